@@ -1,0 +1,148 @@
+package rpc
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+	"time"
+)
+
+// ServerConfig says where and how a gRPC server listens. Its zero value is a
+// server on a free loopback port, without TLS, that lets everybody in.
+type ServerConfig struct {
+	// Listen is host:port. Default 127.0.0.1:0.
+	Listen string
+	// TLS is used when its CertFile is set.
+	TLS TLSConfig
+	// Auth chooses who may call. Default: tokens when TokenFile is set, else allow-all.
+	Auth AuthConfig
+	// Insecure permits listening beyond loopback without TLS and authentication.
+	Insecure bool
+
+	// MaxMessageBytes bounds one received message; a larger one is answered
+	// RESOURCE_EXHAUSTED. Default 16 MiB.
+	MaxMessageBytes int
+	// MaxConcurrentStreams bounds calls in flight on one connection. Default 8192.
+	MaxConcurrentStreams uint32
+	// StreamWorkers is how many goroutines are kept to run handlers on. Default
+	// twice GOMAXPROCS; −1 starts a goroutine for each call.
+	StreamWorkers int
+	// MaxConnectionAge makes clients reconnect, so that new replicas get their
+	// share. Default 30 min; −1 keeps connections.
+	MaxConnectionAge time.Duration
+	// MaxConnectionGrace is how long calls may go on after that. Default 1 min.
+	MaxConnectionGrace time.Duration
+	// KeepaliveMinTime is the least interval at which clients may ping. Default 10 s.
+	KeepaliveMinTime time.Duration
+	// StopTimeout is how long Serve lets calls finish after its context ended,
+	// before it cuts them off. Default 5 s.
+	StopTimeout time.Duration
+}
+
+// TLSConfig names PEM files. They are read again when they change, so that
+// certificates can be renewed without a restart.
+type TLSConfig struct {
+	// CertFile and KeyFile are this side's certificate; a server needs them.
+	CertFile, KeyFile string
+	// CAFile is what the other side's certificate must descend from. On a
+	// server it makes a client certificate compulsory; on a client the system's
+	// roots are used without it.
+	CAFile string
+}
+
+// AuthConfig chooses the authorizer of a server.
+type AuthConfig struct {
+	// Mode is "allow-all" or "tokens"; empty chooses by TokenFile.
+	Mode string
+	// TokenFile holds the bearer tokens; see [NewTokens] for its format.
+	TokenFile string
+}
+
+// The values of [AuthConfig.Mode].
+const (
+	AuthAllowAll = "allow-all"
+	AuthTokens   = "tokens"
+)
+
+// WithDefaults returns c with every unset field filled in.
+func (c ServerConfig) WithDefaults() ServerConfig {
+	c.Listen = cmp.Or(c.Listen, "127.0.0.1:0")
+	c.MaxMessageBytes = cmp.Or(c.MaxMessageBytes, 16<<20)
+	c.MaxConcurrentStreams = cmp.Or(c.MaxConcurrentStreams, 8192)
+	c.StreamWorkers = cmp.Or(c.StreamWorkers, 2*runtime.GOMAXPROCS(0))
+	c.MaxConnectionAge = cmp.Or(c.MaxConnectionAge, 30*time.Minute)
+	c.MaxConnectionGrace = cmp.Or(c.MaxConnectionGrace, time.Minute)
+	c.KeepaliveMinTime = cmp.Or(c.KeepaliveMinTime, 10*time.Second)
+	c.StopTimeout = cmp.Or(c.StopTimeout, 5*time.Second)
+	if c.Auth.Mode == "" {
+		c.Auth.Mode = AuthAllowAll
+		if c.Auth.TokenFile != "" {
+			c.Auth.Mode = AuthTokens
+		}
+	}
+	return c
+}
+
+// Validate reports every fault of c together. It includes the rule of the open
+// door: an address beyond loopback needs TLS and authentication (tokens or
+// client certificates), unless Insecure is set.
+func (c ServerConfig) Validate() error {
+	c = c.WithDefaults()
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf("rpc: "+format, args...)) }
+	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
+		fault("listen address %q: %w", c.Listen, err)
+	}
+	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
+		fault("tls needs both a certificate file and a key file")
+	}
+	if c.TLS.CAFile != "" && c.TLS.CertFile == "" {
+		fault("tls client CA %q is given without a certificate of our own", c.TLS.CAFile)
+	}
+	switch c.Auth.Mode {
+	case AuthAllowAll:
+		if c.Auth.TokenFile != "" {
+			fault("auth mode %q does not use the token file %q", c.Auth.Mode, c.Auth.TokenFile)
+		}
+	case AuthTokens:
+		if c.Auth.TokenFile == "" {
+			fault("auth mode %q needs a token file", c.Auth.Mode)
+		}
+	default:
+		fault("auth mode %q is not one of %q, %q", c.Auth.Mode, AuthAllowAll, AuthTokens)
+	}
+	if c.MaxMessageBytes < 0 {
+		fault("max message bytes %d is negative", c.MaxMessageBytes)
+	}
+	authenticated := c.Auth.Mode == AuthTokens || c.TLS.CAFile != ""
+	if err := CheckOpen(c.Listen, c.TLS.CertFile != "" && authenticated, c.Insecure); err != nil {
+		faults = append(faults, err)
+	}
+	return errors.Join(faults...)
+}
+
+// ErrOpenListen is what [CheckOpen] and [ServerConfig.Validate] refuse with.
+var ErrOpenListen = errors.New("rpc: listening beyond loopback needs TLS and authentication, or --insecure")
+
+// CheckOpen applies the rule of the open door to an address: it returns an
+// error matching [ErrOpenListen] when addr is not loopback and neither secured
+// nor insecure holds.
+func CheckOpen(addr string, secured, insecure bool) error {
+	if secured || insecure || Loopback(addr) {
+		return nil
+	}
+	return fmt.Errorf("listen address %q: %w", addr, ErrOpenListen)
+}
+
+// Loopback reports whether host:port can be reached from this machine only. An
+// empty host means every interface, so it is not loopback.
+func Loopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}

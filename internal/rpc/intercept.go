@@ -1,0 +1,115 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+const healthPrefix = "/grpc.health.v1.Health/"
+
+// guard wraps every handler. From outside in: map the error, catch a panic,
+// shorten the deadline, ask the authorizer.
+type guard struct {
+	log    *slog.Logger
+	auth   Authorizer
+	rules  []Rule
+	panics prometheus.Counter
+}
+
+func (g *guard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	ctx, cancel := keepBack(ctx)
+	defer cancel()
+	resp, err := g.runUnary(ctx, req, info, handler)
+	if err != nil {
+		return nil, g.status(ctx, info.FullMethod, err)
+	}
+	return resp, nil
+}
+
+func (g *guard) runUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+	defer g.recover(ctx, info.FullMethod, &err)
+	if err := g.authorize(ctx, info.FullMethod); err != nil {
+		return nil, err
+	}
+	return handler(ctx, req)
+}
+
+func (g *guard) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	err := g.runStream(srv, ss, info, handler)
+	if err != nil {
+		return g.status(ss.Context(), info.FullMethod, err)
+	}
+	return nil
+}
+
+func (g *guard) runStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+	defer g.recover(ss.Context(), info.FullMethod, &err)
+	if err := g.authorize(ss.Context(), info.FullMethod); err != nil {
+		return err
+	}
+	return handler(srv, ss)
+}
+
+func (g *guard) recover(ctx context.Context, method string, err *error) {
+	cause := recover()
+	if cause == nil {
+		return
+	}
+	g.panics.Inc()
+	g.log.LogAttrs(ctx, slog.LevelError, "handler panicked",
+		slog.String("method", method), slog.Any("panic", cause), slog.String("stack", string(debug.Stack())))
+	*err = errPanic
+}
+
+var errPanic = status.Error(codes.Internal, "internal error")
+
+func (g *guard) authorize(ctx context.Context, method string) error {
+	if strings.HasPrefix(method, healthPrefix) {
+		return nil
+	}
+	err := g.auth.Authorize(ctx, method)
+	if err == nil {
+		return nil
+	}
+	if _, ok := status.FromError(err); ok {
+		return err
+	}
+	return withInfo(status.New(codes.PermissionDenied, err.Error()), "PERMISSION_DENIED", nil).Err()
+}
+
+func (g *guard) status(ctx context.Context, method string, err error) error {
+	mapped := Status(err, g.rules)
+	if status.Code(mapped) == codes.Internal && !errors.Is(err, errPanic) {
+		g.log.LogAttrs(ctx, slog.LevelError, "call failed", slog.String("method", method), slog.Any("error", err))
+	}
+	return mapped
+}
+
+const (
+	keptShare = 20                    // one part in this many of the caller's time is kept
+	keptMost  = 20 * time.Millisecond // and no more than this
+)
+
+// keepBack takes a little from the caller's deadline, so that an answer made in
+// the last moment still arrives.
+func keepBack(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return ctx, func() {}
+	}
+	kept := min(time.Until(deadline)/keptShare, keptMost)
+	if kept <= 0 {
+		return ctx, func() {}
+	}
+	return context.WithDeadlineCause(ctx, deadline.Add(-kept), fmt.Errorf("rpc: caller's deadline: %w", context.DeadlineExceeded))
+}

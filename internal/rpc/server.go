@@ -1,0 +1,228 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
+	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc/filters"
+	metricnoop "go.opentelemetry.io/otel/metric/noop"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+	tracenoop "go.opentelemetry.io/otel/trace/noop"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+)
+
+// Options are the parts a server is built with, all of them optional.
+type Options struct {
+	// Log receives causes hidden from callers, and panics. Default: discarded.
+	Log *slog.Logger
+	// Registry receives the grpc_server_* metrics. Default: none are kept.
+	Registry prometheus.Registerer
+	// Tracer makes spans for calls. Default: none, but trace context still passes through.
+	Tracer trace.TracerProvider
+	// Rules map the handlers' errors to statuses.
+	Rules []Rule
+	// Authorizer replaces the one the configuration chooses.
+	Authorizer Authorizer
+	// Extra are further options, such as a codec.
+	Extra []grpc.ServerOption
+}
+
+// Server is a gRPC server with health, reflection, metrics, traces, recovery,
+// deadlines, authorization and error mapping in place. Register services on it
+// as on a *grpc.Server.
+type Server struct {
+	cfg    ServerConfig
+	log    *slog.Logger
+	grpc   *grpc.Server
+	health *health.Server
+
+	mu      sync.Mutex // guards serving
+	serving map[string]bool
+}
+
+// NewServer builds a server. It reads the TLS and token files, and opens nothing else.
+func NewServer(cfg ServerConfig, o Options) (*Server, error) {
+	cfg = cfg.WithDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Registry == nil {
+		o.Registry = prometheus.NewRegistry()
+	}
+	if o.Authorizer == nil {
+		var err error
+		if o.Authorizer, err = newAuthorizer(cfg.Auth); err != nil {
+			return nil, err
+		}
+	}
+	metrics := grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram())
+	panics := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "deltaplane_rpc_panics_total", Help: "Handlers that panicked; each was answered INTERNAL.",
+	})
+	for _, c := range []prometheus.Collector{metrics, panics} {
+		if err := o.Registry.Register(c); err != nil {
+			return nil, fmt.Errorf("rpc: register metrics: %w", err)
+		}
+	}
+	g := &guard{log: o.Log, auth: o.Authorizer, rules: o.Rules, panics: panics}
+	options := []grpc.ServerOption{
+		grpc.StatsHandler(otelgrpc.NewServerHandler(otelOptions(o.Tracer)...)),
+		grpc.ChainUnaryInterceptor(metrics.UnaryServerInterceptor(), g.unary),
+		grpc.ChainStreamInterceptor(metrics.StreamServerInterceptor(), g.stream),
+		grpc.MaxRecvMsgSize(cfg.MaxMessageBytes),
+		grpc.MaxConcurrentStreams(cfg.MaxConcurrentStreams),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: cfg.KeepaliveMinTime, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(cfg.keepalive()),
+		grpc.WaitForHandlers(true),
+	}
+	if cfg.StreamWorkers > 0 {
+		options = append(options, grpc.NumStreamWorkers(uint32(cfg.StreamWorkers)))
+	}
+	if cfg.TLS.CertFile != "" {
+		conf, err := cfg.TLS.server()
+		if err != nil {
+			return nil, err
+		}
+		options = append(options, grpc.Creds(credentials.NewTLS(conf)))
+	}
+	s := &Server{
+		cfg: cfg, log: o.Log, serving: map[string]bool{},
+		grpc: grpc.NewServer(append(options, o.Extra...)...), health: health.NewServer(),
+	}
+	healthpb.RegisterHealthServer(s.grpc, s.health)
+	reflection.Register(s.grpc)
+	s.publish()
+	return s, nil
+}
+
+func (c ServerConfig) keepalive() keepalive.ServerParameters {
+	p := keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}
+	if c.MaxConnectionAge > 0 {
+		p.MaxConnectionAge, p.MaxConnectionAgeGrace = c.MaxConnectionAge, c.MaxConnectionGrace
+	}
+	return p
+}
+
+func otelOptions(tracer trace.TracerProvider) []otelgrpc.Option {
+	if tracer == nil {
+		tracer = tracenoop.NewTracerProvider()
+	}
+	return []otelgrpc.Option{
+		otelgrpc.WithTracerProvider(tracer),
+		otelgrpc.WithMeterProvider(metricnoop.NewMeterProvider()), // the Prometheus interceptor counts already
+		otelgrpc.WithPropagators(Propagator()),
+		otelgrpc.WithFilter(filters.Not(filters.HealthCheck())),
+	}
+}
+
+// Propagator is the trace context format of every part: W3C.
+func Propagator() propagation.TextMapPropagator { return propagation.TraceContext{} }
+
+// RegisterService implements grpc.ServiceRegistrar. The service is NOT_SERVING
+// until [Server.SetServing] says otherwise. It must come before Serve.
+func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
+	s.grpc.RegisterService(desc, impl)
+	s.mu.Lock()
+	s.serving[desc.ServiceName] = s.serving[desc.ServiceName]
+	s.mu.Unlock()
+	s.publish()
+}
+
+// SetServing sets the health of one service, by its full name. The server as a
+// whole (the empty name) is SERVING when all its services are. Safe for
+// concurrent use; it changes nothing once the server stops.
+func (s *Server) SetServing(service string, serving bool) {
+	s.mu.Lock()
+	s.serving[service] = serving
+	s.mu.Unlock()
+	s.publish()
+}
+
+func (s *Server) publish() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := len(s.serving) > 0
+	for name, ok := range s.serving {
+		s.health.SetServingStatus(name, servingStatus(ok))
+		all = all && ok
+	}
+	s.health.SetServingStatus("", servingStatus(all))
+}
+
+func servingStatus(ok bool) healthpb.HealthCheckResponse_ServingStatus {
+	if ok {
+		return healthpb.HealthCheckResponse_SERVING
+	}
+	return healthpb.HealthCheckResponse_NOT_SERVING
+}
+
+// Listen opens the configured address.
+func Listen(cfg ServerConfig) (net.Listener, error) {
+	cfg = cfg.WithDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	var lc net.ListenConfig
+	lis, err := lc.Listen(context.Background(), "tcp", cfg.Listen) //nolint:forbidigo // opening a TCP listener does not block
+	if err != nil {
+		return nil, fmt.Errorf("rpc: listen: %w", err)
+	}
+	return lis, nil
+}
+
+// Serve answers calls on lis, which it closes, until ctx ends. Then health
+// turns NOT_SERVING, new calls are refused, and calls in hand get StopTimeout
+// to finish before they are cut off. It returns nil after such a stop, and the
+// error otherwise. Long-lived streams should end by themselves when the service
+// stops; those that do not are cut.
+func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
+	done := make(chan error, 1)
+	go func() { done <- s.grpc.Serve(lis) }()
+	select {
+	case err := <-done:
+		s.health.Shutdown()
+		s.grpc.Stop()
+		return fmt.Errorf("rpc: serve %s: %w", lis.Addr(), err)
+	case <-ctx.Done():
+	}
+	s.health.Shutdown()
+	s.stop()
+	if err := <-done; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("rpc: serve %s: %w", lis.Addr(), err)
+	}
+	return nil
+}
+
+func (s *Server) stop() {
+	graceful := make(chan struct{})
+	go func() {
+		s.grpc.GracefulStop()
+		close(graceful)
+	}()
+	timer := time.NewTimer(s.cfg.StopTimeout)
+	defer timer.Stop()
+	select {
+	case <-graceful:
+	case <-timer.C:
+		s.log.Warn("calls cut off", slog.Duration("after", s.cfg.StopTimeout))
+		s.grpc.Stop()
+		<-graceful
+	}
+}
