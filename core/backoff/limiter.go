@@ -1,0 +1,199 @@
+package backoff
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+)
+
+// Kind names what a [Limiter] does.
+type Kind string
+
+// The kinds of limiter. The zero Kind is no limiter: every delay is zero.
+const (
+	None        Kind = ""
+	Exponential Kind = "exponential" // RL-01: min(Base*2^failures, Max)
+	FastSlow    Kind = "fast_slow"   // RL-02: Fast for the first MaxFast calls, then Slow
+	Bucket      Kind = "bucket"      // RL-03: Rate tokens a second, Burst of them at once
+	MaxOf       Kind = "max_of"      // RL-04: the longest delay of all in Of
+	MaxWait     Kind = "max_wait"    // RL-05: the one limiter in Of, its result capped at Max
+)
+
+// Forever is the delay of a bucket that never has a token (about 292 years).
+const Forever = time.Duration(math.MaxInt64)
+
+// MaxDepth and MaxNodes bound a limiter tree.
+const (
+	MaxDepth = 8
+	MaxNodes = 32
+)
+
+// Limiter is one node of a limiter tree. Only the fields of its Kind are read.
+// Delays have a resolution of one microsecond, rounded up.
+type Limiter struct {
+	Kind Kind `json:"kind,omitempty"`
+
+	Base time.Duration `json:"base,omitempty"` // exponential: the first delay
+	Max  time.Duration `json:"max,omitempty"`  // exponential, max_wait: the longest delay
+
+	Fast    time.Duration `json:"fast,omitempty"`
+	Slow    time.Duration `json:"slow,omitempty"`
+	MaxFast int           `json:"max_fast,omitempty"`
+
+	Rate  float64 `json:"rate,omitempty"` // tokens a second
+	Burst int     `json:"burst,omitempty"`
+
+	Of []Limiter `json:"of,omitempty"`
+}
+
+// Controller is client-go's default controller limiter (RL-06): the longer of
+// an exponential 5 ms to 1000 s and a bucket of 10 a second with a burst of 100.
+func Controller() Limiter {
+	return Limiter{Kind: MaxOf, Of: []Limiter{
+		{Kind: Exponential, Base: 5 * time.Millisecond, Max: 1000 * time.Second},
+		{Kind: Bucket, Rate: 10, Burst: 100},
+	}}
+}
+
+// ItemBased is client-go's default item-based limiter (RL-06): exponential,
+// 1 ms to 1000 s.
+func ItemBased() Limiter {
+	return Limiter{Kind: Exponential, Base: time.Millisecond, Max: 1000 * time.Second}
+}
+
+// PriorityQueue is controller-runtime's default with its priority queue
+// (RL-06): exponential 5 ms to 1000 s without a bucket.
+func PriorityQueue() Limiter {
+	return Limiter{Kind: Exponential, Base: 5 * time.Millisecond, Max: 1000 * time.Second}
+}
+
+// Buckets is how many buckets the tree holds: the length of the state that
+// [Limiter.When] needs.
+func (l Limiter) Buckets() int {
+	n := 0
+	if l.Kind == Bucket {
+		n = 1
+	}
+	for _, c := range l.Of {
+		n += c.Buckets()
+	}
+	return n
+}
+
+// When is the delay of one call for an item that failed failures times since
+// it was last forgotten. Now is in microseconds of any epoch; tats holds one
+// theoretical arrival time per bucket in depth-first order (zero means a full
+// bucket) and is advanced. Every limiter of the tree is charged, also those
+// that do not bind (RL-04). The result is never negative.
+func (l Limiter) When(failures int, now int64, tats []float64) time.Duration {
+	us, _ := l.when(failures, float64(now), tats)
+	if us = math.Ceil(us); us >= float64(math.MaxInt64/1000) {
+		return Forever
+	}
+	return time.Duration(us) * time.Microsecond
+}
+
+// when works in float microseconds with the operations, in the order, that the
+// Redis engine's script uses, so that both give the same bits.
+func (l Limiter) when(f int, now float64, tats []float64) (float64, []float64) {
+	switch l.Kind {
+	case Exponential:
+		d := micros(l.Base)
+		if d > 0 {
+			d *= math.Pow(2, float64(f))
+		}
+		return min(d, micros(l.Max)), tats
+	case FastSlow:
+		if f+1 <= l.MaxFast {
+			return micros(l.Fast), tats
+		}
+		return micros(l.Slow), tats
+	case Bucket:
+		if l.Burst < 1 || l.Rate <= 0 {
+			return math.Inf(1), tats[1:]
+		}
+		var d float64
+		tats[0], d = Reserve(tats[0], now, l.Rate, l.Burst)
+		return d, tats[1:]
+	case MaxOf:
+		longest := 0.0
+		for _, c := range l.Of {
+			var d float64
+			d, tats = c.when(f, now, tats)
+			longest = max(longest, d)
+		}
+		return longest, tats
+	case MaxWait:
+		d := 0.0
+		if len(l.Of) > 0 {
+			d, tats = l.Of[0].when(f, now, tats)
+		}
+		return min(d, micros(l.Max)), tats
+	default:
+		return 0, tats
+	}
+}
+
+// Reserve takes one token of a bucket by the generic cell rate algorithm and
+// returns the new theoretical arrival time and the delay until the token may
+// be used, all in microseconds. It gives the delays of x/time/rate's Reserve.
+func Reserve(tat, now, rate float64, burst int) (next, delay float64) {
+	interval := 1e6 / rate
+	t := max(tat, now)
+	return t + interval, max(0, t-float64(burst-1)*interval-now)
+}
+
+func micros(d time.Duration) float64 { return float64(d) / 1e3 }
+
+// Validate reports every fault of the tree, naming the path of the node.
+// It refuses what can never work (a bucket without rate or burst, a maximum
+// below the base) although the limiters define a result for it.
+func (l Limiter) Validate() error {
+	nodes := 0
+	return l.validate("limiter", 1, &nodes)
+}
+
+func (l Limiter) validate(path string, depth int, nodes *int) error {
+	if *nodes++; *nodes > MaxNodes {
+		return fmt.Errorf("%s: more than %d limiters", path, MaxNodes)
+	}
+	if depth > MaxDepth {
+		return fmt.Errorf("%s: deeper than %d levels", path, MaxDepth)
+	}
+	var errs []error
+	bad := func(cond bool, format string, args ...any) {
+		if cond {
+			errs = append(errs, fmt.Errorf(path+": "+format, args...))
+		}
+	}
+	kids := 0
+	switch l.Kind {
+	case None:
+	case Exponential:
+		bad(l.Base < 0, "base %v is negative", l.Base)
+		bad(l.Max < 0, "max %v is negative", l.Max)
+		bad(l.Max > 0 && l.Base > l.Max, "base %v is above max %v", l.Base, l.Max)
+	case FastSlow:
+		bad(l.Fast < 0, "fast %v is negative", l.Fast)
+		bad(l.Slow < 0, "slow %v is negative", l.Slow)
+		bad(l.MaxFast < 0, "max_fast %d is negative", l.MaxFast)
+	case Bucket:
+		bad(!(l.Rate > 0) || math.IsInf(l.Rate, 0), "rate %v is not a positive number", l.Rate)
+		bad(l.Rate > 0 && l.Rate < 1e-6, "rate %v is below one in a million seconds", l.Rate)
+		bad(l.Burst < 1, "burst %d is below 1, no item would ever run", l.Burst)
+	case MaxOf:
+		bad(len(l.Of) == 0, "max_of needs at least one limiter")
+		kids = len(l.Of)
+	case MaxWait:
+		bad(l.Max < 0, "max %v is negative", l.Max)
+		bad(len(l.Of) != 1, "max_wait needs exactly one limiter, has %d", len(l.Of))
+		kids = len(l.Of)
+	default:
+		bad(true, "unknown kind %q", l.Kind)
+	}
+	for i, c := range l.Of[:kids] {
+		errs = append(errs, c.validate(fmt.Sprintf("%s.of[%d]", path, i), depth+1, nodes))
+	}
+	return errors.Join(errs...)
+}
