@@ -1,0 +1,89 @@
+package delta
+
+import (
+	"maps"
+	"slices"
+)
+
+// Batch is what a reader of a collection's log gets at a time.
+type Batch struct {
+	Collection Collection
+	// Records are in the log's order; keys may repeat. They may be empty when only a flag is reported.
+	Records []Record
+	// Reset begins a replay from the start of the log: what the reader holds stays, but keys that this replay does not name by
+	// the batch with Replayed set must be swept.
+	Reset bool
+	// Replayed reports that with this batch the end of the log, as seen when the replay began, has been applied.
+	Replayed bool
+	// End, when not 0, is the last sequence of the log, read after a hole was found in or before this batch: the revision
+	// stays frozen until End has been applied (design 6.2).
+	End uint64
+	// Next is the sequence after the last one this batch accounts for.
+	Next uint64
+}
+
+// Follower is the rule every reader of a log shares: which revision it may claim, and whether the collection is readable
+// (design 6.1, 6.2, 6.4). It keeps no keys. The zero value has read nothing.
+type Follower struct {
+	epoch, term uint64
+	position    Position
+	watermark   RV // of the last record applied
+	claimed     Revision
+	frozenTo    uint64 // no claim before this sequence has been applied
+	replaying   bool
+	synced      uint64 // the epoch of the last synced record applied
+}
+
+// Apply takes a batch after the reader has applied its records, and returns the revision that may be claimed now.
+func (f *Follower) Apply(b Batch) Revision {
+	if b.Reset {
+		*f = Follower{replaying: true, claimed: f.claimed}
+	}
+	for i := range b.Records {
+		f.record(&b.Records[i])
+	}
+	if b.Next > 0 && b.Next-1 > f.position.Sequence {
+		f.position.Sequence = b.Next - 1
+	}
+	f.frozenTo = max(f.frozenTo, b.End)
+	if b.Replayed {
+		f.replaying = false
+	}
+	if f.Readable() && f.position.Sequence >= f.frozenTo {
+		f.frozenTo = 0
+		if r := (Revision{Epoch: f.epoch, RV: f.watermark}); r.Compare(f.claimed) > 0 {
+			f.claimed = r
+		}
+	}
+	return f.claimed
+}
+
+func (f *Follower) record(r *Record) {
+	if r.Epoch > f.epoch {
+		f.epoch, f.watermark = r.Epoch, ""
+	}
+	f.term = max(f.term, r.Term)
+	if r.Kind == KindSynced {
+		f.synced = max(f.synced, r.Epoch)
+	}
+	if r.Epoch == f.epoch {
+		f.watermark = MaxRV(f.watermark, r.Watermark)
+	}
+	f.position = Position{Epoch: f.epoch, Sequence: max(f.position.Sequence, r.Sequence), Term: f.term}
+}
+
+// Readable reports whether reads may be answered: a replay is not running and the synced record of the current epoch has been
+// applied. Otherwise every read fails with COLLECTION_NOT_SYNCED.
+func (f *Follower) Readable() bool { return !f.replaying && f.epoch != 0 && f.synced == f.epoch }
+
+// Frozen reports whether the revision stands still because of a hole in the sequence.
+func (f *Follower) Frozen() bool { return f.frozenTo > f.position.Sequence }
+
+// Revision is the highest revision that may be claimed; zero before the collection has been readable once. While a new epoch
+// is not yet synced it is still the old epoch's.
+func (f *Follower) Revision() Revision { return f.claimed }
+
+// Position is where reading resumes.
+func (f *Follower) Position() Position { return f.position }
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,337 @@
+package delta
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// ErrHeader is wrapped by every error about headers that cannot be read as a record.
+var ErrHeader = errors.New("delta: malformed record header")
+
+// Header names. Numbers are decimal, times are Unix microseconds, the hash is hexadecimal; free text is escaped as in
+// [EscapeToken] where it is split, so that every value is printable ASCII.
+const (
+	HeaderVersion   = "Dp-Version" // schema version
+	HeaderKind      = "Dp-Kind"
+	HeaderType      = "Dp-Type"
+	HeaderKey       = "Dp-Key"
+	HeaderUID       = "Dp-Uid"
+	HeaderRV        = "Dp-Rv"
+	HeaderEpoch     = "Dp-Epoch"
+	HeaderTerm      = "Dp-Term"
+	HeaderWatermark = "Dp-W"
+	HeaderHash      = "Dp-Hash"
+	HeaderEncoding  = "Dp-Enc"
+	HeaderGen       = "Dp-Gen"
+	HeaderReason    = "Dp-Reason"
+	HeaderOwner     = "Dp-Owner" // repeated: kind,name,uid[,c]
+	HeaderHint      = "Dp-Hint"  // repeated: name=value
+	HeaderLabel     = "Dp-Label" // repeated: name=value
+	HeaderOverflow  = "Dp-Overflow"
+	HeaderStart     = "Dp-Start"
+	HeaderWriter    = "Dp-Writer"
+	HeaderObserved  = "Dp-Obs"
+	HeaderPublished = "Dp-Pub"
+	HeaderTrace     = "traceparent"
+)
+
+// Header encodes everything of r but the payload and the collection, which the subject holds.
+func (r *Record) Header() map[string][]string {
+	h := make(map[string][]string, 16)
+	set := func(name, value string) {
+		if value != "" {
+			h[name] = []string{value}
+		}
+	}
+	set(HeaderVersion, strconv.Itoa(SchemaVersion))
+	set(HeaderKind, r.Kind.String())
+	set(HeaderEpoch, strconv.FormatUint(r.Epoch, 10))
+	set(HeaderTerm, strconv.FormatUint(r.Term, 10))
+	set(HeaderRV, r.RV)
+	set(HeaderWatermark, r.Watermark)
+	if r.Kind == KindDelta {
+		set(HeaderType, r.Type.String())
+		set(HeaderKey, escapeText(string(r.Key)))
+		set(HeaderUID, escapeText(r.UID))
+		set(HeaderEncoding, escapeText(r.Encoding))
+		set(HeaderReason, string(r.DeleteReason))
+		if r.Hash != 0 {
+			set(HeaderHash, strconv.FormatUint(r.Hash, 16))
+		}
+		if r.Generation != 0 {
+			set(HeaderGen, strconv.FormatInt(r.Generation, 10))
+		}
+		r.encodeMarks(h)
+	}
+	if r.Start != 0 {
+		set(HeaderStart, strconv.FormatUint(r.Start, 10))
+	}
+	set(HeaderWriter, escapeText(r.Writer))
+	set(HeaderObserved, formatTime(r.ObservedAt))
+	set(HeaderPublished, formatTime(r.PublishedAt))
+	set(HeaderTrace, escapeText(r.Trace))
+	return h
+}
+
+func (r *Record) encodeMarks(h map[string][]string) {
+	for _, o := range r.Owners {
+		v := escapeText(o.Kind) + "," + escapeText(o.Name) + "," + escapeText(o.UID)
+		if o.Controller {
+			v += ",c"
+		}
+		h[HeaderOwner] = append(h[HeaderOwner], v)
+	}
+	h[HeaderHint] = encodePairs(r.Hints)
+	h[HeaderLabel] = encodePairs(r.Labels)
+	if len(h[HeaderHint]) == 0 {
+		delete(h, HeaderHint)
+	}
+	if len(h[HeaderLabel]) == 0 {
+		delete(h, HeaderLabel)
+	}
+	if r.Overflow {
+		h[HeaderOverflow] = []string{"1"}
+	}
+}
+
+// DecodeRecord reads a record from its subject, headers and body; the body becomes the payload of a delta without being copied.
+// Sequence stays 0. Errors wrap [ErrSubject] or [ErrHeader] and name the header.
+func DecodeRecord(subject string, h map[string][]string, body []byte) (Record, error) {
+	c, kind, key, err := ParseSubject(subject)
+	if err != nil {
+		return Record{}, err
+	}
+	d := decoder{h: h}
+	r := Record{Kind: kind, Collection: c, Key: key}
+	if v := d.uint(HeaderVersion, 10); d.err == nil && v != SchemaVersion {
+		d.fail(HeaderVersion, "is not a version this program reads")
+	}
+	if k, err := parseKind(d.text(HeaderKind)); err != nil || k != kind {
+		d.fail(HeaderKind, "does not match the subject")
+	}
+	r.Epoch, r.Term = d.uint(HeaderEpoch, 10), d.uint(HeaderTerm, 10)
+	r.RV, r.Watermark = d.rv(HeaderRV), d.rv(HeaderWatermark)
+	if kind == KindDelta {
+		if d.text(HeaderKey) != string(key) {
+			d.fail(HeaderKey, "does not match the subject")
+		}
+		r.Type = d.typ()
+		r.UID, r.Encoding = d.text(HeaderUID), d.text(HeaderEncoding)
+		r.DeleteReason = d.reason(r.Type)
+		r.Hash = d.uint(HeaderHash, 16)
+		r.Generation = int64(d.uint(HeaderGen, 10))
+		r.Owners = d.owners()
+		r.Hints, r.Labels = d.pairs(HeaderHint), d.pairs(HeaderLabel)
+		r.Overflow = d.raw(HeaderOverflow) != ""
+		if len(body) > 0 {
+			r.Payload = body
+		}
+		if r.RV == "" {
+			d.fail(HeaderRV, "is missing")
+		}
+	}
+	r.Start, r.Writer = d.uint(HeaderStart, 10), d.text(HeaderWriter)
+	r.ObservedAt, r.PublishedAt = d.time(HeaderObserved), d.time(HeaderPublished)
+	r.Trace = d.text(HeaderTrace)
+	if d.err != nil {
+		return Record{}, fmt.Errorf("%w (subject %q)", d.err, subject)
+	}
+	return r, nil
+}
+
+// decoder reads header values and keeps the first fault.
+type decoder struct {
+	h   map[string][]string
+	err error
+}
+
+func (d *decoder) fail(name, what string) {
+	if d.err == nil {
+		d.err = fmt.Errorf("%w: %s %q %s", ErrHeader, name, d.raw(name), what)
+	}
+}
+
+func (d *decoder) raw(name string) string {
+	if vs := d.h[name]; len(vs) > 0 {
+		return vs[0]
+	}
+	return ""
+}
+
+func (d *decoder) text(name string) string {
+	s, err := unescapeText(d.raw(name))
+	if err != nil {
+		d.fail(name, "holds an invalid escape")
+	}
+	return s
+}
+
+func (d *decoder) uint(name string, base int) uint64 {
+	s := d.raw(name)
+	if s == "" {
+		return 0
+	}
+	v, err := strconv.ParseUint(s, base, 64)
+	if err != nil {
+		d.fail(name, "is not a number")
+	}
+	return v
+}
+
+func (d *decoder) rv(name string) RV {
+	s := d.raw(name)
+	if s == "" {
+		return ""
+	}
+	v, err := ParseRV(s)
+	if err != nil {
+		d.fail(name, "is not a resource version")
+	}
+	return v
+}
+
+func (d *decoder) time(name string) time.Time {
+	v := d.uint(name, 10)
+	if v == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(int64(v)).UTC()
+}
+
+func (d *decoder) typ() Type {
+	s := d.raw(HeaderType)
+	for t := Added; int(t) < len(typeNames); t++ {
+		if typeNames[t] == s {
+			return t
+		}
+	}
+	d.fail(HeaderType, "is not a delta type")
+	return 0
+}
+
+func (d *decoder) reason(t Type) DeleteReason {
+	r := DeleteReason(d.raw(HeaderReason))
+	known := r == Observed || r == Inferred || r == FilteredOut
+	if known != (t == Deleted) {
+		d.fail(HeaderReason, "does not fit the type")
+	}
+	return r
+}
+
+func (d *decoder) owners() []Owner {
+	vs := d.h[HeaderOwner]
+	if len(vs) == 0 {
+		return nil
+	}
+	owners := make([]Owner, 0, len(vs))
+	for _, v := range vs {
+		parts := strings.Split(v, ",")
+		if len(parts) != 3 && (len(parts) != 4 || parts[3] != "c") {
+			d.fail(HeaderOwner, "is not kind,name,uid")
+			return nil
+		}
+		for i := range 3 {
+			s, err := unescapeText(parts[i])
+			if err != nil {
+				d.fail(HeaderOwner, "holds an invalid escape")
+			}
+			parts[i] = s
+		}
+		owners = append(owners, Owner{Kind: parts[0], Name: parts[1], UID: parts[2], Controller: len(parts) == 4})
+	}
+	return owners
+}
+
+func (d *decoder) pairs(name string) map[string][]string {
+	vs := d.h[name]
+	if len(vs) == 0 {
+		return nil
+	}
+	m := make(map[string][]string, len(vs))
+	for _, v := range vs {
+		key, value, ok := strings.Cut(v, "=")
+		key, err1 := unescapeText(key)
+		value, err2 := unescapeText(value)
+		if !ok || err1 != nil || err2 != nil {
+			d.fail(name, "is not name=value")
+			return nil
+		}
+		m[key] = append(m[key], value)
+	}
+	return m
+}
+
+func encodePairs(m map[string][]string) []string {
+	if len(m) == 0 {
+		return nil
+	}
+	out := make([]string, 0, len(m))
+	for _, name := range sortedKeys(m) {
+		for _, v := range m[name] {
+			out = append(out, escapeText(name)+"="+escapeText(v))
+		}
+	}
+	return out
+}
+
+// escapeText keeps a value printable and free of the separators used in headers.
+func escapeText(s string) string {
+	if strings.IndexFunc(s, func(r rune) bool { return textEscape(r) }) < 0 {
+		return s
+	}
+	b := make([]byte, 0, len(s)+6)
+	for i := range len(s) {
+		if c := s[i]; c >= 0x80 || textEscape(rune(c)) {
+			b = append(b, '%', upperHex[c>>4], upperHex[c&15])
+		} else {
+			b = append(b, c)
+		}
+	}
+	return string(b)
+}
+
+func textEscape(r rune) bool {
+	return r <= ' ' || r >= 0x7f || r == '%' || r == ',' || r == '='
+}
+
+func unescapeText(s string) (string, error) {
+	if strings.IndexByte(s, '%') < 0 {
+		return s, nil
+	}
+	b := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		if s[i] != '%' {
+			b = append(b, s[i])
+			continue
+		}
+		if i+2 >= len(s) {
+			return "", fmt.Errorf("%w: %q ends inside an escape", ErrHeader, s)
+		}
+		hi, lo := strings.IndexByte(upperHex, s[i+1]), strings.IndexByte(upperHex, s[i+2])
+		if hi < 0 || lo < 0 {
+			return "", fmt.Errorf("%w: %q holds an invalid escape", ErrHeader, s)
+		}
+		b = append(b, byte(hi<<4|lo))
+		i += 2
+	}
+	return string(b), nil
+}
+
+func formatTime(t time.Time) string {
+	if t.IsZero() || t.UnixMicro() <= 0 {
+		return ""
+	}
+	return strconv.FormatInt(t.UnixMicro(), 10)
+}
+
+func parseKind(s string) (Kind, error) {
+	for k := KindDelta; int(k) < len(kindNames); k++ {
+		if kindNames[k] == s {
+			return k, nil
+		}
+	}
+	return 0, fmt.Errorf("%w: unknown kind %q", ErrHeader, s)
+}

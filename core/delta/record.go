@@ -1,0 +1,169 @@
+package delta
+
+import (
+	"fmt"
+	"time"
+)
+
+// Type says what a delta did to its key (D-02). Added, Updated, Replaced and Sync are all upserts (C-01): a reader decides by what it
+// holds, not by the type.
+type Type uint8
+
+// The delta types. The zero value is not a type.
+const (
+	Added Type = iota + 1
+	Updated
+	Deleted
+	Replaced // seen in a list
+	Sync     // looked at again; never on the log
+	Bookmark // moves only the watermark; in the log it is a progress record
+)
+
+var typeNames = [...]string{Added: "ADDED", Updated: "UPDATED", Deleted: "DELETED", Replaced: "REPLACED", Sync: "SYNC", Bookmark: "BOOKMARK"}
+
+// String gives the upper-case name used in headers, such as "ADDED".
+func (t Type) String() string {
+	if t >= Added && int(t) < len(typeNames) {
+		return typeNames[t]
+	}
+	return fmt.Sprintf("TYPE(%d)", uint8(t))
+}
+
+// Kind says what a record in the log is for. The zero value is not a kind.
+type Kind uint8
+
+// The record kinds. Only KindDelta has a key and a payload.
+const (
+	// KindDelta is a change of one key.
+	KindDelta Kind = iota + 1
+	// KindProgress moves only the watermark (design 6.2).
+	KindProgress
+	// KindSynced ends a complete list of the epoch; RV is the list's (design 6.1).
+	KindSynced
+	// KindTerm opens the reign of a leader; Start is its own sequence (design 6.3).
+	KindTerm
+	// KindLiveness says every few seconds that the reflector is current.
+	KindLiveness
+	// KindFence is written before a term record to push the log beyond every append a deposed leader may still have in flight.
+	KindFence
+)
+
+var kindNames = [...]string{
+	KindDelta: "delta", KindProgress: "progress", KindSynced: "synced", KindTerm: "term", KindLiveness: "live", KindFence: "fence",
+}
+
+// String gives the lower-case name used in headers and control subjects, such as "progress".
+func (k Kind) String() string {
+	if k >= KindDelta && int(k) < len(kindNames) {
+		return kindNames[k]
+	}
+	return fmt.Sprintf("kind(%d)", uint8(k))
+}
+
+// DeleteReason says how a deletion became known. Empty on anything but a tombstone.
+type DeleteReason string
+
+// The delete reasons.
+const (
+	// Observed: the API server sent the deletion; the payload is the object's last state.
+	Observed DeleteReason = "observed"
+	// Inferred: a complete list did not hold the key any more; there is no payload and RV is the list's (design 6.5).
+	Inferred DeleteReason = "inferred"
+	// FilteredOut: the object still exists but left the collection's selectors.
+	FilteredOut DeleteReason = "filtered_out"
+)
+
+// Owner is one owner reference. It is comparable.
+type Owner struct {
+	Kind, Name, UID string
+	// Controller reports whether the reference is the managing one.
+	Controller bool
+}
+
+// EncodingJSON is the only payload encoding so far: JSON as the API server sent it, less what a transform strips, with kind and
+// apiVersion present.
+const EncodingJSON = "json"
+
+// SchemaVersion is the version of the header layout written by [Record.Header].
+const SchemaVersion = 1
+
+// Record is one record of a collection's log. Every record carries Epoch, Term and Watermark; the other fields depend on Kind.
+// Slices and maps of a record that was handed out must not be changed.
+type Record struct {
+	Kind       Kind
+	Collection Collection
+	Key        Key
+	UID        string
+	Type       Type
+	// RV is the object's resource version, the deletion's for a tombstone, and the list's for a synced record.
+	RV    RV
+	Epoch uint64
+	// Term is the leader's term. Terms grow; 0 is never written.
+	Term uint64
+	// Watermark is W: every event at or below it is in the log at or before this record (design 6.2). Empty before the
+	// first complete list.
+	Watermark RV
+	// Hash is [Hash] of the payload; 0 when there is none.
+	Hash uint64
+	// Payload is the object in Encoding. It is nil in headers-only reads and in inferred tombstones.
+	Payload  []byte
+	Encoding string
+	// Generation is metadata.generation; 0 when the object has none.
+	Generation int64
+	// Owners, Hints and Labels hold what the key has had within the tombstone TTL, current values included, so that a
+	// previous owner is woken although the log keeps only the last record. Hints are index hints such as "node".
+	Owners []Owner
+	Hints  map[string][]string
+	Labels map[string][]string
+	// Overflow says that Owners, Hints or Labels met their cap and are incomplete: wake everything.
+	Overflow     bool
+	DeleteReason DeleteReason
+	// Start is the term record's own sequence (KindTerm only).
+	Start uint64
+	// Writer is the identity of the process that leads (KindTerm and KindLiveness).
+	Writer string
+	// ObservedAt is when the reflector read the change, PublishedAt when it handed it to the log.
+	ObservedAt, PublishedAt time.Time
+	// Trace is a W3C traceparent, or empty.
+	Trace string
+	// Sequence is the record's place in the log; readers set it.
+	Sequence uint64
+}
+
+// Position is the place just after r has been applied.
+func (r *Record) Position() Position {
+	return Position{Epoch: r.Epoch, Sequence: r.Sequence, Term: r.Term}
+}
+
+// Stamp is the part of a record that orders the versions of one key.
+func (r *Record) Stamp() Stamp { return Stamp{Epoch: r.Epoch, RV: r.RV} }
+
+// Tombstone reports whether r is a deletion.
+func (r *Record) Tombstone() bool { return r.Kind == KindDelta && r.Type == Deleted }
+
+// Size is an estimate of the bytes r occupies on the wire and in memory.
+func (r *Record) Size() int {
+	n := 256 + len(r.Key) + len(r.UID) + len(r.Payload)
+	for _, o := range r.Owners {
+		n += 16 + len(o.Kind) + len(o.Name) + len(o.UID)
+	}
+	for _, m := range [...]map[string][]string{r.Hints, r.Labels} {
+		for k, vs := range m {
+			for _, v := range vs {
+				n += 16 + len(k) + len(v)
+			}
+		}
+	}
+	return n
+}
+
+// Stamp orders the versions of one key across restarts of a collection's history.
+type Stamp = Revision
+
+// Apply is the monotone rule for readers (T-02): a record with stamp next may replace what is held at stamp held. Equal
+// stamps apply, because the log's order decides there (a changed transform republishes the same resource version).
+func Apply(held, next Stamp) bool { return next.Compare(held) >= 0 }
+
+// Recreated reports whether a newer record with uid next is another object under the same key (C-08). Unknown UIDs are not taken as
+// a change.
+func Recreated(held, next string) bool { return held != "" && next != "" && held != next }
