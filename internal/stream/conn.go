@@ -1,0 +1,162 @@
+package stream
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+)
+
+// Sentinel errors of the log.
+var (
+	// ErrDeposed: a higher term is in the log; this writer has stopped for good.
+	ErrDeposed = errors.New("stream: deposed by a newer leader")
+	// ErrLogLost: the log's end is below what was acknowledged, or the log is gone; a new epoch must begin (design 6.4).
+	ErrLogLost = errors.New("stream: log is shorter than what was acknowledged")
+	// ErrBootstrap: a position is not part of the log any more; read from the start and sweep.
+	ErrBootstrap = errors.New("stream: position lost, bootstrap again")
+	// ErrNoLog: the collection has no log yet.
+	ErrNoLog = errors.New("stream: collection has no log")
+	// ErrForeign: a stream of our name exists with a configuration that is not ours, or holds records that no term explains.
+	ErrForeign = errors.New("stream: log was made or written by somebody else")
+	// ErrTooLarge: a record exceeds the payload limit of the log.
+	ErrTooLarge = errors.New("stream: record too large")
+)
+
+// Config says how to reach NATS and how logs are made. The zero value means a server on this machine and the defaults.
+type Config struct {
+	// URL of the server or servers, comma separated; default nats://127.0.0.1:4222.
+	URL string
+	// Options are added to the connection's, such as nats.InProcessServer of an embedded server, credentials or TLS.
+	Options []nats.Option
+	// Name of the connection, shown by the server; default "deltaplane".
+	Name string
+	// Replicas of each stream; default 1.
+	Replicas int
+	// TombstoneTTL is how long a deletion stays in the log; default 1 h, at least 1 s.
+	TombstoneTTL time.Duration
+	// MaxPayload is the largest record in bytes; default 8 MiB. The server's max_payload must allow it.
+	MaxPayload int
+	// Memory keeps logs in memory instead of in files; for tests.
+	Memory bool
+	// Log receives connection events; default discards.
+	Log *slog.Logger
+}
+
+func (c Config) withDefaults() Config {
+	c.URL = cmp.Or(c.URL, nats.DefaultURL)
+	c.Name = cmp.Or(c.Name, "deltaplane")
+	c.Replicas = cmp.Or(c.Replicas, 1)
+	c.TombstoneTTL = cmp.Or(c.TombstoneTTL, time.Hour)
+	c.MaxPayload = cmp.Or(c.MaxPayload, 8<<20)
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
+	return c
+}
+
+func (c Config) validate() error {
+	var errs []error
+	if c.Replicas < 1 || c.Replicas > 5 {
+		errs = append(errs, fmt.Errorf("replicas %d: want 1 to 5", c.Replicas))
+	}
+	if c.TombstoneTTL < time.Second {
+		errs = append(errs, fmt.Errorf("tombstone ttl %v: want at least 1s", c.TombstoneTTL))
+	}
+	if c.MaxPayload < 1<<20 || c.MaxPayload > 64<<20 {
+		errs = append(errs, fmt.Errorf("max payload %d: want 1 MiB to 64 MiB", c.MaxPayload))
+	}
+	return errors.Join(errs...)
+}
+
+// Conn is a connection to the log. It is safe for concurrent use and reconnects for as long as it is open.
+type Conn struct {
+	cfg Config
+	nc  *nats.Conn
+	js  jetstream.JetStream
+
+	events *signal // fires on every reconnect
+}
+
+// Connect opens a connection and checks that the server has JetStream. It fails when the server cannot be reached before ctx ends or within
+// the first attempt; afterwards the connection heals itself.
+func Connect(ctx context.Context, cfg Config) (*Conn, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("stream config: %w", err)
+	}
+	c := &Conn{cfg: cfg, events: newSignal()}
+	opts := append([]nats.Option{
+		nats.Name(cfg.Name),
+		nats.MaxReconnects(-1),
+		nats.ReconnectWait(250 * time.Millisecond),
+		nats.ReconnectJitter(250*time.Millisecond, time.Second),
+		nats.ReconnectBufSize(-1), // a publish while away must fail at once; the writer decides what to send again
+		nats.PingInterval(10 * time.Second),
+		nats.MaxPingsOutstanding(2),
+		nats.ReconnectHandler(func(nc *nats.Conn) {
+			cfg.Log.Info("reconnected to the log", slog.String("server", nc.ConnectedServerName()))
+			c.events.fire()
+		}),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if err != nil {
+				cfg.Log.Warn("lost the connection to the log", slog.String("error", err.Error()))
+			}
+		}),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			cfg.Log.Warn("log connection error", slog.String("error", err.Error()))
+		}),
+	}, cfg.Options...)
+	nc, err := nats.Connect(cfg.URL, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("connect to nats: %w", err)
+	}
+	c.nc = nc
+	c.js, err = jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(4*MaxInFlight), jetstream.WithPublishAsyncTimeout(5*time.Second))
+	if err == nil {
+		_, err = c.js.AccountInfo(ctx)
+	}
+	if err != nil {
+		nc.Close()
+		return nil, fmt.Errorf("check jetstream: %w", err)
+	}
+	return c, nil
+}
+
+// Close ends the connection; what runs on it fails.
+func (c *Conn) Close() { c.nc.Close() }
+
+// Healthy reports whether the connection is up at this moment.
+func (c *Conn) Healthy() bool { return c.nc.IsConnected() }
+
+// TombstoneTTL is how long deletions stay in the log.
+func (c *Conn) TombstoneTTL() time.Duration { return c.cfg.TombstoneTTL }
+
+// Collections lists the collections that have a log, in no particular order.
+func (c *Conn) Collections(ctx context.Context) ([]delta.Collection, error) {
+	lister := c.js.ListStreams(ctx, jetstream.WithStreamListSubject("d.>"))
+	var out []delta.Collection
+	for info := range lister.Info() {
+		name := info.Config.Metadata[metaCollection]
+		if name == "" {
+			continue
+		}
+		col, err := delta.ParseCollection(name)
+		if err != nil || col.StreamName() != info.Config.Name {
+			continue
+		}
+		out = append(out, col)
+	}
+	if err := lister.Err(); err != nil && !errors.Is(err, jetstream.ErrEndOfData) {
+		return nil, fmt.Errorf("list logs: %w", err)
+	}
+	return out, nil
+}
+
+// metaCollection is the stream metadata that names its collection.
+const metaCollection = "deltaplane-collection"
