@@ -1,0 +1,202 @@
+package telemetry
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/deltaplane/deltaplane/internal/rpc"
+)
+
+// AdminConfig says where the admin HTTP server listens.
+type AdminConfig struct {
+	// Listen is host:port. Default 127.0.0.1:0. "off" serves nothing.
+	Listen string
+	// Insecure permits an address beyond loopback: this port has neither TLS
+	// nor authentication.
+	Insecure bool
+}
+
+// Validate applies the rule of the open door ([rpc.CheckOpen]).
+func (c AdminConfig) Validate() error {
+	if c.Listen == "" || c.Listen == "off" {
+		return nil
+	}
+	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
+		return fmt.Errorf("telemetry: admin address %q: %w", c.Listen, err)
+	}
+	if err := rpc.CheckOpen(c.Listen, false, c.Insecure); err != nil {
+		return fmt.Errorf("telemetry: admin: %w", err)
+	}
+	return nil
+}
+
+// Admin serves /metrics, /healthz, /readyz and /debug/pprof.
+//
+// /readyz answers 200 when every named check passes, else 503; with ?verbose it
+// lists them as JSON. /healthz says only that the process answers.
+type Admin struct {
+	cfg AdminConfig
+	mux *http.ServeMux
+	log *slog.Logger
+
+	mu     sync.Mutex // guards checks
+	checks map[string]Check
+}
+
+// A Check says whether one part is ready: nil, or why not. It must be quick
+// and safe for concurrent use.
+type Check func(ctx context.Context) error
+
+// NewAdmin builds the admin server of a service. A nil gatherer leaves out /metrics.
+func NewAdmin(cfg AdminConfig, g prometheus.Gatherer, log *slog.Logger) (*Admin, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	a := &Admin{cfg: cfg, mux: http.NewServeMux(), log: log, checks: map[string]Check{}}
+	if g != nil {
+		a.mux.Handle("GET /metrics", promhttp.HandlerFor(g, promhttp.HandlerOpts{EnableOpenMetrics: true}))
+	}
+	a.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
+	a.mux.HandleFunc("GET /readyz", a.readyz)
+	a.mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	a.mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+	a.mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	a.mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	a.mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	return a, nil
+}
+
+// Ready adds a check by name; a second one of the same name replaces the first.
+func (a *Admin) Ready(name string, check Check) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.checks[name] = check
+}
+
+// Handle adds a page. The pattern is as for http.ServeMux.
+func (a *Admin) Handle(pattern string, h http.Handler) { a.mux.Handle(pattern, h) }
+
+// ServeHTTP answers a request; it lets a test call the pages without a port.
+func (a *Admin) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.mux.ServeHTTP(w, r) }
+
+// CheckResult is one line of /readyz?verbose.
+type CheckResult struct {
+	Name  string `json:"name"`
+	OK    bool   `json:"ok"`
+	Error string `json:"error,omitempty"`
+}
+
+// Readiness is the body of /readyz?verbose.
+type Readiness struct {
+	Ready  bool          `json:"ready"`
+	Checks []CheckResult `json:"checks"`
+}
+
+// Readiness runs every check, in the order of their names.
+func (a *Admin) Readiness(ctx context.Context) Readiness {
+	a.mu.Lock()
+	names := make([]string, 0, len(a.checks))
+	checks := make(map[string]Check, len(a.checks))
+	for name, check := range a.checks {
+		names = append(names, name)
+		checks[name] = check
+	}
+	a.mu.Unlock()
+	slices.Sort(names)
+	all := Readiness{Ready: true, Checks: []CheckResult{}}
+	for _, name := range names {
+		r := CheckResult{Name: name, OK: true}
+		if err := checks[name](ctx); err != nil {
+			r.OK, r.Error, all.Ready = false, err.Error(), false
+		}
+		all.Checks = append(all.Checks, r)
+	}
+	return all
+}
+
+func (a *Admin) readyz(w http.ResponseWriter, r *http.Request) {
+	ready := a.Readiness(r.Context())
+	code := http.StatusOK
+	if !ready.Ready {
+		code = http.StatusServiceUnavailable
+	}
+	if r.URL.Query().Has("verbose") {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		_ = json.NewEncoder(w).Encode(ready)
+		return
+	}
+	w.WriteHeader(code)
+	for _, c := range ready.Checks {
+		if !c.OK {
+			_, _ = fmt.Fprintf(w, "%s: %s\n", c.Name, c.Error)
+		}
+	}
+	if ready.Ready {
+		_, _ = w.Write([]byte("ok\n"))
+	}
+}
+
+// Listen opens the admin address; nil when it is "off".
+func (a *Admin) Listen(ctx context.Context) (net.Listener, error) {
+	if a.cfg.Listen == "off" {
+		return nil, nil //nolint:nilnil // off is not an error, and there is nothing to listen on
+	}
+	var lc net.ListenConfig
+	lis, err := lc.Listen(ctx, "tcp", cmp.Or(a.cfg.Listen, "127.0.0.1:0"))
+	if err != nil {
+		return nil, fmt.Errorf("telemetry: admin: %w", err)
+	}
+	return lis, nil
+}
+
+// Serve answers on lis, which it closes, until ctx ends. A nil lis only waits.
+// It returns nil after a stop by ctx.
+func (a *Admin) Serve(ctx context.Context, lis net.Listener) error {
+	if lis == nil {
+		<-ctx.Done()
+		return nil
+	}
+	srv := &http.Server{Handler: a.mux, ReadHeaderTimeout: 5 * time.Second, ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)}
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(lis) }()
+	select {
+	case err := <-done:
+		return fmt.Errorf("telemetry: admin: %w", err)
+	case <-ctx.Done():
+	}
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	if err := srv.Shutdown(stop); err != nil {
+		_ = srv.Close() // a profile may be running: it is not worth waiting for
+	}
+	if err := <-done; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("telemetry: admin: %w", err)
+	}
+	return nil
+}
+
+// Run is Listen and Serve.
+func (a *Admin) Run(ctx context.Context) error {
+	lis, err := a.Listen(ctx)
+	if err != nil {
+		return err
+	}
+	return a.Serve(ctx, lis)
+}
