@@ -1,0 +1,70 @@
+// Command etcd runs one etcd member for tests: all of its data is lost with its folder, and nothing is
+// synced to disk, so it is fast and survives no power failure. It is ready when it prints "ready".
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net/url"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"go.etcd.io/etcd/server/v3/embed"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:])
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "etcd:", err)
+		os.Exit(1)
+	}
+}
+
+// run serves until ctx ends or the member fails.
+func run(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("etcd", flag.ContinueOnError)
+	dir := flags.String("data-dir", "", "folder of the data")
+	client := flags.String("client", "http://127.0.0.1:2379", "URL that clients use")
+	peer := flags.String("peer", "http://127.0.0.1:2380", "URL that peers would use")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	clientURL, err := url.Parse(*client)
+	if err != nil {
+		return err
+	}
+	peerURL, err := url.Parse(*peer)
+	if err != nil {
+		return err
+	}
+	cfg := embed.NewConfig()
+	cfg.Dir = *dir
+	cfg.UnsafeNoFsync = true
+	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{*clientURL}, []url.URL{*clientURL}
+	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{*peerURL}, []url.URL{*peerURL}
+	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
+	cfg.LogLevel = "warn"
+	member, err := embed.StartEtcd(cfg)
+	if err != nil {
+		return err
+	}
+	defer member.Close()
+	select {
+	case <-member.Server.ReadyNotify():
+		fmt.Println("ready")
+	case err := <-member.Err():
+		return err
+	case <-ctx.Done():
+		return nil
+	}
+	select {
+	case err := <-member.Err():
+		return err
+	case <-ctx.Done():
+		return nil
+	}
+}
