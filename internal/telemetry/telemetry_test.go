@@ -1,0 +1,147 @@
+package telemetry_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"go.opentelemetry.io/otel/trace"
+	"go.uber.org/goleak"
+
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestALogLineInsideASpanCarriesItsIds(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	tel, err := telemetry.Setup(t.Context(), telemetry.Config{Service: "queue", LogFormat: "json", LogOutput: &out})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sc := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}})
+	ctx := trace.ContextWithSpanContext(t.Context(), sc)
+	tel.Log.With(slog.String(telemetry.KeyQueue, "q")).InfoContext(ctx, "hello", telemetry.Err(errors.New("no")))
+	tel.Log.Debug("not shown")
+	var line map[string]any
+	if err := json.Unmarshal(out.Bytes(), &line); err != nil {
+		t.Fatalf("%v in %q", err, out.String())
+	}
+	for key, want := range map[string]string{
+		"service": "queue", "queue": "q", "error": "no", "msg": "hello",
+		"trace_id": sc.TraceID().String(), "span_id": sc.SpanID().String(),
+	} {
+		if line[key] != want {
+			t.Errorf("%s = %v, want %q", key, line[key], want)
+		}
+	}
+}
+
+func TestConfigFaultsAreReportedTogether(t *testing.T) {
+	t.Parallel()
+	_, err := telemetry.Setup(t.Context(), telemetry.Config{LogFormat: "xml", LogLevel: "loud", TraceRatio: 2})
+	for _, want := range []string{"xml", "loud", "ratio 2"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v does not name %q", err, want)
+		}
+	}
+}
+
+func TestSpansAreMadeOnlyWithACollector(t *testing.T) {
+	t.Parallel()
+	for endpoint, want := range map[string]bool{"": false, "http://127.0.0.1:1": true} {
+		tel, err := telemetry.Setup(t.Context(), telemetry.Config{OTLPEndpoint: endpoint})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, span := tel.Tracer.Tracer("t").Start(t.Context(), "s")
+		if got := span.SpanContext().IsSampled(); got != want {
+			t.Errorf("endpoint %q: sampled = %v, want %v", endpoint, got, want)
+		}
+		// There is no collector: a span that ends after the exporter need not be sent.
+		if err := tel.Shutdown(t.Context()); err != nil {
+			t.Errorf("Shutdown() = %v", err)
+		}
+		span.End()
+	}
+}
+
+func TestAdminPages(t *testing.T) {
+	t.Parallel()
+	tel, err := telemetry.Setup(t.Context(), telemetry.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := telemetry.NewAdmin(telemetry.AdminConfig{}, tel.Registry, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	get := func(path string) (int, string) {
+		w := httptest.NewRecorder()
+		a.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		return w.Code, w.Body.String()
+	}
+	check := func(path string, code int, text string) {
+		t.Helper()
+		if c, body := get(path); c != code || !strings.Contains(body, text) {
+			t.Errorf("%s: %d %.200q, want %d with %q", path, c, body, code, text)
+		}
+	}
+	check("/healthz", 200, "ok")
+	check("/readyz", 200, "ok")
+	check("/metrics", 200, "go_goroutines")
+	check("/debug/pprof/", 200, "heap")
+	a.Ready("pods", func(context.Context) error { return errors.New("not synced") })
+	a.Ready("nats", func(context.Context) error { return nil })
+	check("/readyz", 503, "pods: not synced")
+	check("/healthz", 200, "ok")
+	_, body := get("/readyz?verbose")
+	var r telemetry.Readiness
+	if err := json.Unmarshal([]byte(body), &r); err != nil {
+		t.Fatal(err)
+	}
+	if r.Ready || len(r.Checks) != 2 || r.Checks[0].Name != "nats" || !r.Checks[0].OK || r.Checks[1].Error != "not synced" {
+		t.Errorf("/readyz?verbose = %+v", r)
+	}
+}
+
+func TestAdminListensOnLoopbackUnlessToldOtherwise(t *testing.T) {
+	t.Parallel()
+	if _, err := telemetry.NewAdmin(telemetry.AdminConfig{Listen: "0.0.0.0:1"}, nil, nil); !errors.Is(err, rpc.ErrOpenListen) {
+		t.Errorf("0.0.0.0: error %v, want ErrOpenListen", err)
+	}
+	a, err := telemetry.NewAdmin(telemetry.AdminConfig{}, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lis, err := a.Listen(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- a.Serve(ctx, lis) }()
+	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := c.Get("http://" + lis.Addr().String() + "/healthz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, _ := io.ReadAll(resp.Body)
+	resp.Body.Close()
+	if string(body) != "ok\n" {
+		t.Errorf("body %q", body)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("Serve = %v, want nil on a clean stop", err)
+	}
+}
