@@ -1,0 +1,303 @@
+package store_test
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/deltaplane/deltaplane/core/store"
+)
+
+// model is the store as one would write it in ten lines: two maps, and every
+// read a scan.
+type model struct {
+	live  map[string]*store.Object
+	tombs map[string]*store.Tombstone
+	seen  map[string]bool
+}
+
+func older(epochA uint64, rvA string, seqA uint64, epochB uint64, rvB string, seqB uint64) bool {
+	pad := func(rv string) string { return fmt.Sprintf("%50s", rv) }
+	a := fmt.Sprintf("%020d %s %020d", epochA, pad(rvA), seqA)
+	b := fmt.Sprintf("%020d %s %020d", epochB, pad(rvB), seqB)
+	return a <= b
+}
+
+func (m *model) put(o *store.Object) {
+	if t := m.tombs[o.Key]; t != nil && older(o.Epoch, o.RV, o.Sequence, t.Epoch, t.RV, t.Sequence) {
+		return
+	}
+	m.seen[o.Key] = true
+	if old := m.live[o.Key]; old != nil && older(o.Epoch, o.RV, o.Sequence, old.Epoch, old.RV, old.Sequence) {
+		return
+	}
+	delete(m.tombs, o.Key)
+	m.live[o.Key] = o
+}
+
+func (m *model) delete(t *store.Tombstone) {
+	if k := m.tombs[t.Key]; k != nil && older(t.Epoch, t.RV, t.Sequence, k.Epoch, k.RV, k.Sequence) {
+		return
+	}
+	if old := m.live[t.Key]; old != nil {
+		m.seen[t.Key] = true
+		if !older(old.Epoch, old.RV, old.Sequence, t.Epoch, t.RV, t.Sequence) {
+			return
+		}
+	}
+	delete(m.live, t.Key)
+	m.tombs[t.Key] = t
+}
+
+func (m *model) sweep(st store.State, now time.Time) {
+	for key := range m.live {
+		if !m.seen[key] {
+			delete(m.live, key)
+			m.tombs[key] = &store.Tombstone{Key: key, RV: st.RV, Epoch: st.Epoch, Sequence: st.Sequence, At: now}
+		}
+	}
+}
+
+func (m *model) byIndex(values ...string) []string {
+	var out []string
+	for key, o := range m.live {
+		vals, err := words(o)
+		if o.Fault == "" && err == nil && slices.ContainsFunc(vals, func(v string) bool { return slices.Contains(values, v) }) {
+			out = append(out, key)
+		}
+	}
+	return inOrder(out)
+}
+
+func inOrder(keys []string) []string {
+	slices.SortFunc(keys, func(a, b string) int {
+		return strings.Compare(strings.Replace(a, "/", "\x00", 1), strings.Replace(b, "/", "\x00", 1))
+	})
+	return keys
+}
+
+// compare fails the test when a snapshot and the model differ.
+func (m *model) compare(t *testing.T, snap *store.Snapshot, rng *rand.Rand, vocabulary []string) {
+	t.Helper()
+	want := inOrder(slices.Collect(maps.Keys(m.live)))
+	var got []string
+	bytes := 0
+	for o := range snap.All("") {
+		got = append(got, o.Key)
+		bytes += len(o.Payload)
+		if o != m.live[o.Key] || snap.Get(o.Key) != o {
+			t.Fatalf("%s is not the model's object", o.Key)
+		}
+	}
+	if !slices.Equal(got, want) || snap.Len() != len(want) || snap.Bytes() != bytes {
+		t.Fatalf("keys = %q (Len %d, Bytes %d), want %q (bytes %d)", got, snap.Len(), snap.Bytes(), want, bytes)
+	}
+	if snap.Tombstones() != len(m.tombs) {
+		t.Fatalf("%d tombstones, want %d", snap.Tombstones(), len(m.tombs))
+	}
+	shown := map[string]int{}
+	for _, w := range vocabulary {
+		want := m.byIndex(w)
+		if w != "bad" && len(want) > 0 {
+			shown[w] = len(want)
+		}
+		hits, _ := snap.ByIndex("words", w)
+		if !slices.Equal(hits.Keys(), want) {
+			t.Fatalf("ByIndex(%s) = %q, want %q", w, hits.Keys(), want)
+		}
+	}
+	two := []string{vocabulary[rng.IntN(len(vocabulary))], vocabulary[rng.IntN(len(vocabulary))]}
+	if hits, _ := snap.ByIndex("words", two...); !slices.Equal(hits.Keys(), m.byIndex(two...)) {
+		t.Fatalf("ByIndex(%q) = %q, want %q", two, hits.Keys(), m.byIndex(two...))
+	}
+	seq, _ := snap.IndexValues("words", "", "")
+	if got := maps.Collect(seq); !maps.Equal(got, shown) {
+		t.Fatalf("IndexValues = %v, want %v", got, shown)
+	}
+}
+
+// step makes one batch from a source of random bytes and applies it to both.
+type stepper struct {
+	s     *store.Store
+	m     *model
+	epoch uint64
+	rv    int
+	seq   uint64
+	now   time.Time
+	vocab []string
+}
+
+func newStepper() *stepper {
+	return &stepper{
+		s: store.New(store.Options{Indexers: map[string]store.IndexFunc{"words": words}, TombstoneTTL: 100 * 365 * 24 * time.Hour}),
+		m: &model{live: map[string]*store.Object{}, tombs: map[string]*store.Tombstone{}, seen: map[string]bool{}}, epoch: 1, now: epoch0,
+		vocab: []string{"red", "green", "blue", "tall", "bad"},
+	}
+}
+
+func (st *stepper) step(next func(int) int) {
+	var b store.Batch
+	if next(40) == 0 {
+		b.Replay = true
+		st.m.seen = map[string]bool{}
+		if next(2) == 0 {
+			st.epoch++
+		}
+	}
+	for range next(12) {
+		st.seq++
+		key := fmt.Sprintf("n%d/k%d", next(3), next(30))
+		if next(10) == 0 {
+			key = fmt.Sprint("c", next(5))
+		}
+		rv := st.rv + next(4) - next(4)*next(2)
+		st.rv = max(st.rv, rv)
+		epoch := st.epoch - uint64(min(int(st.epoch), next(8)/7))
+		if next(4) == 0 {
+			tomb := &store.Tombstone{Key: key, RV: fmt.Sprint(max(rv, 0)), Epoch: epoch, Sequence: st.seq, At: st.now}
+			b.Ops = append(b.Ops, store.Op{Delete: tomb})
+			st.m.delete(tomb)
+			continue
+		}
+		var text []string
+		for range next(4) {
+			text = append(text, st.vocab[next(len(st.vocab))])
+		}
+		o := &store.Object{
+			Key: key, UID: fmt.Sprint(next(3)), RV: fmt.Sprint(max(rv, 0)), Epoch: epoch, Sequence: st.seq,
+			Payload: []byte(strings.Join(text, " ")),
+		}
+		if next(20) == 0 {
+			o.Fault = "broken"
+		}
+		b.Ops = append(b.Ops, store.Op{Put: o})
+		st.m.put(o)
+	}
+	state := store.State{Epoch: st.epoch, RV: fmt.Sprint(st.rv), Sequence: st.seq, Synced: true}
+	b.State = &state
+	if next(30) == 0 {
+		b.Sweep = true
+		st.m.sweep(state, st.now)
+	}
+	st.s.Apply(b, st.now)
+}
+
+func TestRandomHistoriesAgreeWithANaiveModel(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(24) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			rng := rand.New(rand.NewPCG(seed, 2))
+			st := newStepper()
+			st.m.seen = map[string]bool{}
+			for i := range 150 {
+				st.step(rng.IntN)
+				if i%5 == 0 {
+					st.m.compare(t, st.s.Snapshot(), rng, st.vocab)
+				}
+			}
+			st.m.compare(t, st.s.Snapshot(), rng, st.vocab)
+		})
+	}
+}
+
+func FuzzApplyAgreesWithANaiveModel(f *testing.F) {
+	f.Add([]byte("a few bytes are one history of a few batches"))
+	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 250, 251, 252, 253, 254, 255, 0, 0, 0, 0, 9, 9, 9})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		st := newStepper()
+		next := func(n int) int {
+			if len(data) == 0 {
+				return 0
+			}
+			x := int(data[0])
+			data = data[1:]
+			return x % n
+		}
+		for range 50 {
+			st.step(next)
+			if len(data) == 0 {
+				break
+			}
+		}
+		st.m.compare(t, st.s.Snapshot(), rand.New(rand.NewPCG(1, 1)), st.vocab)
+	})
+}
+
+func TestReadersSeeWholeBatchesAndWatchersRebuildTheStoreFromChanges(t *testing.T) {
+	t.Parallel()
+	s := store.New(store.Options{Indexers: map[string]store.IndexFunc{"words": words}, RingChanges: 1 << 14})
+	s.Apply(store.Batch{State: &store.State{Epoch: 1, Synced: true}}, epoch0)
+	const rounds, width = 400, 16
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	for range 2 {
+		wg.Go(func() { // every key of a batch carries the batch's number
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				snap := s.Snapshot()
+				seen := ""
+				for o := range snap.All("") {
+					if seen != "" && o.RV != seen {
+						t.Errorf("one snapshot holds batches %s and %s", seen, o.RV)
+						return
+					}
+					seen = o.RV
+				}
+				hits, err := snap.ByIndex("words", "v"+seen)
+				if err != nil || hits.Len() != snap.Len() {
+					t.Errorf("index has %d of %d keys of batch %s: %v", hits.Len(), snap.Len(), seen, err)
+					return
+				}
+			}
+		})
+	}
+	replica := map[string]*store.Object{}
+	wg.Go(func() {
+		var n uint64
+		for {
+			snap := s.Snapshot()
+			for n < snap.LastChange() {
+				n++
+				c, err := s.Change(n)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if c.Old != replica[c.Key] {
+					t.Errorf("change %d of %s does not follow the one before", n, c.Key)
+				}
+				replica[c.Key] = c.New
+			}
+			if snap.State().Sequence == rounds {
+				return
+			}
+			<-snap.Superseded()
+		}
+	})
+	for r := 1; r <= rounds; r++ {
+		b := store.Batch{State: &store.State{Epoch: 1, RV: fmt.Sprint(r), Sequence: uint64(r), Synced: true}}
+		for k := range width {
+			b.Ops = append(b.Ops, store.Op{Put: &store.Object{
+				Key: fmt.Sprint("n/", k), UID: "u", Epoch: 1, RV: fmt.Sprint(r), Sequence: uint64(r*width + k), Payload: fmt.Appendf(nil, "v%d", r),
+			}})
+		}
+		s.Apply(b, epoch0)
+	}
+	close(stop)
+	wg.Wait()
+	for o := range s.Snapshot().All("") {
+		if replica[o.Key] != o {
+			t.Errorf("the watcher's %s is not the store's", o.Key)
+		}
+	}
+}

@@ -1,0 +1,96 @@
+package store
+
+import (
+	"fmt"
+	"sync/atomic"
+)
+
+// ChangeType is what a change did to its key.
+type ChangeType uint8
+
+// The types of a change.
+const (
+	Added ChangeType = iota + 1
+	Updated
+	Deleted
+)
+
+// Change is one step in the history of a collection as this store saw it. It
+// is shared by all watchers and must not be changed.
+type Change struct {
+	// N numbers the changes of one store from 1, without gaps.
+	N    uint64
+	Type ChangeType
+	Key  string
+	// Old is nil for Added, New is nil for Deleted.
+	Old, New *Object
+	// Reason, RV, Epoch and Sequence of a delete come from its tombstone, or
+	// from what caused it; for the other types they are those of New.
+	Reason          Reason
+	RV              string
+	Epoch, Sequence uint64
+}
+
+// OverrunError says that changes were dropped from the ring before the reader
+// came for them.
+type OverrunError struct{ Missed uint64 }
+
+func (e *OverrunError) Error() string {
+	return fmt.Sprintf("store: %d changes overrun", e.Missed)
+}
+
+// ring keeps the latest changes, bounded by number and by the bytes that only
+// the ring still holds. One writer; readers need no lock.
+type ring struct {
+	slots []atomic.Pointer[Change]
+	first atomic.Uint64 // oldest number kept
+	next  uint64        // number of the next change; the writer's
+	bytes int           // superseded payloads held; the writer's
+	limit int
+}
+
+func newRing(changes, limit int) *ring {
+	r := &ring{slots: make([]atomic.Pointer[Change], changes), next: 1, limit: limit}
+	r.first.Store(1)
+	return r
+}
+
+func (r *ring) add(c *Change) {
+	c.N = r.next
+	r.next++
+	if c.N-r.first.Load() >= uint64(len(r.slots)) {
+		r.drop()
+	}
+	r.slots[c.N%uint64(len(r.slots))].Store(c)
+	r.bytes += c.held()
+	for r.bytes > r.limit && r.first.Load() < c.N {
+		r.drop()
+	}
+}
+
+func (r *ring) drop() {
+	n := r.first.Load()
+	s := &r.slots[n%uint64(len(r.slots))]
+	r.bytes -= s.Load().held()
+	r.first.Store(n + 1)
+	s.Store(nil)
+}
+
+// held is what the change keeps alive that the store itself would not.
+func (c *Change) held() int {
+	if c.Old == nil {
+		return 0
+	}
+	return len(c.Old.Payload)
+}
+
+func (r *ring) get(n uint64) (*Change, error) {
+	if c := r.slots[n%uint64(len(r.slots))].Load(); c != nil && c.N == n {
+		return c, nil
+	}
+	first := r.first.Load()
+	if n >= first {
+		return nil, fmt.Errorf("store: change %d is not made yet", n)
+	}
+	return nil, &OverrunError{Missed: first - n}
+}

@@ -1,0 +1,276 @@
+package store
+
+import (
+	"iter"
+	"slices"
+	"strings"
+	"time"
+)
+
+// State is how far a store has come. The store keeps it and hands it out with
+// the objects it describes; the rules behind it are core/delta's.
+type State struct {
+	// Epoch and RV are the revision: every event at or below RV of this epoch
+	// is applied.
+	Epoch uint64
+	RV    string
+	// Term is the reign of the reflector that wrote the record at Sequence.
+	Term uint64
+	// Sequence is the log position applied, the second half of a position.
+	Sequence uint64
+	// Synced: a complete list of this epoch is applied, reads may be answered.
+	Synced bool
+	// Fresh is when the source was last known to be current.
+	Fresh time.Time
+}
+
+// Reached reports whether the state is at or past a revision. A later epoch is
+// past every revision of an earlier one.
+func (s State) Reached(epoch uint64, rv string) bool {
+	return s.Epoch > epoch || s.Epoch == epoch && CompareRV(s.RV, rv) >= 0
+}
+
+// Snapshot is the store at one moment. It never changes and is safe for
+// concurrent use; holding it keeps its version of the objects alive.
+type Snapshot struct {
+	state   State
+	horizon uint64
+	last    uint64 // number of the last change in this snapshot
+	bytes   int
+	faults  int
+	keys    tree[*slot]
+	objects vector
+	tombs   tree[*Tombstone]
+	indexes []*index // sorted by name
+	next    chan struct{}
+}
+
+// State returns how far this snapshot has come.
+func (s *Snapshot) State() State { return s.state }
+
+// Superseded is closed as soon as a later snapshot exists.
+func (s *Snapshot) Superseded() <-chan struct{} { return s.next }
+
+// Len is the number of live keys, faulty ones included.
+func (s *Snapshot) Len() int { return s.keys.n }
+
+// Bytes is the sum of all payload lengths.
+func (s *Snapshot) Bytes() int { return s.bytes }
+
+// Faults is the number of faulty objects.
+func (s *Snapshot) Faults() int { return s.faults }
+
+// Tombstones is the number of deletes remembered.
+func (s *Snapshot) Tombstones() int { return s.tombs.n }
+
+// LastChange is the number of the last change this snapshot contains. Reading
+// on from LastChange()+1 with Store.Change misses nothing and repeats nothing.
+func (s *Snapshot) LastChange() uint64 { return s.last }
+
+// Get returns the object of a key, nil when there is none.
+func (s *Snapshot) Get(key string) *Object {
+	ns, name := splitKey(key)
+	sl, ok := s.keys.get(ns, name)
+	if !ok {
+		return nil
+	}
+	return s.objects.get(sl.id)
+}
+
+// All walks the objects in key order, those after the given key; "" begins at
+// the first.
+func (s *Snapshot) All(after string) iter.Seq[*Object] {
+	return Hits{snap: s, one: s.keys}.After(after)
+}
+
+// Namespace walks the objects of one namespace in key order, those after the
+// given key.
+func (s *Snapshot) Namespace(namespace, after string) iter.Seq[*Object] {
+	return func(yield func(*Object) bool) {
+		ns, name := namespace, ""
+		if a, b := splitKey(after); after != "" && (a > ns || a == ns) {
+			ns, name = a, b
+		}
+		s.keys.from(ns, name, func(sl *slot) bool {
+			h, _ := sl.at()
+			return h == namespace && (sl.key == after || yield(s.objects.get(sl.id)))
+		})
+	}
+}
+
+// Hits is the answer of an index: a set of keys in key order. It shares the
+// index's own posting list when one value was asked for.
+type Hits struct {
+	snap *Snapshot
+	one  tree[*slot]
+	many []*slot
+}
+
+// Len is the number of keys.
+func (h Hits) Len() int { return h.one.n + len(h.many) }
+
+// Keys returns the keys in order (S-02: IndexKeys is sorted).
+func (h Hits) Keys() []string {
+	keys := make([]string, 0, h.Len())
+	for o := range h.After("") {
+		keys = append(keys, o.Key)
+	}
+	return keys
+}
+
+// After walks the objects in key order, those after the given key; "" begins
+// at the first.
+func (h Hits) After(after string) iter.Seq[*Object] {
+	return func(yield func(*Object) bool) {
+		visit := func(sl *slot) bool {
+			return after != "" && sl.key == after || yield(h.snap.objects.get(sl.id))
+		}
+		if h.many == nil {
+			if after == "" {
+				h.one.each(visit)
+				return
+			}
+			ns, name := splitKey(after)
+			h.one.from(ns, name, visit)
+			return
+		}
+		i := 0
+		if after != "" {
+			at := newSlot(after, 0)
+			i, _ = slices.BinarySearchFunc(h.many, at, compareSlots)
+		}
+		for _, sl := range h.many[i:] {
+			if !visit(sl) {
+				return
+			}
+		}
+	}
+}
+
+func compareSlots(a, b *slot) int {
+	ah, al := a.at()
+	bh, bl := b.at()
+	if c := strings.Compare(ah, bh); c != 0 {
+		return c
+	}
+	return strings.Compare(al, bl)
+}
+
+func (s *Snapshot) index(name string) (*index, error) {
+	for _, x := range s.indexes {
+		if x.name == name {
+			return x, nil
+		}
+	}
+	return nil, &UnknownIndexError{Index: name}
+}
+
+// ByIndex returns the objects filed under any of the values, each once. An
+// unknown value has none. The error is *UnknownIndexError, or *FailedError with
+// what the index does have.
+func (s *Snapshot) ByIndex(name string, values ...string) (Hits, error) {
+	x, err := s.index(name)
+	if err != nil {
+		return Hits{snap: s}, err
+	}
+	return s.union(x, values), x.err()
+}
+
+// Index returns the union over the values that the object itself would be
+// filed under; the object need not be in the store (S-03). Besides ByIndex's
+// errors it returns that of the index function on this object.
+func (s *Snapshot) Index(name string, like *Object) (Hits, error) {
+	x, err := s.index(name)
+	if err != nil {
+		return Hits{snap: s}, err
+	}
+	values, err := x.extract(like)
+	if err != nil {
+		return Hits{snap: s}, &FailedError{Index: name, Keys: 1, Key: like.Key, Err: err}
+	}
+	return s.union(x, values), x.err()
+}
+
+func (s *Snapshot) union(x *index, values []string) Hits {
+	h := Hits{snap: s}
+	for _, v := range values {
+		p, ok := x.values.get(v, "")
+		switch {
+		case !ok:
+		case h.one.n == 0 && h.many == nil:
+			h.one = p.slots
+		default:
+			collect := func(sl *slot) bool { h.many = append(h.many, sl); return true }
+			h.one.each(collect)
+			h.one = tree[*slot]{}
+			p.slots.each(collect)
+		}
+	}
+	if h.many != nil {
+		slices.SortFunc(h.many, compareSlots)
+		h.many = slices.Compact(h.many)
+	}
+	return h
+}
+
+// IndexValues walks the values of an index that begin with prefix, in order,
+// those after the given value, with the number of keys under each. Dead values
+// do not show (S-04).
+func (s *Snapshot) IndexValues(name, prefix, after string) (iter.Seq2[string, int], error) {
+	x, err := s.index(name)
+	if err != nil {
+		return nil, err
+	}
+	return func(yield func(string, int) bool) {
+		x.values.from(max(prefix, after), "", func(p *posting) bool {
+			if !strings.HasPrefix(p.value, prefix) {
+				return false
+			}
+			return after != "" && p.value == after || yield(p.value, p.slots.n)
+		})
+	}, x.err()
+}
+
+// IndexInfo describes one index.
+type IndexInfo struct {
+	Name string
+	// Values is the number of different values, Entries of (value, key) pairs.
+	Values, Entries int
+	// Failed is the number of keys the index function failed on.
+	Failed int
+	// Err is nil when Failed is zero.
+	Err error
+}
+
+// Indexers lists the indexes by name.
+func (s *Snapshot) Indexers() []IndexInfo {
+	infos := make([]IndexInfo, len(s.indexes))
+	for i, x := range s.indexes {
+		infos[i] = IndexInfo{Name: x.name, Values: x.values.n, Entries: x.entries, Failed: x.failed.n, Err: x.err()}
+	}
+	return infos
+}
+
+// Since returns what a reader that has applied the log up to a sequence has
+// missed: live objects and tombstones, each in log order. It reports false when
+// a delete after that sequence may be forgotten, so the reader must begin anew.
+func (s *Snapshot) Since(sequence uint64) (objects []*Object, tombs []*Tombstone, ok bool) {
+	if sequence < s.horizon {
+		return nil, nil, false
+	}
+	s.keys.each(func(sl *slot) bool {
+		if o := s.objects.get(sl.id); o.Sequence > sequence {
+			objects = append(objects, o)
+		}
+		return true
+	})
+	s.tombs.each(func(t *Tombstone) bool {
+		if t.Sequence > sequence {
+			tombs = append(tombs, t)
+		}
+		return true
+	})
+	slices.SortFunc(objects, func(a, b *Object) int { return compare(a.Sequence, b.Sequence) })
+	slices.SortFunc(tombs, func(a, b *Tombstone) int { return compare(a.Sequence, b.Sequence) })
+	return objects, tombs, true
+}

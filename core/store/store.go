@@ -1,0 +1,178 @@
+package store
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Options are the bounds of a store; zero fields mean the defaults.
+type Options struct {
+	// TombstoneTTL is how long a delete is remembered; default 30 minutes.
+	TombstoneTTL time.Duration
+	// RingChanges and RingBytes bound the changes kept for watchers; defaults
+	// 8192 changes and 64 MiB of superseded payloads.
+	RingChanges, RingBytes int
+	// Indexers are built in from the start.
+	Indexers map[string]IndexFunc
+}
+
+// Store holds one collection. Reads are safe at any time and never wait;
+// writes exclude each other.
+type Store struct {
+	ttl  time.Duration
+	ring *ring
+	snap atomic.Pointer[Snapshot]
+
+	mu      sync.Mutex // guards the rest, which is the writer's own
+	values  [][][]string
+	free    []uint32
+	nextID  uint32
+	marks   []uint32 // slot id -> replay that last saw it
+	replay  uint32
+	expiry  []*Tombstone // tombstones in the order they came
+	watched bool         // synced once: watchers may exist, the ring is kept
+}
+
+// New returns an empty store that is not synced.
+func New(opts Options) *Store {
+	s := &Store{
+		ttl:  cmp.Or(opts.TombstoneTTL, 30*time.Minute),
+		ring: newRing(cmp.Or(opts.RingChanges, 8192), cmp.Or(opts.RingBytes, 64<<20)),
+	}
+	snap := &Snapshot{next: make(chan struct{})}
+	for _, name := range sortedNames(opts.Indexers) {
+		snap.indexes = append(snap.indexes, &index{name: name, fn: opts.Indexers[name]})
+	}
+	s.values = make([][][]string, len(snap.indexes))
+	s.snap.Store(snap)
+	return s
+}
+
+// Snapshot returns the latest snapshot: one atomic load.
+func (s *Store) Snapshot() *Snapshot { return s.snap.Load() }
+
+// Change returns change number n of at most the latest snapshot's LastChange.
+// The error is *OverrunError when the ring has dropped it.
+func (s *Store) Change(n uint64) (*Change, error) { return s.ring.get(n) }
+
+// Op is one record to apply: exactly one of the fields is set.
+type Op struct {
+	Put    *Object
+	Delete *Tombstone
+}
+
+// Batch is applied as one step: readers see all of it or nothing.
+type Batch struct {
+	// Replay begins a full replay of the log before Ops: keys that no Op names
+	// until a Sweep are deleted by it.
+	Replay bool
+	Ops    []Op
+	// Sweep ends the replay after Ops.
+	Sweep bool
+	// State replaces the state; nil keeps it.
+	State *State
+	// Horizon raises the least sequence from which Since can answer.
+	Horizon uint64
+}
+
+// Result counts what a batch did.
+type Result struct {
+	Added, Updated, Deleted int
+	// Swept is how many of Deleted a sweep found.
+	Swept int
+	// Stale records were older than what the store had, Same ones equal to it.
+	Stale, Same int
+}
+
+// Apply applies a batch and publishes the new snapshot. now drives the expiry
+// of tombstones. Records that are not newer by (epoch, RV, sequence) than what
+// is known of their key, tombstones included, change nothing (C-03).
+func (s *Store) Apply(b Batch, now time.Time) Result {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := s.begin()
+	if b.State != nil {
+		w.snap.state = *b.State
+	}
+	if b.Replay {
+		s.replay++
+	}
+	for _, op := range b.Ops {
+		switch {
+		case op.Put != nil:
+			w.put(op.Put)
+		case op.Delete != nil:
+			w.delete(op.Delete)
+		}
+	}
+	if b.Sweep {
+		w.sweep(now)
+	}
+	w.snap.horizon = max(w.snap.horizon, b.Horizon)
+	w.expire(now)
+	s.watched = s.watched || w.snap.state.Synced
+	w.publish()
+	return w.result
+}
+
+// AddIndexers builds new indexes over everything there is and publishes them
+// complete, in one step (S-06). If one of the names exists already nothing is
+// added and the error is a *ConflictError.
+func (s *Store) AddIndexers(fns map[string]IndexFunc) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := s.begin()
+	var taken []string
+	for _, name := range sortedNames(fns) {
+		if _, err := w.snap.index(name); err == nil {
+			taken = append(taken, name)
+		}
+	}
+	if taken != nil {
+		return &ConflictError{Indexes: taken}
+	}
+	for _, name := range sortedNames(fns) {
+		i, _ := slices.BinarySearchFunc(w.snap.indexes, name, func(x *index, n string) int {
+			return strings.Compare(x.name, n)
+		})
+		w.snap.indexes = slices.Insert(w.snap.indexes, i, &index{name: name, fn: fns[name]})
+		s.values = slices.Insert(s.values, i, make([][]string, s.nextID))
+		w.snap.keys.each(func(sl *slot) bool {
+			w.refile(i, sl, w.vec.v.get(sl.id))
+			return true
+		})
+	}
+	w.publish()
+	return nil
+}
+
+// write is one edit of the store in progress.
+type write struct {
+	s      *Store
+	e      *edit
+	snap   *Snapshot
+	vec    editor
+	result Result
+}
+
+func (s *Store) begin() *write {
+	old := s.snap.Load()
+	snap := *old
+	snap.next = make(chan struct{})
+	snap.indexes = make([]*index, len(old.indexes))
+	for i, x := range old.indexes {
+		c := *x
+		snap.indexes[i] = &c
+	}
+	return &write{s: s, e: new(edit), snap: &snap, vec: editor{v: old.objects}}
+}
+
+func (w *write) publish() {
+	w.snap.objects = w.vec.v
+	w.snap.last = w.s.ring.next - 1
+	close(w.s.snap.Swap(w.snap).next)
+}

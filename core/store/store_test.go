@@ -1,0 +1,273 @@
+package store_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/deltaplane/deltaplane/core/store"
+)
+
+func object(key, uid, rv string, epoch, seq uint64) *store.Object {
+	return &store.Object{Key: key, UID: uid, RV: rv, Epoch: epoch, Sequence: seq, Payload: []byte(rv)}
+}
+
+func apply(s *store.Store, now time.Time, ops ...any) store.Result {
+	var b store.Batch
+	for _, op := range ops {
+		switch op := op.(type) {
+		case *store.Object:
+			b.Ops = append(b.Ops, store.Op{Put: op})
+		case *store.Tombstone:
+			b.Ops = append(b.Ops, store.Op{Delete: op})
+		}
+	}
+	return s.Apply(b, now)
+}
+
+func TestC03AnOlderRecordNeverReplacesANewerOne(t *testing.T) {
+	t.Parallel()
+	rows := []struct {
+		name  string
+		first *store.Object
+		then  *store.Object
+		want  string // RV afterwards
+		res   store.Result
+	}{
+		{"a higher RV of another length wins", object("a", "u", "9", 1, 1), object("a", "u", "10", 1, 2), "10", store.Result{Updated: 1}},
+		{"a lower RV is stale", object("a", "u", "13", 1, 1), object("a", "u", "9", 1, 2), "13", store.Result{Stale: 1}},
+		{"the same record is seen once", object("a", "u", "13", 1, 1), object("a", "u", "13", 1, 1), "13", store.Result{Same: 1}},
+		{"the same RV written again later counts", object("a", "u", "13", 1, 1), object("a", "u", "13", 1, 2), "13", store.Result{Updated: 1}},
+		{"a later epoch beats a higher RV", object("a", "u", "13", 1, 9), object("a", "u", "2", 2, 1), "2", store.Result{Updated: 1}},
+		{"an earlier epoch never comes back", object("a", "u", "2", 2, 9), object("a", "u", "13", 1, 10), "2", store.Result{Stale: 1}},
+		{"forty digits are compared as a number", object("a", "u", "9999999999999999999999999999999999999999", 1, 1), object("a", "u", "10000000000000000000000000000000000000000", 1, 2), "10000000000000000000000000000000000000000", store.Result{Updated: 1}},
+	}
+	for _, r := range rows {
+		t.Run(r.name, func(t *testing.T) {
+			t.Parallel()
+			s := store.New(store.Options{})
+			apply(s, epoch0, r.first)
+			if got := apply(s, epoch0, r.then); got != r.res {
+				t.Errorf("Apply = %+v, want %+v", got, r.res)
+			}
+			if got := s.Snapshot().Get("a").RV; got != r.want {
+				t.Errorf("RV = %s, want %s", got, r.want)
+			}
+		})
+	}
+}
+
+func TestDesign62AReplayedEventDoesNotResurrectADeletedObjectWithinTheTTL(t *testing.T) {
+	t.Parallel()
+	s := store.New(store.Options{TombstoneTTL: time.Minute})
+	apply(s, epoch0, object("n/a", "u", "5", 1, 5))
+	apply(s, epoch0, &store.Tombstone{Key: "n/a", RV: "8", Epoch: 1, Sequence: 8, Reason: store.Observed, At: epoch0})
+	if got := apply(s, epoch0.Add(time.Minute), object("n/a", "u", "7", 1, 9)); got.Stale != 1 || s.Snapshot().Get("n/a") != nil {
+		t.Errorf("a replayed update = %+v, object %v", got, s.Snapshot().Get("n/a"))
+	}
+	if got := apply(s, epoch0, &store.Tombstone{Key: "n/a", RV: "6", Epoch: 1, Sequence: 9}); got.Stale != 1 {
+		t.Errorf("an older tombstone = %+v, want stale", got)
+	}
+	if got := apply(s, epoch0, object("n/a", "v", "9", 1, 10)); got.Added != 1 || s.Snapshot().Tombstones() != 0 {
+		t.Errorf("a newer object = %+v with %d tombstones", got, s.Snapshot().Tombstones())
+	}
+	if got := apply(s, epoch0, &store.Tombstone{Key: "n/a", RV: "8", Epoch: 1, Sequence: 11}); got.Stale != 1 || s.Snapshot().Get("n/a") == nil {
+		t.Errorf("a late delete of the former object = %+v", got)
+	}
+	if got := apply(s, epoch0, &store.Tombstone{Key: "n/unknown", RV: "8", Epoch: 1, Sequence: 12, At: epoch0}); got.Deleted != 0 || s.Snapshot().Tombstones() != 1 {
+		t.Errorf("T-17: a delete of an unknown key = %+v with %d tombstones", got, s.Snapshot().Tombstones())
+	}
+}
+
+func TestC08AnotherUIDIsADeleteAndAnAdd(t *testing.T) {
+	t.Parallel()
+	h := newHistory(store.Options{})
+	apply(h.s, h.now, object("n/a", "one", "1", 1, 1))
+	from := h.s.Snapshot().LastChange()
+	apply(h.s, h.now, object("n/a", "two", "4", 1, 2))
+	del, err := h.s.Change(from + 1)
+	if err != nil || del.Type != store.Deleted || del.Reason != store.Recreated || del.Old.UID != "one" {
+		t.Fatalf("first change = %+v, %v", del, err)
+	}
+	add, err := h.s.Change(from + 2)
+	if err != nil || add.Type != store.Added || add.New.UID != "two" || add.Key != "n/a" {
+		t.Fatalf("second change = %+v, %v", add, err)
+	}
+	if _, err := h.s.Change(from + 3); err == nil {
+		t.Fatal("a change that is not made yet has no error")
+	}
+}
+
+func TestS01ObjectsAreOrderedByNamespaceThenName(t *testing.T) {
+	t.Parallel()
+	s := store.New(store.Options{})
+	for i, key := range []string{"b/a", "a/z", "a-b/a", "a.b/c", "a/b", "node"} {
+		apply(s, epoch0, object(key, "u", "1", 1, uint64(i)))
+	}
+	var all, a, rest []string
+	for o := range s.Snapshot().All("") {
+		all = append(all, o.Key)
+	}
+	for o := range s.Snapshot().Namespace("a", "") {
+		a = append(a, o.Key)
+	}
+	for o := range s.Snapshot().Namespace("a", "a/b") {
+		rest = append(rest, o.Key)
+	}
+	if want := []string{"node", "a/b", "a/z", "a-b/a", "a.b/c", "b/a"}; !slices.Equal(all, want) {
+		t.Errorf("All = %q, want %q", all, want)
+	}
+	if want := []string{"a/b", "a/z"}; !slices.Equal(a, want) {
+		t.Errorf("Namespace(a) = %q, want %q", a, want)
+	}
+	if want := []string{"a/z"}; !slices.Equal(rest, want) {
+		t.Errorf("Namespace(a) after a/b = %q, want %q", rest, want)
+	}
+	for o := range s.Snapshot().Namespace("c", "b/a") {
+		t.Errorf("Namespace(c) has %q", o.Key)
+	}
+}
+
+func TestASnapshotIsPinnedWhileTheStoreGoesOn(t *testing.T) {
+	t.Parallel()
+	h := newHistory(store.Options{Indexers: map[string]store.IndexFunc{"words": words}})
+	for i := range 200 {
+		h.put(fmt.Sprintf("n/%03d", i), "old")
+	}
+	pinned := h.s.Snapshot()
+	for i := range 200 {
+		h.put(fmt.Sprintf("n/%03d", i), "new")
+		h.delete(fmt.Sprintf("n/%03d", (i*7)%200))
+	}
+	select {
+	case <-pinned.Superseded():
+	default:
+		t.Error("Superseded is open although there is a later snapshot")
+	}
+	if got := len(keys(t, pinned, "words", "old")); got != 200 || pinned.Len() != 200 {
+		t.Errorf("the pinned snapshot has %d old of %d", got, pinned.Len())
+	}
+	for o := range pinned.All("") {
+		if string(o.Payload) != "old" {
+			t.Fatalf("%s is %q in the pinned snapshot", o.Key, o.Payload)
+		}
+	}
+}
+
+func TestASweepDeletesWhatAReplayDidNotName(t *testing.T) {
+	t.Parallel()
+	h := newHistory(store.Options{})
+	for i := range 10 {
+		h.put(fmt.Sprint("k", i), "x")
+	}
+	st := store.State{Epoch: 2, RV: "5", Sequence: 40}
+	h.s.Apply(store.Batch{Replay: true, State: &st, Ops: []store.Op{
+		{Put: object("k1", "u-k1", "1", 2, 31)},
+		{Put: h.s.Snapshot().Get("k2")}, // the same record again counts as named
+		{Put: object("k3", "u-k3", "1", 1, 1)},
+	}}, h.now)
+	if h.s.Snapshot().Len() != 10 {
+		t.Fatal("keys vanished before the sweep")
+	}
+	st.Synced = true
+	res := h.s.Apply(store.Batch{Sweep: true, State: &st}, h.now)
+	if res.Swept != 7 || h.s.Snapshot().Len() != 3 {
+		t.Errorf("Apply = %+v with %d left, want 7 swept and 3 left", res, h.s.Snapshot().Len())
+	}
+	last, err := h.s.Change(h.s.Snapshot().LastChange())
+	if err != nil || last.Reason != store.Swept || last.Epoch != 2 || last.Sequence != 40 {
+		t.Errorf("last change = %+v, %v", last, err)
+	}
+	if got := apply(h.s, h.now, object("k5", "u", "9999", 1, 50)); got.Stale != 1 {
+		t.Errorf("a record of the old epoch after the sweep = %+v, want stale", got)
+	}
+}
+
+func TestSinceGivesWhatAReaderMissedOrSaysItCannot(t *testing.T) {
+	t.Parallel()
+	h := newHistory(store.Options{TombstoneTTL: time.Minute})
+	for i := range 6 {
+		h.put(fmt.Sprint("k", i), "x") // sequences 1..6
+	}
+	h.delete("k1") // 7
+	h.put("k0", "y")
+	objects, tombs, ok := h.s.Snapshot().Since(5)
+	if !ok || len(objects) != 2 || objects[0].Key != "k5" || objects[1].Key != "k0" || len(tombs) != 1 || tombs[0].Key != "k1" {
+		t.Fatalf("Since(5) = %v %v %v", objects, tombs, ok)
+	}
+	h.now = h.now.Add(time.Minute + 1)
+	h.put("k9", "z")
+	if _, _, ok := h.s.Snapshot().Since(6); ok {
+		t.Error("T-06: Since(6) answers although the delete at 7 is forgotten")
+	}
+	if _, _, ok := h.s.Snapshot().Since(7); !ok {
+		t.Error("Since(7) refuses although nothing after 7 is forgotten")
+	}
+	h.s.Apply(store.Batch{Horizon: 100}, h.now)
+	if _, _, ok := h.s.Snapshot().Since(99); ok {
+		t.Error("Since below the given horizon answers")
+	}
+}
+
+func TestTheRingOverrunsASlowReaderByNumberAndByBytes(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string]store.Options{
+		"number": {RingChanges: 4},
+		"bytes":  {RingBytes: 40},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHistory(opts)
+			h.put("a", "0123456789")
+			from := h.s.Snapshot().LastChange()
+			for range 20 {
+				h.put("a", "0123456789")
+			}
+			_, err := h.s.Change(from)
+			overrun, ok := errors.AsType[*store.OverrunError](err)
+			if !ok || overrun.Missed != 17 {
+				t.Fatalf("Change = %v, want an overrun of 17", err)
+			}
+			last := h.s.Snapshot().LastChange()
+			for n := from + overrun.Missed; n <= last; n++ {
+				if c, err := h.s.Change(n); err != nil || c.N != n {
+					t.Fatalf("Change(%d) = %v, %v", n, c, err)
+				}
+			}
+		})
+	}
+}
+
+func TestAFaultyObjectIsKeptAndInNoIndex(t *testing.T) {
+	t.Parallel()
+	h := newHistory(store.Options{Indexers: map[string]store.IndexFunc{"words": words}})
+	h.put("n/a", "x")
+	o := object("n/a", "u-n/a", "50", 1, 50)
+	o.Fault, o.Payload = "not JSON", []byte("bad")
+	apply(h.s, h.now, o)
+	snap := h.s.Snapshot()
+	if snap.Faults() != 1 || snap.Get("n/a").Fault == "" || len(keys(t, snap, "words", "x")) != 0 {
+		t.Errorf("faults %d, object %+v", snap.Faults(), snap.Get("n/a"))
+	}
+	h.seq = 60
+	h.put("n/a", "x")
+	if snap := h.s.Snapshot(); snap.Faults() != 0 || snap.Bytes() != 1 || len(keys(t, snap, "words", "x")) != 1 {
+		t.Errorf("after repair: faults %d, bytes %d", snap.Faults(), snap.Bytes())
+	}
+}
+
+func TestARevisionIsReachedByEpochThenRV(t *testing.T) {
+	t.Parallel()
+	st := store.State{Epoch: 3, RV: "100"}
+	for _, r := range []struct {
+		epoch uint64
+		rv    string
+		want  bool
+	}{{3, "99", true}, {3, "100", true}, {3, "101", false}, {2, "5000", true}, {4, "1", false}, {3, "", true}} {
+		if got := st.Reached(r.epoch, r.rv); got != r.want {
+			t.Errorf("Reached(%d, %q) = %v", r.epoch, r.rv, got)
+		}
+	}
+}
