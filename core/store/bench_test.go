@@ -13,11 +13,7 @@ func node(o *store.Object) ([]string, error) {
 }
 
 func labels(o *store.Object) ([]string, error) {
-	vals := make([]string, 0, 2*len(o.Labels))
-	for _, l := range o.Labels {
-		vals = append(vals, l.Name, l.Name+"="+l.Value)
-	}
-	return vals, nil
+	return o.Labels.Terms(), nil
 }
 
 func namespaces(o *store.Object) ([]string, error) { return []string{o.Namespace()}, nil }
@@ -25,11 +21,15 @@ func namespaces(o *store.Object) ([]string, error) { return []string{o.Namespace
 func pods(n int) []store.Op {
 	ops := make([]store.Op, n)
 	payload := make([]byte, 512)
+	sets := make([]*store.Labels, 500)
+	for i := range sets {
+		sets[i] = store.NewLabels([]store.Pair{{Name: "app", Value: fmt.Sprint("app-", i)}, {Name: "tier", Value: "web"}})
+	}
 	for i := range ops {
 		ops[i].Put = &store.Object{
 			Key: fmt.Sprintf("ns-%d/pod-%06d", i%50, i), UID: fmt.Sprint(i), RV: fmt.Sprint(i), Epoch: 1, Sequence: uint64(i + 1),
 			Fields:  []store.Pair{{Name: "spec.nodeName", Value: fmt.Sprintf("node-%d", i%(n/30+1))}},
-			Labels:  []store.Pair{{Name: "app", Value: fmt.Sprint("app-", i%500)}, {Name: "tier", Value: "web"}},
+			Labels:  sets[i%500],
 			Payload: payload,
 		}
 	}
@@ -39,7 +39,7 @@ func pods(n int) []store.Op {
 func full(b *testing.B, n int) *store.Store {
 	b.Helper()
 	s := store.New(store.Options{Indexers: map[string]store.IndexFunc{"namespace": namespaces, "node": node, "label": labels}})
-	s.Apply(store.Batch{Ops: pods(n), State: &store.State{Epoch: 1, Synced: true}}, epoch0)
+	s.Apply(store.Batch{Ops: pods(n), State: &store.State{Synced: true}}, epoch0)
 	return s
 }
 

@@ -78,10 +78,9 @@ func (x *index) err() error {
 	return e
 }
 
-// extract runs the function and brings its values into order. A faulty object
-// has none.
+// extract runs the function and brings its values into order.
 func (x *index) extract(o *Object) (values []string, err error) {
-	if o == nil || o.Fault != "" {
+	if o == nil {
 		return nil, nil
 	}
 	defer func() {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
 )
 
@@ -40,7 +41,7 @@ type history struct {
 
 func newHistory(opts store.Options) *history {
 	h := &history{s: store.New(opts), now: epoch0}
-	h.s.Apply(store.Batch{State: &store.State{Epoch: 1, Synced: true}}, h.now)
+	h.s.Apply(store.Batch{State: &store.State{Position: delta.Position{Epoch: 1}, Synced: true}}, h.now)
 	return h
 }
 

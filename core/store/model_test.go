@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
 )
 
@@ -32,12 +33,22 @@ func (m *model) put(o *store.Object) {
 	if t := m.tombs[o.Key]; t != nil && older(o.Epoch, o.RV, o.Sequence, t.Epoch, t.RV, t.Sequence) {
 		return
 	}
-	m.seen[o.Key] = true
-	if old := m.live[o.Key]; old != nil && older(o.Epoch, o.RV, o.Sequence, old.Epoch, old.RV, old.Sequence) {
+	named := m.named(o.Key)
+	m.see(o.Key)
+	if old := m.live[o.Key]; old != nil && named && older(o.Epoch, o.RV, o.Sequence, old.Epoch, old.RV, old.Sequence) {
 		return
 	}
 	delete(m.tombs, o.Key)
 	m.live[o.Key] = o
+}
+
+// named: before the first replay every key counts as named.
+func (m *model) named(key string) bool { return m.seen == nil || m.seen[key] }
+
+func (m *model) see(key string) {
+	if m.seen != nil {
+		m.seen[key] = true
+	}
 }
 
 func (m *model) delete(t *store.Tombstone) {
@@ -45,8 +56,7 @@ func (m *model) delete(t *store.Tombstone) {
 		return
 	}
 	if old := m.live[t.Key]; old != nil {
-		m.seen[t.Key] = true
-		if !older(old.Epoch, old.RV, old.Sequence, t.Epoch, t.RV, t.Sequence) {
+		if m.named(t.Key) && !older(old.Epoch, old.RV, old.Sequence, t.Epoch, t.RV, t.Sequence) {
 			return
 		}
 	}
@@ -56,9 +66,9 @@ func (m *model) delete(t *store.Tombstone) {
 
 func (m *model) sweep(st store.State, now time.Time) {
 	for key := range m.live {
-		if !m.seen[key] {
+		if !m.named(key) {
 			delete(m.live, key)
-			m.tombs[key] = &store.Tombstone{Key: key, RV: st.RV, Epoch: st.Epoch, Sequence: st.Sequence, At: now}
+			m.tombs[key] = &store.Tombstone{Key: key, RV: st.Revision.RV, Epoch: st.Position.Epoch, Sequence: st.Position.Sequence, At: now}
 		}
 	}
 }
@@ -67,7 +77,7 @@ func (m *model) byIndex(values ...string) []string {
 	var out []string
 	for key, o := range m.live {
 		vals, err := words(o)
-		if o.Fault == "" && err == nil && slices.ContainsFunc(vals, func(v string) bool { return slices.Contains(values, v) }) {
+		if err == nil && slices.ContainsFunc(vals, func(v string) bool { return slices.Contains(values, v) }) {
 			out = append(out, key)
 		}
 	}
@@ -135,7 +145,7 @@ type stepper struct {
 func newStepper() *stepper {
 	return &stepper{
 		s: store.New(store.Options{Indexers: map[string]store.IndexFunc{"words": words}, TombstoneTTL: 100 * 365 * 24 * time.Hour}),
-		m: &model{live: map[string]*store.Object{}, tombs: map[string]*store.Tombstone{}, seen: map[string]bool{}}, epoch: 1, now: epoch0,
+		m: &model{live: map[string]*store.Object{}, tombs: map[string]*store.Tombstone{}}, epoch: 1, now: epoch0,
 		vocab: []string{"red", "green", "blue", "tall", "bad"},
 	}
 }
@@ -145,6 +155,7 @@ func (st *stepper) step(next func(int) int) {
 	if next(40) == 0 {
 		b.Replay = true
 		st.m.seen = map[string]bool{}
+		st.m.tombs = map[string]*store.Tombstone{}
 		if next(2) == 0 {
 			st.epoch++
 		}
@@ -178,7 +189,9 @@ func (st *stepper) step(next func(int) int) {
 		b.Ops = append(b.Ops, store.Op{Put: o})
 		st.m.put(o)
 	}
-	state := store.State{Epoch: st.epoch, RV: fmt.Sprint(st.rv), Sequence: st.seq, Synced: true}
+	state := store.State{
+		Revision: delta.Revision{Epoch: st.epoch, RV: fmt.Sprint(st.rv)}, Position: delta.Position{Epoch: st.epoch, Sequence: st.seq}, Synced: true,
+	}
 	b.State = &state
 	if next(30) == 0 {
 		b.Sweep = true
@@ -194,7 +207,6 @@ func TestRandomHistoriesAgreeWithANaiveModel(t *testing.T) {
 			t.Parallel()
 			rng := rand.New(rand.NewPCG(seed, 2))
 			st := newStepper()
-			st.m.seen = map[string]bool{}
 			for i := range 150 {
 				st.step(rng.IntN)
 				if i%5 == 0 {
@@ -232,7 +244,7 @@ func FuzzApplyAgreesWithANaiveModel(f *testing.F) {
 func TestReadersSeeWholeBatchesAndWatchersRebuildTheStoreFromChanges(t *testing.T) {
 	t.Parallel()
 	s := store.New(store.Options{Indexers: map[string]store.IndexFunc{"words": words}, RingChanges: 1 << 14})
-	s.Apply(store.Batch{State: &store.State{Epoch: 1, Synced: true}}, epoch0)
+	s.Apply(store.Batch{State: &store.State{Synced: true}}, epoch0)
 	const rounds, width = 400, 16
 	var wg sync.WaitGroup
 	stop := make(chan struct{})
@@ -278,14 +290,14 @@ func TestReadersSeeWholeBatchesAndWatchersRebuildTheStoreFromChanges(t *testing.
 				}
 				replica[c.Key] = c.New
 			}
-			if snap.State().Sequence == rounds {
+			if snap.State().Position.Sequence == rounds {
 				return
 			}
 			<-snap.Superseded()
 		}
 	})
 	for r := 1; r <= rounds; r++ {
-		b := store.Batch{State: &store.State{Epoch: 1, RV: fmt.Sprint(r), Sequence: uint64(r), Synced: true}}
+		b := store.Batch{State: &store.State{Position: delta.Position{Sequence: uint64(r)}, Synced: true}}
 		for k := range width {
 			b.Ops = append(b.Ops, store.Op{Put: &store.Object{
 				Key: fmt.Sprint("n/", k), UID: "u", Epoch: 1, RV: fmt.Sprint(r), Sequence: uint64(r*width + k), Payload: fmt.Appendf(nil, "v%d", r),

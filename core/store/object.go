@@ -1,8 +1,12 @@
 package store
 
 import (
+	"cmp"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/deltaplane/deltaplane/core/delta"
 )
 
 // Pair is a name with a value: a label, or a field read at ingest.
@@ -25,14 +29,15 @@ type Object struct {
 	// Epoch and Sequence are the record's place in the log.
 	Epoch, Sequence uint64
 	Generation      int64
-	// Labels and Fields are sorted by name and may be shared between objects.
-	Labels, Fields []Pair
-	Owners         []Owner
+	// Labels may be shared between objects; nil has none.
+	Labels *Labels
+	// Fields are what was read from the payload at ingest, by path.
+	Fields []Pair
+	Owners []Owner
 	// Payload is the object as it is served; the store does not look into it.
 	Payload []byte
-	// Fault says why the payload cannot be trusted. A faulty object is an
-	// error on its key: it is kept, it is in no index, and readers must refuse
-	// to serve it.
+	// Fault says why the payload cannot be served. A faulty object is an error
+	// on its key, never an absence; its other facts may be guesses.
 	Fault string
 	// ObservedAt and PublishedAt come from the record; zero if unknown.
 	ObservedAt, PublishedAt time.Time
@@ -50,20 +55,72 @@ func (o *Object) Name() string {
 	return name
 }
 
-// Label returns the value of a label and whether the object has it.
-func (o *Object) Label(name string) (string, bool) { return lookup(o.Labels, name) }
-
 // Field returns a field read at ingest and whether the object has it.
-func (o *Object) Field(name string) (string, bool) { return lookup(o.Fields, name) }
-
-func lookup(pairs []Pair, name string) (string, bool) {
-	for i := range pairs {
-		if pairs[i].Name == name {
-			return pairs[i].Value, true
+func (o *Object) Field(path string) (string, bool) {
+	for i := range o.Fields {
+		if o.Fields[i].Name == path {
+			return o.Fields[i].Value, true
 		}
 	}
 	return "", false
 }
+
+// Labels is a set of labels made ready for selectors and for an index. It is
+// immutable, and a nil one is empty. It has the methods of a Kubernetes label
+// set, so a parsed selector reads it without a copy.
+type Labels struct {
+	pairs []Pair
+	terms []string
+}
+
+// NewLabels returns the set of the pairs, which it may reorder; nil if there
+// are none. A name may come with several values: selectors see the first.
+func NewLabels(pairs []Pair) *Labels {
+	if len(pairs) == 0 {
+		return nil
+	}
+	slices.SortFunc(pairs, func(a, b Pair) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Value, b.Value))
+	})
+	l := &Labels{pairs: pairs, terms: make([]string, 0, 2*len(pairs))}
+	for i, p := range pairs {
+		if i == 0 || pairs[i-1].Name != p.Name {
+			l.terms = append(l.terms, p.Name)
+		}
+		l.terms = append(l.terms, p.Name+"="+p.Value)
+	}
+	slices.Sort(l.terms)
+	l.terms = slices.Compact(l.terms)
+	return l
+}
+
+// Terms returns, sorted, "name" and "name=value" of every label: the values of
+// an index that answers both existence and equality. It must not be changed.
+func (l *Labels) Terms() []string {
+	if l == nil {
+		return nil
+	}
+	return l.terms
+}
+
+// Lookup returns the value of a label and whether the set has it.
+func (l *Labels) Lookup(name string) (string, bool) {
+	if l == nil {
+		return "", false
+	}
+	for i := range l.pairs {
+		if l.pairs[i].Name == name {
+			return l.pairs[i].Value, true
+		}
+	}
+	return "", false
+}
+
+// Has reports whether the set has a label.
+func (l *Labels) Has(name string) bool { _, ok := l.Lookup(name); return ok }
+
+// Get returns the value of a label, "" when the set does not have it.
+func (l *Labels) Get(name string) string { v, _ := l.Lookup(name); return v }
 
 func splitKey(key string) (ns, name string) {
 	if i := strings.IndexByte(key, '/'); i >= 0 {
@@ -140,31 +197,5 @@ func (s *slot) at() (string, string) {
 // order compares two records of one key: by epoch, then resource version, then
 // place in the log.
 func order(epochA uint64, rvA string, seqA, epochB uint64, rvB string, seqB uint64) int {
-	if c := compare(epochA, epochB); c != 0 {
-		return c
-	}
-	if c := CompareRV(rvA, rvB); c != 0 {
-		return c
-	}
-	return compare(seqA, seqB)
-}
-
-func compare(a, b uint64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
-}
-
-// CompareRV compares two resource versions as decimals of any length; "" is
-// the lowest (T-12). Neither is checked for being a decimal.
-func CompareRV(a, b string) int {
-	a, b = strings.TrimLeft(a, "0"), strings.TrimLeft(b, "0")
-	if c := compare(uint64(len(a)), uint64(len(b))); c != 0 {
-		return c
-	}
-	return strings.Compare(a, b)
+	return cmp.Or(cmp.Compare(epochA, epochB), delta.Compare(rvA, rvB), cmp.Compare(seqA, seqB))
 }

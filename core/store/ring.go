@@ -44,15 +44,55 @@ func (e *OverrunError) Error() string {
 type ring struct {
 	slots []atomic.Pointer[Change]
 	first atomic.Uint64 // oldest number kept
-	next  uint64        // number of the next change; the writer's
-	bytes int           // superseded payloads held; the writer's
-	limit int
+	// floor is the oldest number behind which no reader may resume, and base the
+	// log sequence it begins after, plus one; zero while not known.
+	floor, base atomic.Uint64
+	next        uint64 // number of the next change; the writer's
+	bytes       int    // superseded payloads held; the writer's
+	limit       int
 }
 
 func newRing(changes, limit int) *ring {
 	r := &ring{slots: make([]atomic.Pointer[Change], changes), next: 1, limit: limit}
 	r.first.Store(1)
+	r.floor.Store(1)
 	return r
+}
+
+// cut makes everything so far useless for resuming: the sequences of what
+// follows may begin anew.
+func (r *ring) cut() {
+	r.base.Store(0)
+	r.floor.Store(r.next)
+}
+
+// complete says that the changes since the last cut lead to the log sequence
+// that is applied now; the first call after a cut sets where they begin.
+func (r *ring) complete(sequence uint64) {
+	if r.base.Load() == 0 {
+		r.floor.Store(r.next)
+		r.base.Store(sequence + 1)
+	}
+}
+
+// after returns the number of the first change up to last whose sequence is
+// above the one given.
+func (r *ring) after(last, sequence uint64) (uint64, bool) {
+	base := r.base.Load()
+	if base == 0 || sequence+1 < base {
+		return 0, false
+	}
+	floor := r.floor.Load()
+	for n := last; n >= floor; n-- {
+		c, err := r.get(n)
+		if err != nil {
+			return 0, false
+		}
+		if c.Sequence <= sequence {
+			return n + 1, true
+		}
+	}
+	return floor, r.base.Load() == base
 }
 
 func (r *ring) add(c *Change) {

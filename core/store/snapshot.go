@@ -1,33 +1,29 @@
 package store
 
 import (
+	"cmp"
 	"iter"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/deltaplane/deltaplane/core/delta"
 )
 
 // State is how far a store has come. The store keeps it and hands it out with
 // the objects it describes; the rules behind it are core/delta's.
 type State struct {
-	// Epoch and RV are the revision: every event at or below RV of this epoch
-	// is applied.
-	Epoch uint64
-	RV    string
-	// Term is the reign of the reflector that wrote the record at Sequence.
-	Term uint64
-	// Sequence is the log position applied, the second half of a position.
-	Sequence uint64
-	// Synced: a complete list of this epoch is applied, reads may be answered.
+	// Revision is what may be claimed: everything up to it is applied. It is
+	// never the largest resource version seen.
+	Revision delta.Revision
+	// Position is the place in the log that is applied. Its epoch is ahead of
+	// the revision's while a new epoch is not yet synced.
+	Position delta.Position
+	// Synced: a complete list of the position's epoch is applied; before that
+	// no read may be answered.
 	Synced bool
 	// Fresh is when the source was last known to be current.
 	Fresh time.Time
-}
-
-// Reached reports whether the state is at or past a revision. A later epoch is
-// past every revision of an earlier one.
-func (s State) Reached(epoch uint64, rv string) bool {
-	return s.Epoch > epoch || s.Epoch == epoch && CompareRV(s.RV, rv) >= 0
 }
 
 // Snapshot is the store at one moment. It never changes and is safe for
@@ -150,10 +146,7 @@ func (h Hits) After(after string) iter.Seq[*Object] {
 func compareSlots(a, b *slot) int {
 	ah, al := a.at()
 	bh, bl := b.at()
-	if c := strings.Compare(ah, bh); c != 0 {
-		return c
-	}
-	return strings.Compare(al, bl)
+	return cmp.Or(strings.Compare(ah, bh), strings.Compare(al, bl))
 }
 
 func (s *Snapshot) index(name string) (*index, error) {
@@ -213,6 +206,20 @@ func (s *Snapshot) union(x *index, values []string) Hits {
 	return h
 }
 
+// Values returns what the index files an object under, sorted; the object need
+// not be in the store. The errors are those of Index.
+func (s *Snapshot) Values(name string, o *Object) ([]string, error) {
+	x, err := s.index(name)
+	if err != nil {
+		return nil, err
+	}
+	values, err := x.extract(o)
+	if err != nil {
+		return nil, &FailedError{Index: name, Keys: 1, Key: o.Key, Err: err}
+	}
+	return values, nil
+}
+
 // IndexValues walks the values of an index that begin with prefix, in order,
 // those after the given value, with the number of keys under each. Dead values
 // do not show (S-04).
@@ -270,7 +277,7 @@ func (s *Snapshot) Since(sequence uint64) (objects []*Object, tombs []*Tombstone
 		}
 		return true
 	})
-	slices.SortFunc(objects, func(a, b *Object) int { return compare(a.Sequence, b.Sequence) })
-	slices.SortFunc(tombs, func(a, b *Tombstone) int { return compare(a.Sequence, b.Sequence) })
+	slices.SortFunc(objects, func(a, b *Object) int { return cmp.Compare(a.Sequence, b.Sequence) })
+	slices.SortFunc(tombs, func(a, b *Tombstone) int { return cmp.Compare(a.Sequence, b.Sequence) })
 	return objects, tombs, true
 }

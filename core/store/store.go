@@ -59,6 +59,13 @@ func (s *Store) Snapshot() *Snapshot { return s.snap.Load() }
 // The error is *OverrunError when the ring has dropped it.
 func (s *Store) Change(n uint64) (*Change, error) { return s.ring.get(n) }
 
+// Resume returns the number of the first change after a log sequence, for a
+// reader of snap that has applied the log up to there. It reports false when
+// the ring does not reach back that far; Snapshot.Since may then still help.
+func (s *Store) Resume(snap *Snapshot, sequence uint64) (uint64, bool) {
+	return s.ring.after(snap.last, sequence)
+}
+
 // Op is one record to apply: exactly one of the fields is set.
 type Op struct {
 	Put    *Object
@@ -67,8 +74,10 @@ type Op struct {
 
 // Batch is applied as one step: readers see all of it or nothing.
 type Batch struct {
-	// Replay begins a full replay of the log before Ops: keys that no Op names
-	// until a Sweep are deleted by it.
+	// Replay begins a full replay of the log before Ops. From here the log is
+	// the truth, not what the store held before: the first Op on a key replaces
+	// that whatever its resource version, tombstones are forgotten, and keys
+	// that no Op names until a Sweep are deleted by it.
 	Replay bool
 	Ops    []Op
 	// Sweep ends the replay after Ops.
@@ -100,6 +109,8 @@ func (s *Store) Apply(b Batch, now time.Time) Result {
 	}
 	if b.Replay {
 		s.replay++
+		w.snap.tombs, s.expiry = tree[*Tombstone]{}, nil
+		s.ring.cut()
 	}
 	for _, op := range b.Ops {
 		switch {
@@ -114,7 +125,13 @@ func (s *Store) Apply(b Batch, now time.Time) Result {
 	}
 	w.snap.horizon = max(w.snap.horizon, b.Horizon)
 	w.expire(now)
-	s.watched = s.watched || w.snap.state.Synced
+	if !s.watched && w.snap.state.Synced {
+		s.watched = true
+		s.ring.cut()
+	}
+	if w.snap.state.Synced {
+		s.ring.complete(w.snap.state.Position.Sequence)
+	}
 	w.publish()
 	return w.result
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
 )
 
@@ -162,7 +163,7 @@ func TestASweepDeletesWhatAReplayDidNotName(t *testing.T) {
 	for i := range 10 {
 		h.put(fmt.Sprint("k", i), "x")
 	}
-	st := store.State{Epoch: 2, RV: "5", Sequence: 40}
+	st := store.State{Revision: delta.Revision{Epoch: 2, RV: "5"}, Position: delta.Position{Epoch: 2, Sequence: 40}}
 	h.s.Apply(store.Batch{Replay: true, State: &st, Ops: []store.Op{
 		{Put: object("k1", "u-k1", "1", 2, 31)},
 		{Put: h.s.Snapshot().Get("k2")}, // the same record again counts as named
@@ -240,15 +241,15 @@ func TestTheRingOverrunsASlowReaderByNumberAndByBytes(t *testing.T) {
 	}
 }
 
-func TestAFaultyObjectIsKeptAndInNoIndex(t *testing.T) {
+func TestAFaultyObjectIsKeptUnderTheFactsItHas(t *testing.T) {
 	t.Parallel()
 	h := newHistory(store.Options{Indexers: map[string]store.IndexFunc{"words": words}})
 	h.put("n/a", "x")
 	o := object("n/a", "u-n/a", "50", 1, 50)
-	o.Fault, o.Payload = "not JSON", []byte("bad")
+	o.Fault, o.Payload = "not JSON", []byte("x {")
 	apply(h.s, h.now, o)
 	snap := h.s.Snapshot()
-	if snap.Faults() != 1 || snap.Get("n/a").Fault == "" || len(keys(t, snap, "words", "x")) != 0 {
+	if snap.Faults() != 1 || snap.Get("n/a").Fault == "" || len(keys(t, snap, "words", "x")) != 1 {
 		t.Errorf("faults %d, object %+v", snap.Faults(), snap.Get("n/a"))
 	}
 	h.seq = 60
@@ -258,16 +259,77 @@ func TestAFaultyObjectIsKeptAndInNoIndex(t *testing.T) {
 	}
 }
 
-func TestARevisionIsReachedByEpochThenRV(t *testing.T) {
+func TestDuringAReplayTheLogIsTheTruth(t *testing.T) {
 	t.Parallel()
-	st := store.State{Epoch: 3, RV: "100"}
+	h := newHistory(store.Options{})
+	apply(h.s, h.now, object("back", "u", "100", 1, 10), object("buried", "u", "100", 1, 11))
+	apply(h.s, h.now, &store.Tombstone{Key: "buried", Epoch: 1, RV: "101", Sequence: 12, At: h.now})
+	h.s.Apply(store.Batch{Replay: true, Ops: []store.Op{
+		{Put: object("back", "u", "90", 1, 3)},
+		{Put: object("buried", "u", "90", 1, 4)},
+		{Put: object("back", "u", "80", 1, 5)}, // within the replay the order of C-03 holds again
+	}}, h.now)
+	if got := h.s.Snapshot().Get("back").RV; got != "90" {
+		t.Errorf("after the log was rolled back the store has %s, want 90", got)
+	}
+	if h.s.Snapshot().Get("buried") == nil {
+		t.Error("a tombstone the log no longer has still hides the object")
+	}
+}
+
+func TestResumeFindsTheFirstChangeAfterASequence(t *testing.T) {
+	t.Parallel()
+	s := store.New(store.Options{RingChanges: 8})
+	at := func(seq uint64) *store.State {
+		return &store.State{Position: delta.Position{Epoch: 1, Sequence: seq}, Synced: true}
+	}
+	s.Apply(store.Batch{State: at(10), Ops: []store.Op{{Put: object("a", "u", "10", 1, 10)}}}, epoch0)
+	for seq := uint64(12); seq <= 16; seq += 2 {
+		s.Apply(store.Batch{State: at(seq), Ops: []store.Op{{Put: object("a", "u", fmt.Sprint(seq), 1, seq)}}}, epoch0)
+	}
+	resume := func(seq uint64) (uint64, bool) { return s.Resume(s.Snapshot(), seq) }
 	for _, r := range []struct {
-		epoch uint64
-		rv    string
-		want  bool
-	}{{3, "99", true}, {3, "100", true}, {3, "101", false}, {2, "5000", true}, {4, "1", false}, {3, "", true}} {
-		if got := st.Reached(r.epoch, r.rv); got != r.want {
-			t.Errorf("Reached(%d, %q) = %v", r.epoch, r.rv, got)
+		seq  uint64
+		want uint64 // sequence of the first change given, 0 for none yet
+		ok   bool
+	}{{9, 0, false}, {10, 12, true}, {11, 12, true}, {12, 14, true}, {16, 0, true}, {99, 0, true}} {
+		n, ok := resume(r.seq)
+		if ok != r.ok {
+			t.Errorf("Resume(%d) = %v, want %v", r.seq, ok, r.ok)
+			continue
 		}
+		if c, err := s.Change(n); ok && r.want != 0 && (err != nil || c.Sequence != r.want) {
+			t.Errorf("Resume(%d) begins with %+v, %v, want sequence %d", r.seq, c, err, r.want)
+		} else if ok && r.want == 0 && n != s.Snapshot().LastChange()+1 {
+			t.Errorf("Resume(%d) = %d, want the next change to come", r.seq, n)
+		}
+	}
+	for seq := uint64(17); seq < 40; seq++ {
+		s.Apply(store.Batch{State: at(seq), Ops: []store.Op{{Put: object("a", "u", fmt.Sprint(seq), 1, seq)}}}, epoch0)
+	}
+	if _, ok := resume(20); ok {
+		t.Error("Resume answers from before the ring")
+	}
+	s.Apply(store.Batch{Replay: true, State: at(3)}, epoch0)
+	if _, ok := resume(2); ok {
+		t.Error("Resume crosses a replay")
+	}
+	if _, ok := resume(3); !ok {
+		t.Error("Resume from the end of the replay is refused")
+	}
+}
+
+func TestLabelsAnswerSelectorsAndMakeTerms(t *testing.T) {
+	t.Parallel()
+	l := store.NewLabels([]store.Pair{{Name: "tier", Value: "web"}, {Name: "app", Value: ""}})
+	if want := []string{"app", "app=", "tier", "tier=web"}; !slices.Equal(l.Terms(), want) {
+		t.Errorf("Terms = %q, want %q", l.Terms(), want)
+	}
+	if !l.Has("app") || l.Has("web") || l.Get("tier") != "web" || l.Get("none") != "" {
+		t.Error("lookups disagree with the pairs")
+	}
+	var none *store.Labels
+	if none.Has("app") || none.Terms() != nil || store.NewLabels(nil) != nil {
+		t.Error("an empty set is not empty")
 	}
 }

@@ -1,6 +1,10 @@
 package store
 
-import "time"
+import (
+	"time"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+)
 
 func (w *write) put(o *Object) {
 	ns, name := splitKey(o.Key)
@@ -12,14 +16,15 @@ func (w *write) put(o *Object) {
 	sl, ok := w.snap.keys.get(ns, name)
 	var old *Object
 	if ok {
-		w.s.marks[sl.id] = w.s.replay
 		old = w.vec.v.get(sl.id)
-		switch c := order(o.Epoch, o.RV, o.Sequence, old.Epoch, old.RV, old.Sequence); {
-		case c < 0:
-			w.result.Stale++
-			return
+		c, named := order(o.Epoch, o.RV, o.Sequence, old.Epoch, old.RV, old.Sequence), w.named(sl)
+		w.s.marks[sl.id] = w.s.replay
+		switch {
 		case c == 0:
 			w.result.Same++
+			return
+		case c < 0 && named:
+			w.result.Stale++
 			return
 		}
 	} else {
@@ -39,7 +44,7 @@ func (w *write) put(o *Object) {
 	case old == nil:
 		w.result.Added++
 		w.note(Change{Type: Added, New: o})
-	case old.UID != o.UID:
+	case delta.Recreated(old.UID, o.UID):
 		w.result.Deleted++
 		w.result.Added++
 		w.note(Change{Type: Deleted, Old: old, Reason: Recreated, RV: o.RV, Epoch: o.Epoch, Sequence: o.Sequence})
@@ -63,9 +68,8 @@ func (w *write) delete(t *Tombstone) {
 		}
 	}
 	if sl, ok := w.snap.keys.get(ns, name); ok {
-		w.s.marks[sl.id] = w.s.replay
 		old := w.vec.v.get(sl.id)
-		if order(t.Epoch, t.RV, t.Sequence, old.Epoch, old.RV, old.Sequence) < 0 {
+		if w.named(sl) && order(t.Epoch, t.RV, t.Sequence, old.Epoch, old.RV, old.Sequence) < 0 {
 			w.result.Stale++
 			return
 		}
@@ -97,16 +101,20 @@ func (w *write) bury(t *Tombstone) {
 func (w *write) sweep(now time.Time) {
 	var gone []*slot
 	w.snap.keys.each(func(sl *slot) bool {
-		if w.s.marks[sl.id] != w.s.replay {
+		if !w.named(sl) {
 			gone = append(gone, sl)
 		}
 		return true
 	})
 	st := w.snap.state
 	for _, sl := range gone {
-		t := &Tombstone{Key: sl.key, RV: st.RV, Epoch: st.Epoch, Sequence: st.Sequence, Reason: Swept, At: now}
 		old := w.vec.v.get(sl.id)
-		t.UID = old.UID
+		t := &Tombstone{
+			Key: sl.key, UID: old.UID, Epoch: st.Position.Epoch, Sequence: st.Position.Sequence, Reason: Swept, At: now,
+		}
+		if st.Revision.Epoch == t.Epoch {
+			t.RV = st.Revision.RV
+		}
 		w.drop(sl, old, t)
 		w.bury(t)
 	}
@@ -141,6 +149,9 @@ func (w *write) refile(i int, sl *slot, o *Object) {
 	x.fail(w.e, sl.key, err)
 	w.s.values[i][sl.id] = values
 }
+
+// named reports whether the replay, if there was one, has named the slot.
+func (w *write) named(sl *slot) bool { return w.s.marks[sl.id] == w.s.replay }
 
 func (w *write) newSlot(key string) *slot {
 	var id uint32
