@@ -153,22 +153,41 @@ func Ensure(ctx context.Context, m Module, out io.Writer) (string, error) {
 	defer unlock()
 	var missing []program
 	for _, p := range programs(v) {
-		if _, err := os.Stat(filepath.Join(bin, p.name)); errors.Is(err, os.ErrNotExist) {
-			missing = append(missing, p)
-		} else if err != nil {
+		has, err := p.built(m, bin)
+		if err != nil {
 			return "", fmt.Errorf("build: %w", err)
+		}
+		if !has {
+			missing = append(missing, p)
 		}
 	}
 	if len(missing) == 0 {
 		return bin, nil
 	}
-	fmt.Fprintf(out, "building %d of 5 programs into %s; the first time takes about ten minutes on two cores\n", len(missing), bin)
+	fmt.Fprintf(out, "building %d of 5 programs into %s; all of them take five to ten minutes on two cores\n", len(missing), bin)
 	for _, p := range missing {
 		if err := p.build(ctx, m, bin, out); err != nil {
 			return "", err
 		}
 	}
 	return bin, nil
+}
+
+// built tells whether bin holds the program. The versions in bin's name say all about a program from
+// another module; one of ours is also compared with the age of its source.
+func (p program) built(m Module, bin string) (bool, error) {
+	binary, err := os.Stat(filepath.Join(bin, p.name))
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil || !strings.HasPrefix(p.pkg, "./") {
+		return err == nil, err
+	}
+	source, err := os.Stat(filepath.Join(string(m), p.dir, p.pkg, "main.go"))
+	if err != nil {
+		return false, err
+	}
+	return source.ModTime().Before(binary.ModTime()), nil
 }
 
 func (p program) build(ctx context.Context, m Module, bin string, out io.Writer) error {

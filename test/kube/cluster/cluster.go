@@ -91,7 +91,7 @@ func (f folder) lock() (*os.File, error) {
 	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		file.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, fmt.Errorf("%w: another process holds %s", ErrRunning, f.path("lock"))
+			return nil, fmt.Errorf("%w: another process holds %s; kube down stops it", ErrRunning, f.path("lock"))
 		}
 		return nil, fmt.Errorf("cluster: lock %s: %w", f.path("lock"), err)
 	}
@@ -122,6 +122,9 @@ type Part struct {
 
 // Status lists the parts in the order in which they start, with the processes that still run.
 func Status(dir string) ([]Part, error) {
+	if real, err := filepath.EvalSymlinks(dir); err == nil {
+		dir = real
+	}
 	f := folder(dir)
 	parts := make([]Part, 0, len(startOrder))
 	for _, name := range startOrder {

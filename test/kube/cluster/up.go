@@ -77,7 +77,7 @@ func (c *Cluster) start(ctx context.Context) error {
 	}
 	for _, p := range old {
 		if p.PID != 0 {
-			return fmt.Errorf("%w: %s is process %d", ErrRunning, p.Name, p.PID)
+			return fmt.Errorf("%w: %s is process %d; kube down stops it", ErrRunning, p.Name, p.PID)
 		}
 	}
 	began := time.Now()

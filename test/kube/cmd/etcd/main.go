@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
 )
@@ -42,12 +43,15 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	cfg := embed.NewConfig()
+	cfg.Name = "test"
 	cfg.Dir = *dir
 	cfg.UnsafeNoFsync = true
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{*clientURL}, []url.URL{*clientURL}
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{*peerURL}, []url.URL{*peerURL}
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
+	cfg.QuotaBackendBytes = 8 << 30
 	cfg.LogLevel = "warn"
+	cfg.WarningUnaryRequestDuration = time.Second // zero, the default here, means a line for every request
 	member, err := embed.StartEtcd(cfg)
 	if err != nil {
 		return err

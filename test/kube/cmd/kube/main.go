@@ -59,7 +59,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	flags := flag.NewFlagSet("kube "+args[0], flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	cfg := cluster.Config{Out: stderr}
+	cfg := cluster.Config{Out: stderr, Nodes: 5}
 	command := map[string]func() error{
 		"build": func() error { return buildAll(ctx, stdout, stderr) },
 		"up":    func() error { return up(ctx, cfg, stdout, stderr) },
@@ -91,7 +91,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		flags.StringVar(&cfg.Dir, "dir", filepath.Join(cache, "run"), "folder of the cluster's files")
 	}
 	if args[0] == "up" {
-		flags.IntVar(&cfg.Nodes, "nodes", 5, "simulated nodes, of 8 CPUs, 32 GiB and 110 pods each")
+		flags.IntVar(&cfg.Nodes, "nodes", cfg.Nodes, "simulated nodes, of 8 CPUs, 32 GiB and 110 pods each")
 		flags.BoolVar(&cfg.Detach, "detach", false, "return when the cluster is ready, and let it run")
 		flags.IntVar(&cfg.Port, "port", 0, "port of the API server on 127.0.0.1; 0 picks a free one")
 		flags.IntVar(&cfg.EtcdPort, "etcd-port", 0, "port of etcd on 127.0.0.1; 0 picks a free one")
@@ -102,12 +102,16 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	} else if err != nil {
 		return errUsage
 	}
-	if flags.NArg() > 0 || cfg.Nodes < 0 {
-		fmt.Fprintf(stderr, "kube %s: unexpected argument %q or negative --nodes\n", args[0], flags.Args())
+	if flags.NArg() > 0 {
+		fmt.Fprintf(stderr, "kube %s: unexpected argument %q\n", args[0], flags.Arg(0))
+		return errUsage
+	}
+	if cfg.Nodes < 0 {
+		fmt.Fprintf(stderr, "kube up: --nodes is %d, want 0 or more\n", cfg.Nodes)
 		return errUsage
 	}
 	if cfg.Nodes == 0 {
-		cfg.Nodes = -1
+		cfg.Nodes = -1 // to the configuration zero means the default
 	}
 	if cfg.Dir, err = filepath.Abs(cfg.Dir); err != nil {
 		return err
