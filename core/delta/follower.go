@@ -20,6 +20,15 @@ type Batch struct {
 	End uint64
 	// Next is the sequence after the last one this batch accounts for.
 	Next uint64
+	// Unreadable names records that could not be decoded, such as those of a newer schema version. They are accounted for by
+	// Next; what the reader holds for their keys is out of date.
+	Unreadable []Unreadable
+}
+
+// Unreadable is a record that could not be decoded.
+type Unreadable struct {
+	Sequence uint64
+	Err      error
 }
 
 // Follower is the rule every reader of a log shares: which revision it may claim, and whether the collection is readable

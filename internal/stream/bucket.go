@@ -3,7 +3,11 @@ package stream
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // ErrNoKey: the bucket does not hold the key.
@@ -23,34 +27,184 @@ type Entry struct {
 
 // Bucket keeps small state beside the log: a trigger's generation, index definitions, reflections. Keys are any text of up to 512
 // bytes. It is safe for concurrent use.
-type Bucket struct{}
+type Bucket struct {
+	c    *Conn
+	name string
+	kv   jetstream.KeyValue
+}
 
 // Bucket opens the named bucket (letters, digits, "-", "_"), made on first use. A ttl over 0 drops keys that old.
 func (c *Conn) Bucket(ctx context.Context, name string, ttl time.Duration) (*Bucket, error) {
-	return nil, errors.ErrUnsupported
+	storage := jetstream.FileStorage
+	if c.cfg.Memory {
+		storage = jetstream.MemoryStorage
+	}
+	kv, err := c.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
+		Bucket: name, TTL: ttl, Storage: storage, Replicas: c.cfg.Replicas, Description: "deltaplane state",
+	})
+	if errors.Is(err, jetstream.ErrBucketExists) {
+		kv, err = c.js.KeyValue(ctx, name) // made with other limits, by an older version or another configuration: use it as it is
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open bucket %s: %w", name, err)
+	}
+	return &Bucket{c: c, name: name, kv: kv}, nil
 }
 
 // Get returns a key's entry, or [ErrNoKey].
 func (b *Bucket) Get(ctx context.Context, key string) (Entry, error) {
-	return Entry{}, errors.ErrUnsupported
+	e, err := b.kv.Get(ctx, escapeKey(key))
+	if err != nil {
+		return Entry{}, b.fail("get", key, err)
+	}
+	return Entry{Key: key, Value: e.Value(), Revision: e.Revision()}, nil
 }
 
 // Put writes a key whatever it holds and returns the new revision.
 func (b *Bucket) Put(ctx context.Context, key string, value []byte) (uint64, error) {
-	return 0, errors.ErrUnsupported
+	rev, err := b.kv.Put(ctx, escapeKey(key), value)
+	if err != nil {
+		return 0, b.fail("put", key, err)
+	}
+	return rev, nil
 }
 
 // Update writes a key if it is still at revision (0: if it does not exist), or fails with [ErrConflict].
 func (b *Bucket) Update(ctx context.Context, key string, value []byte, revision uint64) (uint64, error) {
-	return 0, errors.ErrUnsupported
+	var rev uint64
+	var err error
+	if revision == 0 {
+		rev, err = b.kv.Create(ctx, escapeKey(key), value)
+	} else {
+		rev, err = b.kv.Update(ctx, escapeKey(key), value, revision)
+	}
+	if err != nil {
+		return 0, b.fail("update", key, err)
+	}
+	return rev, nil
 }
 
 // Delete removes a key; a missing key is no error.
-func (b *Bucket) Delete(ctx context.Context, key string) error { return errors.ErrUnsupported }
+func (b *Bucket) Delete(ctx context.Context, key string) error {
+	if err := b.kv.Purge(ctx, escapeKey(key)); err != nil && !errors.Is(err, jetstream.ErrKeyNotFound) {
+		return b.fail("delete", key, err)
+	}
+	return nil
+}
 
 // Entries returns all keys, in no particular order.
-func (b *Bucket) Entries(ctx context.Context) ([]Entry, error) { return nil, errors.ErrUnsupported }
+func (b *Bucket) Entries(ctx context.Context) ([]Entry, error) {
+	var out []Entry
+	stop := errors.New("done")
+	err := b.watchOnce(ctx, func(e Entry) error {
+		if e.Key == "" {
+			return stop
+		}
+		if !e.Deleted {
+			out = append(out, e)
+		}
+		return nil
+	})
+	var failed *handlerError
+	if errors.As(err, &failed) && failed.err == stop {
+		return out, nil
+	}
+	if err == nil {
+		err = ctx.Err()
+	}
+	return nil, err
+}
 
 // Watch calls fn for every entry, then for every change, until ctx ends (nil) or fn fails (its error). After the initial entries it calls
-// fn once with an empty Entry. It reconnects by itself and then begins again with the initial entries.
-func (b *Bucket) Watch(ctx context.Context, fn func(Entry) error) error { return errors.ErrUnsupported }
+// fn once with an empty Entry. When the connection was lost it begins again with the initial entries.
+func (b *Bucket) Watch(ctx context.Context, fn func(Entry) error) error {
+	for {
+		err := b.watchOnce(ctx, fn)
+		var failed *handlerError
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.As(err, &failed):
+			return failed.err
+		}
+		select {
+		case <-time.After(500 * time.Millisecond):
+		case <-b.c.events.wait():
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (b *Bucket) watchOnce(ctx context.Context, fn func(Entry) error) error {
+	reconnected := b.c.events.wait()
+	w, err := b.kv.WatchAll(ctx)
+	if err != nil {
+		return fmt.Errorf("watch bucket %s: %w", b.name, err)
+	}
+	defer func() { _ = w.Stop() }()
+	for {
+		select {
+		case e, ok := <-w.Updates():
+			if !ok {
+				return fmt.Errorf("watch bucket %s: closed", b.name)
+			}
+			var entry Entry
+			if e != nil {
+				entry = Entry{Key: unescapeKey(e.Key()), Value: e.Value(), Revision: e.Revision(), Deleted: e.Operation() != jetstream.KeyValuePut}
+			}
+			if err := fn(entry); err != nil {
+				return &handlerError{err: err}
+			}
+		case <-reconnected:
+			return fmt.Errorf("watch bucket %s: reconnected", b.name)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (b *Bucket) fail(op, key string, err error) error {
+	switch {
+	case errors.Is(err, jetstream.ErrKeyNotFound), errors.Is(err, jetstream.ErrKeyDeleted):
+		return fmt.Errorf("%s %q in bucket %s: %w", op, key, b.name, ErrNoKey)
+	case errors.Is(err, jetstream.ErrKeyExists), errors.Is(err, jetstream.ErrKeyRevisionMismatch):
+		return fmt.Errorf("%s %q in bucket %s: %w", op, key, b.name, ErrConflict)
+	}
+	return fmt.Errorf("%s %q in bucket %s: %w", op, key, b.name, err)
+}
+
+const hexDigits = "0123456789ABCDEF"
+
+// escapeKey writes any text with the characters a bucket's keys allow; "=" begins an escape.
+func escapeKey(s string) string {
+	var b strings.Builder
+	for i := range len(s) {
+		c := s[i]
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '-', c == '_':
+			b.WriteByte(c)
+		default:
+			b.WriteByte('=')
+			b.WriteByte(hexDigits[c>>4])
+			b.WriteByte(hexDigits[c&15])
+		}
+	}
+	return b.String()
+}
+
+func unescapeKey(s string) string {
+	b := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		if s[i] == '=' && i+2 < len(s) {
+			hi, lo := strings.IndexByte(hexDigits, s[i+1]), strings.IndexByte(hexDigits, s[i+2])
+			if hi >= 0 && lo >= 0 {
+				b = append(b, byte(hi<<4|lo))
+				i += 2
+				continue
+			}
+		}
+		b = append(b, s[i])
+	}
+	return string(b)
+}

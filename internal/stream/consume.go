@@ -1,12 +1,24 @@
 package stream
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/deltaplane/deltaplane/core/delta"
 )
+
+// consumerBucket holds what each durable consumer last acknowledged.
+const consumerBucket = "deltaplane-consumers"
 
 // Gap says why the keys named so far may not be all that matter: the consumer's owner must enqueue every key.
 type Gap string
@@ -28,7 +40,7 @@ type Work struct {
 	Collection delta.Collection
 	// Records of kind delta, in the order the server handed them out; a record comes again when its batch was not acknowledged.
 	Records []delta.Record
-	// Gap is set on the first batch after a gap was found, which may have no records, and again until the handler returned nil for it.
+	// Gap is set on a batch without records that comes before anything else, and again until the handler returned nil for it.
 	Gap Gap
 	// Epoch is the log's epoch when the batch was read.
 	Epoch uint64
@@ -48,9 +60,298 @@ type ConsumeConfig struct {
 	AckWait time.Duration
 }
 
+func (c ConsumeConfig) validate() error {
+	var errs []error
+	if c.Name == "" || strings.ContainsFunc(c.Name, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_'
+	}) {
+		errs = append(errs, fmt.Errorf("consumer name %q: want letters, digits, - and _", c.Name))
+	}
+	if len(c.Collections) == 0 {
+		errs = append(errs, errors.New("no collections"))
+	}
+	for _, col := range c.Collections {
+		errs = append(errs, col.Validate())
+	}
+	return errors.Join(errs...)
+}
+
 // Consume hands every record of the collections to one of the replicas that share cfg.Name, at least once, and acknowledges a batch
 // after the handler returned nil; on an error the batch comes again after a back-off. Handlers of different collections run
 // concurrently. It returns nil when ctx ends.
 func (c *Conn) Consume(ctx context.Context, cfg ConsumeConfig, handler func(context.Context, Work) error) error {
-	return errors.ErrUnsupported
+	cfg.MaxBatch = cmp.Or(cfg.MaxBatch, 256)
+	cfg.AckWait = cmp.Or(cfg.AckWait, 30*time.Second)
+	if err := cfg.validate(); err != nil {
+		return fmt.Errorf("consume: %w", err)
+	}
+	var g errgroup.Group
+	for _, col := range cfg.Collections {
+		g.Go(func() error {
+			k := &consumer{c: c, col: col, cfg: cfg, handle: handler}
+			k.run(ctx)
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// consumer is one durable consumer of one collection.
+type consumer struct {
+	c      *Conn
+	col    delta.Collection
+	cfg    ConsumeConfig
+	handle func(context.Context, Work) error
+
+	state mark
+	saved time.Time
+	epoch uint64
+}
+
+// mark is the generation kept beside the consumer's position: of which log, and when it was last current.
+type mark struct {
+	Created int64  `json:"created"` // of the stream, unix nanoseconds
+	Epoch   uint64 `json:"epoch"`
+	Acked   int64  `json:"acked"` // unix milliseconds
+}
+
+func (k *consumer) run(ctx context.Context) {
+	backoff := minBackoff
+	for {
+		began := time.Now()
+		err := k.session(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) > maxBackoff {
+			backoff = minBackoff
+		}
+		if errors.Is(err, ErrNoLog) {
+			backoff = min(backoff, time.Second)
+		} else {
+			k.c.cfg.Log.Warn("consuming the log was interrupted", slog.String("consumer", k.cfg.Name),
+				slog.String("collection", k.col.String()), slog.String("error", err.Error()))
+		}
+		select {
+		case <-time.After(backoff + rand.N(backoff)):
+			backoff = min(2*backoff, maxBackoff)
+		case <-k.c.events.wait():
+			backoff = minBackoff
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (k *consumer) session(ctx context.Context) error {
+	tail, err := k.c.Tail(ctx, k.col)
+	if err != nil {
+		return err
+	}
+	bucket, err := k.c.Bucket(ctx, consumerBucket, 0)
+	if err != nil {
+		return err
+	}
+	cons, err := k.c.js.CreateOrUpdateConsumer(ctx, k.col.StreamName(), jetstream.ConsumerConfig{
+		Durable:        k.cfg.Name,
+		FilterSubjects: k.col.Subjects()[:1],
+		DeliverPolicy:  jetstream.DeliverAllPolicy,
+		AckPolicy:      jetstream.AckExplicitPolicy,
+		AckWait:        k.cfg.AckWait,
+		MaxDeliver:     -1,
+		MaxAckPending:  16 * k.cfg.MaxBatch,
+		HeadersOnly:    k.cfg.HeadersOnly,
+	})
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return fmt.Errorf("%w: %s", ErrNoLog, k.col)
+	}
+	if err != nil {
+		return fmt.Errorf("consumer %s of %s: %w", k.cfg.Name, k.col, err)
+	}
+	if err := k.reconcile(ctx, bucket, tail, cons.CachedInfo().Delivered.Consumer == 0); err != nil {
+		return err
+	}
+	return k.pull(ctx, bucket, cons)
+}
+
+// reconcile compares the log with the generation kept beside the position, and reports a gap before anything else.
+func (k *consumer) reconcile(ctx context.Context, bucket *Bucket, tail Tail, unused bool) error {
+	k.epoch = tail.Epoch
+	e, err := bucket.Get(ctx, k.key())
+	var gap Gap
+	k.state = mark{}
+	switch {
+	case errors.Is(err, ErrNoKey):
+		gap = GapNew
+	case err != nil:
+		return err
+	default:
+		if err := json.Unmarshal(e.Value, &k.state); err != nil {
+			gap = GapNew
+		}
+	}
+	switch {
+	case gap != "":
+	case k.state.Created != tail.Created.UnixNano():
+		gap = GapLost
+	case k.state.Epoch != tail.Epoch:
+		gap = GapEpoch
+	case time.Since(time.UnixMilli(k.state.Acked)) > k.c.cfg.TombstoneTTL:
+		gap = GapLag
+	case unused && k.state.Acked > 0 && tail.Messages > 0:
+		gap = GapNew // the consumer was deleted and made again
+	}
+	if gap != "" {
+		if err := k.handle(ctx, Work{Collection: k.col, Gap: gap, Epoch: tail.Epoch}); err != nil {
+			return fmt.Errorf("consumer %s of %s: gap %s: %w", k.cfg.Name, k.col, gap, err)
+		}
+	}
+	k.state = mark{Created: tail.Created.UnixNano(), Epoch: tail.Epoch}
+	return k.save(ctx, bucket)
+}
+
+func (k *consumer) key() string { return k.cfg.Name + "/" + k.col.String() }
+
+func (k *consumer) save(ctx context.Context, bucket *Bucket) error {
+	k.state.Acked = time.Now().UnixMilli()
+	value, err := json.Marshal(k.state)
+	if err != nil {
+		return err
+	}
+	if _, err := bucket.Put(ctx, k.key(), value); err != nil {
+		return err
+	}
+	k.saved = time.Now()
+	return nil
+}
+
+func (k *consumer) pull(ctx context.Context, bucket *Bucket, cons jetstream.Consumer) error {
+	reconnected := k.c.events.wait()
+	msgs := make(chan jetstream.Msg, k.cfg.MaxBatch)
+	fault := make(chan error, 1)
+	cc, err := cons.Consume(func(m jetstream.Msg) { msgs <- m }, jetstream.PullMaxMessages(k.cfg.MaxBatch), jetstream.PullExpiry(30*time.Second), jetstream.PullHeartbeat(5*time.Second),
+		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
+			select {
+			case fault <- err:
+			default:
+			}
+		}))
+	if err != nil {
+		return fmt.Errorf("consumer %s of %s: %w", k.cfg.Name, k.col, err)
+	}
+	defer handBack(cc, msgs)
+	check := time.NewTicker(min(silence, k.c.cfg.TombstoneTTL/4))
+	defer check.Stop()
+	for {
+		select {
+		case m := <-msgs:
+			if err := k.batch(ctx, m, msgs); err != nil {
+				return err
+			}
+			if time.Since(k.saved) > k.c.cfg.TombstoneTTL/8 {
+				if err := k.save(ctx, bucket); err != nil {
+					return err
+				}
+			}
+		case <-check.C:
+			if err := k.verify(ctx, bucket, cons); err != nil {
+				return err
+			}
+		case err := <-fault:
+			return fmt.Errorf("consumer %s of %s: %w", k.cfg.Name, k.col, err)
+		case <-reconnected:
+			return fmt.Errorf("consumer %s of %s: reconnected", k.cfg.Name, k.col)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// verify looks whether the log is still the same, and notes that this consumer is current when nothing waits.
+func (k *consumer) verify(ctx context.Context, bucket *Bucket, cons jetstream.Consumer) error {
+	tail, err := k.c.Tail(ctx, k.col)
+	if err != nil {
+		return err
+	}
+	if tail.Epoch != k.state.Epoch || tail.Created.UnixNano() != k.state.Created {
+		return fmt.Errorf("%w: the log is another one", ErrBootstrap)
+	}
+	info, err := cons.Info(ctx)
+	if err != nil {
+		return err
+	}
+	if info.NumPending == 0 && info.NumAckPending == 0 && time.Since(k.saved) > k.c.cfg.TombstoneTTL/8 {
+		return k.save(ctx, bucket)
+	}
+	return nil
+}
+
+func (k *consumer) batch(ctx context.Context, first jetstream.Msg, msgs <-chan jetstream.Msg) error {
+	batch := []jetstream.Msg{first}
+	for more := true; more && len(batch) < k.cfg.MaxBatch; {
+		select {
+		case m := <-msgs:
+			batch = append(batch, m)
+		default:
+			more = false
+		}
+	}
+	w := Work{Collection: k.col, Epoch: k.epoch, Records: make([]delta.Record, 0, len(batch))}
+	for _, m := range batch {
+		meta, err := m.Metadata()
+		if err != nil {
+			return err
+		}
+		rec, err := decode(m.Subject(), m.Headers(), m.Data(), meta.Sequence.Stream)
+		if err != nil {
+			k.c.cfg.Log.Error("record cannot be read", slog.String("collection", k.col.String()), slog.String("error", err.Error()))
+			continue
+		}
+		if rec.Epoch > k.epoch && k.epoch == k.state.Epoch && k.epoch != 0 {
+			return fmt.Errorf("%w: epoch %d began", ErrBootstrap, rec.Epoch) // nothing acknowledged: it all comes again
+		}
+		w.Records = append(w.Records, rec)
+	}
+	if len(w.Records) > 0 {
+		if err := k.handle(ctx, w); err != nil {
+			nak(batch, time.Second)
+			if ctx.Err() == nil {
+				k.c.cfg.Log.Warn("batch was not handled and comes again", slog.String("consumer", k.cfg.Name),
+					slog.String("collection", k.col.String()), slog.String("error", err.Error()))
+			}
+			return nil
+		}
+	}
+	for _, m := range batch {
+		if err := m.Ack(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// handBack stops pulling and gives what was pulled but not handled to the other replicas, which would else wait for the ack deadline.
+func handBack(cc jetstream.ConsumeContext, msgs <-chan jetstream.Msg) {
+	cc.Drain()
+	for {
+		select {
+		case m := <-msgs:
+			_ = m.Nak()
+		case <-cc.Closed():
+			for {
+				select {
+				case m := <-msgs:
+					_ = m.Nak()
+				default:
+					return
+				}
+			}
+		}
+	}
+}
+
+func nak(batch []jetstream.Msg, delay time.Duration) {
+	for _, m := range batch {
+		_ = m.NakWithDelay(delay) // a lost nak only waits for the ack deadline
+	}
 }

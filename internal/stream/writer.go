@@ -2,23 +2,406 @@ package stream
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/deltaplane/deltaplane/core/delta"
 )
 
-// MaxInFlight is how many appends a writer may have unacknowledged. It is a constant of the protocol: a new leader fences the log by
-// writing one record more than that, so every writer must keep to it.
-const MaxInFlight = 256
+const (
+	// MaxInFlight is how many appends a writer may have unacknowledged. It is a constant of the protocol: a new leader fences the
+	// log by writing one record more than that, so every writer must keep to it.
+	MaxInFlight = 256
+	// maxBytesInFlight keeps the server's ingest queue (128 MB per stream) far away.
+	maxBytesInFlight = 16 << 20
+	// ackWait is how long a writer waits without any progress before it reads the tail.
+	ackWait = 3 * time.Second
+)
 
-// Tail is the state of a log.
-type Tail struct {
-	// First and Last are the log's sequences; Last is 0 for a log nothing was ever written to.
-	First, Last uint64
-	// Messages is how many records the log holds.
-	Messages uint64
-	// Epoch, Term and Start are those of the last term record; 0 without one.
-	Epoch, Term, Start uint64
+// WriterConfig says on whose behalf to write.
+type WriterConfig struct {
+	// Term is the lease's; a log that holds this or a higher term refuses with [ErrDeposed].
+	Term uint64
+	// Holder names the leading process.
+	Holder string
+	// Acked is the highest sequence any leader is known to have had acknowledged; a log that ends below it has lost records.
+	Acked uint64
+	// NewEpoch begins a new epoch in any case.
+	NewEpoch bool
 }
 
-var _ = context.Background
-var _ delta.Collection
+// Writer appends to one log for one term. Its methods are for one goroutine, except Acked, Epoch and Term.
+//
+//	open --append--> open --ack missing or refused--> resolving --tail is mine--> open
+//	                                                     |--higher term--> deposed (for good)
+//	                                                     '--tail below acknowledged--> lost (for good)
+type Writer struct {
+	c      *Conn
+	col    delta.Collection
+	name   string
+	holder string
+	term   uint64
+	fresh  bool
+	inbox  string
+	sub    *nats.Subscription
+
+	mu       sync.Mutex
+	epoch    uint64
+	acked    uint64
+	bytes    int
+	inflight []inflight // inflight[0] has sequence acked+1; guarded by mu like everything below
+	attempt  int
+	broken   bool
+	failed   error
+	moved    chan struct{} // cap 1; an ack or a failure arrived
+}
+
+type inflight struct {
+	msg  *nats.Msg
+	size int
+}
+
+// Writer takes the log over for a term: it makes the log when there is none, fences it against every append an earlier leader may
+// still have under way, appends the term record and awaits its acknowledgement (design 6.3). A new epoch begins when the log is new, ends
+// below cfg.Acked, or cfg asks for it; [Writer.Fresh] tells.
+func (c *Conn) Writer(ctx context.Context, col delta.Collection, cfg WriterConfig) (*Writer, error) {
+	if err := col.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Term == 0 {
+		return nil, errors.New("stream: term 0 cannot write")
+	}
+	if err := c.ensure(ctx, col); err != nil {
+		return nil, err
+	}
+	w := &Writer{
+		c: c, col: col, name: col.StreamName(), holder: cfg.Holder, term: cfg.Term,
+		inbox: nats.NewInbox(), moved: make(chan struct{}, 1),
+	}
+	sub, err := c.nc.Subscribe(w.inbox+".*.*", w.onAck)
+	if err != nil {
+		return nil, fmt.Errorf("write the log of %s: %w", col, err)
+	}
+	w.sub = sub
+	if err := w.takeOver(ctx, cfg); err != nil {
+		w.Close()
+		return nil, fmt.Errorf("take over the log of %s: %w", col, err)
+	}
+	return w, nil
+}
+
+// Close gives up the writer without waiting for acknowledgements.
+func (w *Writer) Close() { _ = w.sub.Unsubscribe() }
+
+// Epoch is the epoch being written.
+func (w *Writer) Epoch() uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.epoch
+}
+
+// Term is the writer's term.
+func (w *Writer) Term() uint64 { return w.term }
+
+// Fresh reports whether the writer began a new epoch: nothing known from before may be trusted and a complete list must follow.
+func (w *Writer) Fresh() bool { return w.fresh }
+
+// Acked is the sequence of the last acknowledged append.
+func (w *Writer) Acked() uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.acked
+}
+
+func (w *Writer) takeOver(ctx context.Context, cfg WriterConfig) error {
+	for {
+		tail, err := w.c.Tail(ctx, w.col)
+		if err != nil {
+			return err
+		}
+		if last := max(tail.Term, tail.Fence); last > w.term || last == w.term && tail.Term == w.term {
+			return fmt.Errorf("%w: the log holds term %d, mine is %d", ErrDeposed, last, w.term)
+		}
+		w.reset(tail.Last)
+		w.epoch = max(tail.Epoch, 1)
+		if err := w.fence(ctx); errors.Is(err, errTaken) {
+			continue // somebody wrote between; look again who it is
+		} else if err != nil {
+			return err
+		}
+		if w.fresh = tail.Term == 0 || tail.Last < cfg.Acked || cfg.NewEpoch; w.fresh {
+			w.epoch = max(tail.Epoch+1, uint64(time.Now().UnixMilli()))
+		}
+		return w.writeTerm(ctx)
+	}
+}
+
+// fence pushes the log's end beyond every expected-last-sequence that an earlier writer may have under way. Without it an append that was
+// pipelined behind the one that lost its place can meet its expectation again: with n expected n-1, our record at n-1 lets
+// it in. A run of MaxInFlight+1 records of ours with nothing between cannot be met by any of them.
+func (w *Writer) fence(ctx context.Context) error {
+	r := delta.Record{Kind: delta.KindFence, Collection: w.col, Epoch: w.epoch, Term: w.term, Writer: w.holder, PublishedAt: time.Now()}
+	for range MaxInFlight + 1 {
+		if err := w.append(ctx, &r, false); err != nil {
+			return err
+		}
+	}
+	return w.flush(ctx, false)
+}
+
+func (w *Writer) writeTerm(ctx context.Context) error {
+	r := delta.Record{
+		Kind: delta.KindTerm, Collection: w.col, Epoch: w.epoch, Term: w.term, Start: w.next(),
+		Writer: w.holder, PublishedAt: time.Now(),
+	}
+	if err := w.append(ctx, &r, true); err != nil {
+		return err
+	}
+	return w.flush(ctx, true)
+}
+
+// NewEpoch begins a new epoch in the same term: the source's history was restarted. A complete list must follow.
+func (w *Writer) NewEpoch(ctx context.Context) error {
+	if err := w.Flush(ctx); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	w.epoch = max(w.epoch+1, uint64(time.Now().UnixMilli()))
+	w.mu.Unlock()
+	return w.writeTerm(ctx)
+}
+
+// Append sends records in order, setting their epoch, term and publication time, and returns when the last is on its way; it waits while
+// MaxInFlight appends are unacknowledged. A lost acknowledgement is resolved by reading the tail. Errors: [ErrDeposed], [ErrLogLost],
+// [ErrForeign] end the writer; [ErrTooLarge] names the key and sends neither that record nor those after it; the context's.
+// While NATS is away it waits.
+func (w *Writer) Append(ctx context.Context, records []delta.Record) error {
+	epoch, now := w.Epoch(), time.Now()
+	for i := range records {
+		r := &records[i]
+		r.Collection, r.Epoch, r.Term, r.PublishedAt = w.col, epoch, w.term, now
+		if len(r.Payload) > w.c.MaxPayload() {
+			return fmt.Errorf("%w: %q of %s has %d bytes, the limit is %d", ErrTooLarge, string(r.Key), w.col, len(r.Payload), w.c.MaxPayload())
+		}
+		if err := w.append(ctx, r, true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Flush waits until everything appended has been acknowledged. Errors are those of Append.
+func (w *Writer) Flush(ctx context.Context) error { return w.flush(ctx, true) }
+
+func (w *Writer) append(ctx context.Context, r *delta.Record, resolve bool) error {
+	msg := &nats.Msg{Subject: r.Subject(), Header: r.Header(), Data: r.Payload}
+	if r.Tombstone() {
+		msg.Header[jetstream.MsgTTLHeader] = []string{strconv.Itoa(int(w.c.cfg.TombstoneTTL/time.Second)) + "s"}
+	}
+	size := r.Size()
+	err := w.await(ctx, resolve, func() bool {
+		return len(w.inflight) == 0 || len(w.inflight) < MaxInFlight && w.bytes+size <= maxBytesInFlight
+	})
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	seq := w.acked + uint64(len(w.inflight)) + 1
+	w.inflight = append(w.inflight, inflight{msg: msg, size: size})
+	w.bytes += size
+	err = w.send(msg, seq)
+	if err != nil {
+		w.broken = true // the next await resolves it, whatever it was
+	}
+	w.mu.Unlock()
+	return nil
+}
+
+// send publishes one message as sequence seq. The caller holds mu.
+func (w *Writer) send(msg *nats.Msg, seq uint64) error {
+	msg.Header[jetstream.ExpectedLastSeqHeader] = []string{strconv.FormatUint(seq-1, 10)}
+	msg.Header[jetstream.ExpectedStreamHeader] = []string{w.name}
+	msg.Reply = w.inbox + "." + strconv.Itoa(w.attempt) + "." + strconv.FormatUint(seq, 10)
+	return w.c.nc.PublishMsg(msg)
+}
+
+func (w *Writer) flush(ctx context.Context, resolve bool) error {
+	return w.await(ctx, resolve, func() bool { return len(w.inflight) == 0 })
+}
+
+func (w *Writer) next() uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.acked + uint64(len(w.inflight)) + 1
+}
+
+func (w *Writer) reset(last uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.acked, w.inflight, w.bytes, w.broken = last, nil, 0, false
+	w.attempt++
+}
+
+// errTaken: a sequence was taken by somebody else while resolving was not wanted.
+var errTaken = errors.New("stream: sequence taken")
+
+// await returns when ready holds, resolving failures on the way.
+func (w *Writer) await(ctx context.Context, resolve bool, ready func() bool) error {
+	timer := time.NewTimer(ackWait)
+	defer timer.Stop()
+	for {
+		w.mu.Lock()
+		failed, broken, ok, acked := w.failed, w.broken, ready(), w.acked
+		w.mu.Unlock()
+		switch {
+		case failed != nil:
+			return failed
+		case broken && !resolve:
+			return errTaken
+		case broken:
+			if err := w.resolve(ctx); err != nil {
+				return err
+			}
+			timer.Reset(ackWait)
+			continue
+		case ok:
+			return nil
+		}
+		select {
+		case <-w.moved:
+			timer.Reset(ackWait)
+		case <-timer.C:
+			w.mu.Lock()
+			w.broken = w.broken || w.acked == acked && len(w.inflight) > 0
+			w.mu.Unlock()
+			timer.Reset(ackWait)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (w *Writer) onAck(m *nats.Msg) {
+	rest, ok := strings.CutPrefix(m.Subject, w.inbox+".")
+	attemptText, seqText, ok2 := strings.Cut(rest, ".")
+	attempt, err1 := strconv.Atoi(attemptText)
+	seq, err2 := strconv.ParseUint(seqText, 10, 64)
+	if !ok || !ok2 || err1 != nil || err2 != nil {
+		return
+	}
+	var ack struct {
+		Error *jetstream.APIError `json:"error"`
+		Seq   uint64              `json:"seq"`
+	}
+	good := json.Unmarshal(m.Data, &ack) == nil && ack.Error == nil && ack.Seq == seq
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case attempt != w.attempt: // resolved already, or being sent again
+	case good && seq == w.acked+1 && len(w.inflight) > 0:
+		w.acked = seq
+		w.bytes -= w.inflight[0].size
+		w.inflight[0] = inflight{}
+		w.inflight = w.inflight[1:]
+	case good && seq <= w.acked:
+	default:
+		// Acks come in the order of the appends; a refusal, or an ack beyond the next one, means that one before it failed.
+		w.broken = true
+	}
+	select {
+	case w.moved <- struct{}{}:
+	default:
+	}
+}
+
+// resolve finds out by the tail what became of the appends in flight, and sends again what is missing.
+func (w *Writer) resolve(ctx context.Context) error {
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		err := w.tryResolve(ctx)
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, ErrDeposed), errors.Is(err, ErrLogLost), errors.Is(err, ErrForeign):
+			w.mu.Lock()
+			w.failed = fmt.Errorf("write the log of %s: %w", w.col, err)
+			w.mu.Unlock()
+			return w.failed
+		}
+		select {
+		case <-time.After(wait):
+		case <-w.c.events.wait():
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (w *Writer) tryResolve(ctx context.Context) error {
+	tail, err := w.c.Tail(ctx, w.col)
+	if errors.Is(err, ErrNoLog) {
+		return fmt.Errorf("%w: the stream is gone", ErrLogLost)
+	}
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	w.attempt++ // whatever is still answered to earlier attempts no longer counts
+	acked, pending := w.acked, slices.Clone(w.inflight)
+	w.mu.Unlock()
+	switch {
+	case max(tail.Term, tail.Fence) > w.term:
+		return fmt.Errorf("%w: the log holds term %d, mine is %d", ErrDeposed, max(tail.Term, tail.Fence), w.term)
+	case tail.Last < acked:
+		return fmt.Errorf("%w: it ends at %d, %d was acknowledged", ErrLogLost, tail.Last, acked)
+	case tail.Last > acked+uint64(len(pending)):
+		return fmt.Errorf("%w: it ends at %d, I wrote up to %d", ErrForeign, tail.Last, acked+uint64(len(pending)))
+	}
+	for seq := acked + 1; seq <= tail.Last; seq++ {
+		if err := w.isMine(ctx, seq, pending[seq-acked-1].msg); err != nil {
+			return err
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for w.acked < tail.Last {
+		w.acked++
+		w.bytes -= w.inflight[0].size
+		w.inflight = w.inflight[1:]
+	}
+	for i := range w.inflight {
+		if err := w.send(w.inflight[i].msg, w.acked+uint64(i)+1); err != nil {
+			return err
+		}
+	}
+	w.broken = false
+	return nil
+}
+
+// isMine checks that the record at seq, if it is still there, is the one this writer sent as seq.
+func (w *Writer) isMine(ctx context.Context, seq uint64, sent *nats.Msg) error {
+	msg, err := w.c.message(ctx, w.col, struct {
+		Seq uint64 `json:"seq"`
+	}{seq})
+	if err != nil {
+		return err
+	}
+	if msg == nil {
+		return nil // replaced by a later append of ours, or an expired tombstone
+	}
+	if msg.Subject != sent.Subject || msg.Header.Get(delta.HeaderTerm) != strconv.FormatUint(w.term, 10) ||
+		msg.Header.Get(delta.HeaderRV) != nats.Header(sent.Header).Get(delta.HeaderRV) {
+		return fmt.Errorf("%w: sequence %d is not mine", ErrForeign, seq)
+	}
+	return nil
+}

@@ -1,0 +1,204 @@
+package stream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+)
+
+// headerRoom is what a record's headers may take beside its payload; the server's own limit for headers is 64 KiB.
+const headerRoom = 64 << 10
+
+// Tail is the state of a log.
+type Tail struct {
+	// First and Last are the log's sequences; Last is 0 for a log nothing was ever written to.
+	First, Last uint64
+	// Messages is how many records the log holds.
+	Messages uint64
+	// Epoch, Term and Start are those of the last term record; 0 without one. Fence is the highest term of a fence.
+	Epoch, Term, Start, Fence uint64
+	// Created is when the stream was made; a stream made anew is another log.
+	Created time.Time
+}
+
+// MaxPayload is the largest payload in bytes that fits into a record, by our configuration and the server's.
+func (c *Conn) MaxPayload() int {
+	return min(c.cfg.MaxPayload, int(c.nc.MaxPayload())) - headerRoom
+}
+
+// Tail reads the state of col's log from the stream's leader; [ErrNoLog] when there is none.
+func (c *Conn) Tail(ctx context.Context, col delta.Collection) (Tail, error) {
+	info, err := c.info(ctx, col)
+	if err != nil {
+		return Tail{}, err
+	}
+	t := Tail{First: info.State.FirstSeq, Last: info.State.LastSeq, Messages: info.State.Msgs, Created: info.Created}
+	term, err := c.control(ctx, col, delta.KindTerm)
+	if err != nil {
+		return Tail{}, err
+	}
+	t.Epoch, t.Term, t.Start = term.Epoch, term.Term, term.Start
+	fence, err := c.control(ctx, col, delta.KindFence)
+	if err != nil {
+		return Tail{}, err
+	}
+	t.Fence = fence.Term
+	return t, nil
+}
+
+// Remove deletes the collection's log. Readers get a reset when it is made again.
+func (c *Conn) Remove(ctx context.Context, col delta.Collection) error {
+	err := c.js.DeleteStream(ctx, col.StreamName())
+	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+		return fmt.Errorf("remove the log of %s: %w", col, err)
+	}
+	return nil
+}
+
+func (c *Conn) streamConfig(col delta.Collection) jetstream.StreamConfig {
+	storage := jetstream.FileStorage
+	if c.cfg.Memory {
+		storage = jetstream.MemoryStorage
+	}
+	return jetstream.StreamConfig{
+		Name:              col.StreamName(),
+		Description:       "delta log of " + col.String(),
+		Subjects:          col.Subjects(),
+		Retention:         jetstream.LimitsPolicy,
+		Discard:           jetstream.DiscardOld,
+		MaxMsgsPerSubject: 1,
+		MaxMsgSize:        int32(c.cfg.MaxPayload),
+		Storage:           storage,
+		Replicas:          c.cfg.Replicas,
+		AllowDirect:       true,
+		AllowMsgTTL:       true,
+		DenyDelete:        true,
+		Metadata:          map[string]string{metaCollection: col.String(), "deltaplane-schema": "1"},
+	}
+}
+
+// ensure makes the stream of col, or checks that the one that exists is ours.
+func (c *Conn) ensure(ctx context.Context, col delta.Collection) error {
+	want := c.streamConfig(col)
+	info, err := c.info(ctx, col)
+	if errors.Is(err, ErrNoLog) {
+		_, err = c.js.CreateStream(ctx, want)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+			return fmt.Errorf("make the log of %s: %w", col, err)
+		}
+		info, err = c.info(ctx, col)
+	}
+	if err != nil {
+		return err
+	}
+	got := info.Config
+	var faults []error
+	if got.Metadata[metaCollection] != col.String() {
+		faults = append(faults, fmt.Errorf("metadata names the collection %q", got.Metadata[metaCollection]))
+	}
+	if !slices.Equal(got.Subjects, want.Subjects) {
+		faults = append(faults, fmt.Errorf("subjects are %q", got.Subjects))
+	}
+	if got.MaxMsgsPerSubject != 1 {
+		faults = append(faults, fmt.Errorf("max messages per subject is %d", got.MaxMsgsPerSubject))
+	}
+	if !got.AllowMsgTTL {
+		faults = append(faults, errors.New("message TTLs are not allowed"))
+	}
+	if got.Retention != jetstream.LimitsPolicy || got.MaxAge != 0 || got.MaxMsgs > 0 || got.MaxBytes > 0 {
+		faults = append(faults, errors.New("it limits age, messages or bytes"))
+	}
+	if len(faults) > 0 {
+		return fmt.Errorf("%w: stream %s: %w", ErrForeign, want.Name, errors.Join(faults...))
+	}
+	if int(got.MaxMsgSize) != c.cfg.MaxPayload || got.Replicas != c.cfg.Replicas {
+		got.MaxMsgSize, got.Replicas = want.MaxMsgSize, want.Replicas
+		if _, err := c.js.UpdateStream(ctx, got); err != nil {
+			c.cfg.Log.Warn("log keeps its old limits", slog.String("collection", col.String()), slog.String("error", err.Error()))
+		}
+	}
+	return nil
+}
+
+// info asks the stream's leader, so that a replica that lags cannot answer.
+func (c *Conn) info(ctx context.Context, col delta.Collection) (*jetstream.StreamInfo, error) {
+	s, err := c.js.Stream(ctx, col.StreamName())
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, fmt.Errorf("%w: %s", ErrNoLog, col)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the state of the log of %s: %w", col, err)
+	}
+	return s.CachedInfo(), nil
+}
+
+// control reads the last control record of a kind from the stream's leader; the zero record when there is none.
+func (c *Conn) control(ctx context.Context, col delta.Collection, kind delta.Kind) (delta.Record, error) {
+	msg, err := c.message(ctx, col, struct {
+		LastFor string `json:"last_by_subj"`
+	}{col.ControlSubject(kind)})
+	if err != nil || msg == nil {
+		return delta.Record{}, err
+	}
+	return decode(msg.Subject, msg.Header, msg.Data, msg.Sequence)
+}
+
+// message asks the stream's leader for one message; nil when there is none. The client's own call may be answered by any replica.
+func (c *Conn) message(ctx context.Context, col delta.Collection, query any) (*jetstream.RawStreamMsg, error) {
+	body, err := json.Marshal(query)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	reply, err := c.nc.RequestWithContext(ctx, jetstream.DefaultAPIPrefix+"STREAM.MSG.GET."+col.StreamName(), body)
+	if err != nil {
+		return nil, fmt.Errorf("read the log of %s: %w", col, err)
+	}
+	var answer struct {
+		Error   *jetstream.APIError `json:"error"`
+		Message *struct {
+			Subject string `json:"subject"`
+			Seq     uint64 `json:"seq"`
+			Header  []byte `json:"hdrs"`
+			Data    []byte `json:"data"`
+		} `json:"message"`
+	}
+	if err := json.Unmarshal(reply.Data, &answer); err != nil {
+		return nil, fmt.Errorf("read the log of %s: %w", col, err)
+	}
+	switch {
+	case answer.Error != nil && answer.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
+		return nil, nil
+	case answer.Error != nil && answer.Error.ErrorCode == jetstream.JSErrCodeStreamNotFound:
+		return nil, fmt.Errorf("%w: %s", ErrNoLog, col)
+	case answer.Error != nil:
+		return nil, fmt.Errorf("read the log of %s: %w", col, answer.Error)
+	case answer.Message == nil:
+		return nil, nil
+	}
+	m := answer.Message
+	h, err := nats.DecodeHeadersMsg(m.Header)
+	if err != nil {
+		return nil, fmt.Errorf("read the log of %s: sequence %d: %w", col, m.Seq, err)
+	}
+	return &jetstream.RawStreamMsg{Subject: m.Subject, Sequence: m.Seq, Header: h, Data: m.Data}, nil
+}
+
+func decode(subject string, h nats.Header, data []byte, seq uint64) (delta.Record, error) {
+	r, err := delta.DecodeRecord(subject, h, data)
+	r.Sequence = seq
+	return r, err
+}
