@@ -113,5 +113,8 @@ func (f folder) stopAll() error {
 			errs = append(errs, fmt.Errorf("cluster: stop %s: %w", name, err))
 		}
 	}
+	if err := os.Remove(f.path("pids", supervisor)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		errs = append(errs, fmt.Errorf("cluster: %w", err))
+	}
 	return errors.Join(errs...)
 }

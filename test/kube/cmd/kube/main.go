@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -159,14 +160,14 @@ func up(ctx context.Context, cfg cluster.Config, stdout, stderr io.Writer) error
 	if errors.Is(err, cluster.ErrRunning) && cfg.Detach {
 		if running, statusErr := cluster.Running(cfg.Dir); running && statusErr == nil {
 			fmt.Fprintln(stderr, "a cluster already runs there; it is left as it is")
-			fmt.Fprintln(stdout, "export KUBECONFIG="+cluster.Kubeconfig(cfg.Dir))
+			fmt.Fprintln(stdout, export(cluster.Kubeconfig(cfg.Dir)))
 			return nil
 		}
 	}
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(stdout, "export KUBECONFIG="+c.Kubeconfig())
+	fmt.Fprintln(stdout, export(c.Kubeconfig()))
 	if cfg.Detach {
 		return c.Leave()
 	}
@@ -174,4 +175,9 @@ func up(ctx context.Context, cfg cluster.Config, stdout, stderr io.Writer) error
 	err = c.Wait(ctx)
 	fmt.Fprintln(stderr, "stopping")
 	return errors.Join(err, c.Stop())
+}
+
+// export is the line of a shell that makes kubectl use the file.
+func export(kubeconfig string) string {
+	return "export KUBECONFIG='" + strings.ReplaceAll(kubeconfig, "'", `'\''`) + "'"
 }
