@@ -1,0 +1,19 @@
+// Package client is the Go SDK of Deltaplane: what a controller is written on
+// in place of client-go's informers and work queues.
+//
+//	delta log ──Trigger──► Queue.Add ──► QueueService ──► Worker ──► Reconciler
+//	                                                                   │ reads at item.AtLeast
+//	                                                                   ▼
+//	                                                                 Index
+//
+// A [Trigger] turns records of the delta log into keys. A [Worker] leases keys
+// and hands them to a [Reconciler], N at a time. The reconciler reads the
+// [Index] at the item's barrier, writes to the API server, and returns what it
+// read at and wrote, so that the next worker of the same key sees no less.
+//
+// Everything is level-triggered: a key says "look again", never what happened.
+// A worker may lose its lease at any moment (a pause, a network split); its
+// context then ends, and whatever it still sends with its token changes nothing.
+// Writes that must happen once therefore need names or preconditions that make
+// a second one fail.
+package client

@@ -1,0 +1,84 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/deltaplane/deltaplane/internal/rpc"
+)
+
+// Errors that a server names by a reason. Match them with errors.Is.
+var (
+	// ErrKeyNotFound: the collection, as of the revision read, does not hold the key.
+	ErrKeyNotFound error = reason("KEY_NOT_FOUND")
+	// ErrCollectionNotFound: nobody serves the collection.
+	ErrCollectionNotFound error = reason("COLLECTION_NOT_FOUND")
+	// ErrNotSynced: the collection cannot be read yet; try again later.
+	ErrNotSynced error = reason("COLLECTION_NOT_SYNCED")
+	// ErrRevisionNotReached: the index did not reach the revision in time; try again later.
+	ErrRevisionNotReached error = reason("REVISION_NOT_REACHED")
+	// ErrIndexNotFound: the collection has no such index.
+	ErrIndexNotFound error = reason("INDEX_NOT_FOUND")
+	// ErrKeyQuarantined: the newest version of the key could not be read.
+	ErrKeyQuarantined error = reason("KEY_QUARANTINED")
+	// ErrQueueNotFound: the queue has not been configured.
+	ErrQueueNotFound error = reason("QUEUE_NOT_FOUND")
+	// ErrQueueClosed: the queue takes no keys at present.
+	ErrQueueClosed error = reason("QUEUE_CLOSED")
+
+	errSnapshotGone error = reason("SNAPSHOT_GONE")
+)
+
+// Errors made on this side.
+var (
+	// ErrLeaseLost: the lease ended before it was settled; the key may be
+	// somebody else's by now.
+	ErrLeaseLost = errors.New("client: lease lost")
+	// ErrShutDown: somebody shut the session down.
+	ErrShutDown = errors.New("client: session was shut down")
+)
+
+type reason string
+
+func (r reason) Error() string { return "client: " + string(r) }
+
+// Error is a call that a server refused. It matches the sentinel of its reason,
+// and unwraps to the status.
+type Error struct {
+	// Op is what was being done, "get dev/pods.v1 ns/a".
+	Op string
+	// Code is the gRPC code.
+	Code codes.Code
+	// Reason is the server's reason in UPPER_SNAKE_CASE, or empty.
+	Reason string
+	// RetryAfter is how long the server asks to wait, or 0.
+	RetryAfter time.Duration
+	// Fields are the request fields at fault and what is wrong with them.
+	Fields map[string]string
+
+	err error
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("client: %s: %v", e.Op, e.err) }
+
+// Unwrap returns the status error.
+func (e *Error) Unwrap() error { return e.err }
+
+// Is matches the sentinel that has e's reason.
+func (e *Error) Is(target error) bool {
+	r, ok := target.(reason) //nolint:errorlint // sentinels are compared as they are
+	return ok && string(r) == e.Reason
+}
+
+func wrap(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	return &Error{
+		Op: fmt.Sprintf(format, args...), Code: rpc.Code(err), Reason: rpc.Reason(err),
+		RetryAfter: rpc.RetryDelay(err), Fields: rpc.Violations(err), err: err,
+	}
+}

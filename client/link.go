@@ -1,0 +1,341 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+)
+
+// link is one Work stream. Its sender is the goroutine that opened it; a second
+// goroutine reads.
+type link struct {
+	s       queuev1.QueueService_WorkClient
+	cancel  context.CancelFunc
+	read    chan error // how reading ended
+	goodbye bool       // sender's own
+
+	extends []time.Time // guarded by Worker.mu: when unanswered ExtendBatches were sent
+	credit  int         // guarded by Worker.mu: keys the server may still assign
+}
+
+var errReconnect = errors.New("client: server asks for another stream")
+
+const (
+	welcomeTimeout = 10 * time.Second
+	maxBatch       = 1000
+)
+
+// stayLinked keeps a stream open until ctx ends (nil), the session is shut down
+// or the service refuses what can only be refused again.
+func (w *Worker) stayLinked(ctx context.Context) error {
+	var wait backOff
+	var old *link
+	for {
+		l, err := w.open(ctx)
+		if old != nil {
+			old.cancel()
+			old = nil
+		}
+		if err == nil {
+			wait.reset()
+			err = w.serve(ctx, l)
+			w.close(l)
+			if errors.Is(err, errReconnect) {
+				old = l // until the next one has taken over its leases
+				continue
+			}
+			l.cancel()
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case w.isIdle():
+			return nil // the server ends a stream after the goodbye
+		case permanent(err) && w.dropPoison(err):
+		case permanent(err):
+			return wrap(err, "work on queue %s", w.cfg.Queue)
+		}
+		w.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "work stream broke", slog.String("queue", w.cfg.Queue), slog.Any("error", err))
+		if !wait.sleep(ctx, rpc.RetryDelay(err)) {
+			return nil
+		}
+	}
+}
+
+// open opens a stream, says hello with every lease in hand, and sends again
+// what was not answered.
+func (w *Worker) open(ctx context.Context) (*link, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	timer := time.AfterFunc(welcomeTimeout, cancel)
+	defer timer.Stop()
+	l := &link{cancel: cancel, read: make(chan error, 1)}
+	welcome, sent, err := w.hello(ctx, l)
+	if err != nil {
+		cancel()
+		if !timer.Stop() && errors.Is(err, context.Canceled) {
+			err = fmt.Errorf("client: no welcome in %v", welcomeTimeout)
+		}
+		return nil, err
+	}
+	w.mu.Lock()
+	if d := welcome.GetLeaseDuration().AsDuration(); d > 0 {
+		w.lease = d
+	}
+	w.link = l
+	again := slices.Clone(w.unsettled)
+	w.mu.Unlock()
+	w.lose(welcome.GetLost())
+	if w.cfg.Hooks.Connected != nil {
+		w.cfg.Hooks.Connected(true, welcome.GetGeneration())
+	}
+	go w.receive(l)
+	for _, batch := range again {
+		if err := l.s.Send(&queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Settle{Settle: batch}}); err != nil {
+			break // receive knows why
+		}
+	}
+	if sent > 0 {
+		w.extend(l)
+	}
+	w.poke()
+	return l, nil
+}
+
+func (w *Worker) hello(ctx context.Context, l *link) (*queuev1.Welcome, int, error) {
+	s, err := w.c.Work(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	l.s = s
+	hello := &queuev1.Hello{
+		SessionId: w.cfg.Session, Client: w.cfg.Name, Queues: []string{w.cfg.Queue},
+		LeaseDuration: duration(w.cfg.Lease), Resume: w.inHand(),
+	}
+	if err := s.Send(&queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Hello{Hello: hello}}); err != nil && !errors.Is(err, io.EOF) {
+		return nil, 0, err
+	}
+	resp, err := s.Recv()
+	if err != nil {
+		return nil, 0, err
+	}
+	if resp.GetWelcome() == nil {
+		return nil, 0, fmt.Errorf("client: queue service began with %T, not a welcome", resp.GetKind())
+	}
+	return resp.GetWelcome(), len(hello.GetResume()), nil
+}
+
+// inHand names every lease that is not known to be settled.
+func (w *Worker) inHand() []*queuev1.LeaseRef {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var refs []*queuev1.LeaseRef
+	for id, t := range w.tasks {
+		if !t.lost {
+			refs = append(refs, w.ref(id))
+		}
+	}
+	settling := slices.Clone(w.outbox)
+	for _, batch := range w.unsettled {
+		settling = append(settling, batch.GetSettlements()...)
+	}
+	for _, s := range settling {
+		refs = append(refs, w.ref(leaseID{s.GetKey(), s.GetToken()}))
+	}
+	return refs
+}
+
+func (w *Worker) ref(id leaseID) *queuev1.LeaseRef {
+	return &queuev1.LeaseRef{Queue: w.cfg.Queue, Key: id.key, Token: id.token}
+}
+
+func (w *Worker) close(l *link) {
+	w.mu.Lock()
+	w.link = nil
+	w.mu.Unlock()
+	if w.cfg.Hooks.Connected != nil {
+		w.cfg.Hooks.Connected(false, "")
+	}
+}
+
+// dropPoison drops the settlements that a refusal must be about: their leases
+// expire and the keys run again. It reports whether there were any.
+func (w *Worker) dropPoison(err error) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.unsettled) == 0 {
+		return false
+	}
+	w.cfg.Log.Error("settlements refused", slog.String("queue", w.cfg.Queue), slog.Int("count", len(w.unsettled)), slog.Any("error", err))
+	w.unsettled = nil
+	w.checkIdle()
+	return true
+}
+
+// serve sends until the stream ends.
+func (w *Worker) serve(ctx context.Context, l *link) error {
+	w.mu.Lock()
+	every := w.lease / 3
+	w.mu.Unlock()
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		if err := w.flush(l); err != nil {
+			return w.readError(l, err)
+		}
+		select {
+		case <-ctx.Done():
+			_ = l.s.CloseSend()
+			return ctx.Err()
+		case err := <-l.read:
+			if !errors.Is(err, errReconnect) {
+				w.orphan()
+			}
+			return err
+		case <-tick.C:
+			w.extend(l)
+		case <-w.wake:
+		}
+	}
+}
+
+// readError is why the stream ended: a failed Send itself does not know.
+func (w *Worker) readError(l *link, err error) error {
+	l.cancel()
+	if read := <-l.read; errors.Is(err, io.EOF) {
+		err = read
+	}
+	w.orphan()
+	return err
+}
+
+// flush sends what waits: settlements in batches, credit for free slots, and
+// the goodbye. Credit is counted here, and not left to come back with each
+// settlement, because after a reconnect only this side knows what is free.
+func (w *Worker) flush(l *link) error {
+	for {
+		var out []*queuev1.WorkRequest
+		w.mu.Lock()
+		n := min(len(w.outbox), maxBatch)
+		if n > 0 {
+			w.lastID++
+			batch := &queuev1.SettleBatch{RequestId: w.lastID, Settlements: slices.Clone(w.outbox[:n]), HoldCredit: true}
+			w.outbox = slices.Delete(w.outbox, 0, n)
+			w.unsettled = append(w.unsettled, batch)
+			out = append(out, &queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Settle{Settle: batch}})
+		}
+		free := w.cfg.Concurrency + w.cfg.Prefetch - len(w.tasks) - l.credit
+		if free > 0 && !w.draining {
+			l.credit += free
+			out = append(out, &queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Credit{Credit: &queuev1.Credit{Items: int32(free)}}})
+		}
+		if w.draining && !l.goodbye {
+			l.goodbye = true
+			out = append(out, &queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Goodbye{Goodbye: &queuev1.Goodbye{}}})
+		}
+		w.mu.Unlock()
+		for _, req := range out {
+			if err := l.s.Send(req); err != nil {
+				return err
+			}
+		}
+		if n < maxBatch {
+			return nil
+		}
+	}
+}
+
+// extend asks for more time for the leases in hand, less those whose reconcile
+// ran out of time.
+func (w *Worker) extend(l *link) {
+	now := time.Now()
+	batch := &queuev1.ExtendBatch{}
+	w.mu.Lock()
+	all := true
+	for _, t := range w.tasks {
+		all = all && !w.overdue(t, now)
+	}
+	for id, t := range w.tasks {
+		if !all && !t.lost && !w.overdue(t, now) {
+			batch.Leases = append(batch.Leases, w.ref(id))
+		}
+	}
+	nothing := len(w.tasks) == 0 || !all && len(batch.GetLeases()) == 0
+	if !nothing {
+		l.extends = append(l.extends, now)
+	}
+	w.mu.Unlock()
+	if !nothing {
+		_ = l.s.Send(&queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Extend{Extend: batch}}) // receive knows why it failed
+	}
+}
+
+// receive reads until the stream ends.
+func (w *Worker) receive(l *link) {
+	for {
+		resp, err := l.s.Recv()
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			l.read <- err
+			return
+		}
+		switch k := resp.GetKind().(type) {
+		case *queuev1.WorkResponse_Assign:
+			w.assign(l, k.Assign.GetLeases())
+		case *queuev1.WorkResponse_Settled:
+			w.settled(k.Settled)
+		case *queuev1.WorkResponse_Extended:
+			w.extended(l, k.Extended)
+		case *queuev1.WorkResponse_Control:
+			if err := w.control(k.Control); err != nil {
+				l.read <- err
+				return
+			}
+		}
+	}
+}
+
+func (w *Worker) settled(s *queuev1.Settled) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.unsettled = slices.DeleteFunc(w.unsettled, func(b *queuev1.SettleBatch) bool { return b.GetRequestId() == s.GetRequestId() })
+	for _, r := range s.GetResults() {
+		if held(r.GetStatus(), r.GetKey()) != nil {
+			w.tellLost(r.GetKey())
+		}
+	}
+	w.checkIdle()
+}
+
+func (w *Worker) extended(l *link, e *queuev1.Extended) {
+	w.lose(e.GetLost())
+	w.mu.Lock()
+	if len(l.extends) == 0 {
+		w.mu.Unlock()
+		return
+	}
+	sent := l.extends[0]
+	l.extends = l.extends[1:]
+	w.mu.Unlock()
+	w.deadline(sent, e.GetRemaining().AsDuration())
+}
+
+func (w *Worker) control(c *queuev1.Control) error {
+	switch c.GetAction() {
+	case queuev1.Action_ACTION_RECONNECT:
+		return errReconnect
+	case queuev1.Action_ACTION_SHUT_DOWN:
+		w.shutOnce.Do(func() { close(w.shut) })
+	case queuev1.Action_ACTION_CANCEL:
+		w.lose(c.GetLeases())
+	}
+	return nil
+}

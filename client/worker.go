@@ -1,0 +1,268 @@
+package client
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+	"google.golang.org/grpc"
+
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+)
+
+// WorkerConfig says how a [Worker] works. Queue must be set.
+type WorkerConfig struct {
+	// Queue is the queue to work on.
+	Queue string
+	// Session names this worker to the service. Default: random.
+	Session string
+	// Name tells people who it is: "controllers-0/job".
+	Name string
+	// Concurrency is how many keys are reconciled at once. Default 1.
+	Concurrency int
+	// Prefetch is how many further keys are leased ahead, so that a slot never
+	// waits for the network. Default 0.
+	Prefetch int
+	// Lease is the lease duration asked for. Default: the queue's. Leases are
+	// extended for as long as their reconcile runs.
+	Lease time.Duration
+	// Margin is how long before the end of a lease its reconcile is cancelled,
+	// when it could not be extended. Default a fifth of the lease, at most 2 s.
+	Margin time.Duration
+	// Timeout bounds one reconcile. Default 5 min.
+	Timeout time.Duration
+	// Grace is how long reconciles may go on once the worker stops, before they
+	// are cancelled. Default 20 s.
+	Grace time.Duration
+	// Log receives failures. Default: discarded.
+	Log *slog.Logger
+	// Tracer makes a span per reconcile, linked to the item's traces. Default: none.
+	Tracer trace.TracerProvider
+	// Hooks tell what happens, for metrics.
+	Hooks Hooks
+}
+
+// Hooks are called as things happen; each may be nil, must be quick and safe
+// for concurrent use.
+type Hooks struct {
+	// Started: a reconcile begins.
+	Started func(item Item)
+	// Finished: it ended. err is what the reconciler returned.
+	Finished func(item Item, outcome Outcome, err error, took time.Duration)
+	// Lost: a lease was lost, or its settlement came too late.
+	Lost func(key string)
+	// Connected: the Work stream is open (true) or broke (false).
+	Connected func(connected bool, generation string)
+}
+
+func (c WorkerConfig) withDefaults() WorkerConfig {
+	c.Session = cmp.Or(c.Session, rand.Text())
+	c.Name = cmp.Or(c.Name, c.Queue)
+	c.Concurrency = cmp.Or(c.Concurrency, 1)
+	c.Timeout = cmp.Or(c.Timeout, 5*time.Minute)
+	c.Grace = cmp.Or(c.Grace, 20*time.Second)
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Tracer == nil {
+		c.Tracer = noop.NewTracerProvider()
+	}
+	return c
+}
+
+func (c WorkerConfig) validate() error {
+	var faults []error
+	fault := func(ok bool, format string, args ...any) {
+		if !ok {
+			faults = append(faults, fmt.Errorf("client: worker: "+format, args...))
+		}
+	}
+	fault(c.Queue != "", "queue is empty")
+	fault(c.Concurrency > 0 && c.Prefetch >= 0 && c.Concurrency+c.Prefetch <= 10000, "concurrency %d with prefetch %d is not within 1 and 10000", c.Concurrency, c.Prefetch)
+	fault(c.Lease == 0 || c.Lease >= time.Second && c.Lease <= time.Hour, "lease %v is not within 1s and 1h", c.Lease)
+	fault(c.Margin >= 0 && c.Timeout > 0 && c.Grace > 0, "margin, timeout and grace must not be negative")
+	fault(c.Lease == 0 || c.Margin < c.Lease/2, "margin %v takes half of the lease %v", c.Margin, c.Lease)
+	return errors.Join(faults...)
+}
+
+// Worker leases keys of one queue and has them reconciled. It holds one Work
+// stream, opened again when it breaks with the leases that are still held, and
+// sends settlements again until they are answered.
+type Worker struct {
+	cfg WorkerConfig
+	c   queuev1.QueueServiceClient
+	rec Reconciler
+
+	hard     context.Context // reconcilers' contexts derive from it; ends after the grace period
+	handlers sync.WaitGroup
+	wake     chan struct{} // tells the sender that there is something to send
+	idle     chan struct{} // closed when draining and nothing is left
+	shut     chan struct{} // closed when the session was shut down
+	shutOnce sync.Once
+
+	mu        sync.Mutex // guards what follows
+	link      *link      // the open stream, or nil
+	lease     time.Duration
+	tasks     map[leaseID]*task // leases in hand
+	busy      map[string]*task  // by key: reconciles that run
+	ready     []*task           // leases whose reconcile has not begun
+	outbox    []*queuev1.Settlement
+	unsettled []*queuev1.SettleBatch // sent and not answered
+	lastID    uint64
+	draining  bool
+}
+
+type leaseID struct {
+	key   string
+	token uint64
+}
+
+// NewWorker returns a worker on a connection to the queue service.
+func NewWorker(conn grpc.ClientConnInterface, rec Reconciler, cfg WorkerConfig) (*Worker, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	return &Worker{
+		cfg: cfg, c: queuev1.NewQueueServiceClient(conn), rec: rec,
+		wake: make(chan struct{}, 1), idle: make(chan struct{}), shut: make(chan struct{}),
+		tasks: map[leaseID]*task{}, busy: map[string]*task{}, lease: cmp.Or(cfg.Lease, 30*time.Second),
+	}, nil
+}
+
+// Session is the id by which the service knows this worker.
+func (w *Worker) Session() string { return w.cfg.Session }
+
+// Connected reports whether the Work stream is open.
+func (w *Worker) Connected() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.link != nil
+}
+
+// settleTimeout is how long a stop waits for reconciles to return once they are
+// cancelled, and for the last settlements.
+const settleTimeout = 5 * time.Second
+
+// Run works until ctx ends, and may be called once. It stops in two steps: first
+// no more keys are leased and what is in hand is finished; after the grace period
+// the rest is cancelled and given back. It returns nil after such a stop,
+// [ErrShutDown] when the session was shut down by somebody, and an error when
+// the service refuses the worker's own settings or a reconciler does not return.
+func (w *Worker) Run(ctx context.Context) error {
+	hard, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	w.hard = hard
+	linked, unlink := context.WithCancel(context.WithoutCancel(ctx))
+	defer unlink()
+	ended := make(chan error, 1)
+	go func() { ended <- w.stayLinked(linked) }()
+
+	var result error
+	select {
+	case result = <-ended:
+		ended <- nil
+		cancel(ErrLeaseLost)
+	case <-w.shut:
+		result = ErrShutDown
+	case <-ctx.Done():
+	}
+	w.drain()
+	// Without a stream nothing can be settled any more.
+	if linked := result == nil || errors.Is(result, ErrShutDown); linked && !w.waitIdle(w.cfg.Grace) {
+		cancel(ErrStopping)
+		w.waitIdle(settleTimeout)
+	}
+	unlink()
+	<-ended
+	return errors.Join(result, w.leftovers())
+}
+
+func (w *Worker) waitIdle(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-w.idle:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+// leftovers waits for the last reconcilers, within reason.
+func (w *Worker) leftovers() error {
+	gone := make(chan struct{})
+	go func() {
+		w.handlers.Wait()
+		close(gone)
+	}()
+	timer := time.NewTimer(settleTimeout)
+	defer timer.Stop()
+	select {
+	case <-gone:
+	case <-timer.C:
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if n := len(w.outbox) + len(w.unsettled); n > 0 {
+		w.cfg.Log.Warn("settlements not sent: their leases will expire", slog.String("queue", w.cfg.Queue), slog.Int("count", n))
+	}
+	if len(w.busy) == 0 {
+		return nil
+	}
+	keys := make([]string, 0, len(w.busy))
+	for key := range w.busy {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return fmt.Errorf("client: reconcilers did not return after they were cancelled: %q", keys)
+}
+
+// drain is the first step of a stop.
+func (w *Worker) drain() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.draining = true
+	for _, t := range w.ready {
+		w.release(t, "worker is stopping")
+	}
+	w.ready = nil
+	w.checkIdle()
+	w.poke()
+}
+
+// checkIdle must be called with mu held whenever something was taken off.
+func (w *Worker) checkIdle() {
+	if !w.draining || len(w.tasks)+len(w.busy)+len(w.outbox)+len(w.unsettled) > 0 {
+		return
+	}
+	select {
+	case <-w.idle:
+	default:
+		close(w.idle)
+	}
+}
+
+func (w *Worker) isIdle() bool {
+	select {
+	case <-w.idle:
+		return true
+	default:
+		return false
+	}
+}
+
+func (w *Worker) poke() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
