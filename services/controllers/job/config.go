@@ -1,0 +1,10 @@
+package job
+
+import "time"
+
+// Fixed times of the Job controller (controllers.md section 3).
+const (
+	podBackoff    = 10 * time.Second // first delay after a pod failure (a.2-36)
+	maxPodBackoff = 10 * time.Minute
+	batchPeriod   = time.Second // delay of pod events (a.2-17)
+)

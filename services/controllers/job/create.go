@@ -1,0 +1,171 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/deltaplane/deltaplane/core/replica"
+)
+
+func lost(err error) bool { return errors.Is(err, ErrLeaseLost) }
+
+// create makes the pods the turn wants (rules a.1-14, a.2-34, b-2, b-3). The mark
+// and the names are stored before the first call, so that whoever comes next
+// knows every name that may exist.
+func (s *run) create(ctx context.Context, t *turn) (acted, error) {
+	j := t.job
+	if len(j.Spec.Template.Labels) == 0 {
+		return acted{}, errors.New("unable to create pods, no labels")
+	}
+	again := s.open[:min(len(s.open), t.action.create)]
+	fresh := s.memory.Take(t.action.create - len(again))
+	ordinals := slices.Concat(again, fresh)
+	if err := s.announce(ctx, j, ordinals, len(fresh) > 0); err != nil {
+		return acted{}, err
+	}
+	b := &births{run: s, job: j, ordinals: ordinals, contested: len(again)}
+	s.open = slices.Clone(s.open)
+	replica.SlowStart(len(ordinals), func(first, size int) bool {
+		each(size, s.parallel, func(i int) { b.make(ctx, first+i) })
+		return b.err == nil && !b.closed
+	})
+	if lost(b.err) {
+		return acted{}, b.err
+	}
+	if err := b.giveBack(ctx); err != nil {
+		return acted{}, err
+	}
+	s.metrics.created(b.created, b.failed)
+	return acted{created: b.created}, b.err
+}
+
+// announce saves the mark and stores the expected names, in that order: names
+// above the saved mark must never be on record.
+func (s *run) announce(ctx context.Context, j *batchv1.Job, ordinals []int64, marked bool) error {
+	if marked {
+		state, err := s.memory.encode()
+		if err != nil {
+			return err
+		}
+		if err := s.req.Lease.Alive(); err != nil {
+			return err
+		}
+		if err := s.req.Lease.Save(ctx, state); err != nil {
+			return fmt.Errorf("save the mark: %w", err)
+		}
+		s.req.State = state
+	}
+	if err := s.expect(ctx, j, ordinals, nil); err != nil {
+		return fmt.Errorf("store expected names: %w", err)
+	}
+	return nil
+}
+
+// births is the creation of the pods of one sync.
+type births struct {
+	*run
+	job       *batchv1.Job
+	ordinals  []int64
+	contested int // so many of the first ordinals may have been claimed before
+
+	lock            sync.Mutex // guards what follows
+	err             error      // the first
+	closed          bool       // the namespace is being deleted
+	created, failed int32
+	used            []int64 // ordinals that have a pod, may have one, or are taken by another's
+}
+
+// make creates one pod and files what came of it.
+func (b *births) make(ctx context.Context, i int) {
+	o := b.ordinals[i]
+	p, err := b.try(ctx, o)
+	b.lock.Lock()
+	defer b.lock.Unlock()
+	switch {
+	case err == nil:
+		b.used = append(b.used, o)
+		b.sawPod(p.ResourceVersion)
+		if i < b.contested || tokenOf(p) != b.req.Token {
+			b.memory.Won(o, tokenOf(p))
+		}
+		b.open = slices.DeleteFunc(b.open, func(x int64) bool { return x == o })
+		if active(p) {
+			b.created++
+		}
+		return
+	case errors.Is(err, ErrTerminating): // nothing more can be created, and that is no fault (51)
+		b.closed = true
+		return
+	case errors.Is(err, ErrExists): // another's pod
+		b.used = append(b.used, o)
+	case !errors.Is(err, ErrRefused) && !lost(err): // a.1-15 [now]: counts as failed, but may exist
+		b.used = append(b.used, o)
+		b.open = union(b.open, []int64{o})
+	}
+	b.failed++
+	if b.err == nil || lost(err) {
+		b.err = err
+	}
+	if !lost(err) {
+		b.events.Event(b.job, corev1.EventTypeWarning, "FailedCreate", "Error creating: "+err.Error())
+	}
+}
+
+// try creates the pod of an ordinal. A name that is taken by a pod of this Job
+// counts as created.
+func (b *births) try(ctx context.Context, o int64) (*corev1.Pod, error) {
+	if err := b.req.Lease.Alive(); err != nil {
+		return nil, err
+	}
+	want := newPod(b.job, o, b.req.Token)
+	p, err := b.api.CreatePod(ctx, want)
+	if err == nil {
+		b.events.Event(b.job, corev1.EventTypeNormal, "SuccessfulCreate", "Created pod: "+p.Name)
+		return p, nil
+	}
+	if !errors.Is(err, ErrExists) {
+		b.blame(err)
+		return nil, err
+	}
+	p, err = b.api.Pod(ctx, want.Namespace, want.Name)
+	if err == nil && ownedBy(b.job, p) {
+		return p, nil
+	}
+	if err == nil { // another's pod: the ordinal is burnt
+		return nil, fmt.Errorf("pod %s belongs to somebody else: %w", want.Name, ErrExists)
+	}
+	b.doubt()
+	return nil, fmt.Errorf("read pod %s that exists: %w", want.Name, err)
+}
+
+// giveBack lowers the mark over ordinals that certainly have no pod. Their names
+// are taken off the record first.
+func (b *births) giveBack(ctx context.Context) error {
+	var unused []int64
+	var names []string
+	for _, o := range b.ordinals[b.contested:] {
+		if !slices.Contains(b.used, o) {
+			unused = append(unused, o)
+			names = append(names, replica.Name(b.job.Name, string(b.job.UID), o))
+		}
+	}
+	if len(unused) == 0 {
+		return nil
+	}
+	if err := b.req.Lease.Alive(); err != nil {
+		return err
+	}
+	switch err := b.req.Lease.Observe(ctx, string(b.job.UID), names, nil); {
+	case lost(err):
+		return err
+	case err == nil:
+		b.memory.GiveBack(unused)
+	}
+	return nil
+}

@@ -1,0 +1,177 @@
+package job
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/deltaplane/deltaplane/core/replica"
+)
+
+func decodeJob(raw []byte) (*batchv1.Job, error) {
+	var j batchv1.Job
+	if err := json.Unmarshal(raw, &j); err != nil {
+		return nil, fmt.Errorf("job: decode job: %w", err)
+	}
+	setDefaults(&j)
+	return &j, nil
+}
+
+func decodePods(raw [][]byte) ([]*corev1.Pod, error) {
+	pods := make([]*corev1.Pod, 0, len(raw))
+	for _, r := range raw {
+		var p corev1.Pod
+		if err := json.Unmarshal(r, &p); err != nil {
+			return nil, fmt.Errorf("job: decode pod: %w", err)
+		}
+		pods = append(pods, &p)
+	}
+	return pods, nil
+}
+
+// setDefaults fills what the API server fills, so that a Job from a server
+// without defaulting is never a nil pointer.
+func setDefaults(j *batchv1.Job) {
+	s := &j.Spec
+	if s.Parallelism == nil {
+		if s.Completions == nil {
+			s.Completions = new(int32(1))
+		}
+		s.Parallelism = new(int32(1))
+	}
+	if s.BackoffLimit == nil {
+		s.BackoffLimit = new(int32(6))
+	}
+	if s.Selector == nil && s.Template.Labels["batch.kubernetes.io/controller-uid"] == string(j.UID) {
+		s.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"batch.kubernetes.io/controller-uid": string(j.UID)}}
+	}
+}
+
+func tracked(p *corev1.Pod) bool { return slices.Contains(p.Finalizers, batchv1.JobTrackingFinalizer) }
+
+func terminal(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+}
+
+// active is rule a.1-6.
+func active(p *corev1.Pod) bool { return !terminal(p) && p.DeletionTimestamp == nil }
+
+// terminating is rule a.2-28.
+func terminating(p *corev1.Pod) bool { return !terminal(p) && p.DeletionTimestamp != nil }
+
+// failed is rule a.2-28: a pod being deleted counts as failed, unless it is to
+// be replaced only once it has failed.
+func failed(j *batchv1.Job, p *corev1.Pod) bool {
+	if p.Status.Phase == corev1.PodFailed {
+		return true
+	}
+	return !replaceFailedOnly(j) && p.DeletionTimestamp != nil && p.Status.Phase != corev1.PodSucceeded
+}
+
+// replaceFailedOnly is rule a.2-35.
+func replaceFailedOnly(j *batchv1.Job) bool {
+	return j.Spec.PodReplacementPolicy != nil && *j.Spec.PodReplacementPolicy == batchv1.Failed
+}
+
+func suspended(j *batchv1.Job) bool { return j.Spec.Suspend != nil && *j.Spec.Suspend }
+
+func podCondition(p *corev1.Pod, t corev1.PodConditionType) *corev1.PodCondition {
+	i := slices.IndexFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == t })
+	if i < 0 {
+		return nil
+	}
+	return &p.Status.Conditions[i]
+}
+
+func ready(p *corev1.Pod) bool {
+	c := podCondition(p, corev1.PodReady)
+	return c != nil && c.Status == corev1.ConditionTrue
+}
+
+func countReady(pods []*corev1.Pod) int32 {
+	var n int32
+	for _, p := range pods {
+		if ready(p) {
+			n++
+		}
+	}
+	return n
+}
+
+func sidecars(p *corev1.Pod) map[string]bool {
+	names := map[string]bool{}
+	for i := range p.Spec.InitContainers {
+		c := &p.Spec.InitContainers[i]
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			names[c.Name] = true
+		}
+	}
+	return names
+}
+
+// finishedAt is rule a.2-37.
+func finishedAt(p *corev1.Pod) time.Time {
+	if t := containersFinishedAt(p); !t.IsZero() {
+		return t
+	}
+	if c := podCondition(p, corev1.PodReady); c != nil && c.Status == corev1.ConditionFalse && !c.LastTransitionTime.IsZero() {
+		return c.LastTransitionTime.Time
+	}
+	if p.DeletionTimestamp != nil {
+		var grace int64
+		if p.DeletionGracePeriodSeconds != nil {
+			grace = *p.DeletionGracePeriodSeconds
+		}
+		return p.DeletionTimestamp.Add(-time.Duration(grace) * time.Second)
+	}
+	return p.CreationTimestamp.Time
+}
+
+func containersFinishedAt(p *corev1.Pod) time.Time {
+	var last time.Time
+	side := sidecars(p)
+	statuses := slices.Clone(p.Status.ContainerStatuses)
+	for _, s := range p.Status.InitContainerStatuses {
+		if side[s.Name] { // sidecars end after the main containers
+			statuses = append(statuses, s)
+		}
+	}
+	for _, s := range statuses {
+		if s.State.Terminated == nil || s.State.Terminated.FinishedAt.IsZero() {
+			return time.Time{}
+		}
+		if t := s.State.Terminated.FinishedAt.Time; t.After(last) {
+			last = t
+		}
+	}
+	return last
+}
+
+// standing is what rule b-6 compares.
+func standing(p *corev1.Pod) replica.Standing {
+	s := replica.Standing{Bound: p.Spec.NodeName != "", Ready: ready(p), Created: p.CreationTimestamp.Time}
+	switch p.Status.Phase {
+	case corev1.PodRunning:
+		s.Phase = replica.Running
+	case corev1.PodUnknown:
+		s.Phase = replica.Unknown
+	}
+	if s.Ready {
+		s.ReadySince = podCondition(p, corev1.PodReady).LastTransitionTime.Time
+	}
+	for _, c := range p.Status.ContainerStatuses {
+		s.Restarts = max(s.Restarts, c.RestartCount)
+	}
+	side := sidecars(p)
+	for _, c := range p.Status.InitContainerStatuses {
+		if side[c.Name] {
+			s.SidecarRestarts = max(s.SidecarRestarts, c.RestartCount)
+		}
+	}
+	return s
+}

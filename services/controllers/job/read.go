@@ -1,0 +1,223 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+)
+
+// pods reads the pods that are or may become the Job's, from the index, or live
+// when the index cannot be trusted: an earlier holder did not say what it wrote,
+// the outcome of a write is unknown, or the index is older than the last live
+// list.
+func (s *run) pods(ctx context.Context, j *batchv1.Job) (*batchv1.Job, []*corev1.Pod, error) {
+	pods, rev, err := s.indexedPods(ctx, j.UID, candidates(j))
+	if err != nil {
+		return nil, nil, err
+	}
+	if !s.live && s.memory.Floor != "" {
+		if delta.Compare(rev.RV, s.memory.Floor) >= 0 {
+			s.memory.Floor = ""
+		} else {
+			s.live = true
+			if j, err = s.sameJob(ctx, j.UID); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	if !s.live {
+		return j, pods, nil
+	}
+	pods, err = s.livePods(ctx, j, pods)
+	return j, pods, err
+}
+
+// candidates selects pods the Job may adopt or has to clean up: those that carry
+// its name, or those a selector chosen by the user matches.
+func candidates(j *batchv1.Job) string {
+	if j.Spec.ManualSelector != nil && *j.Spec.ManualSelector {
+		return metav1.FormatLabelSelector(j.Spec.Selector)
+	}
+	return named(j.Name)
+}
+
+func named(job string) string {
+	if len(job) > 63 { // not a label value: no pod can carry it
+		return ""
+	}
+	return batchv1.JobNameLabel + "=" + job
+}
+
+// indexedPods are the pods owned by uid and those the selector matches.
+func (s *run) indexedPods(ctx context.Context, uid types.UID, selector string) ([]*corev1.Pod, delta.Revision, error) {
+	var raw [][]byte
+	var err error
+	rev := delta.Revision{}
+	if uid != "" {
+		if raw, rev, err = s.req.Reader.OwnedPods(ctx, s.namespace, uid); err != nil {
+			return nil, rev, fmt.Errorf("read pods: %w", err)
+		}
+	}
+	pods, err := decodePods(raw)
+	if err != nil {
+		return nil, rev, err
+	}
+	if selector != "" && !strings.HasPrefix(selector, "<") { // "<none>" and "<error>" match nothing
+		have := map[string]bool{}
+		for _, p := range pods {
+			have[p.Name] = true
+		}
+		names, at, err := s.req.Reader.PodKeys(ctx, s.namespace, selector)
+		if err != nil {
+			return nil, rev, fmt.Errorf("read pod keys: %w", err)
+		}
+		rev = earlier(rev, at)
+		names = without(names, have)
+		if len(names) > 0 {
+			raw, at, err := s.req.Reader.Pods(ctx, s.namespace, names)
+			if err != nil {
+				return nil, rev, fmt.Errorf("read pods: %w", err)
+			}
+			rev = earlier(rev, at)
+			more, err := decodePods(raw)
+			if err != nil {
+				return nil, rev, err
+			}
+			pods = append(pods, more...)
+		}
+	}
+	s.read.Pods = earlier(s.read.Pods, rev)
+	return pods, rev, nil
+}
+
+func earlier(a, b delta.Revision) delta.Revision {
+	if a.IsZero() || !b.IsZero() && b.Compare(a) < 0 {
+		return b
+	}
+	return a
+}
+
+func without(names []string, have map[string]bool) []string {
+	var out []string
+	for _, n := range names {
+		if !have[n] {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// livePods reads the same pods from the API server. Pods that only the index
+// knows are read one by one: gone, or not selected any more.
+func (s *run) livePods(ctx context.Context, j *batchv1.Job, indexed []*corev1.Pod) ([]*corev1.Pod, error) {
+	list, rv, err := s.api.ListPods(ctx, j.Namespace, metav1.FormatLabelSelector(j.Spec.Selector))
+	if err != nil {
+		return nil, fmt.Errorf("list pods live: %w", err)
+	}
+	s.memory.Floor = delta.MaxRV(s.memory.Floor, rv)
+	pods := make([]*corev1.Pod, 0, len(list))
+	have := map[string]bool{}
+	for i := range list {
+		have[list[i].Name] = true
+		pods = append(pods, &list[i])
+		s.sawPod(list[i].ResourceVersion)
+	}
+	for _, p := range indexed {
+		if have[p.Name] {
+			continue
+		}
+		switch fresh, err := s.api.Pod(ctx, p.Namespace, p.Name); {
+		case errors.Is(err, ErrNotFound):
+		case err != nil:
+			return nil, fmt.Errorf("read pod live: %w", err)
+		default:
+			pods = append(pods, fresh)
+			s.sawPod(fresh.ResourceVersion)
+		}
+	}
+	return pods, nil
+}
+
+// claim is rule a.2-23: it adopts, releases and returns the pods that are the
+// Job's. Along the way the tracking finalizer is taken off pods whose controller
+// is gone (rule a.2-27).
+func (s *run) claim(ctx context.Context, j *batchv1.Job, pods []*corev1.Pod) ([]*corev1.Pod, error) {
+	selector, err := metav1.LabelSelectorAsSelector(j.Spec.Selector)
+	if err != nil {
+		return nil, fmt.Errorf("selector of job: %w", err)
+	}
+	var live *batchv1.Job
+	stillThere := func() error { // one live read for all (a.2-23)
+		if live == nil {
+			if live, err = s.sameJob(ctx, j.UID); err != nil {
+				return err
+			}
+		}
+		if live.DeletionTimestamp != nil {
+			return fmt.Errorf("job %s/%s has just been deleted", j.Namespace, j.Name)
+		}
+		return nil
+	}
+	var claimed []*corev1.Pod
+	for _, p := range pods {
+		ref := metav1.GetControllerOfNoCopy(p)
+		matches := selector.Matches(labels.Set(p.Labels))
+		switch {
+		case ref != nil && ref.UID == j.UID && matches:
+			claimed = append(claimed, p)
+		case ref != nil && ref.UID == j.UID:
+			if j.DeletionTimestamp == nil {
+				err = s.release(ctx, j, p)
+			}
+		case ref != nil:
+			if isJobRef(ref) && ref.Name == j.Name && tracked(p) {
+				if err = stillThere(); err == nil {
+					_, err = s.strip(ctx, p, false)
+				}
+			}
+		case matches && p.DeletionTimestamp == nil && j.DeletionTimestamp == nil:
+			var adopted *corev1.Pod
+			if err = stillThere(); err == nil {
+				adopted, err = s.adopt(ctx, j, p)
+			}
+			if adopted != nil {
+				claimed = append(claimed, adopted)
+			}
+		case tracked(p):
+			_, err = s.strip(ctx, p, false)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return claimed, nil
+}
+
+func isJobRef(ref *metav1.OwnerReference) bool {
+	return ref.Kind == "Job" && ref.APIVersion == batchv1.SchemeGroupVersion.String()
+}
+
+func (s *run) adopt(ctx context.Context, j *batchv1.Job, p *corev1.Pod) (*corev1.Pod, error) {
+	got, err := s.patchPod(ctx, p, adoptPatch(j, p))
+	if errors.Is(err, ErrNotFound) {
+		return nil, nil //nolint:nilnil // nothing left to adopt
+	}
+	return got, err
+}
+
+func (s *run) release(ctx context.Context, j *batchv1.Job, p *corev1.Pod) error {
+	_, err := s.patchPod(ctx, p, releasePatch(j.UID, p))
+	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrInvalid) {
+		return nil
+	}
+	return err
+}

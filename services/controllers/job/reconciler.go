@@ -1,0 +1,279 @@
+package job
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+)
+
+// Config is how a [Reconciler] runs. Zero values mean defaults.
+type Config struct {
+	// Parallel is how many calls one sync has in flight; default 32.
+	Parallel int
+	// Now is the clock; default time.Now.
+	Now func() time.Time
+	// Metrics is where metrics are registered; nil for nowhere.
+	Metrics prometheus.Registerer
+}
+
+func (c Config) validate() error {
+	if c.Parallel < 0 {
+		return fmt.Errorf("job: Parallel is %d, must not be negative", c.Parallel)
+	}
+	return nil
+}
+
+// Reconciler syncs Jobs. It keeps nothing between syncs, so any number of them,
+// in any processes, may work one queue. It is safe for concurrent use.
+type Reconciler struct {
+	parallel int
+	now      func() time.Time
+	api      Writer
+	events   Recorder
+	log      *slog.Logger
+	metrics  *metrics
+}
+
+// New returns a reconciler that writes through api and records events.
+func New(cfg Config, api Writer, events Recorder, log *slog.Logger) (*Reconciler, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	m, err := newMetrics(cfg.Metrics)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	return &Reconciler{parallel: cmp.Or(cfg.Parallel, 32), now: cfg.Now, api: api, events: events, log: log, metrics: m}, nil
+}
+
+// Reconcile syncs the Job of one leased key (rule a.2-22) and says how to end
+// the lease. It returns after every call it started has ended.
+func (r *Reconciler) Reconcile(ctx context.Context, req Request) Result {
+	namespace, name, err := delta.Key(req.Key).Split()
+	if err == nil && namespace == "" {
+		err = fmt.Errorf("job: key %q has no namespace", req.Key)
+	}
+	if err != nil {
+		return Result{Settle: Dead, Err: err}
+	}
+	s := &run{Reconciler: r, req: req, namespace: namespace, name: name}
+	s.memory, s.remembered = decodeMemory(req.State)
+	started := r.now()
+	err = s.sync(ctx)
+	res := s.conclude(ctx, err)
+	r.metrics.synced(s.action, res, r.now().Sub(started))
+	return res
+}
+
+// run is one sync of one key.
+type run struct {
+	*Reconciler
+	req             Request
+	namespace, name string
+	memory          memory
+	remembered      bool // there was a memory
+	live            bool // the index is not to be trusted in this sync
+	wake            time.Duration
+	read            Revisions
+	action          string
+	status          batchv1.JobStatus // as the server has it
+
+	open               []int64 // ordinals that may have a child nobody has seen
+	deleting, stripped map[types.UID]bool
+
+	mu          sync.Mutex // guards what follows
+	wrote       Revisions
+	unsure      bool
+	seen, ended []string // to be observed
+}
+
+// sync is the prelude of rule a.2-22; the consistency gate (a.2-21) is the
+// barrier, kept by whoever leased the key.
+func (s *run) sync(ctx context.Context) error {
+	s.action = "tracking"
+	s.live = s.req.Attempt > 1 || s.memory.Unsure
+	j, err := s.job(ctx)
+	if err != nil {
+		return err
+	}
+	if s.memory.UID != "" && (j == nil || j.UID != s.memory.UID) {
+		if err := s.sweepGone(ctx, s.memory.UID); err != nil {
+			return err
+		}
+		s.memory, s.remembered = memory{}, false
+	}
+	switch {
+	case j == nil:
+		return s.sweepGone(ctx, "")
+	case j.Spec.ManagedBy != nil && *j.Spec.ManagedBy != batchv1.JobControllerName:
+		s.metrics.externals.Inc()
+		return nil
+	case finished(j):
+		s.memory = memory{}
+		return s.sweepFinished(ctx, j)
+	}
+	if j.Spec.Selector == nil {
+		return fmt.Errorf("job %s/%s has no selector", s.namespace, s.name)
+	}
+	s.memory.UID = j.UID
+	if reason, message := unsupported(j); reason != "" {
+		if s.memory.Told != message {
+			s.events.Event(j, corev1.EventTypeWarning, reason, message)
+			s.memory.Told = message
+		}
+		return nil
+	}
+	if !s.remembered && !s.live && touched(&j.Status) {
+		s.live = true // what was known about this Job is lost
+		if j, err = s.sameJob(ctx, j.UID); err != nil {
+			return err
+		}
+	}
+	return s.syncJob(ctx, j)
+}
+
+// touched reports whether a Job has been synced before, by anybody.
+func touched(st *batchv1.JobStatus) bool {
+	return st.StartTime != nil || st.UncountedTerminatedPods != nil || len(st.Conditions) > 0 ||
+		st.Active+st.Succeeded+st.Failed > 0
+}
+
+// unsupported names a feature of the Job that this controller does not
+// implement, or an unknown completion mode (rule a.2-22).
+func unsupported(j *batchv1.Job) (reason, message string) {
+	sp := &j.Spec
+	field := ""
+	switch {
+	case sp.CompletionMode != nil && *sp.CompletionMode == batchv1.IndexedCompletion:
+		field = "spec.completionMode Indexed"
+	case sp.CompletionMode != nil && *sp.CompletionMode != batchv1.NonIndexedCompletion:
+		return "UnknownCompletionMode", "Skipped Job sync because completion mode is unknown"
+	case sp.PodFailurePolicy != nil:
+		field = "spec.podFailurePolicy"
+	case sp.SuccessPolicy != nil:
+		field = "spec.successPolicy"
+	case sp.BackoffLimitPerIndex != nil || sp.MaxFailedIndexes != nil:
+		field = "spec.backoffLimitPerIndex"
+	default:
+		return "", ""
+	}
+	return "UnsupportedJobFeature", "Skipped Job sync because " + field + " is not implemented by this controller"
+}
+
+// job reads the Job, from the index or live.
+func (s *run) job(ctx context.Context) (*batchv1.Job, error) {
+	raw, rev, err := s.req.Reader.Job(ctx, s.namespace, s.name)
+	if err != nil {
+		return nil, fmt.Errorf("read job: %w", err)
+	}
+	s.read.Jobs = rev
+	if s.live {
+		return s.liveJob(ctx)
+	}
+	if raw == nil {
+		return nil, nil //nolint:nilnil // absent
+	}
+	return decodeJob(raw)
+}
+
+func (s *run) liveJob(ctx context.Context) (*batchv1.Job, error) {
+	j, err := s.api.Job(ctx, s.namespace, s.name)
+	switch {
+	case errors.Is(err, ErrNotFound):
+		return nil, nil //nolint:nilnil // absent
+	case err != nil:
+		return nil, fmt.Errorf("read job live: %w", err)
+	}
+	setDefaults(j)
+	s.sawJob(j.ResourceVersion)
+	return j, nil
+}
+
+// sameJob reads the Job live and fails if it is not the one meant.
+func (s *run) sameJob(ctx context.Context, uid types.UID) (*batchv1.Job, error) {
+	j, err := s.liveJob(ctx)
+	if err == nil && (j == nil || j.UID != uid) {
+		err = fmt.Errorf("job %s/%s with UID %s is gone", s.namespace, s.name, uid)
+	}
+	return j, err
+}
+
+func (s *run) sawJob(rv delta.RV) { s.saw(&s.wrote.Jobs, rv) }
+func (s *run) sawPod(rv delta.RV) { s.saw(&s.wrote.Pods, rv) }
+
+func (s *run) saw(r *delta.Revision, rv delta.RV) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.RV = delta.MaxRV(r.RV, rv)
+}
+
+// doubt makes the next sync read live.
+func (s *run) doubt() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unsure = true
+}
+
+// conclude saves what must not be forgotten and maps the outcome.
+func (s *run) conclude(ctx context.Context, err error) Result {
+	s.wrote.Jobs.Epoch, s.wrote.Pods.Epoch = s.read.Jobs.Epoch, s.read.Pods.Epoch
+	res := Result{ReadAt: s.read, Wrote: s.wrote, Err: err}
+	if errors.Is(err, ErrLeaseLost) || ctx.Err() != nil {
+		res.Settle = Lost
+		return res
+	}
+	if saveErr := s.remember(ctx); saveErr != nil {
+		res.Settle, res.Err = Lost, errors.Join(err, saveErr)
+		return res
+	}
+	switch {
+	case err != nil:
+		res.Settle = RateLimited
+	case s.wake > 0:
+		res.Settle, res.After = After, s.wake
+	}
+	return res
+}
+
+func (s *run) remember(ctx context.Context) error {
+	var state []byte
+	if s.memory.UID != "" {
+		// Names that may yet appear are looked for live, as long as the queue
+		// keeps them.
+		s.memory.Unsure = s.unsure || len(s.open) > 0
+		var err error
+		if state, err = s.memory.encode(); err != nil {
+			return err
+		}
+	}
+	if len(s.seen)+len(s.ended) > 0 && s.req.Lease.Alive() == nil {
+		// Left standing they would only be looked at again.
+		if err := s.req.Lease.Observe(ctx, "", s.seen, s.ended); errors.Is(err, ErrLeaseLost) {
+			return err
+		}
+	}
+	if bytes.Equal(state, s.req.State) {
+		return nil
+	}
+	if err := s.req.Lease.Save(ctx, state); err != nil {
+		return fmt.Errorf("save state: %w", err)
+	}
+	s.req.State = state
+	return nil
+}

@@ -1,0 +1,315 @@
+package job
+
+import (
+	"slices"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/deltaplane/deltaplane/core/replica"
+)
+
+// facts is everything one sync decides from. The job is changed by the turn; the
+// pods are not.
+type facts struct {
+	job  *batchv1.Job
+	pods []*corev1.Pod // claimed, surplus left out
+	// satisfied is false while deletions of an earlier sync have not been seen.
+	satisfied bool
+	// ignored are pods whose finalizer is known to be gone although the index
+	// still shows it (rule a.2-26).
+	ignored  map[types.UID]bool
+	failures replica.Failures
+	now      time.Time
+}
+
+type actionKind int
+
+const (
+	nothing   actionKind = iota
+	finishing            // delete pods, keep their finalizers
+	removing             // strip finalizers, then delete pods
+	creating
+)
+
+// action is what a turn wants done to pods. At most one kind in one sync (rule
+// a.2-34).
+type action struct {
+	kind   actionKind
+	pods   []*corev1.Pod // to delete
+	create int
+}
+
+// acted is what became of an action.
+type acted struct {
+	deleted, deletedReady int32
+	created               int32
+}
+
+type event struct{ kind, reason, message string }
+
+// turn is one sync of one Job, as a sequence of pure steps: begin, then act on
+// its action, acted, track, write the status, remove finalizers, counted, finish,
+// write the status. It mirrors rules a.2-22 to a.2-36 and a.2-44.
+type turn struct {
+	facts
+	action action
+	finish *batchv1.JobCondition // what the Job ends with, interim or final
+	wake   time.Duration         // sync again after this; zero means no need
+	events []event               // to be recorded once the status is written
+
+	activePods                      []*corev1.Pod
+	succeeded, failed               int32
+	activeN, readyN, terminatingN   int32
+	uncountedOK, uncountedBad       map[types.UID]bool // as they were read
+	managed, suspendChanged, capped bool
+	withFinalizer                   map[types.UID]bool
+}
+
+// begin looks at the facts and chooses the action.
+func begin(f facts) *turn {
+	t := &turn{facts: f}
+	st := &t.job.Status
+	if st.UncountedTerminatedPods == nil {
+		st.UncountedTerminatedPods = &batchv1.UncountedTerminatedPods{}
+	}
+	t.uncountedOK = setOf(st.UncountedTerminatedPods.Succeeded)
+	t.uncountedBad = setOf(st.UncountedTerminatedPods.Failed)
+	for _, p := range t.pods {
+		if active(p) {
+			t.activePods = append(t.activePods, p)
+		}
+		if terminating(p) {
+			t.terminatingN++
+		}
+	}
+	t.activeN, t.readyN = count(t.activePods), countReady(t.activePods)
+	t.countFinished()
+	if st.StartTime == nil && !suspended(t.job) { // a.1-7, a.2-44
+		st.StartTime = new(metav1.NewTime(t.now))
+	}
+	t.judge()
+	switch {
+	case t.finish != nil:
+		t.action = action{kind: finishing, pods: t.activePods}
+	case t.satisfied && t.job.DeletionTimestamp == nil:
+		t.managed = true
+		t.manage()
+	}
+	return t
+}
+
+// countFinished counts what has ended, counted or not (rule a.2-30), and brings
+// the failure record up to date (rule a.2-36).
+func (t *turn) countFinished() {
+	var ok, bad []time.Time
+	for _, p := range t.pods {
+		if !t.relevant(p) {
+			continue
+		}
+		if p.Status.Phase == corev1.PodSucceeded && !t.uncountedOK[p.UID] {
+			ok = append(ok, finishedAt(p))
+		}
+		if failed(t.job, p) && !t.uncountedBad[p.UID] {
+			bad = append(bad, finishedAt(p))
+		}
+	}
+	st := &t.job.Status
+	t.succeeded = st.Succeeded + count(ok) + count(st.UncountedTerminatedPods.Succeeded)
+	t.failed = st.Failed + count(bad) + count(st.UncountedTerminatedPods.Failed)
+	t.failures = t.failures.Add(ok, bad)
+}
+
+// relevant is false for pods that are in the counters or have no say.
+func (t *turn) relevant(p *corev1.Pod) bool { return tracked(p) && !t.ignored[p.UID] }
+
+// judge is the decision order of rule a.2-29, less what is not implemented.
+func (t *turn) judge() {
+	if c := conditionTrue(t.job, batchv1.JobSuccessCriteriaMet); c != nil {
+		t.finish = new(*c)
+		return
+	}
+	if c := conditionTrue(t.job, batchv1.JobFailureTarget); c != nil {
+		t.finish = new(newCondition(batchv1.JobFailed, corev1.ConditionTrue, c.Reason, c.Message, t.now))
+		return
+	}
+	fail := func(reason, message string) {
+		t.finish = new(newCondition(batchv1.JobFailureTarget, corev1.ConditionTrue, reason, message, t.now))
+	}
+	if t.failed > *t.job.Spec.BackoffLimit || t.restartedTooOften() {
+		fail(batchv1.JobReasonBackoffLimitExceeded, "Job has reached the specified backoff limit")
+		return
+	}
+	left, running := t.untilDeadline()
+	switch {
+	case running && left <= 0:
+		fail(batchv1.JobReasonDeadlineExceeded, "Job was active longer than specified deadline")
+	case running:
+		t.wakeIn(left) // a.2-45: armed again on every sync
+	}
+}
+
+// restartedTooOften is the second half of rule a.2-30.
+func (t *turn) restartedTooOften() bool {
+	if t.job.Spec.Template.Spec.RestartPolicy != corev1.RestartPolicyOnFailure {
+		return false
+	}
+	var n int32
+	for _, p := range t.pods {
+		if p.Status.Phase != corev1.PodRunning && p.Status.Phase != corev1.PodPending {
+			continue
+		}
+		for _, s := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
+			for i := range s {
+				n += s[i].RestartCount
+			}
+		}
+	}
+	if *t.job.Spec.BackoffLimit == 0 {
+		return n > 0
+	}
+	return n >= *t.job.Spec.BackoffLimit
+}
+
+// untilDeadline is how long the Job may still run, if it has a deadline that
+// counts; it never does while suspended (rule a.2-44).
+func (t *turn) untilDeadline() (time.Duration, bool) {
+	s := t.job.Spec.ActiveDeadlineSeconds
+	if s == nil || t.job.Status.StartTime == nil || suspended(t.job) {
+		return 0, false
+	}
+	return time.Duration(*s)*time.Second - t.now.Sub(t.job.Status.StartTime.Time), true
+}
+
+func (t *turn) wakeIn(d time.Duration) {
+	if t.wake == 0 || d < t.wake {
+		t.wake = d
+	}
+}
+
+// manage chooses how many pods to create or which to delete (rules a.1-13,
+// a.1-14, a.2-34 to a.2-36, a.2-44).
+func (t *turn) manage() {
+	if suspended(t.job) {
+		if len(t.activePods) > 0 {
+			t.action = action{kind: removing, pods: t.activePods} // all of them, no cap
+		}
+		return
+	}
+	want := t.want()
+	if surplus := int(t.activeN - want); surplus > 0 {
+		t.action = action{kind: removing, pods: rank(t.activePods)[:min(surplus, replica.MaxPerSync)]}
+		return
+	}
+	missing := want - t.activeN
+	if replaceFailedOnly(t.job) {
+		missing -= t.terminatingN
+	}
+	if missing <= 0 {
+		return
+	}
+	if d := t.failures.Wait(t.now, podBackoff, maxPodBackoff); d > 0 {
+		t.wakeIn(max(d, batchPeriod)) // a.2-38
+		return
+	}
+	t.action = action{kind: creating, create: min(int(missing), replica.MaxPerSync)}
+}
+
+func (t *turn) want() int32 {
+	s := &t.job.Spec
+	if s.Completions == nil {
+		if t.succeeded > 0 {
+			return t.activeN
+		}
+		return *s.Parallelism
+	}
+	return max(0, min(*s.Completions-t.succeeded, *s.Parallelism))
+}
+
+// rank orders pods for deletion (rule b-6). A pod that lost its finalizer to a
+// removal that was cut short goes first: it can never be counted.
+func rank(pods []*corev1.Pod) []*corev1.Pod {
+	pods = slices.Clone(pods)
+	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int {
+		if tracked(a) != tracked(b) {
+			if tracked(b) {
+				return -1
+			}
+			return 1
+		}
+		return replica.Compare(standing(a), standing(b))
+	})
+	return pods
+}
+
+// acted takes the outcome of the action into account and decides whether the Job
+// has ended.
+func (t *turn) acted(a acted) {
+	t.activeN += a.created - a.deleted
+	t.readyN -= a.deletedReady
+	t.terminatingN += a.deleted
+	if t.action.kind == finishing {
+		if a.deleted != count(t.action.pods) || !t.satisfied {
+			t.finish = nil // a.2-32
+		}
+		return
+	}
+	if t.complete() {
+		t.finish = new(newCondition(batchv1.JobSuccessCriteriaMet, corev1.ConditionTrue,
+			batchv1.JobReasonCompletionsReached, "Reached expected number of succeeded pods", t.now))
+		return
+	}
+	if t.managed {
+		t.markSuspension()
+	}
+}
+
+// complete is rules a.1-11 and a.2-33.
+func (t *turn) complete() bool {
+	if t.activeN != 0 {
+		return false
+	}
+	if t.job.Spec.Completions == nil {
+		return t.succeeded > 0
+	}
+	return t.succeeded >= *t.job.Spec.Completions
+}
+
+// markSuspension is rule a.2-44.
+func (t *turn) markSuspension() {
+	st := &t.job.Status
+	if suspended(t.job) {
+		if setCondition(t.job, newCondition(batchv1.JobSuspended, corev1.ConditionTrue, "JobSuspended", "Job suspended", t.now)) {
+			t.suspendChanged = true
+			st.StartTime = nil
+			t.note(corev1.EventTypeNormal, "Suspended", "Job suspended")
+		}
+		return
+	}
+	if setCondition(t.job, newCondition(batchv1.JobSuspended, corev1.ConditionFalse, "JobResumed", "Job resumed", t.now)) {
+		t.suspendChanged = true
+		st.StartTime = new(metav1.NewTime(t.now))
+		t.note(corev1.EventTypeNormal, "Resumed", "Job resumed")
+		if left, running := t.untilDeadline(); running {
+			t.wake = 0
+			t.wakeIn(max(left, batchPeriod))
+		}
+	}
+}
+
+func (t *turn) note(kind, reason, message string) {
+	t.events = append(t.events, event{kind, reason, message})
+}
+
+func setOf(uids []types.UID) map[types.UID]bool {
+	m := make(map[types.UID]bool, len(uids))
+	for _, u := range uids {
+		m[u] = true
+	}
+	return m
+}
+
+func count[T any](s []T) int32 { return int32(len(s)) } //nolint:gosec // pods of one Job

@@ -1,0 +1,108 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Every write goes through one of the methods below: the lease is looked at
+// immediately before it, what the server answers becomes part of the next
+// barrier, and an answer that never came makes the next sync read live.
+
+func (s *run) patchPod(ctx context.Context, p *corev1.Pod, patch []byte) (*corev1.Pod, error) {
+	if err := s.req.Lease.Alive(); err != nil {
+		return nil, err
+	}
+	got, err := s.api.PatchPod(ctx, p.Namespace, p.Name, patch)
+	if err != nil {
+		s.blame(err)
+		return nil, fmt.Errorf("patch pod %s: %w", p.Name, err)
+	}
+	s.sawPod(got.ResourceVersion)
+	return got, nil
+}
+
+// strip takes the tracking finalizer off a pod. gone says that the pod has
+// vanished or is about to vanish, so that no later version of it will show the
+// finalizer missing.
+func (s *run) strip(ctx context.Context, p *corev1.Pod, exact bool) (gone bool, err error) {
+	got, err := s.patchPod(ctx, p, stripPatch(p, exact))
+	switch {
+	case err == nil:
+		return got.DeletionTimestamp != nil, nil
+	case errors.Is(err, ErrNotFound):
+		return true, nil
+	case errors.Is(err, ErrConflict) || errors.Is(err, ErrInvalid):
+		fresh, getErr := s.api.Pod(ctx, p.Namespace, p.Name)
+		if errors.Is(getErr, ErrNotFound) || getErr == nil && fresh.UID != p.UID {
+			return true, nil
+		}
+	}
+	return false, err
+}
+
+func (s *run) deletePod(ctx context.Context, p *corev1.Pod) (marked bool, err error) {
+	if err := s.req.Lease.Alive(); err != nil {
+		return false, err
+	}
+	rv, err := s.api.DeletePod(ctx, p.Namespace, p.Name, p.UID)
+	switch {
+	case errors.Is(err, ErrNotFound) || errors.Is(err, ErrConflict): // gone, or another pod of that name
+		return false, nil
+	case err != nil:
+		s.blame(err)
+		return false, fmt.Errorf("delete pod %s: %w", p.Name, err)
+	}
+	s.sawPod(rv)
+	return rv != "", nil
+}
+
+func (s *run) writeStatus(ctx context.Context, t *turn) error {
+	patch, err := statusPatch(t.job, &s.status, &t.job.Status)
+	if err != nil {
+		return err
+	}
+	if err := s.req.Lease.Alive(); err != nil {
+		return err
+	}
+	got, err := s.api.PatchJobStatus(ctx, s.namespace, s.name, patch)
+	if err != nil {
+		s.blame(err)
+		if errors.Is(err, ErrConflict) {
+			s.doubt() // somebody else has written; the index may not show it yet
+		}
+		return fmt.Errorf("write status: %w", err)
+	}
+	s.sawJob(got.ResourceVersion)
+	t.job.ResourceVersion = got.ResourceVersion
+	s.status = *t.job.Status.DeepCopy()
+	return nil
+}
+
+// blame notes a call whose outcome is unknown.
+func (s *run) blame(err error) {
+	for _, known := range []error{ErrNotFound, ErrExists, ErrConflict, ErrRefused, ErrLeaseLost} {
+		if errors.Is(err, known) {
+			return
+		}
+	}
+	s.doubt()
+}
+
+// each calls f for 0..n-1, at most limit at a time, and waits for all.
+func each(n, limit int, f func(i int)) {
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, min(n, limit))
+	for i := range n {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			f(i)
+		})
+	}
+	wg.Wait()
+}
