@@ -1,0 +1,123 @@
+package devcluster
+
+import (
+	stdjson "encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/json"
+)
+
+// fieldCheck says what becomes of fields a type does not know: the fieldValidation parameter.
+type fieldCheck string
+
+const (
+	checkIgnore fieldCheck = "Ignore"
+	checkWarn   fieldCheck = "Warn"
+	checkStrict fieldCheck = "Strict"
+)
+
+// decode turns a request body into an object of r with its defaults set. Errors are
+// Status errors; warnings are the complaints that check downgraded.
+func decode(r *resource, data []byte, check fieldCheck) (apiObject, []string, error) {
+	var probe struct {
+		Kind       string `json:"kind"`
+		APIVersion string `json:"apiVersion"`
+	}
+	if err := stdjson.Unmarshal(data, &probe); err != nil {
+		return nil, nil, malformed(r, err)
+	}
+	if (probe.Kind != "" && probe.Kind != r.kind) || (probe.APIVersion != "" && probe.APIVersion != r.apiVersion()) {
+		return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: the body must be of kind %s, version %q",
+			probe.Kind, probe.APIVersion, r.kind, r.kind, r.apiVersion()))
+	}
+	var obj apiObject
+	var complaints []error
+	var err error
+	if r.typed() {
+		obj = r.make()
+		complaints, err = json.UnmarshalStrict(data, obj)
+	} else {
+		var u *unstructured.Unstructured
+		u, complaints, err = decodeUnstructured(data)
+		obj = u
+	}
+	if err != nil {
+		return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", r.kind, r.version, r.kind, err))
+	}
+	var texts []string
+	if check != checkIgnore {
+		for _, c := range complaints {
+			texts = append(texts, c.Error())
+		}
+	}
+	if check == checkStrict && len(texts) > 0 {
+		return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: strict decoding error: %s",
+			r.kind, r.version, r.kind, strings.Join(texts, ", ")))
+	}
+	obj.GetObjectKind().SetGroupVersionKind(r.gvk())
+	if r.setDefaults != nil {
+		r.setDefaults(obj)
+	}
+	return obj, texts, nil
+}
+
+// malformed names where a body stops being JSON.
+func malformed(r *resource, err error) error {
+	where := ""
+	if syntax, ok := errors.AsType[*stdjson.SyntaxError](err); ok {
+		where = fmt.Sprintf(" at offset %d", syntax.Offset)
+	}
+	return apierrors.NewBadRequest(fmt.Sprintf("the object provided is unrecognized (must be of type %s): couldn't get version/kind; json parse error%s: %v",
+		r.kind, where, err))
+}
+
+// decodeUnstructured reads a body whose schema is unknown; its metadata is typed all the same.
+func decodeUnstructured(data []byte) (*unstructured.Unstructured, []error, error) {
+	var m map[string]any
+	complaints, err := json.UnmarshalStrict(data, &m)
+	if err != nil {
+		return nil, nil, err
+	}
+	if m == nil {
+		return nil, nil, errors.New("the body is null")
+	}
+	u := &unstructured.Unstructured{Object: m}
+	raw, ok := m["metadata"]
+	if !ok || raw == nil {
+		m["metadata"] = map[string]any{}
+		return u, complaints, nil
+	}
+	if _, ok := raw.(map[string]any); !ok {
+		return nil, nil, errors.New("metadata must be an object")
+	}
+	metaJSON, err := stdjson.Marshal(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	var meta metav1.ObjectMeta
+	more, err := json.UnmarshalStrict(metaJSON, &meta)
+	if err != nil {
+		return nil, nil, fmt.Errorf("metadata: %w", err)
+	}
+	m["metadata"], err = runtime.DefaultUnstructuredConverter.ToUnstructured(&meta)
+	return u, append(complaints, more...), err
+}
+
+// decodeStored reads back an encoding this package wrote.
+func decodeStored(r *resource, raw []byte) (apiObject, error) {
+	if !r.typed() {
+		u, _, err := decodeUnstructured(raw)
+		return u, err
+	}
+	obj := r.make()
+	if err := json.UnmarshalCaseSensitivePreserveInts(raw, obj); err != nil {
+		return nil, fmt.Errorf("stored %s: %w", r.kind, err)
+	}
+	return obj, nil
+}

@@ -1,0 +1,96 @@
+package devcluster
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Config is what a dev cluster may be told. The zero value is a cluster of three
+// nodes on 127.0.0.1:7448 that keeps nothing on disk.
+type Config struct {
+	// Listen is the address of the API; "127.0.0.1:7448" when empty, port 0 for any.
+	Listen string
+	// DataDir keeps the state in a write-ahead log in this directory, so that what was
+	// acknowledged survives a kill and resource versions go on; empty keeps nothing.
+	DataDir string
+	// Nodes is how many nodes run pods: 3 when zero, none when negative.
+	Nodes int
+	// NoBinder and NoKubelets leave pods unbound, or bound and never run.
+	NoBinder, NoKubelets bool
+	// NoCollector switches off owner garbage collection and namespace deletion.
+	NoCollector bool
+
+	// HistoryEvents and HistoryAge bound the events kept per resource for watches and
+	// page tokens: 20,000 and 10 min when zero. What is older answers 410 Expired.
+	HistoryEvents int
+	HistoryAge    time.Duration
+	// BookmarkEvery is the jittered interval of watch bookmarks; 10 s when zero.
+	BookmarkEvery time.Duration
+	// WatchTimeout bounds watches without timeoutSeconds to 1-2 times itself; 30 min when zero.
+	WatchTimeout time.Duration
+	// FreshTimeout is how long a list waits for a version from the future; 3 s when zero.
+	FreshTimeout time.Duration
+	// HeartbeatEvery is how often nodes renew their leases; 10 s when zero. Leases last 4 times that.
+	HeartbeatEvery time.Duration
+	// PodStart is how long a bound pod takes to run; 20 ms when zero. Ending takes as long.
+	PodStart time.Duration
+	// EventTTL is how long Events are kept; 1 h when zero.
+	EventTTL time.Duration
+
+	// Forbidden names resources ("secrets", "jobs.batch") that answer 403 to everything.
+	Forbidden []string
+	// Fault, if set, is asked before every request; a status it returns is the answer.
+	// It is called by many goroutines at once.
+	Fault func(*http.Request) *metav1.Status
+}
+
+func (c Config) withDefaults() Config {
+	c.Listen = cmp.Or(c.Listen, "127.0.0.1:7448")
+	c.Nodes = cmp.Or(c.Nodes, 3)
+	c.HistoryEvents = cmp.Or(c.HistoryEvents, 20_000)
+	c.HistoryAge = cmp.Or(c.HistoryAge, 10*time.Minute)
+	c.BookmarkEvery = cmp.Or(c.BookmarkEvery, 10*time.Second)
+	c.WatchTimeout = cmp.Or(c.WatchTimeout, 30*time.Minute)
+	c.FreshTimeout = cmp.Or(c.FreshTimeout, 3*time.Second)
+	c.HeartbeatEvery = cmp.Or(c.HeartbeatEvery, 10*time.Second)
+	c.PodStart = cmp.Or(c.PodStart, 20*time.Millisecond)
+	c.EventTTL = cmp.Or(c.EventTTL, time.Hour)
+	return c
+}
+
+// validate reports every fault at once.
+func (c Config) validate() error {
+	var errs []error
+	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
+		errs = append(errs, fmt.Errorf("listen: %w", err))
+	}
+	if c.HistoryEvents < 1 {
+		errs = append(errs, fmt.Errorf("history events must be positive, not %d", c.HistoryEvents))
+	}
+	if c.Nodes > 10_000 {
+		errs = append(errs, fmt.Errorf("nodes must be at most 10000, not %d", c.Nodes))
+	}
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"history age", c.HistoryAge},
+		{"bookmark interval", c.BookmarkEvery},
+		{"watch timeout", c.WatchTimeout},
+		{"fresh timeout", c.FreshTimeout},
+		{"heartbeat interval", c.HeartbeatEvery},
+		{"pod start", c.PodStart},
+		{"event ttl", c.EventTTL},
+	} {
+		if d.value <= 0 {
+			errs = append(errs, fmt.Errorf("%s must be positive, not %s", d.name, d.value))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,286 @@
+package devcluster
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"mime"
+	"net/http"
+	"runtime/debug"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// maxBody is the largest request body, as the real server has it.
+const maxBody = 3 << 20
+
+// view is the form in which a client wants objects.
+type view int
+
+const (
+	asObject view = iota
+	asTable
+	asPartial
+)
+
+// call is one request to a resource.
+type call struct {
+	w         http.ResponseWriter
+	req       *http.Request
+	res       *resource
+	namespace string
+	name      string
+	sub       string
+	as        view
+}
+
+// ServeHTTP routes a request. Every failure is answered by a Status object.
+func (a *api) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	defer func() {
+		if p := recover(); p != nil {
+			if p == http.ErrAbortHandler {
+				panic(p)
+			}
+			a.log.LogAttrs(req.Context(), slog.LevelError, "request handler panicked",
+				slog.Any("error", p), slog.String("path", req.URL.Path), slog.String("stack", string(debug.Stack())))
+			writeError(w, apierrors.NewInternalError(errors.New("the request handler failed")))
+		}
+	}()
+	if fault := a.cfg.Fault; fault != nil {
+		if s := fault(req); s != nil {
+			writeError(w, &apierrors.StatusError{ErrStatus: *s})
+			return
+		}
+	}
+	if err := a.route(w, req); err != nil {
+		writeError(w, err)
+	}
+}
+
+func (a *api) route(w http.ResponseWriter, req *http.Request) error {
+	path := strings.Trim(req.URL.Path, "/")
+	parts := strings.Split(path, "/")
+	switch {
+	case path == "healthz" || path == "readyz" || path == "livez":
+		_, err := io.WriteString(w, "ok")
+		return quietly(err)
+	case path == "version":
+		return writeJSON(w, http.StatusOK, versionInfo())
+	case parts[0] == "openapi":
+		return a.handleOpenAPI(w, req, parts[1:])
+	case path == "api" || path == "apis" || (parts[0] == "api" && len(parts) == 2) || (parts[0] == "apis" && len(parts) <= 3):
+		return a.handleDiscovery(w, req, parts)
+	case parts[0] == "api":
+		return a.resource(w, req, "", parts[1], parts[2:])
+	case parts[0] == "apis":
+		return a.resource(w, req, parts[1], parts[2], parts[3:])
+	case path == "":
+		return writeJSON(w, http.StatusOK, map[string][]string{"paths": {"/api", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"}})
+	}
+	return notServed()
+}
+
+func notServed() error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound,
+		Message: "the server could not find the requested resource", Details: &metav1.StatusDetails{},
+	}}
+}
+
+// resource resolves [namespaces/NS/]RESOURCE[/NAME[/SUB]] and calls the verb.
+func (a *api) resource(w http.ResponseWriter, req *http.Request, group, version string, rest []string) error {
+	c := &call{w: w, req: req}
+	if rest[0] == "namespaces" && len(rest) > 2 && !(len(rest) == 3 && (rest[2] == "status" || rest[2] == "finalize")) {
+		c.namespace, rest = rest[1], rest[2:]
+	}
+	if c.res = a.registry.find(group, version, rest[0]); c.res == nil || len(rest) > 3 {
+		return notServed()
+	}
+	if c.namespace != "" && !c.res.namespaced {
+		return notServed()
+	}
+	if len(rest) > 1 {
+		c.name = rest[1]
+	}
+	if len(rest) > 2 {
+		c.sub = rest[2]
+	}
+	if c.name != "" && c.res.namespaced && c.namespace == "" {
+		return notServed()
+	}
+	if a.forbidden(c.res) {
+		return apierrors.NewForbidden(c.res.groupResource(), c.name, errors.New(`this dev cluster was told to forbid it`))
+	}
+	var err error
+	if c.as, err = negotiate(req.Header.Get("Accept")); err != nil {
+		return err
+	}
+	return a.verb(c)
+}
+
+func (a *api) forbidden(r *resource) bool {
+	return slices.Contains(a.cfg.Forbidden, r.id())
+}
+
+func (a *api) verb(c *call) error {
+	if c.sub != "" {
+		return a.subresource(c)
+	}
+	switch {
+	case c.req.Method == http.MethodGet && c.name == "":
+		return a.handleList(c)
+	case c.req.Method == http.MethodGet || c.req.Method == http.MethodHead:
+		return a.handleGet(c)
+	case c.req.Method == http.MethodPost && c.name == "":
+		return a.handleCreate(c)
+	case c.req.Method == http.MethodPut && c.name != "":
+		return a.handleUpdate(c)
+	case c.req.Method == http.MethodPatch && c.name != "":
+		return a.handlePatch(c)
+	case c.req.Method == http.MethodDelete && c.name != "":
+		return a.handleDelete(c)
+	case c.req.Method == http.MethodDelete:
+		return a.handleDeleteCollection(c)
+	}
+	return methodNotAllowed()
+}
+
+func methodNotAllowed() error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusMethodNotAllowed, Reason: metav1.StatusReasonMethodNotAllowed,
+		Message: "the server does not allow this method on the requested resource", Details: &metav1.StatusDetails{},
+	}}
+}
+
+func (a *api) handleGet(c *call) error {
+	o := a.store.get(c.res, c.key())
+	if o == nil {
+		return apierrors.NewNotFound(c.res.groupResource(), c.name)
+	}
+	return c.object(http.StatusOK, o)
+}
+
+func (c *call) key() string { return objectKey(c.namespace, c.name) }
+
+// negotiate picks the form of the answer from an Accept header; JSON only.
+func negotiate(accept string) (view, error) {
+	if accept == "" {
+		return asObject, nil
+	}
+	for part := range strings.SplitSeq(accept, ",") {
+		kind, params, err := mime.ParseMediaType(strings.TrimSpace(part))
+		if err != nil || (kind != "application/json" && kind != "*/*" && kind != "application/*") {
+			continue
+		}
+		switch as := params["as"]; {
+		case as == "":
+			return asObject, nil
+		case params["g"] != metav1.GroupName || params["v"] != "v1":
+		case as == "Table":
+			return asTable, nil
+		case as == "PartialObjectMetadata" || as == "PartialObjectMetadataList":
+			return asPartial, nil
+		}
+	}
+	return asObject, &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable,
+		Message: "only the following media types are accepted: application/json", Details: &metav1.StatusDetails{},
+	}}
+}
+
+// body reads a request body as JSON.
+func (c *call) body() ([]byte, error) {
+	data, err := io.ReadAll(http.MaxBytesReader(c.w, c.req.Body, maxBody))
+	if err != nil {
+		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+			return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", maxBody))
+		}
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("read the request body: %v", err))
+	}
+	kind, _, err := mime.ParseMediaType(c.req.Header.Get("Content-Type"))
+	switch {
+	case c.req.Header.Get("Content-Type") == "" || kind == "application/json" || kind == "application/x-www-form-urlencoded":
+		return data, nil
+	case err == nil && (kind == "application/yaml" || kind == "application/x-yaml"):
+		if data, err = yaml.YAMLToJSON(data); err != nil {
+			return nil, apierrors.NewBadRequest(fmt.Sprintf("yaml: %v", err))
+		}
+		return data, nil
+	}
+	return nil, unsupportedMedia("application/json", "application/yaml")
+}
+
+func unsupportedMedia(known ...string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusUnsupportedMediaType, Reason: metav1.StatusReasonUnsupportedMediaType,
+		Message: "the body of the request was in an unknown format - accepted media types include: " + strings.Join(known, ", "),
+		Details: &metav1.StatusDetails{},
+	}}
+}
+
+// object answers one object in the form asked for.
+func (c *call) object(code int, o *object) error {
+	switch c.as {
+	case asTable:
+		include := metav1.IncludeObjectPolicy(c.req.URL.Query().Get("includeObject"))
+		return c.json(code, newTableView(c.res, []*object{o}, include, &metav1.ListMeta{ResourceVersion: o.obj.GetResourceVersion()}, true))
+	case asPartial:
+		return c.json(code, partial(o))
+	}
+	return c.bytes(code, o.raw)
+}
+
+func (c *call) json(code int, v any) error { return writeJSON(c.w, code, v) }
+
+func (c *call) bytes(code int, raw []byte) error {
+	c.w.Header().Set("Content-Type", "application/json")
+	c.w.WriteHeader(code)
+	_, err := c.w.Write(raw)
+	return quietly(err)
+}
+
+// quietly drops the error of writing to a client that has left.
+func quietly(error) error { return nil }
+
+// marshal is json.Marshal with the error a handler may return.
+func marshal(v any) ([]byte, error) {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	return raw, nil
+}
+
+func writeJSON(w http.ResponseWriter, code int, v any) error {
+	raw, err := marshal(v)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_, err = w.Write(append(raw, '\n'))
+	return quietly(err)
+}
+
+// writeError answers any error as a Status.
+func writeError(w http.ResponseWriter, err error) {
+	var known apierrors.APIStatus
+	if !errors.As(err, &known) {
+		known = apierrors.NewInternalError(err)
+	}
+	s := known.Status()
+	s.Kind, s.APIVersion = "Status", "v1"
+	if s.Code == 0 {
+		s.Code = http.StatusInternalServerError
+	}
+	if s.Details != nil && s.Details.RetryAfterSeconds > 0 {
+		w.Header().Set("Retry-After", fmt.Sprint(s.Details.RetryAfterSeconds))
+	}
+	_ = writeJSON(w, int(s.Code), s)
+}
