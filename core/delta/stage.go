@@ -1,0 +1,185 @@
+package delta
+
+// Stage stands between the watch and the log, so that a slow log never makes the API server cut the watch (T-15). It never blocks. While there
+// is room it keeps what client-go's queue keeps: all changes of a key in order, keys in the order they got in line (D-01),
+// consecutive deletions collapsed (D-03). Beyond its bound it keeps only the latest change of each key, and counts what it
+// dropped. It also keeps the watermark: no record it hands out vouches for a change that is still waiting (design 6.2).
+type Stage struct {
+	limit int
+	bytes int
+
+	line  []Key // the line; line[head:] waits
+	head  int
+	items map[Key][]staged
+	multi int // keys with more than one change waiting
+
+	source RV // every event at or below it has been pushed
+	told   RV // the watermark of the last record handed out
+	seen   []sight
+	base   uint64 // the number of seen[0]
+
+	controls  []staged
+	coalesced uint64
+	waiting   int
+}
+
+type staged struct {
+	rec  Record
+	size int
+	// seen is the number of the oldest event this record stands for.
+	seen uint64
+}
+
+// sight is one event pushed. Floor is the watermark before it.
+type sight struct {
+	floor RV
+	done  bool
+}
+
+// NewStage returns a stage that holds everything up to limit bytes, and the latest change of each key beyond it. The watermark begins
+// at w, which may be empty.
+func NewStage(limit int, w RV) *Stage {
+	return &Stage{limit: limit, items: map[Key][]staged{}, source: w, told: w}
+}
+
+// Len is the number of records that wait.
+func (s *Stage) Len() int { return s.waiting + len(s.controls) }
+
+// Bytes is the estimated memory of what waits.
+func (s *Stage) Bytes() int { return s.bytes }
+
+// Coalesced is how many changes were dropped in favour of a later one of the same key, because the stage was full.
+func (s *Stage) Coalesced() uint64 { return s.coalesced }
+
+// Watermark is what the next record handed out may vouch for: the highest resource version such that every event at or below it has been
+// handed out.
+func (s *Stage) Watermark() RV {
+	if len(s.seen) > 0 {
+		return s.seen[0].floor
+	}
+	return s.source
+}
+
+// Push adds a change of a key. Call Advance with the event's resource version afterwards.
+func (s *Stage) Push(r Record) {
+	number := s.base + uint64(len(s.seen))
+	s.seen = append(s.seen, sight{floor: s.source})
+	list := s.items[r.Key]
+	in := staged{rec: r, size: r.Size(), seen: number}
+	if n := len(list); n > 0 && r.Type == Deleted && list[n-1].rec.Type == Deleted {
+		// D-03: the one with real state stays.
+		last := &list[n-1]
+		if last.rec.DeleteReason == Inferred {
+			s.bytes += in.size - last.size
+			last.rec, last.size = r, in.size
+		}
+		s.finish(number)
+		return
+	}
+	if len(list) == 0 {
+		s.line = append(s.line, r.Key)
+	} else if len(list) == 1 {
+		s.multi++
+	}
+	s.items[r.Key] = append(list, in)
+	s.bytes += in.size
+	s.waiting++
+	if s.bytes > s.limit && s.multi > 0 {
+		if s.multi == 1 && len(list) == 1 {
+			s.squeeze(r.Key) // the usual case once the stage is full: no need to look at every key
+			return
+		}
+		for key := range s.items {
+			s.squeeze(key)
+		}
+	}
+}
+
+// Control adds a control record that must not be handed out before everything pushed so far.
+func (s *Stage) Control(r Record) {
+	s.controls = append(s.controls, staged{rec: r, seen: s.base + uint64(len(s.seen))})
+}
+
+// Advance says that every event at or below rv has been pushed: the event's own resource version after Push, a bookmark's, a list's.
+func (s *Stage) Advance(rv RV) { s.source = MaxRV(s.source, rv) }
+
+// Pop hands out up to n records and about size bytes, in order, with their watermarks set; at least one when anything waits. When
+// nothing is left and the watermark moved without a record to carry it, it adds a progress record. It returns nil when there is
+// nothing to say.
+func (s *Stage) Pop(n, size int) []Record {
+	var out []Record
+	for s.head < len(s.line) && len(out) < n && size > 0 {
+		key := s.line[s.head]
+		s.line[s.head] = ""
+		s.head++
+		list := s.items[key]
+		delete(s.items, key)
+		if len(list) > 1 {
+			s.multi--
+		}
+		for _, in := range list {
+			s.bytes -= in.size
+			size -= in.size
+			s.waiting--
+			s.finish(in.seen)
+			out = s.say(out, in.rec)
+		}
+		out = s.ripe(out)
+	}
+	if s.head == len(s.line) || s.head > 4096 && s.head > len(s.line)/2 {
+		s.line = append(s.line[:0], s.line[s.head:]...)
+		s.head = 0
+	}
+	out = s.ripe(out)
+	if s.Len() == 0 && Compare(s.Watermark(), s.told) > 0 {
+		out = s.say(out, Record{Kind: KindProgress})
+	}
+	return out
+}
+
+// ripe adds the control records that no longer wait for anything.
+func (s *Stage) ripe(out []Record) []Record {
+	for len(s.controls) > 0 && s.base >= s.controls[0].seen {
+		out = s.say(out, s.controls[0].rec)
+		s.controls = s.controls[1:]
+	}
+	return out
+}
+
+func (s *Stage) say(out []Record, r Record) []Record {
+	r.Watermark = s.Watermark()
+	s.told = MaxRV(s.told, r.Watermark)
+	return append(out, r)
+}
+
+// finish notes that an event has been handed out, or that another record stands for it.
+func (s *Stage) finish(number uint64) {
+	s.seen[number-s.base].done = true
+	n := 0
+	for n < len(s.seen) && s.seen[n].done {
+		n++
+	}
+	s.base += uint64(n)
+	s.seen = s.seen[n:]
+}
+
+// squeeze keeps only the latest change of a key. It stands for all that were dropped: it takes the number of the oldest, so that the
+// watermark waits for it.
+func (s *Stage) squeeze(key Key) {
+	list := s.items[key]
+	if len(list) < 2 {
+		return
+	}
+	last := list[len(list)-1]
+	for _, in := range list[:len(list)-1] {
+		s.bytes -= in.size
+		s.waiting--
+		s.coalesced++
+	}
+	last.seen = list[0].seen
+	for _, in := range list[1:] {
+		s.finish(in.seen)
+	}
+	s.items[key] = []staged{last}
+	s.multi--
+}
