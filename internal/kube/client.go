@@ -1,0 +1,196 @@
+package kube
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// Config says how to reach an API server. Exactly one of Kubeconfig, URL and InCluster is used, in this order; the zero value means the
+// kubeconfig of this user.
+type Config struct {
+	// Kubeconfig is a file's path.
+	Kubeconfig string
+	// Context of the kubeconfig; default its current one.
+	Context string
+	// URL of a server that needs no credentials, such as the dev cluster.
+	URL string
+	// InCluster uses the service account of the pod this runs in.
+	InCluster bool
+	// QPS and Burst limit the requests this client sends, lists, watches and writes alike; 0 means no limit. Burst defaults to 2*QPS.
+	QPS   float64
+	Burst int
+	// UserAgent of the requests; default "deltaplane".
+	UserAgent string
+	// Timeout of one request other than a watch; default 60 s.
+	Timeout time.Duration
+}
+
+// maxBody bounds one answer; the API server's own limit for an object is below 2 MB and pages are at most some thousand objects.
+const maxBody = 1 << 30
+
+// Client speaks to one API server. It is safe for concurrent use.
+type Client struct {
+	http    *http.Client
+	base    *url.URL
+	agent   string
+	timeout time.Duration
+	limiter *rate.Limiter // nil: no limit
+
+	mu        sync.Mutex
+	resources map[string]discovered // by group/version; guarded by mu
+}
+
+// Load makes a client from a kubeconfig, a URL or the pod's service account. It does not contact the server. Errors name the file, the
+// context or the URL that is wrong.
+func Load(cfg Config) (*Client, error) {
+	rc, err := restConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return New(rc, cfg)
+}
+
+// New makes a client that uses the transport and credentials of rc; of cfg only the limits, agent and timeout count.
+func New(rc *rest.Config, cfg Config) (*Client, error) {
+	rc = rest.CopyConfig(rc)
+	rc.DisableCompression = true // both ends are close; compressing lists costs more than it saves
+	hc, err := rest.HTTPClientFor(rc)
+	if err != nil {
+		return nil, fmt.Errorf("kube: %w", err)
+	}
+	base, _, err := rest.DefaultServerUrlFor(rc)
+	if err != nil {
+		return nil, fmt.Errorf("kube: server address %q: %w", rc.Host, err)
+	}
+	hc.Timeout = 0
+	c := &Client{
+		http: hc, base: base, agent: cmp.Or(cfg.UserAgent, "deltaplane"), timeout: cmp.Or(cfg.Timeout, time.Minute),
+		resources: map[string]discovered{},
+	}
+	if cfg.QPS < 0 || cfg.Burst < 0 || cfg.Timeout < 0 {
+		return nil, fmt.Errorf("kube: qps %v, burst %d, timeout %v: must not be negative", cfg.QPS, cfg.Burst, cfg.Timeout)
+	}
+	if cfg.QPS > 0 {
+		c.limiter = rate.NewLimiter(rate.Limit(cfg.QPS), max(cmp.Or(cfg.Burst, int(2*cfg.QPS)), 1))
+	}
+	return c, nil
+}
+
+func restConfig(cfg Config) (*rest.Config, error) {
+	switch {
+	case cfg.Kubeconfig != "" || cfg.URL == "" && !cfg.InCluster:
+		rules := clientcmd.NewDefaultClientConfigLoadingRules()
+		if cfg.Kubeconfig != "" {
+			rules = &clientcmd.ClientConfigLoadingRules{ExplicitPath: cfg.Kubeconfig}
+		}
+		rc, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules,
+			&clientcmd.ConfigOverrides{CurrentContext: cfg.Context}).ClientConfig()
+		if err != nil {
+			return nil, fmt.Errorf("kube: kubeconfig %q: %w", cfg.Kubeconfig, err)
+		}
+		return rc, nil
+	case cfg.URL != "":
+		u, err := url.Parse(cfg.URL)
+		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			return nil, fmt.Errorf("kube: server address %q: want http(s)://host:port", cfg.URL)
+		}
+		return &rest.Config{Host: cfg.URL}, nil
+	default:
+		rc, err := rest.InClusterConfig()
+		if err != nil {
+			return nil, fmt.Errorf("kube: in cluster: %w", err)
+		}
+		return rc, nil
+	}
+}
+
+// Address is the server's URL, for people.
+func (c *Client) Address() string { return c.base.String() }
+
+// request is one call. Path begins with /api or /apis.
+type request struct {
+	method, path string
+	query        url.Values
+	contentType  string
+	body         []byte
+}
+
+func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
+	if c.limiter != nil {
+		if err := c.limiter.Wait(ctx); err != nil {
+			return nil, fmt.Errorf("kube: client rate limit: %w", err)
+		}
+	}
+	u := *c.base
+	u.Path = strings.TrimSuffix(u.Path, "/") + r.path
+	u.RawQuery = r.query.Encode()
+	var body io.Reader
+	if r.body != nil {
+		body = bytes.NewReader(r.body)
+	}
+	req, err := http.NewRequestWithContext(ctx, r.method, u.String(), body)
+	if err != nil {
+		return nil, fmt.Errorf("kube: %w", err)
+	}
+	req.Header.Set("Accept", "application/json")
+	req.Header.Set("User-Agent", c.agent)
+	if r.body != nil {
+		req.Header.Set("Content-Type", cmp.Or(r.contentType, "application/json"))
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		// The URL may hold selectors; the path is enough.
+		if ue, ok := errors.AsType[*url.Error](err); ok {
+			err = ue.Err
+		}
+		return nil, fmt.Errorf("kube: %s %s: %w", r.method, r.path, err)
+	}
+	return resp, nil
+}
+
+// do sends a call and reads its whole answer; an answer of 400 or more becomes a [StatusError].
+func (c *Client) do(ctx context.Context, r request) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	resp, err := c.send(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	body, err := readAll(resp)
+	if err != nil {
+		return nil, fmt.Errorf("kube: %s %s: %w", r.method, r.path, err)
+	}
+	if resp.StatusCode >= http.StatusBadRequest {
+		return nil, newStatusError(r, resp, body)
+	}
+	return body, nil
+}
+
+func readAll(resp *http.Response) ([]byte, error) {
+	var buf bytes.Buffer
+	if resp.ContentLength > 0 && resp.ContentLength < maxBody {
+		buf.Grow(int(resp.ContentLength) + bytes.MinRead)
+	}
+	n, err := buf.ReadFrom(io.LimitReader(resp.Body, maxBody+1))
+	if err != nil {
+		return nil, err
+	}
+	if n > maxBody {
+		return nil, fmt.Errorf("the answer is larger than %d bytes", maxBody)
+	}
+	return buf.Bytes(), nil
+}

@@ -1,0 +1,259 @@
+package kube
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+// Scope narrows a list or a watch.
+type Scope struct {
+	// Namespace; empty means all.
+	Namespace string
+	// LabelSelector and FieldSelector as kubectl takes them.
+	LabelSelector, FieldSelector string
+}
+
+func (s Scope) query() url.Values {
+	q := url.Values{}
+	setQuery(q, "labelSelector", s.LabelSelector)
+	setQuery(q, "fieldSelector", s.FieldSelector)
+	return q
+}
+
+func setQuery(q url.Values, name, value string) {
+	if value != "" {
+		q.Set(name, value)
+	}
+}
+
+// NotOlderThan is the resourceVersionMatch under which a list may be newer than asked for, but never older.
+const NotOlderThan = "NotOlderThan"
+
+// ListOptions of one request. A continuation carries neither RV nor Match.
+type ListOptions struct {
+	Scope
+	// Limit is the page size; 0 asks for everything at once.
+	Limit int
+	// Continue is the token of the page before.
+	Continue string
+	// RV and Match: "" is the most recent state, "0" any, another with NotOlderThan a bound.
+	RV, Match string
+}
+
+// Page is one answer to a list.
+type Page struct {
+	RV       string
+	Continue string
+	// Remaining is the server's estimate of what follows; 0 when it does not say.
+	Remaining int64
+	// Items are slices of the answer's body, in order. They lack kind and apiVersion for built-in types. Keeping one keeps the whole
+	// page alive: copy.
+	Items [][]byte
+}
+
+// List asks for one page. Errors: [StatusError] of the server; an answer that is no list, such as a Table, is an error too.
+func (c *Client) List(ctx context.Context, r Resource, o ListOptions) (Page, error) {
+	q := o.query()
+	if o.Limit > 0 {
+		q.Set("limit", strconv.Itoa(o.Limit))
+	}
+	setQuery(q, "continue", o.Continue)
+	if o.Continue == "" {
+		setQuery(q, "resourceVersion", o.RV)
+		setQuery(q, "resourceVersionMatch", o.Match)
+	}
+	path := r.path(o.Namespace, "", "")
+	body, err := c.do(ctx, request{method: http.MethodGet, path: path, query: q})
+	if err != nil {
+		return Page{}, err
+	}
+	page, err := parsePage(body)
+	if err != nil {
+		return Page{}, fmt.Errorf("kube: list %s: %w", path, err)
+	}
+	return page, nil
+}
+
+func parsePage(body []byte) (Page, error) {
+	var p Page
+	var kind string
+	var hasItems bool
+	err := object(body, func(key, value []byte) error {
+		switch string(key) {
+		case "kind":
+			kind, _ = unquote(value)
+		case "metadata":
+			return object(value, func(key, value []byte) error {
+				var err error
+				switch string(key) {
+				case "resourceVersion":
+					p.RV, err = unquote(value)
+				case "continue":
+					p.Continue, err = unquote(value)
+				case "remainingItemCount":
+					p.Remaining, err = strconv.ParseInt(string(value), 10, 64)
+				}
+				return err
+			})
+		case "items":
+			hasItems = true
+			if string(value) == "null" {
+				return nil
+			}
+			return array(value, func(item []byte) error {
+				p.Items = append(p.Items, item)
+				return nil
+			})
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		return Page{}, err
+	case kind == "Table" || kind == "PartialObjectMetadata":
+		return Page{}, fmt.Errorf("the answer is a %s, not a list", kind)
+	case !hasItems:
+		return Page{}, fmt.Errorf("the answer (kind %q) has no items", kind)
+	case p.RV == "":
+		return Page{}, errors.New("the list has no resourceVersion")
+	}
+	return p, nil
+}
+
+// WatchOptions of one watch.
+type WatchOptions struct {
+	Scope
+	// RV to start behind.
+	RV string
+	// Timeout after which the server closes the watch; sent in whole seconds.
+	Timeout time.Duration
+}
+
+// Event types of a watch. An ERROR becomes an error of [Watch.Next].
+const (
+	EventAdded    = "ADDED"
+	EventModified = "MODIFIED"
+	EventDeleted  = "DELETED"
+	EventBookmark = "BOOKMARK"
+)
+
+// ErrBadEvent: one event of a watch could not be read; the watch goes on.
+var ErrBadEvent = errors.New("kube: event is not readable")
+
+// Event is one event of a watch. Object belongs to the watch and holds until the next call of Next.
+type Event struct {
+	Type   string
+	Object []byte
+}
+
+// Watch is an open watch. It is for one goroutine, but Close may be called by any.
+type Watch struct {
+	resp *http.Response
+	r    *bufio.Reader
+	buf  []byte
+	path string
+}
+
+// Watch opens a watch with bookmarks. It ends when ctx does. Errors are those of [Client.List].
+func (c *Client) Watch(ctx context.Context, r Resource, o WatchOptions) (*Watch, error) {
+	q := o.query()
+	q.Set("watch", "true")
+	q.Set("allowWatchBookmarks", "true")
+	setQuery(q, "resourceVersion", o.RV)
+	if o.Timeout > 0 {
+		q.Set("timeoutSeconds", strconv.Itoa(int(o.Timeout/time.Second)))
+	}
+	req := request{method: http.MethodGet, path: r.path(o.Namespace, "", ""), query: q}
+	resp, err := c.send(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode >= http.StatusBadRequest {
+		defer resp.Body.Close()
+		body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+		if err != nil {
+			return nil, fmt.Errorf("kube: watch %s: %w", req.path, err)
+		}
+		e := newStatusError(req, resp, body)
+		e.Verb = "WATCH"
+		return nil, e
+	}
+	return &Watch{resp: resp, r: bufio.NewReaderSize(resp.Body, 64<<10), path: req.path}, nil
+}
+
+// Close ends the watch.
+func (w *Watch) Close() { _ = w.resp.Body.Close() }
+
+// Next waits for the next event. Errors: [io.EOF] when the server closed the watch cleanly; [StatusError] for an ERROR event; one that wraps
+// [ErrBadEvent] for an event that cannot be read, after which Next may be called again; else the connection's.
+func (w *Watch) Next() (Event, error) {
+	line, err := w.line()
+	if err != nil {
+		return Event{}, err
+	}
+	var e Event
+	err = object(line, func(key, value []byte) error {
+		switch string(key) {
+		case "type":
+			var err error
+			e.Type, err = unquote(value)
+			return err
+		case "object":
+			e.Object = value
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		return Event{}, fmt.Errorf("%w: watch %s: %w", ErrBadEvent, w.path, err)
+	case e.Type == "ERROR":
+		s := parseStatus(e.Object)
+		s.Verb, s.Path = "WATCH", w.path
+		if s.Code == 0 {
+			s.Code = http.StatusInternalServerError
+		}
+		return Event{}, s
+	case e.Object == nil:
+		return Event{}, fmt.Errorf("%w: watch %s: no object", ErrBadEvent, w.path)
+	}
+	return e, nil
+}
+
+// line reads one event; the API server separates them by newlines and writes none inside.
+func (w *Watch) line() ([]byte, error) {
+	w.buf = w.buf[:0]
+	for {
+		part, err := w.r.ReadSlice('\n')
+		if err == nil && len(w.buf) == 0 {
+			if part = bytes.TrimSpace(part); len(part) == 0 {
+				continue
+			}
+			return part, nil
+		}
+		w.buf = append(w.buf, part...)
+		switch {
+		case len(w.buf) > maxBody:
+			return nil, fmt.Errorf("kube: watch %s: an event is larger than %d bytes", w.path, maxBody)
+		case errors.Is(err, bufio.ErrBufferFull):
+			continue
+		case errors.Is(err, io.EOF) && len(bytes.TrimSpace(w.buf)) > 0:
+			return nil, fmt.Errorf("kube: watch %s: %w", w.path, io.ErrUnexpectedEOF)
+		case errors.Is(err, io.EOF):
+			return nil, io.EOF
+		case err != nil:
+			return nil, fmt.Errorf("kube: watch %s: %w", w.path, err)
+		}
+		if line := bytes.TrimSpace(w.buf); len(line) > 0 {
+			return line, nil
+		}
+		w.buf = w.buf[:0]
+	}
+}

@@ -1,0 +1,160 @@
+package kube
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// StatusError is an error the API server answered with, from an HTTP status or an ERROR event of a watch.
+type StatusError struct {
+	// Verb and Path of the request.
+	Verb, Path string
+	// Code is the HTTP status, Reason the machine-readable reason such as "AlreadyExists", empty when the answer was no Status.
+	Code    int
+	Reason  string
+	Message string
+	// Causes are details.causes.
+	Causes []Cause
+	// RetryAfter is how long the server asks to wait; 0 when it does not say.
+	RetryAfter time.Duration
+}
+
+// Cause is one entry of a Status' details.
+type Cause struct {
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+	Field   string `json:"field"`
+}
+
+// Error implements error.
+func (e *StatusError) Error() string {
+	reason := e.Reason
+	if reason == "" {
+		reason = http.StatusText(e.Code)
+	}
+	return fmt.Sprintf("kube: %s %s: %d %s: %s", e.Verb, e.Path, e.Code, reason, e.Message)
+}
+
+type wireStatus struct {
+	Kind    string `json:"kind"`
+	Code    int    `json:"code"`
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+	Details struct {
+		Causes            []Cause `json:"causes"`
+		RetryAfterSeconds int     `json:"retryAfterSeconds"`
+	} `json:"details"`
+}
+
+func newStatusError(r request, resp *http.Response, body []byte) *StatusError {
+	e := parseStatus(body)
+	e.Verb, e.Path = r.method, r.path
+	if e.Code == 0 {
+		e.Code = resp.StatusCode
+	}
+	if s, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && s > 0 && e.RetryAfter == 0 {
+		e.RetryAfter = time.Duration(s) * time.Second
+	}
+	return e
+}
+
+func parseStatus(body []byte) *StatusError {
+	var w wireStatus
+	if err := json.Unmarshal(body, &w); err != nil || w.Kind != "Status" {
+		const most = 300
+		text := strings.TrimSpace(string(body[:min(len(body), most)]))
+		return &StatusError{Message: text}
+	}
+	return &StatusError{
+		Code: w.Code, Reason: w.Reason, Message: w.Message, Causes: w.Details.Causes,
+		RetryAfter: time.Duration(w.Details.RetryAfterSeconds) * time.Second,
+	}
+}
+
+func status(err error, code int, reasons ...string) bool {
+	e, ok := errors.AsType[*StatusError](err)
+	if !ok {
+		return false
+	}
+	for _, r := range reasons {
+		if e.Reason == r {
+			return true
+		}
+	}
+	return e.Code == code && (e.Reason == "" || len(reasons) == 0)
+}
+
+// IsExpired reports that a resource version or a continue token is too old (410).
+func IsExpired(err error) bool { return status(err, http.StatusGone, "Expired", "Gone") }
+
+// IsTooLargeRV reports that the server has not reached the resource version yet, in any of the three forms it says so (R-06): a
+// typed cause, a Timeout whose cause carries the text, a Timeout whose message carries it.
+func IsTooLargeRV(err error) bool {
+	e, ok := errors.AsType[*StatusError](err)
+	if !ok {
+		return false
+	}
+	const text = "Too large resource version"
+	for _, c := range e.Causes {
+		if c.Reason == "ResourceVersionTooLarge" {
+			return true
+		}
+	}
+	if e.Reason != "Timeout" && e.Code != http.StatusGatewayTimeout {
+		return false
+	}
+	for _, c := range e.Causes {
+		if c.Message == text {
+			return true
+		}
+	}
+	return strings.Contains(e.Message, text)
+}
+
+// IsTooManyRequests reports 429.
+func IsTooManyRequests(err error) bool {
+	return status(err, http.StatusTooManyRequests, "TooManyRequests")
+}
+
+// IsInternal reports 500.
+func IsInternal(err error) bool { return status(err, http.StatusInternalServerError, "InternalError") }
+
+// IsForbidden reports 403.
+func IsForbidden(err error) bool { return status(err, http.StatusForbidden, "Forbidden") }
+
+// IsUnauthorized reports 401.
+func IsUnauthorized(err error) bool { return status(err, http.StatusUnauthorized, "Unauthorized") }
+
+// IsNotFound reports 404: no such object, or no such resource.
+func IsNotFound(err error) bool { return status(err, http.StatusNotFound, "NotFound") }
+
+// IsConflict reports a failed precondition on UID or resource version (409).
+func IsConflict(err error) bool { return status(err, http.StatusConflict, "Conflict") }
+
+// IsAlreadyExists reports a create of a name that exists (409).
+func IsAlreadyExists(err error) bool { return status(err, -1, "AlreadyExists") }
+
+// IsInvalid reports an object the server refuses (422).
+func IsInvalid(err error) bool { return status(err, http.StatusUnprocessableEntity, "Invalid") }
+
+// IsTimeout reports that the server gave up waiting (504), the object may or may not have been written.
+func IsTimeout(err error) bool {
+	return status(err, http.StatusGatewayTimeout, "Timeout", "ServerTimeout")
+}
+
+// IsConnectionRefused reports that nobody listens at the address.
+func IsConnectionRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
+
+// RetryAfter is how long the server asks to wait; 0 when it does not say or err is not its.
+func RetryAfter(err error) time.Duration {
+	if e, ok := errors.AsType[*StatusError](err); ok {
+		return e.RetryAfter
+	}
+	return 0
+}
