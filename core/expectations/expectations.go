@@ -8,46 +8,28 @@
 package expectations
 
 import (
-	"errors"
 	"fmt"
-	"slices"
 	"strings"
+	"time"
 )
 
 // Bounds of a set.
 const (
-	MaxNames   = 4096 // creates and deletes together
+	MaxNames   = 1000 // of creations, and of deletions
 	MaxNameLen = 253
 )
 
-// ErrTooMany is returned when a set would hold more than MaxNames names.
-var ErrTooMany = errors.New("expectations: too many names")
+// Expiry is how long a set holds after it was stored.
+const Expiry = 5 * time.Minute
 
-// Set is what one owner expects. The zero value expects nothing. Names are
-// kept sorted and without duplicates. Times are microseconds since 1970.
+// Set is what one owner expects. The zero value expects nothing. A Set is
+// never changed in place. Times are microseconds since 1970.
 type Set struct {
-	Owner   string   // UID of the owner
-	Creates []string // children whose creation has not been seen
-	Deletes []string // children whose deletion has not been seen
-	Expires int64    // the set is void at or after this time
-}
-
-// Expect adds names to what the owner expects and moves the expiry. A set of
-// another owner, or one that has expired, is replaced.
-func (s Set) Expect(owner string, creates, deletes []string, now, expires int64) (Set, error) {
-	if s.Owner != owner || s.Expired(now) {
-		s = Set{}
-	}
-	n := Set{
-		Owner:   owner,
-		Creates: union(s.Creates, creates),
-		Deletes: union(s.Deletes, deletes),
-		Expires: expires,
-	}
-	if got := len(n.Creates) + len(n.Deletes); got > MaxNames {
-		return s, fmt.Errorf("%w: %d, at most %d", ErrTooMany, got, MaxNames)
-	}
-	return n, nil
+	Owner    string   // UID of the owner
+	Creates  []string // children whose creation has not been seen
+	Deletes  []string // children whose deletion has not been seen
+	Token    uint64   // lease under which the set was stored
+	StoredAt int64    // the set is void Expiry after this time
 }
 
 // Observe removes what was seen. An observation for another owner changes
@@ -65,7 +47,7 @@ func (s Set) Observe(owner string, created, deleted []string) Set {
 func (s Set) Satisfied() bool { return len(s.Creates) == 0 && len(s.Deletes) == 0 }
 
 // Expired says whether the set is void at now.
-func (s Set) Expired(now int64) bool { return s.Expires <= now }
+func (s Set) Expired(now int64) bool { return s.StoredAt+Expiry.Microseconds() <= now }
 
 // Live is the set if it still expects something at now, else nil.
 func (s Set) Live(now int64) *Set {
@@ -75,8 +57,11 @@ func (s Set) Live(now int64) *Set {
 	return &s
 }
 
-// Check names the first name that cannot be stored.
+// Check says what is wrong with names to be stored, if anything.
 func Check(field string, names []string) error {
+	if len(names) > MaxNames {
+		return fmt.Errorf("%s: %d names, at most %d", field, len(names), MaxNames)
+	}
 	for i, n := range names {
 		switch {
 		case n == "":
@@ -88,15 +73,6 @@ func Check(field string, names []string) error {
 		}
 	}
 	return nil
-}
-
-func union(a, b []string) []string {
-	if len(b) == 0 {
-		return a
-	}
-	out := slices.Concat(a, b)
-	slices.Sort(out)
-	return slices.Compact(out)
 }
 
 func minus(a, b []string) []string {

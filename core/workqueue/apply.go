@@ -1,0 +1,210 @@
+package workqueue
+
+import (
+	"cmp"
+
+	"github.com/deltaplane/deltaplane/core/expectations"
+)
+
+var nothing = &More{}
+
+// apply does one operation.
+func (m *Machine) apply(now int64, op *Op, rep *Reply, r *Result) {
+	more := cmp.Or(op.More, nothing)
+	switch op.Kind {
+	case OpAdd:
+		m.add(now, op, more, rep, r)
+	case OpSettle:
+		m.settle(now, op, more, rep, r)
+	case OpExtend:
+		it, st := m.held(op)
+		if rep.Status = st; st == Settled {
+			if until := now + op.For; until > it.deadline != op.Shorten {
+				it.deadline = until
+				m.leases.fix(it)
+			}
+			rep.Deadline = it.deadline
+		}
+	case OpForget:
+		if it := m.items[op.Key]; it != nil {
+			it.failures = 0
+			m.drop(it)
+		}
+	case OpRequeues:
+		if it := m.items[op.Key]; it != nil {
+			rep.Requeues = it.failures
+		}
+	case OpSave:
+		it, st := m.held(op)
+		if rep.Status = st; st == Settled && (len(more.Data) > 0 || it.aux != nil) {
+			it.more().data = more.Data
+			m.drop(it)
+		}
+	case OpExpect:
+		it, st := m.held(op)
+		if rep.Status = st; st == Settled {
+			it.more().expect = expectations.Set{Owner: more.Owner, Creates: more.Creates, Deletes: more.Deletes, Token: op.Token, StoredAt: now}
+			m.settleExpect(now, it)
+		}
+	case OpObserve:
+		if it := m.items[op.Key]; it != nil && it.aux != nil {
+			it.expect = it.expect.Observe(more.Owner, more.Creates, more.Deletes)
+			rep.Expect = it.expect.Live(now)
+			m.settleExpect(now, it)
+		}
+	case OpUnexpect:
+		if it := m.items[op.Key]; it != nil && it.aux != nil {
+			it.expect = expectations.Set{}
+			m.drop(it)
+		}
+	case OpInspect:
+		rep.Item = m.inspect(now, op.Key)
+	case OpClose:
+		m.closed = true
+	case OpOpen:
+		m.closed = false
+	}
+}
+
+// settleExpect drops expectations that expect nothing any more.
+func (m *Machine) settleExpect(now int64, it *item) {
+	if it.expect.Live(now) == nil {
+		it.expect = expectations.Set{}
+	}
+	m.drop(it)
+}
+
+// held checks a token: only the live lease's may change anything.
+func (m *Machine) held(op *Op) (*item, Status) {
+	it := m.items[op.Key]
+	switch {
+	case it == nil:
+		return nil, NotLeased
+	case it.state == Processing || it.state == Dirty:
+		if it.token != op.Token {
+			return it, Lost
+		}
+		return it, Settled
+	case it.state == Ready && it.attempt > 0:
+		return it, Lost
+	}
+	return it, NotLeased
+}
+
+func (m *Machine) add(now int64, op *Op, more *More, rep *Reply, r *Result) {
+	if m.closed {
+		rep.Status = Closed
+		return
+	}
+	it := m.get(op.Key)
+	m.expireBarrier(now, it)
+	if len(more.Barrier) > 0 {
+		a := it.more()
+		merged := a.barrier.Merge(more.Barrier)
+		if len(merged) > MaxMarks {
+			rep.Status = BarrierFull
+			m.drop(it)
+			return
+		}
+		a.barrier = merged
+	}
+	if op.Trace != "" {
+		a := it.more()
+		a.traces = append(a.traces[max(0, len(a.traces)-MaxTraces+1):len(a.traces):len(a.traces)], op.Trace)
+	}
+	delay := op.Delay
+	if op.Limited {
+		delay = m.charge(now, it)
+	}
+	if op.Limited || delay > 0 {
+		r.Retried++
+	}
+	if delay > 0 {
+		m.schedule(it, now+delay, op.Level, op.Last)
+		rep.Status, rep.ReadyAt = Delayed, it.due
+	} else {
+		rep.Status = m.enqueue(now, it, op.Level, r)
+	}
+	rep.Requeues = it.failures
+	m.tidy(now, it)
+}
+
+// charge is one call of the limiter for an item, in microseconds.
+func (m *Machine) charge(now int64, it *item) int64 {
+	d := m.cfg.Limiter.When(it.failures, now, m.tats)
+	it.failures++
+	return min(d, MaxDelay).Microseconds()
+}
+
+func (m *Machine) settle(now int64, op *Op, more *More, rep *Reply, r *Result) {
+	it, st := m.held(op)
+	if rep.Status = st; st != Settled {
+		return
+	}
+	if it.aux != nil || len(more.Wrote) > 0 || more.Reason != "" {
+		a := it.more()
+		a.barrier = a.barrier.Merge(more.Wrote).Above(more.Barrier)
+		if len(a.barrier) > MaxMarks {
+			a.barrier = a.barrier[:MaxMarks]
+		}
+		if more.Reason != "" || op.Outcome == Done || op.Outcome == Forget {
+			a.reason = more.Reason
+		}
+	}
+	level, added, dirty := it.level, it.addedAt, it.state == Dirty
+	if op.Relevel {
+		level = op.Level
+	}
+	m.unlease(it)
+	it.attempt = 0
+
+	bury := op.Outcome == Dead
+	delay := int64(-1) // no second run
+	switch op.Outcome {
+	case Forget:
+		it.failures = 0
+	case Retry:
+		if bury = m.cfg.MaxRetries > 0 && it.failures >= m.cfg.MaxRetries; !bury {
+			delay = m.charge(now, it)
+			r.Retried++
+		}
+	case After:
+		it.failures = 0
+		delay = op.Delay
+		r.Retried++
+	case Release:
+		delay = op.Delay
+	}
+	rep.Requeues = it.failures
+
+	if delay > 0 {
+		m.schedule(it, now+delay, level, false)
+		rep.ReadyAt = it.due
+	}
+	switch {
+	case dirty: // exactly one more run, at the tail
+		rep.Status, rep.ReadyAt = Requeued, now
+		if delay == 0 {
+			level = max(level, it.again)
+		} else {
+			level = it.again
+		}
+		it.addedAt = it.dirtyAt
+		m.push(now, it, level)
+	case delay == 0:
+		rep.ReadyAt = now
+		it.addedAt = now
+		if op.Outcome == Release {
+			it.addedAt = added
+		} else {
+			r.Added++
+		}
+		m.push(now, it, level)
+	case bury:
+		it.state = Buried
+		m.counts.Dead++
+		it.due = 0
+		m.due.remove(it)
+	}
+	m.tidy(now, it)
+}

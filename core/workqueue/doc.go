@@ -1,0 +1,21 @@
+// Package workqueue is client-go's rate-limiting work queue as a pure state
+// machine with leases: every key waits at most once, is held under at most one
+// live token, and runs exactly once more when it was added while held.
+//
+//	           Add                     Turn leases it
+//	idle ───────────────▶ ready ─────────────────────────▶ leased ◀─┐
+//	 ▲  └─AddAfter─▶(due)──▲ ▲                              │  │    │ Extend
+//	 │                       └── lease expired, or settled ─┘  │────┘
+//	 │                           after an Add meanwhile        │
+//	 ├──────────── settled: done, forget, retry (due) ─────────┤
+//	 └─ dead ◀──── settled: dead, or retried too often ────────┘
+//
+// A pending due time is kept beside any other state, as client-go keeps its
+// delaying heap apart. Several operations and the leases they make
+// possible form one [Turn], which is atomic and deterministic: the same turns
+// at the same times give the same outcomes, whatever the engine. [Machine] is
+// the in-memory engine's state and the oracle for every other engine.
+//
+// All times are microseconds since 1970 by the store's clock. A Machine is not
+// safe for concurrent use.
+package workqueue

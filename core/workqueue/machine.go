@@ -1,0 +1,326 @@
+package workqueue
+
+import (
+	"math"
+
+	"github.com/deltaplane/deltaplane/core/expectations"
+)
+
+// item is all that is known of one key. An item about which nothing is known
+// any more is dropped.
+type item struct {
+	key    string
+	state  State // Idle, Ready, Processing, Dirty or Buried
+	level  uint8 // of the place in line, or of the lease
+	again  uint8 // Dirty: level of the next run
+	dueLvl uint8 // level of the pending due time
+
+	attempt  int
+	seq      uint64
+	token    uint64
+	holder   string
+	deadline int64
+	addedAt  int64
+	readyAt  int64
+	dirtyAt  int64
+	due      int64 // pending due time, zero for none
+	failures int
+
+	duePos, leasePos, barrierPos int32
+	*aux
+}
+
+// aux is what few keys have.
+type aux struct {
+	barrier      Barrier
+	barrierUntil int64 // zero: while the key waits or is held
+	traces       []string
+	data         []byte
+	expect       expectations.Set
+	reason       string
+}
+
+// Machine is one queue. Make it with [New].
+type Machine struct {
+	cfg       Config
+	items     map[string]*item
+	ready     [Levels]ring
+	due       timers
+	leases    timers
+	barriers  timers
+	counts    Counts // Delayed is len(due.all)
+	lastToken uint64
+	seq       uint64
+	tats      []float64
+	closed    bool
+}
+
+// New returns an empty queue. The configuration must be valid.
+func New(cfg Config) *Machine {
+	m := &Machine{
+		items:    map[string]*item{},
+		due:      timers{at: func(i *item) int64 { return i.due }, pos: func(i *item) *int32 { return &i.duePos }},
+		leases:   timers{at: func(i *item) int64 { return i.deadline }, pos: func(i *item) *int32 { return &i.leasePos }},
+		barriers: timers{at: func(i *item) int64 { return i.barrierUntil }, pos: func(i *item) *int32 { return &i.barrierPos }},
+	}
+	m.Configure(cfg)
+	return m
+}
+
+// Configure changes the queue while it runs. Buckets start full.
+func (m *Machine) Configure(cfg Config) {
+	m.cfg = cfg.WithDefaults()
+	m.tats = make([]float64, m.cfg.Limiter.Buckets())
+}
+
+// Config is the configuration in force, defaults filled in.
+func (m *Machine) Config() Config { return m.cfg }
+
+// Closed says whether adds are refused.
+func (m *Machine) Closed() bool { return m.closed }
+
+// Turn applies one turn at a time and reports what it did. Time may stand
+// still or step back; tokens grow nevertheless.
+func (m *Machine) Turn(now int64, t *Turn) *Result {
+	r := &Result{Now: now, Replies: make([]Reply, len(t.Ops))}
+	for i := range t.Ops {
+		m.apply(now, &t.Ops[i], &r.Replies[i], r)
+	}
+	m.promote(now, r)
+	m.reclaim(now, r)
+	m.lease(now, t.Takes, r)
+	m.sweep(now)
+	r.Counts = m.Counts()
+	r.NextDue = earliest(m.due.next(), m.leases.next())
+	return r
+}
+
+// Counts is how many keys are in each state.
+func (m *Machine) Counts() Counts {
+	c := m.counts
+	c.Delayed = len(m.due.all)
+	return c
+}
+
+// OldestReady is when the longest waiting ready key became ready, zero when
+// none is ready.
+func (m *Machine) OldestReady() int64 {
+	var oldest int64
+	for l := range m.ready {
+		if it := m.ready[l].oldest(); it != nil {
+			oldest = earliest(oldest, it.readyAt)
+		}
+	}
+	return oldest
+}
+
+func earliest(a, b int64) int64 {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}
+
+func (m *Machine) get(key string) *item {
+	it := m.items[key]
+	if it == nil {
+		it = &item{key: key, duePos: -1, leasePos: -1, barrierPos: -1}
+		m.items[key] = it
+	}
+	return it
+}
+
+func (it *item) more() *aux {
+	if it.aux == nil {
+		it.aux = &aux{}
+	}
+	return it.aux
+}
+
+// tidy drops what is not needed any more of an item that may have become idle,
+// and arms the expiry of its barrier when nothing keeps it.
+func (m *Machine) tidy(now int64, it *item) {
+	if a := it.aux; a != nil {
+		switch {
+		case len(a.barrier) == 0:
+			a.barrier, a.barrierUntil = nil, 0
+			m.barriers.remove(it)
+		case it.state == Idle || it.state == Buried:
+			a.barrierUntil = max(now, it.due) + m.cfg.BarrierRetention.Microseconds()
+			m.barriers.fix(it)
+		default:
+			a.barrierUntil = 0
+			m.barriers.remove(it)
+		}
+	}
+	m.drop(it)
+}
+
+// drop forgets the item if nothing is known of it.
+func (m *Machine) drop(it *item) {
+	if a := it.aux; a != nil && len(a.barrier) == 0 && len(a.traces) == 0 && len(a.data) == 0 && a.reason == "" && a.expect.Owner == "" {
+		it.aux = nil
+	}
+	if it.state == Idle && it.due == 0 && it.failures == 0 && it.aux == nil && m.items[it.key] == it {
+		delete(m.items, it.key)
+	}
+}
+
+// enqueue makes a key wait now, or run once more when it is held.
+func (m *Machine) enqueue(now int64, it *item, level uint8, r *Result) Status {
+	switch it.state {
+	case Processing:
+		it.state, it.again, it.dirtyAt = Dirty, level, now
+		m.counts.Dirty++
+		r.Added++
+		return MarkedDirty
+	case Dirty:
+		it.again = max(it.again, level)
+		return MarkedDirty
+	case Ready:
+		if level > it.level { // P-01: a raised key goes to the tail of its new level
+			it.level = level
+			m.line(it)
+		}
+		return AlreadyQueued
+	case Buried:
+		m.counts.Dead--
+		it.failures = 0
+	}
+	m.expireBarrier(now, it)
+	it.addedAt = now
+	it.attempt = 0
+	r.Added++
+	m.push(now, it, level)
+	return Queued
+}
+
+// push puts an item at the tail of its line.
+func (m *Machine) push(now int64, it *item, level uint8) {
+	it.state, it.level, it.readyAt = Ready, level, now
+	m.counts.Ready++
+	m.line(it)
+}
+
+func (m *Machine) line(it *item) {
+	m.seq++
+	it.seq = m.seq
+	m.ready[it.level].push(place{it, m.seq})
+}
+
+// schedule sets the pending due time: the earliest wins unless last.
+func (m *Machine) schedule(it *item, due int64, level uint8, last bool) {
+	if it.due == 0 || last || due < it.due {
+		if it.due == 0 {
+			it.dueLvl = level
+		}
+		it.due = due
+	}
+	it.dueLvl = max(it.dueLvl, level)
+	m.due.fix(it)
+}
+
+// promote adds the keys whose due time has come.
+func (m *Machine) promote(now int64, r *Result) {
+	for range SweepMax {
+		it := m.due.due(now)
+		if it == nil {
+			return
+		}
+		m.due.remove(it)
+		it.due = 0
+		m.enqueue(now, it, it.dueLvl, r)
+		m.tidy(now, it)
+		r.Promoted++
+	}
+}
+
+// reclaim makes keys whose lease expired wait again, exactly once, uncounted.
+func (m *Machine) reclaim(now int64, r *Result) {
+	for range SweepMax {
+		it := m.leases.due(now)
+		if it == nil {
+			return
+		}
+		level := it.level
+		if it.state == Dirty {
+			level = max(level, it.again)
+		}
+		m.unlease(it)
+		m.push(now, it, level)
+		r.Expired++
+	}
+}
+
+// unlease ends the lease; the caller decides what comes next.
+func (m *Machine) unlease(it *item) {
+	if it.state == Dirty {
+		m.counts.Dirty--
+	}
+	m.counts.Processing--
+	m.leases.remove(it)
+	it.state, it.token, it.holder, it.deadline = Idle, 0, "", 0
+}
+
+// lease hands out ready keys, the highest level first, FIFO inside a level.
+func (m *Machine) lease(now int64, takes []Take, r *Result) {
+	level := Levels - 1
+	for i, t := range takes {
+		for n := 0; n < t.Max; {
+			it := m.ready[level].pop()
+			if it == nil {
+				if level == 0 {
+					return
+				}
+				level--
+				continue
+			}
+			n++
+			r.Leases = append(r.Leases, m.grant(now, it, i, t))
+		}
+	}
+}
+
+func (m *Machine) grant(now int64, it *item, take int, t Take) Lease {
+	lease := t.For
+	if lease == 0 {
+		lease = m.cfg.LeaseFor.Microseconds()
+	}
+	m.lastToken = max(m.lastToken+1, uint64(max(now, 0)))
+	it.state, it.token, it.holder, it.deadline = Processing, m.lastToken, t.Holder, now+lease
+	it.attempt = min(it.attempt+1, math.MaxUint16)
+	m.counts.Ready--
+	m.counts.Processing++
+	m.leases.fix(it)
+	l := Lease{
+		Take: take, Key: it.key, Token: it.token, Deadline: it.deadline,
+		AddedAt: it.addedAt, ReadyAt: it.readyAt, Level: it.level, Attempt: it.attempt, Requeues: it.failures,
+	}
+	if a := it.aux; a != nil {
+		l.Barrier, l.Traces, l.State, l.Expect = a.barrier, a.traces, a.data, a.expect.Live(now)
+		a.traces = nil
+		m.drop(it)
+	}
+	return l
+}
+
+// expireBarrier drops an idle key's barrier whose time is over.
+func (m *Machine) expireBarrier(now int64, it *item) {
+	if a := it.aux; a != nil && a.barrierUntil != 0 && a.barrierUntil <= now {
+		a.barrier, a.barrierUntil = nil, 0
+		m.barriers.remove(it)
+	}
+}
+
+// sweep frees what idle keys kept past its time. It changes nothing that can
+// be seen: readers compare the times themselves.
+func (m *Machine) sweep(now int64) {
+	for range SweepMax {
+		it := m.barriers.due(now)
+		if it == nil {
+			return
+		}
+		m.expireBarrier(now, it)
+		m.drop(it)
+	}
+}

@@ -1,0 +1,173 @@
+package workqueue
+
+import "github.com/deltaplane/deltaplane/core/expectations"
+
+// OpKind says what an [Op] does.
+type OpKind uint8
+
+// The operations of a turn.
+const (
+	OpAdd      OpKind = iota + 1 // Key, Level, Delay, Last, Limited, Barrier, Trace
+	OpSettle                     // Key, Token, Outcome, Delay, Reason, ReadAt, Wrote, Level if Relevel
+	OpExtend                     // Key, Token, For; Shorten
+	OpForget                     // Key
+	OpRequeues                   // Key
+	OpSave                       // Key, Token, Data
+	OpExpect                     // Key, Token, Owner, Creates, Deletes
+	OpObserve                    // Key, Owner, Creates, Deletes; also reads
+	OpUnexpect                   // Key
+	OpInspect                    // Key
+	OpClose
+	OpOpen
+)
+
+// Outcome is how a lease ends.
+type Outcome uint8
+
+// The outcomes of a settlement.
+const (
+	Done    Outcome = iota + 1 // the limiter keeps its memory
+	Forget                     // done, and the limiter forgets
+	Retry                      // done, and added again rate-limited
+	After                      // done and forgotten, and added again after Delay (W-01)
+	Release                    // given back, now or after Delay, uncounted
+	Dead                       // kept aside until somebody adds it
+)
+
+// Op is one operation on one key. Only the fields named beside its kind are
+// read. Durations are in microseconds.
+type Op struct {
+	Kind    OpKind
+	Outcome Outcome
+	Level   uint8
+	Relevel bool // Level replaces the level of the lease
+	Last    bool // the last due time wins, not the earliest
+	Limited bool // the delay is the limiter's
+	Shorten bool // extend: the earlier deadline wins
+	Key     string
+	Token   uint64
+	Delay   int64
+	For     int64
+	Trace   string
+	More    *More // nil when nothing of it is set
+}
+
+// More is what few operations carry.
+type More struct {
+	Barrier          Barrier // add: required; settle: what the worker read at
+	Wrote            Barrier
+	Reason           string
+	Data             []byte
+	Owner            string
+	Creates, Deletes []string
+}
+
+// Status is what an operation did.
+type Status uint8
+
+// The statuses of a reply.
+const (
+	OK            Status = iota // done as asked
+	Queued                      // add: waits now
+	AlreadyQueued               // add: waited already
+	MarkedDirty                 // add: held, runs once more
+	Delayed                     // add: waits from ReadyAt on
+	Closed                      // add: the queue is closed, nothing changed
+	BarrierFull                 // add: more than MaxMarks collections, nothing changed
+	Settled                     // token: the lease was live and the operation applied
+	Requeued                    // settle: ended, and waits again because it was added meanwhile
+	Lost                        // token: stale, nothing changed
+	NotLeased                   // token: nobody holds the key, nothing changed
+)
+
+// Reply is the outcome of one [Op].
+type Reply struct {
+	Status   Status
+	Requeues int
+	ReadyAt  int64 // add: Delayed; settle: when a retried key becomes ready
+	Deadline int64 // extend
+	Expect   *expectations.Set
+	Item     *Item
+}
+
+// Take asks for leases for one holder.
+type Take struct {
+	Holder string
+	Max    int
+	For    int64 // lease time in microseconds; zero means the queue's
+}
+
+// Turn is one atomic step: the operations in order, then keys whose due time
+// has come, then leases that expired, then leases in the order of Takes.
+type Turn struct {
+	Ops   []Op
+	Takes []Take
+}
+
+// Lease is the right to process a key until Deadline.
+type Lease struct {
+	Take     int // index of the Take it answers
+	Key      string
+	Token    uint64
+	Deadline int64
+	AddedAt  int64
+	ReadyAt  int64
+	Level    uint8
+	Attempt  int
+	Requeues int
+	Barrier  Barrier
+	Traces   []string
+	State    []byte
+	Expect   *expectations.Set
+}
+
+// Counts is how many keys are in each state.
+type Counts struct {
+	Ready, Delayed, Processing, Dirty, Dead int
+}
+
+// Result is what a turn did.
+type Result struct {
+	Now     int64 // the store's clock
+	Replies []Reply
+	Leases  []Lease
+	// NextDue is when the next key falls due or the next lease expires; zero
+	// when nothing waits for time. It may lie in the past when a turn had more
+	// to move than SweepMax.
+	NextDue int64
+	Counts  Counts
+	// What happened in the turn.
+	Added, Retried, Promoted, Expired int
+}
+
+// State is where a key stands.
+type State uint8
+
+// The states of a key.
+const (
+	Idle State = iota
+	Ready
+	Waiting // for its due time only
+	Processing
+	Dirty
+	Buried // dead
+)
+
+// Item is everything known about one key.
+type Item struct {
+	Key          string
+	State        State
+	Token        uint64 // of the present lease
+	Holder       string
+	Deadline     int64
+	Requeues     int
+	Attempt      int
+	Level        uint8
+	AddedAt      int64
+	ReadyAt      int64
+	DelayedUntil int64
+	Barrier      Barrier
+	StateBytes   int
+	Expect       *expectations.Set
+	Reason       string
+}

@@ -1,0 +1,79 @@
+// Package engine is what the queue service asks of a store: whole turns of
+// core/workqueue, applied atomically to one queue at a time.
+//
+// There are two implementations, memory and redis; the suite in enginetest
+// holds both to the same rules.
+package engine
+
+import (
+	"context"
+	"errors"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+)
+
+// Errors an engine returns. They match with errors.Is.
+var (
+	// ErrNoQueue: the queue does not exist.
+	ErrNoQueue = errors.New("queue: no such queue")
+	// ErrPartitions: the partition count of an existing queue cannot change.
+	ErrPartitions = errors.New("queue: the partition count is fixed when a queue is created")
+	// ErrUnavailable: the store cannot be reached or refuses to write; nothing was applied.
+	ErrUnavailable = errors.New("queue: store unavailable")
+	// ErrUnknown: the store did not answer in time; the turn may have been applied.
+	ErrUnknown = errors.New("queue: store did not answer, the outcome is unknown")
+	// ErrFull: the store is out of memory; nothing was applied.
+	ErrFull = errors.New("queue: store is full")
+	// ErrDenied: the store refuses the service's credentials or commands.
+	ErrDenied = errors.New("queue: store denies access")
+	// ErrEviction: the store may drop keys on its own, which would break exclusion.
+	ErrEviction = errors.New("queue: store evicts keys")
+)
+
+// Engine stores queues. It is safe for concurrent use.
+type Engine interface {
+	// Kind is "memory" or "redis".
+	Kind() string
+	// Generation names the data and the run of the store. When it changes, adds
+	// may have been lost and every key must be added again. It is empty until
+	// the store has been reached.
+	Generation() string
+	// Configure creates a queue or changes it while it runs; it replaces the
+	// configuration whole. Errors: ErrPartitions, and any store error.
+	Configure(ctx context.Context, name string, cfg workqueue.Config) (q Queue, created bool, err error)
+	// Open finds an existing queue. Errors: ErrNoQueue, and any store error.
+	Open(ctx context.Context, name string) (Queue, error)
+	// Names lists the queues that exist, sorted.
+	Names(ctx context.Context) ([]string, error)
+	// Wakes calls wake with the name of a queue in which another replica made
+	// keys ready, or with "" when any queue may have changed, until ctx ends.
+	Wakes(ctx context.Context, wake func(queue string)) error
+	// Check reaches the store and reports what makes it unfit.
+	Check(ctx context.Context) error
+	// Close releases what the engine holds. No call may follow.
+	Close() error
+}
+
+// Queue is one queue of an [Engine]. Turns of one Queue value must not overlap;
+// everything else is safe for concurrent use.
+type Queue interface {
+	// Config is the configuration in force as last seen.
+	Config() workqueue.Config
+	// Turn applies one turn. After an error matching ErrUnknown it may or may
+	// not have been applied; after any other error it was not. A queue whose
+	// data was lost answers ErrNoQueue.
+	Turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Result, error)
+	// Status counts keys without changing anything.
+	Status(ctx context.Context) (Status, error)
+	// Items is a page of keys in a state (Idle: any) and the cursor of the next
+	// one, empty at the end. A page may hold fewer keys than limit, or more.
+	Items(ctx context.Context, state workqueue.State, cursor string, limit int) ([]workqueue.Item, string, error)
+}
+
+// Status is what a queue holds.
+type Status struct {
+	Counts      workqueue.Counts
+	Closed      bool
+	OldestReady int64 // microseconds since 1970; zero when nothing is ready
+	Now         int64 // the store's clock
+}

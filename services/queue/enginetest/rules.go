@@ -1,0 +1,298 @@
+package enginetest
+
+import (
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+)
+
+var addRules = map[string]func(*env){
+	"Q-01: a key waits once however often it is added": func(e *env) {
+		e.adds(workqueue.Queued, "foo", "bar")
+		e.adds(workqueue.AlreadyQueued, "foo", "foo")
+		e.counts(workqueue.Counts{Ready: 2})
+		e.keys("foo", "bar")
+	},
+	"Q-02: N adds during processing make exactly one more run": func(e *env) {
+		e.adds(workqueue.Queued, "foo")
+		l := e.one("foo")
+		e.adds(workqueue.MarkedDirty, "foo", "foo", "foo")
+		e.none() // never two holders
+		e.counts(workqueue.Counts{Processing: 1, Dirty: 1})
+		e.end(l, workqueue.Done, workqueue.Requeued)
+		l2 := e.one("foo")
+		if l2.Token <= l.Token {
+			e.Errorf("token %d after %d, must grow", l2.Token, l.Token)
+		}
+		e.end(l2, workqueue.Done, workqueue.Settled)
+		e.none()
+		e.counts(workqueue.Counts{})
+	},
+	"Q-02: a key dirty while held comes back at the tail": func(e *env) {
+		e.adds(workqueue.Queued, "foo")
+		l := e.one("foo")
+		e.adds(workqueue.MarkedDirty, "foo")
+		e.adds(workqueue.Queued, "bar")
+		e.end(l, workqueue.Done, workqueue.Requeued)
+		e.keys("bar", "foo")
+	},
+	"Q-06: Len counts neither held nor dirty keys": func(e *env) {
+		e.adds(workqueue.Queued, "a", "b", "c")
+		l := e.one("a")
+		e.adds(workqueue.MarkedDirty, "a")
+		e.counts(workqueue.Counts{Ready: 2, Processing: 1, Dirty: 1})
+		e.end(l, workqueue.Done, workqueue.Requeued)
+		e.counts(workqueue.Counts{Ready: 3})
+	},
+	"Q-04: a closed queue refuses adds and is worked off": func(e *env) {
+		e.adds(workqueue.Queued, "a", "b")
+		l := e.one("a")
+		e.adds(workqueue.MarkedDirty, "a")
+		e.do(workqueue.Op{Kind: workqueue.OpClose})
+		e.adds(workqueue.Closed, "c")
+		if got := e.do(addAfter("c", time.Second)); got.Status != workqueue.Closed {
+			e.Errorf("AddAfter: status %d, want Closed", got.Status)
+		}
+		e.end(l, workqueue.Done, workqueue.Requeued) // dirty at shutdown still comes back
+		e.keys("b", "a")
+		if st, err := e.q.Status(e.Context()); err != nil || !st.Closed {
+			e.Errorf("Status = %+v, %v, want closed", st, err)
+		}
+		e.do(workqueue.Op{Kind: workqueue.OpOpen})
+		e.adds(workqueue.Queued, "c")
+	},
+	"P-01: higher priority first, FIFO inside one": func(e *env) {
+		for _, op := range []workqueue.Op{addP("low", -4), addP("a", 0), addP("top", 3), addP("b", 0), addP("mid", 1)} {
+			e.do(op)
+		}
+		e.keys("top", "mid", "a", "b", "low")
+	},
+	"P-01: a duplicate keeps the higher priority and goes to its tail": func(e *env) {
+		for _, op := range []workqueue.Op{addP("foo", 0), addP("bar", 1), addP("foo", 1), addP("bar", -1)} {
+			e.do(op)
+		}
+		e.keys("bar", "foo")
+	},
+	"P-01: a place given up is skipped once, not twice": func(e *env) {
+		e.do(addP("foo", 0))
+		e.do(addP("foo", 1)) // leaves a place at 0
+		l := e.one("foo")
+		e.end(l, workqueue.Forget, workqueue.Settled)
+		e.do(addP("other", 0))
+		e.do(addP("foo", 0)) // behind other
+		e.counts(workqueue.Counts{Ready: 2})
+		e.keys("other", "foo")
+		e.none()
+	},
+	"P-01: a raise inside one turn is not leased twice": func(e *env) {
+		r := e.turn(workqueue.Turn{
+			Ops:   []workqueue.Op{addP("foo", 0), addP("foo", 2), addP("bar", 0), addP("foo", 0)},
+			Takes: []workqueue.Take{{Holder: "a", Max: 1}, {Holder: "b", Max: 5}},
+		})
+		if diff := cmp.Diff(names(r.Leases), []string{"foo", "bar"}); diff != "" {
+			e.Errorf("leased (-got +want):\n%s", diff)
+		}
+		if r.Leases[0].Take != 0 || r.Leases[1].Take != 1 {
+			e.Errorf("takes %d and %d, want 0 and 1", r.Leases[0].Take, r.Leases[1].Take)
+		}
+		e.none()
+	},
+	"a retry keeps its priority, or takes the one given (P-07)": func(e *env) {
+		e.do(addP("a", 2))
+		l := e.one("a")
+		e.end(l, workqueue.Release, workqueue.Settled)
+		l = e.one("a")
+		if l.Level != workqueue.Level(2) {
+			e.Errorf("level %d, want that of priority 2", l.Level)
+		}
+		op := settle(l, workqueue.Release)
+		op.Relevel, op.Level = true, workqueue.Level(-3)
+		e.do(op)
+		if l = e.one("a"); l.Level != workqueue.Level(-3) {
+			e.Errorf("level %d, want that of priority -3", l.Level)
+		}
+	},
+}
+
+var leaseRules = map[string]func(*env){
+	"an expired lease makes the key wait again exactly once": func(e *env) {
+		e.adds(workqueue.Queued, "a")
+		l := e.one("a")
+		e.adds(workqueue.MarkedDirty, "a")
+		e.advance(31 * time.Second)
+		r := e.turn(workqueue.Turn{})
+		if r.Expired != 1 || r.Counts != (workqueue.Counts{Ready: 1}) {
+			e.Fatalf("expired %d, counts %+v", r.Expired, r.Counts)
+		}
+		l2 := e.one("a")
+		if l2.Token <= l.Token || l2.Attempt != 2 || l2.Requeues != 0 {
+			e.Errorf("lease %+v: want a higher token, attempt 2, no failure counted", l2)
+		}
+		e.end(l2, workqueue.Done, workqueue.Settled)
+		e.none()
+	},
+	"a stale token changes nothing": func(e *env) {
+		e.adds(workqueue.Queued, "a")
+		l := e.one("a")
+		e.advance(31 * time.Second)
+		e.turn(workqueue.Turn{})
+		e.end(l, workqueue.Done, workqueue.Lost) // waits again
+		l2 := e.one("a")
+		for _, o := range []workqueue.Outcome{workqueue.Done, workqueue.Forget, workqueue.Retry, workqueue.After, workqueue.Release, workqueue.Dead} {
+			e.end(l, o, workqueue.Lost)
+		}
+		for _, k := range []workqueue.OpKind{workqueue.OpExtend, workqueue.OpSave, workqueue.OpExpect} {
+			op := workqueue.Op{Kind: k, Key: "a", Token: l.Token, For: 1e6, More: &workqueue.More{Data: []byte("x"), Owner: "u", Creates: []string{"c"}}}
+			if got := e.do(op); got.Status != workqueue.Lost {
+				e.Errorf("kind %d: status %d, want Lost", k, got.Status)
+			}
+		}
+		e.end(l2, workqueue.Done, workqueue.Settled)
+		e.end(l2, workqueue.Done, workqueue.NotLeased)
+	},
+	"Q-03 fixed: settling a key nobody holds is refused": func(e *env) {
+		e.adds(workqueue.Queued, "a")
+		e.end(workqueue.Lease{Key: "a", Token: 1}, workqueue.Done, workqueue.NotLeased)
+		e.end(workqueue.Lease{Key: "never", Token: 1}, workqueue.Retry, workqueue.NotLeased)
+		e.keys("a")
+	},
+	"extending keeps the lease, shortening ends it sooner": func(e *env) {
+		e.adds(workqueue.Queued, "a")
+		l := e.one("a")
+		ext := workqueue.Op{Kind: workqueue.OpExtend, Key: "a", Token: l.Token, For: (30 * time.Second).Microseconds()}
+		for range 3 {
+			e.advance(20 * time.Second)
+			if got := e.do(ext); got.Status != workqueue.Settled || got.Deadline <= l.Deadline {
+				e.Fatalf("extend = %+v", got)
+			}
+		}
+		e.none()
+		was := e.do(ext).Deadline
+		shorter := ext
+		shorter.For = time.Second.Microseconds()
+		if got := e.do(shorter); got.Deadline < was-1e6 { // extending never shortens
+			e.Errorf("extend by 1 s moved the deadline back: %d, was %d", got.Deadline, was)
+		}
+		shorter.Shorten = true
+		if got := e.do(shorter); got.Deadline >= was {
+			e.Errorf("shorten left the deadline at %d, was %d", got.Deadline, was)
+		}
+		e.advance(1100 * time.Millisecond)
+		e.turn(workqueue.Turn{})
+		if got := e.do(ext); got.Status != workqueue.Lost {
+			e.Errorf("extend after expiry: status %d, want Lost", got.Status)
+		}
+		e.one("a")
+	},
+	"a worker may ask for its own lease time": func(e *env) {
+		e.adds(workqueue.Queued, "a")
+		r := e.turn(workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: 1, For: 2e6}}})
+		if got := r.Leases[0].Deadline - r.Now; got != 2e6 {
+			e.Errorf("lease of %d us, want 2 s", got)
+		}
+		if r.NextDue != r.Leases[0].Deadline {
+			e.Errorf("next due %d, want the deadline %d", r.NextDue, r.Leases[0].Deadline)
+		}
+	},
+	"tokens grow although many are given in one microsecond": func(e *env) {
+		for i := range 100 {
+			e.do(add("k" + string(rune('a'+i%26)) + string(rune('a'+i/26))))
+		}
+		last := uint64(0)
+		for _, l := range e.get(1000) {
+			if l.Token <= last {
+				e.Fatalf("token %d after %d", l.Token, last)
+			}
+			last = l.Token
+		}
+	},
+}
+
+var timeRules = map[string]func(*env){
+	"Q-07: a delay of zero or less is an add": func(e *env) {
+		if got := e.do(addAfter("a", 0)); got.Status != workqueue.Queued {
+			e.Errorf("status %d, want Queued", got.Status)
+		}
+		if got := e.do(addAfter("b", -time.Second)); got.Status != workqueue.Queued {
+			e.Errorf("status %d, want Queued", got.Status)
+		}
+		e.keys("a", "b")
+	},
+	"Q-07: a delayed key comes when due, once": func(e *env) {
+		if got := e.do(addAfter("foo", 5*time.Second)); got.Status != workqueue.Delayed {
+			e.Fatalf("status %d, want Delayed", got.Status)
+		}
+		e.none()
+		e.counts(workqueue.Counts{Delayed: 1})
+		e.advance(5100 * time.Millisecond)
+		l := e.one("foo")
+		e.end(l, workqueue.Done, workqueue.Settled)
+		e.advance(20 * time.Second)
+		e.none()
+	},
+	"Q-07: the earliest due time wins, either way round (TestDeduping)": func(e *env) {
+		e.do(addAfter("a", 50*time.Second))
+		first := e.do(addAfter("a", 70*time.Second)).ReadyAt
+		e.do(addAfter("b", 50*time.Second))
+		second := e.do(addAfter("b", 30*time.Second)).ReadyAt
+		if first <= second {
+			e.Errorf("due %d and %d", first, second)
+		}
+		e.advance(31 * time.Second)
+		e.keys("b")
+		e.advance(20 * time.Second)
+		e.keys("a")
+	},
+	"the last due time wins when asked (kubelet)": func(e *env) {
+		e.do(addAfter("a", 10*time.Second))
+		op := addAfter("a", 60*time.Second)
+		op.Last = true
+		e.do(op)
+		e.advance(30 * time.Second)
+		e.none()
+		e.advance(31 * time.Second)
+		e.keys("a")
+	},
+	"Q-07: keys come in the order of their due times (TestCopyShifting)": func(e *env) {
+		e.do(addAfter("first", time.Second))
+		e.do(addAfter("second", 500*time.Millisecond))
+		e.do(addAfter("third", 250*time.Millisecond))
+		e.advance(2 * time.Second)
+		e.keys("third", "second", "first")
+	},
+	"Q-08: a pending delay is not cancelled by an add, a forget or a settlement": func(e *env) {
+		e.do(addAfter("a", 5*time.Second))
+		e.adds(workqueue.Queued, "a")
+		l := e.one("a")
+		e.do(workqueue.Op{Kind: workqueue.OpForget, Key: "a"})
+		e.end(l, workqueue.Forget, workqueue.Settled)
+		e.counts(workqueue.Counts{Delayed: 1})
+		e.advance(6 * time.Second)
+		e.keys("a")
+	},
+	"a delay that fires while the key is held makes it dirty": func(e *env) {
+		e.do(addAfter("a", 5*time.Second))
+		e.adds(workqueue.Queued, "a")
+		l := e.one("a")
+		e.advance(6 * time.Second)
+		e.counts(workqueue.Counts{Processing: 1, Dirty: 1})
+		e.end(l, workqueue.Done, workqueue.Requeued)
+		e.keys("a")
+	},
+	"a delayed key keeps its priority": func(e *env) {
+		op := addP("late", 3)
+		op.Delay = 1e6
+		e.do(op)
+		e.adds(workqueue.Queued, "a")
+		e.advance(2 * time.Second)
+		e.keys("late", "a")
+	},
+	"the next due time is the earliest of delays and leases": func(e *env) {
+		d := e.do(addAfter("a", 5*time.Second)).ReadyAt
+		if got := e.turn(workqueue.Turn{}).NextDue; got != d {
+			e.Errorf("next due %d, want %d", got, d)
+		}
+	},
+}

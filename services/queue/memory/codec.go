@@ -1,0 +1,189 @@
+package memory
+
+import (
+	"encoding/binary"
+	"errors"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+)
+
+// A turn in the log: time, takes, operations; numbers as varints, strings with
+// their length in front.
+
+const (
+	bitRelevel = 1 << iota
+	bitLast
+	bitLimited
+	bitShorten
+	bitMore
+)
+
+func appendTurn(b []byte, now int64, t *workqueue.Turn) []byte {
+	b = binary.AppendVarint(b, now)
+	b = binary.AppendUvarint(b, uint64(len(t.Takes)))
+	for _, k := range t.Takes {
+		b = appendString(b, k.Holder)
+		b = binary.AppendVarint(b, int64(k.Max))
+		b = binary.AppendVarint(b, k.For)
+	}
+	b = binary.AppendUvarint(b, uint64(len(t.Ops)))
+	for i := range t.Ops {
+		b = appendOp(b, &t.Ops[i])
+	}
+	return b
+}
+
+func appendOp(b []byte, op *workqueue.Op) []byte {
+	bits := bit(op.Relevel, bitRelevel) | bit(op.Last, bitLast) | bit(op.Limited, bitLimited) |
+		bit(op.Shorten, bitShorten) | bit(op.More != nil, bitMore)
+	b = append(b, byte(op.Kind), byte(op.Outcome), op.Level, bits)
+	b = appendString(b, op.Key)
+	b = binary.AppendUvarint(b, op.Token)
+	b = binary.AppendVarint(b, op.Delay)
+	b = binary.AppendVarint(b, op.For)
+	b = appendString(b, op.Trace)
+	if m := op.More; m != nil {
+		b = appendMarks(b, m.Barrier)
+		b = appendMarks(b, m.Wrote)
+		b = appendString(b, m.Reason)
+		b = appendString(b, string(m.Data))
+		b = appendString(b, m.Owner)
+		b = appendStrings(b, m.Creates)
+		b = appendStrings(b, m.Deletes)
+	}
+	return b
+}
+
+func bit(set bool, b byte) byte {
+	if set {
+		return b
+	}
+	return 0
+}
+
+func appendString(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+func appendStrings(b []byte, all []string) []byte {
+	b = binary.AppendUvarint(b, uint64(len(all)))
+	for _, s := range all {
+		b = appendString(b, s)
+	}
+	return b
+}
+
+func appendMarks(b []byte, all []workqueue.Mark) []byte {
+	b = binary.AppendUvarint(b, uint64(len(all)))
+	for _, m := range all {
+		b = appendString(b, m.Collection)
+		b = binary.AppendUvarint(b, m.Epoch)
+		b = appendString(b, m.RV)
+	}
+	return b
+}
+
+var errTurn = errors.New("queue log: a turn cannot be read")
+
+// decoder reads what append wrote; after a fault everything is zero.
+type decoder struct {
+	b   []byte
+	bad bool
+}
+
+func decodeTurn(b []byte) (int64, *workqueue.Turn, error) {
+	d := &decoder{b: b}
+	now := d.int()
+	t := &workqueue.Turn{}
+	for range d.len() {
+		t.Takes = append(t.Takes, workqueue.Take{Holder: d.string(), Max: int(d.int()), For: d.int()})
+	}
+	for range d.len() {
+		t.Ops = append(t.Ops, d.op())
+	}
+	if d.bad || len(d.b) > 0 {
+		return 0, nil, errTurn
+	}
+	return now, t, nil
+}
+
+func (d *decoder) op() workqueue.Op {
+	head := d.take(4)
+	if d.bad {
+		return workqueue.Op{}
+	}
+	op := workqueue.Op{Kind: workqueue.OpKind(head[0]), Outcome: workqueue.Outcome(head[1]), Level: head[2]}
+	bits := head[3]
+	op.Relevel, op.Last, op.Limited, op.Shorten = bits&bitRelevel != 0, bits&bitLast != 0, bits&bitLimited != 0, bits&bitShorten != 0
+	if op.Level >= workqueue.Levels {
+		d.bad = true
+	}
+	op.Key, op.Token, op.Delay, op.For, op.Trace = d.string(), d.uint(), d.int(), d.int(), d.string()
+	if bits&bitMore != 0 {
+		m := &workqueue.More{Barrier: d.marks(), Wrote: d.marks(), Reason: d.string()}
+		if s := d.string(); s != "" {
+			m.Data = []byte(s)
+		}
+		m.Owner, m.Creates, m.Deletes = d.string(), d.strings(), d.strings()
+		op.More = m
+	}
+	return op
+}
+
+func (d *decoder) take(n int) []byte {
+	if n < 0 || n > len(d.b) {
+		d.bad, d.b = true, nil
+		return nil
+	}
+	s := d.b[:n]
+	d.b = d.b[n:]
+	return s
+}
+
+func (d *decoder) uint() uint64 {
+	v, n := binary.Uvarint(d.b)
+	if n <= 0 {
+		d.bad, d.b = true, nil
+		return 0
+	}
+	d.b = d.b[n:]
+	return v
+}
+
+func (d *decoder) int() int64 {
+	v, n := binary.Varint(d.b)
+	if n <= 0 {
+		d.bad, d.b = true, nil
+		return 0
+	}
+	d.b = d.b[n:]
+	return v
+}
+
+// len reads a count; every element takes at least a byte.
+func (d *decoder) len() int {
+	n := d.uint()
+	if n > uint64(len(d.b)) {
+		d.bad, d.b = true, nil
+		return 0
+	}
+	return int(n)
+}
+
+func (d *decoder) string() string { return string(d.take(d.len())) }
+
+func (d *decoder) strings() []string {
+	var out []string
+	for range d.len() {
+		out = append(out, d.string())
+	}
+	return out
+}
+
+func (d *decoder) marks() workqueue.Barrier {
+	var out workqueue.Barrier
+	for range d.len() {
+		out = append(out, workqueue.Mark{Collection: d.string(), Epoch: d.uint(), RV: d.string()})
+	}
+	return out
+}

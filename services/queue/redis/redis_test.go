@@ -1,0 +1,58 @@
+package redis_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/deltaplane/deltaplane/internal/embedded"
+	"github.com/deltaplane/deltaplane/services/queue/enginetest"
+	"github.com/deltaplane/deltaplane/services/queue/redis"
+)
+
+func start(t *testing.T, args ...string) *embedded.Redis {
+	t.Helper()
+	srv, err := embedded.StartRedisWith(t.Context(), embedded.RedisConfig{Dir: filepath.Join(t.TempDir(), "redis"), Args: args})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(srv.Stop)
+	return srv
+}
+
+func open(t *testing.T, srv *embedded.Redis) (*redis.Engine, enginetest.Fixture) {
+	t.Helper()
+	var skew atomic.Int64
+	e, err := redis.New(redis.Config{URL: srv.URL(), Skew: func() time.Duration { return time.Duration(skew.Load()) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = e.Close() })
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := e.Check(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return e, enginetest.Fixture{Engine: e, Advance: func(d time.Duration) { skew.Add(int64(d)) }}
+}
+
+func TestEngine(t *testing.T) {
+	t.Parallel()
+	enginetest.Run(t, func(t *testing.T) enginetest.Fixture {
+		_, fx := open(t, start(t))
+		return fx
+	})
+}
+
+func TestRandomHistoriesMatchTheOracle(t *testing.T) {
+	t.Parallel()
+	ops := 20_000
+	if os.Getenv("DELTAPLANE_SOAK") != "" {
+		ops = 2_000_000
+	}
+	_, fx := open(t, start(t))
+	enginetest.Model(t, fx, uint64(time.Now().UnixNano()), ops)
+}
