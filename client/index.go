@@ -145,27 +145,40 @@ func (x *Index) list(ctx context.Context, collection string, o ListOptions) ([]O
 // whole need not be of one revision. It ends after an error.
 func (x *Index) All(ctx context.Context, collection string, o ListOptions) iter.Seq2[Object, error] {
 	return func(yield func(Object, error) bool) {
-		gone := 0
-		for token := ""; ; {
-			resp, err := x.page(ctx, collection, o, token)
-			if next := rpc.Info(err).GetMetadata()["page_token"]; next != "" && rpc.Reason(err) == "SNAPSHOT_GONE" && gone < 5 {
-				token = next
-				gone++
-				continue
-			}
-			if err != nil {
-				yield(Object{}, wrap(err, "list %s", collection))
-				return
-			}
-			gone = 0
-			for _, obj := range resp.GetObjects() {
-				if !yield(fromObject(obj), nil) {
-					return
+		err := x.pages(ctx, collection, o, func(objs []Object, _ Revision) error {
+			for _, obj := range objs {
+				if !yield(obj, nil) {
+					return errEnough
 				}
 			}
-			if token = resp.GetNextPageToken(); token == "" {
-				return
-			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, errEnough) {
+			yield(Object{}, err)
+		}
+	}
+}
+
+var errEnough = errors.New("client: enough")
+
+func (x *Index) pages(ctx context.Context, collection string, o ListOptions, visit func([]Object, Revision) error) error {
+	gone := 0
+	for token := ""; ; {
+		resp, err := x.page(ctx, collection, o, token)
+		if next := rpc.Info(err).GetMetadata()["page_token"]; next != "" && rpc.Reason(err) == "SNAPSHOT_GONE" && gone < 5 {
+			token = next
+			gone++
+			continue
+		}
+		if err != nil {
+			return wrap(err, "list %s", collection)
+		}
+		gone = 0
+		if err := visit(fromObjects(resp.GetObjects()), fromRevision(resp.GetRevision())); err != nil {
+			return err
+		}
+		if token = resp.GetNextPageToken(); token == "" {
+			return nil
 		}
 	}
 }

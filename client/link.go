@@ -257,7 +257,7 @@ func (w *Worker) extend(l *link) {
 	now := time.Now()
 	batch := &queuev1.ExtendBatch{}
 	w.mu.Lock()
-	all := true
+	all := now.After(w.nameUntil)
 	for _, t := range w.tasks {
 		all = all && !w.overdue(t, now)
 	}

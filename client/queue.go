@@ -192,7 +192,10 @@ func (q *Queue) SaveState(ctx context.Context, key string, token uint64, state [
 type Expectations struct {
 	OwnerUID             string
 	Creations, Deletions []string
-	StoredAt             time.Time
+	// Token is the lease they were stored under, and StoredAt when; Expect sets
+	// both by itself.
+	Token    uint64
+	StoredAt time.Time
 }
 
 // Expect stores the names of children about to be created or deleted, before
@@ -235,7 +238,7 @@ func fromExpectations(e *queuev1.Expectations) *Expectations {
 	if e == nil || len(e.GetCreations())+len(e.GetDeletions()) == 0 {
 		return nil
 	}
-	return &Expectations{OwnerUID: e.GetOwnerUid(), Creations: e.GetCreations(), Deletions: e.GetDeletions(), StoredAt: e.GetStoredAt().AsTime()}
+	return &Expectations{OwnerUID: e.GetOwnerUid(), Creations: e.GetCreations(), Deletions: e.GetDeletions(), Token: e.GetToken(), StoredAt: e.GetStoredAt().AsTime()}
 }
 
 func held(status queuev1.SettleStatus, key string) error {

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 	"unicode/utf8"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
-	"google.golang.org/protobuf/types/known/durationpb"
 )
 
 // A Reconciler brings the world to what a key asks for. It is called by several
@@ -60,6 +62,31 @@ type Item struct {
 	Expectations *Expectations
 	// Traces are the traceparents of what caused it, newest last, at most 8.
 	Traces []string
+
+	lease *task
+	mu    *sync.Mutex // guards lease.ends
+}
+
+// Deadline is when the reconcile's context will end by this process's own clock,
+// a margin before the lease does, unless the lease is extended until then. It
+// moves as that happens.
+func (i Item) Deadline() time.Time {
+	if i.lease == nil {
+		return time.Time{}
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.lease.ends
+}
+
+// Alive is nil while the lease holds by this process's own clock, and wraps
+// [ErrLeaseLost] from then on. Asked right before a write it is surer than the
+// context, which ends only when this process runs: after a pause it may be late.
+func (i Item) Alive() error {
+	if i.lease == nil || i.lease.ctx.Err() == nil && time.Now().Before(i.Deadline()) {
+		return nil
+	}
+	return fmt.Errorf("%w: %s", ErrLeaseLost, i.Key)
 }
 
 // AtLeast is the least revision that a read of the collection must be of; zero
@@ -91,6 +118,9 @@ const (
 	OutcomeRelease
 	// OutcomeDead: kept aside, with Result.Reason, until somebody adds the key.
 	OutcomeDead
+	// OutcomeAbandon: not settled at all. The lease runs out, and the next holder
+	// sees by Item.Attempt that this one did not say what it did.
+	OutcomeAbandon
 )
 
 var outcomes = map[Outcome]struct {
@@ -103,6 +133,7 @@ var outcomes = map[Outcome]struct {
 	OutcomeAfter:       {"after", queuev1.Outcome_OUTCOME_RETRY_AFTER},
 	OutcomeRelease:     {"release", queuev1.Outcome_OUTCOME_RELEASE},
 	OutcomeDead:        {"dead", queuev1.Outcome_OUTCOME_DEAD},
+	OutcomeAbandon:     {"abandon", queuev1.Outcome_OUTCOME_UNSPECIFIED},
 }
 
 // String is the outcome as a metric's label: "forget", "rate_limited".

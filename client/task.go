@@ -50,6 +50,7 @@ func (w *Worker) assign(l *link, leases []*queuev1.Lease) {
 		left := lease.GetRemaining().AsDuration() - w.margin()
 		t.ends = now.Add(left)
 		t.timer = time.AfterFunc(left, func() { w.expire(t) })
+		t.item.lease, t.item.mu = t, &w.mu
 		w.tasks[t.id] = t
 		w.ready = append(w.ready, t)
 	}
@@ -214,12 +215,22 @@ func (w *Worker) finish(t *task, res Result) {
 	t.cancel(nil)
 	delete(w.tasks, t.id)
 	delete(w.busy, t.id.key)
-	if !t.lost {
+	switch {
+	case t.lost:
+	case res.Outcome == OutcomeAbandon:
+		w.abandon()
+	default:
 		w.outbox = append(w.outbox, res.settlement(w.cfg.Queue, t.id.key, t.id.token))
 	}
 	w.dispatch()
 	w.checkIdle()
 	w.poke()
+}
+
+// abandon makes sure that nobody extends a lease that is to run out: for as long
+// as it may live, the leases to extend are named one by one.
+func (w *Worker) abandon() {
+	w.nameUntil = time.Now().Add(2 * w.lease)
 }
 
 // traced calls the reconciler inside a span that is linked to what caused the

@@ -117,6 +117,7 @@ type Worker struct {
 	outbox    []*queuev1.Settlement
 	unsettled []*queuev1.SettleBatch // sent and not answered
 	lastID    uint64
+	nameUntil time.Time // until then extensions name their leases
 	draining  bool
 }
 
