@@ -1,0 +1,240 @@
+// Package deltaplane holds no code, only the test of who may import whom (ARCHITECTURE.md, "Layout").
+package deltaplane
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/deltaplane/deltaplane/"
+
+// layer is a folder and what its packages may import directly, besides themselves. Paths ending in a slash mean
+// everything below.
+type layer struct {
+	folder string
+	why    string
+	// ours are folders of this module.
+	ours []string
+	// others are paths outside the module and the standard library; nil permits all.
+	others []string
+	// tests holds the rule for the package's tests as well.
+	tests bool
+}
+
+var layers = []layer{
+	{
+		folder: "core/",
+		why:    "core is rules only, so that every rule can be read and tested with no broker in sight",
+		ours:   []string{"core/"},
+		others: []string{},
+	},
+	{
+		folder: "proto/",
+		why:    "contracts depend on nothing of ours, so that any language and any service can use them alone",
+		ours:   []string{"proto/"},
+		others: []string{"google.golang.org/protobuf/", "google.golang.org/grpc", "google.golang.org/grpc/", "google.golang.org/genproto/"},
+		tests:  true,
+	},
+	{
+		folder: "internal/devcluster",
+		why:    "the dev cluster stands for somebody else's API server: it knows nothing of us but plumbing",
+		ours:   []string{"core/", "internal/"},
+	},
+	{
+		folder: "internal/",
+		why:    "adapters know rules and contracts, never the services built on them",
+		ours:   []string{"core/", "internal/", "proto/"},
+	},
+	{
+		folder: "client/",
+		why:    "the SDK is for people outside: it may use what they could vendor, never a service",
+		ours:   []string{"client/", "core/", "internal/", "proto/"},
+	},
+	{
+		folder: "services/controllers/",
+		why:    "controllers are users of the SDK; they reach other services through it, over the wire",
+		ours:   []string{"client/", "core/", "internal/", "proto/", "services/controllers/"},
+	},
+	{folder: "services/reflector", why: wire, ours: []string{"core/", "internal/", "proto/", "services/reflector/"}},
+	{folder: "services/indexer", why: wire, ours: []string{"core/", "internal/", "proto/", "services/indexer/"}},
+	{folder: "services/queue", why: wire, ours: []string{"core/", "internal/", "proto/", "services/queue/"}},
+	{folder: "cmd/", why: "cmd wires everything"},
+	{folder: "bench", why: "benchmarks compare everything"},
+	{folder: "test/", why: "whole-system tests speak the contracts", ours: []string{"client/", "internal/", "proto/", "test/", "core/"}},
+	{folder: "examples/", why: "an example uses what a user has", ours: []string{"client/", "proto/", "examples/"}},
+}
+
+const wire = "services meet only through proto, so that each can be deployed, replaced and restarted alone"
+
+// A door is a library and the only folders that may import it.
+type door struct {
+	library string
+	folders []string
+	why     string
+}
+
+var doors = []door{
+	{"github.com/nats-io/", []string{"internal/stream", "internal/embedded", "bench"}, "NATS has one door, so that the log's five rules live in one place"},
+	{"github.com/redis/", []string{"services/queue", "bench"}, "Redis has one door: its scripts are the queue's atomicity"},
+	{"k8s.io/client-go/", []string{"internal/kube", "bench"}, "the API server has one door: payloads pass as bytes and are decoded nowhere else"},
+	// apimachinery is not listed: its selectors are the grammar that the index promises.
+	{"k8s.io/api/", []string{"internal/kube", "internal/devcluster", "services/reflector", "services/controllers", "cmd", "test", "bench"}, "Kubernetes types stay with those who speak to Kubernetes: an index and a queue hold anything"},
+	{"github.com/spf13/", []string{"cmd"}, "only cmd reads flags"},
+	{"github.com/knadh/koanf", []string{"cmd"}, "only cmd reads configuration files"},
+	{"github.com/stretchr/testify", nil, "plain testing and go-cmp"},
+}
+
+// forbiddenInCore are packages of the standard library by which I/O, logging or a clock of its own would come in.
+var forbiddenInCore = []string{"log", "log/slog", "net", "net/http", "os", "os/exec", "io/fs", "database/sql", "syscall", "testing"}
+
+// embeddedUsers may start embedded servers.
+var embeddedUsers = []string{"cmd/", "bench", "test/", "internal/embedded"}
+
+type goPackage struct {
+	ImportPath                         string
+	Imports, TestImports, XTestImports []string
+}
+
+func TestEveryPackageImportsOnlyWhatItsLayerMay(t *testing.T) {
+	t.Parallel()
+	packages := listPackages(t)
+	if len(packages) < 10 {
+		t.Fatalf("go list found %d packages: the test looks at the wrong folder", len(packages))
+	}
+	for _, p := range packages {
+		folder := strings.TrimPrefix(p.ImportPath, module)
+		if p.ImportPath+"/" == module {
+			continue
+		}
+		i := slices.IndexFunc(layers, func(l layer) bool { return within(folder, l.folder) })
+		if i < 0 {
+			t.Errorf("%s belongs to no layer: say in layers_test.go what it may import", folder)
+			continue
+		}
+		l := layers[i]
+		imports := p.Imports
+		if l.tests {
+			imports = slices.Concat(imports, p.TestImports, p.XTestImports)
+		}
+		for _, imported := range imports {
+			for _, fault := range faults(l, folder, imported) {
+				t.Errorf("%s imports %s: %s", folder, imported, fault)
+			}
+		}
+	}
+}
+
+// faults says which rules an import breaks.
+func faults(l layer, folder, imported string) []string {
+	var out []string
+	ours, isOurs := strings.CutPrefix(imported, module)
+	switch {
+	case isOurs:
+		allowed := l.ours == nil || slices.ContainsFunc(l.ours, func(f string) bool { return within(ours, f) })
+		if !allowed {
+			out = append(out, l.why)
+		}
+		if within(ours, "internal/embedded") && !isTestFolder(folder) && !slices.ContainsFunc(embeddedUsers, func(f string) bool { return within(folder, f) }) {
+			out = append(out, "servers are started by cmd and by tests; everybody else is given an address")
+		}
+		if isTestFolder(ours) && !isTestFolder(folder) && !within(folder, "test/") {
+			out = append(out, "packages that help tests are for tests")
+		}
+	case isStandard(imported):
+		if within(folder, "core/") && !isTestFolder(folder) && slices.Contains(forbiddenInCore, imported) {
+			out = append(out, "core does no I/O and no logging")
+		}
+	default:
+		if l.others != nil && !slices.ContainsFunc(l.others, func(f string) bool { return within(imported, f) }) {
+			out = append(out, l.why)
+		}
+		for _, d := range doors {
+			if strings.HasPrefix(imported+"/", d.library) && !slices.ContainsFunc(d.folders, func(f string) bool { return within(folder, f) }) {
+				out = append(out, d.why)
+			}
+		}
+	}
+	return out
+}
+
+func TestTheRulesCatchWhatTheyForbid(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		folder, imported string
+		allowed          bool
+	}{
+		{"core/store", "sort", true},
+		{"core/store", module + "core/delta", true},
+		{"core/store", module + "internal/rpc", false},
+		{"core/store", "log/slog", false},
+		{"core/store", "google.golang.org/grpc", false},
+		{"internal/rpc", module + "services/queue", false},
+		{"internal/kube", "k8s.io/client-go/rest", true},
+		{"internal/rpc", "k8s.io/client-go/rest", false},
+		{"services/queue", module + "services/indexer", false},
+		{"services/queue", module + "services/queue/redis", true},
+		{"services/queue", "github.com/redis/go-redis/v9", true},
+		{"services/indexer", "github.com/redis/go-redis/v9", false},
+		{"services/indexer", "github.com/nats-io/nats.go", false},
+		{"services/indexer", module + "internal/embedded", false},
+		{"services/indexer", "k8s.io/api/core/v1", false},
+		{"services/indexer", "k8s.io/apimachinery/pkg/labels", true},
+		{"services/controllers", module + "services/controllers/job", true},
+		{"services/controllers/job", module + "services/queue", false},
+		{"client", module + "services/queue", false},
+		{"cmd/deltaplane", module + "internal/embedded", true},
+		{"cmd/deltaplane", module + "core/store/storetest", false},
+		{"examples/go", module + "internal/rpc", false},
+	} {
+		i := slices.IndexFunc(layers, func(l layer) bool { return within(c.folder, l.folder) })
+		if i < 0 {
+			t.Errorf("%s has no layer", c.folder)
+			continue
+		}
+		if found := faults(layers[i], c.folder, c.imported); (len(found) == 0) != c.allowed {
+			t.Errorf("%s importing %s: faults %q, allowed should be %v", c.folder, c.imported, found, c.allowed)
+		}
+	}
+}
+
+// within says whether path is folder or below it. A folder with a slash at its end also stands for itself.
+func within(path, folder string) bool {
+	folder = strings.TrimSuffix(folder, "/")
+	return path == folder || strings.HasPrefix(path, folder+"/")
+}
+
+// isTestFolder says whether a package's name ends in "test", as those do that help tests.
+func isTestFolder(folder string) bool { return strings.HasSuffix(folder, "test") }
+
+// isStandard says whether a path is the standard library's: its first element has no dot.
+func isStandard(path string) bool {
+	first, _, _ := strings.Cut(path, "/")
+	return !strings.Contains(first, ".")
+}
+
+func listPackages(t *testing.T) []goPackage {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-e", "-json=ImportPath,Imports,TestImports,XTestImports", "./...")
+	out, err := cmd.Output()
+	if err != nil {
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+			t.Fatalf("go list: %v\n%s", err, exit.Stderr)
+		}
+		t.Fatal(err)
+	}
+	var packages []goPackage
+	for decoder := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p goPackage
+		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
+			return packages
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		packages = append(packages, p)
+	}
+}
