@@ -1,0 +1,174 @@
+# Everything a developer or CI runs. `make help` lists it.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+# Heavy tools have their versions here and live in .tmp/bin; nothing is taken from the machine but Go itself,
+# redis-server (tests), and for compose-* Docker.
+BUF_VERSION                := v1.73.0
+PROTOC_GEN_GO_VERSION      := v1.36.12
+PROTOC_GEN_GO_GRPC_VERSION := v1.6.2
+GOLANGCI_VERSION           := v2.15.0
+GHZ_VERSION                := v0.93.0
+COMPOSE_VERSION            := v5.0.2
+
+BIN := $(CURDIR)/.tmp/bin
+PKG ?= ./...
+FUZZTIME ?= 10s
+SOAK ?= 10m
+# A race-enabled build compiles everything twice; on two cores the limit is generous.
+TIMEOUT ?= 20m
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-18s %s\n", $$1, $$2}'
+
+##### tools: one stamp file per version, so that a new pin is a new build #####
+
+# $(call tool,BINARY,PACKAGE,VERSION)
+define tool
+$(BIN)/.$(1)-$(3):
+	@mkdir -p $(BIN) && rm -f $(BIN)/.$(1)-v*
+	@echo "installing $(1) $(3)"
+	@cd $(BIN) && d=$$$$(mktemp -d) && GOFLAGS= GOBIN=$$$$d go install $(2)@$(3) && mv $$$$d/* $(BIN)/$(1) && rmdir $$$$d
+	@touch $$@
+endef
+$(eval $(call tool,buf,github.com/bufbuild/buf/cmd/buf,$(BUF_VERSION)))
+$(eval $(call tool,protoc-gen-go,google.golang.org/protobuf/cmd/protoc-gen-go,$(PROTOC_GEN_GO_VERSION)))
+$(eval $(call tool,protoc-gen-go-grpc,google.golang.org/grpc/cmd/protoc-gen-go-grpc,$(PROTOC_GEN_GO_GRPC_VERSION)))
+$(eval $(call tool,golangci-lint,github.com/golangci/golangci-lint/v2/cmd/golangci-lint,$(GOLANGCI_VERSION)))
+$(eval $(call tool,ghz,github.com/bojand/ghz/cmd/ghz,$(GHZ_VERSION)))
+$(eval $(call tool,docker-compose,github.com/docker/compose/v5/cmd,$(COMPOSE_VERSION)))
+
+BUF      := $(BIN)/.buf-$(BUF_VERSION)
+PLUGINS  := $(BIN)/.protoc-gen-go-$(PROTOC_GEN_GO_VERSION) $(BIN)/.protoc-gen-go-grpc-$(PROTOC_GEN_GO_GRPC_VERSION)
+GOLANGCI := $(BIN)/.golangci-lint-$(GOLANGCI_VERSION)
+GHZ      := $(BIN)/.ghz-$(GHZ_VERSION)
+COMPOSE  := $(BIN)/.docker-compose-$(COMPOSE_VERSION)
+
+.PHONY: tools tools-compose tools-ghz
+tools: $(BUF) $(PLUGINS) $(GOLANGCI) $(GHZ) $(COMPOSE) ## build the pinned tools into .tmp/bin
+tools-compose: $(COMPOSE)
+tools-ghz: $(GHZ)
+
+##### code #####
+
+.PHONY: generate verify-generate
+generate: $(BUF) $(PLUGINS) ## generate Go from proto/
+	$(BIN)/buf generate
+
+# Compares with a fresh generation in a folder aside, so that it neither needs a clean tree nor changes it.
+verify-generate: $(BUF) $(PLUGINS) ## fail when the generated Go is not what proto/ says
+	@rm -rf .tmp/generated && mkdir -p .tmp/generated
+	@$(BIN)/buf generate --output .tmp/generated
+	@diff -r <(cd proto && find . -name '*.pb.go' | sort | xargs sha256sum) \
+	         <(cd .tmp/generated/proto && find . -name '*.pb.go' | sort | xargs sha256sum) \
+	  || { echo "generated code is stale: run make generate"; exit 1; }
+
+.PHONY: lint lint-proto breaking fix
+lint: $(GOLANGCI) lint-proto ## golangci-lint and buf lint
+	$(BIN)/golangci-lint run $(PKG)
+
+lint-proto: $(BUF)
+	$(BIN)/buf lint
+	$(BIN)/buf format --diff --exit-code
+
+# Against the last commit on main that is not this one; AGAINST names another.
+AGAINST ?= $(shell git rev-parse --verify -q origin/main || git rev-parse --verify -q main)
+breaking: $(BUF) ## buf breaking against AGAINST (default: main)
+	@if git ls-tree -r --name-only "$(AGAINST)" -- proto 2>/dev/null | grep -q '\.proto$$'; then \
+	  echo "buf breaking against $(AGAINST)"; $(BIN)/buf breaking --against ".git#ref=$(AGAINST)"; \
+	else echo "no earlier contracts to break"; fi
+
+fix: $(GOLANGCI) ## apply what go fix, the formatters and the linters can mend
+	go fix $(PKG)
+	$(BIN)/golangci-lint fmt
+	$(BIN)/golangci-lint run --fix $(PKG)
+
+.PHONY: build up
+build: ## build bin/deltaplane
+	CGO_ENABLED=0 go build -trimpath -ldflags "-X main.version=$$(git describe --always --dirty 2>/dev/null || echo dev)" -o bin/deltaplane ./cmd/deltaplane
+
+up: ## run everything in one process (go run ./cmd/deltaplane up)
+	go run ./cmd/deltaplane up
+
+##### tests #####
+
+.PHONY: deps vet test race fuzz bench system soak
+# The tests start a real redis-server. On a fresh Debian machine root gets it installed; others are told.
+deps:
+	@command -v redis-server >/dev/null || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "installing redis-server"; \
+	    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends redis-server; } >/dev/null; \
+	  else \
+	    echo "The tests need redis-server on PATH (Debian: sudo apt-get install redis-server; macOS: brew install redis)."; exit 1; \
+	  fi; }
+	@go mod download
+
+vet: ## go vet
+	go vet $(PKG)
+
+# test/system is built and vetted here; it runs the whole binary and has its own target, as in CI its own step.
+test: deps vet ## all tests with the race detector, in random order
+	go test -race -shuffle=on -timeout $(TIMEOUT) $$(go list $(PKG) | grep -v '/test/system$$')
+	@if [ -d test/system ]; then $(MAKE) --no-print-directory system; fi
+
+race: deps ## the race detector only, PKG=./services/queue/... for a part
+	go test -race -shuffle=on -count=1 -timeout $(TIMEOUT) $(PKG)
+
+fuzz: deps ## every fuzz target for FUZZTIME each
+	@set -e; for pkg in $$(go list $(PKG)); do \
+	  dir=$$(go list -f '{{.Dir}}' $$pkg); \
+	  for target in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$dir/*_test.go 2>/dev/null | cut -d' ' -f2); do \
+	    echo "fuzz $$pkg $$target"; \
+	    go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$pkg; \
+	  done; \
+	done
+
+bench: ## the figures: BENCH=slice, BENCH_FLAGS=--quick
+	go run ./bench $${BENCH:-slice} $(BENCH_FLAGS)
+
+# With DELTAPLANE_KUBECONFIG the suite also runs against that API server; with DELTAPLANE_COMPOSE=1 against compose.
+system: deps ## the whole-system suite on `deltaplane up`
+	go test -count=1 -timeout $(TIMEOUT) ./test/system/...
+
+soak: deps ## the race tests over and over for SOAK
+	@end=$$(( $$(date +%s) + $$(echo $(SOAK) | sed 's/h/*3600/;s/m/*60/;s/s//') )); n=0; \
+	while [ $$(date +%s) -lt $$end ]; do n=$$((n+1)); echo "round $$n"; \
+	  go test -race -shuffle=on -count=1 -timeout $(TIMEOUT) $(PKG) || exit 1; done
+
+##### a real Kubernetes API server, built from Go modules (test/kube) #####
+
+KUBE := cd test/kube && go run ./cmd/kube
+.PHONY: kube kube-down kube-test
+kube: ## build and start a real API server with nodes; prints its kubeconfig
+	@$(KUBE) up --detach
+
+kube-down: ## stop it
+	@$(KUBE) down
+
+# A cluster that ran before stays; one started here is stopped again.
+kube-test: deps ## API conformance and whole-system suite on a real API server
+	@set -e; was=no; (cd test/kube && go run ./cmd/kube kubeconfig) >/dev/null 2>&1 && was=yes; \
+	[ $$was = yes ] || { $(MAKE) --no-print-directory kube; trap '$(MAKE) --no-print-directory kube-down' EXIT; }; \
+	export DELTAPLANE_KUBECONFIG=$$(cd test/kube && go run ./cmd/kube kubeconfig); \
+	echo "kubeconfig $$DELTAPLANE_KUBECONFIG"; \
+	go test -count=1 -timeout $(TIMEOUT) $$([ -d test/api ] && echo ./test/api/...) $$([ -d test/system ] && echo ./test/system/...)
+
+##### compose #####
+
+.PHONY: compose-up compose-down compose-test
+compose-up: $(COMPOSE) ## deploy/compose.yaml with stand-in base images; starts a Docker engine if none answers
+	@test/compose/compose.sh up
+
+compose-down: $(COMPOSE) ## take it down, volumes too
+	@test/compose/compose.sh down
+
+compose-test: deps compose-up ## smoke check and whole-system suite on compose; takes it down afterwards
+	@trap 'test/compose/compose.sh down' EXIT; set -e; \
+	test/compose/compose.sh smoke; \
+	if [ -d test/system ]; then DELTAPLANE_COMPOSE=1 go test -count=1 -timeout $(TIMEOUT) -run 'Compose' ./test/system/...; fi
+
+.PHONY: clean
+clean: ## remove what was built here, tools too
+	rm -rf bin .tmp
