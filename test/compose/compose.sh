@@ -1,0 +1,204 @@
+#!/usr/bin/env bash
+# Runs deploy/compose.yaml where no image registry can be reached: starts a Docker engine if none answers, makes
+# stand-ins for the base images from this machine's own programs, and hands both to the same compose file and
+# Dockerfile that users run.
+#
+#   compose.sh engine      make sure that a Docker engine answers
+#   compose.sh images      build the stand-in base images that are missing
+#   compose.sh up|down|smoke|logs
+#   compose.sh compose ... docker compose with the environment of the stand-ins
+#
+# Needs root, Debian's docker.io, redis-server and busybox-static, and the compose plugin in .tmp/bin (make tools-compose).
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+root=$PWD
+work=$root/.tmp/compose
+bin=$root/.tmp/bin
+mkdir -p "$work"
+
+export GO_IMAGE=deltaplane-standin/golang:local
+export NATS_IMAGE=deltaplane-standin/nats:local
+export REDIS_IMAGE=deltaplane-standin/redis:local
+# The stand-ins and the plugin must not leak into the user's own Docker configuration.
+export DOCKER_CONFIG=$work/docker
+VERSION=${VERSION:-$(git describe --always --dirty 2>/dev/null || echo dev)}
+export VERSION
+
+say() { printf 'compose: %s\n' "$*" >&2; }
+
+engine() {
+	mkdir -p "$DOCKER_CONFIG/cli-plugins"
+	[ -f "$DOCKER_CONFIG/config.json" ] || echo '{}' >"$DOCKER_CONFIG/config.json"
+	[ -x "$bin/docker-compose" ] || { say "$bin/docker-compose is missing: make tools-compose"; return 1; }
+	ln -sf "$bin/docker-compose" "$DOCKER_CONFIG/cli-plugins/docker-compose"
+	docker info >/dev/null 2>&1 && return 0
+	command -v dockerd >/dev/null || { say "no Docker engine answers and dockerd is not installed"; return 1; }
+	[ "$(id -u)" = 0 ] || { say "no Docker engine answers; starting one needs root"; return 1; }
+	local driver
+	for driver in overlay2 vfs; do
+		say "starting dockerd ($driver)"
+		rm -f /var/run/docker.pid
+		# Without descriptors of ours: whoever waits for this script's output must not wait for the engine.
+		setsid dockerd --storage-driver="$driver" >"$work/dockerd.log" 2>&1 </dev/null &
+		local pid=$!
+		echo "$pid" >"$work/dockerd.pid"
+		for _ in $(seq 60); do
+			docker info >/dev/null 2>&1 && return 0
+			kill -0 "$pid" 2>/dev/null || break
+			sleep 0.5
+		done
+		kill "$pid" 2>/dev/null || true
+		wait "$pid" 2>/dev/null || true
+	done
+	tail -20 "$work/dockerd.log" >&2
+	say "dockerd did not start"
+	return 1
+}
+
+# Stops the engine if "engine" started it.
+engine_stop() {
+	[ -f "$work/dockerd.pid" ] || return 0
+	local pid
+	pid=$(cat "$work/dockerd.pid")
+	[ "$(ps -o comm= -p "$pid" || true)" = dockerd ] && kill "$pid"
+	for _ in $(seq 40); do
+		kill -0 "$pid" 2>/dev/null || break
+		sleep 0.5
+	done
+	rm -f "$work/dockerd.pid"
+}
+
+# have IMAGE KEY: the stand-in exists and was made from the same things.
+have() { [ "$(docker image inspect -f '{{index .Config.Labels "standin"}}' "$1" 2>/dev/null)" = "$2" ]; }
+
+hash() { sha256sum | cut -c1-16; }
+
+# shell FOLDER: busybox as /bin/sh and its commands.
+shell() {
+	mkdir -p "$1/bin" "$1/tmp" "$1/etc"
+	cp /bin/busybox "$1/bin/busybox"
+	local applet
+	for applet in sh ls cat mkdir chown chmod wget sleep env id touch rm cp mv grep; do
+		ln -sf busybox "$1/bin/$applet"
+	done
+	chmod 1777 "$1/tmp"
+	printf 'root:x:0:0:root:/root:/bin/sh\nredis:x:999:1000:redis:/data:/bin/sh\n' >"$1/etc/passwd"
+}
+
+golang_image() {
+	local goroot key folder=$work/golang
+	goroot=$(go env GOROOT)
+	key=$({ go version; cat go.mod go.sum; } | hash)
+	have "$GO_IMAGE" "$key" && return 0
+	say "making $GO_IMAGE"
+	# The modules and compiled packages of this go.mod, from the machine's module cache: a build in the container
+	# then reaches for no network.
+	export_go() { env GOFLAGS=-modcacherw GOMODCACHE="$work/mod" GOCACHE="$work/gocache" \
+		GOPROXY="file://$(go env GOMODCACHE)/cache/download,$(go env GOPROXY)" GONOSUMDB='*' GOTOOLCHAIN=local "$@"; }
+	go mod download
+	export_go go mod download
+	CGO_ENABLED=0 export_go nice go build -trimpath -buildvcs=false -o /dev/null ./cmd/deltaplane
+	rm -rf "$folder"
+	shell "$folder"
+	mkdir -p "$folder/etc/ssl/certs" "$folder/usr/local" "$folder/go" "$folder/root"
+	cp -L /etc/ssl/certs/ca-certificates.crt "$folder/etc/ssl/certs/"
+	cp -a "$goroot" "$folder/usr/local/go"
+	rm -rf "$folder/usr/local/go/test" "$folder/usr/local/go/api" "$folder/usr/local/go/doc"
+	tar -C "$work" -cf - --transform 's,^mod,go/pkg/mod,;s,^gocache,go/cache,' mod gocache |
+		tar -C "$folder" -xf -
+	tar -C "$folder" -cf - . | docker import \
+		-c "ENV PATH=/usr/local/go/bin:/bin GOPATH=/go GOCACHE=/go/cache GOTOOLCHAIN=local GOPROXY=off GONOSUMDB=* HOME=/root" \
+		-c "LABEL standin=$key" - "$GO_IMAGE" >/dev/null
+	rm -rf "$folder"
+}
+
+nats_image() {
+	local version key folder=$work/nats
+	version=$(go list -m -f '{{.Version}}' github.com/nats-io/nats-server/v2)
+	key=$(echo "nats $version 1" | hash)
+	have "$NATS_IMAGE" "$key" && return 0
+	say "making $NATS_IMAGE"
+	rm -rf "$folder"
+	shell "$folder"
+	CGO_ENABLED=0 nice go build -trimpath -o "$folder/bin/nats-server" github.com/nats-io/nats-server/v2
+	tar -C "$folder" -cf - . | docker import -c "ENV PATH=/bin" -c "LABEL standin=$key" - "$NATS_IMAGE" >/dev/null
+	rm -rf "$folder"
+}
+
+redis_image() {
+	local key folder=$work/redis program
+	key=$({ redis-server --version; echo 1; } | hash)
+	have "$REDIS_IMAGE" "$key" && return 0
+	say "making $REDIS_IMAGE"
+	rm -rf "$folder"
+	shell "$folder"
+	for program in redis-server redis-cli; do
+		program=$(command -v "$program")
+		cp -L "$program" "$folder/bin/"
+		ldd "$program" | grep -o '/[^ ]*' | while read -r lib; do
+			mkdir -p "$folder$(dirname "$lib")"
+			cp -L "$lib" "$folder$lib"
+		done
+	done
+	mkdir -p "$folder/data"
+	chown 999:1000 "$folder/data"
+	tar -C "$folder" -cf - . | docker import -c "ENV PATH=/bin" -c "LABEL standin=$key" - "$REDIS_IMAGE" >/dev/null
+	rm -rf "$folder"
+}
+
+images() { golang_image; nats_image; redis_image; }
+
+compose() { docker compose -f deploy/compose.yaml "$@"; }
+
+# Every service healthy, the published ports answer, and a Job becomes pods that the published indexer knows.
+smoke() {
+	local unhealthy
+	unhealthy=$(compose ps --all --format '{{.Service}} {{.State}} {{.Health}}' | grep -v '^volumes exited' | grep -v ' running healthy$' || true)
+	[ -z "$unhealthy" ] || { say "not healthy:"; echo "$unhealthy" >&2; return 1; }
+	go build -o "$work/deltaplane" ./cmd/deltaplane
+	local port
+	for port in "${INDEX_PORT:-7441}" "${QUEUE_PORT:-7442}" "${REFLECTOR_PORT:-7443}"; do
+		"$work/deltaplane" health "127.0.0.1:$port" >/dev/null || { say "port $port does not answer"; return 1; }
+	done
+	"$work/deltaplane" health "http://127.0.0.1:${API_PORT:-7448}/readyz" >/dev/null
+	local api=http://127.0.0.1:${API_PORT:-7448} job=smoke-$$ i
+	curl -fsS -o /dev/null -H 'Content-Type: application/json' "$api/apis/batch/v1/namespaces/default/jobs" -d '{
+		"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "'$job'"},
+		"spec": {"completions": 2, "parallelism": 2, "template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "busybox"}]}}}}'
+	for i in $(seq 120); do
+		if "$work/deltaplane" get jobs "default/$job" --index-url "127.0.0.1:${INDEX_PORT:-7441}" -o json 2>/dev/null |
+			jq -e '[.. | objects | select(.type? == "Complete" and .status? == "True")] | length > 0' >/dev/null; then
+			say "smoke: Job $job completed and the index knows it"
+			return 0
+		fi
+		sleep 0.5
+	done
+	say "smoke: Job $job did not complete within 60 s"
+	return 1
+}
+
+command=${1:-}
+[ $# -eq 0 ] || shift
+case $command in
+engine) engine ;;
+engine-stop) engine_stop ;;
+images) engine && images ;;
+up)
+	engine
+	images
+	compose build --quiet volumes
+	if ! compose up --detach --wait --wait-timeout 180 "$@"; then
+		compose ps --all >&2
+		compose logs --tail 40 >&2
+		exit 1
+	fi
+	;;
+down) engine && compose down --volumes --remove-orphans --timeout 30 "$@" ;;
+smoke) smoke ;;
+logs) compose logs "$@" ;;
+compose) compose "$@" ;;
+*)
+	sed -n '2,12s/^# \{0,1\}//p' "$0" >&2
+	exit 2
+	;;
+esac
