@@ -155,6 +155,13 @@ func (s *Server) SetServing(service string, serving bool) {
 	s.publish()
 }
 
+// SetPart sets the health of a part of a service, by any name. It does not
+// count for the server as a whole, so one part that cannot serve does not take
+// the others out of rotation.
+func (s *Server) SetPart(name string, serving bool) {
+	s.health.SetServingStatus(name, servingStatus(serving))
+}
+
 func (s *Server) publish() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
