@@ -1,0 +1,190 @@
+package indexer
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/core/store"
+)
+
+// collection follows one log. The fields above the line belong to the
+// goroutine that reads it; the rest is for everybody.
+type collection struct {
+	follower  delta.Follower
+	extract   *extractor
+	ops       []store.Op
+	sweepDue  bool      // a replay began and what it did not name is still held
+	replaying bool      // a replay has not come to its end
+	replayAt  time.Time // when the replay began; zero once its horizon is known
+	fresh     time.Time
+	tracer    trace.Tracer
+	metrics   *metrics
+	ttl       time.Duration
+	now       func() time.Time
+
+	id       delta.Collection
+	name     string
+	store    *store.Store
+	replayed atomic.Bool   // the log has been read to its end once
+	tail     atomic.Uint64 // last sequence of the log as last known
+	watchers atomic.Int64
+	lastErr  atomic.Pointer[string]
+	terms    atomic.Pointer[[]reign]
+}
+
+// reign is a term with the lowest sequence at which it was seen.
+type reign struct{ term, first uint64 }
+
+// noteTerms remembers where terms began, for readers that resume.
+func (c *collection) noteTerms(records []delta.Record) {
+	var known []reign
+	if p := c.terms.Load(); p != nil {
+		known = *p
+	}
+	changed := false
+	for i := range records {
+		r := &records[i]
+		if n := len(known); r.Sequence != 0 && (n == 0 || known[n-1].term < r.Term) {
+			known, changed = append(slices.Clip(known), reign{r.Term, r.Sequence}), true
+		}
+	}
+	if changed {
+		c.terms.Store(&known)
+	}
+}
+
+// disowned reports whether a term newer than the position's began at or below
+// it: the record that was there is not part of the log any more (design 6.4).
+func (c *collection) disowned(p delta.Position) bool {
+	known := c.terms.Load()
+	if known == nil || p.Term == 0 {
+		return false
+	}
+	for _, k := range *known {
+		if k.term > p.Term && k.first <= p.Sequence {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Service) newCollection(id delta.Collection) *collection {
+	ttl := s.log.TombstoneTTL()
+	c := &collection{
+		id: id, name: id.String(), ttl: ttl, now: time.Now, metrics: s.metrics, tracer: s.tracer,
+		extract: newExtractor(paths(id, s.cfg.Fields)),
+		store: store.New(store.Options{
+			TombstoneTTL: ttl, RingChanges: s.cfg.RingChanges, RingBytes: s.cfg.RingBytes, Indexers: builtIn(id),
+		}),
+	}
+	c.fail(nil)
+	return c
+}
+
+// fail notes the last error in following the log; nil is well again.
+func (c *collection) fail(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	c.lastErr.Store(&text)
+}
+
+// apply is the handler of the log reader: one batch of the log becomes one
+// snapshot.
+func (c *collection) apply(ctx context.Context, b delta.Batch) error {
+	now := c.now()
+	live := c.replayed.Load()
+	batch := store.Batch{Ops: c.ops[:0]}
+	if b.Reset {
+		batch.Replay, c.sweepDue, c.replaying, c.replayAt = true, true, true, now
+		c.terms.Store(nil)
+	}
+	c.noteTerms(b.Records)
+	for i := range b.Records {
+		r := &b.Records[i]
+		if r.PublishedAt.After(c.fresh) {
+			c.fresh = r.PublishedAt
+		}
+		c.horizon(&batch, r)
+		if op, ok := c.op(r); ok {
+			batch.Ops = append(batch.Ops, op)
+		}
+	}
+	revision := c.follower.Apply(b)
+	state := store.State{
+		Revision: revision, Position: c.follower.Position(), Synced: c.follower.Readable(), Fresh: c.fresh,
+	}
+	batch.State = &state
+	if b.Replayed && !c.replayAt.IsZero() {
+		batch.Horizon, c.replayAt = state.Position.Sequence, time.Time{}
+	}
+	if c.sweepDue && state.Synced {
+		batch.Sweep, c.sweepDue = true, false
+	}
+	result := c.store.Apply(batch, now)
+	if b.Replayed {
+		c.replaying = false
+		c.replayed.Store(true)
+	}
+	c.fail(nil)
+	c.advance(state.Position.Sequence)
+	c.metrics.applied(c.name, result)
+	if live {
+		c.observe(ctx, b.Records, now)
+	}
+	clear(batch.Ops)
+	c.ops = batch.Ops[:0]
+	return nil
+}
+
+// advance keeps the known end of the log at or above what is applied.
+func (c *collection) advance(sequence uint64) {
+	for {
+		tail := c.tail.Load()
+		if tail >= sequence || c.tail.CompareAndSwap(tail, sequence) {
+			return
+		}
+	}
+}
+
+// horizon finds, during a replay, from where on every delete is still in the
+// log: a tombstone that has expired is older than every record younger than
+// half the TTL, and so has a lower sequence (design 6.4).
+func (c *collection) horizon(batch *store.Batch, r *delta.Record) {
+	if c.replayAt.IsZero() || r.Sequence == 0 || !r.PublishedAt.After(c.replayAt.Add(-c.ttl/2)) {
+		return
+	}
+	batch.Horizon, c.replayAt = max(r.Sequence-1, 1), time.Time{}
+}
+
+// op turns a record into a store operation; control records have none.
+func (c *collection) op(r *delta.Record) (store.Op, bool) {
+	if r.Kind != delta.KindDelta || r.Type == delta.Bookmark {
+		return store.Op{}, false
+	}
+	if r.Type != delta.Deleted {
+		return store.Op{Put: c.extract.object(r)}, true
+	}
+	at := r.PublishedAt
+	if at.IsZero() {
+		at = c.now()
+	}
+	return store.Op{Delete: &store.Tombstone{
+		Key: string(r.Key), UID: r.UID, RV: r.RV, Epoch: r.Epoch, Sequence: r.Sequence, Reason: reasons[r.DeleteReason], At: at,
+	}}, true
+}
+
+var reasons = map[delta.DeleteReason]store.Reason{
+	delta.Observed: store.Observed, delta.Inferred: store.Inferred, delta.FilteredOut: store.Filtered,
+}
+
+// stale reports whether the reflector has been silent for too long.
+func stale(state store.State, now time.Time, after time.Duration) bool {
+	return state.Fresh.IsZero() || now.Sub(state.Fresh) > after
+}

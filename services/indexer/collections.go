@@ -1,0 +1,98 @@
+package indexer
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+)
+
+// Count returns how many objects match.
+func (s *server) Count(ctx context.Context, req *indexv1.CountRequest) (*indexv1.CountResponse, error) {
+	c, err := s.find("collection", req.GetCollection())
+	if err != nil {
+		return nil, err
+	}
+	f, err := c.newFilter(req.GetNamespace(), req.GetLabelSelector(), "")
+	if err != nil {
+		return nil, err
+	}
+	f.index, f.value = req.GetIndex(), req.GetValue()
+	if f.index == "" && f.value != "" {
+		return nil, rpc.InvalidArgument("index", "is required with value")
+	}
+	snap, err := s.read(ctx, c, req.GetConsistency())
+	if err != nil {
+		return nil, err
+	}
+	n, err := count(snap, &f)
+	if err != nil {
+		return nil, indexError(c.name, err)
+	}
+	return &indexv1.CountResponse{Count: int64(n), Revision: revision(snap)}, nil
+}
+
+func count(snap *store.Snapshot, f *filter) (int, error) {
+	if f.index != "" {
+		hits, err := snap.ByIndex(f.index, f.value)
+		if err != nil || f.namespace == "" && f.labels == nil {
+			return hits.Len(), err
+		}
+	}
+	if f.all() && f.namespace == "" {
+		return snap.Len(), nil
+	}
+	n := 0
+	for o := range f.candidates(snap, "") {
+		if f.match(snap, o) {
+			n++
+		}
+	}
+	return n, nil
+}
+
+// ListIndexers returns the indexes of a collection.
+func (s *server) ListIndexers(_ context.Context, req *indexv1.ListIndexersRequest) (*indexv1.ListIndexersResponse, error) {
+	c, err := s.find("collection", req.GetCollection())
+	if err != nil {
+		return nil, err
+	}
+	snap := c.store.Snapshot()
+	if err := c.synced(snap); err != nil {
+		return nil, err
+	}
+	resp := &indexv1.ListIndexersResponse{Revision: revision(snap)}
+	for _, x := range snap.Indexers() {
+		text, builtIn := descriptions[x.Name]
+		resp.Indexers = append(resp.Indexers, &indexv1.Indexer{
+			Name: x.Name, Description: text, BuiltIn: builtIn, Values: int64(x.Values), Errors: int64(x.Failed),
+		})
+	}
+	return resp, nil
+}
+
+// ListCollections tells how current each collection is. It answers at any time.
+func (s *server) ListCollections(context.Context, *indexv1.ListCollectionsRequest) (*indexv1.ListCollectionsResponse, error) {
+	resp := &indexv1.ListCollectionsResponse{Replica: s.cfg.Replica}
+	now := time.Now()
+	for _, c := range s.names.Load().all {
+		snap := c.store.Snapshot()
+		st := snap.State()
+		status := &indexv1.CollectionStatus{
+			Collection: c.name, Cluster: c.id.Cluster, Group: c.id.Group, Version: c.id.Version, Resource: c.id.Resource,
+			Synced: st.Synced, Revision: revision(snap), Objects: int64(snap.Len()), LagRecords: int64(c.lag(st)),
+			Position: &deltav1.Position{Epoch: st.Position.Epoch, Sequence: st.Position.Sequence, Term: st.Position.Term},
+			Stale:    stale(st, now, s.cfg.StaleAfter), Quarantined: int64(snap.Faults()), Bytes: int64(snap.Bytes()), LastError: *c.lastErr.Load(),
+		}
+		if !st.Fresh.IsZero() {
+			status.LiveAt = timestamppb.New(st.Fresh)
+		}
+		resp.Collections = append(resp.Collections, status)
+	}
+	return resp, nil
+}

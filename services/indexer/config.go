@@ -1,0 +1,101 @@
+package indexer
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
+)
+
+// Config says what an indexer follows and how it answers. The zero value
+// follows every collection that has a log and listens on a free loopback port.
+type Config struct {
+	// RPC is where the IndexService listens.
+	RPC rpc.ServerConfig
+	// Admin is where metrics, readiness and profiles are served.
+	Admin telemetry.AdminConfig
+	// Collections to follow, by whole name ("dev/pods.v1"). Empty: every one
+	// that has a log. Those named are known, and not synced, before their log is.
+	Collections []string
+	// DiscoverEvery is how often new logs are looked for; default 1 s.
+	DiscoverEvery time.Duration
+	// Fields are the paths, per plural resource name, that are read at ingest for
+	// field selectors. Default: spec.nodeName and status.phase of pods.
+	Fields map[string][]string
+	// Replica names this process in page tokens and answers; default random.
+	Replica string
+
+	// DefaultWait and MaxWait bound how long a read waits for a revision;
+	// defaults 3 s and 30 s.
+	DefaultWait, MaxWait time.Duration
+	// SnapshotTTL is how long a page token's snapshot is kept after its last
+	// use, MaxSnapshots how many at most; defaults 1 min and 64.
+	SnapshotTTL  time.Duration
+	MaxSnapshots int
+	// MaxPageBytes cuts pages short; at least one object is always returned.
+	// Default 3.5 MiB, below the 4 MiB that stock clients accept.
+	MaxPageBytes int
+	// MaxResponseBytes is what an answer without pages may hold; default 32 MiB.
+	MaxResponseBytes int
+	// MaxWatchers bounds open watches; default 10,000.
+	MaxWatchers int
+	// RingChanges and RingBytes bound the changes kept per collection for
+	// watchers that lag; defaults 8192 and 64 MiB.
+	RingChanges, RingBytes int
+	// StaleAfter is the silence after which a collection is called stale;
+	// default 15 s, three liveness periods.
+	StaleAfter time.Duration
+}
+
+func (c Config) withDefaults() Config {
+	c.DiscoverEvery = cmp.Or(c.DiscoverEvery, time.Second)
+	if c.Fields == nil {
+		c.Fields = map[string][]string{"pods": {"spec.nodeName", "status.phase"}}
+	}
+	c.DefaultWait = cmp.Or(c.DefaultWait, 3*time.Second)
+	c.MaxWait = cmp.Or(c.MaxWait, 30*time.Second)
+	c.SnapshotTTL = cmp.Or(c.SnapshotTTL, time.Minute)
+	c.MaxSnapshots = cmp.Or(c.MaxSnapshots, 64)
+	c.MaxPageBytes = cmp.Or(c.MaxPageBytes, 7<<19)
+	c.MaxResponseBytes = cmp.Or(c.MaxResponseBytes, 32<<20)
+	c.MaxWatchers = cmp.Or(c.MaxWatchers, 10_000)
+	c.RingChanges = cmp.Or(c.RingChanges, 8192)
+	c.RingBytes = cmp.Or(c.RingBytes, 64<<20)
+	c.StaleAfter = cmp.Or(c.StaleAfter, 15*time.Second)
+	return c
+}
+
+// Validate reports every fault of c together.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	errs := []error{c.RPC.Validate(), c.Admin.Validate()}
+	for _, name := range c.Collections {
+		if _, err := delta.ParseCollection(name); err != nil {
+			errs = append(errs, fmt.Errorf("indexer: collections: %w", err))
+		}
+	}
+	for name, d := range map[string]time.Duration{
+		"discover every": c.DiscoverEvery, "default wait": c.DefaultWait, "max wait": c.MaxWait,
+		"snapshot ttl": c.SnapshotTTL, "stale after": c.StaleAfter,
+	} {
+		if d < 0 {
+			errs = append(errs, fmt.Errorf("indexer: %s is %v, want a positive duration", name, d))
+		}
+	}
+	for name, n := range map[string]int{
+		"max snapshots": c.MaxSnapshots, "max page bytes": c.MaxPageBytes, "max response bytes": c.MaxResponseBytes,
+		"max watchers": c.MaxWatchers, "ring changes": c.RingChanges, "ring bytes": c.RingBytes,
+	} {
+		if n < 0 {
+			errs = append(errs, fmt.Errorf("indexer: %s is %d, want a positive number", name, n))
+		}
+	}
+	if c.DefaultWait > c.MaxWait {
+		errs = append(errs, fmt.Errorf("indexer: default wait %v exceeds max wait %v", c.DefaultWait, c.MaxWait))
+	}
+	return errors.Join(errs...)
+}

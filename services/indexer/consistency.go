@@ -1,0 +1,173 @@
+package indexer
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+)
+
+// replyTime is kept back from a caller's deadline, so that it learns how far
+// we came instead of only that time ran out.
+const replyTime = 25 * time.Millisecond
+
+// read returns the snapshot that answers a request: the latest one, or the
+// first that has reached what the consistency asks for.
+func (s *Service) read(ctx context.Context, c *collection, want *indexv1.Consistency) (*store.Snapshot, error) {
+	snap := c.store.Snapshot()
+	if want.GetAtLeast() == nil {
+		return snap, c.synced(snap)
+	}
+	least, err := parseRevision("consistency.at_least", want.GetAtLeast())
+	if err != nil {
+		return nil, err
+	}
+	wait, err := s.timeout("consistency.timeout", want.GetTimeout())
+	if err != nil {
+		return nil, err
+	}
+	if err := c.synced(snap); err != nil || reached(snap, least) {
+		return snap, err
+	}
+	ctx, cancel := context.WithDeadline(ctx, deadline(ctx, wait))
+	defer cancel()
+	for {
+		select {
+		case <-snap.Superseded():
+		case <-s.stopping:
+			return nil, newFault(errStopping, "")
+		case <-ctx.Done():
+			return nil, c.late(snap, least)
+		}
+		snap = c.store.Snapshot()
+		if err := c.synced(snap); err != nil || reached(snap, least) {
+			return snap, err
+		}
+	}
+}
+
+// synced says whether reads of the collection may be answered.
+func (c *collection) synced(snap *store.Snapshot) error {
+	if snap.State().Synced {
+		return nil
+	}
+	return newFault(errNotSynced, c.name, "collection", c.name)
+}
+
+func (c *collection) late(snap *store.Snapshot, least delta.Revision) error {
+	return newFault(errRevisionNotReached, fmt.Sprintf("%s is at %v, not at %v", c.name, snap.State().Revision, least), "collection", c.name).reached(snap)
+}
+
+// reached reports whether a snapshot is at a revision. Epoch zero is the
+// snapshot's own.
+func reached(snap *store.Snapshot, least delta.Revision) bool {
+	at := snap.State().Revision
+	if least.Epoch == 0 {
+		least.Epoch = at.Epoch
+	}
+	return at.Compare(least) >= 0
+}
+
+func parseRevision(field string, r *deltav1.Revision) (delta.Revision, error) {
+	rev := delta.Revision{Epoch: r.GetEpoch()}
+	if r.GetResourceVersion() == "" {
+		return rev, nil
+	}
+	var err error
+	if rev.RV, err = delta.ParseRV(r.GetResourceVersion()); err != nil {
+		return rev, rpc.InvalidField(field+".resource_version", err)
+	}
+	return rev, nil
+}
+
+// timeout bounds how long a request may wait.
+func (s *Service) timeout(field string, d *durationpb.Duration) (time.Duration, error) {
+	if d == nil {
+		return s.cfg.DefaultWait, nil
+	}
+	if err := d.CheckValid(); err != nil {
+		return 0, rpc.InvalidField(field, err)
+	}
+	switch wait := d.AsDuration(); {
+	case wait < 0:
+		return 0, rpc.InvalidArgument(field, fmt.Sprintf("%v is negative", wait))
+	case wait == 0:
+		return s.cfg.DefaultWait, nil
+	default:
+		return min(wait, s.cfg.MaxWait), nil
+	}
+}
+
+// deadline is when waiting ends: after wait, or just before the caller's own.
+func deadline(ctx context.Context, wait time.Duration) time.Time {
+	at := time.Now().Add(wait)
+	if own, ok := ctx.Deadline(); ok && own.Add(-replyTime).Before(at) {
+		return own.Add(-replyTime)
+	}
+	return at
+}
+
+// WaitForRevision answers when every revision asked for has been reached. It
+// also waits for a collection to be synced.
+func (s *server) WaitForRevision(ctx context.Context, req *indexv1.WaitForRevisionRequest) (*indexv1.WaitForRevisionResponse, error) {
+	wait, err := s.timeout("timeout", req.GetTimeout())
+	if err != nil {
+		return nil, err
+	}
+	if n := len(req.GetRevisions()); n == 0 || n > maxBatch {
+		return nil, rpc.InvalidArgument("revisions", fmt.Sprintf("has %d entries, want 1 to %d", n, maxBatch))
+	}
+	ctx, cancel := context.WithDeadline(ctx, deadline(ctx, wait))
+	defer cancel()
+	resp := &indexv1.WaitForRevisionResponse{}
+	for i, r := range req.GetRevisions() {
+		c, err := s.find(fmt.Sprintf("revisions[%d].collection", i), r.GetCollection())
+		if err != nil {
+			return nil, err
+		}
+		least, err := parseRevision(fmt.Sprintf("revisions[%d].revision", i), r.GetRevision())
+		if err != nil {
+			return nil, err
+		}
+		snap, err := s.await(ctx, c, least)
+		if err != nil {
+			return nil, err
+		}
+		resp.Revisions = append(resp.Revisions, &deltav1.CollectionRevision{Collection: c.name, Revision: revision(snap)})
+	}
+	return resp, nil
+}
+
+// await waits until a collection is synced and at a revision.
+func (s *Service) await(ctx context.Context, c *collection, least delta.Revision) (*store.Snapshot, error) {
+	for {
+		snap := c.store.Snapshot()
+		err := c.synced(snap)
+		if err == nil && reached(snap, least) {
+			return snap, nil
+		}
+		select {
+		case <-snap.Superseded():
+			continue
+		case <-s.stopping:
+			return nil, newFault(errStopping, "")
+		case <-ctx.Done():
+		}
+		if err != nil {
+			return nil, err
+		}
+		return nil, c.late(snap, least)
+	}
+}
+
+func revision(snap *store.Snapshot) *deltav1.Revision {
+	r := snap.State().Revision
+	return &deltav1.Revision{Epoch: r.Epoch, ResourceVersion: r.RV}
+}

@@ -1,0 +1,86 @@
+package indexer
+
+import (
+	"slices"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/core/store"
+)
+
+// The built-in indexes.
+const (
+	// namespaceIndex files namespaced objects under their namespace.
+	namespaceIndex = "namespace"
+	// nodeIndex files pods under spec.nodeName.
+	nodeIndex = "node"
+	// ownerIndex files objects under the UID of each owner reference.
+	ownerIndex = "owner"
+	// labelIndex files objects under "name" and "name=value" of each label.
+	labelIndex = "label"
+
+	nodeField = "spec.nodeName"
+)
+
+// descriptions say how each built-in index finds its values.
+var descriptions = map[string]string{
+	namespaceIndex: "metadata.namespace",
+	nodeIndex:      "field " + nodeField,
+	ownerIndex:     "owner uid",
+	labelIndex:     "label: name, and name=value",
+}
+
+// builtIn returns the indexes of a collection.
+func builtIn(c delta.Collection) map[string]store.IndexFunc {
+	fns := map[string]store.IndexFunc{
+		namespaceIndex: byNamespace,
+		ownerIndex:     byOwner,
+		labelIndex:     func(o *store.Object) ([]string, error) { return o.Labels.Terms(), nil },
+	}
+	if isPods(c) {
+		fns[nodeIndex] = byNode
+	}
+	return fns
+}
+
+func isPods(c delta.Collection) bool { return c.Group == "" && c.Resource == "pods" }
+
+func byNamespace(o *store.Object) ([]string, error) {
+	if ns := o.Namespace(); ns != "" {
+		return []string{ns}, nil
+	}
+	return nil, nil
+}
+
+// byNode gives one value, or several for a faulty pod whose record names the
+// nodes it has had.
+func byNode(o *store.Object) ([]string, error) {
+	var values []string
+	for _, f := range o.Fields {
+		if f.Name == nodeField && f.Value != "" {
+			values = append(values, f.Value)
+		}
+	}
+	return values, nil
+}
+
+func byOwner(o *store.Object) ([]string, error) {
+	if len(o.Owners) == 0 {
+		return nil, nil
+	}
+	values := make([]string, 0, len(o.Owners))
+	for _, w := range o.Owners {
+		if w.UID != "" {
+			values = append(values, w.UID)
+		}
+	}
+	return values, nil
+}
+
+// paths returns the fields to read from a collection's objects.
+func paths(c delta.Collection, configured map[string][]string) []string {
+	list := slices.Clone(configured[c.Resource])
+	if isPods(c) && !slices.Contains(list, nodeField) {
+		list = append(list, nodeField)
+	}
+	return list
+}

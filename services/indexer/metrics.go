@@ -1,0 +1,146 @@
+package indexer
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/core/store"
+)
+
+// metrics counts what the indexer does. What can be read from a snapshot is
+// read when it is asked for, by gauges.
+type metrics struct {
+	deltas   *prometheus.CounterVec
+	latency  prometheus.Histogram
+	overruns prometheus.Counter
+	pages    *prometheus.CounterVec
+}
+
+func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+	m := &metrics{
+		deltas: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "deltaplane_indexer_deltas_total",
+			Help: "Records applied, by collection and result: added, updated, deleted, stale, same.",
+		}, []string{"collection", "result"}),
+		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "deltaplane_indexer_publish_to_visible_seconds",
+			Help:    "From the moment the reflector published a delta to the snapshot that shows it.",
+			Buckets: []float64{.0001, .0002, .0005, .001, .0015, .002, .005, .01, .025, .05, .1, .5, 1, 5},
+		}),
+		overruns: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "deltaplane_indexer_watch_overruns_total", Help: "Watches ended because their reader was too slow.",
+		}),
+		pages: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "deltaplane_indexer_page_tokens_total", Help: "Page tokens used, by result: served, gone.",
+		}, []string{"result"}),
+	}
+	for _, c := range []prometheus.Collector{m.deltas, m.latency, m.overruns, m.pages} {
+		if err := reg.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+func (m *metrics) applied(collection string, r store.Result) {
+	for _, v := range [...]struct {
+		result string
+		n      int
+	}{{"added", r.Added}, {"updated", r.Updated}, {"deleted", r.Deleted}, {"stale", r.Stale}, {"same", r.Same}} {
+		if v.n > 0 {
+			m.deltas.WithLabelValues(collection, v.result).Add(float64(v.n))
+		}
+	}
+}
+
+// observe records how long live deltas took, and a span for those that are
+// traced.
+func (c *collection) observe(ctx context.Context, records []delta.Record, began time.Time) {
+	var links []trace.Link
+	visible := c.now()
+	for i := range records {
+		r := &records[i]
+		if r.Kind != delta.KindDelta {
+			continue
+		}
+		if !r.PublishedAt.IsZero() {
+			c.metrics.latency.Observe(max(0, visible.Sub(r.PublishedAt).Seconds()))
+		}
+		if strings.HasSuffix(r.Trace, "-01") && len(links) < 32 {
+			from := propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": r.Trace})
+			links = append(links, trace.LinkFromContext(from))
+		}
+	}
+	if links == nil {
+		return
+	}
+	// One batch folds several deltas: it links to them rather than choosing a parent, unless there is only one.
+	if len(links) == 1 {
+		ctx = trace.ContextWithRemoteSpanContext(ctx, links[0].SpanContext)
+	}
+	_, span := c.tracer.Start(ctx, "index.apply", trace.WithTimestamp(began), trace.WithLinks(links...),
+		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
+			attribute.String("deltaplane.collection", c.name), attribute.Int("deltaplane.records", len(records))))
+	span.End(trace.WithTimestamp(visible))
+}
+
+// gauges read the state of every collection when asked.
+type gauges struct{ s *Service }
+
+var (
+	perCollection = []string{"collection"}
+	gaugeObjects  = prometheus.NewDesc("deltaplane_indexer_objects", "Objects held.", perCollection, nil)
+	gaugeBytes    = prometheus.NewDesc("deltaplane_indexer_payload_bytes", "Payload bytes held.", perCollection, nil)
+	gaugeFaults   = prometheus.NewDesc("deltaplane_indexer_quarantined_keys", "Keys whose newest version cannot be read.", perCollection, nil)
+	gaugeSynced   = prometheus.NewDesc("deltaplane_indexer_synced", "1 when reads are answered.", perCollection, nil)
+	gaugeLag      = prometheus.NewDesc("deltaplane_indexer_lag_records", "Log records behind the end of the log as last known.", perCollection, nil)
+	gaugeSilence  = prometheus.NewDesc("deltaplane_indexer_silence_seconds", "Since the reflector was last heard on the log.", perCollection, nil)
+	gaugeWatchers = prometheus.NewDesc("deltaplane_indexer_watchers", "Open watches.", perCollection, nil)
+	gaugeErrors   = prometheus.NewDesc("deltaplane_indexer_index_errors", "Keys an index function failed on, over all indexes.", perCollection, nil)
+	gaugePinned   = prometheus.NewDesc("deltaplane_indexer_pinned_snapshots", "Snapshots kept for page tokens.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (gauges) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		gaugeObjects, gaugeBytes, gaugeFaults, gaugeSynced, gaugeLag, gaugeSilence, gaugeWatchers, gaugeErrors, gaugePinned,
+	} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (g gauges) Collect(ch chan<- prometheus.Metric) {
+	now := time.Now()
+	for _, c := range g.s.names.Load().all {
+		snap := c.store.Snapshot()
+		failed, synced := 0, 0
+		for _, x := range snap.Indexers() {
+			failed += x.Failed
+		}
+		if snap.State().Synced {
+			synced = 1
+		}
+		send := func(d *prometheus.Desc, v float64) {
+			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, c.name)
+		}
+		send(gaugeObjects, float64(snap.Len()))
+		send(gaugeBytes, float64(snap.Bytes()))
+		send(gaugeFaults, float64(snap.Faults()))
+		send(gaugeSynced, float64(synced))
+		send(gaugeLag, float64(c.lag(snap.State())))
+		if fresh := snap.State().Fresh; !fresh.IsZero() {
+			send(gaugeSilence, now.Sub(fresh).Seconds())
+		}
+		send(gaugeWatchers, float64(c.watchers.Load()))
+		send(gaugeErrors, float64(failed))
+	}
+	ch <- prometheus.MustNewConstMetric(gaugePinned, prometheus.GaugeValue, float64(g.s.pins.len()))
+}

@@ -1,0 +1,148 @@
+package indexer
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"github.com/tidwall/gjson"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+)
+
+// projection is how much of each object an answer holds.
+type projection struct {
+	view indexv1.View
+	mask *maskNode // nil without a field mask
+}
+
+// metadataMask is VIEW_METADATA.
+var metadataMask = &maskNode{kids: map[string]*maskNode{"apiVersion": {}, "kind": {}, "metadata": {}}}
+
+// project checks what a request asks for. Only one of view and mask may be set.
+func project(view indexv1.View, mask *fieldmaskpb.FieldMask) (projection, error) {
+	p := projection{view: view}
+	if _, ok := indexv1.View_name[int32(view)]; !ok {
+		return p, rpc.InvalidArgument("view", fmt.Sprintf("%d is not a view", view))
+	}
+	if view == indexv1.View_VIEW_METADATA {
+		p.mask = metadataMask
+	}
+	if mask == nil {
+		return p, nil
+	}
+	if view != indexv1.View_VIEW_UNSPECIFIED {
+		return p, rpc.InvalidArgument("field_mask", "excludes view")
+	}
+	var err error
+	p.mask, err = parseMask(mask.GetPaths())
+	return p, err
+}
+
+// maskNode is a tree of the names to keep; a node without kids keeps all.
+type maskNode struct{ kids map[string]*maskNode }
+
+const maxMaskPaths = 100
+
+func parseMask(paths []string) (*maskNode, error) {
+	switch {
+	case len(paths) == 0:
+		return nil, rpc.InvalidArgument("field_mask", "has no paths")
+	case len(paths) > maxMaskPaths:
+		return nil, rpc.InvalidArgument("field_mask", fmt.Sprintf("%d paths, at most %d", len(paths), maxMaskPaths))
+	}
+	root := &maskNode{}
+	var errs []error
+	for i, path := range paths {
+		names := strings.Split(path, ".")
+		if slices.Contains(names, "") || len(path) > 1024 {
+			errs = append(errs, rpc.InvalidArgument(fmt.Sprintf("field_mask.paths[%d]", i), fmt.Sprintf("%.100q is not a path like metadata.name", path)))
+			continue
+		}
+		root.add(names)
+	}
+	return root, errors.Join(errs...)
+}
+
+func (n *maskNode) add(names []string) {
+	for i, name := range names {
+		if i > 0 && n.kids == nil {
+			return // a shorter path keeps all of this already
+		}
+		kid := n.kids[name]
+		switch {
+		case kid == nil:
+			if n.kids == nil {
+				n.kids = map[string]*maskNode{}
+			}
+			kid = &maskNode{}
+			n.kids[name] = kid
+			kid.build(names[i+1:])
+			return
+		case i == len(names)-1:
+			kid.kids = nil
+			return
+		}
+		n = kid
+	}
+}
+
+func (n *maskNode) build(names []string) {
+	for _, name := range names {
+		kid := &maskNode{}
+		n.kids = map[string]*maskNode{name: kid}
+		n = kid
+	}
+}
+
+// payload returns the part of an object's bytes that the projection keeps; the
+// bytes themselves when that is all.
+func (p *projection) payload(payload []byte) []byte {
+	if p.mask == nil {
+		return payload
+	}
+	return pick(make([]byte, 0, 512), gjson.Parse(unsafe.String(unsafe.SliceData(payload), len(payload))), p.mask)
+}
+
+// pick appends the parts of a value that a mask keeps. Names inside an array
+// are kept in each of its elements; a name that is not there is left out.
+func pick(dst []byte, v gjson.Result, n *maskNode) []byte {
+	switch {
+	case n.kids == nil:
+		return append(dst, v.Raw...)
+	case v.IsArray():
+		dst = append(dst, '[')
+		first := true
+		v.ForEach(func(_, e gjson.Result) bool {
+			if !first {
+				dst = append(dst, ',')
+			}
+			first = false
+			dst = pick(dst, e, n)
+			return true
+		})
+		return append(dst, ']')
+	case !v.IsObject():
+		return append(dst, "null"...)
+	}
+	dst = append(dst, '{')
+	first := true
+	v.ForEach(func(key, e gjson.Result) bool {
+		kid, ok := n.kids[key.Str]
+		if !ok || kid.kids != nil && !e.IsObject() && !e.IsArray() {
+			return true
+		}
+		if !first {
+			dst = append(dst, ',')
+		}
+		first = false
+		dst = append(append(dst, key.Raw...), ':')
+		dst = pick(dst, e, kid)
+		return true
+	})
+	return append(dst, '}')
+}

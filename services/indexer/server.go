@@ -1,0 +1,208 @@
+package indexer
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+)
+
+// server is the IndexService. Methods whose answers are stored bytes return
+// frames and are not part of the generated interface; serviceDesc calls them.
+type server struct {
+	*Service
+	indexv1.UnimplementedIndexServiceServer
+}
+
+// serviceDesc is the generated description with the hot methods replaced by
+// ones that answer frames.
+var serviceDesc = func() grpc.ServiceDesc {
+	hot := map[string]grpc.MethodHandler{
+		"Get":      unary(indexv1.IndexService_Get_FullMethodName, (*server).get),
+		"BatchGet": unary(indexv1.IndexService_BatchGet_FullMethodName, (*server).batchGet),
+		"List":     unary(indexv1.IndexService_List_FullMethodName, (*server).list),
+		"ByIndex":  unary(indexv1.IndexService_ByIndex_FullMethodName, (*server).byIndex),
+		"Index":    unary(indexv1.IndexService_Index_FullMethodName, (*server).byExample),
+	}
+	desc := indexv1.IndexService_ServiceDesc
+	desc.Methods = slices.Clone(desc.Methods)
+	for i, m := range desc.Methods {
+		if h, ok := hot[m.MethodName]; ok {
+			desc.Methods[i].Handler = h
+		}
+	}
+	return desc
+}()
+
+// unary is what protoc-gen-go-grpc generates for a method, but for the type of
+// its answer.
+func unary[Req any](name string, call func(*server, context.Context, *Req) (*frame, error)) grpc.MethodHandler {
+	return func(srv any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+		req := new(Req)
+		if err := dec(req); err != nil {
+			return nil, err
+		}
+		handle := func(ctx context.Context, req any) (any, error) {
+			f, err := call(srv.(*server), ctx, req.(*Req))
+			if err != nil {
+				return nil, err
+			}
+			return f, nil
+		}
+		if interceptor == nil {
+			return handle(ctx, req)
+		}
+		return interceptor(ctx, req, &grpc.UnaryServerInfo{Server: srv, FullMethod: name}, handle)
+	}
+}
+
+// maxBatch is how many keys or revisions one call may name.
+const maxBatch = 1000
+
+// find returns the collection a request field names.
+func (s *Service) find(field, name string) (*collection, error) {
+	if name == "" {
+		return nil, rpc.InvalidArgument(field, "is required")
+	}
+	c, err := s.names.Load().find(name)
+	if err != nil && strings.ContainsAny(name, " \t\n%") {
+		return nil, rpc.InvalidArgument(field, fmt.Sprintf("%.100q is not a collection name", name))
+	}
+	return c, err
+}
+
+func checkKey(field, key string) error {
+	if _, err := delta.ParseKey(key); err != nil {
+		return rpc.InvalidField(field, err)
+	}
+	return nil
+}
+
+// revision adds the revision an answer comes from.
+func (o *out) snapshot(field int, snap *store.Snapshot) { o.revision(field, snap.State().Revision) }
+
+func (s *server) get(ctx context.Context, req *indexv1.GetRequest) (*frame, error) {
+	c, err := s.find("collection", req.GetCollection())
+	if err != nil {
+		return nil, err
+	}
+	if err := checkKey("key", req.GetKey()); err != nil {
+		return nil, err
+	}
+	p, err := project(req.GetView(), req.GetFieldMask())
+	if err != nil {
+		return nil, err
+	}
+	snap, err := s.read(ctx, c, req.GetConsistency())
+	if err != nil {
+		return nil, err
+	}
+	obj := snap.Get(req.GetKey())
+	if obj == nil {
+		return nil, newFault(errKeyNotFound, fmt.Sprintf("%q in %s", req.GetKey(), c.name), "collection", c.name, "key", req.GetKey()).reached(snap)
+	}
+	if obj.Fault != "" {
+		return nil, newFault(errKeyQuarantined, fmt.Sprintf("%q in %s: %s", obj.Key, c.name, obj.Fault), "collection", c.name, "key", obj.Key).reached(snap)
+	}
+	o := newOut()
+	it := p.item(obj)
+	o.item(1, &it)
+	o.snapshot(2, snap)
+	return o.frame(), nil
+}
+
+func (s *server) batchGet(ctx context.Context, req *indexv1.BatchGetRequest) (*frame, error) {
+	c, err := s.find("collection", req.GetCollection())
+	if err != nil {
+		return nil, err
+	}
+	if n := len(req.GetKeys()); n == 0 || n > maxBatch {
+		return nil, rpc.InvalidArgument("keys", fmt.Sprintf("has %d entries, want 1 to %d", n, maxBatch))
+	}
+	for i, key := range req.GetKeys() {
+		if err := checkKey(fmt.Sprintf("keys[%d]", i), key); err != nil {
+			return nil, err
+		}
+	}
+	p, err := project(req.GetView(), req.GetFieldMask())
+	if err != nil {
+		return nil, err
+	}
+	snap, err := s.read(ctx, c, req.GetConsistency())
+	if err != nil {
+		return nil, err
+	}
+	o := newOut()
+	for _, key := range req.GetKeys() {
+		obj := snap.Get(key)
+		switch {
+		case obj == nil:
+			o.element(2, key)
+		case obj.Fault != "":
+			o.element(3, key)
+		default:
+			it := p.item(obj)
+			o.item(1, &it)
+		}
+		if o.len() > s.cfg.MaxResponseBytes {
+			return nil, s.tooLarge("ask for fewer keys, or for less of each object")
+		}
+	}
+	o.snapshot(4, snap)
+	return o.frame(), nil
+}
+
+func (s *Service) tooLarge(advice string) error {
+	return newFault(errTooLarge, fmt.Sprintf("more than %d bytes: %s", s.cfg.MaxResponseBytes, advice))
+}
+
+// byExample is the method Index.
+func (s *server) byExample(ctx context.Context, req *indexv1.IndexRequest) (*frame, error) {
+	c, err := s.find("collection", req.GetCollection())
+	if err != nil {
+		return nil, err
+	}
+	p, err := project(req.GetView(), nil)
+	if err != nil {
+		return nil, err
+	}
+	f, err := newExtractor(c.extract.paths).extract(req.GetObject())
+	if err != nil {
+		return nil, rpc.InvalidField("object", err)
+	}
+	example := &store.Object{
+		Key: join(f.namespace, f.name), UID: f.uid, RV: f.rv, Labels: f.labels, Owners: f.owners, Fields: f.fields, Payload: req.GetObject(),
+	}
+	snap, err := s.read(ctx, c, req.GetConsistency())
+	if err != nil {
+		return nil, err
+	}
+	hits, err := snap.Index(req.GetIndex(), example)
+	if err != nil {
+		return nil, indexError(c.name, err)
+	}
+	values, err := snap.Values(req.GetIndex(), example)
+	if err != nil {
+		return nil, indexError(c.name, err)
+	}
+	o := newOut()
+	for obj := range hits.After("") {
+		it := p.item(obj)
+		o.item(1, &it)
+		if o.len() > s.cfg.MaxResponseBytes {
+			return nil, s.tooLarge("use ByIndex, which has pages")
+		}
+	}
+	for _, v := range values {
+		o.element(2, v)
+	}
+	o.snapshot(3, snap)
+	return o.frame(), nil
+}

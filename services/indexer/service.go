@@ -1,0 +1,256 @@
+package indexer
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	"github.com/deltaplane/deltaplane/internal/stream"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+)
+
+// deltaLog is what the indexer needs of the log; *stream.Conn has it.
+type deltaLog interface {
+	Collections(ctx context.Context) ([]delta.Collection, error)
+	Read(ctx context.Context, col delta.Collection, cfg stream.ReadConfig, h stream.Handler) error
+	Tail(ctx context.Context, col delta.Collection) (stream.Tail, error)
+	TombstoneTTL() time.Duration
+	Healthy() bool
+}
+
+// Service is an indexer. Make it with New, run it once.
+type Service struct {
+	cfg     Config
+	log     deltaLog
+	slog    *slog.Logger
+	tracer  trace.Tracer
+	metrics *metrics
+	rpc     *rpc.Server
+	admin   *telemetry.Admin
+	pins    *pins
+
+	names      atomic.Pointer[names]
+	discovered atomic.Bool
+	watchers   atomic.Int64
+	stopping   chan struct{} // closed when Run begins to stop
+	listening  chan struct{} // closed when addr is set
+	addr       net.Addr
+}
+
+// New builds an indexer that follows log, usually a *stream.Conn, and reports
+// through tel. It opens nothing. The error holds every fault of the
+// configuration.
+func New(cfg Config, log deltaLog, tel *telemetry.Telemetry) (*Service, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	if cfg.Replica == "" {
+		cfg.Replica = rand.Text()[:10]
+	}
+	s := &Service{
+		cfg: cfg, log: log, slog: tel.Log, tracer: tel.Tracer.Tracer("deltaplane/indexer"),
+		pins:     newPins(cfg.Replica, cfg.MaxSnapshots, cfg.SnapshotTTL),
+		stopping: make(chan struct{}), listening: make(chan struct{}),
+	}
+	s.names.Store(&names{})
+	for _, name := range cfg.Collections {
+		id, err := delta.ParseCollection(name)
+		if err != nil {
+			return nil, err
+		}
+		s.know(id)
+	}
+	var err error
+	if s.metrics, err = newMetrics(tel.Registry); err != nil {
+		return nil, fmt.Errorf("indexer metrics: %w", err)
+	}
+	if err := tel.Registry.Register(gauges{s}); err != nil {
+		return nil, fmt.Errorf("indexer metrics: %w", err)
+	}
+	for _, c := range s.names.Load().all {
+		c.metrics = s.metrics
+	}
+	s.rpc, err = rpc.NewServer(cfg.RPC, rpc.Options{
+		Log: tel.Log, Registry: tel.Registry, Tracer: tel.Tracer, Rules: rules, Extra: serverOptions(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.rpc.RegisterService(&serviceDesc, &server{Service: s})
+	if s.admin, err = telemetry.NewAdmin(cfg.Admin, tel.Registry, tel.Log); err != nil {
+		return nil, err
+	}
+	s.admin.Ready("log", s.checkLog)
+	s.admin.Ready("replayed", s.checkReplayed)
+	return s, nil
+}
+
+// Addr is where the IndexService listens; it waits until Run has opened it.
+func (s *Service) Addr(ctx context.Context) (string, error) {
+	select {
+	case <-s.listening:
+		return s.addr.String(), nil
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+}
+
+// Run follows the logs and answers until ctx ends; then health turns
+// NOT_SERVING, watches are told to go elsewhere, and it returns nil.
+func (s *Service) Run(ctx context.Context) error {
+	lis, err := rpc.Listen(s.cfg.RPC)
+	if err != nil {
+		return err
+	}
+	s.addr = lis.Addr()
+	close(s.listening)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.rpc.Serve(ctx, lis) })
+	g.Go(func() error { return s.admin.Run(ctx) })
+	g.Go(func() error { <-ctx.Done(); close(s.stopping); return nil })
+	g.Go(func() error { return s.discover(ctx, g) })
+	s.slog.Info("indexer listens", slog.String(telemetry.KeyAddr, s.addr.String()))
+	return g.Wait()
+}
+
+// discover starts a follower for every collection, now and whenever a new log
+// appears, and keeps health and the known ends of the logs up to date.
+func (s *Service) discover(ctx context.Context, g *errgroup.Group) error {
+	for _, c := range s.names.Load().all {
+		g.Go(func() error { return s.follow(ctx, c) })
+	}
+	tick := time.NewTicker(s.cfg.DiscoverEvery)
+	defer tick.Stop()
+	failing := false
+	for {
+		var err error
+		if len(s.cfg.Collections) == 0 {
+			err = s.findLogs(ctx, g)
+		}
+		if err == nil {
+			s.discovered.Store(true)
+		} else if !failing && ctx.Err() == nil {
+			s.slog.Warn("cannot list logs", telemetry.Err(err))
+		}
+		failing = err != nil
+		s.pins.expire(time.Now())
+		s.publishHealth(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *Service) findLogs(ctx context.Context, g *errgroup.Group) error {
+	ctx2, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	ids, err := s.log.Collections(ctx2)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if c := s.know(id); c != nil {
+			s.slog.Info("following collection", slog.String(telemetry.KeyCollection, c.name))
+			g.Go(func() error { return s.follow(ctx, c) })
+		}
+	}
+	return nil
+}
+
+// know adds a collection; nil if it is known already. Only one goroutine adds.
+func (s *Service) know(id delta.Collection) *collection {
+	old := s.names.Load()
+	for _, c := range old.all {
+		if c.id == id {
+			return nil
+		}
+	}
+	c := s.newCollection(id)
+	s.names.Store(old.with(c))
+	return c
+}
+
+// follow reads one log until ctx ends. One that fails is begun again where it
+// was; the others go on.
+func (s *Service) follow(ctx context.Context, c *collection) error {
+	const least, most = 200 * time.Millisecond, 10 * time.Second
+	pause := least
+	for ctx.Err() == nil {
+		began := time.Now()
+		from := stream.ReadConfig{From: c.follower.Position(), FromTime: c.fresh}
+		if c.replaying { // only a replay from the start can be known to be complete
+			from = stream.ReadConfig{}
+		}
+		err := s.log.Read(ctx, c.id, from, c.apply)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if time.Since(began) > most {
+			pause = least
+		}
+		if err == nil {
+			err = errors.New("log reader ended")
+		}
+		c.fail(err)
+		s.slog.Warn("cannot follow log", slog.String(telemetry.KeyCollection, c.name), telemetry.Err(err), slog.Duration(telemetry.KeyAfter, pause))
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, most)
+	}
+	return nil
+}
+
+// publishHealth tells whether this replica is as good as the log: the service
+// is healthy when every log found has been read to its end once. Whether a
+// collection is synced is its own health, named by the service and it.
+func (s *Service) publishHealth(ctx context.Context) {
+	service := indexv1.IndexService_ServiceDesc.ServiceName
+	s.rpc.SetServing(service, s.checkReplayed(ctx) == nil)
+	for _, c := range s.names.Load().all {
+		s.rpc.SetPart(service+"/"+c.name, c.store.Snapshot().State().Synced)
+		if tail, err := s.log.Tail(ctx, c.id); err == nil {
+			c.advance(tail.Last)
+		}
+	}
+}
+
+func (s *Service) checkLog(context.Context) error {
+	if !s.log.Healthy() {
+		return errors.New("not connected to the log")
+	}
+	return nil
+}
+
+func (s *Service) checkReplayed(context.Context) error {
+	if !s.discovered.Load() {
+		return errors.New("logs not listed yet")
+	}
+	for _, c := range s.names.Load().all {
+		if !c.replayed.Load() && len(s.cfg.Collections) == 0 {
+			return fmt.Errorf("%s not replayed yet", c.name)
+		}
+	}
+	return nil
+}
+
+// lag is how many log records are not applied yet, as last known.
+func (c *collection) lag(state store.State) uint64 {
+	return max(c.tail.Load(), state.Position.Sequence) - state.Position.Sequence
+}

@@ -1,0 +1,98 @@
+package indexer
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/internal/rpc"
+)
+
+// What can go wrong with a read, beside bad requests.
+var (
+	errCollectionNotFound  = errors.New("collection not found")
+	errCollectionAmbiguous = errors.New("collection name is ambiguous")
+	errNotSynced           = errors.New("collection is not synced")
+	errRevisionNotReached  = errors.New("revision not reached in time")
+	errKeyNotFound         = errors.New("key not found")
+	errKeyQuarantined      = errors.New("newest version of the key cannot be read")
+	errIndexNotFound       = errors.New("index not found")
+	errIndexFailed         = errors.New("index cannot vouch for its answer")
+	errSnapshotGone        = errors.New("snapshot of the page token is gone")
+	errWatcherTooSlow      = errors.New("watcher fell behind by more than is kept")
+	errTooManyWatchers     = errors.New("too many watchers")
+	errTooLarge            = errors.New("response too large")
+	errStopping            = errors.New("server is stopping")
+)
+
+// rules map the above to statuses.
+var rules = []rpc.Rule{
+	{Is: errCollectionNotFound, Code: codes.NotFound, Reason: "COLLECTION_NOT_FOUND", Metadata: metadata},
+	{Is: errCollectionAmbiguous, Code: codes.InvalidArgument, Reason: "COLLECTION_AMBIGUOUS", Metadata: metadata},
+	{Is: errNotSynced, Code: codes.Unavailable, Reason: "COLLECTION_NOT_SYNCED", Retry: time.Second, Metadata: metadata},
+	{Is: errRevisionNotReached, Code: codes.DeadlineExceeded, Reason: "REVISION_NOT_REACHED", Metadata: metadata},
+	{Is: errKeyNotFound, Code: codes.NotFound, Reason: "KEY_NOT_FOUND", Metadata: metadata},
+	{Is: errKeyQuarantined, Code: codes.DataLoss, Reason: "KEY_QUARANTINED", Metadata: metadata},
+	{Is: errIndexNotFound, Code: codes.NotFound, Reason: "INDEX_NOT_FOUND", Metadata: metadata},
+	{Is: errIndexFailed, Code: codes.FailedPrecondition, Reason: "INDEX_FAILED", Metadata: metadata},
+	{Is: errSnapshotGone, Code: codes.FailedPrecondition, Reason: "SNAPSHOT_GONE", Metadata: metadata},
+	{Is: errWatcherTooSlow, Code: codes.ResourceExhausted, Reason: "WATCHER_TOO_SLOW", Metadata: metadata},
+	{Is: errTooManyWatchers, Code: codes.ResourceExhausted, Reason: "TOO_MANY_WATCHERS", Retry: 5 * time.Second, Metadata: metadata},
+	{Is: errTooLarge, Code: codes.ResourceExhausted, Reason: "RESPONSE_TOO_LARGE", Metadata: metadata},
+	{Is: errStopping, Code: codes.Unavailable, Reason: "STOPPING", Metadata: metadata},
+}
+
+// fault is one of the errors above with what the caller should know.
+type fault struct {
+	is   error
+	text string
+	meta map[string]string
+}
+
+// newFault describes an error; the pairs become ErrorInfo metadata.
+func newFault(is error, text string, pairs ...string) *fault {
+	f := &fault{is: is, text: text, meta: make(map[string]string, len(pairs)/2)}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		f.meta[pairs[i]] = pairs[i+1]
+	}
+	return f
+}
+
+// reached adds how far the snapshot has come.
+func (f *fault) reached(snap *store.Snapshot) *fault {
+	rev := snap.State().Revision
+	f.meta["epoch"], f.meta["resource_version"] = strconv.FormatUint(rev.Epoch, 10), rev.RV
+	return f
+}
+
+func (f *fault) Error() string {
+	if f.text == "" {
+		return f.is.Error()
+	}
+	return fmt.Sprintf("%v: %s", f.is, f.text)
+}
+
+// Unwrap returns the kind of the fault.
+func (f *fault) Unwrap() error { return f.is }
+
+func metadata(err error) map[string]string {
+	if f, ok := errors.AsType[*fault](err); ok {
+		return f.meta
+	}
+	return nil
+}
+
+// indexError turns the store's errors into ours.
+func indexError(collection string, err error) error {
+	if unknown, ok := errors.AsType[*store.UnknownIndexError](err); ok {
+		return newFault(errIndexNotFound, fmt.Sprintf("%q in %s", unknown.Index, collection), "index", unknown.Index, "collection", collection)
+	}
+	if failed, ok := errors.AsType[*store.FailedError](err); ok {
+		return newFault(errIndexFailed, failed.Error(), "index", failed.Index, "collection", collection, "key", failed.Key)
+	}
+	return err
+}

@@ -1,0 +1,230 @@
+package indexer
+
+import (
+	"math/bits"
+	"sync"
+
+	"google.golang.org/grpc/mem"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/core/store"
+	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+)
+
+// This file writes the hot messages of index.proto by hand. Field numbers are
+// those of the proto; wire_test.go decodes everything written here with the
+// generated code.
+
+// copyBelow is the payload length below which copying is cheaper than one more
+// piece for the transport.
+const copyBelow = 1 << 10
+
+// out builds one message: bytes written here, and between them stored bytes
+// that are only pointed at.
+type out struct {
+	buf  []byte
+	cuts []cut
+	size int // of the stored bytes
+}
+
+// cut says that data comes after the first at bytes of buf.
+type cut struct {
+	at   int
+	data []byte
+}
+
+var outs = sync.Pool{New: func() any { return new(out) }}
+
+func newOut() *out {
+	o := outs.Get().(*out)
+	o.buf, o.cuts, o.size = o.buf[:0], o.cuts[:0], 0
+	return o
+}
+
+// len is the length of the message so far.
+func (o *out) len() int { return len(o.buf) + o.size }
+
+// frame ends the message and gives o back.
+func (o *out) frame() *frame {
+	defer outs.Put(o)
+	if len(o.cuts) == 0 {
+		return &frame{parts: mem.BufferSlice{mem.Copy(o.buf, mem.DefaultBufferPool())}}
+	}
+	head := append(make([]byte, 0, len(o.buf)), o.buf...)
+	parts := make(mem.BufferSlice, 0, 2*len(o.cuts)+1)
+	at := 0
+	for i, c := range o.cuts {
+		parts = append(parts, mem.SliceBuffer(head[at:c.at:c.at]), mem.SliceBuffer(c.data))
+		at, o.cuts[i].data = c.at, nil
+	}
+	if at < len(head) {
+		parts = append(parts, mem.SliceBuffer(head[at:]))
+	}
+	return &frame{parts: parts}
+}
+
+const (
+	varintType = 0
+	bytesType  = 2
+)
+
+func (o *out) tag(field, wireType int) { o.varint(uint64(field<<3 | wireType)) }
+
+func (o *out) varint(v uint64) {
+	for v >= 0x80 {
+		o.buf = append(o.buf, byte(v)|0x80)
+		v >>= 7
+	}
+	o.buf = append(o.buf, byte(v))
+}
+
+// uint writes a scalar field; zero is left out.
+func (o *out) uint(field int, v uint64) {
+	if v != 0 {
+		o.tag(field, varintType)
+		o.varint(v)
+	}
+}
+
+// string writes a string field; an empty one is left out.
+func (o *out) string(field int, s string) {
+	if s != "" {
+		o.element(field, s)
+	}
+}
+
+// element writes a string of a repeated field, also an empty one.
+func (o *out) element(field int, s string) {
+	o.head(field, len(s))
+	o.buf = append(o.buf, s...)
+}
+
+// head begins a length-delimited field.
+func (o *out) head(field, length int) {
+	o.tag(field, bytesType)
+	o.varint(uint64(length))
+}
+
+// stored writes a bytes field; long ones are not copied. They must not change.
+func (o *out) stored(field int, data []byte) {
+	if len(data) == 0 {
+		return
+	}
+	o.head(field, len(data))
+	if len(data) < copyBelow {
+		o.buf = append(o.buf, data...)
+		return
+	}
+	o.cuts = append(o.cuts, cut{len(o.buf), data})
+	o.size += len(data)
+}
+
+func varintLen(v uint64) int { return (bits.Len64(v|1) + 6) / 7 }
+
+func uintLen(v uint64) int { // with a tag below 16
+	if v == 0 {
+		return 0
+	}
+	return 1 + varintLen(v)
+}
+
+func bytesLen(n int) int { // with a tag below 16
+	if n == 0 {
+		return 0
+	}
+	return 1 + varintLen(uint64(n)) + n
+}
+
+// item is an index.v1.Object about to be written.
+type item struct {
+	key, uid, rv string
+	payload      []byte
+	encoding     deltav1.Encoding
+}
+
+func (it *item) len() int {
+	return bytesLen(len(it.key)) + bytesLen(len(it.uid)) + bytesLen(len(it.rv)) + bytesLen(len(it.payload)) + uintLen(uint64(it.encoding))
+}
+
+// item writes an Object as a field.
+func (o *out) item(field int, it *item) {
+	o.head(field, it.len())
+	o.string(1, it.key)
+	o.string(2, it.uid)
+	o.string(3, it.rv)
+	o.stored(4, it.payload)
+	o.uint(5, uint64(it.encoding))
+}
+
+// view makes the item of an object as a projection asks. A faulty object has
+// no payload and no encoding.
+func (p *projection) item(o *store.Object) item {
+	if p.view == indexv1.View_VIEW_KEYS {
+		return item{key: o.Key}
+	}
+	it := item{key: o.Key, uid: o.UID, rv: o.RV}
+	if o.Fault == "" {
+		it.payload, it.encoding = p.payload(o.Payload), deltav1.Encoding_ENCODING_JSON
+	}
+	return it
+}
+
+// revision writes a delta.v1.Revision as a field.
+func (o *out) revision(field int, r delta.Revision) {
+	o.head(field, uintLen(r.Epoch)+bytesLen(len(r.RV)))
+	o.uint(1, r.Epoch)
+	o.string(2, r.RV)
+}
+
+func positionLen(p delta.Position) int {
+	return uintLen(p.Epoch) + uintLen(p.Sequence) + uintLen(p.Term)
+}
+
+// position writes a delta.v1.Position as a field.
+func (o *out) position(field int, p delta.Position) {
+	o.head(field, positionLen(p))
+	o.uint(1, p.Epoch)
+	o.uint(2, p.Sequence)
+	o.uint(3, p.Term)
+}
+
+// event is an index.v1.Event about to be written.
+type event struct {
+	typ      deltav1.DeltaType
+	item     item
+	reason   deltav1.DeleteReason
+	position delta.Position // zero is left out
+}
+
+func (e *event) len() int {
+	n := uintLen(uint64(e.typ)) + uintLen(uint64(e.reason))
+	inner := e.item.len()
+	n += 1 + varintLen(uint64(inner)) + inner
+	if !e.position.IsZero() {
+		inner = positionLen(e.position)
+		n += 1 + varintLen(uint64(inner)) + inner
+	}
+	return n
+}
+
+// events writes a WatchResponse with changes in it, without position and
+// revision.
+func (o *out) events(list []event) {
+	n := 0
+	for i := range list {
+		inner := list[i].len()
+		n += 1 + varintLen(uint64(inner)) + inner
+	}
+	o.head(1, n)
+	for i := range list {
+		e := &list[i]
+		o.head(1, e.len())
+		o.uint(1, uint64(e.typ))
+		o.item(2, &e.item)
+		o.uint(3, uint64(e.reason))
+		if !e.position.IsZero() {
+			o.position(4, e.position)
+		}
+	}
+}
