@@ -143,9 +143,9 @@ type Revisions struct {
 type Result struct {
 	Settle Settle
 	After  time.Duration
-	// ReadAt is what the index showed; Wrote the highest revisions of the sync's
-	// own writes, zero where it wrote nothing. The next sync of the key must read
-	// at or above Wrote.
+	// ReadAt is what the index showed. The next sync of the key must read at or
+	// above Wrote: it holds the highest revisions of the sync's own writes, and of
+	// what it has seen. Zero where it neither read nor wrote.
 	ReadAt, Wrote Revisions
 	// Err is why, nil for a success.
 	Err error

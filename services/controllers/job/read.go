@@ -37,8 +37,11 @@ func (s *run) pods(ctx context.Context, j *batchv1.Job) (*batchv1.Job, []*corev1
 	if !s.live {
 		return j, pods, nil
 	}
-	pods, err = s.livePods(ctx, j, pods)
-	return j, pods, err
+	if pods, err = s.livePods(ctx, j, pods); err != nil {
+		return nil, nil, err
+	}
+	s.unsure = false
+	return j, pods, nil
 }
 
 // candidates selects pods the Job may adopt or has to clean up: those that carry

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -74,11 +75,22 @@ func (r *Reconciler) Reconcile(ctx context.Context, req Request) Result {
 	}
 	s := &run{Reconciler: r, req: req, namespace: namespace, name: name}
 	s.memory, s.remembered = decodeMemory(req.State)
+	// Only a live read ends the doubt.
+	s.unsure = req.Attempt > 1 || s.memory.Unsure
 	started := r.now()
-	err = s.sync(ctx)
-	res := s.conclude(ctx, err)
+	res := s.guarded(ctx)
 	r.metrics.synced(s.action, res, r.now().Sub(started))
 	return res
+}
+
+// guarded makes a panic a lost lease: what was written is not known any more.
+func (s *run) guarded(ctx context.Context) (res Result) {
+	defer func() {
+		if p := recover(); p != nil {
+			res = Result{Settle: Lost, Err: fmt.Errorf("job: sync of %s panicked: %v\n%s", s.req.Key, p, debug.Stack())}
+		}
+	}()
+	return s.conclude(ctx, s.sync(ctx))
 }
 
 // run is one sync of one key.
@@ -107,7 +119,7 @@ type run struct {
 // barrier, kept by whoever leased the key.
 func (s *run) sync(ctx context.Context) error {
 	s.action = "tracking"
-	s.live = s.req.Attempt > 1 || s.memory.Unsure
+	s.live = s.unsure
 	j, err := s.job(ctx)
 	if err != nil {
 		return err
@@ -232,6 +244,10 @@ func (s *run) doubt() {
 
 // conclude saves what must not be forgotten and maps the outcome.
 func (s *run) conclude(ctx context.Context, err error) Result {
+	// Not only its own writes: the next sync may meet another indexer, and must
+	// not see an older world than this one decided on.
+	s.sawJob(s.read.Jobs.RV)
+	s.sawPod(s.read.Pods.RV)
 	s.wrote.Jobs.Epoch, s.wrote.Pods.Epoch = s.read.Jobs.Epoch, s.read.Pods.Epoch
 	res := Result{ReadAt: s.read, Wrote: s.wrote, Err: err}
 	if errors.Is(err, ErrLeaseLost) || ctx.Err() != nil {

@@ -468,3 +468,18 @@ func (r *recorder) Event(_ *batchv1.Job, kind, reason, message string) {
 	defer r.mu.Unlock()
 	r.events = append(r.events, kind+" "+reason+" "+message)
 }
+
+type podUID = types.UID
+
+func metaNow() metav1.Time { return metav1.NewTime(time.Now()) }
+
+func decode(raw []byte) *corev1.Pod {
+	if raw == nil {
+		return nil
+	}
+	var p corev1.Pod
+	if err := json.Unmarshal(raw, &p); err != nil {
+		panic(err)
+	}
+	return &p
+}
