@@ -192,23 +192,24 @@ func (t *Trigger) prepare(ctx context.Context) error {
 	t.mu.Lock()
 	t.generation = generation
 	t.mu.Unlock()
-	return t.configure(ctx)
+	now, err := t.configure(ctx)
+	t.Notice(now)
+	return err
 }
 
-// configure creates the queue and plants the resync key. Both change nothing
-// when they are there.
-func (t *Trigger) configure(ctx context.Context) error {
+// configure creates the queue and plants the resync key, and returns the store's
+// generation. Both change nothing when they are there.
+func (t *Trigger) configure(ctx context.Context) (string, error) {
 	_, generation, err := t.q.Configure(ctx, t.cfg.Queue)
 	if err != nil {
-		return err
+		return "", err
 	}
-	t.Notice(generation)
 	if t.cfg.Resync > 0 {
 		if _, err := t.q.AddAfter(ctx, t.cfg.Resync, AddItem{Key: ResyncKey}); err != nil {
-			return err
+			return "", err
 		}
 	}
-	return nil
+	return generation, nil
 }
 
 // Notice tells the trigger a generation of the queue's store that somebody saw,
@@ -251,15 +252,20 @@ func (t *Trigger) watchGeneration(ctx context.Context) {
 	var retry <-chan time.Time
 	var seen string
 	for {
+		before := seen
 		select {
 		case <-ctx.Done():
 			return
 		case seen = <-t.noticed:
 		case <-retry:
+			retry = nil
 		case <-tick.C:
 			if g, err := t.q.Generation(ctx); err == nil && g != "" {
 				seen = g
 			}
+		}
+		if retry != nil && seen == before {
+			continue // known to be due, and not yet to be tried again
 		}
 		retry = nil
 		if seen == "" || seen == t.known() {
@@ -283,7 +289,7 @@ func (t *Trigger) watchGeneration(ctx context.Context) {
 
 func (t *Trigger) heal(ctx context.Context, generation string) error {
 	// The store may have lost the queue with its keys.
-	if err := t.configure(ctx); err != nil {
+	if _, err := t.configure(ctx); err != nil {
 		return err
 	}
 	if err := t.Sweep(ctx, SweepGeneration); err != nil {
@@ -354,7 +360,7 @@ func (t *Trigger) add(ctx context.Context, items []AddItem) error {
 	}
 	added, err := t.q.Add(ctx, items...)
 	if errors.Is(err, ErrQueueNotFound) { // its store was lost
-		if err := t.configure(ctx); err != nil {
+		if _, err := t.configure(ctx); err != nil {
 			return err
 		}
 		added, err = t.q.Add(ctx, items...)
