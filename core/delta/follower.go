@@ -28,6 +28,8 @@ type Batch struct {
 // Unreadable is a record that could not be decoded.
 type Unreadable struct {
 	Sequence uint64
+	// Key is the key of a delta by its subject; empty for a control record or a subject that says nothing.
+	Key Key
 	Err      error
 }
 

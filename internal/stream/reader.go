@@ -337,7 +337,8 @@ func (r *reader) process(ctx context.Context, msgs []jetstream.Msg) error {
 		if err != nil {
 			r.c.cfg.Log.Error("record cannot be read", slog.String("collection", r.col.String()),
 				slog.String("sequence", strconv.FormatUint(seq, 10)), slog.String("error", err.Error()))
-			b.Unreadable = append(b.Unreadable, delta.Unreadable{Sequence: seq, Err: err})
+			_, _, key, _ := delta.ParseSubject(m.Subject())
+			b.Unreadable = append(b.Unreadable, delta.Unreadable{Sequence: seq, Key: key, Err: err})
 			pos.Sequence = seq
 			continue
 		}
