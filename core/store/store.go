@@ -70,6 +70,16 @@ func (s *Store) Resume(snap *Snapshot, sequence uint64) (uint64, bool) {
 type Op struct {
 	Put    *Object
 	Delete *Tombstone
+	Doubt  *Doubt
+}
+
+// Doubt says that a record of a key could not be read: whatever the store has
+// for it is out of date. The key becomes faulty, until a record that is newer
+// than what it had before.
+type Doubt struct {
+	Key             string
+	Epoch, Sequence uint64
+	Fault           string
 }
 
 // Batch is applied as one step: readers see all of it or nothing.
@@ -118,6 +128,8 @@ func (s *Store) Apply(b Batch, now time.Time) Result {
 			w.put(op.Put)
 		case op.Delete != nil:
 			w.delete(op.Delete)
+		case op.Doubt != nil:
+			w.doubt(op.Doubt)
 		}
 	}
 	if b.Sweep {

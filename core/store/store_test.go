@@ -259,6 +259,29 @@ func TestAFaultyObjectIsKeptUnderTheFactsItHas(t *testing.T) {
 	}
 }
 
+func TestADoubtMakesTheKeyFaultyUntilANewerRecord(t *testing.T) {
+	t.Parallel()
+	h := newHistory(store.Options{Indexers: map[string]store.IndexFunc{"uid": func(o *store.Object) ([]string, error) { return []string{o.UID}, nil }}})
+	apply(h.s, h.now, object("live", "u", "5", 1, 5), object("gone", "g", "6", 1, 6))
+	apply(h.s, h.now, &store.Tombstone{Key: "gone", UID: "g", RV: "7", Epoch: 1, Sequence: 7, At: h.now})
+	for i, key := range []string{"live", "gone", "new"} {
+		d := &store.Doubt{Key: key, Epoch: 1, Sequence: uint64(10 + i), Fault: "schema 9"}
+		h.s.Apply(store.Batch{Ops: []store.Op{{Doubt: d}}}, h.now)
+		if o := h.s.Snapshot().Get(key); o == nil || o.Fault != "schema 9" || o.Payload != nil {
+			t.Errorf("%s is %+v, want it in doubt", key, o)
+		}
+	}
+	if got := keys(t, h.s.Snapshot(), "uid", "u"); !slices.Equal(got, []string{"live"}) {
+		t.Errorf("the key in doubt is filed under %q", got)
+	}
+	for i, key := range []string{"live", "gone", "new"} {
+		apply(h.s, h.now, object(key, "u", "8", 1, uint64(20+i)))
+	}
+	if n := h.s.Snapshot().Faults(); n != 0 {
+		t.Errorf("%d keys stay in doubt after newer records", n)
+	}
+}
+
 func TestDuringAReplayTheLogIsTheTruth(t *testing.T) {
 	t.Parallel()
 	h := newHistory(store.Options{})

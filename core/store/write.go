@@ -78,6 +78,18 @@ func (w *write) delete(t *Tombstone) {
 	w.bury(t)
 }
 
+func (w *write) doubt(d *Doubt) {
+	ns, name := splitKey(d.Key)
+	o := &Object{Key: d.Key, Epoch: d.Epoch}
+	if sl, ok := w.snap.keys.get(ns, name); ok {
+		*o = *w.vec.v.get(sl.id)
+	} else if tomb, ok := w.snap.tombs.get(ns, name); ok {
+		o.UID, o.RV, o.Epoch = tomb.UID, tomb.RV, tomb.Epoch
+	}
+	o.Payload, o.Fault, o.Sequence = nil, d.Fault, d.Sequence
+	w.put(o)
+}
+
 // drop takes a live key out.
 func (w *write) drop(sl *slot, old *Object, t *Tombstone) {
 	for i := range w.snap.indexes {

@@ -2,6 +2,7 @@ package indexer
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -117,6 +118,14 @@ func (c *collection) apply(ctx context.Context, b delta.Batch) error {
 		}
 	}
 	revision := c.follower.Apply(b)
+	for _, u := range b.Unreadable {
+		c.metrics.unreadable.WithLabelValues(c.name).Inc()
+		if u.Key != "" {
+			batch.Ops = append(batch.Ops, store.Op{Doubt: &store.Doubt{
+				Key: string(u.Key), Epoch: c.follower.Position().Epoch, Sequence: u.Sequence, Fault: u.Err.Error(),
+			}})
+		}
+	}
 	state := store.State{
 		Revision: revision, Position: c.follower.Position(), Synced: c.follower.Readable(), Fresh: c.fresh,
 	}
@@ -133,6 +142,9 @@ func (c *collection) apply(ctx context.Context, b delta.Batch) error {
 		c.replayed.Store(true)
 	}
 	c.fail(nil)
+	if n := len(b.Unreadable); n > 0 {
+		c.fail(fmt.Errorf("record %d cannot be read: %w", b.Unreadable[n-1].Sequence, b.Unreadable[n-1].Err))
+	}
 	c.advance(state.Position.Sequence)
 	c.metrics.applied(c.name, result)
 	if live {

@@ -15,6 +15,9 @@ import (
 // errNotJSON is what is wrong with a payload that no client could read.
 var errNotJSON = errors.New("payload is not a JSON object")
 
+// errUnreadable is what the reflector says about an object it could not take in.
+var errUnreadable = errors.New("the reflector could not read the object")
+
 // internLimit bounds the values an extractor remembers.
 const internLimit = 1 << 16
 
@@ -157,7 +160,16 @@ func (x *extractor) object(r *delta.Record) *store.Object {
 		Key: string(r.Key), UID: r.UID, RV: r.RV, Epoch: r.Epoch, Sequence: r.Sequence, Generation: r.Generation,
 		Payload: r.Payload, ObservedAt: r.ObservedAt, PublishedAt: r.PublishedAt,
 	}
-	f, err := x.extract(r.Payload)
+	var f facts
+	var err error
+	switch r.Encoding {
+	case delta.EncodingUnreadable:
+		err = errUnreadable
+	case delta.EncodingJSON, "":
+		f, err = x.extract(r.Payload)
+	default:
+		err = fmt.Errorf("encoding %q is not known", r.Encoding)
+	}
 	switch {
 	case err != nil:
 	case r.Hash != 0 && delta.Hash(r.Payload) != r.Hash:

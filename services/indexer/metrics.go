@@ -21,6 +21,8 @@ type metrics struct {
 	latency  prometheus.Histogram
 	overruns prometheus.Counter
 	pages    *prometheus.CounterVec
+
+	unreadable *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -41,7 +43,10 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Name: "deltaplane_indexer_page_tokens_total", Help: "Page tokens used, by result: served, gone.",
 		}, []string{"result"}),
 	}
-	for _, c := range []prometheus.Collector{m.deltas, m.latency, m.overruns, m.pages} {
+	m.unreadable = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "deltaplane_indexer_unreadable_records_total", Help: "Log records that could not be decoded, by collection.",
+	}, []string{"collection"})
+	for _, c := range []prometheus.Collector{m.deltas, m.latency, m.overruns, m.pages, m.unreadable} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}
