@@ -34,7 +34,9 @@ var (
 type Config struct {
 	// URL of the server or servers, comma separated; default nats://127.0.0.1:4222.
 	URL string
-	// Options are added to the connection's, such as nats.InProcessServer of an embedded server, credentials or TLS.
+	// Credentials is a file with the NATS user's credentials; empty for none.
+	Credentials string
+	// Options are added to the connection's, such as nats.InProcessServer of an embedded server or TLS.
 	Options []nats.Option
 	// Name of the connection, shown by the server; default "deltaplane".
 	Name string
@@ -112,6 +114,9 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 			cfg.Log.Warn("log connection error", slog.String("error", err.Error()))
 		}),
 	}, cfg.Options...)
+	if cfg.Credentials != "" {
+		opts = append(opts, nats.UserCredentials(cfg.Credentials))
+	}
 	nc, err := nats.Connect(cfg.URL, opts...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to nats: %w", err)
