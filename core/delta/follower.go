@@ -30,7 +30,7 @@ type Unreadable struct {
 	Sequence uint64
 	// Key is the key of a delta by its subject; empty for a control record or a subject that says nothing.
 	Key Key
-	Err      error
+	Err error
 }
 
 // Follower is the rule every reader of a log shares: which revision it may claim, and whether the collection is readable

@@ -84,6 +84,10 @@ type Owner struct {
 // apiVersion present.
 const EncodingJSON = "json"
 
+// EncodingUnreadable marks a delta whose object could not be taken in by the reflector: there is no payload, and what a reader holds
+// for the key is out of date. The key is quarantined until a readable version or its deletion follows.
+const EncodingUnreadable = "unreadable"
+
 // SchemaVersion is the version of the header layout written by [Record.Header].
 const SchemaVersion = 1
 

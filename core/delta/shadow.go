@@ -277,3 +277,6 @@ func add(m map[string][]string, name, value string) map[string][]string {
 	m[name] = append(m[name], value)
 	return m
 }
+
+// Empty reports whether nothing is known at all, not even a deletion.
+func (s *Shadow) Empty() bool { return len(s.entries) == 0 }

@@ -32,18 +32,21 @@ type Transform struct {
 
 // Normalize turns an object as the API server sent it into the canonical payload: kind and apiVersion are put in front when a list left
 // them out, what the transform strips is gone, everything else keeps its bytes and its order. The result never shares memory with
-// raw. Errors wrap [ErrPoison]; the returned object then holds the key and version as far as they could be read.
+// raw. Errors wrap [ErrPoison]; the returned object then holds the key and version if they could be read, and no payload.
 func (t *Transform) Normalize(raw []byte, r Resource) (delta.Object, error) {
 	var o delta.Object
 	var cut cuts
 	var kind, apiVersion bool
 	var ownerRefs, labels []byte
 	var namespace, name string
-	base := func(value []byte) int { return cap(raw) - cap(value) }
+	base := func(value []byte) int { return cap(raw) - cap(value) } // both end where raw's array ends
 	err := members(raw, func(_ int, key, value []byte, _ int) error {
 		switch string(key) {
 		case "kind":
 			kind = true
+			if k, err := unquote(value); err != nil || k != r.Kind {
+				return fmt.Errorf("kind is %s, want %q (R-23)", value, r.Kind)
+			}
 		case "apiVersion":
 			apiVersion = true
 		case "metadata":
@@ -87,8 +90,8 @@ func (t *Transform) Normalize(raw []byte, r Resource) (delta.Object, error) {
 		return nil
 	})
 	o.Key = delta.NewKey(namespace, name)
-	if err == nil {
-		err = complete(&o)
+	if e := complete(&o); err == nil {
+		err = e
 	}
 	if err != nil {
 		return o, fmt.Errorf("%w: %w", ErrPoison, err)
@@ -100,6 +103,7 @@ func (t *Transform) Normalize(raw []byte, r Resource) (delta.Object, error) {
 		}
 	}
 	if !gjson.ValidBytes(o.Payload) {
+		o.Payload = nil
 		return o, fmt.Errorf("%w: %w", ErrPoison, errJSON)
 	}
 	o.Encoding, o.Hash = delta.EncodingJSON, delta.Hash(o.Payload)
@@ -109,16 +113,20 @@ func (t *Transform) Normalize(raw []byte, r Resource) (delta.Object, error) {
 	return o, nil
 }
 
+// complete checks what every record needs, and clears what is not valid.
 func complete(o *delta.Object) error {
-	if _, err := delta.ParseKey(string(o.Key)); err != nil {
-		return fmt.Errorf("metadata.name: %w", err)
+	_, keyErr := delta.ParseKey(string(o.Key))
+	if keyErr != nil {
+		keyErr = fmt.Errorf("metadata.name: %w", keyErr)
 	}
-	rv, err := delta.ParseRV(o.RV)
-	if err != nil {
-		return fmt.Errorf("metadata.resourceVersion of %q: %w", string(o.Key), err)
+	rv, rvErr := delta.ParseRV(o.RV)
+	if rvErr != nil {
+		rvErr = fmt.Errorf("metadata.resourceVersion of %q: %w", string(o.Key), rvErr)
 	}
-	o.RV = rv
-	return nil
+	if o.RV = rv; keyErr != nil {
+		o.Key = ""
+	}
+	return errors.Join(keyErr, rvErr)
 }
 
 func prefix(kind, apiVersion bool, r Resource) string {

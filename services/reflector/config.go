@@ -1,0 +1,154 @@
+package reflector
+
+import (
+	"cmp"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/deltaplane/deltaplane/internal/kube"
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
+)
+
+// Config says what to mirror and how. The zero value mirrors pods, nodes, jobs and the node leases of the cluster "dev".
+type Config struct {
+	// RPC is where the ReflectorService listens.
+	RPC rpc.ServerConfig
+	// Admin is where metrics, readiness and profiles are served.
+	Admin telemetry.AdminConfig
+	// Cluster is the name the collections carry; default "dev".
+	Cluster string
+	// Resources to mirror; default [DefaultResources].
+	Resources []Resource
+	// Holder names this process in leases and term records; default random. Replicas must differ.
+	Holder string
+
+	// PageSize of lists. 0 means 500 where the server's cache does not serve the list (R-02); any other value forces pages of that size.
+	PageSize int
+	// Backoff of failing lists and watches (R-21).
+	Backoff Backoff
+	// MinWatchTimeout: watches last between it and twice as long (R-18); default and least 5 min.
+	MinWatchTimeout time.Duration
+	// StageBytes bounds the changes that wait for a slow log before they are coalesced; default 64 MiB for each collection.
+	StageBytes int
+	// LivenessEvery is the period of liveness records; default 5 s.
+	LivenessEvery time.Duration
+	// LeaseTTL is how long a silent leader keeps a collection; default 3 s.
+	LeaseTTL time.Duration
+	// DiscoverEvery is how often "*" and resources that are not served yet are looked for; default 30 s.
+	DiscoverEvery time.Duration
+}
+
+// Resource is one collection to mirror, or all of them.
+type Resource struct {
+	// Name is "resource", "resource.group", "resource.version" or "resource.version.group"; what is left out is found by discovery.
+	// "*" is everything that can be watched, except secrets and what is named beside it.
+	Name string
+	// Scope narrows the collection; one resource has one scope.
+	Scope kube.Scope
+	// Transform of the objects. Hints and labels default to [DefaultHints] and [DefaultLabels].
+	Transform kube.Transform
+}
+
+// DefaultResources are mirrored when none are named.
+func DefaultResources() []Resource {
+	return []Resource{
+		{Name: "pods.v1"},
+		{Name: "nodes.v1"},
+		{Name: "jobs.v1.batch"},
+		{Name: "leases.v1.coordination.k8s.io", Scope: kube.Scope{Namespace: "kube-node-lease"}},
+	}
+}
+
+// DefaultHints are the index hints that records carry in their headers, by plural resource name.
+var defaultHints = map[string]map[string]string{
+	"pods": {"node": "spec.nodeName"},
+}
+
+// DefaultLabels are the labels that records carry in their headers: those by which controllers find what they own.
+var defaultLabels = []string{"batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"}
+
+// ParseResource reads "name[/namespace]", with the name as in [Resource].
+func ParseResource(s string) (Resource, error) {
+	name, namespace, scoped := strings.Cut(s, "/")
+	r := Resource{Name: name, Scope: kube.Scope{Namespace: namespace}}
+	if scoped && namespace == "" || strings.Contains(namespace, "/") {
+		return Resource{}, fmt.Errorf("reflector: resource %q: want name[.version][.group][/namespace]", s)
+	}
+	return r, r.validate()
+}
+
+var (
+	versionForm  = regexp.MustCompile(`^v[0-9]+((alpha|beta)[0-9]+)?$`)
+	resourceForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
+)
+
+func (r Resource) validate() error {
+	if r.Name != "*" && !resourceForm.MatchString(r.Name) {
+		return fmt.Errorf("reflector: resource %q: want name[.version][.group]", r.Name)
+	}
+	return nil
+}
+
+// parts splits the name; version and group are empty when they are left out.
+func (r Resource) parts() (resource, version, group string) {
+	resource, rest, _ := strings.Cut(r.Name, ".")
+	first, after, _ := strings.Cut(rest, ".")
+	if versionForm.MatchString(first) {
+		return resource, first, after
+	}
+	return resource, "", rest
+}
+
+func (c Config) withDefaults() Config {
+	c.Cluster = cmp.Or(c.Cluster, "dev")
+	if len(c.Resources) == 0 {
+		c.Resources = DefaultResources()
+	}
+	c.Resources = slices.Clone(c.Resources)
+	c.Holder = cmp.Or(c.Holder, "reflector-"+strings.ToLower(rand.Text()[:10]))
+	c.Backoff = c.Backoff.withDefaults()
+	c.MinWatchTimeout = max(c.MinWatchTimeout, 5*time.Minute)
+	c.StageBytes = cmp.Or(c.StageBytes, 64<<20)
+	c.LivenessEvery = cmp.Or(c.LivenessEvery, 5*time.Second)
+	c.LeaseTTL = cmp.Or(c.LeaseTTL, 3*time.Second)
+	c.DiscoverEvery = cmp.Or(c.DiscoverEvery, 30*time.Second)
+	return c
+}
+
+// Validate reports every fault of c together.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	errs := []error{c.RPC.Validate(), c.Admin.Validate(), c.Backoff.validate()}
+	if strings.ContainsAny(c.Cluster, "/% \t\n") {
+		errs = append(errs, fmt.Errorf("reflector: cluster %q: want a name without slashes, percent signs and spaces", c.Cluster))
+	}
+	names := map[string]bool{}
+	for _, r := range c.Resources {
+		errs = append(errs, r.validate())
+		if names[r.Name] {
+			errs = append(errs, fmt.Errorf("reflector: resource %q is named twice; a resource has one scope", r.Name))
+		}
+		names[r.Name] = true
+	}
+	if c.PageSize < 0 {
+		errs = append(errs, fmt.Errorf("reflector: page size %d: must not be negative", c.PageSize))
+	}
+	if c.StageBytes < 0 {
+		errs = append(errs, fmt.Errorf("reflector: stage bytes %d: must not be negative", c.StageBytes))
+	}
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{{"liveness period", c.LivenessEvery}, {"lease ttl", c.LeaseTTL}, {"discovery period", c.DiscoverEvery}} {
+		if d.value < 0 {
+			errs = append(errs, fmt.Errorf("reflector: %s %v: must not be negative", d.name, d.value))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,111 @@
+package reflector
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
+)
+
+// metrics counts what the reflections do. The reflector_* names are Kubernetes'; label "name" is the collection. What ListReflections
+// knows is read from there by gauges.
+type metrics struct {
+	lists, watches, shortWatches   *prometheus.CounterVec
+	listSeconds, watchSeconds      *prometheus.SummaryVec
+	itemsPerList, itemsPerWatch    *prometheus.SummaryVec
+	published, quarantined, failed *prometheus.CounterVec
+	publishSeconds                 *prometheus.HistogramVec
+}
+
+func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, append([]string{"name"}, labels...))
+	}
+	summary := func(name, help string) *prometheus.SummaryVec {
+		return prometheus.NewSummaryVec(prometheus.SummaryOpts{Name: name, Help: help}, []string{"name"})
+	}
+	m := &metrics{
+		lists:         counter("reflector_lists_total", "API lists done, by collection."),
+		listSeconds:   summary("reflector_list_duration_seconds", "How long a complete list takes, by collection."),
+		itemsPerList:  summary("reflector_items_per_list", "How many items a list returns, by collection."),
+		watches:       counter("reflector_watches_total", "API watches opened, by collection."),
+		shortWatches:  counter("reflector_short_watches_total", "Watches that ended within a second without an event, by collection."),
+		watchSeconds:  summary("reflector_watch_duration_seconds", "How long a watch lasts, by collection."),
+		itemsPerWatch: summary("reflector_items_per_watch", "How many events a watch returns, by collection."),
+		published:     counter("deltaplane_reflector_published_total", "Records acknowledged by the log, by collection and kind: delta, progress, synced, live.", "kind"),
+		quarantined:   counter("deltaplane_reflector_quarantined_total", "Objects that could not be taken in, by collection."),
+		failed:        counter("deltaplane_reflector_errors_total", "Failures, by collection and stage: resolve, lead, list, watch, publish.", "stage"),
+		publishSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "deltaplane_reflector_observed_to_acknowledged_seconds",
+			Help:    "From reading a change from the source to the log's acknowledgement, by collection.",
+			Buckets: []float64{.0002, .0005, .001, .002, .005, .01, .025, .05, .1, .5, 1, 5, 30},
+		}, []string{"name"}),
+	}
+	for _, c := range []prometheus.Collector{
+		m.lists, m.watches, m.shortWatches, m.listSeconds, m.watchSeconds, m.itemsPerList, m.itemsPerWatch,
+		m.published, m.quarantined, m.failed, m.publishSeconds,
+	} {
+		if err := reg.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// gauges reads the reflections' states when metrics are asked for.
+type gauges struct{ s *Service }
+
+var (
+	objectsDesc   = prometheus.NewDesc("deltaplane_reflector_objects", "Objects in the collection.", []string{"name"}, nil)
+	pendingDesc   = prometheus.NewDesc("deltaplane_reflector_pending", "Changes read and not yet acknowledged by the log.", []string{"name"}, nil)
+	lagDesc       = prometheus.NewDesc("deltaplane_reflector_lag_seconds", "Between reading the newest change and its acknowledgement.", []string{"name"}, nil)
+	coalescedDesc = prometheus.NewDesc("deltaplane_reflector_coalesced_total", "Changes dropped in favour of a later one of the same key, because the log was slow.", []string{"name"}, nil)
+	epochDesc     = prometheus.NewDesc("deltaplane_reflector_epoch", "Epoch of the log.", []string{"name"}, nil)
+	termDesc      = prometheus.NewDesc("deltaplane_reflector_term", "Term of this reflector; 0 while standby.", []string{"name"}, nil)
+	leaderDesc    = prometheus.NewDesc("deltaplane_reflector_leader", "1 while this reflector leads the collection.", []string{"name"}, nil)
+	watchingDesc  = prometheus.NewDesc("deltaplane_reflector_watching", "1 while the watch is open.", []string{"name"}, nil)
+	lastRVDesc    = prometheus.NewDesc("reflector_last_resource_version", "Last 15 digits of the watermark.", []string{"name"}, nil)
+	silenceDesc   = prometheus.NewDesc("deltaplane_reflector_source_silence_seconds", "Since the source was last heard.", []string{"name"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (g gauges) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		objectsDesc, pendingDesc, lagDesc, coalescedDesc, epochDesc, termDesc, leaderDesc, watchingDesc, lastRVDesc, silenceDesc,
+	} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (g gauges) Collect(ch chan<- prometheus.Metric) {
+	for _, r := range g.s.all() {
+		v := r.state.get()
+		gauge := func(d *prometheus.Desc, value float64) {
+			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, v.name)
+		}
+		gauge(objectsDesc, float64(v.objects))
+		gauge(pendingDesc, float64(v.pending))
+		gauge(lagDesc, v.lag.Seconds())
+		ch <- prometheus.MustNewConstMetric(coalescedDesc, prometheus.CounterValue, float64(v.coalesced), v.name)
+		gauge(epochDesc, float64(v.revision.Epoch))
+		gauge(termDesc, float64(v.term))
+		gauge(leaderDesc, flag(v.term != 0))
+		gauge(watchingDesc, flag(v.phase == reflectorv1.ReflectionState_REFLECTION_STATE_WATCHING))
+		digits := v.revision.RV[max(0, len(v.revision.RV)-15):]
+		rv, _ := strconv.ParseFloat(digits, 64) // empty before the first list: 0
+		gauge(lastRVDesc, rv)
+		if !v.sourceAt.IsZero() {
+			gauge(silenceDesc, time.Since(v.sourceAt).Seconds())
+		}
+	}
+}
+
+func flag(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

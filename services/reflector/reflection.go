@@ -1,0 +1,363 @@
+package reflector
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/kube"
+	"github.com/deltaplane/deltaplane/internal/stream"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
+	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
+)
+
+// What ends a reign.
+var (
+	errNewEpoch  = errors.New("reflector: the source's history went back")
+	errLeaseLost = errors.New("reflector: lease lost")
+)
+
+// reflection is the loop of one collection.
+type reflection struct {
+	cfg     Config
+	want    Resource
+	log     *stream.Conn
+	kube    *kube.Client
+	slog    *slog.Logger
+	tracer  trace.Tracer
+	metrics *metrics
+
+	col      delta.Collection
+	resource kube.Resource
+	state    state
+	relist   chan struct{} // cap 1; a relist was asked for
+
+	// newEpoch asks the next reign to begin a new epoch. It belongs to run.
+	newEpoch bool
+}
+
+// leading reports whether this process leads the collection.
+func (r *reflection) leading() bool { return r.state.get().term != 0 }
+
+func (r *reflection) phase(p reflectorv1.ReflectionState) { r.state.set(func(v *view) { v.phase = p }) }
+
+// fail reports one failure: log, metric, state.
+func (r *reflection) fail(ctx context.Context, stage string, err error, wait time.Duration) {
+	r.metrics.failed.WithLabelValues(r.state.get().name, stage).Inc()
+	r.state.fail(err, time.Now())
+	r.slog.LogAttrs(ctx, slog.LevelWarn, "reflection failed", slog.String(telemetry.KeyCheck, stage),
+		telemetry.Err(err), slog.Duration(telemetry.KeyAfter, wait))
+}
+
+// run leads, or waits to lead, until ctx ends.
+func (r *reflection) run(ctx context.Context) {
+	defer r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_STOPPED)
+	b := retry{Backoff: r.cfg.Backoff}
+	for {
+		began := time.Now()
+		err := r.reign(ctx)
+		r.state.set(func(v *view) { v.term, v.pending = 0, 0 })
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) > b.Cap {
+			b.failures = 0
+		}
+		wait := b.delay(b.failures, 0)
+		b.failures++
+		switch {
+		case errors.Is(err, errNewEpoch), errors.Is(err, stream.ErrLogLost):
+			r.newEpoch = true
+			if b.failures == 1 {
+				wait = 0 // nobody can read the collection meanwhile
+			}
+		case errors.Is(err, errLeaseLost), errors.Is(err, stream.ErrDeposed):
+			wait = 0 // the lease decides when
+		}
+		r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_BACKOFF)
+		r.fail(ctx, "lead", err, wait)
+		if !sleep(ctx, wait, nil) {
+			return
+		}
+	}
+}
+
+// reign waits for the lease and leads until something ends it.
+func (r *reflection) reign(ctx context.Context) error {
+	r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_STANDBY)
+	floor := uint64(0)
+	if tail, err := r.log.Tail(ctx, r.col); err == nil {
+		floor = max(tail.Term, tail.Fence)
+	} else if !errors.Is(err, stream.ErrNoLog) {
+		return err
+	}
+	lease, err := r.log.Lease(ctx, stream.LeaseConfig{Name: r.col.String(), Holder: r.cfg.Holder, TTL: r.cfg.LeaseTTL, Floor: floor})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		defer cancel()
+		_ = lease.Release(last) // not released in time, it runs out by itself
+	}()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	g, ctx := errgroup.WithContext(ctx)
+	done := make(chan struct{})
+	g.Go(func() error {
+		select {
+		case <-lease.Lost():
+			return errLeaseLost
+		case <-done:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
+	g.Go(func() error {
+		defer close(done)
+		return r.lead(ctx, lease)
+	})
+	return g.Wait()
+}
+
+// lead takes the log over and mirrors the source until something ends it.
+func (r *reflection) lead(ctx context.Context, lease *stream.Lease) error {
+	r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_REBUILDING)
+	w, err := r.log.Writer(ctx, r.col, stream.WriterConfig{
+		Term: lease.Term, Holder: r.cfg.Holder, Acked: lease.Acked, NewEpoch: r.newEpoch,
+	})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		lease.Report(w.Acked())
+		w.Close()
+	}()
+	r.newEpoch = false
+	lease.Report(w.Acked())
+	shadow, from, err := r.rebuild(ctx)
+	if err != nil {
+		return err
+	}
+	if from.Epoch != w.Epoch() {
+		from = delta.Revision{Epoch: w.Epoch()}
+	}
+	r.slog.LogAttrs(ctx, slog.LevelInfo, "leading", slog.Uint64(telemetry.KeyTerm, w.Term()), slog.Uint64(telemetry.KeyEpoch, w.Epoch()),
+		slog.String(telemetry.KeyRV, from.RV), slog.Int(telemetry.KeyCount, shadow.Len()))
+	r.state.set(func(v *view) {
+		v.term, v.revision, v.objects = w.Term(), from, shadow.Len()
+		v.lastErr, v.lastErrAt = "", time.Time{}
+	})
+	p := newPublisher(r, w, lease, from.RV)
+	s := &source{r: r, p: p, shadow: shadow, epoch: w.Epoch(), w: from.RV, retry: retry{Backoff: r.cfg.Backoff}}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return p.run(ctx) })
+	g.Go(func() error { return s.run(ctx) })
+	return g.Wait()
+}
+
+// rebuild reads the log's headers into a shadow, and finds the revision the log had reached; zero when no complete list of its epoch is in it.
+func (r *reflection) rebuild(ctx context.Context) (*delta.Shadow, delta.Revision, error) {
+	var shadow *delta.Shadow
+	var follower delta.Follower
+	stop := errors.New("replayed")
+	now := time.Now()
+	err := r.log.Read(ctx, r.col, stream.ReadConfig{HeadersOnly: true}, func(_ context.Context, b delta.Batch) error {
+		if b.Reset {
+			shadow, follower = delta.NewShadow(r.log.TombstoneTTL()), delta.Follower{}
+		}
+		for i := range b.Records {
+			shadow.Restore(&b.Records[i], now)
+		}
+		follower.Apply(b)
+		if b.Replayed {
+			return stop
+		}
+		return nil
+	})
+	if !errors.Is(err, stop) {
+		if err == nil {
+			err = ctx.Err()
+		}
+		return nil, delta.Revision{}, fmt.Errorf("rebuild the shadow of %s: %w", r.col, err)
+	}
+	if !follower.Readable() {
+		return shadow, delta.Revision{}, nil
+	}
+	return shadow, follower.Revision(), nil
+}
+
+// publisher moves what is staged to the log.
+type publisher struct {
+	r     *reflection
+	w     *stream.Writer
+	lease *stream.Lease
+	wake  chan struct{} // cap 1
+
+	mu    sync.Mutex
+	stage *delta.Stage // guarded by mu
+	// heard is when the source last spoke, open whether a watch is open; guarded by mu.
+	heard time.Time
+	open  bool
+}
+
+func newPublisher(r *reflection, w *stream.Writer, lease *stream.Lease, from delta.RV) *publisher {
+	return &publisher{r: r, w: w, lease: lease, wake: make(chan struct{}, 1), stage: delta.NewStage(r.cfg.StageBytes, from)}
+}
+
+// add changes the stage and wakes the publisher; it never waits for the log.
+func (p *publisher) add(fn func(*delta.Stage)) {
+	p.mu.Lock()
+	fn(p.stage)
+	p.heard = time.Now()
+	p.mu.Unlock()
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (p *publisher) watching(open bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.open = open
+	if open {
+		p.heard = time.Now()
+	}
+}
+
+// bytes is what waits.
+func (p *publisher) bytes() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.stage.Bytes()
+}
+
+const (
+	popRecords = 512
+	popBytes   = 4 << 20
+)
+
+func (p *publisher) run(ctx context.Context) error {
+	live := time.NewTicker(p.r.cfg.LivenessEvery)
+	defer live.Stop()
+	for {
+		select {
+		case <-p.wake:
+			if err := p.drain(ctx); err != nil {
+				return err
+			}
+		case <-live.C:
+			if err := p.beat(ctx); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// drain publishes until nothing waits.
+func (p *publisher) drain(ctx context.Context) error {
+	for {
+		p.mu.Lock()
+		records := p.stage.Pop(popRecords, popBytes)
+		coalesced, heard := p.stage.Coalesced(), p.heard
+		p.mu.Unlock()
+		if len(records) == 0 {
+			return nil
+		}
+		if err := p.publish(ctx, records, coalesced, heard); err != nil {
+			return err
+		}
+	}
+}
+
+// publish appends a batch in one span, whose context the records carry.
+func (p *publisher) publish(ctx context.Context, records []delta.Record, coalesced uint64, heard time.Time) error {
+	ctx, span := p.r.tracer.Start(ctx, "reflector.publish", trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(spanAttributes(p.r.col, len(records))...))
+	defer span.End()
+	if parent := traceparent(ctx); parent != "" {
+		for i := range records {
+			records[i].Trace = parent
+		}
+	}
+	newest := time.Time{}
+	for i := range records {
+		if records[i].ObservedAt.After(newest) {
+			newest = records[i].ObservedAt
+		}
+	}
+	p.r.state.set(func(v *view) { v.pending, v.coalesced, v.sourceAt = p.waiting()+len(records), coalesced, heard })
+	err := p.w.Append(ctx, records)
+	if err == nil && p.idle() {
+		err = p.w.Flush(ctx)
+	}
+	if err != nil {
+		span.RecordError(err)
+		return err
+	}
+	p.acknowledged(records, newest)
+	return nil
+}
+
+// acknowledged reports what has been published. Appends of a busy stage are counted when they are on their way: the writer sends them
+// until they are acknowledged.
+func (p *publisher) acknowledged(records []delta.Record, newest time.Time) {
+	p.lease.Report(p.w.Acked())
+	name := p.r.col.String()
+	for i := range records {
+		p.r.metrics.published.WithLabelValues(name, records[i].Kind.String()).Inc()
+	}
+	var lag time.Duration
+	if !newest.IsZero() {
+		lag = time.Since(newest)
+		p.r.metrics.publishSeconds.WithLabelValues(name).Observe(lag.Seconds())
+	}
+	last := records[len(records)-1].Watermark
+	p.r.state.set(func(v *view) {
+		v.revision = delta.Revision{Epoch: p.w.Epoch(), RV: last}
+		v.pending = p.waiting()
+		if lag > 0 {
+			v.lag = lag
+		}
+		for i := range records {
+			if records[i].Kind == delta.KindDelta {
+				v.published++
+			}
+		}
+	})
+}
+
+func (p *publisher) waiting() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.stage.Len()
+}
+
+func (p *publisher) idle() bool { return p.waiting() == 0 }
+
+// beat writes a liveness record while a watch is open: it vouches that the log is current.
+func (p *publisher) beat(ctx context.Context) error {
+	p.mu.Lock()
+	open, heard, w := p.open, p.heard, p.stage.Watermark()
+	p.mu.Unlock()
+	if !open {
+		return nil
+	}
+	return p.publish(ctx, []delta.Record{{Kind: delta.KindLiveness, Writer: p.r.cfg.Holder, Watermark: w, ObservedAt: heard}}, p.coalesced(), heard)
+}
+
+func (p *publisher) coalesced() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.stage.Coalesced()
+}

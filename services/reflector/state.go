@@ -1,0 +1,133 @@
+package reflector
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/kube"
+	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
+	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
+)
+
+// maxListedQuarantined bounds the keys an answer names, maxQuarantined those remembered.
+const (
+	maxListedQuarantined = 100
+	maxQuarantined       = 10_000
+)
+
+// state is what a reflection tells about itself. It is safe for concurrent use.
+type state struct {
+	mu sync.Mutex
+	v  view // guarded by mu
+}
+
+type view struct {
+	name     string
+	scope    kube.Scope
+	phase    reflectorv1.ReflectionState
+	revision delta.Revision
+	term     uint64
+
+	objects, pending    int
+	lists, watches      uint64
+	published           uint64
+	coalesced           uint64
+	quarantined         map[delta.Key]quarantine
+	unnamed             uint64 // quarantined objects without a key
+	unnamedWhy          string
+	unnamedAt           time.Time
+	lag                 time.Duration
+	lastErr             string
+	lastErrAt, sourceAt time.Time
+}
+
+type quarantine struct {
+	reason string
+	at     time.Time
+}
+
+func (s *state) set(fn func(*view)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fn(&s.v)
+}
+
+func (s *state) get() view {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := s.v
+	v.quarantined = nil
+	return v
+}
+
+// fail notes an error; nil is well again.
+func (s *state) fail(err error, now time.Time) {
+	s.set(func(v *view) {
+		if err == nil {
+			v.lastErr, v.lastErrAt = "", time.Time{}
+			return
+		}
+		v.lastErr, v.lastErrAt = err.Error(), now
+	})
+}
+
+func (s *state) poison(key delta.Key, why error, now time.Time) {
+	s.set(func(v *view) {
+		if key == "" {
+			v.unnamed++
+			v.unnamedWhy, v.unnamedAt = why.Error(), now
+			return
+		}
+		if v.quarantined == nil {
+			v.quarantined = map[delta.Key]quarantine{}
+		}
+		if _, known := v.quarantined[key]; known || len(v.quarantined) < maxQuarantined {
+			v.quarantined[key] = quarantine{reason: why.Error(), at: now}
+		}
+	})
+}
+
+func (s *state) heal(key delta.Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.v.quarantined) > 0 {
+		delete(s.v.quarantined, key)
+	}
+}
+
+func (s *state) proto() *reflectorv1.Reflection {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := &s.v
+	p := &reflectorv1.Reflection{
+		Collection: v.name, State: v.phase, Term: v.term,
+		Revision: &deltav1.Revision{Epoch: v.revision.Epoch, ResourceVersion: v.revision.RV},
+		Objects:  int64(v.objects), Pending: int64(v.pending), Lag: durationpb.New(v.lag),
+		Relists: int64(v.lists), Watches: int64(v.watches), Published: int64(v.published), Coalesced: int64(v.coalesced),
+		QuarantinedTotal: int64(len(v.quarantined)) + int64(v.unnamed), LastError: v.lastErr,
+		LastErrorAt: stamp(v.lastErrAt), SourceSeenAt: stamp(v.sourceAt),
+		Namespace: v.scope.Namespace, LabelSelector: v.scope.LabelSelector, FieldSelector: v.scope.FieldSelector,
+	}
+	if v.unnamed > 0 {
+		p.Quarantined = append(p.Quarantined, &reflectorv1.QuarantinedKey{Reason: v.unnamedWhy, SeenAt: stamp(v.unnamedAt)})
+	}
+	for key, q := range v.quarantined {
+		p.Quarantined = append(p.Quarantined, &reflectorv1.QuarantinedKey{Key: string(key), Reason: q.reason, SeenAt: stamp(q.at)})
+	}
+	slices.SortFunc(p.Quarantined, func(a, b *reflectorv1.QuarantinedKey) int { return cmp.Compare(a.Key, b.Key) })
+	p.Quarantined = p.Quarantined[:min(len(p.Quarantined), maxListedQuarantined)]
+	return p
+}
+
+func stamp(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}
