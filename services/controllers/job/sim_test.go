@@ -60,8 +60,10 @@ type sim struct {
 	barrier   job.Revisions
 	notBefore time.Time
 
-	workers []*simWorker
-	settled map[job.Settle]int
+	workers    []*simWorker
+	settled    map[job.Settle]int
+	recoveries int  // leases after one that was lost
+	expired    bool // names were forgotten that may still appear
 }
 
 type pendingCall struct {
@@ -77,11 +79,12 @@ type simLease struct {
 }
 
 type simWorker struct {
-	s     *sim
-	id    int
-	r     *job.Reconciler
-	lease *simLease // of the reconcile that runs
-	busy  bool
+	s       *sim
+	id      int
+	r       *job.Reconciler
+	lease   *simLease // of the reconcile that runs
+	busy    bool
+	stopped int // so many calls of release long
 }
 
 func (s *sim) gate(w *simWorker, op string) {
@@ -235,10 +238,14 @@ func (s *sim) grant() {
 	w := s.workers[i]
 	s.token += 1 + s.rnd.Uint64N(5)
 	s.attempt++
+	if s.attempt > 1 {
+		s.recoveries++
+	}
 	s.held = &simLease{s, s.token, now.Add(leaseFor)}
 	w.lease, w.busy = s.held, true
 	expected := s.expected
 	if now.Sub(s.storedAt) >= 5*time.Minute {
+		s.expired = s.expired || len(expected.Creations) > 0 && s.attempt > 1
 		expected = job.Expected{}
 	}
 	req := job.Request{
@@ -292,10 +299,29 @@ func (s *sim) settle(w *simWorker, lease *simLease, res job.Result) {
 	}
 }
 
+// stop stops the process that holds the key, in the middle of its calls, for
+// longer than its lease.
+func (s *sim) stop() {
+	s.mu.Lock()
+	i := slices.IndexFunc(s.pending, func(c *pendingCall) bool {
+		return c.worker.lease == s.held && c.worker.stopped <= 0 && (c.op == "create" || s.rnd.IntN(4) == 0)
+	})
+	if i < 0 {
+		s.mu.Unlock()
+		return
+	}
+	s.pending[i].worker.stopped = s.rnd.IntN(300)
+	s.mu.Unlock()
+	time.Sleep(leaseFor + time.Second)
+}
+
 // release lets one call through.
 func (s *sim) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for _, w := range s.workers {
+		w.stopped--
+	}
 	if len(s.pending) == 0 {
 		return
 	}
@@ -311,6 +337,9 @@ func (s *sim) release() {
 		}
 	}
 	c := s.pending[i]
+	if c.worker.stopped > 0 {
+		return
+	}
 	s.pending = slices.Delete(s.pending, i, i+1)
 	close(c.go_)
 }
@@ -411,12 +440,12 @@ func (s *sim) run(steps int) {
 			s.release()
 		case d < 80:
 			s.live()
-		case d < 95:
+		case d < 93:
 			s.grant()
-		case d < 97:
+		case d < 95:
 			time.Sleep(time.Duration(1+s.rnd.IntN(3)) * time.Second)
-		case d < 98 && s.rnd.IntN(3) == 0:
-			time.Sleep(leaseFor + time.Second) // somebody was stopped
+		case d < 98:
+			s.stop()
 		case d < 99 && !s.plan.calm && s.rnd.IntN(3) == 0:
 			s.meddle()
 		}
@@ -515,7 +544,7 @@ func (s *sim) verify(seed uint64) {
 	if st.Succeeded != succeeded {
 		fail("%d counted, %d succeeded", st.Succeeded, succeeded)
 	}
-	if s.plan.calm && len(names) != int(s.plan.completions) {
+	if s.plan.calm && !s.expired && len(names) != int(s.plan.completions) {
 		fail("%d names used for %d completions", len(names), s.plan.completions)
 	}
 	if !s.plan.late && len(names) != len(s.w.born) {
@@ -536,16 +565,16 @@ func TestRandomHistories(t *testing.T) {
 		n = 40
 	}
 	plans := map[string]plan{
-		"calm":              {calm: true, parallelism: 3, completions: 7, limit: 1000},
-		"calm, faults":      {calm: true, parallelism: 3, completions: 7, limit: 1000, faults: 0.04},
-		"calm, late":        {calm: true, late: true, parallelism: 3, completions: 7, limit: 1000},
-		"users and faults":  {parallelism: 4, completions: 6, limit: 1000, faults: 0.03},
-		"users, late calls": {late: true, parallelism: 4, completions: 6, limit: 1000, faults: 0.03},
+		"calm":              {calm: true, parallelism: 3, completions: 12, limit: 1000},
+		"calm, faults":      {calm: true, parallelism: 3, completions: 12, limit: 1000, faults: 0.04},
+		"calm, late":        {calm: true, late: true, parallelism: 3, completions: 12, limit: 1000},
+		"users and faults":  {parallelism: 4, completions: 10, limit: 1000, faults: 0.03},
+		"users, late calls": {late: true, parallelism: 4, completions: 10, limit: 1000, faults: 0.03},
 	}
 	for name, p := range plans {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			lost := 0
+			lost, recov, second := 0, 0, 0
 			for seed := range n {
 				synctest.Test(t, func(t *testing.T) {
 					s := newSim(t, seed, p)
@@ -553,11 +582,20 @@ func TestRandomHistories(t *testing.T) {
 					s.calmDown()
 					s.verify(seed)
 					lost += s.settled[job.Lost]
+					recov += s.recoveries
+					nm := map[string]bool{}
+					for _, b := range s.w.born {
+						if nm[b.name] {
+							second++
+						}
+						nm[b.name] = true
+					}
 				})
 				if t.Failed() {
 					return
 				}
 			}
+			t.Logf("%s: lost %d, recoveries %d, second births %d", name, lost, recov, second)
 			if lost == 0 {
 				t.Error("no history in which a lease was lost")
 			}
