@@ -64,7 +64,7 @@ verify-generate: $(BUF) $(PLUGINS) ## fail when the generated Go is not what pro
 	         <(cd .tmp/generated/proto && find . -name '*.pb.go' | sort | xargs sha256sum) \
 	  || { echo "generated code is stale: run make generate"; exit 1; }
 
-.PHONY: lint lint-proto breaking fix
+.PHONY: lint lint-proto breaking freeze fix
 lint: $(GOLANGCI) lint-proto ## golangci-lint and buf lint
 	$(BIN)/golangci-lint run $(PKG)
 
@@ -72,12 +72,17 @@ lint-proto: $(BUF)
 	$(BIN)/buf lint
 	$(BIN)/buf format --diff --exit-code
 
-# Against the last commit on main that is not this one; AGAINST names another.
-AGAINST ?= $(shell git rev-parse --verify -q origin/main || git rev-parse --verify -q main)
-breaking: $(BUF) ## buf breaking against AGAINST (default: main)
+# proto/FROZEN holds the commit whose contracts are promised. Without it the commit before this one counts.
+AGAINST ?= $(shell cat proto/FROZEN 2>/dev/null || git rev-parse --verify -q HEAD^)
+breaking: $(BUF) ## buf breaking against the frozen contracts (proto/FROZEN), or AGAINST=COMMIT
+	@if [ -f proto/FROZEN ] && ! git cat-file -e "$(AGAINST)^{commit}"; then \
+	  echo "proto/FROZEN names $(AGAINST), which is not in this clone"; exit 1; fi
 	@if git ls-tree -r --name-only "$(AGAINST)" -- proto 2>/dev/null | grep -q '\.proto$$'; then \
 	  echo "buf breaking against $(AGAINST)"; $(BIN)/buf breaking --against ".git#ref=$(AGAINST)"; \
 	else echo "no earlier contracts to break"; fi
+
+freeze: ## promise the contracts of the last commit that changed them
+	git log -1 --format=%H -- 'proto/*.proto' >proto/FROZEN
 
 fix: $(GOLANGCI) ## apply what go fix, the formatters and the linters can mend
 	go fix $(PKG)
@@ -140,7 +145,10 @@ soak: deps ## the race tests over and over for SOAK
 ##### a real Kubernetes API server, built from Go modules (test/kube) #####
 
 KUBE := cd test/kube && go run ./cmd/kube
-.PHONY: kube kube-down kube-test
+.PHONY: kube kube-down kube-test kube-build
+kube-build: ## compile its programs into the user's cache
+	@$(KUBE) build
+
 kube: ## build and start a real API server with nodes; prints its kubeconfig
 	@$(KUBE) up --detach
 
@@ -153,7 +161,7 @@ kube-test: deps ## API conformance and whole-system suite on a real API server
 	[ $$was = yes ] || { $(MAKE) --no-print-directory kube; trap '$(MAKE) --no-print-directory kube-down' EXIT; }; \
 	export DELTAPLANE_KUBECONFIG=$$(cd test/kube && go run ./cmd/kube kubeconfig); \
 	echo "kubeconfig $$DELTAPLANE_KUBECONFIG"; \
-	go test -count=1 -timeout $(TIMEOUT) $$([ -d test/api ] && echo ./test/api/...) $$([ -d test/system ] && echo ./test/system/...)
+	go test -count=1 -timeout $(TIMEOUT) -run Real $$([ -d test/api ] && echo ./test/api/...) $$([ -d test/system ] && echo ./test/system/...)
 
 ##### compose #####
 
