@@ -1,0 +1,134 @@
+package reflector_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/devcluster"
+	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
+	"github.com/deltaplane/deltaplane/internal/kube"
+	"github.com/deltaplane/deltaplane/internal/stream"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/services/reflector"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*Server).Start.func1"),
+		goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server/sysmem.init"),
+		goleak.IgnoreAnyFunction("internal/poll.runtime_pollWait"), // idle connections of client-go's shared transports
+		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"),
+	)
+}
+
+// start runs a reflector until the test ends or stop is called.
+func start(t testing.TB, cfg reflector.Config, url, nats string) (svc *reflector.Service, stop func()) {
+	t.Helper()
+	tel, err := telemetry.Setup(t.Context(), telemetry.Config{Service: "reflector", LogOutput: logs(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := stream.Connect(t.Context(), stream.Config{URL: nats, Log: tel.Log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kc, err := kube.Load(kube.Config{URL: url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Admin.Listen = "off"
+	svc, err = reflector.New(cfg, conn, kc, tel)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- svc.Run(ctx) }()
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run() = %v, want nil on a clean stop", err)
+		}
+		conn.Close()
+	}
+	t.Cleanup(stop)
+	return svc, stop
+}
+
+func logs(t testing.TB) io.Writer {
+	if testing.Verbose() {
+		return t.Output()
+	}
+	return io.Discard
+}
+
+func cluster(t testing.TB) *devcluster.Cluster {
+	t.Helper()
+	c, err := devcluster.New(devcluster.Config{Listen: "127.0.0.1:0", Nodes: 2}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("dev cluster: %v", err)
+		}
+	})
+	select {
+	case <-c.Ready():
+	case err := <-done:
+		t.Fatal(err)
+	case <-time.After(10 * time.Second):
+		t.Fatal("the dev cluster does not become ready")
+	}
+	return c
+}
+
+func TestTheDefaultCollectionsOfADevClusterReachTheLog(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	nats := embeddedtest.NATS(t).URL()
+	start(t, reflector.Config{}, c.URL(), nats)
+	nodes := follow(t, nats, delta.Collection{Cluster: "dev", Version: "v1", Resource: "nodes"})
+	nodes.until(t, "two nodes", func() bool { return nodes.readable() && len(nodes.live()) == 2 })
+	leases := follow(t, nats, delta.Collection{Cluster: "dev", Version: "v1", Group: "coordination.k8s.io", Resource: "leases"})
+	leases.until(t, "two leases", func() bool { return leases.readable() && len(leases.live()) == 2 })
+	pods := follow(t, nats, delta.Collection{Cluster: "dev", Version: "v1", Resource: "pods"})
+	kc, err := kube.Load(kube.Config{URL: c.URL()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	res := kube.Resource{Version: "v1", Name: "pods", Kind: "Pod", Namespaced: true}
+	ref := kube.Ref{Resource: res, Namespace: "default"}
+	_, err = kc.Create(t.Context(), ref, []byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"one","annotations":{"deltaplane.io/run-seconds":"1"}},
+		"spec":{"restartPolicy":"Never","containers":[{"name":"c","image":"x"}]}}`), kube.WriteOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pods.until(t, "the pod on a node", func() bool {
+		r, ok := pods.get("default/one")
+		return ok && len(r.Hints["node"]) == 1
+	})
+	ref.Name = "one"
+	if _, err := kc.Delete(t.Context(), ref, kube.DeleteOptions{Grace: new(int64(0))}); err != nil {
+		t.Fatal(err)
+	}
+	pods.until(t, "the pod's tombstone", func() bool {
+		r, ok := pods.get("default/one")
+		return ok && r.Tombstone() && r.DeleteReason == delta.Observed && len(r.Hints["node"]) == 1
+	})
+}
