@@ -123,6 +123,12 @@ func (m *memory) Save(_ context.Context, name, value string) error {
 	return nil
 }
 
+func (m *memory) remembered() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.m["job"]
+}
+
 // quiet is a log on which nothing happens.
 type quiet struct{}
 
@@ -292,8 +298,8 @@ func TestANewGenerationAddsEveryKeyOnce(t *testing.T) {
 		if err := b.t.Ready(); err != nil {
 			t.Errorf("Ready() = %v", err)
 		}
-		if b.memory.m["job"] != "g1" {
-			t.Errorf("remembers %q, want g1", b.memory.m["job"])
+		if got := b.remembered(); got != "g1" {
+			t.Errorf("remembers %q, want g1", got)
 		}
 
 		b.set(func() { b.generation, b.missing = "g2", true }) // the store was lost
@@ -305,9 +311,11 @@ func TestANewGenerationAddsEveryKeyOnce(t *testing.T) {
 		if got, want := b.take(), append([]string{"ns/a"}, every...); !slices.Equal(got, want) {
 			t.Errorf("after the loss added %v, want %v", got, want)
 		}
-		if b.configured < 2 || b.delayed[len(b.delayed)-1] != "@resync+1h0m0s" {
-			t.Errorf("configured %d times, delayed %v: want the queue and the resync key made again", b.configured, b.delayed)
-		}
+		b.set(func() {
+			if b.configured < 2 || b.delayed[len(b.delayed)-1] != "@resync+1h0m0s" {
+				t.Errorf("configured %d times, delayed %v: want the queue and the resync key made again", b.configured, b.delayed)
+			}
+		})
 
 		b.set(func() { b.generation = "g3" }) // nobody adds: it is noticed all the same
 		time.Sleep(time.Minute)
@@ -352,7 +360,7 @@ func TestAGenerationIsRememberedOnlyWhenEveryKeyWasAdded(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- b.t.Run(ctx) }()
 		time.Sleep(time.Minute)
-		if got := b.memory.m["job"]; got != "" {
+		if got := b.remembered(); got != "" {
 			t.Errorf("remembers %q though nothing could be added", got)
 		}
 		if err := b.t.Ready(); !errors.Is(err, client.ErrQueueClosed) {
@@ -360,7 +368,7 @@ func TestAGenerationIsRememberedOnlyWhenEveryKeyWasAdded(t *testing.T) {
 		}
 		b.set(func() { b.refuse = nil })
 		time.Sleep(time.Minute)
-		if got := b.memory.m["job"]; got != "g1" {
+		if got := b.remembered(); got != "g1" {
 			t.Errorf("remembers %q, want g1", got)
 		}
 		cancel()

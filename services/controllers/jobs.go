@@ -1,0 +1,186 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	batchv1 "k8s.io/api/batch/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/kube"
+	"github.com/deltaplane/deltaplane/services/controllers/job"
+)
+
+// buildJob wires the Job controller: Jobs by their own key, pods by the Jobs
+// that own them or have owned them.
+func buildJob(s *Service, q *client.Queue) (plan, error) {
+	jobs, pods := jobsOf(s.cfg.Cluster), podsOf(s.cfg.Cluster)
+	recorder := kube.NewRecorder(s.deps.Kube, "job-controller", s.cfg.Identity, s.log)
+	s.events = append(s.events, recorder)
+	rec, err := job.New(job.Config{Metrics: s.deps.Telemetry.Registry}, jobWriter{s.deps.Kube}, jobEvents{recorder}, s.log)
+	if err != nil {
+		return plan{}, err
+	}
+	return plan{
+		name: "job", primary: jobs, others: map[delta.Collection]client.Mapper{pods: client.OwnersOf("Job")},
+		rec: &jobAdapter{rec: rec, index: s.index, queue: q, jobs: jobs.String(), pods: pods.String()},
+	}, nil
+}
+
+// jobAdapter is the Job reconciler as a [client.Reconciler].
+type jobAdapter struct {
+	rec        *job.Reconciler
+	index      *client.Index
+	queue      *client.Queue
+	jobs, pods string
+}
+
+// Reconcile implements [client.Reconciler].
+func (a *jobAdapter) Reconcile(ctx context.Context, item client.Item) (client.Result, error) {
+	req := job.Request{
+		Key: item.Key, Token: item.Token, Attempt: item.Attempt, State: item.State,
+		Reader: &jobReader{a, item}, Lease: &jobLease{a.queue, item},
+	}
+	if e := item.Expectations; e != nil {
+		req.Expected = job.Expected{Owner: e.OwnerUID, Creations: e.Creations, Deletions: e.Deletions, Token: e.Token}
+	}
+	return a.result(a.rec.Reconcile(ctx, req))
+}
+
+func (a *jobAdapter) result(r job.Result) (client.Result, error) {
+	res := client.Result{After: r.After, ReadAt: a.barrier(r.ReadAt), Wrote: a.barrier(r.Wrote)}
+	switch r.Settle {
+	case job.Forget:
+		res.Outcome = client.OutcomeForget
+	case job.After:
+		res.Outcome = client.OutcomeAfter
+	case job.RateLimited:
+		res.Outcome = client.OutcomeRateLimited
+		return res, r.Err // an index that is behind gives the key back uncounted
+	case job.Dead:
+		res.Outcome = client.OutcomeDead
+		return res, client.Terminal(r.Err)
+	case job.Lost:
+		res.Outcome = client.OutcomeAbandon
+	default:
+		return res, fmt.Errorf("controllers: job ended with the unknown outcome %v", r.Settle)
+	}
+	if r.Err != nil {
+		res.Reason = r.Err.Error()
+	}
+	return res, nil
+}
+
+func (a *jobAdapter) barrier(r job.Revisions) client.Barrier {
+	b := client.Barrier{}
+	if !r.Jobs.IsZero() {
+		b.Raise(a.jobs, r.Jobs)
+	}
+	if !r.Pods.IsZero() {
+		b.Raise(a.pods, r.Pods)
+	}
+	return b
+}
+
+// jobReader reads at the item's barrier.
+type jobReader struct {
+	*jobAdapter
+	item client.Item
+}
+
+func (r *jobReader) at(collection string) client.ReadOptions {
+	return client.ReadOptions{AtLeast: r.item.AtLeast(collection)}
+}
+
+func (r *jobReader) Job(ctx context.Context, namespace, name string) ([]byte, delta.Revision, error) {
+	obj, found, rev, err := r.index.Find(ctx, r.jobs, string(delta.NewKey(namespace, name)), r.at(r.jobs))
+	if err != nil || !found {
+		return nil, rev, err
+	}
+	return obj.Payload, rev, nil
+}
+
+func (r *jobReader) OwnedPods(ctx context.Context, namespace string, uid types.UID) ([][]byte, delta.Revision, error) {
+	objs, rev, err := r.index.ByIndex(ctx, r.pods, "owner", []string{string(uid)}, r.at(r.pods))
+	var out [][]byte
+	for _, obj := range objs {
+		if delta.Key(obj.Key).Namespace() == namespace {
+			out = append(out, obj.Payload)
+		}
+	}
+	return out, rev, err
+}
+
+func (r *jobReader) PodKeys(ctx context.Context, namespace, selector string) ([]string, delta.Revision, error) {
+	o := client.ListOptions{ReadOptions: r.at(r.pods), Namespace: namespace, Labels: selector}
+	o.View = client.ViewKeys
+	objs, rev, err := r.index.List(ctx, r.pods, o)
+	names := make([]string, len(objs))
+	for i, obj := range objs {
+		names[i] = delta.Key(obj.Key).Name()
+	}
+	return names, rev, err
+}
+
+func (r *jobReader) Pods(ctx context.Context, namespace string, names []string) ([][]byte, delta.Revision, error) {
+	var out [][]byte
+	var oldest delta.Revision
+	for chunk := range slices.Chunk(names, 1000) {
+		keys := make([]string, len(chunk))
+		for i, name := range chunk {
+			keys[i] = string(delta.NewKey(namespace, name))
+		}
+		objs, _, rev, err := r.index.BatchGet(ctx, r.pods, keys, r.at(r.pods))
+		if err != nil {
+			return nil, rev, err
+		}
+		if oldest.IsZero() || rev.Compare(oldest) < 0 {
+			oldest = rev
+		}
+		for _, obj := range objs {
+			out = append(out, obj.Payload)
+		}
+	}
+	return out, oldest, nil
+}
+
+// jobLease is the item's lease.
+type jobLease struct {
+	queue *client.Queue
+	item  client.Item
+}
+
+func (l *jobLease) Alive() error { return lost(l.item.Alive()) }
+
+func (l *jobLease) Save(ctx context.Context, state []byte) error {
+	return lost(l.queue.SaveState(ctx, l.item.Key, l.item.Token, state))
+}
+
+func (l *jobLease) Expect(ctx context.Context, owner string, creations, deletions []string) error {
+	return lost(l.queue.Expect(ctx, l.item.Key, l.item.Token, client.Expectations{OwnerUID: owner, Creations: creations, Deletions: deletions}))
+}
+
+func (l *jobLease) Observe(ctx context.Context, owner string, creations, deletions []string) error {
+	_, err := l.queue.Observe(ctx, l.item.Key, client.Expectations{OwnerUID: owner, Creations: creations, Deletions: deletions})
+	return lost(err)
+}
+
+func lost(err error) error {
+	if errors.Is(err, client.ErrLeaseLost) {
+		return fmt.Errorf("%w: %w", job.ErrLeaseLost, err)
+	}
+	return err
+}
+
+// jobEvents writes Kubernetes Events about Jobs.
+type jobEvents struct{ r *kube.Recorder }
+
+func (e jobEvents) Event(j *batchv1.Job, eventType, reason, message string) {
+	e.r.Event(kube.Involved{
+		APIVersion: "batch/v1", Kind: "Job", Namespace: j.Namespace, Name: j.Name, UID: string(j.UID), RV: j.ResourceVersion,
+	}, eventType, reason, message)
+}
