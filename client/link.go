@@ -30,6 +30,7 @@ var errReconnect = errors.New("client: server asks for another stream")
 const (
 	welcomeTimeout = 10 * time.Second
 	maxBatch       = 1000
+	maxUnanswered  = 16 // batches; the service remembers the answers to 32
 )
 
 // stayLinked keeps a stream open until ctx ends (nil), the session is shut down
@@ -223,6 +224,9 @@ func (w *Worker) flush(l *link) error {
 		var out []*queuev1.WorkRequest
 		w.mu.Lock()
 		n := min(len(w.outbox), maxBatch)
+		if len(w.unsettled) >= maxUnanswered {
+			n = 0 // what waits makes a larger batch
+		}
 		if n > 0 {
 			w.lastID++
 			batch := &queuev1.SettleBatch{RequestId: w.lastID, Settlements: slices.Clone(w.outbox[:n]), HoldCredit: true}
@@ -313,6 +317,9 @@ func (w *Worker) settled(s *queuev1.Settled) {
 		}
 	}
 	w.checkIdle()
+	if len(w.outbox) > 0 {
+		w.poke()
+	}
 }
 
 func (w *Worker) extended(l *link, e *queuev1.Extended) {

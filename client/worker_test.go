@@ -532,3 +532,39 @@ func TestCreditIsWhatIsFree(t *testing.T) {
 		}
 	})
 }
+
+func TestSettlementsWaitForAnswersInLargerBatches(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := work(t, client.WorkerConfig{Concurrency: 100}, func(_ context.Context, item client.Item) (client.Result, error) {
+			time.Sleep(time.Duration(item.Token) * time.Millisecond)
+			return client.Result{}, nil
+		})
+		sc := b.open()
+		for i := range 100 {
+			sc.assign(lease(fmt.Sprintf("ns/%d", i), uint64(i+1)))
+		}
+		var batches []*queuev1.SettleBatch
+		for range 16 {
+			batches = append(batches, sc.settle())
+		}
+		time.Sleep(200 * time.Millisecond) // everything has ended, nothing was answered
+		for req := range sc.in {
+			if req.GetCredit() == nil {
+				t.Fatalf("%v before an answer", req)
+			}
+			if len(sc.in) == 0 {
+				break
+			}
+		}
+		sc.answer(batches[0])
+		if last := sc.settle(); len(last.GetSettlements()) != 84 {
+			t.Errorf("the next batch holds %d settlements, want the other 84", len(last.GetSettlements()))
+		} else {
+			batches = append(batches, last)
+		}
+		for _, batch := range batches[1:] {
+			sc.answer(batch)
+		}
+	})
+}

@@ -1,0 +1,73 @@
+package client_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/core/delta"
+)
+
+// A controller in one page: keys of the queue "dev/web" are reconciled eight at
+// a time, by as many replicas of this process as one likes.
+func Example() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	queues, err := client.Dial("127.0.0.1:7442", client.DialConfig{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer queues.Close()
+	indexes, err := client.Dial("127.0.0.1:7441", client.DialConfig{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer indexes.Close()
+	index := client.NewIndex(indexes)
+
+	reconcile := func(ctx context.Context, item client.Item) (client.Result, error) {
+		const pods = "dev/pods.v1"
+		pod, found, read, err := index.Find(ctx, pods, item.Key, client.ReadOptions{AtLeast: item.AtLeast(pods)})
+		if err != nil || !found {
+			return client.Result{}, err
+		}
+		if err := item.Alive(); err != nil { // right before a write
+			return client.Result{}, err
+		}
+		fmt.Println(pod.Key, pod.ResourceVersion)
+		return client.Result{ReadAt: client.Barrier{pods: read}}, nil
+	}
+	w, err := client.NewWorker(queues, client.ReconcilerFunc(reconcile), client.WorkerConfig{Queue: "dev/web", Concurrency: 8})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := w.Run(ctx); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func ExampleIndex_Watch() {
+	conn, err := client.Dial("127.0.0.1:7441", client.DialConfig{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer conn.Close()
+	for event, err := range client.NewIndex(conn).Watch(context.Background(), "pods", client.WatchOptions{Labels: "app=web"}) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(event.Type, event.Object.Key)
+	}
+}
+
+func ExampleTrigger() {
+	// Pods wake the Jobs that own them, and every Job is looked at twice a day.
+	cfg := client.TriggerConfig{Name: "job", Primary: jobs, Resync: 12 * time.Hour}
+	cfg.Others = map[delta.Collection]client.Mapper{pods: client.OwnersOf("Job")}
+	fmt.Println(cfg.Collections())
+	// Output: [dev/jobs.v1.batch dev/pods.v1]
+}
