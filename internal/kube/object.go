@@ -37,6 +37,7 @@ func (t *Transform) Normalize(raw []byte, r Resource) (delta.Object, error) {
 	var o delta.Object
 	var cut cuts
 	var kind, apiVersion bool
+	var wrong error
 	var ownerRefs, labels []byte
 	var namespace, name string
 	base := func(value []byte) int { return cap(raw) - cap(value) } // both end where raw's array ends
@@ -45,7 +46,7 @@ func (t *Transform) Normalize(raw []byte, r Resource) (delta.Object, error) {
 		case "kind":
 			kind = true
 			if k, err := unquote(value); err != nil || k != r.Kind {
-				return fmt.Errorf("kind is %s, want %q (R-23)", value, r.Kind)
+				wrong = fmt.Errorf("kind is %.100s, want %q", value, r.Kind) // R-23; the metadata may still tell which key
 			}
 		case "apiVersion":
 			apiVersion = true
@@ -91,7 +92,7 @@ func (t *Transform) Normalize(raw []byte, r Resource) (delta.Object, error) {
 	})
 	o.Key = delta.NewKey(namespace, name)
 	if e := complete(&o); err == nil {
-		err = e
+		err = errors.Join(wrong, e)
 	}
 	if err != nil {
 		return o, fmt.Errorf("%w: %w", ErrPoison, err)

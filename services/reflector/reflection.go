@@ -292,7 +292,7 @@ func (p *publisher) publish(ctx context.Context, records []delta.Record, coalesc
 	}
 	newest := time.Time{}
 	for i := range records {
-		if records[i].ObservedAt.After(newest) {
+		if records[i].Kind == delta.KindDelta && records[i].ObservedAt.After(newest) {
 			newest = records[i].ObservedAt
 		}
 	}
