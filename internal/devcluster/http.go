@@ -268,13 +268,23 @@ func writeJSON(w http.ResponseWriter, code int, v any) error {
 	return quietly(err)
 }
 
-// writeError answers any error as a Status.
-func writeError(w http.ResponseWriter, err error) {
+// statusOf is an error as the API reports it.
+func statusOf(err error) metav1.Status {
 	var known apierrors.APIStatus
 	if !errors.As(err, &known) {
 		known = apierrors.NewInternalError(err)
 	}
-	s := known.Status()
+	return known.Status()
+}
+
+// plain is the 500 without a reason that the real server gives for errors it does not classify.
+func plain(message string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: message}}
+}
+
+// writeError answers any error as a Status.
+func writeError(w http.ResponseWriter, err error) {
+	s := statusOf(err)
 	s.Kind, s.APIVersion = "Status", "v1"
 	if s.Code == 0 {
 		s.Code = http.StatusInternalServerError

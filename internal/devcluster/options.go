@@ -97,7 +97,7 @@ func parseListOptions(r *resource, namespace, name string, q url.Values) (listOp
 	}
 	if s := q.Get("labelSelector"); s != "" {
 		if o.selector.label, err = labels.Parse(s); err != nil {
-			return o, apierrors.NewBadRequest(fmt.Sprintf("unable to parse requirement: labelSelector %q: %v", s, err))
+			return o, apierrors.NewBadRequest(err.Error())
 		}
 	}
 	text := q.Get("fieldSelector")
@@ -111,7 +111,11 @@ func parseListOptions(r *resource, namespace, name string, q url.Values) (listOp
 	}
 	if o.version != "" {
 		if o.rv, err = strconv.ParseUint(o.version, 10, 64); err != nil {
-			return o, apierrors.NewBadRequest(fmt.Sprintf("invalid resource version %q: %v", o.version, err))
+			text := fmt.Sprintf("resourceVersion: Invalid value: %q: %v", o.version, err)
+			if o.watch {
+				return o, plain(text)
+			}
+			return o, apierrors.NewBadRequest("invalid resource version: " + text)
 		}
 	}
 	return o, nil
@@ -164,12 +168,11 @@ func (o listOptions) check() field.ErrorList {
 func parseFields(r *resource, text string) (fields.Selector, error) {
 	sel, err := fields.ParseSelector(text)
 	if err != nil {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("unable to parse field selector %q: %v", text, err))
+		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	for _, req := range sel.Requirements() {
 		if !r.selectable(req.Field) {
-			return nil, apierrors.NewBadRequest(fmt.Sprintf("Unable to find %q that match label selector %q, field selector %q: field label not supported: %s",
-				r.gvk().GroupVersion().WithResource(r.plural).String(), "", text, req.Field))
+			return nil, apierrors.NewBadRequest("field label not supported: " + req.Field)
 		}
 	}
 	return sel, nil
@@ -232,7 +235,7 @@ func parsePageToken(s string) (pageToken, error) {
 		err = errors.New("encoded start key is empty")
 	}
 	if err != nil {
-		return p, apierrors.NewBadRequest(fmt.Sprintf("continue key is not valid: %v", err))
+		return p, apierrors.NewBadRequest(fmt.Sprintf("invalid continue token: continue key is not valid: %v", err))
 	}
 	return p, nil
 }

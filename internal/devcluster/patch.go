@@ -46,6 +46,11 @@ func (a *api) handlePatch(c *call) error {
 			return nil, invalidPatch(c.res, cur, err)
 		}
 		warnings = w
+		if uid := obj.GetUID(); uid != "" && uid != cur.obj.GetUID() {
+			return nil, apierrors.NewInvalid(c.res.groupKind(), c.name, field.ErrorList{
+				field.Invalid(field.NewPath("metadata", "uid"), uid, "field is immutable"),
+			})
+		}
 		if obj.GetName() != c.name || obj.GetNamespace() != c.namespace {
 			return nil, apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)",
 				objectKey(obj.GetNamespace(), obj.GetName()), c.key()))

@@ -38,10 +38,18 @@ func (a *api) handleWatch(c *call, o listOptions) error {
 	wantState := o.rv == 0
 	if o.initial != nil {
 		wantState = *o.initial
-		if wantState || o.version == "" || o.version == "0" {
-			if err := a.reached(c.req.Context(), o.rv); err != nil {
-				return err
-			}
+	}
+	w := &watcher{c: c, o: o, out: bufio.NewWriterSize(c.w, 32<<10), ctl: http.NewResponseController(c.w)}
+	c.w.Header().Set("Content-Type", "application/json")
+	c.w.WriteHeader(http.StatusOK)
+	if !w.flush() {
+		return nil
+	}
+	// The watch is accepted now; like the real server's, later errors go into the stream.
+	if o.initial != nil && wantState {
+		if err := a.reached(c.req.Context(), o.rv); err != nil {
+			w.fail(err)
+			return nil
 		}
 	}
 	from := o.rv
@@ -51,11 +59,7 @@ func (a *api) handleWatch(c *call, o listOptions) error {
 		from = a.store.version()
 	}
 	t, state, rv, err := a.store.open(c.res, from)
-	w := &watcher{c: c, o: o, out: bufio.NewWriterSize(c.w, 32<<10), ctl: http.NewResponseController(c.w)}
-	c.w.Header().Set("Content-Type", "application/json")
-	c.w.WriteHeader(http.StatusOK)
 	if err != nil {
-		// The real server has accepted the watch by now and reports in the stream.
 		w.fail(apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", from, rv)))
 		return nil
 	}
@@ -205,8 +209,8 @@ func (w *watcher) line(kind watch.EventType, raw []byte) bool {
 }
 
 // fail ends the stream with an ERROR event.
-func (w *watcher) fail(err *apierrors.StatusError) {
-	status := err.ErrStatus
+func (w *watcher) fail(err error) {
+	status := statusOf(err)
 	status.Kind, status.APIVersion = "Status", "v1"
 	if raw, err := json.Marshal(status); err == nil {
 		_ = w.line(watch.Error, raw) && w.flush()

@@ -103,7 +103,7 @@ func (c *call) adoptNamespace(obj apiObject) error {
 // create stores a new object. obj belongs to the store afterwards. Errors are Status errors.
 func (a *api) create(r *resource, obj apiObject, o writeOptions) (*object, error) {
 	if obj.GetResourceVersion() != "" && obj.GetResourceVersion() != "0" {
-		return nil, apierrors.NewInternalError(errors.New("resourceVersion should not be set on objects to be created"))
+		return nil, plain("resourceVersion should not be set on objects to be created")
 	}
 	if err := a.admitNamespace(r, obj); err != nil {
 		return nil, err
@@ -255,6 +255,7 @@ func (a *api) update(r *resource, key string, o writeOptions, change func(cur *o
 		if err := precondition(r, next, cur); err != nil {
 			return nil, err
 		}
+		next.SetResourceVersion(cur.obj.GetResourceVersion())
 		prepareUpdate(r, next, cur.obj, o)
 		if errs := validateChange(r, next, cur.obj, o); len(errs) > 0 {
 			return nil, apierrors.NewInvalid(r.groupKind(), cur.obj.GetName(), errs)
@@ -275,7 +276,6 @@ func (a *api) update(r *resource, key string, o writeOptions, change func(cur *o
 			}
 			return dry(r, key, next, cur.rv)
 		}
-		next.SetResourceVersion(cur.obj.GetResourceVersion())
 		next.GetObjectKind().SetGroupVersionKind(cur.obj.GetObjectKind().GroupVersionKind())
 		if same(next, cur.obj) {
 			return cur, nil
