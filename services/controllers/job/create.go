@@ -104,7 +104,7 @@ func (b *births) make(ctx context.Context, i int) {
 		return
 	case errors.Is(err, ErrExists): // another's pod
 		b.used = append(b.used, o)
-	case !errors.Is(err, ErrRefused) && !lost(err): // a.1-15 [now]: counts as failed, but may exist
+	case !errors.Is(err, ErrRefused) && !errors.Is(err, ErrNotFound) && !lost(err): // a.1-15 [now]: counts as failed, but may exist
 		b.used = append(b.used, o)
 		b.open = union(b.open, []int64{o})
 	}
@@ -141,7 +141,7 @@ func (b *births) try(ctx context.Context, o int64) (*corev1.Pod, error) {
 		return nil, fmt.Errorf("pod %s belongs to somebody else: %w", want.Name, ErrExists)
 	}
 	b.doubt()
-	return nil, fmt.Errorf("read pod %s that exists: %w", want.Name, err)
+	return nil, fmt.Errorf("read pod %s that exists: %v", want.Name, err) //nolint:errorlint // the creation is in doubt, whatever the read says
 }
 
 // giveBack lowers the mark over ordinals that certainly have no pod. Their names

@@ -4,9 +4,8 @@ import (
 	"errors"
 	"time"
 
-	batchv1 "k8s.io/api/batch/v1"
-
 	"github.com/prometheus/client_golang/prometheus"
+	batchv1 "k8s.io/api/batch/v1"
 )
 
 // metrics carry the names of the upstream Job controller. completion_mode is

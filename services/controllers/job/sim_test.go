@@ -527,10 +527,15 @@ func (s *sim) verify(seed uint64) {
 	// late work of somebody who had lost the lease and must not be counted.
 	// One whose finalizer was taken off to delete it, and whose deletion then
 	// failed, may still succeed: it has given up its right to be counted.
-	ended := map[podUID]bool{}
+	ended, broken := map[podUID]bool{}, map[podUID]bool{}
 	for _, c := range s.w.podLog {
-		if p := decode(c.raw); p != nil && p.Status.Phase == corev1.PodSucceeded && len(p.Finalizers) > 0 {
+		p := decode(c.raw)
+		switch {
+		case p == nil || len(p.Finalizers) == 0:
+		case p.Status.Phase == corev1.PodSucceeded:
 			ended[p.UID] = true
+		case p.Status.Phase == corev1.PodFailed || p.DeletionTimestamp != nil:
+			broken[p.UID] = true
 		}
 	}
 	names := map[string]bool{}
@@ -543,6 +548,9 @@ func (s *sim) verify(seed uint64) {
 	}
 	if st.Succeeded != succeeded {
 		fail("%d counted, %d succeeded", st.Succeeded, succeeded)
+	}
+	if !s.plan.late && int(st.Failed) != len(broken) {
+		fail("%d counted as failed, %d failed", st.Failed, len(broken))
 	}
 	if s.plan.calm && !s.expired && len(names) != int(s.plan.completions) {
 		fail("%d names used for %d completions", len(names), s.plan.completions)
