@@ -279,7 +279,7 @@ func encodePairs(m map[string][]string) []string {
 
 // escapeText keeps a value printable and free of the separators used in headers.
 func escapeText(s string) string {
-	if strings.IndexFunc(s, func(r rune) bool { return textEscape(r) }) < 0 {
+	if strings.IndexFunc(s, textEscape) < 0 {
 		return s
 	}
 	b := make([]byte, 0, len(s)+6)

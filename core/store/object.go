@@ -123,8 +123,8 @@ func (l *Labels) Has(name string) bool { _, ok := l.Lookup(name); return ok }
 func (l *Labels) Get(name string) string { v, _ := l.Lookup(name); return v }
 
 func splitKey(key string) (ns, name string) {
-	if i := strings.IndexByte(key, '/'); i >= 0 {
-		return key[:i], key[i+1:]
+	if ns, name, ok := strings.Cut(key, "/"); ok {
+		return ns, name
 	}
 	return "", key
 }

@@ -54,8 +54,10 @@ func podResource() *resource {
 		subresources: []string{"binding", "eviction", "log"},
 		make:         func() apiObject { return &corev1.Pod{} },
 		nameFormat:   validation.NameIsDNSSubdomain,
-		fieldNames: []string{"spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName",
-			"spec.hostNetwork", "status.phase", "status.podIP", "status.nominatedNodeName"},
+		fieldNames: []string{
+			"spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName",
+			"spec.hostNetwork", "status.phase", "status.podIP", "status.nominatedNodeName",
+		},
 		fields: selectBy(func(p *corev1.Pod) map[string]string {
 			return map[string]string{
 				"spec.nodeName": p.Spec.NodeName, "spec.restartPolicy": string(p.Spec.RestartPolicy),
@@ -132,8 +134,10 @@ func eventResource() *resource {
 		namespaced: true, createOnUpdate: true,
 		make:       func() apiObject { return &corev1.Event{} },
 		nameFormat: validation.NameIsDNSSubdomain,
-		fieldNames: []string{"involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "involvedObject.uid",
-			"involvedObject.apiVersion", "involvedObject.resourceVersion", "involvedObject.fieldPath", "reason", "reportingComponent", "source", "type"},
+		fieldNames: []string{
+			"involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "involvedObject.uid",
+			"involvedObject.apiVersion", "involvedObject.resourceVersion", "involvedObject.fieldPath", "reason", "reportingComponent", "source", "type",
+		},
 		fields: selectBy(func(e *corev1.Event) map[string]string {
 			source := e.Source.Component
 			if source == "" {
@@ -262,8 +266,10 @@ func secretResource() *resource {
 			}
 			return tooLong(field.NewPath("data"), size)
 		}),
-		columns: []column{nameColumn, col("Type", "string", 0, func(s *corev1.Secret) any { return string(s.Type) }),
-			col("Data", "string", 0, func(s *corev1.Secret) any { return len(s.Data) }), ageColumn},
+		columns: []column{
+			nameColumn, col("Type", "string", 0, func(s *corev1.Secret) any { return string(s.Type) }),
+			col("Data", "string", 0, func(s *corev1.Secret) any { return len(s.Data) }), ageColumn,
+		},
 	}
 }
 

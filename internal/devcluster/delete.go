@@ -115,10 +115,7 @@ func (a *api) delete(r *resource, key string, o metav1.DeleteOptions) (*object, 
 		case gone:
 			done, err = a.remove(r, cur)
 			if err == nil && r.returnsDeleted {
-				done = cur
-				if next != nil {
-					done, err = dry(r, key, next, cur.rv)
-				}
+				done, err = dry(r, key, next, cur.rv)
 			}
 		case same(next, cur.obj):
 			return cur, false, nil

@@ -17,8 +17,10 @@ import (
 const serverVersion = "v1.36.3"
 
 func versionInfo() version.Info {
-	return version.Info{Major: "1", Minor: "36", GitVersion: serverVersion + "+deltaplane", GitTreeState: "clean",
-		GoVersion: runtime.Version(), Compiler: runtime.Compiler, Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	return version.Info{
+		Major: "1", Minor: "36", GitVersion: serverVersion + "+deltaplane", GitTreeState: "clean",
+		GoVersion: runtime.Version(), Compiler: runtime.Compiler, Platform: runtime.GOOS + "/" + runtime.GOARCH,
+	}
 }
 
 const aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"

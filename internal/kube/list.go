@@ -145,7 +145,7 @@ const (
 	EventBookmark = "BOOKMARK"
 )
 
-// ErrBadEvent: one event of a watch could not be read; the watch goes on.
+// ErrBadEvent says that one event of a watch could not be read; the watch goes on.
 var ErrBadEvent = errors.New("kube: event is not readable")
 
 // Event is one event of a watch. Object belongs to the watch and holds until the next call of Next.

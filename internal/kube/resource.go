@@ -15,7 +15,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 )
 
-// ErrNotServed: the API server does not serve the resource (yet); a CustomResourceDefinition may make it so later.
+// ErrNotServed says that the API server does not serve the resource (yet); a CustomResourceDefinition may make it so later.
 var ErrNotServed = errors.New("kube: resource is not served")
 
 // Resource is one resource of the API.

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"os"
 	"path"
@@ -89,7 +90,7 @@ func parseTokens(data []byte) (map[[sha256.Size]byte]grant, error) {
 		return nil, fmt.Errorf("rpc: token file: %w", err)
 	}
 	if len(grants) == 0 {
-		return nil, fmt.Errorf("rpc: token file holds no token")
+		return nil, errors.New("rpc: token file holds no token")
 	}
 	return grants, nil
 }

@@ -102,8 +102,10 @@ var errFull = errors.New("queue: full")
 func TestErrorsBecomeStatusesWithReasons(t *testing.T) {
 	t.Parallel()
 	var logged bytes.Buffer
-	rules := []rpc.Rule{{Is: errFull, Code: codes.ResourceExhausted, Reason: "QUEUE_FULL", Retry: 2 * time.Second,
-		Metadata: func(error) map[string]string { return map[string]string{"queue": "q"} }}}
+	rules := []rpc.Rule{{
+		Is: errFull, Code: codes.ResourceExhausted, Reason: "QUEUE_FULL", Retry: 2 * time.Second,
+		Metadata: func(error) map[string]string { return map[string]string{"queue": "q"} },
+	}}
 	b := start(t, rpc.ServerConfig{}, rpc.Options{Rules: rules, Log: slog.New(slog.NewTextHandler(&logged, nil))}, &echo{call: func(_ context.Context, s string) error {
 		switch s {
 		case "full":

@@ -10,10 +10,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// ErrNoKey: the bucket does not hold the key.
+// ErrNoKey says that the bucket does not hold the key.
 var ErrNoKey = errors.New("stream: no such key")
 
-// ErrConflict: the key was changed by somebody else.
+// ErrConflict says that the key was changed by somebody else.
 var ErrConflict = errors.New("stream: key was changed by somebody else")
 
 // Entry is one key of a bucket. Revision grows with every write to the bucket.

@@ -368,8 +368,8 @@ func TestDesign62ALaggingReaderClaimsNoRevisionAcrossAHole(t *testing.T) {
 	c := connect(t, embeddedtest.NATS(t).URL(), nil)
 	w := write(t, c, stream.WriterConfig{Term: 1})
 	put(t, w, pod("a", 1), synced(1))
-	m, stop := newMirror(), func() {}
-	stop = m.read(t, c, stream.ReadConfig{})
+	m := newMirror()
+	stop := m.read(t, c, stream.ReadConfig{})
 	m.until(t, "sync", func() bool { return m.revision().RV == "1" })
 	stop()
 	// While nobody reads, b@10 is replaced by b@3000 far behind the c's, whose watermarks would vouch for it.
