@@ -26,6 +26,8 @@ var (
 	ErrFull = errors.New("queue: store is full")
 	// ErrDenied: the store refuses the service's credentials or commands.
 	ErrDenied = errors.New("queue: store denies access")
+	// ErrCursor: the cursor was not made by this engine.
+	ErrCursor = errors.New("queue: page token is not of this queue")
 	// ErrEviction: the store may drop keys on its own, which would break exclusion.
 	ErrEviction = errors.New("queue: store evicts keys")
 )

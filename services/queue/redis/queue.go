@@ -214,7 +214,7 @@ func (q *queue) Items(ctx context.Context, state workqueue.State, cursor string,
 	if cursor != "" {
 		n, err := strconv.ParseUint(cursor[1:], 10, 64)
 		if err != nil || !strings.ContainsRune("sdx", rune(cursor[0])) {
-			return nil, "", errCursor
+			return nil, "", engine.ErrCursor
 		}
 		scan, at = cursor[0], n
 	}
@@ -252,8 +252,6 @@ func (q *queue) Items(ctx context.Context, state workqueue.State, cursor string,
 	}
 	return out, string(scan) + strconv.FormatUint(at, 10), nil
 }
-
-var errCursor = errors.New("queue: page token is not of this queue")
 
 func (q *queue) scan(ctx context.Context, scan byte, at uint64, limit int) (names []string, next uint64, err error) {
 	err = q.e.again(ctx, func() error {

@@ -1,0 +1,105 @@
+package queue
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
+)
+
+// Config says where the service listens and where queues are kept. The zero
+// value listens on a free loopback port and keeps queues in memory.
+type Config struct {
+	// RPC is where the QueueService listens.
+	RPC rpc.ServerConfig
+	// Admin is where metrics, readiness and profiles are served.
+	Admin telemetry.AdminConfig
+	// Queues exist from the start, and are made again when the store lost them.
+	Queues []QueueConfig
+
+	// RedisURL selects the Redis engine: redis:// or rediss://. Empty: memory.
+	RedisURL string
+	// RedisPrefix begins every Redis key. Default "dp".
+	RedisPrefix string
+	// AllowEviction permits a Redis that evicts keys.
+	AllowEviction bool
+	// DataDir is where the memory engine logs queues; empty for nowhere.
+	DataDir string
+	// Fsync makes the memory engine force every turn to disk.
+	Fsync bool
+
+	// CloseGrace is what is left of the leases of a stream that broke.
+	// Default 1 s.
+	CloseGrace time.Duration
+	// FallbackEvery is how often a queue with waiting workers is looked at
+	// without a reason, in case a wake-up was lost. Default 5 s.
+	FallbackEvery time.Duration
+	// StopGrace is how long Work streams may go on after Run's context ended,
+	// to settle and to move elsewhere. Default 2 s.
+	StopGrace time.Duration
+	// MaxTurn is about how many operations, and how many leases, one turn
+	// holds. Default 512.
+	MaxTurn int
+	// MaxSessions bounds sessions remembered. Default 100,000.
+	MaxSessions int
+}
+
+// QueueConfig is a queue by name.
+type QueueConfig struct {
+	Name string
+	workqueue.Config
+}
+
+func (c Config) withDefaults() Config {
+	c.CloseGrace = cmp.Or(c.CloseGrace, time.Second)
+	c.FallbackEvery = cmp.Or(c.FallbackEvery, 5*time.Second)
+	c.StopGrace = cmp.Or(c.StopGrace, 2*time.Second)
+	c.MaxTurn = cmp.Or(c.MaxTurn, 512)
+	c.MaxSessions = cmp.Or(c.MaxSessions, 100_000)
+	return c
+}
+
+// Validate reports every fault of c together.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	errs := []error{c.RPC.Validate(), c.Admin.Validate()}
+	seen := map[string]bool{}
+	for _, q := range c.Queues {
+		if err := checkName(q.Name); err != nil {
+			errs = append(errs, fmt.Errorf("queue: queues: %w", err))
+		}
+		if seen[q.Name] {
+			errs = append(errs, fmt.Errorf("queue: queues: %q is named twice", q.Name))
+		}
+		seen[q.Name] = true
+		if err := q.Config.Validate(); err != nil {
+			errs = append(errs, fmt.Errorf("queue: queue %q: %w", q.Name, err))
+		}
+	}
+	for name, d := range map[string]time.Duration{"close grace": c.CloseGrace, "fallback interval": c.FallbackEvery, "stop grace": c.StopGrace} {
+		if d < 0 {
+			errs = append(errs, fmt.Errorf("queue: %s %v is negative", name, d))
+		}
+	}
+	if c.MaxTurn < 1 || c.MaxTurn > 5000 {
+		errs = append(errs, fmt.Errorf("queue: max turn %d is not between 1 and 5000", c.MaxTurn))
+	}
+	if c.RedisURL != "" && c.DataDir != "" {
+		errs = append(errs, errors.New("queue: a Redis URL and a data directory exclude one another"))
+	}
+	return errors.Join(errs...)
+}
+
+var queueName = regexp.MustCompile(`^[A-Za-z0-9._/-]{1,253}$`)
+
+func checkName(name string) error {
+	if !queueName.MatchString(name) {
+		return fmt.Errorf("name %.64q is not 1 to 253 of letters, digits, '.', '-', '_' and '/'", name)
+	}
+	return nil
+}

@@ -1,0 +1,187 @@
+package queue
+
+import (
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/deltaplane/deltaplane/core/backoff"
+	"github.com/deltaplane/deltaplane/core/expectations"
+	"github.com/deltaplane/deltaplane/core/workqueue"
+	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+)
+
+// stamp is a time of the store's clock; zero is no time.
+func stamp(us int64) *timestamppb.Timestamp {
+	if us == 0 {
+		return nil
+	}
+	return &timestamppb.Timestamp{Seconds: us / 1e6, Nanos: int32(us%1e6) * 1000}
+}
+
+func span(us int64) *durationpb.Duration {
+	return durationpb.New(time.Duration(us) * time.Microsecond)
+}
+
+var addStatus = map[workqueue.Status]queuev1.AddStatus{
+	workqueue.Queued:        queuev1.AddStatus_ADD_STATUS_QUEUED,
+	workqueue.AlreadyQueued: queuev1.AddStatus_ADD_STATUS_ALREADY_QUEUED,
+	workqueue.MarkedDirty:   queuev1.AddStatus_ADD_STATUS_MARKED_DIRTY,
+	workqueue.Delayed:       queuev1.AddStatus_ADD_STATUS_DELAYED,
+}
+
+func addResult(r *workqueue.Reply) *queuev1.AddResult {
+	return &queuev1.AddResult{Status: addStatus[r.Status], ReadyAt: stamp(r.ReadyAt), NumRequeues: int64(r.Requeues)}
+}
+
+func settleStatus(s workqueue.Status) queuev1.SettleStatus {
+	switch s {
+	case workqueue.Settled:
+		return queuev1.SettleStatus_SETTLE_STATUS_SETTLED
+	case workqueue.Requeued:
+		return queuev1.SettleStatus_SETTLE_STATUS_REQUEUED
+	case workqueue.Lost:
+		return queuev1.SettleStatus_SETTLE_STATUS_LOST
+	case workqueue.NotLeased:
+		return queuev1.SettleStatus_SETTLE_STATUS_NOT_LEASED
+	default:
+		return queuev1.SettleStatus_SETTLE_STATUS_UNSPECIFIED
+	}
+}
+
+func revisions(b workqueue.Barrier) []*deltav1.CollectionRevision {
+	if len(b) == 0 {
+		return nil
+	}
+	out := make([]*deltav1.CollectionRevision, len(b))
+	for i, m := range b {
+		out[i] = &deltav1.CollectionRevision{Collection: m.Collection, Revision: &deltav1.Revision{Epoch: m.Epoch, ResourceVersion: m.RV}}
+	}
+	return out
+}
+
+func expected(s *expectations.Set) *queuev1.Expectations {
+	if s == nil {
+		return nil
+	}
+	return &queuev1.Expectations{OwnerUid: s.Owner, Creations: s.Creates, Deletions: s.Deletes, Token: s.Token, StoredAt: stamp(s.StoredAt)}
+}
+
+func lease(queue string, l *workqueue.Lease, now int64) *queuev1.Lease {
+	return &queuev1.Lease{
+		Queue: queue, Key: l.Key, Token: l.Token, Deadline: stamp(l.Deadline), Remaining: span(l.Deadline - now),
+		NumRequeues: int64(l.Requeues), Attempt: int64(l.Attempt), Priority: int32(workqueue.Priority(l.Level)),
+		AddedAt: stamp(l.AddedAt), ReadyAt: stamp(l.ReadyAt), Barrier: revisions(l.Barrier), Traceparents: l.Traces,
+		State: l.State, Expectations: expected(l.Expect),
+	}
+}
+
+var states = map[workqueue.State]queuev1.State{
+	workqueue.Idle:       queuev1.State_STATE_IDLE,
+	workqueue.Ready:      queuev1.State_STATE_READY,
+	workqueue.Waiting:    queuev1.State_STATE_DELAYED,
+	workqueue.Processing: queuev1.State_STATE_PROCESSING,
+	workqueue.Dirty:      queuev1.State_STATE_DIRTY,
+	workqueue.Buried:     queuev1.State_STATE_DEAD,
+}
+
+func item(it *workqueue.Item) *queuev1.Item {
+	out := &queuev1.Item{
+		Key: it.Key, State: states[it.State], Token: it.Token, Holder: it.Holder, Deadline: stamp(it.Deadline),
+		NumRequeues: int64(it.Requeues), Attempt: int64(it.Attempt),
+		AddedAt: stamp(it.AddedAt), ReadyAt: stamp(it.ReadyAt), DelayedUntil: stamp(it.DelayedUntil),
+		Barrier: revisions(it.Barrier), StateBytes: int32(it.StateBytes), Expectations: expected(it.Expect), LastReason: it.Reason,
+	}
+	if it.State != workqueue.Idle && it.State != workqueue.Buried {
+		out.Priority = int32(workqueue.Priority(it.Level))
+	}
+	return out
+}
+
+func counts(c workqueue.Counts) *queuev1.Counts {
+	return &queuev1.Counts{
+		Ready: int64(c.Ready), Delayed: int64(c.Delayed), Processing: int64(c.Processing), Dirty: int64(c.Dirty), Dead: int64(c.Dead),
+	}
+}
+
+func configOut(name string, c workqueue.Config) *queuev1.QueueConfig {
+	return &queuev1.QueueConfig{
+		Name: name, RateLimiter: limiterOut(*c.Limiter), LeaseDuration: durationpb.New(c.LeaseFor),
+		Partitions: int32(c.Partitions), BarrierRetention: durationpb.New(c.BarrierRetention), MaxRetries: int64(c.MaxRetries),
+	}
+}
+
+func limiterOut(l backoff.Limiter) *queuev1.RateLimiter {
+	out := &queuev1.RateLimiter{}
+	switch l.Kind {
+	case backoff.Exponential:
+		out.Kind = &queuev1.RateLimiter_Exponential{Exponential: &queuev1.ExponentialLimiter{Base: durationpb.New(l.Base), Max: durationpb.New(l.Max)}}
+	case backoff.Bucket:
+		out.Kind = &queuev1.RateLimiter_Bucket{Bucket: &queuev1.BucketLimiter{Qps: l.Rate, Burst: int64(l.Burst)}}
+	case backoff.FastSlow:
+		out.Kind = &queuev1.RateLimiter_FastSlow{FastSlow: &queuev1.FastSlowLimiter{
+			Fast: durationpb.New(l.Fast), Slow: durationpb.New(l.Slow), MaxFastAttempts: int64(l.MaxFast),
+		}}
+	case backoff.MaxOf:
+		of := &queuev1.MaxOfLimiter{}
+		for _, c := range l.Of {
+			of.Limiters = append(of.Limiters, limiterOut(c))
+		}
+		out.Kind = &queuev1.RateLimiter_MaxOf{MaxOf: of}
+	case backoff.MaxWait:
+		out.Kind = &queuev1.RateLimiter_MaxWait{MaxWait: &queuev1.MaxWaitLimiter{Limiter: limiterOut(l.Of[0]), Max: durationpb.New(l.Max)}}
+	case backoff.None:
+	}
+	return out
+}
+
+const (
+	maxLimiterDepth = 4
+	maxLimiters     = 8
+)
+
+// limiterIn reads a limiter tree; what it means is checked by its Validate.
+func (c *checks) limiterIn(field string, in *queuev1.RateLimiter, depth int) backoff.Limiter {
+	if depth > maxLimiterDepth {
+		c.add(field, "deeper than %d limiters", maxLimiterDepth)
+		return backoff.Limiter{}
+	}
+	const limit = workqueue.MaxDelay
+	count := func(field string, n int64) int {
+		c.count(field, int(max(min(n, 1<<31), -1<<31)), 0, 1<<30)
+		return int(max(min(n, 1<<30), 0))
+	}
+	switch k := in.GetKind().(type) {
+	case *queuev1.RateLimiter_Exponential:
+		e := k.Exponential
+		l := backoff.Limiter{Kind: backoff.Exponential}
+		l.Base = c.duration(field+".exponential.base", e.GetBase(), limit)
+		l.Max = c.duration(field+".exponential.max", e.GetMax(), limit)
+		return l
+	case *queuev1.RateLimiter_Bucket:
+		return backoff.Limiter{Kind: backoff.Bucket, Rate: k.Bucket.GetQps(), Burst: count(field+".bucket.burst", k.Bucket.GetBurst())}
+	case *queuev1.RateLimiter_FastSlow:
+		f := k.FastSlow
+		l := backoff.Limiter{Kind: backoff.FastSlow, MaxFast: count(field+".fast_slow.max_fast_attempts", f.GetMaxFastAttempts())}
+		l.Fast = c.duration(field+".fast_slow.fast", f.GetFast(), limit)
+		l.Slow = c.duration(field+".fast_slow.slow", f.GetSlow(), limit)
+		return l
+	case *queuev1.RateLimiter_MaxOf:
+		l := backoff.Limiter{Kind: backoff.MaxOf}
+		if c.count(field+".max_of.limiters", len(k.MaxOf.GetLimiters()), 1, maxLimiters) {
+			for _, o := range k.MaxOf.GetLimiters() {
+				l.Of = append(l.Of, c.limiterIn(field+".max_of", o, depth+1))
+			}
+		}
+		return l
+	case *queuev1.RateLimiter_MaxWait:
+		l := backoff.Limiter{Kind: backoff.MaxWait, Max: c.duration(field+".max_wait.max", k.MaxWait.GetMax(), limit)}
+		l.Of = []backoff.Limiter{c.limiterIn(field+".max_wait.limiter", k.MaxWait.GetLimiter(), depth+1)}
+		return l
+	default:
+		c.add(field, "no kind of limiter is set")
+		return backoff.Limiter{}
+	}
+}

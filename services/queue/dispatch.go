@@ -1,0 +1,370 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/services/queue/engine"
+)
+
+// call is operations that belong together: they go into one turn, in order.
+type call struct {
+	ops     []workqueue.Op
+	replies []workqueue.Reply // one per operation, when err is nil
+	now     int64             // the store's clock at the turn
+	err     error
+	done    func(*call) // called once by the dispatcher; must not block
+}
+
+// dispatcher runs the turns of one queue.
+type dispatcher struct {
+	name string
+	svc  *Service
+	q    engine.Queue
+	wake chan struct{} // holds one token when there is a reason to look
+
+	mu      sync.Mutex
+	pending []*call  // guarded by mu, as is all that follows
+	takers  []*taker // those that wait for keys, the next one first
+	look    bool     // there is a reason for a turn beside pending
+	ready   int      // keys ready after the last turn
+}
+
+func newDispatcher(s *Service, name string, q engine.Queue) *dispatcher {
+	return &dispatcher{name: name, svc: s, q: q, wake: make(chan struct{}, 1), look: true}
+}
+
+func (d *dispatcher) nudge() {
+	select {
+	case d.wake <- struct{}{}:
+	default:
+	}
+}
+
+// submit hands a call to the next turn; its done is called when it is over.
+func (d *dispatcher) submit(c *call) {
+	d.mu.Lock()
+	d.pending = append(d.pending, c)
+	d.mu.Unlock()
+	d.nudge()
+}
+
+// do runs operations in the next turn and waits for them. When ctx ends first
+// they happen all the same.
+func (d *dispatcher) do(ctx context.Context, ops ...workqueue.Op) (*call, error) {
+	done := make(chan struct{})
+	c := &call{ops: ops, done: func(*call) { close(done) }}
+	d.submit(c)
+	select {
+	case <-done:
+		return c, c.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// offer puts a taker in line, if it is not there, and has the queue looked at.
+func (d *dispatcher) offer(t *taker) {
+	d.mu.Lock()
+	if !t.inLine {
+		t.inLine = true
+		d.takers = append(d.takers, t)
+	}
+	d.look = true
+	d.mu.Unlock()
+	d.nudge()
+}
+
+// withdraw takes a taker out of line. It reports false when a turn may be
+// leasing for it right now: its finish or fail is then still to come.
+func (d *dispatcher) withdraw(t *taker) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if t.inTurn {
+		t.leaving = true
+		return false
+	}
+	if t.inLine {
+		t.inLine = false
+		d.takers = slices.DeleteFunc(d.takers, func(o *taker) bool { return o == t })
+	}
+	return true
+}
+
+// finalize lets a taker have what is ready and then finishes it.
+func (d *dispatcher) finalize(t *taker) {
+	d.mu.Lock()
+	t.final = true
+	d.mu.Unlock()
+	d.offer(t)
+}
+
+// lookNow asks for a turn although nobody here has a reason.
+func (d *dispatcher) lookNow() {
+	d.mu.Lock()
+	d.look = true
+	d.mu.Unlock()
+	d.nudge()
+}
+
+// run does turns until ctx ends, and then answers what is left with an error.
+func (d *dispatcher) run(ctx context.Context) {
+	var b batch
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	pause := time.Duration(0) // after an error
+	for {
+		for !d.due() {
+			select {
+			case <-d.wake:
+			case <-timer.C:
+				d.lookNow()
+			case <-ctx.Done():
+				d.stop()
+				return
+			}
+		}
+		if ctx.Err() != nil {
+			d.stop()
+			return
+		}
+		d.collect(&b)
+		began := time.Now()
+		r, err := d.turn(ctx, &b)
+		d.svc.metrics.turn(d.name, len(b.turn.Ops), time.Since(began), r)
+		if err != nil {
+			d.failed(&b, err)
+			pause = min(max(2*pause, 20*time.Millisecond), time.Second)
+			timer.Reset(pause)
+			continue
+		}
+		pause = 0
+		timer.Reset(d.deal(&b, r, began))
+	}
+}
+
+func (d *dispatcher) due() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.look || len(d.pending) > 0
+}
+
+// batch is one turn in the making.
+type batch struct {
+	turn   workqueue.Turn
+	calls  []*call
+	takers []*taker // one per Take, repeats possible
+	gone   []*taker
+}
+
+const (
+	// share is how many leases one taker is offered before it is the next one's turn.
+	share = 16
+	// spare is how many leases are asked for beyond what is known to be ready.
+	spare = 32
+)
+
+// collect takes what goes into the next turn.
+func (d *dispatcher) collect(b *batch) {
+	clear(b.turn.Ops)
+	clear(b.calls)
+	clear(b.takers)
+	b.turn.Ops, b.turn.Takes, b.calls, b.takers, b.gone = b.turn.Ops[:0], b.turn.Takes[:0], b.calls[:0], b.takers[:0], b.gone[:0]
+	limit := d.svc.cfg.MaxTurn
+
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.look = false
+	n := 0
+	for n < len(d.pending) && (n == 0 || len(b.turn.Ops)+len(d.pending[n].ops) <= limit) {
+		b.turn.Ops = append(b.turn.Ops, d.pending[n].ops...)
+		n++
+	}
+	b.calls = append(b.calls, d.pending[:n]...)
+	d.pending = slices.Delete(d.pending, 0, n)
+
+	left := min(limit, len(b.turn.Ops)+d.ready+spare)
+	for more := true; more && left > 0; {
+		more = false
+		for _, t := range d.takers {
+			if left == 0 {
+				break
+			}
+			most := min(share, left)
+			if t.single {
+				most = left
+			}
+			if t.single && t.inTurn {
+				continue
+			}
+			n := t.credit.reserve(t, most)
+			if n == 0 {
+				continue
+			}
+			t.inTurn, more = true, true
+			t.asked += n
+			left -= n
+			b.turn.Takes = append(b.turn.Takes, workqueue.Take{Holder: t.holder, Max: n, For: t.leaseFor})
+			b.takers = append(b.takers, t)
+		}
+	}
+}
+
+// turn has one turn done. A queue whose data was lost is made again. When the
+// store is full, what would make it grow is refused and the rest is done.
+func (d *dispatcher) turn(ctx context.Context, b *batch) (*workqueue.Result, error) {
+	r, err := d.q.Turn(ctx, &b.turn)
+	if errors.Is(err, engine.ErrNoQueue) {
+		d.svc.log.LogAttrs(ctx, slog.LevelWarn, "queue was lost by its store and is made again", slog.String(telemetry.KeyQueue, d.name))
+		if _, _, err := d.svc.engine.Configure(ctx, d.name, d.q.Config()); err != nil {
+			return nil, err
+		}
+		r, err = d.q.Turn(ctx, &b.turn)
+	}
+	if errors.Is(err, engine.ErrFull) && len(b.calls) > 0 {
+		kept := b.calls[:0]
+		b.turn.Ops = b.turn.Ops[:0]
+		for _, c := range b.calls {
+			if grows(c.ops) {
+				c.err = err
+				c.done(c)
+				continue
+			}
+			kept = append(kept, c)
+			b.turn.Ops = append(b.turn.Ops, c.ops...)
+		}
+		b.calls = kept
+		r, err = d.q.Turn(ctx, &b.turn)
+	}
+	return r, err
+}
+
+func grows(ops []workqueue.Op) bool {
+	for i := range ops {
+		switch ops[i].Kind {
+		case workqueue.OpAdd, workqueue.OpSave, workqueue.OpExpect:
+			return true
+		}
+	}
+	return false
+}
+
+// deal gives replies and leases to whom they belong, and tells how long until
+// the next turn without a reason.
+func (d *dispatcher) deal(b *batch, r *workqueue.Result, began time.Time) time.Duration {
+	at := 0
+	for _, c := range b.calls {
+		c.replies, c.now = r.Replies[at:at+len(c.ops):at+len(c.ops)], r.Now
+		at += len(c.ops)
+		c.done(c)
+	}
+	for first := 0; first < len(r.Leases); {
+		last := first + 1
+		for last < len(r.Leases) && r.Leases[last].Take == r.Leases[first].Take {
+			last++
+		}
+		some, t := r.Leases[first:last], b.takers[r.Leases[first].Take]
+		d.svc.metrics.leased(d.name, r.Now, some)
+		if t.deliver(d, some, r.Now) {
+			t.got += len(some)
+		} else {
+			d.release(some)
+		}
+		first = last
+	}
+	hungry := d.relieve(b, r.Counts.Ready, len(r.Leases) > 0, nil)
+
+	next := time.Hour
+	if hungry {
+		next = d.svc.cfg.FallbackEvery
+	}
+	if r.NextDue != 0 {
+		due := time.Duration(r.NextDue-r.Now)*time.Microsecond - time.Since(began)
+		next = min(next, max(due, 0)+100*time.Microsecond)
+	}
+	return next
+}
+
+// relieve ends the takers' part in a turn: credit that was not used goes back,
+// and they wait on or are finished. It reports whether any waits.
+func (d *dispatcher) relieve(b *batch, ready int, leased bool, err error) bool {
+	d.mu.Lock()
+	d.ready = ready
+	served := 0
+	kept := d.takers[:0]
+	for i, t := range d.takers {
+		if !t.inTurn && !t.final && !t.leaving {
+			kept = append(kept, t)
+			continue
+		}
+		asked, got := t.asked, t.got
+		t.inTurn, t.asked, t.got = false, 0, 0
+		t.credit.refund(t, asked-got)
+		if got > 0 {
+			served = i + 1
+		}
+		over := t.leaving || t.single && (got > 0 || t.once || err != nil) || t.final && ready == 0 && err == nil
+		switch {
+		case over:
+			t.inLine = false
+			b.gone = append(b.gone, t)
+		case t.credit.has(t) || t.final:
+			kept = append(kept, t)
+		default:
+			t.inLine = false
+		}
+	}
+	clear(d.takers[len(kept):])
+	d.takers = kept
+	if served > 0 && served < len(kept) { // the others first next time
+		d.takers = slices.Concat(kept[served:], kept[:served])
+	}
+	hungry := len(d.takers) > 0
+	if ready > 0 && leased && hungry {
+		d.look = true
+	}
+	d.mu.Unlock()
+	for _, t := range b.gone {
+		t.finish(err)
+	}
+	return hungry
+}
+
+// release gives leases back that nobody was there to take.
+func (d *dispatcher) release(leases []workqueue.Lease) {
+	c := &call{done: func(*call) {}}
+	for _, l := range leases {
+		c.ops = append(c.ops, workqueue.Op{Kind: workqueue.OpSettle, Key: l.Key, Token: l.Token, Outcome: workqueue.Release})
+	}
+	d.submit(c)
+}
+
+// failed ends a turn that was not done.
+func (d *dispatcher) failed(b *batch, err error) {
+	for _, c := range b.calls {
+		c.err = err
+		c.done(c)
+	}
+	d.relieve(b, 0, false, err)
+}
+
+// stop answers everything that waits; the service is going away.
+func (d *dispatcher) stop() {
+	d.mu.Lock()
+	calls, takers := d.pending, d.takers
+	d.pending, d.takers = nil, nil
+	d.mu.Unlock()
+	for _, c := range calls {
+		c.err = errStopping
+		c.done(c)
+	}
+	for _, t := range takers {
+		t.finish(errStopping)
+	}
+}

@@ -1,0 +1,250 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/memory"
+	"github.com/deltaplane/deltaplane/services/queue/redis"
+)
+
+// Service is a queue server. Make it with New, run it once.
+type Service struct {
+	cfg      Config
+	engine   engine.Engine
+	log      *slog.Logger
+	metrics  *metrics
+	rpc      *rpc.Server
+	admin    *telemetry.Admin
+	sessions sessions
+	usable   atomic.Pointer[error] // nil inside: the store is fit
+
+	mu          sync.Mutex
+	dispatchers map[string]*dispatcher // guarded by mu
+	running     context.Context        // of the dispatchers; guarded by mu, nil when none may be started
+
+	wg        sync.WaitGroup // dispatchers
+	stopping  chan struct{}  // closed when Run begins to stop
+	listening chan struct{}  // closed when addr is set
+	addr      net.Addr
+}
+
+var errNotReached = fmt.Errorf("%w: not reached yet", engine.ErrUnavailable)
+
+// New builds a queue service that reports through tel. It reads the memory
+// engine's data directory, if there is one, and connects to nothing. The error
+// holds every fault of the configuration.
+func New(cfg Config, tel *telemetry.Telemetry) (*Service, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	var e engine.Engine
+	var err error
+	if cfg.RedisURL != "" {
+		e, err = redis.New(redis.Config{URL: cfg.RedisURL, Prefix: cfg.RedisPrefix, AllowEviction: cfg.AllowEviction, Log: tel.Log})
+	} else {
+		e, err = memory.New(memory.Config{Dir: cfg.DataDir, Fsync: cfg.Fsync})
+	}
+	if err != nil {
+		return nil, err
+	}
+	s, err := build(cfg, e, tel)
+	if err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
+	return s, nil
+}
+
+// build assembles a service around an engine.
+func build(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, error) {
+	s := &Service{
+		cfg: cfg, engine: e, log: tel.Log, dispatchers: map[string]*dispatcher{},
+		sessions: sessions{max: cfg.MaxSessions, all: map[string]*session{}},
+		stopping: make(chan struct{}), listening: make(chan struct{}),
+	}
+	s.usable.Store(&errNotReached)
+	var err error
+	if s.metrics, err = newMetrics(tel.Registry, &s.sessions); err != nil {
+		return nil, fmt.Errorf("queue metrics: %w", err)
+	}
+	s.rpc, err = rpc.NewServer(cfg.RPC, rpc.Options{Log: tel.Log, Registry: tel.Registry, Tracer: tel.Tracer, Rules: rules})
+	if err != nil {
+		return nil, err
+	}
+	queuev1.RegisterQueueServiceServer(s.rpc, &server{Service: s})
+	if s.admin, err = telemetry.NewAdmin(cfg.Admin, tel.Registry, tel.Log); err != nil {
+		return nil, err
+	}
+	s.admin.Ready("store", func(context.Context) error { return *s.usable.Load() })
+	return s, nil
+}
+
+// Addr is where the QueueService listens; it waits until Run has opened it.
+func (s *Service) Addr(ctx context.Context) (string, error) {
+	select {
+	case <-s.listening:
+		return s.addr.String(), nil
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+}
+
+// Run answers until ctx ends; then health turns NOT_SERVING, Work streams are
+// told to go elsewhere, and it returns nil. A store that is reached but unfit
+// (it evicts keys, or refuses the credentials) at the start ends it with an
+// error; one that is not reached is waited for.
+func (s *Service) Run(ctx context.Context) (err error) {
+	defer func() { err = errors.Join(err, s.engine.Close()) }()
+	lis, err := rpc.Listen(s.cfg.RPC)
+	if err != nil {
+		return err
+	}
+	s.addr = lis.Addr()
+	close(s.listening)
+	// Dispatchers outlive ctx: calls in hand are still answered.
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	s.mu.Lock()
+	s.running = running
+	s.mu.Unlock()
+
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.admin.Run(ctx) })
+	g.Go(func() error { return s.watchStore(ctx) })
+	g.Go(func() error { return s.engine.Wakes(ctx, s.woken) })
+	g.Go(func() error { <-ctx.Done(); close(s.stopping); return nil })
+	g.Go(func() error { return s.rpc.Serve(ctx, lis) })
+	s.log.Info("queue listens", slog.String(telemetry.KeyAddr, s.addr.String()))
+	err = g.Wait()
+
+	s.mu.Lock()
+	s.running = nil
+	s.mu.Unlock()
+	stop()
+	s.wg.Wait()
+	return err
+}
+
+// watchStore keeps health in step with the store and makes the configured
+// queues.
+func (s *Service) watchStore(ctx context.Context) error {
+	const every = 3 * time.Second
+	first, wait := true, time.Duration(0)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+		err := s.checkStore(ctx, first)
+		if ctx.Err() != nil {
+			return nil
+		}
+		was := *s.usable.Load()
+		s.usable.Store(&err)
+		s.rpc.SetServing(queuev1.QueueService_ServiceDesc.ServiceName, err == nil)
+		switch {
+		case err != nil && first && (errors.Is(err, engine.ErrEviction) || errors.Is(err, engine.ErrDenied)):
+			return err
+		case err != nil && (was == nil || errors.Is(was, errNotReached)):
+			s.log.Warn("store cannot be used", telemetry.Err(err))
+		case err == nil && was != nil:
+			s.log.Info("store is ready", slog.String("engine", s.engine.Kind()))
+		}
+		wait = every
+		if err == nil {
+			first = false
+		} else if first {
+			wait = 250 * time.Millisecond
+		}
+		s.sessions.expire(time.Now())
+	}
+}
+
+func (s *Service) checkStore(ctx context.Context, configure bool) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if err := s.engine.Check(ctx); err != nil || !configure {
+		return err
+	}
+	for _, q := range s.cfg.Queues {
+		if _, _, err := s.engine.Configure(ctx, q.Name, q.Config); err != nil {
+			return fmt.Errorf("queue %q: %w", q.Name, err)
+		}
+	}
+	return nil
+}
+
+// woken has a queue looked at because another replica made keys ready.
+func (s *Service) woken(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for n, d := range s.dispatchers {
+		if name == "" || n == name {
+			d.lookNow()
+		}
+	}
+}
+
+// queue finds the dispatcher of a queue that exists, starting it when this is
+// the first use of the queue here.
+func (s *Service) queue(ctx context.Context, name string) (*dispatcher, error) {
+	s.mu.Lock()
+	d := s.dispatchers[name]
+	s.mu.Unlock()
+	if d != nil {
+		return d, nil
+	}
+	q, err := s.engine.Open(ctx, name)
+	if errors.Is(err, engine.ErrNoQueue) {
+		for _, c := range s.cfg.Queues {
+			if c.Name == name { // the store came up after the service, or lost it
+				q, _, err = s.engine.Configure(ctx, name, c.Config)
+			}
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s.adopt(name, q)
+}
+
+// adopt starts a queue's dispatcher unless it has one.
+func (s *Service) adopt(name string, q engine.Queue) (*dispatcher, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if d := s.dispatchers[name]; d != nil {
+		return d, nil
+	}
+	if s.running == nil {
+		return nil, errStopping
+	}
+	d := newDispatcher(s, name, q)
+	s.dispatchers[name] = d
+	ctx := s.running
+	s.wg.Go(func() { d.run(ctx) })
+	return d, nil
+}
+
+// status counts a queue without a dispatcher.
+func (s *Service) status(ctx context.Context, name string) (workqueue.Config, engine.Status, error) {
+	q, err := s.engine.Open(ctx, name)
+	if err != nil {
+		return workqueue.Config{}, engine.Status{}, err
+	}
+	st, err := q.Status(ctx)
+	return q.Config(), st, err
+}

@@ -1,0 +1,42 @@
+package queue
+
+import (
+	"errors"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	"github.com/deltaplane/deltaplane/services/queue/engine"
+)
+
+// What can go wrong beside bad requests and the store.
+var (
+	errClosed      = errors.New("queue is closed")
+	errBarrierFull = errors.New("barrier names too many collections")
+	errRequestID   = errors.New("request id is older than what is remembered")
+	errNotHello    = errors.New("the first message of a Work stream must be hello, and no other")
+	errOverrun     = errors.New("the worker does not read its stream")
+	errSessions    = errors.New("too many sessions")
+	errStopping    = errors.New("server is stopping")
+	errMoved       = errors.New("the session was resumed by another stream")
+)
+
+// rules map errors to statuses.
+var rules = []rpc.Rule{
+	{Is: engine.ErrNoQueue, Code: codes.NotFound, Reason: "QUEUE_NOT_FOUND"},
+	{Is: engine.ErrPartitions, Code: codes.FailedPrecondition, Reason: "PARTITIONS_FIXED"},
+	{Is: engine.ErrUnknown, Code: codes.Unknown, Reason: "STORE_OUTCOME_UNKNOWN", Retry: time.Second},
+	{Is: engine.ErrFull, Code: codes.ResourceExhausted, Reason: "STORE_FULL", Retry: 5 * time.Second},
+	{Is: engine.ErrDenied, Code: codes.Unavailable, Reason: "STORE_DENIED", Retry: 5 * time.Second},
+	{Is: engine.ErrEviction, Code: codes.Unavailable, Reason: "STORE_UNFIT", Retry: 5 * time.Second},
+	{Is: engine.ErrUnavailable, Code: codes.Unavailable, Reason: "STORE_UNAVAILABLE", Retry: time.Second},
+	{Is: errClosed, Code: codes.FailedPrecondition, Reason: "QUEUE_CLOSED"},
+	{Is: errBarrierFull, Code: codes.ResourceExhausted, Reason: "BARRIER_FULL"},
+	{Is: errRequestID, Code: codes.FailedPrecondition, Reason: "REQUEST_ID_TOO_OLD"},
+	{Is: errNotHello, Code: codes.InvalidArgument, Reason: "HELLO_EXPECTED"},
+	{Is: errOverrun, Code: codes.ResourceExhausted, Reason: "WORKER_TOO_SLOW", Retry: time.Second},
+	{Is: errSessions, Code: codes.ResourceExhausted, Reason: "TOO_MANY_SESSIONS", Retry: 5 * time.Second},
+	{Is: errStopping, Code: codes.Unavailable, Reason: "STOPPING"},
+	{Is: errMoved, Code: codes.Aborted, Reason: "SESSION_MOVED"},
+}
