@@ -70,6 +70,9 @@ func (c Collection) Validate() error {
 			errs = append(errs, fmt.Errorf("%w: %s is longer than 253 characters", ErrCollection, part.name))
 		}
 	}
+	if c.Group == coreGroup {
+		errs = append(errs, fmt.Errorf("%w: group %q stands for the core group, which is written as no group", ErrCollection, c.Group))
+	}
 	return errors.Join(errs...)
 }
 

@@ -139,8 +139,11 @@ func ParseSubject(subject string) (Collection, Kind, Key, error) {
 		tokens[i+1] = s
 	}
 	c := Collection{Cluster: tokens[1], Group: tokens[2], Version: tokens[3], Resource: tokens[4]}
-	if c.Group == coreGroup {
+	switch c.Group {
+	case coreGroup:
 		c.Group = ""
+	case "":
+		return Collection{}, 0, "", fmt.Errorf("%w: %q has no group", ErrSubject, subject)
 	}
 	if err := c.Validate(); err != nil {
 		return Collection{}, 0, "", fmt.Errorf("%w: %q: %w", ErrSubject, subject, err)

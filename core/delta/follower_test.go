@@ -1,0 +1,111 @@
+package delta_test
+
+import (
+	"testing"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+)
+
+func batch(first uint64, records ...delta.Record) delta.Batch {
+	b := delta.Batch{Records: records}
+	for i := range records {
+		records[i].Sequence = first + uint64(i)
+		if records[i].Epoch == 0 {
+			records[i].Epoch = 1
+		}
+	}
+	b.Next = first + uint64(len(records))
+	return b
+}
+
+func at(w string) delta.Record { return delta.Record{Kind: delta.KindProgress, Watermark: w} }
+
+func synced(w string) delta.Record {
+	return delta.Record{Kind: delta.KindSynced, RV: w, Watermark: w}
+}
+
+func TestDesign61ACollectionIsReadableWhenTheSyncedRecordOfItsEpochIsApplied(t *testing.T) {
+	t.Parallel()
+	var f delta.Follower
+	first := batch(1, at(""))
+	first.Reset = true
+	if rev := f.Apply(first); f.Readable() || !rev.IsZero() {
+		t.Errorf("readable %v at %v before the synced record", f.Readable(), rev)
+	}
+	if f.Apply(batch(2, synced("10"))); f.Readable() {
+		t.Error("readable within the replay")
+	}
+	last := batch(3, at("12"))
+	last.Replayed = true
+	if rev := f.Apply(last); rev != (delta.Revision{Epoch: 1, RV: "12"}) || !f.Readable() {
+		t.Errorf("revision %v, readable %v after the replay", rev, f.Readable())
+	}
+	next := at("3")
+	next.Epoch = 2
+	if rev := f.Apply(batch(4, next)); f.Readable() || rev.Epoch != 1 {
+		t.Errorf("revision %v, readable %v in an epoch that is not synced", rev, f.Readable())
+	}
+	again := synced("4")
+	again.Epoch = 2
+	if rev := f.Apply(batch(5, again)); !f.Readable() || rev != (delta.Revision{Epoch: 2, RV: "4"}) {
+		t.Errorf("revision %v, readable %v after the new epoch's synced record", rev, f.Readable())
+	}
+}
+
+func TestDesign62TheRevisionIsFrozenFromAHoleToTheEndSeenAfterIt(t *testing.T) {
+	t.Parallel()
+	var f delta.Follower
+	f.Apply(batch(1, synced("10")))
+	hole := batch(5, at("20"))
+	hole.End = 8
+	if rev := f.Apply(hole); rev.RV != "10" || !f.Frozen() {
+		t.Errorf("revision %v, frozen %v behind a hole", rev, f.Frozen())
+	}
+	if rev := f.Apply(batch(6, at("21"), at("22"))); rev.RV != "10" {
+		t.Errorf("revision %v before the end was applied", rev)
+	}
+	if rev := f.Apply(batch(8, at("23"))); rev.RV != "23" || f.Frozen() {
+		t.Errorf("revision %v, frozen %v at the end", rev, f.Frozen())
+	}
+	if p := f.Position(); p.Sequence != 8 || p.Epoch != 1 {
+		t.Errorf("position %+v", p)
+	}
+}
+
+func TestTheClaimedRevisionNeverGoesBack(t *testing.T) {
+	t.Parallel()
+	var f delta.Follower
+	f.Apply(batch(1, synced("10"), at("30")))
+	reset := batch(1, synced("10"))
+	reset.Reset = true
+	if rev := f.Apply(reset); rev.RV != "30" {
+		t.Errorf("revision %v after a reset, want what was claimed", rev)
+	}
+	done := batch(2, at("20"))
+	done.Replayed = true
+	if rev := f.Apply(done); rev.RV != "30" {
+		t.Errorf("revision %v after the replay, want what was claimed", rev)
+	}
+}
+
+func TestApplyIsMonotoneAndSeesRecreations(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		held, next delta.Stamp
+		want       bool
+	}{
+		{delta.Stamp{}, delta.Stamp{Epoch: 1, RV: "1"}, true},
+		{delta.Stamp{Epoch: 1, RV: "9"}, delta.Stamp{Epoch: 1, RV: "10"}, true},
+		{delta.Stamp{Epoch: 1, RV: "10"}, delta.Stamp{Epoch: 1, RV: "10"}, true},
+		{delta.Stamp{Epoch: 1, RV: "10"}, delta.Stamp{Epoch: 1, RV: "9"}, false},
+		{delta.Stamp{Epoch: 1, RV: "10"}, delta.Stamp{Epoch: 2, RV: "3"}, true},
+		{delta.Stamp{Epoch: 2, RV: "3"}, delta.Stamp{Epoch: 1, RV: "10"}, false},
+	} {
+		if got := delta.Apply(row.held, row.next); got != row.want {
+			t.Errorf("Apply(%v, %v) = %v", row.held, row.next, got)
+		}
+	}
+	if !delta.Recreated("a", "b") || delta.Recreated("a", "a") || delta.Recreated("", "b") || delta.Recreated("a", "") {
+		t.Error("C-08: a recreation is another known uid under the same key")
+	}
+}

@@ -1,0 +1,102 @@
+package delta_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+)
+
+var jobs = delta.Collection{Cluster: "dev", Group: "batch", Version: "v1", Resource: "jobs"}
+
+func full() delta.Record {
+	return delta.Record{
+		Kind: delta.KindDelta, Collection: jobs, Key: "default/a,b=%", UID: "u-1", Type: delta.Deleted, RV: "12", Epoch: 3, Term: 4, Watermark: "11",
+		Hash: 0xfeed, Payload: []byte(`{}`), Encoding: delta.EncodingJSON, Generation: 7,
+		Owners:   []delta.Owner{{Kind: "CronJob", Name: "c,1", UID: "x=y", Controller: true}, {Kind: "Other", Name: "é"}},
+		Hints:    map[string][]string{"node": {"n1", "n,2"}, "a=b": {"c"}},
+		Labels:   map[string][]string{"app": {""}},
+		Overflow: true, DeleteReason: delta.Inferred,
+		ObservedAt: time.UnixMicro(1_700_000_000_000_001).UTC(), PublishedAt: time.UnixMicro(1_700_000_000_000_002).UTC(),
+		Trace: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+	}
+}
+
+func TestARecordSurvivesItsHeaders(t *testing.T) {
+	t.Parallel()
+	for _, want := range []delta.Record{
+		full(),
+		{Kind: delta.KindDelta, Collection: jobs, Key: "n", Type: delta.Added, RV: "1"},
+		{Kind: delta.KindSynced, Collection: jobs, RV: "9", Epoch: 1, Term: 2, Watermark: "9"},
+		{Kind: delta.KindTerm, Collection: jobs, Epoch: 1, Term: 2, Start: 99, Writer: "host 1"},
+	} {
+		h := want.Header()
+		for name, values := range h {
+			for _, v := range values {
+				for i := range len(v) {
+					if v[i] <= ' ' || v[i] >= 0x7f {
+						t.Errorf("%s %q is not printable", name, v)
+					}
+				}
+			}
+		}
+		got, err := delta.DecodeRecord(want.Subject(), h, want.Payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", want.Kind, diff)
+		}
+	}
+}
+
+func TestMalformedHeadersAreErrorsThatNameTheHeader(t *testing.T) {
+	t.Parallel()
+	for name, value := range map[string]string{
+		delta.HeaderVersion: "2", delta.HeaderKind: "synced", delta.HeaderType: "MOVED", delta.HeaderKey: "default/other", delta.HeaderRV: "x1",
+		delta.HeaderEpoch: "-1", delta.HeaderTerm: "1e3", delta.HeaderWatermark: "w", delta.HeaderHash: "zz", delta.HeaderReason: "boredom",
+		delta.HeaderOwner: "a,b", delta.HeaderHint: "nope", delta.HeaderLabel: "a=%zz", delta.HeaderObserved: "now", delta.HeaderUID: "%2",
+	} {
+		r := full()
+		h := r.Header()
+		h[name] = []string{value}
+		if _, err := delta.DecodeRecord(r.Subject(), h, nil); !errors.Is(err, delta.ErrHeader) {
+			t.Errorf("%s %q: %v, want ErrHeader", name, value, err)
+		}
+	}
+	r := full()
+	h := r.Header()
+	delete(h, delta.HeaderRV)
+	if _, err := delta.DecodeRecord(r.Subject(), h, nil); !errors.Is(err, delta.ErrHeader) {
+		t.Errorf("a delta without a resource version: %v", err)
+	}
+}
+
+func FuzzDecodeRecord(f *testing.F) {
+	f.Add("default/a", "DELETED", "12", "c,b,d", "node=n1", "observed")
+	f.Add("a", "ADDED", "", "a,b,c,c", "=", "")
+	f.Fuzz(func(t *testing.T, key, typ, rv, owner, hint, reason string) {
+		k, err := delta.ParseKey(key)
+		if err != nil {
+			return
+		}
+		base := delta.Record{Kind: delta.KindDelta, Collection: jobs, Key: k, Type: delta.Added, RV: "1"}
+		h := base.Header()
+		h[delta.HeaderType], h[delta.HeaderRV], h[delta.HeaderReason] = []string{typ}, []string{rv}, []string{reason}
+		h[delta.HeaderOwner], h[delta.HeaderHint] = []string{owner}, []string{hint}
+		r, err := delta.DecodeRecord(base.Subject(), h, nil)
+		if err != nil {
+			return
+		}
+		again, err := delta.DecodeRecord(r.Subject(), r.Header(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(r, again); diff != "" {
+			t.Errorf("second reading differs:\n%s", diff)
+		}
+	})
+}

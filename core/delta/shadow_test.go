@@ -1,0 +1,186 @@
+package delta_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+)
+
+var t0 = time.Unix(1_700_000_000, 0)
+
+func obj(name string, rv int) *delta.Object {
+	payload := fmt.Appendf(nil, "%s@%d", name, rv)
+	return &delta.Object{Key: delta.Key(name), UID: "u-" + name, RV: strconv.Itoa(rv), Payload: payload, Hash: delta.Hash(payload)}
+}
+
+func TestDesign65ARelistPublishesDifferencesOnly(t *testing.T) {
+	t.Parallel()
+	s := delta.NewShadow(time.Hour)
+	for _, o := range []*delta.Object{obj("same", 1), obj("changed", 2), obj("gone", 3), obj("unreadable", 4)} {
+		if _, ok := s.Upsert(delta.Added, o, 1, t0); !ok {
+			t.Fatalf("%s is not published", o.Key)
+		}
+	}
+	s.BeginList()
+	var got []string
+	say := func(r delta.Record, ok bool) {
+		if ok {
+			got = append(got, fmt.Sprintf("%s %s %s %s", r.Type, r.Key, r.RV, r.DeleteReason))
+		}
+	}
+	say(s.Listed(obj("same", 1), 1, t0))
+	say(s.Listed(obj("changed", 5), 1, t0))
+	say(s.Listed(obj("changed", 4), 1, t0)) // a duplicate key counts when it is newer
+	say(s.Listed(obj("new", 6), 1, t0))
+	s.Keep("unreadable")
+	for _, r := range s.EndList("10", 1, t0) {
+		say(r, true)
+	}
+	want := []string{"REPLACED changed 5 ", "REPLACED new 6 ", "DELETED gone 10 inferred"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("published (-want +got):\n%s", diff)
+	}
+	if s.Len() != 4 {
+		t.Errorf("%d objects, want 4", s.Len())
+	}
+}
+
+func TestDesign62AReplayedEventCannotResurrectUntilTheTombstoneIsForgotten(t *testing.T) {
+	t.Parallel()
+	s := delta.NewShadow(time.Hour)
+	s.Upsert(delta.Added, obj("a", 5), 1, t0)
+	if r, ok := s.Delete(delta.Observed, obj("a", 9), 1, t0); !ok || r.RV != "9" {
+		t.Fatalf("delete = %+v, %v", r, ok)
+	}
+	if _, ok := s.Delete(delta.Observed, obj("a", 9), 1, t0); ok {
+		t.Error("a deletion was published twice")
+	}
+	if _, ok := s.Upsert(delta.Updated, obj("a", 7), 1, t0); ok {
+		t.Error("an event from before the deletion was published")
+	}
+	s.Expire(t0.Add(30 * time.Minute))
+	if _, ok := s.Upsert(delta.Updated, obj("a", 8), 1, t0); ok {
+		t.Error("the tombstone was forgotten within the ttl")
+	}
+	if r, ok := s.Upsert(delta.Updated, obj("a", 12), 1, t0); !ok || r.Type != delta.Added {
+		t.Errorf("a recreation is %v, %v; want it added", r.Type, ok)
+	}
+	s.Delete(delta.Observed, obj("a", 13), 1, t0)
+	s.Expire(t0.Add(2 * time.Hour))
+	if !s.Empty() {
+		t.Error("the tombstone is kept beyond the ttl")
+	}
+	if _, ok := s.Delete(delta.Observed, obj("stranger", 9), 1, t0); ok {
+		t.Error("D-04: the deletion of an unknown key was published")
+	}
+}
+
+func TestMarksOutliveTheObjectsStateForTheTTL(t *testing.T) {
+	t.Parallel()
+	s := delta.NewShadow(time.Hour)
+	on := func(node string, rv int) *delta.Object {
+		o := obj("a", rv)
+		o.Hints = map[string][]string{"node": {node}}
+		return o
+	}
+	s.Upsert(delta.Added, on("n1", 1), 1, t0)
+	r, _ := s.Upsert(delta.Updated, on("n2", 2), 1, t0.Add(time.Minute))
+	if diff := cmp.Diff([]string{"n2", "n1"}, r.Hints["node"]); diff != "" {
+		t.Errorf("after a move (-want +got):\n%s", diff)
+	}
+	r, _ = s.Upsert(delta.Updated, on("n2", 3), 1, t0.Add(2*time.Hour))
+	if diff := cmp.Diff([]string{"n2"}, r.Hints["node"]); diff != "" {
+		t.Errorf("after the ttl (-want +got):\n%s", diff)
+	}
+	r, _ = s.Delete(delta.Observed, &delta.Object{Key: "a", RV: "4"}, 1, t0.Add(2*time.Hour))
+	if diff := cmp.Diff([]string{"n2"}, r.Hints["node"]); diff != "" {
+		t.Errorf("tombstones carry the last ones (-want +got):\n%s", diff)
+	}
+	many := obj("b", 5)
+	for i := range delta.MaxMarks + 10 {
+		many.Owners = append(many.Owners, delta.Owner{Kind: "Job", Name: strconv.Itoa(i)})
+	}
+	if r, _ := s.Upsert(delta.Added, many, 1, t0); len(r.Owners) != delta.MaxMarks || !r.Overflow {
+		t.Errorf("%d owners, overflow %v; want the cap and wake all", len(r.Owners), r.Overflow)
+	}
+}
+
+func TestANewEpochOverrulesHigherVersions(t *testing.T) {
+	t.Parallel()
+	s := delta.NewShadow(time.Hour)
+	s.Upsert(delta.Added, obj("a", 1000), 1, t0)
+	s.Upsert(delta.Added, obj("same", 10), 1, t0)
+	if _, ok := s.Upsert(delta.Updated, obj("a", 300), 1, t0); ok {
+		t.Error("an older version was published within the epoch")
+	}
+	if r, ok := s.Upsert(delta.Updated, obj("a", 300), 2, t0); !ok || r.RV != "300" {
+		t.Errorf("the restored version = %+v, %v", r, ok)
+	}
+	if _, ok := s.Upsert(delta.Updated, obj("same", 10), 2, t0); ok {
+		t.Error("the same version was published again for the epoch alone")
+	}
+}
+
+// A shadow rebuilt from the log's last records decides as the one that wrote them.
+func TestARebuiltShadowDecidesLikeTheFirst(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		s := delta.NewShadow(time.Hour)
+		last := map[delta.Key]delta.Record{}
+		source := map[string]int{}
+		keep := func(r delta.Record, ok bool) {
+			if ok {
+				r.Epoch = 1
+				last[r.Key] = r
+			}
+		}
+		rv := 0
+		step := func() {
+			rv++
+			name := string(rune('a' + rng.IntN(6)))
+			if _, lives := source[name]; lives && rng.IntN(3) == 0 {
+				delete(source, name)
+				keep(s.Delete(delta.Observed, obj(name, rv), 1, t0))
+				return
+			}
+			source[name] = rv
+			keep(s.Upsert(delta.Updated, obj(name, rv), 1, t0))
+		}
+		for range 30 {
+			step()
+		}
+		rebuilt := delta.NewShadow(time.Hour)
+		for _, r := range last {
+			rebuilt.Restore(&r, t0)
+		}
+		for name := range source {
+			if rng.IntN(2) == 0 {
+				delete(source, name) // changes while nobody watched
+				rv++
+			}
+		}
+		list := func(s *delta.Shadow) map[delta.Key]string {
+			out := map[delta.Key]string{}
+			s.BeginList()
+			for name, at := range source {
+				if r, ok := s.Listed(obj(name, at), 1, t0); ok {
+					out[r.Key] = r.Type.String()
+				}
+			}
+			for _, r := range s.EndList(strconv.Itoa(rv), 1, t0) {
+				out[r.Key] = r.Type.String()
+			}
+			return out
+		}
+		if diff := cmp.Diff(list(s), list(rebuilt)); diff != "" {
+			t.Fatalf("seed %d: rebuilt decides otherwise (-first +rebuilt):\n%s", seed, diff)
+		}
+	}
+}
