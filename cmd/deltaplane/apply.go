@@ -1,0 +1,246 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"github.com/tidwall/gjson"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/deltaplane/deltaplane/internal/kube"
+)
+
+// kubeFlags choose an API server.
+type kubeFlags struct{ config kube.Config }
+
+func (k *kubeFlags) register(flags *pflag.FlagSet) {
+	flags.StringVar(&k.config.Kubeconfig, "kubeconfig", "", "kubeconfig `file` of the cluster")
+	flags.StringVar(&k.config.Context, "context", "", "`name` of the kubeconfig's context (default: its current one)")
+	flags.StringVar(&k.config.URL, "api-url", "", "`URL` of an API server that needs no credentials (default: the dev cluster's, "+defaultAPIURL+")")
+	flags.BoolVar(&k.config.InCluster, "in-cluster", false, "use the service account of the pod this runs in")
+}
+
+// load makes the client the flags describe.
+func (k *kubeFlags) load() (*kube.Client, error) {
+	c := k.config
+	if c.Kubeconfig == "" && !c.InCluster && c.URL == "" {
+		c.URL = defaultAPIURL
+	}
+	client, err := kube.Load(c)
+	if err != nil {
+		return nil, &usageError{err}
+	}
+	return client, nil
+}
+
+// manifest is one object of a file.
+type manifest struct {
+	raw       []byte // JSON
+	name      string
+	namespace string
+	resource  kube.Resource
+}
+
+func (m *manifest) ref() kube.Ref {
+	ref := kube.Ref{Resource: m.resource, Name: m.name}
+	if m.resource.Namespaced {
+		ref.Namespace = m.namespace
+	}
+	return ref
+}
+
+func (m *manifest) String() string {
+	text := strings.ToLower(m.resource.Kind)
+	if m.resource.Group != "" {
+		text += "." + m.resource.Group
+	}
+	return text + "/" + m.name
+}
+
+// applyFlags are the flags of `apply` and `delete`.
+type applyFlags struct {
+	file      string
+	namespace string
+	kube      kubeFlags
+}
+
+func (a *applyFlags) register(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&a.file, "filename", "f", "", "YAML or JSON `file` with one or more objects, - for standard input (required)")
+	cmd.Flags().StringVarP(&a.namespace, "namespace", "n", "default", "`namespace` of objects that name none")
+	a.kube.register(cmd.Flags())
+}
+
+func newApply() *cobra.Command {
+	var a applyFlags
+	cmd := &cobra.Command{
+		Use:   "apply -f FILE",
+		Short: "Create or change objects on the API server",
+		Long: `Create the objects of a file, or change those that exist by a merge patch with the
+object of the file: fields the file names are set, others stay. kubectl apply, which also
+removes fields, works as well, against the same API server.`,
+		Example: `  deltaplane apply -f examples/job.yaml`,
+		Args:    args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.each(cmd, func(ctx context.Context, client *kube.Client, m *manifest) (string, error) {
+				if m.name == "" {
+					created, err := client.Create(ctx, m.ref(), m.raw, kube.WriteOptions{})
+					m.name = gjson.GetBytes(created, "metadata.name").String()
+					return "created", err
+				}
+				_, err := client.Create(ctx, m.ref(), m.raw, kube.WriteOptions{})
+				if !kube.IsAlreadyExists(err) {
+					return "created", err
+				}
+				before, err := client.Get(ctx, m.ref())
+				if err != nil {
+					return "", err
+				}
+				after, err := client.Patch(ctx, m.ref(), kube.MergePatch, m.raw, kube.WriteOptions{})
+				if err == nil && gjson.GetBytes(before, "metadata.resourceVersion").String() == gjson.GetBytes(after, "metadata.resourceVersion").String() {
+					return "unchanged", nil
+				}
+				return "changed", err
+			})
+		},
+	}
+	a.register(cmd)
+	return cmd
+}
+
+func newDelete() *cobra.Command {
+	var a applyFlags
+	var ignoreNotFound bool
+	var propagation string
+	cmd := &cobra.Command{
+		Use:     "delete -f FILE",
+		Short:   "Delete objects on the API server",
+		Example: `  deltaplane delete -f examples/job.yaml`,
+		Args:    args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			policies := map[string]kube.Propagation{"background": kube.Background, "foreground": kube.Foreground, "orphan": kube.Orphan}
+			policy, ok := policies[propagation]
+			if !ok {
+				return &usageError{fmt.Errorf("--cascade %q: want background, foreground or orphan", propagation)}
+			}
+			return a.each(cmd, func(ctx context.Context, client *kube.Client, m *manifest) (string, error) {
+				if m.name == "" {
+					return "", &usageError{fmt.Errorf("%s: an object to delete needs metadata.name", m.resource.Kind)}
+				}
+				_, err := client.Delete(ctx, m.ref(), kube.DeleteOptions{Propagation: policy})
+				if ignoreNotFound && kube.IsNotFound(err) {
+					return "not found", nil
+				}
+				return "deleted", err
+			})
+		},
+	}
+	a.register(cmd)
+	cmd.Flags().BoolVar(&ignoreNotFound, "ignore-not-found", false, "objects that do not exist are no error")
+	cmd.Flags().StringVar(&propagation, "cascade", "background", "what becomes of owned objects: background, foreground or orphan")
+	return cmd
+}
+
+// each does something with every object of the file, says what became of it, and goes on after errors.
+func (a *applyFlags) each(cmd *cobra.Command, do func(context.Context, *kube.Client, *manifest) (string, error)) error {
+	if a.file == "" {
+		return &usageError{errors.New("-f FILE is required")}
+	}
+	client, err := a.kube.load()
+	if err != nil {
+		return err
+	}
+	objects, err := readManifests(cmd.InOrStdin(), a.file)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for i, raw := range objects {
+		m, err := a.resolve(cmd.Context(), client, raw)
+		if err == nil {
+			var done string
+			if done, err = do(cmd.Context(), client, m); err == nil {
+				fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n", m, done)
+			} else {
+				err = fmt.Errorf("%s: %w", m, err)
+			}
+		} else {
+			err = fmt.Errorf("%s: object %d: %w", a.file, i+1, err)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// resolve finds out what kind of object raw is and fills in its namespace.
+func (a *applyFlags) resolve(ctx context.Context, client *kube.Client, raw []byte) (*manifest, error) {
+	m := &manifest{raw: raw, name: gjson.GetBytes(raw, "metadata.name").String()}
+	apiVersion, kind := gjson.GetBytes(raw, "apiVersion").String(), gjson.GetBytes(raw, "kind").String()
+	if apiVersion == "" || kind == "" {
+		return nil, &usageError{errors.New("apiVersion and kind are required")}
+	}
+	group, version, found := strings.Cut(apiVersion, "/")
+	if !found {
+		group, version = "", apiVersion
+	}
+	resources, err := client.Discover(ctx, group, version)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", apiVersion, err)
+	}
+	for _, r := range resources {
+		if r.Kind == kind {
+			m.resource = r
+		}
+	}
+	if m.resource.Name == "" {
+		return nil, fmt.Errorf("%s %s: %w", apiVersion, kind, kube.ErrNotServed)
+	}
+	if m.namespace = gjson.GetBytes(raw, "metadata.namespace").String(); m.namespace == "" {
+		m.namespace = a.namespace
+	}
+	return m, nil
+}
+
+// readManifests reads the objects of a YAML or JSON file; the items of a List count one by one.
+func readManifests(stdin io.Reader, path string) ([][]byte, error) {
+	in := stdin
+	if path != "-" {
+		file, err := os.Open(path)
+		if err != nil {
+			return nil, &usageError{err}
+		}
+		defer file.Close()
+		in = file
+	}
+	reader := utilyaml.NewYAMLOrJSONDecoder(bufio.NewReader(in), 4096)
+	var objects [][]byte
+	for {
+		var raw json.RawMessage
+		switch err := reader.Decode(&raw); {
+		case errors.Is(err, io.EOF):
+			if len(objects) == 0 {
+				return nil, &usageError{fmt.Errorf("%s holds no objects", path)}
+			}
+			return objects, nil
+		case err != nil:
+			return nil, &usageError{fmt.Errorf("%s: object %d: %w", path, len(objects)+1, err)}
+		case len(bytes.TrimSpace(raw)) == 0 || bytes.Equal(bytes.TrimSpace(raw), []byte("null")):
+			continue
+		}
+		if items := gjson.GetBytes(raw, "items"); strings.HasSuffix(gjson.GetBytes(raw, "kind").String(), "List") && items.IsArray() {
+			for _, item := range items.Array() {
+				objects = append(objects, []byte(item.Raw))
+			}
+			continue
+		}
+		objects = append(objects, raw)
+	}
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/deltaplane/deltaplane/internal/kube"
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/services/controllers"
+)
+
+// controlFlags are the flags of the controllers service.
+type controlFlags struct {
+	config controllers.Config
+	names  []string
+	index  string
+	queue  string
+	dial   rpc.DialConfig
+}
+
+func (c *controlFlags) register(flags *pflag.FlagSet) {
+	flags.StringSliceVar(&c.names, "controllers", controllers.Names(), "`names` of the controllers to run, of "+strings.Join(controllers.Names(), ", "))
+	flags.IntVar(&c.config.Concurrency, "concurrency", 8, "keys each controller works on at once")
+	flags.DurationVar(&c.config.Lease, "lease", 0, "how long a worker may hold a key without extending (default: the queue's, 30s)")
+	flags.DurationVar(&c.config.Grace, "grace", 20*time.Second, "how long reconciles may go on when the service stops")
+	flags.DurationVar(&c.config.Resync, "resync", 10*time.Hour, "time between two rounds over every key")
+	flags.StringVar(&c.config.Identity, "identity", "", "`name` of this replica in sessions and Events (default: the host's)")
+	registerDial(flags, &c.dial)
+}
+
+func newServeControllers() *cobra.Command {
+	var t telemetry.Config
+	var c controlFlags
+	var log natsFlags
+	var k kubeFlags
+	cmd := &cobra.Command{
+		Use:   "controllers",
+		Short: "Run controllers: work off keys, write to the API server",
+		Long: `Run controllers. Any number of replicas work side by side, without leader election: the
+queue hands each key to one of them at a time. They stop in two steps: first they take no
+more keys, then, after --grace, they cancel what they are at.`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			client, err := k.load()
+			if err != nil {
+				return err
+			}
+			return runControllers(cmd.Context(), &c, t, &log, client)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&c.config.Cluster, "cluster", "dev", "`name` of the cluster, the first part of its collections' names")
+	flags.StringVar(&c.config.Admin.Listen, "admin-listen", "127.0.0.1:7454", "`address` of /metrics, /healthz, /readyz and /debug/pprof; off for none")
+	flags.BoolVar(&c.config.Admin.Insecure, "insecure", false, "permit --admin-listen beyond loopback; that port has neither TLS nor authentication")
+	flags.StringVar(&c.index, "index-url", defaultIndexAddr, "`address` of the index service, host:port or a gRPC target")
+	flags.StringVar(&c.queue, "queue-url", defaultQueueAddr, "`address` of the queue service")
+	c.register(flags)
+	log.register(flags, defaultNATSURL)
+	k.register(flags)
+	registerTelemetry(flags, &t, "info")
+	return cmd
+}
+
+func runControllers(ctx context.Context, c *controlFlags, t telemetry.Config, log *natsFlags, client *kube.Client) error {
+	c.config.Controllers = c.names
+	if err := c.config.Validate(); err != nil {
+		return &usageError{err}
+	}
+	return withTelemetry(ctx, t, "controllers", func(tel *telemetry.Telemetry) error {
+		conn, err := log.connect(ctx, "controllers", tel.Log)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		traced := c.dial
+		traced.Tracer = tel.Tracer
+		index, err := dial(c.index, traced)
+		if err != nil {
+			return err
+		}
+		defer index.Close()
+		queue, err := dial(c.queue, traced)
+		if err != nil {
+			return err
+		}
+		defer queue.Close()
+		service, err := controllers.New(c.config, controllers.Deps{Stream: conn, Kube: client, Index: index, Queue: queue, Telemetry: tel})
+		if err != nil {
+			return err
+		}
+		return service.Run(ctx)
+	})
+}

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+)
+
+// selection is what `get` and `watch` are asked for.
+type selection struct {
+	dialFlags
+	collection string
+	key        string
+	namespace  string
+	selector   string
+	index      string // name=value
+	atLeast    string
+	output     string
+	noHeaders  bool
+}
+
+func (s *selection) register(flags *pflag.FlagSet) {
+	s.dialFlags.register(flags)
+	flags.StringVarP(&s.namespace, "namespace", "n", "", "only this `namespace` (default: all)")
+	flags.StringVarP(&s.selector, "selector", "l", "", "only objects that match this label `selector`, for example app=web,tier!=db")
+	flags.StringVar(&s.index, "index", "", "only objects filed under `name=value` of an index, for example node=node-1")
+	flags.StringVar(&s.atLeast, "at-least", "", "wait until this resource `version` has been seen")
+	flags.StringVarP(&s.output, "output", "o", "table", "`format`: table, wide, json, yaml, name or keys")
+	flags.BoolVar(&s.noHeaders, "no-headers", false, "print tables without their first line")
+}
+
+// read takes COLLECTION [KEY] and checks the flags against each other.
+func (s *selection) read(args []string) error {
+	s.collection = args[0]
+	if len(args) == 2 {
+		s.key = args[1]
+		if s.namespace != "" && !strings.Contains(s.key, "/") {
+			s.key = s.namespace + "/" + s.key
+		}
+		if s.selector != "" || s.index != "" {
+			return &usageError{fmt.Errorf("a key excludes --selector and --index")}
+		}
+	}
+	if s.index != "" && !strings.Contains(s.index, "=") {
+		return &usageError{fmt.Errorf("--index %q: want name=value", s.index)}
+	}
+	return checkOutput(s.output)
+}
+
+func (s *selection) consistency() *indexv1.Consistency {
+	if s.atLeast == "" {
+		return nil
+	}
+	return &indexv1.Consistency{AtLeast: &deltav1.Revision{ResourceVersion: s.atLeast}}
+}
+
+func (s *selection) view() indexv1.View {
+	if s.output == "name" || s.output == "keys" {
+		return indexv1.View_VIEW_KEYS
+	}
+	return indexv1.View_VIEW_FULL
+}
+
+func newGet() *cobra.Command {
+	var s selection
+	cmd := &cobra.Command{
+		Use:   "get COLLECTION [KEY]",
+		Short: "Show objects of a collection",
+		Long: `Show objects of a collection, answered from the index's memory.
+
+COLLECTION is a name such as pods, jobs.batch or dev/pods.v1; "deltaplane get" with an
+unknown name lists those there are. KEY is namespace/name, or name for cluster-scoped
+objects and together with --namespace.`,
+		Example: `  deltaplane get pods
+  deltaplane get pods -n default -l job-name=hello
+  deltaplane get pods --index node=node-1 -o keys
+  deltaplane get jobs default/hello -o yaml`,
+		Args:              args(cobra.RangeArgs(1, 2)),
+		ValidArgsFunction: completeCollections,
+		RunE: func(cmd *cobra.Command, a []string) error {
+			if err := s.read(a); err != nil {
+				return err
+			}
+			return runGet(cmd, &s)
+		},
+	}
+	s.register(cmd.Flags())
+	return cmd
+}
+
+func runGet(cmd *cobra.Command, s *selection) error {
+	conn, err := dial(s.dialFlags.index, s.config)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := contextWithTimeout(cmd, s.timeout)
+	defer cancel()
+	client := indexv1.NewIndexServiceClient(conn)
+	p := newPrinter(cmd.OutOrStdout(), s.output, s.collection, s.noHeaders)
+
+	if s.key != "" {
+		answer, err := client.Get(ctx, &indexv1.GetRequest{
+			Collection: s.collection, Key: s.key, View: s.view(), Consistency: s.consistency(),
+		})
+		if err != nil {
+			return err
+		}
+		p.single = true
+		p.add(answer.GetObject())
+		return p.flush()
+	}
+	for token := ""; ; {
+		objects, next, err := s.page(ctx, client, token)
+		if err != nil {
+			return err
+		}
+		for _, o := range objects {
+			p.add(o)
+		}
+		if next == "" {
+			break
+		}
+		token = next
+	}
+	if err := p.flush(); err != nil {
+		return err
+	}
+	if p.count == 0 && (s.output == "table" || s.output == "wide") {
+		fmt.Fprintln(cmd.ErrOrStderr(), "no objects found")
+	}
+	return nil
+}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+)
+
+func newIndex() *cobra.Command {
+	cmd := &cobra.Command{Use: "index", Short: "Look at the indexes of a collection"}
+	cmd.AddCommand(newIndexLs(), newIndexValues())
+	return cmd
+}
+
+func newIndexLs() *cobra.Command {
+	var d dialFlags
+	var output string
+	cmd := &cobra.Command{
+		Use:   "ls COLLECTION",
+		Short: "List the indexes of a collection",
+		Args:  args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			conn, err := dial(d.index, d.config)
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			ctx, cancel := contextWithTimeout(cmd, d.timeout)
+			defer cancel()
+			answer, err := indexv1.NewIndexServiceClient(conn).ListIndexers(ctx, &indexv1.ListIndexersRequest{Collection: a[0]})
+			if err != nil {
+				return err
+			}
+			if output == "json" {
+				return printMessage(cmd.OutOrStdout(), answer)
+			}
+			t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 3, ' ', 0)
+			fmt.Fprintln(t, "INDEX\tVALUES\tERRORS\tFROM")
+			for _, i := range answer.GetIndexers() {
+				fmt.Fprintf(t, "%s\t%d\t%d\t%s\n", i.GetName(), i.GetValues(), i.GetErrors(), i.GetDescription())
+			}
+			return t.Flush()
+		},
+	}
+	d.register(cmd.Flags())
+	registerOutput(cmd, &output)
+	return cmd
+}
+
+func newIndexValues() *cobra.Command {
+	var d dialFlags
+	var output, prefix string
+	cmd := &cobra.Command{
+		Use:     "values COLLECTION INDEX",
+		Short:   "List the values of an index and how many keys each has",
+		Example: `  deltaplane index values pods node`,
+		Args:    args(cobra.ExactArgs(2)),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			conn, err := dial(d.index, d.config)
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			ctx, cancel := contextWithTimeout(cmd, d.timeout)
+			defer cancel()
+			client := indexv1.NewIndexServiceClient(conn)
+			all := &indexv1.ListIndexFuncValuesResponse{}
+			for token := ""; ; token = all.NextPageToken {
+				answer, err := client.ListIndexFuncValues(ctx, &indexv1.ListIndexFuncValuesRequest{
+					Collection: a[0], Index: a[1], Prefix: prefix, PageToken: token,
+				})
+				if err != nil {
+					return err
+				}
+				all.Values = append(all.Values, answer.GetValues()...)
+				all.Revision, all.NextPageToken = answer.GetRevision(), answer.GetNextPageToken()
+				if all.NextPageToken == "" {
+					break
+				}
+			}
+			if output == "json" {
+				return printMessage(cmd.OutOrStdout(), all)
+			}
+			t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 3, ' ', 0)
+			fmt.Fprintln(t, strings.ToUpper(a[1])+"\tKEYS")
+			for _, v := range all.GetValues() {
+				fmt.Fprintf(t, "%s\t%d\n", v.GetValue(), v.GetKeys())
+			}
+			return t.Flush()
+		},
+	}
+	d.register(cmd.Flags())
+	registerOutput(cmd, &output)
+	cmd.Flags().StringVar(&prefix, "prefix", "", "only values that begin with this `text`")
+	return cmd
+}
+
+// registerOutput adds -o to commands that print a table for people and JSON for programs.
+func registerOutput(cmd *cobra.Command, output *string) {
+	cmd.Flags().StringVarP(output, "output", "o", "table", "`format`: table or json")
+	check := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, a []string) error {
+		if *output != "table" && *output != "json" {
+			return &usageError{fmt.Errorf("--output %q: want table or json", *output)}
+		}
+		return check(cmd, a)
+	}
+}

@@ -1,0 +1,287 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/deltaplane/deltaplane/internal/devcluster"
+	"github.com/deltaplane/deltaplane/internal/kube"
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	"github.com/deltaplane/deltaplane/internal/stream"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/services/indexer"
+	"github.com/deltaplane/deltaplane/services/queue"
+	"github.com/deltaplane/deltaplane/services/reflector"
+)
+
+// unreachableError marks a server that could not be reached at the start.
+type unreachableError struct {
+	what string
+	err  error
+}
+
+func (e *unreachableError) Error() string { return fmt.Sprintf("cannot reach %s: %v", e.what, e.err) }
+func (e *unreachableError) Unwrap() error { return e.err }
+
+func newServe() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "serve SERVICE",
+		Short: "Run one service",
+		Long: `Run one service in the foreground until it is interrupted. Services find each other by
+address and may start in any order once NATS (and Redis) can be reached.`,
+	}
+	cmd.AddCommand(newServeReflector(), newServeIndexer(), newServeQueue(), newServeControllers(), newServeDevcluster())
+	return cmd
+}
+
+// natsFlags say where the log is.
+type natsFlags struct {
+	config stream.Config
+}
+
+const defaultNATSURL = "nats://127.0.0.1:4222"
+
+func (n *natsFlags) register(flags *pflag.FlagSet, url string) {
+	flags.StringVar(&n.config.URL, "nats-url", url, "`URL` of the NATS server, or several separated by commas")
+	flags.StringVar(&n.config.Credentials, "nats-creds", "", "NATS credentials `file`")
+	flags.IntVar(&n.config.Replicas, "nats-replicas", 1, "replicas of each log, made by the reflector")
+	flags.DurationVar(&n.config.TombstoneTTL, "tombstone-ttl", time.Hour, "how long deletions stay in the log")
+}
+
+// connect opens the log for one service.
+func (n *natsFlags) connect(ctx context.Context, service string, log *slog.Logger) (*stream.Conn, error) {
+	c := n.config
+	c.Name, c.Log = "deltaplane-"+service, log
+	conn, err := stream.Connect(ctx, c)
+	if err != nil {
+		return nil, &unreachableError{"NATS", err}
+	}
+	return conn, nil
+}
+
+// withTelemetry runs a service with its own telemetry, and sends what is left of it at the end.
+func withTelemetry(ctx context.Context, c telemetry.Config, service string, run func(*telemetry.Telemetry) error) error {
+	c.Service, c.Version = service, buildVersion()
+	tel, err := telemetry.Setup(ctx, c)
+	if err != nil {
+		return &usageError{err}
+	}
+	err = run(tel)
+	flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
+	defer cancel()
+	return errors.Join(err, tel.Shutdown(flush))
+}
+
+// serving are the flags every `serve` command has.
+type serving struct {
+	telemetry telemetry.Config
+	security  security
+}
+
+func (s *serving) register(flags *pflag.FlagSet, c *rpc.ServerConfig, admin *telemetry.AdminConfig, listen, adminListen string) {
+	registerServer(flags, "", c, admin, listen, adminListen)
+	registerTelemetry(flags, &s.telemetry, "info")
+	s.security.register(flags)
+}
+
+func newServeIndexer() *cobra.Command {
+	var s serving
+	var cfg indexer.Config
+	var log natsFlags
+	cmd := &cobra.Command{
+		Use:   "indexer",
+		Short: "Serve the index: reads of mirrored collections from memory",
+		Long: `Follow every log found in NATS and answer IndexService from memory. A collection is
+served once its current epoch has been read completely; until then its reads fail with
+COLLECTION_NOT_SYNCED. It may start long before the reflector.`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s.security.apply(&cfg.RPC, &cfg.Admin)
+			return runIndexer(cmd.Context(), cfg, s.telemetry, &log)
+		},
+	}
+	s.register(cmd.Flags(), &cfg.RPC, &cfg.Admin, defaultIndexAddr, "127.0.0.1:7451")
+	log.register(cmd.Flags(), defaultNATSURL)
+	cmd.Flags().StringSliceVar(&cfg.Collections, "collections", nil, "whole `names` of the collections to follow, for example dev/pods.v1 (default: every one that has a log)")
+	cmd.Flags().StringVar(&cfg.Replica, "replica", "", "`name` of this replica in answers and page tokens (default: random)")
+	return cmd
+}
+
+func newServeQueue() *cobra.Command {
+	var s serving
+	var q queueFlags
+	cmd := &cobra.Command{
+		Use:   "queue",
+		Short: "Serve the work queues, kept in Redis or in memory",
+		Long: `Serve the work queues. With --redis-url any number of queue services share one store and
+none of them holds anything of its own; without it queues live in this process, and in the
+folder --queue-data-dir names so that they survive it.`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s.security.apply(&q.config.RPC, &q.config.Admin)
+			return runQueue(cmd.Context(), q.config, s.telemetry)
+		},
+	}
+	s.register(cmd.Flags(), &q.config.RPC, &q.config.Admin, defaultQueueAddr, "127.0.0.1:7452")
+	q.register(cmd.Flags())
+	cmd.Flags().StringVar(&q.config.DataDir, "queue-data-dir", "", "`folder` that keeps the memory engine's queues (default: memory only)")
+	return cmd
+}
+
+// queueFlags say where queues are kept.
+type queueFlags struct{ config queue.Config }
+
+func (q *queueFlags) register(flags *pflag.FlagSet) {
+	flags.StringVar(&q.config.RedisURL, "redis-url", "", "`URL` of the Redis that keeps the queues, redis:// or rediss:// (default: queues are kept in memory)")
+	flags.StringVar(&q.config.RedisPrefix, "redis-prefix", "dp", "`text` every Redis key begins with")
+	flags.BoolVar(&q.config.AllowEviction, "redis-allow-eviction", false, "permit a Redis that evicts keys, which can lose queues silently")
+	flags.BoolVar(&q.config.Fsync, "queue-fsync", false, "acknowledge only what is on disk (memory engine)")
+}
+
+func runQueue(ctx context.Context, cfg queue.Config, t telemetry.Config) error {
+	if err := cfg.Validate(); err != nil {
+		return &usageError{err}
+	}
+	return withTelemetry(ctx, t, "queue", func(tel *telemetry.Telemetry) error {
+		service, err := queue.New(cfg, tel)
+		if err != nil {
+			return err
+		}
+		return service.Run(ctx)
+	})
+}
+
+func runIndexer(ctx context.Context, cfg indexer.Config, t telemetry.Config, log *natsFlags) error {
+	if err := cfg.Validate(); err != nil {
+		return &usageError{err}
+	}
+	return withTelemetry(ctx, t, "indexer", func(tel *telemetry.Telemetry) error {
+		conn, err := log.connect(ctx, "indexer", tel.Log)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		service, err := indexer.New(cfg, conn, tel)
+		if err != nil {
+			return err
+		}
+		return service.Run(ctx)
+	})
+}
+
+// reflecting are the flags that say what is mirrored from where.
+type reflecting struct {
+	config    reflector.Config
+	resources []string
+}
+
+func (r *reflecting) register(flags *pflag.FlagSet) {
+	flags.StringVar(&r.config.Cluster, "cluster", "dev", "`name` of the cluster, the first part of its collections' names")
+	flags.StringSliceVar(&r.resources, "resources", nil, `what to mirror: resource[.version][.group][/namespace], or "*" for all but secrets
+(default pods, nodes, jobs.batch and leases.coordination.k8s.io/kube-node-lease)`)
+	flags.IntVar(&r.config.PageSize, "page-size", 0, "objects per page of a list (default 500 where pages help)")
+}
+
+// read parses the resources.
+func (r *reflecting) read() error {
+	var errs []error
+	r.config.Resources = nil
+	for _, text := range r.resources {
+		resource, err := reflector.ParseResource(text)
+		errs = append(errs, err)
+		r.config.Resources = append(r.config.Resources, resource)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return &usageError{fmt.Errorf("--resources: %w", err)}
+	}
+	return nil
+}
+
+func newServeReflector() *cobra.Command {
+	var s serving
+	var r reflecting
+	var log natsFlags
+	var k kubeFlags
+	cmd := &cobra.Command{
+		Use:   "reflector",
+		Short: "Mirror collections of an API server into the log",
+		Long: `List and watch collections of a Kubernetes API server and append what changes to their
+logs in NATS. Of several reflectors of one cluster one leads each collection; another takes
+over within seconds when it dies. A collection that cannot be listed does not hold the
+others back.`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s.security.apply(&r.config.RPC, &r.config.Admin)
+			if err := r.read(); err != nil {
+				return err
+			}
+			client, err := k.load()
+			if err != nil {
+				return err
+			}
+			return runReflector(cmd.Context(), r.config, s.telemetry, &log, client)
+		},
+	}
+	s.register(cmd.Flags(), &r.config.RPC, &r.config.Admin, defaultReflectorAddr, "127.0.0.1:7453")
+	log.register(cmd.Flags(), defaultNATSURL)
+	k.register(cmd.Flags())
+	r.register(cmd.Flags())
+	return cmd
+}
+
+func runReflector(ctx context.Context, cfg reflector.Config, t telemetry.Config, log *natsFlags, client *kube.Client) error {
+	if err := cfg.Validate(); err != nil {
+		return &usageError{err}
+	}
+	return withTelemetry(ctx, t, "reflector", func(tel *telemetry.Telemetry) error {
+		conn, err := log.connect(ctx, "reflector", tel.Log)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		service, err := reflector.New(cfg, conn, client, tel)
+		if err != nil {
+			return err
+		}
+		return service.Run(ctx)
+	})
+}
+
+func newServeDevcluster() *cobra.Command {
+	var cfg devcluster.Config
+	var t telemetry.Config
+	var insecure bool
+	cmd := &cobra.Command{
+		Use:   "devcluster",
+		Short: "Serve a small Kubernetes API server with nodes that run pods, for trying things",
+		Args:  args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := rpc.CheckOpen(cfg.Listen, false, insecure); err != nil {
+				return &usageError{err}
+			}
+			return withTelemetry(cmd.Context(), t, "devcluster", func(tel *telemetry.Telemetry) error {
+				cluster, err := devcluster.New(cfg, tel.Log)
+				if err != nil {
+					return err
+				}
+				return cluster.Run(cmd.Context())
+			})
+		},
+	}
+	registerTelemetry(cmd.Flags(), &t, "info")
+	cmd.Flags().StringVar(&cfg.Listen, "listen", "127.0.0.1:7448", "`address` of the API")
+	cmd.Flags().BoolVar(&insecure, "insecure", false, "permit listening beyond loopback; this server authenticates nobody")
+	registerDevcluster(cmd.Flags(), &cfg)
+	cmd.Flags().StringVar(&cfg.DataDir, "data-dir", "", "`folder` that keeps the cluster's state (default: memory only)")
+	return cmd
+}
+
+func registerDevcluster(flags *pflag.FlagSet, cfg *devcluster.Config) {
+	flags.IntVar(&cfg.Nodes, "nodes", 3, "nodes of the dev cluster")
+}

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
+)
+
+// flow is the state of the whole pipeline at one moment. An error stands in for what could not be asked.
+type flow struct {
+	reflections    *reflectorv1.ListReflectionsResponse
+	collections    *indexv1.ListCollectionsResponse
+	queues         *queuev1.ListQueuesResponse
+	reflectorError error
+	indexError     error
+	queueError     error
+}
+
+func newStatus() *cobra.Command {
+	var d dialFlags
+	var output string
+	var follow time.Duration
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show the flow and its lags on one screen",
+		Long: `Show what each part says of itself, in the order of the flow: reflections (API server to
+log), collections (log to index) and queues. Exits 4 when a part cannot be reached or a
+collection is not being served.`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			for {
+				f, err := readFlow(cmd.Context(), &d)
+				if err != nil {
+					return err
+				}
+				if output == "json" {
+					err = f.printJSON(cmd.OutOrStdout())
+				} else {
+					err = f.print(cmd.OutOrStdout())
+				}
+				if err != nil {
+					return err
+				}
+				if follow <= 0 {
+					return f.verdict()
+				}
+				select {
+				case <-cmd.Context().Done():
+					return nil
+				case <-time.After(follow):
+					fmt.Fprintln(cmd.OutOrStdout())
+				}
+			}
+		},
+	}
+	d.register(cmd.Flags())
+	registerOutput(cmd, &output)
+	cmd.Flags().DurationVarP(&follow, "watch", "w", 0, "show it again every `interval` until interrupted")
+	return cmd
+}
+
+func readFlow(ctx context.Context, d *dialFlags) (*flow, error) {
+	ctx, cancel := context.WithTimeout(ctx, d.timeout)
+	defer cancel()
+	var conns []*grpc.ClientConn
+	for _, target := range []string{d.reflector, d.index, d.queue} {
+		conn, err := dial(target, d.config)
+		if err != nil {
+			return nil, err
+		}
+		defer conn.Close()
+		conns = append(conns, conn)
+	}
+	var f flow
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		f.reflections, f.reflectorError = reflectorv1.NewReflectorServiceClient(conns[0]).ListReflections(ctx, &reflectorv1.ListReflectionsRequest{})
+	})
+	wg.Go(func() {
+		f.collections, f.indexError = indexv1.NewIndexServiceClient(conns[1]).ListCollections(ctx, &indexv1.ListCollectionsRequest{})
+	})
+	wg.Go(func() {
+		f.queues, f.queueError = queuev1.NewQueueServiceClient(conns[2]).ListQueues(ctx, &queuev1.ListQueuesRequest{})
+	})
+	wg.Wait()
+	return &f, nil
+}
+
+func (f *flow) print(out io.Writer) error {
+	t := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(t, "REFLECTOR\tSTATE\tREVISION\tOBJECTS\tLAG\tPENDING\tRELISTS\tQUARANTINED\tERROR")
+	if f.reflectorError != nil {
+		fmt.Fprintf(t, "-\tunreachable: %s\n", message(f.reflectorError))
+	}
+	for _, r := range f.reflections.GetReflections() {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%d\t%d\t%d\t%s\n", r.GetCollection(),
+			strings.ToLower(strings.TrimPrefix(r.GetState().String(), "REFLECTION_STATE_")),
+			dash(r.GetRevision().GetResourceVersion()), r.GetObjects(), r.GetLag().AsDuration().Round(10*time.Microsecond),
+			r.GetPending(), r.GetRelists(), r.GetQuarantinedTotal(), dash(r.GetLastError()))
+	}
+	fmt.Fprintln(t, "\nINDEX\tSTATE\tREVISION\tOBJECTS\tLAG\tHEARD\tBYTES\tQUARANTINED\tERROR")
+	if f.indexError != nil {
+		fmt.Fprintf(t, "-\tunreachable: %s\n", message(f.indexError))
+	}
+	for _, c := range f.collections.GetCollections() {
+		heard := "-"
+		if c.GetLiveAt() != nil {
+			heard = shortDuration(time.Since(c.GetLiveAt().AsTime())) + " ago"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%s\t%d\t%d\t%s\n", c.GetCollection(), collectionState(c),
+			dash(c.GetRevision().GetResourceVersion()), c.GetObjects(), c.GetLagRecords(), heard, c.GetBytes(),
+			c.GetQuarantined(), dash(c.GetLastError()))
+	}
+	fmt.Fprintln(t, "\n"+queueHeader)
+	if f.queueError != nil {
+		fmt.Fprintf(t, "-\tunreachable: %s\n", message(f.queueError))
+	}
+	for _, q := range f.queues.GetQueues() {
+		fmt.Fprintln(t, queueRow(q))
+	}
+	return t.Flush()
+}
+
+func collectionState(c *indexv1.CollectionStatus) string {
+	switch {
+	case !c.GetSynced():
+		return "not synced"
+	case c.GetStale():
+		return "stale"
+	}
+	return "serving"
+}
+
+func (f *flow) printJSON(out io.Writer) error {
+	document := map[string]json.RawMessage{}
+	marshal := protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}
+	var err error
+	if document["reflector"], err = marshal.Marshal(f.reflections); err != nil {
+		return err
+	}
+	if document["index"], err = marshal.Marshal(f.collections); err != nil {
+		return err
+	}
+	if document["queue"], err = marshal.Marshal(f.queues); err != nil {
+		return err
+	}
+	text, err := json.MarshalIndent(document, "", "  ")
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(out, string(text))
+	return err
+}
+
+// verdict is nil when every part answered and every collection is served.
+func (f *flow) verdict() error {
+	if err := cmp.Or(f.reflectorError, f.indexError, f.queueError); err != nil {
+		return err
+	}
+	var waiting []string
+	for _, c := range f.collections.GetCollections() {
+		if !c.GetSynced() {
+			waiting = append(waiting, c.GetCollection())
+		}
+	}
+	if len(waiting) > 0 {
+		return status.Error(codes.Unavailable, "not synced: "+strings.Join(waiting, ", "))
+	}
+	return nil
+}

@@ -1,0 +1,249 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/deltaplane/deltaplane/internal/devcluster"
+	"github.com/deltaplane/deltaplane/internal/embedded"
+	"github.com/deltaplane/deltaplane/internal/kube"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/services/indexer"
+)
+
+// upFlags are everything `up` can be told.
+type upFlags struct {
+	telemetry  telemetry.Config
+	security   security
+	dataDir    string
+	noDemo     bool
+	skip       []string
+	natsListen string
+	log        natsFlags
+	kube       kubeFlags
+	devcluster devcluster.Config
+	reflecting reflecting
+	indexer    indexer.Config
+	queue      queueFlags
+	control    controlFlags
+	ownCluster bool // the dev cluster is part of this process
+}
+
+// The parts `up --skip` can leave out.
+var skippable = []string{"reflector", "indexer", "queue", "controllers"}
+
+func newUp() *cobra.Command {
+	var u upFlags
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Run everything in one process, with a dev cluster unless a real one is named",
+		Long: `Run the whole pipeline in one process with nothing installed: an embedded NATS server, the
+memory queue engine, a small dev cluster whose nodes run pods, and every service, over the
+same protocols as when each has a machine of its own. State is kept under --data-dir and
+found again at the next start, also after a crash.
+
+--kubeconfig (or --api-url, --in-cluster), --nats-url and --redis-url put real servers in
+place of the embedded parts, one by one. Against a cluster that is not the dev cluster no
+controller runs unless --controllers names it: a second Job controller beside the cluster's
+own would create every pod twice.`,
+		Example: `  deltaplane up
+  deltaplane up --kubeconfig ~/.kube/config --cluster prod
+  deltaplane up --skip controllers        # and run "serve controllers" in a debugger`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return runUp(cmd, &u) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&u.dataDir, "data-dir", "", "`folder` for the log, the queues and the dev cluster (default: deltaplane under the user's state folder)")
+	flags.BoolVar(&u.noDemo, "no-demo", false, "do not create the demo Jobs in the dev cluster")
+	flags.StringSliceVar(&u.skip, "skip", nil, "`services` to leave out, to be run by \"serve\" instead: "+strings.Join(skippable, ", "))
+	flags.StringVar(&u.natsListen, "nats-listen", "127.0.0.1:7444", "`address` of the embedded NATS server for other processes; off for none")
+	flags.StringVar(&u.devcluster.Listen, "api-listen", "127.0.0.1:7448", "`address` of the dev cluster's API")
+	registerServer(flags, "index-", &u.indexer.RPC, &u.indexer.Admin, defaultIndexAddr, "127.0.0.1:7451")
+	registerServer(flags, "queue-", &u.queue.config.RPC, &u.queue.config.Admin, defaultQueueAddr, "127.0.0.1:7452")
+	registerServer(flags, "reflector-", &u.reflecting.config.RPC, &u.reflecting.config.Admin, defaultReflectorAddr, "127.0.0.1:7453")
+	flags.StringVar(&u.control.config.Admin.Listen, "controllers-admin-listen", "127.0.0.1:7454", "`address` of the controllers' /metrics, /healthz, /readyz and /debug/pprof")
+	u.log.register(flags, "")
+	u.kube.register(flags)
+	u.reflecting.register(flags)
+	u.queue.register(flags)
+	u.control.register(flags)
+	registerDevcluster(flags, &u.devcluster)
+	registerTelemetry(flags, &u.telemetry, "warn")
+	u.security.register(flags)
+	return cmd
+}
+
+// complete fills in what depends on other flags, and reports every fault together.
+func (u *upFlags) complete(cmd *cobra.Command) error {
+	var errs []error
+	k := u.kube.config
+	u.ownCluster = k.Kubeconfig == "" && k.URL == "" && !k.InCluster
+	for _, name := range u.skip {
+		if !slices.Contains(skippable, name) {
+			errs = append(errs, fmt.Errorf("--skip %q: want %s", name, strings.Join(skippable, ", ")))
+		}
+	}
+	if u.dataDir == "" {
+		state := os.Getenv("XDG_STATE_HOME")
+		if state == "" {
+			home, err := os.UserHomeDir()
+			if err != nil {
+				errs = append(errs, fmt.Errorf("--data-dir is required: %w", err))
+			}
+			state = filepath.Join(home, ".local", "state")
+		}
+		u.dataDir = filepath.Join(state, "deltaplane")
+	}
+	if !u.ownCluster && !cmd.Flags().Changed("controllers") {
+		u.control.names = nil
+	}
+	if u.queue.config.RedisURL == "" {
+		u.queue.config.DataDir = filepath.Join(u.dataDir, "queue")
+	}
+	errs = append(errs, u.reflecting.read())
+	u.security.apply(&u.indexer.RPC, &u.indexer.Admin)
+	u.security.apply(&u.queue.config.RPC, &u.queue.config.Admin)
+	u.security.apply(&u.reflecting.config.RPC, &u.reflecting.config.Admin)
+	u.control.config.Admin.Insecure = u.security.insecure
+	u.control.config.Cluster = u.reflecting.config.Cluster
+	u.control.index, u.control.queue = u.indexer.RPC.Listen, u.queue.config.RPC.Listen
+	if err := errors.Join(errs...); err != nil {
+		return &usageError{err}
+	}
+	return nil
+}
+
+func runUp(cmd *cobra.Command, u *upFlags) (err error) {
+	if err := u.complete(cmd); err != nil {
+		return err
+	}
+	unlock, err := lock(u.dataDir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	ctx := cmd.Context()
+	began := time.Now()
+	parts := newStack()
+	defer func() { err = errors.Join(err, parts.close()) }()
+
+	if u.log.config.URL == "" {
+		server, err := u.startNATS()
+		if err != nil {
+			return err
+		}
+		defer server.Stop()
+	}
+	client, err := u.startCluster(ctx, parts)
+	if err != nil {
+		return err
+	}
+	for _, p := range []struct {
+		name string
+		run  func(context.Context) error
+	}{
+		{"queue", func(ctx context.Context) error { return runQueue(ctx, u.queue.config, u.telemetry) }},
+		{"indexer", func(ctx context.Context) error { return runIndexer(ctx, u.indexer, u.telemetry, &u.log) }},
+		{"reflector", func(ctx context.Context) error {
+			return runReflector(ctx, u.reflecting.config, u.telemetry, &u.log, client)
+		}},
+		{"controllers", func(ctx context.Context) error {
+			return runControllers(ctx, &u.control, u.telemetry, &u.log, client)
+		}},
+	} {
+		if slices.Contains(u.skip, p.name) || (p.name == "controllers" && len(u.control.names) == 0) {
+			continue
+		}
+		parts.start(ctx, p.name, p.run)
+	}
+	// What is shown below must not hold up a part's failure or an interrupt.
+	greeted, stopGreeting := context.WithCancel(ctx)
+	defer stopGreeting()
+	parts.start(ctx, "greeting", func(ctx context.Context) error {
+		stop := context.AfterFunc(ctx, stopGreeting)
+		defer stop()
+		if err := u.greet(greeted, cmd.OutOrStdout(), client, began); err != nil {
+			return err
+		}
+		<-ctx.Done()
+		return nil
+	})
+	return parts.wait(ctx)
+}
+
+// startNATS runs the embedded server and points every part at it.
+func (u *upFlags) startNATS() (*embedded.NATS, error) {
+	listen := u.natsListen
+	if listen == "off" {
+		listen = ""
+	}
+	server, err := embedded.StartNATS(embedded.NATSConfig{Dir: filepath.Join(u.dataDir, "nats"), Listen: listen})
+	if err != nil {
+		return nil, fmt.Errorf("embedded NATS (--nats-listen %s): %w", u.natsListen, err)
+	}
+	u.log.config.Options = append(u.log.config.Options, server.InProcess())
+	return server, nil
+}
+
+// startCluster starts the dev cluster, unless a real one is named, and returns a client of it.
+func (u *upFlags) startCluster(ctx context.Context, parts *stack) (*kube.Client, error) {
+	if !u.ownCluster {
+		return u.kube.load()
+	}
+	u.devcluster.DataDir = filepath.Join(u.dataDir, "cluster")
+	ready := make(chan string, 1)
+	failed := make(chan error, 1)
+	parts.start(ctx, "devcluster", func(ctx context.Context) error {
+		return withTelemetry(ctx, u.telemetry, "devcluster", func(tel *telemetry.Telemetry) error {
+			cluster, err := devcluster.New(u.devcluster, tel.Log)
+			if err != nil {
+				failed <- err
+				return err
+			}
+			go func() {
+				select {
+				case <-cluster.Ready():
+					ready <- cluster.URL()
+				case <-ctx.Done():
+				}
+			}()
+			err = cluster.Run(ctx)
+			failed <- err
+			return err
+		})
+	})
+	select {
+	case url := <-ready:
+		u.kube.config.URL = url
+		return u.kube.load()
+	case err := <-failed:
+		return nil, fmt.Errorf("dev cluster (--api-listen %s): %w", u.devcluster.Listen, err)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// lock keeps a second `up` out of the data folder.
+func lock(dir string) (unlock func(), err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, &usageError{fmt.Errorf("--data-dir: %w", err)}
+	}
+	file, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, &usageError{fmt.Errorf("--data-dir: %w", err)}
+	}
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = file.Close()
+		return nil, fmt.Errorf("--data-dir %s is used by another deltaplane: %w", dir, err)
+	}
+	return func() { _ = file.Close() }, nil
+}

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+)
+
+// watchRetry is the pause before a broken watch is resumed.
+const watchRetry = 500 * time.Millisecond
+
+func newWatch() *cobra.Command {
+	var s selection
+	var changesOnly bool
+	cmd := &cobra.Command{
+		Use:   "watch COLLECTION [KEY]",
+		Short: "Follow the changes of a collection",
+		Long: `Show the objects of a collection, then every change, until interrupted.
+
+A broken connection is resumed from the last position, on any replica, without repeating
+or losing a change; when history was lost the whole state is shown again after a line that
+says so.`,
+		Example: `  deltaplane watch pods -n default
+  deltaplane watch jobs -o json --changes-only`,
+		Args:              args(cobra.RangeArgs(1, 2)),
+		ValidArgsFunction: completeCollections,
+		RunE: func(cmd *cobra.Command, a []string) error {
+			if err := s.read(a); err != nil {
+				return err
+			}
+			return runWatch(cmd, &s, changesOnly)
+		},
+	}
+	s.register(cmd.Flags())
+	cmd.Flags().BoolVar(&changesOnly, "changes-only", false, "begin with changes and do not show the present state")
+	return cmd
+}
+
+func runWatch(cmd *cobra.Command, s *selection, changesOnly bool) error {
+	conn, err := dial(s.dialFlags.index, s.config)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	request := &indexv1.WatchRequest{
+		Collection: s.collection, Namespace: s.namespace, LabelSelector: s.selector,
+		View: s.view(), SkipInitialState: changesOnly, Consistency: s.consistency(),
+	}
+	if s.index != "" {
+		request.Index, request.IndexValue, _ = strings.Cut(s.index, "=")
+	}
+	w := watcher{cmd: cmd, selection: s, client: indexv1.NewIndexServiceClient(conn), headers: !s.noHeaders}
+	for opened := false; ; opened = true {
+		err := w.follow(request)
+		if cmd.Context().Err() != nil {
+			return nil
+		}
+		retriable := errors.Is(err, io.EOF) || rpc.Code(err) == codes.Unavailable || rpc.Code(err) == codes.ResourceExhausted
+		if !retriable || (!opened && request.GetResume() == nil && !w.seen) {
+			return err
+		}
+		fmt.Fprintln(cmd.ErrOrStderr(), "watch interrupted, resuming:", message(err))
+		select {
+		case <-cmd.Context().Done():
+			return nil
+		case <-time.After(watchRetry):
+		}
+	}
+}
+
+// watcher prints one watch over any number of streams.
+type watcher struct {
+	cmd       *cobra.Command
+	selection *selection
+	client    indexv1.IndexServiceClient
+	headers   bool
+	seen      bool
+}
+
+// follow reads one stream to its end and moves the request's resume position along.
+func (w *watcher) follow(request *indexv1.WatchRequest) error {
+	stream, err := w.client.Watch(w.cmd.Context(), request)
+	if err != nil {
+		return err
+	}
+	for {
+		message, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		w.seen = true
+		if position := message.GetPosition(); position != nil {
+			request.Resume, request.SkipInitialState = position, false
+		}
+		if gap := message.GetGap(); gap != nil {
+			fmt.Fprintln(w.cmd.ErrOrStderr(), "history was lost:", gap.GetReason()+"; the whole state follows")
+		}
+		if err := w.print(message.GetEvents().GetEvents()); err != nil {
+			return err
+		}
+	}
+}
+
+func (w *watcher) print(events []*indexv1.Event) error {
+	if len(events) == 0 {
+		return nil
+	}
+	p := newPrinter(w.cmd.OutOrStdout(), w.selection.output, w.selection.collection, !w.headers)
+	for _, e := range events {
+		if key := w.selection.key; key != "" && e.GetObject().GetKey() != key {
+			continue
+		}
+		kind := strings.TrimPrefix(e.GetType().String(), "DELTA_TYPE_")
+		switch {
+		case p.format == "json" || p.format == "yaml":
+			if err := w.document(p, kind, e); err != nil {
+				return err
+			}
+		case e.GetType() == deltav1.DeltaType_DELTA_TYPE_DELETED && p.format != "keys" && p.format != "name":
+			p.tablef([]string{kind, e.GetObject().GetKey()})
+		default:
+			p.add(e.GetObject(), kind)
+		}
+	}
+	if p.columns != nil {
+		w.headers = false
+	}
+	if p.format == "json" || p.format == "yaml" {
+		return p.err
+	}
+	return p.flush()
+}
+
+// document writes one event for programs: JSON on one line, YAML as a document of its own.
+func (w *watcher) document(p *printer, kind string, e *indexv1.Event) error {
+	object := e.GetObject().GetPayload()
+	if len(object) == 0 {
+		object = fmt.Appendf(nil, `{"key":%q}`, e.GetObject().GetKey())
+	}
+	line := fmt.Appendf(nil, `{"type":%q,"key":%q,"object":%s}`, kind, e.GetObject().GetKey(), object)
+	if p.format == "yaml" {
+		p.printf("---\n")
+		return p.document(line)
+	}
+	p.printf("%s\n", line)
+	return p.err
+}

@@ -1,0 +1,45 @@
+package system
+
+import (
+	"cmp"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+func TestCompose(t *testing.T) {
+	t.Parallel()
+	if os.Getenv("DELTAPLANE_COMPOSE") == "" {
+		t.Skip("DELTAPLANE_COMPOSE is not set: `make compose-test` starts the deployment and runs this")
+	}
+	port := func(name, fallback string) string { return "127.0.0.1:" + cmp.Or(os.Getenv(name), fallback) }
+	runSuite(t, &Target{
+		Name: "compose", Index: port("INDEX_PORT", "7441"), Queue: port("QUEUE_PORT", "7442"), Reflector: port("REFLECTOR_PORT", "7443"),
+		API: &API{Base: "http://" + port("API_PORT", "7448"), Client: http.DefaultClient},
+		Restart: func(t *testing.T, service string) {
+			// Both replicas, one after the other: the published one is among them.
+			containers := map[string][]string{
+				"reflector": {"reflector"}, "indexer": {"indexer-1", "indexer-2"},
+				"queue": {"queue-1", "queue-2"}, "controllers": {"controllers-1", "controllers-2"},
+			}[service]
+			for _, name := range containers {
+				compose(t, "restart", name)
+			}
+		},
+	})
+}
+
+// compose runs a docker compose command on the deployment.
+func compose(t *testing.T, args ...string) {
+	t.Helper()
+	file, err := filepath.Abs("../../deploy/compose.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "docker", append([]string{"compose", "-f", file}, args...)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("docker compose %v: %v\n%s", args, err, out)
+	}
+}

@@ -1,0 +1,168 @@
+package system
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
+)
+
+// runSuite is the whole suite, in an order that leaves the target usable for the next part.
+func runSuite(t *testing.T, x *Target) {
+	t.Run("the flow is up", func(t *testing.T) { testFlow(t, x) })
+	t.Run("jobs", func(t *testing.T) { testJobs(t, x) })
+	for _, service := range []string{"reflector", "indexer", "queue", "controllers"} {
+		t.Run("a restart of "+service+" in the middle loses nothing", func(t *testing.T) { testRestart(t, x, service) })
+	}
+	if x.Kill != nil {
+		t.Run("kill -9 with many queued Jobs loses nothing", func(t *testing.T) { testKill(t, x) })
+	}
+	t.Run("every index equals the API server at the end", func(t *testing.T) { checkConverged(t, x) })
+	t.Run("the queue is empty at the end", func(t *testing.T) { testQueueDrained(t, x) })
+}
+
+func testFlow(t *testing.T, x *Target) {
+	eventually(t, 2*time.Minute, "every collection is served", func(ctx context.Context) error {
+		collections, err := x.index(t).ListCollections(ctx, &indexv1.ListCollectionsRequest{})
+		if err != nil {
+			return err
+		}
+		synced := map[string]bool{}
+		for _, c := range collections.GetCollections() {
+			synced[c.GetResource()] = c.GetSynced() && !c.GetStale()
+		}
+		for _, m := range mirrored {
+			if !synced[m.collection] {
+				return fmt.Errorf("%s is not served: %v", m.collection, collections)
+			}
+		}
+		return nil
+	})
+	reflections, err := x.reflector(t).ListReflections(t.Context(), &reflectorv1.ListReflectionsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range reflections.GetReflections() {
+		if r.GetRevision().GetEpoch() == 0 || r.GetRevision().GetResourceVersion() == "" {
+			t.Errorf("%s: revision is %v", r.GetCollection(), r.GetRevision())
+		}
+	}
+	queues, err := x.queue(t).ListQueues(t.Context(), &queuev1.ListQueuesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(queues.GetQueues()) == 0 || queues.GetGeneration() == "" {
+		t.Errorf("queues are %v", queues)
+	}
+}
+
+// burst creates n small Jobs, a few at a time.
+func burst(t *testing.T, x *Target, prefix string, n int) []*batchv1.Job {
+	t.Helper()
+	jobs := make([]*batchv1.Job, n)
+	var wg sync.WaitGroup
+	for worker := range 8 {
+		wg.Go(func() {
+			for i := worker; i < n; i += 8 {
+				jobs[i] = createJob(t, x, jobOf(prefix+"-"+strconv.Itoa(i), map[string]string{runSeconds: "1"}, nil))
+			}
+		})
+	}
+	wg.Wait()
+	return jobs
+}
+
+// checkAllComplete waits until every Job is complete with exactly one pod that succeeded.
+func checkAllComplete(t *testing.T, x *Target, jobs []*batchv1.Job, limit time.Duration) {
+	t.Helper()
+	eventually(t, limit, fmt.Sprintf("%d Jobs complete", len(jobs)), func(ctx context.Context) error {
+		var all batchv1.JobList
+		if err := x.API.get(ctx, jobsPath, &all); err != nil {
+			return err
+		}
+		complete := map[string]bool{}
+		for _, job := range all.Items {
+			for _, c := range job.Status.Conditions {
+				if c.Type == batchv1.JobComplete && c.Status == corev1.ConditionTrue {
+					complete[job.Name] = true
+				}
+			}
+		}
+		missing := 0
+		example := ""
+		for _, job := range jobs {
+			if !complete[job.Name] {
+				missing++
+				example = job.Name
+			}
+		}
+		if missing > 0 {
+			return fmt.Errorf("%d are not, %s among them", missing, example)
+		}
+		return nil
+	})
+	var pods corev1.PodList
+	if err := x.API.get(t.Context(), "/api/v1/namespaces/default/pods", &pods); err != nil {
+		t.Fatal(err)
+	}
+	count := map[string]int{}
+	for _, p := range pods.Items {
+		count[p.Labels["batch.kubernetes.io/controller-uid"]]++
+	}
+	for _, job := range jobs {
+		if n := count[string(job.UID)]; n != 1 {
+			t.Errorf("Job %s has %d pods, want exactly 1", job.Name, n)
+		}
+	}
+}
+
+func testRestart(t *testing.T, x *Target, service string) {
+	first := burst(t, x, "before-"+service, 10)
+	x.Restart(t, service)
+	second := burst(t, x, "after-"+service, 10)
+	checkAllComplete(t, x, append(first, second...), 2*time.Minute)
+}
+
+// killJobs is how many Jobs wait when everything is killed; DELTAPLANE_KILL_JOBS changes it.
+func killJobs(t *testing.T) int {
+	n := 1000
+	if text := os.Getenv("DELTAPLANE_KILL_JOBS"); text != "" {
+		var err error
+		if n, err = strconv.Atoi(text); err != nil {
+			t.Fatalf("DELTAPLANE_KILL_JOBS: %v", err)
+		}
+	}
+	return n
+}
+
+func testKill(t *testing.T, x *Target) {
+	jobs := burst(t, x, "kill", killJobs(t))
+	x.Kill(t)
+	checkAllComplete(t, x, jobs, 5*time.Minute)
+}
+
+func testQueueDrained(t *testing.T, x *Target) {
+	client := x.queue(t)
+	eventually(t, 2*time.Minute, "no key is ready or held", func(ctx context.Context) error {
+		queues, err := client.ListQueues(ctx, &queuev1.ListQueuesRequest{})
+		if err != nil {
+			return err
+		}
+		for _, q := range queues.GetQueues() {
+			if c := q.GetCounts(); c.GetReady() > 0 || c.GetProcessing() > 0 || c.GetDead() > 0 {
+				return fmt.Errorf("%s holds %v", q.GetConfig().GetName(), c)
+			}
+		}
+		return nil
+	})
+}

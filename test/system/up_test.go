@@ -1,0 +1,161 @@
+package system
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestUpWithTheDevCluster(t *testing.T) {
+	t.Parallel()
+	x := startUp(t, "")
+	runSuite(t, x)
+}
+
+func TestUpAgainstARealAPIServer(t *testing.T) {
+	t.Parallel()
+	kubeconfig := os.Getenv("DELTAPLANE_KUBECONFIG")
+	if kubeconfig == "" {
+		t.Skip("DELTAPLANE_KUBECONFIG is not set: `make kube` starts a real API server and prints one")
+	}
+	runSuite(t, startUp(t, kubeconfig))
+}
+
+// upTarget runs the binary as a user would, with the services that are to be restarted as processes of their own.
+type upTarget struct {
+	binary     string
+	dir        string
+	kubeconfig string
+	ports      map[string]string
+	processes  map[string]*process
+}
+
+// process is a running command and its output.
+type process struct {
+	cmd  *exec.Cmd
+	out  bytes.Buffer
+	done chan struct{}
+}
+
+func startUp(t *testing.T, kubeconfig string) *Target {
+	u := &upTarget{
+		binary: build(t), dir: t.TempDir(), kubeconfig: kubeconfig, ports: map[string]string{}, processes: map[string]*process{},
+	}
+	for _, name := range []string{
+		"index", "queue", "reflector", "nats", "api",
+		"index-admin", "queue-admin", "reflector-admin", "controllers-admin", "devcluster-admin",
+	} {
+		u.ports[name] = freePort(t)
+	}
+	t.Cleanup(func() {
+		for name, p := range u.processes {
+			u.stop(t, name, syscall.SIGTERM)
+			if t.Failed() {
+				t.Logf("output of %s:\n%s", name, tail(p.out.Bytes(), 20_000))
+			}
+		}
+	})
+	u.start(t, "up", u.upArgs()...)
+	x := &Target{
+		Name: "up", Index: u.ports["index"], Queue: u.ports["queue"], Reflector: u.ports["reflector"],
+		API: &API{Base: "http://" + u.ports["api"], Client: http.DefaultClient},
+		Restart: func(t *testing.T, service string) {
+			// One process runs everything, so restarting one service is restarting all of it, cleanly.
+			u.stop(t, "up", syscall.SIGTERM)
+			u.start(t, "up", u.upArgs()...)
+		},
+		Kill: func(t *testing.T) {
+			u.stop(t, "up", syscall.SIGKILL)
+			u.start(t, "up", u.upArgs()...)
+		},
+	}
+	if kubeconfig != "" {
+		x.API = loadKubeconfig(t, kubeconfig)
+	}
+	return x
+}
+
+func (u *upTarget) upArgs() []string {
+	a := []string{
+		"up", "--no-demo", "--data-dir", filepath.Join(u.dir, "data"),
+		"--index-listen", u.ports["index"], "--queue-listen", u.ports["queue"], "--reflector-listen", u.ports["reflector"],
+		"--nats-listen", u.ports["nats"],
+		"--index-admin-listen", u.ports["index-admin"], "--queue-admin-listen", u.ports["queue-admin"],
+		"--reflector-admin-listen", u.ports["reflector-admin"], "--controllers-admin-listen", u.ports["controllers-admin"],
+	}
+	if u.kubeconfig != "" {
+		return append(a, "--kubeconfig", u.kubeconfig)
+	}
+	return append(a, "--api-listen", u.ports["api"])
+}
+
+func (u *upTarget) start(t *testing.T, name string, args ...string) {
+	t.Helper()
+	p := &process{done: make(chan struct{})}
+	p.cmd = exec.Command(u.binary, args...)
+	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatalf("start %s: %v", name, err)
+	}
+	go func() {
+		_ = p.cmd.Wait()
+		close(p.done)
+	}()
+	u.processes[name] = p
+}
+
+// stop ends a process. After SIGTERM it must have ended cleanly.
+func (u *upTarget) stop(t *testing.T, name string, signal syscall.Signal) {
+	t.Helper()
+	p := u.processes[name]
+	delete(u.processes, name)
+	if err := p.cmd.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		t.Errorf("signal %s: %v", name, err)
+	}
+	select {
+	case <-p.done:
+	case <-time.After(30 * time.Second):
+		t.Errorf("%s did not stop within 30 s of %s", name, signal)
+		_ = p.cmd.Process.Kill()
+		<-p.done
+	}
+	if code := p.cmd.ProcessState.ExitCode(); signal == syscall.SIGTERM && code != 0 {
+		t.Errorf("%s exited with %d after SIGTERM:\n%s", name, code, tail(p.out.Bytes(), 4000))
+	}
+}
+
+func tail(text []byte, most int) []byte {
+	return text[max(0, len(text)-most):]
+}
+
+// build compiles the binary once per test process.
+func build(t *testing.T) string {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), "deltaplane")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "github.com/deltaplane/deltaplane/cmd/deltaplane")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return binary
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	var listen net.ListenConfig
+	l, err := listen.Listen(context.WithoutCancel(t.Context()), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return fmt.Sprint(l.Addr())
+}
