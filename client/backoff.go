@@ -2,6 +2,8 @@ package client
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"math/rand/v2"
 	"time"
 
@@ -42,3 +44,27 @@ func duration(d time.Duration) *durationpb.Duration {
 	}
 	return durationpb.New(d)
 }
+
+// complaint logs what goes on failing: when it begins, when the reason changes,
+// and once a minute. The zero value is ready.
+type complaint struct {
+	last string
+	at   time.Time
+}
+
+func (c *complaint) log(log *slog.Logger, msg string, err error, attrs ...any) {
+	if err.Error() == c.last && time.Since(c.at) < time.Minute {
+		return
+	}
+	c.last, c.at = err.Error(), time.Now()
+	level := slog.LevelWarn
+	// While everything starts, in whatever order, these are to be expected.
+	for _, expected := range []error{ErrNotSynced, ErrCollectionNotFound, ErrQueueNotFound} {
+		if errors.Is(wrap(err, ""), expected) {
+			level = slog.LevelInfo
+		}
+	}
+	log.Log(context.Background(), level, msg, append(attrs, slog.Any("error", err))...) //nolint:forbidigo // no trace belongs to it
+}
+
+func (c *complaint) over() { *c = complaint{} }

@@ -77,6 +77,9 @@ func wrap(err error, format string, args ...any) error {
 	if err == nil {
 		return nil
 	}
+	if _, ok := errors.AsType[*Error](err); ok {
+		return err
+	}
 	return &Error{
 		Op: fmt.Sprintf(format, args...), Code: rpc.Code(err), Reason: rpc.Reason(err),
 		RetryAfter: rpc.RetryDelay(err), Fields: rpc.Violations(err), err: err,

@@ -37,6 +37,7 @@ const (
 // or the service refuses what can only be refused again.
 func (w *Worker) stayLinked(ctx context.Context) error {
 	var wait backOff
+	var said complaint
 	var old *link
 	for {
 		l, err := w.open(ctx)
@@ -46,6 +47,7 @@ func (w *Worker) stayLinked(ctx context.Context) error {
 		}
 		if err == nil {
 			wait.reset()
+			said.over()
 			err = w.serve(ctx, l)
 			w.close(l)
 			if errors.Is(err, errReconnect) {
@@ -57,13 +59,13 @@ func (w *Worker) stayLinked(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case w.isIdle():
+		case closed(w.idle):
 			return nil // the server ends a stream after the goodbye
 		case permanent(err) && w.dropPoison(err):
 		case permanent(err):
 			return wrap(err, "work on queue %s", w.cfg.Queue)
 		}
-		w.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "work stream broke", slog.String("queue", w.cfg.Queue), slog.Any("error", err))
+		said.log(w.cfg.Log, "work stream broke", err, slog.String("queue", w.cfg.Queue))
 		if !wait.sleep(ctx, rpc.RetryDelay(err)) {
 			return nil
 		}

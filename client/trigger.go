@@ -156,12 +156,15 @@ func (t *Trigger) Run(ctx context.Context) error {
 	defer parts.Wait()
 	parts.Go(func() { t.watchGeneration(ctx) })
 	var wait backOff
+	var said complaint
 	for {
 		err := t.log.Consume(ctx, t.Handle)
 		if ctx.Err() != nil {
 			return nil
 		}
-		t.cfg.Log.Warn("trigger's log ended", slog.String("controller", t.cfg.Name), slog.Any("error", err))
+		if err != nil {
+			said.log(t.cfg.Log, "trigger's log ended", err, slog.String("queue", t.q.Name()))
+		}
 		if !wait.sleep(ctx, 0) {
 			return nil
 		}
@@ -171,13 +174,14 @@ func (t *Trigger) Run(ctx context.Context) error {
 // begin loads the generation and configures the queue; false when ctx ended.
 func (t *Trigger) begin(ctx context.Context) bool {
 	var wait backOff
+	var said complaint
 	for {
 		err := t.prepare(ctx)
 		if err == nil {
 			return true
 		}
 		t.note(err)
-		t.cfg.Log.Warn("trigger cannot begin", slog.String("controller", t.cfg.Name), slog.Any("error", err))
+		said.log(t.cfg.Log, "trigger cannot begin", err, slog.String("queue", t.q.Name()))
 		if !wait.sleep(ctx, 0) {
 			return false
 		}
@@ -249,6 +253,7 @@ func (t *Trigger) watchGeneration(ctx context.Context) {
 	tick := time.NewTicker(t.cfg.Check)
 	defer tick.Stop()
 	var wait backOff
+	var said complaint
 	var retry <-chan time.Time
 	var seen string
 	for {
@@ -278,10 +283,11 @@ func (t *Trigger) watchGeneration(ctx context.Context) {
 		t.note(err)
 		if err == nil {
 			wait.reset()
+			said.over()
 			continue
 		}
 		if ctx.Err() == nil {
-			t.cfg.Log.Warn("cannot add every key yet", slog.String("controller", t.cfg.Name), slog.String("reason", SweepGeneration), slog.Any("error", err))
+			said.log(t.cfg.Log, "cannot add every key yet", err, slog.String("queue", t.q.Name()), slog.String("reason", SweepGeneration))
 		}
 		retry = time.After(wait.next())
 	}
@@ -387,7 +393,7 @@ func (t *Trigger) Sweep(ctx context.Context, why string) error {
 	if err != nil {
 		return fmt.Errorf("client: trigger %s: add every key (%s): %w", t.cfg.Name, why, err)
 	}
-	t.cfg.Log.Info("added every key", slog.String("controller", t.cfg.Name), slog.String("reason", why), slog.Int("count", keys))
+	t.cfg.Log.Info("added every key", slog.String("queue", t.q.Name()), slog.String("reason", why), slog.Int("count", keys))
 	return nil
 }
 

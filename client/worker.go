@@ -104,7 +104,8 @@ type Worker struct {
 	hard     context.Context // reconcilers' contexts derive from it; ends after the grace period
 	handlers sync.WaitGroup
 	wake     chan struct{} // tells the sender that there is something to send
-	idle     chan struct{} // closed when draining and nothing is left
+	quiet    chan struct{} // closed when draining and no reconcile is left
+	idle     chan struct{} // closed when draining and no settlement is left either
 	shut     chan struct{} // closed when the session was shut down
 	shutOnce sync.Once
 
@@ -134,7 +135,7 @@ func NewWorker(conn grpc.ClientConnInterface, rec Reconciler, cfg WorkerConfig) 
 	}
 	return &Worker{
 		cfg: cfg, c: queuev1.NewQueueServiceClient(conn), rec: rec,
-		wake: make(chan struct{}, 1), idle: make(chan struct{}), shut: make(chan struct{}),
+		wake: make(chan struct{}, 1), quiet: make(chan struct{}), idle: make(chan struct{}), shut: make(chan struct{}),
 		tasks: map[leaseID]*task{}, busy: map[string]*task{}, lease: cmp.Or(cfg.Lease, 30*time.Second),
 	}, nil
 }
@@ -150,8 +151,8 @@ func (w *Worker) Connected() bool {
 }
 
 // settleTimeout is how long a stop waits for reconciles to return once they are
-// cancelled, and for the last settlements.
-const settleTimeout = 5 * time.Second
+// cancelled, and then for the last settlements.
+const settleTimeout = 3 * time.Second
 
 // Run works until ctx ends, and may be called once. It stops in two steps: first
 // no more keys are leased and what is in hand is finished; after the grace period
@@ -177,21 +178,24 @@ func (w *Worker) Run(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	w.drain()
-	// Without a stream nothing can be settled any more.
-	if linked := result == nil || errors.Is(result, ErrShutDown); linked && !w.waitIdle(w.cfg.Grace) {
+	if !within(w.quiet, w.cfg.Grace) {
 		cancel(ErrStopping)
-		w.waitIdle(settleTimeout)
+		within(w.quiet, settleTimeout)
+	}
+	if result == nil || errors.Is(result, ErrShutDown) { // else there is no stream to settle on
+		within(w.idle, settleTimeout)
 	}
 	unlink()
 	<-ended
 	return errors.Join(result, w.leftovers())
 }
 
-func (w *Worker) waitIdle(d time.Duration) bool {
+// within reports whether done is closed before d is over.
+func within(done <-chan struct{}, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
-	case <-w.idle:
+	case <-done:
 		return true
 	case <-timer.C:
 		return false
@@ -205,12 +209,7 @@ func (w *Worker) leftovers() error {
 		w.handlers.Wait()
 		close(gone)
 	}()
-	timer := time.NewTimer(settleTimeout)
-	defer timer.Stop()
-	select {
-	case <-gone:
-	case <-timer.C:
-	}
+	within(gone, time.Second)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if n := len(w.outbox) + len(w.unsettled); n > 0 {
@@ -242,19 +241,24 @@ func (w *Worker) drain() {
 
 // checkIdle must be called with mu held whenever something was taken off.
 func (w *Worker) checkIdle() {
-	if !w.draining || len(w.tasks)+len(w.busy)+len(w.outbox)+len(w.unsettled) > 0 {
+	if !w.draining || len(w.tasks)+len(w.busy) > 0 {
 		return
 	}
-	select {
-	case <-w.idle:
-	default:
-		close(w.idle)
+	shut(w.quiet)
+	if len(w.outbox)+len(w.unsettled) == 0 {
+		shut(w.idle)
 	}
 }
 
-func (w *Worker) isIdle() bool {
+func shut(c chan struct{}) {
+	if !closed(c) {
+		close(c)
+	}
+}
+
+func closed(c <-chan struct{}) bool {
 	select {
-	case <-w.idle:
+	case <-c:
 		return true
 	default:
 		return false

@@ -21,7 +21,7 @@ func cluster(t *testing.T, cfg devcluster.Config) *kube.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- dc.Run(ctx) }()
 	t.Cleanup(func() {

@@ -1,0 +1,309 @@
+package controllers
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/internal/devcluster"
+	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
+	"github.com/deltaplane/deltaplane/internal/kube"
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	"github.com/deltaplane/deltaplane/internal/stream"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/services/indexer"
+	"github.com/deltaplane/deltaplane/services/queue"
+	"github.com/deltaplane/deltaplane/services/reflector"
+)
+
+// flow is the whole of Deltaplane in this process, over real sockets: dev
+// cluster, NATS, reflector, indexer, queue, and controllers as a test starts them.
+type flow struct {
+	t            *testing.T
+	kube         *kube.Client
+	stream       *stream.Conn
+	index, queue *grpc.ClientConn
+	queueAddr    string
+	stopQueue    func()
+}
+
+// service is what every service of ours is to a test.
+type service interface {
+	Run(ctx context.Context) error
+}
+
+// run runs a service and returns what stops it; the test's end does so too.
+func (f *flow) run(name string, s service) (stop func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(f.t.Context())) // stops come in the order of the cleanups
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		select {
+		case err := <-done:
+			if err != nil {
+				f.t.Errorf("%s: %v", name, err)
+			}
+		case <-time.After(30 * time.Second):
+			f.t.Errorf("%s does not stop", name)
+		}
+	}
+	f.t.Cleanup(stop)
+	return stop
+}
+
+func (f *flow) telemetry(name string) *telemetry.Telemetry {
+	f.t.Helper()
+	tel, err := telemetry.Setup(f.t.Context(), telemetry.Config{Service: name, LogOutput: f.t.Output(), LogLevel: "warn"})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return tel
+}
+
+func must[T any](t *testing.T) func(v T, err error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+func newFlow(t *testing.T) *flow {
+	t.Helper()
+	f := &flow{t: t}
+	f.kube = cluster(t, devcluster.Config{Nodes: 2})
+	nats := embeddedtest.NATS(t)
+	f.stream = f.connect(nats.URL())
+	f.run("reflector", must[*reflector.Service](t)(reflector.New(reflector.Config{
+		Resources: []reflector.Resource{{Name: "jobs.batch"}, {Name: "pods"}},
+	}, f.connect(nats.URL()), f.kube, f.telemetry("reflector"))))
+	x := must[*indexer.Service](t)(indexer.New(indexer.Config{}, f.connect(nats.URL()), f.telemetry("indexer")))
+	f.run("indexer", x)
+	f.index = f.dial(must[string](t)(x.Addr(t.Context())))
+	f.queueAddr = "127.0.0.1:0"
+	f.startQueue()
+	f.queue = f.dial(f.queueAddr)
+	return f
+}
+
+// startQueue starts a queue service that remembers nothing of the one before.
+func (f *flow) startQueue() {
+	f.t.Helper()
+	q := must[*queue.Service](f.t)(queue.New(queue.Config{RPC: rpc.ServerConfig{Listen: f.queueAddr}}, f.telemetry("queue")))
+	f.stopQueue = f.run("queue", q)
+	f.queueAddr = must[string](f.t)(q.Addr(f.t.Context()))
+}
+
+func (f *flow) connect(url string) *stream.Conn {
+	f.t.Helper()
+	conn := must[*stream.Conn](f.t)(stream.Connect(f.t.Context(), stream.Config{URL: url, Log: slog.New(slog.DiscardHandler)}))
+	f.t.Cleanup(conn.Close)
+	return conn
+}
+
+func (f *flow) dial(addr string) *grpc.ClientConn {
+	f.t.Helper()
+	conn := must[*grpc.ClientConn](f.t)(client.Dial(addr, client.DialConfig{}))
+	f.t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+func (f *flow) controllers(name string, mod func(*Config)) (*Service, func()) {
+	f.t.Helper()
+	cfg := Config{Identity: name, Check: 200 * time.Millisecond, Grace: 5 * time.Second, Lease: 5 * time.Second}
+	if mod != nil {
+		mod(&cfg)
+	}
+	s := must[*Service](f.t)(New(cfg, Deps{Stream: f.stream, Kube: f.kube, Index: f.index, Queue: f.queue, Telemetry: f.telemetry(name)}))
+	return s, f.run(name, s)
+}
+
+// eventually waits until check returns "", and fails with what it last returned.
+func (f *flow) eventually(what string, check func() string) {
+	f.t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		problem := check()
+		if problem == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			f.t.Fatalf("%s: %s", what, problem)
+		}
+		<-tick.C
+	}
+}
+
+func (f *flow) createJob(name string, parallelism, completions int, run string) {
+	f.t.Helper()
+	body := fmt.Sprintf(`{"apiVersion":"batch/v1","kind":"Job","metadata":{"name":%q},"spec":{"parallelism":%d,"completions":%d,"template":{
+		"metadata":{"annotations":{%q:%q}},"spec":{"restartPolicy":"Never","containers":[{"name":"c","image":"i"}]}}}}`,
+		name, parallelism, completions, devcluster.RunSecondsAnnotation, run)
+	if _, err := f.kube.Create(f.t.Context(), kube.Ref{Resource: jobResource, Namespace: "default"}, []byte(body), kube.WriteOptions{}); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *flow) job(name string) *batchv1.Job {
+	j, err := jobWriter{f.kube}.Job(f.t.Context(), "default", name)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return j
+}
+
+func (f *flow) pods(ofJob string) []corev1.Pod {
+	pods, _, err := jobWriter{f.kube}.ListPods(f.t.Context(), "default", "job-name="+ofJob)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return pods
+}
+
+func complete(j *batchv1.Job) string {
+	for _, c := range j.Status.Conditions {
+		if c.Type == batchv1.JobComplete && c.Status == corev1.ConditionTrue {
+			return ""
+		}
+	}
+	return fmt.Sprintf("not complete: %+v", j.Status)
+}
+
+func TestAJobBecomesPodsThroughTheWholeFlow(t *testing.T) {
+	t.Parallel()
+	f := newFlow(t)
+	a, stopA := f.controllers("a", nil)
+	_, stopB := f.controllers("b", nil)
+	f.eventually("ready", func() string {
+		r := a.Ready(t.Context())
+		if r.Ready {
+			return ""
+		}
+		return fmt.Sprint(r.Checks)
+	})
+	for i := range 10 {
+		f.createJob(fmt.Sprintf("j%d", i), 2, 5, "0.05")
+	}
+	for i := range 10 {
+		name := fmt.Sprintf("j%d", i)
+		f.eventually(name, func() string { return complete(f.job(name)) })
+		pods := f.pods(name)
+		if j := f.job(name); len(pods) != 5 || j.Status.Succeeded != 5 {
+			t.Errorf("%s: %d pods, %d succeeded; want exactly 5", name, len(pods), j.Status.Succeeded)
+		}
+		for _, p := range pods {
+			if len(p.Finalizers) > 0 {
+				t.Errorf("%s keeps its finalizers %v after the Job ended", p.Name, p.Finalizers)
+			}
+		}
+	}
+	f.eventually("events", func() string {
+		page, err := f.kube.List(t.Context(), kube.Resource{Version: "v1", Name: "events", Kind: "Event", Namespaced: true}, kube.ListOptions{Scope: kube.Scope{Namespace: "default"}})
+		if err != nil {
+			return err.Error()
+		}
+		reasons := map[string]int{}
+		for _, raw := range page.Items {
+			var e corev1.Event
+			if err := json.Unmarshal(raw, &e); err != nil {
+				return err.Error()
+			}
+			if e.InvolvedObject.Kind == "Job" {
+				reasons[e.Reason]++
+			}
+		}
+		if reasons["SuccessfulCreate"] < 10 || reasons["Completed"] < 10 {
+			return fmt.Sprint("reasons: ", reasons)
+		}
+		return ""
+	})
+	stopA()
+	stopB()
+}
+
+func TestALostQueueIsHealedByAddingEveryKey(t *testing.T) {
+	t.Parallel()
+	f := newFlow(t)
+	f.controllers("a", nil)
+	f.createJob("slow", 2, 6, "0.3")
+	f.eventually("pods", func() string {
+		if len(f.pods("slow")) == 0 {
+			return "none yet"
+		}
+		return ""
+	})
+	f.stopQueue()
+	f.createJob("born-meanwhile", 1, 1, "0.05")
+	f.startQueue() // the memory engine without a directory: everything is gone
+	f.eventually("slow", func() string { return complete(f.job("slow")) })
+	f.eventually("born-meanwhile", func() string { return complete(f.job("born-meanwhile")) })
+	if n := len(f.pods("slow")); n != 6 {
+		t.Errorf("%d pods, want exactly 6", n)
+	}
+}
+
+func TestADeletedJobLeavesNoFinalizer(t *testing.T) {
+	t.Parallel()
+	f := newFlow(t)
+	f.controllers("a", nil)
+	f.createJob("doomed", 3, 3, "forever")
+	f.eventually("pods run", func() string {
+		if n := len(f.pods("doomed")); n != 3 {
+			return fmt.Sprint(n, " pods")
+		}
+		return ""
+	})
+	if _, err := f.kube.Delete(t.Context(), kube.Ref{Resource: jobResource, Namespace: "default", Name: "doomed"}, kube.DeleteOptions{Propagation: kube.Background}); err != nil {
+		t.Fatal(err)
+	}
+	f.eventually("pods are gone", func() string {
+		var left []string
+		for _, p := range f.pods("doomed") {
+			left = append(left, fmt.Sprint(p.Name, p.Finalizers))
+		}
+		return strings.Join(left, " ")
+	})
+}
+
+func TestAReplicaThatStopsHandsItsKeysOn(t *testing.T) {
+	t.Parallel()
+	f := newFlow(t)
+	_, stopA := f.controllers("a", nil)
+	for i := range 5 {
+		f.createJob(fmt.Sprintf("j%d", i), 2, 8, "0.2")
+	}
+	f.eventually("begun", func() string {
+		if f.job("j0").Status.Active == 0 {
+			return "not yet"
+		}
+		return ""
+	})
+	stopA()
+	f.controllers("b", nil)
+	for i := range 5 {
+		name := fmt.Sprintf("j%d", i)
+		f.eventually(name, func() string { return complete(f.job(name)) })
+		if n := len(f.pods(name)); n != 8 {
+			t.Errorf("%s: %d pods, want exactly 8", name, n)
+		}
+	}
+}
