@@ -71,13 +71,10 @@ func podResource() *resource {
 		validate:       check(validatePod),
 		validateUpdate: checkPair(validatePodUpdate),
 		copyStatus:     onPair(func(dst, src *corev1.Pod) { dst.Status = src.Status }),
-		copySpec: onPair(func(dst, src *corev1.Pod) {
-			dst.Spec = src.Spec
-			if src.OwnerReferences != nil {
-				dst.OwnerReferences = src.OwnerReferences // old kubelets corrupt them
-			}
-		}),
-		columns: podColumns(),
+		copySpec:       onPair(func(dst, src *corev1.Pod) { dst.Spec = src.Spec }),
+		// Old kubelets corrupt the owners, so the API does not take them from a status.
+		prepareStatus: onPair(func(p, old *corev1.Pod) { p.OwnerReferences = old.OwnerReferences }),
+		columns:       podColumns(),
 	}
 }
 

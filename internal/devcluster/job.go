@@ -117,12 +117,14 @@ func validateGeneratedSelector(j *batchv1.Job) field.ErrorList {
 	}
 	var errs field.ErrorList
 	path := field.NewPath("spec", "template", "metadata", "labels")
-	for key, want := range map[string]string{
-		legacyControllerUID: string(j.UID), batchv1.ControllerUidLabel: string(j.UID),
-		legacyJobName: j.Name, batchv1.JobNameLabel: j.Name,
+	for _, l := range [][2]string{
+		{legacyControllerUID, string(j.UID)},
+		{legacyJobName, j.Name},
+		{batchv1.ControllerUidLabel, string(j.UID)},
+		{batchv1.JobNameLabel, j.Name},
 	} {
-		if got := j.Spec.Template.Labels[key]; got != want {
-			errs = append(errs, field.Invalid(path.Key(key), got, fmt.Sprintf("must be '%s'", want)))
+		if got := j.Spec.Template.Labels[l[0]]; got != l[1] {
+			errs = append(errs, field.Invalid(path.Key(l[0]), j.Spec.Template.Labels, fmt.Sprintf("must be '%s'", l[1])))
 		}
 	}
 	return errs
@@ -130,12 +132,19 @@ func validateGeneratedSelector(j *batchv1.Job) field.ErrorList {
 
 func validateJobSpec(s *batchv1.JobSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	for name, v := range map[string]*int32{
-		"parallelism": s.Parallelism, "completions": s.Completions, "backoffLimit": s.BackoffLimit,
-		"ttlSecondsAfterFinished": s.TTLSecondsAfterFinished, "backoffLimitPerIndex": s.BackoffLimitPerIndex, "maxFailedIndexes": s.MaxFailedIndexes,
+	for _, n := range []struct {
+		name  string
+		value *int32
+	}{
+		{"parallelism", s.Parallelism},
+		{"completions", s.Completions},
+		{"backoffLimit", s.BackoffLimit},
+		{"ttlSecondsAfterFinished", s.TTLSecondsAfterFinished},
+		{"backoffLimitPerIndex", s.BackoffLimitPerIndex},
+		{"maxFailedIndexes", s.MaxFailedIndexes},
 	} {
-		if v != nil {
-			errs = append(errs, validation.ValidateNonnegativeField(int64(*v), path.Child(name))...)
+		if n.value != nil {
+			errs = append(errs, validation.ValidateNonnegativeField(int64(*n.value), path.Child(n.name))...)
 		}
 	}
 	if s.ActiveDeadlineSeconds != nil {

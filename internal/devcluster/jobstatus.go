@@ -50,8 +50,13 @@ func jobFinished(j *batchv1.Job) bool {
 
 func (c *jobChange) counts() {
 	s, was := &c.job.Status, &c.old.Status
-	for name, v := range map[string]int32{"active": s.Active, "succeeded": s.Succeeded, "failed": s.Failed, "ready": deref(s.Ready), "terminating": deref(s.Terminating)} {
-		c.errs = append(c.errs, validation.ValidateNonnegativeField(int64(v), c.path.Child(name))...)
+	for _, n := range []struct {
+		name  string
+		value int32
+	}{
+		{"active", s.Active}, {"succeeded", s.Succeeded}, {"failed", s.Failed}, {"ready", deref(s.Ready)}, {"terminating", deref(s.Terminating)},
+	} {
+		c.errs = append(c.errs, validation.ValidateNonnegativeField(int64(n.value), c.path.Child(n.name))...)
 	}
 	if deref(s.Ready) > s.Active && (s.Active != was.Active || deref(s.Ready) != deref(was.Ready)) {
 		c.invalid("ready", *s.Ready, "cannot set more ready pods than active")
@@ -72,9 +77,12 @@ func (c *jobChange) uncounted() {
 		return
 	}
 	seen := map[types.UID]bool{}
-	for name, list := range map[string][]types.UID{"succeeded": u.Succeeded, "failed": u.Failed} {
-		for i, uid := range list {
-			path := c.path.Child("uncountedTerminatedPods", name).Index(i)
+	for _, l := range []struct {
+		name string
+		uids []types.UID
+	}{{"succeeded", u.Succeeded}, {"failed", u.Failed}} {
+		for i, uid := range l.uids {
+			path := c.path.Child("uncountedTerminatedPods", l.name).Index(i)
 			switch {
 			case uid == "":
 				c.errs = append(c.errs, field.Invalid(path, uid, "must not be empty"))

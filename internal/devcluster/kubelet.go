@@ -1,12 +1,9 @@
 package devcluster
 
 import (
-	"cmp"
 	"container/heap"
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"strconv"
 	"sync"
 	"time"
 
@@ -14,18 +11,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-)
-
-// Annotations by which a pod says how it runs.
-const (
-	// RunSecondsAnnotation is how long the pod runs: seconds, a Go duration, or
-	// "forever". Unset, a pod with restartPolicy Always runs forever, others 1 s.
-	RunSecondsAnnotation = "deltaplane.io/run-seconds"
-	// ExitCodeAnnotation is the exit code of its containers; 0 when unset.
-	ExitCodeAnnotation = "deltaplane.io/exit-code"
-	// FailureRateAnnotation is the chance, 0 to 1, that a run fails with the exit code
-	// (1 when that is unset).
-	FailureRateAnnotation = "deltaplane.io/failure-rate"
 )
 
 const (
@@ -224,11 +209,14 @@ func (n *nodes) nextStep(p *corev1.Pod) (time.Time, bool) {
 	if c := firstContainer(p); c != nil && c.State.Waiting != nil {
 		return now.Add(backoff(c.RestartCount)), true
 	}
-	run, forever := runTime(p)
-	if forever {
+	plan, err := readPlan(p)
+	if err != nil {
+		return now, true
+	}
+	if plan.forever {
 		return time.Time{}, false
 	}
-	return startedAt(p).Add(run), true
+	return startedAt(p).Add(plan.run), true
 }
 
 func firstContainer(p *corev1.Pod) *corev1.ContainerStatus {
@@ -258,41 +246,6 @@ func startedAt(p *corev1.Pod) time.Time {
 // startedAnnotation holds the exact start of the current run.
 const startedAnnotation = "deltaplane.io/started-at"
 
-// runTime reads how long a pod runs.
-func runTime(p *corev1.Pod) (d time.Duration, forever bool) {
-	text, set := p.Annotations[RunSecondsAnnotation]
-	switch {
-	case !set && p.Spec.RestartPolicy == corev1.RestartPolicyAlways, text == "forever":
-		return 0, true
-	case !set:
-		return time.Second, false
-	}
-	if n, err := strconv.ParseFloat(text, 64); err == nil && n >= 0 && n < 1e9 {
-		return time.Duration(n * float64(time.Second)), false
-	}
-	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
-		return d, false
-	}
-	return time.Second, false
-}
-
-// exitCode draws how a run ends.
-func exitCode(p *corev1.Pod) int32 {
-	code := int32(0)
-	if n, err := strconv.ParseInt(p.Annotations[ExitCodeAnnotation], 10, 32); err == nil {
-		code = int32(n)
-	}
-	text, set := p.Annotations[FailureRateAnnotation]
-	if !set {
-		return code
-	}
-	rate, err := strconv.ParseFloat(text, 64)
-	if err != nil || rand.Float64() >= rate {
-		return 0
-	}
-	return cmp.Or(code, 1)
-}
-
 // advance takes a pod one step further.
 func (n *nodes) advance(t *timer) error {
 	cur := n.api.store.get(n.pods, t.key)
@@ -307,13 +260,16 @@ func (n *nodes) advance(t *timer) error {
 		return n.end(t)
 	}
 	return n.write(t, func(p *corev1.Pod, now metav1.Time) {
+		plan, err := readPlan(p)
 		switch {
+		case err != nil:
+			reject(p, now, err)
 		case p.Status.Phase == corev1.PodPending || p.Status.Phase == "":
 			start(p, now)
 		case p.Status.Phase == corev1.PodRunning && firstContainer(p) != nil && firstContainer(p).State.Waiting != nil:
 			restart(p, now)
 		case p.Status.Phase == corev1.PodRunning:
-			stop(p, now, exitCode(p))
+			stop(p, now, plan.draw())
 		}
 	})
 }

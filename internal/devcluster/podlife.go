@@ -112,6 +112,12 @@ func terminate(p *corev1.Pod, now metav1.Time) {
 	ended(p, now, !failed)
 }
 
+// reject ends a pod whose annotations cannot be read.
+func reject(p *corev1.Pod, now metav1.Time, fault error) {
+	p.Status.Reason, p.Status.Message = "InvalidAnnotation", fault.Error()
+	ended(p, now, false)
+}
+
 func finishedState(c *corev1.ContainerStatus, code int32, reason string, now metav1.Time) corev1.ContainerState {
 	at := now
 	if c.State.Running != nil {

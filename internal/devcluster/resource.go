@@ -38,6 +38,7 @@ type resource struct {
 	validate      func(apiObject) field.ErrorList
 	// prepareUpdate and validateUpdate get (new, old). The status is already the old one's.
 	prepareUpdate        func(obj, old apiObject)
+	prepareStatus        func(obj, old apiObject) // the same for a write of the status
 	validateUpdate       func(obj, old apiObject) field.ErrorList
 	validateStatusUpdate func(obj, old apiObject) field.ErrorList
 	// copyStatus sets dst's status from src; copySpec everything that is not metadata or status.
@@ -74,7 +75,7 @@ func (r *resource) groupKind() schema.GroupKind {
 // id names the resource's table: "jobs.batch", "pods".
 func (r *resource) id() string { return r.groupResource().String() }
 
-// strict reports whether clients may send fields that the type does not know.
+// typed reports whether objects are Go structs, which know their fields.
 func (r *resource) typed() bool { return !r.custom && r.kind != "CustomResourceDefinition" }
 
 // registry is the set of served resources. It is safe for concurrent use.

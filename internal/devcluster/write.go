@@ -335,6 +335,9 @@ func prepareUpdate(r *resource, next, old apiObject, o writeOptions) {
 			copyMeta(next, old)
 		}
 		r.copySpec(next, old)
+		if r.prepareStatus != nil {
+			r.prepareStatus(next, old)
+		}
 		return
 	}
 	if r.hasStatus {

@@ -12,8 +12,10 @@ func checkCRD(t *testing.T, g Target) {
 	group := "suite-" + rand.String(6) + ".example.com"
 	crd := object{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": object{"name": "widgets." + group}, "spec": object{
 		"group": group, "scope": "Namespaced", "names": object{"plural": "widgets", "kind": "Widget"},
-		"versions": []object{{"name": "v1", "served": true, "storage": true, "subresources": object{"status": object{}},
-			"schema": object{"openAPIV3Schema": object{"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}},
+		"versions": []object{{
+			"name": "v1", "served": true, "storage": true, "subresources": object{"status": object{}},
+			"schema": object{"openAPIV3Schema": object{"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
+		}},
 	}}
 	const crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 	g.get(t, "/apis/"+group+"/v1/widgets").want404(t)
@@ -34,6 +36,10 @@ func checkCRD(t *testing.T, g Target) {
 	}
 	if list := g.get(t, p).ok(t); list.text("kind") != "WidgetList" || len(items(list)) != 1 || items(list)[0]["kind"] != "Widget" {
 		t.Errorf("list = %v, want a WidgetList whose items carry their kind", list)
+	}
+	expired := g.watch(t, p+"?watch=1&resourceVersion=1")
+	if e := expired.next(t); expired.code != http.StatusOK || e.Type != "ERROR" || e.Object.text("reason") != string(metav1.StatusReasonExpired) || e.Object.at("code") != 410.0 {
+		t.Errorf("a watch from before the resource = %v, want the ERROR event Expired", e)
 	}
 	s := g.watch(t, p+"?watch=1&resourceVersion="+created.rv())
 	changed := g.patch(t, mergePatch, p+"/w", `{"spec":{"size":2},"status":{"x":1}}`).ok(t)

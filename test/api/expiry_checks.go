@@ -47,6 +47,9 @@ func checkExpiry(t *testing.T, g Target) {
 	})
 
 	t.Run("a watch from a forgotten version is expired", func(t *testing.T) {
+		if g.CachesWatches {
+			t.Skip("this target serves watches from a cache that compaction does not reach; the crd checks meet an expired watch")
+		}
 		p := g.seed(t, 1)
 		rv := g.get(t, p).ok(t).rv()
 		g.patch(t, mergePatch, p+"/cm-00", `{"data":{"k":"1"}}`).ok(t)

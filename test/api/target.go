@@ -27,6 +27,8 @@ type Target struct {
 	Client *http.Client
 	// Compact makes the server forget its history; checks of expiry are skipped without it.
 	Compact func()
+	// CachesWatches says that watches outlive Compact.
+	CachesWatches bool
 }
 
 // Content types of requests.
