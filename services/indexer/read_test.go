@@ -359,12 +359,18 @@ func TestBadInputIsNamedAndTheServiceGoesOn(t *testing.T) {
 		reason string
 		field  string
 	}{
-		{"unknown collection", func() error { _, err := r.Get(ctx, &indexv1.GetRequest{Collection: "dev/cats.v1", Key: "a"}); return err }, codes.NotFound, "COLLECTION_NOT_FOUND", ""},
+		{"unknown collection", func() error {
+			_, err := r.Get(ctx, &indexv1.GetRequest{Collection: "dev/cats.v1", Key: "a"})
+			return err
+		}, codes.NotFound, "COLLECTION_NOT_FOUND", ""},
 		{"no collection", func() error { _, err := r.Get(ctx, &indexv1.GetRequest{Key: "a"}); return err }, codes.InvalidArgument, "INVALID_ARGUMENT", "collection"},
 		{"malformed collection", func() error { _, err := r.Get(ctx, &indexv1.GetRequest{Collection: "a b", Key: "a"}); return err }, codes.InvalidArgument, "INVALID_ARGUMENT", "collection"},
 		{"key with two slashes", func() error { _, err := r.Get(ctx, &indexv1.GetRequest{Collection: "pods", Key: "a/b/c"}); return err }, codes.InvalidArgument, "INVALID_ARGUMENT", "key"},
 		{"empty key", func() error { _, err := r.Get(ctx, &indexv1.GetRequest{Collection: "pods"}); return err }, codes.InvalidArgument, "INVALID_ARGUMENT", "key"},
-		{"unknown view", func() error { _, err := r.Get(ctx, &indexv1.GetRequest{Collection: "pods", Key: "a", View: 99}); return err }, codes.InvalidArgument, "INVALID_ARGUMENT", "view"},
+		{"unknown view", func() error {
+			_, err := r.Get(ctx, &indexv1.GetRequest{Collection: "pods", Key: "a", View: 99})
+			return err
+		}, codes.InvalidArgument, "INVALID_ARGUMENT", "view"},
 		{"view and mask", func() error {
 			_, err := r.Get(ctx, &indexv1.GetRequest{Collection: "pods", Key: "a", View: 1, FieldMask: &fieldmaskpb.FieldMask{Paths: []string{"a"}}})
 			return err
@@ -382,22 +388,46 @@ func TestBadInputIsNamedAndTheServiceGoesOn(t *testing.T) {
 			return err
 		}, codes.InvalidArgument, "INVALID_ARGUMENT", "consistency.timeout"},
 		{"no keys", func() error { _, err := r.BatchGet(ctx, &indexv1.BatchGetRequest{Collection: "pods"}); return err }, codes.InvalidArgument, "INVALID_ARGUMENT", "keys"},
-		{"too many keys", func() error { _, err := r.BatchGet(ctx, &indexv1.BatchGetRequest{Collection: "pods", Keys: many}); return err }, codes.InvalidArgument, "INVALID_ARGUMENT", "keys"},
+		{"too many keys", func() error {
+			_, err := r.BatchGet(ctx, &indexv1.BatchGetRequest{Collection: "pods", Keys: many})
+			return err
+		}, codes.InvalidArgument, "INVALID_ARGUMENT", "keys"},
 		{"one bad key of two", func() error {
 			_, err := r.BatchGet(ctx, &indexv1.BatchGetRequest{Collection: "pods", Keys: []string{"a/one", "a//"}})
 			return err
 		}, codes.InvalidArgument, "INVALID_ARGUMENT", "keys[1]"},
-		{"label selector", func() error { _, err := r.List(ctx, &indexv1.ListRequest{Collection: "pods", LabelSelector: "a in ("}); return err }, codes.InvalidArgument, "INVALID_ARGUMENT", "label_selector"},
+		{"label selector", func() error {
+			_, err := r.List(ctx, &indexv1.ListRequest{Collection: "pods", LabelSelector: "a in ("})
+			return err
+		}, codes.InvalidArgument, "INVALID_ARGUMENT", "label_selector"},
 		{"endless label selector", func() error {
 			_, err := r.List(ctx, &indexv1.ListRequest{Collection: "pods", LabelSelector: strings.Repeat("a,", 40_000)})
 			return err
 		}, codes.InvalidArgument, "INVALID_ARGUMENT", "label_selector"},
-		{"field selector syntax", func() error { _, err := r.List(ctx, &indexv1.ListRequest{Collection: "pods", FieldSelector: "a"}); return err }, codes.InvalidArgument, "INVALID_ARGUMENT", "field_selector"},
-		{"field that is not indexed", func() error { _, err := r.List(ctx, &indexv1.ListRequest{Collection: "pods", FieldSelector: "spec.x=1"}); return err }, codes.InvalidArgument, "INVALID_ARGUMENT", "field_selector"},
-		{"namespace", func() error { _, err := r.List(ctx, &indexv1.ListRequest{Collection: "pods", Namespace: "a/b"}); return err }, codes.InvalidArgument, "INVALID_ARGUMENT", "namespace"},
-		{"negative page", func() error { _, err := r.List(ctx, &indexv1.ListRequest{Collection: "pods", PageSize: -1}); return err }, codes.InvalidArgument, "INVALID_ARGUMENT", "page_size"},
-		{"forged token", func() error { _, err := r.List(ctx, &indexv1.ListRequest{Collection: "pods", PageToken: "Zm9v"}); return err }, codes.InvalidArgument, "INVALID_ARGUMENT", "page_token"},
-		{"cut token", func() error { _, err := r.List(ctx, &indexv1.ListRequest{Collection: "pods", PageToken: token[:len(token)-2]}); return err }, codes.InvalidArgument, "INVALID_ARGUMENT", "page_token"},
+		{"field selector syntax", func() error {
+			_, err := r.List(ctx, &indexv1.ListRequest{Collection: "pods", FieldSelector: "a"})
+			return err
+		}, codes.InvalidArgument, "INVALID_ARGUMENT", "field_selector"},
+		{"field that is not indexed", func() error {
+			_, err := r.List(ctx, &indexv1.ListRequest{Collection: "pods", FieldSelector: "spec.x=1"})
+			return err
+		}, codes.InvalidArgument, "INVALID_ARGUMENT", "field_selector"},
+		{"namespace", func() error {
+			_, err := r.List(ctx, &indexv1.ListRequest{Collection: "pods", Namespace: "a/b"})
+			return err
+		}, codes.InvalidArgument, "INVALID_ARGUMENT", "namespace"},
+		{"negative page", func() error {
+			_, err := r.List(ctx, &indexv1.ListRequest{Collection: "pods", PageSize: -1})
+			return err
+		}, codes.InvalidArgument, "INVALID_ARGUMENT", "page_size"},
+		{"forged token", func() error {
+			_, err := r.List(ctx, &indexv1.ListRequest{Collection: "pods", PageToken: "Zm9v"})
+			return err
+		}, codes.InvalidArgument, "INVALID_ARGUMENT", "page_token"},
+		{"cut token", func() error {
+			_, err := r.List(ctx, &indexv1.ListRequest{Collection: "pods", PageToken: token[:len(token)-2]})
+			return err
+		}, codes.InvalidArgument, "INVALID_ARGUMENT", "page_token"},
 		{"token of another query", func() error {
 			_, err := r.List(ctx, &indexv1.ListRequest{Collection: "pods", PageToken: token, Namespace: "a"})
 			return err
@@ -406,12 +436,18 @@ func TestBadInputIsNamedAndTheServiceGoesOn(t *testing.T) {
 			_, err := r.ByIndex(ctx, &indexv1.ByIndexRequest{Collection: "pods", Index: "node", Values: []string{"n1"}, PageToken: token})
 			return err
 		}, codes.InvalidArgument, "INVALID_ARGUMENT", "page_token"},
-		{"no values", func() error { _, err := r.ByIndex(ctx, &indexv1.ByIndexRequest{Collection: "pods", Index: "node"}); return err }, codes.InvalidArgument, "INVALID_ARGUMENT", "values"},
+		{"no values", func() error {
+			_, err := r.ByIndex(ctx, &indexv1.ByIndexRequest{Collection: "pods", Index: "node"})
+			return err
+		}, codes.InvalidArgument, "INVALID_ARGUMENT", "values"},
 		{"S-05: unknown index in ByIndex", func() error {
 			_, err := r.ByIndex(ctx, &indexv1.ByIndexRequest{Collection: "pods", Index: "no", Values: []string{"x"}})
 			return err
 		}, codes.NotFound, "INDEX_NOT_FOUND", ""},
-		{"S-05: unknown index in IndexKeys", func() error { _, err := r.IndexKeys(ctx, &indexv1.IndexKeysRequest{Collection: "pods", Index: "no"}); return err }, codes.NotFound, "INDEX_NOT_FOUND", ""},
+		{"S-05: unknown index in IndexKeys", func() error {
+			_, err := r.IndexKeys(ctx, &indexv1.IndexKeysRequest{Collection: "pods", Index: "no"})
+			return err
+		}, codes.NotFound, "INDEX_NOT_FOUND", ""},
 		{"S-05: unknown index in ListIndexFuncValues", func() error {
 			_, err := r.ListIndexFuncValues(ctx, &indexv1.ListIndexFuncValuesRequest{Collection: "pods", Index: "no"})
 			return err
@@ -420,8 +456,14 @@ func TestBadInputIsNamedAndTheServiceGoesOn(t *testing.T) {
 			_, err := r.Index(ctx, &indexv1.IndexRequest{Collection: "pods", Index: "no", Object: []byte(`{"metadata":{}}`)})
 			return err
 		}, codes.NotFound, "INDEX_NOT_FOUND", ""},
-		{"S-05: unknown index in Count", func() error { _, err := r.Count(ctx, &indexv1.CountRequest{Collection: "pods", Index: "no", Value: "x"}); return err }, codes.NotFound, "INDEX_NOT_FOUND", ""},
-		{"value without index", func() error { _, err := r.Count(ctx, &indexv1.CountRequest{Collection: "pods", Value: "x"}); return err }, codes.InvalidArgument, "INVALID_ARGUMENT", "index"},
+		{"S-05: unknown index in Count", func() error {
+			_, err := r.Count(ctx, &indexv1.CountRequest{Collection: "pods", Index: "no", Value: "x"})
+			return err
+		}, codes.NotFound, "INDEX_NOT_FOUND", ""},
+		{"value without index", func() error {
+			_, err := r.Count(ctx, &indexv1.CountRequest{Collection: "pods", Value: "x"})
+			return err
+		}, codes.InvalidArgument, "INVALID_ARGUMENT", "index"},
 		{"example that is not JSON", func() error {
 			_, err := r.Index(ctx, &indexv1.IndexRequest{Collection: "pods", Index: "node", Object: []byte("{")})
 			return err

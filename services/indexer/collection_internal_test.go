@@ -1,0 +1,171 @@
+package indexer
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/stream"
+)
+
+// deadLog is a log nobody reads.
+type deadLog struct{ ttl time.Duration }
+
+func (deadLog) Collections(context.Context) ([]delta.Collection, error) { return nil, io.EOF }
+func (deadLog) Read(context.Context, delta.Collection, stream.ReadConfig, stream.Handler) error {
+	return io.EOF
+}
+func (deadLog) Tail(context.Context, delta.Collection) (stream.Tail, error) {
+	return stream.Tail{}, io.EOF
+}
+func (l deadLog) TombstoneTTL() time.Duration { return l.ttl }
+func (deadLog) Healthy() bool                 { return false }
+
+var now = time.Unix(1_700_000_000, 0)
+
+func newTestCollection(t *testing.T, spans *tracetest.SpanRecorder) *collection {
+	t.Helper()
+	m, err := newMetrics(prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Service{cfg: Config{}.withDefaults(), log: deadLog{ttl: time.Hour}, metrics: m, tracer: trace.NewTracerProvider().Tracer("")}
+	if spans != nil {
+		s.tracer = trace.NewTracerProvider(trace.WithSpanProcessor(spans)).Tracer("")
+	}
+	c := s.newCollection(delta.Collection{Cluster: "dev", Version: "v1", Resource: "pods"})
+	c.now = func() time.Time { return now }
+	return c
+}
+
+func record(seq uint64, age time.Duration) delta.Record {
+	return delta.Record{
+		Kind: delta.KindDelta, Type: delta.Updated, Key: delta.Key(fmt.Sprintf("n/p%d", seq)), RV: fmt.Sprint(seq), Watermark: fmt.Sprint(seq),
+		Epoch: 1, Term: 1, Sequence: seq, PublishedAt: now.Add(-age), Payload: fmt.Appendf(nil, `{"metadata":{"namespace":"n","name":"p%d"}}`, seq),
+	}
+}
+
+func synced(seq uint64) delta.Record {
+	return delta.Record{Kind: delta.KindSynced, RV: fmt.Sprint(seq), Watermark: fmt.Sprint(seq), Epoch: 1, Term: 1, Sequence: seq, PublishedAt: now.Add(-3 * time.Hour)}
+}
+
+func (c *collection) mustApply(t *testing.T, b delta.Batch) {
+	t.Helper()
+	if err := c.apply(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestT06AFreshReplicaResumesOnlyWhereNoTombstoneCanHaveExpired(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		ages []time.Duration // of records 1..n
+		from uint64          // least sequence that can be resumed
+	}{
+		"all young":            {[]time.Duration{time.Minute, time.Second}, 1},
+		"old, then young":      {[]time.Duration{3 * time.Hour, 2 * time.Hour, time.Minute, time.Second}, 2},
+		"all old":              {[]time.Duration{3 * time.Hour, 2 * time.Hour}, 3},
+		"just past half a TTL": {[]time.Duration{31 * time.Minute, 29 * time.Minute}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newTestCollection(t, nil)
+			var records []delta.Record
+			for i, age := range row.ages {
+				records = append(records, record(uint64(i+1), age))
+			}
+			end := uint64(len(records) + 1)
+			c.mustApply(t, delta.Batch{Reset: true, Records: append(records, synced(end)), Replayed: true, Next: end + 1})
+			for seq := range end {
+				_, _, ok := c.store.Snapshot().Since(seq)
+				if want := seq >= row.from; ok != want {
+					t.Errorf("Since(%d) = %v, want %v", seq, ok, want)
+				}
+			}
+		})
+	}
+}
+
+func TestDesign62TheRevisionIsFrozenAfterAHoleUntilTheEndIsApplied(t *testing.T) {
+	t.Parallel()
+	c := newTestCollection(t, nil)
+	c.mustApply(t, delta.Batch{Reset: true, Records: []delta.Record{record(1, 0), synced(2)}, Replayed: true, Next: 3})
+	c.mustApply(t, delta.Batch{Records: []delta.Record{record(9, 0)}, End: 12, Next: 10})
+	if got := c.store.Snapshot().State().Revision.RV; got != "2" {
+		t.Errorf("revision %s after a hole, want 2", got)
+	}
+	c.mustApply(t, delta.Batch{Records: []delta.Record{record(12, 0)}, Next: 13})
+	if got := c.store.Snapshot().State().Revision.RV; got != "12" {
+		t.Errorf("revision %s after the end was applied, want 12", got)
+	}
+}
+
+func TestARecordOfUnknownSchemaPutsItsKeyInDoubt(t *testing.T) {
+	t.Parallel()
+	c := newTestCollection(t, nil)
+	c.mustApply(t, delta.Batch{Reset: true, Records: []delta.Record{record(1, 0), synced(2)}, Replayed: true, Next: 3})
+	c.mustApply(t, delta.Batch{Unreadable: []delta.Unreadable{{Sequence: 3, Key: "n/p1", Err: delta.ErrHeader}}, Next: 4})
+	o := c.store.Snapshot().Get("n/p1")
+	if o.Fault == "" || o.Payload != nil || c.store.Snapshot().State().Position.Sequence != 3 {
+		t.Errorf("object = %+v", o)
+	}
+	if text := *c.lastErr.Load(); !strings.Contains(text, "record 3") {
+		t.Errorf("last error = %q", text)
+	}
+}
+
+func TestABatchIsLinkedToTheTracesOfItsSampledDeltas(t *testing.T) {
+	t.Parallel()
+	spans := tracetest.NewSpanRecorder()
+	c := newTestCollection(t, spans)
+	c.mustApply(t, delta.Batch{Reset: true, Records: []delta.Record{synced(1)}, Replayed: true, Next: 2})
+	records := []delta.Record{record(2, 0), record(3, 0), record(4, 0)}
+	records[0].Trace = "00-11111111111111111111111111111111-2222222222222222-01"
+	records[1].Trace = "00-33333333333333333333333333333333-4444444444444444-00"
+	records[2].Trace = "00-55555555555555555555555555555555-6666666666666666-01"
+	c.mustApply(t, delta.Batch{Records: records, Next: 5})
+	ended := spans.Ended()
+	if len(ended) != 1 || len(ended[0].Links()) != 2 {
+		t.Fatalf("%d spans, want one with the two sampled links", len(ended))
+	}
+	if got := ended[0].Links()[1].SpanContext.TraceID().String(); got != strings.Repeat("5", 32) {
+		t.Errorf("second link is to trace %s", got)
+	}
+}
+
+func FuzzExtractNeverPanics(f *testing.F) {
+	f.Add([]byte(`{"metadata":{"name":"a","namespace":"b","labels":{"x":"y"},"ownerReferences":[{"uid":"u","kind":"Job","controller":true}]},"spec":{"nodeName":"n"}}`))
+	f.Add([]byte(`{"metadata":{"labels":[],"ownerReferences":{}},"spec":[{"nodeName":{}}]}`))
+	f.Add([]byte(`{"metadata":{"name":"A\ud800"}}`))
+	x := newExtractor([]string{nodeField, "status.phase"})
+	f.Fuzz(func(t *testing.T, payload []byte) {
+		before := string(payload)
+		facts, err := x.extract(payload)
+		if string(payload) != before {
+			t.Fatal("the payload was changed")
+		}
+		if err != nil {
+			return
+		}
+		for _, term := range facts.labels.Terms() {
+			if name, _, ok := strings.Cut(term, "="); !ok && !facts.labels.Has(name) {
+				t.Fatalf("term %q of a label that is not there", term)
+			}
+		}
+		p := projection{mask: metadataMask}
+		p.payload(payload)
+		mask, err := parseMask([]string{"metadata.name", "spec.nodeName", "metadata.ownerReferences.uid"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		(&projection{mask: mask}).payload(payload)
+	})
+}

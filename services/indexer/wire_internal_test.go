@@ -1,0 +1,160 @@
+package indexer
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+)
+
+// decode reads a frame the way a client does.
+func decode(t *testing.T, f *frame, into proto.Message) {
+	t.Helper()
+	c := codec{encoding.GetCodecV2("proto")}
+	parts, err := c.Marshal(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Unmarshal(parts, into); err != nil {
+		t.Fatal(err)
+	}
+	parts.Free()
+}
+
+func same(t *testing.T, what string, want, got proto.Message) {
+	t.Helper()
+	if !proto.Equal(want, got) { // the diff is slow on large payloads
+		t.Fatalf("%s differs from proto.Marshal (-want +got): %s", what, cmp.Diff(want, got, protocmp.Transform()))
+	}
+}
+
+type random struct{ *rand.Rand }
+
+func (r random) text(n int) string { return strings.Repeat("x", r.IntN(n)) }
+
+func (r random) number() uint64 { return r.Uint64() >> r.IntN(64) * uint64(r.IntN(4)) }
+
+func (r random) item() (item, *indexv1.Object) {
+	sizes := []int{1, 100, copyBelow, 5000, 70_000}
+	it := item{key: r.text(200), uid: r.text(40), rv: r.text(140)}
+	if r.IntN(4) > 0 {
+		it.payload, it.encoding = bytes.Repeat([]byte("p"), 1+r.IntN(sizes[r.IntN(len(sizes))])), deltav1.Encoding_ENCODING_JSON
+	}
+	return it, &indexv1.Object{Key: it.key, Uid: it.uid, ResourceVersion: it.rv, Payload: it.payload, Encoding: it.encoding}
+}
+
+func (r random) position() (delta.Position, *deltav1.Position) {
+	p := delta.Position{Epoch: r.number(), Sequence: 1 + r.number()>>1, Term: r.number()}
+	return p, &deltav1.Position{Epoch: p.Epoch, Sequence: p.Sequence, Term: p.Term}
+}
+
+func (r random) revision() (delta.Revision, *deltav1.Revision) {
+	v := delta.Revision{Epoch: r.number(), RV: r.text(40)}
+	return v, &deltav1.Revision{Epoch: v.Epoch, ResourceVersion: v.RV}
+}
+
+func TestHandWrittenMessagesAgreeWithTheGeneratedOnes(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(300) {
+		r := random{rand.New(rand.NewPCG(seed, 3))}
+		one, oneMsg := r.item()
+		rev, revMsg := r.revision()
+		o := newOut()
+		o.item(1, &one)
+		o.revision(2, rev)
+		got := &indexv1.GetResponse{}
+		decode(t, o.frame(), got)
+		same(t, "GetResponse", &indexv1.GetResponse{Object: oneMsg, Revision: revMsg}, got)
+
+		o = newOut()
+		want := &indexv1.ListResponse{NextPageToken: r.text(80), Revision: revMsg, Remaining: int64(r.number() >> 1)}
+		for range r.IntN(40) {
+			it, msg := r.item()
+			o.item(1, &it)
+			want.Objects = append(want.Objects, msg)
+		}
+		o.string(2, want.GetNextPageToken())
+		o.revision(3, rev)
+		o.uint(4, uint64(want.GetRemaining()))
+		if o.len() != proto.Size(want) {
+			t.Errorf("len = %d, want %d", o.len(), proto.Size(want))
+		}
+		page := &indexv1.ListResponse{}
+		decode(t, o.frame(), page)
+		same(t, "ListResponse", want, page)
+
+		var list []event
+		events := &indexv1.Events{}
+		for range 1 + r.IntN(20) {
+			it, msg := r.item()
+			e := event{typ: deltav1.DeltaType(r.IntN(7)), item: it, reason: deltav1.DeleteReason(r.IntN(4))}
+			em := &indexv1.Event{Type: e.typ, Object: msg, DeleteReason: e.reason}
+			if r.IntN(2) == 0 {
+				e.position, em.Position = r.position()
+			}
+			list, events.Events = append(list, e), append(events.Events, em)
+		}
+		at, atMsg := r.position()
+		o = newOut()
+		o.events(list)
+		o.position(5, at)
+		o.revision(6, rev)
+		resp := &indexv1.WatchResponse{}
+		decode(t, o.frame(), resp)
+		same(t, "WatchResponse", &indexv1.WatchResponse{
+			Kind: &indexv1.WatchResponse_Events{Events: events}, Position: atMsg, Revision: revMsg,
+		}, resp)
+	}
+}
+
+func TestStoredBytesAreNotCopiedAndOtherMessagesPassThrough(t *testing.T) {
+	t.Parallel()
+	payload := bytes.Repeat([]byte("p"), 4*copyBelow)
+	o := newOut()
+	o.item(1, &item{key: "n/a", payload: payload})
+	f := o.frame()
+	found := false
+	for _, part := range f.parts {
+		data := part.ReadOnlyData()
+		found = found || len(data) == len(payload) && &data[0] == &payload[0]
+	}
+	if !found {
+		t.Error("the stored payload was copied")
+	}
+	c := codec{encoding.GetCodecV2("proto")}
+	want := &indexv1.CountResponse{Count: 7}
+	parts, err := c.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := &indexv1.CountResponse{}
+	if err := c.Unmarshal(mem.BufferSlice(parts), got); err != nil {
+		t.Fatal(err)
+	}
+	same(t, "another message", want, got)
+	if c.Name() != "proto" {
+		t.Errorf("codec is called %q, so stock clients cannot read it", c.Name())
+	}
+}
+
+func TestEveryMethodIsServedByItsNameInTheContract(t *testing.T) {
+	t.Parallel()
+	for i, m := range indexv1.IndexService_ServiceDesc.Methods {
+		if serviceDesc.Methods[i].MethodName != m.MethodName {
+			t.Errorf("method %d is %s, want %s", i, serviceDesc.Methods[i].MethodName, m.MethodName)
+		}
+	}
+	if len(serviceDesc.Streams) != len(indexv1.IndexService_ServiceDesc.Streams) || serviceDesc.ServiceName != indexv1.IndexService_ServiceDesc.ServiceName {
+		t.Error("the description lost a stream or its name")
+	}
+}
