@@ -40,9 +40,13 @@ address and may start in any order once NATS (and Redis) can be reached.`,
 	return cmd
 }
 
+// connectRetry is the pause between attempts to reach a server at the start.
+const connectRetry = 500 * time.Millisecond
+
 // natsFlags say where the log is.
 type natsFlags struct {
 	config stream.Config
+	wait   time.Duration
 }
 
 const defaultNATSURL = "nats://127.0.0.1:4222"
@@ -50,6 +54,7 @@ const defaultNATSURL = "nats://127.0.0.1:4222"
 func (n *natsFlags) register(flags *pflag.FlagSet, url string) {
 	flags.StringVar(&n.config.URL, "nats-url", url, "`URL` of the NATS server, or several separated by commas")
 	flags.StringVar(&n.config.Credentials, "nats-creds", "", "NATS credentials `file`")
+	flags.DurationVar(&n.wait, "nats-wait", 15*time.Second, "how long to try to reach NATS at the start")
 	flags.IntVar(&n.config.Replicas, "nats-replicas", 1, "replicas of each log, made by the reflector")
 	flags.DurationVar(&n.config.TombstoneTTL, "tombstone-ttl", time.Hour, "how long deletions stay in the log")
 }
@@ -58,11 +63,23 @@ func (n *natsFlags) register(flags *pflag.FlagSet, url string) {
 func (n *natsFlags) connect(ctx context.Context, service string, log *slog.Logger) (*stream.Conn, error) {
 	c := n.config
 	c.Name, c.Log = "deltaplane-"+service, log
-	conn, err := stream.Connect(ctx, c)
-	if err != nil {
-		return nil, &unreachableError{"NATS", err}
+	deadline := time.Now().Add(n.wait)
+	for {
+		conn, err := stream.Connect(ctx, c)
+		if err == nil {
+			return conn, nil
+		}
+		if time.Now().After(deadline) {
+			return nil, &unreachableError{"NATS", err}
+		}
+		// Services may start in any order, also before the server they need.
+		log.Warn("cannot reach NATS yet", telemetry.Err(err))
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(connectRetry):
+		}
 	}
-	return conn, nil
 }
 
 // withTelemetry runs a service with its own telemetry, and sends what is left of it at the end.

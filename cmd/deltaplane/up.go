@@ -141,7 +141,12 @@ func runUp(cmd *cobra.Command, u *upFlags) (err error) {
 		if err != nil {
 			return err
 		}
-		defer server.Stop()
+		// The first part to start is the last to stop.
+		parts.start(ctx, "nats", func(ctx context.Context) error {
+			<-ctx.Done()
+			server.Stop()
+			return nil
+		})
 	}
 	client, err := u.startCluster(ctx, parts)
 	if err != nil {

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 
@@ -70,16 +70,31 @@ func testFlow(t *testing.T, x *Target) {
 func burst(t *testing.T, x *Target, prefix string, n int) []*batchv1.Job {
 	t.Helper()
 	jobs := make([]*batchv1.Job, n)
-	var wg sync.WaitGroup
-	for worker := range 8 {
-		wg.Go(func() {
-			for i := worker; i < n; i += 8 {
-				jobs[i] = createJob(t, x, jobOf(prefix+"-"+strconv.Itoa(i), map[string]string{runSeconds: "1"}, nil))
-			}
+	group, ctx := errgroup.WithContext(t.Context())
+	group.SetLimit(8)
+	for i := range jobs {
+		jobs[i] = &batchv1.Job{}
+		group.Go(func() error {
+			return x.API.create(ctx, jobsPath, jobOf(prefix+"-"+strconv.Itoa(i), map[string]string{runSeconds: "1"}, nil), jobs[i])
 		})
 	}
-	wg.Wait()
+	if err := group.Wait(); err != nil {
+		t.Fatalf("create %d Jobs: %v", n, err)
+	}
 	return jobs
+}
+
+// remove deletes Jobs with their pods.
+func remove(t *testing.T, x *Target, jobs []*batchv1.Job) {
+	t.Helper()
+	group, ctx := errgroup.WithContext(t.Context())
+	group.SetLimit(8)
+	for _, job := range jobs {
+		group.Go(func() error { return x.API.delete(ctx, jobsPath+"/"+job.Name, "Background") })
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatalf("delete Jobs: %v", err)
+	}
 }
 
 // checkAllComplete waits until every Job is complete with exactly one pod that succeeded.
@@ -129,8 +144,9 @@ func checkAllComplete(t *testing.T, x *Target, jobs []*batchv1.Job, limit time.D
 func testRestart(t *testing.T, x *Target, service string) {
 	first := burst(t, x, "before-"+service, 10)
 	x.Restart(t, service)
-	second := burst(t, x, "after-"+service, 10)
-	checkAllComplete(t, x, append(first, second...), 2*time.Minute)
+	jobs := append(first, burst(t, x, "after-"+service, 10)...)
+	checkAllComplete(t, x, jobs, 2*time.Minute)
+	remove(t, x, jobs)
 }
 
 // killJobs is how many Jobs wait when everything is killed; DELTAPLANE_KILL_JOBS changes it.
@@ -149,6 +165,7 @@ func testKill(t *testing.T, x *Target) {
 	jobs := burst(t, x, "kill", killJobs(t))
 	x.Kill(t)
 	checkAllComplete(t, x, jobs, 5*time.Minute)
+	remove(t, x, jobs)
 }
 
 func testQueueDrained(t *testing.T, x *Target) {

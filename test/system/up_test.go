@@ -30,12 +30,14 @@ func TestUpAgainstARealAPIServer(t *testing.T) {
 	runSuite(t, startUp(t, kubeconfig))
 }
 
-// upTarget runs the binary as a user would, with the services that are to be restarted as processes of their own.
+// upTarget runs the binary as a user would. To restart one service by itself it is taken out of the all-in-one process and
+// run beside it.
 type upTarget struct {
 	binary     string
 	dir        string
 	kubeconfig string
 	ports      map[string]string
+	apart      string // the service that runs by itself, if any
 	processes  map[string]*process
 }
 
@@ -64,24 +66,74 @@ func startUp(t *testing.T, kubeconfig string) *Target {
 			}
 		}
 	})
-	u.start(t, "up", u.upArgs()...)
 	x := &Target{
 		Name: "up", Index: u.ports["index"], Queue: u.ports["queue"], Reflector: u.ports["reflector"],
 		API: &API{Base: "http://" + u.ports["api"], Client: http.DefaultClient},
 		Restart: func(t *testing.T, service string) {
-			// One process runs everything, so restarting one service is restarting all of it, cleanly.
-			u.stop(t, "up", syscall.SIGTERM)
-			u.start(t, "up", u.upArgs()...)
+			u.separate(t, service)
+			u.stop(t, service, syscall.SIGTERM)
+			u.start(t, service, u.serveArgs(service)...)
 		},
 		Kill: func(t *testing.T) {
-			u.stop(t, "up", syscall.SIGKILL)
+			for name := range u.processes {
+				u.stop(t, name, syscall.SIGKILL)
+			}
+			u.apart = ""
 			u.start(t, "up", u.upArgs()...)
 		},
 	}
 	if kubeconfig != "" {
 		x.API = loadKubeconfig(t, kubeconfig)
 	}
+	u.start(t, "up", u.upArgs()...)
 	return x
+}
+
+// separate makes service a process of its own beside the rest.
+func (u *upTarget) separate(t *testing.T, service string) {
+	t.Helper()
+	if u.apart == service {
+		return
+	}
+	if u.apart != "" {
+		u.stop(t, u.apart, syscall.SIGTERM)
+	}
+	u.stop(t, "up", syscall.SIGTERM)
+	u.apart = service
+	u.start(t, "up", u.upArgs()...)
+	u.start(t, service, u.serveArgs(service)...)
+	api := &API{Base: "http://" + u.ports["api"], Client: http.DefaultClient}
+	if u.kubeconfig == "" {
+		eventually(t, 30*time.Second, "the dev cluster answers again", func(ctx context.Context) error {
+			return api.do(ctx, http.MethodGet, "/version", "", nil, nil)
+		})
+	}
+}
+
+// serveArgs runs one service by itself on the ports and data it has in the all-in-one process.
+func (u *upTarget) serveArgs(service string) []string {
+	name := map[string]string{"indexer": "index"}[service]
+	if name == "" {
+		name = service
+	}
+	a := []string{"serve", service, "--admin-listen", u.ports[name+"-admin"]}
+	if service != "controllers" {
+		a = append(a, "--listen", u.ports[name])
+	}
+	if service == "queue" {
+		return append(a, "--queue-data-dir", filepath.Join(u.dir, "data", "queue"))
+	}
+	a = append(a, "--nats-url", "nats://"+u.ports["nats"])
+	if service == "controllers" {
+		a = append(a, "--index-url", u.ports["index"], "--queue-url", u.ports["queue"])
+	}
+	switch {
+	case service == "indexer":
+		return a
+	case u.kubeconfig != "":
+		return append(a, "--kubeconfig", u.kubeconfig)
+	}
+	return append(a, "--api-url", "http://"+u.ports["api"])
 }
 
 func (u *upTarget) upArgs() []string {
@@ -92,8 +144,11 @@ func (u *upTarget) upArgs() []string {
 		"--index-admin-listen", u.ports["index-admin"], "--queue-admin-listen", u.ports["queue-admin"],
 		"--reflector-admin-listen", u.ports["reflector-admin"], "--controllers-admin-listen", u.ports["controllers-admin"],
 	}
+	if u.apart != "" {
+		a = append(a, "--skip", u.apart)
+	}
 	if u.kubeconfig != "" {
-		return append(a, "--kubeconfig", u.kubeconfig)
+		return append(a, "--kubeconfig", u.kubeconfig, "--controllers", "job")
 	}
 	return append(a, "--api-listen", u.ports["api"])
 }
