@@ -1,0 +1,266 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"runtime/pprof"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// childCommand is the hidden command by which the bench runs a part of itself
+// in a process of its own:
+//
+//	bench @child KIND
+//
+// Parent and child exchange lines of JSON. The first is the configuration,
+// answered by what the child has to tell about itself once it is up; each
+// further one is a call. A child ends when its standard input does.
+const childCommand = "@child"
+
+// servant is what runs in a child.
+type servant struct {
+	info any
+	ops  map[string]op
+	stop func() error
+}
+
+type op func(ctx context.Context, args json.RawMessage) (any, error)
+
+// makeServant starts a servant with the configuration its parent sent. dir is scratch of the parent.
+type makeServant func(ctx context.Context, config json.RawMessage) (*servant, error)
+
+type request struct {
+	Op   string          `json:"op"`
+	Args json.RawMessage `json:"args,omitempty"`
+}
+
+type reply struct {
+	Error string          `json:"error,omitempty"`
+	Value json.RawMessage `json:"value,omitempty"`
+}
+
+// usage is what a process has used so far.
+type usage struct {
+	CPU     time.Duration `json:"cpu"`      // user and system
+	Mallocs uint64        `json:"mallocs"`  // heap allocations
+	PeakRSS int64         `json:"peak_rss"` // bytes
+	Heap    uint64        `json:"heap"`     // bytes of live and not yet swept objects
+}
+
+// serveChild runs a servant until in ends.
+func serveChild(ctx context.Context, kind string, in io.Reader, out io.Writer) error {
+	start, ok := servants()[kind]
+	if !ok {
+		return fmt.Errorf("unknown child %q, want one of %s", kind, strings.Join(slices.Sorted(maps.Keys(servants())), ", "))
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	answers := json.NewEncoder(out)
+	lines := json.NewDecoder(bufio.NewReader(in))
+	var config json.RawMessage
+	if err := lines.Decode(&config); err != nil {
+		return err
+	}
+	s, err := start(ctx, config)
+	if err != nil {
+		return answers.Encode(reply{Error: err.Error()})
+	}
+	err = answers.Encode(answer(s.info, nil))
+	for err == nil {
+		var r request
+		if err = lines.Decode(&r); err == nil {
+			err = answers.Encode(answer(s.do(ctx, r)))
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	if s.stop != nil {
+		err = errors.Join(err, s.stop())
+	}
+	return err
+}
+
+func answer(value any, err error) reply {
+	if err != nil {
+		return reply{Error: err.Error()}
+	}
+	text, err := json.Marshal(value)
+	if err != nil {
+		return reply{Error: err.Error()}
+	}
+	return reply{Value: text}
+}
+
+func (s *servant) do(ctx context.Context, r request) (any, error) {
+	switch r.Op {
+	case "usage":
+		return ownUsage()
+	case "collect":
+		runtime.GC()
+		return ownUsage()
+	case "profile":
+		var path string
+		if err := json.Unmarshal(r.Args, &path); err != nil {
+			return nil, err
+		}
+		return nil, toggleProfile(path)
+	}
+	if s.ops[r.Op] == nil {
+		return nil, fmt.Errorf("unknown operation %q", r.Op)
+	}
+	return s.ops[r.Op](ctx, r.Args)
+}
+
+func ownUsage() (usage, error) {
+	var r syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
+		return usage{}, err
+	}
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return usage{
+		CPU:     time.Duration(r.Utime.Nano() + r.Stime.Nano()),
+		Mallocs: m.Mallocs, PeakRSS: int64(r.Maxrss) << 10, Heap: m.HeapAlloc,
+	}, nil
+}
+
+// toggleProfile begins a CPU profile, or ends it when path is empty.
+func toggleProfile(path string) error {
+	if path == "" {
+		pprof.StopCPUProfile()
+		return nil
+	}
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	return pprof.StartCPUProfile(file) // the file is closed with the process
+}
+
+// child is the parent's side of a servant.
+type child struct {
+	kind  string
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	send  *json.Encoder
+	reply *json.Decoder
+}
+
+// place says where a child runs.
+type place struct {
+	// pinned keeps it on the first core, with GOMAXPROCS=1, where taskset exists.
+	pinned bool
+}
+
+// spawn starts a child and decodes what it tells about itself into info.
+func (b *bench) spawn(ctx context.Context, kind string, at place, config, info any) (*child, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	args := []string{self, childCommand, kind}
+	env := os.Environ()
+	if at.pinned && runtime.NumCPU() > 1 {
+		if taskset, err := exec.LookPath("taskset"); err == nil {
+			args = append([]string{taskset, "-c", "0"}, args...)
+		}
+		env = append(env, "GOMAXPROCS=1")
+	}
+	c := &child{kind: kind, cmd: exec.CommandContext(ctx, args[0], args[1:]...)} //nolint:gosec // it is ourselves
+	c.cmd.Env, c.cmd.Stderr = env, b.stderr
+	c.cmd.Cancel = func() error { return c.cmd.Process.Signal(syscall.SIGTERM) }
+	c.cmd.WaitDelay = 10 * time.Second
+	if c.in, err = c.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := c.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", kind, err)
+	}
+	c.send, c.reply = json.NewEncoder(c.in), json.NewDecoder(bufio.NewReader(out))
+	if err := c.send.Encode(config); err != nil {
+		return nil, errors.Join(fmt.Errorf("child %s: %w", kind, err), c.stop())
+	}
+	if err := c.receive(info); err != nil {
+		return nil, errors.Join(err, c.stop())
+	}
+	return c, nil
+}
+
+func (c *child) receive(value any) error {
+	var r reply
+	if err := c.reply.Decode(&r); err != nil {
+		return fmt.Errorf("child %s ended: %w", c.kind, err)
+	}
+	if r.Error != "" {
+		return fmt.Errorf("child %s: %s", c.kind, r.Error)
+	}
+	if value == nil {
+		return nil
+	}
+	return json.Unmarshal(r.Value, value)
+}
+
+// call asks the child to do something; args and value may be nil.
+func (c *child) call(name string, args, value any) error {
+	text, err := json.Marshal(args)
+	if err != nil {
+		return err
+	}
+	if err := c.send.Encode(request{Op: name, Args: text}); err != nil {
+		return fmt.Errorf("child %s: %w", c.kind, err)
+	}
+	return c.receive(value)
+}
+
+func (c *child) usage() (u usage, err error) {
+	err = c.call("usage", nil, &u)
+	return u, err
+}
+
+// stop ends the child and waits for it.
+func (c *child) stop() error {
+	err := c.in.Close()
+	if waited := c.cmd.Wait(); waited != nil {
+		err = cmp.Or(waited, err)
+	}
+	if err != nil {
+		return fmt.Errorf("child %s: %w", c.kind, err)
+	}
+	return nil
+}
+
+// profiled runs work with a CPU profile of the child when --profiles asks for it.
+func (b *bench) profiled(c *child, name string, work func() error) error {
+	if b.profiles == "" {
+		return work()
+	}
+	if err := os.MkdirAll(b.profiles, 0o750); err != nil {
+		return err
+	}
+	path, err := filepath.Abs(filepath.Join(b.profiles, name+".pprof"))
+	if err != nil {
+		return err
+	}
+	if err := c.call("profile", path, nil); err != nil {
+		return err
+	}
+	return errors.Join(work(), c.call("profile", "", nil))
+}

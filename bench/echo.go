@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+)
+
+// The echoes are what a call costs before anybody does anything for it: the
+// same server builder with the same interceptors, metrics and codec as every
+// service, and a handler that returns what it holds.
+const (
+	echoService = "deltaplane.bench.Echo"
+	// echoEmpty takes and returns an empty message: the baseline.
+	echoEmpty = "/" + echoService + "/Empty"
+	// echoGet and echoByIndex decode the index service's requests and return
+	// fixed bytes of the size of its answers: the ceiling.
+	echoGet     = "/" + echoService + "/Get"
+	echoByIndex = "/" + echoService + "/ByIndex"
+)
+
+// echo holds the bytes that the sized methods answer with.
+type echo struct{ get, byIndex *wire }
+
+// startEcho serves an echo on a free loopback port until ctx ends.
+func startEcho(ctx context.Context, e *echo) (addr string, err error) {
+	tel, err := telemetry.Setup(ctx, telemetry.Config{Service: "echo", LogLevel: "warn"})
+	if err != nil {
+		return "", err
+	}
+	srv, err := rpc.NewServer(rpc.ServerConfig{}, rpc.Options{
+		Log: tel.Log, Registry: tel.Registry, Tracer: tel.Tracer, Extra: []grpc.ServerOption{serverCodec()},
+	})
+	if err != nil {
+		return "", err
+	}
+	srv.RegisterService(e.desc(), e)
+	lis, err := rpc.Listen(rpc.ServerConfig{})
+	if err != nil {
+		return "", err
+	}
+	srv.SetServing(echoService, true)
+	go func() { _ = srv.Serve(ctx, lis) }() // an echo that fails fails the calls that are made to it
+	return lis.Addr().String(), nil
+}
+
+func (e *echo) desc() *grpc.ServiceDesc {
+	return &grpc.ServiceDesc{
+		ServiceName: echoService,
+		HandlerType: (*any)(nil),
+		Methods: []grpc.MethodDesc{
+			echoMethod("Empty", func(*echo) any { return &emptypb.Empty{} }, func() proto.Message { return &emptypb.Empty{} }),
+			echoMethod("Get", func(e *echo) any { return e.get }, func() proto.Message { return &indexv1.GetRequest{} }),
+			echoMethod("ByIndex", func(e *echo) any { return e.byIndex }, func() proto.Message { return &indexv1.ByIndexRequest{} }),
+		},
+	}
+}
+
+func echoMethod(name string, answer func(*echo) any, request func() proto.Message) grpc.MethodDesc {
+	return grpc.MethodDesc{
+		MethodName: name,
+		Handler: func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+			in := request()
+			if err := decode(in); err != nil {
+				return nil, err
+			}
+			e, ok := srv.(*echo)
+			if !ok {
+				return nil, fmt.Errorf("echo is a %T", srv)
+			}
+			handle := func(context.Context, any) (any, error) { return answer(e), nil }
+			if interceptor == nil {
+				return handle(ctx, in)
+			}
+			return interceptor(ctx, in, &grpc.UnaryServerInfo{Server: srv, FullMethod: "/" + echoService + "/" + name}, handle)
+		},
+	}
+}

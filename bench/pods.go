@@ -1,0 +1,225 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+const (
+	// podsPerNode is how many pods every node of a population has: the hits of a ByIndex.
+	podsPerNode = 30
+	// firstRV is the resource version of a population's first object.
+	firstRV = 1_000_000_000
+)
+
+// population is pods as a cluster of many teams holds them: every template is a
+// ReplicaSet with labels, containers and a status of its own, its pods are
+// spread over all nodes, and each node has podsPerNode of them. The same seed
+// gives the same population.
+type population struct {
+	seed   uint64
+	owners []*appsv1.ReplicaSet
+	pods   []*corev1.Pod
+}
+
+// populate makes a population of at least n pods of the given number of templates, to whole nodes.
+func populate(seed uint64, n, templates int) population {
+	r := rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15))
+	nodes := (n + podsPerNode - 1) / podsPerNode
+	p := population{seed: seed}
+	patterns := make([]*corev1.Pod, templates)
+	for i := range templates {
+		patterns[i] = template(r, i)
+		p.owners = append(p.owners, replicaSet(r, patterns[i]))
+	}
+	seats := r.Perm(nodes * podsPerNode)
+	for i, seat := range seats {
+		// Half of the pods belong to a tenth of the templates, as they do in life.
+		t := i % templates
+		if i >= templates && i%2 == 0 {
+			t = r.IntN(max(templates/10, 1))
+		}
+		p.pods = append(p.pods, pod(r, patterns[t], p.owners[t], nodeName(seat/podsPerNode), i))
+	}
+	return p
+}
+
+func nodeName(i int) string {
+	return fmt.Sprintf("ip-10-%d-%d-17.eu-central-1.compute.internal", i/250, i%250)
+}
+
+// payload is a pod as the log carries it: kind and apiVersion present, no managed fields.
+func payload(p *corev1.Pod) []byte {
+	text, err := json.Marshal(p)
+	if err != nil {
+		panic(err) // a Pod that was made here always has a JSON form
+	}
+	return text
+}
+
+// lines is the population as test/kube takes it: one object a line, owners first, without resource versions.
+func (p population) lines() ([]byte, error) {
+	var out []byte
+	for _, o := range p.owners {
+		text, err := json.Marshal(o)
+		if err != nil {
+			return nil, err
+		}
+		out = append(append(out, text...), '\n')
+	}
+	for _, o := range p.pods {
+		bare := *o
+		bare.ResourceVersion = ""
+		out = append(append(out, payload(&bare)...), '\n')
+	}
+	return out, nil
+}
+
+var (
+	words   = []string{"checkout", "billing", "search", "ledger", "frontend", "gateway", "catalog", "session", "mailer", "report", "pricing", "stock", "audit", "media", "export"}
+	roles   = []string{"api", "worker", "cache", "consumer", "cron", "web", "proxy", "migrate"}
+	tiers   = []string{"critical", "standard", "batch"}
+	envs    = []string{"DATABASE_URL", "LOG_LEVEL", "FEATURE_FLAGS", "OTEL_EXPORTER_OTLP_ENDPOINT", "KAFKA_BROKERS", "REDIS_ADDR", "REGION", "HTTP_TIMEOUT", "MAX_CONNECTIONS", "SENTRY_ENVIRONMENT"}
+	images  = []string{"registry.example.com/platform/", "ghcr.io/example/", "docker.io/library/"}
+	madeAt  = time.Date(2026, 11, 1, 8, 0, 0, 0, time.UTC)
+	letters = "bcdfghjklmnpqrstvwxz2456789"
+)
+
+func suffix(r *rand.Rand, n int) string {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = letters[r.IntN(len(letters))]
+	}
+	return string(b)
+}
+
+func digits(r *rand.Rand, n int) string {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = "0123456789abcdef"[r.IntN(16)]
+	}
+	return string(b)
+}
+
+func uid(r *rand.Rand) types.UID {
+	return types.UID(digits(r, 8) + "-" + digits(r, 4) + "-4" + digits(r, 3) + "-9" + digits(r, 3) + "-" + digits(r, 12))
+}
+
+// template is a pod without what differs between the pods of one ReplicaSet.
+func template(r *rand.Rand, i int) *corev1.Pod {
+	app := words[r.IntN(len(words))] + "-" + roles[r.IntN(len(roles))] + "-" + strconv.Itoa(i)
+	p := &corev1.Pod{TypeMeta: metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}}
+	p.Namespace = fmt.Sprintf("team-%02d", r.IntN(40))
+	p.Labels = map[string]string{
+		"app.kubernetes.io/name": app, "app.kubernetes.io/instance": app + "-" + suffix(r, 4),
+		"app.kubernetes.io/version": fmt.Sprintf("%d.%d.%d", r.IntN(9), r.IntN(30), r.IntN(20)),
+		"team":                      p.Namespace, "tier": tiers[r.IntN(len(tiers))], "pod-template-hash": suffix(r, 10),
+	}
+	p.Annotations = map[string]string{
+		"prometheus.io/scrape": "true", "prometheus.io/port": strconv.Itoa(8000 + r.IntN(1000)),
+		"checksum/config": digits(r, 64), "kubectl.kubernetes.io/restartedAt": madeAt.Add(time.Duration(r.IntN(1e6)) * time.Second).Format(time.RFC3339),
+	}
+	p.Spec = corev1.PodSpec{
+		RestartPolicy: corev1.RestartPolicyAlways, DNSPolicy: corev1.DNSClusterFirst, ServiceAccountName: app,
+		SchedulerName: "default-scheduler", TerminationGracePeriodSeconds: new(int64(30 + r.IntN(60))),
+		SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: new(true), FSGroup: new(int64(1000 + r.IntN(9000)))}, EnableServiceLinks: new(true),
+		PriorityClassName: "tier-" + p.Labels["tier"], Priority: new(int32(r.IntN(3) * 1000)), PreemptionPolicy: new(corev1.PreemptLowerPriority),
+		Tolerations: []corev1.Toleration{
+			{Key: "node.kubernetes.io/not-ready", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(300))},
+			{Key: "node.kubernetes.io/unreachable", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(300))},
+		},
+		Volumes: []corev1.Volume{{Name: "kube-api-access-" + suffix(r, 5), VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+			DefaultMode: new(int32(420)),
+			Sources: []corev1.VolumeProjection{
+				{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: new(int64(3607))}},
+				{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "kube-root-ca.crt"}, Items: []corev1.KeyToPath{{Key: "ca.crt", Path: "ca.crt"}}}},
+			},
+		}}}},
+	}
+	for c := range 1 + r.IntN(2) {
+		p.Spec.Containers = append(p.Spec.Containers, container(r, app, c, p.Spec.Volumes[0].Name))
+	}
+	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "config", VolumeSource: corev1.VolumeSource{
+		ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: app + "-config"}, DefaultMode: new(int32(420))},
+	}})
+	return p
+}
+
+func container(r *rand.Rand, app string, i int, token string) corev1.Container {
+	port := int32(8080 + i)
+	c := corev1.Container{
+		Name: []string{app, "sidecar"}[i], Image: images[r.IntN(len(images))] + app + ":" + digits(r, 12), ImagePullPolicy: corev1.PullIfNotPresent,
+		Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: port, Protocol: corev1.ProtocolTCP}},
+		Args:  []string{"--config=/etc/" + app + "/config.yaml", "--listen=:" + strconv.Itoa(int(port))},
+		Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{"cpu": resource.MustParse(strconv.Itoa(50*(1+r.IntN(20))) + "m"), "memory": resource.MustParse(strconv.Itoa(64*(1+r.IntN(16))) + "Mi")},
+			Limits:   corev1.ResourceList{"memory": resource.MustParse(strconv.Itoa(128*(1+r.IntN(16))) + "Mi")},
+		},
+		TerminationMessagePath: "/dev/termination-log", TerminationMessagePolicy: corev1.TerminationMessageReadFile,
+		VolumeMounts: []corev1.VolumeMount{
+			{Name: "config", MountPath: "/etc/" + app, ReadOnly: true},
+			{Name: token, MountPath: "/var/run/secrets/kubernetes.io/serviceaccount", ReadOnly: true},
+		},
+		SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: new(true), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}},
+	}
+	probe := func(path string) *corev1.Probe {
+		return &corev1.Probe{
+			ProbeHandler:   corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("http"), Scheme: corev1.URISchemeHTTP}},
+			TimeoutSeconds: 1, PeriodSeconds: int32(5 + r.IntN(20)), SuccessThreshold: 1, FailureThreshold: 3,
+		}
+	}
+	c.ReadinessProbe, c.LivenessProbe = probe("/ready"), probe("/live")
+	for _, at := range r.Perm(len(envs))[:4+r.IntN(5)] {
+		c.Env = append(c.Env, corev1.EnvVar{Name: envs[at], Value: envs[at] + "-" + suffix(r, 8+r.IntN(30))})
+	}
+	return c
+}
+
+func replicaSet(r *rand.Rand, t *corev1.Pod) *appsv1.ReplicaSet {
+	s := &appsv1.ReplicaSet{TypeMeta: metav1.TypeMeta{Kind: "ReplicaSet", APIVersion: "apps/v1"}}
+	s.Name, s.Namespace = t.Labels["app.kubernetes.io/name"]+"-"+t.Labels["pod-template-hash"], t.Namespace
+	s.UID, s.CreationTimestamp = uid(r), metav1.NewTime(madeAt)
+	s.Spec.Replicas = new(int32(1))
+	s.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"pod-template-hash": t.Labels["pod-template-hash"]}}
+	s.Spec.Template.Labels, s.Spec.Template.Spec = t.Labels, t.Spec
+	return s
+}
+
+// pod is the i-th pod, a running one, on a node.
+func pod(r *rand.Rand, t *corev1.Pod, owner *appsv1.ReplicaSet, node string, i int) *corev1.Pod {
+	p := *t
+	p.GenerateName = owner.Name + "-"
+	p.Name = p.GenerateName + suffix(r, 5) + strconv.Itoa(i)
+	p.UID, p.ResourceVersion = uid(r), strconv.Itoa(firstRV+i)
+	started := metav1.NewTime(madeAt.Add(time.Duration(r.IntN(1e6)) * time.Second))
+	p.CreationTimestamp = started
+	p.OwnerReferences = []metav1.OwnerReference{{
+		APIVersion: "apps/v1", Kind: "ReplicaSet", Name: owner.Name, UID: owner.UID, Controller: new(true), BlockOwnerDeletion: new(true),
+	}}
+	p.Spec.NodeName = node
+	ip := fmt.Sprintf("10.%d.%d.%d", 64+i/62500, i/250%250, i%250+1)
+	p.Status = corev1.PodStatus{
+		Phase: corev1.PodRunning, HostIP: fmt.Sprintf("10.1.%d.%d", i/7500%250, i/30%250+1), PodIP: ip, PodIPs: []corev1.PodIP{{IP: ip}},
+		StartTime: &started, QOSClass: corev1.PodQOSBurstable,
+	}
+	for _, kind := range []corev1.PodConditionType{"PodReadyToStartContainers", corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodScheduled} {
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: started})
+	}
+	for _, c := range p.Spec.Containers {
+		p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{
+			Name: c.Name, Image: c.Image, ImageID: c.Image + "@sha256:" + digits(r, 64), ContainerID: "containerd://" + digits(r, 64),
+			Ready: true, Started: new(true), RestartCount: int32(r.IntN(3)), State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: started}},
+		})
+	}
+	return &p
+}

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// tick is the unit of CPU times under /proc.
+const tick = 10 * time.Millisecond
+
+// machineBusy is the CPU time the whole machine has spent since it started,
+// stolen time included; 0 where /proc does not say.
+func machineBusy() time.Duration {
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0
+	}
+	line, _, _ := strings.Cut(string(text), "\n")
+	var sum int64
+	for i, field := range strings.Fields(line) {
+		// cpu user nice system idle iowait irq softirq steal guest...; guests are part of user.
+		if i == 0 || i == 4 || i == 5 || i > 8 {
+			continue
+		}
+		n, _ := strconv.ParseInt(field, 10, 64)
+		sum += n
+	}
+	return time.Duration(sum) * tick
+}
+
+// familyBusy is the CPU time of this process and its descendants, those that
+// have ended and been waited for included.
+func familyBusy() time.Duration {
+	type process struct {
+		parent int
+		ticks  int64
+	}
+	all := map[int]process{}
+	paths, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue // it ended
+		}
+		end := bytes.LastIndexByte(text, ')') // the name before may hold anything
+		fields := strings.Fields(string(text[end+1:]))
+		if end < 0 || len(fields) < 15 {
+			continue
+		}
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		parent, _ := strconv.Atoi(fields[1])
+		p := process{parent: parent}
+		for _, field := range fields[11:15] { // utime stime cutime cstime
+			n, _ := strconv.ParseInt(field, 10, 64)
+			p.ticks += n
+		}
+		all[pid] = p
+	}
+	var sum int64
+	for pid, p := range all {
+		for at, depth := pid, 0; at > 1 && depth < 64; at, depth = all[at].parent, depth+1 {
+			if at == os.Getpid() {
+				sum += p.ticks
+				break
+			}
+		}
+	}
+	return time.Duration(sum) * tick
+}

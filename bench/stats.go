@@ -1,0 +1,94 @@
+package main
+
+import (
+	"math"
+	"math/bits"
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// spread sums up the rounds of one series.
+type spread struct {
+	Median  float64   `json:"median"`
+	Min     float64   `json:"min"`
+	Max     float64   `json:"max"`
+	Repeats int       `json:"repeats"`
+	All     []float64 `json:"all,omitempty"`
+}
+
+// spreadOf sums up values; none give the zero spread. What is not a number is left out.
+func spreadOf(values []float64) spread {
+	all := slices.DeleteFunc(slices.Clone(values), func(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })
+	if len(all) == 0 {
+		return spread{}
+	}
+	sorted := slices.Sorted(slices.Values(all))
+	mid := len(sorted) / 2
+	median := sorted[mid]
+	if len(sorted)%2 == 0 {
+		median = (sorted[mid-1] + sorted[mid]) / 2
+	}
+	return spread{Median: median, Min: sorted[0], Max: sorted[len(sorted)-1], Repeats: len(all), All: all}
+}
+
+// ratios divides two series round by round.
+func ratios(a, b []float64) []float64 {
+	out := make([]float64, min(len(a), len(b)))
+	for i := range out {
+		out[i] = a[i] / b[i]
+	}
+	return out
+}
+
+// scaled multiplies a series.
+func scaled(a []float64, by float64) []float64 {
+	out := make([]float64, len(a))
+	for i := range a {
+		out[i] = a[i] * by
+	}
+	return out
+}
+
+// histogram counts durations in buckets less than 1 % wide. The zero value is
+// empty. It is safe for concurrent use.
+type histogram struct {
+	buckets [64 << subBits]atomic.Int64
+}
+
+// subBits is the number of bits that tell the buckets between two powers of two apart.
+const subBits = 7
+
+func bucketOf(ns uint64) int {
+	shift := max(bits.Len64(ns)-subBits-1, 0)
+	return shift<<subBits + int(ns>>shift)
+}
+
+// middle is a value in the middle of a bucket.
+func middle(bucket int) uint64 {
+	if bucket < 2<<subBits {
+		return uint64(bucket)
+	}
+	shift := bucket>>subBits - 1
+	return uint64(bucket-shift<<subBits)<<shift + 1<<shift>>1
+}
+
+func (h *histogram) record(d time.Duration) { h.buckets[bucketOf(uint64(max(d, 0)))].Add(1) }
+
+func (h *histogram) count() (n int64) {
+	for i := range h.buckets {
+		n += h.buckets[i].Load()
+	}
+	return n
+}
+
+// quantile is the duration that the share q of what was recorded does not exceed; 0 when empty.
+func (h *histogram) quantile(q float64) time.Duration {
+	rank := max(int64(math.Ceil(q*float64(h.count()))), 1)
+	for i := range h.buckets {
+		if rank -= h.buckets[i].Load(); rank <= 0 {
+			return time.Duration(middle(i))
+		}
+	}
+	return 0
+}
