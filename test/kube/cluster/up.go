@@ -99,7 +99,7 @@ func (c *Cluster) start(ctx context.Context) error {
 	if err := c.dir.writeKubeconfig(server, secret); err != nil {
 		return err
 	}
-	if err := c.writeConfig(); err != nil {
+	if err := c.writeConfig(ports[1]); err != nil {
 		return err
 	}
 	for _, step := range []struct {
@@ -159,13 +159,16 @@ func (c *Cluster) ports() ([3]string, error) {
 	return found, nil
 }
 
-func (c *Cluster) writeConfig() error {
+// writeConfig writes what the parts read, and where etcd listens, for Seed.
+func (c *Cluster) writeConfig(etcd string) error {
 	scheduler := `apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 leaderElection: {leaderElect: false}
 clientConnection: {kubeconfig: ` + strconv.Quote(c.dir.path("kubeconfig")) + `, qps: 1000, burst: 2000}
 `
-	for name, text := range map[string][]byte{"stages.yaml": stages, "scheduler.yaml": []byte(scheduler)} {
+	for name, text := range map[string][]byte{
+		"stages.yaml": stages, "scheduler.yaml": []byte(scheduler), "etcd": []byte("http://" + etcd + "\n"),
+	} {
 		if err := os.WriteFile(c.dir.path("config", name), text, 0o600); err != nil {
 			return fmt.Errorf("cluster: %w", err)
 		}

@@ -25,6 +25,7 @@ const usage = `usage: kube COMMAND [flags]
   up [--detach] [...]   start an empty cluster and run it until Ctrl-C; with --detach, until "kube down"
   status                list the parts and their processes
   check                 run pods, a failing pod and a Job's deletion through the running cluster
+  seed < FILE           write pods and replica sets, one JSON object a line, straight into etcd
   kubeconfig            print the path of the running cluster's kubeconfig
   down                  stop the cluster, whoever started it
 
@@ -37,7 +38,7 @@ var errUsage = errors.New("bad usage")
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	err := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 	stop()
 	switch {
 	case errors.Is(err, errUsage):
@@ -49,7 +50,7 @@ func main() {
 }
 
 // run does one command. Results go to stdout, progress and complaints about usage to stderr.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	if len(args) == 0 {
 		fmt.Fprint(stderr, usage)
 		return errUsage
@@ -73,6 +74,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			return err
 		},
 		"check": func() error { return cluster.Check(ctx, cfg.Dir, stdout) },
+		"seed": func() error {
+			began := time.Now()
+			n, err := cluster.Seed(ctx, cfg.Dir, stdin)
+			fmt.Fprintf(stderr, "%d objects written in %.1fs\n", n, time.Since(began).Seconds())
+			return err
+		},
 		"kubeconfig": func() error {
 			running, err := cluster.Running(cfg.Dir)
 			if err == nil && !running {

@@ -24,7 +24,7 @@ func TestFaultsOfTheCommandLineAreExplained(t *testing.T) {
 		"up --port 80 8080": `unexpected argument "8080"`,
 	} {
 		var stderr bytes.Buffer
-		err := run(t.Context(), strings.Fields(line), io.Discard, &stderr)
+		err := run(t.Context(), strings.Fields(line), nil, io.Discard, &stderr)
 		if !errors.Is(err, errUsage) || !strings.Contains(stderr.String(), want) {
 			t.Errorf("kube %s = %v, saying %q, want %q", line, err, &stderr, want)
 		}
@@ -35,21 +35,21 @@ func TestCommandsWithoutACluster(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "run")
 	var stdout bytes.Buffer
-	for _, command := range []string{"kubeconfig", "check"} {
-		if err := run(t.Context(), []string{command, "--dir", dir}, &stdout, io.Discard); !errors.Is(err, cluster.ErrNotRunning) {
+	for _, command := range []string{"kubeconfig", "check", "seed"} {
+		if err := run(t.Context(), []string{command, "--dir", dir}, nil, &stdout, io.Discard); !errors.Is(err, cluster.ErrNotRunning) {
 			t.Errorf("kube %s = %v, want ErrNotRunning", command, err)
 		}
 	}
 	if stdout.Len() > 0 {
 		t.Errorf("standard output is %q, want none", &stdout)
 	}
-	if err := run(t.Context(), []string{"status", "--dir", dir}, &stdout, io.Discard); err != nil || strings.Count(stdout.String(), "not running\n") != 5 {
+	if err := run(t.Context(), []string{"status", "--dir", dir}, nil, &stdout, io.Discard); err != nil || strings.Count(stdout.String(), "not running\n") != 5 {
 		t.Errorf("kube status = %v, printing %q", err, &stdout)
 	}
-	if err := run(t.Context(), []string{"down", "--dir", dir}, &stdout, io.Discard); err != nil {
+	if err := run(t.Context(), []string{"down", "--dir", dir}, nil, &stdout, io.Discard); err != nil {
 		t.Errorf("kube down = %v", err)
 	}
-	if err := run(t.Context(), []string{"up", "--help"}, &stdout, io.Discard); err != nil {
+	if err := run(t.Context(), []string{"up", "--help"}, nil, &stdout, io.Discard); err != nil {
 		t.Errorf("kube up --help = %v", err)
 	}
 }
