@@ -46,6 +46,10 @@ type TriggerConfig struct {
 	Primary delta.Collection
 	// Others are collections whose records concern keys of the primary one.
 	Others map[delta.Collection]Mapper
+	// Delay, when set, is how long the keys of a record wait, so that a burst of
+	// records makes one run (rule a.2-17). It is called by several goroutines, with
+	// every record that names a key, and must not keep it.
+	Delay func(r *delta.Record) time.Duration
 	// Resync is the time between two rounds over every key. Default 10 h, −1 for
 	// none. The rounds are a delayed key of the queue (see [Trigger.Wrap]), so
 	// all replicas together make one.
@@ -318,9 +322,11 @@ func (t *Trigger) Handle(ctx context.Context, b Batch) error {
 			return err
 		}
 	}
-	items, all := t.items(b)
-	if err := t.add(ctx, items); err != nil {
-		return err
+	batches, all := t.items(b)
+	for delay, items := range batches {
+		if err := t.add(ctx, delay, items); err != nil {
+			return err
+		}
 	}
 	if all {
 		return t.Sweep(ctx, SweepOverflow)
@@ -328,8 +334,9 @@ func (t *Trigger) Handle(ctx context.Context, b Batch) error {
 	return nil
 }
 
-// items folds a batch: one item per key, behind the newest record that named it.
-func (t *Trigger) items(b Batch) (items []AddItem, all bool) {
+// items folds a batch: one item per key, behind the newest record that named it,
+// under the shortest delay of those records.
+func (t *Trigger) items(b Batch) (batches map[time.Duration][]AddItem, all bool) {
 	mapper := t.cfg.Others[b.Collection]
 	if b.Collection == t.cfg.Primary {
 		mapper = Self()
@@ -339,6 +346,8 @@ func (t *Trigger) items(b Batch) (items []AddItem, all bool) {
 	}
 	name := b.Collection.String()
 	at := map[string]int{}
+	var items []AddItem
+	var delays []time.Duration
 	for i := range b.Records {
 		r := &b.Records[i]
 		if r.Kind != delta.KindDelta {
@@ -346,30 +355,49 @@ func (t *Trigger) items(b Batch) (items []AddItem, all bool) {
 		}
 		keys, every := mapper(r)
 		all = all || every
+		if len(keys) == 0 {
+			continue
+		}
+		var delay time.Duration
+		if t.cfg.Delay != nil {
+			delay = max(0, t.cfg.Delay(r))
+		}
 		for _, key := range keys {
 			n, ok := at[key]
 			if !ok {
 				n = len(items)
 				at[key] = n
 				items = append(items, AddItem{Key: key, Barrier: Barrier{}})
+				delays = append(delays, delay)
 			}
+			delays[n] = min(delays[n], delay)
 			items[n].Barrier.Raise(name, Revision{Epoch: r.Epoch, RV: r.RV})
 			items[n].Trace = cmp.Or(r.Trace, items[n].Trace)
 		}
 	}
-	return items, all
+	batches = map[time.Duration][]AddItem{}
+	for i, item := range items {
+		batches[delays[i]] = append(batches[delays[i]], item)
+	}
+	return batches, all
 }
 
-func (t *Trigger) add(ctx context.Context, items []AddItem) error {
+func (t *Trigger) add(ctx context.Context, delay time.Duration, items []AddItem) error {
 	if len(items) == 0 {
 		return nil
 	}
-	added, err := t.q.Add(ctx, items...)
+	send := func() (Added, error) {
+		if delay > 0 {
+			return t.q.AddAfter(ctx, delay, items...)
+		}
+		return t.q.Add(ctx, items...)
+	}
+	added, err := send()
 	if errors.Is(err, ErrQueueNotFound) { // its store was lost
 		if _, err := t.configure(ctx); err != nil {
 			return err
 		}
-		added, err = t.q.Add(ctx, items...)
+		added, err = send()
 	}
 	if err != nil {
 		return err
@@ -423,7 +451,7 @@ func (t *Trigger) sweepAll(ctx context.Context) (int, error) {
 					}
 				}
 			}
-			return t.add(ctx, items)
+			return t.add(ctx, 0, items)
 		})
 		if err != nil {
 			return len(seen), err

@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	batchv1 "k8s.io/api/batch/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/kube"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/controllers/job"
 )
 
@@ -26,9 +29,17 @@ func buildJob(s *Service, q *client.Queue) (plan, error) {
 		return plan{}, err
 	}
 	return plan{
-		name: "job", primary: jobs, others: map[delta.Collection]client.Mapper{pods: client.OwnersOf("Job")},
+		name: "job", primary: jobs, others: map[delta.Collection]client.Mapper{pods: job.Wakes},
+		delay: new(job.Batching).Delay, limiter: jobLimiter(),
 		rec: &jobAdapter{rec: rec, index: s.index, queue: q, jobs: jobs.String(), pods: pods.String()},
 	}, nil
+}
+
+// jobLimiter is the back-off after an error: 1 s doubling to 60 s (rule a.2-20).
+func jobLimiter() *queuev1.RateLimiter {
+	return &queuev1.RateLimiter{Kind: &queuev1.RateLimiter_Exponential{Exponential: &queuev1.ExponentialLimiter{
+		Base: durationpb.New(time.Second), Max: durationpb.New(time.Minute),
+	}}}
 }
 
 // jobAdapter is the Job reconciler as a [client.Reconciler].

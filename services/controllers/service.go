@@ -50,6 +50,7 @@ type plan struct {
 	primary delta.Collection
 	others  map[delta.Collection]client.Mapper
 	limiter *queuev1.RateLimiter // nil: client-go's default
+	delay   func(*delta.Record) time.Duration
 	rec     client.Reconciler
 }
 
@@ -104,7 +105,7 @@ func (s *Service) add(name string) error {
 	}
 	p := &part{plan: pl}
 	tc := client.TriggerConfig{
-		Name: queue, Primary: pl.primary, Others: pl.others, Resync: s.cfg.Resync, Check: s.cfg.Check, Log: s.log,
+		Name: queue, Primary: pl.primary, Others: pl.others, Delay: pl.delay, Resync: s.cfg.Resync, Check: s.cfg.Check, Log: s.log,
 		Queue: &queuev1.QueueConfig{RateLimiter: pl.limiter, Partitions: int32(s.cfg.Partitions)},
 		Swept: s.metrics.sweptFor(name),
 	}

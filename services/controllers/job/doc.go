@@ -1,0 +1,78 @@
+// Package job is the Job controller: it keeps the pods of batch/v1 Jobs as the
+// upstream controller of Kubernetes 1.36 does. Numbers such as a.2-24 name the
+// rule of the behaviour checklist that a piece of code implements.
+//
+// # How a sync goes
+//
+//	lease ─► read Job and pods from the index, at the lease's barrier
+//	          │     (live instead, when the index cannot be trusted)
+//	          ▼
+//	        claim: adopt, release, drop surplus             claim, dropSurplus
+//	          ▼
+//	        turn: decide, without I/O                       begin
+//	          ▼
+//	        delete or create pods                           act, acted
+//	          ▼
+//	        write status with new uncounted pods            track, step (i)
+//	        remove their finalizers                         removeFinalizers, (ii)
+//	        write status with counters, terminal condition  counted, end, (iii, iv)
+//	          ▼
+//	        save state, settle with what was read and written
+//
+// A [Reconciler] remembers nothing. What must survive a sync is kept by the queue
+// with the key, fenced by the lease's token: the ordinals given out, the
+// pod-failure record, and the names of pods that may have been created. It is
+// bound to the Job's UID, so a Job deleted and made again starts afresh at once.
+//
+// # What is promised
+//
+// Let the holder of a key be the reconcile whose token the queue last gave out.
+// A process may be stopped anywhere and continued at any time; its calls may
+// arrive late.
+//
+//  1. No write is sent after the lease's end by the sender's own clock.
+//  2. No pod is created before its name is on record and the mark above its
+//     ordinal is saved, both refused to a stale token.
+//  3. A holder that follows one that did not settle, or whose own write had no
+//     answer, reads the Job and its pods live, and uses no index before it has
+//     reached that list. A conflict on the status counts as such a doubt.
+//  4. Names on record that do not exist are tried again, before new ones. So two
+//     holders that mean the same pod meet at the same name, and the API server
+//     admits one.
+//  5. A pod made by a late call, after the pod of that name has been counted and
+//     removed, carries a token other than the one that won its ordinal (package
+//     core/replica). It is removed and never counted. A pod that appears after its
+//     Job has ended is removed as well.
+//  6. A pod is counted when its UID was written to uncountedTerminatedPods and its
+//     finalizer is gone since. Status writes carry the resource version they were
+//     decided on, patches and deletions the UID, and the patch that gives up a
+//     pod's right to be counted (scaling down) the version of the pod.
+//
+// Hence at most parallelism pods are active, each success is counted once, and
+// counters never fall. What is left to chance is a packet that was sent in time and
+// arrives more than five minutes after its lease ended, when its name is no longer
+// on record: its pod is one too many for a moment, is removed as such, and not
+// counted.
+//
+// # Pods without a Job
+//
+// Finalizers of pods whose Job is gone, finished, or another of the same name are
+// removed when the Job's key is synced (a.2-27); there is no second queue. Pods
+// wake the Job that owns or has owned them, and the one whose name they carry as
+// label ([Wakes]), so a key is synced after the garbage collector has taken the
+// reference away. The absence of the Job is checked live before.
+//
+// # What differs from upstream
+//
+//   - Indexed completion, podFailurePolicy, successPolicy and backoffLimitPerIndex
+//     are not implemented. A Job that uses one gets one Warning event,
+//     UnsupportedJobFeature, and is otherwise left alone.
+//   - Pods are named by ordinal instead of at random, and carry the annotation
+//     [TokenAnnotation].
+//   - The failure back-off survives restarts (upstream issue 114650), creations in
+//     a namespace that is being deleted are not counted as active, and a pod that
+//     lost its finalizer to a deletion that then failed is deleted first.
+//   - A pod without controller and without the job-name label is adopted when its
+//     Job is synced for another reason, not at once.
+//   - ttlSecondsAfterFinished is not implemented.
+package job

@@ -1,0 +1,76 @@
+package job
+
+import (
+	"sync"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+)
+
+// Batching says how long the Jobs of a record wait to be synced (rule a.2-17):
+// a Job that is new, gone or changed in its spec does not; a pod, or a change of
+// status only, waits 1 s, so that bursts make one sync. A Batching remembers the
+// generations of some Jobs; one it does not remember is not kept waiting. The zero
+// value is ready, and safe for concurrent use.
+type Batching struct {
+	mu         sync.Mutex
+	generation map[string]int64 // by UID
+}
+
+// maxGenerations bounds what a Batching remembers.
+const maxGenerations = 10_000
+
+// Delay is how long the Jobs of a record wait.
+func (b *Batching) Delay(r *delta.Record) time.Duration {
+	if r.Collection.Resource != "jobs" {
+		return batchPeriod
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if r.Tombstone() || r.UID == "" {
+		delete(b.generation, r.UID)
+		return 0
+	}
+	if g, ok := b.generation[r.UID]; ok && g == r.Generation {
+		return batchPeriod
+	}
+	if b.generation == nil || len(b.generation) >= maxGenerations {
+		b.generation = map[string]int64{}
+	}
+	b.generation[r.UID] = r.Generation
+	return 0
+}
+
+// Wakes names the Jobs to look at because of a pod's record (rules a.1-1, a.2-18):
+// those that own it or have owned it, and those whose name it carries as a label,
+// which adopt it or clean it up when it has lost its owner. All means that the
+// record cannot tell. Jobs that have owned the pod come from the record's history,
+// so a change of owner wakes both.
+func Wakes(r *delta.Record) (keys []string, all bool) {
+	namespace, _, err := r.Key.Split()
+	if err != nil || namespace == "" {
+		return nil, false
+	}
+	seen := map[string]bool{}
+	add := func(name string) {
+		if name != "" && !seen[name] {
+			seen[name] = true
+			keys = append(keys, string(delta.NewKey(namespace, name)))
+		}
+	}
+	owned := false
+	for _, o := range r.Owners {
+		owned = owned || o.Controller
+		if o.Kind == "Job" && o.Controller {
+			add(o.Name)
+		}
+	}
+	if !owned {
+		for _, name := range r.Labels[batchv1.JobNameLabel] {
+			add(name)
+		}
+	}
+	return keys, r.Overflow
+}
