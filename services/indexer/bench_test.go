@@ -179,7 +179,9 @@ func BenchmarkServerCPU(b *testing.B) {
 			return err
 		}},
 	}
-	ping := func(ctx context.Context) error { return echo.Invoke(ctx, echoMethod, &emptypb.Empty{}, &emptypb.Empty{}) }
+	ping := func(ctx context.Context) error {
+		return echo.Invoke(ctx, echoMethod, &emptypb.Empty{}, &emptypb.Empty{})
+	}
 	measure(echoCPU, ping)
 	for _, c := range calls {
 		b.Run(c.name, func(b *testing.B) {

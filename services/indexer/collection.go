@@ -32,6 +32,7 @@ type collection struct {
 	name     string
 	store    *store.Store
 	replayed atomic.Bool   // the log has been read to its end once
+	absent   atomic.Bool   // there is no log yet
 	tail     atomic.Uint64 // last sequence of the log as last known
 	watchers atomic.Int64
 	lastErr  atomic.Pointer[string]
@@ -145,7 +146,6 @@ func (c *collection) apply(ctx context.Context, b delta.Batch) error {
 	if n := len(b.Unreadable); n > 0 {
 		c.fail(fmt.Errorf("record %d cannot be read: %w", b.Unreadable[n-1].Sequence, b.Unreadable[n-1].Err))
 	}
-	c.advance(state.Position.Sequence)
 	c.metrics.applied(c.name, result)
 	if live {
 		c.observe(ctx, b.Records, now)
@@ -153,16 +153,6 @@ func (c *collection) apply(ctx context.Context, b delta.Batch) error {
 	clear(batch.Ops)
 	c.ops = batch.Ops[:0]
 	return nil
-}
-
-// advance keeps the known end of the log at or above what is applied.
-func (c *collection) advance(sequence uint64) {
-	for {
-		tail := c.tail.Load()
-		if tail >= sequence || c.tail.CompareAndSwap(tail, sequence) {
-			return
-		}
-	}
 }
 
 // horizon finds, during a replay, from where on every delete is still in the

@@ -16,7 +16,6 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/deltaplane/deltaplane/core/delta"
-	"github.com/deltaplane/deltaplane/internal/embedded"
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/stream"
@@ -37,7 +36,7 @@ var pods = delta.Collection{Cluster: "dev", Version: "v1", Resource: "pods"}
 
 // world is a real log with a writer, and any number of indexers on it.
 type world struct {
-	nats *embedded.NATS
+	dial func() (*stream.Conn, error)
 	conn *stream.Conn
 	w    *stream.Writer
 	term uint64
@@ -46,14 +45,17 @@ type world struct {
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	w := &world{nats: embeddedtest.NATS(t)}
+	n := embeddedtest.NATS(t)
+	w := &world{dial: func() (*stream.Conn, error) {
+		return stream.Connect(t.Context(), stream.Config{Options: []nats.Option{n.InProcess()}, TombstoneTTL: time.Minute})
+	}}
 	w.conn = w.connect(t)
 	return w
 }
 
 func (w *world) connect(t testing.TB) *stream.Conn {
 	t.Helper()
-	conn, err := stream.Connect(t.Context(), stream.Config{Options: []nats.Option{w.nats.InProcess()}, TombstoneTTL: time.Minute})
+	conn, err := w.dial()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,6 +43,7 @@ type Service struct {
 
 	names      atomic.Pointer[names]
 	discovered atomic.Bool
+	ready      atomic.Bool // every log found at first has been replayed; stays
 	watchers   atomic.Int64
 	stopping   chan struct{} // closed when Run begins to stop
 	listening  chan struct{} // closed when addr is set
@@ -147,6 +148,7 @@ func (s *Service) discover(ctx context.Context, g *errgroup.Group) error {
 		}
 		failing = err != nil
 		s.pins.expire(time.Now())
+		s.lookAtTails(ctx)
 		s.publishHealth(ctx)
 		select {
 		case <-ctx.Done():
@@ -217,6 +219,19 @@ func (s *Service) follow(ctx context.Context, c *collection) error {
 	return nil
 }
 
+// lookAtTails learns where the logs end now, for the lag.
+func (s *Service) lookAtTails(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	for _, c := range s.names.Load().all {
+		tail, err := s.log.Tail(ctx, c.id)
+		c.absent.Store(errors.Is(err, stream.ErrNoLog))
+		if err == nil {
+			c.tail.Store(tail.Last)
+		}
+	}
+}
+
 // publishHealth tells whether this replica is as good as the log: the service
 // is healthy when every log found has been read to its end once. Whether a
 // collection is synced is its own health, named by the service and it.
@@ -225,9 +240,6 @@ func (s *Service) publishHealth(ctx context.Context) {
 	s.rpc.SetServing(service, s.checkReplayed(ctx) == nil)
 	for _, c := range s.names.Load().all {
 		s.rpc.SetPart(service+"/"+c.name, c.store.Snapshot().State().Synced)
-		if tail, err := s.log.Tail(ctx, c.id); err == nil {
-			c.advance(tail.Last)
-		}
 	}
 }
 
@@ -238,15 +250,21 @@ func (s *Service) checkLog(context.Context) error {
 	return nil
 }
 
+// checkReplayed latches: a collection that appears later is not served until it
+// is synced, and must not take the others out of rotation.
 func (s *Service) checkReplayed(context.Context) error {
+	if s.ready.Load() {
+		return nil
+	}
 	if !s.discovered.Load() {
 		return errors.New("logs not listed yet")
 	}
 	for _, c := range s.names.Load().all {
-		if !c.replayed.Load() && len(s.cfg.Collections) == 0 {
+		if !c.replayed.Load() && !c.absent.Load() {
 			return fmt.Errorf("%s not replayed yet", c.name)
 		}
 	}
+	s.ready.Store(true)
 	return nil
 }
 
