@@ -86,20 +86,28 @@ func (r *Recorder) Dropped() uint64 { return r.dropped.Load() }
 
 // Run writes Events until ctx ends; what waits then gets two more seconds.
 func (r *Recorder) Run(ctx context.Context) error {
+	writing, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() {
+		select {
+		case <-time.After(2 * time.Second):
+			cancel()
+		case <-writing.Done():
+		}
+	})()
 	for {
 		select {
 		case n := <-r.queue:
-			r.write(ctx, n)
+			r.write(writing, n)
+			continue
+		default:
+		}
+		select {
+		case n := <-r.queue:
+			r.write(writing, n)
 		case <-ctx.Done():
-			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-			defer cancel()
-			for {
-				select {
-				case n := <-r.queue:
-					r.write(last, n)
-				default:
-					return nil
-				}
+			if len(r.queue) == 0 {
+				return nil
 			}
 		}
 	}
