@@ -212,8 +212,10 @@ func (c *call) body() ([]byte, error) {
 			return nil, apierrors.NewBadRequest(fmt.Sprintf("yaml: %v", err))
 		}
 		return data, nil
+	case err == nil && kind == protobufType:
+		return protobufToJSON(data)
 	}
-	return nil, unsupportedMedia("application/json", "application/yaml")
+	return nil, unsupportedMedia("application/json", "application/yaml", protobufType)
 }
 
 func unsupportedMedia(known ...string) error {
