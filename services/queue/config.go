@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"regexp"
 	"time"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
@@ -95,11 +94,16 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-var queueName = regexp.MustCompile(`^[A-Za-z0-9._/-]{1,253}$`)
+const maxName = 253
 
 func checkName(name string) error {
-	if !queueName.MatchString(name) {
-		return fmt.Errorf("name %.64q is not 1 to 253 of letters, digits, '.', '-', '_' and '/'", name)
+	ok := name != "" && len(name) <= maxName
+	for i := 0; ok && i < len(name); i++ {
+		c := name[i]
+		ok = 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '.' || c == '-' || c == '_' || c == '/'
+	}
+	if !ok {
+		return fmt.Errorf("name %.64q is not 1 to %d of letters, digits, '.', '-', '_' and '/'", name, maxName)
 	}
 	return nil
 }

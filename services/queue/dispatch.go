@@ -27,6 +27,7 @@ type dispatcher struct {
 	name string
 	svc  *Service
 	q    engine.Queue
+	line *line
 	wake chan struct{} // holds one token when there is a reason to look
 
 	mu      sync.Mutex
@@ -37,7 +38,7 @@ type dispatcher struct {
 }
 
 func newDispatcher(s *Service, name string, q engine.Queue) *dispatcher {
-	return &dispatcher{name: name, svc: s, q: q, wake: make(chan struct{}, 1), look: true}
+	return &dispatcher{name: name, svc: s, q: q, line: s.metrics.line(name), wake: make(chan struct{}, 1), look: true}
 }
 
 func (d *dispatcher) nudge() {
@@ -137,7 +138,7 @@ func (d *dispatcher) run(ctx context.Context) {
 		d.collect(&b)
 		began := time.Now()
 		r, err := d.turn(ctx, &b)
-		d.svc.metrics.turn(d.name, len(b.turn.Ops), time.Since(began), r)
+		d.line.turn(len(b.turn.Ops), time.Since(began), r)
 		if err != nil {
 			d.failed(&b, err)
 			pause = min(max(2*pause, 20*time.Millisecond), time.Second)
@@ -270,7 +271,7 @@ func (d *dispatcher) deal(b *batch, r *workqueue.Result, began time.Time) time.D
 			last++
 		}
 		some, t := r.Leases[first:last], b.takers[r.Leases[first].Take]
-		d.svc.metrics.leased(d.name, r.Now, some)
+		d.line.leased(r.Now, some)
 		if t.deliver(d, some, r.Now) {
 			t.got += len(some)
 		} else {
@@ -296,6 +297,7 @@ func (d *dispatcher) deal(b *batch, r *workqueue.Result, began time.Time) time.D
 func (d *dispatcher) relieve(b *batch, ready int, leased bool, err error) bool {
 	d.mu.Lock()
 	d.ready = ready
+	var starved []*taker
 	served := 0
 	kept := d.takers[:0]
 	for i, t := range d.takers {
@@ -305,7 +307,7 @@ func (d *dispatcher) relieve(b *batch, ready int, leased bool, err error) bool {
 		}
 		asked, got := t.asked, t.got
 		t.inTurn, t.asked, t.got = false, 0, 0
-		t.credit.refund(t, asked-got)
+		starved = append(starved, t.credit.refund(t, asked-got)...)
 		if got > 0 {
 			served = i + 1
 		}
@@ -332,6 +334,9 @@ func (d *dispatcher) relieve(b *batch, ready int, leased bool, err error) bool {
 	d.mu.Unlock()
 	for _, t := range b.gone {
 		t.finish(err)
+	}
+	for _, t := range starved {
+		t.again()
 	}
 	return hungry
 }

@@ -272,7 +272,7 @@ func (s *Service) settle(ctx context.Context, ss *session, id uint64, p plan, do
 		out  = settled{results: make([]*queuev1.SettleResult, len(p.settlements))}
 		left = len(p.parts)
 	)
-	part := func(pt part, c *call, err error) {
+	part := func(d *dispatcher, pt part, c *call, err error) {
 		mu.Lock()
 		defer mu.Unlock()
 		if err != nil {
@@ -287,7 +287,7 @@ func (s *Service) settle(ctx context.Context, ss *session, id uint64, p plan, do
 				if ok {
 					out.freed = append(out.freed, h)
 				}
-				s.metrics.settled(pt.queue, r.Status, c.now, st.GetToken())
+				d.line.settled(r.Status, c.now, st.GetToken())
 			}
 		}
 		if left--; left == 0 {
@@ -298,10 +298,10 @@ func (s *Service) settle(ctx context.Context, ss *session, id uint64, p plan, do
 	for _, pt := range p.parts {
 		d, err := s.queue(ctx, pt.queue)
 		if err != nil {
-			part(pt, nil, err)
+			part(nil, pt, nil, err)
 			continue
 		}
-		d.submit(&call{ops: pt.ops, done: func(c *call) { part(pt, c, c.err) }})
+		d.submit(&call{ops: pt.ops, done: func(c *call) { part(d, pt, c, c.err) }})
 	}
 }
 
@@ -345,7 +345,7 @@ func (s *Service) extend(ctx context.Context, ss *session, refs []*queuev1.Lease
 		out  extension
 		left = len(byQueue)
 	)
-	part := func(queue string, refs []*queuev1.LeaseRef, c *call, err error) {
+	part := func(d *dispatcher, queue string, refs []*queuev1.LeaseRef, c *call, err error) {
 		mu.Lock()
 		defer mu.Unlock()
 		if err != nil {
@@ -355,6 +355,7 @@ func (s *Service) extend(ctx context.Context, ss *session, refs []*queuev1.Lease
 			for i, r := range refs {
 				if c.replies[i].Status != workqueue.Settled {
 					out.lost = append(out.lost, r)
+					d.line.lostExt.Inc()
 					if h, ok := ss.drop(queue, r.GetKey(), r.GetToken()); ok {
 						out.freed = append(out.freed, h)
 					}
@@ -367,7 +368,6 @@ func (s *Service) extend(ctx context.Context, ss *session, refs []*queuev1.Lease
 					out.remaining = remaining
 				}
 			}
-			s.metrics.lost(queue, len(out.lost))
 		}
 		if left--; left == 0 {
 			done(out)
@@ -376,7 +376,7 @@ func (s *Service) extend(ctx context.Context, ss *session, refs []*queuev1.Lease
 	for queue, refs := range byQueue {
 		d, err := s.queue(ctx, queue)
 		if err != nil {
-			part(queue, refs, nil, err)
+			part(nil, queue, refs, nil, err)
 			continue
 		}
 		op := workqueue.Op{Kind: workqueue.OpExtend, For: leaseFor, Shorten: leaseFor < 0}
@@ -394,6 +394,6 @@ func (s *Service) extend(ctx context.Context, ss *session, refs []*queuev1.Lease
 				ops[i].For = asked
 			}
 		}
-		d.submit(&call{ops: ops, done: func(c *call) { part(queue, refs, c, c.err) }})
+		d.submit(&call{ops: ops, done: func(c *call) { part(d, queue, refs, c, c.err) }})
 	}
 }

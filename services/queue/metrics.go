@@ -67,47 +67,61 @@ func newMetrics(reg prometheus.Registerer, all *sessions) (*metrics, error) {
 	return m, nil
 }
 
+// line is the metrics of one queue, looked up once.
+type line struct {
+	depth, delayed, leases          prometheus.Gauge
+	adds, retries, expired, lostExt prometheus.Counter
+	errors                          prometheus.Counter
+	waited, worked                  prometheus.Observer
+	turnOps, turnTime               prometheus.Observer
+	settles                         map[workqueue.Status]prometheus.Counter
+}
+
+func (m *metrics) line(name string) *line {
+	l := &line{
+		depth: m.depth.WithLabelValues(name), delayed: m.delayed.WithLabelValues(name), leases: m.leases.WithLabelValues(name),
+		adds: m.adds.WithLabelValues(name), retries: m.retries.WithLabelValues(name),
+		expired: m.expired.WithLabelValues(name), lostExt: m.lostExt.WithLabelValues(name), errors: m.errors.WithLabelValues(name),
+		waited: m.waited.WithLabelValues(name), worked: m.worked.WithLabelValues(name),
+		turnOps: m.turnOps.WithLabelValues(name), turnTime: m.turnTime.WithLabelValues(name),
+		settles: map[workqueue.Status]prometheus.Counter{},
+	}
+	for status, result := range map[workqueue.Status]string{
+		workqueue.Settled: "settled", workqueue.Requeued: "requeued", workqueue.Lost: "lost", workqueue.NotLeased: "not_leased",
+	} {
+		l.settles[status] = m.settles.WithLabelValues(name, result)
+	}
+	return l
+}
+
 // turn counts one turn; r is nil when it failed.
-func (m *metrics) turn(name string, ops int, took time.Duration, r *workqueue.Result) {
-	m.turnTime.WithLabelValues(name).Observe(took.Seconds())
+func (l *line) turn(ops int, took time.Duration, r *workqueue.Result) {
+	l.turnTime.Observe(took.Seconds())
 	if r == nil {
-		m.errors.WithLabelValues(name).Inc()
+		l.errors.Inc()
 		return
 	}
-	m.turnOps.WithLabelValues(name).Observe(float64(ops))
-	m.depth.WithLabelValues(name).Set(float64(r.Counts.Ready + r.Counts.Dirty))
-	m.delayed.WithLabelValues(name).Set(float64(r.Counts.Delayed))
-	m.leases.WithLabelValues(name).Set(float64(r.Counts.Processing))
-	m.adds.WithLabelValues(name).Add(float64(r.Added))
-	m.retries.WithLabelValues(name).Add(float64(r.Retried))
-	if r.Expired > 0 {
-		m.expired.WithLabelValues(name).Add(float64(r.Expired))
-	}
+	l.turnOps.Observe(float64(ops))
+	l.depth.Set(float64(r.Counts.Ready + r.Counts.Dirty))
+	l.delayed.Set(float64(r.Counts.Delayed))
+	l.leases.Set(float64(r.Counts.Processing))
+	l.adds.Add(float64(r.Added))
+	l.retries.Add(float64(r.Retried))
+	l.expired.Add(float64(r.Expired))
 }
 
-func (m *metrics) leased(name string, now int64, leases []workqueue.Lease) {
-	h := m.waited.WithLabelValues(name)
+func (l *line) leased(now int64, leases []workqueue.Lease) {
 	for i := range leases {
-		h.Observe(float64(max(now-leases[i].AddedAt, 0)) / 1e6)
+		l.waited.Observe(float64(max(now-leases[i].AddedAt, 0)) / 1e6)
 	}
-}
-
-var results = map[workqueue.Status]string{
-	workqueue.Settled: "settled", workqueue.Requeued: "requeued", workqueue.Lost: "lost", workqueue.NotLeased: "not_leased",
 }
 
 // settled counts a settlement. A token is the time of its lease, or barely
 // above it, so it tells how long the work took.
-func (m *metrics) settled(name string, s workqueue.Status, now int64, token uint64) {
-	m.settles.WithLabelValues(name, results[s]).Inc()
+func (l *line) settled(s workqueue.Status, now int64, token uint64) {
+	l.settles[s].Inc()
 	if s == workqueue.Settled || s == workqueue.Requeued {
-		m.worked.WithLabelValues(name).Observe(float64(max(now-int64(token), 0)) / 1e6)
-	}
-}
-
-func (m *metrics) lost(name string, n int) {
-	if n > 0 {
-		m.lostExt.WithLabelValues(name).Add(float64(n))
+		l.worked.Observe(float64(max(now-int64(token), 0)) / 1e6)
 	}
 }
 

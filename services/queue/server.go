@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -246,6 +247,11 @@ func (s *server) ConfigureQueue(ctx context.Context, r *queuev1.ConfigureQueueRe
 		return nil, err
 	}
 	if err := cfg.Validate(); err != nil {
+		if errors.Is(err, workqueue.ErrPartitions) {
+			if _, open := s.engine.Open(ctx, name); open == nil {
+				return nil, fmt.Errorf("%w: queue %q has 1", engine.ErrPartitions, name)
+			}
+		}
 		return nil, configFaults(err)
 	}
 	q, created, err := s.engine.Configure(ctx, name, cfg)

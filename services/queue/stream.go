@@ -112,7 +112,7 @@ func (s *server) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello) (*
 			return nil, err
 		}
 		st.lines[name] = d
-		st.takers[name] = st.taker(leaseFor)
+		st.takers[name] = st.taker(name, leaseFor)
 		if lasts := d.q.Config().LeaseFor; inForce == 0 || lasts < inForce {
 			inForce = lasts
 		}
@@ -143,8 +143,8 @@ func (s *server) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello) (*
 	return st, nil
 }
 
-func (st *stream) taker(leaseFor int64) *taker {
-	t := &taker{holder: st.ss.id, leaseFor: leaseFor, credit: &st.credit}
+func (st *stream) taker(queue string, leaseFor int64) *taker {
+	t := &taker{holder: st.ss.id, leaseFor: leaseFor, credit: &st.credit, again: func() { st.offer(queue) }}
 	t.deliver = func(d *dispatcher, leases []workqueue.Lease, now int64) bool {
 		st.mu.Lock()
 		defer st.mu.Unlock()

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
@@ -21,6 +22,9 @@ type taker struct {
 	// nothing more will come, or because of an error.
 	finish func(err error)
 
+	// again puts it in line once more; nil when its credit is its own.
+	again func()
+
 	// Guarded by the dispatcher's mu.
 	inLine, inTurn bool
 	leaving        bool // withdrawn while in a turn
@@ -37,6 +41,8 @@ type credit struct {
 	any int            // guarded by mu, as is all that follows
 	own map[*taker]int // nil until some is given for one queue
 	out map[*taker]int // own credit that is reserved or leased
+	// starved wanted credit when another queue's turn had reserved it all.
+	starved []*taker
 }
 
 // give adds credit, for one taker or, without one, for any.
@@ -64,14 +70,25 @@ func (c *credit) reserve(t *taker, n int) int {
 	}
 	any := min(n-own, c.any)
 	c.any -= any
+	if own+any == 0 {
+		c.starve(t)
+	}
 	return own + any
 }
 
+// starve remembers a taker that has to be told of credit that comes back. Mu
+// must be held.
+func (c *credit) starve(t *taker) {
+	if t.again != nil && !slices.Contains(c.starved, t) {
+		c.starved = append(c.starved, t)
+	}
+}
+
 // refund gives back what was reserved and not used, or what was used and is
-// free again.
-func (c *credit) refund(t *taker, n int) {
+// free again. It returns takers that wait for it.
+func (c *credit) refund(t *taker, n int) (starved []*taker) {
 	if n <= 0 {
-		return
+		return nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -81,10 +98,19 @@ func (c *credit) refund(t *taker, n int) {
 		c.own[t] += own
 	}
 	c.any += n - own
+	if n > own {
+		starved, c.starved = c.starved, nil
+	}
+	return starved
 }
 
+// has says whether the taker can take anything; if not, it is told later.
 func (c *credit) has(t *taker) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.any > 0 || c.own[t] > 0
+	if c.any > 0 || c.own[t] > 0 {
+		return true
+	}
+	c.starve(t)
+	return false
 }
