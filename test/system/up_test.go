@@ -102,23 +102,36 @@ func (u *upTarget) separate(t *testing.T, service string) {
 	u.apart = service
 	u.start(t, "up", u.upArgs()...)
 	u.start(t, service, u.serveArgs(service)...)
-	api := &API{Base: "http://" + u.ports["api"], Client: http.DefaultClient}
+	// Stopping what has not begun would prove nothing.
+	admin := &API{Base: "http://" + u.admin(service), Client: http.DefaultClient}
+	eventually(t, 30*time.Second, service+" answers", func(ctx context.Context) error {
+		return admin.do(ctx, http.MethodGet, "/healthz", "", nil, nil)
+	})
 	if u.kubeconfig == "" {
+		api := &API{Base: "http://" + u.ports["api"], Client: http.DefaultClient}
 		eventually(t, 30*time.Second, "the dev cluster answers again", func(ctx context.Context) error {
 			return api.do(ctx, http.MethodGet, "/version", "", nil, nil)
 		})
 	}
 }
 
+// admin is the address of a service's admin page.
+func (u *upTarget) admin(service string) string {
+	if service == "indexer" {
+		service = "index"
+	}
+	return u.ports[service+"-admin"]
+}
+
 // serveArgs runs one service by itself on the ports and data it has in the all-in-one process.
 func (u *upTarget) serveArgs(service string) []string {
-	name := map[string]string{"indexer": "index"}[service]
-	if name == "" {
-		name = service
-	}
-	a := []string{"serve", service, "--admin-listen", u.ports[name+"-admin"]}
-	if service != "controllers" {
-		a = append(a, "--listen", u.ports[name])
+	a := []string{"serve", service, "--admin-listen", u.admin(service)}
+	switch service {
+	case "controllers":
+	case "indexer":
+		a = append(a, "--listen", u.ports["index"])
+	default:
+		a = append(a, "--listen", u.ports[service])
 	}
 	if service == "queue" {
 		return append(a, "--queue-data-dir", filepath.Join(u.dir, "data", "queue"))
