@@ -15,7 +15,7 @@ import (
 // TokenAnnotation on a pod is the token of the lease under which it was created.
 // With the ordinal in its name it identifies the creation (package
 // core/replica).
-const TokenAnnotation = "deltaplane.dev/lease-token"
+const TokenAnnotation = "deltaplane.io/lease-token"
 
 func controllerRef(j *batchv1.Job) metav1.OwnerReference {
 	return metav1.OwnerReference{
