@@ -64,7 +64,8 @@ func (c *complaint) log(log *slog.Logger, msg string, err error, attrs ...any) {
 			level = slog.LevelInfo
 		}
 	}
-	log.Log(context.Background(), level, msg, append(attrs, slog.Any("error", err))...) //nolint:forbidigo // no trace belongs to it
+	//nolint:forbidigo,sloglint // no trace belongs to it, and the callers' messages are constants
+	log.Log(context.Background(), level, msg, append(attrs, slog.Any("error", err))...)
 }
 
 func (c *complaint) over() { *c = complaint{} }

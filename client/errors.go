@@ -69,7 +69,7 @@ func (e *Error) Unwrap() error { return e.err }
 
 // Is matches the sentinel that has e's reason.
 func (e *Error) Is(target error) bool {
-	r, ok := target.(reason) //nolint:errorlint // sentinels are compared as they are
+	r, ok := target.(reason)
 	return ok && string(r) == e.Reason
 }
 

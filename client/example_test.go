@@ -16,15 +16,22 @@ import (
 // a time, by as many replicas of this process as one likes.
 func Example() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	queues, err := client.Dial("127.0.0.1:7442", client.DialConfig{})
+	err := run(ctx)
+	stop()
 	if err != nil {
 		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context) error {
+	queues, err := client.Dial("127.0.0.1:7442", client.DialConfig{})
+	if err != nil {
+		return err
 	}
 	defer queues.Close()
 	indexes, err := client.Dial("127.0.0.1:7441", client.DialConfig{})
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 	defer indexes.Close()
 	index := client.NewIndex(indexes)
@@ -43,11 +50,9 @@ func Example() {
 	}
 	w, err := client.NewWorker(queues, client.ReconcilerFunc(reconcile), client.WorkerConfig{Queue: "dev/web", Concurrency: 8})
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
-	if err := w.Run(ctx); err != nil {
-		log.Fatal(err)
-	}
+	return w.Run(ctx)
 }
 
 func ExampleIndex_Watch() {
@@ -55,13 +60,14 @@ func ExampleIndex_Watch() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer conn.Close()
 	for event, err := range client.NewIndex(conn).Watch(context.Background(), "pods", client.WatchOptions{Labels: "app=web"}) {
 		if err != nil {
-			log.Fatal(err)
+			log.Println(err) // the request was refused; anything else is tried again
+			break
 		}
 		fmt.Println(event.Type, event.Object.Key)
 	}
+	conn.Close()
 }
 
 func ExampleTrigger() {

@@ -51,7 +51,6 @@ type scripted struct {
 
 // script is one Work stream, seen from the server.
 type script struct {
-	t      *testing.T
 	hello  *queuev1.Hello
 	in     chan *queuev1.WorkRequest
 	out    chan *queuev1.WorkResponse

@@ -49,7 +49,7 @@ func (w *Worker) stayLinked(ctx context.Context) error {
 			wait.reset()
 			said.over()
 			err = w.serve(ctx, l)
-			w.close(l)
+			w.unlinked()
 			if errors.Is(err, errReconnect) {
 				old = l // until the next one has taken over its leases
 				continue
@@ -158,7 +158,7 @@ func (w *Worker) ref(id leaseID) *queuev1.LeaseRef {
 	return &queuev1.LeaseRef{Queue: w.cfg.Queue, Key: id.key, Token: id.token}
 }
 
-func (w *Worker) close(l *link) {
+func (w *Worker) unlinked() {
 	w.mu.Lock()
 	w.link = nil
 	w.mu.Unlock()

@@ -74,7 +74,11 @@ func (w *Worker) dispatch() {
 			i++
 			continue
 		}
-		w.ready = slices.Delete(w.ready, i, i+1)
+		if i == 0 {
+			w.ready[0], w.ready = nil, w.ready[1:]
+		} else {
+			w.ready = slices.Delete(w.ready, i, i+1)
+		}
 		w.busy[t.id.key] = t
 		t.began = time.Now()
 		w.handlers.Go(func() { w.reconcile(t) })

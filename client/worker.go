@@ -166,12 +166,14 @@ func (w *Worker) Run(ctx context.Context) error {
 	linked, unlink := context.WithCancel(context.WithoutCancel(ctx))
 	defer unlink()
 	ended := make(chan error, 1)
-	go func() { ended <- w.stayLinked(linked) }()
+	go func() {
+		ended <- w.stayLinked(linked)
+		close(ended)
+	}()
 
 	var result error
 	select {
 	case result = <-ended:
-		ended <- nil
 		cancel(ErrLeaseLost)
 	case <-w.shut:
 		result = ErrShutDown
@@ -186,7 +188,8 @@ func (w *Worker) Run(ctx context.Context) error {
 		within(w.idle, settleTimeout)
 	}
 	unlink()
-	<-ended
+	for range ended { //nolint:revive // waits for the stream's goroutine; its error was taken, or is nil after unlink
+	}
 	return errors.Join(result, w.leftovers())
 }
 

@@ -47,10 +47,12 @@ func TestWhatAReconcileReturnsBecomesASettlement(t *testing.T) {
 		"done keeps the limiter's memory":         {client.Result{Outcome: client.OutcomeDone}, nil, &queuev1.Settlement{Outcome: queuev1.Outcome_OUTCOME_DONE}},
 		"a release may wait":                      {client.Result{Outcome: client.OutcomeRelease, After: time.Second}, nil, &queuev1.Settlement{Outcome: queuev1.Outcome_OUTCOME_RELEASE, Delay: durationpb.New(time.Second)}},
 		"an unmet barrier is an uncounted release": {client.Result{}, fmt.Errorf("read pods: %w", client.ErrRevisionNotReached), &queuev1.Settlement{
-			Outcome: queuev1.Outcome_OUTCOME_RELEASE, Delay: durationpb.New(500 * time.Millisecond), Reason: "read pods: client: REVISION_NOT_REACHED"}},
+			Outcome: queuev1.Outcome_OUTCOME_RELEASE, Delay: durationpb.New(500 * time.Millisecond), Reason: "read pods: client: REVISION_NOT_REACHED",
+		}},
 		"an unknown collection is an error": {client.Result{}, client.ErrCollectionNotFound, &queuev1.Settlement{Outcome: queuev1.Outcome_OUTCOME_RETRY_RATE_LIMITED, Reason: "client: COLLECTION_NOT_FOUND"}},
 		"revisions travel": {
-			client.Result{ReadAt: client.Barrier{"dev/pods.v1": {Epoch: 3, RV: "7"}}, Wrote: client.Barrier{"dev/jobs.v1.batch": {Epoch: 3, RV: "9"}}, Priority: new(2)}, nil,
+			client.Result{ReadAt: client.Barrier{"dev/pods.v1": {Epoch: 3, RV: "7"}}, Wrote: client.Barrier{"dev/jobs.v1.batch": {Epoch: 3, RV: "9"}}, Priority: new(2)},
+			nil,
 			&queuev1.Settlement{
 				Outcome: queuev1.Outcome_OUTCOME_FORGET, Priority: new(int32(2)),
 				ReadAt: []*deltav1.CollectionRevision{{Collection: "dev/pods.v1", Revision: &deltav1.Revision{Epoch: 3, ResourceVersion: "7"}}},
@@ -58,7 +60,8 @@ func TestWhatAReconcileReturnsBecomesASettlement(t *testing.T) {
 			},
 		},
 		"a long reason is cut between characters": {client.Result{}, errors.New(strings.Repeat("ä", 1000)), &queuev1.Settlement{
-			Outcome: queuev1.Outcome_OUTCOME_RETRY_RATE_LIMITED, Reason: strings.Repeat("ä", 512)}},
+			Outcome: queuev1.Outcome_OUTCOME_RETRY_RATE_LIMITED, Reason: strings.Repeat("ä", 512),
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

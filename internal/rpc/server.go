@@ -140,7 +140,9 @@ func Propagator() propagation.TextMapPropagator { return propagation.TraceContex
 func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	s.grpc.RegisterService(desc, impl)
 	s.mu.Lock()
-	s.serving[desc.ServiceName] = s.serving[desc.ServiceName]
+	if _, known := s.serving[desc.ServiceName]; !known {
+		s.serving[desc.ServiceName] = false
+	}
 	s.mu.Unlock()
 	s.publish()
 }

@@ -45,7 +45,7 @@ func Status(err error, rules []Rule) error {
 	if err == nil {
 		return nil
 	}
-	if _, ok := err.(interface{ GRPCStatus() *status.Status }); ok { //nolint:errorlint // only an unwrapped status passes untouched
+	if _, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
 		return err
 	}
 	fields := fieldErrors(err)

@@ -75,13 +75,10 @@ func (f *flow) telemetry(name string) *telemetry.Telemetry {
 	return tel
 }
 
-func must[T any](t *testing.T) func(v T, err error) T {
-	return func(v T, err error) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
+func (f *flow) ok(err error) {
+	f.t.Helper()
+	if err != nil {
+		f.t.Fatal(err)
 	}
 }
 
@@ -91,12 +88,17 @@ func newFlow(t *testing.T) *flow {
 	f.kube = cluster(t, devcluster.Config{Nodes: 2})
 	nats := embeddedtest.NATS(t)
 	f.stream = f.connect(nats.URL())
-	f.run("reflector", must[*reflector.Service](t)(reflector.New(reflector.Config{
+	r, err := reflector.New(reflector.Config{
 		Resources: []reflector.Resource{{Name: "jobs.batch"}, {Name: "pods"}},
-	}, f.connect(nats.URL()), f.kube, f.telemetry("reflector"))))
-	x := must[*indexer.Service](t)(indexer.New(indexer.Config{}, f.connect(nats.URL()), f.telemetry("indexer")))
+	}, f.connect(nats.URL()), f.kube, f.telemetry("reflector"))
+	f.ok(err)
+	f.run("reflector", r)
+	x, err := indexer.New(indexer.Config{}, f.connect(nats.URL()), f.telemetry("indexer"))
+	f.ok(err)
 	f.run("indexer", x)
-	f.index = f.dial(must[string](t)(x.Addr(t.Context())))
+	addr, err := x.Addr(t.Context())
+	f.ok(err)
+	f.index = f.dial(addr)
 	f.queueAddr = "127.0.0.1:0"
 	f.startQueue()
 	f.queue = f.dial(f.queueAddr)
@@ -106,21 +108,25 @@ func newFlow(t *testing.T) *flow {
 // startQueue starts a queue service that remembers nothing of the one before.
 func (f *flow) startQueue() {
 	f.t.Helper()
-	q := must[*queue.Service](f.t)(queue.New(queue.Config{RPC: rpc.ServerConfig{Listen: f.queueAddr}}, f.telemetry("queue")))
+	q, err := queue.New(queue.Config{RPC: rpc.ServerConfig{Listen: f.queueAddr}}, f.telemetry("queue"))
+	f.ok(err)
 	f.stopQueue = f.run("queue", q)
-	f.queueAddr = must[string](f.t)(q.Addr(f.t.Context()))
+	f.queueAddr, err = q.Addr(f.t.Context())
+	f.ok(err)
 }
 
 func (f *flow) connect(url string) *stream.Conn {
 	f.t.Helper()
-	conn := must[*stream.Conn](f.t)(stream.Connect(f.t.Context(), stream.Config{URL: url, Log: slog.New(slog.DiscardHandler)}))
+	conn, err := stream.Connect(f.t.Context(), stream.Config{URL: url, Log: slog.New(slog.DiscardHandler)})
+	f.ok(err)
 	f.t.Cleanup(conn.Close)
 	return conn
 }
 
 func (f *flow) dial(addr string) *grpc.ClientConn {
 	f.t.Helper()
-	conn := must[*grpc.ClientConn](f.t)(client.Dial(addr, client.DialConfig{}))
+	conn, err := client.Dial(addr, client.DialConfig{})
+	f.ok(err)
 	f.t.Cleanup(func() { conn.Close() })
 	return conn
 }
@@ -131,7 +137,8 @@ func (f *flow) controllers(name string, mod func(*Config)) (*Service, func()) {
 	if mod != nil {
 		mod(&cfg)
 	}
-	s := must[*Service](f.t)(New(cfg, Deps{Stream: f.stream, Kube: f.kube, Index: f.index, Queue: f.queue, Telemetry: f.telemetry(name)}))
+	s, err := New(cfg, Deps{Stream: f.stream, Kube: f.kube, Index: f.index, Queue: f.queue, Telemetry: f.telemetry(name)})
+	f.ok(err)
 	return s, f.run(name, s)
 }
 
@@ -201,7 +208,7 @@ func TestAJobBecomesPodsThroughTheWholeFlow(t *testing.T) {
 		return fmt.Sprint(r.Checks)
 	})
 	for i := range 10 {
-		f.createJob(fmt.Sprintf("j%d", i), 2, 5, "0.05")
+		f.createJob(fmt.Sprintf("j%d", i), 2, 5, "50ms")
 	}
 	for i := range 10 {
 		name := fmt.Sprintf("j%d", i)
@@ -244,7 +251,7 @@ func TestALostQueueIsHealedByAddingEveryKey(t *testing.T) {
 	t.Parallel()
 	f := newFlow(t)
 	f.controllers("a", nil)
-	f.createJob("slow", 2, 6, "0.3")
+	f.createJob("slow", 2, 6, "300ms")
 	f.eventually("pods", func() string {
 		if len(f.pods("slow")) == 0 {
 			return "none yet"
@@ -252,7 +259,7 @@ func TestALostQueueIsHealedByAddingEveryKey(t *testing.T) {
 		return ""
 	})
 	f.stopQueue()
-	f.createJob("born-meanwhile", 1, 1, "0.05")
+	f.createJob("born-meanwhile", 1, 1, "50ms")
 	f.startQueue() // the memory engine without a directory: everything is gone
 	f.eventually("slow", func() string { return complete(f.job("slow")) })
 	f.eventually("born-meanwhile", func() string { return complete(f.job("born-meanwhile")) })
@@ -289,7 +296,7 @@ func TestAReplicaThatStopsHandsItsKeysOn(t *testing.T) {
 	f := newFlow(t)
 	_, stopA := f.controllers("a", nil)
 	for i := range 5 {
-		f.createJob(fmt.Sprintf("j%d", i), 2, 8, "0.2")
+		f.createJob(fmt.Sprintf("j%d", i), 2, 8, "200ms")
 	}
 	f.eventually("begun", func() string {
 		if f.job("j0").Status.Active == 0 {
