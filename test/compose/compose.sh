@@ -93,11 +93,12 @@ golang_image() {
 	say "making $GO_IMAGE"
 	# The modules and compiled packages of this go.mod, from the machine's module cache: a build in the container
 	# then reaches for no network.
-	export_go() { env GOFLAGS=-modcacherw GOMODCACHE="$work/mod" GOCACHE="$work/gocache" \
+	export_go() { env GOFLAGS='-modcacherw -buildvcs=false' GOMODCACHE="$work/mod" GOCACHE="$work/gocache" \
 		GOPROXY="file://$(go env GOMODCACHE)/cache/download,$(go env GOPROXY)" GONOSUMDB='*' GOTOOLCHAIN=local "$@"; }
 	go mod download
 	export_go go mod download
-	CGO_ENABLED=0 export_go nice go build -trimpath -buildvcs=false -o /dev/null ./cmd/deltaplane
+	CGO_ENABLED=0 go list -deps -f '{{with .Module}}{{if not .Main}}{{$.ImportPath}}{{end}}{{end}}' ./cmd/deltaplane |
+		CGO_ENABLED=0 export_go xargs nice go build -trimpath -buildvcs=false
 	rm -rf "$folder"
 	shell "$folder"
 	mkdir -p "$folder/etc/ssl/certs" "$folder/usr/local" "$folder/go" "$folder/root"
@@ -193,7 +194,11 @@ up)
 		exit 1
 	fi
 	;;
-down) engine && compose down --volumes --remove-orphans --timeout 30 "$@" ;;
+down)
+	engine
+	compose down --volumes --remove-orphans --timeout 30 "$@"
+	docker image prune --force >/dev/null # stages of earlier builds
+	;;
 smoke) smoke ;;
 logs) compose logs "$@" ;;
 compose) compose "$@" ;;
