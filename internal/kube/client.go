@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -75,9 +76,8 @@ func New(rc *rest.Config, cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kube: server address %q: %w", rc.Host, err)
 	}
-	hc.Timeout = 0
 	c := &Client{
-		http: hc, base: base, agent: cmp.Or(cfg.UserAgent, "deltaplane"), timeout: cmp.Or(cfg.Timeout, time.Minute),
+		http: &http.Client{Transport: transport(hc)}, base: base, agent: cmp.Or(cfg.UserAgent, "deltaplane"), timeout: cmp.Or(cfg.Timeout, time.Minute),
 		resources: map[string]discovered{},
 	}
 	if cfg.QPS < 0 || cfg.Burst < 0 || cfg.Timeout < 0 {
@@ -88,6 +88,24 @@ func New(rc *rest.Config, cfg Config) (*Client, error) {
 	}
 	return c, nil
 }
+
+// transport is the one client-go made, or one of our own where it would share the process's default one: that keeps only two idle
+// connections to a host, too few for workers that write over plain HTTP.
+func transport(hc *http.Client) http.RoundTripper {
+	if hc.Transport != nil && hc.Transport != http.DefaultTransport {
+		return hc.Transport
+	}
+	return &http.Transport{
+		Proxy:               http.ProxyFromEnvironment,
+		DialContext:         (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+		MaxIdleConnsPerHost: 256,
+		IdleConnTimeout:     90 * time.Second,
+		DisableCompression:  true,
+	}
+}
+
+// Close gives up idle connections. Calls under way go on.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 func restConfig(cfg Config) (*rest.Config, error) {
 	switch {

@@ -25,8 +25,6 @@ import (
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
-		goleak.IgnoreAnyFunction("internal/poll.runtime_pollWait"), // idle connections of client-go's shared transports
-		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"),
 	)
 }
 
@@ -40,6 +38,7 @@ func client(t testing.TB, url string, change func(*kube.Config)) *kube.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(c.Close)
 	return c
 }
 

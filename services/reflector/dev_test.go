@@ -23,8 +23,6 @@ func TestMain(m *testing.M) {
 		// The server in the test's process leaves these behind when a stream is removed, and one clock for good.
 		goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"),
 		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server/ats.Register.func1"),
-		goleak.IgnoreAnyFunction("internal/poll.runtime_pollWait"), // idle connections of client-go's shared transports
-		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"),
 	)
 }
 
@@ -62,6 +60,7 @@ func start(t testing.TB, cfg reflector.Config, url, nats string) (svc *reflector
 			t.Errorf("Run() = %v, want nil on a clean stop", err)
 		}
 		conn.Close()
+		kc.Close()
 	}
 	t.Cleanup(stop)
 	return svc, stop
@@ -113,6 +112,7 @@ func TestTheDefaultCollectionsOfADevClusterReachTheLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(kc.Close)
 	res := kube.Resource{Version: "v1", Name: "pods", Kind: "Pod", Namespaced: true}
 	ref := kube.Ref{Resource: res, Namespace: "default"}
 	_, err = kc.Create(t.Context(), ref, []byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"one","annotations":{"deltaplane.io/run-seconds":"1"}},

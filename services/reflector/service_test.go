@@ -371,6 +371,7 @@ func TestMetricsUseKubernetesNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer kc.Close()
 	svc, err := reflector.New(quick(), conn, kc, tel)
 	if err != nil {
 		t.Fatal(err)
