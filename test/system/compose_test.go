@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"testing"
 )
 
@@ -31,14 +30,10 @@ func TestCompose(t *testing.T) {
 	})
 }
 
-// compose runs a docker compose command on the deployment.
+// compose runs a docker compose command on the deployment, with the same stand-ins it was started with.
 func compose(t *testing.T, args ...string) {
 	t.Helper()
-	file, err := filepath.Abs("../../deploy/compose.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), "docker", append([]string{"compose", "-f", file}, args...)...)
+	cmd := exec.CommandContext(t.Context(), "../compose/compose.sh", append([]string{"compose"}, args...)...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("docker compose %v: %v\n%s", args, err, out)
 	}

@@ -48,13 +48,15 @@ type process struct {
 	done chan struct{}
 }
 
-func startUp(t *testing.T, kubeconfig string) *Target {
+// newUp chooses ports and a data folder; nothing runs yet. Whatever is started is stopped when the test ends.
+func newUp(t *testing.T, kubeconfig string) *upTarget {
+	t.Helper()
 	u := &upTarget{
 		binary: build(t), dir: t.TempDir(), kubeconfig: kubeconfig, ports: map[string]string{}, processes: map[string]*process{},
 	}
 	for _, name := range []string{
 		"index", "queue", "reflector", "nats", "api",
-		"index-admin", "queue-admin", "reflector-admin", "controllers-admin", "devcluster-admin",
+		"index-admin", "queue-admin", "reflector-admin", "controllers-admin",
 	} {
 		u.ports[name] = freePort(t)
 	}
@@ -66,21 +68,31 @@ func startUp(t *testing.T, kubeconfig string) *Target {
 			}
 		}
 	})
-	x := &Target{
+	return u
+}
+
+// target is the deployment as the suite sees it, without Restart and Kill.
+func (u *upTarget) target() *Target {
+	return &Target{
 		Name: "up", Index: u.ports["index"], Queue: u.ports["queue"], Reflector: u.ports["reflector"],
 		API: &API{Base: "http://" + u.ports["api"], Client: http.DefaultClient},
-		Restart: func(t *testing.T, service string) {
-			u.separate(t, service)
-			u.stop(t, service, syscall.SIGTERM)
-			u.start(t, service, u.serveArgs(service)...)
-		},
-		Kill: func(t *testing.T) {
-			for name := range u.processes {
-				u.stop(t, name, syscall.SIGKILL)
-			}
-			u.apart = ""
-			u.start(t, "up", u.upArgs()...)
-		},
+	}
+}
+
+func startUp(t *testing.T, kubeconfig string) *Target {
+	u := newUp(t, kubeconfig)
+	x := u.target()
+	x.Restart = func(t *testing.T, service string) {
+		u.separate(t, service)
+		u.stop(t, service, syscall.SIGTERM)
+		u.start(t, service, u.serveArgs(service)...)
+	}
+	x.Kill = func(t *testing.T) {
+		for name := range u.processes {
+			u.stop(t, name, syscall.SIGKILL)
+		}
+		u.apart = ""
+		u.start(t, "up", u.upArgs()...)
 	}
 	if kubeconfig != "" {
 		x.API = loadKubeconfig(t, kubeconfig)
@@ -102,6 +114,12 @@ func (u *upTarget) separate(t *testing.T, service string) {
 	u.apart = service
 	u.start(t, "up", u.upArgs()...)
 	u.start(t, service, u.serveArgs(service)...)
+	u.awaitStart(t, service)
+}
+
+// awaitStart waits until the dev cluster and the service's admin page answer.
+func (u *upTarget) awaitStart(t *testing.T, service string) {
+	t.Helper()
 	// Stopping what has not begun would prove nothing.
 	admin := &API{Base: "http://" + u.admin(service), Client: http.DefaultClient}
 	eventually(t, 30*time.Second, service+" answers", func(ctx context.Context) error {
