@@ -84,8 +84,12 @@ func (f *flow) ok(err error) {
 
 func newFlow(t *testing.T) *flow {
 	t.Helper()
-	f := &flow{t: t}
-	f.kube = cluster(t, devcluster.Config{Nodes: 2})
+	return newFlowOn(t, cluster(t, devcluster.Config{Nodes: 2}))
+}
+
+func newFlowOn(t *testing.T, kc *kube.Client) *flow {
+	t.Helper()
+	f := &flow{t: t, kube: kc}
 	nats := embeddedtest.NATS(t)
 	f.stream = f.connect(nats.URL())
 	r, err := reflector.New(reflector.Config{

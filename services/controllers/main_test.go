@@ -11,7 +11,10 @@ import (
 	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// A connection to a real API server outlives its client by a minute.
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("golang.org/x/net/http2.(*ClientConn).readLoop"))
+}
 
 // cluster runs a dev cluster until the test ends and returns a client of it.
 func cluster(t *testing.T, cfg devcluster.Config) *kube.Client {
