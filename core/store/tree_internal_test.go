@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -125,10 +126,7 @@ func TestAVectorKeepsOldVersions(t *testing.T) {
 		}
 		v = w.v
 		if round == 9 {
-			old, oldModel = v, map[uint32]*Object{}
-			for id, o := range model {
-				oldModel[id] = o
-			}
+			old, oldModel = v, maps.Clone(model)
 		}
 	}
 	for id := range uint32(20000) {

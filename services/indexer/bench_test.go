@@ -31,6 +31,7 @@ const echoMethod = "/bench.Echo/Echo"
 
 // TestServeForBenchmarks is the child of BenchmarkServerCPU and skips otherwise.
 func TestServeForBenchmarks(t *testing.T) {
+	t.Parallel()
 	switch os.Getenv(serveEnv) {
 	case "echo":
 		tel, err := telemetry.Setup(t.Context(), telemetry.Config{LogOutput: io.Discard})

@@ -126,7 +126,7 @@ type options struct {
 func pod(key string, o options) delta.Record {
 	ns, name, _ := strings.Cut(key, "/")
 	var labels []string
-	for _, l := range strings.Split(o.labels, ",") {
+	for l := range strings.SplitSeq(o.labels, ",") {
 		if k, v, ok := strings.Cut(l, "="); ok {
 			labels = append(labels, fmt.Sprintf("%q:%q", k, v))
 		}

@@ -85,7 +85,7 @@ func checkKey(field, key string) error {
 	return nil
 }
 
-// revision adds the revision an answer comes from.
+// snapshot writes the revision an answer comes from.
 func (o *out) snapshot(field int, snap *store.Snapshot) { o.revision(field, snap.State().Revision) }
 
 func (s *server) get(ctx context.Context, req *indexv1.GetRequest) (*frame, error) {

@@ -42,6 +42,7 @@ type watcher struct {
 	events  []event
 	bytes   int
 	claimed delta.Revision // last revision sent
+	term    uint64         // of the last snapshot that was sent whole
 }
 
 // Watch streams the initial state, a marker, and what happens after it.
@@ -105,7 +106,7 @@ func (w *watcher) run(ctx context.Context, req *indexv1.WatchRequest) error {
 			return indexError(w.c.name, err)
 		}
 	}
-	w.next = snap.LastChange() + 1
+	w.next, w.term = snap.LastChange()+1, snap.State().Position.Term
 	switch {
 	case req.GetResume() != nil:
 		err = w.resume(ctx, req)
@@ -122,6 +123,7 @@ func (w *watcher) run(ctx context.Context, req *indexv1.WatchRequest) error {
 
 // initial sends the whole state and its end marker.
 func (w *watcher) initial(snap *store.Snapshot) error {
+	w.next = snap.LastChange() + 1
 	for o := range w.filter.candidates(snap, "") {
 		if !w.filter.match(snap, o) {
 			continue
@@ -141,7 +143,6 @@ func (w *watcher) initial(snap *store.Snapshot) error {
 		return err
 	}
 	w.claimed = snap.State().Revision
-	w.next = snap.LastChange() + 1
 	o := newOut()
 	o.head(2, 0) // InitialStateEnd
 	return w.end(o, snap.State().Position)
@@ -181,8 +182,7 @@ func (w *watcher) resume(ctx context.Context, req *indexv1.WatchRequest) error {
 		reason = "log was cut back"
 	default:
 		if next, ok := w.c.store.Resume(snap, from.Sequence); ok {
-			w.claimed = delta.Revision{}
-			w.next = next
+			w.next, w.term = next, from.Term
 			return w.drain(snap)
 		}
 		objects, tombs, ok := snap.Since(from.Sequence)
@@ -308,15 +308,18 @@ func (w *watcher) drain(snap *store.Snapshot) error {
 		if !ok {
 			continue
 		}
-		e.position = delta.Position{Epoch: c.Epoch, Sequence: c.Sequence, Term: end.Term}
+		// A change may be from before an epoch or a term that the snapshot has seen begin. A position must not name a later one
+		// than its record had: with an earlier one the worst is a gap that was none.
+		e.position = delta.Position{Epoch: c.Epoch, Sequence: c.Sequence, Term: w.term}
 		if w.full(len(e.item.payload)) {
 			// Changes made by one record share its sequence: resuming from one below repeats them and loses none.
-			if err := w.send(delta.Position{Epoch: end.Epoch, Sequence: c.Sequence - 1, Term: end.Term}); err != nil {
+			if err := w.send(delta.Position{Epoch: c.Epoch, Sequence: c.Sequence - 1, Term: w.term}); err != nil {
 				return err
 			}
 		}
 		w.put(e)
 	}
+	w.term = end.Term
 	if len(w.events) == 0 {
 		return nil
 	}
