@@ -15,8 +15,15 @@ func TestResourceVersionsCompareAsDecimalsOfAnyLength(t *testing.T) {
 		a, b string
 		want int
 	}{
-		{"", "", 0}, {"", "0", -1}, {"0", "", 1}, {"9", "10", -1}, {"010", "9", 1}, {"7", "007", 0}, {"0", "000", 0},
-		{"18446744073709551616", "18446744073709551615", 1}, {strings.Repeat("9", 100), "1" + strings.Repeat("0", 100), -1},
+		{"", "", 0},
+		{"", "0", -1},
+		{"0", "", 1},
+		{"9", "10", -1},
+		{"010", "9", 1},
+		{"7", "007", 0},
+		{"0", "000", 0},
+		{"18446744073709551616", "18446744073709551615", 1},
+		{strings.Repeat("9", 100), "1" + strings.Repeat("0", 100), -1},
 	} {
 		if got := delta.Compare(row.a, row.b); got != row.want {
 			t.Errorf("Compare(%q, %q) = %d, want %d", row.a, row.b, got, row.want)
@@ -97,8 +104,10 @@ func TestSubjectsKeepOrdinaryNamesReadable(t *testing.T) {
 			t.Errorf("got %s, want %s", row.got, row.want)
 		}
 	}
-	for _, bad := range []string{"", "d", "x.dev.core.v1.pods.a.b", "d.dev.core.v1.pods.a", "c.dev.core.v1.pods.delta", "c.dev.core.v1.pods.moon",
-		"d.dev.core.v1.pods.a.b%2", "d.dev.core.v1.pods.a.b%41", "d.dev.core.v1.pods..b", "d.dev.core.v1.pods.a.", "d.dev.core.v1.pods.a.b%2F"} {
+	for _, bad := range []string{
+		"", "d", "x.dev.core.v1.pods.a.b", "d.dev.core.v1.pods.a", "c.dev.core.v1.pods.delta", "c.dev.core.v1.pods.moon",
+		"d.dev.core.v1.pods.a.b%2", "d.dev.core.v1.pods.a.b%41", "d.dev.core.v1.pods..b", "d.dev.core.v1.pods.a.", "d.dev.core.v1.pods.a.b%2F",
+	} {
 		if _, _, k, err := delta.ParseSubject(bad); !errors.Is(err, delta.ErrSubject) && !errors.Is(err, delta.ErrKey) {
 			t.Errorf("ParseSubject(%q) = %q, %v; want an error", bad, k, err)
 		}

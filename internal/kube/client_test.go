@@ -24,8 +24,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m,
-	)
+	goleak.VerifyTestMain(m)
 }
 
 func client(t testing.TB, url string, change func(*kube.Config)) *kube.Client {

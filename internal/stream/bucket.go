@@ -105,8 +105,7 @@ func (b *Bucket) Entries(ctx context.Context) ([]Entry, error) {
 		}
 		return nil
 	})
-	var failed *handlerError
-	if errors.As(err, &failed) && failed.err == stop {
+	if failed, ok := errors.AsType[*handlerError](err); ok && errors.Is(failed.err, stop) {
 		return out, nil
 	}
 	if err == nil {
