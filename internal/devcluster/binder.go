@@ -3,6 +3,8 @@ package devcluster
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -131,7 +133,7 @@ func (b *binder) bindPending() bool {
 			continue
 		}
 		if err := b.api.bind(key, node, false); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
-			b.api.log.Warn("binding failed", "key", key, "error", err)
+			b.api.warn("binding failed", err, slog.String("key", key))
 			continue
 		}
 		delete(b.pending, key)
@@ -171,7 +173,7 @@ func accepts(n *corev1.Node, p *corev1.Pod) bool {
 	}
 	taints := n.Spec.Taints
 	if n.Spec.Unschedulable {
-		taints = append(taints[:len(taints):len(taints)], corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
+		taints = append(slices.Clip(taints), corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
 	}
 	for _, t := range taints {
 		if t.Effect != corev1.TaintEffectPreferNoSchedule && !tolerated(t, p.Spec.Tolerations) {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -96,9 +97,7 @@ func configMap(name string) doc {
 
 func pod(name string, annotations doc, spec doc) doc {
 	s := doc{"restartPolicy": "Never", "containers": []doc{{"name": "main", "image": "busybox:1"}}}
-	for k, v := range spec {
-		s[k] = v
-	}
+	maps.Copy(s, spec)
 	return doc{"metadata": doc{"name": name, "annotations": annotations}, "spec": s}
 }
 

@@ -23,6 +23,11 @@ type api struct {
 	dirty    *dirtySet     // what the collector looks at next
 }
 
+// warn reports a failure of the cluster's own controllers, which try again.
+func (a *api) warn(message string, err error, attrs ...any) {
+	a.log.Warn(message, append(attrs, slog.Any("error", err))...)
+}
+
 // Cluster is a dev cluster. Its methods are safe for concurrent use.
 type Cluster struct {
 	api   *api

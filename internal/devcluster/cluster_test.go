@@ -29,6 +29,16 @@ func TestConfigReportsEveryFaultTogether(t *testing.T) {
 	}
 }
 
+func TestOtherMachinesAreKeptOutUnlessAllowed(t *testing.T) {
+	t.Parallel()
+	for _, listen := range []string{":7448", "0.0.0.0:0", "192.0.2.1:7448", "[::]:0"} {
+		if _, err := devcluster.New(devcluster.Config{Listen: listen}, nil); err == nil || !strings.Contains(err.Error(), "insecure") {
+			t.Errorf("New() on %s = %v, want a refusal", listen, err)
+		}
+		idle(t, devcluster.Config{Listen: listen, Insecure: true})
+	}
+}
+
 func TestABusyAddressIsAnErrorOfRun(t *testing.T) {
 	t.Parallel()
 	c := devclustertest.Start(t, devcluster.Config{})
@@ -90,8 +100,10 @@ func TestFaultsAreAnsweredInsteadOfTheRequest(t *testing.T) {
 		if !armed.Load() || r.URL.Query().Get("watch") != "" {
 			return nil
 		}
-		return &metav1.Status{Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests,
-			Message: "slow down", Details: &metav1.StatusDetails{RetryAfterSeconds: 3}}
+		return &metav1.Status{
+			Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests,
+			Message: "slow down", Details: &metav1.StatusDetails{RetryAfterSeconds: 3},
+		}
 	}})
 	must(t, c, http.MethodGet, "/api/v1/pods", nil)
 	armed.Store(true)

@@ -16,6 +16,8 @@ import (
 type Config struct {
 	// Listen is the address of the API; "127.0.0.1:7448" when empty, port 0 for any.
 	Listen string
+	// Insecure allows an address that other machines can reach. The API authenticates nobody.
+	Insecure bool
 	// DataDir keeps the state in a write-ahead log in this directory, so that what was
 	// acknowledged survives a kill and resource versions go on; empty keeps nothing.
 	DataDir string
@@ -64,11 +66,19 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// loopback reports whether only this machine can reach a host.
+func loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || (ip != nil && ip.IsLoopback())
+}
+
 // validate reports every fault at once.
 func (c Config) validate() error {
 	var errs []error
-	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
+	if host, _, err := net.SplitHostPort(c.Listen); err != nil {
 		errs = append(errs, fmt.Errorf("listen: %w", err))
+	} else if !c.Insecure && !loopback(host) {
+		errs = append(errs, fmt.Errorf("listen on %s: other machines can reach it and the dev cluster authenticates nobody; allow it as insecure", c.Listen))
 	}
 	if c.HistoryEvents < 1 {
 		errs = append(errs, fmt.Errorf("history events must be positive, not %d", c.HistoryEvents))

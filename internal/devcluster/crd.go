@@ -123,7 +123,7 @@ func validateCRD(obj apiObject) field.ErrorList {
 		errs = append(errs, field.NotSupported(path.Child("scope"), d.Spec.Scope, []string{"Cluster", "Namespaced"}))
 	}
 	if want := d.Spec.Names.Plural + "." + d.Spec.Group; obj.GetName() != want {
-		errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), obj.GetName(), fmt.Sprintf("must be spec.names.plural+\".\"+spec.group")))
+		errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), obj.GetName(), "must be spec.names.plural+\".\"+spec.group"))
 	}
 	if strings.HasSuffix(d.Spec.Group, "k8s.io") && obj.GetAnnotations()["api-approved.kubernetes.io"] == "" {
 		errs = append(errs, field.Required(field.NewPath("metadata", "annotations").Key("api-approved.kubernetes.io"), "protected groups must have approval annotation"))

@@ -2,6 +2,7 @@ package devcluster_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"testing"
@@ -11,7 +12,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/devcluster"
 )
 
-// names maps each listed config map to its data.
+// contents maps each listed config map to its data.
 func contents(t *testing.T, list doc) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -34,7 +35,7 @@ func TestEveryVersionInTheWindowListsAsItWas(t *testing.T) {
 			c := idle(t, devcluster.Config{HistoryEvents: 1000})
 			model := map[string]string{}
 			past := map[uint64]map[string]string{}
-			for step := range 300 {
+			for step := range 150 {
 				name := fmt.Sprintf("cm-%02d", rng.IntN(20))
 				_, exists := model[name]
 				switch {
@@ -49,20 +50,14 @@ func TestEveryVersionInTheWindowListsAsItWas(t *testing.T) {
 					must(t, c, http.MethodPatch, configMaps+"/"+name, fmt.Sprintf(`{"data":{"k":%q}}`, value))
 					model[name] = value
 				}
-				now := map[string]string{}
-				for k, v := range model {
-					now[k] = v
-				}
-				past[c.ResourceVersion()] = now
+				past[c.ResourceVersion()] = maps.Clone(model)
 			}
 			for rv, want := range past {
 				got := map[string]string{}
 				path := fmt.Sprintf("%s?resourceVersion=%d&resourceVersionMatch=Exact&limit=7", configMaps, rv)
 				for path != "" {
 					list := must(t, c, http.MethodGet, path, nil)
-					for k, v := range contents(t, list) {
-						got[k] = v
-					}
+					maps.Copy(got, contents(t, list))
 					path = ""
 					if token := list.text("metadata.continue"); token != "" {
 						path = configMaps + "?limit=7&continue=" + token

@@ -44,9 +44,6 @@ type call struct {
 func (a *api) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	defer func() {
 		if p := recover(); p != nil {
-			if p == http.ErrAbortHandler {
-				panic(p)
-			}
 			a.log.LogAttrs(req.Context(), slog.LevelError, "request handler panicked",
 				slog.Any("error", p), slog.String("path", req.URL.Path), slog.String("stack", string(debug.Stack())))
 			writeError(w, apierrors.NewInternalError(errors.New("the request handler failed")))
@@ -205,7 +202,7 @@ func (c *call) body() ([]byte, error) {
 	}
 	kind, _, err := mime.ParseMediaType(c.req.Header.Get("Content-Type"))
 	switch {
-	case c.req.Header.Get("Content-Type") == "" || kind == "application/json" || kind == "application/x-www-form-urlencoded":
+	case c.req.Header.Get("Content-Type") == "" || kind == "application/json":
 		return data, nil
 	case err == nil && (kind == "application/yaml" || kind == "application/x-yaml"):
 		if data, err = yaml.YAMLToJSON(data); err != nil {

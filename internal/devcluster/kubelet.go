@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"context"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -181,7 +182,7 @@ func (n *nodes) step() {
 		t := heap.Pop(&n.due).(*timer)
 		delete(n.timer, t.uid)
 		if err := n.advance(t); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-			n.api.log.Warn("node could not write a pod", "key", t.key, "error", err)
+			n.api.warn("node could not write a pod", err, slog.String("key", t.key))
 		}
 	}
 }

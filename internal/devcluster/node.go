@@ -1,6 +1,7 @@
 package devcluster
 
 import (
+	"log/slog"
 	"slices"
 	"time"
 
@@ -29,7 +30,7 @@ func (n *nodes) heartbeat(first bool) {
 			err = n.renew(name)
 		}
 		if err != nil && !apierrors.IsConflict(err) {
-			n.api.log.Warn("node heartbeat failed", "node", name, "error", err)
+			n.api.warn("node heartbeat failed", err, slog.String("node", name))
 		}
 	}
 }

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -55,9 +57,7 @@ func (s selector) matches(o *object) bool {
 	}
 	set := fields.Set{"metadata.name": o.obj.GetName(), "metadata.namespace": o.obj.GetNamespace()}
 	if s.res.fields != nil {
-		for k, v := range s.res.fields(o.obj) {
-			set[k] = v
-		}
+		maps.Copy(set, s.res.fields(o.obj))
 	}
 	return s.field.Matches(set)
 }
@@ -183,12 +183,7 @@ func (r *resource) selectable(name string) bool {
 	if name == "metadata.name" || (name == "metadata.namespace" && (r.namespaced || !r.custom)) {
 		return true
 	}
-	for _, f := range r.fieldNames {
-		if f == name {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(r.fieldNames, name)
 }
 
 func truth(s string) bool {

@@ -1,7 +1,6 @@
 package devcluster
 
 import (
-	"fmt"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -218,9 +217,9 @@ func validatePodUpdate(p, old *corev1.Pod) field.ErrorList {
 		munged.SchedulingGates = old.Spec.SchedulingGates
 	}
 	if !equality.Semantic.DeepEqual(*munged, old.Spec) {
-		errs = append(errs, field.Forbidden(path, fmt.Sprint("pod updates may not change fields other than `spec.containers[*].image`,"+
+		errs = append(errs, field.Forbidden(path, "pod updates may not change fields other than `spec.containers[*].image`,"+
 			"`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"+
-			"`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)")))
+			"`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"))
 	}
 	return errs
 }

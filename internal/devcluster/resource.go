@@ -124,18 +124,6 @@ func (g *registry) get(id string) *resource {
 	return g.byID[id]
 }
 
-// kind returns the resource of a kind, or nil.
-func (g *registry) kind(apiVersion, kind string) *resource {
-	g.mu.RLock()
-	defer g.mu.RUnlock()
-	for _, r := range g.byID {
-		if r.kind == kind && r.apiVersion() == apiVersion {
-			return r
-		}
-	}
-	return nil
-}
-
 // all lists the resources by group, then plural.
 func (g *registry) all() []*resource {
 	g.mu.RLock()

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 )
 
 // walName is the log's file in Config.DataDir.
@@ -111,9 +112,8 @@ func rewriteWAL(dir string, s *store) (*wal, error) {
 	dump := func(t *table) {
 		t.live.Ascend(func(o *object) bool {
 			fmt.Fprintf(out, `{"rv":%d,"table":%q,"key":%q,"object":`, o.rv, t.res.id(), o.key)
-			out.Write(o.raw) // a bufio error is sticky; Flush reports it
-			out.WriteString("}\n")
-			return true
+			_, err := out.Write(append(slices.Clip(o.raw), '}', '\n'))
+			return err == nil // the error sticks to the buffer, and Flush reports it
 		})
 	}
 	if t := s.tables[crdID]; t != nil {

@@ -32,8 +32,10 @@ func killed(t *testing.T, dir string) string {
 func lists(t *testing.T, c *devcluster.Cluster) map[string]doc {
 	t.Helper()
 	out := map[string]doc{}
-	for _, path := range []string{"/api/v1/configmaps", "/api/v1/pods", "/api/v1/namespaces", "/api/v1/serviceaccounts", widgets,
-		"/apis/apiextensions.k8s.io/v1/customresourcedefinitions"} {
+	for _, path := range []string{
+		"/api/v1/configmaps", "/api/v1/pods", "/api/v1/namespaces", "/api/v1/serviceaccounts", widgets,
+		"/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+	} {
 		list := must(t, c, http.MethodGet, path, nil)
 		delete(list, "metadata")
 		out[path] = list

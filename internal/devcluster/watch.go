@@ -202,8 +202,10 @@ func (w *watcher) line(kind watch.EventType, raw []byte) bool {
 	if w.out.Available() < len(raw) {
 		w.deadline()
 	}
-	fmt.Fprintf(w.out, `{"type":%q,"object":`, kind) // errors stick to the writer
-	w.out.Write(raw)
+	fmt.Fprintf(w.out, `{"type":%q,"object":`, kind) // an error sticks to the writer
+	if _, err := w.out.Write(raw); err != nil {
+		return false
+	}
 	_, err := w.out.WriteString("}\n")
 	return err == nil
 }

@@ -16,6 +16,7 @@ func owned(name string, kind string, o object, block bool) object {
 }
 
 func checkCollect(t *testing.T, g Target) {
+	t.Helper()
 	t.Run("background deletion collects the dependents", func(t *testing.T) {
 		t.Parallel()
 		ns := g.namespace(t)

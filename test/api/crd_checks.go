@@ -9,6 +9,7 @@ import (
 )
 
 func checkCRD(t *testing.T, g Target) {
+	t.Helper()
 	group := "suite-" + rand.String(6) + ".example.com"
 	crd := object{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": object{"name": "widgets." + group}, "spec": object{
 		"group": group, "scope": "Namespaced", "names": object{"plural": "widgets", "kind": "Widget"},

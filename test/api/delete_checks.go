@@ -10,6 +10,7 @@ import (
 const twoFinalizers = `{"metadata":{"finalizers":["x.io/a","x.io/b"]}}`
 
 func checkDelete(t *testing.T, g Target) {
+	t.Helper()
 	t.Run("a final delete of most kinds answers a Status", func(t *testing.T) {
 		t.Parallel()
 		ns := g.namespace(t)

@@ -11,6 +11,7 @@ import (
 
 // checkExpiry runs alone: forgetting history disturbs every other check.
 func checkExpiry(t *testing.T, g Target) {
+	t.Helper()
 	if g.Compact == nil {
 		t.Skip("this target cannot be told to forget its history")
 	}

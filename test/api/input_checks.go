@@ -16,6 +16,7 @@ const (
 )
 
 func checkNegotiate(t *testing.T, g Target) {
+	t.Helper()
 	t.Run("a table has columns and rows", func(t *testing.T) {
 		t.Parallel()
 		ns := g.namespace(t)
@@ -120,6 +121,7 @@ func checkNegotiate(t *testing.T, g Target) {
 }
 
 func checkBadInput(t *testing.T, g Target) {
+	t.Helper()
 	ns := g.namespace(t)
 	p := path("configmaps", ns)
 

@@ -13,6 +13,7 @@ func condition(kind string) object {
 }
 
 func checkJob(t *testing.T, g Target) {
+	t.Helper()
 	t.Run("defaults and a generated selector are filled in", func(t *testing.T) {
 		t.Parallel()
 		p := path("jobs", g.namespace(t))
@@ -174,6 +175,7 @@ func checkJob(t *testing.T, g Target) {
 }
 
 func checkPod(t *testing.T, g Target) {
+	t.Helper()
 	t.Run("a pod is filled in at its creation", func(t *testing.T) {
 		t.Parallel()
 		o := g.post(t, path("pods", g.namespace(t)), pod("p")).ok(t)

@@ -24,6 +24,7 @@ func (g Target) seed(t *testing.T, n int) string {
 const mine = "?labelSelector=suite%3Dyes"
 
 func checkList(t *testing.T, g Target) {
+	t.Helper()
 	t.Run("a list has kind, version and bare items in the order of their keys", func(t *testing.T) {
 		t.Parallel()
 		p := g.seed(t, 3)

@@ -8,6 +8,7 @@ import (
 )
 
 func checkPatch(t *testing.T, g Target) {
+	t.Helper()
 	t.Run("a merge patch replaces lists and removes by null", func(t *testing.T) {
 		t.Parallel()
 		p := path("pods", g.namespace(t))
@@ -49,8 +50,8 @@ func checkPatch(t *testing.T, g Target) {
 	t.Run("a JSON patch applies its operations or none", func(t *testing.T) {
 		t.Parallel()
 		p := path("configmaps", g.namespace(t))
-		o := g.post(t, p, configMap("a", object{"x": "y"})).ok(t)
-		o = g.patch(t, jsonPatch, p+"/a", `[{"op":"test","path":"/data/k","value":"v"},{"op":"add","path":"/data/n","value":"1"},{"op":"remove","path":"/metadata/labels/x"}]`).ok(t)
+		g.post(t, p, configMap("a", object{"x": "y"})).ok(t)
+		o := g.patch(t, jsonPatch, p+"/a", `[{"op":"test","path":"/data/k","value":"v"},{"op":"add","path":"/data/n","value":"1"},{"op":"remove","path":"/metadata/labels/x"}]`).ok(t)
 		if o.text("data.n") != "1" || o.at("metadata.labels.x") != nil {
 			t.Errorf("object = %v", o)
 		}

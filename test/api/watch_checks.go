@@ -9,6 +9,7 @@ import (
 )
 
 func checkWatch(t *testing.T, g Target) {
+	t.Helper()
 	t.Run("a watch from a list's version shows what comes after", func(t *testing.T) {
 		t.Parallel()
 		p := g.seed(t, 1)

@@ -12,6 +12,7 @@ import (
 )
 
 func checkWrite(t *testing.T, g Target) {
+	t.Helper()
 	t.Run("a created object has an identity", func(t *testing.T) {
 		t.Parallel()
 		p := path("configmaps", g.namespace(t))
@@ -167,6 +168,7 @@ func checkWrite(t *testing.T, g Target) {
 }
 
 func checkConflict(t *testing.T, g Target) {
+	t.Helper()
 	t.Run("a name is taken once", func(t *testing.T) {
 		t.Parallel()
 		p := path("configmaps", g.namespace(t))
