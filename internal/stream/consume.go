@@ -129,7 +129,12 @@ func (k *consumer) run(ctx context.Context) {
 		if errors.Is(err, ErrNoLog) {
 			backoff = min(backoff, time.Second)
 		} else {
-			k.c.cfg.Log.Warn("consuming the log was interrupted", slog.String("consumer", k.cfg.Name),
+			// A handler that has to wait for its index at the start is no news; one that still waits after a while is.
+			level := slog.LevelInfo
+			if backoff >= 2*time.Second {
+				level = slog.LevelWarn
+			}
+			k.c.cfg.Log.LogAttrs(ctx, level, "consuming the log was interrupted", slog.String("consumer", k.cfg.Name),
 				slog.String("collection", k.col.String()), slog.String("error", err.Error()))
 		}
 		select {
