@@ -47,7 +47,7 @@ func (m *Machine) Snapshot() *Snapshot {
 	for _, it := range m.items {
 		all = append(all, it)
 	}
-	slices.SortFunc(all, func(a, b *item) int { return cmp.Or(cmp.Compare(a.seq, b.seq), cmp.Compare(a.key, b.key)) })
+	slices.SortFunc(all, func(a, b *item) int { return cmp.Or(cmp.Compare(a.place(), b.place()), cmp.Compare(a.key, b.key)) })
 	for _, it := range all {
 		v := SavedItem{
 			Key: it.key, State: it.state, Level: it.level, Again: it.again, DueLevel: it.dueLvl, Attempt: it.attempt,
@@ -63,6 +63,14 @@ func (m *Machine) Snapshot() *Snapshot {
 		s.Items = append(s.Items, v)
 	}
 	return s
+}
+
+// place is the number of a ready item's place in line, zero for others.
+func (it *item) place() uint64 {
+	if it.state == Ready {
+		return it.seq
+	}
+	return 0
 }
 
 // Restore makes a queue from a snapshot.
