@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -82,10 +83,8 @@ func status(err error, code int, reasons ...string) bool {
 	if !ok {
 		return false
 	}
-	for _, r := range reasons {
-		if e.Reason == r {
-			return true
-		}
+	if slices.Contains(reasons, e.Reason) {
+		return true
 	}
 	return e.Code == code && (e.Reason == "" || len(reasons) == 0)
 }

@@ -400,7 +400,7 @@ func (w *Writer) isMine(ctx context.Context, seq uint64, sent *nats.Msg) error {
 		return nil // replaced by a later append of ours, or an expired tombstone
 	}
 	if msg.Subject != sent.Subject || msg.Header.Get(delta.HeaderTerm) != strconv.FormatUint(w.term, 10) ||
-		msg.Header.Get(delta.HeaderRV) != nats.Header(sent.Header).Get(delta.HeaderRV) {
+		msg.Header.Get(delta.HeaderRV) != sent.Header.Get(delta.HeaderRV) {
 		return fmt.Errorf("%w: sequence %d is not mine", ErrForeign, seq)
 	}
 	return nil

@@ -35,7 +35,6 @@ type api struct {
 
 // wire is an open watch.
 type wire struct {
-	t    testing.TB
 	w    http.ResponseWriter
 	done <-chan struct{}
 }
@@ -73,7 +72,7 @@ func newAPI(t testing.TB) *api {
 		}
 		_, _ = fmt.Fprint(w, list("5", "", `{"metadata":{"name":"n1","uid":"n","resourceVersion":"3"}}`))
 	})
-	mux.HandleFunc("GET /api/v1/pods", a.pods(t))
+	mux.HandleFunc("GET /api/v1/pods", a.pods())
 	a.Server = httptest.NewServer(mux)
 	t.Cleanup(func() {
 		a.CloseClientConnections()
@@ -82,7 +81,7 @@ func newAPI(t testing.TB) *api {
 	return a
 }
 
-func (a *api) pods(t testing.TB) http.HandlerFunc {
+func (a *api) pods() http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()
 		c := call{watch: q.Get("watch") != "", query: q, at: time.Now()}
@@ -97,7 +96,7 @@ func (a *api) pods(t testing.TB) http.HandlerFunc {
 		onList, onWatch := a.onList, a.onWatch
 		a.mu.Unlock()
 		if c.watch {
-			onWatch(n, q, &wire{t: t, w: w, done: r.Context().Done()})
+			onWatch(n, q, &wire{w: w, done: r.Context().Done()})
 			return
 		}
 		code, body := onList(n, q)

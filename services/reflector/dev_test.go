@@ -67,6 +67,7 @@ func start(t testing.TB, cfg reflector.Config, url, nats string) (svc *reflector
 }
 
 func logs(t testing.TB) io.Writer {
+	t.Helper()
 	if testing.Verbose() {
 		return t.Output()
 	}

@@ -175,7 +175,7 @@ func (s *Service) resolve(ctx context.Context, r *reflection) bool {
 			err = fmt.Errorf("%s cannot be listed and watched", res.Name)
 		}
 		if err == nil {
-			return s.adopt(r, res)
+			return s.adopt(ctx, r, res)
 		}
 		if ctx.Err() != nil {
 			return false
@@ -191,7 +191,7 @@ func (s *Service) resolve(ctx context.Context, r *reflection) bool {
 	}
 }
 
-func (s *Service) adopt(r *reflection, res kube.Resource) bool {
+func (s *Service) adopt(ctx context.Context, r *reflection, res kube.Resource) bool {
 	col := res.Collection(s.cfg.Cluster)
 	s.mu.Lock()
 	taken := slices.ContainsFunc(s.reflections, func(o *reflection) bool { return o != r && o.resource.Kind != "" && o.col == col })
@@ -200,7 +200,7 @@ func (s *Service) adopt(r *reflection, res kube.Resource) bool {
 	}
 	s.mu.Unlock()
 	if taken {
-		r.fail(context.Background(), "resolve", fmt.Errorf("%s is mirrored already under another name; a resource has one scope", col), 0)
+		r.fail(ctx, "resolve", fmt.Errorf("%s is mirrored already under another name; a resource has one scope", col), 0)
 		r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_STOPPED)
 		return false
 	}
@@ -243,7 +243,7 @@ func (s *Service) everything(ctx context.Context, want Resource, loops *sync.Wai
 			one := want
 			one.Name = res.Collection("").ResourceName()
 			r := s.reflect(one)
-			if s.adopt(r, res) {
+			if s.adopt(ctx, r, res) {
 				loops.Go(func() { r.run(ctx) })
 			}
 		}

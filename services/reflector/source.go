@@ -229,7 +229,7 @@ func (s *source) normalize(raw []byte, now time.Time) (delta.Object, error) {
 func (s *source) poison(o delta.Object, why error, now time.Time) (delta.Record, bool) {
 	s.r.metrics.quarantined.WithLabelValues(s.r.col.String()).Inc()
 	s.r.state.poison(o.Key, why, now)
-	s.r.slog.LogAttrs(context.Background(), slog.LevelWarn, "object quarantined", slog.String(telemetry.KeyKey, string(o.Key)), telemetry.Err(why))
+	s.r.slog.Warn("object quarantined", slog.String(telemetry.KeyKey, string(o.Key)), telemetry.Err(why))
 	if o.Key == "" || o.RV == "" {
 		return delta.Record{}, false
 	}

@@ -133,15 +133,15 @@ func TestR03R04PagesAtZeroKeepPagingOnAndExpiredPagesEndInOneFullList(t *testing
 	t.Parallel() // TestReflectorPaginatingNonConsistentReadsIfWatchCacheDisabled, TestReflectorFullListIfExpired
 	a := newAPI(t)
 	ten := items(10, 3)
-	a.onList = func(n int, q url.Values) (int, string) {
-		switch {
-		case n == 1:
+	a.onList = func(n int, _ url.Values) (int, string) {
+		switch n {
+		case 1:
 			return 200, list("10", "C1", ten[:5]...)
-		case n == 2:
+		case 2:
 			return 200, list("10", "", ten[5:]...)
-		case n == 3:
+		case 3:
 			return 200, list("20", "C2", ten[:5]...)
-		case n == 4:
+		case 4:
 			return 410, status(410, "Expired", "continue token expired")
 		}
 		return 200, list("21", "", ten[:9]...)

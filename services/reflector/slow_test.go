@@ -1,0 +1,168 @@
+package reflector_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
+	"github.com/deltaplane/deltaplane/internal/kube"
+	"github.com/deltaplane/deltaplane/internal/stream"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
+	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
+	"github.com/deltaplane/deltaplane/services/reflector"
+)
+
+// valve forwards connections to a server, and holds what clients send while it is closed.
+type valve struct {
+	addr string
+	mu   sync.RWMutex // locked while closed
+}
+
+func newValve(t testing.TB, target string) *valve {
+	t.Helper()
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := &valve{addr: lis.Addr().String()}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			in, err := lis.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", strings.TrimPrefix(target, "nats://"))
+			if err != nil {
+				_ = in.Close()
+				continue
+			}
+			wg.Go(func() {
+				defer out.Close()
+				buf := make([]byte, 32<<10)
+				for {
+					n, err := in.Read(buf)
+					v.mu.RLock()
+					_, werr := out.Write(buf[:n])
+					v.mu.RUnlock()
+					if err != nil || werr != nil {
+						return
+					}
+				}
+			})
+			wg.Go(func() {
+				defer in.Close()
+				_, _ = io.Copy(in, out)
+			})
+		}
+	})
+	t.Cleanup(func() {
+		_ = lis.Close()
+		wg.Wait()
+	})
+	return v
+}
+
+func TestASlowLogCoalescesAndNeverCutsTheWatch(t *testing.T) {
+	t.Parallel()
+	const keys, rounds = 10, 3000
+	a := newAPI(t)
+	a.onList = func(int, url.Values) (int, string) { return 200, list("10", "") }
+	flood := make(chan struct{})
+	sent := make(chan struct{})
+	a.onWatch = func(n int, _ url.Values, w *wire) {
+		w.send()
+		if n == 1 {
+			<-flood
+			rv := 10
+			for range rounds {
+				for k := range keys {
+					rv++
+					w.send(event("MODIFIED", object("p"+strconv.Itoa(k), rv)))
+				}
+			}
+			close(sent)
+		}
+		w.hold()
+	}
+	nats := embeddedtest.NATS(t).URL()
+	v := newValve(t, nats)
+	cfg := quick()
+	cfg.LeaseTTL = 5 * time.Minute // the log is slow, not gone
+	cfg.StageBytes = 64 << 10
+	svc, _ := start(t, cfg, a.URL, "nats://"+v.addr)
+	c := dial(t, svc)
+	m := follow(t, nats, pods)
+	m.until(t, "sync", m.readable)
+	v.mu.Lock()
+	close(flood)
+	select {
+	case <-sent:
+	case <-time.After(60 * time.Second):
+		t.Error("the watch was held up by the log")
+	}
+	reflection(t, c, "pods", "coalescing", func(r *reflectorv1.Reflection) bool {
+		return r.GetState() == reflectorv1.ReflectionState_REFLECTION_STATE_WATCHING
+	})
+	v.mu.Unlock()
+	m.until(t, "the end of the flood", func() bool { return m.revision().RV == strconv.Itoa(10+keys*rounds) })
+	for k, rv := range m.live() {
+		n, _ := strconv.Atoi(rv)
+		if string(k) != "default/p"+strconv.Itoa((n-11)%keys) || n <= 10+keys*(rounds-1) {
+			t.Errorf("%s is at %s, want its last version", k, rv)
+		}
+	}
+	r := reflection(t, c, "pods", "the count", func(r *reflectorv1.Reflection) bool { return r.GetCoalesced() > 0 })
+	if l, w := len(a.requests(false)), len(a.requests(true)); l != 1 || w != 1 || r.GetPublished() >= keys*rounds {
+		t.Errorf("%d lists, %d watches, %d published of %d; want one watch and fewer versions", l, w, r.GetPublished(), keys*rounds)
+	}
+}
+
+func TestRecordsCarryTheSpanOfTheirBatch(t *testing.T) {
+	t.Parallel()
+	a := newAPI(t)
+	a.onList = func(int, url.Values) (int, string) { return 200, list("10", "", item("a", 1)) }
+	nats := embeddedtest.NATS(t).URL()
+	tel, err := telemetry.Setup(t.Context(), telemetry.Config{Service: "reflector", LogOutput: logs(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tel.Tracer = sdktrace.NewTracerProvider()
+	conn, err := stream.Connect(t.Context(), stream.Config{URL: nats})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	kc, err := kube.Load(kube.Config{URL: a.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer kc.Close()
+	svc, err := reflector.New(quick(), conn, kc, tel)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- svc.Run(ctx) }()
+	m := follow(t, nats, pods)
+	m.until(t, "the pod", func() bool { return m.revision().RV == "10" })
+	if r, _ := m.get("default/a"); len(r.Trace) != 55 || r.ObservedAt.IsZero() || r.PublishedAt.Before(r.ObservedAt) {
+		t.Errorf("trace %q, observed %v, published %v", r.Trace, r.ObservedAt, r.PublishedAt)
+	}
+	m.until(t, "a liveness record", func() bool { return len(m.kinds(delta.KindLiveness)) > 0 })
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
