@@ -35,6 +35,7 @@ func quiet() *telemetry.Telemetry {
 type rig struct {
 	queuev1.QueueServiceClient
 	svc     *Service
+	tel     *telemetry.Telemetry
 	advance func(time.Duration)
 	stop    func() error // ends Run and returns its error
 	addr    string
@@ -78,7 +79,8 @@ func serve(t testing.TB, cfg Config, e engine.Engine) *rig {
 	if err := cfg.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	svc, err := build(cfg.withDefaults(), e, quiet())
+	tel := quiet()
+	svc, err := build(cfg.withDefaults(), e, tel)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +96,7 @@ func serve(t testing.TB, cfg Config, e engine.Engine) *rig {
 		t.Fatal(err)
 	}
 	var stopped atomic.Bool
-	r := &rig{QueueServiceClient: queuev1.NewQueueServiceClient(conn), svc: svc, addr: addr}
+	r := &rig{QueueServiceClient: queuev1.NewQueueServiceClient(conn), svc: svc, tel: tel, addr: addr}
 	r.stop = func() error {
 		if stopped.Swap(true) {
 			return nil

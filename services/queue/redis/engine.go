@@ -77,6 +77,7 @@ func New(cfg Config) (*Engine, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	e := &Engine{cfg: cfg, server: strings.ToLower(rand.Text()[:12]), turnSHA: redis.NewScript(turnLua).Hash(), seen: map[string]bool{}}
+	silence()
 	opt.MaxRetries = -1 // a script must not run twice behind our back
 	opt.ContextTimeoutEnabled = true
 	opt.DialTimeout = 2 * time.Second
@@ -87,6 +88,14 @@ func New(cfg Config) (*Engine, error) {
 	e.client = redis.NewClient(opt)
 	return e, nil
 }
+
+// silence stops the client library's own lines on standard error: every error
+// they tell of is returned to us.
+var silence = sync.OnceFunc(func() { redis.SetLogger(discard{}) })
+
+type discard struct{}
+
+func (discard) Printf(context.Context, string, ...any) {}
 
 // onConnect learns the run id of the Redis behind every new connection.
 func (e *Engine) onConnect(ctx context.Context, cn *redis.Conn) error {

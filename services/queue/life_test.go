@@ -1,0 +1,394 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/internal/embedded"
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/memory"
+	"github.com/deltaplane/deltaplane/services/queue/redis"
+)
+
+func TestADelayedKeyIsHandedOutWhenDueAndNotBefore(t *testing.T) {
+	t.Parallel()
+	on(t, func(t *testing.T, kind string) {
+		r := start(t, kind, Config{})
+		r.configure(t)
+		ctx := t.Context()
+		began := time.Now()
+		const delay = 150 * time.Millisecond
+		if _, err := r.AddAfter(ctx, &queuev1.AddAfterRequest{Queue: q, Items: []*queuev1.AddItem{{Key: "k"}}, Delay: durationpb.New(delay)}); err != nil {
+			t.Fatal(err)
+		}
+		res, err := r.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: "w", Wait: durationpb.New(30 * time.Second)})
+		if err != nil || len(res.GetLeases()) != 1 {
+			t.Fatalf("Get = %v, %v", res, err)
+		}
+		if took := time.Since(began); took < delay || took > delay+2*time.Second {
+			t.Errorf("handed out after %v, want %v", took, delay)
+		}
+	})
+}
+
+func TestALeaseThatExpiresGoesToAWaitingWorker(t *testing.T) {
+	t.Parallel()
+	on(t, func(t *testing.T, kind string) {
+		r := start(t, kind, Config{})
+		r.configure(t)
+		r.add(t, "k")
+		ctx := t.Context()
+		first, err := r.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: "a", LeaseDuration: durationpb.New(time.Second)})
+		if err != nil || len(first.GetLeases()) != 1 {
+			t.Fatalf("Get = %v, %v", first, err)
+		}
+		res, err := r.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: "b", Wait: durationpb.New(30 * time.Second)})
+		if err != nil || len(res.GetLeases()) != 1 || res.GetLeases()[0].GetAttempt() != 2 {
+			t.Fatalf("Get = %v, %v", res, err)
+		}
+	})
+}
+
+func TestAGetThatIsCancelledLosesNoKey(t *testing.T) {
+	t.Parallel()
+	on(t, func(t *testing.T, kind string) {
+		r := start(t, kind, Config{})
+		r.configure(t)
+		var wg sync.WaitGroup
+		var got sync.Map
+		for i := range 60 { // callers that leave while keys arrive
+			wg.Go(func() {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(i)*time.Millisecond/2)
+				defer cancel()
+				res, err := r.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: "w", Wait: durationpb.New(time.Minute)})
+				if err == nil {
+					for _, l := range res.GetLeases() {
+						got.Store(l.GetKey(), true)
+					}
+				}
+			})
+			r.add(t, "k"+strconv.Itoa(i))
+		}
+		wg.Wait()
+		for { // what was leased to nobody is given back or was never leased
+			res, err := r.Get(t.Context(), &queuev1.GetRequest{Queue: q, SessionId: "rest", MaxItems: 100, Wait: durationpb.New(2 * time.Second), LeaseDuration: durationpb.New(time.Minute)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, l := range res.GetLeases() {
+				got.Store(l.GetKey(), true)
+			}
+			n := 0
+			got.Range(func(any, any) bool { n++; return true })
+			if n == 60 {
+				return
+			}
+			if len(res.GetLeases()) == 0 {
+				// An answer the transport dropped keeps its lease until it expires.
+				c := r.counts(t)
+				if c.GetReady() != 0 || int(c.GetProcessing()) < 60 {
+					t.Fatalf("%d of 60 keys came; counts %v", n, c)
+				}
+				return
+			}
+		}
+	})
+}
+
+// TestNoKeyIsEverHeldTwice has many workers of both kinds fight for few keys.
+func TestNoKeyIsEverHeldTwice(t *testing.T) {
+	t.Parallel()
+	on(t, func(t *testing.T, kind string) {
+		r := start(t, kind, Config{})
+		r.configure(t)
+		const keys, rounds = 7, 150
+		var holders [keys]atomic.Int64
+		var runs, tokens [keys]atomic.Int64
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		hold := func(l *queuev1.Lease) {
+			k, _ := strconv.Atoi(l.GetKey())
+			if n := holders[k].Add(1); n != 1 {
+				t.Errorf("key %d has %d holders", k, n)
+			}
+			if was := tokens[k].Swap(int64(l.GetToken())); was >= int64(l.GetToken()) {
+				t.Errorf("key %d: token %d after %d", k, l.GetToken(), was)
+			}
+			runs[k].Add(1)
+			holders[k].Add(-1)
+		}
+		var workers, producers sync.WaitGroup
+		for w := range 8 {
+			workers.Go(func() {
+				for ctx.Err() == nil {
+					res, err := r.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: fmt.Sprint("u", w), Wait: durationpb.New(time.Minute), MaxItems: 3})
+					if err != nil {
+						continue
+					}
+					for _, l := range res.GetLeases() {
+						hold(l)
+						_, _ = r.Settle(context.Background(), &queuev1.SettleRequest{SessionId: fmt.Sprint("u", w), Settlements: []*queuev1.Settlement{{
+							Queue: q, Key: l.GetKey(), Token: l.GetToken(), Outcome: queuev1.Outcome_OUTCOME_FORGET,
+						}}})
+					}
+				}
+			})
+		}
+		for range 4 {
+			producers.Go(func() {
+				for i := range rounds {
+					r.add(t, strconv.Itoa(i%keys), strconv.Itoa((i+3)%keys))
+				}
+			})
+		}
+		producers.Wait()
+		for c := r.counts(t); c.GetReady()+c.GetProcessing()+c.GetDirty() > 0; c = r.counts(t) {
+		}
+		cancel()
+		workers.Wait()
+		for k := range runs {
+			if n := runs[k].Load(); n < 1 || n > 4*2*rounds {
+				t.Errorf("key %d ran %d times", k, n)
+			}
+		}
+	})
+}
+
+func TestTwoServersShareOneRedis(t *testing.T) {
+	t.Parallel()
+	srv, err := embedded.StartRedis(t.Context(), filepath.Join(t.TempDir(), "redis"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(srv.Stop)
+	one := func() *rig {
+		e, err := redis.New(redis.Config{URL: srv.URL()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return serve(t, Config{FallbackEvery: time.Hour, Queues: []QueueConfig{{Name: q}}}, e)
+	}
+	a, b := one(), one()
+	ctx := t.Context()
+	w := b.work(t, &queuev1.Hello{SessionId: "w"})
+	w.give(10)
+	got, err := b.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: "x"}) // its turn says that nothing is ready
+	if err != nil || len(got.GetLeases()) != 0 {
+		t.Fatalf("Get = %v, %v", got, err)
+	}
+	a.add(t, "now")
+	if l := wait(t, w.leases); l.GetKey() != "now" {
+		t.Errorf("leased %v", l)
+	}
+	// A key whose delay ends on one server wakes the other's worker.
+	if _, err := a.AddAfter(ctx, &queuev1.AddAfterRequest{Queue: q, Items: []*queuev1.AddItem{{Key: "later"}}, Delay: durationpb.New(50 * time.Millisecond)}); err != nil {
+		t.Fatal(err)
+	}
+	l := wait(t, w.leases)
+	if l.GetKey() != "later" {
+		t.Errorf("leased %v", l)
+	}
+	// The lease is the store's: another server settles and extends it, and a
+	// session moves there.
+	ext, err := a.Extend(ctx, &queuev1.ExtendRequest{SessionId: "w", Leases: []*queuev1.LeaseRef{ref(l)}})
+	if err != nil || ext.GetExtended() != 1 {
+		t.Errorf("Extend elsewhere = %v, %v", ext, err)
+	}
+	w2 := a.work(t, &queuev1.Hello{SessionId: "w", Resume: []*queuev1.LeaseRef{ref(l)}})
+	if len(w2.welcome.GetKept()) != 1 {
+		t.Errorf("welcome elsewhere: %v", w2.welcome)
+	}
+	if s := w2.settle(done, l)[0].GetStatus(); s != queuev1.SettleStatus_SETTLE_STATUS_SETTLED {
+		t.Errorf("settle elsewhere: %v", s)
+	}
+}
+
+func TestAServiceStartedBeforeItsStoreBecomesReady(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "redis")
+	first, err := embedded.StartRedis(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := first.Addr()
+	first.Stop()
+	e, err := redis.New(redis.Config{URL: "redis://" + addr, GiveUp: 100 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := serve(t, Config{Queues: []QueueConfig{{Name: q}}}, e)
+	_, err = r.Add(t.Context(), &queuev1.AddRequest{Queue: q, Items: []*queuev1.AddItem{{Key: "k"}}})
+	if rpc.Code(err) != codes.Unavailable || rpc.Reason(err) != "STORE_UNAVAILABLE" || rpc.RetryDelay(err) == 0 {
+		t.Errorf("Add without a store = %v, want STORE_UNAVAILABLE with RetryInfo", err)
+	}
+	conn, err := rpc.Dial(r.addr, rpc.DialConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	health := func() healthpb.HealthCheckResponse_ServingStatus {
+		res, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{Service: queuev1.QueueService_ServiceDesc.ServiceName})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.GetStatus()
+	}
+	if got := health(); got != healthpb.HealthCheckResponse_NOT_SERVING {
+		t.Errorf("health %v without a store", got)
+	}
+	port, _ := strconv.Atoi(addr[strings.LastIndex(addr, ":")+1:])
+	srv, err := embedded.StartRedisWith(t.Context(), embedded.RedisConfig{Dir: dir, Port: port})
+	if err != nil {
+		t.Skip("the port was taken meanwhile: ", err)
+	}
+	t.Cleanup(srv.Stop)
+	for began := time.Now(); health() != healthpb.HealthCheckResponse_SERVING; {
+		if time.Since(began) > 20*time.Second {
+			t.Fatal("not serving 20 s after the store came up")
+		}
+	}
+	r.add(t, "k")
+}
+
+func TestAMemoryQueueOutlivesItsService(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	open := func() *rig {
+		e, err := memory.New(memory.Config{Dir: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return serve(t, Config{Queues: []QueueConfig{{Name: q, Config: workqueue.Config{LeaseFor: 10 * time.Second}}}}, e)
+	}
+	r := open()
+	r.svc.engine.Check(t.Context())
+	r.waitQueue(t)
+	r.add(t, keysN(1000)...)
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	r = open()
+	if n := r.counts(t).GetReady(); n != 1000 {
+		t.Errorf("%d keys after the restart, want 1000", n)
+	}
+}
+
+// waitQueue waits until the configured queue has been made.
+func (r *rig) waitQueue(t *testing.T) {
+	t.Helper()
+	for began := time.Now(); ; {
+		if _, err := r.Len(t.Context(), &queuev1.LenRequest{Queue: q}); err == nil {
+			return
+		}
+		if time.Since(began) > 10*time.Second {
+			t.Fatal("the queue was not made")
+		}
+	}
+}
+
+func TestMetricsHaveClientGosNamesAndMeaning(t *testing.T) {
+	t.Parallel()
+	r := start(t, "memory", Config{})
+	r.configure(t)
+	ctx := t.Context()
+	r.add(t, "a", "a", "b")
+	r.advance(time.Second)
+	res, err := r.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: "w"})
+	if err != nil || len(res.GetLeases()) != 1 {
+		t.Fatalf("Get = %v, %v", res, err)
+	}
+	r.add(t, "a") // dirty: counted as an add and in the depth
+	want(t, r.tel.Registry, map[string]float64{
+		"workqueue_adds_total": 3, "workqueue_depth": 2, "workqueue_retries_total": 0, "workqueue_queue_duration_seconds": 1,
+	})
+	families, err := r.tel.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]bool{}
+	for _, f := range families {
+		found[f.GetName()] = true
+	}
+	for _, name := range []string{"workqueue_unfinished_work_seconds", "workqueue_longest_running_processor_seconds"} {
+		if !found[name] {
+			t.Errorf("%s is missing while a key is held", name)
+		}
+	}
+	l := res.GetLeases()[0]
+	if _, err := r.Settle(ctx, &queuev1.SettleRequest{SessionId: "w", Settlements: []*queuev1.Settlement{{
+		Queue: q, Key: l.GetKey(), Token: l.GetToken(), Outcome: queuev1.Outcome_OUTCOME_RETRY_RATE_LIMITED,
+	}}}); err != nil {
+		t.Fatal(err)
+	}
+	want(t, r.tel.Registry, map[string]float64{
+		"workqueue_adds_total": 3, "workqueue_retries_total": 1, "workqueue_work_duration_seconds": 1, "deltaplane_queue_settlements_total": 1,
+	})
+}
+
+// want compares sums over labels: values of counters and gauges, counts of histograms.
+func want(t *testing.T, g prometheus.Gatherer, want map[string]float64) {
+	t.Helper()
+	families, err := g.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			got[f.GetName()] += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	for name, v := range want {
+		if got[name] != v {
+			t.Errorf("%s = %v, want %v", name, got[name], v)
+		}
+	}
+}
+
+func TestTheTraceOfAnAddReachesTheWorker(t *testing.T) {
+	t.Parallel()
+	r := start(t, "memory", Config{})
+	r.configure(t)
+	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	w := r.work(t, &queuev1.Hello{SessionId: "w"})
+	w.give(1)
+	if _, err := r.Add(t.Context(), &queuev1.AddRequest{Queue: q, Items: []*queuev1.AddItem{{Key: "k", Traceparent: parent}}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := wait(t, w.leases).GetTraceparents(); len(got) != 1 || got[0] != parent {
+		t.Errorf("traceparents %v, want %q", got, parent)
+	}
+}
+
+func TestConfigFaultsAreReportedTogether(t *testing.T) {
+	t.Parallel()
+	err := Config{
+		Queues:   []QueueConfig{{Name: "a b"}, {Name: "x"}, {Name: "x", Config: workqueue.Config{LeaseFor: 1}}},
+		RedisURL: "redis://x", DataDir: "y", MaxTurn: -1, CloseGrace: -1,
+	}.Validate()
+	for _, part := range []string{"a b", "named twice", "lease_duration", "exclude one another", "max turn", "close grace"} {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("error %v does not mention %q", err, part)
+		}
+	}
+	if err := (Config{}).Validate(); err != nil {
+		t.Errorf("the zero value: %v", err)
+	}
+	if _, err := New(Config{RedisURL: "http://x"}, quiet()); err == nil {
+		t.Error("New took an URL of another scheme")
+	}
+}
