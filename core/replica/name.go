@@ -11,6 +11,9 @@ import (
 // host names end at 63 bytes.
 const MaxName = 63
 
+// MaxOrdinal bounds ordinals; no owner gets there in a thousand years.
+const MaxOrdinal = 1 << 53
+
 var hashing = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
 // Name is the name of a child: `<owner name>-<hash of the UID>-<ordinal>`, the
@@ -32,7 +35,7 @@ func Ordinal(owner, uid, name string) (int64, bool) {
 		return 0, false
 	}
 	n, err := strconv.ParseInt(name[i+1:], 10, 64)
-	if err != nil || n < 0 || Name(owner, uid, n) != name {
+	if err != nil || n < 0 || n > MaxOrdinal || Name(owner, uid, n) != name {
 		return 0, false
 	}
 	return n, true

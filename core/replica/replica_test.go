@@ -37,7 +37,7 @@ func TestNames(t *testing.T) {
 		}
 	}
 	name := replica.Name("work", "u", 7)
-	for _, bad := range []string{"", "-", "work", "work-7", strings.TrimSuffix(name, "7") + "07", strings.TrimSuffix(name, "7") + "-7", name + "x"} {
+	for _, bad := range []string{"", "-", "work", "work-7", strings.TrimSuffix(name, "7") + "07", strings.TrimSuffix(name, "7") + "-7", name + "x", replica.Name("work", "u", 1<<62)} {
 		if o, ok := replica.Ordinal("work", "u", bad); ok {
 			t.Errorf("Ordinal(%q) = %d, want none", bad, o)
 		}

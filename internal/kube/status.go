@@ -42,6 +42,14 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("kube: %s %s: %d %s: %s", e.Verb, e.Path, e.Code, reason, e.Message)
 }
 
+// Explain is what the server said, without the request it was said to: a text for the user of an Event.
+func (e *StatusError) Explain() string {
+	if e.Message == "" {
+		return e.Error()
+	}
+	return e.Message
+}
+
 type wireStatus struct {
 	Kind    string `json:"kind"`
 	Code    int    `json:"code"`

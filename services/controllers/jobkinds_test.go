@@ -210,8 +210,13 @@ func TestPreconditionsOfTheAPIServer(t *testing.T) {
 	pod.Annotations = map[string]string{"deltaplane.io/run-seconds": "forever"}
 	first := need(w.CreatePod(t.Context(), pod))
 
-	if _, err := w.CreatePod(t.Context(), pod); !errors.Is(err, job.ErrExists) {
+	_, err := w.CreatePod(t.Context(), pod)
+	if !errors.Is(err, job.ErrExists) {
 		t.Errorf("a second pod of a name: %v", err)
+	}
+	var told job.Explainer
+	if !errors.As(err, &told) || told.Explain() != `pods "one" already exists` {
+		t.Errorf("the user is told %v", told)
 	}
 	strip := func(uid, rv string) ([]string, error) {
 		meta := map[string]any{"uid": uid, "$deleteFromPrimitiveList/finalizers": []string{batchv1.JobTrackingFinalizer}}

@@ -113,7 +113,7 @@ func (b *births) make(ctx context.Context, i int) {
 		b.err = err
 	}
 	if !lost(err) {
-		b.events.Event(b.job, corev1.EventTypeWarning, "FailedCreate", "Error creating: "+err.Error())
+		b.events.Event(b.job, corev1.EventTypeWarning, "FailedCreate", "Error creating: "+said(err))
 	}
 }
 

@@ -48,7 +48,7 @@ func (m *memory) setFailures(f replica.Failures) {
 // decodeMemory never fails: state that cannot be read is as good as lost, and a
 // sync without state reads live.
 func decodeMemory(raw []byte) (m memory, ok bool) {
-	if len(raw) == 0 || json.Unmarshal(raw, &m) != nil || m.UID == "" || m.Next < 0 {
+	if len(raw) == 0 || json.Unmarshal(raw, &m) != nil || m.UID == "" || m.Next < 0 || m.Next > replica.MaxOrdinal {
 		return memory{}, false
 	}
 	return m, true

@@ -33,6 +33,19 @@ var (
 	ErrTerminating = errors.New("namespace is terminating")
 )
 
+// Explainer is an error that has a text for the user, shorter than the one for
+// the log.
+type Explainer interface{ Explain() string }
+
+// said is what an event tells the user about an error.
+func said(err error) string {
+	var e Explainer
+	if errors.As(err, &e) {
+		return e.Explain()
+	}
+	return err.Error()
+}
+
 // ErrLeaseLost is what a [Lease] answers when its token is stale or its
 // deadline has passed by this process's clock. The sync ends at once and the key
 // belongs to somebody else.

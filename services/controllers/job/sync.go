@@ -202,7 +202,7 @@ func (s *run) deletePods(ctx context.Context, t *turn, stripFirst bool) (acted, 
 				s.ended = append(s.ended, string(p.UID))
 			}
 			if !lost(err) {
-				s.events.Event(t.job, corev1.EventTypeWarning, "FailedDelete", "Error deleting: "+err.Error())
+				s.events.Event(t.job, corev1.EventTypeWarning, "FailedDelete", "Error deleting: "+said(err))
 			}
 			return err
 		}

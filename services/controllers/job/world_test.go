@@ -483,3 +483,28 @@ func decode(raw []byte) *corev1.Pod {
 	}
 	return &p
 }
+
+// frozen is a view that answers from memory, for benchmarks.
+type frozen struct {
+	*view
+	owned [][]byte
+	names []string
+}
+
+func (f *frozen) freeze() {
+	f.names, f.owned = f.selectPods(func(*corev1.Pod) bool { return true })
+}
+
+func (f *frozen) OwnedPods(ctx context.Context, n string, uid types.UID) ([][]byte, delta.Revision, error) {
+	if f.owned == nil {
+		return f.view.OwnedPods(ctx, n, uid)
+	}
+	return f.owned, revision(f.pods), nil
+}
+
+func (f *frozen) PodKeys(ctx context.Context, n, sel string) ([]string, delta.Revision, error) {
+	if f.names == nil {
+		return f.view.PodKeys(ctx, n, sel)
+	}
+	return f.names, revision(f.pods), nil
+}
