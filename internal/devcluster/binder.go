@@ -3,7 +3,6 @@ package devcluster
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"time"
 
@@ -133,7 +132,7 @@ func (b *binder) bindPending() bool {
 			continue
 		}
 		if err := b.api.bind(key, node, false); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
-			b.api.warn("binding failed", err, slog.String("key", key))
+			b.api.warn("binder", err, key)
 			continue
 		}
 		delete(b.pending, key)

@@ -23,9 +23,9 @@ type api struct {
 	dirty    *dirtySet     // what the collector looks at next
 }
 
-// warn reports a failure of the cluster's own controllers, which try again.
-func (a *api) warn(message string, err error, attrs ...any) {
-	a.log.Warn(message, append(attrs, slog.Any("error", err))...)
+// warn reports a failed write of one of the cluster's own parts, which tries again.
+func (a *api) warn(part string, err error, key string) {
+	a.log.Warn("dev cluster could not write", slog.String("part", part), slog.String("key", key), slog.Any("error", err))
 }
 
 // Cluster is a dev cluster. Its methods are safe for concurrent use.

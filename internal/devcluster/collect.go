@@ -201,7 +201,7 @@ func (a *api) deleteFor(r *resource, o *object, policy metav1.DeletionPropagatio
 // collectError reports a failure of the collector that is not a lost race.
 func (a *api) collectError(err error) {
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		a.warn("collection failed", err)
+		a.warn("collector", err, "")
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"container/heap"
 	"context"
 	"fmt"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -182,7 +181,7 @@ func (n *nodes) step() {
 		t := heap.Pop(&n.due).(*timer)
 		delete(n.timer, t.uid)
 		if err := n.advance(t); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-			n.api.warn("node could not write a pod", err, slog.String("key", t.key))
+			n.api.warn("kubelet", err, t.key)
 		}
 	}
 }

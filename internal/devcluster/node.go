@@ -1,7 +1,6 @@
 package devcluster
 
 import (
-	"log/slog"
 	"slices"
 	"time"
 
@@ -30,7 +29,7 @@ func (n *nodes) heartbeat(first bool) {
 			err = n.renew(name)
 		}
 		if err != nil && !apierrors.IsConflict(err) {
-			n.api.warn("node heartbeat failed", err, slog.String("node", name))
+			n.api.warn("heartbeat", err, name)
 		}
 	}
 }

@@ -3,7 +3,6 @@ package api
 import (
 	"net/http"
 	"testing"
-	"time"
 )
 
 // owned is a config map owned by o.
@@ -13,6 +12,15 @@ func owned(name string, kind string, o object, block bool) object {
 		"apiVersion": o.text("apiVersion"), "kind": kind, "name": o.text("metadata.name"), "uid": o.text("metadata.uid"), "blockOwnerDeletion": block,
 	}}}
 	return c
+}
+
+// collectorSees returns when the server's collector, which learns of config maps by
+// watching, has seen those created before: it has collected one created after them.
+func (g Target) collectorSees(t *testing.T, p string) {
+	t.Helper()
+	ghost := object{"apiVersion": "v1", "metadata": map[string]any{"name": "ghost", "uid": "3f1c1b32-0000-4000-8000-00000000abcd"}}
+	g.post(t, p, owned("canary", "ConfigMap", ghost, false)).ok(t)
+	eventually(t, "the canary is collected", func() bool { return g.get(t, p+"/canary").code == http.StatusNotFound })
 }
 
 func checkCollect(t *testing.T, g Target) {
@@ -25,6 +33,7 @@ func checkCollect(t *testing.T, g Target) {
 		g.post(t, p, owned("dep", "ConfigMap", o, false)).ok(t)
 		dep := g.get(t, p+"/dep").ok(t)
 		g.post(t, p, owned("depdep", "ConfigMap", dep, false)).ok(t)
+		g.collectorSees(t, p)
 		g.delete(t, p+"/owner", `{"propagationPolicy":"Background"}`).ok(t)
 		for _, name := range []string{"dep", "depdep"} {
 			eventually(t, name+" is collected", func() bool { return g.get(t, p+"/"+name).code == http.StatusNotFound })
@@ -36,6 +45,7 @@ func checkCollect(t *testing.T, g Target) {
 		p := path("configmaps", g.namespace(t))
 		o := g.post(t, p, configMap("owner", nil)).ok(t)
 		g.post(t, p, owned("dep", "ConfigMap", o, false)).ok(t)
+		g.collectorSees(t, p)
 		g.delete(t, p+"/owner", `{"propagationPolicy":"Orphan"}`).ok(t)
 		eventually(t, "the owner is gone", func() bool { return g.get(t, p+"/owner").code == http.StatusNotFound })
 		if refs := g.get(t, p+"/dep").ok(t).at("metadata.ownerReferences"); refs != nil {
@@ -49,6 +59,7 @@ func checkCollect(t *testing.T, g Target) {
 		o := g.post(t, path("jobs", ns), job("j")).ok(t)
 		p := path("configmaps", ns)
 		g.post(t, p, owned("dep", "Job", o, true)).ok(t)
+		g.collectorSees(t, p)
 		g.delete(t, path("jobs", ns)+"/j", nil).ok(t)
 		eventually(t, "the job is gone", func() bool { return g.get(t, path("jobs", ns)+"/j").code == http.StatusNotFound })
 		if refs := g.get(t, p+"/dep").ok(t).at("metadata.ownerReferences"); refs != nil {
@@ -62,6 +73,7 @@ func checkCollect(t *testing.T, g Target) {
 		o := g.post(t, p, configMap("owner", nil)).ok(t)
 		g.post(t, p, owned("dep", "ConfigMap", o, true)).ok(t)
 		g.patch(t, mergePatch, p+"/dep", `{"metadata":{"finalizers":["x.io/hold"]}}`).ok(t)
+		g.collectorSees(t, p)
 		marked := g.delete(t, p+"/owner", `{"propagationPolicy":"Foreground"}`).ok(t)
 		if f, _ := marked.at("metadata.finalizers").([]any); len(f) != 1 || f[0] != "foregroundDeletion" {
 			t.Errorf("finalizers = %v, want foregroundDeletion", f)
@@ -74,10 +86,7 @@ func checkCollect(t *testing.T, g Target) {
 
 	t.Run("an object whose owner never was is collected", func(t *testing.T) {
 		t.Parallel()
-		p := path("configmaps", g.namespace(t))
-		ghost := object{"apiVersion": "v1", "metadata": map[string]any{"name": "ghost", "uid": "3f1c1b32-0000-4000-8000-00000000abcd"}}
-		g.post(t, p, owned("dep", "ConfigMap", ghost, false)).ok(t)
-		eventually(t, "it is collected", func() bool { return g.get(t, p+"/dep").code == http.StatusNotFound })
+		g.collectorSees(t, path("configmaps", g.namespace(t)))
 	})
 
 	t.Run("one of two owners is enough", func(t *testing.T) {
@@ -89,8 +98,7 @@ func checkCollect(t *testing.T, g Target) {
 		second := owned("dep", "ConfigMap", b, false)["metadata"].(object)["ownerReferences"].([]object)
 		in["metadata"].(object)["ownerReferences"] = append(in["metadata"].(object)["ownerReferences"].([]object), second...)
 		g.post(t, p, in).ok(t)
-		// The real collector learns of new objects by watching: let it see this one's owners.
-		time.Sleep(silence)
+		g.collectorSees(t, p)
 		g.delete(t, p+"/a", `{"propagationPolicy":"Background"}`).ok(t)
 		eventually(t, "the gone owner is forgotten", func() bool {
 			refs, _ := g.get(t, p+"/dep").ok(t).at("metadata.ownerReferences").([]any)
