@@ -33,6 +33,7 @@ type flow struct {
 	stream       *stream.Conn
 	index, queue *grpc.ClientConn
 	queueAddr    string
+	redisURL     string // empty: the memory engine
 	stopQueue    func()
 }
 
@@ -89,7 +90,18 @@ func newFlow(t *testing.T) *flow {
 
 func newFlowOn(t *testing.T, kc *kube.Client) *flow {
 	t.Helper()
-	f := &flow{t: t, kube: kc}
+	return newFlowOf(t, kc, "")
+}
+
+// newFlowWith keeps the queues in Redis.
+func newFlowWith(t *testing.T, redisURL string) *flow {
+	t.Helper()
+	return newFlowOf(t, cluster(t, devcluster.Config{Nodes: 2}), redisURL)
+}
+
+func newFlowOf(t *testing.T, kc *kube.Client, redisURL string) *flow {
+	t.Helper()
+	f := &flow{t: t, kube: kc, redisURL: redisURL}
 	nats := embeddedtest.NATS(t)
 	f.stream = f.connect(nats.URL())
 	r, err := reflector.New(reflector.Config{
@@ -109,10 +121,11 @@ func newFlowOn(t *testing.T, kc *kube.Client) *flow {
 	return f
 }
 
-// startQueue starts a queue service that remembers nothing of the one before.
+// startQueue starts a queue service; on the memory engine it remembers nothing
+// of the one before.
 func (f *flow) startQueue() {
 	f.t.Helper()
-	q, err := queue.New(queue.Config{RPC: rpc.ServerConfig{Listen: f.queueAddr}}, f.telemetry("queue"))
+	q, err := queue.New(queue.Config{RPC: rpc.ServerConfig{Listen: f.queueAddr}, RedisURL: f.redisURL}, f.telemetry("queue"))
 	f.ok(err)
 	f.stopQueue = f.run("queue", q)
 	f.queueAddr, err = q.Addr(f.t.Context())
