@@ -2,6 +2,7 @@ package indexer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -192,6 +193,27 @@ func TestAPositionInsideALagNeverNamesALaterEpochOrTermThanItsRecord(t *testing.
 	last := s.heard[len(s.heard)-1].GetPosition()
 	if last.GetEpoch() != 2 || last.GetSequence() != 4 || last.GetTerm() != 2 || events != 4*chunkEvents+1 {
 		t.Errorf("%d events, last position %v", events, last)
+	}
+}
+
+func TestAPayloadThatNestsWithoutEndIsRefusedBeforeItIsRead(t *testing.T) {
+	t.Parallel()
+	nest := func(n int) []byte {
+		return []byte(`{"metadata":{"name":"a"},"x":` + strings.Repeat("[", n) + strings.Repeat("]", n) + "}")
+	}
+	x := newExtractor(nil)
+	if _, err := x.extract(nest(8 << 20)); !errors.Is(err, errTooDeep) {
+		t.Errorf("8 million levels: %v", err)
+	}
+	if _, err := x.extract([]byte(strings.Repeat("[", 8<<20))); !errors.Is(err, errTooDeep) {
+		t.Errorf("8 million levels never closed: %v", err)
+	}
+	if _, err := x.extract(nest(maxDepth - 1)); err != nil {
+		t.Errorf("the deepest allowed: %v", err)
+	}
+	wide := []byte(`{"metadata":{"name":"a\"["},"x":[` + strings.Repeat(`{},`, 2*maxDepth) + `"` + strings.Repeat("[", 2*maxDepth) + `"]}`)
+	if _, err := x.extract(wide); err != nil {
+		t.Errorf("many brackets side by side: %v", err)
 	}
 }
 
