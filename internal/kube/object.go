@@ -34,6 +34,7 @@ type Transform struct {
 // them out, what the transform strips is gone, everything else keeps its bytes and its order. The result never shares memory with
 // raw. Errors wrap [ErrPoison]; the returned object then holds the key and version if they could be read, and no payload.
 func (t *Transform) Normalize(raw []byte, r Resource) (delta.Object, error) {
+	raw = bytes.TrimSpace(raw) // answers to writes end in a newline
 	var o delta.Object
 	var cut cuts
 	var kind, apiVersion bool

@@ -43,7 +43,7 @@ func TestNormalizeStripsAndKeepsEverythingElseByteForByte(t *testing.T) {
 			`{"kind":"Pod","apiVersion":"v1","metadata":{"annotations":{},` + head + `}}`,
 		},
 		{
-			"white space", "{ \"metadata\" : { " + head + " , \"managedFields\" : [ ] } }",
+			"white space", " { \"metadata\" : { " + head + " , \"managedFields\" : [ ] } }\r\n",
 			"{\"kind\":\"Pod\",\"apiVersion\":\"v1\", \"metadata\" : { " + head + " } }",
 		},
 	} {
