@@ -30,14 +30,15 @@ type LeaseConfig struct {
 type Lease struct {
 	// Term is the fencing number: it grows with every grant.
 	Term uint64
-	// Acked is the highest acknowledged sequence the last holder reported.
-	Acked uint64
+	// Acked is the highest acknowledged sequence, and Epoch the epoch, that the last holder reported.
+	Acked, Epoch uint64
 
 	cfg    LeaseConfig
 	bucket *Bucket
 	log    *slog.Logger
 	rev    uint64
 	acked  atomic.Uint64
+	epoch  atomic.Uint64
 	lost   chan struct{}
 	done   chan struct{}
 	cancel context.CancelFunc
@@ -48,6 +49,7 @@ type claim struct {
 	Holder string `json:"holder"`
 	Term   uint64 `json:"term"`
 	Acked  uint64 `json:"acked"`
+	Epoch  uint64 `json:"epoch"`
 	Beat   uint64 `json:"beat"`
 }
 
@@ -104,7 +106,7 @@ func (c *Conn) Lease(ctx context.Context, cfg LeaseConfig) (*Lease, error) {
 
 func (c *Conn) take(ctx context.Context, b *Bucket, cfg LeaseConfig, rev uint64, held claim) (*Lease, error) {
 	began := time.Now()
-	mine := claim{Holder: cfg.Holder, Acked: held.Acked, Term: max(held.Term, cfg.Floor, rev) + 1}
+	mine := claim{Holder: cfg.Holder, Acked: held.Acked, Epoch: held.Epoch, Term: max(held.Term, cfg.Floor, rev) + 1}
 	value, err := json.Marshal(mine)
 	if err != nil {
 		return nil, err
@@ -115,10 +117,11 @@ func (c *Conn) take(ctx context.Context, b *Bucket, cfg LeaseConfig, rev uint64,
 	}
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	l := &Lease{
-		Term: mine.Term, Acked: held.Acked, cfg: cfg, bucket: b, log: c.cfg.Log, rev: rev,
+		Term: mine.Term, Acked: held.Acked, Epoch: held.Epoch, cfg: cfg, bucket: b, log: c.cfg.Log, rev: rev,
 		lost: make(chan struct{}), done: make(chan struct{}), cancel: cancel,
 	}
 	l.acked.Store(held.Acked)
+	l.epoch.Store(held.Epoch)
 	go l.renew(run, mine, began)
 	return l, nil
 }
@@ -126,8 +129,11 @@ func (c *Conn) take(ctx context.Context, b *Bucket, cfg LeaseConfig, rev uint64,
 // Lost is closed when the lease could not be renewed in time, by this process's own clock, or was taken by somebody else.
 func (l *Lease) Lost() <-chan struct{} { return l.lost }
 
-// Report notes the highest acknowledged sequence, to be stored with the next renewal.
-func (l *Lease) Report(acked uint64) { l.acked.Store(acked) }
+// Report notes the epoch and the highest acknowledged sequence, to be stored with the next renewal.
+func (l *Lease) Report(epoch, acked uint64) {
+	l.epoch.Store(epoch)
+	l.acked.Store(acked)
+}
 
 // Release stops renewing and frees the lease, so that a standby need not wait for the TTL. It returns once nothing of the lease runs any
 // more.
@@ -139,7 +145,7 @@ func (l *Lease) Release(ctx context.Context) error {
 		return nil
 	default:
 	}
-	value, err := json.Marshal(claim{Term: l.Term, Acked: l.acked.Load()})
+	value, err := json.Marshal(claim{Term: l.Term, Acked: l.acked.Load(), Epoch: l.epoch.Load()})
 	if err != nil {
 		return err
 	}
@@ -161,7 +167,7 @@ func (l *Lease) renew(ctx context.Context, mine claim, renewed time.Time) {
 		}
 		began := time.Now()
 		mine.Beat++
-		mine.Acked = l.acked.Load()
+		mine.Acked, mine.Epoch = l.acked.Load(), l.epoch.Load()
 		value, err := json.Marshal(mine)
 		if err == nil {
 			var rev uint64

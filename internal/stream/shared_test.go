@@ -141,7 +141,7 @@ func TestALeaseHasOneHolderAndItsTermsGrow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	first.Report(42)
+	first.Report(7, 42)
 	cfg.Holder = "two"
 	short, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
 	defer cancel()
@@ -158,7 +158,7 @@ func TestALeaseHasOneHolderAndItsTermsGrow(t *testing.T) {
 	case <-time.After(5 * time.Second):
 		t.Error("the first holder does not notice")
 	}
-	if second.Term <= first.Term || second.Acked != 42 {
+	if second.Term <= first.Term || second.Acked != 42 || second.Epoch != 7 {
 		t.Errorf("term %d after %d, acked %d; want a higher term and what the last holder reported", second.Term, first.Term, second.Acked)
 	}
 	if err := second.Release(t.Context()); err != nil {

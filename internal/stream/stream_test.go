@@ -306,9 +306,10 @@ func TestDesign64ATailBelowWhatWasAcknowledgedBeginsANewEpochAndReadersSweep(t *
 	if err := errors.Join(w.Append(t.Context(), []delta.Record{pod("kept", 3)}), w.Flush(t.Context())); !errors.Is(err, stream.ErrLogLost) {
 		t.Fatalf("append to a log that is gone = %v, want ErrLogLost", err)
 	}
-	next := write(t, c, stream.WriterConfig{Term: 2, Acked: w.Acked()})
-	if !next.Fresh() || next.Epoch() <= first {
-		t.Fatalf("epoch %d after %d, want a new one", next.Epoch(), first)
+	ahead := first + 1_000_000_000_000 // as if this clock had been set back since
+	next := write(t, c, stream.WriterConfig{Term: 2, Acked: w.Acked(), Epoch: ahead})
+	if !next.Fresh() || next.Epoch() <= ahead {
+		t.Fatalf("epoch %d after %d, want a new one", next.Epoch(), ahead)
 	}
 	put(t, next, pod("kept", 4), synced(4))
 	m.until(t, "the ghost swept", func() bool {

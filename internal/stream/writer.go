@@ -35,6 +35,8 @@ type WriterConfig struct {
 	Holder string
 	// Acked is the highest sequence any leader is known to have had acknowledged; a log that ends below it has lost records.
 	Acked uint64
+	// Epoch is the highest epoch known to have been written; a new one is higher even if the log and the clock were lost.
+	Epoch uint64
 	// NewEpoch begins a new epoch in any case.
 	NewEpoch bool
 }
@@ -139,7 +141,7 @@ func (w *Writer) takeOver(ctx context.Context, cfg WriterConfig) error {
 			return err
 		}
 		if w.fresh = tail.Term == 0 || tail.Last < cfg.Acked || cfg.NewEpoch; w.fresh {
-			w.epoch = max(tail.Epoch+1, uint64(time.Now().UnixMilli()))
+			w.epoch = max(tail.Epoch+1, cfg.Epoch+1, uint64(time.Now().UnixMilli()))
 		}
 		return w.writeTerm(ctx)
 	}

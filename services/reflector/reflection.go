@@ -132,17 +132,17 @@ func (r *reflection) reign(ctx context.Context) error {
 func (r *reflection) lead(ctx context.Context, lease *stream.Lease) error {
 	r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_REBUILDING)
 	w, err := r.log.Writer(ctx, r.col, stream.WriterConfig{
-		Term: lease.Term, Holder: r.cfg.Holder, Acked: lease.Acked, NewEpoch: r.newEpoch,
+		Term: lease.Term, Holder: r.cfg.Holder, Acked: lease.Acked, Epoch: lease.Epoch, NewEpoch: r.newEpoch,
 	})
 	if err != nil {
 		return err
 	}
 	defer func() {
-		lease.Report(w.Acked())
+		lease.Report(w.Epoch(), w.Acked())
 		w.Close()
 	}()
 	r.newEpoch = false
-	lease.Report(w.Acked())
+	lease.Report(w.Epoch(), w.Acked())
 	shadow, from, err := r.rebuild(ctx)
 	if err != nil {
 		return err
@@ -312,7 +312,7 @@ func (p *publisher) publish(ctx context.Context, records []delta.Record, coalesc
 // acknowledged reports what has been published. Appends of a busy stage are counted when they are on their way: the writer sends them
 // until they are acknowledged.
 func (p *publisher) acknowledged(records []delta.Record, newest time.Time) {
-	p.lease.Report(p.w.Acked())
+	p.lease.Report(p.w.Epoch(), p.w.Acked())
 	name := p.r.col.String()
 	for i := range records {
 		p.r.metrics.published.WithLabelValues(name, records[i].Kind.String()).Inc()
