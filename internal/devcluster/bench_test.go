@@ -47,3 +47,9 @@ func BenchmarkListPods(b *testing.B) {
 		must(b, c, http.MethodGet, pods+"?limit=500", nil)
 	}
 }
+
+func BenchmarkStart(b *testing.B) {
+	for b.Loop() {
+		idle(b, devcluster.Config{})
+	}
+}

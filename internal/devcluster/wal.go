@@ -30,6 +30,7 @@ type entry struct {
 // machine: nothing is synced). A nil wal keeps nothing.
 type wal struct {
 	file *os.File
+	lock *os.File
 	buf  []byte
 }
 
@@ -64,7 +65,7 @@ func (w *wal) close() error {
 	if w == nil {
 		return nil
 	}
-	return w.file.Close()
+	return errors.Join(w.file.Close(), w.lock.Close())
 }
 
 // readWAL calls apply for every whole line of the log. A torn last line, left by a
@@ -145,6 +146,19 @@ func (a *api) replay(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
+	lock, err := lockDir(dir)
+	if err != nil {
+		return err
+	}
+	if err := a.load(dir); err != nil {
+		return errors.Join(err, lock.Close())
+	}
+	a.store.wal.lock = lock
+	return nil
+}
+
+// load applies the log in dir, compacts it, and leaves it open in the store.
+func (a *api) load(dir string) error {
 	s := a.store
 	err := readWAL(filepath.Join(dir, walName), func(e entry) error {
 		s.rv = max(s.rv, e.RV)

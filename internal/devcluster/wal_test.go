@@ -87,6 +87,16 @@ func TestHistoryDoesNotSurviveAStart(t *testing.T) {
 	}
 }
 
+func TestADirectoryServesOneClusterAtATime(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	c := idle(t, devcluster.Config{DataDir: dir})
+	if _, err := devcluster.New(devcluster.Config{DataDir: dir}, nil); err == nil || !strings.Contains(err.Error(), dir) {
+		t.Errorf("New() = %v, want a refusal naming the directory", err)
+	}
+	must(t, c, http.MethodPost, configMaps, configMap("a"))
+}
+
 func TestATornLastLineIsIgnored(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -145,7 +155,7 @@ func TestTheLogIsCompactedAtStart(t *testing.T) {
 		}
 		return info.Size()
 	}
-	dir = killed(t, dir)
+	dir = killed(t, dir) // the first holds its own directory's lock
 	before := size(dir)
 	idle(t, devcluster.Config{DataDir: dir})
 	if after := size(dir); after*5 > before {
