@@ -213,7 +213,7 @@ func (w *world) caughtUp(t testing.TB, r *replica) {
 		if err == nil {
 			return
 		}
-		if rpc.Reason(err) != "COLLECTION_NOT_FOUND" {
+		if reason := rpc.Reason(err); reason != "COLLECTION_NOT_FOUND" && reason != "COLLECTION_NOT_SYNCED" {
 			t.Fatalf("WaitForRevision: %v", err)
 		}
 		select { // the log is found within DiscoverEvery

@@ -52,6 +52,15 @@ func TestDesign61AnIndexerStartedBeforeTheReflectorAnswersOnlyOnceSynced(t *test
 	r := w.index(t, nil)
 	get := &indexv1.GetRequest{Collection: "pods", Key: "a/one"}
 	_, err := r.Get(t.Context(), get)
+	if reason := rpc.Reason(err); reason != "COLLECTION_NOT_FOUND" {
+		wantStatus(t, "before the logs are listed", err, codes.Unavailable, "COLLECTION_NOT_SYNCED", "")
+	}
+	eventually(t, func() string {
+		if _, err = r.Get(t.Context(), get); rpc.Reason(err) == "COLLECTION_NOT_SYNCED" {
+			return err.Error()
+		}
+		return ""
+	})
 	wantStatus(t, "before the log exists", err, codes.NotFound, "COLLECTION_NOT_FOUND", "")
 	w.w = w.lead(t, pods, false)
 	w.put(t, fleet()...)

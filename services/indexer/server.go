@@ -2,6 +2,7 @@ package indexer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -71,9 +72,13 @@ func (s *Service) find(field, name string) (*collection, error) {
 	if name == "" {
 		return nil, rpc.InvalidArgument(field, "is required")
 	}
+	known := s.discovered.Load() // read first: what is found after it is not missed
 	c, err := s.names.Load().find(name)
-	if err != nil && strings.ContainsAny(name, " \t\n%") {
+	switch {
+	case err != nil && strings.ContainsAny(name, " \t\n%"):
 		return nil, rpc.InvalidArgument(field, fmt.Sprintf("%.100q is not a collection name", name))
+	case errors.Is(err, errCollectionNotFound) && !known:
+		return nil, newFault(errNotSynced, "the logs are not listed yet", "collection", name)
 	}
 	return c, err
 }
