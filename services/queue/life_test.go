@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	goredis "github.com/redis/go-redis/v9"
 	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -214,6 +215,60 @@ func TestTwoServersShareOneRedis(t *testing.T) {
 	}
 	if s := w2.settle(done, l)[0].GetStatus(); s != queuev1.SettleStatus_SETTLE_STATUS_SETTLED {
 		t.Errorf("settle elsewhere: %v", s)
+	}
+}
+
+func TestAQueueWhoseDataWasLostIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	srv, err := embedded.StartRedis(t.Context(), filepath.Join(t.TempDir(), "redis"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(srv.Stop)
+	e, err := redis.New(redis.Config{URL: srv.URL()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := serve(t, Config{}, e)
+	if _, err := r.ConfigureQueue(t.Context(), &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{Name: q, LeaseDuration: durationpb.New(time.Second)}}); err != nil {
+		t.Fatal(err)
+	}
+	add := func() string {
+		res, err := r.Add(t.Context(), &queuev1.AddRequest{Queue: q, Items: []*queuev1.AddItem{{Key: "k"}}})
+		if err != nil || res.GetResults()[0].GetStatus() != queuev1.AddStatus_ADD_STATUS_QUEUED {
+			t.Fatalf("Add = %v, %v", res, err)
+		}
+		return res.GetGeneration()
+	}
+	was := add()
+	c := goredis.NewClient(&goredis.Options{Addr: srv.Addr()})
+	defer c.Close()
+	if err := c.FlushAll(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if now := add(); now == was {
+		t.Error("the generation did not change although every key was lost")
+	}
+	// After one lease time keys are handed out again.
+	res, err := r.Get(t.Context(), &queuev1.GetRequest{Queue: q, SessionId: "w", Wait: durationpb.New(20 * time.Second)})
+	if err != nil || len(res.GetLeases()) != 1 {
+		t.Errorf("Get = %v, %v", res, err)
+	}
+}
+
+func TestAStreamsLeaseMayBeSettledByACall(t *testing.T) {
+	t.Parallel()
+	r := start(t, "memory", Config{})
+	r.configure(t)
+	r.add(t, "a", "b")
+	w := r.work(t, &queuev1.Hello{SessionId: "w"})
+	w.give(1)
+	l := wait(t, w.leases)
+	if _, err := r.Settle(t.Context(), &queuev1.SettleRequest{SessionId: "w", Settlements: []*queuev1.Settlement{{Queue: q, Key: l.GetKey(), Token: l.GetToken(), Outcome: done}}}); err != nil {
+		t.Fatal(err)
+	}
+	if l := wait(t, w.leases); l.GetKey() != "b" {
+		t.Errorf("leased %v, want b: the credit came back", l)
 	}
 }
 

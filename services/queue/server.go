@@ -487,7 +487,10 @@ func (s *server) Settle(ctx context.Context, r *queuev1.SettleRequest) (*queuev1
 		return nil, err
 	}
 	results := make(chan settled, 1)
-	s.settle(ctx, ss, r.GetRequestId(), plan, func(out settled) { results <- out })
+	s.settle(ctx, ss, r.GetRequestId(), plan, func(out settled) {
+		ended(out.freed, false)
+		results <- out
+	})
 	select {
 	case out := <-results:
 		if out.err != nil {
@@ -511,7 +514,10 @@ func (s *server) Extend(ctx context.Context, r *queuev1.ExtendRequest) (*queuev1
 		return nil, err
 	}
 	done := make(chan extension, 1)
-	s.extend(ctx, ss, r.GetLeases(), 0, func(e extension) { done <- e })
+	s.extend(ctx, ss, r.GetLeases(), 0, func(e extension) {
+		ended(e.freed, false)
+		done <- e
+	})
 	select {
 	case e := <-done:
 		if e.err != nil {

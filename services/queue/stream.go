@@ -215,7 +215,7 @@ func (st *stream) adopt(e extension) {
 		if !ok || h.token != r.GetToken() {
 			h = held{token: r.GetToken(), since: time.Now(), deadline: until}
 		}
-		h.stream, h.from = st, st.takers[r.GetQueue()]
+		h.stream, h.from, h.paid = st, st.takers[r.GetQueue()], false
 		st.ss.leases[k] = h
 	}
 	st.ss.mu.Unlock()
@@ -310,7 +310,7 @@ func (st *stream) settle(ctx context.Context, b *queuev1.SettleBatch) error {
 		st.push(&queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Settled{
 			Settled: &queuev1.Settled{RequestId: b.GetRequestId(), Results: out.results},
 		}})
-		st.freed(out.freed)
+		ended(out.freed, b.GetHoldCredit())
 	})
 	return nil
 }
@@ -334,18 +334,32 @@ func (st *stream) reuse(settlements []*queuev1.Settlement) {
 	}
 }
 
-// freed accounts for leases that ended.
-func (st *stream) freed(leases []held) {
-	mine := 0
+// ended accounts for leases that ended, each to the stream it came from, and
+// gives their credit back unless that has been done or they hold it.
+func ended(leases []held, hold bool) {
+	type sum struct{ leases, credit int }
+	streams := map[*stream]sum{}
 	for _, h := range leases {
-		if h.stream == st {
-			mine++
+		if h.stream == nil {
+			continue
+		}
+		n := streams[h.stream]
+		n.leases++
+		if !h.paid && !hold {
+			h.stream.credit.refund(h.from, 1)
+			n.credit++
+		}
+		streams[h.stream] = n
+	}
+	for st, n := range streams {
+		st.mu.Lock()
+		st.live -= n.leases
+		st.mu.Unlock()
+		st.nudge()
+		if n.credit > 0 {
+			st.offer("")
 		}
 	}
-	st.mu.Lock()
-	st.live -= mine
-	st.mu.Unlock()
-	st.nudge()
 }
 
 func (st *stream) extend(ctx context.Context, b *queuev1.ExtendBatch) error {
@@ -362,15 +376,7 @@ func (st *stream) extend(ctx context.Context, b *queuev1.ExtendBatch) error {
 		st.push(&queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Extended{Extended: &queuev1.Extended{
 			Extended: int64(len(e.kept)), Lost: e.lost, Remaining: durationpb.New(e.remaining),
 		}}})
-		for _, h := range e.freed {
-			if h.stream == st && !h.paid {
-				st.credit.refund(h.from, 1)
-			}
-		}
-		st.freed(e.freed)
-		if len(e.freed) > 0 {
-			st.offer("")
-		}
+		ended(e.freed, false)
 	})
 	return nil
 }

@@ -59,7 +59,8 @@ func (c *credit) give(t *taker, n int) {
 	c.own[t] += n
 }
 
-// reserve takes up to n, the taker's own credit first.
+// reserve takes up to n, the taker's own credit first. The dispatcher's mu must
+// be held.
 func (c *credit) reserve(t *taker, n int) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -70,7 +71,7 @@ func (c *credit) reserve(t *taker, n int) int {
 	}
 	any := min(n-own, c.any)
 	c.any -= any
-	if own+any == 0 {
+	if own+any == 0 && t.asked == 0 { // not when it is this taker that holds it all
 		c.starve(t)
 	}
 	return own + any
