@@ -143,12 +143,6 @@ func restarted(n int32) podOption {
 	}
 }
 
-func finishedAgo(d time.Duration) podOption {
-	return func(p *corev1.Pod) {
-		p.Status.ContainerStatuses[0].State.Terminated.FinishedAt = metav1.NewTime(epoch.Add(-d))
-	}
-}
-
 // addPod puts a pod of a Job into the world, under a name this controller did
 // not give.
 func (w *world) addPod(j *batchv1.Job, opts ...podOption) *corev1.Pod {

@@ -24,9 +24,10 @@ type memory struct {
 	FailedAt int64 `json:"l,omitempty"` // unix nanoseconds
 	// Unsure: the outcome of a write is not known; read live next time.
 	Unsure bool `json:"x,omitempty"`
-	// Floor is the resource version of the last live list of pods; the index is
-	// not used before it has reached it.
-	Floor delta.RV `json:"v,omitempty"`
+	// Floor is the resource version of the last live list of pods, FloorEpoch the
+	// epoch of the index then; the index is not used before it has reached it.
+	Floor      delta.RV `json:"v,omitempty"`
+	FloorEpoch uint64   `json:"ve,omitempty"`
 	// Told is the feature the user was warned about.
 	Told string `json:"e,omitempty"`
 }

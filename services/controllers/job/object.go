@@ -7,11 +7,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tidwall/gjson"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/tidwall/gjson"
 
 	"github.com/deltaplane/deltaplane/core/replica"
 )

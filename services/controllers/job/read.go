@@ -25,8 +25,9 @@ func (s *run) pods(ctx context.Context, j *batchv1.Job) (*batchv1.Job, []*corev1
 		return nil, nil, err
 	}
 	if !s.live && s.memory.Floor != "" {
-		if delta.Compare(rev.RV, s.memory.Floor) >= 0 {
-			s.memory.Floor = ""
+		floor := delta.Revision{Epoch: s.memory.FloorEpoch, RV: s.memory.Floor}
+		if rev.Compare(floor) >= 0 {
+			s.memory.Floor, s.memory.FloorEpoch = "", 0
 		} else {
 			s.live = true
 			if j, err = s.sameJob(ctx, j.UID); err != nil {
@@ -125,6 +126,9 @@ func (s *run) livePods(ctx context.Context, j *batchv1.Job, indexed []*corev1.Po
 	list, rv, err := s.api.ListPods(ctx, j.Namespace, metav1.FormatLabelSelector(j.Spec.Selector))
 	if err != nil {
 		return nil, fmt.Errorf("list pods live: %w", err)
+	}
+	if epoch := s.read.Pods.Epoch; epoch != s.memory.FloorEpoch {
+		s.memory.Floor, s.memory.FloorEpoch = "", epoch // versions of two epochs cannot be compared
 	}
 	s.memory.Floor = delta.MaxRV(s.memory.Floor, rv)
 	pods := make([]*corev1.Pod, 0, len(list))

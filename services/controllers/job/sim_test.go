@@ -3,6 +3,7 @@ package job_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -563,14 +564,18 @@ func (s *sim) verify(seed uint64) {
 	}
 }
 
+// 300 of each were run when this was written, and after every change of the protocol
+// as many should be.
+var histories = flag.Uint("histories", 25, "random histories of each plan to play")
+
 // Two and more workers, any of them stopped between its read and its writes for
 // longer than its lease and continued: never a pod too many, counters never fall,
 // every success is counted exactly once, and the Job completes.
 func TestRandomHistories(t *testing.T) {
 	t.Parallel()
-	n := uint64(80) // 300 were run when this was written; each takes 20 ms
+	n := uint64(*histories)
 	if testing.Short() {
-		n = 20
+		n = min(n, 8)
 	}
 	plans := map[string]plan{
 		"calm":              {calm: true, parallelism: 3, completions: 12, limit: 1000},
@@ -604,7 +609,7 @@ func TestRandomHistories(t *testing.T) {
 				}
 			}
 			t.Logf("%s: lost %d, recoveries %d, second births %d", name, lost, recov, second)
-			if lost == 0 {
+			if lost == 0 && n >= 20 {
 				t.Error("no history in which a lease was lost")
 			}
 		})

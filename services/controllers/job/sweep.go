@@ -92,10 +92,7 @@ func (s *run) stripAll(ctx context.Context, pods []*corev1.Pod) error {
 }
 
 func (s *run) deleteAll(ctx context.Context, pods []*corev1.Pod) error {
-	return s.forEach(pods, func(p *corev1.Pod) error {
-		_, err := s.deletePod(ctx, p)
-		return err
-	})
+	return s.forEach(pods, func(p *corev1.Pod) error { return s.deletePod(ctx, p) })
 }
 
 // forEach runs f for all pods and returns the first error.

@@ -163,8 +163,7 @@ func (s *run) dropSurplus(ctx context.Context, j *batchv1.Job, pods []*corev1.Po
 		if p.DeletionTimestamp != nil {
 			return nil
 		}
-		_, err := s.deletePod(ctx, p)
-		return err
+		return s.deletePod(ctx, p)
 	})
 }
 
@@ -222,8 +221,7 @@ func (s *run) remove(ctx context.Context, p *corev1.Pod, stripFirst bool) error 
 			return err
 		}
 	}
-	_, err := s.deletePod(ctx, p)
-	return err
+	return s.deletePod(ctx, p)
 }
 
 // track is the counting protocol of rule a.2-24.

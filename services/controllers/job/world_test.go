@@ -3,6 +3,7 @@ package job_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -80,12 +81,6 @@ func (w *world) putJob(j *batchv1.Job) {
 		panic(err)
 	}
 	w.jobLog = append(w.jobLog, change{w.rv, j.Name, raw})
-}
-
-func (w *world) dropJob(name string) {
-	w.rv++
-	delete(w.jobs, name)
-	w.jobLog = append(w.jobLog, change{w.rv, name, nil})
 }
 
 // putPod stores a pod, or removes it when nothing holds it any more.
@@ -367,15 +362,15 @@ func validStatus(old, j *batchv1.Job) error {
 	case st.Ready != nil && *st.Ready > st.Active:
 		return fmt.Errorf("ready %d above active %d", *st.Ready, st.Active)
 	case has(j, batchv1.JobComplete) && !has(j, batchv1.JobSuccessCriteriaMet):
-		return fmt.Errorf("complete without SuccessCriteriaMet")
+		return errors.New("complete without SuccessCriteriaMet")
 	case has(j, batchv1.JobFailed) && !has(j, batchv1.JobFailureTarget):
-		return fmt.Errorf("failed without FailureTarget")
+		return errors.New("failed without FailureTarget")
 	case done && (st.Active > 0 || st.Terminating != nil && *st.Terminating > 0 || un != nil && len(un.Succeeded)+len(un.Failed) > 0):
 		return fmt.Errorf("finished with %d active, uncounted %v", st.Active, un)
 	case has(j, batchv1.JobSuccessCriteriaMet) && has(j, batchv1.JobFailureTarget):
-		return fmt.Errorf("both SuccessCriteriaMet and FailureTarget")
+		return errors.New("both SuccessCriteriaMet and FailureTarget")
 	case (has(old, batchv1.JobComplete) || has(old, batchv1.JobFailed)) && !done:
-		return fmt.Errorf("finished Job not finished any more")
+		return errors.New("finished Job not finished any more")
 	}
 	return nil
 }

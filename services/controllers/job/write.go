@@ -45,20 +45,21 @@ func (s *run) strip(ctx context.Context, p *corev1.Pod, exact bool) (gone bool, 
 	return false, err
 }
 
-func (s *run) deletePod(ctx context.Context, p *corev1.Pod) (marked bool, err error) {
+// deletePod deletes a pod; one that is gone, or another of its name, is fine.
+func (s *run) deletePod(ctx context.Context, p *corev1.Pod) error {
 	if err := s.req.Lease.Alive(); err != nil {
-		return false, err
+		return err
 	}
 	rv, err := s.api.DeletePod(ctx, p.Namespace, p.Name, p.UID)
 	switch {
-	case errors.Is(err, ErrNotFound) || errors.Is(err, ErrConflict): // gone, or another pod of that name
-		return false, nil
+	case errors.Is(err, ErrNotFound) || errors.Is(err, ErrConflict):
+		return nil
 	case err != nil:
 		s.blame(err)
-		return false, fmt.Errorf("delete pod %s: %w", p.Name, err)
+		return fmt.Errorf("delete pod %s: %w", p.Name, err)
 	}
 	s.sawPod(rv)
-	return rv != "", nil
+	return nil
 }
 
 func (s *run) writeStatus(ctx context.Context, t *turn) error {
