@@ -56,8 +56,7 @@ type reply struct {
 type usage struct {
 	CPU     time.Duration `json:"cpu"`      // user and system
 	Mallocs uint64        `json:"mallocs"`  // heap allocations
-	PeakRSS int64         `json:"peak_rss"` // bytes
-	Heap    uint64        `json:"heap"`     // bytes of live and not yet swept objects
+	PeakRSS int64         `json:"peak_rss"` // bytes; 0 where /proc does not say
 }
 
 // serveChild runs a servant until in ends.
@@ -109,9 +108,6 @@ func (s *servant) do(ctx context.Context, r request) (any, error) {
 	switch r.Op {
 	case "usage":
 		return ownUsage()
-	case "collect":
-		runtime.GC()
-		return ownUsage()
 	case "profile":
 		var path string
 		if err := json.Unmarshal(r.Args, &path); err != nil {
@@ -134,7 +130,7 @@ func ownUsage() (usage, error) {
 	runtime.ReadMemStats(&m)
 	return usage{
 		CPU:     time.Duration(r.Utime.Nano() + r.Stime.Nano()),
-		Mallocs: m.Mallocs, PeakRSS: int64(r.Maxrss) << 10, Heap: m.HeapAlloc,
+		Mallocs: m.Mallocs, PeakRSS: peakRSS(),
 	}, nil
 }
 

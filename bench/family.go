@@ -25,8 +25,10 @@ type part struct {
 
 type options struct {
 	quick                           bool
+	rounds                          int
 	seed                            uint64
 	out, only, kubeconfig, profiles string
+	queue                           string
 }
 
 // bench is one run of a family. It is for one goroutine.

@@ -19,6 +19,9 @@ type figure struct {
 	Ratio  *spread `json:"ratio,omitempty"`
 	Target *target `json:"target,omitempty"`
 	OK     bool    `json:"ok"`
+	// Foreign is the share of the machine that others used. Above a tenth of
+	// it, a target on a rate is judged by what is left: rate / (1 - share).
+	Foreign float64 `json:"foreign,omitempty"`
 	// Aside are figures that explain this one, such as CPU per operation beside a rate.
 	Aside []aside `json:"aside,omitempty"`
 }
@@ -70,6 +73,9 @@ func (f *figure) judge() {
 	switch {
 	case f.Target.Of == "ours":
 		got = f.Ours.Median
+		if f.shared() {
+			got /= 1 - f.Foreign
+		}
 	case f.Ratio != nil:
 		got = f.Ratio.Median
 	default:
@@ -81,6 +87,9 @@ func (f *figure) judge() {
 		f.OK = got >= f.Target.Limit
 	}
 }
+
+// shared tells whether a rate is judged by the part of the machine that was ours.
+func (f *figure) shared() bool { return f.Foreign > foreignLimit && f.Target != nil && !f.Target.Max }
 
 // line is "figure | ours | beside it | ratio | target | ok", asides in brackets behind the name.
 func (f figure) line() string {
@@ -104,6 +113,9 @@ func (f figure) line() string {
 			limit += " " + f.Unit
 		}
 		ok = map[bool]string{true: "yes", false: "NO"}[f.OK]
+		if f.shared() && t.Of == "ours" {
+			ok += fmt.Sprintf(" (%s %s with the machine to itself: others used %.0f %% of it)", short(f.Ours.Median/(1-f.Foreign)), f.Unit, 100*f.Foreign)
+		}
 	}
 	return strings.Join([]string{name, f.Ours.text(f.Unit), beside, ratio, limit, ok}, " | ")
 }

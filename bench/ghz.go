@@ -42,7 +42,7 @@ func ghzReads(ctx context.Context, b *bench, info indexServerInfo) error {
 			return runGHZ(ctx, path, info.Index, method, request, d)
 		}}
 	}
-	t, err := interleave(ctx, b, "ghz", pick(b, 2, 5), pick(b, time.Second, 5*time.Second),
+	t, err := interleave(ctx, b, b.plan("ghz", 2, 5, time.Second, 5*time.Second),
 		turn("health", "grpc.health.v1.Health/Check", nil),
 		turn("get", indexv1.IndexService_ServiceDesc.ServiceName+"/Get", getRequest(info.Keys[0])),
 		turn("byindex", indexv1.IndexService_ServiceDesc.ServiceName+"/ByIndex", byIndexRequest(info.Nodes[0])),

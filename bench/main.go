@@ -63,7 +63,9 @@ func run(ctx context.Context, known []family, args []string, stdout, stderr io.W
 	flags.StringVar(&o.out, "o", "", "write the results as JSON to this `file`")
 	flags.StringVar(&o.only, "only", "", "run only the parts whose name matches this `regexp`")
 	flags.Uint64Var(&o.seed, "seed", 1, "seed of the generated population")
+	flags.IntVar(&o.rounds, "rounds", 0, "`number` of rounds instead of what each part asks for")
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file` of a cluster made by test/kube; without one the bench starts its own")
+	flags.StringVar(&o.queue, "queue", "127.0.0.1:7442", "`host:port` of the running queue service that the family drive works on")
 	flags.StringVar(&o.profiles, "profiles", "", "write CPU profiles of the measured servers to this `folder`")
 	var names []string
 	for rest := args; ; {
@@ -116,7 +118,7 @@ func explain(w io.Writer, known []family) {
 
 // families lists what can be run.
 func families() []family {
-	return []family{sliceFamily()}
+	return []family{sliceFamily(), driveFamily()}
 }
 
 // repoRoot is the folder of the module this is run in.

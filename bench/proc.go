@@ -71,3 +71,19 @@ func familyBusy() time.Duration {
 	}
 	return time.Duration(sum) * tick
 }
+
+// peakRSS is the most memory this process has held, in bytes. Getrusage would
+// tell the parent's, which is inherited across exec.
+func peakRSS() int64 {
+	text, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			kb, _ := strconv.ParseInt(strings.Fields(value)[0], 10, 64)
+			return kb << 10
+		}
+	}
+	return 0
+}

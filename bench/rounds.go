@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime"
@@ -22,21 +23,39 @@ func (t table) of(side, number string) []float64 { return t[side][number] }
 // foreignLimit is the share of the machine that others may use before a round is run again.
 const foreignLimit = 0.10
 
-// interleave lets the sides take turns for d each, A B C A B C, so that what
-// disturbs the machine disturbs all of them. A first turn of half the length
-// warms up and is not counted. A full run repeats rounds in which somebody else
-// used more than a tenth of the machine, at most as many again as asked for;
-// the notes tell how many that were.
-func interleave(ctx context.Context, b *bench, what string, rounds int, d time.Duration, sides ...side) (table, error) {
+// machineSide is the side of a table that tells about the machine: "foreign" is
+// the share of it that others used.
+const machineSide = "the machine"
+
+// plan says how sides take turns.
+type plan struct {
+	what   string
+	rounds int
+	turn   time.Duration
+	// patient repeats rounds in which somebody else used more than a tenth of
+	// the machine, at most as many again as there are rounds.
+	patient bool
+}
+
+// plan is short and without patience in a quick run.
+func (b *bench) plan(what string, quick, full int, quickTurn, fullTurn time.Duration) plan {
+	return plan{what: what, rounds: pick(b, quick, full), turn: pick(b, quickTurn, fullTurn), patient: !b.quick}
+}
+
+// interleave lets the sides take turns, A B C A B C, so that what disturbs the
+// machine disturbs all of them. A first turn of half the length warms up and is
+// not counted. The notes tell how many rounds others disturbed.
+func interleave(ctx context.Context, b *bench, p plan, sides ...side) (table, error) {
+	p.rounds = cmp.Or(b.rounds, p.rounds)
 	for _, s := range sides {
-		if _, err := s.run(ctx, d/2); err != nil {
+		if _, err := s.run(ctx, p.turn/2); err != nil {
 			return nil, fmt.Errorf("%s, warming up: %w", s.name, err)
 		}
 	}
 	var kept, noisy []table
 	var foreign []float64
-	for len(kept) < rounds {
-		one, share, err := b.round(ctx, d, sides)
+	for len(kept) < p.rounds {
+		one, share, err := b.round(ctx, p.turn, sides)
 		if err != nil {
 			return nil, err
 		}
@@ -46,15 +65,15 @@ func interleave(ctx context.Context, b *bench, what string, rounds int, d time.D
 			kept = append(kept, one)
 		}
 		foreign = append(foreign, share)
-		b.say("  %s: round %d of %d, others used %.0f %% of the machine", what, len(foreign), rounds, 100*share)
-		if most := pick(b, rounds, 2*rounds); len(foreign) >= most {
+		b.say("  %s: round %d of %d, others used %.0f %% of the machine", p.what, len(foreign), p.rounds, 100*share)
+		if len(foreign) == p.rounds && !p.patient || len(foreign) == 2*p.rounds {
 			break
 		}
 	}
 	b.note("%s: %d rounds of %s per side, %d of %d with more than %.0f %% foreign CPU (median %.0f %%)",
-		what, len(foreign), d, len(noisy), len(foreign), 100*foreignLimit, 100*spreadOf(foreign).Median)
+		p.what, len(foreign), p.turn, len(noisy), len(foreign), 100*foreignLimit, 100*spreadOf(foreign).Median)
 	for _, one := range noisy { // noisy rounds are better than too few
-		if len(kept) < rounds {
+		if len(kept) < p.rounds {
 			kept = append(kept, one)
 		}
 	}
@@ -77,6 +96,7 @@ func (b *bench) round(ctx context.Context, d time.Duration, sides []side) (table
 	}
 	foreign := (machineBusy() - machine) - (familyBusy() - family)
 	share := max(0, foreign.Seconds()/(time.Since(began).Seconds()*float64(runtime.NumCPU())))
+	one[machineSide] = map[string][]float64{"foreign": {share}}
 	return one, share, ctx.Err()
 }
 

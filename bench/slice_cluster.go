@@ -59,7 +59,7 @@ func clusterPods(ctx context.Context, b *bench) (err error) {
 			return got, err
 		}}
 	}
-	t, err := interleave(ctx, b, "cluster", 5, time.Second,
+	t, err := interleave(ctx, b, plan{what: "cluster", rounds: 5, turn: time.Second},
 		turn("informer", func(ctx context.Context, _ int) (map[string]float64, string, error) {
 			return b.informerLoad(ctx, kubeconfig)
 		}),
@@ -127,21 +127,30 @@ func (b *bench) pipelineLoad(ctx context.Context, kubeconfig, dir string) (_ map
 	if err != nil {
 		return nil, "", err
 	}
-	began := time.Now()
-	if err := errors.Join(index.call("start", nil, &addr), reflect.call("start", nil, nil)); err != nil {
-		return nil, "", err
-	}
-	conns, err := dial(addr, 1)
+	var took time.Duration
+	var conns pool
+	err = b.profiled(nats, "cluster-nats", func() error {
+		return b.profiled(index, "cluster-indexer", func() error {
+			return b.profiled(reflect, "cluster-reflector", func() error {
+				began := time.Now()
+				if err := errors.Join(index.call("start", nil, &addr), reflect.call("start", nil, nil)); err != nil {
+					return err
+				}
+				if conns, err = dial(addr, 1); err != nil {
+					return err
+				}
+				limited, cancel := context.WithTimeout(ctx, 2*time.Minute)
+				defer cancel()
+				err = awaitObjects(limited, conns, podsCollection.String(), clusterSize)
+				took = time.Since(began)
+				return err
+			})
+		})
+	})
+	defer func() { err = errors.Join(err, conns.Close()) }()
 	if err != nil {
-		return nil, "", err
-	}
-	defer conns.Close()
-	limited, cancel := context.WithTimeout(ctx, 2*time.Minute)
-	defer cancel()
-	if err := awaitObjects(limited, conns, podsCollection.String(), clusterSize); err != nil {
 		return nil, "", fmt.Errorf("the index does not serve %d pods: %w", clusterSize, err)
 	}
-	took := time.Since(began)
 	after, err := sumCPU(all)
 	if err != nil {
 		return nil, "", err

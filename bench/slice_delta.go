@@ -33,7 +33,7 @@ func deltaVisible(ctx context.Context, b *bench) (err error) {
 	}
 	defer func() { err = errors.Join(err, server.stop()) }()
 	published := 0.
-	t, err := interleave(ctx, b, "delta", pick(b, 2, 5), pick(b, 1500*time.Millisecond, 10*time.Second), side{
+	t, err := interleave(ctx, b, b.plan("delta", 2, 5, 1500*time.Millisecond, 10*time.Second), side{
 		"delta", func(_ context.Context, d time.Duration) (map[string]float64, error) {
 			var got map[string]float64
 			err := b.profiled(server, "delta", func() error { return server.call("run", d, &got) })

@@ -54,7 +54,7 @@ func indexReads(ctx context.Context, b *bench) error {
 			return got, err
 		}}
 	}
-	t, err := interleave(ctx, b, "index", pick(b, 3, 7), pick(b, 500*time.Millisecond, 3*time.Second),
+	t, err := interleave(ctx, b, b.plan("index", 3, 7, 500*time.Millisecond, 3*time.Second),
 		turn("empty", caller{echoes, echoEmpty, []*wire{encoded(&emptypb.Empty{})}}),
 		turn("get", caller{index, indexv1.IndexService_Get_FullMethodName, gets}),
 		turn("get-echo", caller{echoes, echoGet, gets}),

@@ -149,7 +149,7 @@ func queueCycles(ctx context.Context, b *bench) (err error) {
 		}
 		sides = append(sides, measured("asynq-process-"+strconv.Itoa(n), nil, func(ctx context.Context, d time.Duration) (turns, error) { return peer.process(ctx, d, n) }))
 	}
-	t, err := interleave(ctx, b, "queue", pick(b, 2, 7), pick(b, 700*time.Millisecond, 3*time.Second), sides...)
+	t, err := interleave(ctx, b, b.plan("queue", 2, 7, 700*time.Millisecond, 3*time.Second), sides...)
 	if err != nil {
 		return err
 	}
@@ -179,6 +179,7 @@ func queueFigures(b *bench, t table) {
 			goal = nil // the same number again, beside another peer
 		}
 		f := compare("queue, Work stream, Redis", "cycles/s", t.of("work-redis", "rate"), n+" enqueue+process", t.of(n, "rate"), goal)
+		f.Foreign = spreadOf(t.of(machineSide, "foreign")).Median
 		b.add(costs(f, "work-redis").with("asynq's Redis CPU/task", "us", t.of(n, "redis")))
 		if p := strings.Replace(n, "-", "-process-", 1); t[p] != nil {
 			f := compare("queue, Work stream, Redis", "cycles/s", t.of("work-redis", "rate"), n+" process only", t.of(p, "rate"), nil)
