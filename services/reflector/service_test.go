@@ -165,28 +165,7 @@ func TestAResourceThatIsNotServedYetIsWaitedFor(t *testing.T) {
 
 func TestTwoReflectorsHaveOneLeaderAndTheSecondTakesOverWithoutAGap(t *testing.T) {
 	t.Parallel()
-	a := newAPI(t)
-	a.onList = func(int, url.Values) (int, string) { return 200, list("10", "", item("a", 1)) }
-	// The source writes one event every few milliseconds to whoever watches, from the version asked for.
-	var newest atomic.Int64
-	newest.Store(10)
-	a.onWatch = func(_ int, q url.Values, w *wire) {
-		at, _ := strconv.Atoi(q.Get("resourceVersion"))
-		w.send()
-		tick := time.NewTicker(2 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				newest.Add(1)
-				for ; at < int(newest.Load()); at++ {
-					w.send(event("MODIFIED", object("p"+strconv.Itoa((at+1)%7), at+1)))
-				}
-			case <-w.done:
-				return
-			}
-		}
-	}
+	a, newest := ticking(t)
 	nats := embeddedtest.NATS(t).URL()
 	first, stop := start(t, quick(), a.URL, nats)
 	reflection(t, dial(t, first), "pods", "the first leads", watching)
@@ -210,31 +189,93 @@ func TestTwoReflectorsHaveOneLeaderAndTheSecondTakesOverWithoutAGap(t *testing.T
 	if n := len(a.requests(false)); n != 1 {
 		t.Errorf("%d lists, want the failover to resume the watch", n)
 	}
+	if n := wellOrdered(t, m); n != 2 || m.resets != 1 {
+		t.Errorf("%d terms, %d resets; want two terms and no reset", n, m.resets)
+	}
+}
+
+func TestDesign63APausedLeadersPipelineArrivesInVain(t *testing.T) {
+	t.Parallel()
+	a, newest := ticking(t)
+	nats := embeddedtest.NATS(t).URL()
+	v := newValve(t, nats)
+	first, _ := start(t, quick(), a.URL, "nats://"+v.addr)
+	reflection(t, dial(t, first), "pods", "the first leads", watching)
+	second, _ := start(t, quick(), a.URL, nats)
+	c2 := dial(t, second)
+	m := follow(t, nats, pods)
+	at := func(n int64) func() bool {
+		return func() bool { return delta.Compare(m.revision().RV, strconv.FormatInt(n, 10)) >= 0 }
+	}
+	m.until(t, "events by the first", at(newest.Load()+50))
+	v.mu.Lock() // what the first sends from here on waits, as if it were stopped
+	reflection(t, c2, "pods", "the second leads", watching)
+	m.until(t, "events by the second", at(newest.Load()+50))
+	v.mu.Unlock() // its pipeline arrives now
+	m.until(t, "events after that", at(newest.Load()+200))
+	if n := wellOrdered(t, m); n < 2 || m.resets != 1 {
+		t.Errorf("%d terms, %d resets; want the takeover and no reset", n, m.resets)
+	}
+	if n := len(a.requests(false)); n != 1 {
+		t.Errorf("%d lists, want the failover to resume the watch", n)
+	}
+}
+
+// ticking is a source that writes an event every few milliseconds to whoever watches, from the version asked for.
+func ticking(t testing.TB) (*api, *atomic.Int64) {
+	t.Helper()
+	a := newAPI(t)
+	a.onList = func(int, url.Values) (int, string) { return 200, list("10", "", item("a", 1)) }
+	newest := &atomic.Int64{}
+	newest.Store(10)
+	a.onWatch = func(_ int, q url.Values, w *wire) {
+		at, _ := strconv.Atoi(q.Get("resourceVersion"))
+		w.send()
+		tick := time.NewTicker(2 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				newest.Add(1)
+				for ; at < int(newest.Load()); at++ {
+					w.send(event("MODIFIED", object("p"+strconv.Itoa((at+1)%7), at+1)))
+				}
+			case <-w.done:
+				return
+			}
+		}
+	}
+	return a, newest
+}
+
+// wellOrdered checks that no record of a term follows a later term's, that no term begins twice and that the state is a ticking source's. It returns
+// the number of terms.
+func wellOrdered(t testing.TB, m *mirror) int {
+	t.Helper()
+	m.mu.Lock()
 	terms := map[uint64]int{}
 	var high uint64
 	for _, r := range m.records {
 		if r.Kind == delta.KindTerm {
-			terms[r.Term]++
+			if terms[r.Term]++; terms[r.Term] > 1 {
+				t.Errorf("term %d began twice", r.Term)
+			}
 		}
-		if r.Term < high && r.Kind != delta.KindFence {
+		if r.Term < high {
 			t.Errorf("a record of term %d after one of term %d", r.Term, high)
 		}
 		if r.Kind == delta.KindTerm {
 			high = r.Term
 		}
 	}
-	if len(terms) != 2 || m.resets != 1 {
-		t.Errorf("terms %v, %d resets; want two terms and no reset", terms, m.resets)
-	}
+	m.mu.Unlock()
 	for k, rv := range m.live() {
-		if k == "default/a" {
-			continue
-		}
 		n, _ := strconv.Atoi(rv)
-		if string(k) != "default/p"+strconv.Itoa(n%7) {
+		if k != "default/a" && string(k) != "default/p"+strconv.Itoa(n%7) {
 			t.Errorf("%s is at %s", k, rv)
 		}
 	}
+	return len(terms)
 }
 
 func TestALogThatIsRemovedBecomesANewEpochAndIsFilledAgain(t *testing.T) {
