@@ -273,15 +273,11 @@ func runReflector(ctx context.Context, cfg reflector.Config, t telemetry.Config,
 func newServeDevcluster() *cobra.Command {
 	var cfg devcluster.Config
 	var t telemetry.Config
-	var insecure bool
 	cmd := &cobra.Command{
 		Use:   "devcluster",
 		Short: "Serve a small Kubernetes API server with nodes that run pods, for trying things",
 		Args:  args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := rpc.CheckOpen(cfg.Listen, false, insecure); err != nil {
-				return &usageError{err}
-			}
 			return withTelemetry(cmd.Context(), t, "devcluster", func(tel *telemetry.Telemetry) error {
 				cluster, err := devcluster.New(cfg, tel.Log)
 				if err != nil {
@@ -293,7 +289,7 @@ func newServeDevcluster() *cobra.Command {
 	}
 	registerTelemetry(cmd.Flags(), &t, "info")
 	cmd.Flags().StringVar(&cfg.Listen, "listen", "127.0.0.1:7448", "`address` of the API")
-	cmd.Flags().BoolVar(&insecure, "insecure", false, "permit listening beyond loopback; this server authenticates nobody")
+	cmd.Flags().BoolVar(&cfg.Insecure, "insecure", false, "permit listening beyond loopback; this server authenticates nobody")
 	registerDevcluster(cmd.Flags(), &cfg)
 	cmd.Flags().StringVar(&cfg.DataDir, "data-dir", "", "`folder` that keeps the cluster's state (default: memory only)")
 	return cmd
