@@ -114,6 +114,11 @@ func (r *reader) str() string {
 	}
 }
 
+// isArray says whether an array comes next.
+func (r *reader) isArray() bool {
+	return len(r.b) > 0 && (r.b[0]&0xf0 == 0x90 || r.b[0] == 0xdc || r.b[0] == 0xdd)
+}
+
 // array reads the length of an array; every element takes at least a byte.
 func (r *reader) array() int {
 	n := 0
@@ -138,7 +143,8 @@ func (r *reader) array() int {
 
 const (
 	replyWidth = 4
-	leaseWidth = 13
+	leaseWidth = 8
+	extraWidth = 5
 	itemWidth  = 14
 )
 
@@ -151,11 +157,18 @@ func decodeTurn(blob string, ops []workqueue.Op) (*workqueue.Result, error) {
 	res := &workqueue.Result{Now: r.num(), NextDue: r.num()}
 	res.Counts = workqueue.Counts{Ready: int(r.num()), Delayed: int(r.num()), Processing: int(r.num()), Dirty: int(r.num()), Dead: int(r.num())}
 	res.Added, res.Retried, res.Promoted, res.Expired = int(r.num()), int(r.num()), int(r.num()), int(r.num())
-	if n := r.array(); n != replyWidth*len(ops) {
+	if n := r.array(); n != len(ops) {
 		r.fail()
 	}
 	res.Replies = make([]workqueue.Reply, len(ops))
 	for i := range res.Replies {
+		if !r.isArray() {
+			res.Replies[i].Status = workqueue.Status(r.num())
+			continue
+		}
+		if r.array() != replyWidth {
+			r.fail()
+		}
 		res.Replies[i] = workqueue.Reply{Status: workqueue.Status(r.num()), Requeues: int(r.num()), ReadyAt: r.num(), Deadline: r.num()}
 	}
 	for range r.array() / 2 {
@@ -178,8 +191,18 @@ func decodeTurn(blob string, ops []workqueue.Op) (*workqueue.Result, error) {
 		res.Leases = make([]workqueue.Lease, 0, n/leaseWidth)
 	}
 	for range n / leaseWidth {
-		l := workqueue.Lease{Take: int(r.num()), Key: r.str(), Token: uint64(r.num()), Deadline: r.num(), AddedAt: r.num(), ReadyAt: r.num()}
-		l.Level, l.Attempt, l.Requeues = uint8(r.num()), int(r.num()), int(r.num())
+		l := workqueue.Lease{Take: int(r.num()), Key: r.str(), Token: uint64(r.num()), Deadline: res.Now + r.num(), AddedAt: r.num(), ReadyAt: r.num()}
+		place := r.num()
+		l.Level, l.Attempt = uint8(place>>16), int(place&0xffff)
+		if !r.isArray() {
+			r.num()
+			res.Leases = append(res.Leases, l)
+			continue
+		}
+		if r.array() != extraWidth {
+			r.fail()
+		}
+		l.Requeues = int(r.num())
 		l.Barrier, l.Traces = r.barrier(r.str()), split(r.str())
 		if s := r.str(); s != "" {
 			l.State = []byte(s)

@@ -26,7 +26,7 @@ func FuzzDecodeTurnNeverPanics(f *testing.F) {
 func TestDecodeTurn(t *testing.T) {
 	t.Parallel()
 	ops := []workqueue.Op{{Kind: workqueue.OpAdd, Key: "k"}}
-	blob := "\x9e\x01\x02\x03\x04\x05\x06\x07\x00\x00\x00\x00\x94\x01\x02\xcd\x01\x00\x00\x90\x90"
+	blob := "\x9e\x01\x02\x03\x04\x05\x06\x07\x00\x00\x00\x00\x91\x94\x01\x02\xcd\x01\x00\x00\x90\x90"
 	r, err := decodeTurn(blob, ops)
 	if err != nil {
 		t.Fatal(err)

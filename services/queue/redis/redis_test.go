@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -50,8 +51,8 @@ func TestEngine(t *testing.T) {
 func TestRandomHistoriesMatchTheOracle(t *testing.T) {
 	t.Parallel()
 	ops := 20_000
-	if os.Getenv("DELTAPLANE_SOAK") != "" {
-		ops = 2_000_000
+	if n, err := strconv.Atoi(os.Getenv("DELTAPLANE_SOAK_OPS")); err == nil {
+		ops = n
 	}
 	_, fx := open(t, start(t))
 	enginetest.Model(t, fx, uint64(time.Now().UnixNano()), ops)

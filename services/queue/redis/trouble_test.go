@@ -191,6 +191,9 @@ func TestAFullStoreRefusesAddsAndLetsSettlementsThrough(t *testing.T) {
 	if _, err := q.Turn(t.Context(), &in); !errors.Is(err, engine.ErrFull) {
 		t.Fatalf("Turn = %v, want ErrFull", err)
 	}
+	if r := turn(t, q, workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpExtend, Key: l.Key, Token: l.Token, For: 60e6}}}); r.Replies[0].Status != workqueue.Settled {
+		t.Errorf("extend in a full store: status %d", r.Replies[0].Status)
+	}
 	r := turn(t, q, workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpSettle, Key: l.Key, Token: l.Token, Outcome: workqueue.Done}}, Takes: take(1).Takes})
 	if r.Replies[0].Status != workqueue.Settled || len(r.Leases) != 1 || r.Counts.Ready != 0 {
 		t.Errorf("replies %v, leases %v, counts %+v", r.Replies, r.Leases, r.Counts)

@@ -25,24 +25,24 @@ if again == '1' then -- a retry after a lost reply: answer what was answered
   end
 end
 
-local M = call('HMGET', meta, 'ver', 'run', 'hold', 'tok', 'closed', 'ready', 'dirty')
+local M = call('HMGET', meta, 'ver', 'run', 'hold', 'tok', 'closed', 'ready', 'dirty', 'leased', 'delayed', 'dead', 'used')
 if not M[1] then return redis.error_reply('DPNOQUEUE no such queue') end
 if M[1] ~= ver then return redis.error_reply('DPCONFIG the configuration changed') end
 local T = call('TIME')
 local now = T[1] * 1000000 + T[2] + skew
 local hold, tok, closed = tonumber(M[3] or 0), tonumber(M[4] or 0), M[5] == '1'
 local nready0 = tonumber(M[6] or 0)
-local nready, ndirty = nready0, tonumber(M[7] or 0)
+local nready, ndirty, nleased = nready0, tonumber(M[7] or 0), tonumber(M[8] or 0)
+local ndelayed, ndead, used = tonumber(M[9] or 0), tonumber(M[10] or 0), M[11] or ''
 local added, retried, promoted, expired = 0, 0, 0, 0
 
--- Caches: v holds what is known (false: absent), d what was changed.
-local function cache(key) return {key = key, v = {}, d = {}, n = -1} end
-local function size(c)
-  if c.n < 0 then c.n = call('HLEN', c.key) end
-  return c.n
+-- Caches: v holds what is known (false: absent), d what was changed. A hash
+-- that was never used, by its letter in meta's "used", is not asked.
+local function cache(key, letter)
+  return {key = key, v = {}, d = {}, letter = letter, on = letter == nil or string.find(used, letter, 1, true) ~= nil}
 end
 local function warm(c, fields)
-  if #fields == 0 or size(c) == 0 then return end
+  if not c.on or #fields == 0 then return end
   for s = 1, #fields, CHUNK do
     local e = math.min(s + CHUNK - 1, #fields)
     local vals = call('HMGET', c.key, unpack(fields, s, e))
@@ -53,19 +53,24 @@ local function warm(c, fields)
 end
 local function get(c, f)
   local v = c.v[f]
-  if v == nil then
-    if size(c) == 0 then v = false else v = call('HGET', c.key, f) end
-    c.v[f] = v
-  end
+  if v ~= nil then return v end
+  if not c.on then return false end
+  v = call('HGET', c.key, f)
+  c.v[f] = v
   return v
 end
-local function put(c, f, v) c.v[f] = v; c.d[f] = true end
+local function put(c, f, v)
+  c.v[f] = v
+  c.d[f] = true
+  c.any = true
+end
 local function chunked(cmd, key, list)
   for s = 1, #list, 2 * CHUNK do
     call(cmd, key, unpack(list, s, math.min(s + 2 * CHUNK - 1, #list)))
   end
 end
 local function flush(c)
+  if not c.any then return end
   local set, del = {}, {}
   for f in pairs(c.d) do
     local v = c.v[f]
@@ -73,24 +78,23 @@ local function flush(c)
   end
   chunked('HSET', c.key, set)
   chunked('HDEL', c.key, del)
-  c.d = {}
+  c.d, c.any = {}, false
+  if c.letter and not c.on then c.on = true; used = used .. c.letter end
 end
 
 -- Sorted sets by time, cached in the same way.
 local function zget(c, f)
   local v = c.v[f]
   if v == nil then
-    if c.n < 0 then c.n = call('ZCARD', c.key) end
-    v = false
-    if c.n > 0 then
-      local s = call('ZSCORE', c.key, f)
-      v = s and tonumber(s) or false
-    end
+    if not c.on then return false end
+    local s = call('ZSCORE', c.key, f)
+    v = s and tonumber(s) or false
     c.v[f] = v
   end
   return v
 end
 local function zflush(c)
+  if not c.any then return end
   local set, del = {}, {}
   for f in pairs(c.d) do
     local v = c.v[f]
@@ -98,7 +102,8 @@ local function zflush(c)
   end
   chunked('ZADD', c.key, set)
   chunked('ZREM', c.key, del)
-  c.d = {}
+  c.d, c.any = {}, false
+  if c.letter and not c.on then c.on = true; used = used .. c.letter end
 end
 
 -- The state hash, decoded.
@@ -134,9 +139,11 @@ local function flushst()
   flush(rawst)
 end
 
-local cdly, clease, cbex = cache(dly), cache(leases), cache(bex)
-local cdlv, cfail, cbar, ctrc = cache(dlv), cache(fail), cache(bar), cache(trc)
-local csav, cexp, cwhy, cdead, cstale = cache(sav), cache(exp), cache(why), cache(dead), cache(stale)
+local cdly, clease, cbex = cache(dly), cache(leases), cache(bex, 'B')
+cdly.on, clease.on = ndelayed > 0, nleased > 0
+local cdlv, cfail, cbar, ctrc = cache(dlv, 'l'), cache(fail, 'f'), cache(bar, 'b'), cache(trc, 't')
+local csav, cexp, cwhy, cdead, cstale = cache(sav, 's'), cache(exp, 'e'), cache(why, 'w'), cache(dead), cache(stale, 'p')
+cdead.on = ndead > 0
 
 -- Barriers: "until\n" and a line "collection epoch rv\n" each.
 local function rvcmp(a, b)
@@ -175,12 +182,14 @@ local function barof(key)
   return string.sub(b, cut + 1), tonumber(string.sub(b, 1, cut - 1))
 end
 local function expirebar(key)
+  if not cbar.on and not cbar.any then return end
   local b, til = barof(key)
   if b and til ~= 0 and til <= now then
     put(cbar, key, false); put(cbex, key, false)
   end
 end
 local function tidy(key)
+  if not cbar.on and not cbar.any then return end
   local b, til = barof(key)
   if not b then return end
   if b == '' then
@@ -228,6 +237,7 @@ local function enqueue(key, l)
   end
   if get(cdead, key) then
     put(cdead, key, false)
+    ndead = ndead - 1
     put(cfail, key, false)
   end
   expirebar(key)
@@ -237,6 +247,7 @@ local function enqueue(key, l)
 end
 local function schedule(key, due, l, last)
   local old = zget(cdly, key)
+  if not old then ndelayed = ndelayed + 1 end
   if not old or last or due < old then put(cdly, key, due) end
   local ol = l
   if old then ol = math.max(l, tonumber(get(cdlv, key) or 4)) end
@@ -307,9 +318,12 @@ local function names(s, sign, out)
 end
 
 local out, extra = {}, {}
+local nout = 0
 local function reply(status, requeues, readyAt, deadline)
-  local n = #out
-  out[n + 1], out[n + 2], out[n + 3], out[n + 4] = status, requeues or 0, readyAt or 0, deadline or 0
+  nout = nout + 1
+  requeues, readyAt, deadline = requeues or 0, readyAt or 0, deadline or 0
+  if requeues == 0 and readyAt == 0 and deadline == 0 then out[nout] = status
+  else out[nout] = {status, requeues, readyAt, deadline} end
 end
 
 local function add(key, l, delay, last, limited, barrier, trace)
@@ -362,6 +376,7 @@ local function settle(key, token, outcome, level, delay, reason, readat, wrote)
   end
   if reason ~= '' then put(cwhy, key, reason)
   elseif outcome <= 2 and get(cwhy, key) then put(cwhy, key, false) end
+  nleased = nleased - 1
   local dirty, lvl = r.k == DIRTY, r.l
   if level >= 0 then lvl = level end
   if dirty then ndirty = ndirty - 1 end
@@ -398,7 +413,8 @@ local function settle(key, token, outcome, level, delay, reason, readat, wrote)
     setrec(key, false)
     if bury then
       put(cdead, key, S(now))
-      put(cdly, key, false)
+      ndead = ndead + 1
+      if zget(cdly, key) then ndelayed = ndelayed - 1; put(cdly, key, false) end
       if get(cdlv, key) then put(cdlv, key, false) end
     end
   end
@@ -518,13 +534,13 @@ if run ~= M[2] then
   M2[#M2 + 1] = 'run'; M2[#M2 + 1] = run
   if M[2] then hold = now + leaseFor; M2[#M2 + 1] = 'hold'; M2[#M2 + 1] = S(hold) end
 end
-if nops > 0 or want > 0 then
+if nops > 0 then
   if grows == '1' then call('HSET', meta, 'ver', ver) else call('HDEL', meta, '-') end
 end
 zflush(cdly)
 zflush(clease)
 
-local head = call('ZRANGE', dly, 0, 0, 'WITHSCORES')
+local head = ndelayed > 0 and call('ZRANGE', dly, 0, 0, 'WITHSCORES') or {}
 if head[1] and tonumber(head[2]) <= now then
   local due = call('ZRANGEBYSCORE', dly, '-inf', S(now), 'LIMIT', 0, SWEEP)
   chunked('ZREM', dly, due)
@@ -536,12 +552,14 @@ if head[1] and tonumber(head[2]) <= now then
     tidy(key)
   end
   promoted = #due
+  ndelayed = ndelayed - promoted
   head = call('ZRANGE', dly, 0, 0, 'WITHSCORES')
 end
 local nextdue = tonumber(head[2] or 0)
 
-head = call('ZRANGE', leases, 0, 0, 'WITHSCORES')
-if head[1] and tonumber(head[2]) <= now then
+head = nleased > 0 and call('ZRANGE', leases, 0, 0, 'WITHSCORES') or {}
+local firstlease = tonumber(head[2] or 0)
+if head[1] and firstlease <= now then
   local over = call('ZRANGEBYSCORE', leases, '-inf', S(now), 'LIMIT', 0, SWEEP)
   chunked('ZREM', leases, over)
   warm(rawst, over)
@@ -555,6 +573,9 @@ if head[1] and tonumber(head[2]) <= now then
       expired = expired + 1
     end
   end
+  nleased = nleased - #over
+  head = call('ZRANGE', leases, 0, 0, 'WITHSCORES')
+  firstlease = tonumber(head[2] or 0)
 end
 
 local granted, pos = {}, {}
@@ -562,7 +583,7 @@ for l = 0, 7 do pos[l] = 0 end
 if want > 0 and nready > 0 and now >= hold then
   local keys, lvl = {}, {}
   local function offer(list, l, from)
-    if size(cstale) > 0 or next(cstale.d) then
+    if cstale.on or cstale.any then
       local f = {}
       for i = from, #list do f[#f + 1] = l .. list[i] end
       warm(cstale, f)
@@ -583,7 +604,7 @@ if want > 0 and nready > 0 and now >= hold then
     return i - 1
   end
   for l = 7, 0, -1 do
-    while (nready0 > 0 or size(cstale) > 0) and #keys < want do
+    while (nready0 > 0 or cstale.on) and #keys < want do
       local n = math.min(want - #keys, CHUNK)
       local got = call('LPOP', KEYS[16 + l], n)
       if not got then break end
@@ -607,14 +628,18 @@ if want > 0 and nready > 0 and now >= hold then
     r.a = math.min(r.a + 1, 65535)
     setrec(key, r)
     put(clease, key, now + dur)
-    nready = nready - 1
-    local b = barof(key)
+    nready, nleased = nready - 1, nleased + 1
+    if firstlease == 0 or now + dur < firstlease then firstlease = now + dur end
     local n = #granted
-    granted[n + 1], granted[n + 2], granted[n + 3], granted[n + 4] = ti - 1, key, tok, now + dur
-    granted[n + 5], granted[n + 6], granted[n + 7], granted[n + 8] = r.ad, r.rd, r.l, r.a
-    granted[n + 9], granted[n + 10], granted[n + 11] = tonumber(get(cfail, key) or 0), b or '', get(ctrc, key) or ''
-    granted[n + 12], granted[n + 13] = get(csav, key) or '', liveexp(key) or ''
-    if get(ctrc, key) then put(ctrc, key, false) end
+    granted[n + 1], granted[n + 2], granted[n + 3], granted[n + 4] = ti - 1, key, tok, dur
+    granted[n + 5], granted[n + 6], granted[n + 7] = r.ad, r.rd, r.l * 65536 + r.a
+    local f, b, t, sv, e = get(cfail, key), get(cbar, key), get(ctrc, key), get(csav, key), get(cexp, key)
+    if f or b or t or sv or e then
+      granted[n + 8] = {tonumber(f or 0), b and barof(key) or '', t or '', sv or '', liveexp(key) or ''}
+      if t then put(ctrc, key, false) end
+    else
+      granted[n + 8] = 0
+    end
   end
 end
 
@@ -626,7 +651,7 @@ flushst()
 zflush(clease)
 for _, c in ipairs({cdlv, cfail, cbar, ctrc, csav, cexp, cwhy, cdead, cstale}) do flush(c) end
 zflush(cbex)
-local over = call('ZRANGEBYSCORE', bex, '-inf', S(now), 'LIMIT', 0, SWEEP)
+local over = cbex.on and call('ZRANGEBYSCORE', bex, '-inf', S(now), 'LIMIT', 0, SWEEP) or {}
 if #over > 0 then
   chunked('ZREM', bex, over)
   chunked('HDEL', bar, over)
@@ -642,17 +667,17 @@ changed('tok', M[4] or '0', S(tok))
 changed('closed', M[5] == '1' and '1' or '0', closed and '1' or '0')
 changed('ready', M[6] or '0', S(nready))
 changed('dirty', M[7] or '0', S(ndirty))
+changed('leased', M[8] or '0', S(nleased))
+changed('delayed', M[9] or '0', S(ndelayed))
+changed('dead', M[10] or '0', S(ndead))
+changed('used', M[11] or '', used)
 if #M2 > 0 then call('HSET', meta, unpack(M2)) end
 
-head = call('ZRANGE', leases, 0, 0, 'WITHSCORES')
-if head[1] then
-  local d = tonumber(head[2])
-  if nextdue == 0 or d < nextdue then nextdue = d end
-end
+if firstlease ~= 0 and (nextdue == 0 or firstlease < nextdue) then nextdue = firstlease end
 if hold > now and (nextdue == 0 or hold < nextdue) then nextdue = hold end
 if nready > 0 and nready0 == 0 then call('PUBLISH', channel, server .. ' ' .. queue) end
 
-local blob = cmsgpack.pack({now, nextdue, nready, call('ZCARD', dly), call('ZCARD', leases), ndirty, call('HLEN', dead),
+local blob = cmsgpack.pack({now, nextdue, nready, ndelayed, nleased, ndirty, ndead,
   added, retried, promoted, expired, out, extra, granted})
 if nops > 0 or #granted > 0 then call('SET', rq, seq .. ':' .. blob, 'PX', 120000) end
 return blob
