@@ -340,3 +340,30 @@ func TestCreations(t *testing.T) {
 		}
 	})
 }
+
+func TestDoubtIsHandedOn(t *testing.T) {
+	t.Parallel()
+	p := &pair{bench: newBench(t)}
+	p.w.putJob(newJob(p.w, 2, 2, 6))
+	old := p.w.current()
+	r := p.worker(p.w)
+	r.Reconcile(t.Context(), p.request(1, old, nil)) // and is never heard of again
+	p.lease.state, p.lease.expected = nil, job.Expected{}
+	p.w.fault = func(op, _ string) fault {
+		if op == "get job" {
+			return fault{before: errors.New("timeout")}
+		}
+		return fault{}
+	}
+	if res := r.Reconcile(t.Context(), p.request(2, old, nil)); res.Settle != job.RateLimited {
+		t.Fatalf("settled as %v, %v", res.Settle, res.Err)
+	}
+	p.w.fault = nil
+	// Settled, so the queue counts from one again: only the state knows.
+	if res := r.Reconcile(t.Context(), p.request(1, old, nil)); res.Err != nil || len(p.w.born) != 2 {
+		t.Errorf("%v, %d pods born", res.Err, len(p.w.born))
+	}
+	if res := r.Reconcile(t.Context(), p.request(1, p.w.current(), nil)); res.Err != nil || strings.Contains(string(p.lease.state), `"x":true`) {
+		t.Errorf("%v, state %s", res.Err, p.lease.state)
+	}
+}

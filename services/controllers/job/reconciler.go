@@ -253,7 +253,7 @@ func (s *run) conclude(ctx context.Context, err error) Result {
 		res.Settle = Lost
 		return res
 	}
-	if saveErr := s.remember(ctx); saveErr != nil {
+	if saveErr := s.remember(ctx, err != nil); saveErr != nil {
 		res.Settle, res.Err = Lost, errors.Join(err, saveErr)
 		return res
 	}
@@ -266,9 +266,11 @@ func (s *run) conclude(ctx context.Context, err error) Result {
 	return res
 }
 
-func (s *run) remember(ctx context.Context) error {
+// remember saves what the next sync must know. One that failed before it knew
+// which Job it was about hands its doubt on.
+func (s *run) remember(ctx context.Context, failed bool) error {
 	var state []byte
-	if s.memory.UID != "" {
+	if s.memory.UID != "" || s.unsure && failed {
 		// Names that may yet appear are looked for live, as long as the queue
 		// keeps them.
 		s.memory.Unsure = s.unsure || len(s.open) > 0
