@@ -10,14 +10,14 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// backOff is the wait between attempts: 50 ms doubling to 5 s, with jitter. The
+// backOff is the wait between attempts: 50 ms doubling to 2 s, with jitter. The
 // zero value is ready.
 type backOff struct{ n int }
 
 func (b *backOff) reset() { b.n = 0 }
 
 func (b *backOff) next() time.Duration {
-	d := min(50*time.Millisecond<<min(b.n, 10), 5*time.Second)
+	d := min(50*time.Millisecond<<min(b.n, 10), 2*time.Second)
 	b.n++
 	return d/2 + rand.N(d/2+1) //nolint:gosec // jitter needs no secrecy
 }

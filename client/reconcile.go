@@ -247,7 +247,7 @@ func clip(s string, n int) string {
 		}
 	}
 	if !utf8.ValidString(s) {
-		return fmt.Sprintf("%.*q", n/8, s)
+		return fmt.Sprintf("%.*q", (n-2)/10, s) // a quoted rune takes at most ten bytes
 	}
 	return s
 }

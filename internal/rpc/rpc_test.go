@@ -47,6 +47,9 @@ var echoDesc = grpc.ServiceDesc{
 		handler := func(ctx context.Context, req any) (any, error) {
 			return &emptypb.Empty{}, srv.(*echo).call(ctx, req.(*wrapperspb.StringValue).Value)
 		}
+		if in == nil {
+			return handler(ctx, req)
+		}
 		return in(ctx, req, &grpc.UnaryServerInfo{Server: srv, FullMethod: "/test.Echo/Call"}, handler)
 	}}},
 	Streams: []grpc.StreamDesc{{StreamName: "Stream", ServerStreams: true, ClientStreams: true, Handler: func(srv any, ss grpc.ServerStream) error {
