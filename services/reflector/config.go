@@ -51,7 +51,7 @@ type Resource struct {
 	Name string
 	// Scope narrows the collection; one resource has one scope.
 	Scope kube.Scope
-	// Transform of the objects. Hints and labels default to [DefaultHints] and [DefaultLabels].
+	// Transform of the objects. Without hints, pods carry their node; without labels, objects carry those by which jobs find their pods.
 	Transform kube.Transform
 }
 
@@ -65,12 +65,12 @@ func DefaultResources() []Resource {
 	}
 }
 
-// DefaultHints are the index hints that records carry in their headers, by plural resource name.
+// defaultHints are the index hints that records carry in their headers, by plural resource name.
 var defaultHints = map[string]map[string]string{
 	"pods": {"node": "spec.nodeName"},
 }
 
-// DefaultLabels are the labels that records carry in their headers: those by which controllers find what they own.
+// defaultLabels are the labels that records carry in their headers: those by which controllers find what they own.
 var defaultLabels = []string{"batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"}
 
 // ParseResource reads "name[/namespace]", with the name as in [Resource].

@@ -1,0 +1,114 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+)
+
+func (r *reader) process(ctx context.Context, msgs []jetstream.Msg) error {
+	if away := time.Since(r.contact); !r.replaying && away > r.c.cfg.TombstoneTTL/2 {
+		return fmt.Errorf("%w: %v away, more than half the tombstone ttl", ErrBootstrap, away.Round(time.Second))
+	}
+	b := delta.Batch{Records: make([]delta.Record, 0, len(msgs))}
+	pos, hole := r.pos, false
+	for _, m := range msgs {
+		meta, err := m.Metadata()
+		if err != nil {
+			return fmt.Errorf("read the log of %s: %w", r.col, err)
+		}
+		if meta.Sequence.Consumer != r.consumerSeq+1 {
+			return fmt.Errorf("read the log of %s: delivery %d came after %d", r.col, meta.Sequence.Consumer, r.consumerSeq)
+		}
+		r.consumerSeq++
+		seq := meta.Sequence.Stream
+		if !r.replaying && time.Since(meta.Timestamp) > r.c.cfg.TombstoneTTL/2 {
+			return fmt.Errorf("%w: fell behind by more than half the tombstone ttl", ErrBootstrap)
+		}
+		hole = hole || seq != pos.Sequence+1
+		rec, err := decode(m.Subject(), m.Headers(), m.Data(), seq)
+		if err != nil {
+			r.c.cfg.Log.Error("record cannot be read", slog.String("collection", r.col.String()),
+				slog.String("sequence", strconv.FormatUint(seq, 10)), slog.String("error", err.Error()))
+			_, _, key, _ := delta.ParseSubject(m.Subject())
+			b.Unreadable = append(b.Unreadable, delta.Unreadable{Sequence: seq, Key: key, Err: err})
+			pos.Sequence = seq
+			continue
+		}
+		if err := r.reign(ctx, &rec, pos); err != nil {
+			return err
+		}
+		pos = delta.Position{Epoch: r.epoch, Term: r.term, Sequence: seq}
+		b.Records = append(b.Records, rec)
+	}
+	r.hole = r.hole || hole
+	b.Next = pos.Sequence + 1
+	if err := r.settle(ctx, &b, pos); err != nil {
+		return err
+	}
+	r.pos, r.contact = pos, time.Now()
+	return r.deliver(ctx, b)
+}
+
+// settle decides about the end of a replay and about the freeze after a hole: what was missing was replaced by a record that lies before
+// the end of the log as read after the hole was found.
+func (r *reader) settle(ctx context.Context, b *delta.Batch, pos delta.Position) error {
+	if r.replaying && pos.Sequence < r.target || !r.replaying && !r.hole {
+		return nil
+	}
+	if r.hole {
+		info, err := r.c.info(ctx, r.col)
+		if err != nil {
+			return err
+		}
+		r.hole, r.target = false, info.State.LastSeq
+		if !r.replaying {
+			b.End = r.target
+			return nil
+		}
+	}
+	if r.replaying && pos.Sequence >= r.target {
+		r.replaying, b.Replayed = false, true
+	}
+	return nil
+}
+
+// reign notices a change of leader in the log itself. A record of a newer term whose term record was not seen in its place, or of a newer
+// epoch, makes the reader look at who leads.
+func (r *reader) reign(ctx context.Context, rec *delta.Record, pos delta.Position) error {
+	switch {
+	case rec.Epoch > r.epoch && r.epoch != 0:
+		return fmt.Errorf("%w: epoch %d began", ErrBootstrap, rec.Epoch)
+	case rec.Term <= r.term && rec.Epoch <= r.epoch:
+		return nil
+	case rec.Kind == delta.KindTerm:
+		r.term, r.epoch = rec.Term, rec.Epoch
+		return nil
+	case rec.Kind == delta.KindFence:
+		return nil // its term record follows
+	}
+	tail, err := r.c.Tail(ctx, r.col)
+	if err != nil {
+		return err
+	}
+	pos.Term = r.term
+	if err := check(tail, pos); !pos.IsZero() && err != nil {
+		return err
+	}
+	r.term, r.epoch = tail.Term, tail.Epoch
+	return nil
+}
+
+func (r *reader) deliver(ctx context.Context, b delta.Batch) error {
+	b.Collection = r.col
+	if err := r.handle(ctx, b); err != nil {
+		return &handlerError{err: err}
+	}
+	return nil
+}

@@ -1,0 +1,68 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+)
+
+func (w *Writer) takeOver(ctx context.Context, cfg WriterConfig) error {
+	for {
+		tail, err := w.c.Tail(ctx, w.col)
+		if err != nil {
+			return err
+		}
+		if last := max(tail.Term, tail.Fence); last > w.term || last == w.term && tail.Term == w.term {
+			return fmt.Errorf("%w: the log holds term %d, mine is %d", ErrDeposed, last, w.term)
+		}
+		w.reset(tail.Last)
+		w.epoch = max(tail.Epoch, 1)
+		if err := w.fence(ctx); errors.Is(err, errTaken) {
+			continue // somebody wrote between; look again who it is
+		} else if err != nil {
+			return err
+		}
+		if w.fresh = tail.Term == 0 || tail.Last < cfg.Acked || cfg.NewEpoch; w.fresh {
+			w.epoch = max(tail.Epoch+1, cfg.Epoch+1, uint64(time.Now().UnixMilli()))
+		}
+		return w.writeTerm(ctx)
+	}
+}
+
+// fence pushes the log's end beyond every expected-last-sequence that an earlier writer may have under way. Without it an append that was
+// pipelined behind the one that lost its place can meet its expectation again: with n expected n-1, our record at n-1 lets
+// it in. A run of MaxInFlight+1 records of ours with nothing between cannot be met by any of them.
+func (w *Writer) fence(ctx context.Context) error {
+	r := delta.Record{Kind: delta.KindFence, Collection: w.col, Epoch: w.epoch, Term: w.term, Writer: w.holder, PublishedAt: time.Now()}
+	for range MaxInFlight + 1 {
+		if err := w.append(ctx, &r, false); err != nil {
+			return err
+		}
+	}
+	return w.flush(ctx, false)
+}
+
+func (w *Writer) writeTerm(ctx context.Context) error {
+	r := delta.Record{
+		Kind: delta.KindTerm, Collection: w.col, Epoch: w.epoch, Term: w.term, Start: w.next(),
+		Writer: w.holder, PublishedAt: time.Now(),
+	}
+	if err := w.append(ctx, &r, true); err != nil {
+		return err
+	}
+	return w.flush(ctx, true)
+}
+
+// NewEpoch begins a new epoch in the same term: the source's history was restarted. A complete list must follow.
+func (w *Writer) NewEpoch(ctx context.Context) error {
+	if err := w.Flush(ctx); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	w.epoch = max(w.epoch+1, uint64(time.Now().UnixMilli()))
+	w.mu.Unlock()
+	return w.writeTerm(ctx)
+}

@@ -1,0 +1,179 @@
+package reflector
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/stream"
+)
+
+// publisher moves what is staged to the log.
+type publisher struct {
+	r     *reflection
+	w     *stream.Writer
+	lease *stream.Lease
+	wake  chan struct{} // cap 1
+
+	mu    sync.Mutex
+	stage *delta.Stage // guarded by mu
+	// heard is when the source last spoke, open whether a watch is open; guarded by mu.
+	heard time.Time
+	open  bool
+}
+
+func newPublisher(r *reflection, w *stream.Writer, lease *stream.Lease, from delta.RV) *publisher {
+	return &publisher{r: r, w: w, lease: lease, wake: make(chan struct{}, 1), stage: delta.NewStage(r.cfg.StageBytes, from)}
+}
+
+// add changes the stage and wakes the publisher; it never waits for the log.
+func (p *publisher) add(fn func(*delta.Stage)) {
+	p.mu.Lock()
+	fn(p.stage)
+	p.heard = time.Now()
+	p.mu.Unlock()
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (p *publisher) watching(open bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.open = open
+	if open {
+		p.heard = time.Now()
+	}
+}
+
+// bytes is what waits.
+func (p *publisher) bytes() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.stage.Bytes()
+}
+
+const (
+	popRecords = 512
+	popBytes   = 4 << 20
+)
+
+func (p *publisher) run(ctx context.Context) error {
+	live := time.NewTicker(p.r.cfg.LivenessEvery)
+	defer live.Stop()
+	for {
+		select {
+		case <-p.wake:
+			if err := p.drain(ctx); err != nil {
+				return err
+			}
+		case <-live.C:
+			if err := p.beat(ctx); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// drain publishes until nothing waits.
+func (p *publisher) drain(ctx context.Context) error {
+	for {
+		p.mu.Lock()
+		records := p.stage.Pop(popRecords, popBytes)
+		coalesced, heard := p.stage.Coalesced(), p.heard
+		p.mu.Unlock()
+		if len(records) == 0 {
+			return nil
+		}
+		if err := p.publish(ctx, records, coalesced, heard); err != nil {
+			return err
+		}
+	}
+}
+
+// publish appends a batch in one span, whose context the records carry.
+func (p *publisher) publish(ctx context.Context, records []delta.Record, coalesced uint64, heard time.Time) error {
+	ctx, span := p.r.tracer.Start(ctx, "reflector.publish", trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(spanAttributes(p.r.col, len(records))...))
+	defer span.End()
+	if parent := traceparent(ctx); parent != "" {
+		for i := range records {
+			records[i].Trace = parent
+		}
+	}
+	newest := time.Time{}
+	for i := range records {
+		if records[i].Kind == delta.KindDelta && records[i].ObservedAt.After(newest) {
+			newest = records[i].ObservedAt
+		}
+	}
+	p.r.state.set(func(v *view) { v.pending, v.coalesced, v.sourceAt = p.waiting()+len(records), coalesced, heard })
+	err := p.w.Append(ctx, records)
+	if err == nil && p.idle() {
+		err = p.w.Flush(ctx)
+	}
+	if err != nil {
+		span.RecordError(err)
+		return err
+	}
+	p.acknowledged(records, newest)
+	return nil
+}
+
+// acknowledged reports what has been published. Appends of a busy stage are counted when they are on their way: the writer sends them
+// until they are acknowledged.
+func (p *publisher) acknowledged(records []delta.Record, newest time.Time) {
+	p.lease.Report(p.w.Epoch(), p.w.Acked())
+	name := p.r.col.String()
+	for i := range records {
+		p.r.metrics.published.WithLabelValues(name, records[i].Kind.String()).Inc()
+	}
+	var lag time.Duration
+	if !newest.IsZero() {
+		lag = time.Since(newest)
+		p.r.metrics.publishSeconds.WithLabelValues(name).Observe(lag.Seconds())
+	}
+	last := records[len(records)-1].Watermark
+	p.r.state.set(func(v *view) {
+		v.revision = delta.Revision{Epoch: p.w.Epoch(), RV: last}
+		v.pending = p.waiting()
+		if lag > 0 {
+			v.lag = lag
+		}
+		for i := range records {
+			if records[i].Kind == delta.KindDelta {
+				v.published++
+			}
+		}
+	})
+}
+
+func (p *publisher) waiting() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.stage.Len()
+}
+
+func (p *publisher) idle() bool { return p.waiting() == 0 }
+
+// beat writes a liveness record while a watch is open: it vouches that the log is current.
+func (p *publisher) beat(ctx context.Context) error {
+	p.mu.Lock()
+	open, heard, w := p.open, p.heard, p.stage.Watermark()
+	p.mu.Unlock()
+	if !open {
+		return nil
+	}
+	return p.publish(ctx, []delta.Record{{Kind: delta.KindLiveness, Writer: p.r.cfg.Holder, Watermark: w, ObservedAt: heard}}, p.coalesced(), heard)
+}
+
+func (p *publisher) coalesced() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.stage.Coalesced()
+}
