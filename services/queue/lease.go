@@ -43,6 +43,7 @@ func (s *Service) get(ctx context.Context, d *dispatcher, ss *session, n int, le
 	d.offer(t)
 
 	var deadline <-chan time.Time
+	stopping := s.stopping
 	if wait > 0 {
 		timer := time.NewTimer(wait)
 		defer timer.Stop()
@@ -63,6 +64,17 @@ func (s *Service) get(ctx context.Context, d *dispatcher, ss *session, n int, le
 			mu.Lock()
 			defer mu.Unlock()
 			return leases, len(leases) == 0 && ss.shutDown(), nil
+		case <-stopping: // do not hold up the server; the caller asks another one
+			if !d.withdraw(t) {
+				stopping = nil
+				continue
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if len(leases) == 0 {
+				return nil, false, errStopping
+			}
+			return leases, false, nil
 		case <-ctx.Done():
 			d.withdraw(t)
 			mu.Lock()

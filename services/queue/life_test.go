@@ -110,7 +110,35 @@ func TestAGetThatIsCancelledLosesNoKey(t *testing.T) {
 	})
 }
 
-// TestNoKeyIsEverHeldTwice has many workers of both kinds fight for few keys.
+func TestAWaitingGetDoesNotHoldUpTheStop(t *testing.T) {
+	t.Parallel()
+	r := start(t, "memory", Config{})
+	r.configure(t)
+	got := make(chan error, 1)
+	go func() {
+		_, err := r.Get(context.Background(), &queuev1.GetRequest{Queue: q, SessionId: "w", Wait: durationpb.New(time.Minute)})
+		got <- err
+	}()
+	for waits := false; !waits; {
+		if ss := r.svc.sessions.find("w"); ss != nil {
+			ss.mu.Lock()
+			waits = len(ss.gets) > 0
+			ss.mu.Unlock()
+		}
+	}
+	began := time.Now()
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took > 4*time.Second {
+		t.Errorf("the stop took %v", took)
+	}
+	if err := wait(t, got); rpc.Code(err) != codes.Unavailable {
+		t.Errorf("Get = %v, want UNAVAILABLE", err)
+	}
+}
+
+// TestNoKeyIsEverHeldTwice has many workers fight for few keys.
 func TestNoKeyIsEverHeldTwice(t *testing.T) {
 	t.Parallel()
 	on(t, func(t *testing.T, kind string) {
