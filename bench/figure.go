@@ -20,8 +20,12 @@ type figure struct {
 	Target *target `json:"target,omitempty"`
 	OK     bool    `json:"ok"`
 	// Foreign is the share of the machine that others used. Above a tenth of
-	// it, a target on a rate is judged by what is left: rate / (1 - share).
+	// it, a least rate is judged by Capacity.
 	Foreign float64 `json:"foreign,omitempty"`
+	// Capacity is the rate at which the CPU that one operation takes of all
+	// processes of the bench, driver included, would fill every core.
+	Capacity   *spread `json:"capacity,omitempty"`
+	ByCapacity bool    `json:"by_capacity,omitempty"`
 	// Aside are figures that explain this one, such as CPU per operation beside a rate.
 	Aside []aside `json:"aside,omitempty"`
 }
@@ -65,31 +69,34 @@ func (f figure) with(name, unit string, values []float64) figure {
 
 // judge fills in OK.
 func (f *figure) judge() {
-	f.OK = true
 	if f.Target == nil {
+		f.OK = true
 		return
 	}
-	var got float64
+	got := math.NaN()
 	switch {
 	case f.Target.Of == "ours":
 		got = f.Ours.Median
-		if f.shared() {
-			got /= 1 - f.Foreign
-		}
 	case f.Ratio != nil:
 		got = f.Ratio.Median
-	default:
-		got = math.NaN()
 	}
-	if f.Target.Max {
-		f.OK = got <= f.Target.Limit
-	} else {
-		f.OK = got >= f.Target.Limit
+	f.OK = f.Target.met(got)
+	if !f.OK && f.shared() {
+		f.ByCapacity = f.Target.met(f.Capacity.Median)
+		f.OK = f.ByCapacity
 	}
 }
 
-// shared tells whether a rate is judged by the part of the machine that was ours.
-func (f *figure) shared() bool { return f.Foreign > foreignLimit && f.Target != nil && !f.Target.Max }
+// met compares; what is not a number does not meet anything.
+func (t *target) met(got float64) bool {
+	if t.Max {
+		return got <= t.Limit
+	}
+	return got >= t.Limit
+}
+
+// shared tells whether a rate may be judged by CPU, because others used the machine too.
+func (f *figure) shared() bool { return f.Capacity != nil && f.Foreign > foreignLimit }
 
 // line is "figure | ours | beside it | ratio | target | ok", asides in brackets behind the name.
 func (f figure) line() string {
@@ -113,8 +120,8 @@ func (f figure) line() string {
 			limit += " " + f.Unit
 		}
 		ok = map[bool]string{true: "yes", false: "NO"}[f.OK]
-		if f.shared() && t.Of == "ours" {
-			ok += fmt.Sprintf(" (%s %s with the machine to itself: others used %.0f %% of it)", short(f.Ours.Median/(1-f.Foreign)), f.Unit, 100*f.Foreign)
+		if f.ByCapacity {
+			ok += fmt.Sprintf(" (judged by CPU, enough for %s %s: others used %.0f %% of the machine)", short(f.Capacity.Median), f.Unit, 100*f.Foreign)
 		}
 	}
 	return strings.Join([]string{name, f.Ours.text(f.Unit), beside, ratio, limit, ok}, " | ")

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -179,7 +180,7 @@ func queueFigures(b *bench, t table) {
 			goal = nil // the same number again, beside another peer
 		}
 		f := compare("queue, Work stream, Redis", "cycles/s", t.of("work-redis", "rate"), n+" enqueue+process", t.of(n, "rate"), goal)
-		f.Foreign = spreadOf(t.of(machineSide, "foreign")).Median
+		f.Foreign, f.Capacity = spreadOf(t.of(machineSide, "foreign")).Median, new(spreadOf(t.of("work-redis", "capacity")))
 		b.add(costs(f, "work-redis").with("asynq's Redis CPU/task", "us", t.of(n, "redis")))
 		if p := strings.Replace(n, "-", "-process-", 1); t[p] != nil {
 			f := compare("queue, Work stream, Redis", "cycles/s", t.of("work-redis", "rate"), n+" process only", t.of(p, "rate"), nil)
@@ -202,15 +203,17 @@ func perCycle(ctx context.Context, server *child, store *redis.Client, d time.Du
 	if err != nil {
 		return nil, err
 	}
+	all := familyBusy()
 	t, err := loop(ctx, d)
 	if err != nil {
 		return nil, err
 	}
+	all = familyBusy() - all
 	redisAfter, err := redisCPU(ctx, store)
 	if err != nil {
 		return nil, err
 	}
-	got := map[string]float64{"rate": t.rate(), "redis": (redisAfter - redisBefore) * 1e6 / float64(t.done)}
+	got := map[string]float64{"rate": t.rate(), "capacity": float64(runtime.NumCPU()) * float64(t.done) / all.Seconds(), "redis": (redisAfter - redisBefore) * 1e6 / float64(t.done)}
 	if server != nil {
 		if after, err = server.usage(); err != nil {
 			return nil, err

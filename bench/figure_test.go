@@ -1,0 +1,103 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestAFigureIsOneLine(t *testing.T) {
+	t.Parallel()
+	for want, f := range map[string]figure{
+		"cpu (rate 123) | 4 us [3..5] | echo 2 us [2..2] | 2 [1.5..2.5] | <= 1.8 | NO": compare("cpu", "us", []float64{3, 4, 5}, "echo", []float64{2, 2, 2}, atMost("ratio", 1.8)).with("rate", "", []float64{123}),
+		"rate | 30000 cycles/s | asynq 10000 cycles/s | 3 | >= 25000 cycles/s | yes":   compare("rate", "cycles/s", []float64{30_000}, "asynq", []float64{10_000}, atLeast("ours", 25_000)),
+		"p99 | 1.5 ms | - | - | - | -":         alone("p99", "ms", []float64{1.5}, nil),
+		"none | no data | - | - | >= 1 s | NO": alone("none", "s", nil, atLeast("ours", 1)),
+	} {
+		f.judge()
+		if got := f.line(); got != want {
+			t.Errorf("line = %q, want %q", got, want)
+		}
+	}
+}
+
+func TestARateIsJudgedByCPUOnlyWhenOthersUsedTheMachine(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		rate, foreign, capacity float64
+		ok, by                  bool
+	}{{30, .5, 10, true, false}, {20, .05, 40, false, false}, {20, .5, 40, true, true}, {20, .5, 24, false, false}} {
+		f := alone("rate", "/s", []float64{c.rate}, atLeast("ours", 25))
+		f.Foreign, f.Capacity = c.foreign, new(spreadOf([]float64{c.capacity}))
+		f.judge()
+		if f.OK != c.ok || f.ByCapacity != c.by {
+			t.Errorf("%+v: ok %v by capacity %v", c, f.OK, f.ByCapacity)
+		}
+	}
+}
+
+// tiny is a family of one part.
+func tiny(f figure, err error) []family {
+	return []family{{name: "tiny", about: "a test", parts: []part{{"one", func(_ context.Context, b *bench) error {
+		b.add(f)
+		return err
+	}}}}}
+}
+
+func TestRunTellsMissedTargetsFailuresAndUnknownNamesApart(t *testing.T) {
+	t.Parallel()
+	good := alone("f", "s", []float64{1}, atMost("ours", 2))
+	bad := alone("f", "s", []float64{3}, atMost("ours", 2))
+	broken := errors.New("broken")
+	for _, c := range []struct {
+		args  string
+		known []family
+		want  error
+		says  string
+	}{
+		{"tiny --quick", tiny(good, nil), nil, ""},
+		{"--quick tiny", tiny(good, nil), nil, ""},
+		{"tiny", tiny(bad, nil), errMissed, ""},
+		{"tiny", tiny(good, broken), broken, "one failed: broken"},
+		{"huge", tiny(good, nil), errUsage, "tiny     a test"},
+		{"", tiny(good, nil), errUsage, "tiny     a test"},
+		{"tiny tiny", tiny(good, nil), errUsage, "one family at a time"},
+		{"tiny --frob", tiny(good, nil), errUsage, "not defined: -frob"},
+		{"tiny --only (", tiny(good, nil), errUsage, "--only"},
+	} {
+		var stdout, stderr bytes.Buffer
+		err := run(t.Context(), c.known, strings.Fields(c.args), &stdout, &stderr)
+		if !errors.Is(err, c.want) || !strings.Contains(stderr.String(), c.says) {
+			t.Errorf("bench %s = %v, saying %q, want %v saying %q", c.args, err, &stderr, c.want, c.says)
+		}
+	}
+}
+
+func TestTheJSONHoldsFiguresMachineAndWhatWasLeftOut(t *testing.T) {
+	t.Parallel()
+	out := filepath.Join(t.TempDir(), "out.json")
+	known := tiny(alone("f", "s", []float64{1, 2}, nil), nil)
+	known[0].parts = append(known[0].parts, part{"two", nil})
+	if err := run(t.Context(), known, []string{"tiny", "--only", "one", "-o", out}, &bytes.Buffer{}, &bytes.Buffer{}); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r report
+	if err := json.Unmarshal(text, &r); err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Figures) != 1 || r.Figures[0].Ours.Repeats != 2 || r.Machine.Cores == 0 || r.Machine.Go == "" {
+		t.Errorf("report = %+v, want one figure of two repeats and the machine", r)
+	}
+	if len(r.LeftOut) != 1 || !strings.HasPrefix(r.LeftOut[0], "two: ") {
+		t.Errorf("left out %q, want part two", r.LeftOut)
+	}
+}
