@@ -69,29 +69,29 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// Fault is what is wrong with one field of a [Config].
-type Fault struct {
+// A FieldError is what is wrong with one field of a [Config].
+type FieldError struct {
 	Field string // in the contract's spelling
 	Err   error
 }
 
 // Error is the field and what is wrong with it.
-func (f *Fault) Error() string { return f.Field + ": " + f.Err.Error() }
+func (f *FieldError) Error() string { return f.Field + ": " + f.Err.Error() }
 
 // Unwrap returns the cause.
-func (f *Fault) Unwrap() error { return f.Err }
+func (f *FieldError) Unwrap() error { return f.Err }
 
-// Validate reports every fault, each a [Fault], joined.
+// Validate reports every fault, each a [FieldError], joined.
 func (c Config) Validate() error {
 	var errs []error
 	bad := func(cond bool, field, format string, args ...any) {
 		if cond {
-			errs = append(errs, &Fault{field, fmt.Errorf(format, args...)})
+			errs = append(errs, &FieldError{field, fmt.Errorf(format, args...)})
 		}
 	}
 	if c.Limiter != nil {
 		if err := c.Limiter.Validate(); err != nil {
-			errs = append(errs, &Fault{"rate_limiter", err})
+			errs = append(errs, &FieldError{"rate_limiter", err})
 		}
 	}
 	bad(c.LeaseFor != 0 && (c.LeaseFor < time.Second || c.LeaseFor > time.Hour), "lease_duration", "%v is not between 1 s and 1 h", c.LeaseFor)

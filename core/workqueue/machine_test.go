@@ -1,6 +1,7 @@
 package workqueue_test
 
 import (
+	"errors"
 	"math/rand/v2"
 	"strconv"
 	"testing"
@@ -200,7 +201,7 @@ func TestConfigFaultsAreNamed(t *testing.T) {
 	for _, field := range []string{"rate_limiter", "lease_duration", "barrier_retention", "max_retries", "partitions"} {
 		found := false
 		for _, e := range err.(interface{ Unwrap() []error }).Unwrap() {
-			f, ok := e.(*workqueue.Fault)
+			f, ok := errors.AsType[*workqueue.FieldError](e)
 			found = found || ok && f.Field == field
 		}
 		if !found {

@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"errors"
+	"maps"
 	"strconv"
 	"sync"
 	"time"
@@ -128,9 +129,7 @@ func (s *server) shutDown(id string) (*session, error) {
 	ss.mu.Lock()
 	ss.shut = true
 	takers := make(map[*taker]*dispatcher, len(ss.gets))
-	for t, d := range ss.gets {
-		takers[t] = d
-	}
+	maps.Copy(takers, ss.gets)
 	ss.mu.Unlock()
 	for t, d := range takers {
 		d.finalize(t)

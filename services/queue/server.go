@@ -271,11 +271,11 @@ func configFaults(err error) error {
 	var out []error
 	var walk func(error)
 	walk = func(err error) {
-		if f, ok := err.(*workqueue.Fault); ok { //nolint:errorlint // the tree is walked by hand
+		if f, ok := err.(*workqueue.FieldError); ok { //nolint:errorlint // the tree is walked by hand
 			out = append(out, rpc.InvalidField("config."+f.Field, f.Err))
 			return
 		}
-		if j, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // as above
+		if j, ok := err.(interface{ Unwrap() []error }); ok {
 			for _, e := range j.Unwrap() {
 				walk(e)
 			}

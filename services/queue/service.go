@@ -162,7 +162,7 @@ func (s *Service) watchStore(ctx context.Context) error {
 		case err != nil && (was == nil || errors.Is(was, errNotReached)):
 			s.log.Warn("store cannot be used", telemetry.Err(err))
 		case err == nil && was != nil:
-			s.log.Info("store is ready", slog.String("engine", s.engine.Kind()))
+			s.log.Info("store is ready")
 		}
 		wait = every
 		if err == nil {

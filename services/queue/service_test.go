@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"path/filepath"
@@ -27,7 +28,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func quiet() *telemetry.Telemetry {
 	return &telemetry.Telemetry{
-		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Tracer: tracenoop.NewTracerProvider(), Registry: prometheus.NewRegistry(),
+		Log: slog.New(slog.DiscardHandler), Tracer: tracenoop.NewTracerProvider(), Registry: prometheus.NewRegistry(),
 	}
 }
 
@@ -198,7 +199,7 @@ func TestAKeyGoesRoundByAWorkStream(t *testing.T) {
 			}
 		}
 		w.Send(&queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Goodbye{Goodbye: &queuev1.Goodbye{}}})
-		if m, err := w.Recv(); err != io.EOF {
+		if m, err := w.Recv(); !errors.Is(err, io.EOF) {
 			t.Fatalf("after goodbye = %v, %v, want the end", m, err)
 		}
 	})

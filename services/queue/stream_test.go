@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"io"
 	"slices"
 	"strconv"
@@ -86,7 +87,7 @@ func (r *rig) tryWork(t testing.TB, hello *queuev1.Hello) (*worker, error) {
 
 func (w *worker) send(m *queuev1.WorkRequest) {
 	w.t.Helper()
-	if err := w.s.Send(m); err != nil && err != io.EOF {
+	if err := w.s.Send(m); err != nil && !errors.Is(err, io.EOF) {
 		w.t.Fatal(err)
 	}
 }
@@ -407,7 +408,7 @@ func TestAStoppingServerSendsItsWorkersElsewhere(t *testing.T) {
 		if s := w.settle(done, a)[0].GetStatus(); s != queuev1.SettleStatus_SETTLE_STATUS_SETTLED {
 			t.Errorf("settle while stopping: %v", s)
 		}
-		if err := wait(t, w.end); err != io.EOF {
+		if err := wait(t, w.end); !errors.Is(err, io.EOF) {
 			t.Errorf("stream ended with %v, want EOF", err)
 		}
 		if err := wait(t, stopped); err != nil {

@@ -332,10 +332,7 @@ var dataRules = map[string]func(*env){
 		}
 	},
 	"keys of any bytes are kept apart": func(e *env) {
-		var all []string
-		for _, k := range []string{"a", "a ", "a\n", "ä", "日本語", "{x}", "a\x00b", strings.Repeat("k", workqueue.MaxKeyLen), "1", "0"} {
-			all = append(all, k)
-		}
+		all := []string{"a", "a ", "a\n", "ä", "日本語", "{x}", "a\x00b", strings.Repeat("k", workqueue.MaxKeyLen), "1", "0"}
 		e.adds(workqueue.Queued, all...)
 		e.keys(all...)
 	},

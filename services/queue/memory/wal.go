@@ -45,8 +45,9 @@ type wal struct {
 }
 
 func (w *wal) append(kind byte, body func([]byte) []byte) error {
-	b := append(w.buf[:0], make([]byte, headLen)...)
-	b = body(append(b, kind))
+	var head [headLen]byte // filled in below
+	w.buf = append(w.buf[:0], head[:]...)
+	b := body(append(w.buf, kind))
 	w.buf = b[:0]
 	binary.LittleEndian.PutUint32(b, uint32(len(b)-headLen))
 	binary.LittleEndian.PutUint32(b[4:], crc32.Checksum(b[headLen:], castagnoli))

@@ -49,6 +49,8 @@ type Engine struct {
 	server  string // this process, in wake-ups and stored answers
 	turnSHA string
 
+	warned sync.Once // about what Check lets pass
+
 	run  atomic.Pointer[string]
 	data atomic.Pointer[string]
 
@@ -139,11 +141,15 @@ func (e *Engine) Check(ctx context.Context) error {
 	policy, err := e.client.ConfigGet(ctx, "maxmemory-policy").Result()
 	switch p := policy["maxmemory-policy"]; {
 	case err != nil:
-		e.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "maxmemory-policy cannot be read, it must be noeviction", slog.Any("error", err))
+		e.warned.Do(func() {
+			e.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "maxmemory-policy cannot be read, it must be noeviction", slog.Any("error", err))
+		})
 	case p != "" && p != "noeviction" && !e.cfg.AllowEviction:
 		return fmt.Errorf("%w: maxmemory-policy is %s, must be noeviction", engine.ErrEviction, p)
 	case p != "" && p != "noeviction":
-		e.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "redis may evict keys", slog.String("policy", p))
+		e.warned.Do(func() {
+			e.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "redis may evict keys", slog.String("reason", p))
+		})
 	}
 	if err := e.client.ScriptLoad(ctx, turnLua).Err(); err != nil {
 		return classify(err)

@@ -32,8 +32,7 @@ func judge(err error) (fate, error) {
 	if errors.Is(err, errRun) {
 		return retry, fmt.Errorf("%w: %w", engine.ErrUnavailable, err)
 	}
-	var reply redis.Error
-	if errors.As(err, &reply) {
+	if reply, ok := errors.AsType[redis.Error](err); ok {
 		code, _, _ := strings.Cut(strings.TrimPrefix(reply.Error(), "ERR "), " ")
 		switch code {
 		case "NOSCRIPT":
