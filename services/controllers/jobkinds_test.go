@@ -121,6 +121,7 @@ func TestJobsOfAllKinds(t *testing.T) {
 	p.make("late", `"activeDeadlineSeconds":3`, "forever", "0")
 	p.make("paused", `"parallelism":2,"completions":2,"suspend":true`, "200ms", "0")
 	p.make("scaled", `"parallelism":4,"completions":100`, "forever", "0")
+	p.make("brief", `"completions":2,"parallelism":2,"ttlSecondsAfterFinished":1`, "100ms", "0")
 	p.make("zero", `"parallelism":2,"completions":0`, "100ms", "0")
 	p.make("doomed", `"parallelism":2,"completions":4`, "forever", "0")
 	p.make("indexed", `"parallelism":2,"completions":2,"completionMode":"Indexed"`, "100ms", "0")
@@ -143,6 +144,14 @@ func TestJobsOfAllKinds(t *testing.T) {
 	p.until("scaled", "a5 s0 f0")
 	p.patch("scaled", `{"spec":{"suspend":true}}`)
 	p.until("scaled", "a0 s0 f0 Suspended/JobSuspended")
+
+	p.eventually("brief goes with its pods", func() string {
+		_, err := jobWriter{p.kube}.Job(t.Context(), p.ns, "brief")
+		if !errors.Is(err, job.ErrNotFound) || len(p.of("brief")) > 0 {
+			return fmt.Sprint(err, len(p.of("brief")))
+		}
+		return ""
+	})
 
 	p.until("doomed", "a2 s0 f0")
 	for _, how := range []struct {

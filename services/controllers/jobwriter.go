@@ -75,6 +75,15 @@ func (w jobWriter) DeletePod(ctx context.Context, namespace, name string, uid ty
 	return meta.Metadata.ResourceVersion, nil
 }
 
+func (w jobWriter) DeleteJob(ctx context.Context, namespace, name string, uid types.UID) error {
+	ref := kube.Ref{Resource: jobResource, Namespace: namespace, Name: name}
+	_, err := w.c.Delete(ctx, ref, kube.DeleteOptions{UID: string(uid), Propagation: kube.Foreground})
+	if err != nil {
+		return refusal(err)
+	}
+	return nil
+}
+
 func (w jobWriter) PatchJobStatus(ctx context.Context, namespace, name string, patch []byte) (*batchv1.Job, error) {
 	ref := kube.Ref{Resource: jobResource, Namespace: namespace, Name: name, Subresource: "status"}
 	return answer[batchv1.Job](w.c.Patch(ctx, ref, kube.MergePatch, patch, kube.WriteOptions{}))

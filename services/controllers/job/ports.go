@@ -80,6 +80,8 @@ type Writer interface {
 	// DeletePod deletes the pod with this UID. It returns the resource version of
 	// the pod marked for deletion, or "" when the answer has none.
 	DeletePod(ctx context.Context, namespace, name string, uid types.UID) (rv string, err error)
+	// DeleteJob deletes the Job with this UID once its pods are gone (foreground).
+	DeleteJob(ctx context.Context, namespace, name string, uid types.UID) error
 	// PatchJobStatus applies a merge patch to the status sub-resource;
 	// metadata.uid and metadata.resourceVersion in it are preconditions.
 	PatchJobStatus(ctx context.Context, namespace, name string, patch []byte) (*batchv1.Job, error)

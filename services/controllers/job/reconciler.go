@@ -137,7 +137,10 @@ func (s *run) sync(ctx context.Context) error {
 		return nil
 	case finished(j):
 		s.memory = memory{}
-		return s.sweepFinished(ctx, j)
+		if err := s.sweepFinished(ctx, j); err != nil {
+			return err
+		}
+		return s.expire(ctx, j)
 	}
 	if j.Spec.Selector == nil {
 		return fmt.Errorf("job %s/%s has no selector", s.namespace, s.name)

@@ -205,6 +205,11 @@ func (g gated) DeletePod(ctx context.Context, n, name string, uid podUID) (strin
 	return through(g, "delete", func() (string, error) { return g.s.w.DeletePod(ctx, n, name, uid) })
 }
 
+func (g gated) DeleteJob(ctx context.Context, n, name string, uid podUID) error {
+	_, err := through(g, "delete", func() (any, error) { return nil, g.s.w.DeleteJob(ctx, n, name, uid) })
+	return err
+}
+
 func (g gated) PatchJobStatus(ctx context.Context, n, name string, patch []byte) (*batchv1.Job, error) {
 	return through(g, "status", func() (*batchv1.Job, error) { return g.s.w.PatchJobStatus(ctx, n, name, patch) })
 }

@@ -270,6 +270,25 @@ func (w *world) DeletePod(_ context.Context, _, name string, uid types.UID) (str
 	return p.ResourceVersion, f.after
 }
 
+func (w *world) DeleteJob(_ context.Context, _, name string, uid types.UID) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f := w.call("delete job", name)
+	if f.before != nil {
+		return f.before
+	}
+	switch j, ok := w.jobs[name]; {
+	case !ok:
+		return job.ErrNotFound
+	case j.UID != uid:
+		return job.ErrConflict
+	}
+	w.rv++
+	delete(w.jobs, name)
+	w.jobLog = append(w.jobLog, change{w.rv, name, nil})
+	return f.after
+}
+
 func (w *world) PatchJobStatus(_ context.Context, _, name string, raw []byte) (*batchv1.Job, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
