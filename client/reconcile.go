@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
@@ -233,7 +234,7 @@ func (r Result) settlement(queue, key string, token uint64) *queuev1.Settlement 
 		s.Delay = durationpb.New(r.After)
 	}
 	if r.Priority != nil {
-		s.Priority = new(int32(*r.Priority))
+		s.Priority = wrapperspb.Int32(int32(*r.Priority))
 	}
 	return s
 }

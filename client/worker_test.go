@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/internal/rpc"
@@ -54,7 +55,7 @@ func TestWhatAReconcileReturnsBecomesASettlement(t *testing.T) {
 			client.Result{ReadAt: client.Barrier{"dev/pods.v1": {Epoch: 3, RV: "7"}}, Wrote: client.Barrier{"dev/jobs.v1.batch": {Epoch: 3, RV: "9"}}, Priority: new(2)},
 			nil,
 			&queuev1.Settlement{
-				Outcome: queuev1.Outcome_OUTCOME_FORGET, Priority: new(int32(2)),
+				Outcome: queuev1.Outcome_OUTCOME_FORGET, Priority: wrapperspb.Int32(2),
 				ReadAt: []*deltav1.CollectionRevision{{Collection: "dev/pods.v1", Revision: &deltav1.Revision{Epoch: 3, ResourceVersion: "7"}}},
 				Wrote:  []*deltav1.CollectionRevision{{Collection: "dev/jobs.v1.batch", Revision: &deltav1.Revision{Epoch: 3, ResourceVersion: "9"}}},
 			},

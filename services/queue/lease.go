@@ -238,7 +238,7 @@ func (c *checks) settlement(at string, st *queuev1.Settlement) workqueue.Op {
 		c.add(at+".delay", "only with OUTCOME_RETRY_AFTER and OUTCOME_RELEASE")
 	}
 	if st.Priority != nil {
-		op.Relevel, op.Level = true, c.level(at+".priority", st.GetPriority())
+		op.Relevel, op.Level = true, c.level(at+".priority", st.GetPriority().GetValue())
 	}
 	if r := st.GetReason(); len(r) > workqueue.MaxReasonLen || !utf8.ValidString(r) {
 		c.add(at+".reason", "%d bytes, at most %d of UTF-8", len(r), workqueue.MaxReasonLen)

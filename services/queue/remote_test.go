@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/deltaplane/deltaplane/core/expectations"
 	"github.com/deltaplane/deltaplane/core/workqueue"
@@ -239,7 +240,7 @@ func (q *remoteQueue) op(ctx context.Context, op *workqueue.Op) (workqueue.Reply
 			st.Delay = span(op.Delay)
 		}
 		if op.Relevel {
-			st.Priority = new(int32(workqueue.Priority(op.Level)))
+			st.Priority = wrapperspb.Int32(int32(workqueue.Priority(op.Level)))
 		}
 		res, err := c.Settle(ctx, &queuev1.SettleRequest{SessionId: "w", Settlements: []*queuev1.Settlement{st}})
 		if err != nil {

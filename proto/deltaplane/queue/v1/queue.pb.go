@@ -17,6 +17,7 @@ import (
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
+	wrapperspb "google.golang.org/protobuf/types/known/wrapperspb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -1326,7 +1327,7 @@ type Settlement struct {
 	// Revisions of the worker's own writes; they become part of the key's next barrier for 5 minutes.
 	Wrote []*v1.CollectionRevision `protobuf:"bytes,8,rep,name=wrote,proto3" json:"wrote,omitempty"`
 	// Priority of a retry; left out keeps the lease's (rule P-07).
-	Priority      *int32 `protobuf:"varint,9,opt,name=priority,proto3,oneof" json:"priority,omitempty"`
+	Priority      *wrapperspb.Int32Value `protobuf:"bytes,9,opt,name=priority,proto3" json:"priority,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1417,11 +1418,11 @@ func (x *Settlement) GetWrote() []*v1.CollectionRevision {
 	return nil
 }
 
-func (x *Settlement) GetPriority() int32 {
-	if x != nil && x.Priority != nil {
-		return *x.Priority
+func (x *Settlement) GetPriority() *wrapperspb.Int32Value {
+	if x != nil {
+		return x.Priority
 	}
-	return 0
+	return nil
 }
 
 // SettleResult is the outcome for one settlement.
@@ -5269,7 +5270,7 @@ var File_deltaplane_queue_v1_queue_proto protoreflect.FileDescriptor
 
 const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"\n" +
-	"\x1fdeltaplane/queue/v1/queue.proto\x12\x13deltaplane.queue.v1\x1a\x1fdeltaplane/delta/v1/delta.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9c\x01\n" +
+	"\x1fdeltaplane/queue/v1/queue.proto\x12\x13deltaplane.queue.v1\x1a\x1fdeltaplane/delta/v1/delta.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1egoogle/protobuf/wrappers.proto\"\x9c\x01\n" +
 	"\aAddItem\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1a\n" +
 	"\bpriority\x18\x02 \x01(\x05R\bpriority\x12A\n" +
@@ -5347,7 +5348,7 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"\tshut_down\x18\x02 \x01(\bR\bshutDown\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x03 \x01(\tR\n" +
-	"generation\"\xfa\x02\n" +
+	"generation\"\x85\x03\n" +
 	"\n" +
 	"Settlement\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x10\n" +
@@ -5357,9 +5358,8 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"\x05delay\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x05delay\x12\x16\n" +
 	"\x06reason\x18\x06 \x01(\tR\x06reason\x12@\n" +
 	"\aread_at\x18\a \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\x06readAt\x12=\n" +
-	"\x05wrote\x18\b \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\x05wrote\x12\x1f\n" +
-	"\bpriority\x18\t \x01(\x05H\x00R\bpriority\x88\x01\x01B\v\n" +
-	"\t_priority\"\xcb\x01\n" +
+	"\x05wrote\x18\b \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\x05wrote\x127\n" +
+	"\bpriority\x18\t \x01(\v2\x1b.google.protobuf.Int32ValueR\bpriority\"\xcb\x01\n" +
 	"\fSettleResult\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x129\n" +
@@ -5775,6 +5775,7 @@ var file_deltaplane_queue_v1_queue_proto_goTypes = []any{
 	(*v1.CollectionRevision)(nil),      // 81: deltaplane.delta.v1.CollectionRevision
 	(*timestamppb.Timestamp)(nil),      // 82: google.protobuf.Timestamp
 	(*durationpb.Duration)(nil),        // 83: google.protobuf.Duration
+	(*wrapperspb.Int32Value)(nil),      // 84: google.protobuf.Int32Value
 }
 var file_deltaplane_queue_v1_queue_proto_depIdxs = []int32{
 	81,  // 0: deltaplane.queue.v1.AddItem.barrier:type_name -> deltaplane.delta.v1.CollectionRevision
@@ -5802,127 +5803,128 @@ var file_deltaplane_queue_v1_queue_proto_depIdxs = []int32{
 	83,  // 22: deltaplane.queue.v1.Settlement.delay:type_name -> google.protobuf.Duration
 	81,  // 23: deltaplane.queue.v1.Settlement.read_at:type_name -> deltaplane.delta.v1.CollectionRevision
 	81,  // 24: deltaplane.queue.v1.Settlement.wrote:type_name -> deltaplane.delta.v1.CollectionRevision
-	3,   // 25: deltaplane.queue.v1.SettleResult.status:type_name -> deltaplane.queue.v1.SettleStatus
-	82,  // 26: deltaplane.queue.v1.SettleResult.ready_at:type_name -> google.protobuf.Timestamp
-	18,  // 27: deltaplane.queue.v1.SettleRequest.settlements:type_name -> deltaplane.queue.v1.Settlement
-	19,  // 28: deltaplane.queue.v1.SettleResponse.results:type_name -> deltaplane.queue.v1.SettleResult
-	22,  // 29: deltaplane.queue.v1.ExtendRequest.leases:type_name -> deltaplane.queue.v1.LeaseRef
-	22,  // 30: deltaplane.queue.v1.ExtendResponse.lost:type_name -> deltaplane.queue.v1.LeaseRef
-	83,  // 31: deltaplane.queue.v1.ExtendResponse.remaining:type_name -> google.protobuf.Duration
-	83,  // 32: deltaplane.queue.v1.Hello.lease_duration:type_name -> google.protobuf.Duration
-	22,  // 33: deltaplane.queue.v1.Hello.resume:type_name -> deltaplane.queue.v1.LeaseRef
-	18,  // 34: deltaplane.queue.v1.SettleBatch.settlements:type_name -> deltaplane.queue.v1.Settlement
-	22,  // 35: deltaplane.queue.v1.ExtendBatch.leases:type_name -> deltaplane.queue.v1.LeaseRef
-	25,  // 36: deltaplane.queue.v1.WorkRequest.hello:type_name -> deltaplane.queue.v1.Hello
-	26,  // 37: deltaplane.queue.v1.WorkRequest.credit:type_name -> deltaplane.queue.v1.Credit
-	27,  // 38: deltaplane.queue.v1.WorkRequest.settle:type_name -> deltaplane.queue.v1.SettleBatch
-	28,  // 39: deltaplane.queue.v1.WorkRequest.extend:type_name -> deltaplane.queue.v1.ExtendBatch
-	29,  // 40: deltaplane.queue.v1.WorkRequest.goodbye:type_name -> deltaplane.queue.v1.Goodbye
-	82,  // 41: deltaplane.queue.v1.Welcome.server_time:type_name -> google.protobuf.Timestamp
-	83,  // 42: deltaplane.queue.v1.Welcome.lease_duration:type_name -> google.protobuf.Duration
-	22,  // 43: deltaplane.queue.v1.Welcome.kept:type_name -> deltaplane.queue.v1.LeaseRef
-	22,  // 44: deltaplane.queue.v1.Welcome.lost:type_name -> deltaplane.queue.v1.LeaseRef
-	15,  // 45: deltaplane.queue.v1.Assign.leases:type_name -> deltaplane.queue.v1.Lease
-	19,  // 46: deltaplane.queue.v1.Settled.results:type_name -> deltaplane.queue.v1.SettleResult
-	22,  // 47: deltaplane.queue.v1.Extended.lost:type_name -> deltaplane.queue.v1.LeaseRef
-	83,  // 48: deltaplane.queue.v1.Extended.remaining:type_name -> google.protobuf.Duration
-	4,   // 49: deltaplane.queue.v1.Control.action:type_name -> deltaplane.queue.v1.Action
-	22,  // 50: deltaplane.queue.v1.Control.leases:type_name -> deltaplane.queue.v1.LeaseRef
-	31,  // 51: deltaplane.queue.v1.WorkResponse.welcome:type_name -> deltaplane.queue.v1.Welcome
-	32,  // 52: deltaplane.queue.v1.WorkResponse.assign:type_name -> deltaplane.queue.v1.Assign
-	33,  // 53: deltaplane.queue.v1.WorkResponse.settled:type_name -> deltaplane.queue.v1.Settled
-	34,  // 54: deltaplane.queue.v1.WorkResponse.extended:type_name -> deltaplane.queue.v1.Extended
-	35,  // 55: deltaplane.queue.v1.WorkResponse.control:type_name -> deltaplane.queue.v1.Control
-	42,  // 56: deltaplane.queue.v1.LenResponse.counts:type_name -> deltaplane.queue.v1.Counts
-	83,  // 57: deltaplane.queue.v1.ShutDownWithDrainRequest.timeout:type_name -> google.protobuf.Duration
-	83,  // 58: deltaplane.queue.v1.ExponentialLimiter.base:type_name -> google.protobuf.Duration
-	83,  // 59: deltaplane.queue.v1.ExponentialLimiter.max:type_name -> google.protobuf.Duration
-	83,  // 60: deltaplane.queue.v1.FastSlowLimiter.fast:type_name -> google.protobuf.Duration
-	83,  // 61: deltaplane.queue.v1.FastSlowLimiter.slow:type_name -> google.protobuf.Duration
-	59,  // 62: deltaplane.queue.v1.MaxOfLimiter.limiters:type_name -> deltaplane.queue.v1.RateLimiter
-	59,  // 63: deltaplane.queue.v1.MaxWaitLimiter.limiter:type_name -> deltaplane.queue.v1.RateLimiter
-	83,  // 64: deltaplane.queue.v1.MaxWaitLimiter.max:type_name -> google.protobuf.Duration
-	54,  // 65: deltaplane.queue.v1.RateLimiter.exponential:type_name -> deltaplane.queue.v1.ExponentialLimiter
-	55,  // 66: deltaplane.queue.v1.RateLimiter.bucket:type_name -> deltaplane.queue.v1.BucketLimiter
-	56,  // 67: deltaplane.queue.v1.RateLimiter.fast_slow:type_name -> deltaplane.queue.v1.FastSlowLimiter
-	57,  // 68: deltaplane.queue.v1.RateLimiter.max_of:type_name -> deltaplane.queue.v1.MaxOfLimiter
-	58,  // 69: deltaplane.queue.v1.RateLimiter.max_wait:type_name -> deltaplane.queue.v1.MaxWaitLimiter
-	59,  // 70: deltaplane.queue.v1.QueueConfig.rate_limiter:type_name -> deltaplane.queue.v1.RateLimiter
-	83,  // 71: deltaplane.queue.v1.QueueConfig.lease_duration:type_name -> google.protobuf.Duration
-	83,  // 72: deltaplane.queue.v1.QueueConfig.barrier_retention:type_name -> google.protobuf.Duration
-	60,  // 73: deltaplane.queue.v1.ConfigureQueueRequest.config:type_name -> deltaplane.queue.v1.QueueConfig
-	60,  // 74: deltaplane.queue.v1.ConfigureQueueResponse.config:type_name -> deltaplane.queue.v1.QueueConfig
-	60,  // 75: deltaplane.queue.v1.QueueStatus.config:type_name -> deltaplane.queue.v1.QueueConfig
-	42,  // 76: deltaplane.queue.v1.QueueStatus.counts:type_name -> deltaplane.queue.v1.Counts
-	83,  // 77: deltaplane.queue.v1.QueueStatus.oldest_ready:type_name -> google.protobuf.Duration
-	64,  // 78: deltaplane.queue.v1.ListQueuesResponse.queues:type_name -> deltaplane.queue.v1.QueueStatus
-	5,   // 79: deltaplane.queue.v1.Item.state:type_name -> deltaplane.queue.v1.State
-	82,  // 80: deltaplane.queue.v1.Item.deadline:type_name -> google.protobuf.Timestamp
-	82,  // 81: deltaplane.queue.v1.Item.added_at:type_name -> google.protobuf.Timestamp
-	82,  // 82: deltaplane.queue.v1.Item.ready_at:type_name -> google.protobuf.Timestamp
-	82,  // 83: deltaplane.queue.v1.Item.delayed_until:type_name -> google.protobuf.Timestamp
-	81,  // 84: deltaplane.queue.v1.Item.barrier:type_name -> deltaplane.delta.v1.CollectionRevision
-	14,  // 85: deltaplane.queue.v1.Item.expectations:type_name -> deltaplane.queue.v1.Expectations
-	66,  // 86: deltaplane.queue.v1.InspectResponse.item:type_name -> deltaplane.queue.v1.Item
-	5,   // 87: deltaplane.queue.v1.ListItemsRequest.state:type_name -> deltaplane.queue.v1.State
-	66,  // 88: deltaplane.queue.v1.ListItemsResponse.items:type_name -> deltaplane.queue.v1.Item
-	3,   // 89: deltaplane.queue.v1.SaveStateResponse.status:type_name -> deltaplane.queue.v1.SettleStatus
-	3,   // 90: deltaplane.queue.v1.ExpectResponse.status:type_name -> deltaplane.queue.v1.SettleStatus
-	14,  // 91: deltaplane.queue.v1.ObserveResponse.expectations:type_name -> deltaplane.queue.v1.Expectations
-	14,  // 92: deltaplane.queue.v1.GetExpectationsResponse.expectations:type_name -> deltaplane.queue.v1.Expectations
-	8,   // 93: deltaplane.queue.v1.QueueService.Add:input_type -> deltaplane.queue.v1.AddRequest
-	10,  // 94: deltaplane.queue.v1.QueueService.AddAfter:input_type -> deltaplane.queue.v1.AddAfterRequest
-	12,  // 95: deltaplane.queue.v1.QueueService.AddRateLimited:input_type -> deltaplane.queue.v1.AddRateLimitedRequest
-	16,  // 96: deltaplane.queue.v1.QueueService.Get:input_type -> deltaplane.queue.v1.GetRequest
-	20,  // 97: deltaplane.queue.v1.QueueService.Settle:input_type -> deltaplane.queue.v1.SettleRequest
-	23,  // 98: deltaplane.queue.v1.QueueService.Extend:input_type -> deltaplane.queue.v1.ExtendRequest
-	30,  // 99: deltaplane.queue.v1.QueueService.Work:input_type -> deltaplane.queue.v1.WorkRequest
-	37,  // 100: deltaplane.queue.v1.QueueService.Forget:input_type -> deltaplane.queue.v1.ForgetRequest
-	39,  // 101: deltaplane.queue.v1.QueueService.NumRequeues:input_type -> deltaplane.queue.v1.NumRequeuesRequest
-	41,  // 102: deltaplane.queue.v1.QueueService.Len:input_type -> deltaplane.queue.v1.LenRequest
-	44,  // 103: deltaplane.queue.v1.QueueService.ShutDown:input_type -> deltaplane.queue.v1.ShutDownRequest
-	46,  // 104: deltaplane.queue.v1.QueueService.ShutDownWithDrain:input_type -> deltaplane.queue.v1.ShutDownWithDrainRequest
-	48,  // 105: deltaplane.queue.v1.QueueService.ShuttingDown:input_type -> deltaplane.queue.v1.ShuttingDownRequest
-	50,  // 106: deltaplane.queue.v1.QueueService.CloseQueue:input_type -> deltaplane.queue.v1.CloseQueueRequest
-	52,  // 107: deltaplane.queue.v1.QueueService.OpenQueue:input_type -> deltaplane.queue.v1.OpenQueueRequest
-	61,  // 108: deltaplane.queue.v1.QueueService.ConfigureQueue:input_type -> deltaplane.queue.v1.ConfigureQueueRequest
-	63,  // 109: deltaplane.queue.v1.QueueService.ListQueues:input_type -> deltaplane.queue.v1.ListQueuesRequest
-	67,  // 110: deltaplane.queue.v1.QueueService.Inspect:input_type -> deltaplane.queue.v1.InspectRequest
-	69,  // 111: deltaplane.queue.v1.QueueService.ListItems:input_type -> deltaplane.queue.v1.ListItemsRequest
-	71,  // 112: deltaplane.queue.v1.QueueService.SaveState:input_type -> deltaplane.queue.v1.SaveStateRequest
-	73,  // 113: deltaplane.queue.v1.QueueService.Expect:input_type -> deltaplane.queue.v1.ExpectRequest
-	75,  // 114: deltaplane.queue.v1.QueueService.Observe:input_type -> deltaplane.queue.v1.ObserveRequest
-	77,  // 115: deltaplane.queue.v1.QueueService.GetExpectations:input_type -> deltaplane.queue.v1.GetExpectationsRequest
-	79,  // 116: deltaplane.queue.v1.QueueService.DeleteExpectations:input_type -> deltaplane.queue.v1.DeleteExpectationsRequest
-	9,   // 117: deltaplane.queue.v1.QueueService.Add:output_type -> deltaplane.queue.v1.AddResponse
-	11,  // 118: deltaplane.queue.v1.QueueService.AddAfter:output_type -> deltaplane.queue.v1.AddAfterResponse
-	13,  // 119: deltaplane.queue.v1.QueueService.AddRateLimited:output_type -> deltaplane.queue.v1.AddRateLimitedResponse
-	17,  // 120: deltaplane.queue.v1.QueueService.Get:output_type -> deltaplane.queue.v1.GetResponse
-	21,  // 121: deltaplane.queue.v1.QueueService.Settle:output_type -> deltaplane.queue.v1.SettleResponse
-	24,  // 122: deltaplane.queue.v1.QueueService.Extend:output_type -> deltaplane.queue.v1.ExtendResponse
-	36,  // 123: deltaplane.queue.v1.QueueService.Work:output_type -> deltaplane.queue.v1.WorkResponse
-	38,  // 124: deltaplane.queue.v1.QueueService.Forget:output_type -> deltaplane.queue.v1.ForgetResponse
-	40,  // 125: deltaplane.queue.v1.QueueService.NumRequeues:output_type -> deltaplane.queue.v1.NumRequeuesResponse
-	43,  // 126: deltaplane.queue.v1.QueueService.Len:output_type -> deltaplane.queue.v1.LenResponse
-	45,  // 127: deltaplane.queue.v1.QueueService.ShutDown:output_type -> deltaplane.queue.v1.ShutDownResponse
-	47,  // 128: deltaplane.queue.v1.QueueService.ShutDownWithDrain:output_type -> deltaplane.queue.v1.ShutDownWithDrainResponse
-	49,  // 129: deltaplane.queue.v1.QueueService.ShuttingDown:output_type -> deltaplane.queue.v1.ShuttingDownResponse
-	51,  // 130: deltaplane.queue.v1.QueueService.CloseQueue:output_type -> deltaplane.queue.v1.CloseQueueResponse
-	53,  // 131: deltaplane.queue.v1.QueueService.OpenQueue:output_type -> deltaplane.queue.v1.OpenQueueResponse
-	62,  // 132: deltaplane.queue.v1.QueueService.ConfigureQueue:output_type -> deltaplane.queue.v1.ConfigureQueueResponse
-	65,  // 133: deltaplane.queue.v1.QueueService.ListQueues:output_type -> deltaplane.queue.v1.ListQueuesResponse
-	68,  // 134: deltaplane.queue.v1.QueueService.Inspect:output_type -> deltaplane.queue.v1.InspectResponse
-	70,  // 135: deltaplane.queue.v1.QueueService.ListItems:output_type -> deltaplane.queue.v1.ListItemsResponse
-	72,  // 136: deltaplane.queue.v1.QueueService.SaveState:output_type -> deltaplane.queue.v1.SaveStateResponse
-	74,  // 137: deltaplane.queue.v1.QueueService.Expect:output_type -> deltaplane.queue.v1.ExpectResponse
-	76,  // 138: deltaplane.queue.v1.QueueService.Observe:output_type -> deltaplane.queue.v1.ObserveResponse
-	78,  // 139: deltaplane.queue.v1.QueueService.GetExpectations:output_type -> deltaplane.queue.v1.GetExpectationsResponse
-	80,  // 140: deltaplane.queue.v1.QueueService.DeleteExpectations:output_type -> deltaplane.queue.v1.DeleteExpectationsResponse
-	117, // [117:141] is the sub-list for method output_type
-	93,  // [93:117] is the sub-list for method input_type
-	93,  // [93:93] is the sub-list for extension type_name
-	93,  // [93:93] is the sub-list for extension extendee
-	0,   // [0:93] is the sub-list for field type_name
+	84,  // 25: deltaplane.queue.v1.Settlement.priority:type_name -> google.protobuf.Int32Value
+	3,   // 26: deltaplane.queue.v1.SettleResult.status:type_name -> deltaplane.queue.v1.SettleStatus
+	82,  // 27: deltaplane.queue.v1.SettleResult.ready_at:type_name -> google.protobuf.Timestamp
+	18,  // 28: deltaplane.queue.v1.SettleRequest.settlements:type_name -> deltaplane.queue.v1.Settlement
+	19,  // 29: deltaplane.queue.v1.SettleResponse.results:type_name -> deltaplane.queue.v1.SettleResult
+	22,  // 30: deltaplane.queue.v1.ExtendRequest.leases:type_name -> deltaplane.queue.v1.LeaseRef
+	22,  // 31: deltaplane.queue.v1.ExtendResponse.lost:type_name -> deltaplane.queue.v1.LeaseRef
+	83,  // 32: deltaplane.queue.v1.ExtendResponse.remaining:type_name -> google.protobuf.Duration
+	83,  // 33: deltaplane.queue.v1.Hello.lease_duration:type_name -> google.protobuf.Duration
+	22,  // 34: deltaplane.queue.v1.Hello.resume:type_name -> deltaplane.queue.v1.LeaseRef
+	18,  // 35: deltaplane.queue.v1.SettleBatch.settlements:type_name -> deltaplane.queue.v1.Settlement
+	22,  // 36: deltaplane.queue.v1.ExtendBatch.leases:type_name -> deltaplane.queue.v1.LeaseRef
+	25,  // 37: deltaplane.queue.v1.WorkRequest.hello:type_name -> deltaplane.queue.v1.Hello
+	26,  // 38: deltaplane.queue.v1.WorkRequest.credit:type_name -> deltaplane.queue.v1.Credit
+	27,  // 39: deltaplane.queue.v1.WorkRequest.settle:type_name -> deltaplane.queue.v1.SettleBatch
+	28,  // 40: deltaplane.queue.v1.WorkRequest.extend:type_name -> deltaplane.queue.v1.ExtendBatch
+	29,  // 41: deltaplane.queue.v1.WorkRequest.goodbye:type_name -> deltaplane.queue.v1.Goodbye
+	82,  // 42: deltaplane.queue.v1.Welcome.server_time:type_name -> google.protobuf.Timestamp
+	83,  // 43: deltaplane.queue.v1.Welcome.lease_duration:type_name -> google.protobuf.Duration
+	22,  // 44: deltaplane.queue.v1.Welcome.kept:type_name -> deltaplane.queue.v1.LeaseRef
+	22,  // 45: deltaplane.queue.v1.Welcome.lost:type_name -> deltaplane.queue.v1.LeaseRef
+	15,  // 46: deltaplane.queue.v1.Assign.leases:type_name -> deltaplane.queue.v1.Lease
+	19,  // 47: deltaplane.queue.v1.Settled.results:type_name -> deltaplane.queue.v1.SettleResult
+	22,  // 48: deltaplane.queue.v1.Extended.lost:type_name -> deltaplane.queue.v1.LeaseRef
+	83,  // 49: deltaplane.queue.v1.Extended.remaining:type_name -> google.protobuf.Duration
+	4,   // 50: deltaplane.queue.v1.Control.action:type_name -> deltaplane.queue.v1.Action
+	22,  // 51: deltaplane.queue.v1.Control.leases:type_name -> deltaplane.queue.v1.LeaseRef
+	31,  // 52: deltaplane.queue.v1.WorkResponse.welcome:type_name -> deltaplane.queue.v1.Welcome
+	32,  // 53: deltaplane.queue.v1.WorkResponse.assign:type_name -> deltaplane.queue.v1.Assign
+	33,  // 54: deltaplane.queue.v1.WorkResponse.settled:type_name -> deltaplane.queue.v1.Settled
+	34,  // 55: deltaplane.queue.v1.WorkResponse.extended:type_name -> deltaplane.queue.v1.Extended
+	35,  // 56: deltaplane.queue.v1.WorkResponse.control:type_name -> deltaplane.queue.v1.Control
+	42,  // 57: deltaplane.queue.v1.LenResponse.counts:type_name -> deltaplane.queue.v1.Counts
+	83,  // 58: deltaplane.queue.v1.ShutDownWithDrainRequest.timeout:type_name -> google.protobuf.Duration
+	83,  // 59: deltaplane.queue.v1.ExponentialLimiter.base:type_name -> google.protobuf.Duration
+	83,  // 60: deltaplane.queue.v1.ExponentialLimiter.max:type_name -> google.protobuf.Duration
+	83,  // 61: deltaplane.queue.v1.FastSlowLimiter.fast:type_name -> google.protobuf.Duration
+	83,  // 62: deltaplane.queue.v1.FastSlowLimiter.slow:type_name -> google.protobuf.Duration
+	59,  // 63: deltaplane.queue.v1.MaxOfLimiter.limiters:type_name -> deltaplane.queue.v1.RateLimiter
+	59,  // 64: deltaplane.queue.v1.MaxWaitLimiter.limiter:type_name -> deltaplane.queue.v1.RateLimiter
+	83,  // 65: deltaplane.queue.v1.MaxWaitLimiter.max:type_name -> google.protobuf.Duration
+	54,  // 66: deltaplane.queue.v1.RateLimiter.exponential:type_name -> deltaplane.queue.v1.ExponentialLimiter
+	55,  // 67: deltaplane.queue.v1.RateLimiter.bucket:type_name -> deltaplane.queue.v1.BucketLimiter
+	56,  // 68: deltaplane.queue.v1.RateLimiter.fast_slow:type_name -> deltaplane.queue.v1.FastSlowLimiter
+	57,  // 69: deltaplane.queue.v1.RateLimiter.max_of:type_name -> deltaplane.queue.v1.MaxOfLimiter
+	58,  // 70: deltaplane.queue.v1.RateLimiter.max_wait:type_name -> deltaplane.queue.v1.MaxWaitLimiter
+	59,  // 71: deltaplane.queue.v1.QueueConfig.rate_limiter:type_name -> deltaplane.queue.v1.RateLimiter
+	83,  // 72: deltaplane.queue.v1.QueueConfig.lease_duration:type_name -> google.protobuf.Duration
+	83,  // 73: deltaplane.queue.v1.QueueConfig.barrier_retention:type_name -> google.protobuf.Duration
+	60,  // 74: deltaplane.queue.v1.ConfigureQueueRequest.config:type_name -> deltaplane.queue.v1.QueueConfig
+	60,  // 75: deltaplane.queue.v1.ConfigureQueueResponse.config:type_name -> deltaplane.queue.v1.QueueConfig
+	60,  // 76: deltaplane.queue.v1.QueueStatus.config:type_name -> deltaplane.queue.v1.QueueConfig
+	42,  // 77: deltaplane.queue.v1.QueueStatus.counts:type_name -> deltaplane.queue.v1.Counts
+	83,  // 78: deltaplane.queue.v1.QueueStatus.oldest_ready:type_name -> google.protobuf.Duration
+	64,  // 79: deltaplane.queue.v1.ListQueuesResponse.queues:type_name -> deltaplane.queue.v1.QueueStatus
+	5,   // 80: deltaplane.queue.v1.Item.state:type_name -> deltaplane.queue.v1.State
+	82,  // 81: deltaplane.queue.v1.Item.deadline:type_name -> google.protobuf.Timestamp
+	82,  // 82: deltaplane.queue.v1.Item.added_at:type_name -> google.protobuf.Timestamp
+	82,  // 83: deltaplane.queue.v1.Item.ready_at:type_name -> google.protobuf.Timestamp
+	82,  // 84: deltaplane.queue.v1.Item.delayed_until:type_name -> google.protobuf.Timestamp
+	81,  // 85: deltaplane.queue.v1.Item.barrier:type_name -> deltaplane.delta.v1.CollectionRevision
+	14,  // 86: deltaplane.queue.v1.Item.expectations:type_name -> deltaplane.queue.v1.Expectations
+	66,  // 87: deltaplane.queue.v1.InspectResponse.item:type_name -> deltaplane.queue.v1.Item
+	5,   // 88: deltaplane.queue.v1.ListItemsRequest.state:type_name -> deltaplane.queue.v1.State
+	66,  // 89: deltaplane.queue.v1.ListItemsResponse.items:type_name -> deltaplane.queue.v1.Item
+	3,   // 90: deltaplane.queue.v1.SaveStateResponse.status:type_name -> deltaplane.queue.v1.SettleStatus
+	3,   // 91: deltaplane.queue.v1.ExpectResponse.status:type_name -> deltaplane.queue.v1.SettleStatus
+	14,  // 92: deltaplane.queue.v1.ObserveResponse.expectations:type_name -> deltaplane.queue.v1.Expectations
+	14,  // 93: deltaplane.queue.v1.GetExpectationsResponse.expectations:type_name -> deltaplane.queue.v1.Expectations
+	8,   // 94: deltaplane.queue.v1.QueueService.Add:input_type -> deltaplane.queue.v1.AddRequest
+	10,  // 95: deltaplane.queue.v1.QueueService.AddAfter:input_type -> deltaplane.queue.v1.AddAfterRequest
+	12,  // 96: deltaplane.queue.v1.QueueService.AddRateLimited:input_type -> deltaplane.queue.v1.AddRateLimitedRequest
+	16,  // 97: deltaplane.queue.v1.QueueService.Get:input_type -> deltaplane.queue.v1.GetRequest
+	20,  // 98: deltaplane.queue.v1.QueueService.Settle:input_type -> deltaplane.queue.v1.SettleRequest
+	23,  // 99: deltaplane.queue.v1.QueueService.Extend:input_type -> deltaplane.queue.v1.ExtendRequest
+	30,  // 100: deltaplane.queue.v1.QueueService.Work:input_type -> deltaplane.queue.v1.WorkRequest
+	37,  // 101: deltaplane.queue.v1.QueueService.Forget:input_type -> deltaplane.queue.v1.ForgetRequest
+	39,  // 102: deltaplane.queue.v1.QueueService.NumRequeues:input_type -> deltaplane.queue.v1.NumRequeuesRequest
+	41,  // 103: deltaplane.queue.v1.QueueService.Len:input_type -> deltaplane.queue.v1.LenRequest
+	44,  // 104: deltaplane.queue.v1.QueueService.ShutDown:input_type -> deltaplane.queue.v1.ShutDownRequest
+	46,  // 105: deltaplane.queue.v1.QueueService.ShutDownWithDrain:input_type -> deltaplane.queue.v1.ShutDownWithDrainRequest
+	48,  // 106: deltaplane.queue.v1.QueueService.ShuttingDown:input_type -> deltaplane.queue.v1.ShuttingDownRequest
+	50,  // 107: deltaplane.queue.v1.QueueService.CloseQueue:input_type -> deltaplane.queue.v1.CloseQueueRequest
+	52,  // 108: deltaplane.queue.v1.QueueService.OpenQueue:input_type -> deltaplane.queue.v1.OpenQueueRequest
+	61,  // 109: deltaplane.queue.v1.QueueService.ConfigureQueue:input_type -> deltaplane.queue.v1.ConfigureQueueRequest
+	63,  // 110: deltaplane.queue.v1.QueueService.ListQueues:input_type -> deltaplane.queue.v1.ListQueuesRequest
+	67,  // 111: deltaplane.queue.v1.QueueService.Inspect:input_type -> deltaplane.queue.v1.InspectRequest
+	69,  // 112: deltaplane.queue.v1.QueueService.ListItems:input_type -> deltaplane.queue.v1.ListItemsRequest
+	71,  // 113: deltaplane.queue.v1.QueueService.SaveState:input_type -> deltaplane.queue.v1.SaveStateRequest
+	73,  // 114: deltaplane.queue.v1.QueueService.Expect:input_type -> deltaplane.queue.v1.ExpectRequest
+	75,  // 115: deltaplane.queue.v1.QueueService.Observe:input_type -> deltaplane.queue.v1.ObserveRequest
+	77,  // 116: deltaplane.queue.v1.QueueService.GetExpectations:input_type -> deltaplane.queue.v1.GetExpectationsRequest
+	79,  // 117: deltaplane.queue.v1.QueueService.DeleteExpectations:input_type -> deltaplane.queue.v1.DeleteExpectationsRequest
+	9,   // 118: deltaplane.queue.v1.QueueService.Add:output_type -> deltaplane.queue.v1.AddResponse
+	11,  // 119: deltaplane.queue.v1.QueueService.AddAfter:output_type -> deltaplane.queue.v1.AddAfterResponse
+	13,  // 120: deltaplane.queue.v1.QueueService.AddRateLimited:output_type -> deltaplane.queue.v1.AddRateLimitedResponse
+	17,  // 121: deltaplane.queue.v1.QueueService.Get:output_type -> deltaplane.queue.v1.GetResponse
+	21,  // 122: deltaplane.queue.v1.QueueService.Settle:output_type -> deltaplane.queue.v1.SettleResponse
+	24,  // 123: deltaplane.queue.v1.QueueService.Extend:output_type -> deltaplane.queue.v1.ExtendResponse
+	36,  // 124: deltaplane.queue.v1.QueueService.Work:output_type -> deltaplane.queue.v1.WorkResponse
+	38,  // 125: deltaplane.queue.v1.QueueService.Forget:output_type -> deltaplane.queue.v1.ForgetResponse
+	40,  // 126: deltaplane.queue.v1.QueueService.NumRequeues:output_type -> deltaplane.queue.v1.NumRequeuesResponse
+	43,  // 127: deltaplane.queue.v1.QueueService.Len:output_type -> deltaplane.queue.v1.LenResponse
+	45,  // 128: deltaplane.queue.v1.QueueService.ShutDown:output_type -> deltaplane.queue.v1.ShutDownResponse
+	47,  // 129: deltaplane.queue.v1.QueueService.ShutDownWithDrain:output_type -> deltaplane.queue.v1.ShutDownWithDrainResponse
+	49,  // 130: deltaplane.queue.v1.QueueService.ShuttingDown:output_type -> deltaplane.queue.v1.ShuttingDownResponse
+	51,  // 131: deltaplane.queue.v1.QueueService.CloseQueue:output_type -> deltaplane.queue.v1.CloseQueueResponse
+	53,  // 132: deltaplane.queue.v1.QueueService.OpenQueue:output_type -> deltaplane.queue.v1.OpenQueueResponse
+	62,  // 133: deltaplane.queue.v1.QueueService.ConfigureQueue:output_type -> deltaplane.queue.v1.ConfigureQueueResponse
+	65,  // 134: deltaplane.queue.v1.QueueService.ListQueues:output_type -> deltaplane.queue.v1.ListQueuesResponse
+	68,  // 135: deltaplane.queue.v1.QueueService.Inspect:output_type -> deltaplane.queue.v1.InspectResponse
+	70,  // 136: deltaplane.queue.v1.QueueService.ListItems:output_type -> deltaplane.queue.v1.ListItemsResponse
+	72,  // 137: deltaplane.queue.v1.QueueService.SaveState:output_type -> deltaplane.queue.v1.SaveStateResponse
+	74,  // 138: deltaplane.queue.v1.QueueService.Expect:output_type -> deltaplane.queue.v1.ExpectResponse
+	76,  // 139: deltaplane.queue.v1.QueueService.Observe:output_type -> deltaplane.queue.v1.ObserveResponse
+	78,  // 140: deltaplane.queue.v1.QueueService.GetExpectations:output_type -> deltaplane.queue.v1.GetExpectationsResponse
+	80,  // 141: deltaplane.queue.v1.QueueService.DeleteExpectations:output_type -> deltaplane.queue.v1.DeleteExpectationsResponse
+	118, // [118:142] is the sub-list for method output_type
+	94,  // [94:118] is the sub-list for method input_type
+	94,  // [94:94] is the sub-list for extension type_name
+	94,  // [94:94] is the sub-list for extension extendee
+	0,   // [0:94] is the sub-list for field type_name
 }
 
 func init() { file_deltaplane_queue_v1_queue_proto_init() }
@@ -5930,7 +5932,6 @@ func file_deltaplane_queue_v1_queue_proto_init() {
 	if File_deltaplane_queue_v1_queue_proto != nil {
 		return
 	}
-	file_deltaplane_queue_v1_queue_proto_msgTypes[12].OneofWrappers = []any{}
 	file_deltaplane_queue_v1_queue_proto_msgTypes[24].OneofWrappers = []any{
 		(*WorkRequest_Hello)(nil),
 		(*WorkRequest_Credit)(nil),
