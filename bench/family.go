@@ -69,7 +69,7 @@ func (b *bench) add(f figure) {
 	if len(b.report.Figures) == 0 {
 		fmt.Fprintln(b.stdout, "figure | ours | beside it | ratio | target | ok")
 	}
-	f.judge()
+	f = f.judged()
 	b.report.Figures = append(b.report.Figures, f)
 	fmt.Fprintln(b.stdout, f.line())
 }

@@ -67,11 +67,11 @@ func (f figure) with(name, unit string, values []float64) figure {
 	return f
 }
 
-// judge fills in OK.
-func (f *figure) judge() {
+// judged returns the figure with OK filled in.
+func (f figure) judged() figure {
 	if f.Target == nil {
 		f.OK = true
-		return
+		return f
 	}
 	got := math.NaN()
 	switch {
@@ -85,6 +85,7 @@ func (f *figure) judge() {
 		f.ByCapacity = f.Target.met(f.Capacity.Median)
 		f.OK = f.ByCapacity
 	}
+	return f
 }
 
 // met compares; what is not a number does not meet anything.
@@ -96,16 +97,17 @@ func (t *target) met(got float64) bool {
 }
 
 // shared tells whether a rate may be judged by CPU, because others used the machine too.
-func (f *figure) shared() bool { return f.Capacity != nil && f.Foreign > foreignLimit }
+func (f figure) shared() bool { return f.Capacity != nil && f.Foreign > foreignLimit }
 
 // line is "figure | ours | beside it | ratio | target | ok", asides in brackets behind the name.
 func (f figure) line() string {
 	name := f.Name
-	for i, a := range f.Aside {
-		name += map[bool]string{true: " (", false: ", "}[i == 0] + strings.TrimSpace(a.Name+" "+short(a.Values.Median)+" "+a.Unit)
-	}
 	if len(f.Aside) > 0 {
-		name += ")"
+		asides := make([]string, len(f.Aside))
+		for i, a := range f.Aside {
+			asides[i] = strings.TrimSpace(a.Name + " " + short(a.Values.Median) + " " + a.Unit)
+		}
+		name += " (" + strings.Join(asides, ", ") + ")"
 	}
 	beside, ratio, limit, ok := "-", "-", "-", "-"
 	if f.Beside != nil {

@@ -19,8 +19,7 @@ func TestAFigureIsOneLine(t *testing.T) {
 		"p99 | 1.5 ms | - | - | - | -":         alone("p99", "ms", []float64{1.5}, nil),
 		"none | no data | - | - | >= 1 s | NO": alone("none", "s", nil, atLeast("ours", 1)),
 	} {
-		f.judge()
-		if got := f.line(); got != want {
+		if got := f.judged().line(); got != want {
 			t.Errorf("line = %q, want %q", got, want)
 		}
 	}
@@ -34,7 +33,7 @@ func TestARateIsJudgedByCPUOnlyWhenOthersUsedTheMachine(t *testing.T) {
 	}{{30, .5, 10, true, false}, {20, .05, 40, false, false}, {20, .5, 40, true, true}, {20, .5, 24, false, false}} {
 		f := alone("rate", "/s", []float64{c.rate}, atLeast("ours", 25))
 		f.Foreign, f.Capacity = c.foreign, new(spreadOf([]float64{c.capacity}))
-		f.judge()
+		f = f.judged()
 		if f.OK != c.ok || f.ByCapacity != c.by {
 			t.Errorf("%+v: ok %v by capacity %v", c, f.OK, f.ByCapacity)
 		}

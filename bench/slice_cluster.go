@@ -249,7 +249,7 @@ func (c *testCluster) run(ctx context.Context, in []byte, command string, args .
 }
 
 func (c *testCluster) down() error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) //nolint:forbidigo // also when the run was interrupted
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // also when the run was interrupted
 	defer cancel()
 	return c.run(ctx, nil, "down")
 }

@@ -201,7 +201,7 @@ func (s *deltaSource) publishAll(ctx context.Context, f *flight, samples chan<- 
 	for i := range f.stamps {
 		due := start + time.Duration(i)*interval
 		if wait := due - time.Since(f.began); wait > 0 {
-			time.Sleep(wait) //nolint:forbidigo // this is the schedule
+			time.Sleep(wait)
 		}
 		r := s.records[i%len(s.records)]
 		r.RV = strconv.Itoa(f.first + i)

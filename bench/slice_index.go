@@ -18,14 +18,14 @@ const readsInFlight = 64
 // indexReads measures what a read of the index costs its server beside an empty
 // echo and beside an echo of the answer's size. The echoes run in the indexer's
 // process: the same heap, the same collector.
-func indexReads(ctx context.Context, b *bench) error {
+func indexReads(ctx context.Context, b *bench) (err error) {
 	cfg := indexServerConfig{Dir: filepath.Join(b.dir, "index"), Seed: b.seed, Pods: pick(b, 3000, 9990), Templates: pick(b, 500, 600)}
 	var info indexServerInfo
 	server, err := b.spawn(ctx, "index", place{pinned: true}, cfg, &info)
 	if err != nil {
 		return err
 	}
-	defer server.stop()
+	defer func() { err = errors.Join(err, server.stop()) }()
 	b.note("index: %d pods of %d templates, seed %d, %d bytes each; Get answers %d bytes, ByIndex %d (30 keys); the population was readable %s after its first append; log: 1 replica, file storage, default sync",
 		cfg.Pods, cfg.Templates, b.seed, info.PayloadMean, info.GetSize, info.ByIndexSize, info.Load.Round(time.Millisecond))
 	index, err := dial(info.Index, 1)
