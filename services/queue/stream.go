@@ -17,6 +17,9 @@ import (
 const (
 	// maxAssign is how many leases one Assign message holds.
 	maxAssign = 500
+	// maxAssignBytes is about what their keys, states and expectations may
+	// take, well below the 4 MiB that stock clients accept.
+	maxAssignBytes = 1 << 20
 	// maxBacklog is how many messages may wait for a worker that does not read.
 	maxBacklog = 10_000
 )
@@ -463,7 +466,7 @@ func (st *stream) send(ctx context.Context) {
 			}
 		}
 		for len(leases) > 0 {
-			n := min(maxAssign, len(leases))
+			n := fitting(leases)
 			m := &queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Assign{Assign: &queuev1.Assign{Leases: leases[:n]}}}
 			if err := st.grpc.Send(m); err != nil {
 				st.close(err)
@@ -482,6 +485,23 @@ func (st *stream) send(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// fitting is how many leases go into one message.
+func fitting(leases []*queuev1.Lease) int {
+	size := 0
+	for n, l := range leases[:min(maxAssign, len(leases))] {
+		size += len(l.GetKey()) + len(l.GetState())
+		for _, names := range [][]string{l.GetExpectations().GetCreations(), l.GetExpectations().GetDeletions()} {
+			for _, name := range names {
+				size += len(name)
+			}
+		}
+		if size > maxAssignBytes && n > 0 {
+			return n
+		}
+	}
+	return min(maxAssign, len(leases))
 }
 
 // quiet says that a stream that leaves may end: a session that was shut down
