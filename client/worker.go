@@ -188,7 +188,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		within(w.idle, settleTimeout)
 	}
 	unlink()
-	for range ended { //nolint:revive // waits for the stream's goroutine; its error was taken, or is nil after unlink
+	for range ended { // waits for the stream's goroutine; its error was taken, or is nil after unlink
 	}
 	return errors.Join(result, w.leftovers())
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -43,7 +44,7 @@ func (s *selection) read(args []string) error {
 			s.key = s.namespace + "/" + s.key
 		}
 		if s.selector != "" || s.index != "" {
-			return &usageError{fmt.Errorf("a key excludes --selector and --index")}
+			return &usageError{errors.New("a key excludes --selector and --index")}
 		}
 	}
 	if s.index != "" && !strings.Contains(s.index, "=") {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // stack runs parts that depend on one another: later ones on earlier ones. They stop in reverse order, each only after
@@ -56,8 +57,7 @@ func (s *stack) wait(ctx context.Context) error {
 // close stops every part and returns their errors together.
 func (s *stack) close() error {
 	var errs []error
-	for i := len(s.parts) - 1; i >= 0; i-- {
-		p := s.parts[i]
+	for _, p := range slices.Backward(s.parts) {
 		p.cancel()
 		<-p.done
 		errs = append(errs, p.err)

@@ -95,12 +95,13 @@ func (p *place) until(name, want string) {
 	p.t.Helper()
 	p.eventually(name, func() string {
 		st := p.get(name).Status
-		got := fmt.Sprintf("a%d s%d f%d", st.Active, st.Succeeded, st.Failed)
+		facts := []string{fmt.Sprintf("a%d s%d f%d", st.Active, st.Succeeded, st.Failed)}
 		for _, c := range st.Conditions {
 			if c.Status == corev1.ConditionTrue {
-				got += " " + string(c.Type) + "/" + c.Reason
+				facts = append(facts, string(c.Type)+"/"+c.Reason)
 			}
 		}
+		got := strings.Join(facts, " ")
 		if got != want {
 			return fmt.Sprintf("%s, want %s", got, want)
 		}

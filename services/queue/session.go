@@ -3,6 +3,7 @@ package queue
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
@@ -23,7 +24,8 @@ type leaseKey struct{ queue, key string }
 
 // session is one worker or producer process as this server knows it.
 type session struct {
-	id string
+	id   string
+	used atomic.Int64 // when it was last heard of, in Unix nanoseconds
 
 	mu      sync.Mutex
 	leases  map[leaseKey]held // guarded by mu, as is all that follows
@@ -33,7 +35,6 @@ type session struct {
 	changed chan struct{}          // closed when a lease went, if anybody waits for it
 	waiting int                    // how many do
 	answers []*answer              // the last ones, oldest first
-	used    time.Time
 }
 
 // answer is what a settlement request got, for when it comes again.
@@ -66,7 +67,7 @@ func (s *sessions) get(id string) (*session, error) {
 		ss = &session{id: id, leases: map[leaseKey]held{}, gets: map[*taker]*dispatcher{}, changed: make(chan struct{})}
 		s.all[id] = ss
 	}
-	ss.used = time.Now()
+	ss.used.Store(time.Now().UnixNano())
 	return ss, nil
 }
 
@@ -111,7 +112,7 @@ func (s *sessions) expire(now time.Time) {
 			idle = sessionShut
 		}
 		_, live, _ := ss.remaining(now)
-		if ss.stream == nil && len(ss.gets) == 0 && live == 0 && now.Sub(ss.used) > idle {
+		if ss.stream == nil && len(ss.gets) == 0 && live == 0 && now.Sub(time.Unix(0, ss.used.Load())) > idle {
 			delete(s.all, id)
 		}
 		ss.mu.Unlock()
@@ -154,7 +155,7 @@ func (s *session) drop(queue, key string, token uint64) (held, bool) {
 		close(s.changed)
 		s.changed = make(chan struct{})
 	}
-	s.used = time.Now()
+	s.used.Store(time.Now().UnixNano())
 	return h, true
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -144,7 +145,7 @@ func checkAllComplete(t *testing.T, x *Target, jobs []*batchv1.Job, limit time.D
 func testRestart(t *testing.T, x *Target, service string) {
 	first := burst(t, x, "before-"+service, 10)
 	x.Restart(t, service)
-	jobs := append(first, burst(t, x, "after-"+service, 10)...)
+	jobs := slices.Concat(first, burst(t, x, "after-"+service, 10))
 	checkAllComplete(t, x, jobs, 2*time.Minute)
 	remove(t, x, jobs)
 }

@@ -74,6 +74,9 @@ func (q *queue) Turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Result,
 	return decodeTurn(blob, t.Ops)
 }
 
+// minAttempt is the least time worth beginning another attempt with.
+const minAttempt = 100 * time.Millisecond
+
 // run sends a turn until it is surely applied or refused, or time is up.
 func (q *queue) run(ctx context.Context, keys []string, server string, seq uint64, t *workqueue.Turn, args []any) (string, []any, error) {
 	ctx, cancel := context.WithTimeout(ctx, q.e.cfg.GiveUp)
@@ -101,6 +104,9 @@ func (q *queue) run(ctx context.Context, keys []string, server string, seq uint6
 			}
 		case unknown:
 			maybe = true
+		}
+		if deadline, _ := ctx.Deadline(); f != unknown && time.Until(deadline) < wait+minAttempt {
+			cancel() // an attempt cut off would make the outcome unknown
 		}
 		select {
 		case <-time.After(wait):
