@@ -72,14 +72,18 @@ func (d *dispatcher) do(ctx context.Context, ops ...workqueue.Op) (*call, error)
 
 // offer puts a taker in line, if it is not there, and has the queue looked at.
 func (d *dispatcher) offer(t *taker) {
+	d.join(t)
+	d.lookNow()
+}
+
+// join puts a taker in line, if it is not there, for the next turn.
+func (d *dispatcher) join(t *taker) {
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	if !t.inLine {
 		t.inLine = true
 		d.takers = append(d.takers, t)
 	}
-	d.look = true
-	d.mu.Unlock()
-	d.nudge()
 }
 
 // withdraw takes a taker out of line. It reports false when a turn may be

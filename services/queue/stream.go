@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -302,9 +303,7 @@ func (st *stream) settle(ctx context.Context, b *queuev1.SettleBatch) error {
 	if err := c.err(); err != nil {
 		return err
 	}
-	if !b.GetHoldCredit() {
-		st.reuse(b.GetSettlements())
-	}
+	elsewhere := !b.GetHoldCredit() && st.reuse(b.GetSettlements())
 	st.s.settle(ctx, st.ss, b.GetRequestId(), p, func(out settled) {
 		if out.err != nil {
 			st.close(out.err)
@@ -315,26 +314,45 @@ func (st *stream) settle(ctx context.Context, b *queuev1.SettleBatch) error {
 		}})
 		ended(out.freed, b.GetHoldCredit())
 	})
+	if elsewhere {
+		st.offer("")
+	}
 	return nil
 }
 
 // reuse gives the credit of leases back that are about to end, whatever comes
-// of it, so that the turn that settles them leases the next keys.
-func (st *stream) reuse(settlements []*queuev1.Settlement) {
-	any := false
+// of it, so that the turn that settles them leases the next keys. It reports
+// whether the credit may be of use to other queues than those of the turn.
+func (st *stream) reuse(settlements []*queuev1.Settlement) (elsewhere bool) {
+	var again []*taker
+	elsewhere = len(st.takers) > 1
 	st.ss.mu.Lock()
 	for _, s := range settlements {
 		k := leaseKey{s.GetQueue(), s.GetKey()}
 		if h, ok := st.ss.leases[k]; ok && h.token == s.GetToken() && h.stream == st && !h.paid {
-			h.paid, any = true, true
+			h.paid = true
 			st.ss.leases[k] = h
 			st.credit.refund(h.from, 1)
+			if t := st.takers[s.GetQueue()]; t == nil {
+				elsewhere = true
+			} else if !slices.Contains(again, t) {
+				again = append(again, t)
+			}
 		}
 	}
 	st.ss.mu.Unlock()
-	if any {
-		st.offer("")
+	st.mu.Lock()
+	leaving := st.leaving || st.closed != nil
+	st.mu.Unlock()
+	if leaving {
+		return false
 	}
+	for name, t := range st.takers {
+		if slices.Contains(again, t) {
+			st.lines[name].join(t)
+		}
+	}
+	return elsewhere
 }
 
 // ended accounts for leases that ended, each to the stream it came from, and
