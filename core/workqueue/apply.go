@@ -2,6 +2,7 @@ package workqueue
 
 import (
 	"cmp"
+	"slices"
 
 	"github.com/deltaplane/deltaplane/core/expectations"
 )
@@ -143,7 +144,11 @@ func (m *Machine) settle(now int64, op *Op, more *More, rep *Reply, r *Result) {
 	}
 	if it.aux != nil || len(more.Wrote) > 0 || more.Reason != "" {
 		a := it.more()
-		a.barrier = a.barrier.Merge(more.Wrote).Above(more.Barrier)
+		// What was written stays whatever was read: the next worker may read elsewhere.
+		read := slices.DeleteFunc(slices.Clone(more.Barrier), func(r Mark) bool {
+			return slices.ContainsFunc(more.Wrote, func(w Mark) bool { return w.Collection == r.Collection })
+		})
+		a.barrier = a.barrier.Merge(more.Wrote).Above(read)
 		if len(a.barrier) > MaxMarks {
 			a.barrier = a.barrier[:MaxMarks]
 		}

@@ -175,6 +175,22 @@ var settleRules = map[string]func(*env){
 			e.Errorf("a new lease has the expired barrier %v", b)
 		}
 	},
+	"what was written is part of the next barrier, also when the worker read that far": func(e *env) {
+		op := add("a")
+		op.More = &workqueue.More{Barrier: workqueue.NewBarrier(mark("j", 1, "40"), mark("p", 1, "50"))}
+		e.do(op)
+		s := settle(e.one("a"), workqueue.Forget)
+		s.More = &workqueue.More{
+			Barrier: workqueue.NewBarrier(mark("j", 1, "45"), mark("p", 1, "60"), mark("q", 1, "9")),
+			Wrote:   workqueue.NewBarrier(mark("p", 1, "60"), mark("q", 0, "7")),
+		}
+		e.do(s)
+		e.adds(workqueue.Queued, "a")
+		want := workqueue.NewBarrier(mark("p", 1, "60"), mark("q", 0, "7"))
+		if diff := cmp.Diff(e.one("a").Barrier, want); diff != "" {
+			e.Errorf("barrier (-got +want):\n%s", diff)
+		}
+	},
 	"a barrier does not expire while its key waits": func(e *env) {
 		op := add("a")
 		op.More = &workqueue.More{Barrier: workqueue.NewBarrier(mark("p", 1, "50"))}

@@ -363,9 +363,10 @@ local function settle(key, token, outcome, level, delay, reason, readat, wrote)
   if b or wrote ~= '' then
     local m, n = marks(b or '')
     merge(m, n, wrote)
+    local own = marks(wrote)
     for c, e, v in string.gmatch(readat, '(%S+) (%d+) (%d+)\n') do
       local o = m[c]
-      if o and markcmp(o[1], o[2], e, v) <= 0 then m[c] = nil end
+      if o and not own[c] and markcmp(o[1], o[2], e, v) <= 0 then m[c] = nil end
     end
     local text, cs = join(m)
     if #cs > MAXMARKS then
