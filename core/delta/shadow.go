@@ -24,8 +24,13 @@ type Object struct {
 	ObservedAt time.Time
 }
 
-// MaxMarks is how many owners, hints and labels together a record carries; beyond it Overflow says "wake all".
-const MaxMarks = 64
+// MaxMarks is how many owners, hints and labels together a record carries, and MaxMarkBytes how long their names and values may be in sum;
+// beyond them Overflow says "wake all". Escaped three times as long they still fit into a message's headers (64 KiB): the API server
+// bounds neither the number nor the length of owner references, and a record that the log refuses would hold up all that follow it.
+const (
+	MaxMarks     = 64
+	MaxMarkBytes = 16 << 10
+)
 
 // Shadow is what a leading reflector remembers of the log: per key the resource version, content hash, UID and the owners, hints
 // and labels it has had lately, but no objects. It decides what a change or a relist publishes, and can be rebuilt from headers.
@@ -160,11 +165,12 @@ func (s *Shadow) Keep(key Key) {
 }
 
 // EndList returns the tombstones of all living keys that the list did not hold. They carry the list's resource version (design 6.5)
-// and the last owners, hints and labels, in the order of their keys.
+// and the last owners, hints and labels, in the order of their keys. A key whose version is newer than the list stays: readers would
+// refuse the tombstone, and the watch from the list's version tells what became of it.
 func (s *Shadow) EndList(listRV RV, epoch uint64, now time.Time) []Record {
 	var out []Record
 	for key, e := range s.entries {
-		if e.dead() || e.round == s.round {
+		if e.dead() || e.round == s.round || (Stamp{Epoch: epoch, RV: listRV}).Compare(Stamp{Epoch: e.epoch, RV: e.rv}) < 0 {
 			continue
 		}
 		e.epoch, e.rv, e.hash = epoch, listRV, 0
@@ -241,11 +247,23 @@ func (s *Shadow) remark(e *entry, current []mark, now time.Time) {
 			current = append(current, old)
 		}
 	}
-	if len(current) > MaxMarks {
-		current = current[:MaxMarks]
+	if n := fitting(current); n < len(current) {
+		current = current[:n]
 		e.overflow = now
 	}
 	e.marks = slices.Clip(current)
+}
+
+// fitting is how many of the marks a record can carry.
+func fitting(marks []mark) int {
+	size := 0
+	for i := range marks {
+		m := &marks[i]
+		if size += len(m.name) + len(m.value) + len(m.uid); i == MaxMarks || size > MaxMarkBytes {
+			return i
+		}
+	}
+	return len(marks)
 }
 
 func marksOf(owners []Owner, hints, labels map[string][]string) []mark {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -182,5 +183,45 @@ func TestARebuiltShadowDecidesLikeTheFirst(t *testing.T) {
 		if diff := cmp.Diff(list(s), list(rebuilt)); diff != "" {
 			t.Fatalf("seed %d: rebuilt decides otherwise (-first +rebuilt):\n%s", seed, diff)
 		}
+	}
+}
+
+func TestMarksAreCutToWhatAMessagesHeadersHold(t *testing.T) {
+	t.Parallel()
+	s := delta.NewShadow(time.Hour)
+	o := obj("a", 1)
+	o.Owners = []delta.Owner{{Kind: "Job", Name: "j", UID: "u"}, {Kind: "Job", Name: "k", UID: strings.Repeat("\u00e9", 50<<10)}}
+	r, ok := s.Upsert(delta.Added, o, 1, t0)
+	size := 0
+	for name, values := range r.Header() {
+		for _, v := range values {
+			size += len(name) + len(v) + 4
+		}
+	}
+	if !ok || size > 60<<10 || !r.Overflow || len(r.Owners) != 1 {
+		t.Errorf("headers of %d bytes with %d owners, overflow %v; want at most 60 KiB, the first owner, overflow", size, len(r.Owners), r.Overflow)
+	}
+	o = obj("a", 2)
+	if r, _ = s.Upsert(delta.Updated, o, 1, t0.Add(2*time.Hour)); r.Overflow {
+		t.Error("the overflow outlives the marks by more than the TTL")
+	}
+}
+
+func TestDesign65AListOlderThanAKeysVersionDoesNotBuryIt(t *testing.T) {
+	t.Parallel()
+	s := delta.NewShadow(time.Hour)
+	s.Upsert(delta.Replaced, obj("a", 110), 1, t0) // of a list that was broken off at 115; another server then lists at 105
+	s.BeginList()
+	if gone := s.EndList("105", 1, t0); len(gone) != 0 {
+		t.Fatalf("a list at 105 buries a version of 110: %+v", gone)
+	}
+	s.BeginList()
+	if gone := s.EndList("120", 1, t0); len(gone) != 1 || gone[0].RV != "120" {
+		t.Errorf("a list at 120 without the key gives %+v, want its tombstone: readers would keep it for ever", gone)
+	}
+	s.Upsert(delta.Added, obj("b", 130), 1, t0)
+	s.BeginList()
+	if gone := s.EndList("5", 2, t0); len(gone) != 1 {
+		t.Errorf("a list of a new epoch gives %+v, want the tombstone", gone)
 	}
 }
