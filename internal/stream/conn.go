@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -119,6 +120,9 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 	}
 	nc, err := nats.Connect(cfg.URL, opts...)
 	if err != nil {
+		if bad, ok := errors.AsType[*url.Error](err); ok {
+			err = fmt.Errorf("malformed url: %w", bad.Err) // the URL itself may hold a password
+		}
 		return nil, fmt.Errorf("connect to nats: %w", err)
 	}
 	c.nc = nc

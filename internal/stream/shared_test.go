@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -245,5 +246,17 @@ func TestConnectNamesWhatIsWrong(t *testing.T) {
 	}
 	if _, err := stream.Connect(t.Context(), stream.Config{URL: "nats://127.0.0.1:1"}); err == nil {
 		t.Error("Connect() to nobody = nil")
+	}
+}
+
+func TestConnectNeverQuotesAPassword(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{
+		"nats://user:hunter2%zz@127.0.0.1:1", "nats://user:hunter2@127.0.0.1:port", "nats://user:hunter2@127.0.0.1:1", "nats://hunter2@[::1", "nats://a:1,nats://u:hunter2@%zz",
+	} {
+		_, err := stream.Connect(t.Context(), stream.Config{URL: url})
+		if err == nil || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("Connect() = %v", err)
+		}
 	}
 }
