@@ -123,7 +123,7 @@ func restConfig(cfg Config) (*rest.Config, error) {
 	case cfg.URL != "":
 		u, err := url.Parse(cfg.URL)
 		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			return nil, fmt.Errorf("kube: server address %q: want http(s)://host:port", cfg.URL)
+			return nil, fmt.Errorf("kube: server address %q: want http(s)://host:port", redacted(u))
 		}
 		return &rest.Config{Host: cfg.URL}, nil
 	default:
@@ -135,8 +135,16 @@ func restConfig(cfg Config) (*rest.Config, error) {
 	}
 }
 
-// Address is the server's URL, for people.
-func (c *Client) Address() string { return c.base.String() }
+// Address is the server's URL, for people: without a password.
+func (c *Client) Address() string { return c.base.Redacted() }
+
+// redacted is a URL as an error may quote it; one that cannot be read is not quoted, as nobody knows where its password is.
+func redacted(u *url.URL) string {
+	if u == nil {
+		return "(malformed)"
+	}
+	return u.Redacted()
+}
 
 // request is one call. Path begins with /api or /apis.
 type request struct {

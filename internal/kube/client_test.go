@@ -298,6 +298,14 @@ func TestLoadNamesWhatIsWrong(t *testing.T) {
 			t.Errorf("Load(%+v) = %v, want it to name %q", row.cfg, err, row.want)
 		}
 	}
+	for _, address := range []string{"ftp://u:hunter2@x", "http://u:hunter2%zz@x", "http://u:hunter2@x:port"} {
+		if _, err := kube.Load(kube.Config{URL: address}); err == nil || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("Load() = %v, want an error without the password", err)
+		}
+	}
+	if c, err := kube.Load(kube.Config{URL: "http://u:hunter2@127.0.0.1:7448"}); err != nil || strings.Contains(c.Address(), "hunter2") {
+		t.Errorf("Address() = %v, %v; want it without the password", c.Address(), err)
+	}
 	c, err := kube.Load(kube.Config{Kubeconfig: empty})
 	if err != nil || !strings.Contains(c.Address(), "127.0.0.1:7448") {
 		t.Errorf("Load() = %v, %v", c, err)
@@ -350,5 +358,24 @@ func TestRecorderRaisesTheCountOfRepeats(t *testing.T) {
 	if got["Started"] != "3 Normal u tester" || got["Failed"] != "1 Warning u tester" || r.Dropped() != 0 {
 		b, _ := json.Marshal(got)
 		t.Errorf("events %s, %d dropped", b, r.Dropped())
+	}
+}
+
+func TestWhatDiscoveryReturnsBelongsToTheCaller(t *testing.T) {
+	t.Parallel()
+	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/apis" {
+			_, _ = io.WriteString(w, `{"groups":[]}`)
+			return
+		}
+		_, _ = io.WriteString(w, `{"resources":[{"name":"pods","kind":"Pod"},{"name":"nodes","kind":"Node"}]}`)
+	})
+	all, err := c.DiscoverAll(t.Context())
+	if err != nil || len(all) != 2 {
+		t.Fatalf("DiscoverAll() = %v, %v", all, err)
+	}
+	all[0].Kind = "Moon"
+	if res, err := c.Resolve(t.Context(), delta.Collection{Version: "v1", Resource: "pods"}); err != nil || res.Kind != "Pod" {
+		t.Errorf("Resolve() = %+v, %v after a caller changed what it got", res, err)
 	}
 }

@@ -165,3 +165,13 @@ func BenchmarkNormalize(b *testing.B) {
 		}
 	}
 }
+
+func TestAnObjectNestedTooDeepIsQuarantinedAndDoesNotEndTheProcess(t *testing.T) {
+	t.Parallel()
+	deep := strings.Repeat("[", 8<<20)
+	raw := []byte(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","namespace":"d","resourceVersion":"7"},"spec":` + deep + strings.Repeat("]", 8<<20) + `}`)
+	o, err := new(kube.Transform).Normalize(raw, podResource)
+	if !errors.Is(err, kube.ErrPoison) || o.Key != "d/a" || o.RV != "7" {
+		t.Errorf("Normalize() = %q at %q, %v; want the key, the version and poison", string(o.Key), o.RV, err)
+	}
+}

@@ -139,7 +139,7 @@ func (c *Client) Discover(ctx context.Context, group, version string) ([]Resourc
 		})
 	}
 	c.mu.Lock()
-	c.resources[groupVersion(group, version)] = discovered{resources: out, at: time.Now()}
+	c.resources[groupVersion(group, version)] = discovered{resources: slices.Clone(out), at: time.Now()}
 	c.mu.Unlock()
 	return out, nil
 }
