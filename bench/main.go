@@ -11,8 +11,8 @@
 //
 // with the median of the rounds, and the least and the greatest in brackets;
 // -o writes the same, and the machine, as JSON. Progress goes to standard
-// error. The exit code is 0 when every target is met, 1 when one is missed or
-// the run failed, 2 when the command line was not understood.
+// error. The exit code is 0 when every target is met, 1 when one is missed, 2
+// when the command line was not understood, 3 when the run failed.
 package main
 
 import (
@@ -47,9 +47,12 @@ func main() {
 	switch {
 	case errors.Is(err, errUsage):
 		os.Exit(2)
-	case err != nil:
+	case errors.Is(err, errMissed):
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(3)
 	}
 }
 
