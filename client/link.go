@@ -303,9 +303,26 @@ func (w *Worker) receive(l *link) {
 		case *queuev1.WorkResponse_Control:
 			if err := w.control(k.Control); err != nil {
 				l.read <- err
+				w.outlive(l)
 				return
 			}
 		}
+	}
+}
+
+// outlive waits for the end of a stream that another is to take over from. Until
+// one has, the leases in hand end with it.
+func (w *Worker) outlive(l *link) {
+	for {
+		if _, err := l.s.Recv(); err != nil {
+			break
+		}
+	}
+	w.mu.Lock()
+	alone := w.link == nil
+	w.mu.Unlock()
+	if alone {
+		w.orphan()
 	}
 }
 
