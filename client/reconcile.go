@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -149,11 +150,14 @@ type Result struct {
 	// Reason is kept for people to see, at most 1,024 bytes. An error's text is
 	// used when it is empty.
 	Reason string
-	// ReadAt are the revisions the world was read at, per collection. What the
-	// key's barrier holds above them stays its next barrier.
+	// ReadAt are the revisions the world was read at, per collection. They and
+	// what the key's barrier holds above them are its next barrier: the next
+	// worker may meet another indexer, and never decides on an older world than
+	// this one did.
 	ReadAt Barrier
 	// Wrote are the revisions of own writes, per collection: the next worker of
-	// the key will see them.
+	// the key will see them. What was seen elsewhere than in the index, by a live
+	// read, belongs here too.
 	Wrote Barrier
 	// Priority, when set, is that of the next run; else the item's.
 	Priority *int
@@ -226,9 +230,15 @@ func decide(res Result, err, cause error) Result {
 const maxReason = 1024
 
 func (r Result) settlement(queue, key string, token uint64) *queuev1.Settlement {
+	// The service keeps what was written, and of the rest what lies above ReadAt.
+	keep := maps.Clone(r.ReadAt)
+	if keep == nil {
+		keep = Barrier{}
+	}
+	keep.Merge(r.Wrote)
 	s := &queuev1.Settlement{
 		Queue: queue, Key: key, Token: token, Outcome: outcomes[r.Outcome].wire,
-		Reason: clip(r.Reason, maxReason), ReadAt: r.ReadAt.proto(), Wrote: r.Wrote.proto(),
+		Reason: clip(r.Reason, maxReason), ReadAt: r.ReadAt.proto(), Wrote: keep.proto(),
 	}
 	if r.Outcome == OutcomeAfter || r.Outcome == OutcomeRelease && r.After > 0 {
 		s.Delay = durationpb.New(r.After)

@@ -57,7 +57,28 @@ func TestWhatAReconcileReturnsBecomesASettlement(t *testing.T) {
 			&queuev1.Settlement{
 				Outcome: queuev1.Outcome_OUTCOME_FORGET, Priority: wrapperspb.Int32(2),
 				ReadAt: []*deltav1.CollectionRevision{{Collection: "dev/pods.v1", Revision: &deltav1.Revision{Epoch: 3, ResourceVersion: "7"}}},
-				Wrote:  []*deltav1.CollectionRevision{{Collection: "dev/jobs.v1.batch", Revision: &deltav1.Revision{Epoch: 3, ResourceVersion: "9"}}},
+				Wrote: []*deltav1.CollectionRevision{
+					{Collection: "dev/jobs.v1.batch", Revision: &deltav1.Revision{Epoch: 3, ResourceVersion: "9"}},
+					{Collection: "dev/pods.v1", Revision: &deltav1.Revision{Epoch: 3, ResourceVersion: "7"}},
+				},
+			},
+		},
+		"the next run reads no older than this one, and sees its writes": {
+			client.Result{
+				ReadAt: client.Barrier{"dev/jobs.v1.batch": {Epoch: 3, RV: "8"}, "dev/pods.v1": {Epoch: 3, RV: "10"}},
+				Wrote:  client.Barrier{"dev/jobs.v1.batch": {Epoch: 3, RV: "9"}, "dev/pods.v1": {RV: "9"}},
+			},
+			nil,
+			&queuev1.Settlement{
+				Outcome: queuev1.Outcome_OUTCOME_FORGET,
+				ReadAt: []*deltav1.CollectionRevision{
+					{Collection: "dev/jobs.v1.batch", Revision: &deltav1.Revision{Epoch: 3, ResourceVersion: "8"}},
+					{Collection: "dev/pods.v1", Revision: &deltav1.Revision{Epoch: 3, ResourceVersion: "10"}},
+				},
+				Wrote: []*deltav1.CollectionRevision{
+					{Collection: "dev/jobs.v1.batch", Revision: &deltav1.Revision{Epoch: 3, ResourceVersion: "9"}},
+					{Collection: "dev/pods.v1", Revision: &deltav1.Revision{Epoch: 3, ResourceVersion: "10"}},
+				},
 			},
 		},
 		"a long reason is cut between characters": {client.Result{}, errors.New(strings.Repeat("ä", 1000)), &queuev1.Settlement{
@@ -304,6 +325,36 @@ func TestWithoutAStreamALeaseEndsWithinASecond(t *testing.T) {
 		sc.welcome(&queuev1.Welcome{Lost: []*queuev1.LeaseRef{ref("ns/a", 1)}})
 		sc.answer(sc.settle())
 	})
+}
+
+func TestALeaseEndsWithinASecondOfAStreamThatNoneFollows(t *testing.T) {
+	t.Parallel()
+	for name, fail := range map[string]func(old, next *script){
+		"the next is refused":                 func(_, next *script) { next.end <- status.Error(codes.Internal, "no") },
+		"the old ends before the next begins": func(old, _ *script) { old.end <- status.Error(codes.Unavailable, "gone") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				ended := make(chan time.Time, 1)
+				b := work(t, client.WorkerConfig{}, func(ctx context.Context, _ client.Item) (client.Result, error) {
+					<-ctx.Done()
+					ended <- time.Now()
+					return client.Result{}, context.Cause(ctx)
+				})
+				old := b.open()
+				old.assign(lease("ns/a", 1))
+				synctest.Wait()
+				old.control(queuev1.Action_ACTION_RECONNECT)
+				next := <-b.streams
+				broke := time.Now()
+				fail(old, next)
+				if took := (<-ended).Sub(broke); took >= time.Second {
+					t.Errorf("cancelled after %v, want less than the second the server leaves", took)
+				}
+			})
+		})
+	}
 }
 
 func TestAServerThatGoesAwayIsLeftWithoutALoss(t *testing.T) {
