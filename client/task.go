@@ -193,13 +193,20 @@ func (w *Worker) reconcile(t *task) {
 	w.finish(t, res)
 }
 
+// startUp is how long after a worker's own start it is ordinary that a
+// collection is not served yet.
+const startUp = 30 * time.Second
+
 func (w *Worker) report(t *task, res Result, err error) {
 	if err == nil {
 		return
 	}
 	level := slog.LevelWarn
-	if res.Outcome == OutcomeRelease {
+	switch {
+	case res.Outcome == OutcomeRelease:
 		level = slog.LevelDebug
+	case errors.Is(err, ErrCollectionNotFound) && time.Since(w.started) < startUp:
+		level = slog.LevelInfo // the services may start in any order
 	}
 	attrs := []slog.Attr{
 		slog.String("queue", w.cfg.Queue), slog.String("key", t.item.Key), slog.Uint64("token", t.item.Token),

@@ -184,6 +184,9 @@ func (t *Trigger) begin(ctx context.Context) bool {
 		if err == nil {
 			return true
 		}
+		if ctx.Err() != nil {
+			return false
+		}
 		t.note(err)
 		said.log(t.cfg.Log, "trigger cannot begin", err, slog.String("queue", t.q.Name()))
 		if !wait.sleep(ctx, 0) {

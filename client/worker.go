@@ -101,6 +101,7 @@ type Worker struct {
 	c   queuev1.QueueServiceClient
 	rec Reconciler
 
+	started  time.Time
 	hard     context.Context // reconcilers' contexts derive from it; ends after the grace period
 	handlers sync.WaitGroup
 	wake     chan struct{} // tells the sender that there is something to send
@@ -162,7 +163,7 @@ const settleTimeout = 3 * time.Second
 func (w *Worker) Run(ctx context.Context) error {
 	hard, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
-	w.hard = hard
+	w.started, w.hard = time.Now(), hard
 	linked, unlink := context.WithCancel(context.WithoutCancel(ctx))
 	defer unlink()
 	ended := make(chan error, 1)

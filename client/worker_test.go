@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -355,6 +356,32 @@ func TestALeaseEndsWithinASecondOfAStreamThatNoneFollows(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestACollectionThatIsNotServedYetIsNoWarningAtTheStart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var out strings.Builder
+		log := slog.New(slog.NewTextHandler(&out, nil))
+		b := work(t, client.WorkerConfig{Log: log}, func(context.Context, client.Item) (client.Result, error) {
+			return client.Result{}, fmt.Errorf("read: %w", client.ErrCollectionNotFound)
+		})
+		sc := b.open()
+		said := func(token uint64) string {
+			out.Reset()
+			sc.assign(lease("ns/a", token))
+			sc.answer(sc.settle())
+			synctest.Wait()
+			return out.String()
+		}
+		if got := said(1); !strings.Contains(got, "level=INFO") {
+			t.Errorf("at the start it says %q, want information", got)
+		}
+		time.Sleep(time.Minute) // the bubble's clock
+		if got := said(2); !strings.Contains(got, "level=WARN") {
+			t.Errorf("a minute later it says %q, want a warning", got)
+		}
+	})
 }
 
 func TestAServerThatGoesAwayIsLeftWithoutALoss(t *testing.T) {
