@@ -20,7 +20,8 @@ func (m *Machine) apply(now int64, op *Op, rep *Reply, r *Result) {
 	case OpExtend:
 		it, st := m.held(op)
 		if rep.Status = st; st == Settled {
-			if until := now + op.For; until > it.deadline != op.Shorten {
+			moved := op.Shorten && op.Known != 0 && it.deadline > op.Known // extended elsewhere since
+			if until := now + op.For; !moved && until > it.deadline != op.Shorten {
 				it.deadline = until
 				m.leases.fix(it)
 			}

@@ -9,7 +9,7 @@ type OpKind uint8
 const (
 	OpAdd      OpKind = iota + 1 // Key, Level, Delay, Last, Limited, Barrier, Trace
 	OpSettle                     // Key, Token, Outcome, Delay, Reason, ReadAt, Wrote, Level if Relevel
-	OpExtend                     // Key, Token, For; Shorten
+	OpExtend                     // Key, Token, For; Shorten, Known
 	OpForget                     // Key
 	OpRequeues                   // Key
 	OpSave                       // Key, Token, Data
@@ -43,11 +43,12 @@ type Op struct {
 	Relevel bool // Level replaces the level of the lease
 	Last    bool // the last due time wins, not the earliest
 	Limited bool // the delay is the limiter's
-	Shorten bool // extend: the earlier deadline wins
+	Shorten bool // extend: the earlier deadline wins, unless it is later than Known
 	Key     string
 	Token   uint64
 	Delay   int64
 	For     int64
+	Known   int64 // shorten: the last deadline the caller knows of; zero for any
 	Trace   string
 	More    *More // nil when nothing of it is set
 }

@@ -319,6 +319,7 @@ func (s *Service) settle(ctx context.Context, ss *session, id uint64, p plan, do
 // extension is the outcome of extending leases.
 type extension struct {
 	kept, lost []*queuev1.LeaseRef
+	deadlines  []int64 // of what is kept, by the store's clock
 	freed      []held
 	remaining  time.Duration // of the lease that ends first; zero when none is kept
 	err        error
@@ -337,8 +338,9 @@ func (c *checks) refs(field string, refs []*queuev1.LeaseRef) {
 // extend moves the deadlines of leases, or of all the session holds when there
 // are none, to now plus a lease time in microseconds; zero means what each was
 // leased for, or else its queue's.
-// A negative one shortens: no later than now plus its amount. Done is called
-// once, possibly from a dispatcher.
+// A negative one shortens: no later than now plus its amount, but not what
+// another server has extended since. Done is called once, possibly from a
+// dispatcher.
 func (s *Service) extend(ctx context.Context, ss *session, refs []*queuev1.LeaseRef, leaseFor int64, done func(extension)) {
 	if len(refs) == 0 {
 		refs = ss.refs(nil)
@@ -373,8 +375,8 @@ func (s *Service) extend(ctx context.Context, ss *session, refs []*queuev1.Lease
 					continue
 				}
 				remaining := time.Duration(c.replies[i].Deadline-c.now) * time.Microsecond
-				ss.extended(queue, r.GetKey(), r.GetToken(), at.Add(remaining))
-				out.kept = append(out.kept, r)
+				ss.extended(queue, r.GetKey(), r.GetToken(), at.Add(remaining), c.replies[i].Deadline)
+				out.kept, out.deadlines = append(out.kept, r), append(out.deadlines, c.replies[i].Deadline)
 				if out.remaining == 0 || remaining < out.remaining {
 					out.remaining = remaining
 				}
@@ -403,6 +405,9 @@ func (s *Service) extend(ctx context.Context, ss *session, refs []*queuev1.Lease
 			ops[i].Key, ops[i].Token = r.GetKey(), r.GetToken()
 			if asked := ss.asked(queue, r); leaseFor == 0 && asked > 0 {
 				ops[i].For = asked
+			}
+			if op.Shorten {
+				ops[i].Known = ss.known(queue, r)
 			}
 		}
 		d.submit(&call{ops: ops, done: func(c *call) { part(d, queue, refs, c, c.err) }})

@@ -241,6 +241,19 @@ func TestTwoServersShareOneRedis(t *testing.T) {
 	if len(w2.welcome.GetKept()) != 1 {
 		t.Errorf("welcome elsewhere: %v", w2.welcome)
 	}
+	// What is left of the session on the server it came from ends late, and
+	// does not end the lease.
+	w.cancel()
+	<-w.end
+	for began := time.Now(); time.Since(began) < 300*time.Millisecond; {
+		it, err := b.Inspect(ctx, &queuev1.InspectRequest{Queue: q, Key: l.GetKey()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if left := time.Until(it.GetItem().GetDeadline().AsTime()); left < 10*time.Second {
+			t.Fatalf("the lease ends in %v: the old stream has shortened it", left)
+		}
+	}
 	if s := w2.settle(done, l)[0].GetStatus(); s != queuev1.SettleStatus_SETTLE_STATUS_SETTLED {
 		t.Errorf("settle elsewhere: %v", s)
 	}

@@ -15,6 +15,7 @@ type held struct {
 	token    uint64
 	since    time.Time
 	deadline time.Time // by this server's clock
+	known    int64     // the same by the store's clock
 	from     *taker    // who leased it
 	stream   *stream   // whose credit it uses; nil for a Get's
 	paid     bool      // the credit has been given back
@@ -137,7 +138,7 @@ func (s *session) hold(queue string, leases []workqueue.Lease, now int64, from *
 	for i := range leases {
 		l := &leases[i]
 		s.leases[leaseKey{queue, l.Key}] = held{
-			token: l.Token, since: at, deadline: at.Add(time.Duration(l.Deadline-now) * time.Microsecond), from: from, stream: st,
+			token: l.Token, since: at, deadline: at.Add(time.Duration(l.Deadline-now) * time.Microsecond), known: l.Deadline, from: from, stream: st,
 		}
 	}
 }
@@ -160,11 +161,11 @@ func (s *session) drop(queue, key string, token uint64) (held, bool) {
 }
 
 // extended moves a lease's deadline.
-func (s *session) extended(queue, key string, token uint64, deadline time.Time) {
+func (s *session) extended(queue, key string, token uint64, deadline time.Time, known int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if h, ok := s.leases[leaseKey{queue, key}]; ok && h.token == token {
-		h.deadline = deadline
+		h.deadline, h.known = deadline, known
 		s.leases[leaseKey{queue, key}] = h
 	}
 }
@@ -175,6 +176,16 @@ func (s *session) asked(queue string, r *queuev1.LeaseRef) int64 {
 	defer s.mu.Unlock()
 	if h, ok := s.leases[leaseKey{queue, r.GetKey()}]; ok && h.token == r.GetToken() && h.from != nil {
 		return h.from.leaseFor
+	}
+	return 0
+}
+
+// known is the last deadline that is known of a lease, by the store's clock.
+func (s *session) known(queue string, r *queuev1.LeaseRef) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h := s.leases[leaseKey{queue, r.GetKey()}]; h.token == r.GetToken() {
+		return h.known
 	}
 	return 0
 }

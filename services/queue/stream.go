@@ -131,7 +131,7 @@ func (s *server) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello) (*
 	if old != nil {
 		old.close(errMoved)
 	}
-	kept, lost, err := st.resume(ctx, h.GetResume())
+	kept, lost, err := st.resume(ctx, h.GetResume(), leaseFor)
 	if err != nil {
 		st.part(context.WithoutCancel(ctx))
 		return nil, err
@@ -178,7 +178,7 @@ func (st *stream) taker(queue string, leaseFor int64) *taker {
 
 // resume keeps the leases a worker believes it holds, and soon ends those of
 // the session that it does not know of.
-func (st *stream) resume(ctx context.Context, refs []*queuev1.LeaseRef) (kept, lost []*queuev1.LeaseRef, err error) {
+func (st *stream) resume(ctx context.Context, refs []*queuev1.LeaseRef, leaseFor int64) (kept, lost []*queuev1.LeaseRef, err error) {
 	known := make(map[leaseKey]uint64, len(refs))
 	for _, r := range refs {
 		known[leaseKey{r.GetQueue(), r.GetKey()}] = r.GetToken()
@@ -196,7 +196,7 @@ func (st *stream) resume(ctx context.Context, refs []*queuev1.LeaseRef) (kept, l
 		return nil, nil, nil
 	}
 	done := make(chan extension, 1)
-	st.s.extend(ctx, st.ss, refs, 0, func(e extension) { done <- e })
+	st.s.extend(ctx, st.ss, refs, leaseFor, func(e extension) { done <- e })
 	select {
 	case e := <-done:
 		if e.err != nil {
@@ -213,11 +213,11 @@ func (st *stream) resume(ctx context.Context, refs []*queuev1.LeaseRef) (kept, l
 func (st *stream) adopt(e extension) {
 	until := time.Now().Add(e.remaining)
 	st.ss.mu.Lock()
-	for _, r := range e.kept {
+	for i, r := range e.kept {
 		k := leaseKey{r.GetQueue(), r.GetKey()}
 		h, ok := st.ss.leases[k]
 		if !ok || h.token != r.GetToken() {
-			h = held{token: r.GetToken(), since: time.Now(), deadline: until}
+			h = held{token: r.GetToken(), since: time.Now(), deadline: until, known: e.deadlines[i]}
 		}
 		h.stream, h.from, h.paid = st, st.takers[r.GetQueue()], false
 		st.ss.leases[k] = h

@@ -137,6 +137,9 @@ func (g *gen) op() workqueue.Op {
 	switch g.IntN(9) {
 	case 0:
 		op.Kind, op.For, op.Shorten = workqueue.OpExtend, int64(g.IntN(3e6)), g.IntN(2) == 0
+		if op.Shorten && g.IntN(2) == 0 {
+			op.Known = l.Deadline
+		}
 	case 1:
 		op.Kind = workqueue.OpForget
 	case 2:

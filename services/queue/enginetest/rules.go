@@ -292,6 +292,20 @@ var storeRules = map[string]func(*env){
 		e.advance(1100 * time.Millisecond)
 		e.one("a")
 	},
+	"shortening leaves a lease alone that was extended since its deadline was known": func(e *env) {
+		e.adds(workqueue.Queued, "a")
+		l := e.one("a")
+		e.advance(time.Second)
+		later := e.do(workqueue.Op{Kind: workqueue.OpExtend, Key: "a", Token: l.Token, For: 30e6}).Deadline
+		short := workqueue.Op{Kind: workqueue.OpExtend, Key: "a", Token: l.Token, For: 1e6, Shorten: true, Known: l.Deadline}
+		if got := e.do(short); got.Status != workqueue.Settled || got.Deadline != later {
+			e.Errorf("shorten of an older deadline gave %+v, want deadline %d", got, later)
+		}
+		short.Known = later
+		if got := e.do(short); got.Deadline >= later {
+			e.Errorf("shorten left the deadline at %d, was %d", got.Deadline, later)
+		}
+	},
 	"the next due time is the earliest of delays and leases": func(e *env) {
 		d := e.do(addAfter("a", 5*time.Second)).ReadyAt
 		if got := e.turn(workqueue.Turn{}).NextDue; got != d {

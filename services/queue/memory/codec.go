@@ -16,6 +16,7 @@ const (
 	bitLimited
 	bitShorten
 	bitMore
+	bitKnown
 )
 
 func appendTurn(b []byte, now int64, t *workqueue.Turn) []byte {
@@ -35,13 +36,16 @@ func appendTurn(b []byte, now int64, t *workqueue.Turn) []byte {
 
 func appendOp(b []byte, op *workqueue.Op) []byte {
 	bits := bit(op.Relevel, bitRelevel) | bit(op.Last, bitLast) | bit(op.Limited, bitLimited) |
-		bit(op.Shorten, bitShorten) | bit(op.More != nil, bitMore)
+		bit(op.Shorten, bitShorten) | bit(op.More != nil, bitMore) | bit(op.Known != 0, bitKnown)
 	b = append(b, byte(op.Kind), byte(op.Outcome), op.Level, bits)
 	b = appendString(b, op.Key)
 	b = binary.AppendUvarint(b, op.Token)
 	b = binary.AppendVarint(b, op.Delay)
 	b = binary.AppendVarint(b, op.For)
 	b = appendString(b, op.Trace)
+	if op.Known != 0 {
+		b = binary.AppendVarint(b, op.Known)
+	}
 	if m := op.More; m != nil {
 		b = appendMarks(b, m.Barrier)
 		b = appendMarks(b, m.Wrote)
@@ -119,6 +123,9 @@ func (d *decoder) op() workqueue.Op {
 		d.bad = true
 	}
 	op.Key, op.Token, op.Delay, op.For, op.Trace = d.string(), d.uint(), d.int(), d.int(), d.string()
+	if bits&bitKnown != 0 {
+		op.Known = d.int()
+	}
 	if bits&bitMore != 0 {
 		m := &workqueue.More{Barrier: d.marks(), Wrote: d.marks(), Reason: d.string()}
 		if s := d.string(); s != "" {

@@ -91,7 +91,7 @@ func appendOp(args []any, op *workqueue.Op) (out []any, limited, grows bool) {
 		return append(args, "S", op.Key, token, dec(int(op.Outcome)), level, dec(op.Delay), more.Reason, marks(more.Barrier), marks(more.Wrote)),
 			op.Outcome == workqueue.Retry, false
 	case workqueue.OpExtend:
-		return append(args, "x", op.Key, token, dec(op.For), flag(op.Shorten)), false, false
+		return append(args, "x", op.Key, token, dec(op.For), flag(op.Shorten), dec(op.Known)), false, false
 	case workqueue.OpForget:
 		return append(args, "f", op.Key), false, false
 	case workqueue.OpRequeues:

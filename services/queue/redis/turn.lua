@@ -446,7 +446,7 @@ for i = 1, num() do
 end
 local ops, keys = {}, {}
 local nops = num()
-local argc = {a = 2, A = 7, d = 2, g = 2, S = 8, x = 4, f = 1, n = 1, v = 3, e = 5, o = 4, u = 1, i = 1, C = 0, O = 0}
+local argc = {a = 2, A = 7, d = 2, g = 2, S = 8, x = 5, f = 1, n = 1, v = 3, e = 5, o = 4, u = 1, i = 1, C = 0, O = 0}
 for i = 1, nops do
   local k = arg()
   ops[i] = ai
@@ -469,12 +469,13 @@ for i = 1, nops do
     local t, o, l, delay = num(), num(), num(), num()
     settle(key, t, o, l, delay, arg(), arg(), arg())
   elseif k == 'x' then
-    local t, dur, shorten = num(), num(), arg() == '1'
+    local t, dur, shorten, known = num(), num(), arg() == '1', num()
     local _, s = held(key, t)
     local deadline = 0
     if s == 7 then
       deadline = zget(clease, key) or 0
-      if (now + dur > deadline) ~= shorten then deadline = now + dur; put(clease, key, deadline) end
+      local moved = shorten and known ~= 0 and deadline > known -- extended elsewhere since
+      if not moved and (now + dur > deadline) ~= shorten then deadline = now + dur; put(clease, key, deadline) end
     end
     reply(s, 0, 0, deadline)
   elseif k == 'f' then
