@@ -28,7 +28,7 @@ const (
 	GapNew Gap = "new_consumer"
 	// GapEpoch: the log's epoch is not the one this consumer last acknowledged.
 	GapEpoch Gap = "new_epoch"
-	// GapLag: more than the tombstone TTL has passed since this consumer last acknowledged a record.
+	// GapLag: this consumer is more than the tombstone TTL behind, so that deletions may have left the log before it saw them.
 	GapLag Gap = "lag"
 	// GapLost: the log was made anew, so the consumer was too.
 	GapLost Gap = "log_lost"
@@ -37,7 +37,8 @@ const (
 // Work is one batch for a shared durable consumer.
 type Work struct {
 	Collection delta.Collection
-	// Records of kind delta, in the order the server handed them out; a record comes again when its batch was not acknowledged.
+	// Records of kind delta, in the order the server handed them out; a record comes again when its batch was not acknowledged. One that
+	// cannot be decoded has its key, no version, and Overflow set.
 	Records []delta.Record
 	// Gap is set on a batch without records that comes before anything else, and again until the handler returned nil for it.
 	Gap Gap
@@ -191,13 +192,15 @@ func (k *consumer) pull(ctx context.Context, bucket *Bucket, cons jetstream.Cons
 	for {
 		select {
 		case m := <-msgs:
+			if k.state.late(k.c.cfg.TombstoneTTL) {
+				_ = m.Nak()
+				return errLate
+			}
 			if err := k.batch(ctx, m, msgs); err != nil {
 				return err
 			}
-			if time.Since(k.saved) > k.c.cfg.TombstoneTTL/8 {
-				if err := k.save(ctx, bucket); err != nil {
-					return err
-				}
+			if err := k.saveNowAndThen(ctx, bucket); err != nil {
+				return err
 			}
 		case <-check.C:
 			if err := k.verify(ctx, bucket, cons); err != nil {
@@ -224,6 +227,7 @@ func (k *consumer) batch(ctx context.Context, first jetstream.Msg, msgs <-chan j
 		}
 	}
 	w := Work{Collection: k.col, Epoch: k.epoch, Records: make([]delta.Record, 0, len(batch))}
+	done := k.state
 	for _, m := range batch {
 		meta, err := m.Metadata()
 		if err != nil {
@@ -232,23 +236,37 @@ func (k *consumer) batch(ctx context.Context, first jetstream.Msg, msgs <-chan j
 		rec, err := decode(m.Subject(), m.Headers(), m.Data(), meta.Sequence.Stream)
 		if err != nil {
 			k.c.cfg.Log.Error("record cannot be read", slog.String("collection", k.col.String()), slog.String("error", err.Error()))
-			continue
+			_, _, key, err := delta.ParseSubject(m.Subject())
+			if err != nil {
+				continue // not a key of ours
+			}
+			// Something happened to the key, and whom it concerns is not known.
+			rec = delta.Record{
+				Kind: delta.KindDelta, Type: delta.Updated, Collection: k.col, Key: key, Epoch: k.epoch, Overflow: true, Sequence: meta.Sequence.Stream,
+			}
 		}
+		done.handled(meta.Sequence.Stream, meta.Timestamp)
 		if rec.Epoch > k.epoch && k.epoch == k.state.Epoch && k.epoch != 0 {
 			return fmt.Errorf("%w: epoch %d began", ErrBootstrap, rec.Epoch) // nothing acknowledged: it all comes again
 		}
 		w.Records = append(w.Records, rec)
 	}
-	if len(w.Records) > 0 {
-		if err := k.handle(ctx, w); err != nil {
-			nak(batch, time.Second)
-			if ctx.Err() == nil {
-				k.c.cfg.Log.Warn("batch was not handled and comes again", slog.String("consumer", k.cfg.Name),
-					slog.String("collection", k.col.String()), slog.String("error", err.Error()))
-			}
-			return nil
-		}
+	if len(w.Records) == 0 {
+		return ackAll(batch)
 	}
+	if err := k.handle(ctx, w); err != nil {
+		nak(batch, time.Second)
+		if ctx.Err() == nil {
+			k.c.cfg.Log.Warn("batch was not handled and comes again", slog.String("consumer", k.cfg.Name),
+				slog.String("collection", k.col.String()), slog.String("error", err.Error()))
+		}
+		return nil
+	}
+	k.state = done
+	return ackAll(batch)
+}
+
+func ackAll(batch []jetstream.Msg) error {
 	for _, m := range batch {
 		if err := m.Ack(); err != nil {
 			return err

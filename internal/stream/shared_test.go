@@ -260,3 +260,73 @@ func TestConnectNeverQuotesAPassword(t *testing.T) {
 		}
 	}
 }
+
+func TestDesign8AConsumerWhoseHandlerFailsForLongerThanTheTombstoneTTLReportsALag(t *testing.T) {
+	t.Parallel()
+	c := connect(t, embeddedtest.NATS(t).URL(), func(cfg *stream.Config) { cfg.TombstoneTTL = time.Second })
+	d := &desk{keys: map[delta.Key]int{}}
+	consume(t, c, d)
+	w := write(t, c, stream.WriterConfig{Term: 1})
+	put(t, w, pod("a", 1))
+	eventually(t, "the key", func() bool { return d.count() == 1 })
+	d.mu.Lock()
+	d.fail, d.gaps = 1<<30, nil
+	d.mu.Unlock()
+	put(t, w, gone("b", 2))
+	before := w.Acked()
+	eventually(t, "the tombstone's end", func() bool {
+		tail, err := c.Tail(t.Context(), pods)
+		return err == nil && tail.Last == before && tail.Messages == 3 // the fence, the term and a
+	})
+	d.mu.Lock()
+	d.fail = 0
+	d.mu.Unlock()
+	eventually(t, "a lag, as nobody can hand out the deletion any more", func() bool { return d.lastGap() == stream.GapLag })
+}
+
+func TestARecordThatCannotBeReadIsNeverSkippedSilently(t *testing.T) {
+	t.Parallel()
+	url := embeddedtest.NATS(t).URL()
+	c := connect(t, url, nil)
+	w := write(t, c, stream.WriterConfig{Term: 1})
+	put(t, w, pod("a", 1))
+	nc, err := nats.Connect(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	r := pod("future", 2)
+	r.Collection = pods
+	msg := &nats.Msg{Subject: r.Subject(), Header: r.Header()}
+	msg.Header.Set(delta.HeaderVersion, "99")
+	if err := nc.PublishMsg(msg); err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan delta.Record, 16)
+	ctx, cancel := context.WithCancel(t.Context())
+	var g sync.WaitGroup
+	g.Go(func() {
+		_ = c.Consume(ctx, stream.ConsumeConfig{Name: "job", Collections: []delta.Collection{pods}}, func(_ context.Context, w stream.Work) error {
+			for _, r := range w.Records {
+				got <- r
+			}
+			return nil
+		})
+	})
+	defer g.Wait()
+	defer cancel()
+	for deadline := time.After(20 * time.Second); ; {
+		select {
+		case r := <-got:
+			if r.Key != "default/future" {
+				continue
+			}
+			if !r.Overflow || r.Kind != delta.KindDelta || r.Collection != pods {
+				t.Errorf("the record is handed over as %+v, want its key and overflow", r)
+			}
+			return
+		case <-deadline:
+			t.Fatal("the record was skipped")
+		}
+	}
+}
