@@ -38,7 +38,7 @@ const (
 type Work struct {
 	Collection delta.Collection
 	// Records of kind delta, in the order the server handed them out; a record comes again when its batch was not acknowledged. One that
-	// cannot be decoded has its key, no version, and Overflow set.
+	// cannot be decoded has its key, version 0, and Overflow set.
 	Records []delta.Record
 	// Gap is set on a batch without records that comes before anything else, and again until the handler returned nil for it.
 	Gap Gap
@@ -242,7 +242,8 @@ func (k *consumer) batch(ctx context.Context, first jetstream.Msg, msgs <-chan j
 			}
 			// Something happened to the key, and whom it concerns is not known.
 			rec = delta.Record{
-				Kind: delta.KindDelta, Type: delta.Updated, Collection: k.col, Key: key, Epoch: k.epoch, Overflow: true, Sequence: meta.Sequence.Stream,
+				Kind: delta.KindDelta, Type: delta.Updated, Collection: k.col, Key: key, Epoch: k.epoch, RV: "0", Overflow: true,
+				Sequence: meta.Sequence.Stream,
 			}
 		}
 		done.handled(meta.Sequence.Stream, meta.Timestamp)
