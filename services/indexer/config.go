@@ -21,7 +21,8 @@ type Config struct {
 	// Collections to follow, by whole name ("dev/pods.v1"). Empty: every one
 	// that has a log. Those named are known, and not synced, before their log is.
 	Collections []string
-	// DiscoverEvery is how often new logs are looked for; default 1 s.
+	// DiscoverEvery is how often new logs are looked for; default 1 s. While none
+	// is known, and after one was found, it begins at 100 ms and doubles.
 	DiscoverEvery time.Duration
 	// Fields are the paths, per plural resource name, that are read at ingest for
 	// field selectors. Default: spec.nodeName and status.phase of pods.

@@ -389,3 +389,25 @@ func TestConfigFaultsAreReportedTogether(t *testing.T) {
 		}
 	}
 }
+
+func TestNewLogsAreFoundSoonWhileLittleIsKnown(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	r := w.index(t, func(cfg *indexer.Config) { cfg.DiscoverEvery = time.Hour })
+	w.start(t, fleet()...)
+	w.caughtUp(t, r)
+	// Logs come in flocks: the next one is looked for as eagerly.
+	w.lead(t, delta.Collection{Cluster: "dev", Version: "v1", Resource: "nodes"}, false)
+	deadline := time.After(20 * time.Second)
+	for {
+		_, err := r.Count(t.Context(), &indexv1.CountRequest{Collection: "nodes"})
+		if rpc.Reason(err) == "COLLECTION_NOT_SYNCED" {
+			return
+		}
+		select {
+		case <-deadline:
+			t.Fatalf("the second log was not found: %v", err)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}

@@ -127,19 +127,25 @@ func (s *Service) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
+// discoverLeast is the pause between looks for new logs while it is likely that
+// there are some: a reflector that starts makes all of its logs at once.
+const discoverLeast = 100 * time.Millisecond
+
 // discover starts a follower for every collection, now and whenever a new log
 // appears, and keeps health and the known ends of the logs up to date.
 func (s *Service) discover(ctx context.Context, g *errgroup.Group) error {
 	for _, c := range s.names.Load().all {
 		g.Go(func() error { return s.follow(ctx, c) })
 	}
-	tick := time.NewTicker(s.cfg.DiscoverEvery)
-	defer tick.Stop()
-	failing := false
+	pause, failing := discoverLeast, false
 	for {
 		var err error
+		known := len(s.names.Load().all)
 		if len(s.cfg.Collections) == 0 {
 			err = s.findLogs(ctx, g)
+		}
+		if n := len(s.names.Load().all); err == nil && (n == 0 || n > known) {
+			pause = discoverLeast
 		}
 		if err == nil {
 			s.discovered.Store(true)
@@ -153,8 +159,9 @@ func (s *Service) discover(ctx context.Context, g *errgroup.Group) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-tick.C:
+		case <-time.After(min(pause, s.cfg.DiscoverEvery)):
 		}
+		pause = min(2*pause, s.cfg.DiscoverEvery)
 	}
 }
 
