@@ -110,7 +110,8 @@ func (c *collection) apply(ctx context.Context, b delta.Batch) error {
 	c.noteTerms(b.Records)
 	for i := range b.Records {
 		r := &b.Records[i]
-		if r.PublishedAt.After(c.fresh) {
+		// A leader writes its fence and its term before it has spoken to the source.
+		if r.Kind != delta.KindTerm && r.Kind != delta.KindFence && r.PublishedAt.After(c.fresh) {
 			c.fresh = r.PublishedAt
 		}
 		c.horizon(&batch, r)

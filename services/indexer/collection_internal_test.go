@@ -112,6 +112,25 @@ func TestDesign62TheRevisionIsFrozenAfterAHoleUntilTheEndIsApplied(t *testing.T)
 	}
 }
 
+func TestDesign9ALeaderThatOnlyTakesOverDoesNotMakeACollectionFresh(t *testing.T) {
+	t.Parallel()
+	c := newTestCollection(t, nil)
+	old := synced(1)
+	old.PublishedAt = now.Add(-time.Minute)
+	c.mustApply(t, delta.Batch{Reset: true, Replayed: true, Records: []delta.Record{old}, Next: 2})
+	term := delta.Record{Kind: delta.KindTerm, Epoch: 1, Term: 2, Start: 3, Sequence: 3, PublishedAt: now}
+	fence := delta.Record{Kind: delta.KindFence, Epoch: 1, Term: 2, Sequence: 2, PublishedAt: now}
+	c.mustApply(t, delta.Batch{Records: []delta.Record{fence, term}, Next: 4})
+	if st := c.store.Snapshot().State(); !stale(st, now, 15*time.Second) {
+		t.Errorf("fresh at %v: a reflector that leads and cannot reach the source vouches for nothing", st.Fresh)
+	}
+	live := delta.Record{Kind: delta.KindLiveness, Epoch: 1, Term: 2, Sequence: 4, PublishedAt: now}
+	c.mustApply(t, delta.Batch{Records: []delta.Record{live}, Next: 5})
+	if stale(c.store.Snapshot().State(), now, 15*time.Second) {
+		t.Error("a liveness record does not make the collection fresh")
+	}
+}
+
 func TestARecordOfUnknownSchemaPutsItsKeyInDoubt(t *testing.T) {
 	t.Parallel()
 	c := newTestCollection(t, nil)
