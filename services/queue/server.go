@@ -157,6 +157,10 @@ func (s *server) Get(ctx context.Context, r *queuev1.GetRequest) (*queuev1.GetRe
 	if err != nil {
 		return nil, err
 	}
+	if n := within(leases); n < len(leases) { // the caller could not receive the rest
+		s.giveBack(d, ss, leases[n:])
+		leases = leases[:n]
+	}
 	return &queuev1.GetResponse{Leases: leases, ShutDown: shut, Generation: s.engine.Generation()}, nil
 }
 

@@ -18,8 +18,8 @@ import (
 const (
 	// maxAssign is how many leases one Assign message holds.
 	maxAssign = 500
-	// maxAssignBytes is about what their keys, states and expectations may
-	// take, well below the 4 MiB that stock clients accept.
+	// maxAssignBytes is about what their keys, states, barriers and expectations
+	// may take, well below the 4 MiB that stock clients accept.
 	maxAssignBytes = 1 << 20
 	// maxBacklog is how many messages may wait for a worker that does not read.
 	maxBacklog = 10_000
@@ -505,11 +505,20 @@ func (st *stream) send(ctx context.Context) {
 	}
 }
 
-// fitting is how many leases go into one message.
-func fitting(leases []*queuev1.Lease) int {
+// fitting is how many leases go into one assignment.
+func fitting(leases []*queuev1.Lease) int { return within(leases[:min(maxAssign, len(leases))]) }
+
+// within is how many leases go into one message of any kind, at least one.
+func within(leases []*queuev1.Lease) int {
 	size := 0
 	for n, l := range leases[:min(maxAssign, len(leases))] {
 		size += len(l.GetKey()) + len(l.GetState())
+		for _, m := range l.GetBarrier() {
+			size += len(m.GetCollection()) + len(m.GetRevision().GetResourceVersion()) + 16
+		}
+		for _, trace := range l.GetTraceparents() {
+			size += len(trace)
+		}
 		for _, names := range [][]string{l.GetExpectations().GetCreations(), l.GetExpectations().GetDeletions()} {
 			for _, name := range names {
 				size += len(name)
@@ -519,7 +528,7 @@ func fitting(leases []*queuev1.Lease) int {
 			return n
 		}
 	}
-	return min(maxAssign, len(leases))
+	return len(leases)
 }
 
 // quiet says that a stream that leaves may end: a session that was shut down

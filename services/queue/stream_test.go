@@ -6,13 +6,16 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/deltaplane/deltaplane/internal/rpc"
+	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
@@ -552,5 +555,39 @@ func TestAssignmentsFitIntoAMessage(t *testing.T) {
 	}
 	if got := fitting([]*queuev1.Lease{small}); got != 1 {
 		t.Errorf("one lease: %d", got)
+	}
+}
+
+func TestAGetTakesNoMoreThanFitsIntoAMessage(t *testing.T) {
+	t.Parallel()
+	r := start(t, "memory", Config{})
+	r.configure(t)
+	ctx := t.Context()
+	barrier := make([]*deltav1.CollectionRevision, 16)
+	for i := range barrier {
+		barrier[i] = &deltav1.CollectionRevision{
+			Collection: "dev/" + strings.Repeat("p", 240) + strconv.Itoa(i) + ".v1", Revision: &deltav1.Revision{Epoch: 1, ResourceVersion: "1"},
+		}
+	}
+	const n = 1000
+	for i := range n / 100 {
+		req := &queuev1.AddRequest{Queue: q}
+		for k := range 100 {
+			req.Items = append(req.Items, &queuev1.AddItem{Key: strings.Repeat("k", 1000) + strconv.Itoa(100*i+k), Barrier: barrier})
+		}
+		if _, err := r.Add(ctx, req); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := 0
+	for got < n {
+		res, err := r.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: "w", MaxItems: n})
+		if err != nil || len(res.GetLeases()) == 0 {
+			t.Fatalf("Get after %d leases = %d, %v", got, len(res.GetLeases()), err)
+		}
+		if size := proto.Size(res); size > 2<<20 {
+			t.Fatalf("%d leases in %d bytes: a stock client cannot receive more than 4 MiB", len(res.GetLeases()), size)
+		}
+		got += len(res.GetLeases())
 	}
 }
