@@ -12,7 +12,6 @@ import (
 
 // held is a lease as this server last knew it.
 type held struct {
-	token    uint64
 	since    time.Time
 	deadline time.Time // by this server's clock
 	known    int64     // the same by the store's clock
@@ -21,7 +20,12 @@ type held struct {
 	paid     bool      // the credit has been given back
 }
 
-type leaseKey struct{ queue, key string }
+// leaseKey names a lease. A key whose lease was lost may be leased again while
+// its worker still has to learn of it: both count until they are settled.
+type leaseKey struct {
+	queue, key string
+	token      uint64
+}
 
 // session is one worker or producer process as this server knows it.
 type session struct {
@@ -137,8 +141,8 @@ func (s *session) hold(queue string, leases []workqueue.Lease, now int64, from *
 	defer s.mu.Unlock()
 	for i := range leases {
 		l := &leases[i]
-		s.leases[leaseKey{queue, l.Key}] = held{
-			token: l.Token, since: at, deadline: at.Add(time.Duration(l.Deadline-now) * time.Microsecond), known: l.Deadline, from: from, stream: st,
+		s.leases[leaseKey{queue, l.Key, l.Token}] = held{
+			since: at, deadline: at.Add(time.Duration(l.Deadline-now) * time.Microsecond), known: l.Deadline, from: from, stream: st,
 		}
 	}
 }
@@ -147,11 +151,12 @@ func (s *session) hold(queue string, leases []workqueue.Lease, now int64, from *
 func (s *session) drop(queue, key string, token uint64) (held, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h, ok := s.leases[leaseKey{queue, key}]
-	if !ok || h.token != token {
+	k := leaseKey{queue, key, token}
+	h, ok := s.leases[k]
+	if !ok {
 		return held{}, false
 	}
-	delete(s.leases, leaseKey{queue, key})
+	delete(s.leases, k)
 	if s.waiting > 0 {
 		close(s.changed)
 		s.changed = make(chan struct{})
@@ -164,9 +169,10 @@ func (s *session) drop(queue, key string, token uint64) (held, bool) {
 func (s *session) extended(queue, key string, token uint64, deadline time.Time, known int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h, ok := s.leases[leaseKey{queue, key}]; ok && h.token == token {
+	k := leaseKey{queue, key, token}
+	if h, ok := s.leases[k]; ok {
 		h.deadline, h.known = deadline, known
-		s.leases[leaseKey{queue, key}] = h
+		s.leases[k] = h
 	}
 }
 
@@ -174,7 +180,7 @@ func (s *session) extended(queue, key string, token uint64, deadline time.Time, 
 func (s *session) asked(queue string, r *queuev1.LeaseRef) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h, ok := s.leases[leaseKey{queue, r.GetKey()}]; ok && h.token == r.GetToken() && h.from != nil {
+	if h, ok := s.leases[leaseKey{queue, r.GetKey(), r.GetToken()}]; ok && h.from != nil {
 		return h.from.leaseFor
 	}
 	return 0
@@ -184,10 +190,7 @@ func (s *session) asked(queue string, r *queuev1.LeaseRef) int64 {
 func (s *session) known(queue string, r *queuev1.LeaseRef) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h := s.leases[leaseKey{queue, r.GetKey()}]; h.token == r.GetToken() {
-		return h.known
-	}
-	return 0
+	return s.leases[leaseKey{queue, r.GetKey(), r.GetToken()}].known
 }
 
 // refs lists the session's leases, of one stream or of all.
@@ -197,7 +200,7 @@ func (s *session) refs(of *stream) []*queuev1.LeaseRef {
 	out := make([]*queuev1.LeaseRef, 0, len(s.leases))
 	for k, h := range s.leases {
 		if of == nil || h.stream == of {
-			out = append(out, &queuev1.LeaseRef{Queue: k.queue, Key: k.key, Token: h.token})
+			out = append(out, &queuev1.LeaseRef{Queue: k.queue, Key: k.key, Token: k.token})
 		}
 	}
 	return out

@@ -179,13 +179,13 @@ func (st *stream) taker(queue string, leaseFor int64) *taker {
 // resume keeps the leases a worker believes it holds, and soon ends those of
 // the session that it does not know of.
 func (st *stream) resume(ctx context.Context, refs []*queuev1.LeaseRef, leaseFor int64) (kept, lost []*queuev1.LeaseRef, err error) {
-	known := make(map[leaseKey]uint64, len(refs))
+	known := make(map[leaseKey]bool, len(refs))
 	for _, r := range refs {
-		known[leaseKey{r.GetQueue(), r.GetKey()}] = r.GetToken()
+		known[leaseKey{r.GetQueue(), r.GetKey(), r.GetToken()}] = true
 	}
 	var unknown []*queuev1.LeaseRef
 	for _, r := range st.ss.refs(nil) {
-		if known[leaseKey{r.GetQueue(), r.GetKey()}] != r.GetToken() && st.s.ofStream(st.ss, r) {
+		if !known[leaseKey{r.GetQueue(), r.GetKey(), r.GetToken()}] && st.s.ofStream(st.ss, r) {
 			unknown = append(unknown, r)
 		}
 	}
@@ -214,10 +214,10 @@ func (st *stream) adopt(e extension) {
 	until := time.Now().Add(e.remaining)
 	st.ss.mu.Lock()
 	for i, r := range e.kept {
-		k := leaseKey{r.GetQueue(), r.GetKey()}
+		k := leaseKey{r.GetQueue(), r.GetKey(), r.GetToken()}
 		h, ok := st.ss.leases[k]
-		if !ok || h.token != r.GetToken() {
-			h = held{token: r.GetToken(), since: time.Now(), deadline: until, known: e.deadlines[i]}
+		if !ok {
+			h = held{since: time.Now(), deadline: until, known: e.deadlines[i]}
 		}
 		h.stream, h.from, h.paid = st, st.takers[r.GetQueue()], false
 		st.ss.leases[k] = h
@@ -232,7 +232,7 @@ func (st *stream) adopt(e extension) {
 func (s *Service) ofStream(ss *session, r *queuev1.LeaseRef) bool {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	return ss.leases[leaseKey{r.GetQueue(), r.GetKey()}].stream != nil
+	return ss.leases[leaseKey{r.GetQueue(), r.GetKey(), r.GetToken()}].stream != nil
 }
 
 // shorten ends leases soon and forgets them here. It does not wait.
@@ -328,8 +328,8 @@ func (st *stream) reuse(settlements []*queuev1.Settlement) (elsewhere bool) {
 	elsewhere = len(st.takers) > 1
 	st.ss.mu.Lock()
 	for _, s := range settlements {
-		k := leaseKey{s.GetQueue(), s.GetKey()}
-		if h, ok := st.ss.leases[k]; ok && h.token == s.GetToken() && h.stream == st && !h.paid {
+		k := leaseKey{s.GetQueue(), s.GetKey(), s.GetToken()}
+		if h, ok := st.ss.leases[k]; ok && h.stream == st && !h.paid {
 			h.paid = true
 			st.ss.leases[k] = h
 			st.credit.refund(h.from, 1)

@@ -194,6 +194,35 @@ func TestKeysAreAssignedAgainstCreditOnly(t *testing.T) {
 	})
 }
 
+func TestALeaseLostToTheSameWorkerGivesItsCreditBack(t *testing.T) {
+	t.Parallel()
+	on(t, func(t *testing.T, kind string) {
+		r := start(t, kind, Config{})
+		r.configure(t)
+		w := r.work(t, &queuev1.Hello{SessionId: "w"})
+		w.give(2)
+		r.add(t, "a")
+		first := wait(t, w.leases)
+		r.advance(31 * time.Second) // the worker was stopped for longer than its lease
+		if _, err := r.Inspect(t.Context(), &queuev1.InspectRequest{Queue: q, Key: "a"}); err != nil {
+			t.Fatal(err)
+		}
+		second := wait(t, w.leases)
+		if second.GetKey() != "a" || second.GetToken() <= first.GetToken() {
+			t.Fatalf("second lease %v after %v", second, first)
+		}
+		if s := w.settle(done, first)[0].GetStatus(); s != queuev1.SettleStatus_SETTLE_STATUS_LOST {
+			t.Errorf("settling the lost lease: %v", s)
+		}
+		r.add(t, "b")
+		w.settle(done, second, wait(t, w.leases))
+		w.send(&queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Goodbye{Goodbye: &queuev1.Goodbye{}}})
+		if err := wait(t, w.end); !errors.Is(err, io.EOF) {
+			t.Errorf("the stream ended with %v", err)
+		}
+	})
+}
+
 func TestAStreamThatBreaksEndsItsLeasesInASecond(t *testing.T) {
 	t.Parallel()
 	on(t, func(t *testing.T, kind string) {
