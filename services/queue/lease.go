@@ -3,6 +3,8 @@ package queue
 import (
 	"context"
 	"errors"
+	"fmt"
+	"hash/maphash"
 	"maps"
 	"strconv"
 	"sync"
@@ -223,6 +225,19 @@ func (s *server) plan(c *checks, in []*queuev1.Settlement) plan {
 }
 
 func (c *checks) settlement(at string, st *queuev1.Settlement) workqueue.Op {
+var seed = maphash.MakeSeed()
+
+// sum tells plans apart that settle different leases or settle them otherwise.
+func (p *plan) sum() uint64 {
+	var h maphash.Hash
+	h.SetSeed(seed)
+	for _, st := range p.settlements {
+		maphash.WriteComparable(&h, leaseKey{st.GetQueue(), st.GetKey(), st.GetToken()})
+		maphash.WriteComparable(&h, st.GetOutcome())
+	}
+	return h.Sum64()
+}
+
 	c.queue(at+".queue", st.GetQueue())
 	c.key(at+".key", st.GetKey())
 	c.token(at+".token", st.GetToken())
@@ -261,7 +276,7 @@ type settled struct {
 // possibly from a dispatcher: it must not block. A repeated request gets the
 // first answer.
 func (s *Service) settle(ctx context.Context, ss *session, id uint64, p plan, done func(settled)) {
-	a, repeat, err := ss.begin(id)
+	a, repeat, err := ss.begin(id, p.sum())
 	if err != nil {
 		done(settled{err: err})
 		return

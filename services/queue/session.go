@@ -44,7 +44,7 @@ type session struct {
 
 // answer is what a settlement request got, for when it comes again.
 type answer struct {
-	id      uint64
+	id, sum uint64        // sum is of what was asked
 	ready   chan struct{} // closed when results or err are set
 	results []*queuev1.SettleResult
 	err     error
@@ -224,15 +224,18 @@ func (s *session) remaining(now time.Time) (changed chan struct{}, live int, nex
 }
 
 // begin registers a settlement request. A repeat gets the first one's answer
-// to wait for; one too old to tell is an error. A request without a number gets
-// nothing.
-func (s *session) begin(id uint64) (a *answer, repeat bool, err error) {
+// to wait for; one too old to tell is an error, and so is another request with
+// the same number. A request without a number gets nothing.
+func (s *session) begin(id, sum uint64) (a *answer, repeat bool, err error) {
 	if id == 0 {
 		return nil, false, nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, a := range s.answers {
+		if a.id == id && a.sum != sum {
+			return nil, false, errRequestReused
+		}
 		if a.id == id {
 			return a, true, nil
 		}
@@ -243,7 +246,7 @@ func (s *session) begin(id uint64) (a *answer, repeat bool, err error) {
 		}
 		s.answers = slices.Delete(s.answers, 0, 1)
 	}
-	a = &answer{id: id, ready: make(chan struct{})}
+	a = &answer{id: id, sum: sum, ready: make(chan struct{})}
 	s.answers = append(s.answers, a)
 	return a, false, nil
 }

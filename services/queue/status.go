@@ -12,14 +12,15 @@ import (
 
 // What can go wrong beside bad requests and the store.
 var (
-	errClosed      = errors.New("queue is closed")
-	errBarrierFull = errors.New("barrier names too many collections")
-	errRequestID   = errors.New("request id is older than what is remembered")
-	errNotHello    = errors.New("the first message of a Work stream must be hello, and no other")
-	errOverrun     = errors.New("the worker does not read its stream")
-	errSessions    = errors.New("too many sessions")
-	errStopping    = errors.New("server is stopping")
-	errMoved       = errors.New("the session was resumed by another stream")
+	errClosed        = errors.New("queue is closed")
+	errBarrierFull   = errors.New("barrier names too many collections")
+	errRequestID     = errors.New("request id is older than what is remembered")
+	errRequestReused = errors.New("request id was used in this session for other settlements")
+	errNotHello      = errors.New("the first message of a Work stream must be hello, and no other")
+	errOverrun       = errors.New("the worker does not read its stream")
+	errSessions      = errors.New("too many sessions")
+	errStopping      = errors.New("server is stopping")
+	errMoved         = errors.New("the session was resumed by another stream")
 )
 
 // rules map errors to statuses.
@@ -34,6 +35,7 @@ var rules = []rpc.Rule{
 	{Is: errClosed, Code: codes.FailedPrecondition, Reason: "QUEUE_CLOSED"},
 	{Is: errBarrierFull, Code: codes.ResourceExhausted, Reason: "BARRIER_FULL"},
 	{Is: errRequestID, Code: codes.FailedPrecondition, Reason: "REQUEST_ID_TOO_OLD"},
+	{Is: errRequestReused, Code: codes.FailedPrecondition, Reason: "REQUEST_ID_REUSED"},
 	{Is: errNotHello, Code: codes.InvalidArgument, Reason: "HELLO_EXPECTED"},
 	{Is: errOverrun, Code: codes.ResourceExhausted, Reason: "WORKER_TOO_SLOW", Retry: time.Second},
 	{Is: errSessions, Code: codes.ResourceExhausted, Reason: "TOO_MANY_SESSIONS", Retry: 5 * time.Second},

@@ -511,7 +511,7 @@ func fitting(leases []*queuev1.Lease) int { return within(leases[:min(maxAssign,
 // within is how many leases go into one message of any kind, at least one.
 func within(leases []*queuev1.Lease) int {
 	size := 0
-	for n, l := range leases[:min(maxAssign, len(leases))] {
+	for n, l := range leases {
 		size += len(l.GetKey()) + len(l.GetState())
 		for _, m := range l.GetBarrier() {
 			size += len(m.GetCollection()) + len(m.GetRevision().GetResourceVersion()) + 16

@@ -474,6 +474,10 @@ func TestARepeatedSettlementGetsTheFirstAnswer(t *testing.T) {
 	if rpc.Reason(err) != "REQUEST_ID_TOO_OLD" {
 		t.Errorf("a request from long ago: %v", err)
 	}
+	_, err = r.Settle(ctx, request(40, res.GetLeases()[0]))
+	if rpc.Reason(err) != "REQUEST_ID_REUSED" {
+		t.Errorf("another request with a number that was used: %v", err)
+	}
 	got, err := r.Settle(ctx, request(0, res.GetLeases()[0])) // unprotected
 	if err != nil || got.GetResults()[0].GetStatus() != queuev1.SettleStatus_SETTLE_STATUS_NOT_LEASED {
 		t.Errorf("Settle without a number = %v, %v", got, err)
