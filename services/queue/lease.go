@@ -13,6 +13,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
 
 // get leases keys for a session, waiting for the first.
@@ -224,7 +225,6 @@ func (s *server) plan(c *checks, in []*queuev1.Settlement) plan {
 	return p
 }
 
-func (c *checks) settlement(at string, st *queuev1.Settlement) workqueue.Op {
 var seed = maphash.MakeSeed()
 
 // sum tells plans apart that settle different leases or settle them otherwise.
@@ -238,6 +238,7 @@ func (p *plan) sum() uint64 {
 	return h.Sum64()
 }
 
+func (c *checks) settlement(at string, st *queuev1.Settlement) workqueue.Op {
 	c.queue(at+".queue", st.GetQueue())
 	c.key(at+".key", st.GetKey())
 	c.token(at+".token", st.GetToken())
@@ -297,6 +298,7 @@ func (s *Service) settle(ctx context.Context, ss *session, id uint64, p plan, do
 		mu   sync.Mutex
 		out  = settled{results: make([]*queuev1.SettleResult, len(p.settlements))}
 		left = len(p.parts)
+		some bool // were applied
 	)
 	part := func(d *dispatcher, pt part, c *call, err error) {
 		mu.Lock()
@@ -304,6 +306,7 @@ func (s *Service) settle(ctx context.Context, ss *session, id uint64, p plan, do
 		if err != nil {
 			out.err = errors.Join(out.err, err)
 		} else {
+			some = true
 			for i := range c.replies {
 				r, st := &c.replies[i], p.settlements[pt.at[i]]
 				out.results[pt.at[i]] = &queuev1.SettleResult{
@@ -317,16 +320,23 @@ func (s *Service) settle(ctx context.Context, ss *session, id uint64, p plan, do
 			}
 		}
 		if left--; left == 0 {
+			if out.err != nil && some { // no single cause tells what became of all of them
+				out.err = fmt.Errorf("%w: the settlements of some queues were applied, of others not: %v", engine.ErrUnknown, out.err) //nolint:errorlint // the cause must not decide the code
+			}
 			ss.end(a, out.results, out.err)
 			done(out)
 		}
 	}
-	for _, pt := range p.parts {
-		d, err := s.queue(ctx, pt.queue)
-		if err != nil {
-			part(nil, pt, nil, err)
-			continue
+	lines := make([]*dispatcher, len(p.parts))
+	for i, pt := range p.parts {
+		if lines[i], err = s.queue(ctx, pt.queue); err != nil {
+			ss.end(a, nil, err)
+			done(settled{err: err})
+			return
 		}
+	}
+	for i, pt := range p.parts {
+		d := lines[i]
 		d.submit(&call{ops: pt.ops, done: func(c *call) { part(d, pt, c, c.err) }})
 	}
 }
