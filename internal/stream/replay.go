@@ -13,7 +13,8 @@ import (
 )
 
 func (r *reader) process(ctx context.Context, msgs []jetstream.Msg) error {
-	if away := time.Since(r.contact); !r.replaying && away > r.c.cfg.TombstoneTTL/2 {
+	// In a replay too: what was read before may have been deleted, and the tombstone be gone, behind what the client had fetched.
+	if away := time.Since(r.contact); away > r.c.cfg.TombstoneTTL/2 {
 		return fmt.Errorf("%w: %v away, more than half the tombstone ttl", ErrBootstrap, away.Round(time.Second))
 	}
 	b := delta.Batch{Records: make([]delta.Record, 0, len(msgs))}

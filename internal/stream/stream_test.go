@@ -427,3 +427,43 @@ func TestReadersSurviveAServerRestartWithoutLeavingConsumersBehind(t *testing.T)
 		t.Errorf("%d consumers for one reader", got)
 	}
 }
+
+func TestDesign64AReaderHeldUpInAReplayForLongerThanATombstoneLivesBeginsAgain(t *testing.T) {
+	t.Parallel()
+	c := connect(t, embeddedtest.NATS(t).URL(), func(cfg *stream.Config) { cfg.TombstoneTTL, cfg.MaxPayload = 2*time.Second, 1<<20 })
+	w := write(t, c, stream.WriterConfig{Term: 1})
+	put(t, w, pod("a", 1))
+	for i := range 8 { // more than the server sends ahead
+		r := pod("big"+strconv.Itoa(i), 2+i)
+		r.Payload = bytes.Repeat([]byte("x"), 900<<10)
+		put(t, w, r)
+	}
+	put(t, w, synced(10))
+	m := newMirror()
+	reached, release := make(chan struct{}), make(chan struct{})
+	hold := sync.OnceFunc(func() { close(reached); <-release })
+	ctx, cancel := context.WithCancel(t.Context())
+	var g sync.WaitGroup
+	g.Go(func() {
+		_ = c.Read(ctx, pods, stream.ReadConfig{MaxBatch: 1, PullBytes: 1}, func(ctx context.Context, b delta.Batch) error {
+			if len(b.Records) > 0 && b.Records[0].Key == "default/a" {
+				defer hold()
+			}
+			return m.handle(ctx, b)
+		})
+	})
+	defer g.Wait()
+	defer cancel()
+	<-reached
+	put(t, w, gone("a", 11))
+	eventually(t, "the tombstone's end", func() bool {
+		tail, err := c.Tail(t.Context(), pods)
+		return err == nil && tail.Messages == 11 // the fence, the term, eight pods and synced
+	})
+	put(t, w, pod("b", 12))
+	close(release)
+	m.until(t, "the end", func() bool { return m.revision().RV == "12" })
+	if _, ok := m.live()["default/a"]; ok {
+		t.Error("the reader claims revision 12 and holds an object that was deleted at 11")
+	}
+}
