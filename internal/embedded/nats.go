@@ -62,6 +62,12 @@ func StartNATS(cfg NATSConfig) (*NATS, error) {
 		if addr.IP == nil || !addr.IP.IsLoopback() {
 			return nil, fmt.Errorf("embedded: nats listen address %q is not loopback: run a nats-server of your own for that", cfg.Listen)
 		}
+		// The server itself would only say that it did not become ready.
+		probe, err := net.ListenTCP("tcp", addr)
+		if err != nil {
+			return nil, fmt.Errorf("embedded: nats: %w", err)
+		}
+		_ = probe.Close()
 		opts.Host, opts.Port = addr.IP.String(), cmp.Or(addr.Port, server.RANDOM_PORT)
 	}
 	srv, err := server.NewServer(opts)
