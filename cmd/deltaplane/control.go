@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"time"
 
@@ -24,11 +25,11 @@ type controlFlags struct {
 }
 
 func (c *controlFlags) register(flags *pflag.FlagSet) {
-	flags.StringSliceVar(&c.names, "controllers", controllers.Names(), "`names` of the controllers to run, of "+strings.Join(controllers.Names(), ", "))
+	flags.StringSliceVar(&c.names, "controllers", controllers.Names(), "`names` of the controllers to run; there are: "+strings.Join(controllers.Names(), ", "))
 	flags.IntVar(&c.config.Concurrency, "concurrency", 8, "keys each controller works on at once")
 	flags.DurationVar(&c.config.Lease, "lease", 0, "how long a worker may hold a key without extending (default: the queue's, 30s)")
 	flags.DurationVar(&c.config.Grace, "grace", 20*time.Second, "how long reconciles may go on when the service stops")
-	flags.DurationVar(&c.config.Resync, "resync", 10*time.Hour, "time between two rounds over every key")
+	flags.DurationVar(&c.config.Resync, "resync", 10*time.Hour, "time between two rounds over every key; below zero for none")
 	flags.StringVar(&c.config.Identity, "identity", "", "`name` of this replica in sessions and Events (default: the host's)")
 	registerDial(flags, &c.dial)
 }
@@ -68,7 +69,7 @@ more keys, then, after --grace, they cancel what they are at.`,
 
 func runControllers(ctx context.Context, c *controlFlags, t telemetry.Config, log *natsFlags, client *kube.Client) error {
 	c.config.Controllers = c.names
-	if err := c.config.Validate(); err != nil {
+	if err := errors.Join(c.config.Validate(), log.check()); err != nil {
 		return &usageError{err}
 	}
 	return withTelemetry(ctx, t, "controllers", func(tel *telemetry.Telemetry) error {

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
+	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/spf13/pflag"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -31,9 +34,24 @@ type usageError struct{ err error }
 func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
 
+// hintError adds to a fault what may help.
+type hintError struct {
+	err  error
+	hint string
+}
+
+func (e *hintError) Error() string { return e.err.Error() }
+func (e *hintError) Unwrap() error { return e.err }
+
+// What gRPC says about its own doings, before and around what happened.
+var (
+	retried = regexp.MustCompile(`max retries exhausted: failed after \d+ attempts: `)
+	dialled = regexp.MustCompile(`connection error: desc = "transport: Error while dialing: ([^"]*)"`)
+)
+
 // exitCode is the process's exit code for the error a command ended with.
 func exitCode(err error) int {
-	if err == nil || errors.Is(err, context.Canceled) {
+	if err == nil || cancelled(err) {
 		return exitOK
 	}
 	if _, ok := errors.AsType[*usageError](err); ok || strings.HasPrefix(err.Error(), "unknown command") {
@@ -53,6 +71,12 @@ func exitCode(err error) int {
 		}
 		return exitFailure
 	}
+	if errors.Is(err, kube.ErrNotServed) {
+		return exitNotFound
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+		return exitUnavailable
+	}
 	switch rpc.Code(err) {
 	case codes.NotFound:
 		return exitNotFound
@@ -66,15 +90,56 @@ func exitCode(err error) int {
 	return exitFailure
 }
 
+// cancelled reports that err says nothing but that the context ended, also where several errors are joined.
+func cancelled(err error) bool {
+	switch e := err.(type) { //nolint:errorlint // it walks the tree itself
+	case interface{ Unwrap() []error }:
+		for _, sub := range e.Unwrap() {
+			if !cancelled(sub) {
+				return false
+			}
+		}
+		return len(e.Unwrap()) > 0
+	case interface{ Unwrap() error }:
+		return cancelled(e.Unwrap())
+	}
+	return err == context.Canceled //nolint:errorlint // see above
+}
+
+// listenFlag begins the message of an error about an address that cannot be listened on with the flag that names it.
+func listenFlag(flags *pflag.FlagSet, err error) string {
+	op, ok := errors.AsType[*net.OpError](err)
+	if !ok || op.Op != "listen" || op.Addr == nil {
+		return ""
+	}
+	var names []string
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Name != "listen" && !strings.HasSuffix(f.Name, "-listen") {
+			return
+		}
+		if addr, err := net.ResolveTCPAddr("tcp", f.Value.String()); err == nil && addr.String() == op.Addr.String() {
+			names = append(names, "--"+f.Name)
+		}
+	})
+	if len(names) == 0 {
+		return ""
+	}
+	return strings.Join(names, ", ") + ": "
+}
+
 // message is what a person should read of an error: for a status its text, reason and field faults, not its Go form.
 func message(err error) string {
+	if h, ok := errors.AsType[*hintError](err); ok {
+		return message(h.err) + "\n" + h.hint
+	}
 	var grpcStatus interface{ GRPCStatus() *status.Status }
 	if !errors.As(err, &grpcStatus) {
 		return err.Error()
 	}
-	text := grpcStatus.GRPCStatus().Message()
+	text := retried.ReplaceAllString(grpcStatus.GRPCStatus().Message(), "")
+	text = dialled.ReplaceAllString(text, "cannot connect: $1")
 	if at, _, found := strings.Cut(err.Error(), "rpc error:"); found {
-		text = at + text
+		text = retried.ReplaceAllString(at, "") + text
 	}
 	if reason := rpc.Reason(err); reason != "" {
 		text += " (" + reason + ")"

@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/spf13/pflag"
 
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/internal/rpc"
@@ -20,7 +23,7 @@ import (
 const greetPatience = 15 * time.Second
 
 // greet waits until everything answers, says where it listens and what to try, and seeds the demo.
-func (u *upFlags) greet(ctx context.Context, out io.Writer, client *kube.Client, began time.Time) error {
+func (u *upFlags) greet(ctx context.Context, flags *pflag.FlagSet, out io.Writer, client *kube.Client, began time.Time) error {
 	missing := u.await(ctx)
 	if ctx.Err() != nil {
 		return nil
@@ -34,7 +37,7 @@ func (u *upFlags) greet(ctx context.Context, out io.Writer, client *kube.Client,
 		line("API server", client.Address(), "")
 	}
 	if u.log.config.URL != "" {
-		line("NATS", u.log.config.URL, "")
+		line("NATS", withoutPassword(u.log.config.URL), "")
 	} else if u.natsListen != "off" {
 		line("NATS (embedded)", "nats://"+u.natsListen, "")
 	}
@@ -45,9 +48,11 @@ func (u *upFlags) greet(ctx context.Context, out io.Writer, client *kube.Client,
 		line("controllers", strings.Join(u.control.names, ", "), "admin http://"+u.control.config.Admin.Listen)
 	}
 	line("data", u.dataDir, "")
-	fmt.Fprint(t, `
-Try:
-  deltaplane status
+	fmt.Fprint(t, "\nTry:\n")
+	for _, name := range []string{"index-listen", "queue-listen", "reflector-listen", "api-listen"} {
+		u.export(t, flags.Lookup(name))
+	}
+	fmt.Fprint(t, `  deltaplane status
   deltaplane get pods -o wide
   deltaplane watch jobs
   deltaplane apply -f examples/job.yaml
@@ -73,9 +78,13 @@ func (u *upFlags) await(ctx context.Context) []string {
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
+	var missing []string
 	for {
-		missing := u.missing(ctx)
-		if len(missing) == 0 {
+		now := u.missing(ctx)
+		if ctx.Err() != nil && missing != nil {
+			return missing // what was cut short says nothing
+		}
+		if missing = now; len(missing) == 0 {
 			return nil
 		}
 		select {
@@ -84,6 +93,30 @@ func (u *upFlags) await(ctx context.Context) []string {
 		case <-tick.C:
 		}
 	}
+}
+
+// export prints what points the commands to try at an address that is not the default.
+func (u *upFlags) export(out io.Writer, f *pflag.Flag) {
+	if f == nil || f.Value.String() == f.DefValue || f.Name == "api-listen" && !u.ownCluster {
+		return
+	}
+	name, address := strings.TrimSuffix(f.Name, "-listen")+"-url", f.Value.String()
+	if f.Name == "api-listen" {
+		address = "http://" + address
+	}
+	fmt.Fprintf(out, "  export %s=%s\n", envName(name), address)
+}
+
+// withoutPassword is a list of URLs as it may be shown.
+func withoutPassword(list string) string {
+	all := strings.Split(list, ",")
+	for i, one := range all {
+		all[i] = "(not shown)"
+		if u, err := url.Parse(strings.TrimSpace(one)); err == nil {
+			all[i] = u.Redacted()
+		}
+	}
+	return strings.Join(all, ",")
 }
 
 // missing is what does not answer yet.

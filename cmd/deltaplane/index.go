@@ -13,6 +13,7 @@ import (
 func newIndex() *cobra.Command {
 	cmd := &cobra.Command{Use: "index", Short: "Look at the indexes of a collection"}
 	cmd.AddCommand(newIndexLs(), newIndexValues())
+	group(cmd)
 	return cmd
 }
 

@@ -17,6 +17,7 @@ import (
 func newQueue() *cobra.Command {
 	cmd := &cobra.Command{Use: "queue", Short: "Look into the work queues and add keys"}
 	cmd.AddCommand(newQueueLs(), newQueueDescribe(), newQueueAdd(), newQueueItems())
+	group(cmd)
 	return cmd
 }
 

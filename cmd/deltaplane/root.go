@@ -24,9 +24,9 @@ var version string
 func run(ctx context.Context, args []string, io streams) int {
 	root := newRoot(io)
 	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	if err != nil {
-		fmt.Fprintln(io.Err, "deltaplane: "+message(err))
+		fmt.Fprintln(io.Err, "deltaplane: "+listenFlag(cmd.Flags(), err)+message(err))
 	}
 	return exitCode(err)
 }
@@ -94,4 +94,15 @@ func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 		}
 		return nil
 	}
+}
+
+// group makes a command that only holds others show its help, and refuse one it does not hold.
+func group(cmd *cobra.Command) {
+	cmd.Args = func(cmd *cobra.Command, a []string) error {
+		if len(a) > 0 {
+			return &usageError{fmt.Errorf("unknown command %q for %q", a[0], cmd.CommandPath())}
+		}
+		return nil
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 }

@@ -5,6 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
+	"net/url"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -37,6 +41,7 @@ func newServe() *cobra.Command {
 address and may start in any order once NATS (and Redis) can be reached.`,
 	}
 	cmd.AddCommand(newServeReflector(), newServeIndexer(), newServeQueue(), newServeControllers(), newServeDevcluster())
+	group(cmd)
 	return cmd
 }
 
@@ -59,6 +64,31 @@ func (n *natsFlags) register(flags *pflag.FlagSet, url string) {
 	flags.DurationVar(&n.config.TombstoneTTL, "tombstone-ttl", time.Hour, "how long deletions stay in the log")
 }
 
+// check reports faults that trying again cannot heal. It names no URL: that may hold a password.
+func (n *natsFlags) check() error {
+	for i, one := range strings.Split(n.config.URL, ",") {
+		if one = strings.TrimSpace(one); !strings.Contains(one, "://") {
+			one = "nats://" + one
+		}
+		u, err := url.Parse(one)
+		if err != nil || !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) {
+			return fmt.Errorf("--nats-url: address %d is not nats://host:port (or tls, ws, wss)", i+1)
+		}
+	}
+	return nil
+}
+
+// await returns when the log can be reached, and complains while it cannot.
+func (n *natsFlags) await(ctx context.Context) func(*telemetry.Telemetry) error {
+	return func(tel *telemetry.Telemetry) error {
+		conn, err := n.connect(ctx, "up", tel.Log)
+		if err == nil {
+			conn.Close()
+		}
+		return err
+	}
+}
+
 // connect opens the log for one service.
 func (n *natsFlags) connect(ctx context.Context, service string, log *slog.Logger) (*stream.Conn, error) {
 	c := n.config
@@ -69,8 +99,11 @@ func (n *natsFlags) connect(ctx context.Context, service string, log *slog.Logge
 		if err == nil {
 			return conn, nil
 		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
 		if time.Now().After(deadline) {
-			return nil, &unreachableError{"NATS", err}
+			return nil, &unreachableError{"NATS (--nats-url)", err}
 		}
 		// Services may start in any order, also before the server they need.
 		log.Warn("cannot reach NATS yet", telemetry.Err(err))
@@ -84,6 +117,9 @@ func (n *natsFlags) connect(ctx context.Context, service string, log *slog.Logge
 
 // withTelemetry runs a service with its own telemetry, and sends what is left of it at the end.
 func withTelemetry(ctx context.Context, c telemetry.Config, service string, run func(*telemetry.Telemetry) error) error {
+	if c.TraceRatio == 0 { // said so: the default of the flag is 1, and of the configuration too
+		c.TraceRatio = math.SmallestNonzeroFloat64
+	}
 	c.Service, c.Version = service, buildVersion()
 	tel, err := telemetry.Setup(ctx, c)
 	if err != nil {
@@ -142,7 +178,7 @@ folder --queue-data-dir names so that they survive it.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s.security.apply(&q.config.RPC, &q.config.Admin)
-			return runQueue(cmd.Context(), q.config, s.telemetry)
+			return runQueue(cmd.Context(), &q, s.telemetry)
 		},
 	}
 	s.register(cmd.Flags(), &q.config.RPC, &q.config.Admin, defaultQueueAddr, "127.0.0.1:7452")
@@ -161,10 +197,23 @@ func (q *queueFlags) register(flags *pflag.FlagSet) {
 	flags.BoolVar(&q.config.Fsync, "queue-fsync", false, "acknowledge only what is on disk (memory engine)")
 }
 
-func runQueue(ctx context.Context, cfg queue.Config, t telemetry.Config) error {
-	if err := cfg.Validate(); err != nil {
+// check reports faults of the flags. It names no URL: that may hold a password.
+func (q *queueFlags) check() error {
+	err := q.config.Validate()
+	if at := q.config.RedisURL; at != "" {
+		u, parseErr := url.Parse(at)
+		if parseErr != nil || !slices.Contains([]string{"redis", "rediss", "unix"}, u.Scheme) {
+			err = errors.Join(err, errors.New("--redis-url is not redis://[user:password@]host:port[/db] (or rediss)"))
+		}
+	}
+	return err
+}
+
+func runQueue(ctx context.Context, q *queueFlags, t telemetry.Config) error {
+	if err := q.check(); err != nil {
 		return &usageError{err}
 	}
+	cfg := q.config
 	return withTelemetry(ctx, t, "queue", func(tel *telemetry.Telemetry) error {
 		service, err := queue.New(cfg, tel)
 		if err != nil {
@@ -175,7 +224,7 @@ func runQueue(ctx context.Context, cfg queue.Config, t telemetry.Config) error {
 }
 
 func runIndexer(ctx context.Context, cfg indexer.Config, t telemetry.Config, log *natsFlags) error {
-	if err := cfg.Validate(); err != nil {
+	if err := errors.Join(cfg.Validate(), log.check()); err != nil {
 		return &usageError{err}
 	}
 	return withTelemetry(ctx, t, "indexer", func(tel *telemetry.Telemetry) error {
@@ -253,7 +302,7 @@ others back.`,
 }
 
 func runReflector(ctx context.Context, cfg reflector.Config, t telemetry.Config, log *natsFlags, client *kube.Client) error {
-	if err := cfg.Validate(); err != nil {
+	if err := errors.Join(cfg.Validate(), log.check()); err != nil {
 		return &usageError{err}
 	}
 	return withTelemetry(ctx, t, "reflector", func(tel *telemetry.Telemetry) error {
@@ -296,5 +345,5 @@ func newServeDevcluster() *cobra.Command {
 }
 
 func registerDevcluster(flags *pflag.FlagSet, cfg *devcluster.Config) {
-	flags.IntVar(&cfg.Nodes, "nodes", 3, "nodes of the dev cluster")
+	flags.IntVar(&cfg.Nodes, "nodes", 3, "nodes of the dev cluster; -1 for none")
 }

@@ -43,7 +43,7 @@ func (s *security) register(flags *pflag.FlagSet) {
 	flags.StringVar(&s.tls.CertFile, "serve-tls-cert", "", "PEM `file` of the server's certificate, read again when it changes")
 	flags.StringVar(&s.tls.KeyFile, "serve-tls-key", "", "PEM `file` of the server's key")
 	flags.StringVar(&s.tls.CAFile, "serve-tls-client-ca", "", "PEM `file` of the authorities whose client certificates are required")
-	flags.StringVar(&s.auth.Mode, "auth", "", "who may call: allow-all or tokens (default: tokens when --auth-token-file is given)")
+	flags.StringVar(&s.auth.Mode, "auth", "", "who may call, a `mode`: allow-all or tokens (default: tokens when --auth-token-file is given)")
 	flags.StringVar(&s.auth.TokenFile, "auth-token-file", "", "`file` of bearer tokens that may call")
 	flags.BoolVar(&s.insecure, "insecure", false, "permit listening beyond loopback without TLS and authentication")
 }

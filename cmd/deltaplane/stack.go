@@ -30,7 +30,8 @@ func (s *stack) start(ctx context.Context, name string, run func(context.Context
 	p := &part{name: name, cancel: cancel, done: make(chan struct{})}
 	s.parts = append(s.parts, p)
 	go func() {
-		if err := run(ctx); err != nil {
+		// What a part was doing when it was told to stop is no fault of its own.
+		if err := run(ctx); err != nil && (ctx.Err() == nil || !cancelled(err)) {
 			p.err = fmt.Errorf("%s: %w", name, err)
 		}
 		close(p.done)
@@ -41,17 +42,24 @@ func (s *stack) start(ctx context.Context, name string, run func(context.Context
 	}()
 }
 
-// wait blocks until ctx ends, or until a part ends by itself, which is an error.
+// wait blocks until ctx ends, or until a part ends by itself, which is an error that close does not repeat.
 func (s *stack) wait(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil
 	case p := <-s.ended:
-		if p.err != nil {
-			return p.err
-		}
-		return fmt.Errorf("%s ended by itself", p.name)
+		return p.fault()
 	}
+}
+
+// fault is why a part ended by itself. It is told once.
+func (p *part) fault() error {
+	err := p.err
+	p.err = nil
+	if err == nil {
+		err = fmt.Errorf("%s ended by itself", p.name)
+	}
+	return err
 }
 
 // close stops every part and returns their errors together.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -170,8 +169,13 @@ func (f *flow) printJSON(out io.Writer) error {
 
 // verdict is nil when every part answered and every collection is served.
 func (f *flow) verdict() error {
-	if err := cmp.Or(f.reflectorError, f.indexError, f.queueError); err != nil {
-		return err
+	for _, part := range []struct {
+		name string
+		err  error
+	}{{"reflector", f.reflectorError}, {"index", f.indexError}, {"queue", f.queueError}} {
+		if part.err != nil {
+			return fmt.Errorf("%s: %w", part.name, part.err)
+		}
 	}
 	var waiting []string
 	for _, c := range f.collections.GetCollections() {

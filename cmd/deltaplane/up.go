@@ -116,6 +116,11 @@ func (u *upFlags) complete(cmd *cobra.Command) error {
 	u.control.config.Admin.Insecure = u.security.insecure
 	u.control.config.Cluster = u.reflecting.config.Cluster
 	u.control.index, u.control.queue = u.indexer.RPC.Listen, u.queue.config.RPC.Listen
+	u.control.config.Controllers = u.control.names
+	errs = append(errs, u.telemetry.Validate(), u.reflecting.config.Validate(), u.indexer.Validate(), u.queue.check(), u.log.check())
+	if len(u.control.names) > 0 {
+		errs = append(errs, u.control.config.Validate())
+	}
 	if err := errors.Join(errs...); err != nil {
 		return &usageError{err}
 	}
@@ -136,7 +141,12 @@ func runUp(cmd *cobra.Command, u *upFlags) (err error) {
 	parts := newStack()
 	defer func() { err = errors.Join(err, parts.close()) }()
 
-	if u.log.config.URL == "" {
+	if u.log.config.URL != "" {
+		// Asked once for all parts, so that there is one complaint when it does not answer.
+		if err := withTelemetry(ctx, u.telemetry, "up", u.log.await(ctx)); err != nil {
+			return err
+		}
+	} else {
 		server, err := u.startNATS()
 		if err != nil {
 			return err
@@ -156,7 +166,7 @@ func runUp(cmd *cobra.Command, u *upFlags) (err error) {
 		name string
 		run  func(context.Context) error
 	}{
-		{"queue", func(ctx context.Context) error { return runQueue(ctx, u.queue.config, u.telemetry) }},
+		{"queue", func(ctx context.Context) error { return runQueue(ctx, &u.queue, u.telemetry) }},
 		{"indexer", func(ctx context.Context) error { return runIndexer(ctx, u.indexer, u.telemetry, &u.log) }},
 		{"reflector", func(ctx context.Context) error {
 			return runReflector(ctx, u.reflecting.config, u.telemetry, &u.log, client)
@@ -176,7 +186,7 @@ func runUp(cmd *cobra.Command, u *upFlags) (err error) {
 	parts.start(ctx, "greeting", func(ctx context.Context) error {
 		stop := context.AfterFunc(ctx, stopGreeting)
 		defer stop()
-		if err := u.greet(greeted, cmd.OutOrStdout(), client, began); err != nil {
+		if err := u.greet(greeted, cmd.Flags(), cmd.OutOrStdout(), client, began); err != nil {
 			return err
 		}
 		<-ctx.Done()
@@ -193,7 +203,7 @@ func (u *upFlags) startNATS() (*embedded.NATS, error) {
 	}
 	server, err := embedded.StartNATS(embedded.NATSConfig{Dir: filepath.Join(u.dataDir, "nats"), Listen: listen})
 	if err != nil {
-		return nil, fmt.Errorf("embedded NATS (--nats-listen %s): %w", u.natsListen, err)
+		return nil, fmt.Errorf("embedded NATS: %w", err)
 	}
 	u.log.config.Options = append(u.log.config.Options, server.InProcess())
 	return server, nil
@@ -206,12 +216,10 @@ func (u *upFlags) startCluster(ctx context.Context, parts *stack) (*kube.Client,
 	}
 	u.devcluster.DataDir = filepath.Join(u.dataDir, "cluster")
 	ready := make(chan string, 1)
-	failed := make(chan error, 1)
-	parts.start(ctx, "devcluster", func(ctx context.Context) error {
+	parts.start(ctx, "dev cluster", func(ctx context.Context) error {
 		return withTelemetry(ctx, u.telemetry, "devcluster", func(tel *telemetry.Telemetry) error {
 			cluster, err := devcluster.New(u.devcluster, tel.Log)
 			if err != nil {
-				failed <- err
 				return err
 			}
 			go func() {
@@ -221,17 +229,15 @@ func (u *upFlags) startCluster(ctx context.Context, parts *stack) (*kube.Client,
 				case <-ctx.Done():
 				}
 			}()
-			err = cluster.Run(ctx)
-			failed <- err
-			return err
+			return cluster.Run(ctx)
 		})
 	})
 	select {
 	case url := <-ready:
 		u.kube.config.URL = url
 		return u.kube.load()
-	case err := <-failed:
-		return nil, fmt.Errorf("dev cluster (--api-listen %s): %w", u.devcluster.Listen, err)
+	case p := <-parts.ended:
+		return nil, p.fault()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -248,7 +254,10 @@ func lock(dir string) (unlock func(), err error) {
 	}
 	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		_ = file.Close()
-		return nil, fmt.Errorf("--data-dir %s is used by another deltaplane: %w", dir, err)
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, fmt.Errorf("--data-dir %s is used by another deltaplane", dir)
+		}
+		return nil, fmt.Errorf("--data-dir: lock %s: %w", dir, err)
 	}
 	return func() { _ = file.Close() }, nil
 }

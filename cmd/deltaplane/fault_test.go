@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestFaultsOfTheStartAreNamed starts what cannot start: the message names the flag, says it once and shows no password,
+// and the exit code is the documented one.
+func TestFaultsOfTheStartAreNamed(t *testing.T) {
+	t.Parallel()
+	taken, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed with the test
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = taken.Close() })
+	busy := taken.Addr().String()
+	up := func(args ...string) []string {
+		all := []string{
+			"up", "--data-dir", t.TempDir(), "--no-demo", "--nats-listen", "off", "--api-listen", "127.0.0.1:0",
+			"--index-listen", port(t), "--queue-listen", port(t), "--reflector-listen", port(t),
+			"--index-admin-listen", "off", "--queue-admin-listen", "off", "--reflector-admin-listen", "off", "--controllers-admin-listen", "off",
+		}
+		return append(all, args...)
+	}
+	inUse := []string{"in use", busy}
+	for name, c := range map[string]struct {
+		args []string
+		code int
+		want []string
+	}{
+		"index port in use":      {up("--index-listen", busy), exitFailure, append(inUse, "--index-listen: ")},
+		"admin port in use":      {up("--controllers-admin-listen", busy), exitFailure, append(inUse, "--controllers-admin-listen: ")},
+		"NATS port in use":       {up("--nats-listen", busy), exitFailure, append(inUse, "--nats-listen: ")},
+		"API port in use":        {up("--api-listen", busy), exitFailure, append(inUse, "--api-listen: ")},
+		"service's port in use":  {[]string{"serve", "queue", "--admin-listen", "off", "--listen", busy}, exitFailure, append(inUse, "--listen: ")},
+		"a ratio beyond 1":       {up("--trace-ratio", "7"), exitUsage, []string{"trace ratio 7"}},
+		"unknown controller":     {up("--controllers", "foo"), exitUsage, []string{`"foo"`, "there are job"}},
+		"NATS does not answer":   {up("--nats-url", "nats://u:hush@127.0.0.1:1", "--nats-wait", "1ms"), exitUnavailable, []string{"cannot reach NATS", "--nats-url"}},
+		"no NATS URL":            {up("--nats-url", "nats://u:hush@a b"), exitUsage, []string{"--nats-url"}},
+		"no Redis URL":           {up("--redis-url", "foo"), exitUsage, []string{"--redis-url"}},
+		"password in no URL":     {[]string{"serve", "queue", "--redis-url", "redis://:hush@127.0.0.1:bad"}, exitUsage, []string{"--redis-url"}},
+		"no such service":        {[]string{"serve", "foo"}, exitUsage, []string{`unknown command "foo"`}},
+		"no such queue command":  {[]string{"queue", "foo"}, exitUsage, []string{`unknown command "foo"`}},
+		"no such index command":  {[]string{"index", "foo"}, exitUsage, []string{`unknown command "foo"`}},
+		"index does not answer":  {[]string{"get", "pods", "--index-url", "127.0.0.1:1"}, exitUnavailable, []string{"deltaplane: cannot connect: dial tcp 127.0.0.1:1"}},
+		"API does not answer":    {[]string{"apply", "-f", "-", "--api-url", "http://127.0.0.1:1"}, exitUnavailable, []string{"127.0.0.1:1"}},
+		"kubeconfig not a file":  {up("--kubeconfig", "/nonexistent"), exitUsage, []string{"/nonexistent"}},
+		"status names its fault": {[]string{"status", "--index-url", "127.0.0.1:1", "--queue-url", "127.0.0.1:1", "--reflector-url", "127.0.0.1:1"}, exitUnavailable, []string{"reflector: cannot connect"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			_, text, code := command(ctx, manifests, c.args...)
+			if ctx.Err() != nil {
+				t.Fatal("it did not end by itself")
+			}
+			if code != c.code {
+				t.Errorf("exit code %d, want %d:\n%s", code, c.code, text)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(text, want) {
+					t.Errorf("not said: %q\n%s", want, text)
+				}
+			}
+			if strings.Contains(text, "hush") || strings.Contains(text, "context canceled") || strings.Count(text, "in use") > 1 {
+				t.Errorf("says too much:\n%s", text)
+			}
+		})
+	}
+}
+
+func TestOnlyAnInterruptIsSuccess(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		err  error
+		code int
+	}{
+		{fmt.Errorf("a: %w", context.Canceled), exitOK},
+		{errors.Join(fmt.Errorf("a: %w", context.Canceled), errors.Join(context.Canceled)), exitOK},
+		{errors.Join(errors.New("real"), context.Canceled), exitFailure},
+		{errors.Join(context.Canceled, &usageError{errors.New("real")}), exitUsage},
+	} {
+		if got := exitCode(c.err); got != c.code {
+			t.Errorf("%q: exit code %d, want %d", c.err, got, c.code)
+		}
+	}
+}
+
+func TestAPasswordIsNotShown(t *testing.T) {
+	t.Parallel()
+	for _, list := range []string{"nats://u:hush@a:1,nats://u:hush@b:1", "nats://u:hush@a b"} {
+		if got := withoutPassword(list); strings.Contains(got, "hush") {
+			t.Errorf("%q is shown as %q", list, got)
+		}
+	}
+}
