@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -8,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/deltaplane/deltaplane/internal/rpc"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
@@ -110,7 +113,7 @@ func runGet(cmd *cobra.Command, s *selection) error {
 			Collection: s.collection, Key: s.key, View: s.view(), Consistency: s.consistency(),
 		})
 		if err != nil {
-			return err
+			return served(ctx, client, err)
 		}
 		p.single = true
 		p.add(answer.GetObject())
@@ -119,7 +122,7 @@ func runGet(cmd *cobra.Command, s *selection) error {
 	for token := ""; ; {
 		objects, next, err := s.page(ctx, client, token)
 		if err != nil {
-			return err
+			return served(ctx, client, err)
 		}
 		for _, o := range objects {
 			p.add(o)
@@ -136,4 +139,20 @@ func runGet(cmd *cobra.Command, s *selection) error {
 		fmt.Fprintln(cmd.ErrOrStderr(), "no objects found")
 	}
 	return nil
+}
+
+// served adds to an error about an unknown collection the names of those there are.
+func served(ctx context.Context, client indexv1.IndexServiceClient, err error) error {
+	if rpc.Reason(err) != "COLLECTION_NOT_FOUND" {
+		return err
+	}
+	answer, listErr := client.ListCollections(ctx, &indexv1.ListCollectionsRequest{})
+	if listErr != nil {
+		return err
+	}
+	names := make([]string, 0, len(answer.GetCollections()))
+	for _, c := range answer.GetCollections() {
+		names = append(names, c.GetCollection())
+	}
+	return &hintError{err, "there are: " + cmp.Or(strings.Join(names, ", "), "none yet")}
 }

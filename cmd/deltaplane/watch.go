@@ -66,7 +66,7 @@ func runWatch(cmd *cobra.Command, s *selection, changesOnly bool) error {
 		}
 		retriable := errors.Is(err, io.EOF) || rpc.Code(err) == codes.Unavailable || rpc.Code(err) == codes.ResourceExhausted
 		if !retriable || (!opened && request.GetResume() == nil && !w.seen) {
-			return err
+			return served(cmd.Context(), w.client, err)
 		}
 		fmt.Fprintln(cmd.ErrOrStderr(), "watch interrupted, resuming:", message(err))
 		select {
