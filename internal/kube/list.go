@@ -54,78 +54,9 @@ type Page struct {
 	Continue string
 	// Remaining is the server's estimate of what follows; 0 when it does not say.
 	Remaining int64
-	// Items are slices of the answer's body, in order. They lack kind and apiVersion for built-in types. Keeping one keeps the whole
-	// page alive: copy.
+	// Items in order, each on its own so that one that is kept keeps no page alive. They lack kind and apiVersion for built-in
+	// types. [Client.ListEach] leaves them out.
 	Items [][]byte
-}
-
-// List asks for one page. Errors: [StatusError] of the server; an answer that is no list, such as a Table, is an error too.
-func (c *Client) List(ctx context.Context, r Resource, o ListOptions) (Page, error) {
-	q := o.query()
-	if o.Limit > 0 {
-		q.Set("limit", strconv.Itoa(o.Limit))
-	}
-	setQuery(q, "continue", o.Continue)
-	if o.Continue == "" {
-		setQuery(q, "resourceVersion", o.RV)
-		setQuery(q, "resourceVersionMatch", o.Match)
-	}
-	path := r.path(o.Namespace, "", "")
-	body, err := c.do(ctx, request{method: http.MethodGet, path: path, query: q})
-	if err != nil {
-		return Page{}, err
-	}
-	page, err := parsePage(body)
-	if err != nil {
-		return Page{}, fmt.Errorf("kube: list %s: %w", path, err)
-	}
-	return page, nil
-}
-
-func parsePage(body []byte) (Page, error) {
-	var p Page
-	var kind string
-	var hasItems bool
-	err := object(body, func(key, value []byte) error {
-		switch string(key) {
-		case "kind":
-			kind, _ = unquote(value)
-		case "metadata":
-			return object(value, func(key, value []byte) error {
-				var err error
-				switch string(key) {
-				case "resourceVersion":
-					p.RV, err = unquote(value)
-				case "continue":
-					p.Continue, err = unquote(value)
-				case "remainingItemCount":
-					p.Remaining, err = strconv.ParseInt(string(value), 10, 64)
-				}
-				return err
-			})
-		case "items":
-			hasItems = true
-			if string(value) == "null" {
-				return nil
-			}
-			return array(value, func(item []byte) error {
-				p.Items = append(p.Items, item)
-				return nil
-			})
-		}
-		return nil
-	})
-	switch {
-	case err != nil:
-		return Page{}, err
-	case kind == "Table" || kind == "PartialObjectMetadata":
-		return Page{}, fmt.Errorf("the answer is a %s, not a list", kind)
-	case !hasItems:
-		return Page{}, fmt.Errorf("the answer (kind %q) has no items", kind)
-	case p.RV == "":
-		return Page{}, errors.New("the list has no resourceVersion")
-	}
-	return p, nil
 }
 
 // WatchOptions of one watch.
@@ -133,7 +64,8 @@ type WatchOptions struct {
 	Scope
 	// RV to start behind.
 	RV string
-	// Timeout after which the server closes the watch; sent in whole seconds.
+	// Timeout after which the server closes the watch; sent in whole seconds. One that a server that hangs has not closed by then and a
+	// tenth (at least a second) more fails with [context.DeadlineExceeded].
 	Timeout time.Duration
 }
 
@@ -156,10 +88,11 @@ type Event struct {
 
 // Watch is an open watch. It is for one goroutine, but Close may be called by any.
 type Watch struct {
-	resp *http.Response
-	r    *bufio.Reader
-	buf  []byte
-	path string
+	resp   *http.Response
+	cancel context.CancelFunc
+	r      *bufio.Reader
+	buf    []byte
+	path   string
 }
 
 // Watch opens a watch with bookmarks. It ends when ctx does. Errors are those of [Client.List].
@@ -172,11 +105,17 @@ func (c *Client) Watch(ctx context.Context, r Resource, o WatchOptions) (*Watch,
 		q.Set("timeoutSeconds", strconv.Itoa(int(o.Timeout/time.Second)))
 	}
 	req := request{method: http.MethodGet, path: r.path(o.Namespace, "", ""), query: q}
+	cancel := func() {}
+	if o.Timeout > 0 {
+		ctx, cancel = context.WithTimeout(ctx, o.Timeout+max(o.Timeout/10, time.Second))
+	}
 	resp, err := c.send(ctx, req)
 	if err != nil {
+		cancel()
 		return nil, err
 	}
 	if resp.StatusCode >= http.StatusBadRequest {
+		defer cancel()
 		defer resp.Body.Close()
 		body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 		if err != nil {
@@ -186,11 +125,14 @@ func (c *Client) Watch(ctx context.Context, r Resource, o WatchOptions) (*Watch,
 		e.Verb = "WATCH"
 		return nil, e
 	}
-	return &Watch{resp: resp, r: bufio.NewReaderSize(resp.Body, 64<<10), path: req.path}, nil
+	return &Watch{resp: resp, cancel: cancel, r: bufio.NewReaderSize(resp.Body, 64<<10), path: req.path}, nil
 }
 
 // Close ends the watch.
-func (w *Watch) Close() { _ = w.resp.Body.Close() }
+func (w *Watch) Close() {
+	w.cancel()
+	_ = w.resp.Body.Close()
+}
 
 // Next waits for the next event. Errors: [io.EOF] when the server closed the watch cleanly; [StatusError] for an ERROR event; one that wraps
 // [ErrBadEvent] for an event that cannot be read, after which Next may be called again; else the connection's.
