@@ -379,3 +379,31 @@ func TestWhatDiscoveryReturnsBelongsToTheCaller(t *testing.T) {
 		t.Errorf("Resolve() = %+v, %v after a caller changed what it got", res, err)
 	}
 }
+
+func TestAWatchThatTheServerForgetsToCloseEnds(t *testing.T) {
+	t.Parallel()
+	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	})
+	w, err := c.Watch(t.Context(), podResource, kube.WatchOptions{RV: "1", Timeout: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := w.Next()
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, context.DeadlineExceeded) || t.Context().Err() != nil {
+			t.Errorf("Next() = %v, want that time ran out", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("the watch never ends, and with it the reflector's belief to be current")
+		w.Close()
+		<-ended
+	}
+}
