@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -36,6 +37,7 @@ type Config struct {
 type Engine struct {
 	cfg        Config
 	generation string
+	lock       *os.File // held while the directory is this process'
 
 	mu     sync.Mutex
 	queues map[string]*queue // guarded by mu
@@ -44,7 +46,7 @@ type Engine struct {
 var _ engine.Engine = (*Engine)(nil)
 
 // New opens an engine and, with a directory, reads back what it holds. Every
-// start is a new generation.
+// start is a new generation. A directory serves one process at a time.
 func New(cfg Config) (*Engine, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -55,6 +57,13 @@ func New(cfg Config) (*Engine, error) {
 	e := &Engine{cfg: cfg, generation: strings.ToLower(rand.Text()[:16]), queues: map[string]*queue{}}
 	if cfg.Dir == "" {
 		return e, nil
+	}
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("queue data in %s: %w", cfg.Dir, err)
+	}
+	var err error
+	if e.lock, err = lockDir(cfg.Dir); err != nil {
+		return nil, fmt.Errorf("queue data in %s: %w", cfg.Dir, err)
 	}
 	if err := e.restore(); err != nil {
 		return nil, errors.Join(fmt.Errorf("queue data in %s: %w", cfg.Dir, err), e.Close())
@@ -150,6 +159,10 @@ func (e *Engine) Close() error {
 		q.mu.Lock()
 		errs = append(errs, q.close())
 		q.mu.Unlock()
+	}
+	if e.lock != nil {
+		errs = append(errs, e.lock.Close())
+		e.lock = nil
 	}
 	return errors.Join(errs...)
 }

@@ -176,9 +176,6 @@ func changes(t *workqueue.Turn, r *workqueue.Result) bool {
 // restore reads every log of the directory and starts each anew with a
 // snapshot.
 func (e *Engine) restore() error {
-	if err := os.MkdirAll(e.cfg.Dir, 0o700); err != nil {
-		return err
-	}
 	entries, err := os.ReadDir(e.cfg.Dir)
 	if err != nil {
 		return err

@@ -29,6 +29,10 @@ func logged(t *testing.T, dir string, cfg Config) (*Engine, engine.Queue) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := e.lock.Close(); err != nil { // as the end of the process does
+		t.Fatal(err)
+	}
+	e.lock = nil
 	q, _, err := e.Configure(t.Context(), name, workqueue.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -167,6 +171,27 @@ func TestATornTailIsCutOff(t *testing.T) {
 			t.Fatalf("cut at %d: %d keys, want 10", cut, n)
 		}
 	}
+}
+
+func TestADirectoryServesOneProcessAtATime(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	e, err := New(Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if other, err := New(Config{Dir: dir}); err == nil {
+		t.Error("a second engine opened the logs of a running one")
+		_ = other.Close()
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	next, err := New(Config{Dir: dir})
+	if err != nil {
+		t.Fatalf("after the first one was closed: %v", err)
+	}
+	_ = next.Close()
 }
 
 func TestALogThatCannotBeReadIsRefused(t *testing.T) {
