@@ -135,13 +135,13 @@ func (e *Engine) Wakes(ctx context.Context, _ func(string)) error {
 	return nil
 }
 
-// Check reports a log that can no longer be written.
+// Check reports a log that cannot be written, and mends it when it can be.
 func (e *Engine) Check(context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, q := range e.queues {
 		q.mu.Lock()
-		err := q.broken
+		err := q.mend()
 		q.mu.Unlock()
 		if err != nil {
 			return err
@@ -202,6 +202,9 @@ func (q *queue) Turn(_ context.Context, t *workqueue.Turn) (*workqueue.Result, e
 func (q *queue) Status(context.Context) (engine.Status, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if q.broken != nil { // memory tells more than was acknowledged
+		return engine.Status{}, q.broken
+	}
 	return engine.Status{
 		Counts: q.m.Counts(), Closed: q.m.Closed(), OldestReady: q.m.OldestReady(), Now: q.e.cfg.Now().UnixMicro(),
 	}, nil

@@ -9,6 +9,7 @@ import (
 	"hash/crc32"
 	"io"
 	"io/fs"
+	"math"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -29,7 +30,6 @@ const (
 
 const (
 	headLen   = 8
-	maxRecord = 1 << 30
 	logSuffix = ".queue"
 )
 
@@ -42,6 +42,7 @@ type wal struct {
 	base  int64 // size after the snapshot
 	fsync bool
 	buf   []byte
+	lost  bool // a sync failed: what the disk holds is not known
 }
 
 func (w *wal) append(kind byte, body func([]byte) []byte) error {
@@ -51,18 +52,34 @@ func (w *wal) append(kind byte, body func([]byte) []byte) error {
 	w.buf = b[:0]
 	binary.LittleEndian.PutUint32(b, uint32(len(b)-headLen))
 	binary.LittleEndian.PutUint32(b[4:], crc32.Checksum(b[headLen:], castagnoli))
+	if int64(len(b)-headLen) > math.MaxUint32 {
+		return fmt.Errorf("a record of %d bytes is too long", len(b))
+	}
 	if _, err := w.f.Write(b); err != nil {
 		return err
 	}
 	w.size += int64(len(b))
-	if w.fsync {
-		return w.f.Sync()
+	if !w.fsync {
+		return nil
+	}
+	if err := w.f.Sync(); err != nil {
+		w.lost = true
+		return err
 	}
 	return nil
 }
 
+// cut takes back what a failed append left of its record.
+func (w *wal) cut() error {
+	if err := w.f.Truncate(w.size); err != nil {
+		return err
+	}
+	_, err := w.f.Seek(w.size, io.SeekStart)
+	return err
+}
+
 // begin writes a new log that starts with a snapshot and puts it in place of
-// the old one.
+// the old one. With an error it returns nil when the old one is still in place.
 func begin(path string, snap *workqueue.Snapshot, fsync bool) (*wal, error) {
 	blob, err := json.Marshal(snap)
 	if err != nil {
@@ -84,7 +101,19 @@ func begin(path string, snap *workqueue.Snapshot, fsync bool) (*wal, error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	w.base, w.buf = w.size, nil
-	return w, nil
+	if fsync { // else a crash may bring the old log back
+		err = syncDir(filepath.Dir(path))
+		w.lost = err != nil
+	}
+	return w, err
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }
 
 func (q *queue) path() string {
@@ -98,6 +127,9 @@ func (q *queue) create() error {
 	}
 	w, err := begin(q.path(), q.m.Snapshot(), q.e.cfg.Fsync)
 	if err != nil {
+		if w != nil {
+			_ = w.f.Close()
+		}
 		return fmt.Errorf("%w: log of queue %q: %w", engine.ErrUnavailable, q.name, err)
 	}
 	q.log = w
@@ -133,21 +165,44 @@ func (q *queue) logTurn(now int64, t *workqueue.Turn, r *workqueue.Result) error
 
 func (q *queue) compact() error {
 	w, err := begin(q.path(), q.m.Snapshot(), q.e.cfg.Fsync)
-	if err != nil {
-		return nil // the old log is whole and goes on growing; the next turn tries again
+	if w == nil { // the old log is whole; try again when it has grown by as much again
+		q.log.base = q.log.size
+		return nil
 	}
 	old := q.log.f
 	q.log = w
-	return q.failed(old.Close())
+	return q.failed(errors.Join(err, old.Close()))
 }
 
 // failed remembers a log that could not be written: memory is then ahead of
-// it, and nothing may be acknowledged any more.
+// it, and nothing may be acknowledged until it has been mended. The turn is
+// surely not applied, unless it was written and only its sync failed.
 func (q *queue) failed(err error) error {
-	if err != nil {
-		q.broken = fmt.Errorf("%w: log of queue %q: %w", engine.ErrUnavailable, q.name, err)
+	if err == nil {
+		return nil
+	}
+	q.broken = fmt.Errorf("%w: log of queue %q: %w", engine.ErrUnavailable, q.name, err)
+	if q.log.lost {
+		return fmt.Errorf("%w: log of queue %q: %w", engine.ErrUnknown, q.name, err)
 	}
 	return q.broken
+}
+
+// mend makes the queue again what its log says, as when the disk was full and
+// has room again. After a failed sync only a restart can tell.
+func (q *queue) mend() error {
+	if q.broken == nil || q.log == nil || q.log.lost {
+		return q.broken
+	}
+	if q.log.cut() != nil {
+		return q.broken
+	}
+	m, err := replay(q.path())
+	if err != nil {
+		return q.broken
+	}
+	q.m, q.broken = m, nil
+	return nil
 }
 
 func (q *queue) close() error {
@@ -214,7 +269,11 @@ func replay(path string) (*workqueue.Machine, error) {
 		return nil, err
 	}
 	defer f.Close()
-	in := bufio.NewReaderSize(f, 1<<20)
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	in := &io.LimitedReader{R: bufio.NewReaderSize(f, 1<<20), N: info.Size()}
 	var m *workqueue.Machine
 	for {
 		kind, body, err := readRecord(in)
@@ -260,7 +319,7 @@ var (
 	errNoSnapshot = fmt.Errorf("no snapshot at the start of the log: %w", fs.ErrInvalid)
 )
 
-func readRecord(in io.Reader) (byte, []byte, error) {
+func readRecord(in *io.LimitedReader) (byte, []byte, error) {
 	var head [headLen]byte
 	if _, err := io.ReadFull(in, head[:]); err != nil {
 		if errors.Is(err, io.ErrUnexpectedEOF) {
@@ -269,7 +328,7 @@ func readRecord(in io.Reader) (byte, []byte, error) {
 		return 0, nil, err
 	}
 	n := binary.LittleEndian.Uint32(head[:])
-	if n == 0 || n > maxRecord {
+	if n == 0 || int64(n) > in.N {
 		return 0, nil, errTorn
 	}
 	body := make([]byte, n)

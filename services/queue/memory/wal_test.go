@@ -220,6 +220,59 @@ func TestALogThatCannotBeWrittenAcknowledgesNothing(t *testing.T) {
 	}
 }
 
+func TestALogThatCanBeWrittenAgainIsMended(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	e, q := logged(t, dir, Config{})
+	turn(t, q, adds(3))
+	log := q.(*queue).log
+	good := log.f
+	full, err := os.Open(log.path) // cannot be written
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	log.f = full
+	in := adds(5)
+	if _, err := q.Turn(t.Context(), &in); !errors.Is(err, engine.ErrUnavailable) {
+		t.Fatalf("Turn = %v, want ErrUnavailable", err)
+	}
+	if err := e.Check(t.Context()); !errors.Is(err, engine.ErrUnavailable) {
+		t.Errorf("Check = %v while the log cannot be written", err)
+	}
+	log.f = good
+	if _, err := good.WriteString("half a rec"); err != nil { // what a full disk took of the record
+		t.Fatal(err)
+	}
+	if err := e.Check(t.Context()); err != nil {
+		t.Fatalf("Check = %v, want a mended queue", err)
+	}
+	if n := turn(t, q, workqueue.Turn{}).Counts.Ready; n != 3 {
+		t.Errorf("%d keys, want the 3 that were acknowledged", n)
+	}
+	turn(t, q, adds(4))
+	_, q2 := logged(t, dir, Config{})
+	if n := turn(t, q2, workqueue.Turn{}).Counts.Ready; n != 4 {
+		t.Errorf("%d keys after a restart, want 4", n)
+	}
+}
+
+func TestATurnWhoseSyncFailsIsNotDenied(t *testing.T) {
+	t.Parallel()
+	r, w, err := os.Pipe() // takes writes and cannot be synced
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	_, q := logged(t, t.TempDir(), Config{Fsync: true})
+	_ = q.(*queue).log.f.Close()
+	q.(*queue).log.f = w
+	in := adds(1)
+	if _, err := q.Turn(t.Context(), &in); !errors.Is(err, engine.ErrUnknown) || errors.Is(err, engine.ErrUnavailable) {
+		t.Errorf("Turn = %v, want ErrUnknown: the record may survive", err)
+	}
+}
+
 func FuzzDecodeTurn(f *testing.F) {
 	in := adds(3)
 	in.Takes = []workqueue.Take{{Holder: "w", Max: 3, For: 1}}
