@@ -30,7 +30,8 @@ type api struct {
 	calls   []call
 	onList  func(n int, q url.Values) (code int, body string)
 	onWatch func(n int, q url.Values, w *wire)
-	served  bool // discovery knows the resource
+	onPage  func(n int, w *wire) bool // answers a list as it likes; false leaves it to onList
+	served  bool                      // discovery knows the resource
 }
 
 // wire is an open watch.
@@ -93,10 +94,13 @@ func (a *api) pods() http.HandlerFunc {
 				n++
 			}
 		}
-		onList, onWatch := a.onList, a.onWatch
+		onList, onWatch, onPage := a.onList, a.onWatch, a.onPage
 		a.mu.Unlock()
 		if c.watch {
 			onWatch(n, q, &wire{w: w, done: r.Context().Done()})
+			return
+		}
+		if onPage != nil && onPage(n, &wire{w: w, done: r.Context().Done()}) {
 			return
 		}
 		code, body := onList(n, q)

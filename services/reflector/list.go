@@ -3,6 +3,7 @@ package reflector
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -29,7 +30,8 @@ func (s *source) version() (rv, match string, limit int) {
 	return s.w, kube.NotOlderThan, limit
 }
 
-// list makes one complete list, stages what differs, and then the synced record.
+// list makes one complete list, stages what differs while it arrives, and then the synced record. A list that breaks off has staged true
+// states and nothing else: only a complete one moves W, names what is gone and is followed by the synced record.
 func (s *source) list(ctx context.Context) error {
 	began := time.Now()
 	name := s.r.col.String()
@@ -40,26 +42,22 @@ func (s *source) list(ctx context.Context) error {
 	listRV, items := "", 0
 	s.shadow.BeginList()
 	for {
-		page, err := s.r.kube.List(ctx, s.r.resource, opts)
+		in := intake{s: s}
+		page, err := s.page(ctx, opts, &listRV, &in)
 		if err != nil && opts.Continue != "" && kube.IsExpired(err) {
 			// the pages have expired; one answer without pages, from where this list began.
 			s.shadow.BeginList()
 			opts.Continue, opts.Limit, listRV, items = "", 0, "", 0
-			page, err = s.r.kube.List(ctx, s.r.resource, opts)
+			page, err = s.page(ctx, opts, &listRV, &in)
 		}
-		if err != nil {
+		switch {
+		case errors.Is(err, errNewEpoch):
+			return err
+		case err != nil:
 			return fmt.Errorf("list %s at %q: %w", s.r.col, rv, err)
 		}
-		if listRV == "" { // the result has the first page's version
-			if listRV, err = s.begin(page.RV); err != nil {
-				return err
-			}
-		}
 		s.paged = s.paged || rv == "0" && page.Continue != ""
-		if err := s.take(ctx, page.Items); err != nil {
-			return err
-		}
-		if items += len(page.Items); page.Continue == "" {
+		if items += in.items; page.Continue == "" {
 			break
 		}
 		opts.Continue = page.Continue
@@ -70,6 +68,21 @@ func (s *source) list(ctx context.Context) error {
 	s.r.slog.LogAttrs(ctx, slog.LevelInfo, "listed", slog.String(telemetry.KeyRV, listRV), slog.Int(telemetry.KeyCount, items),
 		slog.Duration(telemetry.KeyDuration, time.Since(began)))
 	return nil
+}
+
+// page takes one page in. The first page's version is the list's.
+func (s *source) page(ctx context.Context, opts kube.ListOptions, listRV *delta.RV, in *intake) (kube.Page, error) {
+	page, err := s.r.kube.ListEach(ctx, s.r.resource, opts, func(header kube.Page) (err error) {
+		if *listRV == "" {
+			*listRV, err = s.begin(header.RV)
+		}
+		return err
+	}, in.item)
+	in.flush() // also after an error: the shadow counts them as published
+	if err == nil {
+		err = in.rest(ctx)
+	}
+	return page, err
 }
 
 // begin checks a list's version. One below W, although W or the most recent state was asked for, shows that the source's history was
@@ -83,34 +96,6 @@ func (s *source) begin(listRV string) (string, error) {
 		return "", fmt.Errorf("%w: %s lists at %s, the log is at %s", errNewEpoch, s.r.col, rv, s.w)
 	}
 	return rv, nil
-}
-
-// take stages what differs in a page. A list may wait for the log, unlike a watch: it holds no connection open meanwhile.
-func (s *source) take(ctx context.Context, items [][]byte) error {
-	const chunk = 256
-	for len(items) > 0 {
-		n := min(chunk, len(items))
-		now := time.Now()
-		records := make([]delta.Record, 0, n)
-		for _, raw := range items[:n] {
-			if rec, ok := s.listed(raw, now); ok {
-				records = append(records, rec)
-			}
-		}
-		items = items[n:]
-		s.p.add(func(st *delta.Stage) {
-			for i := range records {
-				st.Push(records[i])
-			}
-		})
-		s.r.state.set(func(v *view) { v.objects, v.sourceAt = s.shadow.Len(), now })
-		for s.p.bytes() > s.r.cfg.StageBytes/2 {
-			if !sleep(ctx, 5*time.Millisecond, nil) {
-				return ctx.Err()
-			}
-		}
-	}
-	return nil
 }
 
 func (s *source) listed(raw []byte, now time.Time) (delta.Record, bool) {
