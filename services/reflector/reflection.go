@@ -176,6 +176,7 @@ func (r *reflection) rebuild(ctx context.Context) (*delta.Shadow, delta.Revision
 		for i := range b.Records {
 			shadow.Restore(&b.Records[i], now)
 		}
+		r.restoreUnreadable(shadow, b.Unreadable, now)
 		follower.Apply(b)
 		if b.Replayed {
 			return stop
@@ -192,4 +193,19 @@ func (r *reflection) rebuild(ctx context.Context) (*delta.Shadow, delta.Revision
 		return shadow, delta.Revision{}, nil
 	}
 	return shadow, follower.Revision(), nil
+}
+
+// restoreUnreadable takes records that a later version of this program wrote: their keys are known to be in the log, and nothing else. A relist
+// then replaces or buries them.
+func (r *reflection) restoreUnreadable(shadow *delta.Shadow, records []delta.Unreadable, now time.Time) {
+	for _, u := range records {
+		if u.Key == "" {
+			continue
+		}
+		shadow.Restore(&delta.Record{Kind: delta.KindDelta, Type: delta.Updated, Key: u.Key, Overflow: true}, now)
+		select {
+		case r.relist <- struct{}{}:
+		default: // one is asked for already
+		}
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	nats0 "github.com/nats-io/nats.go"
 	"google.golang.org/grpc/codes"
 
 	"github.com/deltaplane/deltaplane/core/delta"
@@ -441,4 +442,41 @@ func TestMetricsUseKubernetesNames(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
+}
+
+func TestALeaderRepairsRecordsOfTheLogThatItCannotRead(t *testing.T) {
+	t.Parallel()
+	a := newAPI(t)
+	a.onList = func(n int, _ url.Values) (int, string) {
+		if n == 1 {
+			return 200, list("10", "", item("a", 1), item("ghost", 2))
+		}
+		return 200, list("12", "", item("a", 1))
+	}
+	nats := embeddedtest.NATS(t).URL()
+	_, stop := start(t, quick(), a.URL, nats)
+	m := follow(t, nats, pods)
+	m.until(t, "both objects", func() bool { return m.revision().RV == "10" && len(m.live()) == 2 })
+	stop()
+	conn, err := nats0.Connect(nats)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for _, name := range []delta.Key{"default/ghost", "default/a"} { // as a later version of this program writes them
+		msg := nats0.NewMsg(pods.Subject(name))
+		msg.Header.Set(delta.HeaderVersion, "99")
+		if err := conn.PublishMsg(msg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := conn.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	start(t, quick(), a.URL, nats)
+	fresh := follow(t, nats, pods)
+	fresh.until(t, "a readable log", func() bool {
+		ghost, ok := fresh.get("default/ghost")
+		return ok && ghost.Tombstone() && len(fresh.live()) == 1 && fresh.revision().RV == "12"
+	})
 }
