@@ -100,18 +100,23 @@ func (s *source) pause(ctx context.Context, d time.Duration) bool {
 }
 
 // watch opens one watch behind W and follows it to its end.
-func (s *source) watch(ctx context.Context) error {
+func (s *source) watch(ctx context.Context) (err error) {
 	name := s.r.col.String()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	stop := make(chan struct{})
-	defer close(stop)
+	stop, ended := make(chan struct{}), make(chan struct{})
 	go func() { // a relist asked for ends the watch
+		defer close(ended)
 		select {
 		case <-s.r.relist:
 			cancel(errRelist)
 		case <-stop:
 		}
+	}()
+	defer func() {
+		close(stop)
+		<-ended
+		err = cmp.Or(relistCause(ctx), err) // also one that came while the watch was ending by itself
 	}()
 	timeout := s.r.cfg.MinWatchTimeout + rand.N(s.r.cfg.MinWatchTimeout)
 	w, err := s.r.kube.Watch(ctx, s.r.resource, kube.WatchOptions{Scope: s.r.want.Scope, RV: s.w, Timeout: timeout})
