@@ -129,6 +129,7 @@ type Trigger struct {
 	mu         sync.Mutex // guards what follows
 	generation string     // the last one every key was added under
 	fault      error      // why it is not ready
+	told       Barrier    // how far records were turned into keys
 }
 
 // NewTrigger returns a trigger.
@@ -139,7 +140,7 @@ func NewTrigger(q *Queue, index *Index, log Log, memory Memory, cfg TriggerConfi
 	}
 	return &Trigger{
 		cfg: cfg, q: q, index: index, log: log, memory: memory,
-		noticed: make(chan string, 1), fault: errors.New("client: trigger has not begun"),
+		noticed: make(chan string, 1), told: Barrier{}, fault: errors.New("client: trigger has not begun"),
 	}, nil
 }
 
@@ -331,10 +332,29 @@ func (t *Trigger) Handle(ctx context.Context, b Batch) error {
 			return err
 		}
 	}
+	t.tell(b)
 	if all {
 		return t.Sweep(ctx, SweepOverflow)
 	}
 	return nil
+}
+
+// tell notes how far the log was heard: a round over all keys must not read an
+// index that is behind it, or it misses what a lost queue was told of.
+func (t *Trigger) tell(b Batch) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range b.Records {
+		if r := &b.Records[i]; r.Kind == delta.KindDelta {
+			t.told.Raise(b.Collection.String(), Revision{Epoch: r.Epoch, RV: r.RV})
+		}
+	}
+}
+
+func (t *Trigger) heard(collection string) Revision {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.told[collection]
 }
 
 // items folds a batch: one item per key, behind the newest record that named it,
@@ -436,7 +456,7 @@ func (t *Trigger) sweepAll(ctx context.Context) (int, error) {
 		if col == t.cfg.Primary {
 			mapper, view = Self(), ViewKeys
 		}
-		err := t.index.pages(ctx, name, ListOptions{ReadOptions: ReadOptions{View: view}}, func(objs []Object, rev Revision) error {
+		err := t.index.pages(ctx, name, ListOptions{ReadOptions: ReadOptions{View: view, AtLeast: t.heard(name)}}, func(objs []Object, rev Revision) error {
 			var items []AddItem
 			for _, obj := range objs {
 				r := &delta.Record{Key: delta.Key(obj.Key)}

@@ -278,6 +278,31 @@ func TestAGapWaitsForTheIndex(t *testing.T) {
 	})
 }
 
+func TestARoundReadsNoIndexThatIsBehindWhatTheQueueWasTold(t *testing.T) {
+	t.Parallel()
+	b, stop := newTrigger(t, nil)
+	defer stop()
+	asked := map[string]client.Revision{}
+	b.shelf.mu.Lock()
+	b.shelf.list = func(req *indexv1.ListRequest) (*indexv1.ListResponse, error) {
+		at := req.GetConsistency().GetAtLeast()
+		asked[req.GetCollection()] = client.Revision{Epoch: at.GetEpoch(), RV: at.GetResourceVersion()}
+		return twoJobs(req)
+	}
+	b.shelf.mu.Unlock()
+	batch := client.Batch{Collection: jobs, Records: []delta.Record{record(jobs, "ns/a", "9", nil), record(jobs, "ns/b", "12", nil), record(jobs, "ns/c", "11", nil)}}
+	if err := b.t.Handle(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.t.Sweep(t.Context(), client.SweepGeneration); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]client.Revision{jobs.String(): {Epoch: batch.Records[1].Epoch, RV: "12"}, pods.String(): {}}
+	if diff := cmp.Diff(want, asked); diff != "" {
+		t.Errorf("read at least (-want +got)\n%s", diff)
+	}
+}
+
 func TestANewGenerationAddsEveryKeyOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
