@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -144,57 +145,84 @@ func TestNoKeyIsEverHeldTwice(t *testing.T) {
 	on(t, func(t *testing.T, kind string) {
 		r := start(t, kind, Config{})
 		r.configure(t)
-		const keys, rounds = 7, 150
-		var holders [keys]atomic.Int64
-		var runs, tokens [keys]atomic.Int64
-		ctx, cancel := context.WithCancel(context.Background())
-		defer cancel()
-		hold := func(l *queuev1.Lease) {
-			k, _ := strconv.Atoi(l.GetKey())
-			if n := holders[k].Add(1); n != 1 {
-				t.Errorf("key %d has %d holders", k, n)
-			}
-			if was := tokens[k].Swap(int64(l.GetToken())); was >= int64(l.GetToken()) {
-				t.Errorf("key %d: token %d after %d", k, l.GetToken(), was)
-			}
-			runs[k].Add(1)
-			holders[k].Add(-1)
-		}
-		var workers, producers sync.WaitGroup
-		for w := range 8 {
-			workers.Go(func() {
-				for ctx.Err() == nil {
-					res, err := r.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: fmt.Sprint("u", w), Wait: durationpb.New(time.Minute), MaxItems: 3})
-					if err != nil {
-						continue
-					}
-					for _, l := range res.GetLeases() {
-						hold(l)
-						_, _ = r.Settle(context.Background(), &queuev1.SettleRequest{SessionId: fmt.Sprint("u", w), Settlements: []*queuev1.Settlement{{
-							Queue: q, Key: l.GetKey(), Token: l.GetToken(), Outcome: queuev1.Outcome_OUTCOME_FORGET,
-						}}})
-					}
-				}
-			})
-		}
-		for range 4 {
-			producers.Go(func() {
-				for i := range rounds {
-					r.add(t, strconv.Itoa(i%keys), strconv.Itoa((i+3)%keys))
-				}
-			})
-		}
-		producers.Wait()
-		for c := r.counts(t); c.GetReady()+c.GetProcessing()+c.GetDirty() > 0; c = r.counts(t) {
-		}
-		cancel()
-		workers.Wait()
-		for k := range runs {
-			if n := runs[k].Load(); n < 1 || n > 4*2*rounds {
-				t.Errorf("key %d ran %d times", k, n)
-			}
-		}
+		neverHeldTwice(t, r)
 	})
+	t.Run("two servers on one redis", func(t *testing.T) {
+		t.Parallel()
+		srv, err := embedded.StartRedis(t.Context(), filepath.Join(t.TempDir(), "redis"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(srv.Stop)
+		one := func() *rig {
+			e, err := redis.New(redis.Config{URL: srv.URL()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return serve(t, Config{FallbackEvery: time.Hour}, e)
+		}
+		a, b := one(), one()
+		a.configure(t)
+		neverHeldTwice(t, a, b)
+	})
+}
+
+func neverHeldTwice(t *testing.T, servers ...*rig) {
+	t.Helper()
+	const keys, rounds = 7, 150
+	var holders [keys]atomic.Int64
+	var runs, tokens [keys]atomic.Int64
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	hold := func(l *queuev1.Lease) {
+		k, _ := strconv.Atoi(l.GetKey())
+		if n := holders[k].Add(1); n != 1 {
+			t.Errorf("key %d has %d holders", k, n)
+		}
+		if was := tokens[k].Swap(int64(l.GetToken())); was >= int64(l.GetToken()) {
+			t.Errorf("key %d: token %d after %d", k, l.GetToken(), was)
+		}
+		runs[k].Add(1)
+		runtime.Gosched()
+		holders[k].Add(-1)
+	}
+	var workers, producers sync.WaitGroup
+	for w := range 8 {
+		r := servers[w%len(servers)]
+		workers.Go(func() {
+			for ctx.Err() == nil {
+				res, err := r.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: fmt.Sprint("u", w), Wait: durationpb.New(time.Minute), MaxItems: 3})
+				if err != nil {
+					continue
+				}
+				for _, l := range res.GetLeases() {
+					hold(l)
+					_, _ = r.Settle(context.Background(), &queuev1.SettleRequest{SessionId: fmt.Sprint("u", w), Settlements: []*queuev1.Settlement{{
+						Queue: q, Key: l.GetKey(), Token: l.GetToken(), Outcome: queuev1.Outcome_OUTCOME_FORGET,
+					}}})
+				}
+			}
+		})
+	}
+	for p := range 4 {
+		r := servers[p%len(servers)]
+		producers.Go(func() {
+			for i := range rounds {
+				r.add(t, strconv.Itoa(i%keys), strconv.Itoa((i+3)%keys))
+			}
+		})
+	}
+	producers.Wait()
+	r := servers[0]
+	for c := r.counts(t); c.GetReady()+c.GetProcessing()+c.GetDirty() > 0; c = r.counts(t) {
+	}
+	cancel()
+	workers.Wait()
+	for k := range runs {
+		if n := runs[k].Load(); n < 1 || n > 4*2*rounds {
+			t.Errorf("key %d ran %d times", k, n)
+		}
+	}
 }
 
 func TestTwoServersShareOneRedis(t *testing.T) {

@@ -3,8 +3,10 @@ package queue
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
@@ -24,7 +26,13 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/redis"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(serveDir); dir != "" {
+		fmt.Fprintln(os.Stderr, serveUntilKilled(dir))
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 func quiet() *telemetry.Telemetry {
 	return &telemetry.Telemetry{
