@@ -26,8 +26,9 @@ type ServerConfig struct {
 	MaxMessageBytes int
 	// MaxConcurrentStreams bounds calls in flight on one connection. Default 8192.
 	MaxConcurrentStreams uint32
-	// StreamWorkers is how many goroutines are kept to run handlers on. Default
-	// twice GOMAXPROCS; −1 starts a goroutine for each call.
+	// StreamWorkers is how many goroutines are kept to run handlers on: a new one
+	// pays for growing its stack. Default four times GOMAXPROCS, at least 16;
+	// −1 starts a goroutine for each call.
 	StreamWorkers int
 	// MaxConnectionAge makes clients reconnect, so that new replicas get their
 	// share. Default 30 min; −1 keeps connections.
@@ -71,7 +72,7 @@ func (c ServerConfig) WithDefaults() ServerConfig {
 	c.Listen = cmp.Or(c.Listen, "127.0.0.1:0")
 	c.MaxMessageBytes = cmp.Or(c.MaxMessageBytes, 16<<20)
 	c.MaxConcurrentStreams = cmp.Or(c.MaxConcurrentStreams, 8192)
-	c.StreamWorkers = cmp.Or(c.StreamWorkers, 2*runtime.GOMAXPROCS(0))
+	c.StreamWorkers = cmp.Or(c.StreamWorkers, max(16, 4*runtime.GOMAXPROCS(0)))
 	c.MaxConnectionAge = cmp.Or(c.MaxConnectionAge, 30*time.Minute)
 	c.MaxConnectionGrace = cmp.Or(c.MaxConnectionGrace, time.Minute)
 	c.KeepaliveMinTime = cmp.Or(c.KeepaliveMinTime, 10*time.Second)
