@@ -108,8 +108,8 @@ func (h Hits) Len() int { return h.one.n + len(h.many) }
 // Keys returns the keys in order (S-02: IndexKeys is sorted).
 func (h Hits) Keys() []string {
 	keys := make([]string, 0, h.Len())
-	for o := range h.After("") {
-		keys = append(keys, o.Key)
+	for key := range h.KeysAfter("") {
+		keys = append(keys, key)
 	}
 	return keys
 }
@@ -118,25 +118,33 @@ func (h Hits) Keys() []string {
 // at the first.
 func (h Hits) After(after string) iter.Seq[*Object] {
 	return func(yield func(*Object) bool) {
-		visit := func(sl *slot) bool {
-			return after != "" && sl.key == after || yield(h.snap.objects.get(sl.id))
-		}
-		if h.many == nil {
-			if after == "" {
-				h.one.each(visit)
-				return
-			}
-			ns, name := splitKey(after)
-			h.one.from(ns, name, visit)
-			return
-		}
+		h.each(after, func(sl *slot) bool { return yield(h.snap.objects.get(sl.id)) })
+	}
+}
+
+// KeysAfter walks the keys alone, which spares a look at each object: that is
+// several loads from far memory for each.
+func (h Hits) KeysAfter(after string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		h.each(after, func(sl *slot) bool { return yield(sl.key) })
+	}
+}
+
+func (h Hits) each(after string, visit func(*slot) bool) {
+	switch {
+	case h.many == nil && after == "":
+		h.one.each(visit)
+	case h.many == nil:
+		ns, name := splitKey(after)
+		h.one.from(ns, name, func(sl *slot) bool { return sl.key == after || visit(sl) })
+	default:
 		i := 0
 		if after != "" {
 			at := newSlot(after, 0)
 			i, _ = slices.BinarySearchFunc(h.many, at, compareSlots)
 		}
 		for _, sl := range h.many[i:] {
-			if !visit(sl) {
+			if sl.key != after && !visit(sl) {
 				return
 			}
 		}

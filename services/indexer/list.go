@@ -95,6 +95,20 @@ func (s *Service) fill(o *out, p *page, proj *projection, candidates iter.Seq[*s
 	return last, n, false
 }
 
+// fillKeys is fill for a view of keys alone.
+func (s *Service) fillKeys(o *out, p *page, keys iter.Seq[string]) (last string, more bool) {
+	n := 0
+	for key := range keys {
+		if n > 0 && (n >= p.size || o.len()+len(key) > s.cfg.MaxPageBytes) {
+			return last, true
+		}
+		o.item(1, &item{key: key})
+		last = key
+		n++
+	}
+	return last, false
+}
+
 func (s *server) list(ctx context.Context, req *indexv1.ListRequest) (*frame, error) {
 	c, err := s.find("collection", req.GetCollection())
 	if err != nil {
@@ -171,7 +185,13 @@ func (s *server) byIndex(ctx context.Context, req *indexv1.ByIndexRequest) (*fra
 		return nil, indexError(c.name, err)
 	}
 	o := newOut()
-	last, _, more := s.fill(o, &p, &proj, hits.After(p.after), nil)
+	var last string
+	var more bool
+	if proj.view == indexv1.View_VIEW_KEYS {
+		last, more = s.fillKeys(o, &p, hits.KeysAfter(p.after))
+	} else {
+		last, _, more = s.fill(o, &p, &proj, hits.After(p.after), nil)
+	}
 	if more {
 		o.string(2, s.next(&p, last, 0))
 	}
