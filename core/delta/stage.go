@@ -63,6 +63,7 @@ func (s *Stage) Watermark() RV {
 // Push adds a change of a key. Call Advance with the event's resource version afterwards.
 func (s *Stage) Push(r Record) {
 	number := s.base + uint64(len(s.seen))
+	defer s.forget(number)
 	s.seen = append(s.seen, sight{floor: s.source})
 	list := s.items[r.Key]
 	in := staged{rec: r, size: r.Size(), seen: number}
@@ -161,6 +162,14 @@ func (s *Stage) finish(number uint64) {
 	}
 	s.base += uint64(n)
 	s.seen = s.seen[n:]
+}
+
+// forget drops the newest event when another record stands for it, so that a log that stands still costs nothing for each further
+// change of a key that waits. Controls wait for older events only.
+func (s *Stage) forget(number uint64) {
+	if last := len(s.seen) - 1; last >= 0 && s.base+uint64(last) == number && s.seen[last].done {
+		s.seen = s.seen[:last]
+	}
 }
 
 // squeeze keeps only the latest change of a key. It stands for all that were dropped: it takes the number of the oldest, so that the
