@@ -117,6 +117,14 @@ func (e *Engine) onConnect(ctx context.Context, cn *redis.Conn) error {
 	return nil
 }
 
+// runID is the run id of Redis as last met, empty before the first contact.
+func (e *Engine) runID() string {
+	if p := e.run.Load(); p != nil {
+		return *p
+	}
+	return ""
+}
+
 // Kind is "redis".
 func (e *Engine) Kind() string { return "redis" }
 

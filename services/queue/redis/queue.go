@@ -64,15 +64,42 @@ func (q *queue) load(ctx context.Context) error {
 
 // Turn implements engine.Queue.
 func (q *queue) Turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Result, error) {
+	r, run, err := q.turn(ctx, t)
+	if err != nil || len(r.Leases) == 0 || run == q.e.runID() {
+		return r, err
+	}
+	// Another connection met a restarted Redis while this turn was under way in
+	// the name of the old one: nobody may have what it leased. The next turn
+	// begins the pause.
+	back := &workqueue.Turn{}
+	for _, l := range r.Leases {
+		back.Ops = append(back.Ops, workqueue.Op{Kind: workqueue.OpSettle, Key: l.Key, Token: l.Token, Outcome: workqueue.Release})
+	}
+	r.Leases = nil
+	after, _, err := q.turn(ctx, back)
+	if err != nil {
+		return r, nil //nolint:nilerror // the turn was applied; what it leased expires
+	}
+	r.Counts, r.NextDue = after.Counts, after.NextDue
+	return r, nil
+}
+
+// turn is Turn that also tells in the name of which run of Redis it was done.
+func (q *queue) turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Result, string, error) {
 	q.seq++
 	blob, args, err := q.run(ctx, q.keys, q.e.server, q.seq, t, q.args)
+	run, _ := args[runAt].(string)
 	clear(args)
 	q.args = args[:0]
 	if err != nil {
-		return nil, err
+		return nil, run, err
 	}
-	return decodeTurn(blob, t.Ops)
+	r, err := decodeTurn(blob, t.Ops)
+	return r, run, err
 }
+
+// runAt is the place of Redis' run id in the script's arguments.
+const runAt = 3
 
 // minAttempt is the least time worth beginning another attempt with.
 const minAttempt = 100 * time.Millisecond
@@ -123,11 +150,7 @@ func (q *queue) run(ctx context.Context, keys []string, server string, seq uint6
 // write puts a turn into the script's arguments.
 func (q *queue) write(args []any, server string, seq uint64, maybe bool, t *workqueue.Turn) []any {
 	c := q.conf.Load()
-	run := ""
-	if p := q.e.run.Load(); p != nil {
-		run = *p
-	}
-	args = append(args, strconv.FormatUint(seq, 36), flag(maybe), dec(q.e.cfg.Skew().Microseconds()), run, c.version,
+	args = append(args, strconv.FormatUint(seq, 36), flag(maybe), dec(q.e.cfg.Skew().Microseconds()), q.e.runID(), c.version,
 		server, q.name, q.e.channel(),
 		dec(c.cfg.LeaseFor.Microseconds()), dec(c.cfg.BarrierRetention.Microseconds()), dec(c.cfg.MaxRetries), "0", "0")
 	const growsAt, programAt = 11, 12

@@ -153,6 +153,25 @@ func TestAfterARestartNoLeaseIsHandedOutForOneLeaseTime(t *testing.T) {
 	}
 }
 
+func TestATurnInTheNameOfAnEndedRunLeasesNothing(t *testing.T) {
+	t.Parallel()
+	srv := start(t)
+	e := newEngine(t, redis.Config{URL: srv.URL()})
+	q := configure(t, e, workqueue.Config{})
+	turn(t, q, add("a"))
+	// While the turn is under way another connection meets a Redis that was restarted.
+	r := redis.TurnDuringRestart(t.Context(), t, e, q, take(5))
+	if len(r.Leases) != 0 || r.Counts.Ready != 1 || r.Counts.Processing != 0 {
+		t.Errorf("leases %v, counts %+v: want nothing leased", r.Leases, r.Counts)
+	}
+	if r.NextDue-r.Now < 29e6 {
+		t.Errorf("next due in %d us, want a pause of one lease time", r.NextDue-r.Now)
+	}
+	if r := turn(t, q, take(5)); len(r.Leases) != 0 {
+		t.Errorf("leases %v in the pause", r.Leases)
+	}
+}
+
 func TestLostDataIsNoticed(t *testing.T) {
 	t.Parallel()
 	srv := start(t)

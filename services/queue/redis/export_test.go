@@ -1,0 +1,41 @@
+package redis
+
+import (
+	"context"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/services/queue/engine"
+)
+
+// restart is a hook that changes the run id once a command has been answered.
+type restart struct{ e *Engine }
+
+func (restart) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (r restart) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if r.e.runID() != "another" {
+			r.e.run.Store(new("another"))
+		}
+		return err
+	}
+}
+
+func (restart) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// TurnDuringRestart does a turn while the run id changes.
+func TurnDuringRestart(ctx context.Context, t *testing.T, e *Engine, q engine.Queue, in workqueue.Turn) *workqueue.Result {
+	t.Helper()
+	e.client.AddHook(restart{e})
+	r, err := q.Turn(ctx, &in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
