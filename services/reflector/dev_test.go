@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/internal/stream"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
+	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
 	"github.com/deltaplane/deltaplane/services/reflector"
 )
 
@@ -133,4 +135,27 @@ func TestTheDefaultCollectionsOfADevClusterReachTheLog(t *testing.T) {
 		r, ok := pods.get("default/one")
 		return ok && r.Tombstone() && r.DeleteReason == delta.Observed && len(r.Hints["node"]) == 1
 	})
+}
+
+func TestEverythingIsMirroredOnceBesideWhatIsNamed(t *testing.T) {
+	t.Parallel()
+	cfg := quick()
+	cfg.Resources = []reflector.Resource{{Name: "*"}, {Name: "pods"}, {Name: "jobs.batch"}, {Name: "leases"}}
+	svc, _ := start(t, cfg, cluster(t).URL(), embeddedtest.NATS(t).URL())
+	c := dial(t, svc)
+	for _, name := range []string{"dev/pods.v1", "dev/nodes.v1", "dev/jobs.v1.batch", "dev/leases.v1.coordination.k8s.io"} {
+		reflection(t, c, name, name+" watched", watching)
+	}
+	resp, err := c.ListReflections(t.Context(), &reflectorv1.ListReflectionsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, r := range resp.GetReflections() {
+		name := r.GetCollection()
+		if seen[name] || name == "dev/secrets.v1" || strings.HasSuffix(name, ".events.k8s.io") {
+			t.Errorf("%s is mirrored twice, or unasked", name)
+		}
+		seen[name] = true
+	}
 }
