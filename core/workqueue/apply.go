@@ -45,18 +45,19 @@ func (m *Machine) apply(now int64, op *Op, rep *Reply, r *Result) {
 	case OpExpect:
 		it, st := m.held(op)
 		if rep.Status = st; st == Settled {
-			it.more().expect = expectations.Set{Owner: more.Owner, Creates: more.Creates, Deletes: more.Deletes, Token: op.Token, StoredAt: now}
+			it.more()
+			m.expect(it, expectations.Set{Owner: more.Owner, Creates: more.Creates, Deletes: more.Deletes, Token: op.Token, StoredAt: now})
 			m.settleExpect(now, it)
 		}
 	case OpObserve:
 		if it := m.items[op.Key]; it != nil && it.aux != nil {
-			it.expect = it.expect.Observe(more.Owner, more.Creates, more.Deletes)
+			m.expect(it, it.expect.Observe(more.Owner, more.Creates, more.Deletes))
 			rep.Expect = it.expect.Live(now)
 			m.settleExpect(now, it)
 		}
 	case OpUnexpect:
 		if it := m.items[op.Key]; it != nil && it.aux != nil {
-			it.expect = expectations.Set{}
+			m.expect(it, expectations.Set{})
 			m.drop(it)
 		}
 	case OpInspect:
@@ -71,7 +72,7 @@ func (m *Machine) apply(now int64, op *Op, rep *Reply, r *Result) {
 // settleExpect drops expectations that expect nothing any more.
 func (m *Machine) settleExpect(now int64, it *item) {
 	if it.expect.Live(now) == nil {
-		it.expect = expectations.Set{}
+		m.expect(it, expectations.Set{})
 	}
 	m.drop(it)
 }

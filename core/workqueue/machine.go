@@ -38,6 +38,7 @@ type aux struct {
 	data         []byte
 	expect       expectations.Set
 	reason       string
+	expectPos    int32
 }
 
 // Machine is one queue. Make it with [New].
@@ -48,6 +49,7 @@ type Machine struct {
 	due       timers
 	leases    timers
 	barriers  timers
+	expects   timers // by when expectations are void
 	counts    Counts // Delayed is len(due.all)
 	lastToken uint64
 	seq       uint64
@@ -62,6 +64,10 @@ func New(cfg Config) *Machine {
 		due:      timers{at: func(i *item) int64 { return i.due }, pos: func(i *item) *int32 { return &i.duePos }},
 		leases:   timers{at: func(i *item) int64 { return i.deadline }, pos: func(i *item) *int32 { return &i.leasePos }},
 		barriers: timers{at: func(i *item) int64 { return i.barrierUntil }, pos: func(i *item) *int32 { return &i.barrierPos }},
+	}
+	m.expects = timers{
+		at:  func(i *item) int64 { return i.expect.StoredAt + expectations.Expiry.Microseconds() },
+		pos: func(i *item) *int32 { return &i.expectPos },
 	}
 	m.Configure(cfg)
 	return m
@@ -132,7 +138,7 @@ func (m *Machine) get(key string) *item {
 
 func (it *item) more() *aux {
 	if it.aux == nil {
-		it.aux = &aux{}
+		it.aux = &aux{expectPos: -1}
 	}
 	return it.aux
 }
@@ -318,9 +324,27 @@ func (m *Machine) sweep(now int64) {
 	for range SweepMax {
 		it := m.barriers.due(now)
 		if it == nil {
-			return
+			break
 		}
 		m.expireBarrier(now, it)
 		m.drop(it)
+	}
+	for range SweepMax {
+		it := m.expects.due(now)
+		if it == nil {
+			return
+		}
+		m.expect(it, expectations.Set{})
+		m.drop(it)
+	}
+}
+
+// expect replaces what is expected of a key that has an aux.
+func (m *Machine) expect(it *item, s expectations.Set) {
+	it.expect = s
+	if s.Owner == "" {
+		m.expects.remove(it)
+	} else {
+		m.expects.fix(it)
 	}
 }

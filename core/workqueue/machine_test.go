@@ -159,14 +159,17 @@ func TestNothingIsKeptOfAnIdleKey(t *testing.T) {
 			Barrier: workqueue.NewBarrier(workqueue.Mark{Collection: "dev/p.v1", RV: "1"}),
 		}}
 		r := m.Turn(now, &workqueue.Turn{Ops: []workqueue.Op{op}, Takes: []workqueue.Take{{Holder: "w", Max: 1}}})
-		m.Turn(now, &workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpSettle, Key: op.Key, Token: r.Leases[0].Token, Outcome: workqueue.Forget}}})
+		m.Turn(now, &workqueue.Turn{Ops: []workqueue.Op{
+			{Kind: workqueue.OpExpect, Key: op.Key, Token: r.Leases[0].Token, More: &workqueue.More{Owner: "u", Creates: []string{"p"}}},
+			{Kind: workqueue.OpSettle, Key: op.Key, Token: r.Leases[0].Token, Outcome: workqueue.Forget},
+		}})
 	}
 	if n := len(m.Snapshot().Items); n != 100 {
 		t.Errorf("%d keys keep their barrier, want 100", n)
 	}
 	m.Turn(now+(5*time.Minute).Microseconds(), &workqueue.Turn{})
 	if items := m.Snapshot().Items; len(items) != 0 {
-		t.Errorf("kept after done, forget and barrier expiry: %+v", items)
+		t.Errorf("kept after done, forget and the expiry of barriers and expectations: %+v", items)
 	}
 }
 

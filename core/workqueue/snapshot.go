@@ -83,9 +83,9 @@ func Restore(s *Snapshot) *Machine {
 		it.state, it.level, it.again, it.dueLvl, it.attempt = v.State, v.Level%Levels, v.Again, v.DueLevel%Levels, v.Attempt
 		it.token, it.holder, it.deadline = v.Token, v.Holder, v.Deadline
 		it.addedAt, it.readyAt, it.dirtyAt, it.due, it.failures = v.AddedAt, v.ReadyAt, v.DirtyAt, v.Due, v.Failures
-		it.aux = &aux{barrier: v.Barrier, barrierUntil: v.BarrierUntil, traces: v.Traces, data: v.Data, reason: v.Reason}
+		it.aux = &aux{barrier: v.Barrier, barrierUntil: v.BarrierUntil, traces: v.Traces, data: v.Data, reason: v.Reason, expectPos: -1}
 		if v.Expect != nil {
-			it.expect = *v.Expect
+			m.expect(it, *v.Expect)
 		}
 		switch it.state {
 		case Ready:

@@ -7,6 +7,7 @@
 //	{q}:dly    zset   due times        {q}:dlv   hash  levels of delayed keys
 //	{q}:lease  zset   deadlines        {q}:fail  hash  failures
 //	{q}:bar    hash   barriers         {q}:bex   zset  expiry of idle keys' barriers
+//	{q}:eex    zset   when expectations are void
 //	{q}:trc sav exp why dead           hashes: traces, saved state, expectations, reasons, dead keys
 //	{q}:meta   hash   configuration, last token, run id of Redis, counts, buckets
 //	{q}:rq:S   string the answer to server S's last turn

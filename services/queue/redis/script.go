@@ -17,7 +17,7 @@ var turnLua string
 // They share a hash tag, so that a turn touches one slot of a Redis Cluster.
 func keys(prefix, queue, server string) []string {
 	tag := prefix + ":{" + queue + "/0}:"
-	out := make([]string, 0, 15+workqueue.Levels)
+	out := make([]string, 0, 16+workqueue.Levels)
 	for _, n := range []string{
 		"meta", "st", "dly", "dlv", "lease", "fail", "bar", "trc", "sav", "exp", "why", "dead", "stale", "bex", "rq:" + server,
 	} {
@@ -26,7 +26,7 @@ func keys(prefix, queue, server string) []string {
 	for l := range workqueue.Levels {
 		out = append(out, tag+"rdy"+strconv.Itoa(l))
 	}
-	return out
+	return append(out, tag+"eex")
 }
 
 // program writes a limiter as the script reads it: values first, then what

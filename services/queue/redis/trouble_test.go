@@ -196,6 +196,28 @@ func TestLostDataIsNoticed(t *testing.T) {
 	}
 }
 
+func TestExpectationsOfAKeyNeverTouchedAgainAreFreed(t *testing.T) {
+	t.Parallel()
+	srv := start(t)
+	var skew atomic.Int64
+	e := newEngine(t, redis.Config{URL: srv.URL(), Skew: func() time.Duration { return time.Duration(skew.Load()) }})
+	q := configure(t, e, workqueue.Config{})
+	for _, key := range []string{"a", "b"} {
+		turn(t, q, add(key))
+		l := turn(t, q, take(1)).Leases[0]
+		turn(t, q, workqueue.Turn{Ops: []workqueue.Op{
+			{Kind: workqueue.OpExpect, Key: key, Token: l.Token, More: &workqueue.More{Owner: "u", Creates: []string{"p"}}},
+			{Kind: workqueue.OpSettle, Key: key, Token: l.Token, Outcome: workqueue.Done},
+		}})
+		skew.Add(int64(3 * time.Minute))
+	}
+	turn(t, q, workqueue.Turn{}) // six minutes after a's, three after b's
+	kept, err := raw(t, srv).HKeys(t.Context(), "dp:{dev/job/0}:exp").Result()
+	if err != nil || len(kept) != 1 || kept[0] != "b" {
+		t.Errorf("kept expectations of %v, %v: want b's only", kept, err)
+	}
+}
+
 func TestAFullStoreRefusesAddsAndLetsSettlementsThrough(t *testing.T) {
 	t.Parallel()
 	srv := start(t)

@@ -3,6 +3,7 @@
 -- either happens whole or not at all.
 local meta, st, dly, dlv, leases, fail, bar, trc = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local sav, exp, why, dead, stale, bex, rq = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15]
+local eex = KEYS[24]
 local call, unpack, tonumber, concat = redis.call, unpack, tonumber, table.concat
 local READY, LEASED, DIRTY = 1, 2, 3
 local CHUNK, SWEEP, MAXMARKS, MAXTRACES, EXPECT = 1000, 256, 64, 8, 300e6
@@ -141,6 +142,7 @@ end
 
 local cdly, clease, cbex = cache(dly), cache(leases), cache(bex, 'B')
 cdly.on, clease.on = ndelayed > 0, nleased > 0
+local ceex = cache(eex, 'x')
 local cdlv, cfail, cbar, ctrc = cache(dlv, 'l'), cache(fail, 'f'), cache(bar, 'b'), cache(trc, 't')
 local csav, cexp, cwhy, cdead, cstale = cache(sav, 's'), cache(exp, 'e'), cache(why, 'w'), cache(dead), cache(stale, 'p')
 cdead.on = ndead > 0
@@ -497,7 +499,9 @@ for i = 1, nops do
       local lines = {}
       for n in string.gmatch(c, '([^\n]+)\n') do lines[#lines + 1] = '+' .. n .. '\n' end
       for n in string.gmatch(d, '([^\n]+)\n') do lines[#lines + 1] = '-' .. n .. '\n' end
-      if #lines > 0 then put(cexp, key, owner .. '\n' .. S(t) .. '\n' .. S(now) .. '\n' .. concat(lines))
+      if #lines > 0 then
+        put(ceex, key, now + EXPECT) -- swept then, if nothing else ends them
+        put(cexp, key, owner .. '\n' .. S(t) .. '\n' .. S(now) .. '\n' .. concat(lines))
       elseif get(cexp, key) then put(cexp, key, false) end
     end
     reply(s)
@@ -653,10 +657,16 @@ flushst()
 zflush(clease)
 for _, c in ipairs({cdlv, cfail, cbar, ctrc, csav, cexp, cwhy, cdead, cstale}) do flush(c) end
 zflush(cbex)
+zflush(ceex)
 local over = cbex.on and call('ZRANGEBYSCORE', bex, '-inf', S(now), 'LIMIT', 0, SWEEP) or {}
 if #over > 0 then
   chunked('ZREM', bex, over)
   chunked('HDEL', bar, over)
+end
+over = ceex.on and call('ZRANGEBYSCORE', eex, '-inf', S(now), 'LIMIT', 0, SWEEP) or {}
+if #over > 0 then
+  chunked('ZREM', eex, over)
+  chunked('HDEL', exp, over)
 end
 
 if tats then
