@@ -76,7 +76,8 @@ const (
 // Owner is one owner reference. It is comparable.
 type Owner struct {
 	Kind, Name, UID string
-	// Controller reports whether the reference is the managing one.
+	// Controller reports whether the reference is the managing one. That of an owner the key no longer has is not, so that a key
+	// nobody controls any more is seen to be free.
 	Controller bool
 }
 

@@ -219,7 +219,7 @@ func (s *Shadow) record(t Type, key Key, e *entry) Record {
 		m := &e.marks[i]
 		switch m.class {
 		case 'o':
-			r.Owners = append(r.Owners, Owner{Kind: m.name, Name: m.value, UID: m.uid, Controller: m.controller})
+			r.Owners = append(r.Owners, Owner{Kind: m.name, Name: m.value, UID: m.uid, Controller: m.controller && m.gone.IsZero()})
 		case 'h':
 			r.Hints = add(r.Hints, m.name, m.value)
 		case 'l':

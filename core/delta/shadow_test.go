@@ -112,6 +112,40 @@ func TestMarksOutliveTheObjectsStateForTheTTL(t *testing.T) {
 	}
 }
 
+func TestAPastOwnerIsNotTheController(t *testing.T) {
+	t.Parallel()
+	s := delta.NewShadow(time.Hour)
+	owned := func(rv int, names ...string) *delta.Object {
+		o := obj("a", rv)
+		for _, name := range names {
+			o.Owners = append(o.Owners, delta.Owner{Kind: "Job", Name: name, UID: name, Controller: true})
+		}
+		return o
+	}
+	want := func(what string, r delta.Record, owners ...delta.Owner) {
+		t.Helper()
+		if diff := cmp.Diff(owners, r.Owners); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", what, diff)
+		}
+	}
+	j, past := delta.Owner{Kind: "Job", Name: "j", UID: "j", Controller: true}, delta.Owner{Kind: "Job", Name: "j", UID: "j"}
+	k := delta.Owner{Kind: "Job", Name: "k", UID: "k", Controller: true}
+	r, _ := s.Upsert(delta.Added, owned(1, "j"), 1, t0)
+	want("owned", r, j)
+	r, _ = s.Upsert(delta.Updated, owned(2), 1, t0)
+	want("let go", r, past)
+	r, _ = s.Upsert(delta.Updated, owned(3, "k"), 1, t0)
+	want("adopted by another", r, k, past)
+	again := delta.NewShadow(time.Hour) // the next leader knows the headers
+	again.Restore(&r, t0)
+	r, _ = again.Upsert(delta.Updated, owned(4, "k"), 1, t0)
+	want("after a change of leader", r, k, past)
+	r, _ = again.Upsert(delta.Updated, owned(5, "j"), 1, t0)
+	want("and back", r, j, delta.Owner{Kind: "Job", Name: "k", UID: "k"})
+	r, _ = again.Delete(delta.Observed, owned(6, "j"), 1, t0)
+	want("a tombstone tells who had it", r, j, delta.Owner{Kind: "Job", Name: "k", UID: "k"})
+}
+
 func TestANewEpochOverrulesHigherVersions(t *testing.T) {
 	t.Parallel()
 	s := delta.NewShadow(time.Hour)

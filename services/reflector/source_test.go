@@ -409,7 +409,7 @@ func TestFormerOwnersAndHintsStayInHeaders(t *testing.T) {
 	m := mirrored(t, a, quick())
 	m.until(t, "the orphan", func() bool { return m.revision().RV == "11" })
 	r, _ := m.get("default/a")
-	if diff := cmp.Diff([]delta.Owner{{Kind: "Job", Name: "j", UID: "ju", Controller: true}}, r.Owners); diff != "" {
+	if diff := cmp.Diff([]delta.Owner{{Kind: "Job", Name: "j", UID: "ju"}}, r.Owners); diff != "" {
 		t.Errorf("owners (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(map[string][]string{"node": {"n2", "n1"}}, r.Hints); diff != "" {
