@@ -25,7 +25,8 @@ type Config struct {
 	// is known, and after one was found, it begins at 100 ms and doubles.
 	DiscoverEvery time.Duration
 	// Fields are the paths, per plural resource name, that are read at ingest for
-	// field selectors. Default: spec.nodeName and status.phase of pods.
+	// field selectors. Default: status.phase of pods. spec.nodeName of pods and
+	// spec.manualSelector of jobs are read in any case.
 	Fields map[string][]string
 	// Replica names this process in page tokens and answers; default random.
 	Replica string
@@ -55,7 +56,7 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	c.DiscoverEvery = cmp.Or(c.DiscoverEvery, time.Second)
 	if c.Fields == nil {
-		c.Fields = map[string][]string{"pods": {"spec.nodeName", "status.phase"}}
+		c.Fields = map[string][]string{"pods": {nodeField, "status.phase"}}
 	}
 	c.DefaultWait = cmp.Or(c.DefaultWait, 3*time.Second)
 	c.MaxWait = cmp.Or(c.MaxWait, 30*time.Second)

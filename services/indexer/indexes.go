@@ -19,6 +19,8 @@ const (
 	labelIndex = "label"
 
 	nodeField = "spec.nodeName"
+	// selectorField tells the Jobs that may adopt pods they have not made.
+	selectorField = "spec.manualSelector"
 )
 
 // descriptions say how each built-in index finds its values.
@@ -79,8 +81,16 @@ func byOwner(o *store.Object) ([]string, error) {
 // paths returns the fields to read from a collection's objects.
 func paths(c delta.Collection, configured map[string][]string) []string {
 	list := slices.Clone(configured[c.Resource])
-	if isPods(c) && !slices.Contains(list, nodeField) {
-		list = append(list, nodeField)
+	add := func(field string) {
+		if !slices.Contains(list, field) {
+			list = append(list, field)
+		}
+	}
+	switch {
+	case isPods(c):
+		add(nodeField)
+	case c.Group == "batch" && c.Resource == "jobs":
+		add(selectorField)
 	}
 	return list
 }
