@@ -16,6 +16,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/internal/rpc"
+	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
 
 // The exit codes of every command; `deltaplane --help` lists them.
@@ -70,6 +71,9 @@ func exitCode(err error) int {
 			return exitUnavailable
 		}
 		return exitFailure
+	}
+	if errors.Is(err, engine.ErrDenied) {
+		return exitRefused
 	}
 	if errors.Is(err, kube.ErrNotServed) {
 		return exitNotFound

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/deltaplane/deltaplane/internal/embedded"
 )
 
 // TestFaultsOfTheStartAreNamed starts what cannot start: the message names the flag, says it once and shows no password,
@@ -29,6 +32,7 @@ func TestFaultsOfTheStartAreNamed(t *testing.T) {
 		return append(all, args...)
 	}
 	inUse := []string{"in use", busy}
+	locked := lockedRedis(t)
 	for name, c := range map[string]struct {
 		args []string
 		code int
@@ -52,6 +56,7 @@ func TestFaultsOfTheStartAreNamed(t *testing.T) {
 		"API does not answer":    {[]string{"apply", "-f", "-", "--api-url", "http://127.0.0.1:1"}, exitUnavailable, []string{"127.0.0.1:1"}},
 		"kubeconfig not a file":  {up("--kubeconfig", "/nonexistent"), exitUsage, []string{"/nonexistent"}},
 		"status names its fault": {[]string{"status", "--index-url", "127.0.0.1:1", "--queue-url", "127.0.0.1:1", "--reflector-url", "127.0.0.1:1"}, exitUnavailable, []string{"reflector: cannot connect"}},
+		"Redis denies access":    {up("--redis-url", "redis://:hush@"+locked), exitRefused, []string{"--redis-url", "denies access"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -74,6 +79,28 @@ func TestFaultsOfTheStartAreNamed(t *testing.T) {
 			}
 		})
 	}
+}
+
+// lockedRedis is a Redis that wants a password.
+func lockedRedis(t *testing.T) string {
+	t.Helper()
+	server, err := embedded.StartRedis(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Stop)
+	conn, err := net.Dial("tcp", server.Addr()) //nolint:noctx // it has just answered
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := fmt.Fprint(conn, "CONFIG SET requirepass right\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if answer, err := bufio.NewReader(conn).ReadString('\n'); answer != "+OK\r\n" {
+		t.Fatalf("Redis answered %q, %v", answer, err)
+	}
+	return server.Addr()
 }
 
 func TestOnlyAnInterruptIsSuccess(t *testing.T) {

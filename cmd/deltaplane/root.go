@@ -48,7 +48,7 @@ in capitals, dashes as underscores: --nats-url is DELTAPLANE_NATS_URL) or as a k
 YAML file named by --config. Flags win over the environment, the environment over the file.
 
 Exit codes: 0 success, 1 failure, 2 wrong usage, 3 not found, 4 a service cannot be
-reached or is not ready, 5 refused (conflict or precondition).`,
+reached or is not ready, 5 refused (conflict, precondition or no permission).`,
 		SilenceUsage:      true,
 		SilenceErrors:     true,
 		Version:           buildVersion(),

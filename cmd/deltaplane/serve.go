@@ -21,6 +21,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/indexer"
 	"github.com/deltaplane/deltaplane/services/queue"
+	"github.com/deltaplane/deltaplane/services/queue/engine"
 	"github.com/deltaplane/deltaplane/services/reflector"
 )
 
@@ -219,7 +220,10 @@ func runQueue(ctx context.Context, q *queueFlags, t telemetry.Config) error {
 		if err != nil {
 			return err
 		}
-		return service.Run(ctx)
+		if err = service.Run(ctx); errors.Is(err, engine.ErrDenied) {
+			err = fmt.Errorf("--redis-url: %w", err)
+		}
+		return err
 	})
 }
 
