@@ -39,6 +39,7 @@ type stream struct {
 	messages []*queuev1.WorkResponse // to be sent before them
 	finished map[*taker]bool         // those that will get nothing more
 	live     int                     // leases assigned and not settled
+	holds    bool                    // the worker counts its credit itself
 	leaving  bool                    // no more keys: goodbye, shutdown or server stop
 	closed   error                   // why the stream ends
 	wake     chan struct{}
@@ -303,6 +304,9 @@ func (st *stream) settle(ctx context.Context, b *queuev1.SettleBatch) error {
 	if err := c.err(); err != nil {
 		return err
 	}
+	st.mu.Lock()
+	st.holds = b.GetHoldCredit()
+	st.mu.Unlock()
 	elsewhere := !b.GetHoldCredit() && st.reuse(b.GetSettlements())
 	st.s.settle(ctx, st.ss, b.GetRequestId(), p, func(out settled) {
 		if out.err != nil {
@@ -397,7 +401,10 @@ func (st *stream) extend(ctx context.Context, b *queuev1.ExtendBatch) error {
 		st.push(&queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Extended{Extended: &queuev1.Extended{
 			Extended: int64(len(e.kept)), Lost: e.lost, Remaining: durationpb.New(e.remaining),
 		}}})
-		ended(e.freed, false)
+		st.mu.Lock()
+		holds := st.holds
+		st.mu.Unlock()
+		ended(e.freed, holds)
 	})
 	return nil
 }

@@ -223,6 +223,33 @@ func TestALeaseLostToTheSameWorkerGivesItsCreditBack(t *testing.T) {
 	})
 }
 
+func TestALostLeaseGivesNothingBackToAWorkerThatHoldsCredit(t *testing.T) {
+	t.Parallel()
+	r := start(t, "memory", Config{})
+	r.configure(t)
+	w := r.work(t, &queuev1.Hello{SessionId: "w"})
+	w.give(1)
+	r.add(t, "a")
+	l := wait(t, w.leases)
+	w.send(&queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Settle{Settle: &queuev1.SettleBatch{
+		RequestId: 1, HoldCredit: true, Settlements: []*queuev1.Settlement{{Queue: q, Key: "a", Token: l.GetToken(), Outcome: done}},
+	}}})
+	wait(t, w.settled)
+	w.give(1)
+	r.add(t, "b")
+	wait(t, w.leases)
+	r.advance(31 * time.Second)
+	r.add(t, "c") // the turn in which b's lease ends
+	w.send(&queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Extend{Extend: &queuev1.ExtendBatch{}}})
+	if lost := wait(t, w.extended).GetLost(); len(lost) != 1 {
+		t.Fatalf("lost %v, want b's lease", lost)
+	}
+	r.add(t, "d")
+	if c := r.counts(t); c.GetProcessing() != 0 || c.GetReady() != 3 {
+		t.Errorf("counts %v: the worker has given no credit for what it lost", c)
+	}
+}
+
 func TestAStreamThatBreaksEndsItsLeasesInASecond(t *testing.T) {
 	t.Parallel()
 	on(t, func(t *testing.T, kind string) {
