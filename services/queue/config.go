@@ -88,6 +88,9 @@ func (c Config) Validate() error {
 	if c.MaxTurn < 1 || c.MaxTurn > 5000 {
 		errs = append(errs, fmt.Errorf("queue: max turn %d is not between 1 and 5000", c.MaxTurn))
 	}
+	if c.MaxSessions < 1 {
+		errs = append(errs, fmt.Errorf("queue: max sessions %d is below 1", c.MaxSessions))
+	}
 	if c.RedisURL != "" && c.DataDir != "" {
 		errs = append(errs, errors.New("queue: a Redis URL and a data directory exclude one another"))
 	}

@@ -502,9 +502,9 @@ func TestConfigFaultsAreReportedTogether(t *testing.T) {
 	t.Parallel()
 	err := Config{
 		Queues:   []QueueConfig{{Name: "a b"}, {Name: "x"}, {Name: "x", Config: workqueue.Config{LeaseFor: 1}}},
-		RedisURL: "redis://x", DataDir: "y", MaxTurn: -1, CloseGrace: -1,
+		RedisURL: "redis://x", DataDir: "y", MaxTurn: -1, MaxSessions: -1, CloseGrace: -1,
 	}.Validate()
-	for _, part := range []string{"a b", "named twice", "lease_duration", "exclude one another", "max turn", "close grace"} {
+	for _, part := range []string{"a b", "named twice", "lease_duration", "exclude one another", "max turn", "max sessions", "close grace"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("error %v does not mention %q", err, part)
 		}
