@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/internal/devcluster"
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/services/controllers/job"
@@ -20,6 +23,8 @@ import (
 // kubeconfigEnv names the kubeconfig of a real cluster to run on instead of the
 // dev cluster (test/kube starts one).
 const kubeconfigEnv = "DELTAPLANE_KUBECONFIG"
+
+var nodeResource = kube.Resource{Version: "v1", Name: "nodes", Kind: "Node"}
 
 // need is a value that cannot fail to be there; without it the test panics.
 func need[T any](v T, err error) T {
@@ -272,4 +277,93 @@ func TestPreconditionsOfTheAPIServer(t *testing.T) {
 		}
 		return ""
 	})
+}
+
+// idle waits until the Job controller's queue has held nothing but the resync for
+// longer than a record waits.
+func (p *place) idle() {
+	p.t.Helper()
+	q := client.NewQueue(p.queue, "dev/job", "")
+	since := time.Now()
+	p.eventually("an idle queue", func() string {
+		n := need(q.Len(p.t.Context()))
+		if n.GetReady()+n.GetProcessing() > 0 || n.GetDelayed() != 1 {
+			since = time.Now()
+		}
+		if time.Since(since) < 1200*time.Millisecond {
+			return n.String()
+		}
+		return ""
+	})
+}
+
+// The Jobs' own pods never start, so that a running pod is the one to keep, and
+// nothing is in the queue, so that only the pod itself can wake its Job.
+func TestA218APodThatNobodyControlsWakesTheJobThatSelectsIt(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	p.controllers("a", nil)
+	pods := kube.Ref{Resource: podResource, Namespace: p.ns}
+	create := func(name, meta string) {
+		t.Helper()
+		body := fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q,%s"annotations":{"deltaplane.io/run-seconds":"forever"}},
+			"spec":{"restartPolicy":"Never","terminationGracePeriodSeconds":0,"containers":[{"name":"c","image":"i"}]}}`, name, meta)
+		need(p.kube.Create(t.Context(), pods, []byte(body), kube.WriteOptions{}))
+	}
+	running := func(name string) {
+		t.Helper()
+		p.eventually(name+" runs", func() string {
+			if phase := need(jobWriter{p.kube}.Pod(t.Context(), p.ns, name)).Status.Phase; phase != corev1.PodRunning {
+				return string(phase)
+			}
+			return ""
+		})
+	}
+	patch := func(name, patch string) {
+		t.Helper()
+		ref := pods
+		ref.Name = name
+		need(p.kube.Patch(t.Context(), ref, kube.MergePatch, []byte(patch), kube.WriteOptions{}))
+	}
+
+	p.eventually("a node", func() string {
+		if len(need(p.kube.List(t.Context(), nodeResource, kube.ListOptions{})).Items) == 0 {
+			return "none yet"
+		}
+		return ""
+	})
+	var node corev1.Node
+	p.ok(json.Unmarshal(need(p.kube.List(t.Context(), nodeResource, kube.ListOptions{})).Items[0], &node))
+	create("labelled", "")
+	create("let-go", fmt.Sprintf(`"labels":{"team":"let-go"},"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":%q,"uid":%q,"controller":true}],`, node.Name, node.UID))
+	for _, name := range []string{"created", "labelled", "let-go"} {
+		body := fmt.Sprintf(`{"apiVersion":"batch/v1","kind":"Job","metadata":{"name":"for-%[1]s"},"spec":{"parallelism":1,"completions":2,
+			"manualSelector":true,"selector":{"matchLabels":{"team":%[1]q}},"template":{"metadata":{"labels":{"team":%[1]q}},"spec":{
+			"nodeName":"nobody-runs-this-node","restartPolicy":"Never","terminationGracePeriodSeconds":0,"containers":[{"name":"c","image":"i"}]}}}}`, name)
+		need(p.kube.Create(t.Context(), kube.Ref{Resource: jobResource, Namespace: p.ns}, []byte(body), kube.WriteOptions{}))
+		p.until("for-"+name, "a1 s0 f0")
+	}
+	for _, name := range []string{"labelled", "let-go"} {
+		running(name)
+	}
+
+	for _, c := range []struct {
+		name   string
+		change func()
+	}{
+		{"created", func() { create("created", `"labels":{"team":"created"},`) }},
+		{"labelled", func() { patch("labelled", `{"metadata":{"labels":{"team":"labelled"}}}`) }},
+		{"let-go", func() { patch("let-go", `{"metadata":{"ownerReferences":null}}`) }},
+	} {
+		p.idle()
+		c.change()
+		p.eventually(c.name+" is adopted", func() string {
+			pod := need(jobWriter{p.kube}.Pod(t.Context(), p.ns, c.name))
+			ref := metav1.GetControllerOf(pod)
+			if ref == nil || ref.Name != "for-"+c.name || !slices.Contains(pod.Finalizers, batchv1.JobTrackingFinalizer) {
+				return fmt.Sprint(pod.OwnerReferences, pod.Finalizers)
+			}
+			return ""
+		})
+	}
 }

@@ -52,6 +52,9 @@ type jobAdapter struct {
 
 // Reconcile implements [client.Reconciler].
 func (a *jobAdapter) Reconcile(ctx context.Context, item client.Item) (client.Result, error) {
+	if namespace, ok := job.OrphansOf(item.Key); ok {
+		return a.wakeSelecting(ctx, namespace, item)
+	}
 	req := job.Request{
 		Key: item.Key, Token: item.Token, Attempt: item.Attempt, State: item.State,
 		Reader: &jobReader{a, item}, Lease: &jobLease{a.queue, item},
@@ -60,6 +63,35 @@ func (a *jobAdapter) Reconcile(ctx context.Context, item client.Item) (client.Re
 		req.Expected = job.Expected{Owner: e.OwnerUID, Creations: e.Creations, Deletions: e.Deletions, Token: e.Token}
 	}
 	return a.result(a.rec.Reconcile(ctx, req))
+}
+
+// wakeSelecting wakes the Jobs of a namespace that may select pods they have not
+// made (rule a.2-18), behind the revision at which such a pod was seen.
+func (a *jobAdapter) wakeSelecting(ctx context.Context, namespace string, item client.Item) (client.Result, error) {
+	jobs, read, err := a.index.List(ctx, a.jobs, client.ListOptions{
+		ReadOptions: client.ReadOptions{AtLeast: item.AtLeast(a.jobs), View: client.ViewKeys},
+		Namespace:   namespace, FieldSelector: job.ManualSelector,
+	})
+	if err != nil {
+		return client.Result{}, err
+	}
+	seen := client.Barrier{}
+	if pods := item.AtLeast(a.pods); !pods.IsZero() {
+		seen.Raise(a.pods, pods)
+	}
+	cause := ""
+	if n := len(item.Traces); n > 0 {
+		cause = item.Traces[n-1]
+	}
+	items := make([]client.AddItem, len(jobs))
+	for i, j := range jobs {
+		items[i] = client.AddItem{Key: j.Key, Barrier: seen, Trace: cause}
+	}
+	if _, err := a.queue.Add(ctx, items...); err != nil { // no items, no call
+		return client.Result{}, err
+	}
+	seen.Raise(a.jobs, read)
+	return client.Result{ReadAt: seen}, nil
 }
 
 func (a *jobAdapter) result(r job.Result) (client.Result, error) {

@@ -62,6 +62,12 @@
 // label ([Wakes]), so a key is synced after the garbage collector has taken the
 // reference away. The absence of the Job is checked live before.
 //
+// A pod that nobody controls also puts its namespace's [OrphansKey] into the queue,
+// which wakes the Jobs there that have a selector of their own (a.2-18). They look
+// for the pod at its revision or later. Which Jobs there are is read a batch period
+// after the pod was seen; an index that is further behind than that may miss a Job
+// made just before the pod, which then adopts it at its next sync.
+//
 // # What differs from upstream
 //
 //   - Indexed completion, podFailurePolicy, successPolicy and backoffLimitPerIndex
@@ -72,7 +78,5 @@
 //   - The failure back-off survives restarts (upstream issue 114650), creations in
 //     a namespace that is being deleted are not counted as active, and a pod that
 //     lost its finalizer to a deletion that then failed is deleted first.
-//   - A pod without controller and without the job-name label is adopted when its
-//     Job is synced for another reason, not at once.
 //   - ttlSecondsAfterFinished (a.2-47) is kept by this controller, not by one of its own.
 package job

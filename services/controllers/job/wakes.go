@@ -1,6 +1,7 @@
 package job
 
 import (
+	"strings"
 	"sync"
 	"time"
 
@@ -43,11 +44,11 @@ func (b *Batching) Delay(r *delta.Record) time.Duration {
 	return 0
 }
 
-// Wakes names the Jobs to look at because of a pod's record (rules a.1-1, a.2-18):
-// those that own it or have owned it, and those whose name it carries as a label,
-// which adopt it or clean it up when it has lost its owner. All means that the
-// record cannot tell. Jobs that have owned the pod come from the record's history,
-// so a change of owner wakes both.
+// Wakes names the keys to look at because of a pod's record (rules a.1-1, a.2-18):
+// the Jobs that own it or have owned it, and, when nobody controls it, those whose
+// name it carries as a label, which adopt it or clean it up, and the [OrphansKey]
+// of its namespace. All means that the record cannot tell. Jobs that have owned
+// the pod come from the record's history, so a change of owner wakes both.
 func Wakes(r *delta.Record) (keys []string, all bool) {
 	namespace, _, err := r.Key.Split()
 	if err != nil || namespace == "" {
@@ -60,17 +61,42 @@ func Wakes(r *delta.Record) (keys []string, all bool) {
 			keys = append(keys, string(delta.NewKey(namespace, name)))
 		}
 	}
-	owned := false
+	controlled := false
 	for _, o := range r.Owners {
-		owned = owned || o.Controller
-		if o.Kind == "Job" && o.Controller {
+		controlled = controlled || o.Controller
+		if o.Kind == "Job" { // one that is past is not the controller
 			add(o.Name)
 		}
 	}
-	if !owned {
-		for _, name := range r.Labels[batchv1.JobNameLabel] {
-			add(name)
-		}
+	if controlled {
+		return keys, r.Overflow
+	}
+	for _, name := range r.Labels[batchv1.JobNameLabel] {
+		add(name)
+	}
+	if !r.Tombstone() {
+		keys = append(keys, OrphansKey(namespace))
 	}
 	return keys, r.Overflow
+}
+
+// ManualSelector is the field selector of the Jobs whose selector their user chose.
+// Others select on their UID, which a pod that they did not make does not carry.
+const ManualSelector = "spec.manualSelector=true"
+
+// orphans begins a namespace's orphans key. No namespace can be called so.
+const orphans = "@orphans"
+
+// OrphansKey is the queue's key for the pods of a namespace that nobody controls.
+// A record does not tell all labels of a pod, nor which Jobs select it; so whoever
+// holds this key wakes every Job of the namespace that [ManualSelector] finds
+// (rule a.2-18). However many such pods change, the key runs once for each batch
+// period, and like every key it is not lost before that has been done.
+func OrphansKey(namespace string) string {
+	return string(delta.NewKey(orphans, namespace))
+}
+
+// OrphansOf returns the namespace of an [OrphansKey]; ok is false for other keys.
+func OrphansOf(key string) (namespace string, ok bool) {
+	return strings.CutPrefix(key, orphans+"/")
 }

@@ -22,10 +22,13 @@ func TestWakes(t *testing.T) {
 	}{
 		{"its owner", delta.Record{Key: "ns/p", Owners: []delta.Owner{owner("Job", "work")}, Labels: label}, []string{"ns/work"}, false},
 		{"a.2-18: the owner before as well", delta.Record{Key: "ns/p", Owners: []delta.Owner{owner("Job", "work"), owner("Job", "other")}}, []string{"ns/work", "ns/other"}, false},
-		{"a.2-18: without owner, the Job it is named after", delta.Record{Key: "ns/p", Labels: label}, []string{"ns/work"}, false},
+		{"a.2-18: without owner, the Job it is named after and those that select", delta.Record{Key: "ns/p", Labels: label}, []string{"ns/work", "@orphans/ns"}, false},
+		{"a.2-18: without anything, those that select", delta.Record{Key: "ns/p"}, []string{"@orphans/ns"}, false},
+		{"a.2-18: let go, the owner before and those that select", delta.Record{Key: "ns/p", Owners: []delta.Owner{{Kind: "Job", Name: "work"}}, Labels: label}, []string{"ns/work", "@orphans/ns"}, false},
+		{"a.2-18: taken over, the owner before as well", delta.Record{Key: "ns/p", Owners: []delta.Owner{owner("ReplicaSet", "r"), {Kind: "Job", Name: "work"}}}, []string{"ns/work"}, false},
+		{"a pod that is gone is nobody's to adopt", delta.Record{Kind: delta.KindDelta, Type: delta.Deleted, Key: "ns/p", Labels: label}, []string{"ns/work"}, false},
 		{"another controller's", delta.Record{Key: "ns/p", Owners: []delta.Owner{owner("ReplicaSet", "r")}, Labels: label}, nil, false},
-		{"an owner that does not control", delta.Record{Key: "ns/p", Owners: []delta.Owner{{Kind: "Job", Name: "work"}}}, nil, false},
-		{"more owners than the record holds", delta.Record{Key: "ns/p", Overflow: true}, nil, true},
+		{"more owners than the record holds", delta.Record{Key: "ns/p", Overflow: true}, []string{"@orphans/ns"}, true},
 		{"a key without namespace", delta.Record{Key: "p", Labels: label}, nil, false},
 	}
 	for _, tc := range tests {
@@ -36,6 +39,18 @@ func TestWakes(t *testing.T) {
 				t.Errorf("all = %v, keys (-got +want):\n%s", all, diff)
 			}
 		})
+	}
+}
+
+func TestAnOrphansKeyIsThatOfItsNamespaceOnly(t *testing.T) {
+	t.Parallel()
+	if ns, ok := job.OrphansOf(job.OrphansKey("ns")); !ok || ns != "ns" {
+		t.Errorf("OrphansOf(OrphansKey) = %q, %v", ns, ok)
+	}
+	for _, key := range []string{"ns/work", "orphans/work", "@resync", "@orphans"} {
+		if ns, ok := job.OrphansOf(key); ok {
+			t.Errorf("%s is taken for the orphans of %q", key, ns)
+		}
 	}
 }
 
