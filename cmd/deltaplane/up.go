@@ -118,8 +118,14 @@ func (u *upFlags) complete(cmd *cobra.Command) error {
 	u.control.index, u.control.queue = u.indexer.RPC.Listen, u.queue.config.RPC.Listen
 	u.control.config.Controllers = u.control.names
 	errs = append(errs, u.telemetry.Validate(), u.reflecting.config.Validate(), u.indexer.Validate(), u.queue.check(), u.log.check())
-	if len(u.control.names) > 0 {
+	if len(u.control.names) > 0 && !slices.Contains(u.skip, "controllers") {
 		errs = append(errs, u.control.config.Validate())
+		if u.security.auth.TokenFile != "" && u.control.dial.TokenFile == "" {
+			errs = append(errs, errors.New("--auth-token-file needs --token-file as well: the controllers of this process call its services"))
+		}
+		if u.security.tls.CertFile != "" && !u.control.dial.UseTLS {
+			errs = append(errs, errors.New("--serve-tls-cert needs --tls as well: the controllers of this process call its services"))
+		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return &usageError{err}
