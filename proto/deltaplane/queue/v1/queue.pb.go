@@ -1512,7 +1512,8 @@ type SettleRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Session that holds them; required.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Number of this request in the session, growing; a repeat is answered with the first answer. Zero: no protection.
+	// Number of this request in the session, growing; a repeat is answered with the first answer. A server remembers the last
+	// 32 of a session; FAILED_PRECONDITION REQUEST_ID_TOO_OLD or REQUEST_ID_REUSED otherwise. Zero: no protection.
 	RequestId uint64 `protobuf:"varint,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The settlements, at most 1,000.
 	Settlements   []*Settlement `protobuf:"bytes,3,rep,name=settlements,proto3" json:"settlements,omitempty"`
@@ -1892,7 +1893,7 @@ func (x *Hello) GetResume() []*LeaseRef {
 }
 
 // Credit lets the server assign more keys. Credits add up; a settled or lost lease gives one back by itself unless the
-// settlement batch says `hold_credit`.
+// settlement batch says `hold_credit`; from the first such batch on, lost leases give nothing back either.
 type Credit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Queue the credit is for; empty for any of the stream's.

@@ -68,9 +68,12 @@ type QueueServiceClient interface {
 	AddAfter(ctx context.Context, in *AddAfterRequest, opts ...grpc.CallOption) (*AddAfterResponse, error)
 	// AddRateLimited makes keys wait after the delay that the queue's rate limiter gives (rule Q-10).
 	AddRateLimited(ctx context.Context, in *AddRateLimitedRequest, opts ...grpc.CallOption) (*AddRateLimitedResponse, error)
-	// Get leases up to max_items keys, waiting up to `wait` for the first one. It never polls.
+	// Get leases up to max_items keys, waiting up to `wait` for the first one. It never polls. It may bring fewer than are
+	// ready: an answer is kept to about 1 MiB.
 	Get(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*GetResponse, error)
-	// Settle ends leases. Each settlement is one atomic step; a stale token is answered LOST, which is not an error.
+	// Settle ends leases. Each settlement is one atomic step; a stale token is answered LOST, which is not an error. Several
+	// queues in one call are several steps: UNKNOWN STORE_OUTCOME_UNKNOWN says that some may have been settled, and repeating
+	// the call is safe.
 	Settle(ctx context.Context, in *SettleRequest, opts ...grpc.CallOption) (*SettleResponse, error)
 	// Extend moves deadlines of leases to now plus the lease duration.
 	Extend(ctx context.Context, in *ExtendRequest, opts ...grpc.CallOption) (*ExtendResponse, error)
@@ -83,7 +86,8 @@ type QueueServiceClient interface {
 	// Len counts a queue's keys; `ready` is client-go's Len (rule Q-06).
 	Len(ctx context.Context, in *LenRequest, opts ...grpc.CallOption) (*LenResponse, error)
 	// ShutDown ends a session: its Adds are refused from now on and it gets no more keys once what is ready has been
-	// handed out (rule Q-04). Leases it holds can still be settled.
+	// handed out (rule Q-04). Leases it holds can still be settled. Like the two calls below it concerns the server called:
+	// where several share one name, use the connection of the session's stream.
 	ShutDown(ctx context.Context, in *ShutDownRequest, opts ...grpc.CallOption) (*ShutDownResponse, error)
 	// ShutDownWithDrain is ShutDown that answers when the session holds no lease any more.
 	ShutDownWithDrain(ctx context.Context, in *ShutDownWithDrainRequest, opts ...grpc.CallOption) (*ShutDownWithDrainResponse, error)
@@ -385,9 +389,12 @@ type QueueServiceServer interface {
 	AddAfter(context.Context, *AddAfterRequest) (*AddAfterResponse, error)
 	// AddRateLimited makes keys wait after the delay that the queue's rate limiter gives (rule Q-10).
 	AddRateLimited(context.Context, *AddRateLimitedRequest) (*AddRateLimitedResponse, error)
-	// Get leases up to max_items keys, waiting up to `wait` for the first one. It never polls.
+	// Get leases up to max_items keys, waiting up to `wait` for the first one. It never polls. It may bring fewer than are
+	// ready: an answer is kept to about 1 MiB.
 	Get(context.Context, *GetRequest) (*GetResponse, error)
-	// Settle ends leases. Each settlement is one atomic step; a stale token is answered LOST, which is not an error.
+	// Settle ends leases. Each settlement is one atomic step; a stale token is answered LOST, which is not an error. Several
+	// queues in one call are several steps: UNKNOWN STORE_OUTCOME_UNKNOWN says that some may have been settled, and repeating
+	// the call is safe.
 	Settle(context.Context, *SettleRequest) (*SettleResponse, error)
 	// Extend moves deadlines of leases to now plus the lease duration.
 	Extend(context.Context, *ExtendRequest) (*ExtendResponse, error)
@@ -400,7 +407,8 @@ type QueueServiceServer interface {
 	// Len counts a queue's keys; `ready` is client-go's Len (rule Q-06).
 	Len(context.Context, *LenRequest) (*LenResponse, error)
 	// ShutDown ends a session: its Adds are refused from now on and it gets no more keys once what is ready has been
-	// handed out (rule Q-04). Leases it holds can still be settled.
+	// handed out (rule Q-04). Leases it holds can still be settled. Like the two calls below it concerns the server called:
+	// where several share one name, use the connection of the session's stream.
 	ShutDown(context.Context, *ShutDownRequest) (*ShutDownResponse, error)
 	// ShutDownWithDrain is ShutDown that answers when the session holds no lease any more.
 	ShutDownWithDrain(context.Context, *ShutDownWithDrainRequest) (*ShutDownWithDrainResponse, error)
