@@ -1322,9 +1322,11 @@ type Settlement struct {
 	Delay *durationpb.Duration `protobuf:"bytes,5,opt,name=delay,proto3" json:"delay,omitempty"`
 	// Why it is dead, or what went wrong; kept for Inspect, at most 1,024 bytes.
 	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Revisions the worker read at. What the key's barrier holds above them stays its next barrier, also after done.
+	// Revisions the worker read at. What the key's barrier holds above them stays its next barrier, also after done;
+	// collections named in `wrote` stay whatever was read.
 	ReadAt []*v1.CollectionRevision `protobuf:"bytes,7,rep,name=read_at,json=readAt,proto3" json:"read_at,omitempty"`
-	// Revisions of the worker's own writes; they become part of the key's next barrier for 5 minutes.
+	// Revisions of the worker's own writes; they become part of the key's next barrier for 5 minutes. A worker that must
+	// never read older than the one before it, from any index replica, names here what it read as well.
 	Wrote []*v1.CollectionRevision `protobuf:"bytes,8,rep,name=wrote,proto3" json:"wrote,omitempty"`
 	// Priority of a retry; left out keeps the lease's (rule P-07).
 	Priority      *wrapperspb.Int32Value `protobuf:"bytes,9,opt,name=priority,proto3" json:"priority,omitempty"`
