@@ -72,22 +72,12 @@ lint-proto: $(BUF)
 	$(BIN)/buf lint
 	$(BIN)/buf format --diff --exit-code
 
-# proto/FROZEN holds the commit whose contracts are promised. Without it the commit before this one counts.
-AGAINST ?= $(shell cat proto/FROZEN 2>/dev/null || git rev-parse --verify -q HEAD^)
-breaking: $(BUF) ## buf breaking against the frozen contracts (proto/FROZEN), or AGAINST=COMMIT
-	@if [ -f proto/FROZEN ] && ! git cat-file -e "$(AGAINST)^{commit}"; then \
-	  echo "proto/FROZEN names $(AGAINST), which is not in this clone"; exit 1; fi
-	@if git ls-tree -r --name-only "$(AGAINST)" -- proto 2>/dev/null | grep -q '\.proto$$'; then \
-	  echo "buf breaking against $(AGAINST)"; $(BIN)/buf breaking --against ".git#ref=$(AGAINST)"; \
-	else echo "no earlier contracts to break"; fi
+# proto/frozen.binpb is the image of the contracts that are promised: independent of history, and of who cloned how deep.
+breaking: $(BUF) ## buf breaking against the frozen contracts
+	$(BIN)/buf breaking --against proto/frozen.binpb
 
-freeze: ## promise the contracts of the last commit that changed them
-	git log -1 --format=%H -- 'proto/*.proto' >proto/FROZEN
-
-# Without the rewrite of short concatenations into a strings.Builder, which reads worse than what it replaces.
-GOFIX := go fix -stringsbuilder=false
-verify-fix: ## fail when go fix would change something
-	@diff=$$($(GOFIX) -diff $(PKG) 2>&1) || true; [ -z "$$diff" ] || { echo "$$diff" | head -100; echo "run make fix"; exit 1; }
+freeze: breaking ## promise the contracts as they are now; additions only, since breaking comes first
+	$(BIN)/buf build --exclude-source-info -o proto/frozen.binpb
 
 fix: $(GOLANGCI) ## apply what go fix, the formatters and the linters can mend
 	$(GOFIX) $(PKG)
