@@ -98,8 +98,8 @@ func (t *Transform) Normalize(raw []byte, r Resource) (delta.Object, error) {
 	if err != nil {
 		return o, fmt.Errorf("%w: %w", ErrPoison, err)
 	}
-	if tooDeep(raw) {
-		return o, fmt.Errorf("%w: it nests deeper than %d", ErrPoison, maxDepth)
+	if delta.TooDeep(raw) {
+		return o, fmt.Errorf("%w: it nests deeper than %d", ErrPoison, delta.MaxDepth)
 	}
 	o.Payload = cut.apply(raw, prefix(kind, apiVersion, r))
 	for _, path := range t.Drop {

@@ -184,30 +184,3 @@ func unquote(v []byte) (string, error) {
 	}
 	return s, nil
 }
-
-// maxDepth is how deep an object may nest, the API server's own limit.
-const maxDepth = 10_000
-
-// tooDeep reports whether b nests deeper than maxDepth: readers of JSON recurse, and a stack that runs out ends the process.
-func tooDeep(b []byte) bool {
-	if bytes.Count(b, []byte{'{'})+bytes.Count(b, []byte{'['}) <= maxDepth {
-		return false
-	}
-	depth, quoted := 0, false
-	for i := 0; i < len(b); i++ {
-		switch c := b[i]; {
-		case quoted && c == '\\':
-			i++
-		case c == '"':
-			quoted = !quoted
-		case quoted:
-		case c == '{' || c == '[':
-			if depth++; depth > maxDepth {
-				return true
-			}
-		case c == '}' || c == ']':
-			depth--
-		}
-	}
-	return false
-}

@@ -227,10 +227,10 @@ func TestAPayloadThatNestsWithoutEndIsRefusedBeforeItIsRead(t *testing.T) {
 	if _, err := x.extract([]byte(strings.Repeat("[", 8<<20))); !errors.Is(err, errTooDeep) {
 		t.Errorf("8 million levels never closed: %v", err)
 	}
-	if _, err := x.extract(nest(maxDepth - 1)); err != nil {
+	if _, err := x.extract(nest(delta.MaxDepth - 1)); err != nil {
 		t.Errorf("the deepest allowed: %v", err)
 	}
-	wide := []byte(`{"metadata":{"name":"a\"["},"x":[` + strings.Repeat(`{},`, 2*maxDepth) + `"` + strings.Repeat("[", 2*maxDepth) + `"]}`)
+	wide := []byte(`{"metadata":{"name":"a\"["},"x":[` + strings.Repeat(`{},`, 2*delta.MaxDepth) + `"` + strings.Repeat("[", 2*delta.MaxDepth) + `"]}`)
 	if _, err := x.extract(wide); err != nil {
 		t.Errorf("many brackets side by side: %v", err)
 	}

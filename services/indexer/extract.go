@@ -1,7 +1,6 @@
 package indexer
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -19,10 +18,7 @@ var errNotJSON = errors.New("payload is not a JSON object")
 // errUnreadable is what the reflector says about an object it could not take in.
 var errUnreadable = errors.New("the reflector could not read the object")
 
-// maxDepth is how deep an object may nest, the API server's own limit.
-const maxDepth = 10_000
-
-var errTooDeep = fmt.Errorf("payload nests deeper than %d", maxDepth)
+var errTooDeep = fmt.Errorf("payload nests deeper than %d", delta.MaxDepth)
 
 // internLimit bounds the values an extractor remembers.
 const internLimit = 1 << 16
@@ -55,7 +51,7 @@ type facts struct {
 // except namespace, name, uid and rv.
 func (x *extractor) extract(payload []byte) (facts, error) {
 	var f facts
-	if tooDeep(payload) {
+	if delta.TooDeep(payload) {
 		return f, errTooDeep
 	}
 	// gjson only reads, and payloads never change.
@@ -98,31 +94,6 @@ func (x *extractor) extract(payload []byte) (facts, error) {
 		}
 	}
 	return f, nil
-}
-
-// tooDeep reports whether a payload nests deeper than maxDepth: every reader
-// of JSON recurses, and a stack that runs out ends the process.
-func tooDeep(payload []byte) bool {
-	if bytes.Count(payload, []byte{'{'})+bytes.Count(payload, []byte{'['}) <= maxDepth {
-		return false
-	}
-	depth, quoted := 0, false
-	for i := 0; i < len(payload); i++ {
-		switch c := payload[i]; {
-		case quoted && c == '\\':
-			i++
-		case c == '"':
-			quoted = !quoted
-		case quoted:
-		case c == '{' || c == '[':
-			if depth++; depth > maxDepth {
-				return true
-			}
-		case c == '}' || c == ']':
-			depth--
-		}
-	}
-	return false
 }
 
 func (x *extractor) labelSet(value gjson.Result) (*store.Labels, error) {
