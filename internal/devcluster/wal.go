@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+
+	"github.com/deltaplane/deltaplane/internal/dirlock"
 )
 
 // walName is the log's file in Config.DataDir.
@@ -146,7 +148,7 @@ func (a *api) replay(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	lock, err := lockDir(dir)
+	lock, err := dirlock.Lock(dir)
 	if err != nil {
 		return err
 	}

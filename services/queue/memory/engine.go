@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/internal/dirlock"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
 
@@ -62,7 +63,7 @@ func New(cfg Config) (*Engine, error) {
 		return nil, fmt.Errorf("queue data in %s: %w", cfg.Dir, err)
 	}
 	var err error
-	if e.lock, err = lockDir(cfg.Dir); err != nil {
+	if e.lock, err = dirlock.Lock(cfg.Dir); err != nil {
 		return nil, fmt.Errorf("queue data in %s: %w", cfg.Dir, err)
 	}
 	if err := e.restore(); err != nil {
