@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 )
 
-// ErrTaken: another process holds the directory.
+// ErrTaken says that another process holds the directory.
 var ErrTaken = errors.New("directory is used by another process")
 
 // Lock takes an existing directory by its file "lock". Closing the file, or the end of the process however it comes,
