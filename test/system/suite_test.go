@@ -58,13 +58,14 @@ func testFlow(t *testing.T, x *Target) {
 			t.Errorf("%s: revision is %v", r.GetCollection(), r.GetRevision())
 		}
 	}
-	queues, err := x.queue(t).ListQueues(t.Context(), &queuev1.ListQueuesRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(queues.GetQueues()) == 0 || queues.GetGeneration() == "" {
-		t.Errorf("queues are %v", queues)
-	}
+	// The controllers make their queue when their log is read, which may be a moment later.
+	eventually(t, 30*time.Second, "the controllers' queue", func(ctx context.Context) error {
+		queues, err := x.queue(t).ListQueues(ctx, &queuev1.ListQueuesRequest{})
+		if err == nil && (len(queues.GetQueues()) == 0 || queues.GetGeneration() == "") {
+			err = fmt.Errorf("queues are %v", queues)
+		}
+		return err
+	})
 }
 
 // burst creates n small Jobs, a few at a time.
