@@ -5,13 +5,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 )
 
 // buffer is a bytes.Buffer that may be read while a command writes to it.
@@ -39,16 +40,6 @@ func command(ctx context.Context, stdin string, args ...string) (stdout, stderr 
 	return out.String(), errs.String(), code
 }
 
-func port(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // A port to give away is opened and closed at once.
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
 // running is an `up` of this process and the flags that reach it.
 type running struct {
 	ask   []string
@@ -59,7 +50,8 @@ type running struct {
 
 func startUp(t *testing.T) *running {
 	t.Helper()
-	index, queue, reflector, api := port(t), port(t), port(t), port(t)
+	ports := embeddedtest.Ports(t, 4)
+	index, queue, reflector, api := ports[0], ports[1], ports[2], ports[3]
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	r := &running{
 		ask:   []string{"--index-url", index, "--queue-url", queue, "--reflector-url", reflector},

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/internal/embedded"
+	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 )
 
 // TestFaultsOfTheStartAreNamed starts what cannot start: the message names the flag, says it once and shows no password,
@@ -24,9 +25,10 @@ func TestFaultsOfTheStartAreNamed(t *testing.T) {
 	t.Cleanup(func() { _ = taken.Close() })
 	busy := taken.Addr().String()
 	up := func(args ...string) []string {
+		ports := embeddedtest.Ports(t, 3)
 		all := []string{
 			"up", "--data-dir", t.TempDir(), "--no-demo", "--nats-listen", "off", "--api-listen", "127.0.0.1:0",
-			"--index-listen", port(t), "--queue-listen", port(t), "--reflector-listen", port(t),
+			"--index-listen", ports[0], "--queue-listen", ports[1], "--reflector-listen", ports[2],
 			"--index-admin-listen", "off", "--queue-admin-listen", "off", "--reflector-admin-listen", "off", "--controllers-admin-listen", "off",
 		}
 		return append(all, args...)

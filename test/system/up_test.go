@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -13,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 )
 
 func TestUpWithTheDevCluster(t *testing.T) {
@@ -54,11 +54,12 @@ func newUp(t *testing.T, kubeconfig string) *upTarget {
 	u := &upTarget{
 		binary: build(t), dir: t.TempDir(), kubeconfig: kubeconfig, ports: map[string]string{}, processes: map[string]*process{},
 	}
-	for _, name := range []string{
+	names := []string{
 		"index", "queue", "reflector", "nats", "api",
 		"index-admin", "queue-admin", "reflector-admin", "controllers-admin",
-	} {
-		u.ports[name] = freePort(t)
+	}
+	for i, port := range embeddedtest.Ports(t, len(names)) {
+		u.ports[names[i]] = port
 	}
 	t.Cleanup(func() {
 		for name, p := range u.processes {
@@ -233,15 +234,4 @@ func build(t *testing.T) string {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	return binary
-}
-
-func freePort(t *testing.T) string {
-	t.Helper()
-	var listen net.ListenConfig
-	l, err := listen.Listen(context.WithoutCancel(t.Context()), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return fmt.Sprint(l.Addr())
 }
