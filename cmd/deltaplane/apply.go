@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"github.com/tidwall/gjson"
+	"github.com/tidwall/sjson"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/deltaplane/deltaplane/internal/kube"
@@ -105,7 +106,7 @@ removes fields, works as well, against the same API server.`,
 					return "", err
 				}
 				after, err := client.Patch(ctx, m.ref(), kube.MergePatch, m.raw, kube.WriteOptions{})
-				if err == nil && gjson.GetBytes(before, "metadata.resourceVersion").String() == gjson.GetBytes(after, "metadata.resourceVersion").String() {
+				if err == nil && sameObject(before, after) {
 					return "unchanged", nil
 				}
 				return "changed", err
@@ -207,6 +208,20 @@ func (a *applyFlags) resolve(ctx context.Context, client *kube.Client, raw []byt
 		m.namespace = a.namespace
 	}
 	return m, nil
+}
+
+// sameObject reports whether two versions differ only in what others write meanwhile: status, version and field managers.
+func sameObject(a, b []byte) bool {
+	for _, path := range []string{"status", "metadata.resourceVersion", "metadata.managedFields"} {
+		var errA, errB error
+		if a, errA = sjson.DeleteBytes(a, path); errA != nil {
+			return false
+		}
+		if b, errB = sjson.DeleteBytes(b, path); errB != nil {
+			return false
+		}
+	}
+	return bytes.Equal(a, b)
 }
 
 // readManifests reads the objects of a YAML or JSON file; the items of a List count one by one.
