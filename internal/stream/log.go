@@ -86,12 +86,31 @@ func (c *Conn) streamConfig(col delta.Collection) jetstream.StreamConfig {
 	}
 }
 
+// storeFailed is the server's error while the files of a stream of the same name are still being removed.
+const storeFailed jetstream.ErrorCode = 10049
+
+// create makes a stream, also one that was removed a moment ago.
+func (c *Conn) create(ctx context.Context, want jetstream.StreamConfig) error {
+	for try := 0; ; try++ {
+		_, err := c.js.CreateStream(ctx, want)
+		refused, ok := errors.AsType[*jetstream.APIError](err)
+		if !ok || refused.ErrorCode != storeFailed || try == 20 {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
 // ensure makes the stream of col, or checks that the one that exists is ours.
 func (c *Conn) ensure(ctx context.Context, col delta.Collection) error {
 	want := c.streamConfig(col)
 	info, err := c.info(ctx, col)
 	if errors.Is(err, ErrNoLog) {
-		_, err = c.js.CreateStream(ctx, want)
+		err = c.create(ctx, want)
 		if err == nil {
 			return nil
 		}

@@ -16,6 +16,16 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
 
+// ending reports whether the service is stopping.
+func (s *Service) ending() bool {
+	select {
+	case <-s.stopping:
+		return true
+	default:
+		return false
+	}
+}
+
 // get leases keys for a session, waiting for the first.
 func (s *Service) get(ctx context.Context, d *dispatcher, ss *session, n int, leaseFor int64, wait time.Duration) ([]*queuev1.Lease, bool, error) {
 	type outcome struct{ err error }
@@ -58,6 +68,9 @@ func (s *Service) get(ctx context.Context, d *dispatcher, ss *session, n int, le
 		case o := <-over:
 			if len(leases) > 0 {
 				return leases, false, nil
+			}
+			if o.err == nil && wait > 0 && !ss.shutDown() && s.ending() {
+				o.err = errStopping // the wait was cut short
 			}
 			return nil, ss.shutDown(), o.err
 		case <-deadline:
