@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/deltaplane/deltaplane/core/backoff"
@@ -21,6 +22,12 @@ const (
 
 	// SweepMax bounds the due and the expired keys that one turn moves.
 	SweepMax = 256
+
+	// MaxPartitions bounds the partitions of a queue.
+	MaxPartitions = 64
+	// AgedShare is one of how many leases goes to the key that has waited
+	// longest, once that is longer than the queue's aging.
+	AgedShare = 8
 )
 
 // Priorities a caller may use; 0 is the default.
@@ -47,16 +54,58 @@ type Config struct {
 	LeaseFor time.Duration `json:"lease_for,omitempty"`
 	// BarrierRetention is how long an idle key keeps its barrier. Default 5 min.
 	BarrierRetention time.Duration `json:"barrier_retention,omitempty"`
-	// Partitions is fixed when the queue is created. Default, and for now
-	// the only value, 1.
+	// Partitions is fixed when the queue is created, 1 to [MaxPartitions].
+	// Default 1.
 	Partitions int `json:"partitions,omitempty"`
 	// MaxRetries is how many rate-limited retries a key gets before it is dead.
 	// Zero: any number.
 	MaxRetries int `json:"max_retries,omitempty"`
+	// AbsorbDelays is controller-runtime's way: an immediate add takes a
+	// pending delay away, and a key that waits takes no delay (P-03).
+	// Otherwise a pending delay stays (client-go, Q-08).
+	AbsorbDelays bool `json:"absorb_delays,omitempty"`
+	// ReserveOnce makes a limited add free while a delay that the limiter gave
+	// the key is pending. Otherwise every call is charged (RL-04).
+	ReserveOnce bool `json:"reserve_once,omitempty"`
+	// Aging is how long a key waits before every [AgedShare]th lease is its,
+	// whatever its priority. Default 30 s.
+	Aging time.Duration `json:"aging,omitempty"`
+	// Dispatch bounds how fast keys are handed out; nil for no bound.
+	Dispatch *Rate `json:"dispatch,omitempty"`
+	// Durability is when a turn counts as done. Default Memory.
+	Durability Durability `json:"durability,omitempty"`
+	// Replicas is what Replicated waits for. Default 1.
+	Replicas int `json:"replicas,omitempty"`
+	// MaxProcessing is how long after its start a lease can be extended to;
+	// zero for without end.
+	MaxProcessing time.Duration `json:"max_processing,omitempty"`
+	// Backoff is how the queue's back-off entries grow.
+	Backoff BackoffConfig `json:"backoff,omitzero"`
 }
 
-// ErrPartitions is wrapped when a partition count cannot be served.
-var ErrPartitions = errors.New("workqueue: partitions other than 1 are not served yet")
+// Rate is a token bucket: QPS tokens per second, Burst at most at once.
+type Rate struct {
+	QPS   float64 `json:"qps"`
+	Burst int     `json:"burst"`
+}
+
+// Durability is when a turn counts as done.
+type Durability uint8
+
+// The durabilities.
+const (
+	Memory     Durability = iota // when the store has it
+	Fsync                        // when it is on the store's disk
+	Replicated                   // when Replicas replicas have it
+)
+
+// BackoffConfig is flowcontrol.Backoff's (B-01 to B-05).
+type BackoffConfig struct {
+	Initial     time.Duration `json:"initial,omitempty"`      // default 10 s
+	Max         time.Duration `json:"max,omitempty"`          // default 5 min
+	Jitter      float64       `json:"jitter,omitempty"`       // 0 to 1, default none
+	ExpireAfter time.Duration `json:"expire_after,omitempty"` // default twice Max
+}
 
 // WithDefaults fills in every unset field.
 func (c Config) WithDefaults() Config {
@@ -66,6 +115,13 @@ func (c Config) WithDefaults() Config {
 	c.LeaseFor = cmp.Or(c.LeaseFor, 30*time.Second)
 	c.BarrierRetention = cmp.Or(c.BarrierRetention, 5*time.Minute)
 	c.Partitions = cmp.Or(c.Partitions, 1)
+	c.Aging = cmp.Or(c.Aging, 30*time.Second)
+	if c.Durability == Replicated {
+		c.Replicas = cmp.Or(c.Replicas, 1)
+	}
+	c.Backoff.Initial = cmp.Or(c.Backoff.Initial, 10*time.Second)
+	c.Backoff.Max = cmp.Or(c.Backoff.Max, 5*time.Minute)
+	c.Backoff.ExpireAfter = cmp.Or(c.Backoff.ExpireAfter, 2*c.Backoff.Max)
 	return c
 }
 
@@ -98,6 +154,22 @@ func (c Config) Validate() error {
 	bad(c.BarrierRetention < 0 || c.BarrierRetention > 24*time.Hour, "barrier_retention", "%v is not between 0 and 24 h", c.BarrierRetention)
 	bad(c.MaxRetries < 0 || c.MaxRetries > 1<<30, "max_retries", "%d is negative or absurd", c.MaxRetries)
 	bad(c.Partitions < 0, "partitions", "%d is negative", c.Partitions)
-	bad(c.Partitions > 1, "partitions", "%d: %w", c.Partitions, ErrPartitions)
+	bad(c.Partitions > MaxPartitions, "partitions", "%d is more than %d", c.Partitions, MaxPartitions)
+	bad(c.Aging < 0 || c.Aging > MaxDelay, "aging", "%v is not between 0 and 10 years", c.Aging)
+	if d := c.Dispatch; d != nil {
+		bad(!(d.QPS > 0) || math.IsInf(d.QPS, 0), "dispatch_limiter.qps", "%v is not above zero", d.QPS)
+		bad(d.QPS > 0 && (d.QPS < 1e-6 || d.QPS > 1e6), "dispatch_limiter.qps", "%v is not between one in a million seconds and a million a second", d.QPS)
+		bad(d.Burst < 1 || d.Burst > 1<<30, "dispatch_limiter.burst", "%d is not between 1 and 2^30", d.Burst)
+	}
+	bad(c.Durability > Replicated, "durability", "%d is not known", c.Durability)
+	bad(c.Durability != Replicated && c.Replicas != 0, "replicas", "%d is set without DURABILITY_REPLICATED", c.Replicas)
+	bad(c.Replicas < 0 || c.Replicas > 10, "replicas", "%d is not between 1 and 10", c.Replicas)
+	bad(c.MaxProcessing < 0 || c.MaxProcessing > 7*24*time.Hour, "max_processing", "%v is not between 0 and 7 days", c.MaxProcessing)
+	bad(c.MaxProcessing > 0 && c.MaxProcessing < time.Second, "max_processing", "%v is below 1 s", c.MaxProcessing)
+	b := c.Backoff
+	bad(b.Initial < 0 || b.Initial > MaxDelay, "backoff.initial", "%v is not between 0 and 10 years", b.Initial)
+	bad(b.Max < 0 || b.Max > MaxDelay, "backoff.max", "%v is not between 0 and 10 years", b.Max)
+	bad(!(b.Jitter >= 0 && b.Jitter <= 1), "backoff.jitter_factor", "%v is not between 0 and 1", b.Jitter)
+	bad(b.ExpireAfter < 0 || b.ExpireAfter > 2*MaxDelay, "backoff.expire_after", "%v is not between 0 and 20 years", b.ExpireAfter)
 	return errors.Join(errs...)
 }

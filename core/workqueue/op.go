@@ -7,7 +7,7 @@ type OpKind uint8
 
 // The operations of a turn.
 const (
-	OpAdd      OpKind = iota + 1 // Key, Level, Delay, Last, Limited, Barrier, Trace
+	OpAdd      OpKind = iota + 1 // Key, Level, Delay, Last, Limited, Once, Barrier, Trace
 	OpSettle                     // Key, Token, Outcome, Delay, Reason, ReadAt, Wrote, Level if Relevel
 	OpExtend                     // Key, Token, For; Shorten, Known
 	OpForget                     // Key
@@ -19,6 +19,17 @@ const (
 	OpInspect                    // Key
 	OpClose
 	OpOpen
+	OpPause        // no leases until OpResume
+	OpResume       //
+	OpRetryNow     // Key: a delayed or dead key waits now
+	OpRevoke       // Key: the lease ends, the key waits again, uncounted
+	OpDelete       // Key: everything known of a key that is not held
+	OpBackoffGet   // Key (an id of its own name space)
+	OpBackoffNext  // Key, Event, Random
+	OpBackoffReset // Key
+	OpBackoffGC    //
+	OpReserve      // Count: tokens of every bucket of the limiter, for another partition
+	OpAdmit        // Count: tokens of the dispatch limiter, for another partition; negative gives back
 )
 
 // Outcome is how a lease ends.
@@ -50,7 +61,13 @@ type Op struct {
 	For     int64
 	Known   int64 // shorten: the last deadline the caller knows of; zero for any
 	Trace   string
-	More    *More // nil when nothing of it is set
+	// Once names a limited add, zero for none: while the delay that an add of
+	// this name set is pending, another of the same name changes nothing.
+	Once   uint64
+	Count  int     // tokens
+	Event  int64   // back-off: when it happened; zero for now
+	Random float64 // back-off: [0,1), for the jitter
+	More   *More   // nil when nothing of it is set
 }
 
 // More is what few operations carry.
@@ -79,6 +96,8 @@ const (
 	Requeued                    // settle: ended, and waits again because it was added meanwhile
 	Lost                        // token: stale, nothing changed
 	NotLeased                   // token: nobody holds the key, nothing changed
+	Unchanged                   // operator: there was nothing to do
+	Held                        // operator: somebody holds the key, nothing changed
 )
 
 // Reply is the outcome of one [Op].
@@ -89,6 +108,23 @@ type Reply struct {
 	Deadline int64 // extend
 	Expect   *expectations.Set
 	Item     *Item
+	Backoff  BackoffEntry
+	Count    int       // collected; admitted
+	From     []float64 // reserved: per bucket, where its tokens begin (see Reserved)
+	Next     int64     // admit: when the next token is there, zero when Count is all that was asked
+}
+
+// BackoffEntry is one id's delay in microseconds and when it was last moved;
+// zero when nothing is known.
+type BackoffEntry struct{ Delay, Updated int64 }
+
+// Reserved is tokens of one bucket of the limiter, taken for a partition that
+// is not the buckets' own by an OpReserve in the turn of the first partition:
+// Count tokens whose theoretical arrival times begin at From, in microseconds,
+// one interval apart.
+type Reserved struct {
+	From  float64
+	Count int
 }
 
 // Take asks for leases for one holder.
@@ -103,6 +139,12 @@ type Take struct {
 type Turn struct {
 	Ops   []Op
 	Takes []Take
+	// Away says that the queue's buckets are in another partition: Reserved
+	// holds, per bucket of the limiter, at least as many tokens as Ops may
+	// charge, and Admitted is how many leases the dispatch limiter allows.
+	Away     bool
+	Reserved []Reserved
+	Admitted int
 }
 
 // Lease is the right to process a key until Deadline.
@@ -138,7 +180,9 @@ type Result struct {
 	NextDue int64
 	Counts  Counts
 	// What happened in the turn.
-	Added, Retried, Promoted, Expired int
+	Added, Retried, Promoted, Expired, Buried int
+	// Spent is how many of Reserved were used, the same of every bucket.
+	Spent int
 }
 
 // State is where a key stands.

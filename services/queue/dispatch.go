@@ -26,7 +26,8 @@ type call struct {
 type dispatcher struct {
 	name string
 	svc  *Service
-	q    engine.Queue
+	of   engine.Queue
+	q    engine.Partition
 	line *line
 	wake chan struct{} // holds one token when there is a reason to look
 
@@ -38,7 +39,7 @@ type dispatcher struct {
 }
 
 func newDispatcher(s *Service, name string, q engine.Queue) *dispatcher {
-	return &dispatcher{name: name, svc: s, q: q, line: s.metrics.line(name), wake: make(chan struct{}, 1), look: true}
+	return &dispatcher{name: name, svc: s, of: q, q: q.Partitions()[0], line: s.metrics.line(name), wake: make(chan struct{}, 1), look: true}
 }
 
 func (d *dispatcher) nudge() {
@@ -227,7 +228,7 @@ func (d *dispatcher) turn(ctx context.Context, b *batch) (*workqueue.Result, err
 	r, err := d.q.Turn(ctx, &b.turn)
 	if errors.Is(err, engine.ErrNoQueue) {
 		d.svc.log.LogAttrs(ctx, slog.LevelWarn, "queue was lost by its store and is made again", slog.String(telemetry.KeyQueue, d.name))
-		if _, _, err := d.svc.engine.Configure(ctx, d.name, d.q.Config()); err != nil {
+		if _, _, err := d.svc.engine.Configure(ctx, d.name, d.of.Config()); err != nil {
 			return nil, err
 		}
 		r, err = d.q.Turn(ctx, &b.turn)

@@ -435,7 +435,7 @@ func (s *Service) extend(ctx context.Context, ss *session, refs []*queuev1.Lease
 		case leaseFor < 0:
 			op.For = -leaseFor
 		case leaseFor == 0:
-			op.For = d.q.Config().LeaseFor.Microseconds()
+			op.For = d.of.Config().LeaseFor.Microseconds()
 		}
 		ops := make([]workqueue.Op, len(refs))
 		for i, r := range refs {

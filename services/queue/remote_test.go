@@ -104,6 +104,8 @@ type remoteQueue struct {
 
 func (q *remoteQueue) Config() workqueue.Config { return q.cfg }
 
+func (q *remoteQueue) Partitions() []engine.Partition { return []engine.Partition{q} }
+
 func micros(t *timestamppb.Timestamp) int64 {
 	if t == nil {
 		return 0

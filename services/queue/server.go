@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -20,7 +19,7 @@ import (
 
 // server answers the QueueService.
 type server struct {
-	queuev1.UnsafeQueueServiceServer
+	queuev1.UnimplementedQueueServiceServer
 	*Service
 }
 
@@ -251,11 +250,6 @@ func (s *server) ConfigureQueue(ctx context.Context, r *queuev1.ConfigureQueueRe
 		return nil, err
 	}
 	if err := cfg.Validate(); err != nil {
-		if errors.Is(err, workqueue.ErrPartitions) {
-			if _, open := s.engine.Open(ctx, name); open == nil {
-				return nil, fmt.Errorf("%w: queue %q has 1", engine.ErrPartitions, name)
-			}
-		}
 		return nil, configFaults(err)
 	}
 	q, created, err := s.engine.Configure(ctx, name, cfg)
@@ -356,7 +350,7 @@ func (s *server) ListItems(ctx context.Context, r *queuev1.ListItemsRequest) (*q
 	if size == 0 {
 		size = defaultPage
 	}
-	items, next, err := q.Items(ctx, want, string(cursor), size)
+	items, next, err := q.Partitions()[0].Items(ctx, want, string(cursor), size)
 	if errors.Is(err, engine.ErrCursor) {
 		return nil, rpc.InvalidField("page_token", err)
 	}

@@ -245,6 +245,6 @@ func (s *Service) status(ctx context.Context, name string) (workqueue.Config, en
 	if err != nil {
 		return workqueue.Config{}, engine.Status{}, err
 	}
-	st, err := q.Status(ctx)
+	st, err := q.Partitions()[0].Status(ctx)
 	return q.Config(), st, err
 }

@@ -118,7 +118,7 @@ func (s *server) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello) (*
 		}
 		st.lines[name] = d
 		st.takers[name] = st.taker(name, leaseFor)
-		if lasts := d.q.Config().LeaseFor; inForce == 0 || lasts < inForce {
+		if lasts := d.of.Config().LeaseFor; inForce == 0 || lasts < inForce {
 			inForce = lasts
 		}
 	}

@@ -28,6 +28,8 @@ var (
 	ErrDenied = errors.New("queue: store denies access")
 	// ErrCursor: the cursor was not made by this engine.
 	ErrCursor = errors.New("queue: page token is not of this queue")
+	// ErrDurability: the store cannot keep the durability a queue asks for.
+	ErrDurability = errors.New("queue: store cannot keep this durability")
 	// ErrEviction: the store may drop keys on its own, which would break exclusion.
 	ErrEviction = errors.New("queue: store evicts keys")
 )
@@ -56,14 +58,24 @@ type Engine interface {
 	Close() error
 }
 
-// Queue is one queue of an [Engine]. Turns of one Queue value must not overlap;
-// everything else is safe for concurrent use.
+// Queue is one queue of an [Engine]. It is safe for concurrent use.
 type Queue interface {
 	// Config is the configuration in force as last seen.
 	Config() workqueue.Config
-	// Turn applies one turn. After an error matching ErrUnknown it may or may
-	// not have been applied; after any other error it was not. A queue whose
-	// data was lost answers ErrNoQueue.
+	// Partitions are as many as the configuration says. A key is always in the
+	// partition that [PartitionOf] names.
+	Partitions() []Partition
+}
+
+// Partition is one part of a queue's keys, with its own order, due times and
+// leases. The queue's buckets and its dispatch limiter are the first one's: a
+// turn of another is Away. Turns of one Partition value must not overlap;
+// everything else is safe for concurrent use.
+type Partition interface {
+	// Turn applies one turn, and returns when the queue's durability has been
+	// reached. After an error matching ErrUnknown it may or may not have been
+	// applied; after any other error it was not. A queue whose data was lost
+	// answers ErrNoQueue.
 	Turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Result, error)
 	// Status counts keys without changing anything.
 	Status(ctx context.Context) (Status, error)
@@ -72,10 +84,25 @@ type Queue interface {
 	Items(ctx context.Context, state workqueue.State, cursor string, limit int) ([]workqueue.Item, string, error)
 }
 
+// PartitionOf is the partition of a key, of n: FNV-1a, so that it is the same
+// in every process and version.
+func PartitionOf(key string, n int) int {
+	if n <= 1 {
+		return 0
+	}
+	h := uint32(2166136261)
+	for i := range len(key) {
+		h = (h ^ uint32(key[i])) * 16777619
+	}
+	return int(h % uint32(n))
+}
+
 // Status is what a queue holds.
 type Status struct {
 	Counts      workqueue.Counts
 	Closed      bool
+	Paused      bool
 	OldestReady int64 // microseconds since 1970; zero when nothing is ready
+	HeldUntil   int64 // until then no leases, because the store was restarted; zero when there are
 	Now         int64 // the store's clock
 }

@@ -51,7 +51,8 @@ type env struct {
 	*testing.T
 	fx   Fixture
 	name string
-	q    engine.Queue
+	of   engine.Queue
+	q    engine.Partition
 }
 
 func newEnv(t *testing.T, fx Fixture, cfg workqueue.Config) *env {
@@ -61,7 +62,7 @@ func newEnv(t *testing.T, fx Fixture, cfg workqueue.Config) *env {
 	if err != nil || !created {
 		t.Fatalf("Configure = created %v, %v", created, err)
 	}
-	return &env{T: t, fx: fx, name: name, q: q}
+	return &env{T: t, fx: fx, name: name, of: q, q: q.Partitions()[0]}
 }
 
 func (e *env) turn(t workqueue.Turn) *workqueue.Result {

@@ -185,7 +185,10 @@ func (q *queue) Config() workqueue.Config {
 	return q.m.Config()
 }
 
-// Turn implements engine.Queue. The answer leaves after the log has the turn.
+// Partitions implements engine.Queue.
+func (q *queue) Partitions() []engine.Partition { return []engine.Partition{q} }
+
+// Turn implements engine.Partition. The answer leaves after the log has the turn.
 func (q *queue) Turn(_ context.Context, t *workqueue.Turn) (*workqueue.Result, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

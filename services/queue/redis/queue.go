@@ -62,7 +62,10 @@ func (q *queue) load(ctx context.Context) error {
 	return q.e.identify(ctx)
 }
 
-// Turn implements engine.Queue.
+// Partitions implements engine.Queue.
+func (q *queue) Partitions() []engine.Partition { return []engine.Partition{q} }
+
+// Turn implements engine.Partition.
 func (q *queue) Turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Result, error) {
 	r, run, err := q.turn(ctx, t)
 	if err != nil || len(r.Leases) == 0 || run == q.e.runID() {
@@ -174,7 +177,7 @@ func (q *queue) write(args []any, server string, seq uint64, maybe bool, t *work
 	return args
 }
 
-// Status implements engine.Queue.
+// Status implements engine.Partition.
 func (q *queue) Status(ctx context.Context) (engine.Status, error) {
 	var (
 		meta              *redis.SliceCmd
@@ -236,7 +239,7 @@ func (q *queue) Status(ctx context.Context) (engine.Status, error) {
 	return st, nil
 }
 
-// Items implements engine.Queue. The cursor is the place in one of three
+// Items implements engine.Partition. The cursor is the place in one of three
 // scans: of keys that wait or are held, of delayed keys, of dead keys.
 func (q *queue) Items(ctx context.Context, state workqueue.State, cursor string, limit int) ([]workqueue.Item, string, error) {
 	scan, at := byte('s'), uint64(0)

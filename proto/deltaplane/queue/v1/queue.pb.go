@@ -30,193 +30,6 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// DelayPolicy says which of two due times of one key holds.
-type DelayPolicy int32
-
-const (
-	// The same as DELAY_POLICY_EARLIEST.
-	DelayPolicy_DELAY_POLICY_UNSPECIFIED DelayPolicy = 0
-	// The earlier due time wins (client-go, rule Q-07).
-	DelayPolicy_DELAY_POLICY_EARLIEST DelayPolicy = 1
-	// The last call wins, earlier or later (kubelet's work queue).
-	DelayPolicy_DELAY_POLICY_LAST DelayPolicy = 2
-)
-
-// Enum value maps for DelayPolicy.
-var (
-	DelayPolicy_name = map[int32]string{
-		0: "DELAY_POLICY_UNSPECIFIED",
-		1: "DELAY_POLICY_EARLIEST",
-		2: "DELAY_POLICY_LAST",
-	}
-	DelayPolicy_value = map[string]int32{
-		"DELAY_POLICY_UNSPECIFIED": 0,
-		"DELAY_POLICY_EARLIEST":    1,
-		"DELAY_POLICY_LAST":        2,
-	}
-)
-
-func (x DelayPolicy) Enum() *DelayPolicy {
-	p := new(DelayPolicy)
-	*p = x
-	return p
-}
-
-func (x DelayPolicy) String() string {
-	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
-}
-
-func (DelayPolicy) Descriptor() protoreflect.EnumDescriptor {
-	return file_deltaplane_queue_v1_queue_proto_enumTypes[0].Descriptor()
-}
-
-func (DelayPolicy) Type() protoreflect.EnumType {
-	return &file_deltaplane_queue_v1_queue_proto_enumTypes[0]
-}
-
-func (x DelayPolicy) Number() protoreflect.EnumNumber {
-	return protoreflect.EnumNumber(x)
-}
-
-// Deprecated: Use DelayPolicy.Descriptor instead.
-func (DelayPolicy) EnumDescriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{0}
-}
-
-// AddStatus says what an add did.
-type AddStatus int32
-
-const (
-	// Not known.
-	AddStatus_ADD_STATUS_UNSPECIFIED AddStatus = 0
-	// The key waits now.
-	AddStatus_ADD_STATUS_QUEUED AddStatus = 1
-	// The key waited already.
-	AddStatus_ADD_STATUS_ALREADY_QUEUED AddStatus = 2
-	// The key is held and runs once more when it is settled.
-	AddStatus_ADD_STATUS_MARKED_DIRTY AddStatus = 3
-	// The key waits from ready_at on.
-	AddStatus_ADD_STATUS_DELAYED AddStatus = 4
-	// The session has been shut down and the key was not added (rule Q-04).
-	AddStatus_ADD_STATUS_SHUT_DOWN AddStatus = 5
-)
-
-// Enum value maps for AddStatus.
-var (
-	AddStatus_name = map[int32]string{
-		0: "ADD_STATUS_UNSPECIFIED",
-		1: "ADD_STATUS_QUEUED",
-		2: "ADD_STATUS_ALREADY_QUEUED",
-		3: "ADD_STATUS_MARKED_DIRTY",
-		4: "ADD_STATUS_DELAYED",
-		5: "ADD_STATUS_SHUT_DOWN",
-	}
-	AddStatus_value = map[string]int32{
-		"ADD_STATUS_UNSPECIFIED":    0,
-		"ADD_STATUS_QUEUED":         1,
-		"ADD_STATUS_ALREADY_QUEUED": 2,
-		"ADD_STATUS_MARKED_DIRTY":   3,
-		"ADD_STATUS_DELAYED":        4,
-		"ADD_STATUS_SHUT_DOWN":      5,
-	}
-)
-
-func (x AddStatus) Enum() *AddStatus {
-	p := new(AddStatus)
-	*p = x
-	return p
-}
-
-func (x AddStatus) String() string {
-	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
-}
-
-func (AddStatus) Descriptor() protoreflect.EnumDescriptor {
-	return file_deltaplane_queue_v1_queue_proto_enumTypes[1].Descriptor()
-}
-
-func (AddStatus) Type() protoreflect.EnumType {
-	return &file_deltaplane_queue_v1_queue_proto_enumTypes[1]
-}
-
-func (x AddStatus) Number() protoreflect.EnumNumber {
-	return protoreflect.EnumNumber(x)
-}
-
-// Deprecated: Use AddStatus.Descriptor instead.
-func (AddStatus) EnumDescriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{1}
-}
-
-// Outcome says how a worker ends a lease.
-type Outcome int32
-
-const (
-	// Not allowed.
-	Outcome_OUTCOME_UNSPECIFIED Outcome = 0
-	// Finished; the rate limiter keeps its memory (client-go's Done).
-	Outcome_OUTCOME_DONE Outcome = 1
-	// Finished and forgotten (Done and Forget).
-	Outcome_OUTCOME_FORGET Outcome = 2
-	// Try again as the rate limiter says (Done and AddRateLimited).
-	Outcome_OUTCOME_RETRY_RATE_LIMITED Outcome = 3
-	// Run again after `delay`, with the rate limiter forgotten (Done, Forget and AddAfter, rule W-01).
-	Outcome_OUTCOME_RETRY_AFTER Outcome = 4
-	// Give the key back at once, or after `delay`, uncounted: the worker could not even try.
-	Outcome_OUTCOME_RELEASE Outcome = 5
-	// Never again by itself: kept aside with `reason` until somebody adds it.
-	Outcome_OUTCOME_DEAD Outcome = 6
-)
-
-// Enum value maps for Outcome.
-var (
-	Outcome_name = map[int32]string{
-		0: "OUTCOME_UNSPECIFIED",
-		1: "OUTCOME_DONE",
-		2: "OUTCOME_FORGET",
-		3: "OUTCOME_RETRY_RATE_LIMITED",
-		4: "OUTCOME_RETRY_AFTER",
-		5: "OUTCOME_RELEASE",
-		6: "OUTCOME_DEAD",
-	}
-	Outcome_value = map[string]int32{
-		"OUTCOME_UNSPECIFIED":        0,
-		"OUTCOME_DONE":               1,
-		"OUTCOME_FORGET":             2,
-		"OUTCOME_RETRY_RATE_LIMITED": 3,
-		"OUTCOME_RETRY_AFTER":        4,
-		"OUTCOME_RELEASE":            5,
-		"OUTCOME_DEAD":               6,
-	}
-)
-
-func (x Outcome) Enum() *Outcome {
-	p := new(Outcome)
-	*p = x
-	return p
-}
-
-func (x Outcome) String() string {
-	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
-}
-
-func (Outcome) Descriptor() protoreflect.EnumDescriptor {
-	return file_deltaplane_queue_v1_queue_proto_enumTypes[2].Descriptor()
-}
-
-func (Outcome) Type() protoreflect.EnumType {
-	return &file_deltaplane_queue_v1_queue_proto_enumTypes[2]
-}
-
-func (x Outcome) Number() protoreflect.EnumNumber {
-	return protoreflect.EnumNumber(x)
-}
-
-// Deprecated: Use Outcome.Descriptor instead.
-func (Outcome) EnumDescriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{2}
-}
-
 // SettleStatus says what a settlement did.
 type SettleStatus int32
 
@@ -262,11 +75,11 @@ func (x SettleStatus) String() string {
 }
 
 func (SettleStatus) Descriptor() protoreflect.EnumDescriptor {
-	return file_deltaplane_queue_v1_queue_proto_enumTypes[3].Descriptor()
+	return file_deltaplane_queue_v1_queue_proto_enumTypes[0].Descriptor()
 }
 
 func (SettleStatus) Type() protoreflect.EnumType {
-	return &file_deltaplane_queue_v1_queue_proto_enumTypes[3]
+	return &file_deltaplane_queue_v1_queue_proto_enumTypes[0]
 }
 
 func (x SettleStatus) Number() protoreflect.EnumNumber {
@@ -275,64 +88,7 @@ func (x SettleStatus) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SettleStatus.Descriptor instead.
 func (SettleStatus) EnumDescriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{3}
-}
-
-// Action is what a server asks of a worker.
-type Action int32
-
-const (
-	// Nothing.
-	Action_ACTION_UNSPECIFIED Action = 0
-	// The server is going away: open another stream with the same session, then end this one.
-	Action_ACTION_RECONNECT Action = 1
-	// The session was shut down: no more keys will come.
-	Action_ACTION_SHUT_DOWN Action = 2
-	// Stop working on `leases`: they are not held any more.
-	Action_ACTION_CANCEL Action = 3
-)
-
-// Enum value maps for Action.
-var (
-	Action_name = map[int32]string{
-		0: "ACTION_UNSPECIFIED",
-		1: "ACTION_RECONNECT",
-		2: "ACTION_SHUT_DOWN",
-		3: "ACTION_CANCEL",
-	}
-	Action_value = map[string]int32{
-		"ACTION_UNSPECIFIED": 0,
-		"ACTION_RECONNECT":   1,
-		"ACTION_SHUT_DOWN":   2,
-		"ACTION_CANCEL":      3,
-	}
-)
-
-func (x Action) Enum() *Action {
-	p := new(Action)
-	*p = x
-	return p
-}
-
-func (x Action) String() string {
-	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
-}
-
-func (Action) Descriptor() protoreflect.EnumDescriptor {
-	return file_deltaplane_queue_v1_queue_proto_enumTypes[4].Descriptor()
-}
-
-func (Action) Type() protoreflect.EnumType {
-	return &file_deltaplane_queue_v1_queue_proto_enumTypes[4]
-}
-
-func (x Action) Number() protoreflect.EnumNumber {
-	return protoreflect.EnumNumber(x)
-}
-
-// Deprecated: Use Action.Descriptor instead.
-func (Action) EnumDescriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{4}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{0}
 }
 
 // State is where a key stands.
@@ -388,11 +144,11 @@ func (x State) String() string {
 }
 
 func (State) Descriptor() protoreflect.EnumDescriptor {
-	return file_deltaplane_queue_v1_queue_proto_enumTypes[5].Descriptor()
+	return file_deltaplane_queue_v1_queue_proto_enumTypes[1].Descriptor()
 }
 
 func (State) Type() protoreflect.EnumType {
-	return &file_deltaplane_queue_v1_queue_proto_enumTypes[5]
+	return &file_deltaplane_queue_v1_queue_proto_enumTypes[1]
 }
 
 func (x State) Number() protoreflect.EnumNumber {
@@ -401,7 +157,7 @@ func (x State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use State.Descriptor instead.
 func (State) EnumDescriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{5}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{1}
 }
 
 // AddItem is a key to be added.
@@ -1028,7 +784,15 @@ type Lease struct {
 	// What SaveState kept.
 	State []byte `protobuf:"bytes,13,opt,name=state,proto3" json:"state,omitempty"`
 	// What Expect stored and Observe has not taken off; absent when nothing is expected.
-	Expectations  *Expectations `protobuf:"bytes,14,opt,name=expectations,proto3" json:"expectations,omitempty"`
+	Expectations *Expectations `protobuf:"bytes,14,opt,name=expectations,proto3" json:"expectations,omitempty"`
+	// In place of deadline, remaining, added_at and ready_at on a compact stream, in microseconds, times since 1970.
+	DeadlineUs int64 `protobuf:"varint,15,opt,name=deadline_us,json=deadlineUs,proto3" json:"deadline_us,omitempty"`
+	// See deadline_us.
+	RemainingUs int64 `protobuf:"varint,16,opt,name=remaining_us,json=remainingUs,proto3" json:"remaining_us,omitempty"`
+	// See deadline_us.
+	AddedUs int64 `protobuf:"varint,17,opt,name=added_us,json=addedUs,proto3" json:"added_us,omitempty"`
+	// See deadline_us.
+	ReadyUs       int64 `protobuf:"varint,18,opt,name=ready_us,json=readyUs,proto3" json:"ready_us,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1159,6 +923,34 @@ func (x *Lease) GetExpectations() *Expectations {
 		return x.Expectations
 	}
 	return nil
+}
+
+func (x *Lease) GetDeadlineUs() int64 {
+	if x != nil {
+		return x.DeadlineUs
+	}
+	return 0
+}
+
+func (x *Lease) GetRemainingUs() int64 {
+	if x != nil {
+		return x.RemainingUs
+	}
+	return 0
+}
+
+func (x *Lease) GetAddedUs() int64 {
+	if x != nil {
+		return x.AddedUs
+	}
+	return 0
+}
+
+func (x *Lease) GetReadyUs() int64 {
+	if x != nil {
+		return x.ReadyUs
+	}
+	return 0
 }
 
 // GetRequest asks for keys.
@@ -1629,70 +1421,6 @@ func (x *SettleResponse) GetRequestId() uint64 {
 	return 0
 }
 
-// LeaseRef names a lease.
-type LeaseRef struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The queue.
-	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	// The key.
-	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
-	// The token.
-	Token         uint64 `protobuf:"varint,3,opt,name=token,proto3" json:"token,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *LeaseRef) Reset() {
-	*x = LeaseRef{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[16]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *LeaseRef) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*LeaseRef) ProtoMessage() {}
-
-func (x *LeaseRef) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[16]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use LeaseRef.ProtoReflect.Descriptor instead.
-func (*LeaseRef) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{16}
-}
-
-func (x *LeaseRef) GetQueue() string {
-	if x != nil {
-		return x.Queue
-	}
-	return ""
-}
-
-func (x *LeaseRef) GetKey() string {
-	if x != nil {
-		return x.Key
-	}
-	return ""
-}
-
-func (x *LeaseRef) GetToken() uint64 {
-	if x != nil {
-		return x.Token
-	}
-	return 0
-}
-
 // ExtendRequest extends leases.
 type ExtendRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1706,7 +1434,7 @@ type ExtendRequest struct {
 
 func (x *ExtendRequest) Reset() {
 	*x = ExtendRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[17]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1718,7 +1446,7 @@ func (x *ExtendRequest) String() string {
 func (*ExtendRequest) ProtoMessage() {}
 
 func (x *ExtendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[17]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1731,7 +1459,7 @@ func (x *ExtendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtendRequest.ProtoReflect.Descriptor instead.
 func (*ExtendRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{17}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ExtendRequest) GetSessionId() string {
@@ -1763,7 +1491,7 @@ type ExtendResponse struct {
 
 func (x *ExtendResponse) Reset() {
 	*x = ExtendResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[18]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1775,7 +1503,7 @@ func (x *ExtendResponse) String() string {
 func (*ExtendResponse) ProtoMessage() {}
 
 func (x *ExtendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[18]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1788,7 +1516,7 @@ func (x *ExtendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtendResponse.ProtoReflect.Descriptor instead.
 func (*ExtendResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{18}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ExtendResponse) GetExtended() int64 {
@@ -1824,14 +1552,17 @@ type Hello struct {
 	// Lease duration, 1 s to 1 h; zero means each queue's.
 	LeaseDuration *durationpb.Duration `protobuf:"bytes,4,opt,name=lease_duration,json=leaseDuration,proto3" json:"lease_duration,omitempty"`
 	// Leases the worker believes it holds from a broken stream.
-	Resume        []*LeaseRef `protobuf:"bytes,5,rep,name=resume,proto3" json:"resume,omitempty"`
+	Resume []*LeaseRef `protobuf:"bytes,5,rep,name=resume,proto3" json:"resume,omitempty"`
+	// Ask for compact messages: an Assign names its queue once and leases carry times in microseconds; a Settled has `statuses`
+	// and only those `results` that say more than SETTLED.
+	Compact       bool `protobuf:"varint,6,opt,name=compact,proto3" json:"compact,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[19]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1843,7 +1574,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[19]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1856,7 +1587,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{19}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Hello) GetSessionId() string {
@@ -1894,6 +1625,13 @@ func (x *Hello) GetResume() []*LeaseRef {
 	return nil
 }
 
+func (x *Hello) GetCompact() bool {
+	if x != nil {
+		return x.Compact
+	}
+	return false
+}
+
 // Credit lets the server assign more keys. Credits add up; a settled or lost lease gives one back by itself unless the
 // settlement batch says `hold_credit`; from the first such batch on, lost leases give nothing back either.
 type Credit struct {
@@ -1908,7 +1646,7 @@ type Credit struct {
 
 func (x *Credit) Reset() {
 	*x = Credit{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[20]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1920,7 +1658,7 @@ func (x *Credit) String() string {
 func (*Credit) ProtoMessage() {}
 
 func (x *Credit) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[20]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1933,7 +1671,7 @@ func (x *Credit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credit.ProtoReflect.Descriptor instead.
 func (*Credit) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{20}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Credit) GetQueue() string {
@@ -1965,7 +1703,7 @@ type SettleBatch struct {
 
 func (x *SettleBatch) Reset() {
 	*x = SettleBatch{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[21]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1977,7 +1715,7 @@ func (x *SettleBatch) String() string {
 func (*SettleBatch) ProtoMessage() {}
 
 func (x *SettleBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[21]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1990,7 +1728,7 @@ func (x *SettleBatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleBatch.ProtoReflect.Descriptor instead.
 func (*SettleBatch) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{21}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SettleBatch) GetRequestId() uint64 {
@@ -2025,7 +1763,7 @@ type ExtendBatch struct {
 
 func (x *ExtendBatch) Reset() {
 	*x = ExtendBatch{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[22]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2037,7 +1775,7 @@ func (x *ExtendBatch) String() string {
 func (*ExtendBatch) ProtoMessage() {}
 
 func (x *ExtendBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[22]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2050,7 +1788,7 @@ func (x *ExtendBatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtendBatch.ProtoReflect.Descriptor instead.
 func (*ExtendBatch) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{22}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ExtendBatch) GetLeases() []*LeaseRef {
@@ -2069,7 +1807,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[23]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2081,7 +1819,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[23]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2094,7 +1832,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{23}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{22}
 }
 
 // WorkRequest is one message of a worker. The first must be Hello.
@@ -2116,7 +1854,7 @@ type WorkRequest struct {
 
 func (x *WorkRequest) Reset() {
 	*x = WorkRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[24]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2128,7 +1866,7 @@ func (x *WorkRequest) String() string {
 func (*WorkRequest) ProtoMessage() {}
 
 func (x *WorkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[24]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2141,7 +1879,7 @@ func (x *WorkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkRequest.ProtoReflect.Descriptor instead.
 func (*WorkRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{24}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *WorkRequest) GetKind() isWorkRequest_Kind {
@@ -2254,7 +1992,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[25]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2266,7 +2004,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[25]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2279,7 +2017,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{25}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Welcome) GetServerTime() *timestamppb.Timestamp {
@@ -2321,14 +2059,16 @@ func (x *Welcome) GetLost() []*LeaseRef {
 type Assign struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The leases.
-	Leases        []*Lease `protobuf:"bytes,1,rep,name=leases,proto3" json:"leases,omitempty"`
+	Leases []*Lease `protobuf:"bytes,1,rep,name=leases,proto3" json:"leases,omitempty"`
+	// On a compact stream, the queue of the leases that name none.
+	Queue         string `protobuf:"bytes,2,opt,name=queue,proto3" json:"queue,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Assign) Reset() {
 	*x = Assign{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[26]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2340,7 +2080,7 @@ func (x *Assign) String() string {
 func (*Assign) ProtoMessage() {}
 
 func (x *Assign) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[26]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2353,7 +2093,7 @@ func (x *Assign) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assign.ProtoReflect.Descriptor instead.
 func (*Assign) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{26}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Assign) GetLeases() []*Lease {
@@ -2363,20 +2103,29 @@ func (x *Assign) GetLeases() []*Lease {
 	return nil
 }
 
+func (x *Assign) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
 // Settled answers a SettleBatch.
 type Settled struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of the batch.
 	RequestId uint64 `protobuf:"varint,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// One result per settlement, in order.
-	Results       []*SettleResult `protobuf:"bytes,2,rep,name=results,proto3" json:"results,omitempty"`
+	// One result per settlement, in order; on a compact stream only those that say more than their status.
+	Results []*SettleResult `protobuf:"bytes,2,rep,name=results,proto3" json:"results,omitempty"`
+	// On a compact stream, one status per settlement, in order.
+	Statuses      []SettleStatus `protobuf:"varint,3,rep,packed,name=statuses,proto3,enum=deltaplane.queue.v1.SettleStatus" json:"statuses,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Settled) Reset() {
 	*x = Settled{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[27]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2388,7 +2137,7 @@ func (x *Settled) String() string {
 func (*Settled) ProtoMessage() {}
 
 func (x *Settled) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[27]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2401,7 +2150,7 @@ func (x *Settled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settled.ProtoReflect.Descriptor instead.
 func (*Settled) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{27}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Settled) GetRequestId() uint64 {
@@ -2414,6 +2163,13 @@ func (x *Settled) GetRequestId() uint64 {
 func (x *Settled) GetResults() []*SettleResult {
 	if x != nil {
 		return x.Results
+	}
+	return nil
+}
+
+func (x *Settled) GetStatuses() []SettleStatus {
+	if x != nil {
+		return x.Statuses
 	}
 	return nil
 }
@@ -2433,7 +2189,7 @@ type Extended struct {
 
 func (x *Extended) Reset() {
 	*x = Extended{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[28]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2445,7 +2201,7 @@ func (x *Extended) String() string {
 func (*Extended) ProtoMessage() {}
 
 func (x *Extended) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[28]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2458,7 +2214,7 @@ func (x *Extended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Extended.ProtoReflect.Descriptor instead.
 func (*Extended) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{28}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Extended) GetExtended() int64 {
@@ -2482,70 +2238,6 @@ func (x *Extended) GetRemaining() *durationpb.Duration {
 	return nil
 }
 
-// Control asks something of the worker.
-type Control struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// What is asked.
-	Action Action `protobuf:"varint,1,opt,name=action,proto3,enum=deltaplane.queue.v1.Action" json:"action,omitempty"`
-	// Why, for people.
-	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Leases it is about.
-	Leases        []*LeaseRef `protobuf:"bytes,3,rep,name=leases,proto3" json:"leases,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Control) Reset() {
-	*x = Control{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[29]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Control) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Control) ProtoMessage() {}
-
-func (x *Control) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[29]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Control.ProtoReflect.Descriptor instead.
-func (*Control) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{29}
-}
-
-func (x *Control) GetAction() Action {
-	if x != nil {
-		return x.Action
-	}
-	return Action_ACTION_UNSPECIFIED
-}
-
-func (x *Control) GetReason() string {
-	if x != nil {
-		return x.Reason
-	}
-	return ""
-}
-
-func (x *Control) GetLeases() []*LeaseRef {
-	if x != nil {
-		return x.Leases
-	}
-	return nil
-}
-
 // WorkResponse is one message to a worker. The first is Welcome.
 type WorkResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2565,7 +2257,7 @@ type WorkResponse struct {
 
 func (x *WorkResponse) Reset() {
 	*x = WorkResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[30]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2577,7 +2269,7 @@ func (x *WorkResponse) String() string {
 func (*WorkResponse) ProtoMessage() {}
 
 func (x *WorkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[30]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2590,7 +2282,7 @@ func (x *WorkResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkResponse.ProtoReflect.Descriptor instead.
 func (*WorkResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{30}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *WorkResponse) GetKind() isWorkResponse_Kind {
@@ -2697,7 +2389,7 @@ type ForgetRequest struct {
 
 func (x *ForgetRequest) Reset() {
 	*x = ForgetRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[31]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2709,7 +2401,7 @@ func (x *ForgetRequest) String() string {
 func (*ForgetRequest) ProtoMessage() {}
 
 func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[31]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2722,7 +2414,7 @@ func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetRequest.ProtoReflect.Descriptor instead.
 func (*ForgetRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{31}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ForgetRequest) GetQueue() string {
@@ -2748,7 +2440,7 @@ type ForgetResponse struct {
 
 func (x *ForgetResponse) Reset() {
 	*x = ForgetResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[32]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2760,7 +2452,7 @@ func (x *ForgetResponse) String() string {
 func (*ForgetResponse) ProtoMessage() {}
 
 func (x *ForgetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[32]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2773,7 +2465,7 @@ func (x *ForgetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetResponse.ProtoReflect.Descriptor instead.
 func (*ForgetResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{32}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{30}
 }
 
 // NumRequeuesRequest asks for retry counts.
@@ -2789,7 +2481,7 @@ type NumRequeuesRequest struct {
 
 func (x *NumRequeuesRequest) Reset() {
 	*x = NumRequeuesRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[33]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2801,7 +2493,7 @@ func (x *NumRequeuesRequest) String() string {
 func (*NumRequeuesRequest) ProtoMessage() {}
 
 func (x *NumRequeuesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[33]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2814,7 +2506,7 @@ func (x *NumRequeuesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NumRequeuesRequest.ProtoReflect.Descriptor instead.
 func (*NumRequeuesRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{33}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *NumRequeuesRequest) GetQueue() string {
@@ -2842,7 +2534,7 @@ type NumRequeuesResponse struct {
 
 func (x *NumRequeuesResponse) Reset() {
 	*x = NumRequeuesResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[34]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2854,7 +2546,7 @@ func (x *NumRequeuesResponse) String() string {
 func (*NumRequeuesResponse) ProtoMessage() {}
 
 func (x *NumRequeuesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[34]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2867,7 +2559,7 @@ func (x *NumRequeuesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NumRequeuesResponse.ProtoReflect.Descriptor instead.
 func (*NumRequeuesResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{34}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *NumRequeuesResponse) GetCounts() []int64 {
@@ -2888,7 +2580,7 @@ type LenRequest struct {
 
 func (x *LenRequest) Reset() {
 	*x = LenRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[35]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2900,7 +2592,7 @@ func (x *LenRequest) String() string {
 func (*LenRequest) ProtoMessage() {}
 
 func (x *LenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[35]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2913,7 +2605,7 @@ func (x *LenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LenRequest.ProtoReflect.Descriptor instead.
 func (*LenRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{35}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *LenRequest) GetQueue() string {
@@ -2921,88 +2613,6 @@ func (x *LenRequest) GetQueue() string {
 		return x.Queue
 	}
 	return ""
-}
-
-// Counts is how many keys a queue holds in each state.
-type Counts struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Ready and not held: client-go's Len (rule Q-06).
-	Ready int64 `protobuf:"varint,1,opt,name=ready,proto3" json:"ready,omitempty"`
-	// Waiting for a due time. A key may be delayed and ready or held as well (rule Q-08).
-	Delayed int64 `protobuf:"varint,2,opt,name=delayed,proto3" json:"delayed,omitempty"`
-	// Held under a lease.
-	Processing int64 `protobuf:"varint,3,opt,name=processing,proto3" json:"processing,omitempty"`
-	// Held and added again meanwhile.
-	Dirty int64 `protobuf:"varint,4,opt,name=dirty,proto3" json:"dirty,omitempty"`
-	// Kept aside as dead.
-	Dead          int64 `protobuf:"varint,5,opt,name=dead,proto3" json:"dead,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Counts) Reset() {
-	*x = Counts{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[36]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Counts) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Counts) ProtoMessage() {}
-
-func (x *Counts) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[36]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Counts.ProtoReflect.Descriptor instead.
-func (*Counts) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{36}
-}
-
-func (x *Counts) GetReady() int64 {
-	if x != nil {
-		return x.Ready
-	}
-	return 0
-}
-
-func (x *Counts) GetDelayed() int64 {
-	if x != nil {
-		return x.Delayed
-	}
-	return 0
-}
-
-func (x *Counts) GetProcessing() int64 {
-	if x != nil {
-		return x.Processing
-	}
-	return 0
-}
-
-func (x *Counts) GetDirty() int64 {
-	if x != nil {
-		return x.Dirty
-	}
-	return 0
-}
-
-func (x *Counts) GetDead() int64 {
-	if x != nil {
-		return x.Dead
-	}
-	return 0
 }
 
 // LenResponse counts keys.
@@ -3016,7 +2626,7 @@ type LenResponse struct {
 
 func (x *LenResponse) Reset() {
 	*x = LenResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[37]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3028,7 +2638,7 @@ func (x *LenResponse) String() string {
 func (*LenResponse) ProtoMessage() {}
 
 func (x *LenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[37]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3041,7 +2651,7 @@ func (x *LenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LenResponse.ProtoReflect.Descriptor instead.
 func (*LenResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{37}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *LenResponse) GetCounts() *Counts {
@@ -3062,7 +2672,7 @@ type ShutDownRequest struct {
 
 func (x *ShutDownRequest) Reset() {
 	*x = ShutDownRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[38]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3074,7 +2684,7 @@ func (x *ShutDownRequest) String() string {
 func (*ShutDownRequest) ProtoMessage() {}
 
 func (x *ShutDownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[38]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3087,7 +2697,7 @@ func (x *ShutDownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutDownRequest.ProtoReflect.Descriptor instead.
 func (*ShutDownRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{38}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ShutDownRequest) GetSessionId() string {
@@ -3106,7 +2716,7 @@ type ShutDownResponse struct {
 
 func (x *ShutDownResponse) Reset() {
 	*x = ShutDownResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[39]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3118,7 +2728,7 @@ func (x *ShutDownResponse) String() string {
 func (*ShutDownResponse) ProtoMessage() {}
 
 func (x *ShutDownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[39]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3131,7 +2741,7 @@ func (x *ShutDownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutDownResponse.ProtoReflect.Descriptor instead.
 func (*ShutDownResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{39}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{36}
 }
 
 // ShutDownWithDrainRequest names a session.
@@ -3147,7 +2757,7 @@ type ShutDownWithDrainRequest struct {
 
 func (x *ShutDownWithDrainRequest) Reset() {
 	*x = ShutDownWithDrainRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[40]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3159,7 +2769,7 @@ func (x *ShutDownWithDrainRequest) String() string {
 func (*ShutDownWithDrainRequest) ProtoMessage() {}
 
 func (x *ShutDownWithDrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[40]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3172,7 +2782,7 @@ func (x *ShutDownWithDrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutDownWithDrainRequest.ProtoReflect.Descriptor instead.
 func (*ShutDownWithDrainRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{40}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ShutDownWithDrainRequest) GetSessionId() string {
@@ -3200,7 +2810,7 @@ type ShutDownWithDrainResponse struct {
 
 func (x *ShutDownWithDrainResponse) Reset() {
 	*x = ShutDownWithDrainResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[41]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3212,7 +2822,7 @@ func (x *ShutDownWithDrainResponse) String() string {
 func (*ShutDownWithDrainResponse) ProtoMessage() {}
 
 func (x *ShutDownWithDrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[41]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3225,7 +2835,7 @@ func (x *ShutDownWithDrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutDownWithDrainResponse.ProtoReflect.Descriptor instead.
 func (*ShutDownWithDrainResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{41}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ShutDownWithDrainResponse) GetRemaining() int64 {
@@ -3246,7 +2856,7 @@ type ShuttingDownRequest struct {
 
 func (x *ShuttingDownRequest) Reset() {
 	*x = ShuttingDownRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[42]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3258,7 +2868,7 @@ func (x *ShuttingDownRequest) String() string {
 func (*ShuttingDownRequest) ProtoMessage() {}
 
 func (x *ShuttingDownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[42]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3271,7 +2881,7 @@ func (x *ShuttingDownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShuttingDownRequest.ProtoReflect.Descriptor instead.
 func (*ShuttingDownRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{42}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ShuttingDownRequest) GetSessionId() string {
@@ -3292,7 +2902,7 @@ type ShuttingDownResponse struct {
 
 func (x *ShuttingDownResponse) Reset() {
 	*x = ShuttingDownResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[43]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3304,7 +2914,7 @@ func (x *ShuttingDownResponse) String() string {
 func (*ShuttingDownResponse) ProtoMessage() {}
 
 func (x *ShuttingDownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[43]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3317,7 +2927,7 @@ func (x *ShuttingDownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShuttingDownResponse.ProtoReflect.Descriptor instead.
 func (*ShuttingDownResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{43}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ShuttingDownResponse) GetShuttingDown() bool {
@@ -3338,7 +2948,7 @@ type CloseQueueRequest struct {
 
 func (x *CloseQueueRequest) Reset() {
 	*x = CloseQueueRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[44]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3350,7 +2960,7 @@ func (x *CloseQueueRequest) String() string {
 func (*CloseQueueRequest) ProtoMessage() {}
 
 func (x *CloseQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[44]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3363,7 +2973,7 @@ func (x *CloseQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseQueueRequest.ProtoReflect.Descriptor instead.
 func (*CloseQueueRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{44}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *CloseQueueRequest) GetQueue() string {
@@ -3382,7 +2992,7 @@ type CloseQueueResponse struct {
 
 func (x *CloseQueueResponse) Reset() {
 	*x = CloseQueueResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[45]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3394,7 +3004,7 @@ func (x *CloseQueueResponse) String() string {
 func (*CloseQueueResponse) ProtoMessage() {}
 
 func (x *CloseQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[45]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3407,7 +3017,7 @@ func (x *CloseQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseQueueResponse.ProtoReflect.Descriptor instead.
 func (*CloseQueueResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{45}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{42}
 }
 
 // OpenQueueRequest names a queue.
@@ -3421,7 +3031,7 @@ type OpenQueueRequest struct {
 
 func (x *OpenQueueRequest) Reset() {
 	*x = OpenQueueRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[46]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3433,7 +3043,7 @@ func (x *OpenQueueRequest) String() string {
 func (*OpenQueueRequest) ProtoMessage() {}
 
 func (x *OpenQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[46]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3446,7 +3056,7 @@ func (x *OpenQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenQueueRequest.ProtoReflect.Descriptor instead.
 func (*OpenQueueRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{46}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *OpenQueueRequest) GetQueue() string {
@@ -3465,7 +3075,7 @@ type OpenQueueResponse struct {
 
 func (x *OpenQueueResponse) Reset() {
 	*x = OpenQueueResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[47]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3477,7 +3087,7 @@ func (x *OpenQueueResponse) String() string {
 func (*OpenQueueResponse) ProtoMessage() {}
 
 func (x *OpenQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[47]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3490,7 +3100,7 @@ func (x *OpenQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenQueueResponse.ProtoReflect.Descriptor instead.
 func (*OpenQueueResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{47}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{44}
 }
 
 // ExponentialLimiter waits base x 2^failures, at most max (rule RL-01).
@@ -3506,7 +3116,7 @@ type ExponentialLimiter struct {
 
 func (x *ExponentialLimiter) Reset() {
 	*x = ExponentialLimiter{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[48]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3518,7 +3128,7 @@ func (x *ExponentialLimiter) String() string {
 func (*ExponentialLimiter) ProtoMessage() {}
 
 func (x *ExponentialLimiter) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[48]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3531,7 +3141,7 @@ func (x *ExponentialLimiter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExponentialLimiter.ProtoReflect.Descriptor instead.
 func (*ExponentialLimiter) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{48}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ExponentialLimiter) GetBase() *durationpb.Duration {
@@ -3561,7 +3171,7 @@ type BucketLimiter struct {
 
 func (x *BucketLimiter) Reset() {
 	*x = BucketLimiter{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[49]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3573,7 +3183,7 @@ func (x *BucketLimiter) String() string {
 func (*BucketLimiter) ProtoMessage() {}
 
 func (x *BucketLimiter) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[49]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3586,7 +3196,7 @@ func (x *BucketLimiter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BucketLimiter.ProtoReflect.Descriptor instead.
 func (*BucketLimiter) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{49}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *BucketLimiter) GetQps() float64 {
@@ -3618,7 +3228,7 @@ type FastSlowLimiter struct {
 
 func (x *FastSlowLimiter) Reset() {
 	*x = FastSlowLimiter{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[50]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3630,7 +3240,7 @@ func (x *FastSlowLimiter) String() string {
 func (*FastSlowLimiter) ProtoMessage() {}
 
 func (x *FastSlowLimiter) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[50]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3643,7 +3253,7 @@ func (x *FastSlowLimiter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FastSlowLimiter.ProtoReflect.Descriptor instead.
 func (*FastSlowLimiter) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{50}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *FastSlowLimiter) GetFast() *durationpb.Duration {
@@ -3678,7 +3288,7 @@ type MaxOfLimiter struct {
 
 func (x *MaxOfLimiter) Reset() {
 	*x = MaxOfLimiter{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[51]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3690,7 +3300,7 @@ func (x *MaxOfLimiter) String() string {
 func (*MaxOfLimiter) ProtoMessage() {}
 
 func (x *MaxOfLimiter) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[51]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3703,7 +3313,7 @@ func (x *MaxOfLimiter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MaxOfLimiter.ProtoReflect.Descriptor instead.
 func (*MaxOfLimiter) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{51}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *MaxOfLimiter) GetLimiters() []*RateLimiter {
@@ -3726,7 +3336,7 @@ type MaxWaitLimiter struct {
 
 func (x *MaxWaitLimiter) Reset() {
 	*x = MaxWaitLimiter{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[52]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3738,7 +3348,7 @@ func (x *MaxWaitLimiter) String() string {
 func (*MaxWaitLimiter) ProtoMessage() {}
 
 func (x *MaxWaitLimiter) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[52]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3751,7 +3361,7 @@ func (x *MaxWaitLimiter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MaxWaitLimiter.ProtoReflect.Descriptor instead.
 func (*MaxWaitLimiter) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{52}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *MaxWaitLimiter) GetLimiter() *RateLimiter {
@@ -3787,7 +3397,7 @@ type RateLimiter struct {
 
 func (x *RateLimiter) Reset() {
 	*x = RateLimiter{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[53]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3799,7 +3409,7 @@ func (x *RateLimiter) String() string {
 func (*RateLimiter) ProtoMessage() {}
 
 func (x *RateLimiter) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[53]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3812,7 +3422,7 @@ func (x *RateLimiter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RateLimiter.ProtoReflect.Descriptor instead.
 func (*RateLimiter) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{53}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *RateLimiter) GetKind() isRateLimiter_Kind {
@@ -3916,19 +3526,40 @@ type QueueConfig struct {
 	RateLimiter *RateLimiter `protobuf:"bytes,2,opt,name=rate_limiter,json=rateLimiter,proto3" json:"rate_limiter,omitempty"`
 	// Lease duration when a worker asks for none; default 30 s.
 	LeaseDuration *durationpb.Duration `protobuf:"bytes,3,opt,name=lease_duration,json=leaseDuration,proto3" json:"lease_duration,omitempty"`
-	// Partitions, fixed when the queue is created; default 1.
+	// Partitions, 1 to 64, fixed when the queue is created; default 1. What holds per key is exact whatever their number, and so are
+	// the buckets; order, priorities and aging hold inside a partition.
 	Partitions int32 `protobuf:"varint,4,opt,name=partitions,proto3" json:"partitions,omitempty"`
 	// How long a barrier is kept after a key is done; default 5 min.
 	BarrierRetention *durationpb.Duration `protobuf:"bytes,5,opt,name=barrier_retention,json=barrierRetention,proto3" json:"barrier_retention,omitempty"`
 	// Rate-limited retries after which a key is dead; zero means never.
-	MaxRetries    int64 `protobuf:"varint,6,opt,name=max_retries,json=maxRetries,proto3" json:"max_retries,omitempty"`
+	MaxRetries int64 `protobuf:"varint,6,opt,name=max_retries,json=maxRetries,proto3" json:"max_retries,omitempty"`
+	// An immediate add takes the key's pending delay away, and a key that waits already takes no delay (controller-runtime, rule
+	// P-03). By default a pending delay stays, and the key runs again when it is due (client-go, rule Q-08).
+	AbsorbDelays bool `protobuf:"varint,7,opt,name=absorb_delays,json=absorbDelays,proto3" json:"absorb_delays,omitempty"`
+	// A rate-limited add of a key whose rate-limited delay is still pending is not counted and takes no token. By default every
+	// call does (client-go, rule RL-04).
+	ReserveOnce bool `protobuf:"varint,8,opt,name=reserve_once,json=reserveOnce,proto3" json:"reserve_once,omitempty"`
+	// Every 8th lease goes to the key that has waited longest, whatever its priority, once that is longer than this. Default
+	// 30 s.
+	Aging *durationpb.Duration `protobuf:"bytes,9,opt,name=aging,proto3" json:"aging,omitempty"`
+	// How fast keys are handed out; left out, as fast as workers take them.
+	DispatchLimiter *BucketLimiter `protobuf:"bytes,10,opt,name=dispatch_limiter,json=dispatchLimiter,proto3" json:"dispatch_limiter,omitempty"`
+	// When an answer may be given. Default DURABILITY_MEMORY.
+	Durability Durability `protobuf:"varint,11,opt,name=durability,proto3,enum=deltaplane.queue.v1.Durability" json:"durability,omitempty"`
+	// Replicas of the store that DURABILITY_REPLICATED waits for, 1 to 10; default 1.
+	Replicas int32 `protobuf:"varint,12,opt,name=replicas,proto3" json:"replicas,omitempty"`
+	// How long one lease may be extended, counted from its start, at most 7 days; zero means without end. A worker that hangs but
+	// still extends loses its keys then.
+	MaxProcessing *durationpb.Duration `protobuf:"bytes,13,opt,name=max_processing,json=maxProcessing,proto3" json:"max_processing,omitempty"`
+	// How the queue's back-off entries grow.
+	Backoff       *BackoffConfig `protobuf:"bytes,14,opt,name=backoff,proto3" json:"backoff,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *QueueConfig) Reset() {
 	*x = QueueConfig{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[54]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3940,7 +3571,7 @@ func (x *QueueConfig) String() string {
 func (*QueueConfig) ProtoMessage() {}
 
 func (x *QueueConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[54]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3953,7 +3584,7 @@ func (x *QueueConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueConfig.ProtoReflect.Descriptor instead.
 func (*QueueConfig) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{54}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *QueueConfig) GetName() string {
@@ -3998,6 +3629,62 @@ func (x *QueueConfig) GetMaxRetries() int64 {
 	return 0
 }
 
+func (x *QueueConfig) GetAbsorbDelays() bool {
+	if x != nil {
+		return x.AbsorbDelays
+	}
+	return false
+}
+
+func (x *QueueConfig) GetReserveOnce() bool {
+	if x != nil {
+		return x.ReserveOnce
+	}
+	return false
+}
+
+func (x *QueueConfig) GetAging() *durationpb.Duration {
+	if x != nil {
+		return x.Aging
+	}
+	return nil
+}
+
+func (x *QueueConfig) GetDispatchLimiter() *BucketLimiter {
+	if x != nil {
+		return x.DispatchLimiter
+	}
+	return nil
+}
+
+func (x *QueueConfig) GetDurability() Durability {
+	if x != nil {
+		return x.Durability
+	}
+	return Durability_DURABILITY_UNSPECIFIED
+}
+
+func (x *QueueConfig) GetReplicas() int32 {
+	if x != nil {
+		return x.Replicas
+	}
+	return 0
+}
+
+func (x *QueueConfig) GetMaxProcessing() *durationpb.Duration {
+	if x != nil {
+		return x.MaxProcessing
+	}
+	return nil
+}
+
+func (x *QueueConfig) GetBackoff() *BackoffConfig {
+	if x != nil {
+		return x.Backoff
+	}
+	return nil
+}
+
 // ConfigureQueueRequest creates or changes a queue.
 type ConfigureQueueRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4009,7 +3696,7 @@ type ConfigureQueueRequest struct {
 
 func (x *ConfigureQueueRequest) Reset() {
 	*x = ConfigureQueueRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[55]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4021,7 +3708,7 @@ func (x *ConfigureQueueRequest) String() string {
 func (*ConfigureQueueRequest) ProtoMessage() {}
 
 func (x *ConfigureQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[55]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4034,7 +3721,7 @@ func (x *ConfigureQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigureQueueRequest.ProtoReflect.Descriptor instead.
 func (*ConfigureQueueRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{55}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ConfigureQueueRequest) GetConfig() *QueueConfig {
@@ -4059,7 +3746,7 @@ type ConfigureQueueResponse struct {
 
 func (x *ConfigureQueueResponse) Reset() {
 	*x = ConfigureQueueResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[56]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4071,7 +3758,7 @@ func (x *ConfigureQueueResponse) String() string {
 func (*ConfigureQueueResponse) ProtoMessage() {}
 
 func (x *ConfigureQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[56]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4084,7 +3771,7 @@ func (x *ConfigureQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigureQueueResponse.ProtoReflect.Descriptor instead.
 func (*ConfigureQueueResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{56}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ConfigureQueueResponse) GetConfig() *QueueConfig {
@@ -4119,7 +3806,7 @@ type ListQueuesRequest struct {
 
 func (x *ListQueuesRequest) Reset() {
 	*x = ListQueuesRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[57]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4131,7 +3818,7 @@ func (x *ListQueuesRequest) String() string {
 func (*ListQueuesRequest) ProtoMessage() {}
 
 func (x *ListQueuesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[57]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4144,7 +3831,7 @@ func (x *ListQueuesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQueuesRequest.ProtoReflect.Descriptor instead.
 func (*ListQueuesRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{57}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ListQueuesRequest) GetPrefix() string {
@@ -4164,14 +3851,18 @@ type QueueStatus struct {
 	// Whether Adds are refused.
 	Closed bool `protobuf:"varint,3,opt,name=closed,proto3" json:"closed,omitempty"`
 	// Age of the oldest ready key.
-	OldestReady   *durationpb.Duration `protobuf:"bytes,4,opt,name=oldest_ready,json=oldestReady,proto3" json:"oldest_ready,omitempty"`
+	OldestReady *durationpb.Duration `protobuf:"bytes,4,opt,name=oldest_ready,json=oldestReady,proto3" json:"oldest_ready,omitempty"`
+	// Whether no keys are handed out.
+	Paused bool `protobuf:"varint,5,opt,name=paused,proto3" json:"paused,omitempty"`
+	// Until when no keys are handed out because the store was restarted or failed over; absent when they are.
+	HeldUntil     *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=held_until,json=heldUntil,proto3" json:"held_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *QueueStatus) Reset() {
 	*x = QueueStatus{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[58]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4183,7 +3874,7 @@ func (x *QueueStatus) String() string {
 func (*QueueStatus) ProtoMessage() {}
 
 func (x *QueueStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[58]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4196,7 +3887,7 @@ func (x *QueueStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueStatus.ProtoReflect.Descriptor instead.
 func (*QueueStatus) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{58}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *QueueStatus) GetConfig() *QueueConfig {
@@ -4227,6 +3918,20 @@ func (x *QueueStatus) GetOldestReady() *durationpb.Duration {
 	return nil
 }
 
+func (x *QueueStatus) GetPaused() bool {
+	if x != nil {
+		return x.Paused
+	}
+	return false
+}
+
+func (x *QueueStatus) GetHeldUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.HeldUntil
+	}
+	return nil
+}
+
 // ListQueuesResponse lists queues.
 type ListQueuesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4242,7 +3947,7 @@ type ListQueuesResponse struct {
 
 func (x *ListQueuesResponse) Reset() {
 	*x = ListQueuesResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[59]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4254,7 +3959,7 @@ func (x *ListQueuesResponse) String() string {
 func (*ListQueuesResponse) ProtoMessage() {}
 
 func (x *ListQueuesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[59]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4267,7 +3972,7 @@ func (x *ListQueuesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQueuesResponse.ProtoReflect.Descriptor instead.
 func (*ListQueuesResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{59}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ListQueuesResponse) GetQueues() []*QueueStatus {
@@ -4330,7 +4035,7 @@ type Item struct {
 
 func (x *Item) Reset() {
 	*x = Item{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[60]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4342,7 +4047,7 @@ func (x *Item) String() string {
 func (*Item) ProtoMessage() {}
 
 func (x *Item) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[60]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4355,7 +4060,7 @@ func (x *Item) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Item.ProtoReflect.Descriptor instead.
 func (*Item) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{60}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Item) GetKey() string {
@@ -4476,7 +4181,7 @@ type InspectRequest struct {
 
 func (x *InspectRequest) Reset() {
 	*x = InspectRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[61]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4488,7 +4193,7 @@ func (x *InspectRequest) String() string {
 func (*InspectRequest) ProtoMessage() {}
 
 func (x *InspectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[61]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4501,7 +4206,7 @@ func (x *InspectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectRequest.ProtoReflect.Descriptor instead.
 func (*InspectRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{61}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *InspectRequest) GetQueue() string {
@@ -4522,14 +4227,17 @@ func (x *InspectRequest) GetKey() string {
 type InspectResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The key.
-	Item          *Item `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
+	Item *Item `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
+	// What happened to it last, newest first, as this server has seen it. A server keeps the last events of the keys it saw last;
+	// they are for people and gone when it restarts.
+	History       []*HistoryEvent `protobuf:"bytes,2,rep,name=history,proto3" json:"history,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *InspectResponse) Reset() {
 	*x = InspectResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[62]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4541,7 +4249,7 @@ func (x *InspectResponse) String() string {
 func (*InspectResponse) ProtoMessage() {}
 
 func (x *InspectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[62]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4554,12 +4262,19 @@ func (x *InspectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
 func (*InspectResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{62}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *InspectResponse) GetItem() *Item {
 	if x != nil {
 		return x.Item
+	}
+	return nil
+}
+
+func (x *InspectResponse) GetHistory() []*HistoryEvent {
+	if x != nil {
+		return x.History
 	}
 	return nil
 }
@@ -4581,7 +4296,7 @@ type ListItemsRequest struct {
 
 func (x *ListItemsRequest) Reset() {
 	*x = ListItemsRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[63]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4593,7 +4308,7 @@ func (x *ListItemsRequest) String() string {
 func (*ListItemsRequest) ProtoMessage() {}
 
 func (x *ListItemsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[63]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4606,7 +4321,7 @@ func (x *ListItemsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListItemsRequest.ProtoReflect.Descriptor instead.
 func (*ListItemsRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{63}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ListItemsRequest) GetQueue() string {
@@ -4650,7 +4365,7 @@ type ListItemsResponse struct {
 
 func (x *ListItemsResponse) Reset() {
 	*x = ListItemsResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[64]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4662,7 +4377,7 @@ func (x *ListItemsResponse) String() string {
 func (*ListItemsResponse) ProtoMessage() {}
 
 func (x *ListItemsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[64]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4675,7 +4390,7 @@ func (x *ListItemsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListItemsResponse.ProtoReflect.Descriptor instead.
 func (*ListItemsResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{64}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ListItemsResponse) GetItems() []*Item {
@@ -4709,7 +4424,7 @@ type SaveStateRequest struct {
 
 func (x *SaveStateRequest) Reset() {
 	*x = SaveStateRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[65]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4721,7 +4436,7 @@ func (x *SaveStateRequest) String() string {
 func (*SaveStateRequest) ProtoMessage() {}
 
 func (x *SaveStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[65]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4734,7 +4449,7 @@ func (x *SaveStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SaveStateRequest.ProtoReflect.Descriptor instead.
 func (*SaveStateRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{65}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *SaveStateRequest) GetQueue() string {
@@ -4776,7 +4491,7 @@ type SaveStateResponse struct {
 
 func (x *SaveStateResponse) Reset() {
 	*x = SaveStateResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[66]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4788,7 +4503,7 @@ func (x *SaveStateResponse) String() string {
 func (*SaveStateResponse) ProtoMessage() {}
 
 func (x *SaveStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[66]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4801,7 +4516,7 @@ func (x *SaveStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SaveStateResponse.ProtoReflect.Descriptor instead.
 func (*SaveStateResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{66}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *SaveStateResponse) GetStatus() SettleStatus {
@@ -4832,7 +4547,7 @@ type ExpectRequest struct {
 
 func (x *ExpectRequest) Reset() {
 	*x = ExpectRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[67]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4844,7 +4559,7 @@ func (x *ExpectRequest) String() string {
 func (*ExpectRequest) ProtoMessage() {}
 
 func (x *ExpectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[67]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4857,7 +4572,7 @@ func (x *ExpectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExpectRequest.ProtoReflect.Descriptor instead.
 func (*ExpectRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{67}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ExpectRequest) GetQueue() string {
@@ -4913,7 +4628,7 @@ type ExpectResponse struct {
 
 func (x *ExpectResponse) Reset() {
 	*x = ExpectResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[68]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4925,7 +4640,7 @@ func (x *ExpectResponse) String() string {
 func (*ExpectResponse) ProtoMessage() {}
 
 func (x *ExpectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[68]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4938,7 +4653,7 @@ func (x *ExpectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExpectResponse.ProtoReflect.Descriptor instead.
 func (*ExpectResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{68}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ExpectResponse) GetStatus() SettleStatus {
@@ -4967,7 +4682,7 @@ type ObserveRequest struct {
 
 func (x *ObserveRequest) Reset() {
 	*x = ObserveRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[69]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4979,7 +4694,7 @@ func (x *ObserveRequest) String() string {
 func (*ObserveRequest) ProtoMessage() {}
 
 func (x *ObserveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[69]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4992,7 +4707,7 @@ func (x *ObserveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObserveRequest.ProtoReflect.Descriptor instead.
 func (*ObserveRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{69}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *ObserveRequest) GetQueue() string {
@@ -5041,7 +4756,7 @@ type ObserveResponse struct {
 
 func (x *ObserveResponse) Reset() {
 	*x = ObserveResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[70]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5053,7 +4768,7 @@ func (x *ObserveResponse) String() string {
 func (*ObserveResponse) ProtoMessage() {}
 
 func (x *ObserveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[70]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5066,7 +4781,7 @@ func (x *ObserveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObserveResponse.ProtoReflect.Descriptor instead.
 func (*ObserveResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{70}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *ObserveResponse) GetExpectations() *Expectations {
@@ -5089,7 +4804,7 @@ type GetExpectationsRequest struct {
 
 func (x *GetExpectationsRequest) Reset() {
 	*x = GetExpectationsRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[71]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5101,7 +4816,7 @@ func (x *GetExpectationsRequest) String() string {
 func (*GetExpectationsRequest) ProtoMessage() {}
 
 func (x *GetExpectationsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[71]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5114,7 +4829,7 @@ func (x *GetExpectationsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetExpectationsRequest.ProtoReflect.Descriptor instead.
 func (*GetExpectationsRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{71}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *GetExpectationsRequest) GetQueue() string {
@@ -5142,7 +4857,7 @@ type GetExpectationsResponse struct {
 
 func (x *GetExpectationsResponse) Reset() {
 	*x = GetExpectationsResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[72]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5154,7 +4869,7 @@ func (x *GetExpectationsResponse) String() string {
 func (*GetExpectationsResponse) ProtoMessage() {}
 
 func (x *GetExpectationsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[72]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5167,7 +4882,7 @@ func (x *GetExpectationsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetExpectationsResponse.ProtoReflect.Descriptor instead.
 func (*GetExpectationsResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{72}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *GetExpectationsResponse) GetExpectations() *Expectations {
@@ -5190,7 +4905,7 @@ type DeleteExpectationsRequest struct {
 
 func (x *DeleteExpectationsRequest) Reset() {
 	*x = DeleteExpectationsRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[73]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5202,7 +4917,7 @@ func (x *DeleteExpectationsRequest) String() string {
 func (*DeleteExpectationsRequest) ProtoMessage() {}
 
 func (x *DeleteExpectationsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[73]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5215,7 +4930,7 @@ func (x *DeleteExpectationsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteExpectationsRequest.ProtoReflect.Descriptor instead.
 func (*DeleteExpectationsRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{73}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *DeleteExpectationsRequest) GetQueue() string {
@@ -5241,7 +4956,7 @@ type DeleteExpectationsResponse struct {
 
 func (x *DeleteExpectationsResponse) Reset() {
 	*x = DeleteExpectationsResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[74]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5253,7 +4968,7 @@ func (x *DeleteExpectationsResponse) String() string {
 func (*DeleteExpectationsResponse) ProtoMessage() {}
 
 func (x *DeleteExpectationsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[74]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5266,14 +4981,14 @@ func (x *DeleteExpectationsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteExpectationsResponse.ProtoReflect.Descriptor instead.
 func (*DeleteExpectationsResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{74}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{71}
 }
 
 var File_deltaplane_queue_v1_queue_proto protoreflect.FileDescriptor
 
 const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"\n" +
-	"\x1fdeltaplane/queue/v1/queue.proto\x12\x13deltaplane.queue.v1\x1a\x1fdeltaplane/delta/v1/delta.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1egoogle/protobuf/wrappers.proto\"\x9c\x01\n" +
+	"\x1fdeltaplane/queue/v1/queue.proto\x12\x13deltaplane.queue.v1\x1a\x1fdeltaplane/delta/v1/delta.proto\x1a\x1fdeltaplane/queue/v1/admin.proto\x1a!deltaplane/queue/v1/backoff.proto\x1a!deltaplane/queue/v1/produce.proto\x1a\x1fdeltaplane/queue/v1/types.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1egoogle/protobuf/wrappers.proto\"\x9c\x01\n" +
 	"\aAddItem\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1a\n" +
 	"\bpriority\x18\x02 \x01(\x05R\bpriority\x12A\n" +
@@ -5321,7 +5036,7 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"\tcreations\x18\x02 \x03(\tR\tcreations\x12\x1c\n" +
 	"\tdeletions\x18\x03 \x03(\tR\tdeletions\x12\x14\n" +
 	"\x05token\x18\x04 \x01(\x04R\x05token\x127\n" +
-	"\tstored_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\bstoredAt\"\xc1\x04\n" +
+	"\tstored_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\bstoredAt\"\xbb\x05\n" +
 	"\x05Lease\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x14\n" +
@@ -5337,7 +5052,12 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"\abarrier\x18\v \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\abarrier\x12\"\n" +
 	"\ftraceparents\x18\f \x03(\tR\ftraceparents\x12\x14\n" +
 	"\x05state\x18\r \x01(\fR\x05state\x12E\n" +
-	"\fexpectations\x18\x0e \x01(\v2!.deltaplane.queue.v1.ExpectationsR\fexpectations\"\xcf\x01\n" +
+	"\fexpectations\x18\x0e \x01(\v2!.deltaplane.queue.v1.ExpectationsR\fexpectations\x12\x1f\n" +
+	"\vdeadline_us\x18\x0f \x01(\x03R\n" +
+	"deadlineUs\x12!\n" +
+	"\fremaining_us\x18\x10 \x01(\x03R\vremainingUs\x12\x19\n" +
+	"\badded_us\x18\x11 \x01(\x03R\aaddedUs\x12\x19\n" +
+	"\bready_us\x18\x12 \x01(\x03R\areadyUs\"\xcf\x01\n" +
 	"\n" +
 	"GetRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x1d\n" +
@@ -5378,11 +5098,7 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"\x0eSettleResponse\x12;\n" +
 	"\aresults\x18\x01 \x03(\v2!.deltaplane.queue.v1.SettleResultR\aresults\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\x02 \x01(\x04R\trequestId\"H\n" +
-	"\bLeaseRef\x12\x14\n" +
-	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x10\n" +
-	"\x03key\x18\x02 \x01(\tR\x03key\x12\x14\n" +
-	"\x05token\x18\x03 \x01(\x04R\x05token\"e\n" +
+	"request_id\x18\x02 \x01(\x04R\trequestId\"e\n" +
 	"\rExtendRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x125\n" +
@@ -5390,14 +5106,15 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"\x0eExtendResponse\x12\x1a\n" +
 	"\bextended\x18\x01 \x01(\x03R\bextended\x121\n" +
 	"\x04lost\x18\x02 \x03(\v2\x1d.deltaplane.queue.v1.LeaseRefR\x04lost\x127\n" +
-	"\tremaining\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\tremaining\"\xcf\x01\n" +
+	"\tremaining\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\tremaining\"\xe9\x01\n" +
 	"\x05Hello\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x16\n" +
 	"\x06client\x18\x02 \x01(\tR\x06client\x12\x16\n" +
 	"\x06queues\x18\x03 \x03(\tR\x06queues\x12@\n" +
 	"\x0elease_duration\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\rleaseDuration\x125\n" +
-	"\x06resume\x18\x05 \x03(\v2\x1d.deltaplane.queue.v1.LeaseRefR\x06resume\"4\n" +
+	"\x06resume\x18\x05 \x03(\v2\x1d.deltaplane.queue.v1.LeaseRefR\x06resume\x12\x18\n" +
+	"\acompact\x18\x06 \x01(\bR\acompact\"4\n" +
 	"\x06Credit\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x14\n" +
 	"\x05items\x18\x02 \x01(\x05R\x05items\"\x90\x01\n" +
@@ -5425,21 +5142,19 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"generation\x18\x03 \x01(\tR\n" +
 	"generation\x121\n" +
 	"\x04kept\x18\x04 \x03(\v2\x1d.deltaplane.queue.v1.LeaseRefR\x04kept\x121\n" +
-	"\x04lost\x18\x05 \x03(\v2\x1d.deltaplane.queue.v1.LeaseRefR\x04lost\"<\n" +
+	"\x04lost\x18\x05 \x03(\v2\x1d.deltaplane.queue.v1.LeaseRefR\x04lost\"R\n" +
 	"\x06Assign\x122\n" +
-	"\x06leases\x18\x01 \x03(\v2\x1a.deltaplane.queue.v1.LeaseR\x06leases\"e\n" +
+	"\x06leases\x18\x01 \x03(\v2\x1a.deltaplane.queue.v1.LeaseR\x06leases\x12\x14\n" +
+	"\x05queue\x18\x02 \x01(\tR\x05queue\"\xa4\x01\n" +
 	"\aSettled\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\x04R\trequestId\x12;\n" +
-	"\aresults\x18\x02 \x03(\v2!.deltaplane.queue.v1.SettleResultR\aresults\"\x92\x01\n" +
+	"\aresults\x18\x02 \x03(\v2!.deltaplane.queue.v1.SettleResultR\aresults\x12=\n" +
+	"\bstatuses\x18\x03 \x03(\x0e2!.deltaplane.queue.v1.SettleStatusR\bstatuses\"\x92\x01\n" +
 	"\bExtended\x12\x1a\n" +
 	"\bextended\x18\x01 \x01(\x03R\bextended\x121\n" +
 	"\x04lost\x18\x02 \x03(\v2\x1d.deltaplane.queue.v1.LeaseRefR\x04lost\x127\n" +
-	"\tremaining\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\tremaining\"\x8d\x01\n" +
-	"\aControl\x123\n" +
-	"\x06action\x18\x01 \x01(\x0e2\x1b.deltaplane.queue.v1.ActionR\x06action\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\x125\n" +
-	"\x06leases\x18\x03 \x03(\v2\x1d.deltaplane.queue.v1.LeaseRefR\x06leases\"\xb8\x02\n" +
+	"\tremaining\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\tremaining\"\xb8\x02\n" +
 	"\fWorkResponse\x128\n" +
 	"\awelcome\x18\x01 \x01(\v2\x1c.deltaplane.queue.v1.WelcomeH\x00R\awelcome\x125\n" +
 	"\x06assign\x18\x02 \x01(\v2\x1b.deltaplane.queue.v1.AssignH\x00R\x06assign\x128\n" +
@@ -5458,15 +5173,7 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"\x06counts\x18\x01 \x03(\x03R\x06counts\"\"\n" +
 	"\n" +
 	"LenRequest\x12\x14\n" +
-	"\x05queue\x18\x01 \x01(\tR\x05queue\"\x82\x01\n" +
-	"\x06Counts\x12\x14\n" +
-	"\x05ready\x18\x01 \x01(\x03R\x05ready\x12\x18\n" +
-	"\adelayed\x18\x02 \x01(\x03R\adelayed\x12\x1e\n" +
-	"\n" +
-	"processing\x18\x03 \x01(\x03R\n" +
-	"processing\x12\x14\n" +
-	"\x05dirty\x18\x04 \x01(\x03R\x05dirty\x12\x12\n" +
-	"\x04dead\x18\x05 \x01(\x03R\x04dead\"B\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\"B\n" +
 	"\vLenResponse\x123\n" +
 	"\x06counts\x18\x01 \x01(\v2\x1b.deltaplane.queue.v1.CountsR\x06counts\"0\n" +
 	"\x0fShutDownRequest\x12\x1d\n" +
@@ -5511,7 +5218,7 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"\tfast_slow\x18\x03 \x01(\v2$.deltaplane.queue.v1.FastSlowLimiterH\x00R\bfastSlow\x12:\n" +
 	"\x06max_of\x18\x04 \x01(\v2!.deltaplane.queue.v1.MaxOfLimiterH\x00R\x05maxOf\x12@\n" +
 	"\bmax_wait\x18\x05 \x01(\v2#.deltaplane.queue.v1.MaxWaitLimiterH\x00R\amaxWaitB\x06\n" +
-	"\x04kind\"\xb1\x02\n" +
+	"\x04kind\"\xd6\x05\n" +
 	"\vQueueConfig\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12C\n" +
 	"\frate_limiter\x18\x02 \x01(\v2 .deltaplane.queue.v1.RateLimiterR\vrateLimiter\x12@\n" +
@@ -5521,7 +5228,18 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"partitions\x12F\n" +
 	"\x11barrier_retention\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x10barrierRetention\x12\x1f\n" +
 	"\vmax_retries\x18\x06 \x01(\x03R\n" +
-	"maxRetries\"Q\n" +
+	"maxRetries\x12#\n" +
+	"\rabsorb_delays\x18\a \x01(\bR\fabsorbDelays\x12!\n" +
+	"\freserve_once\x18\b \x01(\bR\vreserveOnce\x12/\n" +
+	"\x05aging\x18\t \x01(\v2\x19.google.protobuf.DurationR\x05aging\x12M\n" +
+	"\x10dispatch_limiter\x18\n" +
+	" \x01(\v2\".deltaplane.queue.v1.BucketLimiterR\x0fdispatchLimiter\x12?\n" +
+	"\n" +
+	"durability\x18\v \x01(\x0e2\x1f.deltaplane.queue.v1.DurabilityR\n" +
+	"durability\x12\x1a\n" +
+	"\breplicas\x18\f \x01(\x05R\breplicas\x12@\n" +
+	"\x0emax_processing\x18\r \x01(\v2\x19.google.protobuf.DurationR\rmaxProcessing\x12<\n" +
+	"\abackoff\x18\x0e \x01(\v2\".deltaplane.queue.v1.BackoffConfigR\abackoff\"Q\n" +
 	"\x15ConfigureQueueRequest\x128\n" +
 	"\x06config\x18\x01 \x01(\v2 .deltaplane.queue.v1.QueueConfigR\x06config\"\x8c\x01\n" +
 	"\x16ConfigureQueueResponse\x128\n" +
@@ -5531,12 +5249,15 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"generation\x18\x03 \x01(\tR\n" +
 	"generation\"+\n" +
 	"\x11ListQueuesRequest\x12\x16\n" +
-	"\x06prefix\x18\x01 \x01(\tR\x06prefix\"\xd2\x01\n" +
+	"\x06prefix\x18\x01 \x01(\tR\x06prefix\"\xa5\x02\n" +
 	"\vQueueStatus\x128\n" +
 	"\x06config\x18\x01 \x01(\v2 .deltaplane.queue.v1.QueueConfigR\x06config\x123\n" +
 	"\x06counts\x18\x02 \x01(\v2\x1b.deltaplane.queue.v1.CountsR\x06counts\x12\x16\n" +
 	"\x06closed\x18\x03 \x01(\bR\x06closed\x12<\n" +
-	"\foldest_ready\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\voldestReady\"\x86\x01\n" +
+	"\foldest_ready\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\voldestReady\x12\x16\n" +
+	"\x06paused\x18\x05 \x01(\bR\x06paused\x129\n" +
+	"\n" +
+	"held_until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\theldUntil\"\x86\x01\n" +
 	"\x12ListQueuesResponse\x128\n" +
 	"\x06queues\x18\x01 \x03(\v2 .deltaplane.queue.v1.QueueStatusR\x06queues\x12\x16\n" +
 	"\x06engine\x18\x02 \x01(\tR\x06engine\x12\x1e\n" +
@@ -5564,9 +5285,10 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"lastReason\"8\n" +
 	"\x0eInspectRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x10\n" +
-	"\x03key\x18\x02 \x01(\tR\x03key\"@\n" +
+	"\x03key\x18\x02 \x01(\tR\x03key\"}\n" +
 	"\x0fInspectResponse\x12-\n" +
-	"\x04item\x18\x01 \x01(\v2\x19.deltaplane.queue.v1.ItemR\x04item\"\x96\x01\n" +
+	"\x04item\x18\x01 \x01(\v2\x19.deltaplane.queue.v1.ItemR\x04item\x12;\n" +
+	"\ahistory\x18\x02 \x03(\v2!.deltaplane.queue.v1.HistoryEventR\ahistory\"\x96\x01\n" +
 	"\x10ListItemsRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x120\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1a.deltaplane.queue.v1.StateR\x05state\x12\x1b\n" +
@@ -5608,37 +5330,13 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"\x19DeleteExpectationsRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\"\x1c\n" +
-	"\x1aDeleteExpectationsResponse*]\n" +
-	"\vDelayPolicy\x12\x1c\n" +
-	"\x18DELAY_POLICY_UNSPECIFIED\x10\x00\x12\x19\n" +
-	"\x15DELAY_POLICY_EARLIEST\x10\x01\x12\x15\n" +
-	"\x11DELAY_POLICY_LAST\x10\x02*\xac\x01\n" +
-	"\tAddStatus\x12\x1a\n" +
-	"\x16ADD_STATUS_UNSPECIFIED\x10\x00\x12\x15\n" +
-	"\x11ADD_STATUS_QUEUED\x10\x01\x12\x1d\n" +
-	"\x19ADD_STATUS_ALREADY_QUEUED\x10\x02\x12\x1b\n" +
-	"\x17ADD_STATUS_MARKED_DIRTY\x10\x03\x12\x16\n" +
-	"\x12ADD_STATUS_DELAYED\x10\x04\x12\x18\n" +
-	"\x14ADD_STATUS_SHUT_DOWN\x10\x05*\xa8\x01\n" +
-	"\aOutcome\x12\x17\n" +
-	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x10\n" +
-	"\fOUTCOME_DONE\x10\x01\x12\x12\n" +
-	"\x0eOUTCOME_FORGET\x10\x02\x12\x1e\n" +
-	"\x1aOUTCOME_RETRY_RATE_LIMITED\x10\x03\x12\x17\n" +
-	"\x13OUTCOME_RETRY_AFTER\x10\x04\x12\x13\n" +
-	"\x0fOUTCOME_RELEASE\x10\x05\x12\x10\n" +
-	"\fOUTCOME_DEAD\x10\x06*\x9a\x01\n" +
+	"\x1aDeleteExpectationsResponse*\x9a\x01\n" +
 	"\fSettleStatus\x12\x1d\n" +
 	"\x19SETTLE_STATUS_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15SETTLE_STATUS_SETTLED\x10\x01\x12\x1a\n" +
 	"\x16SETTLE_STATUS_REQUEUED\x10\x02\x12\x16\n" +
 	"\x12SETTLE_STATUS_LOST\x10\x03\x12\x1c\n" +
-	"\x18SETTLE_STATUS_NOT_LEASED\x10\x04*_\n" +
-	"\x06Action\x12\x16\n" +
-	"\x12ACTION_UNSPECIFIED\x10\x00\x12\x14\n" +
-	"\x10ACTION_RECONNECT\x10\x01\x12\x14\n" +
-	"\x10ACTION_SHUT_DOWN\x10\x02\x12\x11\n" +
-	"\rACTION_CANCEL\x10\x03*\x89\x01\n" +
+	"\x18SETTLE_STATUS_NOT_LEASED\x10\x04*\x89\x01\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
@@ -5648,7 +5346,7 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"\x10STATE_PROCESSING\x10\x04\x12\x0f\n" +
 	"\vSTATE_DIRTY\x10\x05\x12\x0e\n" +
 	"\n" +
-	"STATE_DEAD\x10\x062\xaf\x11\n" +
+	"STATE_DEAD\x10\x062\xb9\x1c\n" +
 	"\fQueueService\x12H\n" +
 	"\x03Add\x12\x1f.deltaplane.queue.v1.AddRequest\x1a .deltaplane.queue.v1.AddResponse\x12W\n" +
 	"\bAddAfter\x12$.deltaplane.queue.v1.AddAfterRequest\x1a%.deltaplane.queue.v1.AddAfterResponse\x12i\n" +
@@ -5656,7 +5354,8 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"\x03Get\x12\x1f.deltaplane.queue.v1.GetRequest\x1a .deltaplane.queue.v1.GetResponse\x12Q\n" +
 	"\x06Settle\x12\".deltaplane.queue.v1.SettleRequest\x1a#.deltaplane.queue.v1.SettleResponse\x12Q\n" +
 	"\x06Extend\x12\".deltaplane.queue.v1.ExtendRequest\x1a#.deltaplane.queue.v1.ExtendResponse\x12O\n" +
-	"\x04Work\x12 .deltaplane.queue.v1.WorkRequest\x1a!.deltaplane.queue.v1.WorkResponse(\x010\x01\x12Q\n" +
+	"\x04Work\x12 .deltaplane.queue.v1.WorkRequest\x1a!.deltaplane.queue.v1.WorkResponse(\x010\x01\x12X\n" +
+	"\aProduce\x12#.deltaplane.queue.v1.ProduceRequest\x1a$.deltaplane.queue.v1.ProduceResponse(\x010\x01\x12Q\n" +
 	"\x06Forget\x12\".deltaplane.queue.v1.ForgetRequest\x1a#.deltaplane.queue.v1.ForgetResponse\x12`\n" +
 	"\vNumRequeues\x12'.deltaplane.queue.v1.NumRequeuesRequest\x1a(.deltaplane.queue.v1.NumRequeuesResponse\x12H\n" +
 	"\x03Len\x12\x1f.deltaplane.queue.v1.LenRequest\x1a .deltaplane.queue.v1.LenResponse\x12W\n" +
@@ -5665,17 +5364,33 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"\fShuttingDown\x12(.deltaplane.queue.v1.ShuttingDownRequest\x1a).deltaplane.queue.v1.ShuttingDownResponse\x12]\n" +
 	"\n" +
 	"CloseQueue\x12&.deltaplane.queue.v1.CloseQueueRequest\x1a'.deltaplane.queue.v1.CloseQueueResponse\x12Z\n" +
-	"\tOpenQueue\x12%.deltaplane.queue.v1.OpenQueueRequest\x1a&.deltaplane.queue.v1.OpenQueueResponse\x12i\n" +
+	"\tOpenQueue\x12%.deltaplane.queue.v1.OpenQueueRequest\x1a&.deltaplane.queue.v1.OpenQueueResponse\x12]\n" +
+	"\n" +
+	"PauseQueue\x12&.deltaplane.queue.v1.PauseQueueRequest\x1a'.deltaplane.queue.v1.PauseQueueResponse\x12`\n" +
+	"\vResumeQueue\x12'.deltaplane.queue.v1.ResumeQueueRequest\x1a(.deltaplane.queue.v1.ResumeQueueResponse\x12_\n" +
+	"\n" +
+	"DrainQueue\x12&.deltaplane.queue.v1.DrainQueueRequest\x1a'.deltaplane.queue.v1.DrainQueueResponse0\x01\x12i\n" +
 	"\x0eConfigureQueue\x12*.deltaplane.queue.v1.ConfigureQueueRequest\x1a+.deltaplane.queue.v1.ConfigureQueueResponse\x12]\n" +
 	"\n" +
 	"ListQueues\x12&.deltaplane.queue.v1.ListQueuesRequest\x1a'.deltaplane.queue.v1.ListQueuesResponse\x12T\n" +
 	"\aInspect\x12#.deltaplane.queue.v1.InspectRequest\x1a$.deltaplane.queue.v1.InspectResponse\x12Z\n" +
-	"\tListItems\x12%.deltaplane.queue.v1.ListItemsRequest\x1a&.deltaplane.queue.v1.ListItemsResponse\x12Z\n" +
+	"\tListItems\x12%.deltaplane.queue.v1.ListItemsRequest\x1a&.deltaplane.queue.v1.ListItemsResponse\x12W\n" +
+	"\bRetryNow\x12$.deltaplane.queue.v1.RetryNowRequest\x1a%.deltaplane.queue.v1.RetryNowResponse\x12c\n" +
+	"\fReleaseItems\x12(.deltaplane.queue.v1.ReleaseItemsRequest\x1a).deltaplane.queue.v1.ReleaseItemsResponse\x12`\n" +
+	"\vDeleteItems\x12'.deltaplane.queue.v1.DeleteItemsRequest\x1a(.deltaplane.queue.v1.DeleteItemsResponse\x12Z\n" +
 	"\tSaveState\x12%.deltaplane.queue.v1.SaveStateRequest\x1a&.deltaplane.queue.v1.SaveStateResponse\x12Q\n" +
 	"\x06Expect\x12\".deltaplane.queue.v1.ExpectRequest\x1a#.deltaplane.queue.v1.ExpectResponse\x12T\n" +
 	"\aObserve\x12#.deltaplane.queue.v1.ObserveRequest\x1a$.deltaplane.queue.v1.ObserveResponse\x12l\n" +
 	"\x0fGetExpectations\x12+.deltaplane.queue.v1.GetExpectationsRequest\x1a,.deltaplane.queue.v1.GetExpectationsResponse\x12u\n" +
-	"\x12DeleteExpectations\x12..deltaplane.queue.v1.DeleteExpectationsRequest\x1a/.deltaplane.queue.v1.DeleteExpectationsResponseB\xd7\x01\n" +
+	"\x12DeleteExpectations\x12..deltaplane.queue.v1.DeleteExpectationsRequest\x1a/.deltaplane.queue.v1.DeleteExpectationsResponse\x12]\n" +
+	"\n" +
+	"GetBackoff\x12&.deltaplane.queue.v1.GetBackoffRequest\x1a'.deltaplane.queue.v1.GetBackoffResponse\x12`\n" +
+	"\vNextBackoff\x12'.deltaplane.queue.v1.NextBackoffRequest\x1a(.deltaplane.queue.v1.NextBackoffResponse\x12o\n" +
+	"\x10IsInBackOffSince\x12,.deltaplane.queue.v1.IsInBackOffSinceRequest\x1a-.deltaplane.queue.v1.IsInBackOffSinceResponse\x12\x81\x01\n" +
+	"\x16IsInBackOffSinceUpdate\x122.deltaplane.queue.v1.IsInBackOffSinceUpdateRequest\x1a3.deltaplane.queue.v1.IsInBackOffSinceUpdateResponse\x12c\n" +
+	"\fResetBackoff\x12(.deltaplane.queue.v1.ResetBackoffRequest\x1a).deltaplane.queue.v1.ResetBackoffResponse\x12u\n" +
+	"\x12DeleteBackoffEntry\x12..deltaplane.queue.v1.DeleteBackoffEntryRequest\x1a/.deltaplane.queue.v1.DeleteBackoffEntryResponse\x12Z\n" +
+	"\tGCBackoff\x12%.deltaplane.queue.v1.GCBackoffRequest\x1a&.deltaplane.queue.v1.GCBackoffResponseB\xd7\x01\n" +
 	"\x17com.deltaplane.queue.v1B\n" +
 	"QueueProtoP\x01ZBgithub.com/deltaplane/deltaplane/proto/deltaplane/queue/v1;queuev1\xa2\x02\x03DQX\xaa\x02\x13Deltaplane.Queue.V1\xca\x02\x13Deltaplane\\Queue\\V1\xe2\x02\x1fDeltaplane\\Queue\\V1\\GPBMetadata\xea\x02\x15Deltaplane::Queue::V1b\x06proto3"
 
@@ -5691,243 +5406,307 @@ func file_deltaplane_queue_v1_queue_proto_rawDescGZIP() []byte {
 	return file_deltaplane_queue_v1_queue_proto_rawDescData
 }
 
-var file_deltaplane_queue_v1_queue_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_deltaplane_queue_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 75)
+var file_deltaplane_queue_v1_queue_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_deltaplane_queue_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 72)
 var file_deltaplane_queue_v1_queue_proto_goTypes = []any{
-	(DelayPolicy)(0),                   // 0: deltaplane.queue.v1.DelayPolicy
-	(AddStatus)(0),                     // 1: deltaplane.queue.v1.AddStatus
-	(Outcome)(0),                       // 2: deltaplane.queue.v1.Outcome
-	(SettleStatus)(0),                  // 3: deltaplane.queue.v1.SettleStatus
-	(Action)(0),                        // 4: deltaplane.queue.v1.Action
-	(State)(0),                         // 5: deltaplane.queue.v1.State
-	(*AddItem)(nil),                    // 6: deltaplane.queue.v1.AddItem
-	(*AddResult)(nil),                  // 7: deltaplane.queue.v1.AddResult
-	(*AddRequest)(nil),                 // 8: deltaplane.queue.v1.AddRequest
-	(*AddResponse)(nil),                // 9: deltaplane.queue.v1.AddResponse
-	(*AddAfterRequest)(nil),            // 10: deltaplane.queue.v1.AddAfterRequest
-	(*AddAfterResponse)(nil),           // 11: deltaplane.queue.v1.AddAfterResponse
-	(*AddRateLimitedRequest)(nil),      // 12: deltaplane.queue.v1.AddRateLimitedRequest
-	(*AddRateLimitedResponse)(nil),     // 13: deltaplane.queue.v1.AddRateLimitedResponse
-	(*Expectations)(nil),               // 14: deltaplane.queue.v1.Expectations
-	(*Lease)(nil),                      // 15: deltaplane.queue.v1.Lease
-	(*GetRequest)(nil),                 // 16: deltaplane.queue.v1.GetRequest
-	(*GetResponse)(nil),                // 17: deltaplane.queue.v1.GetResponse
-	(*Settlement)(nil),                 // 18: deltaplane.queue.v1.Settlement
-	(*SettleResult)(nil),               // 19: deltaplane.queue.v1.SettleResult
-	(*SettleRequest)(nil),              // 20: deltaplane.queue.v1.SettleRequest
-	(*SettleResponse)(nil),             // 21: deltaplane.queue.v1.SettleResponse
-	(*LeaseRef)(nil),                   // 22: deltaplane.queue.v1.LeaseRef
-	(*ExtendRequest)(nil),              // 23: deltaplane.queue.v1.ExtendRequest
-	(*ExtendResponse)(nil),             // 24: deltaplane.queue.v1.ExtendResponse
-	(*Hello)(nil),                      // 25: deltaplane.queue.v1.Hello
-	(*Credit)(nil),                     // 26: deltaplane.queue.v1.Credit
-	(*SettleBatch)(nil),                // 27: deltaplane.queue.v1.SettleBatch
-	(*ExtendBatch)(nil),                // 28: deltaplane.queue.v1.ExtendBatch
-	(*Goodbye)(nil),                    // 29: deltaplane.queue.v1.Goodbye
-	(*WorkRequest)(nil),                // 30: deltaplane.queue.v1.WorkRequest
-	(*Welcome)(nil),                    // 31: deltaplane.queue.v1.Welcome
-	(*Assign)(nil),                     // 32: deltaplane.queue.v1.Assign
-	(*Settled)(nil),                    // 33: deltaplane.queue.v1.Settled
-	(*Extended)(nil),                   // 34: deltaplane.queue.v1.Extended
-	(*Control)(nil),                    // 35: deltaplane.queue.v1.Control
-	(*WorkResponse)(nil),               // 36: deltaplane.queue.v1.WorkResponse
-	(*ForgetRequest)(nil),              // 37: deltaplane.queue.v1.ForgetRequest
-	(*ForgetResponse)(nil),             // 38: deltaplane.queue.v1.ForgetResponse
-	(*NumRequeuesRequest)(nil),         // 39: deltaplane.queue.v1.NumRequeuesRequest
-	(*NumRequeuesResponse)(nil),        // 40: deltaplane.queue.v1.NumRequeuesResponse
-	(*LenRequest)(nil),                 // 41: deltaplane.queue.v1.LenRequest
-	(*Counts)(nil),                     // 42: deltaplane.queue.v1.Counts
-	(*LenResponse)(nil),                // 43: deltaplane.queue.v1.LenResponse
-	(*ShutDownRequest)(nil),            // 44: deltaplane.queue.v1.ShutDownRequest
-	(*ShutDownResponse)(nil),           // 45: deltaplane.queue.v1.ShutDownResponse
-	(*ShutDownWithDrainRequest)(nil),   // 46: deltaplane.queue.v1.ShutDownWithDrainRequest
-	(*ShutDownWithDrainResponse)(nil),  // 47: deltaplane.queue.v1.ShutDownWithDrainResponse
-	(*ShuttingDownRequest)(nil),        // 48: deltaplane.queue.v1.ShuttingDownRequest
-	(*ShuttingDownResponse)(nil),       // 49: deltaplane.queue.v1.ShuttingDownResponse
-	(*CloseQueueRequest)(nil),          // 50: deltaplane.queue.v1.CloseQueueRequest
-	(*CloseQueueResponse)(nil),         // 51: deltaplane.queue.v1.CloseQueueResponse
-	(*OpenQueueRequest)(nil),           // 52: deltaplane.queue.v1.OpenQueueRequest
-	(*OpenQueueResponse)(nil),          // 53: deltaplane.queue.v1.OpenQueueResponse
-	(*ExponentialLimiter)(nil),         // 54: deltaplane.queue.v1.ExponentialLimiter
-	(*BucketLimiter)(nil),              // 55: deltaplane.queue.v1.BucketLimiter
-	(*FastSlowLimiter)(nil),            // 56: deltaplane.queue.v1.FastSlowLimiter
-	(*MaxOfLimiter)(nil),               // 57: deltaplane.queue.v1.MaxOfLimiter
-	(*MaxWaitLimiter)(nil),             // 58: deltaplane.queue.v1.MaxWaitLimiter
-	(*RateLimiter)(nil),                // 59: deltaplane.queue.v1.RateLimiter
-	(*QueueConfig)(nil),                // 60: deltaplane.queue.v1.QueueConfig
-	(*ConfigureQueueRequest)(nil),      // 61: deltaplane.queue.v1.ConfigureQueueRequest
-	(*ConfigureQueueResponse)(nil),     // 62: deltaplane.queue.v1.ConfigureQueueResponse
-	(*ListQueuesRequest)(nil),          // 63: deltaplane.queue.v1.ListQueuesRequest
-	(*QueueStatus)(nil),                // 64: deltaplane.queue.v1.QueueStatus
-	(*ListQueuesResponse)(nil),         // 65: deltaplane.queue.v1.ListQueuesResponse
-	(*Item)(nil),                       // 66: deltaplane.queue.v1.Item
-	(*InspectRequest)(nil),             // 67: deltaplane.queue.v1.InspectRequest
-	(*InspectResponse)(nil),            // 68: deltaplane.queue.v1.InspectResponse
-	(*ListItemsRequest)(nil),           // 69: deltaplane.queue.v1.ListItemsRequest
-	(*ListItemsResponse)(nil),          // 70: deltaplane.queue.v1.ListItemsResponse
-	(*SaveStateRequest)(nil),           // 71: deltaplane.queue.v1.SaveStateRequest
-	(*SaveStateResponse)(nil),          // 72: deltaplane.queue.v1.SaveStateResponse
-	(*ExpectRequest)(nil),              // 73: deltaplane.queue.v1.ExpectRequest
-	(*ExpectResponse)(nil),             // 74: deltaplane.queue.v1.ExpectResponse
-	(*ObserveRequest)(nil),             // 75: deltaplane.queue.v1.ObserveRequest
-	(*ObserveResponse)(nil),            // 76: deltaplane.queue.v1.ObserveResponse
-	(*GetExpectationsRequest)(nil),     // 77: deltaplane.queue.v1.GetExpectationsRequest
-	(*GetExpectationsResponse)(nil),    // 78: deltaplane.queue.v1.GetExpectationsResponse
-	(*DeleteExpectationsRequest)(nil),  // 79: deltaplane.queue.v1.DeleteExpectationsRequest
-	(*DeleteExpectationsResponse)(nil), // 80: deltaplane.queue.v1.DeleteExpectationsResponse
-	(*v1.CollectionRevision)(nil),      // 81: deltaplane.delta.v1.CollectionRevision
-	(*timestamppb.Timestamp)(nil),      // 82: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),        // 83: google.protobuf.Duration
-	(*wrapperspb.Int32Value)(nil),      // 84: google.protobuf.Int32Value
+	(SettleStatus)(0),                      // 0: deltaplane.queue.v1.SettleStatus
+	(State)(0),                             // 1: deltaplane.queue.v1.State
+	(*AddItem)(nil),                        // 2: deltaplane.queue.v1.AddItem
+	(*AddResult)(nil),                      // 3: deltaplane.queue.v1.AddResult
+	(*AddRequest)(nil),                     // 4: deltaplane.queue.v1.AddRequest
+	(*AddResponse)(nil),                    // 5: deltaplane.queue.v1.AddResponse
+	(*AddAfterRequest)(nil),                // 6: deltaplane.queue.v1.AddAfterRequest
+	(*AddAfterResponse)(nil),               // 7: deltaplane.queue.v1.AddAfterResponse
+	(*AddRateLimitedRequest)(nil),          // 8: deltaplane.queue.v1.AddRateLimitedRequest
+	(*AddRateLimitedResponse)(nil),         // 9: deltaplane.queue.v1.AddRateLimitedResponse
+	(*Expectations)(nil),                   // 10: deltaplane.queue.v1.Expectations
+	(*Lease)(nil),                          // 11: deltaplane.queue.v1.Lease
+	(*GetRequest)(nil),                     // 12: deltaplane.queue.v1.GetRequest
+	(*GetResponse)(nil),                    // 13: deltaplane.queue.v1.GetResponse
+	(*Settlement)(nil),                     // 14: deltaplane.queue.v1.Settlement
+	(*SettleResult)(nil),                   // 15: deltaplane.queue.v1.SettleResult
+	(*SettleRequest)(nil),                  // 16: deltaplane.queue.v1.SettleRequest
+	(*SettleResponse)(nil),                 // 17: deltaplane.queue.v1.SettleResponse
+	(*ExtendRequest)(nil),                  // 18: deltaplane.queue.v1.ExtendRequest
+	(*ExtendResponse)(nil),                 // 19: deltaplane.queue.v1.ExtendResponse
+	(*Hello)(nil),                          // 20: deltaplane.queue.v1.Hello
+	(*Credit)(nil),                         // 21: deltaplane.queue.v1.Credit
+	(*SettleBatch)(nil),                    // 22: deltaplane.queue.v1.SettleBatch
+	(*ExtendBatch)(nil),                    // 23: deltaplane.queue.v1.ExtendBatch
+	(*Goodbye)(nil),                        // 24: deltaplane.queue.v1.Goodbye
+	(*WorkRequest)(nil),                    // 25: deltaplane.queue.v1.WorkRequest
+	(*Welcome)(nil),                        // 26: deltaplane.queue.v1.Welcome
+	(*Assign)(nil),                         // 27: deltaplane.queue.v1.Assign
+	(*Settled)(nil),                        // 28: deltaplane.queue.v1.Settled
+	(*Extended)(nil),                       // 29: deltaplane.queue.v1.Extended
+	(*WorkResponse)(nil),                   // 30: deltaplane.queue.v1.WorkResponse
+	(*ForgetRequest)(nil),                  // 31: deltaplane.queue.v1.ForgetRequest
+	(*ForgetResponse)(nil),                 // 32: deltaplane.queue.v1.ForgetResponse
+	(*NumRequeuesRequest)(nil),             // 33: deltaplane.queue.v1.NumRequeuesRequest
+	(*NumRequeuesResponse)(nil),            // 34: deltaplane.queue.v1.NumRequeuesResponse
+	(*LenRequest)(nil),                     // 35: deltaplane.queue.v1.LenRequest
+	(*LenResponse)(nil),                    // 36: deltaplane.queue.v1.LenResponse
+	(*ShutDownRequest)(nil),                // 37: deltaplane.queue.v1.ShutDownRequest
+	(*ShutDownResponse)(nil),               // 38: deltaplane.queue.v1.ShutDownResponse
+	(*ShutDownWithDrainRequest)(nil),       // 39: deltaplane.queue.v1.ShutDownWithDrainRequest
+	(*ShutDownWithDrainResponse)(nil),      // 40: deltaplane.queue.v1.ShutDownWithDrainResponse
+	(*ShuttingDownRequest)(nil),            // 41: deltaplane.queue.v1.ShuttingDownRequest
+	(*ShuttingDownResponse)(nil),           // 42: deltaplane.queue.v1.ShuttingDownResponse
+	(*CloseQueueRequest)(nil),              // 43: deltaplane.queue.v1.CloseQueueRequest
+	(*CloseQueueResponse)(nil),             // 44: deltaplane.queue.v1.CloseQueueResponse
+	(*OpenQueueRequest)(nil),               // 45: deltaplane.queue.v1.OpenQueueRequest
+	(*OpenQueueResponse)(nil),              // 46: deltaplane.queue.v1.OpenQueueResponse
+	(*ExponentialLimiter)(nil),             // 47: deltaplane.queue.v1.ExponentialLimiter
+	(*BucketLimiter)(nil),                  // 48: deltaplane.queue.v1.BucketLimiter
+	(*FastSlowLimiter)(nil),                // 49: deltaplane.queue.v1.FastSlowLimiter
+	(*MaxOfLimiter)(nil),                   // 50: deltaplane.queue.v1.MaxOfLimiter
+	(*MaxWaitLimiter)(nil),                 // 51: deltaplane.queue.v1.MaxWaitLimiter
+	(*RateLimiter)(nil),                    // 52: deltaplane.queue.v1.RateLimiter
+	(*QueueConfig)(nil),                    // 53: deltaplane.queue.v1.QueueConfig
+	(*ConfigureQueueRequest)(nil),          // 54: deltaplane.queue.v1.ConfigureQueueRequest
+	(*ConfigureQueueResponse)(nil),         // 55: deltaplane.queue.v1.ConfigureQueueResponse
+	(*ListQueuesRequest)(nil),              // 56: deltaplane.queue.v1.ListQueuesRequest
+	(*QueueStatus)(nil),                    // 57: deltaplane.queue.v1.QueueStatus
+	(*ListQueuesResponse)(nil),             // 58: deltaplane.queue.v1.ListQueuesResponse
+	(*Item)(nil),                           // 59: deltaplane.queue.v1.Item
+	(*InspectRequest)(nil),                 // 60: deltaplane.queue.v1.InspectRequest
+	(*InspectResponse)(nil),                // 61: deltaplane.queue.v1.InspectResponse
+	(*ListItemsRequest)(nil),               // 62: deltaplane.queue.v1.ListItemsRequest
+	(*ListItemsResponse)(nil),              // 63: deltaplane.queue.v1.ListItemsResponse
+	(*SaveStateRequest)(nil),               // 64: deltaplane.queue.v1.SaveStateRequest
+	(*SaveStateResponse)(nil),              // 65: deltaplane.queue.v1.SaveStateResponse
+	(*ExpectRequest)(nil),                  // 66: deltaplane.queue.v1.ExpectRequest
+	(*ExpectResponse)(nil),                 // 67: deltaplane.queue.v1.ExpectResponse
+	(*ObserveRequest)(nil),                 // 68: deltaplane.queue.v1.ObserveRequest
+	(*ObserveResponse)(nil),                // 69: deltaplane.queue.v1.ObserveResponse
+	(*GetExpectationsRequest)(nil),         // 70: deltaplane.queue.v1.GetExpectationsRequest
+	(*GetExpectationsResponse)(nil),        // 71: deltaplane.queue.v1.GetExpectationsResponse
+	(*DeleteExpectationsRequest)(nil),      // 72: deltaplane.queue.v1.DeleteExpectationsRequest
+	(*DeleteExpectationsResponse)(nil),     // 73: deltaplane.queue.v1.DeleteExpectationsResponse
+	(*v1.CollectionRevision)(nil),          // 74: deltaplane.delta.v1.CollectionRevision
+	(AddStatus)(0),                         // 75: deltaplane.queue.v1.AddStatus
+	(*timestamppb.Timestamp)(nil),          // 76: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),            // 77: google.protobuf.Duration
+	(DelayPolicy)(0),                       // 78: deltaplane.queue.v1.DelayPolicy
+	(Outcome)(0),                           // 79: deltaplane.queue.v1.Outcome
+	(*wrapperspb.Int32Value)(nil),          // 80: google.protobuf.Int32Value
+	(*LeaseRef)(nil),                       // 81: deltaplane.queue.v1.LeaseRef
+	(*Control)(nil),                        // 82: deltaplane.queue.v1.Control
+	(*Counts)(nil),                         // 83: deltaplane.queue.v1.Counts
+	(Durability)(0),                        // 84: deltaplane.queue.v1.Durability
+	(*BackoffConfig)(nil),                  // 85: deltaplane.queue.v1.BackoffConfig
+	(*HistoryEvent)(nil),                   // 86: deltaplane.queue.v1.HistoryEvent
+	(*ProduceRequest)(nil),                 // 87: deltaplane.queue.v1.ProduceRequest
+	(*PauseQueueRequest)(nil),              // 88: deltaplane.queue.v1.PauseQueueRequest
+	(*ResumeQueueRequest)(nil),             // 89: deltaplane.queue.v1.ResumeQueueRequest
+	(*DrainQueueRequest)(nil),              // 90: deltaplane.queue.v1.DrainQueueRequest
+	(*RetryNowRequest)(nil),                // 91: deltaplane.queue.v1.RetryNowRequest
+	(*ReleaseItemsRequest)(nil),            // 92: deltaplane.queue.v1.ReleaseItemsRequest
+	(*DeleteItemsRequest)(nil),             // 93: deltaplane.queue.v1.DeleteItemsRequest
+	(*GetBackoffRequest)(nil),              // 94: deltaplane.queue.v1.GetBackoffRequest
+	(*NextBackoffRequest)(nil),             // 95: deltaplane.queue.v1.NextBackoffRequest
+	(*IsInBackOffSinceRequest)(nil),        // 96: deltaplane.queue.v1.IsInBackOffSinceRequest
+	(*IsInBackOffSinceUpdateRequest)(nil),  // 97: deltaplane.queue.v1.IsInBackOffSinceUpdateRequest
+	(*ResetBackoffRequest)(nil),            // 98: deltaplane.queue.v1.ResetBackoffRequest
+	(*DeleteBackoffEntryRequest)(nil),      // 99: deltaplane.queue.v1.DeleteBackoffEntryRequest
+	(*GCBackoffRequest)(nil),               // 100: deltaplane.queue.v1.GCBackoffRequest
+	(*ProduceResponse)(nil),                // 101: deltaplane.queue.v1.ProduceResponse
+	(*PauseQueueResponse)(nil),             // 102: deltaplane.queue.v1.PauseQueueResponse
+	(*ResumeQueueResponse)(nil),            // 103: deltaplane.queue.v1.ResumeQueueResponse
+	(*DrainQueueResponse)(nil),             // 104: deltaplane.queue.v1.DrainQueueResponse
+	(*RetryNowResponse)(nil),               // 105: deltaplane.queue.v1.RetryNowResponse
+	(*ReleaseItemsResponse)(nil),           // 106: deltaplane.queue.v1.ReleaseItemsResponse
+	(*DeleteItemsResponse)(nil),            // 107: deltaplane.queue.v1.DeleteItemsResponse
+	(*GetBackoffResponse)(nil),             // 108: deltaplane.queue.v1.GetBackoffResponse
+	(*NextBackoffResponse)(nil),            // 109: deltaplane.queue.v1.NextBackoffResponse
+	(*IsInBackOffSinceResponse)(nil),       // 110: deltaplane.queue.v1.IsInBackOffSinceResponse
+	(*IsInBackOffSinceUpdateResponse)(nil), // 111: deltaplane.queue.v1.IsInBackOffSinceUpdateResponse
+	(*ResetBackoffResponse)(nil),           // 112: deltaplane.queue.v1.ResetBackoffResponse
+	(*DeleteBackoffEntryResponse)(nil),     // 113: deltaplane.queue.v1.DeleteBackoffEntryResponse
+	(*GCBackoffResponse)(nil),              // 114: deltaplane.queue.v1.GCBackoffResponse
 }
 var file_deltaplane_queue_v1_queue_proto_depIdxs = []int32{
-	81,  // 0: deltaplane.queue.v1.AddItem.barrier:type_name -> deltaplane.delta.v1.CollectionRevision
-	1,   // 1: deltaplane.queue.v1.AddResult.status:type_name -> deltaplane.queue.v1.AddStatus
-	82,  // 2: deltaplane.queue.v1.AddResult.ready_at:type_name -> google.protobuf.Timestamp
-	6,   // 3: deltaplane.queue.v1.AddRequest.items:type_name -> deltaplane.queue.v1.AddItem
-	7,   // 4: deltaplane.queue.v1.AddResponse.results:type_name -> deltaplane.queue.v1.AddResult
-	6,   // 5: deltaplane.queue.v1.AddAfterRequest.items:type_name -> deltaplane.queue.v1.AddItem
-	83,  // 6: deltaplane.queue.v1.AddAfterRequest.delay:type_name -> google.protobuf.Duration
-	0,   // 7: deltaplane.queue.v1.AddAfterRequest.policy:type_name -> deltaplane.queue.v1.DelayPolicy
-	7,   // 8: deltaplane.queue.v1.AddAfterResponse.results:type_name -> deltaplane.queue.v1.AddResult
-	6,   // 9: deltaplane.queue.v1.AddRateLimitedRequest.items:type_name -> deltaplane.queue.v1.AddItem
-	7,   // 10: deltaplane.queue.v1.AddRateLimitedResponse.results:type_name -> deltaplane.queue.v1.AddResult
-	82,  // 11: deltaplane.queue.v1.Expectations.stored_at:type_name -> google.protobuf.Timestamp
-	82,  // 12: deltaplane.queue.v1.Lease.deadline:type_name -> google.protobuf.Timestamp
-	83,  // 13: deltaplane.queue.v1.Lease.remaining:type_name -> google.protobuf.Duration
-	82,  // 14: deltaplane.queue.v1.Lease.added_at:type_name -> google.protobuf.Timestamp
-	82,  // 15: deltaplane.queue.v1.Lease.ready_at:type_name -> google.protobuf.Timestamp
-	81,  // 16: deltaplane.queue.v1.Lease.barrier:type_name -> deltaplane.delta.v1.CollectionRevision
-	14,  // 17: deltaplane.queue.v1.Lease.expectations:type_name -> deltaplane.queue.v1.Expectations
-	83,  // 18: deltaplane.queue.v1.GetRequest.wait:type_name -> google.protobuf.Duration
-	83,  // 19: deltaplane.queue.v1.GetRequest.lease_duration:type_name -> google.protobuf.Duration
-	15,  // 20: deltaplane.queue.v1.GetResponse.leases:type_name -> deltaplane.queue.v1.Lease
-	2,   // 21: deltaplane.queue.v1.Settlement.outcome:type_name -> deltaplane.queue.v1.Outcome
-	83,  // 22: deltaplane.queue.v1.Settlement.delay:type_name -> google.protobuf.Duration
-	81,  // 23: deltaplane.queue.v1.Settlement.read_at:type_name -> deltaplane.delta.v1.CollectionRevision
-	81,  // 24: deltaplane.queue.v1.Settlement.wrote:type_name -> deltaplane.delta.v1.CollectionRevision
-	84,  // 25: deltaplane.queue.v1.Settlement.priority:type_name -> google.protobuf.Int32Value
-	3,   // 26: deltaplane.queue.v1.SettleResult.status:type_name -> deltaplane.queue.v1.SettleStatus
-	82,  // 27: deltaplane.queue.v1.SettleResult.ready_at:type_name -> google.protobuf.Timestamp
-	18,  // 28: deltaplane.queue.v1.SettleRequest.settlements:type_name -> deltaplane.queue.v1.Settlement
-	19,  // 29: deltaplane.queue.v1.SettleResponse.results:type_name -> deltaplane.queue.v1.SettleResult
-	22,  // 30: deltaplane.queue.v1.ExtendRequest.leases:type_name -> deltaplane.queue.v1.LeaseRef
-	22,  // 31: deltaplane.queue.v1.ExtendResponse.lost:type_name -> deltaplane.queue.v1.LeaseRef
-	83,  // 32: deltaplane.queue.v1.ExtendResponse.remaining:type_name -> google.protobuf.Duration
-	83,  // 33: deltaplane.queue.v1.Hello.lease_duration:type_name -> google.protobuf.Duration
-	22,  // 34: deltaplane.queue.v1.Hello.resume:type_name -> deltaplane.queue.v1.LeaseRef
-	18,  // 35: deltaplane.queue.v1.SettleBatch.settlements:type_name -> deltaplane.queue.v1.Settlement
-	22,  // 36: deltaplane.queue.v1.ExtendBatch.leases:type_name -> deltaplane.queue.v1.LeaseRef
-	25,  // 37: deltaplane.queue.v1.WorkRequest.hello:type_name -> deltaplane.queue.v1.Hello
-	26,  // 38: deltaplane.queue.v1.WorkRequest.credit:type_name -> deltaplane.queue.v1.Credit
-	27,  // 39: deltaplane.queue.v1.WorkRequest.settle:type_name -> deltaplane.queue.v1.SettleBatch
-	28,  // 40: deltaplane.queue.v1.WorkRequest.extend:type_name -> deltaplane.queue.v1.ExtendBatch
-	29,  // 41: deltaplane.queue.v1.WorkRequest.goodbye:type_name -> deltaplane.queue.v1.Goodbye
-	82,  // 42: deltaplane.queue.v1.Welcome.server_time:type_name -> google.protobuf.Timestamp
-	83,  // 43: deltaplane.queue.v1.Welcome.lease_duration:type_name -> google.protobuf.Duration
-	22,  // 44: deltaplane.queue.v1.Welcome.kept:type_name -> deltaplane.queue.v1.LeaseRef
-	22,  // 45: deltaplane.queue.v1.Welcome.lost:type_name -> deltaplane.queue.v1.LeaseRef
-	15,  // 46: deltaplane.queue.v1.Assign.leases:type_name -> deltaplane.queue.v1.Lease
-	19,  // 47: deltaplane.queue.v1.Settled.results:type_name -> deltaplane.queue.v1.SettleResult
-	22,  // 48: deltaplane.queue.v1.Extended.lost:type_name -> deltaplane.queue.v1.LeaseRef
-	83,  // 49: deltaplane.queue.v1.Extended.remaining:type_name -> google.protobuf.Duration
-	4,   // 50: deltaplane.queue.v1.Control.action:type_name -> deltaplane.queue.v1.Action
-	22,  // 51: deltaplane.queue.v1.Control.leases:type_name -> deltaplane.queue.v1.LeaseRef
-	31,  // 52: deltaplane.queue.v1.WorkResponse.welcome:type_name -> deltaplane.queue.v1.Welcome
-	32,  // 53: deltaplane.queue.v1.WorkResponse.assign:type_name -> deltaplane.queue.v1.Assign
-	33,  // 54: deltaplane.queue.v1.WorkResponse.settled:type_name -> deltaplane.queue.v1.Settled
-	34,  // 55: deltaplane.queue.v1.WorkResponse.extended:type_name -> deltaplane.queue.v1.Extended
-	35,  // 56: deltaplane.queue.v1.WorkResponse.control:type_name -> deltaplane.queue.v1.Control
-	42,  // 57: deltaplane.queue.v1.LenResponse.counts:type_name -> deltaplane.queue.v1.Counts
-	83,  // 58: deltaplane.queue.v1.ShutDownWithDrainRequest.timeout:type_name -> google.protobuf.Duration
-	83,  // 59: deltaplane.queue.v1.ExponentialLimiter.base:type_name -> google.protobuf.Duration
-	83,  // 60: deltaplane.queue.v1.ExponentialLimiter.max:type_name -> google.protobuf.Duration
-	83,  // 61: deltaplane.queue.v1.FastSlowLimiter.fast:type_name -> google.protobuf.Duration
-	83,  // 62: deltaplane.queue.v1.FastSlowLimiter.slow:type_name -> google.protobuf.Duration
-	59,  // 63: deltaplane.queue.v1.MaxOfLimiter.limiters:type_name -> deltaplane.queue.v1.RateLimiter
-	59,  // 64: deltaplane.queue.v1.MaxWaitLimiter.limiter:type_name -> deltaplane.queue.v1.RateLimiter
-	83,  // 65: deltaplane.queue.v1.MaxWaitLimiter.max:type_name -> google.protobuf.Duration
-	54,  // 66: deltaplane.queue.v1.RateLimiter.exponential:type_name -> deltaplane.queue.v1.ExponentialLimiter
-	55,  // 67: deltaplane.queue.v1.RateLimiter.bucket:type_name -> deltaplane.queue.v1.BucketLimiter
-	56,  // 68: deltaplane.queue.v1.RateLimiter.fast_slow:type_name -> deltaplane.queue.v1.FastSlowLimiter
-	57,  // 69: deltaplane.queue.v1.RateLimiter.max_of:type_name -> deltaplane.queue.v1.MaxOfLimiter
-	58,  // 70: deltaplane.queue.v1.RateLimiter.max_wait:type_name -> deltaplane.queue.v1.MaxWaitLimiter
-	59,  // 71: deltaplane.queue.v1.QueueConfig.rate_limiter:type_name -> deltaplane.queue.v1.RateLimiter
-	83,  // 72: deltaplane.queue.v1.QueueConfig.lease_duration:type_name -> google.protobuf.Duration
-	83,  // 73: deltaplane.queue.v1.QueueConfig.barrier_retention:type_name -> google.protobuf.Duration
-	60,  // 74: deltaplane.queue.v1.ConfigureQueueRequest.config:type_name -> deltaplane.queue.v1.QueueConfig
-	60,  // 75: deltaplane.queue.v1.ConfigureQueueResponse.config:type_name -> deltaplane.queue.v1.QueueConfig
-	60,  // 76: deltaplane.queue.v1.QueueStatus.config:type_name -> deltaplane.queue.v1.QueueConfig
-	42,  // 77: deltaplane.queue.v1.QueueStatus.counts:type_name -> deltaplane.queue.v1.Counts
-	83,  // 78: deltaplane.queue.v1.QueueStatus.oldest_ready:type_name -> google.protobuf.Duration
-	64,  // 79: deltaplane.queue.v1.ListQueuesResponse.queues:type_name -> deltaplane.queue.v1.QueueStatus
-	5,   // 80: deltaplane.queue.v1.Item.state:type_name -> deltaplane.queue.v1.State
-	82,  // 81: deltaplane.queue.v1.Item.deadline:type_name -> google.protobuf.Timestamp
-	82,  // 82: deltaplane.queue.v1.Item.added_at:type_name -> google.protobuf.Timestamp
-	82,  // 83: deltaplane.queue.v1.Item.ready_at:type_name -> google.protobuf.Timestamp
-	82,  // 84: deltaplane.queue.v1.Item.delayed_until:type_name -> google.protobuf.Timestamp
-	81,  // 85: deltaplane.queue.v1.Item.barrier:type_name -> deltaplane.delta.v1.CollectionRevision
-	14,  // 86: deltaplane.queue.v1.Item.expectations:type_name -> deltaplane.queue.v1.Expectations
-	66,  // 87: deltaplane.queue.v1.InspectResponse.item:type_name -> deltaplane.queue.v1.Item
-	5,   // 88: deltaplane.queue.v1.ListItemsRequest.state:type_name -> deltaplane.queue.v1.State
-	66,  // 89: deltaplane.queue.v1.ListItemsResponse.items:type_name -> deltaplane.queue.v1.Item
-	3,   // 90: deltaplane.queue.v1.SaveStateResponse.status:type_name -> deltaplane.queue.v1.SettleStatus
-	3,   // 91: deltaplane.queue.v1.ExpectResponse.status:type_name -> deltaplane.queue.v1.SettleStatus
-	14,  // 92: deltaplane.queue.v1.ObserveResponse.expectations:type_name -> deltaplane.queue.v1.Expectations
-	14,  // 93: deltaplane.queue.v1.GetExpectationsResponse.expectations:type_name -> deltaplane.queue.v1.Expectations
-	8,   // 94: deltaplane.queue.v1.QueueService.Add:input_type -> deltaplane.queue.v1.AddRequest
-	10,  // 95: deltaplane.queue.v1.QueueService.AddAfter:input_type -> deltaplane.queue.v1.AddAfterRequest
-	12,  // 96: deltaplane.queue.v1.QueueService.AddRateLimited:input_type -> deltaplane.queue.v1.AddRateLimitedRequest
-	16,  // 97: deltaplane.queue.v1.QueueService.Get:input_type -> deltaplane.queue.v1.GetRequest
-	20,  // 98: deltaplane.queue.v1.QueueService.Settle:input_type -> deltaplane.queue.v1.SettleRequest
-	23,  // 99: deltaplane.queue.v1.QueueService.Extend:input_type -> deltaplane.queue.v1.ExtendRequest
-	30,  // 100: deltaplane.queue.v1.QueueService.Work:input_type -> deltaplane.queue.v1.WorkRequest
-	37,  // 101: deltaplane.queue.v1.QueueService.Forget:input_type -> deltaplane.queue.v1.ForgetRequest
-	39,  // 102: deltaplane.queue.v1.QueueService.NumRequeues:input_type -> deltaplane.queue.v1.NumRequeuesRequest
-	41,  // 103: deltaplane.queue.v1.QueueService.Len:input_type -> deltaplane.queue.v1.LenRequest
-	44,  // 104: deltaplane.queue.v1.QueueService.ShutDown:input_type -> deltaplane.queue.v1.ShutDownRequest
-	46,  // 105: deltaplane.queue.v1.QueueService.ShutDownWithDrain:input_type -> deltaplane.queue.v1.ShutDownWithDrainRequest
-	48,  // 106: deltaplane.queue.v1.QueueService.ShuttingDown:input_type -> deltaplane.queue.v1.ShuttingDownRequest
-	50,  // 107: deltaplane.queue.v1.QueueService.CloseQueue:input_type -> deltaplane.queue.v1.CloseQueueRequest
-	52,  // 108: deltaplane.queue.v1.QueueService.OpenQueue:input_type -> deltaplane.queue.v1.OpenQueueRequest
-	61,  // 109: deltaplane.queue.v1.QueueService.ConfigureQueue:input_type -> deltaplane.queue.v1.ConfigureQueueRequest
-	63,  // 110: deltaplane.queue.v1.QueueService.ListQueues:input_type -> deltaplane.queue.v1.ListQueuesRequest
-	67,  // 111: deltaplane.queue.v1.QueueService.Inspect:input_type -> deltaplane.queue.v1.InspectRequest
-	69,  // 112: deltaplane.queue.v1.QueueService.ListItems:input_type -> deltaplane.queue.v1.ListItemsRequest
-	71,  // 113: deltaplane.queue.v1.QueueService.SaveState:input_type -> deltaplane.queue.v1.SaveStateRequest
-	73,  // 114: deltaplane.queue.v1.QueueService.Expect:input_type -> deltaplane.queue.v1.ExpectRequest
-	75,  // 115: deltaplane.queue.v1.QueueService.Observe:input_type -> deltaplane.queue.v1.ObserveRequest
-	77,  // 116: deltaplane.queue.v1.QueueService.GetExpectations:input_type -> deltaplane.queue.v1.GetExpectationsRequest
-	79,  // 117: deltaplane.queue.v1.QueueService.DeleteExpectations:input_type -> deltaplane.queue.v1.DeleteExpectationsRequest
-	9,   // 118: deltaplane.queue.v1.QueueService.Add:output_type -> deltaplane.queue.v1.AddResponse
-	11,  // 119: deltaplane.queue.v1.QueueService.AddAfter:output_type -> deltaplane.queue.v1.AddAfterResponse
-	13,  // 120: deltaplane.queue.v1.QueueService.AddRateLimited:output_type -> deltaplane.queue.v1.AddRateLimitedResponse
-	17,  // 121: deltaplane.queue.v1.QueueService.Get:output_type -> deltaplane.queue.v1.GetResponse
-	21,  // 122: deltaplane.queue.v1.QueueService.Settle:output_type -> deltaplane.queue.v1.SettleResponse
-	24,  // 123: deltaplane.queue.v1.QueueService.Extend:output_type -> deltaplane.queue.v1.ExtendResponse
-	36,  // 124: deltaplane.queue.v1.QueueService.Work:output_type -> deltaplane.queue.v1.WorkResponse
-	38,  // 125: deltaplane.queue.v1.QueueService.Forget:output_type -> deltaplane.queue.v1.ForgetResponse
-	40,  // 126: deltaplane.queue.v1.QueueService.NumRequeues:output_type -> deltaplane.queue.v1.NumRequeuesResponse
-	43,  // 127: deltaplane.queue.v1.QueueService.Len:output_type -> deltaplane.queue.v1.LenResponse
-	45,  // 128: deltaplane.queue.v1.QueueService.ShutDown:output_type -> deltaplane.queue.v1.ShutDownResponse
-	47,  // 129: deltaplane.queue.v1.QueueService.ShutDownWithDrain:output_type -> deltaplane.queue.v1.ShutDownWithDrainResponse
-	49,  // 130: deltaplane.queue.v1.QueueService.ShuttingDown:output_type -> deltaplane.queue.v1.ShuttingDownResponse
-	51,  // 131: deltaplane.queue.v1.QueueService.CloseQueue:output_type -> deltaplane.queue.v1.CloseQueueResponse
-	53,  // 132: deltaplane.queue.v1.QueueService.OpenQueue:output_type -> deltaplane.queue.v1.OpenQueueResponse
-	62,  // 133: deltaplane.queue.v1.QueueService.ConfigureQueue:output_type -> deltaplane.queue.v1.ConfigureQueueResponse
-	65,  // 134: deltaplane.queue.v1.QueueService.ListQueues:output_type -> deltaplane.queue.v1.ListQueuesResponse
-	68,  // 135: deltaplane.queue.v1.QueueService.Inspect:output_type -> deltaplane.queue.v1.InspectResponse
-	70,  // 136: deltaplane.queue.v1.QueueService.ListItems:output_type -> deltaplane.queue.v1.ListItemsResponse
-	72,  // 137: deltaplane.queue.v1.QueueService.SaveState:output_type -> deltaplane.queue.v1.SaveStateResponse
-	74,  // 138: deltaplane.queue.v1.QueueService.Expect:output_type -> deltaplane.queue.v1.ExpectResponse
-	76,  // 139: deltaplane.queue.v1.QueueService.Observe:output_type -> deltaplane.queue.v1.ObserveResponse
-	78,  // 140: deltaplane.queue.v1.QueueService.GetExpectations:output_type -> deltaplane.queue.v1.GetExpectationsResponse
-	80,  // 141: deltaplane.queue.v1.QueueService.DeleteExpectations:output_type -> deltaplane.queue.v1.DeleteExpectationsResponse
-	118, // [118:142] is the sub-list for method output_type
-	94,  // [94:118] is the sub-list for method input_type
-	94,  // [94:94] is the sub-list for extension type_name
-	94,  // [94:94] is the sub-list for extension extendee
-	0,   // [0:94] is the sub-list for field type_name
+	74,  // 0: deltaplane.queue.v1.AddItem.barrier:type_name -> deltaplane.delta.v1.CollectionRevision
+	75,  // 1: deltaplane.queue.v1.AddResult.status:type_name -> deltaplane.queue.v1.AddStatus
+	76,  // 2: deltaplane.queue.v1.AddResult.ready_at:type_name -> google.protobuf.Timestamp
+	2,   // 3: deltaplane.queue.v1.AddRequest.items:type_name -> deltaplane.queue.v1.AddItem
+	3,   // 4: deltaplane.queue.v1.AddResponse.results:type_name -> deltaplane.queue.v1.AddResult
+	2,   // 5: deltaplane.queue.v1.AddAfterRequest.items:type_name -> deltaplane.queue.v1.AddItem
+	77,  // 6: deltaplane.queue.v1.AddAfterRequest.delay:type_name -> google.protobuf.Duration
+	78,  // 7: deltaplane.queue.v1.AddAfterRequest.policy:type_name -> deltaplane.queue.v1.DelayPolicy
+	3,   // 8: deltaplane.queue.v1.AddAfterResponse.results:type_name -> deltaplane.queue.v1.AddResult
+	2,   // 9: deltaplane.queue.v1.AddRateLimitedRequest.items:type_name -> deltaplane.queue.v1.AddItem
+	3,   // 10: deltaplane.queue.v1.AddRateLimitedResponse.results:type_name -> deltaplane.queue.v1.AddResult
+	76,  // 11: deltaplane.queue.v1.Expectations.stored_at:type_name -> google.protobuf.Timestamp
+	76,  // 12: deltaplane.queue.v1.Lease.deadline:type_name -> google.protobuf.Timestamp
+	77,  // 13: deltaplane.queue.v1.Lease.remaining:type_name -> google.protobuf.Duration
+	76,  // 14: deltaplane.queue.v1.Lease.added_at:type_name -> google.protobuf.Timestamp
+	76,  // 15: deltaplane.queue.v1.Lease.ready_at:type_name -> google.protobuf.Timestamp
+	74,  // 16: deltaplane.queue.v1.Lease.barrier:type_name -> deltaplane.delta.v1.CollectionRevision
+	10,  // 17: deltaplane.queue.v1.Lease.expectations:type_name -> deltaplane.queue.v1.Expectations
+	77,  // 18: deltaplane.queue.v1.GetRequest.wait:type_name -> google.protobuf.Duration
+	77,  // 19: deltaplane.queue.v1.GetRequest.lease_duration:type_name -> google.protobuf.Duration
+	11,  // 20: deltaplane.queue.v1.GetResponse.leases:type_name -> deltaplane.queue.v1.Lease
+	79,  // 21: deltaplane.queue.v1.Settlement.outcome:type_name -> deltaplane.queue.v1.Outcome
+	77,  // 22: deltaplane.queue.v1.Settlement.delay:type_name -> google.protobuf.Duration
+	74,  // 23: deltaplane.queue.v1.Settlement.read_at:type_name -> deltaplane.delta.v1.CollectionRevision
+	74,  // 24: deltaplane.queue.v1.Settlement.wrote:type_name -> deltaplane.delta.v1.CollectionRevision
+	80,  // 25: deltaplane.queue.v1.Settlement.priority:type_name -> google.protobuf.Int32Value
+	0,   // 26: deltaplane.queue.v1.SettleResult.status:type_name -> deltaplane.queue.v1.SettleStatus
+	76,  // 27: deltaplane.queue.v1.SettleResult.ready_at:type_name -> google.protobuf.Timestamp
+	14,  // 28: deltaplane.queue.v1.SettleRequest.settlements:type_name -> deltaplane.queue.v1.Settlement
+	15,  // 29: deltaplane.queue.v1.SettleResponse.results:type_name -> deltaplane.queue.v1.SettleResult
+	81,  // 30: deltaplane.queue.v1.ExtendRequest.leases:type_name -> deltaplane.queue.v1.LeaseRef
+	81,  // 31: deltaplane.queue.v1.ExtendResponse.lost:type_name -> deltaplane.queue.v1.LeaseRef
+	77,  // 32: deltaplane.queue.v1.ExtendResponse.remaining:type_name -> google.protobuf.Duration
+	77,  // 33: deltaplane.queue.v1.Hello.lease_duration:type_name -> google.protobuf.Duration
+	81,  // 34: deltaplane.queue.v1.Hello.resume:type_name -> deltaplane.queue.v1.LeaseRef
+	14,  // 35: deltaplane.queue.v1.SettleBatch.settlements:type_name -> deltaplane.queue.v1.Settlement
+	81,  // 36: deltaplane.queue.v1.ExtendBatch.leases:type_name -> deltaplane.queue.v1.LeaseRef
+	20,  // 37: deltaplane.queue.v1.WorkRequest.hello:type_name -> deltaplane.queue.v1.Hello
+	21,  // 38: deltaplane.queue.v1.WorkRequest.credit:type_name -> deltaplane.queue.v1.Credit
+	22,  // 39: deltaplane.queue.v1.WorkRequest.settle:type_name -> deltaplane.queue.v1.SettleBatch
+	23,  // 40: deltaplane.queue.v1.WorkRequest.extend:type_name -> deltaplane.queue.v1.ExtendBatch
+	24,  // 41: deltaplane.queue.v1.WorkRequest.goodbye:type_name -> deltaplane.queue.v1.Goodbye
+	76,  // 42: deltaplane.queue.v1.Welcome.server_time:type_name -> google.protobuf.Timestamp
+	77,  // 43: deltaplane.queue.v1.Welcome.lease_duration:type_name -> google.protobuf.Duration
+	81,  // 44: deltaplane.queue.v1.Welcome.kept:type_name -> deltaplane.queue.v1.LeaseRef
+	81,  // 45: deltaplane.queue.v1.Welcome.lost:type_name -> deltaplane.queue.v1.LeaseRef
+	11,  // 46: deltaplane.queue.v1.Assign.leases:type_name -> deltaplane.queue.v1.Lease
+	15,  // 47: deltaplane.queue.v1.Settled.results:type_name -> deltaplane.queue.v1.SettleResult
+	0,   // 48: deltaplane.queue.v1.Settled.statuses:type_name -> deltaplane.queue.v1.SettleStatus
+	81,  // 49: deltaplane.queue.v1.Extended.lost:type_name -> deltaplane.queue.v1.LeaseRef
+	77,  // 50: deltaplane.queue.v1.Extended.remaining:type_name -> google.protobuf.Duration
+	26,  // 51: deltaplane.queue.v1.WorkResponse.welcome:type_name -> deltaplane.queue.v1.Welcome
+	27,  // 52: deltaplane.queue.v1.WorkResponse.assign:type_name -> deltaplane.queue.v1.Assign
+	28,  // 53: deltaplane.queue.v1.WorkResponse.settled:type_name -> deltaplane.queue.v1.Settled
+	29,  // 54: deltaplane.queue.v1.WorkResponse.extended:type_name -> deltaplane.queue.v1.Extended
+	82,  // 55: deltaplane.queue.v1.WorkResponse.control:type_name -> deltaplane.queue.v1.Control
+	83,  // 56: deltaplane.queue.v1.LenResponse.counts:type_name -> deltaplane.queue.v1.Counts
+	77,  // 57: deltaplane.queue.v1.ShutDownWithDrainRequest.timeout:type_name -> google.protobuf.Duration
+	77,  // 58: deltaplane.queue.v1.ExponentialLimiter.base:type_name -> google.protobuf.Duration
+	77,  // 59: deltaplane.queue.v1.ExponentialLimiter.max:type_name -> google.protobuf.Duration
+	77,  // 60: deltaplane.queue.v1.FastSlowLimiter.fast:type_name -> google.protobuf.Duration
+	77,  // 61: deltaplane.queue.v1.FastSlowLimiter.slow:type_name -> google.protobuf.Duration
+	52,  // 62: deltaplane.queue.v1.MaxOfLimiter.limiters:type_name -> deltaplane.queue.v1.RateLimiter
+	52,  // 63: deltaplane.queue.v1.MaxWaitLimiter.limiter:type_name -> deltaplane.queue.v1.RateLimiter
+	77,  // 64: deltaplane.queue.v1.MaxWaitLimiter.max:type_name -> google.protobuf.Duration
+	47,  // 65: deltaplane.queue.v1.RateLimiter.exponential:type_name -> deltaplane.queue.v1.ExponentialLimiter
+	48,  // 66: deltaplane.queue.v1.RateLimiter.bucket:type_name -> deltaplane.queue.v1.BucketLimiter
+	49,  // 67: deltaplane.queue.v1.RateLimiter.fast_slow:type_name -> deltaplane.queue.v1.FastSlowLimiter
+	50,  // 68: deltaplane.queue.v1.RateLimiter.max_of:type_name -> deltaplane.queue.v1.MaxOfLimiter
+	51,  // 69: deltaplane.queue.v1.RateLimiter.max_wait:type_name -> deltaplane.queue.v1.MaxWaitLimiter
+	52,  // 70: deltaplane.queue.v1.QueueConfig.rate_limiter:type_name -> deltaplane.queue.v1.RateLimiter
+	77,  // 71: deltaplane.queue.v1.QueueConfig.lease_duration:type_name -> google.protobuf.Duration
+	77,  // 72: deltaplane.queue.v1.QueueConfig.barrier_retention:type_name -> google.protobuf.Duration
+	77,  // 73: deltaplane.queue.v1.QueueConfig.aging:type_name -> google.protobuf.Duration
+	48,  // 74: deltaplane.queue.v1.QueueConfig.dispatch_limiter:type_name -> deltaplane.queue.v1.BucketLimiter
+	84,  // 75: deltaplane.queue.v1.QueueConfig.durability:type_name -> deltaplane.queue.v1.Durability
+	77,  // 76: deltaplane.queue.v1.QueueConfig.max_processing:type_name -> google.protobuf.Duration
+	85,  // 77: deltaplane.queue.v1.QueueConfig.backoff:type_name -> deltaplane.queue.v1.BackoffConfig
+	53,  // 78: deltaplane.queue.v1.ConfigureQueueRequest.config:type_name -> deltaplane.queue.v1.QueueConfig
+	53,  // 79: deltaplane.queue.v1.ConfigureQueueResponse.config:type_name -> deltaplane.queue.v1.QueueConfig
+	53,  // 80: deltaplane.queue.v1.QueueStatus.config:type_name -> deltaplane.queue.v1.QueueConfig
+	83,  // 81: deltaplane.queue.v1.QueueStatus.counts:type_name -> deltaplane.queue.v1.Counts
+	77,  // 82: deltaplane.queue.v1.QueueStatus.oldest_ready:type_name -> google.protobuf.Duration
+	76,  // 83: deltaplane.queue.v1.QueueStatus.held_until:type_name -> google.protobuf.Timestamp
+	57,  // 84: deltaplane.queue.v1.ListQueuesResponse.queues:type_name -> deltaplane.queue.v1.QueueStatus
+	1,   // 85: deltaplane.queue.v1.Item.state:type_name -> deltaplane.queue.v1.State
+	76,  // 86: deltaplane.queue.v1.Item.deadline:type_name -> google.protobuf.Timestamp
+	76,  // 87: deltaplane.queue.v1.Item.added_at:type_name -> google.protobuf.Timestamp
+	76,  // 88: deltaplane.queue.v1.Item.ready_at:type_name -> google.protobuf.Timestamp
+	76,  // 89: deltaplane.queue.v1.Item.delayed_until:type_name -> google.protobuf.Timestamp
+	74,  // 90: deltaplane.queue.v1.Item.barrier:type_name -> deltaplane.delta.v1.CollectionRevision
+	10,  // 91: deltaplane.queue.v1.Item.expectations:type_name -> deltaplane.queue.v1.Expectations
+	59,  // 92: deltaplane.queue.v1.InspectResponse.item:type_name -> deltaplane.queue.v1.Item
+	86,  // 93: deltaplane.queue.v1.InspectResponse.history:type_name -> deltaplane.queue.v1.HistoryEvent
+	1,   // 94: deltaplane.queue.v1.ListItemsRequest.state:type_name -> deltaplane.queue.v1.State
+	59,  // 95: deltaplane.queue.v1.ListItemsResponse.items:type_name -> deltaplane.queue.v1.Item
+	0,   // 96: deltaplane.queue.v1.SaveStateResponse.status:type_name -> deltaplane.queue.v1.SettleStatus
+	0,   // 97: deltaplane.queue.v1.ExpectResponse.status:type_name -> deltaplane.queue.v1.SettleStatus
+	10,  // 98: deltaplane.queue.v1.ObserveResponse.expectations:type_name -> deltaplane.queue.v1.Expectations
+	10,  // 99: deltaplane.queue.v1.GetExpectationsResponse.expectations:type_name -> deltaplane.queue.v1.Expectations
+	4,   // 100: deltaplane.queue.v1.QueueService.Add:input_type -> deltaplane.queue.v1.AddRequest
+	6,   // 101: deltaplane.queue.v1.QueueService.AddAfter:input_type -> deltaplane.queue.v1.AddAfterRequest
+	8,   // 102: deltaplane.queue.v1.QueueService.AddRateLimited:input_type -> deltaplane.queue.v1.AddRateLimitedRequest
+	12,  // 103: deltaplane.queue.v1.QueueService.Get:input_type -> deltaplane.queue.v1.GetRequest
+	16,  // 104: deltaplane.queue.v1.QueueService.Settle:input_type -> deltaplane.queue.v1.SettleRequest
+	18,  // 105: deltaplane.queue.v1.QueueService.Extend:input_type -> deltaplane.queue.v1.ExtendRequest
+	25,  // 106: deltaplane.queue.v1.QueueService.Work:input_type -> deltaplane.queue.v1.WorkRequest
+	87,  // 107: deltaplane.queue.v1.QueueService.Produce:input_type -> deltaplane.queue.v1.ProduceRequest
+	31,  // 108: deltaplane.queue.v1.QueueService.Forget:input_type -> deltaplane.queue.v1.ForgetRequest
+	33,  // 109: deltaplane.queue.v1.QueueService.NumRequeues:input_type -> deltaplane.queue.v1.NumRequeuesRequest
+	35,  // 110: deltaplane.queue.v1.QueueService.Len:input_type -> deltaplane.queue.v1.LenRequest
+	37,  // 111: deltaplane.queue.v1.QueueService.ShutDown:input_type -> deltaplane.queue.v1.ShutDownRequest
+	39,  // 112: deltaplane.queue.v1.QueueService.ShutDownWithDrain:input_type -> deltaplane.queue.v1.ShutDownWithDrainRequest
+	41,  // 113: deltaplane.queue.v1.QueueService.ShuttingDown:input_type -> deltaplane.queue.v1.ShuttingDownRequest
+	43,  // 114: deltaplane.queue.v1.QueueService.CloseQueue:input_type -> deltaplane.queue.v1.CloseQueueRequest
+	45,  // 115: deltaplane.queue.v1.QueueService.OpenQueue:input_type -> deltaplane.queue.v1.OpenQueueRequest
+	88,  // 116: deltaplane.queue.v1.QueueService.PauseQueue:input_type -> deltaplane.queue.v1.PauseQueueRequest
+	89,  // 117: deltaplane.queue.v1.QueueService.ResumeQueue:input_type -> deltaplane.queue.v1.ResumeQueueRequest
+	90,  // 118: deltaplane.queue.v1.QueueService.DrainQueue:input_type -> deltaplane.queue.v1.DrainQueueRequest
+	54,  // 119: deltaplane.queue.v1.QueueService.ConfigureQueue:input_type -> deltaplane.queue.v1.ConfigureQueueRequest
+	56,  // 120: deltaplane.queue.v1.QueueService.ListQueues:input_type -> deltaplane.queue.v1.ListQueuesRequest
+	60,  // 121: deltaplane.queue.v1.QueueService.Inspect:input_type -> deltaplane.queue.v1.InspectRequest
+	62,  // 122: deltaplane.queue.v1.QueueService.ListItems:input_type -> deltaplane.queue.v1.ListItemsRequest
+	91,  // 123: deltaplane.queue.v1.QueueService.RetryNow:input_type -> deltaplane.queue.v1.RetryNowRequest
+	92,  // 124: deltaplane.queue.v1.QueueService.ReleaseItems:input_type -> deltaplane.queue.v1.ReleaseItemsRequest
+	93,  // 125: deltaplane.queue.v1.QueueService.DeleteItems:input_type -> deltaplane.queue.v1.DeleteItemsRequest
+	64,  // 126: deltaplane.queue.v1.QueueService.SaveState:input_type -> deltaplane.queue.v1.SaveStateRequest
+	66,  // 127: deltaplane.queue.v1.QueueService.Expect:input_type -> deltaplane.queue.v1.ExpectRequest
+	68,  // 128: deltaplane.queue.v1.QueueService.Observe:input_type -> deltaplane.queue.v1.ObserveRequest
+	70,  // 129: deltaplane.queue.v1.QueueService.GetExpectations:input_type -> deltaplane.queue.v1.GetExpectationsRequest
+	72,  // 130: deltaplane.queue.v1.QueueService.DeleteExpectations:input_type -> deltaplane.queue.v1.DeleteExpectationsRequest
+	94,  // 131: deltaplane.queue.v1.QueueService.GetBackoff:input_type -> deltaplane.queue.v1.GetBackoffRequest
+	95,  // 132: deltaplane.queue.v1.QueueService.NextBackoff:input_type -> deltaplane.queue.v1.NextBackoffRequest
+	96,  // 133: deltaplane.queue.v1.QueueService.IsInBackOffSince:input_type -> deltaplane.queue.v1.IsInBackOffSinceRequest
+	97,  // 134: deltaplane.queue.v1.QueueService.IsInBackOffSinceUpdate:input_type -> deltaplane.queue.v1.IsInBackOffSinceUpdateRequest
+	98,  // 135: deltaplane.queue.v1.QueueService.ResetBackoff:input_type -> deltaplane.queue.v1.ResetBackoffRequest
+	99,  // 136: deltaplane.queue.v1.QueueService.DeleteBackoffEntry:input_type -> deltaplane.queue.v1.DeleteBackoffEntryRequest
+	100, // 137: deltaplane.queue.v1.QueueService.GCBackoff:input_type -> deltaplane.queue.v1.GCBackoffRequest
+	5,   // 138: deltaplane.queue.v1.QueueService.Add:output_type -> deltaplane.queue.v1.AddResponse
+	7,   // 139: deltaplane.queue.v1.QueueService.AddAfter:output_type -> deltaplane.queue.v1.AddAfterResponse
+	9,   // 140: deltaplane.queue.v1.QueueService.AddRateLimited:output_type -> deltaplane.queue.v1.AddRateLimitedResponse
+	13,  // 141: deltaplane.queue.v1.QueueService.Get:output_type -> deltaplane.queue.v1.GetResponse
+	17,  // 142: deltaplane.queue.v1.QueueService.Settle:output_type -> deltaplane.queue.v1.SettleResponse
+	19,  // 143: deltaplane.queue.v1.QueueService.Extend:output_type -> deltaplane.queue.v1.ExtendResponse
+	30,  // 144: deltaplane.queue.v1.QueueService.Work:output_type -> deltaplane.queue.v1.WorkResponse
+	101, // 145: deltaplane.queue.v1.QueueService.Produce:output_type -> deltaplane.queue.v1.ProduceResponse
+	32,  // 146: deltaplane.queue.v1.QueueService.Forget:output_type -> deltaplane.queue.v1.ForgetResponse
+	34,  // 147: deltaplane.queue.v1.QueueService.NumRequeues:output_type -> deltaplane.queue.v1.NumRequeuesResponse
+	36,  // 148: deltaplane.queue.v1.QueueService.Len:output_type -> deltaplane.queue.v1.LenResponse
+	38,  // 149: deltaplane.queue.v1.QueueService.ShutDown:output_type -> deltaplane.queue.v1.ShutDownResponse
+	40,  // 150: deltaplane.queue.v1.QueueService.ShutDownWithDrain:output_type -> deltaplane.queue.v1.ShutDownWithDrainResponse
+	42,  // 151: deltaplane.queue.v1.QueueService.ShuttingDown:output_type -> deltaplane.queue.v1.ShuttingDownResponse
+	44,  // 152: deltaplane.queue.v1.QueueService.CloseQueue:output_type -> deltaplane.queue.v1.CloseQueueResponse
+	46,  // 153: deltaplane.queue.v1.QueueService.OpenQueue:output_type -> deltaplane.queue.v1.OpenQueueResponse
+	102, // 154: deltaplane.queue.v1.QueueService.PauseQueue:output_type -> deltaplane.queue.v1.PauseQueueResponse
+	103, // 155: deltaplane.queue.v1.QueueService.ResumeQueue:output_type -> deltaplane.queue.v1.ResumeQueueResponse
+	104, // 156: deltaplane.queue.v1.QueueService.DrainQueue:output_type -> deltaplane.queue.v1.DrainQueueResponse
+	55,  // 157: deltaplane.queue.v1.QueueService.ConfigureQueue:output_type -> deltaplane.queue.v1.ConfigureQueueResponse
+	58,  // 158: deltaplane.queue.v1.QueueService.ListQueues:output_type -> deltaplane.queue.v1.ListQueuesResponse
+	61,  // 159: deltaplane.queue.v1.QueueService.Inspect:output_type -> deltaplane.queue.v1.InspectResponse
+	63,  // 160: deltaplane.queue.v1.QueueService.ListItems:output_type -> deltaplane.queue.v1.ListItemsResponse
+	105, // 161: deltaplane.queue.v1.QueueService.RetryNow:output_type -> deltaplane.queue.v1.RetryNowResponse
+	106, // 162: deltaplane.queue.v1.QueueService.ReleaseItems:output_type -> deltaplane.queue.v1.ReleaseItemsResponse
+	107, // 163: deltaplane.queue.v1.QueueService.DeleteItems:output_type -> deltaplane.queue.v1.DeleteItemsResponse
+	65,  // 164: deltaplane.queue.v1.QueueService.SaveState:output_type -> deltaplane.queue.v1.SaveStateResponse
+	67,  // 165: deltaplane.queue.v1.QueueService.Expect:output_type -> deltaplane.queue.v1.ExpectResponse
+	69,  // 166: deltaplane.queue.v1.QueueService.Observe:output_type -> deltaplane.queue.v1.ObserveResponse
+	71,  // 167: deltaplane.queue.v1.QueueService.GetExpectations:output_type -> deltaplane.queue.v1.GetExpectationsResponse
+	73,  // 168: deltaplane.queue.v1.QueueService.DeleteExpectations:output_type -> deltaplane.queue.v1.DeleteExpectationsResponse
+	108, // 169: deltaplane.queue.v1.QueueService.GetBackoff:output_type -> deltaplane.queue.v1.GetBackoffResponse
+	109, // 170: deltaplane.queue.v1.QueueService.NextBackoff:output_type -> deltaplane.queue.v1.NextBackoffResponse
+	110, // 171: deltaplane.queue.v1.QueueService.IsInBackOffSince:output_type -> deltaplane.queue.v1.IsInBackOffSinceResponse
+	111, // 172: deltaplane.queue.v1.QueueService.IsInBackOffSinceUpdate:output_type -> deltaplane.queue.v1.IsInBackOffSinceUpdateResponse
+	112, // 173: deltaplane.queue.v1.QueueService.ResetBackoff:output_type -> deltaplane.queue.v1.ResetBackoffResponse
+	113, // 174: deltaplane.queue.v1.QueueService.DeleteBackoffEntry:output_type -> deltaplane.queue.v1.DeleteBackoffEntryResponse
+	114, // 175: deltaplane.queue.v1.QueueService.GCBackoff:output_type -> deltaplane.queue.v1.GCBackoffResponse
+	138, // [138:176] is the sub-list for method output_type
+	100, // [100:138] is the sub-list for method input_type
+	100, // [100:100] is the sub-list for extension type_name
+	100, // [100:100] is the sub-list for extension extendee
+	0,   // [0:100] is the sub-list for field type_name
 }
 
 func init() { file_deltaplane_queue_v1_queue_proto_init() }
@@ -5935,21 +5714,25 @@ func file_deltaplane_queue_v1_queue_proto_init() {
 	if File_deltaplane_queue_v1_queue_proto != nil {
 		return
 	}
-	file_deltaplane_queue_v1_queue_proto_msgTypes[24].OneofWrappers = []any{
+	file_deltaplane_queue_v1_admin_proto_init()
+	file_deltaplane_queue_v1_backoff_proto_init()
+	file_deltaplane_queue_v1_produce_proto_init()
+	file_deltaplane_queue_v1_types_proto_init()
+	file_deltaplane_queue_v1_queue_proto_msgTypes[23].OneofWrappers = []any{
 		(*WorkRequest_Hello)(nil),
 		(*WorkRequest_Credit)(nil),
 		(*WorkRequest_Settle)(nil),
 		(*WorkRequest_Extend)(nil),
 		(*WorkRequest_Goodbye)(nil),
 	}
-	file_deltaplane_queue_v1_queue_proto_msgTypes[30].OneofWrappers = []any{
+	file_deltaplane_queue_v1_queue_proto_msgTypes[28].OneofWrappers = []any{
 		(*WorkResponse_Welcome)(nil),
 		(*WorkResponse_Assign)(nil),
 		(*WorkResponse_Settled)(nil),
 		(*WorkResponse_Extended)(nil),
 		(*WorkResponse_Control)(nil),
 	}
-	file_deltaplane_queue_v1_queue_proto_msgTypes[53].OneofWrappers = []any{
+	file_deltaplane_queue_v1_queue_proto_msgTypes[50].OneofWrappers = []any{
 		(*RateLimiter_Exponential)(nil),
 		(*RateLimiter_Bucket)(nil),
 		(*RateLimiter_FastSlow)(nil),
@@ -5961,8 +5744,8 @@ func file_deltaplane_queue_v1_queue_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_deltaplane_queue_v1_queue_proto_rawDesc), len(file_deltaplane_queue_v1_queue_proto_rawDesc)),
-			NumEnums:      6,
-			NumMessages:   75,
+			NumEnums:      2,
+			NumMessages:   72,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
