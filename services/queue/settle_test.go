@@ -36,7 +36,7 @@ func (n noSettling) Turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Res
 			return nil, engine.ErrUnavailable
 		}
 	}
-	return n.Queue.Turn(ctx, t)
+	return n.Queue.Partitions()[0].Turn(ctx, t)
 }
 
 func TestSettlementsOfSeveralQueuesSayWhatIsSure(t *testing.T) {

@@ -43,7 +43,7 @@ func logged(t *testing.T, dir string, cfg Config) (*Engine, engine.Queue) {
 
 func turn(t *testing.T, q engine.Queue, in workqueue.Turn) *workqueue.Result {
 	t.Helper()
-	r, err := q.Turn(t.Context(), &in)
+	r, err := q.Partitions()[0].Turn(t.Context(), &in)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestAcknowledgedKeysSurviveKill9(t *testing.T) {
 	if diff := cmp.Diff(r.Counts, before); diff != "" {
 		t.Errorf("counts after the restart (-got +want):\n%s", diff)
 	}
-	if st, _ := q2.Status(t.Context()); !st.Closed {
+	if st, _ := q2.Partitions()[0].Status(t.Context()); !st.Closed {
 		t.Error("the queue was opened by the restart")
 	}
 	if wait := r.NextDue - r.Now; wait > 2.1e6 {
@@ -211,7 +211,7 @@ func TestALogThatCannotBeWrittenAcknowledgesNothing(t *testing.T) {
 	_ = q.(*queue).log.f.Close()
 	in := adds(1)
 	for range 2 {
-		if _, err := q.Turn(t.Context(), &in); !errors.Is(err, engine.ErrUnavailable) {
+		if _, err := q.Partitions()[0].Turn(t.Context(), &in); !errors.Is(err, engine.ErrUnavailable) {
 			t.Fatalf("Turn = %v, want ErrUnavailable", err)
 		}
 	}
@@ -234,7 +234,7 @@ func TestALogThatCanBeWrittenAgainIsMended(t *testing.T) {
 	defer full.Close()
 	log.f = full
 	in := adds(5)
-	if _, err := q.Turn(t.Context(), &in); !errors.Is(err, engine.ErrUnavailable) {
+	if _, err := q.Partitions()[0].Turn(t.Context(), &in); !errors.Is(err, engine.ErrUnavailable) {
 		t.Fatalf("Turn = %v, want ErrUnavailable", err)
 	}
 	if err := e.Check(t.Context()); !errors.Is(err, engine.ErrUnavailable) {
@@ -268,7 +268,7 @@ func TestATurnWhoseSyncFailsIsNotDenied(t *testing.T) {
 	_ = q.(*queue).log.f.Close()
 	q.(*queue).log.f = w
 	in := adds(1)
-	if _, err := q.Turn(t.Context(), &in); !errors.Is(err, engine.ErrUnknown) || errors.Is(err, engine.ErrUnavailable) {
+	if _, err := q.Partitions()[0].Turn(t.Context(), &in); !errors.Is(err, engine.ErrUnknown) || errors.Is(err, engine.ErrUnavailable) {
 		t.Errorf("Turn = %v, want ErrUnknown: the record may survive", err)
 	}
 }

@@ -33,7 +33,7 @@ func (restart) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 func TurnDuringRestart(ctx context.Context, t *testing.T, e *Engine, q engine.Queue, in workqueue.Turn) *workqueue.Result {
 	t.Helper()
 	e.client.AddHook(restart{e})
-	r, err := q.Turn(ctx, &in)
+	r, err := q.Partitions()[0].Turn(ctx, &in)
 	if err != nil {
 		t.Fatal(err)
 	}
