@@ -51,7 +51,7 @@ func BenchmarkTurn(b *testing.B) {
 					next++
 					in.Ops = append(in.Ops, workqueue.Op{Kind: workqueue.OpAdd, Key: "default/some-job-" + strconv.Itoa(next), Level: workqueue.Level(0)})
 				}
-				r, err := q.Turn(b.Context(), &in)
+				r, err := q.Partitions()[0].Turn(b.Context(), &in)
 				if err != nil {
 					b.Fatal(err)
 				}

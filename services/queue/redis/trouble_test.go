@@ -34,7 +34,7 @@ func take(n int) workqueue.Turn {
 
 func turn(t *testing.T, q engine.Queue, in workqueue.Turn) *workqueue.Result {
 	t.Helper()
-	r, err := q.Turn(t.Context(), &in)
+	r, err := q.Partitions()[0].Turn(t.Context(), &in)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +183,7 @@ func TestLostDataIsNoticed(t *testing.T) {
 		t.Fatal(err)
 	}
 	in := add("b")
-	if _, err := q.Turn(t.Context(), &in); !errors.Is(err, engine.ErrNoQueue) {
+	if _, err := q.Partitions()[0].Turn(t.Context(), &in); !errors.Is(err, engine.ErrNoQueue) {
 		t.Fatalf("Turn = %v, want ErrNoQueue", err)
 	}
 	q = configure(t, e, workqueue.Config{})
@@ -229,7 +229,7 @@ func TestAFullStoreRefusesAddsAndLetsSettlementsThrough(t *testing.T) {
 		t.Fatal(err)
 	}
 	in := add("c")
-	if _, err := q.Turn(t.Context(), &in); !errors.Is(err, engine.ErrFull) {
+	if _, err := q.Partitions()[0].Turn(t.Context(), &in); !errors.Is(err, engine.ErrFull) {
 		t.Fatalf("Turn = %v, want ErrFull", err)
 	}
 	if r := turn(t, q, workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpExtend, Key: l.Key, Token: l.Token, For: 60e6}}}); r.Replies[0].Status != workqueue.Settled {
@@ -296,7 +296,7 @@ func TestAReadOnlyReplicaIsUnavailable(t *testing.T) {
 		t.Fatal(err)
 	}
 	in := add("b")
-	if _, err := q.Turn(t.Context(), &in); !errors.Is(err, engine.ErrUnavailable) && !errors.Is(err, engine.ErrNoQueue) {
+	if _, err := q.Partitions()[0].Turn(t.Context(), &in); !errors.Is(err, engine.ErrUnavailable) && !errors.Is(err, engine.ErrNoQueue) {
 		t.Errorf("Turn = %v, want ErrUnavailable (or no queue, once it was emptied)", err)
 	}
 }
