@@ -87,16 +87,53 @@ func (l Limiter) Buckets() int {
 // bucket) and is advanced. Every limiter of the tree is charged, also those
 // that do not bind (RL-04). The result is never negative.
 func (l Limiter) When(failures int, now int64, tats []float64) time.Duration {
-	us, _ := l.when(failures, float64(now), tats)
-	if us = math.Ceil(us); us >= float64(math.MaxInt64/1000) {
+	us := l.Micros(failures, now, tats)
+	if us >= float64(math.MaxInt64/1000) {
 		return Forever
 	}
 	return time.Duration(us) * time.Microsecond
 }
 
+// Micros is [Limiter.When] in whole microseconds, infinite for never.
+func (l Limiter) Micros(failures int, now int64, tats []float64) float64 {
+	us, _ := l.when(failures, float64(now), tats, false)
+	return math.Ceil(us)
+}
+
+// Spend is [Limiter.Micros] with tokens that were taken before by
+// [Limiter.Reserve], wherever the time is: froms holds, per bucket, when the
+// next of them comes, and is advanced by an interval.
+func (l Limiter) Spend(failures int, now int64, froms []float64) float64 {
+	us, _ := l.when(failures, float64(now), froms, true)
+	return math.Ceil(us)
+}
+
+// Reserve takes n tokens of every bucket at once and returns, per bucket, when
+// the first of them comes, in microseconds; each next one comes an interval
+// (a million by the rate) later.
+func (l Limiter) Reserve(n int, now int64, tats []float64) []float64 {
+	froms := make([]float64, 0, len(tats))
+	l.reserve(float64(n), float64(now), tats, &froms)
+	return froms
+}
+
+func (l Limiter) reserve(n, now float64, tats []float64, froms *[]float64) []float64 {
+	if l.Kind == Bucket {
+		from := max(tats[0], now)
+		*froms = append(*froms, from)
+		tats[0] = from + float64(n*(1e6/l.Rate))
+		return tats[1:]
+	}
+	for _, c := range l.Of {
+		tats = c.reserve(n, now, tats, froms)
+	}
+	return tats
+}
+
 // when works in float microseconds with the operations, in the order, that the
-// Redis engine's script uses, so that both give the same bits.
-func (l Limiter) when(f int, now float64, tats []float64) (float64, []float64) {
+// Redis engine's script uses, so that both give the same bits. Products are
+// converted before they are added: Go may otherwise fuse the two.
+func (l Limiter) when(f int, now float64, tats []float64, spend bool) (float64, []float64) {
 	switch l.Kind {
 	case Exponential:
 		d := micros(l.Base)
@@ -113,35 +150,29 @@ func (l Limiter) when(f int, now float64, tats []float64) (float64, []float64) {
 		if l.Burst < 1 || l.Rate <= 0 {
 			return math.Inf(1), tats[1:]
 		}
-		var d float64
-		tats[0], d = Reserve(tats[0], now, l.Rate, l.Burst)
-		return d, tats[1:]
+		t, interval := tats[0], 1e6/l.Rate
+		if !spend {
+			t = max(t, now)
+		}
+		tats[0] = t + interval
+		return max(0, t-float64(float64(l.Burst-1)*interval)-now), tats[1:]
 	case MaxOf:
 		longest := 0.0
 		for _, c := range l.Of {
 			var d float64
-			d, tats = c.when(f, now, tats)
+			d, tats = c.when(f, now, tats, spend)
 			longest = max(longest, d)
 		}
 		return longest, tats
 	case MaxWait:
 		d := 0.0
 		if len(l.Of) > 0 {
-			d, tats = l.Of[0].when(f, now, tats)
+			d, tats = l.Of[0].when(f, now, tats, spend)
 		}
 		return min(d, micros(l.Max)), tats
 	default:
 		return 0, tats
 	}
-}
-
-// Reserve takes one token of a bucket by the generic cell rate algorithm and
-// returns the new theoretical arrival time and the delay until the token may
-// be used, all in microseconds. It gives the delays of x/time/rate's Reserve.
-func Reserve(tat, now, rate float64, burst int) (next, delay float64) {
-	interval := 1e6 / rate
-	t := max(tat, now)
-	return t + interval, max(0, t-float64(burst-1)*interval-now)
 }
 
 func micros(d time.Duration) float64 { return float64(d) / 1e3 }

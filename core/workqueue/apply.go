@@ -20,11 +20,7 @@ func (m *Machine) apply(now int64, op *Op, rep *Reply, r *Result) {
 	case OpExtend:
 		it, st := m.held(op)
 		if rep.Status = st; st == Settled {
-			moved := op.Shorten && op.Known != 0 && it.deadline > op.Known // extended elsewhere since
-			if until := now + op.For; !moved && until > it.deadline != op.Shorten {
-				it.deadline = until
-				m.leases.fix(it)
-			}
+			m.extend(now, it, op)
 			rep.Deadline = it.deadline
 		}
 	case OpForget:
@@ -66,7 +62,50 @@ func (m *Machine) apply(now int64, op *Op, rep *Reply, r *Result) {
 		m.closed = true
 	case OpOpen:
 		m.closed = false
+	case OpPause:
+		m.paused = true
+	case OpResume:
+		m.paused = false
+	case OpRetryNow:
+		m.retryNow(now, op, rep, r)
+	case OpRevoke:
+		m.revoke(now, op, rep)
+	case OpDelete:
+		m.remove(now, op, rep)
+	case OpBackoffGet:
+		m.backoffGet(op, rep)
+	case OpBackoffNext:
+		m.backoffNext(now, op, rep)
+	case OpBackoffReset:
+		m.backoffReset(op)
+	case OpBackoffGC: // answered by sweepBackoff
+	case OpReserve:
+		m.reserve(now, op.Count, rep)
+	case OpAdmit:
+		m.admit(now, op.Count, rep)
 	}
+}
+
+// extend moves a deadline: later, but not past MaxProcessing after the lease's
+// start, which its token tells (it is the time of the lease, or just after);
+// or sooner, unless it was extended since Known.
+func (m *Machine) extend(now int64, it *item, op *Op) {
+	until := now + op.For
+	if op.Shorten {
+		moved := op.Known != 0 && it.deadline > op.Known
+		if moved || until > it.deadline {
+			return
+		}
+	} else {
+		if m.cfg.MaxProcessing > 0 {
+			until = min(until, int64(it.token)+m.cfg.MaxProcessing.Microseconds())
+		}
+		if until <= it.deadline {
+			return
+		}
+	}
+	it.deadline = until
+	m.leases.fix(it)
 }
 
 // settleExpect drops expectations that expect nothing any more.
@@ -115,28 +154,46 @@ func (m *Machine) add(now int64, op *Op, more *More, rep *Reply, r *Result) {
 		a := it.more()
 		a.traces = append(a.traces[max(0, len(a.traces)-MaxTraces+1):len(a.traces):len(a.traces)], op.Trace)
 	}
-	delay := op.Delay
-	if op.Limited {
-		delay = m.charge(now, it)
-	}
-	if op.Limited || delay > 0 {
+	if op.Limited || op.Delay > 0 {
 		r.Retried++
 	}
-	if delay > 0 {
-		m.schedule(it, now+delay, op.Level, op.Last)
+	switch delay := op.Delay; {
+	case op.Limited && m.reserved(it, op):
+		it.dueLvl = max(it.dueLvl, op.Level)
 		rep.Status, rep.ReadyAt = Delayed, it.due
-	} else {
-		rep.Status = m.enqueue(now, it, op.Level, r)
+	default:
+		if op.Limited {
+			delay = m.charge(now, it, r)
+		}
+		m.addIn(now, it, delay, op, rep, r)
 	}
 	rep.Requeues = it.failures
 	m.tidy(now, it)
 }
 
-// charge is one call of the limiter for an item, in microseconds.
-func (m *Machine) charge(now int64, it *item) int64 {
-	d := m.cfg.Limiter.When(it.failures, now, m.tats)
-	it.failures++
-	return min(d, MaxDelay).Microseconds()
+// reserved says whether a limited add is free and changes nothing but the
+// level, because the delay that the limiter gave the key before is pending:
+// any with ReserveOnce, else that of an add with the same name.
+func (m *Machine) reserved(it *item, op *Op) bool {
+	return it.due != 0 && it.limited && (m.cfg.ReserveOnce || op.Once != 0 && op.Once == it.once)
+}
+
+// addIn adds after a delay in microseconds, now when it is not above zero.
+func (m *Machine) addIn(now int64, it *item, delay int64, op *Op, rep *Reply, r *Result) {
+	switch {
+	case delay <= 0:
+		rep.Status = m.enqueue(now, it, op.Level, r)
+		m.absorb(it)
+	case m.cfg.AbsorbDelays && (it.state == Ready || it.state == Dirty): // it waits or runs again anyway
+		rep.Status = m.enqueue(now, it, op.Level, r)
+	default:
+		once := op.Once
+		if !op.Limited {
+			once = 0
+		}
+		m.schedule(it, now+delay, op.Level, op.Last, op.Limited, once)
+		rep.Status, rep.ReadyAt = Delayed, it.due
+	}
 }
 
 func (m *Machine) settle(now int64, op *Op, more *More, rep *Reply, r *Result) {
@@ -172,7 +229,7 @@ func (m *Machine) settle(now int64, op *Op, more *More, rep *Reply, r *Result) {
 		it.failures = 0
 	case Retry:
 		if bury = m.cfg.MaxRetries > 0 && it.failures >= m.cfg.MaxRetries; !bury {
-			delay = m.charge(now, it)
+			delay = m.charge(now, it, r)
 			r.Retried++
 		}
 	case After:
@@ -184,8 +241,8 @@ func (m *Machine) settle(now int64, op *Op, more *More, rep *Reply, r *Result) {
 	}
 	rep.Requeues = it.failures
 
-	if delay > 0 {
-		m.schedule(it, now+delay, level, false)
+	if delay > 0 && !(dirty && m.cfg.AbsorbDelays) {
+		m.schedule(it, now+delay, level, false, op.Outcome == Retry, 0)
 		rep.ReadyAt = it.due
 	}
 	switch {
@@ -198,6 +255,7 @@ func (m *Machine) settle(now int64, op *Op, more *More, rep *Reply, r *Result) {
 		}
 		it.addedAt = it.dirtyAt
 		m.push(now, it, level)
+		m.absorb(it)
 	case delay == 0:
 		rep.ReadyAt = now
 		it.addedAt = now
@@ -207,11 +265,12 @@ func (m *Machine) settle(now int64, op *Op, more *More, rep *Reply, r *Result) {
 			r.Added++
 		}
 		m.push(now, it, level)
+		m.absorb(it)
 	case bury:
 		it.state = Buried
 		m.counts.Dead++
-		it.due = 0
-		m.due.remove(it)
+		r.Buried++
+		m.unschedule(it)
 	}
 	m.tidy(now, it)
 }

@@ -3,6 +3,7 @@ package workqueue
 import (
 	"math"
 
+	"github.com/deltaplane/deltaplane/core/backoff"
 	"github.com/deltaplane/deltaplane/core/expectations"
 )
 
@@ -25,6 +26,8 @@ type item struct {
 	dirtyAt  int64
 	due      int64 // pending due time, zero for none
 	failures int
+	once     uint64 // name of the limited add that set the due time, zero for none
+	limited  bool   // the limiter set the due time
 
 	duePos, leasePos, barrierPos int32
 	*aux
@@ -46,37 +49,53 @@ type Machine struct {
 	cfg       Config
 	items     map[string]*item
 	ready     [Levels]ring
-	due       timers
-	leases    timers
-	barriers  timers
-	expects   timers // by when expectations are void
-	counts    Counts // Delayed is len(due.all)
+	due       timers[item]
+	leases    timers[item]
+	barriers  timers[item]
+	expects   timers[item] // by when expectations are void
+	entries   map[string]*entry
+	aging     timers[entry] // back-off entries by when they were last moved
+	counts    Counts        // Delayed is len(due.all)
 	lastToken uint64
+	granted   uint64 // leases ever granted
 	seq       uint64
-	tats      []float64
+	tats      []float64        // of the limiter's buckets
+	throttle  backoff.Throttle // of the dispatch limiter
 	closed    bool
+	paused    bool
+
+	// Of the turn that is being applied.
+	away  bool
+	froms []float64
 }
 
 // New returns an empty queue. The configuration must be valid.
 func New(cfg Config) *Machine {
-	m := &Machine{
-		items:    map[string]*item{},
-		due:      timers{at: func(i *item) int64 { return i.due }, pos: func(i *item) *int32 { return &i.duePos }},
-		leases:   timers{at: func(i *item) int64 { return i.deadline }, pos: func(i *item) *int32 { return &i.leasePos }},
-		barriers: timers{at: func(i *item) int64 { return i.barrierUntil }, pos: func(i *item) *int32 { return &i.barrierPos }},
-	}
-	m.expects = timers{
+	m := &Machine{items: map[string]*item{}, entries: map[string]*entry{}}
+	key := func(i *item) string { return i.key }
+	m.due = timers[item]{at: func(i *item) int64 { return i.due }, key: key, pos: func(i *item) *int32 { return &i.duePos }}
+	m.leases = timers[item]{at: func(i *item) int64 { return i.deadline }, key: key, pos: func(i *item) *int32 { return &i.leasePos }}
+	m.barriers = timers[item]{at: func(i *item) int64 { return i.barrierUntil }, key: key, pos: func(i *item) *int32 { return &i.barrierPos }}
+	m.expects = timers[item]{
 		at:  func(i *item) int64 { return i.expect.StoredAt + expectations.Expiry.Microseconds() },
+		key: key,
 		pos: func(i *item) *int32 { return &i.expectPos },
+	}
+	m.aging = timers[entry]{
+		at:  func(e *entry) int64 { return e.Updated },
+		key: func(e *entry) string { return e.id },
+		pos: func(e *entry) *int32 { return &e.pos },
 	}
 	m.Configure(cfg)
 	return m
 }
 
-// Configure changes the queue while it runs. Buckets start full.
+// Configure changes the queue while it runs. Buckets and the dispatch limiter
+// start full; keys keep their failures, due times and leases.
 func (m *Machine) Configure(cfg Config) {
 	m.cfg = cfg.WithDefaults()
 	m.tats = make([]float64, m.cfg.Limiter.Buckets())
+	m.throttle = backoff.Throttle{}
 }
 
 // Config is the configuration in force, defaults filled in.
@@ -85,20 +104,36 @@ func (m *Machine) Config() Config { return m.cfg }
 // Closed says whether adds are refused.
 func (m *Machine) Closed() bool { return m.closed }
 
+// Paused says whether leases are refused.
+func (m *Machine) Paused() bool { return m.paused }
+
 // Turn applies one turn at a time and reports what it did. Time may stand
 // still or step back; tokens grow nevertheless.
 func (m *Machine) Turn(now int64, t *Turn) *Result {
 	r := &Result{Now: now, Replies: make([]Reply, len(t.Ops))}
+	m.begin(t)
 	for i := range t.Ops {
 		m.apply(now, &t.Ops[i], &r.Replies[i], r)
 	}
 	m.promote(now, r)
 	m.reclaim(now, r)
-	m.lease(now, t.Takes, r)
+	m.lease(now, t, r)
 	m.sweep(now)
+	m.sweepBackoff(now, t, r)
 	r.Counts = m.Counts()
-	r.NextDue = earliest(m.due.next(), m.leases.next())
+	r.NextDue = m.nextDue(now)
 	return r
+}
+
+// begin takes over what the turn says of the buckets.
+func (m *Machine) begin(t *Turn) {
+	if m.away = t.Away; !m.away {
+		return
+	}
+	m.froms = make([]float64, len(m.tats))
+	for b := range min(len(m.froms), len(t.Reserved)) {
+		m.froms[b] = t.Reserved[b].From
+	}
 }
 
 // Counts is how many keys are in each state.
@@ -113,7 +148,7 @@ func (m *Machine) Counts() Counts {
 func (m *Machine) OldestReady() int64 {
 	var oldest int64
 	for l := range m.ready {
-		if it := m.ready[l].oldest(); it != nil {
+		if it := m.ready[l].first(); it != nil {
 			oldest = earliest(oldest, it.readyAt)
 		}
 	}
@@ -215,15 +250,31 @@ func (m *Machine) line(it *item) {
 }
 
 // schedule sets the pending due time: the earliest wins unless last.
-func (m *Machine) schedule(it *item, due int64, level uint8, last bool) {
+// Whose it is, the limiter's and the add's of that name, is kept beside it.
+func (m *Machine) schedule(it *item, due int64, level uint8, last, limited bool, once uint64) {
 	if it.due == 0 || last || due < it.due {
 		if it.due == 0 {
 			it.dueLvl = level
 		}
-		it.due = due
+		it.due, it.limited, it.once = due, limited, once
 	}
 	it.dueLvl = max(it.dueLvl, level)
 	m.due.fix(it)
+}
+
+// unschedule clears the pending due time, if there is one.
+func (m *Machine) unschedule(it *item) {
+	it.due, it.limited, it.once = 0, false, 0
+	m.due.remove(it)
+}
+
+// absorb clears the pending due time of a key that an operation makes wait or
+// run once more, where delays are absorbed (P-03). What time does (a key falls
+// due, a lease expires) and a revoked lease leave it alone.
+func (m *Machine) absorb(it *item) {
+	if m.cfg.AbsorbDelays {
+		m.unschedule(it)
+	}
 }
 
 // promote adds the keys whose due time has come.
@@ -233,8 +284,7 @@ func (m *Machine) promote(now int64, r *Result) {
 		if it == nil {
 			return
 		}
-		m.due.remove(it)
-		it.due = 0
+		m.unschedule(it)
 		m.enqueue(now, it, it.dueLvl, r)
 		m.tidy(now, it)
 		r.Promoted++
@@ -248,14 +298,19 @@ func (m *Machine) reclaim(now int64, r *Result) {
 		if it == nil {
 			return
 		}
-		level := it.level
-		if it.state == Dirty {
-			level = max(level, it.again)
-		}
-		m.unlease(it)
-		m.push(now, it, level)
+		m.requeue(now, it)
 		r.Expired++
 	}
+}
+
+// requeue makes a held key wait again, at the tail of its line.
+func (m *Machine) requeue(now int64, it *item) {
+	level := it.level
+	if it.state == Dirty {
+		level = max(level, it.again)
+	}
+	m.unlease(it)
+	m.push(now, it, level)
 }
 
 // unlease ends the lease; the caller decides what comes next.
@@ -268,26 +323,7 @@ func (m *Machine) unlease(it *item) {
 	it.state, it.token, it.holder, it.deadline = Idle, 0, "", 0
 }
 
-// lease hands out ready keys, the highest level first, FIFO inside a level.
-func (m *Machine) lease(now int64, takes []Take, r *Result) {
-	level := Levels - 1
-	for i, t := range takes {
-		for n := 0; n < t.Max; {
-			it := m.ready[level].pop()
-			if it == nil {
-				if level == 0 {
-					return
-				}
-				level--
-				continue
-			}
-			n++
-			r.Leases = append(r.Leases, m.grant(now, it, i, t))
-		}
-	}
-}
-
-func (m *Machine) grant(now int64, it *item, take int, t Take) Lease {
+func (m *Machine) grant(now int64, it *item, take int, t *Take) Lease {
 	lease := t.For
 	if lease == 0 {
 		lease = m.cfg.LeaseFor.Microseconds()
@@ -295,6 +331,7 @@ func (m *Machine) grant(now int64, it *item, take int, t Take) Lease {
 	m.lastToken = max(m.lastToken+1, uint64(max(now, 0)))
 	it.state, it.token, it.holder, it.deadline = Processing, m.lastToken, t.Holder, now+lease
 	it.attempt = min(it.attempt+1, math.MaxUint16)
+	m.granted++
 	m.counts.Ready--
 	m.counts.Processing++
 	m.leases.fix(it)

@@ -198,7 +198,7 @@ func TestConfigFaultsAreNamed(t *testing.T) {
 	t.Parallel()
 	bad := workqueue.Config{
 		Limiter:  &backoff.Limiter{Kind: backoff.Bucket},
-		LeaseFor: time.Millisecond, BarrierRetention: -1, MaxRetries: -1, Partitions: 3,
+		LeaseFor: time.Millisecond, BarrierRetention: -1, MaxRetries: -1, Partitions: workqueue.MaxPartitions + 1,
 	}
 	err := bad.Validate()
 	for _, field := range []string{"rate_limiter", "lease_duration", "barrier_retention", "max_retries", "partitions"} {

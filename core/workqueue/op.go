@@ -1,6 +1,9 @@
 package workqueue
 
-import "github.com/deltaplane/deltaplane/core/expectations"
+import (
+	"github.com/deltaplane/deltaplane/core/backoff"
+	"github.com/deltaplane/deltaplane/core/expectations"
+)
 
 // OpKind says what an [Op] does.
 type OpKind uint8
@@ -116,7 +119,7 @@ type Reply struct {
 
 // BackoffEntry is one id's delay in microseconds and when it was last moved;
 // zero when nothing is known.
-type BackoffEntry struct{ Delay, Updated int64 }
+type BackoffEntry = backoff.Entry
 
 // Reserved is tokens of one bucket of the limiter, taken for a partition that
 // is not the buckets' own by an OpReserve in the turn of the first partition:

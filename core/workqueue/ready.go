@@ -14,37 +14,78 @@ type place struct {
 
 func (r *ring) push(p place) {
 	if r.size == len(r.buf) {
-		grown := make([]place, max(16, 2*len(r.buf)))
-		for i := range r.size {
-			grown[i] = r.buf[(r.head+i)%len(r.buf)]
-		}
-		r.buf, r.head = grown, 0
+		r.resize(max(16, 2*len(r.buf)))
 	}
-	r.buf[(r.head+r.size)%len(r.buf)] = p
+	r.buf[(r.head+r.size)&(len(r.buf)-1)] = p
 	r.size++
 }
 
-// pop returns the first item still in line here, nil when there is none.
-func (r *ring) pop() *item {
+// resize moves to a buffer of n places, a power of two.
+func (r *ring) resize(n int) {
+	buf := make([]place, n)
+	for i := range r.size {
+		buf[i] = r.buf[(r.head+i)&(len(r.buf)-1)]
+	}
+	r.buf, r.head = buf, 0
+}
+
+// first is the first item still in line here, nil when there is none.
+func (r *ring) first() *item {
 	for r.size > 0 {
-		p := r.buf[r.head]
-		r.buf[r.head] = place{} // let the item go
-		r.head = (r.head + 1) % len(r.buf)
-		r.size--
-		if p.it.state == Ready && p.it.seq == p.seq {
+		if p := r.buf[r.head]; p.it.state == Ready && p.it.seq == p.seq {
 			return p.it
 		}
+		r.skip()
 	}
 	return nil
 }
 
-// oldest is the first item still in line here without taking it.
-func (r *ring) oldest() *item {
-	for i := range r.size {
-		p := r.buf[(r.head+i)%len(r.buf)]
-		if p.it.state == Ready && p.it.seq == p.seq {
-			return p.it
+// pop takes the first item still in line here, nil when there is none.
+func (r *ring) pop() *item {
+	it := r.first()
+	if it != nil {
+		r.skip()
+	}
+	return it
+}
+
+func (r *ring) skip() {
+	r.buf[r.head] = place{} // let the item go
+	r.head = (r.head + 1) & (len(r.buf) - 1)
+	r.size--
+	if len(r.buf) > 1024 && r.size < len(r.buf)/8 {
+		r.resize(len(r.buf) / 2)
+	}
+}
+
+// pick takes the next key to lease; one must be ready. It is the first of the
+// highest level, except that every [AgedShare]th lease of the partition goes
+// to the longest waiting of the first keys of all levels once that has waited
+// longer than the aging, of equals to the higher level.
+func (m *Machine) pick(now int64) *item {
+	if m.granted%AgedShare == AgedShare-1 {
+		if l := m.aged(now); l >= 0 {
+			return m.ready[l].pop()
 		}
 	}
-	return nil
+	for l := Levels - 1; l > 0; l-- {
+		if it := m.ready[l].pop(); it != nil {
+			return it
+		}
+	}
+	return m.ready[0].pop()
+}
+
+// aged is the level whose first key has waited too long, -1 for none.
+func (m *Machine) aged(now int64) int {
+	level, oldest := -1, int64(0)
+	for l := Levels - 1; l >= 0; l-- {
+		if it := m.ready[l].first(); it != nil && (level < 0 || it.readyAt < oldest) {
+			level, oldest = l, it.readyAt
+		}
+	}
+	if level >= 0 && now-oldest > m.cfg.Aging.Microseconds() {
+		return level
+	}
+	return -1
 }

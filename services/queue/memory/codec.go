@@ -3,6 +3,7 @@ package memory
 import (
 	"encoding/binary"
 	"errors"
+	"math"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 )
@@ -17,10 +18,22 @@ const (
 	bitShorten
 	bitMore
 	bitKnown
+	bitRare
 )
 
 func appendTurn(b []byte, now int64, t *workqueue.Turn) []byte {
 	b = binary.AppendVarint(b, now)
+	if t.Away {
+		b = append(b, 1)
+		b = binary.AppendVarint(b, int64(t.Admitted))
+		b = binary.AppendUvarint(b, uint64(len(t.Reserved)))
+		for _, r := range t.Reserved {
+			b = binary.LittleEndian.AppendUint64(b, math.Float64bits(r.From))
+			b = binary.AppendVarint(b, int64(r.Count))
+		}
+	} else {
+		b = append(b, 0)
+	}
 	b = binary.AppendUvarint(b, uint64(len(t.Takes)))
 	for _, k := range t.Takes {
 		b = appendString(b, k.Holder)
@@ -35,8 +48,9 @@ func appendTurn(b []byte, now int64, t *workqueue.Turn) []byte {
 }
 
 func appendOp(b []byte, op *workqueue.Op) []byte {
+	rare := op.Once != 0 || op.Count != 0 || op.Event != 0 || op.Random != 0
 	bits := bit(op.Relevel, bitRelevel) | bit(op.Last, bitLast) | bit(op.Limited, bitLimited) |
-		bit(op.Shorten, bitShorten) | bit(op.More != nil, bitMore) | bit(op.Known != 0, bitKnown)
+		bit(op.Shorten, bitShorten) | bit(op.More != nil, bitMore) | bit(op.Known != 0, bitKnown) | bit(rare, bitRare)
 	b = append(b, byte(op.Kind), byte(op.Outcome), op.Level, bits)
 	b = appendString(b, op.Key)
 	b = binary.AppendUvarint(b, op.Token)
@@ -45,6 +59,12 @@ func appendOp(b []byte, op *workqueue.Op) []byte {
 	b = appendString(b, op.Trace)
 	if op.Known != 0 {
 		b = binary.AppendVarint(b, op.Known)
+	}
+	if rare {
+		b = binary.AppendUvarint(b, op.Once)
+		b = binary.AppendVarint(b, int64(op.Count))
+		b = binary.AppendVarint(b, op.Event)
+		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(op.Random))
 	}
 	if m := op.More; m != nil {
 		b = appendMarks(b, m.Barrier)
@@ -99,6 +119,16 @@ func decodeTurn(b []byte) (int64, *workqueue.Turn, error) {
 	d := &decoder{b: b}
 	now := d.int()
 	t := &workqueue.Turn{}
+	switch flag := d.take(1); {
+	case d.bad:
+	case flag[0] == 1:
+		t.Away, t.Admitted = true, int(d.int())
+		for range d.len() {
+			t.Reserved = append(t.Reserved, workqueue.Reserved{From: d.float(), Count: int(d.int())})
+		}
+	case flag[0] != 0:
+		d.bad = true
+	}
 	for range d.len() {
 		t.Takes = append(t.Takes, workqueue.Take{Holder: d.string(), Max: int(d.int()), For: d.int()})
 	}
@@ -125,6 +155,9 @@ func (d *decoder) op() workqueue.Op {
 	op.Key, op.Token, op.Delay, op.For, op.Trace = d.string(), d.uint(), d.int(), d.int(), d.string()
 	if bits&bitKnown != 0 {
 		op.Known = d.int()
+	}
+	if bits&bitRare != 0 {
+		op.Once, op.Count, op.Event, op.Random = d.uint(), int(d.int()), d.int(), d.float()
 	}
 	if bits&bitMore != 0 {
 		m := &workqueue.More{Barrier: d.marks(), Wrote: d.marks(), Reason: d.string()}
@@ -165,6 +198,17 @@ func (d *decoder) int() int64 {
 	}
 	d.b = d.b[n:]
 	return v
+}
+
+// float reads a number that is one.
+func (d *decoder) float() float64 {
+	b := d.take(8)
+	if d.bad {
+		return 0
+	}
+	f := math.Float64frombits(binary.LittleEndian.Uint64(b))
+	d.bad = math.IsNaN(f) || math.IsInf(f, 0)
+	return f
 }
 
 // len reads a count; every element takes at least a byte.

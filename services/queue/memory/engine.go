@@ -210,7 +210,7 @@ func (q *queue) Status(context.Context) (engine.Status, error) {
 		return engine.Status{}, q.broken
 	}
 	return engine.Status{
-		Counts: q.m.Counts(), Closed: q.m.Closed(), OldestReady: q.m.OldestReady(), Now: q.e.cfg.Now().UnixMicro(),
+		Counts: q.m.Counts(), Closed: q.m.Closed(), Paused: q.m.Paused(), OldestReady: q.m.OldestReady(), Now: q.e.cfg.Now().UnixMicro(),
 	}, nil
 }
 

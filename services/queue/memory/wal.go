@@ -152,7 +152,7 @@ func (q *queue) logTurn(now int64, t *workqueue.Turn, r *workqueue.Result) error
 		return nil
 	}
 	if len(r.Leases) == 0 {
-		t = &workqueue.Turn{Ops: t.Ops} // nobody got anything: leave the waiting workers out
+		t = &workqueue.Turn{Ops: t.Ops, Away: t.Away, Reserved: t.Reserved, Admitted: t.Admitted} // nobody got anything: leave the waiting workers out
 	}
 	if err := q.failed(q.log.append(recTurn, func(b []byte) []byte { return appendTurn(b, now, t) })); err != nil {
 		return err
@@ -221,7 +221,7 @@ func changes(t *workqueue.Turn, r *workqueue.Result) bool {
 		return true
 	}
 	for i := range t.Ops {
-		if k := t.Ops[i].Kind; k != workqueue.OpRequeues && k != workqueue.OpInspect {
+		if k := t.Ops[i].Kind; k != workqueue.OpRequeues && k != workqueue.OpInspect && k != workqueue.OpBackoffGet {
 			return true
 		}
 	}

@@ -1,0 +1,25 @@
+package backoff
+
+// Throttle is client-go's flowcontrol token bucket with the time passed in
+// (B-06): tokens of qps a second, burst of them at most. The zero value is
+// full. All times are in microseconds.
+type Throttle struct {
+	TAT float64 // theoretical arrival time of the next token
+}
+
+// At is when the next token is there, which may be in the past.
+func (t *Throttle) At(now int64, qps float64, burst int) float64 {
+	return max(t.TAT, float64(now)) - float64(float64(burst-1)*(1e6/qps))
+}
+
+// Take takes a token if one is there: client-go's TryAccept.
+func (t *Throttle) Take(now int64, qps float64, burst int) bool {
+	if t.At(now, qps, burst) > float64(now) {
+		return false
+	}
+	t.TAT = max(t.TAT, float64(now)) + 1e6/qps
+	return true
+}
+
+// Return gives n tokens back.
+func (t *Throttle) Return(n int, qps float64) { t.TAT -= float64(float64(n) * (1e6 / qps)) }

@@ -1,0 +1,92 @@
+package workqueue
+
+import "math"
+
+// MaxTokens bounds what one OpReserve takes of each bucket and what one
+// OpAdmit admits.
+const MaxTokens = 4096
+
+// charge is one call of the limiter for an item, in microseconds. In a
+// turn that is Away the buckets' tokens are the reserved ones, in order: token
+// k of bucket b is at Reserved[b].From plus k intervals, added one by one.
+// More charges than there are tokens go on from there, and a bucket that
+// Reserved leaves out delays nothing.
+func (m *Machine) charge(now int64, it *item, r *Result) int64 {
+	var us float64
+	if m.away {
+		us = m.cfg.Limiter.Spend(it.failures, now, m.froms)
+		r.Spent++
+	} else {
+		us = m.cfg.Limiter.Micros(it.failures, now, m.tats)
+	}
+	it.failures++
+	return int64(min(us, float64(MaxDelay.Microseconds())))
+}
+
+// reserve takes tokens of every bucket for another partition: From is where
+// they begin, max(tat, now), and the bucket goes on n intervals later. Count
+// is cut at MaxTokens; of zero or less nothing is taken and From is empty.
+func (m *Machine) reserve(now int64, n int, rep *Reply) {
+	if n = min(n, MaxTokens); n > 0 {
+		rep.Count, rep.From = n, m.cfg.Limiter.Reserve(n, now, m.tats)
+	}
+}
+
+// admit takes tokens of the dispatch limiter for another partition, one by
+// one, at most MaxTokens: Count is how many were there, and when that is fewer
+// than asked for, Next is when the next one is there, now at the earliest. A
+// negative count gives back. Without a dispatch limiter all are admitted.
+func (m *Machine) admit(now int64, n int, rep *Reply) {
+	d := m.cfg.Dispatch
+	switch {
+	case d == nil:
+		rep.Count = min(max(n, 0), MaxTokens)
+	case n < 0:
+		m.throttle.Return(-n, d.QPS)
+	default:
+		for rep.Count < min(n, MaxTokens) && m.throttle.Take(now, d.QPS, d.Burst) {
+			rep.Count++
+		}
+		if rep.Count < n {
+			rep.Next = max(now, m.tokenAt(now))
+		}
+	}
+}
+
+// tokenAt is when the dispatch limiter has its next token.
+func (m *Machine) tokenAt(now int64) int64 {
+	return int64(math.Ceil(m.throttle.At(now, m.cfg.Dispatch.QPS, m.cfg.Dispatch.Burst)))
+}
+
+// lease hands out ready keys, as many as are asked for and the dispatch
+// limiter allows.
+func (m *Machine) lease(now int64, t *Turn, r *Result) {
+	if m.paused {
+		return
+	}
+	d := m.cfg.Dispatch
+	for i := range t.Takes {
+		for range t.Takes[i].Max {
+			switch {
+			case m.counts.Ready == 0:
+				return
+			case d == nil:
+			case t.Away && len(r.Leases) >= t.Admitted, !t.Away && !m.throttle.Take(now, d.QPS, d.Burst):
+				return
+			}
+			r.Leases = append(r.Leases, m.grant(now, m.pick(now), i, &t.Takes[i]))
+		}
+	}
+}
+
+// nextDue is the Result's: a token counts while nothing but its lack holds
+// back a ready key, whether somebody asks for one or not.
+func (m *Machine) nextDue(now int64) int64 {
+	next := earliest(m.due.next(), m.leases.next())
+	if m.cfg.Dispatch != nil && !m.away && !m.paused && m.counts.Ready > 0 {
+		if at := m.tokenAt(now); at > now {
+			next = earliest(next, at)
+		}
+	}
+	return next
+}

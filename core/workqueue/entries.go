@@ -1,0 +1,68 @@
+package workqueue
+
+import "github.com/deltaplane/deltaplane/core/backoff"
+
+// entry is one back-off id (B-01). Ids are a name space apart from keys.
+type entry struct {
+	id string
+	backoff.Entry
+	pos int32
+}
+
+func (m *Machine) growth() backoff.Growth {
+	b := m.cfg.Backoff
+	return backoff.Growth{
+		Initial: b.Initial.Microseconds(), Max: b.Max.Microseconds(),
+		ExpireAfter: b.ExpireAfter.Microseconds(), Jitter: b.Jitter,
+	}
+}
+
+// backoffGet reads an entry as it is, expired or not; entries that were swept
+// are zero.
+func (m *Machine) backoffGet(op *Op, rep *Reply) {
+	if e := m.entries[op.Key]; e != nil {
+		rep.Backoff = e.Entry
+	}
+}
+
+func (m *Machine) backoffNext(now int64, op *Op, rep *Reply) {
+	e := m.entries[op.Key]
+	if e == nil {
+		e = &entry{id: op.Key, pos: -1}
+		m.entries[op.Key] = e
+	}
+	event := op.Event
+	if event == 0 {
+		event = now
+	}
+	e.Entry = m.growth().Next(e.Entry, event, now, op.Random)
+	m.aging.fix(e)
+	rep.Backoff = e.Entry
+}
+
+func (m *Machine) backoffReset(op *Op) {
+	if e := m.entries[op.Key]; e != nil {
+		m.aging.remove(e)
+		delete(m.entries, op.Key)
+	}
+}
+
+// sweepBackoff drops entries that expired at now, at most SweepMax, those that
+// were not moved for the longest first (of equals the smaller id). It ends
+// every turn, and every OpBackoffGC of the turn answers how many it dropped.
+func (m *Machine) sweepBackoff(now int64, t *Turn, r *Result) {
+	n := 0
+	for ; n < SweepMax; n++ {
+		e := m.aging.due(now - m.cfg.Backoff.ExpireAfter.Microseconds() - 1) // B-03: strictly longer
+		if e == nil {
+			break
+		}
+		m.aging.remove(e)
+		delete(m.entries, e.id)
+	}
+	for i := range t.Ops {
+		if n > 0 && t.Ops[i].Kind == OpBackoffGC {
+			r.Replies[i].Count = n
+		}
+	}
+}
