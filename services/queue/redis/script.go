@@ -61,6 +61,33 @@ func flag(b bool) string {
 
 func dec[T int | int64](n T) string { return strconv.FormatInt(int64(n), 10) }
 
+// write puts a turn into the script's arguments.
+func (q *queue) write(args []any, server string, seq uint64, maybe bool, t *workqueue.Turn) []any {
+	c := q.conf.Load()
+	args = append(args, strconv.FormatUint(seq, 36), flag(maybe), dec(q.e.cfg.Skew().Microseconds()), q.e.runID(), c.version,
+		server, q.name, q.e.channel(),
+		dec(c.cfg.LeaseFor.Microseconds()), dec(c.cfg.BarrierRetention.Microseconds()), dec(c.cfg.MaxRetries), "0", "0")
+	const growsAt, programAt = 11, 12
+	anyLimited, anyGrows := false, false
+	args = append(args, dec(len(t.Takes)))
+	for _, take := range t.Takes {
+		args = append(args, take.Holder, dec(take.Max), dec(take.For))
+	}
+	args = append(args, dec(len(t.Ops)))
+	for i := range t.Ops {
+		var limited, grows bool
+		args, limited, grows = appendOp(args, &t.Ops[i])
+		anyLimited, anyGrows = anyLimited || limited, anyGrows || grows
+	}
+	args[growsAt] = flag(anyGrows)
+	if anyLimited { // the program goes between, only when it is needed
+		tail := append([]any(nil), args[programAt+1:]...)
+		args[programAt] = dec(len(c.program))
+		args = append(append(args[:programAt+1], c.program...), tail...)
+	}
+	return args
+}
+
 // appendOp writes one operation. It reports whether the operation charges the
 // limiter and whether it makes the store grow.
 func appendOp(args []any, op *workqueue.Op) (out []any, limited, grows bool) {
