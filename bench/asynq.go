@@ -26,13 +26,21 @@ const asynqTask = "bench"
 type asynqPeer struct {
 	addr  string
 	redis *redis.Client
+	// untuned leaves everything as asynq's documentation has it by default.
+	untuned bool
 }
 
 func (a asynqPeer) opt() asynq.RedisClientOpt {
+	if a.untuned {
+		return asynq.RedisClientOpt{Addr: a.addr, DB: asynqDB}
+	}
 	return asynq.RedisClientOpt{Addr: a.addr, DB: asynqDB, PoolSize: 64}
 }
 
 func (a asynqPeer) server(concurrency int) *asynq.Server {
+	if a.untuned {
+		return asynq.NewServer(a.opt(), asynq.Config{ShutdownTimeout: time.Second, LogLevel: asynq.FatalLevel})
+	}
 	return asynq.NewServer(a.opt(), asynq.Config{
 		Concurrency: concurrency, TaskCheckInterval: time.Millisecond, ShutdownTimeout: time.Second,
 		LogLevel: asynq.FatalLevel, DelayedTaskCheckInterval: time.Minute, JanitorInterval: time.Hour,

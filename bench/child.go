@@ -243,6 +243,14 @@ func (c *child) stop() error {
 	return nil
 }
 
+// kill ends the child as if its machine had gone, and collects it.
+func (c *child) kill() error {
+	err := c.cmd.Process.Kill()
+	_ = c.cmd.Wait() // it was killed, which is what Wait complains about
+	_ = c.in.Close()
+	return err
+}
+
 // profiled runs work with a CPU profile of the child when --profiles asks for it.
 func (b *bench) profiled(c *child, name string, work func() error) error {
 	if b.profiles == "" {

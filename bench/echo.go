@@ -55,6 +55,7 @@ func (e *echo) desc() *grpc.ServiceDesc {
 	return &grpc.ServiceDesc{
 		ServiceName: echoService,
 		HandlerType: (*any)(nil),
+		Streams:     []grpc.StreamDesc{echoStreamDesc},
 		Methods: []grpc.MethodDesc{
 			echoMethod("Empty", func(*echo) any { return &emptypb.Empty{} }, func() proto.Message { return &emptypb.Empty{} }),
 			echoMethod("Get", func(e *echo) any { return e.get }, func() proto.Message { return &indexv1.GetRequest{} }),

@@ -23,5 +23,6 @@ func servants() map[string]makeServant {
 		"delta":    deltaServer,
 		"pipeline": pipelineServer,
 		"informer": informerServer,
+		"worker":   workerChild,
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -213,7 +214,7 @@ func perCycle(ctx context.Context, server *child, store *redis.Client, d time.Du
 	if err != nil {
 		return nil, err
 	}
-	got := map[string]float64{"rate": t.rate(), "capacity": float64(runtime.NumCPU()) * float64(t.done) / all.Seconds(), "redis": (redisAfter - redisBefore) * 1e6 / float64(t.done)}
+	got := map[string]float64{"rate": t.rate(), "capacity": capacity(t, all), "redis": (redisAfter - redisBefore) * 1e6 / float64(t.done)}
 	if server != nil {
 		if after, err = server.usage(); err != nil {
 			return nil, err
@@ -223,19 +224,29 @@ func perCycle(ctx context.Context, server *child, store *redis.Client, d time.Du
 	return got, nil
 }
 
+// capacity is the rate at which the CPU that one turn took of all processes would fill every core.
+func capacity(t turns, all time.Duration) float64 {
+	return float64(runtime.NumCPU()) * float64(t.done) / all.Seconds()
+}
+
 // redisCPU is what a Redis has spent so far, in seconds.
 func redisCPU(ctx context.Context, store *redis.Client) (float64, error) {
-	text, err := store.Info(ctx, "cpu").Result()
+	return infoNumber(ctx, store, "cpu", "used_cpu_sys", "used_cpu_user")
+}
+
+// infoNumber is the sum of numbers of a section of INFO.
+func infoNumber(ctx context.Context, store *redis.Client, section string, names ...string) (float64, error) {
+	text, err := store.Info(ctx, section).Result()
 	if err != nil {
 		return 0, err
 	}
 	var sum float64
 	for line := range strings.Lines(text) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-		if name == "used_cpu_sys" || name == "used_cpu_user" {
+		if slices.Contains(names, name) {
 			v, err := strconv.ParseFloat(value, 64)
 			if err != nil {
-				return 0, fmt.Errorf("INFO cpu: %s: %w", name, err)
+				return 0, fmt.Errorf("INFO %s: %s: %w", section, name, err)
 			}
 			sum += v
 		}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+)
+
+// bigBacklog compares a cycle on a queue that holds a million ready and a
+// million delayed keys with one on an empty queue, both on the same Redis.
+func bigBacklog(ctx context.Context, b *bench) (err error) {
+	r, err := b.rig(ctx, "backlog", false, 1)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	empty, err := r.load(ctx, "bench/empty", &queuev1.QueueConfig{})
+	if err != nil {
+		return err
+	}
+	full, err := r.load(ctx, "bench/full", &queuev1.QueueConfig{})
+	if err != nil {
+		return err
+	}
+	for name, value := range map[string]string{"slowlog-log-slower-than": "500", "slowlog-max-len": "100000"} {
+		if err := r.store.admin.ConfigSet(ctx, name, value).Err(); err != nil {
+			return err
+		}
+	}
+	n := pick(b, 100_000, 1_000_000)
+	began := time.Now()
+	if err := full.fill(ctx, n, mix{}, nil); err != nil {
+		return err
+	}
+	if err := full.fill(ctx, n, mix{}, func() time.Duration { return time.Hour + rand.N(10*time.Hour) }); err != nil {
+		return err
+	}
+	b.say("  backlog: %d keys added in %.1f s", 2*n, time.Since(began).Seconds())
+	filling, err := longestScript(ctx, r.store)
+	if err != nil {
+		return err
+	}
+	cycles := func(name string, l *load) side {
+		return side{name, func(ctx context.Context, d time.Duration) (map[string]float64, error) {
+			return b.measure(ctx, name, r.servers[0], r.store, d, func(ctx context.Context, d time.Duration) (turns, error) {
+				return l.run(ctx, d, mix{inFlight: 256, paired: true})
+			})
+		}}
+	}
+	t, err := interleave(ctx, b, b.plan("backlog", 3, 7, 500*time.Millisecond, time.Second), cycles("empty", empty), cycles("full", full))
+	if err != nil {
+		return err
+	}
+	longest, err := longestScript(ctx, r.store)
+	if err != nil {
+		return err
+	}
+	if b.quick {
+		b.leaveOut("a backlog of 1,000,000 ready and as many delayed keys", "--quick: 100,000")
+	}
+	b.note("backlog: %d ready and %d delayed keys; a key is taken for each one added, so that the backlog stays", n, n)
+	f := compare("Redis CPU per cycle on the backlog", "us", t.of("full", "redis"), "empty", t.of("empty", "redis"), atMost("ratio", 1.3))
+	b.add(f.with("rate", "cycles/s", t.of("full", "rate")).with("rate when empty", "cycles/s", t.of("empty", "rate")))
+	b.add(alone("longest script on the backlog", "ms", []float64{longest}, atMost("ours", 5)).with("while it was filled", "ms", []float64{filling}))
+	return errors.Join(empty.balance(ctx, 0), full.balance(ctx, int64(n)))
+}
+
+// longestScript is the longest script since the last call in milliseconds; 0.5 when all took less.
+func longestScript(ctx context.Context, store *redisStore) (float64, error) {
+	logged, err := store.admin.SlowLogGet(ctx, -1).Result()
+	if err != nil {
+		return 0, err
+	}
+	longest := .5
+	for _, entry := range logged {
+		if len(entry.Args) > 0 && slices.Contains([]string{"evalsha", "eval", "fcall", "EVALSHA", "EVAL", "FCALL"}, entry.Args[0]) {
+			longest = max(longest, ms(entry.Duration))
+		}
+	}
+	return longest, store.admin.SlowLogReset(ctx).Err()
+}

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+)
+
+// streamCycles measures full cycles by Produce and Work streams on Redis, with
+// and without a fsync for every answer, beside the memory engine, asynq and what
+// the parts reach alone. Everything shares the machine, unpinned.
+func streamCycles(ctx context.Context, b *bench) (err error) {
+	var rigs []*rig
+	defer func() {
+		for _, r := range rigs {
+			err = errors.Join(err, r.close())
+		}
+	}()
+	var loads []*load
+	start := func(store string, always bool, cfg *queuev1.QueueConfig) (*rig, *load, error) {
+		r, err := b.rig(ctx, store, always, 1)
+		if err != nil {
+			return nil, nil, err
+		}
+		rigs = append(rigs, r)
+		l, err := r.load(ctx, benchQueue, cfg)
+		loads = append(loads, l)
+		return r, l, err
+	}
+	b.version(ctx, "redis", "redis-server", "--version")
+	plain, onRedis, err := start("redis", false, &queuev1.QueueConfig{})
+	if err != nil {
+		return err
+	}
+	durable, onAOF, err := start("aof", true, &queuev1.QueueConfig{Durability: queuev1.Durability_DURABILITY_FSYNC})
+	if err != nil {
+		return err
+	}
+	native, inMemory, err := start("", false, &queuev1.QueueConfig{})
+	if err != nil {
+		return err
+	}
+	bare, err := newBareTurns(ctx, plain.store.URL())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, bare.engine.Close()) }()
+	script, err := plain.store.admin.ScriptLoad(ctx, "return 0").Result()
+	if err != nil {
+		return err
+	}
+	echoes, err := dial(native.infos[0].Echo, queueConnections)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, echoes.Close()) }()
+
+	measured := func(name string, server *child, store *redisStore, loop func(context.Context, time.Duration) (turns, error)) side {
+		return side{name, func(ctx context.Context, d time.Duration) (map[string]float64, error) {
+			return b.measure(ctx, name, server, store, d, loop)
+		}}
+	}
+	cycles := func(name string, r *rig, l *load, m mix) side {
+		return measured(name, r.servers[0], r.store, func(ctx context.Context, d time.Duration) (turns, error) { return l.run(ctx, d, m) })
+	}
+	peer := asynqPeer{addr: plain.store.Addr(), redis: plain.store.admin}
+	durablePeer := asynqPeer{addr: durable.store.Addr(), redis: durable.store.admin}
+	sides := []side{
+		measured("ping", nil, plain.store, func(ctx context.Context, d time.Duration) (turns, error) {
+			return pipelined(ctx, plain.store.Addr(), d/2, "PING")
+		}),
+		measured("evalsha", nil, plain.store, func(ctx context.Context, d time.Duration) (turns, error) {
+			return pipelined(ctx, plain.store.Addr(), d/2, "EVALSHA", script, "0")
+		}),
+		measured("echo", native.servers[0], nil, func(ctx context.Context, d time.Duration) (turns, error) { return echoStreams(ctx, echoes, d/2) }),
+		cycles("redis-256", plain, onRedis, mix{inFlight: 256}),
+		cycles("aof-256", durable, onAOF, mix{inFlight: 256}),
+		cycles("redis-1024", plain, onRedis, mix{inFlight: 1024}),
+		cycles("aof-1024", durable, onAOF, mix{inFlight: 1024}),
+		cycles("rich-256", plain, onRedis, mix{inFlight: 256, rich: true}),
+		cycles("rich-1024", plain, onRedis, mix{inFlight: 1024, rich: true}),
+		cycles("memory-256", native, inMemory, mix{inFlight: 256}),
+		cycles("memory-1024", native, inMemory, mix{inFlight: 1024}),
+		measured("asynq-whole", nil, plain.store, func(ctx context.Context, d time.Duration) (turns, error) { return peer.whole(ctx, d, 100) }),
+		measured("asynq-process", nil, plain.store, func(ctx context.Context, d time.Duration) (turns, error) { return peer.process(ctx, d, 100) }),
+	}
+	for _, n := range pick(b, []int{64}, []int{1, 64, 256}) {
+		sides = append(sides, measured(fmt.Sprintf("turn-%d", n), nil, plain.store, func(ctx context.Context, d time.Duration) (turns, error) { return bare.run(ctx, d/2, n) }))
+	}
+	if b.quick {
+		b.leaveOut("asynq as it is by default, asynq with AOF always, the bare turn script by 1 and 256 keys", "--quick")
+	} else {
+		byDefault := peer
+		byDefault.untuned = true
+		sides = append(sides,
+			measured("asynq-default", nil, plain.store, func(ctx context.Context, d time.Duration) (turns, error) { return byDefault.process(ctx, d, 0) }),
+			measured("asynq-aof", nil, durable.store, func(ctx context.Context, d time.Duration) (turns, error) { return durablePeer.process(ctx, d/4, 100) }),
+		)
+	}
+	t, err := interleave(ctx, b, b.plan("cycles", 2, 7, 600*time.Millisecond, time.Second), sides...)
+	if err != nil {
+		return err
+	}
+	synced, err := fsync(filepath.Join(b.dir, "probe"))
+	if err != nil {
+		return err
+	}
+	b.note("cycles: keys of 23 bytes on all 8 priorities, no payload, one partition; %d Produce and %d compact Work streams on %d connections; rich: a barrier of 2 collections and a trace as well",
+		loadProducers, loadWorkers, queueConnections)
+	b.note("cycles: fsync of 4 KiB here: p50 %.0f us, p99 %.0f us", synced.quantile(.5).Seconds()*1e6, synced.quantile(.99).Seconds()*1e6)
+	b.note("asynq: tuned is concurrency 100, pool 64, check interval 1 ms; process only works off what was enqueued before; no retention, no Unique: it neither deduplicates nor excludes; in process without gRPC, counted when the handler returns")
+	cycleFigures(b, t)
+	for _, l := range loads {
+		err = errors.Join(err, l.balance(ctx, 0))
+	}
+	return err
+}
+
+func cycleFigures(b *bench, t table) {
+	foreign := spreadOf(t.of(machineSide, "foreign")).Median
+	row := func(name, side, besideName string, beside []float64, goal *target) {
+		f := compare(name, "cycles/s", t.of(side, "rate"), besideName, beside, goal)
+		f.Foreign, f.Capacity = foreign, new(spreadOf(t.of(side, "capacity")))
+		for _, part := range []string{"server", "client", "redis"} {
+			if v := t.of(side, part); len(v) > 0 && slices.Max(v) > 0 {
+				f = f.with(part+" CPU/cycle", "us", v)
+			}
+		}
+		b.add(f)
+	}
+	process := t.of("asynq-process", "rate")
+	row("Work + Produce, Redis, 256 in flight", "redis-256", "asynq process only", process, atLeast("ours", 60_000))
+	b.add(compare("the same beside asynq", "cycles/s", t.of("redis-256", "rate"), "asynq process only", process, atLeast("ratio", 8)))
+	row("Work + Produce, Redis, 1,024 in flight", "redis-1024", "asynq process only", process, atLeast("ours", 85_000))
+	b.add(compare("the same beside asynq", "cycles/s", t.of("redis-1024", "rate"), "asynq process only", process, atLeast("ratio", 8)))
+	row("with barrier and trace, 256 in flight", "rich-256", "asynq process only", process, nil)
+	row("with barrier and trace, 1,024 in flight", "rich-1024", "asynq process only", process, nil)
+	row("AOF always, 256 in flight", "aof-256", "without AOF", t.of("redis-256", "rate"), atLeast("ratio", 0.6))
+	row("AOF always, 1,024 in flight", "aof-1024", "without AOF", t.of("redis-1024", "rate"), atLeast("ratio", 0.6))
+	whole := t.of("asynq-whole", "redis")
+	for _, side := range []string{"redis-256", "redis-1024"} {
+		b.add(compare("Redis CPU per cycle, "+side[len("redis-"):]+" in flight", "us", t.of(side, "redis"), "asynq enqueue+process", whole, atMost("ours", 10)))
+		b.add(compare("the same beside asynq", "us", t.of(side, "redis"), "asynq enqueue+process", whole, atMost("ratio", 1./7)))
+	}
+	row("memory engine over gRPC, 256 in flight", "memory-256", "bidi echo", t.of("echo", "rate"), nil)
+	row("memory engine over gRPC, 1,024 in flight", "memory-1024", "bidi echo", t.of("echo", "rate"), atLeast("ours", 200_000))
+	for _, name := range slices.Sorted(maps.Keys(t)) {
+		about, ok := map[string]string{
+			"ping": "ceiling: PING, 4 connections, 64 deep", "evalsha": "ceiling: empty EVALSHA, 4 connections, 64 deep",
+			"echo": "ceiling: bidi echo, one item a message, 4 streams, window 64", "turn-1": "ceiling: the turn script, 1 key a call",
+			"turn-64": "ceiling: the turn script, 64 keys a call", "turn-256": "ceiling: the turn script, 256 keys a call",
+			"asynq-whole": "asynq tuned, enqueue+process", "asynq-process": "asynq tuned, process only",
+			"asynq-default": "asynq by default, process only", "asynq-aof": "asynq tuned, process only, AOF always",
+		}[name]
+		if ok {
+			f := alone(about, "/s", t.of(name, "rate"), nil)
+			if v := t.of(name, "redis"); slices.Max(v) > 0 {
+				f = f.with("Redis CPU each", "us", v)
+			}
+			b.add(f)
+		}
+	}
+}
+
+// fsync measures the disk under the append-only file.
+func fsync(path string) (*histogram, error) {
+	file, err := os.Create(path) //nolint:gosec // in our scratch folder
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	h, block := &histogram{}, make([]byte, 4096)
+	for range 200 {
+		if _, err := file.Write(block); err != nil {
+			return nil, err
+		}
+		began := time.Now()
+		if err := file.Sync(); err != nil {
+			return nil, err
+		}
+		h.record(time.Since(began))
+	}
+	return h, nil
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+)
+
+const (
+	stormCallers = 1000
+	stormKeys    = 100
+	stormStreams = 4
+)
+
+// addStorm lets 1,000 callers add 100 hot keys, each waiting for its answer
+// before it adds again; a client sends what its callers have in hand together.
+func addStorm(ctx context.Context, b *bench) (err error) {
+	r, err := b.rig(ctx, "storm", false, 1)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	l, err := r.load(ctx, benchQueue, &queuev1.QueueConfig{})
+	if err != nil {
+		return err
+	}
+	t, err := interleave(ctx, b, b.plan("storm", 2, 5, 700*time.Millisecond, 1500*time.Millisecond), side{"storm", func(ctx context.Context, d time.Duration) (map[string]float64, error) {
+		return b.measure(ctx, "storm", r.servers[0], r.store, d, l.storm)
+	}})
+	if err != nil {
+		return err
+	}
+	b.note("storm: %d callers over %d Produce streams, at random among %d keys that all wait already, each answered after the turn that holds its add", stormCallers, stormStreams, stormKeys)
+	f := alone("duplicate-add storm", "accepted/s", t.of("storm", "rate"), atLeast("ours", 300_000))
+	f.Foreign, f.Capacity = spreadOf(t.of(machineSide, "foreign")).Median, new(spreadOf(t.of("storm", "capacity")))
+	b.add(f.with("server CPU/add", "us", t.of("storm", "server")).with("client CPU/add", "us", t.of("storm", "client")).with("redis CPU/add", "us", t.of("storm", "redis")))
+	return errors.Join(l.drain(ctx), l.balance(ctx, 0))
+}
+
+// storm adds hot keys for d.
+func (l *load) storm(ctx context.Context, d time.Duration) (turns, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var answered atomic.Int64
+	var group sync.WaitGroup
+	began := time.Now()
+	for i := range stormStreams {
+		group.Go(func() {
+			n, err := l.stormOf(ctx, i, began.Add(d))
+			answered.Add(n)
+			if err != nil {
+				cancel(err)
+			}
+		})
+	}
+	group.Wait()
+	return turns{done: answered.Load(), elapsed: time.Since(began), latency: &histogram{}}, context.Cause(ctx)
+}
+
+func (l *load) stormOf(ctx context.Context, i int, until time.Time) (answered int64, err error) {
+	p, err := l.openProduce(ctx, i)
+	if err != nil {
+		return 0, err
+	}
+	w := newWindow(stormCallers / stormStreams)
+	context.AfterFunc(ctx, func() { w.give(0) })
+	finished := make(chan error, 1)
+	go func() {
+		for {
+			got, err := p.recv()
+			if err != nil {
+				finished <- err
+				w.drain(func() bool { return true })
+				return
+			}
+			for _, status := range got.GetStatuses() {
+				switch status {
+				case queuev1.AddStatus_ADD_STATUS_ALREADY_QUEUED, queuev1.AddStatus_ADD_STATUS_MARKED_DIRTY:
+					l.deduped.Add(1)
+				case queuev1.AddStatus_ADD_STATUS_QUEUED:
+				default:
+					err = fmt.Errorf("an add answered %v", status)
+				}
+			}
+			if err != nil {
+				finished <- err
+				w.drain(func() bool { return true })
+				return
+			}
+			n := len(got.GetStatuses())
+			l.adds.Add(int64(n))
+			answered += int64(n)
+			w.give(n)
+		}
+	}()
+	var keys [stormKeys]string
+	for k := range keys {
+		keys[k] = benchKey(uint64(k))
+	}
+	ops := newOps(mix{}, maxOps)
+	for n := w.take(); n > 0 && time.Now().Before(until); n = w.take() {
+		for ; n > 0; n -= min(n, maxOps) {
+			size := min(n, maxOps)
+			for k := range size {
+				ops[k].Key = keys[rand.IntN(stormKeys)]
+			}
+			if err := p.send(l.queue, ops[:size]); err != nil {
+				return 0, errors.Join(err, <-finished)
+			}
+		}
+	}
+	_ = p.s.CloseSend()
+	if err := <-finished; !isEOF(err) {
+		return answered, err
+	}
+	return answered, nil
+}
+
+// drain works off what is ready.
+func (l *load) drain(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	n, err := l.left(ctx)
+	if err != nil || n.GetReady() == 0 {
+		return err
+	}
+	s, err := l.openWork(ctx, 0, 0)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	if err := s.credit(10_000); err != nil {
+		return err
+	}
+	for left := n.GetReady(); left > 0; {
+		got, err := s.recv()
+		if err != nil {
+			return err
+		}
+		if leases := got.GetAssign().GetLeases(); len(leases) > 0 {
+			if err := s.settle(l.queue, leases, false); err != nil {
+				return err
+			}
+		}
+		n, err := acknowledged(got.GetSettled())
+		if err != nil {
+			return err
+		}
+		l.settled.Add(int64(n))
+		left -= int64(n)
+	}
+	return nil
+}
