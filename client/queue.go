@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
@@ -157,10 +158,11 @@ func (q *Queue) Inspect(ctx context.Context, key string) (*queuev1.Item, error) 
 // Configure creates the queue or changes it while it runs; the name in cfg is
 // filled in. It returns the configuration in force and the store's generation.
 func (q *Queue) Configure(ctx context.Context, cfg *queuev1.QueueConfig) (*queuev1.QueueConfig, string, error) {
-	want := &queuev1.QueueConfig{
-		Name: q.name, RateLimiter: cfg.GetRateLimiter(), LeaseDuration: cfg.GetLeaseDuration(), Partitions: cfg.GetPartitions(),
-		BarrierRetention: cfg.GetBarrierRetention(), MaxRetries: cfg.GetMaxRetries(),
+	want := &queuev1.QueueConfig{}
+	if cfg != nil {
+		want = proto.CloneOf(cfg)
 	}
+	want.Name = q.name
 	resp, err := q.c.ConfigureQueue(ctx, &queuev1.ConfigureQueueRequest{Config: want})
 	if err != nil {
 		return nil, "", wrap(err, "configure queue %s", q.name)

@@ -9,7 +9,10 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"google.golang.org/grpc/codes"
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
@@ -123,8 +126,10 @@ type Trigger struct {
 	log    Log
 	memory Memory
 
-	noticed chan string // generations seen
-	sweep   sync.Mutex  // one round at a time
+	noticed  chan string // generations seen
+	sweep    sync.Mutex  // one round at a time
+	producer *Producer   // used while Run runs it
+	produces atomic.Bool
 
 	mu         sync.Mutex // guards what follows
 	generation string     // the last one every key was added under
@@ -138,10 +143,16 @@ func NewTrigger(q *Queue, index *Index, log Log, memory Memory, cfg TriggerConfi
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	return &Trigger{
+	t := &Trigger{
 		cfg: cfg, q: q, index: index, log: log, memory: memory,
 		noticed: make(chan string, 1), told: Barrier{}, fault: errors.New("client: trigger has not begun"),
-	}, nil
+	}
+	var err error
+	t.producer, err = newProducer(q.c, ProducerConfig{
+		Queue: q.name, Name: cfg.Name, Log: cfg.Log,
+		Connected: func(_ bool, generation string) { t.Notice(generation) },
+	})
+	return t, err
 }
 
 // Ready is nil when the trigger follows the log and every key was added under
@@ -160,6 +171,9 @@ func (t *Trigger) Run(ctx context.Context) error {
 	var parts sync.WaitGroup
 	defer parts.Wait()
 	parts.Go(func() { t.watchGeneration(ctx) })
+	parts.Go(func() { _ = t.producer.Run(ctx) })
+	t.produces.Store(true)
+	defer t.produces.Store(false)
 	var wait backOff
 	var said complaint
 	for {
@@ -409,18 +423,12 @@ func (t *Trigger) add(ctx context.Context, delay time.Duration, items []AddItem)
 	if len(items) == 0 {
 		return nil
 	}
-	send := func() (Added, error) {
-		if delay > 0 {
-			return t.q.AddAfter(ctx, delay, items...)
-		}
-		return t.q.Add(ctx, items...)
-	}
-	added, err := send()
+	added, err := t.send(ctx, delay, items)
 	if errors.Is(err, ErrQueueNotFound) { // its store was lost
 		if _, err := t.configure(ctx); err != nil {
 			return err
 		}
-		added, err = send()
+		added, err = t.send(ctx, delay, items)
 	}
 	if err != nil {
 		return err
@@ -429,6 +437,30 @@ func (t *Trigger) add(ctx context.Context, delay time.Duration, items []AddItem)
 		t.Notice(added.Generation)
 	}
 	return nil
+}
+
+// sendTimeout is how long an add may take before the log hands its record to
+// another replica.
+const sendTimeout = 10 * time.Second
+
+// send adds over the Produce stream while there is one to be had.
+func (t *Trigger) send(ctx context.Context, delay time.Duration, items []AddItem) (Added, error) {
+	if t.produces.Load() {
+		ctx, cancel := context.WithTimeout(ctx, sendTimeout)
+		defer cancel()
+		op := Op{Kind: OpAdd}
+		if delay > 0 {
+			op = Op{Kind: OpAddAfter, Delay: delay}
+		}
+		added, err := t.producer.add(ctx, op, items)
+		if e, ok := errors.AsType[*Error](err); !ok || e.Code != codes.Unimplemented {
+			return added, err
+		}
+	}
+	if delay > 0 {
+		return t.q.AddAfter(ctx, delay, items...)
+	}
+	return t.q.Add(ctx, items...)
 }
 
 // Sweep adds every key of the primary collection, and every key that objects of
