@@ -2,7 +2,11 @@ package enginetest
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
+	"os"
+	"reflect"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -14,50 +18,156 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 )
 
+// Ops is how many operations a random history has: DELTAPLANE_SOAK_OPS of the
+// environment, else as many as the caller's engine does in a few seconds.
+func Ops(t *testing.T, otherwise int) int {
+	t.Helper()
+	v, ok := os.LookupEnv("DELTAPLANE_SOAK_OPS")
+	if !ok {
+		return otherwise
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil || n <= 0 {
+		t.Fatalf("DELTAPLANE_SOAK_OPS=%q is not a number of operations", v)
+	}
+	return n
+}
+
 // Model drives an engine with random turns and compares every answer with
-// core/workqueue at the engine's own times. It does at least ops operations.
+// core/workqueue at the engine's own times, once per configuration. It does at
+// least ops operations altogether.
 func Model(t *testing.T, fx Fixture, seed uint64, ops int) {
 	t.Helper()
-	limiter := backoff.Limiter{Kind: backoff.MaxOf, Of: []backoff.Limiter{
+	all := configurations()
+	for i, c := range all {
+		t.Run(c.name, func(t *testing.T) { model(t, fx, c.cfg, seed+uint64(i), (ops+len(all)-1)/len(all)) })
+	}
+}
+
+type configuration struct {
+	name string
+	cfg  workqueue.Config
+}
+
+// configurations are what random histories run under: each option alone where
+// it changes what others do, and all of them together.
+func configurations() []configuration {
+	limiter := &backoff.Limiter{Kind: backoff.MaxOf, Of: []backoff.Limiter{
 		{Kind: backoff.Exponential, Base: 3 * time.Millisecond, Max: 20 * time.Second},
 		{Kind: backoff.Bucket, Rate: 300, Burst: 10},
 		{Kind: backoff.FastSlow, Fast: time.Millisecond, Slow: 50 * time.Millisecond, MaxFast: 2},
+		{Kind: backoff.MaxWait, Max: 30 * time.Millisecond, Of: []backoff.Limiter{{Kind: backoff.Bucket, Rate: 7, Burst: 3}}},
 	}}
-	cfg := workqueue.Config{Limiter: &limiter, MaxRetries: 6, LeaseFor: 2 * time.Second, BarrierRetention: 3 * time.Second}
+	base := workqueue.Config{
+		Limiter: limiter, MaxRetries: 6, LeaseFor: 2 * time.Second, BarrierRetention: 3 * time.Second, Aging: time.Minute,
+		Backoff: workqueue.BackoffConfig{Initial: 70 * time.Millisecond, Max: 2 * time.Second, Jitter: 0.3},
+	}
+	with := func(f func(*workqueue.Config)) workqueue.Config {
+		c := base
+		f(&c)
+		return c
+	}
+	absorb := func(c *workqueue.Config) { c.AbsorbDelays = true }
+	once := func(c *workqueue.Config) { c.ReserveOnce = true }
+	aging := func(c *workqueue.Config) { c.Aging = 700 * time.Millisecond }
+	dispatch := func(c *workqueue.Config) { c.Dispatch = &workqueue.Rate{QPS: 17, Burst: 4} }
+	parted := func(c *workqueue.Config) { c.Partitions = 3 }
+	return []configuration{
+		{"plain", base},
+		{"absorbing delays", with(absorb)},
+		{"reserving once", with(once)},
+		{"aging", with(aging)},
+		{"dispatch limited", with(dispatch)},
+		{"in partitions", with(parted)},
+		{"all options", with(func(c *workqueue.Config) {
+			for _, f := range []func(*workqueue.Config){absorb, once, aging, dispatch, parted} {
+				f(c)
+			}
+			c.MaxProcessing = 3 * time.Second
+		})},
+	}
+}
+
+func model(t *testing.T, fx Fixture, cfg workqueue.Config, seed uint64, ops int) {
 	e := newEnv(t, fx, cfg)
-	model := workqueue.New(cfg)
-	g := &gen{Rand: rand.New(rand.NewPCG(seed, 1))}
+	parts := e.of.Partitions()
+	if len(parts) != max(1, cfg.Partitions) {
+		t.Fatalf("%d partitions, want %d", len(parts), cfg.Partitions)
+	}
+	gens := make([]*gen, len(parts))
+	oracles := make([]*workqueue.Machine, len(parts))
+	for p := range parts {
+		gens[p] = &gen{Rand: rand.New(rand.NewPCG(seed, uint64(p))), away: p > 0, buckets: cfg.Limiter.Buckets()}
+		oracles[p] = workqueue.New(cfg)
+	}
+	g := gens[0]
 	for done := 0; done < ops; {
-		turn := g.turn()
+		p := g.IntN(len(parts))
+		turn := gens[p].turn()
 		done += len(turn.Ops) + 1
-		got := e.turn(turn)
-		want := model.Turn(got.Now, &turn)
-		if diff := cmp.Diff(got, want, cmpopts.EquateEmpty()); diff != "" {
-			t.Fatalf("seed %d, after %d operations: turn %+v\n(-engine +oracle):\n%s", seed, done, turn, diff)
+		got, err := parts[p].Turn(t.Context(), &turn)
+		if err != nil {
+			t.Fatalf("seed %d, after %d operations: Turn: %v", seed, done, err)
 		}
-		g.learn(got)
+		want := oracles[p].Turn(got.Now, &turn)
+		if !same(got, want) {
+			t.Fatalf("seed %d, after %d operations, partition %d: turn %+v\n(-engine +oracle):\n%s",
+				seed, done, p, turn, cmp.Diff(got, want, cmpopts.EquateEmpty()))
+		}
+		gens[p].learn(got)
 		if g.IntN(4) == 0 {
 			fx.Advance(time.Duration(g.IntN(800)) * time.Millisecond)
 		}
+		if g.IntN(3000) == 0 { // changed while it runs, and back the next time
+			cfg.LeaseFor ^= time.Second
+			if _, _, err := fx.Engine.Configure(t.Context(), e.name, cfg); err != nil {
+				t.Fatal(err)
+			}
+			for _, o := range oracles {
+				o.Configure(cfg)
+			}
+		}
 	}
+}
+
+// same is cmp.Equal with EquateEmpty, fast for what is usual.
+func same(got, want *workqueue.Result) bool {
+	if reflect.DeepEqual(got, want) {
+		return true
+	}
+	return cmp.Equal(got, want, cmpopts.EquateEmpty())
 }
 
 // gen makes random turns over few keys, so that they meet.
 type gen struct {
 	*rand.Rand
-	leases []workqueue.Lease // some live, some stale
+	away    bool // of a partition that is not the first
+	buckets int
+	now     int64
+	leases  []workqueue.Lease // some live, some stale
 }
 
 func (g *gen) learn(r *workqueue.Result) {
+	g.now = r.Now
 	g.leases = append(g.leases, r.Leases...)
-	if n := len(g.leases); n > 40 {
-		g.leases = g.leases[n-40:]
+	if n := len(g.leases); n > 80 {
+		g.leases = slices.Clone(g.leases[n-40:])
 	}
 }
 
 func (g *gen) turn() workqueue.Turn {
-	t := workqueue.Turn{}
-	for range g.IntN(12) {
+	t := workqueue.Turn{Away: g.away}
+	if g.away {
+		t.Admitted = g.IntN(5)
+		for range g.buckets {
+			t.Reserved = append(t.Reserved, workqueue.Reserved{From: float64(g.now) + (g.Float64()-0.5)*1e6, Count: 80})
+		}
+	}
+	most := 12
+	if g.IntN(4) == 0 { // as under load
+		most = 80
+	}
+	for range g.IntN(most) {
 		t.Ops = append(t.Ops, g.op())
 	}
 	for i := range g.IntN(4) {
@@ -108,7 +218,8 @@ func (g *gen) op() workqueue.Op {
 		case 0:
 			op.Delay, op.Last = int64(g.IntN(3e6)), g.IntN(2) == 0
 		case 1:
-			op.Limited = true
+			op.Limited, op.Once = true, uint64(g.IntN(3))*math.MaxUint64/2
+			op.Last = g.IntN(8) == 0
 		case 2:
 			op.More = &workqueue.More{Barrier: g.barrier()}
 		case 3:
@@ -134,28 +245,67 @@ func (g *gen) op() workqueue.Op {
 	}
 	l := g.lease()
 	op := workqueue.Op{Key: l.Key, Token: l.Token}
-	switch g.IntN(9) {
-	case 0:
+	switch g.IntN(13) {
+	case 0, 1:
 		op.Kind, op.For, op.Shorten = workqueue.OpExtend, int64(g.IntN(3e6)), g.IntN(2) == 0
 		if op.Shorten && g.IntN(2) == 0 {
 			op.Known = l.Deadline
 		}
-	case 1:
-		op.Kind = workqueue.OpForget
 	case 2:
-		op.Kind = workqueue.OpRequeues
+		op.Kind = workqueue.OpForget
 	case 3:
-		op.Kind, op.More = workqueue.OpSave, &workqueue.More{Data: []byte(g.key()[:g.IntN(5)])}
+		op.Kind = workqueue.OpRequeues
 	case 4:
-		op.Kind, op.More = workqueue.OpExpect, &workqueue.More{Owner: "u" + strconv.Itoa(g.IntN(2)), Creates: g.namesOf(4), Deletes: g.namesOf(3)}
+		op.Kind, op.More = workqueue.OpSave, &workqueue.More{Data: []byte(g.key()[:g.IntN(5)])}
 	case 5:
-		op.Kind, op.More = workqueue.OpObserve, &workqueue.More{Owner: []string{"", "u0", "u1"}[g.IntN(3)], Creates: g.namesOf(4), Deletes: g.namesOf(4)}
+		op.Kind, op.More = workqueue.OpExpect, &workqueue.More{Owner: "u" + strconv.Itoa(g.IntN(2)), Creates: g.namesOf(4), Deletes: g.namesOf(3)}
 	case 6:
-		op.Kind = workqueue.OpUnexpect
+		op.Kind, op.More = workqueue.OpObserve, &workqueue.More{Owner: []string{"", "u0", "u1"}[g.IntN(3)], Creates: g.namesOf(4), Deletes: g.namesOf(4)}
 	case 7:
+		op.Kind = workqueue.OpUnexpect
+	case 8:
 		op.Kind = workqueue.OpInspect
-	default:
-		op.Kind = []workqueue.OpKind{workqueue.OpOpen, workqueue.OpOpen, workqueue.OpOpen, workqueue.OpClose}[g.IntN(4)]
+	case 9:
+		op.Kind = []workqueue.OpKind{workqueue.OpRetryNow, workqueue.OpRevoke, workqueue.OpDelete}[g.IntN(3)]
+	case 10:
+		return g.backoff()
+	case 11:
+		return g.tokens()
+	default: // mostly open and running
+		op.Kind = []workqueue.OpKind{workqueue.OpOpen, workqueue.OpResume}[g.IntN(2)]
+		if g.IntN(4) == 0 {
+			op.Kind = []workqueue.OpKind{workqueue.OpClose, workqueue.OpPause}[g.IntN(2)]
+		}
 	}
 	return op
+}
+
+func (g *gen) backoff() workqueue.Op {
+	op := workqueue.Op{Key: "id-" + strconv.Itoa(g.IntN(12)), Kind: workqueue.OpBackoffNext}
+	switch g.IntN(6) {
+	case 0:
+		op.Kind = workqueue.OpBackoffGet
+	case 1:
+		op.Kind = workqueue.OpBackoffReset
+	case 2:
+		op.Kind, op.Key = workqueue.OpBackoffGC, ""
+	default:
+		op.Random = g.Float64()
+		if g.IntN(2) == 0 {
+			op.Event = g.now + int64(g.IntN(8e6)) - 4e6
+		}
+	}
+	return op
+}
+
+// tokens takes tokens for other partitions, which only the first one has.
+func (g *gen) tokens() workqueue.Op {
+	switch {
+	case g.away:
+		return workqueue.Op{Kind: workqueue.OpInspect, Key: g.key()}
+	case g.IntN(2) == 0:
+		return workqueue.Op{Kind: workqueue.OpReserve, Count: g.IntN(5)}
+	default:
+		return workqueue.Op{Kind: workqueue.OpAdmit, Count: g.IntN(6) - 2}
+	}
 }

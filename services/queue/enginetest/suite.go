@@ -23,6 +23,9 @@ type Fixture struct {
 	// Remote says that the engine is reached through the QueueService, whose
 	// answers leave out the store's clock, due times and what a turn moved.
 	Remote bool
+	// Operators says of a remote engine that it also carries the options, the
+	// operators' operations and the back-off calls. Others always do.
+	Operators bool
 }
 
 // Run holds an engine to the suite. Open is called once; every test has a
@@ -32,8 +35,12 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 	fx := open(t)
 	groups := []map[string]func(*env){addRules, leaseRules, settleRules, dataRules, timeRules}
 	if !fx.Remote {
-		groups = append(groups, storeRules)
+		groups = append(groups, storeRules, dispatchRules)
+		t.Run("partitions", func(t *testing.T) { partitions(t, fx) })
 		t.Run("limiters", func(t *testing.T) { limiters(t, fx) })
+	}
+	if fx.Operators || !fx.Remote {
+		groups = append(groups, optionRules, operatorRules, backoffRules)
 	}
 	for _, group := range groups {
 		for name, rule := range group {
