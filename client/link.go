@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"runtime"
 	"slices"
 	"time"
 
@@ -93,6 +94,9 @@ func (w *Worker) open(ctx context.Context) (*link, error) {
 	}
 	w.link = l
 	again := slices.Clone(w.unsettled)
+	for _, batch := range again {
+		batch.HoldCredit = true // nobody can tell whether it would come back once or twice
+	}
 	w.mu.Unlock()
 	w.lose(welcome.GetLost())
 	if w.cfg.Hooks.Connected != nil {
@@ -107,7 +111,6 @@ func (w *Worker) open(ctx context.Context) (*link, error) {
 	if sent > 0 {
 		w.extend(l)
 	}
-	w.poke()
 	return l, nil
 }
 
@@ -119,7 +122,7 @@ func (w *Worker) hello(ctx context.Context, l *link) (*queuev1.Welcome, int, err
 	l.s = s
 	hello := &queuev1.Hello{
 		SessionId: w.cfg.Session, Client: w.cfg.Name, Queues: []string{w.cfg.Queue},
-		LeaseDuration: duration(w.cfg.Lease), Resume: w.inHand(),
+		LeaseDuration: duration(w.cfg.Lease), Resume: w.inHand(), Compact: true,
 	}
 	if err := s.Send(&queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Hello{Hello: hello}}); err != nil && !errors.Is(err, io.EOF) {
 		return nil, 0, err
@@ -218,41 +221,66 @@ func (w *Worker) readError(l *link, err error) error {
 	return err
 }
 
+const (
+	// eagerSettles is how many batches may be unanswered before small ones wait
+	// for company.
+	eagerSettles = 3
+	// largeSettle is what a batch must hold to be sent beside so many others.
+	largeSettle = 64
+)
+
 // flush sends what waits: settlements in batches, credit for free slots, and
-// the goodbye. Credit is counted here, and not left to come back with each
-// settlement, because after a reconnect only this side knows what is free.
+// the goodbye. The credit of a settled lease comes back by itself; the rest is
+// counted here, because only this side knows what is free after a reconnect or
+// a loss. In doubt it counts what the server may still assign too low: then the
+// next settlements keep theirs.
 func (w *Worker) flush(l *link) error {
+	// Other reconciles may be about to end: one message for all of them.
+	runtime.Gosched()
 	for {
-		var out []*queuev1.WorkRequest
+		var credit, goodbye *queuev1.WorkRequest
+		var batch *queuev1.SettleBatch
 		w.mu.Lock()
+		w.asleep = false
 		n := min(len(w.outbox), maxBatch)
-		if len(w.unsettled) >= maxUnanswered {
+		if len(w.unsettled) >= maxUnanswered || len(w.unsettled) >= eagerSettles && n < largeSettle {
 			n = 0 // what waits makes a larger batch
+		}
+		free := w.cfg.Concurrency + w.cfg.Prefetch - len(w.tasks) - l.credit - len(w.outbox)
+		if free > 0 && !w.draining {
+			l.credit += free
+			credit = &queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Credit{Credit: &queuev1.Credit{Items: int32(free)}}}
 		}
 		if n > 0 {
 			w.lastID++
-			batch := &queuev1.SettleBatch{RequestId: w.lastID, Settlements: slices.Clone(w.outbox[:n]), HoldCredit: true}
+			batch = &queuev1.SettleBatch{RequestId: w.lastID, Settlements: slices.Clone(w.outbox[:n]), HoldCredit: free < 0 || w.draining}
+			if !batch.HoldCredit {
+				l.credit += n
+			}
 			w.outbox = slices.Delete(w.outbox, 0, n)
 			w.unsettled = append(w.unsettled, batch)
-			out = append(out, &queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Settle{Settle: batch}})
-		}
-		free := w.cfg.Concurrency + w.cfg.Prefetch - len(w.tasks) - l.credit
-		if free > 0 && !w.draining {
-			l.credit += free
-			out = append(out, &queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Credit{Credit: &queuev1.Credit{Items: int32(free)}}})
 		}
 		if w.draining && !l.goodbye {
 			l.goodbye = true
-			out = append(out, &queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Goodbye{Goodbye: &queuev1.Goodbye{}}})
+			goodbye = &queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Goodbye{Goodbye: &queuev1.Goodbye{}}}
+		}
+		if credit == nil && batch == nil && goodbye == nil {
+			w.asleep = true
+			w.mu.Unlock()
+			return nil
 		}
 		w.mu.Unlock()
-		for _, req := range out {
+		var settle *queuev1.WorkRequest
+		if batch != nil {
+			settle = &queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Settle{Settle: batch}}
+		}
+		for _, req := range []*queuev1.WorkRequest{settle, credit, goodbye} {
+			if req == nil {
+				continue
+			}
 			if err := l.s.Send(req); err != nil {
 				return err
 			}
-		}
-		if n < maxBatch {
-			return nil
 		}
 	}
 }
@@ -295,9 +323,9 @@ func (w *Worker) receive(l *link) {
 		}
 		switch k := resp.GetKind().(type) {
 		case *queuev1.WorkResponse_Assign:
-			w.assign(l, k.Assign.GetLeases())
+			w.assign(l, k.Assign)
 		case *queuev1.WorkResponse_Settled:
-			w.settled(k.Settled)
+			w.settled(l, k.Settled)
 		case *queuev1.WorkResponse_Extended:
 			w.extended(l, k.Extended)
 		case *queuev1.WorkResponse_Control:
@@ -326,19 +354,39 @@ func (w *Worker) outlive(l *link) {
 	}
 }
 
-func (w *Worker) settled(s *queuev1.Settled) {
+func (w *Worker) settled(l *link, s *queuev1.Settled) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.unsettled = slices.DeleteFunc(w.unsettled, func(b *queuev1.SettleBatch) bool { return b.GetRequestId() == s.GetRequestId() })
-	for _, r := range s.GetResults() {
-		if held(r.GetStatus(), r.GetKey()) != nil {
-			w.tellLost(r.GetKey())
+	at := slices.IndexFunc(w.unsettled, func(b *queuev1.SettleBatch) bool { return b.GetRequestId() == s.GetRequestId() })
+	if at < 0 {
+		return
+	}
+	batch := w.unsettled[at]
+	w.unsettled = slices.Delete(w.unsettled, at, at+1)
+	lose := func(key string) {
+		w.tellLost(key)
+		if !batch.GetHoldCredit() && l.credit > 0 {
+			l.credit-- // the server may not have given it back
 		}
 	}
-	w.checkIdle()
-	if len(w.outbox) > 0 {
-		w.poke()
+	if len(s.GetStatuses()) == len(batch.GetSettlements()) { // compact
+		for i, status := range s.GetStatuses() {
+			if gone(status) {
+				lose(batch.GetSettlements()[i].GetKey())
+			}
+		}
+	} else {
+		for _, r := range s.GetResults() {
+			if gone(r.GetStatus()) {
+				lose(r.GetKey())
+			}
+		}
 	}
+	if len(w.free) < maxFree {
+		w.free = append(w.free, batch.GetSettlements()...)
+	}
+	w.checkIdle()
+	w.poke()
 }
 
 func (w *Worker) extended(l *link, e *queuev1.Extended) {

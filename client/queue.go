@@ -243,8 +243,12 @@ func fromExpectations(e *queuev1.Expectations) *Expectations {
 	return &Expectations{OwnerUID: e.GetOwnerUid(), Creations: e.GetCreations(), Deletions: e.GetDeletions(), Token: e.GetToken(), StoredAt: e.GetStoredAt().AsTime()}
 }
 
+func gone(status queuev1.SettleStatus) bool {
+	return status == queuev1.SettleStatus_SETTLE_STATUS_LOST || status == queuev1.SettleStatus_SETTLE_STATUS_NOT_LEASED
+}
+
 func held(status queuev1.SettleStatus, key string) error {
-	if status == queuev1.SettleStatus_SETTLE_STATUS_LOST || status == queuev1.SettleStatus_SETTLE_STATUS_NOT_LEASED {
+	if gone(status) {
 		return fmt.Errorf("%w: %s", ErrLeaseLost, key)
 	}
 	return nil

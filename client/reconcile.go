@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/deltaplane/deltaplane/internal/rpc"
@@ -85,7 +87,7 @@ func (i Item) Deadline() time.Time {
 // [ErrLeaseLost] from then on. Asked right before a write it is surer than the
 // context, which ends only when this process runs: after a pause it may be late.
 func (i Item) Alive() error {
-	if i.lease == nil || i.lease.ctx.Err() == nil && time.Now().Before(i.Deadline()) {
+	if i.lease == nil || i.lease.context.Err() == nil && time.Now().Before(i.Deadline()) {
 		return nil
 	}
 	return fmt.Errorf("%w: %s", ErrLeaseLost, i.Key)
@@ -95,12 +97,19 @@ func (i Item) Alive() error {
 // when any will do.
 func (i Item) AtLeast(collection string) Revision { return i.Barrier[collection] }
 
-func fromLease(l *queuev1.Lease) Item {
-	return Item{
-		Queue: l.GetQueue(), Key: l.GetKey(), Token: l.GetToken(), Attempt: l.GetAttempt(), NumRequeues: l.GetNumRequeues(),
-		Priority: int(l.GetPriority()), AddedAt: l.GetAddedAt().AsTime(), ReadyAt: l.GetReadyAt().AsTime(),
-		Barrier: fromBarrier(l.GetBarrier()), State: l.GetState(), Expectations: fromExpectations(l.GetExpectations()), Traces: l.GetTraceparents(),
+func fromLease(i *Item, l *queuev1.Lease, queue string) {
+	i.Queue, i.Key, i.Token, i.Attempt, i.NumRequeues = cmp.Or(l.GetQueue(), queue), l.GetKey(), l.GetToken(), l.GetAttempt(), l.GetNumRequeues()
+	i.Priority, i.State, i.Traces = int(l.GetPriority()), l.GetState(), l.GetTraceparents()
+	i.AddedAt, i.ReadyAt = instant(l.GetAddedUs(), l.GetAddedAt()), instant(l.GetReadyUs(), l.GetReadyAt())
+	i.Barrier, i.Expectations = fromBarrier(l.GetBarrier()), fromExpectations(l.GetExpectations())
+}
+
+// instant is a time as a compact message has it, or as any other has.
+func instant(us int64, at *timestamppb.Timestamp) time.Time {
+	if us != 0 || at == nil {
+		return time.UnixMicro(us).UTC()
 	}
+	return at.AsTime()
 }
 
 // Outcome says how a lease ends. The zero value follows from the rest of the [Result].
@@ -136,6 +145,13 @@ var outcomes = map[Outcome]struct {
 	OutcomeRelease:     {"release", queuev1.Outcome_OUTCOME_RELEASE},
 	OutcomeDead:        {"dead", queuev1.Outcome_OUTCOME_DEAD},
 	OutcomeAbandon:     {"abandon", queuev1.Outcome_OUTCOME_UNSPECIFIED},
+}
+
+func (o Outcome) wire() queuev1.Outcome {
+	if o == OutcomeForget {
+		return queuev1.Outcome_OUTCOME_FORGET
+	}
+	return outcomes[o].wire
 }
 
 // String is the outcome as a metric's label: "forget", "rate_limited".
@@ -229,16 +245,19 @@ func decide(res Result, err, cause error) Result {
 
 const maxReason = 1024
 
-func (r Result) settlement(queue, key string, token uint64) *queuev1.Settlement {
-	// The service keeps what was written, and of the rest what lies above ReadAt.
-	keep := maps.Clone(r.ReadAt)
-	if keep == nil {
-		keep = Barrier{}
+// settle writes r into a settlement, of which nothing stays.
+func (r *Result) settle(s *queuev1.Settlement, queue, key string, token uint64) {
+	s.Queue, s.Key, s.Token, s.Outcome, s.Reason = queue, key, token, r.Outcome.wire(), r.Reason
+	s.Delay, s.ReadAt, s.Wrote, s.Priority = nil, nil, nil, nil
+	if r.Reason != "" {
+		s.Reason = clip(r.Reason, maxReason)
 	}
-	keep.Merge(r.Wrote)
-	s := &queuev1.Settlement{
-		Queue: queue, Key: key, Token: token, Outcome: outcomes[r.Outcome].wire,
-		Reason: clip(r.Reason, maxReason), ReadAt: r.ReadAt.proto(), Wrote: keep.proto(),
+	if len(r.ReadAt)+len(r.Wrote) > 0 {
+		// The service keeps what was written, and of the rest what lies above ReadAt.
+		keep := Barrier{}
+		maps.Copy(keep, r.ReadAt)
+		keep.Merge(r.Wrote)
+		s.ReadAt, s.Wrote = r.ReadAt.proto(), keep.proto()
 	}
 	if r.Outcome == OutcomeAfter || r.Outcome == OutcomeRelease && r.After > 0 {
 		s.Delay = durationpb.New(r.After)
@@ -246,7 +265,6 @@ func (r Result) settlement(queue, key string, token uint64) *queuev1.Settlement 
 	if r.Priority != nil {
 		s.Priority = wrapperspb.Int32(int32(*r.Priority))
 	}
-	return s
 }
 
 // clip cuts s to at most n bytes of valid UTF-8.

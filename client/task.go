@@ -16,46 +16,74 @@ import (
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
-// task is one lease in hand. Its fields are guarded by Worker.mu, except ctx and
-// item, which do not change.
+// task is one lease in hand. Its fields are guarded by Worker.mu, except item
+// and, once its reconcile has begun, context and cancel.
 type task struct {
 	id       leaseID
 	item     Item
-	ctx      context.Context
-	cancel   context.CancelCauseFunc
+	context  taskContext
+	cancel   context.CancelCauseFunc // nil until its reconcile begins
 	received time.Time
-	began    time.Time   // zero until its reconcile begins
-	timer    *time.Timer // fires at ends
-	ends     time.Time   // a margin before the lease does, by our own clock
-	lost     bool        // the server said so: there is nothing to settle
+	began    time.Time // zero until its reconcile begins
+	ends     time.Time // a margin before the lease does, by our own clock
+	over     bool      // its reconcile was cancelled, or its end is behind it
+	lost     bool      // the server said so: there is nothing to settle
+}
+
+// taskContext is a reconcile's context. It has a deadline for those who ask;
+// the worker's clock ends it.
+type taskContext struct {
+	context.Context //nolint:containedctx // it is one
+	deadline        time.Time
+}
+
+// Deadline implements [context.Context].
+func (c *taskContext) Deadline() (time.Time, bool) { return c.deadline, true }
+
+// cancelled ends a task's reconcile. Mu must be held.
+func (t *task) cancelled(cause error) {
+	t.over = true
+	if t.cancel != nil {
+		t.cancel(cause)
+	}
 }
 
 // assign takes leases the server handed out.
-func (w *Worker) assign(l *link, leases []*queuev1.Lease) {
+func (w *Worker) assign(l *link, a *queuev1.Assign) {
 	now := time.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	leases := a.GetLeases()
 	// A lease lost on the server's side gave it a credit we did not count.
 	l.credit = max(0, l.credit-len(leases))
-	for _, lease := range leases {
-		t := &task{id: leaseID{lease.GetKey(), lease.GetToken()}, item: fromLease(lease), received: now}
+	slab := make([]task, len(leases))
+	margin := w.margin()
+	for i, lease := range leases {
+		t := &slab[i]
+		t.id, t.received = leaseID{lease.GetKey(), lease.GetToken()}, now
 		if w.tasks[t.id] != nil {
 			continue // told again after a reconnect
 		}
 		if w.draining {
-			w.outbox = append(w.outbox, Result{Outcome: OutcomeRelease}.settlement(w.cfg.Queue, t.id.key, t.id.token))
+			w.send(t.id, &Result{Outcome: OutcomeRelease})
 			continue
 		}
-		t.ctx, t.cancel = context.WithCancelCause(w.hard)
-		left := lease.GetRemaining().AsDuration() - w.margin()
-		t.ends = now.Add(left)
-		t.timer = time.AfterFunc(left, func() { w.expire(t) })
+		fromLease(&t.item, lease, w.cfg.Queue)
+		t.ends = now.Add(remaining(lease) - margin)
 		t.item.lease, t.item.mu = t, &w.mu
 		w.tasks[t.id] = t
 		w.ready = append(w.ready, t)
+		w.watch(t.ends)
 	}
 	w.dispatch()
 	w.poke()
+}
+
+func remaining(l *queuev1.Lease) time.Duration {
+	if us := l.GetRemainingUs(); us != 0 {
+		return time.Duration(us) * time.Microsecond
+	}
+	return l.GetRemaining().AsDuration()
 }
 
 func (w *Worker) margin() time.Duration {
@@ -65,13 +93,30 @@ func (w *Worker) margin() time.Duration {
 	return min(w.lease/5, 2*time.Second)
 }
 
-// dispatch begins reconciles while there are free slots. A key whose last
-// reconcile, cancelled for a lost lease, has not returned yet has to wait.
+// dispatch begins reconciles while there are free slots. Mu must be held.
 func (w *Worker) dispatch() {
-	for i := 0; i < len(w.ready) && len(w.busy) < w.cfg.Concurrency; {
-		t := w.ready[i]
+	for {
+		t := w.begin()
+		if t == nil {
+			return
+		}
+		w.handlers.Go(func() {
+			for t := t; t != nil; {
+				t = w.finish(t, w.reconcile(t))
+			}
+		})
+	}
+}
+
+// begin takes the next task whose reconcile can begin, or nil. A key whose last
+// reconcile, cancelled for a lost lease, has not returned yet has to wait. Mu
+// must be held.
+func (w *Worker) begin() *task {
+	if len(w.busy) >= w.cfg.Concurrency {
+		return nil
+	}
+	for i, t := range w.ready {
 		if w.busy[t.id.key] != nil {
-			i++
 			continue
 		}
 		if i == 0 {
@@ -81,15 +126,77 @@ func (w *Worker) dispatch() {
 		}
 		w.busy[t.id.key] = t
 		t.began = time.Now()
-		w.handlers.Go(func() { w.reconcile(t) })
+		t.context.deadline = t.began.Add(w.cfg.Timeout)
+		t.context.Context, t.cancel = context.WithCancelCause(w.base)
+		w.watch(t.context.deadline)
+		if w.stopping != nil {
+			t.cancelled(w.stopping)
+		}
+		return t
+	}
+	return nil
+}
+
+// watch has the clock look at the tasks at the latest at a time. Mu must be held.
+func (w *Worker) watch(at time.Time) {
+	if !w.next.IsZero() && !at.Before(w.next) {
+		return
+	}
+	w.next = at
+	if w.clock == nil {
+		w.clock = time.AfterFunc(time.Until(at), w.tick)
+		return
+	}
+	w.clock.Reset(time.Until(at))
+}
+
+// tick ends what has to end by the worker's own clock: leases nobody extended,
+// and reconciles out of time.
+func (w *Worker) tick() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := time.Now()
+	w.next = time.Time{}
+	var next time.Time
+	sooner := func(at time.Time) {
+		if next.IsZero() || at.Before(next) {
+			next = at
+		}
+	}
+	for _, t := range w.tasks {
+		if t.over || t.lost {
+			continue
+		}
+		if !t.ends.After(now) {
+			w.expire(t)
+			continue
+		}
+		sooner(t.ends)
+		if t.began.IsZero() {
+			continue
+		}
+		if !t.context.deadline.After(now) {
+			t.cancelled(ErrTimeout)
+			continue
+		}
+		sooner(t.context.deadline)
+	}
+	if !next.IsZero() {
+		w.watch(next)
 	}
 }
 
-// expire is called by the worker's own clock: nobody extended the lease.
-func (w *Worker) expire(t *task) {
-	t.cancel(ErrLeaseLost)
+func (w *Worker) stopClock() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.clock != nil {
+		w.clock.Stop()
+	}
+}
+
+// expire ends a lease that nobody extended. Mu must be held.
+func (w *Worker) expire(t *task) {
+	t.cancelled(ErrLeaseLost)
 	if i := slices.Index(w.ready, t); i >= 0 {
 		w.ready = slices.Delete(w.ready, i, i+1)
 		w.release(t, "lease ended before a slot was free")
@@ -97,19 +204,37 @@ func (w *Worker) expire(t *task) {
 	}
 }
 
-// release gives back a lease whose reconcile has not begun.
+// release gives back a lease whose reconcile has not begun. Mu must be held.
 func (w *Worker) release(t *task, why string) {
-	t.timer.Stop()
-	t.cancel(ErrStopping)
+	t.over = true
 	delete(w.tasks, t.id)
 	if !t.lost {
-		w.outbox = append(w.outbox, Result{Outcome: OutcomeRelease, Reason: why}.settlement(w.cfg.Queue, t.id.key, t.id.token))
+		w.send(t.id, &Result{Outcome: OutcomeRelease, Reason: why})
 	}
 	w.checkIdle()
 }
 
+// send puts a settlement with those to be sent. Mu must be held.
+func (w *Worker) send(id leaseID, r *Result) {
+	n := len(w.free)
+	if n == 0 {
+		slab := make([]queuev1.Settlement, 32)
+		for i := range slab {
+			w.free = append(w.free, &slab[i])
+		}
+		n = len(w.free)
+	}
+	s := w.free[n-1]
+	w.free = w.free[:n-1]
+	r.settle(s, w.cfg.Queue, id.key, id.token)
+	w.outbox = append(w.outbox, s)
+}
+
 // lose cancels leases that are not held any more.
 func (w *Worker) lose(refs []*queuev1.LeaseRef) {
+	if len(refs) == 0 {
+		return
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, ref := range refs {
@@ -118,8 +243,7 @@ func (w *Worker) lose(refs []*queuev1.LeaseRef) {
 			continue
 		}
 		t.lost = true
-		t.timer.Stop()
-		t.cancel(ErrLeaseLost)
+		t.cancelled(ErrLeaseLost)
 		w.tellLost(t.id.key)
 		if i := slices.Index(w.ready, t); i >= 0 {
 			w.ready = slices.Delete(w.ready, i, i+1)
@@ -141,13 +265,15 @@ func (w *Worker) tellLost(key string) {
 func (w *Worker) deadline(sent time.Time, remaining time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	// Counting from when we asked is on the safe side of the server's clock.
+	ends := sent.Add(remaining - w.margin())
 	for _, t := range w.tasks {
-		if t.lost || t.received.After(sent) || w.overdue(t, sent) || t.ctx.Err() != nil {
+		if t.lost || t.over || t.received.After(sent) || w.overdue(t, sent) {
 			continue
 		}
-		// Counting from when we asked is on the safe side of the server's clock.
-		t.end(sent.Add(remaining - w.margin()))
+		t.ends = ends
 	}
+	w.watch(ends)
 }
 
 // orphanLease is what a lease is shortened to by the server when its stream closes.
@@ -159,15 +285,11 @@ func (w *Worker) orphan() {
 	defer w.mu.Unlock()
 	soon := time.Now().Add(orphanLease * 4 / 5)
 	for _, t := range w.tasks {
-		if !t.lost && t.ctx.Err() == nil && soon.Before(t.ends) {
-			t.end(soon)
+		if !t.lost && !t.over && soon.Before(t.ends) {
+			t.ends = soon
 		}
 	}
-}
-
-func (t *task) end(at time.Time) {
-	t.ends = at
-	t.timer.Reset(time.Until(at))
+	w.watch(soon)
 }
 
 // overdue reports whether a reconcile ran out of its time and did not return:
@@ -176,21 +298,23 @@ func (w *Worker) overdue(t *task, now time.Time) bool {
 	return !t.began.IsZero() && now.Sub(t.began) > w.cfg.Timeout
 }
 
-func (w *Worker) reconcile(t *task) {
-	ctx, cancel := context.WithTimeoutCause(t.ctx, w.cfg.Timeout, ErrTimeout)
-	defer cancel()
+func (w *Worker) reconcile(t *task) Result {
 	if w.cfg.Hooks.Started != nil {
 		w.cfg.Hooks.Started(t.item)
 	}
-	began := time.Now()
-	res, err := w.traced(ctx, t.item)
-	res = decide(res, err, context.Cause(ctx))
-	took := time.Since(began)
-	w.report(t, res, err)
-	if w.cfg.Hooks.Finished != nil {
-		w.cfg.Hooks.Finished(t.item, res.Outcome, err, took)
+	res, err := w.traced(&t.context, t.item)
+	var cause error
+	if err != nil {
+		cause = context.Cause(&t.context)
 	}
-	w.finish(t, res)
+	res = decide(res, err, cause)
+	if err != nil {
+		w.report(t, res, err)
+	}
+	if w.cfg.Hooks.Finished != nil {
+		w.cfg.Hooks.Finished(t.item, res.Outcome, err, time.Since(t.began))
+	}
+	return res
 }
 
 // startUp is how long after a worker's own start it is ordinary that a
@@ -198,9 +322,6 @@ func (w *Worker) reconcile(t *task) {
 const startUp = 30 * time.Second
 
 func (w *Worker) report(t *task, res Result, err error) {
-	if err == nil {
-		return
-	}
 	level := slog.LevelWarn
 	switch {
 	case res.Outcome == OutcomeRelease:
@@ -216,14 +337,15 @@ func (w *Worker) report(t *task, res Result, err error) {
 		level = slog.LevelError
 		attrs = append(attrs, slog.String("stack", string(p.Stack)))
 	}
-	w.cfg.Log.LogAttrs(t.ctx, level, "reconcile failed", attrs...)
+	w.cfg.Log.LogAttrs(&t.context, level, "reconcile failed", attrs...)
 }
 
-func (w *Worker) finish(t *task, res Result) {
+// finish settles a task and returns the one its goroutine goes on with, or nil.
+func (w *Worker) finish(t *task, res Result) *task {
+	t.cancel(nil)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	t.timer.Stop()
-	t.cancel(nil)
+	t.over = true
 	delete(w.tasks, t.id)
 	delete(w.busy, t.id.key)
 	switch {
@@ -231,11 +353,13 @@ func (w *Worker) finish(t *task, res Result) {
 	case res.Outcome == OutcomeAbandon:
 		w.abandon()
 	default:
-		w.outbox = append(w.outbox, res.settlement(w.cfg.Queue, t.id.key, t.id.token))
+		w.send(t.id, &res)
 	}
+	next := w.begin()
 	w.dispatch()
 	w.checkIdle()
 	w.poke()
+	return next
 }
 
 // abandon makes sure that nobody extends a lease that is to run out: for as long
@@ -247,6 +371,9 @@ func (w *Worker) abandon() {
 // traced calls the reconciler inside a span that is linked to what caused the
 // item: one run may answer to several causes, so none of them is the parent.
 func (w *Worker) traced(ctx context.Context, item Item) (Result, error) {
+	if w.cfg.Tracer == nil {
+		return w.call(ctx, item)
+	}
 	ctx, span := w.cfg.Tracer.Tracer(tracerName).Start(ctx, "reconcile",
 		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithLinks(links(item.Traces)...),
 		trace.WithAttributes(attribute.String("deltaplane.queue", item.Queue), attribute.String("deltaplane.key", item.Key), attribute.Int64("deltaplane.attempt", item.Attempt)))
@@ -265,7 +392,8 @@ func (w *Worker) call(ctx context.Context, item Item) (res Result, err error) {
 			res, err = Result{}, &PanicError{Value: v, Stack: debug.Stack()}
 		}
 	}()
-	if err := context.Cause(ctx); err != nil {
+	if ctx.Err() != nil {
+		err := context.Cause(ctx)
 		return Result{}, fmt.Errorf("client: not begun: %w", err)
 	}
 	return w.rec.Reconcile(ctx, item)

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
-	"go.opentelemetry.io/otel/trace/noop"
 	"google.golang.org/grpc"
 
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
@@ -72,9 +71,6 @@ func (c WorkerConfig) withDefaults() WorkerConfig {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	if c.Tracer == nil {
-		c.Tracer = noop.NewTracerProvider()
-	}
 	return c
 }
 
@@ -102,7 +98,7 @@ type Worker struct {
 	rec Reconciler
 
 	started  time.Time
-	hard     context.Context // reconcilers' contexts derive from it; ends after the grace period
+	base     context.Context // reconcilers' contexts derive from it; it has no end of its own
 	handlers sync.WaitGroup
 	wake     chan struct{} // tells the sender that there is something to send
 	quiet    chan struct{} // closed when draining and no reconcile is left
@@ -118,9 +114,14 @@ type Worker struct {
 	ready     []*task           // leases whose reconcile has not begun
 	outbox    []*queuev1.Settlement
 	unsettled []*queuev1.SettleBatch // sent and not answered
+	free      []*queuev1.Settlement  // answered, to be used again
+	asleep    bool                   // the sender waits for wake
 	lastID    uint64
 	nameUntil time.Time // until then extensions name their leases
 	draining  bool
+	stopping  error       // set when every reconcile is to end
+	clock     *time.Timer // ends what has to end
+	next      time.Time   // when clock fires; zero when it does not
 }
 
 type leaseID struct {
@@ -161,9 +162,8 @@ const settleTimeout = 3 * time.Second
 // [ErrShutDown] when the session was shut down by somebody, and an error when
 // the service refuses the worker's own settings or a reconciler does not return.
 func (w *Worker) Run(ctx context.Context) error {
-	hard, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer cancel(nil)
-	w.started, w.hard = time.Now(), hard
+	w.started, w.base = time.Now(), context.WithoutCancel(ctx)
+	defer w.stopClock()
 	linked, unlink := context.WithCancel(context.WithoutCancel(ctx))
 	defer unlink()
 	ended := make(chan error, 1)
@@ -175,14 +175,14 @@ func (w *Worker) Run(ctx context.Context) error {
 	var result error
 	select {
 	case result = <-ended:
-		cancel(ErrLeaseLost)
+		w.cancelAll(ErrLeaseLost)
 	case <-w.shut:
 		result = ErrShutDown
 	case <-ctx.Done():
 	}
 	w.drain()
 	if !within(w.quiet, w.cfg.Grace) {
-		cancel(ErrStopping)
+		w.cancelAll(ErrStopping)
 		within(w.quiet, settleTimeout)
 	}
 	if result == nil || errors.Is(result, ErrShutDown) { // else there is no stream to settle on
@@ -243,6 +243,19 @@ func (w *Worker) drain() {
 	w.poke()
 }
 
+// cancelAll ends every reconcile.
+func (w *Worker) cancelAll(cause error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stopping = cause
+	for _, t := range w.tasks {
+		t.cancelled(cause)
+	}
+	for _, t := range w.busy {
+		t.cancelled(cause)
+	}
+}
+
 // checkIdle must be called with mu held whenever something was taken off.
 func (w *Worker) checkIdle() {
 	if !w.draining || len(w.tasks)+len(w.busy) > 0 {
@@ -269,7 +282,13 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
+// poke has the sender look for something to send, if it does not anyway. Mu
+// must be held.
 func (w *Worker) poke() {
+	if !w.asleep {
+		return
+	}
+	w.asleep = false
 	select {
 	case w.wake <- struct{}{}:
 	default:
