@@ -26,6 +26,12 @@ type RedisConfig struct {
 	Persist bool
 	// Args are further arguments, "--maxmemory", "64mb".
 	Args []string
+	// Binary is the server to run, a redis-server or a valkey-server. Default:
+	// redis-server on PATH.
+	Binary string
+	// Config is the text of a configuration file, for what only such a file can
+	// say (Sentinel). It is written to Dir.
+	Config string
 }
 
 // Redis is a running redis-server child that listens on 127.0.0.1.
@@ -52,8 +58,11 @@ func StartRedisWith(ctx context.Context, cfg RedisConfig) (*Redis, error) {
 	if cfg.Dir == "" {
 		return nil, errors.New("embedded: redis needs a directory")
 	}
-	path, err := exec.LookPath("redis-server")
-	if err != nil {
+	path, err := exec.LookPath(cmp.Or(cfg.Binary, "redis-server"))
+	switch {
+	case err != nil && cfg.Binary != "":
+		return nil, fmt.Errorf("embedded: redis: %w", err)
+	case err != nil:
 		return nil, ErrNoRedis
 	}
 	if err := os.MkdirAll(cfg.Dir, 0o750); err != nil {
@@ -83,10 +92,18 @@ func startRedis(ctx context.Context, path string, cfg RedisConfig) (*Redis, erro
 	if err := os.Remove(r.log); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("embedded: redis: %w", err)
 	}
-	args := []string{
+	var args []string
+	if cfg.Config != "" {
+		file := filepath.Join(cfg.Dir, "redis.conf")
+		if err := os.WriteFile(file, []byte(cfg.Config), 0o600); err != nil {
+			return nil, fmt.Errorf("embedded: redis: %w", err)
+		}
+		args = append(args, file)
+	}
+	args = append(args,
 		"--port", fmt.Sprint(port), "--bind", "127.0.0.1", "--dir", cfg.Dir, "--logfile", r.log,
 		"--save", "", "--daemonize", "no", "--appendonly", map[bool]string{true: "yes", false: "no"}[cfg.Persist],
-	}
+	)
 	r.cmd = exec.Command(path, append(args, cfg.Args...)...) //nolint:gosec,noctx // the path came from LookPath; Stop ends the child
 	r.cmd.SysProcAttr = childAttr()
 	if err := r.cmd.Start(); err != nil {

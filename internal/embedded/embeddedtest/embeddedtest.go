@@ -1,18 +1,46 @@
 // Package embeddedtest starts the embedded servers for a test and stops them
 // when it ends.
+//
+//   - [NATS] and [Redis] are one server each.
+//   - [DurableRedis] is a [Node]: a Redis that is killed and started again at
+//     its address with what it acknowledged, by Kill and Start.
+//   - [Sentinel] is a master, replicas and three sentinels; Fail kills the
+//     master and waits for the next one.
+//   - [Cluster] is masters that share the slots, each a [Node].
+//
+// The servers are those of the variable DELTAPLANE_REDIS_SERVER when it is set,
+// the path of a redis-server or valkey-server; else redis-server on PATH.
 package embeddedtest
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/deltaplane/deltaplane/internal/embedded"
 )
 
-// Redis starts a redis-server for t. Without one on PATH the test fails, and
-// says what to install.
-func Redis(t testing.TB) *embedded.Redis {
+// Binary is the server that DELTAPLANE_REDIS_SERVER names, empty for the one on
+// PATH.
+func Binary() string { return os.Getenv("DELTAPLANE_REDIS_SERVER") } //nolint:forbidigo // tests have no flags of their own
+
+// Redis starts a redis-server for t, with further arguments. Without one on
+// PATH the test fails, and says what to install.
+func Redis(t testing.TB, args ...string) *embedded.Redis {
 	t.Helper()
-	r, err := embedded.StartRedis(t.Context(), t.TempDir())
+	return RedisWith(t, embedded.RedisConfig{Args: args})
+}
+
+// RedisWith is Redis with every choice; Dir and Binary have defaults.
+func RedisWith(t testing.TB, cfg embedded.RedisConfig) *embedded.Redis {
+	t.Helper()
+	if cfg.Dir == "" {
+		cfg.Dir = filepath.Join(t.TempDir(), "redis")
+	}
+	if cfg.Binary == "" {
+		cfg.Binary = Binary()
+	}
+	r, err := embedded.StartRedisWith(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

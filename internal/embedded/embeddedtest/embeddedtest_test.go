@@ -1,0 +1,64 @@
+package embeddedtest_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
+)
+
+func TestANodeKeepsItsDataOverAKill(t *testing.T) {
+	t.Parallel()
+	n := embeddedtest.DurableRedis(t)
+	n.Do("SET", "k", "v")
+	n.Kill()
+	n.Start()
+	if got := n.Do("GET", "k"); got != "v" {
+		t.Errorf("after kill and start: %v", got)
+	}
+}
+
+func TestASentinelSetReplacesItsMaster(t *testing.T) {
+	t.Parallel()
+	start := time.Now()
+	s := embeddedtest.Sentinel(t, 2)
+	t.Logf("started in %v", time.Since(start))
+	s.Master().Do("SET", "k", "v")
+	s.Master().Do("WAIT", 2, 5000)
+	start = time.Now()
+	was, is := s.Fail()
+	t.Logf("failed over in %v", time.Since(start))
+	if got := is.Do("GET", "k"); got != "v" {
+		t.Errorf("on the new master: %v", got)
+	}
+	is.Do("SET", "k", "w")
+	was.Start()
+	s.WaitReplicas(2)
+	if got := was.Do("GET", "k"); got != "w" {
+		t.Errorf("on the old master, now a replica: %v", got)
+	}
+}
+
+func TestAClusterServesEverySlotAndMovesThem(t *testing.T) {
+	t.Parallel()
+	start := time.Now()
+	c := embeddedtest.Cluster(t, 3)
+	t.Logf("started in %v", time.Since(start))
+	from := c.Of("k")
+	from.Do("SET", "k", "v")
+	to := c.Nodes[0]
+	if to == from {
+		to = c.Nodes[1]
+	}
+	slot, _ := from.Do("CLUSTER", "KEYSLOT", "k").(int64)
+	c.Move(int(slot), from, to)
+	if c.Of("k") != to || to.Do("GET", "k") != "v" {
+		t.Error("the slot did not move with its key")
+	}
+	to.Kill()
+	to.Start()
+	c.Wait()
+	if got := to.Do("GET", "k"); got != "v" {
+		t.Errorf("after a restart of the node: %v", got)
+	}
+}
