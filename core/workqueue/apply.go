@@ -24,13 +24,13 @@ func (m *Machine) apply(now int64, op *Op, rep *Reply, r *Result) {
 			rep.Deadline = it.deadline
 		}
 	case OpForget:
-		if it := m.items[op.Key]; it != nil {
+		if it := m.find(op.Key); it != nil {
 			it.failures = 0
 			m.drop(it)
 		}
 	case OpRequeues:
-		if it := m.items[op.Key]; it != nil {
-			rep.Requeues = it.failures
+		if it := m.find(op.Key); it != nil {
+			rep.Requeues = int(it.failures)
 		}
 	case OpSave:
 		it, st := m.held(op)
@@ -46,13 +46,13 @@ func (m *Machine) apply(now int64, op *Op, rep *Reply, r *Result) {
 			m.settleExpect(now, it)
 		}
 	case OpObserve:
-		if it := m.items[op.Key]; it != nil && it.aux != nil {
+		if it := m.find(op.Key); it != nil && it.aux != nil {
 			m.expect(it, it.expect.Observe(more.Owner, more.Creates, more.Deletes))
 			rep.Expect = it.expect.Live(now)
 			m.settleExpect(now, it)
 		}
 	case OpUnexpect:
-		if it := m.items[op.Key]; it != nil && it.aux != nil {
+		if it := m.find(op.Key); it != nil && it.aux != nil {
 			m.expect(it, expectations.Set{})
 			m.drop(it)
 		}
@@ -118,7 +118,7 @@ func (m *Machine) settleExpect(now int64, it *item) {
 
 // held checks a token: only the live lease's may change anything.
 func (m *Machine) held(op *Op) (*item, Status) {
-	it := m.items[op.Key]
+	it := m.find(op.Key)
 	switch {
 	case it == nil:
 		return nil, NotLeased
@@ -167,7 +167,7 @@ func (m *Machine) add(now int64, op *Op, more *More, rep *Reply, r *Result) {
 		}
 		m.addIn(now, it, delay, op, rep, r)
 	}
-	rep.Requeues = it.failures
+	rep.Requeues = int(it.failures)
 	m.tidy(now, it)
 }
 
@@ -175,7 +175,7 @@ func (m *Machine) add(now int64, op *Op, more *More, rep *Reply, r *Result) {
 // level, because the delay that the limiter gave the key before is pending:
 // any with ReserveOnce, else that of an add with the same name.
 func (m *Machine) reserved(it *item, op *Op) bool {
-	return it.due != 0 && it.limited && (m.cfg.ReserveOnce || op.Once != 0 && op.Once == it.once)
+	return it.due != 0 && it.limited && (m.cfg.ReserveOnce || op.Once != 0 && it.aux != nil && op.Once == it.once)
 }
 
 // addIn adds after a delay in microseconds, now when it is not above zero.
@@ -228,7 +228,7 @@ func (m *Machine) settle(now int64, op *Op, more *More, rep *Reply, r *Result) {
 	case Forget:
 		it.failures = 0
 	case Retry:
-		if bury = m.cfg.MaxRetries > 0 && it.failures >= m.cfg.MaxRetries; !bury {
+		if bury = m.cfg.MaxRetries > 0 && int(it.failures) >= m.cfg.MaxRetries; !bury {
 			delay = m.charge(now, it, r)
 			r.Retried++
 		}
@@ -239,7 +239,7 @@ func (m *Machine) settle(now int64, op *Op, more *More, rep *Reply, r *Result) {
 	case Release:
 		delay = op.Delay
 	}
-	rep.Requeues = it.failures
+	rep.Requeues = int(it.failures)
 
 	if delay > 0 && !(dirty && m.cfg.AbsorbDelays) {
 		m.schedule(it, now+delay, level, false, op.Outcome == Retry, 0)

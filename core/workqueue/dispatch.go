@@ -14,12 +14,12 @@ const MaxTokens = 4096
 func (m *Machine) charge(now int64, it *item, r *Result) int64 {
 	var us float64
 	if m.away {
-		us = m.cfg.Limiter.Spend(it.failures, now, m.froms)
+		us = m.cfg.Limiter.Spend(int(it.failures), now, m.froms)
 		r.Spent++
 	} else {
-		us = m.cfg.Limiter.Micros(it.failures, now, m.tats)
+		us = m.cfg.Limiter.Micros(int(it.failures), now, m.tats)
 	}
-	it.failures++
+	it.failures = min(it.failures, math.MaxInt32-1) + 1
 	return int64(min(us, float64(MaxDelay.Microseconds())))
 }
 

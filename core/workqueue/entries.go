@@ -6,7 +6,8 @@ import "github.com/deltaplane/deltaplane/core/backoff"
 type entry struct {
 	id string
 	backoff.Entry
-	pos int32
+	pos, slot int32
+	saved     uint32
 }
 
 func (m *Machine) growth() backoff.Growth {
@@ -20,17 +21,21 @@ func (m *Machine) growth() backoff.Growth {
 // backoffGet reads an entry as it is, expired or not; entries that were swept
 // are zero.
 func (m *Machine) backoffGet(op *Op, rep *Reply) {
-	if e := m.entries[op.Key]; e != nil {
+	if e := m.entries.of[op.Key]; e != nil {
 		rep.Backoff = e.Entry
 	}
 }
 
 func (m *Machine) backoffNext(now int64, op *Op, rep *Reply) {
-	e := m.entries[op.Key]
+	e := m.entries.of[op.Key]
 	if e == nil {
 		e = &entry{id: op.Key, pos: -1}
-		m.entries[op.Key] = e
+		if m.saving != nil {
+			e.saved = m.saving.number
+		}
+		m.entries.put(op.Key, e)
 	}
+	m.keepEntry(e)
 	event := op.Event
 	if event == 0 {
 		event = now
@@ -41,10 +46,15 @@ func (m *Machine) backoffNext(now int64, op *Op, rep *Reply) {
 }
 
 func (m *Machine) backoffReset(op *Op) {
-	if e := m.entries[op.Key]; e != nil {
-		m.aging.remove(e)
-		delete(m.entries, op.Key)
+	if e := m.entries.of[op.Key]; e != nil {
+		m.forgetEntry(e)
 	}
+}
+
+func (m *Machine) forgetEntry(e *entry) {
+	m.keepEntry(e)
+	m.aging.remove(e)
+	m.entries.remove(e.id, e)
 }
 
 // sweepBackoff drops entries that expired at now, at most SweepMax, those that
@@ -57,8 +67,7 @@ func (m *Machine) sweepBackoff(now int64, t *Turn, r *Result) {
 		if e == nil {
 			break
 		}
-		m.aging.remove(e)
-		delete(m.entries, e.id)
+		m.forgetEntry(e)
 	}
 	for i := range t.Ops {
 		if n > 0 && t.Ops[i].Kind == OpBackoffGC {

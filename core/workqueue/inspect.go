@@ -1,30 +1,32 @@
 package workqueue
 
-import (
-	"container/heap"
-)
-
 // inspect tells everything known about a key.
 func (m *Machine) inspect(now int64, key string) *Item {
-	it := m.items[key]
+	it := m.items.of[key]
 	if it == nil {
 		return &Item{Key: key}
 	}
 	return it.view(now)
 }
 
+// where is the state of a key as an [Item] tells it.
+func (it *item) where() State {
+	if it.state == Idle && it.due != 0 {
+		return Waiting
+	}
+	return it.state
+}
+
 func (it *item) view(now int64) *Item {
 	v := &Item{
-		Key: it.key, State: it.state, Token: it.token, Holder: it.holder, Deadline: it.deadline,
-		Requeues: it.failures, DelayedUntil: it.due,
+		Key: it.key, State: it.where(), Token: it.token, Holder: it.holder, Deadline: it.deadline,
+		Requeues: int(it.failures), DelayedUntil: it.due,
 	}
-	switch it.state {
-	case Idle:
-		if it.due != 0 {
-			v.State, v.Level, v.ReadyAt = Waiting, it.dueLvl, it.due
-		}
+	switch v.State {
+	case Waiting:
+		v.Level, v.ReadyAt = it.dueLvl, it.due
 	case Ready, Processing, Dirty:
-		v.Attempt, v.Level, v.AddedAt, v.ReadyAt = it.attempt, it.level, it.addedAt, it.readyAt
+		v.Attempt, v.Level, v.AddedAt, v.ReadyAt = int(it.attempt), it.level, it.addedAt, it.readyAt
 	}
 	if a := it.aux; a != nil {
 		if a.barrierUntil == 0 || a.barrierUntil > now {
@@ -35,46 +37,24 @@ func (it *item) view(now int64) *Item {
 	return v
 }
 
-// Items is a page of keys in a state (Idle for any) after the key cursor, in
-// the order of keys, and the cursor of the next page, empty at the end. It
-// looks at every key.
-func (m *Machine) Items(now int64, state State, cursor string, limit int) ([]Item, string) {
-	var page keyHeap
-	more := false
-	for key, it := range m.items {
-		if key <= cursor || state != Idle && it.view(now).State != state {
-			continue
-		}
-		if len(page) < limit {
-			heap.Push(&page, key)
-			continue
-		}
-		more = true
-		if key < page[0] {
-			page[0] = key
-			heap.Fix(&page, 0)
-		}
-	}
-	out := make([]Item, len(page))
-	for i := len(page) - 1; i >= 0; i-- {
-		out[i] = *m.items[heap.Pop(&page).(string)].view(now)
-	}
-	if !more || len(out) == 0 {
-		return out, ""
-	}
-	return out, out[len(out)-1].Key
-}
+// PageWork bounds how many keys [Machine.Items] looks at.
+const PageWork = 4096
 
-// keyHeap holds the smallest keys seen, the greatest of them first.
-type keyHeap []string
-
-func (h keyHeap) Len() int           { return len(h) }
-func (h keyHeap) Less(i, j int) bool { return h[i] > h[j] }
-func (h keyHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *keyHeap) Push(x any)        { *h = append(*h, x.(string)) }
-func (h *keyHeap) Pop() any {
-	last := len(*h) - 1
-	x := (*h)[last]
-	*h = (*h)[:last]
-	return x
+// Items is at most limit keys in a state (Idle for any) from a place on, and
+// the place where the next page begins, zero at the end; a walk begins at
+// zero. It looks at PageWork keys at most, so a page may be short or empty
+// before the end. What exists during a whole walk is met exactly once.
+func (m *Machine) Items(now int64, state State, from, limit int) ([]Item, int) {
+	var page []Item
+	all := m.items.all
+	i := max(from, 0)
+	for end := min(i+PageWork, len(all)); i < end && len(page) < limit; i++ {
+		if it := all[i]; it != nil && (state == Idle || it.where() == state) {
+			page = append(page, *it.view(now))
+		}
+	}
+	if i >= len(all) {
+		i = 0
+	}
+	return page, i
 }

@@ -10,13 +10,15 @@ import (
 // item is all that is known of one key. An item about which nothing is known
 // any more is dropped.
 type item struct {
-	key    string
-	state  State // Idle, Ready, Processing, Dirty or Buried
-	level  uint8 // of the place in line, or of the lease
-	again  uint8 // Dirty: level of the next run
-	dueLvl uint8 // level of the pending due time
+	key     string
+	state   State // Idle, Ready, Processing, Dirty or Buried
+	level   uint8 // of the place in line, or of the lease
+	again   uint8 // Dirty: level of the next run
+	dueLvl  uint8 // level of the pending due time
+	limited bool  // the limiter set the due time
+	attempt uint16
 
-	attempt  int
+	failures uint32
 	seq      uint64
 	token    uint64
 	holder   string
@@ -25,11 +27,10 @@ type item struct {
 	readyAt  int64
 	dirtyAt  int64
 	due      int64 // pending due time, zero for none
-	failures int
-	once     uint64 // name of the limited add that set the due time, zero for none
-	limited  bool   // the limiter set the due time
 
 	duePos, leasePos, barrierPos int32
+	slot                         int32
+	saved                        uint32 // the last snapshot that has it, or need not
 	*aux
 }
 
@@ -41,19 +42,20 @@ type aux struct {
 	data         []byte
 	expect       expectations.Set
 	reason       string
+	once         uint64 // name of the limited add that set the due time, zero for none
 	expectPos    int32
 }
 
 // Machine is one queue. Make it with [New].
 type Machine struct {
 	cfg       Config
-	items     map[string]*item
+	items     slots[item]
 	ready     [Levels]ring
 	due       timers[item]
 	leases    timers[item]
 	barriers  timers[item]
 	expects   timers[item] // by when expectations are void
-	entries   map[string]*entry
+	entries   slots[entry]
 	aging     timers[entry] // back-off entries by when they were last moved
 	counts    Counts        // Delayed is len(due.all)
 	lastToken uint64
@@ -63,6 +65,8 @@ type Machine struct {
 	throttle  backoff.Throttle // of the dispatch limiter
 	closed    bool
 	paused    bool
+	saving    *saving // the snapshot being taken
+	snapshots uint32  // ever begun
 
 	// Of the turn that is being applied.
 	away  bool
@@ -71,7 +75,9 @@ type Machine struct {
 
 // New returns an empty queue. The configuration must be valid.
 func New(cfg Config) *Machine {
-	m := &Machine{items: map[string]*item{}, entries: map[string]*entry{}}
+	m := &Machine{}
+	m.items.init(func(i *item) *int32 { return &i.slot })
+	m.entries.init(func(e *entry) *int32 { return &e.slot })
 	key := func(i *item) string { return i.key }
 	m.due = timers[item]{at: func(i *item) int64 { return i.due }, key: key, pos: func(i *item) *int32 { return &i.duePos }}
 	m.leases = timers[item]{at: func(i *item) int64 { return i.deadline }, key: key, pos: func(i *item) *int32 { return &i.leasePos }}
@@ -162,11 +168,23 @@ func earliest(a, b int64) int64 {
 	return a
 }
 
+// find is the item of a key that is about to be read or changed, or nil.
+func (m *Machine) find(key string) *item {
+	it := m.items.of[key]
+	if it != nil && m.saving != nil {
+		m.keep(it)
+	}
+	return it
+}
+
 func (m *Machine) get(key string) *item {
-	it := m.items[key]
+	it := m.find(key)
 	if it == nil {
 		it = &item{key: key, duePos: -1, leasePos: -1, barrierPos: -1}
-		m.items[key] = it
+		if m.saving != nil {
+			it.saved = m.saving.number // it came after the snapshot
+		}
+		m.items.put(key, it)
 	}
 	return it
 }
@@ -199,11 +217,11 @@ func (m *Machine) tidy(now int64, it *item) {
 
 // drop forgets the item if nothing is known of it.
 func (m *Machine) drop(it *item) {
-	if a := it.aux; a != nil && len(a.barrier) == 0 && len(a.traces) == 0 && len(a.data) == 0 && a.reason == "" && a.expect.Owner == "" {
+	if a := it.aux; a != nil && len(a.barrier) == 0 && len(a.traces) == 0 && len(a.data) == 0 && a.reason == "" && a.once == 0 && a.expect.Owner == "" {
 		it.aux = nil
 	}
-	if it.state == Idle && it.due == 0 && it.failures == 0 && it.aux == nil && m.items[it.key] == it {
-		delete(m.items, it.key)
+	if it.state == Idle && it.due == 0 && it.failures == 0 && it.aux == nil && m.items.of[it.key] == it {
+		m.items.remove(it.key, it)
 	}
 }
 
@@ -256,7 +274,12 @@ func (m *Machine) schedule(it *item, due int64, level uint8, last, limited bool,
 		if it.due == 0 {
 			it.dueLvl = level
 		}
-		it.due, it.limited, it.once = due, limited, once
+		it.due, it.limited = due, limited
+		if once != 0 {
+			it.more().once = once
+		} else if it.aux != nil {
+			it.once = 0
+		}
 	}
 	it.dueLvl = max(it.dueLvl, level)
 	m.due.fix(it)
@@ -264,7 +287,10 @@ func (m *Machine) schedule(it *item, due int64, level uint8, last, limited bool,
 
 // unschedule clears the pending due time, if there is one.
 func (m *Machine) unschedule(it *item) {
-	it.due, it.limited, it.once = 0, false, 0
+	it.due, it.limited = 0, false
+	if it.aux != nil {
+		it.once = 0
+	}
 	m.due.remove(it)
 }
 
@@ -284,6 +310,7 @@ func (m *Machine) promote(now int64, r *Result) {
 		if it == nil {
 			return
 		}
+		m.keep(it)
 		m.unschedule(it)
 		m.enqueue(now, it, it.dueLvl, r)
 		m.tidy(now, it)
@@ -298,6 +325,7 @@ func (m *Machine) reclaim(now int64, r *Result) {
 		if it == nil {
 			return
 		}
+		m.keep(it)
 		m.requeue(now, it)
 		r.Expired++
 	}
@@ -328,16 +356,17 @@ func (m *Machine) grant(now int64, it *item, take int, t *Take) Lease {
 	if lease == 0 {
 		lease = m.cfg.LeaseFor.Microseconds()
 	}
+	m.keep(it)
 	m.lastToken = max(m.lastToken+1, uint64(max(now, 0)))
 	it.state, it.token, it.holder, it.deadline = Processing, m.lastToken, t.Holder, now+lease
-	it.attempt = min(it.attempt+1, math.MaxUint16)
+	it.attempt = min(it.attempt, math.MaxUint16-1) + 1
 	m.granted++
 	m.counts.Ready--
 	m.counts.Processing++
 	m.leases.fix(it)
 	l := Lease{
 		Take: take, Key: it.key, Token: it.token, Deadline: it.deadline,
-		AddedAt: it.addedAt, ReadyAt: it.readyAt, Level: it.level, Attempt: it.attempt, Requeues: it.failures,
+		AddedAt: it.addedAt, ReadyAt: it.readyAt, Level: it.level, Attempt: int(it.attempt), Requeues: int(it.failures),
 	}
 	if a := it.aux; a != nil {
 		l.Barrier, l.Traces, l.State, l.Expect = a.barrier, a.traces, a.data, a.expect.Live(now)
@@ -363,6 +392,7 @@ func (m *Machine) sweep(now int64) {
 		if it == nil {
 			break
 		}
+		m.keep(it)
 		m.expireBarrier(now, it)
 		m.drop(it)
 	}
@@ -371,6 +401,7 @@ func (m *Machine) sweep(now int64) {
 		if it == nil {
 			return
 		}
+		m.keep(it)
 		m.expect(it, expectations.Set{})
 		m.drop(it)
 	}

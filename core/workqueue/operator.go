@@ -8,7 +8,7 @@ import "github.com/deltaplane/deltaplane/core/expectations"
 // Beside a place in line or a lease the due time is only cleared: the key
 // waits, or runs once more. Nothing else is Unchanged.
 func (m *Machine) retryNow(now int64, op *Op, rep *Reply, r *Result) {
-	it := m.items[op.Key]
+	it := m.find(op.Key)
 	rep.Status = Unchanged
 	if it == nil || it.due == 0 && it.state != Buried {
 		return
@@ -27,7 +27,7 @@ func (m *Machine) retryNow(now int64, op *Op, rep *Reply, r *Result) {
 // waits again at the tail of its line, the attempt is kept, nothing counts
 // against it, and a pending due time stays.
 func (m *Machine) revoke(now int64, op *Op, rep *Reply) {
-	it := m.items[op.Key]
+	it := m.find(op.Key)
 	if it == nil || it.state != Processing && it.state != Dirty {
 		rep.Status = Unchanged
 		return
@@ -38,7 +38,7 @@ func (m *Machine) revoke(now int64, op *Op, rep *Reply) {
 // remove drops everything that is known of a key that nobody holds. A key of
 // which nothing can be seen any more is Unchanged.
 func (m *Machine) remove(now int64, op *Op, rep *Reply) {
-	it := m.items[op.Key]
+	it := m.find(op.Key)
 	if it != nil && (it.state == Processing || it.state == Dirty) {
 		rep.Status = Held
 		return
@@ -49,7 +49,7 @@ func (m *Machine) remove(now int64, op *Op, rep *Reply) {
 			m.expect(it, expectations.Set{})
 		}
 		m.drop(it)
-		it = m.items[op.Key]
+		it = m.find(op.Key)
 	}
 	if it == nil {
 		rep.Status = Unchanged

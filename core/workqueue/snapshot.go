@@ -2,23 +2,24 @@ package workqueue
 
 import (
 	"cmp"
-	"maps"
 	"slices"
+	"strings"
 
 	"github.com/deltaplane/deltaplane/core/expectations"
 )
 
-// Snapshot is all of a [Machine], for a log that starts with it.
+// Snapshot is a [Machine]'s state, for a log that starts with it.
 type Snapshot struct {
 	Config    Config       `json:"config"`
 	Closed    bool         `json:"closed,omitempty"`
 	Paused    bool         `json:"paused,omitempty"`
 	LastToken uint64       `json:"last_token,omitempty"`
 	Granted   uint64       `json:"granted,omitempty"`
+	Seq       uint64       `json:"seq,omitempty"`
 	Buckets   []float64    `json:"buckets,omitempty"`
 	Throttle  float64      `json:"throttle,omitempty"`
 	Entries   []SavedEntry `json:"entries,omitempty"`
-	Items     []SavedItem  `json:"items,omitempty"` // ready ones in the order of their lines
+	Items     []SavedItem  `json:"items,omitempty"`
 }
 
 // SavedEntry is one back-off id of a [Snapshot].
@@ -34,7 +35,10 @@ type SavedItem struct {
 	Level        uint8             `json:"level,omitempty"`
 	Again        uint8             `json:"again,omitempty"`
 	DueLevel     uint8             `json:"due_level,omitempty"`
-	Attempt      int               `json:"attempt,omitempty"`
+	DueLimited   bool              `json:"due_limited,omitempty"`
+	Attempt      uint16            `json:"attempt,omitempty"`
+	Failures     uint32            `json:"failures,omitempty"`
+	Seq          uint64            `json:"seq,omitempty"` // Ready: its place in line
 	Token        uint64            `json:"token,omitempty"`
 	Holder       string            `json:"holder,omitempty"`
 	Deadline     int64             `json:"deadline,omitempty"`
@@ -42,9 +46,7 @@ type SavedItem struct {
 	ReadyAt      int64             `json:"ready_at,omitempty"`
 	DirtyAt      int64             `json:"dirty_at,omitempty"`
 	Due          int64             `json:"due,omitempty"`
-	DueLimited   bool              `json:"due_limited,omitempty"`
 	DueOnce      uint64            `json:"due_once,omitempty"`
-	Failures     int               `json:"failures,omitempty"`
 	Barrier      Barrier           `json:"barrier,omitempty"`
 	BarrierUntil int64             `json:"barrier_until,omitempty"`
 	Traces       []string          `json:"traces,omitempty"`
@@ -53,93 +55,218 @@ type SavedItem struct {
 	Reason       string            `json:"reason,omitempty"`
 }
 
-// Snapshot copies the queue.
-func (m *Machine) Snapshot() *Snapshot {
-	s := &Snapshot{Config: m.cfg, Closed: m.closed, Paused: m.paused, LastToken: m.lastToken, Granted: m.granted, Buckets: slices.Clone(m.tats), Throttle: m.throttle.TAT}
-	for _, id := range slices.Sorted(maps.Keys(m.entries)) {
-		s.Entries = append(s.Entries, SavedEntry{id, m.entries[id].Entry})
-	}
-	all := make([]*item, 0, len(m.items))
-	for _, it := range m.items {
-		all = append(all, it)
-	}
-	slices.SortFunc(all, func(a, b *item) int { return cmp.Or(cmp.Compare(a.place(), b.place()), cmp.Compare(a.key, b.key)) })
-	for _, it := range all {
-		v := SavedItem{
-			Key: it.key, State: it.state, Level: it.level, Again: it.again, DueLevel: it.dueLvl, Attempt: it.attempt,
-			Token: it.token, Holder: it.holder, Deadline: it.deadline,
-			AddedAt: it.addedAt, ReadyAt: it.readyAt, DirtyAt: it.dirtyAt, Due: it.due, DueLimited: it.limited, DueOnce: it.once, Failures: it.failures,
-		}
-		if a := it.aux; a != nil {
-			v.Barrier, v.BarrierUntil, v.Traces, v.Data, v.Reason = a.barrier, a.barrierUntil, a.traces, a.data, a.reason
-			if a.expect.Owner != "" || !a.expect.Satisfied() {
-				v.Expect = &a.expect
-			}
-		}
-		s.Items = append(s.Items, v)
-	}
-	return s
+// saving is a snapshot being taken while the queue goes on: what a turn is
+// about to change is kept as it was, the rest is walked in steps.
+type saving struct {
+	number  uint32 // of the snapshot, never zero
+	at, end int    // the items walked so far
+	eat     int    // the entries
+	eend    int
+	items   []SavedItem
+	entries []SavedEntry
 }
 
-// place is the number of a ready item's place in line, zero for others.
-func (it *item) place() uint64 {
-	if it.state == Ready {
-		return it.seq
+// BeginSnapshot starts a snapshot of the queue as it is now and returns all of
+// it but Entries and Items, which [Machine.NextSnapshot] gives in steps while
+// turns go on. It ends one that was begun before.
+func (m *Machine) BeginSnapshot() *Snapshot {
+	m.snapshots = max(m.snapshots+1, 1)
+	m.saving = &saving{number: m.snapshots, end: len(m.items.all), eend: len(m.entries.all)}
+	return &Snapshot{
+		Config: m.cfg, Closed: m.closed, Paused: m.paused, LastToken: m.lastToken, Granted: m.granted, Seq: m.seq,
+		Buckets: slices.Clone(m.tats), Throttle: m.throttle.TAT,
 	}
-	return 0
+}
+
+// NextSnapshot is the next part of the snapshot: what changed since the last
+// step, and up to n more keys or ids. Done is true with the last part. When
+// none was begun there is nothing.
+func (m *Machine) NextSnapshot(n int) (items []SavedItem, entries []SavedEntry, done bool) {
+	s := m.saving
+	if s == nil {
+		return nil, nil, true
+	}
+	for end := min(s.at+n, s.end, len(m.items.all)); s.at < end; s.at++ {
+		if it := m.items.all[s.at]; it != nil {
+			m.keep(it)
+		}
+	}
+	if done = s.at >= min(s.end, len(m.items.all)); done {
+		for end := min(s.eat+n, s.eend, len(m.entries.all)); s.eat < end; s.eat++ {
+			if e := m.entries.all[s.eat]; e != nil {
+				m.keepEntry(e)
+			}
+		}
+		done = s.eat >= min(s.eend, len(m.entries.all))
+	}
+	items, entries = s.items, s.entries
+	s.items, s.entries = nil, nil
+	if done {
+		m.saving = nil
+	}
+	return items, entries, done
+}
+
+// EndSnapshot gives up the snapshot that was begun.
+func (m *Machine) EndSnapshot() { m.saving = nil }
+
+// keep puts an item into the snapshot being taken as it is, before it changes.
+func (m *Machine) keep(it *item) {
+	if s := m.saving; s != nil && it.saved != s.number {
+		it.saved = s.number
+		s.items = append(s.items, it.save())
+	}
+}
+
+func (m *Machine) keepEntry(e *entry) {
+	if s := m.saving; s != nil && e.saved != s.number {
+		e.saved = s.number
+		s.entries = append(s.entries, SavedEntry{e.id, e.Entry})
+	}
+}
+
+func (it *item) save() SavedItem {
+	v := SavedItem{Key: it.key, State: it.state, Failures: it.failures}
+	switch it.state {
+	case Ready:
+		v.Seq = it.seq
+		v.Level, v.Attempt, v.AddedAt, v.ReadyAt = it.level, it.attempt, it.addedAt, it.readyAt
+	case Processing, Dirty:
+		v.Level, v.Attempt, v.AddedAt, v.ReadyAt = it.level, it.attempt, it.addedAt, it.readyAt
+		v.Token, v.Holder, v.Deadline = it.token, it.holder, it.deadline
+		if it.state == Dirty {
+			v.Again, v.DirtyAt = it.again, it.dirtyAt
+		}
+	}
+	if it.due != 0 {
+		v.Due, v.DueLevel, v.DueLimited = it.due, it.dueLvl, it.limited
+	}
+	if a := it.aux; a != nil {
+		v.Barrier, v.BarrierUntil, v.Traces, v.Data, v.Reason, v.DueOnce = a.barrier, a.barrierUntil, a.traces, a.data, a.reason, a.once
+		if a.expect.Owner != "" || !a.expect.Satisfied() {
+			v.Expect = new(a.expect)
+		}
+	}
+	return v
+}
+
+// Snapshot copies the queue, sorted by key and id.
+func (m *Machine) Snapshot() *Snapshot {
+	s := m.BeginSnapshot()
+	s.Items, s.Entries, _ = m.NextSnapshot(len(m.items.all) + len(m.entries.all))
+	m.EndSnapshot()
+	slices.SortFunc(s.Items, func(a, b SavedItem) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortFunc(s.Entries, func(a, b SavedEntry) int { return strings.Compare(a.ID, b.ID) })
+	return s
 }
 
 // Restore makes a queue from a snapshot.
 func Restore(s *Snapshot) *Machine {
+	r := NewRestorer(s)
+	r.Add(s.Items, s.Entries)
+	return r.Done()
+}
+
+// Restorer makes a queue from a snapshot in parts.
+type Restorer struct {
+	m     *Machine
+	ready []*item
+}
+
+// NewRestorer begins with all of a snapshot but its Items and Entries.
+func NewRestorer(s *Snapshot) *Restorer {
 	m := New(s.Config)
-	m.closed, m.paused, m.lastToken, m.granted = s.Closed, s.Paused, s.LastToken, s.Granted
+	m.closed, m.paused, m.lastToken, m.granted, m.seq = s.Closed, s.Paused, s.LastToken, s.Granted, s.Seq
 	copy(m.tats, s.Buckets)
 	m.throttle.TAT = s.Throttle
-	for _, v := range s.Entries {
-		e := &entry{id: v.ID, Entry: v.BackoffEntry, pos: -1}
-		m.entries[v.ID] = e
-		m.aging.fix(e)
+	return &Restorer{m: m}
+}
+
+// Add takes keys and ids in any order, each once.
+func (r *Restorer) Add(items []SavedItem, entries []SavedEntry) {
+	for i := range items {
+		r.add(&items[i])
 	}
-	for _, v := range s.Items {
-		it := m.get(v.Key)
-		it.state, it.level, it.again, it.dueLvl, it.attempt = v.State, v.Level%Levels, v.Again, v.DueLevel%Levels, v.Attempt
-		it.token, it.holder, it.deadline = v.Token, v.Holder, v.Deadline
-		it.addedAt, it.readyAt, it.dirtyAt, it.due, it.failures = v.AddedAt, v.ReadyAt, v.DirtyAt, v.Due, v.Failures
-		it.limited, it.once = v.DueLimited, v.DueOnce
-		it.aux = &aux{barrier: v.Barrier, barrierUntil: v.BarrierUntil, traces: v.Traces, data: v.Data, reason: v.Reason, expectPos: -1}
+	for _, v := range entries {
+		e := &entry{id: v.ID, Entry: v.BackoffEntry, pos: -1}
+		r.m.entries.put(v.ID, e)
+		r.m.aging.fix(e)
+	}
+}
+
+func (r *Restorer) add(v *SavedItem) {
+	m := r.m
+	it := m.get(v.Key)
+	it.state, it.level, it.again, it.dueLvl, it.limited = v.State, v.Level%Levels, v.Again%Levels, v.DueLevel%Levels, v.DueLimited
+	it.attempt, it.failures, it.seq = v.Attempt, v.Failures, v.Seq
+	it.token, it.holder, it.deadline = v.Token, v.Holder, v.Deadline
+	it.addedAt, it.readyAt, it.dirtyAt, it.due = v.AddedAt, v.ReadyAt, v.DirtyAt, v.Due
+	if v.Barrier != nil || v.Traces != nil || v.Data != nil || v.Reason != "" || v.DueOnce != 0 || v.Expect != nil {
+		it.aux = &aux{barrier: v.Barrier, barrierUntil: v.BarrierUntil, traces: v.Traces, data: v.Data, reason: v.Reason, once: v.DueOnce, expectPos: -1}
 		if v.Expect != nil {
 			m.expect(it, *v.Expect)
-		}
-		switch it.state {
-		case Ready:
-			m.counts.Ready++
-			m.line(it)
-		case Dirty:
-			m.counts.Dirty++
-			fallthrough
-		case Processing:
-			m.counts.Processing++
-			m.leases.fix(it)
-		case Buried:
-			m.counts.Dead++
-		}
-		if it.due != 0 {
-			m.due.fix(it)
 		}
 		if it.barrierUntil != 0 {
 			m.barriers.fix(it)
 		}
-		m.drop(it)
 	}
-	return m
+	switch it.state {
+	case Ready:
+		m.counts.Ready++
+		r.ready = append(r.ready, it)
+	case Dirty:
+		m.counts.Dirty++
+		fallthrough
+	case Processing:
+		m.counts.Processing++
+		m.leases.fix(it)
+	case Buried:
+		m.counts.Dead++
+	}
+	if it.due != 0 {
+		m.due.fix(it)
+	}
+	m.drop(it)
+}
+
+// Done lines the ready keys up and is the queue.
+func (r *Restorer) Done() *Machine {
+	slices.SortFunc(r.ready, func(a, b *item) int { return cmp.Compare(a.seq, b.seq) })
+	for _, it := range r.ready {
+		r.m.ready[it.level].push(place{it, it.seq})
+	}
+	return r.m
 }
 
 // EndLeases brings the deadline of every lease forward to at, when it is later.
 func (m *Machine) EndLeases(at int64) {
-	for _, it := range slices.Clone(m.leases.all) {
-		if it := it.it; it.deadline > at {
+	for _, e := range slices.Clone(m.leases.all) {
+		if it := e.it; it.deadline > at {
+			m.keep(it)
 			it.deadline = at
 			m.leases.fix(it)
 		}
 	}
+}
+
+// Quiet says that a turn would change nothing and lease nothing: it need not
+// be remembered.
+func (m *Machine) Quiet(now int64, t *Turn) bool {
+	for i := range t.Ops {
+		switch t.Ops[i].Kind {
+		case OpRequeues, OpInspect, OpBackoffGet, OpBackoffGC:
+		default:
+			return false
+		}
+	}
+	if m.due.due(now) != nil || m.leases.due(now) != nil || m.aging.due(now-m.cfg.Backoff.ExpireAfter.Microseconds()-1) != nil {
+		return false
+	}
+	if m.counts.Ready == 0 || m.paused {
+		return true
+	}
+	if d := m.cfg.Dispatch; d != nil && (t.Away && t.Admitted <= 0 || !t.Away && m.tokenAt(now) > now) {
+		return true
+	}
+	return !slices.ContainsFunc(t.Takes, func(k Take) bool { return k.Max > 0 })
 }

@@ -94,16 +94,16 @@ func model(t *testing.T, fx Fixture, cfg workqueue.Config, seed uint64, ops int)
 	if len(parts) != max(1, cfg.Partitions) {
 		t.Fatalf("%d partitions, want %d", len(parts), cfg.Partitions)
 	}
-	gens := make([]*gen, len(parts))
+	gens := make([]*Gen, len(parts))
 	oracles := make([]*workqueue.Machine, len(parts))
 	for p := range parts {
-		gens[p] = &gen{Rand: rand.New(rand.NewPCG(seed, uint64(p))), away: p > 0, buckets: cfg.Limiter.Buckets()}
+		gens[p] = NewGen(rand.New(rand.NewPCG(seed, uint64(p))), p > 0, cfg.Limiter.Buckets())
 		oracles[p] = workqueue.New(cfg)
 	}
 	g := gens[0]
 	for done := 0; done < ops; {
 		p := g.IntN(len(parts))
-		turn := gens[p].turn()
+		turn := gens[p].Turn()
 		done += len(turn.Ops) + 1
 		got, err := parts[p].Turn(t.Context(), &turn)
 		if err != nil {
@@ -114,7 +114,7 @@ func model(t *testing.T, fx Fixture, cfg workqueue.Config, seed uint64, ops int)
 			t.Fatalf("seed %d, after %d operations, partition %d: turn %+v\n(-engine +oracle):\n%s",
 				seed, done, p, turn, cmp.Diff(got, want, cmpopts.EquateEmpty()))
 		}
-		gens[p].learn(got)
+		gens[p].Learn(got)
 		if g.IntN(4) == 0 {
 			fx.Advance(time.Duration(g.IntN(800)) * time.Millisecond)
 		}
@@ -138,8 +138,8 @@ func same(got, want *workqueue.Result) bool {
 	return cmp.Equal(got, want, cmpopts.EquateEmpty())
 }
 
-// gen makes random turns over few keys, so that they meet.
-type gen struct {
+// Gen makes random turns over few keys, so that they meet.
+type Gen struct {
 	*rand.Rand
 	away    bool // of a partition that is not the first
 	buckets int
@@ -147,7 +147,13 @@ type gen struct {
 	leases  []workqueue.Lease // some live, some stale
 }
 
-func (g *gen) learn(r *workqueue.Result) {
+// NewGen makes turns of one partition, away from a number of buckets or not.
+func NewGen(r *rand.Rand, away bool, buckets int) *Gen {
+	return &Gen{Rand: r, away: away, buckets: buckets}
+}
+
+// Learn remembers the leases of a turn, for operations on them.
+func (g *Gen) Learn(r *workqueue.Result) {
 	g.now = r.Now
 	g.leases = append(g.leases, r.Leases...)
 	if n := len(g.leases); n > 80 {
@@ -155,7 +161,8 @@ func (g *gen) learn(r *workqueue.Result) {
 	}
 }
 
-func (g *gen) turn() workqueue.Turn {
+// Turn is the next turn.
+func (g *Gen) Turn() workqueue.Turn {
 	t := workqueue.Turn{Away: g.away}
 	if g.away {
 		t.Admitted = g.IntN(5)
@@ -178,16 +185,16 @@ func (g *gen) turn() workqueue.Turn {
 	return t
 }
 
-func (g *gen) key() string { return "key-" + strconv.Itoa(g.IntN(25)) }
+func (g *Gen) key() string { return "key-" + strconv.Itoa(g.IntN(25)) }
 
-func (g *gen) lease() workqueue.Lease {
+func (g *Gen) lease() workqueue.Lease {
 	if len(g.leases) == 0 || g.IntN(20) == 0 {
 		return workqueue.Lease{Key: g.key(), Token: uint64(g.IntN(10))}
 	}
 	return g.leases[g.IntN(len(g.leases))]
 }
 
-func (g *gen) barrier() workqueue.Barrier {
+func (g *Gen) barrier() workqueue.Barrier {
 	var ms []workqueue.Mark
 	for range g.IntN(3) {
 		rv := strconv.Itoa(g.IntN(2000) + 1)
@@ -199,7 +206,7 @@ func (g *gen) barrier() workqueue.Barrier {
 	return workqueue.NewBarrier(ms...)
 }
 
-func (g *gen) namesOf(n int) []string {
+func (g *Gen) namesOf(n int) []string {
 	var out []string
 	for range g.IntN(n) {
 		out = append(out, "p-"+strconv.Itoa(g.IntN(6)))
@@ -207,7 +214,7 @@ func (g *gen) namesOf(n int) []string {
 	return out
 }
 
-func (g *gen) op() workqueue.Op {
+func (g *Gen) op() workqueue.Op {
 	switch p := g.IntN(100); {
 	case p < 45:
 		op := workqueue.Op{Kind: workqueue.OpAdd, Key: g.key(), Level: workqueue.Level(0)}
@@ -280,7 +287,7 @@ func (g *gen) op() workqueue.Op {
 	return op
 }
 
-func (g *gen) backoff() workqueue.Op {
+func (g *Gen) backoff() workqueue.Op {
 	op := workqueue.Op{Key: "id-" + strconv.Itoa(g.IntN(12)), Kind: workqueue.OpBackoffNext}
 	switch g.IntN(6) {
 	case 0:
@@ -299,7 +306,7 @@ func (g *gen) backoff() workqueue.Op {
 }
 
 // tokens takes tokens for other partitions, which only the first one has.
-func (g *gen) tokens() workqueue.Op {
+func (g *Gen) tokens() workqueue.Op {
 	switch {
 	case g.away:
 		return workqueue.Op{Kind: workqueue.OpInspect, Key: g.key()}

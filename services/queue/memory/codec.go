@@ -8,7 +8,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 )
 
-// A turn in the log: time, takes, operations; numbers as varints, strings with
+// A turn in the log: partition, time, tokens of a turn away, takes, operations; numbers as varints, strings with
 // their length in front.
 
 const (
@@ -21,7 +21,8 @@ const (
 	bitRare
 )
 
-func appendTurn(b []byte, now int64, t *workqueue.Turn) []byte {
+func appendTurn(b []byte, partition int, now int64, t *workqueue.Turn) []byte {
+	b = binary.AppendUvarint(b, uint64(partition))
 	b = binary.AppendVarint(b, now)
 	if t.Away {
 		b = append(b, 1)
@@ -107,7 +108,7 @@ func appendMarks(b []byte, all []workqueue.Mark) []byte {
 	return b
 }
 
-var errTurn = errors.New("queue log: a turn cannot be read")
+var errTurn = errors.New("a record cannot be read")
 
 // decoder reads what append wrote; after a fault everything is zero.
 type decoder struct {
@@ -115,10 +116,10 @@ type decoder struct {
 	bad bool
 }
 
-func decodeTurn(b []byte) (int64, *workqueue.Turn, error) {
+func decodeTurn(b []byte) (partition int, now int64, t *workqueue.Turn, err error) {
 	d := &decoder{b: b}
-	now := d.int()
-	t := &workqueue.Turn{}
+	partition, now = d.partition(), d.int()
+	t = &workqueue.Turn{}
 	switch flag := d.take(1); {
 	case d.bad:
 	case flag[0] == 1:
@@ -136,9 +137,9 @@ func decodeTurn(b []byte) (int64, *workqueue.Turn, error) {
 		t.Ops = append(t.Ops, d.op())
 	}
 	if d.bad || len(d.b) > 0 {
-		return 0, nil, errTurn
+		return 0, 0, nil, errTurn
 	}
-	return now, t, nil
+	return partition, now, t, nil
 }
 
 func (d *decoder) op() workqueue.Op {
@@ -198,6 +199,12 @@ func (d *decoder) int() int64 {
 	}
 	d.b = d.b[n:]
 	return v
+}
+
+func (d *decoder) partition() int {
+	n := d.uint()
+	d.bad = d.bad || n >= workqueue.MaxPartitions
+	return int(n)
 }
 
 // float reads a number that is one.

@@ -1,6 +1,12 @@
-// Package memory keeps queues in this process: core/workqueue behind a lock,
-// and with a directory an append-only log in front of every answer, so that
-// what was acknowledged survives the end of the process.
+// Package memory keeps queues in this process: core/workqueue behind a lock
+// per partition, and with a directory an append-only log in front of every
+// change, so that what was acknowledged survives the end of the process.
+//
+// A queue has one log, which all its partitions share. A turn is logged before
+// it is applied, so a log that cannot be written loses nothing: the turn is
+// refused and nothing has changed. Where a queue asks for Fsync the answer
+// waits until the record is on disk; turns of several partitions that wait at
+// the same time share one fsync.
 package memory
 
 import (
@@ -8,6 +14,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"reflect"
 	"slices"
@@ -23,13 +30,17 @@ import (
 // Config says how queues are kept. The zero value keeps them in memory only.
 type Config struct {
 	// Dir is where queues are logged; empty for not at all. What is
-	// acknowledged then survives kill -9.
+	// acknowledged then survives kill -9. A queue that asks for Fsync needs it.
 	Dir string
-	// Fsync forces every turn to disk, so that it also survives a crash of the
-	// machine.
+	// Fsync forces the turns of every queue to disk, whatever the queue asks
+	// for, so that they also survive a crash of the machine.
 	Fsync bool
-	// CompactBytes is how far a log grows before it is rewritten. Default 64 MiB.
+	// CompactBytes is how far a log grows at least before it is rewritten,
+	// which happens beside turns; it then has to double. Default 64 MiB.
 	CompactBytes int64
+	// Logger is told of logs that were cut, kept aside or not rewritten.
+	// Default: nobody.
+	Logger *slog.Logger
 	// Now, for tests, is the clock.
 	Now func() time.Time
 }
@@ -48,12 +59,22 @@ var _ engine.Engine = (*Engine)(nil)
 
 // New opens an engine and, with a directory, reads back what it holds. Every
 // start is a new generation. A directory serves one process at a time.
+//
+// What a crash tore off the end of a log was never acknowledged and is cut. A
+// log damaged before its end is kept beside the new one under a name that ends
+// in ".damaged-" and the time, which is logged as an error: what comes before
+// the damage is served, what comes after may be lost, and since this is a new
+// generation every key is added again from the index. A log without a whole
+// snapshot at its start is refused.
 func New(cfg Config) (*Engine, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
 	if cfg.CompactBytes == 0 {
 		cfg.CompactBytes = 64 << 20
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	e := &Engine{cfg: cfg, generation: strings.ToLower(rand.Text()[:16]), queues: map[string]*queue{}}
 	if cfg.Dir == "" {
@@ -78,34 +99,29 @@ func (e *Engine) Kind() string { return "memory" }
 // Generation is new at every start.
 func (e *Engine) Generation() string { return e.generation }
 
-// Configure implements engine.Engine.
+// Configure implements engine.Engine. Besides ErrPartitions it gives
+// ErrDurability for a queue to be replicated, or synced without a directory.
 func (e *Engine) Configure(_ context.Context, name string, cfg workqueue.Config) (engine.Queue, bool, error) {
 	cfg = cfg.WithDefaults()
+	switch {
+	case cfg.Durability == workqueue.Replicated:
+		return nil, false, fmt.Errorf("%w: queue %q: memory has no replicas", engine.ErrDurability, name)
+	case cfg.Durability == workqueue.Fsync && e.cfg.Dir == "":
+		return nil, false, fmt.Errorf("%w: queue %q: memory without a data directory has no disk", engine.ErrDurability, name)
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	q := e.queues[name]
-	created := q == nil
-	if created {
-		q = &queue{e: e, name: name, m: workqueue.New(cfg)}
+	if q := e.queues[name]; q != nil {
+		return q, false, q.configure(cfg)
+	}
+	q := newQueue(e, name, cfg)
+	if e.cfg.Dir != "" {
 		if err := q.create(); err != nil {
 			return nil, false, err
 		}
-		e.queues[name] = q
-		return q, true, nil
 	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.m.Config().Partitions != cfg.Partitions {
-		return nil, false, fmt.Errorf("%w: queue %q has %d", engine.ErrPartitions, name, q.m.Config().Partitions)
-	}
-	if reflect.DeepEqual(q.m.Config(), cfg) {
-		return q, false, nil
-	}
-	if err := q.logConfig(cfg); err != nil {
-		return nil, false, err
-	}
-	q.m.Configure(cfg)
-	return q, false, nil
+	e.queues[name] = q
+	return q, true, nil
 }
 
 // Open implements engine.Engine.
@@ -136,30 +152,32 @@ func (e *Engine) Wakes(ctx context.Context, _ func(string)) error {
 	return nil
 }
 
-// Check reports a log that cannot be written, and mends it when it can be.
+// Check reports a log that cannot be written.
 func (e *Engine) Check(context.Context) error {
 	e.mu.Lock()
-	defer e.mu.Unlock()
+	all := make([]*queue, 0, len(e.queues))
 	for _, q := range e.queues {
-		q.mu.Lock()
-		err := q.mend()
-		q.mu.Unlock()
-		if err != nil {
-			return err
+		all = append(all, q)
+	}
+	e.mu.Unlock()
+	for _, q := range all {
+		if q.log == nil {
+			continue
+		}
+		if err := q.log.check(); err != nil {
+			return q.unavailable(err)
 		}
 	}
 	return nil
 }
 
-// Close closes the logs.
+// Close ends what runs beside turns and closes the logs.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var errs []error
 	for _, q := range e.queues {
-		q.mu.Lock()
 		errs = append(errs, q.close())
-		q.mu.Unlock()
 	}
 	if e.lock != nil {
 		errs = append(errs, e.lock.Close())
@@ -168,55 +186,27 @@ func (e *Engine) Close() error {
 	return errors.Join(errs...)
 }
 
-// queue is one queue and its log.
-type queue struct {
-	e    *Engine
-	name string
-
-	mu     sync.Mutex
-	m      *workqueue.Machine // guarded by mu, as is all that follows
-	log    *wal               // nil without a directory
-	broken error              // set when memory is ahead of the log for good
-}
-
-func (q *queue) Config() workqueue.Config {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.m.Config()
-}
-
-// Partitions implements engine.Queue.
-func (q *queue) Partitions() []engine.Partition { return []engine.Partition{q} }
-
-// Turn implements engine.Partition. The answer leaves after the log has the turn.
-func (q *queue) Turn(_ context.Context, t *workqueue.Turn) (*workqueue.Result, error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.broken != nil {
-		return nil, q.broken
+// configure changes a queue that exists.
+func (q *queue) configure(cfg workqueue.Config) error {
+	for _, p := range q.parts {
+		p.mu.Lock()
+		defer p.mu.Unlock()
 	}
-	now := q.e.cfg.Now().UnixMicro()
-	r := q.m.Turn(now, t)
-	if err := q.logTurn(now, t, r); err != nil {
-		return nil, err
+	was := q.parts[0].m.Config()
+	if was.Partitions != cfg.Partitions {
+		return fmt.Errorf("%w: queue %q has %d", engine.ErrPartitions, q.name, was.Partitions)
 	}
-	return r, nil
-}
-
-func (q *queue) Status(context.Context) (engine.Status, error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.broken != nil { // memory tells more than was acknowledged
-		return engine.Status{}, q.broken
+	if reflect.DeepEqual(was, cfg) {
+		return nil
 	}
-	return engine.Status{
-		Counts: q.m.Counts(), Closed: q.m.Closed(), Paused: q.m.Paused(), OldestReady: q.m.OldestReady(), Now: q.e.cfg.Now().UnixMicro(),
-	}, nil
-}
-
-func (q *queue) Items(_ context.Context, state workqueue.State, cursor string, limit int) ([]workqueue.Item, string, error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	items, next := q.m.Items(q.e.cfg.Now().UnixMicro(), state, cursor, limit)
-	return items, next, nil
+	if q.log != nil {
+		if err := q.logConfig(cfg); err != nil {
+			return err
+		}
+	}
+	for _, p := range q.parts {
+		p.m.Configure(cfg)
+	}
+	q.fsync.Store(q.e.cfg.Fsync || cfg.Durability == workqueue.Fsync)
+	return nil
 }

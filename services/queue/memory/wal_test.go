@@ -14,8 +14,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/deltaplane/deltaplane/core/backoff"
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/enginetest"
 )
 
 const name = "dev/job"
@@ -23,6 +25,11 @@ const name = "dev/job"
 // logged opens an engine in dir as it would be after kill -9: the one before
 // is never closed.
 func logged(t *testing.T, dir string, cfg Config) (*Engine, engine.Queue) {
+	t.Helper()
+	return loggedAs(t, dir, cfg, workqueue.Config{})
+}
+
+func loggedAs(t *testing.T, dir string, cfg Config, queue workqueue.Config) (*Engine, engine.Queue) {
 	t.Helper()
 	cfg.Dir = dir
 	e, err := New(cfg)
@@ -33,7 +40,7 @@ func logged(t *testing.T, dir string, cfg Config) (*Engine, engine.Queue) {
 		t.Fatal(err)
 	}
 	e.lock = nil
-	q, _, err := e.Configure(t.Context(), name, workqueue.Config{})
+	q, _, err := e.Configure(t.Context(), name, queue)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,48 +106,48 @@ func TestAcknowledgedKeysSurviveKill9(t *testing.T) {
 
 func TestALogIsRebuiltExactlyAfterAnyHistory(t *testing.T) {
 	t.Parallel()
-	for _, compact := range []int64{1 << 30, 2000} { // never, and all the time
-		t.Run(strconv.FormatInt(compact, 10), func(t *testing.T) {
-			t.Parallel()
-			dir := t.TempDir()
-			now := time.Unix(1_700_000_000, 0)
-			cfg := Config{CompactBytes: compact, Now: func() time.Time { return now }}
-			_, q := logged(t, dir, cfg)
-			rng := rand.New(rand.NewPCG(7, 7))
-			var held []workqueue.Lease
-			for range 400 {
-				in := workqueue.Turn{}
-				for range rng.IntN(5) {
-					key := "k" + strconv.Itoa(rng.IntN(30))
-					op := workqueue.Op{Kind: workqueue.OpAdd, Key: key, Level: uint8(rng.IntN(8)), Delay: int64(rng.IntN(2)) * int64(rng.IntN(3e6)), Limited: rng.IntN(4) == 0, Trace: "00-t"}
-					if rng.IntN(2) == 0 {
-						op.More = &workqueue.More{Barrier: workqueue.NewBarrier(workqueue.Mark{Collection: "dev/p.v1", Epoch: 1, RV: strconv.Itoa(rng.IntN(1000))})}
-					}
-					if len(held) > 0 && rng.IntN(2) == 0 {
-						l := held[rng.IntN(len(held))]
-						op = workqueue.Op{Kind: workqueue.OpSettle, Key: l.Key, Token: l.Token, Outcome: workqueue.Outcome(1 + rng.IntN(6)), More: &workqueue.More{Reason: "r"}}
-						switch rng.IntN(4) {
-						case 0:
-							op = workqueue.Op{Kind: workqueue.OpSave, Key: l.Key, Token: l.Token, More: &workqueue.More{Data: []byte("data")}}
-						case 1:
-							op = workqueue.Op{Kind: workqueue.OpExpect, Key: l.Key, Token: l.Token, More: &workqueue.More{Owner: "u", Creates: []string{"a", "b"}}}
-						}
-					}
-					in.Ops = append(in.Ops, op)
+	limiter := backoff.Controller()
+	cfgs := map[string]workqueue.Config{
+		"plain": {LeaseFor: 2 * time.Second, MaxRetries: 3},
+		"all options": {
+			LeaseFor: time.Second, AbsorbDelays: true, ReserveOnce: true, Aging: time.Second, Limiter: &limiter,
+			Dispatch: &workqueue.Rate{QPS: 20, Burst: 5}, Partitions: 3, MaxProcessing: 3 * time.Second, Durability: workqueue.Fsync,
+			Backoff: workqueue.BackoffConfig{Initial: time.Millisecond, Max: time.Second, Jitter: 0.2},
+		},
+	}
+	for name, cfg := range cfgs {
+		for _, compact := range []int64{1 << 30, 2000} { // never, and all the time
+			t.Run(name+" "+strconv.FormatInt(compact, 10), func(t *testing.T) {
+				t.Parallel()
+				now := time.Unix(1_700_000_000, 0)
+				_, q := loggedAs(t, t.TempDir(), Config{CompactBytes: compact, Now: func() time.Time { return now }}, cfg)
+				parts := q.(*queue).parts
+				gens := make([]*enginetest.Gen, len(parts))
+				for p := range parts {
+					gens[p] = enginetest.NewGen(rand.New(rand.NewPCG(7, uint64(p))), p > 0, cfg.WithDefaults().Limiter.Buckets())
 				}
-				in.Takes = []workqueue.Take{{Holder: "w", Max: rng.IntN(3)}}
-				held = append(held, turn(t, q, in).Leases...)
-				now = now.Add(time.Duration(rng.IntN(900)) * time.Millisecond)
-			}
-			want := q.(*queue).m.Snapshot()
-			m, err := replay(q.(*queue).path())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(m.Snapshot(), want, cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("rebuilt (-got +want):\n%s", diff)
-			}
-		})
+				for i := range 600 {
+					p := i % len(parts)
+					in := gens[p].Turn()
+					r, err := parts[p].Turn(t.Context(), &in)
+					if err != nil {
+						t.Fatal(err)
+					}
+					gens[p].Learn(r)
+					now = now.Add(time.Duration(i%7) * 100 * time.Millisecond)
+				}
+				q.(*queue).work.Wait()
+				ms, _, err := replay(q.(*queue).path())
+				if err != nil {
+					t.Fatal(err)
+				}
+				for p, m := range ms {
+					if diff := cmp.Diff(m.Snapshot(), parts[p].m.Snapshot(), cmpopts.EquateEmpty()); diff != "" {
+						t.Errorf("partition %d rebuilt (-got +want):\n%s", p, diff)
+					}
+				}
+			})
+		}
 	}
 }
 
@@ -163,11 +170,14 @@ func TestATornTailIsCutOff(t *testing.T) {
 		if err := os.WriteFile(path, longer[:cut], 0o600); err != nil {
 			t.Fatal(err)
 		}
-		m, err := replay(path)
+		ms, end, err := replay(path)
 		if err != nil {
 			t.Fatalf("cut at %d: %v", cut, err)
 		}
-		if n := m.Counts().Ready; n != 10 {
+		if found, err := recordAfter(path, end+1); found || err != nil {
+			t.Fatalf("cut at %d: taken for damage (%v)", cut, err)
+		}
+		if n := ms[0].Counts().Ready; n != 10 {
 			t.Fatalf("cut at %d: %d keys, want 10", cut, n)
 		}
 	}
@@ -279,16 +289,20 @@ func FuzzDecodeTurn(f *testing.F) {
 	in.Ops = append(in.Ops, workqueue.Op{Kind: workqueue.OpExpect, Key: "k", Token: 9, More: &workqueue.More{
 		Owner: "u", Creates: []string{"a"}, Data: []byte("d"), Reason: "r", Barrier: workqueue.NewBarrier(workqueue.Mark{Collection: "c", Epoch: 1, RV: "2"}),
 	}})
-	f.Add(appendTurn(nil, 5, &in))
+	in.Ops = append(in.Ops, workqueue.Op{Kind: workqueue.OpBackoffNext, Key: "id", Event: 7, Random: 0.3}, workqueue.Op{Kind: workqueue.OpAdmit, Count: -3})
+	in.Ops = append(in.Ops, workqueue.Op{Kind: workqueue.OpAdd, Key: "k", Limited: true, Once: 1 << 63})
+	f.Add(appendTurn(nil, 0, 5, &in))
+	in.Away, in.Admitted, in.Reserved = true, 3, []workqueue.Reserved{{From: 1.5, Count: 2}}
+	f.Add(appendTurn(nil, 63, 5, &in))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		now, turn, err := decodeTurn(b)
+		p, now, turn, err := decodeTurn(b)
 		if err != nil {
 			return
 		}
-		now2, again, err := decodeTurn(appendTurn(nil, now, turn))
-		if err != nil || now2 != now {
-			t.Fatalf("again: %d, %v", now2, err)
+		p2, now2, again, err := decodeTurn(appendTurn(nil, p, now, turn))
+		if err != nil || now2 != now || p2 != p {
+			t.Fatalf("again: %d, %d, %v", p2, now2, err)
 		}
 		if diff := cmp.Diff(again, turn, cmpopts.EquateEmpty()); diff != "" {
 			t.Fatal(diff)
