@@ -26,12 +26,9 @@ func (s Stay) Forever() bool { return s.Ends.IsZero() }
 // Due reports that the pod must go now.
 func (s Stay) Due(now time.Time) bool { return !s.Forever() && !now.Before(s.Ends) }
 
-// Seen is when a taint was first seen, for those that do not say when they were
-// placed or name a time that has not come.
-type Seen struct {
-	Taint Taint     `json:"taint"`
-	At    time.Time `json:"at"`
-}
+// Seen is when taints were first seen, by [Taint.ID], of those that do not say
+// when they were placed or name a time that has not come. Nil is empty.
+type Seen map[string]time.Time
 
 // longest is how many seconds are told from for ever: about a hundred years. A
 // larger number of them would not fit a duration.
@@ -45,22 +42,23 @@ const longest = 100 * 365 * 24 * 3600
 // when that was later. A taint that names no time, or one in the future (a clock
 // that is ahead), counts from when it was first seen: seen holds what earlier
 // judgements returned, and the second answer is what to keep for the next.
-func (r Rules) Stay(now time.Time, taints []Taint, pod Pod, seen []Seen) (Stay, []Seen) {
+func (r Rules) Stay(now time.Time, taints []Taint, pod Pod, seen Seen) (Stay, Seen) {
 	var stay Stay
-	var keep []Seen
+	var keep Seen
 	for _, x := range Evicting(taints) {
 		base := added(x)
 		if base.IsZero() || base.After(now) {
 			base = now
 		}
 		// A time first seen as lying ahead stays where it was first counted from.
-		for _, s := range seen {
-			if Same(s.Taint, x) {
-				base = earliest(base, s.At)
-			}
+		if at, ok := seen[x.ID()]; ok {
+			base = earliest(base, at)
 		}
 		if x.TimeAdded == nil || base.Before(added(x)) || added(x).After(now) {
-			keep = append(keep, Seen{Taint: x, At: base})
+			if keep == nil {
+				keep = Seen{}
+			}
+			keep[x.ID()] = base
 		}
 		if bound := earliest(pod.Bound, now); bound.After(base) {
 			base = bound

@@ -1,6 +1,8 @@
 package taint
 
 import (
+	"fmt"
+	"hash/fnv"
 	"slices"
 	"strconv"
 	"strings"
@@ -116,24 +118,31 @@ func Evicting(all []Taint) []Taint {
 	return out
 }
 
-// Same reports whether two taints are one: equal in key, value and effect, and
-// placed at the same time. One that was taken away and placed again is another.
-func Same(a, b Taint) bool {
-	return a.Key == b.Key && a.Value == b.Value && a.Effect == b.Effect && added(a).Equal(added(b))
+// ID tells a taint from every other: by key, value, effect and the time it was
+// placed. One that was taken away and placed again is another. It has 16 letters.
+func (x Taint) ID() string {
+	h := fnv.New64a()
+	for _, part := range []string{x.Key, x.Value, x.Effect, strconv.FormatInt(added(x).Unix(), 10)} {
+		h.Write(strconv.AppendQuote(nil, part)) //nolint:errcheck,gosec // a hash does not fail
+	}
+	return fmt.Sprintf("%016x", h.Sum64())
 }
 
 // Fingerprint is a text that differs when the set of NoExecute taints does (d.2).
-// It does not depend on their order.
+// It does not depend on their order, has at most 16 letters, and is empty for none.
 func Fingerprint(all []Taint) string {
-	parts := make([]string, 0, len(all))
+	var ids []string
 	for _, x := range Evicting(all) {
-		parts = append(parts, x.name()+"@"+strconv.FormatInt(added(x).Unix(), 36))
+		ids = append(ids, x.ID())
 	}
-	slices.Sort(parts)
-	return strings.Join(parts, ",")
+	if len(ids) == 0 {
+		return ""
+	}
+	slices.Sort(ids)
+	h := fnv.New64a()
+	h.Write([]byte(strings.Join(slices.Compact(ids), ","))) //nolint:errcheck,gosec // a hash does not fail
+	return fmt.Sprintf("%016x", h.Sum64())
 }
-
-func (x Taint) name() string { return x.Key + "=" + x.Value }
 
 func added(x Taint) time.Time {
 	if x.TimeAdded == nil {

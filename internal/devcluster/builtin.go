@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/deltaplane/deltaplane/core/taint"
 )
 
 // schemaGroupResource is the resource of an error that concerns none.
@@ -40,14 +42,15 @@ func selectBy[P apiObject](f func(P) map[string]string) func(apiObject) map[stri
 	return func(o apiObject) map[string]string { return f(o.(P)) }
 }
 
-func builtins() []*resource {
+func builtins(defaults taint.Defaults) []*resource {
 	return []*resource{
-		podResource(), nodeResource(), namespaceResource(), eventResource(), jobResource(), leaseResource(),
+		podResource(defaults), nodeResource(), namespaceResource(), eventResource(), jobResource(), leaseResource(),
 		configMapResource(), secretResource(), serviceAccountResource(), serviceResource(), crdResource(),
 	}
 }
 
-func podResource() *resource {
+// podResource is pods, admitted with the default tolerations.
+func podResource(defaults taint.Defaults) *resource {
 	return &resource{
 		version: "v1", plural: "pods", singular: "pod", kind: "Pod", shortNames: []string{"po"}, categories: []string{"all"},
 		namespaced: true, hasStatus: true, hasGeneration: true, returnsDeleted: true,
@@ -66,8 +69,12 @@ func podResource() *resource {
 				"status.podIP": p.Status.PodIP, "status.nominatedNodeName": p.Status.NominatedNodeName,
 			}
 		}),
-		setDefaults:    on(func(p *corev1.Pod) { defaultPodSpec(&p.Spec) }),
-		prepareCreate:  on(preparePod),
+		setDefaults: on(func(p *corev1.Pod) { defaultPodSpec(&p.Spec) }),
+		prepareCreate: on(func(p *corev1.Pod) {
+			preparePod(p)
+			tolerate(p, defaults)
+		}),
+		prepareUpdate:  onPair(func(p, _ *corev1.Pod) { tolerate(p, defaults) }),
 		validate:       check(validatePod),
 		validateUpdate: checkPair(validatePodUpdate),
 		copyStatus:     onPair(func(dst, src *corev1.Pod) { dst.Status = src.Status }),

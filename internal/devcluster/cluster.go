@@ -49,7 +49,7 @@ func New(cfg Config, log *slog.Logger) (*Cluster, error) {
 	}
 	a := &api{
 		cfg: cfg, log: log.With(slog.String("service", "devcluster")),
-		store: newStore(cfg.HistoryEvents, cfg.HistoryAge), registry: newRegistry(builtins()),
+		store: newStore(cfg.HistoryEvents, cfg.HistoryAge), registry: newRegistry(builtins(*cfg.DefaultTolerations)),
 		stopping: make(chan struct{}), dirty: newDirtySet(),
 	}
 	for _, r := range a.registry.all() {

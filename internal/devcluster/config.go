@@ -9,6 +9,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/deltaplane/deltaplane/core/taint"
 )
 
 // Config is what a dev cluster may be told. The zero value is a cluster of three
@@ -45,6 +47,10 @@ type Config struct {
 	// EventTTL is how long Events are kept; 1 h when zero.
 	EventTTL time.Duration
 
+	// DefaultTolerations are the seconds of the tolerations that every pod is given at its
+	// creation and update; nil is Kubernetes' 300 s each.
+	DefaultTolerations *taint.Defaults
+
 	// Forbidden names resources ("secrets", "jobs.batch") that answer 403 to everything.
 	Forbidden []string
 	// Fault, if set, is asked before every request; a status it returns is the answer.
@@ -63,6 +69,9 @@ func (c Config) withDefaults() Config {
 	c.HeartbeatEvery = cmp.Or(c.HeartbeatEvery, 10*time.Second)
 	c.PodStart = cmp.Or(c.PodStart, 20*time.Millisecond)
 	c.EventTTL = cmp.Or(c.EventTTL, time.Hour)
+	if c.DefaultTolerations == nil {
+		c.DefaultTolerations = new(taint.StandardDefaults())
+	}
 	return c
 }
 
@@ -102,5 +111,5 @@ func (c Config) validate() error {
 			errs = append(errs, fmt.Errorf("%s must be positive, not %s", d.name, d.value))
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.DefaultTolerations.Validate())...)
 }

@@ -7,6 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/deltaplane/deltaplane/core/taint"
 )
 
 // defaultPodSpec fills what the API fills in every pod and pod template.
@@ -75,23 +77,19 @@ func preparePod(p *corev1.Pod) {
 	if p.Spec.PreemptionPolicy == nil {
 		p.Spec.PreemptionPolicy = new(corev1.PreemptLowerPriority)
 	}
-	for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
-		if !toleratesKey(p.Spec.Tolerations, key) {
-			p.Spec.Tolerations = append(p.Spec.Tolerations, corev1.Toleration{
-				Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(300)),
-			})
-		}
-	}
 }
 
-// toleratesKey reports whether a NoExecute taint of a key is already spoken for.
-func toleratesKey(list []corev1.Toleration, key string) bool {
-	for _, t := range list {
-		if (t.Key == key || t.Key == "") && (t.Effect == corev1.TaintEffectNoExecute || t.Effect == "") {
-			return true
-		}
+// tolerate gives a pod the tolerations it lacks (rules e.1 and e.2).
+func tolerate(p *corev1.Pod, defaults taint.Defaults) {
+	have := make([]taint.Toleration, len(p.Spec.Tolerations))
+	for i, t := range p.Spec.Tolerations {
+		have[i] = taint.Toleration{Key: t.Key, Operator: string(t.Operator), Value: t.Value, Effect: string(t.Effect), Seconds: t.TolerationSeconds}
 	}
-	return false
+	for _, t := range defaults.Missing(have) {
+		p.Spec.Tolerations = append(p.Spec.Tolerations, corev1.Toleration{
+			Key: t.Key, Operator: corev1.TolerationOperator(t.Operator), Effect: corev1.TaintEffect(t.Effect), TolerationSeconds: t.Seconds,
+		})
+	}
 }
 
 func qos(s *corev1.PodSpec) corev1.PodQOSClass {
