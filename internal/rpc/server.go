@@ -84,6 +84,7 @@ func NewServer(cfg ServerConfig, o Options) (*Server, error) {
 	g := &guard{log: o.Log, auth: o.Authorizer, rules: o.Rules, panics: panics}
 	options := []grpc.ServerOption{
 		grpc.StatsHandler(otelgrpc.NewServerHandler(otelOptions(o.Tracer)...)),
+		grpc.StatsHandler(births{}),
 		grpc.ChainUnaryInterceptor(metrics.UnaryServerInterceptor(), g.unary),
 		grpc.ChainStreamInterceptor(metrics.StreamServerInterceptor(), g.stream),
 		grpc.MaxRecvMsgSize(cfg.MaxMessageBytes),

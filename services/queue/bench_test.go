@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -79,16 +80,66 @@ func callers(b *testing.B, n int, f func(ctx context.Context, i int) error) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "cycles/s")
 }
 
-// BenchmarkWorkStream is cycles by a Work stream with 256 keys in flight: each
-// key is added again when it is settled.
-func BenchmarkWorkStream(b *testing.B) {
+// BenchmarkStreams is cycles by a Produce and a compact Work stream with a
+// number of keys in flight: each key is added again when it is settled.
+func BenchmarkStreams(b *testing.B) {
 	for _, kind := range []string{"memory", "redis"} {
-		b.Run(kind, func(b *testing.B) {
-			r := start(b, kind, Config{})
-			r.configure(b)
-			turnover(b, r, 256)
-		})
+		for _, inFlight := range []int{256, 1024} {
+			b.Run(kind+"/"+strconv.Itoa(inFlight), func(b *testing.B) {
+				r := start(b, kind, Config{})
+				r.configure(b)
+				turnover(b, r, inFlight)
+			})
+		}
 	}
+}
+
+// adder is the client's end of a Produce stream: what gathered while the window
+// was full leaves together.
+type adder struct {
+	s     queuev1.QueueService_ProduceClient
+	queue string
+	ops   chan *queuev1.ProduceOp
+	slots chan struct{}
+}
+
+func (r *rig) adder(ctx context.Context, t testing.TB, session, queue string, window int) *adder {
+	t.Helper()
+	s, err := r.Produce(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Send(&queuev1.ProduceRequest{Kind: &queuev1.ProduceRequest_Hello{Hello: &queuev1.ProduceHello{SessionId: session}}}); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := s.Recv(); err != nil || m.GetWelcome() == nil {
+		t.Fatalf("first message = %v, %v", m, err)
+	}
+	return &adder{s: s, queue: queue, ops: make(chan *queuev1.ProduceOp, 4096), slots: make(chan struct{}, window)}
+}
+
+// send sends what gathers until ops is closed.
+func (a *adder) send() {
+	id := uint64(0)
+	for op := range a.ops {
+		a.slots <- struct{}{}
+		id++
+		batch := &queuev1.ProduceBatch{RequestId: id, Queue: a.queue, Ops: []*queuev1.ProduceOp{op}}
+		for more := true; more && len(batch.Ops) < 1000; {
+			select {
+			case op, ok := <-a.ops:
+				if more = ok; ok {
+					batch.Ops = append(batch.Ops, op)
+				}
+			default:
+				more = false
+			}
+		}
+		if err := a.s.Send(&queuev1.ProduceRequest{Kind: &queuev1.ProduceRequest_Batch{Batch: batch}}); err != nil {
+			return
+		}
+	}
+	_ = a.s.CloseSend()
 }
 
 func turnover(b *testing.B, r *rig, inFlight int) {
@@ -98,37 +149,30 @@ func turnover(b *testing.B, r *rig, inFlight int) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	w.Send(&queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Hello{Hello: &queuev1.Hello{SessionId: "w", Queues: []string{q}}}})
+	w.Send(&queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Hello{Hello: &queuev1.Hello{SessionId: "w", Queues: []string{q}, Compact: true}}})
 	w.Send(&queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Credit{Credit: &queuev1.Credit{Items: int32(inFlight)}}})
-	adds := make(chan int, 2*inFlight)
-	for i := range inFlight {
-		adds <- i
-	}
+	a := r.adder(ctx, b, "p", q, 2)
 	var wg sync.WaitGroup
-	wg.Go(func() { // producer: what gathered goes out together
-		i := 0
-		for range adds {
-			items := []*queuev1.AddItem{{Key: "default/some-job-name-" + strconv.Itoa(i)}}
-			i++
-			for more := true; more && len(items) < inFlight; {
-				select {
-				case _, ok := <-adds:
-					if !ok {
-						return
-					}
-					items = append(items, &queuev1.AddItem{Key: "default/some-job-name-" + strconv.Itoa(i)})
-					i++
-				default:
-					more = false
-				}
-			}
-			if _, err := r.Add(ctx, &queuev1.AddRequest{Queue: q, Items: items}); err != nil {
+	wg.Go(a.send)
+	wg.Go(func() {
+		for {
+			if _, err := a.s.Recv(); err != nil {
 				return
 			}
+			<-a.slots
 		}
 	})
+	key := 0
+	add := func() {
+		a.ops <- &queuev1.ProduceOp{Key: "default/some-job-name-" + strconv.Itoa(key)}
+		key++
+	}
 	b.ReportAllocs()
 	b.ResetTimer()
+	before := cpu()
+	for range min(inFlight, b.N) {
+		add()
+	}
 	done, id := 0, uint64(0)
 	for done < b.N {
 		m, err := w.Recv()
@@ -137,24 +181,98 @@ func turnover(b *testing.B, r *rig, inFlight int) {
 		}
 		if ls := m.GetAssign().GetLeases(); len(ls) > 0 {
 			id++
-			batch := &queuev1.SettleBatch{RequestId: id}
-			for _, l := range ls {
-				batch.Settlements = append(batch.Settlements, &queuev1.Settlement{Queue: q, Key: l.GetKey(), Token: l.GetToken(), Outcome: queuev1.Outcome_OUTCOME_FORGET})
+			batch := &queuev1.SettleBatch{RequestId: id, Settlements: make([]*queuev1.Settlement, len(ls))}
+			all := make([]queuev1.Settlement, len(ls))
+			for i, l := range ls {
+				s := &all[i]
+				s.Queue, s.Key, s.Token, s.Outcome = q, l.GetKey(), l.GetToken(), queuev1.Outcome_OUTCOME_FORGET
+				batch.Settlements[i] = s
 			}
 			if err := w.Send(&queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Settle{Settle: batch}}); err != nil {
 				b.Fatal(err)
 			}
 		}
-		for _, s := range m.GetSettled().GetResults() {
-			if s.GetStatus() == queuev1.SettleStatus_SETTLE_STATUS_SETTLED {
-				done++
-				adds <- 1
+		for _, s := range m.GetSettled().GetStatuses() {
+			if s != queuev1.SettleStatus_SETTLE_STATUS_SETTLED {
+				b.Fatalf("settled as %v", s)
+			}
+			done++
+			if key < b.N {
+				add()
 			}
 		}
 	}
 	b.StopTimer()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "cycles/s")
-	cancel()
-	close(adds)
+	b.ReportMetric((cpu()-before).Seconds()*1e6/float64(b.N), "cpu-us/cycle") // client and server
+	close(a.ops)
 	wg.Wait()
+	cancel()
+}
+
+// cpu is what this process has used.
+func cpu() time.Duration {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// BenchmarkDuplicateAdds is a thousand callers adding a hundred hot keys by
+// four Produce streams, each waiting for its answer.
+func BenchmarkDuplicateAdds(b *testing.B) {
+	for _, kind := range []string{"memory", "redis"} {
+		b.Run(kind, func(b *testing.B) {
+			r := start(b, kind, Config{})
+			r.configure(b)
+			ctx, cancel := context.WithCancel(b.Context())
+			defer cancel()
+			const streams, callers, keys = 4, 1000, 100
+			var wg sync.WaitGroup
+			var left atomic.Int64
+			left.Store(int64(b.N))
+			b.ReportAllocs()
+			b.ResetTimer()
+			for n := range streams {
+				a := r.adder(ctx, b, "p"+strconv.Itoa(n), q, 2)
+				hot := make([]*queuev1.ProduceOp, keys)
+				for i := range hot {
+					hot[i] = &queuev1.ProduceOp{Key: "default/some-job-name-" + strconv.Itoa(i)}
+				}
+				next, under := 0, 0
+				add := func() bool {
+					if left.Add(-1) < 0 {
+						return false
+					}
+					a.ops <- hot[next%keys]
+					next++
+					under++
+					return true
+				}
+				wg.Go(a.send)
+				wg.Go(func() {
+					defer close(a.ops)
+					for range callers / streams {
+						add()
+					}
+					for under > 0 {
+						m, err := a.s.Recv()
+						if err != nil {
+							b.Error(err)
+							return
+						}
+						<-a.slots
+						for _, s := range m.GetProduced().GetStatuses() {
+							under--
+							if s == queuev1.AddStatus_ADD_STATUS_UNSPECIFIED {
+								b.Error("an add without a status")
+							}
+							add()
+						}
+					}
+				})
+			}
+			wg.Wait()
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "adds/s")
+		})
+	}
 }

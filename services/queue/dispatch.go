@@ -17,16 +17,27 @@ import (
 type call struct {
 	ops     []workqueue.Op
 	replies []workqueue.Reply // one per operation, when err is nil
+	failed  []error           // per operation, when some partitions failed
 	now     int64             // the store's clock at the turn
 	err     error
+	by      string      // session that asked, for the history; empty for none
 	done    func(*call) // called once by the dispatcher; must not block
+	reads   bool        // done uses reply, not replies
+	via     *dispatcher // who calls done, when a turn was done
+
+	first  int     // place of the first operation in the turn
+	folded *folded // set when some operations became one with others
 }
 
-// dispatcher runs the turns of one queue.
+// waker is told at the end of a turn that it was given something.
+type waker interface{ nudge() }
+
+// dispatcher runs the turns of one partition of a queue.
 type dispatcher struct {
 	name string
 	svc  *Service
-	of   engine.Queue
+	of   *lines
+	part int
 	q    engine.Partition
 	line *line
 	wake chan struct{} // holds one token when there is a reason to look
@@ -36,10 +47,14 @@ type dispatcher struct {
 	takers  []*taker // those that wait for keys, the next one first
 	look    bool     // there is a reason for a turn beside pending
 	ready   int      // keys ready after the last turn
+
+	// Of the dispatcher's own goroutine.
+	away  away
+	woken []waker
 }
 
-func newDispatcher(s *Service, name string, q engine.Queue) *dispatcher {
-	return &dispatcher{name: name, svc: s, of: q, q: q.Partitions()[0], line: s.metrics.line(name), wake: make(chan struct{}, 1), look: true}
+func newDispatcher(l *lines, part int, p engine.Partition) *dispatcher {
+	return &dispatcher{name: l.name, svc: l.svc, of: l, part: part, q: p, line: l.line, wake: make(chan struct{}, 1), look: true}
 }
 
 func (d *dispatcher) nudge() {
@@ -55,20 +70,6 @@ func (d *dispatcher) submit(c *call) {
 	d.pending = append(d.pending, c)
 	d.mu.Unlock()
 	d.nudge()
-}
-
-// do runs operations in the next turn and waits for them. When ctx ends first
-// they happen all the same.
-func (d *dispatcher) do(ctx context.Context, ops ...workqueue.Op) (*call, error) {
-	done := make(chan struct{})
-	c := &call{ops: ops, done: func(*call) { close(done) }}
-	d.submit(c)
-	select {
-	case <-done:
-		return c, c.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
 }
 
 // offer puts a taker in line, if it is not there, and has the queue looked at.
@@ -88,10 +89,11 @@ func (d *dispatcher) join(t *taker) {
 }
 
 // withdraw takes a taker out of line. It reports false when a turn may be
-// leasing for it right now: its finish or fail is then still to come.
+// leasing for it right now: its finish is then still to come.
 func (d *dispatcher) withdraw(t *taker) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	t.credit.forget(t)
 	if t.inTurn {
 		t.leaving = true
 		return false
@@ -143,15 +145,19 @@ func (d *dispatcher) run(ctx context.Context) {
 		d.collect(&b)
 		began := time.Now()
 		r, err := d.turn(ctx, &b)
-		d.line.turn(len(b.turn.Ops), time.Since(began), r)
+		d.line.turn(len(b.turn.Ops), time.Since(began), d.of.counted(d.part, r))
 		if err != nil {
+			d.line.failed(err)
 			d.failed(&b, err)
+			d.tell()
 			pause = min(max(2*pause, 20*time.Millisecond), time.Second)
 			timer.Reset(pause)
 			continue
 		}
 		pause = 0
-		timer.Reset(d.deal(&b, r, began))
+		next := d.deal(&b, r, began)
+		d.tell()
+		timer.Reset(next)
 	}
 }
 
@@ -167,6 +173,8 @@ type batch struct {
 	calls  []*call
 	takers []*taker // one per Take, repeats possible
 	gone   []*taker
+	fold   fold
+	next   time.Duration // until tokens for the dispatch limiter are there; zero for none awaited
 }
 
 const (
@@ -187,15 +195,11 @@ func (d *dispatcher) collect(b *batch) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.look = false
-	n := 0
-	for n < len(d.pending) && (n == 0 || len(b.turn.Ops)+len(d.pending[n].ops) <= limit) {
-		b.turn.Ops = append(b.turn.Ops, d.pending[n].ops...)
-		n++
-	}
+	n := b.fold.take(&b.turn, d.pending, limit)
 	b.calls = append(b.calls, d.pending[:n]...)
 	d.pending = slices.Delete(d.pending, 0, n)
 
-	left := min(limit, len(b.turn.Ops)+d.ready+spare)
+	left := min(limit, len(b.turn.Ops)+d.ready+max(4, spare/len(d.of.all)))
 	for more := true; more && left > 0; {
 		more = false
 		for _, t := range d.takers {
@@ -203,7 +207,7 @@ func (d *dispatcher) collect(b *batch) {
 				break
 			}
 			most := min(share, left)
-			if t.single {
+			if t.single || len(d.takers) == 1 {
 				most = left
 			}
 			if t.single && t.inTurn {
@@ -225,10 +229,13 @@ func (d *dispatcher) collect(b *batch) {
 // turn has one turn done. A queue whose data was lost is made again. When the
 // store is full, what would make it grow is refused and the rest is done.
 func (d *dispatcher) turn(ctx context.Context, b *batch) (*workqueue.Result, error) {
+	if err := d.fund(ctx, b); err != nil {
+		return nil, err
+	}
 	r, err := d.q.Turn(ctx, &b.turn)
 	if errors.Is(err, engine.ErrNoQueue) {
 		d.svc.log.LogAttrs(ctx, slog.LevelWarn, "queue was lost by its store and is made again", slog.String(telemetry.KeyQueue, d.name))
-		if _, _, err := d.svc.engine.Configure(ctx, d.name, d.of.Config()); err != nil {
+		if _, _, err := d.svc.engine.Configure(ctx, d.name, d.of.of.Config()); err != nil {
 			return nil, err
 		}
 		r, err = d.q.Turn(ctx, &b.turn)
@@ -237,24 +244,27 @@ func (d *dispatcher) turn(ctx context.Context, b *batch) (*workqueue.Result, err
 		kept := b.calls[:0]
 		b.turn.Ops = b.turn.Ops[:0]
 		for _, c := range b.calls {
+			c.folded = nil
 			if grows(c.ops) {
 				c.err = err
 				c.done(c)
 				continue
 			}
 			kept = append(kept, c)
+			c.first = len(b.turn.Ops)
 			b.turn.Ops = append(b.turn.Ops, c.ops...)
 		}
 		b.calls = kept
 		r, err = d.q.Turn(ctx, &b.turn)
 	}
+	d.spend(b, r, err)
 	return r, err
 }
 
 func grows(ops []workqueue.Op) bool {
 	for i := range ops {
 		switch ops[i].Kind {
-		case workqueue.OpAdd, workqueue.OpSave, workqueue.OpExpect:
+		case workqueue.OpAdd, workqueue.OpSave, workqueue.OpExpect, workqueue.OpBackoffNext:
 			return true
 		}
 	}
@@ -264,10 +274,15 @@ func grows(ops []workqueue.Op) bool {
 // deal gives replies and leases to whom they belong, and tells how long until
 // the next turn without a reason.
 func (d *dispatcher) deal(b *batch, r *workqueue.Result, began time.Time) time.Duration {
-	at := 0
+	d.svc.history.turn(d.name, b.calls, &b.turn, r)
 	for _, c := range b.calls {
-		c.replies, c.now = r.Replies[at:at+len(c.ops):at+len(c.ops)], r.Now
-		at += len(c.ops)
+		c.now, c.via = r.Now, d
+		if c.folded == nil {
+			c.replies = r.Replies[c.first : c.first+len(c.ops) : c.first+len(c.ops)]
+		} else if c.folded.replies = r.Replies; !c.reads {
+			c.unfold()
+		}
+		d.notice(c)
 		c.done(c)
 	}
 	for first := 0; first < len(r.Leases); {
@@ -289,12 +304,27 @@ func (d *dispatcher) deal(b *batch, r *workqueue.Result, began time.Time) time.D
 	next := time.Hour
 	if hungry {
 		next = d.svc.cfg.FallbackEvery
+		if b.next > 0 && r.Counts.Ready > 0 {
+			next = min(next, b.next)
+		}
 	}
 	if r.NextDue != 0 {
 		due := time.Duration(r.NextDue-r.Now)*time.Microsecond - time.Since(began)
 		next = min(next, max(due, 0)+100*time.Microsecond)
 	}
 	return next
+}
+
+// later has a waker nudged when the turn has been dealt out, so that all it
+// was given leaves together.
+func (d *dispatcher) later(w waker) { d.woken = append(d.woken, w) }
+
+func (d *dispatcher) tell() {
+	for i, w := range d.woken {
+		w.nudge()
+		d.woken[i] = nil
+	}
+	d.woken = d.woken[:0]
 }
 
 // relieve ends the takers' part in a turn: credit that was not used goes back,
@@ -320,6 +350,7 @@ func (d *dispatcher) relieve(b *batch, ready int, leased bool, err error) bool {
 		switch {
 		case over:
 			t.inLine = false
+			t.credit.forget(t)
 			b.gone = append(b.gone, t)
 		case t.credit.has(t) || t.final:
 			kept = append(kept, t)
@@ -377,4 +408,5 @@ func (d *dispatcher) stop() {
 	for _, t := range takers {
 		t.finish(errStopping)
 	}
+	d.tell()
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"hash/maphash"
 	"maps"
+	"math/bits"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -26,35 +28,84 @@ func (s *Service) ending() bool {
 	}
 }
 
+// getter is one Get while it waits, in line in every partition of the queue.
+type getter struct {
+	mu     sync.Mutex
+	gone   bool // nobody is there to take a delivery; guarded by mu, as is all that follows
+	leases []*queuev1.Lease
+	left   int // takers that are not finished
+	err    error
+	over   chan struct{} // closed when there is nothing more to wait for
+}
+
+func (g *getter) deliver(ss *session, t *taker, d *dispatcher, ls []workqueue.Lease, now int64) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.gone {
+		return false
+	}
+	ss.hold(d, ls, now, t, nil)
+	for i := range ls {
+		g.leases = append(g.leases, lease(d.name, &ls[i], now))
+	}
+	return true
+}
+
+func (g *getter) finish(err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.left--
+	if g.err == nil {
+		g.err = err
+	}
+	if len(g.leases) > 0 || g.left == 0 || err != nil {
+		select {
+		case <-g.over:
+		default:
+			close(g.over)
+		}
+	}
+}
+
+// end takes what was delivered; what comes later goes back.
+func (g *getter) end() ([]*queuev1.Lease, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.gone = true
+	if len(g.leases) > 0 {
+		return g.leases, nil
+	}
+	return nil, g.err
+}
+
 // get leases keys for a session, waiting for the first.
-func (s *Service) get(ctx context.Context, d *dispatcher, ss *session, n int, leaseFor int64, wait time.Duration) ([]*queuev1.Lease, bool, error) {
-	type outcome struct{ err error }
-	var (
-		mu     sync.Mutex
-		gone   bool // nobody is there to take a delivery
-		leases []*queuev1.Lease
-		over   = make(chan outcome, 1)
-	)
-	t := &taker{holder: ss.id, leaseFor: leaseFor, single: true, once: wait == 0, credit: &credit{any: n}}
-	t.deliver = func(d *dispatcher, ls []workqueue.Lease, now int64) bool {
-		mu.Lock()
-		defer mu.Unlock()
-		if gone {
-			return false
-		}
-		ss.hold(d.name, ls, now, t, nil)
-		for i := range ls {
-			leases = append(leases, lease(d.name, &ls[i], now))
-		}
-		return true
+func (s *Service) get(ctx context.Context, l *lines, ss *session, n int, leaseFor int64, wait time.Duration) ([]*queuev1.Lease, bool, error) {
+	g := &getter{left: len(l.all), over: make(chan struct{})}
+	cr := &credit{any: n}
+	takers := make([]*taker, len(l.all))
+	shut := false
+	for i, d := range l.all {
+		t := &taker{holder: ss.id, leaseFor: leaseFor, single: true, once: wait == 0, credit: cr, finish: g.finish}
+		t.again = func() { d.offer(t) }
+		t.deliver = func(d *dispatcher, ls []workqueue.Lease, now int64) bool { return g.deliver(ss, t, d, ls, now) }
+		takers[i] = t
+		shut = ss.enter(t, d)
 	}
-	t.finish = func(err error) { over <- outcome{err} }
-	shut := ss.enter(t, d)
-	defer ss.leave(t)
-	if shut {
-		t.once = true // what is ready, but no waiting
+	defer func() {
+		for i, t := range takers {
+			l.all[i].withdraw(t)
+			ss.leave(t)
+		}
+	}()
+	// Each Get begins elsewhere, so that no partition is always the last.
+	first := int(s.gets.Add(1) % uint32(len(l.all)))
+	for i := range takers {
+		at := (first + i) % len(takers)
+		if shut {
+			takers[at].once = true // what is ready, but no waiting
+		}
+		l.all[at].offer(takers[at])
 	}
-	d.offer(t)
 
 	var deadline <-chan time.Time
 	stopping := s.stopping
@@ -63,57 +114,79 @@ func (s *Service) get(ctx context.Context, d *dispatcher, ss *session, n int, le
 		defer timer.Stop()
 		deadline = timer.C
 	}
+	// A turn that is under way may bring something yet.
+	parted := func() bool {
+		all := true
+		for i, t := range takers {
+			all = l.all[i].withdraw(t) && all
+		}
+		return all
+	}
 	for {
 		select {
-		case o := <-over:
-			if len(leases) > 0 {
-				return leases, false, nil
+		case <-g.over:
+			got, err := g.end()
+			if len(got) == 0 && err == nil && wait > 0 && !ss.shutDown() && s.ending() {
+				err = errStopping // the wait was cut short
 			}
-			if o.err == nil && wait > 0 && !ss.shutDown() && s.ending() {
-				o.err = errStopping // the wait was cut short
-			}
-			return nil, ss.shutDown(), o.err
+			return got, len(got) == 0 && ss.shutDown(), err
 		case <-deadline:
-			if !d.withdraw(t) {
-				deadline = nil // a turn is under way, it may bring something
+			deadline = nil
+			if !parted() {
+				g.settle(takers, l)
 				continue
 			}
-			mu.Lock()
-			defer mu.Unlock()
-			return leases, len(leases) == 0 && ss.shutDown(), nil
+			got, err := g.end()
+			return got, len(got) == 0 && ss.shutDown(), err
 		case <-stopping: // do not hold up the server; the caller asks another one
-			if !d.withdraw(t) {
-				stopping = nil
+			stopping = nil
+			if !parted() {
+				g.settle(takers, l)
 				continue
 			}
-			mu.Lock()
-			defer mu.Unlock()
-			if len(leases) == 0 {
-				return nil, false, errStopping
+			got, err := g.end()
+			if len(got) == 0 && err == nil {
+				err = errStopping
 			}
-			return leases, false, nil
+			return got, false, err
 		case <-ctx.Done():
-			d.withdraw(t)
-			mu.Lock()
-			gone = true
-			got := leases
-			mu.Unlock()
-			if len(got) > 0 { // delivered, but the caller has left
-				s.giveBack(d, ss, got)
+			parted()
+			if got, _ := g.end(); len(got) > 0 { // delivered, but the caller has left
+				s.giveBack(l, ss, got)
 			}
 			return nil, false, ctx.Err()
 		}
 	}
 }
 
-// giveBack releases leases whose holder never got them.
-func (s *Service) giveBack(d *dispatcher, ss *session, leases []*queuev1.Lease) {
-	var back []workqueue.Lease
-	for _, l := range leases {
-		ss.drop(d.name, l.GetKey(), l.GetToken())
-		back = append(back, workqueue.Lease{Key: l.GetKey(), Token: l.GetToken()})
+// settle counts only those takers as outstanding that a turn still serves.
+func (g *getter) settle(takers []*taker, l *lines) {
+	for i, t := range takers {
+		d := l.all[i]
+		d.mu.Lock()
+		out := !t.inTurn && !t.leaving
+		d.mu.Unlock()
+		if out {
+			g.finish(nil)
+		}
 	}
-	d.release(back)
+}
+
+// giveBack releases leases whose holder never got them.
+func (s *Service) giveBack(l *lines, ss *session, leases []*queuev1.Lease) {
+	back := make([][]workqueue.Lease, len(l.all))
+	ss.mu.Lock()
+	for _, le := range leases {
+		d := l.at(le.GetKey())
+		ss.drop(leaseKey{d, le.GetToken()}, le.GetKey(), nil)
+		back[d.part] = append(back[d.part], workqueue.Lease{Key: le.GetKey(), Token: le.GetToken()})
+	}
+	ss.mu.Unlock()
+	for i, some := range back {
+		if len(some) > 0 {
+			l.all[i].release(some)
+		}
+	}
 }
 
 // enter registers a waiting taker, so that a shutdown can finish it. It
@@ -131,7 +204,8 @@ func (s *session) leave(t *taker) {
 	delete(s.gets, t)
 }
 
-// shutDown ends a session: its takers get what is ready, and no more.
+// shutDown ends a session: its takers get what is ready, and no more, and its
+// producers are told.
 func (s *server) shutDown(id string) (*session, error) {
 	c := &checks{}
 	c.session("session_id", id, true)
@@ -143,12 +217,19 @@ func (s *server) shutDown(id string) (*session, error) {
 		return nil, err
 	}
 	ss.mu.Lock()
+	first := !ss.shut
 	ss.shut = true
 	takers := make(map[*taker]*dispatcher, len(ss.gets))
 	maps.Copy(takers, ss.gets)
+	makers := slices.Collect(maps.Keys(ss.makers))
 	ss.mu.Unlock()
 	for t, d := range takers {
 		d.finalize(t)
+	}
+	for _, p := range makers {
+		if first {
+			p.control(queuev1.Action_ACTION_SHUT_DOWN, "the session was shut down")
+		}
 	}
 	return ss, nil
 }
@@ -195,17 +276,17 @@ func (s *session) drained(ctx context.Context, timeout time.Duration, stopping <
 	}
 }
 
-// plan is a settlement request, checked: its operations by queue, and where
-// their results belong.
+// plan is a settlement request, checked: its operations in order, and the
+// queues they are for.
 type plan struct {
-	settlements []*queuev1.Settlement
-	parts       []part
+	ops   []workqueue.Op
+	parts []part
 }
 
+// part is what a request says of one queue.
 type part struct {
 	queue string
-	ops   []workqueue.Op
-	at    []int
+	at    []int // places of its operations; nil for all of them
 }
 
 var outcomes = map[queuev1.Outcome]workqueue.Outcome{
@@ -218,37 +299,75 @@ var outcomes = map[queuev1.Outcome]workqueue.Outcome{
 }
 
 // plan checks settlements.
-func (s *server) plan(c *checks, in []*queuev1.Settlement) plan {
-	p := plan{settlements: in}
+func (s *server) plan(c *checks, in []*queuev1.Settlement) *plan {
+	p := &plan{}
 	if !c.count("settlements", len(in), 1, maxItems) {
 		return p
 	}
+	p.ops = make([]workqueue.Op, 0, len(in))
 	for i, st := range in {
-		op := c.settlement("settlements["+strconv.Itoa(i)+"]", st)
-		n := 0
-		for n < len(p.parts) && p.parts[n].queue != st.GetQueue() {
-			n++
-		}
-		if n == len(p.parts) {
-			p.parts = append(p.parts, part{queue: st.GetQueue()})
-		}
-		p.parts[n].ops = append(p.parts[n].ops, op)
-		p.parts[n].at = append(p.parts[n].at, i)
+		p.add(st.GetQueue(), c.settlement("settlements["+strconv.Itoa(i)+"]", st))
 	}
 	return p
+}
+
+// add puts an operation on a queue behind the others.
+func (p *plan) add(queue string, op workqueue.Op) {
+	i := len(p.ops)
+	p.ops = append(p.ops, op)
+	switch {
+	case i == 0:
+		p.parts = append(p.parts, part{queue: queue})
+		return
+	case len(p.parts) == 1 && p.parts[0].queue == queue && p.parts[0].at == nil:
+		return
+	case p.parts[0].at == nil: // the second queue
+		for n := range i {
+			p.parts[0].at = append(p.parts[0].at, n)
+		}
+	}
+	n := slices.IndexFunc(p.parts, func(pt part) bool { return pt.queue == queue })
+	if n < 0 {
+		n = len(p.parts)
+		p.parts = append(p.parts, part{queue: queue})
+	}
+	p.parts[n].at = append(p.parts[n].at, i)
+}
+
+// take is the operations of one part.
+func (p *plan) take(pt *part) []workqueue.Op {
+	if pt.at == nil {
+		return p.ops
+	}
+	ops := make([]workqueue.Op, len(pt.at))
+	for n, i := range pt.at {
+		ops[n] = p.ops[i]
+	}
+	return ops
+}
+
+// place is where operation n of a part stands in the request.
+func (pt *part) place(n int) int {
+	if pt.at == nil {
+		return n
+	}
+	return pt.at[n]
 }
 
 var seed = maphash.MakeSeed()
 
 // sum tells plans apart that settle different leases or settle them otherwise.
 func (p *plan) sum() uint64 {
-	var h maphash.Hash
-	h.SetSeed(seed)
-	for _, st := range p.settlements {
-		maphash.WriteComparable(&h, leaseKey{st.GetQueue(), st.GetKey(), st.GetToken()})
-		maphash.WriteComparable(&h, st.GetOutcome())
+	const prime = 0x9E3779B97F4A7C15
+	h := uint64(len(p.ops))
+	for i := range p.parts {
+		h = (h ^ maphash.String(seed, p.parts[i].queue)) * prime
 	}
-	return h.Sum64()
+	for i := range p.ops {
+		op := &p.ops[i]
+		h = (bits.RotateLeft64(h, 23) ^ maphash.String(seed, op.Key) ^ op.Token<<3 ^ uint64(op.Outcome)) * prime
+	}
+	return h
 }
 
 func (c *checks) settlement(at string, st *queuev1.Settlement) workqueue.Op {
@@ -279,20 +398,49 @@ func (c *checks) settlement(at string, st *queuev1.Settlement) workqueue.Op {
 	return op
 }
 
-// settled is the outcome of a settlement request.
-type settled struct {
-	results []*queuev1.SettleResult
-	freed   []held // leases of the session that ended, with their credit
-	err     error
+// row is the outcome of one settlement.
+type row struct {
+	status   workqueue.Status
+	requeues int
+	readyAt  int64
 }
 
-// settle does a settlement request, one turn per queue, and calls done once,
-// possibly from a dispatcher: it must not block. A repeated request gets the
-// first answer.
-func (s *Service) settle(ctx context.Context, ss *session, id uint64, p plan, done func(settled)) {
-	a, repeat, err := ss.begin(id, p.sum())
+// settled is the outcome of a settlement request.
+type settled struct {
+	plan  *plan
+	rows  []row   // one per settlement, in order
+	freed []freed // leases of the session that ended, with their credit
+	via   *dispatcher
+	err   error
+}
+
+// results is the outcome as the contract has it.
+func (s *settled) results() []*queuev1.SettleResult {
+	out := make([]*queuev1.SettleResult, len(s.rows))
+	for i, r := range s.rows {
+		out[i] = s.result(i, r)
+	}
+	return out
+}
+
+func (s *settled) result(i int, r row) *queuev1.SettleResult {
+	op := &s.plan.ops[i]
+	return &queuev1.SettleResult{
+		Key: op.Key, Token: op.Token, Status: settleStatus(r.status), NumRequeues: int64(r.requeues), ReadyAt: stamp(r.readyAt),
+	}
+}
+
+// settle does a settlement request, one turn per partition, and calls done
+// once, possibly from a dispatcher: it must not block. A repeated request gets
+// the first answer.
+func (s *Service) settle(ctx context.Context, ss *session, id uint64, p *plan, done func(*settled)) {
+	sum := uint64(0)
+	if id != 0 {
+		sum = p.sum()
+	}
+	a, repeat, err := ss.begin(id, sum)
 	if err != nil {
-		done(settled{err: err})
+		done(&settled{err: err})
 		return
 	}
 	if repeat {
@@ -300,65 +448,76 @@ func (s *Service) settle(ctx context.Context, ss *session, id uint64, p plan, do
 		go func() {
 			select {
 			case <-a.ready:
-				done(settled{results: a.results, err: a.err})
+				done(&settled{plan: p, rows: a.rows, err: a.err})
 			case <-ctx.Done():
-				done(settled{err: ctx.Err()})
+				done(&settled{err: ctx.Err()})
 			}
 		}()
 		return
 	}
-	var (
-		mu   sync.Mutex
-		out  = settled{results: make([]*queuev1.SettleResult, len(p.settlements))}
-		left = len(p.parts)
-		some bool // were applied
-	)
-	part := func(d *dispatcher, pt part, c *call, err error) {
-		mu.Lock()
-		defer mu.Unlock()
-		if err != nil {
-			out.err = errors.Join(out.err, err)
-		} else {
-			some = true
-			for i := range c.replies {
-				r, st := &c.replies[i], p.settlements[pt.at[i]]
-				out.results[pt.at[i]] = &queuev1.SettleResult{
-					Key: st.GetKey(), Token: st.GetToken(), Status: settleStatus(r.Status), NumRequeues: int64(r.Requeues), ReadyAt: stamp(r.ReadyAt),
-				}
-				h, ok := ss.drop(pt.queue, st.GetKey(), st.GetToken())
-				if ok {
-					out.freed = append(out.freed, h)
-				}
-				d.line.settled(r.Status, c.now, st.GetToken())
-			}
-		}
-		if left--; left == 0 {
-			if out.err != nil && some { // no single cause tells what became of all of them
-				out.err = fmt.Errorf("%w: the settlements of some queues were applied, of others not: %v", engine.ErrUnknown, out.err) //nolint:errorlint // the cause must not decide the code
-			}
-			ss.end(a, out.results, out.err)
-			done(out)
-		}
-	}
-	lines := make([]*dispatcher, len(p.parts))
-	for i, pt := range p.parts {
-		if lines[i], err = s.queue(ctx, pt.queue); err != nil {
+	queues := make([]*lines, len(p.parts))
+	for i := range p.parts {
+		if queues[i], err = s.queue(ctx, p.parts[i].queue); err != nil {
 			ss.end(a, nil, err)
-			done(settled{err: err})
+			done(&settled{err: err})
 			return
 		}
 	}
-	for i, pt := range p.parts {
-		d := lines[i]
-		d.submit(&call{ops: pt.ops, done: func(c *call) { part(d, pt, c, c.err) }})
+	w := &settling{ss: ss, a: a, left: len(p.parts), done: done, out: settled{plan: p, rows: make([]row, len(p.ops))}}
+	for i, l := range queues {
+		l.submit(&call{ops: p.take(&p.parts[i]), done: func(c *call) { w.part(l, &p.parts[i], c) }})
 	}
+}
+
+// settling is a settlement request under way.
+type settling struct {
+	ss   *session
+	a    *answer
+	done func(*settled)
+
+	mu   sync.Mutex
+	out  settled // guarded by mu, as is all that follows
+	left int
+	some bool // were applied
+}
+
+func (w *settling) part(l *lines, pt *part, c *call) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if c.err != nil {
+		w.out.err = errors.Join(w.out.err, c.err)
+	}
+	if c.err == nil || c.failed != nil {
+		w.some = true
+		w.ss.mu.Lock()
+		for i := range c.replies {
+			if c.failed != nil && c.failed[i] != nil {
+				continue
+			}
+			r, op := &c.replies[i], &c.ops[i]
+			w.out.rows[pt.place(i)] = row{r.Status, r.Requeues, r.ReadyAt}
+			w.out.freed = w.ss.drop(leaseKey{l.at(op.Key), op.Token}, op.Key, w.out.freed)
+			l.line.settled(r.Status, c.now, op.Token)
+		}
+		w.ss.mu.Unlock()
+		w.ss.touch()
+	}
+	if w.left--; w.left > 0 {
+		return
+	}
+	if w.out.err != nil && w.some { // no single cause tells what became of all of them
+		w.out.err = fmt.Errorf("%w: the settlements of some queues were applied, of others not: %v", engine.ErrUnknown, w.out.err) //nolint:errorlint // the cause must not decide the code
+	}
+	w.ss.end(w.a, w.out.rows, w.out.err)
+	w.out.via = c.via
+	w.done(&w.out)
 }
 
 // extension is the outcome of extending leases.
 type extension struct {
 	kept, lost []*queuev1.LeaseRef
 	deadlines  []int64 // of what is kept, by the store's clock
-	freed      []held
+	freed      []freed
 	remaining  time.Duration // of the lease that ends first; zero when none is kept
 	err        error
 }
@@ -396,38 +555,42 @@ func (s *Service) extend(ctx context.Context, ss *session, refs []*queuev1.Lease
 		out  extension
 		left = len(byQueue)
 	)
-	part := func(d *dispatcher, queue string, refs []*queuev1.LeaseRef, c *call, err error) {
+	part := func(l *lines, refs []*queuev1.LeaseRef, c *call, err error) {
 		mu.Lock()
 		defer mu.Unlock()
 		if err != nil {
 			out.err = errors.Join(out.err, err)
 		} else {
 			at := time.Now()
+			ss.mu.Lock()
 			for i, r := range refs {
+				d := l.at(r.GetKey())
 				if c.replies[i].Status != workqueue.Settled {
 					out.lost = append(out.lost, r)
-					d.line.lostExt.Inc()
-					if h, ok := ss.drop(queue, r.GetKey(), r.GetToken()); ok {
-						out.freed = append(out.freed, h)
-					}
+					l.line.lostExt.Inc()
+					out.freed = ss.drop(leaseKey{d, r.GetToken()}, r.GetKey(), out.freed)
 					continue
 				}
 				remaining := time.Duration(c.replies[i].Deadline-c.now) * time.Microsecond
-				ss.extended(queue, r.GetKey(), r.GetToken(), at.Add(remaining), c.replies[i].Deadline)
+				if h := ss.find(d, r); h != nil {
+					h.deadline, h.known = at.Add(remaining), c.replies[i].Deadline
+				}
 				out.kept, out.deadlines = append(out.kept, r), append(out.deadlines, c.replies[i].Deadline)
 				if out.remaining == 0 || remaining < out.remaining {
 					out.remaining = remaining
 				}
 			}
+			ss.mu.Unlock()
+			ss.touch()
 		}
 		if left--; left == 0 {
 			done(out)
 		}
 	}
 	for queue, refs := range byQueue {
-		d, err := s.queue(ctx, queue)
+		l, err := s.queue(ctx, queue)
 		if err != nil {
-			part(nil, queue, refs, nil, err)
+			part(nil, refs, nil, err)
 			continue
 		}
 		op := workqueue.Op{Kind: workqueue.OpExtend, For: leaseFor, Shorten: leaseFor < 0}
@@ -435,19 +598,25 @@ func (s *Service) extend(ctx context.Context, ss *session, refs []*queuev1.Lease
 		case leaseFor < 0:
 			op.For = -leaseFor
 		case leaseFor == 0:
-			op.For = d.of.Config().LeaseFor.Microseconds()
+			op.For = l.of.Config().LeaseFor.Microseconds()
 		}
 		ops := make([]workqueue.Op, len(refs))
+		ss.mu.Lock()
 		for i, r := range refs {
 			ops[i] = op
 			ops[i].Key, ops[i].Token = r.GetKey(), r.GetToken()
-			if asked := ss.asked(queue, r); leaseFor == 0 && asked > 0 {
-				ops[i].For = asked
+			h := ss.find(l.at(r.GetKey()), r)
+			if h == nil {
+				continue
+			}
+			if leaseFor == 0 && h.from != nil && h.from.leaseFor > 0 {
+				ops[i].For = h.from.leaseFor
 			}
 			if op.Shorten {
-				ops[i].Known = ss.known(queue, r)
+				ops[i].Known = h.known
 			}
 		}
-		d.submit(&call{ops: ops, done: func(c *call) { part(d, queue, refs, c, c.err) }})
+		ss.mu.Unlock()
+		l.submit(&call{ops: ops, done: func(c *call) { part(l, refs, c, c.err) }})
 	}
 }

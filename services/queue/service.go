@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
@@ -27,14 +26,16 @@ type Service struct {
 	engine   engine.Engine
 	log      *slog.Logger
 	metrics  *metrics
+	history  *history // nil when none is kept
 	rpc      *rpc.Server
 	admin    *telemetry.Admin
 	sessions sessions
 	usable   atomic.Pointer[error] // nil inside: the store is fit
+	gets     atomic.Uint32         // counts Gets
 
-	mu          sync.Mutex
-	dispatchers map[string]*dispatcher // guarded by mu
-	running     context.Context        // of the dispatchers; guarded by mu, nil when none may be started
+	mu      sync.Mutex
+	queues  map[string]*lines // guarded by mu
+	running context.Context   // of the dispatchers; guarded by mu, nil when none may be started
 
 	wg        sync.WaitGroup // dispatchers
 	stopping  chan struct{}  // closed when Run begins to stop
@@ -57,7 +58,7 @@ func New(cfg Config, tel *telemetry.Telemetry) (*Service, error) {
 	if cfg.RedisURL != "" {
 		e, err = redis.New(redis.Config{URL: cfg.RedisURL, Prefix: cfg.RedisPrefix, AllowEviction: cfg.AllowEviction, Log: tel.Log})
 	} else {
-		e, err = memory.New(memory.Config{Dir: cfg.DataDir, Fsync: cfg.Fsync})
+		e, err = memory.New(memory.Config{Dir: cfg.DataDir, Fsync: cfg.Fsync, Log: tel.Log})
 	}
 	if err != nil {
 		return nil, err
@@ -72,16 +73,17 @@ func New(cfg Config, tel *telemetry.Telemetry) (*Service, error) {
 // build assembles a service around an engine.
 func build(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, error) {
 	s := &Service{
-		cfg: cfg, engine: e, log: tel.Log, dispatchers: map[string]*dispatcher{},
+		cfg: cfg, engine: e, log: tel.Log, queues: map[string]*lines{},
+		history:  newHistory(cfg.HistoryKeys),
 		sessions: sessions{max: cfg.MaxSessions, all: map[string]*session{}},
 		stopping: make(chan struct{}), listening: make(chan struct{}),
 	}
 	s.usable.Store(&errNotReached)
 	var err error
-	if s.metrics, err = newMetrics(tel.Registry, &s.sessions); err != nil {
+	if s.metrics, err = newMetrics(tel.Registry, s); err != nil {
 		return nil, fmt.Errorf("queue metrics: %w", err)
 	}
-	s.rpc, err = rpc.NewServer(cfg.RPC, rpc.Options{Log: tel.Log, Registry: tel.Registry, Tracer: tel.Tracer, Rules: rules})
+	s.rpc, err = rpc.NewServer(cfg.RPC, rpc.Options{Log: tel.Log, Registry: tel.Registry, Tracer: tel.Tracer, Rules: rules, Extra: wireOptions()})
 	if err != nil {
 		return nil, err
 	}
@@ -192,21 +194,21 @@ func (s *Service) checkStore(ctx context.Context, configure bool) error {
 func (s *Service) woken(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for n, d := range s.dispatchers {
+	for n, l := range s.queues {
 		if name == "" || n == name {
-			d.lookNow()
+			l.lookNow()
 		}
 	}
 }
 
-// queue finds the dispatcher of a queue that exists, starting it when this is
-// the first use of the queue here.
-func (s *Service) queue(ctx context.Context, name string) (*dispatcher, error) {
+// queue finds the lines of a queue that exists, starting their dispatchers when
+// this is the first use of the queue here.
+func (s *Service) queue(ctx context.Context, name string) (*lines, error) {
 	s.mu.Lock()
-	d := s.dispatchers[name]
+	l := s.queues[name]
 	s.mu.Unlock()
-	if d != nil {
-		return d, nil
+	if l != nil {
+		return l, nil
 	}
 	q, err := s.engine.Open(ctx, name)
 	if errors.Is(err, engine.ErrNoQueue) {
@@ -222,29 +224,29 @@ func (s *Service) queue(ctx context.Context, name string) (*dispatcher, error) {
 	return s.adopt(name, q)
 }
 
-// adopt starts a queue's dispatcher unless it has one.
-func (s *Service) adopt(name string, q engine.Queue) (*dispatcher, error) {
+// known finds the lines of a queue that is in use here, else nil.
+func (s *Service) known(name string) (*lines, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if d := s.dispatchers[name]; d != nil {
-		return d, nil
+	l := s.queues[name]
+	return l, l != nil
+}
+
+// adopt starts a queue's dispatchers unless it has them.
+func (s *Service) adopt(name string, q engine.Queue) (*lines, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.queues[name]; l != nil {
+		return l, nil
 	}
 	if s.running == nil {
 		return nil, errStopping
 	}
-	d := newDispatcher(s, name, q)
-	s.dispatchers[name] = d
+	l := newLines(s, name, q)
+	s.queues[name] = l
 	ctx := s.running
-	s.wg.Go(func() { d.run(ctx) })
-	return d, nil
-}
-
-// status counts a queue without a dispatcher.
-func (s *Service) status(ctx context.Context, name string) (workqueue.Config, engine.Status, error) {
-	q, err := s.engine.Open(ctx, name)
-	if err != nil {
-		return workqueue.Config{}, engine.Status{}, err
+	for _, d := range l.all {
+		s.wg.Go(func() { d.run(ctx) })
 	}
-	st, err := q.Partitions()[0].Status(ctx)
-	return q.Config(), st, err
+	return l, nil
 }

@@ -12,6 +12,7 @@ import (
 
 // held is a lease as this server last knew it.
 type held struct {
+	key      string
 	since    time.Time
 	deadline time.Time // by this server's clock
 	known    int64     // the same by the store's clock
@@ -20,11 +21,12 @@ type held struct {
 	paid     bool      // the credit has been given back
 }
 
-// leaseKey names a lease. A key whose lease was lost may be leased again while
-// its worker still has to learn of it: both count until they are settled.
+// leaseKey names a lease: a token is one key's in its partition. A key whose
+// lease was lost may be leased again while its worker still has to learn of it:
+// both count until they are settled.
 type leaseKey struct {
-	queue, key string
-	token      uint64
+	d     *dispatcher
+	token uint64
 }
 
 // session is one worker or producer process as this server knows it.
@@ -33,9 +35,11 @@ type session struct {
 	used atomic.Int64 // when it was last heard of, in Unix nanoseconds
 
 	mu      sync.Mutex
-	leases  map[leaseKey]held // guarded by mu, as is all that follows
+	leases  map[leaseKey]*held // guarded by mu, as is all that follows
+	spare   []*held            // to be used again
 	shut    bool
 	stream  *stream                // the one stream that is in charge
+	makers  map[*producer]bool     // Produce streams
 	gets    map[*taker]*dispatcher // Gets that wait
 	changed chan struct{}          // closed when a lease went, if anybody waits for it
 	waiting int                    // how many do
@@ -45,8 +49,8 @@ type session struct {
 // answer is what a settlement request got, for when it comes again.
 type answer struct {
 	id, sum uint64        // sum is of what was asked
-	ready   chan struct{} // closed when results or err are set
-	results []*queuev1.SettleResult
+	ready   chan struct{} // closed when rows or err are set
+	rows    []row
 	err     error
 }
 
@@ -69,7 +73,7 @@ func (s *sessions) get(id string) (*session, error) {
 		if len(s.all) >= s.max {
 			return nil, errSessions
 		}
-		ss = &session{id: id, leases: map[leaseKey]held{}, gets: map[*taker]*dispatcher{}, changed: make(chan struct{})}
+		ss = &session{id: id, leases: map[leaseKey]*held{}, makers: map[*producer]bool{}, gets: map[*taker]*dispatcher{}, changed: make(chan struct{})}
 		s.all[id] = ss
 	}
 	ss.used.Store(time.Now().UnixNano())
@@ -117,7 +121,7 @@ func (s *sessions) expire(now time.Time) {
 			idle = sessionShut
 		}
 		_, live, _ := ss.remaining(now)
-		if ss.stream == nil && len(ss.gets) == 0 && live == 0 && now.Sub(time.Unix(0, ss.used.Load())) > idle {
+		if ss.stream == nil && len(ss.makers) == 0 && len(ss.gets) == 0 && live == 0 && now.Sub(time.Unix(0, ss.used.Load())) > idle {
 			delete(s.all, id)
 		}
 		ss.mu.Unlock()
@@ -135,62 +139,83 @@ func (s *session) shutDown() bool {
 }
 
 // hold remembers leases.
-func (s *session) hold(queue string, leases []workqueue.Lease, now int64, from *taker, st *stream) {
+func (s *session) hold(d *dispatcher, leases []workqueue.Lease, now int64, from *taker, st *stream) {
 	at := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range leases {
 		l := &leases[i]
-		s.leases[leaseKey{queue, l.Key, l.Token}] = held{
-			since: at, deadline: at.Add(time.Duration(l.Deadline-now) * time.Microsecond), known: l.Deadline, from: from, stream: st,
-		}
+		s.put(leaseKey{d, l.Token}, held{
+			key: l.Key, since: at, deadline: at.Add(time.Duration(l.Deadline-now) * time.Microsecond), known: l.Deadline, from: from, stream: st,
+		})
 	}
 }
 
-// drop forgets a lease if it is the one of the token.
-func (s *session) drop(queue, key string, token uint64) (held, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	k := leaseKey{queue, key, token}
-	h, ok := s.leases[k]
-	if !ok {
-		return held{}, false
+// put remembers a lease. Mu must be held.
+func (s *session) put(k leaseKey, h held) {
+	if n := len(s.spare); n > 0 {
+		p := s.spare[n-1]
+		s.spare = s.spare[:n-1]
+		*p = h
+		s.leases[k] = p
+		return
+	}
+	s.leases[k] = &h
+}
+
+// freed is leases that ended, of one taker.
+type freed struct {
+	stream *stream
+	from   *taker
+	leases int
+	unpaid int // their credit has not been given back
+}
+
+// drop forgets the lease of a key and token, if it is known, and adds it up. Mu
+// must be held.
+func (s *session) drop(k leaseKey, key string, to []freed) []freed {
+	h := s.leases[k]
+	if h == nil || h.key != key {
+		return to
 	}
 	delete(s.leases, k)
+	to = tally(to, h)
+	*h = held{}
+	if len(s.spare) < 1024 {
+		s.spare = append(s.spare, h)
+	}
 	if s.waiting > 0 {
 		close(s.changed)
 		s.changed = make(chan struct{})
 	}
-	s.used.Store(time.Now().UnixNano())
-	return h, true
+	return to
 }
 
-// extended moves a lease's deadline.
-func (s *session) extended(queue, key string, token uint64, deadline time.Time, known int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	k := leaseKey{queue, key, token}
-	if h, ok := s.leases[k]; ok {
-		h.deadline, h.known = deadline, known
-		s.leases[k] = h
+func tally(to []freed, h *held) []freed {
+	if h.stream == nil {
+		return to
 	}
-}
-
-// asked is the lease time the holder asked for, zero when it is not known.
-func (s *session) asked(queue string, r *queuev1.LeaseRef) int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if h, ok := s.leases[leaseKey{queue, r.GetKey(), r.GetToken()}]; ok && h.from != nil {
-		return h.from.leaseFor
+	n := len(to) - 1
+	if n < 0 || to[n].from != h.from || to[n].stream != h.stream {
+		to = append(to, freed{stream: h.stream, from: h.from})
+		n++
 	}
-	return 0
+	to[n].leases++
+	if !h.paid {
+		to[n].unpaid++
+	}
+	return to
 }
 
-// known is the last deadline that is known of a lease, by the store's clock.
-func (s *session) known(queue string, r *queuev1.LeaseRef) int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.leases[leaseKey{queue, r.GetKey(), r.GetToken()}].known
+// touch says that the session was heard of.
+func (s *session) touch() { s.used.Store(time.Now().UnixNano()) }
+
+// find is a lease as it is known, else nil. Mu must be held.
+func (s *session) find(d *dispatcher, r *queuev1.LeaseRef) *held {
+	if h := s.leases[leaseKey{d, r.GetToken()}]; h != nil && h.key == r.GetKey() {
+		return h
+	}
+	return nil
 }
 
 // refs lists the session's leases, of one stream or of all.
@@ -200,7 +225,7 @@ func (s *session) refs(of *stream) []*queuev1.LeaseRef {
 	out := make([]*queuev1.LeaseRef, 0, len(s.leases))
 	for k, h := range s.leases {
 		if of == nil || h.stream == of {
-			out = append(out, &queuev1.LeaseRef{Queue: k.queue, Key: k.key, Token: k.token})
+			out = append(out, &queuev1.LeaseRef{Queue: k.d.name, Key: h.key, Token: k.token})
 		}
 	}
 	return out
@@ -253,11 +278,11 @@ func (s *session) begin(id, sum uint64) (a *answer, repeat bool, err error) {
 
 // end sets an answer. A request that failed is forgotten, so that it can be
 // made again.
-func (s *session) end(a *answer, results []*queuev1.SettleResult, err error) {
+func (s *session) end(a *answer, rows []row, err error) {
 	if a == nil {
 		return
 	}
-	a.results, a.err = results, err
+	a.rows, a.err = rows, err
 	close(a.ready)
 	if err != nil {
 		s.mu.Lock()

@@ -30,13 +30,23 @@ func (h halfDown) Configure(ctx context.Context, name string, cfg workqueue.Conf
 	return q, created, err
 }
 
-func (n noSettling) Turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Result, error) {
+func (n noSettling) Partitions() []engine.Partition {
+	var out []engine.Partition
+	for _, p := range n.Queue.Partitions() {
+		out = append(out, noSettlingPart{p})
+	}
+	return out
+}
+
+type noSettlingPart struct{ engine.Partition }
+
+func (n noSettlingPart) Turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Result, error) {
 	for _, op := range t.Ops {
 		if op.Kind == workqueue.OpSettle {
 			return nil, engine.ErrUnavailable
 		}
 	}
-	return n.Queue.Partitions()[0].Turn(ctx, t)
+	return n.Partition.Turn(ctx, t)
 }
 
 func TestSettlementsOfSeveralQueuesSayWhatIsSure(t *testing.T) {

@@ -16,36 +16,55 @@ import (
 )
 
 const (
-	// maxAssign is how many leases one Assign message holds.
-	maxAssign = 500
-	// maxAssignBytes is about what their keys, states, barriers and expectations
-	// may take, well below the 4 MiB that stock clients accept.
-	maxAssignBytes = 1 << 20
-	// maxBacklog is how many messages may wait for a worker that does not read.
-	maxBacklog = 10_000
+	// maxBacklog is how many answers may wait for a worker that does not read,
+	// before it is not read from either.
+	maxBacklog = 256
+	// maxStuck is how long one message may take to leave.
+	maxStuck = time.Minute
 )
 
-// stream is one Work stream: the handler's goroutine receives, one other sends.
+// stream is one Work stream: one goroutine receives, one sends, and the
+// handler's watches.
 type stream struct {
-	s      *server
-	ss     *session
-	grpc   queuev1.QueueService_WorkServer
-	credit credit
-	takers map[string]*taker
-	lines  map[string]*dispatcher
+	s       *server
+	ss      *session
+	grpc    queuev1.QueueService_WorkServer
+	compact bool
+	leases  time.Duration // the longest that is asked for
+	credit  credit
+	queues  map[string]*station
+	all     []*station
 
-	mu       sync.Mutex
-	leases   []*queuev1.Lease        // to be assigned; guarded by mu, as is all that follows
-	messages []*queuev1.WorkResponse // to be sent before them
-	finished map[*taker]bool         // those that will get nothing more
-	live     int                     // leases assigned and not settled
-	holds    bool                    // the worker counts its credit itself
-	leaving  bool                    // no more keys: goodbye, shutdown or server stop
-	closed   error                   // why the stream ends
-	wake     chan struct{}
-	done     chan struct{} // closed when the stream ends
+	mu        sync.Mutex
+	out       outbox        // guarded by mu, as is all that follows
+	finished  int           // takers that will get nothing more
+	live      int           // leases assigned and not settled
+	holds     bool          // the worker counts its credit itself
+	leaving   bool          // no more keys: goodbye, shutdown or server stop
+	closed    error         // why the stream ends
+	extending int           // extensions under way
+	sending   time.Time     // since when a message is on its way; zero for none
+	wake      chan struct{} // of the sender
+	room      chan struct{} // of the receiver
+	done      chan struct{} // closed when the stream ends
 }
 
+// station is a stream in line for one queue, in each of its partitions.
+type station struct {
+	l      *lines
+	takers []*taker
+	purse  purse
+}
+
+func (st *stream) takers() int {
+	n := 0
+	for _, q := range st.all {
+		n += len(q.takers)
+	}
+	return n
+}
+
+// Work hands out keys and takes their settlements.
 func (s *server) Work(grpc queuev1.QueueService_WorkServer) error {
 	first, err := grpc.Recv()
 	if err != nil {
@@ -63,15 +82,9 @@ func (s *server) Work(grpc queuev1.QueueService_WorkServer) error {
 	defer cancel()
 	sent := make(chan struct{})
 	go func() { defer close(sent); st.send(ctx) }()
-	go st.watch(ctx)
-	received := make(chan error, 1)
-	go func() { received <- st.receive(ctx) }() // ends with the RPC at the latest
-	select {
-	case err = <-received:
-	case <-st.done:
-		err = st.reason()
-	}
-	st.close(err)
+	go func() { st.close(st.receive(ctx)) }() // ends with the RPC at the latest
+	st.watch(ctx)
+	err = st.reason()
 	cancel()
 	select {
 	case <-sent:
@@ -107,23 +120,29 @@ func (s *server) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello) (*
 		return nil, err
 	}
 	st := &stream{
-		s: s, ss: ss, grpc: grpc, takers: map[string]*taker{}, lines: map[string]*dispatcher{},
-		finished: map[*taker]bool{}, wake: make(chan struct{}, 1), done: make(chan struct{}),
+		s: s, ss: ss, grpc: grpc, compact: h.GetCompact(), queues: map[string]*station{},
+		wake: make(chan struct{}, 1), room: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	inForce := time.Duration(0)
 	for _, name := range h.GetQueues() {
-		d, err := s.queue(ctx, name)
+		l, err := s.queue(ctx, name)
 		if err != nil {
 			return nil, err
 		}
-		st.lines[name] = d
-		st.takers[name] = st.taker(name, leaseFor)
-		if lasts := d.of.Config().LeaseFor; inForce == 0 || lasts < inForce {
+		if st.queues[name] != nil {
+			continue
+		}
+		q := st.station(l, leaseFor)
+		st.queues[name], st.all = q, append(st.all, q)
+		lasts := l.of.Config().LeaseFor
+		if inForce == 0 || lasts < inForce {
 			inForce = lasts
 		}
+		st.leases = max(st.leases, lasts)
 	}
 	if leaseFor > 0 {
 		inForce = time.Duration(leaseFor) * time.Microsecond
+		st.leases = inForce
 	}
 	ss.mu.Lock()
 	old := ss.stream
@@ -140,100 +159,141 @@ func (s *server) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello) (*
 	st.push(&queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Welcome{Welcome: &queuev1.Welcome{
 		ServerTime: timestamppb.Now(), LeaseDuration: durationpb.New(inForce), Generation: s.engine.Generation(), Kept: kept, Lost: lost,
 	}}})
-	for name, t := range st.takers {
-		if ss.enter(t, st.lines[name]) {
-			st.lines[name].finalize(t)
+	for _, q := range st.all {
+		if q.l.paused.Load() {
+			st.control(&queuev1.Control{Action: queuev1.Action_ACTION_PAUSE, Reason: "the queue is paused", Queue: q.l.name})
+		}
+		for i, t := range q.takers {
+			if ss.enter(t, q.l.all[i]) {
+				q.l.all[i].finalize(t)
+			}
 		}
 	}
 	return st, nil
 }
 
-func (st *stream) taker(queue string, leaseFor int64) *taker {
-	t := &taker{holder: st.ss.id, leaseFor: leaseFor, credit: &st.credit, again: func() { st.offer(queue) }}
-	t.deliver = func(d *dispatcher, leases []workqueue.Lease, now int64) bool {
-		st.mu.Lock()
-		defer st.mu.Unlock()
-		if st.closed != nil || st.leaving {
-			return false
+// station makes the takers of one queue.
+func (st *stream) station(l *lines, leaseFor int64) *station {
+	q := &station{l: l}
+	for _, d := range l.all {
+		t := &taker{holder: st.ss.id, leaseFor: leaseFor, credit: &st.credit, purse: &q.purse}
+		t.again = func() {
+			if !st.parting() {
+				d.offer(t)
+			}
 		}
-		st.ss.hold(d.name, leases, now, t, st)
-		for i := range leases {
-			st.leases = append(st.leases, lease(d.name, &leases[i], now))
-		}
-		st.live += len(leases)
-		st.nudge()
-		return true
+		t.deliver = func(d *dispatcher, leases []workqueue.Lease, now int64) bool { return st.deliver(t, d, leases, now) }
+		t.finish = st.finish
+		q.takers = append(q.takers, t)
 	}
-	t.finish = func(err error) {
-		st.mu.Lock()
-		defer st.mu.Unlock()
-		st.finished[t] = true
-		if len(st.finished) < len(st.takers) || st.leaving || err != nil {
-			return
-		}
-		st.leaving = true
-		st.control(queuev1.Action_ACTION_SHUT_DOWN, "the session was shut down")
+	return q
+}
+
+// deliver queues leases for the sender.
+func (st *stream) deliver(t *taker, d *dispatcher, leases []workqueue.Lease, now int64) bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.closed != nil || st.leaving {
+		return false
 	}
-	return t
+	st.ss.hold(d, leases, now, t, st)
+	for i := range leases {
+		if st.compact {
+			st.out.encode(d.name, &leases[i], now)
+		} else {
+			st.out.lease(lease(d.name, &leases[i], now))
+		}
+	}
+	if st.out.bytes > maxBehind {
+		st.credit.block(true)
+	}
+	st.live += len(leases)
+	d.later(st)
+	return true
+}
+
+// finish notes that a taker will get nothing more.
+func (st *stream) finish(err error) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.finished++
+	if st.finished < st.takers() || st.leaving || err != nil {
+		return
+	}
+	st.leaving = true
+	st.out.control(&queuev1.Control{Action: queuev1.Action_ACTION_SHUT_DOWN, Reason: "the session was shut down"})
+	st.nudge()
 }
 
 // resume keeps the leases a worker believes it holds, and soon ends those of
 // the session that it does not know of.
 func (st *stream) resume(ctx context.Context, refs []*queuev1.LeaseRef, leaseFor int64) (kept, lost []*queuev1.LeaseRef, err error) {
-	known := make(map[leaseKey]bool, len(refs))
-	for _, r := range refs {
-		known[leaseKey{r.GetQueue(), r.GetKey(), r.GetToken()}] = true
+	type lease struct {
+		queue, key string
+		token      uint64
 	}
-	var unknown []*queuev1.LeaseRef
-	for _, r := range st.ss.refs(nil) {
-		if !known[leaseKey{r.GetQueue(), r.GetKey(), r.GetToken()}] && st.s.ofStream(st.ss, r) {
-			unknown = append(unknown, r)
+	known := make(map[lease]bool, len(refs))
+	once := refs[:0:0]
+	for _, r := range refs {
+		l := lease{r.GetQueue(), r.GetKey(), r.GetToken()}
+		if !known[l] {
+			known[l] = true
+			once = append(once, r)
 		}
 	}
+	var unknown []*queuev1.LeaseRef
+	st.ss.mu.Lock()
+	for k, h := range st.ss.leases {
+		if h.stream != nil && !known[lease{k.d.name, h.key, k.token}] {
+			unknown = append(unknown, &queuev1.LeaseRef{Queue: k.d.name, Key: h.key, Token: k.token})
+		}
+	}
+	st.ss.mu.Unlock()
 	if len(unknown) > 0 {
 		st.s.shorten(ctx, st.ss, unknown)
 	}
-	if len(refs) == 0 {
+	if len(once) == 0 {
 		return nil, nil, nil
 	}
 	done := make(chan extension, 1)
-	st.s.extend(ctx, st.ss, refs, leaseFor, func(e extension) { done <- e })
+	st.s.extend(ctx, st.ss, once, leaseFor, func(e extension) { done <- e })
 	select {
 	case e := <-done:
 		if e.err != nil {
 			return nil, nil, e.err
 		}
-		st.adopt(e)
-		return e.kept, e.lost, nil
+		return e.kept, e.lost, st.adopt(ctx, e)
 	case <-ctx.Done():
 		return nil, nil, ctx.Err()
 	}
 }
 
 // adopt makes resumed leases the stream's own.
-func (st *stream) adopt(e extension) {
+func (st *stream) adopt(ctx context.Context, e extension) error {
 	until := time.Now().Add(e.remaining)
-	st.ss.mu.Lock()
 	for i, r := range e.kept {
-		k := leaseKey{r.GetQueue(), r.GetKey(), r.GetToken()}
-		h, ok := st.ss.leases[k]
-		if !ok {
-			h = held{since: time.Now(), deadline: until, known: e.deadlines[i]}
+		l, err := st.s.queue(ctx, r.GetQueue())
+		if err != nil {
+			return err
 		}
-		h.stream, h.from, h.paid = st, st.takers[r.GetQueue()], false
-		st.ss.leases[k] = h
+		d := l.at(r.GetKey())
+		var from *taker
+		if q := st.queues[r.GetQueue()]; q != nil {
+			from = q.takers[d.part]
+		}
+		st.ss.mu.Lock()
+		h := st.ss.find(d, r)
+		if h == nil {
+			st.ss.put(leaseKey{d, r.GetToken()}, held{key: r.GetKey(), since: time.Now(), deadline: until, known: e.deadlines[i]})
+			h = st.ss.find(d, r)
+		}
+		h.stream, h.from, h.paid = st, from, false
+		st.ss.mu.Unlock()
 	}
-	st.ss.mu.Unlock()
 	st.mu.Lock()
 	st.live += len(e.kept)
 	st.mu.Unlock()
-}
-
-// ofStream says whether a lease was handed out on a stream.
-func (s *Service) ofStream(ss *session, r *queuev1.LeaseRef) bool {
-	ss.mu.Lock()
-	defer ss.mu.Unlock()
-	return ss.leases[leaseKey{r.GetQueue(), r.GetKey(), r.GetToken()}].stream != nil
+	return nil
 }
 
 // shorten ends leases soon and forgets them here. It does not wait.
@@ -243,16 +303,24 @@ func (s *Service) shorten(ctx context.Context, ss *session, refs []*queuev1.Leas
 
 // receive takes messages until the worker's side ends or fails.
 func (st *stream) receive(ctx context.Context) error {
+	var m workMessage
 	for {
-		m, err := st.grpc.Recv()
-		if err != nil {
+		if err := st.await(ctx); err != nil {
 			return err
+		}
+		if err := st.grpc.RecvMsg(&m); err != nil {
+			return err
+		}
+		var err error
+		if m.settle != nil {
+			if err := st.settle(ctx, m.settle); err != nil {
+				return err
+			}
+			continue
 		}
 		switch k := m.GetKind().(type) {
 		case *queuev1.WorkRequest_Credit:
 			err = st.give(k.Credit)
-		case *queuev1.WorkRequest_Settle:
-			err = st.settle(ctx, k.Settle)
 		case *queuev1.WorkRequest_Extend:
 			err = st.extend(ctx, k.Extend)
 		case *queuev1.WorkRequest_Goodbye:
@@ -266,94 +334,151 @@ func (st *stream) receive(ctx context.Context) error {
 	}
 }
 
+// await waits until the worker has read enough of its answers.
+func (st *stream) await(ctx context.Context) error {
+	for {
+		st.mu.Lock()
+		full := len(st.out.messages) > maxBacklog
+		st.mu.Unlock()
+		if !full {
+			return nil
+		}
+		select {
+		case <-st.room:
+		case <-st.done:
+			return st.reason()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
 func (st *stream) give(cr *queuev1.Credit) error {
 	c := &checks{}
 	c.count("credit.items", int(cr.GetItems()), 1, maxCredit)
-	var t *taker
-	if cr.GetQueue() != "" {
-		if t = st.takers[cr.GetQueue()]; t == nil {
-			c.add("credit.queue", "%.64q was not named in hello", cr.GetQueue())
-		}
+	q := st.queues[cr.GetQueue()]
+	if cr.GetQueue() != "" && q == nil {
+		c.add("credit.queue", "%.64q was not named in hello", cr.GetQueue())
 	}
 	if err := c.err(); err != nil {
 		return err
 	}
-	st.credit.give(t, int(cr.GetItems()))
-	st.offer(cr.GetQueue())
+	if q == nil {
+		st.credit.give(nil, int(cr.GetItems()))
+	} else {
+		st.credit.give(&q.purse, int(cr.GetItems()))
+	}
+	st.offer(q)
 	return nil
 }
 
-// offer puts the stream in line for a queue, or for all of them.
-func (st *stream) offer(only string) {
+// parting says that the stream takes no more keys.
+func (st *stream) parting() bool {
 	st.mu.Lock()
-	leaving := st.leaving || st.closed != nil
-	st.mu.Unlock()
-	if leaving {
+	defer st.mu.Unlock()
+	return st.leaving || st.closed != nil
+}
+
+// offer puts the stream in line for a queue, or for all of them.
+func (st *stream) offer(only *station) {
+	if st.parting() {
 		return
 	}
-	for name, t := range st.takers {
-		if only == "" || name == only {
-			st.lines[name].offer(t)
+	for _, q := range st.all {
+		if only == nil || only == q {
+			for i, t := range q.takers {
+				q.l.all[i].offer(t)
+			}
 		}
 	}
 }
 
-func (st *stream) settle(ctx context.Context, b *queuev1.SettleBatch) error {
-	c := &checks{}
-	p := st.s.plan(c, b.GetSettlements())
-	if err := c.err(); err != nil {
-		return err
+func (st *stream) settle(ctx context.Context, m *settleMessage) error {
+	if m.err != nil {
+		return m.err
 	}
 	st.mu.Lock()
-	st.holds = b.GetHoldCredit()
+	st.holds = m.hold
 	st.mu.Unlock()
-	elsewhere := !b.GetHoldCredit() && st.reuse(b.GetSettlements())
-	st.s.settle(ctx, st.ss, b.GetRequestId(), p, func(out settled) {
+	elsewhere := !m.hold && st.reuse(m.plan)
+	st.s.settle(ctx, st.ss, m.id, m.plan, func(out *settled) {
 		if out.err != nil {
 			st.close(out.err)
 			return
 		}
-		st.push(&queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Settled{
-			Settled: &queuev1.Settled{RequestId: b.GetRequestId(), Results: out.results},
-		}})
-		ended(out.freed, b.GetHoldCredit())
+		var msg any
+		if st.compact {
+			msg = settledMessage(m.id, out)
+		} else {
+			msg = &queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Settled{
+				Settled: &queuev1.Settled{RequestId: m.id, Results: out.results()},
+			}}
+		}
+		st.mu.Lock()
+		st.out.messages = append(st.out.messages, msg)
+		st.mu.Unlock()
+		ended(out.freed, m.hold)
+		if out.via != nil {
+			out.via.later(st)
+		} else {
+			st.nudge()
+		}
 	})
 	if elsewhere {
-		st.offer("")
+		st.offer(nil)
 	}
 	return nil
 }
 
 // reuse gives the credit of leases back that are about to end, whatever comes
 // of it, so that the turn that settles them leases the next keys. It reports
-// whether the credit may be of use to other queues than those of the turn.
-func (st *stream) reuse(settlements []*queuev1.Settlement) (elsewhere bool) {
+// whether the credit may be of use elsewhere than in those turns.
+func (st *stream) reuse(p *plan) (elsewhere bool) {
+	elsewhere = len(st.all) > 1 || len(st.all[0].takers) > 1
 	var again []*taker
-	elsewhere = len(st.takers) > 1
 	st.ss.mu.Lock()
-	for _, s := range settlements {
-		k := leaseKey{s.GetQueue(), s.GetKey(), s.GetToken()}
-		if h, ok := st.ss.leases[k]; ok && h.stream == st && !h.paid {
+	for n := range p.parts {
+		pt := &p.parts[n]
+		q := st.queues[pt.queue]
+		if q == nil {
+			elsewhere = true
+			l, _ := st.s.known(pt.queue)
+			if l == nil {
+				continue
+			}
+			q = &station{l: l}
+		}
+		count := len(p.ops)
+		if pt.at != nil {
+			count = len(pt.at)
+		}
+		for i := range count {
+			op := &p.ops[pt.place(i)]
+			d := q.l.at(op.Key)
+			h := st.ss.leases[leaseKey{d, op.Token}]
+			if h == nil || h.key != op.Key || h.stream != st || h.paid {
+				continue
+			}
 			h.paid = true
-			st.ss.leases[k] = h
+			if h.from == nil {
+				st.credit.give(nil, 1)
+				continue
+			}
 			st.credit.refund(h.from, 1)
-			if t := st.takers[s.GetQueue()]; t == nil {
-				elsewhere = true
-			} else if !slices.Contains(again, t) {
-				again = append(again, t)
+			if d.part < len(q.takers) && (len(again) == 0 || again[len(again)-1] != q.takers[d.part]) {
+				again = append(again, q.takers[d.part])
 			}
 		}
 	}
 	st.ss.mu.Unlock()
-	st.mu.Lock()
-	leaving := st.leaving || st.closed != nil
-	st.mu.Unlock()
-	if leaving {
+	if st.parting() {
 		return false
 	}
-	for name, t := range st.takers {
-		if slices.Contains(again, t) {
-			st.lines[name].join(t)
+	for _, q := range st.all {
+		for i, t := range q.takers {
+			if slices.Contains(again, t) {
+				q.l.all[i].join(t)
+			}
 		}
 	}
 	return elsewhere
@@ -361,29 +486,25 @@ func (st *stream) reuse(settlements []*queuev1.Settlement) (elsewhere bool) {
 
 // ended accounts for leases that ended, each to the stream it came from, and
 // gives their credit back unless that has been done or they hold it.
-func ended(leases []held, hold bool) {
-	type sum struct{ leases, credit int }
-	streams := map[*stream]sum{}
-	for _, h := range leases {
-		if h.stream == nil {
+func ended(all []freed, hold bool) {
+	for _, f := range all {
+		st := f.stream
+		st.mu.Lock()
+		st.live -= f.leases
+		idle := st.leaving && st.live <= 0
+		st.mu.Unlock()
+		if idle {
+			st.nudge()
+		}
+		if f.unpaid == 0 || hold {
 			continue
 		}
-		n := streams[h.stream]
-		n.leases++
-		if !h.paid && !hold {
-			h.stream.credit.refund(h.from, 1)
-			n.credit++
+		if f.from == nil {
+			st.credit.give(nil, f.unpaid)
+		} else {
+			st.credit.refund(f.from, f.unpaid)
 		}
-		streams[h.stream] = n
-	}
-	for st, n := range streams {
-		st.mu.Lock()
-		st.live -= n.leases
-		st.mu.Unlock()
-		st.nudge()
-		if n.credit > 0 {
-			st.offer("")
-		}
+		st.offer(nil)
 	}
 }
 
@@ -393,7 +514,14 @@ func (st *stream) extend(ctx context.Context, b *queuev1.ExtendBatch) error {
 	if err := c.err(); err != nil {
 		return err
 	}
+	st.mu.Lock()
+	st.extending++
+	st.mu.Unlock()
 	st.s.extend(ctx, st.ss, b.GetLeases(), 0, func(e extension) {
+		st.mu.Lock()
+		st.extending--
+		holds := st.holds
+		st.mu.Unlock()
 		if e.err != nil {
 			st.close(e.err)
 			return
@@ -401,9 +529,6 @@ func (st *stream) extend(ctx context.Context, b *queuev1.ExtendBatch) error {
 		st.push(&queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Extended{Extended: &queuev1.Extended{
 			Extended: int64(len(e.kept)), Lost: e.lost, Remaining: durationpb.New(e.remaining),
 		}}})
-		st.mu.Lock()
-		holds := st.holds
-		st.mu.Unlock()
 		ended(e.freed, holds)
 	})
 	return nil
@@ -414,54 +539,29 @@ func (st *stream) leave() {
 	st.mu.Lock()
 	st.leaving = true
 	st.mu.Unlock()
-	for name, t := range st.takers {
-		st.lines[name].withdraw(t)
-	}
+	st.withdraw()
 	st.nudge()
 }
 
-// watch moves the worker elsewhere when the server stops.
-func (st *stream) watch(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-		return
-	case <-st.done:
-		return
-	case <-st.s.stopping:
+func (st *stream) withdraw() {
+	for _, q := range st.all {
+		for i, t := range q.takers {
+			q.l.all[i].withdraw(t)
+		}
 	}
-	st.mu.Lock()
-	st.control(queuev1.Action_ACTION_RECONNECT, "the server is stopping")
-	st.mu.Unlock()
-	st.leave()
-	timer := time.NewTimer(st.s.cfg.StopGrace)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-st.done:
-	case <-timer.C:
-		st.close(errOver)
-	}
-}
-
-// control queues a control message. Mu must be held.
-func (st *stream) control(a queuev1.Action, reason string) {
-	st.messages = append(st.messages, &queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Control{
-		Control: &queuev1.Control{Action: a, Reason: reason},
-	}})
-	st.nudge()
 }
 
 // push queues a message for the sender.
-func (st *stream) push(m *queuev1.WorkResponse) {
+func (st *stream) push(m any) {
 	st.mu.Lock()
-	st.messages = append(st.messages, m)
-	full := len(st.messages) > maxBacklog
+	st.out.messages = append(st.out.messages, m)
 	st.mu.Unlock()
-	if full {
-		st.close(errOverrun)
-		return
-	}
 	st.nudge()
+}
+
+// control queues a control message.
+func (st *stream) control(c *queuev1.Control) {
+	st.push(&queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Control{Control: c}})
 }
 
 func (st *stream) nudge() {
@@ -471,76 +571,52 @@ func (st *stream) nudge() {
 	}
 }
 
-// send is the one sender of the stream. Assignments that gathered while a
-// message was under way leave together.
+// send is the one sender of the stream. What gathered while a message was under
+// way leaves together.
 func (st *stream) send(ctx context.Context) {
+	var out outbox
 	for {
 		st.mu.Lock()
-		messages, leases := st.messages, st.leases
-		st.messages, st.leases = nil, nil
-		over := st.leaving && st.live <= 0 && len(messages) == 0 && len(leases) == 0 && st.s.quiet(st)
+		out, st.out = st.out, out
+		over := st.leaving && st.live <= 0 && out.empty() && !st.ss.shutDown()
+		if !out.empty() {
+			st.sending = time.Now()
+		}
 		st.mu.Unlock()
 		if over {
 			st.close(errOver)
 			return
 		}
-		for _, m := range messages {
-			if err := st.grpc.Send(m); err != nil {
-				st.close(err)
+		if out.empty() {
+			select {
+			case <-st.wake:
+				continue
+			case <-ctx.Done():
+				return
+			case <-st.done:
 				return
 			}
 		}
-		for len(leases) > 0 {
-			n := fitting(leases)
-			m := &queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Assign{Assign: &queuev1.Assign{Leases: leases[:n]}}}
-			if err := st.grpc.Send(m); err != nil {
-				st.close(err)
-				return
-			}
-			leases = leases[n:]
+		if err := out.send(st.grpc); err != nil {
+			st.close(err)
+			return
 		}
-		if len(messages) > 0 {
-			continue
-		}
+		st.mu.Lock()
+		st.sending = time.Time{}
+		behind := st.out.bytes > maxBehind
+		st.mu.Unlock()
 		select {
-		case <-st.wake:
-		case <-ctx.Done():
-			return
-		case <-st.done:
-			return
+		case st.room <- struct{}{}:
+		default:
 		}
-	}
-}
-
-// fitting is how many leases go into one assignment.
-func fitting(leases []*queuev1.Lease) int { return within(leases[:min(maxAssign, len(leases))]) }
-
-// within is how many leases go into one message of any kind, at least one.
-func within(leases []*queuev1.Lease) int {
-	size := 0
-	for n, l := range leases {
-		size += len(l.GetKey()) + len(l.GetState())
-		for _, m := range l.GetBarrier() {
-			size += len(m.GetCollection()) + len(m.GetRevision().GetResourceVersion()) + 16
-		}
-		for _, trace := range l.GetTraceparents() {
-			size += len(trace)
-		}
-		for _, names := range [][]string{l.GetExpectations().GetCreations(), l.GetExpectations().GetDeletions()} {
-			for _, name := range names {
-				size += len(name)
+		if out.bytes > maxBehind && !behind {
+			for _, t := range st.credit.block(false) {
+				t.again()
 			}
 		}
-		if size > maxAssignBytes && n > 0 {
-			return n
-		}
+		out.reset()
 	}
-	return len(leases)
 }
-
-// quiet says that a stream that leaves may end: a session that was shut down
-// keeps its stream until the worker closes it.
-func (s *Service) quiet(st *stream) bool { return !st.ss.shutDown() }
 
 // close ends the stream for a reason; only the first counts.
 func (st *stream) close(err error) {
@@ -561,9 +637,12 @@ func (st *stream) reason() error {
 // part takes the stream out of its lines and shortens its leases, unless
 // another stream of the session took over.
 func (st *stream) part(ctx context.Context) {
-	for name, t := range st.takers {
-		st.lines[name].withdraw(t)
-		st.ss.leave(t)
+	st.close(errOver)
+	st.withdraw()
+	for _, q := range st.all {
+		for _, t := range q.takers {
+			st.ss.leave(t)
+		}
 	}
 	st.ss.mu.Lock()
 	mine := st.ss.stream == st

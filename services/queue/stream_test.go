@@ -608,7 +608,7 @@ func TestAssignmentsFitIntoAMessage(t *testing.T) {
 	for name, tc := range map[string]struct {
 		lease *queuev1.Lease
 		want  int
-	}{"small": {small, 500}, "with state": {big, 255}, "with expectations": {huge, 2}} {
+	}{"small": {small, 500}, "with state": {big, 250}, "with expectations": {huge, 2}} {
 		if got := fitting(slices.Repeat([]*queuev1.Lease{tc.lease}, 600)); got != tc.want {
 			t.Errorf("%s: %d leases in a message, want %d", name, got, tc.want)
 		}

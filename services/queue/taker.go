@@ -7,14 +7,15 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 )
 
-// taker is somebody who waits for keys of one queue: a Get, or a Work stream.
-// Its functions are called by the dispatcher and must not block.
+// taker is somebody who waits for keys of one partition of a queue: a Get, or
+// a Work stream. Its functions are called by the dispatcher and must not block.
 type taker struct {
 	holder   string
 	leaseFor int64 // microseconds, zero for the queue's
 	credit   *credit
-	single   bool // one delivery is all it takes
-	once     bool // it does not wait
+	purse    *purse // credit for this queue alone; nil for none
+	single   bool   // one delivery is all it takes
+	once     bool   // it does not wait
 
 	// deliver hands over leases; false when nobody is there to take them.
 	deliver func(d *dispatcher, leases []workqueue.Lease, now int64) bool
@@ -22,7 +23,7 @@ type taker struct {
 	// nothing more will come, or because of an error.
 	finish func(err error)
 
-	// again puts it in line once more; nil when its credit is its own.
+	// again puts it in line once more, when credit it lacked has come.
 	again func()
 
 	// Guarded by the dispatcher's mu.
@@ -35,54 +36,88 @@ type taker struct {
 }
 
 // credit is how many keys a worker can take: of each queue by itself, and of
-// any queue. It is shared by the takers of one stream.
+// any queue. It is shared by the takers of one stream, or of one Get.
 type credit struct {
-	mu  sync.Mutex
-	any int            // guarded by mu, as is all that follows
-	own map[*taker]int // nil until some is given for one queue
-	out map[*taker]int // own credit that is reserved or leased
-	// starved wanted credit when another queue's turn had reserved it all.
-	starved []*taker
+	mu      sync.Mutex
+	any     int  // guarded by mu, as is all that follows
+	blocked bool // the worker does not read what it was given
+	// starved wanted credit when other turns had reserved it all, the longest
+	// waiting first. They stay in this list until they look again, and part of
+	// what comes back is kept for them, so that no partition starves another.
+	starved []starving
 }
 
-// give adds credit, for one taker or, without one, for any.
-func (c *credit) give(t *taker, n int) {
+type starving struct {
+	t      *taker
+	called bool
+}
+
+// purse is a stream's credit for one queue alone. Guarded by the credit's mu.
+type purse struct {
+	own int
+	out int // reserved or leased
+}
+
+// give adds credit, for one queue or, without one, for any.
+func (c *credit) give(p *purse, n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if t == nil {
+	if p == nil {
 		c.any += n
 		return
 	}
-	if c.own == nil {
-		c.own, c.out = map[*taker]int{}, map[*taker]int{}
-	}
-	c.own[t] += n
+	p.own += n
 }
 
-// reserve takes up to n, the taker's own credit first. The dispatcher's mu must
+// reserve takes up to n, the queue's own credit first. The dispatcher's mu must
 // be held.
 func (c *credit) reserve(t *taker, n int) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	own := min(n, c.own[t])
-	if own > 0 {
-		c.own[t] -= own
-		c.out[t] += own
+	if c.blocked {
+		c.starve(t)
+		return 0
 	}
-	any := min(n-own, c.any)
-	c.any -= any
-	if own+any == 0 && t.asked == 0 { // not when it is this taker that holds it all
+	if len(c.starved) > 0 {
+		c.starved = slices.DeleteFunc(c.starved, func(s starving) bool { return s.t == t })
+	}
+	own := 0
+	if t.purse != nil {
+		if own = min(n, t.purse.own); own > 0 {
+			t.purse.own -= own
+			t.purse.out += own
+		}
+	}
+	some := min(n-own, c.any, max(1, c.any/(1+len(c.starved))))
+	c.any -= some
+	if own+some == 0 && t.asked == 0 { // not when it is this taker that holds it all
 		c.starve(t)
 	}
-	return own + any
+	return own + some
 }
 
 // starve remembers a taker that has to be told of credit that comes back. Mu
 // must be held.
 func (c *credit) starve(t *taker) {
-	if t.again != nil && !slices.Contains(c.starved, t) {
-		c.starved = append(c.starved, t)
+	for i := range c.starved {
+		if c.starved[i].t == t {
+			c.starved[i].called = false
+			return
+		}
 	}
+	c.starved = append(c.starved, starving{t: t})
+}
+
+// call returns those who wait for credit, once each time it comes. Mu must be
+// held.
+func (c *credit) call() (starved []*taker) {
+	for i := range c.starved {
+		if !c.starved[i].called {
+			c.starved[i].called = true
+			starved = append(starved, c.starved[i].t)
+		}
+	}
+	return starved
 }
 
 // refund gives back what was reserved and not used, or what was used and is
@@ -93,14 +128,16 @@ func (c *credit) refund(t *taker, n int) (starved []*taker) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	own := min(n, c.out[t])
-	if own > 0 {
-		c.out[t] -= own
-		c.own[t] += own
+	own := 0
+	if t.purse != nil {
+		if own = min(n, t.purse.out); own > 0 {
+			t.purse.out -= own
+			t.purse.own += own
+		}
 	}
 	c.any += n - own
-	if n > own {
-		starved, c.starved = c.starved, nil
+	if n > own && !c.blocked {
+		starved = c.call()
 	}
 	return starved
 }
@@ -109,9 +146,27 @@ func (c *credit) refund(t *taker, n int) (starved []*taker) {
 func (c *credit) has(t *taker) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.any > 0 || c.own[t] > 0 {
+	if !c.blocked && (c.any > 0 || t.purse != nil && t.purse.own > 0) {
 		return true
 	}
 	c.starve(t)
 	return false
+}
+
+// block keeps credit from being used, or lets it be used again; it returns
+// takers that waited for that.
+func (c *credit) block(blocked bool) (starved []*taker) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.blocked = blocked; blocked {
+		return nil
+	}
+	return c.call()
+}
+
+// forget takes a taker that has left out of those that wait.
+func (c *credit) forget(t *taker) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.starved = slices.DeleteFunc(c.starved, func(s starving) bool { return s.t == t })
 }

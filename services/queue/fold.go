@@ -1,0 +1,229 @@
+package queue
+
+import (
+	"hash/maphash"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+)
+
+// fold makes one operation of duplicate adds: an immediate add of a key that an
+// immediate add of the same turn made wait already can only answer that it
+// waits, so it does not go to the store. What may differ is merged into the
+// first, or else the add stays on its own: a higher level moves the key to the
+// tail of another line, and further collections may not fit. Nothing else may
+// have happened to the key in between.
+type fold struct {
+	slots []slot // by hash of the key, open addressing
+	gen   uint32 // slots of other generations are free
+	used  int
+	prev  []int32 // per operation: the add before it that carries a trace of the same key, −1 for none
+}
+
+// slot is the last operation of a turn on one key.
+type slot struct {
+	gen    uint32
+	op     int32
+	traces int32 // operations in a row that carry one, the last included
+}
+
+// folded is where the operations of a call went.
+type folded struct {
+	place   []int32 // in the turn; its complement for a duplicate
+	replies []workqueue.Reply
+}
+
+// maxFold is how many operations one turn may make of one: it bounds how long
+// answers take to be dealt out.
+const maxFold = 16
+
+// take appends the operations of calls to a turn, about limit of them, and
+// returns how many calls went in.
+func (f *fold) take(t *workqueue.Turn, calls []*call, limit int) int {
+	if size := 4 * (limit + 1024); len(f.slots) < size {
+		n := 1024
+		for n < size {
+			n *= 2
+		}
+		f.slots, f.gen = make([]slot, n), 0
+	}
+	if f.gen++; f.gen == 0 {
+		clear(f.slots)
+		f.gen = 1
+	}
+	f.used, f.prev = 0, f.prev[:0]
+	raw := 0
+	for n, c := range calls {
+		if raw += len(c.ops); n > 0 && raw > limit {
+			if raw > maxFold*limit || len(t.Ops)+f.strange(t, c.ops) > limit {
+				return n
+			}
+		}
+		c.first = len(t.Ops)
+		f.add(t, c)
+	}
+	return len(calls)
+}
+
+// immediate says that an add only makes its key wait now.
+func immediate(op *workqueue.Op) bool {
+	return op.Kind == workqueue.OpAdd && op.Delay <= 0 && !op.Limited
+}
+
+// strange is how many operations are no adds of keys seen in this turn.
+func (f *fold) strange(t *workqueue.Turn, ops []workqueue.Op) int {
+	n := 0
+	for i := range ops {
+		if !immediate(&ops[i]) || f.find(t, ops[i].Key).gen != f.gen {
+			n++
+		}
+	}
+	return n
+}
+
+// find is the slot of a key: its own, or the free one where it belongs.
+func (f *fold) find(t *workqueue.Turn, key string) *slot {
+	mask := uint64(len(f.slots) - 1)
+	for h := maphash.String(seed, key); ; h++ {
+		s := &f.slots[h&mask]
+		if s.gen != f.gen || t.Ops[s.op].Key == key {
+			return s
+		}
+	}
+}
+
+func (f *fold) add(t *workqueue.Turn, c *call) {
+	c.folded = nil
+	for i := range c.ops {
+		op := &c.ops[i]
+		if !immediate(op) {
+			if f.used > 0 && op.Key != "" {
+				if s := f.find(t, op.Key); s.gen == f.gen {
+					s.op, s.traces = int32(len(t.Ops)), 0
+				}
+			}
+			f.append(t, c, i)
+			continue
+		}
+		s := f.find(t, op.Key)
+		if s.gen != f.gen {
+			f.used++
+			*s = slot{gen: f.gen, op: int32(len(t.Ops))}
+		} else if base := &t.Ops[s.op]; immediate(base) && op.Level <= base.Level && f.merge(t, s, base, op) {
+			c.fold(i, ^s.op)
+			continue
+		} else {
+			if !immediate(base) {
+				s.traces = 0
+			}
+			for len(f.prev) <= len(t.Ops) {
+				f.prev = append(f.prev, -1)
+			}
+			if s.traces > 0 {
+				f.prev[len(t.Ops)] = s.op
+			}
+			s.op = int32(len(t.Ops))
+		}
+		if op.Trace != "" {
+			s.traces++
+		}
+		f.append(t, c, i)
+	}
+}
+
+func (f *fold) append(t *workqueue.Turn, c *call, i int) {
+	if c.folded != nil {
+		c.folded.place = append(c.folded.place, int32(len(t.Ops)))
+	}
+	t.Ops = append(t.Ops, c.ops[i])
+}
+
+// fold notes that operation i is a duplicate.
+func (c *call) fold(i int, place int32) {
+	if c.folded == nil {
+		c.folded = &folded{place: make([]int32, i, len(c.ops))}
+		for n := range i {
+			c.folded.place[n] = int32(c.first + n)
+		}
+	}
+	c.folded.place = append(c.folded.place, place)
+}
+
+// merge puts what a duplicate carries into the add before it. It reports false
+// when that cannot be done without changing what the store would make of both.
+func (f *fold) merge(t *workqueue.Turn, s *slot, base, op *workqueue.Op) bool {
+	trace := op.Trace
+	if trace == base.Trace {
+		trace = ""
+	}
+	if trace != "" && base.Trace != "" && s.traces < workqueue.MaxTraces {
+		return false // one more of those that are kept
+	}
+	if op.More != nil && len(op.More.Barrier) > 0 {
+		if base.More == nil || !covers(base.More.Barrier, op.More.Barrier) {
+			return false
+		}
+		base.More = &workqueue.More{Barrier: base.More.Barrier.Merge(op.More.Barrier)}
+	}
+	switch {
+	case trace == "":
+	case base.Trace == "":
+		base.Trace = trace
+		s.traces++
+	default: // only the last ones are kept: each moves one forward
+		for at := s.op; at >= 0; {
+			t.Ops[at].Trace, trace = trace, t.Ops[at].Trace
+			if int(at) >= len(f.prev) {
+				break
+			}
+			at = f.prev[at]
+		}
+	}
+	return true
+}
+
+// covers says that every collection of b is in a as well.
+func covers(a, b workqueue.Barrier) bool {
+	for _, m := range b {
+		found := false
+		for _, o := range a {
+			if found = o.Collection == m.Collection; found {
+				break
+			}
+		}
+		if !found {
+			return false
+		}
+	}
+	return true
+}
+
+// status is what operation i of a call did.
+func (c *call) status(i int) workqueue.Status { return c.reply(i).Status }
+
+// reply is the reply to operation i of a call without an error.
+func (c *call) reply(i int) workqueue.Reply {
+	if c.folded == nil {
+		return c.replies[i]
+	}
+	at := c.folded.place[i]
+	if at >= 0 {
+		return c.folded.replies[at]
+	}
+	r := c.folded.replies[^at]
+	if r.Status == workqueue.Queued {
+		r.Status = workqueue.AlreadyQueued
+	}
+	return r
+}
+
+// unfold gives every operation a reply of its own.
+func (c *call) unfold() {
+	if c.folded == nil {
+		return
+	}
+	replies := make([]workqueue.Reply, len(c.ops))
+	for i := range replies {
+		replies[i] = c.reply(i)
+	}
+	c.replies, c.folded = replies, nil
+}

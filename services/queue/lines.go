@@ -1,0 +1,255 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/services/queue/engine"
+)
+
+// lines is one queue: a dispatcher for each of its partitions.
+type lines struct {
+	name string
+	svc  *Service
+	of   engine.Queue
+	all  []*dispatcher
+	line *line
+
+	paused atomic.Bool // by a call that came here
+
+	mu     sync.Mutex
+	counts []workqueue.Counts // of each partition after its last turn; guarded by mu
+}
+
+func newLines(s *Service, name string, q engine.Queue) *lines {
+	l := &lines{name: name, svc: s, of: q, line: s.metrics.line(name)}
+	parts := q.Partitions()
+	l.counts = make([]workqueue.Counts, len(parts))
+	for i, p := range parts {
+		l.all = append(l.all, newDispatcher(l, i, p))
+	}
+	return l
+}
+
+// at is the dispatcher of a key.
+func (l *lines) at(key string) *dispatcher { return l.all[engine.PartitionOf(key, len(l.all))] }
+
+// lookNow has every partition looked at.
+func (l *lines) lookNow() {
+	for _, d := range l.all {
+		d.lookNow()
+	}
+}
+
+// counted is a result with the counts of the whole queue, for its metrics.
+func (l *lines) counted(part int, r *workqueue.Result) *workqueue.Result {
+	if r == nil || len(l.all) == 1 {
+		return r
+	}
+	whole := *r
+	l.mu.Lock()
+	l.counts[part] = r.Counts
+	whole.Counts = workqueue.Counts{}
+	for _, c := range l.counts {
+		sum(&whole.Counts, c)
+	}
+	l.mu.Unlock()
+	return &whole
+}
+
+func sum(to *workqueue.Counts, c workqueue.Counts) {
+	to.Ready += c.Ready
+	to.Delayed += c.Delayed
+	to.Processing += c.Processing
+	to.Dirty += c.Dirty
+	to.Dead += c.Dead
+}
+
+// do runs operations, each in the next turn of its key's partition and in
+// order there, and waits for them. Operations without a key are done in every
+// partition. When ctx ends first they happen all the same. An error that
+// matches ErrUnknown also says that some partitions did their part.
+func (l *lines) do(ctx context.Context, ops ...workqueue.Op) (*call, error) {
+	done := make(chan struct{})
+	c := &call{ops: ops, done: func(*call) { close(done) }}
+	l.submit(c)
+	select {
+	case <-done:
+		return c, c.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// keyless says that an operation concerns every partition.
+func keyless(k workqueue.OpKind) bool {
+	switch k {
+	case workqueue.OpClose, workqueue.OpOpen, workqueue.OpPause, workqueue.OpResume, workqueue.OpBackoffGC:
+		return true
+	}
+	return false
+}
+
+// submit hands a call to the next turns of the partitions it concerns; its
+// done is called when all are over.
+func (l *lines) submit(c *call) {
+	if len(l.all) == 1 {
+		l.all[0].submit(c)
+		return
+	}
+	only, several := -1, false
+	for i := range c.ops {
+		p := engine.PartitionOf(c.ops[i].Key, len(l.all))
+		if only < 0 {
+			only = p
+		}
+		if several = p != only || keyless(c.ops[i].Kind); several {
+			break
+		}
+	}
+	if !several {
+		l.all[max(only, 0)].submit(c)
+		return
+	}
+	type share struct {
+		call *call
+		at   []int
+	}
+	shares := make([]share, len(l.all))
+	place := func(p, i int) {
+		if shares[p].call == nil {
+			shares[p].call = &call{by: c.by}
+		}
+		shares[p].call.ops = append(shares[p].call.ops, c.ops[i])
+		shares[p].at = append(shares[p].at, i)
+	}
+	for i := range c.ops {
+		if keyless(c.ops[i].Kind) {
+			for p := range l.all {
+				place(p, i)
+			}
+			continue
+		}
+		place(engine.PartitionOf(c.ops[i].Key, len(l.all)), i)
+	}
+	var mu sync.Mutex
+	left, some := 0, false
+	var errs []error
+	for p := range shares {
+		if shares[p].call != nil {
+			left++
+		}
+	}
+	c.replies = make([]workqueue.Reply, len(c.ops))
+	for p, sh := range shares {
+		if sh.call == nil {
+			continue
+		}
+		sh.call.done = func(part *call) {
+			mu.Lock()
+			defer mu.Unlock()
+			if part.err != nil {
+				errs = append(errs, part.err)
+				if c.failed == nil {
+					c.failed = make([]error, len(c.ops))
+				}
+				for _, i := range sh.at {
+					c.failed[i] = part.err
+				}
+			} else {
+				some = true
+				for n, i := range sh.at {
+					collected := c.replies[i].Count
+					c.replies[i] = part.replies[n]
+					c.replies[i].Count += collected
+				}
+			}
+			c.now = max(c.now, part.now)
+			if left--; left > 0 {
+				return
+			}
+			switch err := errors.Join(errs...); {
+			case err != nil && some: // no single cause tells what became of all of them
+				c.err = fmt.Errorf("%w: some partitions did their part, others did not: %v", engine.ErrUnknown, err) //nolint:errorlint // the cause must not decide the code
+			default:
+				c.err, c.failed = err, nil
+			}
+			c.via = part.via
+			c.done(c)
+		}
+		l.all[p].submit(sh.call)
+	}
+}
+
+// status counts a queue, all partitions together, without a dispatcher.
+func (s *Service) status(ctx context.Context, name string) (workqueue.Config, engine.Status, error) {
+	q, err := s.engine.Open(ctx, name)
+	if err != nil {
+		return workqueue.Config{}, engine.Status{}, err
+	}
+	parts := q.Partitions()
+	all := make([]engine.Status, len(parts))
+	g, ctx := errgroup.WithContext(ctx)
+	for i, p := range parts {
+		g.Go(func() (err error) { all[i], err = p.Status(ctx); return err })
+	}
+	if err := g.Wait(); err != nil {
+		return workqueue.Config{}, engine.Status{}, err
+	}
+	st := all[0]
+	for _, o := range all[1:] {
+		sum(&st.Counts, o.Counts)
+		st.Closed, st.Paused = st.Closed || o.Closed, st.Paused || o.Paused
+		if st.OldestReady == 0 || o.OldestReady != 0 && o.OldestReady < st.OldestReady {
+			st.OldestReady = o.OldestReady
+		}
+		st.HeldUntil, st.Now = max(st.HeldUntil, o.HeldUntil), max(st.Now, o.Now)
+	}
+	return q.Config(), st, nil
+}
+
+// items is a page of a queue's keys: of one partition after the other. The
+// cursor is a partition and the cursor inside it.
+func (s *Service) items(ctx context.Context, name string, state workqueue.State, cursor string, limit int) ([]workqueue.Item, string, error) {
+	q, err := s.engine.Open(ctx, name)
+	if err != nil {
+		return nil, "", err
+	}
+	parts := q.Partitions()
+	p := 0
+	if cursor != "" {
+		head, tail, ok := strings.Cut(cursor, ":")
+		if p, err = strconv.Atoi(head); err != nil || !ok || p < 0 || p >= len(parts) {
+			return nil, "", engine.ErrCursor
+		}
+		cursor = tail
+	}
+	var out []workqueue.Item
+	for ; p < len(parts) && len(out) < limit; p++ {
+		for len(out) < limit {
+			page, next, err := parts[p].Items(ctx, state, cursor, limit-len(out))
+			if err != nil {
+				return nil, "", err
+			}
+			out, cursor = append(out, page...), next
+			if next == "" {
+				break
+			}
+		}
+		if cursor != "" {
+			return out, strconv.Itoa(p) + ":" + cursor, nil
+		}
+	}
+	if p < len(parts) {
+		return out, strconv.Itoa(p) + ":", nil
+	}
+	return out, "", nil
+}

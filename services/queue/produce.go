@@ -1,0 +1,327 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+)
+
+const (
+	// produceWindow is how many batches of one stream may be under way.
+	produceWindow = 64
+	// produceBytes is about how many bytes of them; one batch may always be.
+	produceBytes = 8 << 20
+)
+
+// producer is one Produce stream: one goroutine receives, one sends.
+type producer struct {
+	s    *server
+	ss   *session
+	grpc queuev1.QueueService_ProduceServer
+	name uint64 // hash of the session, for Once
+
+	mu         sync.Mutex
+	out        []*produceBatch            // under way, in order; guarded by mu, as is all that follows
+	free       []*produceBatch            // to be used again
+	bytes      int                        // of out
+	controls   []*queuev1.ProduceResponse // to be sent first
+	ended      bool                       // nothing more comes
+	generation string                     // the last one told
+	wake       chan struct{}              // of the sender
+	room       chan struct{}              // of the receiver
+}
+
+// Produce adds keys in batches.
+func (s *server) Produce(grpc queuev1.QueueService_ProduceServer) error {
+	var first produceMessage
+	if err := grpc.RecvMsg(&first); err != nil {
+		return err
+	}
+	hello := first.GetHello()
+	if hello == nil {
+		return errNotHello
+	}
+	c := &checks{}
+	c.session("hello.session_id", hello.GetSessionId(), true)
+	c.session("hello.client", hello.GetClient(), false)
+	if err := c.err(); err != nil {
+		return err
+	}
+	ss, err := s.sessions.get(hello.GetSessionId())
+	if err != nil {
+		return err
+	}
+	p := &producer{
+		s: s, ss: ss, grpc: grpc, name: onceOf(hello.GetSessionId()), generation: s.engine.Generation(),
+		wake: make(chan struct{}, 1), room: make(chan struct{}, 1),
+	}
+	welcome := &queuev1.ProduceWelcome{ServerTime: timestamppb.Now(), Generation: p.generation, Window: produceWindow}
+	if err := grpc.Send(&queuev1.ProduceResponse{Kind: &queuev1.ProduceResponse_Welcome{Welcome: welcome}}); err != nil {
+		return err
+	}
+	ss.mu.Lock()
+	ss.makers[p] = true
+	shut := ss.shut
+	ss.mu.Unlock()
+	defer func() {
+		ss.mu.Lock()
+		delete(ss.makers, p)
+		ss.mu.Unlock()
+		ss.touch()
+	}()
+	if shut {
+		p.control(queuev1.Action_ACTION_SHUT_DOWN, "the session was shut down")
+	}
+	ctx, cancel := context.WithCancel(grpc.Context())
+	defer cancel()
+	sent := make(chan error, 1)
+	go func() { sent <- p.send(ctx) }()
+	received := make(chan error, 1)
+	go func() { received <- p.receive(ctx) }() // ends with the RPC at the latest
+	return p.wait(ctx, cancel, sent, received)
+}
+
+// wait keeps the stream until the producer ends it, or the server.
+func (p *producer) wait(ctx context.Context, cancel func(), sent, received chan error) error {
+	move := newMover(p.s.Service, ctx)
+	defer move.stop()
+	var over <-chan time.Time
+	stopping := p.s.stopping
+	for {
+		select {
+		case err := <-received:
+			if !errors.Is(err, io.EOF) {
+				cancel()
+				<-sent
+				return err
+			}
+			p.end()
+			received = nil
+		case err := <-sent: // everything is answered, or nobody is there
+			return err
+		case <-move.C():
+			move.again()
+			p.control(queuev1.Action_ACTION_RECONNECT, "the connection is old")
+		case <-stopping:
+			stopping = nil
+			p.control(queuev1.Action_ACTION_RECONNECT, "the server is stopping")
+			timer := time.NewTimer(p.s.cfg.StopGrace)
+			defer timer.Stop()
+			over = timer.C
+		case <-over:
+			over = nil
+			p.end()
+		}
+	}
+}
+
+// end has the sender return when all that was received is answered.
+func (p *producer) end() {
+	p.mu.Lock()
+	p.ended = true
+	p.mu.Unlock()
+	p.nudge()
+}
+
+func (p *producer) nudge() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// control queues a control message.
+func (p *producer) control(a queuev1.Action, reason string) {
+	p.mu.Lock()
+	p.controls = append(p.controls, &queuev1.ProduceResponse{Kind: &queuev1.ProduceResponse_Control{
+		Control: &queuev1.Control{Action: a, Reason: reason},
+	}})
+	p.mu.Unlock()
+	p.nudge()
+}
+
+// receive takes batches until the producer's side ends or fails.
+func (p *producer) receive(ctx context.Context) error {
+	queues := map[string]*lines{}
+	var m produceMessage
+	for {
+		b := p.next(ctx)
+		if b == nil {
+			return ctx.Err()
+		}
+		m.batch = b
+		if err := p.grpc.RecvMsg(&m); err != nil {
+			return err
+		}
+		if m.batch == nil { // it was something else
+			return errNotHello
+		}
+		p.mu.Lock()
+		if p.ended { // the server stops: what comes now is not done, and not answered
+			p.mu.Unlock()
+			return errStopping
+		}
+		p.out = append(p.out, b)
+		p.bytes += b.bytes
+		p.mu.Unlock()
+		p.begin(ctx, queues, b)
+	}
+}
+
+// next is a batch to read into, once there is room for one.
+func (p *producer) next(ctx context.Context) *produceBatch {
+	for {
+		p.mu.Lock()
+		if n := len(p.out); n == 0 || n < produceWindow && p.bytes < produceBytes {
+			var b *produceBatch
+			if n := len(p.free); n > 0 {
+				b, p.free = p.free[n-1], p.free[:n-1]
+			} else {
+				b = &produceBatch{}
+				b.call.done = func(c *call) { p.finished(b) }
+				b.call.reads = true
+			}
+			p.mu.Unlock()
+			return b
+		}
+		p.mu.Unlock()
+		select {
+		case <-p.room:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// begin has the operations of a batch done.
+func (p *producer) begin(ctx context.Context, queues map[string]*lines, b *produceBatch) {
+	if b.err == nil {
+		l := queues[b.queue]
+		if l == nil {
+			if l, b.err = p.s.queue(ctx, b.queue); b.err == nil {
+				if len(queues) > maxQueues {
+					clear(queues)
+				}
+				queues[strings.Clone(b.queue)] = l
+			}
+		}
+		if b.err == nil && p.ss.shutDown() {
+			b.shut()
+		}
+		if b.err == nil && len(b.call.ops) > 0 {
+			for i := range b.call.ops {
+				if op := &b.call.ops[i]; op.Kind == workqueue.OpAdd && op.Limited {
+					op.Once = onceFor(p.name, b.id, b.place(i))
+				}
+			}
+			l.submit(&b.call)
+			return
+		}
+	}
+	p.finished(b)
+}
+
+// finished notes that a batch can be answered.
+func (p *producer) finished(b *produceBatch) {
+	p.mu.Lock()
+	b.ready = true
+	head := len(p.out) > 0 && p.out[0] == b
+	p.mu.Unlock()
+	if !head {
+		return
+	}
+	if b.call.via != nil {
+		b.call.via.later(p)
+		return
+	}
+	p.nudge()
+}
+
+// send is the one sender of the stream: it answers batches in order.
+func (p *producer) send(ctx context.Context) error {
+	var answers []*produceBatch
+	for {
+		p.mu.Lock()
+		controls := p.controls
+		p.controls = nil
+		n := 0
+		for n < len(p.out) && p.out[n].ready {
+			n++
+		}
+		answers = append(answers[:0], p.out[:n]...)
+		p.out = p.out[:copy(p.out, p.out[n:])]
+		over := p.ended && len(p.out) == 0
+		p.mu.Unlock()
+		for _, m := range controls {
+			if err := p.grpc.Send(m); err != nil {
+				return err
+			}
+		}
+		for _, b := range answers {
+			generation := p.s.engine.Generation()
+			tell := ""
+			if generation != p.generation {
+				p.generation, tell = generation, generation
+			}
+			if err := p.grpc.SendMsg(b.answer(tell)); err != nil {
+				return err
+			}
+		}
+		if n > 0 {
+			p.reuse(answers)
+			continue
+		}
+		if over {
+			return nil
+		}
+		select {
+		case <-p.wake:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// reuse takes answered batches back.
+func (p *producer) reuse(answers []*produceBatch) {
+	p.mu.Lock()
+	for _, b := range answers {
+		p.bytes -= b.bytes
+		b.reset()
+		p.free = append(p.free, b)
+	}
+	p.mu.Unlock()
+	select {
+	case p.room <- struct{}{}:
+	default:
+	}
+}
+
+// onceOf is the part of a Once that is the session's: FNV-1a, the same in every
+// server and version.
+func onceOf(session string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := range len(session) {
+		h = (h ^ uint64(session[i])) * 1099511628211
+	}
+	return h
+}
+
+// onceFor names a limited add of a batch, so that a batch sent again is not
+// charged again. It fits into a float64's whole numbers and is never zero.
+func onceFor(session, request uint64, index int) uint64 {
+	h := session
+	for _, v := range [...]uint64{request, uint64(index)} { //nolint:gosec // an index is not negative
+		h = (h ^ v) * 0x9E3779B97F4A7C15
+		h ^= h >> 29
+	}
+	return h>>12 | 1
+}

@@ -1,0 +1,364 @@
+package queue
+
+import (
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+)
+
+// produceBatch is one ProduceBatch from its receipt to its answer.
+type produceBatch struct {
+	id    uint64
+	queue string
+	n     int   // operations asked for
+	call  call  // those that are done
+	at    []int // their places, when some are not
+	down  []int // places of adds that a shut session did not make
+	bad   []badOp
+	err   error // why the whole batch is refused
+	bytes int
+	ready bool // to be answered; guarded by the producer's mu
+}
+
+// badOp is an operation that was refused.
+type badOp struct {
+	at  int
+	err error
+}
+
+func (b *produceBatch) reset() {
+	clear(b.call.ops)
+	clear(b.bad)
+	*b = produceBatch{
+		call: call{ops: b.call.ops[:0], done: b.call.done, reads: true},
+		at:   b.at[:0], down: b.down[:0], bad: b.bad[:0],
+	}
+}
+
+// place is where operation i of the call stands in the batch.
+func (b *produceBatch) place(i int) int {
+	if len(b.at) == 0 {
+		return i
+	}
+	return b.at[i]
+}
+
+// shut takes the adds out: their session was shut down.
+func (b *produceBatch) shut() {
+	kept, places := b.call.ops[:0], make([]int, 0, len(b.call.ops))
+	for i := range b.call.ops {
+		if at := b.place(i); b.call.ops[i].Kind == workqueue.OpAdd {
+			b.down = append(b.down, at)
+		} else {
+			kept, places = append(kept, b.call.ops[i]), append(places, at)
+		}
+	}
+	b.call.ops, b.at = kept, places
+}
+
+// produceMessage is a ProduceRequest as the server reads it: a batch goes into
+// the one it holds, which it loses when the message is something else.
+type produceMessage struct {
+	queuev1.ProduceRequest
+	batch *produceBatch
+}
+
+const fieldBatch = 2 // of ProduceRequest
+
+func (m *produceMessage) decode(data []byte) error {
+	m.Kind = nil
+	num, typ, n := protowire.ConsumeTag(data)
+	if m.batch != nil && n > 0 && num == fieldBatch && typ == protowire.BytesType {
+		if body, k := protowire.ConsumeBytes(data[n:]); k > 0 && n+k == len(data) {
+			return m.batch.decode(body)
+		}
+	}
+	m.batch = nil
+	return proto.Unmarshal(data, &m.ProduceRequest)
+}
+
+// decode reads a batch. What is wrong with it is kept for its answer; only what
+// cannot be read at all is an error.
+func (b *produceBatch) decode(body []byte) error {
+	b.bytes = len(body)
+	for len(body) > 0 {
+		num, typ, n := protowire.ConsumeTag(body)
+		if n < 0 {
+			return errWire
+		}
+		body = body[n:]
+		switch {
+		case num == 1 && typ == protowire.VarintType:
+			if b.id, n = protowire.ConsumeVarint(body); n < 0 {
+				return errWire
+			}
+		case num == 2 && typ == protowire.BytesType:
+			v, k := protowire.ConsumeBytes(body)
+			if n = k; n < 0 {
+				return errWire
+			}
+			b.queue = string(v)
+		case num == 3 && typ == protowire.BytesType:
+			v, k := protowire.ConsumeBytes(body)
+			if n = k; n < 0 {
+				return errWire
+			}
+			if b.n++; b.n <= maxItems {
+				if err := b.add(v); err != nil {
+					return err
+				}
+			}
+		default:
+			if n = protowire.ConsumeFieldValue(num, typ, body); n < 0 {
+				return errWire
+			}
+		}
+		body = body[n:]
+	}
+	c := &checks{}
+	c.queue("batch.queue", b.queue)
+	if b.id == 0 {
+		c.add("batch.request_id", "must be above zero")
+	}
+	c.count("batch.ops", b.n, 1, maxItems)
+	b.err = c.err()
+	return nil
+}
+
+// add reads one operation: the common fields here, any other through the
+// generated code.
+func (b *produceBatch) add(body []byte) error {
+	op := workqueue.Op{Level: workqueue.Level(0)}
+	kind := queuev1.ProduceKind_PRODUCE_KIND_ADD
+	good := true
+	for rest := body; len(rest) > 0 && good; {
+		num, typ, n := protowire.ConsumeTag(rest)
+		if n < 0 {
+			return errWire
+		}
+		rest = rest[n:]
+		switch {
+		case num == 1 && typ == protowire.BytesType:
+			v, k := protowire.ConsumeBytes(rest)
+			if n = k; n < 0 {
+				return errWire
+			}
+			op.Key = string(v)
+		case num == 2 && typ == protowire.VarintType:
+			v, k := protowire.ConsumeVarint(rest)
+			if n = k; n < 0 {
+				return errWire
+			}
+			kind = queuev1.ProduceKind(int32(v)) //nolint:gosec // an enum is an int32 on the wire
+		case num == 3 && typ == protowire.VarintType:
+			v, k := protowire.ConsumeVarint(rest)
+			if n = k; n < 0 {
+				return errWire
+			}
+			p := int(int32(v)) //nolint:gosec // an int32 on the wire
+			good = p >= workqueue.MinPriority && p <= workqueue.MaxPriority
+			op.Level = workqueue.Level(p)
+		case num == 7 && typ == protowire.BytesType:
+			v, k := protowire.ConsumeBytes(rest)
+			if n = k; n < 0 {
+				return errWire
+			}
+			op.Trace = string(v)
+			good = goodTrace(op.Trace)
+		default:
+			good = false
+		}
+		rest = rest[n:]
+	}
+	place := b.n - 1
+	var known bool
+	op.Kind, op.Limited, known = produceKind(kind)
+	if good && known && kind != queuev1.ProduceKind_PRODUCE_KIND_ADD_AFTER && goodKey(op.Key) {
+		b.put(place, op)
+		return nil
+	}
+	var in queuev1.ProduceOp
+	if err := (proto.UnmarshalOptions{}).Unmarshal(body, &in); err != nil {
+		if goodKey(op.Key) || op.Key == "" {
+			return err
+		}
+		in = queuev1.ProduceOp{Key: op.Key} // not UTF-8: said of this operation alone
+	}
+	c := &checks{}
+	op = c.produced(at("batch.ops", place), &in)
+	if err := c.err(); err != nil {
+		if len(b.bad) == 0 && len(b.at) == 0 { // from here on places differ
+			for i := range place {
+				b.at = append(b.at, i)
+			}
+		}
+		b.bad = append(b.bad, badOp{place, err})
+		return nil
+	}
+	b.put(place, op)
+	return nil
+}
+
+func (b *produceBatch) put(place int, op workqueue.Op) {
+	if len(b.bad) > 0 {
+		b.at = append(b.at, place)
+	}
+	b.call.ops = append(b.call.ops, op)
+}
+
+func produceKind(k queuev1.ProduceKind) (kind workqueue.OpKind, limited, known bool) {
+	switch k {
+	case queuev1.ProduceKind_PRODUCE_KIND_UNSPECIFIED, queuev1.ProduceKind_PRODUCE_KIND_ADD, queuev1.ProduceKind_PRODUCE_KIND_ADD_AFTER:
+		return workqueue.OpAdd, false, true
+	case queuev1.ProduceKind_PRODUCE_KIND_ADD_RATE_LIMITED:
+		return workqueue.OpAdd, true, true
+	case queuev1.ProduceKind_PRODUCE_KIND_FORGET:
+		return workqueue.OpForget, false, true
+	case queuev1.ProduceKind_PRODUCE_KIND_NUM_REQUEUES:
+		return workqueue.OpRequeues, false, true
+	}
+	return 0, false, false
+}
+
+// produced checks one operation.
+func (c *checks) produced(field string, in *queuev1.ProduceOp) workqueue.Op {
+	kind, limited, known := produceKind(in.GetKind())
+	if !known {
+		c.add(field+".kind", "%d is not known", in.GetKind())
+	}
+	c.key(field+".key", in.GetKey())
+	c.trace(field+".traceparent", in.GetTraceparent())
+	op := workqueue.Op{
+		Kind: kind, Key: in.GetKey(), Level: c.level(field+".priority", in.GetPriority()), Limited: limited, Trace: in.GetTraceparent(),
+		Delay: c.duration(field+".delay", in.GetDelay(), workqueue.MaxDelay).Microseconds(),
+		Last:  in.GetPolicy() == queuev1.DelayPolicy_DELAY_POLICY_LAST,
+	}
+	if _, known := queuev1.DelayPolicy_name[int32(in.GetPolicy())]; !known {
+		c.add(field+".policy", "%d is not known", in.GetPolicy())
+	}
+	if op.Delay != 0 && in.GetKind() != queuev1.ProduceKind_PRODUCE_KIND_ADD_AFTER {
+		c.add(field+".delay", "only with PRODUCE_KIND_ADD_AFTER")
+	}
+	if b := c.barrier(field+".barrier", in.GetBarrier()); len(b) > 0 {
+		op.More = &workqueue.More{Barrier: b}
+	}
+	return op
+}
+
+const (
+	fieldProduced      = 2 // of ProduceResponse
+	fieldProducedID    = 1
+	fieldProducedState = 2
+	fieldProducedMore  = 3
+	fieldProducedErr   = 4
+	fieldProducedGen   = 5
+)
+
+// answer writes the Produced of a batch.
+func (b *produceBatch) answer(generation string) *encoded {
+	tmp := scratch.Get().(*[]byte)
+	out := appendNumber((*tmp)[:0], fieldProducedID, int64(b.id)) //nolint:gosec // the same bits on the wire
+	out = appendText(out, fieldProducedGen, generation)
+	out = b.outcome(out)
+	m := message(fieldProduced, nil, out)
+	*tmp = out
+	scratch.Put(tmp)
+	return m
+}
+
+func (b *produceBatch) outcome(out []byte) []byte {
+	c := &b.call
+	err := b.err
+	if err == nil && c.err != nil && c.failed == nil && len(b.bad)+len(b.down) == 0 {
+		err = c.err
+	}
+	closed := 0
+	if err == nil && c.err == nil {
+		for i := range c.ops {
+			if c.status(i) == workqueue.Closed {
+				closed++
+			}
+		}
+		if closed > 0 && closed == b.n {
+			err = errClosed
+		}
+	}
+	if err != nil {
+		return appendMessage(out, fieldProducedErr, produceError(err))
+	}
+	out = protowire.AppendTag(out, fieldProducedState, protowire.BytesType)
+	out = protowire.AppendVarint(out, uint64(b.n)) //nolint:gosec // not negative
+	states := len(out)
+	for range b.n {
+		out = append(out, 0)
+	}
+	for _, at := range b.down {
+		out[states+at] = byte(queuev1.AddStatus_ADD_STATUS_SHUT_DOWN)
+	}
+	for i := range c.ops {
+		at := b.place(i)
+		if err := c.failure(i); err != nil {
+			out = appendDetail(out, at, 0, 0, err)
+			continue
+		}
+		r := c.reply(i)
+		switch {
+		case r.Status == workqueue.Closed:
+			out = appendDetail(out, at, 0, 0, errClosed)
+			continue
+		case r.Status == workqueue.BarrierFull:
+			out = appendDetail(out, at, 0, 0, rpc.InvalidField(atOp(at)+".barrier", errBarrierFull))
+			continue
+		case c.ops[i].Kind == workqueue.OpAdd:
+			out[states+at] = addStates[r.Status]
+		}
+		if r.ReadyAt != 0 || r.Requeues != 0 {
+			out = appendDetail(out, at, r.ReadyAt, r.Requeues, nil)
+		}
+	}
+	for _, bad := range b.bad {
+		out = appendDetail(out, bad.at, 0, 0, bad.err)
+	}
+	return out
+}
+
+func atOp(i int) string { return at("batch.ops", i) }
+
+// addStates is addStatus for the hot path.
+var addStates = func() (out [workqueue.Held + 1]byte) {
+	for s, to := range addStatus {
+		out[s] = byte(to)
+	}
+	return out
+}()
+
+// failure is why operation i was not done, nil when it was.
+func (c *call) failure(i int) error {
+	if c.failed != nil {
+		return c.failed[i]
+	}
+	return c.err
+}
+
+func appendDetail(b []byte, at int, readyAt int64, requeues int, err error) []byte {
+	d := &queuev1.ProduceDetail{Index: int32(at), ReadyAt: stamp(readyAt), NumRequeues: int64(requeues)} //nolint:gosec // below maxItems
+	if err != nil {
+		d.Error = produceError(err)
+	}
+	return appendMessage(b, fieldProducedMore, d)
+}
+
+// produceError says what a status would.
+func produceError(err error) *queuev1.ProduceError {
+	st := rpc.Status(err, rules)
+	out := &queuev1.ProduceError{Code: int32(rpc.Code(st)), Reason: rpc.Reason(st), Message: status.Convert(st).Message()} //nolint:gosec // a code
+	if d := rpc.RetryDelay(st); d > 0 {
+		out.RetryAfter = durationpb.New(d)
+	}
+	return out
+}

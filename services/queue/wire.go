@@ -1,0 +1,352 @@
+package queue
+
+import (
+	"encoding/binary"
+	"errors"
+	"strconv"
+	"sync"
+	"unicode/utf8"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding"
+	grpcproto "google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+)
+
+// The messages of which streams carry thousands a second are written and read
+// here by hand: leases, settlements and their statuses. It is the same wire
+// format, without an object per item. Everything else, and every rare field,
+// goes through the generated code.
+
+// codec is protobuf for generated messages, and for the few of ours.
+type codec struct{ encoding.CodecV2 }
+
+// wireOptions are what a server needs to speak with this codec, and buffers
+// that suit large batches.
+func wireOptions() []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(grpcproto.Name)}),
+		grpc.InitialWindowSize(1 << 20),
+		grpc.InitialConnWindowSize(4 << 20),
+		grpc.ReadBufferSize(64 << 10),
+		grpc.WriteBufferSize(64 << 10),
+		grpc.SharedWriteBuffer(true),
+	}
+}
+
+// Marshal implements encoding.CodecV2.
+func (c codec) Marshal(v any) (mem.BufferSlice, error) {
+	if e, ok := v.(*encoded); ok {
+		return mem.BufferSlice{mem.NewBuffer(e.buf, buffers)}, nil
+	}
+	return c.CodecV2.Marshal(v)
+}
+
+// Unmarshal implements encoding.CodecV2.
+func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
+	d, ok := v.(interface{ decode(b []byte) error })
+	if !ok {
+		return c.CodecV2.Unmarshal(data, v)
+	}
+	b := data.MaterializeToBuffer(buffers)
+	defer b.Free()
+	return d.decode(b.ReadOnlyData())
+}
+
+var buffers = mem.DefaultBufferPool()
+
+// encoded is a message that is on the wire already. It can be sent once.
+type encoded struct{ buf *[]byte }
+
+// message wraps the body of a oneof field into a message.
+func message(field protowire.Number, head, body []byte) *encoded {
+	n := len(head) + len(body)
+	buf := buffers.Get(protowire.SizeTag(field) + protowire.SizeBytes(n))
+	b := (*buf)[:0]
+	b = protowire.AppendTag(b, field, protowire.BytesType)
+	b = protowire.AppendVarint(b, uint64(n))
+	b = append(append(b, head...), body...)
+	*buf = b
+	return &encoded{buf}
+}
+
+// Field numbers of WorkResponse and what it holds.
+const (
+	fieldAssign       = 2
+	fieldSettled      = 3
+	fieldAssignQueue  = 2
+	fieldLeases       = 1
+	fieldSettledID    = 1
+	fieldSettledRows  = 2
+	fieldSettledState = 3
+)
+
+var scratch = sync.Pool{New: func() any { return new([]byte) }}
+
+func appendNumber(b []byte, field protowire.Number, v int64) []byte {
+	if v == 0 {
+		return b
+	}
+	return protowire.AppendVarint(protowire.AppendTag(b, field, protowire.VarintType), uint64(v))
+}
+
+func appendText(b []byte, field protowire.Number, s string) []byte {
+	if s == "" {
+		return b
+	}
+	return protowire.AppendString(protowire.AppendTag(b, field, protowire.BytesType), s)
+}
+
+func appendMessage(b []byte, field protowire.Number, m proto.Message) []byte {
+	b = protowire.AppendTag(b, field, protowire.BytesType)
+	b = protowire.AppendVarint(b, uint64(proto.Size(m)))
+	b, _ = proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(b, m) // its strings are the store's, checked when they came
+	return b
+}
+
+// appendLease writes a compact lease as an element of Assign.leases.
+func appendLease(b []byte, l *workqueue.Lease, now int64) []byte {
+	b = protowire.AppendTag(b, fieldLeases, protowire.BytesType)
+	b = append(b, 0) // its length, which mostly takes one byte
+	at := len(b)
+	b = appendText(b, 2, l.Key)
+	b = appendNumber(b, 3, int64(l.Token))
+	b = appendNumber(b, 6, int64(l.Requeues))
+	b = appendNumber(b, 7, int64(l.Attempt))
+	b = appendNumber(b, 8, int64(workqueue.Priority(l.Level)))
+	for _, r := range revisions(l.Barrier) {
+		b = appendMessage(b, 11, r)
+	}
+	for _, t := range l.Traces {
+		b = protowire.AppendString(protowire.AppendTag(b, 12, protowire.BytesType), t)
+	}
+	if len(l.State) > 0 {
+		b = protowire.AppendBytes(protowire.AppendTag(b, 13, protowire.BytesType), l.State)
+	}
+	if l.Expect != nil {
+		b = appendMessage(b, 14, expected(l.Expect))
+	}
+	b = appendNumber(b, 15, l.Deadline)
+	b = appendNumber(b, 16, l.Deadline-now)
+	b = appendNumber(b, 17, l.AddedAt)
+	b = appendNumber(b, 18, l.ReadyAt)
+	n := len(b) - at
+	if n < 0x80 {
+		b[at-1] = byte(n)
+		return b
+	}
+	var size [binary.MaxVarintLen64]byte
+	head := protowire.AppendVarint(size[:0], uint64(n))
+	b = append(b, head[1:]...) // makes room
+	copy(b[at-1+len(head):], b[at:at+n])
+	copy(b[at-1:], head)
+	return b
+}
+
+// settledMessage writes a compact Settled.
+func settledMessage(id uint64, out *settled) *encoded {
+	tmp := scratch.Get().(*[]byte)
+	b := appendNumber((*tmp)[:0], fieldSettledID, int64(id))
+	for i, r := range out.rows {
+		if r.requeues != 0 || r.readyAt != 0 {
+			b = appendMessage(b, fieldSettledRows, out.result(i, r))
+		}
+	}
+	b = protowire.AppendTag(b, fieldSettledState, protowire.BytesType)
+	b = protowire.AppendVarint(b, uint64(len(out.rows)))
+	for _, r := range out.rows {
+		b = append(b, byte(settleStatus(r.status))) // all below 128
+	}
+	m := message(fieldSettled, nil, b)
+	*tmp = b
+	scratch.Put(tmp)
+	return m
+}
+
+// workMessage is a WorkRequest as the server reads it: settlements become
+// operations at once.
+type workMessage struct {
+	queuev1.WorkRequest
+	settle *settleMessage // instead of the generated one
+}
+
+type settleMessage struct {
+	id   uint64
+	hold bool
+	plan *plan
+	err  error // what is wrong with the settlements
+}
+
+const fieldSettle = 3 // of WorkRequest
+
+var errWire = errors.New("malformed message")
+
+// at names an element of a repeated field; only refusals pay for it.
+func at(field string, i int) string { return field + "[" + strconv.Itoa(i) + "]" }
+
+func goodKey(key string) bool {
+	return key != "" && len(key) <= workqueue.MaxKeyLen && utf8.ValidString(key)
+}
+
+// decode reads one message.
+func (m *workMessage) decode(b []byte) error {
+	m.settle = nil
+	m.WorkRequest.Kind = nil
+	num, typ, n := protowire.ConsumeTag(b)
+	if n > 0 && num == fieldSettle && typ == protowire.BytesType {
+		if body, k := protowire.ConsumeBytes(b[n:]); k > 0 && n+k == len(b) {
+			s := &settleMessage{}
+			if err := s.decode(string(body)); err != nil {
+				return err
+			}
+			m.settle = s
+			return nil
+		}
+	}
+	return proto.Unmarshal(b, &m.WorkRequest)
+}
+
+// decode reads a SettleBatch.
+func (s *settleMessage) decode(b string) error {
+	c := &checks{}
+	s.plan = &plan{ops: make([]workqueue.Op, 0, len(b)/40+1)}
+	for i := 0; len(b) > 0; {
+		f, rest, err := nextField(b)
+		if err != nil {
+			return err
+		}
+		b = rest
+		switch {
+		case f.num == 1 && f.typ == protowire.VarintType:
+			s.id = f.v
+		case f.num == 2 && f.typ == protowire.BytesType:
+			if i < maxItems {
+				if err := s.settlement(c, i, f.s); err != nil {
+					return err
+				}
+			}
+			i++
+			if i > maxItems {
+				c.errs = nil
+				c.count("settlements", i, 1, maxItems)
+			}
+		case f.num == 3 && f.typ == protowire.VarintType:
+			s.hold = f.v != 0
+		}
+	}
+	if len(s.plan.ops) == 0 {
+		c.count("settlements", 0, 1, maxItems)
+	}
+	s.err = c.err()
+	return nil
+}
+
+// settlement reads one settlement: the common fields here, any other through
+// the generated code.
+func (s *settleMessage) settlement(c *checks, i int, b string) error {
+	var queue string
+	var op workqueue.Op
+	op.Kind = workqueue.OpSettle
+	outcome := queuev1.Outcome(0)
+	rare := false
+	for rest := b; len(rest) > 0 && !rare; {
+		f, next, err := nextField(rest)
+		if err != nil {
+			return err
+		}
+		rest = next
+		switch {
+		case f.num == 1 && f.typ == protowire.BytesType:
+			queue = f.s
+		case f.num == 2 && f.typ == protowire.BytesType:
+			op.Key = f.s
+		case f.num == 3 && f.typ == protowire.VarintType:
+			op.Token = f.v
+		case f.num == 4 && f.typ == protowire.VarintType:
+			outcome = queuev1.Outcome(int32(f.v)) //nolint:gosec // an enum is an int32 on the wire
+		default:
+			rare = true
+		}
+	}
+	if n := len(s.plan.parts); n > 0 && s.plan.parts[n-1].queue == queue {
+		queue = s.plan.parts[n-1].queue // known to be good
+	} else if checkName(queue) != nil {
+		rare = true
+	}
+	op.Outcome = outcomes[outcome]
+	if rare || op.Outcome == 0 || !goodKey(op.Key) || op.Token == 0 || op.Token > 1<<53 {
+		var st queuev1.Settlement
+		if err := proto.Unmarshal([]byte(b), &st); err != nil {
+			return err
+		}
+		s.plan.add(st.GetQueue(), c.settlement(at("settlements", i), &st))
+		return nil
+	}
+	s.plan.add(queue, op)
+	return nil
+}
+
+// wireField is one field of a message: a number or bytes.
+type wireField struct {
+	num protowire.Number
+	typ protowire.Type
+	v   uint64
+	s   string
+}
+
+func goodTrace(s string) bool {
+	return len(s) <= maxTrace && spaceless(s) && utf8.ValidString(s)
+}
+
+// nextField takes the first field off a message. Fields of other types come
+// without a value.
+func nextField(b string) (wireField, string, error) {
+	f := wireField{}
+	tag, n := uvarint(b)
+	if n <= 0 {
+		return f, "", errWire
+	}
+	f.num, f.typ = protowire.DecodeTag(tag)
+	b = b[n:]
+	if f.num < protowire.MinValidNumber {
+		return f, "", errWire
+	}
+	switch f.typ {
+	case protowire.VarintType:
+		if f.v, n = uvarint(b); n <= 0 {
+			return f, "", errWire
+		}
+	case protowire.BytesType:
+		size, k := uvarint(b)
+		if k <= 0 || size > uint64(len(b)-k) {
+			return f, "", errWire
+		}
+		n = k + int(size) //nolint:gosec // no more than the message
+		f.s = b[k:n]
+	default:
+		if n = protowire.ConsumeFieldValue(f.num, f.typ, []byte(b)); n < 0 {
+			return f, "", errWire
+		}
+	}
+	return f, b[n:], nil
+}
+
+func uvarint(b string) (uint64, int) {
+	var v uint64
+	for i := range min(len(b), 10) {
+		c := b[i]
+		if c < 0x80 {
+			if i == 9 && c > 1 {
+				return 0, -1
+			}
+			return v | uint64(c)<<(7*i), i + 1
+		}
+		v |= uint64(c&0x7f) << (7 * i)
+	}
+	return 0, -1
+}
