@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -114,9 +113,24 @@ func (r *reader) str() string {
 	}
 }
 
-// isArray says whether an array comes next.
-func (r *reader) isArray() bool {
-	return len(r.b) > 0 && (r.b[0]&0xf0 == 0x90 || r.b[0] == 0xdc || r.b[0] == 0xdd)
+// pairs reads the length of a map.
+func (r *reader) pairs() int {
+	n := 0
+	switch t := r.tag(); {
+	case t&0xf0 == 0x80:
+		n = int(t & 0x0f)
+	case t == 0xde:
+		n = int(r.uint(2))
+	case t == 0xdf:
+		n = int(r.uint(4))
+	default:
+		r.fail()
+	}
+	if n > len(r.b) {
+		r.fail()
+		return 0
+	}
+	return n
 }
 
 // array reads the length of an array; every element takes at least a byte.
@@ -141,75 +155,24 @@ func (r *reader) array() int {
 	return n
 }
 
-const (
-	replyWidth = 4
-	leaseWidth = 8
-	extraWidth = 5
-	itemWidth  = 14
-)
-
-// decodeTurn reads the script's answer to a turn of the given operations.
-func decodeTurn(blob string, ops []workqueue.Op) (*workqueue.Result, error) {
+// decodeTurn reads the script's answer to a turn.
+func decodeTurn(blob string, t *workqueue.Turn) (*workqueue.Result, error) {
 	r := &reader{b: blob}
-	if r.array() != 14 {
-		r.fail()
-	}
+	r.str() // the turn's number
 	res := &workqueue.Result{Now: r.num(), NextDue: r.num()}
 	res.Counts = workqueue.Counts{Ready: int(r.num()), Delayed: int(r.num()), Processing: int(r.num()), Dirty: int(r.num()), Dead: int(r.num())}
 	res.Added, res.Retried, res.Promoted, res.Expired = int(r.num()), int(r.num()), int(r.num()), int(r.num())
-	if n := r.array(); n != len(ops) {
+	res.Buried, res.Spent = int(r.num()), int(r.num())
+	status := r.str()
+	if len(status) != len(t.Ops) {
 		r.fail()
 	}
-	res.Replies = make([]workqueue.Reply, len(ops))
-	for i := range res.Replies {
-		if !r.isArray() {
-			res.Replies[i].Status = workqueue.Status(r.num())
-			continue
-		}
-		if r.array() != replyWidth {
-			r.fail()
-		}
-		res.Replies[i] = workqueue.Reply{Status: workqueue.Status(r.num()), Requeues: int(r.num()), ReadyAt: r.num(), Deadline: r.num()}
+	r.array() // what follows is read as the operations ask for it
+	res.Replies = make([]workqueue.Reply, len(t.Ops))
+	for i := range min(len(status), len(t.Ops)) {
+		r.reply(status[i], &t.Ops[i], &res.Replies[i], res.Now)
 	}
-	for range r.array() / 2 {
-		i := int(r.num()) - 1
-		if i < 0 || i >= len(ops) {
-			r.fail()
-			break
-		}
-		if ops[i].Kind == workqueue.OpInspect {
-			res.Replies[i].Item = r.item(ops[i].Key)
-		} else {
-			res.Replies[i].Expect = r.expect(r.str())
-		}
-	}
-	n := r.array()
-	if n%leaseWidth != 0 {
-		r.fail()
-	}
-	if n > 0 {
-		res.Leases = make([]workqueue.Lease, 0, n/leaseWidth)
-	}
-	for range n / leaseWidth {
-		l := workqueue.Lease{Take: int(r.num()), Key: r.str(), Token: uint64(r.num()), Deadline: res.Now + r.num(), AddedAt: r.num(), ReadyAt: r.num()}
-		place := r.num()
-		l.Level, l.Attempt = uint8(place>>16), int(place&0xffff)
-		if !r.isArray() {
-			r.num()
-			res.Leases = append(res.Leases, l)
-			continue
-		}
-		if r.array() != extraWidth {
-			r.fail()
-		}
-		l.Requeues = int(r.num())
-		l.Barrier, l.Traces = r.barrier(r.str()), split(r.str())
-		if s := r.str(); s != "" {
-			l.State = []byte(s)
-		}
-		l.Expect = r.expect(r.str())
-		res.Leases = append(res.Leases, l)
-	}
+	r.leases(res)
 	if r.err == nil && r.b != "" {
 		r.fail()
 	}
@@ -219,16 +182,87 @@ func decodeTurn(blob string, ops []workqueue.Op) (*workqueue.Result, error) {
 	return res, nil
 }
 
-func (r *reader) item(key string) *workqueue.Item {
-	if r.array() != itemWidth {
+// reply reads what goes with a status.
+func (r *reader) reply(status byte, op *workqueue.Op, rep *workqueue.Reply, now int64) {
+	rep.Status = workqueue.Status(status & 0x7f)
+	if status > 0x7f {
+		rep.Requeues, rep.ReadyAt, rep.Deadline = int(r.num()), r.num(), r.num()
+	}
+	switch op.Kind {
+	case workqueue.OpInspect:
+		rec := r.record(r.str())
+		deadline, holder := r.num(), r.str()
+		rep.Item = rec.item(op.Key, holder, deadline, now)
+	case workqueue.OpObserve:
+		if r.num() != 0 {
+			rep.Expect = r.expect(r.str(), r.id(), r.num(), r.str())
+		}
+	case workqueue.OpBackoffGet, workqueue.OpBackoffNext:
+		rep.Backoff = workqueue.BackoffEntry{Delay: r.num(), Updated: r.num()}
+	case workqueue.OpBackoffGC:
+		rep.Count = int(r.num())
+	case workqueue.OpReserve:
+		if rep.Count = int(r.num()); rep.Count > 0 {
+			for range min(int(r.num()), len(r.b)) {
+				rep.From = append(rep.From, math.Float64frombits(r.id()))
+			}
+		}
+	case workqueue.OpAdmit:
+		rep.Count, rep.Next = int(r.num()), r.num()
+	}
+}
+
+// leases reads groups of leases that have take, duration and the record from
+// before in common; their tokens follow one another.
+func (r *reader) leases(res *workqueue.Result) {
+	const width = 4
+	token := uint64(r.num())
+	groups := &reader{b: r.b}
+	n := groups.array()
+	r.array()
+	if n%width != 0 {
 		r.fail()
 	}
-	it := &workqueue.Item{Key: key, State: workqueue.State(r.num()), Token: uint64(r.num()), Holder: r.str(), Deadline: r.num()}
-	it.Requeues, it.Attempt, it.Level = int(r.num()), int(r.num()), uint8(r.num())
-	it.AddedAt, it.ReadyAt, it.DelayedUntil = r.num(), r.num(), r.num()
-	it.Barrier, it.StateBytes = r.barrier(r.str()), int(r.num())
-	it.Expect, it.Reason = r.expect(r.str()), r.str()
-	return it
+	total := 0
+	for range n / width { // the keys come behind the groups
+		r.num()
+		total += int(r.num())
+		r.num()
+		r.str()
+	}
+	if keys := r.array(); r.err != nil || keys != total || total < 0 {
+		r.fail()
+		return
+	}
+	if total == 0 {
+		return
+	}
+	res.Leases = make([]workqueue.Lease, 0, total)
+	for range n / width {
+		take, count, dur := int(groups.num()), int(groups.num()), groups.num()
+		rec := r.record(groups.str())
+		l := workqueue.Lease{Take: take, Deadline: res.Now + dur, AddedAt: rec.added, ReadyAt: rec.ready, Level: rec.level, Attempt: min(rec.attempt+1, math.MaxUint16)}
+		if m := rec.more; m != nil {
+			l.Requeues, l.Barrier, l.Traces, l.State = m.failures, m.barrier, m.traces, m.data
+			if m.expect != nil {
+				l.Expect = m.expect.Live(res.Now)
+			}
+		}
+		for range count {
+			l.Key, l.Token = r.str(), token
+			token++
+			res.Leases = append(res.Leases, l)
+		}
+	}
+}
+
+func (r *reader) id() uint64 {
+	s := r.str()
+	if len(s) != 8 {
+		r.fail()
+		return 0
+	}
+	return binary.BigEndian.Uint64([]byte(s))
 }
 
 func split(s string) []string {
@@ -257,24 +291,9 @@ func (r *reader) barrier(s string) workqueue.Barrier {
 	return out
 }
 
-func (r *reader) expect(s string) *expectations.Set {
-	if s == "" {
-		return nil
-	}
-	all := split(s)
-	if len(all) < 3 {
-		r.fail()
-		return nil
-	}
-	e := &expectations.Set{Owner: all[0]}
-	var err1, err2 error
-	e.Token, err1 = strconv.ParseUint(all[1], 10, 64)
-	e.StoredAt, err2 = strconv.ParseInt(all[2], 10, 64)
-	if err := errors.Join(err1, err2); err != nil {
-		r.err = fmt.Errorf("%w: %w", errReply, err)
-		return nil
-	}
-	for _, n := range all[3:] {
+func (r *reader) expect(owner string, token uint64, storedAt int64, names string) *expectations.Set {
+	e := &expectations.Set{Owner: owner, Token: token, StoredAt: storedAt}
+	for _, n := range split(names) {
 		switch {
 		case strings.HasPrefix(n, "+"):
 			e.Creates = append(e.Creates, n[1:])

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,9 +20,6 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
-
-//go:embed configure.lua
-var configureLua string
 
 // Config says how Redis is reached. URL must be set.
 type Config struct {
@@ -208,7 +204,7 @@ func (e *Engine) Configure(ctx context.Context, name string, cfg workqueue.Confi
 	if err := e.client.SAdd(ctx, e.cfg.Prefix+":queues", name).Err(); err != nil {
 		return nil, false, classify(err)
 	}
-	res, err := redis.NewScript(configureLua).Run(ctx, e.client, keys(e.cfg.Prefix, name, e.server)[:1],
+	res, err := redis.NewScript(configureLua).Run(ctx, e.client, configureKeys(e.cfg.Prefix, name, 0),
 		blob, strconv.FormatUint(uint64(time.Now().UnixNano()), 36)+e.server, cfg.Partitions, hold).Slice()
 	if err != nil {
 		return nil, false, classify(err)
@@ -220,7 +216,8 @@ func (e *Engine) Configure(ctx context.Context, name string, cfg workqueue.Confi
 // Open implements engine.Engine.
 func (e *Engine) Open(ctx context.Context, name string) (engine.Queue, error) {
 	q := &queue{
-		e: e, name: name, keys: keys(e.cfg.Prefix, name, e.server), look: keys(e.cfg.Prefix, name, e.server+"i"),
+		e: e, name: name, meta: metaKey(e.cfg.Prefix, name, 0),
+		keys: keys(e.cfg.Prefix, name, 0, e.server), look: keys(e.cfg.Prefix, name, 0, e.server+"i"),
 		seq: uint64(time.Now().UnixNano()),
 	}
 	if err := q.load(ctx); err != nil {

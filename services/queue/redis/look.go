@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -19,19 +18,16 @@ import (
 // Status implements engine.Partition.
 func (q *queue) Status(ctx context.Context) (engine.Status, error) {
 	var (
-		meta              *redis.SliceCmd
-		delayed, leased   *redis.IntCmd
-		dead              *redis.IntCmd
-		heads             [workqueue.Levels]*redis.StringCmd
-		now               *redis.TimeCmd
-		st, noQueue, seen = engine.Status{}, engine.ErrNoQueue, []string(nil)
+		st      engine.Status
+		control *redis.StringCmd
+		heads   [workqueue.Levels]*redis.StringCmd
+		now     *redis.TimeCmd
 	)
 	err := q.e.again(ctx, func() error {
 		_, err := q.e.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-			meta = p.HMGet(ctx, q.keys[0], "ver", "closed", "ready", "dirty")
-			delayed, leased, dead = p.ZCard(ctx, q.keys[2]), p.ZCard(ctx, q.keys[4]), p.HLen(ctx, q.keys[11])
+			control = p.HGet(ctx, q.keys[keyState], "")
 			for l := range heads {
-				heads[l] = p.LIndex(ctx, q.keys[15+l], 0)
+				heads[l] = p.LIndex(ctx, q.keys[keyReady+l], 0)
 			}
 			now = p.Time(ctx)
 			return nil
@@ -44,16 +40,14 @@ func (q *queue) Status(ctx context.Context) (engine.Status, error) {
 	if err != nil {
 		return st, err
 	}
-	m := meta.Val()
-	if len(m) != 4 || m[0] == nil {
-		return st, fmt.Errorf("%w: %q", noQueue, q.name)
-	}
-	num := func(v any) int { s, _ := v.(string); n, _ := strconv.Atoi(s); return n }
-	st.Closed = m[1] == "1"
-	st.Counts = workqueue.Counts{
-		Ready: num(m[2]), Dirty: num(m[3]), Delayed: int(delayed.Val()), Processing: int(leased.Val()), Dead: int(dead.Val()),
+	if control.Val() == "" {
+		return st, fmt.Errorf("%w: %q", engine.ErrNoQueue, q.name)
 	}
 	st.Now = now.Val().Add(q.e.cfg.Skew()).UnixMicro()
+	if err := readControl(control.Val(), &st); err != nil {
+		return st, err
+	}
+	var seen []string
 	for _, h := range heads {
 		if h.Val() != "" {
 			seen = append(seen, h.Val())
@@ -62,36 +56,51 @@ func (q *queue) Status(ctx context.Context) (engine.Status, error) {
 	if len(seen) == 0 {
 		return st, nil
 	}
-	recs, err := q.e.client.HMGet(ctx, q.keys[1], seen...).Result()
+	recs, err := q.e.client.HMGet(ctx, q.keys[keyState], seen...).Result()
 	if err != nil {
 		return st, classify(err)
 	}
-	for _, r := range recs {
-		// '>BBHdd': kind, level, attempt, added, ready.
-		if s, _ := r.(string); len(s) == 20 && s[0] == 1 {
-			at := int64(math.Float64frombits(binary.BigEndian.Uint64([]byte(s[12:20]))))
-			if st.OldestReady == 0 || at < st.OldestReady {
-				st.OldestReady = at
-			}
+	for _, v := range recs {
+		s, _ := v.(string)
+		var r reader
+		if rec := r.record(s); r.err == nil && rec.state == workqueue.Ready && (st.OldestReady == 0 || rec.ready < st.OldestReady) {
+			st.OldestReady = rec.ready
 		}
 	}
 	return st, nil
 }
 
-// Items implements engine.Partition. The cursor is the place in one of three
-// scans: of keys that wait or are held, of delayed keys, of dead keys.
+// readControl reads a partition's control record; lua/control.lua has its form.
+func readControl(s string, st *engine.Status) error {
+	const width = 8
+	if len(s) < 8*width {
+		return errReply
+	}
+	at := func(i int) int64 {
+		return whole(math.Float64frombits(binary.BigEndian.Uint64([]byte(s[i*width : (i+1)*width]))))
+	}
+	if hold := at(0); hold > st.Now {
+		st.HeldUntil = hold
+	}
+	flags := at(2)
+	st.Closed, st.Paused = flags&1 != 0, flags&2 != 0
+	st.Counts = workqueue.Counts{Ready: int(at(3)), Dirty: int(at(4)), Processing: int(at(5)), Delayed: int(at(6)), Dead: int(at(7))}
+	return nil
+}
+
+// Items implements engine.Partition. The cursor is the place in a scan of the
+// state hash.
 func (q *queue) Items(ctx context.Context, state workqueue.State, cursor string, limit int) ([]workqueue.Item, string, error) {
-	scan, at := byte('s'), uint64(0)
+	at := uint64(0)
 	if cursor != "" {
-		n, err := strconv.ParseUint(cursor[1:], 10, 64)
-		if err != nil || !strings.ContainsRune("sdx", rune(cursor[0])) {
+		var err error
+		if at, err = strconv.ParseUint(cursor, 10, 64); err != nil || at == 0 {
 			return nil, "", engine.ErrCursor
 		}
-		scan, at = cursor[0], n
 	}
 	var out []workqueue.Item
 	for len(out) < limit {
-		names, next, err := q.scan(ctx, scan, at, limit)
+		names, next, err := q.scan(ctx, state, at, limit)
 		if err != nil {
 			return nil, "", err
 		}
@@ -100,45 +109,31 @@ func (q *queue) Items(ctx context.Context, state workqueue.State, cursor string,
 			return nil, "", err
 		}
 		for _, it := range items {
-			here := map[byte]bool{
-				's': it.State == workqueue.Ready || it.State == workqueue.Processing || it.State == workqueue.Dirty,
-				'd': it.State == workqueue.Waiting,
-				'x': it.State == workqueue.Buried,
-			}[scan] // a key is reported by one scan only
-			if here && (state == workqueue.Idle || it.State == state) {
+			if state == workqueue.Idle || it.State == state {
 				out = append(out, it)
 			}
 		}
-		if at = next; at != 0 {
-			continue
-		}
-		switch scan {
-		case 's':
-			scan = 'd'
-		case 'd':
-			scan = 'x'
-		default:
+		if at = next; at == 0 {
 			return out, "", nil
 		}
 	}
-	return out, string(scan) + strconv.FormatUint(at, 10), nil
+	return out, strconv.FormatUint(at, 10), nil
 }
 
-func (q *queue) scan(ctx context.Context, scan byte, at uint64, limit int) (names []string, next uint64, err error) {
+// scan is a step of a scan of the state hash: the keys in a state.
+func (q *queue) scan(ctx context.Context, state workqueue.State, at uint64, limit int) (names []string, next uint64, err error) {
 	err = q.e.again(ctx, func() error {
-		var flat []string
-		var err error
-		switch scan {
-		case 's':
-			flat, next, err = q.e.client.HScan(ctx, q.keys[1], at, "", int64(limit)).Result()
-		case 'd':
-			flat, next, err = q.e.client.ZScan(ctx, q.keys[2], at, "", int64(limit)).Result()
-		default:
-			flat, next, err = q.e.client.HScan(ctx, q.keys[11], at, "", int64(limit)).Result()
-		}
-		names = names[:0]
+		flat, n, err := q.e.client.HScan(ctx, q.keys[keyState], at, "", int64(max(limit, 100))).Result()
+		names, next = names[:0], n
 		for i := 0; i+1 < len(flat); i += 2 {
-			names = append(names, flat[i])
+			if flat[i] == "" { // the control record
+				continue
+			}
+			var r reader
+			rec := r.record(flat[i+1])
+			if it := rec.item("", "", 0, 0); state == workqueue.Idle || it.State == state {
+				names = append(names, flat[i])
+			}
 		}
 		return err
 	})
@@ -154,11 +149,11 @@ func (q *queue) inspect(ctx context.Context, names []string) ([]workqueue.Item, 
 	for _, n := range names {
 		t.Ops = append(t.Ops, workqueue.Op{Kind: workqueue.OpInspect, Key: n})
 	}
-	blob, _, err := q.run(ctx, q.look, q.e.server+"i", uint64(time.Now().UnixNano()), t, nil)
+	blob, _, err := q.run(ctx, q.look, uint64(time.Now().UnixNano()), t, &sender{})
 	if err != nil {
 		return nil, err
 	}
-	res, err := decodeTurn(blob, t.Ops)
+	res, err := decodeTurn(blob, t)
 	if err != nil {
 		return nil, err
 	}

@@ -16,17 +16,18 @@ import (
 type queue struct {
 	e          *Engine
 	name       string
+	meta       string   // name of the hash with the configuration
 	keys, look []string // of turns, and of Items' own turns
 	seq        uint64   // of the last turn
 	conf       atomic.Pointer[conf]
-	args       []any // reused by turns
+	sender     sender // of turns
 }
 
 // conf is a configuration and what of it every turn carries.
 type conf struct {
-	cfg     workqueue.Config
-	version string
-	program []any
+	cfg         workqueue.Config
+	version     string
+	often, rare []byte
 }
 
 func (q *queue) Config() workqueue.Config { return q.conf.Load().cfg }
@@ -35,7 +36,7 @@ func (q *queue) Config() workqueue.Config { return q.conf.Load().cfg }
 func (q *queue) load(ctx context.Context) error {
 	var got []any
 	err := q.e.again(ctx, func() (err error) {
-		got, err = q.e.client.HMGet(ctx, q.keys[0], "cfg", "ver").Result()
+		got, err = q.e.client.HMGet(ctx, q.meta, "cfg", "ver").Result()
 		return err
 	})
 	if err != nil {
@@ -51,7 +52,7 @@ func (q *queue) load(ctx context.Context) error {
 		return fmt.Errorf("configuration of queue %q: %w", q.name, err)
 	}
 	c.cfg = c.cfg.WithDefaults()
-	c.program = program(c.cfg.Limiter, nil)
+	c.often, c.rare = constants(&c.cfg, q.e.channel(), q.e.server+" "+q.name)
 	q.conf.Store(c)
 	return q.e.identify(ctx)
 }
@@ -84,47 +85,48 @@ func (q *queue) Turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Result,
 // turn is Turn that also tells in the name of which run of Redis it was done.
 func (q *queue) turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Result, string, error) {
 	q.seq++
-	blob, args, err := q.run(ctx, q.keys, q.e.server, q.seq, t, q.args)
-	run, _ := args[runAt].(string)
-	clear(args)
-	q.args = args[:0]
+	blob, run, err := q.run(ctx, q.keys, q.seq, t, &q.sender)
 	if err != nil {
 		return nil, run, err
 	}
-	r, err := decodeTurn(blob, t.Ops)
+	r, err := decodeTurn(blob, t)
 	return r, run, err
 }
-
-// runAt is the place of Redis' run id in the script's arguments.
-const runAt = 3
 
 // minAttempt is the least time worth beginning another attempt with.
 const minAttempt = 100 * time.Millisecond
 
-// run sends a turn until it is surely applied or refused, or time is up.
-func (q *queue) run(ctx context.Context, keys []string, server string, seq uint64, t *workqueue.Turn, args []any) (string, []any, error) {
+// run sends a turn until it is surely applied or refused, or time is up. It
+// also tells in the name of which run of Redis it did so last.
+func (q *queue) run(ctx context.Context, keys []string, seq uint64, t *workqueue.Turn, s *sender) (string, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, q.e.cfg.GiveUp)
 	defer cancel()
 	wait := 5 * time.Millisecond
 	maybe := false
 	for {
-		args = q.write(args[:0], server, seq, maybe, t)
-		blob, err := q.e.client.EvalSha(ctx, q.e.turnSHA, keys, args...).Text()
+		c, run := q.conf.Load(), q.e.runID()
+		packed, err := s.write(&head{
+			seq: seq, again: maybe, skew: q.e.cfg.Skew().Microseconds(), run: run, version: c.version, leaseFor: c.cfg.LeaseFor.Microseconds(),
+		}, t)
+		if err != nil {
+			return "", run, err
+		}
+		blob, err := q.e.client.EvalSha(ctx, q.e.turnSHA, keys, packed, c.often, c.rare).Text()
 		f, err := judge(err)
 		switch f {
 		case applied:
-			return blob, args, nil
+			return blob, run, nil
 		case refused:
-			return "", args, err
+			return "", run, err
 		case reload:
 			if err := q.e.client.ScriptLoad(ctx, turnLua).Err(); err != nil {
 				if f, err := judge(err); f == refused {
-					return "", args, err
+					return "", run, err
 				}
 			}
 		case stale:
 			if err := q.load(ctx); errors.Is(err, engine.ErrNoQueue) {
-				return "", args, err
+				return "", run, err
 			}
 		case unknown:
 			maybe = true
@@ -137,9 +139,9 @@ func (q *queue) run(ctx context.Context, keys []string, server string, seq uint6
 			wait = min(2*wait, 250*time.Millisecond)
 		case <-ctx.Done():
 			if maybe {
-				return "", args, fmt.Errorf("turn of queue %q: %w", q.name, errors.Join(engine.ErrUnknown, ctx.Err()))
+				return "", run, fmt.Errorf("turn of queue %q: %w", q.name, errors.Join(engine.ErrUnknown, ctx.Err()))
 			}
-			return "", args, fmt.Errorf("turn of queue %q: %w: %w", q.name, engine.ErrUnavailable, err)
+			return "", run, fmt.Errorf("turn of queue %q: %w: %w", q.name, engine.ErrUnavailable, err)
 		}
 	}
 }

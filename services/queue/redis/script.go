@@ -1,7 +1,8 @@
 package redis
 
 import (
-	_ "embed"
+	"embed"
+	"encoding/binary"
 	"fmt"
 	"strconv"
 	"strings"
@@ -10,135 +11,326 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 )
 
-//go:embed turn.lua
-var turnLua string
+//go:embed lua/*.lua
+var sources embed.FS
 
-// keys are the store's names of one queue's partition, in the script's order.
-// They share a hash tag, so that a turn touches one slot of a Redis Cluster.
-func keys(prefix, queue, server string) []string {
-	tag := prefix + ":{" + queue + "/0}:"
-	out := make([]string, 0, 16+workqueue.Levels)
-	for _, n := range []string{
-		"meta", "st", "dly", "dlv", "lease", "fail", "bar", "trc", "sav", "exp", "why", "dead", "stale", "bex", "rq:" + server,
-	} {
+var (
+	turnLua      = script("control", "begin", "record", "holders", "ops", "apply", "time", "lease", "finish")
+	configureLua = script("control", "configure")
+)
+
+// script puts the parts of a script together.
+func script(parts ...string) string {
+	var sb strings.Builder
+	for _, p := range parts {
+		b, err := sources.ReadFile("lua/" + p + ".lua")
+		if err != nil {
+			panic(err)
+		}
+		sb.Write(b)
+	}
+	return sb.String()
+}
+
+// Places in what keys returns.
+const (
+	keyState = iota
+	keyDelayed
+	keyLeases
+	keyExpiries
+	keyStale
+	keyHolders
+	keyHolderTimes
+	keyBackoff
+	keyBackoffTimes
+	keyAnswer
+	keyReady // of level 0; the other levels follow
+)
+
+// keys are the store's names of one partition of a queue, in the order of the
+// turn's script. They share a hash tag, so that a turn touches one slot of a
+// Redis Cluster.
+func keys(prefix, queue string, part int, server string) []string {
+	tag := tag(prefix, queue, part)
+	out := make([]string, 0, keyReady+workqueue.Levels)
+	for _, n := range []string{"st", "dly", "lease", "gc", "stale", "hid", "hz", "bo", "boz", "rq:" + server} {
 		out = append(out, tag+n)
 	}
 	for l := range workqueue.Levels {
 		out = append(out, tag+"rdy"+strconv.Itoa(l))
 	}
-	return append(out, tag+"eex")
+	return out
 }
 
-// program writes a limiter as the script reads it: values first, then what
-// combines them.
-func program(l *backoff.Limiter, out []any) []any {
-	us := func(d int64) string { return strconv.FormatFloat(float64(d)/1e3, 'g', -1, 64) }
+// configureKeys are the names that the configuring script takes.
+func configureKeys(prefix, queue string, part int) []string {
+	return []string{metaKey(prefix, queue, part), tag(prefix, queue, part) + "st"}
+}
+
+// metaKey is the name of the hash with a partition's configuration.
+func metaKey(prefix, queue string, part int) string { return tag(prefix, queue, part) + "meta" }
+
+func tag(prefix, queue string, part int) string {
+	return prefix + ":{" + queue + "/" + strconv.Itoa(part) + "}:"
+}
+
+// constants are what a configuration puts into every turn: what most turns
+// need, and what few do.
+func constants(c *workqueue.Config, channel, notice string) (often, rare []byte) {
+	var p packer
+	p.num(c.LeaseFor.Microseconds())
+	p.num(c.BarrierRetention.Microseconds())
+	p.num(int64(c.MaxRetries))
+	p.flag(c.AbsorbDelays)
+	p.flag(c.ReserveOnce)
+	p.num(c.Aging.Microseconds())
+	if d := c.Dispatch; d != nil {
+		p.float(d.QPS)
+		p.num(int64(d.Burst))
+	} else {
+		p.num(0)
+		p.num(0)
+	}
+	p.num(c.MaxProcessing.Microseconds())
+
+	var r packer
+	r.str(channel)
+	r.str(notice)
+	r.num(c.Backoff.Initial.Microseconds())
+	r.num(c.Backoff.Max.Microseconds())
+	r.float(c.Backoff.Jitter)
+	r.num(c.Backoff.ExpireAfter.Microseconds())
+	var prog packer
+	n := program(c.Limiter, &prog)
+	r.array(n)
+	return p, append(r, prog...)
+}
+
+// program writes a limiter as the script reads it, values first, then what
+// combines them, and returns of how many elements that is. Times are in
+// microseconds.
+func program(l *backoff.Limiter, p *packer) int {
+	us := func(d int64) { p.float(float64(d) / 1e3) }
 	switch l.Kind {
 	case backoff.Exponential:
-		return append(out, "e", us(int64(l.Base)), us(int64(l.Max)))
+		p.str("e")
+		us(int64(l.Base))
+		us(int64(l.Max))
+		return 3
 	case backoff.FastSlow:
-		return append(out, "f", us(int64(l.Fast)), us(int64(l.Slow)), strconv.Itoa(l.MaxFast))
+		p.str("f")
+		us(int64(l.Fast))
+		us(int64(l.Slow))
+		p.num(int64(l.MaxFast))
+		return 4
 	case backoff.Bucket:
-		return append(out, "b", strconv.FormatFloat(l.Rate, 'g', -1, 64), strconv.Itoa(l.Burst))
+		p.str("b")
+		p.float(l.Rate)
+		p.num(int64(l.Burst))
+		return 3
 	case backoff.MaxOf:
+		n := 0
 		for i := range l.Of {
-			out = program(&l.Of[i], out)
+			n += program(&l.Of[i], p)
 		}
-		return append(out, "m", strconv.Itoa(len(l.Of)))
+		p.str("m")
+		p.num(int64(len(l.Of)))
+		return n + 2
 	case backoff.MaxWait:
-		return append(program(&l.Of[0], out), "w", us(int64(l.Max)))
-	default:
-		return append(out, "f", "0", "0", "0")
+		n := program(&l.Of[0], p)
+		p.str("w")
+		us(int64(l.Max))
+		return n + 2
+	default: // never a delay
+		p.str("f")
+		p.num(0)
+		p.num(0)
+		p.num(0)
+		return 4
 	}
 }
 
-func flag(b bool) string {
-	if b {
-		return "1"
-	}
-	return "0"
+// sender writes turns. It is reused, so that a turn costs few allocations.
+type sender struct {
+	turn, args packer
+	runs       []int // code, how many, and so on
+	toks       []byte
+	nargs      int
 }
 
-func dec[T int | int64](n T) string { return strconv.FormatInt(int64(n), 10) }
+// The codes of operations. Plain adds are their level, plain settlements
+// plainSettle and the outcome less one; general[k] are the others.
+const plainSettle = 8
 
-// write puts a turn into the script's arguments.
-func (q *queue) write(args []any, server string, seq uint64, maybe bool, t *workqueue.Turn) []any {
-	c := q.conf.Load()
-	args = append(args, strconv.FormatUint(seq, 36), flag(maybe), dec(q.e.cfg.Skew().Microseconds()), q.e.runID(), c.version,
-		server, q.name, q.e.channel(),
-		dec(c.cfg.LeaseFor.Microseconds()), dec(c.cfg.BarrierRetention.Microseconds()), dec(c.cfg.MaxRetries), "0", "0")
-	const growsAt, programAt = 11, 12
-	anyLimited, anyGrows := false, false
-	args = append(args, dec(len(t.Takes)))
-	for _, take := range t.Takes {
-		args = append(args, take.Holder, dec(take.Max), dec(take.For))
-	}
-	args = append(args, dec(len(t.Ops)))
+var general = [...]int{
+	workqueue.OpAdd: 10, workqueue.OpSettle: 11, workqueue.OpExtend: 12, workqueue.OpForget: 13, workqueue.OpRequeues: 14,
+	workqueue.OpSave: 15, workqueue.OpExpect: 16, workqueue.OpObserve: 17, workqueue.OpUnexpect: 18, workqueue.OpInspect: 19,
+	workqueue.OpClose: 20, workqueue.OpOpen: 21, workqueue.OpPause: 22, workqueue.OpResume: 23,
+	workqueue.OpRetryNow: 24, workqueue.OpRevoke: 25, workqueue.OpDelete: 26,
+	workqueue.OpBackoffGet: 27, workqueue.OpBackoffNext: 28, workqueue.OpBackoffReset: 29, workqueue.OpBackoffGC: 30,
+	workqueue.OpReserve: 31, workqueue.OpAdmit: 32,
+}
+
+// head is what a turn carries beside its operations.
+type head struct {
+	seq          uint64
+	again        bool // an earlier attempt may have been applied
+	skew         int64
+	run, version string
+	leaseFor     int64
+}
+
+// write packs a turn. The result is valid until the next call.
+func (s *sender) write(h *head, t *workqueue.Turn) ([]byte, error) {
+	s.args, s.runs, s.toks, s.nargs = s.args[:0], s.runs[:0], s.toks[:0], 0
+	grows := false
 	for i := range t.Ops {
-		var limited, grows bool
-		args, limited, grows = appendOp(args, &t.Ops[i])
-		anyLimited, anyGrows = anyLimited || limited, anyGrows || grows
+		op := &t.Ops[i]
+		if op.Kind == 0 || int(op.Kind) >= len(general) {
+			return nil, fmt.Errorf("queue: operation %d is not known to the script", op.Kind)
+		}
+		switch op.Kind {
+		case workqueue.OpAdd, workqueue.OpSave, workqueue.OpExpect, workqueue.OpBackoffNext:
+			grows = true
+		}
+		code := plain(op)
+		if code >= plainSettle {
+			s.toks = binary.BigEndian.AppendUint64(append(s.toks, 'L'), op.Token)
+		} else if code < 0 {
+			code = general[op.Kind]
+			s.op(op)
+		}
+		if n := len(s.runs); n > 0 && s.runs[n-2] == code {
+			s.runs[n-1]++
+		} else {
+			s.runs = append(s.runs, code, 1)
+		}
 	}
-	args[growsAt] = flag(anyGrows)
-	if anyLimited { // the program goes between, only when it is needed
-		tail := append([]any(nil), args[programAt+1:]...)
-		args[programAt] = dec(len(c.program))
-		args = append(append(args[:programAt+1], c.program...), tail...)
+
+	p := s.turn[:0]
+	p.str(strconv.FormatUint(h.seq, 36))
+	p.flag(h.again)
+	p.num(h.skew)
+	p.str(h.run)
+	p.str(h.version)
+	p.flag(grows)
+	if t.Away {
+		p.array(1 + len(t.Reserved))
+		p.num(int64(t.Admitted))
+		for _, r := range t.Reserved {
+			p.float(r.From)
+		}
+	} else {
+		p.flag(false)
 	}
-	return args
+	p.array(1 + len(t.Ops))
+	p.str("") // the control record
+	for i := range t.Ops {
+		switch op := &t.Ops[i]; op.Kind {
+		case workqueue.OpBackoffGet, workqueue.OpBackoffNext, workqueue.OpBackoffReset: // an id is no key
+			p.str("")
+		default:
+			p.str(op.Key)
+		}
+	}
+	p.array(len(s.runs))
+	for _, n := range s.runs {
+		p.num(int64(n))
+	}
+	p.head(len(s.toks))
+	p = append(p, s.toks...)
+	p.array(s.nargs)
+	p = append(p, s.args...)
+	p.array(3 * len(t.Takes))
+	for i := range t.Takes {
+		take := &t.Takes[i]
+		p.str(take.Holder)
+		p.num(int64(take.Max))
+		if take.For == 0 {
+			p.num(h.leaseFor)
+		} else {
+			p.num(take.For)
+		}
+	}
+	s.turn = p
+	return p, nil
 }
 
-// appendOp writes one operation. It reports whether the operation charges the
-// limiter and whether it makes the store grow.
-func appendOp(args []any, op *workqueue.Op) (out []any, limited, grows bool) {
+// plain is the code of an operation that needs nothing but key and token, -1 otherwise.
+func plain(op *workqueue.Op) int {
+	switch {
+	case op.Kind == workqueue.OpAdd && op.Delay <= 0 && !op.Limited && op.Trace == "" && op.Level < workqueue.Levels &&
+		(op.More == nil || len(op.More.Barrier) == 0):
+		return int(op.Level)
+	case op.Kind == workqueue.OpSettle && op.More == nil && !op.Relevel && (op.Outcome == workqueue.Done || op.Outcome == workqueue.Forget):
+		return plainSettle + int(op.Outcome) - 1
+	}
+	return -1
+}
+
+var nothing workqueue.More
+
+// op writes the arguments of an operation that is not plain.
+func (s *sender) op(op *workqueue.Op) {
 	more := op.More
 	if more == nil {
-		more = &workqueue.More{}
+		more = &nothing
 	}
-	token := strconv.FormatUint(op.Token, 10)
+	str := func(v string) { s.nargs++; s.args.str(v) }
+	num := func(v int64) { s.nargs++; s.args.num(v) }
+	flag := func(v bool) { s.nargs++; s.args.flag(v) }
+	id := func(v uint64) { s.nargs++; s.args.id(v) }
 	switch op.Kind {
 	case workqueue.OpAdd:
-		level := dec(int(op.Level))
-		if op.Delay <= 0 && !op.Limited && len(more.Barrier) == 0 && op.Trace == "" {
-			return append(args, "a", op.Key, level), false, true
+		num(int64(min(op.Level, workqueue.Levels-1)))
+		num(max(op.Delay, 0))
+		flag(op.Last)
+		flag(op.Limited)
+		if op.Once == 0 {
+			flag(false)
+		} else {
+			id(op.Once)
 		}
-		return append(args, "A", op.Key, level, dec(max(op.Delay, 0)), flag(op.Last), flag(op.Limited), marks(more.Barrier), op.Trace), op.Limited, true
+		str(marks(more.Barrier))
+		str(op.Trace)
 	case workqueue.OpSettle:
-		plain := op.More == nil && !op.Relevel
-		switch {
-		case plain && op.Outcome == workqueue.Done:
-			return append(args, "d", op.Key, token), false, false
-		case plain && op.Outcome == workqueue.Forget:
-			return append(args, "g", op.Key, token), false, false
-		}
-		level := "-1"
+		id(op.Token)
+		num(int64(op.Outcome))
 		if op.Relevel {
-			level = dec(int(op.Level))
+			num(int64(min(op.Level, workqueue.Levels-1)))
+		} else {
+			num(-1)
 		}
-		return append(args, "S", op.Key, token, dec(int(op.Outcome)), level, dec(op.Delay), more.Reason, marks(more.Barrier), marks(more.Wrote)),
-			op.Outcome == workqueue.Retry, false
+		num(op.Delay)
+		str(more.Reason)
+		str(marks(more.Barrier))
+		str(marks(more.Wrote))
 	case workqueue.OpExtend:
-		return append(args, "x", op.Key, token, dec(op.For), flag(op.Shorten), dec(op.Known)), false, false
-	case workqueue.OpForget:
-		return append(args, "f", op.Key), false, false
-	case workqueue.OpRequeues:
-		return append(args, "n", op.Key), false, false
+		id(op.Token)
+		num(op.For)
+		flag(op.Shorten)
+		num(op.Known)
 	case workqueue.OpSave:
-		return append(args, "v", op.Key, token, more.Data), false, true
+		id(op.Token)
+		str(string(more.Data))
 	case workqueue.OpExpect:
-		return append(args, "e", op.Key, token, more.Owner, lines(more.Creates), lines(more.Deletes)), false, true
+		id(op.Token)
+		str(more.Owner)
+		str(lines(more.Creates))
+		str(lines(more.Deletes))
 	case workqueue.OpObserve:
-		return append(args, "o", op.Key, more.Owner, lines(more.Creates), lines(more.Deletes)), false, false
-	case workqueue.OpUnexpect:
-		return append(args, "u", op.Key), false, false
-	case workqueue.OpInspect:
-		return append(args, "i", op.Key), false, false
-	case workqueue.OpClose:
-		return append(args, "C"), false, false
-	case workqueue.OpOpen:
-		return append(args, "O"), false, false
-	default:
-		panic(fmt.Sprintf("queue: operation %d is not known to the script", op.Kind))
+		str(more.Owner)
+		str(lines(more.Creates))
+		str(lines(more.Deletes))
+	case workqueue.OpBackoffGet, workqueue.OpBackoffReset:
+		str(op.Key)
+	case workqueue.OpBackoffNext:
+		str(op.Key)
+		num(op.Event)
+		s.nargs++
+		s.args.float(op.Random)
+	case workqueue.OpReserve, workqueue.OpAdmit:
+		num(int64(op.Count))
 	}
 }
 

@@ -1,0 +1,160 @@
+
+-- Records. The first byte is the kind:
+--   R ready   level(1) attempt(2) added(8) ready(8)
+--   L leased  token(8) level(1) attempt(2) holder(3) added(8) ready(8)
+--   D dirty   as L, then the next run's level(1) and when it was added(8)
+--   r, l, d   the same with more behind it
+--   i         neither ready nor leased: more only
+-- More is a packed table of what few keys have:
+--   f  failures        u  due time, ul its level, ub set by the limiter, uo by the add of this name
+--   b  barrier         bu until when it is kept (absent: while the key is ready or held)
+--   t  traces          v  saved bytes     w  reason     x  1 when dead
+--   e  expected names, eo their owner, et the token, es when they were stored
+local IDLE, READY, LEASED, DIRTY = 0, 1, 2, 3
+local cur = {} -- by key: what it became in this turn, a record, a table or false; absent: nothing changed
+local function unrec(raw)
+  if not raw then return {s = IDLE} end
+  local k = byte(raw)
+  local r, pos
+  if k == 82 or k == 114 then
+    local l, a, ad, rd, p = sunpack('>BHdd', raw, 2)
+    r, pos = {s = READY, l = l, a = a, ad = ad, rd = rd}, p
+  elseif k == 105 then
+    r, pos = {s = IDLE}, 2
+  else
+    local l, a = sunpack('>BH', raw, 10)
+    local ad, rd, p = sunpack('>dd', raw, 16)
+    r, pos = {s = LEASED, t = sub(raw, 2, 9), l = l, a = a, h = sub(raw, 13, 15), ad = ad, rd = rd}, p
+    if k == 68 or k == 100 then
+      r.s = DIRTY
+      r.g, r.di, pos = sunpack('>Bd', raw, p)
+    end
+  end
+  if k > 96 then r.x = munpack(sub(raw, pos)) end
+  return r
+end
+local function torec(r)
+  local x = r.x
+  local more = x and next(x) ~= nil
+  local s, raw = r.s, nil
+  if s == IDLE then
+    if not more then return false end
+    return 'i' .. mpack(x)
+  elseif s == READY then
+    raw = (more and 'r' or 'R') .. spack('>BHdd', r.l, r.a, r.ad, r.rd)
+  else
+    raw = (s == LEASED and (more and 'l' or 'L') or (more and 'd' or 'D'))
+      .. r.t .. spack('>BH', r.l, r.a) .. r.h .. spack('>dd', r.ad, r.rd)
+    if s == DIRTY then raw = raw .. spack('>Bd', r.g, r.di) end
+  end
+  if more then return raw .. mpack(x) end
+  return raw
+end
+-- open gives the table of a key whose stored record is raw.
+local function open(key, raw)
+  local v = cur[key]
+  if type(v) == 'table' then return v end
+  if v == nil then v = raw end
+  v = unrec(v)
+  cur[key] = v
+  return v
+end
+local function more(r)
+  local x = r.x
+  if not x then x = {}; r.x = x end
+  return x
+end
+
+-- Members of sorted sets that changed: by key its new deadline or false, and
+-- the tables of keys whose due time, barrier or expectations changed.
+local lch, uch, bch, ech = {}, {}, {}, {}
+local function zwrite(zset, ch, score, prefix)
+  local set, del, n = {}, {}, 0
+  for key, r in next, ch do
+    local at = score(r)
+    if at then set[#set + 1] = S(at); set[#set + 1] = prefix .. key else del[#del + 1] = prefix .. key end
+  end
+  if #set > 0 then n = chunked('ZADD', zset, set) end
+  if #del > 0 then n = n - chunked('ZREM', zset, del) end
+  return n
+end
+
+-- Lines: what is pushed in this turn waits in buf until after the leases.
+local buf = {}
+local function line(key, l)
+  local q = buf[l]
+  if q then q[#q + 1] = key else buf[l] = {key} end
+end
+-- A place in line is given up by counting: the oldest places of a key in a
+-- line are skipped when they are reached.
+local stalev, stalech = {}, {}
+local function staleOf(f)
+  local n = stalev[f]
+  if not n then
+    n = nstale > 0 and tonumber(call('HGET', stale, f) or 0) or 0
+    stalev[f] = n
+  end
+  return n
+end
+local function giveUp(key, l)
+  local f = l .. key
+  stalev[f] = staleOf(f) + 1
+  stalech[f] = true
+  nstale = nstale + 1
+end
+local function push(key, r, l)
+  r.s, r.l, r.rd = READY, l, now
+  nready = nready + 1
+  line(key, l)
+end
+
+-- Barriers are a line "collection epoch rv" each, sorted.
+local function rvcmp(a, b)
+  if #a ~= #b then return #a < #b and -1 or 1 end
+  if a == b then return 0 end
+  return a < b and -1 or 1
+end
+local function markcmp(ae, ar, be, br)
+  if ae ~= '0' and be ~= '0' and ae ~= be then return rvcmp(ae, be) end
+  return rvcmp(ar, br)
+end
+local MARK = '(%S+) (%d+) (%d+)\n'
+local function merge(m, s)
+  for c, e, rv in string.gmatch(s, MARK) do
+    local o = m[c]
+    if not o then m[c] = {e, rv}
+    elseif markcmp(e, rv, o[1], o[2]) > 0 then m[c] = {e ~= '0' and e or o[1], rv} end
+  end
+  return m
+end
+local function join(m)
+  local names, out = {}, {}
+  for c in next, m do names[#names + 1] = c end
+  table.sort(names)
+  for i = 1, #names do
+    local c = names[i]
+    out[i] = c .. ' ' .. m[c][1] .. ' ' .. m[c][2] .. '\n'
+  end
+  return out
+end
+local function expireBarrier(key, r)
+  local x = r.x
+  if x and x.bu and x.bu <= now then x.b, x.bu = nil, nil; bch[key] = r end
+end
+-- tidy arms the expiry of a barrier that nothing but time keeps.
+local function tidy(key, r)
+  local x = r.x
+  if not x or not x.b then return end
+  local bu
+  if r.s == IDLE then bu = max(now, x.u or 0) + retention end
+  if bu ~= x.bu then x.bu = bu; bch[key] = r end
+end
+local function setBarrier(key, r, b)
+  local x = more(r)
+  if b ~= '' then
+    x.b = b
+  else
+    x.b = nil
+    if x.bu then x.bu = nil; bch[key] = r end
+  end
+end

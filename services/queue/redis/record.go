@@ -1,0 +1,145 @@
+package redis
+
+import (
+	"encoding/binary"
+	"math"
+
+	"github.com/deltaplane/deltaplane/core/expectations"
+	"github.com/deltaplane/deltaplane/core/workqueue"
+)
+
+// record is what the state hash holds of a key; lua/record.lua has its form.
+type record struct {
+	state        workqueue.State // Idle, Ready, Processing or Dirty
+	token        uint64
+	level        uint8
+	attempt      int
+	added, ready int64
+	more         *moreRecord
+}
+
+// moreRecord is what few records have.
+type moreRecord struct {
+	failures     int
+	dead         bool
+	due          int64
+	dueLevel     uint8
+	barrier      workqueue.Barrier
+	barrierUntil int64
+	traces       []string
+	data         []byte
+	reason       string
+	expect       *expectations.Set
+}
+
+const (
+	readyLen  = 20
+	leasedLen = 31
+	dirtyLen  = 40
+)
+
+// record reads a record; an empty one is of a key that nothing is known of.
+func (r *reader) record(raw string) record {
+	var rec record
+	if raw == "" {
+		return rec
+	}
+	at, kind := 0, raw[0]
+	time := func(s string) int64 { return whole(math.Float64frombits(binary.BigEndian.Uint64([]byte(s[:8])))) }
+	need := map[byte]int{'R': readyLen, 'r': readyLen, 'L': leasedLen, 'l': leasedLen, 'D': dirtyLen, 'd': dirtyLen, 'i': 1}[kind]
+	if need == 0 || len(raw) < need {
+		r.fail()
+		return rec
+	}
+	switch at = need; kind {
+	case 'R', 'r':
+		rec.state, rec.level, rec.attempt = workqueue.Ready, raw[1], int(raw[2])<<8|int(raw[3])
+		rec.added, rec.ready = time(raw[4:]), time(raw[12:])
+	case 'L', 'l', 'D', 'd':
+		rec.state, rec.token = workqueue.Processing, binary.BigEndian.Uint64([]byte(raw[1:9]))
+		rec.level, rec.attempt = raw[9], int(raw[10])<<8|int(raw[11])
+		rec.added, rec.ready = time(raw[15:]), time(raw[23:])
+		if kind == 'D' || kind == 'd' {
+			rec.state = workqueue.Dirty
+		}
+	}
+	if kind >= 'a' {
+		rec.more = r.more(raw[at:])
+	} else if len(raw) != at {
+		r.fail()
+	}
+	return rec
+}
+
+func (r *reader) more(raw string) *moreRecord {
+	m, p := &moreRecord{}, &reader{b: raw}
+	var owner, names string
+	var token uint64
+	var stored int64
+	for range p.pairs() {
+		switch p.str() {
+		case "f":
+			m.failures = int(p.num())
+		case "x":
+			m.dead = p.num() != 0
+		case "u":
+			m.due = p.num()
+		case "ul":
+			m.dueLevel = uint8(p.num())
+		case "ub":
+			p.num()
+		case "uo":
+			p.str()
+		case "b":
+			m.barrier = p.barrier(p.str())
+		case "bu":
+			m.barrierUntil = p.num()
+		case "t":
+			m.traces = split(p.str())
+		case "v":
+			m.data = []byte(p.str())
+		case "w":
+			m.reason = p.str()
+		case "e":
+			names = p.str()
+		case "eo":
+			owner = p.str()
+		case "et":
+			token = p.id()
+		case "es":
+			stored = p.num()
+		default:
+			p.fail()
+		}
+	}
+	if names != "" {
+		m.expect = p.expect(owner, token, stored, names)
+	}
+	if p.err != nil || p.b != "" {
+		r.fail()
+	}
+	return m
+}
+
+// item is what [workqueue.OpInspect] answers.
+func (rec *record) item(key, holder string, deadline, now int64) *workqueue.Item {
+	it := &workqueue.Item{Key: key, State: rec.state, Token: rec.token, Holder: holder, Deadline: deadline}
+	m := rec.more
+	if rec.state != workqueue.Idle {
+		it.Attempt, it.Level, it.AddedAt, it.ReadyAt = rec.attempt, rec.level, rec.added, rec.ready
+	} else if m != nil && m.dead {
+		it.State = workqueue.Buried
+	} else if m != nil && m.due != 0 {
+		it.State, it.Level, it.ReadyAt = workqueue.Waiting, m.dueLevel, m.due
+	}
+	if m != nil {
+		it.Requeues, it.DelayedUntil, it.StateBytes, it.Reason = m.failures, m.due, len(m.data), m.reason
+		if m.barrierUntil == 0 || m.barrierUntil > now {
+			it.Barrier = m.barrier
+		}
+		if m.expect != nil {
+			it.Expect = m.expect.Live(now)
+		}
+	}
+	return it
+}
