@@ -213,7 +213,7 @@ func (p *Producer) answered(m *queuev1.Produced) {
 	case e == nil:
 		b.err = fmt.Errorf("client: queue %s answered %d statuses for %d operations", p.cfg.Queue, len(m.GetStatuses()), len(b.ops))
 		p.finish(b)
-	case again(codes.Code(uint32(max(0, e.GetCode())))): //nolint:gosec // a gRPC code
+	case again(e):
 		p.fault = p.refusal(e)
 		p.retry(b)
 		p.hold = time.Now().Add(max(e.GetRetryAfter().AsDuration(), retryAfter))
@@ -230,7 +230,12 @@ func (p *Producer) answered(m *queuev1.Produced) {
 // retryAfter is the least pause after a batch that could not be done.
 const retryAfter = 50 * time.Millisecond
 
-func again(c codes.Code) bool { return c == codes.Unavailable || c == codes.Unknown }
+// again reports whether a refused batch is tried again: it was surely not done
+// and will be soon, or doing it twice is as well.
+func again(e *queuev1.ProduceError) bool {
+	code := e.GetCode()
+	return code == int32(codes.Unavailable) || code == int32(codes.Unknown) || e.GetReason() == "OVERLOADED"
+}
 
 // retry puts a batch back before those with a greater number. Mu must be held.
 func (p *Producer) retry(b *batch) {

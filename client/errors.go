@@ -37,6 +37,9 @@ var (
 	// ErrLeaseLost: the lease ended before it was settled; the key may be
 	// somebody else's by now.
 	ErrLeaseLost = errors.New("client: lease lost")
+	// ErrStopped: the [Producer] or [Puller] has stopped. What it was asked for was
+	// not done, or nobody can tell.
+	ErrStopped = errors.New("client: stopped")
 	// ErrShutDown: somebody shut the session down.
 	ErrShutDown = errors.New("client: session was shut down")
 )

@@ -246,7 +246,7 @@ func (w *Worker) flush(l *link) error {
 		if len(w.unsettled) >= maxUnanswered || len(w.unsettled) >= eagerSettles && n < largeSettle {
 			n = 0 // what waits makes a larger batch
 		}
-		free := w.cfg.Concurrency + w.cfg.Prefetch - len(w.tasks) - l.credit - len(w.outbox)
+		free := w.room() - len(w.tasks) - l.credit - len(w.outbox)
 		if free > 0 && !w.draining {
 			l.credit += free
 			credit = &queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Credit{Credit: &queuev1.Credit{Items: int32(free)}}}

@@ -105,10 +105,6 @@ type OpResult struct {
 	NumRequeues int64
 }
 
-// ErrStopped: the producer has stopped; the operation was not done, or nobody
-// can tell.
-var ErrStopped = errors.New("client: producer has stopped")
-
 // Producer adds keys to one queue over one Produce stream. Operations of many
 // callers travel together: whatever was called for while a batch was being sent
 // makes the next one. They are done in the order of the calls, and duplicates

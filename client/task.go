@@ -95,6 +95,10 @@ func (w *Worker) margin() time.Duration {
 
 // dispatch begins reconciles while there are free slots. Mu must be held.
 func (w *Worker) dispatch() {
+	if w.pulls {
+		w.hand()
+		return
+	}
 	for {
 		t := w.begin()
 		if t == nil {
@@ -112,7 +116,7 @@ func (w *Worker) dispatch() {
 // reconcile, cancelled for a lost lease, has not returned yet has to wait. Mu
 // must be held.
 func (w *Worker) begin() *task {
-	if len(w.busy) >= w.cfg.Concurrency {
+	if len(w.busy) >= w.cfg.Concurrency && !w.pulls {
 		return nil
 	}
 	for i, t := range w.ready {
@@ -355,7 +359,10 @@ func (w *Worker) finish(t *task, res Result) *task {
 	default:
 		w.send(t.id, &res)
 	}
-	next := w.begin()
+	var next *task
+	if !w.pulls {
+		next = w.begin()
+	}
 	w.dispatch()
 	w.checkIdle()
 	w.poke()

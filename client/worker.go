@@ -93,9 +93,10 @@ func (c WorkerConfig) validate() error {
 // stream, opened again when it breaks with the leases that are still held, and
 // sends settlements again until they are answered.
 type Worker struct {
-	cfg WorkerConfig
-	c   queuev1.QueueServiceClient
-	rec Reconciler
+	cfg   WorkerConfig
+	c     queuev1.QueueServiceClient
+	rec   Reconciler
+	pulls bool // keys are handed to whoever asks; see Puller
 
 	started  time.Time
 	base     context.Context // reconcilers' contexts derive from it; it has no end of its own
@@ -115,13 +116,16 @@ type Worker struct {
 	outbox    []*queuev1.Settlement
 	unsettled []*queuev1.SettleBatch // sent and not answered
 	free      []*queuev1.Settlement  // answered, to be used again
+	getters   []chan *task           // of a Puller: those that wait for a key
+	flushed   []chan struct{}        // closed when every settlement is answered
 	asleep    bool                   // the sender waits for wake
 	lastID    uint64
 	nameUntil time.Time // until then extensions name their leases
 	draining  bool
-	stopping  error       // set when every reconcile is to end
-	clock     *time.Timer // ends what has to end
-	next      time.Time   // when clock fires; zero when it does not
+	drained   chan struct{} // closed when draining
+	stopping  error         // set when every reconcile is to end
+	clock     *time.Timer   // ends what has to end
+	next      time.Time     // when clock fires; zero when it does not
 }
 
 type leaseID struct {
@@ -137,7 +141,7 @@ func NewWorker(conn grpc.ClientConnInterface, rec Reconciler, cfg WorkerConfig) 
 	}
 	return &Worker{
 		cfg: cfg, c: queuev1.NewQueueServiceClient(conn), rec: rec,
-		wake: make(chan struct{}, 1), quiet: make(chan struct{}), idle: make(chan struct{}), shut: make(chan struct{}),
+		wake: make(chan struct{}, 1), drained: make(chan struct{}), quiet: make(chan struct{}), idle: make(chan struct{}), shut: make(chan struct{}),
 		tasks: map[leaseID]*task{}, busy: map[string]*task{}, lease: cmp.Or(cfg.Lease, 30*time.Second),
 	}, nil
 }
@@ -235,6 +239,7 @@ func (w *Worker) drain() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.draining = true
+	shut(w.drained)
 	for _, t := range w.ready {
 		w.release(t, "worker is stopping")
 	}
@@ -256,8 +261,22 @@ func (w *Worker) cancelAll(cause error) {
 	}
 }
 
+// room is how many leases may be in hand. Mu must be held.
+func (w *Worker) room() int {
+	if w.pulls {
+		return len(w.tasks) + len(w.getters)
+	}
+	return w.cfg.Concurrency + w.cfg.Prefetch
+}
+
 // checkIdle must be called with mu held whenever something was taken off.
 func (w *Worker) checkIdle() {
+	if len(w.flushed) > 0 && len(w.outbox)+len(w.unsettled) == 0 {
+		for _, c := range w.flushed {
+			close(c)
+		}
+		w.flushed = nil
+	}
 	if !w.draining || len(w.tasks)+len(w.busy) > 0 {
 		return
 	}

@@ -1,0 +1,146 @@
+package workqueue_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+	upstream "k8s.io/client-go/util/workqueue"
+
+	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/client/workqueue"
+	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A controller written on client-go's queue takes this one.
+var _ upstream.TypedRateLimitingInterface[string] = (*workqueue.Queue)(nil)
+
+// service is a running queue service.
+type service struct {
+	conn *grpc.ClientConn
+	addr string
+}
+
+func serve(t *testing.T, cfg queue.Config) service {
+	t.Helper()
+	tel, err := telemetry.Setup(t.Context(), telemetry.Config{Service: "queue", LogOutput: t.Output(), LogLevel: "warn"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := queue.New(cfg, tel)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	addr, err := s.Addr(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := client.Dial(addr, client.DialConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		conn.Close()
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("queue: %v", err)
+		}
+	})
+	return service{conn, addr}
+}
+
+// onEach runs a test on every kind of queue service.
+func onEach(t *testing.T, f func(t *testing.T, s service)) {
+	t.Helper()
+	t.Parallel()
+	t.Run("memory", func(t *testing.T) {
+		t.Parallel()
+		f(t, serve(t, queue.Config{}))
+	})
+	t.Run("redis", func(t *testing.T) {
+		t.Parallel()
+		f(t, serve(t, queue.Config{RedisURL: embeddedtest.Redis(t).URL()}))
+	})
+}
+
+// open makes a queue of the test's own. Its limiter is an exponential one from
+// 1 ms, as upstream's tests have it.
+func (s service) open(t *testing.T) *workqueue.Queue {
+	t.Helper()
+	return s.openNamed(t, "test", nil)
+}
+
+func (s service) openNamed(t *testing.T, name string, onError func(string, string, error)) *workqueue.Queue {
+	t.Helper()
+	if onError == nil {
+		onError = func(op, key string, err error) { t.Errorf("%s %q: %v", op, key, err) }
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	q, err := workqueue.New(ctx, s.conn, workqueue.Config{
+		Queue: name, Grace: time.Second, OnError: onError,
+		Settings: &queuev1.QueueConfig{RateLimiter: &queuev1.RateLimiter{Kind: &queuev1.RateLimiter_Exponential{
+			Exponential: &queuev1.ExponentialLimiter{Base: durationpb.New(time.Millisecond), Max: durationpb.New(time.Second)},
+		}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cancel(); q.Wait() })
+	return q
+}
+
+// get has a key within a time.
+func get(t *testing.T, q *workqueue.Queue) string {
+	t.Helper()
+	key, shutdown := q.Get()
+	if shutdown {
+		t.Fatal("Get tells of a shutdown")
+	}
+	return key
+}
+
+// eventually waits for what another goroutine or the store brings about.
+func eventually(t *testing.T, within time.Duration, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(within)
+	defer deadline.Stop()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-deadline.C:
+			t.Fatalf("not within %v: %s", within, what)
+		case <-tick.C:
+		}
+	}
+}
+
+// never watches that something stays as it is.
+func never(t *testing.T, during time.Duration, what string, happened func() bool) {
+	t.Helper()
+	end := time.NewTimer(during)
+	defer end.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if happened() {
+			t.Fatal(what)
+		}
+		select {
+		case <-end.C:
+			return
+		case <-tick.C:
+		}
+	}
+}
