@@ -30,6 +30,9 @@ var (
 	ErrCursor = errors.New("queue: page token is not of this queue")
 	// ErrDurability: the store cannot keep the durability a queue asks for.
 	ErrDurability = errors.New("queue: store cannot keep this durability")
+	// ErrUnfit: the store is too old, lacks scripts, or is of another kind than
+	// configured; the error says what to set.
+	ErrUnfit = errors.New("queue: store cannot be used")
 	// ErrEviction: the store may drop keys on its own, which would break exclusion.
 	ErrEviction = errors.New("queue: store evicts keys")
 )
