@@ -4,33 +4,49 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/json"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 
-	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
 
 // Config says how Redis is reached. URL must be set.
 type Config struct {
-	// URL is redis://[user:password@]host:port/db, or rediss:// with TLS.
+	// URL says where Redis is, and how it is found:
+	//
+	//	redis://[user:password@]host:port[/db]
+	//	redis+sentinel://[user:password@]host1[:port],host2,host3/mastername[/db]
+	//	redis+cluster://[user:password@]host1[:port],host2,host3
+	//
+	// and each with TLS: rediss, rediss+sentinel, rediss+cluster. User and
+	// password are Redis'. unix://path is a local socket.
 	URL string
+	// Username and Password replace those of URL.
+	Username, Password string
+	// SentinelUsername and SentinelPassword are what the sentinels ask for,
+	// which is not what Redis asks for.
+	SentinelUsername, SentinelPassword string
+	// TLS is used by the schemes with TLS. Default: the system's roots, TLS 1.2.
+	TLS *tls.Config
 	// Prefix begins every key. Default "dp".
 	Prefix string
 	// AllowEviction permits a maxmemory-policy other than noeviction, under
 	// which Redis may drop keys and with them exclusion.
 	AllowEviction bool
-	// GiveUp is how long a turn is tried. Default 5 s.
+	// GiveUp is how long a turn is tried, through restarts and failovers, and
+	// how long its durability is waited for. Default 5 s.
 	GiveUp time.Duration
 	// Skew, for tests, is added to Redis' clock.
 	Skew func() time.Duration
@@ -41,31 +57,26 @@ type Config struct {
 // Engine is an engine.Engine in Redis.
 type Engine struct {
 	cfg     Config
-	client  *redis.Client
+	target  target
+	client  redis.UniversalClient // for what may be sent twice
+	place   place
 	server  string // this process, in wake-ups and stored answers
 	turnSHA string
 
 	warned sync.Once // about what Check lets pass
 
-	run  atomic.Pointer[string]
-	data atomic.Pointer[string]
+	data       atomic.Pointer[string]
+	all        atomic.Pointer[[]*node] // the masters as last met
+	generation atomic.Pointer[string]
 
 	mu   sync.Mutex
 	seen map[string]bool // queues this process has used
 }
 
-// errRun ends a call whose connection met a Redis with another run id: its
-// arguments named the old one, and nothing was sent.
-var errRun = errors.New("queue: redis was restarted or failed over")
-
 var _ engine.Engine = (*Engine)(nil)
 
 // New prepares an engine. It does not connect.
 func New(cfg Config) (*Engine, error) {
-	opt, err := redis.ParseURL(cfg.URL)
-	if err != nil {
-		return nil, fmt.Errorf("redis URL: %w", err)
-	}
 	cfg.Prefix = cmp.Or(cfg.Prefix, "dp")
 	cfg.GiveUp = cmp.Or(cfg.GiveUp, 5*time.Second)
 	if cfg.Skew == nil {
@@ -74,16 +85,16 @@ func New(cfg Config) (*Engine, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	e := &Engine{cfg: cfg, server: strings.ToLower(rand.Text()[:12]), turnSHA: redis.NewScript(turnLua).Hash(), seen: map[string]bool{}}
+	if strings.ContainsAny(cfg.Prefix, "{} \t\r\n*?[]") {
+		return nil, fmt.Errorf("redis prefix %q: it must have no braces, brackets, wildcards or spaces", cfg.Prefix)
+	}
+	t, err := parse(cfg)
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{cfg: cfg, target: t, server: strings.ToLower(rand.Text()[:12]), turnSHA: redis.NewScript(turnLua).Hash(), seen: map[string]bool{}}
 	silence()
-	opt.MaxRetries = -1 // a script must not run twice behind our back
-	opt.ContextTimeoutEnabled = true
-	opt.DialTimeout = 2 * time.Second
-	opt.DialerRetries = 1
-	opt.ReadTimeout = 3 * time.Second
-	opt.WriteTimeout = 3 * time.Second
-	opt.OnConnect = e.onConnect
-	e.client = redis.NewClient(opt)
+	e.connect()
 	return e, nil
 }
 
@@ -95,144 +106,107 @@ type discard struct{}
 
 func (discard) Printf(context.Context, string, ...any) {}
 
-// onConnect learns the run id of the Redis behind every new connection.
-func (e *Engine) onConnect(ctx context.Context, cn *redis.Conn) error {
-	info, err := cn.Info(ctx, "server").Result()
-	if err != nil {
-		return err
-	}
-	run := ""
-	for line := range strings.Lines(info) {
-		if v, ok := strings.CutPrefix(line, "run_id:"); ok {
-			run = strings.TrimSpace(v)
-		}
-	}
-	if was := e.run.Swap(&run); was != nil && *was != run {
-		return errRun
-	}
-	return nil
-}
-
-// runID is the run id of Redis as last met, empty before the first contact.
-func (e *Engine) runID() string {
-	if p := e.run.Load(); p != nil {
-		return *p
-	}
-	return ""
-}
+// noNotices keeps the client from asking for what only one vendor has.
+var noNotices = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 
 // Kind is "redis".
 func (e *Engine) Kind() string { return "redis" }
 
-// Generation is the data id and Redis' run id, empty before the first contact.
+// Generation is the data id and the run id of Redis, or a digest of those of
+// all masters of a cluster. It is empty before the first contact.
 func (e *Engine) Generation() string {
-	data, run := e.data.Load(), e.run.Load()
-	if data == nil || run == nil {
-		return ""
+	if g := e.generation.Load(); g != nil {
+		return *g
 	}
-	return *data + "-" + *run
+	return ""
+}
+
+// regenerate puts the generation together from what is known.
+func (e *Engine) regenerate() {
+	data, all := e.data.Load(), e.all.Load()
+	if data == nil || all == nil || len(*all) == 0 {
+		return
+	}
+	runs := make([]string, 0, len(*all))
+	for _, n := range *all {
+		if n.run() == "" {
+			return
+		}
+		runs = append(runs, n.run())
+	}
+	slices.Sort(runs)
+	run := runs[0]
+	if len(runs) > 1 {
+		sum := sha256.Sum256([]byte(strings.Join(runs, " ")))
+		run = hex.EncodeToString(sum[:20])
+	}
+	e.generation.Store(new(*data + "-" + run))
 }
 
 // Close closes the connections.
 func (e *Engine) Close() error { return e.client.Close() }
 
-// Check reaches Redis and refuses one that would break the queue's promises.
-func (e *Engine) Check(ctx context.Context) error {
-	err := e.again(ctx, func() error { return e.client.Ping(ctx).Err() })
+// identify meets every master and learns the data id, making one where there
+// is none.
+func (e *Engine) identify(ctx context.Context) error {
+	all, err := e.place.masters(ctx)
+	if err != nil {
+		return classify(err)
+	}
+	e.all.Store(&all)
+	key := e.cfg.Prefix + ":data"
+	var id string
+	err = e.again(ctx, func() (err error) {
+		if err := e.client.SetNX(ctx, key, newDataID(), 0).Err(); err != nil {
+			return err
+		}
+		id, err = e.client.Get(ctx, key).Result()
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	policy, err := e.client.ConfigGet(ctx, "maxmemory-policy").Result()
-	switch p := policy["maxmemory-policy"]; {
-	case err != nil:
-		e.warned.Do(func() {
-			e.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "maxmemory-policy cannot be read, it must be noeviction", slog.Any("error", err))
-		})
-	case p != "" && p != "noeviction" && !e.cfg.AllowEviction:
-		return fmt.Errorf("%w: maxmemory-policy is %s, must be noeviction", engine.ErrEviction, p)
-	case p != "" && p != "noeviction":
-		e.warned.Do(func() {
-			e.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "redis may evict keys", slog.String("reason", p))
-		})
-	}
-	if err := e.client.ScriptLoad(ctx, turnLua).Err(); err != nil {
-		return classify(err)
+	e.data.Store(&id)
+	e.regenerate()
+	return nil
+}
+
+func newDataID() string { return strings.ToLower(rand.Text()[:16]) }
+
+// lost gives the data a new id, because part of it is gone.
+func (e *Engine) lost(ctx context.Context) error {
+	err := e.again(ctx, func() error { return e.client.Set(ctx, e.cfg.Prefix+":data", newDataID(), 0).Err() })
+	if err != nil {
+		return err
 	}
 	return e.identify(ctx)
 }
 
-// identify learns the data id, making one where there is none.
-func (e *Engine) identify(ctx context.Context) error {
-	key := e.cfg.Prefix + ":data"
-	if err := e.again(ctx, func() error { return e.client.SetNX(ctx, key, strings.ToLower(rand.Text()[:16]), 0).Err() }); err != nil {
-		return err
-	}
-	id, err := e.client.Get(ctx, key).Result()
-	if err != nil {
-		return classify(err)
-	}
-	e.data.Store(&id)
-	return nil
-}
-
-// again calls f once more when Redis turned out to be another run.
+// again does what may be done twice, until it is done, refused, or has failed a
+// few times.
 func (e *Engine) again(ctx context.Context, f func() error) error {
-	err := f()
-	for range 3 {
-		if !errors.Is(err, errRun) || ctx.Err() != nil {
-			break
+	wait := 2 * time.Millisecond
+	for tries := 0; ; tries++ {
+		err := f()
+		if err == nil || tries == 5 || ctx.Err() != nil {
+			return classify(err)
 		}
-		err = f()
+		switch _, how := judge(err); {
+		case errors.Is(err, errRun) && tries < 5:
+			continue
+		case errors.Is(how, engine.ErrUnknown): // its connection ended
+		case errors.Is(how, errMoved):
+			e.place.moved(ctx)
+		default:
+			return classify(err)
+		}
+		select {
+		case <-time.After(wait):
+			wait *= 2
+		case <-ctx.Done():
+			return classify(err)
+		}
 	}
-	return classify(err)
-}
-
-// Configure implements engine.Engine.
-func (e *Engine) Configure(ctx context.Context, name string, cfg workqueue.Config) (engine.Queue, bool, error) {
-	cfg = cfg.WithDefaults()
-	blob, err := json.Marshal(cfg)
-	if err != nil {
-		return nil, false, fmt.Errorf("queue %q: %w", name, err)
-	}
-	if err := e.identify(ctx); err != nil {
-		return nil, false, err
-	}
-	hold := int64(0)
-	if e.known(name) { // it existed: its leases may still be worked on
-		hold = cfg.LeaseFor.Microseconds()
-	}
-	if err := e.client.SAdd(ctx, e.cfg.Prefix+":queues", name).Err(); err != nil {
-		return nil, false, classify(err)
-	}
-	res, err := redis.NewScript(configureLua).Run(ctx, e.client, configureKeys(e.cfg.Prefix, name, 0),
-		blob, strconv.FormatUint(uint64(time.Now().UnixNano()), 36)+e.server, cfg.Partitions, hold).Slice()
-	if err != nil {
-		return nil, false, classify(err)
-	}
-	q, err := e.Open(ctx, name)
-	return q, len(res) > 0 && res[0] == int64(1), err
-}
-
-// Open implements engine.Engine.
-func (e *Engine) Open(ctx context.Context, name string) (engine.Queue, error) {
-	q := &queue{
-		e: e, name: name, meta: metaKey(e.cfg.Prefix, name, 0),
-		keys: keys(e.cfg.Prefix, name, 0, e.server), look: keys(e.cfg.Prefix, name, 0, e.server+"i"),
-		seq: uint64(time.Now().UnixNano()),
-	}
-	if err := q.load(ctx); err != nil {
-		return nil, err
-	}
-	e.mu.Lock()
-	e.seen[name] = true
-	e.mu.Unlock()
-	return q, nil
-}
-
-func (e *Engine) known(name string) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.seen[name]
 }
 
 // Names implements engine.Engine.
@@ -246,7 +220,8 @@ func (e *Engine) Names(ctx context.Context) ([]string, error) {
 	return names, err
 }
 
-// Wakes implements engine.Engine with one subscription.
+// Wakes implements engine.Engine with one subscription. In a cluster every node
+// hears what any of them is told.
 func (e *Engine) Wakes(ctx context.Context, wake func(string)) error {
 	sub := e.client.Subscribe(ctx, e.channel())
 	defer sub.Close()

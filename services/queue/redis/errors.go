@@ -24,6 +24,9 @@ const (
 	unknown             // the reply was lost
 )
 
+// errMoved is beside ErrUnavailable when another node may serve the key.
+var errMoved = errors.New("queue: redis has moved the key")
+
 // judge sorts an error of a script call.
 func judge(err error) (fate, error) {
 	if err == nil {
@@ -32,37 +35,85 @@ func judge(err error) (fate, error) {
 	if errors.Is(err, errRun) {
 		return retry, fmt.Errorf("%w: %w", engine.ErrUnavailable, err)
 	}
-	if reply, ok := errors.AsType[redis.Error](err); ok {
-		code, _, _ := strings.Cut(strings.TrimPrefix(reply.Error(), "ERR "), " ")
-		switch code {
-		case "NOSCRIPT":
-			return reload, err
-		case "DPCONFIG":
-			return stale, err
-		case "DPNOQUEUE":
-			return refused, engine.ErrNoQueue
-		case "DPPARTS":
-			return refused, engine.ErrPartitions
-		case "OOM":
-			return refused, engine.ErrFull
-		case "NOAUTH", "WRONGPASS", "NOPERM":
-			return refused, fmt.Errorf("%w: %w", engine.ErrDenied, err)
-		case "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "MISCONF", "NOREPLICAS":
-			return retry, fmt.Errorf("%w: %w", engine.ErrUnavailable, err)
-		}
-		if strings.Contains(reply.Error(), "OOM command not allowed") {
-			return refused, engine.ErrFull
-		}
+	if errors.Is(err, engine.ErrUnfit) || errors.Is(err, engine.ErrDurability) {
 		return refused, err
+	}
+	if errors.Is(err, engine.ErrUnavailable) {
+		return retry, err
+	}
+	if reply, ok := errors.AsType[redis.Error](err); ok {
+		return judgeReply(reply, err)
 	}
 	var op *net.OpError
 	switch {
-	case errors.As(err, &op) && op.Op == "dial", errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
+	case errors.As(err, &op) && op.Op == "dial":
+		return retry, fmt.Errorf("%w: %w: %w", engine.ErrUnavailable, errMoved, err)
+	case errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted), noMaster(err):
 		return retry, fmt.Errorf("%w: %w", engine.ErrUnavailable, err)
 	case errors.Is(err, redis.ErrClosed):
 		return refused, fmt.Errorf("%w: %w", engine.ErrUnavailable, err)
 	}
 	return unknown, fmt.Errorf("%w: %w", engine.ErrUnknown, err)
+}
+
+// judgeReply sorts what Redis itself answered.
+func judgeReply(reply redis.Error, err error) (fate, error) {
+	text := strings.TrimPrefix(reply.Error(), "ERR ")
+	code, _, _ := strings.Cut(text, " ")
+	switch code {
+	case "NOSCRIPT":
+		return reload, err
+	case "DPCONFIG":
+		return stale, err
+	case "DPNOQUEUE":
+		return refused, engine.ErrNoQueue
+	case "DPPARTS":
+		return refused, engine.ErrPartitions
+	case "OOM":
+		return refused, engine.ErrFull
+	case "NOAUTH":
+		return refused, fmt.Errorf("%w: redis asks for a password and none is set: %w", engine.ErrDenied, err)
+	case "WRONGPASS":
+		return refused, fmt.Errorf("%w: redis does not know this user and password: %w", engine.ErrDenied, err)
+	case "NOPERM":
+		return refused, fmt.Errorf("%w: the user's ACL lacks what the package doc of services/queue/redis lists: %w", engine.ErrDenied, err)
+	case "MOVED", "ASK", "CLUSTERDOWN", "TRYAGAIN":
+		// ASK is not followed: of the keys that a script declares some never
+		// exist, so the importing node would answer TRYAGAIN until the slot is
+		// its own, which MOVED then says.
+		return retry, fmt.Errorf("%w: %w: %w", engine.ErrUnavailable, errMoved, err)
+	case "LOADING", "READONLY", "MASTERDOWN", "BUSY", "MISCONF", "NOREPLICAS", "UNBLOCKED":
+		return retry, fmt.Errorf("%w: %w", engine.ErrUnavailable, err)
+	}
+	switch {
+	case strings.Contains(text, "OOM command not allowed"):
+		return refused, engine.ErrFull
+	case strings.Contains(text, "ACL failure in script"), strings.Contains(text, "can't run this command or subcommand"), strings.Contains(text, "NOPERM"):
+		return refused, fmt.Errorf("%w: the user's ACL lacks what the package doc of services/queue/redis lists: %w", engine.ErrDenied, err)
+	case strings.Contains(text, "invalid password"), strings.Contains(text, "without any password configured"):
+		return refused, fmt.Errorf("%w: %w", engine.ErrDenied, err)
+	case strings.Contains(text, "-READONLY"), strings.Contains(text, "READONLY You can't write"):
+		return retry, fmt.Errorf("%w: %w", engine.ErrUnavailable, err)
+	case strings.Contains(text, "unknown command") && scripting(text), strings.Contains(text, "scripting engine"):
+		return refused, fmt.Errorf("%w: redis has no Lua scripts (Valkey 9.1 has them as the module libvalkeylua): %w", engine.ErrUnfit, err)
+	case strings.Contains(text, "cluster support disabled"):
+		return refused, fmt.Errorf("%w: this is no node of a Redis Cluster: set redis:// instead of redis+cluster://: %w", engine.ErrUnfit, err)
+	case strings.Contains(text, "unknown command"):
+		return refused, fmt.Errorf("%w: %w", engine.ErrUnfit, err)
+	}
+	return refused, err
+}
+
+func scripting(text string) bool {
+	upper := strings.ToUpper(text)
+	return strings.Contains(upper, "'SCRIPT") || strings.Contains(upper, "'EVAL")
+}
+
+// noMaster says that no sentinel told of a master, or none of a cluster's
+// nodes answered: the client library has no type for it.
+func noMaster(err error) bool {
+	text := err.Error()
+	return strings.Contains(text, "all sentinels specified in configuration are unreachable") || strings.Contains(text, "cluster has no nodes")
 }
 
 // classify gives an error of a command that may be repeated its sentinel.

@@ -11,15 +11,15 @@ import (
 )
 
 // restart is a hook that changes the run id once a command has been answered.
-type restart struct{ e *Engine }
+type restart struct{ n *node }
 
 func (restart) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (r restart) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
-		if r.e.runID() != "another" {
-			r.e.run.Store(new("another"))
+		if r.n.run() != "another" {
+			r.n.facts.Store(&facts{run: "another"})
 		}
 		return err
 	}
@@ -32,7 +32,8 @@ func (restart) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 // TurnDuringRestart does a turn while the run id changes.
 func TurnDuringRestart(ctx context.Context, t *testing.T, e *Engine, q engine.Queue, in workqueue.Turn) *workqueue.Result {
 	t.Helper()
-	e.client.AddHook(restart{e})
+	n := e.place.(one).n
+	n.client.AddHook(restart{n})
 	r, err := q.Partitions()[0].Turn(ctx, &in)
 	if err != nil {
 		t.Fatal(err)

@@ -15,21 +15,32 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
 
+// reading reads from the node that serves the partition.
+func (p *partition) reading(ctx context.Context, f func(*redis.Client) error) error {
+	return p.e.again(ctx, func() error {
+		n, err := p.e.place.node(ctx, p.keys[0])
+		if err != nil {
+			return err
+		}
+		return f(n.client)
+	})
+}
+
 // Status implements engine.Partition.
-func (q *queue) Status(ctx context.Context) (engine.Status, error) {
+func (p *partition) Status(ctx context.Context) (engine.Status, error) {
 	var (
 		st      engine.Status
 		control *redis.StringCmd
 		heads   [workqueue.Levels]*redis.StringCmd
 		now     *redis.TimeCmd
 	)
-	err := q.e.again(ctx, func() error {
-		_, err := q.e.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-			control = p.HGet(ctx, q.keys[keyState], "")
+	err := p.reading(ctx, func(c *redis.Client) error {
+		_, err := c.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			control = pipe.HGet(ctx, p.keys[keyState], "")
 			for l := range heads {
-				heads[l] = p.LIndex(ctx, q.keys[keyReady+l], 0)
+				heads[l] = pipe.LIndex(ctx, p.keys[keyReady+l], 0)
 			}
-			now = p.Time(ctx)
+			now = pipe.Time(ctx)
 			return nil
 		})
 		if errors.Is(err, redis.Nil) {
@@ -41,9 +52,9 @@ func (q *queue) Status(ctx context.Context) (engine.Status, error) {
 		return st, err
 	}
 	if control.Val() == "" {
-		return st, fmt.Errorf("%w: %q", engine.ErrNoQueue, q.name)
+		return st, fmt.Errorf("%w: %q", engine.ErrNoQueue, p.q.name)
 	}
-	st.Now = now.Val().Add(q.e.cfg.Skew()).UnixMicro()
+	st.Now = now.Val().Add(p.e.cfg.Skew()).UnixMicro()
 	if err := readControl(control.Val(), &st); err != nil {
 		return st, err
 	}
@@ -56,9 +67,13 @@ func (q *queue) Status(ctx context.Context) (engine.Status, error) {
 	if len(seen) == 0 {
 		return st, nil
 	}
-	recs, err := q.e.client.HMGet(ctx, q.keys[keyState], seen...).Result()
+	var recs []any
+	err = p.reading(ctx, func(c *redis.Client) (err error) {
+		recs, err = c.HMGet(ctx, p.keys[keyState], seen...).Result()
+		return err
+	})
 	if err != nil {
-		return st, classify(err)
+		return st, err
 	}
 	for _, v := range recs {
 		s, _ := v.(string)
@@ -90,7 +105,7 @@ func readControl(s string, st *engine.Status) error {
 
 // Items implements engine.Partition. The cursor is the place in a scan of the
 // state hash.
-func (q *queue) Items(ctx context.Context, state workqueue.State, cursor string, limit int) ([]workqueue.Item, string, error) {
+func (p *partition) Items(ctx context.Context, state workqueue.State, cursor string, limit int) ([]workqueue.Item, string, error) {
 	at := uint64(0)
 	if cursor != "" {
 		var err error
@@ -100,11 +115,11 @@ func (q *queue) Items(ctx context.Context, state workqueue.State, cursor string,
 	}
 	var out []workqueue.Item
 	for len(out) < limit {
-		names, next, err := q.scan(ctx, state, at, limit)
+		names, next, err := p.scan(ctx, state, at, limit)
 		if err != nil {
 			return nil, "", err
 		}
-		items, err := q.inspect(ctx, names)
+		items, err := p.inspect(ctx, names)
 		if err != nil {
 			return nil, "", err
 		}
@@ -121,9 +136,9 @@ func (q *queue) Items(ctx context.Context, state workqueue.State, cursor string,
 }
 
 // scan is a step of a scan of the state hash: the keys in a state.
-func (q *queue) scan(ctx context.Context, state workqueue.State, at uint64, limit int) (names []string, next uint64, err error) {
-	err = q.e.again(ctx, func() error {
-		flat, n, err := q.e.client.HScan(ctx, q.keys[keyState], at, "", int64(max(limit, 100))).Result()
+func (p *partition) scan(ctx context.Context, state workqueue.State, at uint64, limit int) (names []string, next uint64, err error) {
+	err = p.reading(ctx, func(c *redis.Client) error {
+		flat, n, err := c.HScan(ctx, p.keys[keyState], at, "", int64(max(limit, 100))).Result()
 		names, next = names[:0], n
 		for i := 0; i+1 < len(flat); i += 2 {
 			if flat[i] == "" { // the control record
@@ -141,7 +156,7 @@ func (q *queue) scan(ctx context.Context, state workqueue.State, at uint64, limi
 }
 
 // inspect looks at keys in turns of its own, beside the queue's.
-func (q *queue) inspect(ctx context.Context, names []string) ([]workqueue.Item, error) {
+func (p *partition) inspect(ctx context.Context, names []string) ([]workqueue.Item, error) {
 	if len(names) == 0 {
 		return nil, nil
 	}
@@ -149,11 +164,11 @@ func (q *queue) inspect(ctx context.Context, names []string) ([]workqueue.Item, 
 	for _, n := range names {
 		t.Ops = append(t.Ops, workqueue.Op{Kind: workqueue.OpInspect, Key: n})
 	}
-	blob, _, err := q.run(ctx, q.look, uint64(time.Now().UnixNano()), t, &sender{})
+	d, err := p.run(ctx, p.look, uint64(time.Now().UnixNano()), t, &sender{})
 	if err != nil {
 		return nil, err
 	}
-	res, err := decodeTurn(blob, t)
+	res, err := decodeTurn(d.blob, t)
 	if err != nil {
 		return nil, err
 	}

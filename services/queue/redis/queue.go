@@ -5,143 +5,210 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync/atomic"
+	"strconv"
+	"sync"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
 
-// queue is one queue in Redis.
+// queue is one queue in Redis: partitions, each with a configuration of its
+// own slot. That of the first is the queue's; the others follow it.
 type queue struct {
-	e          *Engine
-	name       string
-	meta       string   // name of the hash with the configuration
-	keys, look []string // of turns, and of Items' own turns
-	seq        uint64   // of the last turn
-	conf       atomic.Pointer[conf]
-	sender     sender // of turns
+	e     *Engine
+	name  string
+	parts []*partition
+
+	loading sync.Mutex // one at a time
 }
 
-// conf is a configuration and what of it every turn carries.
-type conf struct {
-	cfg         workqueue.Config
-	version     string
-	often, rare []byte
-}
+// stored is what a partition's slot holds of the configuration.
+type stored struct{ blob, version string }
 
-func (q *queue) Config() workqueue.Config { return q.conf.Load().cfg }
+var configureScript = redis.NewScript(configureLua)
 
-// load reads the configuration in force, and the data id beside it.
-func (q *queue) load(ctx context.Context) error {
-	var got []any
-	err := q.e.again(ctx, func() (err error) {
-		got, err = q.e.client.HMGet(ctx, q.meta, "cfg", "ver").Result()
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	blob, _ := got[0].(string)
-	ver, _ := got[1].(string)
-	if ver == "" {
-		return fmt.Errorf("%w: %q", engine.ErrNoQueue, q.name)
-	}
-	c := &conf{version: ver}
-	if err := json.Unmarshal([]byte(blob), &c.cfg); err != nil {
-		return fmt.Errorf("configuration of queue %q: %w", q.name, err)
-	}
-	c.cfg = c.cfg.WithDefaults()
-	c.often, c.rare = constants(&c.cfg, q.e.channel(), q.e.server+" "+q.name)
-	q.conf.Store(c)
-	return q.e.identify(ctx)
-}
+// Config implements engine.Queue.
+func (q *queue) Config() workqueue.Config { return q.parts[0].conf.Load().cfg }
 
 // Partitions implements engine.Queue.
-func (q *queue) Partitions() []engine.Partition { return []engine.Partition{q} }
-
-// Turn implements engine.Partition.
-func (q *queue) Turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Result, error) {
-	r, run, err := q.turn(ctx, t)
-	if err != nil || len(r.Leases) == 0 || run == q.e.runID() {
-		return r, err
+func (q *queue) Partitions() []engine.Partition {
+	out := make([]engine.Partition, len(q.parts))
+	for i, p := range q.parts {
+		out[i] = p
 	}
-	// Another connection met a restarted Redis while this turn was under way in
-	// the name of the old one: nobody may have what it leased. The next turn
-	// begins the pause.
-	back := &workqueue.Turn{}
-	for _, l := range r.Leases {
-		back.Ops = append(back.Ops, workqueue.Op{Kind: workqueue.OpSettle, Key: l.Key, Token: l.Token, Outcome: workqueue.Release})
-	}
-	r.Leases = nil
-	after, _, err := q.turn(ctx, back)
-	if err != nil {
-		return r, nil //nolint:nilerror // the turn was applied; what it leased expires
-	}
-	r.Counts, r.NextDue = after.Counts, after.NextDue
-	return r, nil
+	return out
 }
 
-// turn is Turn that also tells in the name of which run of Redis it was done.
-func (q *queue) turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Result, string, error) {
-	q.seq++
-	blob, run, err := q.run(ctx, q.keys, q.seq, t, &q.sender)
+// Configure implements engine.Engine. The first partition is made last and
+// changed first: a queue exists once it is whole, and whatever the first one
+// says is in force for all, even when who was saying so ended on the way
+// ([queue.load] heals the rest).
+func (e *Engine) Configure(ctx context.Context, name string, cfg workqueue.Config) (engine.Queue, bool, error) {
+	cfg = cfg.WithDefaults()
+	blob, err := json.Marshal(cfg)
 	if err != nil {
-		return nil, run, err
+		return nil, false, fmt.Errorf("queue %q: %w", name, err)
 	}
-	r, err := decodeTurn(blob, t)
-	return r, run, err
-}
-
-// minAttempt is the least time worth beginning another attempt with.
-const minAttempt = 100 * time.Millisecond
-
-// run sends a turn until it is surely applied or refused, or time is up. It
-// also tells in the name of which run of Redis it did so last.
-func (q *queue) run(ctx context.Context, keys []string, seq uint64, t *workqueue.Turn, s *sender) (string, string, error) {
-	ctx, cancel := context.WithTimeout(ctx, q.e.cfg.GiveUp)
-	defer cancel()
-	wait := 5 * time.Millisecond
-	maybe := false
-	for {
-		c, run := q.conf.Load(), q.e.runID()
-		packed, err := s.write(&head{
-			seq: seq, again: maybe, skew: q.e.cfg.Skew().Microseconds(), run: run, version: c.version, leaseFor: c.cfg.LeaseFor.Microseconds(),
-		}, t)
+	if err := e.identify(ctx); err != nil {
+		return nil, false, err
+	}
+	if err := e.durable(ctx, name, &cfg); err != nil {
+		return nil, false, err
+	}
+	hold := time.Duration(0)
+	if e.known(name) { // it existed: its leases may still be worked on
+		hold = cfg.LeaseFor
+	}
+	if err := e.again(ctx, func() error { return e.client.SAdd(ctx, e.cfg.Prefix+":queues", name).Err() }); err != nil {
+		return nil, false, err
+	}
+	first, err := e.stored(ctx, name, 1)
+	if err != nil {
+		return nil, false, err
+	}
+	order := make([]int, cfg.Partitions)
+	for i := range order {
+		if order[i] = i; first[0].version == "" {
+			order[i] = cfg.Partitions - 1 - i
+		}
+	}
+	version := strconv.FormatUint(uint64(time.Now().UnixNano()), 36) + e.server
+	made := 0
+	for _, part := range order {
+		created, err := e.configure(ctx, name, part, string(blob), version, cfg.Partitions, hold)
 		if err != nil {
-			return "", run, err
+			return nil, false, err
 		}
-		blob, err := q.e.client.EvalSha(ctx, q.e.turnSHA, keys, packed, c.often, c.rare).Text()
-		f, err := judge(err)
-		switch f {
-		case applied:
-			return blob, run, nil
-		case refused:
-			return "", run, err
-		case reload:
-			if err := q.e.client.ScriptLoad(ctx, turnLua).Err(); err != nil {
-				if f, err := judge(err); f == refused {
-					return "", run, err
-				}
-			}
-		case stale:
-			if err := q.load(ctx); errors.Is(err, engine.ErrNoQueue) {
-				return "", run, err
-			}
-		case unknown:
-			maybe = true
-		}
-		if deadline, _ := ctx.Deadline(); f != unknown && time.Until(deadline) < wait+minAttempt {
-			cancel() // an attempt cut off would make the outcome unknown
-		}
-		select {
-		case <-time.After(wait):
-			wait = min(2*wait, 250*time.Millisecond)
-		case <-ctx.Done():
-			if maybe {
-				return "", run, fmt.Errorf("turn of queue %q: %w", q.name, errors.Join(engine.ErrUnknown, ctx.Err()))
-			}
-			return "", run, fmt.Errorf("turn of queue %q: %w: %w", q.name, engine.ErrUnavailable, err)
+		if created {
+			made++
 		}
 	}
+	if made > 0 && made < cfg.Partitions && hold > 0 { // some of its data was lost
+		if err := e.lost(ctx); err != nil {
+			return nil, false, err
+		}
+	}
+	q, err := e.Open(ctx, name)
+	return q, first[0].version == "", err
+}
+
+// configure writes the configuration of one partition.
+func (e *Engine) configure(ctx context.Context, name string, part int, blob, version string, parts int, hold time.Duration) (created bool, err error) {
+	names := configureKeys(e.cfg.Prefix, name, part)
+	err = e.again(ctx, func() error {
+		n, err := e.place.node(ctx, names[0])
+		if err != nil {
+			return err
+		}
+		res, err := configureScript.Run(ctx, n.client, names, blob, version, parts, hold.Microseconds()).Slice()
+		// After a lost reply it is done again, and then it is not who created it.
+		created = created || len(res) > 0 && res[0] == int64(1)
+		return err
+	})
+	if errors.Is(err, engine.ErrPartitions) {
+		return false, fmt.Errorf("queue %q, %d partitions asked for: %w", name, parts, err)
+	}
+	return created, err
+}
+
+// Open implements engine.Engine.
+func (e *Engine) Open(ctx context.Context, name string) (engine.Queue, error) {
+	q := &queue{e: e, name: name}
+	if err := q.load(ctx); err != nil {
+		return nil, err
+	}
+	e.mu.Lock()
+	e.seen[name] = true
+	e.mu.Unlock()
+	return q, nil
+}
+
+func (e *Engine) known(name string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.seen[name]
+}
+
+// stored reads what the first n partitions hold of the configuration.
+func (e *Engine) stored(ctx context.Context, name string, n int) ([]stored, error) {
+	out := make([]stored, n)
+	err := e.again(ctx, func() error {
+		var got []*redis.SliceCmd
+		_, err := e.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+			for part := range n {
+				got = append(got, p.HMGet(ctx, metaKey(e.cfg.Prefix, name, part), "cfg", "ver"))
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		for part, cmd := range got {
+			v := cmd.Val()
+			out[part].blob, _ = v[0].(string)
+			out[part].version, _ = v[1].(string)
+		}
+		return nil
+	})
+	return out, err
+}
+
+// reload is load for turns, which may find a change at once.
+func (q *queue) reload(ctx context.Context) error {
+	q.loading.Lock()
+	defer q.loading.Unlock()
+	return q.load(ctx)
+}
+
+// load reads the configuration in force, gives it to partitions that have
+// another, and reads the data id beside it.
+func (q *queue) load(ctx context.Context) error {
+	e := q.e
+	first, err := e.stored(ctx, q.name, 1)
+	if err != nil {
+		return err
+	}
+	if first[0].version == "" {
+		return fmt.Errorf("%w: %q", engine.ErrNoQueue, q.name)
+	}
+	var cfg workqueue.Config
+	if err := json.Unmarshal([]byte(first[0].blob), &cfg); err != nil {
+		return fmt.Errorf("configuration of queue %q: %w", q.name, err)
+	}
+	cfg = cfg.WithDefaults()
+	all, err := e.stored(ctx, q.name, cfg.Partitions)
+	if err != nil {
+		return err
+	}
+	lost, healed := false, false
+	for part := 1; part < len(all); part++ {
+		if all[part].blob == first[0].blob {
+			continue
+		}
+		created, err := e.configure(ctx, q.name, part, first[0].blob, first[0].version, cfg.Partitions, cfg.LeaseFor)
+		if err != nil {
+			return err
+		}
+		lost, healed = lost || created, true
+	}
+	if healed {
+		if all, err = e.stored(ctx, q.name, cfg.Partitions); err != nil {
+			return err
+		}
+	}
+	for len(q.parts) < cfg.Partitions { // never after the first time
+		q.parts = append(q.parts, newPartition(q, len(q.parts)))
+	}
+	for part, p := range q.parts[:min(len(q.parts), len(all))] {
+		c := &conf{cfg: cfg, version: all[part].version}
+		c.often, c.rare = constants(&cfg, e.channel(), e.server+" "+q.name)
+		p.conf.Store(c)
+	}
+	if lost {
+		return e.lost(ctx)
+	}
+	return e.identify(ctx)
 }

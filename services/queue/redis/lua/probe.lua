@@ -1,0 +1,25 @@
+-- Does once what turns do, on keys that it takes away again, so that a user who
+-- may not is told of it before any turn is done by half.
+-- KEYS: a hash, a list, a sorted set, a string. ARGV: the channel, a message.
+local h, l, z, s = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local call = redis.call
+call('TIME')
+call('HSET', h, 'a', '1')
+call('HGET', h, 'a')
+call('HMGET', h, 'a', 'b')
+call('HEXISTS', h, 'a')
+call('HDEL', h, 'a')
+call('RPUSH', l, 'a')
+call('LRANGE', l, 0, 0)
+call('LTRIM', l, 1, -1)
+call('ZADD', z, 1, 'a')
+call('ZSCORE', z, 'a')
+call('ZRANGE', z, 0, 0)
+call('ZRANGEBYSCORE', z, '-inf', '+inf')
+call('ZREM', z, 'a')
+call('SET', s, 'a', 'PX', 1000)
+call('SETRANGE', s, 0, 'b')
+call('GET', s)
+call('UNLINK', h, l, z, s)
+call('PUBLISH', ARGV[1], ARGV[2])
+return 1

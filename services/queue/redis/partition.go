@@ -1,0 +1,171 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/services/queue/engine"
+)
+
+// partition is one partition of a queue. Its keys are in one slot.
+type partition struct {
+	q          *queue
+	e          *Engine
+	keys, look []string // of turns, and of Items' own turns
+	seq        uint64   // of the last turn
+	conf       atomic.Pointer[conf]
+	sender     sender // of turns
+}
+
+// conf is a configuration and what of it every turn carries.
+type conf struct {
+	cfg         workqueue.Config
+	version     string
+	often, rare []byte
+}
+
+func newPartition(q *queue, part int) *partition {
+	e := q.e
+	return &partition{
+		q: q, e: e, seq: uint64(time.Now().UnixNano()),
+		keys: keys(e.cfg.Prefix, q.name, part, e.server), look: keys(e.cfg.Prefix, q.name, part, e.server+"i"),
+	}
+}
+
+// done is how a turn was applied.
+type done struct {
+	blob string
+	n    *node
+	run  string // in the name of which run of Redis
+}
+
+// Turn implements engine.Partition.
+func (p *partition) Turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Result, error) {
+	r, d, err := p.turn(ctx, t)
+	if err != nil || len(r.Leases) == 0 || d.run == d.n.run() {
+		return r, err
+	}
+	// Another connection met a restarted Redis while this turn was under way in
+	// the name of the old one: nobody may have what it leased. The next turn
+	// begins the pause.
+	back := &workqueue.Turn{}
+	for _, l := range r.Leases {
+		back.Ops = append(back.Ops, workqueue.Op{Kind: workqueue.OpSettle, Key: l.Key, Token: l.Token, Outcome: workqueue.Release})
+	}
+	r.Leases = nil
+	after, _, err := p.turn(ctx, back)
+	if err != nil {
+		return r, nil //nolint:nilerror // the turn was applied; what it leased expires
+	}
+	r.Counts, r.NextDue = after.Counts, after.NextDue
+	return r, nil
+}
+
+func (p *partition) turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Result, done, error) {
+	p.seq++
+	d, err := p.run(ctx, p.keys, p.seq, t, &p.sender)
+	if err != nil {
+		return nil, d, err
+	}
+	r, err := decodeTurn(d.blob, t)
+	return r, d, err
+}
+
+// minAttempt is the least time worth beginning another attempt with.
+const minAttempt = 100 * time.Millisecond
+
+// run sends a turn until it is surely applied, durable, or refused, or until
+// time is up.
+func (p *partition) run(ctx context.Context, keys []string, seq uint64, t *workqueue.Turn, s *sender) (done, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.e.cfg.GiveUp)
+	defer cancel()
+	deadline, _ := ctx.Deadline()
+	wait := 5 * time.Millisecond
+	maybe := false
+	for {
+		d, err := p.attempt(ctx, keys, seq, maybe, t, s)
+		f, err := judge(err)
+		switch f {
+		case applied:
+			return d, nil
+		case refused:
+			if maybe { // an earlier attempt may have been applied, and was not seen to be durable
+				return d, fmt.Errorf("turn of queue %q: %w", p.q.name, errors.Join(engine.ErrUnknown, err))
+			}
+			return d, err
+		case reload:
+			if err := d.n.client.ScriptLoad(ctx, turnLua).Err(); err != nil {
+				if f, err := judge(err); f == refused && !maybe {
+					return d, err
+				}
+			}
+		case stale:
+			if err := p.q.reload(ctx); errors.Is(err, engine.ErrNoQueue) && !maybe {
+				return d, err
+			}
+		case unknown:
+			maybe = true
+			p.e.place.moved(ctx)
+		case retry:
+			if errors.Is(err, errMoved) {
+				p.e.place.moved(ctx)
+			}
+		}
+		if f != unknown && time.Until(deadline) < wait+minAttempt {
+			cancel() // an attempt cut off would make the outcome unknown
+		}
+		select {
+		case <-time.After(wait):
+			wait = min(2*wait, 250*time.Millisecond)
+		case <-ctx.Done():
+			if maybe {
+				return d, fmt.Errorf("turn of queue %q: %w", p.q.name, errors.Join(engine.ErrUnknown, err, ctx.Err()))
+			}
+			return d, fmt.Errorf("turn of queue %q: %w: %w", p.q.name, engine.ErrUnavailable, err)
+		}
+	}
+}
+
+// attempt sends a turn once, and waits as long as the queue's durability asks
+// for, on the same connection.
+func (p *partition) attempt(ctx context.Context, keys []string, seq uint64, maybe bool, t *workqueue.Turn, s *sender) (done, error) {
+	n, err := p.e.place.node(ctx, keys[0])
+	if err != nil {
+		return done{}, fmt.Errorf("%w: %w", engine.ErrUnavailable, err)
+	}
+	c := p.conf.Load()
+	d := done{n: n, run: n.run()}
+	packed, err := s.write(&head{
+		seq: seq, again: maybe, skew: p.e.cfg.Skew().Microseconds(), run: d.run, version: c.version, leaseFor: c.cfg.LeaseFor.Microseconds(),
+	}, t)
+	if err != nil {
+		return d, err
+	}
+	w, err := n.wait(&c.cfg)
+	if err != nil {
+		return d, err
+	}
+	if w == nil || len(t.Ops) == 0 && len(t.Takes) == 0 {
+		d.blob, err = n.client.EvalSha(ctx, p.e.turnSHA, keys, packed, c.often, c.rare).Text()
+		return d, err
+	}
+	var turn, reached *redis.Cmd
+	_, err = n.client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		turn = pipe.EvalSha(ctx, p.e.turnSHA, keys, packed, c.often, c.rare)
+		reached = pipe.Do(ctx, w.command(ctx)...)
+		return nil
+	})
+	if turn.Err() != nil {
+		return d, turn.Err()
+	}
+	if d.blob, err = turn.Text(); err != nil {
+		return d, err
+	}
+	return d, w.check(reached)
+}
