@@ -25,7 +25,7 @@ type controlFlags struct {
 }
 
 func (c *controlFlags) register(flags *pflag.FlagSet) {
-	flags.StringSliceVar(&c.names, "controllers", controllers.Names(), "`names` of the controllers to run; there are: "+strings.Join(controllers.Names(), ", "))
+	flags.StringSliceVar(&c.names, "controllers", controllers.Defaults(), "`names` of the controllers to run; there are: "+strings.Join(controllers.Names(), ", "))
 	flags.IntVar(&c.config.Concurrency, "concurrency", 8, "keys each controller works on at once")
 	flags.DurationVar(&c.config.Lease, "lease", 0, "how long a worker may hold a key without extending (default: the queue's, 30s)")
 	flags.DurationVar(&c.config.Grace, "grace", 20*time.Second, "how long reconciles may go on when the service stops")

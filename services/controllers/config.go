@@ -13,12 +13,12 @@ import (
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 )
 
-// Config says which controllers run and how. Its zero value runs all of them
-// for the cluster "dev".
+// Config says which controllers run and how. Its zero value runs the default
+// ones for the cluster "dev".
 type Config struct {
 	// Cluster is the cluster's name in collections and queues. Default "dev".
 	Cluster string
-	// Controllers are the names of those to run. Default all: "job".
+	// Controllers are the names of those to run. Default: those of [Defaults].
 	Controllers []string
 	// Concurrency is how many keys each controller works on at once. Default 8.
 	Concurrency int
@@ -53,10 +53,13 @@ func Names() []string {
 	return names
 }
 
+// Defaults are the controllers that run when nobody names any.
+func Defaults() []string { return []string{"job"} }
+
 func (c Config) withDefaults() Config {
 	c.Cluster = cmp.Or(c.Cluster, "dev")
 	if len(c.Controllers) == 0 {
-		c.Controllers = Names()
+		c.Controllers = Defaults()
 	}
 	c.Concurrency = cmp.Or(c.Concurrency, 8)
 	c.Timeout = cmp.Or(c.Timeout, 5*time.Minute)

@@ -105,7 +105,7 @@ func newFlowOf(t *testing.T, kc *kube.Client, redisURL string) *flow {
 	nats := embeddedtest.NATS(t)
 	f.stream = f.connect(nats.URL())
 	r, err := reflector.New(reflector.Config{
-		Resources: []reflector.Resource{{Name: "jobs.batch"}, {Name: "pods"}},
+		Resources: reflector.DefaultResources(),
 	}, f.connect(nats.URL()), f.kube, f.telemetry("reflector"))
 	f.ok(err)
 	f.run("reflector", r)

@@ -24,8 +24,6 @@ import (
 // dev cluster (test/kube starts one).
 const kubeconfigEnv = "DELTAPLANE_KUBECONFIG"
 
-var nodeResource = kube.Resource{Version: "v1", Name: "nodes", Kind: "Node"}
-
 // need is a value that cannot fail to be there; without it the test panics.
 func need[T any](v T, err error) T {
 	if err != nil {

@@ -63,7 +63,8 @@ type part struct {
 
 // builders make the controllers, by name. The queue is the controller's own.
 var builders = map[string]func(s *Service, q *client.Queue) (plan, error){
-	"job": buildJob,
+	"job":           buildJob,
+	"tainteviction": buildTaintEviction,
 }
 
 // New builds the service; it contacts nobody. The error holds every fault of

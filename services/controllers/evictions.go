@@ -1,0 +1,172 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/kube"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/controllers/tainteviction"
+)
+
+var nodeResource = kube.Resource{Version: "v1", Name: "nodes", Kind: "Node"}
+
+func nodesOf(cluster string) delta.Collection {
+	return delta.Collection{Cluster: cluster, Version: "v1", Resource: "nodes"}
+}
+
+// buildTaintEviction wires the taint eviction controller: pods and nodes by their
+// own keys, which differ by the slash.
+func buildTaintEviction(s *Service, q *client.Queue) (plan, error) {
+	nodes, pods := nodesOf(s.cfg.Cluster), podsOf(s.cfg.Cluster)
+	recorder := kube.NewRecorder(s.deps.Kube, "taint-eviction-controller", s.cfg.Identity, s.log)
+	s.events = append(s.events, recorder)
+	rec, err := tainteviction.New(tainteviction.Config{Metrics: s.deps.Telemetry.Registry}, evictionWriter{s.deps.Kube}, podEvents{recorder, kube.Normal}, s.log)
+	if err != nil {
+		return plan{}, err
+	}
+	return plan{
+		name: "tainteviction", primary: pods, others: map[delta.Collection]client.Mapper{nodes: client.Self()},
+		limiter: exponential(100*time.Millisecond, 10*time.Second),
+		rec:     &evictionAdapter{rec: rec, index: s.index, queue: q, nodes: nodes.String(), pods: pods.String()},
+	}, nil
+}
+
+func exponential(base, most time.Duration) *queuev1.RateLimiter {
+	return &queuev1.RateLimiter{Kind: &queuev1.RateLimiter_Exponential{Exponential: &queuev1.ExponentialLimiter{
+		Base: durationpb.New(base), Max: durationpb.New(most),
+	}}}
+}
+
+// evictionAdapter is the taint eviction reconciler as a [client.Reconciler].
+type evictionAdapter struct {
+	rec         *tainteviction.Reconciler
+	index       *client.Index
+	queue       *client.Queue
+	nodes, pods string
+}
+
+// Reconcile implements [client.Reconciler].
+func (a *evictionAdapter) Reconcile(ctx context.Context, item client.Item) (client.Result, error) {
+	look := &evictionLook{evictionAdapter: a, item: item, read: client.Barrier{}}
+	after, err := a.rec.Reconcile(ctx, tainteviction.Request{Key: item.Key, State: item.State, Retries: item.NumRequeues, Reader: look, Lease: look})
+	res := client.Result{After: after, ReadAt: look.read}
+	if errors.Is(err, client.ErrLeaseLost) {
+		res.Outcome = client.OutcomeAbandon
+		return res, nil
+	}
+	return res, err
+}
+
+// evictionLook is one look at a key: reads of the index at the item's barrier,
+// and the lease.
+type evictionLook struct {
+	*evictionAdapter
+	item client.Item
+	read client.Barrier
+}
+
+func (l *evictionLook) Pod(ctx context.Context, key string) ([]byte, error) {
+	return l.find(ctx, l.pods, key)
+}
+
+func (l *evictionLook) Node(ctx context.Context, name string) ([]byte, error) {
+	return l.find(ctx, l.nodes, name)
+}
+
+func (l *evictionLook) find(ctx context.Context, collection, key string) ([]byte, error) {
+	obj, found, rev, err := l.index.Find(ctx, collection, key, client.ReadOptions{AtLeast: l.item.AtLeast(collection)})
+	if err != nil {
+		return nil, err
+	}
+	l.read.Raise(collection, rev)
+	if !found {
+		return nil, nil
+	}
+	return obj.Payload, nil
+}
+
+func (l *evictionLook) PodsOn(ctx context.Context, node string) ([]string, error) {
+	keys, rev, err := l.index.IndexKeys(ctx, l.pods, "node", node, client.ReadOptions{AtLeast: l.item.AtLeast(l.pods)})
+	if err == nil {
+		l.read.Raise(l.pods, rev)
+	}
+	return keys, err
+}
+
+func (l *evictionLook) Alive() error { return l.item.Alive() }
+
+func (l *evictionLook) Save(ctx context.Context, state []byte) error {
+	return l.queue.SaveState(ctx, l.item.Key, l.item.Token, state)
+}
+
+// Wake adds pods behind the revision at which their node was read.
+func (l *evictionLook) Wake(ctx context.Context, keys []string) error {
+	seen := client.Barrier{}
+	if rev := l.read[l.nodes]; !rev.IsZero() {
+		seen.Raise(l.nodes, rev)
+	}
+	items := make([]client.AddItem, len(keys))
+	for i, key := range keys {
+		items[i] = client.AddItem{Key: key, Barrier: seen}
+		if n := len(l.item.Traces); n > 0 {
+			items[i].Trace = l.item.Traces[n-1]
+		}
+	}
+	_, err := l.queue.Add(ctx, items...) // no items, no call
+	return err
+}
+
+// evictionWriter is the API server as the taint eviction controller calls it.
+type evictionWriter struct{ c *kube.Client }
+
+func (w evictionWriter) Pod(ctx context.Context, namespace, name string) ([]byte, error) {
+	raw, err := w.c.Get(ctx, podRef(namespace, name))
+	return raw, evictionRefusal(err)
+}
+
+func (w evictionWriter) Node(ctx context.Context, name string) ([]byte, error) {
+	raw, err := w.c.Get(ctx, kube.Ref{Resource: nodeResource, Name: name})
+	return raw, evictionRefusal(err)
+}
+
+func (w evictionWriter) PatchPodStatus(ctx context.Context, namespace, name string, patch []byte) error {
+	ref := podRef(namespace, name)
+	ref.Subresource = "status"
+	_, err := w.c.Patch(ctx, ref, kube.StrategicPatch, patch, kube.WriteOptions{})
+	return evictionRefusal(err)
+}
+
+func (w evictionWriter) DeletePod(ctx context.Context, namespace, name, uid string) error {
+	_, err := w.c.Delete(ctx, podRef(namespace, name), kube.DeleteOptions{UID: uid})
+	return evictionRefusal(err)
+}
+
+func evictionRefusal(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case kube.IsNotFound(err):
+		return fmt.Errorf("%w: %w", tainteviction.ErrNotFound, err)
+	case kube.IsConflict(err):
+		return fmt.Errorf("%w: %w", tainteviction.ErrConflict, err)
+	default:
+		return err
+	}
+}
+
+// podEvents writes Kubernetes Events about pods.
+type podEvents struct {
+	r   *kube.Recorder
+	typ string
+}
+
+func (e podEvents) Pod(namespace, name, uid, reason, message string) {
+	e.r.Event(kube.Involved{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: name, UID: uid}, e.typ, reason, message)
+}

@@ -1,0 +1,154 @@
+package controllers
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/core/taint"
+	"github.com/deltaplane/deltaplane/internal/devcluster"
+	"github.com/deltaplane/deltaplane/internal/kube"
+)
+
+// bind makes a pod on a node with tolerations of the taint "test".
+func (f *flow) bind(name, node string, seconds ...int64) {
+	f.t.Helper()
+	list := []taint.Toleration{}
+	for _, s := range seconds {
+		list = append(list, taint.Toleration{Key: "test", Operator: taint.Exists, Effect: taint.NoExecute, Seconds: new(s)})
+	}
+	body, err := json.Marshal(map[string]any{
+		"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": name, "annotations": map[string]any{devcluster.RunSecondsAnnotation: "forever"}},
+		"spec": map[string]any{"nodeName": node, "tolerations": list, "terminationGracePeriodSeconds": 0, "containers": []any{map[string]any{"name": "c", "image": "i"}}},
+	})
+	f.ok(err)
+	_, err = f.kube.Create(f.t.Context(), podRef("default", ""), body, kube.WriteOptions{})
+	f.ok(err)
+}
+
+// taintNode replaces a node's taints.
+func (f *flow) taintNode(name string, taints ...taint.Taint) {
+	f.t.Helper()
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"taints": taints}})
+	f.ok(err)
+	_, err = f.kube.Patch(f.t.Context(), kube.Ref{Resource: nodeResource, Name: name}, kube.MergePatch, patch, kube.WriteOptions{})
+	f.ok(err)
+}
+
+// left are the names of the pods there are, sorted.
+func (f *flow) left() []string {
+	f.t.Helper()
+	page, err := f.kube.List(f.t.Context(), podResource, kube.ListOptions{Scope: kube.Scope{Namespace: "default"}})
+	f.ok(err)
+	names := []string{}
+	for _, raw := range page.Items {
+		var p corev1.Pod
+		f.ok(json.Unmarshal(raw, &p))
+		names = append(names, p.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (f *flow) reasons(kind string) map[string]int {
+	f.t.Helper()
+	reasons := map[string]int{}
+	for _, namespace := range []string{"default", "kube-system"} {
+		page, err := f.kube.List(f.t.Context(), kube.Resource{Version: "v1", Name: "events", Kind: "Event", Namespaced: true}, kube.ListOptions{Scope: kube.Scope{Namespace: namespace}})
+		f.ok(err)
+		for _, raw := range page.Items {
+			var e corev1.Event
+			f.ok(json.Unmarshal(raw, &e))
+			if e.InvolvedObject.Kind == kind {
+				reasons[e.Reason]++
+			}
+		}
+	}
+	return reasons
+}
+
+func (f *flow) leaves(what string, want ...string) {
+	f.t.Helper()
+	f.eventually(what, func() string {
+		if got := f.left(); !slices.Equal(got, want) {
+			return fmt.Sprint("pods left: ", got)
+		}
+		return ""
+	})
+}
+
+func (f *flow) counts(queue string) (*client.Counts, error) {
+	return client.NewQueue(f.queue, queue, "").Len(f.t.Context())
+}
+
+func only(name string) func(*Config) {
+	return func(c *Config) { c.Controllers = []string{name} }
+}
+
+func TestPodsAreEvictedThroughTheWholeFlow(t *testing.T) {
+	t.Parallel()
+	f := newFlow(t)
+	f.controllers("a", only("tainteviction"))
+	f.controllers("b", only("tainteviction"))
+	f.controllers("c", only("tainteviction"))
+	f.bind("none", "node-1")
+	f.bind("soon", "node-1", 2)
+	f.bind("late", "node-1", 600)
+	f.bind("elsewhere", "node-2")
+	f.eventually("pods run", func() string {
+		if n := len(f.left()); n != 4 {
+			return fmt.Sprint(n)
+		}
+		return ""
+	})
+	began := time.Now()
+	placed := taint.Taint{Key: "test", Effect: taint.NoExecute, TimeAdded: new(began.Truncate(time.Second))}
+	f.taintNode("node-1", placed)
+	f.leaves("at once", "elsewhere", "late", "soon")
+	f.leaves("after 2 s", "elsewhere", "late")
+	if took := time.Since(*placed.TimeAdded); took < 2*time.Second || took > 5*time.Second {
+		t.Errorf("the pod that tolerates 2 s went after %v", took)
+	}
+	f.taintNode("node-1")
+	f.eventually("events", func() string {
+		page := f.reasons("Pod")
+		if page["TaintManagerEviction"] < 3 {
+			return fmt.Sprint(page)
+		}
+		return ""
+	})
+	f.leaves("the taint is gone", "elsewhere", "late")
+}
+
+func TestACountdownSurvivesTheLossOfEveryProcess(t *testing.T) {
+	t.Parallel()
+	f := newFlow(t)
+	_, stop := f.controllers("a", only("tainteviction"))
+	f.bind("p", "node-1", 6)
+	f.bind("q", "node-1", 600)
+	placed := taint.Taint{Key: "test", Effect: taint.NoExecute, TimeAdded: new(time.Now().Truncate(time.Second))}
+	f.taintNode("node-1", placed)
+	f.eventually("the countdown runs", func() string {
+		counts, err := f.counts("dev/tainteviction")
+		if err != nil {
+			return err.Error()
+		}
+		if counts.GetDelayed() < 2 {
+			return fmt.Sprint(counts)
+		}
+		return ""
+	})
+	stop()
+	f.stopQueue() // its memory engine keeps nothing
+	f.startQueue()
+	f.controllers("b", only("tainteviction"))
+	f.leaves("in time", "q")
+	if took := time.Since(*placed.TimeAdded); took < 6*time.Second || took > 9*time.Second {
+		t.Errorf("the pod that tolerates 6 s went after %v", took)
+	}
+}
