@@ -46,11 +46,8 @@ func (f *fold) take(t *workqueue.Turn, calls []*call, limit int) int {
 		}
 		f.slots, f.gen = make([]slot, n), 0
 	}
-	if f.gen++; f.gen == 0 {
-		clear(f.slots)
-		f.gen = 1
-	}
-	f.used, f.prev = 0, f.prev[:0]
+	f.prev = f.prev[:0]
+	f.renew()
 	raw := 0
 	for n, c := range calls {
 		if raw += len(c.ops); n > 0 && raw > limit {
@@ -62,6 +59,15 @@ func (f *fold) take(t *workqueue.Turn, calls []*call, limit int) int {
 		f.add(t, c)
 	}
 	return len(calls)
+}
+
+// renew frees every slot.
+func (f *fold) renew() {
+	f.used = 0
+	if f.gen++; f.gen == 0 {
+		clear(f.slots)
+		f.gen = 1
+	}
 }
 
 // immediate says that an add only makes its key wait now.
@@ -96,7 +102,9 @@ func (f *fold) add(t *workqueue.Turn, c *call) {
 	for i := range c.ops {
 		op := &c.ops[i]
 		if !immediate(op) {
-			if f.used > 0 && op.Key != "" {
+			if keyless(op.Kind) {
+				f.renew()
+			} else if f.used > 0 {
 				if s := f.find(t, op.Key); s.gen == f.gen {
 					s.op, s.traces = int32(len(t.Ops)), 0
 				}

@@ -179,7 +179,8 @@ type settleMessage struct {
 	id   uint64
 	hold bool
 	plan *plan
-	err  error // what is wrong with the settlements
+	err  error  // what is wrong with the settlements
+	good string // the last name of a queue that was checked
 }
 
 const fieldSettle = 3 // of WorkRequest
@@ -273,10 +274,10 @@ func (s *settleMessage) settlement(c *checks, i int, b string) error {
 			rare = true
 		}
 	}
-	if n := len(s.plan.parts); n > 0 && s.plan.parts[n-1].queue == queue {
-		queue = s.plan.parts[n-1].queue // known to be good
-	} else if checkName(queue) != nil {
+	if (queue == "" || queue != s.good) && checkName(queue) != nil {
 		rare = true
+	} else {
+		s.good = queue
 	}
 	op.Outcome = outcomes[outcome]
 	if rare || op.Outcome == 0 || !goodKey(op.Key) || op.Token == 0 || op.Token > 1<<53 {
