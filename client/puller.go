@@ -107,8 +107,11 @@ func (w *Worker) over() error {
 	return ErrStopped
 }
 
-// hand gives ready keys to those that wait for them. Others go back: nobody
-// would work on them. Mu must be held.
+// unclaimed is how long a key that nobody asks for any more is kept for the next
+// one who asks.
+const unclaimed = 200 * time.Millisecond
+
+// hand gives ready keys to those that wait for them. Mu must be held.
 func (w *Worker) hand() {
 	for len(w.getters) > 0 {
 		t := w.begin()
@@ -118,10 +121,29 @@ func (w *Worker) hand() {
 		w.getters[0] <- t
 		w.getters = w.getters[1:]
 	}
-	for _, t := range w.ready {
-		w.release(t, "nobody asks for it any more")
+	if len(w.ready) > 0 {
+		w.watch(time.Now().Add(unclaimed))
 	}
-	w.ready = nil
+}
+
+// unclaim gives back what nobody asks for. It returns when to look again, zero
+// for never. Mu must be held.
+func (w *Worker) unclaim(now time.Time) (next time.Time) {
+	if !w.pulls || len(w.getters) > 0 {
+		return time.Time{}
+	}
+	kept := w.ready[:0]
+	for _, t := range w.ready {
+		if until := t.received.Add(unclaimed); until.After(now) {
+			kept, next = append(kept, t), until
+			continue
+		}
+		w.release(t, "nobody asks for it any more")
+		w.poke()
+	}
+	clear(w.ready[len(kept):])
+	w.ready = kept
+	return next
 }
 
 // Held is how many keys are in hand.

@@ -167,6 +167,9 @@ func (w *Worker) tick() {
 			next = at
 		}
 	}
+	if at := w.unclaim(now); !at.IsZero() {
+		sooner(at)
+	}
 	for _, t := range w.tasks {
 		if t.over || t.lost {
 			continue

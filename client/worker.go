@@ -231,6 +231,10 @@ func (w *Worker) leftovers() error {
 		keys = append(keys, key)
 	}
 	slices.Sort(keys)
+	if w.pulls {
+		w.cfg.Log.Warn("keys not settled: their leases will expire", slog.String("queue", w.cfg.Queue), slog.Int("count", len(keys)))
+		return nil
+	}
 	return fmt.Errorf("client: reconcilers did not return after they were cancelled: %q", keys)
 }
 

@@ -100,13 +100,28 @@ func (s service) openNamed(t *testing.T, name string, onError func(string, strin
 	return q
 }
 
-// get has a key within a time.
+// left is how many keys the service still has.
+func (s service) left(t *testing.T, name string) *client.Counts {
+	t.Helper()
+	counts, err := client.NewQueue(s.conn, name, "").Len(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return counts
+}
+
+// get has a key, and lets go of it when the test ends.
 func get(t *testing.T, q *workqueue.Queue) string {
 	t.Helper()
 	key, shutdown := q.Get()
 	if shutdown {
 		t.Fatal("Get tells of a shutdown")
 	}
+	t.Cleanup(func() {
+		if _, held := q.Item(key); held {
+			q.Done(key)
+		}
+	})
 	return key
 }
 

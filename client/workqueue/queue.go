@@ -52,6 +52,7 @@ type Queue struct {
 
 	open    context.Context    //nolint:containedctx // as ctx; Gets wait under it
 	shut    context.CancelFunc // ends open
+	ready   chan struct{}      // closed when the queue is there
 	forced  chan struct{}      // closed by ShutDown, which ends a drain
 	retries chan struct{}      // holds one token when something has failed
 
@@ -84,16 +85,16 @@ func New(ctx context.Context, conn grpc.ClientConnInterface, cfg Config) (*Queue
 	}
 	q := &Queue{
 		cfg: cfg, admin: client.NewQueue(conn, cfg.Queue, ""), adds: adds, pulls: pulls,
-		held: map[string]*client.Held{}, free: make(chan struct{}), forced: make(chan struct{}),
+		held: map[string]*client.Held{}, free: make(chan struct{}), forced: make(chan struct{}), ready: make(chan struct{}),
 		failed: map[operation]client.Op{}, retries: make(chan struct{}, 1),
 	}
 	q.ctx, q.cancel = context.WithCancel(ctx)
 	q.open, q.shut = context.WithCancel(q.ctx)
-	q.parts.Go(func() { _ = adds.Run(q.ctx) })
 	q.parts.Go(func() {
-		if q.configure() {
-			q.tell("run", "", pulls.Run(q.ctx))
-		}
+		q.configure()
+		close(q.ready)
+		q.parts.Go(func() { _ = adds.Run(q.ctx) })
+		q.tell("run", "", pulls.Run(q.ctx))
 	})
 	q.parts.Go(q.again)
 	return q, nil
@@ -252,6 +253,7 @@ func (q *Queue) NumRequeues(key string) int {
 // service cannot be asked before the context of New ends.
 func (q *Queue) Len() int {
 	n := 0
+	<-q.ready
 	q.keep("len", "", func() error {
 		if err := errors.Join(q.adds.Flush(q.ctx), q.pulls.Flush(q.ctx)); err != nil {
 			return err
@@ -304,9 +306,9 @@ func (q *Queue) Item(key string) (client.Item, bool) {
 	return h.Item(), true
 }
 
-// lookAgain is how long a Get of a queue that is shutting down waits for a key
-// that the service says is ready: another replica may take it.
-const lookAgain = 200 * time.Millisecond
+// onItsWay is how long a Get of a queue that is shutting down waits for a key
+// before it believes the service that there is none.
+const onItsWay = 50 * time.Millisecond
 
 // Get waits for a key and holds it until Done. When shutdown is true there is
 // none and none will come.
@@ -336,12 +338,14 @@ func (q *Queue) get() (*client.Held, error) {
 	if !q.ShuttingDown() {
 		return q.pulls.Get(q.open)
 	}
-	if q.Len() == 0 {
+	// A key may be on its way to this process, ready no more and not here yet.
+	ctx, cancel := context.WithTimeout(q.ctx, onItsWay)
+	defer cancel()
+	h, err := q.pulls.Get(ctx)
+	if errors.Is(err, context.DeadlineExceeded) && q.Len() == 0 {
 		return nil, client.ErrStopped
 	}
-	ctx, cancel := context.WithTimeout(q.ctx, lookAgain)
-	defer cancel()
-	return q.pulls.Get(ctx)
+	return h, err
 }
 
 // maybeEnd lets go of the streams once nothing can come any more.
