@@ -29,6 +29,8 @@ import (
 const (
 	queueName = "chaos/keys"
 	leaseTime = 2 * time.Second
+	// limiterMax is the longest that the queue's limiter makes a key wait.
+	limiterMax = time.Second
 	// margin is what a worker's clock gives away: it takes a lease for its own for so much less.
 	margin = 300 * time.Millisecond
 	// afterCut is how long a worker takes its leases for its own after its stream broke; the server leaves it a second.

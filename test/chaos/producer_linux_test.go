@@ -78,7 +78,11 @@ func (p *chaosProducer) some() []*add {
 		if delay > 0 {
 			out[i].op.Delay = durationpb.New(delay)
 		}
-		p.note(history.Event{Kind: history.Invoke, Op: history.Add, ID: p.op, Key: key, Delay: int64(delay)})
+		e := history.Event{Kind: history.Invoke, Op: history.Add, ID: p.op, Key: key, Delay: int64(delay)}
+		if kind == queuev1.ProduceKind_PRODUCE_KIND_ADD_RATE_LIMITED {
+			e.Within = int64(limiterMax)
+		}
+		p.note(e)
 	}
 	return out
 }

@@ -113,8 +113,8 @@ func (r *run) populate(servers, workers, producers int, url string, cfg *queuev1
 		addrs = append(addrs, relay.addr())
 		r.servers = append(r.servers, r.begin(role{Kind: "server", Name: "s" + strconv.Itoa(i), Listen: listen, Redis: url}))
 	}
-	cfg.Name = queueName
-	cfg.RateLimiter = &queuev1.RateLimiter{Kind: &queuev1.RateLimiter_Exponential{Exponential: &queuev1.ExponentialLimiter{Base: durationpb.New(5 * time.Millisecond), Max: durationpb.New(time.Second)}}}
+	cfg.Name, cfg.LeaseDuration = queueName, durationpb.New(leaseTime) // also how long a restarted store hands out nothing
+	cfg.RateLimiter = &queuev1.RateLimiter{Kind: &queuev1.RateLimiter_Exponential{Exponential: &queuev1.ExponentialLimiter{Base: durationpb.New(5 * time.Millisecond), Max: durationpb.New(limiterMax)}}}
 	r.eventually(15*time.Second, "the queue is made", func(ctx context.Context, c queuev1.QueueServiceClient) error {
 		_, err := c.ConfigureQueue(ctx, &queuev1.ConfigureQueueRequest{Config: cfg})
 		return err
@@ -300,7 +300,9 @@ func (r *run) stop(members []*member) {
 func (r *run) finish() {
 	t := r.t
 	t.Helper()
+	began := time.Now()
 	r.stop(r.producers)
+	produced := time.Since(began)
 	var left int64
 	err := r.tryEventually(60*time.Second, func(ctx context.Context, c queuev1.QueueServiceClient) error {
 		got, err := c.Len(ctx, &queuev1.LenRequest{Queue: queueName})
@@ -316,12 +318,16 @@ func (r *run) finish() {
 	if err != nil {
 		t.Errorf("the queue is not worked off: %v", err)
 	}
+	emptied := time.Since(began)
 	r.stop(r.workers)
 	r.log.note(history.Event{Kind: history.Left, Count: left})
 	if err := r.log.Close(); err != nil {
 		t.Fatal(err)
 	}
+	worked := time.Since(began)
 	r.stop(r.servers)
+	t.Logf("at the end: %.1f s until the producers had their answers, %.1f s until the queue was empty, %.1f s until the workers, %.1f s until the servers ended",
+		produced.Seconds(), emptied.Seconds(), worked.Seconds(), time.Since(began).Seconds())
 	events := histories(t, r.dir)
 	summary, violations := history.Check(events, int64(2*time.Millisecond))
 	t.Logf("%d events: %+v", len(events), summary)

@@ -270,7 +270,11 @@ func (w *chaosWorker) finish(name leaseName, late bool) {
 	}
 	ends := s.GetOutcome() == queuev1.Outcome_OUTCOME_FORGET || s.GetOutcome() == queuev1.Outcome_OUTCOME_DONE
 	w.op++
-	w.note(history.Event{Kind: history.Invoke, Op: history.Settle, ID: w.op, Key: name.key, Token: name.token, Ends: ends, Delay: int64(s.GetDelay().AsDuration())})
+	e := history.Event{Kind: history.Invoke, Op: history.Settle, ID: w.op, Key: name.key, Token: name.token, Ends: ends, Delay: int64(s.GetDelay().AsDuration())}
+	if s.GetOutcome() == queuev1.Outcome_OUTCOME_RETRY_RATE_LIMITED {
+		e.Within = int64(limiterMax)
+	}
+	w.note(e)
 	w.decided = append(w.decided, settlement{w.op, s})
 	w.flush()
 }

@@ -164,6 +164,14 @@ func TestEachFaultOfAHistoryIsFoundAndNoOther(t *testing.T) {
 		"a key that is done comes again because it was added again": {
 			new(tale).add("k", 0, OK).lease("a", "k", 5, 100).settle("a", "k", 5, StatusSettled).add("k", 0, OK).lease("b", "k", 6, 100), "",
 		},
+		"a key that is done comes again because a delay was pending beside it": {
+			new(tale).add("k", 0, OK).lease("a", "k", 5, 100).settleAs("a", Event{Key: "k", Token: 5, Delay: 50e6}, StatusRequeued).add("k", 0, OK).
+				lease("a", "k", 6, 10).settle("a", "k", 6, StatusSettled).wait(60).lease("b", "k", 7, 100), "",
+		},
+		"a key that is done comes again after a pending delay was over": {
+			new(tale).add("k", 0, OK).lease("a", "k", 5, 100).settleAs("a", Event{Key: "k", Token: 5, Within: 50e6}, StatusSettled).wait(60).
+				lease("a", "k", 6, 10).settle("a", "k", 6, StatusSettled).wait(60).lease("b", "k", 7, 100), RuleUndone,
+		},
 		"a key whose settlement is not known comes again": {
 			new(tale).add("k", 0, OK).lease("a", "k", 5, 10).settle("a", "k", 5, "").wait(20).lease("b", "k", 6, 100), "",
 		},

@@ -79,6 +79,8 @@ type Event struct {
 	Granted int64 `json:"granted,omitempty"`
 	// Delay is for how long an add or a settlement asked the key to wait.
 	Delay int64 `json:"delay,omitempty"`
+	// Within is the longest that an add or a settlement may make the key wait, where Delay does not say it.
+	Within int64 `json:"within,omitempty"`
 	// Ends says that a settlement asks for nothing more: the key is done.
 	Ends   bool   `json:"ends,omitempty"`
 	Status string `json:"status,omitempty"`

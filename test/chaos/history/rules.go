@@ -113,9 +113,10 @@ func early(k *keyHistory, slack int64) (out []Violation) {
 			out = append(out, Violation{RuleEarly, k.key, fmt.Sprintf("token %d came %d us early", l.event.Token, (due-l.event.At)/1000), []Event{why, l.event}})
 		}
 	}
-	added := addedSince(k)
+	since := callsSince(k)
 	for _, o := range k.settles {
-		if !o.accepted() || o.invoke.Delay == 0 || o.end.Status != StatusSettled || added(o.invoke.Token) {
+		// One call is the settlement itself.
+		if !o.accepted() || o.invoke.Delay == 0 || o.end.Status != StatusSettled || since(o.invoke.Token) != 1 {
 			continue
 		}
 		due := o.invoke.At + o.invoke.Delay
@@ -128,29 +129,49 @@ func early(k *keyHistory, slack int64) (out []Violation) {
 	return out
 }
 
-// addedSince returns whether an add may have happened, or have become due, after the lease of a token was granted.
-func addedSince(k *keyHistory) func(token uint64) bool {
-	last := int64(-1)
+// callsSince returns how many adds, and settlements that asked for another run,
+// may have happened or become due after the lease of a token was granted. A
+// delay that is pending stays when its key runs for another reason.
+func callsSince(k *keyHistory) func(token uint64) int {
+	var calls []int64
+	call := func(o operation, wait int64) {
+		if !o.possible() {
+			return
+		}
+		at := max(o.done, o.invoke.At+wait)
+		if o.done < never {
+			at = o.done + wait
+		}
+		calls = append(calls, at)
+	}
 	for _, o := range k.adds {
-		if o.possible() {
-			last = max(last, o.done, o.invoke.At+o.invoke.Delay)
+		call(o, max(o.invoke.Delay, o.invoke.Within))
+	}
+	for _, o := range k.settles {
+		if !o.invoke.Ends && (o.accepted() || !o.acknowledged()) {
+			call(o, max(o.invoke.Delay, o.invoke.Within))
 		}
 	}
+	slices.Sort(calls)
 	granted := make(map[uint64]int64, len(k.leases))
 	for _, l := range k.leases {
 		granted[l.event.Token] = l.granted
 	}
-	return func(token uint64) bool {
+	return func(token uint64) int {
 		at, known := granted[token]
-		return !known || last >= at // unknown: its worker was killed before it wrote it down
+		if !known {
+			return len(calls) + 2 // its worker was killed before it wrote it down: anything may have happened
+		}
+		i, _ := slices.BinarySearch(calls, at)
+		return len(calls) - i
 	}
 }
 
 // undone: a key that was done comes again only when it was added again.
 func undone(k *keyHistory, slack int64) (out []Violation) {
-	added := addedSince(k)
+	since := callsSince(k)
 	for _, o := range k.settles {
-		if !o.accepted() || !o.invoke.Ends || o.end.Status != StatusSettled || added(o.invoke.Token) {
+		if !o.accepted() || !o.invoke.Ends || o.end.Status != StatusSettled || since(o.invoke.Token) > 0 {
 			continue
 		}
 		for _, l := range k.leases {
