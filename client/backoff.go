@@ -2,70 +2,159 @@ package client
 
 import (
 	"context"
-	"errors"
-	"log/slog"
-	"math/rand/v2"
+	"fmt"
 	"time"
 
-	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
-// backOff is the wait between attempts: 50 ms doubling to 2 s, with jitter. The
-// zero value is ready.
-type backOff struct{ n int }
-
-func (b *backOff) reset() { b.n = 0 }
-
-func (b *backOff) next() time.Duration {
-	d := min(50*time.Millisecond<<min(b.n, 10), 2*time.Second)
-	b.n++
-	return d/2 + rand.N(d/2+1) //nolint:gosec // jitter needs no secrecy
+// Backoff is client-go's flowcontrol.Backoff kept by a queue service: delays by
+// id that double with every failure, shared by all replicas and kept over
+// restarts (rules B-01 to B-05). Ids are apart from the queue's keys. How delays
+// grow is the queue's [queuev1.BackoffConfig]; see [Queue.Configure]. It is safe
+// for concurrent use.
+type Backoff struct {
+	c     queuev1.QueueServiceClient
+	queue string
 }
 
-// sleep waits for the next delay, at least for atLeast; false when ctx ended first.
-func (b *backOff) sleep(ctx context.Context, atLeast time.Duration) bool {
-	return sleep(ctx, max(b.next(), atLeast))
+// NewBackoff returns the back-off entries of a queue that exists.
+func NewBackoff(conn grpc.ClientConnInterface, queue string) *Backoff {
+	return &Backoff{c: queuev1.NewQueueServiceClient(conn), queue: queue}
 }
 
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
+// BackoffEntry is what is known of one id.
+type BackoffEntry struct {
+	ID string
+	// Delay is 0 when nothing is known of the id.
+	Delay time.Duration
+	// Updated is when the delay was last moved, by the store's clock.
+	Updated time.Time
+}
+
+// Get is the present delay of an id; 0 for one that is not known (B-01).
+func (b *Backoff) Get(ctx context.Context, id string) (time.Duration, error) {
+	entries, err := b.Entries(ctx, id)
+	if err != nil {
+		return 0, err
 	}
+	return entries[0].Delay, nil
 }
 
-func duration(d time.Duration) *durationpb.Duration {
-	if d == 0 {
+// Entries are what is known of ids, in their order.
+func (b *Backoff) Entries(ctx context.Context, ids ...string) ([]BackoffEntry, error) {
+	return b.entries("get", ids, func(ids []string) (entriesAnswer, error) {
+		return b.c.GetBackoff(ctx, &queuev1.GetBackoffRequest{Queue: b.queue, Ids: ids})
+	})
+}
+
+// Next moves an id on and returns its new delay: the first one, or twice the
+// last up to the maximum (B-01, B-02). The time of the event decides whether an
+// old entry has expired (B-03); zero means now.
+func (b *Backoff) Next(ctx context.Context, id string, event time.Time) (time.Duration, error) {
+	entries, err := b.NextAll(ctx, event, id)
+	if err != nil {
+		return 0, err
+	}
+	return entries[0].Delay, nil
+}
+
+// NextAll moves ids on.
+func (b *Backoff) NextAll(ctx context.Context, event time.Time, ids ...string) ([]BackoffEntry, error) {
+	var at *timestamppb.Timestamp
+	if !event.IsZero() {
+		at = timestamppb.New(event)
+	}
+	return b.entries("next", ids, func(ids []string) (entriesAnswer, error) {
+		return b.c.NextBackoff(ctx, &queuev1.NextBackoffRequest{Queue: b.queue, Ids: ids, EventTime: at})
+	})
+}
+
+type entriesAnswer interface {
+	GetEntries() []*queuev1.BackoffEntry
+}
+
+func (b *Backoff) entries(what string, ids []string, call func([]string) (entriesAnswer, error)) ([]BackoffEntry, error) {
+	all := make([]BackoffEntry, 0, len(ids))
+	err := b.each(what, ids, func(ids []string) error {
+		resp, err := call(ids)
+		if err != nil {
+			return err
+		}
+		if len(resp.GetEntries()) != len(ids) {
+			return fmt.Errorf("client: queue %s answered %d back-off entries for %d ids", b.queue, len(resp.GetEntries()), len(ids))
+		}
+		for _, e := range resp.GetEntries() {
+			entry := BackoffEntry{ID: e.GetId(), Delay: e.GetBackoff().AsDuration()}
+			if e.GetLastUpdate() != nil {
+				entry.Updated = e.GetLastUpdate().AsTime()
+			}
+			all = append(all, entry)
+		}
+		return nil
+	})
+	return all, err
+}
+
+func (b *Backoff) each(what string, ids []string, call func([]string) error) error {
+	if len(ids) == 0 {
 		return nil
 	}
-	return durationpb.New(d)
-}
-
-// complaint logs what goes on failing: when it begins, when the reason changes,
-// and once a minute. The zero value is ready.
-type complaint struct {
-	last string
-	at   time.Time
-}
-
-func (c *complaint) log(log *slog.Logger, msg string, err error, attrs ...any) {
-	if err.Error() == c.last && time.Since(c.at) < time.Minute {
-		return
-	}
-	c.last, c.at = err.Error(), time.Now()
-	level := slog.LevelWarn
-	// While everything starts, in whatever order, these are to be expected.
-	for _, expected := range []error{ErrNotSynced, ErrCollectionNotFound, ErrQueueNotFound} {
-		if errors.Is(wrap(err, ""), expected) {
-			level = slog.LevelInfo
+	for len(ids) > 0 {
+		n := min(len(ids), maxItems)
+		if err := call(ids[:n]); err != nil {
+			return wrap(err, "%s back-off of queue %s", what, b.queue)
 		}
+		ids = ids[n:]
 	}
-	//nolint:forbidigo,sloglint // no trace belongs to it, and the callers' messages are constants
-	log.Log(context.Background(), level, msg, append(attrs, slog.Any("error", err))...)
+	return nil
 }
 
-func (c *complaint) over() { *c = complaint{} }
+// IsInBackOffSince reports whether less than the id's delay has passed since an
+// event, and what is left of it (B-04).
+func (b *Backoff) IsInBackOffSince(ctx context.Context, id string, event time.Time) (bool, time.Duration, error) {
+	resp, err := b.c.IsInBackOffSince(ctx, &queuev1.IsInBackOffSinceRequest{Queue: b.queue, Id: id, EventTime: timestamppb.New(event)})
+	if err != nil {
+		return false, 0, wrap(err, "back-off of %s in queue %s", id, b.queue)
+	}
+	return resp.GetInBackOff(), resp.GetRemaining().AsDuration(), nil
+}
+
+// IsInBackOffSinceUpdate reports whether an event lies within the delay after
+// the id's last update, and what is left of it then (B-04).
+func (b *Backoff) IsInBackOffSinceUpdate(ctx context.Context, id string, event time.Time) (bool, time.Duration, error) {
+	resp, err := b.c.IsInBackOffSinceUpdate(ctx, &queuev1.IsInBackOffSinceUpdateRequest{Queue: b.queue, Id: id, EventTime: timestamppb.New(event)})
+	if err != nil {
+		return false, 0, wrap(err, "back-off of %s in queue %s", id, b.queue)
+	}
+	return resp.GetInBackOff(), resp.GetRemaining().AsDuration(), nil
+}
+
+// Reset makes ids begin anew (B-05).
+func (b *Backoff) Reset(ctx context.Context, ids ...string) error {
+	return b.each("reset", ids, func(ids []string) error {
+		_, err := b.c.ResetBackoff(ctx, &queuev1.ResetBackoffRequest{Queue: b.queue, Ids: ids})
+		return err
+	})
+}
+
+// DeleteEntry forgets ids (B-05).
+func (b *Backoff) DeleteEntry(ctx context.Context, ids ...string) error {
+	return b.each("delete", ids, func(ids []string) error {
+		_, err := b.c.DeleteBackoffEntry(ctx, &queuev1.DeleteBackoffEntryRequest{Queue: b.queue, Ids: ids})
+		return err
+	})
+}
+
+// GC forgets every expired id and tells how many (B-05). The queue also does so
+// by itself, a few at a time.
+func (b *Backoff) GC(ctx context.Context) (int64, error) {
+	resp, err := b.c.GCBackoff(ctx, &queuev1.GCBackoffRequest{Queue: b.queue})
+	if err != nil {
+		return 0, wrap(err, "collect back-off of queue %s", b.queue)
+	}
+	return resp.GetDropped(), nil
+}
