@@ -61,9 +61,17 @@ func (m *Machine) tokenAt(now int64) int64 {
 // lease hands out ready keys, as many as are asked for and the dispatch
 // limiter allows.
 func (m *Machine) lease(now int64, t *Turn, r *Result) {
-	if m.paused {
+	if m.paused || m.counts.Ready == 0 {
 		return
 	}
+	want := 0
+	for i := range t.Takes {
+		want = min(want+max(t.Takes[i].Max, 0), m.counts.Ready)
+	}
+	if want == 0 {
+		return
+	}
+	r.Leases = make([]Lease, 0, want)
 	d := m.cfg.Dispatch
 	for i := range t.Takes {
 		for range t.Takes[i].Max {

@@ -55,6 +55,7 @@ type Machine struct {
 	leases    timers[item]
 	barriers  timers[item]
 	expects   timers[item] // by when expectations are void
+	spare     []*item      // dropped items to use again; a place in line tells them apart by its number
 	entries   slots[entry]
 	aging     timers[entry] // back-off entries by when they were last moved
 	counts    Counts        // Delayed is len(due.all)
@@ -68,14 +69,19 @@ type Machine struct {
 	saving    *saving // the snapshot being taken
 	snapshots uint32  // ever begun
 
+	warmth int // keeps warm from being left out
+
 	// Of the turn that is being applied.
 	away  bool
 	froms []float64
 }
 
+// big is from how many keys on their memory is far away.
+const big = 1 << 16
+
 // New returns an empty queue. The configuration must be valid.
 func New(cfg Config) *Machine {
-	m := &Machine{}
+	m := &Machine{spare: make([]*item, 0, 1024)}
 	m.items.init(func(i *item) *int32 { return &i.slot })
 	m.entries.init(func(e *entry) *int32 { return &e.slot })
 	key := func(i *item) string { return i.key }
@@ -118,6 +124,7 @@ func (m *Machine) Paused() bool { return m.paused }
 func (m *Machine) Turn(now int64, t *Turn) *Result {
 	r := &Result{Now: now, Replies: make([]Reply, len(t.Ops))}
 	m.begin(t)
+	m.warm(t)
 	for i := range t.Ops {
 		m.apply(now, &t.Ops[i], &r.Replies[i], r)
 	}
@@ -129,6 +136,19 @@ func (m *Machine) Turn(now int64, t *Turn) *Result {
 	r.Counts = m.Counts()
 	r.NextDue = m.nextDue(now)
 	return r
+}
+
+// warm looks the keys of a turn up in a big queue before they are needed one
+// after another: the processor then waits for several at a time.
+func (m *Machine) warm(t *Turn) {
+	if len(m.items.of) < big {
+		return
+	}
+	for i := range t.Ops {
+		if it := m.items.of[t.Ops[i].Key]; it != nil {
+			m.warmth += int(it.state)
+		}
+	}
 }
 
 // begin takes over what the turn says of the buckets.
@@ -180,7 +200,12 @@ func (m *Machine) find(key string) *item {
 func (m *Machine) get(key string) *item {
 	it := m.find(key)
 	if it == nil {
-		it = &item{key: key, duePos: -1, leasePos: -1, barrierPos: -1}
+		if n := len(m.spare); n > 0 {
+			it, m.spare = m.spare[n-1], m.spare[:n-1]
+		} else {
+			it = new(item)
+		}
+		*it = item{key: key, duePos: -1, leasePos: -1, barrierPos: -1}
 		if m.saving != nil {
 			it.saved = m.saving.number // it came after the snapshot
 		}
@@ -222,6 +247,10 @@ func (m *Machine) drop(it *item) {
 	}
 	if it.state == Idle && it.due == 0 && it.failures == 0 && it.aux == nil && m.items.of[it.key] == it {
 		m.items.remove(it.key, it)
+		*it = item{} // let what it held go
+		if len(m.spare) < cap(m.spare) {
+			m.spare = append(m.spare, it)
+		}
 	}
 }
 

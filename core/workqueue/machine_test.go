@@ -215,24 +215,3 @@ func TestConfigFaultsAreNamed(t *testing.T) {
 		t.Errorf("the zero value: %v", err)
 	}
 }
-
-func BenchmarkTurn(b *testing.B) {
-	const batch = 64
-	m := workqueue.New(workqueue.Config{})
-	add, end := &workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: batch}}}, &workqueue.Turn{}
-	for i := range batch {
-		add.Ops = append(add.Ops, workqueue.Op{Kind: workqueue.OpAdd, Key: "default/some-job-" + strconv.Itoa(i)})
-	}
-	end.Ops = make([]workqueue.Op, batch)
-	b.ReportAllocs()
-	now := int64(1e15)
-	for b.Loop() {
-		now++
-		r := m.Turn(now, add)
-		for i, l := range r.Leases {
-			end.Ops[i] = workqueue.Op{Kind: workqueue.OpSettle, Key: l.Key, Token: l.Token, Outcome: workqueue.Forget}
-		}
-		m.Turn(now, end)
-	}
-	b.ReportMetric(float64(b.N)*batch/b.Elapsed().Seconds(), "cycles/s")
-}

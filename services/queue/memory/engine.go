@@ -38,9 +38,9 @@ type Config struct {
 	// CompactBytes is how far a log grows at least before it is rewritten,
 	// which happens beside turns; it then has to double. Default 64 MiB.
 	CompactBytes int64
-	// Logger is told of logs that were cut, kept aside or not rewritten.
+	// Log is told of logs that were cut, kept aside or not rewritten.
 	// Default: nobody.
-	Logger *slog.Logger
+	Log *slog.Logger
 	// Now, for tests, is the clock.
 	Now func() time.Time
 }
@@ -73,8 +73,8 @@ func New(cfg Config) (*Engine, error) {
 	if cfg.CompactBytes == 0 {
 		cfg.CompactBytes = 64 << 20
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	e := &Engine{cfg: cfg, generation: strings.ToLower(rand.Text()[:16]), queues: map[string]*queue{}}
 	if cfg.Dir == "" {

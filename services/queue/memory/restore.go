@@ -80,14 +80,14 @@ func (e *Engine) cutOrKeep(name, path string, end int64) error {
 		return err
 	}
 	if !found {
-		e.cfg.Logger.Info("queue log cut: a crash tore its last record", attrs...)
+		e.cfg.Log.Info("queue log cut: a crash tore its last record", attrs...)
 		return nil
 	}
 	aside := fmt.Sprintf("%s.damaged-%d", path, e.cfg.Now().UnixMicro())
 	if err := os.Link(path, aside); err != nil {
 		return fmt.Errorf("damaged at byte %d, and it cannot be kept aside: %w", end, err)
 	}
-	e.cfg.Logger.Error("queue log damaged: what follows the damage is not served", append(attrs, slog.String("kept", filepath.Base(aside)))...)
+	e.cfg.Log.Error("queue log damaged: what follows the damage is not served", append(attrs, slog.String("kept", filepath.Base(aside)))...)
 	return nil
 }
 

@@ -42,7 +42,7 @@ func (q *queue) rewrite() {
 		q.log.base = q.log.size
 		q.log.mu.Unlock()
 		if !errors.Is(err, errClosing) {
-			q.e.cfg.Logger.Warn("queue log not rewritten", slog.String("queue", q.name), slog.Any("err", err))
+			q.e.cfg.Log.Warn("queue log not rewritten", slog.String("queue", q.name), slog.Any("err", err))
 		}
 	}
 }
