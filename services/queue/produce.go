@@ -231,18 +231,18 @@ func (p *producer) begin(ctx context.Context, queues map[string]*lines, b *produ
 
 // finished notes that a batch can be answered.
 func (p *producer) finished(b *produceBatch) {
+	via := b.call.via // once it is ready the batch is the sender's
 	p.mu.Lock()
 	b.ready = true
 	head := len(p.out) > 0 && p.out[0] == b
 	p.mu.Unlock()
-	if !head {
-		return
+	switch {
+	case !head:
+	case via != nil:
+		via.later(p)
+	default:
+		p.nudge()
 	}
-	if b.call.via != nil {
-		b.call.via.later(p)
-		return
-	}
-	p.nudge()
 }
 
 // send is the one sender of the stream: it answers batches in order.
