@@ -9,10 +9,12 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/deltaplane/deltaplane/core/taint"
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/controllers"
+	"github.com/deltaplane/deltaplane/services/controllers/admission"
 )
 
 // controlFlags are the flags of the controllers service.
@@ -22,6 +24,9 @@ type controlFlags struct {
 	index  string
 	queue  string
 	dial   rpc.DialConfig
+
+	admission             admission.Config
+	notReady, unreachable int64
 }
 
 func (c *controlFlags) register(flags *pflag.FlagSet) {
@@ -32,6 +37,15 @@ func (c *controlFlags) register(flags *pflag.FlagSet) {
 	flags.DurationVar(&c.config.Resync, "resync", 10*time.Hour, "time between two rounds over every key; below zero for none")
 	flags.StringVar(&c.config.Identity, "identity", "", "`name` of this replica in sessions and Events (default: the host's)")
 	registerDial(flags, &c.dial)
+}
+
+// registerAdmission are the flags of the webhook; the names of its seconds are kube-apiserver's.
+func (c *controlFlags) registerAdmission(flags *pflag.FlagSet) {
+	flags.StringVar(&c.admission.Listen, "admission-listen", "", "`address` of the webhook that gives pods the default tolerations, see deploy/admission.yaml (default: none)")
+	flags.StringVar(&c.admission.CertFile, "admission-tls-cert", "", "`file` with the webhook's certificate, PEM")
+	flags.StringVar(&c.admission.KeyFile, "admission-tls-key", "", "`file` with the key of the webhook's certificate, PEM")
+	flags.Int64Var(&c.notReady, "default-not-ready-toleration-seconds", taint.DefaultSeconds, "how long pods stay on a node that is not ready, unless they say so")
+	flags.Int64Var(&c.unreachable, "default-unreachable-toleration-seconds", taint.DefaultSeconds, "how long pods stay on a node that cannot be reached, unless they say so")
 }
 
 func newServeControllers() *cobra.Command {
@@ -61,6 +75,7 @@ more keys, then, after --grace, they cancel what they are at.`,
 	flags.StringVar(&c.index, "index-url", defaultIndexAddr, "`address` of the index service, host:port or a gRPC target")
 	flags.StringVar(&c.queue, "queue-url", defaultQueueAddr, "`address` of the queue service")
 	c.register(flags)
+	c.registerAdmission(flags)
 	log.register(flags, defaultNATSURL)
 	k.register(flags)
 	registerTelemetry(flags, &t, "info")
@@ -69,6 +84,10 @@ more keys, then, after --grace, they cancel what they are at.`,
 
 func runControllers(ctx context.Context, c *controlFlags, t telemetry.Config, log *natsFlags, client *kube.Client) error {
 	c.config.Controllers = c.names
+	if c.admission.Listen != "" {
+		c.admission.Defaults = &taint.Defaults{NotReady: c.notReady, Unreachable: c.unreachable}
+		c.config.Admission = &c.admission
+	}
 	if err := errors.Join(c.config.Validate(), log.check()); err != nil {
 		return &usageError{err}
 	}

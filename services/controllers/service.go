@@ -18,6 +18,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/stream"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/controllers/admission"
 )
 
 // Deps are what the service is built on. The caller closes them after Run.
@@ -42,6 +43,7 @@ type Service struct {
 	admin   *telemetry.Admin
 	parts   []*part
 	events  []*kube.Recorder
+	webhook *admission.Server // nil: none
 }
 
 // plan is what a controller tells the service about itself.
@@ -89,6 +91,11 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil
 	})
 	s.admin.Ready("index", s.checkIndex)
+	if cfg.Admission != nil {
+		if s.webhook, err = admission.New(*cfg.Admission, deps.Telemetry.Registry, s.log); err != nil {
+			return nil, err
+		}
+	}
 	for _, name := range cfg.Controllers {
 		if err := s.add(name); err != nil {
 			return nil, err
@@ -220,6 +227,9 @@ func (s *Service) Run(ctx context.Context) error {
 			}
 			return nil
 		})
+	}
+	if s.webhook != nil {
+		g.Go(func() error { return s.webhook.Run(ctx) })
 	}
 	s.log.Info("controllers run", slog.Any("controller", s.cfg.Controllers), slog.Int(telemetry.KeyCount, s.cfg.Concurrency))
 	err = g.Wait()
