@@ -2,6 +2,7 @@ package memory
 
 import (
 	"encoding/binary"
+	"math"
 
 	"github.com/deltaplane/deltaplane/core/expectations"
 	"github.com/deltaplane/deltaplane/core/workqueue"
@@ -26,11 +27,16 @@ func appendItems(b []byte, partition int, all []workqueue.SavedItem) []byte {
 	return b
 }
 
-func appendItem(b []byte, v *workqueue.SavedItem) []byte {
+// bitsOf says what is kept of an item.
+func bitsOf(v *workqueue.SavedItem) byte {
 	held := v.State == workqueue.Processing || v.State == workqueue.Dirty
 	more := v.Barrier != nil || v.BarrierUntil != 0 || v.Traces != nil || v.Data != nil || v.Reason != ""
-	bits := bit(held, hasLease) | bit(held || v.State == workqueue.Ready, hasPlace) | bit(v.Due != 0, hasDue) |
+	return bit(held, hasLease) | bit(held || v.State == workqueue.Ready, hasPlace) | bit(v.Due != 0, hasDue) |
 		bit(more, hasMore) | bit(v.Expect != nil, hasExpect)
+}
+
+func appendItem(b []byte, v *workqueue.SavedItem) []byte {
+	bits := bitsOf(v)
 	b = append(b, byte(v.State), bits)
 	b = appendString(b, v.Key)
 	b = binary.AppendUvarint(b, uint64(v.Failures))
@@ -85,9 +91,9 @@ func decodeItems(b []byte) (partition int, all []workqueue.SavedItem, err error)
 func (d *decoder) item() workqueue.SavedItem {
 	v := workqueue.SavedItem{State: workqueue.State(d.byte(workqueue.Buried))}
 	bits := d.byte(1<<8 - 1)
-	v.Key, v.Failures = d.string(), uint32(d.uint())
+	v.Key, v.Failures = d.string(), uint32(d.upTo(math.MaxUint32))
 	if bits&hasPlace != 0 {
-		v.Level, v.Attempt, v.Seq = d.byte(workqueue.Levels-1), uint16(d.uint()), d.uint()
+		v.Level, v.Attempt, v.Seq = d.byte(workqueue.Levels-1), uint16(d.upTo(math.MaxUint16)), d.uint()
 		v.AddedAt, v.ReadyAt = d.int(), d.int()
 	}
 	if bits&hasLease != 0 {
@@ -108,7 +114,15 @@ func (d *decoder) item() workqueue.SavedItem {
 	if bits&hasExpect != 0 {
 		v.Expect = &expectations.Set{Owner: d.string(), Creates: d.strings(), Deletes: d.strings(), Token: d.uint(), StoredAt: d.int()}
 	}
+	d.bad = d.bad || bits != bitsOf(&v)
 	return v
+}
+
+// upTo reads a number of at most a value.
+func (d *decoder) upTo(most uint64) uint64 {
+	n := d.uint()
+	d.bad = d.bad || n > most
+	return n
 }
 
 // byte reads a byte of at most a value.

@@ -1,0 +1,448 @@
+package memory
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/services/queue/engine"
+)
+
+func add(key string) workqueue.Turn {
+	return workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpAdd, Key: key, Level: workqueue.Level(0)}}}
+}
+
+func TestPartitionsSurviveKill9EachWithItsOwnKeys(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	cfg := workqueue.Config{Partitions: 5, Dispatch: &workqueue.Rate{QPS: 1, Burst: 9}}
+	_, q := loggedAs(t, dir, Config{}, cfg)
+	for p, part := range q.Partitions() {
+		for i := range p + 1 {
+			in := add(fmt.Sprintf("p%d-%d", p, i))
+			in.Away = p > 0
+			in.Ops = append(in.Ops, workqueue.Op{Kind: workqueue.OpBackoffNext, Key: "id", Random: 0.5})
+			if _, err := part.Turn(t.Context(), &in); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	_, q = loggedAs(t, dir, Config{}, cfg)
+	for p, part := range q.Partitions() {
+		r, err := part.Turn(t.Context(), &workqueue.Turn{
+			Away: p > 0, Admitted: 9, Takes: []workqueue.Take{{Holder: "w", Max: 9}},
+			Ops: []workqueue.Op{{Kind: workqueue.OpBackoffGet, Key: "id"}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(r.Leases) != p+1 || r.Leases[p].Key != fmt.Sprintf("p%d-%d", p, p) {
+			t.Errorf("partition %d leased %v", p, r.Leases)
+		}
+		if got := r.Replies[0].Backoff.Delay; got != 10e6<<p {
+			t.Errorf("partition %d: back-off %d", p, got)
+		}
+	}
+}
+
+// damage puts a wrong byte in the middle of a log of 30 turns, and says how
+// long it was and how many turns come before.
+func damage(t *testing.T, dir string) (path string, before int) {
+	t.Helper()
+	_, q := logged(t, dir, Config{})
+	path = q.(*queue).path()
+	var at int64
+	for i := range 30 {
+		if i == 17 {
+			info, err := os.Stat(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			at = info.Size()
+		}
+		turn(t, q, add("k"+strconv.Itoa(i)))
+	}
+	all, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all[at+int64(headLen)+5] ^= 0x10
+	if err := os.WriteFile(path, all, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path, 17
+}
+
+func TestDamageInTheMiddleOfALogIsKeptAsideAndTold(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path, before := damage(t, dir)
+	broken, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var told bytes.Buffer
+	_, q := logged(t, dir, Config{Log: slog.New(slog.NewTextHandler(&told, nil))})
+	if n := turn(t, q, workqueue.Turn{}).Counts.Ready; n != before {
+		t.Errorf("%d keys, want the %d from before the damage", n, before)
+	}
+	if !strings.Contains(told.String(), "level=ERROR") || !strings.Contains(told.String(), "damaged") {
+		t.Errorf("told: %s", told.String())
+	}
+	kept, err := filepath.Glob(path + ".damaged-*")
+	if err != nil || len(kept) != 1 {
+		t.Fatalf("kept aside: %v, %v", kept, err)
+	}
+	if got, err := os.ReadFile(kept[0]); err != nil || !bytes.Equal(got, broken) {
+		t.Errorf("what was kept aside is not the damaged log (%v)", err)
+	}
+	turn(t, q, add("new"))
+	if _, q = logged(t, dir, Config{}); turn(t, q, workqueue.Turn{}).Counts.Ready != before+1 {
+		t.Error("the log begun anew does not hold what came after")
+	}
+}
+
+func TestATornTailIsToldQuietly(t *testing.T) {
+	t.Parallel()
+	for name, tail := range map[string][]byte{
+		"part of a record":    append([]byte(mark), 200, 0, 0, 0, 1, 2, 3, 4, 't', 'x'),
+		"zeros":               make([]byte, 5000),
+		"anything":            bytes.Repeat([]byte("garbage "+mark), 300_000),
+		"less than a head":    []byte(mark),
+		"a length of nothing": append([]byte(mark), make([]byte, 40)...),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			_, q := logged(t, dir, Config{})
+			turn(t, q, adds(7))
+			f, err := os.OpenFile(q.(*queue).path(), os.O_APPEND|os.O_WRONLY, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := f.Write(tail); err != nil {
+				t.Fatal(err)
+			}
+			_ = f.Close()
+			var told bytes.Buffer
+			_, q = logged(t, dir, Config{Log: slog.New(slog.NewTextHandler(&told, nil))})
+			if n := turn(t, q, workqueue.Turn{}).Counts.Ready; n != 7 {
+				t.Errorf("%d keys, want 7", n)
+			}
+			if !strings.Contains(told.String(), "level=INFO") || strings.Contains(told.String(), "level=ERROR") {
+				t.Errorf("told: %s", told.String())
+			}
+			if kept, _ := filepath.Glob(filepath.Join(dir, "*damaged*")); kept != nil {
+				t.Errorf("kept aside: %v", kept)
+			}
+		})
+	}
+}
+
+func TestALogWithADamagedSnapshotIsRefused(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	_, q := logged(t, dir, Config{})
+	turn(t, q, adds(3))
+	path := q.(*queue).path()
+	all, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all[headLen+4] ^= 1
+	if err := os.WriteFile(path, all, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(Config{Dir: dir}); !errors.Is(err, os.ErrInvalid) || !strings.Contains(err.Error(), filepath.Base(path)) {
+		t.Errorf("New = %v, want a refusal naming the log", err)
+	}
+	if after, err := os.ReadFile(path); err != nil || !bytes.Equal(after, all) {
+		t.Errorf("the refused log was changed (%v)", err)
+	}
+}
+
+func TestDurabilityThatMemoryCannotKeepIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		dir  bool
+		want workqueue.Durability
+		ok   bool
+	}{
+		{false, workqueue.Memory, true},
+		{false, workqueue.Fsync, false},
+		{false, workqueue.Replicated, false},
+		{true, workqueue.Fsync, true},
+		{true, workqueue.Replicated, false},
+	} {
+		cfg := Config{}
+		if tc.dir {
+			cfg.Dir = t.TempDir()
+		}
+		e, err := New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := e.Configure(t.Context(), name, workqueue.Config{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err = e.Configure(t.Context(), name, workqueue.Config{Durability: tc.want}); (err == nil) != tc.ok || err != nil && !errors.Is(err, engine.ErrDurability) {
+			t.Errorf("%+v: Configure = %v", tc, err)
+		}
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestTurnsThatWaitForTheDiskShareASync(t *testing.T) {
+	t.Parallel()
+	_, q := loggedAs(t, t.TempDir(), Config{}, workqueue.Config{Partitions: 8, Durability: workqueue.Fsync})
+	w := q.(*queue).log
+	// The disk is busy while every partition logs a turn: none is answered.
+	w.syncing.Lock()
+	w.busy = true
+	w.syncing.Unlock()
+	var wg sync.WaitGroup
+	answered := make(chan int, 8)
+	for i, p := range q.Partitions() {
+		wg.Go(func() {
+			in := add("k")
+			in.Away = i > 0
+			if _, err := p.Turn(t.Context(), &in); err != nil {
+				t.Error(err)
+			}
+			answered <- i
+		})
+	}
+	for logged := int64(0); logged < 8; { // all have logged
+		logged = 0
+		for _, p := range q.(*queue).parts {
+			p.mu.Lock()
+			logged += int64(p.m.Counts().Ready)
+			p.mu.Unlock()
+		}
+	}
+	if n := len(answered); n != 0 {
+		t.Errorf("%d turns were answered before the disk had them", n)
+	}
+	// One sync of everything logged so far answers all of them.
+	w.syncing.Lock()
+	w.exclusively(func() (int64, error) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.pos, w.f.Sync()
+	})
+	w.syncing.Unlock()
+	wg.Wait()
+	if w.synced != w.pos {
+		t.Errorf("synced up to %d of %d", w.synced, w.pos)
+	}
+}
+
+func TestALogIsRewrittenWhileTurnsGoOn(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	cfg := workqueue.Config{Partitions: 2, Durability: workqueue.Fsync}
+	e, q := loggedAs(t, dir, Config{CompactBytes: 4 << 10}, cfg)
+	const rounds = 300
+	var wg sync.WaitGroup
+	for i, p := range q.Partitions() {
+		wg.Go(func() {
+			for n := range rounds {
+				in := workqueue.Turn{Away: i > 0, Takes: []workqueue.Take{{Holder: "w", Max: 3}}}
+				for k := range 20 {
+					in.Ops = append(in.Ops, add(fmt.Sprintf("%d-%d-%d", i, n, k)).Ops...)
+				}
+				r, err := p.Turn(t.Context(), &in)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				end := workqueue.Turn{Away: i > 0}
+				for _, l := range r.Leases {
+					end.Ops = append(end.Ops, workqueue.Op{Kind: workqueue.OpSettle, Key: l.Key, Token: l.Token, Outcome: workqueue.Forget})
+				}
+				if _, err := p.Turn(t.Context(), &end); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	mq := q.(*queue)
+	mq.work.Wait()
+	if mq.log.base <= int64(headLen)*3 {
+		t.Errorf("the log of %d bytes has a snapshot of %d: it was never rewritten", mq.log.size, mq.log.base)
+	}
+	var want []*workqueue.Snapshot
+	for _, p := range mq.parts {
+		want = append(want, p.m.Snapshot())
+	}
+	ms, end, err := replay(mq.path())
+	if err != nil || end != mq.log.size {
+		t.Fatalf("replay up to %d of %d: %v", end, mq.log.size, err)
+	}
+	for i, m := range ms {
+		if n := m.Counts().Ready; n != rounds*17 {
+			t.Errorf("partition %d: %d keys, want %d", i, n, rounds*17)
+		}
+		if !cmp.Equal(m.Snapshot(), want[i]) {
+			t.Errorf("partition %d is rebuilt otherwise", i)
+		}
+	}
+	if err := e.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAPageOfKeysIsBoundedWork(t *testing.T) {
+	t.Parallel()
+	e, err := New(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, _, err := e.Configure(t.Context(), name, workqueue.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = 3*workqueue.PageWork + 10
+	turn(t, q, adds(n))
+	p := q.Partitions()[0]
+	page, next, err := p.Items(t.Context(), workqueue.Buried, "", 100)
+	if err != nil || len(page) != 0 || next == "" {
+		t.Fatalf("the first page of no dead keys = %d keys, next %q, %v: want to be asked again", len(page), next, err)
+	}
+	seen := map[string]int{}
+	for cursor, first := "", true; first || cursor != ""; first = false {
+		page, cursor, err = p.Items(t.Context(), workqueue.Ready, cursor, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, it := range page {
+			seen[it.Key]++
+		}
+		// Keys come and go meanwhile.
+		gone := turn(t, q, workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: 20}}}).Leases
+		in := workqueue.Turn{}
+		for _, l := range gone {
+			in.Ops = append(in.Ops, workqueue.Op{Kind: workqueue.OpSettle, Key: l.Key, Token: l.Token, Outcome: workqueue.Forget})
+		}
+		turn(t, q, in)
+		turn(t, q, add("new-"+strconv.Itoa(len(seen))))
+	}
+	for i := n / 2; i < n; i++ {
+		if c := seen["k"+strconv.Itoa(i)]; c != 1 {
+			t.Fatalf("k%d was met %d times, want once", i, c)
+		}
+	}
+	for _, cursor := range []string{"x", "-1", "0", "99999999999"} {
+		if _, _, err := p.Items(t.Context(), workqueue.Ready, cursor, 1); !errors.Is(err, engine.ErrCursor) {
+			t.Errorf("cursor %q: %v, want ErrCursor", cursor, err)
+		}
+	}
+}
+
+func TestAfterCloseNothingIsAcknowledged(t *testing.T) {
+	t.Parallel()
+	e, q := logged(t, t.TempDir(), Config{})
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	in := add("k")
+	if _, err := q.Partitions()[0].Turn(t.Context(), &in); !errors.Is(err, engine.ErrUnavailable) {
+		t.Errorf("Turn = %v, want ErrUnavailable", err)
+	}
+}
+
+func FuzzReplay(f *testing.F) {
+	dir := f.TempDir()
+	now := time.Unix(1_700_000_000, 0)
+	e, err := New(Config{Dir: dir, Now: func() time.Time { return now }})
+	if err != nil {
+		f.Fatal(err)
+	}
+	q, _, err := e.Configure(f.Context(), name, workqueue.Config{Partitions: 2})
+	if err != nil {
+		f.Fatal(err)
+	}
+	in := adds(3)
+	in.Takes = []workqueue.Take{{Holder: "w", Max: 1}}
+	in.Ops = append(in.Ops, workqueue.Op{Kind: workqueue.OpBackoffNext, Key: "id"})
+	if _, err := q.Partitions()[0].Turn(f.Context(), &in); err != nil {
+		f.Fatal(err)
+	}
+	if err := q.(*queue).replace(); err != nil {
+		f.Fatal(err)
+	}
+	if _, err := q.Partitions()[1].Turn(f.Context(), &in); err != nil {
+		f.Fatal(err)
+	}
+	whole, err := os.ReadFile(q.(*queue).path())
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(whole, 0, byte(0))
+	f.Add(whole[:len(whole)-3], len(whole)/2, byte(1))
+	f.Add(whole, len(whole)/3, byte(0x80))
+	f.Fuzz(func(t *testing.T, log []byte, at int, flip byte) {
+		if at >= 0 && at < len(log) {
+			log[at] ^= flip
+		}
+		path := filepath.Join(t.TempDir(), "x"+logSuffix)
+		if err := os.WriteFile(path, log, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		ms, end, err := replay(path)
+		if err != nil {
+			return
+		}
+		if end > int64(len(log)) || len(ms) == 0 {
+			t.Fatalf("%d partitions up to byte %d of %d", len(ms), end, len(log))
+		}
+		if _, err := recordAfter(path, end); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func FuzzDecodeItems(f *testing.F) {
+	m := workqueue.New(workqueue.Config{})
+	in := adds(3)
+	in.Takes = []workqueue.Take{{Holder: "w", Max: 1}}
+	in.Ops = append(in.Ops,
+		workqueue.Op{Kind: workqueue.OpAdd, Key: "k1", Limited: true, Once: 9, Trace: "00", More: &workqueue.More{Barrier: workqueue.NewBarrier(workqueue.Mark{Collection: "c", Epoch: 1, RV: "2"})}},
+		workqueue.Op{Kind: workqueue.OpAdd, Key: "k9", Delay: 7},
+	)
+	r := m.Turn(1e15, &in)
+	m.Turn(1e15, &workqueue.Turn{Ops: []workqueue.Op{
+		{Kind: workqueue.OpExpect, Key: "k0", Token: r.Leases[0].Token, More: &workqueue.More{Owner: "u", Creates: []string{"a"}}},
+		{Kind: workqueue.OpSave, Key: "k0", Token: r.Leases[0].Token, More: &workqueue.More{Data: []byte("d")}},
+		{Kind: workqueue.OpAdd, Key: "k0"},
+	}})
+	f.Add(appendItems(nil, 1, m.Snapshot().Items))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		p, items, err := decodeItems(b)
+		if err != nil {
+			return
+		}
+		p2, again, err := decodeItems(appendItems(nil, p, items))
+		if err != nil || p2 != p {
+			t.Fatalf("again: partition %d of %d, %v", p2, p, err)
+		}
+		if diff := cmp.Diff(again, items); diff != "" {
+			t.Fatal(diff)
+		}
+	})
+}
