@@ -46,7 +46,7 @@ var addRules = map[string]func(*env){
 		e.end(l, workqueue.Done, workqueue.Requeued)
 		e.counts(workqueue.Counts{Ready: 3})
 	},
-	"Q-04: a closed queue refuses adds and is worked off": func(e *env) {
+	"Q-04, not P-05: a closed queue refuses adds and is worked off": func(e *env) {
 		e.adds(workqueue.Queued, "a", "b")
 		l := e.one("a")
 		e.adds(workqueue.MarkedDirty, "a")
@@ -152,7 +152,7 @@ var leaseRules = map[string]func(*env){
 		e.end(l2, workqueue.Done, workqueue.Settled)
 		e.end(l2, workqueue.Done, workqueue.NotLeased)
 	},
-	"Q-03 fixed: settling a key nobody holds is refused": func(e *env) {
+	"Q-03 fixed, P-04: settling a key nobody holds is refused and harmless": func(e *env) {
 		e.adds(workqueue.Queued, "a")
 		e.end(workqueue.Lease{Key: "a", Token: 1}, workqueue.Done, workqueue.NotLeased)
 		e.end(workqueue.Lease{Key: "never", Token: 1}, workqueue.Retry, workqueue.NotLeased)
@@ -266,6 +266,44 @@ var timeRules = map[string]func(*env){
 		e.end(l, workqueue.Done, workqueue.Requeued)
 		e.keys("a")
 	},
+	"Q-09 fixed: what is delayed survives a shutdown and comes when due": func(e *env) {
+		e.do(addAfter("a", 5*time.Second))
+		e.do(workqueue.Op{Kind: workqueue.OpClose})
+		e.counts(workqueue.Counts{Delayed: 1})
+		e.advance(6 * time.Second)
+		e.keys("a")
+	},
+	"Q-05: a drain can be followed: what waits, is due later and is held is counted": func(e *env) {
+		e.adds(workqueue.Queued, "a", "b")
+		e.do(addAfter("c", 5*time.Second))
+		l := e.one("a")
+		e.do(workqueue.Op{Kind: workqueue.OpClose})
+		e.counts(workqueue.Counts{Ready: 1, Delayed: 1, Processing: 1})
+		e.end(l, workqueue.Done, workqueue.Settled)
+		e.end(e.one("b"), workqueue.Retry, workqueue.Settled)
+		e.counts(workqueue.Counts{Delayed: 2})
+		e.advance(6 * time.Second)
+		for _, l := range e.get(10) {
+			e.end(l, workqueue.Forget, workqueue.Settled)
+		}
+		e.counts(workqueue.Counts{})
+	},
+	"P-03: keys that fall due together come in the order of their times, behind what was ready before": func(e *env) {
+		e.do(addAfter("late", 2*time.Second))
+		e.do(addAfter("early", time.Second))
+		e.adds(workqueue.Queued, "a")
+		e.advance(3 * time.Second)
+		e.keys("a", "early", "late")
+	},
+	"P-01: a duplicate delayed add keeps the higher priority and the earlier time": func(e *env) {
+		for _, op := range []workqueue.Op{addP("a", 1), addP("a", 3), addP("a", -2)} {
+			op.Delay = 1e6
+			e.do(op)
+		}
+		e.advance(1100 * time.Millisecond)
+		e.do(addP("b", 2))
+		e.keys("a", "b")
+	},
 	"a delayed key keeps its priority": func(e *env) {
 		op := addP("late", 3)
 		op.Delay = 1e6
@@ -317,7 +355,7 @@ var storeRules = map[string]func(*env){
 			e.Errorf("next due %d, want the deadline %d", r.NextDue, r.Leases[0].Deadline)
 		}
 	},
-	"Q-11: adds are transitions to waiting, retries are delayed adds": func(e *env) {
+	"Q-11, P-06: adds are transitions to waiting, retries are delayed or limited adds": func(e *env) {
 		r := e.turn(workqueue.Turn{
 			Ops:   []workqueue.Op{add("a"), add("a"), add("b"), addAfter("c", time.Second), addAfter("c", 2*time.Second)},
 			Takes: []workqueue.Take{{Holder: "w", Max: 1}},
