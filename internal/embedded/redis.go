@@ -120,7 +120,7 @@ func startRedis(ctx context.Context, path string, cfg RedisConfig) (*Redis, erro
 	return r, nil
 }
 
-// wait returns once the server answers PONG.
+// wait returns once the server answers, be it that it wants a password.
 func (r *Redis) wait(ctx context.Context) error {
 	deadline := time.NewTimer(10 * time.Second)
 	defer deadline.Stop()
@@ -156,7 +156,7 @@ func (r *Redis) ping(ctx context.Context) bool {
 		return false
 	}
 	line, err := bufio.NewReader(conn).ReadString('\n')
-	return err == nil && strings.HasPrefix(line, "+PONG")
+	return err == nil && (strings.HasPrefix(line, "+PONG") || strings.HasPrefix(line, "-NOAUTH"))
 }
 
 func (r *Redis) tail() string {

@@ -25,9 +25,6 @@ func (e *Engine) Check(ctx context.Context) error {
 		return err
 	}
 	for i, n := range *e.all.Load() {
-		if f := n.facts.Load(); f != nil && f.replica && e.target.of == standalone {
-			return fmt.Errorf("%w: %s is a read-only replica: set its master's address, or redis+sentinel:// with those of its sentinels", engine.ErrUnavailable, n.addr)
-		}
 		if err := e.checkEviction(ctx, n); err != nil {
 			return err
 		}

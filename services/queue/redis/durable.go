@@ -77,8 +77,6 @@ func (n *node) wait(cfg *workqueue.Config) (*waiter, error) {
 	}
 	f := n.facts.Load()
 	switch {
-	case f == nil: // the turn's own connection learns it; nothing is sent without
-		return nil, errRun
 	case !f.aof:
 		return nil, fmt.Errorf("%w: appendonly of %s is no, DURABILITY_FSYNC needs yes", engine.ErrDurability, n.addr)
 	case f.fsync == "always":

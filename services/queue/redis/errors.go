@@ -41,6 +41,9 @@ func judge(err error) (fate, error) {
 	if errors.Is(err, engine.ErrUnavailable) {
 		return retry, err
 	}
+	if strings.Contains(err.Error(), "all sentinels specified in configuration are unreachable") { // it has no type
+		return judgeSentinels(err)
+	}
 	if reply, ok := errors.AsType[redis.Error](err); ok {
 		return judgeReply(reply, err)
 	}
@@ -48,12 +51,24 @@ func judge(err error) (fate, error) {
 	switch {
 	case errors.As(err, &op) && op.Op == "dial":
 		return retry, fmt.Errorf("%w: %w: %w", engine.ErrUnavailable, errMoved, err)
-	case errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted), noMaster(err):
+	case errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted), strings.Contains(err.Error(), "cluster has no nodes"):
 		return retry, fmt.Errorf("%w: %w", engine.ErrUnavailable, err)
 	case errors.Is(err, redis.ErrClosed):
 		return refused, fmt.Errorf("%w: %w", engine.ErrUnavailable, err)
 	}
+	if errors.Is(err, engine.ErrUnknown) {
+		return unknown, err
+	}
 	return unknown, fmt.Errorf("%w: %w", engine.ErrUnknown, err)
+}
+
+// notSent is the error of what was done before a turn: whatever it was, the
+// turn was not applied.
+func notSent(err error) error {
+	if f, _ := judge(err); f == unknown {
+		return fmt.Errorf("%w: %w", engine.ErrUnavailable, err)
+	}
+	return err
 }
 
 // judgeReply sorts what Redis itself answered.
@@ -109,11 +124,18 @@ func scripting(text string) bool {
 	return strings.Contains(upper, "'SCRIPT") || strings.Contains(upper, "'EVAL")
 }
 
-// noMaster says that no sentinel told of a master, or none of a cluster's
-// nodes answered: the client library has no type for it.
-func noMaster(err error) bool {
+// judgeSentinels sorts why no sentinel told of a master.
+func judgeSentinels(err error) (fate, error) {
 	text := err.Error()
-	return strings.Contains(text, "all sentinels specified in configuration are unreachable") || strings.Contains(text, "cluster has no nodes")
+	switch {
+	case errors.Is(err, redis.Nil):
+		return retry, fmt.Errorf("%w: the sentinels know no master of this name: %w", engine.ErrUnavailable, err)
+	case strings.Contains(text, "NOAUTH"), strings.Contains(text, "WRONGPASS"), strings.Contains(text, "NOPERM"):
+		return refused, fmt.Errorf("%w: the sentinels refuse the user and password for sentinels: %w", engine.ErrDenied, err)
+	case strings.Contains(text, "unknown command"):
+		return refused, fmt.Errorf("%w: this is no sentinel: set redis:// instead of redis+sentinel://: %w", engine.ErrUnfit, err)
+	}
+	return retry, fmt.Errorf("%w: %w", engine.ErrUnavailable, err)
 }
 
 // classify gives an error of a command that may be repeated its sentinel.

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"encoding/json"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -39,4 +40,26 @@ func TurnDuringRestart(ctx context.Context, t *testing.T, e *Engine, q engine.Qu
 		t.Fatal(err)
 	}
 	return r
+}
+
+// ConfigureFirst writes a configuration to the first partition and ends there.
+func ConfigureFirst(ctx context.Context, e *Engine, name string, cfg workqueue.Config) error {
+	blob, err := json.Marshal(cfg.WithDefaults())
+	if err != nil {
+		return err
+	}
+	_, err = e.configure(ctx, name, 0, string(blob), "half", cfg.Partitions, 0)
+	return err
+}
+
+// Stored is the configuration that a partition's slot holds.
+func Stored(ctx context.Context, e *Engine, name string, part int) (cfg workqueue.Config) {
+	all, err := e.stored(ctx, name, part+1)
+	if err == nil {
+		err = json.Unmarshal([]byte(all[part].blob), &cfg)
+	}
+	if err != nil {
+		panic(err)
+	}
+	return cfg
 }

@@ -32,7 +32,8 @@ type facts struct {
 	replicas int  // connected then
 	waitAOF  bool // it has WAITAOF
 	aof      bool
-	fsync    string // its appendfsync, empty when it must not be asked
+	fsync    string      // its appendfsync, empty when it must not be asked
+	loaded   atomic.Bool // it has the turn's script
 }
 
 // run is the run id of the node as last met, empty before the first contact.
@@ -66,6 +67,9 @@ func (e *Engine) onConnect(n *node) func(context.Context, *redis.Conn) error {
 		f, err := learn(ctx, cn)
 		if err != nil {
 			return met{err}
+		}
+		if e.target.of == sentinel && f.mode == "sentinel" {
+			return nil // the client library asks the way
 		}
 		if err := f.fit(n.addr, e.target.of); err != nil {
 			return met{err}
@@ -118,6 +122,8 @@ func (f *facts) fit(addr string, of topology) error {
 	switch {
 	case f.mode == want && f.replica && of == sentinel:
 		return fmt.Errorf("%w: %s is a replica: the sentinels have not told of the new master yet", engine.ErrUnavailable, addr)
+	case f.mode == want && f.replica && of == standalone:
+		return fmt.Errorf("%w: %s is a read-only replica: set its master's address, or redis+sentinel:// with those of its sentinels", engine.ErrUnavailable, addr)
 	case f.mode == want:
 		return nil
 	case f.mode == "cluster":

@@ -88,6 +88,7 @@ func (p *partition) run(ctx context.Context, keys []string, seq uint64, t *workq
 	deadline, _ := ctx.Deadline()
 	wait := 5 * time.Millisecond
 	maybe := false
+	var held error // why the turn, applied, is not durable
 	for {
 		d, err := p.attempt(ctx, keys, seq, maybe, t, s)
 		f, err := judge(err)
@@ -111,19 +112,26 @@ func (p *partition) run(ctx context.Context, keys []string, seq uint64, t *workq
 			}
 		case unknown:
 			maybe = true
-			p.e.place.moved(ctx)
+			if _, ok := errors.AsType[short](err); ok {
+				held = err
+			} else {
+				p.e.place.moved(ctx)
+			}
 		case retry:
 			if errors.Is(err, errMoved) {
 				p.e.place.moved(ctx)
 			}
 		}
-		if f != unknown && time.Until(deadline) < wait+minAttempt {
-			cancel() // an attempt cut off would make the outcome unknown
+		if time.Until(deadline) < wait+minAttempt {
+			cancel() // an attempt cut off would make the outcome unknown, if it is not yet
 		}
 		select {
 		case <-time.After(wait):
 			wait = min(2*wait, 250*time.Millisecond)
 		case <-ctx.Done():
+			if held != nil {
+				return d, fmt.Errorf("turn of queue %q: %w: %w", p.q.name, engine.ErrUnknown, held)
+			}
 			if maybe {
 				return d, fmt.Errorf("turn of queue %q: %w", p.q.name, errors.Join(engine.ErrUnknown, err, ctx.Err()))
 			}
@@ -138,6 +146,11 @@ func (p *partition) attempt(ctx context.Context, keys []string, seq uint64, mayb
 	n, err := p.e.place.node(ctx, keys[0])
 	if err != nil {
 		return done{}, fmt.Errorf("%w: %w", engine.ErrUnavailable, err)
+	}
+	if n.facts.Load() == nil { // a turn is in the name of a run
+		if err := meet(ctx, n); err != nil {
+			return done{n: n}, notSent(err)
+		}
 	}
 	c := p.conf.Load()
 	d := done{n: n, run: n.run()}
@@ -154,6 +167,12 @@ func (p *partition) attempt(ctx context.Context, keys []string, seq uint64, mayb
 	if w == nil || len(t.Ops) == 0 && len(t.Takes) == 0 {
 		d.blob, err = n.client.EvalSha(ctx, p.e.turnSHA, keys, packed, c.often, c.rare).Text()
 		return d, err
+	}
+	if f := n.facts.Load(); !f.loaded.Load() { // else WAIT would be waited for after a turn that was not done
+		if err := n.client.ScriptLoad(ctx, turnLua).Err(); err != nil {
+			return d, notSent(err)
+		}
+		f.loaded.Store(true)
 	}
 	var turn, reached *redis.Cmd
 	_, err = n.client.Pipelined(ctx, func(pipe redis.Pipeliner) error {

@@ -3,31 +3,26 @@ package redis_test
 import (
 	"context"
 	"os"
-	"path/filepath"
 	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/deltaplane/deltaplane/internal/embedded"
+	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 	"github.com/deltaplane/deltaplane/services/queue/enginetest"
 	"github.com/deltaplane/deltaplane/services/queue/redis"
 )
 
 func start(t *testing.T, args ...string) *embedded.Redis {
 	t.Helper()
-	srv, err := embedded.StartRedisWith(t.Context(), embedded.RedisConfig{Dir: filepath.Join(t.TempDir(), "redis"), Args: args})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(srv.Stop)
-	return srv
+	return embeddedtest.Redis(t, args...)
 }
 
-func open(t *testing.T, srv *embedded.Redis) (*redis.Engine, enginetest.Fixture) {
+func open(t *testing.T, url string) (*redis.Engine, enginetest.Fixture) {
 	t.Helper()
 	var skew atomic.Int64
-	e, err := redis.New(redis.Config{URL: srv.URL(), Skew: func() time.Duration { return time.Duration(skew.Load()) }})
+	e, err := redis.New(redis.Config{URL: url, Skew: func() time.Duration { return time.Duration(skew.Load()) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +38,7 @@ func open(t *testing.T, srv *embedded.Redis) (*redis.Engine, enginetest.Fixture)
 func TestEngine(t *testing.T) {
 	t.Parallel()
 	enginetest.Run(t, func(t *testing.T) enginetest.Fixture {
-		_, fx := open(t, start(t))
+		_, fx := open(t, start(t).URL())
 		return fx
 	})
 }
@@ -54,6 +49,6 @@ func TestRandomHistoriesMatchTheOracle(t *testing.T) {
 	if n, err := strconv.Atoi(os.Getenv("DELTAPLANE_SOAK_OPS")); err == nil {
 		ops = n
 	}
-	_, fx := open(t, start(t))
+	_, fx := open(t, start(t).URL())
 	enginetest.Model(t, fx, uint64(time.Now().UnixNano()), ops)
 }

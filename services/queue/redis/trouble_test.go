@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/internal/embedded"
+	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 	"github.com/deltaplane/deltaplane/services/queue/redis"
 )
@@ -112,11 +112,7 @@ func TestATurnWhoseReplyIsLostHappensOnce(t *testing.T) {
 
 func TestAfterARestartNoLeaseIsHandedOutForOneLeaseTime(t *testing.T) {
 	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "redis")
-	srv, err := embedded.StartRedisWith(t.Context(), embedded.RedisConfig{Dir: dir, Persist: true, Args: []string{"--appendfsync", "always"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	srv := embeddedtest.DurableRedis(t)
 	p := newProxy(t, srv.Addr())
 	var skew atomic.Int64
 	e := newEngine(t, redis.Config{URL: "redis://" + p.addr(), Skew: func() time.Duration { return time.Duration(skew.Load()) }})
@@ -126,12 +122,8 @@ func TestAfterARestartNoLeaseIsHandedOutForOneLeaseTime(t *testing.T) {
 	held := turn(t, q, take(1)).Leases[0]
 
 	srv.Kill()
-	srv2, err := embedded.StartRedisWith(t.Context(), embedded.RedisConfig{Dir: dir, Persist: true, Args: []string{"--appendfsync", "always"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(srv2.Stop)
-	p.moveTo(srv2.Addr())
+	srv.Start()
+	p.cut()
 
 	r := turn(t, q, take(5))
 	if len(r.Leases) != 0 || r.Counts.Ready != 1 {
@@ -332,6 +324,7 @@ func TestAnotherReplicaIsWoken(t *testing.T) {
 type proxy struct {
 	lis       net.Listener
 	target    atomic.Pointer[string]
+	rewrite   atomic.Pointer[func([]byte) []byte] // of what Redis answers
 	dropReply atomic.Bool
 	dropped   atomic.Int64
 	conns     sync.Map
@@ -402,7 +395,11 @@ func (p *proxy) serve() {
 					p.dropped.Add(1)
 					return
 				}
-				if _, err := io.Writer(c).Write(buf[:n]); err != nil {
+				out := buf[:n]
+				if f := p.rewrite.Load(); f != nil {
+					out = (*f)(out)
+				}
+				if _, err := io.Writer(c).Write(out); err != nil {
 					return
 				}
 			}

@@ -1,0 +1,106 @@
+package redis_test
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
+	"github.com/deltaplane/deltaplane/services/queue/redis"
+)
+
+func TestAFailoverLosesNothingAcknowledgedAndPausesLeases(t *testing.T) {
+	t.Parallel()
+	s := embeddedtest.Sentinel(t, 1)
+	var skew atomic.Int64
+	cfg := redis.Config{URL: s.URL(), Skew: func() time.Duration { return time.Duration(skew.Load()) }, GiveUp: 30 * time.Second}
+	e, other := newEngine(t, cfg), newEngine(t, redis.Config{URL: s.URL()})
+	q := configure(t, e, workqueue.Config{LeaseFor: 10 * time.Second, Durability: workqueue.Replicated})
+	woken := wakes(t, other)
+	was := e.Generation()
+	for i := range 100 {
+		turn(t, q, add(fmt.Sprintf("key-%d", i)))
+	}
+	held := turn(t, q, take(1)).Leases[0]
+	for len(woken) > 0 {
+		<-woken
+	}
+
+	// The set is one replica, so after the failover nothing can be replicated:
+	// a queue that asks for it is held up, one that does not is not.
+	failed := make(chan struct{})
+	go func() {
+		defer close(failed)
+		old, _ := s.Fail()
+		old.Start() // as a replica of the new master
+	}()
+	r := turn(t, q, workqueue.Turn{Ops: add("during").Ops, Takes: take(200).Takes})
+	<-failed
+	if len(r.Leases) != 0 || r.Counts.Ready != 100 || r.Counts.Processing != 1 {
+		t.Errorf("right after the failover: %d leases, counts %+v; want none, 100 ready, 1 held", len(r.Leases), r.Counts)
+	}
+	if e.Generation() == was || e.Generation() == "" {
+		t.Errorf("generation %q did not change", e.Generation())
+	}
+	st, err := q.Partitions()[0].Status(t.Context())
+	if err != nil || st.HeldUntil <= st.Now {
+		t.Errorf("status %+v, %v: want it held", st, err)
+	}
+	got := turn(t, q, workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpSettle, Key: held.Key, Token: held.Token, Outcome: workqueue.Done}}})
+	if got.Replies[0].Status != workqueue.Settled {
+		t.Errorf("settle across the failover: status %d", got.Replies[0].Status)
+	}
+	skew.Add(int64(10100 * time.Millisecond))
+	leases := turn(t, q, take(200)).Leases
+	if len(leases) != 100 {
+		t.Errorf("after one lease time: %d leases, want 100", len(leases))
+	}
+	for _, l := range leases {
+		if l.Token <= held.Token {
+			t.Errorf("token %d of %s is not above %d of before the failover", l.Token, l.Key, held.Token)
+		}
+	}
+	// The other server's subscription stands again, on the new master.
+	deadline := time.After(10 * time.Second)
+	for heard := false; !heard; {
+		for _, l := range leases[:1] {
+			turn(t, q, workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpSettle, Key: l.Key, Token: l.Token, Outcome: workqueue.Done}}})
+		}
+		turn(t, q, add("wake"))
+		select {
+		case name := <-woken:
+			heard = name == "dev/job"
+		case <-time.After(50 * time.Millisecond):
+		case <-deadline:
+			t.Fatal("not woken after the failover")
+		}
+		if ls := turn(t, q, take(5)).Leases; len(ls) > 0 {
+			leases = ls
+		}
+	}
+}
+
+func TestAKilledRedisThatSyncsAlwaysComesBackWithEverything(t *testing.T) {
+	t.Parallel()
+	srv := embeddedtest.DurableRedis(t)
+	e := newEngine(t, redis.Config{URL: srv.URL(), GiveUp: 20 * time.Second})
+	q := configure(t, e, workqueue.Config{Durability: workqueue.Fsync})
+	was := e.Generation()
+	acknowledged := 0
+	for round := range 3 {
+		for i := range 50 {
+			turn(t, q, add(fmt.Sprintf("key-%d-%d", round, i)))
+			acknowledged++
+		}
+		srv.Kill()
+		srv.Start()
+	}
+	if r := turn(t, q, workqueue.Turn{}); r.Counts.Ready != acknowledged {
+		t.Errorf("%d keys are there, %d were acknowledged", r.Counts.Ready, acknowledged)
+	}
+	if e.Generation() == was {
+		t.Error("the generation did not change")
+	}
+}
