@@ -2,6 +2,7 @@ package redis_test
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -11,66 +12,138 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/internal/embedded"
+	"github.com/deltaplane/deltaplane/services/queue/engine"
 	"github.com/deltaplane/deltaplane/services/queue/redis"
 )
 
-// BenchmarkTurn is whole cycles by a bare engine: each turn settles a batch,
-// adds the next one and leases it. It reports Redis' own CPU time per cycle,
-// which is steadier than the rate.
+// store is a Redis of its own with one queue.
+type store struct {
+	*testing.B
+	client *goredis.Client
+	part   engine.Partition
+}
+
+func newStore(b *testing.B, cfg workqueue.Config) *store {
+	b.Helper()
+	srv, err := embedded.StartRedis(context.Background(), filepath.Join(b.TempDir(), "redis"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(srv.Stop)
+	e, err := redis.New(redis.Config{URL: srv.URL()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = e.Close() })
+	q, _, err := e.Configure(b.Context(), "dev/job", cfg)
+	if err != nil {
+		b.Fatal(err)
+	}
+	c := goredis.NewClient(&goredis.Options{Addr: srv.Addr()})
+	b.Cleanup(func() { _ = c.Close() })
+	return &store{B: b, client: c, part: q.Partitions()[0]}
+}
+
+func (s *store) turn(t *workqueue.Turn) *workqueue.Result {
+	r, err := s.part.Turn(s.Context(), t)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return r
+}
+
+// loop is turns as a dispatcher makes them with so many cycles under way: some
+// streams add, others settle what they got two turns ago, and all take.
+type loop struct {
+	s        *store
+	batch    int
+	add      func(op *workqueue.Op)
+	turn     workqueue.Turn
+	next     int
+	held     [2][]workqueue.Lease
+	finished int
+}
+
+func newLoop(s *store, inFlight int) *loop { return &loop{s: s, batch: max(1, inFlight/6)} }
+
+const streams = 8
+
+func (l *loop) step() {
+	t := &l.turn
+	t.Ops, t.Takes = t.Ops[:0], t.Takes[:0]
+	ended := l.held[0]
+	l.finished += len(ended)
+	for i := 0; i < max(l.batch, len(ended)); i += streams {
+		for range min(streams, l.batch-i) {
+			l.next++
+			t.Ops = append(t.Ops, workqueue.Op{Kind: workqueue.OpAdd, Key: fmt.Sprintf("default/some-job-%07d", l.next), Level: workqueue.Level(0)})
+			if l.add != nil {
+				l.add(&t.Ops[len(t.Ops)-1])
+			}
+		}
+		for j := i; j < min(i+streams, len(ended)); j++ {
+			t.Ops = append(t.Ops, workqueue.Op{Kind: workqueue.OpSettle, Key: ended[j].Key, Token: ended[j].Token, Outcome: workqueue.Forget})
+		}
+	}
+	for i := range min(streams, l.batch) {
+		t.Takes = append(t.Takes, workqueue.Take{Holder: "session-of-a-worker-" + strconv.Itoa(i), Max: 1 + l.batch/streams})
+	}
+	l.held[0], l.held[1] = l.held[1], l.s.turn(t).Leases
+}
+
+// run does cycles and reports Redis' own processor time for one, which is
+// steadier than the rate.
+func (l *loop) run() {
+	for range 10 {
+		l.step()
+	}
+	l.finished = 0
+	before := l.s.cpu()
+	l.s.ResetTimer()
+	for l.finished < l.s.N {
+		l.step()
+	}
+	l.s.StopTimer()
+	l.s.ReportMetric((l.s.cpu()-before)/float64(l.finished)*1e6, "redis-us/cycle")
+	l.s.ReportMetric(float64(l.finished)/l.s.Elapsed().Seconds(), "cycles/s")
+}
+
+// BenchmarkTurn is whole cycles by a bare engine.
 func BenchmarkTurn(b *testing.B) {
-	for _, batch := range []int{1, 16, 64, 256} {
-		b.Run(strconv.Itoa(batch), func(b *testing.B) {
-			srv, err := embedded.StartRedis(context.Background(), filepath.Join(b.TempDir(), "redis"))
-			if err != nil {
-				b.Fatal(err)
+	for _, inFlight := range []int{1, 16, 256, 512, 1024} {
+		b.Run(strconv.Itoa(inFlight), func(b *testing.B) { newLoop(newStore(b, workqueue.Config{}), inFlight).run() })
+	}
+}
+
+// BenchmarkTurnFeatures is the same where keys carry what they may.
+func BenchmarkTurnFeatures(b *testing.B) {
+	for name, add := range map[string]func(*workqueue.Op){
+		"priority": func(op *workqueue.Op) { op.Level = uint8(len(op.Key)+int(op.Key[len(op.Key)-1])) % workqueue.Levels },
+		"trace":    func(op *workqueue.Op) { op.Trace = trace },
+		"barrier":  func(op *workqueue.Op) { op.More = &workqueue.More{Barrier: barrier} },
+		"limited":  func(op *workqueue.Op) { op.Limited = true },
+		"everything": func(op *workqueue.Op) {
+			op.Level, op.Trace, op.More = uint8(op.Key[len(op.Key)-1])%workqueue.Levels, trace, &workqueue.More{Barrier: barrier}
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			cfg := workqueue.Config{}
+			if name == "limited" {
+				cfg.Limiter = noDelay()
 			}
-			defer srv.Stop()
-			e, err := redis.New(redis.Config{URL: srv.URL()})
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer e.Close()
-			q, _, err := e.Configure(b.Context(), "dev/job", workqueue.Config{})
-			if err != nil {
-				b.Fatal(err)
-			}
-			c := goredis.NewClient(&goredis.Options{Addr: srv.Addr()})
-			defer c.Close()
-			in := workqueue.Turn{Takes: []workqueue.Take{{Holder: "session-of-a-worker", Max: batch}}}
-			next := 0
-			var held []workqueue.Lease
-			before := cpu(b, c)
-			b.ResetTimer()
-			cycles := 0
-			for cycles < b.N {
-				in.Ops = in.Ops[:0]
-				for _, l := range held {
-					in.Ops = append(in.Ops, workqueue.Op{Kind: workqueue.OpSettle, Key: l.Key, Token: l.Token, Outcome: workqueue.Forget})
-				}
-				for range batch {
-					next++
-					in.Ops = append(in.Ops, workqueue.Op{Kind: workqueue.OpAdd, Key: "default/some-job-" + strconv.Itoa(next), Level: workqueue.Level(0)})
-				}
-				r, err := q.Partitions()[0].Turn(b.Context(), &in)
-				if err != nil {
-					b.Fatal(err)
-				}
-				held = r.Leases
-				cycles += len(held)
-			}
-			b.StopTimer()
-			b.ReportMetric((cpu(b, c)-before)/float64(cycles)*1e6, "redis-us/cycle")
-			b.ReportMetric(float64(cycles)/b.Elapsed().Seconds(), "cycles/s")
+			l := newLoop(newStore(b, cfg), 256)
+			l.add = add
+			l.run()
 		})
 	}
 }
 
 // cpu is the processor time Redis has used, in seconds.
-func cpu(b *testing.B, c *goredis.Client) float64 {
-	b.Helper()
-	info, err := c.Info(context.Background(), "cpu").Result()
+func (s *store) cpu() float64 {
+	s.Helper()
+	info, err := s.client.Info(context.Background(), "cpu").Result()
 	if err != nil {
-		b.Fatal(err)
+		s.Fatal(err)
 	}
 	sum := 0.0
 	for line := range strings.Lines(info) {
@@ -78,7 +151,7 @@ func cpu(b *testing.B, c *goredis.Client) float64 {
 		if name == "used_cpu_sys" || name == "used_cpu_user" {
 			f, err := strconv.ParseFloat(v, 64)
 			if err != nil {
-				b.Fatal(err)
+				s.Fatal(err)
 			}
 			sum += f
 		}

@@ -15,7 +15,7 @@ import (
 var sources embed.FS
 
 var (
-	turnLua      = script("control", "begin", "record", "holders", "ops", "apply", "time", "lease", "finish")
+	turnLua      = script("control", "base", "begin", "holders", "record", "ops", "codes", "plain", "time", "lease", "finish")
 	configureLua = script("control", "configure")
 )
 

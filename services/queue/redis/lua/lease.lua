@@ -1,15 +1,13 @@
 
--- Leases: a bit of "lines" says that a ready list may hold places. A line is
--- read from its head without taking; what was used is cut off at the end.
-local tok0, groups, ngroups, gkeys, ngot = 0, {}, 0, {}, 0
-local zadd, nz = {}, 0
-local q = {} -- by level: places read so far, those of Redis first, then buf's
-do
+-- Leases. A line is a ready list and behind it buf of its level; a bit of
+-- m.lines says that the list may hold places. It is read from its head without
+-- taking; what was used is cut off at the end.
+local Q = {} -- by level: a line's places as far as read, n of them from the list, at the next one, own of buf
 local function lineOf(l)
-  local L = q[l]
+  local L = Q[l]
   if not L then
-    L = {n = 0, at = 1, places = {}, raws = {}, all = floor(lines / 2 ^ l) % 2 == 0, own = 0}
-    q[l] = L
+    L = {n = 0, at = 1, places = {}, raws = {}, all = floor(m.lines / 2 ^ l) % 2 == 0, own = 0}
+    Q[l] = L
   end
   return L
 end
@@ -30,9 +28,8 @@ local function fetch(L, l, n)
       return true
     end
   end
-  local own = buf[l]
-  if own and L.own < #own then
-    local from = L.own
+  local own, from = buf[l], L.own
+  if own and from < #own then
     n = min(n, #own - from)
     local places, have = L.places, L.n + from
     for j = 1, n do places[have + j] = own[from + j] end
@@ -42,60 +39,51 @@ local function fetch(L, l, n)
   return false
 end
 -- head is the first live place of a line and its record, nil at its end.
-local function head(l, n)
-  local L = lineOf(l)
+local function head(L, l, n)
   while true do
-    local key = L.places[L.at]
+    local at = L.at
+    local key = L.places[at]
     if key then
-      local f = nstale > 0 and l .. key
-      if f and staleOf(f) > 0 then
-        stalev[f] = stalev[f] - 1
-        stalech[f] = true
-        nstale = nstale - 1
-      else
+      if m.nstale == 0 or not general().skips(key, l) then
         local v = cur[key]
-        if v == nil then v = L.raws[L.at] end
-        if v and (type(v) == 'table' and v.s == READY or type(v) == 'string' and (byte(v) == 82 or byte(v) == 114)) then
-          return key, v, L
+        if v == nil then v = L.raws[at] end
+        if v then
+          if G and type(v) == 'table' then
+            if v.s == READY then return key, v end
+          else
+            local k = byte(v)
+            if k == 82 or k == 114 then return key, v, k == 82 end
+          end
         end
       end
-      L.at = L.at + 1
+      L.at = at + 1
     elseif not fetch(L, l, n) then
       return nil
     end
   end
 end
-local function readyAt(v)
-  if type(v) == 'table' then return v.rd end
-  return (sunpack('>d', v, 13))
-end
--- pick is the line that the next lease comes from, and whether by age.
+-- pick is the line that the next lease comes from, where there is a choice:
+-- every eighth lease is the longest waiting's, if that has waited too long.
 local function pick(want)
-  local top
-  if granted % 8 == 7 then
-    local at, oldest
-    for l = 7, 0, -1 do
-      if buf[l] or floor(lines / 2 ^ l) % 2 == 1 then
-        local key, v = head(l, top and 8 or want)
-        if key then
-          local rd = readyAt(v)
-          top = top or l
-          if not at or rd < oldest then at, oldest = l, rd end
-        end
+  local top, at, oldest
+  for l = 7, 0, -1 do
+    if buf[l] or floor(m.lines / 2 ^ l) % 2 == 1 then
+      local key, v = head(lineOf(l), l, top and 8 or want)
+      if key then
+        if m.granted % 8 ~= 7 then return l end
+        local rd = type(v) == 'table' and v.rd or sunpack('>d', v, 13)
+        top = top or l
+        if not at or rd < oldest then at, oldest = l, rd end
       end
     end
-    if at and now - oldest > aging then return at end
-    return top
   end
-  for l = 7, 0, -1 do
-    if (buf[l] or floor(lines / 2 ^ l) % 2 == 1) and head(l, want) then return l end
-  end
+  if at and now - oldest > aging then return at end
+  return top
 end
-
 local want = 0
-if nready > 0 and now >= hold and not paused then
+if m.nready > 0 and now >= m.hold and not m.paused then
   for t = 2, #takes, 3 do want = want + max(takes[t], 0) end
-  want = min(want, nready)
+  want = min(want, m.nready)
   if want > 0 and qps > 0 then
     if away then
       want = min(want, away[1])
@@ -106,34 +94,57 @@ if nready > 0 and now >= hold and not paused then
     end
   end
 end
+local tok0, groups, ngroups, gkeys, ngot = 0, {}, 0, {}, 0
 if want > 0 then
-  -- With one line in use there is nothing to choose.
   local only, used = nil, 0
   for l = 0, 7 do
-    if buf[l] or floor(lines / 2 ^ l) % 2 == 1 then only, used = l, used + 1 end
+    if buf[l] or floor(m.lines / 2 ^ l) % 2 == 1 then only, used = l, used + 1 end
   end
   tok = max(tok + 1, now)
   tok0 = tok
-  local lo = tok % 256
-  local hi = sub(spack('>I8', tok), 1, 7)
+  local lo, hi = tok % 256, sub(spack('>I8', tok), 1, 7)
+  local zadd, ids = {}, nil
   local t, left, dur, id, score, suffix, lastraw, group = -2, 0, 0, nil, nil, nil, nil, nil
   while want > 0 do
     local l, n = only, want
     if used > 1 then
       l = pick(want)
-      n = granted % 8 == 7 and 1 or min(want, 7 - granted % 8)
+      n = m.granted % 8 == 7 and 1 or min(want, 7 - m.granted % 8)
     end
-    if not l or not head(l, want) then break end
-    for _ = 1, n do
-      local key, v, L = head(l, want)
+    local L, began = l and lineOf(l), ngot
+    for _ = 1, l and n or 0 do
+      local key, v, plain = head(L, l, want)
       if not key then break end
       while left <= 0 do
         t = t + 3
         left, dur = takes[t + 1], takes[t + 2]
         if left > 0 then
-          id = holders.take(takes[t], now + dur, firstlease)
-          score = S(now + dur)
-          if firstlease == 0 or now + dur < firstlease then firstlease = now + dur end
+          local name, at = takes[t], now + dur
+          if not ids then -- look the holders up at once
+            ids = {}
+            local names, f = {}, {}
+            for j = 1, m.nhold > 0 and #takes or 0, 3 do
+              if not ids[takes[j]] then
+                ids[takes[j]] = true
+                names[#names + 1] = takes[j]
+                f[#f + 1] = 'n' .. takes[j]
+              end
+            end
+            ids = {}
+            local known = #f > 0 and call('HMGET', hid, unpack(f)) or f
+            for j = 1, #names do
+              if known[j] then
+                local h = sub(known[j], 1, 3)
+                ids[names[j]] = h
+                holder[h] = holder[h] or {names[j], (sunpack('>d', known[j], 4))}
+              end
+            end
+          end
+          id = ids[name]
+          if not id then id = newHolder(name, firstlease); ids[name] = id end
+          if at > holder[id][2] then holderUntil(id, at) end
+          score = S(at)
+          if firstlease == 0 or at < firstlease then firstlease = at end
           suffix, lastraw = {}, nil
         end
       end
@@ -142,9 +153,8 @@ if want > 0 then
         lo = 0
         hi = sub(spack('>I8', tok), 1, 7)
       end
-      local raw
-      if type(v) == 'string' and byte(v) == 82 then
-        raw = v
+      local raw = v
+      if plain then
         local s = suffix[raw]
         if not s then
           local a = sunpack('>H', raw, 3)
@@ -153,11 +163,7 @@ if want > 0 then
         end
         cur[key] = 'L' .. hi .. char(lo) .. s
       else
-        local r = open(key, v)
-        raw = torec(r)
-        r.s, r.t, r.h = LEASED, hi .. char(lo), id
-        r.a = min(r.a + 1, 65535)
-        if r.x then r.x.t = nil end
+        raw = general().lease(key, v, hi .. char(lo), id)
       end
       if raw == lastraw then
         groups[group] = groups[group] + 1
@@ -166,17 +172,17 @@ if want > 0 then
         group, lastraw = ngroups + 2, raw
         ngroups = ngroups + 4
       end
+      zadd[2 * ngot + 1], zadd[2 * ngot + 2] = score, key
       ngot = ngot + 1
       gkeys[ngot] = key
-      zadd[nz + 1], zadd[nz + 2] = score, key
-      nz = nz + 2
       L.at = L.at + 1
-      lo, tok, granted = lo + 1, tok + 1, granted + 1
-      want = want - 1
+      lo, tok = lo + 1, tok + 1
     end
+    local n = ngot - began
+    if n == 0 then break end -- no line has a live place: finish repairs the count
+    m.granted, want = m.granted + n, want - n
   end
   tok = tok - 1
-  if ngot == 0 then tok = tok0 - 1 end
-  nready, nleased = nready - ngot, nleased + ngot
-end
+  m.nready, m.nleased = m.nready - ngot, m.nleased + ngot
+  if ngot > 0 then chunked('ZADD', lease, zadd) end
 end

@@ -1,16 +1,16 @@
 
--- The operations, the general way.
+-- The rules, with a key's record r as a table.
 local function unschedule(key, r)
   local x = r.x
   if x and x.u then
     x.u, x.ul, x.ub, x.uo = nil, nil, nil, nil
-    ndelayed = ndelayed - 1
+    m.ndelayed = m.ndelayed - 1
     uch[key] = r
   end
 end
 local function schedule(key, r, due, l, last, limited, once)
   local x = more(r)
-  if not x.u then x.ul = l; ndelayed = ndelayed + 1 end
+  if not x.u then x.ul = l; m.ndelayed = m.ndelayed + 1 end
   if not x.u or last or due < x.u then
     x.u, x.ub, x.uo = due, limited and 1 or nil, once
     uch[key] = r
@@ -21,8 +21,8 @@ local function enqueue(key, r, l)
   local s, x = r.s, r.x
   if s == LEASED then
     r.s, r.g, r.di = DIRTY, l, now
-    ndirty = ndirty + 1
-    added = added + 1
+    m.ndirty = m.ndirty + 1
+    m.added = m.added + 1
     return 3
   elseif s == DIRTY then
     if l > r.g then r.g = l end
@@ -35,12 +35,12 @@ local function enqueue(key, r, l)
     end
     return 2
   elseif x and x.x then
-    ndead = ndead - 1
+    m.ndead = m.ndead - 1
     x.x, x.f = nil, nil
   end
   expireBarrier(key, r)
   r.a, r.ad = 0, now
-  added = added + 1
+  m.added = m.added + 1
   push(key, r, l)
   return 1
 end
@@ -48,37 +48,35 @@ local function absorbDelay(key, r)
   if absorb then unschedule(key, r) end
 end
 
--- What turns rarely need of the configuration, and the limiter as a program
--- in postfix order.
+-- What few turns need of the configuration, and the limiter as a program in
+-- postfix order.
 local rare
 local function conf()
   if not rare then
-    rare = {munpack(ARGV[3])}
-    rare = {channel = rare[1], notice = rare[2], initial = rare[3], max = rare[4], jitter = rare[5], expire = rare[6], prog = rare[7]}
+    local _, _, initial, most, jitter, expire, prog = munpack(ARGV[3])
+    rare = {initial = initial, most = most, jitter = jitter, expire = expire, prog = prog}
   end
   return rare
 end
-local tats, tatsChanged, froms
+local tats, froms
 local function buckets()
   if not tats then
     tats = {}
     local pos, j = tatsAt, 0
     while pos <= #control do j = j + 1; tats[j], pos = sunpack('>d', control, pos) end
+    g.tats = tats
   end
   return tats
 end
 -- tokens are where the next token of each bucket comes from: the buckets, or
 -- what was reserved of them for this turn.
 local function tokens()
-  if not away then
-    tatsChanged = true
-    return buckets()
-  end
+  if not away then return buckets() end
   if not froms then
     froms = {}
     for j = 2, #away do froms[j - 1] = away[j] end
   end
-  spent = spent + 1
+  m.spent = m.spent + 1
   return froms
 end
 local function charge(r)
@@ -89,9 +87,9 @@ local function charge(r)
   while prog[i] do
     local o = prog[i]
     if o == 'e' then
-      local d, m = prog[i + 1], prog[i + 2]
+      local d, longest = prog[i + 1], prog[i + 2]
       if d > 0 then d = d * 2 ^ f end
-      top = top + 1; stack[top] = min(d, m); i = i + 3
+      top = top + 1; stack[top] = min(d, longest); i = i + 3
     elseif o == 'f' then
       top = top + 1; stack[top] = f + 1 <= prog[i + 3] and prog[i + 1] or prog[i + 2]; i = i + 4
     elseif o == 'b' then
@@ -123,20 +121,12 @@ local function reserve(n)
     end
     i = i + (o == 'f' and 4 or (o == 'm' or o == 'w') and 2 or 3)
   end
-  tatsChanged = true
   return from
-end
--- The dispatch limiter: when its next token is there, and taking it.
-local function tokenAt() return max(ttat, now) - (burst - 1) * (1e6 / qps) end
-local function takeToken()
-  if tokenAt() > now then return false end
-  ttat = max(ttat, now) + 1e6 / qps
-  return true
 end
 
 -- held: 7 when the token is the live lease's, else 9 (lost) or 10 (nobody holds it).
 local function held(r, token)
-  if r.s == LEASED or r.s == DIRTY then return r.t == token and 7 or 9 end
+  if r.s >= LEASED then return r.t == token and 7 or 9 end
   if r.s == READY and r.a > 0 then return 9 end
   return 10
 end
@@ -146,8 +136,8 @@ local function deadlineOf(key)
   return at or 0
 end
 local function unlease(key, r)
-  if r.s == DIRTY then ndirty = ndirty - 1 end
-  nleased = nleased - 1
+  if r.s == DIRTY then m.ndirty = m.ndirty - 1 end
+  m.nleased = m.nleased - 1
   lch[key] = false
   r.s, r.t, r.h, r.g = IDLE, nil, nil, nil
 end
@@ -158,23 +148,36 @@ local function requeue(key, r) -- a held key waits again
   push(key, r, l)
 end
 
+-- The operations.
+say = function(v) local n = m.ne + 1; m.ne = n; E[n] = v end
+reply = function(status, requeues, readyAt, deadline)
+  local n = m.nr + 1
+  m.nr = n
+  if requeues or readyAt or deadline then
+    R[n] = char(status + 128)
+    say(requeues or 0); say(readyAt or 0); say(deadline or 0)
+  else
+    R[n] = char(status)
+  end
+end
+
 local function add(key, raw, l, delay, last, limited, once, barrier, trace)
-  if closed then return reply(5) end
+  if m.closed then return reply(5) end
   local r = open(key, raw)
   expireBarrier(key, r)
-  if barrier ~= '' then
-    local lines = join(merge(merge({}, r.x and r.x.b or ''), barrier))
-    if #lines > MAXMARKS then return reply(6) end
-    more(r).b = concat(lines)
-  end
+  if barrier ~= '' and not demand(r, barrier) then return reply(6) end
   if trace ~= '' then
     local x = more(r)
-    local t = (x.t or '') .. trace .. '\n'
-    local _, n = string.gsub(t, '\n', '')
-    if n > MAXTRACES then t = sub(t, string.find(t, '\n', 1, true) + 1) end
-    x.t = t
+    if x.t then
+      local t = x.t .. trace .. '\n'
+      local _, n = string.gsub(t, '\n', '')
+      if n > MAXTRACES then t = sub(t, string.find(t, '\n', 1, true) + 1) end
+      x.t = t
+    else
+      x.t = trace .. '\n'
+    end
   end
-  if limited or delay > 0 then retried = retried + 1 end
+  if limited or delay > 0 then m.retried = m.retried + 1 end
   local x = r.x
   local status, readyAt
   if limited and x and x.u and x.ub and (reserveOnce or once and once == x.uo) then
@@ -195,27 +198,16 @@ local function add(key, raw, l, delay, last, limited, once, barrier, trace)
   tidy(key, r)
   reply(status, r.x and r.x.f, readyAt)
 end
+g.add = add
 
 local function settle(key, raw, token, outcome, level, delay, reason, readat, wrote)
   local r = open(key, raw)
   local s = held(r, token)
   if s ~= 7 then return reply(s) end
-  local x = r.x
-  if x and x.b or wrote ~= '' then
-    local m, own = merge(merge({}, x and x.b or ''), wrote), merge({}, wrote)
-    for c, e, v in string.gmatch(readat, MARK) do
-      local o = m[c]
-      -- What was written stays whatever was read: the next worker may read elsewhere.
-      if o and not own[c] and markcmp(o[1], o[2], e, v) <= 0 then m[c] = nil end
-    end
-    local lines = join(m)
-    for i = #lines, MAXMARKS + 1, -1 do lines[i] = nil end
-    setBarrier(key, r, concat(lines))
-  end
-  if reason ~= '' then more(r).w = reason
-  elseif outcome <= 2 and r.x then r.x.w = nil end
-  x = more(r)
-  local dirty, lvl, g, ad = r.s == DIRTY, r.l, r.g, r.ad
+  local x = more(r)
+  if wrote ~= '' or x.b and readat ~= '' then reach(key, r, readat, wrote) end
+  if reason ~= '' then x.w = reason elseif outcome <= 2 then x.w = nil end
+  local dirty, lvl, again, ad = r.s == DIRTY, r.l, r.g, r.ad
   if level >= 0 then lvl = level end
   unlease(key, r)
   r.a = 0
@@ -225,10 +217,10 @@ local function settle(key, raw, token, outcome, level, delay, reason, readat, wr
     x.f = nil
   elseif outcome == 3 then
     bury = maxRetries > 0 and (x.f or 0) >= maxRetries
-    if not bury then wait = charge(r); retried = retried + 1 end
+    if not bury then wait = charge(r); m.retried = m.retried + 1 end
   elseif outcome == 4 then
     x.f = nil
-    wait = delay; retried = retried + 1
+    wait = delay; m.retried = m.retried + 1
   elseif outcome == 5 then
     wait = delay
   end
@@ -239,21 +231,54 @@ local function settle(key, raw, token, outcome, level, delay, reason, readat, wr
   end
   if dirty then -- Q-02: exactly one more run, at the tail
     status, readyAt = 8, now
-    if wait == 0 then lvl = max(lvl, g) else lvl = g end
+    if wait == 0 then lvl = max(lvl, again) else lvl = again end
     r.ad = r.di
     push(key, r, lvl)
     absorbDelay(key, r)
   elseif wait == 0 then
     readyAt = now
-    if outcome ~= 5 then r.ad = now; added = added + 1 else r.ad = ad end
+    if outcome ~= 5 then r.ad = now; m.added = m.added + 1 else r.ad = ad end
     push(key, r, lvl)
     absorbDelay(key, r)
   elseif bury then
     x.x = 1
-    ndead = ndead + 1
-    buried = buried + 1
+    m.ndead = m.ndead + 1
+    m.buried = m.buried + 1
     unschedule(key, r)
   end
   tidy(key, r)
   reply(status, requeues, readyAt)
+end
+g.settle = settle
+
+-- What time does to a key.
+function g.fallDue(key, raw)
+  local r = open(key, raw)
+  local l = r.x and r.x.ul or 4
+  unschedule(key, r)
+  uch[key] = nil -- taken out already
+  enqueue(key, r, l)
+  tidy(key, r)
+end
+function g.expireLease(key, raw)
+  local r = open(key, raw)
+  if r.s < LEASED then return 0 end
+  requeue(key, r)
+  lch[key] = nil -- taken out already
+  return 1
+end
+-- lease gives the record before and makes the key leased.
+function g.lease(key, raw, token, id)
+  local r = open(key, raw)
+  local was = torec(r)
+  r.s, r.t, r.h = LEASED, token, id
+  r.a = min(r.a + 1, 65535)
+  if r.x then r.x.t = nil end
+  return was
+end
+-- kept ends what was kept of a key past its time, a barrier ('b') or expectations.
+function g.kept(member, raw)
+  local x = open(sub(member, 2), raw).x
+  if not x then return end
+  if byte(member) == 98 then x.b, x.bu = nil, nil else x.e, x.eo, x.et, x.es = nil, nil, nil, nil end
 end

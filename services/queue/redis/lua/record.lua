@@ -1,4 +1,9 @@
 
+-- general makes what operations that are not plain need.
+local G
+local function makeGeneral()
+local reply, say, g = nil, nil, {}
+
 -- Records. The first byte is the kind:
 --   R ready   level(1) attempt(2) added(8) ready(8)
 --   L leased  token(8) level(1) attempt(2) holder(3) added(8) ready(8)
@@ -10,8 +15,6 @@
 --   b  barrier         bu until when it is kept (absent: while the key is ready or held)
 --   t  traces          v  saved bytes     w  reason     x  1 when dead
 --   e  expected names, eo their owner, et the token, es when they were stored
-local IDLE, READY, LEASED, DIRTY = 0, 1, 2, 3
-local cur = {} -- by key: what it became in this turn, a record, a table or false; absent: nothing changed
 local function unrec(raw)
   if not raw then return {s = IDLE} end
   local k = byte(raw)
@@ -41,7 +44,7 @@ local function torec(r)
     if not more then return false end
     return 'i' .. mpack(x)
   elseif s == READY then
-    raw = (more and 'r' or 'R') .. spack('>BHdd', r.l, r.a, r.ad, r.rd)
+    raw = spack('>BBHdd', more and 114 or 82, r.l, r.a, r.ad, r.rd)
   else
     raw = (s == LEASED and (more and 'l' or 'L') or (more and 'd' or 'D'))
       .. r.t .. spack('>BH', r.l, r.a) .. r.h .. spack('>dd', r.ad, r.rd)
@@ -73,25 +76,30 @@ local function zwrite(zset, ch, score, prefix)
   for key, r in next, ch do
     local at = score(r)
     if at then set[#set + 1] = S(at); set[#set + 1] = prefix .. key else del[#del + 1] = prefix .. key end
+    ch[key] = nil
   end
   if #set > 0 then n = chunked('ZADD', zset, set) end
   if #del > 0 then n = n - chunked('ZREM', zset, del) end
   return n
 end
-
--- Lines: what is pushed in this turn waits in buf until after the leases.
-local buf = {}
-local function line(key, l)
-  local q = buf[l]
-  if q then q[#q + 1] = key else buf[l] = {key} end
+-- What operations changed, before it is asked what time did; and what was kept
+-- past its time, at the end.
+function g.writeTimes()
+  if next(lch) then zwrite(lease, lch, function(at) return at end, '') end
+  if next(uch) then zwrite(dly, uch, function(r) return r.x and r.x.u end, '') end
 end
+function g.writeExpiries()
+  if next(bch) then m.ngc = m.ngc + zwrite(gc, bch, function(r) return r.x and r.x.bu end, 'b') end
+  if next(ech) then m.ngc = m.ngc + zwrite(gc, ech, function(r) return r.x and r.x.es and r.x.es + EXPECT end, 'e') end
+end
+
 -- A place in line is given up by counting: the oldest places of a key in a
 -- line are skipped when they are reached.
 local stalev, stalech = {}, {}
 local function staleOf(f)
   local n = stalev[f]
   if not n then
-    n = nstale > 0 and tonumber(call('HGET', stale, f) or 0) or 0
+    n = m.nstale > 0 and tonumber(call('HGET', stale, f) or 0) or 0
     stalev[f] = n
   end
   return n
@@ -100,15 +108,36 @@ local function giveUp(key, l)
   local f = l .. key
   stalev[f] = staleOf(f) + 1
   stalech[f] = true
-  nstale = nstale + 1
+  m.nstale = m.nstale + 1
+end
+-- skips says whether a place is to be skipped, once.
+function g.skips(key, l)
+  local f = l .. key
+  local n = staleOf(f)
+  if n == 0 then return false end
+  stalev[f] = n - 1
+  stalech[f] = true
+  m.nstale = m.nstale - 1
+  return true
+end
+function g.writeStale()
+  for f in next, stalech do
+    if stalev[f] > 0 then call('HSET', stale, f, stalev[f]) else call('HDEL', stale, f) end
+  end
+end
+
+local function line(key, l)
+  local q = buf[l]
+  if q then q[#q + 1] = key else buf[l] = {key} end
 end
 local function push(key, r, l)
   r.s, r.l, r.rd = READY, l, now
-  nready = nready + 1
+  m.nready = m.nready + 1
   line(key, l)
 end
 
 -- Barriers are a line "collection epoch rv" each, sorted.
+local MARK = '(%S+) (%d+) (%d+)\n'
 local function rvcmp(a, b)
   if #a ~= #b then return #a < #b and -1 or 1 end
   if a == b then return 0 end
@@ -118,22 +147,21 @@ local function markcmp(ae, ar, be, br)
   if ae ~= '0' and be ~= '0' and ae ~= be then return rvcmp(ae, be) end
   return rvcmp(ar, br)
 end
-local MARK = '(%S+) (%d+) (%d+)\n'
-local function merge(m, s)
+local function merge(into, s)
   for c, e, rv in string.gmatch(s, MARK) do
-    local o = m[c]
-    if not o then m[c] = {e, rv}
-    elseif markcmp(e, rv, o[1], o[2]) > 0 then m[c] = {e ~= '0' and e or o[1], rv} end
+    local o = into[c]
+    if not o then into[c] = {e, rv}
+    elseif markcmp(e, rv, o[1], o[2]) > 0 then into[c] = {e ~= '0' and e or o[1], rv} end
   end
-  return m
+  return into
 end
-local function join(m)
+local function join(marks)
   local names, out = {}, {}
-  for c in next, m do names[#names + 1] = c end
+  for c in next, marks do names[#names + 1] = c end
   table.sort(names)
   for i = 1, #names do
     local c = names[i]
-    out[i] = c .. ' ' .. m[c][1] .. ' ' .. m[c][2] .. '\n'
+    out[i] = c .. ' ' .. marks[c][1] .. ' ' .. marks[c][2] .. '\n'
   end
   return out
 end
@@ -149,10 +177,32 @@ local function tidy(key, r)
   if r.s == IDLE then bu = max(now, x.u or 0) + retention end
   if bu ~= x.bu then x.bu = bu; bch[key] = r end
 end
-local function setBarrier(key, r, b)
+-- demand merges what an add requires into the barrier; false when that is too much.
+local function demand(r, barrier)
   local x = more(r)
-  if b ~= '' then
-    x.b = b
+  local b = x.b
+  if b == barrier then return true end
+  if b or #barrier >= 6 * MAXMARKS then -- no mark is shorter than 6
+    local all = join(merge(merge({}, b or ''), barrier))
+    if #all > MAXMARKS then return false end
+    barrier = concat(all)
+  end
+  x.b = barrier
+  return true
+end
+-- reach takes out of the barrier what a worker read, and adds what it wrote.
+local function reach(key, r, readat, wrote)
+  local x = more(r)
+  local marks, own = merge(merge({}, x.b or ''), wrote), merge({}, wrote)
+  for c, e, v in string.gmatch(readat, MARK) do
+    local o = marks[c]
+    -- What was written stays whatever was read: the next worker may read elsewhere.
+    if o and not own[c] and markcmp(o[1], o[2], e, v) <= 0 then marks[c] = nil end
+  end
+  local all = join(marks)
+  for i = #all, MAXMARKS + 1, -1 do all[i] = nil end
+  if #all > 0 then
+    x.b = concat(all)
   else
     x.b = nil
     if x.bu then x.bu = nil; bch[key] = r end
