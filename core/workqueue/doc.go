@@ -10,6 +10,11 @@
 //	 ├──────────── settled: done, forget, retry (due) ─────────┤
 //	 └─ dead ◀──── settled: dead, or retried too often ────────┘
 //
+// Time moves keys in a turn behind its operations: those that fell due, those
+// whose lease expired, then new leases. Operators pause a queue, bring delayed
+// and dead keys forward, revoke leases and delete keys; back-off entries
+// (flowcontrol.Backoff) are a name space of their own beside the keys.
+//
 // A pending due time is kept beside any other state, as client-go keeps its
 // delaying heap apart. Several operations and the leases they make
 // possible form one [Turn], which is atomic and deterministic: the same turns

@@ -26,6 +26,7 @@ type facts struct {
 	expiry map[string]int64
 	due    map[string]int64
 	last   uint64
+	paused bool
 }
 
 func TestEveryHistoryKeepsThePromises(t *testing.T) {
@@ -54,7 +55,11 @@ func history(t *testing.T, g *rand.Rand, turns int) {
 		for range g.IntN(6) {
 			key := "k" + strconv.Itoa(g.IntN(9))
 			op := workqueue.Op{Kind: workqueue.OpAdd, Key: key, Level: uint8(g.IntN(3))}
-			switch g.IntN(5) {
+			switch g.IntN(6) {
+			case 5:
+				op = workqueue.Op{Key: key, Kind: []workqueue.OpKind{
+					workqueue.OpPause, workqueue.OpResume, workqueue.OpResume, workqueue.OpRevoke, workqueue.OpDelete, workqueue.OpRetryNow,
+				}[g.IntN(6)]}
 			case 0:
 				op.Delay = int64(g.IntN(2e6))
 			case 1, 2:
@@ -110,6 +115,10 @@ func (f *facts) check(t *testing.T, now int64, in *workqueue.Turn, r *workqueue.
 				delete(f.held, op.Key)
 				delete(f.dirty, op.Key)
 			}
+		default:
+			if want := f.operate(&op, add); got != want {
+				t.Fatalf("operation %d on %s: status %d, want %d", op.Kind, op.Key, got, want)
+			}
 		}
 	}
 	for key, at := range f.due {
@@ -145,9 +154,44 @@ func (f *facts) check(t *testing.T, now int64, in *workqueue.Turn, r *workqueue.
 	if r.Counts != want {
 		t.Fatalf("counts %+v, want %+v", r.Counts, want)
 	}
-	if n := len(r.Leases); n < in.Takes[0].Max && want.Ready > 0 {
+	if f.paused && len(r.Leases) > 0 {
+		t.Fatalf("a paused queue leased %v", r.Leases)
+	}
+	if n := len(r.Leases); n < in.Takes[0].Max && want.Ready > 0 && !f.paused {
 		t.Fatalf("%d leased of %d wanted while %d were ready", n, in.Takes[0].Max, want.Ready)
 	}
+}
+
+// operate follows what operators do.
+func (f *facts) operate(op *workqueue.Op, add func(string) workqueue.Status) workqueue.Status {
+	held := f.held[op.Key] != 0
+	switch op.Kind {
+	case workqueue.OpPause, workqueue.OpResume:
+		f.paused = op.Kind == workqueue.OpPause
+	case workqueue.OpRevoke:
+		if !held {
+			return workqueue.Unchanged
+		}
+		delete(f.held, op.Key)
+		delete(f.dirty, op.Key)
+		f.added[op.Key] = true
+	case workqueue.OpDelete:
+		switch {
+		case held:
+			return workqueue.Held
+		case !f.added[op.Key] && f.due[op.Key] == 0:
+			return workqueue.Unchanged
+		}
+		delete(f.added, op.Key)
+		delete(f.due, op.Key)
+	case workqueue.OpRetryNow:
+		if f.due[op.Key] == 0 {
+			return workqueue.Unchanged
+		}
+		delete(f.due, op.Key)
+		add(op.Key)
+	}
+	return workqueue.OK
 }
 
 func TestNothingIsKeptOfAnIdleKey(t *testing.T) {
@@ -170,6 +214,56 @@ func TestNothingIsKeptOfAnIdleKey(t *testing.T) {
 	m.Turn(now+(5*time.Minute).Microseconds(), &workqueue.Turn{})
 	if items := m.Snapshot().Items; len(items) != 0 {
 		t.Errorf("kept after done, forget and the expiry of barriers and expectations: %+v", items)
+	}
+}
+
+func TestASnapshotTakenInStepsIsOfTheMomentItBegan(t *testing.T) {
+	t.Parallel()
+	limiter := backoff.Controller()
+	for seed := range uint64(20) {
+		m := workqueue.New(workqueue.Config{LeaseFor: time.Second, Limiter: &limiter, BarrierRetention: time.Second})
+		g := rand.New(rand.NewPCG(seed, 9))
+		now := int64(1e15)
+		var held []workqueue.Lease
+		turn := func() {
+			in := workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: g.IntN(5)}}}
+			for range g.IntN(20) {
+				op := workqueue.Op{Kind: workqueue.OpAdd, Key: "k" + strconv.Itoa(g.IntN(200)), Level: uint8(g.IntN(8)), Limited: g.IntN(3) == 0, Delay: int64(g.IntN(2)) * int64(g.IntN(2e6))}
+				switch g.IntN(8) {
+				case 0:
+					op.Kind, op.Key = workqueue.OpBackoffNext, op.Key+"-id"
+				case 1:
+					op.Kind = workqueue.OpDelete
+				case 2:
+					op.Kind, op.Key = workqueue.OpBackoffReset, op.Key+"-id"
+				case 3:
+					op.More = &workqueue.More{Barrier: workqueue.NewBarrier(workqueue.Mark{Collection: "dev/p.v1", RV: "7"})}
+				case 4, 5:
+					if len(held) > 0 {
+						l := held[g.IntN(len(held))]
+						op = workqueue.Op{Kind: workqueue.OpSettle, Key: l.Key, Token: l.Token, Outcome: workqueue.Outcome(1 + g.IntN(6))}
+					}
+				}
+				in.Ops = append(in.Ops, op)
+			}
+			held = append(held, m.Turn(now, &in).Leases...)
+			now += g.Int64N(300_000)
+		}
+		for range 60 {
+			turn()
+		}
+		want := m.Snapshot()
+		restorer := workqueue.NewRestorer(m.BeginSnapshot())
+		for done := false; !done; {
+			turn()
+			var items []workqueue.SavedItem
+			var entries []workqueue.SavedEntry
+			items, entries, done = m.NextSnapshot(1 + g.IntN(20))
+			restorer.Add(items, entries)
+		}
+		if diff := cmp.Diff(restorer.Done().Snapshot(), want, cmpopts.EquateEmpty()); diff != "" {
+			t.Fatalf("seed %d (-in steps +at once):\n%s", seed, diff)
+		}
 	}
 }
 

@@ -22,15 +22,15 @@ const (
 	OpInspect                    // Key
 	OpClose
 	OpOpen
-	OpPause        // no leases until OpResume
+	OpPause        // no leases until OpResume; everything else goes on
 	OpResume       //
 	OpRetryNow     // Key: a delayed or dead key waits now
 	OpRevoke       // Key: the lease ends, the key waits again, uncounted
 	OpDelete       // Key: everything known of a key that is not held
-	OpBackoffGet   // Key (an id of its own name space)
-	OpBackoffNext  // Key, Event, Random
-	OpBackoffReset // Key
-	OpBackoffGC    //
+	OpBackoffGet   // Key (an id of a name space of its own): the entry, expired or not
+	OpBackoffNext  // Key, Event, Random: B-01 to B-03
+	OpBackoffReset // Key: Reset and DeleteEntry, B-05
+	OpBackoffGC    // answers with how many entries the turn's sweep dropped; SweepMax or more means there may be others
 	OpReserve      // Count: tokens of every bucket of the limiter, for another partition
 	OpAdmit        // Count: tokens of the dispatch limiter, for another partition; negative gives back
 )
@@ -112,7 +112,7 @@ type Reply struct {
 	Expect   *expectations.Set
 	Item     *Item
 	Backoff  BackoffEntry
-	Count    int       // collected; admitted
+	Count    int       // collected; reserved; admitted
 	From     []float64 // reserved: per bucket, where its tokens begin (see Reserved)
 	Next     int64     // admit: when the next token is there, zero when Count is all that was asked
 }

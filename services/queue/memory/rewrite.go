@@ -91,8 +91,8 @@ func (q *queue) replace() error {
 	w.exclusively(func() (int64, error) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if err = w.copy(f, from, w.size); err == nil {
-			err = f.Sync() // the old log goes only when the new one is safe
+		if err = w.copy(f, from, w.size); err == nil && q.fsync.Load() {
+			err = f.Sync() // the old log goes only when the new one is as safe
 		}
 		if err == nil {
 			err = os.Rename(f.Name(), w.path)
