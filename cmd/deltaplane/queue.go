@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -15,14 +16,43 @@ import (
 )
 
 func newQueue() *cobra.Command {
-	cmd := &cobra.Command{Use: "queue", Short: "Look into the work queues and add keys"}
-	cmd.AddCommand(newQueueLs(), newQueueDescribe(), newQueueAdd(), newQueueItems())
+	cmd := &cobra.Command{
+		Use:   "queue",
+		Short: "Look into the work queues, change them and what they hold",
+		Long: `Look into the work queues, change them and what they hold.
+
+A key is idle, ready, delayed, processing (held by a worker under a lease), dirty (held, and
+added again meanwhile: it runs once more) or dead (kept aside after too many failures).
+"ls" shows every queue, "items" the keys of one, "describe" why one key waits and what
+happened to it last. A queue that is closed takes no keys; one that is paused hands none
+out; "drain" waits until one is worked off.`,
+	}
+	cmd.AddGroup(
+		&cobra.Group{ID: "look", Title: "Look:"},
+		&cobra.Group{ID: "keys", Title: "Change keys:"},
+		&cobra.Group{ID: "queue", Title: "Change a queue:"},
+	)
+	for id, commands := range map[string][]*cobra.Command{
+		"look":  {newQueueLs(), newQueueItems(), newQueueDescribe(), newQueueDead()},
+		"keys":  {newQueueAdd(), newQueueRetry(), newQueueForget(), newQueueRelease(), newQueueDelete(), newQueueBackoff()},
+		"queue": {newQueueConfigure(), newQueuePause(), newQueueResume(), newQueueClose(), newQueueOpen(), newQueueDrain()},
+	} {
+		for _, c := range commands {
+			c.GroupID = id
+			cmd.AddCommand(c)
+		}
+	}
 	group(cmd)
 	return cmd
 }
 
 // queueCommand gives a command its connection flags and calls do with a client.
 func queueCommand(cmd *cobra.Command, do func(*cobra.Command, queuev1.QueueServiceClient, []string) error) *cobra.Command {
+	return longQueueCommand(cmd, new(time.Duration), do)
+}
+
+// longQueueCommand is queueCommand for what may take some time longer.
+func longQueueCommand(cmd *cobra.Command, longer *time.Duration, do func(*cobra.Command, queuev1.QueueServiceClient, []string) error) *cobra.Command {
 	var d dialFlags
 	cmd.RunE = func(cmd *cobra.Command, a []string) error {
 		conn, err := dial(d.queue, d.config)
@@ -30,21 +60,25 @@ func queueCommand(cmd *cobra.Command, do func(*cobra.Command, queuev1.QueueServi
 			return err
 		}
 		defer conn.Close()
-		ctx, cancel := contextWithTimeout(cmd, d.timeout)
+		ctx, cancel := contextWithTimeout(cmd, d.timeout+*longer)
 		defer cancel()
 		cmd.SetContext(ctx)
 		return do(cmd, queuev1.NewQueueServiceClient(conn), a)
 	}
 	d.register(cmd.Flags())
+	if cmd.ValidArgsFunction == nil {
+		cmd.ValidArgsFunction = completeQueues
+	}
 	return cmd
 }
 
 func newQueueLs() *cobra.Command {
 	var output string
 	cmd := queueCommand(&cobra.Command{
-		Use:   "ls [PREFIX]",
-		Short: "List queues with what they hold",
-		Args:  args(cobra.MaximumNArgs(1)),
+		Use:     "ls [PREFIX]",
+		Aliases: []string{"list"},
+		Short:   "List queues with what they hold",
+		Args:    args(cobra.MaximumNArgs(1)),
 	}, func(cmd *cobra.Command, client queuev1.QueueServiceClient, a []string) error {
 		answer, err := client.ListQueues(cmd.Context(), &queuev1.ListQueuesRequest{Prefix: strings.Join(a, "")})
 		if err != nil {
@@ -64,25 +98,41 @@ func newQueueLs() *cobra.Command {
 	return cmd
 }
 
-const queueHeader = "QUEUE\tREADY\tDELAYED\tPROCESSING\tDIRTY\tDEAD\tOLDEST\tSTATE"
+const queueHeader = "QUEUE\tREADY\tDELAYED\tPROCESSING\tDIRTY\tDEAD\tOLDEST\tPARTITIONS\tSTATE"
 
 func queueRow(q *queuev1.QueueStatus) string {
-	state := "open"
+	var states []string
 	if q.GetClosed() {
-		state = "closed"
+		states = append(states, "closed")
+	}
+	if q.GetPaused() {
+		states = append(states, "paused")
+	}
+	if until := q.GetHeldUntil(); until != nil && time.Until(until.AsTime()) > 0 {
+		states = append(states, "held until "+moment(until))
+	}
+	if len(states) == 0 {
+		states = []string{"open"}
 	}
 	c := q.GetCounts()
-	return fmt.Sprintf("%s\t%d\t%d\t%d\t%d\t%d\t%s\t%s", q.GetConfig().GetName(), c.GetReady(), c.GetDelayed(),
-		c.GetProcessing(), c.GetDirty(), c.GetDead(), shortDuration(q.GetOldestReady().AsDuration()), state)
+	return fmt.Sprintf("%s\t%d\t%d\t%d\t%d\t%d\t%s\t%d\t%s", q.GetConfig().GetName(), c.GetReady(), c.GetDelayed(),
+		c.GetProcessing(), c.GetDirty(), c.GetDead(), shortDuration(q.GetOldestReady().AsDuration()),
+		max(q.GetConfig().GetPartitions(), 1), strings.Join(states, ", "))
 }
 
 func newQueueDescribe() *cobra.Command {
 	var output string
 	cmd := queueCommand(&cobra.Command{
 		Use:     "describe QUEUE KEY",
-		Short:   "Tell everything known about one key: why it waits, who holds it, since when",
-		Example: `  deltaplane queue describe dev/job default/hello`,
-		Args:    args(cobra.ExactArgs(2)),
+		Aliases: []string{"inspect"},
+		Short:   "Tell everything known about one key: why it waits, who holds it, what happened to it",
+		Long: `Tell everything known about one key: why it waits, who holds it, since when, and what
+happened to it last, newest first. The history is what the server that answers has seen
+since it was started; with several servers each knows its own part.`,
+		Example: `  deltaplane queue describe dev/job default/hello
+  deltaplane queue inspect dev/job default/hello -o json`,
+		Args:              args(cobra.ExactArgs(2)),
+		ValidArgsFunction: completeKeys(queuev1.State_STATE_UNSPECIFIED),
 	}, func(cmd *cobra.Command, client queuev1.QueueServiceClient, a []string) error {
 		answer, err := client.Inspect(cmd.Context(), &queuev1.InspectRequest{Queue: a[0], Key: a[1]})
 		if err != nil {
@@ -93,7 +143,10 @@ func newQueueDescribe() *cobra.Command {
 		}
 		t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 		describe(t, answer.GetItem())
-		return t.Flush()
+		if err := t.Flush(); err != nil {
+			return err
+		}
+		return printHistory(cmd.OutOrStdout(), answer.GetHistory())
 	})
 	registerOutput(cmd, &output)
 	return cmd
@@ -131,6 +184,35 @@ func describe(t *tabwriter.Writer, item *queuev1.Item) {
 	line("Last reason", item.GetLastReason())
 }
 
+// printHistory shows what happened to a key as a table under it.
+func printHistory(out io.Writer, history []*queuev1.HistoryEvent) error {
+	if len(history) == 0 {
+		return nil
+	}
+	t := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(t, "\nWHEN\tEVENT\tTIMES\tBY\tTOKEN\tHELD\tWHY")
+	for _, e := range history {
+		token, held, event := "", "", enumText(e.GetKind().String(), "EVENT_KIND_")
+		if e.GetToken() != 0 {
+			token = fmt.Sprint(e.GetToken())
+		}
+		if e.GetHeld() != nil {
+			held = e.GetHeld().AsDuration().Round(time.Millisecond).String()
+		}
+		if e.GetOutcome() != queuev1.Outcome_OUTCOME_UNSPECIFIED {
+			event += ": " + enumText(e.GetOutcome().String(), "OUTCOME_")
+		}
+		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n", moment(e.GetTime()), event, e.GetRepeats()+1,
+			dash(e.GetSessionId()), dash(token), dash(held), dash(e.GetReason()))
+	}
+	return t.Flush()
+}
+
+// enumText is a proto's name for people: ADD_STATUS_MARKED_DIRTY is "marked dirty".
+func enumText(name, prefix string) string {
+	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(name, prefix), "_", " "))
+}
+
 func stateName(s queuev1.State) string {
 	return strings.ToLower(strings.TrimPrefix(s.String(), "STATE_"))
 }
@@ -166,7 +248,7 @@ func newQueueAdd() *cobra.Command {
 			return err
 		}
 		for i, r := range results {
-			text := strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(r.GetStatus().String(), "ADD_STATUS_"), "_", " "))
+			text := enumText(r.GetStatus().String(), "ADD_STATUS_")
 			if at := moment(r.GetReadyAt()); at != "" {
 				text += ", ready at " + at
 			}
@@ -197,22 +279,59 @@ func addItems(
 }
 
 func newQueueItems() *cobra.Command {
-	var output, state string
+	var state string
+	cmd := itemsCommand(&cobra.Command{
+		Use:   "items QUEUE",
+		Short: "List keys by state",
+		Long: `List the keys of a queue, page by page. A key that changes its state meanwhile may be missed
+or seen twice.`,
+		Example: `  deltaplane queue items dev/job --state processing
+  deltaplane queue items dev/job --state dead --limit 0 -o json`,
+		Args: args(cobra.ExactArgs(1)),
+	}, func() (queuev1.State, error) { return parseState(state) })
+	registerState(cmd, &state, "only keys in this `state`: "+strings.Join(stateNames(), ", "))
+	return cmd
+}
+
+func newQueueDead() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "dead",
+		Short: "Look at keys that are kept aside after too many failures",
+	}
+	cmd.AddCommand(itemsCommand(&cobra.Command{
+		Use:     "ls QUEUE",
+		Aliases: []string{"list"},
+		Short:   "List dead keys with the reason each gave last",
+		Long: `List dead keys with the reason each gave last. "queue retry" has them run again, "queue
+delete" forgets them.`,
+		Example: `  deltaplane queue dead ls dev/job
+  deltaplane queue retry dev/job --state dead`,
+		Args: args(cobra.ExactArgs(1)),
+	}, func() (queuev1.State, error) { return queuev1.State_STATE_DEAD, nil }))
+	group(cmd)
+	return cmd
+}
+
+// itemsCommand lists keys in a state.
+func itemsCommand(cmd *cobra.Command, state func() (queuev1.State, error)) *cobra.Command {
+	var output, token string
 	var limit int
-	cmd := queueCommand(&cobra.Command{
-		Use:     "items QUEUE",
-		Short:   "List keys by state",
-		Example: `  deltaplane queue items dev/job --state processing`,
-		Args:    args(cobra.ExactArgs(1)),
-	}, func(cmd *cobra.Command, client queuev1.QueueServiceClient, a []string) error {
-		wanted, err := parseState(state)
+	cmd = queueCommand(cmd, func(cmd *cobra.Command, client queuev1.QueueServiceClient, a []string) error {
+		wanted, err := state()
 		if err != nil {
 			return err
 		}
-		all := &queuev1.ListItemsResponse{}
-		for len(all.Items) < limit {
+		if limit < 0 {
+			return &usageError{fmt.Errorf("--limit %d is negative", limit)}
+		}
+		all := &queuev1.ListItemsResponse{NextPageToken: token}
+		for limit == 0 || len(all.Items) < limit {
+			size := 1000
+			if limit > 0 {
+				size = min(limit-len(all.Items), size)
+			}
 			answer, err := client.ListItems(cmd.Context(), &queuev1.ListItemsRequest{
-				Queue: a[0], State: wanted, PageSize: int32(min(limit-len(all.Items), 1000)), PageToken: all.NextPageToken,
+				Queue: a[0], State: wanted, PageSize: int32(size), PageToken: all.NextPageToken,
 			})
 			if err != nil {
 				return err
@@ -225,24 +344,41 @@ func newQueueItems() *cobra.Command {
 		if output == "json" {
 			return printMessage(cmd.OutOrStdout(), all)
 		}
-		t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 3, ' ', 0)
-		fmt.Fprintln(t, "KEY\tSTATE\tPRIORITY\tRETRIES\tHOLDER\tLEASE ENDS\tREADY\tDELAYED UNTIL")
-		for _, i := range all.GetItems() {
-			fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\n", i.GetKey(), stateName(i.GetState()), i.GetPriority(), i.GetNumRequeues(),
-				dash(i.GetHolder()), dash(moment(i.GetDeadline())), dash(moment(i.GetReadyAt())), dash(moment(i.GetDelayedUntil())))
-		}
-		if err := t.Flush(); err != nil {
+		if err := printItems(cmd.OutOrStdout(), all.GetItems(), wanted); err != nil {
 			return err
 		}
-		if all.GetNextPageToken() != "" {
-			fmt.Fprintf(cmd.ErrOrStderr(), "more keys follow; --limit is %d\n", limit)
+		if next := all.GetNextPageToken(); next != "" {
+			fmt.Fprintf(cmd.ErrOrStderr(), "more keys follow: --page-token %s (or --limit 0 for all)\n", next)
 		}
 		return nil
 	})
 	registerOutput(cmd, &output)
-	cmd.Flags().StringVar(&state, "state", "", "only keys in this `state`: "+strings.Join(stateNames(), ", "))
-	cmd.Flags().IntVar(&limit, "limit", 100, "show at most this many keys")
+	cmd.Flags().IntVar(&limit, "limit", 100, "show at most this many keys, 0 for all")
+	cmd.Flags().StringVar(&token, "page-token", "", "go on where another list ended")
 	return cmd
+}
+
+func printItems(out io.Writer, items []*queuev1.Item, state queuev1.State) error {
+	t := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	if state == queuev1.State_STATE_DEAD {
+		fmt.Fprintln(t, "KEY\tRETRIES\tADDED\tREASON")
+		for _, i := range items {
+			fmt.Fprintf(t, "%s\t%d\t%s\t%s\n", i.GetKey(), i.GetNumRequeues(), dash(moment(i.GetAddedAt())), dash(i.GetLastReason()))
+		}
+		return t.Flush()
+	}
+	fmt.Fprintln(t, "KEY\tSTATE\tPRIORITY\tRETRIES\tHOLDER\tLEASE ENDS\tREADY\tDELAYED UNTIL")
+	for _, i := range items {
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\n", i.GetKey(), stateName(i.GetState()), i.GetPriority(), i.GetNumRequeues(),
+			dash(i.GetHolder()), dash(moment(i.GetDeadline())), dash(moment(i.GetReadyAt())), dash(moment(i.GetDelayedUntil())))
+	}
+	return t.Flush()
+}
+
+// registerState adds --state with its completion.
+func registerState(cmd *cobra.Command, state *string, usage string) {
+	cmd.Flags().StringVar(state, "state", "", usage)
+	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(stateNames(), cobra.ShellCompDirectiveNoFileComp))
 }
 
 func stateNames() []string {

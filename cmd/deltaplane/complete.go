@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+)
+
+// completeTimeout bounds what a press of the tab key waits for.
+const completeTimeout = time.Second
+
+// completing calls ask with a client of the queue service; without one that answers nothing is offered.
+func completing(cmd *cobra.Command, ask func(context.Context, queuev1.QueueServiceClient) ([]string, error)) ([]string, cobra.ShellCompDirective) {
+	var names []string
+	target, err := cmd.Flags().GetString("queue-url")
+	if err == nil {
+		var d dialFlags
+		if conn, err := dial(target, d.config); err == nil {
+			defer conn.Close()
+			ctx, cancel := contextWithTimeout(cmd, completeTimeout)
+			defer cancel()
+			names, _ = ask(ctx, queuev1.NewQueueServiceClient(conn))
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeQueues completes QUEUE from the queues there are.
+func completeQueues(cmd *cobra.Command, done []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	if len(done) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return completing(cmd, func(ctx context.Context, client queuev1.QueueServiceClient) ([]string, error) {
+		answer, err := client.ListQueues(ctx, &queuev1.ListQueuesRequest{Prefix: prefix})
+		var names []string
+		for _, q := range answer.GetQueues() {
+			names = append(names, q.GetConfig().GetName())
+		}
+		return names, err
+	})
+}
+
+// completeKeys completes QUEUE, and then KEY from the first keys in any of the states.
+func completeKeys(states ...queuev1.State) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, done []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		if len(done) == 0 {
+			return completeQueues(cmd, done, prefix)
+		}
+		return completing(cmd, func(ctx context.Context, client queuev1.QueueServiceClient) ([]string, error) {
+			var keys []string
+			for _, state := range states {
+				answer, err := client.ListItems(ctx, &queuev1.ListItemsRequest{Queue: done[0], State: state, PageSize: keysPerCall})
+				if err != nil {
+					return keys, err
+				}
+				for _, i := range answer.GetItems() {
+					if strings.HasPrefix(i.GetKey(), prefix) && !slices.Contains(done[1:], i.GetKey()) {
+						keys = append(keys, i.GetKey()+"\t"+stateName(i.GetState()))
+					}
+				}
+			}
+			return keys, nil
+		})
+	}
+}

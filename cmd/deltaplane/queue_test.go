@@ -1,0 +1,285 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
+)
+
+// servedQueue is a `serve queue` of this process.
+type servedQueue struct {
+	t    *testing.T
+	addr string
+	conn *grpc.ClientConn
+}
+
+func serveQueue(t *testing.T) *servedQueue {
+	t.Helper()
+	addr := embeddedtest.Ports(t, 1)[0]
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var out buffer
+	done := make(chan int, 1)
+	go func() {
+		done <- run(ctx, []string{"serve", "queue", "--listen", addr, "--admin-listen", "off", "--log-level", "warn"}, streams{In: strings.NewReader(""), Out: &out, Err: &out})
+	}()
+	conn, err := client.Dial(addr, client.DialConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		conn.Close()
+		cancel()
+		if code := <-done; code != exitOK {
+			t.Errorf("serve queue ended with %d:\n%s", code, &out)
+		}
+	})
+	s := &servedQueue{t, addr, conn}
+	until(t, func() bool {
+		_, _, code := s.try("queue", "ls")
+		return code == exitOK
+	})
+	return s
+}
+
+func (s *servedQueue) try(args ...string) (stdout, stderr string, code int) {
+	s.t.Helper()
+	return command(s.t.Context(), "", append(args, "--queue-url", s.addr)...)
+}
+
+func (s *servedQueue) must(args ...string) string {
+	s.t.Helper()
+	out, errs, code := s.try(args...)
+	if code != exitOK {
+		s.t.Fatalf("%v exited with %d: %s", args, code, errs)
+	}
+	return out
+}
+
+func (s *servedQueue) refuses(code int, says string, args ...string) {
+	s.t.Helper()
+	_, errs, got := s.try(args...)
+	if got != code || !strings.Contains(errs, says) {
+		s.t.Errorf("%v exited with %d, want %d, and said %q, want it to name %q", args, got, code, errs, says)
+	}
+}
+
+func contains(t *testing.T, out string, all ...string) {
+	t.Helper()
+	for _, want := range all {
+		if !strings.Contains(out, want) {
+			t.Errorf("lacks %q:\n%s", want, out)
+		}
+	}
+}
+
+func TestQueueConfigureChangesWhatItIsTold(t *testing.T) {
+	t.Parallel()
+	s := serveQueue(t)
+	out := s.must("queue", "configure", "dev/a", "--rate-limiter", "exponential:1s,1m+bucket:10,100@30s", "--max-retries", "7", "--partitions", "2",
+		"--dispatch-limiter", "50,10", "--aging", "1m", "--backoff-initial", "2s", "--reserve-once")
+	contains(t, out, "dev/a created", "exponential:1s,1m0s+bucket:10,100@30s", "50,10", "2s to 5m0s")
+	out = s.must("queue", "configure", "dev/a", "--dispatch-limiter", "none", "--absorb-delays", "--max-processing", "1h")
+	contains(t, out, "dev/a configured", "exponential:1s,1m0s+bucket:10,100@30s", "Max processing:     1h0m0s", "Max retries:        7")
+
+	file := filepath.Join(t.TempDir(), "queue.yaml")
+	if err := os.WriteFile(file, []byte(s.must("queue", "configure", "dev/a", "-o", "yaml")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var config struct {
+		MaxRetries   string `json:"max_retries"`
+		Partitions   int    `json:"partitions"`
+		AbsorbDelays bool   `json:"absorb_delays"`
+	}
+	text := s.must("queue", "configure", "dev/a", "-f", file, "--max-retries", "3", "-o", "json")
+	if err := json.Unmarshal([]byte(text), &config); err != nil || config.MaxRetries != "3" || config.Partitions != 2 || !config.AbsorbDelays {
+		t.Errorf("from the file and a flag: %+v, %v\n%s", config, err, text)
+	}
+	contains(t, s.must("queue", "ls"), "PARTITIONS", "dev/a", "open")
+
+	s.refuses(exitUsage, "--rate-limiter", "queue", "configure", "dev/a", "--rate-limiter", "quick")
+	s.refuses(exitUsage, "--durability", "queue", "configure", "dev/a", "--durability", "hope", "--rate-limiter", "bucket:x,1")
+	s.refuses(exitUsage, "is the configuration of dev/a", "queue", "configure", "dev/b", "-f", file)
+	s.refuses(exitUsage, "nonexistent", "queue", "configure", "dev/b", "-f", "/nonexistent")
+	s.refuses(exitRefused, "PARTITIONS_FIXED", "queue", "configure", "dev/a", "--partitions", "3")
+	s.refuses(exitUsage, "max_retries", "queue", "configure", "dev/a", "--max-retries", "-1")
+	if err := os.WriteFile(file, []byte("max_retires: 3\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.refuses(exitUsage, "max_retires", "queue", "configure", "dev/a", "-f", file)
+	out, errs, code := command(t.Context(), `{"lease_duration":"45s"}`, "queue", "configure", "dev/c", "-f", "-", "--queue-url", s.addr)
+	if code != exitOK || !strings.Contains(out, "45s") {
+		t.Errorf("from standard input: %d %s%s", code, out, errs)
+	}
+}
+
+func TestLimitersAreReadAsTheyAreWritten(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"exponential:5ms,16m40s", "bucket:0.5,1", "fast-slow:5ms,10s,3", "fast-slow:1ms,2s,3+bucket:10,100", "exponential:5ms,1m0s+bucket:10,100@30s"} {
+		limiter, err := parseLimiter(text)
+		if err != nil || formatLimiter(limiter) != text {
+			t.Errorf("%q is %q, %v", text, formatLimiter(limiter), err)
+		}
+	}
+	for _, text := range []string{"", "exponential", "exponential:5ms", "exponential:x,1s", "bucket:1", "bucket:1,y", "fast-slow:1s,2s,z", "bucket:1,1@soon", "bucket:1,1+"} {
+		if limiter, err := parseLimiter(text); err == nil {
+			t.Errorf("%q is taken for %v", text, limiter)
+		}
+	}
+}
+
+func TestAnOperatorChangesKeysByTheCommandLine(t *testing.T) {
+	t.Parallel()
+	s := serveQueue(t)
+	s.must("queue", "configure", "dev/a", "--max-retries", "1", "--rate-limiter", "exponential:1h,1h")
+	s.must("queue", "add", "dev/a", "one", "two", "three", "--after", "1h")
+	out, errs, code := s.try("queue", "items", "dev/a", "--state", "delayed", "--limit", "2")
+	if code != exitOK || strings.Count(out, "\n") != 3 {
+		t.Fatalf("two items of three: %d\n%s%s", code, out, errs)
+	}
+	_, token, _ := strings.Cut(errs, "--page-token ")
+	token, _, _ = strings.Cut(token, " ")
+	if out := s.must("queue", "items", "dev/a", "--state", "delayed", "--page-token", token); strings.Count(out, "\n") != 2 {
+		t.Errorf("the next page is\n%s", out)
+	}
+	if out := s.must("queue", "retry", "dev/a", "one", "absent"); out != "one done\nabsent unchanged\n" {
+		t.Errorf("retry printed %q", out)
+	}
+	contains(t, s.must("queue", "describe", "dev/a", "one"), "State:", "ready", "EVENT", "added")
+	if text := s.must("queue", "inspect", "dev/a", "one", "-o", "json"); !json.Valid([]byte(text)) || !strings.Contains(text, `"history"`) {
+		t.Errorf("inspect -o json printed\n%s", text)
+	}
+	if out := s.must("queue", "delete", "dev/a", "--state", "delayed"); strings.Count(out, " done\n") != 2 {
+		t.Errorf("delete printed %q", out)
+	}
+	if out := s.must("queue", "forget", "dev/a", "one"); out != "one forgotten\n" {
+		t.Errorf("forget printed %q", out)
+	}
+
+	// A worker holds it, then its lease is taken away.
+	held := make(chan error, 2)
+	w, err := client.NewWorker(s.conn, client.ReconcilerFunc(func(ctx context.Context, _ client.Item) (client.Result, error) {
+		held <- nil
+		<-ctx.Done()
+		held <- context.Cause(ctx)
+		return client.Result{}, client.Terminal(context.Cause(ctx))
+	}), client.WorkerConfig{Queue: "dev/a", Grace: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	worked := make(chan error, 1)
+	go func() { worked <- w.Run(ctx) }()
+	<-held
+	s.refuses(exitRefused, "held by a worker", "queue", "delete", "dev/a", "one")
+	s.must("queue", "pause", "dev/a")
+	contains(t, s.must("queue", "ls"), "paused")
+	if out := s.must("queue", "release", "dev/a", "one"); out != "one done\n" {
+		t.Errorf("release printed %q", out)
+	}
+	if cause := <-held; cause == nil || !strings.Contains(cause.Error(), "lease") {
+		t.Errorf("the worker's context ended with %v", cause)
+	}
+	s.refuses(exitUnavailable, "not drained within", "queue", "drain", "dev/a", "--wait", "200ms")
+	stop()
+	if err := <-worked; err != nil {
+		t.Error(err)
+	}
+	s.must("queue", "delete", "dev/a", "one")
+	if out := s.must("queue", "drain", "dev/a", "--close"); out != "dev/a drained\n" {
+		t.Errorf("drain printed %q", out)
+	}
+	if out := s.must("queue", "drain", "dev/a", "-o", "json"); !strings.Contains(out, `"drained":true`) {
+		t.Errorf("drain -o json printed %q", out)
+	}
+	s.refuses(exitRefused, "QUEUE_CLOSED", "queue", "add", "dev/a", "x")
+	contains(t, s.must("queue", "ls"), "closed, paused")
+	s.must("queue", "resume", "dev/a")
+	s.must("queue", "open", "dev/a")
+	s.must("queue", "add", "dev/a", "x")
+
+	s.refuses(exitNotFound, "QUEUE_NOT_FOUND", "queue", "pause", "none")
+	s.refuses(exitUsage, "name keys", "queue", "retry", "dev/a")
+	s.refuses(exitUsage, "name keys", "queue", "retry", "dev/a", "x", "--state", "dead")
+	s.refuses(exitUsage, "--state", "queue", "delete", "dev/a", "--state", "asleep")
+	s.refuses(exitUsage, "--limit", "queue", "items", "dev/a", "--limit", "-1")
+}
+
+func TestDeadKeysAreListedWithTheirReasonAndRunAgain(t *testing.T) {
+	t.Parallel()
+	s := serveQueue(t)
+	s.must("queue", "configure", "dev/a")
+	s.must("queue", "add", "dev/a", "broken")
+	w, err := client.NewWorker(s.conn, client.ReconcilerFunc(func(context.Context, client.Item) (client.Result, error) {
+		return client.Result{}, client.Terminal(context.DeadlineExceeded)
+	}), client.WorkerConfig{Queue: "dev/a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	worked := make(chan error, 1)
+	go func() { worked <- w.Run(ctx) }()
+	until(t, func() bool { return strings.Contains(s.must("queue", "dead", "ls", "dev/a"), "deadline exceeded") })
+	stop()
+	if err := <-worked; err != nil {
+		t.Error(err)
+	}
+	if out := s.must("queue", "retry", "dev/a", "--state", "dead", "-o", "json"); !strings.Contains(out, "ITEM_STATUS_DONE") {
+		t.Errorf("retry printed %s", out)
+	}
+	contains(t, s.must("queue", "describe", "dev/a", "broken"), "ready", "settled: dead", "deadline exceeded")
+}
+
+func TestBackoffEntriesByTheCommandLine(t *testing.T) {
+	t.Parallel()
+	s := serveQueue(t)
+	s.must("queue", "configure", "dev/a", "--backoff-initial", "1m", "--backoff-max", "3m")
+	contains(t, s.must("queue", "backoff", "next", "dev/a", "x", "y"), "ID", "x    1m0s")
+	contains(t, s.must("queue", "backoff", "next", "dev/a", "x"), "2m0s")
+	contains(t, s.must("queue", "backoff", "next", "dev/a", "x", "--event-time", time.Now().Add(time.Hour).Format(time.RFC3339)), "1m0s")
+	if out := s.must("queue", "backoff", "reset", "dev/a", "x"); out != "x reset\n" {
+		t.Errorf("reset printed %q", out)
+	}
+	contains(t, s.must("queue", "backoff", "get", "dev/a", "x", "y"), "x    0s", "y    1m0s")
+	if out := s.must("queue", "backoff", "delete", "dev/a", "y"); out != "y deleted\n" {
+		t.Errorf("delete printed %q", out)
+	}
+	if out := s.must("queue", "backoff", "gc", "dev/a"); out != "0 entries dropped\n" {
+		t.Errorf("gc printed %q", out)
+	}
+	if text := s.must("queue", "backoff", "get", "dev/a", "x", "-o", "json"); !json.Valid([]byte(text)) {
+		t.Errorf("get -o json printed\n%s", text)
+	}
+	s.refuses(exitUsage, "--event-time", "queue", "backoff", "next", "dev/a", "x", "--event-time", "noon")
+	s.refuses(exitUsage, "ids", "queue", "backoff", "get", "dev/a", "")
+}
+
+func TestQueueArgumentsAreCompleted(t *testing.T) {
+	t.Parallel()
+	s := serveQueue(t)
+	s.must("queue", "configure", "dev/alpha")
+	s.must("queue", "add", "dev/alpha", "default/late", "--after", "1h")
+	s.must("queue", "add", "dev/alpha", "default/now")
+	for _, x := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"queue", "pause", "--queue-url", s.addr, "dev/"}, "dev/alpha\n:4\n"},
+		{[]string{"queue", "retry", "--queue-url", s.addr, "dev/alpha", "default/"}, "default/late\tdelayed\n:4\n"},
+		{[]string{"queue", "items", "dev/alpha", "--state", "d"}, "dead\ndelayed\ndirty\n"},
+		{[]string{"queue", "pause", "--queue-url", "127.0.0.1:1", ""}, ":4\n"},
+	} {
+		out, _, code := command(t.Context(), "", append([]string{"__complete"}, x.args...)...)
+		if code != exitOK || !strings.HasPrefix(out, x.want) {
+			t.Errorf("%v offers %q with code %d, want %q", x.args, out, code, x.want)
+		}
+	}
+}
