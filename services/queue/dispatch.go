@@ -44,9 +44,11 @@ type dispatcher struct {
 
 	mu      sync.Mutex
 	pending []*call  // guarded by mu, as is all that follows
+	waiting int      // operations in pending
 	takers  []*taker // those that wait for keys, the next one first
 	look    bool     // there is a reason for a turn beside pending
 	ready   int      // keys ready after the last turn
+	failing bool     // the last turn failed
 
 	// Of the dispatcher's own goroutine.
 	away  away
@@ -64,10 +66,20 @@ func (d *dispatcher) nudge() {
 	}
 }
 
-// submit hands a call to the next turn; its done is called when it is over.
+// submit hands a call to the next turn; its done is called when it is over, or
+// at once when too many operations wait already: what ends or extends leases
+// is never refused.
 func (d *dispatcher) submit(c *call) {
 	d.mu.Lock()
+	if d.waiting+len(c.ops) > d.svc.cfg.MaxPending && !endsLeases(c.ops) {
+		d.mu.Unlock()
+		d.line.shed.Inc()
+		c.err = errOverload
+		c.done(c)
+		return
+	}
 	d.pending = append(d.pending, c)
+	d.waiting += len(c.ops)
 	d.mu.Unlock()
 	d.nudge()
 }
@@ -82,18 +94,19 @@ func (d *dispatcher) offer(t *taker) {
 func (d *dispatcher) join(t *taker) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !t.inLine {
+	if !t.inLine && !t.gone {
 		t.inLine = true
 		d.takers = append(d.takers, t)
 	}
 }
 
-// withdraw takes a taker out of line. It reports false when a turn may be
+// withdraw takes a taker out of line for good. It reports false when a turn may be
 // leasing for it right now: its finish is then still to come.
 func (d *dispatcher) withdraw(t *taker) bool {
+	defer func(fed []*taker) { callAll(fed) }(t.credit.forget(t))
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	t.credit.forget(t)
+	t.gone = true
 	if t.inTurn {
 		t.leaving = true
 		return false
@@ -197,9 +210,15 @@ func (d *dispatcher) collect(b *batch) {
 	d.look = false
 	n := b.fold.take(&b.turn, d.pending, limit)
 	b.calls = append(b.calls, d.pending[:n]...)
+	for _, c := range b.calls {
+		d.waiting -= len(c.ops)
+	}
 	d.pending = slices.Delete(d.pending, 0, n)
 
 	left := min(limit, len(b.turn.Ops)+d.ready+max(4, spare/len(d.of.all)))
+	if d.failing { // credit that may be held for long is of use elsewhere
+		left = 0
+	}
 	for more := true; more && left > 0; {
 		more = false
 		for _, t := range d.takers {
@@ -259,6 +278,16 @@ func (d *dispatcher) turn(ctx context.Context, b *batch) (*workqueue.Result, err
 	}
 	d.spend(b, r, err)
 	return r, err
+}
+
+// endsLeases says that operations only end or extend leases.
+func endsLeases(ops []workqueue.Op) bool {
+	for i := range ops {
+		if k := ops[i].Kind; k != workqueue.OpSettle && k != workqueue.OpExtend {
+			return false
+		}
+	}
+	return true
 }
 
 func grows(ops []workqueue.Op) bool {
@@ -331,7 +360,10 @@ func (d *dispatcher) tell() {
 // and they wait on or are finished. It reports whether any waits.
 func (d *dispatcher) relieve(b *batch, ready int, leased bool, err error) bool {
 	d.mu.Lock()
-	d.ready = ready
+	if d.failing && err == nil {
+		d.look = true // now for the takers
+	}
+	d.ready, d.failing = ready, err != nil
 	var starved []*taker
 	served := 0
 	kept := d.takers[:0]
@@ -350,7 +382,7 @@ func (d *dispatcher) relieve(b *batch, ready int, leased bool, err error) bool {
 		switch {
 		case over:
 			t.inLine = false
-			t.credit.forget(t)
+			starved = append(starved, t.credit.forget(t)...)
 			b.gone = append(b.gone, t)
 		case t.credit.has(t) || t.final:
 			kept = append(kept, t)
@@ -371,9 +403,7 @@ func (d *dispatcher) relieve(b *batch, ready int, leased bool, err error) bool {
 	for _, t := range b.gone {
 		t.finish(err)
 	}
-	for _, t := range starved {
-		t.again()
-	}
+	callAll(starved)
 	return hungry
 }
 

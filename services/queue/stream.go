@@ -400,7 +400,9 @@ func (st *stream) settle(ctx context.Context, m *settleMessage) error {
 	st.mu.Lock()
 	st.holds = m.hold
 	st.mu.Unlock()
-	elsewhere := !m.hold && st.reuse(m.plan)
+	if !m.hold {
+		defer callAll(st.reuse(m.plan)) // after the settlements are in line
+	}
 	st.s.settle(ctx, st.ss, m.id, m.plan, func(out *settled) {
 		if out.err != nil {
 			st.close(out.err)
@@ -424,24 +426,19 @@ func (st *stream) settle(ctx context.Context, m *settleMessage) error {
 			st.nudge()
 		}
 	})
-	if elsewhere {
-		st.offer(nil)
-	}
 	return nil
 }
 
 // reuse gives the credit of leases back that are about to end, whatever comes
-// of it, so that the turn that settles them leases the next keys. It reports
-// whether the credit may be of use elsewhere than in those turns.
-func (st *stream) reuse(p *plan) (elsewhere bool) {
-	elsewhere = len(st.all) > 1 || len(st.all[0].takers) > 1
+// of it, so that the turn that settles them leases the next keys. It returns
+// takers elsewhere that waited for it.
+func (st *stream) reuse(p *plan) (fed []*taker) {
 	var again []*taker
 	st.ss.mu.Lock()
 	for n := range p.parts {
 		pt := &p.parts[n]
 		q := st.queues[pt.queue]
 		if q == nil {
-			elsewhere = true
 			l, _ := st.s.known(pt.queue)
 			if l == nil {
 				continue
@@ -461,10 +458,10 @@ func (st *stream) reuse(p *plan) (elsewhere bool) {
 			}
 			h.paid = true
 			if h.from == nil {
-				st.credit.give(nil, 1)
+				fed = append(fed, st.credit.give(nil, 1)...)
 				continue
 			}
-			st.credit.refund(h.from, 1)
+			fed = append(fed, st.credit.refund(h.from, 1)...)
 			if d.part < len(q.takers) && (len(again) == 0 || again[len(again)-1] != q.takers[d.part]) {
 				again = append(again, q.takers[d.part])
 			}
@@ -472,7 +469,7 @@ func (st *stream) reuse(p *plan) (elsewhere bool) {
 	}
 	st.ss.mu.Unlock()
 	if st.parting() {
-		return false
+		return nil
 	}
 	for _, q := range st.all {
 		for i, t := range q.takers {
@@ -481,7 +478,7 @@ func (st *stream) reuse(p *plan) (elsewhere bool) {
 			}
 		}
 	}
-	return elsewhere
+	return slices.DeleteFunc(fed, func(t *taker) bool { return slices.Contains(again, t) })
 }
 
 // ended accounts for leases that ended, each to the stream it came from, and
@@ -500,11 +497,10 @@ func ended(all []freed, hold bool) {
 			continue
 		}
 		if f.from == nil {
-			st.credit.give(nil, f.unpaid)
+			callAll(st.credit.give(nil, f.unpaid))
 		} else {
-			st.credit.refund(f.from, f.unpaid)
+			callAll(st.credit.refund(f.from, f.unpaid))
 		}
-		st.offer(nil)
 	}
 }
 
@@ -610,9 +606,7 @@ func (st *stream) send(ctx context.Context) {
 		default:
 		}
 		if out.bytes > maxBehind && !behind {
-			for _, t := range st.credit.block(false) {
-				t.again()
-			}
+			callAll(st.credit.block(false))
 		}
 		out.reset()
 	}

@@ -28,6 +28,7 @@ type taker struct {
 
 	// Guarded by the dispatcher's mu.
 	inLine, inTurn bool
+	gone           bool // withdrawn
 	leaving        bool // withdrawn while in a turn
 	final          bool // what is ready now is the last of it
 	asked          int
@@ -41,15 +42,15 @@ type credit struct {
 	mu      sync.Mutex
 	any     int  // guarded by mu, as is all that follows
 	blocked bool // the worker does not read what it was given
-	// starved wanted credit when other turns had reserved it all, the longest
-	// waiting first. They stay in this list until they look again, and part of
-	// what comes back is kept for them, so that no partition starves another.
+	// starved wanted credit when there was none, the longest waiting first. Of
+	// what comes back each is granted one before it can be taken by others, so
+	// that no queue and no partition starves another.
 	starved []starving
 }
 
 type starving struct {
-	t      *taker
-	called bool
+	t       *taker
+	granted bool // one is kept for it, and it was told
 }
 
 // purse is a stream's credit for one queue alone. Guarded by the credit's mu.
@@ -58,15 +59,48 @@ type purse struct {
 	out int // reserved or leased
 }
 
-// give adds credit, for one queue or, without one, for any.
-func (c *credit) give(p *purse, n int) {
+// give adds credit, for one queue or, without one, for any. It returns takers
+// that waited for it.
+func (c *credit) give(p *purse, n int) (fed []*taker) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p == nil {
-		c.any += n
-		return
+		return c.put(n)
 	}
 	p.own += n
+	return nil
+}
+
+// put adds credit for any queue, first to those who wait. Mu must be held.
+func (c *credit) put(n int) (fed []*taker) {
+	for i := range c.starved {
+		if n == 0 || c.blocked {
+			break
+		}
+		if s := &c.starved[i]; !s.granted {
+			s.granted = true
+			fed = append(fed, s.t)
+			n--
+		}
+	}
+	c.any += n
+	return fed
+}
+
+// take removes a taker from those that wait, and returns what was kept for it.
+// Mu must be held.
+func (c *credit) take(t *taker) int {
+	for i := range c.starved {
+		if c.starved[i].t == t {
+			granted := c.starved[i].granted
+			c.starved = slices.Delete(c.starved, i, i+1)
+			if granted {
+				return 1
+			}
+			return 0
+		}
+	}
+	return 0
 }
 
 // reserve takes up to n, the queue's own credit first. The dispatcher's mu must
@@ -74,12 +108,10 @@ func (c *credit) give(p *purse, n int) {
 func (c *credit) reserve(t *taker, n int) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.any += c.take(t)
 	if c.blocked {
 		c.starve(t)
 		return 0
-	}
-	if len(c.starved) > 0 {
-		c.starved = slices.DeleteFunc(c.starved, func(s starving) bool { return s.t == t })
 	}
 	own := 0
 	if t.purse != nil {
@@ -99,30 +131,14 @@ func (c *credit) reserve(t *taker, n int) int {
 // starve remembers a taker that has to be told of credit that comes back. Mu
 // must be held.
 func (c *credit) starve(t *taker) {
-	for i := range c.starved {
-		if c.starved[i].t == t {
-			c.starved[i].called = false
-			return
-		}
+	if !slices.ContainsFunc(c.starved, func(s starving) bool { return s.t == t }) {
+		c.starved = append(c.starved, starving{t: t})
 	}
-	c.starved = append(c.starved, starving{t: t})
-}
-
-// call returns those who wait for credit, once each time it comes. Mu must be
-// held.
-func (c *credit) call() (starved []*taker) {
-	for i := range c.starved {
-		if !c.starved[i].called {
-			c.starved[i].called = true
-			starved = append(starved, c.starved[i].t)
-		}
-	}
-	return starved
 }
 
 // refund gives back what was reserved and not used, or what was used and is
-// free again. It returns takers that wait for it.
-func (c *credit) refund(t *taker, n int) (starved []*taker) {
+// free again. It returns takers that waited for it.
+func (c *credit) refund(t *taker, n int) (fed []*taker) {
 	if n <= 0 {
 		return nil
 	}
@@ -133,13 +149,13 @@ func (c *credit) refund(t *taker, n int) (starved []*taker) {
 		if own = min(n, t.purse.out); own > 0 {
 			t.purse.out -= own
 			t.purse.own += own
+			if c.take(t) > 0 { // it need not wait any more
+				n++
+			}
+			fed = append(fed, t)
 		}
 	}
-	c.any += n - own
-	if n > own && !c.blocked {
-		starved = c.call()
-	}
-	return starved
+	return append(fed, c.put(n-own)...)
 }
 
 // has says whether the taker can take anything; if not, it is told later.
@@ -155,18 +171,38 @@ func (c *credit) has(t *taker) bool {
 
 // block keeps credit from being used, or lets it be used again; it returns
 // takers that waited for that.
-func (c *credit) block(blocked bool) (starved []*taker) {
+func (c *credit) block(blocked bool) (fed []*taker) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.blocked = blocked; blocked {
 		return nil
 	}
-	return c.call()
+	for _, s := range c.starved {
+		c.any += btoi(s.granted)
+		fed = append(fed, s.t)
+	}
+	c.starved = nil
+	return fed
 }
 
-// forget takes a taker that has left out of those that wait.
-func (c *credit) forget(t *taker) {
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// forget takes a taker that has left out of those that wait. It returns takers
+// that what was kept for it is of use to.
+func (c *credit) forget(t *taker) (fed []*taker) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.starved = slices.DeleteFunc(c.starved, func(s starving) bool { return s.t == t })
+	return c.put(c.take(t))
+}
+
+// callAll puts takers in line again.
+func callAll(fed []*taker) {
+	for _, t := range fed {
+		t.again()
+	}
 }

@@ -1,0 +1,239 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/memory"
+)
+
+func jobs(n int) []string {
+	out := make([]string, n)
+	for i := range out {
+		out[i] = "default/job-" + strconv.Itoa(i)
+	}
+	return out
+}
+
+func TestAWorkerGetsTheKeysOfAllPartitions(t *testing.T) {
+	t.Parallel()
+	partitioned(t, func(t *testing.T, r *rig) {
+		const n = 200
+		r.add(t, jobs(n)...)
+		if c := r.counts(t); c.GetReady() != n {
+			t.Errorf("%v, want %d ready", c, n)
+		}
+		w := r.work(t, &queuev1.Hello{SessionId: "w"})
+		w.give(3)
+		seen := map[string]bool{}
+		for range n {
+			l := wait(t, w.leases)
+			if seen[l.GetKey()] {
+				t.Fatalf("%s came twice", l.GetKey())
+			}
+			seen[l.GetKey()] = true
+			if s := w.settle(done, l)[0].GetStatus(); s != queuev1.SettleStatus_SETTLE_STATUS_SETTLED {
+				t.Fatalf("settle: %v", s)
+			}
+		}
+		if c := r.counts(t); c.GetReady()+c.GetProcessing() != 0 {
+			t.Errorf("%v, want nothing left", c)
+		}
+		r.add(t, "later") // whichever partition it is in, somebody waits there
+		wait(t, w.leases)
+	})
+}
+
+func TestAGetFindsKeysInEveryPartition(t *testing.T) {
+	t.Parallel()
+	partitioned(t, func(t *testing.T, r *rig) {
+		ctx := t.Context()
+		for _, key := range jobs(20) {
+			got, err := r.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: "w"})
+			if err != nil || len(got.GetLeases()) != 0 {
+				t.Fatalf("Get of nothing = %v, %v", got, err)
+			}
+			r.add(t, key)
+			if got, err = r.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: "w", MaxItems: 5}); err != nil || len(got.GetLeases()) != 1 || got.GetLeases()[0].GetKey() != key {
+				t.Fatalf("Get = %v, %v, want %s", got, err, key)
+			}
+		}
+		for i := range 20 {
+			got := make(chan *queuev1.GetResponse, 1)
+			go func() {
+				res, err := r.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: "w", Wait: durationpb.New(30 * time.Second)})
+				if err != nil {
+					t.Error(err)
+				}
+				got <- res
+			}()
+			key := "waited-for-" + strconv.Itoa(i)
+			r.add(t, key)
+			if l := wait(t, got).GetLeases(); len(l) != 1 || l[0].GetKey() != key {
+				t.Fatalf("Get that waited = %v, want %s", l, key)
+			}
+		}
+		began := time.Now()
+		got, err := r.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: "w", Wait: durationpb.New(50 * time.Millisecond)})
+		if err != nil || len(got.GetLeases()) != 0 || time.Since(began) > 5*time.Second {
+			t.Errorf("Get in vain = %v, %v after %v", got, err, time.Since(began))
+		}
+		if c := r.counts(t); c.GetReady() != 0 || c.GetProcessing() != 40 {
+			t.Errorf("%v, want 40 held", c)
+		}
+	})
+}
+
+func TestNoPartitionStarvesAnother(t *testing.T) {
+	t.Parallel()
+	on(t, func(t *testing.T, kind string) {
+		r := start(t, kind, Config{})
+		r.make(t, &queuev1.QueueConfig{Name: q, Partitions: 4})
+		r.add(t, jobs(800)...)
+		w := r.work(t, &queuev1.Hello{SessionId: "w"})
+		w.give(2)
+		share := make([]int, 4)
+		for range 200 {
+			l := wait(t, w.leases)
+			share[engine.PartitionOf(l.GetKey(), 4)]++
+			w.settle(done, l)
+		}
+		for p, n := range share {
+			if n < 10 {
+				t.Errorf("partition %d had %d of 200 leases, all of them %v", p, n, share)
+			}
+		}
+	})
+}
+
+func TestRL03OneBucketServesAllPartitions(t *testing.T) {
+	t.Parallel()
+	partitioned(t, func(t *testing.T, r *rig) {
+		const burst = 10
+		r.make(t, r.changed(t, func(c *queuev1.QueueConfig) {
+			c.RateLimiter = &queuev1.RateLimiter{Kind: &queuev1.RateLimiter_Bucket{Bucket: &queuev1.BucketLimiter{Qps: .01, Burst: burst}}}
+		}))
+		p := r.produce(t, "p")
+		now, last := 0, time.Time{}
+		for i := range 10 {
+			var ops []*queuev1.ProduceOp
+			for k := range 4 {
+				ops = append(ops, &queuev1.ProduceOp{Key: strconv.Itoa(4*i + k), Kind: queuev1.ProduceKind_PRODUCE_KIND_ADD_RATE_LIMITED})
+			}
+			got := p.do(ops...)
+			for _, s := range got.GetStatuses() {
+				if s == queued {
+					now++
+				}
+			}
+			for _, d := range got.GetDetails() {
+				if at := d.GetReadyAt().AsTime(); at.After(last) {
+					last = at
+				}
+			}
+		}
+		if now != burst {
+			t.Errorf("%d keys waited at once, want the burst of %d", now, burst)
+		}
+		if in := time.Until(last); in < 2900*time.Second || in > 3100*time.Second {
+			t.Errorf("the last of 30 more is due in %v, want 30 times 100 s", in)
+		}
+	})
+}
+
+func TestTheDispatchLimiterHoldsOverAllPartitions(t *testing.T) {
+	t.Parallel()
+	partitioned(t, func(t *testing.T, r *rig) {
+		limit := func(qps float64) {
+			r.make(t, r.changed(t, func(c *queuev1.QueueConfig) { c.DispatchLimiter = &queuev1.BucketLimiter{Qps: qps, Burst: 5} }))
+		}
+		limit(.001)
+		r.add(t, jobs(40)...)
+		w := r.work(t, &queuev1.Hello{SessionId: "w"})
+		w.give(100)
+		for range 5 {
+			wait(t, w.leases)
+		}
+		r.add(t, "one", "two", "three", "four") // turns in which nothing may be leased
+		if n := len(w.leases); n != 0 {
+			t.Errorf("%d leases beyond the burst", n)
+		}
+		limit(50)
+		began := time.Now()
+		for range 25 {
+			wait(t, w.leases)
+		}
+		if took := time.Since(began); took < 350*time.Millisecond || took > 5*time.Second {
+			t.Errorf("25 leases, 5 of them at once and 50 a second, took %v", took)
+		}
+	})
+}
+
+// deadEngine has queues of which one partition does nothing.
+type deadEngine struct{ engine.Engine }
+
+type deadQueue struct{ engine.Queue }
+
+type deadPart struct{ engine.Partition }
+
+func (d deadEngine) Configure(ctx context.Context, name string, cfg workqueue.Config) (engine.Queue, bool, error) {
+	q, created, err := d.Engine.Configure(ctx, name, cfg)
+	return deadQueue{q}, created, err
+}
+
+func (q deadQueue) Partitions() []engine.Partition {
+	parts := append([]engine.Partition(nil), q.Queue.Partitions()...)
+	parts[1] = deadPart{parts[1]}
+	return parts
+}
+
+func (deadPart) Turn(context.Context, *workqueue.Turn) (*workqueue.Result, error) {
+	return nil, engine.ErrUnavailable
+}
+
+func TestAPartitionThatFailsFailsItsKeysOnly(t *testing.T) {
+	t.Parallel()
+	e, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := serve(t, Config{}, deadEngine{e})
+	r.make(t, &queuev1.QueueConfig{Name: q, Partitions: 2})
+	p := r.produce(t, "p")
+	keys := jobs(10)
+	got := p.do(plainAdds(keys...)...)
+	failed := map[int32]string{}
+	for _, d := range got.GetDetails() {
+		failed[d.GetIndex()] = d.GetError().GetReason()
+	}
+	var deadKeys []string
+	for i, key := range keys {
+		want, reason := queued, ""
+		if engine.PartitionOf(key, 2) == 1 {
+			want, reason = nothing, "STORE_UNAVAILABLE"
+			deadKeys = append(deadKeys, key)
+		}
+		if got.GetStatuses()[i] != want || failed[int32(i)] != reason {
+			t.Errorf("%s: %v, %q, want %v, %q", key, got.GetStatuses()[i], failed[int32(i)], want, reason)
+		}
+	}
+	if e := p.do(plainAdds(deadKeys...)...).GetError(); e.GetReason() != "STORE_UNAVAILABLE" || e.GetRetryAfter() == nil {
+		t.Errorf("a batch of which nothing was done: %v", e)
+	}
+	w := r.work(t, &queuev1.Hello{SessionId: "w"})
+	w.give(10)
+	for range len(keys) - len(deadKeys) {
+		wait(t, w.leases)
+	}
+	if _, err := r.svc.queue(t.Context(), q); errors.Is(err, errStopping) {
+		t.Error(err)
+	}
+}
