@@ -113,7 +113,7 @@ func streamCycles(ctx context.Context, b *bench) (err error) {
 	if err != nil {
 		return err
 	}
-	b.note("cycles: keys of 23 bytes on all 8 priorities, no payload, one partition; %d Produce and %d compact Work streams on %d connections; rich: a barrier of 2 collections and a trace as well",
+	b.note("cycles: keys of 23 bytes on all 8 priorities, no payload, one partition; %d Produce and %d compact Work streams on %d connections; with barrier and trace: 2 collections, one traceparent, and workers that name what they read at",
 		loadProducers, loadWorkers, queueConnections)
 	b.note("cycles: fsync of 4 KiB here: p50 %.0f us, p99 %.0f us", synced.quantile(.5).Seconds()*1e6, synced.quantile(.99).Seconds()*1e6)
 	b.note("asynq: tuned is concurrency 100, pool 64, check interval 1 ms; process only works off what was enqueued before; no retention, no Unique: it neither deduplicates nor excludes; in process without gRPC, counted when the handler returns")

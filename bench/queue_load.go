@@ -28,7 +28,7 @@ type load struct {
 // A mix is what a run of a load does.
 type mix struct {
 	inFlight int
-	// rich keys carry a barrier of two collections and a trace beside their priority.
+	// rich keys carry a barrier of two collections and a trace beside their priority; workers name what they read at.
 	rich bool
 	// paired workers take a key only when one was added, so that a backlog stays as it is.
 	paired bool
@@ -101,6 +101,9 @@ func (l *load) work(ctx context.Context, i int, m mix, w *window, grants <-chan 
 		return err
 	}
 	defer s.close()
+	if m.rich {
+		s.readAt = richBarrier()
+	}
 	if !m.paired {
 		if err := s.credit(int32(m.inFlight)); err != nil { // any worker may take everything
 			return err

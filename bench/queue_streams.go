@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
@@ -18,6 +19,9 @@ type workStream struct {
 	s       queuev1.QueueService_WorkClient
 	cancel  context.CancelFunc
 	session string
+
+	// readAt goes with every settlement: what the worker read at. Set it before the first.
+	readAt []*deltav1.CollectionRevision
 
 	mu      sync.Mutex // guards sending and what follows
 	request uint64
@@ -82,7 +86,7 @@ func (w *workStream) settle(queue string, leases []*queuev1.Lease, hold bool) er
 	}
 	all := w.batch.Settlements
 	for i, l := range leases {
-		all[i].Queue, all[i].Key, all[i].Token = queue, l.GetKey(), l.GetToken()
+		all[i].Queue, all[i].Key, all[i].Token, all[i].ReadAt = queue, l.GetKey(), l.GetToken(), w.readAt
 	}
 	w.batch.Settlements = all[:len(leases)]
 	w.message.Kind = &queuev1.WorkRequest_Settle{Settle: &w.batch}
