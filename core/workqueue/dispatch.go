@@ -87,6 +87,31 @@ func (m *Machine) lease(now int64, t *Turn, r *Result) {
 	}
 }
 
+func (m *Machine) grant(now int64, it *item, take int, t *Take) Lease {
+	lease := t.For
+	if lease == 0 {
+		lease = m.cfg.LeaseFor.Microseconds()
+	}
+	m.keep(it)
+	m.lastToken = max(m.lastToken+1, uint64(max(now, 0)))
+	it.state, it.token, it.holder, it.deadline = Processing, m.lastToken, t.Holder, now+lease
+	it.attempt = min(it.attempt, math.MaxUint16-1) + 1
+	m.granted++
+	m.counts.Ready--
+	m.counts.Processing++
+	m.leases.fix(it)
+	l := Lease{
+		Take: take, Key: it.key, Token: it.token, Deadline: it.deadline,
+		AddedAt: it.addedAt, ReadyAt: it.readyAt, Level: it.level, Attempt: int(it.attempt), Requeues: int(it.failures),
+	}
+	if a := it.aux; a != nil {
+		l.Barrier, l.Traces, l.State, l.Expect = a.barrier, a.traces, a.data, a.expect.Live(now)
+		a.traces = nil
+		m.drop(it)
+	}
+	return l
+}
+
 // nextDue is the Result's: a token counts while nothing but its lack holds
 // back a ready key, whether somebody asks for one or not.
 func (m *Machine) nextDue(now int64) int64 {

@@ -1,0 +1,127 @@
+package workqueue
+
+// enqueue makes a key wait now, or run once more when it is held.
+func (m *Machine) enqueue(now int64, it *item, level uint8, r *Result) Status {
+	switch it.state {
+	case Processing:
+		it.state, it.again, it.dirtyAt = Dirty, level, now
+		m.counts.Dirty++
+		r.Added++
+		return MarkedDirty
+	case Dirty:
+		it.again = max(it.again, level)
+		return MarkedDirty
+	case Ready:
+		if level > it.level { // P-01: a raised key goes to the tail of its new level
+			it.level = level
+			m.line(it)
+		}
+		return AlreadyQueued
+	case Buried:
+		m.counts.Dead--
+		it.failures = 0
+	}
+	m.expireBarrier(now, it)
+	it.addedAt = now
+	it.attempt = 0
+	r.Added++
+	m.push(now, it, level)
+	return Queued
+}
+
+// push puts an item at the tail of its line.
+func (m *Machine) push(now int64, it *item, level uint8) {
+	it.state, it.level, it.readyAt = Ready, level, now
+	m.counts.Ready++
+	m.line(it)
+}
+
+func (m *Machine) line(it *item) {
+	m.seq++
+	it.seq = m.seq
+	m.ready[it.level].push(place{it, m.seq})
+}
+
+// schedule sets the pending due time: the earliest wins unless last.
+// Whose it is, the limiter's and the add's of that name, is kept beside it.
+func (m *Machine) schedule(it *item, due int64, level uint8, last, limited bool, once uint64) {
+	if it.due == 0 || last || due < it.due {
+		if it.due == 0 {
+			it.dueLvl = level
+		}
+		it.due, it.limited = due, limited
+		if once != 0 {
+			it.more().once = once
+		} else if it.aux != nil {
+			it.once = 0
+		}
+	}
+	it.dueLvl = max(it.dueLvl, level)
+	m.due.fix(it)
+}
+
+// unschedule clears the pending due time, if there is one.
+func (m *Machine) unschedule(it *item) {
+	it.due, it.limited = 0, false
+	if it.aux != nil {
+		it.once = 0
+	}
+	m.due.remove(it)
+}
+
+// absorb clears the pending due time of a key that an operation makes wait or
+// run once more, where delays are absorbed (P-03). What time does (a key falls
+// due, a lease expires) and a revoked lease leave it alone.
+func (m *Machine) absorb(it *item) {
+	if m.cfg.AbsorbDelays {
+		m.unschedule(it)
+	}
+}
+
+// promote adds the keys whose due time has come.
+func (m *Machine) promote(now int64, r *Result) {
+	for range SweepMax {
+		it := m.due.due(now)
+		if it == nil {
+			return
+		}
+		m.keep(it)
+		m.unschedule(it)
+		m.enqueue(now, it, it.dueLvl, r)
+		m.tidy(now, it)
+		r.Promoted++
+	}
+}
+
+// reclaim makes keys whose lease expired wait again, exactly once, uncounted.
+func (m *Machine) reclaim(now int64, r *Result) {
+	for range SweepMax {
+		it := m.leases.due(now)
+		if it == nil {
+			return
+		}
+		m.keep(it)
+		m.requeue(now, it)
+		r.Expired++
+	}
+}
+
+// requeue makes a held key wait again, at the tail of its line.
+func (m *Machine) requeue(now int64, it *item) {
+	level := it.level
+	if it.state == Dirty {
+		level = max(level, it.again)
+	}
+	m.unlease(it)
+	m.push(now, it, level)
+}
+
+// unlease ends the lease; the caller decides what comes next.
+func (m *Machine) unlease(it *item) {
+	if it.state == Dirty {
+		m.counts.Dirty--
+	}
+	m.counts.Processing--
+	m.leases.remove(it)
+	it.state, it.token, it.holder, it.deadline = Idle, 0, "", 0
+}

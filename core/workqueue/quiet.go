@@ -1,0 +1,25 @@
+package workqueue
+
+import "slices"
+
+// Quiet says that a turn would change nothing and lease nothing: it need not
+// be remembered.
+func (m *Machine) Quiet(now int64, t *Turn) bool {
+	for i := range t.Ops {
+		switch t.Ops[i].Kind {
+		case OpRequeues, OpInspect, OpBackoffGet, OpBackoffGC:
+		default:
+			return false
+		}
+	}
+	if m.due.due(now) != nil || m.leases.due(now) != nil || m.aging.due(now-m.cfg.Backoff.ExpireAfter.Microseconds()-1) != nil {
+		return false
+	}
+	if m.counts.Ready == 0 || m.paused {
+		return true
+	}
+	if d := m.cfg.Dispatch; d != nil && (t.Away && t.Admitted <= 0 || !t.Away && m.tokenAt(now) > now) {
+		return true
+	}
+	return !slices.ContainsFunc(t.Takes, func(k Take) bool { return k.Max > 0 })
+}

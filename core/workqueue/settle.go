@@ -1,0 +1,83 @@
+package workqueue
+
+import "slices"
+
+// settle ends a lease with an outcome, if the token is the live one.
+func (m *Machine) settle(now int64, op *Op, more *More, rep *Reply, r *Result) {
+	it, st := m.held(op)
+	if rep.Status = st; st != Settled {
+		return
+	}
+	if it.aux != nil || len(more.Wrote) > 0 || more.Reason != "" {
+		a := it.more()
+		// What was written stays whatever was read: the next worker may read elsewhere.
+		read := slices.DeleteFunc(slices.Clone(more.Barrier), func(r Mark) bool {
+			return slices.ContainsFunc(more.Wrote, func(w Mark) bool { return w.Collection == r.Collection })
+		})
+		a.barrier = a.barrier.Merge(more.Wrote).Above(read)
+		if len(a.barrier) > MaxMarks {
+			a.barrier = a.barrier[:MaxMarks]
+		}
+		if more.Reason != "" || op.Outcome == Done || op.Outcome == Forget {
+			a.reason = more.Reason
+		}
+	}
+	level, added, dirty := it.level, it.addedAt, it.state == Dirty
+	if op.Relevel {
+		level = op.Level
+	}
+	m.unlease(it)
+	it.attempt = 0
+
+	bury := op.Outcome == Dead
+	delay := int64(-1) // no second run
+	switch op.Outcome {
+	case Forget:
+		it.failures = 0
+	case Retry:
+		if bury = m.cfg.MaxRetries > 0 && int(it.failures) >= m.cfg.MaxRetries; !bury {
+			delay = m.charge(now, it, r)
+			r.Retried++
+		}
+	case After:
+		it.failures = 0
+		delay = op.Delay
+		r.Retried++
+	case Release:
+		delay = op.Delay
+	}
+	rep.Requeues = int(it.failures)
+
+	if delay > 0 && !(dirty && m.cfg.AbsorbDelays) {
+		m.schedule(it, now+delay, level, false, op.Outcome == Retry, 0)
+		rep.ReadyAt = it.due
+	}
+	switch {
+	case dirty: // exactly one more run, at the tail
+		rep.Status, rep.ReadyAt = Requeued, now
+		if delay == 0 {
+			level = max(level, it.again)
+		} else {
+			level = it.again
+		}
+		it.addedAt = it.dirtyAt
+		m.push(now, it, level)
+		m.absorb(it)
+	case delay == 0:
+		rep.ReadyAt = now
+		it.addedAt = now
+		if op.Outcome == Release {
+			it.addedAt = added
+		} else {
+			r.Added++
+		}
+		m.push(now, it, level)
+		m.absorb(it)
+	case bury:
+		it.state = Buried
+		m.counts.Dead++
+		r.Buried++
+		m.unschedule(it)
+	}
+	m.tidy(now, it)
+}
