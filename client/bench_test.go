@@ -3,27 +3,32 @@ package client_test
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
+	"strconv"
+	"strings"
+	"sync"
 	"testing"
 
+	"google.golang.org/grpc"
+
 	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/queue"
 )
 
-// BenchmarkWorker is one add, lease and settle per key through one worker on
-// the memory engine, client and server in this process.
-func BenchmarkWorker(b *testing.B) {
+// benchService runs a queue service in this process.
+func benchService(b *testing.B, cfg queue.Config) *grpc.ClientConn {
+	b.Helper()
 	tel, err := telemetry.Setup(b.Context(), telemetry.Config{LogOutput: b.Output(), LogLevel: "warn"})
 	if err != nil {
 		b.Fatal(err)
 	}
-	s, err := queue.New(queue.Config{}, tel)
+	s, err := queue.New(cfg, tel)
 	if err != nil {
 		b.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(b.Context()))
-	served := make(chan error, 2)
+	served := make(chan error, 1)
 	go func() { served <- s.Run(ctx) }()
 	addr, err := s.Addr(b.Context())
 	if err != nil {
@@ -33,45 +38,77 @@ func BenchmarkWorker(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer conn.Close()
-	q := client.NewQueue(conn, "dev/bench", "")
-	if _, _, err := q.Configure(ctx, nil); err != nil {
+	b.Cleanup(func() {
+		conn.Close()
+		cancel()
+		if err := <-served; err != nil {
+			b.Error(err)
+		}
+	})
+	return conn
+}
+
+// BenchmarkCycle is one add, lease and settle through a Producer and a Worker,
+// client and service in this process: every caller adds its key when the worker
+// has had it.
+func BenchmarkCycle(b *testing.B) {
+	for _, engine := range []string{"memory", "redis"} {
+		for _, flight := range []int{256, 1024} {
+			b.Run(fmt.Sprintf("%s/flight=%d", engine, flight), func(b *testing.B) {
+				cfg := queue.Config{}
+				if engine == "redis" {
+					cfg.RedisURL = embeddedtest.Redis(b).URL()
+				}
+				benchCycle(b, benchService(b, cfg), flight)
+			})
+		}
+	}
+}
+
+func benchCycle(b *testing.B, conn *grpc.ClientConn, flight int) {
+	b.Helper()
+	if _, _, err := client.NewQueue(conn, "dev/bench", "").Configure(b.Context(), nil); err != nil {
 		b.Fatal(err)
 	}
-	const keys = 1000
-	var done atomic.Int64
-	all := make(chan struct{}, 1)
-	w, err := client.NewWorker(conn, client.ReconcilerFunc(func(context.Context, client.Item) (client.Result, error) {
-		if done.Add(1)%keys == 0 {
-			all <- struct{}{}
+	ran := make([]chan struct{}, flight)
+	for i := range ran {
+		ran[i] = make(chan struct{}, 1)
+	}
+	w, err := client.NewWorker(conn, client.ReconcilerFunc(func(_ context.Context, item client.Item) (client.Result, error) {
+		i, err := strconv.Atoi(item.Key[strings.LastIndexByte(item.Key, '-')+1:])
+		if err == nil {
+			ran[i] <- struct{}{}
 		}
-		return client.Result{}, nil
-	}), client.WorkerConfig{Queue: "dev/bench", Concurrency: 256, Prefetch: 256})
+		return client.Result{}, err
+	}), client.WorkerConfig{Queue: "dev/bench", Concurrency: 256, Prefetch: flight})
 	if err != nil {
 		b.Fatal(err)
 	}
-	worked := make(chan error, 1)
-	wctx, stop := context.WithCancel(ctx)
-	go func() { worked <- w.Run(wctx) }()
-
+	p, err := client.NewProducer(conn, client.ProducerConfig{Queue: "dev/bench"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(b.Context())
+	var parts sync.WaitGroup
+	parts.Go(func() { _ = w.Run(ctx) })
+	parts.Go(func() { _ = p.Run(ctx) })
 	b.ReportAllocs()
-	for round := 0; b.Loop(); round++ {
-		items := make([]client.AddItem, keys)
-		for i := range items {
-			items[i].Key = fmt.Sprintf("ns/%d-%d", round, i)
-		}
-		if _, err := q.Add(ctx, items...); err != nil {
-			b.Fatal(err)
-		}
-		<-all
+	b.ResetTimer()
+	var callers sync.WaitGroup
+	for i := range flight {
+		callers.Go(func() {
+			op := client.Op{Key: fmt.Sprintf("namespace/name-%07d", i)}
+			for range b.N / flight {
+				if _, err := p.Do(ctx, op); err != nil {
+					b.Error(err)
+					return
+				}
+				<-ran[i]
+			}
+		})
 	}
-	b.ReportMetric(float64(b.N)*keys/b.Elapsed().Seconds(), "keys/s")
+	callers.Wait()
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "cycles/s")
 	stop()
-	if err := <-worked; err != nil {
-		b.Error(err)
-	}
-	cancel()
-	if err := <-served; err != nil {
-		b.Error(err)
-	}
+	parts.Wait()
 }
