@@ -13,7 +13,7 @@ var answered = workqueue.Turn{Ops: []workqueue.Op{
 	{Kind: workqueue.OpAdd, Key: "k"}, {Kind: workqueue.OpInspect, Key: "k"}, {Kind: workqueue.OpObserve, Key: "k"}, {Kind: workqueue.OpReserve, Count: 1},
 }}
 
-const ready = "R\x04\x00\x01" + "\x40\x00\x00\x00\x00\x00\x00\x00" + "\x40\x08\x00\x00\x00\x00\x00\x00"
+const ready = "R\x04\x00\x01" + "\x00\x00\x00\x00\x00\x00\x02" + "\x00\x00\x00\x00\x00\x00\x03"
 
 // answer is what the script would say to answered.
 func answer() string {
@@ -99,4 +99,21 @@ func TestDecodeTurn(t *testing.T) {
 			t.Errorf("cut at %d was accepted", cut)
 		}
 	}
+}
+
+func FuzzTracesComeBackAsTheyWere(f *testing.F) {
+	f.Add("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+	f.Add("00-4BF92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+	f.Add("p4bf92f3577b34da6a3ce929d0")
+	f.Fuzz(func(t *testing.T, s string) {
+		var p packer
+		p.trace(s)
+		r := reader{b: string(p)}
+		if s == "" {
+			return // no trace
+		}
+		if got := r.trace(); got != s || r.err != nil || r.b != "" {
+			t.Errorf("%q came back as %q, %v", s, got, r.err)
+		}
+	})
 }

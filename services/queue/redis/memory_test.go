@@ -1,20 +1,145 @@
 package redis_test
 
 import (
+	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
 	"time"
+
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/deltaplane/deltaplane/core/backoff"
 	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/services/queue/redis"
 )
 
 const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 var barrier = workqueue.NewBarrier(
-	workqueue.Mark{Collection: "dev/pods", Epoch: 1, RV: "184467440"},
-	workqueue.Mark{Collection: "dev/jobs", Epoch: 1, RV: "184467441"},
+	workqueue.Mark{Collection: "default/pods", Epoch: 1, RV: "184467440"},
+	workqueue.Mark{Collection: "default/jobs", Epoch: 1, RV: "184467441"},
 )
 
-// noDelay counts failures and delays nothing worth a turn.
+// noDelay counts failures and delays nothing.
 func noDelay() *backoff.Limiter {
 	return &backoff.Limiter{Kind: backoff.Exponential, Base: 0, Max: time.Second}
+}
+
+// Bytes per key of 23 bytes: bare, and with a priority, a barrier of two
+// collections and a trace.
+func TestMemoryOfReadyAndLeasedKeys(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		add           func(*workqueue.Op)
+		ready, leased int
+	}{
+		"bare": {func(*workqueue.Op) {}, 130, 240},
+		"with all": {func(op *workqueue.Op) {
+			op.Level, op.Trace, op.More = workqueue.Level(2), trace, &workqueue.More{Barrier: barrier}
+		}, 250, 380},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			srv := start(t)
+			var skew atomic.Int64
+			e := newEngine(t, redis.Config{URL: srv.URL(), Skew: func() time.Duration { return time.Duration(skew.Load()) }})
+			q := configure(t, e, workqueue.Config{})
+			c := raw(t, srv)
+			const n, batch = 100_000, 1000
+			turn(t, q, workqueue.Turn{})
+			before := used(t, c)
+			for i := 0; i < n; i += batch {
+				var in workqueue.Turn
+				for j := range batch {
+					op := workqueue.Op{Kind: workqueue.OpAdd, Key: fmt.Sprintf("default/some-job-%06d", i+j), Level: workqueue.Level(0)}
+					tc.add(&op)
+					in.Ops = append(in.Ops, op)
+				}
+				turn(t, q, in)
+			}
+			ready := (used(t, c) - before) / n
+			var held []workqueue.Lease
+			for range n / batch {
+				held = append(held, turn(t, q, workqueue.Turn{Takes: []workqueue.Take{{Holder: "session-of-a-worker-0123", Max: batch}}}).Leases...)
+			}
+			leased := (used(t, c) - before) / n
+			t.Logf("%d bytes per ready key, %d per leased key", ready, leased)
+			if ready > tc.ready || leased > tc.leased {
+				t.Errorf("%d bytes per ready key, %d per leased key: want at most %d and %d", ready, leased, tc.ready, tc.leased)
+			}
+			for i := 0; i < n; i += batch {
+				var in workqueue.Turn
+				for _, l := range held[i : i+batch] {
+					in.Ops = append(in.Ops, workqueue.Op{Kind: workqueue.OpSettle, Key: l.Key, Token: l.Token, Outcome: workqueue.Forget})
+				}
+				turn(t, q, in)
+			}
+			if name != "bare" { // the barriers stay for a while
+				skew.Add(int64(6 * time.Minute))
+				for range n/workqueue.SweepMax + 1 {
+					turn(t, q, workqueue.Turn{})
+				}
+			}
+			nothingLeft(t, c)
+			if left := used(t, c) - before; left > 5*n { // the last answer, and what Redis has not given back of its tables
+				t.Errorf("%d bytes are left", left)
+			}
+		})
+	}
+}
+
+// nothingLeft fails when a partition of dev/job keeps more than its
+// configuration, its control record and the last answers.
+func nothingLeft(t *testing.T, c *goredis.Client) {
+	t.Helper()
+	for k := range each(t, c) {
+		name := k[strings.LastIndex(k, "}:")+2:]
+		switch {
+		case name == "meta", strings.HasPrefix(name, "rq:"):
+		case name == "st":
+			if fields, err := c.HKeys(t.Context(), k).Result(); err != nil || len(fields) != 1 {
+				t.Errorf("the state hash holds %.200q, %v", fields, err)
+			}
+		default:
+			t.Errorf("%s is left", k)
+		}
+	}
+}
+
+// each is the keys of the queues.
+func each(t *testing.T, c *goredis.Client) func(func(string) bool) {
+	t.Helper()
+	names, err := c.Keys(t.Context(), "*{*").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(yield func(string) bool) {
+		for _, n := range names {
+			if !yield(n) {
+				return
+			}
+		}
+	}
+}
+
+// used is the memory that Redis uses for data.
+func used(t *testing.T, c *goredis.Client) int {
+	t.Helper()
+	info, err := c.Info(t.Context(), "memory").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(info) {
+		if v, ok := strings.CutPrefix(strings.TrimSpace(line), "used_memory_dataset:"); ok {
+			n, err := strconv.Atoi(v)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+	}
+	t.Fatal("no used_memory_dataset")
+	return 0
 }

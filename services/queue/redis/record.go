@@ -1,9 +1,6 @@
 package redis
 
 import (
-	"encoding/binary"
-	"math"
-
 	"github.com/deltaplane/deltaplane/core/expectations"
 	"github.com/deltaplane/deltaplane/core/workqueue"
 )
@@ -32,11 +29,8 @@ type moreRecord struct {
 	expect       *expectations.Set
 }
 
-const (
-	readyLen  = 20
-	leasedLen = 31
-	dirtyLen  = 40
-)
+// lengths are those of records by their kind, before what more there is.
+var lengths = map[byte]int{'F': 9, 'R': 18, 'L': 29, 'D': 37, 'I': 1}
 
 // record reads a record; an empty one is of a key that nothing is known of.
 func (r *reader) record(raw string) record {
@@ -44,26 +38,37 @@ func (r *reader) record(raw string) record {
 	if raw == "" {
 		return rec
 	}
-	at, kind := 0, raw[0]
-	time := func(s string) int64 { return whole(math.Float64frombits(binary.BigEndian.Uint64([]byte(s[:8])))) }
-	need := map[byte]int{'R': readyLen, 'r': readyLen, 'L': leasedLen, 'l': leasedLen, 'D': dirtyLen, 'd': dirtyLen, 'i': 1}[kind]
-	if need == 0 || len(raw) < need {
+	const lower = 'a' - 'A'
+	kind, hasMore := raw[0], raw[0] >= 'a'
+	if hasMore {
+		kind -= lower
+	}
+	at := lengths[kind]
+	if at == 0 || len(raw) < at {
 		r.fail()
 		return rec
 	}
-	switch at = need; kind {
-	case 'R', 'r':
-		rec.state, rec.level, rec.attempt = workqueue.Ready, raw[1], int(raw[2])<<8|int(raw[3])
-		rec.added, rec.ready = time(raw[4:]), time(raw[12:])
-	case 'L', 'l', 'D', 'd':
-		rec.state, rec.token = workqueue.Processing, binary.BigEndian.Uint64([]byte(raw[1:9]))
-		rec.level, rec.attempt = raw[9], int(raw[10])<<8|int(raw[11])
-		rec.added, rec.ready = time(raw[15:]), time(raw[23:])
-		if kind == 'D' || kind == 'd' {
+	number := func(at, n int) uint64 {
+		var v uint64
+		for i := range n {
+			v = v<<8 | uint64(raw[at+i])
+		}
+		return v
+	}
+	time := func(at int) int64 { return int64(number(at, 7)) }
+	switch kind {
+	case 'F':
+		rec.state, rec.level, rec.added, rec.ready = workqueue.Ready, raw[1], time(2), time(2)
+	case 'R':
+		rec.state, rec.level, rec.attempt, rec.added, rec.ready = workqueue.Ready, raw[1], int(number(2, 2)), time(4), time(11)
+	case 'L', 'D':
+		rec.state, rec.token = workqueue.Processing, number(1, 8)
+		rec.level, rec.attempt, rec.added, rec.ready = raw[9], int(number(10, 2)), time(15), time(22)
+		if kind == 'D' {
 			rec.state = workqueue.Dirty
 		}
 	}
-	if kind >= 'a' {
+	if hasMore {
 		rec.more = r.more(raw[at:])
 	} else if len(raw) != at {
 		r.fail()
@@ -95,7 +100,9 @@ func (r *reader) more(raw string) *moreRecord {
 		case "bu":
 			m.barrierUntil = p.num()
 		case "t":
-			m.traces = split(p.str())
+			for range p.array() {
+				m.traces = append(m.traces, p.trace())
+			}
 		case "v":
 			m.data = []byte(p.str())
 		case "w":

@@ -292,7 +292,8 @@ func (s *sender) op(op *workqueue.Op) {
 			id(op.Once)
 		}
 		str(marks(more.Barrier))
-		str(op.Trace)
+		s.nargs++
+		s.args.trace(op.Trace)
 	case workqueue.OpSettle:
 		id(op.Token)
 		num(int64(op.Outcome))

@@ -52,7 +52,8 @@ local function head(L, l, n)
             if v.s == READY then return key, v end
           else
             local k = byte(v)
-            if k == 82 or k == 114 then return key, v, k == 82 end
+            if k == 70 or k == 82 then return key, v, k end
+            if k == 102 or k == 114 then return key, v end
           end
         end
       end
@@ -71,7 +72,10 @@ local function pick(want)
       local key, v = head(lineOf(l), l, top and 8 or want)
       if key then
         if m.granted % 8 ~= 7 then return l end
-        local rd = type(v) == 'table' and v.rd or sunpack('>d', v, 13)
+        local rd
+        if type(v) == 'table' then rd = v.rd
+        elseif byte(v) % 32 == 6 then rd = sunpack('>I7', v, 3) -- F or f
+        else rd = sunpack('>I7', v, 12) end
         top = top or l
         if not at or rd < oldest then at, oldest = l, rd end
       end
@@ -157,8 +161,13 @@ if want > 0 then
       if plain then
         local s = suffix[raw]
         if not s then
-          local a = sunpack('>H', raw, 3)
-          s = spack('>BH', byte(raw, 2), min(a + 1, 65535)) .. id .. sub(raw, 5)
+          if plain == 70 then
+            local added = sub(raw, 3)
+            s = sub(raw, 2, 2) .. '\0\1' .. id .. added .. added
+          else
+            local a = sunpack('>H', raw, 3)
+            s = spack('>BH', byte(raw, 2), min(a + 1, 65535)) .. id .. sub(raw, 5)
+          end
           suffix[raw] = s
         end
         cur[key] = 'L' .. hi .. char(lo) .. s

@@ -168,13 +168,12 @@ local function add(key, raw, l, delay, last, limited, once, barrier, trace)
   if barrier ~= '' and not demand(r, barrier) then return reply(6) end
   if trace ~= '' then
     local x = more(r)
-    if x.t then
-      local t = x.t .. trace .. '\n'
-      local _, n = string.gsub(t, '\n', '')
-      if n > MAXTRACES then t = sub(t, string.find(t, '\n', 1, true) + 1) end
-      x.t = t
+    local t = x.t
+    if t then
+      t[#t + 1] = trace
+      if #t > MAXTRACES then table.remove(t, 1) end
     else
-      x.t = trace .. '\n'
+      x.t = {trace}
     end
   end
   if limited or delay > 0 then m.retried = m.retried + 1 end

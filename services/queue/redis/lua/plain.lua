@@ -12,7 +12,7 @@ do
       i = i + n
       m.nr = m.nr + 1; R[m.nr] = rep('\5', n)
     elseif code < 8 then
-      local fresh = spack('>BBHdd', 82, code, 0, now, now)
+      local fresh = spack('>BBI7', 70, code, now)
       local q = buf[code]
       if not q then q = {}; buf[code] = q end
       local nq, same, new = #q, 0, 0 -- same: answers at the run's end that are all Queued
@@ -31,9 +31,9 @@ do
           if same > 0 then m.nr = m.nr + 1; R[m.nr] = rep('\1', same); new = new + same; same = 0 end
           local k, l
           if c == nil or v == fresh then k, l = byte(v, 1, 2) end
-          if k == 82 and l >= code then -- a plain key that is ready: nothing changes
+          if (k == 70 or k == 82) and l >= code then -- a plain key that is ready: nothing changes
             m.nr = m.nr + 1; R[m.nr] = '\2'
-          elseif k == 68 and byte(v, 32) >= code then -- dirty already
+          elseif k == 68 and byte(v, 30) >= code then -- dirty already
             m.nr = m.nr + 1; R[m.nr] = '\3'
           else
             general().add(key, vals[i], code, 0, false, false, nil, '', '')

@@ -5,32 +5,37 @@ local function makeGeneral()
 local reply, say, g = nil, nil, {}
 
 -- Records. The first byte is the kind:
---   R ready   level(1) attempt(2) added(8) ready(8)
---   L leased  token(8) level(1) attempt(2) holder(3) added(8) ready(8)
---   D dirty   as L, then the next run's level(1) and when it was added(8)
---   r, l, d   the same with more behind it
+--   F ready, never leased, since it was added: level(1) added(7)
+--   R ready   level(1) attempt(2) added(7) ready(7)
+--   L leased  token(8) level(1) attempt(2) holder(3) added(7) ready(7)
+--   D dirty   as L, then the next run's level(1) and when it was added(7)
+--   f, r, l, d  the same with more behind it
 --   i         neither ready nor leased: more only
+-- so that, with what Redis puts around it, a plain one takes 16 or 32 bytes.
 -- More is a packed table of what few keys have:
 --   f  failures        u  due time, ul its level, ub set by the limiter, uo by the add of this name
 --   b  barrier         bu until when it is kept (absent: while the key is ready or held)
---   t  traces          v  saved bytes     w  reason     x  1 when dead
+--   t  list of traces  v  saved bytes     w  reason     x  1 when dead
 --   e  expected names, eo their owner, et the token, es when they were stored
 local function unrec(raw)
   if not raw then return {s = IDLE} end
   local k = byte(raw)
   local r, pos
-  if k == 82 or k == 114 then
-    local l, a, ad, rd, p = sunpack('>BHdd', raw, 2)
+  if k == 70 or k == 102 then
+    local l, ad, p = sunpack('>BI7', raw, 2)
+    r, pos = {s = READY, l = l, a = 0, ad = ad, rd = ad}, p
+  elseif k == 82 or k == 114 then
+    local l, a, ad, rd, p = sunpack('>BHI7I7', raw, 2)
     r, pos = {s = READY, l = l, a = a, ad = ad, rd = rd}, p
   elseif k == 105 then
     r, pos = {s = IDLE}, 2
   else
     local l, a = sunpack('>BH', raw, 10)
-    local ad, rd, p = sunpack('>dd', raw, 16)
+    local ad, rd, p = sunpack('>I7I7', raw, 16)
     r, pos = {s = LEASED, t = sub(raw, 2, 9), l = l, a = a, h = sub(raw, 13, 15), ad = ad, rd = rd}, p
     if k == 68 or k == 100 then
       r.s = DIRTY
-      r.g, r.di, pos = sunpack('>Bd', raw, p)
+      r.g, r.di, pos = sunpack('>BI7', raw, p)
     end
   end
   if k > 96 then r.x = munpack(sub(raw, pos)) end
@@ -44,11 +49,15 @@ local function torec(r)
     if not more then return false end
     return 'i' .. mpack(x)
   elseif s == READY then
-    raw = spack('>BBHdd', more and 114 or 82, r.l, r.a, r.ad, r.rd)
+    if r.a == 0 and r.ad == r.rd then
+      raw = spack('>BBI7', more and 102 or 70, r.l, r.ad)
+    else
+      raw = spack('>BBHI7I7', more and 114 or 82, r.l, r.a, r.ad, r.rd)
+    end
   else
     raw = (s == LEASED and (more and 'l' or 'L') or (more and 'd' or 'D'))
-      .. r.t .. spack('>BH', r.l, r.a) .. r.h .. spack('>dd', r.ad, r.rd)
-    if s == DIRTY then raw = raw .. spack('>Bd', r.g, r.di) end
+      .. r.t .. spack('>BH', r.l, r.a) .. r.h .. spack('>I7I7', r.ad, r.rd)
+    if s == DIRTY then raw = raw .. spack('>BI7', r.g, r.di) end
   end
   if more then return raw .. mpack(x) end
   return raw
