@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/deltaplane/deltaplane/internal/rpc"
+	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
@@ -88,9 +89,34 @@ func BenchmarkStreams(b *testing.B) {
 			b.Run(kind+"/"+strconv.Itoa(inFlight), func(b *testing.B) {
 				r := start(b, kind, Config{})
 				r.configure(b)
-				turnover(b, r, inFlight)
+				turnover(b, r, inFlight, bare)
 			})
 		}
+		b.Run(kind+"/256/laden", func(b *testing.B) { // with all that a key can carry
+			r := start(b, kind, Config{})
+			r.configure(b)
+			turnover(b, r, 256, laden)
+		})
+		b.Run(kind+"/1024/4-partitions", func(b *testing.B) {
+			r := start(b, kind, Config{})
+			r.make(b, &queuev1.QueueConfig{Name: q, Partitions: 4})
+			turnover(b, r, 1024, bare)
+		})
+	}
+}
+
+func bare(i int) *queuev1.ProduceOp {
+	return &queuev1.ProduceOp{Key: "default/some-job-name-" + strconv.Itoa(i)}
+}
+
+func laden(i int) *queuev1.ProduceOp {
+	rv := strconv.Itoa(1_000_000 + i)
+	return &queuev1.ProduceOp{
+		Key: "default/some-job-name-" + strconv.Itoa(i), Priority: int32(i%8) - 4, Traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+		Barrier: []*deltav1.CollectionRevision{
+			{Collection: "dev/jobs.v1.batch", Revision: &deltav1.Revision{Epoch: 1, ResourceVersion: rv}},
+			{Collection: "dev/pods.v1", Revision: &deltav1.Revision{Epoch: 1, ResourceVersion: rv}},
+		},
 	}
 }
 
@@ -142,7 +168,7 @@ func (a *adder) send() {
 	_ = a.s.CloseSend()
 }
 
-func turnover(b *testing.B, r *rig, inFlight int) {
+func turnover(b *testing.B, r *rig, inFlight int, op func(i int) *queuev1.ProduceOp) {
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
 	w, err := r.Work(ctx)
@@ -164,7 +190,7 @@ func turnover(b *testing.B, r *rig, inFlight int) {
 	})
 	key := 0
 	add := func() {
-		a.ops <- &queuev1.ProduceOp{Key: "default/some-job-name-" + strconv.Itoa(key)}
+		a.ops <- op(key)
 		key++
 	}
 	b.ReportAllocs()
