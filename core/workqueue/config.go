@@ -107,6 +107,14 @@ type BackoffConfig struct {
 	ExpireAfter time.Duration `json:"expire_after,omitempty"` // default twice Max
 }
 
+// Growth is the configuration, defaults filled in, in the store's units.
+func (b BackoffConfig) Growth() backoff.Growth {
+	return backoff.Growth{
+		Initial: b.Initial.Microseconds(), Max: b.Max.Microseconds(),
+		ExpireAfter: b.ExpireAfter.Microseconds(), Jitter: b.Jitter,
+	}
+}
+
 // WithDefaults fills in every unset field.
 func (c Config) WithDefaults() Config {
 	if c.Limiter == nil {

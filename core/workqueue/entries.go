@@ -10,14 +10,6 @@ type entry struct {
 	saved     uint32
 }
 
-func (m *Machine) growth() backoff.Growth {
-	b := m.cfg.Backoff
-	return backoff.Growth{
-		Initial: b.Initial.Microseconds(), Max: b.Max.Microseconds(),
-		ExpireAfter: b.ExpireAfter.Microseconds(), Jitter: b.Jitter,
-	}
-}
-
 // backoffGet reads an entry as it is, expired or not; entries that were swept
 // are zero.
 func (m *Machine) backoffGet(op *Op, rep *Reply) {
@@ -40,7 +32,7 @@ func (m *Machine) backoffNext(now int64, op *Op, rep *Reply) {
 	if event == 0 {
 		event = now
 	}
-	e.Entry = m.growth().Next(e.Entry, event, now, op.Random)
+	e.Entry = m.cfg.Backoff.Growth().Next(e.Entry, event, now, op.Random)
 	m.aging.fix(e)
 	rep.Backoff = e.Entry
 }

@@ -13,7 +13,6 @@ type item struct {
 	limited bool  // the limiter set the due time
 	attempt uint16
 
-	failures uint32
 	seq      uint64
 	token    uint64
 	holder   string
@@ -25,6 +24,7 @@ type item struct {
 
 	duePos, leasePos, barrierPos int32
 	slot                         int32
+	failures                     uint32
 	saved                        uint32 // the last snapshot that has it, or need not
 	*aux
 }
