@@ -28,6 +28,8 @@ type producer struct {
 	grpc queuev1.QueueService_ProduceServer
 	name uint64 // hash of the session, for Once
 
+	known collections // of the receiver
+
 	mu         sync.Mutex
 	out        []*produceBatch            // under way, in order; guarded by mu, as is all that follows
 	free       []*produceBatch            // to be used again
@@ -60,7 +62,7 @@ func (s *server) Produce(grpc queuev1.QueueService_ProduceServer) error {
 		return err
 	}
 	p := &producer{
-		s: s, ss: ss, grpc: grpc, name: onceOf(hello.GetSessionId()), generation: s.engine.Generation(),
+		s: s, ss: ss, grpc: grpc, name: onceOf(hello.GetSessionId()), generation: s.engine.Generation(), known: collections{},
 		wake: make(chan struct{}, 1), room: make(chan struct{}, 1),
 	}
 	welcome := &queuev1.ProduceWelcome{ServerTime: timestamppb.Now(), Generation: p.generation, Window: produceWindow}
@@ -185,7 +187,7 @@ func (p *producer) next(ctx context.Context) *produceBatch {
 			if n := len(p.free); n > 0 {
 				b, p.free = p.free[n-1], p.free[:n-1]
 			} else {
-				b = &produceBatch{}
+				b = &produceBatch{known: p.known}
 				b.call.done = func(c *call) { p.finished(b) }
 				b.call.reads = true
 			}

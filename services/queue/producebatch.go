@@ -23,6 +23,7 @@ type produceBatch struct {
 	err   error // why the whole batch is refused
 	bytes int
 	ready bool // to be answered; guarded by the producer's mu
+	known collections
 }
 
 // badOp is an operation that was refused.
@@ -36,7 +37,7 @@ func (b *produceBatch) reset() {
 	clear(b.bad)
 	*b = produceBatch{
 		call: call{ops: b.call.ops[:0], done: b.call.done, reads: true},
-		at:   b.at[:0], down: b.down[:0], bad: b.bad[:0],
+		at:   b.at[:0], down: b.down[:0], bad: b.bad[:0], known: b.known,
 	}
 }
 
@@ -135,6 +136,7 @@ func (b *produceBatch) decode(body []byte) error {
 func (b *produceBatch) add(body []byte) error {
 	op := workqueue.Op{Level: workqueue.Level(0)}
 	kind := queuev1.ProduceKind_PRODUCE_KIND_ADD
+	var marks []workqueue.Mark
 	good := true
 	for rest := body; len(rest) > 0 && good; {
 		num, typ, n := protowire.ConsumeTag(rest)
@@ -170,6 +172,17 @@ func (b *produceBatch) add(body []byte) error {
 			}
 			op.Trace = string(v)
 			good = goodTrace(op.Trace)
+		case num == 6 && typ == protowire.BytesType:
+			v, k := protowire.ConsumeBytes(rest)
+			if n = k; n < 0 {
+				return errWire
+			}
+			var m workqueue.Mark
+			if m, good = readMark(v, b.known); good && len(marks) < maxMarks {
+				marks = append(marks, m)
+			} else {
+				good = false
+			}
 		default:
 			good = false
 		}
@@ -179,6 +192,9 @@ func (b *produceBatch) add(body []byte) error {
 	var known bool
 	op.Kind, op.Limited, known = produceKind(kind)
 	if good && known && kind != queuev1.ProduceKind_PRODUCE_KIND_ADD_AFTER && goodKey(op.Key) {
+		if len(marks) > 0 {
+			op.More = &workqueue.More{Barrier: barrierOf(marks)}
+		}
 		b.put(place, op)
 		return nil
 	}
@@ -202,6 +218,16 @@ func (b *produceBatch) add(body []byte) error {
 	}
 	b.put(place, op)
 	return nil
+}
+
+// barrierOf is the barrier of marks, without a copy when they are in order.
+func barrierOf(marks []workqueue.Mark) workqueue.Barrier {
+	for i := 1; i < len(marks); i++ {
+		if marks[i-1].Collection >= marks[i].Collection {
+			return workqueue.NewBarrier(marks...)
+		}
+	}
+	return marks
 }
 
 func (b *produceBatch) put(place int, op workqueue.Op) {

@@ -119,8 +119,8 @@ func appendLease(b []byte, l *workqueue.Lease, now int64) []byte {
 	b = appendNumber(b, 6, int64(l.Requeues))
 	b = appendNumber(b, 7, int64(l.Attempt))
 	b = appendNumber(b, 8, int64(workqueue.Priority(l.Level)))
-	for _, r := range revisions(l.Barrier) {
-		b = appendMessage(b, 11, r)
+	for i := range l.Barrier {
+		b = appendMark(b, 11, &l.Barrier[i])
 	}
 	for _, t := range l.Traces {
 		b = protowire.AppendString(protowire.AppendTag(b, 12, protowire.BytesType), t)

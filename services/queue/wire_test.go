@@ -3,6 +3,7 @@ package queue
 import (
 	"bytes"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -200,8 +201,19 @@ func anyProduceOp(rnd *rand.Rand) *queuev1.ProduceOp {
 	switch rnd.IntN(20) {
 	case 0:
 		o.Kind, o.Delay = queuev1.ProduceKind_PRODUCE_KIND_ADD_AFTER, durationpb.New(time.Second)
-	case 1:
-		o.Barrier = []*deltav1.CollectionRevision{{Collection: "dev/pods.v1", Revision: &deltav1.Revision{Epoch: 1, ResourceVersion: "5"}}}
+	case 1, 10, 11, 12:
+		for range 1 + rnd.IntN(3) {
+			o.Barrier = append(o.Barrier, &deltav1.CollectionRevision{
+				Collection: []string{"dev/pods.v1", "dev/jobs.v1.batch", "dev/nodes.v1", "no name", ""}[rnd.IntN(3+rnd.IntN(3)*rnd.IntN(2))],
+				Revision:   &deltav1.Revision{Epoch: rnd.Uint64N(3), ResourceVersion: []string{"5", "007", "0", "12345", "x", ""}[rnd.IntN(4+rnd.IntN(3)*rnd.IntN(2))]},
+			})
+		}
+		if rnd.IntN(10) == 0 {
+			o.Barrier[0].Revision = nil
+		}
+		if rnd.IntN(20) == 0 {
+			o.Barrier = slices.Repeat(o.Barrier, 20)
+		}
 	case 2:
 		o.Traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	case 3:
@@ -224,8 +236,8 @@ func anyProduceOp(rnd *rand.Rand) *queuev1.ProduceOp {
 
 func TestProducedBatchesAreReadAsTheGeneratedCodeReadsThem(t *testing.T) {
 	t.Parallel()
-	reused := &produceBatch{}
-	for seed := range uint64(500) {
+	reused := &produceBatch{known: collections{}}
+	for seed := range uint64(2000) {
 		rnd := rand.New(rand.NewPCG(seed, 3))
 		b := &queuev1.ProduceBatch{RequestId: 1 + rnd.Uint64N(9), Queue: "q"}
 		for range 1 + rnd.IntN(20) {
