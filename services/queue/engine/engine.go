@@ -83,7 +83,10 @@ type Partition interface {
 	// Status counts keys without changing anything.
 	Status(ctx context.Context) (Status, error)
 	// Items is a page of keys in a state (Idle: any) and the cursor of the next
-	// one, empty at the end. A page may hold fewer keys than limit, or more.
+	// one, empty at the end. A page costs bounded work: it may hold fewer keys
+	// than limit, none although it is not the last, or more. A key that exists
+	// during the whole walk is met at least once. Errors: ErrCursor, and any
+	// store error.
 	Items(ctx context.Context, state workqueue.State, cursor string, limit int) ([]workqueue.Item, string, error)
 }
 
