@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/core/nodelifecycle"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/controllers/admission"
 )
@@ -40,6 +41,8 @@ type Config struct {
 	// Identity names this replica to people, in the queue's sessions and as the
 	// source of Kubernetes Events. Default: the host name.
 	Identity string
+	// Nodes are the numbers of the node lifecycle controller.
+	Nodes nodelifecycle.Rules
 	// Admission, when set, serves the webhook of the default tolerations.
 	Admission *admission.Config
 	// Admin is where metrics, readiness and profiles are served.
@@ -98,6 +101,7 @@ func (c Config) Validate() error {
 	fault(c.Timeout > 0 && c.Grace > 0, "timeout %v and grace %v must be above zero", c.Timeout, c.Grace)
 	fault(c.Check >= 0, "check %v is negative", c.Check)
 	fault(c.Partitions >= 1 && c.Partitions <= 1024, "partitions %d is not within 1 and 1024", c.Partitions)
+	faults = append(faults, c.Nodes.Validate())
 	if c.Admission != nil {
 		faults = append(faults, c.Admission.Validate())
 	}

@@ -33,8 +33,11 @@ type flow struct {
 	stream       *stream.Conn
 	index, queue *grpc.ClientConn
 	queueAddr    string
+	natsURL      string
 	redisURL     string // empty: the memory engine
 	stopQueue    func()
+
+	stopReflector func()
 }
 
 // service is what every service of ours is to a test.
@@ -104,11 +107,8 @@ func newFlowOf(t *testing.T, kc *kube.Client, redisURL string) *flow {
 	f := &flow{t: t, kube: kc, redisURL: redisURL}
 	nats := embeddedtest.NATS(t)
 	f.stream = f.connect(nats.URL())
-	r, err := reflector.New(reflector.Config{
-		Resources: reflector.DefaultResources(),
-	}, f.connect(nats.URL()), f.kube, f.telemetry("reflector"))
-	f.ok(err)
-	f.run("reflector", r)
+	f.natsURL = nats.URL()
+	f.startReflector()
 	x, err := indexer.New(indexer.Config{}, f.connect(nats.URL()), f.telemetry("indexer"))
 	f.ok(err)
 	f.run("indexer", x)
@@ -119,6 +119,15 @@ func newFlowOf(t *testing.T, kc *kube.Client, redisURL string) *flow {
 	f.startQueue()
 	f.queue = f.dial(f.queueAddr)
 	return f
+}
+
+func (f *flow) startReflector() {
+	f.t.Helper()
+	r, err := reflector.New(reflector.Config{
+		Resources: reflector.DefaultResources(), LivenessEvery: 500 * time.Millisecond,
+	}, f.connect(f.natsURL), f.kube, f.telemetry("reflector"))
+	f.ok(err)
+	f.stopReflector = f.run("reflector", r)
 }
 
 // startQueue starts a queue service; on the memory engine it remembers nothing

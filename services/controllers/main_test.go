@@ -19,6 +19,13 @@ func TestMain(m *testing.M) {
 // cluster runs a dev cluster until the test ends and returns a client of it.
 func cluster(t *testing.T, cfg devcluster.Config) *kube.Client {
 	t.Helper()
+	kc, _ := clusterOf(t, cfg)
+	return kc
+}
+
+// clusterOf also returns the cluster, whose nodes can be stopped.
+func clusterOf(t *testing.T, cfg devcluster.Config) (*kube.Client, *devcluster.Cluster) {
+	t.Helper()
 	cfg.Listen = "127.0.0.1:0"
 	dc, err := devcluster.New(cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -38,5 +45,5 @@ func cluster(t *testing.T, cfg devcluster.Config) *kube.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return kc
+	return kc, dc
 }

@@ -53,7 +53,9 @@ type plan struct {
 	others  map[delta.Collection]client.Mapper
 	limiter *queuev1.RateLimiter // nil: client-go's default
 	delay   func(*delta.Record) time.Duration
+	absorb  bool // an immediate add takes a key's pending delay away
 	rec     client.Reconciler
+	run     func(context.Context) error // runs beside the worker; nil for nothing
 }
 
 // part is a controller that is wired up.
@@ -66,6 +68,7 @@ type part struct {
 // builders make the controllers, by name. The queue is the controller's own.
 var builders = map[string]func(s *Service, q *client.Queue) (plan, error){
 	"job":           buildJob,
+	"nodelifecycle": buildNodeLifecycle,
 	"tainteviction": buildTaintEviction,
 }
 
@@ -114,7 +117,7 @@ func (s *Service) add(name string) error {
 	p := &part{plan: pl}
 	tc := client.TriggerConfig{
 		Name: queue, Primary: pl.primary, Others: pl.others, Delay: pl.delay, Resync: s.cfg.Resync, Check: s.cfg.Check, Log: s.log,
-		Queue: &queuev1.QueueConfig{RateLimiter: pl.limiter, Partitions: int32(s.cfg.Partitions)},
+		Queue: &queuev1.QueueConfig{RateLimiter: pl.limiter, Partitions: int32(s.cfg.Partitions), AbsorbDelays: pl.absorb},
 		Swept: s.metrics.sweptFor(name),
 	}
 	if s.cfg.Lease > 0 {
@@ -221,6 +224,9 @@ func (s *Service) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, p := range s.parts {
 		g.Go(func() error { return p.trigger.Run(ctx) })
+		if p.plan.run != nil {
+			g.Go(func() error { return p.plan.run(ctx) })
+		}
 		g.Go(func() error {
 			if err := p.worker.Run(ctx); err != nil {
 				return fmt.Errorf("controllers: %s: %w", p.plan.name, err)

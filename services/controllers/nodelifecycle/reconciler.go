@@ -1,0 +1,266 @@
+package nodelifecycle
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/deltaplane/deltaplane/core/nodelifecycle"
+)
+
+// Config is what a [Reconciler] may be told. The zero value is Kubernetes' behaviour.
+type Config struct {
+	Rules nodelifecycle.Rules
+	// Now is the clock that taints and conditions are stamped by; time.Now when nil.
+	// Silence is not measured by it.
+	Now func() time.Time
+	// Metrics is where metrics are registered; nil for nowhere.
+	Metrics prometheus.Registerer
+}
+
+// Reconciler looks at nodes. It is safe for concurrent use.
+type Reconciler struct {
+	cfg     Config
+	writer  Writer
+	waiting Waiting
+	events  Events
+	zones   *Zones
+	log     *slog.Logger
+	metrics *metrics
+}
+
+// New returns a reconciler.
+func New(cfg Config, w Writer, q Waiting, e Events, log *slog.Logger) (*Reconciler, error) {
+	if err := cfg.Rules.Validate(); err != nil {
+		return nil, err
+	}
+	cfg.Rules = cfg.Rules.WithDefaults()
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	m, err := newMetrics(cfg.Metrics)
+	if err != nil {
+		return nil, fmt.Errorf("nodelifecycle: metrics: %w", err)
+	}
+	return &Reconciler{
+		cfg: cfg, writer: w, waiting: q, events: e, log: log, metrics: m,
+		zones: &Zones{rules: cfg.Rules, waiting: q, metrics: m, log: log, set: map[nodelifecycle.Zone]float64{}},
+	}, nil
+}
+
+// Zones is this replica's view of the zones.
+func (r *Reconciler) Zones() *Zones { return r.zones }
+
+// memory is what is kept of a node between looks.
+type memory struct {
+	nodelifecycle.Memory
+
+	// Waits is the zone in whose queue the node was put; nil for none.
+	Waits *nodelifecycle.Zone `json:"waits,omitempty"`
+}
+
+// Node looks at a node. It returns when to look again; an error means to try
+// again as the limiter says, [ErrStale] uncounted.
+func (r *Reconciler) Node(ctx context.Context, req Request) (time.Duration, error) {
+	began := time.Now()
+	defer func() { r.metrics.looked.Observe(time.Since(began).Seconds()) }()
+	fresh, err := req.Reader.Fresh(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var m memory
+	if err := json.Unmarshal(req.State, &m); err != nil && len(req.State) > 0 {
+		m = memory{} // of another version: the node is looked at as for the first time
+	}
+	n, err := read[nodelifecycle.Node](req.Reader.Node(ctx, req.Name))
+	if err != nil {
+		return 0, fmt.Errorf("nodelifecycle: node %s: %w", req.Name, err)
+	}
+	if n == nil {
+		if err := r.leave(ctx, &m, req.Name); err != nil {
+			return 0, err
+		}
+		return 0, r.save(ctx, req, nil)
+	}
+	lease, err := read[nodelifecycle.Lease](req.Reader.Lease(ctx, req.Name))
+	if err != nil {
+		return 0, fmt.Errorf("nodelifecycle: lease of node %s: %w", req.Name, err)
+	}
+	view, known := r.zones.View()
+	var silence nodelifecycle.Silence
+	m.Memory, silence = r.cfg.Rules.Look(m.Memory, n, lease, fresh, known && view.Stopped)
+	if silence.Over() {
+		if n, err = r.expire(ctx, req, &m, n, silence); err != nil || n == nil {
+			return r.next(silence), errors.Join(err, r.save(ctx, req, &m))
+		}
+	}
+	if n, err = r.place(ctx, n, &m, known, view); err != nil {
+		return 0, errors.Join(err, r.save(ctx, req, &m))
+	}
+	if n.Ready() == nodelifecycle.Unknown {
+		if err := r.markPods(ctx, req, n); err != nil {
+			return 0, errors.Join(err, r.save(ctx, req, &m))
+		}
+	}
+	return r.next(silence), r.save(ctx, req, &m)
+}
+
+// next is when to look again at a node: always well within the gap, so that its
+// silence is measured without one, and when its grace will be over. A heartbeat
+// makes it earlier.
+func (r *Reconciler) next(s nodelifecycle.Silence) time.Duration {
+	every := r.cfg.Rules.Gap * 3 / 5
+	if s.Left <= 0 {
+		return every
+	}
+	return min(every, max(s.Left, r.cfg.Rules.Gap/20))
+}
+
+// expire makes the conditions of a silent node unknown. It reads node and lease
+// live first: nobody is called dead by a cache. The node is nil when it is not
+// silent, or gone.
+func (r *Reconciler) expire(ctx context.Context, req Request, m *memory, n *nodelifecycle.Node, silence nodelifecycle.Silence) (*nodelifecycle.Node, error) {
+	if len(nodelifecycle.Expire(n, r.cfg.Now())) == 0 {
+		return n, nil // it is known to be silent
+	}
+	live, err := found[nodelifecycle.Node](r.writer.Node(ctx, req.Name))
+	if err != nil || live == nil {
+		return nil, err
+	}
+	lease, err := found[nodelifecycle.Lease](r.writer.Lease(ctx, req.Name))
+	if err != nil {
+		return nil, err
+	}
+	if live.Metadata.UID != m.UID || m.Heartbeat(live, lease) {
+		m.Since = m.Known // what was heard will come by the log; until then it is not silent
+		return nil, nil
+	}
+	conditions := nodelifecycle.Expire(live, r.cfg.Now())
+	if len(conditions) == 0 {
+		return live, nil
+	}
+	if err := req.Lease.Alive(); err != nil {
+		return nil, err
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": live.Metadata.UID, "resourceVersion": live.Metadata.ResourceVersion},
+		"status":   map[string]any{"conditions": conditions},
+	})
+	if err != nil {
+		return nil, err
+	}
+	after, err := found[nodelifecycle.Node](r.writer.PatchNodeStatus(ctx, req.Name, patch))
+	if err != nil || after == nil {
+		return nil, err
+	}
+	r.log.InfoContext(ctx, "node is silent", slog.String("node", req.Name), slog.Duration("silence", silence.For))
+	if live.Ready() == nodelifecycle.True {
+		r.events.Node(req.Name, live.Metadata.UID, notReadyReason, "Node "+req.Name+" status is now: NodeNotReady")
+	}
+	return after, nil
+}
+
+// notReadyReason is the reason of the Events about a node that is not ready and its pods.
+const notReadyReason = "NodeNotReady"
+
+// place gives a node its taints and labels, and a place in its zone's queue while
+// it waits for its first NoExecute taint.
+func (r *Reconciler) place(ctx context.Context, n *nodelifecycle.Node, m *memory, known bool, view nodelifecycle.View) (*nodelifecycle.Node, error) {
+	plan := nodelifecycle.Taints(n, known && view.Stopped, r.cfg.Now())
+	labels := nodelifecycle.Labels(n)
+	if plan.Changed || labels != nil {
+		next, err := r.patch(ctx, n, plan, labels)
+		if err != nil || next == nil {
+			return n, err
+		}
+		n = next
+	}
+	if !plan.Wait || n.Metadata.UID != m.UID {
+		return n, r.leave(ctx, m, n.Metadata.Name)
+	}
+	zone := nodelifecycle.ZoneOf(n.Metadata.Labels)
+	if m.Waits != nil && *m.Waits != zone { // relabelled meanwhile
+		if err := r.leave(ctx, m, n.Metadata.Name); err != nil {
+			return n, err
+		}
+	}
+	// Also when it waits there already: the queue's store may have lost it.
+	if err := r.waiting.Add(ctx, zone, n.Metadata.Name); err != nil {
+		return n, err
+	}
+	m.Waits = &zone
+	return n, nil
+}
+
+// leave takes a node that need not wait any more out of the queue, so that it
+// costs its zone nothing.
+func (r *Reconciler) leave(ctx context.Context, m *memory, name string) error {
+	if m.Waits == nil {
+		return nil
+	}
+	if err := r.waiting.Remove(ctx, *m.Waits, name); err != nil {
+		return err
+	}
+	m.Waits = nil
+	return nil
+}
+
+func (r *Reconciler) patch(ctx context.Context, n *nodelifecycle.Node, plan nodelifecycle.Plan, labels map[string]string) (*nodelifecycle.Node, error) {
+	meta := map[string]any{"uid": n.Metadata.UID, "resourceVersion": n.Metadata.ResourceVersion}
+	body := map[string]any{"metadata": meta}
+	if labels != nil {
+		meta["labels"] = labels
+	}
+	if plan.Changed {
+		body["spec"] = map[string]any{"taints": plan.Taints}
+	}
+	patch, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	next, err := found[nodelifecycle.Node](r.writer.PatchNode(ctx, n.Metadata.Name, patch))
+	if err != nil {
+		return nil, fmt.Errorf("nodelifecycle: patch node %s: %w", n.Metadata.Name, err)
+	}
+	return next, nil
+}
+
+// save keeps m with the key, unless that is what is kept; nil clears it.
+func (r *Reconciler) save(ctx context.Context, req Request, m *memory) error {
+	var state []byte
+	if m != nil {
+		var err error
+		if state, err = json.Marshal(m); err != nil {
+			return fmt.Errorf("nodelifecycle: state of %s: %w", req.Name, err)
+		}
+	}
+	if string(state) == string(req.State) {
+		return nil
+	}
+	return req.Lease.Save(ctx, state)
+}
+
+// read decodes an answer; nil stays nil.
+func read[T any](raw []byte, err error) (*T, error) {
+	if err != nil || raw == nil {
+		return nil, err
+	}
+	v := new(T)
+	if err := json.Unmarshal(raw, v); err != nil {
+		return nil, err
+	}
+	return v, nil
+}
+
+// found is read where what is not found is nil.
+func found[T any](raw []byte, err error) (*T, error) {
+	if errors.Is(err, ErrNotFound) {
+		return nil, nil
+	}
+	return read[T](raw, err)
+}

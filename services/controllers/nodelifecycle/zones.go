@@ -1,0 +1,152 @@
+package nodelifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/deltaplane/deltaplane/core/nodelifecycle"
+)
+
+// Zones is a replica's view of the zones. All replicas see the same index and set
+// the same rates; what they set is kept by the queues. Safe for concurrent use.
+type Zones struct {
+	rules   nodelifecycle.Rules
+	waiting Waiting
+	metrics *metrics
+	log     *slog.Logger
+
+	mu    sync.Mutex // guards what follows
+	view  nodelifecycle.View
+	known bool
+	set   map[nodelifecycle.Zone]float64 // rates this replica set last
+}
+
+// View is what was last seen; false before anything was, or when it is too old.
+func (z *Zones) View() (nodelifecycle.View, bool) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	return z.view, z.known
+}
+
+// Forget makes the view unknown: nothing is stopped or tainted by it.
+func (z *Zones) Forget() {
+	z.mu.Lock()
+	z.known = false
+	z.mu.Unlock()
+}
+
+// Again makes the next refresh set every rate, as after a loss of the queue's store.
+func (z *Zones) Again() {
+	z.mu.Lock()
+	clear(z.set)
+	z.mu.Unlock()
+}
+
+// Refresh judges the zones by the index's nodes, each as JSON, and sets the rates
+// of their queues (c.12, c.13). The rates are set before the view is shown, so
+// that nobody acts on a new view under an old rate.
+func (z *Zones) Refresh(ctx context.Context, raws [][]byte) error {
+	nodes := make([]*nodelifecycle.Node, 0, len(raws))
+	for _, raw := range raws {
+		n, err := read[nodelifecycle.Node](raw, nil)
+		if err != nil {
+			return fmt.Errorf("nodelifecycle: a node of the index: %w", err)
+		}
+		nodes = append(nodes, n)
+	}
+	view := z.rules.View(nodes)
+	var faults []error
+	for _, zone := range z.all(nodes) {
+		rate := z.rules.RateOf(view, zone)
+		if err := z.limit(ctx, zone, rate); err != nil {
+			faults = append(faults, fmt.Errorf("nodelifecycle: rate of zone %q: %w", zone, err))
+		}
+	}
+	if err := errors.Join(faults...); err != nil {
+		return err
+	}
+	z.mu.Lock()
+	old := z.view
+	z.view, z.known = view, true
+	z.mu.Unlock()
+	for zone, state := range view.States {
+		c := view.Counts[zone]
+		z.metrics.size.WithLabelValues(zone.String()).Set(float64(c.Size()))
+		z.metrics.unhealthy.WithLabelValues(zone.String()).Set(float64(c.NotReady))
+		z.metrics.health.WithLabelValues(zone.String()).Set(100 * float64(c.Ready) / float64(c.Size()))
+		if old.States[zone] != state {
+			z.log.InfoContext(ctx, "zone state", slog.String("zone", zone.String()), slog.String("state", string(state)), slog.Int("not_ready", c.NotReady), slog.Int("nodes", c.Size()))
+		}
+	}
+	if old.Stopped != view.Stopped {
+		z.log.WarnContext(ctx, "all zones are down, or no longer", slog.Bool("stopped", view.Stopped))
+	}
+	return nil
+}
+
+// all are the zones of all nodes, also of those that are not counted.
+func (z *Zones) all(nodes []*nodelifecycle.Node) []nodelifecycle.Zone {
+	seen := map[nodelifecycle.Zone]bool{}
+	var out []nodelifecycle.Zone
+	for _, n := range nodes {
+		if zone := nodelifecycle.ZoneOf(n.Metadata.Labels); !seen[zone] {
+			seen[zone] = true
+			out = append(out, zone)
+		}
+	}
+	return out
+}
+
+func (z *Zones) limit(ctx context.Context, zone nodelifecycle.Zone, rate float64) error {
+	z.mu.Lock()
+	was, ok := z.set[zone]
+	z.mu.Unlock()
+	if ok && was == rate {
+		return nil
+	}
+	if err := z.waiting.Limit(ctx, zone, rate); err != nil {
+		return err
+	}
+	z.mu.Lock()
+	z.set[zone] = rate
+	z.mu.Unlock()
+	return nil
+}
+
+// Taint places the NoExecute taint on a node that its zone's queue handed out
+// (c.10). It reads the node live: one that is ready again, tainted already, gone
+// or in another zone by now is left alone. It returns when to try again while the
+// zone is stopped.
+func (r *Reconciler) Taint(ctx context.Context, zone nodelifecycle.Zone, name string, alive func() error) (time.Duration, error) {
+	view, known := r.zones.View()
+	if !known {
+		return 0, ErrStale
+	}
+	if r.cfg.Rules.RateOf(view, zone) == 0 {
+		return r.cfg.Rules.Gap / 2, nil
+	}
+	n, err := found[nodelifecycle.Node](r.writer.Node(ctx, name))
+	if err != nil || n == nil {
+		return 0, err
+	}
+	plan := nodelifecycle.Taints(n, false, r.cfg.Now())
+	if !plan.Wait || nodelifecycle.ZoneOf(n.Metadata.Labels) != zone {
+		return 0, nil
+	}
+	key := nodelifecycle.Executing(n)
+	plan.Place(key, r.cfg.Now())
+	if err := alive(); err != nil {
+		return 0, err
+	}
+	next, err := r.patch(ctx, n, plan, nil)
+	if err != nil || next == nil {
+		return 0, err
+	}
+	r.metrics.evictions.WithLabelValues(zone.String()).Inc()
+	r.log.InfoContext(ctx, "node tainted", slog.String("node", name), slog.String("zone", zone.String()), slog.String("taint", key))
+	return 0, nil
+}

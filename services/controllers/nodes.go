@@ -1,0 +1,252 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/core/delta"
+	rules "github.com/deltaplane/deltaplane/core/nodelifecycle"
+	"github.com/deltaplane/deltaplane/internal/kube"
+	"github.com/deltaplane/deltaplane/services/controllers/nodelifecycle"
+)
+
+var leaseResource = kube.Resource{Group: "coordination.k8s.io", Version: "v1", Name: "leases", Kind: "Lease", Namespaced: true}
+
+const nodeLeases = "kube-node-lease"
+
+func leasesOf(cluster string) delta.Collection {
+	return delta.Collection{Cluster: cluster, Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}
+}
+
+// buildNodeLifecycle wires the node lifecycle controller: nodes by their own key,
+// leases and pods by their node's.
+func buildNodeLifecycle(s *Service, q *client.Queue) (plan, error) {
+	nodes, leases, pods := nodesOf(s.cfg.Cluster), leasesOf(s.cfg.Cluster), podsOf(s.cfg.Cluster)
+	recorder := kube.NewRecorder(s.deps.Kube, "node-controller", s.cfg.Identity, s.log)
+	s.events = append(s.events, recorder)
+	zones := &zoneQueues{s: s, queues: map[rules.Zone]*client.Queue{}, started: make(chan rules.Zone, 64)}
+	rec, err := nodelifecycle.New(nodelifecycle.Config{Rules: s.cfg.Nodes, Metrics: s.deps.Telemetry.Registry}, nodeWriter{s.deps.Kube}, zones, nodeEvents{recorder}, s.log)
+	if err != nil {
+		return plan{}, err
+	}
+	a := &nodeAdapter{rec: rec, index: s.index, queue: q, nodes: nodes.String(), leases: leases.String(), pods: pods.String()}
+	zones.adapter = a
+	return plan{
+		name: "nodelifecycle", primary: nodes,
+		others:  map[delta.Collection]client.Mapper{leases: leaseOwner, pods: client.Hint("node")},
+		limiter: exponential(100*time.Millisecond, 10*time.Second),
+		absorb:  true, rec: a, run: zones.run,
+	}, nil
+}
+
+// leaseOwner maps a node's lease to its node; other leases concern nobody.
+func leaseOwner(r *delta.Record) ([]string, bool) {
+	namespace, name, err := r.Key.Split()
+	if err != nil || namespace != nodeLeases {
+		return nil, false
+	}
+	return []string{name}, false
+}
+
+// nodeAdapter is the node lifecycle reconciler as a [client.Reconciler].
+type nodeAdapter struct {
+	rec                 *nodelifecycle.Reconciler
+	index               *client.Index
+	queue               *client.Queue
+	nodes, leases, pods string
+}
+
+// staleRetry is when a key comes back that could not be judged.
+const staleRetry = 2 * time.Second
+
+// Reconcile implements [client.Reconciler].
+func (a *nodeAdapter) Reconcile(ctx context.Context, item client.Item) (client.Result, error) {
+	look := &nodeLook{nodeAdapter: a, item: item, read: client.Barrier{}}
+	after, err := a.rec.Node(ctx, nodelifecycle.Request{Name: item.Key, State: item.State, Reader: look, Lease: &nodeLease{a.queue, item}})
+	return settled(client.Result{After: after, ReadAt: look.read}, err)
+}
+
+func settled(res client.Result, err error) (client.Result, error) {
+	switch {
+	case errors.Is(err, client.ErrLeaseLost):
+		res.Outcome = client.OutcomeAbandon
+		return res, nil
+	case errors.Is(err, nodelifecycle.ErrStale):
+		res.Outcome, res.After, res.Reason = client.OutcomeRelease, staleRetry, err.Error()
+		return res, nil
+	}
+	return res, err
+}
+
+// nodeLook is one look at a node: reads of the index at the item's barrier, and
+// not below what its freshness was told of.
+type nodeLook struct {
+	*nodeAdapter
+	item  client.Item
+	read  client.Barrier
+	fresh client.Barrier
+}
+
+// Fresh implements [nodelifecycle.Reader].
+func (l *nodeLook) Fresh(ctx context.Context) (rules.Fresh, error) {
+	f, at, err := l.freshness(ctx)
+	l.fresh = at
+	return f, err
+}
+
+// freshness asks a replica of the index until when it knows nodes and leases
+// completely, and at which revisions.
+func (a *nodeAdapter) freshness(ctx context.Context) (rules.Fresh, client.Barrier, error) {
+	served, err := a.index.Collections(ctx)
+	if err != nil {
+		return rules.Fresh{}, nil, err
+	}
+	var f rules.Fresh
+	at := client.Barrier{}
+	for _, c := range served {
+		if name := c.GetCollection(); name != a.nodes && name != a.leases {
+			continue
+		}
+		live := instant(c.GetLiveAt())
+		if !c.GetSynced() || c.GetStale() || live.IsZero() {
+			return rules.Fresh{}, nil, fmt.Errorf("%w: %s was last heard of at %v", nodelifecycle.ErrStale, c.GetCollection(), live)
+		}
+		if f.Known.IsZero() || live.Before(f.Known) {
+			f.Known = live
+		}
+		if live.After(f.Heard) {
+			f.Heard = live
+		}
+		at[c.GetCollection()] = delta.Revision{Epoch: c.GetRevision().GetEpoch(), RV: delta.RV(c.GetRevision().GetResourceVersion())}
+	}
+	if len(at) < 2 {
+		return rules.Fresh{}, nil, fmt.Errorf("%w: %s and %s must both be mirrored", nodelifecycle.ErrStale, a.nodes, a.leases)
+	}
+	return f, at, nil
+}
+
+func instant(t *timestamppb.Timestamp) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.AsTime()
+}
+
+// Node implements [nodelifecycle.Reader].
+func (l *nodeLook) Node(ctx context.Context, name string) ([]byte, error) {
+	return l.find(ctx, l.nodes, name)
+}
+
+// Lease implements [nodelifecycle.Reader].
+func (l *nodeLook) Lease(ctx context.Context, name string) ([]byte, error) {
+	return l.find(ctx, l.leases, string(delta.NewKey(nodeLeases, name)))
+}
+
+func (l *nodeLook) find(ctx context.Context, collection, key string) ([]byte, error) {
+	obj, found, rev, err := l.index.Find(ctx, collection, key, client.ReadOptions{AtLeast: l.least(collection)})
+	if err != nil {
+		return nil, err
+	}
+	l.read.Raise(collection, rev)
+	if !found {
+		return nil, nil
+	}
+	return obj.Payload, nil
+}
+
+func (l *nodeLook) least(collection string) client.Revision {
+	b := client.Barrier{}
+	b.Merge(l.fresh)
+	if at := l.item.AtLeast(collection); !at.IsZero() {
+		b.Raise(collection, at)
+	}
+	return b[collection]
+}
+
+// PodsOn implements [nodelifecycle.Reader].
+func (l *nodeLook) PodsOn(ctx context.Context, node string) ([][]byte, error) {
+	objs, rev, err := l.index.ByIndex(ctx, l.pods, "node", []string{node}, client.ReadOptions{
+		AtLeast: l.item.AtLeast(l.pods), Fields: []string{"metadata.namespace", "metadata.name", "metadata.uid", "status.conditions"},
+	})
+	if err != nil {
+		return nil, err
+	}
+	l.read.Raise(l.pods, rev)
+	return payloads(objs), nil
+}
+
+func payloads(objs []client.Object) [][]byte {
+	out := make([][]byte, len(objs))
+	for i, obj := range objs {
+		out[i] = obj.Payload
+	}
+	return out
+}
+
+// nodeLease is the item's lease.
+type nodeLease struct {
+	queue *client.Queue
+	item  client.Item
+}
+
+func (l *nodeLease) Alive() error { return l.item.Alive() }
+
+func (l *nodeLease) Save(ctx context.Context, state []byte) error {
+	return l.queue.SaveState(ctx, l.item.Key, l.item.Token, state)
+}
+
+// nodeWriter is the API server as the node lifecycle controller calls it.
+type nodeWriter struct{ c *kube.Client }
+
+func (w nodeWriter) Node(ctx context.Context, name string) ([]byte, error) {
+	return nodeAnswer(w.c.Get(ctx, kube.Ref{Resource: nodeResource, Name: name}))
+}
+
+func (w nodeWriter) Lease(ctx context.Context, name string) ([]byte, error) {
+	return nodeAnswer(w.c.Get(ctx, kube.Ref{Resource: leaseResource, Namespace: nodeLeases, Name: name}))
+}
+
+func (w nodeWriter) PatchNode(ctx context.Context, name string, patch []byte) ([]byte, error) {
+	return nodeAnswer(w.c.Patch(ctx, kube.Ref{Resource: nodeResource, Name: name}, kube.MergePatch, patch, kube.WriteOptions{}))
+}
+
+func (w nodeWriter) PatchNodeStatus(ctx context.Context, name string, patch []byte) ([]byte, error) {
+	return nodeAnswer(w.c.Patch(ctx, kube.Ref{Resource: nodeResource, Name: name, Subresource: "status"}, kube.StrategicPatch, patch, kube.WriteOptions{}))
+}
+
+func (w nodeWriter) PatchPodStatus(ctx context.Context, namespace, name string, patch []byte) error {
+	ref := podRef(namespace, name)
+	ref.Subresource = "status"
+	_, err := nodeAnswer(w.c.Patch(ctx, ref, kube.StrategicPatch, patch, kube.WriteOptions{}))
+	return err
+}
+
+func nodeAnswer(raw []byte, err error) ([]byte, error) {
+	switch {
+	case err == nil:
+		return raw, nil
+	case kube.IsNotFound(err):
+		return nil, fmt.Errorf("%w: %w", nodelifecycle.ErrNotFound, err)
+	case kube.IsConflict(err):
+		return nil, fmt.Errorf("%w: %w", nodelifecycle.ErrConflict, err)
+	default:
+		return nil, err
+	}
+}
+
+// nodeEvents writes Kubernetes Events about nodes and their pods.
+type nodeEvents struct{ r *kube.Recorder }
+
+// Node writes as upstream does: about the node's name and UID, in no namespace.
+func (e nodeEvents) Node(name, uid, reason, message string) {
+	e.r.Event(kube.Involved{APIVersion: "v1", Kind: "Node", Name: name, UID: uid}, kube.Normal, reason, message)
+}
+
+func (e nodeEvents) Pod(namespace, name, uid, reason, message string) {
+	podEvents{e.r, kube.Warning}.Pod(namespace, name, uid, reason, message)
+}

@@ -1,0 +1,217 @@
+package controllers
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/deltaplane/deltaplane/core/nodelifecycle"
+	"github.com/deltaplane/deltaplane/core/taint"
+	"github.com/deltaplane/deltaplane/internal/devcluster"
+	"github.com/deltaplane/deltaplane/internal/kube"
+)
+
+// quick are the numbers of a cluster in a hurry: silence of 4 s, one node a second.
+var quick = nodelifecycle.Rules{Grace: 4 * time.Second, StartupGrace: 4 * time.Second, Gap: 2 * time.Second, Rate: new(1.0), SlowRate: new(1.0)}
+
+func lifecycle(c *Config) {
+	c.Controllers, c.Nodes = []string{"nodelifecycle"}, quick
+}
+
+func newNodeFlow(t *testing.T, nodes int) (*flow, *devcluster.Cluster) {
+	t.Helper()
+	kc, dc := clusterOf(t, devcluster.Config{Nodes: nodes, HeartbeatEvery: time.Second})
+	return newFlowOn(t, kc), dc
+}
+
+func (f *flow) node(name string) *nodelifecycle.Node {
+	f.t.Helper()
+	raw, err := f.kube.Get(f.t.Context(), kube.Ref{Resource: nodeResource, Name: name})
+	f.ok(err)
+	n := new(nodelifecycle.Node)
+	f.ok(json.Unmarshal(raw, n))
+	return n
+}
+
+// tainted are the nodes that carry a NoExecute taint, with its key's last word.
+func (f *flow) tainted() string {
+	f.t.Helper()
+	page, err := f.kube.List(f.t.Context(), nodeResource, kube.ListOptions{})
+	f.ok(err)
+	var out []string
+	for _, raw := range page.Items {
+		n := new(nodelifecycle.Node)
+		f.ok(json.Unmarshal(raw, n))
+		for _, x := range taint.Evicting(n.Spec.Taints) {
+			out = append(out, n.Metadata.Name+":"+strings.TrimPrefix(x.Key, "node.kubernetes.io/"))
+		}
+	}
+	slices.Sort(out)
+	return strings.Join(out, " ")
+}
+
+func (f *flow) taints(what, want string) {
+	f.t.Helper()
+	f.eventually(what, func() string {
+		if got := f.tainted(); got != want {
+			return fmt.Sprintf("tainted %q, want %q", got, want)
+		}
+		return ""
+	})
+}
+
+func TestADeadNodeIsTaintedAndItsPodsEvictedThroughTheWholeFlow(t *testing.T) {
+	t.Parallel()
+	f, dc := newNodeFlow(t, 3)
+	for _, name := range []string{"a", "b", "c"} {
+		f.controllers(name, func(c *Config) {
+			lifecycle(c)
+			c.Controllers = append(c.Controllers, "tainteviction")
+		})
+	}
+	f.bind("p", "node-2")
+	f.bind("q", "node-1")
+	f.eventually("pods are ready", func() string {
+		for _, name := range []string{"p", "q"} {
+			if got := f.podReady(name); got != "True" {
+				return name + " " + got
+			}
+		}
+		return ""
+	})
+	began := time.Now()
+	dc.StopNode("node-2")
+	f.taints("a dead node", "node-2:unreachable")
+	if took := time.Since(began); took < quick.Grace-time.Second {
+		t.Errorf("tainted %v after it stopped, which is within its grace", took)
+	}
+	n := f.node("node-2")
+	if c := n.Condition(nodelifecycle.Ready); c.Status != nodelifecycle.Unknown || c.Reason != nodelifecycle.StatusUnknown {
+		t.Errorf("Ready = %+v", c)
+	}
+	if !taint.Has(n.Spec.Taints, taint.Unreachable, taint.NoSchedule) {
+		t.Errorf("taints = %+v, want NoSchedule too", n.Spec.Taints)
+	}
+	if n.Metadata.Labels["beta.kubernetes.io/os"] != "linux" {
+		t.Errorf("c.16: labels = %v", n.Metadata.Labels)
+	}
+	f.eventually("its pod is not ready", func() string {
+		if got := f.podReady("p"); got != "False" {
+			return got
+		}
+		return ""
+	})
+	f.eventually("c.7: events", func() string {
+		nodes, pods := f.reasons("Node"), f.reasons("Pod")
+		if nodes["NodeNotReady"] != 1 || pods["NodeNotReady"] != 1 {
+			return fmt.Sprint(nodes, pods)
+		}
+		return ""
+	})
+	dc.StartNode("node-2")
+	f.taints("it is back", "")
+	if got := f.podReady("q"); got != "True" {
+		t.Errorf("a pod on another node is %s", got)
+	}
+}
+
+func (f *flow) podReady(name string) string {
+	f.t.Helper()
+	raw, err := f.kube.Get(f.t.Context(), podRef("default", name))
+	f.ok(err)
+	var p struct {
+		Status struct {
+			Conditions []nodelifecycle.Condition
+		}
+	}
+	f.ok(json.Unmarshal(raw, &p))
+	for _, c := range p.Status.Conditions {
+		if c.Type == nodelifecycle.Ready {
+			return c.Status
+		}
+	}
+	return "none"
+}
+
+func TestNodesAreTaintedNoFasterThanTheirZonesRateAndNotAtAllWhenEveryZoneIsDown(t *testing.T) {
+	t.Parallel()
+	f, dc := newNodeFlow(t, 6)
+	for i := 1; i <= 6; i++ {
+		zone := "one"
+		if i == 6 {
+			zone = "two"
+		}
+		patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, nodelifecycle.ZoneLabel, zone)
+		_, err := f.kube.Patch(t.Context(), kube.Ref{Resource: nodeResource, Name: fmt.Sprint("node-", i)}, kube.MergePatch, []byte(patch), kube.WriteOptions{})
+		f.ok(err)
+	}
+	for _, name := range []string{"a", "b", "c"} {
+		f.controllers(name, lifecycle)
+	}
+	f.eventually("watched", func() string { // their labels are given by the controller
+		for i := 1; i <= 6; i++ {
+			if f.node(fmt.Sprint("node-", i)).Metadata.Labels["beta.kubernetes.io/os"] == "" {
+				return fmt.Sprint("node-", i)
+			}
+		}
+		return ""
+	})
+	for i := 1; i <= 5; i++ { // the whole zone: fully disrupted, but not every zone is
+		dc.StopNode(fmt.Sprint("node-", i))
+	}
+	var at []time.Time
+	f.eventually("the zone is tainted", func() string {
+		n := len(strings.Fields(f.tainted()))
+		for len(at) < n {
+			at = append(at, time.Now())
+		}
+		if n < 5 {
+			return fmt.Sprint(n)
+		}
+		return ""
+	})
+	if took := at[4].Sub(at[0]); took < 3500*time.Millisecond || took > 7*time.Second {
+		t.Errorf("three replicas at one node a second tainted the last 4 of 5 nodes in %v", took)
+	}
+	dc.StopNode("node-6")
+	f.taints("every zone is down: all taints go", "")
+	dc.StartNode("node-6")
+	f.eventually("a zone is back: the other one's nodes are tainted again", func() string {
+		if n := len(strings.Fields(f.tainted())); n < 5 {
+			return fmt.Sprint(n)
+		}
+		return ""
+	})
+}
+
+func TestAStalledReflectorTaintsNobody(t *testing.T) {
+	t.Parallel()
+	f, dc := newNodeFlow(t, 2)
+	f.controllers("a", lifecycle)
+	f.eventually("watched", func() string { return missing(f.node("node-1").Metadata.Labels["beta.kubernetes.io/os"]) })
+	f.stopReflector()
+	dc.StopNode("node-1")
+	timer := time.NewTimer(3 * quick.Grace)
+	defer timer.Stop()
+	<-timer.C // stalled for three times the grace, while one node is dead indeed
+	for _, name := range []string{"node-1", "node-2"} {
+		if got := f.node(name).Ready(); got != nodelifecycle.True {
+			t.Errorf("%s is %s while nobody follows the collections", name, got)
+		}
+	}
+	f.startReflector()
+	f.taints("decisions resume for the one that is dead", "node-1:unreachable")
+	if got := f.node("node-2").Ready(); got != nodelifecycle.True {
+		t.Errorf("node-2 is %s", got)
+	}
+}
+
+func missing(s string) string {
+	if s == "" {
+		return "missing"
+	}
+	return ""
+}

@@ -1,0 +1,192 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/deltaplane/deltaplane/client"
+	rules "github.com/deltaplane/deltaplane/core/nodelifecycle"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+)
+
+// zoneQueues are the queues in which nodes wait for their zone's rate, one per
+// zone, and this replica's workers on them.
+type zoneQueues struct {
+	s       *Service
+	adapter *nodeAdapter
+	started chan rules.Zone // zones whose queue now exists
+
+	mu     sync.Mutex // guards queues
+	queues map[rules.Zone]*client.Queue
+}
+
+// zoneEvery is how often the zones are judged (c.1).
+const zoneEvery = 5 * time.Second
+
+func (z *zoneQueues) queue(zone rules.Zone) (*client.Queue, bool) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	q := z.queues[zone]
+	if q != nil {
+		return q, true
+	}
+	q = client.NewQueue(z.s.deps.Queue, z.name(zone), "")
+	z.queues[zone] = q
+	return q, false
+}
+
+// name is the queue of a zone. Parts that are not there are "-", which no label
+// value is.
+func (z *zoneQueues) name(zone rules.Zone) string {
+	part := func(s string) string {
+		if s == "" {
+			return "-"
+		}
+		return consumerName(s)
+	}
+	return z.s.cfg.Cluster + "/nodelifecycle/" + part(zone.Region) + "/" + part(zone.Name)
+}
+
+// Add implements the port of the waiting nodes.
+func (z *zoneQueues) Add(ctx context.Context, zone rules.Zone, node string) error {
+	q, _ := z.queue(zone)
+	_, err := q.Add(ctx, client.Keys(node)...)
+	if errors.Is(err, client.ErrQueueNotFound) {
+		z.adapter.rec.Zones().Again() // the next refresh makes it
+	}
+	return err
+}
+
+// Remove implements the port of the waiting nodes.
+func (z *zoneQueues) Remove(ctx context.Context, zone rules.Zone, node string) error {
+	q, _ := z.queue(zone)
+	_, err := q.Delete(ctx, node)
+	if errors.Is(err, client.ErrQueueNotFound) {
+		return nil
+	}
+	return err
+}
+
+// Limit implements the port of the waiting nodes: burst 1, paused at zero.
+func (z *zoneQueues) Limit(ctx context.Context, zone rules.Zone, rate float64) error {
+	q, _ := z.queue(zone)
+	if rate == 0 {
+		if err := q.Pause(ctx); !errors.Is(err, client.ErrQueueNotFound) {
+			return err
+		}
+	}
+	_, _, err := q.Configure(ctx, &queuev1.QueueConfig{
+		RateLimiter:     exponential(50*time.Millisecond, 10*time.Second),
+		DispatchLimiter: &queuev1.BucketLimiter{Qps: max(rate, 1e-6), Burst: 1},
+	})
+	if err != nil {
+		return err
+	}
+	if rate == 0 {
+		err = q.Pause(ctx)
+	} else {
+		err = q.Resume(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	select {
+	case z.started <- zone:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// run judges the zones every few seconds and works on their queues, until ctx ends.
+func (z *zoneQueues) run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		working := map[rules.Zone]bool{}
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case zone := <-z.started:
+				if !working[zone] {
+					working[zone] = true
+					g.Go(func() error { return z.work(ctx, zone) })
+				}
+			}
+		}
+	})
+	g.Go(func() error {
+		every := min(zoneEvery, z.s.cfg.Nodes.WithDefaults().Gap/4)
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		seen := time.Now()
+		for {
+			if err := z.refresh(ctx); err == nil {
+				seen = time.Now()
+			} else if ctx.Err() == nil {
+				z.s.log.Debug("zones cannot be judged", slog.Any("error", err))
+				if time.Since(seen) > 3*every {
+					z.adapter.rec.Zones().Forget()
+				}
+			}
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-tick.C:
+			}
+		}
+	})
+	return g.Wait()
+}
+
+func (z *zoneQueues) refresh(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	_, at, err := z.adapter.freshness(ctx)
+	if err != nil {
+		return err
+	}
+	objs, _, err := z.adapter.index.List(ctx, z.adapter.nodes, client.ListOptions{ReadOptions: client.ReadOptions{
+		AtLeast: at[z.adapter.nodes], Fields: []string{"metadata.name", "metadata.labels", "status.conditions"},
+	}})
+	if err != nil {
+		return err
+	}
+	return z.adapter.rec.Zones().Refresh(ctx, payloads(objs))
+}
+
+// work taints the nodes of one zone as its queue hands them out.
+func (z *zoneQueues) work(ctx context.Context, zone rules.Zone) error {
+	generation := ""
+	rec := client.ReconcilerFunc(func(ctx context.Context, item client.Item) (client.Result, error) {
+		after, err := z.adapter.rec.Taint(ctx, zone, item.Key, item.Alive)
+		res := client.Result{}
+		if after > 0 {
+			res.Outcome, res.After = client.OutcomeRelease, after
+		}
+		return settled(res, err)
+	})
+	w, err := client.NewWorker(z.s.deps.Queue, rec, client.WorkerConfig{
+		Queue: z.name(zone), Name: z.s.cfg.Identity + "/nodelifecycle", Concurrency: 1, Lease: z.s.cfg.Lease, Timeout: z.s.cfg.Timeout, Grace: z.s.cfg.Grace,
+		Log: z.s.log.With(slog.String(telemetry.KeyController, "nodelifecycle")), Tracer: z.s.deps.Telemetry.Tracer,
+		Hooks: client.Hooks{Connected: func(connected bool, now string) {
+			if connected && now != generation {
+				if generation != "" { // the store is another one: its rates may be gone
+					z.adapter.rec.Zones().Again()
+				}
+				generation = now
+			}
+		}},
+	})
+	if err != nil {
+		return fmt.Errorf("controllers: nodelifecycle: zone %q: %w", zone, err)
+	}
+	return w.Run(ctx)
+}
