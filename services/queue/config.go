@@ -46,6 +46,13 @@ type Config struct {
 	MaxTurn int
 	// MaxSessions bounds sessions remembered. Default 100,000.
 	MaxSessions int
+	// MaxPending bounds the operations that wait for a turn of one partition;
+	// calls beyond are refused with RESOURCE_EXHAUSTED OVERLOADED, what ends or
+	// extends leases excepted. Default 100,000.
+	MaxPending int
+	// HistoryKeys is how many keys the server remembers the last 8 events of,
+	// for Inspect, at about 400 bytes each. Default 100,000; below zero none.
+	HistoryKeys int
 }
 
 // QueueConfig is a queue by name.
@@ -60,6 +67,8 @@ func (c Config) withDefaults() Config {
 	c.StopGrace = cmp.Or(c.StopGrace, 2*time.Second)
 	c.MaxTurn = cmp.Or(c.MaxTurn, 512)
 	c.MaxSessions = cmp.Or(c.MaxSessions, 100_000)
+	c.MaxPending = cmp.Or(c.MaxPending, 100_000)
+	c.HistoryKeys = cmp.Or(c.HistoryKeys, 100_000)
 	return c
 }
 
@@ -90,6 +99,12 @@ func (c Config) Validate() error {
 	}
 	if c.MaxSessions < 1 {
 		errs = append(errs, fmt.Errorf("queue: max sessions %d is below 1", c.MaxSessions))
+	}
+	if c.MaxPending < maxItems {
+		errs = append(errs, fmt.Errorf("queue: max pending %d is below %d, one call's worth", c.MaxPending, maxItems))
+	}
+	if c.HistoryKeys > 10_000_000 {
+		errs = append(errs, fmt.Errorf("queue: history keys %d is above 10,000,000", c.HistoryKeys))
 	}
 	if c.RedisURL != "" && c.DataDir != "" {
 		errs = append(errs, errors.New("queue: a Redis URL and a data directory exclude one another"))

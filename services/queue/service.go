@@ -159,7 +159,7 @@ func (s *Service) watchStore(ctx context.Context) error {
 		s.usable.Store(&err)
 		s.rpc.SetServing(queuev1.QueueService_ServiceDesc.ServiceName, err == nil)
 		switch {
-		case err != nil && first && (errors.Is(err, engine.ErrEviction) || errors.Is(err, engine.ErrDenied)):
+		case err != nil && first && (errors.Is(err, engine.ErrEviction) || errors.Is(err, engine.ErrDenied) || errors.Is(err, engine.ErrUnfit)):
 			return err
 		case err != nil && (was == nil || errors.Is(was, errNotReached)):
 			s.log.Warn("store cannot be used", telemetry.Err(err))

@@ -1,0 +1,378 @@
+package queue
+
+import (
+	"hash/maphash"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+)
+
+// history remembers what happened last to the keys this server saw last, for
+// people: Inspect shows it. It is in memory and of this server, not in the
+// store: there it would cost every cycle bytes and time in the one place that
+// all replicas share, and what is kept of finished work is what fills a Redis.
+//
+// It is bounded: events per key are a ring, keys are evicted by a clock (one
+// not touched since the hand passed goes first), texts and names of sessions
+// are rings as well. Nothing in it holds a pointer that grows with the keys, so
+// that the garbage collector has nothing to scan, and recording allocates
+// nothing once the table is full. Keys are known by a 64-bit hash.
+type history struct {
+	max  int // keys
+	seed maphash.Seed
+
+	mu     sync.Mutex
+	index  map[uint64]int32 // guarded by mu, as is all that follows
+	chunks [][]past
+	count  int // of pasts in use
+	hand   int
+	text   []byte // the ring of texts
+	wrote  int64  // bytes of text ever written
+	who    names
+}
+
+const (
+	keptEvents  = 8
+	pastChunk   = 1024
+	textPerKey  = 40
+	keptNames   = 1 << 14
+	longestText = 1024
+)
+
+// past is the last events of one key.
+type past struct {
+	hash   uint64
+	begun  uint32 // events ever, also those overwritten
+	seen   bool   // since the hand passed
+	events [keptEvents]event
+}
+
+// event is a queuev1.HistoryEvent without pointers.
+type event struct {
+	at      int64
+	token   uint64
+	text    int64  // where it begins, of all text ever written
+	sum     uint32 // of the text, also when it has been overwritten
+	textLen uint16
+	kind    uint8
+	outcome workqueue.Outcome
+	held    float32 // seconds
+	session uint32  // zero for none
+	repeats uint32
+}
+
+// newHistory keeps the events of max keys, none below one.
+func newHistory(max int) *history {
+	if max < 1 {
+		return nil
+	}
+	return &history{max: max, seed: maphash.MakeSeed(), index: map[uint64]int32{}, who: names{ids: map[string]uint32{}}}
+}
+
+func (h *history) hash(queue uint64, key string) uint64 { return maphash.String(h.seed, key) ^ queue }
+
+// turn records what a turn of a queue did. A duplicate that was folded into
+// another add of its turn is not told apart.
+func (h *history) turn(queue string, calls []*call, t *workqueue.Turn, r *workqueue.Result) {
+	if h == nil || len(t.Ops) != len(r.Replies) {
+		return
+	}
+	q := maphash.String(h.seed, queue)*2 + 1
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, c := range calls {
+		by := uint32(0)
+		if c.by != "" {
+			by = h.who.id(c.by)
+		}
+		for at := c.first; at < c.first+c.went(); at++ {
+			h.op(q, by, &t.Ops[at], &r.Replies[at], r.Now)
+		}
+	}
+	take, holder := -1, uint32(0)
+	for i := range r.Leases {
+		l := &r.Leases[i]
+		if l.Take != take {
+			take, holder = l.Take, h.who.id(t.Takes[l.Take].Holder)
+		}
+		h.leased(q, holder, l, r.Now)
+	}
+}
+
+// went is how many operations of a call are in its turn.
+func (c *call) went() int {
+	if c.folded == nil {
+		return len(c.ops)
+	}
+	n := 0
+	for _, p := range c.folded.place {
+		if p >= 0 {
+			n++
+		}
+	}
+	return n
+}
+
+func (h *history) op(q uint64, by uint32, op *workqueue.Op, rep *workqueue.Reply, now int64) {
+	switch op.Kind {
+	case workqueue.OpAdd:
+		switch rep.Status {
+		case workqueue.AlreadyQueued, workqueue.Queued, workqueue.MarkedDirty, workqueue.Delayed:
+			p := h.of(h.hash(q, op.Key))
+			last := p.last(0)
+			if last != nil && last.kind == added && (rep.Status == workqueue.AlreadyQueued || last.session == by && last.sum == h.sum(op.Trace)) {
+				last.repeats++
+				last.at = now
+				return
+			}
+			h.add(p, event{at: now, kind: added, session: by}, op.Trace)
+		}
+	case workqueue.OpSettle:
+		switch rep.Status {
+		case workqueue.Settled, workqueue.Requeued:
+			p := h.of(h.hash(q, op.Key))
+			e := event{at: now, kind: endedWell, token: op.Token, outcome: op.Outcome, session: by}
+			p.since(&e)
+			h.add(p, e, reason(op))
+		case workqueue.Lost:
+			h.lost(h.of(h.hash(q, op.Key)), op.Token, by, now)
+		}
+	case workqueue.OpExtend:
+		if rep.Status == workqueue.Lost {
+			h.lost(h.of(h.hash(q, op.Key)), op.Token, by, now)
+		}
+	case workqueue.OpRetryNow, workqueue.OpRevoke, workqueue.OpDelete:
+		if rep.Status == workqueue.OK {
+			h.add(h.of(h.hash(q, op.Key)), event{at: now, kind: operated, session: by}, operations[op.Kind])
+		}
+	}
+}
+
+func reason(op *workqueue.Op) string {
+	if op.More == nil {
+		return ""
+	}
+	return op.More.Reason
+}
+
+var operations = map[workqueue.OpKind]string{
+	workqueue.OpRetryNow: "RetryNow", workqueue.OpRevoke: "ReleaseItems", workqueue.OpDelete: "DeleteItems",
+}
+
+const (
+	added     = uint8(queuev1.EventKind_EVENT_KIND_ADDED)
+	begun     = uint8(queuev1.EventKind_EVENT_KIND_LEASED)
+	endedWell = uint8(queuev1.EventKind_EVENT_KIND_SETTLED)
+	lostLease = uint8(queuev1.EventKind_EVENT_KIND_LOST)
+	operated  = uint8(queuev1.EventKind_EVENT_KIND_OPERATOR)
+)
+
+// leased records a lease, and that the one before it was lost when the key was
+// never settled.
+func (h *history) leased(q uint64, holder uint32, l *workqueue.Lease, now int64) {
+	p := h.of(h.hash(q, l.Key))
+	if l.Attempt > 1 {
+		if before := p.open(); before != nil {
+			h.lost(p, before.token, before.session, now)
+		}
+	}
+	h.add(p, event{at: now, kind: begun, token: l.Token, session: holder}, "")
+}
+
+// lost records a lost lease, once.
+func (h *history) lost(p *past, token uint64, by uint32, now int64) {
+	for i := range keptEvents {
+		if e := p.last(i); e != nil && e.kind == lostLease && e.token == token {
+			return
+		}
+	}
+	e := event{at: now, kind: lostLease, token: token, session: by}
+	p.since(&e)
+	h.add(p, e, "")
+}
+
+// last is the event i before the last one; nil when it is not kept.
+func (p *past) last(i int) *event {
+	if i >= keptEvents || uint32(i) >= p.begun {
+		return nil
+	}
+	return &p.events[(p.begun-1-uint32(i))%keptEvents]
+}
+
+// open is the last lease, unless it is known how it ended.
+func (p *past) open() *event {
+	for i := range keptEvents {
+		e := p.last(i)
+		if e == nil || e.kind == endedWell || e.kind == lostLease {
+			return nil
+		}
+		if e.kind == begun {
+			return e
+		}
+	}
+	return nil
+}
+
+// since fills in how long the lease that e ends was held and, when it is not
+// known, who held it.
+func (p *past) since(e *event) {
+	from := int64(e.token) // a token is the time of its lease, or barely above it
+	for i := range keptEvents {
+		if b := p.last(i); b != nil && b.kind == begun && b.token == e.token {
+			from = b.at
+			if e.session == 0 {
+				e.session = b.session
+			}
+			break
+		}
+	}
+	e.held = float32(max(e.at-from, 0)) / 1e6
+}
+
+// of finds what is remembered of a key, or makes room for it.
+func (h *history) of(hash uint64) *past {
+	if i, ok := h.index[hash]; ok {
+		p := h.at(i)
+		p.seen = true
+		return p
+	}
+	var i int32
+	if h.count < h.max {
+		i = int32(h.count)
+		if h.count++; int(i)%pastChunk == 0 {
+			h.chunks = append(h.chunks, make([]past, min(pastChunk, h.max-int(i))))
+		}
+	} else {
+		for h.at(int32(h.hand)).seen {
+			h.at(int32(h.hand)).seen = false
+			h.hand = (h.hand + 1) % h.count
+		}
+		i = int32(h.hand)
+		h.hand = (h.hand + 1) % h.count
+		delete(h.index, h.at(i).hash)
+	}
+	h.index[hash] = i
+	p := h.at(i)
+	p.hash, p.begun, p.seen = hash, 0, false
+	return p
+}
+
+func (h *history) at(i int32) *past { return &h.chunks[i/pastChunk][i%pastChunk] }
+
+func (h *history) add(p *past, e event, text string) {
+	if text != "" {
+		e.sum = h.sum(text)
+		e.text, e.textLen = h.write(text[:min(len(text), longestText)])
+	}
+	p.events[p.begun%keptEvents] = e
+	p.begun++
+}
+
+// write puts text into the ring, whole: what does not fit before its end
+// begins at the start.
+func (h *history) write(text string) (at int64, n uint16) {
+	if h.text == nil {
+		h.text = make([]byte, max(h.max*textPerKey, 4*longestText))
+	}
+	size := int64(len(h.text))
+	if room := size - h.wrote%size; room < int64(len(text)) {
+		h.wrote += room
+	}
+	at = h.wrote
+	copy(h.text[at%size:], text)
+	h.wrote += int64(len(text))
+	return at, uint16(len(text))
+}
+
+// read is the text of an event, nil when it has been overwritten.
+func (h *history) read(e *event) []byte {
+	size := int64(len(h.text))
+	if e.textLen == 0 || e.text < h.wrote-size {
+		return nil
+	}
+	return h.text[e.text%size:][:e.textLen]
+}
+
+func (h *history) sum(text string) uint32 {
+	if text == "" {
+		return 0
+	}
+	return uint32(maphash.String(h.seed, text))
+}
+
+// key tells what happened to a key, newest first.
+func (h *history) key(queue, key string) []*queuev1.HistoryEvent {
+	if h == nil {
+		return nil
+	}
+	q := maphash.String(h.seed, queue)*2 + 1
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	i, ok := h.index[h.hash(q, key)]
+	if !ok {
+		return nil
+	}
+	var out []*queuev1.HistoryEvent
+	for n := range keptEvents {
+		e := h.at(i).last(n)
+		if e == nil {
+			break
+		}
+		o := &queuev1.HistoryEvent{
+			Kind: queuev1.EventKind(e.kind), Time: stamp(e.at), SessionId: h.who.name(e.session), Token: e.token,
+			Outcome: outcomeOut(e.outcome), Repeats: int64(e.repeats),
+		}
+		if text := string(h.read(e)); e.kind == added {
+			o.Traceparent = text
+		} else {
+			o.Reason = text
+		}
+		if e.kind == endedWell || e.kind == lostLease {
+			o.Held = durationpb.New(time.Duration(float64(e.held) * float64(time.Second)).Round(time.Microsecond))
+		}
+		out = append(out, o)
+	}
+	return out
+}
+
+func outcomeOut(o workqueue.Outcome) queuev1.Outcome {
+	for out, in := range outcomes {
+		if in == o {
+			return out
+		}
+	}
+	return queuev1.Outcome_OUTCOME_UNSPECIFIED
+}
+
+// names are numbers for the sessions seen last.
+type names struct {
+	ids  map[string]uint32
+	ring []string
+	next uint32 // the last number given
+}
+
+func (n *names) id(name string) uint32 {
+	if id, ok := n.ids[name]; ok {
+		return id
+	}
+	if n.ring == nil {
+		n.ring = make([]string, keptNames)
+	}
+	n.next++
+	at := int(n.next) % keptNames
+	delete(n.ids, n.ring[at])
+	n.ring[at] = name
+	n.ids[name] = n.next
+	return n.next
+}
+
+func (n *names) name(id uint32) string {
+	if id == 0 || n.next-id >= keptNames {
+		return ""
+	}
+	return n.ring[int(id)%keptNames]
+}

@@ -1,0 +1,207 @@
+package queue
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+)
+
+// tell is a history in words, newest first.
+func tell(events []*queuev1.HistoryEvent) string {
+	var out []string
+	for _, e := range events {
+		s := strings.ToLower(strings.TrimPrefix(e.GetKind().String(), "EVENT_KIND_"))
+		for _, more := range []string{e.GetSessionId(), strings.ToLower(strings.TrimPrefix(e.GetOutcome().String(), "OUTCOME_")), e.GetReason(), e.GetTraceparent()} {
+			if more != "" && more != "unspecified" {
+				s += " " + more
+			}
+		}
+		if e.GetRepeats() > 0 {
+			s += fmt.Sprintf(" +%d", e.GetRepeats())
+		}
+		out = append(out, s)
+	}
+	return strings.Join(out, ", ")
+}
+
+func TestInspectTellsWhatHappenedToAKey(t *testing.T) {
+	t.Parallel()
+	on(t, func(t *testing.T, kind string) {
+		r := start(t, kind, Config{})
+		r.config(t, &queuev1.QueueConfig{Partitions: 2})
+		ctx := t.Context()
+		history := func() []*queuev1.HistoryEvent {
+			t.Helper()
+			res, err := r.Inspect(ctx, &queuev1.InspectRequest{Queue: q, Key: "k"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return res.GetHistory()
+		}
+		if got := history(); len(got) != 0 {
+			t.Errorf("of a key never seen: %v", got)
+		}
+		const cause = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+		for range 3 {
+			if _, err := r.Add(ctx, &queuev1.AddRequest{Queue: q, SessionId: "p", Items: []*queuev1.AddItem{{Key: "k", Traceparent: cause}}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		take := func(session string) *queuev1.Lease {
+			t.Helper()
+			res, err := r.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: session, Wait: seconds(10), LeaseDuration: seconds(2)})
+			if err != nil || len(res.GetLeases()) != 1 {
+				t.Fatalf("Get = %v, %v", res, err)
+			}
+			return res.GetLeases()[0]
+		}
+		settle := func(session string, l *queuev1.Lease, o queuev1.Outcome, reason string) {
+			t.Helper()
+			if _, err := r.Settle(ctx, &queuev1.SettleRequest{SessionId: session, Settlements: []*queuev1.Settlement{{
+				Queue: q, Key: l.GetKey(), Token: l.GetToken(), Outcome: o, Reason: reason,
+			}}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l := take("w1")
+		settle("w1", l, queuev1.Outcome_OUTCOME_DEAD, "no such node")
+		if got, want := tell(history()), "settled w1 dead no such node, leased w1, added p "+cause+" +2"; got != want {
+			t.Errorf("history %q, want %q", got, want)
+		}
+		if e := history()[0]; e.GetToken() != l.GetToken() || e.GetTime() == nil || e.GetHeld().AsDuration() < 0 || e.GetHeld().AsDuration() > time.Minute {
+			t.Errorf("settled: %v", e)
+		}
+		if _, err := r.RetryNow(ctx, &queuev1.RetryNowRequest{Queue: q, Keys: []string{"k"}}); err != nil {
+			t.Fatal(err)
+		}
+		gone := take("w1")
+		r.advance(3 * time.Second) // its lease expires
+		l = take("w2")
+		settle("w1", gone, done, "") // too late
+		settle("w2", l, forget, "")
+		if got, want := tell(history()), "settled w2 forget, leased w2, lost w1, leased w1, operator RetryNow, settled w1 dead no such node, leased w1, added p "+cause+" +2"; got != want {
+			t.Errorf("history %q, want %q", got, want)
+		}
+		if e := history()[2]; e.GetToken() != gone.GetToken() || e.GetHeld().AsDuration() < 2*time.Second {
+			t.Errorf("lost: %v", e)
+		}
+		r.add(t, "k")
+		if got, want := tell(history()[:2]), "added, settled w2 forget"; got != want || len(history()) != 8 {
+			t.Errorf("%d events, the last %q, want the oldest gone and %q", len(history()), got, want)
+		}
+	})
+}
+
+// told tells a history of a turn.
+func told(h *history, now int64, ops []workqueue.Op, replies []workqueue.Reply, takes []workqueue.Take, leases ...workqueue.Lease) {
+	h.turn("q", []*call{{ops: ops, by: "s"}}, &workqueue.Turn{Ops: ops, Takes: takes}, &workqueue.Result{Now: now, Replies: replies, Leases: leases})
+}
+
+func TestTheHistoryIsBounded(t *testing.T) {
+	t.Parallel()
+	h := newHistory(100)
+	add := func(key string) {
+		told(h, 1, []workqueue.Op{{Kind: workqueue.OpAdd, Key: key, Trace: strings.Repeat("t", 50)}}, []workqueue.Reply{{Status: workqueue.Queued}}, nil)
+	}
+	for i := range 1000 {
+		add(fmt.Sprint("key", i))
+		add("hot")
+	}
+	if len(h.index) != 100 || h.count != 100 {
+		t.Errorf("%d keys indexed, %d kept, want 100", len(h.index), h.count)
+	}
+	if got := h.key("q", "hot"); len(got) != 1 || got[0].GetRepeats() != 999 {
+		t.Errorf("what is used all the time was forgotten: %v", got)
+	}
+	if got := h.key("q", "key0"); got != nil {
+		t.Errorf("what was used long ago is kept: %v", got)
+	}
+	if got := h.key("other", "hot"); got != nil {
+		t.Errorf("another queue's key: %v", got)
+	}
+	if size := len(h.text); size > 100*textPerKey+4*longestText {
+		t.Errorf("%d bytes of text", size)
+	}
+	// A text that was overwritten is left out, never wrong.
+	for _, key := range []string{"key950", "key999"} {
+		for _, e := range h.key("q", key) {
+			if e.GetTraceparent() != "" && e.GetTraceparent() != strings.Repeat("t", 50) {
+				t.Errorf("text %q", e.GetTraceparent())
+			}
+		}
+	}
+	if newHistory(-1).key("q", "k") != nil {
+		t.Error("no history keeps something")
+	}
+}
+
+func TestNamesOfSessionsAreBounded(t *testing.T) {
+	t.Parallel()
+	n := names{ids: map[string]uint32{}}
+	first := n.id("first")
+	if n.id("first") != first || n.name(first) != "first" || n.name(0) != "" {
+		t.Error("a name is not found again")
+	}
+	for i := range keptNames {
+		n.id(fmt.Sprint(i))
+	}
+	if n.name(first) != "" || len(n.ids) != keptNames {
+		t.Errorf("%d names kept, the first as %q", len(n.ids), n.name(first))
+	}
+	if again := n.id("first"); again == first || n.name(again) != "first" {
+		t.Errorf("a name that returns: %q", n.name(again))
+	}
+}
+
+func TestRecordingAllocatesNothing(t *testing.T) {
+	h := newHistory(64)
+	var ops []workqueue.Op
+	var replies []workqueue.Reply
+	for i := range 200 { // more keys than are kept
+		ops = append(ops, workqueue.Op{Kind: workqueue.OpAdd, Key: fmt.Sprint("key", i), Trace: "cause"})
+		replies = append(replies, workqueue.Reply{Status: workqueue.Queued})
+	}
+	c := []*call{{ops: ops, by: "s"}}
+	turn, r := &workqueue.Turn{Ops: ops}, &workqueue.Result{Now: 1, Replies: replies}
+	h.turn("q", c, turn, r)
+	if n := testing.AllocsPerRun(20, func() { h.turn("q", c, turn, r) }); n > 0 {
+		t.Errorf("%v allocations a turn", n)
+	}
+}
+
+// BenchmarkHistory records cycles of add, lease and settle, 256 a turn, over
+// more or fewer keys than are kept; an operation is one cycle.
+func BenchmarkHistory(b *testing.B) {
+	for name, keys := range map[string]int{"hot": 1000, "kept": 90_000, "evicting": 400_000} {
+		b.Run(name, func(b *testing.B) {
+			h := newHistory(100_000)
+			all := keysN(keys)
+			const n = 256
+			ops, replies, leases := make([]workqueue.Op, 2*n), make([]workqueue.Reply, 2*n), make([]workqueue.Lease, n)
+			turn := &workqueue.Turn{Ops: ops, Takes: []workqueue.Take{{Holder: "w"}}}
+			r := &workqueue.Result{Replies: replies, Leases: leases}
+			c := []*call{{ops: ops[:n], by: "p"}, {ops: ops[n:], by: "w", first: n}}
+			at := 0
+			b.ReportAllocs()
+			for b.Loop() {
+				if at%n == 0 {
+					for i := range n {
+						k := all[(at+i)%keys]
+						ops[i] = workqueue.Op{Kind: workqueue.OpAdd, Key: k}
+						replies[i].Status = workqueue.Queued
+						ops[n+i] = workqueue.Op{Kind: workqueue.OpSettle, Key: k, Outcome: workqueue.Forget, Token: uint64(at + i)}
+						replies[n+i].Status = workqueue.Settled
+						leases[i] = workqueue.Lease{Key: k, Token: uint64(at + i), Attempt: 1}
+					}
+					r.Now++
+					h.turn("q", c, turn, r)
+				}
+				at++
+			}
+		})
+	}
+}
