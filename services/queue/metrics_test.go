@@ -1,0 +1,249 @@
+package queue
+
+import (
+	"context"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/memory"
+)
+
+// deaf listens to nobody.
+type deaf struct{ net.Listener }
+
+func (deaf) Accept() (net.Conn, error) { return nil, net.ErrClosed }
+func (deaf) Close() error              { return nil }
+func (deaf) Addr() net.Addr            { return &net.TCPAddr{} }
+
+// shell is a service without its listeners, for fake time.
+func shell(t *testing.T, e engine.Engine) (*server, func() map[string]*dto.Metric) {
+	t.Helper()
+	tel := quiet()
+	svc, err := build(Config{}.withDefaults(), e, tel)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	svc.running = ctx
+	t.Cleanup(func() {
+		cancel()
+		svc.wg.Wait()
+		_ = svc.rpc.Serve(context.Background(), deaf{}) // ends the server's own goroutines
+		_ = e.Close()
+	})
+	return &server{Service: svc}, func() map[string]*dto.Metric {
+		families, err := tel.Registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := map[string]*dto.Metric{}
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				key := f.GetName()
+				for _, l := range m.GetLabel() {
+					if l.GetName() != "name" {
+						key += " " + l.GetValue()
+					}
+				}
+				all[key] = m
+			}
+		}
+		return all
+	}
+}
+
+func TestQ11UpstreamsMetricsTable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // TestMetrics of client-go's metrics_test.go
+		e, err := memory.New(memory.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, gather := shell(t, e)
+		ctx := t.Context()
+		must := func(_ any, err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		must(s.ConfigureQueue(ctx, &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{Name: q}}))
+		says := func(step string, want map[string]float64) {
+			t.Helper()
+			all := gather()
+			for name, v := range want {
+				var got float64
+				switch m := all["workqueue_"+name]; {
+				case m == nil:
+					t.Errorf("%s: %s is missing", step, name)
+					continue
+				case m.GetHistogram() != nil:
+					got = m.GetHistogram().GetSampleSum()
+				case m.GetCounter() != nil:
+					got = m.GetCounter().GetValue()
+				default:
+					got = m.GetGauge().GetValue()
+				}
+				if diff := got - v; diff > 1e-9 || diff < -1e-9 {
+					t.Errorf("%s: %s = %v, want %v", step, name, got, v)
+				}
+			}
+		}
+		samples := func(name string) uint64 { return gather()["workqueue_"+name].GetHistogram().GetSampleCount() }
+		add := func() {
+			t.Helper()
+			must(s.Add(ctx, &queuev1.AddRequest{Queue: q, Items: []*queuev1.AddItem{{Key: "foo"}}}))
+		}
+		get := func() *queuev1.Lease {
+			t.Helper()
+			res, err := s.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: "w"})
+			if err != nil || len(res.GetLeases()) != 1 {
+				t.Fatalf("Get = %v, %v", res, err)
+			}
+			return res.GetLeases()[0]
+		}
+		finish := func(l *queuev1.Lease) {
+			t.Helper()
+			must(s.Settle(ctx, &queuev1.SettleRequest{SessionId: "w", Settlements: []*queuev1.Settlement{{Queue: q, Key: "foo", Token: l.GetToken(), Outcome: done}}}))
+		}
+
+		says("before", map[string]float64{"adds_total": 0, "depth": 0, "unfinished_work_seconds": 0, "longest_running_processor_seconds": 0})
+		add()
+		says("added", map[string]float64{"adds_total": 1, "depth": 1})
+		time.Sleep(50 * time.Microsecond)
+		l := get()
+		says("got", map[string]float64{"depth": 0, "queue_duration_seconds": 5e-05})
+		for range 5 { // re-added while processing
+			add()
+		}
+		says("added again", map[string]float64{"adds_total": 2, "depth": 1})
+		time.Sleep(25 * time.Microsecond)
+		finish(l)
+		says("done", map[string]float64{"work_duration_seconds": 2.5e-05, "depth": 1})
+		l = get()
+		says("got again", map[string]float64{"depth": 0, "queue_duration_seconds": 5e-05 + 2.5e-05})
+		if n := samples("queue_duration_seconds"); n != 2 {
+			t.Errorf("%d latencies, want 2", n)
+		}
+		time.Sleep(time.Millisecond)
+		says("held for 1 ms", map[string]float64{"unfinished_work_seconds": .001, "longest_running_processor_seconds": .001})
+		finish(l)
+		says("done again", map[string]float64{
+			"work_duration_seconds": 2.5e-05 + .001, "unfinished_work_seconds": 0, "longest_running_processor_seconds": 0, "retries_total": 0,
+		})
+
+		after := func(d time.Duration) {
+			t.Helper()
+			must(s.AddAfter(ctx, &queuev1.AddAfterRequest{Queue: q, Items: []*queuev1.AddItem{{Key: "foo"}}, Delay: seconds(d.Seconds())}))
+		}
+		after(0) // client-go counts every AddAfter, also one that adds now
+		says("AddAfter(0)", map[string]float64{"retries_total": 1, "adds_total": 3})
+		after(time.Hour)
+		must(s.AddRateLimited(ctx, &queuev1.AddRateLimitedRequest{Queue: q, Items: []*queuev1.AddItem{{Key: "bar"}}}))
+		says("AddAfter(1h), AddRateLimited", map[string]float64{"retries_total": 3})
+	})
+}
+
+func TestAnIdleReplicaTellsTheDepthOfTheStore(t *testing.T) {
+	t.Parallel()
+	a, b := two(t)
+	a.configure(t)
+	b.add(t, "first") // b knows the queue
+	a.add(t, "second", "third")
+	depth := func(r *rig) float64 {
+		families, err := r.tel.Registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() == "workqueue_depth" {
+				return f.GetMetric()[0].GetGauge().GetValue()
+			}
+		}
+		return -1
+	}
+	l := b.svc.queues[q].line
+	l.mu.Lock()
+	l.seen = time.Now().Add(-2 * fresh) // it had its last turn a while ago
+	l.mu.Unlock()
+	turns := b.turns(t)
+	if got := depth(b); got != 3 {
+		t.Errorf("the idle replica's depth is %v, want 3", got)
+	}
+	l.mu.Lock()
+	seen := l.seen
+	l.mu.Unlock()
+	depth(b)
+	l.mu.Lock()
+	again := l.seen
+	l.mu.Unlock()
+	if again != seen || b.turns(t) != turns {
+		t.Error("a scrape right after looked at the store again, or took a turn")
+	}
+}
+
+func TestLostRedeliveredAndDeadAreCounted(t *testing.T) {
+	t.Parallel()
+	r := start(t, "memory", Config{})
+	r.config(t, &queuev1.QueueConfig{MaxRetries: 0})
+	ctx := t.Context()
+	take := func(session string) *queuev1.Settlement {
+		t.Helper()
+		res, err := r.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: session, Wait: seconds(5), LeaseDuration: seconds(1)})
+		if err != nil || len(res.GetLeases()) != 1 {
+			t.Fatalf("Get = %v, %v", res, err)
+		}
+		return &queuev1.Settlement{Queue: q, Key: "k", Token: res.GetLeases()[0].GetToken(), Outcome: queuev1.Outcome_OUTCOME_DEAD}
+	}
+	r.add(t, "k")
+	late := take("a")
+	r.advance(2 * time.Second)
+	now := take("b")
+	for _, st := range []*queuev1.Settlement{late, now} {
+		if _, err := r.Settle(ctx, &queuev1.SettleRequest{SessionId: "x", Settlements: []*queuev1.Settlement{st}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want(t, r.tel.Registry, map[string]float64{
+		"deltaplane_queue_leases_expired_total": 1, "deltaplane_queue_leases_redelivered_total": 1, "deltaplane_queue_settlements_total": 2,
+		"deltaplane_queue_buried_total": 1, "deltaplane_queue_dead": 1, "deltaplane_queue_leases": 0,
+	})
+}
+
+func TestFailedTurnsAreCountedByReason(t *testing.T) {
+	t.Parallel()
+	e, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &failing{Engine: e}
+	r := serve(t, Config{}, f)
+	r.configure(t)
+	f.err.Store(&engine.ErrDenied)
+	if _, err := r.Add(t.Context(), &queuev1.AddRequest{Queue: q, Items: []*queuev1.AddItem{{Key: "k"}}}); err == nil {
+		t.Fatal("an add went through")
+	}
+	f.err.Store(nil)
+	families, err := r.tel.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fam := range families {
+		if fam.GetName() != "deltaplane_queue_turn_errors_total" {
+			continue
+		}
+		for _, m := range fam.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if l.GetName() == "reason" && l.GetValue() == "denied" && m.GetCounter().GetValue() > 0 {
+					return
+				}
+			}
+		}
+	}
+	t.Error("no failed turn is counted as denied")
+}
