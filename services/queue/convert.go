@@ -6,7 +6,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/deltaplane/deltaplane/core/backoff"
 	"github.com/deltaplane/deltaplane/core/expectations"
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
@@ -103,85 +102,5 @@ func item(it *workqueue.Item) *queuev1.Item {
 func counts(c workqueue.Counts) *queuev1.Counts {
 	return &queuev1.Counts{
 		Ready: int64(c.Ready), Delayed: int64(c.Delayed), Processing: int64(c.Processing), Dirty: int64(c.Dirty), Dead: int64(c.Dead),
-	}
-}
-
-func configOut(name string, c workqueue.Config) *queuev1.QueueConfig {
-	return &queuev1.QueueConfig{
-		Name: name, RateLimiter: limiterOut(*c.Limiter), LeaseDuration: durationpb.New(c.LeaseFor),
-		Partitions: int32(c.Partitions), BarrierRetention: durationpb.New(c.BarrierRetention), MaxRetries: int64(c.MaxRetries),
-	}
-}
-
-func limiterOut(l backoff.Limiter) *queuev1.RateLimiter {
-	out := &queuev1.RateLimiter{}
-	switch l.Kind {
-	case backoff.Exponential:
-		out.Kind = &queuev1.RateLimiter_Exponential{Exponential: &queuev1.ExponentialLimiter{Base: durationpb.New(l.Base), Max: durationpb.New(l.Max)}}
-	case backoff.Bucket:
-		out.Kind = &queuev1.RateLimiter_Bucket{Bucket: &queuev1.BucketLimiter{Qps: l.Rate, Burst: int64(l.Burst)}}
-	case backoff.FastSlow:
-		out.Kind = &queuev1.RateLimiter_FastSlow{FastSlow: &queuev1.FastSlowLimiter{
-			Fast: durationpb.New(l.Fast), Slow: durationpb.New(l.Slow), MaxFastAttempts: int64(l.MaxFast),
-		}}
-	case backoff.MaxOf:
-		of := &queuev1.MaxOfLimiter{}
-		for _, c := range l.Of {
-			of.Limiters = append(of.Limiters, limiterOut(c))
-		}
-		out.Kind = &queuev1.RateLimiter_MaxOf{MaxOf: of}
-	case backoff.MaxWait:
-		out.Kind = &queuev1.RateLimiter_MaxWait{MaxWait: &queuev1.MaxWaitLimiter{Limiter: limiterOut(l.Of[0]), Max: durationpb.New(l.Max)}}
-	case backoff.None:
-	}
-	return out
-}
-
-const (
-	maxLimiterDepth = 4
-	maxLimiters     = 8
-)
-
-// limiterIn reads a limiter tree; what it means is checked by its Validate.
-func (c *checks) limiterIn(field string, in *queuev1.RateLimiter, depth int) backoff.Limiter {
-	if depth > maxLimiterDepth {
-		c.add(field, "deeper than %d limiters", maxLimiterDepth)
-		return backoff.Limiter{}
-	}
-	const limit = workqueue.MaxDelay
-	count := func(field string, n int64) int {
-		c.count(field, int(max(min(n, 1<<31), -1<<31)), 0, 1<<30)
-		return int(max(min(n, 1<<30), 0))
-	}
-	switch k := in.GetKind().(type) {
-	case *queuev1.RateLimiter_Exponential:
-		e := k.Exponential
-		l := backoff.Limiter{Kind: backoff.Exponential}
-		l.Base = c.duration(field+".exponential.base", e.GetBase(), limit)
-		l.Max = c.duration(field+".exponential.max", e.GetMax(), limit)
-		return l
-	case *queuev1.RateLimiter_Bucket:
-		return backoff.Limiter{Kind: backoff.Bucket, Rate: k.Bucket.GetQps(), Burst: count(field+".bucket.burst", k.Bucket.GetBurst())}
-	case *queuev1.RateLimiter_FastSlow:
-		f := k.FastSlow
-		l := backoff.Limiter{Kind: backoff.FastSlow, MaxFast: count(field+".fast_slow.max_fast_attempts", f.GetMaxFastAttempts())}
-		l.Fast = c.duration(field+".fast_slow.fast", f.GetFast(), limit)
-		l.Slow = c.duration(field+".fast_slow.slow", f.GetSlow(), limit)
-		return l
-	case *queuev1.RateLimiter_MaxOf:
-		l := backoff.Limiter{Kind: backoff.MaxOf}
-		if c.count(field+".max_of.limiters", len(k.MaxOf.GetLimiters()), 1, maxLimiters) {
-			for _, o := range k.MaxOf.GetLimiters() {
-				l.Of = append(l.Of, c.limiterIn(field+".max_of", o, depth+1))
-			}
-		}
-		return l
-	case *queuev1.RateLimiter_MaxWait:
-		l := backoff.Limiter{Kind: backoff.MaxWait, Max: c.duration(field+".max_wait.max", k.MaxWait.GetMax(), limit)}
-		l.Of = []backoff.Limiter{c.limiterIn(field+".max_wait.limiter", k.MaxWait.GetLimiter(), depth+1)}
-		return l
-	default:
-		c.add(field, "no kind of limiter is set")
-		return backoff.Limiter{}
 	}
 }

@@ -20,6 +20,7 @@ var (
 	errOverrun       = errors.New("the worker does not read its stream")
 	errSessions      = errors.New("too many sessions")
 	errStopping      = errors.New("server is stopping")
+	errOverload      = errors.New("too many operations wait for the queue's next turns")
 	errMoved         = errors.New("the session was resumed by another stream")
 )
 
@@ -27,9 +28,11 @@ var (
 var rules = []rpc.Rule{
 	{Is: engine.ErrNoQueue, Code: codes.NotFound, Reason: "QUEUE_NOT_FOUND"},
 	{Is: engine.ErrPartitions, Code: codes.FailedPrecondition, Reason: "PARTITIONS_FIXED"},
+	{Is: engine.ErrDurability, Code: codes.FailedPrecondition, Reason: "DURABILITY_UNAVAILABLE"},
 	{Is: engine.ErrUnknown, Code: codes.Unknown, Reason: "STORE_OUTCOME_UNKNOWN", Retry: time.Second},
 	{Is: engine.ErrFull, Code: codes.ResourceExhausted, Reason: "STORE_FULL", Retry: 5 * time.Second},
 	{Is: engine.ErrDenied, Code: codes.Unavailable, Reason: "STORE_DENIED", Retry: 5 * time.Second},
+	{Is: engine.ErrUnfit, Code: codes.Unavailable, Reason: "STORE_UNFIT", Retry: 5 * time.Second},
 	{Is: engine.ErrEviction, Code: codes.Unavailable, Reason: "STORE_UNFIT", Retry: 5 * time.Second},
 	{Is: engine.ErrUnavailable, Code: codes.Unavailable, Reason: "STORE_UNAVAILABLE", Retry: time.Second},
 	{Is: errClosed, Code: codes.FailedPrecondition, Reason: "QUEUE_CLOSED"},
@@ -39,6 +42,7 @@ var rules = []rpc.Rule{
 	{Is: errNotHello, Code: codes.InvalidArgument, Reason: "HELLO_EXPECTED"},
 	{Is: errOverrun, Code: codes.ResourceExhausted, Reason: "WORKER_TOO_SLOW", Retry: time.Second},
 	{Is: errSessions, Code: codes.ResourceExhausted, Reason: "TOO_MANY_SESSIONS", Retry: 5 * time.Second},
+	{Is: errOverload, Code: codes.ResourceExhausted, Reason: "OVERLOADED", Retry: 100 * time.Millisecond},
 	{Is: errStopping, Code: codes.Unavailable, Reason: "STOPPING"},
 	{Is: errMoved, Code: codes.Aborted, Reason: "SESSION_MOVED"},
 }

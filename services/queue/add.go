@@ -1,0 +1,123 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+)
+
+// adds is what the three kinds of Add share.
+type adds struct {
+	queue, session string
+	items          []*queuev1.AddItem
+	delay          time.Duration
+	// after is set for an AddAfter, which client-go counts as a retry whatever
+	// its delay. The store counts those with one.
+	after, last, limited bool
+}
+
+func (s *server) Add(ctx context.Context, r *queuev1.AddRequest) (*queuev1.AddResponse, error) {
+	results, err := s.add(ctx, &checks{}, adds{queue: r.GetQueue(), session: r.GetSessionId(), items: r.GetItems()})
+	if err != nil {
+		return nil, err
+	}
+	return &queuev1.AddResponse{Results: results, Generation: s.engine.Generation()}, nil
+}
+
+func (s *server) AddAfter(ctx context.Context, r *queuev1.AddAfterRequest) (*queuev1.AddAfterResponse, error) {
+	c := &checks{}
+	if _, known := queuev1.DelayPolicy_name[int32(r.GetPolicy())]; !known {
+		c.add("policy", "%d is not known", r.GetPolicy())
+	}
+	results, err := s.add(ctx, c, adds{
+		queue: r.GetQueue(), session: r.GetSessionId(), items: r.GetItems(),
+		delay: c.duration("delay", r.GetDelay(), workqueue.MaxDelay),
+		after: true, last: r.GetPolicy() == queuev1.DelayPolicy_DELAY_POLICY_LAST,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &queuev1.AddAfterResponse{Results: results, Generation: s.engine.Generation()}, nil
+}
+
+func (s *server) AddRateLimited(ctx context.Context, r *queuev1.AddRateLimitedRequest) (*queuev1.AddRateLimitedResponse, error) {
+	results, err := s.add(ctx, &checks{}, adds{queue: r.GetQueue(), session: r.GetSessionId(), items: r.GetItems(), limited: true})
+	if err != nil {
+		return nil, err
+	}
+	return &queuev1.AddRateLimitedResponse{Results: results, Generation: s.engine.Generation()}, nil
+}
+
+func (s *server) add(ctx context.Context, c *checks, a adds) ([]*queuev1.AddResult, error) {
+	c.queue("queue", a.queue)
+	c.session("session_id", a.session, false)
+	c.count("items", len(a.items), 1, maxItems)
+	cause := traceparent(ctx)
+	ops := make([]workqueue.Op, 0, len(a.items))
+	for i, it := range a.items {
+		if i == maxItems {
+			break
+		}
+		at := "items[" + strconv.Itoa(i) + "]"
+		c.key(at+".key", it.GetKey())
+		c.trace(at+".traceparent", it.GetTraceparent())
+		op := workqueue.Op{
+			Kind: workqueue.OpAdd, Key: it.GetKey(), Level: c.level(at+".priority", it.GetPriority()),
+			Delay: a.delay.Microseconds(), Last: a.last, Limited: a.limited, Trace: it.GetTraceparent(),
+		}
+		if op.Trace == "" {
+			op.Trace = cause
+		}
+		if b := c.barrier(at+".barrier", it.GetBarrier()); len(b) > 0 {
+			op.More = &workqueue.More{Barrier: b}
+		}
+		ops = append(ops, op)
+	}
+	if err := c.err(); err != nil {
+		return nil, err
+	}
+	if s.sessions.find(a.session).shutDown() { // dropped, and told so
+		results := make([]*queuev1.AddResult, len(ops))
+		for i := range results {
+			results[i] = &queuev1.AddResult{Status: queuev1.AddStatus_ADD_STATUS_SHUT_DOWN}
+		}
+		return results, nil
+	}
+	done, err := s.doAs(ctx, a.queue, a.session, ops...)
+	if err != nil {
+		return nil, err
+	}
+	results := make([]*queuev1.AddResult, len(ops))
+	for i := range done.replies {
+		switch r := &done.replies[i]; r.Status {
+		case workqueue.Closed:
+			return nil, errClosed
+		case workqueue.BarrierFull:
+			err = errors.Join(err, rpc.InvalidField("items["+strconv.Itoa(i)+"].barrier", errBarrierFull))
+		default:
+			results[i] = addResult(r)
+		}
+	}
+	if a.after && a.delay == 0 {
+		if l, err := s.queue(ctx, a.queue); err == nil {
+			count(l.line.retries, len(ops))
+		}
+	}
+	return results, err
+}
+
+// traceparent is the trace a call belongs to, if somebody records it.
+func traceparent(ctx context.Context) string {
+	sc := trace.SpanContextFromContext(ctx)
+	if !sc.IsValid() || !sc.IsSampled() {
+		return ""
+	}
+	return "00-" + sc.TraceID().String() + "-" + sc.SpanID().String() + "-" + sc.TraceFlags().String()
+}

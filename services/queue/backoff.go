@@ -1,0 +1,164 @@
+package queue
+
+import (
+	"context"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+)
+
+func (s *server) GetBackoff(ctx context.Context, r *queuev1.GetBackoffRequest) (*queuev1.GetBackoffResponse, error) {
+	done, err := s.backoff(ctx, &checks{}, r.GetQueue(), r.GetIds(), workqueue.Op{Kind: workqueue.OpBackoffGet})
+	if err != nil {
+		return nil, err
+	}
+	return &queuev1.GetBackoffResponse{Entries: entries(r.GetIds(), done)}, nil
+}
+
+func (s *server) NextBackoff(ctx context.Context, r *queuev1.NextBackoffRequest) (*queuev1.NextBackoffResponse, error) {
+	c := &checks{}
+	event := c.event("event_time", r.GetEventTime(), false)
+	done, err := s.backoff(ctx, c, r.GetQueue(), r.GetIds(), workqueue.Op{Kind: workqueue.OpBackoffNext, Event: event})
+	if err != nil {
+		return nil, err
+	}
+	return &queuev1.NextBackoffResponse{Entries: entries(r.GetIds(), done)}, nil
+}
+
+func (s *server) ResetBackoff(ctx context.Context, r *queuev1.ResetBackoffRequest) (*queuev1.ResetBackoffResponse, error) {
+	if _, err := s.backoff(ctx, &checks{}, r.GetQueue(), r.GetIds(), workqueue.Op{Kind: workqueue.OpBackoffReset}); err != nil {
+		return nil, err
+	}
+	return &queuev1.ResetBackoffResponse{}, nil
+}
+
+func (s *server) DeleteBackoffEntry(ctx context.Context, r *queuev1.DeleteBackoffEntryRequest) (*queuev1.DeleteBackoffEntryResponse, error) {
+	if _, err := s.backoff(ctx, &checks{}, r.GetQueue(), r.GetIds(), workqueue.Op{Kind: workqueue.OpBackoffReset}); err != nil {
+		return nil, err
+	}
+	return &queuev1.DeleteBackoffEntryResponse{}, nil
+}
+
+func (s *server) GCBackoff(ctx context.Context, r *queuev1.GCBackoffRequest) (*queuev1.GCBackoffResponse, error) {
+	c := &checks{}
+	c.queue("queue", r.GetQueue())
+	if err := c.err(); err != nil {
+		return nil, err
+	}
+	out := &queuev1.GCBackoffResponse{}
+	for { // a turn collects a bounded number
+		done, err := s.do(ctx, r.GetQueue(), workqueue.Op{Kind: workqueue.OpBackoffGC})
+		if err != nil {
+			return nil, err
+		}
+		n := done.replies[0].Count
+		out.Dropped += int64(n)
+		if n == 0 {
+			return out, nil
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (s *server) IsInBackOffSince(ctx context.Context, r *queuev1.IsInBackOffSinceRequest) (*queuev1.IsInBackOffSinceResponse, error) {
+	left, err := s.inBackOff(ctx, r.GetQueue(), r.GetId(), r.GetEventTime(), func(e workqueue.BackoffEntry, event, now int64) int64 {
+		return e.Delay - (now - event)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &queuev1.IsInBackOffSinceResponse{InBackOff: left > 0, Remaining: span(left)}, nil
+}
+
+func (s *server) IsInBackOffSinceUpdate(ctx context.Context, r *queuev1.IsInBackOffSinceUpdateRequest) (*queuev1.IsInBackOffSinceUpdateResponse, error) {
+	left, err := s.inBackOff(ctx, r.GetQueue(), r.GetId(), r.GetEventTime(), func(e workqueue.BackoffEntry, event, _ int64) int64 {
+		return e.Delay - (event - e.Updated)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &queuev1.IsInBackOffSinceUpdateResponse{InBackOff: left > 0, Remaining: span(left)}, nil
+}
+
+// inBackOff is what is left of an id's delay as left counts it, in
+// microseconds; zero when the id is unknown or, at the event, had expired (B-04).
+func (s *server) inBackOff(
+	ctx context.Context, queue, id string, at *timestamppb.Timestamp, left func(e workqueue.BackoffEntry, event, now int64) int64,
+) (int64, error) {
+	c := &checks{}
+	event := c.event("event_time", at, true)
+	c.queue("queue", queue)
+	c.key("id", id)
+	if err := c.err(); err != nil {
+		return 0, err
+	}
+	d, err := s.queue(ctx, queue)
+	if err != nil {
+		return 0, err
+	}
+	done, err := d.do(ctx, workqueue.Op{Kind: workqueue.OpBackoffGet, Key: id})
+	if err != nil {
+		return 0, err
+	}
+	e := done.replies[0].Backoff
+	if e.Updated == 0 || event-e.Updated > d.of.Config().Backoff.ExpireAfter.Microseconds() {
+		return 0, nil
+	}
+	return max(left(e, event, done.now), 0), nil
+}
+
+// backoff does one operation on every id. The jitter's random number is drawn
+// here, so that the engines only compute.
+func (s *server) backoff(ctx context.Context, c *checks, queue string, ids []string, op workqueue.Op) (*call, error) {
+	c.queue("queue", queue)
+	c.count("ids", len(ids), 1, maxItems)
+	ops := make([]workqueue.Op, min(len(ids), maxItems))
+	for i := range ops {
+		c.key("ids["+strconv.Itoa(i)+"]", ids[i])
+		ops[i] = op
+		ops[i].Key = ids[i]
+		if op.Kind == workqueue.OpBackoffNext {
+			ops[i].Random = rand.Float64()
+		}
+	}
+	if err := c.err(); err != nil {
+		return nil, err
+	}
+	return s.do(ctx, queue, ops...)
+}
+
+func entries(ids []string, done *call) []*queuev1.BackoffEntry {
+	out := make([]*queuev1.BackoffEntry, len(ids))
+	for i, id := range ids {
+		e := done.replies[i].Backoff
+		out[i] = &queuev1.BackoffEntry{Id: id, Backoff: span(e.Delay), LastUpdate: stamp(e.Updated)}
+	}
+	return out
+}
+
+// lastEvent is the latest time an event may have: what every engine's numbers
+// can hold to the microsecond.
+var lastEvent = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// event reads a time in microseconds since 1970; zero when it is left out.
+func (c *checks) event(field string, t *timestamppb.Timestamp, required bool) int64 {
+	switch {
+	case t == nil && required:
+		c.add(field, "missing")
+	case t == nil:
+	case t.CheckValid() != nil:
+		c.add(field, "not a time")
+	case t.AsTime().UnixMicro() <= 0 || t.AsTime().After(lastEvent):
+		c.add(field, "%v is not between 1970 and 2200", t.AsTime())
+	default:
+		return t.AsTime().UnixMicro()
+	}
+	return 0
+}

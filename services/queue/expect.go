@@ -1,0 +1,84 @@
+package queue
+
+import (
+	"context"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+)
+
+func (s *server) SaveState(ctx context.Context, r *queuev1.SaveStateRequest) (*queuev1.SaveStateResponse, error) {
+	c := &checks{}
+	c.count("state", len(r.GetState()), 0, workqueue.MaxStateLen)
+	st, err := s.fenced(ctx, c, r.GetQueue(), workqueue.Op{
+		Kind: workqueue.OpSave, Key: r.GetKey(), Token: r.GetToken(), More: &workqueue.More{Data: r.GetState()},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &queuev1.SaveStateResponse{Status: st}, nil
+}
+
+func (s *server) Expect(ctx context.Context, r *queuev1.ExpectRequest) (*queuev1.ExpectResponse, error) {
+	c := &checks{}
+	c.owner("owner_uid", r.GetOwnerUid(), true)
+	c.names("creations", r.GetCreations())
+	c.names("deletions", r.GetDeletions())
+	st, err := s.fenced(ctx, c, r.GetQueue(), workqueue.Op{
+		Kind: workqueue.OpExpect, Key: r.GetKey(), Token: r.GetToken(),
+		More: &workqueue.More{Owner: r.GetOwnerUid(), Creates: r.GetCreations(), Deletes: r.GetDeletions()},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &queuev1.ExpectResponse{Status: st}, nil
+}
+
+// fenced runs one operation that only the lease's token may do.
+func (s *server) fenced(ctx context.Context, c *checks, queue string, op workqueue.Op) (queuev1.SettleStatus, error) {
+	c.queue("queue", queue)
+	c.key("key", op.Key)
+	c.token("token", op.Token)
+	if err := c.err(); err != nil {
+		return 0, err
+	}
+	done, err := s.do(ctx, queue, op)
+	if err != nil {
+		return 0, err
+	}
+	return settleStatus(done.replies[0].Status), nil
+}
+
+func (s *server) Observe(ctx context.Context, r *queuev1.ObserveRequest) (*queuev1.ObserveResponse, error) {
+	c := &checks{}
+	c.owner("owner_uid", r.GetOwnerUid(), false)
+	c.names("creations", r.GetCreations())
+	c.names("deletions", r.GetDeletions())
+	left, err := s.observe(ctx, c, r.GetQueue(), r.GetKey(), &workqueue.More{Owner: r.GetOwnerUid(), Creates: r.GetCreations(), Deletes: r.GetDeletions()})
+	return &queuev1.ObserveResponse{Expectations: left}, err
+}
+
+func (s *server) GetExpectations(ctx context.Context, r *queuev1.GetExpectationsRequest) (*queuev1.GetExpectationsResponse, error) {
+	left, err := s.observe(ctx, &checks{}, r.GetQueue(), r.GetKey(), nil)
+	return &queuev1.GetExpectationsResponse{Expectations: left}, err
+}
+
+func (s *server) observe(ctx context.Context, c *checks, queue, key string, seen *workqueue.More) (*queuev1.Expectations, error) {
+	c.queue("queue", queue)
+	c.key("key", key)
+	if err := c.err(); err != nil {
+		return nil, err
+	}
+	done, err := s.do(ctx, queue, workqueue.Op{Kind: workqueue.OpObserve, Key: key, More: seen})
+	if err != nil {
+		return nil, err
+	}
+	return expected(done.replies[0].Expect), nil
+}
+
+func (s *server) DeleteExpectations(ctx context.Context, r *queuev1.DeleteExpectationsRequest) (*queuev1.DeleteExpectationsResponse, error) {
+	if _, err := s.eachKey(ctx, r.GetQueue(), []string{r.GetKey()}, workqueue.OpUnexpect); err != nil {
+		return nil, err
+	}
+	return &queuev1.DeleteExpectationsResponse{}, nil
+}

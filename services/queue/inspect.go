@@ -1,0 +1,132 @@
+package queue
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/engine"
+)
+
+func (s *server) Inspect(ctx context.Context, r *queuev1.InspectRequest) (*queuev1.InspectResponse, error) {
+	c := &checks{}
+	c.queue("queue", r.GetQueue())
+	c.key("key", r.GetKey())
+	if err := c.err(); err != nil {
+		return nil, err
+	}
+	done, err := s.do(ctx, r.GetQueue(), workqueue.Op{Kind: workqueue.OpInspect, Key: r.GetKey()})
+	if err != nil {
+		return nil, err
+	}
+	return &queuev1.InspectResponse{Item: item(done.replies[0].Item), History: s.history.key(r.GetQueue(), r.GetKey())}, nil
+}
+
+// listed are the states ListItems takes.
+var listed = map[queuev1.State]workqueue.State{
+	queuev1.State_STATE_UNSPECIFIED: workqueue.Idle, queuev1.State_STATE_READY: workqueue.Ready,
+	queuev1.State_STATE_DELAYED: workqueue.Waiting, queuev1.State_STATE_PROCESSING: workqueue.Processing,
+	queuev1.State_STATE_DIRTY: workqueue.Dirty, queuev1.State_STATE_DEAD: workqueue.Buried,
+}
+
+func (s *server) ListItems(ctx context.Context, r *queuev1.ListItemsRequest) (*queuev1.ListItemsResponse, error) {
+	c := &checks{}
+	c.queue("queue", r.GetQueue())
+	c.count("page_size", int(r.GetPageSize()), 0, maxPage)
+	want, known := listed[r.GetState()]
+	if !known {
+		c.add("state", "%v cannot be listed", r.GetState())
+	}
+	from, err := parsePage(r.GetPageToken(), r.GetState())
+	if err != nil {
+		c.errs = append(c.errs, rpc.InvalidField("page_token", err))
+	}
+	if err := c.err(); err != nil {
+		return nil, err
+	}
+	size := int(r.GetPageSize())
+	if size == 0 {
+		size = defaultPage
+	}
+	out, err := s.list(ctx, r.GetQueue(), want, from, size)
+	if errors.Is(err, engine.ErrCursor) {
+		return nil, rpc.InvalidField("page_token", err)
+	}
+	return out, err
+}
+
+// page is a place in a list: a cursor of the engine, and the last key of the
+// page it gives that has been told.
+type page struct {
+	state  queuev1.State
+	cursor string
+	after  string
+}
+
+// list gathers pages of the engine until there are size keys, or about as many
+// bytes as an answer may have. A page that does not fit is read again for the
+// next answer, so each is sorted.
+func (s *server) list(ctx context.Context, queue string, state workqueue.State, at page, size int) (*queuev1.ListItemsResponse, error) {
+	out, bytes := &queuev1.ListItemsResponse{}, 0
+	for {
+		items, next, err := s.items(ctx, queue, state, at.cursor, min(size, itemsPage))
+		if err != nil {
+			return nil, err
+		}
+		slices.SortFunc(items, func(a, b workqueue.Item) int { return strings.Compare(a.Key, b.Key) })
+		for i := range items {
+			if items[i].Key <= at.after {
+				continue
+			}
+			it := item(&items[i])
+			bytes += proto.Size(it)
+			if n := len(out.GetItems()); n == size || n > 0 && bytes > maxAssignBytes {
+				out.NextPageToken = at.String()
+				return out, nil
+			}
+			out.Items = append(out.Items, it)
+			at.after = it.GetKey()
+		}
+		at.cursor, at.after = next, ""
+		if next == "" {
+			return out, nil
+		}
+		if len(out.GetItems()) == size {
+			out.NextPageToken = at.String()
+			return out, nil
+		}
+	}
+}
+
+// String is the place as a token.
+func (p page) String() string {
+	return base64.RawURLEncoding.EncodeToString([]byte(
+		strconv.Itoa(int(p.state)) + " " + strconv.Itoa(len(p.cursor)) + " " + p.cursor + p.after,
+	))
+}
+
+// parsePage reads a token; empty is the beginning.
+func parsePage(token string, state queuev1.State) (page, error) {
+	if token == "" {
+		return page{state: state}, nil
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(token)
+	kind, rest, _ := strings.Cut(string(raw), " ")
+	size, rest, ok := strings.Cut(rest, " ")
+	n, bad := strconv.Atoi(size)
+	switch {
+	case err != nil || !ok || bad != nil || n < 0 || n > len(rest) || rest == "":
+		return page{}, engine.ErrCursor
+	case kind != strconv.Itoa(int(state)):
+		return page{}, errors.New("the token is of a list of another state")
+	}
+	return page{state, rest[:n], rest[n:]}, nil
+}

@@ -1,0 +1,167 @@
+package queue
+
+import (
+	"encoding/base64"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+)
+
+// list reads a whole list in pages and tells how many they were.
+func (r *rig) list(t *testing.T, state queuev1.State, size int32) (keys []string, pages int) {
+	t.Helper()
+	for token := ""; ; pages++ {
+		res, err := r.ListItems(t.Context(), &queuev1.ListItemsRequest{Queue: q, State: state, PageSize: size, PageToken: token})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := proto.Size(res); n > 2<<20 {
+			t.Fatalf("a page of %d bytes: a stock client cannot receive more than 4 MiB", n)
+		}
+		if size > 0 && len(res.GetItems()) > int(size) {
+			t.Fatalf("%d items in a page, asked for %d", len(res.GetItems()), size)
+		}
+		for _, it := range res.GetItems() {
+			if state != queuev1.State_STATE_UNSPECIFIED && it.GetState() != state {
+				t.Errorf("%q is %v, asked for %v", it.GetKey(), it.GetState(), state)
+			}
+			keys = append(keys, it.GetKey())
+		}
+		if token = res.GetNextPageToken(); token == "" {
+			return keys, pages + 1
+		}
+	}
+}
+
+func TestItemsAreListedByStateOverAllPartitions(t *testing.T) {
+	t.Parallel()
+	on(t, func(t *testing.T, kind string) {
+		r := start(t, kind, Config{})
+		r.config(t, &queuev1.QueueConfig{Partitions: 3})
+		ctx := t.Context()
+		want := map[queuev1.State][]string{}
+		for i := range 60 {
+			state := queuev1.State_STATE_READY
+			if i%2 == 0 {
+				state = queuev1.State_STATE_DELAYED
+			}
+			key := fmt.Sprint("k", i)
+			want[state] = append(want[state], key)
+			req := &queuev1.AddAfterRequest{Queue: q, Items: []*queuev1.AddItem{{Key: key}}}
+			if i%2 == 0 {
+				req.Delay = seconds(3600)
+			}
+			if _, err := r.AddAfter(ctx, req); err != nil {
+				t.Fatal(err)
+			}
+		}
+		res, err := r.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: "w", MaxItems: 4, Wait: seconds(5)})
+		if err != nil || len(res.GetLeases()) == 0 {
+			t.Fatalf("Get = %v, %v", res, err)
+		}
+		for i, l := range res.GetLeases() {
+			state := queuev1.State_STATE_PROCESSING
+			if i == 0 {
+				state = queuev1.State_STATE_DIRTY
+				r.add(t, l.GetKey())
+			}
+			want[queuev1.State_STATE_READY] = slices.DeleteFunc(want[queuev1.State_STATE_READY], func(k string) bool { return k == l.GetKey() })
+			want[state] = append(want[state], l.GetKey())
+		}
+		var all []string
+		for _, keys := range want {
+			all = append(all, keys...)
+		}
+		want[queuev1.State_STATE_UNSPECIFIED] = all
+		want[queuev1.State_STATE_DEAD] = nil
+		for state, keys := range want {
+			for _, size := range []int32{0, 1, 7, 1000} {
+				got, _ := r.list(t, state, size)
+				slices.Sort(got)
+				slices.Sort(keys)
+				if !slices.Equal(got, keys) {
+					t.Errorf("%v in pages of %d: %v, want %v", state, size, got, keys)
+				}
+			}
+		}
+	})
+}
+
+func TestAPageOfItemsIsBoundedInBytes(t *testing.T) {
+	t.Parallel()
+	on(t, func(t *testing.T, kind string) {
+		r := start(t, kind, Config{})
+		r.config(t, &queuev1.QueueConfig{Partitions: 2})
+		barrier := make([]*deltav1.CollectionRevision, 16)
+		for i := range barrier {
+			barrier[i] = &deltav1.CollectionRevision{
+				Collection: "dev/" + strings.Repeat("p", 240) + fmt.Sprint(i) + ".v1", Revision: &deltav1.Revision{Epoch: 1, ResourceVersion: "1"},
+			}
+		}
+		var want []string
+		for i := range 600 {
+			key := strings.Repeat("k", 900) + fmt.Sprint(i)
+			want = append(want, key)
+			if _, err := r.Add(t.Context(), &queuev1.AddRequest{Queue: q, Items: []*queuev1.AddItem{{Key: key, Barrier: barrier}}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, pages := r.list(t, queuev1.State_STATE_READY, 1000)
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) || pages < 3 {
+			t.Errorf("%d keys in %d pages, want each of %d once", len(got), pages, len(want))
+		}
+	})
+}
+
+func TestABadPageTokenIsNamed(t *testing.T) {
+	t.Parallel()
+	on(t, func(t *testing.T, kind string) {
+		r := start(t, kind, Config{})
+		r.config(t, &queuev1.QueueConfig{Partitions: 2})
+		r.add(t, keysN(20)...)
+		res, err := r.ListItems(t.Context(), &queuev1.ListItemsRequest{Queue: q, State: queuev1.State_STATE_READY, PageSize: 3})
+		if err != nil || res.GetNextPageToken() == "" {
+			t.Fatalf("ListItems = %v, %v", res, err)
+		}
+		enc := base64.RawURLEncoding.EncodeToString
+		for _, token := range []string{
+			"%", "a", enc([]byte("2")), enc([]byte("2 x y")), enc([]byte("2 99 y")), enc([]byte("2 -1 y")), enc([]byte("2 1 ?")),
+			enc([]byte("2 4 9:x1")), enc([]byte("2 5 -1:x1")), enc([]byte("x 4 0:x1")), enc([]byte("0 0 a")),
+		} {
+			_, err := r.ListItems(t.Context(), &queuev1.ListItemsRequest{Queue: q, State: queuev1.State_STATE_READY, PageToken: token})
+			if rpc.Code(err) != codes.InvalidArgument || rpc.Violations(err)["page_token"] == "" {
+				t.Errorf("token %q: %v", token, err)
+			}
+		}
+		_, err = r.ListItems(t.Context(), &queuev1.ListItemsRequest{Queue: q, State: queuev1.State_STATE_DEAD, PageToken: res.GetNextPageToken()})
+		if rpc.Violations(err)["page_token"] == "" {
+			t.Errorf("a token of another state's list: %v", err)
+		}
+	})
+}
+
+func FuzzPageTokensAreReadOrRefused(f *testing.F) {
+	f.Add("", int32(0))
+	f.Add(page{queuev1.State_STATE_READY, "1:s12", "k"}.String(), int32(2))
+	f.Add("MiAxIHg", int32(2))
+	f.Fuzz(func(t *testing.T, token string, state int32) {
+		p, err := parsePage(token, queuev1.State(state))
+		if err != nil || token == "" {
+			return
+		}
+		again, err := parsePage(p.String(), queuev1.State(state))
+		if err != nil || again != p {
+			t.Errorf("%q is %v, written again %v, %v", token, p, again, err)
+		}
+	})
+}

@@ -1,0 +1,58 @@
+package queue
+
+import (
+	"context"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+)
+
+func (s *server) RetryNow(ctx context.Context, r *queuev1.RetryNowRequest) (*queuev1.RetryNowResponse, error) {
+	results, err := s.operate(ctx, r.GetQueue(), r.GetKeys(), workqueue.OpRetryNow)
+	if err != nil {
+		return nil, err
+	}
+	return &queuev1.RetryNowResponse{Results: results}, nil
+}
+
+func (s *server) ReleaseItems(ctx context.Context, r *queuev1.ReleaseItemsRequest) (*queuev1.ReleaseItemsResponse, error) {
+	results, err := s.operate(ctx, r.GetQueue(), r.GetKeys(), workqueue.OpRevoke)
+	if err != nil {
+		return nil, err
+	}
+	return &queuev1.ReleaseItemsResponse{Results: results}, nil
+}
+
+func (s *server) DeleteItems(ctx context.Context, r *queuev1.DeleteItemsRequest) (*queuev1.DeleteItemsResponse, error) {
+	results, err := s.operate(ctx, r.GetQueue(), r.GetKeys(), workqueue.OpDelete)
+	if err != nil {
+		return nil, err
+	}
+	return &queuev1.DeleteItemsResponse{Results: results}, nil
+}
+
+// operate does one operator's operation on every key.
+func (s *server) operate(ctx context.Context, queue string, keys []string, kind workqueue.OpKind) ([]*queuev1.ItemResult, error) {
+	done, err := s.eachKey(ctx, queue, keys, kind)
+	if err != nil {
+		return nil, err
+	}
+	results := make([]*queuev1.ItemResult, len(keys))
+	for i, key := range keys {
+		results[i] = &queuev1.ItemResult{Key: key, Status: itemStatus(done.replies[i].Status)}
+	}
+	return results, nil
+}
+
+func itemStatus(s workqueue.Status) queuev1.ItemStatus {
+	switch s {
+	case workqueue.OK:
+		return queuev1.ItemStatus_ITEM_STATUS_DONE
+	case workqueue.Unchanged:
+		return queuev1.ItemStatus_ITEM_STATUS_UNCHANGED
+	case workqueue.Held:
+		return queuev1.ItemStatus_ITEM_STATUS_HELD
+	default:
+		return queuev1.ItemStatus_ITEM_STATUS_UNSPECIFIED
+	}
+}

@@ -1,0 +1,185 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/internal/embedded"
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/memory"
+	"github.com/deltaplane/deltaplane/services/queue/redis"
+)
+
+// two is two servers on one Redis.
+func two(t *testing.T) (a, b *rig) {
+	t.Helper()
+	srv, err := embedded.StartRedis(t.Context(), filepath.Join(t.TempDir(), "redis"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(srv.Stop)
+	one := func() *rig {
+		e, err := redis.New(redis.Config{URL: srv.URL()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return serve(t, Config{}, e)
+	}
+	return one(), one()
+}
+
+// failing is an engine whose turns fail, or wait, when told so.
+type failing struct {
+	engine.Engine
+	err  atomic.Pointer[error]
+	gate atomic.Pointer[chan struct{}] // turns wait until it is closed
+}
+
+type failingQueue struct {
+	engine.Queue
+	f *failing
+}
+
+type failingPart struct {
+	engine.Partition
+	f *failing
+}
+
+func (f *failing) Configure(ctx context.Context, name string, cfg workqueue.Config) (engine.Queue, bool, error) {
+	q, created, err := f.Engine.Configure(ctx, name, cfg)
+	return failingQueue{q, f}, created, err
+}
+
+func (f failingQueue) Partitions() []engine.Partition {
+	var out []engine.Partition
+	for _, p := range f.Queue.Partitions() {
+		out = append(out, failingPart{p, f.f})
+	}
+	return out
+}
+
+func (f failingPart) Turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Result, error) {
+	if gate := f.f.gate.Load(); gate != nil {
+		select {
+		case <-*gate:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	if err := f.f.err.Load(); err != nil {
+		return nil, *err
+	}
+	return f.Partition.Turn(ctx, t)
+}
+
+func TestTroubleOfTheStoreHasANamedReasonAndLosesNothing(t *testing.T) {
+	t.Parallel()
+	for reason, tc := range map[string]struct {
+		err   error
+		code  codes.Code
+		retry bool
+	}{
+		"STORE_UNAVAILABLE":     {engine.ErrUnavailable, codes.Unavailable, true},
+		"STORE_OUTCOME_UNKNOWN": {engine.ErrUnknown, codes.Unknown, true},
+		"STORE_FULL":            {engine.ErrFull, codes.ResourceExhausted, true},
+		"STORE_DENIED":          {engine.ErrDenied, codes.Unavailable, true},
+		"STORE_UNFIT":           {engine.ErrEviction, codes.Unavailable, true},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			t.Parallel()
+			e, err := memory.New(memory.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			f := &failing{Engine: e}
+			r := serve(t, Config{}, f)
+			r.configure(t)
+			r.add(t, "before")
+			f.err.Store(&tc.err)
+			_, err = r.Add(t.Context(), &queuev1.AddRequest{Queue: q, Items: []*queuev1.AddItem{{Key: "meanwhile"}}})
+			if rpc.Code(err) != tc.code || rpc.Reason(err) != reason || (rpc.RetryDelay(err) > 0) != tc.retry {
+				t.Errorf("%v, reason %q, retry after %v", err, rpc.Reason(err), rpc.RetryDelay(err))
+			}
+			f.err.Store(nil)
+			r.add(t, "after")
+			if n := r.counts(t).GetReady(); n != 2 {
+				t.Errorf("%d ready, want what was acknowledged: 2", n)
+			}
+		})
+	}
+}
+
+func TestAnOverloadedQueueRefusesAddsAndStillSettles(t *testing.T) {
+	t.Parallel()
+	e, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &failing{Engine: e}
+	r := serve(t, Config{MaxPending: 2000}, f)
+	r.configure(t)
+	w := r.work(t, &queuev1.Hello{SessionId: "w"})
+	w.give(1)
+	r.add(t, "held")
+	held := wait(t, w.leases)
+
+	gate := make(chan struct{}) // the store hangs
+	f.gate.Store(&gate)
+	results := make(chan error, 10)
+	for range 10 {
+		go func() {
+			req := &queuev1.AddRequest{Queue: q}
+			for _, k := range keysN(500) {
+				req.Items = append(req.Items, &queuev1.AddItem{Key: k})
+			}
+			_, err := r.Add(context.Background(), req)
+			results <- err
+		}()
+	}
+	refused := 0
+	for refused < 4 { // 10 calls of 500: at most 5 fit into a turn under way and 2000 that wait
+		select {
+		case err := <-results:
+			if rpc.Code(err) != codes.ResourceExhausted || rpc.Reason(err) != "OVERLOADED" || rpc.RetryDelay(err) <= 0 {
+				t.Fatalf("Add = %v, want OVERLOADED with RetryInfo", err)
+			}
+			refused++
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%d of 10 adds refused while the store hangs", refused)
+		}
+	}
+	settled := make(chan error, 1)
+	go func() {
+		res, err := r.Settle(context.Background(), &queuev1.SettleRequest{SessionId: "w", Settlements: []*queuev1.Settlement{{
+			Queue: q, Key: held.GetKey(), Token: held.GetToken(), Outcome: done,
+		}}})
+		if err == nil && res.GetResults()[0].GetStatus() != queuev1.SettleStatus_SETTLE_STATUS_SETTLED {
+			err = errors.New(res.String())
+		}
+		settled <- err
+	}()
+	f.gate.Store(nil)
+	close(gate)
+	if err := wait(t, settled); err != nil {
+		t.Errorf("Settle of an overloaded queue: %v", err)
+	}
+	for range 10 - refused {
+		switch err := wait(t, results); {
+		case rpc.Reason(err) == "OVERLOADED":
+			refused++
+		case err != nil:
+			t.Errorf("Add once the store answers: %v", err)
+		}
+	}
+	r.add(t, "in the end")
+	want(t, r.tel.Registry, map[string]float64{"deltaplane_queue_shed_total": float64(refused)})
+}
