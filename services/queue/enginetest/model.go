@@ -40,13 +40,14 @@ func Model(t *testing.T, fx Fixture, seed uint64, ops int) {
 	t.Helper()
 	all := configurations()
 	for i, c := range all {
-		t.Run(c.name, func(t *testing.T) { model(t, fx, c.cfg, seed+uint64(i), (ops+len(all)-1)/len(all)) })
+		t.Run(c.name, func(t *testing.T) { model(t, fx, c, seed+uint64(i), (ops+len(all)-1)/len(all)) })
 	}
 }
 
 type configuration struct {
 	name string
 	cfg  workqueue.Config
+	many bool
 }
 
 // configurations are what random histories run under: each option alone where
@@ -73,13 +74,14 @@ func configurations() []configuration {
 	dispatch := func(c *workqueue.Config) { c.Dispatch = &workqueue.Rate{QPS: 17, Burst: 4} }
 	parted := func(c *workqueue.Config) { c.Partitions = 3 }
 	return []configuration{
-		{"plain", base},
-		{"absorbing delays", with(absorb)},
-		{"reserving once", with(once)},
-		{"aging", with(aging)},
-		{"dispatch limited", with(dispatch)},
-		{"in partitions", with(parted)},
-		{"all options", with(func(c *workqueue.Config) {
+		{name: "plain", cfg: base},
+		{name: "absorbing delays", cfg: with(absorb)},
+		{name: "reserving once", cfg: with(once)},
+		{name: "aging", cfg: with(aging)},
+		{name: "dispatch limited", cfg: with(dispatch)},
+		{name: "in partitions", cfg: with(parted)},
+		{name: "many keys", cfg: with(aging), many: true},
+		{name: "all options", cfg: with(func(c *workqueue.Config) {
 			for _, f := range []func(*workqueue.Config){absorb, once, aging, dispatch, parted} {
 				f(c)
 			}
@@ -88,7 +90,8 @@ func configurations() []configuration {
 	}
 }
 
-func model(t *testing.T, fx Fixture, cfg workqueue.Config, seed uint64, ops int) {
+func model(t *testing.T, fx Fixture, c configuration, seed uint64, ops int) {
+	cfg := c.cfg
 	e := newEnv(t, fx, cfg)
 	parts := e.of.Partitions()
 	if len(parts) != max(1, cfg.Partitions) {
@@ -98,6 +101,7 @@ func model(t *testing.T, fx Fixture, cfg workqueue.Config, seed uint64, ops int)
 	oracles := make([]*workqueue.Machine, len(parts))
 	for p := range parts {
 		gens[p] = NewGen(rand.New(rand.NewPCG(seed, uint64(p))), p > 0, cfg.Limiter.Buckets())
+		gens[p].many = c.many
 		oracles[p] = workqueue.New(cfg)
 	}
 	g := gens[0]
@@ -116,7 +120,11 @@ func model(t *testing.T, fx Fixture, cfg workqueue.Config, seed uint64, ops int)
 		}
 		gens[p].Learn(got)
 		if g.IntN(4) == 0 {
-			fx.Advance(time.Duration(g.IntN(800)) * time.Millisecond)
+			d := time.Duration(g.IntN(800)) * time.Millisecond
+			if c.many && g.IntN(4) == 0 {
+				d *= 10
+			}
+			fx.Advance(d)
 		}
 		if g.IntN(3000) == 0 { // changed while it runs, and back the next time
 			cfg.LeaseFor ^= time.Second
@@ -145,6 +153,7 @@ type Gen struct {
 	buckets int
 	now     int64
 	leases  []workqueue.Lease // some live, some stale
+	many    bool              // more keys, ids and operations than a turn sweeps
 }
 
 // NewGen makes turns of one partition, away from a number of buckets or not.
@@ -167,25 +176,38 @@ func (g *Gen) Turn() workqueue.Turn {
 	if g.away {
 		t.Admitted = g.IntN(5)
 		for range g.buckets {
-			t.Reserved = append(t.Reserved, workqueue.Reserved{From: float64(g.now) + (g.Float64()-0.5)*1e6, Count: 80})
+			t.Reserved = append(t.Reserved, workqueue.Reserved{From: float64(g.now) + (g.Float64()-0.5)*1e6, Count: 3000})
 		}
 	}
 	most := 12
 	if g.IntN(4) == 0 { // as under load
 		most = 80
+		if g.many {
+			most = 3000
+		}
 	}
 	for range g.IntN(most) {
 		t.Ops = append(t.Ops, g.op())
 	}
 	for i := range g.IntN(4) {
-		t.Takes = append(t.Takes, workqueue.Take{
-			Holder: "w" + strconv.Itoa(i), Max: g.IntN(6), For: int64(g.IntN(2)) * int64(g.IntN(5e6)+1),
-		})
+		take := workqueue.Take{Holder: "w" + strconv.Itoa(i), Max: g.IntN(6), For: int64(g.IntN(2)) * int64(g.IntN(5e6)+1)}
+		if g.many {
+			take.Max *= 100
+		}
+		t.Takes = append(t.Takes, take)
 	}
 	return t
 }
 
-func (g *Gen) key() string { return "key-" + strconv.Itoa(g.IntN(25)) }
+func (g *Gen) key() string { return "key-" + strconv.Itoa(g.of(25)) }
+
+// of is a number below n, or below as many as a turn cannot sweep.
+func (g *Gen) of(n int) int {
+	if g.many {
+		n *= 100
+	}
+	return g.IntN(n)
+}
 
 func (g *Gen) lease() workqueue.Lease {
 	if len(g.leases) == 0 || g.IntN(20) == 0 {
@@ -224,6 +246,9 @@ func (g *Gen) op() workqueue.Op {
 		switch g.IntN(8) {
 		case 0:
 			op.Delay, op.Last = int64(g.IntN(3e6)), g.IntN(2) == 0
+			if g.IntN(2) == 0 { // many at the same time
+				op.Delay = op.Delay / 1e6 * 1e6
+			}
 		case 1:
 			op.Limited, op.Once = true, uint64(g.IntN(3))*math.MaxUint64/2
 			op.Last = g.IntN(8) == 0
@@ -288,7 +313,7 @@ func (g *Gen) op() workqueue.Op {
 }
 
 func (g *Gen) backoff() workqueue.Op {
-	op := workqueue.Op{Key: "id-" + strconv.Itoa(g.IntN(12)), Kind: workqueue.OpBackoffNext}
+	op := workqueue.Op{Key: "id-" + strconv.Itoa(g.of(12)), Kind: workqueue.OpBackoffNext}
 	switch g.IntN(6) {
 	case 0:
 		op.Kind = workqueue.OpBackoffGet
