@@ -19,9 +19,12 @@ import (
 type link struct {
 	s       queuev1.QueueService_WorkClient
 	cancel  context.CancelFunc
-	read    chan error // how reading ended
-	goodbye bool       // sender's own
+	read    chan error    // how reading ended
+	leave   chan struct{} // closed when the server asks for another stream
+	settled chan struct{} // holds one token when a batch was answered
+	goodbye bool          // sender's own
 
+	left    bool        // guarded by Worker.mu: another stream takes over
 	extends []time.Time // guarded by Worker.mu: when unanswered ExtendBatches were sent
 	credit  int         // guarded by Worker.mu: keys the server may still assign
 }
@@ -79,7 +82,7 @@ func (w *Worker) open(ctx context.Context) (*link, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	timer := time.AfterFunc(welcomeTimeout, cancel)
 	defer timer.Stop()
-	l := &link{cancel: cancel, read: make(chan error, 1)}
+	l := &link{cancel: cancel, read: make(chan error, 1), leave: make(chan struct{}), settled: make(chan struct{}, 1)}
 	welcome, sent, err := w.hello(ctx, l)
 	if err != nil {
 		cancel()
@@ -200,13 +203,39 @@ func (w *Worker) serve(ctx context.Context, l *link) error {
 			_ = l.s.CloseSend()
 			return ctx.Err()
 		case err := <-l.read:
-			if !errors.Is(err, errReconnect) {
-				w.orphan()
-			}
+			w.orphan()
 			return err
+		case <-l.leave:
+			return w.part(l)
 		case <-tick.C:
 			w.extend(l)
 		case <-w.wake:
+		}
+	}
+}
+
+// part waits for the answers of a server that goes away, so that the next one,
+// which knows nothing of them, is not asked to settle the same again.
+func (w *Worker) part(l *link) error {
+	timer := time.NewTimer(lastAnswers)
+	defer timer.Stop()
+	for {
+		w.mu.Lock()
+		l.left = len(w.unsettled) == 0
+		w.mu.Unlock()
+		if l.left {
+			return errReconnect
+		}
+		select {
+		case <-l.settled:
+		case err := <-l.read:
+			w.orphan()
+			return err
+		case <-timer.C:
+			w.mu.Lock()
+			l.left = true
+			w.mu.Unlock()
+			return errReconnect
 		}
 	}
 }
@@ -310,7 +339,8 @@ func (w *Worker) extend(l *link) {
 	}
 }
 
-// receive reads until the stream ends.
+// receive reads until the stream ends. What a stream says that another has taken
+// over from does not count any more.
 func (w *Worker) receive(l *link) {
 	for {
 		resp, err := l.s.Recv()
@@ -319,6 +349,7 @@ func (w *Worker) receive(l *link) {
 				err = io.ErrUnexpectedEOF
 			}
 			l.read <- err
+			w.outlived(l)
 			return
 		}
 		switch k := resp.GetKind().(type) {
@@ -329,25 +360,16 @@ func (w *Worker) receive(l *link) {
 		case *queuev1.WorkResponse_Extended:
 			w.extended(l, k.Extended)
 		case *queuev1.WorkResponse_Control:
-			if err := w.control(k.Control); err != nil {
-				l.read <- err
-				w.outlive(l)
-				return
-			}
+			w.control(l, k.Control)
 		}
 	}
 }
 
-// outlive waits for the end of a stream that another is to take over from. Until
-// one has, the leases in hand end with it.
-func (w *Worker) outlive(l *link) {
-	for {
-		if _, err := l.s.Recv(); err != nil {
-			break
-		}
-	}
+// outlived is called when a stream ends: until another has taken over from it,
+// the leases in hand end with it.
+func (w *Worker) outlived(l *link) {
 	w.mu.Lock()
-	alone := w.link == nil
+	alone := l.left && w.link == nil
 	w.mu.Unlock()
 	if alone {
 		w.orphan()
@@ -358,8 +380,12 @@ func (w *Worker) settled(l *link, s *queuev1.Settled) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	at := slices.IndexFunc(w.unsettled, func(b *queuev1.SettleBatch) bool { return b.GetRequestId() == s.GetRequestId() })
-	if at < 0 {
+	if at < 0 || l.left {
 		return
+	}
+	select {
+	case l.settled <- struct{}{}:
+	default:
 	}
 	batch := w.unsettled[at]
 	w.unsettled = slices.Delete(w.unsettled, at, at+1)
@@ -392,7 +418,7 @@ func (w *Worker) settled(l *link, s *queuev1.Settled) {
 func (w *Worker) extended(l *link, e *queuev1.Extended) {
 	w.lose(e.GetLost())
 	w.mu.Lock()
-	if len(l.extends) == 0 {
+	if len(l.extends) == 0 || l.left {
 		w.mu.Unlock()
 		return
 	}
@@ -402,14 +428,13 @@ func (w *Worker) extended(l *link, e *queuev1.Extended) {
 	w.deadline(sent, e.GetRemaining().AsDuration())
 }
 
-func (w *Worker) control(c *queuev1.Control) error {
+func (w *Worker) control(l *link, c *queuev1.Control) {
 	switch c.GetAction() {
 	case queuev1.Action_ACTION_RECONNECT:
-		return errReconnect
+		shut(l.leave)
 	case queuev1.Action_ACTION_SHUT_DOWN:
 		w.shutOnce.Do(func() { close(w.shut) })
 	case queuev1.Action_ACTION_CANCEL:
 		w.lose(c.GetLeases())
 	}
-	return nil
 }

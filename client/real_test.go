@@ -304,6 +304,8 @@ func TestNoKeyIsLostOrRunTwiceAtATimeWhileConnectionsBreak(t *testing.T) {
 	}
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
+	produced := &cutter{}
+	p := produceFor(t, dial(t, addr, client.DialConfig{Dialer: produced.dial}), "dev/chaos")
 	broken := 0
 	for round := range rounds {
 		var items []client.AddItem
@@ -311,7 +313,10 @@ func TestNoKeyIsLostOrRunTwiceAtATimeWhileConnectionsBreak(t *testing.T) {
 			all[i].value.Store(int64(round + 1))
 			items = append(items, client.AddItem{Key: fmt.Sprintf("ns/%d", i)})
 		}
-		if _, err := q.Add(t.Context(), items...); err != nil {
+		if round%3 == 0 {
+			time.AfterFunc(time.Millisecond, func() { produced.cut() })
+		}
+		if _, err := p.Add(t.Context(), items...); err != nil {
 			t.Fatal(err)
 		}
 		for i := range keys {

@@ -53,6 +53,9 @@ func (w *Worker) assign(l *link, a *queuev1.Assign) {
 	now := time.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if l.left {
+		return // the next stream did not resume them
+	}
 	leases := a.GetLeases()
 	// A lease lost on the server's side gave it a credit we did not count.
 	l.credit = max(0, l.credit-len(leases))

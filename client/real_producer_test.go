@@ -1,0 +1,191 @@
+package client_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue"
+)
+
+// produceFor runs a producer until the test ends.
+func produceFor(t *testing.T, conn grpc.ClientConnInterface, name string) *client.Producer {
+	t.Helper()
+	p, err := client.NewProducer(conn, client.ProducerConfig{Queue: name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run = %v, want nil", err)
+		}
+	})
+	return p
+}
+
+func TestAProducerLosesAndDoublesNothingWhileConnectionsBreak(t *testing.T) {
+	t.Parallel()
+	addr := realQueue(t)
+	q := client.NewQueue(dial(t, addr, client.DialConfig{}), "dev/produce", "")
+	if _, _, err := q.Configure(t.Context(), &queuev1.QueueConfig{RateLimiter: &queuev1.RateLimiter{Kind: &queuev1.RateLimiter_Exponential{
+		Exponential: &queuev1.ExponentialLimiter{Base: durationpb.New(time.Hour), Max: durationpb.New(time.Hour)},
+	}}}); err != nil {
+		t.Fatal(err)
+	}
+	cuts := &cutter{}
+	p := produceFor(t, dial(t, addr, client.DialConfig{Dialer: cuts.dial}), "dev/produce")
+	const callers, each = 50, 100
+	var wg sync.WaitGroup
+	var done atomic.Int64
+	for c := range callers {
+		wg.Go(func() {
+			for i := range each {
+				key := fmt.Sprintf("ns/%d-%d", c, i)
+				r, err := p.Do(t.Context(), client.Op{Key: key, Kind: client.OpAddRateLimited})
+				if err != nil || r.Status != queuev1.AddStatus_ADD_STATUS_DELAYED || r.ReadyAt.IsZero() {
+					t.Errorf("%s: %v, %v", key, r, err)
+					return
+				}
+				done.Add(1)
+			}
+		})
+	}
+	broken := 0
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for done.Load() < callers*each && !t.Failed() {
+		broken += cuts.cut()
+		<-tick.C
+	}
+	wg.Wait()
+	if broken < 3 {
+		t.Errorf("only %d connections were there to cut", broken)
+	}
+	for c := range callers {
+		for i := range each {
+			key := fmt.Sprintf("ns/%d-%d", c, i)
+			if n, err := p.NumRequeues(t.Context(), key); n != 1 || err != nil {
+				t.Errorf("%s was counted %d times, want once: %v", key, n, err)
+			}
+		}
+	}
+	if n, err := q.Len(t.Context()); err != nil || n.GetDelayed() != callers*each {
+		t.Errorf("%v keys are delayed, want %d: %v", n, callers*each, err)
+	}
+}
+
+// replica is one of several queue services on a Redis.
+func replica(t *testing.T, url string) (addr string, stop func()) {
+	t.Helper()
+	tel, err := telemetry.Setup(t.Context(), telemetry.Config{Service: "queue", LogOutput: t.Output(), LogLevel: "warn"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := queue.New(queue.Config{RedisURL: url}, tel)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	var once sync.Once
+	stop = func() {
+		once.Do(func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Errorf("queue: %v", err)
+			}
+		})
+	}
+	t.Cleanup(stop)
+	if addr, err = s.Addr(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return addr, stop
+}
+
+func TestStreamsMoveToAnotherReplicaWithoutALossWhenOneStops(t *testing.T) {
+	t.Parallel()
+	url := embeddedtest.Redis(t).URL()
+	first, stop := replica(t, url)
+	second, _ := replica(t, url)
+	known := manual.NewBuilderWithScheme("replicas")
+	known.InitialState(resolver.State{Addresses: []resolver.Address{{Addr: first}}})
+	conn := dial(t, "replicas:///queue", client.DialConfig{Extra: []grpc.DialOption{grpc.WithResolvers(known)}})
+	const name, keys = "dev/move", 500
+	q := client.NewQueue(conn, name, "")
+	for {
+		_, _, err := q.Configure(t.Context(), nil)
+		if err == nil {
+			break
+		}
+		select { // the service has not met its store yet
+		case <-t.Context().Done():
+			t.Fatal(err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	var lost atomic.Int64
+	ran := make(chan string, 10*keys)
+	w, err := client.NewWorker(conn, client.ReconcilerFunc(func(ctx context.Context, item client.Item) (client.Result, error) {
+		select {
+		case <-time.After(3 * time.Millisecond):
+		case <-ctx.Done():
+		}
+		ran <- item.Key
+		return client.Result{}, nil
+	}), client.WorkerConfig{Queue: name, Concurrency: 4, Hooks: client.Hooks{Lost: func(string) { lost.Add(1) }}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	background(t, w)
+	p := produceFor(t, conn, name)
+	var wg sync.WaitGroup
+	for c := range 5 {
+		wg.Go(func() {
+			for i := range keys / 5 {
+				if _, err := p.Do(t.Context(), client.Op{Key: fmt.Sprintf("%d-%d", c, i)}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	seen := map[string]int{}
+	for len(seen) < keys {
+		if len(seen) == keys/4 {
+			known.UpdateState(resolver.State{Addresses: []resolver.Address{{Addr: first}, {Addr: second}}})
+			go stop()
+		}
+		select {
+		case key := <-ran:
+			seen[key]++
+		case <-time.After(20 * time.Second):
+			t.Fatalf("only %d of %d keys ran", len(seen), keys)
+		}
+	}
+	wg.Wait()
+	if lost.Load() > 0 {
+		t.Errorf("%d leases were lost", lost.Load())
+	}
+	for key, n := range seen {
+		if n > 1 {
+			t.Errorf("%s ran %d times", key, n)
+		}
+	}
+}
