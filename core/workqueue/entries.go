@@ -61,8 +61,11 @@ func (m *Machine) sweepBackoff(now int64, t *Turn, r *Result) {
 		}
 		m.forgetEntry(e)
 	}
+	if n == 0 {
+		return
+	}
 	for i := range t.Ops {
-		if n > 0 && t.Ops[i].Kind == OpBackoffGC {
+		if t.Ops[i].Kind == OpBackoffGC {
 			r.Replies[i].Count = n
 		}
 	}

@@ -189,10 +189,15 @@ func (g *Gen) Turn() workqueue.Turn {
 	for range g.IntN(most) {
 		t.Ops = append(t.Ops, g.op())
 	}
+	if g.many && g.IntN(8) == 0 { // ids that expire together
+		for range g.IntN(900) {
+			t.Ops = append(t.Ops, g.backoff())
+		}
+	}
 	for i := range g.IntN(4) {
 		take := workqueue.Take{Holder: "w" + strconv.Itoa(i), Max: g.IntN(6), For: int64(g.IntN(2)) * int64(g.IntN(5e6)+1)}
 		if g.many {
-			take.Max *= 100
+			take.Max *= 400
 		}
 		t.Takes = append(t.Takes, take)
 	}
