@@ -25,6 +25,7 @@ type call struct {
 	reads   bool        // done uses reply, not replies
 	via     *dispatcher // who calls done, when a turn was done
 
+	again  bool    // done once, in doubt
 	first  int     // place of the first operation in the turn
 	folded *folded // set when some operations became one with others
 }
@@ -53,6 +54,7 @@ type dispatcher struct {
 	// Of the dispatcher's own goroutine.
 	away  away
 	woken []waker
+	doubt bool // a turn that opens, closes, pauses or resumes may be applied yet
 }
 
 func newDispatcher(l *lines, part int, p engine.Partition) *dispatcher {
@@ -304,6 +306,9 @@ func grows(ops []workqueue.Op) bool {
 // the next turn without a reason.
 func (d *dispatcher) deal(b *batch, r *workqueue.Result, began time.Time) time.Duration {
 	d.svc.history.turn(d.name, b.calls, &b.turn, r)
+	if d.doubt {
+		d.confirm(b)
+	}
 	for _, c := range b.calls {
 		c.now, c.via = r.Now, d
 		if c.folded == nil {
@@ -342,6 +347,40 @@ func (d *dispatcher) deal(b *batch, r *workqueue.Result, began time.Time) time.D
 		next = min(next, max(due, 0)+100*time.Microsecond)
 	}
 	return next
+}
+
+// gates says that operations open, close, pause or resume the queue.
+func gates(ops []workqueue.Op) bool {
+	for i := range ops {
+		switch ops[i].Kind {
+		case workqueue.OpClose, workqueue.OpOpen, workqueue.OpPause, workqueue.OpResume:
+			return true
+		}
+	}
+	return false
+}
+
+// confirm has calls that open, close, pause or resume the queue done once more
+// before they are answered: a turn whose outcome is unknown may have been read
+// by the store after them, but not after a turn that was sent since.
+func (d *dispatcher) confirm(b *batch) {
+	sure := false
+	kept := b.calls[:0]
+	for _, c := range b.calls {
+		if !gates(c.ops) {
+			kept = append(kept, c)
+			continue
+		}
+		if sure = c.again; sure {
+			kept = append(kept, c)
+			continue
+		}
+		c.again = true
+		d.submit(c)
+	}
+	clear(b.calls[len(kept):])
+	b.calls = kept
+	d.doubt = !sure
 }
 
 // later has a waker nudged when the turn has been dealt out, so that all it
@@ -418,7 +457,9 @@ func (d *dispatcher) release(leases []workqueue.Lease) {
 
 // failed ends a turn that was not done.
 func (d *dispatcher) failed(b *batch, err error) {
+	unknown := errors.Is(err, engine.ErrUnknown)
 	for _, c := range b.calls {
+		d.doubt = d.doubt || unknown && gates(c.ops)
 		c.err = err
 		c.done(c)
 	}

@@ -237,3 +237,76 @@ func TestAPartitionThatFailsFailsItsKeysOnly(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// late is an engine that loses the reply to a turn that closes a queue, and
+// applies that turn after the next one.
+type late struct{ engine.Engine }
+
+type lateQueue struct {
+	engine.Queue
+	parts []engine.Partition
+}
+
+type latePart struct {
+	engine.Partition
+	lost *workqueue.Turn
+	done bool
+}
+
+func (l late) Configure(ctx context.Context, name string, cfg workqueue.Config) (engine.Queue, bool, error) {
+	q, created, err := l.Engine.Configure(ctx, name, cfg)
+	if err != nil {
+		return nil, false, err
+	}
+	out := &lateQueue{Queue: q}
+	for _, p := range q.Partitions() {
+		out.parts = append(out.parts, &latePart{Partition: p})
+	}
+	return out, created, nil
+}
+
+func (q *lateQueue) Partitions() []engine.Partition { return q.parts }
+
+func (p *latePart) Turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Result, error) {
+	for _, op := range t.Ops {
+		if op.Kind == workqueue.OpClose && !p.done {
+			p.done, p.lost = true, &workqueue.Turn{Ops: []workqueue.Op{op}}
+			return nil, engine.ErrUnknown
+		}
+	}
+	r, err := p.Partition.Turn(ctx, t)
+	if p.lost != nil && err == nil && len(t.Ops) > 0 {
+		_, err = p.Partition.Turn(ctx, p.lost)
+		p.lost = nil
+	}
+	return r, err
+}
+
+func TestATurnThatIsLateDoesNotUndoALaterCall(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int32{1, 3} {
+		e, err := memory.New(memory.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := serve(t, Config{}, late{e})
+		r.make(t, &queuev1.QueueConfig{Name: q, Partitions: n})
+		ctx := t.Context()
+		if _, err := r.CloseQueue(ctx, &queuev1.CloseQueueRequest{Queue: q}); err == nil {
+			t.Fatal("CloseQueue was answered, want its outcome unknown")
+		}
+		if _, err := r.OpenQueue(ctx, &queuev1.OpenQueueRequest{Queue: q}); err != nil {
+			t.Fatal(err)
+		}
+		r.add(t, jobs(20)...)
+		if c := r.counts(t); c.GetReady() != 20 {
+			t.Errorf("%d partitions: %v, want 20 keys in a queue that was opened last", n, c)
+		}
+		if _, err := r.CloseQueue(ctx, &queuev1.CloseQueueRequest{Queue: q}); err != nil {
+			t.Fatal(err)
+		}
+		if st, err := r.ListQueues(ctx, &queuev1.ListQueuesRequest{}); err != nil || !st.GetQueues()[0].GetClosed() {
+			t.Errorf("closed at last: %v, %v", st, err)
+		}
+	}
+}
