@@ -30,9 +30,11 @@ func Cluster(t testing.TB, masters int, args ...string) *ClusterSet {
 		}, args...)
 		c.Nodes = append(c.Nodes, newNode(t, addr, embedded.RedisConfig{Persist: true, Args: own}))
 	}
-	for i, n := range c.Nodes {
+	for i, n := range c.Nodes { // before any of them knows another
 		n.Do("CLUSTER", "SET-CONFIG-EPOCH", i+1)
 		n.Do("CLUSTER", "ADDSLOTSRANGE", i*slots/masters, (i+1)*slots/masters-1)
+	}
+	for i, n := range c.Nodes {
 		for j, other := range c.Nodes {
 			if j != i {
 				host, port, err := net.SplitHostPort(other.Addr())

@@ -114,11 +114,30 @@ func (n *Node) Do(args ...any) any {
 }
 
 func (n *Node) try(args ...any) (any, error) {
+	got, err := n.all(args)
+	if err != nil {
+		return nil, err
+	}
+	return got[0], nil
+}
+
+// all sends commands on one connection.
+func (n *Node) all(commands ...[]any) ([]any, error) {
 	c := redis.NewClient(&redis.Options{Addr: n.Addr(), MaxRetries: -1, Protocol: 2, DisableIdentity: true})
 	defer c.Close()
-	got, err := c.Do(n.t.Context(), args...).Result()
+	cmds, err := c.Pipelined(n.t.Context(), func(p redis.Pipeliner) error {
+		for _, args := range commands {
+			p.Do(n.t.Context(), args...)
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", n.Addr(), err)
 	}
-	return got, nil
+	var out []any
+	for _, cmd := range cmds {
+		got, _ := cmd.(*redis.Cmd).Result()
+		out = append(out, got)
+	}
+	return out, nil
 }

@@ -105,11 +105,17 @@ func (s *SentinelSet) Fail() (was, is *Node) {
 	s.t.Helper()
 	was = s.Master()
 	was.Kill()
+	return was, s.WaitMaster(was)
+}
+
+// WaitMaster waits until another node than was is the master and takes writes.
+func (s *SentinelSet) WaitMaster(was *Node) (is *Node) {
+	s.t.Helper()
 	s.wait("a new master", 30*time.Second, func() bool {
 		is = s.master()
 		return is != nil && is != was && s.role(is) == "master"
 	})
-	return was, is
+	return is
 }
 
 func (s *SentinelSet) role(n *Node) string {
@@ -120,7 +126,7 @@ func (s *SentinelSet) role(n *Node) string {
 	return ""
 }
 
-// WaitReplicas waits until n replicas follow the master without a gap.
+// WaitReplicas waits until n replicas have what the master has.
 func (s *SentinelSet) WaitReplicas(n int) {
 	s.t.Helper()
 	s.wait(fmt.Sprintf("%d replicas in step", n), 20*time.Second, func() bool {
@@ -128,8 +134,9 @@ func (s *SentinelSet) WaitReplicas(n int) {
 		if m == nil {
 			return false
 		}
-		info, err := m.try("INFO", "replication")
-		return err == nil && strings.Count(fmt.Sprint(info), "state=online") == n
+		const key = "embeddedtest:step"
+		got, err := m.all([]any{"SET", key, "1"}, []any{"WAIT", n, 100}, []any{"DEL", key})
+		return err == nil && got[1] == int64(n)
 	})
 }
 

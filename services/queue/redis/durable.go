@@ -22,13 +22,17 @@ type waiter struct {
 // an answer.
 const waitMax = time.Second
 
+// waitLate is how much later than asked a server may tell that time is up: it
+// looks ten times a second.
+const waitLate = 200 * time.Millisecond
+
 // command is the waiter's, bounded so that its answer comes before ctx ends.
 func (w *waiter) command(ctx context.Context) []any {
 	limit := waitMax
 	if d, ok := ctx.Deadline(); ok {
-		limit = max(min(limit, time.Until(d)-minAttempt/2), time.Millisecond) // zero would be for ever
+		limit = min(limit, time.Until(d)-waitLate)
 	}
-	ms := max(limit.Milliseconds(), 1)
+	ms := max(limit.Milliseconds(), 1) // zero would be for ever
 	if w.name == "WAITAOF" {
 		return []any{w.name, w.want, 0, ms}
 	}

@@ -17,7 +17,7 @@ func TestAFailoverLosesNothingAcknowledgedAndPausesLeases(t *testing.T) {
 	var skew atomic.Int64
 	cfg := redis.Config{URL: s.URL(), Skew: func() time.Duration { return time.Duration(skew.Load()) }, GiveUp: 30 * time.Second}
 	e, other := newEngine(t, cfg), newEngine(t, redis.Config{URL: s.URL()})
-	q := configure(t, e, workqueue.Config{LeaseFor: 10 * time.Second, Durability: workqueue.Replicated})
+	q := configure(t, e, workqueue.Config{LeaseFor: time.Minute, Durability: workqueue.Replicated})
 	woken := wakes(t, other)
 	was := e.Generation()
 	for i := range 100 {
@@ -28,13 +28,15 @@ func TestAFailoverLosesNothingAcknowledgedAndPausesLeases(t *testing.T) {
 		<-woken
 	}
 
-	// The set is one replica, so after the failover nothing can be replicated:
-	// a queue that asks for it is held up, one that does not is not.
+	// The set has one replica, which becomes the master: the turn is held up
+	// until the old one is there as a replica.
+	old := s.Master()
+	old.Kill()
 	failed := make(chan struct{})
 	go func() {
 		defer close(failed)
-		old, _ := s.Fail()
-		old.Start() // as a replica of the new master
+		s.WaitMaster(old)
+		old.Start() // as a replica of the new one
 	}()
 	r := turn(t, q, workqueue.Turn{Ops: add("during").Ops, Takes: take(200).Takes})
 	<-failed
@@ -52,7 +54,7 @@ func TestAFailoverLosesNothingAcknowledgedAndPausesLeases(t *testing.T) {
 	if got.Replies[0].Status != workqueue.Settled {
 		t.Errorf("settle across the failover: status %d", got.Replies[0].Status)
 	}
-	skew.Add(int64(10100 * time.Millisecond))
+	skew.Add(int64(61 * time.Second))
 	leases := turn(t, q, take(200)).Leases
 	if len(leases) != 100 {
 		t.Errorf("after one lease time: %d leases, want 100", len(leases))
@@ -102,5 +104,27 @@ func TestAKilledRedisThatSyncsAlwaysComesBackWithEverything(t *testing.T) {
 	}
 	if e.Generation() == was {
 		t.Error("the generation did not change")
+	}
+}
+
+func TestWhatATurnLeasedBeforeAFailoverIsNotHandedOutAfterIt(t *testing.T) {
+	t.Parallel()
+	srv := embeddedtest.DurableRedis(t)
+	p := newProxy(t, srv.Addr())
+	e := newEngine(t, redis.Config{URL: "redis://" + p.addr(), GiveUp: 20 * time.Second})
+	q := configure(t, e, workqueue.Config{})
+	turn(t, q, add("a"))
+	p.dropReply.Store(true)
+	p.dropped.Store(0)
+	p.onDrop.Store(new(func() { srv.Kill(); srv.Start() })) // the turn is done and on disk, and its answer comes from the next run
+	r := turn(t, q, take(5))
+	if p.dropped.Load() == 0 {
+		t.Fatal("no reply was dropped")
+	}
+	if len(r.Leases) != 0 || r.Counts.Ready != 1 || r.Counts.Processing != 0 {
+		t.Errorf("leases %v, counts %+v: want nothing leased", r.Leases, r.Counts)
+	}
+	if r := turn(t, q, take(5)); len(r.Leases) != 0 {
+		t.Errorf("leases %v in the pause", r.Leases)
 	}
 }

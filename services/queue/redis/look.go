@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -16,13 +17,13 @@ import (
 )
 
 // reading reads from the node that serves the partition.
-func (p *partition) reading(ctx context.Context, f func(*redis.Client) error) error {
+func (p *partition) reading(ctx context.Context, f func(*node) error) error {
 	return p.e.again(ctx, func() error {
 		n, err := p.e.place.node(ctx, p.keys[0])
 		if err != nil {
 			return err
 		}
-		return f(n.client)
+		return f(n)
 	})
 }
 
@@ -34,8 +35,9 @@ func (p *partition) Status(ctx context.Context) (engine.Status, error) {
 		heads   [workqueue.Levels]*redis.StringCmd
 		now     *redis.TimeCmd
 	)
-	err := p.reading(ctx, func(c *redis.Client) error {
-		_, err := c.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+	run := ""
+	err := p.reading(ctx, func(n *node) error {
+		_, err := n.client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 			control = pipe.HGet(ctx, p.keys[keyState], "")
 			for l := range heads {
 				heads[l] = pipe.LIndex(ctx, p.keys[keyReady+l], 0)
@@ -43,6 +45,7 @@ func (p *partition) Status(ctx context.Context) (engine.Status, error) {
 			now = pipe.Time(ctx)
 			return nil
 		})
+		run = n.run()
 		if errors.Is(err, redis.Nil) {
 			return nil
 		}
@@ -55,8 +58,12 @@ func (p *partition) Status(ctx context.Context) (engine.Status, error) {
 		return st, fmt.Errorf("%w: %q", engine.ErrNoQueue, p.q.name)
 	}
 	st.Now = now.Val().Add(p.e.cfg.Skew()).UnixMicro()
-	if err := readControl(control.Val(), &st); err != nil {
+	last, err := readControl(control.Val(), &st)
+	if err != nil {
 		return st, err
+	}
+	if last != "" && last != run { // the next turn begins the pause
+		st.HeldUntil = st.Now + p.conf.Load().cfg.LeaseFor.Microseconds()
 	}
 	var seen []string
 	for _, h := range heads {
@@ -68,8 +75,8 @@ func (p *partition) Status(ctx context.Context) (engine.Status, error) {
 		return st, nil
 	}
 	var recs []any
-	err = p.reading(ctx, func(c *redis.Client) (err error) {
-		recs, err = c.HMGet(ctx, p.keys[keyState], seen...).Result()
+	err = p.reading(ctx, func(n *node) (err error) {
+		recs, err = n.client.HMGet(ctx, p.keys[keyState], seen...).Result()
 		return err
 	})
 	if err != nil {
@@ -85,11 +92,15 @@ func (p *partition) Status(ctx context.Context) (engine.Status, error) {
 	return st, nil
 }
 
-// readControl reads a partition's control record; lua/control.lua has its form.
-func readControl(s string, st *engine.Status) error {
-	const width = 8
-	if len(s) < 8*width {
-		return errReply
+// readControl reads a partition's control record, which has the form that
+// lua/control.lua tells, and returns the run of Redis in which its last turn was.
+func readControl(s string, st *engine.Status) (run string, err error) {
+	const width, numbers = 8, 15
+	if len(s) < numbers*width {
+		return "", errReply
+	}
+	if texts := strings.SplitN(s[numbers*width:], "\x00", 3); len(texts) == 3 { // version, run, buckets
+		run = texts[1]
 	}
 	at := func(i int) int64 {
 		return whole(math.Float64frombits(binary.BigEndian.Uint64([]byte(s[i*width : (i+1)*width]))))
@@ -100,7 +111,7 @@ func readControl(s string, st *engine.Status) error {
 	flags := at(2)
 	st.Closed, st.Paused = flags&1 != 0, flags&2 != 0
 	st.Counts = workqueue.Counts{Ready: int(at(3)), Dirty: int(at(4)), Processing: int(at(5)), Delayed: int(at(6)), Dead: int(at(7))}
-	return nil
+	return run, nil
 }
 
 // Items implements engine.Partition. The cursor is the place in a scan of the
@@ -137,8 +148,8 @@ func (p *partition) Items(ctx context.Context, state workqueue.State, cursor str
 
 // scan is a step of a scan of the state hash: the keys in a state.
 func (p *partition) scan(ctx context.Context, state workqueue.State, at uint64, limit int) (names []string, next uint64, err error) {
-	err = p.reading(ctx, func(c *redis.Client) error {
-		flat, n, err := c.HScan(ctx, p.keys[keyState], at, "", int64(max(limit, 100))).Result()
+	err = p.reading(ctx, func(on *node) error {
+		flat, n, err := on.client.HScan(ctx, p.keys[keyState], at, "", int64(max(limit, 100))).Result()
 		names, next = names[:0], n
 		for i := 0; i+1 < len(flat); i += 2 {
 			if flat[i] == "" { // the control record

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,7 +43,7 @@ func newPartition(q *queue, part int) *partition {
 type done struct {
 	blob string
 	n    *node
-	run  string // in the name of which run of Redis
+	run  string // in the name of which run of Redis, when it was sent first
 }
 
 // Turn implements engine.Partition.
@@ -51,9 +52,9 @@ func (p *partition) Turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Res
 	if err != nil || len(r.Leases) == 0 || d.run == d.n.run() {
 		return r, err
 	}
-	// Another connection met a restarted Redis while this turn was under way in
-	// the name of the old one: nobody may have what it leased. The next turn
-	// begins the pause.
+	// Another run of Redis was met while this turn was under way in the name of
+	// an older one, or it was answered by a Redis that only has it from there:
+	// nobody may have what it leased. The next turn begins the pause.
 	back := &workqueue.Turn{}
 	for _, l := range r.Leases {
 		back.Ops = append(back.Ops, workqueue.Op{Kind: workqueue.OpSettle, Key: l.Key, Token: l.Token, Outcome: workqueue.Release})
@@ -77,6 +78,9 @@ func (p *partition) turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Res
 	return r, d, err
 }
 
+// answerTTL is how long the script keeps its last answer.
+const answerTTL = 2 * time.Minute
+
 // minAttempt is the least time worth beginning another attempt with.
 const minAttempt = 100 * time.Millisecond
 
@@ -89,11 +93,13 @@ func (p *partition) run(ctx context.Context, keys []string, seq uint64, t *workq
 	wait := 5 * time.Millisecond
 	maybe := false
 	var held error // why the turn, applied, is not durable
+	first := ""    // the run that may have applied it
 	for {
 		d, err := p.attempt(ctx, keys, seq, maybe, t, s)
 		f, err := judge(err)
 		switch f {
 		case applied:
+			d.run = cmp.Or(first, d.run)
 			return d, nil
 		case refused:
 			if maybe { // an earlier attempt may have been applied, and was not seen to be durable
@@ -111,7 +117,7 @@ func (p *partition) run(ctx context.Context, keys []string, seq uint64, t *workq
 				return d, err
 			}
 		case unknown:
-			maybe = true
+			maybe, first = true, cmp.Or(first, d.run)
 			if _, ok := errors.AsType[short](err); ok {
 				held = err
 			} else {
@@ -122,7 +128,11 @@ func (p *partition) run(ctx context.Context, keys []string, seq uint64, t *workq
 				p.e.place.moved(ctx)
 			}
 		}
-		if time.Until(deadline) < wait+minAttempt {
+		least := minAttempt
+		if held != nil {
+			least += waitLate // or less would be waited for than before
+		}
+		if time.Until(deadline) < wait+least {
 			cancel() // an attempt cut off would make the outcome unknown, if it is not yet
 		}
 		select {
@@ -177,6 +187,11 @@ func (p *partition) attempt(ctx context.Context, keys []string, seq uint64, mayb
 	var turn, reached *redis.Cmd
 	_, err = n.client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		turn = pipe.EvalSha(ctx, p.e.turnSHA, keys, packed, c.often, c.rare)
+		if maybe {
+			// An answer given once more was written on another connection, and
+			// WAIT is for what this one wrote last.
+			pipe.PExpire(ctx, keys[keyAnswer], answerTTL)
+		}
 		reached = pipe.Do(ctx, w.command(ctx)...)
 		return nil
 	})

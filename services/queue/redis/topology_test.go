@@ -177,6 +177,13 @@ func TestAClusterNodeThatRestartsHoldsItsPartitionsOnly(t *testing.T) {
 	down := c.Of("dp:{dev/wide/0}:st")
 	down.Kill()
 	down.Start()
+	c.Wait()
+	if err := e.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := q.Partitions()[0].Status(t.Context()); err != nil || st.HeldUntil <= st.Now {
+		t.Errorf("before any turn: status %+v, %v", st, err)
+	}
 	for i, p := range q.Partitions() {
 		in := take(5)
 		r, err := p.Turn(t.Context(), &in)
@@ -191,10 +198,6 @@ func TestAClusterNodeThatRestartsHoldsItsPartitionsOnly(t *testing.T) {
 		if err != nil || (st.HeldUntil > st.Now) != restarted {
 			t.Errorf("partition %d on a restarted node %v: status %+v, %v", i, restarted, st, err)
 		}
-	}
-	c.Wait()
-	if err := e.Check(t.Context()); err != nil {
-		t.Fatal(err)
 	}
 	if e.Generation() == was {
 		t.Error("the generation did not change")

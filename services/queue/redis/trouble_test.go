@@ -326,6 +326,7 @@ type proxy struct {
 	target    atomic.Pointer[string]
 	rewrite   atomic.Pointer[func([]byte) []byte] // of what Redis answers
 	dropReply atomic.Bool
+	onDrop    atomic.Pointer[func()]
 	dropped   atomic.Int64
 	conns     sync.Map
 }
@@ -393,6 +394,9 @@ func (p *proxy) serve() {
 				}
 				if turn.Swap(false) && p.dropReply.Swap(false) {
 					p.dropped.Add(1)
+					if f := p.onDrop.Load(); f != nil {
+						(*f)()
+					}
 					return
 				}
 				out := buf[:n]
