@@ -65,7 +65,7 @@ func (r Rules) Look(m Memory, n *Node, lease *Lease, f Fresh, held bool) (Memory
 	case first:
 		next = Memory{UID: n.Metadata.UID, Since: f.Heard}
 		// A lease that is there was renewed once, by whom and when is not known.
-		if created := n.Metadata.CreationTimestamp; never && (lease == nil || lease.Spec.RenewTime == "") && created.Before(f.Known) {
+		if created := n.Metadata.CreationTimestamp; never && (lease == nil || lease.Spec.RenewTime == "") && created.Before(f.Known.Add(grace)) {
 			next.Since = created
 		}
 	case m.Heartbeat(n, lease):
