@@ -15,6 +15,10 @@ BIN := $(CURDIR)/.tmp/bin
 PKG ?= ./...
 FUZZTIME ?= 10s
 SOAK ?= 10m
+SOAK_OPS ?= 10000000
+CHAOS ?= 5m
+CHAOS_DIR ?=
+CHAOS_SEED ?=
 # A race-enabled build compiles everything twice; on two cores the limit is generous.
 TIMEOUT ?= 20m
 
@@ -93,7 +97,7 @@ up: ## run everything in one process (go run ./cmd/deltaplane up)
 
 ##### tests #####
 
-.PHONY: deps vet test race fuzz bench system soak
+.PHONY: deps vet test race fuzz bench bench-queue chaos-queue system soak race-soak
 # The tests start a real redis-server. On a fresh Debian machine root gets it installed; others are told.
 deps:
 	@command -v redis-server >/dev/null || { \
@@ -128,11 +132,24 @@ fuzz: deps ## every fuzz target for FUZZTIME each
 bench: ## the figures: BENCH=slice, BENCH_FLAGS=--quick
 	go run ./bench $${BENCH:-slice} $(BENCH_FLAGS)
 
+bench-queue: ## the figures of the queue: BENCH_FLAGS="-o FILE", --quick for a short run
+	go run ./bench queue $(BENCH_FLAGS)
+
+# One run after the other: two at a time would measure the machine. CHAOS_DIR keeps the histories, CHAOS_SEED repeats the order of faults.
+chaos-queue: deps ## the queue under faults for CHAOS, and across failovers for half of it
+	DELTAPLANE_CHAOS=$(CHAOS) DELTAPLANE_CHAOS_DIR=$(CHAOS_DIR) DELTAPLANE_CHAOS_SEED=$(CHAOS_SEED) \
+	  go test -count=1 -v -parallel 1 -timeout 24h -run 'Promise' ./test/chaos
+
 # With DELTAPLANE_KUBECONFIG the suite also runs against that API server; with DELTAPLANE_COMPOSE=1 against compose.
 system: deps ## the whole-system suite on `deltaplane up`
 	go test -count=1 -timeout $(TIMEOUT) ./test/system/...
 
-soak: deps ## the race tests over and over for SOAK
+soak: deps ## long checks of the queue: SOAK_OPS operations against the oracle per engine, FUZZTIME per fuzz target, the long chaos run
+	DELTAPLANE_SOAK_OPS=$(SOAK_OPS) go test -count=1 -v -timeout 24h -run 'TestRandomHistoriesMatchTheOracle|TestEveryHistoryKeepsThePromises' ./core/workqueue ./services/queue/...
+	$(MAKE) --no-print-directory fuzz PKG="./core/workqueue/... ./core/backoff/... ./services/queue/... ./client/..." FUZZTIME=$(FUZZTIME)
+	$(MAKE) --no-print-directory chaos-queue
+
+race-soak: deps ## the race tests over and over for SOAK
 	@end=$$(( $$(date +%s) + $$(echo $(SOAK) | sed 's/h/*3600/;s/m/*60/;s/s//') )); n=0; \
 	while [ $$(date +%s) -lt $$end ]; do n=$$((n+1)); echo "round $$n"; \
 	  go test -race -shuffle=on -count=1 -timeout $(TIMEOUT) $(PKG) || exit 1; done
