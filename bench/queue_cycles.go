@@ -14,6 +14,9 @@ import (
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
+// manyStreams is how many streams of each kind share a load when it is not one.
+const manyStreams = 4
+
 // streamCycles measures full cycles by Produce and Work streams on Redis, with
 // and without a fsync for every answer, beside the memory engine, asynq and what
 // the parts reach alone. Everything shares the machine, unpinned.
@@ -85,6 +88,8 @@ func streamCycles(ctx context.Context, b *bench) (err error) {
 		cycles("aof-256", durable, onAOF, mix{inFlight: 256}),
 		cycles("redis-1024", plain, onRedis, mix{inFlight: 1024}),
 		cycles("aof-1024", durable, onAOF, mix{inFlight: 1024}),
+		cycles("many-256", plain, onRedis, mix{inFlight: 256, streams: manyStreams}),
+		cycles("many-1024", plain, onRedis, mix{inFlight: 1024, streams: manyStreams}),
 		cycles("rich-256", plain, onRedis, mix{inFlight: 256, rich: true}),
 		cycles("rich-1024", plain, onRedis, mix{inFlight: 1024, rich: true}),
 		cycles("memory-256", native, inMemory, mix{inFlight: 256}),
@@ -113,8 +118,7 @@ func streamCycles(ctx context.Context, b *bench) (err error) {
 	if err != nil {
 		return err
 	}
-	b.note("cycles: keys of 23 bytes on all 8 priorities, no payload, one partition; %d Produce and %d compact Work streams on %d connections; with barrier and trace: 2 collections, one traceparent, and workers that name what they read at",
-		loadProducers, loadWorkers, queueConnections)
+	b.note("cycles: keys of 23 bytes on all 8 priorities, no payload, one partition; one Produce and one compact Work stream, on two connections, where nothing else is said; with barrier and trace: 2 collections, one traceparent, and workers that name what they read at")
 	b.note("cycles: fsync of 4 KiB here: p50 %.0f us, p99 %.0f us", synced.quantile(.5).Seconds()*1e6, synced.quantile(.99).Seconds()*1e6)
 	b.note("asynq: tuned is concurrency 100, pool 64, check interval 1 ms; process only works off what was enqueued before; no retention, no Unique: it neither deduplicates nor excludes; in process without gRPC, counted when the handler returns")
 	cycleFigures(b, t)
@@ -141,6 +145,8 @@ func cycleFigures(b *bench, t table) {
 	b.add(compare("the same beside asynq", "cycles/s", t.of("redis-256", "rate"), "asynq process only", process, atLeast("ratio", 8)))
 	row("Work + Produce, Redis, 1,024 in flight", "redis-1024", "asynq process only", process, atLeast("ours", 85_000))
 	b.add(compare("the same beside asynq", "cycles/s", t.of("redis-1024", "rate"), "asynq process only", process, atLeast("ratio", 8)))
+	row(fmt.Sprintf("by %d Work and %[1]d Produce streams, 256 in flight", manyStreams), "many-256", "asynq process only", process, nil)
+	row(fmt.Sprintf("by %d Work and %[1]d Produce streams, 1,024 in flight", manyStreams), "many-1024", "asynq process only", process, nil)
 	row("with barrier and trace, 256 in flight", "rich-256", "asynq process only", process, nil)
 	row("with barrier and trace, 1,024 in flight", "rich-1024", "asynq process only", process, nil)
 	row("AOF always, 256 in flight", "aof-256", "without AOF", t.of("redis-256", "rate"), atLeast("ratio", 0.6))

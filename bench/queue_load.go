@@ -28,19 +28,15 @@ type load struct {
 // A mix is what a run of a load does.
 type mix struct {
 	inFlight int
+	// streams is how many Work and how many Produce streams there are; zero means one of each.
+	streams int
 	// rich keys carry a barrier of two collections and a trace beside their priority; workers name what they read at.
 	rich bool
 	// paired workers take a key only when one was added, so that a backlog stays as it is.
 	paired bool
-	// single sends every operation in a message of its own.
-	single bool
 }
 
-const (
-	loadWorkers   = 2
-	loadProducers = 2
-	maxOps        = 500 // of one batch
-)
+const maxOps = 500 // of one batch
 
 func newLoad(p pool, queue string) *load {
 	return &load{pool: p, queue: queue, id: "bench-" + rand.Text()[:8]}
@@ -76,11 +72,12 @@ func (l *load) run(ctx context.Context, d time.Duration, m mix) (turns, error) {
 	}
 	grants := make(chan int32, m.inFlight)
 	began := time.Now()
-	for i := range loadWorkers {
+	streams := max(m.streams, 1)
+	for i := range streams {
 		workers.Go(func() { fail(l.work(ctx, i, m, w, grants, stop)) })
 	}
-	for i := range loadProducers {
-		producers.Go(func() { fail(l.produce(ctx, i, m, w, grants)) })
+	for i := range streams {
+		producers.Go(func() { fail(l.produce(ctx, i+streams, m, w, grants)) })
 	}
 	select {
 	case <-time.After(d):
@@ -185,9 +182,6 @@ func (l *load) produce(ctx context.Context, i int, m mix, w *window, grants chan
 	for n := w.take(); n > 0; n = w.take() {
 		for n > 0 {
 			size := min(n, maxOps)
-			if m.single {
-				size = 1
-			}
 			n -= size
 			for k := range size {
 				seq := l.next.Add(1)
