@@ -1,0 +1,367 @@
+package nodelifecycle_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	rules "github.com/deltaplane/deltaplane/core/nodelifecycle"
+	"github.com/deltaplane/deltaplane/services/controllers/nodelifecycle"
+)
+
+func TestC7ASilentNodeBecomesUnknownWithOneEventAndItsPodsNotReady(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.node("other", nil)
+	w.node("n", nil)
+	w.pods["p"], w.pods["q"] = rules.True, rules.False
+	if err := w.run(30*time.Second, "n", "other"); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.run(45*time.Second, "other"); err != nil || w.live["n"].Ready() != rules.True {
+		t.Fatalf("within its grace it is %s, %v", w.live["n"].Ready(), err)
+	}
+	if err := w.run(10*time.Second, "other"); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.live["n"].Ready(); got != rules.Unknown {
+		t.Fatalf("after its grace it is %s", got)
+	}
+	if got := w.taints("n"); got != "unreachable:NoSchedule" || !slices.Equal(w.queues[""], []string{"n"}) {
+		t.Errorf("taints %q and waiting %v, want NoSchedule at once and NoExecute waiting", got, w.queues[""])
+	}
+	if err := w.run(time.Minute, "other"); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"n NodeNotReady Node n status is now: NodeNotReady", "p NodeNotReady Node is not ready"}
+	if !slices.Equal(w.events, want) {
+		t.Errorf("events = %q, want %q", w.events, want)
+	}
+	if w.pods["p"] != rules.False || w.podCalls != 1 {
+		t.Errorf("p is %s after %d calls, want False after one", w.pods["p"], w.podCalls)
+	}
+	w.pods["late"] = rules.True // c.8: bound to a node that is silent already
+	if err := w.run(5*time.Second, "other"); err != nil || w.pods["late"] != rules.False {
+		t.Errorf("a pod that came later is %s, %v", w.pods["late"], err)
+	}
+	if w.live["other"].Ready() != rules.True || w.taints("other") != "" {
+		t.Errorf("the other node: %s %q", w.live["other"].Ready(), w.taints("other"))
+	}
+}
+
+func TestC7MarkingPodsIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, broken string
+		updates      int
+	}{{"ok", "", 1}, {"failed update", "patch pod", 2}, {"failed list", "list pods", 1}} {
+		w := newWorld(t)
+		w.node("other", nil)
+		w.node("n", nil)
+		w.pods["p"] = rules.True
+		broken := 1
+		w.fail = func(call string) error {
+			if call == c.broken && broken > 0 {
+				broken--
+				return errDown
+			}
+			return nil
+		}
+		w.run(70*time.Second, "other") //nolint:errcheck // one look fails on purpose
+		if w.pods["p"] != rules.False || w.podCalls != c.updates {
+			t.Errorf("%s: the pod is %s after %d updates, want False after %d", c.name, w.pods["p"], w.podCalls, c.updates)
+		}
+	}
+}
+
+func TestC7AKubeletsOwnFalseMarksNoPods(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.node("other", nil)
+	w.node("n", func(n *rules.Node) { n.Status.Conditions[0].Status = rules.False })
+	w.pods["p"] = rules.True
+	if err := w.run(time.Minute, "n", "other"); err != nil {
+		t.Fatal(err)
+	}
+	if w.podCalls != 0 || len(w.events) != 0 || w.taints("n") != "not-ready:NoSchedule" {
+		t.Errorf("%d calls, events %q, taints %q", w.podCalls, w.events, w.taints("n"))
+	}
+}
+
+func TestTheLiveLookDecidesNotTheIndex(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.node("n", nil)
+	w.renew("n")
+	w.run(10*time.Second, "n") //nolint:errcheck // checked below
+	w.frozen = true            // it claims to be current and is not
+	if err := w.run(10*time.Minute, "n"); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.live["n"].Ready(); got != rules.True {
+		t.Errorf("a node that renews its lease is %s because the index does not show it", got)
+	}
+}
+
+func TestAStallOfFiveMinutesTaintsNobodyAndEndsWithoutABurst(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for i := range 5 {
+		w.node(fmt.Sprint("n", i), nil)
+	}
+	all := []string{"n0", "n1", "n2", "n3", "n4"}
+	w.run(time.Minute, all...) //nolint:errcheck // checked below
+	w.stale, w.frozen = true, true
+	if err := w.run(5*time.Minute, all...); !errors.Is(err, nodelifecycle.ErrStale) {
+		t.Fatalf("while nothing is followed: %v, want ErrStale", err)
+	}
+	w.stale = false         // live again before what was missed is shown
+	w.run(10 * time.Second) //nolint:errcheck // checked below
+	w.frozen = false
+	if err := w.run(2*time.Minute, all[1:]...); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range all[1:] {
+		if w.live[name].Ready() != rules.True || w.taints(name) != "" {
+			t.Errorf("%s: %s %q", name, w.live[name].Ready(), w.taints(name))
+		}
+	}
+	if got := w.live["n0"].Ready(); got != rules.Unknown {
+		t.Errorf("the one that is silent since is %s: decisions do not resume", got)
+	}
+}
+
+func TestARestartChangesNoGrace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.node("other", nil)
+	w.node("n", nil)
+	w.run(30*time.Second, "n", "other") //nolint:errcheck // checked below
+	for range 9 {
+		w.run(5*time.Second, "other") //nolint:errcheck // checked below
+		w.restart()                   // the silence is in the queue's store
+	}
+	if got := w.live["n"].Ready(); got != rules.True {
+		t.Fatalf("at 45 s: %s", got)
+	}
+	w.run(10*time.Second, "other") //nolint:errcheck // checked below
+	if got := w.live["n"].Ready(); got != rules.Unknown {
+		t.Errorf("at 55 s: %s", got)
+	}
+}
+
+func TestConflictsOnEveryWriteForAMinuteOnlyDelay(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.node("other", nil)
+	w.node("n", nil)
+	w.run(10*time.Second, "n", "other") //nolint:errcheck // checked below
+	until := w.now.Add(2 * time.Minute)
+	w.fail = func(call string) error {
+		if strings.HasPrefix(call, "patch") && w.now.Before(until) {
+			return errConflict
+		}
+		return nil
+	}
+	if err := w.run(110*time.Second, "other"); err != nil && !errors.Is(err, nodelifecycle.ErrConflict) {
+		t.Fatal(err)
+	}
+	if got := w.live["n"].Ready(); got != rules.True || len(w.events) != 0 {
+		t.Errorf("while nothing can be written: %s, events %q", got, w.events)
+	}
+	if err := w.run(20*time.Second, "other"); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.live["n"].Ready(); got != rules.Unknown || w.taints("n") != "unreachable:NoSchedule" || len(w.events) != 1 {
+		t.Errorf("afterwards: %s %q, events %q", got, w.taints("n"), w.events)
+	}
+}
+
+func TestANodeRecreatedUnderItsNameBeginsAnew(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.node("other", nil)
+	w.node("n", nil)
+	w.run(70*time.Second, "other") //nolint:errcheck // checked below
+	if w.live["n"].Ready() != rules.Unknown || len(w.queues[""]) != 1 {
+		t.Fatalf("%s, waiting %v", w.live["n"].Ready(), w.queues)
+	}
+	delete(w.live, "n")
+	w.catchUp()
+	if err := w.look("n"); err != nil || len(w.states["n"]) != 0 || len(w.queues[""]) != 0 {
+		t.Errorf("deleted: state %s, waiting %v, %v", w.states["n"], w.queues[""], err)
+	}
+	w.node("n", nil)
+	if err := w.run(45*time.Second, "other"); err != nil || w.live["n"].Ready() != rules.True {
+		t.Errorf("recreated, it is %s within its grace, %v", w.live["n"].Ready(), err)
+	}
+}
+
+func TestC10WhatBecomesOfANodeThatIsHandedOut(t *testing.T) { // TestApplyNoExecuteTaints
+	t.Parallel()
+	status := func(s string) func(*rules.Node) {
+		return func(n *rules.Node) { n.Status.Conditions[0].Status = s }
+	}
+	zone := func(z string) func(*rules.Node) {
+		return func(n *rules.Node) { n.Metadata.Labels = map[string]string{rules.ZoneLabel: z} }
+	}
+	for _, c := range []struct {
+		name   string
+		change []func(*rules.Node)
+		want   string
+	}{
+		{"Unknown: unreachable", []func(*rules.Node){status(rules.Unknown)}, "unreachable:NoSchedule unreachable:NoExecute"},
+		{"False: not-ready", []func(*rules.Node){status(rules.False)}, "not-ready:NoSchedule not-ready:NoExecute"},
+		{"ready by then: left alone", []func(*rules.Node){status(rules.True)}, ""},
+		{"in another zone by then: left alone", []func(*rules.Node){status(rules.Unknown), zone("z2")}, ""},
+	} {
+		w := newWorld(t)
+		w.node("other", nil)
+		w.node("n", c.change[0])
+		for _, change := range c.change[1:] {
+			w.node("n", change)
+		}
+		w.refresh()
+		w.queues[""] = []string{"n", "gone"} // a node that is gone must not be in anybody's way
+		w.hand(rules.Zone{})
+		if got := w.taints("n"); got != c.want || len(w.queues[""]) != 0 {
+			t.Errorf("%s: %q, waiting %v; want %q", c.name, got, w.queues[""], c.want)
+		}
+		w.queues[""] = []string{"n"}
+		w.hand(rules.Zone{})
+		if got := w.taints("n"); got != c.want {
+			t.Errorf("%s: handed out twice: %q", c.name, got)
+		}
+	}
+	w := newWorld(t)
+	w.node("n", status(rules.Unknown))
+	if _, err := w.rec.Taint(t.Context(), rules.Zone{}, "n", func() error { return nil }); !errors.Is(err, nodelifecycle.ErrStale) {
+		t.Errorf("before the zones were judged: %v, want ErrStale", err)
+	}
+}
+
+func TestC10C11TheTaintIsSwappedAndRemovedAtOnce(t *testing.T) { // TestSwapUnreachableNotReadyTaints
+	t.Parallel()
+	w := newWorld(t)
+	w.node("other", nil)
+	w.node("n", nil)
+	w.run(70*time.Second, "other") //nolint:errcheck // checked below
+	w.hand(rules.Zone{})
+	if got := w.taints("n"); got != "unreachable:NoSchedule unreachable:NoExecute" {
+		t.Fatalf("silent: %q", got)
+	}
+	say := func(status, heartbeat string) {
+		w.node("n", func(n *rules.Node) {
+			n.Status.Conditions = []rules.Condition{{Type: rules.Ready, Status: status, LastHeartbeatTime: heartbeat}}
+		})
+		if err := w.look("n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	say(rules.False, "h1")
+	if got := w.taints("n"); got != "not-ready:NoSchedule not-ready:NoExecute" && got != "not-ready:NoExecute not-ready:NoSchedule" {
+		t.Errorf("not ready: %q", got)
+	}
+	say(rules.True, "h2")
+	if got := w.taints("n"); got != "" {
+		t.Errorf("ready: %q", got)
+	}
+}
+
+func TestC15NodesWaitInTheOrderOfTheirSilenceAndLeaveWhenTheyAnswer(t *testing.T) { // TestEnqueueTwice
+	t.Parallel()
+	w := newWorld(t)
+	names := []string{"d", "b", "a", "c"} // they stop in this order
+	for _, name := range append([]string{"other"}, names...) {
+		w.node(name, func(n *rules.Node) { n.Metadata.Labels = map[string]string{rules.ZoneLabel: "z"} })
+	}
+	zone := rules.Zone{Name: "z"}
+	alive := append([]string{"other"}, names...)
+	w.run(30*time.Second, alive...) //nolint:errcheck // checked below
+	for i := range names {
+		w.run(10*time.Second, append([]string{"other"}, names[i+1:]...)...) //nolint:errcheck // checked below
+	}
+	w.run(60*time.Second, "other") //nolint:errcheck // checked below
+	if got := w.queues[zone.String()]; !slices.Equal(got, names) {
+		t.Fatalf("waiting: %v, want the longest silence first: %v", got, names)
+	}
+	w.node("b", func(n *rules.Node) {
+		n.Status.Conditions = []rules.Condition{{Type: rules.Ready, Status: rules.True, LastHeartbeatTime: "h1"}}
+	})
+	w.node("a", func(n *rules.Node) { n.Metadata.Labels[rules.ZoneLabel] = "y" }) // renamed mid-flight
+	w.run(5*time.Second, "other", "b")                                            //nolint:errcheck // checked below
+	if got, moved := w.queues[zone.String()], w.queues[":y"]; !slices.Equal(got, []string{"d", "c"}) || !slices.Equal(moved, []string{"a"}) {
+		t.Errorf("waiting: %v and %v, want d c and a", got, moved)
+	}
+}
+
+func TestC13WhenEveryZoneIsDownTheTaintsGoAndNobodyIsSilent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	zoned := func(z string) func(*rules.Node) {
+		return func(n *rules.Node) { n.Metadata.Labels = map[string]string{rules.ZoneLabel: z} }
+	}
+	for _, name := range []string{"a", "b", "c"} {
+		w.node(name, zoned("one"))
+	}
+	w.node("other", zoned("two"))
+	w.run(30*time.Second, "a", "b", "c", "other") //nolint:errcheck // checked below
+	w.run(time.Minute, "other")                   //nolint:errcheck // checked below
+	one := rules.Zone{Name: "one"}
+	w.hand(one)
+	if got := w.taints("a"); !strings.Contains(got, "NoExecute") || w.rates[":one"] != 0.1 || w.rates[":two"] != 0.1 {
+		t.Fatalf("zone one is down: %q at rates %v", got, w.rates)
+	}
+	w.run(70 * time.Second) //nolint:errcheck // checked below
+	for _, name := range []string{"a", "b", "c", "other"} {
+		if got := w.taints(name); got != "unreachable:NoSchedule" {
+			t.Errorf("every zone is down: %s has %q", name, got)
+		}
+	}
+	if w.rates[":one"] != 0 || w.rates[":two"] != 0 {
+		t.Errorf("rates %v, want 0 everywhere", w.rates)
+	}
+	w.hand(one) // whatever is handed out by an old rate comes back
+	if got := w.taints("a"); strings.Contains(got, "NoExecute") {
+		t.Errorf("tainted all the same: %q", got)
+	}
+	w.node("other", func(n *rules.Node) {
+		n.Status.Conditions = []rules.Condition{{Type: rules.Ready, Status: rules.True, LastHeartbeatTime: "h1"}}
+	})
+	w.run(10*time.Second, "other") //nolint:errcheck // checked below
+	if w.rates[":one"] != 0.1 || len(w.queues[":one"]) != 3 {
+		t.Errorf("a zone is back: rates %v, waiting %v", w.rates, w.queues)
+	}
+}
+
+func TestRatesThatCouldNotBeSetAreSetAgainAndNotShown(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.node("n", nil)
+	w.fail = func(string) error { return errDown }
+	raw := must(index{w}.Node(t.Context(), "n"))
+	if err := w.rec.Zones().Refresh(t.Context(), [][]byte{raw}); err == nil {
+		t.Error("a rate that could not be set is no error")
+	}
+	if _, known := w.rec.Zones().View(); known {
+		t.Error("the view is shown though its rate is not in force")
+	}
+	w.fail = nil
+	w.refresh()
+	if _, known := w.rec.Zones().View(); !known || w.rates[""] != 0.1 {
+		t.Errorf("known %v, rates %v", known, w.rates)
+	}
+	families := must(w.reg.Gather())
+	var names []string
+	for _, f := range families {
+		names = append(names, f.GetName())
+	}
+	for _, want := range []string{"node_collector_zone_health", "node_collector_zone_size", "node_collector_unhealthy_nodes_in_zone"} {
+		if !slices.Contains(names, want) {
+			t.Errorf("metrics %v lack %s", names, want)
+		}
+	}
+}
