@@ -58,6 +58,7 @@ type loop struct {
 	s        *store
 	batch    int
 	add      func(op *workqueue.Op)
+	read     *workqueue.More // what settlements carry
 	turn     workqueue.Turn
 	next     int
 	held     [2][]workqueue.Lease
@@ -82,7 +83,7 @@ func (l *loop) step() {
 			}
 		}
 		for j := i; j < min(i+streams, len(ended)); j++ {
-			t.Ops = append(t.Ops, workqueue.Op{Kind: workqueue.OpSettle, Key: ended[j].Key, Token: ended[j].Token, Outcome: workqueue.Forget})
+			t.Ops = append(t.Ops, workqueue.Op{Kind: workqueue.OpSettle, Key: ended[j].Key, Token: ended[j].Token, Outcome: workqueue.Forget, More: l.read})
 		}
 	}
 	for i := range min(streams, l.batch) {
@@ -133,6 +134,9 @@ func BenchmarkTurnFeatures(b *testing.B) {
 			}
 			l := newLoop(newStore(b, cfg), 256)
 			l.add = add
+			if name == "barrier" || name == "everything" {
+				l.read = &workqueue.More{Barrier: barrier}
+			}
 			l.run()
 		})
 	}

@@ -16,6 +16,9 @@ local max, min, ceil, floor = math.max, math.min, math.ceil, math.floor
 local sub, byte, char, rep, format = string.sub, string.byte, string.char, string.rep, string.format
 local spack, sunpack, mpack, munpack, concat = struct.pack, struct.unpack, cmsgpack.pack, cmsgpack.unpack, table.concat
 local CHUNK, SWEEP, MAXMARKS, MAXTRACES, MAXTOKENS = 2000, 256, 64, 8, 4096
+-- With more than NARROW leases a member goes into their sorted set that makes
+-- it one that is not searched from its start. No key is like it.
+local NARROW, WIDE = 20, string.rep('\255', 65)
 local EXPECT, MAXDELAY = 300e6, 10 * 365 * 24 * 3600 * 1e6
 local IDLE, READY, LEASED, DIRTY = 0, 1, 2, 3 -- states of a record
 local st, dly, lease, gc, stale, rq, LINES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[10], 11

@@ -29,7 +29,7 @@ if ver0 ~= ver then return redis.error_reply('DPCONFIG the configuration changed
 local T = call('TIME')
 local now = T[1] * 1000000 + T[2] + skew
 if run ~= run0 and run0 ~= '' then m.hold = now + leaseFor end -- restarted: old leases may still be worked on
-m.closed, m.paused = flags % 2 == 1, flags >= 2
+m.closed, m.paused, m.wide = flags % 2 == 1, flags % 4 >= 2, flags >= 4
 local hadready = m.nready > 0
 
 local cur = {} -- by key: what it became in this turn, a record, a table or false; absent: nothing changed

@@ -2,7 +2,7 @@
 -- of the state hash, which no key can have. It is longer than 64 bytes, so the
 -- hash is never packed into a list that is searched from its start.
 --   hold   no leases before this time      tok      the last token
---   flags  1 closed, 2 paused              nready .. ndead  keys in each state
+--   flags  1 closed, 2 paused, 4 wide            nready .. ndead  keys in each state
 --   ngc    members of the sorted set gc    nstale   places in line to be skipped
 --   nhold  holder numbers given            granted  leases ever
 --   lines  a bit per ready list in use     ttat     of the dispatch limiter

@@ -44,8 +44,8 @@ if m.ngc > 0 then
 end
 if m.nbo > 0 or G and G.backoff then general().sweepBackoff() end
 if m.nleased == 0 and m.nhold > 0 then
-  call('UNLINK', hid, hz)
-  m.nhold = 0
+  call('UNLINK', lease, hid, hz)
+  m.nhold, m.wide = 0, false
 elseif late then
   for id, h in next, late do
     call('HSET', hid, 'n' .. h[1], id .. spack('>d', h[2]), 'i' .. id, h[1])
@@ -74,7 +74,7 @@ for b = 1, #batches, 2 do
     end
   end
 end
-local changed = spack(CONTROL, m.hold, tok, (m.closed and 1 or 0) + (m.paused and 2 or 0), m.nready, m.ndirty, m.nleased,
+local changed = spack(CONTROL, m.hold, tok, (m.closed and 1 or 0) + (m.paused and 2 or 0) + (m.wide and 4 or 0), m.nready, m.ndirty, m.nleased,
   m.ndelayed, m.ndead, m.ngc, m.nstale, m.nhold, m.granted, m.lines, m.ttat, m.nbo, ver, run)
 if G and G.tats then
   for j = 1, #G.tats do changed = changed .. spack('>d', G.tats[j]) end

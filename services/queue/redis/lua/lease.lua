@@ -193,5 +193,11 @@ if want > 0 then
   end
   tok = tok - 1
   m.nready, m.nleased = m.nready - ngot, m.nleased + ngot
-  if ngot > 0 then chunked('ZADD', lease, zadd) end
+  if ngot > 0 then
+    if not m.wide and m.nleased > NARROW then
+      m.wide = true
+      zadd[2 * ngot + 1], zadd[2 * ngot + 2] = 'inf', WIDE
+    end
+    chunked('ZADD', lease, zadd)
+  end
 end

@@ -202,6 +202,7 @@ end
 -- reach takes out of the barrier what a worker read, and adds what it wrote.
 local function reach(key, r, readat, wrote)
   local x = more(r)
+  if wrote == '' and readat == x.b then x.b = nil; return end
   local marks, own = merge(merge({}, x.b or ''), wrote), merge({}, wrote)
   for c, e, v in string.gmatch(readat, MARK) do
     local o = marks[c]

@@ -1,9 +1,14 @@
 
 -- From here on things are written. The first write decides about memory: a
 -- turn that grows is refused whole when Redis is full, any other is let
--- through. Neither of the two writes anything.
+-- through. Neither of the two changes anything, and they are left out where
+-- the first write is of their sort anyway.
 local nops = #keys - 1
-if grows then call('SETRANGE', rq, 0, '') elseif nops > 0 then call('HDEL', stale, '') end
+if grows then
+  if ngone > 0 or G or m.ndelayed > 0 then call('SETRANGE', rq, 0, '') end
+elseif ngone == 0 and (nops > 0 or m.nready > 0) then
+  call('HDEL', stale, '')
+end
 if ngone > 0 then chunked('ZREM', lease, gone) end
 if G then G.writeTimes() end
 
@@ -30,3 +35,4 @@ if firstlease ~= 0 and firstlease <= now then
   m.expired = each(lease, general().expireLease)
   firstlease = m.nleased > 0 and first(lease) or 0
 end
+if firstlease == math.huge then m.nleased, firstlease = 0, 0 end -- the count was wrong
