@@ -130,6 +130,21 @@ func (l Limiter) reserve(n, now float64, tats []float64, froms *[]float64) []flo
 	return tats
 }
 
+// Return gives n tokens of every bucket back that were taken by
+// [Limiter.Reserve] and not spent.
+func (l Limiter) Return(n int, tats []float64) { l.giveBack(float64(n), tats) }
+
+func (l Limiter) giveBack(n float64, tats []float64) []float64 {
+	if l.Kind == Bucket {
+		tats[0] -= float64(n * (1e6 / l.Rate))
+		return tats[1:]
+	}
+	for _, c := range l.Of {
+		tats = c.giveBack(n, tats)
+	}
+	return tats
+}
+
 // when works in float microseconds with the operations, in the order, that the
 // Redis engine's script uses, so that both give the same bits. Products are
 // converted before they are added: Go may otherwise fuse the two.

@@ -25,10 +25,14 @@ func (m *Machine) charge(now int64, it *item, r *Result) int64 {
 
 // reserve takes tokens of every bucket for another partition: From is where
 // they begin, max(tat, now), and the bucket goes on n intervals later. Count
-// is cut at MaxTokens; of zero or less nothing is taken and From is empty.
+// is cut at MaxTokens. A negative count gives back what was not spent: every
+// bucket goes back as many intervals.
 func (m *Machine) reserve(now int64, n int, rep *Reply) {
-	if n = min(n, MaxTokens); n > 0 {
+	switch n = min(n, MaxTokens); {
+	case n > 0:
 		rep.Count, rep.From = n, m.cfg.Limiter.Reserve(n, now, m.tats)
+	case n < 0:
+		m.cfg.Limiter.Return(-n, m.tats)
 	}
 }
 

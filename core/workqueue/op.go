@@ -31,7 +31,7 @@ const (
 	OpBackoffNext  // Key, Event, Random: B-01 to B-03
 	OpBackoffReset // Key: Reset and DeleteEntry, B-05
 	OpBackoffGC    // answers with how many entries the turn's sweep dropped; SweepMax or more means there may be others
-	OpReserve      // Count: tokens of every bucket of the limiter, for another partition
+	OpReserve      // Count: tokens of every bucket of the limiter, for another partition; negative gives back
 	OpAdmit        // Count: tokens of the dispatch limiter, for another partition; negative gives back
 )
 

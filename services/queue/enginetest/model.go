@@ -341,7 +341,7 @@ func (g *Gen) tokens() workqueue.Op {
 	case g.away:
 		return workqueue.Op{Kind: workqueue.OpInspect, Key: g.key()}
 	case g.IntN(2) == 0:
-		return workqueue.Op{Kind: workqueue.OpReserve, Count: g.IntN(5)}
+		return workqueue.Op{Kind: workqueue.OpReserve, Count: g.IntN(7) - 2}
 	default:
 		return workqueue.Op{Kind: workqueue.OpAdmit, Count: g.IntN(6) - 2}
 	}

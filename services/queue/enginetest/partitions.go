@@ -87,6 +87,20 @@ func partitions(t *testing.T, fx Fixture) {
 			t.Errorf("spent %d away and %d at home, want 3 and 0", got.Spent, r.Spent)
 		}
 	})
+	t.Run("RL-03: tokens that were not spent are given back", func(t *testing.T) {
+		l := bucket(0.01, 2)
+		e := newEnv(t, fx, workqueue.Config{Partitions: 2, Limiter: &l})
+		r := do(t, e, 0, workqueue.Turn{Ops: []workqueue.Op{
+			{Kind: workqueue.OpReserve, Count: 2}, {Kind: workqueue.OpReserve, Count: -1}, limited("a", 0), limited("b", 0),
+		}})
+		want := []workqueue.Reply{
+			{Count: 2, From: []float64{float64(r.Now)}}, {},
+			{Status: workqueue.Queued, Requeues: 1}, {Status: workqueue.Delayed, Requeues: 1, ReadyAt: r.Now + 100e6},
+		}
+		if diff := cmp.Diff(r.Replies, want); diff != "" {
+			t.Errorf("(-got +want):\n%s", diff)
+		}
+	})
 	t.Run("the dispatch limiter admits leases of another", func(t *testing.T) {
 		e := newEnv(t, fx, workqueue.Config{Partitions: 2, Dispatch: &workqueue.Rate{QPS: 0.01, Burst: 5}})
 		admit := func(n int) workqueue.Reply {
