@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -35,32 +37,42 @@ func TestFaultsOfTheStartAreNamed(t *testing.T) {
 	}
 	inUse := []string{"in use", busy}
 	locked := lockedRedis(t)
+	wrong := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(wrong, []byte("hush\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for name, c := range map[string]struct {
 		args []string
 		code int
 		want []string
 	}{
-		"index port in use":        {up("--index-listen", busy), exitFailure, append(inUse, "--index-listen: ")},
-		"admin port in use":        {up("--controllers-admin-listen", busy), exitFailure, append(inUse, "--controllers-admin-listen: ")},
-		"NATS port in use":         {up("--nats-listen", busy), exitFailure, append(inUse, "--nats-listen: ")},
-		"API port in use":          {up("--api-listen", busy), exitFailure, append(inUse, "--api-listen: ")},
-		"service's port in use":    {[]string{"serve", "queue", "--admin-listen", "off", "--listen", busy}, exitFailure, append(inUse, "--listen: ")},
-		"a ratio beyond 1":         {up("--trace-ratio", "7"), exitUsage, []string{"trace ratio 7"}},
-		"unknown controller":       {up("--controllers", "foo"), exitUsage, []string{`"foo"`, "there are job"}},
-		"NATS does not answer":     {up("--nats-url", "nats://u:hush@127.0.0.1:1", "--nats-wait", "1ms"), exitUnavailable, []string{"cannot reach NATS", "--nats-url"}},
-		"no NATS URL":              {up("--nats-url", "nats://u:hush@a b"), exitUsage, []string{"--nats-url"}},
-		"no Redis URL":             {up("--redis-url", "foo"), exitUsage, []string{"--redis-url"}},
-		"password in no URL":       {[]string{"serve", "queue", "--redis-url", "redis://:hush@127.0.0.1:bad"}, exitUsage, []string{"--redis-url"}},
-		"no such service":          {[]string{"serve", "foo"}, exitUsage, []string{`unknown command "foo"`}},
-		"no such queue command":    {[]string{"queue", "foo"}, exitUsage, []string{`unknown command "foo"`}},
-		"no such index command":    {[]string{"index", "foo"}, exitUsage, []string{`unknown command "foo"`}},
-		"index does not answer":    {[]string{"get", "pods", "--index-url", "127.0.0.1:1"}, exitUnavailable, []string{"deltaplane: cannot connect: dial tcp 127.0.0.1:1"}},
-		"API does not answer":      {[]string{"apply", "-f", "-", "--api-url", "http://127.0.0.1:1"}, exitUnavailable, []string{"127.0.0.1:1"}},
-		"kubeconfig not a file":    {up("--kubeconfig", "/nonexistent"), exitUsage, []string{"/nonexistent"}},
-		"status names its fault":   {[]string{"status", "--index-url", "127.0.0.1:1", "--queue-url", "127.0.0.1:1", "--reflector-url", "127.0.0.1:1"}, exitUnavailable, []string{"reflector: cannot connect"}},
-		"own callers lack a token": {up("--auth-token-file", "x"), exitUsage, []string{"--token-file"}},
-		"own callers lack TLS":     {up("--serve-tls-cert", "x", "--serve-tls-key", "y"), exitUsage, []string{"--tls"}},
-		"Redis denies access":      {up("--redis-url", "redis://:hush@"+locked), exitRefused, []string{"--redis-url", "denies access"}},
+		"index port in use":         {up("--index-listen", busy), exitFailure, append(inUse, "--index-listen: ")},
+		"admin port in use":         {up("--controllers-admin-listen", busy), exitFailure, append(inUse, "--controllers-admin-listen: ")},
+		"NATS port in use":          {up("--nats-listen", busy), exitFailure, append(inUse, "--nats-listen: ")},
+		"API port in use":           {up("--api-listen", busy), exitFailure, append(inUse, "--api-listen: ")},
+		"service's port in use":     {[]string{"serve", "queue", "--admin-listen", "off", "--listen", busy}, exitFailure, append(inUse, "--listen: ")},
+		"a ratio beyond 1":          {up("--trace-ratio", "7"), exitUsage, []string{"trace ratio 7"}},
+		"unknown controller":        {up("--controllers", "foo"), exitUsage, []string{`"foo"`, "there are job"}},
+		"NATS does not answer":      {up("--nats-url", "nats://u:hush@127.0.0.1:1", "--nats-wait", "1ms"), exitUnavailable, []string{"cannot reach NATS", "--nats-url"}},
+		"no NATS URL":               {up("--nats-url", "nats://u:hush@a b"), exitUsage, []string{"--nats-url"}},
+		"no Redis URL":              {up("--redis-url", "foo"), exitUsage, []string{"--redis-url"}},
+		"password in no URL":        {[]string{"serve", "queue", "--redis-url", "redis://:hush@127.0.0.1:bad"}, exitUsage, []string{"--redis-url"}},
+		"sentinel names no master":  {[]string{"serve", "queue", "--redis-url", "redis+sentinel://u:hush@a:1,b"}, exitUsage, []string{"--redis-url", "name of the master"}},
+		"Redis flags without Redis": {[]string{"serve", "queue", "--redis-username", "u", "--redis-tls-cert", "x"}, exitUsage, []string{"--redis-username is for a Redis", "--redis-tls-cert is for", "--redis-tls-key"}},
+		"Redis TLS without TLS":     {[]string{"serve", "queue", "--redis-url", "redis://a:1", "--redis-tls-ca", "x"}, exitUsage, []string{"--redis-tls-ca has no effect"}},
+		"Redis files not there":     {[]string{"serve", "queue", "--redis-url", "rediss+cluster://a,b", "--redis-tls-ca", "/nonexistent/ca", "--redis-password-file", "/nonexistent/pw"}, exitUsage, []string{"/nonexistent/ca", "/nonexistent/pw"}},
+		"queue bounds":              {[]string{"serve", "queue", "--queue-max-pending", "-1"}, exitUsage, []string{"max pending"}},
+		"Redis password is wrong":   {[]string{"serve", "queue", "--listen", "127.0.0.1:0", "--admin-listen", "off", "--redis-url", "redis://" + locked, "--redis-password-file", wrong}, exitRefused, []string{"--redis-url", "denies access"}},
+		"no such service":           {[]string{"serve", "foo"}, exitUsage, []string{`unknown command "foo"`}},
+		"no such queue command":     {[]string{"queue", "foo"}, exitUsage, []string{`unknown command "foo"`}},
+		"no such index command":     {[]string{"index", "foo"}, exitUsage, []string{`unknown command "foo"`}},
+		"index does not answer":     {[]string{"get", "pods", "--index-url", "127.0.0.1:1"}, exitUnavailable, []string{"deltaplane: cannot connect: dial tcp 127.0.0.1:1"}},
+		"API does not answer":       {[]string{"apply", "-f", "-", "--api-url", "http://127.0.0.1:1"}, exitUnavailable, []string{"127.0.0.1:1"}},
+		"kubeconfig not a file":     {up("--kubeconfig", "/nonexistent"), exitUsage, []string{"/nonexistent"}},
+		"status names its fault":    {[]string{"status", "--index-url", "127.0.0.1:1", "--queue-url", "127.0.0.1:1", "--reflector-url", "127.0.0.1:1"}, exitUnavailable, []string{"reflector: cannot connect"}},
+		"own callers lack a token":  {up("--auth-token-file", "x"), exitUsage, []string{"--token-file"}},
+		"own callers lack TLS":      {up("--serve-tls-cert", "x", "--serve-tls-key", "y"), exitUsage, []string{"--tls"}},
+		"Redis denies access":       {up("--redis-url", "redis://:hush@"+locked), exitRefused, []string{"--redis-url", "denies access"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -175,7 +175,16 @@ func newServeQueue() *cobra.Command {
 		Short: "Serve the work queues, kept in Redis or in memory",
 		Long: `Serve the work queues. With --redis-url any number of queue services share one store and
 none of them holds anything of its own; without it queues live in this process, and in the
-folder --queue-data-dir names so that they survive it.`,
+folder --queue-data-dir names so that they survive it.
+
+Redis may be one server, a master that sentinels watch, or a cluster:
+
+  redis://HOST:PORT[/DB]
+  redis+sentinel://HOST[:PORT],HOST,HOST/MASTER[/DB]
+  redis+cluster://HOST[:PORT],HOST,HOST
+
+and each with TLS: rediss, rediss+sentinel, rediss+cluster. USER:PASSWORD@ may stand before
+the hosts, though --redis-password-file keeps the password out of the list of processes.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s.security.apply(&q.config.RPC, &q.config.Admin)
@@ -188,40 +197,27 @@ folder --queue-data-dir names so that they survive it.`,
 	return cmd
 }
 
-// queueFlags say where queues are kept.
-type queueFlags struct{ config queue.Config }
-
-func (q *queueFlags) register(flags *pflag.FlagSet) {
-	flags.StringVar(&q.config.RedisURL, "redis-url", "", "`URL` of the Redis that keeps the queues, redis:// or rediss:// (default: queues are kept in memory)")
-	flags.StringVar(&q.config.RedisPrefix, "redis-prefix", "dp", "`text` every Redis key begins with")
-	flags.BoolVar(&q.config.AllowEviction, "redis-allow-eviction", false, "permit a Redis that evicts keys, which can lose queues silently")
-	flags.BoolVar(&q.config.Fsync, "queue-fsync", false, "acknowledge only what is on disk (memory engine)")
-}
-
-// check reports faults of the flags. It names no URL: that may hold a password.
-func (q *queueFlags) check() error {
-	err := q.config.Validate()
-	if at := q.config.RedisURL; at != "" {
-		u, parseErr := url.Parse(at)
-		if parseErr != nil || !slices.Contains([]string{"redis", "rediss", "unix"}, u.Scheme) {
-			err = errors.Join(err, errors.New("--redis-url is not redis://[user:password@]host:port[/db] (or rediss)"))
-		}
-	}
-	return err
-}
-
 func runQueue(ctx context.Context, q *queueFlags, t telemetry.Config) error {
 	if err := q.check(); err != nil {
 		return &usageError{err}
 	}
 	cfg := q.config
+	if err := q.readSecrets(&cfg); err != nil {
+		return &usageError{err}
+	}
 	return withTelemetry(ctx, t, "queue", func(tel *telemetry.Telemetry) error {
 		service, err := queue.New(cfg, tel)
+		if err != nil && cfg.RedisURL != "" { // it has not connected yet
+			return &usageError{fmt.Errorf("--redis-url: %w", err)}
+		}
 		if err != nil {
 			return err
 		}
-		if err = service.Run(ctx); errors.Is(err, engine.ErrDenied) {
-			err = fmt.Errorf("--redis-url: %w", err)
+		err = service.Run(ctx)
+		for _, unfit := range []error{engine.ErrDenied, engine.ErrUnfit, engine.ErrEviction} {
+			if errors.Is(err, unfit) {
+				return fmt.Errorf("--redis-url: %w", err)
+			}
 		}
 		return err
 	})

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"cmp"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"time"
@@ -21,8 +22,15 @@ type Config struct {
 	// Queues exist from the start, and are made again when the store lost them.
 	Queues []QueueConfig
 
-	// RedisURL selects the Redis engine: redis:// or rediss://. Empty: memory.
+	// RedisURL selects the Redis engine, in one of the forms of
+	// [redis.Config.URL]: one server, Sentinel or Cluster. Empty: memory.
 	RedisURL string
+	// RedisUsername and RedisPassword replace those of RedisURL.
+	RedisUsername, RedisPassword string
+	// RedisSentinelUsername and RedisSentinelPassword are what sentinels ask for.
+	RedisSentinelUsername, RedisSentinelPassword string
+	// RedisTLS is used where RedisURL asks for TLS. Default: the system's roots.
+	RedisTLS *tls.Config
 	// RedisPrefix begins every Redis key. Default "dp".
 	RedisPrefix string
 	// AllowEviction permits a Redis that evicts keys.

@@ -56,7 +56,11 @@ func New(cfg Config, tel *telemetry.Telemetry) (*Service, error) {
 	var e engine.Engine
 	var err error
 	if cfg.RedisURL != "" {
-		e, err = redis.New(redis.Config{URL: cfg.RedisURL, Prefix: cfg.RedisPrefix, AllowEviction: cfg.AllowEviction, Log: tel.Log})
+		e, err = redis.New(redis.Config{
+			URL: cfg.RedisURL, Username: cfg.RedisUsername, Password: cfg.RedisPassword,
+			SentinelUsername: cfg.RedisSentinelUsername, SentinelPassword: cfg.RedisSentinelPassword, TLS: cfg.RedisTLS,
+			Prefix: cfg.RedisPrefix, AllowEviction: cfg.AllowEviction, Log: tel.Log,
+		})
 	} else {
 		e, err = memory.New(memory.Config{Dir: cfg.DataDir, Fsync: cfg.Fsync, Log: tel.Log})
 	}
