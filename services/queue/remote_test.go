@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -26,7 +27,7 @@ func TestTheEngineSuitePassesOverGRPC(t *testing.T) {
 		enginetest.Run(t, func(t *testing.T) enginetest.Fixture {
 			r := start(t, kind, Config{})
 			var skew atomic.Int64
-			return enginetest.Fixture{Remote: true, Engine: &remote{r, &skew}, Advance: func(d time.Duration) {
+			return enginetest.Fixture{Remote: true, Operators: true, Engine: &remote{r, &skew}, Advance: func(d time.Duration) {
 				skew.Add(int64(d))
 				r.advance(d)
 			}}
@@ -72,11 +73,7 @@ func (r *remote) Configure(ctx context.Context, name string, cfg workqueue.Confi
 		return nil, false, plain(err)
 	}
 	c := &checks{}
-	out := workqueue.Config{
-		LeaseFor: res.GetConfig().GetLeaseDuration().AsDuration(), BarrierRetention: res.GetConfig().GetBarrierRetention().AsDuration(),
-		Partitions: int(res.GetConfig().GetPartitions()), MaxRetries: int(res.GetConfig().GetMaxRetries()),
-		Limiter: new(c.limiterIn("", res.GetConfig().GetRateLimiter(), 1)),
-	}
+	out := c.configIn("config", res.GetConfig())
 	return &remoteQueue{r, name, out}, res.GetCreated(), c.err()
 }
 
@@ -118,7 +115,7 @@ func (q *remoteQueue) Status(ctx context.Context) (engine.Status, error) {
 	for _, s := range res.GetQueues() {
 		if s.GetConfig().GetName() == q.name {
 			now := q.now()
-			return engine.Status{Counts: countsIn(s.GetCounts()), Closed: s.GetClosed(), Now: now, OldestReady: now - s.GetOldestReady().AsDuration().Microseconds()}, err
+			return engine.Status{Counts: countsIn(s.GetCounts()), Closed: s.GetClosed(), Paused: s.GetPaused(), HeldUntil: micros(s.GetHeldUntil()), Now: now, OldestReady: now - s.GetOldestReady().AsDuration().Microseconds()}, err
 		}
 	}
 	return engine.Status{}, err
@@ -283,9 +280,66 @@ func (q *remoteQueue) op(ctx context.Context, op *workqueue.Op) (workqueue.Reply
 	case workqueue.OpClose:
 		_, err := c.CloseQueue(ctx, &queuev1.CloseQueueRequest{Queue: q.name})
 		return rep, err
-	default:
+	case workqueue.OpOpen:
 		_, err := c.OpenQueue(ctx, &queuev1.OpenQueueRequest{Queue: q.name})
 		return rep, err
+	default:
+		return q.operate(ctx, op)
+	}
+}
+
+// operate is op for what operators ask and for back-off entries.
+func (q *remoteQueue) operate(ctx context.Context, op *workqueue.Op) (workqueue.Reply, error) {
+	var rep workqueue.Reply
+	c, keys := q.r.c, []string{op.Key}
+	item := func(results []*queuev1.ItemResult, err error) (workqueue.Reply, error) {
+		if err != nil {
+			return rep, err
+		}
+		for _, s := range []workqueue.Status{workqueue.OK, workqueue.Unchanged, workqueue.Held} {
+			if itemStatus(s) == results[0].GetStatus() {
+				rep.Status = s
+			}
+		}
+		return rep, nil
+	}
+	entry := func(entries []*queuev1.BackoffEntry, err error) (workqueue.Reply, error) {
+		if err == nil {
+			rep.Backoff = workqueue.BackoffEntry{Delay: entries[0].GetBackoff().AsDuration().Microseconds(), Updated: micros(entries[0].GetLastUpdate())}
+		}
+		return rep, err
+	}
+	switch op.Kind {
+	case workqueue.OpPause:
+		_, err := c.PauseQueue(ctx, &queuev1.PauseQueueRequest{Queue: q.name})
+		return rep, err
+	case workqueue.OpResume:
+		_, err := c.ResumeQueue(ctx, &queuev1.ResumeQueueRequest{Queue: q.name})
+		return rep, err
+	case workqueue.OpRetryNow:
+		res, err := c.RetryNow(ctx, &queuev1.RetryNowRequest{Queue: q.name, Keys: keys})
+		return item(res.GetResults(), err)
+	case workqueue.OpRevoke:
+		res, err := c.ReleaseItems(ctx, &queuev1.ReleaseItemsRequest{Queue: q.name, Keys: keys})
+		return item(res.GetResults(), err)
+	case workqueue.OpDelete:
+		res, err := c.DeleteItems(ctx, &queuev1.DeleteItemsRequest{Queue: q.name, Keys: keys})
+		return item(res.GetResults(), err)
+	case workqueue.OpBackoffGet:
+		res, err := c.GetBackoff(ctx, &queuev1.GetBackoffRequest{Queue: q.name, Ids: keys})
+		return entry(res.GetEntries(), err)
+	case workqueue.OpBackoffNext:
+		res, err := c.NextBackoff(ctx, &queuev1.NextBackoffRequest{Queue: q.name, Ids: keys, EventTime: stamp(op.Event)})
+		return entry(res.GetEntries(), err)
+	case workqueue.OpBackoffReset:
+		_, err := c.ResetBackoff(ctx, &queuev1.ResetBackoffRequest{Queue: q.name, Ids: keys})
+		return rep, err
+	case workqueue.OpBackoffGC:
+		res, err := c.GCBackoff(ctx, &queuev1.GCBackoffRequest{Queue: q.name})
+		rep.Count = int(res.GetDropped())
+		return rep, err
+	default:
+		return rep, fmt.Errorf("operation %d has no call", op.Kind)
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 
 // server answers the QueueService.
 type server struct {
-	queuev1.UnimplementedQueueServiceServer
+	queuev1.UnsafeQueueServiceServer // what has no method here does not compile
 	*Service
 }
 
