@@ -52,7 +52,6 @@ type dispatcher struct {
 	failing bool     // the last turn failed
 
 	// Of the dispatcher's own goroutine.
-	away  away
 	woken []waker
 	doubt bool // a turn that opens, closes, pauses or resumes may be applied yet
 }
@@ -420,7 +419,7 @@ func (d *dispatcher) relieve(b *batch, ready int, leased bool, err error) bool {
 		over := t.leaving || t.single && (got > 0 || t.once || err != nil) || t.final && ready == 0 && err == nil
 		switch {
 		case over:
-			t.inLine = false
+			t.inLine, t.gone = false, true
 			starved = append(starved, t.credit.forget(t)...)
 			b.gone = append(b.gone, t)
 		case t.credit.has(t) || t.final:

@@ -28,9 +28,7 @@ import (
 
 func TestADelayedKeyIsHandedOutWhenDueAndNotBefore(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
-		r := start(t, kind, Config{})
-		r.configure(t)
+	partitioned(t, func(t *testing.T, r *rig) {
 		ctx := t.Context()
 		began := time.Now()
 		const delay = 150 * time.Millisecond
@@ -49,9 +47,7 @@ func TestADelayedKeyIsHandedOutWhenDueAndNotBefore(t *testing.T) {
 
 func TestALeaseThatExpiresGoesToAWaitingWorker(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
-		r := start(t, kind, Config{})
-		r.configure(t)
+	partitioned(t, func(t *testing.T, r *rig) {
 		r.add(t, "k")
 		ctx := t.Context()
 		first, err := r.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: "a", LeaseDuration: durationpb.New(time.Second)})
@@ -67,9 +63,7 @@ func TestALeaseThatExpiresGoesToAWaitingWorker(t *testing.T) {
 
 func TestAGetThatIsCancelledLosesNoKey(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
-		r := start(t, kind, Config{})
-		r.configure(t)
+	partitioned(t, func(t *testing.T, r *rig) {
 		var wg sync.WaitGroup
 		var got sync.Map
 		for i := range 60 { // callers that leave while keys arrive
@@ -142,9 +136,7 @@ func TestAWaitingGetDoesNotHoldUpTheStop(t *testing.T) {
 // TestNoKeyIsEverHeldTwice has many workers fight for few keys.
 func TestNoKeyIsEverHeldTwice(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
-		r := start(t, kind, Config{})
-		r.configure(t)
+	partitioned(t, func(t *testing.T, r *rig) {
 		neverHeldTwice(t, r)
 	})
 	t.Run("two servers on one redis", func(t *testing.T) {

@@ -161,9 +161,7 @@ const (
 
 func TestKeysAreAssignedAgainstCreditOnly(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
-		r := start(t, kind, Config{})
-		r.configure(t)
+	partitioned(t, func(t *testing.T, r *rig) {
 		r.add(t, keysN(100)...)
 		w := r.work(t, &queuev1.Hello{SessionId: "w"})
 		w.give(3)
@@ -196,9 +194,7 @@ func TestKeysAreAssignedAgainstCreditOnly(t *testing.T) {
 
 func TestALeaseLostToTheSameWorkerGivesItsCreditBack(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
-		r := start(t, kind, Config{})
-		r.configure(t)
+	partitioned(t, func(t *testing.T, r *rig) {
 		w := r.work(t, &queuev1.Hello{SessionId: "w"})
 		w.give(2)
 		r.add(t, "a")
@@ -252,9 +248,7 @@ func TestALostLeaseGivesNothingBackToAWorkerThatHoldsCredit(t *testing.T) {
 
 func TestAStreamThatBreaksEndsItsLeasesInASecond(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
-		r := start(t, kind, Config{})
-		r.configure(t)
+	partitioned(t, func(t *testing.T, r *rig) {
 		r.add(t, "a")
 		w := r.work(t, &queuev1.Hello{SessionId: "w"})
 		w.give(1)
@@ -278,9 +272,7 @@ func TestAStreamThatBreaksEndsItsLeasesInASecond(t *testing.T) {
 
 func TestASessionResumesItsLeases(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
-		r := start(t, kind, Config{})
-		r.configure(t)
+	partitioned(t, func(t *testing.T, r *rig) {
 		r.add(t, "a", "b")
 		w := r.work(t, &queuev1.Hello{SessionId: "w"})
 		w.give(2)
@@ -326,9 +318,7 @@ func TestASecondStreamOfASessionTakesOver(t *testing.T) {
 
 func TestExtendOnAStreamKeepsTheWholeSession(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
-		r := start(t, kind, Config{})
-		r.configure(t)
+	partitioned(t, func(t *testing.T, r *rig) {
 		r.add(t, "a", "b")
 		w := r.work(t, &queuev1.Hello{SessionId: "w", LeaseDuration: durationpb.New(2 * time.Second)})
 		w.give(2)
@@ -350,9 +340,7 @@ func TestExtendOnAStreamKeepsTheWholeSession(t *testing.T) {
 
 func TestQ04AShutSessionGetsWhatIsReadyAndNoMore(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
-		r := start(t, kind, Config{})
-		r.configure(t)
+	partitioned(t, func(t *testing.T, r *rig) {
 		ctx := t.Context()
 		w := r.work(t, &queuev1.Hello{SessionId: "w"})
 		w.give(1)

@@ -28,7 +28,7 @@ type taker struct {
 
 	// Guarded by the dispatcher's mu.
 	inLine, inTurn bool
-	gone           bool // withdrawn
+	gone           bool // withdrawn or finished
 	leaving        bool // withdrawn while in a turn
 	final          bool // what is ready now is the last of it
 	asked          int
