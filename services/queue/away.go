@@ -5,22 +5,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/deltaplane/deltaplane/core/backoff"
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
-
-// away is what a partition other than the first holds of the queue's tokens:
-// the buckets of the limiter and the dispatch limiter are the first one's.
-type away struct {
-	left    []workqueue.Reserved // reserved and not used
-	since   time.Time            // when
-	limiter *backoff.Limiter     // they are of
-}
-
-// keepTokens is how long tokens that were reserved and not used are kept for
-// later turns. A token used late lets a full bucket burst by one more.
-const keepTokens = 100 * time.Millisecond
 
 // fund gets what the limiters have to give for a turn of a partition other than
 // the first, from the first one's next turn.
@@ -34,14 +21,7 @@ func (d *dispatcher) fund(ctx context.Context, b *batch) error {
 	cfg := d.of.of.Config()
 	var ops []workqueue.Op
 	if n := charges(t.Ops); n > 0 && cfg.Limiter.Buckets() > 0 {
-		if d.away.limiter != cfg.Limiter || time.Since(d.away.since) > keepTokens {
-			d.away.left = nil
-		}
-		t.Reserved = d.away.left
-		if len(t.Reserved) == 0 || t.Reserved[0].Count < n {
-			t.Reserved = nil
-			ops = append(ops, workqueue.Op{Kind: workqueue.OpReserve, Count: n})
-		}
+		ops = append(ops, workqueue.Op{Kind: workqueue.OpReserve, Count: n})
 	}
 	wanted := 0
 	if cfg.Dispatch != nil {
@@ -64,9 +44,8 @@ func (d *dispatcher) fund(ctx context.Context, b *batch) error {
 		switch op.Kind {
 		case workqueue.OpReserve:
 			for _, from := range r.From {
-				t.Reserved = append(t.Reserved, workqueue.Reserved{From: from, Count: op.Count})
+				t.Reserved = append(t.Reserved, workqueue.Reserved{From: from, Count: r.Count})
 			}
-			d.away.since, d.away.limiter = time.Now(), cfg.Limiter
 		case workqueue.OpAdmit:
 			t.Admitted = r.Count
 			if r.Count < wanted && r.Next > c.now {
@@ -101,40 +80,22 @@ func charges(ops []workqueue.Op) int {
 	return n
 }
 
-// spend keeps or gives back what a turn did not use of its tokens.
+// spend gives back what a turn did not use of its tokens, so that adds which
+// turned out to be free cost the others nothing.
 func (d *dispatcher) spend(b *batch, r *workqueue.Result, err error) {
 	t := &b.turn
-	if !t.Away {
+	if !t.Away || err != nil { // an unknown outcome may have spent them
 		return
 	}
-	if r == nil {
-		r = &workqueue.Result{}
+	var ops []workqueue.Op
+	if len(t.Reserved) > 0 && t.Reserved[0].Count > r.Spent {
+		ops = append(ops, workqueue.Op{Kind: workqueue.OpReserve, Count: r.Spent - t.Reserved[0].Count})
 	}
-	if len(t.Reserved) > 0 {
-		d.away.left = nil
-		if used, had := r.Spent, t.Reserved[0].Count; err == nil && used < had {
-			intervals := bucketIntervals(d.away.limiter, nil)
-			for i, res := range t.Reserved {
-				if i < len(intervals) {
-					d.away.left = append(d.away.left, workqueue.Reserved{From: res.From + float64(used)*intervals[i], Count: res.Count - used})
-				}
-			}
-		}
-	}
-	if back := t.Admitted - len(r.Leases); back > 0 && err == nil {
+	if back := t.Admitted - len(r.Leases); back > 0 {
 		b.next = 0 // there were fewer keys than tokens
-		d.of.all[0].submit(&call{ops: []workqueue.Op{{Kind: workqueue.OpAdmit, Count: -back}}, done: func(*call) {}})
+		ops = append(ops, workqueue.Op{Kind: workqueue.OpAdmit, Count: -back})
 	}
-}
-
-// bucketIntervals is the time between tokens of every bucket of a limiter, in
-// microseconds and in the order of its state.
-func bucketIntervals(l *backoff.Limiter, to []float64) []float64 {
-	if l.Kind == backoff.Bucket {
-		to = append(to, 1e6/l.Rate)
+	if len(ops) > 0 {
+		d.of.all[0].submit(&call{ops: ops, done: func(*call) {}})
 	}
-	for i := range l.Of {
-		to = bucketIntervals(&l.Of[i], to)
-	}
-	return to
 }
