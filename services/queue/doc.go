@@ -1,19 +1,43 @@
 // Package queue is the queue service: core/workqueue over gRPC, in memory or
 // in Redis.
 //
-// Each queue in use has one dispatcher on each server. It is the group commit:
-// whatever calls and streams asked for while the last turn was under way goes
-// into the next one, together with the credit of every waiting worker, so that
-// under load a turn carries hundreds of operations and idle it carries one at
-// once. Nothing polls: a turn follows a call, a credit, a wake-up of another
-// replica, or the next due time that the last turn told; a slow fallback turn
-// covers a lost wake-up while workers wait.
+// Each queue in use has one dispatcher per partition on each server. It is the
+// group commit: whatever calls and streams asked for while the last turn was
+// under way goes into the next one, together with the credit of every waiting
+// worker, so that under load a turn carries hundreds of operations and idle it
+// carries one at once. Nothing polls: a turn follows a call, a credit, a wake-up
+// of another replica, or the next due time that the last turn told; a slow
+// fallback turn covers a lost wake-up while workers wait.
 //
-//	unary calls ─┐                     ┌─▶ replies
-//	Work streams ┼─▶ dispatcher ─turn─▶│
-//	timers ──────┘   (one per queue)   └─▶ leases ─▶ sessions ─▶ Get, Work streams
+//	unary calls ────┐                         ┌─▶ replies, Produce streams
+//	Produce streams ┤                         │
+//	Work streams ───┼─▶ dispatchers ─turns─▶ ─┼─▶ leases ─▶ sessions ─▶ Get, Work streams
+//	timers ─────────┘   (one per partition)   └─▶ history, metrics
 //
 // A session is a worker or producer process; what it holds is remembered by
 // the server it talks to, and a stream that breaks shortens its leases to about
 // a second, in which the session may resume them anywhere.
+//
+// # What a server keeps itself
+//
+// Servers hold no queue: any number of them share one Redis. What each keeps is
+// for the callers it has, and gone with it:
+//
+//   - sessions and the answers to their last settlements;
+//   - the history that Inspect shows: the last 8 events of the keys it saw last
+//     (Config.HistoryKeys), in rings of fixed size. It is deliberately not in
+//     the store, where it would cost every cycle and fill the memory that all
+//     replicas share; another replica tells what that one saw;
+//   - counters and histograms of what it did, which add up over replicas. The
+//     gauges workqueue_depth, deltaplane_queue_delayed, _leases and _dead are of
+//     the store and the same everywhere: take one replica's, not the sum.
+//
+// # Overload and trouble
+//
+// Operations that wait for a partition's next turns are bounded
+// (Config.MaxPending). Beyond that, calls are refused with RESOURCE_EXHAUSTED
+// OVERLOADED and a time to come back; settlements and extensions never are, for
+// they are bounded by what was handed out and make room. Answers that list are
+// kept to about 1 MiB. What the store cannot do has a reason of its own, see
+// the table in status.go; UNAVAILABLE means that nothing was applied.
 package queue

@@ -6,7 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/deltaplane/deltaplane/internal/rpc"
@@ -16,7 +18,10 @@ import (
 
 func TestBadInputIsNamed(t *testing.T) {
 	t.Parallel()
-	r := start(t, "memory", Config{})
+	on(t, func(t *testing.T, kind string) { badInput(t, start(t, kind, Config{})) })
+}
+
+func badInput(t *testing.T, r *rig) {
 	r.configure(t)
 	items := func(keys ...string) (out []*queuev1.AddItem) {
 		for _, k := range keys {
@@ -67,7 +72,21 @@ func TestBadInputIsNamed(t *testing.T) {
 	for range 6 {
 		deep = &queuev1.RateLimiter{Kind: &queuev1.RateLimiter_MaxWait{MaxWait: &queuev1.MaxWaitLimiter{Limiter: deep}}}
 	}
-	seconds := func(n time.Duration) *durationpb.Duration { return durationpb.New(n * time.Second) }
+	keys := func(call func(ctx context.Context, keys []string) error, keys ...string) func(context.Context) error {
+		return func(ctx context.Context) error { return call(ctx, keys) }
+	}
+	retry := func(ctx context.Context, keys []string) error {
+		_, err := r.RetryNow(ctx, &queuev1.RetryNowRequest{Queue: q, Keys: keys})
+		return err
+	}
+	release := func(ctx context.Context, keys []string) error {
+		_, err := r.ReleaseItems(ctx, &queuev1.ReleaseItemsRequest{Queue: q, Keys: keys})
+		return err
+	}
+	remove := func(ctx context.Context, keys []string) error {
+		_, err := r.DeleteItems(ctx, &queuev1.DeleteItemsRequest{Queue: q, Keys: keys})
+		return err
+	}
 
 	for name, tc := range map[string]struct {
 		call func(context.Context) error
@@ -139,16 +158,41 @@ func TestBadInputIsNamed(t *testing.T) {
 			_, err := r.ShutDownWithDrain(ctx, &queuev1.ShutDownWithDrainRequest{})
 			return err
 		}, codes.InvalidArgument, "session_id"},
-		"config name":         {config(&queuev1.QueueConfig{Name: "no spaces"}), codes.InvalidArgument, "config.name"},
-		"config lease":        {config(&queuev1.QueueConfig{LeaseDuration: seconds(7200)}), codes.InvalidArgument, "config.lease_duration"},
-		"config retention":    {config(&queuev1.QueueConfig{BarrierRetention: seconds(-1)}), codes.InvalidArgument, "config.barrier_retention"},
-		"config retries":      {config(&queuev1.QueueConfig{MaxRetries: -5}), codes.InvalidArgument, "config.max_retries"},
-		"new with partitions": {config(&queuev1.QueueConfig{Partitions: 4}), codes.InvalidArgument, "config.partitions"},
-		"other partitions":    {config(&queuev1.QueueConfig{Name: q, Partitions: 4}), codes.FailedPrecondition, "PARTITIONS_FIXED"},
-		"bucket without qps":  {limiter(&queuev1.RateLimiter{Kind: &queuev1.RateLimiter_Bucket{Bucket: &queuev1.BucketLimiter{Burst: 1}}}), codes.InvalidArgument, "config.rate_limiter"},
-		"burst of zero":       {limiter(&queuev1.RateLimiter{Kind: &queuev1.RateLimiter_Bucket{Bucket: &queuev1.BucketLimiter{Qps: 1}}}), codes.InvalidArgument, "config.rate_limiter"},
-		"limiter of no kind":  {limiter(&queuev1.RateLimiter{}), codes.InvalidArgument, "config.rate_limiter"},
-		"limiter too deep":    {limiter(deep), codes.InvalidArgument, "config.rate_limiter.max_wait.limiter.max_wait.limiter.max_wait.limiter.max_wait.limiter"},
+		"config name":        {config(&queuev1.QueueConfig{Name: "no spaces"}), codes.InvalidArgument, "config.name"},
+		"config lease":       {config(&queuev1.QueueConfig{LeaseDuration: seconds(7200)}), codes.InvalidArgument, "config.lease_duration"},
+		"config retention":   {config(&queuev1.QueueConfig{BarrierRetention: seconds(-1)}), codes.InvalidArgument, "config.barrier_retention"},
+		"config retries":     {config(&queuev1.QueueConfig{MaxRetries: -5}), codes.InvalidArgument, "config.max_retries"},
+		"65 partitions":      {config(&queuev1.QueueConfig{Partitions: 65}), codes.InvalidArgument, "config.partitions"},
+		"-1 partitions":      {config(&queuev1.QueueConfig{Partitions: -1}), codes.InvalidArgument, "config.partitions"},
+		"retry nothing":      {keys(retry), codes.InvalidArgument, "keys"},
+		"retry an empty key": {keys(retry, "a", ""), codes.InvalidArgument, "keys[1]"},
+		"release too many":   {keys(release, keysN(1001)...), codes.InvalidArgument, "keys"},
+		"delete a 64 KB key": {keys(remove, strings.Repeat("k", 64<<10)), codes.InvalidArgument, "keys[0]"},
+		"extend too many": {func(ctx context.Context) error {
+			refs := make([]*queuev1.LeaseRef, 10_001)
+			for i := range refs {
+				refs[i] = &queuev1.LeaseRef{Queue: q, Key: "k", Token: 1}
+			}
+			_, err := r.Extend(ctx, &queuev1.ExtendRequest{SessionId: "w", Leases: refs})
+			return err
+		}, codes.InvalidArgument, "leases"},
+		"settle too many": {func(ctx context.Context) error {
+			all := make([]*queuev1.Settlement, 1001)
+			for i := range all {
+				all[i] = &queuev1.Settlement{Queue: q, Key: "k", Token: 1, Outcome: done}
+			}
+			_, err := r.Settle(ctx, &queuev1.SettleRequest{SessionId: "w", Settlements: all})
+			return err
+		}, codes.InvalidArgument, "settlements"},
+		"expect too many": {func(ctx context.Context) error {
+			_, err := r.Expect(ctx, &queuev1.ExpectRequest{Queue: q, Key: "k", Token: 1, OwnerUid: "u", Creations: keysN(1001)})
+			return err
+		}, codes.InvalidArgument, "creations"},
+		"other partitions":   {config(&queuev1.QueueConfig{Name: q, Partitions: 4}), codes.FailedPrecondition, "PARTITIONS_FIXED"},
+		"bucket without qps": {limiter(&queuev1.RateLimiter{Kind: &queuev1.RateLimiter_Bucket{Bucket: &queuev1.BucketLimiter{Burst: 1}}}), codes.InvalidArgument, "config.rate_limiter.bucket.qps"},
+		"burst of zero":      {limiter(&queuev1.RateLimiter{Kind: &queuev1.RateLimiter_Bucket{Bucket: &queuev1.BucketLimiter{Qps: 1}}}), codes.InvalidArgument, "config.rate_limiter.bucket.burst"},
+		"limiter of no kind": {limiter(&queuev1.RateLimiter{}), codes.InvalidArgument, "config.rate_limiter"},
+		"limiter too deep":   {limiter(deep), codes.InvalidArgument, "config.rate_limiter.max_wait.limiter.max_wait.limiter.max_wait.limiter.max_wait.limiter"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -179,6 +223,115 @@ func TestAnAddToAClosedQueueFails(t *testing.T) {
 		_, err := r.Add(ctx, &queuev1.AddRequest{Queue: q, Items: []*queuev1.AddItem{{Key: "k"}}})
 		if rpc.Code(err) != codes.FailedPrecondition || rpc.Reason(err) != "QUEUE_CLOSED" {
 			t.Errorf("Add = %v, want QUEUE_CLOSED", err)
+		}
+	})
+}
+
+// bytesCodec sends what it is given.
+type bytesCodec struct{}
+
+func (bytesCodec) Marshal(v any) ([]byte, error)   { return *v.(*[]byte), nil }
+func (bytesCodec) Unmarshal(b []byte, v any) error { *v.(*[]byte) = b; return nil }
+func (bytesCodec) Name() string                    { return "proto" }
+
+func TestAKeyThatIsNoUTF8IsRefused(t *testing.T) {
+	t.Parallel()
+	on(t, func(t *testing.T, kind string) {
+		r := start(t, kind, Config{})
+		r.configure(t)
+		conn, err := rpc.Dial(r.addr, rpc.DialConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		for name, key := range map[string]string{"good": "good", "bad": "a\xff\xfeb"} { // a Go client cannot be made to send the bad one
+			item := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), key)
+			req := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), q)
+			req = protowire.AppendBytes(protowire.AppendTag(req, 2, protowire.BytesType), item)
+			var res []byte
+			err := conn.Invoke(t.Context(), queuev1.QueueService_Add_FullMethodName, &req, &res, grpc.ForceCodec(bytesCodec{}))
+			if (err == nil) != (name == "good") {
+				t.Errorf("a %s key: %v", name, err)
+			}
+			if err != nil && rpc.Code(err) != codes.InvalidArgument && !strings.Contains(err.Error(), "UTF-8") {
+				t.Errorf("the error does not say what is wrong: %v", err)
+			}
+		}
+		if n := r.counts(t).GetReady(); n != 1 {
+			t.Errorf("%d keys wait, want the good one", n)
+		}
+	})
+}
+
+func TestALeaseNobodyHoldsIsAStatusAndChangesNothing(t *testing.T) {
+	t.Parallel()
+	on(t, func(t *testing.T, kind string) {
+		r := start(t, kind, Config{})
+		r.configure(t)
+		ctx := t.Context()
+		r.add(t, "k")
+		settle := func(key string, token uint64) queuev1.SettleStatus {
+			t.Helper()
+			res, err := r.Settle(ctx, &queuev1.SettleRequest{SessionId: "w", Settlements: []*queuev1.Settlement{{Queue: q, Key: key, Token: token, Outcome: done}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return res.GetResults()[0].GetStatus()
+		}
+		for _, key := range []string{"k", "never"} { // rule Q-03 fixed: client-go queues it a second time
+			if got := settle(key, 1); got != queuev1.SettleStatus_SETTLE_STATUS_NOT_LEASED {
+				t.Errorf("settling %q, never leased: %v", key, got)
+			}
+		}
+		res, err := r.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: "w", LeaseDuration: durationpb.New(time.Second)})
+		if err != nil || len(res.GetLeases()) != 1 {
+			t.Fatalf("Get = %v, %v", res, err)
+		}
+		l := res.GetLeases()[0]
+		if got := settle("k", l.GetToken()-1); got != queuev1.SettleStatus_SETTLE_STATUS_LOST {
+			t.Errorf("settling with a stale token: %v", got)
+		}
+		r.advance(2 * time.Second)
+		r.counts(t)
+		if _, err := r.Inspect(ctx, &queuev1.InspectRequest{Queue: q, Key: "k"}); err != nil { // a turn
+			t.Fatal(err)
+		}
+		ext, err := r.Extend(ctx, &queuev1.ExtendRequest{SessionId: "w", Leases: []*queuev1.LeaseRef{ref(l)}})
+		if err != nil || ext.GetExtended() != 0 || len(ext.GetLost()) != 1 {
+			t.Errorf("extending after expiry: %v, %v", ext, err)
+		}
+		if got := settle("k", l.GetToken()); got != queuev1.SettleStatus_SETTLE_STATUS_LOST {
+			t.Errorf("settling after expiry: %v", got)
+		}
+		if c := r.counts(t); c.GetReady() != 1 || c.GetProcessing() != 0 {
+			t.Errorf("counts %v, want the key to wait once", c)
+		}
+	})
+}
+
+func TestDeadlinesAreRelativeSoThatAClientsClockDoesNotMatter(t *testing.T) {
+	t.Parallel()
+	on(t, func(t *testing.T, kind string) {
+		r := start(t, kind, Config{})
+		r.configure(t)
+		for _, step := range []time.Duration{0, 5 * time.Hour} { // the store's clock is that much ahead of this process
+			r.advance(step)
+			w := r.work(t, &queuev1.Hello{SessionId: "w" + step.String(), LeaseDuration: durationpb.New(20 * time.Second)})
+			w.give(1)
+			r.add(t, "k")
+			l := wait(t, w.leases)
+			if left := l.GetRemaining().AsDuration(); left < 15*time.Second || left > 20*time.Second {
+				t.Errorf("clock %v ahead: %v remain of 20 s", step, left)
+			}
+			w.send(&queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Extend{Extend: &queuev1.ExtendBatch{}}})
+			if e := wait(t, w.extended); e.GetExtended() != 1 || e.GetRemaining().AsDuration() < 15*time.Second || e.GetRemaining().AsDuration() > 20*time.Second {
+				t.Errorf("clock %v ahead: %v", step, e)
+			}
+			if got := w.settle(forget, l)[0].GetStatus(); got != queuev1.SettleStatus_SETTLE_STATUS_SETTLED {
+				t.Errorf("clock %v ahead: settled %v", step, got)
+			}
+			w.cancel()
+			wait(t, w.end)
 		}
 	})
 }

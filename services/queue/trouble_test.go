@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
 	"google.golang.org/grpc/codes"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
@@ -92,7 +93,7 @@ func TestTroubleOfTheStoreHasANamedReasonAndLosesNothing(t *testing.T) {
 		"STORE_OUTCOME_UNKNOWN": {engine.ErrUnknown, codes.Unknown, true},
 		"STORE_FULL":            {engine.ErrFull, codes.ResourceExhausted, true},
 		"STORE_DENIED":          {engine.ErrDenied, codes.Unavailable, true},
-		"STORE_UNFIT":           {engine.ErrEviction, codes.Unavailable, true},
+		"STORE_UNFIT":           {engine.ErrUnfit, codes.Unavailable, true},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			t.Parallel()
@@ -111,6 +112,75 @@ func TestTroubleOfTheStoreHasANamedReasonAndLosesNothing(t *testing.T) {
 			}
 			f.err.Store(nil)
 			r.add(t, "after")
+			if n := r.counts(t).GetReady(); n != 2 {
+				t.Errorf("%d ready, want what was acknowledged: 2", n)
+			}
+		})
+	}
+}
+
+func TestTroubleOfRedisHasANamedReasonAndLosesNothing(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		begin, end [][]any
+		code       codes.Code
+		reason     string
+	}{
+		"read-only replica": {
+			[][]any{{"REPLICAOF", "127.0.0.1", "1"}}, [][]any{{"REPLICAOF", "NO", "ONE"}}, codes.Unavailable, "STORE_UNAVAILABLE",
+		},
+		"wrong password": {
+			[][]any{{"CONFIG", "SET", "requirepass", "other"}, {"AUTH", "other"}, {"CLIENT", "KILL", "TYPE", "normal"}},
+			[][]any{{"CONFIG", "SET", "requirepass", ""}}, codes.Unavailable, "STORE_DENIED",
+		},
+		"scripts forbidden": {
+			[][]any{{"ACL", "SETUSER", "default", "-evalsha", "-eval"}}, [][]any{{"ACL", "SETUSER", "default", "+@all"}}, codes.Unavailable, "STORE_DENIED",
+		},
+		"out of memory": {
+			[][]any{{"CONFIG", "SET", "maxmemory", "1"}}, [][]any{{"CONFIG", "SET", "maxmemory", "0"}}, codes.ResourceExhausted, "STORE_FULL",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			srv, err := embedded.StartRedis(t.Context(), filepath.Join(t.TempDir(), "redis"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(srv.Stop)
+			e, err := redis.New(redis.Config{URL: srv.URL(), GiveUp: time.Second})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := serve(t, Config{}, e)
+			r.configure(t)
+			r.add(t, "before")
+			client := goredis.NewClient(&goredis.Options{Addr: srv.Addr()})
+			defer client.Close()
+			operator := client.Conn() // one connection: it stays when others are refused
+			defer operator.Close()
+			run := func(commands [][]any) {
+				t.Helper()
+				for _, c := range commands {
+					if err := operator.Do(t.Context(), c...).Err(); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			run(tc.begin)
+			_, err = r.Add(t.Context(), &queuev1.AddRequest{Queue: q, Items: []*queuev1.AddItem{{Key: "meanwhile"}}})
+			if rpc.Code(err) != tc.code || rpc.Reason(err) != tc.reason || rpc.RetryDelay(err) <= 0 {
+				t.Errorf("%v, reason %q, retry after %v", err, rpc.Reason(err), rpc.RetryDelay(err))
+			}
+			run(tc.end)
+			for began := time.Now(); ; {
+				_, err := r.Add(t.Context(), &queuev1.AddRequest{Queue: q, Items: []*queuev1.AddItem{{Key: "after"}}})
+				if err == nil {
+					break
+				}
+				if time.Since(began) > 20*time.Second {
+					t.Fatalf("still failing: %v", err)
+				}
+			}
 			if n := r.counts(t).GetReady(); n != 2 {
 				t.Errorf("%d ready, want what was acknowledged: 2", n)
 			}
