@@ -25,7 +25,8 @@ func inProcess(ctx context.Context, b *bench) (err error) {
 		name string
 		cfg  memory.Config
 	}{
-		{"bare", memory.Config{}}, {"logged", memory.Config{Dir: filepath.Join(b.dir, "logged")}},
+		{"bare", memory.Config{}},
+		{"logged", memory.Config{Dir: filepath.Join(b.dir, "logged")}},
 		{"fsync", memory.Config{Dir: filepath.Join(b.dir, "fsync"), Fsync: true}},
 	} {
 		e, err := memory.New(k.cfg)

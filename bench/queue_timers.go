@@ -68,9 +68,9 @@ func (l *load) timers(ctx context.Context, d time.Duration) (late *histogram, ea
 	began := time.Now()
 	var group sync.WaitGroup
 	var sending, answers error
-	var wrong atomic.Int64                // due before the delay asked for
-	earliest := make([]time.Time, n)      // written before the batch is sent, read after its answer
-	var ready = make(chan int, batches+1) // batches sent
+	var wrong atomic.Int64             // due before the delay asked for
+	earliest := make([]time.Time, n)   // written before the batch is sent, read after its answer
+	ready := make(chan int, batches+1) // batches sent
 	group.Go(func() {
 		ops := newOps(mix{}, batch)
 		sending = onTime(ctx, batches, func(i int) time.Time { return began.Add(time.Duration(i) * every) }, func(i int) error {
