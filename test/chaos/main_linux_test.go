@@ -104,7 +104,7 @@ func (r role) serve(ctx context.Context) error {
 		level = slog.LevelWarn
 	}
 	tel := &telemetry.Telemetry{
-		Log:    slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With("server", r.Name),
+		Log:    slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With(slog.String("server", r.Name)),
 		Tracer: tracenoop.NewTracerProvider(), Registry: prometheus.NewRegistry(),
 	}
 	cfg := queue.Config{RedisURL: r.Redis, RPC: rpc.ServerConfig{Listen: r.Listen}}

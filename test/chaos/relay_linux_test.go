@@ -49,18 +49,8 @@ func newRelay(t *testing.T, target string) *relay {
 
 func (r *relay) addr() string { return r.listener.Addr().String() }
 
-// retarget sends further connections elsewhere.
-func (r *relay) retarget(target string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.target = target
-}
-
 func (r *relay) forward(down net.Conn) {
-	r.mu.Lock()
-	target := r.target
-	r.mu.Unlock()
-	up, err := net.DialTimeout("tcp", target, time.Second)
+	up, err := net.DialTimeout("tcp", r.target, time.Second)
 	if err != nil {
 		_ = down.Close()
 		return

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 )
 
 // Violation is a rule that a history breaks.
@@ -17,12 +18,13 @@ type Violation struct {
 }
 
 func (v Violation) String() string {
-	text := fmt.Sprintf("%s: key %q: %s", v.Rule, v.Key, v.What)
+	var text strings.Builder
+	fmt.Fprintf(&text, "%s: key %q: %s", v.Rule, v.Key, v.What)
 	for _, e := range v.Events {
 		line, _ := json.Marshal(e) // it came from JSON
-		text += "\n    " + string(line)
+		fmt.Fprintf(&text, "\n    %s", line)
 	}
-	return text
+	return text.String()
 }
 
 // The rules.

@@ -136,7 +136,7 @@ func Read(r io.Reader) ([]Event, error) {
 	for {
 		line, err := in.ReadBytes('\n')
 		if err != nil { // what has no end was never finished
-			if err == io.EOF { //nolint:errorlint // ReadBytes returns io.EOF itself
+			if err == io.EOF {
 				err = nil
 			}
 			return all, err
