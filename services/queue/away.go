@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -84,8 +85,11 @@ func charges(ops []workqueue.Op) int {
 // turned out to be free cost the others nothing.
 func (d *dispatcher) spend(b *batch, r *workqueue.Result, err error) {
 	t := &b.turn
-	if !t.Away || err != nil { // an unknown outcome may have spent them
+	if !t.Away || errors.Is(err, engine.ErrUnknown) { // it may have spent them
 		return
+	}
+	if err != nil {
+		r = &workqueue.Result{}
 	}
 	var ops []workqueue.Op
 	if len(t.Reserved) > 0 && t.Reserved[0].Count > r.Spent {
