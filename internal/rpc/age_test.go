@@ -13,9 +13,9 @@ func TestAStreamIsAskedToMoveBetweenGoodbyeAndCut(t *testing.T) {
 		since time.Duration // of the connection
 		first time.Duration
 	}{
-		"new":        {ServerConfig{MaxConnectionAge: time.Hour, MaxConnectionGrace: 3 * time.Minute}, 0, 53 * time.Minute},
-		"old":        {ServerConfig{MaxConnectionAge: time.Hour, MaxConnectionGrace: 3 * time.Minute}, 58 * time.Minute, time.Minute},
-		"by default": {ServerConfig{}, 0, 27*time.Minute - 20*time.Second},
+		"new":        {ServerConfig{MaxConnectionAge: time.Hour, MaxConnectionGrace: 3 * time.Minute, StreamWorkers: -1}, 0, 53 * time.Minute},
+		"old":        {ServerConfig{MaxConnectionAge: time.Hour, MaxConnectionGrace: 3 * time.Minute, StreamWorkers: -1}, 58 * time.Minute, time.Minute},
+		"by default": {ServerConfig{StreamWorkers: -1}, 0, 27*time.Minute - 20*time.Second},
 	} {
 		s, err := NewServer(tc.cfg, Options{})
 		if err != nil {
@@ -31,14 +31,14 @@ func TestAStreamIsAskedToMoveBetweenGoodbyeAndCut(t *testing.T) {
 			t.Errorf("%s: every %v of a grace of %v", name, every, s.cfg.MaxConnectionGrace)
 		}
 	}
-	s, err := NewServer(ServerConfig{MaxConnectionAge: -1}, Options{})
+	s, err := NewServer(ServerConfig{MaxConnectionAge: -1, StreamWorkers: -1}, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, every := s.Aging(births{}.TagConn(t.Context(), nil)); every != 0 {
 		t.Errorf("of a server whose connections do not age: every %v", every)
 	}
-	if s, err = NewServer(ServerConfig{}, Options{}); err != nil {
+	if s, err = NewServer(ServerConfig{StreamWorkers: -1}, Options{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, every := s.Aging(t.Context()); every != 0 {
