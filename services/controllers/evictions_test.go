@@ -18,9 +18,15 @@ import (
 // bind makes a pod on a node with tolerations of the taint "test".
 func (f *flow) bind(name, node string, seconds ...int64) {
 	f.t.Helper()
+	f.bindTo(name, node, "test", seconds...)
+}
+
+// bindTo makes a pod on a node with tolerations of a taint.
+func (f *flow) bindTo(name, node, key string, seconds ...int64) {
+	f.t.Helper()
 	list := []taint.Toleration{}
 	for _, s := range seconds {
-		list = append(list, taint.Toleration{Key: "test", Operator: taint.Exists, Effect: taint.NoExecute, Seconds: new(s)})
+		list = append(list, taint.Toleration{Key: key, Operator: taint.Exists, Effect: taint.NoExecute, Seconds: new(s)})
 	}
 	body, err := json.Marshal(map[string]any{
 		"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": name, "annotations": map[string]any{devcluster.RunSecondsAnnotation: "forever"}},

@@ -37,7 +37,9 @@ type flow struct {
 	redisURL     string // empty: the memory engine
 	stopQueue    func()
 
-	stopReflector func()
+	indexAddr string
+
+	stopReflector, stopIndex func()
 }
 
 // service is what every service of ours is to a test.
@@ -109,12 +111,9 @@ func newFlowOf(t *testing.T, kc *kube.Client, redisURL string) *flow {
 	f.stream = f.connect(nats.URL())
 	f.natsURL = nats.URL()
 	f.startReflector()
-	x, err := indexer.New(indexer.Config{}, f.connect(nats.URL()), f.telemetry("indexer"))
-	f.ok(err)
-	f.run("indexer", x)
-	addr, err := x.Addr(t.Context())
-	f.ok(err)
-	f.index = f.dial(addr)
+	f.indexAddr = "127.0.0.1:0"
+	f.startIndex()
+	f.index = f.dial(f.indexAddr)
 	f.queueAddr = "127.0.0.1:0"
 	f.startQueue()
 	f.queue = f.dial(f.queueAddr)
@@ -128,6 +127,15 @@ func (f *flow) startReflector() {
 	}, f.connect(f.natsURL), f.kube, f.telemetry("reflector"))
 	f.ok(err)
 	f.stopReflector = f.run("reflector", r)
+}
+
+func (f *flow) startIndex() {
+	f.t.Helper()
+	x, err := indexer.New(indexer.Config{RPC: rpc.ServerConfig{Listen: f.indexAddr}}, f.connect(f.natsURL), f.telemetry("indexer"))
+	f.ok(err)
+	f.stopIndex = f.run("indexer", x)
+	f.indexAddr, err = x.Addr(f.t.Context())
+	f.ok(err)
 }
 
 // startQueue starts a queue service; on the memory engine it remembers nothing

@@ -187,25 +187,39 @@ func TestNodesAreTaintedNoFasterThanTheirZonesRateAndNotAtAllWhenEveryZoneIsDown
 	})
 }
 
-func TestAStalledReflectorTaintsNobody(t *testing.T) {
+// Each part of the way from the API server is stopped for three times the grace,
+// while one of two nodes is dead indeed.
+func TestAStallTaintsNobodyAndDecisionsResume(t *testing.T) {
 	t.Parallel()
-	f, dc := newNodeFlow(t, 2)
-	f.controllers("a", lifecycle)
-	f.eventually("watched", func() string { return missing(f.node("node-1").Metadata.Labels["beta.kubernetes.io/os"]) })
-	f.stopReflector()
-	dc.StopNode("node-1")
-	timer := time.NewTimer(3 * quick.Grace)
-	defer timer.Stop()
-	<-timer.C // stalled for three times the grace, while one node is dead indeed
-	for _, name := range []string{"node-1", "node-2"} {
-		if got := f.node(name).Ready(); got != nodelifecycle.True {
-			t.Errorf("%s is %s while nobody follows the collections", name, got)
-		}
-	}
-	f.startReflector()
-	f.taints("decisions resume for the one that is dead", "node-1:unreachable")
-	if got := f.node("node-2").Ready(); got != nodelifecycle.True {
-		t.Errorf("node-2 is %s", got)
+	for _, c := range []struct {
+		part        string
+		stop, start func(f *flow)
+	}{
+		{"reflector", func(f *flow) { f.stopReflector() }, (*flow).startReflector},
+		{"index", func(f *flow) { f.stopIndex() }, (*flow).startIndex},
+		{"queue", func(f *flow) { f.stopQueue() }, (*flow).startQueue},
+	} {
+		t.Run(c.part, func(t *testing.T) {
+			t.Parallel()
+			f, dc := newNodeFlow(t, 2)
+			f.controllers("a", lifecycle)
+			f.eventually("watched", func() string { return missing(f.node("node-1").Metadata.Labels["beta.kubernetes.io/os"]) })
+			c.stop(f)
+			dc.StopNode("node-1")
+			timer := time.NewTimer(3 * quick.Grace)
+			defer timer.Stop()
+			<-timer.C
+			for _, name := range []string{"node-1", "node-2"} {
+				if got := f.node(name).Ready(); got != nodelifecycle.True {
+					t.Errorf("%s is %s while nobody follows the collections", name, got)
+				}
+			}
+			c.start(f)
+			f.taints("decisions resume for the one that is dead", "node-1:unreachable")
+			if got := f.node("node-2").Ready(); got != nodelifecycle.True {
+				t.Errorf("node-2 is %s", got)
+			}
+		})
 	}
 }
 
