@@ -436,5 +436,7 @@ func (w *Worker) control(l *link, c *queuev1.Control) {
 		w.shutOnce.Do(func() { close(w.shut) })
 	case queuev1.Action_ACTION_CANCEL:
 		w.lose(c.GetLeases())
+	case queuev1.Action_ACTION_PAUSE: // the credit stays; keys come again when it is over
+		w.cfg.Log.Info("queue was paused", slog.String("queue", w.cfg.Queue))
 	}
 }

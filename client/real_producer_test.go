@@ -3,14 +3,17 @@ package client_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
+	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/deltaplane/deltaplane/client"
@@ -186,6 +189,119 @@ func TestStreamsMoveToAnotherReplicaWithoutALossWhenOneStops(t *testing.T) {
 	for key, n := range seen {
 		if n > 1 {
 			t.Errorf("%s ran %d times", key, n)
+		}
+	}
+}
+
+func TestAProducersBatchesDoWhatSingleCallsDo(t *testing.T) {
+	t.Parallel()
+	conn := dial(t, realQueue(t), client.DialConfig{})
+	const produced, called = "dev/produced", "dev/called"
+	queues := queuev1.NewQueueServiceClient(conn)
+	var keys []string
+	for i := range 20 {
+		keys = append(keys, fmt.Sprint("k", i))
+	}
+	for _, name := range []string{produced, called} {
+		q := client.NewQueue(conn, name, "")
+		if _, _, err := q.Configure(t.Context(), &queuev1.QueueConfig{RateLimiter: &queuev1.RateLimiter{Kind: &queuev1.RateLimiter_Exponential{
+			Exponential: &queuev1.ExponentialLimiter{Base: durationpb.New(time.Hour), Max: durationpb.New(2 * time.Hour)},
+		}}}); err != nil {
+			t.Fatal(err)
+		}
+		// The first keys are held all the time.
+		if _, err := q.Add(t.Context(), client.Keys(keys[:5]...)...); err != nil {
+			t.Fatal(err)
+		}
+		if resp, err := queues.Get(t.Context(), &queuev1.GetRequest{Queue: name, SessionId: name, MaxItems: 5, LeaseDuration: durationpb.New(time.Hour)}); err != nil || len(resp.GetLeases()) != 5 {
+			t.Fatalf("Get: %v, %v", resp, err)
+		}
+	}
+	p, q := produceFor(t, conn, produced), client.NewQueue(conn, called, "")
+	type answer struct {
+		Status      string
+		NumRequeues int64
+		Delayed     bool
+	}
+	const steps = 3000
+	got, want := make([]answer, steps), make([]answer, steps)
+	rng := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a repeatable history
+	for i := range steps {
+		op := client.Op{Key: keys[rng.IntN(len(keys))], Kind: client.OpAdd, Priority: rng.IntN(8) - 4}
+		switch rng.IntN(10) {
+		case 0:
+			op.Kind, op.Delay = client.OpAddAfter, time.Hour
+		case 1:
+			op.Kind = client.OpAddRateLimited
+		case 2:
+			op.Kind, op.Priority = client.OpForget, 0
+		case 3:
+			op.Kind, op.Priority = client.OpNumRequeues, 0
+		}
+		if err := p.Send(t.Context(), op, func(r client.OpResult, err error) {
+			if err != nil {
+				t.Error(err)
+			}
+			got[i] = answer{r.Status.String(), r.NumRequeues, !r.ReadyAt.IsZero()}
+		}); err != nil {
+			t.Fatal(err)
+		}
+		want[i] = answer{Status: queuev1.AddStatus_ADD_STATUS_UNSPECIFIED.String()}
+		item := client.AddItem{Key: op.Key, Priority: op.Priority}
+		var added client.Added
+		var err error
+		switch op.Kind {
+		case client.OpAdd:
+			added, err = q.Add(t.Context(), item)
+		case client.OpAddAfter:
+			added, err = q.AddAfter(t.Context(), op.Delay, item)
+		case client.OpAddRateLimited:
+			added, err = q.AddRateLimited(t.Context(), item)
+		case client.OpForget:
+			err = q.Forget(t.Context(), op.Key)
+		default:
+			want[i].NumRequeues, err = q.NumRequeues(t.Context(), op.Key)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(added.Results) > 0 {
+			r := added.Results[0]
+			want[i] = answer{r.GetStatus().String(), r.GetNumRequeues(), r.GetReadyAt() != nil}
+		}
+		if rng.IntN(20) == 0 { // a batch is what was sent since
+			if err := p.Flush(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := p.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("answers (-called +produced):\n%s", d)
+	}
+	counts := func(name string) *queuev1.Counts {
+		n, err := client.NewQueue(conn, name, "").Len(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if d := cmp.Diff(counts(called), counts(produced), protocmp.Transform()); d != "" {
+		t.Errorf("counts (-called +produced):\n%s", d)
+	}
+	for _, key := range keys {
+		a, err := client.NewQueue(conn, called, "").Inspect(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := client.NewQueue(conn, produced, "").Inspect(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.GetState() != b.GetState() || a.GetPriority() != b.GetPriority() || a.GetNumRequeues() != b.GetNumRequeues() {
+			t.Errorf("%s is %v when called and %v when produced", key, a, b)
 		}
 	}
 }

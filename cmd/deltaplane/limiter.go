@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -75,7 +76,7 @@ func parseOneLimiter(text string) (*queuev1.RateLimiter, error) {
 func parseBucket(text string) (*queuev1.BucketLimiter, error) {
 	rate, most, _ := strings.Cut(text, ",")
 	qps, err := strconv.ParseFloat(strings.TrimSpace(rate), 64)
-	if err != nil {
+	if err != nil || math.IsNaN(qps) || math.IsInf(qps, 0) {
 		return nil, fmt.Errorf("%q is not a number of keys a second", rate)
 	}
 	burst, err := strconv.ParseInt(strings.TrimSpace(most), 10, 64)
@@ -117,5 +118,5 @@ func formatDispatch(b *queuev1.BucketLimiter) string {
 	if b == nil {
 		return "none"
 	}
-	return fmt.Sprintf("%v,%d", b.GetQps(), b.GetBurst())
+	return strconv.FormatFloat(b.GetQps(), 'f', -1, 64) + "," + strconv.FormatInt(b.GetBurst(), 10)
 }

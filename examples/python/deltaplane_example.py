@@ -4,9 +4,9 @@
     ./generate.sh
     python3 deltaplane_example.py --index 127.0.0.1:7441 --queue 127.0.0.1:7442
 
-It lists the pods of the cluster, asks which pods run on each node, then configures a queue of its own, adds keys and
-works them off on one Work stream: credit goes up, leases come down, settlements go up. One key fails once, so that its
-retry can be seen. Exits 0 when every key was settled exactly as expected.
+It lists the pods of the cluster, asks which pods run on each node, then configures a queue of its own, adds keys over
+a Produce stream and works them off on one Work stream: credit goes up, leases come down, settlements go up. One key
+fails once, so that its retry can be seen. Exits 0 when every key was settled exactly as expected.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import grpc  # noqa: E402
 from google.protobuf import duration_pb2  # noqa: E402
 
 from deltaplane.index.v1 import index_pb2, index_pb2_grpc  # noqa: E402
-from deltaplane.queue.v1 import queue_pb2, queue_pb2_grpc  # noqa: E402
+from deltaplane.queue.v1 import produce_pb2, queue_pb2, queue_pb2_grpc, types_pb2  # noqa: E402
 
 
 def ask_index(channel):
@@ -72,6 +72,20 @@ class Worker:
         self.responses.cancel()
 
 
+def produce(stub, name, batches):
+    """Adds batches of keys over one Produce stream; returns a status per key, in order."""
+    requests = [produce_pb2.ProduceRequest(hello=produce_pb2.ProduceHello(session_id=f"python-{uuid.uuid4()}"))]
+    for number, keys in enumerate(batches, start=1):
+        ops = [produce_pb2.ProduceOp(key=key) for key in keys]
+        requests.append(produce_pb2.ProduceRequest(batch=produce_pb2.ProduceBatch(request_id=number, queue=name, ops=ops)))
+    statuses = []
+    for response in stub.Produce(iter(requests), timeout=10):
+        if response.WhichOneof("kind") == "produced":
+            assert not response.produced.HasField("error"), response.produced.error
+            statuses += response.produced.statuses
+    return statuses
+
+
 def work_queue(channel, count):
     """Adds keys and works them off; returns how often each key was settled as done."""
     stub = queue_pb2_grpc.QueueServiceStub(channel)
@@ -84,9 +98,9 @@ def work_queue(channel, count):
     stub.ConfigureQueue(
         queue_pb2.ConfigureQueueRequest(config=queue_pb2.QueueConfig(name=name, rate_limiter=limiter)), timeout=10
     )
-    items = [queue_pb2.AddItem(key=f"default/item-{i}") for i in range(count)]
-    added = stub.Add(queue_pb2.AddRequest(queue=name, items=items + items[:1]), timeout=10)
-    assert added.results[-1].status == queue_pb2.ADD_STATUS_ALREADY_QUEUED, "a second add of a waiting key is folded"
+    keys = [f"default/item-{i}" for i in range(count)]
+    statuses = produce(stub, name, [keys, keys[:1]])
+    assert statuses[-1] == types_pb2.ADD_STATUS_ALREADY_QUEUED, "a second add of a waiting key is folded"
 
     worker = Worker(stub, name)
     worker.send(credit=queue_pb2.Credit(items=8))
@@ -101,9 +115,9 @@ def work_queue(channel, count):
             continue
         settlements = []
         for lease in response.assign.leases:
-            outcome = queue_pb2.OUTCOME_FORGET
+            outcome = types_pb2.OUTCOME_FORGET
             if lease.key == "default/item-0" and not retried:
-                outcome, retried = queue_pb2.OUTCOME_RETRY_RATE_LIMITED, True
+                outcome, retried = types_pb2.OUTCOME_RETRY_RATE_LIMITED, True
             else:
                 done[lease.key] = done.get(lease.key, 0) + 1
                 if lease.key == "default/item-0":
