@@ -262,7 +262,7 @@ func (p *chaosProducer) produced(b *pending, got *queuev1.Produced) {
 		}
 		switch {
 		case e == nil:
-			p.ended(a, history.OK, got.GetStatuses()[i].String())
+			p.note(history.Event{Kind: history.OK, Op: history.Add, ID: a.id, Key: a.op.GetKey(), Status: got.GetStatuses()[i].String(), Sent: a.sent})
 		case e.GetCode() == int32(codes.Unknown) || a.sent > 1: // the first time it may have been done
 			p.ended(a, history.Unknown, e.GetReason())
 		default:

@@ -172,7 +172,7 @@ func gather(events []Event, s *Summary) ([]*keyHistory, []interval, []Violation)
 			continue
 		}
 		o := operation{invoke: e, end: ends[name{e.Process, e.ID}], done: never}
-		if o.end.Kind == OK || o.end.Kind == Fail {
+		if o.end.Kind == Fail || o.end.Kind == OK && o.end.Sent <= 1 {
 			o.done = o.end.At
 		}
 		k := of(e.Key)

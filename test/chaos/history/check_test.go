@@ -164,6 +164,10 @@ func TestEachFaultOfAHistoryIsFoundAndNoOther(t *testing.T) {
 		"a key that is done comes again because it was added again": {
 			new(tale).add("k", 0, OK).lease("a", "k", 5, 100).settle("a", "k", 5, StatusSettled).add("k", 0, OK).lease("b", "k", 6, 100), "",
 		},
+		"a key that is done comes again because its add was sent twice": {
+			new(tale).add("k", 0, "").put(Event{Process: "p", Kind: OK, Op: Add, ID: 1, Key: "k", Sent: 2}).
+				lease("a", "k", 5, 100).settle("a", "k", 5, StatusSettled).wait(10).lease("b", "k", 6, 100), "",
+		},
 		"a key that is done comes again because a delay was pending beside it": {
 			new(tale).add("k", 0, OK).lease("a", "k", 5, 100).settleAs("a", Event{Key: "k", Token: 5, Delay: 50e6}, StatusRequeued).add("k", 0, OK).
 				lease("a", "k", 6, 10).settle("a", "k", 6, StatusSettled).wait(60).lease("b", "k", 7, 100), "",

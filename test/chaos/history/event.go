@@ -87,6 +87,9 @@ type Event struct {
 	Name   string `json:"name,omitempty"`
 	Whom   string `json:"whom,omitempty"`
 	Count  int64  `json:"count,omitempty"`
+	// Sent is how often an operation was sent, where that is more than once: an
+	// earlier copy may still be on its way when a later one has been answered.
+	Sent int `json:"sent,omitempty"`
 }
 
 // A Log appends the events of one process to a file. It is safe for concurrent use.
