@@ -17,6 +17,7 @@ import (
 	"strings"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
 )
 
 // graceAfterStart is how long workers have to reconnect before the leases they
@@ -74,7 +75,7 @@ func (e *Engine) cutOrKeep(name, path string, end int64) error {
 	if err != nil || info.Size() == end {
 		return err
 	}
-	attrs := []any{slog.String("queue", name), slog.Int64("offset", end), slog.Int64("bytes", info.Size()-end)}
+	attrs := []any{slog.String(telemetry.KeyQueue, name), slog.Int64(telemetry.KeySequence, end), slog.Int64(telemetry.KeyBytes, info.Size()-end)}
 	found, err := recordAfter(path, end+1)
 	if err != nil {
 		return err
@@ -87,7 +88,7 @@ func (e *Engine) cutOrKeep(name, path string, end int64) error {
 	if err := os.Link(path, aside); err != nil {
 		return fmt.Errorf("damaged at byte %d, and it cannot be kept aside: %w", end, err)
 	}
-	e.cfg.Log.Error("queue log damaged: what follows the damage is not served", append(attrs, slog.String("kept", filepath.Base(aside)))...)
+	e.cfg.Log.Error("queue log damaged, kept aside: what follows the damage is not served", append(attrs, slog.String(telemetry.KeyPath, aside))...)
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
 )
 
 // step is how many keys a snapshot takes with a partition's lock held.
@@ -42,7 +43,7 @@ func (q *queue) rewrite() {
 		q.log.base = q.log.size
 		q.log.mu.Unlock()
 		if !errors.Is(err, errClosing) {
-			q.e.cfg.Log.Warn("queue log not rewritten", slog.String("queue", q.name), slog.Any("err", err))
+			q.e.cfg.Log.Warn("queue log not rewritten", slog.String(telemetry.KeyQueue, q.name), telemetry.Err(err))
 		}
 	}
 }
