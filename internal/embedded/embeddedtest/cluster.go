@@ -91,24 +91,38 @@ func (c *ClusterSet) Of(key string) *Node {
 // Move gives a slot with its keys to another node, as resharding does.
 func (c *ClusterSet) Move(slot int, from, to *Node) {
 	c.t.Helper()
+	c.BeginMove(slot, from, to, 0)()
+}
+
+// BeginMove begins to move a slot, moves so many of its keys, and returns what
+// moves the others and ends it.
+func (c *ClusterSet) BeginMove(slot int, from, to *Node, keys int) (finish func()) {
+	c.t.Helper()
 	fromID, toID := from.Do("CLUSTER", "MYID"), to.Do("CLUSTER", "MYID")
 	host, port, err := net.SplitHostPort(to.Addr())
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	move := func(n int) bool {
+		found, _ := from.Do("CLUSTER", "GETKEYSINSLOT", slot, n).([]any)
+		if len(found) > 0 {
+			from.Do(append([]any{"MIGRATE", host, port, "", 0, 5000, "KEYS"}, found...)...)
+		}
+		return len(found) > 0
+	}
 	to.Do("CLUSTER", "SETSLOT", slot, "IMPORTING", fromID)
 	from.Do("CLUSTER", "SETSLOT", slot, "MIGRATING", toID)
-	for {
-		keys, _ := from.Do("CLUSTER", "GETKEYSINSLOT", slot, 100).([]any)
-		if len(keys) == 0 {
-			break
-		}
-		from.Do(append([]any{"MIGRATE", host, port, "", 0, 5000, "KEYS"}, keys...)...)
+	if keys > 0 {
+		move(keys)
 	}
-	to.Do("CLUSTER", "SETSLOT", slot, "NODE", toID)
-	for _, n := range c.Nodes {
-		if n != to {
-			n.Do("CLUSTER", "SETSLOT", slot, "NODE", toID)
+	return func() {
+		for move(100) {
+		}
+		to.Do("CLUSTER", "SETSLOT", slot, "NODE", toID)
+		for _, n := range c.Nodes {
+			if n != to {
+				n.Do("CLUSTER", "SETSLOT", slot, "NODE", toID)
+			}
 		}
 	}
 }

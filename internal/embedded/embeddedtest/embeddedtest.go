@@ -22,7 +22,7 @@ import (
 
 // Binary is the server that DELTAPLANE_REDIS_SERVER names, empty for the one on
 // PATH.
-func Binary() string { return os.Getenv("DELTAPLANE_REDIS_SERVER") } //nolint:forbidigo // tests have no flags of their own
+func Binary() string { return os.Getenv("DELTAPLANE_REDIS_SERVER") }
 
 // Redis starts a redis-server for t, with further arguments. Without one on
 // PATH the test fails, and says what to install.

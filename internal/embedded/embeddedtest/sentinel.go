@@ -3,6 +3,7 @@ package embeddedtest
 import (
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,7 +33,7 @@ func Sentinel(t testing.TB, replicas int, args ...string) *SentinelSet {
 	for i, addr := range addrs[:1+replicas] {
 		own := args
 		if i > 0 {
-			own = append(own[:len(own):len(own)], "--replicaof", strings.Replace(addrs[0], ":", " ", 1))
+			own = append(slices.Clip(own), "--replicaof", strings.Replace(addrs[0], ":", " ", 1))
 		}
 		s.Nodes = append(s.Nodes, newNode(t, addr, embedded.RedisConfig{Persist: true, Args: own}))
 	}

@@ -24,29 +24,51 @@ func (e *Engine) Check(ctx context.Context) error {
 	if err := e.identify(ctx); err != nil {
 		return err
 	}
-	for i, n := range *e.all.Load() {
+	for _, n := range *e.all.Load() {
 		if err := e.checkEviction(ctx, n); err != nil {
 			return err
 		}
-		if err := e.again(ctx, func() error { return n.client.ScriptLoad(ctx, turnLua).Err() }); err != nil {
-			return err
-		}
-		if i > 0 {
-			continue // the user is the same everywhere
-		}
-		key := e.cfg.Prefix + ":{probe}:" + e.server
-		err := e.again(ctx, func() error {
-			n, err := e.place.node(ctx, key)
-			if err != nil {
-				return err
-			}
-			return probeScript.Run(ctx, n.client, []string{key, key + "l", key + "z", key + "s"}, e.channel(), e.server+" ").Err()
-		})
-		if err != nil {
+		if err := e.again(ctx, func() error { return n.load(ctx) }); err != nil {
 			return err
 		}
 	}
+	return e.probe(ctx)
+}
+
+// load has a node know the turn's script, once in each of its runs.
+func (n *node) load(ctx context.Context) error {
+	f := n.facts.Load()
+	if f != nil && f.loaded.Load() {
+		return nil
+	}
+	if err := n.client.ScriptLoad(ctx, turnLua).Err(); err != nil {
+		return err
+	}
+	if f = n.facts.Load(); f != nil {
+		f.loaded.Store(true)
+	}
 	return nil
+}
+
+// probe does what scripts do, once in each run of the node it comes to: the
+// user's rules are the same on all.
+func (e *Engine) probe(ctx context.Context) error {
+	key := e.cfg.Prefix + ":{probe}:" + e.server
+	return e.again(ctx, func() error {
+		n, err := e.place.node(ctx, key)
+		if err != nil {
+			return err
+		}
+		f := n.facts.Load()
+		if f == nil || f.probed.Load() {
+			return nil
+		}
+		if err := probeScript.Run(ctx, n.client, []string{key, key + "l", key + "z", key + "s"}, e.channel(), e.server+" ").Err(); err != nil {
+			return err
+		}
+		f.probed.Store(true)
+		return nil
+	})
 }
 
 func (e *Engine) checkEviction(ctx context.Context, n *node) error {

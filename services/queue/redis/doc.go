@@ -1,19 +1,43 @@
-// Package redis keeps queues in Redis (6.2 or newer), shared by any number of
-// servers: one Lua script per turn, all of a queue's keys under one hash tag
-// and declared to the script, every deadline by Redis' own clock.
+// Package redis keeps queues in Redis (6.2 or newer) or Valkey, shared by any
+// number of servers: one Lua script per turn, all keys of a partition under one
+// hash tag and declared to the script, every deadline by Redis' own clock.
+// lua/control.lua and lua/record.lua tell what is stored, keys in script.go
+// under which names.
 //
-//	{q}:st     hash   key -> state, level, attempt, times; with token and holder while leased
-//	{q}:rdy0-7 lists  ready keys by level; places given up are counted in {q}:stale
-//	{q}:dly    zset   due times        {q}:dlv   hash  levels of delayed keys
-//	{q}:lease  zset   deadlines        {q}:fail  hash  failures
-//	{q}:bar    hash   barriers         {q}:bex   zset  expiry of idle keys' barriers
-//	{q}:eex    zset   when expectations are void
-//	{q}:trc sav exp why dead           hashes: traces, saved state, expectations, reasons, dead keys
-//	{q}:meta   hash   configuration, last token, run id of Redis, counts, buckets
-//	{q}:rq:S   string the answer to server S's last turn
+// # Where Redis is
+//
+// [Config.URL] names a Redis, its sentinels, or some nodes of a cluster. A turn
+// goes to the node that serves its partition's slot; where that is is looked up
+// anew when a node says so or is gone. A slot that is being moved is waited
+// for. Wake-ups are one channel, which in a cluster every node hears.
+//
+// # Restarts and failovers
 //
 // A turn carries a number; when its reply is lost it is sent again, and the
-// script answers what it answered. A turn also carries Redis' run id as the
-// server knows it: when Redis was restarted or failed over, leases are handed
-// out only after one lease time.
+// script answers what it answered. That is the only way anything is sent twice.
+// A turn also carries the run id of the Redis behind the connection: when that
+// is another one than at the partition's last turn — a restart, a failover, a
+// slot that moved — leases are handed out only after one lease time, and
+// [engine.Status] tells until when. The generation is made of the data's id and
+// the run ids of all masters.
+//
+// # Durability
+//
+// Memory: a turn is answered when the master has done it. Fsync: the master
+// runs with appendonly yes and appendfsync always, or has WAITAOF (Redis 7.2,
+// Valkey), which then follows every turn. Replicated: WAIT follows every turn.
+// An answer with its leases is held until that is reached, at most
+// [Config.GiveUp]; after that the outcome is engine.ErrUnknown, with how many
+// replicas have it. What cannot be reached is engine.ErrDurability, when a
+// queue is configured and also at a turn, when a failover led to a server that
+// is set up otherwise. Where CONFIG GET is forbidden, as by many who run Redis
+// for others, appendfsync cannot be seen: Fsync then needs WAITAOF.
+//
+// # What a Redis must be
+//
+// [Engine.Check] refuses by name: older than 6.2; another topology than
+// configured; a replica; no Lua scripts; a user that may not do what scripts
+// do ([Rules] are the ACL); a maxmemory-policy other than noeviction, unless
+// [Config.AllowEviction]. A Redis that is full answers engine.ErrFull to what
+// would make it grow.
 package redis

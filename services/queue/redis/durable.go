@@ -106,7 +106,7 @@ func (e *Engine) durable(ctx context.Context, name string, cfg *workqueue.Config
 			if err != nil {
 				return err
 			}
-			n.facts.Store(f) // settings may have been changed since it was connected to
+			n.met(f) // settings may have been changed since it was connected to
 			if cfg.Durability == workqueue.Replicated && f.replicas < cfg.Replicas {
 				return fmt.Errorf("%w: %s has %d replicas, DURABILITY_REPLICATED needs %d", engine.ErrDurability, n.addr, f.replicas, cfg.Replicas)
 			}

@@ -34,6 +34,7 @@ type facts struct {
 	aof      bool
 	fsync    string      // its appendfsync, empty when it must not be asked
 	loaded   atomic.Bool // it has the turn's script
+	probed   atomic.Bool // and lets it do what it does
 }
 
 // run is the run id of the node as last met, empty before the first contact.
@@ -44,16 +45,25 @@ func (n *node) run() string {
 	return ""
 }
 
+// met takes in what a Redis told, and returns what it told before.
+func (n *node) met(f *facts) *facts {
+	if was := n.facts.Load(); was != nil && was.run == f.run {
+		f.loaded.Store(was.loaded.Load())
+		f.probed.Store(was.probed.Load())
+	}
+	return n.facts.Swap(f)
+}
+
 // errRun ends a call whose connection met a Redis with another run id: its
 // arguments named the old one, and nothing was sent.
 var errRun = errors.New("queue: redis was restarted or failed over")
 
-// met is an error found while a connection was made. The client library takes
+// unwrapped is an error found while a connection was made. The client library takes
 // one layer off what a connection ends with.
-type met struct{ err error }
+type unwrapped struct{ err error }
 
-func (m met) Error() string { return m.err.Error() }
-func (m met) Unwrap() error { return m.err }
+func (u unwrapped) Error() string { return u.err.Error() }
+func (u unwrapped) Unwrap() error { return u.err }
 
 // pipeliner is a connection or a client.
 type pipeliner interface {
@@ -66,17 +76,17 @@ func (e *Engine) onConnect(n *node) func(context.Context, *redis.Conn) error {
 	return func(ctx context.Context, cn *redis.Conn) error {
 		f, err := learn(ctx, cn)
 		if err != nil {
-			return met{err}
+			return unwrapped{err}
 		}
 		if e.target.of == sentinel && f.mode == "sentinel" {
 			return nil // the client library asks the way
 		}
 		if err := f.fit(n.addr, e.target.of); err != nil {
-			return met{err}
+			return unwrapped{err}
 		}
-		if was := n.facts.Swap(f); was != nil && was.run != f.run {
+		if was := n.met(f); was != nil && was.run != f.run {
 			e.regenerate()
-			return met{errRun}
+			return unwrapped{errRun}
 		}
 		e.regenerate()
 		return nil

@@ -178,14 +178,11 @@ func (p *partition) attempt(ctx context.Context, keys []string, seq uint64, mayb
 		d.blob, err = n.client.EvalSha(ctx, p.e.turnSHA, keys, packed, c.often, c.rare).Text()
 		return d, err
 	}
-	if f := n.facts.Load(); !f.loaded.Load() { // else WAIT would be waited for after a turn that was not done
-		if err := n.client.ScriptLoad(ctx, turnLua).Err(); err != nil {
-			return d, notSent(err)
-		}
-		f.loaded.Store(true)
+	if err := n.load(ctx); err != nil { // else WAIT would be waited for after a turn that was not done
+		return d, notSent(err)
 	}
 	var turn, reached *redis.Cmd
-	_, err = n.client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+	_, _ = n.client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		turn = pipe.EvalSha(ctx, p.e.turnSHA, keys, packed, c.often, c.rare)
 		if maybe {
 			// An answer given once more was written on another connection, and

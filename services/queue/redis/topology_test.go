@@ -227,6 +227,36 @@ func TestAPartitionThatMovesToAnotherNodeIsFollowed(t *testing.T) {
 	}
 }
 
+func TestAPartitionInTheMiddleOfAMoveWaitsForItsEnd(t *testing.T) {
+	t.Parallel()
+	c := embeddedtest.Cluster(t, 3)
+	e := newEngine(t, redis.Config{URL: c.URL(), GiveUp: 500 * time.Millisecond})
+	patient := newEngine(t, redis.Config{URL: c.URL(), GiveUp: 20 * time.Second})
+	q := spread(t, e, workqueue.Config{})
+	pq, err := patient.Open(t.Context(), "dev/wide")
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := "dp:{dev/wide/0}:st"
+	from := c.Of(key)
+	to := c.Nodes[0]
+	if to == from {
+		to = c.Nodes[1]
+	}
+	slot, _ := from.Do("CLUSTER", "KEYSLOT", key).(int64)
+	finish := c.BeginMove(int(slot), from, to, 1) // one key has moved, the others have not
+	in := add("another")
+	if _, err := q.Partitions()[0].Turn(t.Context(), &in); !errors.Is(err, engine.ErrUnavailable) {
+		t.Errorf("Turn = %v, want ErrUnavailable: it was not applied", err)
+	}
+	timer := time.AfterFunc(300*time.Millisecond, finish)
+	defer timer.Stop()
+	r, err := pq.Partitions()[0].Turn(t.Context(), &in)
+	if err != nil || r.Counts.Ready != 2 {
+		t.Errorf("Turn = %v, %v: want two keys ready", r, err)
+	}
+}
+
 func TestAReplicaOfAClusterIsWokenForEveryPartition(t *testing.T) {
 	t.Parallel()
 	c := embeddedtest.Cluster(t, 3)

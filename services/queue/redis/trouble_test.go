@@ -346,11 +346,6 @@ func newProxy(t *testing.T, target string) *proxy {
 
 func (p *proxy) addr() string { return p.lis.Addr().String() }
 
-func (p *proxy) moveTo(target string) {
-	p.target.Store(&target)
-	p.cut()
-}
-
 func (p *proxy) cut() {
 	p.conns.Range(func(k, _ any) bool { _ = k.(net.Conn).Close(); return true })
 }

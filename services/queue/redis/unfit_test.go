@@ -130,7 +130,7 @@ func TestEveryRuleOfTheACLIsMissedByName(t *testing.T) {
 	all := redis.Rules("")
 	for _, without := range []string{"+evalsha", "+script|load", "+hset", "+zadd", "+publish", "+unlink", "+info", "~dp:*"} {
 		url := user(t, srv, slices.DeleteFunc(slices.Clone(all), func(r string) bool { return r == without })...)
-		t.Run(without, func(t *testing.T) { //nolint:paralleltest // they share a user
+		t.Run(without, func(t *testing.T) { // one after another: they share a user
 			refused(t, newEngine(t, redis.Config{URL: url, GiveUp: time.Second}), engine.ErrDenied)
 		})
 	}
