@@ -132,7 +132,9 @@ func cycleFigures(b *bench, t table) {
 	foreign := spreadOf(t.of(machineSide, "foreign")).Median
 	row := func(name, side, besideName string, beside []float64, goal *target) {
 		f := compare(name, "cycles/s", t.of(side, "rate"), besideName, beside, goal)
-		f.Foreign, f.Capacity = foreign, new(spreadOf(t.of(side, "capacity")))
+		if goal == nil || goal.Of == "ours" { // CPU says nothing of a ratio
+			f.Foreign, f.Capacity = foreign, new(spreadOf(t.of(side, "capacity")))
+		}
 		for _, part := range []string{"server", "client", "redis"} {
 			if v := t.of(side, part); len(v) > 0 && slices.Max(v) > 0 {
 				f = f.with(part+" CPU/cycle", "us", v)
