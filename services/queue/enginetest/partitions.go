@@ -94,8 +94,10 @@ func partitions(t *testing.T, fx Fixture) {
 			{Kind: workqueue.OpReserve, Count: 2}, {Kind: workqueue.OpReserve, Count: -1}, limited("a", 0), limited("b", 0),
 		}})
 		want := []workqueue.Reply{
-			{Count: 2, From: []float64{float64(r.Now)}}, {},
-			{Status: workqueue.Queued, Requeues: 1}, {Status: workqueue.Delayed, Requeues: 1, ReadyAt: r.Now + 100e6},
+			{Count: 2, From: []float64{float64(r.Now)}},
+			{},
+			{Status: workqueue.Queued, Requeues: 1},
+			{Status: workqueue.Delayed, Requeues: 1, ReadyAt: r.Now + 100e6},
 		}
 		if diff := cmp.Diff(r.Replies, want); diff != "" {
 			t.Errorf("(-got +want):\n%s", diff)
