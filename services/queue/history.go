@@ -20,7 +20,9 @@ import (
 // not touched since the hand passed goes first), texts and names of sessions
 // are rings as well. Nothing in it holds a pointer that grows with the keys, so
 // that the garbage collector has nothing to scan, and recording allocates
-// nothing once the table is full. Keys are known by a 64-bit hash.
+// nothing once the table is full. Keys are known by a 64-bit hash. One lock is
+// taken once a turn; a cycle of add, lease and settle costs 0.1 to 0.3 us of CPU
+// (BenchmarkHistory), about a hundredth of what the server spends on it.
 type history struct {
 	max  int // keys
 	seed maphash.Seed

@@ -465,7 +465,7 @@ func (s *Service) settle(ctx context.Context, ss *session, id uint64, p *plan, d
 	}
 	w := &settling{ss: ss, a: a, left: len(p.parts), done: done, out: settled{plan: p, rows: make([]row, len(p.ops))}}
 	for i, l := range queues {
-		l.submit(&call{ops: p.take(&p.parts[i]), done: func(c *call) { w.part(l, &p.parts[i], c) }})
+		l.submit(&call{ops: p.take(&p.parts[i]), by: ss.id, done: func(c *call) { w.part(l, &p.parts[i], c) }})
 	}
 }
 
@@ -617,6 +617,6 @@ func (s *Service) extend(ctx context.Context, ss *session, refs []*queuev1.Lease
 			}
 		}
 		ss.mu.Unlock()
-		l.submit(&call{ops: ops, done: func(c *call) { part(l, refs, c, c.err) }})
+		l.submit(&call{ops: ops, by: ss.id, done: func(c *call) { part(l, refs, c, c.err) }})
 	}
 }

@@ -69,6 +69,13 @@ func newMetrics(reg prometheus.Registerer, s *Service) (*metrics, error) {
 	return m, nil
 }
 
+// open counts a stream until the function it returns is called.
+func (m *metrics) open(kind string) (end func()) {
+	g := m.streams.WithLabelValues(kind)
+	g.Inc()
+	return g.Dec
+}
+
 // line is the metrics of one queue, looked up once.
 type line struct {
 	adds, retries, expired, redelivered, buried, shed, lostExt prometheus.Counter

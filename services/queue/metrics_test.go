@@ -215,6 +215,66 @@ func TestLostRedeliveredAndDeadAreCounted(t *testing.T) {
 	})
 }
 
+func TestOpenStreamsAreCountedByKind(t *testing.T) {
+	t.Parallel()
+	r := start(t, "memory", Config{})
+	r.configure(t)
+	open := func() (work, produce float64) {
+		t.Helper()
+		families, err := r.tel.Registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() == "deltaplane_queue_streams" {
+				for _, m := range f.GetMetric() {
+					if m.GetLabel()[0].GetValue() == "work" {
+						work = m.GetGauge().GetValue()
+					} else {
+						produce = m.GetGauge().GetValue()
+					}
+				}
+			}
+		}
+		return work, produce
+	}
+	w := r.work(t, &queuev1.Hello{SessionId: "w"})
+	p, err := r.Produce(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Send(&queuev1.ProduceRequest{Kind: &queuev1.ProduceRequest_Hello{Hello: &queuev1.ProduceHello{SessionId: "p"}}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	batch := &queuev1.ProduceBatch{RequestId: 1, Queue: q, Ops: []*queuev1.ProduceOp{
+		{Key: "a", Kind: queuev1.ProduceKind_PRODUCE_KIND_ADD_AFTER}, {Key: "b"},
+	}}
+	if err := p.Send(&queuev1.ProduceRequest{Kind: &queuev1.ProduceRequest_Batch{Batch: batch}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Recv(); err != nil { // so it is open
+		t.Fatal(err)
+	}
+	if work, produce := open(); work != 1 || produce != 1 {
+		t.Errorf("%v Work and %v Produce streams, want one of each", work, produce)
+	}
+	want(t, r.tel.Registry, map[string]float64{"workqueue_retries_total": 1, "workqueue_adds_total": 2}) // AddAfter without a delay
+	res, err := r.Inspect(t.Context(), &queuev1.InspectRequest{Queue: q, Key: "a"})
+	if err != nil || tell(res.GetHistory()) != "added p" {
+		t.Errorf("history %q, %v, want the producer's add", tell(res.GetHistory()), err)
+	}
+	w.cancel()
+	for began := time.Now(); time.Since(began) < 10*time.Second; {
+		if work, _ := open(); work == 0 {
+			return
+		}
+	}
+	t.Error("a Work stream that ended is still counted")
+}
+
 func TestFailedTurnsAreCountedByReason(t *testing.T) {
 	t.Parallel()
 	e, err := memory.New(memory.Config{})

@@ -69,6 +69,7 @@ func (s *server) Produce(grpc queuev1.QueueService_ProduceServer) error {
 	if err := grpc.Send(&queuev1.ProduceResponse{Kind: &queuev1.ProduceResponse_Welcome{Welcome: welcome}}); err != nil {
 		return err
 	}
+	defer s.metrics.open("produce")()
 	ss.mu.Lock()
 	ss.makers[p] = true
 	shut := ss.shut
@@ -224,6 +225,8 @@ func (p *producer) begin(ctx context.Context, queues map[string]*lines, b *produ
 					op.Once = onceFor(p.name, b.id, b.place(i))
 				}
 			}
+			b.call.by = p.ss.id
+			count(l.line.retries, b.after)
 			l.submit(&b.call)
 			return
 		}

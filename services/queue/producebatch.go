@@ -22,6 +22,7 @@ type produceBatch struct {
 	bad   []badOp
 	err   error // why the whole batch is refused
 	bytes int
+	after int  // AddAfter without a delay: a retry to client-go all the same
 	ready bool // to be answered; guarded by the producer's mu
 	known collections
 }
@@ -215,6 +216,9 @@ func (b *produceBatch) add(body []byte) error {
 		}
 		b.bad = append(b.bad, badOp{place, err})
 		return nil
+	}
+	if kind == queuev1.ProduceKind_PRODUCE_KIND_ADD_AFTER && op.Delay <= 0 {
+		b.after++
 	}
 	b.put(place, op)
 	return nil

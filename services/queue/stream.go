@@ -78,6 +78,7 @@ func (s *server) Work(grpc queuev1.QueueService_WorkServer) error {
 	if err != nil {
 		return err
 	}
+	defer s.metrics.open("work")()
 	ctx, cancel := context.WithCancel(grpc.Context())
 	defer cancel()
 	sent := make(chan struct{})
