@@ -281,10 +281,13 @@ func (d *dispatcher) turn(ctx context.Context, b *batch) (*workqueue.Result, err
 	return r, err
 }
 
-// endsLeases says that operations only end or extend leases.
+// endsLeases says that operations only end or extend leases, or are another
+// partition's part in doing so.
 func endsLeases(ops []workqueue.Op) bool {
 	for i := range ops {
-		if k := ops[i].Kind; k != workqueue.OpSettle && k != workqueue.OpExtend {
+		switch ops[i].Kind {
+		case workqueue.OpSettle, workqueue.OpExtend, workqueue.OpReserve, workqueue.OpAdmit:
+		default:
 			return false
 		}
 	}
