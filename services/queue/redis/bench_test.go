@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
@@ -161,4 +162,38 @@ func (s *store) cpu() float64 {
 		}
 	}
 	return sum
+}
+
+// BenchmarkBacklog is cycles with a million keys ready and a million delayed.
+// It also reports the longest script and command in microseconds.
+func BenchmarkBacklog(b *testing.B) {
+	for _, backlog := range []int{0, 1_000_000} {
+		b.Run(strconv.Itoa(backlog), func(b *testing.B) {
+			s := newStore(b, workqueue.Config{})
+			if err := s.client.ConfigSet(b.Context(), "slowlog-log-slower-than", "1500").Err(); err != nil {
+				b.Fatal(err)
+			}
+			l := newLoop(s, 256)
+			const batch = 250
+			for i := 0; i < backlog; i += batch {
+				var t workqueue.Turn
+				for j := range batch {
+					t.Ops = append(t.Ops,
+						workqueue.Op{Kind: workqueue.OpAdd, Key: fmt.Sprintf("default/old-job-%07d", i+j), Level: workqueue.Level(0)},
+						workqueue.Op{Kind: workqueue.OpAdd, Key: fmt.Sprintf("default/far-job-%07d", i+j), Level: workqueue.Level(0), Delay: 3600e6 + int64(i+j)*1000})
+				}
+				s.turn(&t)
+			}
+			l.run()
+			slow, err := s.client.SlowLogGet(b.Context(), -1).Result()
+			if err != nil {
+				b.Fatal(err)
+			}
+			longest := time.Duration(0)
+			for _, e := range slow {
+				longest = max(longest, e.Duration)
+			}
+			b.ReportMetric(float64(longest.Microseconds()), "longest-us")
+		})
+	}
 }

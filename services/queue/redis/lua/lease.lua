@@ -31,8 +31,12 @@ local function fetch(L, l, n)
   local own, from = buf[l], L.own
   if own and from < #own then
     n = min(n, #own - from)
-    local places, have = L.places, L.n + from
-    for j = 1, n do places[have + j] = own[from + j] end
+    if L.n == 0 then -- nothing is put into buf any more
+      L.places, n = own, #own - from
+    else
+      local places, have = L.places, L.n + from
+      for j = 1, n do places[have + j] = own[from + j] end
+    end
     L.own = from + n
     return true
   end
@@ -109,6 +113,7 @@ if want > 0 then
   local lo, hi = tok % 256, sub(spack('>I8', tok), 1, 7)
   local zadd, ids = {}, nil
   local t, left, dur, id, score, suffix, lastraw, group = -2, 0, 0, nil, nil, nil, nil, nil
+  local same, pre -- a plain record that many keys share, and what it becomes behind the token
   while want > 0 do
     local l, n = only, want
     if used > 1 then
@@ -117,8 +122,16 @@ if want > 0 then
     end
     local L, began = l and lineOf(l), ngot
     for _ = 1, l and n or 0 do
-      local key, v, plain = head(L, l, want)
-      if not key then break end
+      local at, v, plain = L.at, nil, nil
+      local key = L.places[at]
+      if key and m.nstale == 0 then
+        v = cur[key]
+        if v == nil then v = L.raws[at] end
+      end
+      if not v or v ~= same then
+        key, v, plain = head(L, l, want)
+        if not key then break end
+      end
       while left <= 0 do
         t = t + 3
         left, dur = takes[t + 1], takes[t + 2]
@@ -150,15 +163,21 @@ if want > 0 then
           score = S(at)
           if firstlease == 0 or at < firstlease then firstlease = at end
           suffix, lastraw = {}, nil
+          if v == same then plain = byte(v) end
+          same = nil
         end
       end
       left = left - 1
       if lo == 256 then
         lo = 0
         hi = sub(spack('>I8', tok), 1, 7)
+        if v == same then plain = byte(v) end
+        same = nil
       end
       local raw = v
-      if plain then
+      if v == same then
+        cur[key] = pre .. char(lo) .. suffix[v]
+      elseif plain then
         local s = suffix[raw]
         if not s then
           if plain == 70 then
@@ -170,7 +189,8 @@ if want > 0 then
           end
           suffix[raw] = s
         end
-        cur[key] = 'L' .. hi .. char(lo) .. s
+        same, pre = raw, 'L' .. hi
+        cur[key] = pre .. char(lo) .. s
       else
         raw = general().lease(key, v, hi .. char(lo), id)
       end
