@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/deltaplane/deltaplane/core/nodelifecycle"
 	"github.com/deltaplane/deltaplane/core/taint"
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/internal/rpc"
@@ -36,6 +37,7 @@ func (c *controlFlags) register(flags *pflag.FlagSet) {
 	flags.DurationVar(&c.config.Grace, "grace", 20*time.Second, "how long reconciles may go on when the service stops")
 	flags.DurationVar(&c.config.Resync, "resync", 10*time.Hour, "time between two rounds over every key; below zero for none")
 	flags.StringVar(&c.config.Identity, "identity", "", "`name` of this replica in sessions and Events (default: the host's)")
+	c.registerNodes(flags)
 	registerDial(flags, &c.dial)
 }
 
@@ -46,6 +48,18 @@ func (c *controlFlags) registerAdmission(flags *pflag.FlagSet) {
 	flags.StringVar(&c.admission.KeyFile, "admission-tls-key", "", "`file` with the key of the webhook's certificate, PEM")
 	flags.Int64Var(&c.notReady, "default-not-ready-toleration-seconds", taint.DefaultSeconds, "how long pods stay on a node that is not ready, unless they say so")
 	flags.Int64Var(&c.unreachable, "default-unreachable-toleration-seconds", taint.DefaultSeconds, "how long pods stay on a node that cannot be reached, unless they say so")
+}
+
+// registerNodes are the numbers of the node lifecycle controller, by kube-controller-manager's names.
+func (c *controlFlags) registerNodes(flags *pflag.FlagSet) {
+	n := nodelifecycle.Rules{}.WithDefaults()
+	c.config.Nodes.Rate, c.config.Nodes.SlowRate = new(*n.Rate), new(*n.SlowRate)
+	flags.DurationVar(&c.config.Nodes.Grace, "node-monitor-grace-period", n.Grace, "how long a node may be silent before it is called unknown")
+	flags.DurationVar(&c.config.Nodes.StartupGrace, "node-startup-grace-period", n.StartupGrace, "how long a node may take to post its first status")
+	flags.Float64Var(&c.config.Nodes.Threshold, "unhealthy-zone-threshold", n.Threshold, "share of a zone's nodes that are not ready from which it is partially disrupted")
+	flags.IntVar(&c.config.Nodes.LargeZone, "large-cluster-size-threshold", n.LargeZone, "nodes above which a partially disrupted zone goes on at the secondary rate, instead of not at all")
+	flags.Float64Var(c.config.Nodes.Rate, "node-eviction-rate", *n.Rate, "nodes a second, in each zone, that may be given a NoExecute taint")
+	flags.Float64Var(c.config.Nodes.SlowRate, "secondary-node-eviction-rate", *n.SlowRate, "the same in a large zone that is partially disrupted")
 }
 
 func newServeControllers() *cobra.Command {

@@ -21,6 +21,8 @@ type api struct {
 	registry *registry
 	stopping chan struct{} // closed when watches must end
 	dirty    *dirtySet     // what the collector looks at next
+
+	wakeNodes chan struct{} // a node was stopped or started
 }
 
 // warn reports a failed write of one of the cluster's own parts, which tries again.
@@ -50,7 +52,7 @@ func New(cfg Config, log *slog.Logger) (*Cluster, error) {
 	a := &api{
 		cfg: cfg, log: log.With(slog.String("service", "devcluster")),
 		store: newStore(cfg.HistoryEvents, cfg.HistoryAge), registry: newRegistry(builtins(*cfg.DefaultTolerations)),
-		stopping: make(chan struct{}), dirty: newDirtySet(),
+		stopping: make(chan struct{}), dirty: newDirtySet(), wakeNodes: make(chan struct{}, 1),
 	}
 	for _, r := range a.registry.all() {
 		a.store.ensure(r)

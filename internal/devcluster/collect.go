@@ -54,6 +54,9 @@ func (a *api) noteChange(t *table, e *event) {
 	if e.junk != nil {
 		return
 	}
+	if t.res.id() == "nodes" {
+		a.noteNode(e.prev, e.cur)
+	}
 	o := e.cur
 	if o == nil {
 		o = e.gone

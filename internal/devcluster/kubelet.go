@@ -35,7 +35,7 @@ type nodes struct {
 }
 
 func newNodes(a *api) *nodes {
-	n := &nodes{api: a, pods: a.registry.get("pods"), silent: map[string]bool{}, wake: make(chan struct{}, 1), timer: map[types.UID]*timer{}}
+	n := &nodes{api: a, pods: a.registry.get("pods"), silent: map[string]bool{}, wake: a.wakeNodes, timer: map[types.UID]*timer{}}
 	for i := range max(a.cfg.Nodes, 0) {
 		n.silent[fmt.Sprintf("node-%d", i+1)] = false
 	}
@@ -57,12 +57,31 @@ func (n *nodes) silence(name string, silent bool) bool {
 	return true
 }
 
+// StoppedAnnotation on a node, "true", makes its kubelet fall silent as
+// [Cluster.StopNode] does, for those who have nothing but the API.
+const StoppedAnnotation = "deltaplane.io/stopped"
+
+func stopped(o *object) bool {
+	return o != nil && o.obj.GetAnnotations()[StoppedAnnotation] == "true"
+}
+
 // runs reports whether a node is ours and alive.
 func (n *nodes) runs(name string) bool {
 	n.mu.Lock()
-	defer n.mu.Unlock()
 	silent, ours := n.silent[name]
-	return ours && !silent
+	n.mu.Unlock()
+	return ours && !silent && !stopped(n.api.store.get(n.api.registry.get("nodes"), name))
+}
+
+// noteNode wakes the nodes when one of them was stopped or started by its annotation.
+func (a *api) noteNode(prev, cur *object) {
+	if stopped(prev) == stopped(cur) {
+		return
+	}
+	select {
+	case a.wakeNodes <- struct{}{}:
+	default:
+	}
 }
 
 func (n *nodes) names() []string {

@@ -242,3 +242,22 @@ func TestARestartedClusterRunsItsPodsOn(t *testing.T) {
 		until(t, lines, "collected", func(l line) bool { return l.Type == "DELETED" })
 	}
 }
+
+func TestANodeIsStoppedAndStartedByItsAnnotation(t *testing.T) {
+	t.Parallel()
+	c := devclustertest.Start(t, devcluster.Config{Nodes: 2, HeartbeatEvery: time.Hour}) // only the annotation wakes a kubelet
+	annotate := func(value any) {
+		t.Helper()
+		must(t, c, http.MethodPatch, "/api/v1/nodes/node-1", doc{"metadata": doc{"annotations": doc{devcluster.StoppedAnnotation: value}}})
+	}
+	next(t, watch(t, c, "/api/v1/nodes?watch=1&fieldSelector=metadata.name%3Dnode-1")) // it is registered
+	annotate("true")
+	must(t, c, http.MethodPost, pods, pod("stuck", nil, doc{"nodeName": "node-1"}))
+	must(t, c, http.MethodPost, pods, pod("runs", nil, doc{"nodeName": "node-2"}))
+	until(t, podWatch(t, c, "runs"), "running", phase("Running"))
+	if got := must(t, c, http.MethodGet, pods+"/stuck", nil).text("status.phase"); got != "Pending" {
+		t.Errorf("a pod on the stopped node is %s, want Pending", got)
+	}
+	annotate(nil)
+	until(t, podWatch(t, c, "stuck"), "running", phase("Running"))
+}
