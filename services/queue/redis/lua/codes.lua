@@ -206,8 +206,8 @@ end
 g[31] = function() -- reserve
   local n = min(arg(), MAXTOKENS)
   ok()
+  local from = n ~= 0 and reserve(n)
   if n <= 0 then return say(0) end
-  local from = reserve(n)
   say(n); say(#from)
   for b = 1, #from do say(spack('>d', from[b])) end
 end

@@ -108,7 +108,7 @@ local function charge(r)
   end
   return min(ceil(stack[1]), MAXDELAY)
 end
--- reserve takes n tokens of every bucket for another partition.
+-- reserve takes n tokens of every bucket for another partition, or gives -n back.
 local function reserve(n)
   local prog, tat, b, i = conf().prog, buckets(), 0, 1
   local from = {}
@@ -117,7 +117,8 @@ local function reserve(n)
     if o == 'b' then
       b = b + 1
       from[b] = max(tat[b] or 0, now)
-      tat[b] = from[b] + n * (1e6 / prog[i + 1])
+      if n > 0 then tat[b] = from[b] + n * (1e6 / prog[i + 1])
+      else tat[b] = (tat[b] or 0) - -n * (1e6 / prog[i + 1]) end
     end
     i = i + (o == 'f' and 4 or (o == 'm' or o == 'w') and 2 or 3)
   end
