@@ -133,6 +133,19 @@ func TestADurabilityTheStoreCannotKeepIsRefused(t *testing.T) {
 	}
 }
 
+func TestAStoreWithoutReplicasOrDiskRefusesToPromiseThem(t *testing.T) {
+	t.Parallel()
+	on(t, func(t *testing.T, kind string) {
+		r := start(t, kind, Config{})
+		for _, d := range []queuev1.Durability{queuev1.Durability_DURABILITY_FSYNC, queuev1.Durability_DURABILITY_REPLICATED} {
+			_, err := r.ConfigureQueue(t.Context(), &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{Name: q, Durability: d}})
+			if rpc.Code(err) != codes.FailedPrecondition || rpc.Reason(err) != "DURABILITY_UNAVAILABLE" {
+				t.Errorf("%v: %v, want DURABILITY_UNAVAILABLE", d, err)
+			}
+		}
+	})
+}
+
 func TestAReconfigurationThatIsRefusedChangesNothing(t *testing.T) {
 	t.Parallel()
 	on(t, func(t *testing.T, kind string) {
