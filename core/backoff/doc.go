@@ -8,8 +8,9 @@
 // one failure count per item and one number per bucket is all its state.
 //
 // [Items] keeps that state in memory and reproduces client-go's
-// TypedRateLimiter. [Backoff] reproduces client-go's flowcontrol.Backoff
-// (B-01 to B-05).
+// TypedRateLimiter. [Growth] is client-go's flowcontrol.Backoff (B-01 to B-05)
+// as functions of one [Entry], and [Throttle] its token bucket (B-06); whoever
+// keeps entries sweeps those that expired (B-05).
 //
 // None of the types is safe for concurrent use.
 package backoff

@@ -19,12 +19,15 @@ import (
 )
 
 // Ops is how many operations a random history has: DELTAPLANE_SOAK_OPS of the
-// environment, else as many as the caller's engine does in a few seconds.
-func Ops(t *testing.T, otherwise int) int {
+// environment, else a million, or 20,000 with -short.
+func Ops(t *testing.T) int {
 	t.Helper()
 	v, ok := os.LookupEnv("DELTAPLANE_SOAK_OPS")
+	if !ok && testing.Short() {
+		return 20_000
+	}
 	if !ok {
-		return otherwise
+		return 1_000_000
 	}
 	n, err := strconv.Atoi(v)
 	if err != nil || n <= 0 {

@@ -47,5 +47,5 @@ func TestEngineWithALog(t *testing.T) {
 
 func TestRandomHistoriesMatchTheOracle(t *testing.T) {
 	t.Parallel()
-	enginetest.Model(t, open(t, t.TempDir()), 1, enginetest.Ops(t, 1_000_000))
+	enginetest.Model(t, open(t, t.TempDir()), 1, enginetest.Ops(t))
 }

@@ -2,8 +2,6 @@ package redis_test
 
 import (
 	"context"
-	"os"
-	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -45,10 +43,6 @@ func TestEngine(t *testing.T) {
 
 func TestRandomHistoriesMatchTheOracle(t *testing.T) {
 	t.Parallel()
-	ops := 20_000
-	if n, err := strconv.Atoi(os.Getenv("DELTAPLANE_SOAK_OPS")); err == nil {
-		ops = n
-	}
 	_, fx := open(t, start(t).URL())
-	enginetest.Model(t, fx, uint64(time.Now().UnixNano()), ops)
+	enginetest.Model(t, fx, uint64(time.Now().UnixNano()), enginetest.Ops(t))
 }
