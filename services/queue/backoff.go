@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/deltaplane/deltaplane/core/backoff"
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
@@ -68,9 +69,7 @@ func (s *server) GCBackoff(ctx context.Context, r *queuev1.GCBackoffRequest) (*q
 }
 
 func (s *server) IsInBackOffSince(ctx context.Context, r *queuev1.IsInBackOffSinceRequest) (*queuev1.IsInBackOffSinceResponse, error) {
-	left, err := s.inBackOff(ctx, r.GetQueue(), r.GetId(), r.GetEventTime(), func(e workqueue.BackoffEntry, event, now int64) int64 {
-		return e.Delay - (now - event)
-	})
+	left, err := s.inBackOff(ctx, r.GetQueue(), r.GetId(), r.GetEventTime(), backoff.Growth.Since)
 	if err != nil {
 		return nil, err
 	}
@@ -78,8 +77,8 @@ func (s *server) IsInBackOffSince(ctx context.Context, r *queuev1.IsInBackOffSin
 }
 
 func (s *server) IsInBackOffSinceUpdate(ctx context.Context, r *queuev1.IsInBackOffSinceUpdateRequest) (*queuev1.IsInBackOffSinceUpdateResponse, error) {
-	left, err := s.inBackOff(ctx, r.GetQueue(), r.GetId(), r.GetEventTime(), func(e workqueue.BackoffEntry, event, _ int64) int64 {
-		return e.Delay - (event - e.Updated)
+	left, err := s.inBackOff(ctx, r.GetQueue(), r.GetId(), r.GetEventTime(), func(g backoff.Growth, e backoff.Entry, event, _ int64) int64 {
+		return g.SinceUpdate(e, event)
 	})
 	if err != nil {
 		return nil, err
@@ -90,7 +89,7 @@ func (s *server) IsInBackOffSinceUpdate(ctx context.Context, r *queuev1.IsInBack
 // inBackOff is what is left of an id's delay as left counts it, in
 // microseconds; zero when the id is unknown or, at the event, had expired (B-04).
 func (s *server) inBackOff(
-	ctx context.Context, queue, id string, at *timestamppb.Timestamp, left func(e workqueue.BackoffEntry, event, now int64) int64,
+	ctx context.Context, queue, id string, at *timestamppb.Timestamp, left func(g backoff.Growth, e backoff.Entry, event, now int64) int64,
 ) (int64, error) {
 	c := &checks{}
 	event := c.event("event_time", at, true)
@@ -107,11 +106,7 @@ func (s *server) inBackOff(
 	if err != nil {
 		return 0, err
 	}
-	e := done.replies[0].Backoff
-	if e.Updated == 0 || event-e.Updated > d.of.Config().Backoff.ExpireAfter.Microseconds() {
-		return 0, nil
-	}
-	return max(left(e, event, done.now), 0), nil
+	return max(left(d.of.Config().Backoff.Growth(), done.replies[0].Backoff, event, done.now), 0), nil
 }
 
 // backoff does one operation on every id. The jitter's random number is drawn
