@@ -39,6 +39,14 @@ func (w *waiter) command(ctx context.Context) []any {
 	return []any{w.name, w.want, ms}
 }
 
+// nothing is the waiter's command for nothing, to see that it is allowed.
+func (w *waiter) nothing() []any {
+	if w.name == "WAITAOF" {
+		return []any{w.name, 0, 0, 1}
+	}
+	return []any{w.name, 0, 1}
+}
+
 // check says whether the durability was reached. When it was not, the turn has
 // been applied all the same; sent again, it is answered and waited for again.
 func (w *waiter) check(reply *redis.Cmd) error {
@@ -110,7 +118,14 @@ func (e *Engine) durable(ctx context.Context, name string, cfg *workqueue.Config
 			if cfg.Durability == workqueue.Replicated && f.replicas < cfg.Replicas {
 				return fmt.Errorf("%w: %s has %d replicas, DURABILITY_REPLICATED needs %d", engine.ErrDurability, n.addr, f.replicas, cfg.Replicas)
 			}
-			_, err = n.wait(cfg)
+			w, err := n.wait(cfg)
+			if w == nil || err != nil {
+				return err
+			}
+			err = n.client.Do(ctx, w.nothing()...).Err()
+			if _, ok := errors.AsType[redis.Error](err); ok {
+				return fmt.Errorf("%w: %s of %s: %w", engine.ErrDurability, w.name, n.addr, err)
+			}
 			return err
 		})
 		if err != nil {

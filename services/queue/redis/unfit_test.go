@@ -11,6 +11,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"math/big"
@@ -217,3 +218,53 @@ func TestTLSIsSpokenAndTheCertificateChecked(t *testing.T) {
 }
 
 func textLog(w io.Writer) *slog.Logger { return slog.New(slog.NewTextHandler(w, nil)) }
+
+func TestThePublishedACLIsEnoughForAClusterAndForEveryDurability(t *testing.T) {
+	t.Parallel()
+	c, s := embeddedtest.Cluster(t, 3), embeddedtest.Sentinel(t, 1)
+	acl := []any{"ACL", "SETUSER", "deltaplane", "reset", "on", ">pw"}
+	for _, r := range redis.Rules("") {
+		acl = append(acl, r)
+	}
+	for _, n := range slices.Concat(c.Nodes, s.Nodes) {
+		n.Do(acl...)
+	}
+	for _, url := range []string{c.URL(), s.URL()} {
+		url = strings.Replace(url, "://", "://deltaplane:pw@", 1)
+		e := newEngine(t, redis.Config{URL: url})
+		if err := e.Check(t.Context()); err != nil {
+			t.Fatalf("%s: %v", url, err)
+		}
+		durabilities := []workqueue.Config{{Partitions: 4, Durability: workqueue.Fsync}, {Partitions: 4, Durability: workqueue.Replicated}}
+		if strings.Contains(url, "cluster") {
+			durabilities = durabilities[:1] // its masters have no replicas
+		}
+		for i, cfg := range durabilities {
+			q, _, err := e.Configure(t.Context(), fmt.Sprintf("dev/q%d", i), cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, p := range q.Partitions() {
+				in := workqueue.Turn{Ops: add("a", "b").Ops, Takes: take(1).Takes}
+				if r, err := p.Turn(t.Context(), &in); err != nil || len(r.Leases) != 1 {
+					t.Errorf("%s, durability %d: %v, %v", url, cfg.Durability, r, err)
+				}
+				if _, _, err := p.Items(t.Context(), workqueue.Idle, "", 10); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}
+	s.Master().Do("ACL", "SETUSER", "deltaplane", "-wait")
+	e := newEngine(t, redis.Config{URL: strings.Replace(s.URL(), "://", "://deltaplane:pw@", 1)})
+	_, _, err := e.Configure(t.Context(), "dev/other", workqueue.Config{Durability: workqueue.Replicated})
+	if !errors.Is(err, engine.ErrDurability) || !strings.Contains(err.Error(), "WAIT of") {
+		t.Errorf("without WAIT: %v, want ErrDurability that names it", err)
+	}
+	s.Master().Do("ACL", "LOG", "RESET")
+	for _, n := range slices.Concat(c.Nodes, s.Nodes) {
+		if log, _ := n.Do("ACL", "LOG").([]any); len(log) > 0 {
+			t.Errorf("%s denied %v", n.Addr(), log)
+		}
+	}
+}
