@@ -112,3 +112,46 @@ func benchCycle(b *testing.B, conn *grpc.ClientConn, flight int) {
 	stop()
 	parts.Wait()
 }
+
+// BenchmarkStorm is 1,000 callers who add 100 hot keys, each add acknowledged
+// after the store's turn.
+func BenchmarkStorm(b *testing.B) {
+	for _, engine := range []string{"memory", "redis"} {
+		b.Run(engine, func(b *testing.B) {
+			cfg := queue.Config{}
+			if engine == "redis" {
+				cfg.RedisURL = embeddedtest.Redis(b).URL()
+			}
+			conn := benchService(b, cfg)
+			if _, _, err := client.NewQueue(conn, "dev/storm", "").Configure(b.Context(), nil); err != nil {
+				b.Fatal(err)
+			}
+			p, err := client.NewProducer(conn, client.ProducerConfig{Queue: "dev/storm"})
+			if err != nil {
+				b.Fatal(err)
+			}
+			ctx, stop := context.WithCancel(b.Context())
+			var parts sync.WaitGroup
+			parts.Go(func() { _ = p.Run(ctx) })
+			b.ReportAllocs()
+			b.ResetTimer()
+			var callers sync.WaitGroup
+			const many, hot = 1000, 100
+			for i := range many {
+				callers.Go(func() {
+					op := client.Op{Key: fmt.Sprintf("namespace/name-%07d", i%hot)}
+					for range b.N / many {
+						if _, err := p.Do(ctx, op); err != nil {
+							b.Error(err)
+							return
+						}
+					}
+				})
+			}
+			callers.Wait()
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "adds/s")
+			stop()
+			parts.Wait()
+		})
+	}
+}

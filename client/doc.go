@@ -11,6 +11,11 @@
 // [Index] at the item's barrier, writes to the API server, and returns what it
 // read at and wrote, so that the next worker of the same key sees no less.
 //
+// Beside these, a [Producer] adds keys of many goroutines over one stream, a
+// [Puller] leases keys for callers that ask for them one by one, [Backoff] keeps
+// delays by id, and package client/workqueue is client-go's work queue, for
+// controllers that were written on it.
+//
 // Everything is level-triggered: a key says "look again", never what happened.
 // A worker may lose its lease at any moment (a pause, a network split); its
 // context then ends, and whatever it still sends with its token changes nothing.

@@ -33,7 +33,7 @@ type task struct {
 // taskContext is a reconcile's context. It has a deadline for those who ask;
 // the worker's clock ends it.
 type taskContext struct {
-	context.Context //nolint:containedctx // it is one
+	context.Context
 	deadline        time.Time
 }
 

@@ -681,3 +681,54 @@ func TestSettlementsWaitForAnswersInLargerBatches(t *testing.T) {
 		}
 	})
 }
+
+func TestACompactStreamSaysTheSameInFewerWords(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		items := make(chan client.Item, 1)
+		var lost []string
+		b := work(t, client.WorkerConfig{
+			Concurrency: 2, Hooks: client.Hooks{Lost: func(key string) { lost = append(lost, key) }},
+		}, func(ctx context.Context, item client.Item) (client.Result, error) {
+			if item.Key == "ns/slow" {
+				items <- item
+				<-ctx.Done()
+				return client.Result{}, context.Cause(ctx)
+			}
+			return client.Result{}, nil
+		})
+		sc := b.open()
+		if !sc.hello.GetCompact() {
+			t.Error("hello does not ask for compact messages")
+		}
+		added, ready := time.UnixMicro(1_000_001).UTC(), time.UnixMicro(2_000_002).UTC()
+		began := time.Now()
+		sc.out <- &queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Assign{Assign: &queuev1.Assign{Queue: "dev/test", Leases: []*queuev1.Lease{
+			{Key: "ns/slow", Token: 1, RemainingUs: testLease.Microseconds(), AddedUs: added.UnixMicro(), ReadyUs: ready.UnixMicro()},
+			{Key: "ns/fast", Token: 2, RemainingUs: testLease.Microseconds()},
+		}}}}
+		item := <-items
+		if item.Queue != "dev/test" || !item.AddedAt.Equal(added) || !item.ReadyAt.Equal(ready) {
+			t.Errorf("the item is %+v", item)
+		}
+		batch := sc.settle()
+		if s := batch.GetSettlements()[0]; s.GetQueue() != "dev/test" || s.GetKey() != "ns/fast" {
+			t.Errorf("settled %v", s)
+		}
+		sc.out <- &queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Settled{Settled: &queuev1.Settled{
+			RequestId: batch.GetRequestId(), Statuses: []queuev1.SettleStatus{queuev1.SettleStatus_SETTLE_STATUS_LOST},
+		}}}
+		late := sc.settle() // nobody extends: it is cancelled by our own clock, and given back
+		if took := time.Since(began); took >= testLease || took < testLease/2 {
+			t.Errorf("the context ended after %v of a lease of %v", took, testLease)
+		}
+		if s := late.GetSettlements()[0]; s.GetKey() != "ns/slow" || s.GetOutcome() != queuev1.Outcome_OUTCOME_RELEASE {
+			t.Errorf("then settled %v", s)
+		}
+		sc.answer(late)
+		synctest.Wait()
+		if len(lost) != 1 || lost[0] != "ns/fast" {
+			t.Errorf("lost %q, want ns/fast", lost)
+		}
+	})
+}

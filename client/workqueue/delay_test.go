@@ -16,6 +16,7 @@ import (
 const unit = 100 * time.Millisecond
 
 func TestSimpleQueue(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, s service) {
 		q := s.open(t)
 		began := time.Now()
@@ -32,6 +33,7 @@ func TestSimpleQueue(t *testing.T) {
 }
 
 func TestDeduping(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, s service) {
 		t.Run("Q-07: a later time is ignored", func(t *testing.T) {
 			t.Parallel()
@@ -94,6 +96,7 @@ func order(t *testing.T, q *workqueue.Queue, delays map[string]time.Duration, ad
 }
 
 func TestAddTwoFireEarly(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, s service) {
 		got := order(t, s.open(t), map[string]time.Duration{"foo": 6 * unit, "bar": 2 * unit, "baz": 10 * unit}, "foo", "bar", "baz")
 		if d := cmp.Diff([]string{"bar", "foo", "baz"}, got); d != "" {
@@ -103,6 +106,7 @@ func TestAddTwoFireEarly(t *testing.T) {
 }
 
 func TestCopyShifting(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, s service) {
 		got := order(t, s.open(t), map[string]time.Duration{"first": 9 * unit, "second": 6 * unit, "third": 3 * unit}, "first", "second", "third")
 		if d := cmp.Diff([]string{"third", "second", "first"}, got); d != "" {
@@ -112,6 +116,7 @@ func TestCopyShifting(t *testing.T) {
 }
 
 func TestRateLimitingQueue(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, s service) {
 		q := s.open(t)
 		for i, x := range []struct {

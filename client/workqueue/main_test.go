@@ -63,7 +63,6 @@ func serve(t *testing.T, cfg queue.Config) service {
 // onEach runs a test on every kind of queue service.
 func onEach(t *testing.T, f func(t *testing.T, s service)) {
 	t.Helper()
-	t.Parallel()
 	t.Run("memory", func(t *testing.T) {
 		t.Parallel()
 		f(t, serve(t, queue.Config{}))

@@ -43,14 +43,14 @@ type Config struct {
 // concurrent use.
 type Queue struct {
 	cfg    Config
-	ctx    context.Context //nolint:containedctx // the interface passes none; it bounds every call
+	ctx    context.Context // bounds every call: the interface passes none
 	cancel context.CancelFunc
 	admin  *client.Queue
 	adds   *client.Producer
 	pulls  *client.Puller
 	parts  sync.WaitGroup
 
-	open    context.Context    //nolint:containedctx // as ctx; Gets wait under it
+	open    context.Context    // as ctx; Gets wait under it
 	shut    context.CancelFunc // ends open
 	ready   chan struct{}      // closed when the queue is there
 	forced  chan struct{}      // closed by ShutDown, which ends a drain
@@ -335,8 +335,11 @@ func (q *Queue) Get() (key string, shutdown bool) {
 }
 
 func (q *Queue) get() (*client.Held, error) {
-	if !q.ShuttingDown() {
+	switch {
+	case !q.ShuttingDown():
 		return q.pulls.Get(q.open)
+	case q.ctx.Err() != nil:
+		return nil, client.ErrStopped
 	}
 	// A key may be on its way to this process, ready no more and not here yet.
 	ctx, cancel := context.WithTimeout(q.ctx, onItsWay)

@@ -68,6 +68,7 @@ func many(t *testing.T, q *workqueue.Queue, left func() *client.Counts, shutDown
 }
 
 func TestBasic(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, s service) {
 		for name, shutDown := range map[string]func(*workqueue.Queue){
 			"ShutDown": (*workqueue.Queue).ShutDown, "ShutDownWithDrain": (*workqueue.Queue).ShutDownWithDrain,
@@ -85,6 +86,7 @@ func TestBasic(t *testing.T) {
 }
 
 func TestAddWhileProcessing(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, s service) {
 		for name, shutDown := range map[string]func(*workqueue.Queue){
 			"ShutDown": (*workqueue.Queue).ShutDown, "ShutDownWithDrain": (*workqueue.Queue).ShutDownWithDrain,
@@ -113,6 +115,7 @@ func TestAddWhileProcessing(t *testing.T) {
 }
 
 func TestLen(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, s service) {
 		q := s.open(t)
 		for i, x := range []struct {
@@ -128,6 +131,7 @@ func TestLen(t *testing.T) {
 }
 
 func TestReinsert(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, s service) {
 		q := s.open(t)
 		q.Add("foo")
@@ -148,6 +152,7 @@ func TestReinsert(t *testing.T) {
 }
 
 func TestCollapse(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, s service) {
 		q := s.open(t)
 		q.Add("bar")
@@ -160,6 +165,7 @@ func TestCollapse(t *testing.T) {
 }
 
 func TestCollapseWhileProcessing(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, s service) {
 		q := s.open(t)
 		q.Add("bar")
@@ -208,6 +214,7 @@ func background(f func()) (returned func() bool, wait chan struct{}) {
 }
 
 func TestQueueDrainageUsingShutDownWithDrain(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, s service) {
 		q := s.open(t)
 		q.Add("foo")
@@ -229,6 +236,7 @@ func TestQueueDrainageUsingShutDownWithDrain(t *testing.T) {
 }
 
 func TestNoQueueDrainageUsingShutDown(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, s service) {
 		q := s.open(t)
 		q.Add("foo")
@@ -243,6 +251,7 @@ func TestNoQueueDrainageUsingShutDown(t *testing.T) {
 }
 
 func TestForceQueueShutdownUsingShutDown(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, s service) {
 		q := s.open(t)
 		q.Add("foo")
@@ -257,6 +266,7 @@ func TestForceQueueShutdownUsingShutDown(t *testing.T) {
 }
 
 func TestQueueDrainageUsingShutDownWithDrainWithDirtyItem(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, s service) {
 		q := s.open(t)
 		q.Add("foo")
@@ -278,6 +288,7 @@ func TestQueueDrainageUsingShutDownWithDrainWithDirtyItem(t *testing.T) {
 }
 
 func TestDoneOfAKeyThatIsNotHeldChangesNothing(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, s service) {
 		var told atomic.Int64
 		q := s.openNamed(t, "q03", func(op, key string, err error) {
@@ -296,6 +307,7 @@ func TestDoneOfAKeyThatIsNotHeldChangesNothing(t *testing.T) {
 }
 
 func TestTwoReplicasShareTheKeysAndHoldEachOnce(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, s service) {
 		a, b := s.openNamed(t, "shared", nil), s.openNamed(t, "shared", nil)
 		a.Add("one")
@@ -319,6 +331,7 @@ func TestTwoReplicasShareTheKeysAndHoldEachOnce(t *testing.T) {
 }
 
 func TestAKeyThatCannotBeAddedIsToldAndDoesNotHoldUpOthers(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, s service) {
 		errs := make(chan string, 10)
 		q := s.openNamed(t, "bad", func(op, _ string, err error) { errs <- op + ": " + err.Error() })
@@ -334,6 +347,7 @@ func TestAKeyThatCannotBeAddedIsToldAndDoesNotHoldUpOthers(t *testing.T) {
 }
 
 func TestTheEndOfTheContextIsAShutdownAndLetsWhatIsHeldBeDone(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, s service) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
