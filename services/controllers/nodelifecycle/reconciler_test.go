@@ -237,6 +237,22 @@ func TestC10WhatBecomesOfANodeThatIsHandedOut(t *testing.T) { // TestApplyNoExec
 		}
 	}
 	w := newWorld(t)
+	w.node("other", nil)
+	w.node("n", status(rules.Unknown))
+	w.refresh()
+	conflicts := 3
+	w.fail = func(call string) error {
+		if conflicts--; call == "patch node" && conflicts >= 0 {
+			return errConflict
+		}
+		return nil
+	}
+	w.queues[""] = []string{"n"}
+	w.hand(rules.Zone{})
+	if got := w.taints("n"); !strings.Contains(got, "NoExecute") || len(w.queues[""]) != 0 {
+		t.Errorf("c.6: after conflicts %q, waiting %v: a conflict costs another token", got, w.queues[""])
+	}
+	w = newWorld(t)
 	w.node("n", status(rules.Unknown))
 	if _, err := w.rec.Taint(t.Context(), rules.Zone{}, "n", func() error { return nil }); !errors.Is(err, nodelifecycle.ErrStale) {
 		t.Errorf("before the zones were judged: %v, want ErrStale", err)

@@ -121,7 +121,7 @@ func (z *Zones) limit(ctx context.Context, zone nodelifecycle.Zone, rate float64
 // (c.10). It reads the node live: one that is ready again, tainted already, gone
 // or in another zone by now is left alone. It returns when to try again while the
 // zone is stopped.
-func (r *Reconciler) Taint(ctx context.Context, zone nodelifecycle.Zone, name string, alive func() error) (time.Duration, error) {
+func (r *Reconciler) Taint(ctx context.Context, zone nodelifecycle.Zone, name string, alive func() error) (after time.Duration, err error) {
 	view, known := r.zones.View()
 	if !known {
 		return 0, ErrStale
@@ -129,24 +129,36 @@ func (r *Reconciler) Taint(ctx context.Context, zone nodelifecycle.Zone, name st
 	if r.cfg.Rules.RateOf(view, zone) == 0 {
 		return r.cfg.Rules.Gap / 2, nil
 	}
+	for try := 1; ; try++ {
+		// A conflict is tried again here: it must not cost the zone another token.
+		if err = r.taint(ctx, zone, name, alive); !errors.Is(err, ErrConflict) || try == tries {
+			return 0, err
+		}
+	}
+}
+
+// tries is how often a node that changes under our hands is read again (c.6).
+const tries = 5
+
+func (r *Reconciler) taint(ctx context.Context, zone nodelifecycle.Zone, name string, alive func() error) error {
 	n, err := found[nodelifecycle.Node](r.writer.Node(ctx, name))
 	if err != nil || n == nil {
-		return 0, err
+		return err
 	}
 	plan := nodelifecycle.Taints(n, false, r.cfg.Now())
 	if !plan.Wait || nodelifecycle.ZoneOf(n.Metadata.Labels) != zone {
-		return 0, nil
+		return nil
 	}
 	key := nodelifecycle.Executing(n)
 	plan.Place(key, r.cfg.Now())
 	if err := alive(); err != nil {
-		return 0, err
+		return err
 	}
 	next, err := r.patch(ctx, n, plan, nil)
 	if err != nil || next == nil {
-		return 0, err
+		return err
 	}
 	r.metrics.evictions.WithLabelValues(zone.String()).Inc()
 	r.log.InfoContext(ctx, "node tainted", slog.String("node", name), slog.String("zone", zone.String()), slog.String("taint", key))
-	return 0, nil
+	return nil
 }
