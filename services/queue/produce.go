@@ -97,13 +97,17 @@ func (p *producer) wait(ctx context.Context, cancel func(), sent, received chan 
 	move := newMover(p.s.Service, ctx)
 	defer move.stop()
 	var over <-chan time.Time
+	stopped := false
 	stopping := p.s.stopping
 	for {
 		select {
 		case err := <-received:
 			if !errors.Is(err, io.EOF) {
 				cancel()
-				<-sent
+				select {
+				case <-sent:
+				case <-time.After(time.Second): // it is stuck in Send, which ends with this call
+				}
 				return err
 			}
 			p.end()
@@ -120,7 +124,10 @@ func (p *producer) wait(ctx context.Context, cancel func(), sent, received chan 
 			defer timer.Stop()
 			over = timer.C
 		case <-over:
-			over = nil
+			if stopped {
+				return nil // it does not read
+			}
+			stopped, over = true, time.After(time.Second)
 			p.end()
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -419,4 +420,54 @@ func TestBadProduceStreams(t *testing.T) {
 		}
 		cancel()
 	}
+}
+
+func TestAProducerThatDoesNotReadHoldsUpNobody(t *testing.T) {
+	t.Parallel()
+	r := start(t, "memory", Config{StopGrace: 50 * time.Millisecond, RPC: rpc.ServerConfig{StopTimeout: 2 * time.Second}})
+	r.configure(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	deaf, err := r.Produce(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := deaf.Send(&queuev1.ProduceRequest{Kind: &queuev1.ProduceRequest_Hello{Hello: &queuev1.ProduceHello{SessionId: "deaf"}}}); err != nil {
+		t.Fatal(err)
+	}
+	var ops []*queuev1.ProduceOp
+	for i := range 1000 {
+		ops = append(ops, &queuev1.ProduceOp{Key: strings.Repeat("k", 500) + strconv.Itoa(i)})
+	}
+	var sent atomic.Int64
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for id := uint64(1); ; id++ {
+			if deaf.Send(&queuev1.ProduceRequest{Kind: &queuev1.ProduceRequest_Batch{Batch: &queuev1.ProduceBatch{RequestId: id, Queue: q, Ops: ops}}}) != nil {
+				return
+			}
+			sent.Add(1)
+		}
+	}()
+	p := r.produce(t, "p")
+	for i, before, still := 0, int64(-1), 0; still < 20; i++ {
+		p.do(&queuev1.ProduceOp{Key: strconv.Itoa(i)}, &queuev1.ProduceOp{Key: strings.Repeat("k", 500) + strconv.Itoa(i%1000)})
+		if n := sent.Load(); n != before {
+			before, still = n, 0
+		} else {
+			still++
+		}
+	}
+	if n := sent.Load(); n > 3000 {
+		t.Errorf("%d batches were taken from a producer that reads no answers", n)
+	}
+	began := time.Now()
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > 4*time.Second {
+		t.Errorf("it held up the stop for %v", took)
+	}
+	<-ended
 }
