@@ -274,6 +274,7 @@ var timeRules = map[string]func(*env){
 		e.keys("a")
 	},
 	"Q-05: a drain can be followed: what waits, is due later and is held is counted": func(e *env) {
+		e = e.with(workqueue.Config{Limiter: exponential(time.Second, time.Hour)})
 		e.adds(workqueue.Queued, "a", "b")
 		e.do(addAfter("c", 5*time.Second))
 		l := e.one("a")
