@@ -27,7 +27,7 @@ func answer() string {
 	for _, n := range []int64{2, 256, 0} { // of the add
 		p.num(n)
 	}
-	p.str("i\x82\xa1f\x03\xa1w\xa3bad") // of the inspection
+	p.str("i\x00\x00\x00\x82\xa1f\x03\xa1w\xa3bad") // of the inspection
 	p.num(0)
 	p.str("")
 	p.num(1) // of the observation

@@ -78,6 +78,21 @@ func (r *reader) record(raw string) record {
 
 func (r *reader) more(raw string) *moreRecord {
 	m, p := &moreRecord{}, &reader{b: raw}
+	if n := int(p.uint(3)); n > 0 {
+		t := &reader{b: p.take(n)}
+		for range t.array() {
+			m.traces = append(m.traces, t.trace())
+		}
+		if t.err != nil || t.b != "" {
+			p.fail()
+		}
+		if p.b == "" {
+			if p.err != nil {
+				r.fail()
+			}
+			return m
+		}
+	}
 	var owner, names string
 	var token uint64
 	var stored int64
@@ -99,10 +114,6 @@ func (r *reader) more(raw string) *moreRecord {
 			m.barrier = p.barrier(p.str())
 		case "bu":
 			m.barrierUntil = p.num()
-		case "t":
-			for range p.array() {
-				m.traces = append(m.traces, p.trace())
-			}
 		case "v":
 			m.data = []byte(p.str())
 		case "w":

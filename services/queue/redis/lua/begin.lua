@@ -34,6 +34,7 @@ local hadready = m.nready > 0
 
 local cur = {} -- by key: what it became in this turn, a record, a table or false; absent: nothing changed
 local buf = {} -- by level: keys pushed in this turn
+local gone, ngone = {}, 0 -- keys whose lease ended and of which nothing is left
 -- Keys that came up in this turn, and what is stored of them, in pairs.
 local batches = {keys, vals}
 local function batch(list)

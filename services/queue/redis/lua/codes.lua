@@ -58,7 +58,9 @@ g[10] = function(key, raw) -- add
 end
 g[11] = function(key, raw) -- settle
   local t, o, l, delay, reason, readat = arg(), arg(), arg(), arg(), arg(), arg()
-  settle(key, raw, t, o, l, delay, reason, readat, arg())
+  local wrote = arg()
+  if o <= 2 and reason == '' and wrote == '' then return done(key, raw, t, o, readat) end
+  settle(key, raw, t, o, l, delay, reason, readat, wrote)
 end
 g[12] = function(key, raw) -- extend
   local t, dur, shorten, known = arg(), arg(), arg(), arg()

@@ -56,8 +56,7 @@ local function head(L, l, n)
             if v.s == READY then return key, v end
           else
             local k = byte(v)
-            if k == 70 or k == 82 then return key, v, k end
-            if k == 102 or k == 114 then return key, v end
+            if k % 32 == 6 or k % 32 == 18 then return key, v, k end -- F, f, R or r
           end
         end
       end
@@ -122,14 +121,14 @@ if want > 0 then
     end
     local L, began = l and lineOf(l), ngot
     for _ = 1, l and n or 0 do
-      local at, v, plain = L.at, nil, nil
+      local at, v, k = L.at, nil, nil
       local key = L.places[at]
       if key and m.nstale == 0 then
         v = cur[key]
         if v == nil then v = L.raws[at] end
       end
       if not v or v ~= same then
-        key, v, plain = head(L, l, want)
+        key, v, k = head(L, l, want)
         if not key then break end
       end
       while left <= 0 do
@@ -163,7 +162,7 @@ if want > 0 then
           score = S(at)
           if firstlease == 0 or at < firstlease then firstlease = at end
           suffix, lastraw = {}, nil
-          if v == same then plain = byte(v) end
+          if v == same then k = byte(v) end
           same = nil
         end
       end
@@ -171,26 +170,32 @@ if want > 0 then
       if lo == 256 then
         lo = 0
         hi = sub(spack('>I8', tok), 1, 7)
-        if v == same then plain = byte(v) end
+        if v == same then k = byte(v) end
         same = nil
       end
       local raw = v
       if v == same then
         cur[key] = pre .. char(lo) .. suffix[v]
-      elseif plain then
+      elseif k then
         local s = suffix[raw]
         if not s then
-          if plain == 70 then
-            local added = sub(raw, 3)
+          if k % 32 == 6 then
+            local added = sub(raw, 3, 9)
             s = sub(raw, 2, 2) .. '\0\1' .. id .. added .. added
           else
             local a = sunpack('>H', raw, 3)
-            s = spack('>BH', byte(raw, 2), min(a + 1, 65535)) .. id .. sub(raw, 5)
+            s = spack('>BH', byte(raw, 2), min(a + 1, 65535)) .. id .. sub(raw, 5, 18)
           end
-          suffix[raw] = s
         end
-        same, pre = raw, 'L' .. hi
-        cur[key] = pre .. char(lo) .. s
+        if k < 97 then
+          suffix[raw] = s
+          same, pre = raw, 'L' .. hi
+          cur[key] = pre .. char(lo) .. s
+        else -- the traces go with the lease
+          local n, p = sunpack('>I3', raw, k == 102 and 10 or 19)
+          if p + n > #raw then cur[key] = 'L' .. hi .. char(lo) .. s
+          else cur[key] = 'l' .. hi .. char(lo) .. s .. '\0\0\0' .. sub(raw, p + n) end
+        end
       else
         raw = general().lease(key, v, hi .. char(lo), id)
       end

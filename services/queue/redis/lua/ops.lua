@@ -162,8 +162,20 @@ reply = function(status, requeues, readyAt, deadline)
   end
 end
 
+-- fresh adds a key that nothing is known of, without making a table of it.
+local now7 = spack('>I7', now)
+local function fresh(key, l, barrier, trace)
+  local t = trace ~= '' and mpack({trace}) or ''
+  cur[key] = 'f' .. char(l) .. now7 .. spack('>I3', #t) .. t .. (barrier ~= '' and mpack({b = barrier}) or '')
+  line(key, l)
+  m.nready, m.added = m.nready + 1, m.added + 1
+  reply(1)
+end
 local function add(key, raw, l, delay, last, limited, once, barrier, trace)
   if m.closed then return reply(5) end
+  if not raw and cur[key] == nil and not limited and delay <= 0 and #barrier < 6 * MAXMARKS and barrier .. trace ~= '' then
+    return fresh(key, l, barrier, trace)
+  end
   local r = open(key, raw)
   expireBarrier(key, r)
   if barrier ~= '' and not demand(r, barrier) then return reply(6) end
@@ -249,7 +261,24 @@ local function settle(key, raw, token, outcome, level, delay, reason, readat, wr
   tidy(key, r)
   reply(status, requeues, readyAt)
 end
-g.settle = settle
+-- done settles where nothing but the barrier and what is forgotten may be
+-- known of the key, and then it needs no table.
+local function done(key, raw, token, outcome, readat)
+  if raw and cur[key] == nil and byte(raw) == 108 and sub(raw, 2, 9) == token and sub(raw, 30, 32) == '\0\0\0' then
+    local x = munpack(sub(raw, 33))
+    x.w = nil
+    if outcome == 2 then x.f = nil end
+    if x.b == readat then x.b = nil end
+    if next(x) == nil then
+      cur[key] = false
+      ngone = ngone + 1
+      gone[ngone] = key
+      return reply(7)
+    end
+  end
+  settle(key, raw, token, outcome, -1, 0, '', readat, '')
+end
+g.done = done
 
 -- What time does to a key.
 function g.fallDue(key, raw)

@@ -3,7 +3,6 @@
 -- and 9 plain settlements (done, forget), whose tokens are in toks behind the
 -- kind of a leased record, so that one comparison tells that the lease is live
 -- and the key is plain.
-local gone, ngone = {}, 0 -- plain leases that ended
 do
   local i, tp = 1, 1 -- places in keys, toks
   for at = 1, #runs, 2 do
@@ -56,7 +55,7 @@ do
           same = same + 1
         else
           if same > 0 then m.nr = m.nr + 1; R[m.nr] = rep('\7', same); same = 0 end
-          general().settle(key, raw, sub(t, 2), code - 7, -1, 0, '', '', '')
+          general().done(key, raw, sub(t, 2), code - 7, '')
         end
       end
       if same > 0 then m.nr = m.nr + 1; R[m.nr] = rep('\7', same) end

@@ -12,10 +12,11 @@ local reply, say, g = nil, nil, {}
 --   f, r, l, d  the same with more behind it
 --   i         neither ready nor leased: more only
 -- so that, with what Redis puts around it, a plain one takes 16 or 32 bytes.
--- More is a packed table of what few keys have:
+-- More begins with the list of traces, packed behind its length(3), so that a
+-- lease can take it away unread; then, if there is any of it, a packed table:
 --   f  failures        u  due time, ul its level, ub set by the limiter, uo by the add of this name
 --   b  barrier         bu until when it is kept (absent: while the key is ready or held)
---   t  list of traces  v  saved bytes     w  reason     x  1 when dead
+--   v  saved bytes     w  reason          x  1 when dead
 --   e  expected names, eo their owner, et the token, es when they were stored
 local function unrec(raw)
   if not raw then return {s = IDLE} end
@@ -38,7 +39,12 @@ local function unrec(raw)
       r.g, r.di, pos = sunpack('>BI7', raw, p)
     end
   end
-  if k > 96 then r.x = munpack(sub(raw, pos)) end
+  if k > 96 then
+    local n, p = sunpack('>I3', raw, pos)
+    local x = p + n <= #raw and munpack(sub(raw, p + n)) or {}
+    if n > 0 then x.t = munpack(sub(raw, p, p + n - 1)) end
+    r.x = x
+  end
   return r
 end
 local function torec(r)
@@ -47,7 +53,7 @@ local function torec(r)
   local s, raw = r.s, nil
   if s == IDLE then
     if not more then return false end
-    return 'i' .. mpack(x)
+    raw = 'i'
   elseif s == READY then
     if r.a == 0 and r.ad == r.rd then
       raw = spack('>BBI7', more and 102 or 70, r.l, r.ad)
@@ -59,7 +65,15 @@ local function torec(r)
       .. r.t .. spack('>BH', r.l, r.a) .. r.h .. spack('>I7I7', r.ad, r.rd)
     if s == DIRTY then raw = raw .. spack('>BI7', r.g, r.di) end
   end
-  if more then return raw .. mpack(x) end
+  if not more then return raw end
+  local t = x.t
+  if not t then return raw .. '\0\0\0' .. mpack(x) end
+  t = mpack(t)
+  raw = raw .. spack('>I3', #t) .. t
+  if next(x, next(x)) == nil then return raw end
+  t, x.t = x.t, nil
+  raw = raw .. mpack(x)
+  x.t = t
   return raw
 end
 -- open gives the table of a key whose stored record is raw.
