@@ -39,13 +39,7 @@ const maxFold = 16
 // take appends the operations of calls to a turn, about limit of them, and
 // returns how many calls went in.
 func (f *fold) take(t *workqueue.Turn, calls []*call, limit int) int {
-	if size := 4 * (limit + 1024); len(f.slots) < size {
-		n := 1024
-		for n < size {
-			n *= 2
-		}
-		f.slots, f.gen = make([]slot, n), 0
-	}
+	f.grow(calls, limit)
 	f.prev = f.prev[:0]
 	f.renew()
 	raw := 0
@@ -59,6 +53,23 @@ func (f *fold) take(t *workqueue.Turn, calls []*call, limit int) int {
 		f.add(t, c)
 	}
 	return len(calls)
+}
+
+// grow makes room for what may go into one turn.
+func (f *fold) grow(calls []*call, limit int) {
+	ops := 0
+	for _, c := range calls {
+		if ops += len(c.ops); ops > limit+maxItems {
+			break
+		}
+	}
+	n := max(len(f.slots), 64)
+	for n < 2*ops {
+		n *= 2
+	}
+	if n > len(f.slots) {
+		f.slots, f.gen = make([]slot, n), 0
+	}
 }
 
 // renew frees every slot.

@@ -16,6 +16,8 @@ const (
 	// maxBehind is how many bytes of leases may wait for a worker that does not
 	// read, before it gets no more.
 	maxBehind = 4 << 20
+	// keptBytes is the largest buffer that a stream keeps for the next time.
+	keptBytes = 64 << 10
 )
 
 // outbox is what waits to be sent on a Work stream: answers first, then leases.
@@ -41,7 +43,7 @@ func (o *outbox) reset() {
 	clear(o.leases)
 	for i := range o.used {
 		o.packed[i].body, o.packed[i].n = o.packed[i].body[:0], 0
-		if cap(o.packed[i].body) > 2*maxAssignBytes {
+		if cap(o.packed[i].body) > keptBytes {
 			o.packed[i].body = nil
 		}
 	}

@@ -19,6 +19,8 @@ const (
 	produceWindow = 64
 	// produceBytes is about how many bytes of them; one batch may always be.
 	produceBytes = 8 << 20
+	// keptBatches is how many a stream keeps to be used again.
+	keptBatches = 4
 )
 
 // producer is one Produce stream: one goroutine receives, one sends.
@@ -307,8 +309,10 @@ func (p *producer) reuse(answers []*produceBatch) {
 	p.mu.Lock()
 	for _, b := range answers {
 		p.bytes -= b.bytes
-		b.reset()
-		p.free = append(p.free, b)
+		if len(p.free) < keptBatches {
+			b.reset()
+			p.free = append(p.free, b)
+		}
 	}
 	p.mu.Unlock()
 	select {
