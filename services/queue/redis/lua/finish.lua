@@ -16,7 +16,7 @@ for l = 0, 7 do
     end
   end
 end
-if m.lines == 0 then m.nready = 0 end
+if m.lines == 0 then m.nready = 0 end -- else the count was wrong
 if m.nready == 0 and m.lines ~= 0 then -- only given up places are left
   for l = 0, 7 do
     if floor(m.lines / 2 ^ l) % 2 == 1 then call('UNLINK', KEYS[LINES + l]) end
@@ -91,6 +91,7 @@ if qps > 0 and not away and not m.paused and m.nready > 0 then
   local at = ceil(tokenAt())
   if at > now and (nextdue == 0 or at < nextdue) then nextdue = at end
 end
+if skipped > SKIP and m.nready > 0 then nextdue = now end
 if m.nready > 0 and not hadready then
   local channel, notice = munpack(ARGV[3])
   call('PUBLISH', channel, notice)

@@ -18,6 +18,7 @@ local function fetch(L, l, n)
     local got = call('LRANGE', KEYS[LINES + l], L.n, L.n + n - 1)
     if #got < n then L.all = true end
     if #got > 0 then
+      if m.nstale > 0 then general().loadStale(got, l) end
       local raws = batch(got)
       if L.n == 0 then
         L.places, L.raws = got, raws
@@ -42,7 +43,9 @@ local function fetch(L, l, n)
   end
   return false
 end
--- head is the first live place of a line and its record, nil at its end.
+-- head is the first live place of a line and its record, nil at its end. A turn
+-- skips only so many given up places; then the next one comes at once.
+local skipped = 0
 local function head(L, l, n)
   while true do
     local at = L.at
@@ -61,6 +64,8 @@ local function head(L, l, n)
         end
       end
       L.at = at + 1
+      skipped = skipped + 1
+      if skipped > SKIP then return nil end
     elseif not fetch(L, l, n) then
       return nil
     end

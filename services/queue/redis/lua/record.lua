@@ -133,6 +133,14 @@ local function giveUp(key, l)
   stalech[f] = true
   m.nstale = m.nstale + 1
 end
+function g.loadStale(places, l)
+  local f = {}
+  for j = 1, #places do f[j] = l .. places[j] end
+  local counts = call('HMGET', stale, unpack(f))
+  for j = 1, #f do
+    if not stalev[f[j]] then stalev[f[j]] = tonumber(counts[j] or 0) end
+  end
+end
 -- skips says whether a place is to be skipped, once.
 function g.skips(key, l)
   local f = l .. key
@@ -144,9 +152,13 @@ function g.skips(key, l)
   return true
 end
 function g.writeStale()
+  local set, del = {}, {}
   for f in next, stalech do
-    if stalev[f] > 0 then call('HSET', stale, f, stalev[f]) else call('HDEL', stale, f) end
+    local n = stalev[f]
+    if n > 0 then set[#set + 1] = f; set[#set + 1] = n else del[#del + 1] = f end
   end
+  chunked('HSET', stale, set)
+  chunked('HDEL', stale, del)
 end
 
 local function line(key, l)
