@@ -154,6 +154,9 @@ func (p *process) stop(patience time.Duration) error {
 	p.signal(syscall.SIGTERM)
 	select {
 	case <-p.done:
+		if state, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && state.Signal() == syscall.SIGTERM {
+			return nil // it had only just been started
+		}
 		return p.err
 	case <-time.After(patience):
 		p.kill()

@@ -123,6 +123,8 @@ func (r *run) populate(servers, workers, producers int, url string, cfg *queuev1
 		addrs = append(addrs, relay.addr())
 		r.servers = append(r.servers, r.begin(role{Kind: "server", Name: "s" + strconv.Itoa(i), Listen: listen, Redis: url}))
 	}
+	cfg.Partitions = 1 + r.rng.Int32N(3)
+	t.Logf("%d partitions", cfg.GetPartitions())
 	cfg.Name, cfg.LeaseDuration = queueName, durationpb.New(leaseTime) // also how long a restarted store hands out nothing
 	cfg.RateLimiter = &queuev1.RateLimiter{Kind: &queuev1.RateLimiter_Exponential{Exponential: &queuev1.ExponentialLimiter{Base: durationpb.New(5 * time.Millisecond), Max: durationpb.New(limiterMax)}}}
 	r.eventually(15*time.Second, "the queue is made", func(ctx context.Context, c queuev1.QueueServiceClient) error {
