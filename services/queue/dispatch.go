@@ -119,6 +119,21 @@ func (d *dispatcher) withdraw(t *taker) bool {
 	return true
 }
 
+// lastCall lets a taker have one more turn if there is something ready or a
+// turn is under way. Otherwise it leaves the line, is not finished, and
+// lastCall reports false.
+func (d *dispatcher) lastCall(t *taker) bool {
+	d.mu.Lock()
+	stays := t.gone || t.inTurn || d.ready > 0
+	t.once = true
+	d.mu.Unlock()
+	if !stays {
+		return !d.withdraw(t)
+	}
+	d.offer(t)
+	return true
+}
+
 // finalize lets a taker have what is ready and then finishes it.
 func (d *dispatcher) finalize(t *taker) {
 	d.mu.Lock()

@@ -32,9 +32,11 @@ func (s *Service) ending() bool {
 type getter struct {
 	mu     sync.Mutex
 	gone   bool // nobody is there to take a delivery; guarded by mu, as is all that follows
+	want   int
 	leases []*queuev1.Lease
 	left   int // takers that are not finished
 	err    error
+	some   chan struct{} // closed when there is something
 	over   chan struct{} // closed when there is nothing more to wait for
 }
 
@@ -58,12 +60,20 @@ func (g *getter) finish(err error) {
 	if g.err == nil {
 		g.err = err
 	}
-	if len(g.leases) > 0 || g.left == 0 || err != nil {
-		select {
-		case <-g.over:
-		default:
-			close(g.over)
-		}
+	if len(g.leases) > 0 {
+		shut(g.some)
+	}
+	if len(g.leases) >= g.want || g.left <= 0 || err != nil {
+		shut(g.over)
+	}
+}
+
+// shut closes a channel once. Whoever calls it must hold a lock.
+func shut(ch chan struct{}) {
+	select {
+	case <-ch:
+	default:
+		close(ch)
 	}
 }
 
@@ -80,7 +90,7 @@ func (g *getter) end() ([]*queuev1.Lease, error) {
 
 // get leases keys for a session, waiting for the first.
 func (s *Service) get(ctx context.Context, l *lines, ss *session, n int, leaseFor int64, wait time.Duration) ([]*queuev1.Lease, bool, error) {
-	g := &getter{left: len(l.all), over: make(chan struct{})}
+	g := &getter{want: n, left: len(l.all), some: make(chan struct{}), over: make(chan struct{})}
 	cr := &credit{any: n}
 	takers := make([]*taker, len(l.all))
 	shut := false
@@ -122,8 +132,16 @@ func (s *Service) get(ctx context.Context, l *lines, ss *session, n int, leaseFo
 		}
 		return all
 	}
+	some := g.some
 	for {
 		select {
+		case <-some: // what other partitions have ready comes along
+			some = nil
+			for i, t := range takers {
+				if !l.all[i].lastCall(t) {
+					g.finish(nil)
+				}
+			}
 		case <-g.over:
 			got, err := g.end()
 			if len(got) == 0 && err == nil && wait > 0 && !ss.shutDown() && s.ending() {

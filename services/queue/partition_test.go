@@ -92,6 +92,29 @@ func TestAGetFindsKeysInEveryPartition(t *testing.T) {
 	})
 }
 
+func TestAGetBringsWhatIsReadyInAllPartitions(t *testing.T) {
+	t.Parallel()
+	partitioned(t, func(t *testing.T, r *rig) {
+		const n = 40
+		r.add(t, jobs(n)...)
+		got, gets := 0, 0
+		for got < n {
+			res, err := r.Get(t.Context(), &queuev1.GetRequest{Queue: q, SessionId: "w", MaxItems: n, Wait: durationpb.New(10 * time.Second)})
+			if err != nil || len(res.GetLeases()) == 0 {
+				t.Fatalf("Get after %d keys = %v, %v", got, res, err)
+			}
+			got += len(res.GetLeases())
+			gets++
+		}
+		if got != n || gets > 3 {
+			t.Errorf("%d keys by %d calls, want %d by one, or a few", got, gets, n)
+		}
+		if c := r.counts(t); c.GetProcessing() != n || c.GetReady() != 0 {
+			t.Errorf("%v, want all held", c)
+		}
+	})
+}
+
 func TestNoPartitionStarvesAnother(t *testing.T) {
 	t.Parallel()
 	on(t, func(t *testing.T, kind string) {
