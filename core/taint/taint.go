@@ -123,7 +123,7 @@ func Evicting(all []Taint) []Taint {
 func (x Taint) ID() string {
 	h := fnv.New64a()
 	for _, part := range []string{x.Key, x.Value, x.Effect, strconv.FormatInt(added(x).Unix(), 10)} {
-		h.Write(strconv.AppendQuote(nil, part)) //nolint:errcheck,gosec // a hash does not fail
+		h.Write(strconv.AppendQuote(nil, part))
 	}
 	return fmt.Sprintf("%016x", h.Sum64())
 }
@@ -140,7 +140,7 @@ func Fingerprint(all []Taint) string {
 	}
 	slices.Sort(ids)
 	h := fnv.New64a()
-	h.Write([]byte(strings.Join(slices.Compact(ids), ","))) //nolint:errcheck,gosec // a hash does not fail
+	h.Write([]byte(strings.Join(slices.Compact(ids), ",")))
 	return fmt.Sprintf("%016x", h.Sum64())
 }
 

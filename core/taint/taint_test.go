@@ -2,6 +2,7 @@ package taint_test
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -216,7 +217,7 @@ func TestE1E2DefaultTolerations(t *testing.T) {
 		if diff := cmp.Diff(c.want, got); diff != "" {
 			t.Errorf("%s: Missing() (-want +got):\n%s", c.name, diff)
 		}
-		if again := d.Missing(append(c.have[:len(c.have):len(c.have)], got...)); again != nil {
+		if again := d.Missing(append(slices.Clip(c.have), got...)); again != nil {
 			t.Errorf("%s: asked again, %v are missing: not idempotent", c.name, again)
 		}
 	}

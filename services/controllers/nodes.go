@@ -122,7 +122,7 @@ func (a *nodeAdapter) freshness(ctx context.Context) (rules.Fresh, client.Barrie
 		if live.After(f.Heard) {
 			f.Heard = live
 		}
-		at[c.GetCollection()] = delta.Revision{Epoch: c.GetRevision().GetEpoch(), RV: delta.RV(c.GetRevision().GetResourceVersion())}
+		at[c.GetCollection()] = delta.Revision{Epoch: c.GetRevision().GetEpoch(), RV: c.GetRevision().GetResourceVersion()}
 	}
 	if len(at) < 2 {
 		return rules.Fresh{}, nil, fmt.Errorf("%w: %s and %s must both be mirrored", nodelifecycle.ErrStale, a.nodes, a.leases)

@@ -30,16 +30,13 @@ type zoneQueues struct {
 // zoneEvery is how often the zones are judged (c.1).
 const zoneEvery = 5 * time.Second
 
-func (z *zoneQueues) queue(zone rules.Zone) (*client.Queue, bool) {
+func (z *zoneQueues) queue(zone rules.Zone) *client.Queue {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	q := z.queues[zone]
-	if q != nil {
-		return q, true
+	if z.queues[zone] == nil {
+		z.queues[zone] = client.NewQueue(z.s.deps.Queue, z.name(zone), "")
 	}
-	q = client.NewQueue(z.s.deps.Queue, z.name(zone), "")
-	z.queues[zone] = q
-	return q, false
+	return z.queues[zone]
 }
 
 // name is the queue of a zone. Parts that are not there are "-", which no label
@@ -56,8 +53,7 @@ func (z *zoneQueues) name(zone rules.Zone) string {
 
 // Add implements the port of the waiting nodes.
 func (z *zoneQueues) Add(ctx context.Context, zone rules.Zone, node string) error {
-	q, _ := z.queue(zone)
-	_, err := q.Add(ctx, client.Keys(node)...)
+	_, err := z.queue(zone).Add(ctx, client.Keys(node)...)
 	if errors.Is(err, client.ErrQueueNotFound) {
 		z.adapter.rec.Zones().Again() // the next refresh makes it
 	}
@@ -66,8 +62,7 @@ func (z *zoneQueues) Add(ctx context.Context, zone rules.Zone, node string) erro
 
 // Remove implements the port of the waiting nodes.
 func (z *zoneQueues) Remove(ctx context.Context, zone rules.Zone, node string) error {
-	q, _ := z.queue(zone)
-	_, err := q.Delete(ctx, node)
+	_, err := z.queue(zone).Delete(ctx, node)
 	if errors.Is(err, client.ErrQueueNotFound) {
 		return nil
 	}
@@ -76,7 +71,7 @@ func (z *zoneQueues) Remove(ctx context.Context, zone rules.Zone, node string) e
 
 // Limit implements the port of the waiting nodes: burst 1, paused at zero.
 func (z *zoneQueues) Limit(ctx context.Context, zone rules.Zone, rate float64) error {
-	q, _ := z.queue(zone)
+	q := z.queue(zone)
 	if rate == 0 {
 		if err := q.Pause(ctx); !errors.Is(err, client.ErrQueueNotFound) {
 			return err

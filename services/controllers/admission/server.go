@@ -154,13 +154,13 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
-	if err := srv.Shutdown(stop); err != nil {
+	if err = srv.Shutdown(stop); err != nil {
 		err = srv.Close()
-		<-ended
-		return err
 	}
-	<-ended
-	return nil
+	if end := <-ended; !errors.Is(end, http.ErrServerClosed) {
+		err = errors.Join(err, end)
+	}
+	return err
 }
 
 // The results of a review.

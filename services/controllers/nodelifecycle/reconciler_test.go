@@ -70,7 +70,7 @@ func TestC7MarkingPodsIsTriedAgain(t *testing.T) {
 			}
 			return nil
 		}
-		w.run(70*time.Second, "other") //nolint:errcheck // one look fails on purpose
+		w.run(70*time.Second, "other")
 		if w.pods["p"] != rules.False || w.podCalls != c.updates {
 			t.Errorf("%s: the pod is %s after %d updates, want False after %d", c.name, w.pods["p"], w.podCalls, c.updates)
 		}
@@ -96,8 +96,8 @@ func TestTheLiveLookDecidesNotTheIndex(t *testing.T) {
 	w := newWorld(t)
 	w.node("n", nil)
 	w.renew("n")
-	w.run(10*time.Second, "n") //nolint:errcheck // checked below
-	w.frozen = true            // it claims to be current and is not
+	w.run(10*time.Second, "n")
+	w.frozen = true // it claims to be current and is not
 	if err := w.run(10*time.Minute, "n"); err != nil {
 		t.Fatal(err)
 	}
@@ -113,13 +113,13 @@ func TestAStallOfFiveMinutesTaintsNobodyAndEndsWithoutABurst(t *testing.T) {
 		w.node(fmt.Sprint("n", i), nil)
 	}
 	all := []string{"n0", "n1", "n2", "n3", "n4"}
-	w.run(time.Minute, all...) //nolint:errcheck // checked below
+	w.run(time.Minute, all...)
 	w.stale, w.frozen = true, true
 	if err := w.run(5*time.Minute, all...); !errors.Is(err, nodelifecycle.ErrStale) {
 		t.Fatalf("while nothing is followed: %v, want ErrStale", err)
 	}
-	w.stale = false         // live again before what was missed is shown
-	w.run(10 * time.Second) //nolint:errcheck // checked below
+	w.stale = false // live again before what was missed is shown
+	w.run(10 * time.Second)
 	w.frozen = false
 	if err := w.run(2*time.Minute, all[1:]...); err != nil {
 		t.Fatal(err)
@@ -139,15 +139,15 @@ func TestARestartChangesNoGrace(t *testing.T) {
 	w := newWorld(t)
 	w.node("other", nil)
 	w.node("n", nil)
-	w.run(30*time.Second, "n", "other") //nolint:errcheck // checked below
+	w.run(30*time.Second, "n", "other")
 	for range 9 {
-		w.run(5*time.Second, "other") //nolint:errcheck // checked below
-		w.restart()                   // the silence is in the queue's store
+		w.run(5*time.Second, "other")
+		w.restart() // the silence is in the queue's store
 	}
 	if got := w.live["n"].Ready(); got != rules.True {
 		t.Fatalf("at 45 s: %s", got)
 	}
-	w.run(10*time.Second, "other") //nolint:errcheck // checked below
+	w.run(10*time.Second, "other")
 	if got := w.live["n"].Ready(); got != rules.Unknown {
 		t.Errorf("at 55 s: %s", got)
 	}
@@ -158,7 +158,7 @@ func TestConflictsOnEveryWriteForAMinuteOnlyDelay(t *testing.T) {
 	w := newWorld(t)
 	w.node("other", nil)
 	w.node("n", nil)
-	w.run(10*time.Second, "n", "other") //nolint:errcheck // checked below
+	w.run(10*time.Second, "n", "other")
 	until := w.now.Add(2 * time.Minute)
 	w.fail = func(call string) error {
 		if strings.HasPrefix(call, "patch") && w.now.Before(until) {
@@ -185,7 +185,7 @@ func TestANodeRecreatedUnderItsNameBeginsAnew(t *testing.T) {
 	w := newWorld(t)
 	w.node("other", nil)
 	w.node("n", nil)
-	w.run(70*time.Second, "other") //nolint:errcheck // checked below
+	w.run(70*time.Second, "other")
 	if w.live["n"].Ready() != rules.Unknown || len(w.queues[""]) != 1 {
 		t.Fatalf("%s, waiting %v", w.live["n"].Ready(), w.queues)
 	}
@@ -264,7 +264,7 @@ func TestC10C11TheTaintIsSwappedAndRemovedAtOnce(t *testing.T) { // TestSwapUnre
 	w := newWorld(t)
 	w.node("other", nil)
 	w.node("n", nil)
-	w.run(70*time.Second, "other") //nolint:errcheck // checked below
+	w.run(70*time.Second, "other")
 	w.hand(rules.Zone{})
 	if got := w.taints("n"); got != "unreachable:NoSchedule unreachable:NoExecute" {
 		t.Fatalf("silent: %q", got)
@@ -296,11 +296,11 @@ func TestC15NodesWaitInTheOrderOfTheirSilenceAndLeaveWhenTheyAnswer(t *testing.T
 	}
 	zone := rules.Zone{Name: "z"}
 	alive := append([]string{"other"}, names...)
-	w.run(30*time.Second, alive...) //nolint:errcheck // checked below
+	w.run(30*time.Second, alive...)
 	for i := range names {
-		w.run(10*time.Second, append([]string{"other"}, names[i+1:]...)...) //nolint:errcheck // checked below
+		w.run(10*time.Second, append([]string{"other"}, names[i+1:]...)...)
 	}
-	w.run(60*time.Second, "other") //nolint:errcheck // checked below
+	w.run(60*time.Second, "other")
 	if got := w.queues[zone.String()]; !slices.Equal(got, names) {
 		t.Fatalf("waiting: %v, want the longest silence first: %v", got, names)
 	}
@@ -308,7 +308,7 @@ func TestC15NodesWaitInTheOrderOfTheirSilenceAndLeaveWhenTheyAnswer(t *testing.T
 		n.Status.Conditions = []rules.Condition{{Type: rules.Ready, Status: rules.True, LastHeartbeatTime: "h1"}}
 	})
 	w.node("a", func(n *rules.Node) { n.Metadata.Labels[rules.ZoneLabel] = "y" }) // renamed mid-flight
-	w.run(5*time.Second, "other", "b")                                            //nolint:errcheck // checked below
+	w.run(5*time.Second, "other", "b")
 	if got, moved := w.queues[zone.String()], w.queues[":y"]; !slices.Equal(got, []string{"d", "c"}) || !slices.Equal(moved, []string{"a"}) {
 		t.Errorf("waiting: %v and %v, want d c and a", got, moved)
 	}
@@ -324,14 +324,14 @@ func TestC13WhenEveryZoneIsDownTheTaintsGoAndNobodyIsSilent(t *testing.T) {
 		w.node(name, zoned("one"))
 	}
 	w.node("other", zoned("two"))
-	w.run(30*time.Second, "a", "b", "c", "other") //nolint:errcheck // checked below
-	w.run(time.Minute, "other")                   //nolint:errcheck // checked below
+	w.run(30*time.Second, "a", "b", "c", "other")
+	w.run(time.Minute, "other")
 	one := rules.Zone{Name: "one"}
 	w.hand(one)
 	if got := w.taints("a"); !strings.Contains(got, "NoExecute") || w.rates[":one"] != 0.1 || w.rates[":two"] != 0.1 {
 		t.Fatalf("zone one is down: %q at rates %v", got, w.rates)
 	}
-	w.run(70 * time.Second) //nolint:errcheck // checked below
+	w.run(70 * time.Second)
 	for _, name := range []string{"a", "b", "c", "other"} {
 		if got := w.taints(name); got != "unreachable:NoSchedule" {
 			t.Errorf("every zone is down: %s has %q", name, got)
@@ -347,7 +347,7 @@ func TestC13WhenEveryZoneIsDownTheTaintsGoAndNobodyIsSilent(t *testing.T) {
 	w.node("other", func(n *rules.Node) {
 		n.Status.Conditions = []rules.Condition{{Type: rules.Ready, Status: rules.True, LastHeartbeatTime: "h1"}}
 	})
-	w.run(10*time.Second, "other") //nolint:errcheck // checked below
+	w.run(10*time.Second, "other")
 	if w.rates[":one"] != 0.1 || len(w.queues[":one"]) != 3 {
 		t.Errorf("a zone is back: rates %v, waiting %v", w.rates, w.queues)
 	}

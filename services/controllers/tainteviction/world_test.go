@@ -127,7 +127,8 @@ func (w *world) look(key string) {
 
 type index struct{ w *world }
 
-func (x index) Pod(_ context.Context, key string) ([]byte, error)   { return encode(x.w.index[key]) }
+func (x index) Pod(_ context.Context, key string) ([]byte, error) { return encode(x.w.index[key]) }
+
 func (x index) Node(_ context.Context, name string) ([]byte, error) { return encode(x.w.index[name]) }
 
 func (x index) PodsOn(_ context.Context, node string) ([]string, error) {
