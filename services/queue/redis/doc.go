@@ -21,6 +21,11 @@
 // [engine.Status] tells until when. The generation is made of the data's id and
 // the run ids of all masters.
 //
+// A master that is cut off from its sentinels but not from a server goes on
+// serving it until the sentinels reach it. Replicated queues hand out and
+// acknowledge nothing there; for others, min-replicas-to-write 1 makes such a
+// master refuse, and turns are then tried until the new master is found.
+//
 // # Durability
 //
 // Memory: a turn is answered when the master has done it. Fsync: the master

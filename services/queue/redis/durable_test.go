@@ -140,3 +140,24 @@ func TestAQueueThatMustBeOnDiskIsRefusedWhenItsRedisNoLongerHasOne(t *testing.T)
 	}
 	t.Error("a queue that must be on disk was served from memory")
 }
+
+func TestAMasterCutOffFromItsReplicasTakesNothing(t *testing.T) {
+	t.Parallel()
+	srv := start(t)
+	e := newEngine(t, redis.Config{URL: srv.URL(), GiveUp: 300 * time.Millisecond})
+	q := configure(t, e, workqueue.Config{})
+	turn(t, q, add("a"))
+	if err := raw(t, srv).ConfigSet(t.Context(), "min-replicas-to-write", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	in := workqueue.Turn{Ops: add("b").Ops, Takes: take(5).Takes}
+	if _, err := q.Partitions()[0].Turn(t.Context(), &in); !errors.Is(err, engine.ErrUnavailable) {
+		t.Errorf("Turn = %v, want ErrUnavailable: nothing was applied", err)
+	}
+	if err := raw(t, srv).ConfigSet(t.Context(), "min-replicas-to-write", "0").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if r := turn(t, q, take(5)); len(r.Leases) != 1 || r.Leases[0].Key != "a" {
+		t.Errorf("leases %v, want a only", r.Leases)
+	}
+}
