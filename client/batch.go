@@ -19,10 +19,11 @@ type batch struct {
 	ops     []*queuev1.ProduceOp
 	last    map[string]int32 // while it is filled: the last operation on each key
 	bytes   int
-	slots   int          // callers' operations, duplicates counted
-	calls   []call       // to be told of their answer
-	waiting atomic.Int64 // operations somebody waits for
-	parent  *batch       // it is operation `of` of a batch that was refused whole
+	slots   int           // callers' operations, duplicates counted
+	calls   []call        // to be told of their answer
+	told    chan struct{} // closed when they were; nil without any
+	waiting atomic.Int64  // operations somebody waits for
+	parent  *batch        // it is operation `of` of a batch that was refused whole
 	of      int
 	left    int // operations sent on their own and not answered
 
@@ -307,6 +308,7 @@ func (p *Producer) unlockAndWake() {
 	}
 	finished := p.finished
 	p.finished = nil
+	p.telling = append(p.telling, finished...)
 	p.mu.Unlock()
 	if wake {
 		p.poke()
@@ -315,6 +317,12 @@ func (p *Producer) unlockAndWake() {
 		for _, c := range b.calls {
 			c.done(p.result(c.slot))
 		}
+		close(b.told)
+	}
+	if len(finished) > 0 {
+		p.mu.Lock()
+		p.telling = slices.DeleteFunc(p.telling, func(b *batch) bool { return slices.Contains(finished, b) })
+		p.mu.Unlock()
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -135,6 +136,7 @@ type Producer struct {
 	fault      error // why there is no stream
 	stopped    bool
 	finished   []*batch // whose callers are to be told
+	telling    []*batch // whose callers are being told
 	free       []*queuev1.ProduceOp
 	maps       []map[string]int32
 }
@@ -200,16 +202,20 @@ func (p *Producer) Send(ctx context.Context, op Op, done func(OpResult, error)) 
 	}
 	s, err := p.put(&op)
 	if err == nil && done != nil {
+		if s.b.told == nil {
+			s.b.told = make(chan struct{})
+		}
 		s.b.calls = append(s.b.calls, call{s, done})
 	}
 	p.unlockAndWake()
 	return p.wrap(err)
 }
 
-// Flush waits until every operation called for before it has been answered.
+// Flush waits until every operation called for before it has been answered, and
+// whoever sent it was told.
 func (p *Producer) Flush(ctx context.Context) error {
 	p.mu.Lock()
-	open := append(append([]*batch(nil), p.flight...), p.sealed...)
+	open := slices.Concat(p.telling, p.flight, p.sealed)
 	if p.filling != nil {
 		open = append(open, p.filling)
 	}
@@ -219,6 +225,9 @@ func (p *Producer) Flush(ctx context.Context) error {
 		case <-b.done:
 		case <-ctx.Done():
 			return p.wrap(p.because(ctx.Err()))
+		}
+		if b.told != nil {
+			<-b.told
 		}
 	}
 	return nil

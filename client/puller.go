@@ -146,11 +146,12 @@ func (w *Worker) unclaim(now time.Time) (next time.Time) {
 	return next
 }
 
-// Held is how many keys are in hand.
-func (p *Puller) Held() int {
+// Held is how many keys callers hold, and how many more have come for callers of
+// Get that are gone: they go to the next one who asks, or back after a moment.
+func (p *Puller) Held() (held, unclaimed int) {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
-	return len(p.w.busy)
+	return len(p.w.busy), len(p.w.ready)
 }
 
 // Flush waits until every settlement so far has been answered.

@@ -34,7 +34,7 @@ type task struct {
 // the worker's clock ends it.
 type taskContext struct {
 	context.Context
-	deadline        time.Time
+	deadline time.Time
 }
 
 // Deadline implements [context.Context].

@@ -251,18 +251,20 @@ func (q *Queue) NumRequeues(key string) int {
 
 // Len is how many keys are ready and not held, by anybody; 0 when the
 // service cannot be asked before the context of New ends.
-func (q *Queue) Len() int {
-	n := 0
+func (q *Queue) Len() int { return int(q.counts().GetReady()) }
+
+// counts asks what the queue holds, behind every call of this process; nil when
+// the context ended first.
+func (q *Queue) counts() (counts *client.Counts) {
 	<-q.ready
 	q.keep("len", "", func() error {
-		if err := errors.Join(q.adds.Flush(q.ctx), q.pulls.Flush(q.ctx)); err != nil {
-			return err
+		err := errors.Join(q.adds.Flush(q.ctx), q.pulls.Flush(q.ctx))
+		if err == nil {
+			counts, err = q.admin.Len(q.ctx)
 		}
-		counts, err := q.admin.Len(q.ctx)
-		n = int(counts.GetReady())
 		return err
 	})
-	return n
+	return counts
 }
 
 // Done ends the holding of a key: if it was added meanwhile it waits again
@@ -306,9 +308,14 @@ func (q *Queue) Item(key string) (client.Item, bool) {
 	return h.Item(), true
 }
 
-// onItsWay is how long a Get of a queue that is shutting down waits for a key
-// before it believes the service that there is none.
-const onItsWay = 50 * time.Millisecond
+const (
+	// onItsWay is how long a Get of a queue that is shutting down waits for a key
+	// before it asks the service whether there is one.
+	onItsWay = 50 * time.Millisecond
+	// elsewhere is how long it takes keys that are held, and not here, to be on
+	// their way here; then they are another replica's.
+	elsewhere = time.Second
+)
 
 // Get waits for a key and holds it until Done. When shutdown is true there is
 // none and none will come.
@@ -341,14 +348,20 @@ func (q *Queue) get() (*client.Held, error) {
 	case q.ctx.Err() != nil:
 		return nil, client.ErrStopped
 	}
-	// A key may be on its way to this process, ready no more and not here yet.
-	ctx, cancel := context.WithTimeout(q.ctx, onItsWay)
-	defer cancel()
-	h, err := q.pulls.Get(ctx)
-	if errors.Is(err, context.DeadlineExceeded) && q.Len() == 0 {
-		return nil, client.ErrStopped
+	for began := time.Now(); ; {
+		ctx, cancel := context.WithTimeout(q.ctx, onItsWay)
+		h, err := q.pulls.Get(ctx)
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) {
+			return h, err
+		}
+		counts := q.counts()
+		held, unclaimed := q.pulls.Held()
+		strange := counts.GetProcessing() > int64(held) && time.Since(began) < elsewhere
+		if counts.GetReady() == 0 && unclaimed == 0 && !strange {
+			return nil, client.ErrStopped
+		}
 	}
-	return h, err
 }
 
 // maybeEnd lets go of the streams once nothing can come any more.

@@ -300,6 +300,6 @@ func printDrain(out io.Writer, queue string, r *queuev1.DrainQueueResponse, outp
 		return err
 	}
 	c := r.GetCounts()
-	_, err := fmt.Fprintf(out, "%s: %d ready, %d held, %d delayed (%d waited for)\n", queue, c.GetReady(), c.GetProcessing()+c.GetDirty(), c.GetDelayed(), r.GetAwaited())
+	_, err := fmt.Fprintf(out, "%s: %d ready, %d held, %d delayed (%d waited for)\n", queue, c.GetReady(), c.GetProcessing(), c.GetDelayed(), r.GetAwaited())
 	return err
 }
