@@ -11,6 +11,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/nodelifecycle"
 	"github.com/deltaplane/deltaplane/core/taint"
 	"github.com/deltaplane/deltaplane/internal/devcluster"
+	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
@@ -23,8 +24,13 @@ func lifecycle(c *Config) {
 
 func newNodeFlow(t *testing.T, nodes int) (*flow, *devcluster.Cluster) {
 	t.Helper()
+	return newNodeFlowOf(t, nodes, "")
+}
+
+func newNodeFlowOf(t *testing.T, nodes int, redisURL string) (*flow, *devcluster.Cluster) {
+	t.Helper()
 	kc, dc := clusterOf(t, devcluster.Config{Nodes: nodes, HeartbeatEvery: time.Second})
-	return newFlowOn(t, kc), dc
+	return newFlowOf(t, kc, redisURL), dc
 }
 
 func (f *flow) node(name string) *nodelifecycle.Node {
@@ -138,7 +144,19 @@ func (f *flow) podReady(name string) string {
 
 func TestNodesAreTaintedNoFasterThanTheirZonesRateAndNotAtAllWhenEveryZoneIsDown(t *testing.T) {
 	t.Parallel()
-	f, dc := newNodeFlow(t, 6)
+	t.Run("memory", func(t *testing.T) {
+		t.Parallel()
+		keepRate(t, "")
+	})
+	t.Run("redis", func(t *testing.T) {
+		t.Parallel()
+		keepRate(t, embeddedtest.Redis(t).URL())
+	})
+}
+
+func keepRate(t *testing.T, redisURL string) {
+	t.Helper()
+	f, dc := newNodeFlowOf(t, 6, redisURL)
 	for i := 1; i <= 6; i++ {
 		zone := "one"
 		if i == 6 {
