@@ -22,14 +22,15 @@ type servedQueue struct {
 	conn *grpc.ClientConn
 }
 
-func serveQueue(t *testing.T) *servedQueue {
+func serveQueue(t *testing.T, more ...string) *servedQueue {
 	t.Helper()
 	addr := embeddedtest.Ports(t, 1)[0]
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var out buffer
 	done := make(chan int, 1)
 	go func() {
-		done <- run(ctx, []string{"serve", "queue", "--listen", addr, "--admin-listen", "off", "--log-level", "warn"}, streams{In: strings.NewReader(""), Out: &out, Err: &out})
+		args := append([]string{"serve", "queue", "--listen", addr, "--admin-listen", "off", "--log-level", "warn"}, more...)
+		done <- run(ctx, args, streams{In: strings.NewReader(""), Out: &out, Err: &out})
 	}()
 	conn, err := client.Dial(addr, client.DialConfig{})
 	if err != nil {
@@ -281,5 +282,21 @@ func TestQueueArgumentsAreCompleted(t *testing.T) {
 		if code != exitOK || !strings.HasPrefix(out, x.want) {
 			t.Errorf("%v offers %q with code %d, want %q", x.args, out, code, x.want)
 		}
+	}
+}
+
+func TestServeQueueFindsRedisBehindSentinelsAndInACluster(t *testing.T) {
+	t.Parallel()
+	for name, url := range map[string]func(*testing.T) string{
+		"sentinels": func(t *testing.T) string { t.Helper(); return embeddedtest.Sentinel(t, 1).URL() },
+		"cluster":   func(t *testing.T) string { t.Helper(); return embeddedtest.Cluster(t, 3).URL() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := serveQueue(t, "--redis-url", url(t))
+			s.must("queue", "configure", "dev/a", "--partitions", "4")
+			s.must("queue", "add", "dev/a", "one", "two", "three")
+			contains(t, s.must("queue", "items", "dev/a", "--state", "ready"), "one", "two", "three")
+		})
 	}
 }
