@@ -34,6 +34,7 @@ type flow struct {
 	index, queue *grpc.ClientConn
 	queueAddr    string
 	natsURL      string
+	log          *pipe  // to NATS
 	redisURL     string // empty: the memory engine
 	stopQueue    func()
 
@@ -108,8 +109,9 @@ func newFlowOf(t *testing.T, kc *kube.Client, redisURL string) *flow {
 	t.Helper()
 	f := &flow{t: t, kube: kc, redisURL: redisURL}
 	nats := embeddedtest.NATS(t)
-	f.stream = f.connect(nats.URL())
-	f.natsURL = nats.URL()
+	f.log = newPipe(t, strings.TrimPrefix(nats.URL(), "nats://"))
+	f.natsURL = "nats://" + f.log.lis.Addr().String()
+	f.stream = f.connect(f.natsURL)
 	f.startReflector()
 	f.indexAddr = "127.0.0.1:0"
 	f.startIndex()

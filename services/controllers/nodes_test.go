@@ -214,6 +214,7 @@ func TestAStallTaintsNobodyAndDecisionsResume(t *testing.T) {
 		stop, start func(f *flow)
 	}{
 		{"reflector", func(f *flow) { f.stopReflector() }, (*flow).startReflector},
+		{"log", func(f *flow) { f.log.shut() }, func(f *flow) { f.log.open() }},
 		{"index", func(f *flow) { f.stopIndex() }, (*flow).startIndex},
 		{"queue", func(f *flow) { f.stopQueue() }, (*flow).startQueue},
 	} {
