@@ -1,0 +1,161 @@
+package queue
+
+import (
+	"slices"
+	"time"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+)
+
+// deal gives replies and leases to whom they belong, and tells how long until
+// the next turn without a reason.
+func (d *dispatcher) deal(b *batch, r *workqueue.Result, began time.Time) time.Duration {
+	d.svc.history.turn(d.name, b.calls, &b.turn, r)
+	if d.doubt {
+		d.confirm(b)
+	}
+	for _, c := range b.calls {
+		c.now, c.via = r.Now, d
+		if c.folded == nil {
+			c.replies = r.Replies[c.first : c.first+len(c.ops) : c.first+len(c.ops)]
+		} else if c.folded.replies = r.Replies; !c.reads {
+			c.unfold()
+		}
+		d.notice(c)
+		c.done(c)
+	}
+	for first := 0; first < len(r.Leases); {
+		last := first + 1
+		for last < len(r.Leases) && r.Leases[last].Take == r.Leases[first].Take {
+			last++
+		}
+		some, t := r.Leases[first:last], b.takers[r.Leases[first].Take]
+		d.line.leased(r.Now, some)
+		if t.deliver(d, some, r.Now) {
+			t.got += len(some)
+		} else {
+			d.release(some)
+		}
+		first = last
+	}
+	hungry := d.relieve(b, r.Counts.Ready, len(r.Leases) > 0, nil)
+
+	next := time.Hour
+	if hungry {
+		next = d.svc.cfg.FallbackEvery
+		if b.next > 0 && r.Counts.Ready > 0 {
+			next = min(next, b.next)
+		}
+	}
+	if r.NextDue != 0 {
+		due := time.Duration(r.NextDue-r.Now)*time.Microsecond - time.Since(began)
+		next = min(next, max(due, 0)+100*time.Microsecond)
+	}
+	return next
+}
+
+// gates says that operations open, close, pause or resume the queue.
+func gates(ops []workqueue.Op) bool {
+	for i := range ops {
+		switch ops[i].Kind {
+		case workqueue.OpClose, workqueue.OpOpen, workqueue.OpPause, workqueue.OpResume:
+			return true
+		}
+	}
+	return false
+}
+
+// confirm has calls that open, close, pause or resume the queue done once more
+// before they are answered: a turn whose outcome is unknown may have been read
+// by the store after them, but not after a turn that was sent since.
+func (d *dispatcher) confirm(b *batch) {
+	sure := false
+	kept := b.calls[:0]
+	for _, c := range b.calls {
+		if !gates(c.ops) {
+			kept = append(kept, c)
+			continue
+		}
+		if sure = c.again; sure {
+			kept = append(kept, c)
+			continue
+		}
+		c.again = true
+		d.submit(c)
+	}
+	clear(b.calls[len(kept):])
+	b.calls = kept
+	d.doubt = !sure
+}
+
+// later has a waker nudged when the turn has been dealt out, so that all it
+// was given leaves together.
+func (d *dispatcher) later(w waker) { d.woken = append(d.woken, w) }
+
+func (d *dispatcher) tell() {
+	for i, w := range d.woken {
+		w.nudge()
+		d.woken[i] = nil
+	}
+	d.woken = d.woken[:0]
+}
+
+// relieve ends the takers' part in a turn: credit that was not used goes back,
+// and they wait on or are finished. It reports whether any waits.
+func (d *dispatcher) relieve(b *batch, ready int, leased bool, err error) bool {
+	d.mu.Lock()
+	if d.failing && err == nil {
+		d.look = true // now for the takers
+	}
+	d.ready, d.failing = ready, err != nil
+	var starved []*taker
+	served := 0
+	kept := d.takers[:0]
+	for i, t := range d.takers {
+		if !t.inTurn && !t.final && !t.leaving {
+			kept = append(kept, t)
+			continue
+		}
+		asked, got := t.asked, t.got
+		t.inTurn, t.asked, t.got = false, 0, 0
+		starved = append(starved, t.credit.refund(t, asked-got)...)
+		if got > 0 {
+			served = i + 1
+		}
+		over := t.leaving || t.single && (got > 0 || t.once || err != nil) || t.final && ready == 0 && err == nil
+		switch {
+		case over:
+			t.inLine, t.gone = false, true
+			starved = append(starved, t.credit.forget(t)...)
+			b.gone = append(b.gone, t)
+		case t.credit.has(t) || t.final:
+			kept = append(kept, t)
+		default:
+			t.inLine = false
+		}
+	}
+	clear(d.takers[len(kept):])
+	d.takers = kept
+	if served > 0 && served < len(kept) { // the others first next time
+		d.takers = slices.Concat(kept[served:], kept[:served])
+	}
+	hungry := len(d.takers) > 0
+	if ready > 0 && leased && hungry {
+		d.look = true
+	}
+	d.mu.Unlock()
+	for _, t := range b.gone {
+		t.finish(err)
+	}
+	callAll(starved)
+	return hungry
+}
+
+// release gives leases back that nobody was there to take.
+func (d *dispatcher) release(leases []workqueue.Lease) {
+	c := &call{done: func(*call) {}}
+	for _, l := range leases {
+		c.ops = append(c.ops, workqueue.Op{Kind: workqueue.OpSettle, Key: l.Key, Token: l.Token, Outcome: workqueue.Release})
+	}
+	d.submit(c)
+}

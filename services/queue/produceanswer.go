@@ -1,0 +1,125 @@
+package queue
+
+import (
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+)
+
+// Field numbers of ProduceResponse and Produced.
+const (
+	fieldProduced      = 2 // of ProduceResponse
+	fieldProducedID    = 1
+	fieldProducedState = 2
+	fieldProducedMore  = 3
+	fieldProducedErr   = 4
+	fieldProducedGen   = 5
+)
+
+// answer writes the Produced of a batch.
+func (b *produceBatch) answer(generation string) *encoded {
+	tmp := scratch.Get().(*[]byte)
+	out := appendNumber((*tmp)[:0], fieldProducedID, int64(b.id)) //nolint:gosec // the same bits on the wire
+	out = appendText(out, fieldProducedGen, generation)
+	out = b.outcome(out)
+	m := message(fieldProduced, nil, out)
+	*tmp = out
+	scratch.Put(tmp)
+	return m
+}
+
+func (b *produceBatch) outcome(out []byte) []byte {
+	c := &b.call
+	err := b.err
+	if err == nil && c.err != nil && c.failed == nil && len(b.bad)+len(b.down) == 0 {
+		err = c.err
+	}
+	closed := 0
+	if err == nil && c.err == nil {
+		for i := range c.ops {
+			if c.status(i) == workqueue.Closed {
+				closed++
+			}
+		}
+		if closed > 0 && closed == b.n {
+			err = errClosed
+		}
+	}
+	if err != nil {
+		return appendMessage(out, fieldProducedErr, produceError(err))
+	}
+	out = protowire.AppendTag(out, fieldProducedState, protowire.BytesType)
+	out = protowire.AppendVarint(out, uint64(b.n)) //nolint:gosec // not negative
+	states := len(out)
+	for range b.n {
+		out = append(out, 0)
+	}
+	for _, at := range b.down {
+		out[states+at] = byte(queuev1.AddStatus_ADD_STATUS_SHUT_DOWN)
+	}
+	for i := range c.ops {
+		at := b.place(i)
+		if err := c.failure(i); err != nil {
+			out = appendDetail(out, at, 0, 0, err)
+			continue
+		}
+		r := c.reply(i)
+		switch {
+		case r.Status == workqueue.Closed:
+			out = appendDetail(out, at, 0, 0, errClosed)
+			continue
+		case r.Status == workqueue.BarrierFull:
+			out = appendDetail(out, at, 0, 0, rpc.InvalidField(atOp(at)+".barrier", errBarrierFull))
+			continue
+		case c.ops[i].Kind == workqueue.OpAdd:
+			out[states+at] = addStates[r.Status]
+		}
+		if r.ReadyAt != 0 || r.Requeues != 0 {
+			out = appendDetail(out, at, r.ReadyAt, r.Requeues, nil)
+		}
+	}
+	for _, bad := range b.bad {
+		out = appendDetail(out, bad.at, 0, 0, bad.err)
+	}
+	return out
+}
+
+func atOp(i int) string { return at("batch.ops", i) }
+
+// addStates is addStatus for the hot path.
+var addStates = func() (out [workqueue.Held + 1]byte) {
+	for s, to := range addStatus {
+		out[s] = byte(to)
+	}
+	return out
+}()
+
+// failure is why operation i was not done, nil when it was.
+func (c *call) failure(i int) error {
+	if c.failed != nil {
+		return c.failed[i]
+	}
+	return c.err
+}
+
+func appendDetail(b []byte, at int, readyAt int64, requeues int, err error) []byte {
+	d := &queuev1.ProduceDetail{Index: int32(at), ReadyAt: stamp(readyAt), NumRequeues: int64(requeues)} //nolint:gosec // below maxItems
+	if err != nil {
+		d.Error = produceError(err)
+	}
+	return appendMessage(b, fieldProducedMore, d)
+}
+
+// produceError says what a status would.
+func produceError(err error) *queuev1.ProduceError {
+	st := rpc.Status(err, rules)
+	out := &queuev1.ProduceError{Code: int32(rpc.Code(st)), Reason: rpc.Reason(st), Message: status.Convert(st).Message()} //nolint:gosec // a code
+	if d := rpc.RetryDelay(st); d > 0 {
+		out.RetryAfter = durationpb.New(d)
+	}
+	return out
+}

@@ -1,0 +1,163 @@
+package queue
+
+import (
+	"context"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+)
+
+// receive takes messages until the worker's side ends or fails.
+func (st *stream) receive(ctx context.Context) error {
+	var m workMessage
+	for {
+		if err := st.await(ctx); err != nil {
+			return err
+		}
+		if err := st.grpc.RecvMsg(&m); err != nil {
+			return err
+		}
+		var err error
+		if m.settle != nil {
+			if err := st.settle(ctx, m.settle); err != nil {
+				return err
+			}
+			continue
+		}
+		switch k := m.GetKind().(type) {
+		case *queuev1.WorkRequest_Credit:
+			err = st.give(k.Credit)
+		case *queuev1.WorkRequest_Extend:
+			err = st.extend(ctx, k.Extend)
+		case *queuev1.WorkRequest_Goodbye:
+			st.leave()
+		default:
+			err = errNotHello
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// await waits until the worker has read enough of its answers.
+func (st *stream) await(ctx context.Context) error {
+	for {
+		st.mu.Lock()
+		full := len(st.out.messages) > maxBacklog
+		st.mu.Unlock()
+		if !full {
+			return nil
+		}
+		select {
+		case <-st.room:
+		case <-st.done:
+			return st.reason()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (st *stream) give(cr *queuev1.Credit) error {
+	c := &checks{}
+	c.count("credit.items", int(cr.GetItems()), 1, maxCredit)
+	q := st.queues[cr.GetQueue()]
+	if cr.GetQueue() != "" && q == nil {
+		c.add("credit.queue", "%.64q was not named in hello", cr.GetQueue())
+	}
+	if err := c.err(); err != nil {
+		return err
+	}
+	if q == nil {
+		st.credit.give(nil, int(cr.GetItems()))
+	} else {
+		st.credit.give(&q.purse, int(cr.GetItems()))
+	}
+	st.offer(q)
+	return nil
+}
+
+// parting says that the stream takes no more keys.
+func (st *stream) parting() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.leaving || st.closed != nil
+}
+
+// offer puts the stream in line for a queue, or for all of them.
+func (st *stream) offer(only *station) {
+	if st.parting() {
+		return
+	}
+	for _, q := range st.all {
+		if only == nil || only == q {
+			for i, t := range q.takers {
+				q.l.all[i].offer(t)
+			}
+		}
+	}
+}
+
+func (st *stream) settle(ctx context.Context, m *settleMessage) error {
+	if m.err != nil {
+		return m.err
+	}
+	st.mu.Lock()
+	st.holds = m.hold
+	st.mu.Unlock()
+	if !m.hold {
+		defer callAll(st.reuse(m.plan)) // after the settlements are in line
+	}
+	st.s.settle(ctx, st.ss, m.id, m.plan, func(out *settled) {
+		if out.err != nil {
+			st.close(out.err)
+			return
+		}
+		var msg any
+		if st.compact {
+			msg = settledMessage(m.id, out)
+		} else {
+			msg = &queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Settled{
+				Settled: &queuev1.Settled{RequestId: m.id, Results: out.results()},
+			}}
+		}
+		st.mu.Lock()
+		st.out.messages = append(st.out.messages, msg)
+		st.mu.Unlock()
+		ended(out.freed, m.hold)
+		if out.via != nil {
+			out.via.later(st)
+		} else {
+			st.nudge()
+		}
+	})
+	return nil
+}
+
+func (st *stream) extend(ctx context.Context, b *queuev1.ExtendBatch) error {
+	c := &checks{}
+	c.refs("extend.leases", b.GetLeases())
+	if err := c.err(); err != nil {
+		return err
+	}
+	st.mu.Lock()
+	st.extending++
+	st.mu.Unlock()
+	st.s.extend(ctx, st.ss, b.GetLeases(), 0, func(e extension) {
+		st.mu.Lock()
+		st.extending--
+		holds := st.holds
+		st.mu.Unlock()
+		if e.err != nil {
+			st.close(e.err)
+			return
+		}
+		st.push(&queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Extended{Extended: &queuev1.Extended{
+			Extended: int64(len(e.kept)), Lost: e.lost, Remaining: durationpb.New(e.remaining),
+		}}})
+		ended(e.freed, holds)
+	})
+	return nil
+}

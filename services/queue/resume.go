@@ -1,0 +1,160 @@
+package queue
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+)
+
+// resume keeps the leases a worker believes it holds, and soon ends those of
+// the session that it does not know of.
+func (st *stream) resume(ctx context.Context, refs []*queuev1.LeaseRef, leaseFor int64) (kept, lost []*queuev1.LeaseRef, err error) {
+	type lease struct {
+		queue, key string
+		token      uint64
+	}
+	known := make(map[lease]bool, len(refs))
+	once := refs[:0:0]
+	for _, r := range refs {
+		l := lease{r.GetQueue(), r.GetKey(), r.GetToken()}
+		if !known[l] {
+			known[l] = true
+			once = append(once, r)
+		}
+	}
+	var unknown []*queuev1.LeaseRef
+	st.ss.mu.Lock()
+	for k, h := range st.ss.leases {
+		if h.stream != nil && !known[lease{k.d.name, h.key, k.token}] {
+			unknown = append(unknown, &queuev1.LeaseRef{Queue: k.d.name, Key: h.key, Token: k.token})
+		}
+	}
+	st.ss.mu.Unlock()
+	if len(unknown) > 0 {
+		st.s.shorten(ctx, st.ss, unknown)
+	}
+	if len(once) == 0 {
+		return nil, nil, nil
+	}
+	done := make(chan extension, 1)
+	st.s.extend(ctx, st.ss, once, leaseFor, func(e extension) { done <- e })
+	select {
+	case e := <-done:
+		if e.err != nil {
+			return nil, nil, e.err
+		}
+		return e.kept, e.lost, st.adopt(ctx, e)
+	case <-ctx.Done():
+		return nil, nil, ctx.Err()
+	}
+}
+
+// adopt makes resumed leases the stream's own.
+func (st *stream) adopt(ctx context.Context, e extension) error {
+	until := time.Now().Add(e.remaining)
+	for i, r := range e.kept {
+		l, err := st.s.queue(ctx, r.GetQueue())
+		if err != nil {
+			return err
+		}
+		d := l.at(r.GetKey())
+		var from *taker
+		if q := st.queues[r.GetQueue()]; q != nil {
+			from = q.takers[d.part]
+		}
+		st.ss.mu.Lock()
+		h := st.ss.find(d, r)
+		if h == nil {
+			st.ss.put(leaseKey{d, r.GetToken()}, held{key: r.GetKey(), since: time.Now(), deadline: until, known: e.deadlines[i]})
+			h = st.ss.find(d, r)
+		}
+		h.stream, h.from, h.paid = st, from, false
+		st.ss.mu.Unlock()
+	}
+	st.mu.Lock()
+	st.live += len(e.kept)
+	st.mu.Unlock()
+	return nil
+}
+
+// shorten ends leases soon and forgets them here. It does not wait.
+func (s *Service) shorten(ctx context.Context, ss *session, refs []*queuev1.LeaseRef) {
+	s.extend(ctx, ss, refs, -s.cfg.CloseGrace.Microseconds(), func(extension) {})
+}
+
+// reuse gives the credit of leases back that are about to end, whatever comes
+// of it, so that the turn that settles them leases the next keys. It returns
+// takers elsewhere that waited for it.
+func (st *stream) reuse(p *plan) (fed []*taker) {
+	var again []*taker
+	st.ss.mu.Lock()
+	for n := range p.parts {
+		pt := &p.parts[n]
+		q := st.queues[pt.queue]
+		if q == nil {
+			l, _ := st.s.known(pt.queue)
+			if l == nil {
+				continue
+			}
+			q = &station{l: l}
+		}
+		count := len(p.ops)
+		if pt.at != nil {
+			count = len(pt.at)
+		}
+		for i := range count {
+			op := &p.ops[pt.place(i)]
+			d := q.l.at(op.Key)
+			h := st.ss.leases[leaseKey{d, op.Token}]
+			if h == nil || h.key != op.Key || h.stream != st || h.paid {
+				continue
+			}
+			h.paid = true
+			if h.from == nil {
+				fed = append(fed, st.credit.give(nil, 1)...)
+				continue
+			}
+			fed = append(fed, st.credit.refund(h.from, 1)...)
+			if d.part < len(q.takers) && (len(again) == 0 || again[len(again)-1] != q.takers[d.part]) {
+				again = append(again, q.takers[d.part])
+			}
+		}
+	}
+	st.ss.mu.Unlock()
+	if st.parting() {
+		return nil
+	}
+	for _, q := range st.all {
+		for i, t := range q.takers {
+			if slices.Contains(again, t) {
+				q.l.all[i].join(t)
+			}
+		}
+	}
+	return slices.DeleteFunc(fed, func(t *taker) bool { return slices.Contains(again, t) })
+}
+
+// ended accounts for leases that ended, each to the stream it came from, and
+// gives their credit back unless that has been done or they hold it.
+func ended(all []freed, hold bool) {
+	for _, f := range all {
+		st := f.stream
+		st.mu.Lock()
+		st.live -= f.leases
+		idle := st.leaving && st.live <= 0
+		st.mu.Unlock()
+		if idle {
+			st.nudge()
+		}
+		if f.unpaid == 0 || hold {
+			continue
+		}
+		if f.from == nil {
+			callAll(st.credit.give(nil, f.unpaid))
+		} else {
+			callAll(st.credit.refund(f.from, f.unpaid))
+		}
+	}
+}

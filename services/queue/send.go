@@ -1,0 +1,73 @@
+package queue
+
+import (
+	"context"
+	"time"
+
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+)
+
+// push queues a message for the sender.
+func (st *stream) push(m any) {
+	st.mu.Lock()
+	st.out.messages = append(st.out.messages, m)
+	st.mu.Unlock()
+	st.nudge()
+}
+
+// control queues a control message.
+func (st *stream) control(c *queuev1.Control) {
+	st.push(&queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Control{Control: c}})
+}
+
+func (st *stream) nudge() {
+	select {
+	case st.wake <- struct{}{}:
+	default:
+	}
+}
+
+// send is the one sender of the stream. What gathered while a message was under
+// way leaves together.
+func (st *stream) send(ctx context.Context) {
+	var out outbox
+	for {
+		st.mu.Lock()
+		out, st.out = st.out, out
+		over := st.leaving && st.live <= 0 && out.empty() && !st.ss.shutDown()
+		if !out.empty() {
+			st.sending = time.Now()
+		}
+		st.mu.Unlock()
+		if over {
+			st.close(errOver)
+			return
+		}
+		if out.empty() {
+			select {
+			case <-st.wake:
+				continue
+			case <-ctx.Done():
+				return
+			case <-st.done:
+				return
+			}
+		}
+		if err := out.send(st.grpc); err != nil {
+			st.close(err)
+			return
+		}
+		st.mu.Lock()
+		st.sending = time.Time{}
+		behind := st.out.bytes > maxBehind
+		st.mu.Unlock()
+		select {
+		case st.room <- struct{}{}:
+		default:
+		}
+		if out.bytes > maxBehind && !behind {
+			callAll(st.credit.block(false))
+		}
+		out.reset()
+	}
+}

@@ -1,0 +1,136 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/services/queue/engine"
+)
+
+// batch is one turn in the making.
+type batch struct {
+	turn   workqueue.Turn
+	calls  []*call
+	takers []*taker // one per Take, repeats possible
+	gone   []*taker
+	fold   fold
+	next   time.Duration // until tokens for the dispatch limiter are there; zero for none awaited
+}
+
+const (
+	// share is how many leases one taker is offered before it is the next one's turn.
+	share = 16
+	// spare is how many leases are asked for beyond what is known to be ready.
+	spare = 32
+)
+
+// collect takes what goes into the next turn.
+func (d *dispatcher) collect(b *batch) {
+	clear(b.turn.Ops)
+	clear(b.calls)
+	clear(b.takers)
+	b.turn.Ops, b.turn.Takes, b.calls, b.takers, b.gone = b.turn.Ops[:0], b.turn.Takes[:0], b.calls[:0], b.takers[:0], b.gone[:0]
+	limit := d.svc.cfg.MaxTurn
+
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.look = false
+	n := b.fold.take(&b.turn, d.pending, limit)
+	b.calls = append(b.calls, d.pending[:n]...)
+	for _, c := range b.calls {
+		d.waiting -= len(c.ops)
+	}
+	d.pending = slices.Delete(d.pending, 0, n)
+
+	left := min(limit, len(b.turn.Ops)+d.ready+max(4, spare/len(d.of.all)))
+	if d.failing { // credit that may be held for long is of use elsewhere
+		left = 0
+	}
+	for more := true; more && left > 0; {
+		more = false
+		for _, t := range d.takers {
+			if left == 0 {
+				break
+			}
+			most := min(share, left)
+			if t.single || len(d.takers) == 1 {
+				most = left
+			}
+			if t.single && t.inTurn {
+				continue
+			}
+			n := t.credit.reserve(t, most)
+			if n == 0 {
+				continue
+			}
+			t.inTurn, more = true, true
+			t.asked += n
+			left -= n
+			b.turn.Takes = append(b.turn.Takes, workqueue.Take{Holder: t.holder, Max: n, For: t.leaseFor})
+			b.takers = append(b.takers, t)
+		}
+	}
+}
+
+// turn has one turn done. A queue whose data was lost is made again. When the
+// store is full, what would make it grow is refused and the rest is done.
+func (d *dispatcher) turn(ctx context.Context, b *batch) (*workqueue.Result, error) {
+	if err := d.fund(ctx, b); err != nil {
+		return nil, err
+	}
+	r, err := d.q.Turn(ctx, &b.turn)
+	if errors.Is(err, engine.ErrNoQueue) {
+		d.svc.log.LogAttrs(ctx, slog.LevelWarn, "queue was lost by its store and is made again", slog.String(telemetry.KeyQueue, d.name))
+		if _, _, err := d.svc.engine.Configure(ctx, d.name, d.of.of.Config()); err != nil {
+			return nil, err
+		}
+		r, err = d.q.Turn(ctx, &b.turn)
+	}
+	if errors.Is(err, engine.ErrFull) && len(b.calls) > 0 {
+		kept := b.calls[:0]
+		b.turn.Ops = b.turn.Ops[:0]
+		for _, c := range b.calls {
+			c.folded = nil
+			if grows(c.ops) {
+				c.err = err
+				c.done(c)
+				continue
+			}
+			kept = append(kept, c)
+			c.first = len(b.turn.Ops)
+			b.turn.Ops = append(b.turn.Ops, c.ops...)
+		}
+		b.calls = kept
+		r, err = d.q.Turn(ctx, &b.turn)
+	}
+	d.spend(b, r, err)
+	return r, err
+}
+
+// endsLeases says that operations only end or extend leases, or are another
+// partition's part in doing so.
+func endsLeases(ops []workqueue.Op) bool {
+	for i := range ops {
+		switch ops[i].Kind {
+		case workqueue.OpSettle, workqueue.OpExtend, workqueue.OpReserve, workqueue.OpAdmit:
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+func grows(ops []workqueue.Op) bool {
+	for i := range ops {
+		switch ops[i].Kind {
+		case workqueue.OpAdd, workqueue.OpSave, workqueue.OpExpect, workqueue.OpBackoffNext:
+			return true
+		}
+	}
+	return false
+}
