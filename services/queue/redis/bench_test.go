@@ -167,7 +167,7 @@ func (s *store) cpu() float64 {
 // BenchmarkBacklog is cycles with a million keys ready and a million delayed.
 // It also reports the longest script and command in microseconds.
 func BenchmarkBacklog(b *testing.B) {
-	for _, backlog := range []int{0, 1_000_000} {
+	for _, backlog := range []int{0, 1000, 1_000_000} {
 		b.Run(strconv.Itoa(backlog), func(b *testing.B) {
 			s := newStore(b, workqueue.Config{})
 			if err := s.client.ConfigSet(b.Context(), "slowlog-log-slower-than", "1500").Err(); err != nil {
