@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/deltaplane/deltaplane/client"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
@@ -30,16 +31,21 @@ func addStorm(ctx context.Context, b *bench) (err error) {
 	if err != nil {
 		return err
 	}
-	t, err := interleave(ctx, b, b.plan("storm", 2, 5, 700*time.Millisecond, 1500*time.Millisecond), side{"storm", func(ctx context.Context, d time.Duration) (map[string]float64, error) {
-		return b.measure(ctx, "storm", r.servers[0], r.store, d, l.storm)
-	}})
+	storm := func(name string, loop func(context.Context, time.Duration) (turns, error)) side {
+		return side{name, func(ctx context.Context, d time.Duration) (map[string]float64, error) {
+			return b.measure(ctx, name, r.servers[0], r.store, d, loop)
+		}}
+	}
+	t, err := interleave(ctx, b, b.plan("storm", 2, 5, 700*time.Millisecond, 1500*time.Millisecond), storm("storm", l.storm), storm("callers", l.stormOfCallers))
 	if err != nil {
 		return err
 	}
 	b.note("storm: %d callers over %d Produce streams, at random among %d keys that all wait already, each answered after the turn that holds its add", stormCallers, stormStreams, stormKeys)
-	f := alone("duplicate-add storm", "accepted/s", t.of("storm", "rate"), atLeast("ours", 300_000))
-	f.Foreign, f.Capacity = spreadOf(t.of(machineSide, "foreign")).Median, new(spreadOf(t.of("storm", "capacity")))
-	b.add(f.with("server CPU/add", "us", t.of("storm", "server")).with("client CPU/add", "us", t.of("storm", "client")).with("redis CPU/add", "us", t.of("storm", "redis")))
+	for _, k := range []struct{ side, name string }{{"storm", "duplicate-add storm"}, {"callers", "duplicate-add storm, a goroutine per caller on the SDK's Producer"}} {
+		f := alone(k.name, "accepted/s", t.of(k.side, "rate"), atLeast("ours", 300_000))
+		f.Foreign, f.Capacity = spreadOf(t.of(machineSide, "foreign")).Median, new(spreadOf(t.of(k.side, "capacity")))
+		b.add(f.with("server CPU/add", "us", t.of(k.side, "server")).with("client CPU/add", "us", t.of(k.side, "client")).with("redis CPU/add", "us", t.of(k.side, "redis")))
+	}
 	return errors.Join(l.drain(ctx), l.balance(ctx, 0))
 }
 
@@ -120,6 +126,40 @@ func (l *load) stormOf(ctx context.Context, i int, until time.Time) (answered in
 		return answered, err
 	}
 	return answered, nil
+}
+
+// stormOfCallers is the storm by 1,000 goroutines that call the SDK and wait.
+func (l *load) stormOfCallers(ctx context.Context, d time.Duration) (turns, error) {
+	linked, unlink := context.WithCancel(ctx)
+	defer unlink()
+	var running sync.WaitGroup
+	producers := make([]*client.Producer, stormStreams)
+	for i := range producers {
+		p, err := client.NewProducer(l.pool[i%len(l.pool)], client.ProducerConfig{Queue: l.queue, Session: l.session()})
+		if err != nil {
+			return turns{}, err
+		}
+		producers[i] = p
+		running.Go(func() { _ = p.Run(linked) }) // what fails fails the calls
+	}
+	t, err := closedLoop(ctx, d, stormCallers, func(ctx context.Context, caller int) error {
+		got, err := producers[caller%stormStreams].Do(ctx, client.Op{Key: benchKey(uint64(rand.IntN(stormKeys))), Kind: client.OpAdd})
+		if err != nil {
+			return err
+		}
+		l.adds.Add(1)
+		switch got.Status {
+		case queuev1.AddStatus_ADD_STATUS_QUEUED:
+		case queuev1.AddStatus_ADD_STATUS_ALREADY_QUEUED, queuev1.AddStatus_ADD_STATUS_MARKED_DIRTY:
+			l.deduped.Add(1)
+		default:
+			return fmt.Errorf("an add answered %v", got.Status)
+		}
+		return nil
+	})
+	unlink()
+	running.Wait()
+	return t, err
 }
 
 // drain works off what is ready.
