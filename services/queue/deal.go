@@ -112,7 +112,7 @@ func (d *dispatcher) relieve(b *batch, ready int, leased bool, err error) bool {
 	served := 0
 	kept := d.takers[:0]
 	for i, t := range d.takers {
-		if !t.inTurn && !t.final && !t.leaving {
+		if !t.inTurn && !t.final && !t.leaving && !(t.single && err != nil) {
 			kept = append(kept, t)
 			continue
 		}

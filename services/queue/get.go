@@ -44,7 +44,7 @@ func (g *getter) finish(err error) {
 	if len(g.leases) > 0 {
 		shut(g.some)
 	}
-	if len(g.leases) >= g.want || g.left <= 0 || err != nil {
+	if len(g.leases) >= g.want || g.left <= 0 {
 		shut(g.over)
 	}
 }

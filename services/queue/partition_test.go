@@ -2,7 +2,6 @@ package queue
 
 import (
 	"context"
-	"errors"
 	"strconv"
 	"testing"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/internal/rpc"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 	"github.com/deltaplane/deltaplane/services/queue/memory"
@@ -201,20 +201,26 @@ func TestTheDispatchLimiterHoldsOverAllPartitions(t *testing.T) {
 }
 
 // deadEngine has queues of which one partition does nothing.
-type deadEngine struct{ engine.Engine }
+type deadEngine struct {
+	engine.Engine
+	part int
+}
 
-type deadQueue struct{ engine.Queue }
+type deadQueue struct {
+	engine.Queue
+	part int
+}
 
 type deadPart struct{ engine.Partition }
 
 func (d deadEngine) Configure(ctx context.Context, name string, cfg workqueue.Config) (engine.Queue, bool, error) {
 	q, created, err := d.Engine.Configure(ctx, name, cfg)
-	return deadQueue{q}, created, err
+	return deadQueue{q, d.part}, created, err
 }
 
 func (q deadQueue) Partitions() []engine.Partition {
 	parts := append([]engine.Partition(nil), q.Queue.Partitions()...)
-	parts[1] = deadPart{parts[1]}
+	parts[q.part] = deadPart{parts[q.part]}
 	return parts
 }
 
@@ -228,7 +234,7 @@ func TestAPartitionThatFailsFailsItsKeysOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := serve(t, Config{}, deadEngine{e})
+	r := serve(t, Config{}, deadEngine{e, 1})
 	r.make(t, &queuev1.QueueConfig{Name: q, Partitions: 2})
 	p := r.produce(t, "p")
 	keys := jobs(10)
@@ -256,8 +262,41 @@ func TestAPartitionThatFailsFailsItsKeysOnly(t *testing.T) {
 	for range len(keys) - len(deadKeys) {
 		wait(t, w.leases)
 	}
-	if _, err := r.svc.queue(t.Context(), q); errors.Is(err, errStopping) {
-		t.Error(err)
+	r.add(t, "default/job-"+strconv.Itoa(aliveKey(t)))
+	for range 3 { // a Get brings what the other partition has
+		got, err := r.Get(t.Context(), &queuev1.GetRequest{Queue: q, SessionId: "x"})
+		if err == nil && len(got.GetLeases()) == 1 {
+			return
+		}
+		if rpc.Reason(err) != "STORE_UNAVAILABLE" {
+			t.Fatalf("Get = %v, %v", got, err)
+		}
+	}
+}
+
+func aliveKey(t *testing.T) int {
+	t.Helper()
+	for i := 1000; ; i++ {
+		if engine.PartitionOf("default/job-"+strconv.Itoa(i), 2) == 0 {
+			return i
+		}
+	}
+}
+
+func TestAGetEndsWithTheStoresErrorWhileItFails(t *testing.T) {
+	t.Parallel()
+	e, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := serve(t, Config{}, deadEngine{e, 0})
+	r.make(t, &queuev1.QueueConfig{Name: q})
+	for range 5 { // also when the turn before has failed already
+		for _, wait := range []time.Duration{0, 30 * time.Second} {
+			if got, err := r.Get(t.Context(), &queuev1.GetRequest{Queue: q, SessionId: "w", Wait: durationpb.New(wait)}); rpc.Reason(err) != "STORE_UNAVAILABLE" {
+				t.Fatalf("Get that waits %v = %v, %v", wait, got, err)
+			}
+		}
 	}
 }
 
