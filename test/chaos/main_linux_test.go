@@ -32,7 +32,7 @@ const (
 	// limiterMax is the longest that the queue's limiter makes a key wait.
 	limiterMax = time.Second
 	// margin is what a worker's clock gives away: it takes a lease for its own for so much less.
-	margin = 300 * time.Millisecond
+	margin = 500 * time.Millisecond
 	// afterCut is how long a worker takes its leases for its own after its stream broke; the server leaves it a second.
 	afterCut = 400 * time.Millisecond
 )

@@ -127,7 +127,7 @@ func (r *run) populate(servers, workers, producers int, url string, cfg *queuev1
 	t.Logf("%d partitions", cfg.GetPartitions())
 	cfg.Name, cfg.LeaseDuration = queueName, durationpb.New(leaseTime) // also how long a restarted store hands out nothing
 	cfg.RateLimiter = &queuev1.RateLimiter{Kind: &queuev1.RateLimiter_Exponential{Exponential: &queuev1.ExponentialLimiter{Base: durationpb.New(5 * time.Millisecond), Max: durationpb.New(limiterMax)}}}
-	r.eventually(15*time.Second, "the queue is made", func(ctx context.Context, c queuev1.QueueServiceClient) error {
+	r.eventually(30*time.Second, "the queue is made", func(ctx context.Context, c queuev1.QueueServiceClient) error {
 		_, err := c.ConfigureQueue(ctx, &queuev1.ConfigureQueueRequest{Config: cfg})
 		return err
 	})
