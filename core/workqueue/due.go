@@ -39,7 +39,20 @@ func (m *Machine) push(now int64, it *item, level uint8) {
 func (m *Machine) line(it *item) {
 	m.seq++
 	it.seq = m.seq
-	m.ready[it.level].push(place{it, m.seq})
+	r := &m.ready[it.level]
+	if r.size > 0 && r.size == len(r.buf) && m.left() > r.size/2 {
+		r.compact()
+	}
+	r.push(place{it, m.seq})
+}
+
+// left is how many places in all lines are of keys that left them, about.
+func (m *Machine) left() int {
+	n := -m.counts.Ready
+	for l := range m.ready {
+		n += m.ready[l].size
+	}
+	return n
 }
 
 // schedule sets the pending due time: the earliest wins unless last.

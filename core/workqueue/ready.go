@@ -20,6 +20,24 @@ func (r *ring) push(p place) {
 	r.size++
 }
 
+// compact leaves out the places of items that left the line, and makes room
+// for more when those were few.
+func (r *ring) compact() {
+	kept := 0
+	for i := range r.size {
+		if p := r.buf[(r.head+i)&(len(r.buf)-1)]; p.it.state == Ready && p.it.seq == p.seq {
+			r.buf[(r.head+kept)&(len(r.buf)-1)] = p
+			kept++
+		}
+	}
+	for i := kept; i < r.size; i++ {
+		r.buf[(r.head+i)&(len(r.buf)-1)] = place{}
+	}
+	if r.size = kept; kept > len(r.buf)/2 {
+		r.resize(2 * len(r.buf))
+	}
+}
+
 // resize moves to a buffer of n places, a power of two.
 func (r *ring) resize(n int) {
 	buf := make([]place, n)
