@@ -10,7 +10,7 @@ import (
 // immediate add of the same turn made wait already can only answer that it
 // waits, so it does not go to the store. What may differ is merged into the
 // first, or else the add stays on its own: a higher level moves the key to the
-// tail of another line, and further collections may not fit. Nothing else may
+// tail of another line, and other collections may not fit. Nothing else may
 // have happened to the key in between.
 type fold struct {
 	slots []slot // by hash of the key, open addressing
@@ -177,11 +177,12 @@ func (f *fold) merge(t *workqueue.Turn, s *slot, base, op *workqueue.Op) bool {
 	if trace != "" && base.Trace != "" && s.traces < workqueue.MaxTraces {
 		return false // one more of those that are kept
 	}
-	if op.More != nil && len(op.More.Barrier) > 0 {
-		if base.More == nil || !covers(base.More.Barrier, op.More.Barrier) {
-			return false
-		}
-		base.More = &workqueue.More{Barrier: base.More.Barrier.Merge(op.More.Barrier)}
+	had, has := marksOf(base), marksOf(op)
+	if !covers(had, has) || !covers(has, had) {
+		return false // it may not fit where the other does
+	}
+	if len(has) > 0 {
+		base.More = &workqueue.More{Barrier: had.Merge(has)}
 	}
 	switch {
 	case trace == "":
@@ -198,6 +199,13 @@ func (f *fold) merge(t *workqueue.Turn, s *slot, base, op *workqueue.Op) bool {
 		}
 	}
 	return true
+}
+
+func marksOf(op *workqueue.Op) workqueue.Barrier {
+	if op.More == nil {
+		return nil
+	}
+	return op.More.Barrier
 }
 
 // covers says that every collection of b is in a as well.

@@ -148,3 +148,38 @@ func TestOfManyTracesTheLastAreKept(t *testing.T) {
 		t.Errorf("traces %q, want %q", got, want)
 	}
 }
+
+// A barrier that is full refuses the add that would overfill it, and no other.
+func TestADuplicateIsNotRefusedForAnothersBarrier(t *testing.T) {
+	t.Parallel()
+	marks := func(from, n int) *workqueue.More {
+		var all []workqueue.Mark
+		for i := range n {
+			all = append(all, workqueue.Mark{Collection: "c" + strconv.Itoa(from+i), Epoch: 1, RV: "1"})
+		}
+		return &workqueue.More{Barrier: workqueue.NewBarrier(all...)}
+	}
+	for name, second := range map[string]*workqueue.More{"without one": nil, "with fewer collections": marks(workqueue.MaxMarks-1, 1)} {
+		m := workqueue.New(workqueue.Config{})
+		full := &workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpAdd, Key: "k", Delay: 1e9, More: marks(0, workqueue.MaxMarks-1)}}}
+		m.Turn(1_000_000, full)
+		var f fold
+		var turn workqueue.Turn
+		calls := []*call{
+			{ops: []workqueue.Op{{Kind: workqueue.OpAdd, Key: "k", More: marks(workqueue.MaxMarks-1, 2)}}},
+			{ops: []workqueue.Op{{Kind: workqueue.OpAdd, Key: "k", More: second}}},
+		}
+		f.take(&turn, calls, 100)
+		r := m.Turn(1_000_000, &turn)
+		for _, c := range calls {
+			if c.folded == nil {
+				c.replies = r.Replies[c.first:]
+			} else {
+				c.folded.replies = r.Replies
+			}
+		}
+		if a, b := calls[0].status(0), calls[1].status(0); a != workqueue.BarrierFull || b != workqueue.Queued {
+			t.Errorf("%s: statuses %d and %d, want %d and %d", name, a, b, workqueue.BarrierFull, workqueue.Queued)
+		}
+	}
+}
