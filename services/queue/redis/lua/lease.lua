@@ -77,7 +77,7 @@ local function pick(want)
   local top, at, oldest
   for l = 7, 0, -1 do
     if buf[l] or floor(m.lines / 2 ^ l) % 2 == 1 then
-      local key, v = head(lineOf(l), l, top and 8 or want)
+      local key, v = head(lineOf(l), l, top and 1 or want)
       if key then
         if m.granted % 8 ~= 7 then return l end
         local rd
