@@ -30,7 +30,7 @@ func appendItems(b []byte, partition int, all []workqueue.SavedItem) []byte {
 // bitsOf says what is kept of an item.
 func bitsOf(v *workqueue.SavedItem) byte {
 	held := v.State == workqueue.Processing || v.State == workqueue.Dirty
-	more := v.Barrier != nil || v.BarrierUntil != 0 || v.Traces != nil || v.Data != nil || v.Reason != ""
+	more := len(v.Barrier) > 0 || v.BarrierUntil != 0 || len(v.Traces) > 0 || len(v.Data) > 0 || v.Reason != ""
 	return bit(held, hasLease) | bit(held || v.State == workqueue.Ready, hasPlace) | bit(v.Due != 0, hasDue) |
 		bit(more, hasMore) | bit(v.Expect != nil, hasExpect)
 }

@@ -11,7 +11,6 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -36,9 +35,10 @@ func (e *Engine) restore() error {
 		if !ok {
 			continue
 		}
-		name, err := url.PathUnescape(escaped)
+		path := filepath.Join(e.cfg.Dir, ent.Name())
+		name, err := nameOf(escaped, path)
 		if err == nil {
-			err = e.reopen(name, filepath.Join(e.cfg.Dir, ent.Name()))
+			err = e.reopen(name, path)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", ent.Name(), err)

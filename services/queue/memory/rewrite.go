@@ -148,7 +148,7 @@ func (q *queue) snapshot(heads []*workqueue.Snapshot) (*os.File, int64, error) {
 	}
 	out := &records{w: bufio.NewWriterSize(f, 1<<18)}
 	for i, head := range heads {
-		blob, err := json.Marshal(head)
+		blob, err := json.Marshal(namedHead{q.name, head})
 		out.fail(err)
 		out.write(recHead, func(b []byte) []byte { return append(append(b, byte(i)), blob...) })
 	}

@@ -9,7 +9,6 @@ import (
 	"hash/crc32"
 	"io"
 	"math"
-	"net/url"
 	"os"
 	"path/filepath"
 	"sync"
@@ -23,7 +22,7 @@ import (
 // to recWhole; turns and configurations follow. The mark lets a reader find
 // the next record behind a damaged one.
 const (
-	recHead    = 'h' // partition, JSON of workqueue.Snapshot without items and entries
+	recHead    = 'h' // partition, JSON of head
 	recItems   = 'i' // partition, items
 	recEntries = 'e' // partition, back-off entries
 	recWhole   = 'w' // the snapshot ends
@@ -195,9 +194,7 @@ func (w *wal) close(after error) error {
 	return errors.Join(w.f.Sync(), w.f.Close())
 }
 
-func (q *queue) path() string {
-	return filepath.Join(q.e.cfg.Dir, url.PathEscape(q.name)+logSuffix)
-}
+func (q *queue) path() string { return filepath.Join(q.e.cfg.Dir, fileName(q.name)+logSuffix) }
 
 // logConfig logs a new configuration. It needs the locks of all partitions.
 func (q *queue) logConfig(cfg workqueue.Config) error {
