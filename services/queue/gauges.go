@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,7 +15,8 @@ import (
 
 // gauges tells what queues hold, when it is asked. A queue that had a turn
 // here lately is known; of any other the store is asked then, so that an idle
-// replica tells the truth without looking in between. When the store does not
+// replica tells the truth without looking in between. So it is of a queue in
+// several partitions, since a turn tells of one. When the store does not
 // answer, the last that was seen is told.
 type gauges struct {
 	s                            *Service
@@ -56,13 +58,16 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	g.s.mu.Lock()
 	queues := maps.Clone(g.s.queues)
 	g.s.mu.Unlock()
-	g.refresh(queues)
+	looked := g.refresh(queues)
 	work := g.held()
 	for _, name := range slices.Sorted(maps.Keys(queues)) {
 		send := func(d *prometheus.Desc, v float64) {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, name)
 		}
-		c := queues[name].line.last()
+		c, ok := looked[name]
+		if !ok {
+			c = queues[name].line.last()
+		}
 		send(g.depth, float64(c.Ready+c.Dirty))
 		send(g.delayed, float64(c.Delayed))
 		send(g.leases, float64(c.Processing))
@@ -72,24 +77,31 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// refresh asks the store about queues that had no turn here lately.
-func (g *gauges) refresh(queues map[string]*lines) {
+// refresh asks the store about queues of which it is not known what they hold,
+// and returns what it answered.
+func (g *gauges) refresh(queues map[string]*lines) map[string]workqueue.Counts {
 	ctx, cancel := context.WithTimeout(context.Background(), lookFor) //nolint:forbidigo // a scrape carries no context
 	defer cancel()
 	var all errgroup.Group
 	all.SetLimit(lookers)
+	var mu sync.Mutex
+	looked := map[string]workqueue.Counts{} // guarded by mu
 	for name, l := range queues {
-		if !l.line.stale() {
+		if len(l.all) == 1 && !l.line.stale() {
 			continue
 		}
 		all.Go(func() error {
 			if _, st, err := g.s.status(ctx, name); err == nil {
 				l.line.saw(st.Counts)
+				mu.Lock()
+				looked[name] = st.Counts
+				mu.Unlock()
 			}
 			return nil
 		})
 	}
 	_ = all.Wait()
+	return looked
 }
 
 // last is what the queue held when it was last seen.

@@ -1,0 +1,33 @@
+package queue
+
+import (
+	"testing"
+
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+)
+
+// What another replica does in one partition is told although this one had a
+// turn in another partition just now.
+func TestAReplicaTellsTheDepthOfPartitionsThatOthersServe(t *testing.T) {
+	t.Parallel()
+	a, b := two(t)
+	a.config(t, &queuev1.QueueConfig{Partitions: 4})
+	keys := jobs(80)
+	b.add(t, keys[0])       // b knows the queue, and looked at every partition
+	a.add(t, keys[1:40]...) // the others are told that something is ready
+	a.add(t, keys[40:]...)  // and no more
+	b.add(t, keys[0])       // one of its partitions has a turn
+	families, err := b.tel.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "workqueue_depth" {
+			if got := f.GetMetric()[0].GetGauge().GetValue(); got != 80 {
+				t.Errorf("depth %v, want 80", got)
+			}
+			return
+		}
+	}
+	t.Error("no depth was told")
+}
