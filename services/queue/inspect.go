@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -63,10 +64,12 @@ func (s *server) ListItems(ctx context.Context, r *queuev1.ListItemsRequest) (*q
 	return out, err
 }
 
-// page is a place in a list: a cursor of the engine, and the last key of the
-// page it gives that has been told.
+// page is a place in a list: a cursor of the engine, for how many keys it was
+// asked there (zero when it was not yet), and the last key of the page it gives
+// that has been told.
 type page struct {
 	state  queuev1.State
+	limit  int
 	cursor string
 	after  string
 }
@@ -77,7 +80,8 @@ type page struct {
 func (s *server) list(ctx context.Context, queue string, state workqueue.State, at page, size int) (*queuev1.ListItemsResponse, error) {
 	out, bytes := &queuev1.ListItemsResponse{}, 0
 	for {
-		items, next, err := s.items(ctx, queue, state, at.cursor, min(size, itemsPage))
+		at.limit = cmp.Or(at.limit, min(size, itemsPage)) // read again, it must be the same page
+		items, next, err := s.items(ctx, queue, state, at.cursor, at.limit)
 		if err != nil {
 			return nil, err
 		}
@@ -95,7 +99,7 @@ func (s *server) list(ctx context.Context, queue string, state workqueue.State, 
 			out.Items = append(out.Items, it)
 			at.after = it.GetKey()
 		}
-		at.cursor, at.after = next, ""
+		at.limit, at.cursor, at.after = 0, next, ""
 		if next == "" {
 			return out, nil
 		}
@@ -109,7 +113,7 @@ func (s *server) list(ctx context.Context, queue string, state workqueue.State, 
 // String is the place as a token.
 func (p page) String() string {
 	return base64.RawURLEncoding.EncodeToString([]byte(
-		strconv.Itoa(int(p.state)) + " " + strconv.Itoa(len(p.cursor)) + " " + p.cursor + p.after,
+		strconv.Itoa(int(p.state)) + " " + strconv.Itoa(p.limit) + " " + strconv.Itoa(len(p.cursor)) + " " + p.cursor + p.after,
 	))
 }
 
@@ -120,13 +124,15 @@ func parsePage(token string, state queuev1.State) (page, error) {
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(token)
 	kind, rest, _ := strings.Cut(string(raw), " ")
+	most, rest, _ := strings.Cut(rest, " ")
 	size, rest, ok := strings.Cut(rest, " ")
+	limit, odd := strconv.Atoi(most)
 	n, bad := strconv.Atoi(size)
 	switch {
-	case err != nil || !ok || bad != nil || n < 0 || n > len(rest) || rest == "":
+	case err != nil || !ok || odd != nil || limit < 0 || limit > itemsPage || bad != nil || n < 0 || n > len(rest) || rest == "":
 		return page{}, engine.ErrCursor
 	case kind != strconv.Itoa(int(state)):
 		return page{}, errors.New("the token is of a list of another state")
 	}
-	return page{state, rest[:n], rest[n:]}, nil
+	return page{state, limit, rest[:n], rest[n:]}, nil
 }

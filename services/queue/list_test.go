@@ -123,6 +123,45 @@ func TestAPageOfItemsIsBoundedInBytes(t *testing.T) {
 	})
 }
 
+// A page that did not fit is told in parts, whatever size the next call asks for.
+func TestThePageSizeMayChangeFromPageToPage(t *testing.T) {
+	t.Parallel()
+	r := start(t, "memory", Config{})
+	r.configure(t)
+	barrier := make([]*deltav1.CollectionRevision, 64)
+	for i := range barrier {
+		barrier[i] = &deltav1.CollectionRevision{
+			Collection: "dev/" + strings.Repeat("p", 240) + fmt.Sprint(i) + ".v1", Revision: &deltav1.Revision{Epoch: 1, ResourceVersion: "1"},
+		}
+	}
+	want := map[string]bool{}
+	for i := range 400 { // in another order than that of their names
+		key := fmt.Sprintf("k%03d", (i*37)%400)
+		want[key] = true
+		for part := range slices.Chunk(barrier, maxMarks) {
+			if _, err := r.Add(t.Context(), &queuev1.AddRequest{Queue: q, Items: []*queuev1.AddItem{{Key: key, Barrier: part}}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	sizes, cut := []int32{90, 128, 7, 1000, 30}, false
+	for n, token := 0, ""; n == 0 || token != ""; n++ {
+		size := sizes[n%len(sizes)]
+		res, err := r.ListItems(t.Context(), &queuev1.ListItemsRequest{Queue: q, PageSize: size, PageToken: token})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, it := range res.GetItems() {
+			delete(want, it.GetKey())
+		}
+		token = res.GetNextPageToken()
+		cut = cut || token != "" && len(res.GetItems()) < int(size)
+	}
+	if !cut || len(want) > 0 {
+		t.Errorf("%d of 400 keys were left out; a page cut short: %v", len(want), cut)
+	}
+}
+
 func TestABadPageTokenIsNamed(t *testing.T) {
 	t.Parallel()
 	on(t, func(t *testing.T, kind string) {
@@ -135,8 +174,9 @@ func TestABadPageTokenIsNamed(t *testing.T) {
 		}
 		enc := base64.RawURLEncoding.EncodeToString
 		for _, token := range []string{
-			"%", "a", enc([]byte("2")), enc([]byte("2 x y")), enc([]byte("2 99 y")), enc([]byte("2 -1 y")), enc([]byte("2 1 ?")),
-			enc([]byte("2 4 9:x1")), enc([]byte("2 5 -1:x1")), enc([]byte("x 4 0:x1")), enc([]byte("0 0 a")),
+			"%", "a", enc([]byte("2")), enc([]byte("2 0 x y")), enc([]byte("2 0 99 y")), enc([]byte("2 0 -1 y")), enc([]byte("2 0 1 ?")),
+			enc([]byte("2 0 4 9:x1")), enc([]byte("2 0 5 -1:x1")), enc([]byte("x 0 4 0:x1")), enc([]byte("0 0 0 a")),
+			enc([]byte("2 -1 0 a")), enc([]byte("2 129 0 a")), enc([]byte("2 x 0 a")), enc([]byte("2 0 a")),
 		} {
 			_, err := r.ListItems(t.Context(), &queuev1.ListItemsRequest{Queue: q, State: queuev1.State_STATE_READY, PageToken: token})
 			if rpc.Code(err) != codes.InvalidArgument || rpc.Violations(err)["page_token"] == "" {
@@ -152,8 +192,8 @@ func TestABadPageTokenIsNamed(t *testing.T) {
 
 func FuzzPageTokensAreReadOrRefused(f *testing.F) {
 	f.Add("", int32(0))
-	f.Add(page{queuev1.State_STATE_READY, "1:s12", "k"}.String(), int32(2))
-	f.Add("MiAxIHg", int32(2))
+	f.Add(page{queuev1.State_STATE_READY, 7, "1:s12", "k"}.String(), int32(2))
+	f.Add(base64.RawURLEncoding.EncodeToString([]byte("2 0 1 x")), int32(2))
 	f.Fuzz(func(t *testing.T, token string, state int32) {
 		p, err := parsePage(token, queuev1.State(state))
 		if err != nil || token == "" {
