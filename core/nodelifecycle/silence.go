@@ -1,6 +1,9 @@
 package nodelifecycle
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // Fresh says how current the collections of nodes and leases are, on their own
 // clock (that of the log).
@@ -28,12 +31,40 @@ type Memory struct {
 // Silence is how long nothing was heard of a node.
 type Silence struct {
 	For time.Duration
+	// Since is when it began, on the clock of the collections.
+	Since time.Time
 	// Left is what is left of the grace; zero or less when it is over.
 	Left time.Duration
 }
 
 // Over reports that the node has been silent for longer than it may be.
 func (s Silence) Over() bool { return s.Left <= 0 }
+
+// String is the silence for people: its beginning and the grace, which do not
+// change before the next heartbeat. [ParseSilence] reads it.
+func (s Silence) String() string {
+	return silentSince + s.Since.UTC().Format(time.RFC3339Nano) + graceOf + (s.For + s.Left).String()
+}
+
+const (
+	silentSince = "silent since "
+	graceOf     = ", grace "
+)
+
+// ParseSilence reads what [Silence.String] wrote; the collections are known until
+// the time given. It is false for any other text.
+func ParseSilence(text string, known time.Time) (Silence, bool) {
+	text, said := strings.CutPrefix(text, silentSince)
+	at, grace, both := strings.Cut(text, graceOf)
+	since, err := time.Parse(time.RFC3339Nano, at)
+	left, errGrace := time.ParseDuration(grace)
+	if !said || !both || err != nil || errGrace != nil {
+		return Silence{}, false
+	}
+	s := Silence{Since: since, For: max(known.Sub(since), 0)}
+	s.Left = left - s.For
+	return s, true
+}
 
 // Heartbeat reports whether a node or its lease say anything that m has not seen
 // (c.4). Values are compared, never ordered: clocks of nodes may jump.
@@ -83,5 +114,5 @@ func (r Rules) Look(m Memory, n *Node, lease *Lease, f Fresh, held bool) (Memory
 		next.Known = f.Known
 	}
 	silent := max(next.Known.Sub(next.Since), 0)
-	return next, Silence{For: silent, Left: grace - silent}
+	return next, Silence{For: silent, Since: next.Since, Left: grace - silent}
 }

@@ -67,8 +67,12 @@ const staleRetry = 2 * time.Second
 // Reconcile implements [client.Reconciler].
 func (a *nodeAdapter) Reconcile(ctx context.Context, item client.Item) (client.Result, error) {
 	look := &nodeLook{nodeAdapter: a, item: item, read: client.Barrier{}}
-	after, err := a.rec.Node(ctx, nodelifecycle.Request{Name: item.Key, State: item.State, Reader: look, Lease: &nodeLease{a.queue, item}})
-	return settled(client.Result{After: after, ReadAt: look.read}, err)
+	seen, err := a.rec.Node(ctx, nodelifecycle.Request{Name: item.Key, State: item.State, Reader: look, Lease: &nodeLease{a.queue, item}})
+	res := client.Result{After: seen.After, ReadAt: look.read}
+	if err == nil && !seen.Silence.Since.IsZero() {
+		res.Reason = seen.Silence.String() // "describe node" reads it
+	}
+	return settled(res, err)
 }
 
 func settled(res client.Result, err error) (client.Result, error) {

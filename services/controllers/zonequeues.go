@@ -39,16 +39,19 @@ func (z *zoneQueues) queue(zone rules.Zone) *client.Queue {
 	return z.queues[zone]
 }
 
-// name is the queue of a zone. Parts that are not there are "-", which no label
-// value is.
-func (z *zoneQueues) name(zone rules.Zone) string {
+func (z *zoneQueues) name(zone rules.Zone) string { return ZoneQueue(z.s.cfg.Cluster, zone) }
+
+// ZoneQueue is the name of the queue in which a zone's nodes wait for their
+// NoExecute taint; its dispatch limiter is the zone's rate, and it is paused while
+// that is zero. Parts that are not there are "-", which no label value is.
+func ZoneQueue(cluster string, zone rules.Zone) string {
 	part := func(s string) string {
 		if s == "" {
 			return "-"
 		}
 		return consumerName(s)
 	}
-	return z.s.cfg.Cluster + "/nodelifecycle/" + part(zone.Region) + "/" + part(zone.Name)
+	return cluster + "/nodelifecycle/" + part(zone.Region) + "/" + part(zone.Name)
 }
 
 // Add implements the port of the waiting nodes.

@@ -64,9 +64,22 @@ type memory struct {
 	Waits *nodelifecycle.Zone `json:"waits,omitempty"`
 }
 
-// Node looks at a node. It returns when to look again; an error means to try
-// again as the limiter says, [ErrStale] uncounted.
-func (r *Reconciler) Node(ctx context.Context, req Request) (time.Duration, error) {
+// Look is what a look at a node came to.
+type Look struct {
+	// After is when to look again; zero for not before something changes.
+	After time.Duration
+	// Silence is how long nothing was heard of the node; zero when it was not judged.
+	Silence nodelifecycle.Silence
+}
+
+// Node looks at a node. An error means to try again as the limiter says,
+// [ErrStale] uncounted.
+func (r *Reconciler) Node(ctx context.Context, req Request) (look Look, err error) {
+	look.After, err = r.node(ctx, req, &look.Silence)
+	return look, err
+}
+
+func (r *Reconciler) node(ctx context.Context, req Request, told *nodelifecycle.Silence) (time.Duration, error) {
 	began := time.Now()
 	defer func() { r.metrics.looked.Observe(time.Since(began).Seconds()) }()
 	fresh, err := req.Reader.Fresh(ctx)
@@ -93,6 +106,10 @@ func (r *Reconciler) Node(ctx context.Context, req Request) (time.Duration, erro
 	}
 	view, known := r.zones.View()
 	var silence nodelifecycle.Silence
+	defer func() {
+		*told = silence
+		told.Since = m.Since // which a live look may have moved
+	}()
 	m.Memory, silence = r.cfg.Rules.Look(m.Memory, n, lease, fresh, known && view.Stopped)
 	if silence.Over() {
 		if n, err = r.expire(ctx, req, &m, n, silence); err != nil || n == nil {
