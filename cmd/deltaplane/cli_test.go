@@ -48,7 +48,7 @@ type running struct {
 	out   *buffer
 }
 
-func startUp(t *testing.T) *running {
+func startUp(t *testing.T, more ...string) *running {
 	t.Helper()
 	ports := embeddedtest.Ports(t, 4)
 	index, queue, reflector, api := ports[0], ports[1], ports[2], ports[3]
@@ -59,11 +59,11 @@ func startUp(t *testing.T) *running {
 	}
 	done := make(chan int, 1)
 	go func() {
-		done <- run(ctx, []string{
+		done <- run(ctx, append([]string{
 			"up", "--data-dir", t.TempDir(), "--no-demo", "--nats-listen", "off", "--api-listen", api,
 			"--index-listen", index, "--queue-listen", queue, "--reflector-listen", reflector,
 			"--index-admin-listen", "off", "--queue-admin-listen", "off", "--reflector-admin-listen", "off", "--controllers-admin-listen", "off",
-		}, streams{In: strings.NewReader(""), Out: r.out, Err: r.out})
+		}, more...), streams{In: strings.NewReader(""), Out: r.out, Err: r.out})
 	}()
 	t.Cleanup(func() {
 		cancel()
