@@ -90,7 +90,7 @@ func (m *Machine) Turn(now int64, t *Turn) *Result {
 	m.promote(now, r)
 	m.reclaim(now, r)
 	m.lease(now, t, r)
-	m.sweep(now)
+	m.sweep(now, t)
 	m.sweepBackoff(now, t, r)
 	r.Counts = m.Counts()
 	r.NextDue = m.nextDue(now)
