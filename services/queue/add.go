@@ -70,7 +70,7 @@ func (s *server) add(ctx context.Context, c *checks, a adds) ([]*queuev1.AddResu
 		c.trace(at+".traceparent", it.GetTraceparent())
 		op := workqueue.Op{
 			Kind: workqueue.OpAdd, Key: it.GetKey(), Level: c.level(at+".priority", it.GetPriority()),
-			Delay: a.delay.Microseconds(), Last: a.last, Limited: a.limited, Trace: it.GetTraceparent(),
+			Delay: wholeMicros(a.delay), Last: a.last, Limited: a.limited, Trace: it.GetTraceparent(),
 		}
 		if op.Trace == "" {
 			op.Trace = cause

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
@@ -146,6 +147,31 @@ func TestQ11UpstreamsMetricsTable(t *testing.T) {
 		after(time.Hour)
 		must(s.AddRateLimited(ctx, &queuev1.AddRateLimitedRequest{Queue: q, Items: []*queuev1.AddItem{{Key: "bar"}}}))
 		says("AddAfter(1h), AddRateLimited", map[string]float64{"retries_total": 3})
+	})
+}
+
+func TestQ11ADelayBelowAMicrosecondIsADelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, err := memory.New(memory.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, gather := shell(t, e)
+		if _, err := s.ConfigureQueue(t.Context(), &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{Name: q}}); err != nil {
+			t.Fatal(err)
+		}
+		for i, d := range []time.Duration{0, 1, 999, 1500} {
+			res, err := s.AddAfter(t.Context(), &queuev1.AddAfterRequest{Queue: q, Delay: durationpb.New(d), Items: []*queuev1.AddItem{{Key: d.String()}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := res.GetResults()[0]; d > 0 && got.GetReadyAt().AsTime().Before(time.Now().Add(d)) {
+				t.Errorf("after %v: ready %v early", d, time.Until(got.GetReadyAt().AsTime())+d)
+			}
+			if got := gather()["workqueue_retries_total"].GetCounter().GetValue(); got != float64(i+1) {
+				t.Errorf("after %v: %v retries, want %d: every AddAfter is one", d, got, i+1)
+			}
+		}
 	})
 }
 

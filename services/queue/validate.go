@@ -99,6 +99,9 @@ func (c *checks) duration(field string, d *durationpb.Duration, limit time.Durat
 	return v
 }
 
+// wholeMicros is a delay in the store's unit, rounded up: nothing runs early.
+func wholeMicros(d time.Duration) int64 { return (d + time.Microsecond - 1).Microseconds() }
+
 // lease reads a lease time: zero, or 1 s to 1 h.
 func (c *checks) lease(field string, d *durationpb.Duration) int64 {
 	v := c.duration(field, d, time.Hour)
