@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,13 +29,14 @@ type world struct {
 	index    map[string]*rules.Node
 	leases   map[string]string // renewals
 	shown    map[string]string // as the index shows them
-	pods     map[string]string // on node "n": Ready by name
+	pods     map[string]string // Ready by name; "p@x" is on node x, others on "n"
 	frozen   bool              // the index does not follow writes
 	stale    bool              // the collections are not followed
 	known    time.Time
 	states   map[string][]byte
 	queues   map[string][]string // by zone
 	rates    map[string]float64
+	mu       sync.Mutex // guards events, podCalls and pods while a node is looked at
 	events   []string
 	podCalls int
 	fail     func(call string) error
@@ -198,11 +200,14 @@ func leaseJSON(renewed string) ([]byte, error) {
 }
 
 func (x index) PodsOn(_ context.Context, node string) ([][]byte, error) {
-	if err := x.w.call("list pods"); err != nil || node != "n" {
+	if err := x.w.call("list pods"); err != nil {
 		return nil, err
 	}
 	var out [][]byte
 	for _, name := range slices.Sorted(maps.Keys(x.w.pods)) {
+		if _, on, named := strings.Cut(name, "@"); on != node && (named || node != "n") {
+			continue
+		}
 		out = append(out, must(json.Marshal(map[string]any{
 			"metadata": map[string]any{"namespace": "default", "name": name, "uid": "uid-" + name},
 			"status":   map[string]any{"conditions": []any{map[string]any{"type": "Ready", "status": x.w.pods[name]}}},
@@ -253,6 +258,8 @@ func (r recorder) Node(name, _, reason, message string) {
 }
 
 func (r recorder) Pod(_, name, _, reason, message string) {
+	r.w.mu.Lock()
+	defer r.w.mu.Unlock()
 	r.w.events = append(r.w.events, name+" "+reason+" "+message)
 }
 
@@ -330,6 +337,8 @@ func (w *world) PatchNodeStatus(_ context.Context, name string, body []byte) ([]
 }
 
 func (w *world) PatchPodStatus(_ context.Context, _, name string, _ []byte) error {
+	w.mu.Lock() // the pods of a node are written by several at once
+	defer w.mu.Unlock()
 	w.podCalls++
 	if err := w.call("patch pod"); err != nil {
 		return err
