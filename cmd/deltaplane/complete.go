@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
 
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
@@ -17,17 +20,35 @@ const completeTimeout = time.Second
 // completing calls ask with a client of the queue service; without one that answers nothing is offered.
 func completing(cmd *cobra.Command, ask func(context.Context, queuev1.QueueServiceClient) ([]string, error)) ([]string, cobra.ShellCompDirective) {
 	var names []string
-	target, err := cmd.Flags().GetString("queue-url")
-	if err == nil {
-		var d dialFlags
-		if conn, err := dial(target, d.config); err == nil {
-			defer conn.Close()
-			ctx, cancel := contextWithTimeout(cmd, completeTimeout)
-			defer cancel()
-			names, _ = ask(ctx, queuev1.NewQueueServiceClient(conn))
-		}
+	if conn, err := dialAsFlagged(cmd); err == nil {
+		defer conn.Close()
+		ctx, cancel := contextWithTimeout(cmd, completeTimeout)
+		defer cancel()
+		names, _ = ask(ctx, queuev1.NewQueueServiceClient(conn))
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// dialAsFlagged connects to the queue service as the command itself would. A completion runs before the command, so its
+// settings are yet to be applied.
+func dialAsFlagged(cmd *cobra.Command) (*grpc.ClientConn, error) {
+	if err := cmd.Root().PersistentPreRunE(cmd, nil); err != nil {
+		return nil, err
+	}
+	flags := cmd.Flags()
+	var d dialFlags
+	own := pflag.NewFlagSet("completion", pflag.ContinueOnError)
+	d.register(own)
+	var faults []error
+	own.VisitAll(func(f *pflag.Flag) {
+		if given := flags.Lookup(f.Name); given != nil {
+			faults = append(faults, f.Value.Set(given.Value.String()))
+		}
+	})
+	if err := errors.Join(faults...); err != nil {
+		return nil, err
+	}
+	return dial(d.queue, d.config)
 }
 
 // completeQueues completes QUEUE from the queues there are.
@@ -59,7 +80,7 @@ func completeKeys(states ...queuev1.State) cobra.CompletionFunc {
 					return keys, err
 				}
 				for _, i := range answer.GetItems() {
-					if strings.HasPrefix(i.GetKey(), prefix) && !slices.Contains(done[1:], i.GetKey()) {
+					if strings.HasPrefix(i.GetKey(), prefix) && printable(i.GetKey()) == i.GetKey() && !slices.Contains(done[1:], i.GetKey()) {
 						keys = append(keys, i.GetKey()+"\t"+stateName(i.GetState()))
 					}
 				}

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -55,6 +57,11 @@ func queueCommand(cmd *cobra.Command, do func(*cobra.Command, queuev1.QueueServi
 func longQueueCommand(cmd *cobra.Command, longer *time.Duration, do func(*cobra.Command, queuev1.QueueServiceClient, []string) error) *cobra.Command {
 	var d dialFlags
 	cmd.RunE = func(cmd *cobra.Command, a []string) error {
+		for _, name := range a {
+			if !utf8.ValidString(name) {
+				return &usageError{fmt.Errorf("%q is not UTF-8", name)}
+			}
+		}
 		conn, err := dial(d.queue, d.config)
 		if err != nil {
 			return err
@@ -158,9 +165,9 @@ func describe(t *tabwriter.Writer, item *queuev1.Item) {
 			fmt.Fprintf(t, "%s:\t%s\n", name, value)
 		}
 	}
-	line("Key", item.GetKey())
+	line("Key", printable(item.GetKey()))
 	line("State", stateName(item.GetState()))
-	line("Holder", item.GetHolder())
+	line("Holder", printable(item.GetHolder()))
 	if item.GetToken() != 0 {
 		line("Token", fmt.Sprint(item.GetToken()))
 	}
@@ -178,10 +185,10 @@ func describe(t *tabwriter.Writer, item *queuev1.Item) {
 		line("Saved state", fmt.Sprintf("%d bytes", n))
 	}
 	if e := item.GetExpectations(); e != nil {
-		line("Expected creations", strings.Join(e.GetCreations(), ", "))
-		line("Expected deletions", strings.Join(e.GetDeletions(), ", "))
+		line("Expected creations", printable(strings.Join(e.GetCreations(), ", ")))
+		line("Expected deletions", printable(strings.Join(e.GetDeletions(), ", ")))
 	}
-	line("Last reason", item.GetLastReason())
+	line("Last reason", printable(item.GetLastReason()))
 }
 
 // printHistory shows what happened to a key as a table under it.
@@ -203,7 +210,7 @@ func printHistory(out io.Writer, history []*queuev1.HistoryEvent) error {
 			event += ": " + enumText(e.GetOutcome().String(), "OUTCOME_")
 		}
 		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n", moment(e.GetTime()), event, e.GetRepeats()+1,
-			dash(e.GetSessionId()), dash(token), dash(held), dash(e.GetReason()))
+			dash(printable(e.GetSessionId())), dash(token), dash(held), dash(printable(e.GetReason())))
 	}
 	return t.Flush()
 }
@@ -239,6 +246,9 @@ func newQueueAdd() *cobra.Command {
   deltaplane queue add dev/job default/hello --after 30s`,
 		Args: args(cobra.MinimumNArgs(2)),
 	}, func(cmd *cobra.Command, client queuev1.QueueServiceClient, a []string) error {
+		if rateLimited && cmd.Flags().Changed("after") {
+			return &usageError{errors.New("--after and --rate-limited exclude each other")}
+		}
 		var items []*queuev1.AddItem
 		for _, key := range a[1:] {
 			items = append(items, &queuev1.AddItem{Key: key, Priority: priority})
@@ -252,14 +262,13 @@ func newQueueAdd() *cobra.Command {
 			if at := moment(r.GetReadyAt()); at != "" {
 				text += ", ready at " + at
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n", a[1+i], text)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n", printable(a[1+i]), text)
 		}
 		return nil
 	})
 	cmd.Flags().DurationVar(&after, "after", 0, "wait this long first")
 	cmd.Flags().BoolVar(&rateLimited, "rate-limited", false, "wait as the queue's rate limiter says")
 	cmd.Flags().Int32Var(&priority, "priority", 0, "-4 to 3, higher first")
-	cmd.MarkFlagsMutuallyExclusive("after", "rate-limited")
 	return cmd
 }
 
@@ -363,14 +372,14 @@ func printItems(out io.Writer, items []*queuev1.Item, state queuev1.State) error
 	if state == queuev1.State_STATE_DEAD {
 		fmt.Fprintln(t, "KEY\tRETRIES\tADDED\tREASON")
 		for _, i := range items {
-			fmt.Fprintf(t, "%s\t%d\t%s\t%s\n", i.GetKey(), i.GetNumRequeues(), dash(moment(i.GetAddedAt())), dash(i.GetLastReason()))
+			fmt.Fprintf(t, "%s\t%d\t%s\t%s\n", printable(i.GetKey()), i.GetNumRequeues(), dash(moment(i.GetAddedAt())), dash(printable(i.GetLastReason())))
 		}
 		return t.Flush()
 	}
 	fmt.Fprintln(t, "KEY\tSTATE\tPRIORITY\tRETRIES\tHOLDER\tLEASE ENDS\tREADY\tDELAYED UNTIL")
 	for _, i := range items {
-		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\n", i.GetKey(), stateName(i.GetState()), i.GetPriority(), i.GetNumRequeues(),
-			dash(i.GetHolder()), dash(moment(i.GetDeadline())), dash(moment(i.GetReadyAt())), dash(moment(i.GetDelayedUntil())))
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\n", printable(i.GetKey()), stateName(i.GetState()), i.GetPriority(), i.GetNumRequeues(),
+			dash(printable(i.GetHolder())), dash(moment(i.GetDeadline())), dash(moment(i.GetReadyAt())), dash(moment(i.GetDelayedUntil())))
 	}
 	return t.Flush()
 }

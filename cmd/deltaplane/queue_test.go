@@ -283,6 +283,44 @@ func TestQueueArgumentsAreCompleted(t *testing.T) {
 			t.Errorf("%v offers %q with code %d, want %q", x.args, out, code, x.want)
 		}
 	}
+	// The address is a setting like any other: a file may name it, and so may the environment.
+	file := filepath.Join(t.TempDir(), "settings.yaml")
+	if err := os.WriteFile(file, []byte("queue-url: "+s.addr+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, _, _ := command(t.Context(), "", "__complete", "queue", "pause", "--config", file, ""); !strings.HasPrefix(out, "dev/alpha\n") {
+		t.Errorf("with the address in a file %q is offered", out)
+	}
+}
+
+func TestWhatOthersChoseIsShownToATerminalQuoted(t *testing.T) {
+	t.Parallel()
+	s := serveQueue(t)
+	s.must("queue", "configure", "dev/a")
+	key := "red\x1b[31m\nline\ttab"
+	for _, command := range [][]string{
+		{"queue", "add", "dev/a", key},
+		{"queue", "items", "dev/a"},
+		{"queue", "describe", "dev/a", key},
+		{"queue", "forget", "dev/a", key},
+		{"queue", "backoff", "next", "dev/a", key},
+		{"queue", "retry", "dev/a", key},
+		{"queue", "delete", "dev/a", key},
+	} {
+		out := s.must(command...)
+		if strings.Contains(out, "\x1b") || !strings.Contains(out, `"red\x1b[31m\nline\ttab"`) {
+			t.Errorf("%v printed %q", command[:2], out)
+		}
+	}
+}
+
+func TestBadAddsAreWrongUsage(t *testing.T) {
+	t.Parallel()
+	s := serveQueue(t)
+	s.must("queue", "configure", "dev/a")
+	s.refuses(exitUsage, "--after and --rate-limited", "queue", "add", "dev/a", "k", "--after", "1s", "--rate-limited")
+	s.refuses(exitUsage, `"\xff" is not UTF-8`, "queue", "add", "dev/a", "\xff")
+	s.refuses(exitUsage, `"\xff" is not UTF-8`, "queue", "describe", "dev/a", "\xff")
 }
 
 func TestServeQueueFindsRedisBehindSentinelsAndInACluster(t *testing.T) {

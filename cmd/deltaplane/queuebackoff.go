@@ -82,7 +82,7 @@ func printEntries(out io.Writer, entries []*queuev1.BackoffEntry) error {
 	t := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(t, "ID\tDELAY\tUPDATED")
 	for _, e := range entries {
-		fmt.Fprintf(t, "%s\t%s\t%s\n", e.GetId(), e.GetBackoff().AsDuration(), dash(moment(e.GetLastUpdate())))
+		fmt.Fprintf(t, "%s\t%s\t%s\n", printable(e.GetId()), e.GetBackoff().AsDuration(), dash(moment(e.GetLastUpdate())))
 	}
 	return t.Flush()
 }
@@ -126,7 +126,7 @@ func newBackoffGC() *cobra.Command {
 
 func printEach(out io.Writer, err error, names []string, done string) error {
 	for i := 0; i < len(names) && err == nil; i++ {
-		_, err = fmt.Fprintln(out, names[i], done)
+		_, err = fmt.Fprintln(out, printable(names[i]), done)
 	}
 	return err
 }

@@ -100,7 +100,7 @@ func printResults(out io.Writer, all *queuev1.RetryNowResponse, output string) e
 		return printMessage(out, all)
 	}
 	for _, r := range all.GetResults() {
-		if _, err := fmt.Fprintln(out, r.GetKey(), enumText(r.GetStatus().String(), "ITEM_STATUS_")); err != nil {
+		if _, err := fmt.Fprintln(out, printable(r.GetKey()), enumText(r.GetStatus().String(), "ITEM_STATUS_")); err != nil {
 			return err
 		}
 	}
@@ -169,7 +169,7 @@ delay that is pending already stays; "queue retry" ends it.`,
 				return err
 			}
 			for _, key := range rest[:n] {
-				fmt.Fprintln(cmd.OutOrStdout(), key, "forgotten")
+				fmt.Fprintln(cmd.OutOrStdout(), printable(key), "forgotten")
 			}
 			rest = rest[n:]
 		}
@@ -241,8 +241,10 @@ func newQueueDrain() *cobra.Command {
 		Use:   "drain QUEUE",
 		Short: "Wait until a queue is worked off",
 		Long: `Wait until nothing is ready, held or delayed any more, and tell how far it is once a second.
-Dead keys are not waited for. The exit code is 4 when the time was over first.`,
-		Example: `  deltaplane queue drain dev/job --close --wait 10m
+Dead keys are not waited for. The exit code is 4 when the time was over first. A controller's
+queue is never without its periodic round, a delayed key that is due within hours: give
+--due-within for such a queue.`,
+		Example: `  deltaplane queue drain dev/mine --close --wait 10m
   deltaplane queue drain dev/job --due-within 1m    # not for keys that are due later`,
 		Args: args(cobra.ExactArgs(1)),
 	}, &wait, func(cmd *cobra.Command, client queuev1.QueueServiceClient, a []string) error {
