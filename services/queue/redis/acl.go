@@ -6,7 +6,7 @@ import "strings"
 // called beside them.
 const commands = "ping hello info command time wait " +
 	"eval evalsha script|load " +
-	"get set setnx setrange pexpire unlink sadd smembers " +
+	"get getrange set setnx setrange pexpire unlink sadd smembers " +
 	"hget hmget hset hdel hexists hscan rpush lrange ltrim lindex zadd zrem zrange zrangebyscore zscore " +
 	"publish subscribe unsubscribe"
 

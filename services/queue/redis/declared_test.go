@@ -23,7 +23,7 @@ var allowed = map[string]string{
 	"HGET":   "first", "HMGET": "first", "HSET": "first", "HDEL": "first", "HEXISTS": "first",
 	"LRANGE": "first", "LTRIM": "first", "RPUSH": "first",
 	"ZADD": "first", "ZREM": "first", "ZRANGE": "first", "ZRANGEBYSCORE": "first", "ZSCORE": "first",
-	"SET": "first", "GET": "first", "SETRANGE": "first",
+	"SET": "first", "GET": "first", "GETRANGE": "first", "SETRANGE": "first",
 }
 
 var quoted = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)

@@ -15,6 +15,8 @@
 //
 // A turn carries a number; when its reply is lost it is sent again, and the
 // script answers what it answered. That is the only way anything is sent twice.
+// A turn that a broken connection still delivers after a later one of the same
+// server is refused.
 // A turn also carries the run id of the Redis behind the connection: when that
 // is another one than at the partition's last turn — a restart, a failover, a
 // slot that moved — leases are handed out only after one lease time, and

@@ -69,6 +69,8 @@ type Engine struct {
 	all        atomic.Pointer[[]*node] // the masters as last met
 	generation atomic.Pointer[string]
 
+	turns atomic.Uint64 // number of the last turn, above those of any process before
+
 	mu   sync.Mutex
 	seen map[string]bool // queues this process has used
 }
@@ -93,6 +95,7 @@ func New(cfg Config) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{cfg: cfg, target: t, server: strings.ToLower(rand.Text()[:12]), turnSHA: redis.NewScript(turnLua).Hash(), seen: map[string]bool{}}
+	e.turns.Store(uint64(time.Now().UnixNano()))
 	silence()
 	e.connect()
 	return e, nil

@@ -82,6 +82,8 @@ func judgeReply(reply redis.Error, err error) (fate, error) {
 		return stale, err
 	case "DPNOQUEUE":
 		return refused, engine.ErrNoQueue
+	case "DPLATE": // nobody waits for it any more
+		return refused, engine.ErrUnknown
 	case "DPPARTS":
 		return refused, engine.ErrPartitions
 	case "OOM":

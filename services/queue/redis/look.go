@@ -8,7 +8,6 @@ import (
 	"math"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -175,7 +174,7 @@ func (p *partition) inspect(ctx context.Context, names []string) ([]workqueue.It
 	for _, n := range names {
 		t.Ops = append(t.Ops, workqueue.Op{Kind: workqueue.OpInspect, Key: n})
 	}
-	d, err := p.run(ctx, p.look, uint64(time.Now().UnixNano()), t, &sender{})
+	d, err := p.run(ctx, 0, t, &sender{})
 	if err != nil {
 		return nil, err
 	}

@@ -16,12 +16,11 @@ import (
 
 // partition is one partition of a queue. Its keys are in one slot.
 type partition struct {
-	q          *queue
-	e          *Engine
-	keys, look []string // of turns, and of Items' own turns
-	seq        uint64   // of the last turn
-	conf       atomic.Pointer[conf]
-	sender     sender // of turns
+	q      *queue
+	e      *Engine
+	keys   []string
+	conf   atomic.Pointer[conf]
+	sender sender // of turns
 }
 
 // conf is a configuration and what of it every turn carries.
@@ -34,8 +33,8 @@ type conf struct {
 func newPartition(q *queue, part int) *partition {
 	e := q.e
 	return &partition{
-		q: q, e: e, seq: uint64(time.Now().UnixNano()),
-		keys: keys(e.cfg.Prefix, q.name, part, e.server), look: keys(e.cfg.Prefix, q.name, part, e.server+"i"),
+		q: q, e: e,
+		keys: keys(e.cfg.Prefix, q.name, part, e.server),
 	}
 }
 
@@ -69,8 +68,7 @@ func (p *partition) Turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Res
 }
 
 func (p *partition) turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Result, done, error) {
-	p.seq++
-	d, err := p.run(ctx, p.keys, p.seq, t, &p.sender)
+	d, err := p.run(ctx, p.e.turns.Add(1), t, &p.sender)
 	if err != nil {
 		return nil, d, err
 	}
@@ -85,8 +83,9 @@ const answerTTL = 2 * time.Minute
 const minAttempt = 100 * time.Millisecond
 
 // run sends a turn until it is surely applied, durable, or refused, or until
-// time is up.
-func (p *partition) run(ctx context.Context, keys []string, seq uint64, t *workqueue.Turn, s *sender) (done, error) {
+// time is up. A turn with the number zero only looks: it is done beside the
+// others, and again when its reply is lost.
+func (p *partition) run(ctx context.Context, seq uint64, t *workqueue.Turn, s *sender) (done, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.e.cfg.GiveUp)
 	defer cancel()
 	deadline, _ := ctx.Deadline()
@@ -95,7 +94,7 @@ func (p *partition) run(ctx context.Context, keys []string, seq uint64, t *workq
 	var held error // why the turn, applied, is not durable
 	first := ""    // the run that may have applied it
 	for {
-		d, err := p.attempt(ctx, keys, seq, maybe, t, s)
+		d, err := p.attempt(ctx, seq, maybe, t, s)
 		f, err := judge(err)
 		switch f {
 		case applied:
@@ -152,8 +151,8 @@ func (p *partition) run(ctx context.Context, keys []string, seq uint64, t *workq
 
 // attempt sends a turn once, and waits as long as the queue's durability asks
 // for, on the same connection.
-func (p *partition) attempt(ctx context.Context, keys []string, seq uint64, maybe bool, t *workqueue.Turn, s *sender) (done, error) {
-	n, err := p.e.place.node(ctx, keys[0])
+func (p *partition) attempt(ctx context.Context, seq uint64, maybe bool, t *workqueue.Turn, s *sender) (done, error) {
+	n, err := p.e.place.node(ctx, p.keys[0])
 	if err != nil {
 		return done{}, fmt.Errorf("%w: %w", engine.ErrUnavailable, err)
 	}
@@ -165,7 +164,7 @@ func (p *partition) attempt(ctx context.Context, keys []string, seq uint64, mayb
 	c := p.conf.Load()
 	d := done{n: n, run: n.run()}
 	packed, err := s.write(&head{
-		seq: seq, again: maybe, skew: p.e.cfg.Skew().Microseconds(), run: d.run, version: c.version, leaseFor: c.cfg.LeaseFor.Microseconds(),
+		seq: seq, ordered: seq != 0, skew: p.e.cfg.Skew().Microseconds(), run: d.run, version: c.version, leaseFor: c.cfg.LeaseFor.Microseconds(),
 	}, t)
 	if err != nil {
 		return d, err
@@ -175,7 +174,7 @@ func (p *partition) attempt(ctx context.Context, keys []string, seq uint64, mayb
 		return d, err
 	}
 	if w == nil || len(t.Ops) == 0 && len(t.Takes) == 0 {
-		d.blob, err = n.client.EvalSha(ctx, p.e.turnSHA, keys, packed, c.often, c.rare).Text()
+		d.blob, err = n.client.EvalSha(ctx, p.e.turnSHA, p.keys, packed, c.often, c.rare).Text()
 		return d, err
 	}
 	if err := n.load(ctx); err != nil { // else WAIT would be waited for after a turn that was not done
@@ -183,11 +182,11 @@ func (p *partition) attempt(ctx context.Context, keys []string, seq uint64, mayb
 	}
 	var turn, reached *redis.Cmd
 	_, _ = n.client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		turn = pipe.EvalSha(ctx, p.e.turnSHA, keys, packed, c.often, c.rare)
+		turn = pipe.EvalSha(ctx, p.e.turnSHA, p.keys, packed, c.often, c.rare)
 		if maybe {
 			// An answer given once more was written on another connection, and
 			// WAIT is for what this one wrote last.
-			pipe.PExpire(ctx, keys[keyAnswer], answerTTL)
+			pipe.PExpire(ctx, p.keys[keyAnswer], answerTTL)
 		}
 		reached = pipe.Do(ctx, w.command(ctx)...)
 		return nil

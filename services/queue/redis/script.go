@@ -174,7 +174,7 @@ var general = [...]int{
 // head is what a turn carries beside its operations.
 type head struct {
 	seq          uint64
-	again        bool // an earlier attempt may have been applied
+	ordered      bool // a turn of the queue's, not one beside them
 	skew         int64
 	run, version string
 	leaseFor     int64
@@ -209,7 +209,7 @@ func (s *sender) write(h *head, t *workqueue.Turn) ([]byte, error) {
 
 	p := s.turn[:0]
 	p.str(strconv.FormatUint(h.seq, 36))
-	p.flag(h.again)
+	p.flag(h.ordered)
 	p.num(h.skew)
 	p.str(h.run)
 	p.str(h.version)

@@ -1,6 +1,7 @@
 package redis_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
@@ -79,6 +80,45 @@ func TestTheScriptIsLoadedAgainWhenRedisForgotIt(t *testing.T) {
 	}
 	if r := turn(t, q, take(5)); len(r.Leases) != 1 {
 		t.Errorf("leases %v, want one", r.Leases)
+	}
+}
+
+func TestATurnThatComesLateIsNotDone(t *testing.T) {
+	t.Parallel()
+	srv := start(t)
+	p := newProxy(t, srv.Addr())
+	e := newEngine(t, redis.Config{URL: "redis://" + p.addr()})
+	q := configure(t, e, workqueue.Config{})
+	late := add("a")
+	late.Ops[0].Limited = true
+	turn(t, q, late)
+	sent := *p.lastTurn.Load()
+
+	answer := func() string {
+		c, err := net.Dial("tcp", srv.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := c.Write(sent); err != nil {
+			t.Fatal(err)
+		}
+		line, err := bufio.NewReader(c).ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		return line
+	}
+	if got := answer(); !strings.HasPrefix(got, "$") {
+		t.Errorf("the last turn once more is answered %q, want what it was answered", got)
+	}
+	turn(t, q, add("b"))
+	if got := answer(); !strings.HasPrefix(got, "-DPLATE") {
+		t.Errorf("an overtaken turn is answered %q, want DPLATE", got)
+	}
+	r := turn(t, q, workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpRequeues, Key: "a"}}})
+	if got := r.Replies[0].Requeues; got != 1 {
+		t.Errorf("the limiter was charged %d times, want once", got)
 	}
 }
 
@@ -325,6 +365,7 @@ type proxy struct {
 	lis       net.Listener
 	target    atomic.Pointer[string]
 	rewrite   atomic.Pointer[func([]byte) []byte] // of what Redis answers
+	lastTurn  atomic.Pointer[[]byte]              // as it was sent
 	dropReply atomic.Bool
 	onDrop    atomic.Pointer[func()]
 	dropped   atomic.Int64
@@ -373,6 +414,7 @@ func (p *proxy) serve() {
 				}
 				if strings.Contains(strings.ToLower(string(buf[:n])), "evalsha") {
 					turn.Store(true)
+					p.lastTurn.Store(new(slices.Clone(buf[:n])))
 				}
 				if _, err := up.Write(buf[:n]); err != nil {
 					return

@@ -1,10 +1,14 @@
-local seq, again, skew, run, ver, grows, away, keys, runs, toks, args, takes = munpack(ARGV[1])
+local seq, ordered, skew, run, ver, grows, away, keys, runs, toks, args, takes = munpack(ARGV[1])
 local leaseFor, retention, maxRetries, absorb, reserveOnce, aging, qps, burst, maxProc = munpack(ARGV[2])
 
-if again then -- a retry after a lost reply: answer what was answered
-  local was = call('GET', rq)
+-- Turns of one server come in the order of their numbers, all of one length. One
+-- that came before is answered as it was then; one that was overtaken, because its
+-- connection broke and it was sent again, may not be done any more.
+if ordered then
   local head = mpack(seq)
-  if was and sub(was, 1, #head) == head then return was end
+  local last = call('GETRANGE', rq, 0, #head - 1)
+  if last == head then return call('GET', rq) end
+  if last > head then return redis.error_reply('DPLATE a later turn was done') end
 end
 
 -- keys[1] is '', the control record. vals[i] is what is stored of keys[i].

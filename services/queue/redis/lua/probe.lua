@@ -20,6 +20,7 @@ call('ZREM', z, 'a')
 call('SET', s, 'a', 'PX', 1000)
 call('SETRANGE', s, 0, 'b')
 call('GET', s)
+call('GETRANGE', s, 0, 0)
 call('UNLINK', h, l, z, s)
 call('PUBLISH', ARGV[1], ARGV[2])
 return 1
