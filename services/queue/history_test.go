@@ -14,16 +14,16 @@ import (
 func tell(events []*queuev1.HistoryEvent) string {
 	var out []string
 	for _, e := range events {
-		s := strings.ToLower(strings.TrimPrefix(e.GetKind().String(), "EVENT_KIND_"))
+		s := []string{strings.ToLower(strings.TrimPrefix(e.GetKind().String(), "EVENT_KIND_"))}
 		for _, more := range []string{e.GetSessionId(), strings.ToLower(strings.TrimPrefix(e.GetOutcome().String(), "OUTCOME_")), e.GetReason(), e.GetTraceparent()} {
 			if more != "" && more != "unspecified" {
-				s += " " + more
+				s = append(s, more)
 			}
 		}
 		if e.GetRepeats() > 0 {
-			s += fmt.Sprintf(" +%d", e.GetRepeats())
+			s = append(s, fmt.Sprintf("+%d", e.GetRepeats()))
 		}
-		out = append(out, s)
+		out = append(out, strings.Join(s, " "))
 	}
 	return strings.Join(out, ", ")
 }
@@ -157,7 +157,7 @@ func TestNamesOfSessionsAreBounded(t *testing.T) {
 	}
 }
 
-func TestRecordingAllocatesNothing(t *testing.T) {
+func TestRecordingAllocatesNothing(t *testing.T) { //nolint:paralleltest // allocations are counted
 	h := newHistory(64)
 	var ops []workqueue.Op
 	var replies []workqueue.Reply

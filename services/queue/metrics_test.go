@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"net"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -46,13 +47,13 @@ func shell(t *testing.T, e engine.Engine) (*server, func() map[string]*dto.Metri
 		all := map[string]*dto.Metric{}
 		for _, f := range families {
 			for _, m := range f.GetMetric() {
-				key := f.GetName()
+				key := []string{f.GetName()}
 				for _, l := range m.GetLabel() {
 					if l.GetName() != "name" {
-						key += " " + l.GetValue()
+						key = append(key, l.GetValue())
 					}
 				}
-				all[key] = m
+				all[strings.Join(key, " ")] = m
 			}
 		}
 		return all
@@ -60,6 +61,7 @@ func shell(t *testing.T, e engine.Engine) (*server, func() map[string]*dto.Metri
 }
 
 func TestQ11UpstreamsMetricsTable(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { // TestMetrics of client-go's metrics_test.go
 		e, err := memory.New(memory.Config{})
 		if err != nil {
@@ -151,6 +153,7 @@ func TestQ11UpstreamsMetricsTable(t *testing.T) {
 }
 
 func TestQ11ADelayBelowAMicrosecondIsADelay(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		e, err := memory.New(memory.Config{})
 		if err != nil {
