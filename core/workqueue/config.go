@@ -17,7 +17,7 @@ const (
 	MaxStateLen  = 4096
 	MaxReasonLen = 1024
 	MaxTraces    = 8
-	MaxMarks     = 64 // collections in one key's barrier
+	MaxMarks     = 64 // collections in one key's barrier; of more that a settlement wrote the first by name are kept
 	MaxDelay     = 10 * 365 * 24 * time.Hour
 
 	// SweepMax bounds the due and the expired keys that one turn moves.
