@@ -230,6 +230,23 @@ var settleRules = map[string]func(*env){
 			e.Errorf("barrier of %d collections, want %d", n, workqueue.MaxMarks)
 		}
 	},
+	"a barrier that a settlement overfills is cut behind the first by name": func(e *env) {
+		for i := range workqueue.MaxMarks {
+			op := add("a")
+			op.More = &workqueue.More{Barrier: workqueue.NewBarrier(mark("c"+strconv.Itoa(i), 1, "1"))}
+			e.do(op)
+		}
+		op := settle(e.one("a"), workqueue.Done)
+		op.More = &workqueue.More{Wrote: workqueue.NewBarrier(mark("b", 1, "1"))}
+		if got := e.do(op); got.Status != workqueue.Settled {
+			e.Errorf("status %d, want Settled", got.Status)
+		}
+		e.adds(workqueue.Queued, "a")
+		b := e.one("a").Barrier
+		if len(b) != workqueue.MaxMarks || b[0].Collection != mark("b", 1, "1").Collection {
+			e.Errorf("barrier %v, want %d collections, the written one first", b, workqueue.MaxMarks)
+		}
+	},
 }
 
 func mark(c string, epoch uint64, rv string) workqueue.Mark {
