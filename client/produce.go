@@ -215,7 +215,7 @@ func (p *Producer) serve(ctx context.Context, l *produceLink) error {
 			// What this server has it also answers; the rest is sent on the next stream.
 			_ = l.s.CloseSend()
 			select {
-			case <-l.read:
+			case <-l.read: //nolint:errcheck // it says that the reader has ended
 			case <-time.After(lastAnswers):
 			}
 			return errReconnect

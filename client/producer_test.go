@@ -69,7 +69,8 @@ func TestCallsOfManyMakeFewBatchesInOrder(t *testing.T) {
 		sc.answer(&queuev1.Produced{
 			RequestId: second.GetRequestId(), Statuses: []queuev1.AddStatus{1, 4, 4, 0, 0},
 			Details: []*queuev1.ProduceDetail{
-				{Index: 1, ReadyAt: timestamppb.New(time.Unix(60, 0))}, {Index: 2, NumRequeues: 3, ReadyAt: timestamppb.New(time.Unix(61, 0))},
+				{Index: 1, ReadyAt: timestamppb.New(time.Unix(60, 0))},
+				{Index: 2, NumRequeues: 3, ReadyAt: timestamppb.New(time.Unix(61, 0))},
 				{Index: 4, Error: &queuev1.ProduceError{Code: int32(codes.FailedPrecondition), Reason: "QUEUE_CLOSED", Message: "closed"}},
 			},
 		})

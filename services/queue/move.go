@@ -14,7 +14,7 @@ type mover struct {
 	every time.Duration
 }
 
-func newMover(s *Service, ctx context.Context) *mover {
+func newMover(ctx context.Context, s *Service) *mover {
 	first, every := s.rpc.Aging(ctx)
 	if every == 0 {
 		return &mover{}

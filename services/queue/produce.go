@@ -96,7 +96,7 @@ func (s *server) Produce(grpc queuev1.QueueService_ProduceServer) error {
 
 // wait keeps the stream until the producer ends it, or the server.
 func (p *producer) wait(ctx context.Context, cancel func(), sent, received chan error) error {
-	move := newMover(p.s.Service, ctx)
+	move := newMover(ctx, p.s.Service)
 	defer move.stop()
 	var over <-chan time.Time
 	stopped := false
@@ -107,7 +107,7 @@ func (p *producer) wait(ctx context.Context, cancel func(), sent, received chan 
 			if !errors.Is(err, io.EOF) {
 				cancel()
 				select {
-				case <-sent:
+				case <-sent: //nolint:errcheck // the stream ends with err
 				case <-time.After(time.Second): // it is stuck in Send, which ends with this call
 				}
 				return err

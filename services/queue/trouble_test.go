@@ -131,7 +131,8 @@ func TestTroubleOfRedisHasANamedReasonAndLosesNothing(t *testing.T) {
 		},
 		"wrong password": {
 			[][]any{{"CONFIG", "SET", "requirepass", "other"}, {"AUTH", "other"}, {"CLIENT", "KILL", "TYPE", "normal"}},
-			[][]any{{"CONFIG", "SET", "requirepass", ""}}, codes.Unavailable, "STORE_DENIED",
+			[][]any{{"CONFIG", "SET", "requirepass", ""}},
+			codes.Unavailable, "STORE_DENIED",
 		},
 		"scripts forbidden": {
 			[][]any{{"ACL", "SETUSER", "default", "-evalsha", "-eval"}}, [][]any{{"ACL", "SETUSER", "default", "+@all"}}, codes.Unavailable, "STORE_DENIED",

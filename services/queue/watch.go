@@ -15,7 +15,7 @@ const expiryMargin = 50 * time.Millisecond
 // watch keeps an eye on the stream until it ends: leases that run out, a server
 // that stops, a connection that grows old.
 func (st *stream) watch(ctx context.Context) {
-	move := newMover(st.s.Service, ctx)
+	move := newMover(ctx, st.s.Service)
 	defer move.stop()
 	expiry := time.NewTimer(st.leases)
 	defer expiry.Stop()

@@ -2,7 +2,6 @@ package queue
 
 import (
 	"encoding/binary"
-
 	"sync"
 
 	"google.golang.org/grpc"
@@ -32,7 +31,6 @@ func wireOptions() []grpc.ServerOption {
 		grpc.InitialConnWindowSize(4 << 20),
 		grpc.ReadBufferSize(64 << 10),
 		grpc.WriteBufferSize(64 << 10),
-		grpc.SharedWriteBuffer(true),
 	}
 }
 

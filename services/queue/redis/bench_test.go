@@ -125,7 +125,7 @@ func BenchmarkTurnFeatures(b *testing.B) {
 		"barrier":  func(op *workqueue.Op) { op.More = &workqueue.More{Barrier: barrier} },
 		"limited":  func(op *workqueue.Op) { op.Limited = true },
 		"everything": func(op *workqueue.Op) {
-			op.Level, op.Trace, op.More = uint8(op.Key[len(op.Key)-1])%workqueue.Levels, trace, &workqueue.More{Barrier: barrier}
+			op.Level, op.Trace, op.More = op.Key[len(op.Key)-1]%workqueue.Levels, trace, &workqueue.More{Barrier: barrier}
 		},
 	} {
 		b.Run(name, func(b *testing.B) {
