@@ -24,5 +24,6 @@ func servants() map[string]makeServant {
 		"pipeline": pipelineServer,
 		"informer": informerServer,
 		"worker":   workerChild,
+		"plane":    planeServer,
 	}
 }
