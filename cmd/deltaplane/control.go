@@ -102,7 +102,7 @@ func runControllers(ctx context.Context, c *controlFlags, t telemetry.Config, lo
 		c.admission.Defaults = &taint.Defaults{NotReady: c.notReady, Unreachable: c.unreachable}
 		c.config.Admission = &c.admission
 	}
-	if err := errors.Join(c.config.Validate(), log.check()); err != nil {
+	if err := errors.Join(t.Validate(), c.config.Validate(), log.check()); err != nil {
 		return &usageError{err}
 	}
 	return withTelemetry(ctx, t, "controllers", func(tel *telemetry.Telemetry) error {

@@ -72,8 +72,10 @@ func exitCode(err error) int {
 		}
 		return exitFailure
 	}
-	if errors.Is(err, engine.ErrDenied) {
-		return exitRefused
+	for _, unfit := range []error{engine.ErrDenied, engine.ErrUnfit, engine.ErrEviction} {
+		if errors.Is(err, unfit) {
+			return exitRefused
+		}
 	}
 	if errors.Is(err, kube.ErrNotServed) {
 		return exitNotFound

@@ -60,6 +60,7 @@ func TestFaultsOfTheStartAreNamed(t *testing.T) {
 		"sentinel names no master":  {[]string{"serve", "queue", "--redis-url", "redis+sentinel://u:hush@a:1,b"}, exitUsage, []string{"--redis-url", "name of the master"}},
 		"Redis flags without Redis": {[]string{"serve", "queue", "--redis-username", "u", "--redis-tls-cert", "x"}, exitUsage, []string{"--redis-username is for a Redis", "--redis-tls-cert is for", "--redis-tls-key"}},
 		"Redis TLS without TLS":     {[]string{"serve", "queue", "--redis-url", "redis://a:1", "--redis-tls-ca", "x"}, exitUsage, []string{"--redis-tls-ca has no effect"}},
+		"every fault of a service":  {[]string{"serve", "queue", "--listen", "0.0.0.0:1", "--log-level", "loud", "--redis-url", "rediss://a:1", "--redis-password-file", "/nonexistent/pw"}, exitUsage, []string{`"loud"`, "0.0.0.0:1", "/nonexistent/pw"}},
 		"Redis files not there":     {[]string{"serve", "queue", "--redis-url", "rediss+cluster://a,b", "--redis-tls-ca", "/nonexistent/ca", "--redis-password-file", "/nonexistent/pw"}, exitUsage, []string{"/nonexistent/ca", "/nonexistent/pw"}},
 		"queue bounds":              {[]string{"serve", "queue", "--queue-max-pending", "-1"}, exitUsage, []string{"max pending"}},
 		"Redis password is wrong":   {[]string{"serve", "queue", "--listen", "127.0.0.1:0", "--admin-listen", "off", "--redis-url", "redis://" + locked, "--redis-password-file", wrong}, exitRefused, []string{"--redis-url", "denies access"}},

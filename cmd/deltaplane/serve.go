@@ -198,11 +198,8 @@ the hosts, though --redis-password-file keeps the password out of the list of pr
 }
 
 func runQueue(ctx context.Context, q *queueFlags, t telemetry.Config) error {
-	if err := q.check(); err != nil {
-		return &usageError{err}
-	}
 	cfg := q.config
-	if err := q.readSecrets(&cfg); err != nil {
+	if err := errors.Join(t.Validate(), q.check(), q.readSecrets(&cfg)); err != nil {
 		return &usageError{err}
 	}
 	return withTelemetry(ctx, t, "queue", func(tel *telemetry.Telemetry) error {
@@ -224,7 +221,7 @@ func runQueue(ctx context.Context, q *queueFlags, t telemetry.Config) error {
 }
 
 func runIndexer(ctx context.Context, cfg indexer.Config, t telemetry.Config, log *natsFlags) error {
-	if err := errors.Join(cfg.Validate(), log.check()); err != nil {
+	if err := errors.Join(t.Validate(), cfg.Validate(), log.check()); err != nil {
 		return &usageError{err}
 	}
 	return withTelemetry(ctx, t, "indexer", func(tel *telemetry.Telemetry) error {
@@ -302,7 +299,7 @@ others back.`,
 }
 
 func runReflector(ctx context.Context, cfg reflector.Config, t telemetry.Config, log *natsFlags, client *kube.Client) error {
-	if err := errors.Join(cfg.Validate(), log.check()); err != nil {
+	if err := errors.Join(t.Validate(), cfg.Validate(), log.check()); err != nil {
 		return &usageError{err}
 	}
 	return withTelemetry(ctx, t, "reflector", func(tel *telemetry.Telemetry) error {
