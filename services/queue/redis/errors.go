@@ -25,7 +25,7 @@ const (
 )
 
 // errMoved is beside ErrUnavailable when another node may serve the key.
-var errMoved = errors.New("queue: redis has moved the key")
+var errMoved = errors.New("queue: this redis does not serve the key")
 
 // judge sorts an error of a script call.
 func judge(err error) (fate, error) {
