@@ -49,6 +49,15 @@ func (m *Machine) forgetEntry(e *entry) {
 	m.entries.remove(e.id, e)
 }
 
+// nextSweep is when what is kept for a time expires next, zero for never.
+func (m *Machine) nextSweep() int64 {
+	next := earliest(m.barriers.next(), m.expects.next())
+	if at := m.aging.next(); at != 0 {
+		next = earliest(next, at+m.cfg.Backoff.ExpireAfter.Microseconds()+1)
+	}
+	return next
+}
+
 // sweepBackoff drops entries that expired at now, at most SweepMax, those that
 // were not moved for the longest first (of equals the smaller id). It ends
 // every turn, and every OpBackoffGC of the turn answers how many it dropped.

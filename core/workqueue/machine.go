@@ -94,6 +94,9 @@ func (m *Machine) Turn(now int64, t *Turn) *Result {
 	m.sweepBackoff(now, t, r)
 	r.Counts = m.Counts()
 	r.NextDue = m.nextDue(now)
+	if len(t.Ops) == 0 {
+		r.NextSweep = m.nextSweep()
+	}
 	return r
 }
 

@@ -184,6 +184,10 @@ type Result struct {
 	Counts  Counts
 	// What happened in the turn.
 	Added, Retried, Promoted, Expired, Buried int
+	// NextSweep is when the next of what is kept for a time only (barriers of
+	// idle keys, expectations, back-off entries) expires, so that a turn can free
+	// it; zero when nothing is kept. Only turns without operations tell.
+	NextSweep int64
 	// Spent is how many of Reserved were used, the same of every bucket.
 	Spent int
 }

@@ -102,8 +102,8 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("queue: %s %v is negative", name, d))
 		}
 	}
-	if c.MaxTurn < 1 || c.MaxTurn > 5000 {
-		errs = append(errs, fmt.Errorf("queue: max turn %d is not between 1 and 5000", c.MaxTurn))
+	if c.MaxTurn < 1 || c.MaxTurn > 3000 {
+		errs = append(errs, fmt.Errorf("queue: max turn %d is not between 1 and 3000", c.MaxTurn))
 	}
 	if c.MaxSessions < 1 {
 		errs = append(errs, fmt.Errorf("queue: max sessions %d is below 1", c.MaxSessions))

@@ -51,7 +51,20 @@ func (d *dispatcher) deal(b *batch, r *workqueue.Result, began time.Time) time.D
 		due := time.Duration(r.NextDue-r.Now)*time.Microsecond - time.Since(began)
 		next = min(next, max(due, 0)+100*time.Microsecond)
 	}
-	return next
+	return min(next, sweepIn(&b.turn, r))
+}
+
+// sweepIn is how long until a turn should free what is kept for a time only: a
+// turn with operations does not tell, and is asked after.
+func sweepIn(t *workqueue.Turn, r *workqueue.Result) time.Duration {
+	const ask, most, least = time.Minute, time.Hour, 100 * time.Millisecond
+	switch {
+	case len(t.Ops) > 0:
+		return ask
+	case r.NextSweep == 0:
+		return most
+	}
+	return max(time.Duration(r.NextSweep-r.Now)*time.Microsecond, least)
 }
 
 // gates says that operations open, close, pause or resume the queue.

@@ -262,7 +262,7 @@ func (c *checks) produced(field string, in *queuev1.ProduceOp) workqueue.Op {
 	c.trace(field+".traceparent", in.GetTraceparent())
 	op := workqueue.Op{
 		Kind: kind, Key: in.GetKey(), Level: c.level(field+".priority", in.GetPriority()), Limited: limited, Trace: in.GetTraceparent(),
-		Delay: c.duration(field+".delay", in.GetDelay(), workqueue.MaxDelay).Microseconds(),
+		Delay: wholeMicros(c.duration(field+".delay", in.GetDelay(), workqueue.MaxDelay)),
 		Last:  in.GetPolicy() == queuev1.DelayPolicy_DELAY_POLICY_LAST,
 	}
 	if _, known := queuev1.DelayPolicy_name[int32(in.GetPolicy())]; !known {

@@ -120,7 +120,7 @@ func (c *checks) settlement(at string, st *queuev1.Settlement) workqueue.Op {
 	}
 	op := workqueue.Op{
 		Kind: workqueue.OpSettle, Key: st.GetKey(), Token: st.GetToken(), Outcome: outcome,
-		Delay: c.duration(at+".delay", st.GetDelay(), workqueue.MaxDelay).Microseconds(),
+		Delay: wholeMicros(c.duration(at+".delay", st.GetDelay(), workqueue.MaxDelay)),
 	}
 	if st.GetDelay() != nil && op.Delay != 0 && outcome != workqueue.After && outcome != workqueue.Release {
 		c.add(at+".delay", "only with OUTCOME_RETRY_AFTER and OUTCOME_RELEASE")

@@ -317,6 +317,26 @@ var timeRules = map[string]func(*env){
 
 // storeRules need what only a store tells.
 var storeRules = map[string]func(*env){
+	"turns without operations tell when what is kept for a time expires, and free it": func(e *env) {
+		op := add("a")
+		op.More = &workqueue.More{Barrier: workqueue.NewBarrier(mark("p", 1, "7"))}
+		e.do(op)
+		e.end(e.one("a"), workqueue.Done, workqueue.Settled)
+		e.do(workqueue.Op{Kind: workqueue.OpBackoffNext, Key: "id"})
+		about := func(r *workqueue.Result) {
+			e.Helper()
+			if in := r.NextSweep - r.Now; in < 290e6 || in > 300e6+1 {
+				e.Errorf("next sweep in %v, want 5 min", time.Duration(in)*time.Microsecond)
+			}
+		}
+		about(e.turn(workqueue.Turn{}))
+		e.advance(5 * time.Minute)
+		about(e.turn(workqueue.Turn{})) // the barrier's time is over; the entry is left
+		e.advance(6 * time.Minute)
+		if r := e.turn(workqueue.Turn{}); r.NextSweep != 0 {
+			e.Errorf("next sweep at %d, want none: nothing is kept", r.NextSweep)
+		}
+	},
 	"shortening ends a lease sooner, extending never does": func(e *env) {
 		e.adds(workqueue.Queued, "a")
 		l := e.one("a")

@@ -19,7 +19,7 @@ const ready = "R\x04\x00\x01" + "\x00\x00\x00\x00\x00\x00\x02" + "\x00\x00\x00\x
 func answer() string {
 	var p packer
 	p.str("seq")
-	for n := range int64(13) {
+	for n := range int64(14) {
 		p.num(n + 1)
 	}
 	p.str("\x84\x00\x00\x00")
@@ -52,7 +52,7 @@ func answer() string {
 
 func FuzzDecodeTurnNeverPanics(f *testing.F) {
 	f.Add(answer())
-	f.Add("\xa1s\x01\x02\x03\x04\x05\x06\x07\x00\x00\x00\x00\x00\x00\xa0\x90\x00\x90\x90")
+	f.Add("\xa1s\x01\x02\x03\x04\x05\x06\x07\x00\x00\x00\x00\x00\x00\x00\xa0\x90\x00\x90\x90")
 	f.Add("\xdd\xff\xff\xff\xff")
 	f.Fuzz(func(t *testing.T, blob string) {
 		r, err := decodeTurn(blob, &answered)
@@ -72,7 +72,7 @@ func TestDecodeTurn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Now != 1 || r.NextDue != 2 || r.Counts != (workqueue.Counts{Ready: 3, Delayed: 4, Processing: 5, Dirty: 6, Dead: 7}) || r.Buried != 12 || r.Spent != 13 {
+	if r.Now != 1 || r.NextDue != 2 || r.Counts != (workqueue.Counts{Ready: 3, Delayed: 4, Processing: 5, Dirty: 6, Dead: 7}) || r.Buried != 12 || r.Spent != 13 || r.NextSweep != 14 {
 		t.Errorf("result %+v", r)
 	}
 	if got := r.Replies[0]; got.Status != workqueue.Delayed || got.Requeues != 2 || got.ReadyAt != 256 {

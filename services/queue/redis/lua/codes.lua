@@ -28,6 +28,12 @@ end
 local function ok() local n = m.nr + 1; m.nr = n; R[n] = '\0' end
 local function sayEntry(e) ok(); say(e and e[1] or 0); say(e and e[2] or 0) end
 local collections = {} -- where in E the answers of collections go
+-- nextEntry is when the next entry may be dropped.
+function g.nextEntry()
+  local head = call('ZRANGE', boz, 0, 0, 'WITHSCORES')
+  return tonumber(head[2] or 0) + conf().expire + 1
+end
+
 -- sweepBackoff writes entries, and drops those that were not moved for too long.
 function g.sweepBackoff()
   for id in next, boch do

@@ -33,7 +33,8 @@ end
 -- What was kept for a time.
 if G then G.writeExpiries() end
 if m.ngc > 0 then
-  local over = call('ZRANGEBYSCORE', gc, '-inf', S(now), 'LIMIT', 0, SWEEP)
+  local most = nops > 0 and SWEEP or 4 * SWEEP -- nobody waits for a turn without operations
+  local over = call('ZRANGEBYSCORE', gc, '-inf', S(now), 'LIMIT', 0, most)
   if #over > 0 then
     m.ngc = m.ngc - chunked('ZREM', gc, over)
     local list = {}
@@ -92,13 +93,21 @@ if qps > 0 and not away and not m.paused and m.nready > 0 then
   if at > now and (nextdue == 0 or at < nextdue) then nextdue = at end
 end
 if skipped > SKIP and m.nready > 0 then nextdue = now end
+local nextsweep = 0
+if nops == 0 then
+  if m.ngc > 0 then nextsweep = first(gc) end
+  if m.nbo > 0 then
+    local at = general().nextEntry()
+    if nextsweep == 0 or at < nextsweep then nextsweep = at end
+  end
+end
 if m.nready > 0 and not hadready then
   local channel, notice = munpack(ARGV[3])
   call('PUBLISH', channel, notice)
 end
 
 local answer = mpack(seq, now, nextdue, m.nready, m.ndelayed, m.nleased, m.ndirty, m.ndead,
-  m.added, m.retried, m.promoted, m.expired, m.buried, m.spent, concat(R), E, tok0, groups, gkeys)
+  m.added, m.retried, m.promoted, m.expired, m.buried, m.spent, nextsweep, concat(R), E, tok0, groups, gkeys)
 if ordered and (nops > 0 or ngot > 0) then call('SET', rq, answer, 'PX', 120000) end
 return answer
 end
