@@ -133,11 +133,13 @@ func TestDescribeNodeSaysWhatNobodyMeasuresAndWhatIsStopped(t *testing.T) {
 		{"no controller runs", nodeAnswer{}, []string{"not measured: no node lifecycle", "(no labels), -", "nobody taints"}},
 		{"the controller cannot judge", nodeAnswer{Trouble: "leases are stale"}, []string{"not measured: leases are stale"}},
 		{
-			"c.7: silent for longer than the grace", nodeAnswer{Silence: &silenceAnswer{Seconds: 61.26, Grace: 50, Over: true}, Waits: true, Zone: zoneAnswer{Region: "r", Name: "z", State: nodelifecycle.Full, NotReady: 4, Rate: new(0.1), Waiting: 3}},
+			"c.7: silent for longer than the grace",
+			nodeAnswer{Silence: &silenceAnswer{Seconds: 61.26, Grace: 50, Over: true}, Waits: true, Zone: zoneAnswer{Region: "r", Name: "z", State: nodelifecycle.Full, NotReady: 4, Rate: new(0.1), Waiting: 3}},
 			[]string{"1m1.3s of a grace of 50s, which is over", "r/z, FullDisruption: 0 ready, 4 not; 0.1 nodes a second", "waits for its NoExecute taint, 3 in"},
 		},
 		{"c.13: a small zone partially disrupted", nodeAnswer{Zone: zoneAnswer{Name: "z", State: nodelifecycle.Partial, Rate: new(0.0)}}, []string{"z, PartialDisruption", "; nothing is tainted"}},
 		{"c.13: every zone is down", nodeAnswer{Zone: zoneAnswer{State: nodelifecycle.Full, Rate: new(0.0), Stopped: true}}, []string{"every zone is down"}},
+		{"a node writes to the terminal", nodeAnswer{Conditions: []nodelifecycle.Condition{{Type: "Ready", Status: "True", Reason: "a\x1b[2Jb"}}}, []string{`"a\x1b[2Jb"`}},
 		{"an eviction nobody has planned", nodeAnswer{Evictions: []evictionAnswer{{Pod: "a/b", Taint: "t", State: "not planned"}}}, []string{"a/b", "not planned"}},
 	} {
 		var out bytes.Buffer
