@@ -24,7 +24,7 @@ func (a *nodeAnswer) print(out io.Writer) error {
 	line("Name", "%s", a.Name)
 	line("Created", "%s", ago(a.Created))
 	line("Silence", "%s", a.Silence.text(a.Trouble))
-	line("Last heartbeat", "lease %s, status %s (the node's clock)", dash(a.Heartbeat.Lease), dash(a.Heartbeat.Status))
+	line("Last heartbeat", "lease %s, status %s (the node's clock)", printable(dash(a.Heartbeat.Lease)), printable(dash(a.Heartbeat.Status)))
 	line("Known until", "%s", ago(a.KnownAt))
 	line("Zone", "%s", a.Zone.text())
 	if a.Waits {
@@ -36,7 +36,7 @@ func (a *nodeAnswer) print(out io.Writer) error {
 	}
 	fmt.Fprintln(t, "\nCONDITION\tSTATUS\tREASON\tSINCE\tHEARTBEAT")
 	for _, c := range a.Conditions {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", c.Type, c.Status, dash(c.Reason), dash(c.LastTransitionTime), dash(c.LastHeartbeatTime))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", printable(c.Type), printable(c.Status), printable(dash(c.Reason)), printable(dash(c.LastTransitionTime)), printable(dash(c.LastHeartbeatTime)))
 	}
 	if len(a.Taints) > 0 {
 		fmt.Fprintln(t, "\nTAINT\tEFFECT\tVALUE\tSINCE")
