@@ -148,7 +148,7 @@ func (s *Service) Run(ctx context.Context) (err error) {
 // queues.
 func (s *Service) watchStore(ctx context.Context) error {
 	const every = 3 * time.Second
-	first, wait := true, time.Duration(0)
+	first, wait, generation := true, time.Duration(0), ""
 	for {
 		select {
 		case <-ctx.Done():
@@ -176,8 +176,32 @@ func (s *Service) watchStore(ctx context.Context) error {
 		} else if first {
 			wait = 250 * time.Millisecond
 		}
+		if g := s.engine.Generation(); err == nil && g != generation {
+			if err := s.beginRun(ctx); err != nil {
+				s.log.Warn("not every queue was looked at after the store came back", telemetry.Err(err))
+			} else {
+				generation = g
+			}
+		}
 		s.sessions.expire(time.Now())
 	}
+}
+
+// beginRun has every queue looked at in the name of the store's present run:
+// after a restart the time in which nothing is handed out begins with that, and
+// should not begin with the first use.
+func (s *Service) beginRun(ctx context.Context) error {
+	names, err := s.engine.Names(ctx)
+	for _, name := range names {
+		l, failed := s.queue(ctx, name)
+		switch {
+		case failed == nil:
+			l.lookNow()
+		case !errors.Is(failed, engine.ErrNoQueue): // one that was lost is made again at its first use
+			err = errors.Join(err, fmt.Errorf("queue %q: %w", name, failed))
+		}
+	}
+	return err
 }
 
 func (s *Service) checkStore(ctx context.Context, configure bool) error {

@@ -1,0 +1,66 @@
+package queue
+
+import (
+	"testing"
+	"time"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/redis"
+)
+
+func TestThePauseAfterARestartBeginsWithoutAnyUse(t *testing.T) {
+	t.Parallel()
+	node := embeddedtest.DurableRedis(t)
+	e, err := redis.New(redis.Config{URL: node.URL()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, _, err := e.Configure(t.Context(), q, workqueue.Config{LeaseFor: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := made.Partitions()[0].Turn(t.Context(), &workqueue.Turn{}); err != nil {
+		t.Fatal(err)
+	}
+	r := serve(t, Config{}, e)
+	node.Kill()
+	node.Start()
+
+	other, err := redis.New(redis.Config{URL: node.URL()}) // it looks and has no turn
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if err := other.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	first := int64(0)
+	for {
+		opened, err := other.Open(t.Context(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		st, err := opened.Partitions()[0].Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first == 0 {
+			first = st.HeldUntil
+		}
+		// While nobody had a turn, the pause is told from now on and moves.
+		if st.HeldUntil != 0 && st.HeldUntil == first && time.Since(began) > 100*time.Millisecond {
+			break
+		}
+		first = st.HeldUntil
+		if time.Since(began) > 20*time.Second {
+			t.Fatal("the pause has not begun")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if _, err := r.Add(t.Context(), &queuev1.AddRequest{Queue: q, Items: []*queuev1.AddItem{{Key: "a"}}}); err != nil {
+		t.Fatal(err)
+	}
+}
