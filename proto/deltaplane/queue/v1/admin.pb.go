@@ -34,7 +34,8 @@ const (
 	Durability_DURABILITY_MEMORY Durability = 1
 	// When it is on the store's disk.
 	Durability_DURABILITY_FSYNC Durability = 2
-	// When `replicas` replicas of the store have it.
+	// When `replicas` replicas of the store have it. A failover may promote another one: nothing is lost for certain only when
+	// `replicas` is all of them.
 	Durability_DURABILITY_REPLICATED Durability = 3
 )
 
