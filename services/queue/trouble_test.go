@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
@@ -206,18 +207,18 @@ func TestAnOverloadedQueueRefusesAddsAndStillSettles(t *testing.T) {
 	gate := make(chan struct{}) // the store hangs
 	f.gate.Store(&gate)
 	results := make(chan error, 10)
-	for range 10 {
+	for i := range 10 {
 		go func() {
 			req := &queuev1.AddRequest{Queue: q}
-			for _, k := range keysN(500) {
-				req.Items = append(req.Items, &queuev1.AddItem{Key: k})
+			for _, k := range keysN(500) { // keys of its own: adds of one key would become one
+				req.Items = append(req.Items, &queuev1.AddItem{Key: fmt.Sprintf("%d-%s", i, k)})
 			}
 			_, err := r.Add(context.Background(), req)
 			results <- err
 		}()
 	}
 	refused := 0
-	for refused < 4 { // 10 calls of 500: at most 5 fit into a turn under way and 2000 that wait
+	for refused < 4 { // 10 calls of 500: one fits into the turn under way, and 4 into the 2000 that wait
 		select {
 		case err := <-results:
 			if rpc.Code(err) != codes.ResourceExhausted || rpc.Reason(err) != "OVERLOADED" || rpc.RetryDelay(err) <= 0 {
