@@ -84,6 +84,7 @@ var doors = []door{
 	{"k8s.io/client-go/", []string{"internal/kube", "bench"}, "the API server has one door: payloads pass as bytes and are decoded nowhere else"},
 	// apimachinery is not listed: its selectors are the grammar that the index promises.
 	{"k8s.io/api/", []string{"internal/kube", "internal/devcluster", "services/reflector", "services/controllers", "cmd", "test", "bench"}, "Kubernetes types stay with those who speak to Kubernetes: an index and a queue hold anything"},
+	{"k8s.io/cri-api/", []string{"internal/cri", "internal/criruntime", "services/controllers/nodeagent", "test", "bench"}, "container runtimes are spoken to by the node agent alone"},
 	{"github.com/spf13/", []string{"cmd"}, "only cmd reads flags"},
 	{"github.com/knadh/koanf", []string{"cmd"}, "only cmd reads configuration files"},
 	{"github.com/stretchr/testify", nil, "plain testing and go-cmp"},
