@@ -150,27 +150,33 @@ func (l *load) returning(ctx context.Context, from, to time.Time, came, settled 
 		s.cancel()
 	}()
 	for {
-		got, err := s.recv()
-		if err != nil {
-			select {
-			case <-stop:
-				return nil
-			default:
-				return err
-			}
+		err := s.returnBatch(l.queue, from, to, came, settled)
+		select {
+		case <-stop:
+			return nil // the stream was cancelled, whatever it was doing
+		default:
 		}
-		if leases := got.GetAssign().GetLeases(); len(leases) > 0 {
-			if now := time.Now(); now.After(from) && now.Before(to) {
-				came.Add(int64(len(leases)))
-			}
-			if err := s.settle(l.queue, leases, false); err != nil {
-				return err
-			}
-		}
-		n, err := acknowledged(got.GetSettled())
 		if err != nil {
 			return err
 		}
-		settled.Add(int64(n))
 	}
+}
+
+// returnBatch settles what the stream brings next.
+func (s *workStream) returnBatch(queue string, from, to time.Time, came, settled *atomic.Int64) error {
+	got, err := s.recv()
+	if err != nil {
+		return err
+	}
+	if leases := got.GetAssign().GetLeases(); len(leases) > 0 {
+		if now := time.Now(); now.After(from) && now.Before(to) {
+			came.Add(int64(len(leases)))
+		}
+		if err := s.settle(queue, leases, false); err != nil {
+			return err
+		}
+	}
+	n, err := acknowledged(got.GetSettled())
+	settled.Add(int64(n))
+	return err
 }
