@@ -24,6 +24,13 @@ const (
 	AnnotationMessagePolicy     = "io.kubernetes.container.terminationMessagePolicy"
 	AnnotationPodDeletionGrace  = "io.kubernetes.pod.deletionGracePeriod"
 	AnnotationPodTerminateGrace = "io.kubernetes.pod.terminationGracePeriod"
+
+	// AnnotationContainerKind on a container is KindInit for an init container, KindMain otherwise, and
+	// AnnotationRestartPolicy is its pod's: the CRI carries neither, and a simulated runtime's defaults depend on both.
+	AnnotationContainerKind = "deltaplane.io/container-kind"
+	AnnotationRestartPolicy = "deltaplane.io/restart-policy"
+	KindInit                = "init"
+	KindMain                = "main"
 )
 
 // State is what a runtime says of a container.
