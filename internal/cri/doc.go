@@ -1,0 +1,9 @@
+// Package cri is the node agent's door to a container runtime: the Kubernetes
+// Container Runtime Interface (runtime.v1) as a client with time limits, room
+// for big answers and errors that can be told apart.
+//
+// A [Client] speaks over a Unix socket ([Dial]) or over any connection that it
+// is given ([NewClient]), which is how a runtime in the same process is used. A
+// connection that breaks is made again by itself, within seconds of the runtime's
+// return; calls in between fail at once, and [IsUnavailable] knows their errors.
+package cri
