@@ -2,12 +2,12 @@
 // what a worker does next, when a pod is looked at again, how long a pod may take
 // to end. Time and chance are passed in; nothing locks and nothing sleeps.
 //
-//	          deletion stamp, terminal phase,
-//	          kill, eviction, orphan, SyncPod said so
-//	 [sync] -----------------------------------------> [terminating]
-//	                                                        |  nothing runs any more
-//	                                                        v
-//	        (gone) <-- purged -- [finished] <-- freed -- [terminated]
+//	         deletion stamp, terminal phase,
+//	         kill, eviction, orphan, SyncPod said so
+//	[sync] -----------------------------------------> [terminating]
+//	                                                       |  nothing runs any more
+//	                                                       v
+//	       (gone) <-- purged -- [finished] <-- freed -- [terminated]
 //
 // A worker never goes back (g.8). A finished one stays, to refuse whatever comes
 // late for its UID, until its pod is no longer wanted.
@@ -23,25 +23,25 @@ type Kind uint8
 
 // The kinds of updates.
 const (
-	// Create: the pod was not known before.
-	Create Kind = iota + 1
-	// Update: its configuration changed.
-	Update
-	// Sync: look at it again.
-	Sync
-	// Kill: end it.
-	Kill
+	// KindCreate: the pod was not known before.
+	KindCreate Kind = iota + 1
+	// KindUpdate: its configuration changed.
+	KindUpdate
+	// KindSync: look at it again.
+	KindSync
+	// KindKill: end it.
+	KindKill
 )
 
 func (k Kind) String() string {
 	switch k {
-	case Create:
+	case KindCreate:
 		return "create"
-	case Update:
+	case KindUpdate:
 		return "update"
-	case Sync:
+	case KindSync:
 		return "sync"
-	case Kill:
+	case KindKill:
 		return "kill"
 	default:
 		return "unknown"
