@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/deltaplane/deltaplane/client"
@@ -52,21 +51,19 @@ func silenceToEviction(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
-	s, err := p.watch(ctx)
+	s, err := watchNodes(ctx, p.kube)
 	defer s.close()
 	if err != nil {
 		return err
 	}
-	if err := p.bind(ctx, trials, 1, taint.Unreachable, func(int) int { return 0 }); err != nil {
+	if err := p.nodes.bind(ctx, trials, 1, taint.Unreachable, func(int) int { return 0 }); err != nil {
 		return err
 	}
 	if err := p.control(ctx, 1, 1000, "nodelifecycle", "tainteviction"); err != nil {
 		return err
 	}
 	time.Sleep(2 * tenthHeartbeat) // every node is seen to be alive
-	if err := p.silence(ctx, 0, trials, 130*time.Millisecond, true); err != nil {
-		return err
-	}
+	p.silence(0, trials, 130*time.Millisecond, true)
 	if err := await(ctx, time.Minute, "not every pod was evicted", s.count(func() int { return len(s.gone) }, trials)); err != nil {
 		return err
 	}
@@ -79,7 +76,7 @@ func silenceToEviction(ctx context.Context, b *bench) (err error) {
 			return fmt.Errorf("the pod of %s went, but no taint was seen", kubeletName(i))
 		}
 		beyond = append(beyond, (at.Sub(s.renewed[kubeletName(i)]) - tenthGrace).Seconds())
-		deleted = append(deleted, s.gone["p-"+strconv.Itoa(i)].Sub(at).Seconds())
+		deleted = append(deleted, s.gone[podName(i)].Sub(at).Seconds())
 	}
 	if slices.Min(beyond) < -0.1 {
 		return fmt.Errorf("a node was tainted %v s before the end of its grace", -slices.Min(beyond))
@@ -87,7 +84,6 @@ func silenceToEviction(ctx context.Context, b *bench) (err error) {
 	b.note("silence: %d nodes of %d stop, one every 130 ms; heartbeats every %v, grace %v, liveness %v, a tenth of the defaults; from the last renewal as a watch of the API server saw it", trials, 2*trials, tenthHeartbeat, tenthGrace, tenthLiveness)
 	b.add(alone("last heartbeat -> NoExecute taint, beyond the grace", "s", beyond, atMost("ours", 1)).with("greatest", "s", []float64{slices.Max(beyond)}))
 	b.add(alone("taint -> its first pod deleted", "s", deleted, atMost("ours", 1)).with("greatest", "s", []float64{slices.Max(deleted)}))
-	b.leaveOut("the same beside kube-controller-manager", "it needs a cluster with a controller manager for each side")
 	return nil
 }
 
@@ -100,7 +96,7 @@ func zoneRates(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
-	s, err := p.watch(ctx)
+	s, err := watchNodes(ctx, p.kube)
 	defer s.close()
 	if err != nil {
 		return err
@@ -121,9 +117,7 @@ func zoneRates(ctx context.Context, b *bench) (err error) {
 			return err
 		}
 		time.Sleep(2 * tenthHeartbeat)
-		if err := p.silence(ctx, 0, c.dead, 0, true); err != nil {
-			return err
-		}
+		p.silence(0, c.dead, 0, true)
 		if err := await(ctx, 2*time.Minute, "not every dead node was tainted", s.count(func() int { return len(s.tainted) }, c.dead)); err != nil {
 			return err
 		}
@@ -143,9 +137,7 @@ func zoneRates(ctx context.Context, b *bench) (err error) {
 		b.add(alone(fmt.Sprintf("%d dead nodes of %d in a zone at %g/s, %d replicas: off the schedule", c.dead, zone, c.rate, c.replicas),
 			"%", []float64{100 * abs(off)}, atMost("ours", 2)).
 			with("took", "s", []float64{took}).with("schedule", "s", []float64{exact}).with("each", "ms late", []float64{1000 * (took - exact) / float64(len(at)-1)}))
-		if err := p.silence(ctx, 0, c.dead, 0, false); err != nil {
-			return err
-		}
+		p.silence(0, c.dead, 0, false)
 		if err := await(ctx, time.Minute, "taints of living nodes stay", s.count(func() int { return len(s.tainted) }, 0)); err != nil {
 			return err
 		}
@@ -177,13 +169,13 @@ func evictionsAcrossAKill(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
-	s, err := p.watch(ctx)
+	s, err := watchNodes(ctx, p.kube)
 	defer s.close()
 	if err != nil {
 		return err
 	}
 	seconds := func(i int) int { return first + i/on%10 }
-	if err := p.bind(ctx, on, pods/on, key, seconds); err != nil {
+	if err := p.nodes.bind(ctx, on, pods/on, key, seconds); err != nil {
 		return err
 	}
 	if err := p.control(ctx, 1, 1, "tainteviction"); err != nil {
@@ -236,7 +228,7 @@ func evictionsAcrossAKill(ctx context.Context, b *bench) (err error) {
 	}
 	var late []float64
 	for i := range pods {
-		if at, ok := s.gone["p-"+strconv.Itoa(i)]; ok {
+		if at, ok := s.gone[podName(i)]; ok {
 			// The pod was bound before the taint was placed, so that the taint's time counts.
 			late = append(late, at.Sub(placed.Add(time.Duration(seconds(i))*time.Second)).Seconds())
 		}
@@ -262,7 +254,7 @@ func heartbeatCost(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
-	if err := p.bind(ctx, nodes, each, "bench", func(int) int { return 300 }); err != nil {
+	if err := p.nodes.bind(ctx, nodes, each, "bench", func(int) int { return 300 }); err != nil {
 		return err
 	}
 	if err := p.control(ctx, 1, 0.1, "nodelifecycle", "tainteviction"); err != nil {

@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/deltaplane/deltaplane/core/nodelifecycle"
 	"github.com/deltaplane/deltaplane/internal/devcluster"
 	"github.com/deltaplane/deltaplane/internal/embedded"
@@ -34,9 +32,13 @@ type planeConfig struct {
 	Index string `json:"index"`
 	Queue string `json:"queue"`
 
+	// Kubeconfig of a real API server; none for a dev cluster.
+	Kubeconfig string `json:"kubeconfig"`
+
 	Nodes     int           `json:"nodes"`
+	Zones     int           `json:"zones"` // of the nodes; 0 for one without a name
 	Heartbeat time.Duration `json:"heartbeat"`
-	Liveness  time.Duration `json:"liveness"`
+	Liveness  time.Duration `json:"liveness"` // 0 for the reflector's default
 
 	Identity    string        `json:"identity"`
 	Controllers []string      `json:"controllers"`
@@ -60,8 +62,13 @@ func planeServer(ctx context.Context, raw json.RawMessage) (*servant, error) {
 	return start(ctx, cfg)
 }
 
-func planeCluster(ctx context.Context, cfg planeConfig) (*servant, error) {
-	c, err := devcluster.New(devcluster.Config{Listen: "127.0.0.1:0", Nodes: cfg.Nodes, HeartbeatEvery: cfg.Heartbeat, BookmarkEvery: time.Second}, slog.New(slog.DiscardHandler))
+// api is the way to the API server.
+func (cfg planeConfig) api() (*kube.Client, error) {
+	return kube.Load(kube.Config{URL: cfg.API, Kubeconfig: cfg.Kubeconfig})
+}
+
+func planeCluster(ctx context.Context, _ planeConfig) (*servant, error) {
+	c, err := devcluster.New(devcluster.Config{Listen: "127.0.0.1:0", BookmarkEvery: time.Second}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +122,7 @@ func planeReflector(ctx context.Context, cfg planeConfig) (*servant, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := kube.Load(kube.Config{URL: cfg.API})
+	client, err := cfg.api()
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +142,7 @@ func planeControllers(ctx context.Context, cfg planeConfig) (*servant, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := kube.Load(kube.Config{URL: cfg.API})
+	client, err := cfg.api()
 	if err != nil {
 		return nil, err
 	}
@@ -177,19 +184,21 @@ func closing(stop func() error, conn *stream.Conn) func() error {
 	return func() error { defer conn.Close(); return stop() }
 }
 
-// A plane is a dev cluster and all of Deltaplane beside it, each part in a process
-// of its own: log and queue keep what they have on disk.
+// A plane is an API server with nodes and all of Deltaplane beside it, each part in a
+// process of its own: log and queue keep what they have on disk. The nodes' heartbeats
+// come from the bench itself.
 type plane struct {
 	b       *bench
 	cfg     planeConfig
 	dir     string
 	kube    *kube.Client
-	cluster *child
+	nodes   *kubelets
+	cluster *child // nil: a real one, which the caller stops
 	parts   map[string]*child
 	workers []*child // the controllers
 }
 
-// plane starts everything but controllers.
+// plane starts everything but controllers, beside a dev cluster unless cfg names another one.
 func (b *bench) plane(ctx context.Context, name string, cfg planeConfig) (p *plane, err error) {
 	p = &plane{b: b, cfg: cfg, dir: filepath.Join(b.dir, name), parts: map[string]*child{}}
 	defer func() {
@@ -197,11 +206,16 @@ func (b *bench) plane(ctx context.Context, name string, cfg planeConfig) (p *pla
 			err = errors.Join(err, p.close())
 		}
 	}()
-	cfg.Part = "cluster"
-	if p.cluster, err = b.spawn(ctx, "plane", place{}, cfg, &p.cfg.API); err != nil {
+	if cfg.Kubeconfig == "" {
+		cfg.Part = "cluster"
+		if p.cluster, err = b.spawn(ctx, "plane", place{}, cfg, &p.cfg.API); err != nil {
+			return p, err
+		}
+	}
+	if p.kube, err = p.cfg.api(); err != nil {
 		return p, err
 	}
-	if p.kube, err = kube.Load(kube.Config{URL: p.cfg.API}); err != nil {
+	if p.nodes, err = serve(ctx, p.kube, cfg.Nodes, cfg.Zones, cfg.Heartbeat); err != nil {
 		return p, err
 	}
 	return p, p.start(ctx)
@@ -266,6 +280,14 @@ func await(ctx context.Context, most time.Duration, otherwise string, ask func()
 	}
 }
 
+// silence stops or starts the heartbeats of nodes from and up to, one every so often.
+func (p *plane) silence(from, to int, every time.Duration, stop bool) {
+	for i := from; i < to; i++ {
+		p.nodes.silence(i, stop)
+		time.Sleep(every)
+	}
+}
+
 // release stops the controllers.
 func (p *plane) release() (err error) {
 	for _, c := range p.workers {
@@ -294,6 +316,9 @@ func (p *plane) close() error {
 			err = errors.Join(err, c.stop())
 		}
 	}
+	if p.nodes != nil {
+		err = errors.Join(err, p.nodes.close())
+	}
 	if p.kube != nil {
 		p.kube.Close()
 	}
@@ -301,47 +326,4 @@ func (p *plane) close() error {
 		err = errors.Join(err, p.cluster.stop())
 	}
 	return err
-}
-
-var (
-	planeNode  = kube.Resource{Version: "v1", Name: "nodes", Kind: "Node"}
-	planePod   = kube.Resource{Version: "v1", Name: "pods", Kind: "Pod", Namespaced: true}
-	planeLease = kube.Resource{Group: "coordination.k8s.io", Version: "v1", Name: "leases", Kind: "Lease", Namespaced: true}
-)
-
-// kubeletName is the name of a node by its number from 0.
-func kubeletName(i int) string { return "node-" + strconv.Itoa(i+1) }
-
-// silence stops or starts the kubelets of nodes from and up to, one every so often.
-func (p *plane) silence(ctx context.Context, from, to int, every time.Duration, stop bool) error {
-	value := "null"
-	if stop {
-		value = `"true"`
-	}
-	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%s}}}`, devcluster.StoppedAnnotation, value)
-	for i := from; i < to; i++ {
-		if _, err := p.kube.Patch(ctx, kube.Ref{Resource: planeNode, Name: kubeletName(i)}, kube.MergePatch, patch, kube.WriteOptions{}); err != nil {
-			return err
-		}
-		time.Sleep(every)
-	}
-	return nil
-}
-
-// bind makes pods on nodes 0 up to nodes, each of them so many; seconds is how long the pod
-// with a number tolerates the taint.
-func (p *plane) bind(ctx context.Context, nodes, each int, taint string, seconds func(i int) int) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(16)
-	for i := range nodes * each {
-		g.Go(func() error {
-			body := fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p-%d","annotations":{%q:"forever"}},"spec":{"nodeName":%q,
-				"terminationGracePeriodSeconds":0,"containers":[{"name":"c","image":"i"}],
-				"tolerations":[{"key":%q,"operator":"Exists","effect":"NoExecute","tolerationSeconds":%d}]}}`,
-				i, devcluster.RunSecondsAnnotation, kubeletName(i%nodes), taint, seconds(i))
-			_, err := p.kube.Create(ctx, kube.Ref{Resource: planePod, Namespace: "default"}, []byte(body), kube.WriteOptions{})
-			return err
-		})
-	}
-	return g.Wait()
 }

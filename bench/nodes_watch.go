@@ -22,8 +22,8 @@ type sight struct {
 	all     sync.WaitGroup
 }
 
-// watch follows nodes, their leases and pods until close.
-func (p *plane) watch(ctx context.Context) (*sight, error) {
+// watchNodes follows nodes, their leases and pods until close.
+func watchNodes(ctx context.Context, api *kube.Client) (*sight, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &sight{renewed: map[string]time.Time{}, tainted: map[string]time.Time{}, gone: map[string]time.Time{}, stop: cancel}
 	for _, r := range []struct {
@@ -31,15 +31,15 @@ func (p *plane) watch(ctx context.Context) (*sight, error) {
 		scope kube.Scope
 		see   func(kind, name string, object []byte, at time.Time)
 	}{
-		{planeLease, kube.Scope{Namespace: "kube-node-lease"}, func(_, name string, _ []byte, at time.Time) { s.renewed[name] = at }},
+		{planeLease, kube.Scope{Namespace: nodeLeases}, func(_, name string, _ []byte, at time.Time) { s.renewed[name] = at }},
 		{planeNode, kube.Scope{}, s.node},
 		{planePod, kube.Scope{Namespace: "default"}, s.pod},
 	} {
-		page, err := p.kube.List(ctx, r.of, kube.ListOptions{Scope: r.scope})
+		page, err := api.List(ctx, r.of, kube.ListOptions{Scope: r.scope})
 		if err != nil {
 			return s, err
 		}
-		w, err := p.kube.Watch(ctx, r.of, kube.WatchOptions{Scope: r.scope, RV: page.RV})
+		w, err := api.Watch(ctx, r.of, kube.WatchOptions{Scope: r.scope, RV: page.RV})
 		if err != nil {
 			return s, err
 		}
