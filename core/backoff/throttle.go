@@ -23,3 +23,14 @@ func (t *Throttle) Take(now int64, qps float64, burst int) bool {
 
 // Return gives n tokens back.
 func (t *Throttle) Return(n int, qps float64) { t.TAT -= float64(float64(n) * (1e6 / qps)) }
+
+// Swap goes on with another rate: the node lifecycle controller's way (c.14). A
+// bucket without a token starts empty, its next token comes an interval of the
+// new rate from now; any other starts full.
+func (t *Throttle) Swap(now int64, wasQPS float64, wasBurst int, qps float64, burst int) {
+	if t.At(now, wasQPS, wasBurst) > float64(now) {
+		t.TAT = float64(now) + float64(float64(burst)*(1e6/qps))
+	} else {
+		t.TAT = 0
+	}
+}

@@ -57,16 +57,25 @@ func New(cfg Config) *Machine {
 		key: func(e *entry) string { return e.id },
 		pos: func(e *entry) *int32 { return &e.pos },
 	}
-	m.Configure(cfg)
+	m.Configure(0, cfg)
 	return m
 }
 
-// Configure changes the queue while it runs. Buckets and the dispatch limiter
-// start full; keys keep their failures, due times and leases.
-func (m *Machine) Configure(cfg Config) {
+// Configure changes the queue while it runs. Keys keep their failures, due
+// times and leases. The limiter's buckets start full. A dispatch limiter keeps
+// its bucket with the same rate; with another one it starts full, or empty when
+// it was empty (c.14), so that no change hands out a key more than either rate
+// allows.
+func (m *Machine) Configure(now int64, cfg Config) {
+	was := m.cfg.Dispatch
 	m.cfg = cfg.WithDefaults()
 	m.tats = make([]float64, m.cfg.Limiter.Buckets())
-	m.throttle = backoff.Throttle{}
+	switch d := m.cfg.Dispatch; {
+	case was == nil || d == nil:
+		m.throttle = backoff.Throttle{}
+	case *was != *d:
+		m.throttle.Swap(now, was.QPS, was.Burst, d.QPS, d.Burst)
+	}
 }
 
 // Config is the configuration in force, defaults filled in.

@@ -131,14 +131,48 @@ func model(t *testing.T, fx Fixture, c configuration, seed uint64, ops int) {
 		}
 		if g.IntN(3000) == 0 { // changed while it runs, and back the next time
 			cfg.LeaseFor ^= time.Second
-			if _, _, err := fx.Engine.Configure(t.Context(), e.name, cfg); err != nil {
-				t.Fatal(err)
+			if d := cfg.Dispatch; d != nil && g.IntN(2) == 0 {
+				cfg.Dispatch = &workqueue.Rate{QPS: float64(g.IntN(300)+1) / 7, Burst: g.IntN(6) + 1}
 			}
-			for _, o := range oracles {
-				o.Configure(cfg)
+			for _, o := range oracles[1:] {
+				o.Configure(0, cfg)
 			}
+			reconfigure(e, oracles[0], cfg)
 		}
 	}
+}
+
+// reconfigure changes the engine's queue, and the oracle of its first
+// partition at the same time. An engine does not tell that time: it is
+// the one, between two turns, after which the dispatch limiter has the tokens
+// that the engine's has.
+func reconfigure(e *env, oracle *workqueue.Machine, cfg workqueue.Config) {
+	e.Helper()
+	tokens := workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpAdmit, Count: workqueue.MaxTokens}}}
+	before := e.turn(workqueue.Turn{})
+	oracle.Turn(before.Now, &workqueue.Turn{})
+	e.configure(cfg)
+	got := e.turn(tokens)
+	at := []int64{before.Now, got.Now}
+	if d := cfg.Dispatch; d != nil { // an empty bucket's next token but those taken came an interval after
+		empty := float64(got.Replies[0].Next) - float64(got.Replies[0].Count+1)*(1e6/d.QPS)
+		at = append(at, int64(math.Floor(empty))-1, int64(math.Floor(empty)), int64(math.Floor(empty))+1)
+	}
+	was := oracle.Snapshot()
+	var want *workqueue.Result
+	for _, at := range at {
+		if at < before.Now || at > got.Now {
+			continue
+		}
+		m := workqueue.Restore(was)
+		m.Configure(at, cfg)
+		if want = m.Turn(got.Now, &tokens); same(got, want) {
+			oracle.Configure(at, cfg)
+			oracle.Turn(got.Now, &tokens)
+			return
+		}
+	}
+	e.Fatalf("configured %+v: no time explains the tokens\n(-engine +oracle):\n%s", cfg.Dispatch, cmp.Diff(got, want, cmpopts.EquateEmpty()))
 }
 
 // same is cmp.Equal with EquateEmpty, fast for what is usual.

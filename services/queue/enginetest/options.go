@@ -232,16 +232,59 @@ var dispatchRules = map[string]func(*env){
 			e.Errorf("next due %d of a paused queue, want the deadline", r.NextDue)
 		}
 	},
-	"a dispatch limiter that is changed starts full": func(e *env) {
-		cfg := workqueue.Config{Dispatch: &workqueue.Rate{QPS: 0.01, Burst: 1}}
+	"C14: a dispatch limiter of the same rate keeps its bucket, whatever else is configured": func(e *env) {
+		cfg := workqueue.Config{Dispatch: &workqueue.Rate{QPS: 0.01, Burst: 2}}
 		e = e.with(cfg)
-		e.adds(workqueue.Queued, "a", "b", "c")
-		e.one("a")
-		e.none()
-		cfg.Dispatch = &workqueue.Rate{QPS: 0.01, Burst: 2}
-		if _, _, err := e.fx.Engine.Configure(e.Context(), e.name, cfg); err != nil {
-			e.Fatal(err)
+		e.adds(workqueue.Queued, "a", "b", "c", "d")
+		e.keys("a", "b")
+		e.advance(60 * time.Second)
+		before := e.turn(workqueue.Turn{}).NextDue
+		for i := range 3 {
+			cfg.Dispatch = new(*cfg.Dispatch)
+			cfg.LeaseFor = time.Duration(i) * time.Minute // the first one changes nothing at all
+			e.configure(cfg)
+			if got := e.turn(workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: 9}}}); len(got.Leases) != 0 || got.NextDue != before {
+				e.Fatalf("configuration %d: leased %v, next token at %d, want none before %d", i, names(got.Leases), got.NextDue, before)
+			}
 		}
-		e.keys("b", "c")
+		e.advance(41 * time.Second)
+		e.keys("c")
+	},
+	"C14: a dispatch limiter that was empty starts empty with another rate": func(e *env) {
+		cfg := workqueue.Config{Dispatch: &workqueue.Rate{QPS: 0.01, Burst: 1}, LeaseFor: time.Hour}
+		e = e.with(cfg)
+		e.adds(workqueue.Queued, "a", "b", "c", "d", "e")
+		last := e.turn(workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: 9}}})
+		if diff := cmp.Diff(names(last.Leases), []string{"a"}); diff != "" {
+			e.Fatalf("at once (-got +want):\n%s", diff)
+		}
+		for _, rate := range []workqueue.Rate{{QPS: 0.1, Burst: 1}, {QPS: 0.02, Burst: 2}, {QPS: 0.02, Burst: 3}, {QPS: 0.3, Burst: 1}} {
+			e.advance(time.Second)
+			cfg.Dispatch = &rate
+			from := e.turn(workqueue.Turn{}).Now
+			e.configure(cfg)
+			r := e.turn(workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: 9}}})
+			interval := int64(1e6 / rate.QPS)
+			if len(r.Leases) != 0 || r.NextDue < from+interval || r.NextDue > r.Now+interval+1 {
+				e.Fatalf("%+v: leased %v, next token at %d, want it %d after the change at %d to %d", rate, names(r.Leases), r.NextDue, interval, from, r.Now)
+			}
+		}
+		e.advance(4 * time.Second)
+		e.keys("b")
+	},
+	"C14: a dispatch limiter that had a token starts full with another rate": func(e *env) {
+		cfg := workqueue.Config{Dispatch: &workqueue.Rate{QPS: 0.01, Burst: 2}, LeaseFor: time.Hour}
+		e = e.with(cfg)
+		e.adds(workqueue.Queued, "a", "b", "c", "d", "e", "f", "g")
+		e.one("a")
+		cfg.Dispatch = &workqueue.Rate{QPS: 0.001, Burst: 3}
+		e.configure(cfg)
+		e.keys("b", "c", "d")
+		cfg.Dispatch = nil
+		e.configure(cfg)
+		e.one("e")
+		cfg.Dispatch = &workqueue.Rate{QPS: 0.001, Burst: 1}
+		e.configure(cfg)
+		e.keys("f")
 	},
 }

@@ -85,6 +85,13 @@ func newEnv(t *testing.T, fx Fixture, cfg workqueue.Config) *env {
 	return &env{T: t, fx: fx, name: name, of: q, q: q.Partitions()[0]}
 }
 
+func (e *env) configure(cfg workqueue.Config) {
+	e.Helper()
+	if _, created, err := e.fx.Engine.Configure(e.Context(), e.name, cfg); err != nil || created {
+		e.Fatalf("Configure = created %v, %v", created, err)
+	}
+}
+
 func (e *env) turn(t workqueue.Turn) *workqueue.Result {
 	e.Helper()
 	r, err := e.q.Turn(e.Context(), &t)

@@ -199,13 +199,14 @@ func (q *queue) configure(cfg workqueue.Config) error {
 	if reflect.DeepEqual(was, cfg) {
 		return nil
 	}
+	now := q.e.cfg.Now().UnixMicro()
 	if q.log != nil {
-		if err := q.logConfig(cfg); err != nil {
+		if err := q.logConfig(now, cfg); err != nil {
 			return err
 		}
 	}
 	for _, p := range q.parts {
-		p.m.Configure(cfg)
+		p.m.Configure(now, cfg)
 	}
 	q.fsync.Store(q.e.cfg.Fsync || cfg.Durability == workqueue.Fsync)
 	return nil

@@ -168,12 +168,12 @@ func (b *builder) take(kind byte, body []byte) error {
 			b.ms = append(b.ms, p.Done())
 		}
 	case recConfig:
-		var c workqueue.Config
+		var c configured
 		if err := json.Unmarshal(body, &c); err != nil {
 			return fmt.Errorf("configuration: %w", err)
 		}
 		for _, m := range b.ms {
-			m.Configure(c)
+			m.Configure(c.At, c.Config)
 		}
 	case recTurn:
 		p, now, t, err := decodeTurn(body)

@@ -26,7 +26,7 @@ const (
 	recItems   = 'i' // partition, items
 	recEntries = 'e' // partition, back-off entries
 	recWhole   = 'w' // the snapshot ends
-	recConfig  = 'c' // JSON of workqueue.Config
+	recConfig  = 'c' // JSON of configured
 	recTurn    = 't' // partition, time, turn
 )
 
@@ -196,20 +196,26 @@ func (w *wal) close(after error) error {
 
 func (q *queue) path() string { return filepath.Join(q.e.cfg.Dir, fileName(q.name)+logSuffix) }
 
+// configured is a change of the configuration, in microseconds.
+type configured struct {
+	At int64 `json:"at"`
+	workqueue.Config
+}
+
 // logConfig logs a new configuration. It needs the locks of all partitions.
-func (q *queue) logConfig(cfg workqueue.Config) error {
-	blob, err := json.Marshal(cfg)
+func (q *queue) logConfig(at int64, cfg workqueue.Config) error {
+	blob, err := json.Marshal(configured{at, cfg})
 	if err != nil {
 		return err
 	}
-	at, err := q.log.append(recConfig, func(b []byte) []byte { return append(b, blob...) })
+	pos, err := q.log.append(recConfig, func(b []byte) []byte { return append(b, blob...) })
 	if err != nil {
 		return q.unavailable(err)
 	}
 	if !q.fsync.Load() && cfg.Durability != workqueue.Fsync {
 		return nil
 	}
-	if err := q.log.sync(at); err != nil {
+	if err := q.log.sync(pos); err != nil {
 		return q.unknown(err)
 	}
 	return nil

@@ -120,7 +120,7 @@ func TestALogIsRebuiltExactlyAfterAnyHistory(t *testing.T) {
 			t.Run(name+" "+strconv.FormatInt(compact, 10), func(t *testing.T) {
 				t.Parallel()
 				now := time.Unix(1_700_000_000, 0)
-				_, q := loggedAs(t, t.TempDir(), Config{CompactBytes: compact, Now: func() time.Time { return now }}, cfg)
+				e, q := loggedAs(t, t.TempDir(), Config{CompactBytes: compact, Now: func() time.Time { return now }}, cfg)
 				parts := q.(*queue).parts
 				gens := make([]*enginetest.Gen, len(parts))
 				for p := range parts {
@@ -135,6 +135,12 @@ func TestALogIsRebuiltExactlyAfterAnyHistory(t *testing.T) {
 					}
 					gens[p].Learn(r)
 					now = now.Add(time.Duration(i%7) * 100 * time.Millisecond)
+					if i%50 == 49 && cfg.Dispatch != nil { // C14: what that does to the bucket depends on when it is done
+						cfg.Dispatch = &workqueue.Rate{QPS: float64(i), Burst: i/50 + 1}
+						if _, _, err := e.Configure(t.Context(), q.(*queue).name, cfg); err != nil {
+							t.Fatal(err)
+						}
+					}
 				}
 				q.(*queue).work.Wait()
 				ms, _, err := replay(q.(*queue).path())

@@ -44,11 +44,12 @@ func TurnDuringRestart(ctx context.Context, t *testing.T, e *Engine, q engine.Qu
 
 // ConfigureFirst writes a configuration to the first partition and ends there.
 func ConfigureFirst(ctx context.Context, e *Engine, name string, cfg workqueue.Config) error {
-	blob, err := json.Marshal(cfg.WithDefaults())
+	cfg = cfg.WithDefaults()
+	blob, err := json.Marshal(cfg)
 	if err != nil {
 		return err
 	}
-	_, err = e.configure(ctx, name, 0, string(blob), "half", cfg.Partitions, 0)
+	_, err = e.configure(ctx, name, 0, &cfg, string(blob), "half", 0)
 	return err
 }
 

@@ -78,7 +78,7 @@ func (e *Engine) Configure(ctx context.Context, name string, cfg workqueue.Confi
 	version := strconv.FormatUint(uint64(time.Now().UnixNano()), 36) + e.server
 	made := 0
 	for _, part := range order {
-		created, err := e.configure(ctx, name, part, string(blob), version, cfg.Partitions, hold)
+		created, err := e.configure(ctx, name, part, &cfg, string(blob), version, hold)
 		if err != nil {
 			return nil, false, err
 		}
@@ -95,21 +95,26 @@ func (e *Engine) Configure(ctx context.Context, name string, cfg workqueue.Confi
 	return q, first[0].version == "", err
 }
 
-// configure writes the configuration of one partition.
-func (e *Engine) configure(ctx context.Context, name string, part int, blob, version string, parts int, hold time.Duration) (created bool, err error) {
+// configure writes the configuration of one partition, blob in its stored form.
+func (e *Engine) configure(ctx context.Context, name string, part int, cfg *workqueue.Config, blob, version string, hold time.Duration) (created bool, err error) {
+	var rate workqueue.Rate
+	if cfg.Dispatch != nil {
+		rate = *cfg.Dispatch
+	}
 	names := configureKeys(e.cfg.Prefix, name, part)
 	err = e.again(ctx, func() error {
 		n, err := e.place.node(ctx, names[0])
 		if err != nil {
 			return err
 		}
-		res, err := configureScript.Run(ctx, n.client, names, blob, version, parts, hold.Microseconds()).Slice()
+		res, err := configureScript.Run(ctx, n.client, names, blob, version, cfg.Partitions, hold.Microseconds(),
+			e.cfg.Skew().Microseconds(), rate.QPS, rate.Burst).Slice()
 		// After a lost reply it is done again, and then it is not who created it.
 		created = created || len(res) > 0 && res[0] == int64(1)
 		return err
 	})
 	if errors.Is(err, engine.ErrPartitions) {
-		return false, fmt.Errorf("queue %q, %d partitions asked for: %w", name, parts, err)
+		return false, fmt.Errorf("queue %q, %d partitions asked for: %w", name, cfg.Partitions, err)
 	}
 	return created, err
 }
@@ -188,7 +193,7 @@ func (q *queue) load(ctx context.Context) error {
 		if all[part].blob == first[0].blob {
 			continue
 		}
-		created, err := e.configure(ctx, q.name, part, first[0].blob, first[0].version, cfg.Partitions, cfg.LeaseFor)
+		created, err := e.configure(ctx, q.name, part, &cfg, first[0].blob, first[0].version, cfg.LeaseFor)
 		if err != nil {
 			return err
 		}

@@ -1,22 +1,37 @@
 -- Creates a partition of a queue or replaces its configuration.
 -- KEYS: meta, state hash. ARGV: configuration, its version, partitions,
--- microseconds without leases when it is created.
+-- microseconds without leases when it is created, skew of the clock, the
+-- dispatch limiter's tokens a second (0: none) and burst.
 local meta, st = KEYS[1], KEYS[2]
+local function now()
+  local T = redis.call('TIME')
+  return T[1] * 1000000 + T[2] + tonumber(ARGV[5])
+end
 local was = redis.call('HMGET', meta, 'ver', 'cfg', 'parts')
 local control = redis.call('HGET', st, '')
 if not was[1] or not control then
-  local T = redis.call('TIME')
   local hold = 0
-  if tonumber(ARGV[4]) > 0 then hold = T[1] * 1000000 + T[2] + tonumber(ARGV[4]) end
+  if tonumber(ARGV[4]) > 0 then hold = now() + tonumber(ARGV[4]) end
   redis.call('HSET', meta, 'cfg', ARGV[1], 'ver', ARGV[2], 'parts', ARGV[3])
   redis.call('HSET', st, '', struct.pack(CONTROL, hold, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ARGV[2], ''))
   return {1}
 end
 if was[3] ~= ARGV[3] then return redis.error_reply('DPPARTS ' .. was[3]) end
 if was[2] ~= ARGV[1] then
-  -- Buckets and the dispatch limiter start full.
+  -- The limiter's buckets start full. A dispatch limiter of the same rate keeps
+  -- its bucket; of another one it starts full, or empty when it was empty.
   local c = {struct.unpack(CONTROL, control)}
-  c[14] = 0
+  local had, qps, burst = cjson.decode(was[2]).dispatch, tonumber(ARGV[6]), tonumber(ARGV[7])
+  if not had or qps == 0 then
+    c[14] = 0
+  elseif had.qps ~= qps or had.burst ~= burst then
+    local at = now()
+    if math.max(c[14], at) - (had.burst - 1) * (1e6 / had.qps) > at then
+      c[14] = at + burst * (1e6 / qps)
+    else
+      c[14] = 0
+    end
+  end
   redis.call('HSET', meta, 'cfg', ARGV[1], 'ver', ARGV[2])
   redis.call('HSET', st, '', struct.pack(CONTROL, c[1], c[2], c[3], c[4], c[5], c[6], c[7], c[8], c[9], c[10],
     c[11], c[12], c[13], c[14], c[15], ARGV[2], c[17]))
