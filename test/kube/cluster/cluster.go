@@ -36,6 +36,14 @@ type Config struct {
 	Bin   string // folder of the programs, as build.Ensure returns it
 	Dir   string // folder of the cluster, created with mode 0700 if missing
 	Nodes int    // simulated nodes; zero means 5, negative means none
+	Zones int    // the nodes are in, the first ones in z1 and so on; zero means no zone labels
+	// LeaseSeconds is how long the leases of simulated nodes last; they are renewed four times as often.
+	// Zero means 40.
+	LeaseSeconds int
+	// Controllers of kube-controller-manager, as its flag takes them. Empty means DefaultControllers.
+	Controllers string
+	// APIServerArgs and ManagerArgs are further arguments of kube-apiserver and kube-controller-manager.
+	APIServerArgs, ManagerArgs []string
 	// Ports on 127.0.0.1; zero means a free one.
 	Port, EtcdPort, EtcdPeerPort int
 	// Detach lets the parts outlive the process that started them; otherwise they die with it where the
@@ -44,8 +52,21 @@ type Config struct {
 	Out    io.Writer // progress, a line for each part; nil means none
 }
 
+// DefaultControllers are what everything else needs: neither the Job controller nor those of nodes are among
+// them, which Deltaplane brings.
+const DefaultControllers = "garbage-collector-controller,serviceaccount-controller,serviceaccount-token-controller,namespace-controller"
+
+// KubeletLabel is on the nodes that are simulated, with the value KubeletKwok. A node that loses it falls
+// silent: its lease is no longer renewed and its pods are left alone until it has the label again.
+const (
+	KubeletLabel = "deltaplane.io/kubelet"
+	KubeletKwok  = "kwok"
+)
+
 func (c Config) withDefaults() Config {
 	c.Nodes = cmp.Or(c.Nodes, 5)
+	c.LeaseSeconds = cmp.Or(c.LeaseSeconds, 40)
+	c.Controllers = cmp.Or(c.Controllers, DefaultControllers)
 	if c.Out == nil {
 		c.Out = io.Discard
 	}
@@ -59,6 +80,9 @@ func (c Config) validate() error {
 	}
 	if !filepath.IsAbs(c.Dir) {
 		errs = append(errs, fmt.Errorf("Dir %q is not an absolute path", c.Dir))
+	}
+	if c.Zones < 0 || c.LeaseSeconds < 1 {
+		errs = append(errs, fmt.Errorf("Zones %d or LeaseSeconds %d is negative", c.Zones, c.LeaseSeconds))
 	}
 	for name, port := range map[string]int{"Port": c.Port, "EtcdPort": c.EtcdPort, "EtcdPeerPort": c.EtcdPeerPort} {
 		if port < 0 || port > 65535 {

@@ -108,7 +108,7 @@ func (c *Cluster) start(ctx context.Context) error {
 	}{
 		{"etcd", ports[1], func(ctx context.Context) error { return c.etcd(ctx, ports[1], ports[2]) }},
 		{"kube-apiserver", server, func(ctx context.Context) error { return c.apiServer(ctx, ports[0], ports[1]) }},
-		{"controllers", "garbage collector, service accounts, namespaces", c.controllers},
+		{"controllers", c.cfg.Controllers, c.controllers},
 		{"simulated nodes", fmt.Sprintf("%d Ready with leases", max(c.cfg.Nodes, 0)), c.nodes},
 	} {
 		at := time.Now()
@@ -226,23 +226,23 @@ func (c *Cluster) apiServer(ctx context.Context, address, etcd string) error {
 	if err != nil {
 		return fmt.Errorf("cluster: %w", err)
 	}
-	err = c.part(build.APIServer,
-		"--bind-address="+host, "--secure-port="+port, "--advertise-address="+host,
+	err = c.part(build.APIServer, append([]string{
+		"--bind-address=" + host, "--secure-port=" + port, "--advertise-address=" + host,
 		// A loopback address may not be published as an endpoint, and nobody looks for one.
 		"--endpoint-reconciler-type=none",
-		"--etcd-servers=http://"+etcd,
-		"--tls-cert-file="+c.dir.path("pki", "server.crt"), "--tls-private-key-file="+c.dir.path("pki", "server.key"),
-		"--cert-dir="+c.dir.path("pki"),
-		"--token-auth-file="+c.dir.path("pki", "tokens.csv"),
+		"--etcd-servers=http://" + etcd,
+		"--tls-cert-file=" + c.dir.path("pki", "server.crt"), "--tls-private-key-file=" + c.dir.path("pki", "server.key"),
+		"--cert-dir=" + c.dir.path("pki"),
+		"--token-auth-file=" + c.dir.path("pki", "tokens.csv"),
 		"--authorization-mode=RBAC", "--anonymous-auth=false",
 		"--service-account-issuer=https://kubernetes.default.svc",
-		"--service-account-key-file="+c.dir.path("pki", "service-account.key"),
-		"--service-account-signing-key-file="+c.dir.path("pki", "service-account.key"),
+		"--service-account-key-file=" + c.dir.path("pki", "service-account.key"),
+		"--service-account-signing-key-file=" + c.dir.path("pki", "service-account.key"),
 		"--service-cluster-ip-range=10.0.0.0/24",
 		"--allow-privileged=true",
 		// It taints new nodes not-ready, and the node lifecycle controller, which takes that away, is not here.
 		"--disable-admission-plugins=TaintNodesByCondition",
-	)
+	}, c.cfg.APIServerArgs...)...)
 	if err != nil {
 		return err
 	}
@@ -254,17 +254,16 @@ func (c *Cluster) apiServer(ctx context.Context, address, etcd string) error {
 func (c *Cluster) controllers(ctx context.Context) error {
 	kubeconfig := c.dir.path("kubeconfig")
 	err := errors.Join(
-		c.part(build.ControllerManager,
-			"--kubeconfig="+kubeconfig, "--leader-elect=false", "--secure-port=0",
-			"--controllers=garbage-collector-controller,serviceaccount-controller,serviceaccount-token-controller,namespace-controller",
-			"--service-account-private-key-file="+c.dir.path("pki", "service-account.key"),
-			"--root-ca-file="+c.dir.path("pki", "ca.crt"),
+		c.part(build.ControllerManager, append([]string{
+			"--kubeconfig=" + kubeconfig, "--leader-elect=false", "--secure-port=0", "--controllers=" + c.cfg.Controllers,
+			"--service-account-private-key-file=" + c.dir.path("pki", "service-account.key"),
+			"--root-ca-file=" + c.dir.path("pki", "ca.crt"),
 			"--kube-api-qps=1000", "--kube-api-burst=2000",
-		),
+		}, c.cfg.ManagerArgs...)...),
 		c.part(build.Scheduler, "--config="+c.dir.path("config", "scheduler.yaml"), "--secure-port=0"),
 		c.part(build.Kwok,
 			"--kubeconfig="+kubeconfig, "--config="+c.dir.path("config", "stages.yaml"),
-			"--manage-all-nodes=true", "--node-lease-duration-seconds=40", "--cidr=10.64.0.0/14", "--node-ip=10.0.0.2",
+			"--manage-nodes-with-label-selector="+KubeletLabel+"="+KubeletKwok, "--node-lease-duration-seconds="+strconv.Itoa(c.cfg.LeaseSeconds), "--cidr=10.64.0.0/14", "--node-ip=10.0.0.2",
 		))
 	if err != nil {
 		return err
@@ -282,13 +281,17 @@ func (c *Cluster) controllers(ctx context.Context) error {
 func (c *Cluster) nodes(ctx context.Context) error {
 	for i := range c.cfg.Nodes {
 		name := "node-" + strconv.Itoa(i+1)
+		labels := object{
+			"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64", KubeletLabel: KubeletKwok,
+		}
+		if c.cfg.Zones > 0 {
+			labels["topology.kubernetes.io/zone"] = "z" + strconv.Itoa(i*c.cfg.Zones/c.cfg.Nodes+1)
+		}
 		capacity := object{"cpu": "8", "memory": "32Gi", "pods": "110"}
 		node := object{
 			"apiVersion": "v1",
 			"kind":       "Node",
-			"metadata": object{"name": name, "labels": object{
-				"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
-			}},
+			"metadata":   object{"name": name, "labels": labels},
 			"status": object{
 				"capacity":    capacity,
 				"allocatable": capacity,

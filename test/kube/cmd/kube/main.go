@@ -100,6 +100,11 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 	if args[0] == "up" {
 		flags.IntVar(&cfg.Nodes, "nodes", cfg.Nodes, "simulated nodes, of 8 CPUs, 32 GiB and 110 pods each")
+		flags.IntVar(&cfg.Zones, "zones", 0, "zones the nodes are in, evenly: z1, z2 ...; 0 leaves the label out")
+		flags.IntVar(&cfg.LeaseSeconds, "lease-seconds", 40, "duration of the nodes' leases; they are renewed four times as often")
+		flags.StringVar(&cfg.Controllers, "controllers", cluster.DefaultControllers, "controllers of kube-controller-manager; '*' for those it runs by default")
+		flags.Func("api-arg", "further `argument` of kube-apiserver; may be repeated", appendTo(&cfg.APIServerArgs))
+		flags.Func("manager-arg", "further `argument` of kube-controller-manager; may be repeated", appendTo(&cfg.ManagerArgs))
 		flags.BoolVar(&cfg.Detach, "detach", false, "return when the cluster is ready, and let it run")
 		flags.IntVar(&cfg.Port, "port", 0, "port of the API server on 127.0.0.1; 0 picks a free one")
 		flags.IntVar(&cfg.EtcdPort, "etcd-port", 0, "port of etcd on 127.0.0.1; 0 picks a free one")
@@ -125,6 +130,13 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return err
 	}
 	return command()
+}
+
+func appendTo(list *[]string) func(string) error {
+	return func(text string) error {
+		*list = append(*list, text)
+		return nil
+	}
 }
 
 func describe(p cluster.Part) string {
