@@ -37,6 +37,7 @@ func (c *controlFlags) register(flags *pflag.FlagSet) {
 	flags.DurationVar(&c.config.Grace, "grace", 20*time.Second, "how long reconciles may go on when the service stops")
 	flags.DurationVar(&c.config.Resync, "resync", 10*time.Hour, "time between two rounds over every key; below zero for none")
 	flags.StringVar(&c.config.Identity, "identity", "", "`name` of this replica in sessions and Events (default: the host's)")
+	flags.BoolVar(&c.config.Taints.Numeric, "numeric-tolerations", false, "let the operators Lt and Gt of tolerations match, for clusters with the feature gate TaintTolerationComparisonOperators")
 	c.registerNodes(flags)
 	registerDial(flags, &c.dial)
 }

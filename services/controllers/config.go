@@ -11,6 +11,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/nodelifecycle"
+	"github.com/deltaplane/deltaplane/core/taint"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/controllers/admission"
 )
@@ -43,6 +44,8 @@ type Config struct {
 	Identity string
 	// Nodes are the numbers of the node lifecycle controller.
 	Nodes nodelifecycle.Rules
+	// Taints are the rules by which tolerations match, for taint eviction.
+	Taints taint.Rules
 	// Admission, when set, serves the webhook of the default tolerations.
 	Admission *admission.Config
 	// Admin is where metrics, readiness and profiles are served.

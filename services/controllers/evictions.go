@@ -27,7 +27,7 @@ func buildTaintEviction(s *Service, q *client.Queue) (plan, error) {
 	nodes, pods := nodesOf(s.cfg.Cluster), podsOf(s.cfg.Cluster)
 	recorder := kube.NewRecorder(s.deps.Kube, "taint-eviction-controller", s.cfg.Identity, s.log)
 	s.events = append(s.events, recorder)
-	rec, err := tainteviction.New(tainteviction.Config{Metrics: s.deps.Telemetry.Registry}, evictionWriter{s.deps.Kube}, podEvents{recorder, kube.Normal}, s.log)
+	rec, err := tainteviction.New(tainteviction.Config{Rules: s.cfg.Taints, Metrics: s.deps.Telemetry.Registry}, evictionWriter{s.deps.Kube}, podEvents{recorder, kube.Normal}, s.log)
 	if err != nil {
 		return plan{}, err
 	}
