@@ -50,7 +50,9 @@ type Error struct {
 	Err error
 }
 
-func (e *Error) Error() string { return fmt.Sprintf("container %q: env %q: %v", e.Container, e.Var, e.Err) }
+func (e *Error) Error() string {
+	return fmt.Sprintf("container %q: env %q: %v", e.Container, e.Var, e.Err)
+}
 
 func (e *Error) Unwrap() error { return e.Err }
 
