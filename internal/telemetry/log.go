@@ -18,6 +18,7 @@ const (
 	KeyCluster    = "cluster"    // a cluster by its configured name
 	KeyCollection = "collection" // "dev/pods.v1"
 	KeyKey        = "key"        // "namespace/name"
+	KeyNode       = "node"       // a node's name
 	KeyUID        = "uid"        // of the object
 	KeyQueue      = "queue"      // a queue's name
 	KeyToken      = "token"      // a lease's fencing number
