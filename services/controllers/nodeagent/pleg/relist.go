@@ -1,0 +1,168 @@
+package pleg
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	rules "github.com/deltaplane/deltaplane/core/pleg"
+	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/container"
+)
+
+// relist lists all pods, dead containers and sandboxes too, and sees to those that changed (f.1).
+func (p *PLEG) relist(ctx context.Context) {
+	start := time.Now()
+	if last := p.health.listed; !last.IsZero() {
+		p.metrics.interval.Observe(start.Sub(last).Seconds())
+	}
+	defer func() { p.metrics.relist.Observe(time.Since(start).Seconds()) }()
+	stamp := p.records.Ask()
+	limited, cancel := context.WithTimeout(ctx, p.cfg.ListLimit)
+	defer cancel()
+	list, err := p.runtime.Pods(limited, true)
+	if err != nil {
+		if ctx.Err() == nil {
+			p.log.LogAttrs(ctx, slog.LevelError, "the runtime cannot list its pods", slog.Any("error", err))
+		}
+		return
+	}
+	// What the stream told of meanwhile is no change that it kept quiet.
+	p.hearAll(ctx)
+	p.mu.Lock()
+	p.health.listed = start
+	p.mu.Unlock()
+	p.metrics.lastSeen.Set(float64(start.Unix()))
+
+	changed := p.compare(ctx, list, stamp, start)
+	if changed > 0 && p.health.streamed {
+		p.distrust(ctx, "a list found changes that the stream did not tell")
+	}
+	for _, uid := range p.requests.inspections() {
+		if p.records.Known(string(uid)) {
+			p.want(ctx, uid, true)
+		} else {
+			p.gone(uid, start)
+		}
+	}
+	p.census.show(p.metrics)
+	p.cache.declare(start)
+}
+
+// compare takes in a list, and is how many pods changed.
+func (p *PLEG) compare(ctx context.Context, list []container.Pod, stamp rules.Stamp, start time.Time) int {
+	pods := make(map[types.UID][]rules.Observed, len(list))
+	for i := range list {
+		// A pod listed twice is one pod.
+		uid := list[i].UID
+		pods[uid] = appendListed(pods[uid], &list[i])
+		s := p.pod(uid)
+		s.namespace, s.name = list[i].Namespace, list[i].Name
+	}
+	changed := 0
+	for i := range list {
+		uid := list[i].UID
+		if p.records.Observe(string(uid), pods[uid], stamp) {
+			changed++
+			if p.records.Known(string(uid)) {
+				p.want(ctx, uid, true)
+			} else {
+				p.gone(uid, start)
+			}
+		}
+		p.census.set(uid, headsOf(list[i]))
+	}
+	for _, name := range p.records.Pods() {
+		uid := types.UID(name)
+		if _, ok := pods[uid]; ok {
+			continue
+		}
+		if p.records.Observe(name, nil, stamp) {
+			changed++
+			if p.records.Known(name) {
+				p.want(ctx, uid, true)
+			} else {
+				p.gone(uid, start)
+			}
+		}
+	}
+	return changed
+}
+
+// gone sees to a pod of which the runtime has nothing: there is no status to ask for (f.6).
+func (p *PLEG) gone(uid types.UID, at time.Time) {
+	p.census.set(uid, heads{})
+	p.cache.absent(uid, at)
+	if p.requests.inspected(uid) {
+		p.records.Sync(string(uid))
+	}
+	p.deliver(uid, p.records.Ask())
+	if s := p.pods[uid]; s != nil {
+		p.release(uid, s)
+	}
+}
+
+// deliver publishes what is to be told of a pod up to a stamp. What there is no room for is tried again with each tick.
+func (p *PLEG) deliver(uid types.UID, upTo rules.Stamp) {
+	if p.records.Deliver(string(uid), upTo, p.send) {
+		delete(p.undelivered, uid)
+		return
+	}
+	p.undelivered[uid] = max(p.undelivered[uid], upTo)
+}
+
+func (p *PLEG) send(e rules.Event) bool {
+	select {
+	case p.events <- Event{PodUID: types.UID(e.Pod), Kind: e.Kind, ContainerID: e.Container}:
+		p.full = false
+		return true
+	default:
+	}
+	p.metrics.discarded.Inc()
+	if !p.full {
+		p.log.Warn("nobody takes the events of pods: they wait", slog.Int("capacity", cap(p.events)))
+	}
+	p.full = true
+	return false
+}
+
+// state is what events are made from: created is not running yet, and whatever no CRI defines is not known (f.2).
+func state(s container.State) rules.State {
+	switch s {
+	case container.Running:
+		return rules.Running
+	case container.Exited:
+		return rules.Exited
+	default:
+		return rules.Unknown
+	}
+}
+
+func sandboxState(ready bool) rules.State {
+	if ready {
+		return rules.Running
+	}
+	return rules.Exited
+}
+
+func appendListed(out []rules.Observed, p *container.Pod) []rules.Observed {
+	for i := range p.Containers {
+		out = append(out, rules.Observed{ID: p.Containers[i].ID, State: state(p.Containers[i].State)})
+	}
+	for _, s := range p.Sandboxes {
+		out = append(out, rules.Observed{ID: s.ID, State: sandboxState(s.Ready)})
+	}
+	return out
+}
+
+func observed(s *container.PodStatus) []rules.Observed {
+	out := make([]rules.Observed, 0, len(s.Containers)+len(s.Sandboxes))
+	for i := range s.Containers {
+		out = append(out, rules.Observed{ID: s.Containers[i].ID, State: state(s.Containers[i].State)})
+	}
+	for i := range s.Sandboxes {
+		out = append(out, rules.Observed{ID: s.Sandboxes[i].ID, State: sandboxState(s.Sandboxes[i].Ready)})
+	}
+	return out
+}

@@ -1,0 +1,92 @@
+package pleg
+
+import (
+	"context"
+	"time"
+)
+
+// aging is how long removed containers are remembered, at least.
+const aging = 5 * time.Minute
+
+// Run lists, listens and publishes until the context ends; nil then. It returns
+// when every call to the runtime has ended.
+func (p *PLEG) Run(ctx context.Context) error {
+	defer p.running.Wait()
+	timer := time.NewTimer(0) // the first list is immediate (f.8)
+	defer timer.Stop()
+	now := time.Now()
+	p.nextList, p.nextBump, p.nextAge = now, now, now.Add(aging)
+	for {
+		// Stop first, then the lists, then everything else (f.8).
+		if ctx.Err() != nil {
+			return nil
+		}
+		select {
+		case <-timer.C:
+			p.tick(ctx)
+			timer.Reset(p.cfg.Period)
+			continue
+		default:
+		}
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+			p.tick(ctx)
+			timer.Reset(p.cfg.Period)
+		case a := <-p.answers:
+			p.take(ctx, a)
+		case n := <-p.news:
+			p.told(ctx, n)
+		case e := <-p.ends:
+			p.ended(ctx, e)
+		case <-p.requests.ping:
+			p.demand(ctx)
+		}
+		if !p.nextList.After(time.Now()) {
+			timer.Reset(0) // a list was forced
+		}
+	}
+}
+
+// tick is what is done every period: the list when one is due, and in its place what cannot wait for it otherwise.
+func (p *PLEG) tick(ctx context.Context) {
+	now := time.Now()
+	p.listen(ctx, now)
+	p.abandon(ctx, now)
+	if p.nextList.After(now) {
+		p.between(ctx, now)
+	} else {
+		p.relist(ctx)
+		p.nextList = time.Now().Add(p.cfg.pace().Next(p.health.streamed))
+	}
+	for uid, upTo := range p.undelivered {
+		p.deliver(uid, upTo)
+	}
+	if now.After(p.nextAge) {
+		p.records.Age()
+		p.nextAge = now.Add(aging)
+	}
+}
+
+// between sees to the reinspection set and to those who wait while lists are slow (f.11).
+func (p *PLEG) between(ctx context.Context, now time.Time) {
+	for _, uid := range p.requests.inspections() {
+		p.want(ctx, uid, true)
+	}
+	for _, uid := range p.cache.waiting() {
+		p.want(ctx, uid, false)
+	}
+	p.census.show(p.metrics)
+	if p.health.streamed && !now.Before(p.nextBump) && len(p.news) == 0 && !p.lost.Load() {
+		p.cache.declare(now.Add(-lateness))
+		p.nextBump = now.Add(p.cfg.Bump)
+	}
+}
+
+// demand serves one request for a relist of one pod, unless a list that started after it has (f.8).
+func (p *PLEG) demand(ctx context.Context) {
+	uid, at, ok := p.requests.next()
+	if ok && !p.health.listed.After(at) {
+		p.want(ctx, uid, false)
+	}
+}

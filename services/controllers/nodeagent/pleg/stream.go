@@ -1,0 +1,135 @@
+package pleg
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	rules "github.com/deltaplane/deltaplane/core/pleg"
+	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/container"
+)
+
+// lateness is how old a declaration of the whole cache is: what happened longer ago the stream has told of.
+const lateness = time.Second
+
+// stream is what the loop knows of the runtime's event stream.
+type stream struct {
+	rules.Stream
+	// number counts the streams that were opened; open says that the last one still is.
+	number int
+	open   bool
+	// proved says that the open one delivered something.
+	proved bool
+	// next is when to open one.
+	next time.Time
+}
+
+// news is one message of a stream, with the time it came.
+type news struct {
+	event  container.Event
+	number int
+	at     time.Time
+}
+
+// end is that of a stream.
+type end struct {
+	err error
+}
+
+// listen opens the runtime's event stream when it is time to.
+func (p *PLEG) listen(ctx context.Context, now time.Time) {
+	if p.cfg.NoStream || p.stream.open || now.Before(p.stream.next) {
+		return
+	}
+	p.stream.number++
+	p.stream.open, p.stream.proved = true, false
+	number := p.stream.number
+	p.running.Go(func() {
+		err := p.runtime.Events(ctx, func(e container.Event) {
+			select {
+			case p.news <- news{event: e, number: number, at: time.Now()}:
+			default:
+				p.lost.Store(true)
+			}
+		})
+		select {
+		case p.ends <- end{err: err}:
+		case <-ctx.Done():
+		}
+	})
+}
+
+// ended sees to the end of a stream: lists take over at once, and one is forced (f.11).
+func (p *PLEG) ended(ctx context.Context, e end) {
+	p.hearAll(ctx)
+	p.stream.open = false
+	wait, gaveUp := p.cfg.StreamRetry, true
+	if !errors.Is(e.err, container.ErrNoEvents) {
+		p.metrics.streamErrors.Inc()
+		wait, gaveUp = p.stream.Failed(p.cfg.stream())
+		p.log.LogAttrs(ctx, slog.LevelWarn, "the runtime's event stream ended",
+			slog.Any("error", e.err), slog.Duration("retry_after", wait), slog.Bool("gave_up", gaveUp))
+		p.nextList = time.Now()
+	}
+	p.stream.next = time.Now().Add(wait)
+	p.distrust(ctx, "the stream ended")
+}
+
+// hearAll takes in the news that have come.
+func (p *PLEG) hearAll(ctx context.Context) {
+	for range len(p.news) {
+		p.told(ctx, <-p.news)
+	}
+}
+
+// trust takes note that a stream delivered something.
+func (p *PLEG) trust(ctx context.Context, number int) {
+	if p.lost.Swap(false) {
+		p.distrust(ctx, "more events came than there was room for")
+		p.nextList = time.Now()
+		return
+	}
+	if number != p.stream.number || !p.stream.open {
+		return
+	}
+	if !p.stream.proved {
+		p.stream.proved = true
+		p.stream.Proved()
+		p.metrics.streams.Inc()
+	}
+	if p.health.streamed {
+		return
+	}
+	// The list that is due within a period sees what happened before the stream was there; the slow period counts from it.
+	p.mu.Lock()
+	p.health.streamed = true
+	p.mu.Unlock()
+	p.log.LogAttrs(ctx, slog.LevelInfo, "the runtime's event stream tells of changes", slog.Duration("relist_period", p.cfg.SlowPeriod))
+}
+
+// distrust makes lists tell of changes again.
+func (p *PLEG) distrust(ctx context.Context, reason string) {
+	if !p.health.streamed {
+		return
+	}
+	now := time.Now()
+	p.mu.Lock()
+	p.health.streamed, p.health.since = false, now
+	p.mu.Unlock()
+	p.nextList = now
+	p.log.LogAttrs(ctx, slog.LevelInfo, "lists tell of changes", slog.String("reason", reason), slog.Duration("relist_period", p.cfg.Period))
+}
+
+// waits is told of readers that wait for the cache. While the stream is trusted no
+// list comes to their help soon, so that the pod is asked about.
+func (p *PLEG) waits(uid types.UID) {
+	p.mu.Lock()
+	streamed := p.health.streamed
+	p.mu.Unlock()
+	if streamed {
+		p.requests.relist(uid, time.Now()) // with no room, the next tick asks
+	}
+}
