@@ -2,7 +2,6 @@ package controllers
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -34,7 +33,7 @@ func buildTaintEviction(s *Service, q *client.Queue) (plan, error) {
 	return plan{
 		name: "tainteviction", primary: pods, others: map[delta.Collection]client.Mapper{nodes: client.Self()},
 		limiter: exponential(100*time.Millisecond, 10*time.Second),
-		rec:     &evictionAdapter{rec: rec, index: s.index, queue: q, nodes: nodes.String(), pods: pods.String()},
+		rec:     &evictionAdapter{reads: newReads(s, "tainteviction"), rec: rec, queue: q, nodes: nodes.String(), pods: pods.String()},
 	}, nil
 }
 
@@ -46,71 +45,54 @@ func exponential(base, most time.Duration) *queuev1.RateLimiter {
 
 // evictionAdapter is the taint eviction reconciler as a [client.Reconciler].
 type evictionAdapter struct {
+	*reads
+
 	rec         *tainteviction.Reconciler
-	index       *client.Index
 	queue       *client.Queue
 	nodes, pods string
 }
 
 // Reconcile implements [client.Reconciler].
 func (a *evictionAdapter) Reconcile(ctx context.Context, item client.Item) (client.Result, error) {
-	look := &evictionLook{evictionAdapter: a, item: item, read: client.Barrier{}}
+	look := &evictionLook{look: a.look(item), of: a}
 	after, err := a.rec.Reconcile(ctx, tainteviction.Request{Key: item.Key, State: item.State, Retries: item.NumRequeues, Reader: look, Lease: look})
-	res := client.Result{After: after, ReadAt: look.read}
-	if errors.Is(err, client.ErrLeaseLost) {
-		res.Outcome = client.OutcomeAbandon
-		return res, nil
-	}
-	return res, err
+	return settled(client.Result{After: after, ReadAt: look.read}, err)
 }
 
-// evictionLook is one look at a key: reads of the index at the item's barrier,
-// and the lease.
+// evictionLook is one look at a key, and the lease.
 type evictionLook struct {
-	*evictionAdapter
-	item client.Item
-	read client.Barrier
+	look
+	of *evictionAdapter
 }
 
 func (l *evictionLook) Pod(ctx context.Context, key string) ([]byte, error) {
-	return l.find(ctx, l.pods, key)
+	return l.find(ctx, l.of.pods, key)
 }
 
 func (l *evictionLook) Node(ctx context.Context, name string) ([]byte, error) {
-	return l.find(ctx, l.nodes, name)
-}
-
-func (l *evictionLook) find(ctx context.Context, collection, key string) ([]byte, error) {
-	obj, found, rev, err := l.index.Find(ctx, collection, key, client.ReadOptions{AtLeast: l.item.AtLeast(collection)})
-	if err != nil {
-		return nil, err
-	}
-	l.read.Raise(collection, rev)
-	if !found {
-		return nil, nil
-	}
-	return obj.Payload, nil
+	return l.find(ctx, l.of.nodes, name)
 }
 
 func (l *evictionLook) PodsOn(ctx context.Context, node string) ([]string, error) {
-	keys, rev, err := l.index.IndexKeys(ctx, l.pods, "node", node, client.ReadOptions{AtLeast: l.item.AtLeast(l.pods)})
-	if err == nil {
-		l.read.Raise(l.pods, rev)
+	keys, rev, err := l.index.IndexKeys(ctx, l.of.pods, "node", node, client.ReadOptions{AtLeast: l.least(l.of.pods)})
+	if err := l.heard(ctx, err); err != nil {
+		return nil, err
 	}
-	return keys, err
+	l.read.Raise(l.of.pods, rev)
+	return keys, nil
 }
 
 func (l *evictionLook) Alive() error { return l.item.Alive() }
 
 func (l *evictionLook) Save(ctx context.Context, state []byte) error {
-	return l.queue.SaveState(ctx, l.item.Key, l.item.Token, state)
+	return l.of.queue.SaveState(ctx, l.item.Key, l.item.Token, state)
 }
 
 // Wake adds pods behind the revision at which their node was read.
 func (l *evictionLook) Wake(ctx context.Context, keys []string) error {
 	seen := client.Barrier{}
-	if rev := l.read[l.nodes]; !rev.IsZero() {
-		seen.Raise(l.nodes, rev)
+	if rev := l.read[l.of.nodes]; !rev.IsZero() {
+		seen.Raise(l.of.nodes, rev)
 	}
 	items := make([]client.AddItem, len(keys))
 	for i, key := range keys {
@@ -119,7 +101,7 @@ func (l *evictionLook) Wake(ctx context.Context, keys []string) error {
 			items[i].Trace = l.item.Traces[n-1]
 		}
 	}
-	_, err := l.queue.Add(ctx, items...) // no items, no call
+	_, err := l.of.queue.Add(ctx, items...) // no items, no call
 	return err
 }
 

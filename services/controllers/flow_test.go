@@ -36,6 +36,7 @@ type flow struct {
 	natsURL      string
 	log          *pipe  // to NATS
 	redisURL     string // empty: the memory engine
+	resources    []reflector.Resource
 	stopQueue    func()
 
 	indexAddr string
@@ -107,9 +108,15 @@ func newFlowWith(t *testing.T, redisURL string) *flow {
 
 func newFlowOf(t *testing.T, kc *kube.Client, redisURL string) *flow {
 	t.Helper()
-	f := &flow{t: t, kube: kc, redisURL: redisURL}
-	nats := embeddedtest.NATS(t)
-	f.log = newPipe(t, strings.TrimPrefix(nats.URL(), "nats://"))
+	f := &flow{t: t, kube: kc, redisURL: redisURL, resources: reflector.DefaultResources()}
+	f.start()
+	return f
+}
+
+func (f *flow) start() {
+	f.t.Helper()
+	nats := embeddedtest.NATS(f.t)
+	f.log = newPipe(f.t, strings.TrimPrefix(nats.URL(), "nats://"))
 	f.natsURL = "nats://" + f.log.lis.Addr().String()
 	f.stream = f.connect(f.natsURL)
 	f.startReflector()
@@ -119,13 +126,12 @@ func newFlowOf(t *testing.T, kc *kube.Client, redisURL string) *flow {
 	f.queueAddr = "127.0.0.1:0"
 	f.startQueue()
 	f.queue = f.dial(f.queueAddr)
-	return f
 }
 
 func (f *flow) startReflector() {
 	f.t.Helper()
 	r, err := reflector.New(reflector.Config{
-		Resources: reflector.DefaultResources(), LivenessEvery: 500 * time.Millisecond,
+		Resources: f.resources, LivenessEvery: 500 * time.Millisecond,
 	}, f.connect(f.natsURL), f.kube, f.telemetry("reflector"))
 	f.ok(err)
 	f.stopReflector = f.run("reflector", r)

@@ -2,7 +2,6 @@ package controllers
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -34,13 +33,14 @@ func buildNodeLifecycle(s *Service, q *client.Queue) (plan, error) {
 	if err != nil {
 		return plan{}, err
 	}
-	a := &nodeAdapter{rec: rec, index: s.index, queue: q, nodes: nodes.String(), leases: leases.String(), pods: pods.String()}
+	a := &nodeAdapter{reads: newReads(s, "nodelifecycle"), rec: rec, queue: q, nodes: nodes.String(), leases: leases.String(), pods: pods.String()}
 	zones.adapter = a
 	return plan{
 		name: "nodelifecycle", primary: nodes,
 		others:  map[delta.Collection]client.Mapper{leases: leaseOwner, pods: client.Hint("node")},
 		limiter: exponential(100*time.Millisecond, 10*time.Second),
 		absorb:  true, rec: a, run: zones.run,
+		ready: func(ctx context.Context) error { _, _, err := a.freshness(ctx); return err },
 	}, nil
 }
 
@@ -55,51 +55,34 @@ func leaseOwner(r *delta.Record) ([]string, bool) {
 
 // nodeAdapter is the node lifecycle reconciler as a [client.Reconciler].
 type nodeAdapter struct {
+	*reads
+
 	rec                 *nodelifecycle.Reconciler
-	index               *client.Index
 	queue               *client.Queue
 	nodes, leases, pods string
 }
 
-// staleRetry is when a key comes back that could not be judged.
-const staleRetry = 2 * time.Second
-
 // Reconcile implements [client.Reconciler].
 func (a *nodeAdapter) Reconcile(ctx context.Context, item client.Item) (client.Result, error) {
-	look := &nodeLook{nodeAdapter: a, item: item, read: client.Barrier{}}
+	look := &nodeLook{look: a.look(item), of: a}
 	seen, err := a.rec.Node(ctx, nodelifecycle.Request{Name: item.Key, State: item.State, Reader: look, Lease: &nodeLease{a.queue, item}})
 	res := client.Result{After: seen.After, ReadAt: look.read}
 	if err == nil && !seen.Silence.Since.IsZero() {
 		res.Reason = seen.Silence.String() // "describe node" reads it
 	}
-	return settled(res, err)
+	return settled(res, err, nodelifecycle.ErrStale)
 }
 
-func settled(res client.Result, err error) (client.Result, error) {
-	switch {
-	case errors.Is(err, client.ErrLeaseLost):
-		res.Outcome = client.OutcomeAbandon
-		return res, nil
-	case errors.Is(err, nodelifecycle.ErrStale):
-		res.Outcome, res.After, res.Reason = client.OutcomeRelease, staleRetry, err.Error()
-		return res, nil
-	}
-	return res, err
-}
-
-// nodeLook is one look at a node: reads of the index at the item's barrier, and
-// not below what its freshness was told of.
+// nodeLook is one look at a node, not below what its freshness was told of.
 type nodeLook struct {
-	*nodeAdapter
-	item  client.Item
-	read  client.Barrier
-	fresh client.Barrier
+	look
+	of *nodeAdapter
 }
 
 // Fresh implements [nodelifecycle.Reader].
 func (l *nodeLook) Fresh(ctx context.Context) (rules.Fresh, error) {
-	f, at, err := l.freshness(ctx)
-	l.fresh = at
+	f, at, err := l.of.freshness(ctx)
+	l.floor = at
 	return f, err
 }
 
@@ -107,7 +90,7 @@ func (l *nodeLook) Fresh(ctx context.Context) (rules.Fresh, error) {
 // completely, and at which revisions.
 func (a *nodeAdapter) freshness(ctx context.Context) (rules.Fresh, client.Barrier, error) {
 	served, err := a.index.Collections(ctx)
-	if err != nil {
+	if err := a.heard(ctx, err); err != nil {
 		return rules.Fresh{}, nil, err
 	}
 	var f rules.Fresh
@@ -128,8 +111,10 @@ func (a *nodeAdapter) freshness(ctx context.Context) (rules.Fresh, client.Barrie
 		}
 		at[c.GetCollection()] = delta.Revision{Epoch: c.GetRevision().GetEpoch(), RV: c.GetRevision().GetResourceVersion()}
 	}
-	if len(at) < 2 {
-		return rules.Fresh{}, nil, fmt.Errorf("%w: %s and %s must both be mirrored", nodelifecycle.ErrStale, a.nodes, a.leases)
+	for _, name := range []string{a.nodes, a.leases} {
+		if _, ok := at[name]; !ok {
+			return rules.Fresh{}, nil, fmt.Errorf("%w: collection %s is not mirrored", nodelifecycle.ErrStale, name)
+		}
 	}
 	return f, at, nil
 }
@@ -143,44 +128,24 @@ func instant(t *timestamppb.Timestamp) time.Time {
 
 // Node implements [nodelifecycle.Reader].
 func (l *nodeLook) Node(ctx context.Context, name string) ([]byte, error) {
-	return l.find(ctx, l.nodes, name)
+	return l.find(ctx, l.of.nodes, name)
 }
 
 // Lease implements [nodelifecycle.Reader].
 func (l *nodeLook) Lease(ctx context.Context, name string) ([]byte, error) {
-	return l.find(ctx, l.leases, string(delta.NewKey(nodeLeases, name)))
-}
-
-func (l *nodeLook) find(ctx context.Context, collection, key string) ([]byte, error) {
-	obj, found, rev, err := l.index.Find(ctx, collection, key, client.ReadOptions{AtLeast: l.least(collection)})
-	if err != nil {
-		return nil, err
-	}
-	l.read.Raise(collection, rev)
-	if !found {
-		return nil, nil
-	}
-	return obj.Payload, nil
-}
-
-func (l *nodeLook) least(collection string) client.Revision {
-	b := client.Barrier{}
-	b.Merge(l.fresh)
-	if at := l.item.AtLeast(collection); !at.IsZero() {
-		b.Raise(collection, at)
-	}
-	return b[collection]
+	return l.find(ctx, l.of.leases, string(delta.NewKey(nodeLeases, name)))
 }
 
 // PodsOn implements [nodelifecycle.Reader].
 func (l *nodeLook) PodsOn(ctx context.Context, node string) ([][]byte, error) {
-	objs, rev, err := l.index.ByIndex(ctx, l.pods, "node", []string{node}, client.ReadOptions{
-		AtLeast: l.item.AtLeast(l.pods), Fields: []string{"metadata.namespace", "metadata.name", "metadata.uid", "status.conditions"},
+	pods := l.of.pods
+	objs, rev, err := l.index.ByIndex(ctx, pods, "node", []string{node}, client.ReadOptions{
+		AtLeast: l.least(pods), Fields: []string{"metadata.namespace", "metadata.name", "metadata.uid", "status.conditions"},
 	})
-	if err != nil {
+	if err := l.heard(ctx, err); err != nil {
 		return nil, err
 	}
-	l.read.Raise(l.pods, rev)
+	l.read.Raise(pods, rev)
 	return payloads(objs), nil
 }
 

@@ -56,6 +56,7 @@ type plan struct {
 	absorb  bool // an immediate add takes a key's pending delay away
 	rec     client.Reconciler
 	run     func(context.Context) error // runs beside the worker; nil for nothing
+	ready   func(context.Context) error // what it needs besides; nil for nothing
 }
 
 // part is a controller that is wired up.
@@ -150,6 +151,9 @@ func (s *Service) add(name string) error {
 		}
 		return nil
 	})
+	if pl.ready != nil {
+		s.admin.Ready(name+"/collections", pl.ready)
+	}
 	s.parts = append(s.parts, p)
 	return nil
 }
@@ -177,7 +181,7 @@ func (s *Service) checkIndex(ctx context.Context) error {
 			}
 		}
 		if !found {
-			faults = append(faults, fmt.Errorf("collection %s is not served", col))
+			faults = append(faults, fmt.Errorf("collection %s is not mirrored: no index serves it", col))
 		}
 	}
 	return errors.Join(faults...)

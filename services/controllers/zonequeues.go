@@ -14,6 +14,7 @@ import (
 	rules "github.com/deltaplane/deltaplane/core/nodelifecycle"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/controllers/nodelifecycle"
 )
 
 // zoneQueues are the queues in which nodes wait for their zone's rate, one per
@@ -154,7 +155,7 @@ func (z *zoneQueues) refresh(ctx context.Context) error {
 	objs, _, err := z.adapter.index.List(ctx, z.adapter.nodes, client.ListOptions{ReadOptions: client.ReadOptions{
 		AtLeast: at[z.adapter.nodes], Fields: []string{"metadata.name", "metadata.labels", "status.conditions"},
 	}})
-	if err != nil {
+	if err := z.adapter.heard(ctx, err); err != nil {
 		return err
 	}
 	return z.adapter.rec.Zones().Refresh(ctx, payloads(objs))
@@ -169,7 +170,7 @@ func (z *zoneQueues) work(ctx context.Context, zone rules.Zone) error {
 		if after > 0 {
 			res.Outcome, res.After = client.OutcomeRelease, after
 		}
-		return settled(res, err)
+		return settled(res, err, nodelifecycle.ErrStale)
 	})
 	w, err := client.NewWorker(z.s.deps.Queue, rec, client.WorkerConfig{
 		Queue: z.name(zone), Name: z.s.cfg.Identity + "/nodelifecycle", Concurrency: 1, Lease: z.s.cfg.Lease, Timeout: z.s.cfg.Timeout, Grace: z.s.cfg.Grace,
