@@ -288,7 +288,7 @@ func tooLong(path *field.Path, size int) field.ErrorList {
 func serviceAccountResource() *resource {
 	return &resource{
 		version: "v1", plural: "serviceaccounts", singular: "serviceaccount", kind: "ServiceAccount", shortNames: []string{"sa"},
-		namespaced: true, returnsDeleted: true,
+		namespaced: true, returnsDeleted: true, subresources: []string{"token"},
 		make:       func() apiObject { return &corev1.ServiceAccount{} },
 		nameFormat: validation.ValidateServiceAccountName,
 		columns:    []column{nameColumn, col("Secrets", "string", 0, func(s *corev1.ServiceAccount) any { return len(s.Secrets) }), ageColumn},

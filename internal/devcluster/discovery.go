@@ -151,6 +151,8 @@ func subresources(r *resource) []subresource {
 			out = append(out, subresource{name: s, group: "policy", version: "v1", kind: "Eviction", verbs: []string{"create"}})
 		case "log":
 			out = append(out, subresource{name: s, verbs: []string{"get"}})
+		case "token":
+			out = append(out, subresource{name: s, group: "authentication.k8s.io", version: "v1", kind: "TokenRequest", verbs: []string{"create"}})
 		case "finalize":
 			out = append(out, subresource{name: s, verbs: []string{"update"}})
 		}

@@ -35,6 +35,8 @@ func (a *api) subresource(c *call) error {
 		return a.handleEviction(c)
 	case c.sub == "finalize" && c.req.Method == http.MethodPut:
 		return a.handleFinalize(c)
+	case c.sub == "token" && c.req.Method == http.MethodPost:
+		return a.handleToken(c)
 	}
 	return methodNotAllowed()
 }
