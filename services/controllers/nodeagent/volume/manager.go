@@ -3,7 +3,12 @@ package volume
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,61 +17,233 @@ import (
 	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/environ"
 )
 
-// Config says where volumes live. Root is the directory of all pods. Tmpfs mounts a
-// memory file system for emptyDir volumes of medium Memory and for secrets and tokens; it
-// needs Linux and the right to mount, and where mounting is refused a plain directory
-// serves (noted in the log once). Now is the clock; default time.Now.
+// Config says where volumes live.
 type Config struct {
-	Root  string
+	// Root is the directory of all pods; a pod's volumes are in Root/UID/volumes. Others
+	// may keep files of the pod in Root/UID.
+	Root string
+	// Tmpfs mounts a memory file system for emptyDir volumes of medium Memory, which also
+	// enforces their sizeLimit, and for secrets and tokens, which then are on no disk. It
+	// needs Linux and the right to mount; where that is refused, and without Tmpfs, they are
+	// plain directories that only root can enter.
 	Tmpfs bool
-	Now   func() time.Time
+	// Now is the clock; default time.Now.
+	Now func() time.Time
 }
 
 // Mounts are the volumes of a pod by name, as paths on the node.
 type Mounts map[string]string
 
-// Manager keeps the volumes of one node's pods. It is safe for concurrent use, for
-// different pods at once; for one pod at a time.
+// Manager keeps the volumes of one node's pods. It is safe for concurrent use for different
+// pods; calls for one pod come one after the other.
 type Manager struct {
 	cfg     Config
 	objects *Objects
 	log     *slog.Logger
+
+	mu      sync.Mutex
+	tokens  map[types.UID]map[tokenKey]*token // guarded by mu; a pod's own map belongs to its calls
+	plain   sync.Once                         // says once that memory is not to be had
+	mounter mounter
 }
 
-// New returns a manager; the root is made when the first pod needs it.
+// New returns a manager; nothing is made before the first pod. The error says what is wrong
+// with cfg.
 func New(cfg Config, objects *Objects, log *slog.Logger) (*Manager, error) {
-	if cfg.Root == "" {
-		return nil, errors.New("volume: no root")
+	if !filepath.IsAbs(cfg.Root) {
+		return nil, fmt.Errorf("volume: root %q is not an absolute path", cfg.Root)
 	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	return &Manager{cfg: cfg, objects: objects, log: log}, nil
+	return &Manager{cfg: cfg, objects: objects, log: log, tokens: map[types.UID]map[tokenKey]*token{}, mounter: systemMounter{}}, nil
 }
+
+// Error says which volume of a pod cannot be made, and why. The pod stays Pending with the
+// Event FailedMount, and is tried again.
+type Error struct {
+	Volume string
+	Err    error
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("volume %q: %v", e.Volume, e.Err) }
+
+func (e *Error) Unwrap() error { return e.Err }
 
 // Setup makes the volumes of pod, or brings them up to date: it is called before the
-// pod's containers start and at every sync after that. Errors name the volume and what
-// it misses; the volumes that could be made are in the result beside the error. A pod whose
-// volumes cannot be made stays Pending with the Event FailedMount, and is tried again.
+// pod's containers start and at every sync after that. The error joins an [*Error] for
+// each volume that cannot be used; the others are in the result beside it. A volume that was made
+// before and cannot be brought up to date stays as it was, which is logged and no
+// error: containers may run on and start with it.
 func (m *Manager) Setup(ctx context.Context, pod *corev1.Pod, facts environ.Facts) (Mounts, error) {
-	return nil, errors.ErrUnsupported
+	base, err := m.base(pod.UID)
+	if err != nil {
+		return nil, err
+	}
+	out := make(Mounts, len(pod.Spec.Volumes))
+	var errs []error
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		path, err := m.one(ctx, base, pod, v, facts)
+		if err != nil {
+			errs = append(errs, &Error{Volume: v.Name, Err: err})
+			continue
+		}
+		out[v.Name] = path
+	}
+	return out, errors.Join(errs...)
 }
 
-// SubPath is the path on the node of one mount of a container: the volume's own, or the
-// file or directory in it that subPath or subPathExpr name, made when it is not there.
-// The path is resolved without ever leaving the volume, whatever links are in it. Env
-// is the container's environment, for subPathExpr.
-func (m *Manager) SubPath(mounts Mounts, vm corev1.VolumeMount, env []environ.Var) (string, error) {
-	return "", errors.ErrUnsupported
+// one makes or refreshes one volume.
+func (m *Manager) one(ctx context.Context, base string, pod *corev1.Pod, v *corev1.Volume, facts environ.Facts) (string, error) {
+	if v.Name == "" || !filepath.IsLocal(v.Name) || strings.ContainsRune(v.Name, filepath.Separator) {
+		return "", errors.New("its name is no file name")
+	}
+	f := filler{m: m, pod: pod, facts: facts, files: files{}}
+	var err error
+	kind, memory := "", false
+	switch {
+	case v.EmptyDir != nil:
+		return m.emptyDir(filepath.Join(base, "empty-dir", v.Name), pod, v.EmptyDir)
+	case v.HostPath != nil:
+		return hostPath(v.HostPath)
+	case v.ConfigMap != nil:
+		kind, err = "configmap", f.configMap(ctx, v.ConfigMap.Name, v.ConfigMap.Items, v.ConfigMap.Optional, mode(v.ConfigMap.DefaultMode))
+	case v.Secret != nil:
+		kind, memory, err = "secret", true, f.secret(ctx, v.Secret.SecretName, v.Secret.Items, v.Secret.Optional, mode(v.Secret.DefaultMode))
+	case v.DownwardAPI != nil:
+		kind, err = "downward-api", f.downward(v.DownwardAPI.Items, mode(v.DownwardAPI.DefaultMode))
+	case v.Projected != nil:
+		kind, memory, err = "projected", true, f.projected(ctx, v.Name, v.Projected)
+	default:
+		return "", errors.New("its kind is not supported")
+	}
+	dir := filepath.Join(base, kind, v.Name)
+	if err == nil {
+		err = m.publish(dir, f.files, group(pod), memory)
+	}
+	if err != nil && made(dir) {
+		m.log.Warn("volume not refreshed", slog.String("namespace", pod.Namespace), slog.String("pod", pod.Name), slog.String("volume", v.Name), slog.Any("error", err))
+		return dir, nil
+	}
+	return dir, err
 }
 
-// Teardown removes what Setup made for a pod. It may be repeated.
+func mode(m *int32) os.FileMode {
+	if m == nil {
+		return 0o644
+	}
+	return os.FileMode(*m) & os.ModePerm
+}
+
+// group is the pod's fsGroup, -1 for none.
+func group(pod *corev1.Pod) int {
+	if s := pod.Spec.SecurityContext; s != nil && s.FSGroup != nil {
+		return int(*s.FSGroup)
+	}
+	return -1
+}
+
+// emptyDir makes a directory for all users; with a group, for its members as well,
+// whose files then belong to it.
+func (m *Manager) emptyDir(dir string, pod *corev1.Pod, src *corev1.EmptyDirVolumeSource) (string, error) {
+	if _, err := os.Lstat(dir); err == nil {
+		return dir, nil
+	}
+	// Made beside and renamed, so that one that is there is complete.
+	making := dir + ".making"
+	if err := errors.Join(os.RemoveAll(making), os.MkdirAll(making, 0o750)); err != nil {
+		return "", err
+	}
+	perm := os.FileMode(0o777)
+	if gid := group(pod); gid >= 0 {
+		perm |= os.ModeSetgid
+		if err := chgrp(making, gid); err != nil {
+			return "", err
+		}
+	}
+	if err := os.Chmod(making, perm); err != nil {
+		return "", err
+	}
+	if src.Medium != corev1.StorageMediumMemory || !m.cfg.Tmpfs {
+		return dir, os.Rename(making, dir)
+	}
+	if err := os.Rename(making, dir); err != nil {
+		return "", err
+	}
+	var size int64
+	if src.SizeLimit != nil {
+		size = src.SizeLimit.Value()
+	}
+	m.memory(dir, size, perm, group(pod))
+	return dir, nil
+}
+
+// memory mounts a memory file system on a directory, where that can be done.
+func (m *Manager) memory(dir string, size int64, perm os.FileMode, gid int) {
+	if err := m.mounter.tmpfs(dir, size, perm, gid); err != nil {
+		m.plain.Do(func() {
+			m.log.Warn("no memory file system, plain directories instead", slog.String("directory", dir), slog.Any("error", err))
+		})
+	}
+}
+
+// base is the directory of a pod's volumes.
+func (m *Manager) base(uid types.UID) (string, error) {
+	if uid == "" || !filepath.IsLocal(string(uid)) || strings.ContainsRune(string(uid), filepath.Separator) || uid == "." {
+		return "", fmt.Errorf("volume: pod UID %q is no directory name", uid)
+	}
+	return filepath.Join(m.cfg.Root, string(uid), "volumes"), nil
+}
+
+// Teardown removes what Setup made for a pod; what hostPath volumes show is not
+// touched. It may be repeated.
 func (m *Manager) Teardown(uid types.UID) error {
-	return errors.ErrUnsupported
+	base, err := m.base(uid)
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	delete(m.tokens, uid)
+	m.mu.Unlock()
+	kinds, err := os.ReadDir(base)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("volume: pod %s: %w", uid, err)
+	}
+	for _, kind := range kinds {
+		volumes, err := os.ReadDir(filepath.Join(base, kind.Name()))
+		if err != nil {
+			return fmt.Errorf("volume: pod %s: %w", uid, err)
+		}
+		for _, v := range volumes {
+			// A busy one must not be emptied, so it is unmounted first or the whole fails.
+			if err := m.mounter.unmount(filepath.Join(base, kind.Name(), v.Name())); err != nil {
+				return fmt.Errorf("volume: pod %s: unmount %q: %w", uid, v.Name(), err)
+			}
+		}
+	}
+	if err := os.RemoveAll(base); err != nil {
+		return fmt.Errorf("volume: pod %s: %w", uid, err)
+	}
+	os.Remove(filepath.Dir(base)) //nolint:errcheck // others may keep something there
+	return nil
 }
 
 // Pods lists the pods that have volumes on this node, for those who clean up after pods
 // that are gone.
 func (m *Manager) Pods() ([]types.UID, error) {
-	return nil, errors.ErrUnsupported
+	entries, err := os.ReadDir(m.cfg.Root)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("volume: %w", err)
+	}
+	var out []types.UID
+	for _, e := range entries {
+		if _, err := os.Stat(filepath.Join(m.cfg.Root, e.Name(), "volumes")); err == nil {
+			out = append(out, types.UID(e.Name()))
+		}
+	}
+	return out, nil
 }

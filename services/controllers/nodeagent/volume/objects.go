@@ -68,9 +68,9 @@ func (o *Objects) Secret(ctx context.Context, namespace, name string) (*corev1.S
 	return read[corev1.Secret](ctx, o, secrets, namespace, name)
 }
 
-// Token asks for a token of a service account, bound to pod, for the seconds wanted; the
-// API server may give another life than was asked for. It is never kept here.
-func (o *Objects) Token(ctx context.Context, pod *corev1.Pod, account, audience string, seconds int64) (string, time.Time, error) {
+// Token asks for a token of a service account, bound to pod, that lives for the seconds
+// wanted, and returns it with the life that the API server gave it. It is never kept here.
+func (o *Objects) Token(ctx context.Context, pod *corev1.Pod, account, audience string, seconds int64) (string, time.Duration, error) {
 	req := authenticationv1.TokenRequest{
 		TypeMeta: metav1.TypeMeta{APIVersion: "authentication.k8s.io/v1", Kind: "TokenRequest"},
 		Spec: authenticationv1.TokenRequestSpec{
@@ -83,18 +83,21 @@ func (o *Objects) Token(ctx context.Context, pod *corev1.Pod, account, audience 
 	}
 	body, err := json.Marshal(req)
 	if err != nil {
-		return "", time.Time{}, fmt.Errorf("volume: token request: %w", err)
+		return "", 0, fmt.Errorf("volume: token request: %w", err)
 	}
 	ref := kube.Ref{Resource: serviceAccounts, Namespace: pod.Namespace, Name: account, Subresource: "token"}
 	raw, err := o.api.Create(ctx, ref, body, kube.WriteOptions{})
 	if err != nil {
-		return "", time.Time{}, err
+		return "", 0, err
 	}
 	var out authenticationv1.TokenRequest
 	if err := json.Unmarshal(raw, &out); err != nil || out.Status.Token == "" {
-		return "", time.Time{}, fmt.Errorf("volume: the answer for a token of service account %s/%s holds none", pod.Namespace, account) // err could quote the token
+		return "", 0, fmt.Errorf("volume: the answer for a token of service account %s/%s holds none", pod.Namespace, account) // err could quote the token
 	}
-	return out.Status.Token, out.Status.ExpirationTimestamp.Time, nil
+	if given := out.Spec.ExpirationSeconds; given != nil && *given > 0 {
+		seconds = *given
+	}
+	return out.Status.Token, time.Duration(seconds) * time.Second, nil
 }
 
 // read answers from memory or from the API server; one call serves all who ask at once.

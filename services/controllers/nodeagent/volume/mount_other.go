@@ -1,0 +1,12 @@
+//go:build !linux
+
+package volume
+
+import (
+	"errors"
+	"os"
+)
+
+func (systemMounter) tmpfs(string, int64, os.FileMode, int) error { return errors.ErrUnsupported }
+
+func (systemMounter) unmount(string) error { return nil }
