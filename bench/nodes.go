@@ -20,9 +20,10 @@ import (
 func nodesFamily() family {
 	return family{
 		name:  "nodes",
-		about: "silence to taint to eviction, the schedule of a zone's rate, cost of heartbeats, evictions across a kill of everything",
+		about: "silence to taint to eviction, the same beside kube-controller-manager, the schedule of a zone's rate, cost of heartbeats, evictions across a kill of everything",
 		parts: []part{
 			{"silence", silenceToEviction},
+			{"beside", besideManager},
 			{"rates", zoneRates},
 			{"kill", evictionsAcrossAKill},
 			{"heartbeats", heartbeatCost},

@@ -215,6 +215,9 @@ func (b *bench) plane(ctx context.Context, name string, cfg planeConfig) (p *pla
 	if p.kube, err = p.cfg.api(); err != nil {
 		return p, err
 	}
+	if cfg.Nodes == 0 { // the caller has its own
+		return p, p.start(ctx)
+	}
 	if p.nodes, err = serve(ctx, p.kube, cfg.Nodes, cfg.Zones, cfg.Heartbeat); err != nil {
 		return p, err
 	}

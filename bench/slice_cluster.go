@@ -213,15 +213,10 @@ type testCluster struct {
 }
 
 func (b *bench) startCluster(ctx context.Context) (*testCluster, error) {
-	root, err := repoRoot()
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errNoCluster, err)
-	}
-	c := &testCluster{module: filepath.Join(root, "test", "kube"), dir: filepath.Join(b.dir, "kube"), stderr: &bytes.Buffer{}}
-	b.say("  starting a cluster; the first time compiles Kubernetes, some minutes")
 	// No node of the population exists, so that nobody updates its pods.
-	if err := c.run(ctx, nil, "up", "--detach", "--nodes", "1"); err != nil {
-		return nil, fmt.Errorf("%w: %w", errNoCluster, err)
+	c, err := b.bareCluster(ctx, filepath.Join(b.dir, "kube"))
+	if err != nil {
+		return nil, err
 	}
 	p := populate(b.seed, clusterSize, 600)
 	lines, err := p.lines()
@@ -231,6 +226,20 @@ func (b *bench) startCluster(ctx context.Context) (*testCluster, error) {
 	b.say("  writing %d pods to etcd", clusterSize)
 	if err := c.run(ctx, lines, "seed"); err != nil {
 		return nil, errors.Join(err, c.down())
+	}
+	return c, nil
+}
+
+// bareCluster starts a cluster without nodes in dir.
+func (b *bench) bareCluster(ctx context.Context, dir string, args ...string) (*testCluster, error) {
+	root, err := repoRoot()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errNoCluster, err)
+	}
+	c := &testCluster{module: filepath.Join(root, "test", "kube"), dir: dir, stderr: &bytes.Buffer{}}
+	b.say("  starting a cluster; the first time compiles Kubernetes, some minutes")
+	if err := c.run(ctx, nil, "up", append([]string{"--detach", "--nodes", "0"}, args...)...); err != nil {
+		return nil, fmt.Errorf("%w: %w", errNoCluster, err)
 	}
 	return c, nil
 }
