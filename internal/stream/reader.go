@@ -17,7 +17,7 @@ import (
 
 const (
 	// silence is how long a reader hears nothing before it checks that its place in the log still exists; the leader writes
-	// a liveness record every 5 s.
+	// a liveness record every 2 s.
 	silence = 7 * time.Second
 	// readerPrefix begins the names of the ephemeral consumers; they disappear by themselves when nobody pulls.
 	readerPrefix      = "dp_read_"

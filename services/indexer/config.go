@@ -49,7 +49,7 @@ type Config struct {
 	// watchers that lag; defaults 8192 and 64 MiB.
 	RingChanges, RingBytes int
 	// StaleAfter is the silence after which a collection is called stale;
-	// default 15 s, three liveness periods.
+	// default 15 s, several liveness periods.
 	StaleAfter time.Duration
 }
 

@@ -36,7 +36,8 @@ type Config struct {
 	MinWatchTimeout time.Duration
 	// StageBytes bounds the changes that wait for a slow log before they are coalesced; default 64 MiB for each collection.
 	StageBytes int
-	// LivenessEvery is the period of liveness records; default 5 s.
+	// LivenessEvery is the period of liveness records; default 2 s. What is judged by silence is
+	// known no finer than that.
 	LivenessEvery time.Duration
 	// LeaseTTL is how long a silent leader keeps a collection; default 3 s.
 	LeaseTTL time.Duration
@@ -115,7 +116,7 @@ func (c Config) withDefaults() Config {
 	c.Backoff = c.Backoff.withDefaults()
 	c.MinWatchTimeout = max(c.MinWatchTimeout, 5*time.Minute)
 	c.StageBytes = cmp.Or(c.StageBytes, 64<<20)
-	c.LivenessEvery = cmp.Or(c.LivenessEvery, 5*time.Second)
+	c.LivenessEvery = cmp.Or(c.LivenessEvery, 2*time.Second)
 	c.LeaseTTL = cmp.Or(c.LeaseTTL, 3*time.Second)
 	c.DiscoverEvery = cmp.Or(c.DiscoverEvery, 30*time.Second)
 	return c
