@@ -19,7 +19,7 @@ func (r *Records) Deliver(pod string, upTo Stamp, send func(Event) bool) bool {
 		return true
 	}
 	defer r.drop(pod, p)
-	for len(p.pending) > 0 && p.pending[0].at <= upTo {
+	for len(p.pending) > 0 && p.pending[0].asked <= upTo {
 		if !send(p.pending[0].Event) {
 			return false
 		}

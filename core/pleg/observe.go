@@ -31,13 +31,14 @@ func (r *Records) Observe(pod string, all []Observed, asked Stamp) bool {
 		ids = append(ids, id)
 	}
 	slices.Sort(ids)
+	learnt := r.Ask() // later than every question under way: no answer to one takes it back
 	any := false
 	for _, id := range slices.Compact(ids) {
 		was, next := p.seen[id], now[id]
-		if was.state == next || was.at > asked && !was.state.forward(next) {
+		if was.state == next || was.learnt > asked && !was.state.forward(next) {
 			continue
 		}
-		r.change(pod, p, id, next, asked)
+		r.change(pod, p, id, next, asked, learnt)
 		any = true
 	}
 	return any
@@ -73,7 +74,8 @@ func (r *Records) Notice(pod, container string, next State) (changed, believed b
 		return false, false
 	}
 	p := r.record(pod)
-	r.change(pod, p, container, next, r.Ask())
+	at := r.Ask()
+	r.change(pod, p, container, next, at, at)
 	r.drop(pod, p)
 	return true, true
 }

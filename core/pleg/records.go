@@ -37,13 +37,13 @@ type record struct {
 }
 
 type sighting struct {
-	state State
-	at    Stamp
+	state  State
+	learnt Stamp
 }
 
 type pending struct {
 	Event
-	at Stamp
+	asked Stamp
 }
 
 // NewRecords returns records of no pods.
@@ -91,24 +91,26 @@ func (r *Records) removedAt(container string) (Stamp, bool) {
 	return at, ok
 }
 
-// change moves a container to another state and notes what is to be told of it.
-func (r *Records) change(pod string, p *record, container string, next State, at Stamp) {
+// change moves a container to another state, as it was learnt at one stamp, and
+// notes what is to be told of it, once there is a status that was asked for at the
+// other.
+func (r *Records) change(pod string, p *record, container string, next State, asked, learnt Stamp) {
 	for _, kind := range Diff(p.seen[container].state, next) {
 		if kind != ContainerChanged {
-			p.note(Event{Pod: pod, Kind: kind, Container: container}, at)
+			p.note(Event{Pod: pod, Kind: kind, Container: container}, asked)
 		}
 	}
 	if next == NonExistent {
 		delete(p.seen, container)
-		r.out[container] = at
+		r.out[container] = learnt
 		return
 	}
-	p.seen[container] = sighting{state: next, at: at}
+	p.seen[container] = sighting{state: next, learnt: learnt}
 }
 
-func (p *record) note(e Event, at Stamp) {
+func (p *record) note(e Event, asked Stamp) {
 	p.pending = slices.DeleteFunc(p.pending, func(old pending) bool { return old.Event == e })
-	p.pending = append(p.pending, pending{Event: e, at: at})
+	p.pending = append(p.pending, pending{Event: e, asked: asked})
 }
 
 func (r *Records) record(pod string) *record {

@@ -45,6 +45,8 @@ type answer struct {
 	question *question
 	status   *container.PodStatus
 	err      error
+	// late says that the time limit was over.
+	late bool
 }
 
 // asker says whose turn it is. Pods that took too long last time are asked in a
@@ -122,7 +124,7 @@ func (p *PLEG) put(ctx context.Context, q *question, namespace, name string) {
 		}
 		p.metrics.podRelist.Observe(time.Since(q.at).Seconds())
 		select {
-		case p.answers <- answer{question: q, status: status, err: err}:
+		case p.answers <- answer{question: q, status: status, err: err, late: limited.Err() != nil}:
 		case <-ctx.Done():
 		}
 	})
@@ -139,7 +141,7 @@ func (p *PLEG) take(ctx context.Context, a answer) {
 	}
 	p.free(q)
 	if a.err != nil {
-		p.failed(ctx, q, a.err, errors.Is(a.err, context.DeadlineExceeded))
+		p.failed(ctx, q, a.err, a.late)
 		p.ask(ctx)
 		return
 	}

@@ -50,6 +50,9 @@ func (p *PLEG) Run(ctx context.Context) error {
 
 // tick is what is done every period: the list when one is due, and in its place what cannot wait for it otherwise.
 func (p *PLEG) tick(ctx context.Context) {
+	for range len(p.answers) {
+		p.take(ctx, <-p.answers)
+	}
 	now := time.Now()
 	p.listen(ctx, now)
 	p.abandon(ctx, now)
@@ -60,7 +63,9 @@ func (p *PLEG) tick(ctx context.Context) {
 		p.nextList = time.Now().Add(p.cfg.pace().Next(p.health.streamed))
 	}
 	for uid, upTo := range p.undelivered {
-		p.deliver(uid, upTo)
+		if p.deliver(uid, upTo); p.full {
+			break
+		}
 	}
 	if now.After(p.nextAge) {
 		p.records.Age()

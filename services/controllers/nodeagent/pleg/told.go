@@ -27,7 +27,7 @@ func (p *PLEG) told(ctx context.Context, n news) {
 		return
 	}
 	changed, believed := false, false
-	if next, ok := stateAfter(e.Kind); ok {
+	if next, ok := stateAfter(e.Kind); ok && e.ContainerID != "" {
 		changed, believed = p.records.Notice(string(uid), e.ContainerID, next)
 	}
 	switch {
