@@ -19,7 +19,8 @@ var (
 	configureLua = script("control", "configure")
 )
 
-// script puts the parts of a script together.
+// script puts the parts of a script together, and into them what the program
+// has to know too.
 func script(parts ...string) string {
 	var sb strings.Builder
 	for _, p := range parts {
@@ -29,7 +30,7 @@ func script(parts ...string) string {
 		}
 		sb.Write(b)
 	}
-	return sb.String()
+	return strings.ReplaceAll(sb.String(), "ANSWER_MS", strconv.FormatInt(answerTTL.Milliseconds(), 10))
 }
 
 // Places in what keys returns.

@@ -108,7 +108,7 @@ end
 
 local answer = mpack(seq, now, nextdue, m.nready, m.ndelayed, m.nleased, m.ndirty, m.ndead,
   m.added, m.retried, m.promoted, m.expired, m.buried, m.spent, nextsweep, concat(R), E, tok0, groups, gkeys)
-if ordered and (nops > 0 or ngot > 0) then call('SET', rq, answer, 'PX', 120000) end
+if ordered and (nops > 0 or ngot > 0) then call('SET', rq, answer, 'PX', ANSWER_MS) end
 return answer
 end
 return turn()
