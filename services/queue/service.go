@@ -187,21 +187,46 @@ func (s *Service) watchStore(ctx context.Context) error {
 	}
 }
 
-// beginRun has every queue looked at in the name of the store's present run:
-// after a restart the time in which nothing is handed out begins with that, and
-// should not begin with the first use.
+// starter is a partition of a store that hands nothing out for a time after a
+// restart of its own. Start begins that time, unless it has begun; it may be
+// called beside turns.
+type starter interface {
+	Start(ctx context.Context) error
+}
+
+// beginRun has every queue begin the store's present run: after a restart the
+// time in which nothing is handed out should not begin with the first use. Those
+// in use here have a turn; for the others nothing is left running.
 func (s *Service) beginRun(ctx context.Context) error {
 	names, err := s.engine.Names(ctx)
 	for _, name := range names {
-		l, failed := s.queue(ctx, name)
-		switch {
-		case failed == nil:
+		if l, ok := s.known(name); ok {
 			l.lookNow()
-		case !errors.Is(failed, engine.ErrNoQueue): // one that was lost is made again at its first use
+			continue
+		}
+		q, failed := s.engine.Open(ctx, name)
+		if errors.Is(failed, engine.ErrNoQueue) {
+			continue // one that was lost is made again at its first use
+		}
+		if failed == nil {
+			failed = begin(ctx, q)
+		}
+		if failed != nil {
 			err = errors.Join(err, fmt.Errorf("queue %q: %w", name, failed))
 		}
 	}
 	return err
+}
+
+func begin(ctx context.Context, q engine.Queue) error {
+	for _, p := range q.Partitions() {
+		if p, ok := p.(starter); ok {
+			if err := p.Start(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func (s *Service) checkStore(ctx context.Context, configure bool) error {

@@ -76,6 +76,12 @@ func (p *partition) turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Res
 	return r, d, err
 }
 
+// Start begins the pause that follows a restart of Redis, if it has not begun.
+func (p *partition) Start(ctx context.Context) error {
+	_, err := p.run(ctx, 0, &workqueue.Turn{}, &sender{})
+	return err
+}
+
 // answerTTL is how long the script keeps its last answer.
 const answerTTL = 2 * time.Minute
 
