@@ -32,9 +32,8 @@ type link struct {
 var errReconnect = errors.New("client: server asks for another stream")
 
 const (
-	welcomeTimeout = 10 * time.Second
-	maxBatch       = 1000
-	maxUnanswered  = 16 // batches; the service remembers the answers to 32
+	maxBatch      = 1000
+	maxUnanswered = 16 // batches; the service remembers the answers to 32
 )
 
 // stayLinked keeps a stream open until ctx ends (nil), the session is shut down
@@ -80,15 +79,10 @@ func (w *Worker) stayLinked(ctx context.Context) error {
 // what was not answered.
 func (w *Worker) open(ctx context.Context) (*link, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	timer := time.AfterFunc(welcomeTimeout, cancel)
-	defer timer.Stop()
 	l := &link{cancel: cancel, read: make(chan error, 1), leave: make(chan struct{}), settled: make(chan struct{}, 1)}
 	welcome, sent, err := w.hello(ctx, l)
 	if err != nil {
 		cancel()
-		if !timer.Stop() && errors.Is(err, context.Canceled) {
-			err = fmt.Errorf("client: no welcome in %v", welcomeTimeout)
-		}
 		return nil, err
 	}
 	w.mu.Lock()
@@ -118,25 +112,20 @@ func (w *Worker) open(ctx context.Context) (*link, error) {
 }
 
 func (w *Worker) hello(ctx context.Context, l *link) (*queuev1.Welcome, int, error) {
-	s, err := w.c.Work(ctx)
-	if err != nil {
-		return nil, 0, err
-	}
-	l.s = s
 	hello := &queuev1.Hello{
-		SessionId: w.cfg.Session, Client: w.cfg.Name, Queues: []string{w.cfg.Queue},
-		LeaseDuration: duration(w.cfg.Lease), Resume: w.inHand(), Compact: true,
+		SessionId: w.cfg.Session, Client: w.cfg.Name, Queues: []string{w.cfg.Queue}, LeaseDuration: duration(w.cfg.Lease), Compact: true,
 	}
-	if err := s.Send(&queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Hello{Hello: hello}}); err != nil && !errors.Is(err, io.EOF) {
-		return nil, 0, err
-	}
-	resp, err := s.Recv()
+	s, resp, err := hail(ctx, l.cancel, w.c.Work, func() *queuev1.WorkRequest {
+		hello.Resume = w.inHand()
+		return &queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Hello{Hello: hello}}
+	})
 	if err != nil {
 		return nil, 0, err
 	}
 	if resp.GetWelcome() == nil {
 		return nil, 0, fmt.Errorf("client: queue service began with %T, not a welcome", resp.GetKind())
 	}
+	l.s = s
 	return resp.GetWelcome(), len(hello.GetResume()), nil
 }
 

@@ -131,32 +131,16 @@ func (p *Producer) link(ctx context.Context, opened func()) error {
 }
 
 func (p *Producer) hello(ctx context.Context, l *produceLink) (*queuev1.ProduceWelcome, error) {
-	timer := time.AfterFunc(welcomeTimeout, l.cancel)
-	defer timer.Stop()
-	welcome, err := p.greet(ctx, l)
-	if err != nil && !timer.Stop() && errors.Is(err, context.Canceled) {
-		err = fmt.Errorf("client: no welcome in %v", welcomeTimeout)
-	}
-	return welcome, err
-}
-
-func (p *Producer) greet(ctx context.Context, l *produceLink) (*queuev1.ProduceWelcome, error) {
-	s, err := p.c.Produce(ctx)
-	if err != nil {
-		return nil, err
-	}
-	l.s = s
-	hello := &queuev1.ProduceHello{SessionId: p.cfg.Session, Client: p.cfg.Name}
-	if err := s.Send(&queuev1.ProduceRequest{Kind: &queuev1.ProduceRequest_Hello{Hello: hello}}); err != nil && !errors.Is(err, io.EOF) {
-		return nil, err
-	}
-	resp, err := s.Recv()
+	s, resp, err := hail(ctx, l.cancel, p.c.Produce, func() *queuev1.ProduceRequest {
+		return &queuev1.ProduceRequest{Kind: &queuev1.ProduceRequest_Hello{Hello: &queuev1.ProduceHello{SessionId: p.cfg.Session, Client: p.cfg.Name}}}
+	})
 	if err != nil {
 		return nil, err
 	}
 	if resp.GetWelcome() == nil {
 		return nil, fmt.Errorf("client: queue service began with %T, not a welcome", resp.GetKind())
 	}
+	l.s = s
 	return resp.GetWelcome(), nil
 }
 
