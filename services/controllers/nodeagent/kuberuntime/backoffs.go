@@ -1,0 +1,143 @@
+package kuberuntime
+
+import (
+	"errors"
+	"hash/fnv"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/deltaplane/deltaplane/core/backoff"
+)
+
+// BackoffKey is what a container's restarts are counted under: FNV-64a of the pod's name, namespace and UID and
+// of the container's name, image and resources, so that a change of image or resources starts anew (h.4).
+func BackoffKey(pod *corev1.Pod, c *corev1.Container) string {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(strings.Join([]string{pod.Name, pod.Namespace, string(pod.UID), c.Name, c.Image, c.Resources.String()}, "/")))
+	return strconv.FormatUint(h.Sum64(), 16)
+}
+
+// backoffs are delays by key (h.1), kept in a file when there is one. Safe for concurrent use.
+type backoffs struct {
+	growth backoff.Growth
+	file   string
+	log    *slog.Logger
+	// lost is when the manager began without the state of before, zero when it had it: instances made before then
+	// are evidence that stands in for entries.
+	lost time.Time
+
+	mu      sync.Mutex
+	entries map[string]entry // guarded by mu
+	version uint64           // counts changes of entries; guarded by mu
+
+	saving sync.Mutex
+	saved  uint64 // the version in the file; guarded by saving
+}
+
+// entry is a delay and whose it is.
+type entry struct {
+	backoff.Entry
+	Pod types.UID `json:"pod"`
+}
+
+// newBackoffs reads the state in file; "" keeps none. What cannot be read is warned of and begun anew.
+func newBackoffs(b Backoff, file string, now time.Time, log *slog.Logger) *backoffs {
+	out := &backoffs{
+		growth: backoff.Growth{Initial: b.Initial.Microseconds(), Max: b.Max.Microseconds(), ExpireAfter: b.Reset.Microseconds()},
+		file:   file, log: log, entries: map[string]entry{},
+	}
+	if file == "" {
+		out.lost = now
+		return out
+	}
+	raw, err := os.ReadFile(file)
+	if err == nil {
+		out.entries, err = parseState(raw)
+	}
+	if err != nil {
+		out.entries, out.lost = map[string]entry{}, now
+		if !errors.Is(err, fs.ErrNotExist) {
+			log.Warn("the state of restarts cannot be read, it is rebuilt from dead containers", slog.String("file", file), slog.Any("error", err))
+		}
+	}
+	return out
+}
+
+// left says how long a key still waits after something that happened at event, and its whole delay; zero or less
+// is not in back-off.
+func (b *backoffs) left(key string, event, now time.Time) (left, delay time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.entries[key].Entry
+	return time.Duration(b.growth.Since(e, event.UnixMicro(), now.UnixMicro())) * time.Microsecond, time.Duration(e.Delay) * time.Microsecond
+}
+
+// leftSinceUpdate is left counted from the entry's last change.
+func (b *backoffs) leftSinceUpdate(key string, now time.Time) time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return time.Duration(b.growth.SinceUpdate(b.entries[key].Entry, now.UnixMicro())) * time.Microsecond
+}
+
+// next moves a key on, and returns its new delay once it is in the file. The error is of the file:
+// the delay holds as long as the agent lives.
+func (b *backoffs) next(key string, pod types.UID, event, now time.Time) (time.Duration, error) {
+	b.mu.Lock()
+	e := entry{b.growth.Next(b.entries[key].Entry, event.UnixMicro(), now.UnixMicro(), 0), pod}
+	b.entries[key] = e
+	b.version++
+	v := b.version
+	b.mu.Unlock()
+	return time.Duration(e.Delay) * time.Microsecond, b.save(v)
+}
+
+// rebuild puts back what was lost of a key, from the number of the newest dead instance and when it
+// was started: the delays that its restarts came to, had none been reset. It does nothing for a key that is
+// known, for an instance made since the agent began, and for one that was no restart.
+func (b *backoffs) rebuild(key string, pod types.UID, restarts int, created, started time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if _, known := b.entries[key]; known || b.lost.IsZero() || restarts < 1 || !created.Before(b.lost) {
+		return
+	}
+	delay := b.growth.Initial
+	for i := 1; i < restarts && delay < b.growth.Max; i++ {
+		delay = min(2*delay, b.growth.Max)
+	}
+	b.entries[key] = entry{backoff.Entry{Delay: delay, Updated: started.UnixMicro()}, pod}
+	b.version++
+}
+
+// remove forgets a key.
+func (b *backoffs) remove(key string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if _, known := b.entries[key]; known {
+		delete(b.entries, key)
+		b.version++
+	}
+}
+
+// sweep forgets what is expired (h.5) and what belongs to pods that are gone; the file follows.
+func (b *backoffs) sweep(now time.Time, keep func(types.UID) bool) error {
+	b.mu.Lock()
+	before := len(b.entries)
+	maps.DeleteFunc(b.entries, func(_ string, e entry) bool {
+		return b.growth.Expired(e.Entry, now.UnixMicro()) || !keep(e.Pod)
+	})
+	if len(b.entries) != before {
+		b.version++
+	}
+	v := b.version
+	b.mu.Unlock()
+	return b.save(v)
+}

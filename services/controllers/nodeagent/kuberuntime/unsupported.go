@@ -1,0 +1,123 @@
+package kuberuntime
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// Unsupported lists the fields of a pod that this package cannot honour, each error naming one by its path. Volumes
+// and environments are not its matter.
+func Unsupported(pod *corev1.Pod) []error {
+	var out []error
+	no := func(bad bool, path *field.Path, why string) {
+		if bad {
+			out = append(out, field.Forbidden(path, why))
+		}
+	}
+	spec, s := field.NewPath("spec"), &pod.Spec
+	no(len(s.EphemeralContainers) > 0, spec.Child("ephemeralContainers"), "ephemeral containers are not run")
+	no(s.RuntimeClassName != nil && *s.RuntimeClassName != "", spec.Child("runtimeClassName"), "runtime classes are not looked up")
+	no(s.HostUsers != nil && !*s.HostUsers, spec.Child("hostUsers"), "user namespaces are not set up")
+	no(len(s.ResourceClaims) > 0, spec.Child("resourceClaims"), "devices are not allocated")
+	no(s.SetHostnameAsFQDN != nil && *s.SetHostnameAsFQDN, spec.Child("setHostnameAsFQDN"), "the host name is the short one")
+	no(s.HostnameOverride != nil && *s.HostnameOverride != "", spec.Child("hostnameOverride"), "the host name is hostname or the pod's name")
+	no(s.OS != nil && s.OS.Name != corev1.Linux, spec.Child("os", "name"), "only linux is run")
+	no(s.Resources != nil, spec.Child("resources"), "resources are the containers'")
+	if sc := s.SecurityContext; sc != nil {
+		no(sc.WindowsOptions != nil, spec.Child("securityContext", "windowsOptions"), "only linux is run")
+		no(localhost(sc.SeccompProfile), spec.Child("securityContext", "seccompProfile", "type"), "profiles on the node are not looked up")
+	}
+	writable := map[string]bool{}
+	for _, v := range s.Volumes {
+		writable[v.Name] = v.EmptyDir != nil || v.HostPath != nil
+	}
+	for i := range s.InitContainers {
+		out = append(out, unsupportedOf(&s.InitContainers[i], spec.Child("initContainers").Index(i), true, writable)...)
+	}
+	for i := range s.Containers {
+		out = append(out, unsupportedOf(&s.Containers[i], spec.Child("containers").Index(i), false, writable)...)
+	}
+	return out
+}
+
+func unsupportedOf(c *corev1.Container, path *field.Path, isInit bool, writable map[string]bool) []error {
+	var out []error
+	no := func(bad bool, path *field.Path, why string) {
+		if bad {
+			out = append(out, field.Forbidden(path, why))
+		}
+	}
+	no(len(c.VolumeDevices) > 0, path.Child("volumeDevices"), "block devices are not passed on")
+	no(len(c.Resources.Claims) > 0, path.Child("resources", "claims"), "devices are not allocated")
+	no(c.RestartPolicy != nil && (!isInit || *c.RestartPolicy != corev1.ContainerRestartPolicyAlways),
+		path.Child("restartPolicy"), "only the pod's restart policy holds; of init containers it may be Always")
+	no(len(c.RestartPolicyRules) > 0, path.Child("restartPolicyRules"), "only the pod's restart policy holds")
+	for i, m := range c.VolumeMounts {
+		at := path.Child("volumeMounts").Index(i)
+		no(m.SubPathExpr != "", at.Child("subPathExpr"), "paths are not expanded")
+		no(m.SubPath != "" && writable[m.Name], at.Child("subPath"), "a container that can write to the volume could lead it elsewhere")
+		no(m.RecursiveReadOnly != nil && *m.RecursiveReadOnly == corev1.RecursiveReadOnlyEnabled, at.Child("recursiveReadOnly"), "mounts are read-only at their top")
+	}
+	if sc := c.SecurityContext; sc != nil {
+		no(sc.WindowsOptions != nil, path.Child("securityContext", "windowsOptions"), "only linux is run")
+		no(localhost(sc.SeccompProfile), path.Child("securityContext", "seccompProfile", "type"), "profiles on the node are not looked up")
+	}
+	if l := c.Lifecycle; l != nil {
+		for _, h := range []struct {
+			name string
+			h    *corev1.LifecycleHandler
+		}{{"postStart", l.PostStart}, {"preStop", l.PreStop}} {
+			if h.h != nil {
+				at := path.Child("lifecycle", h.name)
+				no(h.h.HTTPGet != nil, at.Child("httpGet"), "hooks are exec or sleep")
+				no(h.h.TCPSocket != nil, at.Child("tcpSocket"), "hooks are exec or sleep")
+			}
+		}
+	}
+	return out
+}
+
+func localhost(p *corev1.SeccompProfile) bool {
+	return p != nil && p.Type == corev1.SeccompProfileTypeLocalhost
+}
+
+// Ignored lists what of a pod is not done although it runs, by path and with what that means: one Warning Event should say so.
+func Ignored(pod *corev1.Pod) []string {
+	var out []string
+	note := func(is bool, format string, args ...any) {
+		if is {
+			out = append(out, fmt.Sprintf(format, args...))
+		}
+	}
+	s := &pod.Spec
+	note(len(s.ImagePullSecrets) > 0 && pulls(pod), "spec.imagePullSecrets: images are pulled without credentials")
+	for _, list := range []struct {
+		name string
+		of   []corev1.Container
+	}{{"initContainers", s.InitContainers}, {"containers", s.Containers}} {
+		for i, c := range list.of {
+			for _, p := range []struct {
+				name string
+				is   bool
+			}{{"livenessProbe", c.LivenessProbe != nil}, {"readinessProbe", c.ReadinessProbe != nil}, {"startupProbe", c.StartupProbe != nil}} {
+				note(p.is, "spec.%s[%d].%s: probes are not run, a container is ready while it runs", list.name, i, p.name)
+			}
+			note(len(c.ResizePolicy) > 0 && resized(c.ResizePolicy), "spec.%s[%d].resizePolicy: a change of resources does not restart the container", list.name, i)
+		}
+	}
+	return out
+}
+
+func pulls(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), func(c corev1.Container) bool {
+		return c.ImagePullPolicy != corev1.PullNever
+	})
+}
+
+// resized says that a policy asks for more than the default, which API servers write into every container.
+func resized(p []corev1.ContainerResizePolicy) bool {
+	return slices.ContainsFunc(p, func(p corev1.ContainerResizePolicy) bool { return p.RestartPolicy == corev1.RestartContainer })
+}
