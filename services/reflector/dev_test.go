@@ -12,6 +12,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/devcluster"
+	"github.com/deltaplane/deltaplane/internal/devcluster/devclustertest"
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/internal/stream"
@@ -78,7 +79,7 @@ func logs(t testing.TB) io.Writer {
 
 func cluster(t testing.TB) *devcluster.Cluster {
 	t.Helper()
-	c, err := devcluster.New(devcluster.Config{Listen: "127.0.0.1:0", Nodes: 2}, slog.New(slog.DiscardHandler))
+	c, err := devcluster.New(devcluster.Config{Listen: "127.0.0.1:0", Nodes: -1}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,6 +108,7 @@ func TestTheDefaultCollectionsOfADevClusterReachTheLog(t *testing.T) {
 	nats := embeddedtest.NATS(t).URL()
 	start(t, reflector.Config{}, c.URL(), nats)
 	nodes := follow(t, nats, delta.Collection{Cluster: "dev", Version: "v1", Resource: "nodes"})
+	devclustertest.Nodes(t, c.URL(), 2)
 	nodes.until(t, "two nodes", func() bool { return nodes.readable() && len(nodes.live()) == 2 })
 	leases := follow(t, nats, delta.Collection{Cluster: "dev", Version: "v1", Group: "coordination.k8s.io", Resource: "leases"})
 	leases.until(t, "two leases", func() bool { return leases.readable() && len(leases.live()) == 2 })
