@@ -41,9 +41,16 @@ func (m *Manager) containerLabels(pod *corev1.Pod, c *corev1.Container) map[stri
 	}
 }
 
+// What a simulated runtime is told of a container beside its pod's annotations: which kind it is, and its pod's restart policy.
+const (
+	annotationKind          = "deltaplane.io/container-kind"
+	annotationRestartPolicy = "deltaplane.io/restart-policy"
+)
+
 func containerAnnotations(pod *corev1.Pod, c *corev1.Container, attempt int) map[string]string {
 	a := map[string]string{}
 	maps.Copy(a, pod.Annotations)
+	a[annotationKind], a[annotationRestartPolicy] = kindOf(pod, c), string(pod.Spec.RestartPolicy)
 	a[container.AnnotationHash] = strconv.FormatUint(Hash(c), 16)
 	a[container.AnnotationRestartCount] = strconv.Itoa(attempt)
 	a[container.AnnotationMessagePath] = c.TerminationMessagePath
@@ -57,6 +64,19 @@ func containerAnnotations(pod *corev1.Pod, c *corev1.Container, attempt int) map
 		}
 	}
 	return a
+}
+
+// kindOf is "init" for an init container that is to end, "sidecar" for one that is not, else "container".
+func kindOf(pod *corev1.Pod, c *corev1.Container) string {
+	for i := range pod.Spec.InitContainers {
+		if pod.Spec.InitContainers[i].Name == c.Name {
+			if restartable(c) {
+				return "sidecar"
+			}
+			return "init"
+		}
+	}
+	return "container"
 }
 
 // Hash is that of the parts of a container's spec whose change replaces it while it runs: its name and

@@ -73,12 +73,15 @@ func New(cfg Config, rt *cri.Client, deps Deps) (*Manager, error) {
 // Volumes are where a pod's volumes lie on the node, by their names in its spec.
 type Volumes map[string]string
 
+// EnvVar is one variable of a container's environment.
+type EnvVar = environ.Var
+
 // Inputs are what a pod's containers need beyond its spec.
 type Inputs struct {
 	Volumes Volumes
 	// Environment makes a container's environment, once the pod's addresses are known. Its error makes the
 	// container wait as CreateContainerConfigError. Nil takes the names and values in the spec, expanded.
-	Environment func(ctx context.Context, c *corev1.Container, podIPs []string) ([]environ.Var, error)
+	Environment func(ctx context.Context, c *corev1.Container, podIPs []string) ([]EnvVar, error)
 }
 
 // WaitReasons are why containers of a pod did not start at its last sync, by name; the map must not be changed.

@@ -52,6 +52,9 @@ type BackoffError struct {
 
 func (e *BackoffError) Error() string { return e.Reason + ": " + e.Message }
 
+// BackoffUntil is Expiry, in the words of core/podsync (g.4).
+func (e *BackoffError) BackoffUntil() time.Time { return e.Expiry }
+
 // ContainerError says why something of a pod could not be started or stopped.
 type ContainerError struct {
 	// Container is the container's name; "" is the pod's sandbox.
