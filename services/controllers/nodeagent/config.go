@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,13 +14,8 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/kuberuntime"
 )
-
-// BackOff says how a delay grows: from Initial, doubling, up to Max; Reset after
-// a quiet time it begins again (h.1, h.5).
-type BackOff struct {
-	Initial, Max, Reset time.Duration
-}
 
 // Config says which node the agent is and how it works. Its zero value is the
 // node named as the host, of the cluster "dev", on containerd.
@@ -36,11 +32,19 @@ type Config struct {
 	RootDir string
 	// LogRoot is where container logs are written. Default /var/log/pods.
 	LogRoot string
-	// HostNetworkOnly runs every pod on the node's network and does not ask the
-	// runtime for a network of its own.
+	// HostNetworkOnly runs every pod on the node's network. Without it that happens
+	// to pods that ask for it, and to all while the runtime has no network for pods.
 	HostNetworkOnly bool
-	// Labels are set on the Node object.
-	Labels map[string]string
+	// WaitForNetwork lets pods wait instead until the runtime has a network, and
+	// the node be NotReady meanwhile, as the kubelet does.
+	WaitForNetwork bool
+	// Labels and Annotations are set on the Node object.
+	Labels, Annotations map[string]string
+	// Address is the node's in its status. Default: its first that is not loopback.
+	Address string
+	// PodAPI is the API server's host:port as pods reach it; it becomes their
+	// KUBERNETES_SERVICE_HOST and _PORT. Default: none is told.
+	PodAPI string
 	// MaxPods is how many pods the node says it takes. Default 110.
 	MaxPods int
 
@@ -62,9 +66,9 @@ type Config struct {
 	NoEvents bool
 
 	// CrashLoop is how restarts are delayed. Default 10 s, 300 s, 600 s (h.1, h.7).
-	CrashLoop BackOff
+	CrashLoop kuberuntime.Backoff
 	// ImagePull is how pulls of a missing image are delayed. Default 10 s, 300 s, 600 s.
-	ImagePull BackOff
+	ImagePull kuberuntime.Backoff
 
 	// Heartbeat is the time between two renewals of the node's lease; a quarter of
 	// the lease's duration. Default 10 s.
@@ -93,19 +97,9 @@ func (c Config) withDefaults() Config {
 	c.Housekeeping = cmp.Or(c.Housekeeping, 2*time.Second)
 	c.Collect = cmp.Or(c.Collect, time.Minute)
 	c.Relist = cmp.Or(c.Relist, time.Second)
-	c.CrashLoop = c.CrashLoop.withDefaults()
-	c.ImagePull = c.ImagePull.withDefaults()
 	c.Heartbeat = cmp.Or(c.Heartbeat, 10*time.Second)
 	c.Grace = cmp.Or(c.Grace, 5*time.Second)
 	return c
-}
-
-// withDefaults keeps the first delay below the largest (h.7).
-func (b BackOff) withDefaults() BackOff {
-	b.Max = cmp.Or(b.Max, 300*time.Second)
-	b.Initial = cmp.Or(b.Initial, min(10*time.Second, b.Max))
-	b.Reset = cmp.Or(b.Reset, max(600*time.Second, 2*b.Max))
-	return b
 }
 
 // Validate reports every fault of c together.
@@ -126,6 +120,12 @@ func (c Config) Validate() error {
 	fault(strings.HasPrefix(c.CRI, "unix:///"), "CRI endpoint %q is not unix:///path", c.CRI)
 	fault(filepath.IsAbs(c.RootDir), "root directory %q is not an absolute path", c.RootDir)
 	fault(filepath.IsAbs(c.LogRoot), "log directory %q is not an absolute path", c.LogRoot)
+	fault(!c.HostNetworkOnly || !c.WaitForNetwork, "a node on the host's network only cannot wait for another")
+	if c.PodAPI != "" {
+		_, _, err := net.SplitHostPort(c.PodAPI)
+		fault(err == nil, "API server address for pods %q is not host:port", c.PodAPI)
+	}
+	fault(c.Address == "" || net.ParseIP(c.Address) != nil, "address %q is not an IP address", c.Address)
 	fault(c.MaxPods > 0, "max pods %d is not above zero", c.MaxPods)
 	for name, d := range map[string]time.Duration{
 		"resync": c.Resync, "error wait": c.ErrorWait, "transient wait": c.TransientWait, "housekeeping": c.Housekeeping,
@@ -133,8 +133,8 @@ func (c Config) Validate() error {
 	} {
 		fault(d > 0, "%s %v is not above zero", name, d)
 	}
-	for name, b := range map[string]BackOff{"crash loop": c.CrashLoop, "image pull": c.ImagePull} {
-		fault(b.Initial > 0 && b.Initial <= b.Max && b.Reset > b.Max, "%s back-off %v up to %v, reset %v: want 0 < initial <= max < reset", name, b.Initial, b.Max, b.Reset)
+	for name, b := range map[string]kuberuntime.Backoff{"crash loop": c.CrashLoop, "image pull": c.ImagePull} {
+		fault(b.Initial >= 0 && b.Max >= 0 && b.Reset >= 0, "%s back-off %v up to %v, reset %v: must not be negative", name, b.Initial, b.Max, b.Reset)
 	}
 	for key, value := range c.Labels {
 		for _, msg := range validation.IsQualifiedName(key) {

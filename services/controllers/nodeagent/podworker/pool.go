@@ -151,20 +151,26 @@ func (p *Pool) Update(u Update) podsync.Refusal {
 	}
 
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	w, refused := p.offer(uid, update, now)
-	if u.Kill != nil && w != nil && w.life.State() == podsync.Terminating && refused == podsync.None {
-		if u.Kill.Status != nil {
-			w.status = u.Kill.Status
+	var done func() // to call at once: nothing runs, or nothing will be told of this kill
+	if u.Kill != nil {
+		done = u.Kill.Done
+		if refused == podsync.None && w.life.State() == podsync.Terminating {
+			if u.Kill.Status != nil {
+				w.status = u.Kill.Status
+			}
+			if done != nil {
+				w.done = append(w.done, done)
+			}
+			done = nil
 		}
-		if u.Kill.Done != nil {
-			w.done = append(w.done, u.Kill.Done)
-		}
-	} else if u.Kill != nil && u.Kill.Done != nil {
-		go u.Kill.Done() // nothing runs, or nothing will be told of it: do not let the caller wait
 	}
 	if refused == podsync.None {
 		p.wake(w)
+	}
+	p.mu.Unlock()
+	if done != nil {
+		done()
 	}
 	return refused
 }

@@ -1,0 +1,111 @@
+package nodeagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/deltaplane/deltaplane/internal/cri"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/kuberuntime"
+)
+
+const (
+	healthEvery = 5 * time.Second
+	healthSoon  = time.Second // while the runtime is in error
+	healthLimit = 5 * time.Second
+	// healthStale is how long a runtime may be slow to answer before it counts as in error.
+	healthStale = 20 * time.Second
+)
+
+// conditions asks a runtime how it is: kuberuntime.Manager.
+type conditions interface {
+	Status(ctx context.Context) (kuberuntime.Conditions, error)
+}
+
+// health asks the runtime how it is, again and again.
+type health struct {
+	rt      conditions
+	log     *slog.Logger
+	changed func() // told when the runtime turned well or not
+
+	mu    sync.Mutex // guards what follows
+	last  kuberuntime.Conditions
+	at    time.Time // of the last answer; zero before the first
+	fault error
+}
+
+func newHealth(rt conditions, log *slog.Logger) *health {
+	return &health{rt: rt, log: log, changed: func() {}, fault: errors.New("the runtime has not been asked yet")}
+}
+
+// err is why the runtime cannot be worked with; nil when it can.
+func (h *health) err() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.fault
+}
+
+// network is nil when the runtime has a network for pods, and says why it has none.
+func (h *health) network() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.fault != nil || h.last.NetworkReady {
+		return nil // a runtime in error says nothing of its network
+	}
+	return errors.New(h.last.NetworkReadyMessage)
+}
+
+// run asks until ctx ends.
+func (h *health) run(ctx context.Context) {
+	for {
+		fault := h.look(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		wait := healthEvery
+		if fault != nil {
+			wait = healthSoon
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+// look asks once, and judges.
+func (h *health) look(ctx context.Context) error {
+	asked, cancel := context.WithTimeout(ctx, healthLimit)
+	defer cancel()
+	c, err := h.rt.Status(asked)
+	now := time.Now()
+
+	h.mu.Lock()
+	was := h.fault
+	switch {
+	case err == nil && c.Ready:
+		h.last, h.at, h.fault = c, now, nil
+	case err == nil:
+		h.last, h.at, h.fault = c, now, fmt.Errorf("the runtime is not ready: %s", c.ReadyMessage)
+	case cri.IsUnavailable(err), now.Sub(h.at) > healthStale:
+		// A refused connection is certain; an answer that is late is not yet.
+		h.fault = fmt.Errorf("the runtime does not answer: %w", err)
+	}
+	fault := h.fault
+	h.mu.Unlock()
+
+	if (was == nil) != (fault == nil) && ctx.Err() == nil {
+		if fault == nil {
+			h.log.Info("runtime is ready")
+		} else {
+			h.log.Warn("runtime is in error", telemetry.Err(fault))
+		}
+		h.changed()
+	}
+	return fault
+}
