@@ -93,8 +93,10 @@ func (k *kubelets) post(ctx context.Context, n *kubelet) error {
 	now := time.Now().UTC().Format(time.RFC3339)
 	var conditions []nodelifecycle.Condition
 	for _, c := range [][2]string{
-		{nodelifecycle.MemoryPressure, nodelifecycle.False}, {nodelifecycle.DiskPressure, nodelifecycle.False},
-		{nodelifecycle.PIDPressure, nodelifecycle.False}, {nodelifecycle.Ready, nodelifecycle.True},
+		{nodelifecycle.MemoryPressure, nodelifecycle.False},
+		{nodelifecycle.DiskPressure, nodelifecycle.False},
+		{nodelifecycle.PIDPressure, nodelifecycle.False},
+		{nodelifecycle.Ready, nodelifecycle.True},
 	} {
 		conditions = append(conditions, nodelifecycle.Condition{Type: c[0], Status: c[1], Reason: "KubeletReady", LastHeartbeatTime: now, LastTransitionTime: now})
 	}
