@@ -71,7 +71,7 @@ func columnsOf(payload []byte, wide bool) []column {
 	case "Node":
 		columns = append(columns, column{"STATUS", nodeStatus}, column{"TAINTS", nodeTaints}, age)
 		if wide {
-			columns = append(columns, path("VERSION", "status.nodeInfo.kubeletVersion"))
+			columns = append(columns, path("ZONE", `metadata.labels.topology\.kubernetes\.io/zone`), path("RUNTIME", "status.nodeInfo.containerRuntimeVersion"), path("VERSION", "status.nodeInfo.kubeletVersion"))
 		}
 	case "Lease":
 		columns = append(columns, path("HOLDER", "spec.holderIdentity"), path("RENEWED", "spec.renewTime"), age)
@@ -100,7 +100,12 @@ func podStatus(o *indexv1.Object) string {
 		return "Terminating"
 	}
 	if reason := gjson.GetBytes(o.GetPayload(), "status.reason").String(); reason != "" {
-		return reason
+		return printable(reason)
+	}
+	for _, list := range []string{"initContainerStatuses", "containerStatuses"} {
+		if reason := gjson.GetBytes(o.GetPayload(), "status."+list+".#.state.waiting.reason").Get("0").String(); reason != "" {
+			return printable(reason)
+		}
 	}
 	return dash(gjson.GetBytes(o.GetPayload(), "status.phase").String())
 }

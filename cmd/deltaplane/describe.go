@@ -25,7 +25,7 @@ func newDescribe() *cobra.Command {
 		Use:   "describe",
 		Short: "Tell what index and queue together know of an object",
 	}
-	cmd.AddCommand(newDescribeNode())
+	cmd.AddCommand(newDescribeNode(), newDescribePod())
 	group(cmd)
 	return cmd
 }

@@ -41,7 +41,7 @@ func newServe() *cobra.Command {
 		Long: `Run one service in the foreground until it is interrupted. Services find each other by
 address and may start in any order once NATS (and Redis) can be reached.`,
 	}
-	cmd.AddCommand(newServeReflector(), newServeIndexer(), newServeQueue(), newServeControllers(), newServeDevcluster())
+	cmd.AddCommand(newServeReflector(), newServeIndexer(), newServeQueue(), newServeControllers(), newServeNode(), newServeDevcluster())
 	group(cmd)
 	return cmd
 }
@@ -248,7 +248,7 @@ func (r *reflecting) register(flags *pflag.FlagSet) {
 	flags.StringVar(&r.config.Cluster, "cluster", "dev", "`name` of the cluster, the first part of its collections' names")
 	flags.StringSliceVar(&r.resources, "resources", nil, `what to mirror: resource[.version][.group][/namespace], or "*" for all but secrets
 (default pods, nodes, jobs.batch and leases.coordination.k8s.io/kube-node-lease)`)
-	flags.DurationVar(&r.config.LivenessEvery, "liveness-every", 0, "how often each log says that it is current (default 5s); a node's silence is known no finer")
+	flags.DurationVar(&r.config.LivenessEvery, "liveness-every", 0, "how often each log says that it is current (default 2s); a node's silence is known no finer")
 	flags.IntVar(&r.config.PageSize, "page-size", 0, "objects per page of a list (default 500 where pages help)")
 }
 

@@ -26,7 +26,7 @@ func applySettings(lookup func(string) (string, bool)) func(*cobra.Command, []st
 			}
 		}
 		flags.VisitAll(func(f *pflag.Flag) {
-			if f.Changed || f.Name == "help" || f.Name == "version" {
+			if f.Changed || f.Name == "help" || f.Name == "version" || f.Annotations[noEnvironment] != nil {
 				return
 			}
 			if value, ok := lookup(envName(f.Name)); ok {
@@ -43,6 +43,9 @@ func applySettings(lookup func(string) (string, bool)) func(*cobra.Command, []st
 		return nil
 	}
 }
+
+// noEnvironment marks a flag that has no environment variable.
+const noEnvironment = "deltaplane/no-environment"
 
 // envName is the environment variable of a flag.
 func envName(flag string) string {

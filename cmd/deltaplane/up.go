@@ -73,6 +73,11 @@ own would create every pod twice.`,
 	flags.StringVar(&u.control.config.Admin.Listen, "controllers-admin-listen", "127.0.0.1:7454", "`address` of the controllers' /metrics, /healthz, /readyz and /debug/pprof")
 	u.log.register(flags, "")
 	u.kube.register(flags)
+	// DELTAPLANE_API_URL leads commands to a dev cluster, also to that of the last `up`: the next must not take it for a
+	// cluster that is there already.
+	url := flags.Lookup("api-url")
+	url.Usage = "`URL` of an API server that needs no credentials, in place of the dev cluster; not read from the environment"
+	url.Annotations = map[string][]string{noEnvironment: {}}
 	u.reflecting.register(flags)
 	u.queue.register(flags)
 	u.control.register(flags)
@@ -93,15 +98,11 @@ func (u *upFlags) complete(cmd *cobra.Command) error {
 		}
 	}
 	if u.dataDir == "" {
-		state := os.Getenv("XDG_STATE_HOME")
-		if state == "" {
-			home, err := os.UserHomeDir()
-			if err != nil {
-				errs = append(errs, fmt.Errorf("--data-dir is required: %w", err))
-			}
-			state = filepath.Join(home, ".local", "state")
+		state, err := stateDir()
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--data-dir is required: %w", err))
 		}
-		u.dataDir = filepath.Join(state, "deltaplane")
+		u.dataDir = state
 	}
 	if !u.ownCluster && !cmd.Flags().Changed("controllers") {
 		u.control.names = nil
@@ -247,6 +248,15 @@ func (u *upFlags) startCluster(ctx context.Context, parts *stack) (*kube.Client,
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+}
+
+// stateDir is where a user's programs keep their state, and this one below it.
+func stateDir() (string, error) {
+	if state := os.Getenv("XDG_STATE_HOME"); state != "" {
+		return filepath.Join(state, "deltaplane"), nil
+	}
+	home, err := os.UserHomeDir()
+	return filepath.Join(home, ".local", "state", "deltaplane"), err
 }
 
 // lock keeps a second `up` out of the data folder.

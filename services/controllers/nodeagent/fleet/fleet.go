@@ -31,6 +31,7 @@ const StoppedAnnotation = "deltaplane.io/stopped"
 // what it returns by itself is a fault that trying again does not heal.
 type Agent interface {
 	Run(ctx context.Context) error
+	Ready(ctx context.Context) telemetry.Readiness
 }
 
 // Config says which nodes there are.
@@ -42,6 +43,8 @@ type Config struct {
 	// Retry is the pause before the collection of nodes is asked for again that is not
 	// served yet. Default 500 ms.
 	Retry time.Duration
+	// Admin is where the metrics, readiness and profiles of all nodes are served.
+	Admin telemetry.AdminConfig
 }
 
 // index is what a fleet asks of a [client.Index].
@@ -53,24 +56,27 @@ type index interface {
 type Deps struct {
 	// Index answers what nodes there are; a [client.Index].
 	Index index
-	// Agent makes the agent of a node; it is called at every start of one.
-	Agent func(node string) (Agent, error)
-	// Log receives what an operator would act on.
-	Log *slog.Logger
+	// Agent makes the agent of a node; it is called at every start of one. The agent
+	// reports through tel, which is its own.
+	Agent func(node string, tel *telemetry.Telemetry) (Agent, error)
+	// Telemetry is the process's.
+	Telemetry *telemetry.Telemetry
 }
 
 // Fleet is a number of agents. Make it with New, run it once.
 type Fleet struct {
 	cfg   Config
 	deps  Deps
+	log   *slog.Logger
+	admin *telemetry.Admin
 	nodes map[string]*node
 }
 
-// New makes a fleet; it contacts nobody.
+// New makes a fleet; it contacts nobody. The error holds every fault of the configuration.
 func New(cfg Config, deps Deps) (*Fleet, error) {
 	cfg.Cluster, cfg.Retry = cmp.Or(cfg.Cluster, "dev"), cmp.Or(cfg.Retry, 500*time.Millisecond)
-	f := &Fleet{cfg: cfg, deps: deps, nodes: map[string]*node{}}
-	var errs []error
+	f := &Fleet{cfg: cfg, deps: deps, log: deps.Telemetry.Log, nodes: map[string]*node{}}
+	errs := []error{cfg.Admin.Validate()}
 	if len(cfg.Nodes) == 0 {
 		errs = append(errs, errors.New("fleet: no node is named"))
 	}
@@ -80,14 +86,29 @@ func New(cfg Config, deps Deps) (*Fleet, error) {
 		}
 		f.nodes[name] = &node{name: name, moved: make(chan struct{}, 1)}
 	}
-	return f, errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	var err error
+	if f.admin, err = telemetry.NewAdmin(cfg.Admin, f.metrics(), f.log); err != nil {
+		return nil, err
+	}
+	for name, n := range f.nodes {
+		f.admin.Ready(name, n.ready)
+	}
+	return f, nil
 }
 
 // Run runs the agents until ctx ends, and returns nil. No agent runs before the
 // index has told what nodes there are: one that was stopped stays stopped. It ends
 // with the error of the first agent that ends by itself.
 func (f *Fleet) Run(ctx context.Context) error {
+	lis, err := f.admin.Listen(ctx)
+	if err != nil {
+		return err
+	}
 	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return f.admin.Serve(ctx, lis) })
 	for _, n := range f.nodes {
 		g.Go(func() error { return n.run(ctx, f.deps) })
 	}
@@ -103,7 +124,7 @@ func (f *Fleet) follow(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		f.deps.Log.Warn("nodes cannot be watched yet", telemetry.Err(err))
+		f.log.Warn("nodes cannot be watched yet", telemetry.Err(err))
 		select {
 		case <-ctx.Done():
 			return nil

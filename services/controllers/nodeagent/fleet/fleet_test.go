@@ -13,9 +13,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace/noop"
 	"go.uber.org/goleak"
 
 	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/fleet"
 )
 
@@ -77,6 +80,12 @@ func (a agent) Run(ctx context.Context) error {
 	return err
 }
 
+func (a agent) Ready(context.Context) telemetry.Readiness { return telemetry.Readiness{Ready: true} }
+
+func quiet() *telemetry.Telemetry {
+	return &telemetry.Telemetry{Log: slog.New(slog.DiscardHandler), Tracer: noop.NewTracerProvider(), Registry: prometheus.NewRegistry()}
+}
+
 // up is the nodes whose agent runs, sorted; one that runs twice is there twice.
 func (a *agents) up() []string {
 	a.mu.Lock()
@@ -103,9 +112,12 @@ func (a *agents) want(t *testing.T, why string, names ...string) {
 func start(t *testing.T, x *index, a *agents) (stop func() error) {
 	t.Helper()
 	a.running, a.starts = map[string]int{}, map[string]int{}
-	f, err := fleet.New(fleet.Config{Nodes: []string{"node-1", "node-2", "node-3"}}, fleet.Deps{
-		Index: x, Log: slog.New(slog.DiscardHandler),
-		Agent: func(name string) (fleet.Agent, error) { return agent{a, name}, nil },
+	f, err := fleet.New(fleet.Config{Nodes: []string{"node-1", "node-2", "node-3"}, Admin: telemetry.AdminConfig{Listen: "off"}}, fleet.Deps{
+		Index: x, Telemetry: quiet(),
+		Agent: func(name string, tel *telemetry.Telemetry) (fleet.Agent, error) {
+			tel.Registry.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "pods_total", Help: "Pods."}))
+			return agent{a, name}, nil
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -199,7 +211,7 @@ func TestAnAgentThatEndsByItselfEndsTheFleetWithItsError(t *testing.T) {
 func TestNewReportsEveryFaultOfTheNames(t *testing.T) {
 	t.Parallel()
 	for _, nodes := range [][]string{nil, {""}, {"a", "a"}} {
-		if _, err := fleet.New(fleet.Config{Nodes: nodes}, fleet.Deps{}); err == nil {
+		if _, err := fleet.New(fleet.Config{Nodes: nodes}, fleet.Deps{Telemetry: quiet()}); err == nil {
 			t.Errorf("New() of %q = nil, want a fault", nodes)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"sync"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/tidwall/gjson"
 
 	"github.com/deltaplane/deltaplane/internal/telemetry"
@@ -25,7 +26,9 @@ type node struct {
 
 	mu     sync.Mutex
 	wanted bool
-	moved  chan struct{} // one slot: wanted may have changed
+	agent  Agent                // nil while none runs
+	tel    *telemetry.Telemetry // of the agent
+	moved  chan struct{}        // one slot: wanted may have changed
 }
 
 // want says whether the agent is to run. It never blocks.
@@ -58,14 +61,18 @@ func (n *node) await(ctx context.Context, runs bool) bool {
 
 // run starts and stops the agent as it is wanted. One agent ends before the next begins.
 func (n *node) run(ctx context.Context, deps Deps) error {
-	log := deps.Log.With(slog.String(telemetry.KeyNode, n.name))
+	log := deps.Telemetry.Log.With(slog.String(telemetry.KeyNode, n.name))
 	for ctx.Err() == nil && n.await(ctx, true) {
-		agent, err := deps.Agent(n.name)
+		tel := &telemetry.Telemetry{Log: log, Tracer: deps.Telemetry.Tracer, Registry: prometheus.NewRegistry()}
+		agent, err := deps.Agent(n.name, tel)
 		if err != nil {
 			return fmt.Errorf("node %s: %w", n.name, err)
 		}
 		log.Info("node agent starts")
-		if err := n.turn(ctx, agent); err != nil {
+		n.set(agent, tel)
+		err = n.turn(ctx, agent)
+		n.set(nil, nil)
+		if err != nil {
 			return fmt.Errorf("node %s: %w", n.name, err)
 		}
 		log.Info("node agent has stopped")

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// print is the answer for people.
+func (a *podAnswer) print(out io.Writer) error {
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	line := func(name, format string, values ...any) {
+		fmt.Fprintf(t, "%s:\t%s\n", name, fmt.Sprintf(format, values...))
+	}
+	line("Name", "%s", a.Name)
+	line("Created", "%s", ago(a.Created))
+	line("Node", "%s", dash(a.Node))
+	status := string(a.Phase)
+	for _, more := range []string{a.Reason, a.Message} {
+		if more != "" {
+			status += ", " + printable(more)
+		}
+	}
+	line("Status", "%s", dash(status))
+	line("IP", "%s", dash(strings.Join(a.IPs, ", ")))
+	if len(a.Owners) > 0 {
+		line("Owner", "%s", strings.Join(a.Owners, ", "))
+	}
+	if !a.Deleted.IsZero() {
+		line("Deletion", "%s", ago(a.Deleted))
+	}
+	if !a.Eviction.IsZero() {
+		line("Eviction", "%s", ago(a.Eviction))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintln(t, "\nCONTAINER\tIMAGE\tSTATE\tSINCE\tREADY\tRESTARTS\tLAST END")
+	for _, c := range a.Containers {
+		name := c.Name
+		if c.Init {
+			name += " (init)"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%t\t%d\t%s\n", name, printable(c.Image), c.text(), ago(c.Since), c.Ready, c.Restarts, c.Last.text())
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, c := range a.Containers {
+		if c.Message != "" {
+			fmt.Fprintf(t, "%s says: %s\n", c.Name, printable(strings.TrimSpace(c.Message)))
+		}
+	}
+	fmt.Fprintln(t, "\nCONDITION\tSTATUS\tREASON\tSINCE")
+	for _, c := range a.Conditions {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", c.Type, c.Status, printable(dash(c.Reason)), ago(c.LastTransitionTime.Time))
+	}
+	switch {
+	case a.NoEvents != "":
+		fmt.Fprintf(t, "\nEvents are not known: %s\n", a.NoEvents)
+	case len(a.Events) > 0:
+		fmt.Fprintln(t, "\nEVENT\tREASON\tTIMES\tLAST\tFROM\tMESSAGE")
+	}
+	for _, e := range a.Events {
+		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%s\n", printable(e.Type), printable(e.Reason), e.Count, ago(e.Last), printable(dash(e.From)), printable(e.Message))
+	}
+	return t.Flush()
+}
+
+// text is a container's state in a few words.
+func (c containerAnswer) text() string {
+	text := c.State
+	if c.Reason != "" {
+		text += ": " + printable(c.Reason)
+	}
+	if c.ExitCode != nil {
+		text += fmt.Sprintf(", exit code %d", *c.ExitCode)
+	}
+	if !c.RunsAgain.IsZero() {
+		if left := time.Until(c.RunsAgain); left > 0 {
+			text += fmt.Sprintf(", runs again in %s", left.Round(100*time.Millisecond))
+		} else {
+			text += ", is to run again"
+		}
+	}
+	return text
+}
+
+func (l *lastAnswer) text() string {
+	if l == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%s, exit code %d, %s", printable(dash(l.Reason)), l.ExitCode, ago(l.Finished))
+}
