@@ -143,7 +143,7 @@ func (a *Agent) refusal(pod *corev1.Pod) *podstatus.Reason {
 		events{a.recorder}.Event(pod, corev1.EventTypeNormal, r.Reason, r.Message)
 		return r
 	}
-	faults := podspec.Unsupported(pod)
+	faults := append(podspec.Unsupported(pod), kuberuntime.Unsupported(pod)...)
 	if len(faults) == 0 {
 		return nil
 	}
@@ -174,7 +174,7 @@ func (a *Agent) tellIgnored(pod *corev1.Pod) {
 	if told {
 		return
 	}
-	if ignored := podspec.Ignored(pod); len(ignored) > 0 {
+	if ignored := append(podspec.Ignored(pod), kuberuntime.Ignored(pod)...); len(ignored) > 0 {
 		a.warn(pod, reasonIgnored, strings.Join(ignored, "; "))
 	}
 }

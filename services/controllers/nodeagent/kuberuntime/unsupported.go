@@ -18,7 +18,6 @@ func Unsupported(pod *corev1.Pod) []error {
 		}
 	}
 	spec, s := field.NewPath("spec"), &pod.Spec
-	no(len(s.EphemeralContainers) > 0, spec.Child("ephemeralContainers"), "ephemeral containers are not run")
 	no(s.RuntimeClassName != nil && *s.RuntimeClassName != "", spec.Child("runtimeClassName"), "runtime classes are not looked up")
 	no(s.HostUsers != nil && !*s.HostUsers, spec.Child("hostUsers"), "user namespaces are not set up")
 	no(len(s.ResourceClaims) > 0, spec.Child("resourceClaims"), "devices are not allocated")

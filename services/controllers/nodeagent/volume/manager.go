@@ -103,6 +103,8 @@ func (m *Manager) one(ctx context.Context, base string, pod *corev1.Pod, v *core
 	var err error
 	kind, memory := "", false
 	switch {
+	case v.VolumeSource == corev1.VolumeSource{}: // the API's default
+		return m.emptyDir(filepath.Join(base, "empty-dir", v.Name), pod, &corev1.EmptyDirVolumeSource{})
 	case v.EmptyDir != nil:
 		return m.emptyDir(filepath.Join(base, "empty-dir", v.Name), pod, v.EmptyDir)
 	case v.HostPath != nil:
