@@ -3,6 +3,7 @@ package criruntime
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -132,7 +133,7 @@ func (s *Server) end(c *container, at int64, code int32) error {
 		}
 	}
 	if err := c.leave(time.Unix(0, at), code); err != nil {
-		s.cfg.Log.Warn("a container's last words cannot be written", "container", c.item.Id, "error", err)
+		s.cfg.Log.Warn("a container's last words cannot be written", slog.String("container", c.item.Id), slog.Any("error", err))
 	}
 	return s.commit(rec, event{c.item.Id, c.sandbox.item.Id, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT})
 }

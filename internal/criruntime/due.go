@@ -2,7 +2,7 @@ package criruntime
 
 import (
 	"container/heap"
-	"context"
+	"log/slog"
 	"time"
 )
 
@@ -56,7 +56,7 @@ func (s *state) next() (int64, bool) {
 }
 
 // runTimers ends runs when they are due.
-func (s *Server) runTimers(ctx context.Context) {
+func (s *Server) runTimers() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
@@ -71,7 +71,7 @@ func (s *Server) runTimers(ctx context.Context) {
 		select {
 		case <-timer.C:
 		case <-s.replanned:
-		case <-ctx.Done():
+		case <-s.stop:
 			return
 		}
 	}
@@ -87,7 +87,7 @@ func (s *Server) endDue(now time.Time) {
 		c := s.state.due[0]
 		// The plan is in the journal: should the write of its end fail, a restart finds the same end.
 		if err := s.end(c, due, c.dueCode); err != nil {
-			s.cfg.Log.Error("the end of a container cannot be journaled", "container", c.item.Id, "error", err)
+			s.cfg.Log.Error("the end of a container cannot be journaled", slog.String("container", c.item.Id), slog.Any("error", err))
 			s.state.setDue(c, now.Add(time.Second).UnixNano(), c.dueCode)
 			return
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -55,10 +56,7 @@ func (s *state) imageNamed(ref string) string {
 
 // imageNames are the images that were pulled or are used.
 func (s *state) imageNames() []string {
-	seen := map[string]bool{}
-	for name, here := range s.pulled {
-		seen[name] = here
-	}
+	seen := maps.Clone(s.pulled)
 	for _, c := range s.containers {
 		if _, known := seen[c.item.Image.Image]; !known {
 			seen[c.item.Image.Image] = true

@@ -12,12 +12,19 @@ import (
 func joinLog(dir, file string) string { return filepath.Join(dir, file) }
 
 // writeLog appends lines in the CRI's format: time, stream, F for a full line, text.
-// The directory is the agent's to make. Without a log path nothing is written.
+// Folders that are missing are made, as containerd does. Without a log path nothing is written.
 func (c *container) writeLog(at time.Time, stream string, lines ...string) error {
 	if c.logPath == "" {
 		return nil
 	}
-	f, err := os.OpenFile(c.logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640)
+	const flags = os.O_CREATE | os.O_APPEND | os.O_WRONLY
+	f, err := os.OpenFile(c.logPath, flags, 0o640)
+	if errors.Is(err, os.ErrNotExist) {
+		if err := os.MkdirAll(filepath.Dir(c.logPath), 0o755); err != nil {
+			return fmt.Errorf("open log: %w", err)
+		}
+		f, err = os.OpenFile(c.logPath, flags, 0o640)
+	}
 	if err != nil {
 		return fmt.Errorf("open log: %w", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"sync"
@@ -38,7 +39,7 @@ type Server struct {
 	conditions map[string]*runtimeapi.RuntimeCondition
 	closed     bool
 
-	stop    context.CancelFunc
+	stop    chan struct{}
 	wait    sync.WaitGroup
 	servers []*grpc.Server
 	conn    *grpc.ClientConn
@@ -54,7 +55,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("criruntime config: %w", err)
 	}
 	cfg = cfg.withDefaults()
-	s := &Server{cfg: cfg, state: newState(), replanned: make(chan struct{}, 1), conditions: goodConditions(), pipe: bufconn.Listen(256 << 10)}
+	s := &Server{cfg: cfg, state: newState(), replanned: make(chan struct{}, 1), conditions: goodConditions(), pipe: bufconn.Listen(256 << 10), stop: make(chan struct{})}
 	s.gate.init()
 	if err := s.open(); err != nil {
 		return nil, err
@@ -65,9 +66,7 @@ func New(cfg Config) (*Server, error) {
 	s.mu.Lock()
 	s.endDue(time.Now())
 	s.mu.Unlock()
-	ctx, stop := context.WithCancel(context.Background())
-	s.stop = stop
-	s.wait.Go(func() { s.runTimers(ctx) })
+	s.wait.Go(s.runTimers)
 	s.serve(s.pipe)
 	return s, nil
 }
@@ -116,7 +115,7 @@ func (s *Server) serve(lis net.Listener) {
 	s.mu.Unlock()
 	s.wait.Go(func() {
 		if err := g.Serve(lis); err != nil {
-			s.cfg.Log.Error("serving the runtime ended", "error", err)
+			s.cfg.Log.Error("serving the runtime ended", slog.Any("error", err))
 		}
 	})
 }
@@ -138,7 +137,7 @@ func (s *Server) Close() error {
 	for _, g := range servers {
 		g.Stop()
 	}
-	s.stop()
+	close(s.stop)
 	s.wait.Wait()
 	return errors.Join(err, s.closeFiles())
 }
@@ -161,7 +160,7 @@ func (s *Server) commit(r record, events ...event) error {
 	}
 	if s.journal != nil && s.journal.full() {
 		if err := s.journal.compact(s.state); err != nil {
-			s.cfg.Log.Warn("the journal cannot be compacted", "error", err)
+			s.cfg.Log.Warn("the journal cannot be compacted", slog.Any("error", err))
 		}
 	}
 	return nil

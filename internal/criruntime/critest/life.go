@@ -270,6 +270,7 @@ var stopChecks = []check{
 	{"stop sends TERM and waits", func(t *testing.T, s *suite) {
 		p := s.pod(t)
 		id := p.running("main", forever())
+		p.settled("main")
 		begin := time.Now()
 		if err := p.stop(id, 30); err != nil {
 			t.Fatal(err)
@@ -284,6 +285,7 @@ var stopChecks = []check{
 	{"stop sends KILL at the end of the grace period", func(t *testing.T, s *suite) {
 		p := s.pod(t)
 		id := p.running("main", ignoresTerm())
+		p.settled("main")
 		begin := time.Now()
 		if err := p.stop(id, 1); err != nil {
 			t.Fatal(err)
@@ -298,6 +300,7 @@ var stopChecks = []check{
 	{"stop without grace kills at once", func(t *testing.T, s *suite) {
 		p := s.pod(t)
 		id := p.running("main", forever())
+		p.settled("main")
 		if err := p.stop(id, 0); err != nil {
 			t.Fatal(err)
 		}

@@ -242,7 +242,10 @@ var logChecks = []check{
 	{"a log that cannot be opened fails the start", func(t *testing.T, s *suite) {
 		p := s.pod(t)
 		config := p.container("main", forever())
-		config.LogPath = "no/such/directory/main.log"
+		if err := os.WriteFile(filepath.Join(p.config.LogDirectory, "file"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		config.LogPath = "file/main.log"
 		id, err := p.tryCreate(config)
 		if err != nil {
 			t.Fatal(err)
@@ -359,6 +362,7 @@ var restartChecks = []check{
 		}
 		p := s.pod(t)
 		stays, goes, made := p.running("stays", forever()), p.running("goes", exits(6, 1500*time.Millisecond)), p.create("made", forever())
+		p.settled("stays")
 		before := p.status(stays)
 		s.connect(s.Restart(t))
 		got := p.status(stays)

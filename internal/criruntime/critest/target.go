@@ -3,6 +3,8 @@ package critest
 import (
 	"context"
 	"fmt"
+	"maps"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -90,10 +92,10 @@ func (s *suite) config(t *testing.T) *runtimeapi.PodSandboxConfig {
 	t.Helper()
 	uid := fmt.Sprintf("critest-%s-%d", filepath.Base(t.TempDir()), time.Now().UnixNano())
 	return &runtimeapi.PodSandboxConfig{
-		Metadata: &runtimeapi.PodSandboxMetadata{Name: "pod", Namespace: "critest", Uid: uid},
-		Hostname: "pod", LogDirectory: t.TempDir(),
-		Labels:      map[string]string{"io.kubernetes.pod.uid": uid, "critest": "yes"},
-		Annotations: map[string]string{"example.org/note": "a pod of the conformance suite"},
+		Metadata:     &runtimeapi.PodSandboxMetadata{Name: "pod", Namespace: "critest", Uid: uid},
+		LogDirectory: t.TempDir(), // and no host name: that is the node's on its network
+		Labels:       map[string]string{"io.kubernetes.pod.uid": uid, "critest": "yes"},
+		Annotations:  map[string]string{"example.org/note": "a pod of the conformance suite"},
 		Linux: &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
 			NamespaceOptions: &runtimeapi.NamespaceOption{Network: runtimeapi.NamespaceMode_NODE},
 		}},
@@ -128,9 +130,7 @@ func (p *pod) run() {
 
 func (p *pod) container(name string, does program) *runtimeapi.ContainerConfig {
 	annotations := map[string]string{"example.org/container": name}
-	for k, v := range does.annotations {
-		annotations[k] = v
-	}
+	maps.Copy(annotations, does.annotations)
 	return &runtimeapi.ContainerConfig{
 		Metadata: &runtimeapi.ContainerMetadata{Name: name}, Image: &runtimeapi.ImageSpec{Image: p.Image}, Command: does.command,
 		Labels:      map[string]string{"io.kubernetes.pod.uid": p.config.Metadata.Uid, "io.kubernetes.container.name": name},
@@ -168,6 +168,15 @@ func (p *pod) running(name string, does program) string {
 	id := p.create(name, does)
 	p.start(id)
 	return id
+}
+
+// settled waits until a container said something: from then on it takes signals as it should.
+func (p *pod) settled(name string) {
+	p.t.Helper()
+	p.eventually("the container writes its first line", func() bool {
+		text, _ := os.ReadFile(filepath.Join(p.config.LogDirectory, name+".log"))
+		return len(text) > 0
+	})
 }
 
 func (p *pod) stop(id string, grace int64) error {
