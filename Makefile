@@ -112,9 +112,9 @@ deps:
 vet: ## go vet
 	go vet $(PKG)
 
-# test/system is built and vetted here; it runs the whole binary and has its own target, as in CI its own step.
+# test/system and test/node are built and vetted here; they run whole programs and have their own targets, as in CI their own steps.
 test: deps vet ## all tests with the race detector, in random order
-	go test -race -shuffle=on -timeout $(TIMEOUT) $$(go list $(PKG) | grep -v '/test/system$$')
+	go test -race -shuffle=on -timeout $(TIMEOUT) $$(go list $(PKG) | grep -vE '/test/(system|node)$$')
 	@if [ -d test/system ]; then $(MAKE) --no-print-directory system; fi
 
 race: deps ## the race detector only, PKG=./services/queue/... for a part
@@ -174,6 +174,23 @@ kube-test: deps ## API conformance and whole-system suite on a real API server
 	export DELTAPLANE_KUBECONFIG=$$(cd test/kube && go run ./cmd/kube kubeconfig); \
 	echo "kubeconfig $$DELTAPLANE_KUBECONFIG"; \
 	go test -count=1 -timeout $(TIMEOUT) -run 'Real|TestJobsOfAllKinds|TestPreconditionsOfTheAPIServer' ./test/api/... ./test/system/... ./services/controllers
+
+##### a real containerd, built from Go modules (test/containerd) #####
+
+.PHONY: containerd containerd-deps containerd-test
+containerd: ## build containerd 2 into .tmp/containerd, for the tests of the node agent
+	@test/containerd/build.sh .tmp/containerd/bin
+
+# runc starts containers; the distribution's containerd is the second runtime that the tests run on.
+containerd-deps:
+	@missing=; for p in runc containerd; do command -v $$p >/dev/null || missing="$$missing $$p"; done; \
+	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing$$missing"; \
+	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; } >/dev/null; \
+	fi
+
+containerd-test: deps containerd-deps containerd ## the node agent's whole-system suite on real containers; needs Linux and root
+	go test -count=1 -timeout $(TIMEOUT) ./test/node/...
 
 ##### compose #####
 
