@@ -119,6 +119,18 @@ func (a *nodeAdapter) freshness(ctx context.Context) (rules.Fresh, client.Barrie
 	return f, at, nil
 }
 
+// all are the nodes of the index as far as zones are judged by them.
+func (a *nodeAdapter) all(ctx context.Context) ([][]byte, error) {
+	_, at, err := a.freshness(ctx)
+	if err != nil {
+		return nil, err
+	}
+	objs, _, err := a.index.List(ctx, a.nodes, client.ListOptions{ReadOptions: client.ReadOptions{
+		AtLeast: at[a.nodes], Fields: []string{"metadata.name", "metadata.labels", "status.conditions"},
+	}})
+	return payloads(objs), a.heard(ctx, err)
+}
+
 func instant(t *timestamppb.Timestamp) time.Time {
 	if t == nil {
 		return time.Time{}

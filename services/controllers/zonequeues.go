@@ -148,17 +148,7 @@ func (z *zoneQueues) run(ctx context.Context) error {
 func (z *zoneQueues) refresh(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	_, at, err := z.adapter.freshness(ctx)
-	if err != nil {
-		return err
-	}
-	objs, _, err := z.adapter.index.List(ctx, z.adapter.nodes, client.ListOptions{ReadOptions: client.ReadOptions{
-		AtLeast: at[z.adapter.nodes], Fields: []string{"metadata.name", "metadata.labels", "status.conditions"},
-	}})
-	if err := z.adapter.heard(ctx, err); err != nil {
-		return err
-	}
-	return z.adapter.rec.Zones().Refresh(ctx, payloads(objs))
+	return z.adapter.rec.Zones().Refresh(ctx, z.adapter.all)
 }
 
 // work taints the nodes of one zone as its queue hands them out.

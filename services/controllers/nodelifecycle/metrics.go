@@ -10,7 +10,7 @@ import (
 type metrics struct {
 	health, size, unhealthy *prometheus.GaugeVec
 	evictions               *prometheus.CounterVec
-	looked                  prometheus.Histogram
+	looked, refreshed       prometheus.Histogram
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -28,9 +28,14 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Name: "node_collector_update_node_health_duration_seconds", Help: "How long one look at a node took.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 4, 8),
 		}),
+		refreshed: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "node_collector_update_all_nodes_health_duration_seconds",
+			Help:    "How long one round over all nodes took: reading them from the index, judging their zones, setting the rates. Single nodes are looked at by their own keys.",
+			Buckets: prometheus.ExponentialBuckets(0.01, 4, 8),
+		}),
 	}
 	if reg == nil {
 		return m, nil
 	}
-	return m, errors.Join(reg.Register(m.health), reg.Register(m.size), reg.Register(m.unhealthy), reg.Register(m.evictions), reg.Register(m.looked))
+	return m, errors.Join(reg.Register(m.health), reg.Register(m.size), reg.Register(m.unhealthy), reg.Register(m.evictions), reg.Register(m.looked), reg.Register(m.refreshed))
 }

@@ -1,6 +1,7 @@
 package nodelifecycle_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -359,7 +360,7 @@ func TestRatesThatCouldNotBeSetAreSetAgainAndNotShown(t *testing.T) {
 	w.node("n", nil)
 	w.fail = func(string) error { return errDown }
 	raw := must(index{w}.Node(t.Context(), "n"))
-	if err := w.rec.Zones().Refresh(t.Context(), [][]byte{raw}); err == nil {
+	if err := w.rec.Zones().Refresh(t.Context(), func(context.Context) ([][]byte, error) { return [][]byte{raw}, nil }); err == nil {
 		t.Error("a rate that could not be set is no error")
 	}
 	if _, known := w.rec.Zones().View(); known {
@@ -375,7 +376,10 @@ func TestRatesThatCouldNotBeSetAreSetAgainAndNotShown(t *testing.T) {
 	for _, f := range families {
 		names = append(names, f.GetName())
 	}
-	for _, want := range []string{"node_collector_zone_health", "node_collector_zone_size", "node_collector_unhealthy_nodes_in_zone"} {
+	for _, want := range []string{
+		"node_collector_zone_health", "node_collector_zone_size", "node_collector_unhealthy_nodes_in_zone",
+		"node_collector_update_node_health_duration_seconds", "node_collector_update_all_nodes_health_duration_seconds",
+	} {
 		if !slices.Contains(names, want) {
 			t.Errorf("metrics %v lack %s", names, want)
 		}

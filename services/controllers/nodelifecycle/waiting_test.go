@@ -182,13 +182,18 @@ func TestC14WhatAnEmptyBucketIsAfterTheZonesStateChanges(t *testing.T) { // Test
 		q.want(c.name+": the next token", q.done(0), "second")
 		q.want(c.name+": and no other", q.done(0), "")
 	}
-	// A rate that does change makes the bucket full: one node at once, where
-	// upstream's new limiter begins as empty as the old one. With burst 1 that is one
-	// node for each change of a large zone between Normal and Partial, never more.
-	q := newZoneQueue(t, 0.1).add("first", "second", "third")
-	q.want("the first", q.done(0), "first")
-	q.Configure(zoned(0.01))
-	q.want("another rate: one at once", q.done(0), "second")
-	q.want("and then by the new rate", q.done(100*time.Second-time.Millisecond), "")
-	q.want("which it keeps", q.done(time.Millisecond), "third")
+	for _, rate := range []float64{0.01, 0.2} { // a large zone between Normal and Partial, and numbers of one's own
+		q := newZoneQueue(t, 0.1).add("first", "second", "third")
+		q.want("the first", q.done(0), "first")
+		q.now += time.Second.Microseconds()
+		q.Configure(q.now, zoned(rate))
+		q.Configure(q.now, zoned(rate)) // by another replica
+		every := time.Duration(float64(time.Second) / rate)
+		q.want("another rate: the bucket stays empty", q.done(every-time.Millisecond), "")
+		q.want("and then the new rate's token", q.done(time.Millisecond), "second")
+		q.want("which it keeps", q.done(every-time.Millisecond), "")
+		q.now += 2 * time.Minute.Microseconds()
+		q.Configure(q.now, zoned(0.1))
+		q.want("a bucket that has its token keeps one", q.done(0), "third")
+	}
 }

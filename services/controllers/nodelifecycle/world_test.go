@@ -137,7 +137,7 @@ func (w *world) refresh() {
 	for _, n := range w.index {
 		raws = append(raws, must(json.Marshal(n)))
 	}
-	if err := w.rec.Zones().Refresh(w.t.Context(), raws); err != nil {
+	if err := w.rec.Zones().Refresh(w.t.Context(), func(context.Context) ([][]byte, error) { return raws, nil }); err != nil {
 		w.t.Fatal(err)
 	}
 }

@@ -46,10 +46,16 @@ func (z *Zones) Again() {
 	z.mu.Unlock()
 }
 
-// Refresh judges the zones by the index's nodes, each as JSON, and sets the rates
-// of their queues (c.12, c.13). The rates are set before the view is shown, so
-// that nobody acts on a new view under an old rate.
-func (z *Zones) Refresh(ctx context.Context, raws [][]byte) error {
+// Refresh judges the zones by the index's nodes, which list gives each as JSON,
+// and sets the rates of their queues (c.12, c.13). The rates are set before the
+// view is shown, so that nobody acts on a new view under an old rate.
+func (z *Zones) Refresh(ctx context.Context, list func(context.Context) ([][]byte, error)) error {
+	began := time.Now()
+	defer func() { z.metrics.refreshed.Observe(time.Since(began).Seconds()) }()
+	raws, err := list(ctx)
+	if err != nil {
+		return err
+	}
 	nodes := make([]*nodelifecycle.Node, 0, len(raws))
 	for _, raw := range raws {
 		n, err := read[nodelifecycle.Node](raw, nil)
@@ -80,6 +86,13 @@ func (z *Zones) Refresh(ctx context.Context, raws [][]byte) error {
 		z.metrics.health.WithLabelValues(zone.String()).Set(100 * float64(c.Ready) / float64(c.Size()))
 		if old.States[zone] != state {
 			z.log.InfoContext(ctx, "zone state", slog.String("zone", zone.String()), slog.String("state", string(state)), slog.Int("not_ready", c.NotReady), slog.Int("nodes", c.Size()))
+		}
+	}
+	for zone := range old.States {
+		if _, ok := view.States[zone]; !ok { // its last node went, or was relabelled
+			z.metrics.size.WithLabelValues(zone.String()).Set(0)
+			z.metrics.unhealthy.WithLabelValues(zone.String()).Set(0)
+			z.metrics.health.WithLabelValues(zone.String()).Set(100)
 		}
 	}
 	if old.Stopped != view.Stopped {
