@@ -54,7 +54,7 @@ func (r Rules) Stay(now time.Time, taints []Taint, pod Pod, seen Seen) (Stay, Se
 		if at, ok := seen[x.ID()]; ok {
 			base = earliest(base, at)
 		}
-		if x.TimeAdded == nil || base.Before(added(x)) || added(x).After(now) {
+		if added(x).IsZero() || base.Before(added(x)) || added(x).After(now) {
 			if keep == nil {
 				keep = Seen{}
 			}

@@ -134,6 +134,7 @@ func TestD10ATaintWithoutAUsableTimeCountsFromWhenItWasFirstSeen(t *testing.T) {
 		taint taint.Taint
 	}{
 		{"no time", execute("a", nil)},
+		{"the zero time", execute("a", new(time.Time{}))},
 		{"a time in the future", execute("a", before(-3*time.Hour))},
 	} {
 		first, seen := rules.Stay(now, []taint.Taint{c.taint}, pod, nil)

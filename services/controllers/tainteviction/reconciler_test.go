@@ -2,7 +2,6 @@ package tainteviction_test
 
 import (
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -10,7 +9,6 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/core/taint"
-	"github.com/deltaplane/deltaplane/services/controllers/tainteviction"
 )
 
 func TestCreatePodD5(t *testing.T) {
@@ -324,40 +322,6 @@ func TestD7ACountdownGoesOnWithoutItsNode(t *testing.T) {
 	w.node("n")
 	w.run(time.Minute)
 	w.want("recreated without taints", "")
-}
-
-func TestBadInputIsJudgedWithoutAWrongEviction(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		name    string
-		taint   func(w *world) taint.Taint
-		list    []taint.Toleration
-		minute  string
-		fiveMin string
-	}{
-		{"negative seconds go at once", func(w *world) taint.Taint { return w.taint("a") }, []taint.Toleration{tolerate("a", -5)}, "p", "p"},
-		{"huge seconds never end", func(w *world) taint.Taint { return w.taint("a") }, []taint.Toleration{tolerate("a", math.MaxInt64)}, "", ""},
-		{"an unknown operator matches nothing", func(w *world) taint.Taint { return w.taint("a") }, []taint.Toleration{{Key: "a", Operator: "Like"}}, "p", "p"},
-		{"no timeAdded", func(*world) taint.Taint { return taint.Taint{Key: "a", Effect: taint.NoExecute} }, []taint.Toleration{tolerate("a", 200)}, "", "p"},
-		{"timeAdded in the future", func(w *world) taint.Taint {
-			return taint.Taint{Key: "a", Effect: taint.NoExecute, TimeAdded: new(w.now.Add(3 * time.Hour))}
-		}, []taint.Toleration{tolerate("a", 200)}, "", "p"},
-	} {
-		w := newWorld(t)
-		w.node("n", c.taint(w))
-		w.pod("p", "n", c.list...)
-		w.run(time.Minute)
-		w.want(c.name+", after 1 min", c.minute)
-		w.restart()
-		w.wake("default/p")
-		w.run(4 * time.Minute)
-		w.want(c.name+", after 5 min", c.fiveMin)
-	}
-	w := newWorld(t)
-	w.set("default/p", map[string]any{"metadata": map[string]any{"uid": 7}})
-	if _, err := w.rec.Reconcile(t.Context(), tainteviction.Request{Key: "default/p", Reader: index{w}, Lease: lease{w, "default/p"}}); err == nil || !strings.Contains(err.Error(), "default/p") {
-		t.Errorf("a pod that cannot be read: %v, want an error that names it", err)
-	}
 }
 
 // Random histories: pods are evicted exactly when the rules say so, whatever
