@@ -29,13 +29,31 @@ type Kill struct{ ID, Name, Message string }
 
 // Decide says what a pod needs, given what was observed of it; nil is a pod of which nothing was. It is
 // the kubelet's computePodActions without probes, resizing and ephemeral containers, and reads neither clock nor runtime.
-// Back-off is not its matter. It differs in two places: an init container counts as
-// done only in the current sandbox, so nothing has to be removed for it to run again in a new one; and
-// a sandbox without an address is kept.
+// Back-off is not its matter. It differs in three places: of two instances of a container that run the older is
+// stopped; an init container counts as
+// done only in the current sandbox, so nothing has to be removed for it to run again in a new one; and a sandbox without an address is kept.
 func Decide(pod *corev1.Pod, status *container.PodStatus) Actions {
 	if status == nil {
 		status = &container.PodStatus{}
 	}
+	a := decide(pod, status)
+	if pod.DeletionTimestamp != nil {
+		a.CreateSandbox, a.StartInit, a.Start = false, nil, nil
+	}
+	if a.KillPod {
+		a.Kill = nil
+		return a
+	}
+	for i := range status.Containers {
+		c := &status.Containers[i]
+		if alive := c.State == container.Running || c.State == container.Unknown; alive && status.Latest(c.Name) != c {
+			a.Kill = append(a.Kill, Kill{c.ID, c.Name, fmt.Sprintf("Container %s has a newer instance", c.Name)})
+		}
+	}
+	return a
+}
+
+func decide(pod *corev1.Pod, status *container.PodStatus) Actions {
 	var a Actions
 	a.CreateSandbox, a.Attempt, a.SandboxID = sandboxChanged(pod, status)
 	a.KillPod = a.CreateSandbox
@@ -70,7 +88,7 @@ func Decide(pod *corev1.Pod, status *container.PodStatus) Actions {
 		a.Kill = append(a.Kill, Kill{s.ID, s.Name, fmt.Sprintf("Container %s definition changed, will be restarted", c.Name)})
 	}
 	if kept == 0 && len(a.Start) == 0 {
-		a.KillPod, a.StartInit, a.Kill = true, nil, nil // sidecars alone keep no pod alive
+		a.KillPod, a.StartInit = true, nil // sidecars alone keep no pod alive
 	}
 	return a
 }
@@ -112,7 +130,7 @@ func (a *Actions) renew(pod *corev1.Pod, status *container.PodStatus) {
 		a.Start = append(a.Start, i)
 	}
 	switch {
-	case pod.DeletionTimestamp != nil, len(a.Start) == 0 && created:
+	case len(a.Start) == 0 && created:
 		a.CreateSandbox, a.Start = false, nil
 	case len(pod.Spec.InitContainers) > 0:
 		a.StartInit, a.Start = []int{0}, nil
@@ -175,7 +193,7 @@ func (a *Actions) initContainers(pod *corev1.Pod, status *container.PodStatus) (
 		case s.State == container.Exited && s.ExitCode == 0 && s.Reason != reasonOOMKilled:
 			done()
 		case !sidecar && pod.Spec.RestartPolicy == corev1.RestartPolicyNever:
-			a.KillPod, a.StartInit, a.Kill = true, nil, nil
+			a.KillPod, a.StartInit = true, nil
 			return false
 		case s.State == container.Exited:
 			a.StartInit = append(a.StartInit, i)
