@@ -157,7 +157,7 @@ race-soak: deps ## the race tests over and over for SOAK
 ##### a real Kubernetes API server, built from Go modules (test/kube) #####
 
 KUBE := cd test/kube && go run ./cmd/kube
-.PHONY: kube kube-down kube-test kube-build
+.PHONY: kube kube-down kube-test kube-nodes kube-build
 kube-build: ## compile its programs into the user's cache
 	@$(KUBE) build
 
@@ -191,6 +191,13 @@ containerd-deps:
 
 containerd-test: deps containerd-deps containerd ## the node agent's whole-system suite on real containers; needs Linux and root
 	go test -count=1 -timeout $(TIMEOUT) ./test/node/...
+
+# Each test has a cluster of its own; the one without nodes is for the test that brings its own kubelets.
+kube-nodes: deps ## nodes that fail, evictions, the webhook, and ours beside kube-controller-manager, on real API servers
+	DELTAPLANE_KUBE=1 go test -count=1 -timeout $(TIMEOUT) -parallel 3 -run 'TestReal' ./test/system
+	@set -e; bare=$(CURDIR)/.tmp/kube-bare; $(KUBE) up --detach --nodes 0 --dir $$bare >/dev/null; \
+	trap '$(KUBE) down --dir '$$bare EXIT; \
+	cd $(CURDIR) && DELTAPLANE_KUBECONFIG=$$bare/kubeconfig go test -count=1 -timeout $(TIMEOUT) -run OnAnyAPIServer ./services/controllers
 
 ##### compose #####
 

@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -27,11 +28,12 @@ import (
 // The API server's own plug-in is off, and deploy/admission.yaml is installed, by URL.
 func TestRealAPIServersGiveDefaultTolerationsByTheWebhook(t *testing.T) {
 	t.Parallel()
-	k := startKube(t, "--nodes", "0", "--api-arg=--disable-admission-plugins=DefaultTolerationSeconds")
+	k := startKube(t, "--nodes", "1", "--api-arg=--disable-admission-plugins=DefaultTolerationSeconds",
+		"--api-arg=--feature-gates=TaintTolerationComparisonOperators=true")
 	cert, key, authority := serverCertificate(t)
 	address := embeddedtest.Ports(t, 1)[0]
 	p := k.startPlane(t, nil, []string{
-		"--controllers", "tainteviction", "--admission-listen", address, "--admission-tls-cert", cert, "--admission-tls-key", key,
+		"--controllers", "tainteviction", "--numeric-tolerations", "--admission-listen", address, "--admission-tls-cert", cert, "--admission-tls-key", key,
 		"--default-not-ready-toleration-seconds", "120", "--default-unreachable-toleration-seconds", "60",
 	})
 	p.run(t, "controllers")
@@ -96,10 +98,53 @@ func TestRealAPIServersGiveDefaultTolerationsByTheWebhook(t *testing.T) {
 	if reviews := p.metric(t, "controllers", `deltaplane_admission_reviews_total{result="patched"}`); reviews < 7 {
 		t.Errorf("the webhook counts %.0f patched pods, want those of this test", reviews)
 	}
+	numericTolerations(t, k)
 	p.stop(t, "controllers", syscall.SIGKILL)
 	if got := k.tolerations(t, "unattended", nil); len(got) != 0 {
 		t.Errorf("without the webhook a pod has %v, want that it passes unchanged", got)
 	}
+}
+
+// numericTolerations taints the node with a number: what Gt and Lt say of it holds (d.6).
+func numericTolerations(t *testing.T, k *kubeCluster) {
+	w := k.watch(t)
+	stays := map[string]bool{}
+	for operator, values := range map[corev1.TolerationOperator]map[string]bool{
+		"Gt": {"4": true, "5": false}, "Lt": {"6": true, "5": false}, corev1.TolerationOpEqual: {"5": true, "6": false},
+	} {
+		for value, want := range values {
+			name := strings.ToLower(string(operator)) + "-" + value
+			pod := &corev1.Pod{Spec: corev1.PodSpec{
+				NodeName: "node-1", Containers: []corev1.Container{{Name: "main", Image: "none"}},
+				Tolerations: []corev1.Toleration{{Key: "level", Operator: operator, Value: value, Effect: corev1.TaintEffectNoExecute}},
+			}}
+			pod.APIVersion, pod.Kind, pod.Name = "v1", "Pod", name
+			if err := k.api.create(t.Context(), podsPath, pod, nil); err != nil {
+				t.Fatal(err)
+			}
+			stays[name] = want
+		}
+	}
+	taints := []corev1.Taint{{Key: "level", Value: "5", Effect: corev1.TaintEffectNoExecute}}
+	if err := k.api.merge(t.Context(), "/api/v1/nodes/node-1", map[string]any{"spec": map[string]any{"taints": taints}}); err != nil {
+		t.Fatal(err)
+	}
+	w.until(t, 10*time.Second, "pods that do not tolerate the number go", func() string {
+		for name, want := range stays {
+			if !want && w.evicted(name).IsZero() {
+				return name + " stays"
+			}
+		}
+		return ""
+	})
+	w.stays(t, time.Second, "the others", func() string {
+		for name, want := range stays {
+			if want && !w.evicted(name).IsZero() {
+				return name + " was evicted"
+			}
+		}
+		return ""
+	})
 }
 
 func toleration(key string, seconds *int64) corev1.Toleration {

@@ -1,6 +1,7 @@
 // Package admission is a mutating admission webhook that gives pods the default
 // tolerations of not-ready and unreachable nodes (rules e.1-e.4, core/taint), for
-// API servers whose own plug-in is off or whose seconds cannot be set.
+// API servers whose own plug-in is off or whose seconds cannot be set. It is a part
+// of "deltaplane serve controllers", which --admission-listen switches on.
 //
 // It speaks AdmissionReview v1 over TLS. A review of a pod that lacks nothing, of
 // a sub-resource, or of another operation than CREATE and UPDATE is allowed as it
