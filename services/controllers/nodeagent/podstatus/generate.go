@@ -92,13 +92,8 @@ func terminal(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == 
 // earlier status ended stays ended, with the reason it had.
 func (g *generator) phase(statuses []corev1.ContainerStatus) (phase corev1.PodPhase, reason, message string) {
 	phase = Phase(g.pod, statuses, g.Terminal, g.started())
-	if !terminal(phase) {
-		switch {
-		case terminal(g.old.Phase):
-			phase = g.old.Phase
-		case terminal(g.pod.Status.Phase):
-			phase = g.pod.Status.Phase
-		}
+	if terminal(g.old.Phase) {
+		phase = g.old.Phase
 	}
 	if phase == g.old.Phase {
 		reason, message = g.old.Reason, g.old.Message
@@ -109,7 +104,7 @@ func (g *generator) phase(statuses []corev1.ContainerStatus) (phase corev1.PodPh
 			message = g.pod.Status.Message
 		}
 	}
-	if g.Failed != nil {
+	if g.Failed != nil && !terminal(g.old.Phase) {
 		phase, reason, message = corev1.PodFailed, g.Failed.Reason, g.Failed.Message
 	}
 	if was := g.pod.Status.Phase; terminal(was) && phase != was {
