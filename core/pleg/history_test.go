@@ -22,6 +22,8 @@ type history struct {
 	// open are questions; an answer is fixed some time before it arrives.
 	open []*asking
 	news []pleg.Observed
+	// past are statuses as events brought them, of any age.
+	past [][]pleg.Observed
 	// told is what was delivered of each container.
 	told map[string][]pleg.Kind
 }
@@ -117,7 +119,8 @@ func (h *history) step() {
 		if len(h.news) > 0 && h.draw(4) == 0 {
 			h.news = slices.Delete(h.news, 0, 1)
 		} else {
-			h.records.Merge(pod, h.snapshot())
+			h.past = append(h.past, h.snapshot())
+			h.records.Merge(pod, h.past[h.draw(len(h.past))])
 		}
 	case 7:
 		h.deliver(h.draw(3))
