@@ -63,6 +63,10 @@ func newBackoffs(b Backoff, file string, now time.Time, log *slog.Logger) *backo
 	if err == nil {
 		out.entries, err = parseState(raw)
 	}
+	for key, e := range out.entries { // the maximum may have been lowered since
+		e.Delay = min(e.Delay, out.growth.Max)
+		out.entries[key] = e
+	}
 	if err != nil {
 		out.entries, out.lost = map[string]entry{}, now
 		if !errors.Is(err, fs.ErrNotExist) {
@@ -127,12 +131,13 @@ func (b *backoffs) remove(key string) {
 	}
 }
 
-// sweep forgets what is expired (h.5) and what belongs to pods that are gone; the file follows.
+// sweep forgets what is expired (h.5) and what belongs to pods that are gone; the file follows. An entry stays for its own delay
+// longer: a container that ends right before the expiry still waits then.
 func (b *backoffs) sweep(now time.Time, keep func(types.UID) bool) error {
 	b.mu.Lock()
 	before := len(b.entries)
 	maps.DeleteFunc(b.entries, func(_ string, e entry) bool {
-		return b.growth.Expired(e.Entry, now.UnixMicro()) || !keep(e.Pod)
+		return b.growth.Expired(e.Entry, now.UnixMicro()-e.Delay) || !keep(e.Pod)
 	})
 	if len(b.entries) != before {
 		b.version++
