@@ -32,6 +32,7 @@ type world struct {
 	pods     map[string]string // Ready by name; "p@x" is on node x, others on "n"
 	frozen   bool              // the index does not follow writes
 	stale    bool              // the collections are not followed
+	fresh    func() (rules.Fresh, error)
 	known    time.Time
 	states   map[string][]byte
 	queues   map[string][]string // by zone
@@ -173,6 +174,9 @@ func (w *world) taints(name string) string {
 type index struct{ w *world }
 
 func (x index) Fresh(context.Context) (rules.Fresh, error) {
+	if x.w.fresh != nil {
+		return x.w.fresh()
+	}
 	if x.w.stale {
 		return rules.Fresh{}, nodelifecycle.ErrStale
 	}
