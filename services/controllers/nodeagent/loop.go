@@ -27,11 +27,12 @@ func (a *Agent) loop(ctx context.Context) {
 	housekeeping := time.NewTicker(a.cfg.Housekeeping)
 	defer housekeeping.Stop()
 	var pause podsync.Pause
+	tick := time.Now().Add(syncEvery)
 	for {
 		if !a.paused(ctx, &pause) {
 			return
 		}
-		timer.Reset(a.nextSync())
+		timer.Reset(time.Until(a.nextSync(tick)))
 		select {
 		case <-ctx.Done():
 			return
@@ -40,6 +41,7 @@ func (a *Agent) loop(ctx context.Context) {
 		case e := <-a.pleg.Events():
 			a.happened(e)
 		case <-timer.C:
+			tick = time.Now().Add(syncEvery)
 			a.syncDue()
 		case <-a.pool.Earlier():
 		case <-housekeeping.C:
@@ -63,14 +65,13 @@ func (a *Agent) paused(ctx context.Context, pause *podsync.Pause) bool {
 	return true
 }
 
-// nextSync is how long until something is due. Work that is due is looked at when it is due and not up to a second later: a
-// restart is never late for that.
-func (a *Agent) nextSync() time.Duration {
-	at, ok := a.pool.NextDue()
-	if !ok {
-		return syncEvery
+// nextSync is when pods that are due are looked at: with the next tick, or when the first of them falls due before that. A
+// restart is not late by up to a second for want of a tick.
+func (a *Agent) nextSync(tick time.Time) time.Time {
+	if at, ok := a.pool.NextDue(); ok && at.Before(tick) {
+		return at.Add(time.Millisecond) // due is what lies strictly before now (g.2)
 	}
-	return min(max(time.Until(at)+time.Millisecond, 0), syncEvery)
+	return tick
 }
 
 // configured takes in news of the pods bound to this node.

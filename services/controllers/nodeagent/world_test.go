@@ -5,16 +5,24 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/internal/cri"
 	"github.com/deltaplane/deltaplane/internal/criruntime"
 	"github.com/deltaplane/deltaplane/internal/devcluster"
 	"github.com/deltaplane/deltaplane/internal/devcluster/devclustertest"
@@ -24,6 +32,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/stream"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/controllers/nodeagent"
+	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/container"
 	"github.com/deltaplane/deltaplane/services/indexer"
 	"github.com/deltaplane/deltaplane/services/reflector"
 )
@@ -88,7 +97,7 @@ func (w *world) telemetry(name, level string) *telemetry.Telemetry {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, root: t.TempDir(), addr: "127.0.0.1:0"}
-	dc := devclustertest.Start(t, devcluster.Config{})
+	dc := devclustertest.Start(t, devcluster.Config{Nodes: -1})
 	var err error
 	w.kube, err = kube.Load(kube.Config{URL: dc.URL()})
 	w.ok(err)
@@ -262,11 +271,139 @@ func (w *world) vanishes(name string) {
 	})
 }
 
-// events are the reasons of the Events about a pod.
+// events are the Events about a pod, "reason: message".
 func (w *world) events(name string) string {
 	w.t.Helper()
-	raw, err := w.kube.Get(w.t.Context(), kube.Ref{Resource: kube.Resource{Version: "v1", Name: "namespaces/default/events"}, Name: ""})
-	_ = raw
-	_ = err
-	return strings.TrimSpace(name)
+	page, err := w.kube.List(w.t.Context(), kube.Resource{Version: "v1", Name: "events", Kind: "Event", Namespaced: true}, kube.ListOptions{})
+	w.ok(err)
+	var lines []string
+	for _, item := range page.Items {
+		var e corev1.Event
+		w.ok(json.Unmarshal(item, &e))
+		if e.InvolvedObject.Name == name {
+			lines = append(lines, e.Reason+": "+e.Message)
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// told waits until an Event about a pod holds a text.
+func (w *world) told(name, text string) {
+	w.t.Helper()
+	w.eventually("an Event about "+name, func() string {
+		if all := w.events(name); !strings.Contains(all, text) {
+			return fmt.Sprintf("no Event holds %q:\n%s", text, all)
+		}
+		return ""
+	})
+}
+
+// node reads node n.
+func (w *world) node() *corev1.Node {
+	w.t.Helper()
+	raw, err := w.kube.Get(w.t.Context(), kube.Ref{Resource: kube.Resource{Version: "v1", Name: "nodes", Kind: "Node"}, Name: "n"})
+	w.ok(err)
+	n := new(corev1.Node)
+	w.ok(json.Unmarshal(raw, n))
+	return n
+}
+
+// nodeOrNil reads node n; nil when there is none.
+func (w *world) nodeOrNil() *corev1.Node {
+	w.t.Helper()
+	_, err := w.kube.Get(w.t.Context(), kube.Ref{Resource: kube.Resource{Version: "v1", Name: "nodes", Kind: "Node"}, Name: "n"})
+	if kube.IsNotFound(err) {
+		return nil
+	}
+	return w.node()
+}
+
+// indexed reports whether the index has a pod.
+func (w *world) indexed(key string) bool {
+	w.t.Helper()
+	_, found, _, err := client.NewIndex(w.index).Find(w.t.Context(), "dev/pods.v1", key, client.ReadOptions{})
+	w.ok(err)
+	return found
+}
+
+// allContainers are those of all pods in the runtime, as "pod container".
+func (w *world) allContainers() []string {
+	w.t.Helper()
+	resp, err := w.cri().ListContainers(w.t.Context(), &runtimeapi.ListContainersRequest{})
+	w.ok(err)
+	var all []string
+	for _, c := range resp.GetContainers() {
+		all = append(all, c.GetLabels()[container.LabelPodName]+" "+c.GetMetadata().GetName())
+	}
+	return all
+}
+
+// deaf is a client of the API server that a test can cut off, while others still reach it.
+type deaf struct {
+	client *kube.Client
+	deaf   atomic.Bool
+}
+
+// deafKube returns such a client, by a proxy of its own.
+func (w *world) deafKube() *deaf {
+	w.t.Helper()
+	d := &deaf{}
+	target, err := url.Parse(w.kube.Address())
+	w.ok(err)
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if d.deaf.Load() {
+			http.Error(rw, "switched off by the test", http.StatusServiceUnavailable)
+			return
+		}
+		proxy.ServeHTTP(rw, r)
+	}))
+	w.t.Cleanup(srv.Close)
+	d.client, err = kube.Load(kube.Config{URL: srv.URL})
+	w.ok(err)
+	w.t.Cleanup(d.client.Close)
+	return d
+}
+
+// nodeReady waits until the node's condition Ready has a status.
+func (w *world) nodeReady(want corev1.ConditionStatus) (message string) {
+	w.t.Helper()
+	w.eventually("the node's Ready is "+string(want), func() string {
+		for _, c := range w.node().Status.Conditions {
+			if c.Type == corev1.NodeReady {
+				message = c.Message
+				if c.Status == want {
+					return ""
+				}
+				return string(c.Status) + ": " + c.Message
+			}
+		}
+		return "there is no such condition"
+	})
+	return message
+}
+
+// cri is a client of the runtime, beside the agent.
+func (w *world) cri() *cri.Client { return cri.NewClient(w.runtime.Conn()) }
+
+// containers are those of a pod in the runtime, dead ones too, as "name/attempt state".
+func (w *world) containers(uid types.UID) []string {
+	w.t.Helper()
+	resp, err := w.cri().ListContainers(w.t.Context(), &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
+		LabelSelector: map[string]string{container.LabelPodUID: string(uid)},
+	}})
+	w.ok(err)
+	var all []string
+	for _, c := range resp.GetContainers() {
+		all = append(all, fmt.Sprintf("%s/%d %s", c.GetMetadata().GetName(), c.GetMetadata().GetAttempt(), strings.ToLower(strings.TrimPrefix(c.GetState().String(), "CONTAINER_"))))
+	}
+	slices.Sort(all)
+	return all
+}
+
+// remove deletes a pod; grace nil leaves it to the pod.
+func (w *world) remove(name string, grace *int64) {
+	w.t.Helper()
+	_, err := w.kube.Delete(w.t.Context(), ref(name), kube.DeleteOptions{Grace: grace})
+	w.ok(err)
 }
