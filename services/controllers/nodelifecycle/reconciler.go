@@ -135,7 +135,7 @@ func (r *Reconciler) next(s nodelifecycle.Silence) time.Duration {
 	if s.Left <= 0 {
 		return every
 	}
-	return min(every, max(s.Left, r.cfg.Rules.Gap/20))
+	return min(every, max(s.Left, r.cfg.Rules.Gap/100))
 }
 
 // expire makes the conditions of a silent node unknown. It reads node and lease
