@@ -46,7 +46,7 @@ func (q *Due[K]) Drop(key K) {
 func (q *Due[K]) Take(now time.Time) []K {
 	var keys []K
 	for len(q.heap) > 0 && q.heap[0].at.Before(now) {
-		d := heap.Pop(&q.heap).(*due[K]) //nolint:errcheck,forcetypeassert // the heap holds nothing else
+		d := heap.Pop(&q.heap).(*due[K])
 		delete(q.byKey, d.key)
 		keys = append(keys, d.key)
 	}
@@ -74,7 +74,7 @@ func (h dueHeap[K]) Swap(i, j int) {
 }
 
 func (h *dueHeap[K]) Push(x any) {
-	d := x.(*due[K]) //nolint:errcheck,forcetypeassert // Set pushes nothing else
+	d := x.(*due[K])
 	d.pos = len(*h)
 	*h = append(*h, d)
 }

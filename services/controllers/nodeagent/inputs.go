@@ -28,11 +28,7 @@ func (a *Agent) inputs(pod *corev1.Pod, mounts volume.Mounts) kuberuntime.Inputs
 			if len(made.Skipped) > 0 {
 				a.warn(pod, reasonBadEnv, "keys that no environment can hold were left out: "+strings.Join(made.Skipped, ", "))
 			}
-			env := make([]kuberuntime.EnvVar, len(made.Vars))
-			for i, v := range made.Vars {
-				env[i] = kuberuntime.EnvVar(v)
-			}
-			return env, nil
+			return made.Vars, nil
 		},
 	}
 }

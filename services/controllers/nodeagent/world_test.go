@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -97,7 +98,7 @@ func (w *world) telemetry(name, level string) *telemetry.Telemetry {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, root: t.TempDir(), addr: "127.0.0.1:0"}
-	dc := devclustertest.Start(t, devcluster.Config{Nodes: -1})
+	dc := devclustertest.Start(t, devcluster.Config{})
 	var err error
 	w.kube, err = kube.Load(kube.Config{URL: dc.URL()})
 	w.ok(err)
@@ -214,9 +215,7 @@ func (w *world) create(name string, spec map[string]any, annotations map[string]
 		"nodeName": "n", "restartPolicy": "Never", "terminationGracePeriodSeconds": 2,
 		"containers": []map[string]any{{"name": "c", "image": "app:1"}},
 	}
-	for k, v := range spec {
-		full[k] = v
-	}
+	maps.Copy(full, spec)
 	body, err := json.Marshal(map[string]any{
 		"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": name, "annotations": annotations}, "spec": full,
 	})

@@ -134,7 +134,7 @@ func randomHistory(t *testing.T, seed uint64) {
 
 	wanted, serial := map[types.UID]*corev1.Pod{}, 0
 	tick := func() {
-		time.Sleep(time.Duration(rnd.IntN(1500)) * time.Millisecond) //nolint:forbidigo // the bubble's clock
+		time.Sleep(time.Duration(rnd.IntN(1500)) * time.Millisecond) // of the bubble
 		for _, uid := range p.Due() {
 			if pod := wanted[uid]; pod != nil {
 				p.Update(podworker.Update{Kind: podsync.KindSync, Pod: pod})

@@ -238,7 +238,7 @@ func TestAShorterGraceCancelsTheEndUnderWay(t *testing.T) {
 			if s, _ := b.State(pod.UID); s == podsync.Finished {
 				break
 			}
-			time.Sleep(100 * time.Millisecond) //nolint:forbidigo // the bubble's clock
+			time.Sleep(100 * time.Millisecond) // of the bubble
 		}
 		if took := time.Since(begin).Round(time.Second); took != 2*time.Second {
 			t.Errorf("the end took %v, want the shorter grace of 2 s (g.9)", took)
@@ -278,7 +278,7 @@ func TestBeforeEachSyncAStatusNewerThanTheLastIsWaitedFor(t *testing.T) {
 		b.update(t, podsync.KindCreate, podNamed("a"))
 		b.did(t, "sync create a")
 		first := time.Now()
-		time.Sleep(time.Second) //nolint:forbidigo // the bubble's clock
+		time.Sleep(time.Second) // of the bubble
 		b.cache.mu.Lock()
 		b.cache.block = make(chan struct{})
 		b.cache.mu.Unlock()
@@ -337,7 +337,7 @@ func TestDueWorkOfAPodWhoseConfigurationIsGoneIsNotLost(t *testing.T) {
 		b.update(t, podsync.KindCreate, pod)
 		b.update(t, podsync.KindKill, pod)
 		for range 30 { // seconds of the bubble's clock; nobody calls Update any more
-			time.Sleep(time.Second) //nolint:forbidigo // the bubble's clock
+			time.Sleep(time.Second) // of the bubble
 			for _, uid := range b.Due() {
 				b.Again(uid)
 			}
@@ -391,7 +391,7 @@ func TestStoppingWaitsForStepsAndThenCancelsThem(t *testing.T) {
 		b := start(t)
 		b.s.sync = func(ctx context.Context, pod *corev1.Pod) (bool, error) {
 			if pod.Name == "quick" {
-				time.Sleep(2 * time.Second) //nolint:forbidigo // the bubble's clock
+				time.Sleep(2 * time.Second) // of the bubble
 				return false, ctx.Err()
 			}
 			<-ctx.Done()

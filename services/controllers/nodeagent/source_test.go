@@ -1,0 +1,280 @@
+package nodeagent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"iter"
+	"log/slog"
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/internal/kube"
+)
+
+// script is an index whose watch a test tells.
+type script struct{ events chan told }
+
+type told struct {
+	event client.Event
+	err   error
+}
+
+func (s *script) Watch(ctx context.Context, _ string, o client.WatchOptions) iter.Seq2[client.Event, error] {
+	return func(yield func(client.Event, error) bool) {
+		if o.Index != "node" || o.Value != "n" {
+			yield(client.Event{}, errors.New("not the pods of the node"))
+			return
+		}
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case e := <-s.events:
+				if !yield(e.event, e.err) || e.err != nil {
+					return
+				}
+			}
+		}
+	}
+}
+
+// server is the API server as the source asks it.
+type server struct {
+	mu    sync.Mutex
+	pods  map[string]*corev1.Pod
+	err   error
+	asked int
+}
+
+func (s *server) Get(_ context.Context, ref kube.Ref) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked++
+	if s.err != nil {
+		return nil, s.err
+	}
+	pod := s.pods[ref.Namespace+"/"+ref.Name]
+	if pod == nil {
+		return nil, &kube.StatusError{Code: http.StatusNotFound, Reason: "NotFound"}
+	}
+	return json.Marshal(pod)
+}
+
+func (s *server) set(err error, pods ...*corev1.Pod) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err, s.pods = err, map[string]*corev1.Pod{}
+	for _, p := range pods {
+		s.pods[p.Namespace+"/"+p.Name] = p
+	}
+}
+
+// feed is a source with all around it, within a synctest bubble.
+type feed struct {
+	t       *testing.T
+	index   *script
+	api     *server
+	src     *source
+	settled map[types.UID]bool
+}
+
+func newFeed(t *testing.T) *feed {
+	t.Helper()
+	f := &feed{t: t, index: &script{events: make(chan told)}, api: &server{}, settled: map[types.UID]bool{}}
+	f.src = newSource(f.index, f.api, "dev", "n", func(uid types.UID) bool { return f.settled[uid] }, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { f.src.watch(ctx) })
+	wg.Go(func() { f.src.settleDoubts(ctx) })
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	return f
+}
+
+func pod(name, uid, rv string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(uid), ResourceVersion: rv},
+		Spec:       corev1.PodSpec{NodeName: "n"},
+	}
+}
+
+func (f *feed) say(kind client.EventType, pods ...*corev1.Pod) {
+	f.t.Helper()
+	for _, p := range pods {
+		raw, err := json.Marshal(p)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		e := client.Event{Type: kind, Object: client.Object{Key: p.Namespace + "/" + p.Name, Payload: raw}}
+		if kind == client.EventDeleted {
+			e.Object.Payload = nil
+		}
+		f.index.events <- told{event: e}
+	}
+}
+
+func (f *feed) state(epoch uint64, pods ...*corev1.Pod) {
+	f.t.Helper()
+	f.say(client.EventAdded, pods...)
+	f.index.events <- told{event: client.Event{Type: client.EventInitialEnd, Revision: client.Revision{Epoch: epoch}}}
+}
+
+func (f *feed) gap() {
+	f.index.events <- told{event: client.Event{Type: client.EventGap, Reason: "test"}}
+}
+
+// heard waits until nothing moves and compares what the loop was told, sorted.
+func (f *feed) heard(want ...string) {
+	f.t.Helper()
+	synctest.Wait()
+	var got []string
+	for {
+		select {
+		case c := <-f.src.out:
+			name := map[changeKind]string{changeSet: "set", changeRemoved: "removed", changeOrphan: "orphan", changeSynced: "synced"}[c.kind]
+			if c.uid != "" {
+				name += " " + string(c.uid)
+			}
+			if c.kind == changeSet {
+				name += "@" + c.pod.ResourceVersion
+			}
+			got = append(got, name)
+			continue
+		default:
+		}
+		break
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		f.t.Errorf("the loop was told %q, want %q", got, want)
+	}
+}
+
+// later lets the bubble's clock go on.
+func later(d time.Duration) { <-time.After(d) }
+
+func TestSource(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]func(f *feed){
+		"pods are told once the initial state is complete": func(f *feed) {
+			f.say(client.EventAdded, pod("a", "1", "5"))
+			f.heard()
+			if f.src.ready() == nil {
+				f.t.Error("ready() = nil before the pods were told")
+			}
+			f.state(1, pod("b", "2", "6"))
+			f.heard("set 1@5", "set 2@6", "synced")
+			if err := f.src.ready(); err != nil {
+				f.t.Errorf("ready() = %v", err)
+			}
+			f.say(client.EventUpdated, pod("a", "1", "7"))
+			f.heard("set 1@7")
+		},
+		"an empty state after a gap ends nothing that the API server still has": func(f *feed) {
+			f.state(1, pod("a", "1", "5"))
+			f.heard("set 1@5", "synced")
+			f.api.set(nil, pod("a", "1", "5"))
+			f.gap()
+			f.state(1)
+			later(time.Minute)
+			f.heard()
+			f.say(client.EventAdded, pod("a", "1", "5")) // the replica has caught up
+			f.api.set(nil)
+			later(time.Minute)
+			f.heard() // no doubt is left
+		},
+		"a deletion that the API server cannot confirm waits until it can": func(f *feed) {
+			f.state(1, pod("a", "1", "5"))
+			f.heard("set 1@5", "synced")
+			f.api.set(errors.New("away"))
+			f.say(client.EventDeleted, pod("a", "1", "6"))
+			later(10 * time.Minute)
+			f.heard()
+			f.api.set(nil)
+			later(time.Minute)
+			f.heard("removed 1")
+		},
+		"a pod of another life under the same name ends the first": func(f *feed) {
+			f.state(1, pod("a", "1", "5"))
+			f.heard("set 1@5", "synced")
+			f.say(client.EventUpdated, pod("a", "2", "9"))
+			f.heard("removed 1", "set 2@9")
+			f.api.set(nil, pod("a", "3", "12"))
+			f.say(client.EventDeleted, pod("a", "2", "10"))
+			later(time.Second)
+			f.heard("removed 2") // another UID under the name proves it
+		},
+		"the removal of a pod that has ended is believed": func(f *feed) {
+			f.state(1, pod("a", "1", "5"))
+			f.heard("set 1@5", "synced")
+			f.settled["1"] = true
+			f.say(client.EventDeleted, pod("a", "1", "6"))
+			f.heard("removed 1")
+			if f.api.asked != 0 {
+				f.t.Errorf("the API server was asked %d times, want not at all", f.api.asked)
+			}
+		},
+		"a replica that is behind takes nothing back": func(f *feed) {
+			f.state(1, pod("a", "1", "50"))
+			f.heard("set 1@50", "synced")
+			f.gap()
+			f.state(1, pod("a", "1", "9"))
+			f.heard()
+			f.gap()
+			f.state(2, pod("a", "1", "9")) // a new epoch: the source was restored
+			f.heard("set 1@9")
+		},
+		"what only the runtime knows is an orphan once the API server says so": func(f *feed) {
+			f.state(1)
+			f.heard("synced")
+			f.api.set(nil, pod("late", "7", "3"))
+			f.src.doubt("ns", "orphan", "9")
+			f.src.doubt("ns", "late", "7")
+			later(time.Second)
+			f.heard("orphan 9", "set 7@3")
+		},
+		"a pod bound to another node is no pod of this one": func(f *feed) {
+			other := pod("a", "1", "5")
+			other.Spec.NodeName = "m"
+			f.state(1, other)
+			f.heard("synced")
+			f.api.set(nil, other)
+			f.src.doubt("ns", "a", "1")
+			later(time.Second)
+			f.heard("orphan 1")
+		},
+		"a collection that is not served is asked for again, and a broken watch begins anew": func(f *feed) {
+			f.index.events <- told{err: errors.New("not served")}
+			f.state(1, pod("a", "1", "5"))
+			f.heard("set 1@5", "synced")
+			f.index.events <- told{err: errors.New("refused")}
+			later(10 * time.Millisecond)
+			if f.src.ready() == nil {
+				f.t.Error("ready() = nil while the index is away")
+			}
+			f.state(1, pod("a", "1", "6"))
+			f.heard("set 1@6")
+		},
+		"a pod that cannot be read leaves what was known": func(f *feed) {
+			f.state(1, pod("a", "1", "5"))
+			f.heard("set 1@5", "synced")
+			f.index.events <- told{event: client.Event{Type: client.EventUpdated, Object: client.Object{Key: "ns/a", Payload: []byte("{")}}}
+			f.index.events <- told{event: client.Event{Type: client.EventAdded, Object: client.Object{Key: "ns/b", Payload: []byte(`{"metadata":[]}`)}}}
+			f.heard()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { test(newFeed(t)) })
+		})
+	}
+}
