@@ -62,7 +62,7 @@ func startUp(t *testing.T, more ...string) *running {
 		done <- run(ctx, append([]string{
 			"up", "--data-dir", t.TempDir(), "--no-demo", "--nats-listen", "off", "--api-listen", api,
 			"--index-listen", index, "--queue-listen", queue, "--reflector-listen", reflector,
-			"--index-admin-listen", "off", "--queue-admin-listen", "off", "--reflector-admin-listen", "off", "--controllers-admin-listen", "off",
+			"--index-admin-listen", "off", "--queue-admin-listen", "off", "--reflector-admin-listen", "off", "--controllers-admin-listen", "off", "--nodes-admin-listen", "off",
 		}, more...), streams{In: strings.NewReader(""), Out: r.out, Err: r.out})
 	}()
 	t.Cleanup(func() {

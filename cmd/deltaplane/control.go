@@ -26,8 +26,8 @@ type controlFlags struct {
 	queue  string
 	dial   rpc.DialConfig
 
-	admission             admission.Config
-	notReady, unreachable int64
+	admission   admission.Config
+	tolerations taint.Defaults
 }
 
 func (c *controlFlags) register(flags *pflag.FlagSet) {
@@ -47,8 +47,13 @@ func (c *controlFlags) registerAdmission(flags *pflag.FlagSet) {
 	flags.StringVar(&c.admission.Listen, "admission-listen", "", "`address` of the webhook that gives pods the default tolerations, see deploy/admission.yaml (default: none)")
 	flags.StringVar(&c.admission.CertFile, "admission-tls-cert", "", "`file` with the webhook's certificate, PEM")
 	flags.StringVar(&c.admission.KeyFile, "admission-tls-key", "", "`file` with the key of the webhook's certificate, PEM")
-	flags.Int64Var(&c.notReady, "default-not-ready-toleration-seconds", taint.DefaultSeconds, "how long pods stay on a node that is not ready, unless they say so")
-	flags.Int64Var(&c.unreachable, "default-unreachable-toleration-seconds", taint.DefaultSeconds, "how long pods stay on a node that cannot be reached, unless they say so")
+	registerTolerations(flags, &c.tolerations)
+}
+
+// registerTolerations are the seconds of the default tolerations, by kube-apiserver's names.
+func registerTolerations(flags *pflag.FlagSet, d *taint.Defaults) {
+	flags.Int64Var(&d.NotReady, "default-not-ready-toleration-seconds", taint.DefaultSeconds, "how long pods stay on a node that is not ready, unless they say so")
+	flags.Int64Var(&d.Unreachable, "default-unreachable-toleration-seconds", taint.DefaultSeconds, "how long pods stay on a node that cannot be reached, unless they say so")
 }
 
 // registerNodes are the numbers of the node lifecycle controller, by kube-controller-manager's names.
@@ -100,7 +105,7 @@ more keys, then, after --grace, they cancel what they are at.`,
 func runControllers(ctx context.Context, c *controlFlags, t telemetry.Config, log *natsFlags, client *kube.Client) error {
 	c.config.Controllers = c.names
 	if c.admission.Listen != "" {
-		c.admission.Defaults = &taint.Defaults{NotReady: c.notReady, Unreachable: c.unreachable}
+		c.admission.Defaults = &c.tolerations
 		c.config.Admission = &c.admission
 	}
 	if err := errors.Join(t.Validate(), c.config.Validate(), log.check()); err != nil {

@@ -12,9 +12,13 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
 
+	indexclient "github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/internal/rpc"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
@@ -41,11 +45,14 @@ func (u *upFlags) greet(ctx context.Context, flags *pflag.FlagSet, out io.Writer
 	} else if u.natsListen != "off" {
 		line("NATS (embedded)", "nats://"+u.natsListen, "")
 	}
-	line("index service", u.indexer.RPC.Listen, "admin http://"+u.indexer.Admin.Listen)
-	line("queue service", u.queue.config.RPC.Listen, "admin http://"+u.queue.config.Admin.Listen)
-	line("reflector service", u.reflecting.config.RPC.Listen, "admin http://"+u.reflecting.config.Admin.Listen)
-	if len(u.control.names) > 0 {
-		line("controllers", strings.Join(u.control.names, ", "), "admin http://"+u.control.config.Admin.Listen)
+	line("index service", u.indexer.RPC.Listen, admin(u.indexer.Admin))
+	line("queue service", u.queue.config.RPC.Listen, admin(u.queue.config.Admin))
+	line("reflector service", u.reflecting.config.RPC.Listen, admin(u.reflecting.config.Admin))
+	if u.runs("controllers") {
+		line("controllers", strings.Join(u.control.names, ", "), admin(u.control.config.Admin))
+	}
+	if u.runs("nodes") {
+		line("nodes (simulated)", strings.Join(u.nodes.names(), ", "), admin(u.nodes.admin))
 	}
 	line("data", u.dataDir, "")
 	fmt.Fprint(t, "\nTry:\n")
@@ -58,6 +65,9 @@ func (u *upFlags) greet(ctx context.Context, flags *pflag.FlagSet, out io.Writer
   deltaplane apply -f examples/job.yaml
   deltaplane queue ls
 `)
+	if u.runs("nodes") && slices.Contains(u.control.names, "nodelifecycle") {
+		fmt.Fprintln(t, "  deltaplane demo node-failure")
+	}
 	for _, what := range missing {
 		fmt.Fprintf(t, "\nnot served yet: %s", what)
 	}
@@ -69,6 +79,14 @@ func (u *upFlags) greet(ctx context.Context, flags *pflag.FlagSet, out io.Writer
 		return seedDemo(ctx, client)
 	}
 	return nil
+}
+
+// admin is the address of an admin page, if it is served.
+func admin(c telemetry.AdminConfig) string {
+	if c.Listen == "off" {
+		return ""
+	}
+	return "admin http://" + c.Listen
 }
 
 // await waits until the queue answers and every reflected collection is served, and returns what is missing when its
@@ -155,6 +173,19 @@ func (u *upFlags) missing(ctx context.Context) []string {
 	}
 	if served+len(missing) == 0 {
 		missing = append(missing, "every collection")
+	}
+	if len(missing) == 0 && u.runs("nodes") {
+		missing = u.missingNodes(ctx, conn)
+	}
+	return missing
+}
+
+// missingNodes are those that have not registered yet.
+func (u *upFlags) missingNodes(ctx context.Context, index *grpc.ClientConn) []string {
+	nodes := delta.Collection{Cluster: u.nodes.config.Cluster, Version: "v1", Resource: "nodes"}.String()
+	_, missing, _, err := indexclient.NewIndex(index).BatchGet(ctx, nodes, u.nodes.names(), indexclient.ReadOptions{View: indexclient.ViewKeys})
+	if err != nil {
+		return nil
 	}
 	return missing
 }

@@ -8,21 +8,22 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/deltaplane/deltaplane/internal/devcluster"
 	"github.com/deltaplane/deltaplane/internal/kube"
+	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/fleet"
 )
 
 func newNode() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "node",
-		Short: "Make nodes of the dev cluster fail and come back",
-		Long: `Make nodes of the dev cluster fail and come back: a stopped node's kubelet falls silent,
-and its pods stay as they are. It is done by the annotation ` + devcluster.StoppedAnnotation + `,
-which real kubelets do not know.`,
+		Short: "Make simulated nodes fail and come back",
+		Long: `Make simulated nodes fail and come back, those of "up" and of "serve node
+--simulated-nodes": the agent of a stopped node falls silent, and its containers go on. It is
+done by the annotation ` + fleet.StoppedAnnotation + ` of the node, which agents of real nodes
+do not heed.`,
 	}
 	cmd.AddCommand(
-		nodeCommand("stop NAME...", "Make kubelets fall silent", true),
-		nodeCommand("start NAME...", "Let kubelets report again", false),
+		nodeCommand("stop NAME...", "Make node agents fall silent", true),
+		nodeCommand("start NAME...", "Let node agents report again", false),
 		newNodeFlap(),
 	)
 	group(cmd)
@@ -66,7 +67,7 @@ func setStopped(ctx context.Context, client *kube.Client, name string, stop bool
 	if stop {
 		value = "true"
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{devcluster.StoppedAnnotation: value}}})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{fleet.StoppedAnnotation: value}}})
 	if err != nil {
 		return err
 	}
@@ -79,7 +80,7 @@ func newNodeFlap() *cobra.Command {
 	var down, up time.Duration
 	var times int
 	cmd := &cobra.Command{
-		Use: "flap NAME", Short: "Stop and start a kubelet again and again; it ends started",
+		Use: "flap NAME", Short: "Stop and start a node agent again and again; it ends started",
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			if down <= 0 || up <= 0 || times < 0 {

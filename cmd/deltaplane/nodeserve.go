@@ -122,6 +122,19 @@ func (n *nodeFlags) names() []string {
 // simulates says that the containers are simulated in this process.
 func (n *nodeFlags) simulates() bool { return n.simulated > 0 || n.config.CRI == simulatedCRI }
 
+// check completes the settings and reports every fault of them together. It may be called again.
+func (n *nodeFlags) check() error {
+	if err := n.complete(); err != nil {
+		return err
+	}
+	n.config.Admin = n.admin
+	if !n.simulates() {
+		return n.config.Validate()
+	}
+	// What is wrong with one of them is wrong with all.
+	return errors.Join(n.admin.Validate(), n.of(0, n.names()[0]).Validate())
+}
+
 // complete fills in what simulated nodes have otherwise than real ones.
 func (n *nodeFlags) complete() error {
 	if !n.simulates() {
@@ -139,13 +152,8 @@ func (n *nodeFlags) complete() error {
 	}
 	n.config.LogRoot = cmp.Or(n.config.LogRoot, filepath.Join(n.config.RootDir, "logs"))
 	n.config.MaxPods = cmp.Or(n.config.MaxPods, simulatedPods)
-	n.config.CRI = "" // a connection is given instead
-	switch n.stateDir {
-	case "off":
-		n.stateDir = ""
-	case "":
-		n.stateDir = filepath.Join(n.config.RootDir, "cri")
-	}
+	n.config.CRI = simulatedCRI
+	n.stateDir = cmp.Or(n.stateDir, filepath.Join(n.config.RootDir, "cri"))
 	if n.config.Node == "" && n.simulated == 0 {
 		host, err := os.Hostname()
 		if err != nil {
@@ -159,7 +167,7 @@ func (n *nodeFlags) complete() error {
 // of is the configuration of one simulated node.
 func (n *nodeFlags) of(i int, name string) nodeagent.Config {
 	c := n.config
-	c.Node = name
+	c.Node, c.CRI = name, "" // a connection is given instead
 	c.RootDir = filepath.Join(c.RootDir, name)
 	c.Admin = telemetry.AdminConfig{Listen: "off"} // the fleet's shows all of them
 	c.Labels = map[string]string{corev1.LabelTopologyZone: "zone-" + string(rune('a'+i%n.zones))}
@@ -169,19 +177,7 @@ func (n *nodeFlags) of(i int, name string) nodeagent.Config {
 
 // runNodes runs one agent, or those of all simulated nodes, until ctx ends.
 func runNodes(ctx context.Context, n *nodeFlags, t telemetry.Config, kc *kube.Client) error {
-	simulated := n.simulates()
-	if err := n.complete(); err != nil {
-		return &usageError{err}
-	}
-	n.config.Admin = n.admin
-	faults := []error{t.Validate(), n.config.Validate()}
-	if simulated {
-		faults = faults[:1]
-		for i, name := range n.names() {
-			faults = append(faults, n.of(i, name).Validate())
-		}
-	}
-	if err := errors.Join(append(faults, n.admin.Validate())...); err != nil {
+	if err := errors.Join(t.Validate(), n.check()); err != nil {
 		return &usageError{err}
 	}
 	return withTelemetry(ctx, t, "node", func(tel *telemetry.Telemetry) error {
@@ -193,7 +189,7 @@ func runNodes(ctx context.Context, n *nodeFlags, t telemetry.Config, kc *kube.Cl
 		}
 		defer index.Close()
 		deps := nodeagent.Deps{Kube: kc, Index: index, Telemetry: tel}
-		if simulated {
+		if n.simulates() {
 			return n.simulate(ctx, deps)
 		}
 		agent, err := nodeagent.New(n.config, deps)
@@ -206,7 +202,11 @@ func runNodes(ctx context.Context, n *nodeFlags, t telemetry.Config, kc *kube.Cl
 
 // simulate runs simulated nodes on one runtime.
 func (n *nodeFlags) simulate(ctx context.Context, deps nodeagent.Deps) (err error) {
-	runtime, err := criruntime.New(criruntime.Config{Dir: n.stateDir, Log: deps.Telemetry.Log})
+	dir := n.stateDir
+	if dir == "off" {
+		dir = ""
+	}
+	runtime, err := criruntime.New(criruntime.Config{Dir: dir, Log: deps.Telemetry.Log})
 	if err != nil {
 		return err
 	}

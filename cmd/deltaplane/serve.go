@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/deltaplane/deltaplane/core/taint"
 	"github.com/deltaplane/deltaplane/internal/devcluster"
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/internal/rpc"
@@ -319,12 +320,16 @@ func runReflector(ctx context.Context, cfg reflector.Config, t telemetry.Config,
 
 func newServeDevcluster() *cobra.Command {
 	var cfg devcluster.Config
+	var tolerations taint.Defaults
 	var t telemetry.Config
 	cmd := &cobra.Command{
 		Use:   "devcluster",
-		Short: "Serve a small Kubernetes API server with nodes that run pods, for trying things",
-		Args:  args(cobra.NoArgs),
+		Short: "Serve a small Kubernetes API server, for trying things",
+		Long: `Serve a small Kubernetes API server that binds pods to nodes and collects what is owned by
+nothing any more. Its nodes are run by "deltaplane serve node --simulated-nodes".`,
+		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg.DefaultTolerations = &tolerations
 			return withTelemetry(cmd.Context(), t, "devcluster", func(tel *telemetry.Telemetry) error {
 				cluster, err := devcluster.New(cfg, tel.Log)
 				if err != nil {
@@ -337,11 +342,7 @@ func newServeDevcluster() *cobra.Command {
 	registerTelemetry(cmd.Flags(), &t, "info")
 	cmd.Flags().StringVar(&cfg.Listen, "listen", "127.0.0.1:7448", "`address` of the API")
 	cmd.Flags().BoolVar(&cfg.Insecure, "insecure", false, "permit listening beyond loopback; this server authenticates nobody")
-	registerDevcluster(cmd.Flags(), &cfg)
+	registerTolerations(cmd.Flags(), &tolerations)
 	cmd.Flags().StringVar(&cfg.DataDir, "data-dir", "", "`folder` that keeps the cluster's state (default: memory only)")
 	return cmd
-}
-
-func registerDevcluster(flags *pflag.FlagSet, cfg *devcluster.Config) {
-	flags.IntVar(&cfg.Nodes, "nodes", 3, "nodes of the dev cluster; -1 for none")
 }

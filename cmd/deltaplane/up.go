@@ -11,35 +11,46 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/deltaplane/deltaplane/core/taint"
 	"github.com/deltaplane/deltaplane/internal/devcluster"
 	"github.com/deltaplane/deltaplane/internal/dirlock"
 	"github.com/deltaplane/deltaplane/internal/embedded"
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/services/controllers"
 	"github.com/deltaplane/deltaplane/services/indexer"
 )
 
 // upFlags are everything `up` can be told.
 type upFlags struct {
-	telemetry  telemetry.Config
-	security   security
-	dataDir    string
-	noDemo     bool
-	skip       []string
-	natsListen string
-	log        natsFlags
-	kube       kubeFlags
-	devcluster devcluster.Config
-	reflecting reflecting
-	indexer    indexer.Config
-	queue      queueFlags
-	control    controlFlags
-	ownCluster bool // the dev cluster is part of this process
+	telemetry   telemetry.Config
+	security    security
+	dataDir     string
+	noDemo      bool
+	skip        []string
+	natsListen  string
+	log         natsFlags
+	kube        kubeFlags
+	devcluster  devcluster.Config
+	reflecting  reflecting
+	indexer     indexer.Config
+	queue       queueFlags
+	control     controlFlags
+	nodes       nodeFlags
+	tolerations taint.Defaults
+	ownCluster  bool // the dev cluster is part of this process
 }
 
 // The parts `up --skip` can leave out.
-var skippable = []string{"reflector", "indexer", "queue", "controllers"}
+var skippable = []string{"reflector", "indexer", "queue", "controllers", "nodes"}
+
+// The dev cluster's nodes beat faster than Kubernetes' and are given up sooner, so that a node's failure can be watched.
+const (
+	devHeartbeat = 5 * time.Second
+	devGrace     = 20 * time.Second
+)
 
 func newUp() *cobra.Command {
 	var u upFlags
@@ -47,9 +58,12 @@ func newUp() *cobra.Command {
 		Use:   "up",
 		Short: "Run everything in one process, with a dev cluster unless a real one is named",
 		Long: `Run the whole pipeline in one process with nothing installed: an embedded NATS server, the
-memory queue engine, a small dev cluster whose nodes run pods, and every service, over the
-same protocols as when each has a machine of its own. State is kept under --data-dir and
-found again at the next start, also after a crash.
+memory queue engine, a small dev cluster, agents of --nodes simulated nodes that run its
+pods, and every service, over the same protocols as when each has a machine of its own.
+State is kept under --data-dir and found again at the next start, also after a crash.
+
+On the dev cluster every controller runs, and a node that is silent for 20 s is given up
+(elsewhere 50 s): "deltaplane demo node-failure" shows it.
 
 --kubeconfig (or --api-url, --in-cluster), --nats-url and --redis-url put real servers in
 place of the embedded parts, one by one. Against a cluster that is not the dev cluster no
@@ -81,7 +95,13 @@ own would create every pod twice.`,
 	u.reflecting.register(flags)
 	u.queue.register(flags)
 	u.control.register(flags)
-	registerDevcluster(flags, &u.devcluster)
+	flags.Lookup("controllers").Usage = "`names` of the controllers to run (default: all on the dev cluster, none elsewhere); there are: " + strings.Join(controllers.Names(), ", ")
+	flags.Lookup("controllers").DefValue = ""
+	registerTolerations(flags, &u.tolerations)
+	flags.IntVar(&u.nodes.simulated, "nodes", 3, "simulated `nodes` of the dev cluster; 0 for none")
+	flags.DurationVar(&u.nodes.config.Heartbeat, "heartbeat-every", devHeartbeat, "how often these nodes renew their leases")
+	flags.StringVar(&u.nodes.admin.Listen, "nodes-admin-listen", "127.0.0.1:7455", "`address` of the nodes' /metrics, /healthz, /readyz and /debug/pprof; off for none")
+	u.nodes.register(flags)
 	registerTelemetry(flags, &u.telemetry, "warn")
 	u.security.register(flags)
 	return cmd
@@ -104,9 +124,7 @@ func (u *upFlags) complete(cmd *cobra.Command) error {
 		}
 		u.dataDir = state
 	}
-	if !u.ownCluster && !cmd.Flags().Changed("controllers") {
-		u.control.names = nil
-	}
+	u.completeCluster(cmd.Flags())
 	if u.queue.config.RedisURL == "" {
 		u.queue.config.DataDir = filepath.Join(u.dataDir, "queue")
 	}
@@ -118,20 +136,59 @@ func (u *upFlags) complete(cmd *cobra.Command) error {
 	u.control.config.Cluster = u.reflecting.config.Cluster
 	u.control.index, u.control.queue = u.indexer.RPC.Listen, u.queue.config.RPC.Listen
 	u.control.config.Controllers = u.control.names
+	u.nodes.config.Cluster, u.nodes.index, u.nodes.dial = u.reflecting.config.Cluster, u.indexer.RPC.Listen, u.control.dial
+	u.nodes.config.RootDir, u.nodes.admin.Insecure = filepath.Join(u.dataDir, "nodes"), u.security.insecure
 	errs = append(errs, u.telemetry.Validate(), u.reflecting.config.Validate(), u.indexer.Validate(), u.queue.check(), u.log.check())
-	if len(u.control.names) > 0 && !slices.Contains(u.skip, "controllers") {
+	if u.runs("controllers") {
 		errs = append(errs, u.control.config.Validate())
+	}
+	if u.runs("nodes") {
+		errs = append(errs, u.nodes.check())
+	}
+	if u.runs("controllers") || u.runs("nodes") {
 		if u.security.auth.TokenFile != "" && u.control.dial.TokenFile == "" {
-			errs = append(errs, errors.New("--auth-token-file needs --token-file as well: the controllers of this process call its services"))
+			errs = append(errs, errors.New("--auth-token-file needs --token-file as well: controllers and nodes of this process call its services"))
 		}
 		if u.security.tls.CertFile != "" && !u.control.dial.UseTLS {
-			errs = append(errs, errors.New("--serve-tls-cert needs --tls as well: the controllers of this process call its services"))
+			errs = append(errs, errors.New("--serve-tls-cert needs --tls as well: controllers and nodes of this process call its services"))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return &usageError{err}
 	}
 	return nil
+}
+
+// completeCluster fills in what depends on whether the dev cluster is part of this process.
+func (u *upFlags) completeCluster(flags *pflag.FlagSet) {
+	if !u.ownCluster {
+		u.nodes.simulated = 0
+		if !flags.Changed("controllers") {
+			u.control.names = nil
+		}
+		return
+	}
+	u.devcluster.DefaultTolerations = &u.tolerations
+	u.nodes.simulated = max(u.nodes.simulated, 0)
+	if !flags.Changed("controllers") {
+		u.control.names = controllers.Names()
+	}
+	if !flags.Changed("node-monitor-grace-period") {
+		u.control.config.Nodes.Grace = devGrace
+	}
+}
+
+// runs says whether a service that can be skipped is part of this process.
+func (u *upFlags) runs(service string) bool {
+	switch {
+	case slices.Contains(u.skip, service):
+		return false
+	case service == "controllers":
+		return len(u.control.names) > 0
+	case service == "nodes":
+		return u.nodes.simulated > 0
+	}
+	return true
 }
 
 func runUp(cmd *cobra.Command, u *upFlags) (err error) {
@@ -181,11 +238,11 @@ func runUp(cmd *cobra.Command, u *upFlags) (err error) {
 		{"controllers", func(ctx context.Context) error {
 			return runControllers(ctx, &u.control, u.telemetry, &u.log, client)
 		}},
+		{"nodes", func(ctx context.Context) error { return runNodes(ctx, &u.nodes, u.telemetry, client) }},
 	} {
-		if slices.Contains(u.skip, p.name) || (p.name == "controllers" && len(u.control.names) == 0) {
-			continue
+		if u.runs(p.name) {
+			parts.start(ctx, p.name, p.run)
 		}
-		parts.start(ctx, p.name, p.run)
 	}
 	// What is shown below must not hold up a part's failure or an interrupt.
 	greeted, stopGreeting := context.WithCancel(ctx)

@@ -12,7 +12,7 @@ import (
 // bare is a cluster with nodes whose pods nobody runs.
 func bare(t *testing.T, nodes int) *devcluster.Cluster {
 	t.Helper()
-	c := devclustertest.Start(t, devcluster.Config{Nodes: -1})
+	c := devclustertest.Start(t, devcluster.Config{})
 	devclustertest.Nodes(t, c.URL(), nodes)
 	return c
 }
@@ -119,7 +119,7 @@ func TestARestartedClusterGoesOnWhereItWas(t *testing.T) {
 	must(t, c, http.MethodPost, configMaps, dep)
 	must(t, c, http.MethodDelete, configMaps+"/owner", nil)
 	// Killed before anything was bound or collected.
-	c = devclustertest.Start(t, devcluster.Config{Nodes: -1, DataDir: killed(t, dir)})
+	c = devclustertest.Start(t, devcluster.Config{DataDir: killed(t, dir)})
 	devclustertest.Nodes(t, c.URL(), 1)
 	until(t, podWatch(t, c, "p"), "bound", func(l line) bool { return l.Event.text("spec.nodeName") == "node-1" })
 	lines := watch(t, c, configMaps+"?watch=1&fieldSelector=metadata.name%3Ddep")

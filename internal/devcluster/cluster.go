@@ -21,8 +21,6 @@ type api struct {
 	registry *registry
 	stopping chan struct{} // closed when watches must end
 	dirty    *dirtySet     // what the collector looks at next
-
-	wakeNodes chan struct{} // a node was stopped or started
 }
 
 // warn reports a failed write of one of the cluster's own parts, which tries again.
@@ -33,7 +31,6 @@ func (a *api) warn(part string, err error, key string) {
 // Cluster is a dev cluster. Its methods are safe for concurrent use.
 type Cluster struct {
 	api   *api
-	nodes *nodes
 	ready chan struct{}
 	once  sync.Once // closes stopping
 	url   string    // set before ready is closed
@@ -52,7 +49,7 @@ func New(cfg Config, log *slog.Logger) (*Cluster, error) {
 	a := &api{
 		cfg: cfg, log: log.With(slog.String("service", "devcluster")),
 		store: newStore(cfg.HistoryEvents, cfg.HistoryAge), registry: newRegistry(builtins(*cfg.DefaultTolerations)),
-		stopping: make(chan struct{}), dirty: newDirtySet(), wakeNodes: make(chan struct{}, 1),
+		stopping: make(chan struct{}), dirty: newDirtySet(),
 	}
 	for _, r := range a.registry.all() {
 		a.store.ensure(r)
@@ -66,10 +63,10 @@ func New(cfg Config, log *slog.Logger) (*Cluster, error) {
 	if err := a.bootstrap(); err != nil {
 		return nil, errors.Join(fmt.Errorf("dev cluster: %w", err), a.store.wal.close())
 	}
-	return &Cluster{api: a, nodes: newNodes(a), ready: make(chan struct{})}, nil
+	return &Cluster{api: a, ready: make(chan struct{})}, nil
 }
 
-// Run serves the API and runs the binder, the nodes and the collector until ctx ends;
+// Run serves the API and runs the binder and the collector until ctx ends;
 // it returns nil on such a stop. It may be called once.
 func (c *Cluster) Run(ctx context.Context) error {
 	lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.api.cfg.Listen)
@@ -96,7 +93,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 		return nil
 	})
 	group.Go(func() error { return c.loops(gctx) })
-	c.api.log.LogAttrs(ctx, slog.LevelInfo, "dev cluster listens", slog.String("url", c.url), slog.Int("nodes", max(c.api.cfg.Nodes, 0)))
+	c.api.log.LogAttrs(ctx, slog.LevelInfo, "dev cluster listens", slog.String("url", c.url))
 	close(c.ready)
 	err = group.Wait()
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
@@ -114,16 +111,13 @@ func (c *Cluster) loops(ctx context.Context) error {
 	if !c.api.cfg.NoBinder {
 		group.Go(func() error { return c.api.bindPods(ctx) })
 	}
-	if !c.api.cfg.NoKubelets {
-		group.Go(func() error { return c.nodes.run(ctx) })
-	}
 	return group.Wait()
 }
 
 func (c *Cluster) endWatches() { c.once.Do(func() { close(c.api.stopping) }) }
 
-// Handler answers the API without listening. Binder, nodes and collector work only
-// while Run does.
+// Handler answers the API without listening. Binder and collector work only while
+// Run does.
 func (c *Cluster) Handler() http.Handler { return c.api }
 
 // Ready is closed when the API listens; it stays open if Run fails before.
@@ -181,10 +175,3 @@ func (c *Cluster) InjectWatchLine(resource string, line []byte) bool {
 	c.api.store.inject(r, line)
 	return true
 }
-
-// StopNode makes a node fall silent: no heartbeats, and its pods stay as they are.
-// It reports whether the node is one of the cluster's own.
-func (c *Cluster) StopNode(name string) bool { return c.nodes.silence(name, true) }
-
-// StartNode brings a stopped node back.
-func (c *Cluster) StartNode(name string) bool { return c.nodes.silence(name, false) }

@@ -155,7 +155,7 @@ func TestCompactionExpiresOldWatchesAndSparesThoseUpToDate(t *testing.T) {
 
 func TestTheHistoryWindowIsBounded(t *testing.T) {
 	t.Parallel()
-	c := devclustertest.Start(t, devcluster.Config{HistoryEvents: 10, NoKubelets: true})
+	c := devclustertest.Start(t, devcluster.Config{HistoryEvents: 10})
 	must(t, c, http.MethodPost, configMaps, configMap("a"))
 	old := c.ResourceVersion()
 	for i := range 20 {
@@ -196,7 +196,7 @@ func TestASlowWatcherNeverHoldsWritersBackAndIsCut(t *testing.T) {
 
 func TestBookmarksComeByThemselves(t *testing.T) {
 	t.Parallel()
-	c := devclustertest.Start(t, devcluster.Config{BookmarkEvery: 20 * time.Millisecond, NoKubelets: true})
+	c := devclustertest.Start(t, devcluster.Config{BookmarkEvery: 20 * time.Millisecond})
 	rv := c.ResourceVersion()
 	lines := watch(t, c, fmt.Sprintf("%s?watch=1&allowWatchBookmarks=true&resourceVersion=%d", configMaps, rv))
 	// A bookmark moves on although only another resource changed.

@@ -55,7 +55,6 @@ func (a *api) noteChange(t *table, e *event) {
 		return
 	}
 	if t.res.id() == "nodes" {
-		a.noteNode(e.prev, e.cur)
 	}
 	o := e.cur
 	if o == nil {

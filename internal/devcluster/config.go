@@ -13,8 +13,8 @@ import (
 	"github.com/deltaplane/deltaplane/core/taint"
 )
 
-// Config is what a dev cluster may be told. The zero value is a cluster of three
-// nodes on 127.0.0.1:7448 that keeps nothing on disk.
+// Config is what a dev cluster may be told. The zero value is a cluster on
+// 127.0.0.1:7448 that keeps nothing on disk.
 type Config struct {
 	// Listen is the address of the API; "127.0.0.1:7448" when empty, port 0 for any.
 	Listen string
@@ -23,10 +23,8 @@ type Config struct {
 	// DataDir keeps the state in a write-ahead log in this directory, so that what was
 	// acknowledged survives a kill and resource versions go on; empty keeps nothing.
 	DataDir string
-	// Nodes is how many nodes run pods: 3 when zero, none when negative.
-	Nodes int
-	// NoBinder and NoKubelets leave pods unbound, or bound and never run.
-	NoBinder, NoKubelets bool
+	// NoBinder leaves pods without a node.
+	NoBinder bool
 	// NoCollector switches off owner garbage collection and namespace deletion.
 	NoCollector bool
 
@@ -40,10 +38,6 @@ type Config struct {
 	WatchTimeout time.Duration
 	// FreshTimeout is how long a list waits for a version from the future; 3 s when zero.
 	FreshTimeout time.Duration
-	// HeartbeatEvery is how often nodes renew their leases; 10 s when zero. Leases last 4 times that.
-	HeartbeatEvery time.Duration
-	// PodStart is how long a bound pod takes to run; 20 ms when zero. Ending takes as long.
-	PodStart time.Duration
 	// EventTTL is how long Events are kept; 1 h when zero.
 	EventTTL time.Duration
 
@@ -60,14 +54,11 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	c.Listen = cmp.Or(c.Listen, "127.0.0.1:7448")
-	c.Nodes = cmp.Or(c.Nodes, 3)
 	c.HistoryEvents = cmp.Or(c.HistoryEvents, 20_000)
 	c.HistoryAge = cmp.Or(c.HistoryAge, 10*time.Minute)
 	c.BookmarkEvery = cmp.Or(c.BookmarkEvery, 10*time.Second)
 	c.WatchTimeout = cmp.Or(c.WatchTimeout, 30*time.Minute)
 	c.FreshTimeout = cmp.Or(c.FreshTimeout, 3*time.Second)
-	c.HeartbeatEvery = cmp.Or(c.HeartbeatEvery, 10*time.Second)
-	c.PodStart = cmp.Or(c.PodStart, 20*time.Millisecond)
 	c.EventTTL = cmp.Or(c.EventTTL, time.Hour)
 	if c.DefaultTolerations == nil {
 		c.DefaultTolerations = new(taint.StandardDefaults())
@@ -92,9 +83,6 @@ func (c Config) validate() error {
 	if c.HistoryEvents < 1 {
 		errs = append(errs, fmt.Errorf("history events must be positive, not %d", c.HistoryEvents))
 	}
-	if c.Nodes > 10_000 {
-		errs = append(errs, fmt.Errorf("nodes must be at most 10000, not %d", c.Nodes))
-	}
 	for _, d := range []struct {
 		name  string
 		value time.Duration
@@ -103,8 +91,6 @@ func (c Config) validate() error {
 		{"bookmark interval", c.BookmarkEvery},
 		{"watch timeout", c.WatchTimeout},
 		{"fresh timeout", c.FreshTimeout},
-		{"heartbeat interval", c.HeartbeatEvery},
-		{"pod start", c.PodStart},
 		{"event ttl", c.EventTTL},
 	} {
 		if d.value <= 0 {

@@ -12,7 +12,7 @@ import (
 
 func TestE1E2PodsAreGivenTheDefaultTolerationsTheyLack(t *testing.T) {
 	t.Parallel()
-	c := devclustertest.Start(t, devcluster.Config{Nodes: -1, DefaultTolerations: &taint.Defaults{NotReady: 7, Unreachable: 0}})
+	c := devclustertest.Start(t, devcluster.Config{DefaultTolerations: &taint.Defaults{NotReady: 7, Unreachable: 0}})
 	must(t, c, http.MethodPost, pods, pod("a", nil, nil))
 	want := "[map[effect:NoExecute key:node.kubernetes.io/not-ready operator:Exists tolerationSeconds:7]" +
 		" map[effect:NoExecute key:node.kubernetes.io/unreachable operator:Exists tolerationSeconds:0]]"

@@ -43,7 +43,7 @@ func client(t testing.TB, url string, change func(*kube.Config)) *kube.Client {
 
 func cluster(t testing.TB) string {
 	t.Helper()
-	c, err := devcluster.New(devcluster.Config{Listen: "127.0.0.1:0", Nodes: -1, NoBinder: true, NoKubelets: true}, slog.New(slog.DiscardHandler))
+	c, err := devcluster.New(devcluster.Config{Listen: "127.0.0.1:0", NoBinder: true}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

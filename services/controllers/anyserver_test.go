@@ -11,7 +11,6 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/nodelifecycle"
 	"github.com/deltaplane/deltaplane/core/taint"
-	"github.com/deltaplane/deltaplane/internal/devcluster"
 	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
@@ -118,7 +117,7 @@ func TestThreeReplicasRuleTheLivesOfNodesOnAnyAPIServer(t *testing.T) {
 			t.Skip("the cluster has nodes of its own")
 		}
 	} else {
-		kc = cluster(t, devcluster.Config{Nodes: -1})
+		kc = cluster(t)
 	}
 	f := newFlowOn(t, kc)
 	var kubelets []*kubelet

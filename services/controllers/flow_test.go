@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -14,12 +15,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/deltaplane/deltaplane/client"
-	"github.com/deltaplane/deltaplane/internal/devcluster"
+	"github.com/deltaplane/deltaplane/internal/criruntime"
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/stream"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/nodeagenttest"
 	"github.com/deltaplane/deltaplane/services/indexer"
 	"github.com/deltaplane/deltaplane/services/queue"
 	"github.com/deltaplane/deltaplane/services/reflector"
@@ -42,6 +44,7 @@ type flow struct {
 	indexAddr string
 
 	stopReflector, stopIndex func()
+	nodes                    *nodeagenttest.Nodes // nil on a real API server
 }
 
 // service is what every service of ours is to a test.
@@ -92,7 +95,9 @@ func (f *flow) ok(err error) {
 
 func newFlow(t *testing.T) *flow {
 	t.Helper()
-	return newFlowOn(t, cluster(t, devcluster.Config{Nodes: 2}))
+	f := newFlowOn(t, cluster(t))
+	f.startNodes(2, 0)
+	return f
 }
 
 func newFlowOn(t *testing.T, kc *kube.Client) *flow {
@@ -103,7 +108,9 @@ func newFlowOn(t *testing.T, kc *kube.Client) *flow {
 // newFlowWith keeps the queues in Redis.
 func newFlowWith(t *testing.T, redisURL string) *flow {
 	t.Helper()
-	return newFlowOf(t, cluster(t, devcluster.Config{Nodes: 2}), redisURL)
+	f := newFlowOf(t, cluster(t), redisURL)
+	f.startNodes(2, 0)
+	return f
 }
 
 func newFlowOf(t *testing.T, kc *kube.Client, redisURL string) *flow {
@@ -111,6 +118,20 @@ func newFlowOf(t *testing.T, kc *kube.Client, redisURL string) *flow {
 	f := &flow{t: t, kube: kc, redisURL: redisURL, resources: reflector.DefaultResources()}
 	f.start()
 	return f
+}
+
+// startNodes runs agents of simulated nodes, and waits until they are ready.
+func (f *flow) startNodes(n int, heartbeat time.Duration) {
+	f.t.Helper()
+	f.nodes = nodeagenttest.Start(f.t, nodeagenttest.Config{Kube: f.kube, Index: f.index, Nodes: n, Heartbeat: heartbeat})
+	f.eventually("nodes are ready", func() string {
+		page, err := f.kube.List(f.t.Context(), nodeResource, kube.ListOptions{})
+		f.ok(err)
+		if ready := strings.Count(string(bytes.Join(page.Items, nil)), `"KubeletReady"`); ready < n {
+			return fmt.Sprint(ready)
+		}
+		return ""
+	})
 }
 
 func (f *flow) start() {
@@ -206,7 +227,7 @@ func (f *flow) createJob(name string, parallelism, completions int, run string) 
 	f.t.Helper()
 	body := fmt.Sprintf(`{"apiVersion":"batch/v1","kind":"Job","metadata":{"name":%q},"spec":{"parallelism":%d,"completions":%d,"template":{
 		"metadata":{"annotations":{%q:%q}},"spec":{"restartPolicy":"Never","containers":[{"name":"c","image":"i"}]}}}}`,
-		name, parallelism, completions, devcluster.RunSecondsAnnotation, run)
+		name, parallelism, completions, criruntime.RunSecondsAnnotation, run)
 	if _, err := f.kube.Create(f.t.Context(), kube.Ref{Resource: jobResource, Namespace: "default"}, []byte(body), kube.WriteOptions{}); err != nil {
 		f.t.Fatal(err)
 	}

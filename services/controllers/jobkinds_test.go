@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/deltaplane/deltaplane/client"
-	"github.com/deltaplane/deltaplane/internal/devcluster"
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/services/controllers/job"
 )
@@ -44,13 +43,16 @@ func newPlace(t *testing.T) *place {
 	if file := os.Getenv(kubeconfigEnv); file != "" {
 		kc = need(kube.Load(kube.Config{Kubeconfig: file}))
 	} else {
-		kc = cluster(t, devcluster.Config{Nodes: 2})
+		kc = cluster(t)
 	}
 	p := &place{ns: fmt.Sprintf("jobs-%d", time.Now().UnixNano()%1e9)}
 	namespaces := kube.Resource{Version: "v1", Name: "namespaces", Kind: "Namespace"}
 	body := fmt.Sprintf(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q}}`, p.ns)
 	need(kc.Create(t.Context(), kube.Ref{Resource: namespaces}, []byte(body), kube.WriteOptions{}))
 	p.flow = newFlowOn(t, kc)
+	if os.Getenv(kubeconfigEnv) == "" {
+		p.startNodes(2, 0)
+	}
 	accounts := kube.Resource{Version: "v1", Name: "serviceaccounts", Kind: "ServiceAccount", Namespaced: true}
 	if os.Getenv(kubeconfigEnv) != "" {
 		p.eventually("a service account", func() string {

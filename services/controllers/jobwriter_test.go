@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/deltaplane/deltaplane/internal/devcluster"
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/services/controllers/job"
 )
@@ -23,7 +22,7 @@ func podNamed(name string) *corev1.Pod {
 
 func TestTheJobWriterSortsTheAnswersOfTheAPIServer(t *testing.T) {
 	t.Parallel()
-	kc := cluster(t, devcluster.Config{NoBinder: true, NoKubelets: true})
+	kc := cluster(t)
 	w, ctx := jobWriter{kc}, t.Context()
 
 	pod, err := w.CreatePod(ctx, podNamed("a"))
@@ -67,7 +66,7 @@ func TestTheJobWriterSortsTheAnswersOfTheAPIServer(t *testing.T) {
 
 func TestTheJobWriterPatchesOnlyTheStatus(t *testing.T) {
 	t.Parallel()
-	kc := cluster(t, devcluster.Config{NoBinder: true, NoKubelets: true})
+	kc := cluster(t)
 	w, ctx := jobWriter{kc}, t.Context()
 	body := []byte(`{"apiVersion":"batch/v1","kind":"Job","metadata":{"name":"j"},"spec":{"template":{"spec":{"restartPolicy":"Never","containers":[{"name":"c","image":"i"}]}}}}`)
 	created, err := answer[batchv1.Job](kc.Create(ctx, kube.Ref{Resource: jobResource, Namespace: "default"}, body, kube.WriteOptions{}))

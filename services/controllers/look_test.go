@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/deltaplane/deltaplane/client"
-	"github.com/deltaplane/deltaplane/internal/devcluster"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/controllers/nodelifecycle"
 	"github.com/deltaplane/deltaplane/services/reflector"
@@ -65,7 +64,7 @@ func TestReadinessNamesTheCollectionThatIsNotMirrored(t *testing.T) {
 	} {
 		t.Run(resource, func(t *testing.T) {
 			t.Parallel()
-			f := &flow{t: t, kube: cluster(t, devcluster.Config{Nodes: 1})}
+			f := &flow{t: t, kube: cluster(t)}
 			f.resources = slices.DeleteFunc(reflector.DefaultResources(), func(r reflector.Resource) bool { return r.Name == resource })
 			f.start()
 			s, _ := f.controllers("a", lifecycle)
@@ -85,7 +84,7 @@ func TestReadinessNamesTheCollectionThatIsNotMirrored(t *testing.T) {
 	}
 	t.Run("none is missing", func(t *testing.T) {
 		t.Parallel()
-		f, _ := newNodeFlow(t, 1)
+		f := newNodeFlow(t, 1)
 		s, _ := f.controllers("a", lifecycle)
 		var r telemetry.Readiness
 		f.eventually("ready", func() string {

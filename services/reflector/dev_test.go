@@ -79,7 +79,7 @@ func logs(t testing.TB) io.Writer {
 
 func cluster(t testing.TB) *devcluster.Cluster {
 	t.Helper()
-	c, err := devcluster.New(devcluster.Config{Listen: "127.0.0.1:0", Nodes: -1}, slog.New(slog.DiscardHandler))
+	c, err := devcluster.New(devcluster.Config{Listen: "127.0.0.1:0"}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

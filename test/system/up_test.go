@@ -56,7 +56,7 @@ func newUp(t *testing.T, kubeconfig string) *upTarget {
 	}
 	names := []string{
 		"index", "queue", "reflector", "nats", "api",
-		"index-admin", "queue-admin", "reflector-admin", "controllers-admin",
+		"index-admin", "queue-admin", "reflector-admin", "controllers-admin", "nodes-admin",
 	}
 	for i, port := range embeddedtest.Ports(t, len(names)) {
 		u.ports[names[i]] = port
@@ -175,6 +175,7 @@ func (u *upTarget) upArgs() []string {
 		"--nats-listen", u.ports["nats"],
 		"--index-admin-listen", u.ports["index-admin"], "--queue-admin-listen", u.ports["queue-admin"],
 		"--reflector-admin-listen", u.ports["reflector-admin"], "--controllers-admin-listen", u.ports["controllers-admin"],
+		"--nodes-admin-listen", u.ports["nodes-admin"],
 	}
 	if u.apart != "" {
 		a = append(a, "--skip", u.apart)

@@ -27,6 +27,9 @@ import (
 // StoppedAnnotation on a node, "true", stops its agent; anything else, or nothing, runs it.
 const StoppedAnnotation = "deltaplane.io/stopped"
 
+// patience is how long the index may be without the nodes before anybody is told.
+const patience = 5 * time.Second
+
 // Agent is the agent of one node. Run blocks until ctx ends and then returns nil;
 // what it returns by itself is a fault that trying again does not heal.
 type Agent interface {
@@ -119,12 +122,16 @@ func (f *Fleet) Run(ctx context.Context) error {
 // follow tells every node what its annotation says, until ctx ends.
 func (f *Fleet) follow(ctx context.Context) error {
 	nodes := delta.Collection{Cluster: f.cfg.Cluster, Version: "v1", Resource: "nodes"}.String()
-	for {
+	for began := time.Now(); ; {
 		err := f.watch(ctx, nodes)
 		if ctx.Err() != nil {
 			return nil
 		}
-		f.log.Warn("nodes cannot be watched yet", telemetry.Err(err))
+		level := slog.LevelDebug
+		if time.Since(began) > patience { // parts that start together need a moment
+			level = slog.LevelWarn
+		}
+		f.log.LogAttrs(ctx, level, "nodes cannot be watched yet", telemetry.Err(err))
 		select {
 		case <-ctx.Done():
 			return nil

@@ -63,7 +63,7 @@ func (n *node) await(ctx context.Context, runs bool) bool {
 func (n *node) run(ctx context.Context, deps Deps) error {
 	log := deps.Telemetry.Log.With(slog.String(telemetry.KeyNode, n.name))
 	for ctx.Err() == nil && n.await(ctx, true) {
-		tel := &telemetry.Telemetry{Log: log, Tracer: deps.Telemetry.Tracer, Registry: prometheus.NewRegistry()}
+		tel := &telemetry.Telemetry{Log: deps.Telemetry.Log, Tracer: deps.Telemetry.Tracer, Registry: prometheus.NewRegistry()}
 		agent, err := deps.Agent(n.name, tel)
 		if err != nil {
 			return fmt.Errorf("node %s: %w", n.name, err)
