@@ -36,6 +36,11 @@ type Client struct {
 // and does not wait for it: a runtime may come later than its agent. [Client.Check] asks whether it is there.
 // An endpoint of another form is refused with [ErrEndpoint].
 func Dial(_ context.Context, endpoint string) (*Client, error) {
+	return DialObserved(endpoint, nil)
+}
+
+// DialObserved is [Dial] with the calls told to observe, as in [Observed].
+func DialObserved(endpoint string, observe func(operation string, took time.Duration, err error)) (*Client, error) {
 	target, err := socket(endpoint)
 	if err != nil {
 		return nil, err
@@ -53,7 +58,7 @@ func Dial(_ context.Context, endpoint string) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %q: %w", ErrEndpoint, endpoint, err)
 	}
-	c := NewClient(conn)
+	c := Observed(conn, observe)
 	c.closer = conn
 	return c, nil
 }

@@ -96,7 +96,7 @@ func New(cfg Config, deps Deps) (*Agent, error) {
 	if a.volumes, err = volume.New(volume.Config{Root: a.podsDir(), Tmpfs: true}, a.objects, a.log); err != nil {
 		return nil, err
 	}
-	if a.statuses, err = podstatus.New(podstatus.Config{Metrics: reg}, deps.Kube, a.log); err != nil {
+	if a.statuses, err = podstatus.New(podstatus.Config{QPS: a.cfg.StatusQPS, Burst: a.cfg.StatusBurst, Metrics: reg}, deps.Kube, a.log); err != nil {
 		return nil, err
 	}
 	if err := a.buildRuntime(); err != nil {
@@ -121,7 +121,7 @@ func (a *Agent) buildRuntime() error {
 		a.cri = cri.Observed(a.deps.Runtime, a.metrics.operation)
 	} else {
 		var err error
-		if a.cri, err = cri.Dial(context.Background(), a.cfg.CRI); err != nil { //nolint:forbidigo // nothing is contacted: the argument is unused
+		if a.cri, err = cri.DialObserved(a.cfg.CRI, a.metrics.operation); err != nil {
 			return err
 		}
 	}
@@ -136,7 +136,7 @@ func (a *Agent) buildRuntime() error {
 	if a.pleg, err = pleg.New(pleg.Config{Period: a.cfg.Relist, NoStream: a.cfg.NoEvents}, a.runtime, a.log, reg); err != nil {
 		return err
 	}
-	a.health = newHealth(a.runtime, a.log)
+	a.health = newHealth(a.runtime, a.cri.Check, a.log)
 	a.pool, err = podworker.New(podworker.Config{
 		Waits: podsync.Waits{Resync: a.cfg.Resync, Error: a.cfg.ErrorWait, Transient: a.cfg.TransientWait},
 		Grace: a.cfg.Grace, Failed: a.stepFailed, Metrics: reg, Log: a.log,

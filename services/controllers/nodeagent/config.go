@@ -47,6 +47,10 @@ type Config struct {
 	PodAPI string
 	// MaxPods is how many pods the node says it takes. Default 110.
 	MaxPods int
+	// StatusQPS and StatusBurst bound the calls by which the statuses of all pods are
+	// written, as --kube-api-qps does for a kubelet. Defaults 50 and 100.
+	StatusQPS   float64
+	StatusBurst int
 
 	// Resync is the least time between two syncs of a pod that is well; up to half
 	// is added at random (g.3). Default 1 min.
@@ -126,6 +130,7 @@ func (c Config) Validate() error {
 		fault(err == nil, "API server address for pods %q is not host:port", c.PodAPI)
 	}
 	fault(c.Address == "" || net.ParseIP(c.Address) != nil, "address %q is not an IP address", c.Address)
+	fault(c.StatusQPS >= 0 && c.StatusBurst >= 0, "status QPS %v or burst %d is negative", c.StatusQPS, c.StatusBurst)
 	fault(c.MaxPods > 0, "max pods %d is not above zero", c.MaxPods)
 	for name, d := range map[string]time.Duration{
 		"resync": c.Resync, "error wait": c.ErrorWait, "transient wait": c.TransientWait, "housekeeping": c.Housekeeping,

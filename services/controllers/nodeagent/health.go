@@ -29,17 +29,19 @@ type conditions interface {
 // health asks the runtime how it is, again and again.
 type health struct {
 	rt      conditions
+	check   func(context.Context) (cri.Version, error)
 	log     *slog.Logger
 	changed func() // told when the runtime turned well or not
 
-	mu    sync.Mutex // guards what follows
-	last  kuberuntime.Conditions
-	at    time.Time // of the last answer; zero before the first
-	fault error
+	mu      sync.Mutex  // guards what follows
+	version cri.Version // zero while it is not known
+	last    kuberuntime.Conditions
+	at      time.Time // of the last answer; zero before the first
+	fault   error
 }
 
-func newHealth(rt conditions, log *slog.Logger) *health {
-	return &health{rt: rt, log: log, changed: func() {}, fault: errors.New("the runtime has not been asked yet")}
+func newHealth(rt conditions, check func(context.Context) (cri.Version, error), log *slog.Logger) *health {
+	return &health{rt: rt, check: check, log: log, changed: func() {}, fault: errors.New("the runtime has not been asked yet")}
 }
 
 // err is why the runtime cannot be worked with; nil when it can.
@@ -82,18 +84,24 @@ func (h *health) run(ctx context.Context) {
 func (h *health) look(ctx context.Context) error {
 	asked, cancel := context.WithTimeout(ctx, healthLimit)
 	defer cancel()
-	c, err := h.rt.Status(asked)
+	v, err := h.known(asked)
+	var c kuberuntime.Conditions
+	if err == nil {
+		c, err = h.rt.Status(asked)
+	}
 	now := time.Now()
 
 	h.mu.Lock()
 	was := h.fault
+	h.version = v
 	switch {
 	case err == nil && c.Ready:
 		h.last, h.at, h.fault = c, now, nil
 	case err == nil:
 		h.last, h.at, h.fault = c, now, fmt.Errorf("the runtime is not ready: %s", c.ReadyMessage)
-	case cri.IsUnavailable(err), now.Sub(h.at) > healthStale:
+	case cri.IsUnavailable(err), errors.Is(err, cri.ErrVersion), now.Sub(h.at) > healthStale:
 		// A refused connection is certain; an answer that is late is not yet.
+		h.version = cri.Version{} // what comes back may be another
 		h.fault = fmt.Errorf("the runtime does not answer: %w", err)
 	}
 	fault := h.fault
@@ -108,4 +116,25 @@ func (h *health) look(ctx context.Context) error {
 		h.changed()
 	}
 	return fault
+}
+
+// known is the runtime's version, asked for once while it is well.
+func (h *health) known(ctx context.Context) (cri.Version, error) {
+	h.mu.Lock()
+	v := h.version
+	h.mu.Unlock()
+	if v != (cri.Version{}) {
+		return v, nil
+	}
+	return h.check(ctx)
+}
+
+// runtimeVersion is the runtime's name and version as a node tells them; empty while they are not known.
+func (h *health) runtimeVersion() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.version == (cri.Version{}) {
+		return ""
+	}
+	return h.version.Name + "://" + h.version.Version
 }

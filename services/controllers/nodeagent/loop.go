@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/deltaplane/deltaplane/core/podsync"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
@@ -109,6 +110,7 @@ func (a *Agent) configured(c change) {
 func (a *Agent) podSet(pod *corev1.Pod) {
 	a.mu.Lock()
 	old := a.pods[pod.UID]
+	delete(a.gone, pod.UID)
 	a.pods[pod.UID] = pod
 	if old == nil && pod.Status.Phase != corev1.PodRunning {
 		a.starting[pod.UID] = time.Now()
@@ -213,6 +215,10 @@ func (a *Agent) housekeep() {
 			a.pool.Update(podworker.Update{Kind: podsync.KindCreate, Pod: pod})
 		}
 	}
+	a.statuses.Retain(func(uid types.UID) bool {
+		_, has := known[uid]
+		return has || wanted[uid] != nil
+	})
 	a.killOrphans()
 	took := time.Since(begin)
 	a.metrics.housekeeping.Observe(took.Seconds())

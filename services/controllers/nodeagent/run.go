@@ -90,6 +90,9 @@ func (a *Agent) registrar() (*node.Registrar, error) {
 	cfg := node.Config{
 		Name: a.cfg.Node, Instance: instance, Labels: a.cfg.Labels, Annotations: a.cfg.Annotations,
 		Capacity: a.capacity(), HeartbeatEvery: a.cfg.Heartbeat,
+		Info: func() corev1.NodeSystemInfo {
+			return corev1.NodeSystemInfo{ContainerRuntimeVersion: a.health.runtimeVersion()}
+		},
 	}
 	if a.cfg.Address != "" {
 		cfg.Addresses = []corev1.NodeAddress{

@@ -86,6 +86,7 @@ func (s *syncer) SyncTerminatingPod(ctx context.Context, pod *corev1.Pod, seen *
 		return fmt.Errorf("nodeagent: pod %s/%s still runs after it was killed", pod.Namespace, pod.Name)
 	}
 	s.tell(pod, ended, telling{terminal: true, change: change})
+	s.statuses.Stopped(pod)
 	s.pleg.RequestRelist(pod.UID)
 	return nil
 }
