@@ -22,7 +22,7 @@ func disk(dir string) (filesystem, error) {
 		if err != nil {
 			return filesystem{}, err
 		}
-		block := int64(s.Bsize)
+		block := int64(s.Bsize) //nolint:unconvert // other systems have another type
 		return filesystem{size: int64(s.Blocks) * block, free: int64(s.Bavail) * block, inodes: int64(s.Files), freeInodes: int64(s.Ffree)}, nil
 	}
 }

@@ -1,6 +1,8 @@
 package podstatus
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/podspec"
@@ -70,8 +72,8 @@ func hasInitialized(pod *corev1.Pod, s *corev1.PodStatus) bool {
 // begun are the init containers up to the last that was ever started, at least one of any
 // (initializedContainers).
 func begun(list []corev1.ContainerStatus) []corev1.ContainerStatus {
-	for i := len(list) - 1; i >= 0; i-- {
-		if list[i].State.Waiting == nil || list[i].LastTerminationState.Terminated != nil {
+	for i, c := range slices.Backward(list) {
+		if c.State.Waiting == nil || c.LastTerminationState.Terminated != nil {
 			return list[:i+1]
 		}
 	}

@@ -75,7 +75,7 @@ func (g *generator) generate() corev1.PodStatus {
 	}
 	// What only others write.
 	s.ResourceClaimStatuses, s.NominatedNodeName = g.old.ResourceClaimStatuses, g.old.NominatedNodeName
-	s.EphemeralContainerStatuses, s.Resize = g.old.EphemeralContainerStatuses, g.old.Resize //nolint:staticcheck // kept as it was
+	s.EphemeralContainerStatuses, s.Resize = g.old.EphemeralContainerStatuses, g.old.Resize
 	Normalize(g.pod, &s)
 	return s
 }

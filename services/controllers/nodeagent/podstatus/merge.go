@@ -72,7 +72,7 @@ func Merge(pod *corev1.Pod, want corev1.PodStatus, mayRun bool, now metav1.Time)
 	out.ResourceClaimStatuses, out.ExtendedResourceClaimStatus = live.ResourceClaimStatuses, live.ExtendedResourceClaimStatus
 	out.NodeAllocatableResourceClaimStatuses = live.NodeAllocatableResourceClaimStatuses
 	out.NominatedNodeName, out.EphemeralContainerStatuses = live.NominatedNodeName, live.EphemeralContainerStatuses
-	out.Resize, out.Resources, out.AllocatedResources = live.Resize, live.Resources, live.AllocatedResources //nolint:staticcheck // kept as it was
+	out.Resize, out.Resources, out.AllocatedResources = live.Resize, live.Resources, live.AllocatedResources
 	if live.QOSClass != "" {
 		out.QOSClass = live.QOSClass // immutable
 	}

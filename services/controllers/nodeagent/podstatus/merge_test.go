@@ -16,7 +16,9 @@ import (
 
 var epoch = time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 
-func at(seconds int) metav1.Time { return metav1.NewTime(epoch.Add(time.Duration(seconds) * time.Second)) }
+func at(seconds int) metav1.Time {
+	return metav1.NewTime(epoch.Add(time.Duration(seconds) * time.Second))
+}
 
 // conditions reads "Ready=True@0 Scheduled=True": types, statuses and seconds of their transitions.
 func conditions(words string) []corev1.PodCondition {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -50,9 +51,7 @@ func (f *filler) configMap(ctx context.Context, name string, items []corev1.KeyT
 	for k, v := range o.Data {
 		data[k] = []byte(v)
 	}
-	for k, v := range o.BinaryData {
-		data[k] = v
-	}
+	maps.Copy(data, o.BinaryData)
 	return f.keys("configmap", name, data, items, optional, mode)
 }
 

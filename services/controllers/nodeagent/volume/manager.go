@@ -227,7 +227,7 @@ func (m *Manager) Teardown(uid types.UID) error {
 	if err := os.RemoveAll(base); err != nil {
 		return fmt.Errorf("volume: pod %s: %w", uid, err)
 	}
-	os.Remove(filepath.Dir(base)) //nolint:errcheck // others may keep something there
+	os.Remove(filepath.Dir(base)) // others may keep something there
 	return nil
 }
 
