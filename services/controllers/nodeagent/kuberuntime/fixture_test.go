@@ -173,3 +173,12 @@ func (n *node) pod(pod *corev1.Pod) container.Pod {
 	}
 	return container.Pod{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name}
 }
+
+// idOf is the container a request is about.
+func idOf(request any) string {
+	r, ok := request.(interface{ GetContainerId() string })
+	if !ok {
+		return ""
+	}
+	return r.GetContainerId()
+}
