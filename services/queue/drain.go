@@ -17,6 +17,9 @@ const (
 	mostReport  = time.Minute
 	// lookApart is the least time between two looks at a queue that drains.
 	lookApart = 20 * time.Millisecond
+	// lastReport is how much of a call's deadline is kept for its last report,
+	// when a tenth is more.
+	lastReport = time.Second
 	// maxAwaited is how far delayed keys that are waited for are counted, when
 	// not all of them are.
 	maxAwaited = 1000
@@ -68,7 +71,7 @@ func bounded(ctx context.Context, timeout time.Duration) time.Duration {
 	}
 	if deadline, ok := ctx.Deadline(); ok {
 		left := time.Until(deadline)
-		timeout = min(timeout, left-min(left/10, leastReport))
+		timeout = min(timeout, left-min(left/10, lastReport))
 	}
 	return timeout
 }

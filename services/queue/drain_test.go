@@ -51,7 +51,7 @@ func last(t *testing.T, reports <-chan *queuev1.DrainQueueResponse) (m *queuev1.
 				return m
 			}
 			m = next
-		case <-time.After(15 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("the drain does not end")
 		}
 	}
@@ -67,7 +67,7 @@ func TestQ05ADrainWaitsForQueuedHeldAndDelayedKeys(t *testing.T) {
 		if _, err := r.AddAfter(ctx, &queuev1.AddAfterRequest{Queue: q, Delay: seconds(1), Items: []*queuev1.AddItem{{Key: "later"}}}); err != nil {
 			t.Fatal(err)
 		}
-		reports := r.drain(t, &queuev1.DrainQueueRequest{Close: true, Timeout: seconds(20)})
+		reports := r.drain(t, &queuev1.DrainQueueRequest{Close: true, Timeout: seconds(120), ReportEvery: seconds(60)})
 		first := wait(t, makeBoth(reports))
 		if first.GetDrained() || first.GetCounts().GetReady() != 5 || first.GetAwaited() != 1 {
 			t.Fatalf("first report %v, want 5 ready and 1 awaited: client-go returned here at once", first)
@@ -91,8 +91,8 @@ func TestQ05ADrainWaitsForQueuedHeldAndDelayedKeys(t *testing.T) {
 		if !m.GetDrained() || m.GetTimedOut() || m.GetAwaited() != 0 {
 			t.Errorf("last report %v, want drained", m)
 		}
-		if took := time.Since(settled); took > 900*time.Millisecond {
-			t.Errorf("the end was noticed %v after it came, want at once", took)
+		if took := time.Since(settled); took > 30*time.Second {
+			t.Errorf("the end was noticed %v after it came, want at once and not with the next report", took)
 		}
 	})
 }
@@ -114,7 +114,7 @@ func TestADrainOfAnEmptyQueueEndsAtOnce(t *testing.T) {
 		r := start(t, kind, Config{})
 		r.configure(t)
 		began := time.Now()
-		if m := last(t, r.drain(t, &queuev1.DrainQueueRequest{})); !m.GetDrained() || time.Since(began) > 5*time.Second {
+		if m := last(t, r.drain(t, &queuev1.DrainQueueRequest{})); !m.GetDrained() || time.Since(began) > 20*time.Second {
 			t.Errorf("%v after %v", m, time.Since(began))
 		}
 	})
@@ -164,11 +164,11 @@ func TestADrainIsBoundedAndReportsWhatIsLeft(t *testing.T) {
 		if !m.GetTimedOut() || m.GetDrained() || m.GetCounts().GetReady() != 2 || n < 3 {
 			t.Errorf("%d reports, the last one %v", n, m)
 		}
-		if took := time.Since(began); took < 600*time.Millisecond || took > 5*time.Second {
+		if took := time.Since(began); took < 600*time.Millisecond || took > 20*time.Second {
 			t.Errorf("it took %v", took)
 		}
 
-		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 		defer cancel()
 		s, err := r.DrainQueue(ctx, &queuev1.DrainQueueRequest{Queue: q})
 		for err == nil {
