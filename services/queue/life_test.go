@@ -39,7 +39,7 @@ func TestADelayedKeyIsHandedOutWhenDueAndNotBefore(t *testing.T) {
 		if err != nil || len(res.GetLeases()) != 1 {
 			t.Fatalf("Get = %v, %v", res, err)
 		}
-		if took := time.Since(began); took < delay || took > delay+2*time.Second {
+		if took := time.Since(began); took < delay || took > 20*time.Second {
 			t.Errorf("handed out after %v, want %v", took, delay)
 		}
 	})
@@ -410,7 +410,7 @@ func (r *rig) waitQueue(t *testing.T) {
 		if _, err := r.Len(t.Context(), &queuev1.LenRequest{Queue: q}); err == nil {
 			return
 		}
-		if time.Since(began) > 10*time.Second {
+		if time.Since(began) > time.Minute {
 			t.Fatal("the queue was not made")
 		}
 	}

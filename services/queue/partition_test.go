@@ -83,7 +83,7 @@ func TestAGetFindsKeysInEveryPartition(t *testing.T) {
 		}
 		began := time.Now()
 		got, err := r.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: "w", Wait: durationpb.New(50 * time.Millisecond)})
-		if err != nil || len(got.GetLeases()) != 0 || time.Since(began) > 5*time.Second {
+		if err != nil || len(got.GetLeases()) != 0 || time.Since(began) > 20*time.Second {
 			t.Errorf("Get in vain = %v, %v after %v", got, err, time.Since(began))
 		}
 		if c := r.counts(t); c.GetReady() != 0 || c.GetProcessing() != 40 {
@@ -189,13 +189,13 @@ func TestTheDispatchLimiterHoldsOverAllPartitions(t *testing.T) {
 		if n := len(w.leases); n != 0 {
 			t.Errorf("%d leases beyond the burst", n)
 		}
-		limit(50)
 		began := time.Now()
+		limit(50)
 		for range 25 {
 			wait(t, w.leases)
 		}
-		if took := time.Since(began); took < 350*time.Millisecond || took > 5*time.Second {
-			t.Errorf("25 leases, 5 of them at once and 50 a second, took %v", took)
+		if took := time.Since(began); took < 500*time.Millisecond || took > 20*time.Second {
+			t.Errorf("C14: 25 leases, 50 a second from a bucket that stays empty, took %v", took)
 		}
 	})
 }

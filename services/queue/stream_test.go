@@ -116,8 +116,8 @@ func wait[T any](t testing.TB, ch chan T) T {
 	select {
 	case v := <-ch:
 		return v
-	case <-time.After(10 * time.Second):
-		t.Fatal("waited 10 s in vain")
+	case <-time.After(time.Minute):
+		t.Fatal("waited a minute in vain")
 		panic("unreachable")
 	}
 }
@@ -258,7 +258,7 @@ func TestAStreamThatBreaksEndsItsLeasesInASecond(t *testing.T) {
 		w2 := r.work(t, &queuev1.Hello{SessionId: "other"})
 		w2.give(1)
 		again := wait(t, w2.leases)
-		if took := time.Since(began); took < 900*time.Millisecond || took > 5*time.Second {
+		if took := time.Since(began); took < 900*time.Millisecond || took > 15*time.Second { // the lease was for 30 s
 			t.Errorf("the key came back after %v, want about 1 s", took)
 		}
 		if again.GetToken() <= l.GetToken() || again.GetAttempt() != 2 {
@@ -273,14 +273,30 @@ func TestAStreamThatBreaksEndsItsLeasesInASecond(t *testing.T) {
 func TestASessionResumesItsLeases(t *testing.T) {
 	t.Parallel()
 	partitioned(t, func(t *testing.T, r *rig) {
-		r.add(t, "a", "b")
-		w := r.work(t, &queuev1.Hello{SessionId: "w"})
-		w.give(2)
-		a, b := wait(t, w.leases), wait(t, w.leases)
-		w.settle(done, b)
-		w.cancel()
-		wait(t, w.end)
-		w2 := r.work(t, &queuev1.Hello{SessionId: "w", Resume: []*queuev1.LeaseRef{ref(a), ref(b)}})
+		var a *queuev1.Lease
+		var w2 *worker
+		for try := 0; ; try++ {
+			r.add(t, "a", "b")
+			w := r.work(t, &queuev1.Hello{SessionId: "w"})
+			w.give(2)
+			var b *queuev1.Lease
+			a, b = wait(t, w.leases), wait(t, w.leases)
+			w.settle(done, b)
+			broke := time.Now()
+			w.cancel()
+			wait(t, w.end)
+			w2 = r.work(t, &queuev1.Hello{SessionId: "w", Resume: []*queuev1.LeaseRef{ref(a), ref(b)}})
+			if time.Since(broke) < 800*time.Millisecond || try == 10 {
+				break
+			}
+			w2.give(1) // too busy a machine: the lease may have ended
+			if len(w2.welcome.GetKept()) == 0 {
+				a = wait(t, w2.leases)
+			}
+			w2.settle(done, a)
+			w2.cancel()
+			wait(t, w2.end)
+		}
 		if len(w2.welcome.GetKept()) != 1 || w2.welcome.GetKept()[0].GetKey() != a.GetKey() || len(w2.welcome.GetLost()) != 1 {
 			t.Fatalf("welcome %v", w2.welcome)
 		}

@@ -225,7 +225,7 @@ func TestAnOverloadedQueueRefusesAddsAndStillSettles(t *testing.T) {
 				t.Fatalf("Add = %v, want OVERLOADED with RetryInfo", err)
 			}
 			refused++
-		case <-time.After(10 * time.Second):
+		case <-time.After(30 * time.Second):
 			t.Fatalf("%d of 10 adds refused while the store hangs", refused)
 		}
 	}

@@ -55,7 +55,7 @@ func TestAFailoverLosesNothingAcknowledgedAndPausesLeases(t *testing.T) {
 		}
 	}
 	// The other server's subscription stands again, on the new master.
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(30 * time.Second)
 	for heard := false; !heard; {
 		for _, l := range leases[:1] {
 			turn(t, q, workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpSettle, Key: l.Key, Token: l.Token, Outcome: workqueue.Done}}})

@@ -25,7 +25,7 @@ func open(t *testing.T, url string) (*redis.Engine, enginetest.Fixture) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = e.Close() })
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	if err := e.Check(ctx); err != nil {
 		t.Fatal(err)

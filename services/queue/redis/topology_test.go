@@ -277,7 +277,7 @@ func TestAReplicaOfAClusterIsWokenForEveryPartition(t *testing.T) {
 			if got != "dev/wide" {
 				t.Errorf("woken for %q", got)
 			}
-		case <-time.After(5 * time.Second):
+		case <-time.After(30 * time.Second):
 			t.Fatalf("not woken for partition %d", i)
 		}
 	}
@@ -296,7 +296,7 @@ func wakes(t *testing.T, e *redis.Engine) <-chan string {
 	t.Cleanup(func() { cancel(); <-done })
 	select {
 	case <-woken:
-	case <-time.After(10 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Fatal("no subscription")
 	}
 	return woken

@@ -355,7 +355,7 @@ func TestAnotherReplicaIsWoken(t *testing.T) {
 		if got != "dev/job" {
 			t.Errorf("woken for %q", got)
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Error("not woken")
 	}
 }

@@ -35,7 +35,7 @@ import (
 // refused wants Check to end with an error that matches and says something.
 func refused(t *testing.T, e *redis.Engine, want error, says ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	err := e.Check(ctx)
 	if !errors.Is(err, want) {
@@ -116,7 +116,7 @@ func TestTheEngineWorksUnderThePublishedACL(t *testing.T) {
 	turn(t, q, add("a"))
 	select {
 	case <-woken:
-	case <-time.After(5 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Error("not woken")
 	}
 	log, err := raw(t, srv).Do(t.Context(), "ACL", "LOG").Slice()
