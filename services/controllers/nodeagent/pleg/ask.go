@@ -37,6 +37,8 @@ type question struct {
 	at    time.Time
 	// sync says that the pod was in the reinspection set, suspect that it is of the slow.
 	sync, suspect bool
+	// void says that the pod was found gone since: the answer may show what is not there any more.
+	void bool
 	// abandoned says that nobody waits for the answer any more: the runtime ignores the time limit.
 	abandoned bool
 }
@@ -146,13 +148,21 @@ func (p *PLEG) take(ctx context.Context, a answer) {
 		return
 	}
 	s.suspect = false
+	if q.void {
+		if q.sync {
+			p.requests.reinspect(q.uid)
+		}
+		p.want(ctx, q.uid, s.held)
+		return
+	}
 	if a.status.Name != "" {
 		s.namespace, s.name = a.status.Namespace, a.status.Name
 	}
-	p.records.Observe(string(q.uid), observed(a.status), q.stamp)
-	upTo := q.stamp
+	changed := p.records.Observe(string(q.uid), observed(a.status), q.stamp)
+	shown, upTo := true, q.stamp
 	if p.records.Known(string(q.uid)) {
-		p.store(q.uid, a.status, q.at)
+		// An event's status may have come in between: what it has not seen is not in the cache.
+		shown = p.store(q.uid, a.status, q.at, q.stamp) || !changed
 	} else {
 		p.census.set(q.uid, heads{})
 		p.cache.absent(q.uid, q.at)
@@ -161,7 +171,11 @@ func (p *PLEG) take(ctx context.Context, a answer) {
 	if q.sync {
 		p.records.Sync(string(q.uid))
 	}
-	p.deliver(q.uid, upTo)
+	if shown {
+		p.deliver(q.uid, upTo)
+	} else {
+		s.again = true
+	}
 	if s.again {
 		p.want(ctx, q.uid, s.held)
 	} else {
@@ -175,7 +189,7 @@ func (p *PLEG) failed(ctx context.Context, q *question, err error, slow bool) {
 	s := p.pods[q.uid]
 	s.suspect, s.again = slow, false
 	p.requests.reinspect(q.uid)
-	p.cache.set(q.uid, nil, fmt.Errorf("pleg: status of pod %s/%s: %w", s.namespace, s.name, err), q.at)
+	p.cache.set(q.uid, nil, fmt.Errorf("pleg: status of pod %s/%s: %w", s.namespace, s.name, err), q.at, q.stamp)
 	p.release(q.uid, s)
 	p.log.LogAttrs(ctx, slog.LevelWarn, "no status of a pod", slog.String("namespace", s.namespace), slog.String("pod", s.name),
 		slog.String("pod_uid", string(q.uid)), slog.Any("error", err))
@@ -214,7 +228,7 @@ func (p *PLEG) release(uid types.UID, s *pod) {
 // store puts a status into the cache, unless there is a newer one, and reports
 // whether it did. A pod without addresses and ready sandboxes keeps those it had: they are asked
 // for after the network is torn down (f.7).
-func (p *PLEG) store(uid types.UID, status *container.PodStatus, at time.Time) bool {
+func (p *PLEG) store(uid types.UID, status *container.PodStatus, at time.Time, stamp rules.Stamp) bool {
 	if len(status.IPs) == 0 && !ready(status) {
 		if last := p.cache.last(uid); last != nil && len(last.IPs) > 0 {
 			kept := *status
@@ -222,7 +236,7 @@ func (p *PLEG) store(uid types.UID, status *container.PodStatus, at time.Time) b
 			status = &kept
 		}
 	}
-	if !p.cache.set(uid, status, nil, at) {
+	if !p.cache.set(uid, status, nil, at, stamp) {
 		return false
 	}
 	p.census.set(uid, headsOfStatus(status))

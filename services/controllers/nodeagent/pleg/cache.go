@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	rules "github.com/deltaplane/deltaplane/core/pleg"
 	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/container"
 )
 
@@ -30,7 +31,8 @@ type entry struct {
 	status *container.PodStatus
 	err    error
 	// at is when what is here was true.
-	at time.Time
+	at    time.Time
+	stamp rules.Stamp
 }
 
 type waiter struct {
@@ -84,18 +86,19 @@ func (c *Cache) Delete(uid types.UID) {
 	delete(c.pods, uid)
 }
 
-// set stores an answer that was true at a time, unless it has a newer one, and reports whether it did.
-func (c *Cache) set(uid types.UID, status *container.PodStatus, err error, at time.Time) bool {
+// set stores an answer that was true at a time, unless it has a newer one, and
+// reports whether it did. Of two answers of one instant the stamp tells the newer.
+func (c *Cache) set(uid types.UID, status *container.PodStatus, err error, at time.Time, stamp rules.Stamp) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.pods[uid]
 	if e == nil {
 		e = &entry{}
 		c.pods[uid] = e
-	} else if e.at.After(at) {
+	} else if e.at.After(at) || e.at.Equal(at) && e.stamp > stamp {
 		return false
 	}
-	e.err, e.at = err, at
+	e.err, e.at, e.stamp = err, at, stamp
 	if err == nil {
 		e.status = status
 	}

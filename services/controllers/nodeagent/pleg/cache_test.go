@@ -48,7 +48,7 @@ func TestF09AKnownPodIsNewerByItsOwnTimeOrByEverybodys(t *testing.T) {
 			if c.held {
 				cache.hold(uid)
 			}
-			cache.set(uid, &container.PodStatus{UID: uid}, nil, epoch.Add(c.pod))
+			cache.set(uid, &container.PodStatus{UID: uid}, nil, epoch.Add(c.pod), 1)
 			cache.declare(epoch.Add(c.everyone))
 			if got := answers(t, cache, epoch); got != c.want {
 				t.Errorf("answers at once: %t, want %t", got, c.want)
@@ -83,8 +83,8 @@ func TestF09WhoWaitsIsAnsweredByWhateverComesFirst(t *testing.T) {
 		want error
 		pod  string
 	}{
-		{"a status", func(c *Cache) { c.set(uid, status, nil, epoch.Add(1)) }, nil, "p"},
-		{"an error", func(c *Cache) { c.set(uid, nil, away, epoch.Add(1)) }, away, ""},
+		{"a status", func(c *Cache) { c.set(uid, status, nil, epoch.Add(1), 1) }, nil, "p"},
+		{"an error", func(c *Cache) { c.set(uid, nil, away, epoch.Add(1), 1) }, away, ""},
 		{"everybody's time", func(c *Cache) { c.declare(epoch.Add(1)) }, nil, ""},
 		{"the pod is not there", func(c *Cache) { c.absent(uid, epoch.Add(1)) }, nil, ""},
 		{"the hold ends", func(c *Cache) { c.hold(uid); c.declare(epoch.Add(1)); c.release(uid) }, nil, ""},
@@ -105,8 +105,8 @@ func TestF09WhoWaitsIsAnsweredByWhateverComesFirst(t *testing.T) {
 					got <- answer{s, err}
 				}()
 				synctest.Wait()
-				cache.set("other", status, nil, epoch.Add(time.Hour))
-				cache.set(uid, status, nil, epoch.Add(-1))
+				cache.set("other", status, nil, epoch.Add(time.Hour), 1)
+				cache.set(uid, status, nil, epoch.Add(-1), 1)
 				cache.declare(epoch)
 				cache.Delete(uid)
 				synctest.Wait()
@@ -145,8 +145,8 @@ func TestF09AWaitEndsWithItsContext(t *testing.T) {
 func TestF11OnlyNewerStatusesAreTaken(t *testing.T) {
 	t.Parallel()
 	cache := newCache()
-	cache.set(uid, &container.PodStatus{Name: "new"}, nil, epoch)
-	if cache.set(uid, &container.PodStatus{Name: "old"}, nil, epoch.Add(-1)) {
+	cache.set(uid, &container.PodStatus{Name: "new"}, nil, epoch, 1)
+	if cache.set(uid, &container.PodStatus{Name: "old"}, nil, epoch.Add(-1), 1) {
 		t.Error("an older status was taken")
 	}
 	if s, _ := cache.Get(uid); s.Name != "new" {

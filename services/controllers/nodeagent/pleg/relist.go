@@ -99,17 +99,21 @@ func (p *PLEG) gone(uid types.UID, at time.Time) {
 	}
 	p.deliver(uid, p.records.Ask())
 	if s := p.pods[uid]; s != nil {
+		if s.open != nil {
+			s.open.void = true
+		}
 		p.release(uid, s)
 	}
 }
 
 // deliver publishes what is to be told of a pod up to a stamp. What there is no room for is tried again with each tick.
 func (p *PLEG) deliver(uid types.UID, upTo rules.Stamp) {
+	upTo = max(upTo, p.undelivered[uid]) // an answer that was long under way covers less than one before it
 	if p.records.Deliver(string(uid), upTo, p.send) {
 		delete(p.undelivered, uid)
-		return
+	} else {
+		p.undelivered[uid] = upTo
 	}
-	p.undelivered[uid] = max(p.undelivered[uid], upTo)
 }
 
 func (p *PLEG) send(e rules.Event) bool {

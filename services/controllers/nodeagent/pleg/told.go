@@ -96,8 +96,9 @@ func (p *PLEG) adopt(uid types.UID, e container.Event, came time.Time) bool {
 	if s := p.pod(uid); e.Status.Name != "" {
 		s.namespace, s.name = e.Status.Namespace, e.Status.Name
 	}
-	p.store(uid, e.Status, at)
-	p.deliver(uid, p.records.Ask())
+	stamp := p.records.Ask()
+	p.store(uid, e.Status, at, stamp)
+	p.deliver(uid, stamp)
 	return true
 }
 

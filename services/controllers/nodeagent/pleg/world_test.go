@@ -25,6 +25,8 @@ type world struct {
 	// listDelay is how long a list takes, statusDelay a status: half of it before the answer is made up, half after.
 	listDelay, statusDelay func() time.Duration
 
+	// watch is told of every list that succeeds, as it is made up; the caller holds mu.
+	watch  func([]container.Pod)
 	lists  int
 	asked  map[types.UID]int
 	asking map[types.UID]int
@@ -95,6 +97,9 @@ func (w *world) Pods(ctx context.Context, all bool) ([]container.Pod, error) {
 			p.Sandboxes = append(p.Sandboxes, b.Sandbox)
 		}
 		out = append(out, p)
+	}
+	if w.watch != nil && err == nil {
+		w.watch(out)
 	}
 	w.mu.Unlock()
 	sleep(ctx, delay/2)
