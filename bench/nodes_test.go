@@ -2,9 +2,13 @@ package main
 
 import (
 	"bytes"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/deltaplane/deltaplane/internal/devcluster"
+	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
 func TestAWatcherKeepsTheFirstMomentOfATaintAndOfADeletion(t *testing.T) {
@@ -40,5 +44,62 @@ func TestAPartOfAPlaneThatIsNoneSaysSo(t *testing.T) {
 	}
 	if !strings.Contains(out.String(), `unknown part \"frob\"`) {
 		t.Errorf("answer = %s, want the unknown part", &out)
+	}
+}
+
+func TestASilentKubeletStopsAndComesBack(t *testing.T) {
+	t.Parallel()
+	cluster, err := devcluster.New(devcluster.Config{Listen: "127.0.0.1:0"}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := inBackground(t.Context(), cluster.Run)
+	<-cluster.Ready()
+	defer stop() //nolint:errcheck // the test is over
+	api, err := kube.Load(kube.Config{URL: cluster.URL()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer api.Close()
+	s, err := watchNodes(t.Context(), api)
+	defer s.close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := serve(t.Context(), api, 2, 1, 20*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := func(i int) time.Time {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.renewed[kubeletName(i)]
+	}
+	renews := func(i int) {
+		t.Helper()
+		from := time.Now()
+		if err := await(t.Context(), 10*time.Second, kubeletName(i)+" does not renew its lease", func() (bool, error) { return last(i).After(from), nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	renews(0)
+	k.silence(0, true)
+	for range 5 { // what was on its way has arrived
+		renews(1)
+	}
+	at := last(0)
+	for range 3 {
+		renews(1)
+	}
+	if now := last(0); !now.Equal(at) {
+		t.Errorf("a silent node renewed its lease %v later", now.Sub(at))
+	}
+	k.silence(0, false)
+	renews(0)
+	if err := k.bind(t.Context(), 2, 1, "test", func(int) int { return 5 }); err != nil {
+		t.Error(err)
+	}
+	if err := k.close(); err != nil {
+		t.Error(err)
 	}
 }

@@ -25,5 +25,7 @@ func servants() map[string]makeServant {
 		"informer": informerServer,
 		"worker":   workerChild,
 		"plane":    planeServer,
+		"runtime":  runtimeServer,
+		"agent":    agentServer,
 	}
 }
