@@ -203,8 +203,7 @@ func TestErrorsNameContainerVariableAndKey(t *testing.T) {
 			c.Env = []corev1.EnvVar{tc.env}
 		}
 		_, err := environ.Make(t.Context(), p, c, facts, stored)
-		var typed *environ.Error
-		if !errors.As(err, &typed) {
+		if _, ok := errors.AsType[*environ.Error](err); !ok {
 			t.Errorf("%s: Make() = %v, want an *Error", tc.name, err)
 			continue
 		}
