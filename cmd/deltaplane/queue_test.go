@@ -111,7 +111,7 @@ func TestQueueConfigureChangesWhatItIsTold(t *testing.T) {
 	s.refuses(exitUsage, "is the configuration of dev/a", "queue", "configure", "dev/b", "-f", file)
 	s.refuses(exitUsage, "nonexistent", "queue", "configure", "dev/b", "-f", "/nonexistent")
 	s.refuses(exitRefused, "PARTITIONS_FIXED", "queue", "configure", "dev/a", "--partitions", "3")
-	s.refuses(exitUsage, "max_retries", "queue", "configure", "dev/a", "--max-retries", "-1")
+	s.refuses(exitUsage, "-2 is not between 0 (any number) and 2^30", "queue", "configure", "dev/a", "--max-retries", "-2")
 	if err := os.WriteFile(file, []byte("max_retires: 3\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

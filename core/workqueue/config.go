@@ -160,9 +160,8 @@ func (c Config) Validate() error {
 	}
 	bad(c.LeaseFor != 0 && (c.LeaseFor < time.Second || c.LeaseFor > time.Hour), "lease_duration", "%v is not between 1 s and 1 h", c.LeaseFor)
 	bad(c.BarrierRetention < 0 || c.BarrierRetention > 24*time.Hour, "barrier_retention", "%v is not between 0 and 24 h", c.BarrierRetention)
-	bad(c.MaxRetries < 0 || c.MaxRetries > 1<<30, "max_retries", "%d is negative or absurd", c.MaxRetries)
-	bad(c.Partitions < 0, "partitions", "%d is negative", c.Partitions)
-	bad(c.Partitions > MaxPartitions, "partitions", "%d is more than %d", c.Partitions, MaxPartitions)
+	bad(c.MaxRetries < 0 || c.MaxRetries > 1<<30, "max_retries", "%d is not between 0 (any number) and 2^30", c.MaxRetries)
+	bad(c.Partitions < 0 || c.Partitions > MaxPartitions, "partitions", "%d is not between 1 and %d", c.Partitions, MaxPartitions)
 	bad(c.Aging < 0 || c.Aging > MaxDelay, "aging", "%v is not between 0 and 10 years", c.Aging)
 	if d := c.Dispatch; d != nil {
 		bad(!(d.QPS > 0) || math.IsInf(d.QPS, 0), "dispatch_limiter.qps", "%v is not above zero", d.QPS)

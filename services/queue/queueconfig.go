@@ -77,8 +77,8 @@ func (c *checks) rate(field string, in *queuev1.BucketLimiter) workqueue.Rate {
 	return r
 }
 
-// clamp makes an int of a number that is then found out of range.
-func clamp(n int64) int { return int(max(min(n, 1<<31-1), -1)) }
+// clamp makes an int of a number, also where it has 32 bits.
+func clamp(n int64) int { return int(max(min(n, math.MaxInt32), math.MinInt32)) }
 
 var durabilities = map[queuev1.Durability]workqueue.Durability{
 	queuev1.Durability_DURABILITY_UNSPECIFIED: workqueue.Memory,
