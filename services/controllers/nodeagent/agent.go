@@ -139,7 +139,7 @@ func (a *Agent) buildRuntime() error {
 	a.health = newHealth(a.runtime, a.cri.Check, a.log)
 	a.pool, err = podworker.New(podworker.Config{
 		Waits: podsync.Waits{Resync: a.cfg.Resync, Error: a.cfg.ErrorWait, Transient: a.cfg.TransientWait},
-		Grace: a.cfg.Grace, Failed: a.stepFailed, Metrics: reg, Log: a.log,
+		Grace: a.cfg.Grace, Refresh: a.pleg.RequestRelist, Failed: a.stepFailed, Metrics: reg, Log: a.log,
 	}, &syncer{a}, a.pleg.Cache())
 	return err
 }

@@ -2,6 +2,7 @@ package nodeagent_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -41,27 +42,47 @@ func TestAPodRunsAndEnds(t *testing.T) {
 	}
 }
 
-func TestACrashingContainerIsRestartedAndWaits(t *testing.T) {
+func TestACrashingContainerIsRestartedByTheTable(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.start(func(c *nodeagent.Config, _ *nodeagent.Deps) {
-		c.CrashLoop = kuberuntime.Backoff{Initial: time.Second, Max: 30 * time.Second}
+		c.CrashLoop = kuberuntime.Backoff{Initial: time.Second, Max: 2 * time.Second}
 	})
 	uid := w.create("crash", map[string]any{"restartPolicy": "OnFailure"}, map[string]string{
 		criruntime.RunSecondsAnnotation: "50ms", criruntime.ExitCodeAnnotation: "1",
 	})
-	w.eventually("the container is restarted", func() string {
+	begun, ended := map[uint32]time.Time{}, map[uint32]time.Time{}
+	w.eventually("five instances", func() string {
+		for _, s := range w.statuses(uid) {
+			begun[s.GetMetadata().GetAttempt()] = time.Unix(0, s.GetStartedAt())
+			if at := s.GetFinishedAt(); at > 0 {
+				ended[s.GetMetadata().GetAttempt()] = time.Unix(0, at)
+			}
+		}
+		if len(begun) < 5 {
+			return "not yet"
+		}
+		return ""
+	})
+	// h.2, h.3: the first restart is at once, then 1, 2, 2 s after the exit; never
+	// early, and not late by more than what a busy machine costs.
+	for attempt, wait := range []time.Duration{0, time.Second, 2 * time.Second, 2 * time.Second} {
+		n := uint32(attempt)
+		if end, ok := ended[n]; ok {
+			if late := begun[n+1].Sub(end) - wait; late < 0 || late > 1500*time.Millisecond {
+				t.Errorf("restart %d came %v after its time", n+1, late)
+			}
+		}
+	}
+	w.eventually("the status tells", func() string {
 		s := w.pod("crash").Status.ContainerStatuses
-		if len(s) == 1 && s[0].RestartCount >= 3 && s[0].State.Waiting != nil && s[0].State.Waiting.Reason == kuberuntime.ReasonCrashLoopBackOff {
+		if len(s) == 1 && s[0].RestartCount >= 4 && s[0].State.Waiting != nil && s[0].State.Waiting.Reason == kuberuntime.ReasonCrashLoopBackOff &&
+			s[0].LastTerminationState.Terminated != nil && s[0].LastTerminationState.Terminated.ExitCode == 1 {
 			return ""
 		}
-		return strings.Join(w.containers(uid), " ")
+		return fmt.Sprintf("%+v", s)
 	})
 	w.told("crash", "BackOff: ")
-	pod := w.pod("crash")
-	if last := pod.Status.ContainerStatuses[0].LastTerminationState.Terminated; last == nil || last.ExitCode != 1 {
-		t.Errorf("last termination state is %+v, want exit code 1", last)
-	}
 }
 
 func TestADeletedPodGetsItsGrace(t *testing.T) {

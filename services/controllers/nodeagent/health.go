@@ -1,6 +1,7 @@
 package nodeagent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,6 +36,7 @@ type health struct {
 
 	mu      sync.Mutex  // guards what follows
 	version cri.Version // zero while it is not known
+	name    string      // of the last version known: container IDs must not change while the runtime is away
 	last    kuberuntime.Conditions
 	at      time.Time // of the last answer; zero before the first
 	fault   error
@@ -94,6 +96,7 @@ func (h *health) look(ctx context.Context) error {
 	h.mu.Lock()
 	was := h.fault
 	h.version = v
+	h.name = cmp.Or(v.Name, h.name)
 	switch {
 	case err == nil && c.Ready:
 		h.last, h.at, h.fault = c, now, nil
@@ -137,4 +140,11 @@ func (h *health) runtimeVersion() string {
 		return ""
 	}
 	return h.version.Name + "://" + h.version.Version
+}
+
+// runtimeName is the runtime's name, as last known: the scheme of its containers' IDs.
+func (h *health) runtimeName() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.name
 }

@@ -121,7 +121,7 @@ type telling struct {
 func (a *Agent) tell(pod *corev1.Pod, seen *container.PodStatus, t telling) corev1.PodStatus {
 	in := podstatus.Input{
 		Pod: pod, Runtime: seen, HostIPs: a.node.hostIPs(), Failed: t.failed, Terminal: t.terminal, Now: time.Now(),
-		Waiting: map[string]podstatus.Reason{},
+		RuntimeName: a.health.runtimeName(), Waiting: map[string]podstatus.Reason{},
 	}
 	if last, ok := a.statuses.Get(pod.UID); ok {
 		in.Last = &last

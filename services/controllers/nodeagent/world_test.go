@@ -400,6 +400,25 @@ func (w *world) containers(uid types.UID) []string {
 	return all
 }
 
+// statuses are the containers of a pod in full; one that vanishes meanwhile is left out.
+func (w *world) statuses(uid types.UID) []*runtimeapi.ContainerStatus {
+	w.t.Helper()
+	resp, err := w.cri().ListContainers(w.t.Context(), &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
+		LabelSelector: map[string]string{container.LabelPodUID: string(uid)},
+	}})
+	w.ok(err)
+	var all []*runtimeapi.ContainerStatus
+	for _, c := range resp.GetContainers() {
+		s, err := w.cri().ContainerStatus(w.t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: c.GetId()})
+		if cri.IsNotFound(err) {
+			continue
+		}
+		w.ok(err)
+		all = append(all, s.GetStatus())
+	}
+	return all
+}
+
 // remove deletes a pod; grace nil leaves it to the pod.
 func (w *world) remove(name string, grace *int64) {
 	w.t.Helper()

@@ -70,9 +70,7 @@ func (p *Pool) act(ctx context.Context, w *worker, work podsync.Work[body], chan
 		*last = p.cfg.Now()
 		return false, err
 	}
-	if p.cfg.Refresh != nil && !last.IsZero() {
-		p.cfg.Refresh(w.uid)
-	}
+	p.refresh(w, *last)
 	var status *container.PodStatus
 	if status, err = p.cache.GetNewerThan(ctx, w.uid, *last); err != nil {
 		return false, fmt.Errorf("podworker: status: %w", err)
@@ -88,6 +86,17 @@ func (p *Pool) act(ctx context.Context, w *worker, work podsync.Work[body], chan
 	}
 	*last = p.cfg.Now()
 	return ended, err
+}
+
+// refresh asks for a new look at a pod that was not looked at since its last step,
+// so that a step does not wait for the next list of all pods (f.8).
+func (p *Pool) refresh(w *worker, last time.Time) {
+	if p.cfg.Refresh == nil || last.IsZero() {
+		return
+	}
+	if s, err := p.cache.Get(w.uid); err != nil || s == nil || !s.At.After(last) {
+		p.cfg.Refresh(w.uid)
+	}
 }
 
 // complete settles a step: the next one is due at once, later, or never.
