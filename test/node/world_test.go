@@ -1,0 +1,187 @@
+//go:build linux
+
+package node_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
+	"github.com/deltaplane/deltaplane/test/node/containerd"
+)
+
+// nodeName is the node of which the tests are about.
+const nodeName = "real-1"
+
+// Back-off of restarts in these tests: a tenth of what a node has by default, and of its table.
+const (
+	crashInitial = time.Second
+	crashMax     = 8 * time.Second
+)
+
+// world is a dev cluster with our pipeline and controllers, a containerd, and the
+// agent of one node, each a process of its own.
+type world struct {
+	*api
+	binary    string
+	dir       string
+	index     string
+	runtime   *containerd.Containerd
+	agentArgs []string
+	agent     *process
+	plane     *process
+}
+
+// process is a running command and its output.
+type process struct {
+	cmd  *exec.Cmd
+	mu   sync.Mutex
+	out  bytes.Buffer
+	done chan struct{}
+}
+
+// Write keeps output.
+func (p *process) Write(text []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.out.Write(text)
+}
+
+func (p *process) output() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	text := p.out.Bytes()
+	return string(text[max(0, len(text)-20_000):])
+}
+
+func run(t *testing.T, binary string, args ...string) *process {
+	t.Helper()
+	p := &process{done: make(chan struct{})}
+	p.cmd = exec.Command(binary, args...)
+	p.cmd.Stdout, p.cmd.Stderr = p, p
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_ = p.cmd.Wait()
+		close(p.done)
+	}()
+	return p
+}
+
+// stop ends a process and waits for it.
+func (p *process) stop(t *testing.T, name string, signal syscall.Signal) {
+	t.Helper()
+	_ = p.cmd.Process.Signal(signal)
+	select {
+	case <-p.done:
+	case <-time.After(30 * time.Second):
+		t.Errorf("%s did not stop within 30 s of %s", name, signal)
+		_ = p.cmd.Process.Kill()
+		<-p.done
+	}
+	if code := p.cmd.ProcessState.ExitCode(); signal == syscall.SIGTERM && code != 0 {
+		t.Errorf("%s exited with %d after SIGTERM:\n%s", name, code, p.output())
+	}
+}
+
+var buildOnce = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "dp-node-")
+	if err != nil {
+		return "", err
+	}
+	binary := filepath.Join(dir, "deltaplane")
+	if out, err := exec.Command("go", "build", "-o", binary, "github.com/deltaplane/deltaplane/cmd/deltaplane").CombinedOutput(); err != nil {
+		return "", errors.Join(err, errors.New(string(out)))
+	}
+	return binary, nil
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if binary, err := buildOnce(); err == nil {
+		_ = os.RemoveAll(filepath.Dir(binary))
+	}
+	os.Exit(code)
+}
+
+// newWorld starts everything and waits until the node is ready.
+func newWorld(t *testing.T, find func(context.Context) (containerd.Programs, error), agentArgs ...string) *world {
+	t.Helper()
+	w := &world{runtime: start(t, find), dir: t.TempDir()}
+	var err error
+	if w.binary, err = buildOnce(); err != nil {
+		t.Fatal(err)
+	}
+	ports := embeddedtest.Ports(t, 5)
+	w.api, w.index = &api{base: "http://" + ports[0], client: http.DefaultClient}, ports[1]
+	w.plane = run(t, w.binary, "up", "--nodes", "0", "--no-demo", "--data-dir", filepath.Join(w.dir, "plane"),
+		"--api-listen", ports[0], "--index-listen", ports[1], "--queue-listen", ports[2], "--reflector-listen", ports[3], "--nats-listen", ports[4],
+		"--index-admin-listen", "off", "--queue-admin-listen", "off", "--reflector-admin-listen", "off", "--controllers-admin-listen", "off", "--nodes-admin-listen", "off")
+	t.Cleanup(func() {
+		w.plane.stop(t, "the plane", syscall.SIGTERM)
+		if t.Failed() {
+			t.Logf("output of the plane:\n%s", w.plane.output())
+		}
+	})
+	eventually(t, 60*time.Second, "the API server answers", func(ctx context.Context) error { return w.get(ctx, "/version", nil) })
+	w.agentArgs = append([]string{
+		"serve", "node", "--node-name", nodeName, "--cri", w.runtime.Endpoint(), "--api-url", w.base, "--index-url", w.index,
+		"--root-dir", filepath.Join(w.dir, "node"), "--log-dir", filepath.Join(w.dir, "logs"), "--admin-listen", "off", "--host-network-only",
+		"--crash-loop-initial", crashInitial.String(), "--crash-loop-max", crashMax.String(), "--heartbeat-every", "2s", "--log-level", "debug",
+	}, agentArgs...)
+	w.startAgent(t)
+	t.Cleanup(func() {
+		w.agent.stop(t, "the agent", syscall.SIGTERM)
+		if t.Failed() {
+			t.Logf("output of the agent:\n%s", w.agent.output())
+		}
+	})
+	w.awaitNode(t, corev1.ConditionTrue)
+	return w
+}
+
+func (w *world) startAgent(t *testing.T) {
+	t.Helper()
+	w.agent = run(t, w.binary, w.agentArgs...)
+}
+
+func (w *world) killAgent(t *testing.T) {
+	t.Helper()
+	w.agent.stop(t, "the agent", syscall.SIGKILL)
+}
+
+// awaitNode waits for the node's Ready condition.
+func (w *world) awaitNode(t *testing.T, want corev1.ConditionStatus) {
+	t.Helper()
+	eventually(t, 60*time.Second, "the node's condition Ready is "+string(want), func(ctx context.Context) error {
+		var n corev1.Node
+		if err := w.get(ctx, nodesPath+"/"+nodeName, &n); err != nil {
+			select {
+			case <-w.agent.done:
+				t.Fatalf("the agent ended:\n%s", w.agent.output())
+			default:
+			}
+			return err
+		}
+		for _, c := range n.Status.Conditions {
+			if c.Type == corev1.NodeReady && c.Status == want {
+				return nil
+			}
+		}
+		return fmt.Errorf("conditions are %v", n.Status.Conditions)
+	})
+}
