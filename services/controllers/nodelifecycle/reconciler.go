@@ -113,7 +113,7 @@ func (r *Reconciler) node(ctx context.Context, req Request, told *nodelifecycle.
 	m.Memory, silence = r.cfg.Rules.Look(m.Memory, n, lease, fresh, known && view.Stopped)
 	if silence.Over() {
 		if n, err = r.expire(ctx, req, &m, n, silence); err != nil || n == nil {
-			return r.next(silence), errors.Join(err, r.save(ctx, req, &m))
+			return r.next(silence, fresh), errors.Join(err, r.save(ctx, req, &m))
 		}
 	}
 	if n, err = r.place(ctx, n, &m, known, view); err != nil {
@@ -124,18 +124,19 @@ func (r *Reconciler) node(ctx context.Context, req Request, told *nodelifecycle.
 			return 0, errors.Join(err, r.save(ctx, req, &m))
 		}
 	}
-	return r.next(silence), r.save(ctx, req, &m)
+	return r.next(silence, fresh), r.save(ctx, req, &m)
 }
 
 // next is when to look again at a node: always well within the gap, so that its
-// silence is measured without one, and when its grace will be over. A heartbeat
-// makes it earlier.
-func (r *Reconciler) next(s nodelifecycle.Silence) time.Duration {
+// silence is measured without one, and when its grace will be over. By then the
+// collections may not be known that far; what they lag is waited for in short
+// steps. A heartbeat makes it earlier.
+func (r *Reconciler) next(s nodelifecycle.Silence, f nodelifecycle.Fresh) time.Duration {
 	every := r.cfg.Rules.Gap * 3 / 5
 	if s.Left <= 0 {
 		return every
 	}
-	return min(every, max(s.Left, r.cfg.Rules.Gap/100))
+	return min(every, max(s.Left-f.Heard.Sub(f.Known), r.cfg.Rules.Gap/50))
 }
 
 // expire makes the conditions of a silent node unknown. It reads node and lease
