@@ -22,9 +22,9 @@ func TestRealNodesBesideKubeControllerManager(t *testing.T) {
 	audit := newAudit(t)
 	k := startKube(t, append(audit.args(),
 		"--nodes", "6", "--zones", "2", "--lease-seconds", "4", "--controllers", "*",
-		"--manager-arg=--node-monitor-grace-period="+testGrace.String(), "--manager-arg=--node-startup-grace-period=10s",
+		"--manager-arg=--node-monitor-grace-period="+testGrace.String(), "--manager-arg=--node-startup-grace-period=20s",
 		"--manager-arg=--node-monitor-period=500ms", fmt.Sprintf("--manager-arg=--node-eviction-rate=%d", testRate))...)
-	p := k.startPlane(t, nil, lifecycleArgs())
+	p := k.startPlane(t, nil, lifecycleArgs(testGrace))
 	p.run(t, "controllers")
 	w := k.watch(t)
 	p.ready(t, "controllers")

@@ -9,9 +9,10 @@ import (
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 )
 
-// A node dies, its pods are counted down in batches five seconds apart, and before each batch another service is
-// killed and started again: no eviction is lost, none comes early, none is late by more than a second.
-func TestRealEvictionsSurviveTheKillOfAnyService(t *testing.T) {
+// A node dies, and while its grace runs every service is killed and started again: the grace is neither shortened
+// nor begun anew. Then its pods are counted down in batches five seconds apart, and before each batch another service
+// is killed: no eviction is lost, none comes early, none is late by more than a second.
+func TestRealCountdownsSurviveTheKillOfAnyService(t *testing.T) {
 	t.Parallel()
 	t.Run("queues in the memory engine with a log on disk", func(t *testing.T) {
 		t.Parallel()
@@ -30,10 +31,13 @@ func TestRealEvictionsSurviveTheKillOfAnyService(t *testing.T) {
 	})
 }
 
+// killGrace bears a gap of two fifths of it, which is more than the restart of any service takes.
+const killGrace = 15 * time.Second
+
 // killInCountdowns kills the store too when restart, which kills and starts it, is given.
 func killInCountdowns(t *testing.T, store []string, restart func()) {
 	k := startKube(t, "--nodes", "4", "--lease-seconds", "4")
-	p := k.startPlane(t, store, lifecycleArgs())
+	p := k.startPlane(t, store, lifecycleArgs(killGrace))
 	p.run(t, "controllers")
 	w := k.watch(t)
 	p.ready(t, "controllers")
@@ -80,18 +84,23 @@ func killInCountdowns(t *testing.T, store []string, restart func()) {
 		}
 	}
 	k.podOn(t, "node-2", "elsewhere", unreachable, 0)
+	silent := time.Now()
 	k.silence(t, true, "node-1")
+	for i, b := range blows[:len(services)] {
+		sleepUntil(t, silent.Add(time.Duration(1+2*i)*time.Second))
+		b.run()
+	}
 	w.onlyTainted(t, 20*time.Second, "the silent node is tainted", "node-1")
 	w.mu.Lock()
-	_, added := w.since("node-1")
+	seen, added := w.since("node-1")
 	w.mu.Unlock()
+	t.Logf("tainted %.2f s after the node was stopped, over a kill of every service", seen.Sub(silent).Seconds())
+	if took := seen.Sub(silent); took < killGrace-testRenew-200*time.Millisecond || took > killGrace+3*time.Second {
+		t.Errorf("tainted after %v, want a grace of %v from the last renewal", took, killGrace)
+	}
 	for i, b := range blows {
 		deadline := added.Add(time.Duration(due(i)) * time.Second)
-		select {
-		case <-time.After(time.Until(deadline.Add(-before))):
-		case <-t.Context().Done():
-			t.Fatal(t.Context().Err())
-		}
+		sleepUntil(t, deadline.Add(-before))
 		b.run()
 		t.Logf("%s killed and started again %.1f s before the next deadline", b.what, time.Until(deadline).Seconds())
 	}
@@ -100,5 +109,14 @@ func killInCountdowns(t *testing.T, store []string, restart func()) {
 	defer w.mu.Unlock()
 	if len(w.changes) != 1 || !w.evicted("elsewhere").IsZero() {
 		t.Errorf("taints came and went: %+v, a pod elsewhere was evicted at %v; want one taint", w.changes, w.evicted("elsewhere"))
+	}
+}
+
+func sleepUntil(t *testing.T, at time.Time) {
+	t.Helper()
+	select {
+	case <-time.After(time.Until(at)):
+	case <-t.Context().Done():
+		t.Fatal(t.Context().Err())
 	}
 }

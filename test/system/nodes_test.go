@@ -25,9 +25,9 @@ const (
 const unreachable = "node.kubernetes.io/unreachable"
 
 // lifecycleArgs are those of controllers that rule over nodes in such times.
-func lifecycleArgs() []string {
+func lifecycleArgs(grace time.Duration) []string {
 	return []string{
-		"--controllers", "nodelifecycle,tainteviction", "--node-monitor-grace-period", testGrace.String(), "--node-startup-grace-period", "10s",
+		"--controllers", "nodelifecycle,tainteviction", "--node-monitor-grace-period", grace.String(), "--node-startup-grace-period", "20s",
 		"--node-eviction-rate", strconv.Itoa(testRate), "--lease", "2s",
 	}
 }
@@ -44,7 +44,7 @@ func nodeNames(from, to int) []string {
 func TestRealNodesFailAndComeBack(t *testing.T) {
 	t.Parallel()
 	k := startKube(t, "--nodes", "18", "--zones", "3", "--lease-seconds", "4")
-	p := k.startPlane(t, nil, lifecycleArgs())
+	p := k.startPlane(t, nil, lifecycleArgs(testGrace))
 	replicas := []string{"controllers", "controllers-2", "controllers-3"}
 	for _, name := range replicas {
 		p.run(t, name)

@@ -81,8 +81,10 @@ func (c Config) validate() error {
 	if !filepath.IsAbs(c.Dir) {
 		errs = append(errs, fmt.Errorf("Dir %q is not an absolute path", c.Dir))
 	}
-	if c.Zones < 0 || c.LeaseSeconds < 1 {
-		errs = append(errs, fmt.Errorf("Zones %d or LeaseSeconds %d is negative", c.Zones, c.LeaseSeconds))
+	for name, n := range map[string]int{"Zones": c.Zones, "LeaseSeconds": c.LeaseSeconds} {
+		if n < 0 {
+			errs = append(errs, fmt.Errorf("%s %d is negative", name, n))
+		}
 	}
 	for name, port := range map[string]int{"Port": c.Port, "EtcdPort": c.EtcdPort, "EtcdPeerPort": c.EtcdPeerPort} {
 		if port < 0 || port > 65535 {

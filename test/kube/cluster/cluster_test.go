@@ -35,11 +35,11 @@ func testFolder(t *testing.T) folder {
 
 func TestConfigNamesEveryFault(t *testing.T) {
 	t.Parallel()
-	_, err := Up(t.Context(), Config{Dir: "relative", Port: -1, EtcdPort: 65536})
+	_, err := Up(t.Context(), Config{Dir: "relative", Port: -1, EtcdPort: 65536, Zones: -2, LeaseSeconds: -3})
 	if err == nil {
 		t.Fatal("Up with a bad configuration succeeded")
 	}
-	for _, want := range []string{"Bin is empty", `Dir "relative"`, "Port -1", "EtcdPort 65536"} {
+	for _, want := range []string{"Bin is empty", `Dir "relative"`, "Port -1", "EtcdPort 65536", "Zones -2", "LeaseSeconds -3"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error %q does not say %q", err, want)
 		}
