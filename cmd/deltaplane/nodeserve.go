@@ -30,6 +30,9 @@ const simulatedCRI = "simulated"
 // simulatedPods is how many pods a simulated node takes: they cost next to nothing.
 const simulatedPods = 10_000
 
+// simulatedQPS is how fast each of them may write: one API server in the same process is theirs alone.
+const simulatedQPS = 1000
+
 // nodeFlags are the flags of node agents.
 type nodeFlags struct {
 	config nodeagent.Config
@@ -96,6 +99,8 @@ write nodes, leases, pods and events and read config maps and secrets.`,
 	flags.BoolVar(&n.config.HostNetworkOnly, "host-network-only", false, "run every pod on the node's network, where the runtime has no network plugin")
 	flags.DurationVar(&n.config.Heartbeat, "heartbeat-every", 10*time.Second, "how often the node's lease is renewed; it lasts four times as long")
 	flags.DurationVar(&n.config.Relist, "relist-every", time.Second, "how often all containers are looked at, while the runtime sends no events")
+	flags.Float64Var(&n.config.StatusQPS, "kube-api-qps", 0, "calls a second, of a node, that write the statuses of its pods (default 50, simulated 1000)")
+	flags.IntVar(&n.config.StatusBurst, "kube-api-burst", 0, "such calls at once (default 100, simulated 1000)")
 	flags.BoolVar(&n.config.NoEvents, "no-cri-events", false, "do not follow the runtime's event stream")
 	flags.StringVar(&n.index, "index-url", defaultIndexAddr, "`address` of the index service, host:port or a gRPC target")
 	flags.StringVar(&n.admin.Listen, "admin-listen", "127.0.0.1:7455", "`address` of /metrics, /healthz, /readyz and /debug/pprof; off for none")
@@ -152,6 +157,7 @@ func (n *nodeFlags) complete() error {
 	}
 	n.config.LogRoot = cmp.Or(n.config.LogRoot, filepath.Join(n.config.RootDir, "logs"))
 	n.config.MaxPods = cmp.Or(n.config.MaxPods, simulatedPods)
+	n.config.StatusQPS, n.config.StatusBurst = cmp.Or(n.config.StatusQPS, simulatedQPS), cmp.Or(n.config.StatusBurst, simulatedQPS)
 	n.config.CRI = simulatedCRI
 	n.stateDir = cmp.Or(n.stateDir, filepath.Join(n.config.RootDir, "cri"))
 	if n.config.Node == "" && n.simulated == 0 {
