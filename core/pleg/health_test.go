@@ -12,7 +12,7 @@ import (
 func TestF10HealthIsHowOldTheLastListIs(t *testing.T) {
 	t.Parallel()
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	at := func(d time.Duration) time.Time { return start.Add(d) }
+	at := start.Add
 	for _, c := range []struct {
 		name     string
 		now      time.Time

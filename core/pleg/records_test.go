@@ -254,6 +254,7 @@ func TestRecordsFindThePodOfAContainer(t *testing.T) {
 	}
 }
 
+//nolint:paralleltest // allocations are counted for the whole process
 func TestAListThatFoundNothingNewAllocatesNothing(t *testing.T) {
 	r := pleg.NewRecords()
 	list := all("a", running, "b", exited, "s", running)

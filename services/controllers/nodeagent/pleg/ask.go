@@ -148,7 +148,8 @@ func (p *PLEG) take(ctx context.Context, a answer) {
 		return
 	}
 	s.suspect = false
-	if q.void {
+	if q.void || !p.cache.takes(q.uid, q.at, q.stamp) {
+		// Something newer came while it was under way: what is in this answer and not in that is seen by asking again.
 		if q.sync {
 			p.requests.reinspect(q.uid)
 		}
@@ -158,11 +159,10 @@ func (p *PLEG) take(ctx context.Context, a answer) {
 	if a.status.Name != "" {
 		s.namespace, s.name = a.status.Namespace, a.status.Name
 	}
-	changed := p.records.Observe(string(q.uid), observed(a.status), q.stamp)
-	shown, upTo := true, q.stamp
+	p.records.Observe(string(q.uid), observed(a.status), q.stamp)
+	upTo := q.stamp
 	if p.records.Known(string(q.uid)) {
-		// An event's status may have come in between: what it has not seen is not in the cache.
-		shown = p.store(q.uid, a.status, q.at, q.stamp) || !changed
+		p.store(q.uid, a.status, q.at, q.stamp)
 	} else {
 		p.census.set(q.uid, heads{})
 		p.cache.absent(q.uid, q.at)
@@ -171,11 +171,7 @@ func (p *PLEG) take(ctx context.Context, a answer) {
 	if q.sync {
 		p.records.Sync(string(q.uid))
 	}
-	if shown {
-		p.deliver(q.uid, upTo)
-	} else {
-		s.again = true
-	}
+	p.deliver(q.uid, upTo)
 	if s.again {
 		p.want(ctx, q.uid, s.held)
 	} else {
@@ -225,10 +221,9 @@ func (p *PLEG) release(uid types.UID, s *pod) {
 	}
 }
 
-// store puts a status into the cache, unless there is a newer one, and reports
-// whether it did. A pod without addresses and ready sandboxes keeps those it had: they are asked
-// for after the network is torn down (f.7).
-func (p *PLEG) store(uid types.UID, status *container.PodStatus, at time.Time, stamp rules.Stamp) bool {
+// store puts a status into the cache, which takes it. A pod without addresses and
+// ready sandboxes keeps those it had: they are asked for after the network is torn down (f.7).
+func (p *PLEG) store(uid types.UID, status *container.PodStatus, at time.Time, stamp rules.Stamp) {
 	if len(status.IPs) == 0 && !ready(status) {
 		if last := p.cache.last(uid); last != nil && len(last.IPs) > 0 {
 			kept := *status
@@ -236,11 +231,8 @@ func (p *PLEG) store(uid types.UID, status *container.PodStatus, at time.Time, s
 			status = &kept
 		}
 	}
-	if !p.cache.set(uid, status, nil, at, stamp) {
-		return false
-	}
+	p.cache.set(uid, status, nil, at, stamp)
 	p.census.set(uid, headsOfStatus(status))
-	return true
 }
 
 func ready(status *container.PodStatus) bool {

@@ -86,24 +86,35 @@ func (c *Cache) Delete(uid types.UID) {
 	delete(c.pods, uid)
 }
 
-// set stores an answer that was true at a time, unless it has a newer one, and
-// reports whether it did. Of two answers of one instant the stamp tells the newer.
-func (c *Cache) set(uid types.UID, status *container.PodStatus, err error, at time.Time, stamp rules.Stamp) bool {
+// set stores an answer that was true at a time, unless it has a newer one.
+func (c *Cache) set(uid types.UID, status *container.PodStatus, err error, at time.Time, stamp rules.Stamp) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.pods[uid]
 	if e == nil {
 		e = &entry{}
 		c.pods[uid] = e
-	} else if e.at.After(at) || e.at.Equal(at) && e.stamp > stamp {
-		return false
+	} else if e.newer(at, stamp) {
+		return
 	}
 	e.err, e.at, e.stamp = err, at, stamp
 	if err == nil {
 		e.status = status
 	}
 	c.wake(uid, at)
-	return true
+}
+
+// takes reports whether set would store an answer.
+func (c *Cache) takes(uid types.UID, at time.Time, stamp rules.Stamp) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.pods[uid]
+	return e == nil || !e.newer(at, stamp)
+}
+
+// newer reports that the entry is newer than an answer. Of two of one instant the stamp tells.
+func (e *entry) newer(at time.Time, stamp rules.Stamp) bool {
+	return e.at.After(at) || e.at.Equal(at) && e.stamp > stamp
 }
 
 // absent forgets a pod that the runtime did not know at a time.
@@ -122,14 +133,6 @@ func (c *Cache) last(uid types.UID) *container.PodStatus {
 		return e.status
 	}
 	return nil
-}
-
-// older reports that what is here of the pod is not newer than a time.
-func (c *Cache) older(uid types.UID, at time.Time) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	e := c.pods[uid]
-	return e == nil || !e.at.After(at)
 }
 
 // hold keeps declare from speaking for a pod until it is released.

@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	rules "github.com/deltaplane/deltaplane/core/pleg"
 	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/container"
 )
 
@@ -146,14 +147,18 @@ func TestF11OnlyNewerStatusesAreTaken(t *testing.T) {
 	t.Parallel()
 	cache := newCache()
 	cache.set(uid, &container.PodStatus{Name: "new"}, nil, epoch, 1)
-	if cache.set(uid, &container.PodStatus{Name: "old"}, nil, epoch.Add(-1), 1) {
-		t.Error("an older status was taken")
+	for _, c := range []struct {
+		at    time.Time
+		stamp rules.Stamp
+		takes bool
+	}{{epoch.Add(-1), 9, false}, {epoch, 0, false}, {epoch, 1, true}, {epoch, 2, true}, {epoch.Add(1), 0, true}} {
+		if got := cache.takes(uid, c.at, c.stamp); got != c.takes {
+			t.Errorf("takes(%v, %d) = %t, want %t", c.at, c.stamp, got, c.takes)
+		}
 	}
+	cache.set(uid, &container.PodStatus{Name: "old"}, nil, epoch.Add(-1), 9)
 	if s, _ := cache.Get(uid); s.Name != "new" {
 		t.Errorf("the cache has the %s status", s.Name)
-	}
-	if !cache.older(uid, epoch) || cache.older(uid, epoch.Add(-1)) {
-		t.Error("older() disagrees with set()")
 	}
 	cache.declare(epoch)
 	cache.declare(epoch.Add(-time.Hour))

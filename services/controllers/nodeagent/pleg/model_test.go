@@ -338,3 +338,10 @@ func TestF12WhateverTheRuntimeDoesWhatWasSeenIsPublishedAndTheCacheIsRight(t *te
 		})
 	}
 }
+
+func FuzzLife(f *testing.F) {
+	f.Add(uint64(101), true)
+	f.Add(uint64(339), true)
+	f.Add(uint64(3), false)
+	f.Fuzz(func(t *testing.T, seed uint64, streams bool) { play(t, seed, streams) })
+}

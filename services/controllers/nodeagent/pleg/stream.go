@@ -66,9 +66,10 @@ func (p *PLEG) listen(ctx context.Context, now time.Time) {
 func (p *PLEG) ended(ctx context.Context, e end) {
 	p.hearAll(ctx)
 	p.stream.open = false
-	wait, gaveUp := p.cfg.StreamRetry, true
+	wait := p.cfg.StreamRetry
 	if !errors.Is(e.err, container.ErrNoEvents) {
 		p.metrics.streamErrors.Inc()
+		var gaveUp bool
 		wait, gaveUp = p.stream.Failed(p.cfg.stream())
 		p.log.LogAttrs(ctx, slog.LevelWarn, "the runtime's event stream ended",
 			slog.Any("error", e.err), slog.Duration("retry_after", wait), slog.Bool("gave_up", gaveUp))

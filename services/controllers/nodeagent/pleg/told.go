@@ -76,11 +76,10 @@ func (p *PLEG) adopt(uid types.UID, e container.Event, came time.Time) bool {
 	if e.Status == nil || e.At.IsZero() {
 		return false
 	}
-	at := e.At
-	if at.After(came) {
-		at = came
-	}
-	if !p.cache.older(uid, at) {
+	// The runtime's time is a wall clock's, which may be set back: only the age is taken from it.
+	at := came.Add(-max(came.Round(0).Sub(e.At), 0))
+	stamp := p.records.Ask()
+	if !p.cache.takes(uid, at, stamp) {
 		return false
 	}
 	all := observed(e.Status)
@@ -96,9 +95,8 @@ func (p *PLEG) adopt(uid types.UID, e container.Event, came time.Time) bool {
 	if s := p.pod(uid); e.Status.Name != "" {
 		s.namespace, s.name = e.Status.Namespace, e.Status.Name
 	}
-	stamp := p.records.Ask()
 	p.store(uid, e.Status, at, stamp)
-	p.deliver(uid, stamp)
+	p.deliver(uid, p.records.Ask())
 	return true
 }
 
