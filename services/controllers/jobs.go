@@ -31,7 +31,7 @@ func buildJob(s *Service, q *client.Queue) (plan, error) {
 	return plan{
 		name: "job", primary: jobs, others: map[delta.Collection]client.Mapper{pods: job.Wakes},
 		delay: new(job.Batching).Delay, limiter: jobLimiter(),
-		rec: &jobAdapter{rec: rec, index: s.index, queue: q, jobs: jobs.String(), pods: pods.String()},
+		rec: &jobAdapter{reads: newReads(s, "job"), rec: rec, queue: q, jobs: jobs.String(), pods: pods.String()},
 	}, nil
 }
 
@@ -44,8 +44,9 @@ func jobLimiter() *queuev1.RateLimiter {
 
 // jobAdapter is the Job reconciler as a [client.Reconciler].
 type jobAdapter struct {
+	*reads
+
 	rec        *job.Reconciler
-	index      *client.Index
 	queue      *client.Queue
 	jobs, pods string
 }
@@ -72,8 +73,8 @@ func (a *jobAdapter) wakeSelecting(ctx context.Context, namespace string, item c
 		ReadOptions: client.ReadOptions{AtLeast: item.AtLeast(a.jobs), View: client.ViewKeys},
 		Namespace:   namespace, FieldSelector: job.ManualSelector,
 	})
-	if err != nil {
-		return client.Result{}, err
+	if err := a.heard(ctx, err); err != nil {
+		return settled(client.Result{}, err)
 	}
 	seen := client.Barrier{}
 	if pods := item.AtLeast(a.pods); !pods.IsZero() {
@@ -103,7 +104,7 @@ func (a *jobAdapter) result(r job.Result) (client.Result, error) {
 		res.Outcome = client.OutcomeAfter
 	case job.RateLimited:
 		res.Outcome = client.OutcomeRateLimited
-		return res, r.Err // an index that is behind gives the key back uncounted
+		return settled(res, r.Err) // an index that is behind or away gives the key back uncounted
 	case job.Dead:
 		res.Outcome = client.OutcomeDead
 		return res, client.Terminal(r.Err)
@@ -141,7 +142,7 @@ func (r *jobReader) at(collection string) client.ReadOptions {
 
 func (r *jobReader) Job(ctx context.Context, namespace, name string) ([]byte, delta.Revision, error) {
 	obj, found, rev, err := r.index.Find(ctx, r.jobs, string(delta.NewKey(namespace, name)), r.at(r.jobs))
-	if err != nil || !found {
+	if err := r.heard(ctx, err); err != nil || !found {
 		return nil, rev, err
 	}
 	return obj.Payload, rev, nil
@@ -155,7 +156,7 @@ func (r *jobReader) OwnedPods(ctx context.Context, namespace string, uid types.U
 			out = append(out, obj.Payload)
 		}
 	}
-	return out, rev, err
+	return out, rev, r.heard(ctx, err)
 }
 
 func (r *jobReader) PodKeys(ctx context.Context, namespace, selector string) ([]string, delta.Revision, error) {
@@ -166,7 +167,7 @@ func (r *jobReader) PodKeys(ctx context.Context, namespace, selector string) ([]
 	for i, obj := range objs {
 		names[i] = delta.Key(obj.Key).Name()
 	}
-	return names, rev, err
+	return names, rev, r.heard(ctx, err)
 }
 
 func (r *jobReader) Pods(ctx context.Context, namespace string, names []string) ([][]byte, delta.Revision, error) {
@@ -178,7 +179,7 @@ func (r *jobReader) Pods(ctx context.Context, namespace string, names []string) 
 			keys[i] = string(delta.NewKey(namespace, name))
 		}
 		objs, _, rev, err := r.index.BatchGet(ctx, r.pods, keys, r.at(r.pods))
-		if err != nil {
+		if err := r.heard(ctx, err); err != nil {
 			return nil, rev, err
 		}
 		if oldest.IsZero() || rev.Compare(oldest) < 0 {

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"log/slog"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -53,8 +54,14 @@ func TestA218AnOrphansKeyIsDoneOnlyWhenTheJobsAreWoken(t *testing.T) {
 	item := client.Item{Key: job.OrphansKey("ns"), Barrier: client.Barrier{pods: seen}}
 	for _, refuse := range []string{"", indexv1.IndexService_List_FullMethodName, queuev1.QueueService_Add_FullMethodName} {
 		w := &wire{refuse: refuse}
-		a := &jobAdapter{index: client.NewIndex(w), queue: client.NewQueue(w, "dev/job", ""), jobs: jobs, pods: pods}
+		a := &jobAdapter{reads: &reads{index: client.NewIndex(w), log: slog.New(slog.DiscardHandler)}, queue: client.NewQueue(w, "dev/job", ""), jobs: jobs, pods: pods}
 		res, err := a.Reconcile(t.Context(), item)
+		if refuse == indexv1.IndexService_List_FullMethodName {
+			if err != nil || res.Outcome != client.OutcomeRelease || res.After != awayRetry {
+				t.Errorf("the index is away: %+v, %v; want the key given back", res, err)
+			}
+			continue
+		}
 		if refuse != "" {
 			if status.Code(err) != codes.Unavailable || res.Outcome != 0 {
 				t.Errorf("%s fails: %+v, %v; want the error, so that the key is tried again", refuse, res, err)
