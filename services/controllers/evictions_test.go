@@ -115,7 +115,12 @@ func TestPodsAreEvictedThroughTheWholeFlow(t *testing.T) {
 	began := time.Now()
 	placed := taint.Taint{Key: "test", Effect: taint.NoExecute, TimeAdded: new(began.Truncate(time.Second))}
 	f.taintNode("node-1", placed)
-	f.leaves("at once", "elsewhere", "late", "soon")
+	f.eventually("at once", func() string { // the next one may have gone as well by the time this is seen
+		if slices.Contains(f.left(), "none") {
+			return "the pod that tolerates nothing is there"
+		}
+		return ""
+	})
 	f.leaves("after 2 s", "elsewhere", "late")
 	if took := time.Since(*placed.TimeAdded); took < 2*time.Second || took > 20*time.Second {
 		t.Errorf("the pod that tolerates 2 s went after %v", took)
