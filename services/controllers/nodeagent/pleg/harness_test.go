@@ -101,6 +101,13 @@ func (h *harness) lists() int {
 	return n
 }
 
+// opened is how many streams were opened.
+func (h *harness) opened() int {
+	h.w.mu.Lock()
+	defer h.w.mu.Unlock()
+	return h.w.opened
+}
+
 func (h *harness) metric(name string) float64 {
 	h.t.Helper()
 	families, err := h.reg.Gather()

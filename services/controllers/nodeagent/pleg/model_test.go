@@ -109,7 +109,8 @@ func (l *life) announce(uid types.UID, id string, kind container.EventKind) {
 func (l *life) trouble() {
 	uid := types.UID(fmt.Sprintf("p%d", l.rnd.IntN(5)))
 	upTo := func(d time.Duration) func() time.Duration {
-		return func() time.Duration { return time.Duration(l.rnd.Int64N(int64(d))) }
+		rnd := rand.New(rand.NewPCG(l.rnd.Uint64(), 0)) // drawn from by several goroutines, under the world's lock
+		return func() time.Duration { return time.Duration(rnd.Int64N(int64(d))) }
 	}
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()

@@ -188,8 +188,8 @@ func TestF11AStreamThatFailsForcesAListAndIsOpenedAgain(t *testing.T) {
 		h.wantEvents("1234 ContainerDied c1")
 		h.lists()
 		h.pass(10 * time.Second) // the stream is there again, and has told nothing yet
-		if n := h.lists(); n != 10 || len(h.w.opened) != 2 {
-			t.Errorf("%d lists in 10 s, %d streams; want a list every second until the second stream tells something", n, len(h.w.opened))
+		if n := h.lists(); n != 10 || h.opened() != 2 {
+			t.Errorf("%d lists in 10 s, %d streams; want a list every second until the second stream tells something", n, h.opened())
 		}
 		h.w.tell("1234", "c1", container.EventStopped, true)
 		h.pass(2 * time.Second)
@@ -213,16 +213,16 @@ func TestF11AfterFiveFailuresListsGoOnAloneAndTheStreamIsTriedEveryFiveMinutes(t
 			h.w.dead <- errors.New("broken")
 			h.pass(10 * time.Second)
 		}
-		if n := len(h.w.opened); n != 5 {
+		if n := h.opened(); n != 5 {
 			t.Fatalf("%d streams were opened, want 5", n)
 		}
 		h.lists()
 		h.pass(4 * time.Minute)
-		if n := h.lists(); n != 240 || len(h.w.opened) != 5 {
-			t.Errorf("%d lists in 4 min, %d streams, want 240 and 5", n, len(h.w.opened))
+		if n := h.lists(); n != 240 || h.opened() != 5 {
+			t.Errorf("%d lists in 4 min, %d streams, want 240 and 5", n, h.opened())
 		}
 		h.pass(time.Minute)
-		if n := len(h.w.opened); n != 6 {
+		if n := h.opened(); n != 6 {
 			t.Errorf("%d streams were opened, want one more after 5 min", n)
 		}
 		h.w.tell("", "c", container.EventDeleted, false)
@@ -248,7 +248,7 @@ func TestF11ARuntimeWithoutAStreamIsListedEverySecond(t *testing.T) {
 		}
 		h.w.do(func() { h.w.streams = true }) // the runtime was upgraded
 		h.pass(5 * time.Minute)
-		if n := len(h.w.opened); n != 1 {
+		if n := h.opened(); n != 1 {
 			t.Errorf("%d streams were opened", n)
 		}
 	})

@@ -38,7 +38,7 @@ type world struct {
 	streams bool
 	hear    func(container.Event)
 	dead    chan error
-	opened  []time.Time
+	opened  int
 }
 
 type wpod struct {
@@ -163,7 +163,7 @@ func (w *world) Events(ctx context.Context, hear func(container.Event)) error {
 		return container.ErrNoEvents
 	}
 	w.hear = hear
-	w.opened = append(w.opened, time.Now())
+	w.opened++
 	w.mu.Unlock()
 	defer w.do(func() { w.hear = nil })
 	select {
