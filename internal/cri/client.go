@@ -89,8 +89,8 @@ func (c *Client) Close() error {
 // socket is gRPC's name for an endpoint.
 func socket(endpoint string) (string, error) {
 	want := `it must be "unix:///" and the absolute path of a socket`
-	if endpoint == "" {
-		return "", fmt.Errorf("%w: it is empty, %s", ErrEndpoint, want)
+	if !strings.HasPrefix(endpoint, "unix:///") {
+		return "", fmt.Errorf("%w: %q: %s", ErrEndpoint, endpoint, want)
 	}
 	u, err := url.Parse(endpoint)
 	if err != nil {

@@ -3,6 +3,7 @@ package kuberuntime_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,14 +20,7 @@ import (
 )
 
 func only(uids ...types.UID) func(types.UID) bool {
-	return func(uid types.UID) bool {
-		for _, u := range uids {
-			if u == uid {
-				return true
-			}
-		}
-		return false
-	}
+	return func(uid types.UID) bool { return slices.Contains(uids, uid) }
 }
 
 func exists(t *testing.T, path string) bool {
