@@ -189,6 +189,7 @@ containerd-deps:
 	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; } >/dev/null; \
 	fi
 
+# With DELTAPLANE_KUBE=1 also below a real API server, which is built first.
 containerd-test: deps containerd-deps containerd ## the node agent's whole-system suite on real containers; needs Linux and root
 	go test -count=1 -timeout $(TIMEOUT) ./test/node/...
 

@@ -52,7 +52,8 @@ func (w *world) runPod(t *testing.T, pod *corev1.Pod) *corev1.Pod {
 		defer cancel()
 		if t.Failed() {
 			if p, err := w.pod(ctx, pod.Name); err == nil {
-				t.Logf("pod %s at the end: %+v", pod.Name, p.Status)
+				events, _ := w.events(ctx, pod.Name)
+				t.Logf("pod %s at the end: %+v\nits events: %v", pod.Name, p.Status, events)
 			}
 		}
 		if err := w.remove(ctx, podsPath+"/"+pod.Name, 0); err != nil && !errors.Is(err, errNotFound) {

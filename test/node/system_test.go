@@ -20,21 +20,25 @@ import (
 	"github.com/deltaplane/deltaplane/test/node/containerd"
 )
 
+// How much later than the table a restart may be, besides the start itself.
+const (
+	streamLate = 200 * time.Millisecond
+	relistLate = 1200 * time.Millisecond
+)
+
 // TestANodeWithTheEventStream is the whole system on containerd 2, which tells the agent what happens.
 func TestANodeWithTheEventStream(t *testing.T) {
 	t.Parallel()
-	// From the end of the wait to the program's first line, in which containerd and runc start a container.
-	runNode(t, newWorld(t, containerd.Built), 200*time.Millisecond)
+	runNode(t, newWorld(t, containerd.Built, cluster{}), streamLate)
 }
 
 // TestANodeThatRelists is the same on the distribution's containerd, which has no event stream before version 2.
 func TestANodeThatRelists(t *testing.T) {
 	t.Parallel()
-	runNode(t, newWorld(t, containerd.Installed, "--no-cri-events"), 1200*time.Millisecond)
+	runNode(t, newWorld(t, containerd.Installed, cluster{}, "--no-cri-events"), relistLate)
 }
 
-// runNode runs every part in turn, since some of them stop what the others need. late is how much later than the
-// table a restart may be, besides the start itself.
+// runNode runs every part in turn, since some of them stop what the others need.
 func runNode(t *testing.T, w *world, late time.Duration) {
 	for _, part := range []struct {
 		name string

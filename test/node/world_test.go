@@ -25,6 +25,9 @@ import (
 // nodeName is the node of which the tests are about.
 const nodeName = "real-1"
 
+// startLimit is how long a part may take to be there.
+const startLimit = 60 * time.Second
+
 // Back-off of restarts in these tests: a tenth of what a node has by default, and of its table.
 const (
 	crashInitial = time.Second
@@ -118,31 +121,48 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// newWorld starts everything and waits until the node is ready.
-func newWorld(t *testing.T, find func(context.Context) (containerd.Programs, error), agentArgs ...string) *world {
+// cluster is the API server that a world is built on.
+type cluster struct {
+	*api
+	args []string // by which our programs find it
+	real bool
+}
+
+// newWorld starts everything and waits until the node is ready. Without an API server the plane brings its dev cluster.
+func newWorld(t *testing.T, find func(context.Context) (containerd.Programs, error), on cluster, agentArgs ...string) *world {
 	t.Helper()
-	w := &world{runtime: start(t, find), dir: t.TempDir()}
+	w := &world{api: on.api, runtime: start(t, find), dir: t.TempDir()}
 	var err error
 	if w.binary, err = buildOnce(); err != nil {
 		t.Fatal(err)
 	}
 	ports := embeddedtest.Ports(t, 5)
-	w.api, w.index = &api{base: "http://" + ports[0], client: http.DefaultClient}, ports[1]
-	w.plane = run(t, w.binary, "up", "--nodes", "0", "--no-demo", "--data-dir", filepath.Join(w.dir, "plane"),
-		"--api-listen", ports[0], "--index-listen", ports[1], "--queue-listen", ports[2], "--reflector-listen", ports[3], "--nats-listen", ports[4],
-		"--index-admin-listen", "off", "--queue-admin-listen", "off", "--reflector-admin-listen", "off", "--controllers-admin-listen", "off", "--nodes-admin-listen", "off")
+	w.index = ports[1]
+	up := []string{
+		"up", "--nodes", "0", "--no-demo", "--data-dir", filepath.Join(w.dir, "plane"),
+		"--index-listen", ports[1], "--queue-listen", ports[2], "--reflector-listen", ports[3], "--nats-listen", ports[4],
+		"--index-admin-listen", "off", "--queue-admin-listen", "off", "--reflector-admin-listen", "off", "--controllers-admin-listen", "off", "--nodes-admin-listen", "off",
+	}
+	if on.real {
+		up = append(append(up, "--controllers", "job,nodelifecycle,tainteviction"), on.args...)
+	} else {
+		w.api = &api{base: "http://" + ports[0], client: http.DefaultClient}
+		on.args = []string{"--api-url", w.base}
+		up = append(up, "--api-listen", ports[0])
+	}
+	w.plane = run(t, w.binary, up...)
 	t.Cleanup(func() {
 		w.plane.stop(t, "the plane", syscall.SIGTERM)
 		if t.Failed() {
 			t.Logf("output of the plane:\n%s", w.plane.output())
 		}
 	})
-	eventually(t, 60*time.Second, "the API server answers", func(ctx context.Context) error { return w.get(ctx, "/version", nil) })
+	eventually(t, startLimit, "the API server answers", func(ctx context.Context) error { return w.get(ctx, "/version", nil) })
 	w.agentArgs = append([]string{
-		"serve", "node", "--node-name", nodeName, "--cri", w.runtime.Endpoint(), "--api-url", w.base, "--index-url", w.index,
+		"serve", "node", "--node-name", nodeName, "--cri", w.runtime.Endpoint(), "--index-url", w.index,
 		"--root-dir", filepath.Join(w.dir, "node"), "--log-dir", filepath.Join(w.dir, "logs"), "--admin-listen", "off", "--host-network-only",
 		"--crash-loop-initial", crashInitial.String(), "--crash-loop-max", crashMax.String(), "--heartbeat-every", "2s", "--log-level", "debug",
-	}, agentArgs...)
+	}, append(on.args, agentArgs...)...)
 	w.startAgent(t)
 	t.Cleanup(func() {
 		w.agent.stop(t, "the agent", syscall.SIGTERM)

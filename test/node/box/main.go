@@ -16,9 +16,12 @@
 //	ignore-term              ignore SIGTERM, for ever
 //	eat MB                   hold that much memory, then sleep
 //	serve ADDRESS            answer HTTP with the host name
+//	call URL TOKEN CA        print what a GET answers, with a bearer token and an authority's certificate from files
 package main
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -26,6 +29,7 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -116,6 +120,8 @@ func run(args []string, out io.Writer) error {
 		}
 	case "eat":
 		return eat(arg(0), out)
+	case "call":
+		return call(arg(0), arg(1), arg(2), out)
 	case "serve":
 		return http.ListenAndServe(arg(0), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			host, _ := os.Hostname()
@@ -193,4 +199,33 @@ func eat(text string, out io.Writer) error {
 	}
 	fmt.Fprintln(out, "ate", len(held), "MB")
 	return wait("", out)
+}
+
+func call(url, tokenFile, caFile string, out io.Writer) error {
+	token, err := os.ReadFile(tokenFile)
+	if err != nil {
+		return err
+	}
+	ca, err := os.ReadFile(caFile)
+	if err != nil {
+		return err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(ca) {
+		return fmt.Errorf("%s holds no certificate", caFile)
+	}
+	request, err := http.NewRequest(http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}}
+	answer, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	fmt.Fprintln(out, answer.Status)
+	_, err = io.Copy(out, answer.Body)
+	return err
 }
