@@ -109,11 +109,11 @@ func (r *agentRig) exits(ctx context.Context, names []string) (late []float64, e
 			return nil, err
 		}
 		for id, seen := range ends {
-			_, finished, err := r.container(ctx, id)
+			run, err := r.container(ctx, id)
 			if err != nil {
 				return nil, err
 			}
-			late = append(late, float64(seen.Sub(finished).Microseconds())/1000)
+			late = append(late, float64(seen.Sub(run.finished).Microseconds())/1000)
 		}
 	}
 	return late, nil

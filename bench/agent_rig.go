@@ -151,13 +151,17 @@ func (r *agentRig) fill(ctx context.Context, n int, node string, most time.Durat
 	})
 }
 
+// oneRun is one instance of a container, by the runtime's times.
+type oneRun struct{ created, started, finished time.Time }
+
 // container is what the runtime says of a container.
-func (r *agentRig) container(ctx context.Context, id string) (started, finished time.Time, err error) {
+func (r *agentRig) container(ctx context.Context, id string) (oneRun, error) {
 	got, err := r.cri.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
 	if err != nil {
-		return started, finished, err
+		return oneRun{}, err
 	}
-	return time.Unix(0, got.GetStatus().GetStartedAt()), time.Unix(0, got.GetStatus().GetFinishedAt()), nil
+	s := got.GetStatus()
+	return oneRun{time.Unix(0, s.GetCreatedAt()), time.Unix(0, s.GetStartedAt()), time.Unix(0, s.GetFinishedAt())}, nil
 }
 
 func (r *agentRig) close() (err error) {
