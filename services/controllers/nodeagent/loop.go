@@ -98,6 +98,7 @@ func (a *Agent) configured(c change) {
 		if pod != nil {
 			a.pool.Update(podworker.Update{Kind: podsync.KindKill, Pod: pod})
 		}
+		a.sweepSoon()
 	case changeOrphan:
 		a.mu.Lock()
 		a.gone[c.uid] = true

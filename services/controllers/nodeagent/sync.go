@@ -107,6 +107,7 @@ func (s *syncer) SyncTerminatedPod(_ context.Context, pod *corev1.Pod, seen *con
 		return fmt.Errorf("nodeagent: volumes: %w", err)
 	}
 	s.statuses.Finish(pod)
+	s.sweepSoon()
 	return nil
 }
 
