@@ -207,6 +207,12 @@ func TestH10DoBackOff(t *testing.T) {
 		if got := n.m.WaitReasons(pod.UID)["c"]; got != want {
 			t.Errorf("waits as %+v, want %+v", got, want)
 		}
+		seen := n.status(pod)
+		n.rt.SetDown(true)
+		if r := n.m.SyncPod(t.Context(), pod, seen, kuberuntime.Inputs{}); r.Err == nil || n.m.WaitReasons(pod.UID)["c"] != want {
+			t.Errorf("with the runtime away: %v, waits as %v", r.Err, n.m.WaitReasons(pod.UID))
+		}
+		n.rt.SetDown(false)
 		pause(t.Context(), time.Second)
 		n.mustSync(pod)
 		if got := n.m.WaitReasons(pod.UID); len(got) != 0 {

@@ -1,6 +1,7 @@
 package kuberuntime
 
 import (
+	"cmp"
 	"fmt"
 	"hash/fnv"
 	"maps"
@@ -47,10 +48,14 @@ const (
 	annotationRestartPolicy = "deltaplane.io/restart-policy"
 )
 
+// annotationImage is the image as the spec names it: runtimes tell what they resolved it to.
+const annotationImage = "deltaplane.io/image"
+
 func containerAnnotations(pod *corev1.Pod, c *corev1.Container, attempt int) map[string]string {
 	a := map[string]string{}
 	maps.Copy(a, pod.Annotations)
 	a[annotationKind], a[annotationRestartPolicy] = kindOf(pod, c), string(pod.Spec.RestartPolicy)
+	a[annotationImage] = c.Image
 	a[container.AnnotationHash] = strconv.FormatUint(Hash(c), 16)
 	a[container.AnnotationRestartCount] = strconv.Itoa(attempt)
 	a[container.AnnotationMessagePath] = c.TerminationMessagePath
@@ -91,7 +96,7 @@ func Hash(c *corev1.Container) uint64 {
 func (m *Manager) containerOf(c *runtimeapi.Container) (out container.Container, pod types.UID, ok bool) {
 	out = container.Container{
 		ID: c.GetId(), Name: c.GetLabels()[container.LabelContainerName], SandboxID: c.GetPodSandboxId(),
-		Image: askedImage(c.GetImage()), ImageRef: c.GetImageRef(), State: stateOf(c.GetState()),
+		Image: askedImage(c.GetAnnotations(), c.GetImage()), ImageRef: c.GetImageRef(), State: stateOf(c.GetState()),
 		CreatedAt: when(c.GetCreatedAt()), Attempt: c.GetMetadata().GetAttempt(), Hash: hashOf(c.GetAnnotations()),
 	}
 	pod = types.UID(c.GetLabels()[container.LabelPodUID])
@@ -118,12 +123,9 @@ func stateOf(s runtimeapi.ContainerState) container.State {
 	return container.Unknown
 }
 
-// askedImage is the reference in the pod's spec, where the runtime kept it beside what it resolved to.
-func askedImage(i *runtimeapi.ImageSpec) string {
-	if u := i.GetUserSpecifiedImage(); u != "" {
-		return u
-	}
-	return i.GetImage()
+// askedImage is the reference in the pod's spec, or what is nearest to it.
+func askedImage(annotations map[string]string, i *runtimeapi.ImageSpec) string {
+	return cmp.Or(annotations[annotationImage], i.GetUserSpecifiedImage(), i.GetImage())
 }
 
 // hashOf is 0, not known, for an annotation that is not a number.

@@ -45,11 +45,14 @@ func (m *Manager) SyncPod(ctx context.Context, pod *corev1.Pod, status *containe
 	return s.result
 }
 
-// keepReasons leaves the reason of a container that this sync had no say in: its init containers came first.
+// keepReasons leaves the reasons of containers that do not run where a sync failed before it came to them: what they wait for
+// is no other because the runtime cannot be asked.
 func (s *syncing) keepReasons() {
+	if s.result.Err == nil || s.sandbox != "" {
+		return
+	}
 	for name, w := range s.WaitReasons(s.pod.UID) {
-		c := s.status.Latest(name)
-		if _, tried := s.result.Waiting[name]; !tried && c == nil && s.sandbox == "" && w.Reason != "" {
+		if c := s.status.Latest(name); c == nil || c.State != container.Running {
 			s.result.Waiting[name] = w
 		}
 	}
