@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -107,26 +108,35 @@ func TestConditionsFollowTheReadings(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
-		var memory node.Pressure
-		var disk error
-		var faults []error
+		var memory atomic.Pointer[node.Pressure]
+		var down atomic.Bool
+		memory.Store(&node.Pressure{})
 		a := start(t, s, node.Config{PressureHold: time.Minute}, node.Sources{
-			Memory: func() (node.Pressure, error) { return memory, nil },
-			Disk:   func() (node.Pressure, error) { return node.Pressure{}, disk },
-		}, func(context.Context) []error { return faults })
-		memory = node.Pressure{On: true, Message: "12 MiB left"}
+			Memory: func() (node.Pressure, error) { return *memory.Load(), nil },
+			Disk: func() (node.Pressure, error) {
+				if down.Load() {
+					return node.Pressure{}, errors.New("statfs: no such device")
+				}
+				return node.Pressure{}, nil
+			},
+		}, func(context.Context) []error {
+			if down.Load() {
+				return []error{errors.New("PLEG is not healthy"), errors.New("runtime is down")}
+			}
+			return nil
+		})
+		memory.Store(&node.Pressure{On: true, Message: "12 MiB left"})
 		pass(10 * time.Second)
 		if got := said(s.node()); got != strings.Replace(healthy, "MemoryPressure=False", "MemoryPressure=True", 1) {
 			t.Errorf("conditions are %s", got)
 		}
-		memory = node.Pressure{}
+		memory.Store(&node.Pressure{})
 		pass(50 * time.Second)
 		if got := said(s.node()); !strings.Contains(got, "MemoryPressure=True") {
 			t.Errorf("conditions are %s, want the pressure to be held for a minute", got)
 		}
 		pass(20 * time.Second)
-		disk = errors.New("statfs: no such device")
-		faults = []error{errors.New("PLEG is not healthy"), errors.New("runtime is down")}
+		down.Store(true)
 		a.Check() // at once, not at the next tick
 		synctest.Wait()
 		n := s.node()
