@@ -31,8 +31,8 @@ func TestRealCountdownsSurviveTheKillOfAnyService(t *testing.T) {
 	})
 }
 
-// killGrace bears a gap of two fifths of it, which is more than the restart of any service takes.
-const killGrace = 15 * time.Second
+// killGrace bears a gap of two fifths of it, 8 s, which is more than it takes to be over the kill of any service.
+const killGrace = 20 * time.Second
 
 // killInCountdowns kills the store too when restart, which kills and starts it, is given.
 func killInCountdowns(t *testing.T, store []string, restart func()) {
@@ -87,10 +87,10 @@ func killInCountdowns(t *testing.T, store []string, restart func()) {
 	silent := time.Now()
 	k.silence(t, true, "node-1")
 	for i, b := range blows[:len(services)] {
-		sleepUntil(t, silent.Add(time.Duration(1+2*i)*time.Second))
+		sleepUntil(t, silent.Add(time.Second+time.Duration(i)*3500*time.Millisecond))
 		b.run()
 	}
-	w.onlyTainted(t, 20*time.Second, "the silent node is tainted", "node-1")
+	w.onlyTainted(t, 2*killGrace, "the silent node is tainted", "node-1")
 	w.mu.Lock()
 	seen, added := w.since("node-1")
 	w.mu.Unlock()
