@@ -243,10 +243,26 @@ const releaseWithin = 2 * time.Second
 func (r *Registrar) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseWithin)
 	defer cancel()
-	lease := r.held.lease.DeepCopy()
-	lease.TypeMeta = metav1.TypeMeta{Kind: leases.Kind, APIVersion: leases.APIVersion()}
-	lease.Annotations[InstanceAnnotation] = ""
-	if err := r.putLease(ctx, lease, false); err != nil {
+	lease := r.held.lease
+	var err error
+	for range tries {
+		lease = lease.DeepCopy()
+		lease.TypeMeta = metav1.TypeMeta{Kind: leases.Kind, APIVersion: leases.APIVersion()}
+		lease.Annotations[InstanceAnnotation] = ""
+		if err = r.putLease(ctx, lease, false); !kube.IsConflict(err) {
+			break
+		}
+		// Perhaps the renewal that the stop interrupted was written.
+		raw, readErr := r.api.Get(ctx, r.leaseRef())
+		if readErr != nil {
+			err = readErr
+			break
+		}
+		if lease, readErr = decode[coordinationv1.Lease](raw); readErr != nil || lease.Annotations[InstanceAnnotation] != r.cfg.Instance {
+			return // it is another's
+		}
+	}
+	if err != nil {
 		r.log.Debug("lease not released", slog.Any("error", err))
 	}
 }
