@@ -18,20 +18,16 @@ const lateness = time.Second
 // stream is what the loop knows of the runtime's event stream.
 type stream struct {
 	rules.Stream
-	// number counts the streams that were opened; open says that the last one still is.
-	number int
-	open   bool
-	// proved says that the open one delivered something.
-	proved bool
+	// open says that one is open, proved that it delivered something.
+	open, proved bool
 	// next is when to open one.
 	next time.Time
 }
 
 // news is one message of a stream, with the time it came.
 type news struct {
-	event  container.Event
-	number int
-	at     time.Time
+	event container.Event
+	at    time.Time
 }
 
 // end is that of a stream.
@@ -44,13 +40,11 @@ func (p *PLEG) listen(ctx context.Context, now time.Time) {
 	if p.cfg.NoStream || p.stream.open || now.Before(p.stream.next) {
 		return
 	}
-	p.stream.number++
 	p.stream.open, p.stream.proved = true, false
-	number := p.stream.number
 	p.running.Go(func() {
 		err := p.runtime.Events(ctx, func(e container.Event) {
 			select {
-			case p.news <- news{event: e, number: number, at: time.Now()}:
+			case p.news <- news{event: e, at: time.Now()}:
 			default:
 				p.lost.Store(true)
 			}
@@ -64,7 +58,7 @@ func (p *PLEG) listen(ctx context.Context, now time.Time) {
 
 // ended sees to the end of a stream: lists take over at once, and one is forced (f.11).
 func (p *PLEG) ended(ctx context.Context, e end) {
-	p.hearAll(ctx)
+	p.hearAll(ctx) // what came before the end; nothing comes after it
 	p.stream.open = false
 	wait := p.cfg.StreamRetry
 	if !errors.Is(e.err, container.ErrNoEvents) {
@@ -73,7 +67,6 @@ func (p *PLEG) ended(ctx context.Context, e end) {
 		wait, gaveUp = p.stream.Failed(p.cfg.stream())
 		p.log.LogAttrs(ctx, slog.LevelWarn, "the runtime's event stream ended",
 			slog.Any("error", e.err), slog.Duration("retry_after", wait), slog.Bool("gave_up", gaveUp))
-		p.nextList = time.Now()
 	}
 	p.stream.next = time.Now().Add(wait)
 	p.distrust(ctx, "the stream ended")
@@ -87,13 +80,10 @@ func (p *PLEG) hearAll(ctx context.Context) {
 }
 
 // trust takes note that a stream delivered something.
-func (p *PLEG) trust(ctx context.Context, number int) {
+func (p *PLEG) trust(ctx context.Context) {
 	if p.lost.Swap(false) {
 		p.distrust(ctx, "more events came than there was room for")
 		p.nextList = time.Now()
-		return
-	}
-	if number != p.stream.number || !p.stream.open {
 		return
 	}
 	if !p.stream.proved {

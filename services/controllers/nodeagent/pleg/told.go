@@ -14,7 +14,7 @@ import (
 // container is believed unless the records know better; the status that it brings
 // is used where it agrees with the records, and asked for otherwise.
 func (p *PLEG) told(ctx context.Context, n news) {
-	p.trust(ctx, n.number)
+	p.trust(ctx)
 	e := n.event
 	if !e.At.IsZero() {
 		p.metrics.latency.Observe(max(time.Since(e.At), 0).Seconds())
