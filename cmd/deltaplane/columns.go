@@ -151,6 +151,9 @@ func nodeStatus(o *indexv1.Object) string {
 	if gjson.GetBytes(o.GetPayload(), "spec.unschedulable").Bool() {
 		text += ",SchedulingDisabled"
 	}
+	if gjson.GetBytes(o.GetPayload(), `metadata.annotations.deltaplane\.io/stopped`).String() == "true" {
+		text += ",Stopped" // its agent was told to fall silent; the cluster may not have noticed yet
+	}
 	return text
 }
 

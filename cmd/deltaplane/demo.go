@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -250,10 +251,10 @@ func (f *failure) choose(ctx context.Context) (bool, error) {
 	}
 	var where []string
 	total := 0
-	for node, n := range count {
-		where = append(where, fmt.Sprintf("%d on %s", n, node))
-		total += n
-		if n > count[f.node] || n == count[f.node] && node < f.node {
+	for _, node := range slices.Sorted(maps.Keys(count)) {
+		where = append(where, fmt.Sprintf("%d on %s", count[node], node))
+		total += count[node]
+		if count[node] > count[f.node] {
 			f.node = node
 		}
 	}
@@ -261,7 +262,6 @@ func (f *failure) choose(ctx context.Context) (bool, error) {
 		f.node = ""
 		return false, nil
 	}
-	slices.Sort(where)
 	f.say("all run: %s", strings.Join(where, ", "))
 	return true, nil
 }

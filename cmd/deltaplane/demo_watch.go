@@ -30,7 +30,7 @@ func (f *failure) dying(ctx context.Context) (bool, error) {
 			here++
 		case p.Spec.NodeName == f.node:
 			f.once("gone "+p.Name, "%s evicted; it stays Terminating: only its node can say that it has ended", p.Name)
-			f.once("back-off", "the Job counts that as a failure, after which it waits 10 s before it makes other pods")
+			f.once("back-off", "the Job counts that as a failure, after which it waits 10 s or more before it makes other pods")
 		case p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp == nil:
 			elsewhere++
 			if f.told["tainted"] && !f.told["first "+p.Name] {
