@@ -177,7 +177,7 @@ kube-test: deps ## API conformance and whole-system suite on a real API server
 
 ##### a real containerd, built from Go modules (test/containerd) #####
 
-.PHONY: containerd containerd-deps containerd-test
+.PHONY: containerd containerd-deps containerd-test chaos-node
 containerd: ## build containerd 2 into .tmp/containerd, for the tests of the node agent
 	@test/containerd/build.sh .tmp/containerd/bin
 
@@ -199,6 +199,9 @@ kube-nodes: deps ## nodes that fail, evictions, the webhook, and ours beside kub
 	@set -e; bare=$(CURDIR)/.tmp/kube-bare; $(KUBE) up --detach --nodes 0 --dir $$bare >/dev/null; \
 	trap '$(KUBE) down --dir '$$bare EXIT; \
 	cd $(CURDIR) && DELTAPLANE_KUBECONFIG=$$bare/kubeconfig go test -count=1 -timeout $(TIMEOUT) -run OnAnyAPIServer ./services/controllers
+
+chaos-node: deps containerd-deps containerd ## a node under faults for CHAOS: nothing may run twice
+	DELTAPLANE_CHAOS=$(CHAOS) DELTAPLANE_CHAOS_SEED=$(CHAOS_SEED) go test -count=1 -v -timeout 24h -run NothingRunsTwice ./test/node
 
 ##### compose #####
 

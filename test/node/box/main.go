@@ -13,6 +13,7 @@
 //	cat PATH                 print a file
 //	env [NAME]               print the environment, or one variable
 //	mark PATH COMMAND...     append the time to a file, then go on as COMMAND
+//	alone FOLDER COMMAND...  the same in FOLDER/starts, holding FOLDER/lock; one who finds it held says so in FOLDER/twice
 //	ignore-term              ignore SIGTERM, for ever
 //	eat MB                   hold that much memory, then sleep
 //	serve ADDRESS            answer HTTP with the host name
@@ -112,6 +113,14 @@ func run(args []string, out io.Writer) error {
 			return err
 		}
 		return run(args[1:], out)
+	case "alone":
+		if len(args) < 2 {
+			return errors.New("alone wants a folder and a command")
+		}
+		if err := alone(args[0]); err != nil {
+			return err
+		}
+		return run(args[1:], out)
 	case "ignore-term":
 		signal.Ignore(syscall.SIGTERM)
 		fmt.Fprintln(out, ready)
@@ -182,6 +191,18 @@ func mark(path string) error {
 	}
 	_, err = fmt.Fprintln(f, time.Now().UTC().Format(time.RFC3339Nano))
 	return errors.Join(err, f.Close())
+}
+
+// alone takes a lock that lasts as long as the process.
+func alone(folder string) error {
+	fd, err := syscall.Open(folder+"/lock", syscall.O_CREAT|syscall.O_RDWR|syscall.O_CLOEXEC, 0o644)
+	if err != nil {
+		return err
+	}
+	if err := syscall.Flock(fd, syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return errors.Join(fmt.Errorf("%s/lock: %w", folder, err), mark(folder+"/twice"))
+	}
+	return mark(folder + "/starts")
 }
 
 func eat(text string, out io.Writer) error {

@@ -83,6 +83,19 @@ func (c *Containerd) Kill() error {
 	return err
 }
 
+// Hang stops the daemon's process without ending it, SIGSTOP, so that calls get no answer; Resume lets it go on.
+func (c *Containerd) Hang() error { return c.signal(syscall.SIGSTOP) }
+
+// Resume ends Hang.
+func (c *Containerd) Resume() error { return c.signal(syscall.SIGCONT) }
+
+func (c *Containerd) signal(s syscall.Signal) error {
+	if c.daemon == nil {
+		return errors.New("containerd: it does not run")
+	}
+	return c.daemon.Process.Signal(s)
+}
+
 // Restart starts the daemon again after Kill and waits until it answers.
 func (c *Containerd) Restart(ctx context.Context) error {
 	if c.daemon != nil {
