@@ -124,7 +124,7 @@ func TestJobsOfAllKinds(t *testing.T) {
 	p.make("plain", `"parallelism":3,"completions":7`, "100ms", "0")
 	p.make("queue", `"parallelism":3`, "100ms", "0")
 	p.make("failing", `"backoffLimit":0`, "100ms", "3")
-	p.make("late", `"activeDeadlineSeconds":3`, "forever", "0")
+	p.make("late", `"activeDeadlineSeconds":10`, "forever", "0")
 	p.make("paused", `"parallelism":2,"completions":2,"suspend":true`, "200ms", "0")
 	p.make("scaled", `"parallelism":4,"completions":100`, "forever", "0")
 	p.make("brief", `"completions":2,"parallelism":2,"ttlSecondsAfterFinished":1`, "100ms", "0")
