@@ -13,7 +13,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -99,7 +98,7 @@ func TestRealAPIServersGiveDefaultTolerationsByTheWebhook(t *testing.T) {
 		t.Errorf("the webhook counts %.0f patched pods, want those of this test", reviews)
 	}
 	numericTolerations(t, k)
-	p.stop(t, "controllers", syscall.SIGKILL)
+	p.kill(t, "controllers")
 	if got := k.tolerations(t, "unattended", nil); len(got) != 0 {
 		t.Errorf("without the webhook a pod has %v, want that it passes unchanged", got)
 	}

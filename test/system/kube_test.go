@@ -164,6 +164,18 @@ func (p *plane) run(t *testing.T, part string) {
 	}
 }
 
+// kill ends a part as if its machine had gone; what it said is shown when the test fails.
+func (p *plane) kill(t *testing.T, part string) {
+	t.Helper()
+	dead := p.processes[part]
+	p.stop(t, part, syscall.SIGKILL)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("output of %s before it was killed:\n%s", part, tail(dead.out.Bytes(), 8_000))
+		}
+	})
+}
+
 // ready waits until replicas of controllers are.
 func (p *plane) ready(t *testing.T, replicas ...string) {
 	t.Helper()

@@ -2,7 +2,6 @@ package system
 
 import (
 	"fmt"
-	"syscall"
 	"testing"
 	"time"
 
@@ -50,7 +49,7 @@ func killInCountdowns(t *testing.T, store []string, restart func()) {
 	var blows []blow
 	for _, service := range services {
 		blows = append(blows, blow{service, func() {
-			p.stop(t, service, syscall.SIGKILL)
+			p.kill(t, service)
 			p.run(t, service)
 		}})
 	}
@@ -59,7 +58,7 @@ func killInCountdowns(t *testing.T, store []string, restart func()) {
 	}
 	blows = append(blows, blow{"everything", func() {
 		for _, service := range services {
-			p.stop(t, service, syscall.SIGKILL)
+			p.kill(t, service)
 		}
 		if restart != nil {
 			restart()
