@@ -93,7 +93,7 @@ func New(cfg Config, deps Deps) (*Agent, error) {
 	}
 	a.recorder = kube.NewRecorder(deps.Kube, "kubelet", a.cfg.Node, a.log)
 	a.objects = volume.NewObjects(deps.Kube, 0, nil)
-	if a.volumes, err = volume.New(volume.Config{Root: a.podsDir(), Tmpfs: true}, a.objects, a.log); err != nil {
+	if a.volumes, err = volume.New(volume.Config{Root: a.podsDir(), Mount: deps.Runtime == nil}, a.objects, a.log); err != nil {
 		return nil, err
 	}
 	if a.statuses, err = podstatus.New(podstatus.Config{QPS: a.cfg.StatusQPS, Burst: a.cfg.StatusBurst, Metrics: reg}, deps.Kube, a.log); err != nil {

@@ -16,6 +16,73 @@ import (
 // live is what is asked of a [kube.Client].
 type live interface {
 	Get(ctx context.Context, ref kube.Ref) ([]byte, error)
+	ListEach(ctx context.Context, r kube.Resource, o kube.ListOptions, begin func(kube.Page) error, item func([]byte) error) (kube.Page, error)
+}
+
+// newcomers returns the pods of a state that were not known before, as far as the
+// API server has them. An index that is behind may still have a pod whose end this
+// node has seen, in its last life or its containers removed: it must not start again.
+func (s *source) newcomers(ctx context.Context, state map[string]*corev1.Pod) map[string]*corev1.Pod {
+	unknown := map[string]*corev1.Pod{}
+	s.mu.Lock()
+	for key, pod := range state {
+		if known := s.known[key]; known == nil || known.UID != pod.UID {
+			unknown[key] = pod
+		}
+	}
+	s.mu.Unlock()
+	if len(unknown) == 0 {
+		return nil
+	}
+	wait := doubtFirst
+	for {
+		there, err := s.list(ctx)
+		if err == nil {
+			for key, pod := range unknown {
+				now := there[key]
+				switch {
+				case now == nil || now.UID != pod.UID:
+					delete(unknown, key) // gone, or another life: the index will tell
+				case older(pod, now):
+					unknown[key] = now
+				}
+			}
+			return unknown
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		s.log.Warn("pods that are new to this node wait until the API server confirms them", slog.Int(telemetry.KeyCount, len(unknown)), telemetry.Err(err))
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, doubtMost)
+	}
+}
+
+// list reads the pods of this node from the API server itself.
+func (s *source) list(ctx context.Context) (map[string]*corev1.Pod, error) {
+	pods := map[string]*corev1.Pod{}
+	o := kube.ListOptions{Scope: kube.Scope{FieldSelector: "spec.nodeName=" + s.node}, Limit: 500}
+	for {
+		limited, cancel := context.WithTimeout(ctx, 30*time.Second)
+		page, err := s.live.ListEach(limited, podResource, o, func(kube.Page) error { return nil }, func(raw []byte) error {
+			pod, err := decode(raw)
+			if err == nil {
+				pods[pod.Namespace+"/"+pod.Name] = pod
+			}
+			return nil // a pod that cannot be read is not run
+		})
+		cancel()
+		if err != nil {
+			return nil, fmt.Errorf("nodeagent: list pods: %w", err)
+		}
+		if o.Continue = page.Continue; o.Continue == "" {
+			return pods, nil
+		}
+	}
 }
 
 // doubt is a pod of which something is here that the index does not have. Only the
@@ -156,6 +223,8 @@ func (s *source) read(ctx context.Context, namespace, name string) (*corev1.Pod,
 	return decode(raw)
 }
 
+var podResource = kube.Resource{Version: "v1", Name: "pods", Kind: "Pod", Namespaced: true}
+
 func podRef(namespace, name string) kube.Ref {
-	return kube.Ref{Resource: kube.Resource{Version: "v1", Name: "pods", Kind: "Pod", Namespaced: true}, Namespace: namespace, Name: name}
+	return kube.Ref{Resource: podResource, Namespace: namespace, Name: name}
 }

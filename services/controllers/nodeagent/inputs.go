@@ -15,6 +15,9 @@ import (
 func (a *Agent) inputs(pod *corev1.Pod, mounts volume.Mounts) kuberuntime.Inputs {
 	return kuberuntime.Inputs{
 		Volumes: kuberuntime.Volumes(mounts),
+		SubPath: func(c *corev1.Container, i int, env []kuberuntime.EnvVar) (string, error) {
+			return a.volumes.SubPath(pod, mounts, c, i, env)
+		},
 		Environment: func(ctx context.Context, c *corev1.Container, podIPs []string) ([]kuberuntime.EnvVar, error) {
 			facts := a.facts(nil)
 			facts.PodIPs = podIPs

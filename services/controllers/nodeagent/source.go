@@ -150,23 +150,35 @@ func (s *source) follow(ctx context.Context) error {
 // complete takes in an initial state. An older state than what is known, as
 // another replica may tell after a gap, takes nothing back.
 func (s *source) complete(ctx context.Context, initial map[string]*corev1.Pod, epoch uint64) {
+	fresh := s.newcomers(ctx, initial)
+	if ctx.Err() != nil {
+		return
+	}
 	s.mu.Lock()
 	again := s.epoch == epoch // versions compare only within an epoch
 	s.epoch = epoch
-	var missing []string
+	missing, changed := []string{}, fresh
 	for key, old := range s.known {
 		now := initial[key]
-		if now == nil {
+		switch {
+		case now == nil:
 			missing = append(missing, key)
-		} else if again && now.UID == old.UID && older(now, old) {
-			initial[key] = old
+		case now.UID != old.UID:
+			if fresh[key] == nil {
+				missing = append(missing, key)
+			}
+		case !again || !older(now, old):
+			if changed == nil {
+				changed = map[string]*corev1.Pod{}
+			}
+			changed[key] = now
 		}
 	}
 	s.mu.Unlock()
 	for _, key := range missing {
 		s.vanished(ctx, key)
 	}
-	for key, pod := range initial {
+	for key, pod := range changed {
 		s.set(ctx, key, pod)
 	}
 	s.mu.Lock()

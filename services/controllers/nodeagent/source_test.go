@@ -70,6 +70,30 @@ func (s *server) Get(_ context.Context, ref kube.Ref) ([]byte, error) {
 	return json.Marshal(pod)
 }
 
+func (s *server) ListEach(_ context.Context, _ kube.Resource, o kube.ListOptions, begin func(kube.Page) error, item func([]byte) error) (kube.Page, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return kube.Page{}, s.err
+	}
+	if o.FieldSelector != "spec.nodeName=n" {
+		return kube.Page{}, errors.New("not the pods of the node")
+	}
+	if err := begin(kube.Page{}); err != nil {
+		return kube.Page{}, err
+	}
+	for _, p := range s.pods {
+		raw, err := json.Marshal(p)
+		if err == nil {
+			err = item(raw)
+		}
+		if err != nil {
+			return kube.Page{}, err
+		}
+	}
+	return kube.Page{}, nil
+}
+
 func (s *server) set(err error, pods ...*corev1.Pod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,6 +101,15 @@ func (s *server) set(err error, pods ...*corev1.Pod) {
 	for _, p := range pods {
 		s.pods[p.Namespace+"/"+p.Name] = p
 	}
+}
+
+func (s *server) put(p *corev1.Pod) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pods == nil {
+		s.pods = map[string]*corev1.Pod{}
+	}
+	s.pods[p.Namespace+"/"+p.Name] = p
 }
 
 // feed is a source with all around it, within a synctest bubble.
@@ -122,7 +155,17 @@ func (f *feed) say(kind client.EventType, pods ...*corev1.Pod) {
 	}
 }
 
+// state tells an initial state, by an index that is not behind.
 func (f *feed) state(epoch uint64, pods ...*corev1.Pod) {
+	f.t.Helper()
+	for _, p := range pods {
+		f.api.put(p)
+	}
+	f.stale(epoch, pods...)
+}
+
+// stale tells an initial state, whatever the API server has.
+func (f *feed) stale(epoch uint64, pods ...*corev1.Pod) {
 	f.t.Helper()
 	f.say(client.EventAdded, pods...)
 	f.index.events <- told{event: client.Event{Type: client.EventInitialEnd, Revision: client.Revision{Epoch: epoch}}}
@@ -165,7 +208,21 @@ func later(d time.Duration) { <-time.After(d) }
 func TestSource(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]func(f *feed){
+		"an index that is behind brings no pod back whose end this node has seen": func(f *feed) {
+			f.api.set(nil, pod("b", "2", "9"))
+			f.stale(1, pod("a", "1", "5"), pod("b", "2", "6"))
+			f.heard("set 2@9", "synced")
+			f.gap()
+			f.api.set(errors.New("away"))
+			f.stale(1, pod("a", "1", "5"), pod("b", "2", "10"))
+			later(time.Minute)
+			f.heard()
+			f.api.set(nil, pod("b", "2", "10"))
+			later(time.Minute)
+			f.heard("set 2@10")
+		},
 		"pods are told once the initial state is complete": func(f *feed) {
+			f.api.put(pod("a", "1", "5"))
 			f.say(client.EventAdded, pod("a", "1", "5"))
 			f.heard()
 			if f.src.ready() == nil {
