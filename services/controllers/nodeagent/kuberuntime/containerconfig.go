@@ -21,7 +21,7 @@ func (s *syncing) containerConfig(ctx context.Context, c *corev1.Container, atte
 	if err != nil {
 		return nil, err
 	}
-	mounts, err := s.mounts(c, attempt)
+	mounts, err := s.mounts(c, attempt, env)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +75,7 @@ func (s *syncing) environment(ctx context.Context, c *corev1.Container) ([]envir
 }
 
 // mounts are a container's volumes, its hosts file and the file of its termination message.
-func (s *syncing) mounts(c *corev1.Container, attempt uint32) ([]*runtimeapi.Mount, error) {
+func (s *syncing) mounts(c *corev1.Container, attempt uint32, env []environ.Var) ([]*runtimeapi.Mount, error) {
 	var out []*runtimeapi.Mount
 	taken := map[string]bool{}
 	for i, vm := range c.VolumeMounts {
@@ -83,9 +83,14 @@ func (s *syncing) mounts(c *corev1.Container, attempt uint32) ([]*runtimeapi.Mou
 		if !ok {
 			return nil, fmt.Errorf("volumeMounts[%d].name: volume %q is not mounted on the node", i, vm.Name)
 		}
-		if vm.SubPath != "" {
+		if vm.SubPath != "" || vm.SubPathExpr != "" {
 			var err error
-			if host, err = subPath(host, vm.SubPath); err != nil {
+			if s.in.SubPath != nil {
+				host, err = s.in.SubPath(c, i, env)
+			} else {
+				host, err = subPath(host, vm.SubPath)
+			}
+			if err != nil {
 				return nil, fmt.Errorf("volumeMounts[%d].subPath: %w", i, err)
 			}
 		}
@@ -126,8 +131,7 @@ func propagation(p *corev1.MountPropagationMode) runtimeapi.MountPropagation {
 	return runtimeapi.MountPropagation_PROPAGATION_PRIVATE
 }
 
-// subPath is a path below a volume that no link in it leads out of. Only volumes that containers cannot write to have
-// any ([Unsupported]), so it cannot be changed between this look and the runtime's.
+// subPath is a path below a volume that no link in it leads out of when it is looked up.
 func subPath(volume, sub string) (string, error) {
 	root, err := os.OpenRoot(volume)
 	if err != nil {

@@ -79,6 +79,10 @@ type EnvVar = environ.Var
 // Inputs are what a pod's containers need beyond its spec.
 type Inputs struct {
 	Volumes Volumes
+	// SubPath is the path on the node of the part of a volume that the i-th mount of a container names. Its
+	// error makes the container wait as CreateContainerConfigError. Nil looks the part up in the
+	// volume, where a container that can write there could exchange it.
+	SubPath func(c *corev1.Container, i int, env []EnvVar) (string, error)
 	// Environment makes a container's environment, once the pod's addresses are known. Its error makes the
 	// container wait as CreateContainerConfigError. Nil takes the names and values in the spec, expanded.
 	Environment func(ctx context.Context, c *corev1.Container, podIPs []string) ([]EnvVar, error)

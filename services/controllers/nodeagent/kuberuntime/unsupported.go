@@ -29,20 +29,16 @@ func Unsupported(pod *corev1.Pod) []error {
 		no(sc.WindowsOptions != nil, spec.Child("securityContext", "windowsOptions"), "only linux is run")
 		no(localhost(sc.SeccompProfile), spec.Child("securityContext", "seccompProfile", "type"), "profiles on the node are not looked up")
 	}
-	writable := map[string]bool{}
-	for _, v := range s.Volumes {
-		writable[v.Name] = v.EmptyDir != nil || v.HostPath != nil
-	}
 	for i := range s.InitContainers {
-		out = append(out, unsupportedOf(&s.InitContainers[i], spec.Child("initContainers").Index(i), true, writable)...)
+		out = append(out, unsupportedOf(&s.InitContainers[i], spec.Child("initContainers").Index(i), true)...)
 	}
 	for i := range s.Containers {
-		out = append(out, unsupportedOf(&s.Containers[i], spec.Child("containers").Index(i), false, writable)...)
+		out = append(out, unsupportedOf(&s.Containers[i], spec.Child("containers").Index(i), false)...)
 	}
 	return out
 }
 
-func unsupportedOf(c *corev1.Container, path *field.Path, isInit bool, writable map[string]bool) []error {
+func unsupportedOf(c *corev1.Container, path *field.Path, isInit bool) []error {
 	var out []error
 	no := func(bad bool, path *field.Path, why string) {
 		if bad {
@@ -56,8 +52,6 @@ func unsupportedOf(c *corev1.Container, path *field.Path, isInit bool, writable 
 	no(len(c.RestartPolicyRules) > 0, path.Child("restartPolicyRules"), "only the pod's restart policy holds")
 	for i, m := range c.VolumeMounts {
 		at := path.Child("volumeMounts").Index(i)
-		no(m.SubPathExpr != "", at.Child("subPathExpr"), "paths are not expanded")
-		no(m.SubPath != "" && writable[m.Name], at.Child("subPath"), "a container that can write to the volume could lead it elsewhere")
 		no(m.RecursiveReadOnly != nil && *m.RecursiveReadOnly == corev1.RecursiveReadOnlyEnabled, at.Child("recursiveReadOnly"), "mounts are read-only at their top")
 	}
 	if sc := c.SecurityContext; sc != nil {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -22,11 +23,11 @@ type Config struct {
 	// Root is the directory of all pods; a pod's volumes are in Root/UID/volumes. Others
 	// may keep files of the pod in Root/UID.
 	Root string
-	// Tmpfs mounts a memory file system for emptyDir volumes of medium Memory, which also
-	// enforces their sizeLimit, and for secrets and tokens, which then are on no disk. It
-	// needs Linux and the right to mount; where that is refused, and without Tmpfs, they are
-	// plain directories that only root can enter.
-	Tmpfs bool
+	// Mount allows to mount, on Linux: memory file systems for emptyDir volumes of medium Memory, which
+	// also enforces their sizeLimit, and for secrets and tokens, which then are on no disk;
+	// and sub paths (see [Manager.SubPath]). Where memory is refused, and without Mount, plain
+	// directories serve. Runtimes whose containers do nothing need no mounts.
+	Mount bool
 	// Now is the clock; default time.Now.
 	Now func() time.Time
 }
@@ -167,7 +168,7 @@ func (m *Manager) emptyDir(dir string, pod *corev1.Pod, src *corev1.EmptyDirVolu
 	if err := os.Chmod(making, perm); err != nil {
 		return "", err
 	}
-	if src.Medium != corev1.StorageMediumMemory || !m.cfg.Tmpfs {
+	if src.Medium != corev1.StorageMediumMemory || !m.cfg.Mount {
 		return dir, os.Rename(making, dir)
 	}
 	if err := os.Rename(making, dir); err != nil {
@@ -208,20 +209,14 @@ func (m *Manager) Teardown(uid types.UID) error {
 	m.mu.Lock()
 	delete(m.tokens, uid)
 	m.mu.Unlock()
-	kinds, err := os.ReadDir(base)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	// Whatever is mounted below must not be emptied: it is unmounted first, or the whole fails.
+	points, err := m.mounter.under(base)
+	if err != nil {
 		return fmt.Errorf("volume: pod %s: %w", uid, err)
 	}
-	for _, kind := range kinds {
-		volumes, err := os.ReadDir(filepath.Join(base, kind.Name()))
-		if err != nil {
-			return fmt.Errorf("volume: pod %s: %w", uid, err)
-		}
-		for _, v := range volumes {
-			// A busy one must not be emptied, so it is unmounted first or the whole fails.
-			if err := m.mounter.unmount(filepath.Join(base, kind.Name(), v.Name())); err != nil {
-				return fmt.Errorf("volume: pod %s: unmount %q: %w", uid, v.Name(), err)
-			}
+	for _, point := range slices.Backward(points) {
+		if err := m.mounter.unmount(point); err != nil {
+			return fmt.Errorf("volume: pod %s: unmount %q: %w", uid, filepath.Base(point), err)
 		}
 	}
 	if err := os.RemoveAll(base); err != nil {

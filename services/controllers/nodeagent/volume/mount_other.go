@@ -9,4 +9,8 @@ import (
 
 func (systemMounter) tmpfs(string, int64, os.FileMode, int) error { return errors.ErrUnsupported }
 
-func (systemMounter) unmount(string) error { return nil }
+func (systemMounter) bind(string, string, string) error { return errors.ErrUnsupported }
+
+func (systemMounter) unmount(string) error { return errors.ErrUnsupported }
+
+func (systemMounter) under(string) ([]string, error) { return nil, nil }

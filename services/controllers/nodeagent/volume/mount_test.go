@@ -15,8 +15,9 @@ import (
 	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/volume"
 )
 
-func TestVolumesInMemory(t *testing.T) {
-	t.Parallel()
+// mayMount skips a test where mounting is refused.
+func mayMount(t *testing.T) {
+	t.Helper()
 	probe := t.TempDir()
 	if err := unix.Mount("tmpfs", probe, "tmpfs", 0, ""); err != nil {
 		t.Skipf("this process may not mount: %v", err)
@@ -24,9 +25,14 @@ func TestVolumesInMemory(t *testing.T) {
 	if err := unix.Unmount(probe, 0); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func TestVolumesInMemory(t *testing.T) {
+	t.Parallel()
+	mayMount(t)
 	api, root := &server{}, t.TempDir()
 	api.put("secrets/sec", corev1.Secret{Data: map[string][]byte{"k": []byte("v")}})
-	m, err := volume.New(volume.Config{Root: root, Tmpfs: true}, volume.NewObjects(api, 0, nil), slog.New(slog.NewTextHandler(t.Output(), nil)))
+	m, err := volume.New(volume.Config{Root: root, Mount: true}, volume.NewObjects(api, 0, nil), slog.New(slog.NewTextHandler(t.Output(), nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,5 +71,119 @@ func TestVolumesInMemory(t *testing.T) {
 	}
 	if entries, err := os.ReadDir(root); err != nil || len(entries) != 0 {
 		t.Errorf("left behind: %v, %v", entries, err)
+	}
+}
+
+// A sub path shows what it named when the container started, whatever becomes of the volume.
+func TestBoundSubPathsCannotBeLedElsewhere(t *testing.T) {
+	t.Parallel()
+	mayMount(t)
+	root := t.TempDir()
+	m, err := volume.New(volume.Config{Root: root, Mount: true}, volume.NewObjects(&server{}, 0, nil), slog.New(slog.NewTextHandler(t.Output(), nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := pod(vol("e", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}))
+	c := &p.Spec.Containers[0]
+	c.VolumeMounts = []corev1.VolumeMount{{Name: "e", SubPath: "dir"}, {Name: "e", SubPath: "file"}}
+	mounts, err := m.Setup(t.Context(), p, facts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := m.Teardown(p.UID); err != nil {
+			t.Error(err)
+		}
+	}()
+	at := func(name string) string { return filepath.Join(mounts["e"], name) }
+	write := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(at("file"), "one")
+	dir, err := m.SubPath(p, mounts, c, 0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := m.SubPath(p, mounts, c, 1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The container exchanges both for links out of the volume.
+	outside := t.TempDir()
+	write(filepath.Join(outside, "secret"), "node's own")
+	for name, to := range map[string]string{"dir": outside, "file": filepath.Join(outside, "secret")} {
+		if err := os.Rename(at(name), at(name+"-old")); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(to, at(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
+		t.Errorf("the directory shows %v, %v", entries, err)
+	}
+	if b, err := os.ReadFile(file); err != nil || string(b) != "one" {
+		t.Errorf("the file shows %q, %v", b, err)
+	}
+	if got, err := m.SubPath(p, mounts, c, 0, nil); err == nil {
+		t.Errorf("SubPath() = %s of a link out of the volume", got)
+	}
+	// Put right, the next start shows the new one: a file where there was a directory.
+	if err := os.Remove(at("dir")); err != nil {
+		t.Fatal(err)
+	}
+	write(at("dir"), "two")
+	again, err := m.SubPath(p, mounts, c, 0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := os.ReadFile(again); err != nil || string(b) != "two" {
+		t.Errorf("the next start sees %q, %v", b, err)
+	}
+	if err := m.Teardown(p.UID); err != nil {
+		t.Fatal(err)
+	}
+	if entries, err := os.ReadDir(root); err != nil || len(entries) != 0 {
+		t.Errorf("left behind: %v, %v", entries, err)
+	}
+	if _, err := os.Stat(filepath.Join(outside, "secret")); err != nil {
+		t.Errorf("the teardown reached outside: %v", err)
+	}
+}
+
+// What a hostPath's sub path shows is the node's own, and outlives the pod.
+func TestTeardownSparesWhatIsBound(t *testing.T) {
+	t.Parallel()
+	mayMount(t)
+	host := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(host, "a b", "deep"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	m, err := volume.New(volume.Config{Root: t.TempDir(), Mount: true}, volume.NewObjects(&server{}, 0, nil), slog.New(slog.NewTextHandler(t.Output(), nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := pod(vol("h", corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: host}}))
+	c := &p.Spec.Containers[0]
+	c.Name, c.VolumeMounts = "c", []corev1.VolumeMount{{Name: "h", SubPath: "a b"}}
+	mounts, err := m.Setup(t.Context(), p, facts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, err := m.SubPath(p, mounts, c, 0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(path, "deep")); err != nil {
+		t.Error(err)
+	}
+	if err := m.Teardown(p.UID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(host, "a b", "deep")); err != nil {
+		t.Errorf("the node's own directory went with the pod: %v", err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -63,14 +64,10 @@ func hostPath(src *corev1.HostPathVolumeSource) (string, error) {
 	return src.Path, nil
 }
 
-// MountPath is the path on the node of one mount of a container: the volume's own, or
-// what subPath or subPathExpr name in it (see [SubPath]). Env is the container's environment, for
-// subPathExpr; a name in it that is not set is an error.
-func MountPath(mounts Mounts, vm corev1.VolumeMount, env []environ.Var) (string, error) {
-	root, ok := mounts[vm.Name]
-	if !ok {
-		return "", fmt.Errorf("mount %s: there is no volume %q", vm.MountPath, vm.Name)
-	}
+// Sub is the path in its volume that a mount names by subPath or subPathExpr; "" for the
+// whole volume. Env is the container's environment, for subPathExpr; a name in it that is not set
+// is an error, as is a path that leaves the volume.
+func Sub(vm corev1.VolumeMount, env []environ.Var) (string, error) {
 	sub := vm.SubPath
 	if vm.SubPathExpr != "" {
 		known := make(map[string]string, len(env))
@@ -86,27 +83,66 @@ func MountPath(mounts Mounts, vm corev1.VolumeMount, env []environ.Var) (string,
 			return v, ok
 		})
 		if len(unset) > 0 {
-			return "", fmt.Errorf("mount %s: subPathExpr: %s is not set", vm.MountPath, strings.Join(unset, ", "))
+			return "", fmt.Errorf("subPathExpr: %s is not set", strings.Join(unset, ", "))
 		}
 	}
-	if sub == "" {
-		return root, nil
-	}
-	path, err := SubPath(root, sub)
-	if err != nil {
-		return "", fmt.Errorf("mount %s: volume %q: %w", vm.MountPath, vm.Name, err)
-	}
-	return path, nil
-}
-
-// SubPath is the path of sub in a volume, free of links; a directory is made when nothing
-// is there. It is never outside of the volume: links that lead out, and paths with "..", are
-// errors. That holds for the moment of the call; a container that may write to the volume
-// can exchange a directory for a link before the runtime mounts the path.
-func SubPath(volume, sub string) (string, error) {
-	if !filepath.IsLocal(sub) || strings.HasPrefix(filepath.Clean(sub), "..") {
+	if sub != "" && (!filepath.IsLocal(sub) || strings.HasPrefix(filepath.Clean(sub), "..")) {
 		return "", fmt.Errorf("subPath %q does not stay in the volume", sub)
 	}
+	return sub, nil
+}
+
+// SubPath is the path on the node for the index-th mount of a container, which shows a
+// part of a volume; what is not there is made as a directory. It never shows anything outside of the
+// volume, whatever links are in it: those that lead out are errors. With [Config.Mount] the
+// part is bound to a place of its own, so that a container that can write to the volume cannot
+// lead the mount elsewhere afterwards; without, that is a path into the volume. Each call shows
+// what the path names now, so it is made for each start of the container.
+func (m *Manager) SubPath(pod *corev1.Pod, mounts Mounts, c *corev1.Container, index int, env []environ.Var) (string, error) {
+	vm := c.VolumeMounts[index]
+	root, ok := mounts[vm.Name]
+	if !ok {
+		return "", fmt.Errorf("there is no volume %q", vm.Name)
+	}
+	sub, err := Sub(vm, env)
+	if err != nil || sub == "" {
+		return root, err
+	}
+	path, err := inside(root, sub)
+	if err != nil || !m.cfg.Mount {
+		return path, err
+	}
+	base, err := m.base(pod.UID)
+	if err != nil {
+		return "", err
+	}
+	target := filepath.Join(base, "sub-path", fmt.Sprintf("%s.%s.%d", vm.Name, c.Name, index))
+	points, err := m.mounter.under(target)
+	for _, point := range slices.Backward(points) {
+		err = errors.Join(err, m.mounter.unmount(point)) // of the instance before
+	}
+	if err != nil {
+		return "", fmt.Errorf("subPath %q: %w", sub, err)
+	}
+	if err := os.Remove(target); err != nil && !errors.Is(err, os.ErrNotExist) { // a file before, a directory now
+		return "", fmt.Errorf("subPath %q: %w", sub, err)
+	}
+	if err := os.MkdirAll(filepath.Dir(target), 0o750); err != nil {
+		return "", fmt.Errorf("subPath %q: %w", sub, err)
+	}
+	rel, err := filepath.Rel(root, path)
+	if err == nil {
+		err = m.mounter.bind(root, rel, target)
+	}
+	if err != nil {
+		return "", fmt.Errorf("subPath %q: %w", sub, err)
+	}
+	return target, nil
+}
+
+// inside is the path of sub in a volume, free of links; a directory is made when nothing is
+// there. It is inside the volume at the moment of the call.
+func inside(volume, sub string) (string, error) {
 	base, err := filepath.EvalSymlinks(volume)
 	if err != nil {
 		return "", err
@@ -132,10 +168,11 @@ func SubPath(volume, sub string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("subPath %q: %w", sub, err)
 	}
-	if rel, err := filepath.Rel(base, path); err != nil || !filepath.IsLocal(rel) {
+	rel, err := filepath.Rel(base, path)
+	if err != nil || !filepath.IsLocal(rel) {
 		return "", fmt.Errorf("subPath %q leads out of the volume", sub)
 	}
-	return path, nil
+	return filepath.Join(volume, rel), nil
 }
 
 // makeAll makes the missing directories of path, with perm whatever the umask.

@@ -1,6 +1,7 @@
 package volume_test
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +12,18 @@ import (
 	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/environ"
 	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/volume"
 )
+
+// lookUp resolves a sub path in a directory as a pod's volume, without mounts.
+func lookUp(t *testing.T, root string, vm corev1.VolumeMount, env ...environ.Var) (string, error) {
+	t.Helper()
+	m, err := volume.New(volume.Config{Root: "/nowhere"}, nil, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := pod()
+	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{vm}
+	return m.SubPath(p, volume.Mounts{"v": root}, &p.Spec.Containers[0], 0, env)
+}
 
 func TestSubPathsStayInTheirVolume(t *testing.T) {
 	t.Parallel()
@@ -42,7 +55,7 @@ func TestSubPathsStayInTheirVolume(t *testing.T) {
 		{"..", ""},
 		{"..data", ""},
 	} {
-		got, err := volume.SubPath(root, tc.sub)
+		got, err := lookUp(t, root, corev1.VolumeMount{Name: "v", SubPath: tc.sub})
 		if tc.want == "" {
 			if err == nil {
 				t.Errorf("SubPath(%q) = %s, want an error", tc.sub, got)
@@ -62,10 +75,10 @@ func TestSubPathsStayInTheirVolume(t *testing.T) {
 	}
 }
 
-func TestMountPath(t *testing.T) {
+func TestSubPathOfAMount(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	mounts, env := volume.Mounts{"v": root}, []environ.Var{{Name: "POD", Value: "web-0"}, {Name: "UP", Value: "../x"}}
+	env := []environ.Var{{Name: "POD", Value: "web-0"}, {Name: "UP", Value: "../x"}}
 	for _, tc := range []struct {
 		vm         corev1.VolumeMount
 		want, fail string
@@ -77,7 +90,7 @@ func TestMountPath(t *testing.T) {
 		{corev1.VolumeMount{Name: "v", SubPathExpr: "$(NONE)"}, "", "NONE is not set"},
 		{corev1.VolumeMount{Name: "none"}, "", `no volume "none"`},
 	} {
-		got, err := volume.MountPath(mounts, tc.vm, env)
+		got, err := lookUp(t, root, tc.vm, env...)
 		switch {
 		case tc.fail != "":
 			if err == nil || !strings.Contains(err.Error(), tc.fail) {
@@ -102,7 +115,7 @@ func FuzzSubPath(f *testing.F) {
 		if err := os.Symlink("..", filepath.Join(root, "link")); err != nil {
 			t.Fatal(err)
 		}
-		got, err := volume.SubPath(root, sub)
+		got, err := lookUp(t, root, corev1.VolumeMount{Name: "v", SubPath: sub})
 		if err == nil && got != root && !strings.HasPrefix(got, root+"/") {
 			t.Errorf("SubPath(%q) = %q is outside of %q", sub, got, root)
 		}

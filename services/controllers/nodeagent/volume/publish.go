@@ -29,7 +29,7 @@ func (m *Manager) publish(dir string, want files, gid int, memory bool) error {
 		return err
 	}
 	if err := os.Mkdir(dir, 0o755); err == nil {
-		if memory && m.cfg.Tmpfs {
+		if memory && m.cfg.Mount {
 			m.memory(dir, 0, 0o755, -1)
 		}
 	} else if !errors.Is(err, os.ErrExist) {
