@@ -121,16 +121,24 @@ func testSettings(t *testing.T, w *world) {
 	}
 	pod.Spec.Volumes = append(pod.Spec.Volumes,
 		corev1.Volume{Name: "files", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "settings"}}}},
-		corev1.Volume{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
-	mounts := []corev1.VolumeMount{{Name: "files", MountPath: "/files"}, {Name: "scratch", MountPath: "/scratch"}}
-	box := func(name string, args ...string) corev1.Container {
-		return corev1.Container{Name: name, Image: containerd.BoxImage, ImagePullPolicy: corev1.PullIfNotPresent, Args: args, VolumeMounts: mounts}
+		corev1.Volume{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		corev1.Volume{Name: "memory", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}},
+		corev1.Volume{Name: "about", VolumeSource: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{
+			{Path: "name", FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.name"}},
+		}}}})
+	mounts := []corev1.VolumeMount{
+		{Name: "files", MountPath: "/files"}, {Name: "scratch", MountPath: "/scratch"}, {Name: "memory", MountPath: "/memory"}, {Name: "about", MountPath: "/about"},
+		{Name: "scratch", MountPath: "/part", SubPath: "deep/part"}, {Name: "memory", MountPath: "/mine", SubPathExpr: "of-$(COLOUR)"},
 	}
-	pod.Spec.InitContainers = []corev1.Container{box("first", "write", "/scratch/note", "written before"), box("second", "cat", "/scratch/note")}
-	pod.Spec.Containers = append(pod.Spec.Containers, box("reads", "cat", "/files/file"))
+	box := func(name string, args ...string) corev1.Container {
+		return corev1.Container{Name: name, Image: containerd.BoxImage, ImagePullPolicy: corev1.PullIfNotPresent, Args: args, VolumeMounts: mounts, Env: main.Env}
+	}
+	pod.Spec.InitContainers = []corev1.Container{box("first", "write", "/scratch/note", "written before"), box("second", "cat", "/scratch/note"), box("third", "write", "/part/note", "through a sub path"), box("fourth", "write", "/mine/note", "in memory")}
+	pod.Spec.Containers = append(pod.Spec.Containers, box("reads", "cat", "/files/file"), box("part", "cat", "/scratch/deep/part/note"),
+		box("memory", "cat", "/memory/of-green/note"), box("about", "cat", "/about/name"))
 	made := w.runPod(t, pod)
 	got := w.awaitPhase(t, "settings", corev1.PodSucceeded)
-	for _, want := range []string{"COLOUR=green\n", "WHERE=" + nodeName + "\n", "BOTH=green on " + nodeName + "\n", "written before", "from the config map"} {
+	for _, want := range []string{"COLOUR=green\n", "WHERE=" + nodeName + "\n", "BOTH=green on " + nodeName + "\n", "written before", "from the config map", "through a sub path", "in memory", "settings"} {
 		w.awaitLog(t, made, want)
 	}
 	for _, s := range got.Status.InitContainerStatuses {
