@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	rules "github.com/deltaplane/deltaplane/core/pleg"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/container"
 )
 
@@ -139,7 +140,8 @@ func (p *PLEG) take(ctx context.Context, a answer) {
 	s.open = nil
 	delete(p.asker.open, q)
 	if q.abandoned {
-		return // the pod is in the reinspection set since
+		p.release(q.uid, s) // it is in the reinspection set since, or gone
+		return
 	}
 	p.free(q)
 	if a.err != nil {
@@ -187,8 +189,8 @@ func (p *PLEG) failed(ctx context.Context, q *question, err error, slow bool) {
 	p.requests.reinspect(q.uid)
 	p.cache.set(q.uid, nil, fmt.Errorf("pleg: status of pod %s/%s: %w", s.namespace, s.name, err), q.at, q.stamp)
 	p.release(q.uid, s)
-	p.log.LogAttrs(ctx, slog.LevelWarn, "no status of a pod", slog.String("namespace", s.namespace), slog.String("pod", s.name),
-		slog.String("pod_uid", string(q.uid)), slog.Any("error", err))
+	p.log.LogAttrs(ctx, slog.LevelWarn, "no status of a pod", slog.String(telemetry.KeyKey, s.namespace+"/"+s.name),
+		slog.String(telemetry.KeyUID, string(q.uid)), slog.Any(telemetry.KeyError, err))
 }
 
 // abandon gives up questions whose calls do not end with their time, so that their turns are not lost for ever.

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	rules "github.com/deltaplane/deltaplane/core/pleg"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/container"
 )
 
@@ -77,6 +78,8 @@ type PLEG struct {
 	// nextList is when the next list is due; undelivered what Events had no room for, and up to which stamp.
 	nextList, nextBump, nextAge time.Time
 	undelivered                 map[types.UID]rules.Stamp
+	// forced says that a list is due whatever nextList says.
+	forced bool
 	// full says that the last delivery found no room.
 	full bool
 
@@ -134,7 +137,7 @@ func (p *PLEG) Cache() *Cache { return p.cache }
 // already, the request is dropped, and the next list serves it.
 func (p *PLEG) RequestRelist(uid types.UID) {
 	if !p.requests.relist(uid, time.Now()) {
-		p.log.Warn("no room for a request to relist a pod", slog.String("pod_uid", string(uid)))
+		p.log.Warn("no room for a request to relist a pod", slog.String(telemetry.KeyUID, string(uid)))
 	}
 }
 

@@ -97,3 +97,28 @@ func TestF11ARuntimeClockThatIsWrongMakesNoStatusNewerThanAllToCome(t *testing.T
 		}
 	})
 }
+
+func TestF11AnEventLostDuringAListForcesAnother(t *testing.T) {
+	t.Parallel()
+	inBubble(t, pleg.Config{Capacity: 2}, func(h *harness) {
+		h.w.streams = true
+		h.w.put("1234", states{"c1": running}, nil)
+		h.start()
+		h.w.tell("1234", "c1", container.EventStarted, true)
+		h.pass(10 * time.Second)
+		h.taken()
+		h.w.do(func() { h.w.listDelay = slow(4 * time.Second) })
+		h.lists()
+		for h.lists() == 0 {
+			h.pass(time.Second)
+		}
+		h.pass(2 * time.Second) // the list is made up, and under way
+		for range 3 {
+			h.w.tell("1234", "c1", container.EventStarted, true)
+		}
+		h.w.do(func() { h.w.pods["1234"].containers["c1"] = exited })
+		h.w.tell("1234", "c1", container.EventStopped, true)
+		h.pass(10 * time.Second)
+		h.wantEvents("1234 ContainerDied c1")
+	})
+}

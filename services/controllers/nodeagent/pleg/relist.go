@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	rules "github.com/deltaplane/deltaplane/core/pleg"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/container"
 )
 
@@ -24,7 +25,7 @@ func (p *PLEG) relist(ctx context.Context) {
 	list, err := p.runtime.Pods(limited, true)
 	if err != nil {
 		if ctx.Err() == nil {
-			p.log.LogAttrs(ctx, slog.LevelError, "the runtime cannot list its pods", slog.Any("error", err))
+			p.log.LogAttrs(ctx, slog.LevelError, "the runtime cannot list its pods", slog.Any(telemetry.KeyError, err))
 		}
 		return
 	}
@@ -120,15 +121,32 @@ func (p *PLEG) send(e rules.Event) bool {
 	select {
 	case p.events <- Event{PodUID: types.UID(e.Pod), Kind: e.Kind, ContainerID: e.Container}:
 		p.full = false
+		if e.Kind == rules.ContainerDied {
+			p.tellEnd(e)
+		}
 		return true
 	default:
 	}
 	p.metrics.discarded.Inc()
 	if !p.full {
-		p.log.Warn("nobody takes the events of pods: they wait", slog.Int("capacity", cap(p.events)))
+		p.log.Warn("nobody takes the events of pods: they wait", slog.Int(telemetry.KeyCount, cap(p.events)))
 	}
 	p.full = true
 	return false
+}
+
+// tellEnd writes a container's exit code to the log, where its status is known (f.5).
+func (p *PLEG) tellEnd(e rules.Event) {
+	status := p.cache.last(types.UID(e.Pod))
+	if status == nil {
+		return
+	}
+	for i := range status.Containers {
+		if c := &status.Containers[i]; c.ID == e.Container {
+			p.log.Debug("container ended", slog.String(telemetry.KeyKey, status.Namespace+"/"+status.Name),
+				slog.String("container", c.Name), slog.Int("exit_code", int(c.ExitCode)), slog.String(telemetry.KeyReason, c.Reason))
+		}
+	}
 }
 
 // state is what events are made from: created is not running yet, and whatever no CRI defines is not known (f.2).

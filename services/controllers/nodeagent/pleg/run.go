@@ -24,15 +24,17 @@ func (p *PLEG) Run(ctx context.Context) error {
 		select {
 		case <-timer.C:
 			p.tick(ctx)
-			timer.Reset(p.cfg.Period)
+			timer.Reset(p.cfg.Period) // counted from the end of the last (f.8)
 			continue
 		default:
 		}
+		forced := p.forced
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
 			p.tick(ctx)
 			timer.Reset(p.cfg.Period)
+			continue
 		case a := <-p.answers:
 			p.take(ctx, a)
 		case n := <-p.news:
@@ -42,8 +44,8 @@ func (p *PLEG) Run(ctx context.Context) error {
 		case <-p.requests.ping:
 			p.demand(ctx)
 		}
-		if !p.nextList.After(time.Now()) {
-			timer.Reset(0) // a list was forced
+		if p.forced && !forced {
+			timer.Reset(0) // what was forced while a list ran waits for the period, or lists would leave no time to hear
 		}
 	}
 }
@@ -56,11 +58,12 @@ func (p *PLEG) tick(ctx context.Context) {
 	now := time.Now()
 	p.listen(ctx, now)
 	p.abandon(ctx, now)
-	if p.nextList.After(now) {
-		p.between(ctx, now)
-	} else {
+	if p.forced || !p.nextList.After(now) {
+		p.forced = false // what forces one from here on is not served by this one
 		p.relist(ctx)
 		p.nextList = time.Now().Add(p.cfg.pace().Next(p.health.streamed))
+	} else {
+		p.between(ctx, now)
 	}
 	for uid, upTo := range p.undelivered {
 		if p.deliver(uid, upTo); p.full {

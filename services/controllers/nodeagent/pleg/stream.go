@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	rules "github.com/deltaplane/deltaplane/core/pleg"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/container"
 )
 
@@ -66,10 +67,12 @@ func (p *PLEG) ended(ctx context.Context, e end) {
 		var gaveUp bool
 		wait, gaveUp = p.stream.Failed(p.cfg.stream())
 		p.log.LogAttrs(ctx, slog.LevelWarn, "the runtime's event stream ended",
-			slog.Any("error", e.err), slog.Duration("retry_after", wait), slog.Bool("gave_up", gaveUp))
+			slog.Any(telemetry.KeyError, e.err), slog.Duration(telemetry.KeyAfter, wait), slog.Bool("gave_up", gaveUp))
 	}
 	p.stream.next = time.Now().Add(wait)
-	p.distrust(ctx, "the stream ended")
+	if p.distrust(ctx, "the stream ended") {
+		p.forced = true
+	}
 }
 
 // hearAll takes in the news that have come.
@@ -83,7 +86,7 @@ func (p *PLEG) hearAll(ctx context.Context) {
 func (p *PLEG) trust(ctx context.Context) {
 	if p.lost.Swap(false) {
 		p.distrust(ctx, "more events came than there was room for")
-		p.nextList = time.Now()
+		p.forced = true
 		return
 	}
 	if !p.stream.proved {
@@ -98,20 +101,19 @@ func (p *PLEG) trust(ctx context.Context) {
 	p.mu.Lock()
 	p.health.streamed = true
 	p.mu.Unlock()
-	p.log.LogAttrs(ctx, slog.LevelInfo, "the runtime's event stream tells of changes", slog.Duration("relist_period", p.cfg.SlowPeriod))
+	p.log.LogAttrs(ctx, slog.LevelInfo, "the runtime's event stream tells of changes")
 }
 
-// distrust makes lists tell of changes again.
-func (p *PLEG) distrust(ctx context.Context, reason string) {
+// distrust makes lists tell of changes again, and reports whether the stream did until now.
+func (p *PLEG) distrust(ctx context.Context, reason string) bool {
 	if !p.health.streamed {
-		return
+		return false
 	}
-	now := time.Now()
 	p.mu.Lock()
-	p.health.streamed, p.health.since = false, now
+	p.health.streamed, p.health.since = false, time.Now()
 	p.mu.Unlock()
-	p.nextList = now
-	p.log.LogAttrs(ctx, slog.LevelInfo, "lists tell of changes", slog.String("reason", reason), slog.Duration("relist_period", p.cfg.Period))
+	p.log.LogAttrs(ctx, slog.LevelInfo, "lists tell of changes", slog.String(telemetry.KeyReason, reason))
+	return true
 }
 
 // waits is told of readers that wait for the cache. While the stream is trusted no
