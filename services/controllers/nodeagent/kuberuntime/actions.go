@@ -29,9 +29,12 @@ type Kill struct{ ID, Name, Message string }
 
 // Decide says what a pod needs, given what was observed of it; nil is a pod of which nothing was. It is
 // the kubelet's computePodActions without probes, resizing and ephemeral containers, and reads neither clock nor runtime.
-// Back-off is not its matter. It differs in three places: of two instances of a container that run the older is
-// stopped; an init container counts as
-// done only in the current sandbox, so nothing has to be removed for it to run again in a new one; and a sandbox without an address is kept.
+// Back-off is not its matter. It differs from it so:
+//   - Of two instances of a container that run, the older is stopped.
+//   - With restartPolicy Never a container of unknown state is stopped and not started again, because it may have run.
+//   - With restartPolicy Never a dead sandbox is replaced for containers that never ran; the kubelet leaves such a pod Pending.
+//   - An init container counts as done only in the current sandbox, so nothing has to be removed for it to run in a new one.
+//   - A sandbox without an address is kept.
 func Decide(pod *corev1.Pod, status *container.PodStatus) Actions {
 	if status == nil {
 		status = &container.PodStatus{}
@@ -70,12 +73,11 @@ func decide(pod *corev1.Pod, status *container.PodStatus) Actions {
 		c := &pod.Spec.Containers[i]
 		s := status.Latest(c.Name)
 		if s == nil || s.State != container.Running {
-			if !shouldStart(pod, s) {
-				continue
-			}
-			a.Start = append(a.Start, i)
 			if s != nil && s.State == container.Unknown {
-				a.Kill = append(a.Kill, Kill{s.ID, s.Name, "Container is in \"unknown\" state, try killing it before restart"})
+				a.Kill = append(a.Kill, Kill{s.ID, s.Name, "Container is in \"unknown\" state, try killing it"})
+			}
+			if shouldStart(pod, s) {
+				a.Start = append(a.Start, i)
 			}
 			continue
 		}
@@ -116,25 +118,29 @@ func sandboxChanged(pod *corev1.Pod, status *container.PodStatus) (create bool, 
 
 // renew fills in what is started in a new sandbox, or that none is needed any more.
 func (a *Actions) renew(pod *corev1.Pod, status *container.PodStatus) {
-	if pod.Spec.RestartPolicy == corev1.RestartPolicyNever && a.Attempt != 0 && len(status.Containers) != 0 {
-		a.CreateSandbox = false // it has run; without any container it never did, and is tried again
-		return
-	}
-	created := false
 	for i := range pod.Spec.Containers {
 		s := status.Latest(pod.Spec.Containers[i].Name)
-		created = created || s != nil && s.State != container.Unknown
-		if pod.Spec.RestartPolicy == corev1.RestartPolicyOnFailure && s != nil && s.State == container.Exited && s.ExitCode == 0 {
-			continue
+		switch ran := s != nil && s.State != container.Created; {
+		case ran && pod.Spec.RestartPolicy == corev1.RestartPolicyNever:
+		case ran && pod.Spec.RestartPolicy == corev1.RestartPolicyOnFailure && s.State == container.Exited && s.ExitCode == 0:
+		default:
+			a.Start = append(a.Start, i)
 		}
-		a.Start = append(a.Start, i)
 	}
 	switch {
-	case len(a.Start) == 0 && created:
+	case len(a.Start) == 0, pod.Spec.RestartPolicy == corev1.RestartPolicyNever && initFailed(pod, status):
 		a.CreateSandbox, a.Start = false, nil
 	case len(pod.Spec.InitContainers) > 0:
 		a.StartInit, a.Start = []int{0}, nil
 	}
+}
+
+// initFailed says that an init container ended otherwise than well, or was ended by the end of its sandbox.
+func initFailed(pod *corev1.Pod, status *container.PodStatus) bool {
+	return slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool {
+		s := status.Latest(c.Name)
+		return s != nil && !restartable(&c) && s.State != container.Created && (s.State != container.Exited || s.ExitCode != 0 || s.Reason == reasonOOMKilled)
+	})
 }
 
 // initContainers fills in which init containers to start, and says whether the containers proper may be. It goes
@@ -217,14 +223,14 @@ func shouldStart(pod *corev1.Pod, s *container.Status) bool {
 	if pod.DeletionTimestamp != nil {
 		return false
 	}
-	if s == nil || s.State != container.Exited {
+	if s == nil || s.State == container.Created {
 		return true
 	}
 	switch pod.Spec.RestartPolicy {
 	case corev1.RestartPolicyNever:
-		return false
+		return false // one of unknown state may have run
 	case corev1.RestartPolicyOnFailure:
-		return s.ExitCode != 0
+		return s.State == container.Unknown || s.ExitCode != 0
 	}
 	return true
 }

@@ -110,7 +110,7 @@ func TestKillingAPodTakesWhatTheCallerDoesNotKnowOf(t *testing.T) {
 // after every step.
 func TestRandomHistoriesNeverRunAContainerTwice(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(6) {
+	for seed := range uint64(4) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) { history(t, rand.New(rand.NewPCG(seed, 5)), 150) })
@@ -150,7 +150,7 @@ func history(t *testing.T, rng *rand.Rand, steps int) {
 			n.restart()
 		case op == 7:
 			_ = n.m.CollectGarbage(t.Context(), func(types.UID) bool { return true }, rng.IntN(5) == 0) // a fault may have struck
-		case op == 8 && rng.IntN(8) == 0 && pod.Spec.RestartPolicy != never:
+		case op == 8 && rng.IntN(6) == 0:
 			_ = n.m.KillPod(t.Context(), pod, container.Pod{}, new(int64(1))) // as after a reboot
 		default:
 			pause(t.Context(), time.Duration(rng.IntN(8000))*time.Millisecond)
@@ -172,7 +172,10 @@ func history(t *testing.T, rng *rand.Rand, steps int) {
 		pause(t.Context(), 10*time.Second)
 	}
 	for _, pod := range pods {
-		if b := n.status(pod).Latest("b"); b == nil || b.State != container.Running {
+		s := n.status(pod)
+		b := s.Latest("b")
+		over := pod.Spec.RestartPolicy == never // its init container or b itself may have been ended
+		if init := s.Latest("init"); b == nil && !(over && init != nil && init.ExitCode != 0) || b != nil && b.State != container.Running && !(over && b.State == container.Exited) {
 			t.Errorf("pod %s ends as %s", pod.Name, n.state(pod))
 		}
 	}
@@ -214,7 +217,7 @@ func (n *node) oncePerName(step int, pod *corev1.Pod, highest map[string]uint32)
 	}
 	if pod.Spec.RestartPolicy == never {
 		for name, count := range instances {
-			if count > 1 || highest[pod.Name+"/"+name] > 0 {
+			if name != "init" && (count > 1 || highest[pod.Name+"/"+name] > 0) {
 				n.t.Errorf("step %d: %s of pod %s was started again: %s", step, name, pod.Name, strings.TrimSpace(n.state(pod)))
 			}
 		}
