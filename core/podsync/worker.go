@@ -82,8 +82,6 @@ type Worker[T any] struct {
 	state   State
 	grace   int64 // 0: not decided
 	started bool
-	// acknowledged: the step that sees the end has begun, so no container is started any more.
-	acknowledged bool
 
 	deleted, evicted, restart, orphaned bool
 }
@@ -98,7 +96,7 @@ func NewWorker[T any](first Update[T], quiet bool) (*Worker[T], Refusal) {
 		return nil, OrphanNotKilled
 	}
 	if !first.Orphan && first.Facts.Ended && quiet {
-		w.state, w.acknowledged, w.deleted = Terminated, true, first.Facts.Deleting
+		w.state, w.deleted = Terminated, first.Facts.Deleting
 		w.grace = 1
 		w.pending = &first
 		return w, None
@@ -170,9 +168,6 @@ func (w *Worker[T]) Next() (work Work[T], ok bool) {
 	}
 	w.active, w.pending = w.pending, nil
 	w.busy, w.started, w.step = true, true, w.state
-	if w.state >= Terminating {
-		w.acknowledged = true
-	}
 	return Work[T]{State: w.state, Update: *w.active, Grace: w.grace}, true
 }
 
@@ -282,10 +277,6 @@ func (w *Worker[T]) Busy() bool { return w.busy }
 
 // Restart reports whether a new pod of the same UID asked to start while this one was ending.
 func (w *Worker[T]) Restart() bool { return w.restart }
-
-// NothingStarts reports whether no container will be started for the pod any
-// more: the step that ends it has begun, so no sync is under way.
-func (w *Worker[T]) NothingStarts() bool { return w.acknowledged }
 
 // Removable reports whether what the pod left on the node may go: nothing runs,
 // and the pod was deleted or evicted.

@@ -15,13 +15,13 @@ type (
 
 // seen is what can be told of a worker from outside.
 type seen struct {
-	State                                    podsync.State
-	Busy, Waiting, Restart, Quiet, Removable bool
-	Grace                                    int64
+	State                             podsync.State
+	Busy, Waiting, Restart, Removable bool
+	Grace                             int64
 }
 
 func look(w *worker, grace int64) seen {
-	return seen{w.State(), w.Busy(), w.Waiting(), w.Restart(), w.NothingStarts(), w.Removable(), grace}
+	return seen{w.State(), w.Busy(), w.Waiting(), w.Restart(), w.Removable(), grace}
 }
 
 // live takes steps until nothing waits, each of which succeeds; it returns the last grace.
@@ -63,34 +63,34 @@ func TestUpdatePod(t *testing.T) {
 			name:   "g.8: a create on a UID that is ending only flags a restart",
 			before: []update{create, {Kind: podsync.KindKill, Facts: thirty}},
 			update: create, refuse: podsync.RestartFlagged,
-			then: seen{State: podsync.Finished, Restart: true, Quiet: true, Grace: 30},
+			then: seen{State: podsync.Finished, Restart: true, Grace: 30},
 		},
 		{
 			name:   "g.9: a running pod is terminated when an update carries a deletion stamp",
 			before: []update{create}, update: update{Kind: podsync.KindUpdate, Facts: deleting},
-			then: seen{State: podsync.Finished, Quiet: true, Removable: true, Grace: 15},
+			then: seen{State: podsync.Finished, Removable: true, Grace: 15},
 		},
 		{
 			name:   "g.9: a running pod is terminated when an eviction is requested",
 			before: []update{create}, update: update{Kind: podsync.KindKill, Facts: thirty, Kill: &podsync.Kill{Evict: true}},
-			then: seen{State: podsync.Finished, Quiet: true, Removable: true, Grace: 30},
+			then: seen{State: podsync.Finished, Removable: true, Grace: 30},
 		},
 		{
 			name:   "g.9: a terminal pod that has never started is terminated when the runtime may still run it",
 			update: update{Kind: podsync.KindCreate, Facts: ended},
-			then:   seen{State: podsync.Finished, Quiet: true, Grace: 30},
+			then:   seen{State: podsync.Finished, Grace: 30},
 		},
 		{
 			name:   "g.9: a terminal pod of which the runtime runs nothing has only its freeing left",
 			update: update{Kind: podsync.KindCreate, Facts: ended}, quiet: true,
-			first: &seen{State: podsync.Terminated, Waiting: true, Quiet: true},
-			then:  seen{State: podsync.Finished, Quiet: true},
+			first: &seen{State: podsync.Terminated, Waiting: true},
+			then:  seen{State: podsync.Finished},
 		},
 		{
 			name:   "g.9: an orphan of the runtime is terminated and then forgotten",
 			update: orphan,
 			first:  &seen{State: podsync.Terminating, Waiting: true},
-			then:   seen{State: podsync.Finished, Quiet: true, Removable: true, Grace: 1},
+			then:   seen{State: podsync.Finished, Removable: true, Grace: 1},
 		},
 		{
 			name:   "g.9: an orphan update that is no kill does nothing",
@@ -99,7 +99,7 @@ func TestUpdatePod(t *testing.T) {
 		{
 			name:   "g.9: an orphan update of a known pod ends it by its configuration",
 			before: []update{create}, update: orphan,
-			then: seen{State: podsync.Finished, Quiet: true, Removable: true, Grace: 30},
+			then: seen{State: podsync.Finished, Removable: true, Grace: 30},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -186,13 +186,10 @@ func TestWhatCancelsTheStepUnderWay(t *testing.T) {
 	offer(t, w, update{Kind: podsync.KindKill, Facts: spec}, false, "g.9: the same end again")
 	offer(t, w, update{Kind: podsync.KindKill, Facts: spec, Kill: &podsync.Kill{Grace: new(int64(5))}}, true, "g.9: less grace")
 	offer(t, w, update{Kind: podsync.KindKill, Facts: spec, Kill: &podsync.Kill{Grace: new(int64(9))}}, false, "g.9: more grace")
-	if w.NothingStarts() {
-		t.Error("the sync that was cancelled may still start a container, and NothingStarts says that none will")
-	}
 	w.Complete(podsync.Failed)
 	work, ok := w.Next()
-	if !ok || work.State != podsync.Terminating || work.Grace != 5 || !w.NothingStarts() {
-		t.Errorf("Next() = %v, %t, want the end in 5 s, after which nothing starts", work, ok)
+	if !ok || work.State != podsync.Terminating || work.Grace != 5 {
+		t.Errorf("Next() = %v, %t, want the end in 5 s", work, ok)
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -28,7 +30,8 @@ func runs(seconds string) map[string]string {
 func TestAPodRunsAndEnds(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.start(nil)
+	var reg *prometheus.Registry
+	w.start(func(_ *nodeagent.Config, d *nodeagent.Deps) { reg = d.Telemetry.Registry })
 	w.create("once", nil, runs("1"))
 	w.becomes("once", corev1.PodRunning)
 	pod := w.becomes("once", corev1.PodSucceeded)
@@ -39,6 +42,19 @@ func TestAPodRunsAndEnds(t *testing.T) {
 	pod = w.becomes("fails", corev1.PodFailed)
 	if s := pod.Status.ContainerStatuses; len(s) != 1 || s[0].State.Terminated == nil || s[0].State.Terminated.ExitCode != 3 {
 		t.Errorf("container statuses are %+v, want exit code 3", s)
+	}
+	if v := w.node().Status.NodeInfo.ContainerRuntimeVersion; !strings.Contains(v, "://") {
+		t.Errorf("the node's runtime is %q, want NAME://VERSION", v)
+	}
+	families, err := reg.Gather()
+	w.ok(err)
+	for _, name := range []string{
+		"kubelet_pod_worker_duration_seconds", "kubelet_pod_worker_start_duration_seconds", "kubelet_pod_start_duration_seconds",
+		"kubelet_working_pods", "kubelet_desired_pods", "kubelet_runtime_operations_duration_seconds", "kubelet_running_pods",
+	} {
+		if !slices.ContainsFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == name }) {
+			t.Errorf("there is no metric %s", name)
+		}
 	}
 }
 

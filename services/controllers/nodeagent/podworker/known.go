@@ -105,32 +105,12 @@ func (p *Pool) State(uid types.UID) (s podsync.State, known bool) {
 	return 0, false
 }
 
-// MayRun reports whether containers of a pod may run or be started.
-func (p *Pool) MayRun(uid types.UID) bool {
-	return p.ask(uid, func(w *podsync.Worker[body]) bool { return w.State() < podsync.Terminated }, func() bool { return !p.synced })
-}
-
-// NothingStarts reports whether no container of a pod will be started any more.
-func (p *Pool) NothingStarts(uid types.UID) bool {
-	return p.ask(uid, (*podsync.Worker[body]).NothingStarts, func() bool { return p.synced })
-}
-
-// Ended reports whether nothing of a pod runs or ever will: its containers may be removed.
-func (p *Pool) Ended(uid types.UID) bool {
-	return p.ask(uid, func(w *podsync.Worker[body]) bool { return w.State() >= podsync.Terminated }, func() bool { return p.synced })
-}
-
 // Removable reports whether whatever a pod left on the node may be removed: it has ended, and was deleted or evicted.
 func (p *Pool) Removable(uid types.UID) bool {
-	return p.ask(uid, (*podsync.Worker[body]).Removable, func() bool { return p.synced })
-}
-
-// ask answers from a worker, or for a UID that has none. Before the sources have told their pods nothing is known of such a one.
-func (p *Pool) ask(uid types.UID, of func(*podsync.Worker[body]) bool, without func() bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if w := p.workers[uid]; w != nil {
-		return of(w.life)
+		return w.life.Removable()
 	}
-	return without()
+	return p.synced // before the sources have told their pods nothing is known of such a UID
 }

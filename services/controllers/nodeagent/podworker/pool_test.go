@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,12 +26,13 @@ type cache struct {
 	running map[types.UID]bool
 	block   chan struct{} // when not nil, GetNewerThan waits for it
 	asked   []time.Time
+	at      time.Time // of every status
 }
 
 func (c *cache) Get(uid types.UID) (*container.PodStatus, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := &container.PodStatus{UID: uid}
+	s := &container.PodStatus{UID: uid, At: c.at}
 	if c.running[uid] {
 		s.Sandboxes = []container.SandboxStatus{{Sandbox: container.Sandbox{Ready: true}}}
 	}
@@ -126,8 +128,14 @@ type bench struct {
 
 func start(t *testing.T) *bench {
 	t.Helper()
+	return startWith(t, podworker.Config{})
+}
+
+func startWith(t *testing.T, cfg podworker.Config) *bench {
+	t.Helper()
+	cfg.Random = func() float64 { return 0 }
 	b := &bench{s: &syncer{}, cache: &cache{running: map[types.UID]bool{}}}
-	p, err := podworker.New(podworker.Config{Random: func() float64 { return 0 }}, b.s, b.cache)
+	p, err := podworker.New(cfg, b.s, b.cache)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +183,7 @@ func TestAPodLivesFromCreateToFinished(t *testing.T) {
 		deleted.DeletionTimestamp, deleted.DeletionGracePeriodSeconds = &metav1.Time{Time: time.Now()}, new(int64(5))
 		b.update(t, podsync.KindUpdate, deleted)
 		b.did(t, "end a in 5", "free a")
-		if s, known := b.State(pod.UID); !known || s != podsync.Finished || !b.Removable(pod.UID) || b.MayRun(pod.UID) {
+		if s, known := b.State(pod.UID); !known || s != podsync.Finished || !b.Removable(pod.UID) {
 			t.Errorf("State() = %v, %t, want finished and removable", s, known)
 		}
 		if r := b.Update(podworker.Update{Kind: podsync.KindUpdate, Pod: deleted}); r != podsync.AlreadyFinished {
@@ -354,7 +362,7 @@ func TestAPodThatIsWantedNoLongerEndsByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t)
 		kept, gone := podNamed("kept"), podNamed("gone")
-		if !b.MayRun(kept.UID) || b.Ended(kept.UID) || b.Removable(kept.UID) || b.NothingStarts(kept.UID) {
+		if b.Removable(kept.UID) {
 			t.Error("before the sources are ready nothing may be concluded of a pod without a worker")
 		}
 		b.update(t, podsync.KindCreate, kept)
@@ -366,8 +374,8 @@ func TestAPodThatIsWantedNoLongerEndsByItself(t *testing.T) {
 			t.Errorf("SyncKnown() = %+v", left)
 		}
 		b.did(t, "end gone in 30", "free gone")
-		if b.MayRun("nobody") || !b.Removable("nobody") {
-			t.Error("once the sources are ready a pod without a worker is known not to run")
+		if !b.Removable("nobody") {
+			t.Error("once the sources are ready a pod without a worker is known to have ended")
 		}
 	})
 }
@@ -408,5 +416,62 @@ func TestStoppingWaitsForStepsAndThenCancelsThem(t *testing.T) {
 			t.Errorf("stopping took %v, want the grace of 5 s", took)
 		}
 		b.did(t) // what waited is for the next life
+	})
+}
+
+func TestAPendingUpdateIsActedOnAtOnceAfterTheStep(t *testing.T) {
+	t.Parallel()
+	// Upstream's TestCompleteWork_PendingUpdate: also after a step that failed.
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t)
+		release := make(chan struct{})
+		b.s.sync = func(context.Context, *corev1.Pod) (bool, error) { <-release; return false, errors.New("failed") }
+		b.update(t, podsync.KindCreate, podNamed("a"))
+		b.did(t, "sync create a")
+		b.update(t, podsync.KindUpdate, podNamed("a"))
+		b.did(t)
+		release <- struct{}{}
+		b.did(t, "sync update a")
+		close(release)
+		synctest.Wait()
+		if at, ok := b.NextDue(); !ok || time.Until(at) != 10*time.Second {
+			t.Errorf("NextDue() = %v, %t, want another try in 10 s (g.3)", time.Until(at), ok)
+		}
+	})
+}
+
+func TestARunningPodBesideAPodIsNotLookedAt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t)
+		b.Update(podworker.Update{Kind: podsync.KindCreate, Pod: podNamed("a"), RunningPod: &container.Pod{UID: "other"}})
+		b.did(t, "sync create a")
+		if _, known := b.State("other"); known {
+			t.Error("a worker was made for the running pod")
+		}
+		if r := b.Update(podworker.Update{Kind: podsync.KindKill}); r != podsync.OrphanNotKilled {
+			t.Errorf("Update() of no pod = %v, want a refusal", r)
+		}
+	})
+}
+
+func TestANewLookIsAskedForOnlyWhenNoneIsNewer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var asked atomic.Int32
+		b := startWith(t, podworker.Config{Refresh: func(types.UID) { asked.Add(1) }})
+		b.update(t, podsync.KindCreate, podNamed("a"))
+		b.did(t, "sync create a") // any status will do for the first step
+		b.update(t, podsync.KindSync, podNamed("a"))
+		b.did(t, "sync sync a")
+		time.Sleep(time.Second)
+		b.cache.mu.Lock()
+		b.cache.at = time.Now()
+		b.cache.mu.Unlock()
+		b.update(t, podsync.KindSync, podNamed("a"))
+		b.did(t, "sync sync a")
+		if n := asked.Load(); n != 1 {
+			t.Errorf("a new look was asked for %d times, want once: by the second step (f.8)", n)
+		}
 	})
 }
