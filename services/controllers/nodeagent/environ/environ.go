@@ -136,13 +136,13 @@ func (m *maker) from(ctx context.Context, e *corev1.EnvFromSource) error {
 	case e.ConfigMapRef != nil:
 		o, err := m.objects.ConfigMap(ctx, m.pod.Namespace, e.ConfigMapRef.Name)
 		if err != nil {
-			return missing(err, e.ConfigMapRef.Optional, "configmap", e.ConfigMapRef.Name)
+			return Missing(err, e.ConfigMapRef.Optional, "configmap", e.ConfigMapRef.Name)
 		}
 		data = o.Data
 	case e.SecretRef != nil:
 		o, err := m.objects.Secret(ctx, m.pod.Namespace, e.SecretRef.Name)
 		if err != nil {
-			return missing(err, e.SecretRef.Optional, "secret", e.SecretRef.Name)
+			return Missing(err, e.SecretRef.Optional, "secret", e.SecretRef.Name)
 		}
 		data = texts(o.Data)
 	default:
@@ -164,8 +164,9 @@ func texts(data map[string][]byte) map[string]string {
 	return out
 }
 
-// missing is the error for an object that could not be read; nil for one that may be absent.
-func missing(err error, optional *bool, kind, name string) error {
+// Missing is the error for a config map or secret that could not be read, which names it; nil for one
+// that is not there and need not be.
+func Missing(err error, optional *bool, kind, name string) error {
 	if !kube.IsNotFound(err) {
 		return fmt.Errorf("%s %q: %w", kind, name, err)
 	}
@@ -191,7 +192,7 @@ func (m *maker) value(ctx context.Context, v *corev1.EnvVar) (string, bool, erro
 		ref := from.ConfigMapKeyRef
 		o, err := m.objects.ConfigMap(ctx, m.pod.Namespace, ref.Name)
 		if err != nil {
-			return "", false, missing(err, ref.Optional, "configmap", ref.Name)
+			return "", false, Missing(err, ref.Optional, "configmap", ref.Name)
 		}
 		s, ok := o.Data[ref.Key]
 		return s, ok, noKey(ok, ref.Optional, "configmap", ref.Name, ref.Key)
@@ -199,7 +200,7 @@ func (m *maker) value(ctx context.Context, v *corev1.EnvVar) (string, bool, erro
 		ref := from.SecretKeyRef
 		o, err := m.objects.Secret(ctx, m.pod.Namespace, ref.Name)
 		if err != nil {
-			return "", false, missing(err, ref.Optional, "secret", ref.Name)
+			return "", false, Missing(err, ref.Optional, "secret", ref.Name)
 		}
 		b, ok := o.Data[ref.Key]
 		return string(b), ok, noKey(ok, ref.Optional, "secret", ref.Name, ref.Key)

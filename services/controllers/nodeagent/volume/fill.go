@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/environ"
 )
 
@@ -45,7 +44,7 @@ func (f *filler) add(path string, data []byte, mode os.FileMode) error {
 func (f *filler) configMap(ctx context.Context, name string, items []corev1.KeyToPath, optional *bool, mode os.FileMode) error {
 	o, err := f.m.objects.ConfigMap(ctx, f.pod.Namespace, name)
 	if err != nil {
-		return missing(err, optional, "configmap", name)
+		return environ.Missing(err, optional, "configmap", name)
 	}
 	data := make(map[string][]byte, len(o.Data)+len(o.BinaryData))
 	for k, v := range o.Data {
@@ -58,19 +57,9 @@ func (f *filler) configMap(ctx context.Context, name string, items []corev1.KeyT
 func (f *filler) secret(ctx context.Context, name string, items []corev1.KeyToPath, optional *bool, mode os.FileMode) error {
 	o, err := f.m.objects.Secret(ctx, f.pod.Namespace, name)
 	if err != nil {
-		return missing(err, optional, "secret", name)
+		return environ.Missing(err, optional, "secret", name)
 	}
 	return f.keys("secret", name, o.Data, items, optional, mode)
-}
-
-func missing(err error, optional *bool, kind, name string) error {
-	if !kube.IsNotFound(err) {
-		return fmt.Errorf("%s %q: %w", kind, name, err)
-	}
-	if optional != nil && *optional {
-		return nil
-	}
-	return fmt.Errorf("%s %q not found: %w", kind, name, err)
 }
 
 // keys adds an object's keys: all of them, or the items under their paths.
