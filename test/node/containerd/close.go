@@ -36,6 +36,10 @@ func (c *Containerd) Close() error {
 	for range 20 { // a shim's end frees its mounts, a moment later
 		left := c.shims()
 		for _, pid := range left {
+			// A shim is the parent of what runs in its sandbox, which would go on without it.
+			for _, child := range children(pid) {
+				_ = syscall.Kill(child, syscall.SIGKILL)
+			}
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 		if len(left) == 0 {
@@ -103,6 +107,20 @@ func (c *Containerd) shims() []int {
 	return pids
 }
 
+func children(pid int) []int {
+	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	var out []int
+	for _, list := range lists {
+		text, _ := os.ReadFile(list)
+		for word := range strings.FieldsSeq(string(text)) {
+			if child, err := strconv.Atoi(word); err == nil {
+				out = append(out, child)
+			}
+		}
+	}
+	return out
+}
+
 // mounts are what is mounted below the directory, the innermost first.
 func (c *Containerd) mounts() []string {
 	text, err := os.ReadFile("/proc/self/mountinfo")
@@ -129,8 +147,24 @@ func (c *Containerd) unmount() error {
 	return errors.Join(faults...)
 }
 
-// removeCgroups removes the parent that runc made for our sandboxes, where nobody else has one below it.
+// settled is the age from which a control group without a process is one that was forgotten, not one being filled.
+const settled = 10 * time.Second
+
+// removeCgroups removes the control groups that a killed containerd forgot, which hold no process, and their parent
+// where nobody else has one below it.
 func (c *Containerd) removeCgroups() {
+	for _, pattern := range []string{"/sys/fs/cgroup/k8s.io/*", "/sys/fs/cgroup/*/k8s.io/*"} {
+		found, _ := filepath.Glob(pattern)
+		for _, at := range found {
+			info, err := os.Stat(at)
+			if err != nil || !info.IsDir() || (!c.made[filepath.Base(at)] && time.Since(info.ModTime()) < settled) {
+				continue
+			}
+			if procs, err := os.ReadFile(filepath.Join(at, "cgroup.procs")); err == nil && len(procs) == 0 {
+				_ = syscall.Rmdir(at)
+			}
+		}
+	}
 	for _, pattern := range []string{"/sys/fs/cgroup/k8s.io", "/sys/fs/cgroup/*/k8s.io"} {
 		found, _ := filepath.Glob(pattern)
 		for _, at := range found {
