@@ -99,7 +99,11 @@ func (a *Agent) registrar() (*node.Registrar, error) {
 			{Type: corev1.NodeInternalIP, Address: a.cfg.Address}, {Type: corev1.NodeHostName, Address: a.cfg.Node},
 		}
 	}
-	return node.New(cfg, a.deps.Kube, node.System(filepath.Clean(a.cfg.RootDir)), a.nodeHealth, a.log)
+	var readings node.Sources // a node simulated in this process is never short of what the machine is
+	if a.deps.Runtime == nil {
+		readings = node.System(filepath.Clean(a.cfg.RootDir))
+	}
+	return node.New(cfg, a.deps.Kube, readings, a.nodeHealth, a.log)
 }
 
 // nodeHealth is what keeps the node from being ready.
