@@ -50,6 +50,10 @@ func runNode(t *testing.T, w *world, late time.Duration) {
 		{"a container killed from outside is started again", testContainerKilled},
 		{"pods go on while the agent is killed, and none starts twice", testAgentKilled},
 		{"pods go on while containerd is killed, and none starts twice", testContainerdKilled},
+		{"an agent that is there before its runtime waits for it", testRuntimeLater},
+		{"a pod deleted by force while the agent is away is ended by it", testForcedAway},
+		{"a node whose agent stays away is given up, and comes back", testNodeDies},
+		{"a log folder that cannot be made is named, and tried again", testLogUnwritable},
 		{"deletion grants the grace period", testDeletion},
 		{"what cannot run says why", testBadInput},
 		{"a second agent for the node refuses", testSecondAgent},
@@ -127,8 +131,12 @@ func testSettings(t *testing.T, w *world) {
 			{Path: "name", FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.name"}},
 		}}}})
 	mounts := []corev1.VolumeMount{
-		{Name: "files", MountPath: "/files"}, {Name: "scratch", MountPath: "/scratch"}, {Name: "memory", MountPath: "/memory"}, {Name: "about", MountPath: "/about"},
-		{Name: "scratch", MountPath: "/part", SubPath: "deep/part"}, {Name: "memory", MountPath: "/mine", SubPathExpr: "of-$(COLOUR)"},
+		{Name: "files", MountPath: "/files"},
+		{Name: "scratch", MountPath: "/scratch"},
+		{Name: "memory", MountPath: "/memory"},
+		{Name: "about", MountPath: "/about"},
+		{Name: "scratch", MountPath: "/part", SubPath: "deep/part"},
+		{Name: "memory", MountPath: "/mine", SubPathExpr: "of-$(COLOUR)"},
 	}
 	box := func(name string, args ...string) corev1.Container {
 		return corev1.Container{Name: name, Image: containerd.BoxImage, ImagePullPolicy: corev1.PullIfNotPresent, Args: args, VolumeMounts: mounts, Env: main.Env}

@@ -1,0 +1,126 @@
+//go:build linux
+
+package node_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// testForcedAway deletes a pod with no grace while the agent is away: nothing is left of it in the API, and its
+// container runs on until the agent comes back.
+func testForcedAway(t *testing.T, w *world) {
+	w.runPod(t, w.boxPod(t, "forced", corev1.RestartPolicyAlways, "sleep", "1h"))
+	pid := w.task(t, w.awaitRunning(t, "forced"))
+	w.killAgent(t)
+	if err := w.remove(t.Context(), podsPath+"/forced", 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.pod(t.Context(), "forced"); !errors.Is(err, errNotFound) {
+		t.Fatalf("the pod is not gone: %v", err)
+	}
+	// The same name again is another pod.
+	w.runPod(t, w.boxPod(t, "forced", corev1.RestartPolicyAlways, "sleep", "1h"))
+	w.startAgent(t)
+	eventually(t, 30*time.Second, "the container of the deleted pod is ended", func(context.Context) error {
+		if syscall.Kill(pid, 0) == nil {
+			return fmt.Errorf("process %d runs", pid)
+		}
+		return nil
+	})
+	w.awaitRunning(t, "forced")
+}
+
+// testNodeDies leaves the agent away for so long that the node is given up: its pod is evicted, which needs the agent
+// to become true.
+func testNodeDies(t *testing.T, w *world) {
+	pod := w.boxPod(t, "evicted", corev1.RestartPolicyAlways, "sleep", "1h")
+	for _, key := range []string{corev1.TaintNodeUnreachable, corev1.TaintNodeNotReady} {
+		pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(1))})
+	}
+	w.runPod(t, pod)
+	pid := w.task(t, w.awaitRunning(t, "evicted"))
+	w.killAgent(t)
+	w.awaitNode(t, corev1.ConditionUnknown)
+	w.await(t, "evicted", "is being deleted", 60*time.Second, func(p *corev1.Pod) bool { return p.DeletionTimestamp != nil })
+	if err := syscall.Kill(pid, 0); err != nil {
+		t.Errorf("the container of a node that is only silent was ended: %v", err)
+	}
+	w.startAgent(t)
+	w.awaitNode(t, corev1.ConditionTrue)
+	w.awaitGone(t, "evicted", 60*time.Second)
+	if syscall.Kill(pid, 0) == nil {
+		t.Error("the pod is gone while its container runs")
+	}
+	eventually(t, 60*time.Second, "the node has no taint any more", func(ctx context.Context) error {
+		var n corev1.Node
+		err := w.get(ctx, nodesPath+"/"+nodeName, &n)
+		if err == nil && len(n.Spec.Taints) > 0 {
+			err = fmt.Errorf("taints are %v", n.Spec.Taints)
+		}
+		return err
+	})
+}
+
+// testRuntimeLater starts the agent while its runtime is down.
+func testRuntimeLater(t *testing.T, w *world) {
+	w.killAgent(t)
+	if err := w.runtime.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	w.startAgent(t)
+	w.awaitNode(t, corev1.ConditionFalse)
+	w.runPod(t, w.boxPod(t, "early", corev1.RestartPolicyNever, "mark", "/mark/starts", "exit", "0"))
+	if err := w.runtime.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.awaitNode(t, corev1.ConditionTrue)
+	w.awaitPhase(t, "early", corev1.PodSucceeded)
+	if n := len(w.starts(t, "early")); n != 1 {
+		t.Errorf("it was started %d times", n)
+	}
+}
+
+// testLogUnwritable puts a file where the pod's log folder belongs.
+func testLogUnwritable(t *testing.T, w *world) {
+	pod := w.boxPod(t, "mute", corev1.RestartPolicyAlways, "sleep", "1h")
+	pod.Spec.NodeName, pod.Spec.SchedulerName = "", "nobody"
+	made := w.runPod(t, pod)
+	folder := filepath.Join(w.dir, "logs", fmt.Sprintf("default_%s_%s", made.Name, made.UID))
+	if err := os.WriteFile(folder, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	binding := &corev1.Binding{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Binding"}, ObjectMeta: metav1.ObjectMeta{Name: made.Name, Namespace: "default"},
+		Target: corev1.ObjectReference{Kind: "Node", Name: nodeName},
+	}
+	if err := w.create(t.Context(), podsPath+"/mute/binding", binding, nil); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 30*time.Second, "an event names the folder", func(ctx context.Context) error {
+		events, err := w.events(ctx, "mute")
+		if err != nil {
+			return err
+		}
+		for reason, message := range events {
+			if strings.HasPrefix(reason, "Failed") && strings.Contains(message, folder) {
+				return nil
+			}
+		}
+		return fmt.Errorf("events are %v", events)
+	})
+	if err := os.Remove(folder); err != nil {
+		t.Fatal(err)
+	}
+	w.awaitRunning(t, "mute")
+}
