@@ -140,8 +140,19 @@ func (n *nodeFlags) check() error {
 	return errors.Join(n.admin.Validate(), n.of(0, n.names()[0]).Validate())
 }
 
-// complete fills in what simulated nodes have otherwise than real ones.
+// complete fills in what simulated nodes have otherwise than real ones. Folders become absolute: a runtime is told of
+// them, and has a working directory of its own.
 func (n *nodeFlags) complete() error {
+	for _, dir := range []*string{&n.config.RootDir, &n.config.LogRoot} {
+		if *dir == "" {
+			continue
+		}
+		abs, err := filepath.Abs(*dir)
+		if err != nil {
+			return err
+		}
+		*dir = abs
+	}
 	if !n.simulates() {
 		return nil
 	}
