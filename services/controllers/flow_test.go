@@ -153,6 +153,7 @@ func (f *flow) startReflector() {
 	f.t.Helper()
 	r, err := reflector.New(reflector.Config{
 		Resources: f.resources, LivenessEvery: 500 * time.Millisecond,
+		LeaseTTL: 10 * time.Second, // a busy machine must not depose it
 	}, f.connect(f.natsURL), f.kube, f.telemetry("reflector"))
 	f.ok(err)
 	f.stopReflector = f.run("reflector", r)
@@ -180,8 +181,14 @@ func (f *flow) startQueue() {
 
 func (f *flow) connect(url string) *stream.Conn {
 	f.t.Helper()
-	conn, err := stream.Connect(f.t.Context(), stream.Config{URL: url, Log: slog.New(slog.DiscardHandler)})
-	f.ok(err)
+	var conn *stream.Conn
+	f.eventually("a connection to NATS", func() string {
+		var err error
+		if conn, err = stream.Connect(f.t.Context(), stream.Config{URL: url, Log: slog.New(slog.DiscardHandler)}); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
 	f.t.Cleanup(conn.Close)
 	return conn
 }
