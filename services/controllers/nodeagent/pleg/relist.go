@@ -3,6 +3,7 @@ package pleg
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -169,6 +170,7 @@ func sandboxState(ready bool) rules.State {
 }
 
 func appendListed(out []rules.Observed, p *container.Pod) []rules.Observed {
+	out = slices.Grow(out, len(p.Containers)+len(p.Sandboxes))
 	for i := range p.Containers {
 		out = append(out, rules.Observed{ID: p.Containers[i].ID, State: state(p.Containers[i].State)})
 	}
