@@ -93,8 +93,11 @@ var doors = []door{
 // forbiddenInCore are packages of the standard library by which I/O, logging or a clock of its own would come in.
 var forbiddenInCore = []string{"log", "log/slog", "net", "net/http", "os", "os/exec", "io/fs", "database/sql", "syscall", "testing"}
 
-// embeddedUsers may start embedded servers.
-var embeddedUsers = []string{"cmd/", "bench", "test/", "internal/embedded"}
+// embedded are servers that run in our process in place of somebody else's, embeddedUsers may start them.
+var (
+	embedded      = []string{"internal/embedded", "internal/criruntime", "internal/devcluster"}
+	embeddedUsers = append([]string{"cmd/", "bench", "test/"}, embedded...)
+)
 
 type goPackage struct {
 	ImportPath                         string
@@ -140,7 +143,7 @@ func faults(l layer, folder, imported string) []string {
 		if !allowed {
 			out = append(out, l.why)
 		}
-		if within(ours, "internal/embedded") && !isTestFolder(folder) && !slices.ContainsFunc(embeddedUsers, func(f string) bool { return within(folder, f) }) {
+		if slices.ContainsFunc(embedded, func(f string) bool { return within(ours, f) }) && !isTestFolder(folder) && !slices.ContainsFunc(embeddedUsers, func(f string) bool { return within(folder, f) }) {
 			out = append(out, "servers are started by cmd and by tests; everybody else is given an address")
 		}
 		if isTestFolder(ours) && !isTestFolder(folder) && !within(folder, "test/") {
@@ -183,6 +186,8 @@ func TestTheRulesCatchWhatTheyForbid(t *testing.T) {
 		{"services/indexer", "github.com/redis/go-redis/v9", false},
 		{"services/indexer", "github.com/nats-io/nats.go", false},
 		{"services/indexer", module + "internal/embedded", false},
+		{"services/controllers/nodeagent", module + "internal/criruntime", false},
+		{"services/controllers/nodeagent/nodeagenttest", module + "internal/criruntime", true},
 		{"services/indexer", "k8s.io/api/core/v1", false},
 		{"services/indexer", "k8s.io/apimachinery/pkg/labels", true},
 		{"services/controllers", module + "services/controllers/job", true},

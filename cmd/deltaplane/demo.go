@@ -31,10 +31,7 @@ func newDemo() *cobra.Command {
 	return cmd
 }
 
-var (
-	jobResource = kube.Resource{Group: "batch", Version: "v1", Name: "jobs", Kind: "Job", Namespaced: true}
-	podResource = kube.Resource{Version: "v1", Name: "pods", Kind: "Pod", Namespaced: true}
-)
+var jobResource = kube.Resource{Group: "batch", Version: "v1", Name: "jobs", Kind: "Job", Namespaced: true}
 
 // demoNamespace is where the demo's Job lives, demoPods how many it has.
 const (

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -11,28 +12,21 @@ import (
 // print is the answer for people.
 func (a *podAnswer) print(out io.Writer) error {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	line := func(name, format string, values ...any) {
-		fmt.Fprintf(t, "%s:\t%s\n", name, fmt.Sprintf(format, values...))
-	}
-	line("Name", "%s", a.Name)
-	line("Created", "%s", ago(a.Created))
-	line("Node", "%s", dash(a.Node))
-	status := string(a.Phase)
-	for _, more := range []string{a.Reason, a.Message} {
-		if more != "" {
-			status += ", " + printable(more)
-		}
-	}
-	line("Status", "%s", dash(status))
-	line("IP", "%s", dash(strings.Join(a.IPs, ", ")))
+	line := func(name, value string) { fmt.Fprintf(t, "%s:\t%s\n", name, value) }
+	line("Name", a.Name)
+	line("Created", ago(a.Created))
+	line("Node", dash(a.Node))
+	status := slices.DeleteFunc([]string{string(a.Phase), a.Reason, a.Message}, func(s string) bool { return s == "" })
+	line("Status", printable(dash(strings.Join(status, ", "))))
+	line("IP", dash(strings.Join(a.IPs, ", ")))
 	if len(a.Owners) > 0 {
-		line("Owner", "%s", strings.Join(a.Owners, ", "))
+		line("Owner", strings.Join(a.Owners, ", "))
 	}
 	if !a.Deleted.IsZero() {
-		line("Deletion", "%s", ago(a.Deleted))
+		line("Deletion", ago(a.Deleted))
 	}
 	if !a.Eviction.IsZero() {
-		line("Eviction", "%s", ago(a.Eviction))
+		line("Eviction", ago(a.Eviction))
 	}
 	if err := t.Flush(); err != nil {
 		return err

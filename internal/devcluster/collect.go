@@ -54,8 +54,6 @@ func (a *api) noteChange(t *table, e *event) {
 	if e.junk != nil {
 		return
 	}
-	if t.res.id() == "nodes" {
-	}
 	o := e.cur
 	if o == nil {
 		o = e.gone
