@@ -167,6 +167,7 @@ func TestFaultsOfASpecAreNamed(t *testing.T) {
 		in         kuberuntime.Inputs
 		do         func(*corev1.Pod, *corev1.Container)
 	}{
+		{name: "a name that leads elsewhere", want: `name: "../x"`, do: func(_ *corev1.Pod, c *corev1.Container) { c.Name = "../x" }},
 		{name: "root against runAsNonRoot", want: "container has runAsNonRoot and image will run as root", do: func(p *corev1.Pod, _ *corev1.Container) {
 			p.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsNonRoot: new(true)}
 		}},
@@ -199,7 +200,7 @@ func TestFaultsOfASpecAreNamed(t *testing.T) {
 				tc.do(pod, &pod.Spec.Containers[0])
 			}
 			_, cs, r := n.made(pod, tc.in)
-			if w := r.Waiting["c"]; w.Reason != kuberuntime.ReasonCreateContainerConfigError || !strings.Contains(w.Message, tc.want) || len(cs) != 0 {
+			if w := r.Waiting[pod.Spec.Containers[0].Name]; w.Reason != kuberuntime.ReasonCreateContainerConfigError || !strings.Contains(w.Message, tc.want) || len(cs) != 0 {
 				t.Errorf("waiting %+v, %d containers made; want %q", w, len(cs), tc.want)
 			}
 		})
@@ -265,13 +266,19 @@ func TestUnsupportedFieldsAreNamed(t *testing.T) {
 		PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{}},
 	}
 	s.Containers[1].SecurityContext = &corev1.SecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost}}
+	s.HostNetwork = true
+	s.SecurityContext = &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{
+		{Name: "kernel/shm_rmid_forced"}, {Name: "kernel.msgmax"}, {Name: "net.ipv4.tcp_syncookies"},
+	}}
+	s.Containers[0].Name = "a/b"
 	var paths []string
 	for _, err := range kuberuntime.Unsupported(pod) {
 		path, _, _ := strings.Cut(err.Error(), ":")
 		paths = append(paths, path)
 	}
 	want := []string{
-		"spec.runtimeClassName", "spec.hostUsers", "spec.setHostnameAsFQDN", "spec.initContainers[0].restartPolicy",
+		"spec.runtimeClassName", "spec.hostUsers", "spec.setHostnameAsFQDN", "spec.securityContext.sysctls[1].name",
+		"spec.securityContext.sysctls[2].name", "spec.initContainers[0].restartPolicy", "spec.containers[0].name",
 		"spec.containers[1].restartPolicy",
 		"spec.containers[1].securityContext.seccompProfile.type", "spec.containers[1].lifecycle.preStop.httpGet",
 	}

@@ -17,6 +17,9 @@ import (
 // containerConfig is what a container is made from. Its errors are of the pod's spec, of what it refers to, or of the node's
 // files; each says which.
 func (s *syncing) containerConfig(ctx context.Context, c *corev1.Container, attempt uint32, image *runtimeapi.Image) (*runtimeapi.ContainerConfig, error) {
+	if !plain(c.Name) {
+		return nil, fmt.Errorf("name: %q cannot name files", c.Name)
+	}
 	env, err := s.environment(ctx, c)
 	if err != nil {
 		return nil, err

@@ -129,6 +129,9 @@ func (s *syncing) hostsFile() (string, error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return "", fmt.Errorf("write the pod's hosts file: %w", err)
 	}
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, b.Bytes()) {
+		return path, nil
+	}
 	// Containers hold this very file: it is written over, not replaced.
 	if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil {
 		return "", fmt.Errorf("write the pod's hosts file: %w", err)

@@ -3,6 +3,7 @@ package kuberuntime
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -28,6 +29,12 @@ func Unsupported(pod *corev1.Pod) []error {
 	if sc := s.SecurityContext; sc != nil {
 		no(sc.WindowsOptions != nil, spec.Child("securityContext", "windowsOptions"), "only linux is run")
 		no(localhost(sc.SeccompProfile), spec.Child("securityContext", "seccompProfile", "type"), "profiles on the node are not looked up")
+		for i, c := range sc.Sysctls {
+			name, at := strings.ReplaceAll(c.Name, "/", "."), spec.Child("securityContext", "sysctls").Index(i).Child("name")
+			no(!safeSysctls[name], at, fmt.Sprintf("%q is not known to touch nobody but the pod", c.Name))
+			no(s.HostNetwork && strings.HasPrefix(name, "net."), at, fmt.Sprintf("%q would be the node's on its network", c.Name))
+			no(s.HostIPC && strings.HasPrefix(name, "kernel."), at, fmt.Sprintf("%q would be the node's in its IPC namespace", c.Name))
+		}
 	}
 	for i := range s.InitContainers {
 		out = append(out, unsupportedOf(&s.InitContainers[i], spec.Child("initContainers").Index(i), true)...)
@@ -38,6 +45,14 @@ func Unsupported(pod *corev1.Pod) []error {
 	return out
 }
 
+// safeSysctls are those that the kubelet allows unless it is told otherwise: each has a namespace of its own and its own bounds.
+var safeSysctls = map[string]bool{
+	"kernel.shm_rmid_forced": true, "net.ipv4.ip_local_port_range": true, "net.ipv4.tcp_syncookies": true, "net.ipv4.ping_group_range": true,
+	"net.ipv4.ip_unprivileged_port_start": true, "net.ipv4.ip_local_reserved_ports": true, "net.ipv4.tcp_keepalive_time": true,
+	"net.ipv4.tcp_fin_timeout": true, "net.ipv4.tcp_keepalive_intvl": true, "net.ipv4.tcp_keepalive_probes": true,
+	"net.ipv4.tcp_rmem": true, "net.ipv4.tcp_wmem": true,
+}
+
 func unsupportedOf(c *corev1.Container, path *field.Path, isInit bool) []error {
 	var out []error
 	no := func(bad bool, path *field.Path, why string) {
@@ -45,6 +60,7 @@ func unsupportedOf(c *corev1.Container, path *field.Path, isInit bool) []error {
 			out = append(out, field.Forbidden(path, why))
 		}
 	}
+	no(!plain(c.Name), path.Child("name"), "files and logs of the container are named after it")
 	no(len(c.VolumeDevices) > 0, path.Child("volumeDevices"), "block devices are not passed on")
 	no(len(c.Resources.Claims) > 0, path.Child("resources", "claims"), "devices are not allocated")
 	no(c.RestartPolicy != nil && (!isInit || *c.RestartPolicy != corev1.ContainerRestartPolicyAlways),
