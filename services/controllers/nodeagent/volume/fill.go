@@ -28,6 +28,7 @@ type filler struct {
 	m     *Manager
 	pod   *corev1.Pod
 	facts environ.Facts
+	known *podVolumes
 	files files
 }
 

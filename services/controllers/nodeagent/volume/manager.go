@@ -43,9 +43,27 @@ type Manager struct {
 	log     *slog.Logger
 
 	mu      sync.Mutex
-	tokens  map[types.UID]map[tokenKey]*token // guarded by mu; a pod's own map belongs to its calls
-	plain   sync.Once                         // says once that memory is not to be had
+	pods    map[types.UID]*podVolumes // guarded by mu; what is in one belongs to the calls for its pod
+	plain   sync.Once                 // says once that memory is not to be had
 	mounter mounter
+}
+
+// podVolumes is what is remembered of a pod: its tokens, the host paths that were found to be
+// what they should, and the volumes that could not be refreshed the last time.
+type podVolumes struct {
+	tokens         map[tokenKey]*token
+	checked, stale map[string]bool
+}
+
+func (m *Manager) pod(uid types.UID) *podVolumes {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := m.pods[uid]
+	if p == nil {
+		p = &podVolumes{tokens: map[tokenKey]*token{}, checked: map[string]bool{}, stale: map[string]bool{}}
+		m.pods[uid] = p
+	}
+	return p
 }
 
 // New returns a manager; nothing is made before the first pod. The error says what is wrong
@@ -57,7 +75,7 @@ func New(cfg Config, objects *Objects, log *slog.Logger) (*Manager, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	return &Manager{cfg: cfg, objects: objects, log: log, tokens: map[types.UID]map[tokenKey]*token{}, mounter: systemMounter{}}, nil
+	return &Manager{cfg: cfg, objects: objects, log: log, pods: map[types.UID]*podVolumes{}, mounter: systemMounter{}}, nil
 }
 
 // Error says which volume of a pod cannot be made, and why. The pod stays Pending with the
@@ -100,7 +118,8 @@ func (m *Manager) one(ctx context.Context, base string, pod *corev1.Pod, v *core
 	if v.Name == "" || !filepath.IsLocal(v.Name) || strings.ContainsRune(v.Name, filepath.Separator) {
 		return "", errors.New("its name is no file name")
 	}
-	f := filler{m: m, pod: pod, facts: facts, files: files{}}
+	known := m.pod(pod.UID)
+	f := filler{m: m, pod: pod, facts: facts, known: known, files: files{}}
 	var err error
 	kind, memory := "", false
 	switch {
@@ -109,7 +128,7 @@ func (m *Manager) one(ctx context.Context, base string, pod *corev1.Pod, v *core
 	case v.EmptyDir != nil:
 		return m.emptyDir(filepath.Join(base, "empty-dir", v.Name), pod, v.EmptyDir)
 	case v.HostPath != nil:
-		return hostPath(v.HostPath)
+		return known.hostPath(v.Name, v.HostPath)
 	case v.ConfigMap != nil:
 		kind, err = "configmap", f.configMap(ctx, v.ConfigMap.Name, v.ConfigMap.Items, v.ConfigMap.Optional, mode(v.ConfigMap.DefaultMode))
 	case v.Secret != nil:
@@ -125,11 +144,15 @@ func (m *Manager) one(ctx context.Context, base string, pod *corev1.Pod, v *core
 	if err == nil {
 		err = m.publish(dir, f.files, group(pod), memory)
 	}
-	if err != nil && made(dir) {
-		m.log.Warn("volume not refreshed", slog.String("namespace", pod.Namespace), slog.String("pod", pod.Name), slog.String("volume", v.Name), slog.Any("error", err))
-		return dir, nil
+	if err == nil || !made(dir) {
+		delete(known.stale, v.Name)
+		return dir, err
 	}
-	return dir, err
+	if !known.stale[v.Name] { // the next syncs would say the same
+		m.log.Warn("volume not refreshed", slog.String("namespace", pod.Namespace), slog.String("pod", pod.Name), slog.String("volume", v.Name), slog.Any("error", err))
+	}
+	known.stale[v.Name] = true
+	return dir, nil
 }
 
 func mode(m *int32) os.FileMode {
@@ -207,7 +230,7 @@ func (m *Manager) Teardown(uid types.UID) error {
 		return err
 	}
 	m.mu.Lock()
-	delete(m.tokens, uid)
+	delete(m.pods, uid)
 	m.mu.Unlock()
 	// Whatever is mounted below must not be emptied: it is unmounted first, or the whole fails.
 	points, err := m.mounter.under(base)

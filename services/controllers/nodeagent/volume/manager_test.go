@@ -450,7 +450,7 @@ func TestHostPathTypes(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, tc := range []struct {
+	for i, tc := range []struct {
 		kind corev1.HostPathType
 		path string
 		ok   bool
@@ -470,11 +470,20 @@ func TestHostPathTypes(t *testing.T) {
 		{"Other", dir, false},
 		{"", "relative", false},
 	} {
-		_, err := b.Setup(t.Context(), pod(vol("h", corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: tc.path, Type: &tc.kind}})), facts)
+		p := pod(vol("h", corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: tc.path, Type: &tc.kind}}))
+		p.UID = types.UID(fmt.Sprintf("u%d", i))
+		_, err := b.Setup(t.Context(), p, facts)
 		if (err == nil) != tc.ok {
 			t.Errorf("type %q of %s: %v, want it fine: %v", tc.kind, filepath.Base(tc.path), err, tc.ok)
 		}
 	}
+	// A socket whose owner is started again while the pod runs is no reason to stop looking after the pod.
+	p := pod(vol("h", corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: file, Type: new(corev1.HostPathFile)}}))
+	b.setup(t, p)
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	b.setup(t, p)
 }
 
 func TestPathsThatLeaveTheVolumeAreRefused(t *testing.T) {

@@ -14,6 +14,17 @@ import (
 	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/environ"
 )
 
+// hostPath is a path of the node, once it was found to be what its type says: what becomes
+// of it while the pod runs is the node's affair.
+func (p *podVolumes) hostPath(name string, src *corev1.HostPathVolumeSource) (string, error) {
+	if p.checked[name] {
+		return src.Path, nil
+	}
+	path, err := hostPath(src)
+	p.checked[name] = err == nil
+	return path, err
+}
+
 // hostPath checks a path of the node, or makes it where its type asks for that.
 func hostPath(src *corev1.HostPathVolumeSource) (string, error) {
 	kind := corev1.HostPathUnset

@@ -33,14 +33,7 @@ func (f *filler) token(ctx context.Context, src *corev1.ServiceAccountTokenProje
 	if src.ExpirationSeconds != nil {
 		key.seconds = *src.ExpirationSeconds
 	}
-	m := f.m
-	m.mu.Lock()
-	known := m.tokens[f.pod.UID]
-	if known == nil {
-		known = map[tokenKey]*token{}
-		m.tokens[f.pod.UID] = known
-	}
-	m.mu.Unlock()
+	m, known := f.m, f.known.tokens
 	t, now := known[key], m.cfg.Now()
 	if t == nil || !now.Before(t.renew) {
 		value, life, err := m.objects.Token(ctx, f.pod, key.account, key.audience, key.seconds)
@@ -51,7 +44,7 @@ func (f *filler) token(ctx context.Context, src *corev1.ServiceAccountTokenProje
 		case t == nil || !now.Before(t.expiry):
 			return fmt.Errorf("token of service account %q: %w", key.account, err)
 		default:
-			m.log.Warn("service account token not renewed", slog.String("namespace", f.pod.Namespace), slog.String("pod", f.pod.Name), slog.Any("error", err))
+			m.log.Debug("service account token not renewed", slog.String("namespace", f.pod.Namespace), slog.String("pod", f.pod.Name), slog.Any("error", err))
 		}
 	}
 	return f.add(src.Path, []byte(t.value), mode)
