@@ -51,8 +51,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	rest.Go(func() error { return a.statuses.Run(late) })
 
 	g.Go(func() error {
-		// Another agent that is this node ends everything at once.
-		return registrar.Run(ctx)
+		err := registrar.Run(ctx)
+		if err != nil {
+			a.pool.Abort() // another agent is this node: whatever is done in its name ends at once
+		}
+		return err
 	})
 	g.Go(func() error { a.health.run(ctx); return nil })
 	g.Go(func() error { return a.pleg.Run(ctx) })

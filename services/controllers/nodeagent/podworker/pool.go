@@ -60,6 +60,7 @@ type Pool struct {
 	queue   podsync.Due[types.UID]
 	synced  bool
 	spawn   func(*worker) // nil before Run and after it
+	abort   func()        // cancels every step; nil before Run
 }
 
 // worker is one UID. The pool's mutex guards it.
@@ -111,6 +112,7 @@ func (p *Pool) Run(ctx context.Context) error {
 	defer cancel()
 	var wg sync.WaitGroup
 	p.mu.Lock()
+	p.abort = cancel
 	p.spawn = func(w *worker) {
 		w.runs = true
 		wg.Go(func() { p.loop(ctx, steps, w) })
@@ -130,6 +132,16 @@ func (p *Pool) Run(ctx context.Context) error {
 	defer late.Stop()
 	wg.Wait()
 	return nil
+}
+
+// Abort cancels the steps under way, without [Config.Grace]. The pool is of no use afterwards: it is for whoever stops Run as well.
+func (p *Pool) Abort() {
+	p.mu.Lock()
+	abort := p.abort
+	p.mu.Unlock()
+	if abort != nil {
+		abort()
+	}
 }
 
 // Update gives a pod's worker an update, and makes the worker when there is none

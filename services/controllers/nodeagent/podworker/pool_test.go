@@ -419,6 +419,22 @@ func TestStoppingWaitsForStepsAndThenCancelsThem(t *testing.T) {
 	})
 }
 
+func TestAbortCancelsStepsWithoutGrace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t)
+		b.s.sync = func(ctx context.Context, _ *corev1.Pod) (bool, error) { <-ctx.Done(); return false, ctx.Err() }
+		b.update(t, podsync.KindCreate, podNamed("hung"))
+		synctest.Wait()
+		begin := time.Now()
+		b.Abort()
+		b.stop()
+		if took := time.Since(begin); took != 0 {
+			t.Errorf("stopping took %v, want no time", took)
+		}
+	})
+}
+
 func TestAPendingUpdateIsActedOnAtOnceAfterTheStep(t *testing.T) {
 	t.Parallel()
 	// Upstream's TestCompleteWork_PendingUpdate: also after a step that failed.
