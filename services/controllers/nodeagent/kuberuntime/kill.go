@@ -64,7 +64,9 @@ func (m *Manager) KillPod(ctx context.Context, pod *corev1.Pod, running containe
 		}
 	}
 	for _, s := range running.Sandboxes {
-		ids[s.ID] = true
+		if s.Ready {
+			ids[s.ID] = true
+		}
 	}
 	for id := range ids {
 		if _, e := m.rt.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id}); e != nil && !cri.IsNotFound(e) {

@@ -49,8 +49,7 @@ func (s *syncing) startOne(ctx context.Context, c *corev1.Container) error {
 			return s.failed(c, ReasonCreateContainerError, err)
 		}
 	}
-	now := s.now()
-	event, err := s.restartAllowed(c, now)
+	event, err := s.restartAllowed(c, s.now())
 	if err != nil {
 		return err
 	}
@@ -65,7 +64,7 @@ func (s *syncing) startOne(ctx context.Context, c *corev1.Container) error {
 	}
 	if !event.IsZero() {
 		// Before the container is made: an agent killed from here on finds the delay in the file.
-		if _, err := s.crash.next(BackoffKey(s.pod, c), s.pod.UID, event, now); err != nil {
+		if _, err := s.crash.next(BackoffKey(s.pod, c), s.pod.UID, event, s.now()); err != nil {
 			s.metrics.stateErrors.Inc()
 			s.log.Warn("restart delays are in memory only", slog.Any("error", err))
 		}
