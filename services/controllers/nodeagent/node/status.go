@@ -169,6 +169,10 @@ func statusPatch(node *corev1.Node, want corev1.NodeStatus, due bool) ([]byte, e
 	})
 }
 
+// kubeletVersion is that of the kubelet whose behaviour is followed; tools compare it with the
+// API server's.
+const kubeletVersion = "v1.36.3+deltaplane"
+
 // fillInfo completes what is known of the system: by what the node said before, then by
 // looking.
 func fillInfo(known, before corev1.NodeSystemInfo) corev1.NodeSystemInfo {
@@ -184,7 +188,7 @@ func fillInfo(known, before corev1.NodeSystemInfo) corev1.NodeSystemInfo {
 		{&info.KernelVersion, known.KernelVersion, found.KernelVersion, before.KernelVersion},
 		{&info.OSImage, known.OSImage, found.OSImage, before.OSImage},
 		{&info.ContainerRuntimeVersion, known.ContainerRuntimeVersion, "", before.ContainerRuntimeVersion},
-		{&info.KubeletVersion, known.KubeletVersion, "v0.0.0-deltaplane", ""},
+		{&info.KubeletVersion, known.KubeletVersion, kubeletVersion, ""},
 		{&info.OperatingSystem, known.OperatingSystem, runtime.GOOS, ""},
 		{&info.Architecture, known.Architecture, runtime.GOARCH, ""},
 	} {
