@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/deltaplane/deltaplane/internal/dirlock"
+	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/node"
 )
@@ -93,6 +94,9 @@ func (a *Agent) registrar() (*node.Registrar, error) {
 	cfg := node.Config{
 		Name: a.cfg.Node, Instance: instance, Labels: a.cfg.Labels, Annotations: a.cfg.Annotations,
 		Capacity: a.capacity(), HeartbeatEvery: a.cfg.Heartbeat,
+		Event: func(reason, message string) {
+			a.recorder.Event(kube.Involved{APIVersion: "v1", Kind: "Node", Name: a.cfg.Node, UID: a.cfg.Node}, kube.Normal, reason, message) // the kubelet's UID, too
+		},
 		Info: func() corev1.NodeSystemInfo {
 			return corev1.NodeSystemInfo{ContainerRuntimeVersion: a.health.runtimeVersion()}
 		},

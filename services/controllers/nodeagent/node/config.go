@@ -41,6 +41,9 @@ type Config struct {
 	// Info, if set, is asked for what is known of the node's system, such as the runtime's
 	// version; what it leaves empty is found out.
 	Info func() corev1.NodeSystemInfo
+	// Event, if set, is told when a condition that the agent keeps comes or goes, in the kubelet's
+	// reasons, such as NodeNotReady.
+	Event func(reason, message string)
 	// Now is the clock; default time.Now.
 	Now func() time.Time
 }
@@ -78,6 +81,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Info == nil {
 		c.Info = func() corev1.NodeSystemInfo { return corev1.NodeSystemInfo{} }
+	}
+	if c.Event == nil {
+		c.Event = func(string, string) {}
 	}
 	if c.Now == nil {
 		c.Now = time.Now

@@ -191,9 +191,11 @@ func (r *Registrar) report(ctx context.Context) error {
 	if raw, err = r.api.Patch(ctx, ref, kube.MergePatch, patch, kube.WriteOptions{}); err != nil {
 		return err
 	}
+	before := node.Status
 	if node, err = decode[corev1.Node](raw); err != nil {
 		return err
 	}
+	r.tell(&before, &node.Status)
 	r.told = now
 	r.node.Store(node)
 	return nil

@@ -111,7 +111,8 @@ func TestConditionsFollowTheReadings(t *testing.T) {
 		var memory atomic.Pointer[node.Pressure]
 		var down atomic.Bool
 		memory.Store(&node.Pressure{})
-		a := start(t, s, node.Config{PressureHold: time.Minute}, node.Sources{
+		var told []string
+		a := start(t, s, node.Config{PressureHold: time.Minute, Event: func(reason, _ string) { told = append(told, reason) }}, node.Sources{
 			Memory: func() (node.Pressure, error) { return *memory.Load(), nil },
 			Disk: func() (node.Pressure, error) {
 				if down.Load() {
@@ -142,6 +143,11 @@ func TestConditionsFollowTheReadings(t *testing.T) {
 		n := s.node()
 		if got := said(n); got != "MemoryPressure=False DiskPressure=Unknown PIDPressure=False Ready=False" {
 			t.Errorf("conditions are %s", got)
+		}
+		a.stop()
+		_ = a.ended()
+		if want := []string{"NodeHasInsufficientMemory", "NodeHasSufficientMemory", "NodeNotReady"}; !slices.Equal(told, want) {
+			t.Errorf("Events told %v, want %v", told, want)
 		}
 		if c := n.Status.Conditions[3]; c.Reason != "KubeletNotReady" || c.Message != "[PLEG is not healthy, runtime is down]" {
 			t.Errorf("Ready says %q, %q", c.Reason, c.Message)

@@ -136,6 +136,39 @@ func set(s *corev1.NodeStatus, c corev1.NodeCondition, now time.Time) {
 	s.Conditions[i] = c
 }
 
+// reasons are the Events of the conditions: when one is True, and when it is not.
+var reasons = map[corev1.NodeConditionType][2]string{
+	corev1.NodeReady:          {"NodeReady", "NodeNotReady"},
+	corev1.NodeMemoryPressure: {"NodeHasInsufficientMemory", "NodeHasSufficientMemory"},
+	corev1.NodeDiskPressure:   {"NodeHasDiskPressure", "NodeHasNoDiskPressure"},
+	corev1.NodePIDPressure:    {"NodeHasInsufficientPID", "NodeHasSufficientPID"},
+}
+
+// tell tells of the conditions that came or went between two statuses.
+func (r *Registrar) tell(was, is *corev1.NodeStatus) {
+	on := func(s *corev1.NodeStatus, t corev1.NodeConditionType) (yes, known bool) {
+		for _, c := range s.Conditions {
+			if c.Type == t {
+				return c.Status == corev1.ConditionTrue, true
+			}
+		}
+		return false, false
+	}
+	for _, c := range is.Conditions {
+		names, ours := reasons[c.Type]
+		before, known := on(was, c.Type)
+		now := c.Status == corev1.ConditionTrue
+		if !ours || known && before == now {
+			continue
+		}
+		reason := names[1]
+		if now {
+			reason = names[0]
+		}
+		r.cfg.Event(reason, "Node "+r.cfg.Name+" status is now: "+reason)
+	}
+}
+
 // statusPatch is the merge patch that leads from node's status to want; nil when nothing
 // but the heartbeats differ and none is due.
 func statusPatch(node *corev1.Node, want corev1.NodeStatus, due bool) ([]byte, error) {
