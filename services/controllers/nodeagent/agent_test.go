@@ -16,6 +16,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/internal/criruntime"
 	"github.com/deltaplane/deltaplane/internal/dirlock"
+	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/services/controllers/nodeagent"
 	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/kuberuntime"
 	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/node"
@@ -230,6 +231,34 @@ func TestTwoAgentsForOneNode(t *testing.T) {
 	other := w.newAgent(func(c *nodeagent.Config, _ *nodeagent.Deps) { c.RootDir = w.root + "/other" })
 	if err := other.Run(t.Context()); !errors.Is(err, node.ErrNodeTaken) {
 		t.Errorf("Run() for the same node = %v, want ErrNodeTaken", err)
+	}
+}
+
+func TestAnAgentThatIsNoLongerTheNodeStopsAndLeavesItsContainers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := w.newAgent(nil)
+	done := make(chan error, 1)
+	go func() { done <- a.Run(t.Context()) }()
+	uid := w.create("runs", nil, runs(forever))
+	w.becomes("runs", corev1.PodRunning)
+	lease := kube.Ref{
+		Resource:  kube.Resource{Group: "coordination.k8s.io", Version: "v1", Name: "leases", Kind: "Lease", Namespaced: true},
+		Namespace: "kube-node-lease", Name: "n",
+	}
+	_, err := w.kube.Patch(t.Context(), lease, kube.MergePatch, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"another"}},"spec":{"renewTime":%q}}`,
+		node.InstanceAnnotation, time.Now().UTC().Format("2006-01-02T15:04:05.000000Z07:00")), kube.WriteOptions{})
+	w.ok(err)
+	select {
+	case err := <-done:
+		if !errors.Is(err, node.ErrNodeTaken) {
+			t.Errorf("Run() = %v, want ErrNodeTaken", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("the agent goes on")
+	}
+	if got := w.containers(uid); !slices.Equal(got, []string{"c/0 running"}) {
+		t.Errorf("containers are %v, want the one that ran", got)
 	}
 }
 
