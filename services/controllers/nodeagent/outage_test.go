@@ -15,6 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/deltaplane/deltaplane/internal/criruntime"
+	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/services/controllers/nodeagent"
 	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/kuberuntime"
 )
@@ -204,4 +205,23 @@ func TestPodsWaitForANetworkWhenToldSo(t *testing.T) {
 	}
 	line.off.Store(false)
 	w.becomes("waits", corev1.PodRunning)
+}
+
+func TestAPodThatWasFailedWhileItsAgentWasAwayIsEnded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	stop := w.start(nil)
+	uid := w.create("failed", nil, runs(forever))
+	w.becomes("failed", corev1.PodRunning)
+	w.ok(stop())
+	_, err := w.kube.Patch(t.Context(), kube.Ref{Resource: podResource, Namespace: "default", Name: "failed", Subresource: "status"},
+		kube.MergePatch, []byte(`{"status":{"phase":"Failed","reason":"NodeLost"}}`), kube.WriteOptions{})
+	w.ok(err)
+	w.start(nil)
+	w.eventually("its container is ended", func() string {
+		if got := w.containers(uid); !slices.Equal(got, []string{"c/0 exited"}) {
+			return strings.Join(got, " ")
+		}
+		return ""
+	})
 }

@@ -19,7 +19,7 @@ import (
 
 // Cache is where the statuses of pods come from: pleg.Cache.
 type Cache interface {
-	// Get returns what is known now; an empty status for a pod nobody has seen.
+	// Get returns what is known now; a status without a time for a pod nobody has looked at.
 	Get(uid types.UID) (*container.PodStatus, error)
 	// GetNewerThan waits until the pod was looked at after a time (f.9).
 	GetNewerThan(ctx context.Context, uid types.UID, after time.Time) (*container.PodStatus, error)
@@ -198,7 +198,8 @@ func (p *Pool) offer(uid types.UID, u podsync.Update[body], now time.Time) (*wor
 	quiet := false
 	if u.Facts.Ended {
 		status, err := p.cache.Get(uid)
-		quiet = err == nil && status != nil && !status.Running()
+		// A status without a time is nobody's answer: the first looks may be under way, and containers run.
+		quiet = err == nil && status != nil && !status.At.IsZero() && !status.Running()
 	}
 	life, refused := podsync.NewWorker(u, quiet)
 	if refused != podsync.None {

@@ -323,6 +323,11 @@ func TestAPodThatEndedInAnEarlierLifeIsOnlyFreed(t *testing.T) {
 		quiet, loud := podNamed("quiet"), podNamed("loud")
 		quiet.Status.Phase, loud.Status.Phase = corev1.PodSucceeded, corev1.PodFailed
 		b.cache.running[loud.UID] = true
+		unknown := podNamed("unknown")
+		unknown.Status.Phase = corev1.PodFailed
+		b.update(t, podsync.KindCreate, unknown) // nobody has looked at it yet
+		b.did(t, "end unknown in 30", "free unknown")
+		b.cache.at = time.Now()
 		b.update(t, podsync.KindCreate, quiet)
 		b.did(t, "free quiet")
 		b.update(t, podsync.KindCreate, loud)
