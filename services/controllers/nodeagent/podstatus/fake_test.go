@@ -172,6 +172,13 @@ func (s *server) pod(name string) *corev1.Pod {
 	return s.pods[name].DeepCopy()
 }
 
+// failing sets the fault; it is called with mu held.
+func (s *server) failing(fault func(verb string) (error, bool)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fault = fault
+}
+
 // took returns the calls since the last time.
 func (s *server) took() []string {
 	s.mu.Lock()

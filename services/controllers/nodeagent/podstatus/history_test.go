@@ -115,8 +115,8 @@ func history(t *testing.T, r *rand.Rand) {
 			mu.Unlock()
 			s.change(name, func(p *corev1.Pod) { p.Status.Conditions = append(p.Status.Conditions, conditions(mark)...) })
 		case 3: // the index catches up
-			if p := s.pods[name]; p != nil && p.UID == a.pod.UID {
-				a.pod = s.pod(name)
+			if p := s.pod(name); p != nil && p.UID == a.pod.UID {
+				a.pod = p
 				m.Observe(a.pod)
 			}
 		case 4:
@@ -138,9 +138,7 @@ func history(t *testing.T, r *rand.Rand) {
 		}
 	}
 	pass(time.Second)
-	s.mu.Lock()
-	s.fault = nil
-	s.mu.Unlock()
+	s.failing(nil)
 	for name, a := range actors {
 		if p := s.pod(name); p != nil {
 			a.pod = p

@@ -182,9 +182,7 @@ func TestWritesAreRetriedUntilTheServerIsBack(t *testing.T) {
 		if n := len(s.took()); n < 100 || n > 140 {
 			t.Errorf("%d calls in an hour without an API server, want about one in 30 s", n)
 		}
-		s.mu.Lock()
-		s.fault = nil
-		s.mu.Unlock()
+		s.failing(nil)
 		pass(30 * time.Second)
 		if got := s.pod("pod").Status.Phase; got != corev1.PodRunning {
 			t.Errorf("phase %q half a minute after the API server came back", got)
@@ -252,12 +250,12 @@ func TestDeletePod(t *testing.T) {
 					m.Finish(deleted)
 				}
 				synctest.Wait()
-				if p := s.pods["pod"]; p != nil {
-					m.Observe(s.pod("pod"))
+				if p := s.pod("pod"); p != nil {
+					m.Observe(p)
 				}
 				pass(time.Minute)
 				wantCalls(t, s, tc.calls...)
-				if gone := s.pods["pod"] == nil; gone != (tc.finished && !tc.finalizer) {
+				if gone := s.pod("pod") == nil; gone != (tc.finished && !tc.finalizer) {
 					t.Errorf("gone is %v", gone)
 				}
 			})
@@ -275,10 +273,10 @@ func TestPodDeletedAfterItFinishedIsDeletedForGood(t *testing.T) {
 		m.Finish(pod)
 		synctest.Wait()
 		s.took()
-		s.fault = func(verb string) (error, bool) {
+		s.failing(func(string) (error, bool) {
 			s.fault = nil
 			return refusal(http.StatusInternalServerError, "InternalError"), false
-		}
+		})
 		m.Observe(s.change("pod", func(p *corev1.Pod) {
 			p.DeletionTimestamp, p.DeletionGracePeriodSeconds = new(at(30)), new(int64(30))
 		}))
