@@ -195,7 +195,7 @@ containerd-test: deps containerd-deps containerd ## the node agent's whole-syste
 
 # Each test has a cluster of its own; the one without nodes is for the test that brings its own kubelets.
 kube-nodes: deps ## nodes that fail, evictions, the webhook, and ours beside kube-controller-manager, on real API servers
-	DELTAPLANE_KUBE=1 go test -count=1 -timeout $(TIMEOUT) -parallel 2 -run 'TestReal' ./test/system
+	DELTAPLANE_KUBE=1 go test -count=1 -timeout $(TIMEOUT) -parallel 4 -run 'TestReal' ./test/system
 	@set -e; bare=$(CURDIR)/.tmp/kube-bare; $(KUBE) up --detach --nodes 0 --dir $$bare >/dev/null; \
 	trap '$(KUBE) down --dir '$$bare EXIT; \
 	cd $(CURDIR) && DELTAPLANE_KUBECONFIG=$$bare/kubeconfig go test -count=1 -timeout $(TIMEOUT) -run OnAnyAPIServer ./services/controllers

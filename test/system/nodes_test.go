@@ -22,7 +22,10 @@ const (
 	testRate  = 2 // nodes a second and zone
 )
 
-const unreachable = "node.kubernetes.io/unreachable"
+const (
+	unreachable = "node.kubernetes.io/unreachable"
+	zoneLabel   = "topology.kubernetes.io/zone"
+)
 
 // lifecycleArgs are those of controllers that rule over nodes in such times.
 func lifecycleArgs(grace time.Duration) []string {
@@ -178,6 +181,32 @@ func TestRealNodesFailAndComeBack(t *testing.T) {
 				}
 			}
 			return ""
+		})
+	})
+
+	t.Run("a node that moves to another zone while it is silent is tainted there; one that is made anew is another one", func(t *testing.T) {
+		k.podOn(t, "node-8", "keeper", unreachable, 5)
+		k.silence(t, true, "node-8", "node-9")
+		if err := k.api.merge(t.Context(), "/api/v1/nodes/node-9", map[string]any{"metadata": map[string]any{"labels": map[string]string{zoneLabel: "elsewhere"}}}); err != nil {
+			t.Fatal(err)
+		}
+		w.onlyTainted(t, 15*time.Second, "both are tainted", "node-8", "node-9")
+		if err := k.api.delete(t.Context(), "/api/v1/nodes/node-8", "Background"); err != nil {
+			t.Fatal(err)
+		}
+		again := map[string]any{"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{
+			"name": "node-8", "labels": map[string]string{kubeletLabel: "kwok", zoneLabel: "z2"},
+		}}
+		if err := k.api.create(t.Context(), "/api/v1/nodes", again, nil); err != nil {
+			t.Fatal(err)
+		}
+		k.silence(t, false, "node-9")
+		w.onlyTainted(t, 15*time.Second, "both answer")
+		w.stays(t, testGrace+2*time.Second, "the new node is well", func() string {
+			if !w.evicted("keeper").IsZero() {
+				return "a pod was evicted for the taint of a node that is no more"
+			}
+			return none()
 		})
 	})
 
