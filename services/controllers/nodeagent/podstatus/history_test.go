@@ -27,7 +27,7 @@ type actor struct {
 // what the API server has obeys the rules at every moment, and is what was set last in the end.
 func TestRandomHistories(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(60) {
+	for seed := range uint64(30) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) { history(t, rand.New(rand.NewPCG(seed, 7))) })
