@@ -61,6 +61,7 @@ func runNode(t *testing.T, w *world, late time.Duration) {
 		{"nothing is left in the runtime", testNothingLeft},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.run(t, w) })
+		w.heal(t)
 	}
 }
 

@@ -83,6 +83,9 @@ func (c *Containerd) Kill() error {
 	return err
 }
 
+// Down reports whether it was killed and not started again.
+func (c *Containerd) Down() bool { return c.daemon == nil }
+
 // Hang stops the daemon's process without ending it, SIGSTOP, so that calls get no answer; Resume lets it go on.
 func (c *Containerd) Hang() error { return c.signal(syscall.SIGSTOP) }
 
