@@ -212,13 +212,18 @@ func (p *PLEG) free(q *question) {
 	}
 }
 
-// release lets the cache speak for the pod again, and forgets what the loop keeps of a pod that is gone.
+// release lets the cache speak for the pod again, and forgets it when it is gone.
 func (p *PLEG) release(uid types.UID, s *pod) {
 	if s.held {
 		s.held = false
 		p.cache.release(uid)
 	}
-	if s.open == nil && !s.queued && !p.records.Known(string(uid)) {
+	p.forget(uid)
+}
+
+// forget drops what the loop keeps of a pod that is gone and that nobody asks about.
+func (p *PLEG) forget(uid types.UID) {
+	if s := p.pods[uid]; s != nil && s.open == nil && !s.queued && !p.records.Known(string(uid)) {
 		delete(p.pods, uid)
 	}
 }

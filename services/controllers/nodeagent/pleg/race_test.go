@@ -78,6 +78,28 @@ func TestF11AnEventThatCameDuringAListWasNotKeptQuiet(t *testing.T) {
 	})
 }
 
+func TestF11APodThatWentDuringAListIsCountedNoMore(t *testing.T) {
+	t.Parallel()
+	streamed(t, func(h *harness) {
+		h.w.do(func() { h.w.pods["1234"].containers = nil })
+		h.w.tell("1234", "c1", container.EventDeleted, true)
+		h.pass(time.Second)
+		h.taken()
+		h.w.do(func() { h.w.listDelay = slow(4 * time.Second) })
+		for h.lists() == 0 {
+			h.pass(time.Second)
+		}
+		h.pass(2 * time.Second) // the list is made up with the pod in it, and under way
+		h.w.do(func() { delete(h.w.pods, "1234") })
+		h.w.tell("1234", "s1", container.EventDeleted, false)
+		h.pass(20 * time.Minute)
+		h.wantEvents("1234 ContainerDied s1", "1234 ContainerRemoved s1")
+		if n := h.metric("kubelet_running_pods"); n != 0 {
+			t.Errorf("%v pods run, want none", n)
+		}
+	})
+}
+
 func TestF11ARuntimeClockThatIsWrongMakesNoStatusNewerThanAllToCome(t *testing.T) {
 	t.Parallel()
 	streamed(t, func(h *harness) {

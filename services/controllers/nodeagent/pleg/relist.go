@@ -73,7 +73,12 @@ func (p *PLEG) compare(ctx context.Context, list []container.Pod, stamp rules.St
 				p.gone(uid, start)
 			}
 		}
-		p.census.set(uid, headsOf(list[i]))
+		if p.records.Known(string(uid)) {
+			p.census.set(uid, headsOf(list[i]))
+		} else { // it went while the list was under way
+			p.census.set(uid, heads{})
+			p.forget(uid)
+		}
 	}
 	for _, name := range p.records.Pods() {
 		uid := types.UID(name)
