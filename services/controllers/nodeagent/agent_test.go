@@ -194,7 +194,7 @@ func TestAPodWhoseImageIsMissingSaysSo(t *testing.T) {
 		if len(s) == 1 && s[0].State.Waiting != nil && slices.Contains([]string{"ErrImagePull", "ImagePullBackOff"}, s[0].State.Waiting.Reason) {
 			return ""
 		}
-		return w.events("missing")
+		return "not yet: " + w.events("missing")
 	})
 	w.remove("missing", nil)
 	w.vanishes("missing")

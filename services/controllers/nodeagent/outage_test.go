@@ -174,7 +174,7 @@ func TestAnAgentKilledInTheMiddleOfAStartStartsNothingTwice(t *testing.T) {
 	}}, runs(forever))
 	w.eventually("the first container runs", func() string {
 		if got := w.containers(uid); !slices.Contains(got, "a/0 running") {
-			return strings.Join(got, " ")
+			return "have " + strings.Join(got, " ")
 		}
 		return ""
 	})
@@ -183,7 +183,7 @@ func TestAnAgentKilledInTheMiddleOfAStartStartsNothingTwice(t *testing.T) {
 	w.becomes("slow", corev1.PodRunning)
 	w.eventually("all run", func() string {
 		if got := w.containers(uid); !slices.Equal(got, []string{"a/0 running", "b/0 running", "c/0 running"}) {
-			return strings.Join(got, " ")
+			return "have " + strings.Join(got, " ")
 		}
 		return ""
 	})
@@ -220,8 +220,54 @@ func TestAPodThatWasFailedWhileItsAgentWasAwayIsEnded(t *testing.T) {
 	w.start(nil)
 	w.eventually("its container is ended", func() string {
 		if got := w.containers(uid); !slices.Equal(got, []string{"c/0 exited"}) {
-			return strings.Join(got, " ")
+			return "have " + strings.Join(got, " ")
 		}
 		return ""
+	})
+}
+
+func TestAnAPIServerThatIsAwayStopsNoRestart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	line := w.deafKube()
+	w.start(func(c *nodeagent.Config, d *nodeagent.Deps) {
+		c.CrashLoop = kuberuntime.Backoff{Initial: 200 * time.Millisecond, Max: 400 * time.Millisecond}
+		d.Kube = line.client
+	})
+	_, err := w.kube.Create(t.Context(), kube.Ref{Resource: kube.Resource{Version: "v1", Name: "configmaps", Kind: "ConfigMap", Namespaced: true}, Namespace: "default"},
+		[]byte(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"settings"},"data":{"a":"b"}}`), kube.WriteOptions{})
+	w.ok(err)
+	uid := w.create("crash", map[string]any{
+		"restartPolicy": "Always",
+		"volumes":       []map[string]any{{"name": "v", "configMap": map[string]any{"name": "settings"}}},
+		"containers":    []map[string]any{{"name": "c", "image": "app:1", "volumeMounts": []map[string]any{{"name": "v", "mountPath": "/v"}}}},
+	}, runs("100ms"))
+	latest := func() (n uint32) {
+		for _, s := range w.statuses(uid) {
+			n = max(n, s.GetMetadata().GetAttempt())
+		}
+		return n
+	}
+	w.eventually("it is restarted", func() string {
+		if latest() < 1 {
+			return "not yet: " + w.events("crash")
+		}
+		return ""
+	})
+	line.deaf.Store(true)
+	before := latest()
+	w.eventually("it is restarted while the API server is away", func() string {
+		if latest() < before+4 {
+			return "not yet"
+		}
+		return ""
+	})
+	line.deaf.Store(false)
+	w.eventually("the status catches up", func() string {
+		s := w.pod("crash").Status.ContainerStatuses
+		if len(s) == 1 && uint32(s[0].RestartCount) >= before+4 {
+			return ""
+		}
+		return "not yet"
 	})
 }
