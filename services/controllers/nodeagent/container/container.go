@@ -74,7 +74,7 @@ type Sandbox struct {
 }
 
 // Pod is what a runtime lists of one pod: dead containers and sandboxes too,
-// when they were asked for. Both are sorted newest first.
+// when they were asked for. Both are sorted newest first, by attempt and not by the clock.
 type Pod struct {
 	UID             types.UID
 	Namespace, Name string

@@ -84,7 +84,7 @@ func (g *generator) instances(name string) (now, before *container.Status) {
 		}
 	}
 	slices.SortStableFunc(all, func(a, b *container.Status) int {
-		return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(b.Attempt, a.Attempt))
+		return cmp.Or(cmp.Compare(b.Attempt, a.Attempt), b.CreatedAt.Compare(a.CreatedAt))
 	})
 	switch len(all) {
 	case 0:
