@@ -50,6 +50,7 @@ type running struct {
 
 func startUp(t *testing.T, more ...string) *running {
 	t.Helper()
+	dir := t.TempDir() // before the cleanup that stops what uses it
 	ports := embeddedtest.Ports(t, 4)
 	index, queue, reflector, api := ports[0], ports[1], ports[2], ports[3]
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -60,7 +61,7 @@ func startUp(t *testing.T, more ...string) *running {
 	done := make(chan int, 1)
 	go func() {
 		done <- run(ctx, append([]string{
-			"up", "--data-dir", t.TempDir(), "--no-demo", "--nats-listen", "off", "--api-listen", api,
+			"up", "--data-dir", dir, "--no-demo", "--nats-listen", "off", "--api-listen", api,
 			"--index-listen", index, "--queue-listen", queue, "--reflector-listen", reflector,
 			"--index-admin-listen", "off", "--queue-admin-listen", "off", "--reflector-admin-listen", "off", "--controllers-admin-listen", "off", "--nodes-admin-listen", "off",
 		}, more...), streams{In: strings.NewReader(""), Out: r.out, Err: r.out})

@@ -18,7 +18,7 @@ func hurried(t *testing.T, more ...string) *running {
 func TestTheDemoOfANodesFailureTellsTheWholeStory(t *testing.T) {
 	t.Parallel()
 	r := hurried(t)
-	out, errs, code := command(t.Context(), "", slices.Concat([]string{"demo", "node-failure", "--stay", "3s"}, r.ask, r.api)...)
+	out, errs, code := command(t.Context(), "", slices.Concat([]string{"demo", "node-failure", "--stay", "3s", "--limit", "90s"}, r.ask, r.api)...)
 	if code != exitOK {
 		t.Fatalf("the demo exited with %d: %s\n%s", code, errs, out)
 	}
