@@ -85,11 +85,33 @@ func (b *backoffs) left(key string, event, now time.Time) (left, delay time.Dura
 	return time.Duration(b.growth.Since(e, event.UnixMicro(), now.UnixMicro())) * time.Microsecond, time.Duration(e.Delay) * time.Microsecond
 }
 
-// leftSinceUpdate is left counted from the entry's last change.
+// counted is from when a key's delay counts: from event, or, when that cannot be, as a runtime does not know it or a clock was
+// set back, from the entry's last change. So nothing waits for ever, and nothing is restarted without end.
+func (b *backoffs) counted(key string, event, now time.Time) time.Time {
+	b.mu.Lock()
+	e, known := b.entries[key]
+	b.mu.Unlock()
+	delay, updated := time.Duration(e.Delay)*time.Microsecond, time.UnixMicro(e.Updated)
+	switch {
+	case !event.IsZero() && !event.After(now.Add(delay)):
+		return event
+	case !known:
+		return now
+	case updated.After(now):
+		return now.Add(-delay)
+	}
+	return updated
+}
+
+// leftSinceUpdate is left counted from the entry's last change; nothing when the clock was set back since.
 func (b *backoffs) leftSinceUpdate(key string, now time.Time) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return time.Duration(b.growth.SinceUpdate(b.entries[key].Entry, now.UnixMicro())) * time.Microsecond
+	e := b.entries[key].Entry
+	if left := b.growth.SinceUpdate(e, now.UnixMicro()); left <= e.Delay {
+		return time.Duration(left) * time.Microsecond
+	}
+	return 0
 }
 
 // next moves a key on, and returns its new delay once it is in the file. The error is of the file:

@@ -130,6 +130,7 @@ func (s *syncing) restartAllowed(c *corev1.Container, now time.Time) (ended time
 	if dead.Hash == 0 || dead.Hash == Hash(c) {
 		s.crash.rebuild(key, s.pod.UID, dead.RestartCount, dead.CreatedAt, startOf(dead))
 	}
+	ended = s.crash.counted(key, ended, now)
 	left, delay := s.crash.left(key, ended, now)
 	if left <= 0 {
 		return ended, nil
