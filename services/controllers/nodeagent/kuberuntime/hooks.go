@@ -56,7 +56,7 @@ func (m *Manager) runHook(ctx context.Context, h *corev1.LifecycleHandler, id st
 		}
 		return nil
 	case h.Sleep != nil:
-		t := time.NewTimer(min(time.Duration(h.Sleep.Seconds)*time.Second, limit))
+		t := time.NewTimer(min(time.Duration(min(h.Sleep.Seconds, maxGrace))*time.Second, limit))
 		defer t.Stop()
 		select {
 		case <-t.C:

@@ -40,10 +40,7 @@ func (m *Manager) KillPod(ctx context.Context, pod *corev1.Pod, running containe
 	if err != nil {
 		return fmt.Errorf("kill pod %s: %w", uid, err)
 	}
-	first, sidecars, err := m.toStop(ctx, pod, containers, running)
-	if err != nil {
-		return err
-	}
+	first, sidecars, left := m.toStop(ctx, pod, containers, running)
 	start := m.now()
 	var g errgroup.Group // no shared context: one that fails must not cut the grace of the others
 	for _, s := range first {
@@ -51,12 +48,13 @@ func (m *Manager) KillPod(ctx context.Context, pod *corev1.Pod, running containe
 	}
 	err = g.Wait()
 	for _, s := range sidecars {
-		left := m.graceOf(pod, s, grace) - int64(m.now().Sub(start)/time.Second)
-		err = errors.Join(err, m.stop(ctx, pod, s, new(max(left, 0))))
+		rest := m.graceOf(pod, s, grace) - int64(m.now().Sub(start)/time.Second)
+		err = errors.Join(err, m.stop(ctx, pod, s, new(max(rest, 0))))
 	}
 	if err != nil {
-		return err
+		return errors.Join(left, err)
 	}
+	err = left // what was created and cannot be removed keeps nothing alive
 	ids := map[string]bool{}
 	for _, s := range sandboxes {
 		if s.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY {
@@ -118,19 +116,23 @@ func (m *Manager) toStop(ctx context.Context, pod *corev1.Pod, listed []*runtime
 	return first, sidecars, err
 }
 
+// maxGrace is a year in seconds. Runtimes count in nanoseconds, by which the largest graces that an API server takes are below zero.
+const maxGrace = 365 * 24 * 3600
+
 // graceOf is how long a container gets, in seconds, before its least is looked at.
 func (m *Manager) graceOf(pod *corev1.Pod, s stopping, override *int64) int64 {
+	grace := int64(0)
 	switch {
 	case override != nil:
-		return max(*override, 0)
+		grace = *override
 	case pod != nil && pod.DeletionGracePeriodSeconds != nil:
-		return *pod.DeletionGracePeriodSeconds
+		grace = *pod.DeletionGracePeriodSeconds
 	case pod != nil && pod.Spec.TerminationGracePeriodSeconds != nil:
-		return *pod.Spec.TerminationGracePeriodSeconds
+		grace = *pod.Spec.TerminationGracePeriodSeconds
 	case s.noted != nil:
-		return *s.noted
+		grace = *s.noted
 	}
-	return 0
+	return min(max(grace, 0), maxGrace)
 }
 
 // stop stops one container: its preStop hook, TERM, and KILL once its grace is over. Given a grace, that holds whatever the

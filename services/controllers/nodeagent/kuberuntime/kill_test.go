@@ -124,6 +124,44 @@ func TestAKillThatFailsSaysSoAndEndsTheOthers(t *testing.T) {
 	}
 }
 
+func TestAKillEndsThePodThoughSomethingCreatedCannotBeRemoved(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, kuberuntime.Config{})
+	pod := newPod("p", corev1.RestartPolicyAlways, "a", "b")
+	defer n.rt.Inject("CreateContainer", criruntime.Fault{Lost: true, Times: 1})()
+	n.sync(pod) // a is created, its answer lost; b runs
+	undo := n.rt.Inject("RemoveContainer", criruntime.Fault{Err: status.Error(codes.Unknown, "device busy")})
+	if err := n.m.KillPod(t.Context(), pod, n.pod(pod), nil); err == nil {
+		t.Error("no error")
+	}
+	if got := n.state(pod); got != "a/0:created b/0:exited(143)" || n.pod(pod).Running() {
+		t.Errorf("%q, running %v: want nothing to run", got, n.pod(pod).Running())
+	}
+	undo()
+	if err := n.m.KillPod(t.Context(), pod, n.pod(pod), nil); err != nil {
+		t.Errorf("second try: %v", err)
+	}
+}
+
+func TestAGraceBeyondAllMeasureIsNoneThatIsOver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, kuberuntime.Config{})
+		pod := stubborn("p")
+		pod.Spec.TerminationGracePeriodSeconds = new(int64(1<<63 - 1))
+		pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 1<<63 - 1}}}
+		n.mustSync(pod)
+		ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
+		defer cancel()
+		if err := n.m.KillPod(ctx, pod, n.pod(pod), nil); err == nil {
+			t.Error("the pod ended within a day")
+		}
+		if got := n.state(pod); got != "a/0:running b/0:running" {
+			t.Errorf("%q, want both to have their grace", got)
+		}
+	})
+}
+
 func TestAKillOfWhatIsGoneIsDone(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, kuberuntime.Config{})

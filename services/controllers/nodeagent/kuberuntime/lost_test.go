@@ -85,6 +85,29 @@ func TestAContainerCreatedByAnotherDefinitionIsReplaced(t *testing.T) {
 	}
 }
 
+// A start whose answer was lost ends after the pod was looked at, and then the image is changed.
+func TestAContainerThatRanMeanwhileIsNotReplacedAsIfItHadNot(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, kuberuntime.Config{})
+	pod := newPod("p", corev1.RestartPolicyNever, "c")
+	defer n.rt.Inject("CreateContainer", criruntime.Fault{Lost: true, Times: 1})()
+	n.sync(pod)
+	before := n.status(pod) // created
+	n.mustSync(pod)
+	id := n.status(pod).Latest("c").ID
+	if err := n.rt.Kill(id, 3); err != nil {
+		t.Fatal(err)
+	}
+	pod.Spec.Containers[0].Image = "app:2"
+	if r := n.m.SyncPod(t.Context(), pod, before, kuberuntime.Inputs{}); !errors.Is(r.Err, kuberuntime.ErrStale) {
+		t.Errorf("a sync on the status of before: %v, want ErrStale", r.Err)
+	}
+	n.mustSync(pod)
+	if got := n.state(pod); got != "c/0:exited(3)" || n.status(pod).Latest("c").ID != id {
+		t.Errorf("%q, want what ran once and nothing else", got)
+	}
+}
+
 func TestKillingAPodTakesWhatTheCallerDoesNotKnowOf(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, kuberuntime.Config{})

@@ -115,36 +115,43 @@ func (s *syncing) startAll(ctx context.Context, a Actions) error {
 	return errors.Join(faults...)
 }
 
-// fresh asks the runtime whether it holds something of the pod that the status does not: the answer of an earlier sync that was
-// lost, or a status that is older than that sync. Acting on it would make a second instance.
+// fresh asks the runtime whether it holds something of the pod that the status does not, or started what the status has as
+// created: the answer of an earlier sync that was lost, or a status that is older than that sync. Acting on it would make a
+// second instance.
 func (s *syncing) fresh(ctx context.Context) error {
 	containers, sandboxes, err := s.list(ctx, s.pod.UID, true)
 	if err != nil {
 		return err
 	}
-	known := map[string]bool{}
+	known := map[string]container.State{}
 	for _, c := range s.status.Containers {
-		known[c.ID] = true
+		known[c.ID] = c.State
 	}
 	for _, b := range s.status.Sandboxes {
-		known[b.ID] = true
+		known[b.ID] = container.Unknown
 	}
 	unknown := ""
 	for _, b := range sandboxes {
-		if !known[b.GetId()] {
+		if _, ok := known[b.GetId()]; !ok {
 			unknown = b.GetId()
 		}
 	}
-	for _, c := range containers {
-		if _, _, ok := s.containerOf(c); ok && !known[c.GetId()] {
-			unknown = c.GetId()
+	for _, listed := range containers {
+		c, _, ok := s.containerOf(listed)
+		if !ok {
+			continue
+		}
+		was, ok := known[c.ID]
+		began := was == container.Created && (c.State == container.Running || c.State == container.Exited)
+		if !ok || began {
+			unknown = c.ID
 		}
 	}
 	if unknown == "" {
 		return nil
 	}
 	s.result.Changed = true
-	return fmt.Errorf("%w: it does not know %s", ErrStale, unknown)
+	return fmt.Errorf("%w: it does not know %s, or not that it was started", ErrStale, unknown)
 }
 
 // inSandbox makes the sandbox when one is needed, and the configuration that containers in it are made with.
