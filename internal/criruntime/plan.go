@@ -141,7 +141,7 @@ func parseRun(key, text string) (run time.Duration, forever bool, err error) {
 		return time.Duration(n) * time.Second, false, nil
 	}
 	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
-		return d, false, nil
+		return min(d, longest*time.Second), false, nil
 	}
 	return 0, false, fmt.Errorf("annotation %s is %q: want whole seconds, a Go duration or forever", key, text)
 }

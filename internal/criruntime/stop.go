@@ -8,6 +8,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
+// longest is a century in seconds: more is as good as that, and does not fit into what counts nanoseconds.
+const longest = 100 * 365 * 24 * 3600
+
 // StopContainer sends SIGTERM, waits for the timeout, sends SIGKILL, and returns when
 // the container has ended. A call that is given up before leaves the container without
 // its SIGKILL, as containerd does. A container that is gone or does not run is fine;
@@ -20,7 +23,7 @@ func (s *Server) StopContainer(ctx context.Context, r *runtimeapi.StopContainerR
 	if ended == nil {
 		return &runtimeapi.StopContainerResponse{}, nil
 	}
-	grace := time.NewTimer(time.Duration(r.GetTimeout()) * time.Second)
+	grace := time.NewTimer(time.Duration(min(r.GetTimeout(), longest)) * time.Second)
 	defer grace.Stop()
 	select {
 	case <-ended:
