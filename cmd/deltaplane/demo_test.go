@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // hurried is an `up` whose nodes beat every second and are given up after four.
@@ -120,15 +121,16 @@ spec: {parallelism: 2, completions: 4, template: {spec: {nodeSelector: {disk: ss
 func TestServeNodeRefusesWhatCannotBe(t *testing.T) {
 	t.Parallel()
 	for want, args := range map[string][]string{
-		"--simulated-nodes -1 is below zero":               {"--simulated-nodes", "-1"},
-		"--simulated-nodes run on --cri simulated alone":   {"--simulated-nodes", "1", "--cri", "unix:///run/x.sock"},
-		"--simulated-zones 27 is not within 1 and 26":      {"--simulated-nodes", "1", "--simulated-zones", "27"},
-		`CRI endpoint "tcp://x" is not unix:///path`:       {"--cri", "tcp://x"},
-		`root directory "rel/x-1" is not an absolute path`: {"--simulated-nodes", "1", "--node-name", "x", "--root-dir", "rel"},
+		"--simulated-nodes -1 is below zero":             {"--simulated-nodes", "-1"},
+		"--simulated-nodes run on --cri simulated alone": {"--simulated-nodes", "1", "--cri", "unix:///run/x.sock"},
+		"--simulated-zones 27 is not within 1 and 26":    {"--simulated-nodes", "1", "--simulated-zones", "27"},
+		`CRI endpoint "tcp://x" is not unix:///path`:     {"--cri", "tcp://x"},
 		`"Not_a_name-1"`:  {"--simulated-nodes", "1", "--node-name", "Not_a_name"},
 		"beyond loopback": {"--simulated-nodes", "1", "--admin-listen", "0.0.0.0:1"},
 	} {
-		if _, errs, code := command(t.Context(), "", append([]string{"serve", "node"}, args...)...); code != exitUsage || !strings.Contains(errs, want) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // what is accepted would serve for ever
+		defer cancel()
+		if _, errs, code := command(ctx, "", append([]string{"serve", "node", "--root-dir", t.TempDir()}, args...)...); code != exitUsage || !strings.Contains(errs, want) {
 			t.Errorf("%v exited with %d and said %q, want it to name %q", args, code, errs, want)
 		}
 	}
