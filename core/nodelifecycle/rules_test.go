@@ -244,8 +244,14 @@ func TestC1ANodeMayBeSilentForItsGrace(t *testing.T) {
 	if _, s = rules.Look(m, again, l, at(55*time.Second), false); s.For != 0 {
 		t.Errorf("recreated under its name: %+v", s)
 	}
-	if _, s = rules.Look(m, n, l, at(55*time.Second), true); s.For != 0 {
-		t.Errorf("c.13: while every zone is down: %+v", s)
+	if m, s = rules.Look(m, n, l, at(55*time.Second), true); !s.Over() {
+		t.Errorf("c.13: silence counts while every zone is down, or a node that was not ready before would never be unknown: %+v", s)
+	}
+	if m, s = rules.Look(m, n, l, at(60*time.Second), false); s.For != 0 {
+		t.Errorf("c.13: it begins again when they are not any more: %+v", s)
+	}
+	if _, s = rules.Look(m, n, l, at(65*time.Second), false); s.For != 5*time.Second {
+		t.Errorf("c.13: once: %+v", s)
 	}
 }
 

@@ -26,6 +26,8 @@ type Memory struct {
 	// the last look.
 	Since time.Time `json:"since"`
 	Known time.Time `json:"known"`
+	// Held says that every zone was down at the last look.
+	Held bool `json:"held,omitempty"`
 }
 
 // Silence is how long nothing was heard of a node.
@@ -76,16 +78,17 @@ func (m Memory) Heartbeat(n *Node, lease *Lease) bool {
 func (n *Node) heartbeat() string { return n.Condition(Ready).LastHeartbeatTime }
 
 // Look returns what is to be remembered after looking at a node, and how long it
-// has been silent. Lease is nil when there is none. Held keeps the silence at
-// zero, as while every zone is down (c.13).
+// has been silent. Lease is nil when there is none. Held is that every zone is
+// down: silence counts all the same.
 //
 // The silence begins again when a heartbeat is seen, when the node is another one
-// of its name, and when the collections were not followed for longer than the
-// gap: then a heartbeat may have been missed. A node that never posted its status
+// of its name, when not every zone is down any more (c.13), and when the
+// collections were not followed for longer than the gap: then a heartbeat may have
+// been missed. A node that never posted its status
 // is silent since its creation (c.5).
 func (r Rules) Look(m Memory, n *Node, lease *Lease, f Fresh, held bool) (Memory, Silence) {
 	r = r.WithDefaults()
-	next := Memory{UID: n.Metadata.UID, Lease: m.Lease, Status: m.Status, Since: m.Since, Known: m.Known}
+	next := Memory{UID: n.Metadata.UID, Lease: m.Lease, Status: m.Status, Since: m.Since, Known: m.Known, Held: held}
 	grace := r.Grace
 	never := n.Condition(Ready).Status == ""
 	if never {
@@ -94,14 +97,14 @@ func (r Rules) Look(m Memory, n *Node, lease *Lease, f Fresh, held bool) (Memory
 	first := m.UID != n.Metadata.UID || m.Since.IsZero()
 	switch {
 	case first:
-		next = Memory{UID: n.Metadata.UID, Since: f.Heard}
+		next = Memory{UID: n.Metadata.UID, Since: f.Heard, Held: held}
 		// A lease that is there was renewed once, by whom and when is not known.
 		if created := n.Metadata.CreationTimestamp; never && (lease == nil || lease.Spec.RenewTime == "") && created.Before(f.Known.Add(grace)) {
 			next.Since = created
 		}
 	case m.Heartbeat(n, lease):
 		next.Since = f.Heard
-	case held, f.Known.Sub(m.Known) > r.Gap:
+	case m.Held && !held, f.Known.Sub(m.Known) > r.Gap:
 		next.Since = f.Known
 	}
 	if lease != nil {
