@@ -124,3 +124,15 @@ func testLogUnwritable(t *testing.T, w *world) {
 	}
 	w.awaitRunning(t, "mute")
 }
+
+// testNotReadyDies lets the agent die while its node is not ready: silence counts all the same.
+func testNotReadyDies(t *testing.T, w *world) {
+	if err := w.runtime.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	w.awaitNode(t, corev1.ConditionFalse)
+	w.killAgent(t)
+	w.awaitNode(t, corev1.ConditionUnknown)
+	w.heal(t)
+	w.awaitNode(t, corev1.ConditionTrue)
+}

@@ -53,6 +53,7 @@ func runNode(t *testing.T, w *world, late time.Duration) {
 		{"an agent that is there before its runtime waits for it", testRuntimeLater},
 		{"a pod deleted by force while the agent is away is ended by it", testForcedAway},
 		{"a node whose agent stays away is given up, and comes back", testNodeDies},
+		{"a node that is not ready when its agent dies is given up too", testNotReadyDies},
 		{"a log folder that cannot be made is named, and tried again", testLogUnwritable},
 		{"deletion grants the grace period", testDeletion},
 		{"what cannot run says why", testBadInput},
