@@ -264,6 +264,10 @@ func TestResourceOfAnotherContainer(t *testing.T) {
 	if _, err := environ.Resource(p, nil, &corev1.ResourceFieldSelector{Resource: "limits.cpu"}, nil); err == nil {
 		t.Error("Resource() of no container is no error")
 	}
+	ref = &corev1.ResourceFieldSelector{ContainerName: "main", Resource: "requests.cpu", Divisor: resource.MustParse("9E")}
+	if got, err := environ.Resource(p, nil, ref, nil); err == nil || !strings.Contains(err.Error(), "divisor") {
+		t.Errorf("Resource() = %q, %v of a divisor that is too large to count with, want an error that names it", got, err)
+	}
 }
 
 func TestCommandsAreExpanded(t *testing.T) {

@@ -124,6 +124,9 @@ func divide(q, by resource.Quantity, milli bool) (string, error) {
 	if milli {
 		n, d = q.MilliValue(), by.MilliValue()
 	}
+	if n < 0 || d <= 0 { // the quantity's own arithmetic went round
+		return "", fmt.Errorf("resourceFieldRef.divisor: %s by %s is too large to count with", q.String(), by.String())
+	}
 	out := n / d
 	if n%d > 0 {
 		out++
