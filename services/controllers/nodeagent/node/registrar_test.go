@@ -155,6 +155,38 @@ func TestConditionsFollowTheReadings(t *testing.T) {
 	})
 }
 
+// A reading that fails says nothing, whatever stands in it, and a pressure that is only held does
+// not speak of what is read now.
+func TestAReadingThatFailsIsNoPressure(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		var fails, on atomic.Bool
+		fails.Store(true)
+		start(t, s, node.Config{PressureHold: time.Minute}, node.Sources{Memory: func() (node.Pressure, error) {
+			if fails.Load() {
+				return node.Pressure{On: true, Message: "0 MiB left"}, errors.New("no such file")
+			}
+			return node.Pressure{On: on.Load(), Message: "5000 MiB left"}, nil
+		}}, nil)
+		if got := said(s.node()); got != strings.Replace(healthy, "MemoryPressure=False", "MemoryPressure=Unknown", 1) {
+			t.Errorf("conditions are %s", got)
+		}
+		fails.Store(false)
+		pass(10 * time.Second)
+		if got := said(s.node()); got != healthy {
+			t.Errorf("conditions are %s once it can be read", got)
+		}
+		on.Store(true)
+		pass(10 * time.Second)
+		on.Store(false)
+		pass(10 * time.Second)
+		if c := s.node().Status.Conditions[0]; c.Status != corev1.ConditionTrue || strings.Contains(c.Message, "5000") {
+			t.Errorf("a pressure that is held is %s: %s", c.Status, c.Message)
+		}
+	})
+}
+
 func TestADeletedNodeIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -107,7 +107,9 @@ func (r *Registrar) pressure(s *corev1.NodeStatus, t corev1.NodeConditionType, r
 	if read != nil {
 		p, err = read()
 	}
-	if p.On {
+	if err != nil || !p.On {
+		p = Pressure{} // what stands in it says nothing of now
+	} else {
 		r.lastOn[string(t)] = now
 	}
 	last, was := r.lastOn[string(t)]
