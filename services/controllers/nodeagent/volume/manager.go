@@ -48,8 +48,8 @@ type Manager struct {
 	mounter mounter
 }
 
-// podVolumes is what is remembered of a pod: its tokens, the host paths that were found to be
-// what they should, and the volumes that could not be refreshed the last time.
+// podVolumes is what is remembered of a pod: its tokens, the host paths and memory file systems
+// that were found to be what they should, and the volumes that could not be refreshed the last time.
 type podVolumes struct {
 	tokens         map[tokenKey]*token
 	checked, stale map[string]bool
@@ -115,7 +115,7 @@ func (m *Manager) Setup(ctx context.Context, pod *corev1.Pod, facts environ.Fact
 
 // one makes or refreshes one volume.
 func (m *Manager) one(ctx context.Context, base string, pod *corev1.Pod, v *corev1.Volume, facts environ.Facts) (string, error) {
-	if v.Name == "" || !filepath.IsLocal(v.Name) || strings.ContainsRune(v.Name, filepath.Separator) {
+	if !plain(v.Name) {
 		return "", errors.New("its name is no file name")
 	}
 	known := m.pod(pod.UID)
@@ -124,9 +124,9 @@ func (m *Manager) one(ctx context.Context, base string, pod *corev1.Pod, v *core
 	kind, memory := "", false
 	switch {
 	case v.VolumeSource == corev1.VolumeSource{}: // the API's default
-		return m.emptyDir(filepath.Join(base, "empty-dir", v.Name), pod, &corev1.EmptyDirVolumeSource{})
+		return m.emptyDir(filepath.Join(base, "empty-dir", v.Name), pod, &corev1.EmptyDirVolumeSource{}, known)
 	case v.EmptyDir != nil:
-		return m.emptyDir(filepath.Join(base, "empty-dir", v.Name), pod, v.EmptyDir)
+		return m.emptyDir(filepath.Join(base, "empty-dir", v.Name), pod, v.EmptyDir, known)
 	case v.HostPath != nil:
 		return known.hostPath(v.Name, v.HostPath)
 	case v.ConfigMap != nil:
@@ -142,7 +142,11 @@ func (m *Manager) one(ctx context.Context, base string, pod *corev1.Pod, v *core
 	}
 	dir := filepath.Join(base, kind, v.Name)
 	if err == nil {
-		err = m.publish(dir, f.files, group(pod), memory)
+		var mount func()
+		if memory {
+			mount = func() { m.memory(known, dir, 0, 0o755, -1) }
+		}
+		err = m.publish(dir, f.files, group(pod), mount)
 	}
 	if err == nil || !made(dir) {
 		delete(known.stale, v.Name)
@@ -172,51 +176,77 @@ func group(pod *corev1.Pod) int {
 
 // emptyDir makes a directory for all users; with a group, for its members as well,
 // whose files then belong to it.
-func (m *Manager) emptyDir(dir string, pod *corev1.Pod, src *corev1.EmptyDirVolumeSource) (string, error) {
-	if _, err := os.Lstat(dir); err == nil {
-		return dir, nil
-	}
-	// Made beside and renamed, so that one that is there is complete.
-	making := dir + ".making"
-	if err := errors.Join(os.RemoveAll(making), os.MkdirAll(making, 0o750)); err != nil {
-		return "", err
-	}
+func (m *Manager) emptyDir(dir string, pod *corev1.Pod, src *corev1.EmptyDirVolumeSource, known *podVolumes) (string, error) {
 	perm := os.FileMode(0o777)
-	if gid := group(pod); gid >= 0 {
+	if group(pod) >= 0 {
 		perm |= os.ModeSetgid
-		if err := chgrp(making, gid); err != nil {
+	}
+	if _, err := os.Lstat(dir); err != nil {
+		if err := makeDir(dir, perm, group(pod)); err != nil {
 			return "", err
 		}
 	}
-	if err := os.Chmod(making, perm); err != nil {
-		return "", err
+	if src.Medium == corev1.StorageMediumMemory {
+		var size int64
+		if src.SizeLimit != nil {
+			size = src.SizeLimit.Value()
+		}
+		m.memory(known, dir, size, perm, group(pod))
 	}
-	if src.Medium != corev1.StorageMediumMemory || !m.cfg.Mount {
-		return dir, os.Rename(making, dir)
-	}
-	if err := os.Rename(making, dir); err != nil {
-		return "", err
-	}
-	var size int64
-	if src.SizeLimit != nil {
-		size = src.SizeLimit.Value()
-	}
-	m.memory(dir, size, perm, group(pod))
 	return dir, nil
 }
 
-// memory mounts a memory file system on a directory, where that can be done.
-func (m *Manager) memory(dir string, size int64, perm os.FileMode, gid int) {
-	if err := m.mounter.tmpfs(dir, size, perm, gid); err != nil {
+// makeDir makes a directory with perm whatever the umask, of group gid when that is not negative.
+func makeDir(dir string, perm os.FileMode, gid int) error {
+	// Made beside and renamed, so that one that is there is complete.
+	making := dir + ".making"
+	if err := errors.Join(os.RemoveAll(making), os.MkdirAll(making, 0o750)); err != nil {
+		return err
+	}
+	if gid >= 0 {
+		if err := chgrp(making, gid); err != nil {
+			return err
+		}
+	}
+	if err := os.Chmod(making, perm); err != nil {
+		return err
+	}
+	return os.Rename(making, dir)
+}
+
+// memory mounts a memory file system on a directory of a pod, where that can be done. One
+// that is there already is looked at once: a machine that was started anew has the directories of before,
+// with nothing on them. What a directory holds is not covered: containers may use it.
+func (m *Manager) memory(known *podVolumes, dir string, size int64, perm os.FileMode, gid int) {
+	if !m.cfg.Mount || known.checked[dir] {
+		return
+	}
+	known.checked[dir] = true
+	points, err := m.mounter.under(dir)
+	if err == nil {
+		var entries []os.DirEntry
+		if entries, err = os.ReadDir(dir); len(points)+len(entries) > 0 {
+			return
+		}
+	}
+	if err == nil {
+		err = m.mounter.tmpfs(dir, size, perm, gid)
+	}
+	if err != nil {
 		m.plain.Do(func() {
 			m.log.Warn("no memory file system, plain directories instead", slog.String("directory", dir), slog.Any("error", err))
 		})
 	}
 }
 
+// plain reports whether a name can be that of one file, and leads nowhere else.
+func plain(name string) bool {
+	return name != "" && name != "." && filepath.IsLocal(name) && !strings.ContainsRune(name, filepath.Separator)
+}
+
 // base is the directory of a pod's volumes.
 func (m *Manager) base(uid types.UID) (string, error) {
-	if uid == "" || !filepath.IsLocal(string(uid)) || strings.ContainsRune(string(uid), filepath.Separator) || uid == "." {
+	if !plain(string(uid)) {
 		return "", fmt.Errorf("volume: pod UID %q is no directory name", uid)
 	}
 	return filepath.Join(m.cfg.Root, string(uid), "volumes"), nil

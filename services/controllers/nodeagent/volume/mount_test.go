@@ -74,6 +74,52 @@ func TestVolumesInMemory(t *testing.T) {
 	}
 }
 
+// A machine that was started anew has the directories of before, with nothing mounted on them.
+func TestVolumesInMemoryAreMountedAgainOnAMachineStartedAnew(t *testing.T) {
+	t.Parallel()
+	mayMount(t)
+	api, root := &server{}, t.TempDir()
+	api.put("secrets/sec", corev1.Secret{Data: map[string][]byte{"k": []byte("v")}})
+	p := pod(
+		vol("m", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}),
+		vol("s", corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "sec"}}),
+	)
+	agent := func() (*volume.Manager, volume.Mounts) {
+		t.Helper()
+		m, err := volume.New(volume.Config{Root: root, Mount: true}, volume.NewObjects(api, 0, nil), slog.New(slog.NewTextHandler(t.Output(), nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := m.Setup(t.Context(), p, facts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m, got
+	}
+	_, mounts := agent()
+	for _, dir := range mounts {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, mounts = agent()
+	if err := os.WriteFile(filepath.Join(mounts["m"], "kept"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m, mounts := agent() // this time only the agent was started anew
+	for name, dir := range mounts {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Errorf("%s is not in memory: %v", name, err)
+		}
+		if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+			t.Errorf("%s is on the disk as well, or mounted twice: %v, %v", name, entries, err)
+		}
+	}
+	if err := m.Teardown("u1"); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A sub path shows what it named when the container started, whatever becomes of the volume.
 func TestBoundSubPathsCannotBeLedElsewhere(t *testing.T) {
 	t.Parallel()

@@ -23,17 +23,17 @@ func made(dir string) bool {
 }
 
 // publish makes dir show want and nothing else, all at once; nothing is touched when it
-// does already. Files belong to group gid when that is not negative.
-func (m *Manager) publish(dir string, want files, gid int, memory bool) error {
+// does already. Files belong to group gid when that is not negative. Mount, when not nil, is called before
+// anything is written.
+func (m *Manager) publish(dir string, want files, gid int, mount func()) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o750); err != nil {
 		return err
 	}
-	if err := os.Mkdir(dir, 0o755); err == nil {
-		if memory && m.cfg.Mount {
-			m.memory(dir, 0, 0o755, -1)
-		}
-	} else if !errors.Is(err, os.ErrExist) {
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
+	}
+	if mount != nil {
+		mount()
 	}
 	if err := os.Chmod(dir, 0o755); err != nil { // whatever the umask
 		return err
