@@ -39,7 +39,7 @@ func (f *filler) token(ctx context.Context, src *corev1.ServiceAccountTokenProje
 		value, life, err := m.objects.Token(ctx, f.pod, key.account, key.audience, key.seconds)
 		switch {
 		case err == nil:
-			t = &token{value: value, renew: now.Add(min(life*8/10, maxTokenAge)), expiry: now.Add(life)}
+			t = &token{value: value, renew: now.Add(min(life/10*8, maxTokenAge)), expiry: now.Add(life)}
 			known[key] = t
 		case t == nil || !now.Before(t.expiry):
 			return fmt.Errorf("token of service account %q: %w", key.account, err)
