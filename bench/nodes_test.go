@@ -55,7 +55,11 @@ func TestASilentKubeletStopsAndComesBack(t *testing.T) {
 	}
 	stop := inBackground(t.Context(), cluster.Run)
 	<-cluster.Ready()
-	defer stop() //nolint:errcheck // the test is over
+	defer func() {
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	}()
 	api, err := kube.Load(kube.Config{URL: cluster.URL()})
 	if err != nil {
 		t.Fatal(err)
