@@ -45,6 +45,7 @@ type running struct {
 	ask   []string
 	queue []string
 	api   []string
+	dir   string // its data
 	out   *buffer
 }
 
@@ -56,7 +57,7 @@ func startUp(t *testing.T, more ...string) *running {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	r := &running{
 		ask:   []string{"--index-url", index, "--queue-url", queue, "--reflector-url", reflector},
-		queue: []string{"--queue-url", queue}, api: []string{"--api-url", "http://" + api}, out: &buffer{},
+		queue: []string{"--queue-url", queue}, api: []string{"--api-url", "http://" + api}, dir: dir, out: &buffer{},
 	}
 	done := make(chan int, 1)
 	go func() {

@@ -140,11 +140,11 @@ func (q *podQuestion) ask(ctx context.Context, key string) (*podAnswer, error) {
 	if err != nil {
 		return nil, err
 	}
-	var p corev1.Pod
-	if err := json.Unmarshal(obj.Payload, &p); err != nil {
-		return nil, fmt.Errorf("pod %s: %w", key, err)
+	p, err := decodePod(obj.Payload)
+	if err != nil {
+		return nil, err
 	}
-	a := describePod(&p)
+	a := describePod(p)
 	item, err := inspect(ctx, queuev1.NewQueueServiceClient(queueConn), q.cluster+"/tainteviction", key)
 	if err != nil {
 		return nil, err
@@ -152,10 +152,18 @@ func (q *podQuestion) ask(ctx context.Context, key string) (*podAnswer, error) {
 	if at := item.GetDelayedUntil(); at != nil {
 		a.Eviction = at.AsTime()
 	}
-	if a.Events, err = q.events(ctx, &p); err != nil {
+	if a.Events, err = q.events(ctx, p); err != nil {
 		a.NoEvents = err.Error()
 	}
 	return a, nil
+}
+
+func decodePod(payload []byte) (*corev1.Pod, error) {
+	p := new(corev1.Pod)
+	if err := json.Unmarshal(payload, p); err != nil {
+		return nil, fmt.Errorf("pod: %w", err)
+	}
+	return p, nil
 }
 
 // events are the API server's about a pod, the newest last.
