@@ -270,6 +270,12 @@ func (p *pod) stream() (next func() *runtimeapi.ContainerEventResponse) {
 	}
 	events := make(chan *runtimeapi.ContainerEventResponse, 64)
 	failed := make(chan error, 1)
+	listens := make(chan struct{})
+	go func() {
+		if head, err := stream.Header(); err == nil && head != nil { // nil is a stream that ended
+			close(listens)
+		}
+	}()
 	go func() {
 		for {
 			e, err := stream.Recv()
@@ -286,6 +292,7 @@ func (p *pod) stream() (next func() *runtimeapi.ContainerEventResponse) {
 	}()
 	// Not every runtime says when it listens; this much later, it does.
 	select {
+	case <-listens:
 	case err := <-failed:
 		if status.Code(err) == codes.Unimplemented {
 			p.t.Skipf("no event stream: %v", err)
@@ -294,7 +301,7 @@ func (p *pod) stream() (next func() *runtimeapi.ContainerEventResponse) {
 			p.t.Skip("no event stream: it ends at once")
 		}
 		p.t.Fatal(err)
-	case <-time.After(200 * time.Millisecond):
+	case <-time.After(p.patience() / 10):
 	}
 	return func() *runtimeapi.ContainerEventResponse {
 		p.t.Helper()
