@@ -32,7 +32,7 @@ func next(t *testing.T, b *backoffs, key string, event, now time.Time) time.Dura
 
 func everyPod(types.UID) bool { return true }
 
-func TestH10SlowBackoff(t *testing.T) {
+func TestH01H10SlowBackoff(t *testing.T) {
 	t.Parallel()
 	b := table(t, Backoff{time.Second, 50 * time.Second, 100 * time.Second}, "")
 	var got []time.Duration
@@ -201,11 +201,14 @@ func TestH04BackoffKey(t *testing.T) {
 	}
 }
 
-func TestH07CrashLoopBackOffConfiguration(t *testing.T) {
+// There is no gate of which another takes precedence (h.8): both ends of the growth are said, or their defaults hold.
+func TestH07H08CrashLoopBackOffConfiguration(t *testing.T) {
 	t.Parallel()
 	s := time.Second
 	for _, tc := range []struct{ have, want Backoff }{
 		{Backoff{}, Backoff{10 * s, 300 * s, 600 * s}},
+		{Backoff{Initial: s}, Backoff{s, 300 * s, 600 * s}},
+		{Backoff{Initial: s, Max: 60 * s}, Backoff{s, 60 * s, 600 * s}},
 		{Backoff{Max: 2 * s}, Backoff{2 * s, 2 * s, 600 * s}},
 		{Backoff{Initial: s, Max: 2 * s}, Backoff{s, 2 * s, 600 * s}},
 		{Backoff{Initial: s, Max: 10 * s}, Backoff{s, 10 * s, 600 * s}},

@@ -304,3 +304,39 @@ func TestEveryFaultOfAConfigurationIsNamed(t *testing.T) {
 		}
 	}
 }
+
+// What the agent writes is not the containers' to change: one that led its files elsewhere would have the agent write there.
+func TestVolumesThatTheAgentFillsAreReadOnly(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, kuberuntime.Config{})
+	pod := newPod("web-0", always, "c")
+	want, in := map[string]bool{}, kuberuntime.Inputs{Volumes: kuberuntime.Volumes{}}
+	for name, v := range map[string]struct {
+		src      corev1.VolumeSource
+		readOnly bool
+	}{
+		"conf":  {corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{}}, true},
+		"sec":   {corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{}}, true},
+		"down":  {corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{}}, true},
+		"proj":  {corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{}}, true},
+		"empty": {corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}, false},
+		"host":  {corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/srv"}}, false},
+	} {
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: v.src})
+		pod.Spec.Containers[0].VolumeMounts = append(pod.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: name, MountPath: "/" + name})
+		want["/"+name], in.Volumes[name] = v.readOnly, "/volumes/"+name
+	}
+	_, cs, r := n.made(pod, in)
+	if r.Err != nil || len(cs) != 1 {
+		t.Fatalf("%v, %d containers", r.Err, len(cs))
+	}
+	got := map[string]bool{}
+	for _, m := range cs[0].GetMounts() {
+		if _, ours := want[m.GetContainerPath()]; ours {
+			got[m.GetContainerPath()] = m.GetReadonly()
+		}
+	}
+	if diff := cmp.Diff(got, want); diff != "" {
+		t.Errorf("read-only (-got +want):\n%s", diff)
+	}
+}

@@ -93,6 +93,22 @@ func TestH02RestartsFollowTheSchedule(t *testing.T) {
 	})
 }
 
+func TestH03OffsetsFromTheFirstStart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, kuberuntime.Config{})
+		pod := with(crasher(), criruntime.RunSecondsAnnotation, "0")
+		offsets, at := []int{0}, time.Duration(0)
+		for _, after := range n.offsets(pod, 7, func(int) {}) {
+			at += after
+			offsets = append(offsets, seconds([]time.Duration{at})...)
+		}
+		if diff := cmp.Diff(offsets, []int{0, 0, 10, 30, 70, 150, 310}); diff != "" {
+			t.Errorf("starts of a container that ends at once (-got +want):\n%s", diff)
+		}
+	})
+}
+
 func TestH09TheScheduleHoldsThroughAgentsThatAreKilled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -180,8 +196,8 @@ func TestH04ANewImageStartsAnew(t *testing.T) {
 	})
 }
 
-// TestH10DoBackOff are upstream's three rows.
-func TestH10DoBackOff(t *testing.T) {
+// Upstream's three rows of TestDoBackOff; each wait is told by its expiry and an Event (h.6).
+func TestH06H10DoBackOff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, kuberuntime.Config{CrashLoop: kuberuntime.Backoff{Initial: time.Second, Max: time.Minute}})
@@ -200,6 +216,10 @@ func TestH10DoBackOff(t *testing.T) {
 		ended := n.status(pod).Latest("c").FinishedAt
 		if !ok || !b.Expiry.Equal(ended.Add(time.Second)) || !b.BackoffUntil().Equal(b.Expiry) {
 			t.Fatalf("exited, entry: %v, want back-off until the exit + 1 s", r.Err)
+		}
+		n.sync(pod)
+		if told := n.rec.count("Warning BackOff"); told != 2 {
+			t.Errorf("%d BackOff Events after two syncs that waited", told)
 		}
 		want := kuberuntime.WaitReason{
 			Reason: "CrashLoopBackOff", Message: "back-off 1s restarting failed container=c pod=p_ns(uid-p)",

@@ -131,10 +131,18 @@ func (r *recorder) Event(pod *corev1.Pod, eventType, reason, message string) {
 	r.events = append(r.events, eventType+" "+reason+" "+message)
 }
 
-func (r *recorder) has(part string) bool {
+func (r *recorder) has(part string) bool { return r.count(part) > 0 }
+
+func (r *recorder) count(part string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.ContainsFunc(r.events, func(e string) bool { return strings.Contains(e, part) })
+	n := 0
+	for _, e := range r.events {
+		if strings.Contains(e, part) {
+			n++
+		}
+	}
+	return n
 }
 
 // newPod is a pod with containers of these names that run for ever.

@@ -1,11 +1,16 @@
 package pleg_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/container"
 	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/pleg"
@@ -334,4 +339,34 @@ func TestNewNamesEveryWrongKnob(t *testing.T) {
 			t.Errorf("New() = %v, want it to name %s", err, want)
 		}
 	}
+}
+
+// failing is a runtime whose containers ended with 3.
+type failing struct{ *world }
+
+func (f *failing) PodStatus(ctx context.Context, uid types.UID, namespace, name string) (*container.PodStatus, error) {
+	s, err := f.world.PodStatus(ctx, uid, namespace, name)
+	for i := range s.Containers {
+		s.Containers[i].ExitCode = 3
+	}
+	return s, err
+}
+
+func TestF05TheExitCodeOfADeathIsLogged(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.put("1234", states{"c1": exited, "c2": running}, nil)
+		var out strings.Builder
+		p, err := pleg.New(noStream, &failing{w}, slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := &harness{PLEG: p, t: t, w: w}
+		h.start()
+		h.wantEvents("1234 ContainerDied c1", "1234 ContainerStarted c2")
+		if got := out.String(); strings.Count(got, "exit_code=3") != 1 || !strings.Contains(got, "container=c1") {
+			t.Errorf("the log is %q, want c1's exit code in it once", got)
+		}
+	})
 }
