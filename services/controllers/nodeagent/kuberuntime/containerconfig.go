@@ -81,6 +81,10 @@ func (s *syncing) environment(ctx context.Context, c *corev1.Container) ([]envir
 func (s *syncing) mounts(c *corev1.Container, attempt uint32, env []environ.Var) ([]*runtimeapi.Mount, error) {
 	var out []*runtimeapi.Mount
 	taken := map[string]bool{}
+	filled := map[string]bool{} // by the agent, which follows the links in them: no container may change those
+	for _, v := range s.pod.Spec.Volumes {
+		filled[v.Name] = v.ConfigMap != nil || v.Secret != nil || v.DownwardAPI != nil || v.Projected != nil
+	}
 	for i, vm := range c.VolumeMounts {
 		host, ok := s.in.Volumes[vm.Name]
 		if !ok {
@@ -102,7 +106,7 @@ func (s *syncing) mounts(c *corev1.Container, attempt uint32, env []environ.Var)
 			path = filepath.Join("/", path)
 		}
 		taken[filepath.Clean(path)] = true
-		out = append(out, &runtimeapi.Mount{ContainerPath: path, HostPath: host, Readonly: vm.ReadOnly, Propagation: propagation(vm.MountPropagation)})
+		out = append(out, &runtimeapi.Mount{ContainerPath: path, HostPath: host, Readonly: vm.ReadOnly || filled[vm.Name], Propagation: propagation(vm.MountPropagation)})
 	}
 	hosts, err := s.hostsFile()
 	if err != nil {
