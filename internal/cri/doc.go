@@ -6,4 +6,7 @@
 // is given ([NewClient]), which is how a runtime in the same process is used. A
 // connection that breaks is made again by itself, within seconds of the runtime's
 // return; calls in between fail at once, and [IsUnavailable] knows their errors.
+// Only a socket that takes connections and then says nothing holds the first call, for
+// five seconds. A runtime that stops to answer on a connection which stands is found
+// out by each call's time limit.
 package cri
