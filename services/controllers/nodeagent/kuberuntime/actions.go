@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/container"
+	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/podspec"
 )
 
 // Actions are what a pod needs done, in the order of the fields.
@@ -139,7 +140,7 @@ func (a *Actions) renew(pod *corev1.Pod, status *container.PodStatus) {
 func initFailed(pod *corev1.Pod, status *container.PodStatus) bool {
 	return slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool {
 		s := status.Latest(c.Name)
-		return s != nil && !restartable(&c) && s.State != container.Created && (s.State != container.Exited || s.ExitCode != 0 || s.Reason == reasonOOMKilled)
+		return s != nil && !podspec.Sidecar(&c) && s.State != container.Created && (s.State != container.Exited || s.ExitCode != 0 || s.Reason == reasonOOMKilled)
 	})
 }
 
@@ -166,7 +167,7 @@ func (a *Actions) initContainers(pod *corev1.Pod, status *container.PodStatus) (
 	before := initialized
 	defer func() { slices.Sort(a.StartInit); a.StartInit = slices.Compact(a.StartInit) }()
 	for i := len(inits) - 1; i >= 0; i-- {
-		c, sidecar := &inits[i], restartable(&inits[i])
+		c, sidecar := &inits[i], podspec.Sidecar(&inits[i])
 		s := here(c.Name)
 		if s == nil {
 			if before && sidecar {
@@ -237,8 +238,3 @@ func shouldStart(pod *corev1.Pod, s *container.Status) bool {
 
 // changed says that a container runs by another definition; one of unknown definition is left alone.
 func changed(c *corev1.Container, s *container.Status) bool { return s.Hash != 0 && s.Hash != Hash(c) }
-
-// restartable says that an init container is a sidecar: it runs beside the containers and is started again.
-func restartable(c *corev1.Container) bool {
-	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
-}

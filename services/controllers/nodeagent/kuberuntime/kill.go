@@ -14,6 +14,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/internal/cri"
 	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/container"
+	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/podspec"
 )
 
 // stopping is a container that is to stop.
@@ -100,7 +101,7 @@ func (m *Manager) toStop(ctx context.Context, pod *corev1.Pod, listed []*runtime
 	order := map[string]int{}
 	if pod != nil {
 		for i := range pod.Spec.InitContainers {
-			if c := &pod.Spec.InitContainers[i]; restartable(c) {
+			if c := &pod.Spec.InitContainers[i]; podspec.Sidecar(c) {
 				order[c.Name] = i + 1
 			}
 		}

@@ -14,6 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/container"
+	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/podspec"
 )
 
 // ours selects what this node's agent made, of one pod when uid is not empty.
@@ -75,7 +76,7 @@ func containerAnnotations(pod *corev1.Pod, c *corev1.Container, attempt int) map
 func kindOf(pod *corev1.Pod, c *corev1.Container) string {
 	for i := range pod.Spec.InitContainers {
 		if pod.Spec.InitContainers[i].Name == c.Name {
-			if restartable(c) {
+			if podspec.Sidecar(c) {
 				return "sidecar"
 			}
 			return "init"

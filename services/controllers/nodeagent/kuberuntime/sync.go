@@ -11,6 +11,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/internal/cri"
 	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/container"
+	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/podspec"
 )
 
 // syncing is one sync of one pod.
@@ -102,7 +103,7 @@ func (s *syncing) startAll(ctx context.Context, a Actions) error {
 		c := &s.pod.Spec.InitContainers[i]
 		if err := s.start(ctx, c, "init_container"); err != nil {
 			faults = append(faults, err)
-			if !restartable(c) {
+			if !podspec.Sidecar(c) {
 				return errors.Join(faults...)
 			}
 		}
