@@ -3,6 +3,7 @@ package kuberuntime_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -284,6 +285,11 @@ func TestUnsupportedFieldsAreNamed(t *testing.T) {
 	}
 	if diff := cmp.Diff(paths, want); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
+	}
+	pod = newPod("p", always, "a", "b", "a")
+	pod.Spec.InitContainers = []corev1.Container{{Name: "b"}}
+	if got := fmt.Sprint(kuberuntime.Unsupported(pod)); got != `[spec.containers[1].name: Duplicate value: "b" spec.containers[2].name: Duplicate value: "a"]` {
+		t.Errorf("two containers of one name: %s", got)
 	}
 	pod = newPod("p", always, "a")
 	pod.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "x"}}

@@ -36,11 +36,22 @@ func Unsupported(pod *corev1.Pod) []error {
 			no(s.HostIPC && strings.HasPrefix(name, "kernel."), at, fmt.Sprintf("%q would be the node's in its IPC namespace", c.Name))
 		}
 	}
+	names := map[string]bool{}
+	once := func(name string, path *field.Path) {
+		if names[name] { // each would be taken for the other
+			out = append(out, field.Duplicate(path.Child("name"), name))
+		}
+		names[name] = true
+	}
 	for i := range s.InitContainers {
-		out = append(out, unsupportedOf(&s.InitContainers[i], spec.Child("initContainers").Index(i), true)...)
+		at := spec.Child("initContainers").Index(i)
+		once(s.InitContainers[i].Name, at)
+		out = append(out, unsupportedOf(&s.InitContainers[i], at, true)...)
 	}
 	for i := range s.Containers {
-		out = append(out, unsupportedOf(&s.Containers[i], spec.Child("containers").Index(i), false)...)
+		at := spec.Child("containers").Index(i)
+		once(s.Containers[i].Name, at)
+		out = append(out, unsupportedOf(&s.Containers[i], at, false)...)
 	}
 	return out
 }
