@@ -156,14 +156,17 @@ func sandboxStatus(s *runtimeapi.PodSandboxStatus) container.SandboxStatus {
 			ID: s.GetId(), Ready: s.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY,
 			CreatedAt: when(s.GetCreatedAt()), Attempt: s.GetMetadata().GetAttempt(),
 		},
-		HostNetwork: s.GetLinux().GetNamespaces().GetOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE,
 	}
-	if !out.HostNetwork {
-		for _, ip := range append([]*runtimeapi.PodIP{{Ip: s.GetNetwork().GetIp()}}, s.GetNetwork().GetAdditionalIps()...) {
-			if ip.GetIp() != "" {
-				out.IPs = append(out.IPs, ip.GetIp())
-			}
+	for _, ip := range append([]*runtimeapi.PodIP{{Ip: s.GetNetwork().GetIp()}}, s.GetNetwork().GetAdditionalIps()...) {
+		if ip.GetIp() != "" {
+			out.IPs = append(out.IPs, ip.GetIp())
 		}
+	}
+	// A runtime that does not say which network it is gives those on the pod's own an address.
+	options := s.GetLinux().GetNamespaces().GetOptions()
+	out.HostNetwork = options.GetNetwork() == runtimeapi.NamespaceMode_NODE || options == nil && len(out.IPs) == 0
+	if out.HostNetwork {
+		out.IPs = nil
 	}
 	return out
 }
