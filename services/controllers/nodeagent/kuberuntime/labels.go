@@ -43,19 +43,13 @@ func (m *Manager) containerLabels(pod *corev1.Pod, c *corev1.Container) map[stri
 	}
 }
 
-// What a simulated runtime is told of a container beside its pod's annotations: which kind it is, and its pod's restart policy.
-const (
-	annotationKind          = "deltaplane.io/container-kind"
-	annotationRestartPolicy = "deltaplane.io/restart-policy"
-)
-
 // annotationImage is the image as the spec names it: runtimes tell what they resolved it to.
 const annotationImage = "deltaplane.io/image"
 
 func containerAnnotations(pod *corev1.Pod, c *corev1.Container, attempt int) map[string]string {
 	a := map[string]string{}
 	maps.Copy(a, pod.Annotations)
-	a[annotationKind], a[annotationRestartPolicy] = kindOf(pod, c), string(pod.Spec.RestartPolicy)
+	a[container.AnnotationContainerKind], a[container.AnnotationRestartPolicy] = kindOf(pod, c), string(pod.Spec.RestartPolicy)
 	a[annotationImage] = c.Image
 	a[container.AnnotationHash] = strconv.FormatUint(Hash(c), 16)
 	a[container.AnnotationRestartCount] = strconv.Itoa(attempt)
@@ -72,17 +66,17 @@ func containerAnnotations(pod *corev1.Pod, c *corev1.Container, attempt int) map
 	return a
 }
 
-// kindOf is "init" for an init container that is to end, "sidecar" for one that is not, else "container".
+// kindOf is a container's kind, as [container.AnnotationContainerKind] has it.
 func kindOf(pod *corev1.Pod, c *corev1.Container) string {
 	for i := range pod.Spec.InitContainers {
 		if pod.Spec.InitContainers[i].Name == c.Name {
 			if podspec.Sidecar(c) {
-				return "sidecar"
+				return container.KindSidecar
 			}
-			return "init"
+			return container.KindInit
 		}
 	}
-	return "container"
+	return container.KindMain
 }
 
 // Hash is that of the parts of a container's spec whose change replaces it while it runs: its name and
