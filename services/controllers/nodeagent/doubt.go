@@ -187,6 +187,7 @@ func (s *source) ask(ctx context.Context, uid types.UID, d doubt) {
 	}
 	s.mu.Lock()
 	delete(s.doubts, uid)
+	s.end(uid)
 	s.mu.Unlock()
 	s.send(ctx, change{kind: changeOrphan, uid: uid})
 }
@@ -199,11 +200,18 @@ func (s *source) lives(ctx context.Context, pod *corev1.Pod) {
 	key := pod.Namespace + "/" + pod.Name
 	s.mu.Lock()
 	known, still := s.known[key], s.doubts[pod.UID] != nil
-	news := still && (known == nil || known.UID != pod.UID || older(known, pod))
+	news := still && (known == nil || known.ResourceVersion != pod.ResourceVersion && !older(pod, known))
+	other := news && known != nil && known.UID != pod.UID
 	if news {
 		s.known[key] = pod
 	}
+	if other {
+		s.end(known.UID)
+	}
 	s.mu.Unlock()
+	if other {
+		s.send(ctx, change{kind: changeRemoved, pod: known, uid: known.UID})
+	}
 	if news {
 		s.send(ctx, change{kind: changeSet, pod: pod, uid: pod.UID})
 	}

@@ -64,6 +64,7 @@ type source struct {
 	mu      sync.Mutex // guards what follows
 	known   map[string]*corev1.Pod
 	doubts  map[types.UID]*doubt
+	ended   map[types.UID]time.Time // when pods were found to be gone for certain
 	synced  bool
 	watched bool   // the watch is past its initial state
 	epoch   uint64 // of the last complete state
@@ -73,7 +74,7 @@ type source struct {
 func newSource(x index, api live, cluster, node string, settled func(types.UID) bool, log *slog.Logger) *source {
 	return &source{
 		index: x, collection: podsOf(cluster).String(), node: node, live: api, settled: settled, log: log, retry: 500 * time.Millisecond,
-		out: make(chan change, 64), known: map[string]*corev1.Pod{}, doubts: map[types.UID]*doubt{}, wake: make(chan struct{}, 1),
+		out: make(chan change, 64), known: map[string]*corev1.Pod{}, doubts: map[types.UID]*doubt{}, ended: map[types.UID]time.Time{}, wake: make(chan struct{}, 1),
 	}
 }
 
@@ -128,9 +129,10 @@ func (s *source) follow(ctx context.Context) error {
 					continue
 				}
 			}
-			if initial != nil {
+			switch {
+			case initial != nil:
 				initial[e.Object.Key] = pod
-			} else {
+			case !s.stale(e.Object.Key, pod):
 				s.set(ctx, e.Object.Key, pod)
 			}
 		case client.EventDeleted:
@@ -163,6 +165,11 @@ func (s *source) complete(ctx context.Context, initial map[string]*corev1.Pod, e
 		switch {
 		case now == nil:
 			missing = append(missing, key)
+			if !again {
+				old = old.DeepCopy()
+				old.ResourceVersion = "" // of an epoch that is over: it says nothing
+				s.known[key] = old
+			}
 		case now.UID != old.UID:
 			if fresh[key] == nil {
 				missing = append(missing, key)
@@ -190,6 +197,30 @@ func (s *source) complete(ctx context.Context, initial map[string]*corev1.Pod, e
 	}
 }
 
+// endedFor is how long a pod that is gone for certain is remembered: longer than any index is behind.
+const endedFor = 10 * time.Minute
+
+// stale reports whether an event is one that an index sends that is behind, such as another
+// replica after a gap: of a pod that is gone for certain, or older than what is known under its name.
+func (s *source) stale(key string, pod *corev1.Pod) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, gone := s.ended[pod.UID]
+	known := s.known[key]
+	return gone || known != nil && older(pod, known)
+}
+
+// end remembers that a pod is gone for certain. The mutex is held.
+func (s *source) end(uid types.UID) {
+	now := time.Now()
+	for uid, at := range s.ended {
+		if now.Sub(at) > endedFor {
+			delete(s.ended, uid)
+		}
+	}
+	s.ended[uid] = now
+}
+
 // set takes in a version of a pod.
 func (s *source) set(ctx context.Context, key string, pod *corev1.Pod) {
 	if pod.Spec.NodeName != s.node {
@@ -201,6 +232,10 @@ func (s *source) set(ctx context.Context, key string, pod *corev1.Pod) {
 	old := s.known[key]
 	s.known[key] = pod
 	delete(s.doubts, pod.UID)
+	delete(s.ended, pod.UID)
+	if old != nil && old.UID != pod.UID {
+		s.end(old.UID)
+	}
 	s.mu.Unlock()
 	if old != nil && old.UID != pod.UID {
 		// One name holds one pod: that there is a new one proves that the old one is gone.
@@ -235,6 +270,7 @@ func (s *source) drop(ctx context.Context, pod *corev1.Pod) {
 		delete(s.known, key)
 	}
 	delete(s.doubts, pod.UID)
+	s.end(pod.UID)
 	s.mu.Unlock()
 	s.send(ctx, change{kind: changeRemoved, pod: pod, uid: pod.UID})
 }

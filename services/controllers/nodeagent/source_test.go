@@ -290,6 +290,50 @@ func TestSource(t *testing.T) {
 			f.state(2, pod("a", "1", "9")) // a new epoch: the source was restored
 			f.heard("set 1@9")
 		},
+		"events of a replica that is behind end no pod of a later life, and take nothing back": func(f *feed) {
+			f.state(1, pod("a", "2", "50"), pod("b", "3", "51"))
+			f.heard("set 2@50", "set 3@51", "synced")
+			f.gap()
+			f.stale(1, pod("a", "1", "9"), pod("b", "3", "8"))
+			later(time.Minute)
+			f.heard()
+			f.say(client.EventUpdated, pod("a", "1", "10"), pod("b", "3", "11"))
+			f.say(client.EventDeleted, pod("a", "1", "12"))
+			later(time.Minute)
+			f.heard()
+			f.say(client.EventAdded, pod("a", "2", "50"))
+			f.say(client.EventUpdated, pod("a", "2", "60"), pod("b", "3", "61"))
+			f.heard("set 2@60", "set 3@61")
+		},
+		"events of a replica that is behind bring no pod back that is gone for certain": func(f *feed) {
+			f.state(1, pod("a", "1", "5"), pod("b", "2", "6"))
+			f.heard("set 1@5", "set 2@6", "synced")
+			f.settled["2"] = true
+			f.say(client.EventDeleted, pod("b", "2", "7"))
+			f.heard("removed 2")
+			f.api.set(nil)
+			f.src.doubt("ns", "orphan", "9")
+			f.gap()
+			f.stale(1)
+			later(time.Minute)
+			f.heard("orphan 9", "removed 1")
+			f.say(client.EventAdded, pod("a", "1", "6"), pod("b", "2", "6"), pod("orphan", "9", "3"))
+			f.heard()
+			f.gap()
+			f.state(2, pod("a", "1", "3")) // restored, and the API server has it
+			f.heard("set 1@3")
+		},
+		"versions of an epoch that is over hide no new ones": func(f *feed) {
+			f.state(1, pod("a", "1", "50"))
+			f.heard("set 1@50", "synced")
+			f.gap()
+			f.api.set(nil, pod("a", "1", "9"))
+			f.state(2)
+			later(time.Minute)
+			f.heard("set 1@9")
+			f.say(client.EventAdded, pod("a", "1", "10"))
+			f.heard("set 1@10")
+		},
 		"what only the runtime knows is an orphan once the API server says so": func(f *feed) {
 			f.state(1)
 			f.heard("synced")
@@ -298,6 +342,14 @@ func TestSource(t *testing.T) {
 			f.src.doubt("ns", "late", "7")
 			later(time.Second)
 			f.heard("orphan 9", "set 7@3")
+		},
+		"a pod that is found under the name of another ends that one": func(f *feed) {
+			f.state(1, pod("a", "1", "5"))
+			f.heard("set 1@5", "synced")
+			f.api.set(nil, pod("a", "2", "9"))
+			f.src.doubt("ns", "a", "2")
+			later(time.Second)
+			f.heard("removed 1", "set 2@9")
 		},
 		"a pod bound to another node is no pod of this one": func(f *feed) {
 			other := pod("a", "1", "5")
