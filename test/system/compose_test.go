@@ -16,12 +16,14 @@ func TestCompose(t *testing.T) {
 	port := func(name, fallback string) string { return "127.0.0.1:" + cmp.Or(os.Getenv(name), fallback) }
 	runSuite(t, &Target{
 		Name: "compose", Index: port("INDEX_PORT", "7441"), Queue: port("QUEUE_PORT", "7442"), Reflector: port("REFLECTOR_PORT", "7443"),
-		API: &API{Base: "http://" + port("API_PORT", "7448"), Client: http.DefaultClient},
+		API:   &API{Base: "http://" + port("API_PORT", "7448"), Client: http.DefaultClient},
+		Nodes: true,
 		Restart: func(t *testing.T, service string) {
 			// Both replicas, one after the other: the published one is among them.
 			containers := map[string][]string{
 				"reflector": {"reflector"}, "indexer": {"indexer-1", "indexer-2"},
 				"queue": {"queue-1", "queue-2"}, "controllers": {"controllers-1", "controllers-2"},
+				"nodes": {"node"},
 			}[service]
 			for _, name := range containers {
 				compose(t, "restart", name)

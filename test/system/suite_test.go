@@ -22,7 +22,11 @@ import (
 func runSuite(t *testing.T, x *Target) {
 	t.Run("the flow is up", func(t *testing.T) { testFlow(t, x) })
 	t.Run("jobs", func(t *testing.T) { testJobs(t, x) })
-	for _, service := range []string{"reflector", "indexer", "queue", "controllers"} {
+	services := []string{"reflector", "indexer", "queue", "controllers"}
+	if x.Nodes {
+		services = append(services, "nodes")
+	}
+	for _, service := range services {
 		t.Run("a restart of "+service+" in the middle loses nothing", func(t *testing.T) { testRestart(t, x, service) })
 	}
 	if x.Kill != nil {

@@ -26,7 +26,9 @@ type Target struct {
 	Index, Queue, Reflector string
 	// API is the cluster's API server.
 	API *API
-	// Restart stops one service ("reflector", "indexer", "queue", "controllers") and starts it again.
+	// Nodes says that the cluster's nodes are run by our agents.
+	Nodes bool
+	// Restart stops one service ("reflector", "indexer", "queue", "controllers", "nodes") and starts it again.
 	Restart func(t *testing.T, service string)
 	// Kill ends everything with SIGKILL and starts it again; nil where that cannot be done.
 	Kill func(t *testing.T)

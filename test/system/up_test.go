@@ -95,6 +95,7 @@ func startUp(t *testing.T, kubeconfig string) *Target {
 		u.apart = ""
 		u.start(t, "up", u.upArgs()...)
 	}
+	x.Nodes = kubeconfig == ""
 	if kubeconfig != "" {
 		x.API = loadKubeconfig(t, kubeconfig)
 	}
@@ -144,6 +145,12 @@ func (u *upTarget) admin(service string) string {
 
 // serveArgs runs one service by itself on the ports and data it has in the all-in-one process.
 func (u *upTarget) serveArgs(service string) []string {
+	if service == "nodes" {
+		return []string{
+			"serve", "node", "--simulated-nodes", "3", "--root-dir", filepath.Join(u.dir, "data", "nodes"), "--admin-listen", u.admin(service),
+			"--index-url", u.ports["index"], "--api-url", "http://" + u.ports["api"],
+		}
+	}
 	a := []string{"serve", service, "--admin-listen", u.admin(service)}
 	switch service {
 	case "controllers":
