@@ -90,6 +90,7 @@ write nodes, leases, pods and events and read config maps and secrets.`,
 	flags.StringVar(&n.config.Cluster, "cluster", "dev", "`name` of the cluster, the first part of its collections' names")
 	flags.StringVar(&n.config.Node, "node-name", "", "`name` of the node (default: the host's, or \"node\" with --simulated-nodes)")
 	flags.StringToStringVar(&n.config.Labels, "node-labels", nil, "`labels` of the node, for example topology.kubernetes.io/zone=zone-a")
+	flags.Lookup("node-labels").DefValue = ""
 	flags.IntVar(&n.config.MaxPods, "max-pods", 0, "pods the node says it takes (default 110, simulated 10000)")
 	flags.StringVar(&n.config.CRI, "cri", "unix:///run/containerd/containerd.sock", "`endpoint` of the container runtime, unix:///PATH, or \"simulated\"")
 	flags.IntVar(&n.simulated, "simulated-nodes", 0, "`number` of simulated nodes to run instead of one")

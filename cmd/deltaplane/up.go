@@ -96,7 +96,7 @@ own would create every pod twice.`,
 	u.queue.register(flags)
 	u.control.register(flags)
 	flags.Lookup("controllers").Usage = "`names` of the controllers to run (default: all on the dev cluster, none elsewhere); there are: " + strings.Join(controllers.Names(), ", ")
-	flags.Lookup("controllers").DefValue = ""
+	flags.Lookup("controllers").DefValue = "[]"
 	registerTolerations(flags, &u.tolerations)
 	flags.IntVar(&u.nodes.simulated, "nodes", 3, "simulated `nodes` of the dev cluster; 0 for none")
 	flags.DurationVar(&u.nodes.config.Heartbeat, "heartbeat-every", devHeartbeat, "how often these nodes renew their leases")
@@ -145,6 +145,9 @@ func (u *upFlags) complete(cmd *cobra.Command) error {
 	if u.runs("nodes") {
 		errs = append(errs, u.nodes.check())
 	}
+	if u.ownCluster && u.nodes.simulated < 0 {
+		errs = append(errs, fmt.Errorf("--nodes %d is below zero", u.nodes.simulated))
+	}
 	if u.runs("controllers") || u.runs("nodes") {
 		if u.security.auth.TokenFile != "" && u.control.dial.TokenFile == "" {
 			errs = append(errs, errors.New("--auth-token-file needs --token-file as well: controllers and nodes of this process call its services"))
@@ -169,7 +172,6 @@ func (u *upFlags) completeCluster(flags *pflag.FlagSet) {
 		return
 	}
 	u.devcluster.DefaultTolerations = &u.tolerations
-	u.nodes.simulated = max(u.nodes.simulated, 0)
 	if !flags.Changed("controllers") {
 		u.control.names = controllers.Names()
 	}
