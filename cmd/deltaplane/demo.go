@@ -269,11 +269,15 @@ func (f *failure) clean(ctx context.Context, keep bool) error {
 	defer cancel()
 	var errs []error
 	if f.node != "" {
-		errs = append(errs, setStopped(ctx, f.kube, f.node, false))
+		if err := setStopped(ctx, f.kube, f.node, false); err != nil {
+			errs = append(errs, fmt.Errorf("%s may still be stopped (deltaplane node start %s): %w", f.node, f.node, err))
+		}
 	}
 	if f.job != "" && !keep {
 		_, err := f.kube.Delete(ctx, kube.Ref{Resource: jobResource, Namespace: demoNamespace, Name: f.job}, kube.DeleteOptions{Propagation: "Background"})
-		if errs = append(errs, err); err == nil {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("the Job %s may still be there: %w", f.job, err))
+		} else {
 			f.say("Job %s deleted", f.job)
 		}
 	}

@@ -57,7 +57,7 @@ func TestAnInterruptedDemoPutsThingsRight(t *testing.T) {
 	}()
 	until(t, func() bool { return strings.Contains(out.String(), " stopped: ") })
 	cancel()
-	if code := <-done; code != exitOK || !strings.Contains(out.String(), " deleted") {
+	if code := <-done; code != exitOK || !strings.Contains(out.String(), " deleted") || strings.Contains(out.String(), "canceled") {
 		t.Errorf("it exited with %d:\n%s", code, &out)
 	}
 	until(t, func() bool {

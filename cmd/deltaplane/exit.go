@@ -138,6 +138,13 @@ func message(err error) string {
 	if h, ok := errors.AsType[*hintError](err); ok {
 		return message(h.err) + "\n" + h.hint
 	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok && errors.Join(joined.Unwrap()...).Error() == err.Error() {
+		var lines []string
+		for _, sub := range joined.Unwrap() {
+			lines = append(lines, message(sub))
+		}
+		return strings.Join(lines, "\n")
+	}
 	var grpcStatus interface{ GRPCStatus() *status.Status }
 	if !errors.As(err, &grpcStatus) {
 		return err.Error()

@@ -12,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/deltaplane/deltaplane/internal/embedded"
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 )
@@ -52,6 +55,7 @@ func TestFaultsOfTheStartAreNamed(t *testing.T) {
 		"API port in use":           {up("--api-listen", busy), exitFailure, append(inUse, "--api-listen: ")},
 		"service's port in use":     {[]string{"serve", "queue", "--admin-listen", "off", "--listen", busy}, exitFailure, append(inUse, "--listen: ")},
 		"a ratio beyond 1":          {up("--trace-ratio", "7"), exitUsage, []string{"trace ratio 7"}},
+		"nodes below zero":          {up("--nodes", "-1"), exitUsage, []string{"--nodes -1 is below zero"}},
 		"unknown controller":        {up("--controllers", "foo"), exitUsage, []string{`"foo"`, "there are job"}},
 		"NATS does not answer":      {up("--nats-url", "nats://u:hush@127.0.0.1:1", "--nats-wait", "1ms"), exitUnavailable, []string{"cannot reach NATS", "--nats-url"}},
 		"no NATS URL":               {up("--nats-url", "nats://u:hush@a b"), exitUsage, []string{"--nats-url"}},
@@ -133,6 +137,22 @@ func TestOnlyAnInterruptIsSuccess(t *testing.T) {
 	} {
 		if got := exitCode(c.err); got != c.code {
 			t.Errorf("%q: exit code %d, want %d", c.err, got, c.code)
+		}
+	}
+}
+
+func TestEveryFaultIsTold(t *testing.T) {
+	t.Parallel()
+	away := status.Error(codes.Unavailable, "max retries exhausted: failed after 3 attempts: it is away")
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{errors.Join(fmt.Errorf("list: %w", away), errors.New("node-1 may still be stopped")), "list: it is away\nnode-1 may still be stopped"},
+		{fmt.Errorf("get %w of %w", errors.New("this"), errors.New("that")), "get this of that"},
+	} {
+		if got := message(c.err); got != c.want {
+			t.Errorf("%q is told as %q, want %q", c.err, got, c.want)
 		}
 	}
 }

@@ -25,7 +25,7 @@ func run(ctx context.Context, args []string, io streams) int {
 	root := newRoot(io)
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
-	if err != nil {
+	if err != nil && !cancelled(err) {
 		fmt.Fprintln(io.Err, "deltaplane: "+listenFlag(cmd.Flags(), err)+message(err))
 	}
 	return exitCode(err)
