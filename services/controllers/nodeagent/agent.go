@@ -24,6 +24,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/container"
 	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/kuberuntime"
+	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/node"
 	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/pleg"
 	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/podstatus"
 	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/podworker"
@@ -175,9 +176,11 @@ func (a *Agent) runtimeError() error {
 	return errors.Join(a.health.err(), a.pleg.Healthy())
 }
 
-// capacity is what the node says it has besides what is found out.
+// capacity is what the node says it has: what this machine has, and as many pods as it takes.
 func (a *Agent) capacity() corev1.ResourceList {
-	return corev1.ResourceList{corev1.ResourcePods: *resource.NewQuantity(int64(a.cfg.MaxPods), resource.DecimalSI)}
+	c := node.Capacity(a.cfg.RootDir)
+	c[corev1.ResourcePods] = *resource.NewQuantity(int64(a.cfg.MaxPods), resource.DecimalSI)
+	return c
 }
 
 // serviceEnv tells containers where the API server is.

@@ -47,6 +47,11 @@ func TestAPodRunsAndEnds(t *testing.T) {
 	if v := w.node().Status.NodeInfo.ContainerRuntimeVersion; !strings.Contains(v, "://") {
 		t.Errorf("the node's runtime is %q, want NAME://VERSION", v)
 	}
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods} {
+		if q := w.node().Status.Allocatable[name]; q.Sign() <= 0 {
+			t.Errorf("the node has %s of %s: no scheduler gives it a pod that asks for some", q.String(), name)
+		}
+	}
 	families, err := reg.Gather()
 	w.ok(err)
 	for _, name := range []string{
@@ -204,11 +209,14 @@ func TestAPodPastItsDeadlineFails(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.start(nil)
+	w.create("patient", map[string]any{"activeDeadlineSeconds": 1 << 62}, runs(forever))
+	w.becomes("patient", corev1.PodRunning)
 	w.create("late", map[string]any{"activeDeadlineSeconds": 1}, runs(forever))
 	pod := w.becomes("late", corev1.PodFailed)
 	if pod.Status.Reason != "DeadlineExceeded" {
 		t.Errorf("the pod failed as %q, want DeadlineExceeded", pod.Status.Reason)
 	}
+	w.becomes("patient", corev1.PodRunning) // still
 }
 
 func TestAForcedDeletionEndsThePod(t *testing.T) {
