@@ -164,14 +164,16 @@ func (a *Agent) pastDeadline(pod *corev1.Pod, now time.Time) bool {
 	if told, ok := a.statuses.Get(pod.UID); ok {
 		status = told
 	}
-	return status.StartTime != nil && now.Sub(status.StartTime.Time) >= time.Duration(*limit)*time.Second
+	return status.StartTime != nil && int64(now.Sub(status.StartTime.Time)/time.Second) >= *limit
 }
 
 // tellIgnored says once which fields of a pod it runs without.
 func (a *Agent) tellIgnored(pod *corev1.Pod) {
 	a.mu.Lock()
-	told := a.told[pod.UID]
-	a.told[pod.UID] = true
+	told := a.told[pod.UID] || a.pods[pod.UID] == nil // one that went meanwhile leaves no entry behind
+	if !told {
+		a.told[pod.UID] = true
+	}
 	a.mu.Unlock()
 	if told {
 		return
