@@ -74,6 +74,10 @@ func (s *syncing) ensureImage(ctx context.Context, c *corev1.Container) (*runtim
 	return s.pull(ctx, c, ref)
 }
 
+// pullErrorShown is how long a pod waits because of ErrImagePull at most. The sync after it finds the back-off, says
+// ImagePullBackOff, and names the time of the next pull.
+const pullErrorShown = 10 * time.Second
+
 func (s *syncing) pull(ctx context.Context, c *corev1.Container, ref string) (*runtimeapi.Image, error) {
 	key := string(s.pod.UID) + "_" + ref
 	now := s.now()
@@ -112,7 +116,7 @@ func (s *syncing) pull(ctx context.Context, c *corev1.Container, ref string) (*r
 	delay, _ := s.pulls.next(key, s.pod.UID, now, now) // it is in memory, there is no file to fail
 	return nil, &ContainerError{
 		Container: c.Name, Reason: ReasonErrImagePull, Message: message,
-		Err: errors.Join(err, &BackoffError{Expiry: now.Add(delay), Reason: ReasonImagePullBackOff, Message: message}),
+		Err: errors.Join(err, &BackoffError{Expiry: now.Add(min(delay/2, pullErrorShown)), Reason: ReasonImagePullBackOff, Message: message}),
 	}
 }
 

@@ -209,8 +209,13 @@ func TestFailedPullsAreTriedAfterTenSecondsDoubling(t *testing.T) {
 			}
 			if r.Waiting["c"].Reason == kuberuntime.ReasonErrImagePull {
 				tries = append(tries, int(time.Since(start).Seconds()))
-				if r := n.sync(pod); r.Waiting["c"].Reason != kuberuntime.ReasonImagePullBackOff || r.Waiting["c"].Message != `Back-off pulling image "missing/app:1"` {
-					t.Fatalf("a sync in between: %+v", r.Waiting)
+				if shown := time.Until(b.Expiry); shown > 10*time.Second {
+					t.Fatalf("ErrImagePull is to be shown for %v", shown)
+				}
+				pause(t.Context(), time.Until(b.Expiry))
+				r = n.sync(pod)
+				if b, ok = errors.AsType[*kuberuntime.BackoffError](r.Err); !ok || r.Waiting["c"].Reason != kuberuntime.ReasonImagePullBackOff || r.Waiting["c"].Message != `Back-off pulling image "missing/app:1"` {
+					t.Fatalf("a sync in between: %+v", r)
 				}
 			}
 			pause(t.Context(), time.Until(b.Expiry))
