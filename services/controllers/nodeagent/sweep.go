@@ -119,19 +119,40 @@ func (a *Agent) clear(ctx context.Context) {
 	if err := a.runtime.CollectGarbage(ctx, a.keep, false); err != nil && ctx.Err() == nil {
 		a.log.Warn("dead containers could not all be removed", telemetry.Err(err))
 	}
+	running, err := a.runtime.Pods(ctx, true)
+	if err != nil {
+		return
+	}
+	a.clearVolumes(ctx, running)
+}
+
+// clearVolumes removes the volumes of pods that are gone, and of which the runtime has nothing.
+func (a *Agent) clearVolumes(ctx context.Context, running []container.Pod) {
 	uids, err := a.volumes.Pods()
 	if err != nil {
 		a.log.Warn("volumes could not be listed", telemetry.Err(err))
 		return
 	}
-	running, err := a.runtime.Pods(ctx, true)
-	if err != nil {
+	// Whoever has a sandbox may have files open; its end comes first.
+	uids = slices.DeleteFunc(uids, func(uid types.UID) bool {
+		return a.keepVolumes(uid) || slices.ContainsFunc(running, func(p container.Pod) bool { return p.UID == uid })
+	})
+	removed := 0
+	defer func() { a.metrics.volumes.Set(float64(removed)) }()
+	if len(uids) == 0 {
 		return
 	}
-	removed := 0
+	// That the index does not have a pod says little; its name, to ask for it, is not known.
+	bound, err := a.source.list(ctx)
+	if err != nil {
+		return // the next round asks again
+	}
+	lives := make(map[types.UID]bool, len(bound))
+	for _, pod := range bound {
+		lives[pod.UID] = true
+	}
 	for _, uid := range uids {
-		// Whoever has a sandbox may have files open; its end comes first.
-		if a.keepVolumes(uid) || slices.ContainsFunc(running, func(p container.Pod) bool { return p.UID == uid }) {
+		if _, ends := a.pool.State(uid); lives[uid] && !ends {
 			continue
 		}
 		if err := a.volumes.Teardown(uid); err != nil {
@@ -140,7 +161,6 @@ func (a *Agent) clear(ctx context.Context) {
 		}
 		removed++
 	}
-	a.metrics.volumes.Set(float64(removed))
 }
 
 // keep reports whether the containers of a pod must stay, dead as they may be: it
@@ -155,8 +175,7 @@ func (a *Agent) keep(uid types.UID) bool {
 	return !synced || wanted || !gone
 }
 
-// keepVolumes is the same for the volumes of a pod of which the runtime has
-// nothing: nobody can ask about it, as only its UID is known.
+// keepVolumes is the same for the volumes of a pod of which the runtime has nothing, as far as it is known here.
 func (a *Agent) keepVolumes(uid types.UID) bool {
 	a.mu.Lock()
 	wanted, synced := a.pods[uid] != nil, a.synced
