@@ -128,11 +128,11 @@ func (b *backoffs) next(key string, pod types.UID, event, now time.Time) (time.D
 
 // rebuild puts back what was lost of a key, from the number of the newest dead instance and when it
 // was started: the delays that its restarts came to, had none been reset. It does nothing for a key that is
-// known, for an instance made since the agent began, and for one that was no restart.
+// known, for an instance made since the agent began or without times, and for one that was no restart.
 func (b *backoffs) rebuild(key string, pod types.UID, restarts int, created, started time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if _, known := b.entries[key]; known || b.lost.IsZero() || restarts < 1 || !created.Before(b.lost) {
+	if _, known := b.entries[key]; known || b.lost.IsZero() || restarts < 1 || started.IsZero() || !created.Before(b.lost) {
 		return
 	}
 	delay := b.growth.Initial

@@ -2,6 +2,7 @@ package kuberuntime
 
 import (
 	"errors"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -90,5 +91,16 @@ func TestAPullIsTriedAgainAfterTheClockWasSetBack(t *testing.T) {
 	}
 	if left := b.leftSinceUpdate("image", begin.Add(4*time.Second)); left != 6*time.Second {
 		t.Errorf("waits for %v, want 6 s", left)
+	}
+}
+
+func TestADeadInstanceWithoutTimesSpoilsNoState(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "state")
+	b := table(t, Backoff{}.withDefaults(), file)
+	b.rebuild("key", "pod", 3, time.Time{}, time.Time{})
+	next(t, b, "other", begin, begin)
+	if again := table(t, Backoff{}.withDefaults(), file); len(again.entries) != 1 || !again.lost.IsZero() {
+		t.Errorf("the state is read as %v, lost %v", again.entries, again.lost)
 	}
 }
