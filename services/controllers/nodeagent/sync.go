@@ -45,7 +45,7 @@ func (s *syncer) SyncPod(ctx context.Context, _ podsync.Kind, pod *corev1.Pod, s
 		}
 		return false, fmt.Errorf("nodeagent: volumes: %w", err)
 	}
-	result := s.runtime.SyncPod(ctx, pod, seen, s.inputs(pod, mounts))
+	result := s.runtime.SyncPod(ctx, pod, withEnded(pod, seen, &status), s.inputs(pod, mounts))
 	if result.Changed || errors.Is(result.Err, kuberuntime.ErrStale) {
 		s.pleg.RequestRelist(pod.UID)
 	}
