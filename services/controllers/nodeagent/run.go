@@ -55,6 +55,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		err := registrar.Run(ctx)
 		if err != nil {
 			a.pool.Abort() // another agent is this node: whatever is done in its name ends at once
+			a.statuses.Abort()
 		}
 		return err
 	})

@@ -86,6 +86,8 @@ type Manager struct {
 	pods map[types.UID]*entry // guarded by mu
 	line []types.UID          // pods to be looked at, each once; guarded by mu
 	work chan struct{}        // holds one token while line is not empty
+
+	abort func() // cancels what is written; nil before Run. Guarded by mu
 }
 
 // entry is one pod. All fields are guarded by the manager's mu.
@@ -226,6 +228,17 @@ func (m *Manager) Forget(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.drop(uid)
+}
+
+// Abort cancels what is written and lets nothing more be: another agent writes the statuses of
+// these pods now. The manager is of no use afterwards: it is for whoever stops Run as well.
+func (m *Manager) Abort() {
+	m.mu.Lock()
+	abort := m.abort
+	m.mu.Unlock()
+	if abort != nil {
+		abort()
+	}
 }
 
 // Retain drops every pod that keep does not know: a net for those whose Forget came

@@ -395,6 +395,29 @@ func TestWhatWaitsIsWrittenBeforeTheEnd(t *testing.T) {
 	})
 }
 
+func TestAnAbortedManagerWritesNothingMore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		first, second := spec(corev1.RestartPolicyAlways, "", "A"), spec(corev1.RestartPolicyAlways, "", "A")
+		second.Name, second.UID = "second", "uid-second"
+		s := newServer(first, second)
+		s.slow = time.Second
+		m := run(t, s, podstatus.Config{Writers: 1})
+		m.Set(first, running(first))
+		m.Set(second, running(second))
+		synctest.Wait()
+		m.Abort()
+		m.Set(first, podstatus.Generate(podstatus.Input{Pod: first, Now: time.Now()}))
+		pass(time.Minute)
+		if got := s.took(); len(got) > 1 {
+			t.Errorf("calls %q, want at most the one that was under way", got)
+		}
+		m.Finish(second)
+		pass(time.Minute)
+		wantCalls(t, s)
+	})
+}
+
 func TestForgottenPodsAreNotWritten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

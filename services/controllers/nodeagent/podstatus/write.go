@@ -22,10 +22,13 @@ var pods = kube.Resource{Version: "v1", Name: "pods", Kind: "Pod", Namespaced: t
 // drain is how long statuses that wait are still written once Run is to end.
 const drain = 2 * time.Second
 
-// Run writes until ctx ends. What waits then gets two more seconds.
+// Run writes until ctx ends. What waits then gets two more seconds, unless [Manager.Abort] is called.
 func (m *Manager) Run(ctx context.Context) error {
 	writing, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+	m.mu.Lock()
+	m.abort = cancel
+	m.mu.Unlock()
 	defer context.AfterFunc(ctx, func() {
 		t := time.NewTimer(drain)
 		defer t.Stop()
