@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/deltaplane/deltaplane/core/nodelifecycle"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 )
 
@@ -37,6 +38,12 @@ func (a *nodeAnswer) print(out io.Writer) error {
 	fmt.Fprintln(t, "\nCONDITION\tSTATUS\tREASON\tSINCE\tHEARTBEAT")
 	for _, c := range a.Conditions {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", printable(c.Type), printable(c.Status), printable(dash(c.Reason)), printable(dash(c.LastTransitionTime)), printable(dash(c.LastHeartbeatTime)))
+	}
+	for _, c := range a.Conditions {
+		// Ready is the one condition that is well when it is true.
+		if wanted := c.Type == nodelifecycle.Ready; c.Message != "" && (c.Status == nodelifecycle.True) != wanted {
+			fmt.Fprintf(t, "%s says: %s\n", printable(c.Type), printable(c.Message))
+		}
 	}
 	if len(a.Taints) > 0 {
 		fmt.Fprintln(t, "\nTAINT\tEFFECT\tVALUE\tSINCE")

@@ -140,6 +140,10 @@ func TestDescribeNodeSaysWhatNobodyMeasuresAndWhatIsStopped(t *testing.T) {
 		{"c.13: a small zone partially disrupted", nodeAnswer{Zone: zoneAnswer{Name: "z", State: nodelifecycle.Partial, Rate: new(0.0)}}, []string{"z, PartialDisruption", "; nothing is tainted"}},
 		{"c.13: every zone is down", nodeAnswer{Zone: zoneAnswer{State: nodelifecycle.Full, Rate: new(0.0), Stopped: true}}, []string{"every zone is down"}},
 		{"a node writes to the terminal", nodeAnswer{Conditions: []nodelifecycle.Condition{{Type: "Ready", Status: "True", Reason: "a\x1b[2Jb"}}}, []string{`"a\x1b[2Jb"`}},
+		{"a node that is not well says why", nodeAnswer{Conditions: []nodelifecycle.Condition{
+			{Type: "Ready", Status: "False", Message: "runtime: it does not answer"},
+			{Type: "DiskPressure", Status: "True", Message: "it is full"},
+		}}, []string{"Ready says: runtime: it does not answer\n", "DiskPressure says: it is full\n"}},
 		{"an eviction nobody has planned", nodeAnswer{Evictions: []evictionAnswer{{Pod: "a/b", Taint: "t", State: "not planned"}}}, []string{"a/b", "not planned"}},
 	} {
 		var out bytes.Buffer
