@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -102,6 +103,9 @@ func podStatus(o *indexv1.Object) string {
 	if reason := gjson.GetBytes(o.GetPayload(), "status.reason").String(); reason != "" {
 		return printable(reason)
 	}
+	if text := initStatus(o); text != "" {
+		return text
+	}
 	for _, list := range []string{"initContainerStatuses", "containerStatuses"} {
 		if reason := gjson.GetBytes(o.GetPayload(), "status."+list+".#.state.waiting.reason").Get("0").String(); reason != "" {
 			return printable(reason)
@@ -110,9 +114,32 @@ func podStatus(o *indexv1.Object) string {
 	return dash(gjson.GetBytes(o.GetPayload(), "status.phase").String())
 }
 
+// initStatus is the state of the first init container that holds up the pod, in kubectl's words: "Init:1/2" while it
+// runs, "Init:Error" or "Init:CrashLoopBackOff" when it fails; nothing when none does.
+func initStatus(o *indexv1.Object) string {
+	statuses := gjson.GetBytes(o.GetPayload(), "status.initContainerStatuses").Array()
+	for i, s := range statuses {
+		ended, waits := s.Get("state.terminated"), s.Get("state.waiting.reason").String()
+		switch {
+		case ended.Exists() && ended.Get("exitCode").Int() == 0, s.Get("started").Bool() && s.Get("ready").Bool():
+			continue
+		case ended.Exists():
+			return "Init:" + printable(cmp.Or(ended.Get("reason").String(), fmt.Sprintf("ExitCode:%d", ended.Get("exitCode").Int())))
+		case waits != "" && waits != "PodInitializing":
+			return "Init:" + printable(waits)
+		}
+		return fmt.Sprintf("Init:%d/%d", i, len(statuses))
+	}
+	return ""
+}
+
 func podRestarts(o *indexv1.Object) string {
+	list := "containerStatuses"
+	if initStatus(o) != "" {
+		list = "initContainerStatuses"
+	}
 	var n int64
-	for _, c := range gjson.GetBytes(o.GetPayload(), "status.containerStatuses.#.restartCount").Array() {
+	for _, c := range gjson.GetBytes(o.GetPayload(), "status."+list+".#.restartCount").Array() {
 		n += c.Int()
 	}
 	return fmt.Sprint(n)
