@@ -28,7 +28,11 @@ func (p *PLEG) relist(ctx context.Context) {
 		if ctx.Err() == nil {
 			p.log.LogAttrs(ctx, slog.LevelError, "the runtime cannot list its pods", slog.Any(telemetry.KeyError, err))
 		}
+		p.stream.away = true
 		return
+	}
+	if p.stream.away { // what streams failed for may be over
+		p.stream.away, p.stream.next = false, start
 	}
 	// What the stream told of meanwhile is no change that it kept quiet.
 	p.hearAll(ctx)

@@ -23,6 +23,8 @@ type stream struct {
 	open, proved bool
 	// next is when to open one.
 	next time.Time
+	// away says that the last list failed.
+	away bool
 }
 
 // news is one message of a stream, with the time it came.

@@ -369,3 +369,18 @@ func TestF11AHungPodIsAskedAboutAgainWhileListsAreSlow(t *testing.T) {
 		h.wantEvents("1234 ContainerDied c1")
 	})
 }
+
+func TestF11ARuntimeThatComesBackIsHeardAgainAtOnce(t *testing.T) {
+	t.Parallel()
+	streamed(t, func(h *harness) {
+		h.w.do(func() { h.w.streams, h.w.listErr = false, errors.New("the runtime is away") })
+		h.w.dead <- errors.New("the runtime went away")
+		h.pass(time.Minute)
+		h.w.do(func() { h.w.streams, h.w.listErr = true, nil })
+		before := h.opened()
+		h.pass(3 * time.Second)
+		if n := h.opened() - before; n != 1 {
+			t.Errorf("%d streams were opened within 3 s of the runtime's return, want 1", n)
+		}
+	})
+}
