@@ -35,7 +35,9 @@
 //     ordinal is saved, both refused to a stale token.
 //  3. A holder that follows one that did not settle, or whose own write had no
 //     answer, reads the Job and its pods live, and uses no index before it has
-//     reached that list. A conflict on the status counts as such a doubt.
+//     reached that list. A conflict on the status counts as such a doubt, and so
+//     does a Job whose status accounts for fewer pods than have ended and lost
+//     their finalizer: it is older than its pods.
 //  4. Names on record that do not exist are tried again, before new ones. So two
 //     holders that mean the same pod meet at the same name, and the API server
 //     admits one.
@@ -53,6 +55,11 @@
 // arrives more than five minutes after its lease ended, when its name is no longer
 // on record: its pod is one too many for a moment, is removed as such, and not
 // counted.
+//
+// All of this is said of one queue. Two queues that serve one cluster give each
+// Job two holders at once. They mean the same names, and the status keeps their
+// counters right, but between the decision of one and its create the other may
+// count and end the Job: a pod too many then runs until it is removed.
 //
 // # Pods without a Job
 //

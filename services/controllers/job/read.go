@@ -17,25 +17,21 @@ import (
 
 // pods reads the pods that are or may become the Job's, from the index, or live
 // when the index cannot be trusted: an earlier holder did not say what it wrote,
-// the outcome of a write is unknown, or the index is older than the last live
-// list.
+// the outcome of a write is unknown, the index is older than the last live list,
+// or it shows pods as counted of which the Job knows nothing.
 func (s *run) pods(ctx context.Context, j *batchv1.Job) (*batchv1.Job, []*corev1.Pod, error) {
 	pods, rev, err := s.indexedPods(ctx, j.UID, candidates(j))
 	if err != nil {
 		return nil, nil, err
 	}
-	if !s.live && s.memory.Floor != "" {
-		floor := delta.Revision{Epoch: s.memory.FloorEpoch, RV: s.memory.Floor}
-		if rev.Compare(floor) >= 0 {
-			s.memory.Floor, s.memory.FloorEpoch = "", 0
-		} else {
-			s.live = true
-			if j, err = s.sameJob(ctx, j.UID); err != nil {
-				return nil, nil, err
-			}
+	switch {
+	case s.live: // and so was the Job read
+	case s.below(rev), behind(j, pods):
+		s.live = true
+		if j, err = s.sameJob(ctx, j.UID); err != nil {
+			return nil, nil, err
 		}
-	}
-	if !s.live {
+	default:
 		return j, pods, nil
 	}
 	if pods, err = s.livePods(ctx, j, pods); err != nil {
@@ -43,6 +39,37 @@ func (s *run) pods(ctx context.Context, j *batchv1.Job) (*batchv1.Job, []*corev1
 	}
 	s.unsure = false
 	return j, pods, nil
+}
+
+// below reports whether an index is older than the last live list.
+func (s *run) below(rev delta.Revision) bool {
+	if s.memory.Floor == "" {
+		return false
+	}
+	if rev.Compare(delta.Revision{Epoch: s.memory.FloorEpoch, RV: s.memory.Floor}) < 0 {
+		return true
+	}
+	s.memory.Floor, s.memory.FloorEpoch = "", 0
+	return false
+}
+
+// behind reports whether more of a Job's pods have ended and lost their finalizer
+// than its status accounts for. The status is always written first, so this Job
+// is older than its pods: a barrier was lost with the queue's store, or somebody
+// else counts too.
+func behind(j *batchv1.Job, pods []*corev1.Pod) bool {
+	st := &j.Status
+	n := int(st.Succeeded) + int(st.Failed)
+	if u := st.UncountedTerminatedPods; u != nil {
+		n += len(u.Succeeded) + len(u.Failed)
+	}
+	for _, p := range pods {
+		// One that is being deleted has lost its finalizer to that, maybe uncounted.
+		if ownedBy(j, p) && terminal(p) && !tracked(p) && p.DeletionTimestamp == nil {
+			n--
+		}
+	}
+	return n < 0
 }
 
 // candidates selects pods the Job may adopt or has to clean up: those that carry

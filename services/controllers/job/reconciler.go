@@ -136,11 +136,7 @@ func (s *run) sync(ctx context.Context) error {
 		s.metrics.externals.Inc()
 		return nil
 	case finished(j):
-		s.memory = memory{}
-		if err := s.sweepFinished(ctx, j); err != nil {
-			return err
-		}
-		return s.expire(ctx, j)
+		return s.sweep(ctx, j)
 	}
 	if j.Spec.Selector == nil {
 		return fmt.Errorf("job %s/%s has no selector", s.namespace, s.name)

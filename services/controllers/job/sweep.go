@@ -47,6 +47,15 @@ func (s *run) sweepGone(ctx context.Context, uid types.UID) error {
 	return s.stripAll(ctx, orphans)
 }
 
+// sweep is all that is left to do for a Job that has ended.
+func (s *run) sweep(ctx context.Context, j *batchv1.Job) error {
+	s.memory = memory{}
+	if err := s.sweepFinished(ctx, j); err != nil {
+		return err
+	}
+	return s.expire(ctx, j)
+}
+
 // sweepFinished takes finalizers off the pods of a finished Job (rule a.2-27),
 // and deletes pods that were created for it too late: a Job ends only when no pod
 // of it is left running, so whatever runs now came from a holder that had lost

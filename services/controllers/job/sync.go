@@ -19,6 +19,9 @@ func (s *run) syncJob(ctx context.Context, j *batchv1.Job) error {
 	if err != nil {
 		return err
 	}
+	if finished(j) { // which only the live read shows
+		return s.sweep(ctx, j)
+	}
 	if pods, err = s.claim(ctx, j, pods); err != nil {
 		return err
 	}
