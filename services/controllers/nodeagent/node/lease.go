@@ -44,8 +44,18 @@ func encode(v any) ([]byte, error) {
 	return body, nil
 }
 
-// held is the lease as this agent wrote it last.
-type held struct{ lease *coordinationv1.Lease }
+// held is the lease as this agent wrote it last, and the renewals it tried since, in microseconds: the answer
+// of one that was written may have been lost.
+type held struct {
+	lease *coordinationv1.Lease
+	tried map[int64]bool
+}
+
+// copied reports whether a lease of this instance was renewed by somebody else: a copy of this agent's
+// directory is at work elsewhere.
+func (h *held) copied(l *coordinationv1.Lease) bool {
+	return l.Spec.RenewTime != nil && !h.tried[l.Spec.RenewTime.UnixMicro()]
+}
 
 // sight is what was seen of a lease that is another's.
 type sight struct {
@@ -157,6 +167,9 @@ func (r *Registrar) writeLease(ctx context.Context, was *coordinationv1.Lease) e
 	lease.Spec.HolderIdentity = &r.cfg.Name
 	lease.Spec.LeaseDurationSeconds = new(int32(r.duration() / time.Second))
 	lease.Spec.RenewTime = new(metav1.NewMicroTime(r.cfg.Now()))
+	if r.held != nil {
+		r.held.tried[lease.Spec.RenewTime.UnixMicro()] = true
+	}
 	return r.putLease(ctx, lease, was == nil)
 }
 
@@ -176,7 +189,10 @@ func (r *Registrar) putLease(ctx context.Context, lease *coordinationv1.Lease, c
 	}
 	lease, err = decode[coordinationv1.Lease](raw)
 	if err == nil {
-		r.held = &held{lease}
+		r.held = &held{lease: lease, tried: map[int64]bool{}}
+		if t := lease.Spec.RenewTime; t != nil {
+			r.held.tried[t.UnixMicro()] = true
+		}
 	}
 	return err
 }
@@ -230,6 +246,8 @@ func (r *Registrar) renew(ctx context.Context) error {
 		}
 		if holder, named := lease.Annotations[InstanceAnnotation]; named && holder != r.cfg.Instance && holder != "" {
 			return fmt.Errorf("%w: node %q was taken over by %s", ErrNodeTaken, r.cfg.Name, holder)
+		} else if holder == r.cfg.Instance && r.held.copied(lease) {
+			return fmt.Errorf("%w: node %q is run by an agent on a copy of this one's directory, instance %s", ErrNodeTaken, r.cfg.Name, holder)
 		}
 	}
 	return err

@@ -296,6 +296,33 @@ func TestTwoAgentsAtOnce(t *testing.T) {
 	})
 }
 
+// A copy of a machine has the instance's file, too.
+func TestACopyOfAnAgentDoesNotRunBesideIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		agents := []*agent{start(t, s, node.Config{Instance: "same"}, node.Sources{}, nil)}
+		pass(25 * time.Second)
+		agents = append(agents, start(t, s, node.Config{Instance: "same"}, node.Sources{}, nil))
+		pass(time.Minute)
+		ended := 0
+		for _, a := range agents {
+			select {
+			case err := <-a.done:
+				if !errors.Is(err, node.ErrNodeTaken) || !strings.Contains(err.Error(), "same") {
+					t.Errorf("Run() = %v, want ErrNodeTaken naming the instance", err)
+				}
+				ended++
+				a.done <- err
+			default:
+			}
+		}
+		if ended != 1 {
+			t.Errorf("%d of two agents ended, want one", ended)
+		}
+	})
+}
+
 func TestADeadAgentsNodeIsTakenOver(t *testing.T) {
 	t.Parallel()
 	for name, clock := range map[string]time.Duration{"same clock": 0, "its clock ran ahead": 24 * time.Hour, "its clock was behind": -24 * time.Hour} {
