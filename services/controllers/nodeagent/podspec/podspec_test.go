@@ -44,9 +44,9 @@ func TestUnsupportedNamesTheField(t *testing.T) {
 		{Secret: &corev1.SecretProjection{}}, {ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{}},
 	}}})
 	pod.Spec.Volumes = append(pod.Spec.Volumes,
-		corev1.Volume{VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "HugePages-2Mi"}}},
-		corev1.Volume{VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "relative"}}},
-		corev1.Volume{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}},
+		corev1.Volume{Name: "pages", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "HugePages-2Mi"}}},
+		corev1.Volume{Name: "host", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "relative"}}},
+		corev1.Volume{Name: "claim", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}},
 	)
 	pod.Spec.InitContainers = []corev1.Container{{Env: []corev1.EnvVar{{Name: "A"}, {Name: "B", ValueFrom: &corev1.EnvVarSource{FileKeyRef: &corev1.FileKeySelector{}}}}}}
 	want := []string{
@@ -61,6 +61,15 @@ func TestUnsupportedNamesTheField(t *testing.T) {
 		if !strings.HasPrefix(err.Error(), want[i]+":") {
 			t.Errorf("error %d is %q, want it to begin with %s", i, err, want[i])
 		}
+	}
+}
+
+func TestVolumesOfOneNameAreRefused(t *testing.T) {
+	t.Parallel()
+	pod := podWith(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
+	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "v"})
+	if got := podspec.Unsupported(pod); len(got) != 1 || !strings.HasPrefix(got[0].Error(), "spec.volumes[2].name: Duplicate") {
+		t.Errorf("Unsupported() = %v, want the second volume's name", got)
 	}
 }
 

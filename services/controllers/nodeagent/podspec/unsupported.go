@@ -16,7 +16,13 @@ import (
 func Unsupported(pod *corev1.Pod) []error {
 	var out []error
 	spec := field.NewPath("spec")
+	taken := map[string]bool{}
 	for i := range pod.Spec.Volumes {
+		if name := pod.Spec.Volumes[i].Name; taken[name] {
+			out = append(out, field.Duplicate(spec.Child("volumes").Index(i).Child("name"), name))
+		} else {
+			taken[name] = true
+		}
 		out = append(out, volume(&pod.Spec.Volumes[i], spec.Child("volumes").Index(i))...)
 	}
 	for name, list := range containers(pod) {
