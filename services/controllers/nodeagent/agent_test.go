@@ -64,6 +64,7 @@ func TestAPodRunsAndEnds(t *testing.T) {
 	}
 }
 
+// g.1: what falls due is synced by the loop though nobody tells any news.
 func TestACrashingContainerIsRestartedByTheTable(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -442,7 +442,7 @@ func TestAbortCancelsStepsWithoutGrace(t *testing.T) {
 
 func TestAPendingUpdateIsActedOnAtOnceAfterTheStep(t *testing.T) {
 	t.Parallel()
-	// Upstream's TestCompleteWork_PendingUpdate: also after a step that failed.
+	// g.5, upstream's TestCompleteWork_PendingUpdate: also after a step that failed.
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t)
 		release := make(chan struct{})
