@@ -11,6 +11,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/nodelifecycle"
 	"github.com/deltaplane/deltaplane/core/taint"
+	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
@@ -112,6 +113,7 @@ func TestThreeReplicasRuleTheLivesOfNodesOnAnyAPIServer(t *testing.T) {
 	t.Parallel()
 	var kc *kube.Client
 	if file := os.Getenv(kubeconfigEnv); file != "" {
+		embeddedtest.Alone(t, file)
 		kc = need(kube.Load(kube.Config{Kubeconfig: file}))
 		if page := need(kc.List(t.Context(), nodeResource, kube.ListOptions{})); len(page.Items) > 0 {
 			t.Skip("the cluster has nodes of its own")

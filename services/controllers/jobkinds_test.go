@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/services/controllers/job"
 )
@@ -41,6 +42,7 @@ func newPlace(t *testing.T) *place {
 	t.Helper()
 	var kc *kube.Client
 	if file := os.Getenv(kubeconfigEnv); file != "" {
+		embeddedtest.Alone(t, file)
 		kc = need(kube.Load(kube.Config{Kubeconfig: file}))
 	} else {
 		kc = cluster(t)

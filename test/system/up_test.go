@@ -27,6 +27,7 @@ func TestUpAgainstARealAPIServer(t *testing.T) {
 	if kubeconfig == "" {
 		t.Skip("DELTAPLANE_KUBECONFIG is not set: `make kube` starts a real API server and prints one")
 	}
+	embeddedtest.Alone(t, kubeconfig)
 	runSuite(t, startUp(t, kubeconfig))
 }
 

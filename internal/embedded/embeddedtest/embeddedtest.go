@@ -7,6 +7,7 @@
 //   - [Sentinel] is a master, replicas and three sentinels; Fail kills the
 //     master and waits for the next one.
 //   - [Cluster] is masters that share the slots, each a [Node].
+//   - [Alone] keeps tests apart that share a cluster.
 //
 // The servers are those of the variable DELTAPLANE_REDIS_SERVER when it is set,
 // the path of a redis-server or valkey-server; else redis-server on PATH.

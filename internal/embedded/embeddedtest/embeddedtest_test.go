@@ -1,6 +1,10 @@
 package embeddedtest_test
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -61,5 +65,36 @@ func TestAClusterServesEverySlotAndMovesThem(t *testing.T) {
 	c.Wait()
 	if got := to.Do("GET", "k"); got != "v" {
 		t.Errorf("after a restart of the node: %v", got)
+	}
+}
+
+func TestTestsAreAloneWithAFile(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	lock := func() error { // as another process would
+		f, err := os.Open(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	}
+	for range 2 {
+		t.Run("", func(t *testing.T) {
+			t.Cleanup(func() {
+				if err := lock(); err != nil {
+					t.Errorf("after the test: %v", err)
+				}
+			})
+			embeddedtest.Alone(t, file)
+			t.Cleanup(func() {
+				if err := lock(); !errors.Is(err, syscall.EWOULDBLOCK) {
+					t.Errorf("another was let in: %v", err)
+				}
+			})
+		})
 	}
 }
