@@ -26,7 +26,7 @@ func TestANodeOnAnAPIServer(t *testing.T) {
 	defer c.Close()
 	run := func(instance string) (*node.Registrar, chan error, context.CancelFunc) {
 		t.Helper()
-		cfg := node.Config{Name: "worker", Instance: instance, HeartbeatEvery: 50 * time.Millisecond, CheckEvery: 50 * time.Millisecond}
+		cfg := node.Config{Name: "worker", Instance: instance, HeartbeatEvery: 500 * time.Millisecond, CheckEvery: 50 * time.Millisecond}
 		r, err := node.New(cfg, c, node.System(t.TempDir()), nil, slog.New(slog.NewTextHandler(t.Output(), nil)))
 		if err != nil {
 			t.Fatal(err)
@@ -60,7 +60,7 @@ func TestANodeOnAnAPIServer(t *testing.T) {
 	}
 	raw, err = c.Get(t.Context(), kube.Ref{Resource: kube.Resource{Group: "coordination.k8s.io", Version: "v1", Name: "leases", Namespaced: true}, Namespace: "kube-node-lease", Name: "worker"})
 	var l coordinationv1.Lease
-	if err != nil || json.Unmarshal(raw, &l) != nil || l.Annotations[node.InstanceAnnotation] != "" || *l.Spec.LeaseDurationSeconds != 1 {
+	if err != nil || json.Unmarshal(raw, &l) != nil || l.Annotations[node.InstanceAnnotation] != "" || *l.Spec.LeaseDurationSeconds != 2 {
 		t.Errorf("lease is %s, %v; want it given up", raw, err)
 	}
 }

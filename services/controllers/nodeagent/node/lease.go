@@ -57,15 +57,17 @@ func (h *held) copied(l *coordinationv1.Lease) bool {
 	return l.Spec.RenewTime != nil && !h.tried[l.Spec.RenewTime.UnixMicro()]
 }
 
-// sight is what was seen of a lease that is another's.
+// sight is what was seen of a lease that is another's, and for how long it stood still.
 type sight struct {
 	holder, rv string
-	since      time.Time
+	last       time.Time
+	silent     time.Duration
 }
 
 // claim makes this agent the node. A lease that names another is watched for as long as
 // it lasts, by this clock: renewed meanwhile, its agent lives, and the node is
-// taken; untouched, it is taken over. Only changes count, never the times written in it.
+// taken; untouched, it is taken over. Only changes count, never the times written in it, and of a time
+// without looks little: an API server that is away takes no renewals either.
 func (r *Registrar) claim(ctx context.Context) error {
 	var seen sight
 	for failures := 0; ; {
@@ -123,7 +125,7 @@ func (r *Registrar) tryClaim(ctx context.Context, seen *sight) (time.Duration, e
 	now := r.cfg.Now()
 	switch {
 	case seen.holder != holder:
-		*seen = sight{holder: holder, rv: lease.ResourceVersion, since: now}
+		*seen = sight{holder: holder, rv: lease.ResourceVersion, last: now}
 		r.log.Info("the node's lease is another's, watching it", slog.String("instance", holder))
 	case seen.rv != lease.ResourceVersion:
 		return 0, fmt.Errorf("%w: node %q is run by %s, which renewed its lease", ErrNodeTaken, r.cfg.Name, holder)
@@ -132,7 +134,9 @@ func (r *Registrar) tryClaim(ctx context.Context, seen *sight) (time.Duration, e
 	if s := lease.Spec.LeaseDurationSeconds; s != nil && *s > 0 {
 		lasts = time.Duration(*s) * time.Second
 	}
-	if left := lasts - now.Sub(seen.since); left > 0 {
+	seen.silent += min(now.Sub(seen.last), lasts/8)
+	seen.last = now
+	if left := lasts - seen.silent; left > 0 {
 		return min(left, max(lasts/16, time.Millisecond)), nil
 	}
 	r.log.Info("taking the node over from a silent agent", slog.String("instance", holder))

@@ -296,6 +296,32 @@ func TestTwoAgentsAtOnce(t *testing.T) {
 	})
 }
 
+// Neither can be blamed for what an API server that is away did not take or tell.
+func TestNobodysSilenceCountsWhileTheServerIsAway(t *testing.T) {
+	t.Parallel()
+	for offset := range 10 {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer()
+			a := start(t, s, node.Config{Instance: "a"}, node.Sources{}, nil)
+			pass(time.Duration(offset)*time.Second + 500*time.Millisecond)
+			b := start(t, s, node.Config{Instance: "b"}, node.Sources{}, nil)
+			s.set(true)
+			pass(61 * time.Second)
+			s.set(false)
+			pass(time.Minute)
+			if !a.is() || len(a.done) > 0 {
+				t.Errorf("offset %d s: the agent that lived lost its node", offset)
+			}
+			if len(b.done) == 0 {
+				t.Fatalf("offset %d s: the second agent goes on", offset)
+			}
+			if err := b.ended(); !errors.Is(err, node.ErrNodeTaken) {
+				t.Errorf("offset %d s: Run() = %v, want ErrNodeTaken", offset, err)
+			}
+		})
+	}
+}
+
 // A copy of a machine has the instance's file, too.
 func TestACopyOfAnAgentDoesNotRunBesideIt(t *testing.T) {
 	t.Parallel()
