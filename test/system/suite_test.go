@@ -132,24 +132,7 @@ func checkAllComplete(t *testing.T, x *Target, jobs []*batchv1.Job, limit time.D
 		}
 		return nil
 	})
-	// A pod whose creation was contested by a worker that was stopped is removed, which takes a moment; one too many that ran stays.
-	eventually(t, 15*time.Second, "each Job has exactly 1 pod", func(ctx context.Context) error {
-		var pods corev1.PodList
-		if err := x.API.get(ctx, "/api/v1/namespaces/default/pods", &pods); err != nil {
-			return err
-		}
-		of := map[string][]string{}
-		for _, p := range pods.Items {
-			uid := p.Labels["batch.kubernetes.io/controller-uid"]
-			of[uid] = append(of[uid], fmt.Sprintf("%s (%s, deleted %v)", p.Name, p.Status.Phase, p.DeletionTimestamp))
-		}
-		for _, job := range jobs {
-			if has := of[string(job.UID)]; len(has) != 1 {
-				return fmt.Errorf("%s has %d: %v", job.Name, len(has), has)
-			}
-		}
-		return nil
-	})
+	checkOnePod(t, x, jobs)
 }
 
 func testRestart(t *testing.T, x *Target, service string) {
