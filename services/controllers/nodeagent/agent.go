@@ -62,6 +62,7 @@ type Agent struct {
 	recorder *kube.Recorder
 	health   *health
 	node     nodeView
+	first    sync.Once     // the first look at the runtime, which the first report waits for
 	sweep    chan struct{} // one slot: a container died, look for what may be removed
 
 	mu       sync.Mutex // guards what follows

@@ -22,6 +22,9 @@ const (
 	healthStale = 20 * time.Second
 )
 
+// errNotAsked stands until the runtime has answered, or has not, for the first time.
+var errNotAsked = errors.New("the runtime has not been asked yet")
+
 // conditions asks a runtime how it is: kuberuntime.Manager.
 type conditions interface {
 	Status(ctx context.Context) (kuberuntime.Conditions, error)
@@ -43,7 +46,7 @@ type health struct {
 }
 
 func newHealth(rt conditions, check func(context.Context) (cri.Version, error), log *slog.Logger) *health {
-	return &health{rt: rt, check: check, log: log, changed: func() {}, fault: errors.New("the runtime has not been asked yet")}
+	return &health{rt: rt, check: check, log: log, changed: func() {}, fault: errNotAsked}
 }
 
 // err is why the runtime cannot be worked with; nil when it can.

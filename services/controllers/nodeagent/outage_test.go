@@ -90,6 +90,40 @@ func TestARuntimeThatIsDownMakesTheNodeNotReadyAndIsWaitedFor(t *testing.T) {
 	w.vanishes("early")
 }
 
+// slow is a connection to a runtime that takes its time.
+type slow struct {
+	grpc.ClientConnInterface
+	by time.Duration
+}
+
+func (s slow) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(s.by):
+	}
+	return s.ClientConnInterface.Invoke(ctx, method, args, reply, opts...)
+}
+
+func TestANodeIsFirstReportedWhenItsRuntimeWasAsked(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.run("agent", w.newAgent(func(_ *nodeagent.Config, d *nodeagent.Deps) {
+		d.Runtime = slow{w.runtime.Conn(), 500 * time.Millisecond}
+	}))
+	w.eventually("the node is registered", func() string {
+		if w.nodeOrNil() == nil {
+			return "there is no node"
+		}
+		return ""
+	})
+	for _, c := range w.node().Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+			t.Errorf("Ready is %s (%s): the node would be tainted for nothing", c.Status, c.Message)
+		}
+	}
+}
+
 func TestAnIndexThatIsAwayOrRestartsEndsNoPod(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -114,8 +115,32 @@ func (a *Agent) registrar() (*node.Registrar, error) {
 	return node.New(cfg, a.deps.Kube, readings, a.nodeHealth, a.log)
 }
 
+// firstLook is how long the first report of a node waits for its runtime to be asked and listed.
+const firstLook = 5 * time.Second
+
+// looked returns once the runtime is known to be well or in error, or firstLook is over. An agent that is started
+// again must not say of its node that it is not ready because nobody has looked yet: it would be tainted, and
+// pods that tolerate no such taint evicted.
+func (a *Agent) looked(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, firstLook)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if err := a.health.err(); err != nil && !errors.Is(err, errNotAsked) || err == nil && a.pleg.Healthy() == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
 // nodeHealth is what keeps the node from being ready.
-func (a *Agent) nodeHealth(context.Context) []error {
+func (a *Agent) nodeHealth(ctx context.Context) []error {
+	a.first.Do(func() { a.looked(ctx) })
 	var faults []error
 	if err := a.health.err(); err != nil {
 		faults = append(faults, err)
