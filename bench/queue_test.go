@@ -42,11 +42,12 @@ func TestTheBooksOfEveryKindOfLoadBalance(t *testing.T) {
 	for name, m := range map[string]mix{
 		"one stream": {inFlight: 50}, "several": {inFlight: 50, streams: 3}, "rich": {inFlight: 50, rich: true}, "paired": {inFlight: 50, paired: true},
 	} {
-		got, err := l.run(t.Context(), 50*time.Millisecond, m)
+		const d = 500 * time.Millisecond
+		got, err := l.run(t.Context(), d, m)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if got.done == 0 || got.elapsed < 50*time.Millisecond {
+		if got.done == 0 || got.elapsed < d {
 			t.Errorf("%s: %d cycles in %v", name, got.done, got.elapsed)
 		}
 		if err := l.balance(t.Context(), 0); err != nil {

@@ -14,9 +14,12 @@ import (
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
 
-// replyTime is kept back from a caller's deadline, so that it learns how far
-// we came instead of only that time ran out.
-const replyTime = 25 * time.Millisecond
+// A tenth of what a caller's deadline leaves is kept back from it, within these
+// bounds, so that it learns how far the index was instead of nothing.
+const (
+	leastReplyTime = 25 * time.Millisecond
+	mostReplyTime  = time.Second
+)
 
 // read returns the snapshot that answers a request: the latest one, or the
 // first that has reached what the consistency asks for.
@@ -107,9 +110,15 @@ func (s *Service) timeout(field string, d *durationpb.Duration) (time.Duration, 
 
 // deadline is when waiting ends: after wait, or just before the caller's own.
 func deadline(ctx context.Context, wait time.Duration) time.Time {
-	at := time.Now().Add(wait)
-	if own, ok := ctx.Deadline(); ok && own.Add(-replyTime).Before(at) {
-		return own.Add(-replyTime)
+	now := time.Now()
+	at := now.Add(wait)
+	own, ok := ctx.Deadline()
+	if !ok {
+		return at
+	}
+	kept := min(max(own.Sub(now)/10, leastReplyTime), mostReplyTime)
+	if own = own.Add(-kept); own.Before(at) {
+		return own
 	}
 	return at
 }

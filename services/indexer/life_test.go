@@ -126,7 +126,7 @@ func TestAtLeastWaitsForTheRevisionOrNamesTheOneReached(t *testing.T) {
 	if m := rpc.Info(err).GetMetadata(); m["resource_version"] != "5" || m["epoch"] != strconv.FormatUint(epoch, 10) {
 		t.Errorf("metadata = %v", m)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	_, err = one.WaitForRevision(ctx, &indexv1.WaitForRevisionRequest{
 		Revisions: []*deltav1.CollectionRevision{{Collection: "pods", Revision: &deltav1.Revision{ResourceVersion: "7"}}}, Timeout: durationpb.New(time.Minute),
