@@ -43,6 +43,7 @@ type Server struct {
 	wait    sync.WaitGroup
 	servers []*grpc.Server
 	conn    *grpc.ClientConn
+	direct  *direct
 	pipe    *bufconn.Listener
 	lock    *os.File
 }
@@ -79,7 +80,8 @@ func (s *Server) dial() error {
 	if err != nil {
 		return fmt.Errorf("criruntime: %w", err)
 	}
-	s.conn = conn
+	s.conn, s.direct = conn, &direct{stream: conn, methods: map[string]method{}}
+	s.Register(s.direct)
 	return nil
 }
 
@@ -89,9 +91,10 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 	r.RegisterService(s.gate.wrap(runtimeapi.ImageService_ServiceDesc), s)
 }
 
-// Conn is a connection to the runtime within this process, over gRPC as over a
-// socket. It is the server's own: callers do not close it.
-func (s *Server) Conn() grpc.ClientConnInterface { return s.conn }
+// Conn is a connection to the runtime within this process, which answers as one over a
+// socket would: calls are made without the wire, streams are gRPC's. It is the
+// server's own: callers do not close it.
+func (s *Server) Conn() grpc.ClientConnInterface { return s.direct }
 
 // Listen serves the runtime on a unix socket as well, until Close. A socket left by a
 // process that was killed is replaced.
