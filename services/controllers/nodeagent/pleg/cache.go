@@ -14,8 +14,8 @@ import (
 // Cache holds the last status of every pod, as the runtime told it, and how fresh
 // it is (f.9). It is safe for concurrent use; statuses from it must not be changed.
 type Cache struct {
-	// waits is told of every call that has to wait, outside the lock; nil for nobody.
-	waits func(types.UID)
+	// waits is told of every call that has to wait, and for what is newer than when, outside the lock; nil for nobody.
+	waits func(types.UID, time.Time)
 
 	mu   sync.Mutex
 	pods map[types.UID]*entry
@@ -68,7 +68,7 @@ func (c *Cache) GetNewerThan(ctx context.Context, uid types.UID, t time.Time) (*
 	c.waiters[uid] = append(c.waiters[uid], w)
 	c.mu.Unlock()
 	if c.waits != nil {
-		c.waits(uid)
+		c.waits(uid, t)
 	}
 	select {
 	case <-w.done:
@@ -162,6 +162,14 @@ func (c *Cache) declare(at time.Time) {
 			c.wake(uid, at)
 		}
 	}
+}
+
+// has reports whether the pod was asked about, or told of, after t.
+func (c *Cache) has(uid types.UID, t time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.pods[uid]
+	return e != nil && e.err == nil && e.at.After(t)
 }
 
 // waiting are the pods that somebody waits for.

@@ -95,7 +95,7 @@ func TestF09WhoWaitsIsAnsweredByWhateverComesFirst(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				cache := newCache()
 				var asked int
-				cache.waits = func(types.UID) { asked++ }
+				cache.waits = func(types.UID, time.Time) { asked++ }
 				type answer struct {
 					status *container.PodStatus
 					err    error

@@ -16,7 +16,7 @@ type requests struct {
 
 	mu sync.Mutex
 	// relists are the pods to look at now, each once, in the order they were first
-	// asked for; at is when each was asked for last.
+	// asked for; at is what each look is to be newer than.
 	relists []types.UID
 	at      map[types.UID]time.Time
 	// inspect is the reinspection set.
@@ -39,8 +39,11 @@ func (r *requests) relist(uid types.UID, at time.Time) bool {
 			return false
 		}
 		r.relists = append(r.relists, uid)
+		r.at[uid] = at
 	}
-	r.at[uid] = at
+	if at.After(r.at[uid]) {
+		r.at[uid] = at
+	}
 	r.wake()
 	return true
 }

@@ -3,6 +3,8 @@ package pleg
 import (
 	"context"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // aging is how long removed containers are remembered, at least.
@@ -91,10 +93,17 @@ func (p *PLEG) between(ctx context.Context, now time.Time) {
 	}
 }
 
-// demand serves one request for a relist of one pod, unless a list that started after it has (f.8).
+// demand serves one request for a relist of one pod, unless a list that started after it has, or a look at the pod that
+// began after it is there or under way (f.8).
 func (p *PLEG) demand(ctx context.Context) {
 	uid, at, ok := p.requests.next()
-	if ok && !p.health.listed.After(at) {
+	if ok && !p.health.listed.After(at) && !p.cache.has(uid, at) && !p.asked(uid, at) {
 		p.want(ctx, uid, false)
 	}
+}
+
+// asked reports whether a question about the pod is under way whose answer is newer than at and will be of use.
+func (p *PLEG) asked(uid types.UID, at time.Time) bool {
+	s := p.pods[uid]
+	return s != nil && s.open != nil && !s.open.void && !s.open.abandoned && s.open.at.After(at)
 }

@@ -120,11 +120,11 @@ func (p *PLEG) distrust(ctx context.Context, reason string) bool {
 
 // waits is told of readers that wait for the cache. While the stream is trusted no
 // list comes to their help soon, so that the pod is asked about.
-func (p *PLEG) waits(uid types.UID) {
+func (p *PLEG) waits(uid types.UID, newer time.Time) {
 	p.mu.Lock()
 	streamed := p.health.streamed
 	p.mu.Unlock()
 	if streamed {
-		p.requests.relist(uid, time.Now()) // with no room, the next tick asks
+		p.requests.relist(uid, newer) // with no room, the next tick asks
 	}
 }
