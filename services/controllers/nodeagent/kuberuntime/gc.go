@@ -137,16 +137,17 @@ func (m *Manager) collectSandbox(ctx context.Context, id string) error {
 // collectLogs removes the log directories of this node's pods that are gone. Those that carry no mark, or another node's,
 // are left: a log root is often shared.
 func (m *Manager) collectLogs(wanted func(types.UID) bool) error {
-	return m.collectDirs(m.cfg.LogRoot, func(path, name string) (types.UID, bool) {
+	return m.collectDirs(m.cfg.LogRoot, func(name string) types.UID {
+		return types.UID(name[strings.LastIndex(name, "_")+1:])
+	}, func(path, name string) bool {
 		owner, err := os.ReadFile(filepath.Join(path, ownerFile))
-		parts := strings.Split(name, "_")
-		return types.UID(parts[len(parts)-1]), err == nil && strings.TrimSpace(string(owner)) == m.cfg.Node && len(parts) == 3
+		return err == nil && strings.TrimSpace(string(owner)) == m.cfg.Node && strings.Count(name, "_") == 2
 	}, wanted, os.RemoveAll)
 }
 
 // collectFiles removes what pods that are gone were given as files; what others put beside it stays.
 func (m *Manager) collectFiles(wanted func(types.UID) bool) error {
-	return m.collectDirs(m.cfg.PodsDir, func(_, name string) (types.UID, bool) { return types.UID(name), true }, wanted, func(path string) error {
+	return m.collectDirs(m.cfg.PodsDir, func(name string) types.UID { return types.UID(name) }, func(_, _ string) bool { return true }, wanted, func(path string) error {
 		err := errors.Join(os.RemoveAll(filepath.Join(path, "containers")), os.RemoveAll(filepath.Join(path, "etc-hosts")))
 		if entries, e := os.ReadDir(path); e == nil && len(entries) == 0 {
 			err = errors.Join(err, os.Remove(path))
@@ -155,7 +156,7 @@ func (m *Manager) collectFiles(wanted func(types.UID) bool) error {
 	})
 }
 
-func (m *Manager) collectDirs(root string, owner func(path, name string) (types.UID, bool), wanted func(types.UID) bool, remove func(string) error) error {
+func (m *Manager) collectDirs(root string, named func(name string) types.UID, ours func(path, name string) bool, wanted func(types.UID) bool, remove func(string) error) error {
 	if root == "" {
 		return nil
 	}
@@ -165,8 +166,8 @@ func (m *Manager) collectDirs(root string, owner func(path, name string) (types.
 	}
 	faults := []error{err}
 	for _, e := range slices.Clone(entries) {
-		path := filepath.Join(root, e.Name())
-		if uid, ours := owner(path, e.Name()); e.IsDir() && ours && !wanted(uid) {
+		path, uid := filepath.Join(root, e.Name()), named(e.Name())
+		if e.IsDir() && !wanted(uid) && ours(path, e.Name()) { // a file is read for those alone that may go
 			faults = append(faults, remove(path))
 		}
 	}
