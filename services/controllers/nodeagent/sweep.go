@@ -16,6 +16,8 @@ import (
 const (
 	// lookEvery is the time between two looks for pods that should not be here.
 	lookEvery = 10 * time.Second
+	// lookLeast is the least time between two: it costs as much as the node has pods.
+	lookLeast = time.Second
 	// clearLeast is the least time between two rounds of clearing away.
 	clearLeast = 5 * time.Second
 )
@@ -36,7 +38,7 @@ func (a *Agent) sweeping(ctx context.Context) {
 	defer look.Stop()
 	wait := time.NewTimer(0) // the end of the least pause between two rounds
 	defer wait.Stop()
-	var last time.Time
+	var last, looked time.Time
 	clearing := false
 	for {
 		select {
@@ -53,7 +55,12 @@ func (a *Agent) sweeping(ctx context.Context) {
 			wait.Reset(time.Second)
 			continue
 		}
+		if rest := lookLeast - time.Since(looked); rest > 0 {
+			wait.Reset(rest)
+			continue
+		}
 		a.lookForOrphans(ctx)
+		looked = time.Now()
 		if rest := clearLeast - time.Since(last); clearing && rest > 0 {
 			wait.Reset(rest)
 		} else if clearing {

@@ -87,7 +87,6 @@ func (s *syncer) SyncTerminatingPod(ctx context.Context, pod *corev1.Pod, seen *
 	}
 	s.tell(pod, ended, telling{terminal: true, change: change})
 	s.statuses.Stopped(pod)
-	s.pleg.RequestRelist(pod.UID)
 	return nil
 }
 
