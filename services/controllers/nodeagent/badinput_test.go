@@ -77,13 +77,13 @@ func TestAConfigMapThatIsNotThereKeepsThePodWaiting(t *testing.T) {
 func TestConfigFaultsAreReportedTogether(t *testing.T) {
 	t.Parallel()
 	err := nodeagent.Config{
-		Node: "Not A Name", Cluster: "a/b", CRI: "tcp://x", RootDir: "here", LogRoot: "there", MaxPods: -1, Resync: -1, Heartbeat: -1,
+		Node: "Not A Name", Cluster: "a/b", CRI: "tcp://x", RootDir: "here", LogRoot: "there", MaxPods: -1, Relist: 1, Resync: -1, Heartbeat: -1,
 		Labels: map[string]string{"-": "?"}, Address: "nowhere", PodAPI: "nowhere", HostNetworkOnly: true, WaitForNetwork: true,
 	}.Validate()
 	if err == nil {
 		t.Fatal("Validate() = nil")
 	}
-	for _, want := range []string{
+	for _, want := range []string{"relist 1ns is below 10ms", 
 		"Not A Name", "a/b", "tcp://x", `"here"`, `"there"`, "max pods", "resync", "heartbeat", `label "-"`, `address "nowhere"`, "host:port", "network only",
 	} {
 		if !strings.Contains(err.Error(), want) {

@@ -138,6 +138,7 @@ func (c Config) Validate() error {
 	} {
 		fault(d > 0, "%s %v is not above zero", name, d)
 	}
+	fault(c.Relist >= leastRelist, "relist %v is below %v", c.Relist, leastRelist)
 	for name, b := range map[string]kuberuntime.Backoff{"crash loop": c.CrashLoop, "image pull": c.ImagePull} {
 		fault(b.Initial >= 0 && b.Max >= 0 && b.Reset >= 0, "%s back-off %v up to %v, reset %v: must not be negative", name, b.Initial, b.Max, b.Reset)
 	}
@@ -151,6 +152,9 @@ func (c Config) Validate() error {
 	}
 	return errors.Join(faults...)
 }
+
+// leastRelist keeps a slip of the unit from becoming a busy loop.
+const leastRelist = 10 * time.Millisecond
 
 func podsOf(cluster string) delta.Collection {
 	return delta.Collection{Cluster: cluster, Version: "v1", Resource: "pods"}

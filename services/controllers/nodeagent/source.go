@@ -106,6 +106,34 @@ func (s *source) watch(ctx context.Context) {
 	}
 }
 
+// patience is how long the pods may be out of sight before somebody is told.
+const patience = 10 * time.Second
+
+// complain tells when the pods have not been followed for a while, once, and when they are again:
+// the client tries for ever to reach an index, in silence.
+func (s *source) complain(ctx context.Context) {
+	tick := time.NewTicker(patience)
+	defer tick.Stop()
+	var was, told bool // away at the last look
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		err := s.ready()
+		switch {
+		case err != nil && was && !told:
+			s.log.Warn("pods are not followed", telemetry.Err(err))
+			told = true
+		case err == nil && told:
+			s.log.Info("pods are followed again")
+			told = false
+		}
+		was = err != nil
+	}
+}
+
 // follow reads one watch to its end.
 func (s *source) follow(ctx context.Context) error {
 	initial := map[string]*corev1.Pod{} // nil once the initial state is complete

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -386,4 +387,50 @@ func TestSource(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { test(newFeed(t)) })
 		})
 	}
+}
+
+// journal is a log that a test reads while it is written.
+type journal struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.b.Write(p)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.b.String()
+}
+
+func TestPodsThatAreNotFollowedAreToldOnceAndAgainWhenTheyAre(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log journal
+		src := newSource(&script{}, &server{}, "dev", "n", nil, slog.New(slog.NewTextHandler(&log, nil)))
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { src.complain(ctx) })
+		time.Sleep(3 * patience / 2)
+		if log.String() != "" {
+			t.Errorf("told too soon: %s", log.String())
+		}
+		time.Sleep(10 * patience)
+		if got := log.String(); strings.Count(got, "WARN") != 1 || !strings.Contains(got, "have not been read yet") {
+			t.Errorf("after a long while: %s", got)
+		}
+		src.mu.Lock()
+		src.synced, src.watched = true, true
+		src.mu.Unlock()
+		time.Sleep(2 * patience)
+		cancel()
+		wg.Wait()
+		if got := log.String(); strings.Count(got, "WARN") != 1 || strings.Count(got, "followed again") != 1 {
+			t.Errorf("at the end: %s", got)
+		}
+	})
 }
