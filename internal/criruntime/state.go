@@ -1,6 +1,7 @@
 package criruntime
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -257,7 +258,7 @@ func (s *state) addContainer(r record) error {
 	if err != nil {
 		return fmt.Errorf("container %q: %w", r.ID, err)
 	}
-	image := imageOf(config.Image.Image)
+	image := imageOf(cmp.Or(config.Image.UserSpecifiedImage, config.Image.Image))
 	c := &container{
 		sandbox: box,
 		item: &runtimeapi.Container{
