@@ -83,7 +83,8 @@ func TestConfigFaultsAreReportedTogether(t *testing.T) {
 	if err == nil {
 		t.Fatal("Validate() = nil")
 	}
-	for _, want := range []string{"relist 1ns is below 10ms", 
+	for _, want := range []string{
+		"relist 1ns is below 10ms",
 		"Not A Name", "a/b", "tcp://x", `"here"`, `"there"`, "max pods", "resync", "heartbeat", `label "-"`, `address "nowhere"`, "host:port", "network only",
 	} {
 		if !strings.Contains(err.Error(), want) {
