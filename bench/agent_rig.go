@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -271,11 +272,7 @@ func (s *podSight) running(names []string) (n int, err error) {
 func (s *podSight) endsOf(name string) (map[string]time.Time, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make(map[string]time.Time, len(s.ended[name]))
-	for id, at := range s.ended[name] {
-		out[id] = at
-	}
-	return out, s.err
+	return maps.Clone(s.ended[name]), s.err
 }
 
 func (s *podSight) close() {

@@ -163,8 +163,8 @@ func (l *load) returning(ctx context.Context, from, to time.Time, came, settled 
 }
 
 // returnBatch settles what the stream brings next.
-func (s *workStream) returnBatch(queue string, from, to time.Time, came, settled *atomic.Int64) error {
-	got, err := s.recv()
+func (w *workStream) returnBatch(queue string, from, to time.Time, came, settled *atomic.Int64) error {
+	got, err := w.recv()
 	if err != nil {
 		return err
 	}
@@ -172,7 +172,7 @@ func (s *workStream) returnBatch(queue string, from, to time.Time, came, settled
 		if now := time.Now(); now.After(from) && now.Before(to) {
 			came.Add(int64(len(leases)))
 		}
-		if err := s.settle(queue, leases, false); err != nil {
+		if err := w.settle(queue, leases, false); err != nil {
 			return err
 		}
 	}
