@@ -58,7 +58,7 @@ func (b *bench) onBoth(ctx context.Context, name string, work func(ctx context.C
 // the API server shows it, at two nodes of one runtime: one relists every second, the
 // other follows the runtime's events.
 func exitToStatus(ctx context.Context, b *bench) error {
-	n := pick(b, 20, 100)
+	n := pick(b, 20, 60)
 	b.note("exit: pods of one container each that ends after 1 s, one made every 0.8 s on each node in turn (simulated: every 150 ms); from the runtime's finishedAt to the watch event that shows it terminated, by one clock")
 	return b.onBoth(ctx, "exit", func(ctx context.Context, r *agentRig, on string) error {
 		for node, events := range map[string]bool{"relisting": false, "streaming": true} {
@@ -127,7 +127,7 @@ func quantile(values []float64, q float64) float64 {
 // relistCost measures what a node full of pods that do nothing costs an agent that
 // relists every second, beside one that follows events.
 func relistCost(ctx context.Context, b *bench) error {
-	window := pick(b, 4*time.Second, 30*time.Second)
+	window := pick(b, 4*time.Second, 15*time.Second)
 	b.note("relist: simulated runtime in a process of its own; CPU is the agent's alone, over %v, with its resyncs and heartbeats; the p99 is the least bound of a bucket of the agent's own histogram that holds 99 in 100", window)
 	if b.quick {
 		b.leaveOut("relisting 500 pods", "--quick")

@@ -13,7 +13,7 @@ import (
 // CrashLoopBackOff had reached: none, then the initial one, doubled from there.
 func restartSchedule(ctx context.Context, b *bench) error {
 	initial, limit := pick(b, time.Second, 10*time.Second), pick(b, 10*time.Second, 300*time.Second)
-	restarts := pick(b, 4, 5)
+	const restarts = 4
 	b.note("crash: a container that ends with 1 after 200 ms, 3 pods on each of two nodes; back-off of %v doubling up to %v; late is from the end of the instance before, beyond the delay that is due, to when the next is created, by the runtime's times", initial, limit)
 	return b.onBoth(ctx, "crash", func(ctx context.Context, r *agentRig, on string) error {
 		pods := map[string][]string{}
