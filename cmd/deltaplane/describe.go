@@ -61,12 +61,7 @@ controller no silence is shown, without the taint eviction controller no evictio
 				return err
 			}
 			if output == "json" {
-				text, err := json.MarshalIndent(n, "", "  ")
-				if err != nil {
-					return err
-				}
-				_, err = fmt.Fprintln(cmd.OutOrStdout(), string(text))
-				return err
+				return printJSON(cmd.OutOrStdout(), n)
 			}
 			return n.print(cmd.OutOrStdout())
 		},

@@ -52,12 +52,7 @@ why when that does not answer.`,
 				return err
 			}
 			if output == "json" {
-				text, err := json.MarshalIndent(p, "", "  ")
-				if err != nil {
-					return err
-				}
-				_, err = fmt.Fprintln(cmd.OutOrStdout(), string(text))
-				return err
+				return printJSON(cmd.OutOrStdout(), p)
 			}
 			return p.print(cmd.OutOrStdout())
 		},

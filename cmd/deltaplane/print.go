@@ -25,6 +25,16 @@ func checkOutput(format string) error {
 	return nil
 }
 
+// printJSON writes one document for programs, indented.
+func printJSON(out io.Writer, document any) error {
+	text, err := json.MarshalIndent(document, "", "  ")
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(out, string(text))
+	return err
+}
+
 // printer writes objects in one of the formats. Tables and lists are written by flush.
 type printer struct {
 	out        io.Writer

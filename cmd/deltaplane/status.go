@@ -159,12 +159,7 @@ func (f *flow) printJSON(out io.Writer) error {
 	if document["queue"], err = marshal.Marshal(f.queues); err != nil {
 		return err
 	}
-	text, err := json.MarshalIndent(document, "", "  ")
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintln(out, string(text))
-	return err
+	return printJSON(out, document)
 }
 
 // verdict is nil when every part answered and every collection is served.
