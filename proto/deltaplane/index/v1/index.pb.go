@@ -84,6 +84,175 @@ func (View) EnumDescriptor() ([]byte, []int) {
 	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{0}
 }
 
+// IndexerState tells whether an index answers reads.
+type IndexerState int32
+
+const (
+	// The state is not known.
+	IndexerState_INDEXER_STATE_UNSPECIFIED IndexerState = 0
+	// It is being built on this replica; reads of it fail with UNAVAILABLE INDEX_BUILDING.
+	IndexerState_INDEXER_STATE_BUILDING IndexerState = 1
+	// It is complete.
+	IndexerState_INDEXER_STATE_READY IndexerState = 2
+	// Its values could not be found for some keys; reads of it fail with FAILED_PRECONDITION INDEX_FAILED until those are
+	// repaired, everything else goes on.
+	IndexerState_INDEXER_STATE_FAILED IndexerState = 3
+)
+
+// Enum value maps for IndexerState.
+var (
+	IndexerState_name = map[int32]string{
+		0: "INDEXER_STATE_UNSPECIFIED",
+		1: "INDEXER_STATE_BUILDING",
+		2: "INDEXER_STATE_READY",
+		3: "INDEXER_STATE_FAILED",
+	}
+	IndexerState_value = map[string]int32{
+		"INDEXER_STATE_UNSPECIFIED": 0,
+		"INDEXER_STATE_BUILDING":    1,
+		"INDEXER_STATE_READY":       2,
+		"INDEXER_STATE_FAILED":      3,
+	}
+)
+
+func (x IndexerState) Enum() *IndexerState {
+	p := new(IndexerState)
+	*p = x
+	return p
+}
+
+func (x IndexerState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (IndexerState) Descriptor() protoreflect.EnumDescriptor {
+	return file_deltaplane_index_v1_index_proto_enumTypes[1].Descriptor()
+}
+
+func (IndexerState) Type() protoreflect.EnumType {
+	return &file_deltaplane_index_v1_index_proto_enumTypes[1]
+}
+
+func (x IndexerState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use IndexerState.Descriptor instead.
+func (IndexerState) EnumDescriptor() ([]byte, []int) {
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{1}
+}
+
+// Tier is how payloads are kept in memory.
+type Tier int32
+
+const (
+	// Not known.
+	Tier_TIER_UNSPECIFIED Tier = 0
+	// As they are served.
+	Tier_TIER_RAW Tier = 1
+	// Compressed against a dictionary made of the collection's own objects; the newest may still be raw.
+	Tier_TIER_COMPACT Tier = 2
+)
+
+// Enum value maps for Tier.
+var (
+	Tier_name = map[int32]string{
+		0: "TIER_UNSPECIFIED",
+		1: "TIER_RAW",
+		2: "TIER_COMPACT",
+	}
+	Tier_value = map[string]int32{
+		"TIER_UNSPECIFIED": 0,
+		"TIER_RAW":         1,
+		"TIER_COMPACT":     2,
+	}
+)
+
+func (x Tier) Enum() *Tier {
+	p := new(Tier)
+	*p = x
+	return p
+}
+
+func (x Tier) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Tier) Descriptor() protoreflect.EnumDescriptor {
+	return file_deltaplane_index_v1_index_proto_enumTypes[2].Descriptor()
+}
+
+func (Tier) Type() protoreflect.EnumType {
+	return &file_deltaplane_index_v1_index_proto_enumTypes[2]
+}
+
+func (x Tier) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Tier.Descriptor instead.
+func (Tier) EnumDescriptor() ([]byte, []int) {
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{2}
+}
+
+// WhenSlow is what a reader gets that falls behind by more changes than the server keeps for all.
+type WhenSlow int32
+
+const (
+	// The same as WHEN_SLOW_COALESCE.
+	WhenSlow_WHEN_SLOW_UNSPECIFIED WhenSlow = 0
+	// The latest state of each key that changed since, in Events marked `coalesced`; what was in between is lost. A key that
+	// does not match is told as deleted, also when the reader never had it.
+	WhenSlow_WHEN_SLOW_COALESCE WhenSlow = 1
+	// Gap, and the whole state again.
+	WhenSlow_WHEN_SLOW_BOOTSTRAP WhenSlow = 2
+	// The stream ends with WATCHER_TOO_SLOW.
+	WhenSlow_WHEN_SLOW_DISCONNECT WhenSlow = 3
+)
+
+// Enum value maps for WhenSlow.
+var (
+	WhenSlow_name = map[int32]string{
+		0: "WHEN_SLOW_UNSPECIFIED",
+		1: "WHEN_SLOW_COALESCE",
+		2: "WHEN_SLOW_BOOTSTRAP",
+		3: "WHEN_SLOW_DISCONNECT",
+	}
+	WhenSlow_value = map[string]int32{
+		"WHEN_SLOW_UNSPECIFIED": 0,
+		"WHEN_SLOW_COALESCE":    1,
+		"WHEN_SLOW_BOOTSTRAP":   2,
+		"WHEN_SLOW_DISCONNECT":  3,
+	}
+)
+
+func (x WhenSlow) Enum() *WhenSlow {
+	p := new(WhenSlow)
+	*p = x
+	return p
+}
+
+func (x WhenSlow) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (WhenSlow) Descriptor() protoreflect.EnumDescriptor {
+	return file_deltaplane_index_v1_index_proto_enumTypes[3].Descriptor()
+}
+
+func (WhenSlow) Type() protoreflect.EnumType {
+	return &file_deltaplane_index_v1_index_proto_enumTypes[3]
+}
+
+func (x WhenSlow) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use WhenSlow.Descriptor instead.
+func (WhenSlow) EnumDescriptor() ([]byte, []int) {
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{3}
+}
+
 // Consistency says how current an answer must be. Left out, any synced state will do.
 type Consistency struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -151,7 +320,9 @@ type Object struct {
 	// The object's bytes as the view asks; empty in VIEW_KEYS.
 	Payload []byte `protobuf:"bytes,4,opt,name=payload,proto3" json:"payload,omitempty"`
 	// How to read the payload.
-	Encoding      v1.Encoding `protobuf:"varint,5,opt,name=encoding,proto3,enum=deltaplane.delta.v1.Encoding" json:"encoding,omitempty"`
+	Encoding v1.Encoding `protobuf:"varint,5,opt,name=encoding,proto3,enum=deltaplane.delta.v1.Encoding" json:"encoding,omitempty"`
+	// Collection of the object; set only in answers that cover several clusters.
+	Collection    string `protobuf:"bytes,6,opt,name=collection,proto3" json:"collection,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -219,6 +390,13 @@ func (x *Object) GetEncoding() v1.Encoding {
 		return x.Encoding
 	}
 	return v1.Encoding(0)
+}
+
+func (x *Object) GetCollection() string {
+	if x != nil {
+		return x.Collection
+	}
+	return ""
 }
 
 // GetRequest asks for one object.
@@ -522,7 +700,8 @@ type ListRequest struct {
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Kubernetes label selector, for example `app=web,tier!=db`.
 	LabelSelector string `protobuf:"bytes,3,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"`
-	// Kubernetes field selector over metadata.name, metadata.namespace and fields that are indexed.
+	// Kubernetes field selector over metadata.name, metadata.namespace and the paths of field indexes, built in or declared:
+	// `spec.nodeName=node-1,status.phase!=Running`.
 	FieldSelector string `protobuf:"bytes,4,opt,name=field_selector,json=fieldSelector,proto3" json:"field_selector,omitempty"`
 	// Most objects in the page; zero means 500, more than 5,000 is cut to 5,000. A page may hold fewer.
 	PageSize int32 `protobuf:"varint,5,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
@@ -533,7 +712,11 @@ type ListRequest struct {
 	// How much of each object to return.
 	View View `protobuf:"varint,8,opt,name=view,proto3,enum=deltaplane.index.v1.View" json:"view,omitempty"`
 	// Paths to keep; excludes `view`.
-	FieldMask     *fieldmaskpb.FieldMask `protobuf:"bytes,9,opt,name=field_mask,json=fieldMask,proto3" json:"field_mask,omitempty"`
+	FieldMask *fieldmaskpb.FieldMask `protobuf:"bytes,9,opt,name=field_mask,json=fieldMask,proto3" json:"field_mask,omitempty"`
+	// Only these namespaces; excludes `namespace`. At most 100.
+	Namespaces []string `protobuf:"bytes,10,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
+	// Clusters to look in, `*` for all; see IndexService. Left out, the collection is one.
+	Clusters      []string `protobuf:"bytes,11,rep,name=clusters,proto3" json:"clusters,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -631,6 +814,20 @@ func (x *ListRequest) GetFieldMask() *fieldmaskpb.FieldMask {
 	return nil
 }
 
+func (x *ListRequest) GetNamespaces() []string {
+	if x != nil {
+		return x.Namespaces
+	}
+	return nil
+}
+
+func (x *ListRequest) GetClusters() []string {
+	if x != nil {
+		return x.Clusters
+	}
+	return nil
+}
+
 // ListResponse is a page.
 type ListResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -640,8 +837,12 @@ type ListResponse struct {
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	// Revision of the snapshot.
 	Revision *v1.Revision `protobuf:"bytes,3,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Objects of the namespace that follow this page; exact without selectors, otherwise an upper bound.
-	Remaining     int64 `protobuf:"varint,4,opt,name=remaining,proto3" json:"remaining,omitempty"`
+	// Objects that follow this page; exact without selectors, otherwise an upper bound.
+	Remaining int64 `protobuf:"varint,4,opt,name=remaining,proto3" json:"remaining,omitempty"`
+	// Keys of this page whose newest version could not be read; their objects have no payload and no encoding.
+	QuarantinedKeys []string `protobuf:"bytes,5,rep,name=quarantined_keys,json=quarantinedKeys,proto3" json:"quarantined_keys,omitempty"`
+	// Revision of every collection of the answer; only with `clusters`.
+	Revisions     []*v1.CollectionRevision `protobuf:"bytes,6,rep,name=revisions,proto3" json:"revisions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -704,6 +905,20 @@ func (x *ListResponse) GetRemaining() int64 {
 	return 0
 }
 
+func (x *ListResponse) GetQuarantinedKeys() []string {
+	if x != nil {
+		return x.QuarantinedKeys
+	}
+	return nil
+}
+
+func (x *ListResponse) GetRevisions() []*v1.CollectionRevision {
+	if x != nil {
+		return x.Revisions
+	}
+	return nil
+}
+
 // ByIndexRequest asks for the objects filed under values of an index.
 type ByIndexRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -722,7 +937,15 @@ type ByIndexRequest struct {
 	// How much of each object to return.
 	View View `protobuf:"varint,7,opt,name=view,proto3,enum=deltaplane.index.v1.View" json:"view,omitempty"`
 	// Paths to keep; excludes `view`.
-	FieldMask     *fieldmaskpb.FieldMask `protobuf:"bytes,8,opt,name=field_mask,json=fieldMask,proto3" json:"field_mask,omitempty"`
+	FieldMask *fieldmaskpb.FieldMask `protobuf:"bytes,8,opt,name=field_mask,json=fieldMask,proto3" json:"field_mask,omitempty"`
+	// Only these namespaces. At most 100.
+	Namespaces []string `protobuf:"bytes,9,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
+	// Kubernetes label selector.
+	LabelSelector string `protobuf:"bytes,10,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"`
+	// Kubernetes field selector, as in ListRequest.
+	FieldSelector string `protobuf:"bytes,11,opt,name=field_selector,json=fieldSelector,proto3" json:"field_selector,omitempty"`
+	// Clusters to look in, `*` for all; see IndexService. Left out, the collection is one.
+	Clusters      []string `protobuf:"bytes,12,rep,name=clusters,proto3" json:"clusters,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -813,6 +1036,34 @@ func (x *ByIndexRequest) GetFieldMask() *fieldmaskpb.FieldMask {
 	return nil
 }
 
+func (x *ByIndexRequest) GetNamespaces() []string {
+	if x != nil {
+		return x.Namespaces
+	}
+	return nil
+}
+
+func (x *ByIndexRequest) GetLabelSelector() string {
+	if x != nil {
+		return x.LabelSelector
+	}
+	return ""
+}
+
+func (x *ByIndexRequest) GetFieldSelector() string {
+	if x != nil {
+		return x.FieldSelector
+	}
+	return ""
+}
+
+func (x *ByIndexRequest) GetClusters() []string {
+	if x != nil {
+		return x.Clusters
+	}
+	return nil
+}
+
 // ByIndexResponse is a page of objects.
 type ByIndexResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -821,7 +1072,11 @@ type ByIndexResponse struct {
 	// Token of the next page; empty at the end.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	// Revision of the snapshot.
-	Revision      *v1.Revision `protobuf:"bytes,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision *v1.Revision `protobuf:"bytes,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Keys of this page whose newest version could not be read; their objects have no payload and no encoding.
+	QuarantinedKeys []string `protobuf:"bytes,4,rep,name=quarantined_keys,json=quarantinedKeys,proto3" json:"quarantined_keys,omitempty"`
+	// Revision of every collection of the answer; only with `clusters`.
+	Revisions     []*v1.CollectionRevision `protobuf:"bytes,5,rep,name=revisions,proto3" json:"revisions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -873,6 +1128,20 @@ func (x *ByIndexResponse) GetNextPageToken() string {
 func (x *ByIndexResponse) GetRevision() *v1.Revision {
 	if x != nil {
 		return x.Revision
+	}
+	return nil
+}
+
+func (x *ByIndexResponse) GetQuarantinedKeys() []string {
+	if x != nil {
+		return x.QuarantinedKeys
+	}
+	return nil
+}
+
+func (x *ByIndexResponse) GetRevisions() []*v1.CollectionRevision {
+	if x != nil {
+		return x.Revisions
 	}
 	return nil
 }
@@ -967,9 +1236,11 @@ type IndexResponse struct {
 	// The example's values.
 	Values []string `protobuf:"bytes,2,rep,name=values,proto3" json:"values,omitempty"`
 	// Revision of the snapshot.
-	Revision      *v1.Revision `protobuf:"bytes,3,opt,name=revision,proto3" json:"revision,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Revision *v1.Revision `protobuf:"bytes,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Keys whose newest version could not be read; their objects have no payload and no encoding.
+	QuarantinedKeys []string `protobuf:"bytes,4,rep,name=quarantined_keys,json=quarantinedKeys,proto3" json:"quarantined_keys,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *IndexResponse) Reset() {
@@ -1019,6 +1290,13 @@ func (x *IndexResponse) GetValues() []string {
 func (x *IndexResponse) GetRevision() *v1.Revision {
 	if x != nil {
 		return x.Revision
+	}
+	return nil
+}
+
+func (x *IndexResponse) GetQuarantinedKeys() []string {
+	if x != nil {
+		return x.QuarantinedKeys
 	}
 	return nil
 }
@@ -1407,6 +1685,195 @@ func (x *ListIndexersRequest) GetCollection() string {
 	return ""
 }
 
+// IndexerDefinition says how an index finds the values of an object: none, one or many. Values are strings; numbers and
+// booleans are written as in JSON; null, objects and what is not there have none.
+type IndexerDefinition struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the index: a lower-case DNS label, at most 63 characters, not that of a built-in index of the collection.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Where values come from.
+	//
+	// Types that are valid to be assigned to Source:
+	//
+	//	*IndexerDefinition_Label
+	//	*IndexerDefinition_Field
+	//	*IndexerDefinition_OwnerUid
+	//	*IndexerDefinition_Cel
+	Source        isIndexerDefinition_Source `protobuf_oneof:"source"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *IndexerDefinition) Reset() {
+	*x = IndexerDefinition{}
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *IndexerDefinition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*IndexerDefinition) ProtoMessage() {}
+
+func (x *IndexerDefinition) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use IndexerDefinition.ProtoReflect.Descriptor instead.
+func (*IndexerDefinition) Descriptor() ([]byte, []int) {
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *IndexerDefinition) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *IndexerDefinition) GetSource() isIndexerDefinition_Source {
+	if x != nil {
+		return x.Source
+	}
+	return nil
+}
+
+func (x *IndexerDefinition) GetLabel() string {
+	if x != nil {
+		if x, ok := x.Source.(*IndexerDefinition_Label); ok {
+			return x.Label
+		}
+	}
+	return ""
+}
+
+func (x *IndexerDefinition) GetField() string {
+	if x != nil {
+		if x, ok := x.Source.(*IndexerDefinition_Field); ok {
+			return x.Field
+		}
+	}
+	return ""
+}
+
+func (x *IndexerDefinition) GetOwnerUid() *OwnerSource {
+	if x != nil {
+		if x, ok := x.Source.(*IndexerDefinition_OwnerUid); ok {
+			return x.OwnerUid
+		}
+	}
+	return nil
+}
+
+func (x *IndexerDefinition) GetCel() string {
+	if x != nil {
+		if x, ok := x.Source.(*IndexerDefinition_Cel); ok {
+			return x.Cel
+		}
+	}
+	return ""
+}
+
+type isIndexerDefinition_Source interface {
+	isIndexerDefinition_Source()
+}
+
+type IndexerDefinition_Label struct {
+	// The value of one label, for example `app.kubernetes.io/name`.
+	Label string `protobuf:"bytes,2,opt,name=label,proto3,oneof"`
+}
+
+type IndexerDefinition_Field struct {
+	// A path into the object, for example `spec.nodeName`; `[]` or `[*]` goes through an array
+	// (`spec.containers[].image`), `['a.b/c']` names a key that holds dots. A field index also makes its path usable in
+	// field selectors.
+	Field string `protobuf:"bytes,3,opt,name=field,proto3,oneof"`
+}
+
+type IndexerDefinition_OwnerUid struct {
+	// The UID of each owner reference, or only of the controller.
+	OwnerUid *OwnerSource `protobuf:"bytes,4,opt,name=owner_uid,json=ownerUid,proto3,oneof"`
+}
+
+type IndexerDefinition_Cel struct {
+	// A CEL expression over `object` that returns a string or a list of strings, for example
+	// `object.spec.containers.map(c, c.image)`. Its cost is bounded when it is declared and again when it runs.
+	Cel string `protobuf:"bytes,5,opt,name=cel,proto3,oneof"`
+}
+
+func (*IndexerDefinition_Label) isIndexerDefinition_Source() {}
+
+func (*IndexerDefinition_Field) isIndexerDefinition_Source() {}
+
+func (*IndexerDefinition_OwnerUid) isIndexerDefinition_Source() {}
+
+func (*IndexerDefinition_Cel) isIndexerDefinition_Source() {}
+
+// OwnerSource chooses among owner references.
+type OwnerSource struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only the controller reference.
+	ControllerOnly bool `protobuf:"varint,1,opt,name=controller_only,json=controllerOnly,proto3" json:"controller_only,omitempty"`
+	// Only owners of this kind when set.
+	Kind          string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OwnerSource) Reset() {
+	*x = OwnerSource{}
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OwnerSource) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OwnerSource) ProtoMessage() {}
+
+func (x *OwnerSource) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OwnerSource.ProtoReflect.Descriptor instead.
+func (*OwnerSource) Descriptor() ([]byte, []int) {
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *OwnerSource) GetControllerOnly() bool {
+	if x != nil {
+		return x.ControllerOnly
+	}
+	return false
+}
+
+func (x *OwnerSource) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
 // Indexer describes one index.
 type Indexer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1419,14 +1886,26 @@ type Indexer struct {
 	// Distinct values with at least one key.
 	Values int64 `protobuf:"varint,4,opt,name=values,proto3" json:"values,omitempty"`
 	// Objects whose value could not be extracted.
-	Errors        int64 `protobuf:"varint,5,opt,name=errors,proto3" json:"errors,omitempty"`
+	Errors int64 `protobuf:"varint,5,opt,name=errors,proto3" json:"errors,omitempty"`
+	// The definition; left out for built-in indexes.
+	Definition *IndexerDefinition `protobuf:"bytes,6,opt,name=definition,proto3" json:"definition,omitempty"`
+	// Whether reads of it are answered.
+	State IndexerState `protobuf:"varint,7,opt,name=state,proto3,enum=deltaplane.index.v1.IndexerState" json:"state,omitempty"`
+	// Pairs of a value and a key.
+	Entries int64 `protobuf:"varint,8,opt,name=entries,proto3" json:"entries,omitempty"`
+	// Memory held by the index on this replica, as an estimate.
+	Bytes int64 `protobuf:"varint,9,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Revision from which the index is complete on this replica; left out while it is being built.
+	CompleteFrom *v1.Revision `protobuf:"bytes,10,opt,name=complete_from,json=completeFrom,proto3" json:"complete_from,omitempty"`
+	// One of the errors, naming its key; empty when there are none.
+	LastError     string `protobuf:"bytes,11,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Indexer) Reset() {
 	*x = Indexer{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[18]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1438,7 +1917,7 @@ func (x *Indexer) String() string {
 func (*Indexer) ProtoMessage() {}
 
 func (x *Indexer) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[18]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1451,7 +1930,7 @@ func (x *Indexer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Indexer.ProtoReflect.Descriptor instead.
 func (*Indexer) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{18}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Indexer) GetName() string {
@@ -1489,6 +1968,48 @@ func (x *Indexer) GetErrors() int64 {
 	return 0
 }
 
+func (x *Indexer) GetDefinition() *IndexerDefinition {
+	if x != nil {
+		return x.Definition
+	}
+	return nil
+}
+
+func (x *Indexer) GetState() IndexerState {
+	if x != nil {
+		return x.State
+	}
+	return IndexerState_INDEXER_STATE_UNSPECIFIED
+}
+
+func (x *Indexer) GetEntries() int64 {
+	if x != nil {
+		return x.Entries
+	}
+	return 0
+}
+
+func (x *Indexer) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Indexer) GetCompleteFrom() *v1.Revision {
+	if x != nil {
+		return x.CompleteFrom
+	}
+	return nil
+}
+
+func (x *Indexer) GetLastError() string {
+	if x != nil {
+		return x.LastError
+	}
+	return ""
+}
+
 // ListIndexersResponse lists indexes.
 type ListIndexersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1502,7 +2023,7 @@ type ListIndexersResponse struct {
 
 func (x *ListIndexersResponse) Reset() {
 	*x = ListIndexersResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[19]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1514,7 +2035,7 @@ func (x *ListIndexersResponse) String() string {
 func (*ListIndexersResponse) ProtoMessage() {}
 
 func (x *ListIndexersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[19]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1527,7 +2048,7 @@ func (x *ListIndexersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListIndexersResponse.ProtoReflect.Descriptor instead.
 func (*ListIndexersResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{19}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListIndexersResponse) GetIndexers() []*Indexer {
@@ -1544,6 +2065,219 @@ func (x *ListIndexersResponse) GetRevision() *v1.Revision {
 	return nil
 }
 
+// AddIndexersRequest declares indexes.
+type AddIndexersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Collection; short names are accepted. With a leading `*/` (`*/pods.v1`) the definitions hold for that resource in every
+	// cluster, also ones that are added later.
+	Collection string `protobuf:"bytes,1,opt,name=collection,proto3" json:"collection,omitempty"`
+	// The definitions, at least one, at most 16; all or none are added.
+	Indexers []*IndexerDefinition `protobuf:"bytes,2,rep,name=indexers,proto3" json:"indexers,omitempty"`
+	// How long to wait until this replica has built them; zero means the server's default (3 s). When it is over the answer
+	// shows them as building.
+	Wait          *durationpb.Duration `protobuf:"bytes,3,opt,name=wait,proto3" json:"wait,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddIndexersRequest) Reset() {
+	*x = AddIndexersRequest{}
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddIndexersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddIndexersRequest) ProtoMessage() {}
+
+func (x *AddIndexersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddIndexersRequest.ProtoReflect.Descriptor instead.
+func (*AddIndexersRequest) Descriptor() ([]byte, []int) {
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *AddIndexersRequest) GetCollection() string {
+	if x != nil {
+		return x.Collection
+	}
+	return ""
+}
+
+func (x *AddIndexersRequest) GetIndexers() []*IndexerDefinition {
+	if x != nil {
+		return x.Indexers
+	}
+	return nil
+}
+
+func (x *AddIndexersRequest) GetWait() *durationpb.Duration {
+	if x != nil {
+		return x.Wait
+	}
+	return nil
+}
+
+// AddIndexersResponse shows the indexes named in the request.
+type AddIndexersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The indexes, in the order of the request; of the first collection by name when several are concerned.
+	Indexers []*Indexer `protobuf:"bytes,1,rep,name=indexers,proto3" json:"indexers,omitempty"`
+	// Revision of that collection.
+	Revision      *v1.Revision `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddIndexersResponse) Reset() {
+	*x = AddIndexersResponse{}
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddIndexersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddIndexersResponse) ProtoMessage() {}
+
+func (x *AddIndexersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddIndexersResponse.ProtoReflect.Descriptor instead.
+func (*AddIndexersResponse) Descriptor() ([]byte, []int) {
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *AddIndexersResponse) GetIndexers() []*Indexer {
+	if x != nil {
+		return x.Indexers
+	}
+	return nil
+}
+
+func (x *AddIndexersResponse) GetRevision() *v1.Revision {
+	if x != nil {
+		return x.Revision
+	}
+	return nil
+}
+
+// RemoveIndexersRequest names declared indexes.
+type RemoveIndexersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Collection, as the indexes were declared.
+	Collection string `protobuf:"bytes,1,opt,name=collection,proto3" json:"collection,omitempty"`
+	// Names of the indexes; all or none are removed.
+	Names         []string `protobuf:"bytes,2,rep,name=names,proto3" json:"names,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveIndexersRequest) Reset() {
+	*x = RemoveIndexersRequest{}
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveIndexersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveIndexersRequest) ProtoMessage() {}
+
+func (x *RemoveIndexersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveIndexersRequest.ProtoReflect.Descriptor instead.
+func (*RemoveIndexersRequest) Descriptor() ([]byte, []int) {
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *RemoveIndexersRequest) GetCollection() string {
+	if x != nil {
+		return x.Collection
+	}
+	return ""
+}
+
+func (x *RemoveIndexersRequest) GetNames() []string {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
+// RemoveIndexersResponse says that the definitions are gone; replicas follow within moments.
+type RemoveIndexersResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveIndexersResponse) Reset() {
+	*x = RemoveIndexersResponse{}
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveIndexersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveIndexersResponse) ProtoMessage() {}
+
+func (x *RemoveIndexersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveIndexersResponse.ProtoReflect.Descriptor instead.
+func (*RemoveIndexersResponse) Descriptor() ([]byte, []int) {
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{25}
+}
+
 // CountRequest asks how many objects match.
 type CountRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1558,14 +2292,22 @@ type CountRequest struct {
 	// Value of the index.
 	Value string `protobuf:"bytes,5,opt,name=value,proto3" json:"value,omitempty"`
 	// How current the answer must be.
-	Consistency   *Consistency `protobuf:"bytes,6,opt,name=consistency,proto3" json:"consistency,omitempty"`
+	Consistency *Consistency `protobuf:"bytes,6,opt,name=consistency,proto3" json:"consistency,omitempty"`
+	// Kubernetes field selector, as in ListRequest.
+	FieldSelector string `protobuf:"bytes,7,opt,name=field_selector,json=fieldSelector,proto3" json:"field_selector,omitempty"`
+	// Only these namespaces; excludes `namespace`. At most 100.
+	Namespaces []string `protobuf:"bytes,8,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
+	// Several values of the index; excludes `value`. At most 100. An object under several of them counts once.
+	Values []string `protobuf:"bytes,9,rep,name=values,proto3" json:"values,omitempty"`
+	// Clusters to look in, `*` for all; see IndexService. Left out, the collection is one.
+	Clusters      []string `protobuf:"bytes,10,rep,name=clusters,proto3" json:"clusters,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CountRequest) Reset() {
 	*x = CountRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[20]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1577,7 +2319,7 @@ func (x *CountRequest) String() string {
 func (*CountRequest) ProtoMessage() {}
 
 func (x *CountRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[20]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1590,7 +2332,7 @@ func (x *CountRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountRequest.ProtoReflect.Descriptor instead.
 func (*CountRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{20}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *CountRequest) GetCollection() string {
@@ -1635,20 +2377,50 @@ func (x *CountRequest) GetConsistency() *Consistency {
 	return nil
 }
 
+func (x *CountRequest) GetFieldSelector() string {
+	if x != nil {
+		return x.FieldSelector
+	}
+	return ""
+}
+
+func (x *CountRequest) GetNamespaces() []string {
+	if x != nil {
+		return x.Namespaces
+	}
+	return nil
+}
+
+func (x *CountRequest) GetValues() []string {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
+func (x *CountRequest) GetClusters() []string {
+	if x != nil {
+		return x.Clusters
+	}
+	return nil
+}
+
 // CountResponse is a number of objects.
 type CountResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Objects that match.
 	Count int64 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
-	// Revision of the snapshot.
-	Revision      *v1.Revision `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Revision of the snapshot; left out with `clusters`.
+	Revision *v1.Revision `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Revision of every collection of the answer; only with `clusters`.
+	Revisions     []*v1.CollectionRevision `protobuf:"bytes,3,rep,name=revisions,proto3" json:"revisions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CountResponse) Reset() {
 	*x = CountResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[21]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1660,7 +2432,7 @@ func (x *CountResponse) String() string {
 func (*CountResponse) ProtoMessage() {}
 
 func (x *CountResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[21]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1673,7 +2445,7 @@ func (x *CountResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountResponse.ProtoReflect.Descriptor instead.
 func (*CountResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{21}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CountResponse) GetCount() int64 {
@@ -1690,6 +2462,13 @@ func (x *CountResponse) GetRevision() *v1.Revision {
 	return nil
 }
 
+func (x *CountResponse) GetRevisions() []*v1.CollectionRevision {
+	if x != nil {
+		return x.Revisions
+	}
+	return nil
+}
+
 // ListCollectionsRequest asks for the collections of this replica.
 type ListCollectionsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1699,7 +2478,7 @@ type ListCollectionsRequest struct {
 
 func (x *ListCollectionsRequest) Reset() {
 	*x = ListCollectionsRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[22]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1711,7 +2490,7 @@ func (x *ListCollectionsRequest) String() string {
 func (*ListCollectionsRequest) ProtoMessage() {}
 
 func (x *ListCollectionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[22]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1724,7 +2503,7 @@ func (x *ListCollectionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCollectionsRequest.ProtoReflect.Descriptor instead.
 func (*ListCollectionsRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{22}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{28}
 }
 
 // CollectionStatus tells how current a collection is on this replica.
@@ -1756,17 +2535,27 @@ type CollectionStatus struct {
 	Stale bool `protobuf:"varint,12,opt,name=stale,proto3" json:"stale,omitempty"`
 	// Keys whose newest version could not be read.
 	Quarantined int64 `protobuf:"varint,13,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
-	// Payload bytes held.
+	// Payload bytes held, as they are served.
 	Bytes int64 `protobuf:"varint,14,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	// Last error in following the log; empty when well.
-	LastError     string `protobuf:"bytes,15,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	LastError string `protobuf:"bytes,15,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	// How payloads are stored.
+	Tier Tier `protobuf:"varint,16,opt,name=tier,proto3,enum=deltaplane.index.v1.Tier" json:"tier,omitempty"`
+	// Bytes that the payloads take as they are stored.
+	StoredBytes int64 `protobuf:"varint,17,opt,name=stored_bytes,json=storedBytes,proto3" json:"stored_bytes,omitempty"`
+	// Memory held for the collection, payloads, keys and indexes, as an estimate.
+	MemoryBytes int64 `protobuf:"varint,18,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	// Whether the collection was read from a snapshot file when this replica started.
+	WarmStart bool `protobuf:"varint,19,opt,name=warm_start,json=warmStart,proto3" json:"warm_start,omitempty"`
+	// Open watches.
+	Watchers      int64 `protobuf:"varint,20,opt,name=watchers,proto3" json:"watchers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CollectionStatus) Reset() {
 	*x = CollectionStatus{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[23]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1778,7 +2567,7 @@ func (x *CollectionStatus) String() string {
 func (*CollectionStatus) ProtoMessage() {}
 
 func (x *CollectionStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[23]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1791,7 +2580,7 @@ func (x *CollectionStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CollectionStatus.ProtoReflect.Descriptor instead.
 func (*CollectionStatus) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{23}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *CollectionStatus) GetCollection() string {
@@ -1899,6 +2688,41 @@ func (x *CollectionStatus) GetLastError() string {
 	return ""
 }
 
+func (x *CollectionStatus) GetTier() Tier {
+	if x != nil {
+		return x.Tier
+	}
+	return Tier_TIER_UNSPECIFIED
+}
+
+func (x *CollectionStatus) GetStoredBytes() int64 {
+	if x != nil {
+		return x.StoredBytes
+	}
+	return 0
+}
+
+func (x *CollectionStatus) GetMemoryBytes() int64 {
+	if x != nil {
+		return x.MemoryBytes
+	}
+	return 0
+}
+
+func (x *CollectionStatus) GetWarmStart() bool {
+	if x != nil {
+		return x.WarmStart
+	}
+	return false
+}
+
+func (x *CollectionStatus) GetWatchers() int64 {
+	if x != nil {
+		return x.Watchers
+	}
+	return 0
+}
+
 // ListCollectionsResponse lists collections.
 type ListCollectionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1912,7 +2736,7 @@ type ListCollectionsResponse struct {
 
 func (x *ListCollectionsResponse) Reset() {
 	*x = ListCollectionsResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[24]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1924,7 +2748,7 @@ func (x *ListCollectionsResponse) String() string {
 func (*ListCollectionsResponse) ProtoMessage() {}
 
 func (x *ListCollectionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[24]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1937,7 +2761,7 @@ func (x *ListCollectionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCollectionsResponse.ProtoReflect.Descriptor instead.
 func (*ListCollectionsResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{24}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListCollectionsResponse) GetCollections() []*CollectionStatus {
@@ -1967,7 +2791,7 @@ type WaitForRevisionRequest struct {
 
 func (x *WaitForRevisionRequest) Reset() {
 	*x = WaitForRevisionRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[25]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1979,7 +2803,7 @@ func (x *WaitForRevisionRequest) String() string {
 func (*WaitForRevisionRequest) ProtoMessage() {}
 
 func (x *WaitForRevisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[25]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1992,7 +2816,7 @@ func (x *WaitForRevisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitForRevisionRequest.ProtoReflect.Descriptor instead.
 func (*WaitForRevisionRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{25}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *WaitForRevisionRequest) GetRevisions() []*v1.CollectionRevision {
@@ -2020,7 +2844,7 @@ type WaitForRevisionResponse struct {
 
 func (x *WaitForRevisionResponse) Reset() {
 	*x = WaitForRevisionResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[26]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2032,7 +2856,7 @@ func (x *WaitForRevisionResponse) String() string {
 func (*WaitForRevisionResponse) ProtoMessage() {}
 
 func (x *WaitForRevisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[26]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2045,7 +2869,7 @@ func (x *WaitForRevisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitForRevisionResponse.ProtoReflect.Descriptor instead.
 func (*WaitForRevisionResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{26}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *WaitForRevisionResponse) GetRevisions() []*v1.CollectionRevision {
@@ -2064,7 +2888,8 @@ type WatchRequest struct {
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Kubernetes label selector; an object that leaves it is sent as deleted with DELETE_REASON_FILTERED.
 	LabelSelector string `protobuf:"bytes,3,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"`
-	// Only objects filed under `index_value` of this index; an object that leaves it is sent as deleted.
+	// Only objects filed under `index_value` of this index, or under any of `index_values`; an object that leaves them is sent
+	// as deleted with DELETE_REASON_FILTERED.
 	Index string `protobuf:"bytes,4,opt,name=index,proto3" json:"index,omitempty"`
 	// Value of the index.
 	IndexValue string `protobuf:"bytes,5,opt,name=index_value,json=indexValue,proto3" json:"index_value,omitempty"`
@@ -2079,13 +2904,29 @@ type WatchRequest struct {
 	Consistency *Consistency `protobuf:"bytes,9,opt,name=consistency,proto3" json:"consistency,omitempty"`
 	// Time between bookmarks on a quiet watch; zero means 10 s, at least 1 s.
 	BookmarkInterval *durationpb.Duration `protobuf:"bytes,10,opt,name=bookmark_interval,json=bookmarkInterval,proto3" json:"bookmark_interval,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Kubernetes field selector, as in ListRequest.
+	FieldSelector string `protobuf:"bytes,11,opt,name=field_selector,json=fieldSelector,proto3" json:"field_selector,omitempty"`
+	// Several values of the index; excludes `index_value`. At most 100.
+	IndexValues []string `protobuf:"bytes,12,rep,name=index_values,json=indexValues,proto3" json:"index_values,omitempty"`
+	// Only these namespaces; excludes `namespace`. At most 100.
+	Namespaces []string `protobuf:"bytes,13,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
+	// Paths to keep; excludes `view`.
+	FieldMask *fieldmaskpb.FieldMask `protobuf:"bytes,14,opt,name=field_mask,json=fieldMask,proto3" json:"field_mask,omitempty"`
+	// What the reader has: key -> resource version. The initial state then leaves out objects it has in the same version, and
+	// names as deleted those it has that are gone or do not match; it is one whole state as before, and ends with the marker.
+	// Also with `resume`, for when the history from there is gone. At most 200,000 keys.
+	Known map[string]string `protobuf:"bytes,15,rep,name=known,proto3" json:"known,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Epoch of the resource versions in `known`; in another epoch they are not trusted and everything is sent.
+	KnownEpoch uint64 `protobuf:"varint,16,opt,name=known_epoch,json=knownEpoch,proto3" json:"known_epoch,omitempty"`
+	// What happens when the reader falls behind by more than the server keeps.
+	WhenSlow      WhenSlow `protobuf:"varint,17,opt,name=when_slow,json=whenSlow,proto3,enum=deltaplane.index.v1.WhenSlow" json:"when_slow,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[27]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2097,7 +2938,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[27]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2110,7 +2951,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{27}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *WatchRequest) GetCollection() string {
@@ -2183,6 +3024,55 @@ func (x *WatchRequest) GetBookmarkInterval() *durationpb.Duration {
 	return nil
 }
 
+func (x *WatchRequest) GetFieldSelector() string {
+	if x != nil {
+		return x.FieldSelector
+	}
+	return ""
+}
+
+func (x *WatchRequest) GetIndexValues() []string {
+	if x != nil {
+		return x.IndexValues
+	}
+	return nil
+}
+
+func (x *WatchRequest) GetNamespaces() []string {
+	if x != nil {
+		return x.Namespaces
+	}
+	return nil
+}
+
+func (x *WatchRequest) GetFieldMask() *fieldmaskpb.FieldMask {
+	if x != nil {
+		return x.FieldMask
+	}
+	return nil
+}
+
+func (x *WatchRequest) GetKnown() map[string]string {
+	if x != nil {
+		return x.Known
+	}
+	return nil
+}
+
+func (x *WatchRequest) GetKnownEpoch() uint64 {
+	if x != nil {
+		return x.KnownEpoch
+	}
+	return 0
+}
+
+func (x *WatchRequest) GetWhenSlow() WhenSlow {
+	if x != nil {
+		return x.WhenSlow
+	}
+	return WhenSlow_WHEN_SLOW_UNSPECIFIED
+}
+
 // Event is one change.
 type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2200,7 +3090,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[28]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2212,7 +3102,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[28]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2225,7 +3115,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{28}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Event) GetType() v1.DeltaType {
@@ -2265,7 +3155,7 @@ type InitialStateEnd struct {
 
 func (x *InitialStateEnd) Reset() {
 	*x = InitialStateEnd{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[29]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2277,7 +3167,7 @@ func (x *InitialStateEnd) String() string {
 func (*InitialStateEnd) ProtoMessage() {}
 
 func (x *InitialStateEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[29]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2290,7 +3180,7 @@ func (x *InitialStateEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitialStateEnd.ProtoReflect.Descriptor instead.
 func (*InitialStateEnd) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{29}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{35}
 }
 
 // Bookmark carries nothing but the position and the revision of its answer.
@@ -2302,7 +3192,7 @@ type Bookmark struct {
 
 func (x *Bookmark) Reset() {
 	*x = Bookmark{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[30]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2314,7 +3204,7 @@ func (x *Bookmark) String() string {
 func (*Bookmark) ProtoMessage() {}
 
 func (x *Bookmark) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[30]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2327,7 +3217,7 @@ func (x *Bookmark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bookmark.ProtoReflect.Descriptor instead.
 func (*Bookmark) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{30}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{36}
 }
 
 // Gap says that changes between the resume position and now can no longer be told one by one. The initial state
@@ -2342,7 +3232,7 @@ type Gap struct {
 
 func (x *Gap) Reset() {
 	*x = Gap{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[31]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2354,7 +3244,7 @@ func (x *Gap) String() string {
 func (*Gap) ProtoMessage() {}
 
 func (x *Gap) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[31]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2367,7 +3257,7 @@ func (x *Gap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gap.ProtoReflect.Descriptor instead.
 func (*Gap) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{31}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Gap) GetReason() string {
@@ -2381,14 +3271,16 @@ func (x *Gap) GetReason() string {
 type Events struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The changes.
-	Events        []*Event `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
+	Events []*Event `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
+	// Set when earlier changes of these keys were folded into the latest, because the reader was behind.
+	Coalesced     bool `protobuf:"varint,2,opt,name=coalesced,proto3" json:"coalesced,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Events) Reset() {
 	*x = Events{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[32]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2400,7 +3292,7 @@ func (x *Events) String() string {
 func (*Events) ProtoMessage() {}
 
 func (x *Events) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[32]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2413,7 +3305,7 @@ func (x *Events) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Events.ProtoReflect.Descriptor instead.
 func (*Events) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{32}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Events) GetEvents() []*Event {
@@ -2421,6 +3313,13 @@ func (x *Events) GetEvents() []*Event {
 		return x.Events
 	}
 	return nil
+}
+
+func (x *Events) GetCoalesced() bool {
+	if x != nil {
+		return x.Coalesced
+	}
+	return false
 }
 
 // WatchResponse is one message of a watch.
@@ -2445,7 +3344,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[33]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2457,7 +3356,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[33]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2470,7 +3369,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{33}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *WatchResponse) GetKind() isWatchResponse_Kind {
@@ -2562,6 +3461,571 @@ func (*WatchResponse_Bookmark) isWatchResponse_Kind() {}
 
 func (*WatchResponse_Gap) isWatchResponse_Kind() {}
 
+// QueryRequest is one call of a query stream.
+type QueryRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Chosen by the client, returned with the answer; must not be that of a call still under way.
+	Tag uint64 `protobuf:"varint,1,opt,name=tag,proto3" json:"tag,omitempty"`
+	// The call.
+	//
+	// Types that are valid to be assigned to Call:
+	//
+	//	*QueryRequest_Get
+	//	*QueryRequest_BatchGet
+	//	*QueryRequest_List
+	//	*QueryRequest_ByIndex
+	//	*QueryRequest_Index
+	//	*QueryRequest_IndexKeys
+	//	*QueryRequest_ListIndexFuncValues
+	//	*QueryRequest_Count
+	//	*QueryRequest_WaitForRevision
+	//	*QueryRequest_Cancel
+	Call isQueryRequest_Call `protobuf_oneof:"call"`
+	// Time the call may take, counted from its arrival; zero means that of the stream.
+	Timeout       *durationpb.Duration `protobuf:"bytes,12,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QueryRequest) Reset() {
+	*x = QueryRequest{}
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueryRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueryRequest) ProtoMessage() {}
+
+func (x *QueryRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueryRequest.ProtoReflect.Descriptor instead.
+func (*QueryRequest) Descriptor() ([]byte, []int) {
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *QueryRequest) GetTag() uint64 {
+	if x != nil {
+		return x.Tag
+	}
+	return 0
+}
+
+func (x *QueryRequest) GetCall() isQueryRequest_Call {
+	if x != nil {
+		return x.Call
+	}
+	return nil
+}
+
+func (x *QueryRequest) GetGet() *GetRequest {
+	if x != nil {
+		if x, ok := x.Call.(*QueryRequest_Get); ok {
+			return x.Get
+		}
+	}
+	return nil
+}
+
+func (x *QueryRequest) GetBatchGet() *BatchGetRequest {
+	if x != nil {
+		if x, ok := x.Call.(*QueryRequest_BatchGet); ok {
+			return x.BatchGet
+		}
+	}
+	return nil
+}
+
+func (x *QueryRequest) GetList() *ListRequest {
+	if x != nil {
+		if x, ok := x.Call.(*QueryRequest_List); ok {
+			return x.List
+		}
+	}
+	return nil
+}
+
+func (x *QueryRequest) GetByIndex() *ByIndexRequest {
+	if x != nil {
+		if x, ok := x.Call.(*QueryRequest_ByIndex); ok {
+			return x.ByIndex
+		}
+	}
+	return nil
+}
+
+func (x *QueryRequest) GetIndex() *IndexRequest {
+	if x != nil {
+		if x, ok := x.Call.(*QueryRequest_Index); ok {
+			return x.Index
+		}
+	}
+	return nil
+}
+
+func (x *QueryRequest) GetIndexKeys() *IndexKeysRequest {
+	if x != nil {
+		if x, ok := x.Call.(*QueryRequest_IndexKeys); ok {
+			return x.IndexKeys
+		}
+	}
+	return nil
+}
+
+func (x *QueryRequest) GetListIndexFuncValues() *ListIndexFuncValuesRequest {
+	if x != nil {
+		if x, ok := x.Call.(*QueryRequest_ListIndexFuncValues); ok {
+			return x.ListIndexFuncValues
+		}
+	}
+	return nil
+}
+
+func (x *QueryRequest) GetCount() *CountRequest {
+	if x != nil {
+		if x, ok := x.Call.(*QueryRequest_Count); ok {
+			return x.Count
+		}
+	}
+	return nil
+}
+
+func (x *QueryRequest) GetWaitForRevision() *WaitForRevisionRequest {
+	if x != nil {
+		if x, ok := x.Call.(*QueryRequest_WaitForRevision); ok {
+			return x.WaitForRevision
+		}
+	}
+	return nil
+}
+
+func (x *QueryRequest) GetCancel() uint64 {
+	if x != nil {
+		if x, ok := x.Call.(*QueryRequest_Cancel); ok {
+			return x.Cancel
+		}
+	}
+	return 0
+}
+
+func (x *QueryRequest) GetTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.Timeout
+	}
+	return nil
+}
+
+type isQueryRequest_Call interface {
+	isQueryRequest_Call()
+}
+
+type QueryRequest_Get struct {
+	// Get.
+	Get *GetRequest `protobuf:"bytes,2,opt,name=get,proto3,oneof"`
+}
+
+type QueryRequest_BatchGet struct {
+	// BatchGet.
+	BatchGet *BatchGetRequest `protobuf:"bytes,3,opt,name=batch_get,json=batchGet,proto3,oneof"`
+}
+
+type QueryRequest_List struct {
+	// List.
+	List *ListRequest `protobuf:"bytes,4,opt,name=list,proto3,oneof"`
+}
+
+type QueryRequest_ByIndex struct {
+	// ByIndex.
+	ByIndex *ByIndexRequest `protobuf:"bytes,5,opt,name=by_index,json=byIndex,proto3,oneof"`
+}
+
+type QueryRequest_Index struct {
+	// Index.
+	Index *IndexRequest `protobuf:"bytes,6,opt,name=index,proto3,oneof"`
+}
+
+type QueryRequest_IndexKeys struct {
+	// IndexKeys.
+	IndexKeys *IndexKeysRequest `protobuf:"bytes,7,opt,name=index_keys,json=indexKeys,proto3,oneof"`
+}
+
+type QueryRequest_ListIndexFuncValues struct {
+	// ListIndexFuncValues.
+	ListIndexFuncValues *ListIndexFuncValuesRequest `protobuf:"bytes,8,opt,name=list_index_func_values,json=listIndexFuncValues,proto3,oneof"`
+}
+
+type QueryRequest_Count struct {
+	// Count.
+	Count *CountRequest `protobuf:"bytes,9,opt,name=count,proto3,oneof"`
+}
+
+type QueryRequest_WaitForRevision struct {
+	// WaitForRevision.
+	WaitForRevision *WaitForRevisionRequest `protobuf:"bytes,10,opt,name=wait_for_revision,json=waitForRevision,proto3,oneof"`
+}
+
+type QueryRequest_Cancel struct {
+	// Gives up a call that is under way, by its tag; it is answered with CANCELLED unless it was ready already. This request
+	// has no tag of its own and no answer.
+	Cancel uint64 `protobuf:"varint,11,opt,name=cancel,proto3,oneof"`
+}
+
+func (*QueryRequest_Get) isQueryRequest_Call() {}
+
+func (*QueryRequest_BatchGet) isQueryRequest_Call() {}
+
+func (*QueryRequest_List) isQueryRequest_Call() {}
+
+func (*QueryRequest_ByIndex) isQueryRequest_Call() {}
+
+func (*QueryRequest_Index) isQueryRequest_Call() {}
+
+func (*QueryRequest_IndexKeys) isQueryRequest_Call() {}
+
+func (*QueryRequest_ListIndexFuncValues) isQueryRequest_Call() {}
+
+func (*QueryRequest_Count) isQueryRequest_Call() {}
+
+func (*QueryRequest_WaitForRevision) isQueryRequest_Call() {}
+
+func (*QueryRequest_Cancel) isQueryRequest_Call() {}
+
+// QueryError is the status that the call would have ended with by itself.
+type QueryError struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// gRPC status code.
+	Code int32 `protobuf:"varint,1,opt,name=code,proto3" json:"code,omitempty"`
+	// Message for people.
+	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	// Reason of the ErrorInfo, for example KEY_NOT_FOUND.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Metadata of the ErrorInfo.
+	Metadata map[string]string `protobuf:"bytes,4,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Fields of the request that are at fault: path and description.
+	FieldViolations map[string]string `protobuf:"bytes,5,rep,name=field_violations,json=fieldViolations,proto3" json:"field_violations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Delay of the RetryInfo; left out when there is none.
+	RetryDelay    *durationpb.Duration `protobuf:"bytes,6,opt,name=retry_delay,json=retryDelay,proto3" json:"retry_delay,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QueryError) Reset() {
+	*x = QueryError{}
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueryError) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueryError) ProtoMessage() {}
+
+func (x *QueryError) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueryError.ProtoReflect.Descriptor instead.
+func (*QueryError) Descriptor() ([]byte, []int) {
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *QueryError) GetCode() int32 {
+	if x != nil {
+		return x.Code
+	}
+	return 0
+}
+
+func (x *QueryError) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *QueryError) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *QueryError) GetMetadata() map[string]string {
+	if x != nil {
+		return x.Metadata
+	}
+	return nil
+}
+
+func (x *QueryError) GetFieldViolations() map[string]string {
+	if x != nil {
+		return x.FieldViolations
+	}
+	return nil
+}
+
+func (x *QueryError) GetRetryDelay() *durationpb.Duration {
+	if x != nil {
+		return x.RetryDelay
+	}
+	return nil
+}
+
+// QueryResponse answers one call.
+type QueryResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Tag of the call.
+	Tag uint64 `protobuf:"varint,1,opt,name=tag,proto3" json:"tag,omitempty"`
+	// The answer.
+	//
+	// Types that are valid to be assigned to Answer:
+	//
+	//	*QueryResponse_Get
+	//	*QueryResponse_BatchGet
+	//	*QueryResponse_List
+	//	*QueryResponse_ByIndex
+	//	*QueryResponse_Index
+	//	*QueryResponse_IndexKeys
+	//	*QueryResponse_ListIndexFuncValues
+	//	*QueryResponse_Count
+	//	*QueryResponse_WaitForRevision
+	//	*QueryResponse_Error
+	Answer        isQueryResponse_Answer `protobuf_oneof:"answer"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QueryResponse) Reset() {
+	*x = QueryResponse{}
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueryResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueryResponse) ProtoMessage() {}
+
+func (x *QueryResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueryResponse.ProtoReflect.Descriptor instead.
+func (*QueryResponse) Descriptor() ([]byte, []int) {
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *QueryResponse) GetTag() uint64 {
+	if x != nil {
+		return x.Tag
+	}
+	return 0
+}
+
+func (x *QueryResponse) GetAnswer() isQueryResponse_Answer {
+	if x != nil {
+		return x.Answer
+	}
+	return nil
+}
+
+func (x *QueryResponse) GetGet() *GetResponse {
+	if x != nil {
+		if x, ok := x.Answer.(*QueryResponse_Get); ok {
+			return x.Get
+		}
+	}
+	return nil
+}
+
+func (x *QueryResponse) GetBatchGet() *BatchGetResponse {
+	if x != nil {
+		if x, ok := x.Answer.(*QueryResponse_BatchGet); ok {
+			return x.BatchGet
+		}
+	}
+	return nil
+}
+
+func (x *QueryResponse) GetList() *ListResponse {
+	if x != nil {
+		if x, ok := x.Answer.(*QueryResponse_List); ok {
+			return x.List
+		}
+	}
+	return nil
+}
+
+func (x *QueryResponse) GetByIndex() *ByIndexResponse {
+	if x != nil {
+		if x, ok := x.Answer.(*QueryResponse_ByIndex); ok {
+			return x.ByIndex
+		}
+	}
+	return nil
+}
+
+func (x *QueryResponse) GetIndex() *IndexResponse {
+	if x != nil {
+		if x, ok := x.Answer.(*QueryResponse_Index); ok {
+			return x.Index
+		}
+	}
+	return nil
+}
+
+func (x *QueryResponse) GetIndexKeys() *IndexKeysResponse {
+	if x != nil {
+		if x, ok := x.Answer.(*QueryResponse_IndexKeys); ok {
+			return x.IndexKeys
+		}
+	}
+	return nil
+}
+
+func (x *QueryResponse) GetListIndexFuncValues() *ListIndexFuncValuesResponse {
+	if x != nil {
+		if x, ok := x.Answer.(*QueryResponse_ListIndexFuncValues); ok {
+			return x.ListIndexFuncValues
+		}
+	}
+	return nil
+}
+
+func (x *QueryResponse) GetCount() *CountResponse {
+	if x != nil {
+		if x, ok := x.Answer.(*QueryResponse_Count); ok {
+			return x.Count
+		}
+	}
+	return nil
+}
+
+func (x *QueryResponse) GetWaitForRevision() *WaitForRevisionResponse {
+	if x != nil {
+		if x, ok := x.Answer.(*QueryResponse_WaitForRevision); ok {
+			return x.WaitForRevision
+		}
+	}
+	return nil
+}
+
+func (x *QueryResponse) GetError() *QueryError {
+	if x != nil {
+		if x, ok := x.Answer.(*QueryResponse_Error); ok {
+			return x.Error
+		}
+	}
+	return nil
+}
+
+type isQueryResponse_Answer interface {
+	isQueryResponse_Answer()
+}
+
+type QueryResponse_Get struct {
+	// To get.
+	Get *GetResponse `protobuf:"bytes,2,opt,name=get,proto3,oneof"`
+}
+
+type QueryResponse_BatchGet struct {
+	// To batch_get.
+	BatchGet *BatchGetResponse `protobuf:"bytes,3,opt,name=batch_get,json=batchGet,proto3,oneof"`
+}
+
+type QueryResponse_List struct {
+	// To list.
+	List *ListResponse `protobuf:"bytes,4,opt,name=list,proto3,oneof"`
+}
+
+type QueryResponse_ByIndex struct {
+	// To by_index.
+	ByIndex *ByIndexResponse `protobuf:"bytes,5,opt,name=by_index,json=byIndex,proto3,oneof"`
+}
+
+type QueryResponse_Index struct {
+	// To index.
+	Index *IndexResponse `protobuf:"bytes,6,opt,name=index,proto3,oneof"`
+}
+
+type QueryResponse_IndexKeys struct {
+	// To index_keys.
+	IndexKeys *IndexKeysResponse `protobuf:"bytes,7,opt,name=index_keys,json=indexKeys,proto3,oneof"`
+}
+
+type QueryResponse_ListIndexFuncValues struct {
+	// To list_index_func_values.
+	ListIndexFuncValues *ListIndexFuncValuesResponse `protobuf:"bytes,8,opt,name=list_index_func_values,json=listIndexFuncValues,proto3,oneof"`
+}
+
+type QueryResponse_Count struct {
+	// To count.
+	Count *CountResponse `protobuf:"bytes,9,opt,name=count,proto3,oneof"`
+}
+
+type QueryResponse_WaitForRevision struct {
+	// To wait_for_revision.
+	WaitForRevision *WaitForRevisionResponse `protobuf:"bytes,10,opt,name=wait_for_revision,json=waitForRevision,proto3,oneof"`
+}
+
+type QueryResponse_Error struct {
+	// The call failed.
+	Error *QueryError `protobuf:"bytes,11,opt,name=error,proto3,oneof"`
+}
+
+func (*QueryResponse_Get) isQueryResponse_Answer() {}
+
+func (*QueryResponse_BatchGet) isQueryResponse_Answer() {}
+
+func (*QueryResponse_List) isQueryResponse_Answer() {}
+
+func (*QueryResponse_ByIndex) isQueryResponse_Answer() {}
+
+func (*QueryResponse_Index) isQueryResponse_Answer() {}
+
+func (*QueryResponse_IndexKeys) isQueryResponse_Answer() {}
+
+func (*QueryResponse_ListIndexFuncValues) isQueryResponse_Answer() {}
+
+func (*QueryResponse_Count) isQueryResponse_Answer() {}
+
+func (*QueryResponse_WaitForRevision) isQueryResponse_Answer() {}
+
+func (*QueryResponse_Error) isQueryResponse_Answer() {}
+
 var File_deltaplane_index_v1_index_proto protoreflect.FileDescriptor
 
 const file_deltaplane_index_v1_index_proto_rawDesc = "" +
@@ -2569,13 +4033,16 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\x1fdeltaplane/index/v1/index.proto\x12\x13deltaplane.index.v1\x1a\x1fdeltaplane/delta/v1/delta.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"|\n" +
 	"\vConsistency\x128\n" +
 	"\bat_least\x18\x01 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\aatLeast\x123\n" +
-	"\atimeout\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\atimeout\"\xac\x01\n" +
+	"\atimeout\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\atimeout\"\xcc\x01\n" +
 	"\x06Object\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12)\n" +
 	"\x10resource_version\x18\x03 \x01(\tR\x0fresourceVersion\x12\x18\n" +
 	"\apayload\x18\x04 \x01(\fR\apayload\x129\n" +
-	"\bencoding\x18\x05 \x01(\x0e2\x1d.deltaplane.delta.v1.EncodingR\bencoding\"\xec\x01\n" +
+	"\bencoding\x18\x05 \x01(\x0e2\x1d.deltaplane.delta.v1.EncodingR\bencoding\x12\x1e\n" +
+	"\n" +
+	"collection\x18\x06 \x01(\tR\n" +
+	"collection\"\xec\x01\n" +
 	"\n" +
 	"GetRequest\x12\x1e\n" +
 	"\n" +
@@ -2602,7 +4069,7 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\aobjects\x18\x01 \x03(\v2\x1b.deltaplane.index.v1.ObjectR\aobjects\x12!\n" +
 	"\fmissing_keys\x18\x02 \x03(\tR\vmissingKeys\x12)\n" +
 	"\x10quarantined_keys\x18\x03 \x03(\tR\x0fquarantinedKeys\x129\n" +
-	"\brevision\x18\x04 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\"\x83\x03\n" +
+	"\brevision\x18\x04 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\"\xbf\x03\n" +
 	"\vListRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -2616,12 +4083,19 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\vconsistency\x18\a \x01(\v2 .deltaplane.index.v1.ConsistencyR\vconsistency\x12-\n" +
 	"\x04view\x18\b \x01(\x0e2\x19.deltaplane.index.v1.ViewR\x04view\x129\n" +
 	"\n" +
-	"field_mask\x18\t \x01(\v2\x1a.google.protobuf.FieldMaskR\tfieldMask\"\xc6\x01\n" +
+	"field_mask\x18\t \x01(\v2\x1a.google.protobuf.FieldMaskR\tfieldMask\x12\x1e\n" +
+	"\n" +
+	"namespaces\x18\n" +
+	" \x03(\tR\n" +
+	"namespaces\x12\x1a\n" +
+	"\bclusters\x18\v \x03(\tR\bclusters\"\xb8\x02\n" +
 	"\fListResponse\x125\n" +
 	"\aobjects\x18\x01 \x03(\v2\x1b.deltaplane.index.v1.ObjectR\aobjects\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x129\n" +
 	"\brevision\x18\x03 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\x12\x1c\n" +
-	"\tremaining\x18\x04 \x01(\x03R\tremaining\"\xc8\x02\n" +
+	"\tremaining\x18\x04 \x01(\x03R\tremaining\x12)\n" +
+	"\x10quarantined_keys\x18\x05 \x03(\tR\x0fquarantinedKeys\x12E\n" +
+	"\trevisions\x18\x06 \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\trevisions\"\xd2\x03\n" +
 	"\x0eByIndexRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -2634,11 +4108,20 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\vconsistency\x18\x06 \x01(\v2 .deltaplane.index.v1.ConsistencyR\vconsistency\x12-\n" +
 	"\x04view\x18\a \x01(\x0e2\x19.deltaplane.index.v1.ViewR\x04view\x129\n" +
 	"\n" +
-	"field_mask\x18\b \x01(\v2\x1a.google.protobuf.FieldMaskR\tfieldMask\"\xab\x01\n" +
+	"field_mask\x18\b \x01(\v2\x1a.google.protobuf.FieldMaskR\tfieldMask\x12\x1e\n" +
+	"\n" +
+	"namespaces\x18\t \x03(\tR\n" +
+	"namespaces\x12%\n" +
+	"\x0elabel_selector\x18\n" +
+	" \x01(\tR\rlabelSelector\x12%\n" +
+	"\x0efield_selector\x18\v \x01(\tR\rfieldSelector\x12\x1a\n" +
+	"\bclusters\x18\f \x03(\tR\bclusters\"\x9d\x02\n" +
 	"\x0fByIndexResponse\x125\n" +
 	"\aobjects\x18\x01 \x03(\v2\x1b.deltaplane.index.v1.ObjectR\aobjects\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x129\n" +
-	"\brevision\x18\x03 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\"\xcf\x01\n" +
+	"\brevision\x18\x03 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\x12)\n" +
+	"\x10quarantined_keys\x18\x04 \x03(\tR\x0fquarantinedKeys\x12E\n" +
+	"\trevisions\x18\x05 \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\trevisions\"\xcf\x01\n" +
 	"\fIndexRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -2646,11 +4129,12 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\x05index\x18\x02 \x01(\tR\x05index\x12\x16\n" +
 	"\x06object\x18\x03 \x01(\fR\x06object\x12B\n" +
 	"\vconsistency\x18\x04 \x01(\v2 .deltaplane.index.v1.ConsistencyR\vconsistency\x12-\n" +
-	"\x04view\x18\x05 \x01(\x0e2\x19.deltaplane.index.v1.ViewR\x04view\"\x99\x01\n" +
+	"\x04view\x18\x05 \x01(\x0e2\x19.deltaplane.index.v1.ViewR\x04view\"\xc4\x01\n" +
 	"\rIndexResponse\x125\n" +
 	"\aobjects\x18\x01 \x03(\v2\x1b.deltaplane.index.v1.ObjectR\aobjects\x12\x16\n" +
 	"\x06values\x18\x02 \x03(\tR\x06values\x129\n" +
-	"\brevision\x18\x03 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\"\xa2\x01\n" +
+	"\brevision\x18\x03 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\x12)\n" +
+	"\x10quarantined_keys\x18\x04 \x03(\tR\x0fquarantinedKeys\"\xa2\x01\n" +
 	"\x10IndexKeysRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -2682,16 +4166,51 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\x13ListIndexersRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
-	"collection\"\x8a\x01\n" +
+	"collection\"\xb6\x01\n" +
+	"\x11IndexerDefinition\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x05label\x18\x02 \x01(\tH\x00R\x05label\x12\x16\n" +
+	"\x05field\x18\x03 \x01(\tH\x00R\x05field\x12?\n" +
+	"\towner_uid\x18\x04 \x01(\v2 .deltaplane.index.v1.OwnerSourceH\x00R\bownerUid\x12\x12\n" +
+	"\x03cel\x18\x05 \x01(\tH\x00R\x03celB\b\n" +
+	"\x06source\"J\n" +
+	"\vOwnerSource\x12'\n" +
+	"\x0fcontroller_only\x18\x01 \x01(\bR\x0econtrollerOnly\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\"\x9e\x03\n" +
 	"\aIndexer\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\x12\x19\n" +
 	"\bbuilt_in\x18\x03 \x01(\bR\abuiltIn\x12\x16\n" +
 	"\x06values\x18\x04 \x01(\x03R\x06values\x12\x16\n" +
-	"\x06errors\x18\x05 \x01(\x03R\x06errors\"\x8b\x01\n" +
+	"\x06errors\x18\x05 \x01(\x03R\x06errors\x12F\n" +
+	"\n" +
+	"definition\x18\x06 \x01(\v2&.deltaplane.index.v1.IndexerDefinitionR\n" +
+	"definition\x127\n" +
+	"\x05state\x18\a \x01(\x0e2!.deltaplane.index.v1.IndexerStateR\x05state\x12\x18\n" +
+	"\aentries\x18\b \x01(\x03R\aentries\x12\x14\n" +
+	"\x05bytes\x18\t \x01(\x03R\x05bytes\x12B\n" +
+	"\rcomplete_from\x18\n" +
+	" \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\fcompleteFrom\x12\x1d\n" +
+	"\n" +
+	"last_error\x18\v \x01(\tR\tlastError\"\x8b\x01\n" +
 	"\x14ListIndexersResponse\x128\n" +
 	"\bindexers\x18\x01 \x03(\v2\x1c.deltaplane.index.v1.IndexerR\bindexers\x129\n" +
-	"\brevision\x18\x02 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\"\xe3\x01\n" +
+	"\brevision\x18\x02 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\"\xa7\x01\n" +
+	"\x12AddIndexersRequest\x12\x1e\n" +
+	"\n" +
+	"collection\x18\x01 \x01(\tR\n" +
+	"collection\x12B\n" +
+	"\bindexers\x18\x02 \x03(\v2&.deltaplane.index.v1.IndexerDefinitionR\bindexers\x12-\n" +
+	"\x04wait\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x04wait\"\x8a\x01\n" +
+	"\x13AddIndexersResponse\x128\n" +
+	"\bindexers\x18\x01 \x03(\v2\x1c.deltaplane.index.v1.IndexerR\bindexers\x129\n" +
+	"\brevision\x18\x02 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\"M\n" +
+	"\x15RemoveIndexersRequest\x12\x1e\n" +
+	"\n" +
+	"collection\x18\x01 \x01(\tR\n" +
+	"collection\x12\x14\n" +
+	"\x05names\x18\x02 \x03(\tR\x05names\"\x18\n" +
+	"\x16RemoveIndexersResponse\"\xde\x02\n" +
 	"\fCountRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -2700,11 +4219,19 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\x0elabel_selector\x18\x03 \x01(\tR\rlabelSelector\x12\x14\n" +
 	"\x05index\x18\x04 \x01(\tR\x05index\x12\x14\n" +
 	"\x05value\x18\x05 \x01(\tR\x05value\x12B\n" +
-	"\vconsistency\x18\x06 \x01(\v2 .deltaplane.index.v1.ConsistencyR\vconsistency\"`\n" +
+	"\vconsistency\x18\x06 \x01(\v2 .deltaplane.index.v1.ConsistencyR\vconsistency\x12%\n" +
+	"\x0efield_selector\x18\a \x01(\tR\rfieldSelector\x12\x1e\n" +
+	"\n" +
+	"namespaces\x18\b \x03(\tR\n" +
+	"namespaces\x12\x16\n" +
+	"\x06values\x18\t \x03(\tR\x06values\x12\x1a\n" +
+	"\bclusters\x18\n" +
+	" \x03(\tR\bclusters\"\xa7\x01\n" +
 	"\rCountResponse\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\x03R\x05count\x129\n" +
-	"\brevision\x18\x02 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\"\x18\n" +
-	"\x16ListCollectionsRequest\"\x83\x04\n" +
+	"\brevision\x18\x02 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\x12E\n" +
+	"\trevisions\x18\x03 \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\trevisions\"\x18\n" +
+	"\x16ListCollectionsRequest\"\xb3\x05\n" +
 	"\x10CollectionStatus\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -2725,7 +4252,13 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\vquarantined\x18\r \x01(\x03R\vquarantined\x12\x14\n" +
 	"\x05bytes\x18\x0e \x01(\x03R\x05bytes\x12\x1d\n" +
 	"\n" +
-	"last_error\x18\x0f \x01(\tR\tlastError\"|\n" +
+	"last_error\x18\x0f \x01(\tR\tlastError\x12-\n" +
+	"\x04tier\x18\x10 \x01(\x0e2\x19.deltaplane.index.v1.TierR\x04tier\x12!\n" +
+	"\fstored_bytes\x18\x11 \x01(\x03R\vstoredBytes\x12!\n" +
+	"\fmemory_bytes\x18\x12 \x01(\x03R\vmemoryBytes\x12\x1d\n" +
+	"\n" +
+	"warm_start\x18\x13 \x01(\bR\twarmStart\x12\x1a\n" +
+	"\bwatchers\x18\x14 \x01(\x03R\bwatchers\"|\n" +
 	"\x17ListCollectionsResponse\x12G\n" +
 	"\vcollections\x18\x01 \x03(\v2%.deltaplane.index.v1.CollectionStatusR\vcollections\x12\x18\n" +
 	"\areplica\x18\x02 \x01(\tR\areplica\"\x94\x01\n" +
@@ -2733,7 +4266,7 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\trevisions\x18\x01 \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\trevisions\x123\n" +
 	"\atimeout\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\atimeout\"`\n" +
 	"\x17WaitForRevisionResponse\x12E\n" +
-	"\trevisions\x18\x01 \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\trevisions\"\xca\x03\n" +
+	"\trevisions\x18\x01 \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\trevisions\"\xca\x06\n" +
 	"\fWatchRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -2748,7 +4281,22 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\x04view\x18\b \x01(\x0e2\x19.deltaplane.index.v1.ViewR\x04view\x12B\n" +
 	"\vconsistency\x18\t \x01(\v2 .deltaplane.index.v1.ConsistencyR\vconsistency\x12F\n" +
 	"\x11bookmark_interval\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationR\x10bookmarkInterval\"\xf3\x01\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\x10bookmarkInterval\x12%\n" +
+	"\x0efield_selector\x18\v \x01(\tR\rfieldSelector\x12!\n" +
+	"\findex_values\x18\f \x03(\tR\vindexValues\x12\x1e\n" +
+	"\n" +
+	"namespaces\x18\r \x03(\tR\n" +
+	"namespaces\x129\n" +
+	"\n" +
+	"field_mask\x18\x0e \x01(\v2\x1a.google.protobuf.FieldMaskR\tfieldMask\x12B\n" +
+	"\x05known\x18\x0f \x03(\v2,.deltaplane.index.v1.WatchRequest.KnownEntryR\x05known\x12\x1f\n" +
+	"\vknown_epoch\x18\x10 \x01(\x04R\n" +
+	"knownEpoch\x12:\n" +
+	"\twhen_slow\x18\x11 \x01(\x0e2\x1d.deltaplane.index.v1.WhenSlowR\bwhenSlow\x1a8\n" +
+	"\n" +
+	"KnownEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xf3\x01\n" +
 	"\x05Event\x122\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x1e.deltaplane.delta.v1.DeltaTypeR\x04type\x123\n" +
 	"\x06object\x18\x02 \x01(\v2\x1b.deltaplane.index.v1.ObjectR\x06object\x12F\n" +
@@ -2758,9 +4306,10 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\n" +
 	"\bBookmark\"\x1d\n" +
 	"\x03Gap\x12\x16\n" +
-	"\x06reason\x18\x01 \x01(\tR\x06reason\"<\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\"Z\n" +
 	"\x06Events\x122\n" +
-	"\x06events\x18\x01 \x03(\v2\x1a.deltaplane.index.v1.EventR\x06events\"\x83\x03\n" +
+	"\x06events\x18\x01 \x03(\v2\x1a.deltaplane.index.v1.EventR\x06events\x12\x1c\n" +
+	"\tcoalesced\x18\x02 \x01(\bR\tcoalesced\"\x83\x03\n" +
 	"\rWatchResponse\x125\n" +
 	"\x06events\x18\x01 \x01(\v2\x1b.deltaplane.index.v1.EventsH\x00R\x06events\x12R\n" +
 	"\x11initial_state_end\x18\x02 \x01(\v2$.deltaplane.index.v1.InitialStateEndH\x00R\x0finitialStateEnd\x12;\n" +
@@ -2768,12 +4317,73 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\x03gap\x18\x04 \x01(\v2\x18.deltaplane.index.v1.GapH\x00R\x03gap\x129\n" +
 	"\bposition\x18\x05 \x01(\v2\x1d.deltaplane.delta.v1.PositionR\bposition\x129\n" +
 	"\brevision\x18\x06 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevisionB\x06\n" +
-	"\x04kind*M\n" +
+	"\x04kind\"\xec\x05\n" +
+	"\fQueryRequest\x12\x10\n" +
+	"\x03tag\x18\x01 \x01(\x04R\x03tag\x123\n" +
+	"\x03get\x18\x02 \x01(\v2\x1f.deltaplane.index.v1.GetRequestH\x00R\x03get\x12C\n" +
+	"\tbatch_get\x18\x03 \x01(\v2$.deltaplane.index.v1.BatchGetRequestH\x00R\bbatchGet\x126\n" +
+	"\x04list\x18\x04 \x01(\v2 .deltaplane.index.v1.ListRequestH\x00R\x04list\x12@\n" +
+	"\bby_index\x18\x05 \x01(\v2#.deltaplane.index.v1.ByIndexRequestH\x00R\abyIndex\x129\n" +
+	"\x05index\x18\x06 \x01(\v2!.deltaplane.index.v1.IndexRequestH\x00R\x05index\x12F\n" +
+	"\n" +
+	"index_keys\x18\a \x01(\v2%.deltaplane.index.v1.IndexKeysRequestH\x00R\tindexKeys\x12f\n" +
+	"\x16list_index_func_values\x18\b \x01(\v2/.deltaplane.index.v1.ListIndexFuncValuesRequestH\x00R\x13listIndexFuncValues\x129\n" +
+	"\x05count\x18\t \x01(\v2!.deltaplane.index.v1.CountRequestH\x00R\x05count\x12Y\n" +
+	"\x11wait_for_revision\x18\n" +
+	" \x01(\v2+.deltaplane.index.v1.WaitForRevisionRequestH\x00R\x0fwaitForRevision\x12\x18\n" +
+	"\x06cancel\x18\v \x01(\x04H\x00R\x06cancel\x123\n" +
+	"\atimeout\x18\f \x01(\v2\x19.google.protobuf.DurationR\atimeoutB\x06\n" +
+	"\x04call\"\xbb\x03\n" +
+	"\n" +
+	"QueryError\x12\x12\n" +
+	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x18\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12I\n" +
+	"\bmetadata\x18\x04 \x03(\v2-.deltaplane.index.v1.QueryError.MetadataEntryR\bmetadata\x12_\n" +
+	"\x10field_violations\x18\x05 \x03(\v24.deltaplane.index.v1.QueryError.FieldViolationsEntryR\x0ffieldViolations\x12:\n" +
+	"\vretry_delay\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"retryDelay\x1a;\n" +
+	"\rMetadataEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1aB\n" +
+	"\x14FieldViolationsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe2\x05\n" +
+	"\rQueryResponse\x12\x10\n" +
+	"\x03tag\x18\x01 \x01(\x04R\x03tag\x124\n" +
+	"\x03get\x18\x02 \x01(\v2 .deltaplane.index.v1.GetResponseH\x00R\x03get\x12D\n" +
+	"\tbatch_get\x18\x03 \x01(\v2%.deltaplane.index.v1.BatchGetResponseH\x00R\bbatchGet\x127\n" +
+	"\x04list\x18\x04 \x01(\v2!.deltaplane.index.v1.ListResponseH\x00R\x04list\x12A\n" +
+	"\bby_index\x18\x05 \x01(\v2$.deltaplane.index.v1.ByIndexResponseH\x00R\abyIndex\x12:\n" +
+	"\x05index\x18\x06 \x01(\v2\".deltaplane.index.v1.IndexResponseH\x00R\x05index\x12G\n" +
+	"\n" +
+	"index_keys\x18\a \x01(\v2&.deltaplane.index.v1.IndexKeysResponseH\x00R\tindexKeys\x12g\n" +
+	"\x16list_index_func_values\x18\b \x01(\v20.deltaplane.index.v1.ListIndexFuncValuesResponseH\x00R\x13listIndexFuncValues\x12:\n" +
+	"\x05count\x18\t \x01(\v2\".deltaplane.index.v1.CountResponseH\x00R\x05count\x12Z\n" +
+	"\x11wait_for_revision\x18\n" +
+	" \x01(\v2,.deltaplane.index.v1.WaitForRevisionResponseH\x00R\x0fwaitForRevision\x127\n" +
+	"\x05error\x18\v \x01(\v2\x1f.deltaplane.index.v1.QueryErrorH\x00R\x05errorB\b\n" +
+	"\x06answer*M\n" +
 	"\x04View\x12\x14\n" +
 	"\x10VIEW_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tVIEW_FULL\x10\x01\x12\x11\n" +
 	"\rVIEW_METADATA\x10\x02\x12\r\n" +
-	"\tVIEW_KEYS\x10\x032\xdd\b\n" +
+	"\tVIEW_KEYS\x10\x03*|\n" +
+	"\fIndexerState\x12\x1d\n" +
+	"\x19INDEXER_STATE_UNSPECIFIED\x10\x00\x12\x1a\n" +
+	"\x16INDEXER_STATE_BUILDING\x10\x01\x12\x17\n" +
+	"\x13INDEXER_STATE_READY\x10\x02\x12\x18\n" +
+	"\x14INDEXER_STATE_FAILED\x10\x03*<\n" +
+	"\x04Tier\x12\x14\n" +
+	"\x10TIER_UNSPECIFIED\x10\x00\x12\f\n" +
+	"\bTIER_RAW\x10\x01\x12\x10\n" +
+	"\fTIER_COMPACT\x10\x02*p\n" +
+	"\bWhenSlow\x12\x19\n" +
+	"\x15WHEN_SLOW_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12WHEN_SLOW_COALESCE\x10\x01\x12\x17\n" +
+	"\x13WHEN_SLOW_BOOTSTRAP\x10\x02\x12\x18\n" +
+	"\x14WHEN_SLOW_DISCONNECT\x10\x032\xfe\n" +
+	"\n" +
 	"\fIndexService\x12H\n" +
 	"\x03Get\x12\x1f.deltaplane.index.v1.GetRequest\x1a .deltaplane.index.v1.GetResponse\x12W\n" +
 	"\bBatchGet\x12$.deltaplane.index.v1.BatchGetRequest\x1a%.deltaplane.index.v1.BatchGetResponse\x12K\n" +
@@ -2782,11 +4392,14 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\x05Index\x12!.deltaplane.index.v1.IndexRequest\x1a\".deltaplane.index.v1.IndexResponse\x12Z\n" +
 	"\tIndexKeys\x12%.deltaplane.index.v1.IndexKeysRequest\x1a&.deltaplane.index.v1.IndexKeysResponse\x12x\n" +
 	"\x13ListIndexFuncValues\x12/.deltaplane.index.v1.ListIndexFuncValuesRequest\x1a0.deltaplane.index.v1.ListIndexFuncValuesResponse\x12c\n" +
-	"\fListIndexers\x12(.deltaplane.index.v1.ListIndexersRequest\x1a).deltaplane.index.v1.ListIndexersResponse\x12N\n" +
+	"\fListIndexers\x12(.deltaplane.index.v1.ListIndexersRequest\x1a).deltaplane.index.v1.ListIndexersResponse\x12`\n" +
+	"\vAddIndexers\x12'.deltaplane.index.v1.AddIndexersRequest\x1a(.deltaplane.index.v1.AddIndexersResponse\x12i\n" +
+	"\x0eRemoveIndexers\x12*.deltaplane.index.v1.RemoveIndexersRequest\x1a+.deltaplane.index.v1.RemoveIndexersResponse\x12N\n" +
 	"\x05Count\x12!.deltaplane.index.v1.CountRequest\x1a\".deltaplane.index.v1.CountResponse\x12l\n" +
 	"\x0fListCollections\x12+.deltaplane.index.v1.ListCollectionsRequest\x1a,.deltaplane.index.v1.ListCollectionsResponse\x12l\n" +
 	"\x0fWaitForRevision\x12+.deltaplane.index.v1.WaitForRevisionRequest\x1a,.deltaplane.index.v1.WaitForRevisionResponse\x12P\n" +
-	"\x05Watch\x12!.deltaplane.index.v1.WatchRequest\x1a\".deltaplane.index.v1.WatchResponse0\x01B\xd7\x01\n" +
+	"\x05Watch\x12!.deltaplane.index.v1.WatchRequest\x1a\".deltaplane.index.v1.WatchResponse0\x01\x12R\n" +
+	"\x05Query\x12!.deltaplane.index.v1.QueryRequest\x1a\".deltaplane.index.v1.QueryResponse(\x010\x01B\xd7\x01\n" +
 	"\x17com.deltaplane.index.v1B\n" +
 	"IndexProtoP\x01ZBgithub.com/deltaplane/deltaplane/proto/deltaplane/index/v1;indexv1\xa2\x02\x03DIX\xaa\x02\x13Deltaplane.Index.V1\xca\x02\x13Deltaplane\\Index\\V1\xe2\x02\x1fDeltaplane\\Index\\V1\\GPBMetadata\xea\x02\x15Deltaplane::Index::V1b\x06proto3"
 
@@ -2802,142 +4415,201 @@ func file_deltaplane_index_v1_index_proto_rawDescGZIP() []byte {
 	return file_deltaplane_index_v1_index_proto_rawDescData
 }
 
-var file_deltaplane_index_v1_index_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_deltaplane_index_v1_index_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_deltaplane_index_v1_index_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_deltaplane_index_v1_index_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
 var file_deltaplane_index_v1_index_proto_goTypes = []any{
 	(View)(0),                           // 0: deltaplane.index.v1.View
-	(*Consistency)(nil),                 // 1: deltaplane.index.v1.Consistency
-	(*Object)(nil),                      // 2: deltaplane.index.v1.Object
-	(*GetRequest)(nil),                  // 3: deltaplane.index.v1.GetRequest
-	(*GetResponse)(nil),                 // 4: deltaplane.index.v1.GetResponse
-	(*BatchGetRequest)(nil),             // 5: deltaplane.index.v1.BatchGetRequest
-	(*BatchGetResponse)(nil),            // 6: deltaplane.index.v1.BatchGetResponse
-	(*ListRequest)(nil),                 // 7: deltaplane.index.v1.ListRequest
-	(*ListResponse)(nil),                // 8: deltaplane.index.v1.ListResponse
-	(*ByIndexRequest)(nil),              // 9: deltaplane.index.v1.ByIndexRequest
-	(*ByIndexResponse)(nil),             // 10: deltaplane.index.v1.ByIndexResponse
-	(*IndexRequest)(nil),                // 11: deltaplane.index.v1.IndexRequest
-	(*IndexResponse)(nil),               // 12: deltaplane.index.v1.IndexResponse
-	(*IndexKeysRequest)(nil),            // 13: deltaplane.index.v1.IndexKeysRequest
-	(*IndexKeysResponse)(nil),           // 14: deltaplane.index.v1.IndexKeysResponse
-	(*ListIndexFuncValuesRequest)(nil),  // 15: deltaplane.index.v1.ListIndexFuncValuesRequest
-	(*IndexValue)(nil),                  // 16: deltaplane.index.v1.IndexValue
-	(*ListIndexFuncValuesResponse)(nil), // 17: deltaplane.index.v1.ListIndexFuncValuesResponse
-	(*ListIndexersRequest)(nil),         // 18: deltaplane.index.v1.ListIndexersRequest
-	(*Indexer)(nil),                     // 19: deltaplane.index.v1.Indexer
-	(*ListIndexersResponse)(nil),        // 20: deltaplane.index.v1.ListIndexersResponse
-	(*CountRequest)(nil),                // 21: deltaplane.index.v1.CountRequest
-	(*CountResponse)(nil),               // 22: deltaplane.index.v1.CountResponse
-	(*ListCollectionsRequest)(nil),      // 23: deltaplane.index.v1.ListCollectionsRequest
-	(*CollectionStatus)(nil),            // 24: deltaplane.index.v1.CollectionStatus
-	(*ListCollectionsResponse)(nil),     // 25: deltaplane.index.v1.ListCollectionsResponse
-	(*WaitForRevisionRequest)(nil),      // 26: deltaplane.index.v1.WaitForRevisionRequest
-	(*WaitForRevisionResponse)(nil),     // 27: deltaplane.index.v1.WaitForRevisionResponse
-	(*WatchRequest)(nil),                // 28: deltaplane.index.v1.WatchRequest
-	(*Event)(nil),                       // 29: deltaplane.index.v1.Event
-	(*InitialStateEnd)(nil),             // 30: deltaplane.index.v1.InitialStateEnd
-	(*Bookmark)(nil),                    // 31: deltaplane.index.v1.Bookmark
-	(*Gap)(nil),                         // 32: deltaplane.index.v1.Gap
-	(*Events)(nil),                      // 33: deltaplane.index.v1.Events
-	(*WatchResponse)(nil),               // 34: deltaplane.index.v1.WatchResponse
-	(*v1.Revision)(nil),                 // 35: deltaplane.delta.v1.Revision
-	(*durationpb.Duration)(nil),         // 36: google.protobuf.Duration
-	(v1.Encoding)(0),                    // 37: deltaplane.delta.v1.Encoding
-	(*fieldmaskpb.FieldMask)(nil),       // 38: google.protobuf.FieldMask
-	(*v1.Position)(nil),                 // 39: deltaplane.delta.v1.Position
-	(*timestamppb.Timestamp)(nil),       // 40: google.protobuf.Timestamp
-	(*v1.CollectionRevision)(nil),       // 41: deltaplane.delta.v1.CollectionRevision
-	(v1.DeltaType)(0),                   // 42: deltaplane.delta.v1.DeltaType
-	(v1.DeleteReason)(0),                // 43: deltaplane.delta.v1.DeleteReason
+	(IndexerState)(0),                   // 1: deltaplane.index.v1.IndexerState
+	(Tier)(0),                           // 2: deltaplane.index.v1.Tier
+	(WhenSlow)(0),                       // 3: deltaplane.index.v1.WhenSlow
+	(*Consistency)(nil),                 // 4: deltaplane.index.v1.Consistency
+	(*Object)(nil),                      // 5: deltaplane.index.v1.Object
+	(*GetRequest)(nil),                  // 6: deltaplane.index.v1.GetRequest
+	(*GetResponse)(nil),                 // 7: deltaplane.index.v1.GetResponse
+	(*BatchGetRequest)(nil),             // 8: deltaplane.index.v1.BatchGetRequest
+	(*BatchGetResponse)(nil),            // 9: deltaplane.index.v1.BatchGetResponse
+	(*ListRequest)(nil),                 // 10: deltaplane.index.v1.ListRequest
+	(*ListResponse)(nil),                // 11: deltaplane.index.v1.ListResponse
+	(*ByIndexRequest)(nil),              // 12: deltaplane.index.v1.ByIndexRequest
+	(*ByIndexResponse)(nil),             // 13: deltaplane.index.v1.ByIndexResponse
+	(*IndexRequest)(nil),                // 14: deltaplane.index.v1.IndexRequest
+	(*IndexResponse)(nil),               // 15: deltaplane.index.v1.IndexResponse
+	(*IndexKeysRequest)(nil),            // 16: deltaplane.index.v1.IndexKeysRequest
+	(*IndexKeysResponse)(nil),           // 17: deltaplane.index.v1.IndexKeysResponse
+	(*ListIndexFuncValuesRequest)(nil),  // 18: deltaplane.index.v1.ListIndexFuncValuesRequest
+	(*IndexValue)(nil),                  // 19: deltaplane.index.v1.IndexValue
+	(*ListIndexFuncValuesResponse)(nil), // 20: deltaplane.index.v1.ListIndexFuncValuesResponse
+	(*ListIndexersRequest)(nil),         // 21: deltaplane.index.v1.ListIndexersRequest
+	(*IndexerDefinition)(nil),           // 22: deltaplane.index.v1.IndexerDefinition
+	(*OwnerSource)(nil),                 // 23: deltaplane.index.v1.OwnerSource
+	(*Indexer)(nil),                     // 24: deltaplane.index.v1.Indexer
+	(*ListIndexersResponse)(nil),        // 25: deltaplane.index.v1.ListIndexersResponse
+	(*AddIndexersRequest)(nil),          // 26: deltaplane.index.v1.AddIndexersRequest
+	(*AddIndexersResponse)(nil),         // 27: deltaplane.index.v1.AddIndexersResponse
+	(*RemoveIndexersRequest)(nil),       // 28: deltaplane.index.v1.RemoveIndexersRequest
+	(*RemoveIndexersResponse)(nil),      // 29: deltaplane.index.v1.RemoveIndexersResponse
+	(*CountRequest)(nil),                // 30: deltaplane.index.v1.CountRequest
+	(*CountResponse)(nil),               // 31: deltaplane.index.v1.CountResponse
+	(*ListCollectionsRequest)(nil),      // 32: deltaplane.index.v1.ListCollectionsRequest
+	(*CollectionStatus)(nil),            // 33: deltaplane.index.v1.CollectionStatus
+	(*ListCollectionsResponse)(nil),     // 34: deltaplane.index.v1.ListCollectionsResponse
+	(*WaitForRevisionRequest)(nil),      // 35: deltaplane.index.v1.WaitForRevisionRequest
+	(*WaitForRevisionResponse)(nil),     // 36: deltaplane.index.v1.WaitForRevisionResponse
+	(*WatchRequest)(nil),                // 37: deltaplane.index.v1.WatchRequest
+	(*Event)(nil),                       // 38: deltaplane.index.v1.Event
+	(*InitialStateEnd)(nil),             // 39: deltaplane.index.v1.InitialStateEnd
+	(*Bookmark)(nil),                    // 40: deltaplane.index.v1.Bookmark
+	(*Gap)(nil),                         // 41: deltaplane.index.v1.Gap
+	(*Events)(nil),                      // 42: deltaplane.index.v1.Events
+	(*WatchResponse)(nil),               // 43: deltaplane.index.v1.WatchResponse
+	(*QueryRequest)(nil),                // 44: deltaplane.index.v1.QueryRequest
+	(*QueryError)(nil),                  // 45: deltaplane.index.v1.QueryError
+	(*QueryResponse)(nil),               // 46: deltaplane.index.v1.QueryResponse
+	nil,                                 // 47: deltaplane.index.v1.WatchRequest.KnownEntry
+	nil,                                 // 48: deltaplane.index.v1.QueryError.MetadataEntry
+	nil,                                 // 49: deltaplane.index.v1.QueryError.FieldViolationsEntry
+	(*v1.Revision)(nil),                 // 50: deltaplane.delta.v1.Revision
+	(*durationpb.Duration)(nil),         // 51: google.protobuf.Duration
+	(v1.Encoding)(0),                    // 52: deltaplane.delta.v1.Encoding
+	(*fieldmaskpb.FieldMask)(nil),       // 53: google.protobuf.FieldMask
+	(*v1.CollectionRevision)(nil),       // 54: deltaplane.delta.v1.CollectionRevision
+	(*v1.Position)(nil),                 // 55: deltaplane.delta.v1.Position
+	(*timestamppb.Timestamp)(nil),       // 56: google.protobuf.Timestamp
+	(v1.DeltaType)(0),                   // 57: deltaplane.delta.v1.DeltaType
+	(v1.DeleteReason)(0),                // 58: deltaplane.delta.v1.DeleteReason
 }
 var file_deltaplane_index_v1_index_proto_depIdxs = []int32{
-	35, // 0: deltaplane.index.v1.Consistency.at_least:type_name -> deltaplane.delta.v1.Revision
-	36, // 1: deltaplane.index.v1.Consistency.timeout:type_name -> google.protobuf.Duration
-	37, // 2: deltaplane.index.v1.Object.encoding:type_name -> deltaplane.delta.v1.Encoding
-	1,  // 3: deltaplane.index.v1.GetRequest.consistency:type_name -> deltaplane.index.v1.Consistency
-	0,  // 4: deltaplane.index.v1.GetRequest.view:type_name -> deltaplane.index.v1.View
-	38, // 5: deltaplane.index.v1.GetRequest.field_mask:type_name -> google.protobuf.FieldMask
-	2,  // 6: deltaplane.index.v1.GetResponse.object:type_name -> deltaplane.index.v1.Object
-	35, // 7: deltaplane.index.v1.GetResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	1,  // 8: deltaplane.index.v1.BatchGetRequest.consistency:type_name -> deltaplane.index.v1.Consistency
-	0,  // 9: deltaplane.index.v1.BatchGetRequest.view:type_name -> deltaplane.index.v1.View
-	38, // 10: deltaplane.index.v1.BatchGetRequest.field_mask:type_name -> google.protobuf.FieldMask
-	2,  // 11: deltaplane.index.v1.BatchGetResponse.objects:type_name -> deltaplane.index.v1.Object
-	35, // 12: deltaplane.index.v1.BatchGetResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	1,  // 13: deltaplane.index.v1.ListRequest.consistency:type_name -> deltaplane.index.v1.Consistency
-	0,  // 14: deltaplane.index.v1.ListRequest.view:type_name -> deltaplane.index.v1.View
-	38, // 15: deltaplane.index.v1.ListRequest.field_mask:type_name -> google.protobuf.FieldMask
-	2,  // 16: deltaplane.index.v1.ListResponse.objects:type_name -> deltaplane.index.v1.Object
-	35, // 17: deltaplane.index.v1.ListResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	1,  // 18: deltaplane.index.v1.ByIndexRequest.consistency:type_name -> deltaplane.index.v1.Consistency
-	0,  // 19: deltaplane.index.v1.ByIndexRequest.view:type_name -> deltaplane.index.v1.View
-	38, // 20: deltaplane.index.v1.ByIndexRequest.field_mask:type_name -> google.protobuf.FieldMask
-	2,  // 21: deltaplane.index.v1.ByIndexResponse.objects:type_name -> deltaplane.index.v1.Object
-	35, // 22: deltaplane.index.v1.ByIndexResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	1,  // 23: deltaplane.index.v1.IndexRequest.consistency:type_name -> deltaplane.index.v1.Consistency
-	0,  // 24: deltaplane.index.v1.IndexRequest.view:type_name -> deltaplane.index.v1.View
-	2,  // 25: deltaplane.index.v1.IndexResponse.objects:type_name -> deltaplane.index.v1.Object
-	35, // 26: deltaplane.index.v1.IndexResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	1,  // 27: deltaplane.index.v1.IndexKeysRequest.consistency:type_name -> deltaplane.index.v1.Consistency
-	35, // 28: deltaplane.index.v1.IndexKeysResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	1,  // 29: deltaplane.index.v1.ListIndexFuncValuesRequest.consistency:type_name -> deltaplane.index.v1.Consistency
-	16, // 30: deltaplane.index.v1.ListIndexFuncValuesResponse.values:type_name -> deltaplane.index.v1.IndexValue
-	35, // 31: deltaplane.index.v1.ListIndexFuncValuesResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	19, // 32: deltaplane.index.v1.ListIndexersResponse.indexers:type_name -> deltaplane.index.v1.Indexer
-	35, // 33: deltaplane.index.v1.ListIndexersResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	1,  // 34: deltaplane.index.v1.CountRequest.consistency:type_name -> deltaplane.index.v1.Consistency
-	35, // 35: deltaplane.index.v1.CountResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	35, // 36: deltaplane.index.v1.CollectionStatus.revision:type_name -> deltaplane.delta.v1.Revision
-	39, // 37: deltaplane.index.v1.CollectionStatus.position:type_name -> deltaplane.delta.v1.Position
-	40, // 38: deltaplane.index.v1.CollectionStatus.live_at:type_name -> google.protobuf.Timestamp
-	24, // 39: deltaplane.index.v1.ListCollectionsResponse.collections:type_name -> deltaplane.index.v1.CollectionStatus
-	41, // 40: deltaplane.index.v1.WaitForRevisionRequest.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
-	36, // 41: deltaplane.index.v1.WaitForRevisionRequest.timeout:type_name -> google.protobuf.Duration
-	41, // 42: deltaplane.index.v1.WaitForRevisionResponse.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
-	39, // 43: deltaplane.index.v1.WatchRequest.resume:type_name -> deltaplane.delta.v1.Position
-	0,  // 44: deltaplane.index.v1.WatchRequest.view:type_name -> deltaplane.index.v1.View
-	1,  // 45: deltaplane.index.v1.WatchRequest.consistency:type_name -> deltaplane.index.v1.Consistency
-	36, // 46: deltaplane.index.v1.WatchRequest.bookmark_interval:type_name -> google.protobuf.Duration
-	42, // 47: deltaplane.index.v1.Event.type:type_name -> deltaplane.delta.v1.DeltaType
-	2,  // 48: deltaplane.index.v1.Event.object:type_name -> deltaplane.index.v1.Object
-	43, // 49: deltaplane.index.v1.Event.delete_reason:type_name -> deltaplane.delta.v1.DeleteReason
-	39, // 50: deltaplane.index.v1.Event.position:type_name -> deltaplane.delta.v1.Position
-	29, // 51: deltaplane.index.v1.Events.events:type_name -> deltaplane.index.v1.Event
-	33, // 52: deltaplane.index.v1.WatchResponse.events:type_name -> deltaplane.index.v1.Events
-	30, // 53: deltaplane.index.v1.WatchResponse.initial_state_end:type_name -> deltaplane.index.v1.InitialStateEnd
-	31, // 54: deltaplane.index.v1.WatchResponse.bookmark:type_name -> deltaplane.index.v1.Bookmark
-	32, // 55: deltaplane.index.v1.WatchResponse.gap:type_name -> deltaplane.index.v1.Gap
-	39, // 56: deltaplane.index.v1.WatchResponse.position:type_name -> deltaplane.delta.v1.Position
-	35, // 57: deltaplane.index.v1.WatchResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	3,  // 58: deltaplane.index.v1.IndexService.Get:input_type -> deltaplane.index.v1.GetRequest
-	5,  // 59: deltaplane.index.v1.IndexService.BatchGet:input_type -> deltaplane.index.v1.BatchGetRequest
-	7,  // 60: deltaplane.index.v1.IndexService.List:input_type -> deltaplane.index.v1.ListRequest
-	9,  // 61: deltaplane.index.v1.IndexService.ByIndex:input_type -> deltaplane.index.v1.ByIndexRequest
-	11, // 62: deltaplane.index.v1.IndexService.Index:input_type -> deltaplane.index.v1.IndexRequest
-	13, // 63: deltaplane.index.v1.IndexService.IndexKeys:input_type -> deltaplane.index.v1.IndexKeysRequest
-	15, // 64: deltaplane.index.v1.IndexService.ListIndexFuncValues:input_type -> deltaplane.index.v1.ListIndexFuncValuesRequest
-	18, // 65: deltaplane.index.v1.IndexService.ListIndexers:input_type -> deltaplane.index.v1.ListIndexersRequest
-	21, // 66: deltaplane.index.v1.IndexService.Count:input_type -> deltaplane.index.v1.CountRequest
-	23, // 67: deltaplane.index.v1.IndexService.ListCollections:input_type -> deltaplane.index.v1.ListCollectionsRequest
-	26, // 68: deltaplane.index.v1.IndexService.WaitForRevision:input_type -> deltaplane.index.v1.WaitForRevisionRequest
-	28, // 69: deltaplane.index.v1.IndexService.Watch:input_type -> deltaplane.index.v1.WatchRequest
-	4,  // 70: deltaplane.index.v1.IndexService.Get:output_type -> deltaplane.index.v1.GetResponse
-	6,  // 71: deltaplane.index.v1.IndexService.BatchGet:output_type -> deltaplane.index.v1.BatchGetResponse
-	8,  // 72: deltaplane.index.v1.IndexService.List:output_type -> deltaplane.index.v1.ListResponse
-	10, // 73: deltaplane.index.v1.IndexService.ByIndex:output_type -> deltaplane.index.v1.ByIndexResponse
-	12, // 74: deltaplane.index.v1.IndexService.Index:output_type -> deltaplane.index.v1.IndexResponse
-	14, // 75: deltaplane.index.v1.IndexService.IndexKeys:output_type -> deltaplane.index.v1.IndexKeysResponse
-	17, // 76: deltaplane.index.v1.IndexService.ListIndexFuncValues:output_type -> deltaplane.index.v1.ListIndexFuncValuesResponse
-	20, // 77: deltaplane.index.v1.IndexService.ListIndexers:output_type -> deltaplane.index.v1.ListIndexersResponse
-	22, // 78: deltaplane.index.v1.IndexService.Count:output_type -> deltaplane.index.v1.CountResponse
-	25, // 79: deltaplane.index.v1.IndexService.ListCollections:output_type -> deltaplane.index.v1.ListCollectionsResponse
-	27, // 80: deltaplane.index.v1.IndexService.WaitForRevision:output_type -> deltaplane.index.v1.WaitForRevisionResponse
-	34, // 81: deltaplane.index.v1.IndexService.Watch:output_type -> deltaplane.index.v1.WatchResponse
-	70, // [70:82] is the sub-list for method output_type
-	58, // [58:70] is the sub-list for method input_type
-	58, // [58:58] is the sub-list for extension type_name
-	58, // [58:58] is the sub-list for extension extendee
-	0,  // [0:58] is the sub-list for field type_name
+	50,  // 0: deltaplane.index.v1.Consistency.at_least:type_name -> deltaplane.delta.v1.Revision
+	51,  // 1: deltaplane.index.v1.Consistency.timeout:type_name -> google.protobuf.Duration
+	52,  // 2: deltaplane.index.v1.Object.encoding:type_name -> deltaplane.delta.v1.Encoding
+	4,   // 3: deltaplane.index.v1.GetRequest.consistency:type_name -> deltaplane.index.v1.Consistency
+	0,   // 4: deltaplane.index.v1.GetRequest.view:type_name -> deltaplane.index.v1.View
+	53,  // 5: deltaplane.index.v1.GetRequest.field_mask:type_name -> google.protobuf.FieldMask
+	5,   // 6: deltaplane.index.v1.GetResponse.object:type_name -> deltaplane.index.v1.Object
+	50,  // 7: deltaplane.index.v1.GetResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	4,   // 8: deltaplane.index.v1.BatchGetRequest.consistency:type_name -> deltaplane.index.v1.Consistency
+	0,   // 9: deltaplane.index.v1.BatchGetRequest.view:type_name -> deltaplane.index.v1.View
+	53,  // 10: deltaplane.index.v1.BatchGetRequest.field_mask:type_name -> google.protobuf.FieldMask
+	5,   // 11: deltaplane.index.v1.BatchGetResponse.objects:type_name -> deltaplane.index.v1.Object
+	50,  // 12: deltaplane.index.v1.BatchGetResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	4,   // 13: deltaplane.index.v1.ListRequest.consistency:type_name -> deltaplane.index.v1.Consistency
+	0,   // 14: deltaplane.index.v1.ListRequest.view:type_name -> deltaplane.index.v1.View
+	53,  // 15: deltaplane.index.v1.ListRequest.field_mask:type_name -> google.protobuf.FieldMask
+	5,   // 16: deltaplane.index.v1.ListResponse.objects:type_name -> deltaplane.index.v1.Object
+	50,  // 17: deltaplane.index.v1.ListResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	54,  // 18: deltaplane.index.v1.ListResponse.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
+	4,   // 19: deltaplane.index.v1.ByIndexRequest.consistency:type_name -> deltaplane.index.v1.Consistency
+	0,   // 20: deltaplane.index.v1.ByIndexRequest.view:type_name -> deltaplane.index.v1.View
+	53,  // 21: deltaplane.index.v1.ByIndexRequest.field_mask:type_name -> google.protobuf.FieldMask
+	5,   // 22: deltaplane.index.v1.ByIndexResponse.objects:type_name -> deltaplane.index.v1.Object
+	50,  // 23: deltaplane.index.v1.ByIndexResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	54,  // 24: deltaplane.index.v1.ByIndexResponse.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
+	4,   // 25: deltaplane.index.v1.IndexRequest.consistency:type_name -> deltaplane.index.v1.Consistency
+	0,   // 26: deltaplane.index.v1.IndexRequest.view:type_name -> deltaplane.index.v1.View
+	5,   // 27: deltaplane.index.v1.IndexResponse.objects:type_name -> deltaplane.index.v1.Object
+	50,  // 28: deltaplane.index.v1.IndexResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	4,   // 29: deltaplane.index.v1.IndexKeysRequest.consistency:type_name -> deltaplane.index.v1.Consistency
+	50,  // 30: deltaplane.index.v1.IndexKeysResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	4,   // 31: deltaplane.index.v1.ListIndexFuncValuesRequest.consistency:type_name -> deltaplane.index.v1.Consistency
+	19,  // 32: deltaplane.index.v1.ListIndexFuncValuesResponse.values:type_name -> deltaplane.index.v1.IndexValue
+	50,  // 33: deltaplane.index.v1.ListIndexFuncValuesResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	23,  // 34: deltaplane.index.v1.IndexerDefinition.owner_uid:type_name -> deltaplane.index.v1.OwnerSource
+	22,  // 35: deltaplane.index.v1.Indexer.definition:type_name -> deltaplane.index.v1.IndexerDefinition
+	1,   // 36: deltaplane.index.v1.Indexer.state:type_name -> deltaplane.index.v1.IndexerState
+	50,  // 37: deltaplane.index.v1.Indexer.complete_from:type_name -> deltaplane.delta.v1.Revision
+	24,  // 38: deltaplane.index.v1.ListIndexersResponse.indexers:type_name -> deltaplane.index.v1.Indexer
+	50,  // 39: deltaplane.index.v1.ListIndexersResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	22,  // 40: deltaplane.index.v1.AddIndexersRequest.indexers:type_name -> deltaplane.index.v1.IndexerDefinition
+	51,  // 41: deltaplane.index.v1.AddIndexersRequest.wait:type_name -> google.protobuf.Duration
+	24,  // 42: deltaplane.index.v1.AddIndexersResponse.indexers:type_name -> deltaplane.index.v1.Indexer
+	50,  // 43: deltaplane.index.v1.AddIndexersResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	4,   // 44: deltaplane.index.v1.CountRequest.consistency:type_name -> deltaplane.index.v1.Consistency
+	50,  // 45: deltaplane.index.v1.CountResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	54,  // 46: deltaplane.index.v1.CountResponse.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
+	50,  // 47: deltaplane.index.v1.CollectionStatus.revision:type_name -> deltaplane.delta.v1.Revision
+	55,  // 48: deltaplane.index.v1.CollectionStatus.position:type_name -> deltaplane.delta.v1.Position
+	56,  // 49: deltaplane.index.v1.CollectionStatus.live_at:type_name -> google.protobuf.Timestamp
+	2,   // 50: deltaplane.index.v1.CollectionStatus.tier:type_name -> deltaplane.index.v1.Tier
+	33,  // 51: deltaplane.index.v1.ListCollectionsResponse.collections:type_name -> deltaplane.index.v1.CollectionStatus
+	54,  // 52: deltaplane.index.v1.WaitForRevisionRequest.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
+	51,  // 53: deltaplane.index.v1.WaitForRevisionRequest.timeout:type_name -> google.protobuf.Duration
+	54,  // 54: deltaplane.index.v1.WaitForRevisionResponse.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
+	55,  // 55: deltaplane.index.v1.WatchRequest.resume:type_name -> deltaplane.delta.v1.Position
+	0,   // 56: deltaplane.index.v1.WatchRequest.view:type_name -> deltaplane.index.v1.View
+	4,   // 57: deltaplane.index.v1.WatchRequest.consistency:type_name -> deltaplane.index.v1.Consistency
+	51,  // 58: deltaplane.index.v1.WatchRequest.bookmark_interval:type_name -> google.protobuf.Duration
+	53,  // 59: deltaplane.index.v1.WatchRequest.field_mask:type_name -> google.protobuf.FieldMask
+	47,  // 60: deltaplane.index.v1.WatchRequest.known:type_name -> deltaplane.index.v1.WatchRequest.KnownEntry
+	3,   // 61: deltaplane.index.v1.WatchRequest.when_slow:type_name -> deltaplane.index.v1.WhenSlow
+	57,  // 62: deltaplane.index.v1.Event.type:type_name -> deltaplane.delta.v1.DeltaType
+	5,   // 63: deltaplane.index.v1.Event.object:type_name -> deltaplane.index.v1.Object
+	58,  // 64: deltaplane.index.v1.Event.delete_reason:type_name -> deltaplane.delta.v1.DeleteReason
+	55,  // 65: deltaplane.index.v1.Event.position:type_name -> deltaplane.delta.v1.Position
+	38,  // 66: deltaplane.index.v1.Events.events:type_name -> deltaplane.index.v1.Event
+	42,  // 67: deltaplane.index.v1.WatchResponse.events:type_name -> deltaplane.index.v1.Events
+	39,  // 68: deltaplane.index.v1.WatchResponse.initial_state_end:type_name -> deltaplane.index.v1.InitialStateEnd
+	40,  // 69: deltaplane.index.v1.WatchResponse.bookmark:type_name -> deltaplane.index.v1.Bookmark
+	41,  // 70: deltaplane.index.v1.WatchResponse.gap:type_name -> deltaplane.index.v1.Gap
+	55,  // 71: deltaplane.index.v1.WatchResponse.position:type_name -> deltaplane.delta.v1.Position
+	50,  // 72: deltaplane.index.v1.WatchResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	6,   // 73: deltaplane.index.v1.QueryRequest.get:type_name -> deltaplane.index.v1.GetRequest
+	8,   // 74: deltaplane.index.v1.QueryRequest.batch_get:type_name -> deltaplane.index.v1.BatchGetRequest
+	10,  // 75: deltaplane.index.v1.QueryRequest.list:type_name -> deltaplane.index.v1.ListRequest
+	12,  // 76: deltaplane.index.v1.QueryRequest.by_index:type_name -> deltaplane.index.v1.ByIndexRequest
+	14,  // 77: deltaplane.index.v1.QueryRequest.index:type_name -> deltaplane.index.v1.IndexRequest
+	16,  // 78: deltaplane.index.v1.QueryRequest.index_keys:type_name -> deltaplane.index.v1.IndexKeysRequest
+	18,  // 79: deltaplane.index.v1.QueryRequest.list_index_func_values:type_name -> deltaplane.index.v1.ListIndexFuncValuesRequest
+	30,  // 80: deltaplane.index.v1.QueryRequest.count:type_name -> deltaplane.index.v1.CountRequest
+	35,  // 81: deltaplane.index.v1.QueryRequest.wait_for_revision:type_name -> deltaplane.index.v1.WaitForRevisionRequest
+	51,  // 82: deltaplane.index.v1.QueryRequest.timeout:type_name -> google.protobuf.Duration
+	48,  // 83: deltaplane.index.v1.QueryError.metadata:type_name -> deltaplane.index.v1.QueryError.MetadataEntry
+	49,  // 84: deltaplane.index.v1.QueryError.field_violations:type_name -> deltaplane.index.v1.QueryError.FieldViolationsEntry
+	51,  // 85: deltaplane.index.v1.QueryError.retry_delay:type_name -> google.protobuf.Duration
+	7,   // 86: deltaplane.index.v1.QueryResponse.get:type_name -> deltaplane.index.v1.GetResponse
+	9,   // 87: deltaplane.index.v1.QueryResponse.batch_get:type_name -> deltaplane.index.v1.BatchGetResponse
+	11,  // 88: deltaplane.index.v1.QueryResponse.list:type_name -> deltaplane.index.v1.ListResponse
+	13,  // 89: deltaplane.index.v1.QueryResponse.by_index:type_name -> deltaplane.index.v1.ByIndexResponse
+	15,  // 90: deltaplane.index.v1.QueryResponse.index:type_name -> deltaplane.index.v1.IndexResponse
+	17,  // 91: deltaplane.index.v1.QueryResponse.index_keys:type_name -> deltaplane.index.v1.IndexKeysResponse
+	20,  // 92: deltaplane.index.v1.QueryResponse.list_index_func_values:type_name -> deltaplane.index.v1.ListIndexFuncValuesResponse
+	31,  // 93: deltaplane.index.v1.QueryResponse.count:type_name -> deltaplane.index.v1.CountResponse
+	36,  // 94: deltaplane.index.v1.QueryResponse.wait_for_revision:type_name -> deltaplane.index.v1.WaitForRevisionResponse
+	45,  // 95: deltaplane.index.v1.QueryResponse.error:type_name -> deltaplane.index.v1.QueryError
+	6,   // 96: deltaplane.index.v1.IndexService.Get:input_type -> deltaplane.index.v1.GetRequest
+	8,   // 97: deltaplane.index.v1.IndexService.BatchGet:input_type -> deltaplane.index.v1.BatchGetRequest
+	10,  // 98: deltaplane.index.v1.IndexService.List:input_type -> deltaplane.index.v1.ListRequest
+	12,  // 99: deltaplane.index.v1.IndexService.ByIndex:input_type -> deltaplane.index.v1.ByIndexRequest
+	14,  // 100: deltaplane.index.v1.IndexService.Index:input_type -> deltaplane.index.v1.IndexRequest
+	16,  // 101: deltaplane.index.v1.IndexService.IndexKeys:input_type -> deltaplane.index.v1.IndexKeysRequest
+	18,  // 102: deltaplane.index.v1.IndexService.ListIndexFuncValues:input_type -> deltaplane.index.v1.ListIndexFuncValuesRequest
+	21,  // 103: deltaplane.index.v1.IndexService.ListIndexers:input_type -> deltaplane.index.v1.ListIndexersRequest
+	26,  // 104: deltaplane.index.v1.IndexService.AddIndexers:input_type -> deltaplane.index.v1.AddIndexersRequest
+	28,  // 105: deltaplane.index.v1.IndexService.RemoveIndexers:input_type -> deltaplane.index.v1.RemoveIndexersRequest
+	30,  // 106: deltaplane.index.v1.IndexService.Count:input_type -> deltaplane.index.v1.CountRequest
+	32,  // 107: deltaplane.index.v1.IndexService.ListCollections:input_type -> deltaplane.index.v1.ListCollectionsRequest
+	35,  // 108: deltaplane.index.v1.IndexService.WaitForRevision:input_type -> deltaplane.index.v1.WaitForRevisionRequest
+	37,  // 109: deltaplane.index.v1.IndexService.Watch:input_type -> deltaplane.index.v1.WatchRequest
+	44,  // 110: deltaplane.index.v1.IndexService.Query:input_type -> deltaplane.index.v1.QueryRequest
+	7,   // 111: deltaplane.index.v1.IndexService.Get:output_type -> deltaplane.index.v1.GetResponse
+	9,   // 112: deltaplane.index.v1.IndexService.BatchGet:output_type -> deltaplane.index.v1.BatchGetResponse
+	11,  // 113: deltaplane.index.v1.IndexService.List:output_type -> deltaplane.index.v1.ListResponse
+	13,  // 114: deltaplane.index.v1.IndexService.ByIndex:output_type -> deltaplane.index.v1.ByIndexResponse
+	15,  // 115: deltaplane.index.v1.IndexService.Index:output_type -> deltaplane.index.v1.IndexResponse
+	17,  // 116: deltaplane.index.v1.IndexService.IndexKeys:output_type -> deltaplane.index.v1.IndexKeysResponse
+	20,  // 117: deltaplane.index.v1.IndexService.ListIndexFuncValues:output_type -> deltaplane.index.v1.ListIndexFuncValuesResponse
+	25,  // 118: deltaplane.index.v1.IndexService.ListIndexers:output_type -> deltaplane.index.v1.ListIndexersResponse
+	27,  // 119: deltaplane.index.v1.IndexService.AddIndexers:output_type -> deltaplane.index.v1.AddIndexersResponse
+	29,  // 120: deltaplane.index.v1.IndexService.RemoveIndexers:output_type -> deltaplane.index.v1.RemoveIndexersResponse
+	31,  // 121: deltaplane.index.v1.IndexService.Count:output_type -> deltaplane.index.v1.CountResponse
+	34,  // 122: deltaplane.index.v1.IndexService.ListCollections:output_type -> deltaplane.index.v1.ListCollectionsResponse
+	36,  // 123: deltaplane.index.v1.IndexService.WaitForRevision:output_type -> deltaplane.index.v1.WaitForRevisionResponse
+	43,  // 124: deltaplane.index.v1.IndexService.Watch:output_type -> deltaplane.index.v1.WatchResponse
+	46,  // 125: deltaplane.index.v1.IndexService.Query:output_type -> deltaplane.index.v1.QueryResponse
+	111, // [111:126] is the sub-list for method output_type
+	96,  // [96:111] is the sub-list for method input_type
+	96,  // [96:96] is the sub-list for extension type_name
+	96,  // [96:96] is the sub-list for extension extendee
+	0,   // [0:96] is the sub-list for field type_name
 }
 
 func init() { file_deltaplane_index_v1_index_proto_init() }
@@ -2945,19 +4617,49 @@ func file_deltaplane_index_v1_index_proto_init() {
 	if File_deltaplane_index_v1_index_proto != nil {
 		return
 	}
-	file_deltaplane_index_v1_index_proto_msgTypes[33].OneofWrappers = []any{
+	file_deltaplane_index_v1_index_proto_msgTypes[18].OneofWrappers = []any{
+		(*IndexerDefinition_Label)(nil),
+		(*IndexerDefinition_Field)(nil),
+		(*IndexerDefinition_OwnerUid)(nil),
+		(*IndexerDefinition_Cel)(nil),
+	}
+	file_deltaplane_index_v1_index_proto_msgTypes[39].OneofWrappers = []any{
 		(*WatchResponse_Events)(nil),
 		(*WatchResponse_InitialStateEnd)(nil),
 		(*WatchResponse_Bookmark)(nil),
 		(*WatchResponse_Gap)(nil),
+	}
+	file_deltaplane_index_v1_index_proto_msgTypes[40].OneofWrappers = []any{
+		(*QueryRequest_Get)(nil),
+		(*QueryRequest_BatchGet)(nil),
+		(*QueryRequest_List)(nil),
+		(*QueryRequest_ByIndex)(nil),
+		(*QueryRequest_Index)(nil),
+		(*QueryRequest_IndexKeys)(nil),
+		(*QueryRequest_ListIndexFuncValues)(nil),
+		(*QueryRequest_Count)(nil),
+		(*QueryRequest_WaitForRevision)(nil),
+		(*QueryRequest_Cancel)(nil),
+	}
+	file_deltaplane_index_v1_index_proto_msgTypes[42].OneofWrappers = []any{
+		(*QueryResponse_Get)(nil),
+		(*QueryResponse_BatchGet)(nil),
+		(*QueryResponse_List)(nil),
+		(*QueryResponse_ByIndex)(nil),
+		(*QueryResponse_Index)(nil),
+		(*QueryResponse_IndexKeys)(nil),
+		(*QueryResponse_ListIndexFuncValues)(nil),
+		(*QueryResponse_Count)(nil),
+		(*QueryResponse_WaitForRevision)(nil),
+		(*QueryResponse_Error)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_deltaplane_index_v1_index_proto_rawDesc), len(file_deltaplane_index_v1_index_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   34,
+			NumEnums:      4,
+			NumMessages:   46,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

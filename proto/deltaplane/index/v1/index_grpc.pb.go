@@ -29,10 +29,13 @@ const (
 	IndexService_IndexKeys_FullMethodName           = "/deltaplane.index.v1.IndexService/IndexKeys"
 	IndexService_ListIndexFuncValues_FullMethodName = "/deltaplane.index.v1.IndexService/ListIndexFuncValues"
 	IndexService_ListIndexers_FullMethodName        = "/deltaplane.index.v1.IndexService/ListIndexers"
+	IndexService_AddIndexers_FullMethodName         = "/deltaplane.index.v1.IndexService/AddIndexers"
+	IndexService_RemoveIndexers_FullMethodName      = "/deltaplane.index.v1.IndexService/RemoveIndexers"
 	IndexService_Count_FullMethodName               = "/deltaplane.index.v1.IndexService/Count"
 	IndexService_ListCollections_FullMethodName     = "/deltaplane.index.v1.IndexService/ListCollections"
 	IndexService_WaitForRevision_FullMethodName     = "/deltaplane.index.v1.IndexService/WaitForRevision"
 	IndexService_Watch_FullMethodName               = "/deltaplane.index.v1.IndexService/Watch"
+	IndexService_Query_FullMethodName               = "/deltaplane.index.v1.IndexService/Query"
 )
 
 // IndexServiceClient is the client API for IndexService service.
@@ -44,8 +47,15 @@ const (
 //
 // Errors common to all: NOT_FOUND COLLECTION_NOT_FOUND; UNAVAILABLE COLLECTION_NOT_SYNCED before the current epoch's
 // synced record has been applied, whatever the consistency; DEADLINE_EXCEEDED REVISION_NOT_REACHED when `at_least` was
-// not met in time (the details name the revision reached); INVALID_ARGUMENT with field violations for malformed keys,
-// selectors, page tokens and resource versions.
+// not met in time (the details name the revision reached); RESOURCE_EXHAUSTED MEMORY_BUDGET for a collection that does not
+// fit into the server's memory budget, TOO_MANY_REQUESTS when the caller has more calls under way than one client may
+// (both with RetryInfo); INVALID_ARGUMENT with field violations for malformed keys, selectors, page tokens and resource
+// versions.
+//
+// Several clusters. List, ByIndex and Count take `clusters`: the collection then names the resource without a cluster
+// (`pods.v1`), and the answer covers that resource of each named cluster, `*` meaning every one that has it. Objects come
+// cluster by cluster, in the order of the clusters' names, each carrying its collection; the revisions are one per
+// collection; each cluster's part is one snapshot. A cluster that does not have the resource is COLLECTION_NOT_FOUND.
 type IndexServiceClient interface {
 	// Get returns one object. Errors: NOT_FOUND KEY_NOT_FOUND (the details carry the revision that did not hold it);
 	// DATA_LOSS KEY_QUARANTINED for a key whose newest version could not be read.
@@ -65,8 +75,18 @@ type IndexServiceClient interface {
 	IndexKeys(ctx context.Context, in *IndexKeysRequest, opts ...grpc.CallOption) (*IndexKeysResponse, error)
 	// ListIndexFuncValues returns the values that have at least one key, sorted.
 	ListIndexFuncValues(ctx context.Context, in *ListIndexFuncValuesRequest, opts ...grpc.CallOption) (*ListIndexFuncValuesResponse, error)
-	// ListIndexers returns the indexes of a collection.
+	// ListIndexers returns the indexes of a collection with their state, cardinality and size.
 	ListIndexers(ctx context.Context, in *ListIndexersRequest, opts ...grpc.CallOption) (*ListIndexersResponse, error)
+	// AddIndexers declares indexes on a collection that may be live and full (rule S-06). The definitions are kept beside the
+	// log: every replica has them, also after restarts. It answers when this replica has built them, or when `wait` is over;
+	// an index answers reads once it is complete, and ListIndexers tells the revision from which it is. Declaring the same
+	// definition again changes nothing. Errors, with nothing added: ALREADY_EXISTS INDEX_CONFLICT for a name that has another
+	// definition; INVALID_ARGUMENT with a field violation for a name, path or expression that cannot be used;
+	// RESOURCE_EXHAUSTED TOO_MANY_INDEXES.
+	AddIndexers(ctx context.Context, in *AddIndexersRequest, opts ...grpc.CallOption) (*AddIndexersResponse, error)
+	// RemoveIndexers takes declared indexes away from every replica. Built-in ones stay: INVALID_ARGUMENT. Errors: NOT_FOUND
+	// INDEX_NOT_FOUND, with nothing removed.
+	RemoveIndexers(ctx context.Context, in *RemoveIndexersRequest, opts ...grpc.CallOption) (*RemoveIndexersResponse, error)
 	// Count returns how many objects match, without sending them.
 	Count(ctx context.Context, in *CountRequest, opts ...grpc.CallOption) (*CountResponse, error)
 	// ListCollections tells which collections this replica follows and how current each is.
@@ -74,8 +94,14 @@ type IndexServiceClient interface {
 	// WaitForRevision answers when the revision has been reached, or DEADLINE_EXCEEDED REVISION_NOT_REACHED.
 	WaitForRevision(ctx context.Context, in *WaitForRevisionRequest, opts ...grpc.CallOption) (*WaitForRevisionResponse, error)
 	// Watch streams the initial state, a marker, then live events. A stream that ends is resumed by the last position, on
-	// any replica. Errors: RESOURCE_EXHAUSTED WATCHER_TOO_SLOW when the reader fell behind by more than the server keeps.
+	// any replica. A reader that falls behind by more than the server keeps is served as WatchRequest.when_slow says.
+	// Errors: RESOURCE_EXHAUSTED TOO_MANY_WATCHERS, or WATCHER_TOO_SLOW where that was asked for; UNAVAILABLE STOPPING when
+	// the replica is going away. Each carries RetryInfo; its delay is spread, so that many readers do not come back at once.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
+	// Query carries many calls on one stream, for clients that ask often: each request has a tag, answers carry it and come
+	// in the order they are ready. A call that fails is an answer with an error; the stream goes on. The stream ends when
+	// the client has closed its side and every request was answered.
+	Query(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[QueryRequest, QueryResponse], error)
 }
 
 type indexServiceClient struct {
@@ -166,6 +192,26 @@ func (c *indexServiceClient) ListIndexers(ctx context.Context, in *ListIndexersR
 	return out, nil
 }
 
+func (c *indexServiceClient) AddIndexers(ctx context.Context, in *AddIndexersRequest, opts ...grpc.CallOption) (*AddIndexersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AddIndexersResponse)
+	err := c.cc.Invoke(ctx, IndexService_AddIndexers_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *indexServiceClient) RemoveIndexers(ctx context.Context, in *RemoveIndexersRequest, opts ...grpc.CallOption) (*RemoveIndexersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RemoveIndexersResponse)
+	err := c.cc.Invoke(ctx, IndexService_RemoveIndexers_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *indexServiceClient) Count(ctx context.Context, in *CountRequest, opts ...grpc.CallOption) (*CountResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(CountResponse)
@@ -215,6 +261,19 @@ func (c *indexServiceClient) Watch(ctx context.Context, in *WatchRequest, opts .
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type IndexService_WatchClient = grpc.ServerStreamingClient[WatchResponse]
 
+func (c *indexServiceClient) Query(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[QueryRequest, QueryResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &IndexService_ServiceDesc.Streams[1], IndexService_Query_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[QueryRequest, QueryResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type IndexService_QueryClient = grpc.BidiStreamingClient[QueryRequest, QueryResponse]
+
 // IndexServiceServer is the server API for IndexService service.
 // All implementations must embed UnimplementedIndexServiceServer
 // for forward compatibility.
@@ -224,8 +283,15 @@ type IndexService_WatchClient = grpc.ServerStreamingClient[WatchResponse]
 //
 // Errors common to all: NOT_FOUND COLLECTION_NOT_FOUND; UNAVAILABLE COLLECTION_NOT_SYNCED before the current epoch's
 // synced record has been applied, whatever the consistency; DEADLINE_EXCEEDED REVISION_NOT_REACHED when `at_least` was
-// not met in time (the details name the revision reached); INVALID_ARGUMENT with field violations for malformed keys,
-// selectors, page tokens and resource versions.
+// not met in time (the details name the revision reached); RESOURCE_EXHAUSTED MEMORY_BUDGET for a collection that does not
+// fit into the server's memory budget, TOO_MANY_REQUESTS when the caller has more calls under way than one client may
+// (both with RetryInfo); INVALID_ARGUMENT with field violations for malformed keys, selectors, page tokens and resource
+// versions.
+//
+// Several clusters. List, ByIndex and Count take `clusters`: the collection then names the resource without a cluster
+// (`pods.v1`), and the answer covers that resource of each named cluster, `*` meaning every one that has it. Objects come
+// cluster by cluster, in the order of the clusters' names, each carrying its collection; the revisions are one per
+// collection; each cluster's part is one snapshot. A cluster that does not have the resource is COLLECTION_NOT_FOUND.
 type IndexServiceServer interface {
 	// Get returns one object. Errors: NOT_FOUND KEY_NOT_FOUND (the details carry the revision that did not hold it);
 	// DATA_LOSS KEY_QUARANTINED for a key whose newest version could not be read.
@@ -245,8 +311,18 @@ type IndexServiceServer interface {
 	IndexKeys(context.Context, *IndexKeysRequest) (*IndexKeysResponse, error)
 	// ListIndexFuncValues returns the values that have at least one key, sorted.
 	ListIndexFuncValues(context.Context, *ListIndexFuncValuesRequest) (*ListIndexFuncValuesResponse, error)
-	// ListIndexers returns the indexes of a collection.
+	// ListIndexers returns the indexes of a collection with their state, cardinality and size.
 	ListIndexers(context.Context, *ListIndexersRequest) (*ListIndexersResponse, error)
+	// AddIndexers declares indexes on a collection that may be live and full (rule S-06). The definitions are kept beside the
+	// log: every replica has them, also after restarts. It answers when this replica has built them, or when `wait` is over;
+	// an index answers reads once it is complete, and ListIndexers tells the revision from which it is. Declaring the same
+	// definition again changes nothing. Errors, with nothing added: ALREADY_EXISTS INDEX_CONFLICT for a name that has another
+	// definition; INVALID_ARGUMENT with a field violation for a name, path or expression that cannot be used;
+	// RESOURCE_EXHAUSTED TOO_MANY_INDEXES.
+	AddIndexers(context.Context, *AddIndexersRequest) (*AddIndexersResponse, error)
+	// RemoveIndexers takes declared indexes away from every replica. Built-in ones stay: INVALID_ARGUMENT. Errors: NOT_FOUND
+	// INDEX_NOT_FOUND, with nothing removed.
+	RemoveIndexers(context.Context, *RemoveIndexersRequest) (*RemoveIndexersResponse, error)
 	// Count returns how many objects match, without sending them.
 	Count(context.Context, *CountRequest) (*CountResponse, error)
 	// ListCollections tells which collections this replica follows and how current each is.
@@ -254,8 +330,14 @@ type IndexServiceServer interface {
 	// WaitForRevision answers when the revision has been reached, or DEADLINE_EXCEEDED REVISION_NOT_REACHED.
 	WaitForRevision(context.Context, *WaitForRevisionRequest) (*WaitForRevisionResponse, error)
 	// Watch streams the initial state, a marker, then live events. A stream that ends is resumed by the last position, on
-	// any replica. Errors: RESOURCE_EXHAUSTED WATCHER_TOO_SLOW when the reader fell behind by more than the server keeps.
+	// any replica. A reader that falls behind by more than the server keeps is served as WatchRequest.when_slow says.
+	// Errors: RESOURCE_EXHAUSTED TOO_MANY_WATCHERS, or WATCHER_TOO_SLOW where that was asked for; UNAVAILABLE STOPPING when
+	// the replica is going away. Each carries RetryInfo; its delay is spread, so that many readers do not come back at once.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
+	// Query carries many calls on one stream, for clients that ask often: each request has a tag, answers carry it and come
+	// in the order they are ready. A call that fails is an answer with an error; the stream goes on. The stream ends when
+	// the client has closed its side and every request was answered.
+	Query(grpc.BidiStreamingServer[QueryRequest, QueryResponse]) error
 	mustEmbedUnimplementedIndexServiceServer()
 }
 
@@ -290,6 +372,12 @@ func (UnimplementedIndexServiceServer) ListIndexFuncValues(context.Context, *Lis
 func (UnimplementedIndexServiceServer) ListIndexers(context.Context, *ListIndexersRequest) (*ListIndexersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListIndexers not implemented")
 }
+func (UnimplementedIndexServiceServer) AddIndexers(context.Context, *AddIndexersRequest) (*AddIndexersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AddIndexers not implemented")
+}
+func (UnimplementedIndexServiceServer) RemoveIndexers(context.Context, *RemoveIndexersRequest) (*RemoveIndexersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RemoveIndexers not implemented")
+}
 func (UnimplementedIndexServiceServer) Count(context.Context, *CountRequest) (*CountResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Count not implemented")
 }
@@ -301,6 +389,9 @@ func (UnimplementedIndexServiceServer) WaitForRevision(context.Context, *WaitFor
 }
 func (UnimplementedIndexServiceServer) Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error {
 	return status.Error(codes.Unimplemented, "method Watch not implemented")
+}
+func (UnimplementedIndexServiceServer) Query(grpc.BidiStreamingServer[QueryRequest, QueryResponse]) error {
+	return status.Error(codes.Unimplemented, "method Query not implemented")
 }
 func (UnimplementedIndexServiceServer) mustEmbedUnimplementedIndexServiceServer() {}
 func (UnimplementedIndexServiceServer) testEmbeddedByValue()                      {}
@@ -467,6 +558,42 @@ func _IndexService_ListIndexers_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _IndexService_AddIndexers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AddIndexersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(IndexServiceServer).AddIndexers(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: IndexService_AddIndexers_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(IndexServiceServer).AddIndexers(ctx, req.(*AddIndexersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _IndexService_RemoveIndexers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RemoveIndexersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(IndexServiceServer).RemoveIndexers(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: IndexService_RemoveIndexers_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(IndexServiceServer).RemoveIndexers(ctx, req.(*RemoveIndexersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _IndexService_Count_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(CountRequest)
 	if err := dec(in); err != nil {
@@ -532,6 +659,13 @@ func _IndexService_Watch_Handler(srv interface{}, stream grpc.ServerStream) erro
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type IndexService_WatchServer = grpc.ServerStreamingServer[WatchResponse]
 
+func _IndexService_Query_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(IndexServiceServer).Query(&grpc.GenericServerStream[QueryRequest, QueryResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type IndexService_QueryServer = grpc.BidiStreamingServer[QueryRequest, QueryResponse]
+
 // IndexService_ServiceDesc is the grpc.ServiceDesc for IndexService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -572,6 +706,14 @@ var IndexService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _IndexService_ListIndexers_Handler,
 		},
 		{
+			MethodName: "AddIndexers",
+			Handler:    _IndexService_AddIndexers_Handler,
+		},
+		{
+			MethodName: "RemoveIndexers",
+			Handler:    _IndexService_RemoveIndexers_Handler,
+		},
+		{
 			MethodName: "Count",
 			Handler:    _IndexService_Count_Handler,
 		},
@@ -589,6 +731,12 @@ var IndexService_ServiceDesc = grpc.ServiceDesc{
 			StreamName:    "Watch",
 			Handler:       _IndexService_Watch_Handler,
 			ServerStreams: true,
+		},
+		{
+			StreamName:    "Query",
+			Handler:       _IndexService_Query_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
 		},
 	},
 	Metadata: "deltaplane/index/v1/index.proto",
