@@ -3,6 +3,7 @@ package system
 import (
 	"context"
 	"math/rand/v2"
+	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -32,9 +33,10 @@ func TestTwoReplicasNeverCreateAPodTooMany(t *testing.T) {
 
 	ctx, stop := context.WithCancel(t.Context())
 	stopped := make(chan struct{})
+	processes := u.running(replicas...)
 	go func() {
 		defer close(stopped)
-		u.freeze(ctx, replicas, 2*lease)
+		freeze(ctx, processes, 2*lease)
 	}()
 	var jobs []*batchv1.Job
 	for _, prefix := range []string{"a", "b", "c", "d"} {
@@ -58,10 +60,19 @@ func TestTwoReplicasNeverCreateAPodTooMany(t *testing.T) {
 	checkConverged(t, x)
 }
 
-// freeze stops one replica after another for a while until ctx ends, and leaves all of them running.
-func (u *upTarget) freeze(ctx context.Context, names []string, pause time.Duration) {
+// running returns processes by name.
+func (u *upTarget) running(names ...string) []*os.Process {
+	var list []*os.Process
+	for _, name := range names {
+		list = append(list, u.processes[name].cmd.Process)
+	}
+	return list
+}
+
+// freeze stops one process after another for a while until ctx ends, and leaves all of them running.
+func freeze(ctx context.Context, processes []*os.Process, pause time.Duration) {
 	for i := 0; ctx.Err() == nil; i++ {
-		process := u.processes[names[i%len(names)]].cmd.Process
+		process := processes[i%len(processes)]
 		select {
 		case <-ctx.Done():
 			return
