@@ -3,20 +3,43 @@ package client
 import (
 	"context"
 	"errors"
-	"io"
 	"iter"
+	"log/slog"
+	"math/rand/v2"
 	"time"
 
 	"google.golang.org/grpc/codes"
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/rpc"
-	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
 
 // Position is a place in a collection's log, to resume a watch from.
 type Position = delta.Position
+
+// DeleteReason is how a deletion became known.
+type DeleteReason = delta.DeleteReason
+
+// The delete reasons.
+const (
+	// DeleteObserved: the API server said so.
+	DeleteObserved = delta.Observed
+	// DeleteInferred: a complete state did not hold the key any more.
+	DeleteInferred = delta.Inferred
+	// DeleteFiltered: the object exists, and left what is watched.
+	DeleteFiltered = delta.FilteredOut
+)
+
+// What a reader gets that falls behind by more than the server keeps.
+const (
+	// SlowCoalesce: the latest state of each key, in events marked Coalesced.
+	SlowCoalesce = indexv1.WhenSlow_WHEN_SLOW_COALESCE
+	// SlowBootstrap: EventGap, and the whole state again.
+	SlowBootstrap = indexv1.WhenSlow_WHEN_SLOW_BOOTSTRAP
+	// SlowDisconnect: the stream ends, and is resumed after a while.
+	SlowDisconnect = indexv1.WhenSlow_WHEN_SLOW_DISCONNECT
+)
 
 // EventType says what a watch event is.
 type EventType uint8
@@ -34,7 +57,7 @@ const (
 	// EventBookmark: nothing more happened up to the position.
 	EventBookmark
 	// EventGap: history was lost. An initial state follows; keys known before
-	// and not found in it are gone.
+	// and not found in it are gone, unless Differences is set.
 	EventGap
 )
 
@@ -42,144 +65,170 @@ const (
 type Event struct {
 	Type   EventType
 	Object Object
+	// DeleteReason is that of EventDeleted.
+	DeleteReason DeleteReason
+	// Coalesced: earlier changes of the key were folded into this one, because the
+	// reader was behind. It may delete what the reader never had.
+	Coalesced bool
 	// Position is where to resume behind this event. It is zero within an
 	// initial state, which cannot be resumed.
 	Position Position
-	// Revision is what has been reached; set by EventInitialEnd and EventBookmark.
+	// Revision is what has been reached with this event; zero when that is not news.
+	// EventInitialEnd and EventBookmark always have one.
 	Revision Revision
 	// Reason is that of EventGap.
 	Reason string
+	// Differences is set with EventGap when the state that follows is told against
+	// what [WatchOptions].Known named: keys in the same version are left out, and
+	// those that are gone are told as EventDeleted. Should the revision of its
+	// EventInitialEnd be of another epoch than Known's, it was whole all the same.
+	Differences bool
 }
 
-// WatchOptions choose what is watched.
+// Known is what a reader has of a collection.
+type Known struct {
+	// Epoch is that of the versions.
+	Epoch uint64
+	// Versions are the resource versions by key.
+	Versions map[string]string
+}
+
+// WatchOptions choose what is watched, and how.
 type WatchOptions struct {
-	// Namespace, when set, is the only one watched.
-	Namespace string
-	// Labels is a label selector.
-	Labels string
-	// Index and Value, when set, select the objects filed there.
+	// Namespace, when set, is the only one watched. Namespaces are up to 100, and
+	// exclude it.
+	Namespace  string
+	Namespaces []string
+	// Labels and FieldSelector are selectors as kubectl writes them.
+	Labels, FieldSelector string
+	// Index and Value, when set, select the objects filed there. Values are up to
+	// 100, of which any will do, and exclude Value.
 	Index, Value string
+	Values       []string
 	// Resume continues behind a position; zero begins with the initial state.
 	Resume Position
 	// Live skips the initial state.
 	Live bool
 	// View is ViewFull, ViewMetadata or ViewKeys. Default ViewFull.
 	View indexv1.View
+	// Fields are paths to keep, "metadata.name"; it excludes View.
+	Fields []string
 	// AtLeast is the least revision of the initial state.
 	AtLeast Revision
 	// BookmarkEvery is the time between bookmarks on a quiet watch. Default 10 s.
 	BookmarkEvery time.Duration
+	// WhenSlow is SlowCoalesce, SlowBootstrap or SlowDisconnect. Default SlowCoalesce.
+	WhenSlow indexv1.WhenSlow
+	// Known is asked what the reader has whenever the watch begins with a state: at
+	// first, and when its position is lost. Only differences are sent then; see
+	// Event.Differences. It is called between events, and what it returns must not be
+	// changed afterwards. No versions, or more than a request can carry, mean that the
+	// whole state is wanted, as does nil.
+	Known func() Known
+	// OnRetry is told whenever the watch has broken and will be opened again. It
+	// must be quick. Nil tells nobody.
+	OnRetry func(WatchRetry)
+	// Log receives the same, once per reason and minute. Default: discarded.
+	Log *slog.Logger
 }
+
+// WatchRetry tells of a watch that broke.
+type WatchRetry struct {
+	// Err is why; [ErrStreamEnded] when the server gave no reason.
+	Err error
+	// Attempt counts the streams that broke since one was well, from 1.
+	Attempt int
+	// Wait is how long until the next is opened.
+	Wait time.Duration
+	// Silent is how long the server has said nothing.
+	Silent time.Duration
+}
+
+// ErrStreamEnded: the server ended a watch without a reason, as one does that
+// wants its connections spread anew.
+var ErrStreamEnded = errors.New("client: the server ended the stream")
 
 // Watch yields what happens to a collection until ctx ends, which ends it
 // without an error, or the request itself is refused. A stream that breaks is
 // opened again, on any replica, from the last position; what cannot be continued
-// is told as EventGap. Events come in log order.
+// is told as EventGap, and the state that follows is never older than what was
+// told before. Events come in log order.
+//
+// Streams are opened again after a random part of a delay that doubles from 500 ms
+// to 5 s, and not before the time a server asks for, so that the clients of an
+// index that restarts do not come back all at once.
 func (x *Index) Watch(ctx context.Context, collection string, o WatchOptions) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
-		w := watch{x: x, collection: collection, o: o, at: o.Resume, began: o.Resume != Position{}}
-		wait := backOff{}
-		for {
-			before := w.at
-			more, err := w.stream(ctx, yield)
-			if !more || ctx.Err() != nil {
-				return
-			}
-			if err != nil && !retriable(err) {
-				yield(Event{}, wrap(err, "watch %s", collection))
-				return
-			}
-			if w.at != before {
-				wait.reset()
-			}
-			if !wait.sleep(ctx, rpc.RetryDelay(err)) {
-				return
-			}
+		w := &watch{c: x.c, collection: collection, o: o, yield: yield, at: o.Resume, heard: time.Now()}
+		if o.Log == nil {
+			w.o.Log = slog.New(slog.DiscardHandler)
 		}
+		w.began = o.Resume != Position{}
+		w.run(ctx)
 	}
 }
 
-type watch struct {
-	x          *Index
-	collection string
-	o          WatchOptions
-	at         Position
-	began      bool // an initial state has been told, in part or whole
-}
-
-// stream reads one stream to its end. more is false when the caller of the
-// iterator has had enough.
-func (w *watch) stream(ctx context.Context, yield func(Event, error) bool) (more bool, err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	req := &indexv1.WatchRequest{
-		Collection: w.collection, Namespace: w.o.Namespace, LabelSelector: w.o.Labels, Index: w.o.Index, IndexValue: w.o.Value,
-		View: w.o.View, Consistency: ReadOptions{AtLeast: w.o.AtLeast}.consistency(), BookmarkInterval: duration(w.o.BookmarkEvery),
-	}
-	if w.at != (Position{}) {
-		req.Resume = &deltav1.Position{Epoch: w.at.Epoch, Sequence: w.at.Sequence, Term: w.at.Term}
-	} else {
-		req.SkipInitialState = w.o.Live
-	}
-	s, err := w.x.c.Watch(ctx, req)
-	if err != nil {
-		return true, err
-	}
-	// An initial state that broke off begins anew: what was told of it is stale.
-	if w.began && w.at == (Position{}) && !yield(Event{Type: EventGap, Reason: "initial state broke off"}, nil) {
-		return false, nil
-	}
+func (w *watch) run(ctx context.Context) {
+	var wait spread
+	var said complaint
 	for {
-		resp, err := s.Recv()
-		if errors.Is(err, io.EOF) {
-			return true, nil
+		opened, before := time.Now(), w.heard
+		err := w.stream(ctx)
+		switch {
+		case w.enough || ctx.Err() != nil:
+			return
+		case w.again:
+			w.again = false
+			continue
+		case err == nil:
+			err = ErrStreamEnded
+		case !retriable(err):
+			w.yield(Event{}, wrap(err, "watch %s", w.collection))
+			return
 		}
-		if err != nil {
-			return true, err
+		if w.heard != before && time.Since(opened) > wellAfter {
+			wait.reset()
+			said.over()
 		}
-		if !w.tell(resp, yield) {
-			return false, nil
+		d := wait.next(rpc.RetryDelay(err))
+		said.log(w.o.Log, "watch broke", err, slog.String("collection", w.collection), slog.Int("attempt", wait.n))
+		if w.o.OnRetry != nil {
+			w.o.OnRetry(WatchRetry{Err: broke(err, w.collection), Attempt: wait.n, Wait: d, Silent: time.Since(w.heard)})
+		}
+		if !sleep(ctx, d) {
+			return
 		}
 	}
 }
 
-func (w *watch) tell(resp *indexv1.WatchResponse, yield func(Event, error) bool) bool {
-	end, rev := fromPosition(resp.GetPosition()), fromRevision(resp.GetRevision())
-	if end != (Position{}) {
-		defer func() { w.at = end }()
+func broke(err error, collection string) error {
+	if errors.Is(err, ErrStreamEnded) {
+		return err
 	}
-	switch k := resp.GetKind().(type) {
-	case *indexv1.WatchResponse_Events:
-		w.began = true
-		for _, e := range k.Events.GetEvents() {
-			if !yield(Event{Type: eventType(e), Object: fromObject(e.GetObject()), Position: fromPosition(e.GetPosition())}, nil) {
-				return false
-			}
-		}
-	case *indexv1.WatchResponse_InitialStateEnd:
-		return yield(Event{Type: EventInitialEnd, Position: end, Revision: rev}, nil)
-	case *indexv1.WatchResponse_Bookmark:
-		return yield(Event{Type: EventBookmark, Position: end, Revision: rev}, nil)
-	case *indexv1.WatchResponse_Gap:
-		w.at, w.began = Position{}, true
-		return yield(Event{Type: EventGap, Reason: k.Gap.GetReason()}, nil)
-	}
-	return true // a kind newer than this client
+	return wrap(err, "watch %s", collection)
 }
 
-func eventType(e *indexv1.Event) EventType {
-	switch e.GetType() {
-	case deltav1.DeltaType_DELTA_TYPE_DELETED:
-		return EventDeleted
-	case deltav1.DeltaType_DELTA_TYPE_ADDED:
-		return EventAdded
-	default:
-		return EventUpdated
-	}
-}
+const (
+	// wellAfter is how long a stream must last for the next wait to be short again.
+	wellAfter            = 10 * time.Second
+	spreadOver, spreadTo = 500 * time.Millisecond, 5 * time.Second
+)
 
-func fromPosition(p *deltav1.Position) Position {
-	return Position{Epoch: p.GetEpoch(), Sequence: p.GetSequence(), Term: p.GetTerm()}
+// spread is the wait of one of very many: anything up to a delay that doubles. The
+// zero value is ready.
+type spread struct{ n int }
+
+func (s *spread) reset() { s.n = 0 }
+
+// next is never less than what a server asked for, and up to half more: it may
+// have asked everybody for the same.
+func (s *spread) next(asked time.Duration) time.Duration {
+	d := rand.N(min(spreadOver<<min(s.n, 10), spreadTo)) //nolint:gosec // jitter needs no secrecy
+	s.n++
+	if asked > 0 {
+		d = max(d, asked+rand.N(asked/2+1)) //nolint:gosec // as above
+	}
+	return d
 }
 
 // retriable reports whether the same request may succeed later or elsewhere.

@@ -1,0 +1,235 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+
+	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+)
+
+// watch is one watch over any number of streams.
+//
+//	position ──────────────────────────────> live
+//	    └─ Gap ── reopen with Known ─┬─> differences ─> live
+//	nothing, or a state broke off ───┴─> whole state ─> live
+type watch struct {
+	c          indexv1.IndexServiceClient
+	collection string
+	o          WatchOptions
+	yield      func(Event, error) bool
+
+	at     Position
+	began  bool      // a state has been told, in part or whole
+	lost   string    // why the position is worth nothing, while the reader has not been told
+	kept   Known     // what the reader had when the position was lost
+	seen   Revision  // the last that was told
+	heard  time.Time // when the server last said anything
+	enough bool      // the reader wants no more
+	again  bool      // open another stream at once
+}
+
+// open is one stream of a watch.
+type open struct {
+	known bool // the request named what the reader has
+	ended bool // the end of a state was told
+	first bool // nothing was received yet
+}
+
+const (
+	// maxKnownKeys is what a server takes, and maxKnownBytes what surely fits into
+	// its largest message.
+	maxKnownKeys  = 200_000
+	maxKnownBytes = 12 << 20
+)
+
+// stream reads one stream to its end.
+func (w *watch) stream(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	req := w.request()
+	s := open{known: req.GetKnown() != nil, first: true}
+	// The library would try again by itself, sooner than a server asks for. It does
+	// not once there is more to repeat than it may keep.
+	c, err := w.c.Watch(ctx, req, grpc.MaxRetryRPCBufferSize(0))
+	if err != nil {
+		return err
+	}
+	for {
+		resp, err := c.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		w.heard = time.Now()
+		w.tell(&s, resp)
+		if w.enough || w.again {
+			return nil
+		}
+	}
+}
+
+func (w *watch) request() *indexv1.WatchRequest {
+	req := &indexv1.WatchRequest{
+		Collection: w.collection, Namespace: w.o.Namespace, Namespaces: w.o.Namespaces, LabelSelector: w.o.Labels, FieldSelector: w.o.FieldSelector,
+		Index: w.o.Index, IndexValue: w.o.Value, IndexValues: w.o.Values, View: w.o.View, BookmarkInterval: duration(w.o.BookmarkEvery), WhenSlow: w.o.WhenSlow,
+	}
+	if len(w.o.Fields) > 0 {
+		req.FieldMask = &fieldmaskpb.FieldMask{Paths: w.o.Fields}
+	}
+	least := w.o.AtLeast
+	if w.at != (Position{}) {
+		req.Resume = &deltav1.Position{Epoch: w.at.Epoch, Sequence: w.at.Sequence, Term: w.at.Term}
+	} else {
+		req.SkipInitialState = w.o.Live && !w.began
+		if !w.seen.IsZero() {
+			least = w.seen // another replica may be behind the last one
+		}
+	}
+	req.Consistency = ReadOptions{AtLeast: least}.consistency()
+	switch {
+	case w.lost != "":
+		req.Known, req.KnownEpoch = w.kept.Versions, w.kept.Epoch
+	case w.o.Known != nil && req.GetResume() == nil && !req.GetSkipInitialState():
+		if k := w.o.Known(); sendable(k) {
+			req.Known, req.KnownEpoch = k.Versions, k.Epoch
+		}
+	}
+	return req
+}
+
+// sendable reports whether a request can carry what is known.
+func sendable(k Known) bool {
+	if len(k.Versions) == 0 || len(k.Versions) > maxKnownKeys {
+		return false
+	}
+	const framing = 8
+	n := 0
+	for key, rv := range k.Versions {
+		n += len(key) + len(rv) + framing
+	}
+	return n <= maxKnownBytes
+}
+
+func (w *watch) say(e Event) bool {
+	w.enough = !w.yield(e, nil)
+	return !w.enough
+}
+
+// tell tells what a message says.
+func (w *watch) tell(s *open, resp *indexv1.WatchResponse) {
+	end, rev := fromPosition(resp.GetPosition()), fromRevision(resp.GetRevision())
+	if gap, ok := resp.GetKind().(*indexv1.WatchResponse_Gap); ok {
+		w.gap(s, gap.Gap.GetReason())
+		return
+	}
+	if s.first && !w.restate(s) {
+		return
+	}
+	s.first, w.lost, w.kept = false, "", Known{}
+	switch k := resp.GetKind().(type) {
+	case *indexv1.WatchResponse_Events:
+		w.began = true
+		if !w.events(k.Events, rev) {
+			return
+		}
+	case *indexv1.WatchResponse_InitialStateEnd:
+		s.ended = true
+		if !w.say(Event{Type: EventInitialEnd, Position: end, Revision: rev}) {
+			return
+		}
+	case *indexv1.WatchResponse_Bookmark:
+		if !w.say(Event{Type: EventBookmark, Position: end, Revision: rev}) {
+			return
+		}
+	default: // a kind newer than this client
+	}
+	if end != (Position{}) {
+		w.at = end
+	}
+	if !rev.IsZero() {
+		w.seen = rev
+	}
+}
+
+// gap tells that history is lost, unless it can be asked again what of the
+// reader's knowledge still holds.
+func (w *watch) gap(s *open, reason string) {
+	if w.o.Known != nil && (!s.known || s.ended) && w.at != (Position{}) {
+		// Whoever knows nothing, or too much to tell, is sent the whole state: this stream is about to.
+		if k := w.o.Known(); sendable(k) {
+			w.lost, w.kept, w.again = reason, k, true
+			return
+		}
+	}
+	diff := s.known && !s.ended
+	w.at, w.began, w.lost, w.kept, s.first = Position{}, true, "", Known{}, false
+	w.say(Event{Type: EventGap, Reason: reason, Differences: diff})
+}
+
+// restate tells, at the first message of a stream that begins with a state, what
+// becomes of an earlier one.
+func (w *watch) restate(s *open) bool {
+	switch {
+	case w.at != (Position{}): // resumed, be it that another replica has the history that one had lost
+		return true
+	case s.known && !w.began:
+		return w.say(Event{Type: EventGap, Reason: "the reader has an earlier state", Differences: true})
+	case w.began: // an initial state that broke off begins anew: what was told of it is stale
+		return w.say(Event{Type: EventGap, Reason: "initial state broke off", Differences: s.known})
+	default:
+		return true
+	}
+}
+
+func (w *watch) events(batch *indexv1.Events, rev Revision) bool {
+	all := batch.GetEvents()
+	for i, e := range all {
+		event := Event{
+			Type: eventType(e), Object: fromObject(e.GetObject()), Position: fromPosition(e.GetPosition()),
+			DeleteReason: deleteReason(e.GetDeleteReason()), Coalesced: batch.GetCoalesced(),
+		}
+		if i == len(all)-1 {
+			event.Revision = rev
+		}
+		if !w.say(event) {
+			return false
+		}
+	}
+	return true
+}
+
+func eventType(e *indexv1.Event) EventType {
+	switch e.GetType() {
+	case deltav1.DeltaType_DELTA_TYPE_DELETED:
+		return EventDeleted
+	case deltav1.DeltaType_DELTA_TYPE_ADDED:
+		return EventAdded
+	default:
+		return EventUpdated
+	}
+}
+
+func deleteReason(r deltav1.DeleteReason) DeleteReason {
+	switch r {
+	case deltav1.DeleteReason_DELETE_REASON_OBSERVED:
+		return DeleteObserved
+	case deltav1.DeleteReason_DELETE_REASON_INFERRED:
+		return DeleteInferred
+	case deltav1.DeleteReason_DELETE_REASON_FILTERED:
+		return DeleteFiltered
+	default:
+		return ""
+	}
+}
+
+func fromPosition(p *deltav1.Position) Position {
+	return Position{Epoch: p.GetEpoch(), Sequence: p.GetSequence(), Term: p.GetTerm()}
+}
