@@ -21,7 +21,7 @@ func TestAStreamIsAskedToMoveBetweenGoodbyeAndCut(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx := context.WithValue(t.Context(), birthKey{}, time.Now().Add(-tc.since))
+		ctx := context.WithValue(t.Context(), connectionKey{}, &connection{born: time.Now().Add(-tc.since)})
 		first, every := s.Aging(ctx)
 		if d := first - tc.first; d > time.Second || d < -time.Second {
 			t.Errorf("%s: first in %v, want %v", name, first, tc.first)
@@ -35,7 +35,7 @@ func TestAStreamIsAskedToMoveBetweenGoodbyeAndCut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, every := s.Aging(births{}.TagConn(t.Context(), nil)); every != 0 {
+	if _, every := s.Aging(s.gate.TagConn(t.Context(), nil)); every != 0 {
 		t.Errorf("of a server whose connections do not age: every %v", every)
 	}
 	if s, err = NewServer(ServerConfig{StreamWorkers: -1}, Options{}); err != nil {

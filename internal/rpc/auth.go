@@ -20,15 +20,19 @@ import (
 // "/deltaplane.queue.v1.QueueService/Add". An error that is not a status
 // already is answered PERMISSION_DENIED. Health checks are never asked about.
 // It must be safe for concurrent use.
+//
+// Caller names who calls, from a set that does not grow with the calls; the
+// limits per client are kept by it. When it is empty the client is the
+// connection's certificate, or the host the connection comes from.
 type Authorizer interface {
-	Authorize(ctx context.Context, method string) error
+	Authorize(ctx context.Context, method string) (caller string, err error)
 }
 
 // AllowAll lets everybody call everything.
 type AllowAll struct{}
 
-// Authorize returns nil.
-func (AllowAll) Authorize(context.Context, string) error { return nil }
+// Authorize names nobody and returns nil.
+func (AllowAll) Authorize(context.Context, string) (string, error) { return "", nil }
 
 // Tokens lets in callers that present a known bearer token in the
 // "authorization" header, for the methods their token names.
@@ -96,8 +100,9 @@ func parseTokens(data []byte) (map[[sha256.Size]byte]grant, error) {
 }
 
 // Authorize answers UNAUTHENTICATED without a known token, and
-// PERMISSION_DENIED when the token does not cover the method.
-func (t *Tokens) Authorize(ctx context.Context, method string) error {
+// PERMISSION_DENIED when the token does not cover the method. The caller is the
+// token's name.
+func (t *Tokens) Authorize(ctx context.Context, method string) (string, error) {
 	// A token is looked up by its hash, so that timing tells nothing about it.
 	var token string
 	if values := metadata.ValueFromIncomingContext(ctx, "authorization"); len(values) > 0 {
@@ -108,17 +113,17 @@ func (t *Tokens) Authorize(ctx context.Context, method string) error {
 	}
 	g, ok := t.grants.get()[sha256.Sum256([]byte(token))]
 	if token == "" || !ok {
-		return withInfo(status.New(codes.Unauthenticated, "a valid bearer token is needed"), "UNAUTHENTICATED", nil).Err()
+		return "", withInfo(status.New(codes.Unauthenticated, "a valid bearer token is needed"), "UNAUTHENTICATED", nil).Err()
 	}
 	if len(g.methods) == 0 {
-		return nil
+		return g.name, nil
 	}
 	for _, pattern := range g.methods {
 		if ok, _ := path.Match(pattern, method); ok {
-			return nil
+			return g.name, nil
 		}
 	}
-	return fmt.Errorf("rpc: %s may not call %s", g.name, method)
+	return "", fmt.Errorf("rpc: %s may not call %s", g.name, method)
 }
 
 func newAuthorizer(c AuthConfig) (Authorizer, error) {

@@ -24,8 +24,19 @@ type ServerConfig struct {
 	// MaxMessageBytes bounds one received message; a larger one is answered
 	// RESOURCE_EXHAUSTED. Default 16 MiB.
 	MaxMessageBytes int
-	// MaxConcurrentStreams bounds calls in flight on one connection. Default 8192.
+	// MaxConcurrentStreams bounds calls in flight on one connection: a client
+	// holds further ones back until others have ended. Default 8192.
 	MaxConcurrentStreams uint32
+	// MaxClientCalls bounds the unary calls that one client may have under way
+	// over all its connections; more are answered RESOURCE_EXHAUSTED
+	// TOO_MANY_REQUESTS with RetryInfo. A client is the name of its token, else
+	// the subject of its certificate, else the host it calls from. Default 4096;
+	// −1 lifts the bound.
+	MaxClientCalls int
+	// MaxClientStreams and MaxStreams bound the streaming calls open at once of
+	// one client and of all; more are answered RESOURCE_EXHAUSTED
+	// TOO_MANY_STREAMS with RetryInfo. Defaults 8192 and 32768; −1 lifts one.
+	MaxClientStreams, MaxStreams int
 	// StreamWorkers is how many goroutines are kept to run handlers on: a new one
 	// pays for growing its stack. Default four times GOMAXPROCS, at least 16;
 	// −1 starts a goroutine for each call.
@@ -37,8 +48,12 @@ type ServerConfig struct {
 	MaxConnectionGrace time.Duration
 	// KeepaliveMinTime is the least interval at which clients may ping. Default 10 s.
 	KeepaliveMinTime time.Duration
-	// StopTimeout is how long Serve lets calls finish after its context ended,
-	// before it cuts them off. Default 5 s.
+	// DrainGrace is how long, after its context ended, the server says that it is
+	// NOT_SERVING and goes on taking calls, so that whoever balances over replicas
+	// has turned to others before this one refuses. Default 0: none.
+	DrainGrace time.Duration
+	// StopTimeout is how long calls in hand may then take to finish before they
+	// are cut off. Default 5 s.
 	StopTimeout time.Duration
 }
 
@@ -72,6 +87,9 @@ func (c ServerConfig) WithDefaults() ServerConfig {
 	c.Listen = cmp.Or(c.Listen, "127.0.0.1:0")
 	c.MaxMessageBytes = cmp.Or(c.MaxMessageBytes, 16<<20)
 	c.MaxConcurrentStreams = cmp.Or(c.MaxConcurrentStreams, 8192)
+	c.MaxClientCalls = cmp.Or(c.MaxClientCalls, 4096)
+	c.MaxClientStreams = cmp.Or(c.MaxClientStreams, 8192)
+	c.MaxStreams = cmp.Or(c.MaxStreams, 32768)
 	c.StreamWorkers = cmp.Or(c.StreamWorkers, max(16, 4*runtime.GOMAXPROCS(0)))
 	c.MaxConnectionAge = cmp.Or(c.MaxConnectionAge, 30*time.Minute)
 	c.MaxConnectionGrace = cmp.Or(c.MaxConnectionGrace, time.Minute)
@@ -116,6 +134,31 @@ func (c ServerConfig) Validate() error {
 	}
 	if c.MaxMessageBytes < 0 {
 		fault("max message bytes %d is negative", c.MaxMessageBytes)
+	}
+	for _, n := range []struct {
+		name  string
+		value int
+	}{
+		{"stream workers", c.StreamWorkers}, {"max client calls", c.MaxClientCalls},
+		{"max client streams", c.MaxClientStreams}, {"max streams", c.MaxStreams},
+	} {
+		if n.value < -1 {
+			fault("%s is %d, want a positive number, or -1 for none", n.name, n.value)
+		}
+	}
+	if c.MaxStreams > 0 && c.MaxClientStreams > c.MaxStreams {
+		fault("max client streams %d exceeds max streams %d", c.MaxClientStreams, c.MaxStreams)
+	}
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"max connection grace", c.MaxConnectionGrace}, {"keepalive min time", c.KeepaliveMinTime},
+		{"drain grace", c.DrainGrace}, {"stop timeout", c.StopTimeout},
+	} {
+		if d.value < 0 {
+			fault("%s is %v, want a positive duration", d.name, d.value)
+		}
 	}
 	authenticated := c.Auth.Mode == AuthTokens || c.TLS.CAFile != ""
 	if err := CheckOpen(c.Listen, c.TLS.CertFile != "" && authenticated, c.Insecure); err != nil {

@@ -5,9 +5,12 @@
 //
 //	srv, err := rpc.NewServer(cfg.RPC, rpc.Options{Log: log, Registry: reg, Rules: rules})
 //	queuev1.RegisterQueueServiceServer(srv, impl)
-//	lis, err := rpc.Listen(cfg.RPC)
 //	srv.SetServing(queuev1.QueueService_ServiceDesc.ServiceName, true)
-//	err = srv.Serve(ctx, lis) // until ctx ends; nil on a clean stop
+//	err = srv.Run(ctx, parts...) // until ctx ends; nil on a clean stop
+//
+// A stop is gentle: health turns NOT_SERVING, calls are answered for a while
+// yet, streams are told to go elsewhere ([Server.Stopping]), and only then do
+// the parts end that calls need.
 //
 // Handlers return plain Go errors. The server turns them into statuses by the
 // rules given to it (see [Status]); what no rule knows becomes a bare Internal

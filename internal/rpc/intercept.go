@@ -18,10 +18,11 @@ import (
 const healthPrefix = "/grpc.health.v1.Health/"
 
 // guard wraps every handler. From outside in: map the error, catch a panic,
-// shorten the deadline, ask the authorizer.
+// shorten the deadline, ask the authorizer, keep to the limits.
 type guard struct {
 	log    *slog.Logger
 	auth   Authorizer
+	gate   *gate
 	rules  []Rule
 	panics prometheus.Counter
 }
@@ -38,8 +39,19 @@ func (g *guard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 
 func (g *guard) runUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
 	defer g.recover(ctx, info.FullMethod, &err)
-	if err := g.authorize(ctx, info.FullMethod); err != nil {
+	if strings.HasPrefix(info.FullMethod, healthPrefix) {
+		return handler(ctx, req)
+	}
+	caller, err := g.authorize(ctx, info.FullMethod)
+	if err != nil {
 		return nil, err
+	}
+	calls, err := g.gate.call(ctx, caller)
+	if err != nil {
+		return nil, err
+	}
+	if calls != nil {
+		defer calls.Add(-1)
 	}
 	return handler(ctx, req)
 }
@@ -54,9 +66,18 @@ func (g *guard) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 
 func (g *guard) runStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
 	defer g.recover(ss.Context(), info.FullMethod, &err)
-	if err := g.authorize(ss.Context(), info.FullMethod); err != nil {
+	if strings.HasPrefix(info.FullMethod, healthPrefix) {
+		return handler(srv, ss)
+	}
+	caller, err := g.authorize(ss.Context(), info.FullMethod)
+	if err != nil {
 		return err
 	}
+	leave, err := g.gate.stream(ss.Context(), caller)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	return handler(srv, ss)
 }
 
@@ -73,18 +94,20 @@ func (g *guard) recover(ctx context.Context, method string, err *error) {
 
 var errPanic = status.Error(codes.Internal, "internal error")
 
-func (g *guard) authorize(ctx context.Context, method string) error {
-	if strings.HasPrefix(method, healthPrefix) {
-		return nil
-	}
-	err := g.auth.Authorize(ctx, method)
+func (g *guard) authorize(ctx context.Context, method string) (caller string, err error) {
+	caller, err = g.auth.Authorize(ctx, method)
 	if err == nil {
-		return nil
+		return caller, nil
 	}
-	if _, ok := status.FromError(err); ok {
-		return err
+	if _, ok := status.FromError(err); !ok {
+		err = withInfo(status.New(codes.PermissionDenied, err.Error()), "PERMISSION_DENIED", nil).Err()
 	}
-	return withInfo(status.New(codes.PermissionDenied, err.Error()), "PERMISSION_DENIED", nil).Err()
+	label := "permission_denied"
+	if status.Code(err) == codes.Unauthenticated {
+		label = "unauthenticated"
+	}
+	g.gate.refused.WithLabelValues(label).Inc()
+	return "", err
 }
 
 func (g *guard) status(ctx context.Context, method string, err error) error {

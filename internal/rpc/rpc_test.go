@@ -220,7 +220,7 @@ func TestHealthIsPerService(t *testing.T) {
 
 type deny struct{}
 
-func (deny) Authorize(context.Context, string) error { return errors.New("never") }
+func (deny) Authorize(context.Context, string) (string, error) { return "", errors.New("never") }
 
 func TestTokensDecideWhoMayCallWhat(t *testing.T) {
 	t.Parallel()

@@ -2,11 +2,11 @@ package rpc
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
@@ -48,7 +48,13 @@ type Server struct {
 	cfg    ServerConfig
 	log    *slog.Logger
 	grpc   *grpc.Server
+	gate   *gate
 	health *health.Server
+
+	listening chan struct{} // closed when addr is set
+	addr      net.Addr
+	draining  atomic.Bool
+	stopping  chan struct{} // closed when streams are to end
 
 	mu      sync.Mutex // guards serving
 	serving map[string]bool
@@ -81,10 +87,14 @@ func NewServer(cfg ServerConfig, o Options) (*Server, error) {
 			return nil, fmt.Errorf("rpc: register metrics: %w", err)
 		}
 	}
-	g := &guard{log: o.Log, auth: o.Authorizer, rules: o.Rules, panics: panics}
+	admission, err := newGate(cfg, o.Registry)
+	if err != nil {
+		return nil, fmt.Errorf("rpc: register metrics: %w", err)
+	}
+	g := &guard{log: o.Log, auth: o.Authorizer, gate: admission, rules: o.Rules, panics: panics}
 	options := []grpc.ServerOption{
 		grpc.StatsHandler(otelgrpc.NewServerHandler(otelOptions(o.Tracer)...)),
-		grpc.StatsHandler(births{}),
+		grpc.StatsHandler(admission),
 		grpc.ChainUnaryInterceptor(metrics.UnaryServerInterceptor(), g.unary),
 		grpc.ChainStreamInterceptor(metrics.StreamServerInterceptor(), g.stream),
 		grpc.MaxRecvMsgSize(cfg.MaxMessageBytes),
@@ -104,7 +114,8 @@ func NewServer(cfg ServerConfig, o Options) (*Server, error) {
 		options = append(options, grpc.Creds(credentials.NewTLS(conf)))
 	}
 	s := &Server{
-		cfg: cfg, log: o.Log, serving: map[string]bool{},
+		cfg: cfg, log: o.Log, gate: admission, serving: map[string]bool{},
+		listening: make(chan struct{}), stopping: make(chan struct{}),
 		grpc: grpc.NewServer(append(options, o.Extra...)...), health: health.NewServer(),
 	}
 	healthpb.RegisterHealthServer(s.grpc, s.health)
@@ -195,44 +206,4 @@ func Listen(cfg ServerConfig) (net.Listener, error) {
 		return nil, fmt.Errorf("rpc: listen: %w", err)
 	}
 	return lis, nil
-}
-
-// Serve answers calls on lis, which it closes, until ctx ends. Then health
-// turns NOT_SERVING, new calls are refused, and calls in hand get StopTimeout
-// to finish before they are cut off. It returns nil after such a stop, and the
-// error otherwise. Long-lived streams should end by themselves when the service
-// stops; those that do not are cut.
-func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
-	done := make(chan error, 1)
-	go func() { done <- s.grpc.Serve(lis) }()
-	select {
-	case err := <-done:
-		s.health.Shutdown()
-		s.grpc.Stop()
-		return fmt.Errorf("rpc: serve %s: %w", lis.Addr(), err)
-	case <-ctx.Done():
-	}
-	s.health.Shutdown()
-	s.stop()
-	if err := <-done; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-		return fmt.Errorf("rpc: serve %s: %w", lis.Addr(), err)
-	}
-	return nil
-}
-
-func (s *Server) stop() {
-	graceful := make(chan struct{})
-	go func() {
-		s.grpc.GracefulStop()
-		close(graceful)
-	}()
-	timer := time.NewTimer(s.cfg.StopTimeout)
-	defer timer.Stop()
-	select {
-	case <-graceful:
-	case <-timer.C:
-		s.log.Warn("calls cut off", slog.Duration("after", s.cfg.StopTimeout))
-		s.grpc.Stop()
-		<-graceful
-	}
 }

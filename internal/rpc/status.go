@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -27,6 +28,9 @@ type Rule struct {
 	// Retry, when positive, is sent as RetryInfo. An error in the tree with a
 	// method RetryAfter() time.Duration overrides it.
 	Retry time.Duration
+	// Spread is added to Retry by a random part, so that many callers refused
+	// together do not come back together.
+	Spread time.Duration
 	// Metadata, when set, makes the ErrorInfo metadata from the error.
 	Metadata func(error) map[string]string
 }
@@ -58,7 +62,11 @@ func Status(err error, rules []Rule) error {
 			meta = rule.Metadata(err)
 		}
 		st := withInfo(status.New(rule.Code, err.Error()), rule.Reason, meta)
-		return withDetails(st, violations(fields), retryInfo(err, rule.Retry)).Err()
+		delay := rule.Retry
+		if rule.Spread > 0 {
+			delay += rand.N(rule.Spread)
+		}
+		return withDetails(st, violations(fields), retryInfo(err, delay)).Err()
 	}
 	if len(fields) > 0 {
 		st := withInfo(status.New(codes.InvalidArgument, err.Error()), "INVALID_ARGUMENT", nil)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"sync/atomic"
 	"time"
 
@@ -45,9 +44,7 @@ type Service struct {
 	discovered atomic.Bool
 	ready      atomic.Bool // every log found at first has been replayed; stays
 	watchers   atomic.Int64
-	stopping   chan struct{} // closed when Run begins to stop
-	listening  chan struct{} // closed when addr is set
-	addr       net.Addr
+	stopping   <-chan struct{} // closed when calls that last are to end
 }
 
 // New builds an indexer that follows log, usually a *stream.Conn, and reports
@@ -63,8 +60,7 @@ func New(cfg Config, log deltaLog, tel *telemetry.Telemetry) (*Service, error) {
 	}
 	s := &Service{
 		cfg: cfg, log: log, slog: tel.Log, tracer: tel.Tracer.Tracer("deltaplane/indexer"),
-		pins:     newPins(cfg.Replica, cfg.MaxSnapshots, cfg.SnapshotTTL),
-		stopping: make(chan struct{}), listening: make(chan struct{}),
+		pins: newPins(cfg.Replica, cfg.MaxSnapshots, cfg.SnapshotTTL),
 	}
 	s.names.Store(&names{})
 	for _, name := range cfg.Collections {
@@ -90,41 +86,29 @@ func New(cfg Config, log deltaLog, tel *telemetry.Telemetry) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.stopping = s.rpc.Stopping()
 	s.rpc.RegisterService(&serviceDesc, &server{Service: s})
 	if s.admin, err = telemetry.NewAdmin(cfg.Admin, tel.Registry, tel.Log); err != nil {
 		return nil, err
 	}
+	s.admin.Ready("serving", s.rpc.Ready)
 	s.admin.Ready("log", s.checkLog)
 	s.admin.Ready("replayed", s.checkReplayed)
 	return s, nil
 }
 
 // Addr is where the IndexService listens; it waits until Run has opened it.
-func (s *Service) Addr(ctx context.Context) (string, error) {
-	select {
-	case <-s.listening:
-		return s.addr.String(), nil
-	case <-ctx.Done():
-		return "", ctx.Err()
-	}
-}
+func (s *Service) Addr(ctx context.Context) (string, error) { return s.rpc.Addr(ctx) }
 
 // Run follows the logs and answers until ctx ends; then health turns
-// NOT_SERVING, watches are told to go elsewhere, and it returns nil.
+// NOT_SERVING, watches are told to go elsewhere, and it returns nil. The logs
+// are followed until the last call has been answered.
 func (s *Service) Run(ctx context.Context) error {
-	lis, err := rpc.Listen(s.cfg.RPC)
-	if err != nil {
-		return err
-	}
-	s.addr = lis.Addr()
-	close(s.listening)
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return s.rpc.Serve(ctx, lis) })
-	g.Go(func() error { return s.admin.Run(ctx) })
-	g.Go(func() error { <-ctx.Done(); close(s.stopping); return nil })
-	g.Go(func() error { return s.discover(ctx, g) })
-	s.slog.Info("indexer listens", slog.String(telemetry.KeyAddr, s.addr.String()))
-	return g.Wait()
+	return s.rpc.Run(ctx, s.admin.Run, func(ctx context.Context) error {
+		g, ctx := errgroup.WithContext(ctx)
+		g.Go(func() error { return s.discover(ctx, g) })
+		return g.Wait()
+	})
 }
 
 // discoverLeast is the pause between looks for new logs while it is likely that

@@ -41,9 +41,9 @@ var rules = []rpc.Rule{
 	{Is: errIndexFailed, Code: codes.FailedPrecondition, Reason: "INDEX_FAILED", Metadata: metadata},
 	{Is: errSnapshotGone, Code: codes.FailedPrecondition, Reason: "SNAPSHOT_GONE", Metadata: metadata},
 	{Is: errWatcherTooSlow, Code: codes.ResourceExhausted, Reason: "WATCHER_TOO_SLOW", Metadata: metadata},
-	{Is: errTooManyWatchers, Code: codes.ResourceExhausted, Reason: "TOO_MANY_WATCHERS", Retry: 5 * time.Second, Metadata: metadata},
+	{Is: errTooManyWatchers, Code: codes.ResourceExhausted, Reason: "TOO_MANY_WATCHERS", Retry: 2 * time.Second, Spread: 6 * time.Second, Metadata: metadata},
 	{Is: errTooLarge, Code: codes.ResourceExhausted, Reason: "RESPONSE_TOO_LARGE", Metadata: metadata},
-	{Is: errStopping, Code: codes.Unavailable, Reason: "STOPPING", Metadata: metadata},
+	{Is: errStopping, Code: codes.Unavailable, Reason: "STOPPING", Retry: 50 * time.Millisecond, Spread: 450 * time.Millisecond, Metadata: metadata},
 }
 
 // fault is one of the errors above with what the caller should know.

@@ -5,12 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
@@ -37,10 +34,8 @@ type Service struct {
 	queues  map[string]*lines // guarded by mu
 	running context.Context   // of the dispatchers; guarded by mu, nil when none may be started
 
-	wg        sync.WaitGroup // dispatchers
-	stopping  chan struct{}  // closed when Run begins to stop
-	listening chan struct{}  // closed when addr is set
-	addr      net.Addr
+	wg       sync.WaitGroup  // dispatchers
+	stopping <-chan struct{} // closed when calls that last are to end
 }
 
 var errNotReached = fmt.Errorf("%w: not reached yet", engine.ErrUnavailable)
@@ -80,7 +75,6 @@ func build(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, err
 		cfg: cfg, engine: e, log: tel.Log, queues: map[string]*lines{},
 		history:  newHistory(cfg.HistoryKeys),
 		sessions: sessions{max: cfg.MaxSessions, all: map[string]*session{}},
-		stopping: make(chan struct{}), listening: make(chan struct{}),
 	}
 	s.usable.Store(&errNotReached)
 	var err error
@@ -91,23 +85,18 @@ func build(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, err
 	if err != nil {
 		return nil, err
 	}
+	s.stopping = s.rpc.Stopping()
 	queuev1.RegisterQueueServiceServer(s.rpc, &server{Service: s})
 	if s.admin, err = telemetry.NewAdmin(cfg.Admin, tel.Registry, tel.Log); err != nil {
 		return nil, err
 	}
+	s.admin.Ready("serving", s.rpc.Ready)
 	s.admin.Ready("store", func(context.Context) error { return *s.usable.Load() })
 	return s, nil
 }
 
 // Addr is where the QueueService listens; it waits until Run has opened it.
-func (s *Service) Addr(ctx context.Context) (string, error) {
-	select {
-	case <-s.listening:
-		return s.addr.String(), nil
-	case <-ctx.Done():
-		return "", ctx.Err()
-	}
-}
+func (s *Service) Addr(ctx context.Context) (string, error) { return s.rpc.Addr(ctx) }
 
 // Run answers until ctx ends; then health turns NOT_SERVING, Work streams are
 // told to go elsewhere, and it returns nil. A store that is reached but unfit
@@ -115,26 +104,13 @@ func (s *Service) Addr(ctx context.Context) (string, error) {
 // error; one that is not reached is waited for.
 func (s *Service) Run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, s.engine.Close()) }()
-	lis, err := rpc.Listen(s.cfg.RPC)
-	if err != nil {
-		return err
-	}
-	s.addr = lis.Addr()
-	close(s.listening)
 	// Dispatchers outlive ctx: calls in hand are still answered.
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s.mu.Lock()
 	s.running = running
 	s.mu.Unlock()
 
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return s.admin.Run(ctx) })
-	g.Go(func() error { return s.watchStore(ctx) })
-	g.Go(func() error { return s.engine.Wakes(ctx, s.woken) })
-	g.Go(func() error { <-ctx.Done(); close(s.stopping); return nil })
-	g.Go(func() error { return s.rpc.Serve(ctx, lis) })
-	s.log.Info("queue listens", slog.String(telemetry.KeyAddr, s.addr.String()))
-	err = g.Wait()
+	err = s.rpc.Run(ctx, s.admin.Run, s.watchStore, func(ctx context.Context) error { return s.engine.Wakes(ctx, s.woken) })
 
 	s.mu.Lock()
 	s.running = nil

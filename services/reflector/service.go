@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"slices"
 	"sync"
 
@@ -30,9 +29,6 @@ type Service struct {
 	rpc     *rpc.Server
 	admin   *telemetry.Admin
 
-	listening chan struct{} // closed when addr is set
-	addr      net.Addr
-
 	mu          sync.Mutex
 	reflections []*reflection // guarded by mu
 }
@@ -45,7 +41,6 @@ func New(cfg Config, log *stream.Conn, kc *kube.Client, tel *telemetry.Telemetry
 	}
 	s := &Service{
 		cfg: cfg.withDefaults(), log: log, kube: kc, slog: tel.Log, tracer: tel.Tracer.Tracer("deltaplane/reflector"),
-		listening: make(chan struct{}),
 	}
 	var err error
 	if s.metrics, err = newMetrics(tel.Registry); err != nil {
@@ -62,6 +57,7 @@ func New(cfg Config, log *stream.Conn, kc *kube.Client, tel *telemetry.Telemetry
 	if s.admin, err = telemetry.NewAdmin(s.cfg.Admin, tel.Registry, tel.Log); err != nil {
 		return nil, err
 	}
+	s.admin.Ready("serving", s.rpc.Ready)
 	s.admin.Ready("log", func(context.Context) error {
 		if !s.log.Healthy() {
 			return errors.New("not connected")
@@ -73,51 +69,22 @@ func New(cfg Config, log *stream.Conn, kc *kube.Client, tel *telemetry.Telemetry
 }
 
 // Addr is where the ReflectorService listens; it waits until Run has opened it.
-func (s *Service) Addr(ctx context.Context) (string, error) {
-	select {
-	case <-s.listening:
-		return s.addr.String(), nil
-	case <-ctx.Done():
-		return "", ctx.Err()
-	}
-}
+func (s *Service) Addr(ctx context.Context) (string, error) { return s.rpc.Addr(ctx) }
 
 // Run mirrors and answers until ctx ends; then it gives up its leases and returns nil.
 func (s *Service) Run(ctx context.Context) error {
-	lis, err := rpc.Listen(s.cfg.RPC)
-	if err != nil {
-		return err
-	}
-	s.addr = lis.Addr()
-	close(s.listening)
-	ctx, cancel := context.WithCancel(ctx)
+	// Leases are given up at once, however long calls take to end.
+	mirror, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var loops sync.WaitGroup
-	loops.Go(func() { s.supervise(ctx, &loops) })
-	failed := make(chan error, 2)
-	var servers sync.WaitGroup
-	for _, serve := range []func() error{
-		func() error { return s.rpc.Serve(ctx, lis) },
-		func() error { return s.admin.Run(ctx) },
-	} {
-		servers.Go(func() {
-			if err := serve(); err != nil {
-				failed <- err
-				cancel()
-			}
-		})
-	}
 	s.rpc.SetServing(reflectorv1.ReflectorService_ServiceDesc.ServiceName, true)
-	s.slog.Info("reflector listens", slog.String(telemetry.KeyAddr, s.addr.String()))
-	<-ctx.Done()
-	loops.Wait()
-	servers.Wait()
-	select {
-	case err := <-failed:
-		return err
-	default:
+	err := s.rpc.Run(ctx, s.admin.Run, func(context.Context) error {
+		loops.Go(func() { s.supervise(mirror, &loops) })
 		return nil
-	}
+	})
+	cancel()
+	loops.Wait()
+	return err
 }
 
 // supervise finds out what the resources are and runs a loop for each, one that is not served yet when it is.

@@ -1,0 +1,210 @@
+package rpc
+
+import (
+	"context"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
+)
+
+// gate counts the calls under way, of the server and of each client, and refuses those beyond the limits. A client is who the
+// authorizer says it is, else the holder of the connection's certificate, else the host the connection comes from. What a call needs
+// to know is found once per connection and kept with it, so that admission costs a few atomic steps.
+type gate struct {
+	unary, streams, serverStreams int64 // limits
+
+	refused *prometheus.CounterVec
+	open    atomic.Int64 // streams of all clients
+
+	mu      sync.Mutex // guards clients
+	clients map[string]*client
+}
+
+// client is one caller, over all of its connections.
+type client struct {
+	name           string
+	fromAuthorizer bool
+	conns          int // guarded by the gate
+	unary, streams atomic.Int64
+}
+
+// connection is what is kept with one connection. It is a client's, or several clients' if they share it behind a proxy.
+type connection struct {
+	born time.Time
+	host string
+	last atomic.Pointer[client]
+
+	mu    sync.Mutex // guards the rest
+	held  []*client
+	ended bool
+}
+
+type connectionKey struct{}
+
+const (
+	refusedRequests = "TOO_MANY_REQUESTS"
+	refusedStreams  = "TOO_MANY_STREAMS"
+)
+
+func newGate(cfg ServerConfig, reg prometheus.Registerer) (*gate, error) {
+	g := &gate{
+		unary: int64(cfg.MaxClientCalls), streams: int64(cfg.MaxClientStreams), serverStreams: int64(cfg.MaxStreams),
+		clients: map[string]*client{},
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "deltaplane_rpc_refused_total",
+			Help: "Calls refused before their handler ran, by reason: too_many_requests, too_many_streams, unauthenticated, permission_denied.",
+		}, []string{"reason"}),
+	}
+	for _, c := range []prometheus.Collector{
+		g.refused,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "deltaplane_rpc_streams", Help: "Streaming calls under way.",
+		}, func() float64 { return float64(g.open.Load()) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "deltaplane_rpc_clients", Help: "Clients connected, as the limits tell them apart.",
+		}, func() float64 { g.mu.Lock(); defer g.mu.Unlock(); return float64(len(g.clients)) }),
+	} {
+		if err := reg.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return g, nil
+}
+
+// call admits a unary call; the caller's count is to be lowered when it ends. It is nil outside a connection.
+func (g *gate) call(ctx context.Context, name string) (*atomic.Int64, error) {
+	c := g.client(ctx, name)
+	if c == nil {
+		return nil, nil
+	}
+	if n := c.unary.Add(1); g.unary > 0 && n > g.unary {
+		c.unary.Add(-1)
+		return nil, g.refuse(refusedRequests, "too_many_requests", "too many calls of this client are under way", g.unary)
+	}
+	return &c.unary, nil
+}
+
+// stream admits a streaming call; leave is to be called when it ends.
+func (g *gate) stream(ctx context.Context, name string) (leave func(), err error) {
+	if n := g.open.Add(1); g.serverStreams > 0 && n > g.serverStreams {
+		g.open.Add(-1)
+		return nil, g.refuse(refusedStreams, "too_many_streams", "too many streams are open", g.serverStreams)
+	}
+	c := g.client(ctx, name)
+	if c == nil {
+		return func() { g.open.Add(-1) }, nil
+	}
+	if n := c.streams.Add(1); g.streams > 0 && n > g.streams {
+		c.streams.Add(-1)
+		g.open.Add(-1)
+		return nil, g.refuse(refusedStreams, "too_many_streams", "too many streams of this client are open", g.streams)
+	}
+	return func() { c.streams.Add(-1); g.open.Add(-1) }, nil
+}
+
+func (g *gate) refuse(reason, label, text string, limit int64) error {
+	g.refused.WithLabelValues(label).Inc()
+	st := withInfo(status.New(codes.ResourceExhausted, text), reason, map[string]string{"limit": strconv.FormatInt(limit, 10)})
+	// Spread, so that those refused together do not come back together.
+	return withDetails(st, retryInfo(nil, 100*time.Millisecond+rand.N(200*time.Millisecond))).Err()
+}
+
+// client finds whose call it is; nil outside a connection.
+func (g *gate) client(ctx context.Context, name string) *client {
+	conn, ok := ctx.Value(connectionKey{}).(*connection)
+	if !ok {
+		return nil
+	}
+	if c := conn.last.Load(); c != nil && c.fromAuthorizer == (name != "") && (name == "" || c.name == name) {
+		return c
+	}
+	return g.identify(ctx, conn, name)
+}
+
+func (g *gate) identify(ctx context.Context, conn *connection, name string) *client {
+	authorized := name != ""
+	if !authorized {
+		name = conn.owner(ctx)
+	}
+	conn.mu.Lock()
+	defer conn.mu.Unlock()
+	for _, c := range conn.held {
+		if c.name == name && c.fromAuthorizer == authorized {
+			conn.last.Store(c)
+			return c
+		}
+	}
+	if conn.ended { // its calls are being cancelled
+		return &client{name: name}
+	}
+	key := strconv.FormatBool(authorized) + name
+	g.mu.Lock()
+	c := g.clients[key]
+	if c == nil {
+		c = &client{name: name, fromAuthorizer: authorized}
+		g.clients[key] = c
+	}
+	c.conns++
+	g.mu.Unlock()
+	conn.held = append(conn.held, c)
+	conn.last.Store(c)
+	return c
+}
+
+// owner names who a connection belongs to, without an authorizer's help.
+func (c *connection) owner(ctx context.Context) string {
+	if p, ok := peer.FromContext(ctx); ok {
+		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(info.State.VerifiedChains) > 0 {
+			return "certificate " + info.State.PeerCertificates[0].Subject.String()
+		}
+	}
+	return "host " + c.host
+}
+
+// TagConn implements stats.Handler.
+func (g *gate) TagConn(ctx context.Context, info *stats.ConnTagInfo) context.Context {
+	c := &connection{born: time.Now()}
+	if info != nil && info.RemoteAddr != nil {
+		c.host = info.RemoteAddr.String()
+		// A client may have any number of connections, each from its own port.
+		if host, _, err := net.SplitHostPort(c.host); err == nil {
+			c.host = host
+		}
+	}
+	return context.WithValue(ctx, connectionKey{}, c)
+}
+
+// HandleConn implements stats.Handler.
+func (g *gate) HandleConn(ctx context.Context, s stats.ConnStats) {
+	conn, ok := ctx.Value(connectionKey{}).(*connection)
+	if _, end := s.(*stats.ConnEnd); !ok || !end {
+		return
+	}
+	conn.mu.Lock()
+	defer conn.mu.Unlock()
+	conn.ended = true
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, c := range conn.held {
+		if c.conns--; c.conns == 0 {
+			delete(g.clients, strconv.FormatBool(c.fromAuthorizer)+c.name)
+		}
+	}
+	conn.held = nil
+}
+
+// TagRPC implements stats.Handler.
+func (*gate) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+
+// HandleRPC implements stats.Handler.
+func (*gate) HandleRPC(context.Context, stats.RPCStats) {}
