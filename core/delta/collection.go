@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 )
 
 // ErrCollection is wrapped by every error about a malformed collection name.
@@ -127,7 +128,7 @@ func ParseKey(s string) (Key, error) {
 }
 
 // Split returns the key's namespace, empty for a cluster-scoped object, and its name. Errors wrap [ErrKey] and quote
-// the key: it is empty, has an empty part, or more than one slash (S-01).
+// the key: it is empty, has an empty part, or more than one slash (S-01), or is not UTF-8, which no message could carry.
 func (k Key) Split() (namespace, name string, err error) {
 	namespace, name, ok := strings.Cut(string(k), "/")
 	if !ok {
@@ -140,6 +141,8 @@ func (k Key) Split() (namespace, name string, err error) {
 		return "", "", fmt.Errorf("%w: %q has more than one slash", ErrKey, string(k))
 	case strings.ContainsFunc(string(k), func(r rune) bool { return r < ' ' || r == 0x7f }):
 		return "", "", fmt.Errorf("%w: %q holds a control character", ErrKey, string(k))
+	case !utf8.ValidString(string(k)):
+		return "", "", fmt.Errorf("%w: %q is not UTF-8", ErrKey, string(k))
 	case len(namespace) > 253 || len(name) > 253:
 		return "", "", fmt.Errorf("%w: %.64q... has a part longer than 253 characters", ErrKey, string(k))
 	}

@@ -6,55 +6,9 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/deltaplane/deltaplane/core/store"
-	"github.com/deltaplane/deltaplane/internal/rpc"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
-
-// Count returns how many objects match.
-func (s *server) Count(ctx context.Context, req *indexv1.CountRequest) (*indexv1.CountResponse, error) {
-	c, err := s.find("collection", req.GetCollection())
-	if err != nil {
-		return nil, err
-	}
-	f, err := c.newFilter(req.GetNamespace(), req.GetLabelSelector(), "")
-	if err != nil {
-		return nil, err
-	}
-	f.index, f.value = req.GetIndex(), req.GetValue()
-	if f.index == "" && f.value != "" {
-		return nil, rpc.InvalidArgument("index", "is required with value")
-	}
-	snap, err := s.read(ctx, c, req.GetConsistency())
-	if err != nil {
-		return nil, err
-	}
-	n, err := count(snap, &f)
-	if err != nil {
-		return nil, indexError(c.name, err)
-	}
-	return &indexv1.CountResponse{Count: int64(n), Revision: revision(snap)}, nil
-}
-
-func count(snap *store.Snapshot, f *filter) (int, error) {
-	if f.index != "" {
-		hits, err := snap.ByIndex(f.index, f.value)
-		if err != nil || f.namespace == "" && f.labels == nil {
-			return hits.Len(), err
-		}
-	}
-	if f.all() && f.namespace == "" {
-		return snap.Len(), nil
-	}
-	n := 0
-	for o := range f.candidates(snap, "") {
-		if f.match(snap, o) {
-			n++
-		}
-	}
-	return n, nil
-}
 
 // ListIndexers returns the indexes of a collection.
 func (s *server) ListIndexers(_ context.Context, req *indexv1.ListIndexersRequest) (*indexv1.ListIndexersResponse, error) {

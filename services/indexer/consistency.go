@@ -56,6 +56,24 @@ func (s *Service) read(ctx context.Context, c *collection, want *indexv1.Consist
 	}
 }
 
+// readAll returns a snapshot of each of several collections. A revision belongs
+// to one of them, so at_least is refused unless there is only one.
+func (s *Service) readAll(ctx context.Context, list []*collection, want *indexv1.Consistency) ([]part, error) {
+	if want.GetAtLeast() != nil && len(list) > 1 {
+		return nil, rpc.InvalidArgument("consistency.at_least",
+			fmt.Sprintf("is a revision of one collection, and this is a read of %d; name each in WaitForRevision first", len(list)))
+	}
+	parts := make([]part, len(list))
+	for i, c := range list {
+		snap, err := s.read(ctx, c, want)
+		if err != nil {
+			return nil, err
+		}
+		parts[i] = part{c, snap}
+	}
+	return parts, nil
+}
+
 // synced says whether reads of the collection may be answered.
 func (c *collection) synced(snap *store.Snapshot) error {
 	if snap.State().Synced {

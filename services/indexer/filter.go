@@ -7,120 +7,68 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 )
 
-// maxSelector bounds a selector's length; it is parsed and evaluated in time
-// proportional to it.
-const maxSelector = 64 << 10
-
-// filter chooses objects. The zero value takes all.
+// filter is a choice made ready for one collection. The zero value takes all.
 type filter struct {
-	namespace string
-	labels    labels.Selector // nil takes all
-	fields    []fields.Requirement
-	index     string
-	value     string
-	none      bool // nothing can match
+	choice
+	none bool // nothing can match
 }
 
-// newFilter checks and reads the selectors of a request.
-func (c *collection) newFilter(namespace, labelSelector, fieldSelector string) (filter, error) {
-	f := filter{namespace: namespace}
-	if err := checkNamespace(namespace); err != nil {
-		return f, err
-	}
-	if labelSelector != "" {
-		sel, err := parseLabels(labelSelector)
-		if err != nil {
-			return f, err
-		}
-		f.labels = sel
-	}
-	if fieldSelector == "" {
+// newFilter checks that the collection has the fields a choice goes by.
+func (c *collection) newFilter(ch choice) (filter, error) {
+	f := filter{choice: ch}
+	if len(ch.fields) == 0 {
 		return f, nil
 	}
-	if len(fieldSelector) > maxSelector {
-		return f, rpc.InvalidArgument("field_selector", fmt.Sprintf("is %d bytes long, at most %d", len(fieldSelector), maxSelector))
-	}
-	sel, err := fields.ParseSelector(fieldSelector)
-	if err != nil {
-		return f, rpc.InvalidField("field_selector", err)
-	}
-	for _, r := range sel.Requirements() {
+	f.fields = nil
+	for _, r := range ch.fields {
 		if !slices.Contains(c.fieldNames(), r.Field) {
 			return f, rpc.InvalidArgument("field_selector",
-				fmt.Sprintf("field %q is not indexed in %s; there are %s", r.Field, c.name, strings.Join(c.fieldNames(), ", ")))
+				fmt.Sprintf("field %.100q is not indexed in %s; there are %s", r.Field, c.name, strings.Join(c.fieldNames(), ", ")))
 		}
-		if r.Field == "metadata.namespace" && r.Operator != selection.NotEquals {
-			f.none = f.none || f.namespace != "" && f.namespace != r.Value
-			f.namespace = r.Value
+		if r.Field != namespaceField || r.Operator == selection.NotEquals || r.Value == "" {
+			f.fields = append(f.fields, r)
 			continue
 		}
-		f.fields = append(f.fields, r)
+		f.none = f.none || f.namespaces != nil && !slices.Contains(f.namespaces, r.Value)
+		f.namespaces = []string{r.Value}
 	}
 	return f, nil
 }
 
-func checkNamespace(namespace string) error {
-	if strings.ContainsAny(namespace, "/ ") {
-		return rpc.InvalidArgument("namespace", fmt.Sprintf("%q is not a namespace", namespace))
-	}
-	return nil
-}
-
-func parseLabels(text string) (labels.Selector, error) {
-	if len(text) > maxSelector {
-		return nil, rpc.InvalidArgument("label_selector", fmt.Sprintf("is %d bytes long, at most %d", len(text), maxSelector))
-	}
-	sel, err := labels.Parse(text)
-	if err != nil {
-		return nil, rpc.InvalidField("label_selector", err)
-	}
-	if sel.Empty() {
-		return nil, nil
-	}
-	return sel, nil
-}
+const (
+	nameField      = "metadata.name"
+	namespaceField = "metadata.namespace"
+)
 
 // fieldNames are the fields that selectors may use.
 func (c *collection) fieldNames() []string {
-	return append([]string{"metadata.name", "metadata.namespace"}, c.extract.paths...)
+	return append([]string{nameField, namespaceField}, c.extract.paths...)
 }
 
-// all reports whether only the namespace chooses.
-func (f *filter) all() bool { return f.labels == nil && len(f.fields) == 0 && f.index == "" && !f.none }
+// all reports whether nothing but namespaces chooses.
+func (f *filter) all() bool {
+	return f.labels == nil && len(f.fields) == 0 && f.index == "" && !f.none
+}
 
 // match reports whether an object is chosen. A faulty object is, unless its key
-// rules it out: what its labels and fields are cannot be known, and it must not
-// look as if it did not exist.
+// or the index rules it out: what its labels and fields are cannot be known, and
+// it must not look as if it did not exist.
 func (f *filter) match(snap *store.Snapshot, o *store.Object) bool {
-	if f.none || f.namespace != "" && o.Namespace() != f.namespace {
+	if f.none || f.namespaces != nil && !contains(f.namespaces, o.Namespace()) {
 		return false
 	}
 	for i := range f.fields {
-		r := &f.fields[i]
-		var value string
-		switch r.Field {
-		case "metadata.name":
-			value = o.Name()
-		case "metadata.namespace":
-			value = o.Namespace()
-		default:
-			if o.Fault != "" {
-				continue
-			}
-			value, _ = o.Field(r.Field)
-		}
-		if (value == r.Value) == (r.Operator == selection.NotEquals) {
+		if !matchField(&f.fields[i], o) {
 			return false
 		}
 	}
-	if f.labels != nil && o.Fault == "" && !f.labels.Matches(o.Labels) {
+	if f.labels != nil && o.Fault == "" && !f.labels.matches(o.Labels) {
 		return false
 	}
 	if f.index == "" {
@@ -130,49 +78,166 @@ func (f *filter) match(snap *store.Snapshot, o *store.Object) bool {
 	if err != nil {
 		return false
 	}
-	_, found := slices.BinarySearch(values, f.value)
+	return slices.ContainsFunc(values, func(v string) bool { return contains(f.values, v) })
+}
+
+// matchField reports whether any of a field's values is the one asked for, or
+// none is; an object without the field has the value "".
+func matchField(r *fields.Requirement, o *store.Object) bool {
+	negative := r.Operator == selection.NotEquals
+	switch r.Field {
+	case nameField:
+		return (o.Name() == r.Value) != negative
+	case namespaceField:
+		return (o.Namespace() == r.Value) != negative
+	}
+	if o.Fault != "" {
+		return true
+	}
+	value, _ := o.Field(r.Field)
+	return (value == r.Value) != negative
+}
+
+// contains reports whether a sorted list has the string.
+func contains(list []string, s string) bool {
+	if len(list) == 1 {
+		return list[0] == s
+	}
+	_, found := slices.BinarySearch(list, s)
 	return found
 }
 
-// candidates walks, in key order and after a key, objects among which are all
-// that match: the shortest list that an index or the namespace gives.
-func (f *filter) candidates(snap *store.Snapshot, after string) iter.Seq[*store.Object] {
-	if f.none {
-		return func(func(*store.Object) bool) {}
-	}
-	var best store.Hits
-	found := false
-	try := func(index string, values ...string) {
-		if hits, err := snap.ByIndex(index, values...); err == nil && (!found || hits.Len() < best.Len()) {
-			best, found = hits, true
-		}
-	}
+// source is a list of objects in key order, among which are all that a filter
+// takes in a snapshot.
+type source struct {
+	snap   *store.Snapshot
+	filter *filter
+	hits   store.Hits
+	whole  bool // the list is all objects, not hits
+	total  int  // how many the list holds, within the filter's namespaces
+	exact  bool // the filter takes each of them
+}
+
+// source finds the shortest list that an index or the namespaces give. The
+// error is that of the index that the filter names.
+func (f *filter) source(snap *store.Snapshot) (source, error) {
+	s := source{snap: snap, filter: f, whole: true, total: snap.Len(), exact: f.all()}
 	if f.index != "" {
-		try(f.index, f.value)
+		hits, err := snap.ByIndex(f.index, f.values...)
+		if err != nil {
+			return s, err
+		}
+		s.hits, s.whole, s.total = hits, false, hits.Len()
+		s.exact = f.labels == nil && len(f.fields) == 0 && f.namespaces == nil
 	}
-	if f.labels != nil && snap.Faults() == 0 {
-		reqs, _ := f.labels.Requirements()
-		for _, r := range reqs {
-			switch r.Operator() { //nolint:exhaustive // the others say what a label is not
-			case selection.Equals, selection.DoubleEquals, selection.In:
-				if len(r.ValuesUnsorted()) == 1 {
-					try(labelIndex, r.Key()+"="+r.ValuesUnsorted()[0])
+	switch {
+	case f.none:
+		s.hits, s.whole, s.total, s.exact = store.Hits{}, false, 0, true
+		return s, nil
+	case s.exact && f.namespaces == nil, !s.whole && s.total <= 1:
+		return s, nil
+	}
+	if snap.Faults() == 0 { // a faulty object may match whatever the indexes say of it
+		s.labels()
+		s.fields()
+	}
+	return s, s.scope()
+}
+
+// try takes the objects under values of an index if they are fewer. sole says
+// that the filter asks for nothing else.
+func (s *source) try(index string, values []string, sole bool) {
+	n := 0
+	for _, v := range values {
+		hits, err := s.snap.ByIndex(index, v)
+		if n += hits.Len(); err != nil || n >= s.total {
+			return
+		}
+	}
+	if hits, err := s.snap.ByIndex(index, values...); err == nil {
+		s.hits, s.whole, s.total, s.exact = hits, false, hits.Len(), sole
+	}
+}
+
+func (s *source) labels() {
+	f := s.filter
+	if f.labels == nil {
+		return
+	}
+	sole := len(f.labels.must) == 1 && len(f.labels.unless) == 0 && len(f.fields) == 0 && f.namespaces == nil && f.index == ""
+	for i := range f.labels.must[:min(len(f.labels.must), fewTerms)] {
+		t := &f.labels.must[i]
+		if len(t.values) <= maxValues {
+			s.try(labelIndex, t.terms(), sole && t.op != selection.GreaterThan && t.op != selection.LessThan)
+		}
+	}
+}
+
+func (s *source) fields() {
+	f := s.filter
+	for i := range f.fields {
+		r := &f.fields[i]
+		if r.Operator == selection.NotEquals || r.Value == "" || r.Field != nodeField {
+			continue
+		}
+		s.try(nodeIndex, []string{r.Value}, len(f.fields) == 1 && f.labels == nil && f.namespaces == nil && f.index == "")
+	}
+}
+
+// scope looks whether the namespaces hold fewer objects than the list.
+func (s *source) scope() error {
+	if s.filter.namespaces == nil {
+		return nil
+	}
+	n := 0
+	for _, ns := range s.filter.namespaces {
+		hits, err := s.snap.ByIndex(namespaceIndex, ns)
+		if err != nil {
+			return err
+		}
+		n += hits.Len()
+	}
+	if s.whole || n <= s.total {
+		s.whole, s.total = true, n
+		s.exact = s.filter.all()
+	}
+	return nil
+}
+
+// after walks the list from behind a key; "" begins at the first. Namespaces
+// that the filter leaves out are stepped over.
+func (s *source) after(key string) iter.Seq[*store.Object] {
+	if s.filter.namespaces == nil {
+		return s.behind(key)
+	}
+	return func(yield func(*store.Object) bool) {
+		at, _, ok := strings.Cut(key, "/")
+		if !ok {
+			at = "" // a key without a namespace comes before all namespaces
+		}
+		for _, ns := range s.filter.namespaces {
+			from := ns + "/"
+			switch {
+			case ns < at:
+				continue
+			case ns == at:
+				from = key
+			}
+			for o := range s.behind(from) {
+				if o.Namespace() != ns {
+					break
 				}
-			case selection.Exists:
-				try(labelIndex, r.Key())
+				if !yield(o) {
+					return
+				}
 			}
 		}
 	}
-	if found {
-		if f.namespace != "" {
-			if hits, err := snap.ByIndex(namespaceIndex, f.namespace); err == nil && hits.Len() < best.Len() {
-				return snap.Namespace(f.namespace, after)
-			}
-		}
-		return best.After(after)
+}
+
+func (s *source) behind(key string) iter.Seq[*store.Object] {
+	if s.whole {
+		return s.snap.All(key)
 	}
-	if f.namespace != "" {
-		return snap.Namespace(f.namespace, after)
-	}
-	return snap.All(after)
+	return s.hits.After(key)
 }

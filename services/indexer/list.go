@@ -2,259 +2,254 @@ package indexer
 
 import (
 	"context"
-	"fmt"
-	"iter"
-	"strings"
-	"time"
-
-	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	"github.com/deltaplane/deltaplane/core/store"
-	"github.com/deltaplane/deltaplane/internal/rpc"
+	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
 
-const (
-	defaultPage = 500
-	maxPage     = 5000
-	maxValues   = 100
-)
-
-// page is a place in a paged answer: from which snapshot and after what.
-type page struct {
-	snap   *store.Snapshot
-	query  uint64
-	after  string
-	passed uint64
-	size   int
-	known  bool // passed is known: the pages so far came from one snapshot
-}
-
-// page finds the snapshot for a request: that of its token, or a new one.
-func (s *Service) page(ctx context.Context, c *collection, text string, size int32, zero int, want *indexv1.Consistency, query ...string) (page, error) {
-	p := page{query: fingerprint(append(query, c.name)...), size: zero, known: true}
-	switch {
-	case size < 0:
-		return p, rpc.InvalidArgument("page_size", fmt.Sprintf("%d is negative", size))
-	case size > 0:
-		p.size = min(int(size), maxPage)
-	}
-	if text == "" {
-		var err error
-		p.snap, err = s.read(ctx, c, want)
-		return p, err
-	}
-	t, err := parseToken(text, p.query)
-	if err != nil {
-		return p, err
-	}
-	p.after, p.passed = t.after, t.passed
-	if t.snapshot == 0 { // continues from a snapshot that is gone
-		p.known = false
-		p.snap, err = s.read(ctx, c, nil)
-		return p, err
-	}
-	if t.replica == s.pins.replica {
-		p.snap = s.pins.get(t.snapshot, time.Now())
-	}
-	if p.snap == nil {
-		s.metrics.pages.WithLabelValues("gone").Inc()
-		return p, newFault(errSnapshotGone, "another replica made it, or it is too old; go on from a new snapshot with the token in the details",
-			"page_token", token{query: t.query, after: t.after}.String(), "collection", c.name)
-	}
-	s.metrics.pages.WithLabelValues("served").Inc()
-	// A collection that has to be synced again answers nothing, old snapshots included.
-	return p, c.synced(c.store.Snapshot())
-}
-
-// next makes the token of the page after this one.
-func (s *Service) next(p *page, after string, passed uint64) string {
-	return token{
-		replica: s.pins.replica, snapshot: s.pins.hold(p.snap, time.Now()), query: p.query, passed: passed, after: after,
-	}.String()
-}
-
-// fill writes matching objects until the page is full. It returns the last key
-// written and whether another match follows.
-func (s *Service) fill(o *out, p *page, proj *projection, candidates iter.Seq[*store.Object], match func(*store.Object) bool) (last string, n int, more bool) {
-	for obj := range candidates {
-		if match != nil && !match(obj) {
-			continue
-		}
-		if n > 0 && (n >= p.size || o.len() >= s.cfg.MaxPageBytes) {
-			return last, n, true
-		}
-		it := proj.item(obj)
-		if n > 0 && o.len()+it.len() > s.cfg.MaxPageBytes {
-			return last, n, true
-		}
-		o.item(1, &it)
-		last = obj.Key
-		n++
-	}
-	return last, n, false
-}
-
-// fillKeys is fill for a view of keys alone.
-func (s *Service) fillKeys(o *out, p *page, keys iter.Seq[string]) (last string, more bool) {
-	n := 0
-	for key := range keys {
-		if n > 0 && (n >= p.size || o.len()+len(key) > s.cfg.MaxPageBytes) {
-			return last, true
-		}
-		o.item(1, &item{key: key})
-		last = key
-		n++
-	}
-	return last, false
-}
+// answerFields are the field numbers of a page of objects in its message.
+// Objects are 1, the next token 2 and the revision 3 in all of them.
+type answerFields struct{ remaining, quarantined, revisions int }
 
 func (s *server) list(ctx context.Context, req *indexv1.ListRequest) (*frame, error) {
-	c, err := s.find("collection", req.GetCollection())
+	t, err := s.targets(req.GetCollection(), req.GetClusters())
 	if err != nil {
 		return nil, err
 	}
-	f, err := c.newFilter(req.GetNamespace(), req.GetLabelSelector(), req.GetFieldSelector())
-	if err != nil {
+	var ch choice
+	if err := ch.scope(req.GetNamespace(), req.GetNamespaces()); err != nil {
+		return nil, err
+	}
+	if err := ch.selectors(req.GetLabelSelector(), req.GetFieldSelector()); err != nil {
 		return nil, err
 	}
 	proj, err := project(req.GetView(), req.GetFieldMask())
 	if err != nil {
 		return nil, err
 	}
-	p, err := s.page(ctx, c, req.GetPageToken(), req.GetPageSize(), defaultPage, req.GetConsistency(),
-		"list", req.GetNamespace(), req.GetLabelSelector(), req.GetFieldSelector(), proj.String(req.GetFieldMask()))
+	filters, err := t.filters(ch)
 	if err != nil {
 		return nil, err
 	}
-	match := func(obj *store.Object) bool { return f.match(p.snap, obj) }
-	if f.all() {
-		match = nil
+	p, err := s.page(ctx, req, &t, defaultPage)
+	if err != nil {
+		return nil, err
 	}
-	o := newOut()
-	last, n, more := s.fill(o, &p, &proj, f.candidates(p.snap, p.after), match)
-	p.passed += uint64(n)
-	if more {
-		o.string(2, s.next(&p, last, p.passed))
-	}
-	o.snapshot(3, p.snap)
-	if more {
-		o.uint(4, remaining(&p, &f, last))
-	}
-	return o.frame(), nil
-}
-
-// remaining is how many objects of the namespace follow a key: exact without
-// selectors, else at most that many.
-func remaining(p *page, f *filter, last string) uint64 {
-	if f.all() && p.known && f.namespace == "" {
-		return uint64(p.snap.Len()) - p.passed
-	}
-	if f.all() && p.known {
-		if hits, err := p.snap.ByIndex(namespaceIndex, f.namespace); err == nil {
-			return uint64(hits.Len()) - p.passed
-		}
-	}
-	n := uint64(0)
-	for range f.candidates(p.snap, last) {
-		n++
-	}
-	return n
+	return p.answer(ctx, filters, &proj, answerFields{remaining: 4, quarantined: 5, revisions: 6})
 }
 
 func (s *server) byIndex(ctx context.Context, req *indexv1.ByIndexRequest) (*frame, error) {
-	c, err := s.find("collection", req.GetCollection())
+	t, err := s.targets(req.GetCollection(), req.GetClusters())
 	if err != nil {
 		return nil, err
 	}
-	values := req.GetValues()
-	if n := len(values); n == 0 || n > maxValues {
-		return nil, rpc.InvalidArgument("values", fmt.Sprintf("has %d entries, want 1 to %d", n, maxValues))
+	var ch choice
+	if err := ch.under(req.GetIndex(), "values", req.GetValues()); err != nil {
+		return nil, err
+	}
+	if err := ch.scope("", req.GetNamespaces()); err != nil {
+		return nil, err
+	}
+	if err := ch.selectors(req.GetLabelSelector(), req.GetFieldSelector()); err != nil {
+		return nil, err
 	}
 	proj, err := project(req.GetView(), req.GetFieldMask())
 	if err != nil {
 		return nil, err
 	}
-	p, err := s.page(ctx, c, req.GetPageToken(), req.GetPageSize(), maxPage, req.GetConsistency(),
-		append([]string{"by_index", proj.String(req.GetFieldMask()), req.GetIndex()}, values...)...)
+	filters, err := t.filters(ch)
 	if err != nil {
 		return nil, err
 	}
-	hits, err := p.snap.ByIndex(req.GetIndex(), values...)
+	p, err := s.page(ctx, req, &t, maxPage)
 	if err != nil {
-		return nil, indexError(c.name, err)
+		return nil, err
 	}
-	o := newOut()
-	var last string
-	var more bool
-	if proj.view == indexv1.View_VIEW_KEYS {
-		last, more = s.fillKeys(o, &p, hits.KeysAfter(p.after))
-	} else {
-		last, _, more = s.fill(o, &p, &proj, hits.After(p.after), nil)
+	return p.answer(ctx, filters, &proj, answerFields{quarantined: 4, revisions: 5})
+}
+
+// filters are a choice made ready for each collection of a target.
+type filters struct {
+	one  filter
+	many map[*collection]*filter
+}
+
+func (t *target) filters(ch choice) (filters, error) {
+	var fs filters
+	if t.one != nil {
+		var err error
+		fs.one, err = t.one.newFilter(ch)
+		return fs, err
+	}
+	fs.many = make(map[*collection]*filter, len(t.many))
+	for _, c := range t.many {
+		f, err := c.newFilter(ch)
+		if err != nil {
+			return fs, err
+		}
+		fs.many[c] = &f
+	}
+	return fs, nil
+}
+
+func (fs *filters) of(c *collection) *filter {
+	if f, ok := fs.many[c]; ok {
+		return f
+	}
+	return &fs.one
+}
+
+// pageWriter writes objects until a page is full.
+type pageWriter struct {
+	p       *page
+	o       *out
+	proj    *projection
+	at      int // the part being written
+	n       int
+	lastAt  int
+	last    string
+	faulty  []string
+	visited int
+}
+
+// full reports whether the page has no room for one more object of a size.
+func (w *pageWriter) full(size int) bool {
+	return w.n > 0 && (w.n >= w.p.size || w.o.len()+size > w.p.s.cfg.MaxPageBytes)
+}
+
+// objects writes the matching objects of a source; false when the page is full.
+func (w *pageWriter) objects(ctx context.Context, src *source, f *filter) (bool, error) {
+	after := ""
+	if w.at == w.p.at {
+		after = w.p.after
+	}
+	for obj := range src.after(after) {
+		if w.visited++; w.visited%checkEvery == 0 && ctx.Err() != nil {
+			return false, ctx.Err()
+		}
+		if !src.exact && !f.match(src.snap, obj) {
+			continue
+		}
+		if w.full(0) {
+			return false, nil
+		}
+		it := w.proj.item(obj)
+		if w.p.many {
+			it.collection = w.p.parts[w.at].c.name
+		}
+		if w.full(it.len()) {
+			return false, nil
+		}
+		w.o.item(1, &it)
+		if obj.Fault != "" {
+			w.faulty = append(w.faulty, obj.Key)
+		}
+		w.last, w.lastAt = obj.Key, w.at
+		w.n++
+	}
+	return true, nil
+}
+
+// keys is objects for a view of keys of objects none of which is faulty.
+func (w *pageWriter) keys(hits store.Hits) bool {
+	after, bound := "", w.p.s.cfg.MaxPageBytes
+	if w.at == w.p.at {
+		after = w.p.after
+	}
+	for key := range hits.KeysAfter(after) {
+		if w.n > 0 && (w.n >= w.p.size || w.o.len()+len(key) > bound) {
+			return false
+		}
+		w.o.key(1, key)
+		w.last = key
+		w.n++
+	}
+	w.lastAt = w.at
+	return true
+}
+
+// checkEvery is how many objects are looked at between two looks at whether
+// the caller still waits.
+const checkEvery = 4096
+
+// answer writes a page.
+func (p *page) answer(ctx context.Context, fs filters, proj *projection, fields answerFields) (*frame, error) {
+	w := pageWriter{p: p, o: newOut(), proj: proj, lastAt: p.at}
+	more, total := false, uint64(0)
+	for at, part := range p.parts {
+		if at < p.at && fields.remaining == 0 {
+			continue
+		}
+		f := fs.of(part.c)
+		src, err := f.source(part.snap)
+		if err != nil {
+			return nil, indexError(part.c.name, err)
+		}
+		total += uint64(src.total)
+		if w.at = at; at < p.at || more {
+			continue
+		}
+		whole := false
+		if proj.view == indexv1.View_VIEW_KEYS && src.exact && !src.whole && !p.many && part.snap.Faults() == 0 {
+			whole = w.keys(src.hits)
+		} else if whole, err = w.objects(ctx, &src, f); err != nil {
+			return nil, err
+		}
+		if more = !whole; more && fields.remaining == 0 {
+			break
+		}
+	}
+	o := w.o
+	left := uint64(0)
+	if more && fields.remaining != 0 {
+		left = p.remaining(fs, total, &w)
 	}
 	if more {
-		o.string(2, s.next(&p, last, 0))
+		o.string(2, p.next(w.lastAt, w.last, w.n))
 	}
-	o.snapshot(3, p.snap)
+	if !p.many {
+		o.snapshot(3, p.parts[0].snap)
+	}
+	if left > 0 {
+		o.uint(fields.remaining, left)
+	}
+	for _, key := range w.faulty {
+		o.element(fields.quarantined, key)
+	}
+	if p.many {
+		for _, part := range p.parts {
+			o.collectionRevision(fields.revisions, part)
+		}
+	}
 	return o.frame(), nil
 }
 
-// String is the part of a request's fingerprint that says what is returned.
-func (p *projection) String(mask *fieldmaskpb.FieldMask) string {
-	if mask == nil {
-		return p.view.String()
+// remaining is how many objects follow the page: exact when only namespaces
+// choose, else at most that many.
+func (p *page) remaining(fs filters, total uint64, w *pageWriter) uint64 {
+	if p.known {
+		return total - min(total, p.passed+uint64(w.n))
 	}
-	return strings.Join(mask.GetPaths(), ",")
-}
-
-// IndexKeys returns the keys under one value, sorted.
-func (s *server) IndexKeys(ctx context.Context, req *indexv1.IndexKeysRequest) (*indexv1.IndexKeysResponse, error) {
-	c, err := s.find("collection", req.GetCollection())
-	if err != nil {
-		return nil, err
-	}
-	snap, err := s.read(ctx, c, req.GetConsistency())
-	if err != nil {
-		return nil, err
-	}
-	hits, err := snap.ByIndex(req.GetIndex(), req.GetValue())
-	if err != nil {
-		return nil, indexError(c.name, err)
-	}
-	size := 0
-	resp := &indexv1.IndexKeysResponse{Keys: hits.Keys(), Revision: revision(snap)}
-	for _, key := range resp.Keys {
-		size += len(key) + 3
-	}
-	if size > s.cfg.MaxResponseBytes {
-		return nil, s.tooLarge("use ByIndex, which has pages")
-	}
-	return resp, nil
-}
-
-// ListIndexFuncValues returns a page of the values of an index.
-func (s *server) ListIndexFuncValues(ctx context.Context, req *indexv1.ListIndexFuncValuesRequest) (*indexv1.ListIndexFuncValuesResponse, error) {
-	c, err := s.find("collection", req.GetCollection())
-	if err != nil {
-		return nil, err
-	}
-	p, err := s.page(ctx, c, req.GetPageToken(), req.GetPageSize(), maxPage, req.GetConsistency(), "values", req.GetIndex(), req.GetPrefix())
-	if err != nil {
-		return nil, err
-	}
-	values, err := p.snap.IndexValues(req.GetIndex(), req.GetPrefix(), p.after)
-	if err != nil {
-		return nil, indexError(c.name, err)
-	}
-	resp := &indexv1.ListIndexFuncValuesResponse{Revision: revision(p.snap)}
-	size := 0
-	for value, keys := range values {
-		if n := len(resp.Values); n >= p.size || n > 0 && size+len(value) > s.cfg.MaxPageBytes {
-			resp.NextPageToken = s.next(&p, resp.Values[n-1].GetValue(), 0)
-			break
+	// Not all pages before this one came from these snapshots: count, this once.
+	n := uint64(0)
+	for at := w.lastAt; at < len(p.parts); at++ {
+		src, err := fs.of(p.parts[at].c).source(p.parts[at].snap)
+		if err != nil {
+			return n
 		}
-		size += len(value) + 8
-		resp.Values = append(resp.Values, &indexv1.IndexValue{Value: value, Keys: int64(keys)})
+		after := ""
+		if at == w.lastAt {
+			after = w.last
+		}
+		for range src.after(after) {
+			n++
+		}
 	}
-	return resp, nil
+	p.passed = total - min(total, n+uint64(w.n))
+	return n
+}
+
+func revisionOf(p part) *deltav1.CollectionRevision {
+	return &deltav1.CollectionRevision{Collection: p.c.name, Revision: revision(p.snap)}
 }

@@ -3,7 +3,6 @@ package indexer
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"unsafe"
 
@@ -58,14 +57,48 @@ func parseMask(paths []string) (*maskNode, error) {
 	root := &maskNode{}
 	var errs []error
 	for i, path := range paths {
-		names := strings.Split(path, ".")
-		if slices.Contains(names, "") || len(path) > 1024 {
-			errs = append(errs, rpc.InvalidArgument(fmt.Sprintf("field_mask.paths[%d]", i), fmt.Sprintf("%.100q is not a path like metadata.name", path)))
+		names, err := splitPath(path)
+		if err != nil {
+			errs = append(errs, rpc.InvalidArgument(fmt.Sprintf("field_mask.paths[%d]", i), fmt.Sprintf("%.100q is not a path like metadata.name: %v", path, err)))
 			continue
 		}
 		root.add(names)
 	}
-	return root, errors.Join(errs...)
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	return root, nil
+}
+
+const maxMaskPath = 1024
+
+// splitPath returns the names in a path: joined by dots, in backquotes when they
+// hold dots themselves.
+func splitPath(path string) ([]string, error) {
+	if len(path) > maxMaskPath {
+		return nil, fmt.Errorf("longer than %d bytes", maxMaskPath)
+	}
+	var names []string
+	for rest := path; ; {
+		name, more := "", false
+		if quoted, ok := strings.CutPrefix(rest, "`"); ok {
+			if name, rest, ok = strings.Cut(quoted, "`"); !ok || rest != "" && rest[0] != '.' {
+				return nil, errors.New("a name in backquotes does not end")
+			}
+			rest, more = strings.CutPrefix(rest, ".")
+		} else {
+			name, rest, more = strings.Cut(rest, ".")
+			if strings.ContainsAny(name, "[]*`'\" \t\n") {
+				return nil, errors.New("it goes through arrays by itself, and a name that holds dots stands in backquotes")
+			}
+		}
+		if name == "" {
+			return nil, errors.New("a name is empty")
+		}
+		if names = append(names, name); !more {
+			return names, nil
+		}
+	}
 }
 
 func (n *maskNode) add(names []string) {

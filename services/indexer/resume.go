@@ -95,7 +95,7 @@ func (w *watcher) missed(snap *store.Snapshot, objects []*store.Object, tombs []
 			tombs, at = tombs[1:], t.Sequence
 			e = w.deleted(t.Key, t.UID, t.RV, deleteReasons[t.Reason])
 		}
-		if w.filter.namespace != "" && namespaceOf(e.item.key) != w.filter.namespace {
+		if w.filter.namespaces != nil && !contains(w.filter.namespaces, namespaceOf(e.item.key)) {
 			continue
 		}
 		e.position = delta.Position{Epoch: epoch, Sequence: at, Term: snap.State().Position.Term}

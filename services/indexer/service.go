@@ -39,6 +39,7 @@ type Service struct {
 	rpc     *rpc.Server
 	admin   *telemetry.Admin
 	pins    *pins
+	tokens  *signer
 
 	names      atomic.Pointer[names]
 	discovered atomic.Bool
@@ -60,7 +61,7 @@ func New(cfg Config, log deltaLog, tel *telemetry.Telemetry) (*Service, error) {
 	}
 	s := &Service{
 		cfg: cfg, log: log, slog: tel.Log, tracer: tel.Tracer.Tracer("deltaplane/indexer"),
-		pins: newPins(cfg.Replica, cfg.MaxSnapshots, cfg.SnapshotTTL),
+		pins: newPins(cfg.MaxSnapshots, cfg.SnapshotTTL), tokens: newSigner(),
 	}
 	s.names.Store(&names{})
 	for _, name := range cfg.Collections {

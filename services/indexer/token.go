@@ -1,161 +1,149 @@
 package indexer
 
 import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
 	"hash/fnv"
-	"sync"
-	"time"
 
-	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 )
 
-// token is a place in a paged answer. It names the replica and the snapshot
-// that the next page must come from; snapshot zero is any.
+// token is a place in a paged answer. It names the process that made it and the
+// snapshots that the next page must come from; pin zero is any.
+//
+// A process signs its tokens with a key that it does not keep, and knows its
+// own. The tokens of another process it cannot check, and need not: they name no
+// snapshot of this one, so that all they give is a place to go on from in a new
+// snapshot, which the caller could also have asked for by other means.
 type token struct {
-	replica  uint64
-	snapshot uint64
-	query    uint64 // fingerprint of the request it belongs to
-	passed   uint64 // entries before the place, in a list without selectors
-	after    string // last key or value given
+	maker   uint64 // the process
+	query   uint64 // fingerprint of the request it belongs to
+	pin     uint64
+	passed  uint64 // objects before the place
+	cluster string // of the last key, in an answer that covers several
+	after   string // last key or value given
 }
 
-const tokenVersion = 1
+const (
+	tokenVersion = 2
+	tokenHead    = 1 + 8 + 8
+	tokenMAC     = 8
+	tokenTail    = tokenMAC + 4
+	// maxToken is longer than any token made: it holds one key and one cluster.
+	maxToken = 8 << 10
+)
 
-// String writes the token so that it passes through URLs and shells.
-func (t token) String() string {
-	b := []byte{tokenVersion}
-	b = binary.BigEndian.AppendUint64(b, t.replica)
+// signer makes and reads tokens. It is safe for concurrent use.
+type signer struct {
+	maker uint64
+	key   [32]byte
+}
+
+func newSigner() *signer {
+	s := &signer{}
+	var id [8]byte
+	_, _ = rand.Read(id[:]) // never fails
+	_, _ = rand.Read(s.key[:])
+	s.maker = binary.BigEndian.Uint64(id[:])
+	return s
+}
+
+func (s *signer) mac(body []byte) []byte {
+	h := hmac.New(sha256.New, s.key[:])
+	_, _ = h.Write(body)
+	return h.Sum(nil)[:tokenMAC]
+}
+
+// write makes t this process's own and returns it as text that passes through
+// URLs and shells.
+func (s *signer) write(t token) string {
+	b := make([]byte, 0, 64+len(t.cluster)+len(t.after))
+	b = append(b, tokenVersion)
+	b = binary.BigEndian.AppendUint64(b, s.maker)
 	b = binary.BigEndian.AppendUint64(b, t.query)
-	b = binary.AppendUvarint(b, t.snapshot)
+	b = binary.AppendUvarint(b, t.pin)
 	b = binary.AppendUvarint(b, t.passed)
-	b = append(b, t.after...)
+	b = binary.AppendUvarint(b, uint64(len(t.cluster)))
+	b = append(append(b, t.cluster...), t.after...)
+	b = append(b, s.mac(b)...)
 	b = binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b))
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-var errToken = errors.New("is not a page token of this service")
+var (
+	errToken       = errors.New("is not a page token of this service, or a part of one")
+	errTokenForged = errors.New("was changed after this replica made it")
+	errTokenQuery  = errors.New("belongs to another request; the rest of the request must stay the same")
+)
 
-// parseToken reads what String wrote, for one request.
-func parseToken(s string, query uint64) (token, error) {
-	var t token
-	b, err := base64.RawURLEncoding.DecodeString(s)
-	if err != nil || len(b) < 1+8+8+1+1+4 || b[0] != tokenVersion {
-		return t, rpc.InvalidField("page_token", errToken)
+// read reads what some process wrote, for one request.
+func (s *signer) read(text string, query uint64) (token, error) {
+	t, err := s.parse(text)
+	if err == nil && t.query != query {
+		err = errTokenQuery
 	}
-	body, sum := b[:len(b)-4], binary.BigEndian.Uint32(b[len(b)-4:])
-	if crc32.ChecksumIEEE(body) != sum {
-		return t, rpc.InvalidField("page_token", errToken)
-	}
-	t.replica, t.query = binary.BigEndian.Uint64(body[1:]), binary.BigEndian.Uint64(body[9:])
-	body = body[17:]
-	for _, v := range []*uint64{&t.snapshot, &t.passed} {
-		n := 0
-		if *v, n = binary.Uvarint(body); n <= 0 {
-			return t, rpc.InvalidField("page_token", errToken)
-		}
-		body = body[n:]
-	}
-	t.after = string(body)
-	if t.query != query {
-		return t, rpc.InvalidArgument("page_token", "belongs to another request; the rest of the request must stay the same")
+	if err != nil {
+		return token{}, rpc.InvalidField("page_token", err)
 	}
 	return t, nil
 }
 
-// fingerprint tells requests apart by what decides their answer.
-func fingerprint(parts ...string) uint64 {
+func (s *signer) parse(text string) (token, error) {
+	if len(text) > maxToken {
+		return token{}, errToken
+	}
+	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	if err != nil || len(b) < tokenHead+3+tokenTail || b[0] != tokenVersion {
+		return token{}, errToken
+	}
+	sum := len(b) - 4
+	if crc32.ChecksumIEEE(b[:sum]) != binary.BigEndian.Uint32(b[sum:]) {
+		return token{}, errToken
+	}
+	body, mac := b[:len(b)-tokenTail], b[len(b)-tokenTail:sum]
+	t := token{maker: binary.BigEndian.Uint64(body[1:]), query: binary.BigEndian.Uint64(body[9:])}
+	if t.maker == s.maker && !hmac.Equal(mac, s.mac(body)) {
+		return token{}, errTokenForged
+	}
+	body = body[tokenHead:]
+	var cluster uint64
+	for _, v := range []*uint64{&t.pin, &t.passed, &cluster} {
+		n := 0
+		if *v, n = binary.Uvarint(body); n <= 0 {
+			return token{}, errToken
+		}
+		body = body[n:]
+	}
+	if cluster > uint64(len(body)) {
+		return token{}, errToken
+	}
+	t.cluster, t.after = string(body[:cluster]), string(body[cluster:])
+	return t, nil
+}
+
+// fingerprint tells requests apart: a token belongs to the one that has its
+// number. It is made for paged answers only.
+type fingerprint struct{ parts []string }
+
+func (f *fingerprint) add(parts ...string) { f.parts = append(f.parts, parts...) }
+
+// list adds a list so that its length counts.
+func (f *fingerprint) list(parts []string) {
+	f.add(string(binary.AppendUvarint(nil, uint64(len(parts)))))
+	f.add(parts...)
+}
+
+func (f *fingerprint) sum() uint64 {
 	h := fnv.New64a()
-	for _, p := range parts {
-		_, _ = h.Write(binary.AppendUvarint(nil, uint64(len(p))))
+	var length [binary.MaxVarintLen64]byte
+	for _, p := range f.parts {
+		_, _ = h.Write(length[:binary.PutUvarint(length[:], uint64(len(p)))])
 		_, _ = h.Write([]byte(p))
 	}
 	return h.Sum64()
-}
-
-// pins keeps the snapshots that page tokens name, for a time after their last
-// use and up to a number. It is safe for concurrent use.
-type pins struct {
-	replica uint64
-	max     int
-	ttl     time.Duration
-
-	mu     sync.Mutex
-	next   uint64
-	byID   map[uint64]*pin
-	bySnap map[*store.Snapshot]*pin
-}
-
-type pin struct {
-	id   uint64
-	snap *store.Snapshot
-	used time.Time
-}
-
-func newPins(replica string, limit int, ttl time.Duration) *pins {
-	return &pins{
-		replica: fingerprint(replica), max: limit, ttl: ttl,
-		byID: map[uint64]*pin{}, bySnap: map[*store.Snapshot]*pin{},
-	}
-}
-
-// hold keeps a snapshot and returns its number. Beyond the limit the one least
-// recently used goes.
-func (p *pins) hold(snap *store.Snapshot, now time.Time) uint64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if held, ok := p.bySnap[snap]; ok {
-		held.used = now
-		return held.id
-	}
-	if len(p.byID) >= p.max {
-		var oldest *pin
-		for _, held := range p.byID {
-			if oldest == nil || held.used.Before(oldest.used) {
-				oldest = held
-			}
-		}
-		p.drop(oldest)
-	}
-	p.next++
-	held := &pin{id: p.next, snap: snap, used: now}
-	p.byID[held.id], p.bySnap[snap] = held, held
-	return held.id
-}
-
-// get returns a snapshot held, nil when it is gone.
-func (p *pins) get(id uint64, now time.Time) *store.Snapshot {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	held, ok := p.byID[id]
-	if !ok {
-		return nil
-	}
-	held.used = now
-	return held.snap
-}
-
-// expire lets go of what has not been used for the TTL.
-func (p *pins) expire(now time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, held := range p.byID {
-		if now.Sub(held.used) > p.ttl {
-			p.drop(held)
-		}
-	}
-}
-
-func (p *pins) drop(held *pin) {
-	delete(p.byID, held.id)
-	delete(p.bySnap, held.snap)
-}
-
-func (p *pins) len() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.byID)
 }

@@ -1,44 +1,122 @@
 package indexer
 
 import (
+	"encoding/base64"
 	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+
 	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
 
 func TestPinsAreLetGoAfterTheirTTLAndBeyondTheirNumber(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_700_000_000, 0)
-	p := newPins("r", 2, time.Minute)
-	a, b, c := &store.Snapshot{}, new(*store.New(store.Options{}).Snapshot()), new(*store.New(store.Options{}).Snapshot())
+	p := newPins(2, time.Minute)
+	c := &collection{name: "dev/pods.v1"}
+	one := func() []part { return []part{{c, store.New(store.Options{}).Snapshot()}} }
+	a, b, d := one(), one(), one()
 	ida, idb := p.hold(a, now), p.hold(b, now.Add(time.Second))
 	if p.hold(a, now.Add(2*time.Second)) != ida {
 		t.Error("a snapshot held twice got two numbers")
 	}
-	idc := p.hold(c, now.Add(3*time.Second))
+	idd := p.hold(d, now.Add(3*time.Second))
 	if p.get(idb, now) != nil || p.len() != 2 {
 		t.Error("the snapshot least recently used is still held")
 	}
 	p.get(ida, now.Add(30*time.Second))
 	p.expire(now.Add(time.Minute + 4*time.Second))
-	if p.get(ida, now) != a || p.get(idc, now) != nil {
+	if got := p.get(ida, now); len(got) != 1 || got[0] != a[0] || p.get(idd, now) != nil {
 		t.Error("expiry does not go by the last use")
 	}
 }
 
-func FuzzParseTokenNeverPanicsAndTakesOnlyItsOwn(f *testing.F) {
-	f.Add(token{replica: 1, snapshot: 2, query: 3, passed: 4, after: "n/a"}.String())
+func TestATokenIsReadByItsMakerOnlyAsItWasMade(t *testing.T) {
+	t.Parallel()
+	ours, theirs := newSigner(), newSigner()
+	made := token{query: 3, pin: 7, passed: 500, cluster: "eu", after: "n/a"}
+	text := ours.write(made)
+	got, err := ours.read(text, 3)
+	if made.maker = ours.maker; err != nil || got != made {
+		t.Fatalf("read = %+v, %v, want %+v", got, err, made)
+	}
+	if got, err := theirs.read(text, 3); err != nil || got != made {
+		t.Errorf("another process reads %+v, %v, want the place in it", got, err)
+	}
+	forged := made
+	forged.pin = 8
+	other := &signer{maker: ours.maker, key: theirs.key}
+	for name, bad := range map[string]string{
+		"cut":                  text[:len(text)-3],
+		"longer":               text + "AAAA",
+		"another pin":          other.write(forged),
+		"not base64":           "!!" + text,
+		"of another version":   base64.RawURLEncoding.EncodeToString(append([]byte{9}, make([]byte, 60)...)),
+		"very long":            strings.Repeat("A", maxToken+4),
+		"one bit of it turned": text[:20] + string(text[20]^1) + text[21:],
+	} {
+		if _, err := ours.read(bad, 3); rpc.Violations(rpc.Status(err, nil))["page_token"] == "" {
+			t.Errorf("a token that is %s is read: %v", name, err)
+		}
+	}
+	if _, err := ours.read(text, 4); rpc.Violations(rpc.Status(err, nil))["page_token"] == "" {
+		t.Errorf("a token of another request is read: %v", err)
+	}
+}
+
+func TestRequestsThatDifferInMoreThanThePageHaveDifferentPrints(t *testing.T) {
+	t.Parallel()
+	base := func() *indexv1.ListRequest {
+		return &indexv1.ListRequest{Collection: "pods", Namespaces: []string{"a", "b"}}
+	}
+	want := requestPrint(base())
+	for name, change := range map[string]func(*indexv1.ListRequest){
+		"page token":  func(r *indexv1.ListRequest) { r.PageToken = "x" },
+		"page size":   func(r *indexv1.ListRequest) { r.PageSize = 3 },
+		"consistency": func(r *indexv1.ListRequest) { r.Consistency = &indexv1.Consistency{} },
+	} {
+		r := base()
+		if change(r); requestPrint(r) != want {
+			t.Errorf("%s makes another request of it", name)
+		}
+	}
+	for name, change := range map[string]func(*indexv1.ListRequest){
+		"collection": func(r *indexv1.ListRequest) { r.Collection = "jobs" },
+		"namespaces": func(r *indexv1.ListRequest) { r.Namespaces = []string{"ab"} },
+		"clusters":   func(r *indexv1.ListRequest) { r.Clusters = []string{"*"} },
+		"labels":     func(r *indexv1.ListRequest) { r.LabelSelector = "a" },
+		"fields":     func(r *indexv1.ListRequest) { r.FieldSelector = "a" },
+		"view":       func(r *indexv1.ListRequest) { r.View = indexv1.View_VIEW_KEYS },
+		"mask":       func(r *indexv1.ListRequest) { r.FieldMask = &fieldmaskpb.FieldMask{Paths: []string{"a"}} },
+	} {
+		r := base()
+		if change(r); requestPrint(r) == want {
+			t.Errorf("%s does not count", name)
+		}
+	}
+	if requestPrint(&indexv1.ByIndexRequest{Collection: "pods"}) == requestPrint(&indexv1.ListRequest{Collection: "pods"}) {
+		t.Error("two methods share their tokens")
+	}
+}
+
+func FuzzTokensNeverPanicAndSurviveWriting(f *testing.F) {
+	s := newSigner()
+	f.Add(s.write(token{query: 3, pin: 2, passed: 4, after: "n/a"}))
+	f.Add(newSigner().write(token{query: 3, pin: 2, passed: 1 << 63, cluster: "eu", after: "n/a"}))
 	f.Add("")
 	f.Add(strings.Repeat("A", 64))
-	f.Fuzz(func(t *testing.T, s string) {
-		got, err := parseToken(s, 3)
-		if err == nil && got.String() != s {
-			// Trailing bits of base64 may differ; what was read must not.
-			if again, err := parseToken(got.String(), 3); err != nil || again != got {
-				t.Errorf("token %+v does not survive writing", got)
-			}
+	f.Fuzz(func(t *testing.T, text string) {
+		got, err := s.read(text, 3)
+		if err != nil {
+			return
+		}
+		again, err := s.read(s.write(got), 3)
+		if got.maker = s.maker; err != nil || again != got {
+			t.Errorf("token %+v does not survive writing: %+v, %v", got, again, err)
 		}
 	})
 }

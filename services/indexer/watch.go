@@ -70,17 +70,22 @@ func (s *server) newWatcher(req *indexv1.WatchRequest, stream grpc.ServerStream)
 		return nil, err
 	}
 	w := &watcher{s: s, c: c, stream: stream, every: bookmarkEvery}
-	if w.filter, err = c.newFilter(req.GetNamespace(), req.GetLabelSelector(), ""); err != nil {
+	if err := w.filter.scope(req.GetNamespace(), nil); err != nil {
+		return nil, err
+	}
+	if err := w.filter.selectors(req.GetLabelSelector(), ""); err != nil {
 		return nil, err
 	}
 	if w.view, err = project(req.GetView(), nil); err != nil {
 		return nil, err
 	}
-	w.filter.index, w.filter.value = req.GetIndex(), req.GetIndexValue()
+	if w.filter.index = req.GetIndex(); w.filter.index != "" {
+		w.filter.values = []string{req.GetIndexValue()}
+	}
 	switch {
-	case w.filter.index == "" && w.filter.value != "":
+	case w.filter.index == "" && req.GetIndexValue() != "":
 		return nil, rpc.InvalidArgument("index", "is required with index_value")
-	case w.filter.index != "" && w.filter.value == "":
+	case w.filter.index != "" && req.GetIndexValue() == "":
 		return nil, rpc.InvalidArgument("index_value", "is required with index")
 	case req.GetResume() != nil && req.GetSkipInitialState():
 		return nil, rpc.InvalidArgument("skip_initial_state", "excludes resume")
@@ -102,7 +107,7 @@ func (w *watcher) run(ctx context.Context, req *indexv1.WatchRequest) error {
 		return err
 	}
 	if w.filter.index != "" {
-		if _, err := snap.ByIndex(w.filter.index, w.filter.value); err != nil {
+		if _, err := snap.ByIndex(w.filter.index, w.filter.values...); err != nil {
 			return indexError(w.c.name, err)
 		}
 	}
@@ -124,7 +129,11 @@ func (w *watcher) run(ctx context.Context, req *indexv1.WatchRequest) error {
 // initial sends the whole state and its end marker.
 func (w *watcher) initial(snap *store.Snapshot) error {
 	w.next = snap.LastChange() + 1
-	for o := range w.filter.candidates(snap, "") {
+	src, err := w.filter.source(snap)
+	if err != nil {
+		return indexError(w.c.name, err)
+	}
+	for o := range src.after("") {
 		if !w.filter.match(snap, o) {
 			continue
 		}

@@ -141,10 +141,12 @@ type item struct {
 	key, uid, rv string
 	payload      []byte
 	encoding     deltav1.Encoding
+	collection   string // left out when empty
 }
 
 func (it *item) len() int {
-	return bytesLen(len(it.key)) + bytesLen(len(it.uid)) + bytesLen(len(it.rv)) + bytesLen(len(it.payload)) + uintLen(uint64(it.encoding))
+	return bytesLen(len(it.key)) + bytesLen(len(it.uid)) + bytesLen(len(it.rv)) + bytesLen(len(it.payload)) + uintLen(uint64(it.encoding)) +
+		bytesLen(len(it.collection))
 }
 
 // item writes an Object as a field.
@@ -155,6 +157,15 @@ func (o *out) item(field int, it *item) {
 	o.string(3, it.rv)
 	o.stored(4, it.payload)
 	o.uint(5, uint64(it.encoding))
+	o.string(6, it.collection)
+}
+
+// key writes an Object of which only the key is told, as a field.
+func (o *out) key(field int, key string) {
+	n := bytesLen(len(key))
+	o.buf = append(o.buf, byte(field<<3|bytesType))
+	o.varint(uint64(n))
+	o.string(1, key)
 }
 
 // view makes the item of an object as a projection asks. A faulty object has
@@ -175,6 +186,15 @@ func (o *out) revision(field int, r delta.Revision) {
 	o.head(field, uintLen(r.Epoch)+bytesLen(len(r.RV)))
 	o.uint(1, r.Epoch)
 	o.string(2, r.RV)
+}
+
+// collectionRevision writes a delta.v1.CollectionRevision as a field.
+func (o *out) collectionRevision(field int, p part) {
+	r := p.snap.State().Revision
+	inner := uintLen(r.Epoch) + bytesLen(len(r.RV))
+	o.head(field, bytesLen(len(p.c.name))+1+varintLen(uint64(inner))+inner)
+	o.string(1, p.c.name)
+	o.revision(2, r)
 }
 
 func positionLen(p delta.Position) int {

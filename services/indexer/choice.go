@@ -1,0 +1,84 @@
+package indexer
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/fields"
+
+	"github.com/deltaplane/deltaplane/internal/rpc"
+)
+
+// The most namespaces, values and clusters that one request may name.
+const (
+	maxNamespaces = 100
+	maxValues     = 100
+	maxClusters   = 100
+)
+
+// choice is which objects a request is after, whatever the collection. The
+// zero value takes all.
+type choice struct {
+	namespaces []string // sorted, each once; nil takes all
+	labels     *labelSelector
+	fields     fields.Requirements
+	index      string   // with values, sorted, each once
+	values     []string // any of them
+}
+
+// scope checks the namespaces of a request, the one and the many.
+func (ch *choice) scope(namespace string, namespaces []string) error {
+	switch {
+	case namespace != "" && len(namespaces) > 0:
+		return rpc.InvalidArgument("namespaces", "excludes namespace")
+	case namespace != "":
+		ch.namespaces = []string{namespace}
+		return checkNamespace("namespace", namespace)
+	case len(namespaces) == 0:
+		return nil
+	case len(namespaces) > maxNamespaces:
+		return rpc.InvalidArgument("namespaces", fmt.Sprintf("has %d entries, at most %d", len(namespaces), maxNamespaces))
+	}
+	for i, ns := range namespaces {
+		if err := checkNamespace(fmt.Sprintf("namespaces[%d]", i), ns); err != nil {
+			return err
+		}
+	}
+	ch.namespaces = unique(namespaces)
+	return nil
+}
+
+// selectors reads the selectors of a request.
+func (ch *choice) selectors(labelSelector, fieldSelector string) (err error) {
+	if ch.labels, err = parseLabels(labelSelector); err != nil {
+		return err
+	}
+	ch.fields, err = parseFields(fieldSelector)
+	return err
+}
+
+// under checks the values of an index that a request names in a field.
+func (ch *choice) under(index, field string, values []string) error {
+	if n := len(values); n == 0 || n > maxValues {
+		return rpc.InvalidArgument(field, fmt.Sprintf("has %d entries, want 1 to %d", n, maxValues))
+	}
+	ch.index, ch.values = index, unique(values)
+	return nil
+}
+
+func checkNamespace(field, namespace string) error {
+	if namespace == "" || strings.ContainsAny(namespace, "/ ") {
+		return rpc.InvalidArgument(field, fmt.Sprintf("%.100q is not a namespace", namespace))
+	}
+	return nil
+}
+
+// unique returns the strings in order, each once; list stays as it is.
+func unique(list []string) []string {
+	if len(list) == 1 {
+		return list
+	}
+	list = slices.Sorted(slices.Values(list))
+	return slices.Compact(list)
+}

@@ -1,0 +1,149 @@
+package indexer
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+)
+
+const (
+	defaultPage = 500
+	maxPage     = 5000
+)
+
+// paged is a request that is answered in pages.
+type paged interface {
+	proto.Message
+	GetPageSize() int32
+	GetPageToken() string
+	GetConsistency() *indexv1.Consistency
+}
+
+// page is a place in a paged answer: from which snapshots and after what.
+type page struct {
+	s      *Service
+	req    paged
+	parts  []part // in the order of the answer
+	at     int    // the part that the page begins in
+	after  string
+	passed uint64
+	known  bool // passed is known: the pages so far came from these snapshots
+	many   bool // the answer covers several clusters
+	size   int
+	one    [1]part
+}
+
+// page finds the snapshots for a request: those of its token, or new ones.
+func (s *Service) page(ctx context.Context, req paged, t *target, zero int) (*page, error) {
+	p := &page{s: s, req: req, size: zero, known: true, many: t.one == nil}
+	switch size := req.GetPageSize(); {
+	case size < 0:
+		return p, rpc.InvalidArgument("page_size", fmt.Sprintf("%d is negative", size))
+	case size > 0:
+		p.size = min(int(size), maxPage)
+	}
+	text := req.GetPageToken()
+	if text == "" {
+		return p, p.read(ctx, t, req.GetConsistency())
+	}
+	tok, err := s.tokens.read(text, requestPrint(req))
+	if err != nil {
+		return p, err
+	}
+	p.after, p.passed = tok.after, tok.passed
+	if tok.pin == 0 { // continues from snapshots that are gone
+		p.known = false
+		if err := p.read(ctx, t, nil); err != nil {
+			return p, err
+		}
+		p.seek(tok.cluster)
+		return p, nil
+	}
+	if tok.maker == s.tokens.maker {
+		p.parts = s.pins.get(tok.pin, time.Now())
+	}
+	if p.parts == nil || !t.is(p.parts) {
+		s.metrics.pages.WithLabelValues("gone").Inc()
+		tok.pin, tok.passed = 0, 0
+		return p, newFault(errSnapshotGone, "another replica made it, or it is too old; go on from a new snapshot with the token in the details",
+			"page_token", s.tokens.write(tok), "collection", t.resource)
+	}
+	s.metrics.pages.WithLabelValues("served").Inc()
+	for _, part := range p.parts { // a collection that has to be synced again answers nothing, old snapshots included
+		if err := part.c.synced(part.c.store.Snapshot()); err != nil {
+			return p, err
+		}
+	}
+	p.seek(tok.cluster)
+	return p, nil
+}
+
+// read takes new snapshots.
+func (p *page) read(ctx context.Context, t *target, want *indexv1.Consistency) error {
+	if t.one != nil {
+		snap, err := p.s.read(ctx, t.one, want)
+		p.one[0] = part{t.one, snap}
+		p.parts = p.one[:]
+		return err
+	}
+	var err error
+	p.parts, err = p.s.readAll(ctx, t.many, want)
+	return err
+}
+
+// seek finds the part that a page goes on in, by its cluster. One that is no
+// longer there is passed.
+func (p *page) seek(cluster string) {
+	if !p.many {
+		return
+	}
+	at := slices.IndexFunc(p.parts, func(part part) bool { return part.c.id.Cluster >= cluster })
+	switch {
+	case at < 0:
+		p.at = len(p.parts)
+	case p.parts[at].c.id.Cluster != cluster:
+		p.at, p.after = at, ""
+	default:
+		p.at = at
+	}
+}
+
+// next makes the token of the page after this one, which ends in a part with a
+// key or a value.
+func (p *page) next(at int, after string, given int) string {
+	t := token{
+		query: requestPrint(p.req), pin: p.s.pins.hold(p.parts, time.Now()), passed: p.passed + uint64(given), after: after,
+	}
+	if p.many {
+		t.cluster = p.parts[at].c.id.Cluster
+	}
+	return p.s.tokens.write(t)
+}
+
+// requestPrint tells requests apart: a page token belongs to the one that it was
+// made for. The size of the pages may change between them.
+func requestPrint(req paged) uint64 {
+	m := proto.Clone(req).ProtoReflect()
+	fields := m.Descriptor().Fields()
+	for _, name := range []protoreflect.Name{"page_token", "page_size", "consistency"} {
+		m.Clear(fields.ByName(name))
+	}
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(m.Descriptor().FullName()))
+	body, err := proto.MarshalOptions{Deterministic: true}.Marshal(m.Interface())
+	if err != nil {
+		return 0 // what was decoded can be encoded
+	}
+	_, _ = h.Write(binary.AppendUvarint(nil, uint64(len(body))))
+	_, _ = h.Write(body)
+	return h.Sum64()
+}

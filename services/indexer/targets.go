@@ -1,0 +1,107 @@
+package indexer
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/deltaplane/deltaplane/internal/rpc"
+)
+
+// target is what a request reads: one collection, or that resource of several
+// clusters.
+type target struct {
+	resource string        // as the request names it
+	one      *collection   // without clusters
+	many     []*collection // with clusters, in their order
+	every    bool          // the clusters are all that have the resource
+}
+
+// everyCluster stands for every cluster that has the resource.
+const everyCluster = "*"
+
+// targets finds what a request's collection and clusters name.
+func (s *Service) targets(resource string, clusters []string) (target, error) {
+	t := target{resource: resource}
+	if len(clusters) == 0 {
+		var err error
+		t.one, err = s.find("collection", resource)
+		return t, err
+	}
+	switch n := len(clusters); {
+	case strings.Contains(resource, "/"):
+		return t, rpc.InvalidArgument("collection", fmt.Sprintf("%.100q names a cluster; with clusters it is the resource alone", resource))
+	case n > maxClusters:
+		return t, rpc.InvalidArgument("clusters", fmt.Sprintf("has %d entries, at most %d", n, maxClusters))
+	case n == 1 && clusters[0] == everyCluster:
+		return s.everywhere(t)
+	}
+	for i, cluster := range clusters {
+		field := fmt.Sprintf("clusters[%d]", i)
+		switch {
+		case cluster == everyCluster:
+			return t, rpc.InvalidArgument(field, "* stands for every cluster, so it stands alone")
+		case cluster == "" || strings.ContainsAny(cluster, "/ %"):
+			return t, rpc.InvalidArgument(field, fmt.Sprintf("%.100q is not a cluster", cluster))
+		case resource == "":
+			return t, rpc.InvalidArgument("collection", "is required")
+		}
+		c, err := s.find("collection", cluster+"/"+resource)
+		if err != nil {
+			return t, err
+		}
+		t.many = append(t.many, c)
+	}
+	slices.SortFunc(t.many, byCluster)
+	t.many = slices.Compact(t.many)
+	return t, nil
+}
+
+func byCluster(a, b *collection) int {
+	return cmp.Or(strings.Compare(a.id.Cluster, b.id.Cluster), strings.Compare(a.name, b.name))
+}
+
+func (s *Service) everywhere(t target) (target, error) {
+	t.every = true
+	if t.resource == "" {
+		return t, rpc.InvalidArgument("collection", "is required")
+	}
+	known := s.discovered.Load() // read first: what is found after it is not missed
+	names := s.names.Load()
+	last := ""
+	for _, c := range names.all { // by name, so one cluster's stand together
+		if c.id.Cluster == last {
+			continue
+		}
+		last = c.id.Cluster
+		c, err := names.find(last + "/" + t.resource)
+		switch {
+		case errors.Is(err, errCollectionNotFound):
+		case err != nil:
+			return t, err
+		default:
+			t.many = append(t.many, c)
+		}
+	}
+	switch {
+	case len(t.many) > 0:
+		slices.SortFunc(t.many, byCluster)
+		return t, nil
+	case !known:
+		return t, newFault(errNotSynced, "the logs are not listed yet", "collection", t.resource)
+	}
+	return t, newFault(errCollectionNotFound, fmt.Sprintf("%.100q in any cluster", t.resource), "collection", t.resource)
+}
+
+// is reports whether parts are of what the target names.
+func (t *target) is(parts []part) bool {
+	switch {
+	case t.one != nil:
+		return len(parts) == 1 && parts[0].c == t.one
+	case t.every: // clusters may have come since
+		return !slices.ContainsFunc(parts, func(p part) bool { return !slices.Contains(t.many, p.c) })
+	}
+	return slices.EqualFunc(parts, t.many, func(p part, c *collection) bool { return p.c == c })
+}

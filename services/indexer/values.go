@@ -1,0 +1,141 @@
+package indexer
+
+import (
+	"context"
+	"strings"
+
+	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+)
+
+// IndexKeys returns the keys under one value, sorted.
+func (s *server) IndexKeys(ctx context.Context, req *indexv1.IndexKeysRequest) (*indexv1.IndexKeysResponse, error) {
+	c, err := s.find("collection", req.GetCollection())
+	if err != nil {
+		return nil, err
+	}
+	snap, err := s.read(ctx, c, req.GetConsistency())
+	if err != nil {
+		return nil, err
+	}
+	hits, err := snap.ByIndex(req.GetIndex(), req.GetValue())
+	if err != nil {
+		return nil, indexError(c.name, err)
+	}
+	size := 0
+	resp := &indexv1.IndexKeysResponse{Keys: hits.Keys(), Revision: revision(snap)}
+	for _, key := range resp.Keys {
+		size += len(key) + 3
+	}
+	if size > s.cfg.MaxResponseBytes {
+		return nil, s.tooLarge("use ByIndex, which has pages")
+	}
+	return resp, nil
+}
+
+// ListIndexFuncValues returns a page of the values of an index.
+func (s *server) ListIndexFuncValues(ctx context.Context, req *indexv1.ListIndexFuncValuesRequest) (*indexv1.ListIndexFuncValuesResponse, error) {
+	t, err := s.targets(req.GetCollection(), nil)
+	if err != nil {
+		return nil, err
+	}
+	p, err := s.page(ctx, req, &t, maxPage)
+	if err != nil {
+		return nil, err
+	}
+	snap := p.parts[0].snap
+	values, err := snap.IndexValues(req.GetIndex(), req.GetPrefix(), p.after)
+	if err != nil {
+		return nil, indexError(t.one.name, err)
+	}
+	resp := &indexv1.ListIndexFuncValuesResponse{Revision: revision(snap)}
+	size, last := 0, ""
+	for value, keys := range values {
+		if n := len(resp.Values); n > 0 && (n >= p.size || size+len(value) > s.cfg.MaxPageBytes) {
+			resp.NextPageToken = p.next(0, last, n)
+			break
+		}
+		size += len(value) + 8
+		last = value
+		resp.Values = append(resp.Values, &indexv1.IndexValue{Value: readable(value), Keys: int64(keys)})
+	}
+	return resp, nil
+}
+
+// readable is the text in a form that every protobuf library takes: what came
+// from a payload need not be UTF-8.
+func readable(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+
+// Count returns how many objects match.
+func (s *server) Count(ctx context.Context, req *indexv1.CountRequest) (*indexv1.CountResponse, error) {
+	t, err := s.targets(req.GetCollection(), req.GetClusters())
+	if err != nil {
+		return nil, err
+	}
+	ch, err := countChoice(req)
+	if err != nil {
+		return nil, err
+	}
+	filters, err := t.filters(ch)
+	if err != nil {
+		return nil, err
+	}
+	p := &page{s: s.Service, many: t.one == nil}
+	if err := p.read(ctx, &t, req.GetConsistency()); err != nil {
+		return nil, err
+	}
+	resp := &indexv1.CountResponse{}
+	for _, part := range p.parts {
+		n, err := filters.of(part.c).count(ctx, part.snap)
+		if err != nil {
+			return nil, indexError(part.c.name, err)
+		}
+		resp.Count += int64(n)
+		if p.many {
+			resp.Revisions = append(resp.Revisions, revisionOf(part))
+		} else {
+			resp.Revision = revision(part.snap)
+		}
+	}
+	return resp, nil
+}
+
+func countChoice(req *indexv1.CountRequest) (choice, error) {
+	var ch choice
+	if err := ch.scope(req.GetNamespace(), req.GetNamespaces()); err != nil {
+		return ch, err
+	}
+	if err := ch.selectors(req.GetLabelSelector(), req.GetFieldSelector()); err != nil {
+		return ch, err
+	}
+	switch {
+	case req.GetValue() != "" && len(req.GetValues()) > 0:
+		return ch, rpc.InvalidArgument("values", "excludes value")
+	case req.GetIndex() == "" && (req.GetValue() != "" || len(req.GetValues()) > 0):
+		return ch, rpc.InvalidArgument("index", "is required with values")
+	case req.GetIndex() == "":
+		return ch, nil
+	case len(req.GetValues()) > 0:
+		return ch, ch.under(req.GetIndex(), "values", req.GetValues())
+	}
+	return ch, ch.under(req.GetIndex(), "value", []string{req.GetValue()})
+}
+
+// count is how many objects of a snapshot the filter takes.
+func (f *filter) count(ctx context.Context, snap *store.Snapshot) (int, error) {
+	src, err := f.source(snap)
+	if err != nil || src.exact {
+		return src.total, err
+	}
+	n, visited := 0, 0
+	for o := range src.after("") {
+		if visited++; visited%checkEvery == 0 && ctx.Err() != nil {
+			return n, ctx.Err()
+		}
+		if f.match(snap, o) {
+			n++
+		}
+	}
+	return n, nil
+}
