@@ -1,0 +1,140 @@
+package payload
+
+import (
+	"cmp"
+	"iter"
+	"slices"
+	"sync"
+	"unsafe"
+	"weak"
+)
+
+const (
+	// A slab's segments grow from least to most, so that a collection of ten
+	// objects does not take a megabyte.
+	leastSegment = 16 << 10
+	mostSegment  = 1 << 20
+	// sparseBelow is the share of a segment that must be in use; with less, the
+	// rest is worth moving.
+	sparseBelow = 0.5
+	// loneAbove is the size from which a payload gets a segment of its own, so
+	// that little is left unused at the end of the others.
+	loneAbove = mostSegment / 8
+)
+
+// Slab stores byte strings side by side. The zero value is ready. It is safe
+// for concurrent use, and what it returned may be read at any time.
+type Slab struct {
+	mu       sync.Mutex // guards the rest
+	free     []byte     // of the segment being filled
+	next     int        // size of the next segment
+	segments []segment  // which the slab does not keep alive, but for the one being filled
+	scanned  int        // len(segments) after the last look for dead ones
+}
+
+type segment struct {
+	first weak.Pointer[byte]
+	size  int
+}
+
+// Put copies b and returns the copy, which must not be changed; it has no spare
+// capacity.
+func (s *Slab) Put(b []byte) []byte {
+	if len(b) == 0 {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(b) > loneAbove {
+		return s.grow(b, len(b))
+	}
+	if len(b) > len(s.free) {
+		s.next = min(max(2*s.next, 4*len(b), leastSegment), mostSegment)
+		s.free = s.grow(nil, s.next)
+	}
+	p := s.free[:len(b):len(b)]
+	s.free = s.free[len(b):]
+	copy(p, b)
+	return p
+}
+
+// grow makes a segment that begins with b.
+func (s *Slab) grow(b []byte, size int) []byte {
+	buf := append(make([]byte, 0, size), b...)[:size:size]
+	if len(s.segments) >= 2*s.scanned+64 {
+		s.bury()
+	}
+	s.segments = append(s.segments, segment{weak.Make(unsafe.SliceData(buf)), size})
+	return buf
+}
+
+// bury forgets segments that nothing points into.
+func (s *Slab) bury() {
+	s.segments = slices.DeleteFunc(s.segments, func(g segment) bool { return g.first.Value() == nil })
+	s.scanned = len(s.segments)
+}
+
+// Size is how many bytes the segments take that are still pointed into, as of
+// the last garbage collection.
+func (s *Slab) Size() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.bury()
+	n := 0
+	for _, g := range s.segments {
+		n += g.size
+	}
+	return n
+}
+
+// Sparse returns a function that tells whether a payload should be put anew
+// because little else is left of its segment, or nil when no segment is
+// sparse. Live are all payloads in use; those of other origin are ignored. When
+// the payloads it names have been replaced, their segments are free.
+func (s *Slab) Sparse(live iter.Seq[[]byte]) func(payload []byte) bool {
+	s.mu.Lock()
+	s.bury()
+	spans := make([]span, 0, len(s.segments))
+	filling := uintptr(unsafe.Pointer(unsafe.SliceData(s.free)))
+	for _, g := range s.segments {
+		if p := g.first.Value(); p != nil {
+			at := uintptr(unsafe.Pointer(p))
+			spans = append(spans, span{first: at, end: at + uintptr(g.size), filling: at <= filling && filling < at+uintptr(g.size)})
+		}
+	}
+	s.mu.Unlock()
+	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.first, b.first) })
+	for p := range live {
+		if g := find(spans, p); g != nil {
+			g.used += len(p)
+		}
+	}
+	sparse := slices.DeleteFunc(spans, func(g span) bool {
+		return g.filling || g.used == 0 || float64(g.used) >= sparseBelow*float64(g.end-g.first)
+	})
+	if len(sparse) == 0 {
+		return nil
+	}
+	return func(p []byte) bool { return find(sparse, p) != nil }
+}
+
+// span is where a segment was when it was looked at. Go does not move what it
+// has allocated; should the segment die, its place may hold something else,
+// and then that is put anew for nothing.
+type span struct {
+	first, end uintptr
+	used       int
+	filling    bool
+}
+
+func find(spans []span, p []byte) *span {
+	at := uintptr(unsafe.Pointer(unsafe.SliceData(p)))
+	i, ok := slices.BinarySearchFunc(spans, at, func(g span, at uintptr) int { return cmp.Compare(g.first, at) })
+	if !ok {
+		i--
+	}
+	if i < 0 || at >= spans[i].end {
+		return nil
+	}
+	return &spans[i]
+}
