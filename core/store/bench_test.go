@@ -9,11 +9,11 @@ import (
 
 func node(o *store.Object) ([]string, error) {
 	v, _ := o.Field("spec.nodeName")
-	return []string{v}, nil
+	return v, nil
 }
 
 func labels(o *store.Object) ([]string, error) {
-	return o.Labels.Terms(), nil
+	return o.Labels().Terms(), nil
 }
 
 func namespaces(o *store.Object) ([]string, error) { return []string{o.Namespace()}, nil }
@@ -25,13 +25,17 @@ func pods(n int) []store.Op {
 	for i := range sets {
 		sets[i] = store.NewLabels([]store.Pair{{Name: "app", Value: fmt.Sprint("app-", i)}, {Name: "tier", Value: "web"}})
 	}
+	nodes := make([]*store.Fields, n/30+1)
+	for i := range nodes {
+		nodes[i] = store.NewFields([]store.Field{{Name: "spec.nodeName", Values: []string{fmt.Sprintf("node-%d", i)}}})
+	}
 	for i := range ops {
-		ops[i].Put = &store.Object{
+		ops[i].Put = store.NewObject(store.ObjectConfig{
 			Key: fmt.Sprintf("ns-%d/pod-%06d", i%50, i), UID: fmt.Sprint(i), RV: fmt.Sprint(i), Epoch: 1, Sequence: uint64(i + 1),
-			Fields:  []store.Pair{{Name: "spec.nodeName", Value: fmt.Sprintf("node-%d", i%(n/30+1))}},
+			Fields:  nodes[i%len(nodes)],
 			Labels:  sets[i%500],
 			Payload: payload,
-		}
+		})
 	}
 	return ops
 }
@@ -69,7 +73,7 @@ func BenchmarkByIndexOf30Hits(b *testing.B) {
 				}
 				bytes := 0
 				for o := range hits.After("") {
-					bytes += len(o.Key)
+					bytes += len(o.Key())
 				}
 				if bytes == 0 {
 					b.Fatal("no hits")
@@ -84,9 +88,10 @@ func BenchmarkApplyOneUpdate(b *testing.B) {
 	old := s.Snapshot().Get("ns-7/pod-000057")
 	b.ReportAllocs()
 	for n := uint64(200_000); b.Loop(); n++ {
-		o := *old
-		o.Sequence = n
-		s.Apply(store.Batch{Ops: []store.Op{{Put: &o}}}, epoch0)
+		o := store.NewObject(store.ObjectConfig{
+			Key: old.Key(), UID: old.UID(), RV: old.RV(), Epoch: 1, Sequence: n, Labels: old.Labels(), Fields: old.Fields(),
+		})
+		s.Apply(store.Batch{Ops: []store.Op{{Put: o}}}, epoch0)
 	}
 }
 

@@ -17,19 +17,26 @@ import (
 
 var epoch0 = time.Unix(1_700_000_000, 0)
 
-// words indexes an object under the words of its payload.
+// text makes the field that the indexes of these tests read.
+func text(s string) *store.Fields {
+	return store.NewFields([]store.Field{{Name: "text", Values: strings.Fields(s)}})
+}
+
+// words indexes an object under the words of its text.
 func words(o *store.Object) ([]string, error) {
-	if strings.Contains(string(o.Payload), "bad") {
+	list, _ := o.Field("text")
+	if slices.Contains(list, "bad") {
 		return nil, errors.New("bad word")
 	}
-	if strings.Contains(string(o.Payload), "boom") {
+	if slices.Contains(list, "boom") {
 		panic("boom")
 	}
-	return strings.Fields(string(o.Payload)), nil
+	return list, nil
 }
 
 func lengths(o *store.Object) ([]string, error) {
-	return []string{fmt.Sprint(len(o.Payload))}, nil
+	list, _ := o.Field("text")
+	return []string{fmt.Sprint(len(list))}, nil
 }
 
 // history writes objects with growing resource versions.
@@ -47,9 +54,9 @@ func newHistory(opts store.Options) *history {
 
 func (h *history) put(key, payload string) store.Result {
 	h.seq++
-	return h.s.Apply(store.Batch{Ops: []store.Op{{Put: &store.Object{
-		Key: key, UID: "u-" + key, Epoch: 1, RV: fmt.Sprint(h.seq), Sequence: h.seq, Payload: []byte(payload),
-	}}}}, h.now)
+	return h.s.Apply(store.Batch{Ops: []store.Op{{Put: store.NewObject(store.ObjectConfig{
+		Key: key, UID: "u-" + key, Epoch: 1, RV: fmt.Sprint(h.seq), Sequence: h.seq, Payload: []byte(payload), Fields: text(payload),
+	})}}}, h.now)
 }
 
 func (h *history) delete(key string) store.Result {
@@ -124,7 +131,7 @@ func TestS03IndexByExampleIsTheUnionWithEachKeyOnce(t *testing.T) {
 	h.put("n/elmo", "tre")
 	h.put("n/oscar", "two")
 	h.put("n/elmo1", "")
-	hits, err := h.s.Snapshot().Index("words", &store.Object{Key: "x", Payload: []byte("two one one")})
+	hits, err := h.s.Snapshot().Index("words", store.NewObject(store.ObjectConfig{Key: "x", Fields: text("two one one")}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +140,7 @@ func TestS03IndexByExampleIsTheUnionWithEachKeyOnce(t *testing.T) {
 	}
 	var after []string
 	for o := range hits.After("n/bert") {
-		after = append(after, o.Key)
+		after = append(after, o.Key())
 	}
 	if want := []string{"n/ernie", "n/oscar"}; !slices.Equal(after, want) {
 		t.Errorf("After(n/bert) = %q, want %q", after, want)
@@ -151,7 +158,7 @@ func TestS05AnUnknownIndexIsAnErrorInEveryCall(t *testing.T) {
 	snap := store.New(store.Options{}).Snapshot()
 	calls := map[string]func() error{
 		"ByIndex":     func() error { _, err := snap.ByIndex("nope", "v"); return err },
-		"Index":       func() error { _, err := snap.Index("nope", &store.Object{}); return err },
+		"Index":       func() error { _, err := snap.Index("nope", store.NewObject(store.ObjectConfig{})); return err },
 		"IndexValues": func() error { _, err := snap.IndexValues("nope", "", ""); return err },
 	}
 	for name, call := range calls {
@@ -194,7 +201,7 @@ func TestS05AFailingIndexFunctionIsAnErrorOnThatIndexUntilTheKeyIsRepaired(t *te
 		if got := keys(t, h.s.Snapshot(), "words", "a"); !slices.Equal(got, []string{"n/good"}) {
 			t.Errorf("after delete = %q", got)
 		}
-		if _, err := snap.Index("words", &store.Object{Key: "example", Payload: []byte(payload)}); err == nil {
+		if _, err := snap.Index("words", store.NewObject(store.ObjectConfig{Key: "example", Fields: text(payload)})); err == nil {
 			t.Error("Index by an example that fails has no error")
 		}
 	}

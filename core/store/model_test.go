@@ -30,16 +30,16 @@ func older(epochA uint64, rvA string, seqA uint64, epochB uint64, rvB string, se
 }
 
 func (m *model) put(o *store.Object) {
-	if t := m.tombs[o.Key]; t != nil && older(o.Epoch, o.RV, o.Sequence, t.Epoch, t.RV, t.Sequence) {
+	if t := m.tombs[o.Key()]; t != nil && older(o.Epoch(), o.RV(), o.Sequence(), t.Epoch, t.RV, t.Sequence) {
 		return
 	}
-	named := m.named(o.Key)
-	m.see(o.Key)
-	if old := m.live[o.Key]; old != nil && named && older(o.Epoch, o.RV, o.Sequence, old.Epoch, old.RV, old.Sequence) {
+	named := m.named(o.Key())
+	m.see(o.Key())
+	if old := m.live[o.Key()]; old != nil && named && older(o.Epoch(), o.RV(), o.Sequence(), old.Epoch(), old.RV(), old.Sequence()) {
 		return
 	}
-	delete(m.tombs, o.Key)
-	m.live[o.Key] = o
+	delete(m.tombs, o.Key())
+	m.live[o.Key()] = o
 }
 
 // named: before the first replay every key counts as named.
@@ -56,7 +56,7 @@ func (m *model) delete(t *store.Tombstone) {
 		return
 	}
 	if old := m.live[t.Key]; old != nil {
-		if m.named(t.Key) && !older(old.Epoch, old.RV, old.Sequence, t.Epoch, t.RV, t.Sequence) {
+		if m.named(t.Key) && !older(old.Epoch(), old.RV(), old.Sequence(), t.Epoch, t.RV, t.Sequence) {
 			return
 		}
 	}
@@ -98,10 +98,10 @@ func (m *model) compare(t *testing.T, snap *store.Snapshot, rng *rand.Rand, voca
 	var got []string
 	bytes := 0
 	for o := range snap.All("") {
-		got = append(got, o.Key)
-		bytes += len(o.Payload)
-		if o != m.live[o.Key] || snap.Get(o.Key) != o {
-			t.Fatalf("%s is not the model's object", o.Key)
+		got = append(got, o.Key())
+		bytes += o.Size()
+		if o != m.live[o.Key()] || snap.Get(o.Key()) != o {
+			t.Fatalf("%s is not the model's object", o.Key())
 		}
 	}
 	if !slices.Equal(got, want) || snap.Len() != len(want) || snap.Bytes() != bytes {
@@ -175,17 +175,18 @@ func (st *stepper) step(next func(int) int) {
 			st.m.delete(tomb)
 			continue
 		}
-		var text []string
+		var list []string
 		for range next(4) {
-			text = append(text, st.vocab[next(len(st.vocab))])
+			list = append(list, st.vocab[next(len(st.vocab))])
 		}
-		o := &store.Object{
+		c := store.ObjectConfig{
 			Key: key, UID: fmt.Sprint(next(3)), RV: fmt.Sprint(max(rv, 0)), Epoch: epoch, Sequence: st.seq,
-			Payload: []byte(strings.Join(text, " ")),
+			Payload: []byte(strings.Join(list, " ")), Fields: text(strings.Join(list, " ")),
 		}
 		if next(20) == 0 {
-			o.Fault = "broken"
+			c.Fault = "broken"
 		}
+		o := store.NewObject(c)
 		b.Ops = append(b.Ops, store.Op{Put: o})
 		st.m.put(o)
 	}
@@ -259,11 +260,11 @@ func TestReadersSeeWholeBatchesAndWatchersRebuildTheStoreFromChanges(t *testing.
 				snap := s.Snapshot()
 				seen := ""
 				for o := range snap.All("") {
-					if seen != "" && o.RV != seen {
-						t.Errorf("one snapshot holds batches %s and %s", seen, o.RV)
+					if seen != "" && o.RV() != seen {
+						t.Errorf("one snapshot holds batches %s and %s", seen, o.RV())
 						return
 					}
-					seen = o.RV
+					seen = o.RV()
 				}
 				hits, err := snap.ByIndex("words", "v"+seen)
 				if err != nil || hits.Len() != snap.Len() {
@@ -299,17 +300,17 @@ func TestReadersSeeWholeBatchesAndWatchersRebuildTheStoreFromChanges(t *testing.
 	for r := 1; r <= rounds; r++ {
 		b := store.Batch{State: &store.State{Position: delta.Position{Sequence: uint64(r)}, Synced: true}}
 		for k := range width {
-			b.Ops = append(b.Ops, store.Op{Put: &store.Object{
-				Key: fmt.Sprint("n/", k), UID: "u", Epoch: 1, RV: fmt.Sprint(r), Sequence: uint64(r*width + k), Payload: fmt.Appendf(nil, "v%d", r),
-			}})
+			b.Ops = append(b.Ops, store.Op{Put: store.NewObject(store.ObjectConfig{
+				Key: fmt.Sprint("n/", k), UID: "u", Epoch: 1, RV: fmt.Sprint(r), Sequence: uint64(r*width + k), Fields: text(fmt.Sprintf("v%d", r)),
+			})})
 		}
 		s.Apply(b, epoch0)
 	}
 	close(stop)
 	wg.Wait()
 	for o := range s.Snapshot().All("") {
-		if replica[o.Key] != o {
-			t.Errorf("the watcher's %s is not the store's", o.Key)
+		if replica[o.Key()] != o {
+			t.Errorf("the watcher's %s is not the store's", o.Key())
 		}
 	}
 }

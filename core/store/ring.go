@@ -121,7 +121,7 @@ func (c *Change) held() int {
 	if c.Old == nil {
 		return 0
 	}
-	return len(c.Old.Payload)
+	return c.Old.StoredSize()
 }
 
 func (r *ring) get(n uint64) (*Change, error) {

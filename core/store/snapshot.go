@@ -33,6 +33,7 @@ type Snapshot struct {
 	horizon uint64
 	last    uint64 // number of the last change in this snapshot
 	bytes   int
+	stored  int
 	faults  int
 	keys    tree[*slot]
 	objects vector
@@ -50,8 +51,11 @@ func (s *Snapshot) Superseded() <-chan struct{} { return s.next }
 // Len is the number of live keys, faulty ones included.
 func (s *Snapshot) Len() int { return s.keys.n }
 
-// Bytes is the sum of all payload lengths.
+// Bytes is the sum of the lengths of all payloads as they are served.
 func (s *Snapshot) Bytes() int { return s.bytes }
+
+// StoredBytes is the sum of the lengths of all payloads as they are stored.
+func (s *Snapshot) StoredBytes() int { return s.stored }
 
 // Faults is the number of faulty objects.
 func (s *Snapshot) Faults() int { return s.faults }
@@ -187,7 +191,7 @@ func (s *Snapshot) Index(name string, like *Object) (Hits, error) {
 	}
 	values, err := x.extract(like)
 	if err != nil {
-		return Hits{snap: s}, &FailedError{Index: name, Keys: 1, Key: like.Key, Err: err}
+		return Hits{snap: s}, &FailedError{Index: name, Keys: 1, Key: like.Key(), Err: err}
 	}
 	return s.union(x, values), x.err()
 }
@@ -223,7 +227,7 @@ func (s *Snapshot) Values(name string, o *Object) ([]string, error) {
 	}
 	values, err := x.extract(o)
 	if err != nil {
-		return nil, &FailedError{Index: name, Keys: 1, Key: o.Key, Err: err}
+		return nil, &FailedError{Index: name, Keys: 1, Key: o.Key(), Err: err}
 	}
 	return values, nil
 }
@@ -274,7 +278,7 @@ func (s *Snapshot) Since(sequence uint64) (objects []*Object, tombs []*Tombstone
 		return nil, nil, false
 	}
 	s.keys.each(func(sl *slot) bool {
-		if o := s.objects.get(sl.id); o.Sequence > sequence {
+		if o := s.objects.get(sl.id); o.seq > sequence {
 			objects = append(objects, o)
 		}
 		return true
@@ -285,7 +289,7 @@ func (s *Snapshot) Since(sequence uint64) (objects []*Object, tombs []*Tombstone
 		}
 		return true
 	})
-	slices.SortFunc(objects, func(a, b *Object) int { return cmp.Compare(a.Sequence, b.Sequence) })
+	slices.SortFunc(objects, func(a, b *Object) int { return cmp.Compare(a.seq, b.seq) })
 	slices.SortFunc(tombs, func(a, b *Tombstone) int { return cmp.Compare(a.Sequence, b.Sequence) })
 	return objects, tombs, true
 }

@@ -71,7 +71,14 @@ type Op struct {
 	Put    *Object
 	Delete *Tombstone
 	Doubt  *Doubt
+	Swap   *Swap
 }
+
+// Swap replaces the stored form of a version. When the key does not hold Old any
+// more, nothing happens. New is made from Old by
+// WithStored or WithFields. Watchers are told nothing; indexes are filed anew
+// when the fields differ.
+type Swap struct{ Old, New *Object }
 
 // Doubt says that a record of a key could not be read: whatever the store has
 // for it is out of date. The key becomes faulty, until a record that is newer
@@ -105,6 +112,8 @@ type Result struct {
 	Swept int
 	// Stale records were older than what the store had, Same ones equal to it.
 	Stale, Same int
+	// Swapped is how many swaps found their version.
+	Swapped int
 }
 
 // Apply applies a batch and publishes the new snapshot. now drives the expiry
@@ -130,6 +139,8 @@ func (s *Store) Apply(b Batch, now time.Time) Result {
 			w.delete(op.Delete)
 		case op.Doubt != nil:
 			w.doubt(op.Doubt)
+		case op.Swap != nil:
+			w.swap(op.Swap)
 		}
 	}
 	if b.Sweep {

@@ -12,7 +12,7 @@ import (
 )
 
 func object(key, uid, rv string, epoch, seq uint64) *store.Object {
-	return &store.Object{Key: key, UID: uid, RV: rv, Epoch: epoch, Sequence: seq, Payload: []byte(rv)}
+	return store.NewObject(store.ObjectConfig{Key: key, UID: uid, RV: rv, Epoch: epoch, Sequence: seq, Payload: []byte(rv)})
 }
 
 func apply(s *store.Store, now time.Time, ops ...any) store.Result {
@@ -53,7 +53,7 @@ func TestC03AnOlderRecordNeverReplacesANewerOne(t *testing.T) {
 			if got := apply(s, epoch0, r.then); got != r.res {
 				t.Errorf("Apply = %+v, want %+v", got, r.res)
 			}
-			if got := s.Snapshot().Get("a").RV; got != r.want {
+			if got := s.Snapshot().Get("a").RV(); got != r.want {
 				t.Errorf("RV = %s, want %s", got, r.want)
 			}
 		})
@@ -89,11 +89,11 @@ func TestC08AnotherUIDIsADeleteAndAnAdd(t *testing.T) {
 	from := h.s.Snapshot().LastChange()
 	apply(h.s, h.now, object("n/a", "two", "4", 1, 2))
 	del, err := h.s.Change(from + 1)
-	if err != nil || del.Type != store.Deleted || del.Reason != store.Recreated || del.Old.UID != "one" {
+	if err != nil || del.Type != store.Deleted || del.Reason != store.Recreated || del.Old.UID() != "one" {
 		t.Fatalf("first change = %+v, %v", del, err)
 	}
 	add, err := h.s.Change(from + 2)
-	if err != nil || add.Type != store.Added || add.New.UID != "two" || add.Key != "n/a" {
+	if err != nil || add.Type != store.Added || add.New.UID() != "two" || add.Key != "n/a" {
 		t.Fatalf("second change = %+v, %v", add, err)
 	}
 	if _, err := h.s.Change(from + 3); err == nil {
@@ -109,13 +109,13 @@ func TestS01ObjectsAreOrderedByNamespaceThenName(t *testing.T) {
 	}
 	var all, a, rest []string
 	for o := range s.Snapshot().All("") {
-		all = append(all, o.Key)
+		all = append(all, o.Key())
 	}
 	for o := range s.Snapshot().Namespace("a", "") {
-		a = append(a, o.Key)
+		a = append(a, o.Key())
 	}
 	for o := range s.Snapshot().Namespace("a", "a/b") {
-		rest = append(rest, o.Key)
+		rest = append(rest, o.Key())
 	}
 	if want := []string{"node", "a/b", "a/z", "a-b/a", "a.b/c", "b/a"}; !slices.Equal(all, want) {
 		t.Errorf("All = %q, want %q", all, want)
@@ -127,7 +127,7 @@ func TestS01ObjectsAreOrderedByNamespaceThenName(t *testing.T) {
 		t.Errorf("Namespace(a) after a/b = %q, want %q", rest, want)
 	}
 	for o := range s.Snapshot().Namespace("c", "b/a") {
-		t.Errorf("Namespace(c) has %q", o.Key)
+		t.Errorf("Namespace(c) has %q", o.Key())
 	}
 }
 
@@ -151,8 +151,8 @@ func TestASnapshotIsPinnedWhileTheStoreGoesOn(t *testing.T) {
 		t.Errorf("the pinned snapshot has %d old of %d", got, pinned.Len())
 	}
 	for o := range pinned.All("") {
-		if string(o.Payload) != "old" {
-			t.Fatalf("%s is %q in the pinned snapshot", o.Key, o.Payload)
+		if payload, err := o.Payload(); err != nil || string(payload) != "old" {
+			t.Fatalf("%s is %q in the pinned snapshot: %v", o.Key(), payload, err)
 		}
 	}
 }
@@ -195,7 +195,7 @@ func TestSinceGivesWhatAReaderMissedOrSaysItCannot(t *testing.T) {
 	h.delete("k1") // 7
 	h.put("k0", "y")
 	objects, tombs, ok := h.s.Snapshot().Since(5)
-	if !ok || len(objects) != 2 || objects[0].Key != "k5" || objects[1].Key != "k0" || len(tombs) != 1 || tombs[0].Key != "k1" {
+	if !ok || len(objects) != 2 || objects[0].Key() != "k5" || objects[1].Key() != "k0" || len(tombs) != 1 || tombs[0].Key != "k1" {
 		t.Fatalf("Since(5) = %v %v %v", objects, tombs, ok)
 	}
 	h.now = h.now.Add(time.Minute + 1)
@@ -245,11 +245,12 @@ func TestAFaultyObjectIsKeptUnderTheFactsItHas(t *testing.T) {
 	t.Parallel()
 	h := newHistory(store.Options{Indexers: map[string]store.IndexFunc{"words": words}})
 	h.put("n/a", "x")
-	o := object("n/a", "u-n/a", "50", 1, 50)
-	o.Fault, o.Payload = "not JSON", []byte("x {")
+	o := store.NewObject(store.ObjectConfig{
+		Key: "n/a", UID: "u-n/a", RV: "50", Epoch: 1, Sequence: 50, Fault: "not JSON", Payload: []byte("x {"), Fields: text("x"),
+	})
 	apply(h.s, h.now, o)
 	snap := h.s.Snapshot()
-	if snap.Faults() != 1 || snap.Get("n/a").Fault == "" || len(keys(t, snap, "words", "x")) != 1 {
+	if snap.Faults() != 1 || snap.Get("n/a").Fault() == "" || len(keys(t, snap, "words", "x")) != 1 {
 		t.Errorf("faults %d, object %+v", snap.Faults(), snap.Get("n/a"))
 	}
 	h.seq = 60
@@ -261,13 +262,13 @@ func TestAFaultyObjectIsKeptUnderTheFactsItHas(t *testing.T) {
 
 func TestADoubtMakesTheKeyFaultyUntilANewerRecord(t *testing.T) {
 	t.Parallel()
-	h := newHistory(store.Options{Indexers: map[string]store.IndexFunc{"uid": func(o *store.Object) ([]string, error) { return []string{o.UID}, nil }}})
+	h := newHistory(store.Options{Indexers: map[string]store.IndexFunc{"uid": func(o *store.Object) ([]string, error) { return []string{o.UID()}, nil }}})
 	apply(h.s, h.now, object("live", "u", "5", 1, 5), object("gone", "g", "6", 1, 6))
 	apply(h.s, h.now, &store.Tombstone{Key: "gone", UID: "g", RV: "7", Epoch: 1, Sequence: 7, At: h.now})
 	for i, key := range []string{"live", "gone", "new"} {
 		d := &store.Doubt{Key: key, Epoch: 1, Sequence: uint64(10 + i), Fault: "schema 9"}
 		h.s.Apply(store.Batch{Ops: []store.Op{{Doubt: d}}}, h.now)
-		if o := h.s.Snapshot().Get(key); o == nil || o.Fault != "schema 9" || o.Payload != nil {
+		if o := h.s.Snapshot().Get(key); o == nil || o.Fault() != "schema 9" || o.Size() != 0 {
 			t.Errorf("%s is %+v, want it in doubt", key, o)
 		}
 	}
@@ -292,7 +293,7 @@ func TestDuringAReplayTheLogIsTheTruth(t *testing.T) {
 		{Put: object("buried", "u", "90", 1, 4)},
 		{Put: object("back", "u", "80", 1, 5)}, // within the replay the order of C-03 holds again
 	}}, h.now)
-	if got := h.s.Snapshot().Get("back").RV; got != "90" {
+	if got := h.s.Snapshot().Get("back").RV(); got != "90" {
 		t.Errorf("after the log was rolled back the store has %s, want 90", got)
 	}
 	if h.s.Snapshot().Get("buried") == nil {
@@ -339,20 +340,5 @@ func TestResumeFindsTheFirstChangeAfterASequence(t *testing.T) {
 	}
 	if _, ok := resume(3); !ok {
 		t.Error("Resume from the end of the replay is refused")
-	}
-}
-
-func TestLabelsAnswerSelectorsAndMakeTerms(t *testing.T) {
-	t.Parallel()
-	l := store.NewLabels([]store.Pair{{Name: "tier", Value: "web"}, {Name: "app", Value: ""}})
-	if want := []string{"app", "app=", "tier", "tier=web"}; !slices.Equal(l.Terms(), want) {
-		t.Errorf("Terms = %q, want %q", l.Terms(), want)
-	}
-	if !l.Has("app") || l.Has("web") || l.Get("tier") != "web" || l.Get("none") != "" {
-		t.Error("lookups disagree with the pairs")
-	}
-	var none *store.Labels
-	if none.Has("app") || none.Terms() != nil || store.NewLabels(nil) != nil {
-		t.Error("an empty set is not empty")
 	}
 }

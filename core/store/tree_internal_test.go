@@ -117,7 +117,7 @@ func TestAVectorKeepsOldVersions(t *testing.T) {
 		e := new(edit)
 		for range 500 {
 			id := uint32(rng.IntN(20000))
-			o := &Object{Key: fmt.Sprint(round)}
+			o := NewObject(ObjectConfig{Key: fmt.Sprint(round)})
 			if rng.IntN(4) == 0 {
 				o = nil
 			}

@@ -1,15 +1,11 @@
 package store
 
-import (
-	"time"
-
-	"github.com/deltaplane/deltaplane/core/delta"
-)
+import "time"
 
 func (w *write) put(o *Object) {
-	ns, name := splitKey(o.Key)
+	ns, name := o.key.at()
 	tomb, buried := w.snap.tombs.get(ns, name)
-	if buried && order(o.Epoch, o.RV, o.Sequence, tomb.Epoch, tomb.RV, tomb.Sequence) <= 0 {
+	if buried && o.compareTombstone(tomb) <= 0 {
 		w.result.Stale++
 		return
 	}
@@ -17,7 +13,7 @@ func (w *write) put(o *Object) {
 	var old *Object
 	if ok {
 		old = w.vec.v.get(sl.id)
-		c, named := order(o.Epoch, o.RV, o.Sequence, old.Epoch, old.RV, old.Sequence), w.named(sl)
+		c, named := o.compare(old), w.named(sl)
 		w.s.marks[sl.id] = w.s.replay
 		switch {
 		case c == 0:
@@ -28,7 +24,7 @@ func (w *write) put(o *Object) {
 			return
 		}
 	} else {
-		sl = w.newSlot(o.Key)
+		sl = w.newSlot(o.Key())
 		w.snap.keys = w.snap.keys.put(w.e, sl)
 	}
 	if buried {
@@ -44,10 +40,10 @@ func (w *write) put(o *Object) {
 	case old == nil:
 		w.result.Added++
 		w.note(Change{Type: Added, New: o})
-	case delta.Recreated(old.UID, o.UID):
+	case old.recreated(o):
 		w.result.Deleted++
 		w.result.Added++
-		w.note(Change{Type: Deleted, Old: old, Reason: Recreated, RV: o.RV, Epoch: o.Epoch, Sequence: o.Sequence})
+		w.note(Change{Type: Deleted, Old: old, Reason: Recreated, RV: o.RV(), Epoch: o.Epoch(), Sequence: o.seq})
 		w.note(Change{Type: Added, New: o})
 	default:
 		w.result.Updated++
@@ -58,7 +54,7 @@ func (w *write) put(o *Object) {
 func (w *write) delete(t *Tombstone) {
 	ns, name := splitKey(t.Key)
 	if tomb, ok := w.snap.tombs.get(ns, name); ok {
-		switch c := order(t.Epoch, t.RV, t.Sequence, tomb.Epoch, tomb.RV, tomb.Sequence); {
+		switch c := t.compare(tomb); {
 		case c < 0:
 			w.result.Stale++
 			return
@@ -69,7 +65,7 @@ func (w *write) delete(t *Tombstone) {
 	}
 	if sl, ok := w.snap.keys.get(ns, name); ok {
 		old := w.vec.v.get(sl.id)
-		if w.named(sl) && order(t.Epoch, t.RV, t.Sequence, old.Epoch, old.RV, old.Sequence) < 0 {
+		if w.named(sl) && old.compareTombstone(t) > 0 {
 			w.result.Stale++
 			return
 		}
@@ -80,14 +76,33 @@ func (w *write) delete(t *Tombstone) {
 
 func (w *write) doubt(d *Doubt) {
 	ns, name := splitKey(d.Key)
-	o := &Object{Key: d.Key, Epoch: d.Epoch}
+	var o *Object
 	if sl, ok := w.snap.keys.get(ns, name); ok {
-		*o = *w.vec.v.get(sl.id)
+		o = w.vec.v.get(sl.id)
 	} else if tomb, ok := w.snap.tombs.get(ns, name); ok {
-		o.UID, o.RV, o.Epoch = tomb.UID, tomb.RV, tomb.Epoch
+		o = NewObject(ObjectConfig{Key: d.Key, UID: tomb.UID, RV: tomb.RV, Epoch: tomb.Epoch})
+	} else {
+		o = NewObject(ObjectConfig{Key: d.Key, Epoch: d.Epoch})
 	}
-	o.Payload, o.Fault, o.Sequence = nil, d.Fault, d.Sequence
-	w.put(o)
+	w.put(o.doubted(d.Fault, d.Sequence))
+}
+
+// swap replaces the stored form of a version that is still the latest.
+func (w *write) swap(x *Swap) {
+	ns, name := x.Old.key.at()
+	sl, ok := w.snap.keys.get(ns, name)
+	if !ok || w.vec.v.get(sl.id) != x.Old {
+		return
+	}
+	w.account(x.Old, -1)
+	w.account(x.New, +1)
+	w.vec.set(w.e, sl.id, x.New)
+	w.result.Swapped++
+	if x.Old.fields != x.New.fields {
+		for i := range w.snap.indexes {
+			w.refile(i, sl, x.New)
+		}
+	}
 }
 
 // drop takes a live key out.
@@ -122,7 +137,7 @@ func (w *write) sweep(now time.Time) {
 	for _, sl := range gone {
 		old := w.vec.v.get(sl.id)
 		t := &Tombstone{
-			Key: sl.key, UID: old.UID, Epoch: st.Position.Epoch, Sequence: st.Position.Sequence, Reason: Swept, At: now,
+			Key: sl.key, UID: old.UID(), Epoch: st.Position.Epoch, Sequence: st.Position.Sequence, Reason: Swept, At: now,
 		}
 		if st.Revision.Epoch == t.Epoch {
 			t.RV = st.Revision.RV
@@ -183,8 +198,9 @@ func (w *write) account(o *Object, sign int) {
 	if o == nil {
 		return
 	}
-	w.snap.bytes += sign * len(o.Payload)
-	if o.Fault != "" {
+	w.snap.bytes += sign * o.Size()
+	w.snap.stored += sign * o.StoredSize()
+	if o.Faulty() {
 		w.snap.faults += sign
 	}
 }
@@ -196,9 +212,9 @@ func (w *write) note(c Change) {
 	}
 	switch {
 	case c.New != nil:
-		c.Key, c.RV, c.Epoch, c.Sequence = c.New.Key, c.New.RV, c.New.Epoch, c.New.Sequence
+		c.Key, c.RV, c.Epoch, c.Sequence = c.New.Key(), c.New.RV(), c.New.Epoch(), c.New.Sequence()
 	default:
-		c.Key = c.Old.Key
+		c.Key = c.Old.Key()
 	}
 	w.s.ring.add(&c)
 }

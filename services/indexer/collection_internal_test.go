@@ -137,7 +137,7 @@ func TestARecordOfUnknownSchemaPutsItsKeyInDoubt(t *testing.T) {
 	c.mustApply(t, delta.Batch{Reset: true, Records: []delta.Record{record(1, 0), synced(2)}, Replayed: true, Next: 3})
 	c.mustApply(t, delta.Batch{Unreadable: []delta.Unreadable{{Sequence: 3, Key: "n/p1", Err: delta.ErrHeader}}, Next: 4})
 	o := c.store.Snapshot().Get("n/p1")
-	if o.Fault == "" || o.Payload != nil || c.store.Snapshot().State().Position.Sequence != 3 {
+	if !o.Faulty() || o.Size() != 0 || c.store.Snapshot().State().Position.Sequence != 3 {
 		t.Errorf("object = %+v", o)
 	}
 	if text := *c.lastErr.Load(); !strings.Contains(text, "record 3") {

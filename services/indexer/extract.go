@@ -1,8 +1,10 @@
 package indexer
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -29,13 +31,16 @@ const internLimit = 1 << 16
 type extractor struct {
 	paths   []string
 	labels  map[string]*store.Labels
-	owners  map[string][]store.Owner
+	owners  map[string]*store.Owners
 	strings map[string]string
+	fields  map[string]*store.Fields
+	values  []store.Field // scratch
+	key     []byte        // scratch
 }
 
 func newExtractor(paths []string) *extractor {
 	x := &extractor{paths: paths, labels: map[string]*store.Labels{}}
-	x.owners, x.strings = map[string][]store.Owner{}, map[string]string{}
+	x.owners, x.strings, x.fields = map[string]*store.Owners{}, map[string]string{}, map[string]*store.Fields{}
 	return x
 }
 
@@ -43,8 +48,8 @@ func newExtractor(paths []string) *extractor {
 type facts struct {
 	namespace, name, uid, rv string
 	labels                   *store.Labels
-	owners                   []store.Owner
-	fields                   []store.Pair
+	owners                   *store.Owners
+	fields                   *store.Fields
 }
 
 // extract reads one payload. The strings of the result do not refer to it,
@@ -88,11 +93,15 @@ func (x *extractor) extract(payload []byte) (facts, error) {
 	if err != nil {
 		return f, err
 	}
+	x.values = x.values[:0]
 	for _, path := range x.paths {
+		var values []string
 		if v := root.Get(path); v.Exists() && v.Type != gjson.JSON && v.Type != gjson.Null {
-			f.fields = append(f.fields, store.Pair{Name: path, Value: x.intern(v.String())})
+			values = []string{x.intern(v.String())}
 		}
+		x.values = append(x.values, store.Field{Name: path, Values: values})
 	}
+	f.fields = x.fieldSet(x.values)
 	return f, nil
 }
 
@@ -126,7 +135,7 @@ func (x *extractor) labelSet(value gjson.Result) (*store.Labels, error) {
 	return set, nil
 }
 
-func (x *extractor) ownerList(value gjson.Result) []store.Owner {
+func (x *extractor) ownerList(value gjson.Result) *store.Owners {
 	if list, ok := x.owners[value.Raw]; ok {
 		return list
 	}
@@ -141,8 +150,29 @@ func (x *extractor) ownerList(value gjson.Result) []store.Owner {
 	if len(x.owners) >= internLimit {
 		clear(x.owners)
 	}
-	x.owners[strings.Clone(value.Raw)] = list
-	return list
+	owners := store.NewOwners(list)
+	x.owners[strings.Clone(value.Raw)] = owners
+	return owners
+}
+
+// fieldSet returns the one set with these values, each of at most one value.
+func (x *extractor) fieldSet(list []store.Field) *store.Fields {
+	x.key = x.key[:0]
+	for i := range list {
+		x.key = append(x.key, byte(len(list[i].Values)))
+		for _, v := range list[i].Values {
+			x.key = append(binary.AppendUvarint(x.key, uint64(len(v))), v...)
+		}
+	}
+	if set, ok := x.fields[string(x.key)]; ok {
+		return set
+	}
+	if len(x.fields) >= internLimit {
+		clear(x.fields)
+	}
+	set := store.NewFields(slices.Clone(list))
+	x.fields[string(x.key)] = set
+	return set
 }
 
 func (x *extractor) intern(s string) string {
@@ -161,9 +191,8 @@ func (x *extractor) intern(s string) string {
 // that cannot be used makes it faulty, with the hints of the record's headers in
 // place of facts, so that the key is still found, and refused, where it was.
 func (x *extractor) object(r *delta.Record) *store.Object {
-	o := &store.Object{
-		Key: string(r.Key), UID: r.UID, RV: r.RV, Epoch: r.Epoch, Sequence: r.Sequence, Generation: r.Generation,
-		Payload: r.Payload, ObservedAt: r.ObservedAt, PublishedAt: r.PublishedAt,
+	o := store.ObjectConfig{
+		Key: string(r.Key), UID: r.UID, RV: r.RV, Epoch: r.Epoch, Sequence: r.Sequence, Generation: r.Generation, Payload: r.Payload,
 	}
 	var f facts
 	var err error
@@ -184,7 +213,7 @@ func (x *extractor) object(r *delta.Record) *store.Object {
 	}
 	if err == nil {
 		o.Labels, o.Owners, o.Fields = f.labels, f.owners, f.fields
-		return o
+		return store.NewObject(o)
 	}
 	o.Fault = err.Error()
 	var pairs []store.Pair
@@ -194,13 +223,15 @@ func (x *extractor) object(r *delta.Record) *store.Object {
 		}
 	}
 	o.Labels = store.NewLabels(pairs)
+	owners := make([]store.Owner, 0, len(r.Owners))
 	for _, w := range r.Owners {
-		o.Owners = append(o.Owners, store.Owner(w))
+		owners = append(owners, store.Owner(w))
 	}
-	for _, v := range r.Hints[nodeIndex] {
-		o.Fields = append(o.Fields, store.Pair{Name: nodeField, Value: v})
+	o.Owners = store.NewOwners(owners)
+	if hints := r.Hints[nodeIndex]; len(hints) > 0 {
+		o.Fields = store.NewFields([]store.Field{{Name: nodeField, Values: hints}})
 	}
-	return o
+	return store.NewObject(o)
 }
 
 func join(namespace, name string) string {

@@ -68,7 +68,7 @@ func (f *filter) match(snap *store.Snapshot, o *store.Object) bool {
 			return false
 		}
 	}
-	if f.labels != nil && o.Fault == "" && !f.labels.matches(o.Labels) {
+	if f.labels != nil && !o.Faulty() && !f.labels.matches(o.Labels()) {
 		return false
 	}
 	if f.index == "" {
@@ -91,11 +91,11 @@ func matchField(r *fields.Requirement, o *store.Object) bool {
 	case namespaceField:
 		return (o.Namespace() == r.Value) != negative
 	}
-	if o.Fault != "" {
+	if o.Faulty() {
 		return true
 	}
-	value, _ := o.Field(r.Field)
-	return (value == r.Value) != negative
+	values, _ := o.Field(r.Field)
+	return (slices.Contains(values, r.Value) || r.Value == "" && len(values) == 0) != negative
 }
 
 // contains reports whether a sorted list has the string.

@@ -36,7 +36,7 @@ func builtIn(c delta.Collection) map[string]store.IndexFunc {
 	fns := map[string]store.IndexFunc{
 		namespaceIndex: byNamespace,
 		ownerIndex:     byOwner,
-		labelIndex:     func(o *store.Object) ([]string, error) { return o.Labels.Terms(), nil },
+		labelIndex:     func(o *store.Object) ([]string, error) { return o.Labels().Terms(), nil },
 	}
 	if isPods(c) {
 		fns[nodeIndex] = byNode
@@ -56,27 +56,14 @@ func byNamespace(o *store.Object) ([]string, error) {
 // byNode gives one value, or several for a faulty pod whose record names the
 // nodes it has had.
 func byNode(o *store.Object) ([]string, error) {
-	var values []string
-	for _, f := range o.Fields {
-		if f.Name == nodeField && f.Value != "" {
-			values = append(values, f.Value)
-		}
-	}
-	return values, nil
-}
-
-func byOwner(o *store.Object) ([]string, error) {
-	if len(o.Owners) == 0 {
+	values, _ := o.Field(nodeField)
+	if len(values) == 1 && values[0] == "" {
 		return nil, nil
 	}
-	values := make([]string, 0, len(o.Owners))
-	for _, w := range o.Owners {
-		if w.UID != "" {
-			values = append(values, w.UID)
-		}
-	}
-	return values, nil
+	return values, o.FieldErr(nodeField)
 }
+
+func byOwner(o *store.Object) ([]string, error) { return o.Owners().UIDs(), nil }
 
 // paths returns the fields to read from a collection's objects.
 func paths(c delta.Collection, configured map[string][]string) []string {

@@ -142,10 +142,10 @@ func (w *pageWriter) objects(ctx context.Context, src *source, f *filter) (bool,
 			return false, nil
 		}
 		w.o.item(1, &it)
-		if obj.Fault != "" {
-			w.faulty = append(w.faulty, obj.Key)
+		if obj.Faulty() {
+			w.faulty = append(w.faulty, obj.Key())
 		}
-		w.last, w.lastAt = obj.Key, w.at
+		w.last, w.lastAt = obj.Key(), w.at
 		w.n++
 	}
 	return true, nil

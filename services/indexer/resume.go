@@ -82,20 +82,20 @@ func (w *watcher) missed(snap *store.Snapshot, objects []*store.Object, tombs []
 	for len(objects) > 0 || len(tombs) > 0 {
 		var e event
 		var at uint64
-		if len(tombs) == 0 || len(objects) > 0 && objects[0].Sequence < tombs[0].Sequence {
+		if len(tombs) == 0 || len(objects) > 0 && objects[0].Sequence() < tombs[0].Sequence {
 			o := objects[0]
-			objects, at = objects[1:], o.Sequence
+			objects, at = objects[1:], o.Sequence()
 			if w.filter.match(snap, o) {
 				e = event{typ: deltav1.DeltaType_DELTA_TYPE_UPDATED, item: w.view.item(o)}
 			} else {
-				e = w.deleted(o.Key, o.UID, o.RV, deltav1.DeleteReason_DELETE_REASON_FILTERED)
+				e = w.deleted(o.Key(), o.UID(), o.RV(), deltav1.DeleteReason_DELETE_REASON_FILTERED)
 			}
 		} else {
 			t := tombs[0]
 			tombs, at = tombs[1:], t.Sequence
 			e = w.deleted(t.Key, t.UID, t.RV, deleteReasons[t.Reason])
 		}
-		if w.filter.namespaces != nil && !contains(w.filter.namespaces, namespaceOf(e.item.key)) {
+		if w.filter.namespaces != nil && !contains(w.filter.namespaces, store.Namespace(e.item.key)) {
 			continue
 		}
 		e.position = delta.Position{Epoch: epoch, Sequence: at, Term: snap.State().Position.Term}
@@ -111,9 +111,4 @@ func (w *watcher) missed(snap *store.Snapshot, objects []*store.Object, tombs []
 		return err
 	}
 	return w.bookmark(snap)
-}
-
-func namespaceOf(key string) string {
-	o := store.Object{Key: key}
-	return o.Namespace()
 }

@@ -113,8 +113,8 @@ func (s *server) get(ctx context.Context, req *indexv1.GetRequest) (*frame, erro
 	if obj == nil {
 		return nil, newFault(errKeyNotFound, fmt.Sprintf("%q in %s", req.GetKey(), c.name), "collection", c.name, "key", req.GetKey()).reached(snap)
 	}
-	if obj.Fault != "" {
-		return nil, newFault(errKeyQuarantined, fmt.Sprintf("%q in %s: %s", obj.Key, c.name, obj.Fault), "collection", c.name, "key", obj.Key).reached(snap)
+	if obj.Faulty() {
+		return nil, newFault(errKeyQuarantined, fmt.Sprintf("%q in %s: %s", obj.Key(), c.name, obj.Fault()), "collection", c.name, "key", obj.Key()).reached(snap)
 	}
 	o := newOut()
 	it := p.item(obj)
@@ -150,7 +150,7 @@ func (s *server) batchGet(ctx context.Context, req *indexv1.BatchGetRequest) (*f
 		switch {
 		case obj == nil:
 			o.element(2, key)
-		case obj.Fault != "":
+		case obj.Faulty():
 			o.element(3, key)
 		default:
 			it := p.item(obj)
@@ -182,9 +182,9 @@ func (s *server) byExample(ctx context.Context, req *indexv1.IndexRequest) (*fra
 	if err != nil {
 		return nil, rpc.InvalidField("object", err)
 	}
-	example := &store.Object{
+	example := store.NewObject(store.ObjectConfig{
 		Key: join(f.namespace, f.name), UID: f.uid, RV: f.rv, Labels: f.labels, Owners: f.owners, Fields: f.fields, Payload: req.GetObject(),
-	}
+	})
 	snap, err := s.read(ctx, c, req.GetConsistency())
 	if err != nil {
 		return nil, err

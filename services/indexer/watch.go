@@ -137,7 +137,7 @@ func (w *watcher) initial(snap *store.Snapshot) error {
 		if !w.filter.match(snap, o) {
 			continue
 		}
-		if w.full(len(o.Payload)) {
+		if w.full(o.Size()) {
 			if err := w.send(delta.Position{}); err != nil {
 				return err
 			}
@@ -240,9 +240,9 @@ func (w *watcher) event(snap *store.Snapshot, c *store.Change) (event, bool) {
 	case has:
 		return event{typ: deltav1.DeltaType_DELTA_TYPE_ADDED, item: w.view.item(c.New)}, true
 	case had && c.New != nil:
-		return w.deleted(c.Key, c.New.UID, c.RV, deltav1.DeleteReason_DELETE_REASON_FILTERED), true
+		return w.deleted(c.Key, c.New.UID(), c.RV, deltav1.DeleteReason_DELETE_REASON_FILTERED), true
 	case had:
-		return w.deleted(c.Key, c.Old.UID, c.RV, deleteReasons[c.Reason]), true
+		return w.deleted(c.Key, c.Old.UID(), c.RV, deleteReasons[c.Reason]), true
 	default:
 		return event{}, false
 	}

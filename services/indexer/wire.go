@@ -172,11 +172,14 @@ func (o *out) key(field int, key string) {
 // no payload and no encoding.
 func (p *projection) item(o *store.Object) item {
 	if p.view == indexv1.View_VIEW_KEYS {
-		return item{key: o.Key}
+		return item{key: o.Key()}
 	}
-	it := item{key: o.Key, uid: o.UID, rv: o.RV}
-	if o.Fault == "" {
-		it.payload, it.encoding = p.payload(o.Payload), deltav1.Encoding_ENCODING_JSON
+	it := item{key: o.Key(), uid: o.UID(), rv: o.RV()}
+	if o.Faulty() {
+		return it
+	}
+	if payload, err := o.Payload(); err == nil {
+		it.payload, it.encoding = p.payload(payload), deltav1.Encoding_ENCODING_JSON
 	}
 	return it
 }

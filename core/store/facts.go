@@ -1,0 +1,162 @@
+package store
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// Pair is a label: a name with a value.
+type Pair struct{ Name, Value string }
+
+// Labels is a set of labels made ready for selectors and for an index. It is
+// immutable, and a nil one is empty. It has the methods of a Kubernetes label
+// set, so a parsed selector reads it without a copy.
+type Labels struct {
+	pairs []Pair
+	terms []string
+}
+
+// NewLabels returns the set of the pairs, which it may reorder; nil if there
+// are none. A name may come with several values: selectors see the first.
+func NewLabels(pairs []Pair) *Labels {
+	if len(pairs) == 0 {
+		return nil
+	}
+	slices.SortFunc(pairs, func(a, b Pair) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Value, b.Value))
+	})
+	l := &Labels{pairs: pairs, terms: make([]string, 0, 2*len(pairs))}
+	for i, p := range pairs {
+		if i == 0 || pairs[i-1].Name != p.Name {
+			l.terms = append(l.terms, p.Name)
+		}
+		l.terms = append(l.terms, p.Name+"="+p.Value)
+	}
+	slices.Sort(l.terms)
+	l.terms = slices.Compact(l.terms)
+	return l
+}
+
+// Terms returns, sorted, "name" and "name=value" of every label: the values of
+// an index that answers both existence and equality. It must not be changed.
+func (l *Labels) Terms() []string {
+	if l == nil {
+		return nil
+	}
+	return l.terms
+}
+
+// Pairs returns the labels by name, then value. It must not be changed.
+func (l *Labels) Pairs() []Pair {
+	if l == nil {
+		return nil
+	}
+	return l.pairs
+}
+
+// Lookup returns the value of a label and whether the set has it.
+func (l *Labels) Lookup(name string) (string, bool) {
+	if l == nil {
+		return "", false
+	}
+	for i := range l.pairs {
+		if l.pairs[i].Name == name {
+			return l.pairs[i].Value, true
+		}
+	}
+	return "", false
+}
+
+// Has reports whether the set has a label.
+func (l *Labels) Has(name string) bool { _, ok := l.Lookup(name); return ok }
+
+// Get returns the value of a label, "" when the set does not have it.
+func (l *Labels) Get(name string) string { v, _ := l.Lookup(name); return v }
+
+// Owner is one entry of an object's owner references.
+type Owner struct {
+	Kind, Name, UID string
+	Controller      bool
+}
+
+// Owners is an immutable list of owner references; a nil one is empty.
+type Owners struct {
+	list []Owner
+	uids []string
+}
+
+// NewOwners returns the list, which must not be changed any more; nil if there
+// are none.
+func NewOwners(list []Owner) *Owners {
+	if len(list) == 0 {
+		return nil
+	}
+	o := &Owners{list: list}
+	for i := range list {
+		if list[i].UID != "" {
+			o.uids = append(o.uids, list[i].UID)
+		}
+	}
+	slices.Sort(o.uids)
+	o.uids = slices.Clip(slices.Compact(o.uids))
+	return o
+}
+
+// List returns the owners in the order of the object. It must not be changed.
+func (o *Owners) List() []Owner {
+	if o == nil {
+		return nil
+	}
+	return o.list
+}
+
+// UIDs returns the UIDs of the owners that have one, sorted, each once. It must
+// not be changed.
+func (o *Owners) UIDs() []string {
+	if o == nil {
+		return nil
+	}
+	return o.uids
+}
+
+// Field is what was read of one declared field: its values, or why not.
+type Field struct {
+	Name   string
+	Values []string
+	Err    error
+}
+
+// Fields are the declared fields of an object, read at ingest. They are
+// immutable; a nil one has none.
+type Fields struct{ list []Field }
+
+// NewFields returns the fields, which it may reorder and which must not be
+// changed any more; nil if there are none. Of two with one name the first is
+// kept.
+func NewFields(list []Field) *Fields {
+	if len(list) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(list, func(a, b Field) int { return strings.Compare(a.Name, b.Name) })
+	return &Fields{list: slices.CompactFunc(list, func(a, b Field) bool { return a.Name == b.Name })}
+}
+
+// List returns the fields by name. It must not be changed.
+func (f *Fields) List() []Field {
+	if f == nil {
+		return nil
+	}
+	return f.list
+}
+
+func (f *Fields) get(name string) (Field, bool) {
+	if f != nil {
+		for i := range f.list {
+			if f.list[i].Name == name {
+				return f.list[i], true
+			}
+		}
+	}
+	return Field{}, false
+}

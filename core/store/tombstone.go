@@ -1,0 +1,79 @@
+package store
+
+import (
+	"cmp"
+	"strings"
+	"time"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+)
+
+// Reason says why a key is gone.
+type Reason uint8
+
+// The reasons of a delete.
+const (
+	// Observed: the source said so.
+	Observed Reason = iota + 1
+	// Inferred: a relist no longer had the key.
+	Inferred
+	// Filtered: the object left the collection's selector.
+	Filtered
+	// Recreated: the key came back with another UID.
+	Recreated
+	// Swept: a full replay of the log no longer had the key.
+	Swept
+)
+
+// String names the reason in lower case.
+func (r Reason) String() string {
+	switch r {
+	case Observed:
+		return "observed"
+	case Inferred:
+		return "inferred"
+	case Filtered:
+		return "filtered"
+	case Recreated:
+		return "recreated"
+	case Swept:
+		return "swept"
+	}
+	return "unknown"
+}
+
+// Tombstone is the record of a delete. The store keeps it for the tombstone
+// TTL so that a replayed older record cannot bring the object back.
+type Tombstone struct {
+	Key, UID, RV    string
+	Epoch, Sequence uint64
+	Reason          Reason
+	// At is when the delete was published; it starts the TTL.
+	At time.Time
+}
+
+func (t *Tombstone) at() (string, string) { return splitKey(t.Key) }
+
+// compare orders two deletes of one key as Object.compare orders objects.
+func (t *Tombstone) compare(u *Tombstone) int {
+	return cmp.Or(cmp.Compare(t.Epoch, u.Epoch), delta.Compare(t.RV, u.RV), cmp.Compare(t.Sequence, u.Sequence))
+}
+
+// slot is the identity of a live key inside one store: postings point at
+// slots, and the vector says which object a slot holds in a snapshot.
+type slot struct {
+	key string
+	ns  int32 // length of the namespace, -1 when cluster-scoped
+	id  uint32
+}
+
+func newSlot(key string, id uint32) *slot {
+	return &slot{key: key, ns: int32(strings.IndexByte(key, '/')), id: id}
+}
+
+func (s *slot) at() (string, string) {
+	if s.ns < 0 {
+		return "", s.key
+	}
+	return s.key[:s.ns], s.key[s.ns+1:]
+}
