@@ -108,6 +108,16 @@ func (s *servant) do(ctx context.Context, r request) (any, error) {
 	switch r.Op {
 	case "usage":
 		return ownUsage()
+	case "heap":
+		return heapNow(), nil
+	case "collect":
+		return collectOnce()
+	case "heap profile":
+		var path string
+		if err := json.Unmarshal(r.Args, &path); err != nil {
+			return nil, err
+		}
+		return nil, writeHeapProfile(path)
 	case "profile":
 		var path string
 		if err := json.Unmarshal(r.Args, &path); err != nil {
@@ -122,16 +132,28 @@ func (s *servant) do(ctx context.Context, r request) (any, error) {
 }
 
 func ownUsage() (usage, error) {
-	var r syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
+	cpu, err := cpuTime()
+	if err != nil {
 		return usage{}, err
 	}
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	return usage{
-		CPU:     time.Duration(r.Utime.Nano() + r.Stime.Nano()),
-		Mallocs: m.Mallocs, PeakRSS: peakRSS(),
-	}, nil
+	return usage{CPU: cpu, Mallocs: m.Mallocs, PeakRSS: peakRSS()}, nil
+}
+
+// cpuTime is what this process has used, user and system.
+func cpuTime() (time.Duration, error) {
+	var r syscall.Rusage
+	err := syscall.Getrusage(syscall.RUSAGE_SELF, &r)
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano()), err
+}
+
+func writeHeapProfile(path string) error {
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(pprof.WriteHeapProfile(file), file.Close())
 }
 
 // toggleProfile begins a CPU profile, or ends it when path is empty.
@@ -267,4 +289,16 @@ func (b *bench) profiled(c *child, name string, work func() error) error {
 		return err
 	}
 	return errors.Join(work(), c.call("profile", "", nil))
+}
+
+// heapProfiled writes a heap profile of the child when --profiles asks for it.
+func (b *bench) heapProfiled(c *child, name string) error {
+	if b.profiles == "" {
+		return nil
+	}
+	path, err := filepath.Abs(filepath.Join(b.profiles, name+".heap.pprof"))
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.MkdirAll(b.profiles, 0o750), c.call("heap profile", path, nil))
 }

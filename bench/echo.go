@@ -20,14 +20,15 @@ const (
 	echoService = "deltaplane.bench.Echo"
 	// echoEmpty takes and returns an empty message: the baseline.
 	echoEmpty = "/" + echoService + "/Empty"
-	// echoGet and echoByIndex decode the index service's requests and return
-	// fixed bytes of the size of its answers: the ceiling.
+	// echoGet, echoByIndex and echoObjects decode the index service's requests
+	// and return fixed bytes of the size of its answers: the ceiling.
 	echoGet     = "/" + echoService + "/Get"
 	echoByIndex = "/" + echoService + "/ByIndex"
+	echoObjects = "/" + echoService + "/Objects"
 )
 
 // echo holds the bytes that the sized methods answer with.
-type echo struct{ get, byIndex *wire }
+type echo struct{ get, byIndex, objects *wire }
 
 // startEcho serves an echo on a free loopback port until ctx ends.
 func startEcho(ctx context.Context, e *echo) (addr string, err error) {
@@ -60,6 +61,7 @@ func (e *echo) desc() *grpc.ServiceDesc {
 			echoMethod("Empty", func(*echo) any { return &emptypb.Empty{} }, func() proto.Message { return &emptypb.Empty{} }),
 			echoMethod("Get", func(e *echo) any { return e.get }, func() proto.Message { return &indexv1.GetRequest{} }),
 			echoMethod("ByIndex", func(e *echo) any { return e.byIndex }, func() proto.Message { return &indexv1.ByIndexRequest{} }),
+			echoMethod("Objects", func(e *echo) any { return e.objects }, func() proto.Message { return &indexv1.ByIndexRequest{} }),
 		},
 	}
 }

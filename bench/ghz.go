@@ -37,11 +37,7 @@ func ghzReads(ctx context.Context, b *bench, info indexServerInfo) error {
 		return nil
 	}
 	b.version(ctx, "ghz", path, "--version")
-	turn := func(name, method string, request proto.Message) side {
-		return side{name, func(ctx context.Context, d time.Duration) (map[string]float64, error) {
-			return runGHZ(ctx, path, info.Index, method, request, d)
-		}}
-	}
+	turn := func(name, method string, request proto.Message) side { return ghzTurn(name, path, info.Index, method, request) }
 	t, err := interleave(ctx, b, b.plan("ghz", 2, 5, time.Second, 5*time.Second),
 		turn("health", "grpc.health.v1.Health/Check", nil),
 		turn("get", indexv1.IndexService_ServiceDesc.ServiceName+"/Get", getRequest(info.Keys[0])),
@@ -53,6 +49,13 @@ func ghzReads(ctx context.Context, b *bench, info indexServerInfo) error {
 	b.add(compare("ghz, IndexService.Get, 5 KB", "calls/s", t.of("get", "rate"), "Health/Check", t.of("health", "rate"), nil).with("p99", "ms", t.of("get", "p99")))
 	b.add(compare("ghz, IndexService.ByIndex, 30 hits, keys only", "calls/s", t.of("byindex", "rate"), "Health/Check", t.of("health", "rate"), nil).with("p99", "ms", t.of("byindex", "p99")))
 	return nil
+}
+
+// ghzTurn is a side on which ghz calls one method.
+func ghzTurn(name, path, addr, method string, request proto.Message) side {
+	return side{name, func(ctx context.Context, d time.Duration) (map[string]float64, error) {
+		return runGHZ(ctx, path, addr, method, request, d)
+	}}
 }
 
 // runGHZ calls one method, found by server reflection, over 4 connections with 64 calls in flight.

@@ -115,6 +115,11 @@ func cpuPerCall(ctx context.Context, server *child, d time.Duration, inFlight in
 	if err != nil {
 		return nil, err
 	}
+	return loopNumbers(t, before, after), nil
+}
+
+// loopNumbers are those of cpuPerCall.
+func loopNumbers(t turns, before, after usage) map[string]float64 {
 	cpu := (after.CPU - before.CPU).Seconds()
 	return map[string]float64{
 		"rate":   t.rate(),
@@ -123,5 +128,5 @@ func cpuPerCall(ctx context.Context, server *child, d time.Duration, inFlight in
 		"busy":   cpu / t.elapsed.Seconds(),
 		"p50":    t.latency.quantile(.50).Seconds() * 1e6,
 		"p99":    t.latency.quantile(.99).Seconds() * 1e6,
-	}, nil
+	}
 }

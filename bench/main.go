@@ -121,7 +121,7 @@ func explain(w io.Writer, known []family) {
 
 // families lists what can be run.
 func families() []family {
-	return []family{sliceFamily(), queueFamily(), nodesFamily(), agentFamily(), driveFamily()}
+	return []family{sliceFamily(), queueFamily(), indexFamily(), nodesFamily(), agentFamily(), driveFamily()}
 }
 
 // repoRoot is the folder of the module this is run in.

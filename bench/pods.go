@@ -1,10 +1,14 @@
 package main
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"math/rand/v2"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -34,24 +38,46 @@ type population struct {
 
 // populate makes a population of at least n pods of the given number of templates, to whole nodes.
 func populate(seed uint64, n, templates int) population {
-	r := rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15))
-	nodes := (n + podsPerNode - 1) / podsPerNode
-	p := population{seed: seed}
-	patterns := make([]*corev1.Pod, templates)
-	for i := range templates {
-		patterns[i] = template(r, i)
-		p.owners = append(p.owners, replicaSet(r, patterns[i]))
-	}
-	seats := r.Perm(nodes * podsPerNode)
-	for i, seat := range seats {
-		// Half of the pods belong to a tenth of the templates, as they do in life.
-		t := i % templates
-		if i >= templates && i%2 == 0 {
-			t = r.IntN(max(templates/10, 1))
-		}
-		p.pods = append(p.pods, pod(r, patterns[t], p.owners[t], nodeName(seat/podsPerNode), i))
+	g := newGenerator(seed, templates)
+	p := population{seed: seed, owners: g.owners}
+	for _, pod := range g.each(n) {
+		p.pods = append(p.pods, pod)
 	}
 	return p
+}
+
+// generator makes the pods of a population one at a time, for those that are
+// too large to be held. It is for one goroutine and one pass.
+type generator struct {
+	rand     *rand.Rand
+	patterns []*corev1.Pod
+	owners   []*appsv1.ReplicaSet
+}
+
+func newGenerator(seed uint64, templates int) *generator {
+	g := &generator{rand: rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15))}
+	for i := range templates {
+		t := template(g.rand, i)
+		g.patterns = append(g.patterns, t)
+		g.owners = append(g.owners, replicaSet(g.rand, t))
+	}
+	return g
+}
+
+// each makes at least n pods, to whole nodes, each with the number of its template.
+func (g *generator) each(n int) iter.Seq2[int, *corev1.Pod] {
+	return func(yield func(int, *corev1.Pod) bool) {
+		for i, seat := range g.rand.Perm((n + podsPerNode - 1) / podsPerNode * podsPerNode) {
+			// Half of the pods belong to a tenth of the templates, as they do in life.
+			t := i % len(g.patterns)
+			if i >= len(g.patterns) && i%2 == 0 {
+				t = g.rand.IntN(max(len(g.patterns)/10, 1))
+			}
+			if !yield(t, pod(g.rand, g.patterns[t], g.owners[t], seat/podsPerNode, i)) {
+				return
+			}
+		}
+	}
 }
 
 func nodeName(i int) string {
@@ -195,31 +221,58 @@ func replicaSet(r *rand.Rand, t *corev1.Pod) *appsv1.ReplicaSet {
 	return s
 }
 
-// pod is the i-th pod, a running one, on a node.
-func pod(r *rand.Rand, t *corev1.Pod, owner *appsv1.ReplicaSet, node string, i int) *corev1.Pod {
+// pod is the i-th pod, a running one, on a node. What is drawn for each is what a
+// cluster draws for each: name, UID, token volume, addresses, containers' IDs and
+// times; images are those of the template.
+func pod(r *rand.Rand, t *corev1.Pod, owner *appsv1.ReplicaSet, node, i int) *corev1.Pod {
 	p := *t
 	p.GenerateName = owner.Name + "-"
 	p.Name = p.GenerateName + suffix(r, 5) + strconv.Itoa(i)
 	p.UID, p.ResourceVersion = uid(r), strconv.Itoa(firstRV+i)
-	started := metav1.NewTime(madeAt.Add(time.Duration(r.IntN(1e6)) * time.Second))
-	p.CreationTimestamp = started
+	at := madeAt.Add(time.Duration(r.IntN(1e6)) * time.Second)
+	later := func(most int) metav1.Time {
+		at = at.Add(time.Duration(r.IntN(most)) * time.Second)
+		return metav1.NewTime(at)
+	}
+	p.CreationTimestamp = metav1.NewTime(at)
 	p.OwnerReferences = []metav1.OwnerReference{{
 		APIVersion: "apps/v1", Kind: "ReplicaSet", Name: owner.Name, UID: owner.UID, Controller: new(true), BlockOwnerDeletion: new(true),
 	}}
-	p.Spec.NodeName = node
-	ip := fmt.Sprintf("10.%d.%d.%d", 64+i/62500, i/250%250, i%250+1)
+	p.Spec.NodeName = nodeName(node)
+	token := "kube-api-access-" + suffix(r, 5)
+	p.Spec.Volumes = slices.Clone(t.Spec.Volumes)
+	p.Spec.Volumes[0].Name = token
+	p.Spec.Containers = slices.Clone(t.Spec.Containers)
+	for c := range p.Spec.Containers {
+		mounts := slices.Clone(p.Spec.Containers[c].VolumeMounts)
+		mounts[1].Name = token
+		p.Spec.Containers[c].VolumeMounts = mounts
+	}
+	ip, host := fmt.Sprintf("10.%d.%d.%d", 64+i/62500, i/250%250, i%250+1), fmt.Sprintf("10.1.%d.%d", node/250, node%250+1)
+	scheduled, started := later(2), later(3)
 	p.Status = corev1.PodStatus{
-		Phase: corev1.PodRunning, HostIP: fmt.Sprintf("10.1.%d.%d", i/7500%250, i/30%250+1), PodIP: ip, PodIPs: []corev1.PodIP{{IP: ip}},
+		Phase: corev1.PodRunning, HostIP: host, HostIPs: []corev1.HostIP{{IP: host}}, PodIP: ip, PodIPs: []corev1.PodIP{{IP: ip}},
 		StartTime: &started, QOSClass: corev1.PodQOSBurstable,
 	}
-	for _, kind := range []corev1.PodConditionType{"PodReadyToStartContainers", corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodScheduled} {
-		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: started})
+	running := later(40)
+	ready := later(60)
+	for _, c := range []struct {
+		kind corev1.PodConditionType
+		at   metav1.Time
+	}{{"PodReadyToStartContainers", running}, {corev1.PodInitialized, started}, {corev1.PodReady, ready}, {corev1.ContainersReady, ready}, {corev1.PodScheduled, scheduled}} {
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: c.kind, Status: corev1.ConditionTrue, LastTransitionTime: c.at})
 	}
 	for _, c := range p.Spec.Containers {
 		p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{
-			Name: c.Name, Image: c.Image, ImageID: c.Image + "@sha256:" + digits(r, 64), ContainerID: "containerd://" + digits(r, 64),
-			Ready: true, Started: new(true), RestartCount: int32(r.IntN(3)), State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: started}},
+			Name: c.Name, Image: c.Image, ImageID: imageID(c.Image), ContainerID: "containerd://" + digits(r, 64),
+			Ready: true, Started: new(true), RestartCount: int32(r.IntN(3)), State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: running}},
 		})
 	}
 	return &p
+}
+
+// imageID names an image by its content, the same wherever it runs.
+func imageID(image string) string {
+	name, _, _ := strings.Cut(image, ":")
+	return fmt.Sprintf("%s@sha256:%x", name, sha256.Sum256([]byte(image)))
 }

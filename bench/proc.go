@@ -2,8 +2,12 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"os"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -74,16 +78,70 @@ func familyBusy() time.Duration {
 
 // peakRSS is the most memory this process has held, in bytes. Getrusage would
 // tell the parent's, which is inherited across exec.
-func peakRSS() int64 {
+func peakRSS() int64 { return statusBytes("VmHWM") }
+
+// statusBytes is a size of this process from /proc, in bytes; 0 where it does not say.
+func statusBytes(name string) int64 {
 	text, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		return 0
 	}
 	for line := range strings.Lines(string(text)) {
-		if value, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+		if value, ok := strings.CutPrefix(line, name+":"); ok {
 			kb, _ := strconv.ParseInt(strings.Fields(value)[0], 10, 64)
 			return kb << 10
 		}
 	}
 	return 0
+}
+
+// heap is what a process holds after everything dead has been collected.
+type heap struct {
+	Live    int64 `json:"live"`     // HeapAlloc, bytes
+	Objects int64 `json:"objects"`  // on the heap
+	RSS     int64 `json:"rss"`      // bytes held now
+	PeakRSS int64 `json:"peak_rss"` // bytes held at most so far
+	Stacks  int64 `json:"stacks"`   // of goroutines, bytes
+}
+
+// heapNow collects three times and looks.
+func heapNow() heap {
+	h := heap{PeakRSS: statusBytes("VmHWM")} // before the collections, which grow nothing
+	for range 3 {
+		runtime.GC()
+	}
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	h.Live, h.Objects, h.Stacks = int64(m.HeapAlloc), int64(m.HeapObjects), int64(m.StackInuse)
+	debug.FreeOSMemory()
+	h.RSS = statusBytes("VmRSS")
+	return h
+}
+
+// collectionCost is what a full collection takes: CPU of the process, and time.
+type collectionCost struct {
+	CPU  time.Duration `json:"cpu"`
+	Wall time.Duration `json:"wall"`
+}
+
+// collectOnce collects the heap while nothing else runs here, several times, and
+// returns the middle one.
+func collectOnce() (collectionCost, error) {
+	var all []collectionCost
+	for range 5 {
+		before, err := cpuTime()
+		if err != nil {
+			return collectionCost{}, err
+		}
+		began := time.Now()
+		runtime.GC()
+		wall := time.Since(began)
+		after, err := cpuTime()
+		if err != nil {
+			return collectionCost{}, err
+		}
+		all = append(all, collectionCost{CPU: after - before, Wall: wall})
+	}
+	slices.SortFunc(all, func(a, b collectionCost) int { return cmp.Compare(a.CPU, b.CPU) })
+	return all[len(all)/2], nil
 }

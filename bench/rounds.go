@@ -35,6 +35,8 @@ type plan struct {
 	// patient repeats rounds in which somebody else used more than a tenth of
 	// the machine, at most as many again as there are rounds.
 	patient bool
+	// cold leaves out the warm-up, for turns that begin with nothing anyway.
+	cold bool
 }
 
 // plan is short and without patience in a quick run.
@@ -48,6 +50,9 @@ func (b *bench) plan(what string, quick, full int, quickTurn, fullTurn time.Dura
 func interleave(ctx context.Context, b *bench, p plan, sides ...side) (table, error) {
 	p.rounds = cmp.Or(b.rounds, p.rounds)
 	for _, s := range sides {
+		if p.cold {
+			break
+		}
 		if _, err := s.run(ctx, p.turn/2); err != nil {
 			return nil, fmt.Errorf("%s, warming up: %w", s.name, err)
 		}

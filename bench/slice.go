@@ -27,5 +27,10 @@ func servants() map[string]makeServant {
 		"plane":    planeServer,
 		"runtime":  runtimeServer,
 		"agent":    agentServer,
+		"source":   sourceServer,
+		"replica":  replicaServer,
+		"api":      apiServer,
+		"cache":    cacheServer,
+		"visible":  visibleServer,
 	}
 }

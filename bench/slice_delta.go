@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -62,48 +63,67 @@ func deltaServer(ctx context.Context, raw json.RawMessage) (*servant, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := newDeltaSource(ctx, x, cfg)
+	s, err := newDeltaSource(ctx, x.conn, x.addr, cfg)
 	if err != nil {
 		return nil, errors.Join(err, x.stop())
 	}
+	return s.servant(x.stop), nil
+}
+
+// servant publishes when it is told to. stop ends what it publishes to.
+func (s *deltaSource) servant(stop func() error) *servant {
 	return &servant{
-		ops: map[string]op{"run": func(ctx context.Context, args json.RawMessage) (any, error) {
-			var d time.Duration
-			if err := json.Unmarshal(args, &d); err != nil {
-				return nil, err
-			}
-			return s.run(ctx, d)
-		}},
+		ops: map[string]op{
+			"run": func(ctx context.Context, args json.RawMessage) (any, error) {
+				var d time.Duration
+				if err := json.Unmarshal(args, &d); err != nil {
+					return nil, err
+				}
+				return s.run(ctx, d)
+			},
+			"hash": func(context.Context, json.RawMessage) (any, error) { return s.hash(), nil },
+		},
 		stop: func() error {
 			s.writer.Close()
-			return errors.Join(s.conns.Close(), x.stop())
+			return errors.Join(s.conns.Close(), stop())
 		},
-	}, nil
+	}
 }
 
 // deltaSource publishes one changed pod after another.
 type deltaSource struct {
-	index   *indexing
+	log     *stream.Conn
 	conns   pool
 	writer  *stream.Writer
-	records []delta.Record // one of each pod, published again and again
+	records []delta.Record // the newest of each pod
 	rv      int
 }
 
-func newDeltaSource(ctx context.Context, x *indexing, cfg indexServerConfig) (*deltaSource, error) {
+// newDeltaSource publishes a population to a log that the indexer at addr follows.
+func newDeltaSource(ctx context.Context, log *stream.Conn, addr string, cfg indexServerConfig) (*deltaSource, error) {
 	p := populate(cfg.Seed, cfg.Pods, cfg.Templates)
-	s := &deltaSource{index: x, rv: firstRV + len(p.pods)}
+	s := &deltaSource{log: log, rv: firstRV + len(p.pods)}
 	var err error
-	if s.writer, err = publish(ctx, x.conn, p.pods); err != nil {
+	if s.writer, err = publish(ctx, log, p.pods); err != nil {
 		return nil, err
 	}
 	for _, pod := range p.pods {
 		s.records = append(s.records, record(pod, delta.Updated))
 	}
-	if s.conns, err = dial(x.addr, 2); err != nil {
+	if s.conns, err = dial(addr, 2); err != nil {
 		return nil, err
 	}
 	return s, awaitObjects(ctx, s.conns, podsCollection.String(), len(p.pods))
+}
+
+// hash is the state hash of what was published.
+func (s *deltaSource) hash() string {
+	h, all := newStateHash(), slices.Clone(s.records)
+	slices.SortFunc(all, func(a, b delta.Record) int { return compareKeys(string(a.Key), string(b.Key)) })
+	for i := range all {
+		h.add(string(all[i].Key), all[i].RV, all[i].Hash)
+	}
+	return h.sum()
 }
 
 // flight is one run's deltas: when each was handed over, and who saw it when.
@@ -203,9 +223,8 @@ func (s *deltaSource) publishAll(ctx context.Context, f *flight, samples chan<- 
 		if wait := due - time.Since(f.began); wait > 0 {
 			time.Sleep(wait)
 		}
-		r := s.records[i%len(s.records)]
-		r.RV = strconv.Itoa(f.first + i)
-		r.Watermark, r.ObservedAt = r.RV, time.Now()
+		r := revised(s.records[i%len(s.records)], strconv.Itoa(f.first+i))
+		s.records[i%len(s.records)] = r
 		stamp := due
 		if free <= due {
 			stamp = time.Since(f.began)
@@ -228,7 +247,7 @@ func (s *deltaSource) publishAll(ctx context.Context, f *flight, samples chan<- 
 // readLog is the bare log reader.
 func (s *deltaSource) readLog(ctx context.Context, f *flight, ready func()) error {
 	ready = sync.OnceFunc(ready)
-	err := s.index.conn.Read(ctx, podsCollection, stream.ReadConfig{}, func(_ context.Context, batch delta.Batch) error {
+	err := s.log.Read(ctx, podsCollection, stream.ReadConfig{}, func(_ context.Context, batch delta.Batch) error {
 		for _, r := range batch.Records {
 			if r.Kind == delta.KindDelta {
 				if err := f.arrive(&f.log, r.RV); err != nil {

@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+)
+
+// indexCalls measures what reads cost their server beside echoes, as calls that
+// one core of the server could answer in a second. The echoes run in the process
+// of the raw tier's indexer: the same heap, the same collector.
+func indexCalls(ctx context.Context, b *bench) (err error) {
+	r, err := b.publishInto(ctx, "reads", sourceConfig{Objects: pick(b, 3000, 9990), Templates: pick(b, 500, 600)})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	raw, err := r.replica(ctx, b, place{pinned: true}, tierRaw)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, raw.close()) }()
+	if err := raw.await(ctx, r.info.Objects); err != nil {
+		return err
+	}
+	echoes, err := raw.startEcho(ctx, r.info)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, echoes.Close()) }()
+	turn := func(name string, server *child, c caller) side {
+		return side{name, func(ctx context.Context, d time.Duration) (got map[string]float64, err error) {
+			err = b.profiled(server, "index-"+name, func() error {
+				got, err = cpuPerCall(ctx, server, d, readsInFlight, c)
+				return err
+			})
+			return perCore(got), err
+		}}
+	}
+	q := newQuestions(r.info)
+	sides := []side{
+		turn("empty", raw.child, caller{echoes, echoEmpty, []*wire{encoded(&emptypb.Empty{})}}),
+		turn("get", raw.child, caller{raw.conns, indexv1.IndexService_Get_FullMethodName, q.gets}),
+		turn("get-echo", raw.child, caller{echoes, echoGet, q.gets}),
+		turn("keys", raw.child, caller{raw.conns, indexv1.IndexService_ByIndex_FullMethodName, q.keys}),
+		turn("keys-echo", raw.child, caller{echoes, echoByIndex, q.keys}),
+		turn("objects", raw.child, caller{raw.conns, indexv1.IndexService_ByIndex_FullMethodName, q.objects}),
+		turn("objects-echo", raw.child, caller{echoes, echoObjects, q.objects}),
+	}
+	// What an indexer cannot do yet must not hide what it can.
+	var missing error
+	if err := queryOnce(ctx, raw.conns, q.keys[0]); err != nil {
+		missing = fmt.Errorf("query stream: %w", err)
+	} else {
+		sides = append(sides, queryTurn(b, raw, q.keys))
+	}
+	compact, err := b.compactReplica(ctx, r)
+	if err != nil {
+		missing = errors.Join(missing, err)
+	} else {
+		defer func() { err = errors.Join(err, compact.close()) }()
+		sides = append(sides,
+			turn("compact-get", compact.child, caller{compact.conns, indexv1.IndexService_Get_FullMethodName, q.gets}),
+			turn("compact-keys", compact.child, caller{compact.conns, indexv1.IndexService_ByIndex_FullMethodName, q.keys}),
+			turn("compact-objects", compact.child, caller{compact.conns, indexv1.IndexService_ByIndex_FullMethodName, q.objects}),
+		)
+	}
+	t, err := interleave(ctx, b, b.plan("reads", 2, 5, 300*time.Millisecond, 2*time.Second), sides...)
+	if err != nil {
+		return err
+	}
+	addCalls(b, t)
+	err = errors.Join(missing, ghzCalls(ctx, b, raw, q), r.verify(ctx, raw))
+	if compact != nil {
+		err = errors.Join(err, r.verify(ctx, compact))
+	}
+	return err
+}
+
+// compactReplica starts an indexer of the compact tier and waits until it has
+// compressed everything.
+func (b *bench) compactReplica(ctx context.Context, r *published) (*replica, error) {
+	began := time.Now()
+	x, err := r.replica(ctx, b, place{pinned: true}, tierCompact)
+	if err != nil {
+		return nil, err
+	}
+	if err = x.await(ctx, r.info.Objects); err == nil {
+		_, _, err = x.compacted(ctx, began)
+	}
+	if err != nil {
+		return nil, errors.Join(err, x.close())
+	}
+	return x, nil
+}
+
+// questions are the requests asked again and again.
+type questions struct {
+	get           *indexv1.GetRequest
+	some          *indexv1.ByIndexRequest
+	gets          []*wire
+	keys, objects []*wire // ByIndex by node: keys only, and whole objects
+}
+
+func newQuestions(info sourceInfo) questions {
+	q := questions{get: getRequest(info.Keys[0]), some: byIndexRequest(info.Values[0])}
+	for _, key := range info.Keys {
+		q.gets = append(q.gets, encoded(getRequest(key)))
+	}
+	for _, node := range info.Values {
+		q.keys = append(q.keys, encoded(byIndexRequest(node)))
+		q.objects = append(q.objects, encoded(objectsRequest(node)))
+	}
+	return q
+}
+
+func objectsRequest(node string) *indexv1.ByIndexRequest {
+	r := byIndexRequest(node)
+	r.View = indexv1.View_VIEW_FULL
+	return r
+}
+
+// startEcho serves echoes of the size of the indexer's answers in its process.
+func (r *replica) startEcho(ctx context.Context, info sourceInfo) (pool, error) {
+	client := indexv1.NewIndexServiceClient(r.conns[0])
+	got, err := client.Get(ctx, getRequest(info.Keys[0]))
+	if err != nil {
+		return nil, err
+	}
+	keys, err := client.ByIndex(ctx, byIndexRequest(info.Values[0]))
+	if err != nil {
+		return nil, err
+	}
+	objects, err := client.ByIndex(ctx, objectsRequest(info.Values[0]))
+	if err != nil {
+		return nil, err
+	}
+	if n, m := len(keys.GetObjects()), len(objects.GetObjects()); n != podsPerNode || m != podsPerNode {
+		return nil, fmt.Errorf("node %s has %d keys and %d objects in the index, want %d", info.Values[0], n, m, podsPerNode)
+	}
+	var addr string
+	if err := r.call("echo", echoSizes{Get: encoded(got).data, ByIndex: encoded(keys).data, Objects: encoded(objects).data}, &addr); err != nil {
+		return nil, err
+	}
+	return dial(addr, 1)
+}
+
+// perCore adds to CPU per call what a core of the server could do in a second.
+func perCore(got map[string]float64) map[string]float64 {
+	if got != nil {
+		got["core"] = 1e6 / got["cpu"]
+	}
+	return got
+}
+
+// addCalls adds the rows of reads and of the query stream.
+func addCalls(b *bench, t table) {
+	const unit = "calls/s per server core"
+	row := func(name, side, besideName, beside string, limit *target) {
+		if len(t.of(side, "core")) == 0 {
+			return
+		}
+		f := compare(name, unit, t.of(side, "core"), besideName, t.of(beside, "core"), limit)
+		f = f.with("server CPU", "us", t.of(side, "cpu")).with("beside", "us", t.of(beside, "cpu"))
+		b.add(f.with("seen", "calls/s", t.of(side, "rate")).with("core busy", "", t.of(side, "busy")).with("allocations/call", "", t.of(side, "allocs")))
+	}
+	row("ByIndex, 30 hits, keys only, raw tier", "keys", "empty echo", "empty", atLeast("ratio", 0.65))
+	row("ByIndex, 30 hits, keys only, raw tier", "keys", "echo of its size", "keys-echo", nil)
+	row("ByIndex, 30 x 5 KB, raw tier", "objects", "echo of its size", "objects-echo", atLeast("ratio", 0.95))
+	row("Get, 5 KB, raw tier", "get", "echo of its size", "get-echo", atLeast("ratio", 0.92))
+	row("Query stream, ByIndex, 30 hits, keys only, raw tier", "stream", "empty unary echo", "empty", atLeast("ratio", 3))
+	row("ByIndex, 30 hits, keys only, compact tier", "compact-keys", "empty echo", "empty", nil)
+	row("ByIndex, 30 x 5 KB, compact tier", "compact-objects", "echo of its size", "objects-echo", nil)
+	row("Get, 5 KB, compact tier", "compact-get", "echo of its size", "get-echo", nil)
+}
+
+// ghzCalls shows what ghz reaches. Its own client is the limit: the ratio tells
+// more than the rates.
+func ghzCalls(ctx context.Context, b *bench, x *replica, q questions) error {
+	path, err := findGHZ()
+	if err != nil {
+		b.leaveOut("ghz rows", "ghz is not installed: make tools")
+		return nil
+	}
+	b.version(ctx, "ghz", path, "--version")
+	service := indexv1.IndexService_ServiceDesc.ServiceName
+	objects := objectsRequest(q.some.GetValues()[0])
+	t, err := interleave(ctx, b, b.plan("ghz", 1, 3, 700*time.Millisecond, 3*time.Second),
+		ghzTurn("health", path, x.addr, "grpc.health.v1.Health/Check", nil),
+		ghzTurn("get", path, x.addr, service+"/Get", q.get),
+		ghzTurn("keys", path, x.addr, service+"/ByIndex", q.some),
+		ghzTurn("objects", path, x.addr, service+"/ByIndex", objects),
+	)
+	if err != nil {
+		return fmt.Errorf("ghz: %w", err)
+	}
+	for _, row := range []struct{ side, name string }{
+		{"get", "Get, 5 KB"}, {"keys", "ByIndex, 30 hits, keys only"}, {"objects", "ByIndex, 30 x 5 KB"},
+	} {
+		f := compare("ghz, "+row.name+", raw tier", "calls/s", t.of(row.side, "rate"), "Health/Check", t.of("health", "rate"), nil)
+		b.add(f.with("p50", "ms", t.of(row.side, "p50")).with("p99", "ms", t.of(row.side, "p99")))
+	}
+	return nil
+}

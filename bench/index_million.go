@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+)
+
+// fewObjects is the collection beside which a million objects are read.
+const fewObjects = 9990
+
+// lookupsInFlight is how many lookups are in flight at a time when their latency is measured.
+const lookupsInFlight = 4
+
+// indexMillion measures how long a million small objects take from the log until
+// they can be read, and what lookups among them take beside lookups among few.
+func indexMillion(ctx context.Context, b *bench) (err error) {
+	if b.quick {
+		b.leaveOut("a million small objects", "--quick")
+		return nil
+	}
+	few, err := b.publishInto(ctx, "few", sourceConfig{Objects: fewObjects})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, few.close()) }()
+	many, err := b.publishInto(ctx, "million", sourceConfig{Objects: 1_000_020})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, many.close()) }()
+	small, err := b.syncedReplica(ctx, few)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, small.close()) }()
+	began, far := time.Now(), time.Duration(0)
+	if before, err := many.log.usage(); err == nil {
+		far = before.CPU
+	}
+	large, err := b.syncedReplica(ctx, many)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, large.close()) }()
+	took := time.Since(began)
+	used, err := large.usage()
+	if err != nil {
+		return err
+	}
+	after, err := many.log.usage()
+	if err != nil {
+		return err
+	}
+	var held heap
+	if err := large.call("heap", nil, &held); err != nil {
+		return err
+	}
+	f := alone("cold sync of 1 M small objects, raw tier", "s", []float64{took.Seconds()}, atMost("ours", 15))
+	f = f.with("CPU", "s", []float64{used.CPU.Seconds()}).with("log's", "s", []float64{(after.CPU - far).Seconds()})
+	b.add(f.with("peak RSS", "MB", []float64{float64(held.PeakRSS) / 1e6}).with("live heap per object", "B", []float64{float64(held.Live) / 1_000_020}))
+	t, err := interleave(ctx, b, b.plan("million", 2, 7, 500*time.Millisecond, 2*time.Second),
+		lookups("few", small, few.info), lookups("many", large, many.info))
+	if err != nil {
+		return err
+	}
+	f = compare("ByIndex, 30 hits, keys only, 1 M small objects, raw tier, p99", "us", t.of("many", "p99"), "10 k objects", t.of("few", "p99"), atMost("ratio", 2))
+	f = f.with("p50", "us", t.of("many", "p50")).with("beside", "us", t.of("few", "p50"))
+	b.add(f.with("server CPU", "us", t.of("many", "cpu")).with("beside", "us", t.of("few", "cpu")))
+	return errors.Join(few.verify(ctx, small), many.verify(ctx, large))
+}
+
+// syncedReplica starts an indexer of the raw tier and waits until it holds everything.
+func (b *bench) syncedReplica(ctx context.Context, r *published) (*replica, error) {
+	x, err := r.replica(ctx, b, place{}, tierRaw)
+	if err != nil {
+		return nil, err
+	}
+	if err := x.await(ctx, r.info.Objects); err != nil {
+		return nil, errors.Join(err, x.close())
+	}
+	return x, nil
+}
+
+// lookups is a side of lookups by owner.
+func lookups(name string, x *replica, info sourceInfo) side {
+	var asked []*wire
+	for _, owner := range info.Values {
+		asked = append(asked, encoded(&indexv1.ByIndexRequest{
+			Collection: x.collection, Index: "owner", Values: []string{owner}, View: indexv1.View_VIEW_KEYS,
+		}))
+	}
+	return side{name, func(ctx context.Context, d time.Duration) (map[string]float64, error) {
+		return cpuPerCall(ctx, x.child, d, lookupsInFlight, caller{x.conns, indexv1.IndexService_ByIndex_FullMethodName, asked})
+	}}
+}

@@ -1,0 +1,271 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+)
+
+// indexPods measures what it takes to hold many pods under five indexes: time
+// and memory of the cold sync, the restart from a snapshot file, what is live
+// afterwards, and what a collection of it costs. Beside it stands a client-go
+// informer with the same five indexes on the same pods, as an API server sends
+// them. Every holder is a fresh process.
+func indexPods(ctx context.Context, b *bench) (err error) {
+	r, err := b.publishInto(ctx, "pods", sourceConfig{
+		Objects: pick(b, 9990, 100_020), Templates: pick(b, 500, 600), Lists: b.pathIn("pods.list"),
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	var url string
+	api, err := b.spawn(ctx, "api", place{}, r.lists, &url)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, api.stop()) }()
+	b.note("pods: %d bytes each in JSON as published, %d with the managed fields that client-go gets (in protobuf)", r.info.PayloadMean, r.info.FullMean)
+	h := &holders{b: b, rig: r, api: api, url: url}
+	missing, err := h.prepare(ctx) // what is not there is told at the end
+	if err != nil {
+		return err
+	}
+	sides := []side{
+		h.ours("raw", replicaConfig{Tier: tierRaw}),
+		h.theirs("informer", cacheConfig{URL: url}),
+		h.theirs("stripped", cacheConfig{URL: url, Strip: true}),
+	}
+	if !b.quick {
+		sides = append(sides, h.theirs("streamed", cacheConfig{URL: url + streamingPrefix}))
+	} else {
+		b.leaveOut("an informer that is sent the pods one by one (watch-list)", "--quick")
+	}
+	for _, o := range h.optional() {
+		if missing[o.name] != nil {
+			err = errors.Join(err, fmt.Errorf("%s: %w", o.name, missing[o.name]))
+			continue
+		}
+		sides = append(sides, h.ours(o.name, o.cfg))
+	}
+	t, loop := interleave(ctx, b, plan{what: "pods", rounds: pick(b, 1, 3), cold: true}, sides...)
+	if err = errors.Join(err, missing["index"], loop); loop != nil {
+		return err
+	}
+	b.note("pods: a turn is one load, whatever its length; every indexer ended with the source's state hash, every informer with its keys and versions")
+	h.add(t)
+	return err
+}
+
+// holders are the processes that take turns at holding the pods.
+type holders struct {
+	b   *bench
+	rig *published
+	api *child
+	url string
+}
+
+// prepare declares the index of images, which stays declared, writes the first
+// snapshot file, and finds out what this indexer cannot do yet.
+func (h *holders) prepare(ctx context.Context) (map[string]error, error) {
+	missing := map[string]error{}
+	err := h.once(ctx, replicaConfig{}, func(x *replica) error {
+		took, err := x.declare(ctx)
+		if err == nil {
+			h.b.add(alone(fmt.Sprintf("AddIndexers on %d live pods, until it answers", h.rig.info.Objects), "s", []float64{took.Seconds()}, nil))
+		}
+		missing["index"] = err
+		return nil
+	})
+	for _, o := range h.optional() {
+		missing[o.name] = h.once(ctx, o.cfg, func(x *replica) error {
+			if o.cfg.Tier == tierCompact {
+				return notCompact(ctx, x)
+			}
+			return nil
+		})
+	}
+	return missing, err
+}
+
+// optional are the indexers that a version may not be able to be.
+func (h *holders) optional() []optionalHolder {
+	return []optionalHolder{
+		{"compact", replicaConfig{Tier: tierCompact}},
+		{"warm", replicaConfig{Tier: tierRaw, DataDir: h.b.pathIn("warm")}},
+	}
+}
+
+type optionalHolder struct {
+	name string
+	cfg  replicaConfig
+}
+
+// once does something with an indexer that holds the pods.
+func (h *holders) once(ctx context.Context, cfg replicaConfig, do func(*replica) error) error {
+	x, err := h.start(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	err = x.await(ctx, h.rig.info.Objects)
+	if err == nil {
+		err = do(x)
+	}
+	return errors.Join(err, x.close())
+}
+
+// notCompact is the error of an indexer that does not have the tier.
+func notCompact(ctx context.Context, x *replica) error {
+	got, err := x.status(ctx)
+	if err == nil && got.GetTier() != indexv1.Tier_TIER_COMPACT {
+		err = fmt.Errorf("%w: asked for the compact tier, it says %v", errNotThere, got.GetTier())
+	}
+	return err
+}
+
+func (h *holders) start(ctx context.Context, cfg replicaConfig) (*replica, error) {
+	cfg.NATS, cfg.Collection = h.rig.nats, h.rig.name
+	return h.b.startReplica(ctx, place{}, cfg)
+}
+
+// ours is a turn of an indexer.
+func (h *holders) ours(name string, cfg replicaConfig) side {
+	cfg.NATS, cfg.Collection = h.rig.nats, h.rig.name
+	return side{name, func(ctx context.Context, _ time.Duration) (_ map[string]float64, err error) {
+		c, err := h.b.spawn(ctx, "replica", place{}, cfg, nil)
+		if err != nil {
+			return nil, err
+		}
+		x := &replica{child: c, collection: cfg.Collection}
+		defer func() { err = errors.Join(err, x.close()) }()
+		m, err := h.begin(c, h.rig.log)
+		if err != nil {
+			return nil, err
+		}
+		err = h.b.profiled(c, "sync-"+name, func() error {
+			if err := x.start(); err != nil {
+				return err
+			}
+			return x.await(ctx, h.rig.info.Objects)
+		})
+		if err != nil {
+			return nil, err
+		}
+		m.note("seconds", time.Since(m.began).Seconds())
+		if err := m.synced(); err != nil {
+			return nil, err
+		}
+		got, err := x.status(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if cfg.DataDir != "" && !got.GetWarmStart() {
+			return nil, fmt.Errorf("the indexer did not start from its snapshot file")
+		}
+		if cfg.Tier == tierCompact {
+			var took time.Duration
+			if took, got, err = x.compacted(ctx, m.began); err != nil {
+				return nil, err
+			}
+			m.note("compacted", took.Seconds())
+		}
+		if err := m.settled(h.rig.info.Objects); err != nil {
+			return nil, err
+		}
+		m.note("stored", float64(got.GetStoredBytes())/float64(h.rig.info.Objects))
+		m.note("estimate", float64(got.GetMemoryBytes())/float64(h.rig.info.Objects))
+		return m.numbers, errors.Join(h.b.heapProfiled(c, name), h.rig.verify(ctx, x))
+	}}
+}
+
+// theirs is a turn of a client-go informer.
+func (h *holders) theirs(name string, cfg cacheConfig) side {
+	return side{name, func(ctx context.Context, _ time.Duration) (_ map[string]float64, err error) {
+		c, err := h.b.spawn(ctx, "cache", place{}, cfg, nil)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, c.stop()) }()
+		m, err := h.begin(c, h.api)
+		if err != nil {
+			return nil, err
+		}
+		var got informerResult
+		if err := h.b.profiled(c, "sync-"+name, func() error { return c.call("load", h.rig.info.Objects, &got) }); err != nil {
+			return nil, err
+		}
+		m.note("seconds", got.Took.Seconds())
+		if err := errors.Join(m.synced(), m.settled(h.rig.info.Objects)); err != nil {
+			return nil, err
+		}
+		var versions string
+		if err := errors.Join(h.b.heapProfiled(c, name), c.call("hash", nil, &versions)); err != nil {
+			return nil, err
+		}
+		if versions != h.rig.info.Versions {
+			return nil, fmt.Errorf("the informer holds other keys or versions: %s, want %s", versions, h.rig.info.Versions)
+		}
+		return m.numbers, nil
+	}}
+}
+
+// measurement is one load by a holder. The other end is who sends the pods.
+type measurement struct {
+	child, other *child
+	empty        heap
+	cpu, far     time.Duration // of both before the load
+	began        time.Time
+	numbers      map[string]float64
+}
+
+func (h *holders) begin(c, other *child) (*measurement, error) {
+	m := &measurement{child: c, other: other, numbers: map[string]float64{}}
+	mine, err := c.usage()
+	if err != nil {
+		return nil, err
+	}
+	theirs, err := other.usage()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.call("heap", nil, &m.empty); err != nil {
+		return nil, err
+	}
+	m.cpu, m.far, m.began = mine.CPU, theirs.CPU, time.Now()
+	return m, nil
+}
+
+func (m *measurement) note(name string, v float64) { m.numbers[name] = v }
+
+// synced notes what the load has cost.
+func (m *measurement) synced() error {
+	mine, err := m.child.usage()
+	if err != nil {
+		return err
+	}
+	theirs, err := m.other.usage()
+	m.note("cpu", (mine.CPU - m.cpu).Seconds())
+	m.note("far", (theirs.CPU - m.far).Seconds())
+	return err
+}
+
+// settled notes what is held, per object, and what a collection of it costs.
+func (m *measurement) settled(objects int) error {
+	var after heap
+	if err := m.child.call("heap", nil, &after); err != nil {
+		return err
+	}
+	n := float64(objects)
+	m.note("peak", float64(after.PeakRSS)/1e6)
+	m.note("live", float64(after.Live-m.empty.Live)/n)
+	m.note("rss", float64(after.RSS-m.empty.RSS)/n)
+	m.note("objects", float64(after.Objects-m.empty.Objects)/n)
+	var cost collectionCost
+	err := m.child.call("collect", nil, &cost)
+	m.note("gc", cost.CPU.Seconds()*1e3)
+	m.note("gc-wall", cost.Wall.Seconds()*1e3)
+	return err
+}

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+)
+
+// queryStreams is how many query streams a driver keeps busy; together they
+// have as many calls in flight as the unary ones.
+const queryStreams = 4
+
+// Fields of QueryRequest and QueryResponse that the driver reads and writes itself.
+const (
+	queryTag      protowire.Number = 1
+	queryByIndex  protowire.Number = 5 // of QueryResponse
+	queryAsks     protowire.Number = 4 // by_index of QueryRequest
+	queryHasError protowire.Number = 11
+)
+
+// queryRequest is an encoded QueryRequest that carries an encoded ByIndexRequest.
+func queryRequest(tag uint64, byIndex *wire) *wire {
+	data := protowire.AppendVarint(protowire.AppendTag(nil, queryTag, protowire.VarintType), tag)
+	return &wire{data: protowire.AppendBytes(protowire.AppendTag(data, queryAsks, protowire.BytesType), byIndex.data)}
+}
+
+// queryAnswer reads which call a QueryResponse answers, of which it may hold
+// only the beginning.
+func queryAnswer(data []byte) (tag uint64, err error) {
+	answered := false
+	for len(data) > 0 {
+		number, kind, n := protowire.ConsumeTag(data)
+		if n < 0 {
+			return 0, protowire.ParseError(n)
+		}
+		data = data[n:]
+		switch {
+		case number == queryTag && kind == protowire.VarintType:
+			if tag, n = protowire.ConsumeVarint(data); n < 0 {
+				return 0, protowire.ParseError(n)
+			}
+			data = data[n:]
+		case number == queryByIndex:
+			answered, data = true, nil // it may be cut here
+		case number == queryHasError:
+			return tag, fmt.Errorf("call %d was answered with an error: %q", tag, data)
+		default:
+			return tag, fmt.Errorf("answer to call %d has field %d", tag, number)
+		}
+	}
+	if !answered {
+		return tag, fmt.Errorf("call %d has no answer", tag)
+	}
+	return tag, nil
+}
+
+// queryOnce asks one question with the generated client, and checks the answer.
+func queryOnce(ctx context.Context, conns pool, question *wire) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	s, err := conns[0].NewStream(ctx, &indexv1.IndexService_ServiceDesc.Streams[queryStreamAt()], indexv1.IndexService_Query_FullMethodName, clientCodec())
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(s.SendMsg(queryRequest(1, question)), s.CloseSend()); err != nil {
+		return err
+	}
+	var got indexv1.QueryResponse
+	if err := s.RecvMsg(&got); status.Code(err) == codes.Unimplemented {
+		return fmt.Errorf("%w: Query", errNotThere)
+	} else if err != nil {
+		return err
+	}
+	if n := len(got.GetByIndex().GetObjects()); got.GetTag() != 1 || n != podsPerNode {
+		return fmt.Errorf("tag %d with %d objects, want 1 with %d: %v", got.GetTag(), n, podsPerNode, got.GetError())
+	}
+	return nil
+}
+
+// queryStreamAt is where the Query stream is described.
+func queryStreamAt() int {
+	for i, d := range indexv1.IndexService_ServiceDesc.Streams {
+		if d.StreamName == "Query" {
+			return i
+		}
+	}
+	return 0
+}
+
+// queryTurn is the side that asks by query streams.
+func queryTurn(b *bench, x *replica, asked []*wire) side {
+	return side{"stream", func(ctx context.Context, d time.Duration) (got map[string]float64, err error) {
+		err = b.profiled(x.child, "index-stream", func() error {
+			before, err := x.usage()
+			if err != nil {
+				return err
+			}
+			t, err := queryLoop(ctx, x.conns, d, asked)
+			if err != nil {
+				return err
+			}
+			after, err := x.usage()
+			got = loopNumbers(t, before, after)
+			return err
+		})
+		return perCore(got), err
+	}}
+}
+
+// queryLoop keeps query streams busy for d.
+func queryLoop(ctx context.Context, conns pool, d time.Duration, asked []*wire) (turns, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var counts [queryStreams]int64
+	var errs [queryStreams]error
+	var group sync.WaitGroup
+	began := time.Now()
+	for i := range queryStreams {
+		group.Go(func() {
+			counts[i], errs[i] = queryStream(ctx, conns[i%len(conns)], began.Add(d), asked, i)
+			if errs[i] != nil {
+				cancel() // the others have nothing to wait for
+			}
+		})
+	}
+	group.Wait()
+	t := turns{elapsed: time.Since(began), latency: &histogram{}}
+	for _, n := range counts {
+		t.done += n
+	}
+	return t, errors.Join(errs[:]...)
+}
+
+// queryStream asks one question for every answer, with a window of them under
+// way, until the time is over; then it takes the last answers.
+func queryStream(ctx context.Context, conn *grpc.ClientConn, until time.Time, asked []*wire, stream int) (n int64, err error) {
+	const window = readsInFlight / queryStreams
+	s, err := conn.NewStream(ctx, &indexv1.IndexService_ServiceDesc.Streams[queryStreamAt()], indexv1.IndexService_Query_FullMethodName, clientCodec())
+	if err != nil {
+		return 0, err
+	}
+	free := make(chan uint64, window) // tags without a call
+	defer close(free)
+	for tag := range uint64(window) {
+		free <- tag + 1
+	}
+	sent := make(chan error, 1)
+	go func() {
+		at := stream * 31
+		for tag := range free {
+			if time.Now().After(until) {
+				break
+			}
+			if err := s.SendMsg(queryRequest(tag, asked[at%len(asked)])); err != nil {
+				sent <- err
+				return
+			}
+			at++
+		}
+		sent <- s.CloseSend()
+	}()
+	out := wire{data: make([]byte, 0, 256)}
+	for {
+		if err := s.RecvMsg(&out); errors.Is(err, io.EOF) {
+			return n, <-sent
+		} else if err != nil {
+			return n, err
+		}
+		tag, err := queryAnswer(out.data)
+		if err != nil {
+			return n, err
+		}
+		n++
+		free <- tag
+	}
+}

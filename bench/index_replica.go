@@ -1,0 +1,224 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"reflect"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/deltaplane/deltaplane/internal/stream"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer"
+)
+
+// Tiers, as the rows name them.
+const (
+	tierRaw     = "raw"
+	tierCompact = "compact"
+)
+
+// replicaConfig is an indexer on a log in another process.
+type replicaConfig struct {
+	NATS       string `json:"nats"`
+	Collection string `json:"collection"`
+	Tier       string `json:"tier"`
+	DataDir    string `json:"data_dir"` // of the snapshot file; empty for none
+}
+
+// replicaServer is the servant that is one indexer, from when it is told to start.
+func replicaServer(_ context.Context, raw json.RawMessage) (*servant, error) {
+	var cfg replicaConfig
+	if err := json.Unmarshal(raw, &cfg); err != nil {
+		return nil, err
+	}
+	s := &servant{}
+	s.ops = map[string]op{
+		"start": func(ctx context.Context, _ json.RawMessage) (addr any, err error) {
+			addr, s.stop, err = startReplica(ctx, cfg)
+			return addr, err
+		},
+		"echo": func(ctx context.Context, args json.RawMessage) (any, error) {
+			var e echoSizes
+			if err := json.Unmarshal(args, &e); err != nil {
+				return nil, err
+			}
+			return startEcho(ctx, &echo{get: &wire{data: e.Get}, byIndex: &wire{data: e.ByIndex}, objects: &wire{data: e.Objects}})
+		},
+	}
+	return s, nil
+}
+
+// echoSizes are the answers that an echo gives.
+type echoSizes struct {
+	Get     []byte `json:"get"`
+	ByIndex []byte `json:"by_index"` // keys only
+	Objects []byte `json:"objects"`  // whole ones
+}
+
+func startReplica(ctx context.Context, cfg replicaConfig) (string, func() error, error) {
+	config := indexer.Config{Collections: []string{cfg.Collection}}
+	err := setOption(&config, "DataDir", cfg.DataDir)
+	if cfg.Tier != tierRaw || hasOption(&config, "Tier") { // an indexer without tiers is raw
+		err = errors.Join(err, setOption(&config, "Tier", cfg.Tier))
+	}
+	if err != nil {
+		return "", nil, err
+	}
+	conn, err := stream.Connect(ctx, stream.Config{URL: cfg.NATS})
+	if err != nil {
+		return "", nil, err
+	}
+	tel, err := telemetry.Setup(ctx, telemetry.Config{Service: "indexer", LogLevel: "error"})
+	if err != nil {
+		return "", nil, err
+	}
+	s, err := indexer.New(config, conn, tel)
+	if err != nil {
+		return "", nil, err
+	}
+	stop := inBackground(ctx, s.Run)
+	addr, err := s.Addr(ctx)
+	return addr, func() error { defer conn.Close(); return stop() }, err
+}
+
+// errNotThere says that the indexer measured cannot do yet what a figure is about.
+var errNotThere = errors.New("this indexer cannot do that")
+
+func hasOption(config *indexer.Config, name string) bool {
+	return reflect.ValueOf(config).Elem().FieldByName(name).IsValid()
+}
+
+// setOption sets a text of the configuration by name. The empty text leaves it.
+func setOption(config *indexer.Config, name, value string) error {
+	if value == "" {
+		return nil
+	}
+	field := reflect.ValueOf(config).Elem().FieldByName(name)
+	if !field.IsValid() || field.Kind() != reflect.String {
+		return fmt.Errorf("%w: its configuration has no %s", errNotThere, name)
+	}
+	field.SetString(value)
+	return nil
+}
+
+// replica is the parent's side of an indexer in a child.
+type replica struct {
+	*child
+	addr       string
+	conns      pool
+	collection string
+}
+
+// startLog runs NATS in a child, with the log in a folder of its own.
+func (b *bench) startLog(ctx context.Context, name string) (*child, string, error) {
+	var url string
+	c, err := b.spawn(ctx, "pipeline", place{}, pipelineConfig{Part: "nats", Dir: filepath.Join(b.dir, name)}, &url)
+	return c, url, err
+}
+
+// startReplica runs an indexer in a child and connects to it.
+func (b *bench) startReplica(ctx context.Context, at place, cfg replicaConfig) (*replica, error) {
+	c, err := b.spawn(ctx, "replica", at, cfg, nil)
+	if err != nil {
+		return nil, err
+	}
+	r := &replica{child: c, collection: cfg.Collection}
+	if err := r.start(); err != nil {
+		return nil, errors.Join(err, c.stop())
+	}
+	return r, nil
+}
+
+// start starts the service in the child.
+func (r *replica) start() error {
+	if err := r.call("start", nil, &r.addr); err != nil {
+		return err
+	}
+	var err error
+	r.conns, err = dial(r.addr, 1)
+	return err
+}
+
+// close ends the indexer and waits for it.
+func (r *replica) close() error { return errors.Join(r.conns.Close(), r.child.stop()) }
+
+// await returns when the indexer answers reads of n objects.
+func (r *replica) await(ctx context.Context, n int) error {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	defer cancel()
+	if err := awaitObjects(ctx, r.conns, r.collection, n); err != nil {
+		return fmt.Errorf("the indexer does not serve %d objects: %w", n, err)
+	}
+	return nil
+}
+
+// status is what the indexer tells about its collection.
+func (r *replica) status(ctx context.Context) (*indexv1.CollectionStatus, error) {
+	got, err := indexv1.NewIndexServiceClient(r.conns[0]).ListCollections(ctx, &indexv1.ListCollectionsRequest{})
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range got.GetCollections() {
+		if c.GetCollection() == r.collection {
+			return c, nil
+		}
+	}
+	return nil, fmt.Errorf("the indexer does not follow %s", r.collection)
+}
+
+// declare declares the index of images and returns how long it took until it answers.
+func (r *replica) declare(ctx context.Context) (time.Duration, error) {
+	began := time.Now()
+	got, err := indexv1.NewIndexServiceClient(r.conns[0]).AddIndexers(ctx, &indexv1.AddIndexersRequest{
+		Collection: r.collection, Wait: durationpb.New(time.Minute),
+		Indexers: []*indexv1.IndexerDefinition{{Name: imageIndex, Source: &indexv1.IndexerDefinition_Field{Field: imageField}}},
+	})
+	if status.Code(err) == codes.Unimplemented {
+		return 0, fmt.Errorf("%w: AddIndexers", errNotThere)
+	}
+	if err != nil {
+		return 0, err
+	}
+	if state := got.GetIndexers()[0].GetState(); state != indexv1.IndexerState_INDEXER_STATE_READY {
+		return 0, fmt.Errorf("index %s is %v after %s", imageIndex, state, time.Since(began))
+	}
+	return time.Since(began), nil
+}
+
+// compacted returns when the payloads have been compressed, as long after began as
+// they changed last.
+func (r *replica) compacted(ctx context.Context, began time.Time) (time.Duration, *indexv1.CollectionStatus, error) {
+	const quiet = 2 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	defer cancel()
+	last, at := int64(-1), time.Now()
+	for tick := time.NewTicker(20 * time.Millisecond); ; {
+		got, err := r.status(ctx)
+		if err != nil {
+			return 0, nil, err
+		}
+		if got.GetTier() != indexv1.Tier_TIER_COMPACT {
+			return 0, got, fmt.Errorf("%w: the tier is %v", errNotThere, got.GetTier())
+		}
+		if got.GetStoredBytes() != last {
+			last, at = got.GetStoredBytes(), time.Now()
+		}
+		if time.Since(at) > quiet && last < got.GetBytes()/2 {
+			tick.Stop()
+			return at.Sub(began), got, nil
+		}
+		select {
+		case <-ctx.Done():
+			return 0, got, fmt.Errorf("%d of %d bytes stored, no end of compression: %w", last, got.GetBytes(), ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
