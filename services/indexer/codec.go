@@ -5,26 +5,114 @@ import (
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/proto" // registers the codec we fall back to
 	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
 )
 
-// frame is a response that is already protobuf. It goes to the transport as it
-// is; stored payloads in it are not copied.
+// This file is where experimental API of grpc-go is used: the second codec
+// interface and its buffers. copyCodec does the same without it.
+
+// frame is a message that is protobuf already and may be sent any number of
+// times. It goes to the transport as it is; stored payloads in it are not
+// copied.
 type frame struct{ parts mem.BufferSlice }
 
-// codec is the proto codec that also knows frames. It keeps the name "proto",
-// so stock clients decode what it sends. It is experimental API of grpc-go, and
-// used in this file only.
+// decoder is a request that reads itself. It must not keep data.
+type decoder interface{ decode(data []byte) error }
+
+// codec is the proto codec that also knows frames, messages being built, and
+// requests that read themselves. It keeps the name "proto", so stock clients
+// decode what it sends.
 type codec struct{ encoding.CodecV2 }
 
 // Marshal implements encoding.CodecV2.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
-	if f, ok := v.(*frame); ok {
-		return f.parts, nil
+	switch v := v.(type) {
+	case *out:
+		return v.parts(), nil
+	case *frame:
+		return v.parts, nil
 	}
 	return c.CodecV2.Marshal(v)
 }
 
+// Unmarshal implements encoding.CodecV2.
+func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
+	d, ok := v.(decoder)
+	if !ok {
+		return c.CodecV2.Unmarshal(data, v)
+	}
+	if len(data) == 1 {
+		return d.decode(data[0].ReadOnlyData())
+	}
+	return d.decode(data.Materialize())
+}
+
+// parts ends the message. It is sent once; when the transport lets go of the
+// last piece, o is given back.
+func (o *out) parts() mem.BufferSlice {
+	if len(o.cuts) == 0 {
+		o.view = o.buf[headRoom:]
+		return mem.BufferSlice{mem.NewBuffer(&o.view, (*outPool)(o))}
+	}
+	parts := make(mem.BufferSlice, 0, 2*len(o.cuts)+1)
+	at := headRoom
+	for _, c := range o.cuts {
+		parts = append(parts, mem.SliceBuffer(o.buf[at:c.at:c.at]), mem.SliceBuffer(c.data))
+		at = c.at
+	}
+	// Pieces are let go of in order, so the last one owns the buffer of all.
+	o.view = o.buf[at:]
+	if len(o.view) == 0 {
+		return parts // o is left to the collector
+	}
+	return append(parts, mem.NewBuffer(&o.view, (*outPool)(o)))
+}
+
+// outPool is an out whose buffer has been lent to the transport.
+type outPool out
+
+// Get implements mem.BufferPool; nobody calls it.
+func (*outPool) Get(n int) *[]byte { b := make([]byte, n); return &b }
+
+// Put implements mem.BufferPool.
+func (p *outPool) Put(*[]byte) { (*out)(p).free() }
+
+// copyCodec does what codec does with the first codec interface: every answer
+// is copied into one piece.
+type copyCodec struct{}
+
+// Name implements encoding.Codec.
+func (copyCodec) Name() string { return "proto" }
+
+// Marshal implements encoding.Codec.
+func (copyCodec) Marshal(v any) ([]byte, error) {
+	switch v := v.(type) {
+	case *out:
+		defer v.free()
+		return v.bytes(), nil
+	case *frame:
+		return v.parts.Materialize(), nil
+	case proto.Message:
+		return proto.Marshal(v)
+	}
+	return nil, errNotMessage
+}
+
+// Unmarshal implements encoding.Codec.
+func (copyCodec) Unmarshal(data []byte, v any) error {
+	switch v := v.(type) {
+	case decoder:
+		return v.decode(data)
+	case proto.Message:
+		return proto.Unmarshal(data, v)
+	}
+	return errNotMessage
+}
+
 // serverOptions are what a gRPC server needs to send frames.
-func serverOptions() []grpc.ServerOption {
+func serverOptions(copying bool) []grpc.ServerOption {
+	if copying {
+		return []grpc.ServerOption{grpc.ForceServerCodec(copyCodec{})}
+	}
 	return []grpc.ServerOption{grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto")})}
 }

@@ -43,6 +43,12 @@ type Config struct {
 	MaxPageBytes int
 	// MaxResponseBytes is what an answer without pages may hold; default 32 MiB.
 	MaxResponseBytes int
+	// CopyFrames copies every answer into one piece instead of pointing at stored
+	// bytes: it does without experimental parts of grpc-go.
+	CopyFrames bool
+	// MaxQueryCalls bounds the calls under way on one Query stream; beyond it the
+	// stream is not read. Default 1000.
+	MaxQueryCalls int
 	// MaxWatchers bounds open watches; default 10,000.
 	MaxWatchers int
 	// RingChanges and RingBytes bound the changes kept per collection for
@@ -64,6 +70,7 @@ func (c Config) withDefaults() Config {
 	c.MaxSnapshots = cmp.Or(c.MaxSnapshots, 64)
 	c.MaxPageBytes = cmp.Or(c.MaxPageBytes, 7<<19)
 	c.MaxResponseBytes = cmp.Or(c.MaxResponseBytes, 32<<20)
+	c.MaxQueryCalls = cmp.Or(c.MaxQueryCalls, 1000)
 	c.MaxWatchers = cmp.Or(c.MaxWatchers, 10_000)
 	c.RingChanges = cmp.Or(c.RingChanges, 8192)
 	c.RingBytes = cmp.Or(c.RingBytes, 64<<20)
@@ -90,7 +97,7 @@ func (c Config) Validate() error {
 	}
 	for name, n := range map[string]int{
 		"max snapshots": c.MaxSnapshots, "max page bytes": c.MaxPageBytes, "max response bytes": c.MaxResponseBytes,
-		"max watchers": c.MaxWatchers, "ring changes": c.RingChanges, "ring bytes": c.RingBytes,
+		"max watchers": c.MaxWatchers, "max query calls": c.MaxQueryCalls, "ring changes": c.RingChanges, "ring bytes": c.RingBytes,
 	} {
 		if n < 0 {
 			errs = append(errs, fmt.Errorf("indexer: %s is %d, want a positive number", name, n))

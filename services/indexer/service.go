@@ -82,7 +82,7 @@ func New(cfg Config, log deltaLog, tel *telemetry.Telemetry) (*Service, error) {
 		c.metrics = s.metrics
 	}
 	s.rpc, err = rpc.NewServer(cfg.RPC, rpc.Options{
-		Log: tel.Log, Registry: tel.Registry, Tracer: tel.Tracer, Rules: rules, Extra: serverOptions(),
+		Log: tel.Log, Registry: tel.Registry, Tracer: tel.Tracer, Rules: rules, Extra: serverOptions(cfg.CopyFrames),
 	})
 	if err != nil {
 		return nil, err

@@ -27,6 +27,8 @@ var (
 	errTooManyWatchers     = errors.New("too many watchers")
 	errTooLarge            = errors.New("response too large")
 	errStopping            = errors.New("server is stopping")
+
+	errNotMessage = errors.New("not a message")
 )
 
 // rules map the above to statuses.

@@ -21,11 +21,13 @@ import (
 const copyBelow = 1 << 10
 
 // out builds one message: bytes written here, and between them stored bytes
-// that are only pointed at.
+// that are only pointed at. As a response it goes to the transport by the codec,
+// which gives it back to its pool when it has been sent.
 type out struct {
-	buf  []byte
+	buf  []byte // begins with room for what may be put before the message
 	cuts []cut
-	size int // of the stored bytes
+	size int    // of the stored bytes
+	view []byte // the part of buf that is being sent
 }
 
 // cut says that data comes after the first at bytes of buf.
@@ -34,29 +36,57 @@ type cut struct {
 	data []byte
 }
 
-var outs = sync.Pool{New: func() any { return new(out) }}
+const (
+	// headRoom is enough for the tag and the head of an answer on a Query stream.
+	headRoom = 32
+	// outLeast is what a new buffer holds, outMost what one may that is kept.
+	outLeast = 4 << 10
+	outMost  = 256 << 10
+)
+
+var outs = sync.Pool{New: func() any { return &out{buf: make([]byte, headRoom, outLeast)} }}
 
 func newOut() *out {
 	o := outs.Get().(*out)
-	o.buf, o.cuts, o.size = o.buf[:0], o.cuts[:0], 0
+	o.buf, o.cuts, o.size = o.buf[:headRoom], o.cuts[:0], 0
 	return o
 }
 
+// free gives o back. Nothing may refer to it.
+func (o *out) free() {
+	if cap(o.buf) > outMost {
+		return
+	}
+	clear(o.cuts) // the store's bytes are not to be kept alive
+	outs.Put(o)
+}
+
 // len is the length of the message so far.
-func (o *out) len() int { return len(o.buf) + o.size }
+func (o *out) len() int { return len(o.buf) - headRoom + o.size }
+
+// bytes returns the message in one piece, a copy.
+func (o *out) bytes() []byte {
+	b := make([]byte, 0, o.len())
+	at := headRoom
+	for _, c := range o.cuts {
+		b = append(append(b, o.buf[at:c.at]...), c.data...)
+		at = c.at
+	}
+	return append(b, o.buf[at:]...)
+}
 
 // frame ends the message and gives o back.
 func (o *out) frame() *frame {
-	defer outs.Put(o)
+	defer o.free()
 	if len(o.cuts) == 0 {
-		return &frame{parts: mem.BufferSlice{mem.Copy(o.buf, mem.DefaultBufferPool())}}
+		return &frame{parts: mem.BufferSlice{mem.Copy(o.buf[headRoom:], mem.DefaultBufferPool())}}
 	}
 	head := append(make([]byte, 0, len(o.buf)), o.buf...)
 	parts := make(mem.BufferSlice, 0, 2*len(o.cuts)+1)
-	at := 0
-	for i, c := range o.cuts {
+	at := headRoom
+	for _, c := range o.cuts {
 		parts = append(parts, mem.SliceBuffer(head[at:c.at:c.at]), mem.SliceBuffer(c.data))
-		at, o.cuts[i].data = c.at, nil
+		at = c.at
 	}
 	if at < len(head) {
 		parts = append(parts, mem.SliceBuffer(head[at:]))
