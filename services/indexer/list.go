@@ -12,7 +12,7 @@ import (
 // Objects are 1, the next token 2 and the revision 3 in all of them.
 type answerFields struct{ remaining, quarantined, revisions int }
 
-func (s *server) list(ctx context.Context, req *indexv1.ListRequest) (*frame, error) {
+func (s *server) list(ctx context.Context, req *indexv1.ListRequest) (*out, error) {
 	t, err := s.targets(req.GetCollection(), req.GetClusters())
 	if err != nil {
 		return nil, err
@@ -39,7 +39,7 @@ func (s *server) list(ctx context.Context, req *indexv1.ListRequest) (*frame, er
 	return p.answer(ctx, filters, &proj, answerFields{remaining: 4, quarantined: 5, revisions: 6})
 }
 
-func (s *server) byIndex(ctx context.Context, req *indexv1.ByIndexRequest) (*frame, error) {
+func (s *server) byIndex(ctx context.Context, req *indexv1.ByIndexRequest) (*out, error) {
 	t, err := s.targets(req.GetCollection(), req.GetClusters())
 	if err != nil {
 		return nil, err
@@ -120,9 +120,12 @@ func (w *pageWriter) full(size int) bool {
 
 // objects writes the matching objects of a source; false when the page is full.
 func (w *pageWriter) objects(ctx context.Context, src *source, f *filter) (bool, error) {
-	after := ""
+	after, name := "", ""
 	if w.at == w.p.at {
 		after = w.p.after
+	}
+	if w.p.many {
+		name = w.p.parts[w.at].c.name
 	}
 	for obj := range src.after(after) {
 		if w.visited++; w.visited%checkEvery == 0 && ctx.Err() != nil {
@@ -131,18 +134,16 @@ func (w *pageWriter) objects(ctx context.Context, src *source, f *filter) (bool,
 		if !src.exact && !f.match(src.snap, obj) {
 			continue
 		}
-		if w.full(0) {
+		if w.full(w.proj.objectLen(obj)) {
 			return false, nil
 		}
-		it := w.proj.item(obj)
-		if w.p.many {
-			it.collection = w.p.parts[w.at].c.name
-		}
-		if w.full(it.len()) {
+		mark := w.o.mark()
+		ok := w.o.object(1, obj, w.proj, name)
+		if w.proj.mask != nil && w.n > 0 && w.o.len() > w.p.s.cfg.MaxPageBytes { // only now its length is known
+			w.o.rewind(mark)
 			return false, nil
 		}
-		w.o.item(1, &it)
-		if obj.Faulty() {
+		if !ok {
 			w.faulty = append(w.faulty, obj.Key())
 		}
 		w.last, w.lastAt = obj.Key(), w.at
@@ -174,7 +175,7 @@ func (w *pageWriter) keys(hits store.Hits) bool {
 const checkEvery = 4096
 
 // answer writes a page.
-func (p *page) answer(ctx context.Context, fs filters, proj *projection, fields answerFields) (*frame, error) {
+func (p *page) answer(ctx context.Context, fs filters, proj *projection, fields answerFields) (*out, error) {
 	w := pageWriter{p: p, o: newOut(), proj: proj, lastAt: p.at}
 	more, total := false, uint64(0)
 	for at, part := range p.parts {
@@ -222,7 +223,7 @@ func (p *page) answer(ctx context.Context, fs filters, proj *projection, fields 
 			o.collectionRevision(fields.revisions, part)
 		}
 	}
-	return o.frame(), nil
+	return o, nil
 }
 
 // remaining is how many objects follow the page: exact when only namespaces

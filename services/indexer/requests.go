@@ -136,6 +136,8 @@ var getRequests = sync.Pool{New: func() any { return new(getRequest) }}
 
 func newGetRequest() *getRequest { return getRequests.Get().(*getRequest) }
 
+func (r *getRequest) target() any { return r }
+
 func (r *getRequest) message() *indexv1.GetRequest { return &r.GetRequest }
 
 // release gives r back. It may be left out.
@@ -191,6 +193,8 @@ type byIndexRequest struct {
 var byIndexRequests = sync.Pool{New: func() any { return new(byIndexRequest) }}
 
 func newByIndexRequest() *byIndexRequest { return byIndexRequests.Get().(*byIndexRequest) }
+
+func (r *byIndexRequest) target() any { return r }
 
 func (r *byIndexRequest) message() *indexv1.ByIndexRequest { return &r.ByIndexRequest }
 

@@ -23,14 +23,14 @@ type server struct {
 }
 
 // serviceDesc is the generated description with the hot methods replaced by
-// ones that answer frames.
+// ones that read their requests themselves and answer messages being built.
 var serviceDesc = func() grpc.ServiceDesc {
 	hot := map[string]grpc.MethodHandler{
-		"Get":      unary(indexv1.IndexService_Get_FullMethodName, (*server).get),
-		"BatchGet": unary(indexv1.IndexService_BatchGet_FullMethodName, (*server).batchGet),
-		"List":     unary(indexv1.IndexService_List_FullMethodName, (*server).list),
-		"ByIndex":  unary(indexv1.IndexService_ByIndex_FullMethodName, (*server).byIndex),
-		"Index":    unary(indexv1.IndexService_Index_FullMethodName, (*server).byExample),
+		"Get":      unary(indexv1.IndexService_Get_FullMethodName, newGetRequest, (*server).get),
+		"BatchGet": unary(indexv1.IndexService_BatchGet_FullMethodName, newPlain[indexv1.BatchGetRequest], (*server).batchGet),
+		"List":     unary(indexv1.IndexService_List_FullMethodName, newPlain[indexv1.ListRequest], (*server).list),
+		"ByIndex":  unary(indexv1.IndexService_ByIndex_FullMethodName, newByIndexRequest, (*server).byIndex),
+		"Index":    unary(indexv1.IndexService_Index_FullMethodName, newPlain[indexv1.IndexRequest], (*server).byExample),
 	}
 	desc := indexv1.IndexService_ServiceDesc
 	desc.Methods = slices.Clone(desc.Methods)
@@ -42,20 +42,40 @@ var serviceDesc = func() grpc.ServiceDesc {
 	return desc
 }()
 
-// unary is what protoc-gen-go-grpc generates for a method, but for the type of
-// its answer.
-func unary[Req any](name string, call func(*server, context.Context, *Req) (*frame, error)) grpc.MethodHandler {
+// request is a message, and where it comes from.
+type request[M any] interface {
+	// target is what the codec decodes into.
+	target() any
+	message() *M
+	// release ends the use of the message and its strings.
+	release()
+}
+
+// plain is a request that generated code reads.
+type plain[M any] struct{ m M }
+
+func newPlain[M any]() *plain[M] { return new(plain[M]) }
+
+func (p *plain[M]) target() any { return &p.m }
+func (p *plain[M]) message() *M { return &p.m }
+func (p *plain[M]) release()    {}
+
+// unary is what protoc-gen-go-grpc generates for a method, but for the types of
+// request and answer. After an error the request is left to the collector: the
+// error may hold its strings.
+func unary[R request[M], M any](name string, fresh func() R, call func(*server, context.Context, *M) (*out, error)) grpc.MethodHandler {
 	return func(srv any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
-		req := new(Req)
-		if err := dec(req); err != nil {
+		req := fresh()
+		if err := dec(req.target()); err != nil {
 			return nil, err
 		}
-		handle := func(ctx context.Context, req any) (any, error) {
-			f, err := call(srv.(*server), ctx, req.(*Req))
+		handle := func(ctx context.Context, _ any) (any, error) {
+			o, err := call(srv.(*server), ctx, req.message())
 			if err != nil {
 				return nil, err
 			}
-			return f, nil
+			req.release()
+			return o, nil
 		}
 		if interceptor == nil {
 			return handle(ctx, req)
@@ -93,7 +113,7 @@ func checkKey(field, key string) error {
 // snapshot writes the revision an answer comes from.
 func (o *out) snapshot(field int, snap *store.Snapshot) { o.revision(field, snap.State().Revision) }
 
-func (s *server) get(ctx context.Context, req *indexv1.GetRequest) (*frame, error) {
+func (s *server) get(ctx context.Context, req *indexv1.GetRequest) (*out, error) {
 	c, err := s.find("collection", req.GetCollection())
 	if err != nil {
 		return nil, err
@@ -117,13 +137,14 @@ func (s *server) get(ctx context.Context, req *indexv1.GetRequest) (*frame, erro
 		return nil, newFault(errKeyQuarantined, fmt.Sprintf("%q in %s: %s", obj.Key(), c.name, obj.Fault()), "collection", c.name, "key", obj.Key()).reached(snap)
 	}
 	o := newOut()
-	it := p.item(obj)
-	o.item(1, &it)
+	if !o.object(1, obj, &p, "") {
+		return nil, newFault(errKeyQuarantined, fmt.Sprintf("%q in %s: its stored form is damaged", obj.Key(), c.name), "collection", c.name, "key", obj.Key()).reached(snap)
+	}
 	o.snapshot(2, snap)
-	return o.frame(), nil
+	return o, nil
 }
 
-func (s *server) batchGet(ctx context.Context, req *indexv1.BatchGetRequest) (*frame, error) {
+func (s *server) batchGet(ctx context.Context, req *indexv1.BatchGetRequest) (*out, error) {
 	c, err := s.find("collection", req.GetCollection())
 	if err != nil {
 		return nil, err
@@ -132,8 +153,8 @@ func (s *server) batchGet(ctx context.Context, req *indexv1.BatchGetRequest) (*f
 		return nil, rpc.InvalidArgument("keys", fmt.Sprintf("has %d entries, want 1 to %d", n, maxBatch))
 	}
 	for i, key := range req.GetKeys() {
-		if err := checkKey(fmt.Sprintf("keys[%d]", i), key); err != nil {
-			return nil, err
+		if _, err := delta.ParseKey(key); err != nil {
+			return nil, rpc.InvalidField(fmt.Sprintf("keys[%d]", i), err)
 		}
 	}
 	p, err := project(req.GetView(), req.GetFieldMask())
@@ -153,15 +174,17 @@ func (s *server) batchGet(ctx context.Context, req *indexv1.BatchGetRequest) (*f
 		case obj.Faulty():
 			o.element(3, key)
 		default:
-			it := p.item(obj)
-			o.item(1, &it)
+			if mark := o.mark(); !o.object(1, obj, &p, "") {
+				o.rewind(mark)
+				o.element(3, key)
+			}
 		}
 		if o.len() > s.cfg.MaxResponseBytes {
 			return nil, s.tooLarge("ask for fewer keys, or for less of each object")
 		}
 	}
 	o.snapshot(4, snap)
-	return o.frame(), nil
+	return o, nil
 }
 
 func (s *Service) tooLarge(advice string) error {
@@ -169,7 +192,7 @@ func (s *Service) tooLarge(advice string) error {
 }
 
 // byExample is the method Index.
-func (s *server) byExample(ctx context.Context, req *indexv1.IndexRequest) (*frame, error) {
+func (s *server) byExample(ctx context.Context, req *indexv1.IndexRequest) (*out, error) {
 	c, err := s.find("collection", req.GetCollection())
 	if err != nil {
 		return nil, err
@@ -198,16 +221,21 @@ func (s *server) byExample(ctx context.Context, req *indexv1.IndexRequest) (*fra
 		return nil, indexError(c.name, err)
 	}
 	o := newOut()
+	var faulty []string
 	for obj := range hits.After("") {
-		it := p.item(obj)
-		o.item(1, &it)
+		if !o.object(1, obj, &p, "") {
+			faulty = append(faulty, obj.Key())
+		}
 		if o.len() > s.cfg.MaxResponseBytes {
 			return nil, s.tooLarge("use ByIndex, which has pages")
 		}
 	}
 	for _, v := range values {
-		o.element(2, v)
+		o.element(2, readable(v))
 	}
 	o.snapshot(3, snap)
-	return o.frame(), nil
+	for _, key := range faulty {
+		o.element(4, key)
+	}
+	return o, nil
 }

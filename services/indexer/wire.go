@@ -41,7 +41,7 @@ const (
 	headRoom = 32
 	// outLeast is what a new buffer holds, outMost what one may that is kept.
 	outLeast = 4 << 10
-	outMost  = 256 << 10
+	outMost  = 1 << 20
 )
 
 var outs = sync.Pool{New: func() any { return &out{buf: make([]byte, headRoom, outLeast)} }}
@@ -63,6 +63,11 @@ func (o *out) free() {
 
 // len is the length of the message so far.
 func (o *out) len() int { return len(o.buf) - headRoom + o.size }
+
+// mark is a place to rewind to.
+func (o *out) mark() [3]int { return [3]int{len(o.buf), len(o.cuts), o.size} }
+
+func (o *out) rewind(mark [3]int) { o.buf, o.cuts, o.size = o.buf[:mark[0]], o.cuts[:mark[1]], mark[2] }
 
 // bytes returns the message in one piece, a copy.
 func (o *out) bytes() []byte {

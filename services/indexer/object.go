@@ -1,0 +1,126 @@
+package indexer
+
+import (
+	"unicode/utf8"
+
+	"github.com/deltaplane/deltaplane/core/store"
+	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+)
+
+// object writes an index.v1.Object as a projection asks, with its collection
+// unless that is empty. It reports whether the object could be read: a faulty
+// one is written without payload and encoding.
+func (o *out) object(field int, obj *store.Object, p *projection, collection string) bool {
+	if p.view == indexv1.View_VIEW_KEYS {
+		if collection == "" {
+			o.key(field, obj.Key())
+		} else {
+			o.item(field, &item{key: obj.Key(), collection: collection})
+		}
+		return !obj.Faulty()
+	}
+	if obj.Faulty() {
+		o.body(field, obj, nil, 0, collection)
+		return false
+	}
+	stored, codec := obj.Stored()
+	switch {
+	case p.mask != nil:
+		payload, err := obj.Payload()
+		if err != nil {
+			o.body(field, obj, nil, 0, collection)
+			return false
+		}
+		payload = p.payload(payload)
+		o.body(field, obj, payload, len(payload), collection)
+	case codec == nil:
+		o.body(field, obj, stored, len(stored), collection)
+	default:
+		// The payload is decoded to where it is sent from.
+		mark := len(o.buf)
+		n := o.head4(field, obj, obj.Size(), collection)
+		buf, err := obj.AppendPayload(o.buf)
+		if err != nil || len(buf)-len(o.buf) != n {
+			o.buf = o.buf[:mark]
+			o.body(field, obj, nil, 0, collection)
+			return false
+		}
+		o.buf = buf
+		o.tail(n, collection)
+	}
+	return true
+}
+
+// body writes an Object with a payload that is at hand; none when n is zero.
+func (o *out) body(field int, obj *store.Object, payload []byte, n int, collection string) {
+	o.head4(field, obj, n, collection)
+	if n > 0 && n < copyBelow {
+		o.buf = append(o.buf, payload...)
+	} else if n > 0 {
+		o.cuts = append(o.cuts, cut{len(o.buf), payload})
+		o.size += n
+	}
+	o.tail(n, collection)
+}
+
+// head4 writes an Object up to the bytes of its payload, which are n, and
+// returns n.
+func (o *out) head4(field int, obj *store.Object, n int, collection string) int {
+	key := obj.Key()
+	uid, rv := obj.UIDLen(), obj.RVLen()
+	size := bytesLen(len(key)) + bytesLen(uid) + bytesLen(rv) + bytesLen(n) + bytesLen(len(collection))
+	if n > 0 {
+		size += uintLen(uint64(deltav1.Encoding_ENCODING_JSON))
+	}
+	o.head(field, size)
+	o.string(1, key)
+	if uid > 0 {
+		o.head(2, uid)
+		at := len(o.buf)
+		o.buf = obj.AppendUID(o.buf)
+		ascii(o.buf[at:])
+	}
+	if rv > 0 {
+		o.head(3, rv)
+		at := len(o.buf)
+		o.buf = obj.AppendRV(o.buf)
+		ascii(o.buf[at:])
+	}
+	if n > 0 {
+		o.head(4, n)
+	}
+	return n
+}
+
+// tail writes what stands behind the payload.
+func (o *out) tail(n int, collection string) {
+	if n > 0 {
+		o.uint(5, uint64(deltav1.Encoding_ENCODING_JSON))
+	}
+	o.string(6, collection)
+}
+
+// ascii makes text that is not UTF-8 readable: one such would keep a client from
+// decoding everything beside it.
+func ascii(b []byte) {
+	if utf8.Valid(b) {
+		return
+	}
+	for i := range b {
+		if b[i] >= utf8.RuneSelf {
+			b[i] = '?'
+		}
+	}
+}
+
+// objectLen is about what an object adds to a message, at least its payload.
+func (p *projection) objectLen(obj *store.Object) int {
+	if p.view == indexv1.View_VIEW_KEYS {
+		return len(obj.Key()) + 4
+	}
+	if p.mask != nil {
+		return 0
+	}
+	return len(obj.Key()) + obj.Size() + 80
+}
