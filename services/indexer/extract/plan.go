@@ -1,0 +1,161 @@
+package extract
+
+import (
+	"bytes"
+
+	"github.com/deltaplane/deltaplane/services/indexer/definition"
+)
+
+type path = definition.Path
+
+// maxKeys is how many different keys of one object the scan can look for; a
+// plan that has more decodes every payload instead.
+const maxKeys = 256
+
+// What the scan notes besides the plan's paths.
+const (
+	noMark = iota
+	metadataMark
+	namespaceMark
+	nameMark
+	uidMark
+	rvMark
+	labelsMark
+	ownersMark
+	marks
+)
+
+var metadataMarks = map[string]int{
+	"namespace": namespaceMark, "name": nameMark, "uid": uidMark, "resourceVersion": rvMark, "labels": labelsMark, "ownerReferences": ownersMark,
+}
+
+// Plan is what is read of every object of a collection: metadata, the values of
+// paths, and those of expressions. It is immutable and safe for concurrent use.
+type Plan struct {
+	paths    []path
+	programs []*definition.Program
+	names    []string // of the fields: paths, then programs
+	root     *node
+	slow     bool // an object has more keys than the scan can look for
+}
+
+// node is a place in an object at which the plan wants something.
+type node struct {
+	keys    []key
+	each    *node // for the elements of a list
+	leaves  []int // paths that end here
+	through []int // paths that end here or below
+	mark    int
+}
+
+type key struct {
+	name []byte
+	at   int // place among its siblings
+	node *node
+}
+
+// NewPlan returns the plan of the paths and of every program that is not found
+// in labels or owners; repeated ones count once.
+func NewPlan(paths []definition.Path, programs []*definition.Program) *Plan {
+	p := &Plan{root: &node{}}
+	known := map[string]bool{}
+	add := func(path definition.Path) {
+		if !path.IsZero() && !known[path.String()] {
+			known[path.String()] = true
+			p.paths = append(p.paths, path)
+		}
+	}
+	for _, path := range paths {
+		add(path)
+	}
+	for _, g := range programs {
+		add(g.Path())
+	}
+	for _, path := range p.paths {
+		p.names = append(p.names, path.String())
+	}
+	for _, g := range programs {
+		if g.Evaluates() && !known[g.Field()] {
+			known[g.Field()] = true
+			p.programs, p.names = append(p.programs, g), append(p.names, g.Field())
+		}
+	}
+	meta := p.child(p.root, "metadata")
+	meta.mark = metadataMark
+	for name, mark := range metadataMarks {
+		p.child(meta, name).mark = mark
+	}
+	for slot, path := range p.paths {
+		n := p.root
+		for _, step := range path.Steps() {
+			if n = p.step(n, step); n == nil {
+				break
+			}
+			n.through = append(n.through, slot)
+		}
+		if n != nil {
+			n.leaves = append(n.leaves, slot)
+		}
+	}
+	return p
+}
+
+func (p *Plan) step(n *node, s definition.Step) *node {
+	if !s.Each {
+		return p.child(n, s.Key)
+	}
+	if n.each == nil {
+		n.each = &node{}
+	}
+	return n.each
+}
+
+func (p *Plan) child(n *node, name string) *node {
+	for _, k := range n.keys {
+		if string(k.name) == name {
+			return k.node
+		}
+	}
+	if len(n.keys) == maxKeys {
+		p.slow = true
+		return nil
+	}
+	c := &node{}
+	n.keys = append(n.keys, key{name: []byte(name), at: len(n.keys), node: c})
+	return c
+}
+
+// key finds the child of a key that is given in JSON, with its quotes.
+func (n *node) key(raw []byte, escaped bool) *key {
+	name := raw[1 : len(raw)-1]
+	if escaped {
+		s, err := unquote(raw)
+		if err != nil {
+			return nil
+		}
+		name = []byte(s)
+	}
+	for i := range n.keys {
+		if k := &n.keys[i]; len(k.name) == len(name) && bytes.Equal(k.name, name) {
+			return k
+		}
+	}
+	return nil
+}
+
+// Has reports whether objects extracted by p have the field, or need not have
+// it because it is found in labels or owners.
+func (p *Plan) Has(field string) bool {
+	if field == "" {
+		return true
+	}
+	for _, name := range p.names {
+		if name == field {
+			return true
+		}
+	}
+	return false
+}
+
+// Paths are the plan's paths.
+func (p *Plan) Paths() []definition.Path { return p.paths }
