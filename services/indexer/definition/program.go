@@ -29,7 +29,7 @@ const (
 	MaxTime = 2 * time.Second
 
 	maxNesting  = 3 // of comprehensions
-	assumedSize = 200
+	assumedSize = 100
 )
 
 // Program finds the values of one definition. It is immutable and safe for
@@ -127,7 +127,10 @@ func returnable(t *cel.Type) bool {
 	scalar := func(t *cel.Type) bool {
 		return t.IsExactType(cel.StringType) || t.IsExactType(cel.DynType) || t.Kind() == cel.TypeParamKind
 	}
-	if t.Kind() == cel.ListKind && len(t.Parameters()) == 1 {
+	switch {
+	case t.IsAssignableType(cel.OptionalType(cel.DynType)) && t.Kind() == cel.OpaqueKind && len(t.Parameters()) == 1:
+		return returnable(t.Parameters()[0])
+	case t.Kind() == cel.ListKind && len(t.Parameters()) == 1:
 		return scalar(t.Parameters()[0])
 	}
 	return scalar(t)
