@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -11,13 +12,14 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/services/indexer/extract"
 )
 
 // collection follows one log. The fields above the line belong to the
 // goroutine that reads it; the rest is for everybody.
 type collection struct {
 	follower  delta.Follower
-	extract   *extractor
+	extract   *extract.Extractor
 	ops       []store.Op
 	sweepDue  bool      // a replay began and what it did not name is still held
 	replaying bool      // a replay has not come to its end
@@ -27,6 +29,9 @@ type collection struct {
 	metrics   *metrics
 	ttl       time.Duration
 	now       func() time.Time
+
+	ingest sync.Mutex // held while a batch is applied, and while the plan is replaced
+	plan   atomic.Pointer[extract.Plan]
 
 	id       delta.Collection
 	name     string
@@ -77,13 +82,15 @@ func (c *collection) disowned(p delta.Position) bool {
 
 func (s *Service) newCollection(id delta.Collection) *collection {
 	ttl := s.log.TombstoneTTL()
+	plan := extract.NewPlan(paths(id, s.cfg.Fields), nil)
 	c := &collection{
 		id: id, name: id.String(), ttl: ttl, now: time.Now, metrics: s.metrics, tracer: s.tracer,
-		extract: newExtractor(paths(id, s.cfg.Fields)),
+		extract: extract.New(plan),
 		store: store.New(store.Options{
 			TombstoneTTL: ttl, RingChanges: s.cfg.RingChanges, RingBytes: s.cfg.RingBytes, Indexers: builtIn(id),
 		}),
 	}
+	c.plan.Store(plan)
 	c.fail(nil)
 	return c
 }
@@ -100,6 +107,10 @@ func (c *collection) fail(err error) {
 // apply is the handler of the log reader: one batch of the log becomes one
 // snapshot.
 func (c *collection) apply(ctx context.Context, b delta.Batch) error {
+	// A plan that is replaced between batches holds for all that is applied later.
+	c.ingest.Lock()
+	defer c.ingest.Unlock()
+	c.extract.Follow(c.plan.Load())
 	now := c.now()
 	live := c.replayed.Load()
 	batch := store.Batch{Ops: c.ops[:0]}
@@ -115,7 +126,7 @@ func (c *collection) apply(ctx context.Context, b delta.Batch) error {
 			c.fresh = r.PublishedAt
 		}
 		c.horizon(&batch, r)
-		if op, ok := c.op(r); ok {
+		if op, ok := c.op(ctx, r); ok {
 			batch.Ops = append(batch.Ops, op)
 		}
 	}
@@ -167,12 +178,12 @@ func (c *collection) horizon(batch *store.Batch, r *delta.Record) {
 }
 
 // op turns a record into a store operation; control records have none.
-func (c *collection) op(r *delta.Record) (store.Op, bool) {
+func (c *collection) op(ctx context.Context, r *delta.Record) (store.Op, bool) {
 	if r.Kind != delta.KindDelta || r.Type == delta.Bookmark {
 		return store.Op{}, false
 	}
 	if r.Type != delta.Deleted {
-		return store.Op{Put: c.extract.object(r)}, true
+		return store.Op{Put: c.extract.Object(ctx, r)}, true
 	}
 	at := r.PublishedAt
 	if at.IsZero() {

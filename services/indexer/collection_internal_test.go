@@ -2,7 +2,6 @@ package indexer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/stream"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/extract"
 )
 
 // deadLog is a log nobody reads.
@@ -220,18 +220,27 @@ func TestAPayloadThatNestsWithoutEndIsRefusedBeforeItIsRead(t *testing.T) {
 	nest := func(n int) []byte {
 		return []byte(`{"metadata":{"name":"a"},"x":` + strings.Repeat("[", n) + strings.Repeat("]", n) + "}")
 	}
-	x := newExtractor(nil)
-	if _, err := x.extract(nest(8 << 20)); !errors.Is(err, errTooDeep) {
-		t.Errorf("8 million levels: %v", err)
-	}
-	if _, err := x.extract([]byte(strings.Repeat("[", 8<<20))); !errors.Is(err, errTooDeep) {
-		t.Errorf("8 million levels never closed: %v", err)
-	}
-	if _, err := x.extract(nest(delta.MaxDepth - 1)); err != nil {
-		t.Errorf("the deepest allowed: %v", err)
+	x := extract.New(extract.NewPlan(nil, nil))
+	for _, hash := range []bool{true, false} {
+		fault := func(payload []byte) string {
+			r := delta.Record{Key: "a", Payload: payload}
+			if hash {
+				r.Hash = delta.Hash(payload)
+			}
+			return x.Object(t.Context(), &r).Fault()
+		}
+		if got := fault(nest(8 << 20)); !strings.Contains(got, "nests deeper") {
+			t.Errorf("8 million levels: %q", got)
+		}
+		if got := fault([]byte(`{"a":` + strings.Repeat("[", 8<<20))); !strings.Contains(got, "nests deeper") {
+			t.Errorf("8 million levels never closed: %q", got)
+		}
+		if got := fault(nest(delta.MaxDepth - 1)); got != "" {
+			t.Errorf("the deepest allowed: %q", got)
+		}
 	}
 	wide := []byte(`{"metadata":{"name":"a\"["},"x":[` + strings.Repeat(`{},`, 2*delta.MaxDepth) + `"` + strings.Repeat("[", 2*delta.MaxDepth) + `"]}`)
-	if _, err := x.extract(wide); err != nil {
+	if _, err := x.Example(t.Context(), wide); err != nil {
 		t.Errorf("many brackets side by side: %v", err)
 	}
 }
@@ -240,18 +249,18 @@ func FuzzExtractNeverPanics(f *testing.F) {
 	f.Add([]byte(`{"metadata":{"name":"a","namespace":"b","labels":{"x":"y"},"ownerReferences":[{"uid":"u","kind":"Job","controller":true}]},"spec":{"nodeName":"n"}}`))
 	f.Add([]byte(`{"metadata":{"labels":[],"ownerReferences":{}},"spec":[{"nodeName":{}}]}`))
 	f.Add([]byte(`{"metadata":{"name":"A\ud800"}}`))
-	x := newExtractor([]string{nodeField, "status.phase"})
+	x := extract.New(extract.NewPlan(paths(delta.Collection{Resource: "pods"}, Config{}.withDefaults().Fields), nil))
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		before := string(payload)
-		facts, err := x.extract(payload)
+		o, err := x.Example(t.Context(), payload)
 		if string(payload) != before {
 			t.Fatal("the payload was changed")
 		}
 		if err != nil {
 			return
 		}
-		for _, term := range facts.labels.Terms() {
-			if name, _, ok := strings.Cut(term, "="); !ok && !facts.labels.Has(name) {
+		for _, term := range o.Labels().Terms() {
+			if name, _, ok := strings.Cut(term, "="); !ok && !o.Labels().Has(name) {
 				t.Fatalf("term %q of a label that is not there", term)
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/services/indexer/definition"
 )
 
 // Config says what an indexer follows and how it answers. The zero value
@@ -85,6 +86,13 @@ func (c Config) Validate() error {
 	for _, name := range c.Collections {
 		if _, err := delta.ParseCollection(name); err != nil {
 			errs = append(errs, fmt.Errorf("indexer: collections: %w", err))
+		}
+	}
+	for resource, fields := range c.Fields {
+		for _, field := range fields {
+			if _, err := definition.ParsePath(field); err != nil {
+				errs = append(errs, fmt.Errorf("indexer: fields of %s: %w", resource, err))
+			}
 		}
 	}
 	for name, d := range map[string]time.Duration{

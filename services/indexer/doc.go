@@ -7,7 +7,7 @@
 // stored bytes behind a hand-written header (see wire.go).
 //
 //	log ──Read──> collection.apply ──Batch──> store.Store ──Snapshot──> handlers
-//	                 │  extract: labels, owners, fields           └──Change──> watchers
+//	                 │  extract.Extractor: labels, owners, fields └──Change──> watchers
 //	                 └─ delta.Follower: synced, revision, position
 //
 // A collection is readable only while its current epoch is synced and no

@@ -27,7 +27,8 @@ func (c *collection) newFilter(ch choice) (filter, error) {
 	}
 	f.fields = nil
 	for _, r := range ch.fields {
-		if !slices.Contains(c.fieldNames(), r.Field) {
+		known := false
+		if r.Field, known = c.field(r.Field); !known {
 			return f, rpc.InvalidArgument("field_selector",
 				fmt.Sprintf("field %.100q is not indexed in %s; there are %s", r.Field, c.name, strings.Join(c.fieldNames(), ", ")))
 		}
@@ -45,11 +46,6 @@ const (
 	nameField      = "metadata.name"
 	namespaceField = "metadata.namespace"
 )
-
-// fieldNames are the fields that selectors may use.
-func (c *collection) fieldNames() []string {
-	return append([]string{nameField, namespaceField}, c.extract.paths...)
-}
 
 // all reports whether nothing but namespaces chooses.
 func (f *filter) all() bool {

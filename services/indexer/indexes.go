@@ -5,6 +5,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/services/indexer/definition"
 )
 
 // The built-in indexes.
@@ -65,13 +66,17 @@ func byNode(o *store.Object) ([]string, error) {
 
 func byOwner(o *store.Object) ([]string, error) { return o.Owners().UIDs(), nil }
 
-// paths returns the fields to read from a collection's objects.
-func paths(c delta.Collection, configured map[string][]string) []string {
-	list := slices.Clone(configured[c.Resource])
+// paths returns the fields to read from a collection's objects. Those that are
+// configured have been checked.
+func paths(c delta.Collection, configured map[string][]string) []definition.Path {
+	var list []definition.Path
 	add := func(field string) {
-		if !slices.Contains(list, field) {
-			list = append(list, field)
+		if p, err := definition.ParsePath(field); err == nil {
+			list = append(list, p)
 		}
+	}
+	for _, field := range configured[c.Resource] {
+		add(field)
 	}
 	switch {
 	case isPods(c):
@@ -80,4 +85,30 @@ func paths(c delta.Collection, configured map[string][]string) []string {
 		add(selectorField)
 	}
 	return list
+}
+
+// fieldNames are the fields that selectors may use.
+func (c *collection) fieldNames() []string {
+	names := []string{nameField, namespaceField}
+	for _, p := range c.plan.Load().Paths() {
+		names = append(names, p.String())
+	}
+	return names
+}
+
+// field returns the name under which objects have the field of a selector, and
+// whether they do: a path may be written in several ways.
+func (c *collection) field(name string) (string, bool) {
+	if name == nameField || name == namespaceField {
+		return name, true
+	}
+	known := c.plan.Load().Paths()
+	named := func(name string) bool {
+		return slices.ContainsFunc(known, func(p definition.Path) bool { return p.String() == name })
+	}
+	if named(name) {
+		return name, true
+	}
+	p, err := definition.ParsePath(name)
+	return p.String(), err == nil && named(p.String())
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/extract"
 )
 
 // server is the IndexService. Methods whose answers are stored bytes return
@@ -201,13 +202,10 @@ func (s *server) byExample(ctx context.Context, req *indexv1.IndexRequest) (*out
 	if err != nil {
 		return nil, err
 	}
-	f, err := newExtractor(c.extract.paths).extract(req.GetObject())
+	example, err := extract.New(c.plan.Load()).Example(ctx, req.GetObject())
 	if err != nil {
 		return nil, rpc.InvalidField("object", err)
 	}
-	example := store.NewObject(store.ObjectConfig{
-		Key: join(f.namespace, f.name), UID: f.uid, RV: f.rv, Labels: f.labels, Owners: f.owners, Fields: f.fields, Payload: req.GetObject(),
-	})
 	snap, err := s.read(ctx, c, req.GetConsistency())
 	if err != nil {
 		return nil, err
