@@ -137,7 +137,7 @@ func (w *watch) tell(s *open, resp *indexv1.WatchResponse) {
 	switch k := resp.GetKind().(type) {
 	case *indexv1.WatchResponse_Events:
 		w.began = true
-		if !w.events(k.Events, rev) {
+		if !w.events(k.Events, end, rev) {
 			return
 		}
 	case *indexv1.WatchResponse_InitialStateEnd:
@@ -189,7 +189,7 @@ func (w *watch) restate(s *open) bool {
 	}
 }
 
-func (w *watch) events(batch *indexv1.Events, rev Revision) bool {
+func (w *watch) events(batch *indexv1.Events, end Position, rev Revision) bool {
 	all := batch.GetEvents()
 	for i, e := range all {
 		event := Event{
@@ -197,7 +197,9 @@ func (w *watch) events(batch *indexv1.Events, rev Revision) bool {
 			DeleteReason: deleteReason(e.GetDeleteReason()), Coalesced: batch.GetCoalesced(),
 		}
 		if i == len(all)-1 {
-			event.Revision = rev
+			event.Position, event.Revision = end, rev
+		} else if all[i+1].GetPosition().GetSequence() == event.Position.Sequence && event.Position.Sequence > 0 {
+			event.Position.Sequence-- // of one record: resuming between them repeats and loses none
 		}
 		if !w.say(event) {
 			return false
