@@ -49,13 +49,13 @@ func trained(t testing.TB, samples [][]byte) (*payload.Dictionary, *payload.Enco
 
 func TestADictionaryOfACollectionStoresItsObjectsInASixthOfTheirLength(t *testing.T) {
 	t.Parallel()
-	list := objects(4000, 60)
-	d, e := trained(t, list[:1000])
+	list := objects(1500, 60)
+	d, e := trained(t, list[:700])
 	if d.ID() != 3 || e.Dictionary() != d {
 		t.Errorf("id %d, want 3, of the same dictionary", d.ID())
 	}
 	in, out := 0, 0
-	for _, o := range list[1000:] {
+	for _, o := range list[700:] {
 		stored, ok := e.Encode(o)
 		if !ok {
 			t.Fatalf("%d bytes are not worth storing in %d", len(o), len(stored))
