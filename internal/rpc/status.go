@@ -184,6 +184,9 @@ func Code(err error) codes.Code {
 	return st.Code()
 }
 
+// Message is the text that a server sent with err.
+func Message(err error) string { return status.Convert(err).Message() }
+
 // Reason is the ErrorInfo reason a Deltaplane server gave for err; empty when
 // it gave none.
 func Reason(err error) string {

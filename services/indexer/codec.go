@@ -51,11 +51,11 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 // last piece, o is given back.
 func (o *out) parts() mem.BufferSlice {
 	if len(o.cuts) == 0 {
-		o.view = o.buf[headRoom:]
+		o.view = o.buf[o.from:]
 		return mem.BufferSlice{mem.NewBuffer(&o.view, (*outPool)(o))}
 	}
 	parts := make(mem.BufferSlice, 0, 2*len(o.cuts)+1)
-	at := headRoom
+	at := o.from
 	for _, c := range o.cuts {
 		parts = append(parts, mem.SliceBuffer(o.buf[at:c.at:c.at]), mem.SliceBuffer(c.data))
 		at = c.at

@@ -21,6 +21,13 @@ const (
 	mostReplyTime  = time.Second
 )
 
+// waiter is a context that is told when its call waits for a revision. It may
+// refuse to wait.
+type waiter interface {
+	pause() error
+	resume()
+}
+
 // read returns the snapshot that answers a request: the latest one, or the
 // first that has reached what the consistency asks for.
 func (s *Service) read(ctx context.Context, c *collection, want *indexv1.Consistency) (*store.Snapshot, error) {
@@ -38,6 +45,12 @@ func (s *Service) read(ctx context.Context, c *collection, want *indexv1.Consist
 	}
 	if err := c.synced(snap); err != nil || reached(snap, least) {
 		return snap, err
+	}
+	if w, ok := ctx.(waiter); ok {
+		if err := w.pause(); err != nil {
+			return nil, err
+		}
+		defer w.resume()
 	}
 	ctx, cancel := context.WithDeadline(ctx, deadline(ctx, wait))
 	defer cancel()

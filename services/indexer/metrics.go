@@ -21,6 +21,8 @@ type metrics struct {
 	latency  prometheus.Histogram
 	overruns prometheus.Counter
 	pages    *prometheus.CounterVec
+	queries  *prometheus.CounterVec
+	answered [queryFailed]prometheus.Counter // of queries
 
 	unreadable *prometheus.CounterVec
 }
@@ -43,10 +45,14 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Name: "deltaplane_indexer_page_tokens_total", Help: "Page tokens used, by result: served, gone.",
 		}, []string{"result"}),
 	}
+	m.queries = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "deltaplane_indexer_query_calls_total", Help: "Calls answered on Query streams, by call and gRPC code.",
+	}, []string{"call", "code"})
+	m.answered = answeredBy(m.queries)
 	m.unreadable = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "deltaplane_indexer_unreadable_records_total", Help: "Log records that could not be decoded, by collection.",
 	}, []string{"collection"})
-	for _, c := range []prometheus.Collector{m.deltas, m.latency, m.overruns, m.pages, m.unreadable} {
+	for _, c := range []prometheus.Collector{m.deltas, m.latency, m.overruns, m.pages, m.queries, m.unreadable} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}

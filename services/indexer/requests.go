@@ -2,13 +2,13 @@ package indexer
 
 import (
 	"errors"
-	"slices"
 	"sync"
 	"unicode/utf8"
 	"unsafe"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
@@ -244,11 +244,12 @@ func (r *byIndexRequest) read() error {
 
 // queryRequest is a QueryRequest of which the call has not been read.
 type queryRequest struct {
-	tag  uint64
-	kind protowire.Number // field of the call; 0 for none
-	call []byte
-	rest *indexv1.QueryRequest // read by the generated code instead
-	buf  []byte
+	tag     uint64
+	kind    protowire.Number // field of the call; 0 for none
+	call    []byte           // refers to buf
+	cancel  uint64
+	timeout *durationpb.Duration
+	buf     []byte
 }
 
 const (
@@ -257,25 +258,55 @@ const (
 	queryTimeout = 12
 )
 
+var (
+	errQueryMalformed = errors.New("malformed request")
+	errQuerySeveral   = errors.New("several calls in one request")
+)
+
 func (q *queryRequest) decode(data []byte) error {
-	q.tag, q.kind, q.call, q.rest = 0, 0, nil, nil
-	q.buf = append(q.buf[:0], data...)
-	err := eachField(q.buf, func(f field) error {
-		switch {
-		case f.num == queryTag:
-			return f.number(&q.tag)
-		case f.num > queryTag && f.num < queryCancel && f.bytes != nil && q.kind == 0:
-			q.kind, q.call = f.num, f.bytes
-			return nil
-		}
-		return errSeldom // a timeout, a cancel, or several calls
-	})
-	if err == nil {
-		return nil
-	}
+	q.tag, q.kind, q.call, q.cancel, q.timeout = 0, 0, nil, 0, nil
 	if cap(q.buf) > scratchMost {
 		q.buf = nil
 	}
-	q.rest = new(indexv1.QueryRequest)
-	return proto.Unmarshal(slices.Clone(data), q.rest)
+	q.buf = append(q.buf[:0], data...)
+	for rest := q.buf; len(rest) > 0; {
+		num, typ, n := protowire.ConsumeTag(rest)
+		if n < 0 {
+			return errQueryMalformed
+		}
+		rest = rest[n:]
+		f := field{num: num}
+		switch typ {
+		case protowire.VarintType:
+			f.varint, n = protowire.ConsumeVarint(rest)
+		case protowire.BytesType:
+			f.bytes, n = protowire.ConsumeBytes(rest)
+		default:
+			n = protowire.ConsumeFieldValue(num, typ, rest)
+		}
+		if n < 0 {
+			return errQueryMalformed
+		}
+		rest = rest[n:]
+		if err := q.set(&f, typ); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (q *queryRequest) set(f *field, typ protowire.Type) error {
+	switch {
+	case f.num == queryTag && typ == protowire.VarintType:
+		q.tag = f.varint
+	case f.num == queryTimeout && typ == protowire.BytesType:
+		q.timeout = new(durationpb.Duration)
+		return proto.Unmarshal(f.bytes, q.timeout)
+	case f.num == queryCancel && typ == protowire.VarintType, f.num > queryTag && f.num < queryCancel && typ == protowire.BytesType:
+		if q.kind != 0 {
+			return errQuerySeveral
+		}
+		q.kind, q.call, q.cancel = f.num, f.bytes, f.varint
+	}
+	return nil // a field of a later version
 }

@@ -5,6 +5,8 @@ import (
 	"sync"
 
 	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
@@ -27,6 +29,7 @@ type out struct {
 	buf  []byte // begins with room for what may be put before the message
 	cuts []cut
 	size int    // of the stored bytes
+	from int    // where the message begins in buf
 	view []byte // the part of buf that is being sent
 }
 
@@ -48,7 +51,7 @@ var outs = sync.Pool{New: func() any { return &out{buf: make([]byte, headRoom, o
 
 func newOut() *out {
 	o := outs.Get().(*out)
-	o.buf, o.cuts, o.size = o.buf[:headRoom], o.cuts[:0], 0
+	o.buf, o.cuts, o.size, o.from = o.buf[:headRoom], o.cuts[:0], 0, headRoom
 	return o
 }
 
@@ -62,7 +65,7 @@ func (o *out) free() {
 }
 
 // len is the length of the message so far.
-func (o *out) len() int { return len(o.buf) - headRoom + o.size }
+func (o *out) len() int { return len(o.buf) - o.from + o.size }
 
 // mark is a place to rewind to.
 func (o *out) mark() [3]int { return [3]int{len(o.buf), len(o.cuts), o.size} }
@@ -72,12 +75,33 @@ func (o *out) rewind(mark [3]int) { o.buf, o.cuts, o.size = o.buf[:mark[0]], o.c
 // bytes returns the message in one piece, a copy.
 func (o *out) bytes() []byte {
 	b := make([]byte, 0, o.len())
-	at := headRoom
+	at := o.from
 	for _, c := range o.cuts {
 		b = append(append(b, o.buf[at:c.at]...), c.data...)
 		at = c.at
 	}
 	return append(b, o.buf[at:]...)
+}
+
+// wrap makes the message a QueryResponse: the answer to a tag, as a field.
+func (o *out) wrap(tag uint64, field int) {
+	var head [headRoom]byte
+	b := head[:0]
+	if tag != 0 {
+		b = protowire.AppendVarint(append(b, 1<<3|varintType), tag)
+	}
+	b = append(b, byte(field<<3|bytesType))
+	b = protowire.AppendVarint(b, uint64(o.len()))
+	o.from -= copy(o.buf[o.from-len(b):], b)
+}
+
+// message appends a message that generated code writes.
+func (o *out) message(m proto.Message) error {
+	buf, err := proto.MarshalOptions{}.MarshalAppend(o.buf, m)
+	if err == nil {
+		o.buf = buf
+	}
+	return err
 }
 
 // frame ends the message and gives o back.

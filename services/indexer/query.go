@@ -1,0 +1,424 @@
+package indexer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+)
+
+// maxAnswers is how many answers of one stream may be in the making, or wait
+// for their turn to be sent, beside the one that is being sent: a reader that
+// does not read costs no more than that.
+const maxAnswers = 8
+
+// querier serves one Query stream. Small calls that need not wait are answered
+// by the goroutine that reads; each other call has a goroutine of its own.
+type querier struct {
+	s       *server
+	stream  grpc.ServerStream
+	instant context.Context // of calls that must not wait
+	slots   chan struct{}   // one for each call with a goroutine
+	answers chan struct{}   // one for each answer in the making
+	sending sync.Mutex
+
+	mu       sync.Mutex // guards the rest
+	idle     sync.Cond  // under has become zero
+	under    int        // calls under way, of either kind
+	open     map[uint64]*queryCall
+	draining bool // no call begins any more; each is told to go elsewhere
+	mute     bool // the stream has failed: what is made is not sent
+	closed   bool // nothing is sent any more
+}
+
+// queryCall is a call that has a goroutine.
+type queryCall struct {
+	tag       uint64
+	kind      protowire.Number
+	give      context.CancelFunc
+	cancelled bool // by the client; guarded by the querier
+}
+
+// Query answers tagged calls until the client has closed its side and all were
+// answered, or the server or the connection is about to go away.
+func (s *server) Query(stream grpc.BidiStreamingServer[indexv1.QueryRequest, indexv1.QueryResponse]) error {
+	ctx := stream.Context()
+	q := &querier{
+		s: s, stream: stream, instant: hasty{ctx}, slots: make(chan struct{}, s.cfg.MaxQueryCalls),
+		answers: make(chan struct{}, maxAnswers), open: map[uint64]*queryCall{},
+	}
+	q.idle.L = &q.mu
+	var old <-chan time.Time
+	if first, _ := s.rpc.Aging(ctx); first > 0 {
+		timer := time.NewTimer(first)
+		defer timer.Stop()
+		old = timer.C
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- q.read(ctx) }()
+	var err error
+	select {
+	case err = <-ended:
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-s.stopping:
+		err = newFault(errStopping, "ask another replica what was not answered")
+	case <-old:
+		err = newFault(errStopping, "the connection is old; ask on another what was not answered")
+	}
+	q.drain(err != nil && !errors.Is(err, errStopping))
+	return err
+}
+
+// drain waits for the answers of the calls under way; abandon ends those.
+func (q *querier) drain(abandon bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.draining, q.mute = true, abandon
+	if abandon {
+		for _, c := range q.open {
+			c.give()
+		}
+	}
+	for q.under > 0 {
+		q.idle.Wait()
+	}
+	q.closed = true
+}
+
+// read takes requests until the client ends or breaks the stream.
+func (q *querier) read(ctx context.Context) error {
+	var req queryRequest
+	for {
+		err := q.stream.RecvMsg(&req)
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+		if req.kind == queryCancel {
+			q.cancel(req.cancel)
+			continue
+		}
+		if !q.begin() {
+			return nil // whoever closed it tells the client
+		}
+		err = q.take(ctx, &req)
+		q.end()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// begin counts a call; false when nothing may be sent any more.
+func (q *querier) begin() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return false
+	}
+	q.under++
+	return true
+}
+
+func (q *querier) end() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.under--; q.under == 0 && q.draining {
+		q.idle.Broadcast()
+	}
+}
+
+func (q *querier) cancel(tag uint64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if c := q.open[tag]; c != nil {
+		c.cancelled = true
+		c.give()
+	}
+}
+
+// take answers a request, or sees to it that it will be. An error ends the
+// stream.
+func (q *querier) take(ctx context.Context, req *queryRequest) error {
+	if req.kind == 0 {
+		q.fail(req.tag, 0, rpc.InvalidArgument("call", "is required"))
+		return nil
+	}
+	q.mu.Lock()
+	_, twice := q.open[req.tag]
+	draining := q.draining
+	q.mu.Unlock()
+	if twice { // an answer could not be told from the other's
+		return rpc.InvalidArgument("tag", fmt.Sprintf("%d is that of a call still under way", req.tag))
+	}
+	if draining {
+		q.fail(req.tag, req.kind, newFault(errStopping, "ask on another stream"))
+		return nil
+	}
+	timeout, err := queryWait(req.timeout)
+	if err != nil {
+		q.fail(req.tag, req.kind, err)
+		return nil
+	}
+	later, err := queryCalls[req.kind](q, req)
+	if err != nil || later == nil {
+		return err
+	}
+	select {
+	case q.slots <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	c := &queryCall{tag: req.tag, kind: req.kind}
+	if timeout > 0 {
+		ctx, c.give = context.WithTimeout(ctx, timeout)
+	} else {
+		ctx, c.give = context.WithCancel(ctx)
+	}
+	q.mu.Lock()
+	q.open[c.tag] = c
+	q.under++
+	q.mu.Unlock()
+	go q.run(ctx, c, later)
+	return nil
+}
+
+func queryWait(d *durationpb.Duration) (time.Duration, error) {
+	if d == nil {
+		return 0, nil
+	}
+	if err := d.CheckValid(); err != nil {
+		return 0, rpc.InvalidField("timeout", err)
+	}
+	if d.AsDuration() < 0 {
+		return 0, rpc.InvalidArgument("timeout", fmt.Sprintf("%v is negative", d.AsDuration()))
+	}
+	return d.AsDuration(), nil
+}
+
+// laterCall makes the answer of a call that may wait.
+type laterCall func(ctx context.Context) (*out, error)
+
+// run answers a call that may wait.
+func (q *querier) run(ctx context.Context, c *queryCall, later laterCall) {
+	defer q.end()
+	defer func() { <-q.slots }()
+	defer c.give()
+	var o *out
+	var err error
+	if c.kind == queryWaitForRevision { // has a small answer, and waits for all of its time
+		o, err = later(ctx)
+	} else {
+		p := patient{ctx, q.answers}
+		p.resume()
+		defer func() { _ = p.pause() }()
+		if err = ctx.Err(); err == nil {
+			o, err = later(p)
+		}
+	}
+	q.mu.Lock()
+	if c.cancelled && err != nil {
+		err = context.Canceled
+	}
+	delete(q.open, c.tag)
+	mute := q.mute
+	q.mu.Unlock()
+	if !mute {
+		q.answer(c.tag, c.kind, o, err)
+	}
+}
+
+// hasty is the context of a call that gives up rather than wait.
+type hasty struct{ context.Context }
+
+var errWouldWait = errors.New("would wait")
+
+func (hasty) pause() error { return errWouldWait }
+func (hasty) resume()      {}
+
+// patient is the context of a call that holds a place among the answers in the
+// making, but while it waits.
+type patient struct {
+	context.Context
+	answers chan struct{}
+}
+
+func (p patient) pause() error { <-p.answers; return nil }
+func (p patient) resume()      { p.answers <- struct{}{} }
+
+// answer sends what became of a call.
+func (q *querier) answer(tag uint64, kind protowire.Number, o *out, err error) {
+	if err != nil {
+		q.fail(tag, kind, err)
+		return
+	}
+	q.s.metrics.answered[kind].Inc()
+	q.send(tag, kind, o)
+}
+
+func (q *querier) send(tag uint64, field protowire.Number, o *out) {
+	o.wrap(tag, int(field))
+	q.sending.Lock()
+	defer q.sending.Unlock()
+	_ = q.stream.SendMsg(o) // a stream that broke is found by its reader
+}
+
+// queryFailed is the field of an answer that is an error.
+const queryFailed = 11
+
+// fail answers a call with the status that it would have ended with by itself.
+func (q *querier) fail(tag uint64, kind protowire.Number, err error) {
+	st := rpc.Status(err, rules)
+	e := &indexv1.QueryError{
+		Code: int32(rpc.Code(st)), Message: readable(rpc.Message(st)), Reason: rpc.Reason(st), Metadata: rpc.Info(st).GetMetadata(),
+		FieldViolations: rpc.Violations(st),
+	}
+	if codes.Code(e.Code) == codes.Internal {
+		q.s.slog.LogAttrs(q.stream.Context(), slog.LevelError, "query failed", slog.String("call", queryNames[kind]), telemetry.Err(err))
+	}
+	if d := rpc.RetryDelay(st); d > 0 {
+		e.RetryDelay = durationpb.New(d)
+	}
+	q.s.metrics.queries.WithLabelValues(queryNames[kind], codes.Code(e.Code).String()).Inc()
+	o := newOut()
+	if o.message(e) != nil { // text in it is not UTF-8
+		o.free()
+		o = newOut()
+		_ = o.message(&indexv1.QueryError{Code: e.Code, Reason: e.Reason})
+	}
+	q.send(tag, queryFailed, o)
+}
+
+// The calls of a QueryRequest, by their field; the answers have the same.
+const (
+	queryGet = 2 + iota
+	queryBatchGet
+	queryList
+	queryByIndex
+	queryIndex
+	queryIndexKeys
+	queryListValues
+	queryCount
+	queryWaitForRevision
+)
+
+var queryNames = [queryFailed]string{
+	0: "none", queryGet: "get", queryBatchGet: "batch_get", queryList: "list", queryByIndex: "by_index", queryIndex: "index",
+	queryIndexKeys: "index_keys", queryListValues: "list_index_func_values", queryCount: "count", queryWaitForRevision: "wait_for_revision",
+}
+
+// answeredBy resolves the counters of answers, since asking a vector costs more
+// than some calls.
+func answeredBy(queries *prometheus.CounterVec) (list [queryFailed]prometheus.Counter) {
+	for kind, name := range queryNames {
+		if name != "" {
+			list[kind] = queries.WithLabelValues(name, codes.OK.String())
+		}
+	}
+	return list
+}
+
+// queryCalls read and begin the calls. What they return has still to run; nil
+// when the answer has been sent.
+var queryCalls = [queryFailed]func(*querier, *queryRequest) (laterCall, error){
+	queryGet:      starter(newGetRequest, (*server).get, func(r *getRequest) bool { return !r.seldom }),
+	queryBatchGet: starter(newPlain[indexv1.BatchGetRequest], (*server).batchGet, smallBatch),
+	queryList:     starter(newPlain[indexv1.ListRequest], (*server).list, nil),
+	queryByIndex:  starter(newByIndexRequest, (*server).byIndex, func(r *byIndexRequest) bool { return !r.seldom }),
+	queryIndex:    starter(newPlain[indexv1.IndexRequest], (*server).byExample, nil),
+	queryIndexKeys: starter(newPlain[indexv1.IndexKeysRequest], generated((*server).IndexKeys),
+		func(*plain[indexv1.IndexKeysRequest]) bool { return true }),
+	queryListValues:      starter(newPlain[indexv1.ListIndexFuncValuesRequest], generated((*server).ListIndexFuncValues), nil),
+	queryCount:           starter(newPlain[indexv1.CountRequest], generated((*server).Count), smallCount),
+	queryWaitForRevision: starter(newPlain[indexv1.WaitForRevisionRequest], generated((*server).WaitForRevision), nil),
+}
+
+func smallBatch(r *plain[indexv1.BatchGetRequest]) bool {
+	return len(r.m.GetKeys()) <= 100 && r.m.GetFieldMask() == nil && r.m.GetView() != indexv1.View_VIEW_METADATA
+}
+
+func smallCount(r *plain[indexv1.CountRequest]) bool {
+	return r.m.GetLabelSelector() == "" && r.m.GetFieldSelector() == "" && len(r.m.GetNamespaces()) == 0 && r.m.GetNamespace() == ""
+}
+
+// starter makes a call. Those that are small are tried at once, by the
+// goroutine that reads.
+func starter[R request[M], M any](
+	fresh func() R, call func(*server, context.Context, *M) (*out, error), small func(R) bool,
+) func(*querier, *queryRequest) (laterCall, error) {
+	return func(q *querier, in *queryRequest) (laterCall, error) {
+		req := fresh()
+		if err := decodeCall(in.call, req.target()); err != nil {
+			return nil, rpc.InvalidField(queryNames[in.kind], err)
+		}
+		if small != nil && small(req) {
+			o, err := guarded(q.s, q.instant, req.message(), call)
+			if !errors.Is(err, errWouldWait) {
+				q.answer(in.tag, in.kind, o, err)
+				if err == nil {
+					req.release()
+				}
+				return nil, nil
+			}
+		}
+		return func(ctx context.Context) (*out, error) { return guarded(q.s, ctx, req.message(), call) }, nil
+	}
+}
+
+func decodeCall(data []byte, into any) error {
+	if d, ok := into.(decoder); ok {
+		return d.decode(data)
+	}
+	m, ok := into.(proto.Message)
+	if !ok {
+		return errNotMessage
+	}
+	return proto.Unmarshal(data, m)
+}
+
+// guarded makes an error of a panic: one call must not end the others.
+func guarded[M any](s *server, ctx context.Context, m *M, call func(*server, context.Context, *M) (*out, error)) (o *out, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			s.slog.LogAttrs(ctx, slog.LevelError, "query panicked", slog.Any("panic", cause), slog.String("stack", string(debug.Stack())))
+			o, err = nil, errPanicked
+		}
+	}()
+	return call(s, ctx, m)
+}
+
+var errPanicked = errors.New("call panicked")
+
+// generated adapts a method whose answer generated code writes.
+func generated[Req any, Resp proto.Message](call func(*server, context.Context, *Req) (Resp, error)) func(*server, context.Context, *Req) (*out, error) {
+	return func(s *server, ctx context.Context, req *Req) (*out, error) {
+		resp, err := call(s, ctx, req)
+		if err != nil {
+			return nil, err
+		}
+		o := newOut()
+		if err := o.message(resp); err != nil {
+			o.free()
+			return nil, err
+		}
+		return o, nil
+	}
+}
