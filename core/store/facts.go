@@ -13,6 +13,7 @@ type Pair struct{ Name, Value string }
 // immutable, and a nil one is empty. It has the methods of a Kubernetes label
 // set, so a parsed selector reads it without a copy.
 type Labels struct {
+	shared
 	pairs []Pair
 	terms []string
 }
@@ -35,6 +36,11 @@ func NewLabels(pairs []Pair) *Labels {
 	}
 	slices.Sort(l.terms)
 	l.terms = slices.Compact(l.terms)
+	l.size = 96
+	for _, t := range l.terms {
+		l.size += int32(len(t) + 24) // the pairs' own strings are counted as shared by other sets
+	}
+	l.size += int32(32 * len(pairs))
 	return l
 }
 
@@ -82,6 +88,7 @@ type Owner struct {
 
 // Owners is an immutable list of owner references; a nil one is empty.
 type Owners struct {
+	shared
 	list []Owner
 	uids []string
 }
@@ -100,6 +107,10 @@ func NewOwners(list []Owner) *Owners {
 	}
 	slices.Sort(o.uids)
 	o.uids = slices.Clip(slices.Compact(o.uids))
+	o.size = 64
+	for i := range list {
+		o.size += int32(80 + len(list[i].Name) + len(list[i].UID))
+	}
 	return o
 }
 
@@ -129,7 +140,10 @@ type Field struct {
 
 // Fields are the declared fields of an object, read at ingest. They are
 // immutable; a nil one has none.
-type Fields struct{ list []Field }
+type Fields struct {
+	shared
+	list []Field
+}
 
 // NewFields returns the fields, which it may reorder and which must not be
 // changed any more; nil if there are none. Of two with one name the first is
@@ -139,7 +153,15 @@ func NewFields(list []Field) *Fields {
 		return nil
 	}
 	slices.SortStableFunc(list, func(a, b Field) int { return strings.Compare(a.Name, b.Name) })
-	return &Fields{list: slices.CompactFunc(list, func(a, b Field) bool { return a.Name == b.Name })}
+	f := &Fields{list: slices.CompactFunc(list, func(a, b Field) bool { return a.Name == b.Name })}
+	f.size = 48
+	for i := range f.list {
+		f.size += 56
+		for _, v := range f.list[i].Values {
+			f.size += int32(16 + len(v))
+		}
+	}
+	return f
 }
 
 // List returns the fields by name. It must not be changed.

@@ -4,75 +4,85 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+
+	"github.com/deltaplane/deltaplane/core/delta"
 )
 
-// IndexFunc returns the values an object is filed under, none to many (S-03).
-// It must be a pure function of the object. An error, or a panic, is recorded
-// against the index and the key; it never reaches the caller of Apply.
+// IndexFunc returns the values an object is filed under, none to many (S-03);
+// it may return shared ones, which nobody changes. It must be a pure function
+// of the object's key, UID, labels, owners, fields and fault: an object that
+// agrees in these with its former version is not asked again. An error, or a
+// panic, is recorded against the index and the key; it never reaches the caller
+// of Apply.
 type IndexFunc func(*Object) ([]string, error)
 
-// UnknownIndexError names an index that the store does not have.
-type UnknownIndexError struct{ Index string }
+// IndexState says whether an index can be read.
+type IndexState uint8
 
-func (e *UnknownIndexError) Error() string {
-	return fmt.Sprintf("store: index %q does not exist", e.Index)
+// The states of an index.
+const (
+	// Building: objects of before are not all filed yet; reads are refused.
+	Building IndexState = iota
+	// Ready: every object of the snapshot is filed.
+	Ready
+)
+
+// String names the state in lower case.
+func (s IndexState) String() string {
+	if s == Ready {
+		return "ready"
+	}
+	return "building"
 }
-
-// ConflictError names indexes that exist already; nothing was added (S-06).
-type ConflictError struct{ Indexes []string }
-
-func (e *ConflictError) Error() string {
-	return fmt.Sprintf("store: indexer conflict: %q exist already", e.Indexes)
-}
-
-// FailedError says that an index cannot vouch for its answers, since its
-// function failed on Keys keys; Key and Err are the first of them in key order.
-type FailedError struct {
-	Index string
-	Keys  int
-	Key   string
-	Err   error
-}
-
-func (e *FailedError) Error() string {
-	return fmt.Sprintf("store: index %q failed on %d keys, first %q: %v", e.Index, e.Keys, e.Key, e.Err)
-}
-
-// Unwrap returns the first failure.
-func (e *FailedError) Unwrap() error { return e.Err }
 
 // index is one index inside a snapshot.
 type index struct {
 	name    string
 	fn      IndexFunc
+	state   IndexState
 	values  tree[*posting]
 	failed  tree[*failure]
 	entries int // sum of the lengths of all postings
+	bytes   int // of the postings' sets
+	// While building, the keys up to cursor are filed, nil is none of them.
+	cursor *key
+	filed  int
+	since  delta.Revision // when it became ready
 }
 
 // posting is the set of slots that have one value.
 type posting struct {
 	owner *edit
 	value string
-	slots tree[*slot]
+	slots set
 }
 
 func (p *posting) at() (string, string) { return p.value, "" }
 
 type failure struct {
-	key string
+	key *key
 	err error
 }
 
-func (f *failure) at() (string, string) { return splitKey(f.key) }
+func (f *failure) at() (string, string) { return f.key.at() }
 
-func (x *index) err() error {
-	if x.failed.n == 0 {
+// covers reports whether the index has taken in the key, so that a change of
+// it must be filed.
+func (x *index) covers(k *key) bool {
+	return x.state == Ready || x.cursor != nil && k.compare(x.cursor.place()) <= 0
+}
+
+// err says why the index cannot answer for a snapshot of so many objects.
+func (x *index) err(total int) error {
+	switch {
+	case x.state == Building:
+		return &BuildingError{Index: x.name, Filed: min(x.filed, total), Total: total}
+	case x.failed.n == 0:
 		return nil
 	}
 	e := &FailedError{Index: x.name, Keys: x.failed.n}
 	x.failed.each(func(f *failure) bool {
-		e.Key, e.Err = f.key, f.err
+		e.Key, e.Err = f.key.String(), f.err
 		return false
 	})
 	return e
@@ -102,17 +112,31 @@ func (x *index) extract(o *Object) (values []string, err error) {
 	return values, nil
 }
 
-// refile moves a slot from its old values to its new ones; both are sorted. It
-// does nothing when they are equal (S-04).
-func (x *index) refile(e *edit, s *slot, old, now []string) {
+// alike reports whether every index files two versions of a key alike.
+func alike(a, b *Object) bool {
+	return a != nil && b != nil && a.labels == b.labels && a.owners == b.owners && a.fields == b.fields &&
+		a.uid == b.uid && (a.odd == b.odd || a.Fault() == b.Fault() && a.UID() == b.UID())
+}
+
+// refile moves a slot from the values of its old object to those of the new
+// one; nil is none. It does nothing when they are equal (S-04).
+func (x *index) refile(e *edit, ks keyring, id uint32, k *key, old, now *Object) {
+	before, failed := x.extract(old)
+	after, err := x.extract(now)
+	if err != nil {
+		x.failed = x.failed.put(e, &failure{key: k, err: err})
+	} else if failed != nil {
+		ns, name := k.at()
+		x.failed, _ = x.failed.del(e, ns, name)
+	}
 	i, j := 0, 0
-	for i < len(old) || j < len(now) {
+	for i < len(before) || j < len(after) {
 		switch {
-		case j == len(now) || i < len(old) && old[i] < now[j]:
-			x.unfile(e, s, old[i])
+		case j == len(after) || i < len(before) && before[i] < after[j]:
+			x.unfile(e, ks, k, before[i])
 			i++
-		case i == len(old) || now[j] < old[i]:
-			x.file(e, s, now[j])
+		case i == len(before) || after[j] < before[i]:
+			x.file(e, ks, id, k, after[j])
 			j++
 		default:
 			i, j = i+1, j+1
@@ -120,51 +144,78 @@ func (x *index) refile(e *edit, s *slot, old, now []string) {
 	}
 }
 
-func (x *index) file(e *edit, s *slot, value string) {
+func (x *index) file(e *edit, ks keyring, id uint32, k *key, value string) {
 	p, ok := x.values.get(value, "")
-	if !ok || p.owner != e {
-		var slots tree[*slot]
+	owned := ok && p.owner == e
+	if !owned {
+		var slots set
 		if ok {
 			slots = p.slots
 		}
 		p = &posting{owner: e, value: value, slots: slots}
 		x.values = x.values.put(e, p)
 	}
-	n := p.slots.n
-	p.slots = p.slots.put(e, s)
-	x.entries += p.slots.n - n
+	n, size := p.slots.len(), p.slots.bytes()
+	p.slots = p.slots.put(e, ks, id, k, owned)
+	x.entries += p.slots.len() - n
+	x.bytes += p.slots.bytes() - size
 }
 
-func (x *index) unfile(e *edit, s *slot, value string) {
+func (x *index) unfile(e *edit, ks keyring, k *key, value string) {
 	p, ok := x.values.get(value, "")
 	if !ok {
 		return
 	}
-	hi, lo := s.at()
-	slots, removed := p.slots.del(e, hi, lo)
+	slots, removed := p.slots.del(e, ks, k.place(), p.owner == e)
 	if !removed {
 		return
 	}
 	x.entries--
+	x.bytes += slots.bytes() - p.slots.bytes()
 	if slots.n == 0 { // a dead value must not show (S-04)
 		x.values, _ = x.values.del(e, value, "")
 		return
 	}
 	if p.owner != e {
-		p = &posting{owner: e, value: value}
+		p = &posting{owner: e, value: p.value}
 		x.values = x.values.put(e, p)
 	}
 	p.slots = slots
 }
 
-func (x *index) fail(e *edit, key string, err error) {
-	ns, name := splitKey(key)
-	if err != nil {
-		x.failed = x.failed.put(e, &failure{key: key, err: err})
-	} else if x.failed.n > 0 {
-		x.failed, _ = x.failed.del(e, ns, name)
+// IndexInfo describes one index.
+type IndexInfo struct {
+	Name  string
+	State IndexState
+	// Filed is how many objects the index has taken in.
+	Filed int
+	// Values is the number of different values, Entries of (value, key) pairs.
+	Values, Entries int
+	// Bytes is about what the index takes in memory.
+	Bytes int
+	// Failed is the number of keys the index function failed on.
+	Failed int
+	// Err is nil when the index is ready and Failed is zero; else the error that
+	// reads give.
+	Err error
+	// CompleteFrom is the revision at which the index became ready.
+	CompleteFrom delta.Revision
+}
+
+func (x *index) info(total int) IndexInfo {
+	filed := min(x.filed, total)
+	if x.state == Ready {
+		filed = total
+	}
+	return IndexInfo{
+		Name: x.name, State: x.state, Filed: filed, Values: x.values.n, Entries: x.entries, Bytes: x.memory(),
+		Failed: x.failed.n, Err: x.err(total), CompleteFrom: x.since,
 	}
 }
+
+// memory counts 60 bytes for a posting and its place in the tree of values,
+// and 100 for a failure.
+func (x *index) memory() int { return x.bytes + 60*x.values.n + 100*x.failed.n }
 
 // sortedNames returns the names of a set of indexers in order.
 func sortedNames(fns map[string]IndexFunc) []string { return slices.Sorted(maps.Keys(fns)) }

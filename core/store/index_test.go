@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
@@ -207,7 +208,7 @@ func TestS05AFailingIndexFunctionIsAnErrorOnThatIndexUntilTheKeyIsRepaired(t *te
 	}
 }
 
-func TestS06AddIndexersOnAFullStoreIsCompleteAtOnce(t *testing.T) {
+func TestS06AddIndexersOnAFullStoreIsReadyOnceBuilt(t *testing.T) {
 	t.Parallel()
 	h := newHistory(store.Options{})
 	for i := range 500 {
@@ -215,6 +216,13 @@ func TestS06AddIndexersOnAFullStoreIsCompleteAtOnce(t *testing.T) {
 	}
 	before := h.s.Snapshot()
 	if err := h.s.AddIndexers(map[string]store.IndexFunc{"words": words, "lengths": lengths}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := h.s.Snapshot().ByIndex("words", "all")
+	if building, ok := errors.AsType[*store.BuildingError](err); !ok || building.Total != 500 {
+		t.Errorf("before Build the error is %v, want BuildingError", err)
+	}
+	if err := h.s.Build(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got := len(keys(t, h.s.Snapshot(), "words", "all")); got != 500 {
@@ -227,14 +235,17 @@ func TestS06AddIndexersOnAFullStoreIsCompleteAtOnce(t *testing.T) {
 	if got := len(keys(t, h.s.Snapshot(), "words", "all")); got != 499 {
 		t.Errorf("after an update the new index has %d keys, want 499", got)
 	}
-	err := h.s.AddIndexers(map[string]store.IndexFunc{"fresh": words, "words": words})
+	err = h.s.AddIndexers(map[string]store.IndexFunc{"fresh": words, "words": words})
 	conflict, ok := errors.AsType[*store.ConflictError](err)
 	if !ok || !slices.Equal(conflict.Indexes, []string{"words"}) {
 		t.Errorf("error = %v, want ConflictError on words", err)
 	}
 	infos := h.s.Snapshot().Indexers()
-	want := []store.IndexInfo{{Name: "lengths", Values: 2, Entries: 500}, {Name: "words", Values: 8, Entries: 999}}
-	if diff := cmp.Diff(want, infos); diff != "" {
+	want := []store.IndexInfo{
+		{Name: "lengths", State: store.Ready, Filed: 500, Values: 2, Entries: 500},
+		{Name: "words", State: store.Ready, Filed: 500, Values: 8, Entries: 999},
+	}
+	if diff := cmp.Diff(want, infos, cmpopts.IgnoreFields(store.IndexInfo{}, "Bytes")); diff != "" {
 		t.Errorf("Indexers (-want +got): %s", diff)
 	}
 }

@@ -35,6 +35,27 @@ func (k *key) name() string { return k.String()[k.slash+1:] }
 // at is the key's place in key order: by namespace, then by name.
 func (k *key) at() (namespace, name string) { return k.namespace(), k.name() }
 
+// place is where a key stands, or would stand, in key order.
+type place struct {
+	text  string
+	slash int32
+}
+
+func placeOf(text string) place { return place{text, int32(strings.IndexByte(text, '/'))} }
+
+func (k *key) place() place { return place{k.String(), k.slash} }
+
+// compare orders a key and a place by namespace, then by name.
+func (k *key) compare(p place) int {
+	if k.slash == p.slash {
+		return strings.Compare(k.String(), p.text)
+	}
+	if c := strings.Compare(k.namespace(), p.text[:max(p.slash, 0)]); c != 0 {
+		return c
+	}
+	return strings.Compare(k.name(), p.text[p.slash+1:])
+}
+
 func splitKey(text string) (namespace, name string) {
 	if ns, name, ok := strings.Cut(text, "/"); ok {
 		return ns, name

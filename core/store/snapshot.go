@@ -32,11 +32,10 @@ type Snapshot struct {
 	state   State
 	horizon uint64
 	last    uint64 // number of the last change in this snapshot
-	bytes   int
-	stored  int
-	faults  int
-	keys    tree[*slot]
-	objects vector
+	sums    sums
+	keys    set
+	keyring keyring
+	objects vector[Object]
 	tombs   tree[*Tombstone]
 	indexes []*index // sorted by name
 	next    chan struct{}
@@ -49,16 +48,16 @@ func (s *Snapshot) State() State { return s.state }
 func (s *Snapshot) Superseded() <-chan struct{} { return s.next }
 
 // Len is the number of live keys, faulty ones included.
-func (s *Snapshot) Len() int { return s.keys.n }
+func (s *Snapshot) Len() int { return s.keys.len() }
 
 // Bytes is the sum of the lengths of all payloads as they are served.
-func (s *Snapshot) Bytes() int { return s.bytes }
+func (s *Snapshot) Bytes() int { return s.sums.served }
 
 // StoredBytes is the sum of the lengths of all payloads as they are stored.
-func (s *Snapshot) StoredBytes() int { return s.stored }
+func (s *Snapshot) StoredBytes() int { return s.sums.stored }
 
 // Faults is the number of faulty objects.
-func (s *Snapshot) Faults() int { return s.faults }
+func (s *Snapshot) Faults() int { return s.sums.faults }
 
 // Tombstones is the number of deletes remembered.
 func (s *Snapshot) Tombstones() int { return s.tombs.n }
@@ -69,12 +68,11 @@ func (s *Snapshot) LastChange() uint64 { return s.last }
 
 // Get returns the object of a key, nil when there is none.
 func (s *Snapshot) Get(key string) *Object {
-	ns, name := splitKey(key)
-	sl, ok := s.keys.get(ns, name)
+	id, ok := s.keys.find(s.keyring, placeOf(key))
 	if !ok {
 		return nil
 	}
-	return s.objects.get(sl.id)
+	return s.objects.get(id)
 }
 
 // All walks the objects in key order, those after the given key; "" begins at
@@ -87,78 +85,18 @@ func (s *Snapshot) All(after string) iter.Seq[*Object] {
 // given key.
 func (s *Snapshot) Namespace(namespace, after string) iter.Seq[*Object] {
 	return func(yield func(*Object) bool) {
-		ns, name := namespace, ""
-		if a, b := splitKey(after); after != "" && (a > ns || a == ns) {
-			ns, name = a, b
+		from := placeOf(namespace + "/")
+		if namespace == "" {
+			from = placeOf("")
 		}
-		s.keys.from(ns, name, func(sl *slot) bool {
-			h, _ := sl.at()
-			return h == namespace && (sl.key == after || yield(s.objects.get(sl.id)))
+		if ns, _ := splitKey(after); after != "" && ns >= namespace {
+			from = placeOf(after)
+		}
+		s.keys.from(s.keyring, from, func(id uint32) bool {
+			k := s.keyring.get(id)
+			return k.namespace() == namespace && (k.String() == after || yield(s.objects.get(id)))
 		})
 	}
-}
-
-// Hits is the answer of an index: a set of keys in key order. It shares the
-// index's own posting list when one value was asked for.
-type Hits struct {
-	snap *Snapshot
-	one  tree[*slot]
-	many []*slot
-}
-
-// Len is the number of keys.
-func (h Hits) Len() int { return h.one.n + len(h.many) }
-
-// Keys returns the keys in order (S-02: IndexKeys is sorted).
-func (h Hits) Keys() []string {
-	keys := make([]string, 0, h.Len())
-	for key := range h.KeysAfter("") {
-		keys = append(keys, key)
-	}
-	return keys
-}
-
-// After walks the objects in key order, those after the given key; "" begins
-// at the first.
-func (h Hits) After(after string) iter.Seq[*Object] {
-	return func(yield func(*Object) bool) {
-		h.each(after, func(sl *slot) bool { return yield(h.snap.objects.get(sl.id)) })
-	}
-}
-
-// KeysAfter walks the keys alone, which spares a look at each object: that is
-// several loads from far memory for each.
-func (h Hits) KeysAfter(after string) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		h.each(after, func(sl *slot) bool { return yield(sl.key) })
-	}
-}
-
-func (h Hits) each(after string, visit func(*slot) bool) {
-	switch {
-	case h.many == nil && after == "":
-		h.one.each(visit)
-	case h.many == nil:
-		ns, name := splitKey(after)
-		h.one.from(ns, name, func(sl *slot) bool { return sl.key == after || visit(sl) })
-	default:
-		i := 0
-		if after != "" {
-			at := newSlot(after, 0)
-			i, _ = slices.BinarySearchFunc(h.many, at, compareSlots)
-		}
-		for _, sl := range h.many[i:] {
-			if sl.key != after && !visit(sl) {
-				return
-			}
-		}
-	}
-}
-
-func compareSlots(a, b *slot) int {
-	ah, al := a.at()
-	bh, bl := b.at()
-	return cmp.Or(strings.Compare(ah, bh), strings.Compare(al, bl))
 }
 
 func (s *Snapshot) index(name string) (*index, error) {
@@ -171,14 +109,17 @@ func (s *Snapshot) index(name string) (*index, error) {
 }
 
 // ByIndex returns the objects filed under any of the values, each once. An
-// unknown value has none. The error is *UnknownIndexError, or *FailedError with
-// what the index does have.
+// unknown value has none. The error is *UnknownIndexError, *BuildingError, or
+// *FailedError with what the index does have.
 func (s *Snapshot) ByIndex(name string, values ...string) (Hits, error) {
 	x, err := s.index(name)
 	if err != nil {
 		return Hits{snap: s}, err
 	}
-	return s.union(x, values), x.err()
+	if x.state == Building {
+		return Hits{snap: s}, x.err(s.keys.len())
+	}
+	return s.union(x, values), x.err(s.keys.len())
 }
 
 // Index returns the union over the values that the object itself would be
@@ -193,33 +134,15 @@ func (s *Snapshot) Index(name string, like *Object) (Hits, error) {
 	if err != nil {
 		return Hits{snap: s}, &FailedError{Index: name, Keys: 1, Key: like.Key(), Err: err}
 	}
-	return s.union(x, values), x.err()
-}
-
-func (s *Snapshot) union(x *index, values []string) Hits {
-	h := Hits{snap: s}
-	for _, v := range values {
-		p, ok := x.values.get(v, "")
-		switch {
-		case !ok:
-		case h.one.n == 0 && h.many == nil:
-			h.one = p.slots
-		default:
-			collect := func(sl *slot) bool { h.many = append(h.many, sl); return true }
-			h.one.each(collect)
-			h.one = tree[*slot]{}
-			p.slots.each(collect)
-		}
+	if x.state == Building {
+		return Hits{snap: s}, x.err(s.keys.len())
 	}
-	if h.many != nil {
-		slices.SortFunc(h.many, compareSlots)
-		h.many = slices.Compact(h.many)
-	}
-	return h
+	return s.union(x, values), x.err(s.keys.len())
 }
 
 // Values returns what the index files an object under, sorted; the object need
-// not be in the store. The errors are those of Index.
+// not be in the store and the index not be ready. The errors are
+// *UnknownIndexError and *FailedError.
 func (s *Snapshot) Values(name string, o *Object) ([]string, error) {
 	x, err := s.index(name)
 	if err != nil {
@@ -240,32 +163,24 @@ func (s *Snapshot) IndexValues(name, prefix, after string) (iter.Seq2[string, in
 	if err != nil {
 		return nil, err
 	}
+	if x.state == Building {
+		return func(func(string, int) bool) {}, x.err(s.keys.len())
+	}
 	return func(yield func(string, int) bool) {
 		x.values.from(max(prefix, after), "", func(p *posting) bool {
 			if !strings.HasPrefix(p.value, prefix) {
 				return false
 			}
-			return after != "" && p.value == after || yield(p.value, p.slots.n)
+			return after != "" && p.value == after || yield(p.value, p.slots.len())
 		})
-	}, x.err()
-}
-
-// IndexInfo describes one index.
-type IndexInfo struct {
-	Name string
-	// Values is the number of different values, Entries of (value, key) pairs.
-	Values, Entries int
-	// Failed is the number of keys the index function failed on.
-	Failed int
-	// Err is nil when Failed is zero.
-	Err error
+	}, x.err(s.keys.len())
 }
 
 // Indexers lists the indexes by name.
 func (s *Snapshot) Indexers() []IndexInfo {
 	infos := make([]IndexInfo, len(s.indexes))
 	for i, x := range s.indexes {
-		infos[i] = IndexInfo{Name: x.name, Values: x.values.n, Entries: x.entries, Failed: x.failed.n, Err: x.err()}
+		infos[i] = x.info(s.keys.len())
 	}
 	return infos
 }
@@ -277,8 +192,8 @@ func (s *Snapshot) Since(sequence uint64) (objects []*Object, tombs []*Tombstone
 	if sequence < s.horizon {
 		return nil, nil, false
 	}
-	s.keys.each(func(sl *slot) bool {
-		if o := s.objects.get(sl.id); o.seq > sequence {
+	s.keys.each(func(id uint32) bool {
+		if o := s.objects.get(id); o.seq > sequence {
 			objects = append(objects, o)
 		}
 		return true

@@ -2,8 +2,6 @@ package store
 
 import (
 	"cmp"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,16 +26,16 @@ type Store struct {
 	snap atomic.Pointer[Snapshot]
 
 	mu      sync.Mutex // guards the rest, which is the writer's own
-	values  [][][]string
-	free    []uint32
-	nextID  uint32
-	marks   []uint32 // slot id -> replay that last saw it
-	replay  uint32
+	slots   slots
+	seen    bitset       // the slots that the replay has named
+	replay  bool         // there was a replay; without one every slot is named
 	expiry  []*Tombstone // tombstones in the order they came
-	watched bool         // synced once: watchers may exist, the ring is kept
+	watched bool         // synced once: watchers may exist, the ring is kept, indexes are built
 }
 
-// New returns an empty store that is not synced.
+// New returns an empty store that is not synced. Its indexes become ready with
+// the first sync: until then no read is answered, and built at once they take
+// a tenth of the time.
 func New(opts Options) *Store {
 	s := &Store{
 		ttl:  cmp.Or(opts.TombstoneTTL, 30*time.Minute),
@@ -47,7 +45,6 @@ func New(opts Options) *Store {
 	for _, name := range sortedNames(opts.Indexers) {
 		snap.indexes = append(snap.indexes, &index{name: name, fn: opts.Indexers[name]})
 	}
-	s.values = make([][][]string, len(snap.indexes))
 	s.snap.Store(snap)
 	return s
 }
@@ -127,7 +124,7 @@ func (s *Store) Apply(b Batch, now time.Time) Result {
 		w.snap.state = *b.State
 	}
 	if b.Replay {
-		s.replay++
+		s.replay, s.seen = true, nil
 		w.snap.tombs, s.expiry = tree[*Tombstone]{}, nil
 		s.ring.cut()
 	}
@@ -148,55 +145,32 @@ func (s *Store) Apply(b Batch, now time.Time) Result {
 	}
 	w.snap.horizon = max(w.snap.horizon, b.Horizon)
 	w.expire(now)
-	if !s.watched && w.snap.state.Synced {
-		s.watched = true
-		s.ring.cut()
-	}
-	if w.snap.state.Synced {
-		s.ring.complete(w.snap.state.Position.Sequence)
-	}
+	w.settle()
 	w.publish()
 	return w.result
 }
 
-// AddIndexers builds new indexes over everything there is and publishes them
-// complete, in one step (S-06). If one of the names exists already nothing is
-// added and the error is a *ConflictError.
-func (s *Store) AddIndexers(fns map[string]IndexFunc) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	w := s.begin()
-	var taken []string
-	for _, name := range sortedNames(fns) {
-		if _, err := w.snap.index(name); err == nil {
-			taken = append(taken, name)
-		}
+// settle does what follows from the new state.
+func (w *write) settle() {
+	if !w.snap.state.Synced {
+		return
 	}
-	if taken != nil {
-		return &ConflictError{Indexes: taken}
+	if !w.s.watched {
+		w.s.watched = true
+		w.complete()
+		w.s.ring.cut()
 	}
-	for _, name := range sortedNames(fns) {
-		i, _ := slices.BinarySearchFunc(w.snap.indexes, name, func(x *index, n string) int {
-			return strings.Compare(x.name, n)
-		})
-		w.snap.indexes = slices.Insert(w.snap.indexes, i, &index{name: name, fn: fns[name]})
-		s.values = slices.Insert(s.values, i, make([][]string, s.nextID))
-		w.snap.keys.each(func(sl *slot) bool {
-			w.refile(i, sl, w.vec.v.get(sl.id))
-			return true
-		})
-	}
-	w.publish()
-	return nil
+	w.s.ring.complete(w.snap.state.Position.Sequence)
 }
 
 // write is one edit of the store in progress.
 type write struct {
-	s      *Store
-	e      *edit
-	snap   *Snapshot
-	vec    editor
-	result Result
+	s       *Store
+	e       *edit
+	snap    *Snapshot
+	keys    editor[key]
+	objects editor[Object]
+	result  Result
 }
 
 func (s *Store) begin() *write {
@@ -204,15 +178,18 @@ func (s *Store) begin() *write {
 	snap := *old
 	snap.next = make(chan struct{})
 	snap.indexes = make([]*index, len(old.indexes))
+	copies := make([]index, len(old.indexes))
 	for i, x := range old.indexes {
-		c := *x
-		snap.indexes[i] = &c
+		copies[i] = *x
+		snap.indexes[i] = &copies[i]
 	}
-	return &write{s: s, e: new(edit), snap: &snap, vec: editor{v: old.objects}}
+	return &write{
+		s: s, e: new(edit), snap: &snap, keys: editor[key]{vector: old.keyring}, objects: editor[Object]{vector: old.objects},
+	}
 }
 
 func (w *write) publish() {
-	w.snap.objects = w.vec.v
+	w.snap.keyring, w.snap.objects = w.keys.vector, w.objects.vector
 	w.snap.last = w.s.ring.next - 1
 	close(w.s.snap.Swap(w.snap).next)
 }

@@ -2,7 +2,6 @@ package store
 
 import (
 	"cmp"
-	"strings"
 	"time"
 
 	"github.com/deltaplane/deltaplane/core/delta"
@@ -57,23 +56,4 @@ func (t *Tombstone) at() (string, string) { return splitKey(t.Key) }
 // compare orders two deletes of one key as Object.compare orders objects.
 func (t *Tombstone) compare(u *Tombstone) int {
 	return cmp.Or(cmp.Compare(t.Epoch, u.Epoch), delta.Compare(t.RV, u.RV), cmp.Compare(t.Sequence, u.Sequence))
-}
-
-// slot is the identity of a live key inside one store: postings point at
-// slots, and the vector says which object a slot holds in a snapshot.
-type slot struct {
-	key string
-	ns  int32 // length of the namespace, -1 when cluster-scoped
-	id  uint32
-}
-
-func newSlot(key string, id uint32) *slot {
-	return &slot{key: key, ns: int32(strings.IndexByte(key, '/')), id: id}
-}
-
-func (s *slot) at() (string, string) {
-	if s.ns < 0 {
-		return "", s.key
-	}
-	return s.key[:s.ns], s.key[s.ns+1:]
 }

@@ -285,3 +285,35 @@ func removeAt[E any](s []E, i int) []E {
 	clear(s[len(s)-1:])
 	return s[:len(s)-1]
 }
+
+// treeOf makes a tree of items that are in order. It does not keep the slice.
+func treeOf[T sorted](items []T) tree[T] {
+	if len(items) == 0 {
+		return tree[T]{}
+	}
+	t := tree[T]{n: len(items)}
+	var level []*node[T] // the nodes below items, in order
+	for {
+		const fill = maxItems * 7 / 8
+		parts := (len(items) + fill + 1) / (fill + 1)
+		nodes := make([]*node[T], 0, parts)
+		between := make([]T, 0, parts-1)
+		for ; parts > 0; parts-- {
+			n := (len(items) - (parts - 1)) / parts
+			x := &node[T]{items: append(make([]T, 0, n), items[:n]...)}
+			if level != nil {
+				x.kids = append(make([]*node[T], 0, n+1), level[:n+1]...)
+				level = level[n+1:]
+			}
+			nodes = append(nodes, x)
+			if items = items[n:]; parts > 1 {
+				between, items = append(between, items[0]), items[1:]
+			}
+		}
+		if len(nodes) == 1 {
+			t.root = nodes[0]
+			return t
+		}
+		items, level = between, nodes
+	}
+}

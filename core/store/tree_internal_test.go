@@ -109,11 +109,10 @@ func TestAVectorKeepsOldVersions(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(7, 7))
 	model := map[uint32]*Object{}
-	var v vector
-	var old vector
+	var v, old vector[Object]
 	var oldModel map[uint32]*Object
 	for round := range 20 {
-		w := editor{v: v}
+		w := editor[Object]{vector: v}
 		e := new(edit)
 		for range 500 {
 			id := uint32(rng.IntN(20000))
@@ -124,7 +123,7 @@ func TestAVectorKeepsOldVersions(t *testing.T) {
 			w.set(e, id, o)
 			model[id] = o
 		}
-		v = w.v
+		v = w.vector
 		if round == 9 {
 			old, oldModel = v, maps.Clone(model)
 		}

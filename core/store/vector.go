@@ -1,8 +1,9 @@
 package store
 
-// vector maps slot ids to objects. Like tree it is persistent: a vector value
-// never changes, writes return another one that shares most of it.
-type vector struct{ root []*page }
+// vector maps slot ids to values. Like tree it is persistent: a vector value
+// never changes, writes return another one that shares most of it. Parts
+// without values are given back.
+type vector[T any] struct{ root []*page[T] }
 
 const (
 	pageBits = 6
@@ -10,18 +11,17 @@ const (
 	pageMask = pageLen - 1
 )
 
-type page struct {
+type page[T any] struct {
 	owner  *edit
-	leaves [pageLen]*leaf
+	fresh  uint64 // which leaves the owner has made
+	counts [pageLen]uint8
+	leaves [pageLen]*leaf[T]
 }
 
-type leaf struct {
-	owner   *edit
-	objects [pageLen]*Object
-}
+type leaf[T any] [pageLen]*T
 
-// get returns the object of a slot, nil when the slot is empty.
-func (v vector) get(id uint32) *Object {
+// get returns the value of a slot, nil when the slot is empty.
+func (v vector[T]) get(id uint32) *T {
 	r := int(id >> (2 * pageBits))
 	if r >= len(v.root) || v.root[r] == nil {
 		return nil
@@ -30,40 +30,93 @@ func (v vector) get(id uint32) *Object {
 	if l == nil {
 		return nil
 	}
-	return l.objects[id&pageMask]
+	return l[id&pageMask]
+}
+
+// bytes is about what the vector takes for values of so many slots.
+func (v vector[T]) bytes(slots int) int {
+	return 8*len(v.root) + 8*slots + slots/pageLen/pageLen*640
 }
 
 // editor writes into a vector on behalf of one edit.
-type editor struct {
-	v      vector
-	copied bool // whether v.root is the edit's own
+type editor[T any] struct {
+	vector[T]
+	copied bool // whether the root is the edit's own
 }
 
-func (w *editor) set(e *edit, id uint32, o *Object) {
+func (w *editor[T]) set(e *edit, id uint32, x *T) {
 	r := int(id >> (2 * pageBits))
 	if !w.copied {
-		root := make([]*page, max(r+1, len(w.v.root)))
-		copy(root, w.v.root)
-		w.v.root, w.copied = root, true
+		root := make([]*page[T], max(r+1, len(w.root)))
+		copy(root, w.root)
+		w.root, w.copied = root, true
 	}
-	for r >= len(w.v.root) {
-		w.v.root = append(w.v.root, nil)
+	for r >= len(w.root) {
+		w.root = append(w.root, nil)
 	}
-	p := w.v.root[r]
+	p := w.root[r]
 	switch {
 	case p == nil:
-		p = &page{owner: e}
+		p = &page[T]{owner: e}
 	case p.owner != e:
-		p = &page{owner: e, leaves: p.leaves}
+		p = &page[T]{owner: e, counts: p.counts, leaves: p.leaves}
 	}
-	w.v.root[r] = p
-	l := p.leaves[id>>pageBits&pageMask]
+	w.root[r] = p
+	i := id >> pageBits & pageMask
+	l := p.leaves[i]
 	switch {
 	case l == nil:
-		l = &leaf{owner: e}
-	case l.owner != e:
-		l = &leaf{owner: e, objects: l.objects}
+		l = new(leaf[T])
+	case p.fresh&(1<<i) == 0:
+		l = new(*l)
 	}
-	p.leaves[id>>pageBits&pageMask] = l
-	l.objects[id&pageMask] = o
+	p.fresh |= 1 << i
+	p.leaves[i] = l
+	was := l[id&pageMask]
+	l[id&pageMask] = x
+	switch {
+	case was == nil && x != nil:
+		p.counts[i]++
+	case was != nil && x == nil:
+		p.counts[i]--
+	}
+	if p.counts[i] == 0 {
+		p.leaves[i] = nil
+		w.trim(r)
+	}
+}
+
+// trim gives back page r if it is empty, and the end of the root.
+func (w *editor[T]) trim(r int) {
+	if w.root[r].counts != [pageLen]uint8{} {
+		return
+	}
+	w.root[r] = nil
+	n := len(w.root)
+	for n > 0 && w.root[n-1] == nil {
+		n--
+	}
+	w.root = w.root[:n]
+}
+
+// bitset is a set of slot ids.
+type bitset []uint64
+
+func (b bitset) has(id uint32) bool {
+	i := int(id >> 6)
+	return i < len(b) && b[i]&(1<<(id&63)) != 0
+}
+
+func (b *bitset) add(id uint32) {
+	i := int(id >> 6)
+	for i >= len(*b) {
+		*b = append(*b, 0)
+	}
+	(*b)[i] |= 1 << (id & 63)
+}
+
+func (b bitset) del(id uint32) {
+	if i := int(id >> 6); i < len(b) {
+		b[i] &^= 1 << (id & 63)
+	}
 }

@@ -2,6 +2,15 @@ package store
 
 import "time"
 
+// find returns the slot of a key and its object.
+func (w *write) find(p place) (uint32, *Object, bool) {
+	id, ok := w.snap.keys.find(w.keys.vector, p)
+	if !ok {
+		return 0, nil, false
+	}
+	return id, w.objects.get(id), true
+}
+
 func (w *write) put(o *Object) {
 	ns, name := o.key.at()
 	tomb, buried := w.snap.tombs.get(ns, name)
@@ -9,12 +18,10 @@ func (w *write) put(o *Object) {
 		w.result.Stale++
 		return
 	}
-	sl, ok := w.snap.keys.get(ns, name)
-	var old *Object
+	id, old, ok := w.find(o.key.place())
 	if ok {
-		old = w.vec.v.get(sl.id)
-		c, named := o.compare(old), w.named(sl)
-		w.s.marks[sl.id] = w.s.replay
+		c, named := o.compare(old), w.named(id)
+		w.name(id)
 		switch {
 		case c == 0:
 			w.result.Same++
@@ -23,19 +30,21 @@ func (w *write) put(o *Object) {
 			w.result.Stale++
 			return
 		}
+		if o.key != old.key { // not published yet, so it may change
+			o.key = old.key
+		}
 	} else {
-		sl = w.newSlot(o.Key())
-		w.snap.keys = w.snap.keys.put(w.e, sl)
+		id = w.s.slots.take()
+		w.name(id)
+		w.keys.set(w.e, id, o.key)
+		w.snap.keys = w.snap.keys.put(w.e, w.keys.vector, id, o.key, false)
 	}
 	if buried {
 		w.snap.tombs, _ = w.snap.tombs.del(w.e, ns, name)
 	}
-	w.account(old, -1)
-	w.account(o, +1)
-	w.vec.set(w.e, sl.id, o)
-	for i := range w.snap.indexes {
-		w.refile(i, sl, o)
-	}
+	w.account(old, o)
+	w.objects.set(w.e, id, o)
+	w.refile(id, o.key, old, o)
 	switch {
 	case old == nil:
 		w.result.Added++
@@ -63,60 +72,63 @@ func (w *write) delete(t *Tombstone) {
 			return
 		}
 	}
-	if sl, ok := w.snap.keys.get(ns, name); ok {
-		old := w.vec.v.get(sl.id)
-		if w.named(sl) && old.compareTombstone(t) > 0 {
+	if id, old, ok := w.find(placeOf(t.Key)); ok {
+		if w.named(id) && old.compareTombstone(t) > 0 {
 			w.result.Stale++
 			return
 		}
-		w.drop(sl, old, t)
+		w.drop(id, old, t)
 	}
 	w.bury(t)
 }
 
 func (w *write) doubt(d *Doubt) {
-	ns, name := splitKey(d.Key)
-	var o *Object
-	if sl, ok := w.snap.keys.get(ns, name); ok {
-		o = w.vec.v.get(sl.id)
-	} else if tomb, ok := w.snap.tombs.get(ns, name); ok {
-		o = NewObject(ObjectConfig{Key: d.Key, UID: tomb.UID, RV: tomb.RV, Epoch: tomb.Epoch})
-	} else {
-		o = NewObject(ObjectConfig{Key: d.Key, Epoch: d.Epoch})
+	_, o, ok := w.find(placeOf(d.Key))
+	if !ok {
+		c := ObjectConfig{Key: d.Key, Epoch: d.Epoch}
+		ns, name := splitKey(d.Key)
+		if tomb, ok := w.snap.tombs.get(ns, name); ok {
+			c.UID, c.RV, c.Epoch = tomb.UID, tomb.RV, tomb.Epoch
+		}
+		o = NewObject(c)
 	}
 	w.put(o.doubted(d.Fault, d.Sequence))
 }
 
 // swap replaces the stored form of a version that is still the latest.
 func (w *write) swap(x *Swap) {
-	ns, name := x.Old.key.at()
-	sl, ok := w.snap.keys.get(ns, name)
-	if !ok || w.vec.v.get(sl.id) != x.Old {
+	id, old, ok := w.find(x.Old.key.place())
+	if !ok || old != x.Old {
 		return
 	}
-	w.account(x.Old, -1)
-	w.account(x.New, +1)
-	w.vec.set(w.e, sl.id, x.New)
+	w.account(old, x.New)
+	w.objects.set(w.e, id, x.New)
+	w.refile(id, old.key, old, x.New)
 	w.result.Swapped++
-	if x.Old.fields != x.New.fields {
-		for i := range w.snap.indexes {
-			w.refile(i, sl, x.New)
-		}
-	}
 }
 
 // drop takes a live key out.
-func (w *write) drop(sl *slot, old *Object, t *Tombstone) {
-	for i := range w.snap.indexes {
-		w.refile(i, sl, nil)
-	}
-	ns, name := sl.at()
-	w.snap.keys, _ = w.snap.keys.del(w.e, ns, name)
-	w.vec.set(w.e, sl.id, nil)
-	w.account(old, -1)
-	w.s.free = append(w.s.free, sl.id)
+func (w *write) drop(id uint32, old *Object, t *Tombstone) {
+	w.refile(id, old.key, old, nil)
+	w.snap.keys, _ = w.snap.keys.del(w.e, w.keys.vector, old.key.place(), false)
+	w.keys.set(w.e, id, nil)
+	w.objects.set(w.e, id, nil)
+	w.account(old, nil)
+	w.s.slots.give(id)
 	w.result.Deleted++
 	w.note(Change{Type: Deleted, Old: old, Reason: t.Reason, RV: t.RV, Epoch: t.Epoch, Sequence: t.Sequence})
+}
+
+// refile brings the indexes in line with what a slot now holds.
+func (w *write) refile(id uint32, k *key, old, now *Object) {
+	if alike(old, now) {
+		return
+	}
+	for _, x := range w.snap.indexes {
+		if x.covers(k) {
+			x.refile(w.e, w.keys.vector, id, k, old, now)
+		}
+	}
 }
 
 func (w *write) bury(t *Tombstone) {
@@ -126,23 +138,23 @@ func (w *write) bury(t *Tombstone) {
 
 // sweep deletes the keys that the replay has not named.
 func (w *write) sweep(now time.Time) {
-	var gone []*slot
-	w.snap.keys.each(func(sl *slot) bool {
-		if !w.named(sl) {
-			gone = append(gone, sl)
+	var gone []uint32
+	w.snap.keys.each(func(id uint32) bool {
+		if !w.named(id) {
+			gone = append(gone, id)
 		}
 		return true
 	})
 	st := w.snap.state
-	for _, sl := range gone {
-		old := w.vec.v.get(sl.id)
+	for _, id := range gone {
+		old := w.objects.get(id)
 		t := &Tombstone{
-			Key: sl.key, UID: old.UID(), Epoch: st.Position.Epoch, Sequence: st.Position.Sequence, Reason: Swept, At: now,
+			Key: old.Key(), UID: old.UID(), Epoch: st.Position.Epoch, Sequence: st.Position.Sequence, Reason: Swept, At: now,
 		}
 		if st.Revision.Epoch == t.Epoch {
 			t.RV = st.Revision.RV
 		}
-		w.drop(sl, old, t)
+		w.drop(id, old, t)
 		w.bury(t)
 	}
 	w.result.Swept += len(gone)
@@ -165,43 +177,22 @@ func (w *write) expire(now time.Time) {
 	}
 }
 
-// refile brings index i in line with what a slot now holds; nil is nothing.
-func (w *write) refile(i int, sl *slot, o *Object) {
-	x := w.snap.indexes[i]
-	for len(w.s.values[i]) <= int(sl.id) {
-		w.s.values[i] = append(w.s.values[i], nil)
-	}
-	values, err := x.extract(o)
-	x.refile(w.e, sl, w.s.values[i][sl.id], values)
-	x.fail(w.e, sl.key, err)
-	w.s.values[i][sl.id] = values
-}
-
 // named reports whether the replay, if there was one, has named the slot.
-func (w *write) named(sl *slot) bool { return w.s.marks[sl.id] == w.s.replay }
+func (w *write) named(id uint32) bool { return !w.s.replay || w.s.seen.has(id) }
 
-func (w *write) newSlot(key string) *slot {
-	var id uint32
-	if n := len(w.s.free); n > 0 {
-		id = w.s.free[n-1]
-		w.s.free = w.s.free[:n-1]
-	} else {
-		id = w.s.nextID
-		w.s.nextID++
-		w.s.marks = append(w.s.marks, 0)
+func (w *write) name(id uint32) {
+	if w.s.replay {
+		w.s.seen.add(id)
 	}
-	w.s.marks[id] = w.s.replay
-	return newSlot(key, id)
 }
 
-func (w *write) account(o *Object, sign int) {
-	if o == nil {
-		return
+// account keeps the sums right when a key's object changes; nil is none.
+func (w *write) account(old, now *Object) {
+	if old != nil {
+		w.snap.sums.add(old, -1)
 	}
-	w.snap.bytes += sign * o.Size()
-	w.snap.stored += sign * o.StoredSize()
-	if o.Faulty() {
-		w.snap.faults += sign
+	if now != nil {
+		w.snap.sums.add(now, +1)
 	}
 }
 

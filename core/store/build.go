@@ -1,0 +1,212 @@
+package store
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"unsafe"
+)
+
+// buildChunk is how many objects Build takes in while it holds the lock.
+const buildChunk = 512
+
+// AddIndexers declares indexes, building: changes from now on are filed, reads
+// give a *BuildingError until Build has filed what was there (S-06). In a store
+// that never was synced they become ready when it is. If one of the names
+// exists already nothing is added and the error is a *ConflictError.
+func (s *Store) AddIndexers(fns map[string]IndexFunc) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var taken []string
+	for _, name := range sortedNames(fns) {
+		if _, err := s.snap.Load().index(name); err == nil {
+			taken = append(taken, name)
+		}
+	}
+	if taken != nil {
+		return &ConflictError{Indexes: taken}
+	}
+	w := s.begin()
+	for _, name := range sortedNames(fns) {
+		i, _ := slices.BinarySearchFunc(w.snap.indexes, name, func(x *index, n string) int {
+			return strings.Compare(x.name, n)
+		})
+		x := &index{name: name, fn: fns[name]}
+		if s.watched && w.snap.keys.n == 0 {
+			w.ready(x)
+		}
+		w.snap.indexes = slices.Insert(w.snap.indexes, i, x)
+	}
+	w.publish()
+	return nil
+}
+
+// RemoveIndexers takes indexes out; older snapshots keep them. If one of the
+// names does not exist nothing is removed and the error is an
+// *UnknownIndexError.
+func (s *Store) RemoveIndexers(names ...string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, name := range names {
+		if _, err := s.snap.Load().index(name); err != nil {
+			return err
+		}
+	}
+	w := s.begin()
+	w.snap.indexes = slices.DeleteFunc(w.snap.indexes, func(x *index) bool { return slices.Contains(names, x.name) })
+	w.publish()
+	return nil
+}
+
+// Build makes the indexes ready that are being built. It holds writers up for
+// no more than a chunk of objects at a time, and may be called again after ctx
+// ended it. It does nothing while the store has never been synced: then they
+// become ready with the first sync.
+func (s *Store) Build(ctx context.Context) error {
+	for s.step() {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// step files one chunk into one index. It reports false when there is nothing
+// to build.
+func (s *Store) step() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	snap := s.snap.Load()
+	i := slices.IndexFunc(snap.indexes, func(x *index) bool { return x.state == Building })
+	if i < 0 || !s.watched {
+		return false
+	}
+	w := s.begin()
+	x := w.snap.indexes[i]
+	left := buildChunk
+	file := func(id uint32) bool {
+		k := w.keys.get(id)
+		if x.cursor == nil || k != x.cursor && k.compare(x.cursor.place()) > 0 {
+			if left--; left < 0 {
+				return false
+			}
+			x.refile(w.e, w.keys.vector, id, k, nil, w.objects.get(id))
+			x.filed++
+			x.cursor = k
+		}
+		return true
+	}
+	if x.cursor == nil && w.snap.keys.each(file) ||
+		x.cursor != nil && w.snap.keys.from(w.keys.vector, x.cursor.place(), file) {
+		w.ready(x)
+	}
+	w.publish()
+	return true
+}
+
+// ready ends the building of an index.
+func (w *write) ready(x *index) {
+	x.state, x.cursor, x.filed, x.since = Ready, nil, w.snap.keys.len(), w.snap.state.Revision
+}
+
+// complete builds all indexes that are not ready at once. Taking the objects
+// in key order it needs no comparisons of keys.
+func (w *write) complete() {
+	var builders []*builder
+	for _, x := range w.snap.indexes {
+		if x.state == Building {
+			*x = index{name: x.name, fn: x.fn}
+			builders = append(builders, &builder{x: x, w: w, lists: map[string]*list{}, memo: map[*string][]*list{}})
+		}
+	}
+	// A few objects at a time: their loads overlap, and no index finds them cold.
+	var few [16]uint32
+	n := 0
+	flush := func() {
+		for _, b := range builders {
+			for _, id := range few[:n] {
+				b.file(id)
+			}
+		}
+		n = 0
+	}
+	w.snap.keys.each(func(id uint32) bool {
+		few[n] = id
+		if n++; n == len(few) {
+			flush()
+		}
+		return true
+	})
+	flush()
+	for _, b := range builders {
+		b.finish()
+		w.ready(b.x)
+	}
+}
+
+// builder gathers the slots of each value of an index, in key order.
+type builder struct {
+	w     *write
+	x     *index
+	lists map[string]*list
+	memo  map[*string][]*list // the lists of values that several objects share
+}
+
+type list struct {
+	value string
+	ids   []uint32
+}
+
+// memoMax bounds the value lists that a builder remembers: functions that
+// make them anew each time gain nothing from it.
+const memoMax = 1 << 14
+
+func (b *builder) file(id uint32) {
+	values, err := b.x.extract(b.w.objects.get(id))
+	if err != nil {
+		b.x.failed = b.x.failed.put(b.w.e, &failure{key: b.w.keys.get(id), err: err})
+	}
+	if len(values) == 0 {
+		return
+	}
+	shared, ok := b.memo[unsafe.SliceData(values)]
+	if ok && len(shared) == len(values) {
+		for _, l := range shared {
+			l.ids = append(l.ids, id)
+		}
+		return
+	}
+	shared = nil
+	keep := len(values) > 1 && len(b.memo) < memoMax
+	for _, v := range values {
+		l := b.lists[v]
+		if l == nil {
+			l = &list{value: v}
+			b.lists[v] = l
+		}
+		l.ids = append(l.ids, id)
+		if keep {
+			shared = append(shared, l)
+		}
+	}
+	if keep {
+		b.memo[unsafe.SliceData(values)] = shared
+	}
+}
+
+func (b *builder) finish() {
+	x, ks := b.x, b.w.keys.vector
+	lists := make([]*list, 0, len(b.lists))
+	for _, l := range b.lists {
+		lists = append(lists, l)
+	}
+	slices.SortFunc(lists, func(a, c *list) int { return strings.Compare(a.value, c.value) })
+	postings := make([]*posting, len(lists))
+	for i, l := range lists {
+		p := &posting{value: l.value, slots: setOf(ks, l.ids)}
+		x.entries += p.slots.len()
+		x.bytes += p.slots.bytes()
+		postings[i], l.ids = p, nil
+	}
+	x.values = treeOf(postings)
+}
