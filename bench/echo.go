@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -28,7 +29,18 @@ const (
 )
 
 // echo holds the bytes that the sized methods answer with.
-type echo struct{ get, byIndex, objects *wire }
+type echo struct{ get, byIndex, objects *answers }
+
+// answers are given in turn: as many different ones as the service itself gives,
+// so that neither has its bytes in the processor's cache more than the other.
+type answers struct {
+	all []*wire
+	at  atomic.Uint32
+}
+
+func oneAnswer(w *wire) *answers { return &answers{all: []*wire{w}} }
+
+func (a *answers) next() *wire { return a.all[int(a.at.Add(1))%len(a.all)] }
 
 // startEcho serves an echo on a free loopback port until ctx ends.
 func startEcho(ctx context.Context, e *echo) (addr string, err error) {
@@ -59,9 +71,9 @@ func (e *echo) desc() *grpc.ServiceDesc {
 		Streams:     []grpc.StreamDesc{echoStreamDesc},
 		Methods: []grpc.MethodDesc{
 			echoMethod("Empty", func(*echo) any { return &emptypb.Empty{} }, func() proto.Message { return &emptypb.Empty{} }),
-			echoMethod("Get", func(e *echo) any { return e.get }, func() proto.Message { return &indexv1.GetRequest{} }),
-			echoMethod("ByIndex", func(e *echo) any { return e.byIndex }, func() proto.Message { return &indexv1.ByIndexRequest{} }),
-			echoMethod("Objects", func(e *echo) any { return e.objects }, func() proto.Message { return &indexv1.ByIndexRequest{} }),
+			echoMethod("Get", func(e *echo) any { return e.get.next() }, func() proto.Message { return &indexv1.GetRequest{} }),
+			echoMethod("ByIndex", func(e *echo) any { return e.byIndex.next() }, func() proto.Message { return &indexv1.ByIndexRequest{} }),
+			echoMethod("Objects", func(e *echo) any { return e.objects.next() }, func() proto.Message { return &indexv1.ByIndexRequest{} }),
 		},
 	}
 }

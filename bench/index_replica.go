@@ -46,21 +46,14 @@ func replicaServer(_ context.Context, raw json.RawMessage) (*servant, error) {
 			return addr, err
 		},
 		"echo": func(ctx context.Context, args json.RawMessage) (any, error) {
-			var e echoSizes
+			var e echoConfig
 			if err := json.Unmarshal(args, &e); err != nil {
 				return nil, err
 			}
-			return startEcho(ctx, &echo{get: &wire{data: e.Get}, byIndex: &wire{data: e.ByIndex}, objects: &wire{data: e.Objects}})
+			return e.serve(ctx)
 		},
 	}
 	return s, nil
-}
-
-// echoSizes are the answers that an echo gives.
-type echoSizes struct {
-	Get     []byte `json:"get"`
-	ByIndex []byte `json:"by_index"` // keys only
-	Objects []byte `json:"objects"`  // whole ones
 }
 
 func startReplica(ctx context.Context, cfg replicaConfig) (string, func() error, error) {

@@ -150,8 +150,8 @@ func loadIndex(ctx context.Context, x *indexing, cfg indexServerConfig) (indexSe
 	if len(hits.GetObjects()) != podsPerNode {
 		return info, fmt.Errorf("node %s has %d pods in the index, want %d", info.Nodes[0], len(hits.GetObjects()), podsPerNode)
 	}
-	e := &echo{get: encoded(got), byIndex: encoded(hits)}
-	info.GetSize, info.ByIndexSize = len(e.get.data), len(e.byIndex.data)
+	e := &echo{get: oneAnswer(encoded(got)), byIndex: oneAnswer(encoded(hits))}
+	info.GetSize, info.ByIndexSize = proto.Size(got), proto.Size(hits)
 	info.Echo, err = startEcho(ctx, e)
 	return info, err
 }
