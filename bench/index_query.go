@@ -23,15 +23,14 @@ const queryStreams = 4
 // Fields of QueryRequest and QueryResponse that the driver reads and writes itself.
 const (
 	queryTag      protowire.Number = 1
-	queryByIndex  protowire.Number = 5 // of QueryResponse
-	queryAsks     protowire.Number = 4 // by_index of QueryRequest
+	queryByIndex  protowire.Number = 5 // in requests and in answers
 	queryHasError protowire.Number = 11
 )
 
 // queryRequest is an encoded QueryRequest that carries an encoded ByIndexRequest.
 func queryRequest(tag uint64, byIndex *wire) *wire {
 	data := protowire.AppendVarint(protowire.AppendTag(nil, queryTag, protowire.VarintType), tag)
-	return &wire{data: protowire.AppendBytes(protowire.AppendTag(data, queryAsks, protowire.BytesType), byIndex.data)}
+	return &wire{data: protowire.AppendBytes(protowire.AppendTag(data, queryByIndex, protowire.BytesType), byIndex.data)}
 }
 
 // queryAnswer reads which call a QueryResponse answers, of which it may hold
