@@ -36,31 +36,26 @@ func indexMillion(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, small.close()) }()
-	began, far := time.Now(), time.Duration(0)
-	if before, err := many.log.usage(); err == nil {
-		far = before.CPU
-	}
-	large, err := b.syncedReplica(ctx, many)
+	large, err := b.readyReplica(ctx, place{}, replicaConfig{NATS: many.nats, Collection: many.name, Tier: tierRaw})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, large.close()) }()
-	took := time.Since(began)
-	used, err := large.usage()
+	m, err := beginMeasurement(large.child, many.log)
 	if err != nil {
 		return err
 	}
-	after, err := many.log.usage()
-	if err != nil {
+	if err := large.sync(ctx, b, "million", many.info.Objects); err != nil {
 		return err
 	}
-	var held heap
-	if err := large.call("heap", nil, &held); err != nil {
+	m.note("seconds", time.Since(m.began).Seconds())
+	if err := errors.Join(m.synced(), m.settled(many.info.Objects), b.heapProfiled(large.child, "million")); err != nil {
 		return err
 	}
-	f := alone("cold sync of 1 M small objects, raw tier", "s", []float64{took.Seconds()}, atMost("ours", 15))
-	f = f.with("CPU", "s", []float64{used.CPU.Seconds()}).with("log's", "s", []float64{(after.CPU - far).Seconds()})
-	b.add(f.with("peak RSS", "MB", []float64{float64(held.PeakRSS) / 1e6}).with("live heap per object", "B", []float64{float64(held.Live) / 1_000_020}))
+	number := func(name string) []float64 { return []float64{m.numbers[name]} }
+	f := alone("cold sync of 1 M small objects, raw tier", "s", number("seconds"), atMost("ours", 15))
+	f = f.with("CPU", "s", number("cpu")).with("log's", "s", number("far")).with("peak RSS", "MB", number("peak"))
+	b.add(f.with("live heap per object", "B", number("live")).with("a full GC, CPU", "ms", number("gc")))
 	t, err := interleave(ctx, b, b.plan("million", 2, 7, 500*time.Millisecond, 2*time.Second),
 		lookups("few", small, few.info), lookups("many", large, many.info))
 	if err != nil {

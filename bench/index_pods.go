@@ -135,23 +135,16 @@ func (h *holders) start(ctx context.Context, cfg replicaConfig) (*replica, error
 func (h *holders) ours(name string, cfg replicaConfig) side {
 	cfg.NATS, cfg.Collection = h.rig.nats, h.rig.name
 	return side{name, func(ctx context.Context, _ time.Duration) (_ map[string]float64, err error) {
-		c, err := h.b.spawn(ctx, "replica", place{}, cfg, nil)
+		x, err := h.b.readyReplica(ctx, place{}, cfg)
 		if err != nil {
 			return nil, err
 		}
-		x := &replica{child: c, collection: cfg.Collection}
 		defer func() { err = errors.Join(err, x.close()) }()
-		m, err := h.begin(c, h.rig.log)
+		m, err := beginMeasurement(x.child, h.rig.log)
 		if err != nil {
 			return nil, err
 		}
-		err = h.b.profiled(c, "sync-"+name, func() error {
-			if err := x.start(); err != nil {
-				return err
-			}
-			return x.await(ctx, h.rig.info.Objects)
-		})
-		if err != nil {
+		if err := x.sync(ctx, h.b, name, h.rig.info.Objects); err != nil {
 			return nil, err
 		}
 		m.note("seconds", time.Since(m.began).Seconds())
@@ -177,7 +170,7 @@ func (h *holders) ours(name string, cfg replicaConfig) side {
 		}
 		m.note("stored", float64(got.GetStoredBytes())/float64(h.rig.info.Objects))
 		m.note("estimate", float64(got.GetMemoryBytes())/float64(h.rig.info.Objects))
-		return m.numbers, errors.Join(h.b.heapProfiled(c, name), h.rig.verify(ctx, x))
+		return m.numbers, errors.Join(h.b.heapProfiled(x.child, name), h.rig.verify(ctx, x))
 	}}
 }
 
@@ -189,7 +182,7 @@ func (h *holders) theirs(name string, cfg cacheConfig) side {
 			return nil, err
 		}
 		defer func() { err = errors.Join(err, c.stop()) }()
-		m, err := h.begin(c, h.api)
+		m, err := beginMeasurement(c, h.api)
 		if err != nil {
 			return nil, err
 		}
@@ -221,7 +214,7 @@ type measurement struct {
 	numbers      map[string]float64
 }
 
-func (h *holders) begin(c, other *child) (*measurement, error) {
+func beginMeasurement(c, other *child) (*measurement, error) {
 	m := &measurement{child: c, other: other, numbers: map[string]float64{}}
 	mine, err := c.usage()
 	if err != nil {

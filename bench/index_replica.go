@@ -119,15 +119,30 @@ func (b *bench) startLog(ctx context.Context, name string) (*child, string, erro
 
 // startReplica runs an indexer in a child and connects to it.
 func (b *bench) startReplica(ctx context.Context, at place, cfg replicaConfig) (*replica, error) {
-	c, err := b.spawn(ctx, "replica", at, cfg, nil)
+	r, err := b.readyReplica(ctx, at, cfg)
 	if err != nil {
 		return nil, err
 	}
-	r := &replica{child: c, collection: cfg.Collection}
 	if err := r.start(); err != nil {
-		return nil, errors.Join(err, c.stop())
+		return nil, errors.Join(err, r.close())
 	}
 	return r, nil
+}
+
+// readyReplica makes the child of an indexer, which is not started yet.
+func (b *bench) readyReplica(ctx context.Context, at place, cfg replicaConfig) (*replica, error) {
+	c, err := b.spawn(ctx, "replica", at, cfg, nil)
+	return &replica{child: c, collection: cfg.Collection}, err
+}
+
+// sync starts the indexer and returns when it answers reads of n objects.
+func (r *replica) sync(ctx context.Context, b *bench, name string, n int) error {
+	return b.profiled(r.child, "sync-"+name, func() error {
+		if err := r.start(); err != nil {
+			return err
+		}
+		return r.await(ctx, n)
+	})
 }
 
 // start starts the service in the child.
