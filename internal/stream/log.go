@@ -24,6 +24,8 @@ type Tail struct {
 	First, Last uint64
 	// Messages is how many records the log holds.
 	Messages uint64
+	// Bytes is how much they take, headers included.
+	Bytes uint64
 	// Epoch, Term and Start are those of the last term record; 0 without one. Fence is the highest term of a fence.
 	Epoch, Term, Start, Fence uint64
 	// Created is when the stream was made; a stream made anew is another log.
@@ -41,7 +43,7 @@ func (c *Conn) Tail(ctx context.Context, col delta.Collection) (Tail, error) {
 	if err != nil {
 		return Tail{}, err
 	}
-	t := Tail{First: info.State.FirstSeq, Last: info.State.LastSeq, Messages: info.State.Msgs, Created: info.Created}
+	t := Tail{First: info.State.FirstSeq, Last: info.State.LastSeq, Messages: info.State.Msgs, Bytes: info.State.Bytes, Created: info.Created}
 	term, err := c.control(ctx, col, delta.KindTerm)
 	if err != nil {
 		return Tail{}, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/services/indexer/extract"
+	"github.com/deltaplane/deltaplane/services/indexer/payload"
 )
 
 // collection follows one log. The fields above the line belong to the
@@ -36,9 +38,13 @@ type collection struct {
 	id       delta.Collection
 	name     string
 	store    *store.Store
-	replayed atomic.Bool   // the log has been read to its end once
-	absent   atomic.Bool   // there is no log yet
-	tail     atomic.Uint64 // last sequence of the log as last known
+	keeper   *payload.Keeper
+	refused  atomic.Pointer[refusal] // set while the collection does not fit
+	evicted  chan struct{}           // closed when another collection takes its place
+	logBytes atomic.Uint64           // size of the log as last known
+	replayed atomic.Bool             // the log has been read to its end once
+	absent   atomic.Bool             // there is no log yet
+	tail     atomic.Uint64           // last sequence of the log as last known
 	watchers atomic.Int64
 	lastErr  atomic.Pointer[string]
 	terms    atomic.Pointer[[]reign]
@@ -91,6 +97,10 @@ func (s *Service) newCollection(id delta.Collection) *collection {
 		}),
 	}
 	c.plan.Store(plan)
+	c.keeper, c.evicted = payload.NewKeeper(c.store, payload.Config{}), make(chan struct{})
+	if s.cfg.Tier == TierCompact {
+		c.keeper.Compact(false)
+	}
 	c.fail(nil)
 	return c
 }
@@ -150,6 +160,9 @@ func (c *collection) apply(ctx context.Context, b delta.Batch) error {
 		batch.Sweep, c.sweepDue = true, false
 	}
 	result := c.store.Apply(batch, now)
+	if state.Synced {
+		c.refused.Store(nil)
+	}
 	if b.Replayed {
 		c.replaying = false
 		c.replayed.Store(true)
@@ -183,14 +196,16 @@ func (c *collection) op(ctx context.Context, r *delta.Record) (store.Op, bool) {
 		return store.Op{}, false
 	}
 	if r.Type != delta.Deleted {
+		r.Payload = c.keeper.Put(r.Payload)
 		return store.Op{Put: c.extract.Object(ctx, r)}, true
 	}
 	at := r.PublishedAt
 	if at.IsZero() {
 		at = c.now()
 	}
+	// A record's texts are parts of its message, which is not to be kept for them.
 	return store.Op{Delete: &store.Tombstone{
-		Key: string(r.Key), UID: r.UID, RV: r.RV, Epoch: r.Epoch, Sequence: r.Sequence, Reason: reasons[r.DeleteReason], At: at,
+		Key: strings.Clone(string(r.Key)), UID: strings.Clone(r.UID), RV: strings.Clone(r.RV), Epoch: r.Epoch, Sequence: r.Sequence, Reason: reasons[r.DeleteReason], At: at,
 	}}, true
 }
 

@@ -55,6 +55,13 @@ type Config struct {
 	// RingChanges and RingBytes bound the changes kept per collection for
 	// watchers that lag; defaults 8192 and 64 MiB.
 	RingChanges, RingBytes int
+	// Tier says how payloads are kept; default TierAuto.
+	Tier Tier
+	// MemoryBudget is about how many bytes all collections may take; zero sets no
+	// bound. Towards it TierAuto turns compact. A collection that would pass it
+	// is let go: reads of it fail with RESOURCE_EXHAUSTED MEMORY_BUDGET until
+	// there is room, and the others are served.
+	MemoryBudget int
 	// StaleAfter is the silence after which a collection is called stale;
 	// default 15 s, several liveness periods.
 	StaleAfter time.Duration
@@ -75,6 +82,7 @@ func (c Config) withDefaults() Config {
 	c.MaxWatchers = cmp.Or(c.MaxWatchers, 10_000)
 	c.RingChanges = cmp.Or(c.RingChanges, 8192)
 	c.RingBytes = cmp.Or(c.RingBytes, 64<<20)
+	c.Tier = cmp.Or(c.Tier, TierAuto)
 	c.StaleAfter = cmp.Or(c.StaleAfter, 15*time.Second)
 	return c
 }
@@ -105,11 +113,15 @@ func (c Config) Validate() error {
 	}
 	for name, n := range map[string]int{
 		"max snapshots": c.MaxSnapshots, "max page bytes": c.MaxPageBytes, "max response bytes": c.MaxResponseBytes,
-		"max watchers": c.MaxWatchers, "max query calls": c.MaxQueryCalls, "ring changes": c.RingChanges, "ring bytes": c.RingBytes,
+		"memory budget": c.MemoryBudget,
+		"max watchers":  c.MaxWatchers, "max query calls": c.MaxQueryCalls, "ring changes": c.RingChanges, "ring bytes": c.RingBytes,
 	} {
 		if n < 0 {
 			errs = append(errs, fmt.Errorf("indexer: %s is %d, want a positive number", name, n))
 		}
+	}
+	if !c.Tier.valid() {
+		errs = append(errs, fmt.Errorf("indexer: tier is %q, want %s, %s or %s", c.Tier, TierAuto, TierRaw, TierCompact))
 	}
 	if c.DefaultWait > c.MaxWait {
 		errs = append(errs, fmt.Errorf("indexer: default wait %v exceeds max wait %v", c.DefaultWait, c.MaxWait))

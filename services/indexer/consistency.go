@@ -92,6 +92,9 @@ func (c *collection) synced(snap *store.Snapshot) error {
 	if snap.State().Synced {
 		return nil
 	}
+	if r := c.refused.Load(); r != nil {
+		return r.fault
+	}
 	return newFault(errNotSynced, c.name, "collection", c.name)
 }
 

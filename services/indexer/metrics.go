@@ -25,6 +25,7 @@ type metrics struct {
 	answered [queryFailed]prometheus.Counter // of queries
 
 	unreadable *prometheus.CounterVec
+	refused    *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -52,7 +53,10 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	m.unreadable = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "deltaplane_indexer_unreadable_records_total", Help: "Log records that could not be decoded, by collection.",
 	}, []string{"collection"})
-	for _, c := range []prometheus.Collector{m.deltas, m.latency, m.overruns, m.pages, m.queries, m.unreadable} {
+	m.refused = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "deltaplane_indexer_memory_refusals_total", Help: "Times a collection was let go because it did not fit into the memory budget.",
+	}, []string{"collection"})
+	for _, c := range []prometheus.Collector{m.deltas, m.latency, m.overruns, m.pages, m.queries, m.unreadable, m.refused} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}

@@ -25,6 +25,11 @@ func (n *names) with(c *collection) *names {
 	return next
 }
 
+// without returns names that do not have c.
+func (n *names) without(c *collection) *names {
+	return &names{all: slices.DeleteFunc(slices.Clone(n.all), func(x *collection) bool { return x == c })}
+}
+
 // aliases are the names that may stand for a collection: the version, the
 // group and the cluster may each be left out.
 func aliases(c *collection) []string {

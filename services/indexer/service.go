@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -41,6 +42,7 @@ type Service struct {
 	pins    *pins
 	tokens  *signer
 
+	naming     sync.Mutex // held to replace names
 	names      atomic.Pointer[names]
 	discovered atomic.Bool
 	ready      atomic.Bool // every log found at first has been replayed; stays
@@ -108,6 +110,7 @@ func (s *Service) Run(ctx context.Context) error {
 	return s.rpc.Run(ctx, s.admin.Run, func(ctx context.Context) error {
 		g, ctx := errgroup.WithContext(ctx)
 		g.Go(func() error { return s.discover(ctx, g) })
+		g.Go(func() error { return s.tend(ctx) })
 		return g.Wait()
 	})
 }
@@ -166,8 +169,10 @@ func (s *Service) findLogs(ctx context.Context, g *errgroup.Group) error {
 	return nil
 }
 
-// know adds a collection; nil if it is known already. Only one goroutine adds.
+// know adds a collection; nil if it is known already.
 func (s *Service) know(id delta.Collection) *collection {
+	s.naming.Lock()
+	defer s.naming.Unlock()
 	old := s.names.Load()
 	for _, c := range old.all {
 		if c.id == id {
@@ -190,9 +195,19 @@ func (s *Service) follow(ctx context.Context, c *collection) error {
 		if c.replaying { // only a replay from the start can be known to be complete
 			from = stream.ReadConfig{}
 		}
-		err := s.log.Read(ctx, c.id, from, c.apply)
+		err := s.log.Read(ctx, c.id, from, func(ctx context.Context, b delta.Batch) error {
+			if err := s.admit(ctx, c, &b); err != nil {
+				return err
+			}
+			return c.apply(ctx, b)
+		})
 		if ctx.Err() != nil {
 			return nil
+		}
+		if f, ok := errors.AsType[*fault](err); ok && errors.Is(err, errMemoryBudget) {
+			c = s.evict(c, f)
+			s.awaitRoom(ctx, c)
+			continue
 		}
 		if time.Since(began) > most {
 			pause = least
@@ -220,6 +235,7 @@ func (s *Service) lookAtTails(ctx context.Context) {
 		c.absent.Store(errors.Is(err, stream.ErrNoLog))
 		if err == nil {
 			c.tail.Store(tail.Last)
+			c.logBytes.Store(tail.Bytes)
 		}
 	}
 }
@@ -252,7 +268,7 @@ func (s *Service) checkReplayed(context.Context) error {
 		return errors.New("logs not listed yet")
 	}
 	for _, c := range s.names.Load().all {
-		if !c.replayed.Load() && !c.absent.Load() {
+		if !c.replayed.Load() && !c.absent.Load() && c.refused.Load() == nil {
 			return fmt.Errorf("%s not replayed yet", c.name)
 		}
 	}

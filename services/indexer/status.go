@@ -45,6 +45,7 @@ var rules = []rpc.Rule{
 	{Is: errWatcherTooSlow, Code: codes.ResourceExhausted, Reason: "WATCHER_TOO_SLOW", Metadata: metadata},
 	{Is: errTooManyWatchers, Code: codes.ResourceExhausted, Reason: "TOO_MANY_WATCHERS", Retry: 2 * time.Second, Spread: 6 * time.Second, Metadata: metadata},
 	{Is: errTooLarge, Code: codes.ResourceExhausted, Reason: "RESPONSE_TOO_LARGE", Metadata: metadata},
+	{Is: errMemoryBudget, Code: codes.ResourceExhausted, Reason: "MEMORY_BUDGET", Retry: 10 * time.Second, Spread: 20 * time.Second, Metadata: metadata},
 	{Is: errStopping, Code: codes.Unavailable, Reason: "STOPPING", Retry: 50 * time.Millisecond, Spread: 450 * time.Millisecond, Metadata: metadata},
 }
 

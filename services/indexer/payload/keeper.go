@@ -89,8 +89,8 @@ func (k *Keeper) Put(payload []byte) []byte {
 	return k.raw.Put(payload)
 }
 
-// Compact says that objects are to be compressed; eager, that it should begin
-// also where there is little to gain. It is not undone.
+// Compact says that objects are to be compressed; eager, that those that have
+// changed recently are too when it makes a difference. It is not undone.
 func (k *Keeper) Compact(eager bool) {
 	k.compact.Store(true)
 	if eager {
@@ -119,9 +119,13 @@ func (k *Keeper) Backlog() (bool, <-chan struct{}) {
 	return k.compact.Load() && !k.idle.Load() && k.put.Load()-k.done.Load() > int64(k.cfg.Backlog), k.progress
 }
 
+// Measure makes Held say what the segments take as of the last garbage
+// collection.
+func (k *Keeper) Measure() { k.held.Store(int64(k.raw.Size() + k.packed.Size())) }
+
 // Pending reports whether there is something that Step may yet make smaller.
 func (k *Keeper) Pending() bool {
-	return k.compact.Load() && !k.idle.Load() && k.put.Load() > k.done.Load()
+	return k.compact.Load() && !k.idle.Load() && k.put.Load()-k.done.Load() > int64(k.cfg.Least)
 }
 
 // Stats describes what a keeper keeps.
@@ -221,6 +225,9 @@ func (k *Keeper) note(st store.State, now time.Time) {
 // begin starts a walk if one is due.
 func (k *Keeper) begin(snap *store.Snapshot, now time.Time) bool {
 	w := &walk{began: now, cool: k.marks[0].sequence, put: k.put.Load(), from: map[*Dictionary]int{}}
+	if k.eager.Load() && k.put.Load()-k.done.Load() > int64(k.cfg.Least) {
+		w.cool = snap.State().Position.Sequence
+	}
 	if k.compact.Load() && w.cool > k.dealt && k.worth(snap, now) {
 		w.compress = k.prepare(snap, now)
 		k.idle.Store(!w.compress)
@@ -232,7 +239,7 @@ func (k *Keeper) begin(snap *store.Snapshot, now time.Time) bool {
 	}
 	if now.After(k.sweepAt) {
 		k.sweepAt = now.Add(sweepEvery)
-		k.held.Store(int64(k.raw.Size() + k.packed.Size()))
+		k.Measure()
 		if used := snap.StoredBytes(); k.Held() > used+used/2+sweepLeast {
 			live := func(yield func([]byte) bool) {
 				for o := range snap.All("") {
@@ -308,7 +315,7 @@ func (k *Keeper) end(snap *store.Snapshot, now time.Time) {
 	k.dealt = w.cool
 	k.done.Store(w.put)
 	k.nextAt = now.Add(max(walkEvery, walkShare*now.Sub(w.began)))
-	k.held.Store(int64(k.raw.Size() + k.packed.Size()))
+	k.Measure()
 	k.made.learn(w.in, w.out)
 	if snap.State().Synced {
 		k.encoder = nil // a megabyte; the next walk makes one
