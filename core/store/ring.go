@@ -29,6 +29,11 @@ type Change struct {
 	Reason          Reason
 	RV              string
 	Epoch, Sequence uint64
+	// Run grows whenever sequences may begin anew: those of two changes can be
+	// compared only when they are of the same run.
+	Run uint64
+
+	through uint64 // the largest sequence of its run so far
 }
 
 // OverrunError says that changes were dropped from the ring before the reader
@@ -48,6 +53,8 @@ type ring struct {
 	// log sequence it begins after, plus one; zero while not known.
 	floor, base atomic.Uint64
 	next        uint64 // number of the next change; the writer's
+	run         uint64 // the writer's
+	through     uint64 // the writer's
 	bytes       int    // superseded payloads held; the writer's
 	limit       int
 }
@@ -64,6 +71,8 @@ func newRing(changes, limit int) *ring {
 func (r *ring) cut() {
 	r.base.Store(0)
 	r.floor.Store(r.next)
+	r.run++
+	r.through = 0
 }
 
 // complete says that the changes since the last cut lead to the log sequence
@@ -72,31 +81,42 @@ func (r *ring) complete(sequence uint64) {
 	if r.base.Load() == 0 {
 		r.floor.Store(r.next)
 		r.base.Store(sequence + 1)
+		r.through = 0
 	}
 }
 
-// after returns the number of the first change up to last whose sequence is
-// above the one given.
+// after returns the number of the first change up to last of those behind a log
+// sequence: all before it are at or below the sequence. Changes that the batch
+// did not bring in the log's order may be at or below it too.
 func (r *ring) after(last, sequence uint64) (uint64, bool) {
 	base := r.base.Load()
 	if base == 0 || sequence+1 < base {
 		return 0, false
 	}
-	floor := r.floor.Load()
-	for n := last; n >= floor; n-- {
-		c, err := r.get(n)
+	floor, first := r.floor.Load(), r.first.Load()
+	if floor > last+1 { // the reader's snapshot is from before the cut
+		return 0, false
+	}
+	low, high := max(floor, first), last+1
+	for low < high {
+		mid := low + (high-low)/2
+		c, err := r.get(mid)
 		if err != nil {
 			return 0, false
 		}
-		if c.Sequence <= sequence {
-			return n + 1, true
+		if c.through > sequence {
+			high = mid
+		} else {
+			low = mid + 1
 		}
 	}
-	return floor, r.base.Load() == base
+	// The first that is kept may have had others before it that count.
+	return low, (low > first || first <= floor) && r.base.Load() == base
 }
 
 func (r *ring) add(c *Change) {
-	c.N = r.next
+	r.through = max(r.through, c.Sequence)
+	c.N, c.Run, c.through = r.next, r.run, r.through
 	r.next++
 	if c.N-r.first.Load() >= uint64(len(r.slots)) {
 		r.drop()

@@ -46,6 +46,7 @@ type collection struct {
 	absent   atomic.Bool             // there is no log yet
 	tail     atomic.Uint64           // last sequence of the log as last known
 	watchers atomic.Int64
+	hub      *hub
 	lastErr  atomic.Pointer[string]
 	terms    atomic.Pointer[[]reign]
 }
@@ -101,6 +102,7 @@ func (s *Service) newCollection(id delta.Collection) *collection {
 	if s.cfg.Tier == TierCompact {
 		c.keeper.Compact(false)
 	}
+	c.hub = newHub(c, s.cfg.RingBytes, s.scans)
 	c.fail(nil)
 	return c
 }

@@ -11,11 +11,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
-	"google.golang.org/grpc"
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/stream"
-	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/extract"
 )
 
@@ -161,57 +159,6 @@ func TestABatchIsLinkedToTheTracesOfItsSampledDeltas(t *testing.T) {
 	}
 	if got := ended[0].Links()[1].SpanContext.TraceID().String(); got != strings.Repeat("5", 32) {
 		t.Errorf("second link is to trace %s", got)
-	}
-}
-
-// tape is a stream that decodes what a watch sends.
-type tape struct {
-	grpc.ServerStream
-	t     *testing.T
-	heard []*indexv1.WatchResponse
-}
-
-func (s *tape) SendMsg(m any) error {
-	resp := &indexv1.WatchResponse{}
-	decode(s.t, m.(*frame), resp)
-	s.heard = append(s.heard, resp)
-	return nil
-}
-
-func TestAPositionInsideALagNeverNamesALaterEpochOrTermThanItsRecord(t *testing.T) {
-	t.Parallel()
-	c := newTestCollection(t, nil)
-	c.mustApply(t, delta.Batch{Reset: true, Records: []delta.Record{synced(1)}, Replayed: true, Next: 2})
-	s := &tape{t: t}
-	w := &watcher{s: &server{Service: &Service{cfg: Config{}.withDefaults()}}, c: c, stream: s, next: 1, term: 1}
-	var records []delta.Record
-	for seq := uint64(5000); seq < 5000+2*chunkEvents; seq++ {
-		records = append(records, record(seq, 0))
-	}
-	c.mustApply(t, delta.Batch{Records: records, Next: 6000})
-	// The log is lost; a new leader begins it anew in a new epoch, at low sequences.
-	again := []delta.Record{record(3, 0), synced(4)}
-	for i := range again {
-		again[i].Epoch, again[i].Term = 2, 2
-	}
-	c.mustApply(t, delta.Batch{Reset: true, Records: again, Replayed: true, Next: 5})
-	if err := w.drain(c.store.Snapshot()); err != nil {
-		t.Fatal(err)
-	}
-	events := 0
-	for i, m := range s.heard {
-		at := m.GetPosition()
-		if at.GetEpoch() == 2 && at.GetSequence() > 4 {
-			t.Errorf("message %d: position %v is beyond the new log", i, at)
-		}
-		if at.GetEpoch() == 1 && at.GetTerm() != 1 {
-			t.Errorf("message %d: position %v names a term that began later", i, at)
-		}
-		events += len(m.GetEvents().GetEvents())
-	}
-	last := s.heard[len(s.heard)-1].GetPosition()
-	if last.GetEpoch() != 2 || last.GetSequence() != 4 || last.GetTerm() != 2 || events != 4*chunkEvents+1 {
-		t.Errorf("%d events, last position %v", events, last)
 	}
 }
 

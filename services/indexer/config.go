@@ -52,6 +52,9 @@ type Config struct {
 	MaxQueryCalls int
 	// MaxWatchers bounds open watches; default 10,000.
 	MaxWatchers int
+	// MaxInitialStates bounds the initial states of more than 1,000 objects that
+	// are sent at a time; other watches wait in line. Default 16.
+	MaxInitialStates int
 	// RingChanges and RingBytes bound the changes kept per collection for
 	// watchers that lag; defaults 8192 and 64 MiB.
 	RingChanges, RingBytes int
@@ -80,6 +83,7 @@ func (c Config) withDefaults() Config {
 	c.MaxResponseBytes = cmp.Or(c.MaxResponseBytes, 32<<20)
 	c.MaxQueryCalls = cmp.Or(c.MaxQueryCalls, 1000)
 	c.MaxWatchers = cmp.Or(c.MaxWatchers, 10_000)
+	c.MaxInitialStates = cmp.Or(c.MaxInitialStates, 16)
 	c.RingChanges = cmp.Or(c.RingChanges, 8192)
 	c.RingBytes = cmp.Or(c.RingBytes, 64<<20)
 	c.Tier = cmp.Or(c.Tier, TierAuto)
@@ -114,7 +118,7 @@ func (c Config) Validate() error {
 	for name, n := range map[string]int{
 		"max snapshots": c.MaxSnapshots, "max page bytes": c.MaxPageBytes, "max response bytes": c.MaxResponseBytes,
 		"memory budget": c.MemoryBudget,
-		"max watchers":  c.MaxWatchers, "max query calls": c.MaxQueryCalls, "ring changes": c.RingChanges, "ring bytes": c.RingBytes,
+		"max watchers":  c.MaxWatchers, "max initial states": c.MaxInitialStates, "max query calls": c.MaxQueryCalls, "ring changes": c.RingChanges, "ring bytes": c.RingBytes,
 	} {
 		if n < 0 {
 			errs = append(errs, fmt.Errorf("indexer: %s is %d, want a positive number", name, n))

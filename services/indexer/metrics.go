@@ -19,7 +19,7 @@ import (
 type metrics struct {
 	deltas   *prometheus.CounterVec
 	latency  prometheus.Histogram
-	overruns prometheus.Counter
+	watch    *watchMetrics
 	pages    *prometheus.CounterVec
 	queries  *prometheus.CounterVec
 	answered [queryFailed]prometheus.Counter // of queries
@@ -39,9 +39,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Help:    "From the moment the reflector published a delta to the snapshot that shows it.",
 			Buckets: []float64{.0001, .0002, .0005, .001, .0015, .002, .005, .01, .025, .05, .1, .5, 1, 5},
 		}),
-		overruns: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "deltaplane_indexer_watch_overruns_total", Help: "Watches ended because their reader was too slow.",
-		}),
+		watch: newWatchMetrics(),
 		pages: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "deltaplane_indexer_page_tokens_total", Help: "Page tokens used, by result: served, gone.",
 		}, []string{"result"}),
@@ -56,7 +54,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	m.refused = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "deltaplane_indexer_memory_refusals_total", Help: "Times a collection was let go because it did not fit into the memory budget.",
 	}, []string{"collection"})
-	for _, c := range []prometheus.Collector{m.deltas, m.latency, m.overruns, m.pages, m.queries, m.unreadable, m.refused} {
+	for _, c := range []prometheus.Collector{m.deltas, m.latency, m.watch.overruns, m.watch.coalesced, m.pages, m.queries, m.unreadable, m.refused} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}
@@ -126,6 +124,7 @@ var (
 func (gauges) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		gaugeObjects, gaugeBytes, gaugeFaults, gaugeSynced, gaugeLag, gaugeSilence, gaugeWatchers, gaugeErrors, gaugePinned,
+		gaugeWatchLag, gaugeWatchLagCount, gaugeWatchBehind, gaugeWatchGroups, gaugeStates,
 	} {
 		ch <- d
 	}
@@ -157,5 +156,6 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 		send(gaugeWatchers, float64(c.watchers.Load()))
 		send(gaugeErrors, float64(failed))
 	}
+	g.s.watchGauges(ch, now)
 	ch <- prometheus.MustNewConstMetric(gaugePinned, prometheus.GaugeValue, float64(g.s.pins.len()))
 }

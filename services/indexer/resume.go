@@ -6,109 +6,189 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
-	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
 
-// resume goes on from a position; what is not known any more becomes a gap and
-// the initial state.
-func (w *watcher) resume(ctx context.Context, req *indexv1.WatchRequest) error {
-	from := delta.Position{Epoch: req.GetResume().GetEpoch(), Sequence: req.GetResume().GetSequence(), Term: req.GetResume().GetTerm()}
-	snap, err := w.catchUp(ctx, from, req.GetConsistency())
-	if err != nil {
-		return err
+// The reasons of a gap.
+const (
+	gapEpoch   = "epoch changed"
+	gapCutBack = "log was cut back"
+	gapHistory = "history no longer kept"
+	gapBehind  = "reader fell behind"
+)
+
+// resume goes on from w.at, which this replica has applied, up to a snapshot
+// that the watch has just been put behind. What is not known any more becomes a
+// gap and the state.
+func (w *watcher) resume(ctx context.Context, snap *store.Snapshot, known *indexv1.WatchRequest) error {
+	if reason := w.lost(snap.State().Position); reason != "" {
+		return w.gap(ctx, reason, known)
 	}
-	at := snap.State().Position
-	reason := ""
+	next, ok := w.c.store.Resume(snap, w.at.Sequence)
+	if !ok || !w.complete(snap, next) {
+		return w.coalesce(ctx, known, false)
+	}
+	var items items
+	var events []event
+	size := 0
+	for n := next; n <= snap.LastChange(); n++ {
+		c, err := w.c.store.Change(n)
+		if err != nil {
+			return w.coalesce(ctx, known, false)
+		}
+		e, ok := w.group.event(snap, c, &items)
+		if !ok {
+			continue
+		}
+		if len(events) >= chunkEvents || len(events) > 0 && size+e.len() > chunkBytes {
+			if err := w.send(newBlock(events, delta.Position{}, w.rev)); err != nil {
+				return err
+			}
+			clear(events)
+			events, size = events[:0], 0
+		}
+		events, size = append(events, e), size+e.len()
+	}
+	w.at, w.rev, w.told = snap.State().Position, snap.State().Revision, snap.LastChange()
+	if len(events) == 0 {
+		return nil
+	}
+	return w.send(newBlock(events, w.at, w.rev))
+}
+
+// lost says why a reader at w.at cannot go on to a position; empty when it can.
+func (w *watcher) lost(at delta.Position) string {
 	switch {
-	case at.Epoch != from.Epoch:
-		reason = "epoch changed"
-	case w.c.disowned(from):
-		reason = "log was cut back"
+	case at.Epoch != w.at.Epoch:
+		return gapEpoch
+	case w.c.disowned(w.at):
+		return gapCutBack
 	default:
-		if next, ok := w.c.store.Resume(snap, from.Sequence); ok {
-			w.next, w.term = next, from.Term
-			return w.drain(snap)
-		}
-		objects, tombs, ok := snap.Since(from.Sequence)
-		if ok {
-			w.next = snap.LastChange() + 1
-			return w.missed(snap, objects, tombs)
-		}
-		reason = "history no longer kept"
+		return ""
 	}
+}
+
+// gap says that history is lost, and sends the state: of what the reader is
+// known to have, the differences.
+func (w *watcher) gap(ctx context.Context, reason string, known *indexv1.WatchRequest) error {
 	o := newOut()
 	o.head(4, bytesLen(len(reason)))
 	o.string(1, reason)
 	if err := w.stream.SendMsg(o.frame()); err != nil {
 		return err
 	}
-	return w.initial(snap)
+	return w.initial(ctx, known)
 }
 
-// catchUp waits until this replica has applied the position, so that a reader
-// is never sent back in time.
-func (w *watcher) catchUp(ctx context.Context, from delta.Position, want *indexv1.Consistency) (*store.Snapshot, error) {
+// behind goes on after changes were dropped that the reader has not been told.
+func (w *watcher) behind(ctx context.Context) error {
+	switch w.slow {
+	case indexv1.WhenSlow_WHEN_SLOW_DISCONNECT:
+		w.s.metrics.watch.overran("disconnect")
+		missed := w.c.store.Snapshot().LastChange() - w.told
+		return newFault(errWatcherTooSlow, fmt.Sprintf("%d changes were lost", missed), "missed", fmt.Sprint(missed), "collection", w.c.name)
+	case indexv1.WhenSlow_WHEN_SLOW_BOOTSTRAP:
+		w.s.metrics.watch.overran("bootstrap")
+		return w.gap(ctx, gapBehind, nil)
+	default:
+		w.s.metrics.watch.overran("coalesce")
+		return w.coalesce(ctx, nil, false)
+	}
+}
+
+// restart is why a state has to be begun again.
+type restart struct{ reason string }
+
+func (r *restart) Error() string { return r.reason }
+
+// coalesce sends the latest state of each key that changed behind w.at, and
+// moves the watch behind that. Within a state nothing is said of positions, and
+// what is a gap elsewhere is a *restart.
+func (w *watcher) coalesce(ctx context.Context, known *indexv1.WatchRequest, within bool) error {
+	for {
+		s, err := w.hub().missed(ctx, w)
+		if err != nil {
+			return err
+		}
+		reason := w.lost(s.at)
+		if reason == "" && (!s.helped || w.at.Sequence < s.from) {
+			reason = gapHistory
+		}
+		switch {
+		case reason != "" && within:
+			return &restart{reason}
+		case reason != "":
+			return w.gap(ctx, reason, known)
+		}
+		if done, err := w.tell(s, within); done || err != nil {
+			return err
+		}
+	}
+}
+
+// tell sends what a scan has found. A reader that takes too long over it is not
+// done when the scan is let go, and needs another from where it is.
+func (w *watcher) tell(s *scan, within bool) (done bool, err error) {
+	i := -1
+	for {
+		m := s.missed.Load()
+		if m == nil {
+			return false, nil
+		}
+		if i < 0 {
+			i = m.behind(w.at.Sequence)
+		}
+		events, next, at := m.part(w.group, i)
+		i, w.at = next, delta.Position{Epoch: s.at.Epoch, Sequence: max(at, w.at.Sequence), Term: s.at.Term}
+		if i == len(m.list) {
+			w.at, w.rev, w.told, done = s.at, s.rev, m.snap.LastChange(), true
+		}
+		m = nil // a reader that does not read must not keep it
+		if len(events) > 0 {
+			b := writeBlock(events, true, w.at, w.rev)
+			if within {
+				b = writeBlock(events, true, delta.Position{}, delta.Revision{})
+			}
+			w.s.metrics.watch.coalesced.WithLabelValues(w.c.name).Add(float64(len(events)))
+			clear(events)
+			if err := w.send(b); err != nil {
+				return false, err
+			}
+		}
+		if done && !within {
+			return true, w.note(s.at, s.rev)
+		}
+		if done {
+			return true, nil
+		}
+	}
+}
+
+// catchUp waits until this replica has applied w.at, so that a reader is never
+// sent back in time.
+func (w *watcher) catchUp(ctx context.Context, want *indexv1.Consistency) error {
 	wait, err := w.s.timeout("consistency.timeout", want.GetTimeout())
 	if err != nil {
-		return nil, err
+		return err
 	}
 	ctx, cancel := context.WithDeadline(ctx, deadline(ctx, wait))
 	defer cancel()
 	for {
 		snap := w.c.store.Snapshot()
 		if err := w.c.synced(snap); err != nil {
-			return nil, err
+			return err
 		}
 		at := snap.State().Position
-		if at.Epoch > from.Epoch || at.Epoch == from.Epoch && at.Sequence >= from.Sequence {
-			return snap, nil
+		if at.Epoch > w.at.Epoch || at.Epoch == w.at.Epoch && at.Sequence >= w.at.Sequence {
+			return nil
 		}
 		select {
 		case <-snap.Superseded():
 		case <-w.s.stopping:
-			return nil, newFault(errStopping, "")
+			return newFault(errStopping, "")
 		case <-ctx.Done():
-			return nil, newFault(errRevisionNotReached, fmt.Sprintf("%s is at position %d:%d, not at %d:%d",
-				w.c.name, at.Epoch, at.Sequence, from.Epoch, from.Sequence), "collection", w.c.name).reached(snap)
+			return newFault(errRevisionNotReached, fmt.Sprintf("%s is at position %d:%d, not at %d:%d",
+				w.c.name, at.Epoch, at.Sequence, w.at.Epoch, w.at.Sequence), "collection", w.c.name).reached(snap)
 		}
 	}
-}
-
-// missed sends what a reader has missed as the latest state of each key. Whether
-// it knew an object that does not match is not known, so it is told to forget it.
-func (w *watcher) missed(snap *store.Snapshot, objects []*store.Object, tombs []*store.Tombstone) error {
-	epoch := snap.State().Position.Epoch
-	for len(objects) > 0 || len(tombs) > 0 {
-		var e event
-		var at uint64
-		if len(tombs) == 0 || len(objects) > 0 && objects[0].Sequence() < tombs[0].Sequence {
-			o := objects[0]
-			objects, at = objects[1:], o.Sequence()
-			if w.filter.match(snap, o) {
-				e = event{typ: deltav1.DeltaType_DELTA_TYPE_UPDATED, item: w.view.item(o)}
-			} else {
-				e = w.deleted(o.Key(), o.UID(), o.RV(), deltav1.DeleteReason_DELETE_REASON_FILTERED)
-			}
-		} else {
-			t := tombs[0]
-			tombs, at = tombs[1:], t.Sequence
-			e = w.deleted(t.Key, t.UID, t.RV, deleteReasons[t.Reason])
-		}
-		if w.filter.namespaces != nil && !contains(w.filter.namespaces, store.Namespace(e.item.key)) {
-			continue
-		}
-		e.position = delta.Position{Epoch: epoch, Sequence: at, Term: snap.State().Position.Term}
-		if w.full(len(e.item.payload)) {
-			// Keys swept together share a sequence: resuming from one below repeats them and loses none.
-			if err := w.send(delta.Position{Epoch: epoch, Sequence: at - 1, Term: e.position.Term}); err != nil {
-				return err
-			}
-		}
-		w.put(e)
-	}
-	if err := w.send(delta.Position{}); err != nil {
-		return err
-	}
-	return w.bookmark(snap)
 }

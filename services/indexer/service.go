@@ -47,6 +47,8 @@ type Service struct {
 	discovered atomic.Bool
 	ready      atomic.Bool // every log found at first has been replayed; stays
 	watchers   atomic.Int64
+	scans      chan struct{}   // one place: what slow readers missed is looked for one collection at a time
+	line       line            // of the initial states
 	stopping   <-chan struct{} // closed when calls that last are to end
 }
 
@@ -64,6 +66,7 @@ func New(cfg Config, log deltaLog, tel *telemetry.Telemetry) (*Service, error) {
 	s := &Service{
 		cfg: cfg, log: log, slog: tel.Log, tracer: tel.Tracer.Tracer("deltaplane/indexer"),
 		pins: newPins(cfg.MaxSnapshots, cfg.SnapshotTTL), tokens: newSigner(),
+		scans: make(chan struct{}, 1), line: line{places: cfg.MaxInitialStates},
 	}
 	s.names.Store(&names{})
 	for _, name := range cfg.Collections {

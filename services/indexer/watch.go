@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -12,7 +14,6 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/internal/rpc"
-	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
 
@@ -22,27 +23,34 @@ const (
 	// chunkEvents and chunkBytes bound one message of a watch.
 	chunkEvents = 256
 	chunkBytes  = 256 << 10
+	// maxKnown is how many keys a reader may say it has.
+	maxKnown = 200_000
 )
 
-// watcher is one open watch: a cursor into the changes that all watchers of
-// the collection share, and the message being made. Nothing is buffered for it;
-// a reader that is too slow finds its next change gone.
+// watcher is one open watch: a cursor into the blocks of its group, and nothing
+// that is buffered for it alone. A reader that does not read holds up its own
+// goroutine, with one message in hand, for as long as its connection answers
+// pings: there is no timeout for sending, since waiting costs nobody anything.
+// When it reads on and finds its next block dropped, it is served as slow says.
 //
-//	resume ──known──────────────> live
-//	   └────gap──> initial state ──┘
+//	resume ──────────────────────> live ──fell behind──> coalesced ──> live
+//	   └──gap──> state ──end──> live └──────gap──> state ──end──> live
 type watcher struct {
 	s      *server
 	c      *collection
 	stream grpc.ServerStream
 	filter filter
 	view   projection
+	slow   indexv1.WhenSlow
 	every  time.Duration
+	least  delta.Revision // that the state must have reached
 
-	next    uint64 // number of the next change to look at
-	events  []event
-	bytes   int
-	claimed delta.Revision // last revision sent
-	term    uint64         // of the last snapshot that was sent whole
+	group  *group
+	cursor cursor
+	at     delta.Position // the reader has been told everything up to here
+	rev    delta.Revision // last that was told
+	told   uint64         // number of the last change that was told
+	waited bool           // in line, for its initial state
 }
 
 // Watch streams the initial state, a marker, and what happens after it.
@@ -57,11 +65,7 @@ func (s *server) Watch(req *indexv1.WatchRequest, stream grpc.ServerStreamingSer
 	}
 	w.c.watchers.Add(1)
 	defer func() { w.c.watchers.Add(-1); s.watchers.Add(-1) }()
-	err = w.run(stream.Context(), req)
-	if errors.Is(err, errWatcherTooSlow) {
-		s.metrics.overruns.Inc()
-	}
-	return err
+	return w.run(stream.Context(), req)
 }
 
 func (s *server) newWatcher(req *indexv1.WatchRequest, stream grpc.ServerStream) (*watcher, error) {
@@ -69,26 +73,26 @@ func (s *server) newWatcher(req *indexv1.WatchRequest, stream grpc.ServerStream)
 	if err != nil {
 		return nil, err
 	}
-	w := &watcher{s: s, c: c, stream: stream, every: bookmarkEvery}
-	if err := w.filter.scope(req.GetNamespace(), nil); err != nil {
+	w := &watcher{s: s, c: c, stream: stream, slow: req.GetWhenSlow(), every: bookmarkEvery}
+	if w.filter, err = c.watchFilter(req); err != nil {
 		return nil, err
 	}
-	if err := w.filter.selectors(req.GetLabelSelector(), ""); err != nil {
+	if w.view, err = project(req.GetView(), req.GetFieldMask()); err != nil {
 		return nil, err
 	}
-	if w.view, err = project(req.GetView(), nil); err != nil {
+	if w.least, err = parseRevision("consistency.at_least", req.GetConsistency().GetAtLeast()); err != nil {
 		return nil, err
-	}
-	if w.filter.index = req.GetIndex(); w.filter.index != "" {
-		w.filter.values = []string{req.GetIndexValue()}
 	}
 	switch {
-	case w.filter.index == "" && req.GetIndexValue() != "":
-		return nil, rpc.InvalidArgument("index", "is required with index_value")
-	case w.filter.index != "" && req.GetIndexValue() == "":
-		return nil, rpc.InvalidArgument("index_value", "is required with index")
 	case req.GetResume() != nil && req.GetSkipInitialState():
 		return nil, rpc.InvalidArgument("skip_initial_state", "excludes resume")
+	case len(req.GetKnown()) > 0 && req.GetSkipInitialState():
+		return nil, rpc.InvalidArgument("skip_initial_state", "excludes known")
+	case len(req.GetKnown()) > maxKnown:
+		return nil, rpc.InvalidArgument("known", fmt.Sprintf("has %d keys, at most %d", len(req.GetKnown()), maxKnown))
+	}
+	if _, ok := indexv1.WhenSlow_name[int32(w.slow)]; !ok {
+		return nil, rpc.InvalidArgument("when_slow", fmt.Sprintf("%d is not known", w.slow))
 	}
 	if d := req.GetBookmarkInterval(); d != nil {
 		if err := d.CheckValid(); err != nil || d.AsDuration() < 0 {
@@ -101,77 +105,171 @@ func (s *server) newWatcher(req *indexv1.WatchRequest, stream grpc.ServerStream)
 	return w, nil
 }
 
-func (w *watcher) run(ctx context.Context, req *indexv1.WatchRequest) error {
-	snap, err := w.s.read(ctx, w.c, req.GetConsistency())
-	if err != nil {
-		return err
+func (c *collection) watchFilter(req *indexv1.WatchRequest) (filter, error) {
+	var ch choice
+	if err := ch.scope(req.GetNamespace(), req.GetNamespaces()); err != nil {
+		return filter{}, err
 	}
-	if w.filter.index != "" {
-		if _, err := snap.ByIndex(w.filter.index, w.filter.values...); err != nil {
-			return indexError(w.c.name, err)
+	if err := ch.selectors(req.GetLabelSelector(), req.GetFieldSelector()); err != nil {
+		return filter{}, err
+	}
+	field, values := "index_values", req.GetIndexValues()
+	if v := req.GetIndexValue(); v != "" {
+		if len(values) > 0 {
+			return filter{}, rpc.InvalidArgument("index_values", "excludes index_value")
+		}
+		values = []string{v}
+	}
+	switch {
+	case req.GetIndex() == "" && len(values) > 0:
+		return filter{}, rpc.InvalidArgument("index", "is required with index_value and index_values")
+	case req.GetIndex() != "" && len(values) == 0:
+		return filter{}, rpc.InvalidArgument("index_value", "is required with index, or index_values is")
+	case req.GetIndex() != "":
+		if err := ch.under(req.GetIndex(), field, values); err != nil {
+			return filter{}, err
 		}
 	}
-	w.next, w.term = snap.LastChange()+1, snap.State().Position.Term
+	return c.newFilter(ch)
+}
+
+// groupKey names the group of the watches that ask for the same, and their view.
+func groupKey(f *filter, req *indexv1.WatchRequest) (key, view string) {
+	view = max(req.GetView(), indexv1.View_VIEW_FULL).String()
+	if mask := req.GetFieldMask(); mask != nil {
+		view = "mask " + strings.Join(mask.GetPaths(), ",")
+	}
+	return fmt.Sprintf("%q %q %q %q %q %q", f.namespaces, req.GetLabelSelector(), req.GetFieldSelector(), f.index, f.values, view), view
+}
+
+func (w *watcher) hub() *hub { return w.c.hub }
+
+func (w *watcher) run(ctx context.Context, req *indexv1.WatchRequest) error {
+	if _, err := w.s.read(ctx, w.c, req.GetConsistency()); err != nil {
+		return err
+	}
+	resume := req.GetResume()
+	if resume != nil {
+		w.at = delta.Position{Epoch: resume.GetEpoch(), Sequence: resume.GetSequence(), Term: resume.GetTerm()}
+		if err := w.catchUp(ctx, req.GetConsistency()); err != nil {
+			return err
+		}
+	}
+	key, view := groupKey(&w.filter, req)
+	snap, err := w.hub().join(w, key, view)
+	if err != nil {
+		return err
+	}
+	defer w.hub().leave(w)
+	w.told = snap.LastChange()
+	var known *indexv1.WatchRequest
+	if len(req.GetKnown()) > 0 {
+		known = req
+	}
 	switch {
-	case req.GetResume() != nil:
-		err = w.resume(ctx, req)
+	case resume != nil:
+		err = w.resume(ctx, snap, known)
 	case req.GetSkipInitialState():
-		err = w.bookmark(snap)
+		w.at = snap.State().Position
+		err = w.note(w.at, snap.State().Revision)
 	default:
-		err = w.initial(snap)
+		err = w.initial(ctx, known)
 	}
 	if err != nil {
 		return err
 	}
+	req.Known = nil // what a reader had is worth nothing once it was told more
 	return w.live(ctx)
 }
 
-// initial sends the whole state and its end marker.
-func (w *watcher) initial(snap *store.Snapshot) error {
-	w.next = snap.LastChange() + 1
-	src, err := w.filter.source(snap)
+// initial sends the whole state and its end marker; of what a reader is known to
+// have, the differences.
+func (w *watcher) initial(ctx context.Context, req *indexv1.WatchRequest) error {
+	done, err := w.admit(ctx)
 	if err != nil {
-		return indexError(w.c.name, err)
-	}
-	for o := range src.after("") {
-		if !w.filter.match(snap, o) {
-			continue
-		}
-		if w.full(o.Size()) {
-			if err := w.send(delta.Position{}); err != nil {
-				return err
-			}
-			// While the state is sent, changes pile up behind it; a reader that loses them need not read on.
-			if err := w.behind(); err != nil {
-				return err
-			}
-		}
-		w.put(event{typ: deltav1.DeltaType_DELTA_TYPE_ADDED, item: w.view.item(o)})
-	}
-	if err := w.send(delta.Position{}); err != nil {
 		return err
 	}
-	w.claimed = snap.State().Revision
+	defer done()
+	st, err := w.hub().begin(w, req != nil)
+	if err != nil {
+		return err
+	}
+	known := knownOf(req, st.rev.Epoch)
+	moved, err := w.objects(ctx, st, known)
+	st.leave()
+	if err != nil {
+		return err
+	}
+	if w.at, w.rev = st.at, st.rev; moved {
+		// The reader took so long that parts came from later snapshots: what changed since the first is part of the state.
+		err = w.coalesce(ctx, nil, true)
+		if again, ok := errors.AsType[*restart](err); ok {
+			done()
+			return w.gap(ctx, again.reason, nil)
+		}
+		if err != nil {
+			return err
+		}
+	}
 	o := newOut()
 	o.head(2, 0) // InitialStateEnd
-	return w.end(o, snap.State().Position)
+	o.trailer(w.at, w.rev)
+	return w.stream.SendMsg(o.frame())
 }
 
-// behind reports that changes after the state being sent are lost already.
-func (w *watcher) behind() error {
-	if w.c.store.Snapshot().LastChange() < w.next {
+// objects sends the objects of a state, and the keys that are known and not
+// among them. moved tells that some are from later snapshots.
+func (w *watcher) objects(ctx context.Context, st *state, known map[string]string) (moved bool, err error) {
+	last := ""
+	for i := 0; ; i++ {
+		ch, err := st.chunk(i, last, known)
+		if err == nil && ch == nil {
+			moved = true
+			ch, err = w.group.chunk(w.hub().current(), last, known)
+		}
+		if err != nil {
+			return moved, indexError(w.c.name, err)
+		}
+		end := ch.end
+		last = ch.last
+		if ch.frame != nil {
+			if err := w.stream.SendMsg(ch.frame); err != nil {
+				return moved, err
+			}
+		}
+		if end {
+			break
+		}
+		if err := w.over(ctx); err != nil {
+			return moved, err
+		}
+	}
+	if len(known) == 0 {
+		return moved, nil
+	}
+	keys := slices.Sorted(maps.Keys(known))
+	for part := range slices.Chunk(keys, chunkEvents) {
+		snap := st.kept()
+		if snap == nil {
+			snap, moved = w.hub().current(), true
+		}
+		if err := w.stream.SendMsg(forgotten(snap, part)); err != nil {
+			return moved, err
+		}
+	}
+	return moved, nil
+}
+
+// over says why a watch has to end; nil while it has not.
+func (w *watcher) over(ctx context.Context) error {
+	select {
+	case <-w.s.stopping:
+		return newFault(errStopping, "resume the watch on another replica")
+	case <-ctx.Done():
+		return ctx.Err()
+	default:
 		return nil
 	}
-	_, err := w.c.store.Change(w.next)
-	return w.overrun(err)
-}
-
-func (w *watcher) overrun(err error) error {
-	if lost, ok := errors.AsType[*store.OverrunError](err); ok {
-		return newFault(errWatcherTooSlow, fmt.Sprintf("%d changes were lost", lost.Missed),
-			"missed", strconv.FormatUint(lost.Missed, 10), "collection", w.c.name)
-	}
-	return err
 }
 
 // live sends changes until the reader or the server ends the watch.
@@ -179,128 +277,65 @@ func (w *watcher) live(ctx context.Context) error {
 	tick := time.NewTicker(w.every)
 	defer tick.Stop()
 	for {
-		snap := w.c.store.Snapshot()
-		if err := w.drain(snap); err != nil {
+		blocks, wake, err := w.group.take(&w.cursor)
+		switch {
+		case errors.Is(err, errBehind):
+			err = w.behind(ctx)
+		case err != nil:
+			return err
+		case len(blocks) > 0:
+			err = w.deliver(blocks)
+		default:
+			select {
+			case <-wake:
+			case <-tick.C:
+				err = w.bookmark()
+			case <-w.s.stopping:
+			case <-ctx.Done():
+			}
+		}
+		if err == nil {
+			err = w.over(ctx)
+		}
+		if err != nil {
 			return err
 		}
-		select {
-		case <-snap.Superseded():
-		case <-tick.C:
-			if err := w.bookmark(w.c.store.Snapshot()); err != nil {
-				return err
-			}
-		case <-w.s.stopping:
-			return newFault(errStopping, "resume the watch on another replica")
-		case <-ctx.Done():
-			return ctx.Err()
-		}
 	}
 }
 
-// drain sends the changes up to a snapshot.
-func (w *watcher) drain(snap *store.Snapshot) error {
-	end := snap.State().Position
-	for ; w.next <= snap.LastChange(); w.next++ {
-		c, err := w.c.store.Change(w.next)
-		if err != nil {
-			return w.overrun(err)
-		}
-		e, ok := w.event(snap, c)
-		if !ok {
-			continue
-		}
-		// A change may be from before an epoch or a term that the snapshot has seen begin. A position must not name a later one
-		// than its record had: with an earlier one the worst is a gap that was none.
-		e.position = delta.Position{Epoch: c.Epoch, Sequence: c.Sequence, Term: w.term}
-		if w.full(len(e.item.payload)) {
-			// Changes made by one record share its sequence: resuming from one below repeats them and loses none.
-			if err := w.send(delta.Position{Epoch: c.Epoch, Sequence: c.Sequence - 1, Term: w.term}); err != nil {
-				return err
-			}
-		}
-		w.put(e)
+// deliver sends blocks as one message.
+func (w *watcher) deliver(blocks []*block) error {
+	last := blocks[len(blocks)-1]
+	w.told = last.last
+	if !last.at.IsZero() {
+		w.at, w.rev = last.at, last.rev
 	}
-	w.term = end.Term
-	if len(w.events) == 0 {
+	return w.stream.SendMsg(merge(blocks))
+}
+
+// send sends one message that is for this watch alone.
+func (w *watcher) send(b *block) error { return w.stream.SendMsg(b.frame) }
+
+// bookmark says that nothing more happened up to now, if the reader was told
+// all that did.
+func (w *watcher) bookmark() error {
+	snap := w.hub().quiet(w)
+	if snap == nil {
 		return nil
 	}
-	if snap.State().Synced {
-		w.claimed = snap.State().Revision
-	}
-	return w.send(end)
+	w.at, w.rev, w.told = snap.State().Position, snap.State().Revision, snap.LastChange()
+	return w.note(w.at, w.rev)
 }
 
-// event is what a change means to this watch; false when nothing.
-func (w *watcher) event(snap *store.Snapshot, c *store.Change) (event, bool) {
-	had := c.Old != nil && w.filter.match(snap, c.Old)
-	has := c.New != nil && w.filter.match(snap, c.New)
-	switch {
-	case has && had:
-		return event{typ: deltav1.DeltaType_DELTA_TYPE_UPDATED, item: w.view.item(c.New)}, true
-	case has:
-		return event{typ: deltav1.DeltaType_DELTA_TYPE_ADDED, item: w.view.item(c.New)}, true
-	case had && c.New != nil:
-		return w.deleted(c.Key, c.New.UID(), c.RV, deltav1.DeleteReason_DELETE_REASON_FILTERED), true
-	case had:
-		return w.deleted(c.Key, c.Old.UID(), c.RV, deleteReasons[c.Reason]), true
-	default:
-		return event{}, false
-	}
-}
-
-var deleteReasons = map[store.Reason]deltav1.DeleteReason{
-	store.Observed:  deltav1.DeleteReason_DELETE_REASON_OBSERVED,
-	store.Inferred:  deltav1.DeleteReason_DELETE_REASON_INFERRED,
-	store.Filtered:  deltav1.DeleteReason_DELETE_REASON_FILTERED,
-	store.Recreated: deltav1.DeleteReason_DELETE_REASON_OBSERVED,
-	store.Swept:     deltav1.DeleteReason_DELETE_REASON_INFERRED,
-}
-
-func (w *watcher) deleted(key, uid, rv string, reason deltav1.DeleteReason) event {
-	return event{typ: deltav1.DeltaType_DELTA_TYPE_DELETED, item: item{key: key, uid: uid, rv: rv}, reason: reason}
-}
-
-// full reports whether an event with a payload of n bytes belongs into the next
-// message.
-func (w *watcher) full(n int) bool {
-	return len(w.events) >= chunkEvents || len(w.events) > 0 && w.bytes+n > chunkBytes
-}
-
-func (w *watcher) put(e event) {
-	w.events = append(w.events, e)
-	w.bytes += e.len()
-}
-
-// send sends the events gathered, if any. at is where to resume after them;
-// zero within an initial state.
-func (w *watcher) send(at delta.Position) error {
-	if len(w.events) == 0 {
-		return nil
-	}
-	o := newOut()
-	o.events(w.events)
-	clear(w.events)
-	w.events, w.bytes = w.events[:0], 0
-	return w.end(o, at)
-}
-
-// bookmark says that nothing more happened up to a snapshot that the reader
-// has seen all of.
-func (w *watcher) bookmark(snap *store.Snapshot) error {
-	if snap.LastChange() >= w.next || !snap.State().Synced {
-		return nil
-	}
-	w.claimed = snap.State().Revision
+// note sends a bookmark.
+func (w *watcher) note(at delta.Position, rev delta.Revision) error {
+	w.rev = rev
 	o := newOut()
 	o.head(3, 0)
-	return w.end(o, snap.State().Position)
-}
-
-// end closes a message with position and revision and sends it.
-func (w *watcher) end(o *out, at delta.Position) error {
-	if !at.IsZero() {
-		o.position(5, at)
-	}
-	o.revision(6, w.claimed)
+	o.trailer(at, rev)
 	return w.stream.SendMsg(o.frame())
 }
+
+// complete reports whether the changes from a number on tell of all indexes that
+// the filter goes by.
+func (w *watcher) complete(*store.Snapshot, uint64) bool { return true }

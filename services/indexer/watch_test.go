@@ -233,13 +233,13 @@ func TestAnEpochChangeIsToldToOpenWatchesAsChanges(t *testing.T) {
 	late.expect(t, "gap:epoch changed", "+a/one", "+b/one", "end")
 }
 
-func TestAWatcherThatIsTooSlowIsEndedWithACount(t *testing.T) {
+func TestAWatcherThatIsTooSlowIsEndedWithACountWhereAskedFor(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.start(t, fleet()...)
 	r := w.index(t, func(c *indexer.Config) { c.RingChanges = 16 })
 	w.caughtUp(t, r)
-	v := watch(t, r, &indexv1.WatchRequest{})
+	v := watch(t, r, &indexv1.WatchRequest{WhenSlow: indexv1.WhenSlow_WHEN_SLOW_DISCONNECT})
 	v.expect(t, "+a/one", "+a/two", "+b/one", "+b/two", "end")
 	for range 60 { // more than flow control lets pass unread, many times what is kept
 		w.put(t, pod("a/one", options{pad: 100_000}))

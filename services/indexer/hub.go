@@ -1,0 +1,423 @@
+package indexer
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/core/store"
+)
+
+// hub hands the changes of one collection to its watches. One goroutine, which
+// runs while there are any, looks at each change once and finds the groups it
+// concerns by the index values and namespaces they ask for, so that a watch is
+// woken by its own events alone.
+//
+//	store ──snapshot──> pass ──> group ──blocks──> watch (cursor) ──> stream
+//	                      │      group ──blocks──> watch, watch, ...
+//	                      └── what no group asks for costs a look at its values
+//
+// While the collection is not synced the hub stands still: what a reader is
+// told is always a state that reads would have been answered from. The changes
+// are told when it is synced again, as far as they are kept.
+type hub struct {
+	c     *collection
+	limit int // of the bytes that blocks take beside payloads
+
+	mu      sync.Mutex
+	open    int             // watches
+	snap    *store.Snapshot // that of the last pass; nil without watches
+	run     uint64          // of the last change looked at
+	groups  map[string]*group
+	views   map[string]projection // by what makes them equal, so that those share a mask
+	byValue map[string]map[string][]*group
+	byScope map[string][]*group
+	rest    []*group // concerned by every change
+	idle    chan struct{}
+	trimmed time.Time
+
+	items   items    // of the pass
+	touched []*group // of the pass
+	floor   []uint64 // of the pass
+
+	scan    *scan // gathering those who will share it
+	resting time.Time
+	scans   chan struct{} // one place for the scans of all collections
+}
+
+func newHub(c *collection, limit int, scans chan struct{}) *hub {
+	h := &hub{c: c, limit: limit, scans: scans}
+	h.clear()
+	return h
+}
+
+func (h *hub) clear() {
+	h.snap, h.run = nil, 0
+	h.groups, h.views = map[string]*group{}, map[string]projection{}
+	h.byValue, h.byScope, h.rest = map[string]map[string][]*group{}, map[string][]*group{}, nil
+	h.touched, h.floor, h.items = nil, nil, items{}
+}
+
+// join enters a watch into the group of those that ask for the same, behind the
+// snapshot returned. It must leave again.
+func (h *hub) join(w *watcher, key, view string) (*store.Snapshot, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	snap, err := h.advance()
+	if err != nil {
+		return nil, err
+	}
+	if f := &w.filter; f.index != "" {
+		if _, err := snap.ByIndex(f.index, f.values...); err != nil {
+			return nil, indexError(h.c.name, err)
+		}
+	}
+	g := h.groups[key]
+	if g == nil {
+		if _, ok := h.views[view]; !ok {
+			h.views[view] = w.view
+		}
+		g = &group{key: key, filter: w.filter, view: h.views[view], cursors: map[*cursor]struct{}{}, wake: make(chan struct{})}
+		h.file(g)
+	}
+	g.refs++
+	h.open++
+	g.mu.Lock()
+	g.attach(&w.cursor, g.end())
+	g.mu.Unlock()
+	w.group = g
+	if h.idle == nil {
+		h.idle = make(chan struct{})
+		go h.follow(h.idle)
+	}
+	return snap, nil
+}
+
+func (h *hub) leave(w *watcher) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	g := w.group
+	g.mu.Lock()
+	g.detach(&w.cursor)
+	g.mu.Unlock()
+	if g.refs--; g.refs == 0 {
+		h.unfile(g)
+	}
+	if h.open--; h.open == 0 {
+		close(h.idle)
+		h.idle = nil
+		h.clear()
+	}
+}
+
+// file finds the place where changes look for the group.
+func (h *hub) file(g *group) {
+	h.groups[g.key] = g
+	f := &g.filter
+	switch {
+	case f.index != "":
+		if h.byValue[f.index] == nil {
+			h.byValue[f.index] = map[string][]*group{}
+		}
+		for _, v := range f.values {
+			h.byValue[f.index][v] = append(h.byValue[f.index][v], g)
+		}
+	case f.namespaces != nil:
+		for _, ns := range f.namespaces {
+			h.byScope[ns] = append(h.byScope[ns], g)
+		}
+	default:
+		h.rest = append(h.rest, g)
+	}
+}
+
+func (h *hub) unfile(g *group) {
+	if h.groups[g.key] != g { // it failed, and may have a successor
+		return
+	}
+	delete(h.groups, g.key)
+	without := func(list []*group) []*group {
+		return slices.DeleteFunc(list, func(o *group) bool { return o == g })
+	}
+	f := &g.filter
+	switch {
+	case f.index != "":
+		values := h.byValue[f.index]
+		for _, v := range f.values {
+			if values[v] = without(values[v]); len(values[v]) == 0 {
+				delete(values, v)
+			}
+		}
+		if len(values) == 0 {
+			delete(h.byValue, f.index)
+		}
+	case f.namespaces != nil:
+		for _, ns := range f.namespaces {
+			if h.byScope[ns] = without(h.byScope[ns]); len(h.byScope[ns]) == 0 {
+				delete(h.byScope, ns)
+			}
+		}
+	default:
+		h.rest = without(h.rest)
+	}
+}
+
+// follow makes a pass for every snapshot until nobody watches any more.
+func (h *hub) follow(idle <-chan struct{}) {
+	for {
+		h.mu.Lock()
+		select {
+		case <-idle:
+			h.mu.Unlock()
+			return
+		default:
+		}
+		snap := h.c.store.Snapshot()
+		h.pass(snap)
+		h.mu.Unlock()
+		select {
+		case <-snap.Superseded():
+		case <-idle:
+			return
+		}
+	}
+}
+
+// advance makes a pass up to the latest snapshot and returns it. The error is
+// that of a collection that is not synced. h.mu is held.
+func (h *hub) advance() (*store.Snapshot, error) {
+	snap := h.c.store.Snapshot()
+	if err := h.c.synced(snap); err != nil {
+		return nil, err
+	}
+	if h.snap == nil {
+		h.snap = snap
+	}
+	h.pass(snap)
+	return snap, nil
+}
+
+// current is the snapshot of the last pass.
+func (h *hub) current() *store.Snapshot {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.snap
+}
+
+// sync moves a watch behind everything that has happened and returns the
+// snapshot of that.
+func (h *hub) sync(w *watcher) (*store.Snapshot, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	snap, err := h.advance()
+	if err != nil {
+		return nil, err
+	}
+	w.group.move(&w.cursor)
+	return snap, nil
+}
+
+// move puts a cursor behind all blocks.
+func (g *group) move(c *cursor) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.detach(c)
+	g.attach(c, g.end())
+}
+
+// quiet returns the snapshot of the last pass if the watch was told everything
+// up to it.
+func (h *hub) quiet(w *watcher) *store.Snapshot {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	snap := h.c.store.Snapshot()
+	h.pass(snap)
+	g := w.group
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if snap != h.snap || g.err != nil || w.cursor.next != g.end() {
+		return nil
+	}
+	return snap
+}
+
+// pass tells the groups what happened up to a snapshot. h.mu is held.
+func (h *hub) pass(snap *store.Snapshot) {
+	before := h.snap
+	if snap == before || !snap.State().Synced || snap.LastChange() < before.LastChange() {
+		return
+	}
+	h.check(snap)
+	if !h.look(before, snap) {
+		for _, g := range h.groups {
+			g.lose()
+		}
+	}
+	for _, g := range h.touched {
+		h.flush(g, snap.LastChange(), snap.State().Position, snap.State().Revision)
+	}
+	clear(h.touched)
+	h.touched = h.touched[:0]
+	h.snap = snap
+	if now := time.Now(); now.Sub(h.trimmed) >= trimEvery {
+		h.trimmed = now
+		h.trim()
+	}
+}
+
+// trimEvery is how often blocks are dropped whose changes the ring has dropped.
+const trimEvery = 50 * time.Millisecond
+
+func (h *hub) trim() {
+	for _, g := range h.groups {
+		g.mu.Lock()
+		n := 0
+		for ; n < len(g.blocks); n++ {
+			if _, err := h.c.store.Change(g.blocks[n].first); err == nil {
+				break
+			}
+		}
+		g.drop(n)
+		g.mu.Unlock()
+	}
+}
+
+// check ends the watches of indexes that cannot vouch for their answers any
+// more, or are gone.
+func (h *hub) check(snap *store.Snapshot) {
+	for index := range h.byValue {
+		if _, err := snap.ByIndex(index, ""); err != nil {
+			for _, g := range h.groups {
+				if g.filter.index == index {
+					g.fail(indexError(h.c.name, err))
+					h.unfile(g)
+				}
+			}
+		}
+	}
+}
+
+// look goes through the changes between two snapshots; false when some of them
+// are dropped.
+func (h *hub) look(before, snap *store.Snapshot) bool {
+	first, last := before.LastChange()+1, snap.LastChange()
+	if first > last {
+		return true
+	}
+	resumable := h.floors(first, last, before, snap)
+	from := before.State().Position
+	for n := first; n <= last; n++ {
+		c, err := h.c.store.Change(n)
+		if err != nil {
+			h.abandon()
+			return false
+		}
+		at := delta.Position{}
+		if resumable {
+			at = delta.Position{Epoch: from.Epoch, Sequence: min(c.Sequence, h.floor[n-first+1]-1), Term: from.Term}
+		}
+		// Behind the changes before this one a reader may resume below the least sequence that follows.
+		below := delta.Position{}
+		if resumable && h.floor[n-first]-1 > from.Sequence {
+			below = delta.Position{Epoch: from.Epoch, Sequence: h.floor[n-first] - 1, Term: from.Term}
+		}
+		h.concerned(snap, c, func(g *group) {
+			e, ok := g.event(snap, c, &h.items)
+			if !ok {
+				return
+			}
+			if len(g.events) >= chunkEvents || len(g.events) > 0 && g.bytes+len(e.item.payload) > chunkBytes {
+				h.flush(g, n-1, below, before.State().Revision)
+			}
+			if len(g.events) == 0 {
+				g.first = n
+				h.touched = append(h.touched, g)
+			}
+			e.position = at
+			g.events = append(g.events, e)
+			g.bytes += e.len()
+		})
+	}
+	return true
+}
+
+// floors finds, for each change from first on, the least sequence of it and all
+// that follow; one more stands for what the snapshot does not hold yet. It
+// reports whether those sequences say where to resume: they do not when they
+// began anew in between, or while a new epoch was not complete.
+func (h *hub) floors(first, last uint64, before, snap *store.Snapshot) bool {
+	n := int(last - first + 1)
+	h.floor = slices.Grow(h.floor[:0], n+1)[:n+1]
+	end := snap.State().Position
+	least := end.Sequence + 1
+	h.floor[n] = least
+	resumable := before.State().Position.Epoch == end.Epoch
+	run := h.run
+	for i := n - 1; i >= 0; i-- {
+		c, err := h.c.store.Change(first + uint64(i))
+		if err != nil {
+			return false
+		}
+		resumable = resumable && c.Run == h.run
+		if i == n-1 {
+			run = c.Run
+		}
+		least = min(least, c.Sequence)
+		h.floor[i] = least
+	}
+	h.run = run
+	return resumable
+}
+
+// concerned visits the groups that a change may mean something to, each once.
+func (h *hub) concerned(snap *store.Snapshot, c *store.Change, visit func(*group)) {
+	once := func(list []*group) {
+		for _, g := range list {
+			if g.stamp != c.N {
+				g.stamp = c.N
+				visit(g)
+			}
+		}
+	}
+	for index, groups := range h.byValue {
+		for _, o := range [...]*store.Object{c.Old, c.New} {
+			if o == nil {
+				continue
+			}
+			values, _ := snap.Values(index, o) // an index that fails has ended its watches
+			for _, v := range values {
+				once(groups[v])
+			}
+		}
+	}
+	if len(h.byScope) > 0 {
+		once(h.byScope[store.Namespace(c.Key)])
+	}
+	once(h.rest)
+}
+
+// flush makes a block of a group's events.
+func (h *hub) flush(g *group, last uint64, at delta.Position, rev delta.Revision) {
+	if len(g.events) == 0 || len(h.groups) == 0 {
+		return
+	}
+	b := newBlock(g.events, at, rev)
+	b.first, b.last = g.first, last
+	clear(g.events)
+	g.events, g.bytes = g.events[:0], 0
+	g.add(b, max(leastKept, h.limit/len(h.groups)))
+}
+
+// leastKept is what blocks of one group may take in any case.
+const leastKept = 16 << 10
+
+// abandon forgets the events of a pass that cannot be told whole.
+func (h *hub) abandon() {
+	for _, g := range h.touched {
+		clear(g.events)
+		g.events, g.bytes = nil, 0
+	}
+	clear(h.touched)
+	h.touched = h.touched[:0]
+}

@@ -1,0 +1,96 @@
+package indexer
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+
+	"google.golang.org/grpc"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+)
+
+// tape is a stream that decodes what a watch sends. Every message waits to be
+// taken.
+type tape struct {
+	grpc.ServerStream
+	t     *testing.T
+	ctx   context.Context
+	heard chan *indexv1.WatchResponse
+}
+
+func (s *tape) SendMsg(m any) error {
+	resp := &indexv1.WatchResponse{}
+	decode(s.t, m.(*frame), resp)
+	select {
+	case s.heard <- resp:
+		return nil
+	case <-s.ctx.Done():
+		return s.ctx.Err()
+	}
+}
+
+// serve runs a watch of a collection; what ends it is sent last.
+func serve(t *testing.T, c *collection, req *indexv1.WatchRequest) (s *tape, stop func(), ended <-chan error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	s = &tape{t: t, ctx: ctx, heard: make(chan *indexv1.WatchResponse)}
+	done := make(chan error, 1)
+	srv := &server{Service: &Service{
+		cfg: Config{}.withDefaults(), metrics: c.metrics, line: line{places: 2}, stopping: make(chan struct{}),
+	}}
+	go func() {
+		w := &watcher{s: srv, c: c, stream: s, slow: req.GetWhenSlow(), every: bookmarkEvery}
+		var err error
+		if w.filter, err = c.watchFilter(req); err == nil {
+			err = w.run(ctx, req)
+		}
+		done <- err
+	}()
+	return s, cancel, done
+}
+
+func TestAPositionInsideALagNeverNamesALaterEpochOrTermThanItsRecord(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCollection(t, nil)
+		c.mustApply(t, delta.Batch{Reset: true, Records: []delta.Record{synced(1)}, Replayed: true, Next: 2})
+		s, stop, _ := serve(t, c, &indexv1.WatchRequest{})
+		defer stop()
+		<-s.heard // the end of the state
+		var records []delta.Record
+		for seq := uint64(5000); seq < 5000+2*chunkEvents; seq++ {
+			records = append(records, record(seq, 0))
+		}
+		c.hub.mu.Lock() // until the end of this, no pass is made
+		c.mustApply(t, delta.Batch{Records: records, Next: 6000})
+		// The log is lost; a new leader begins it anew in a new epoch, at low sequences.
+		again := []delta.Record{record(3, 0), synced(4)}
+		for i := range again {
+			again[i].Epoch, again[i].Term = 2, 2
+		}
+		c.mustApply(t, delta.Batch{Reset: true, Records: again, Replayed: true, Next: 5})
+		c.hub.mu.Unlock()
+		events := 0
+		for {
+			m := <-s.heard
+			events += len(m.GetEvents().GetEvents())
+			at := m.GetPosition()
+			for _, e := range m.GetEvents().GetEvents() {
+				if at := e.GetPosition(); at != nil {
+					t.Fatalf("an event names position %v", at)
+				}
+			}
+			if at.GetEpoch() == 2 {
+				if at.GetSequence() != 4 || at.GetTerm() != 2 || events != 4*chunkEvents+1 {
+					t.Errorf("%d events, last position %v", events, at)
+				}
+				return
+			}
+			if at != nil {
+				t.Errorf("position %v while the log began anew", at)
+			}
+		}
+	})
+}
