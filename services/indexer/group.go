@@ -122,16 +122,16 @@ func (o *out) flat() []byte {
 // shared is what frame makes, in pieces that many streams may send: nothing of
 // it goes back to a pool.
 func (o *out) shared() mem.BufferSlice {
-	cuts := o.cuts
-	buf := o.flat()
-	parts := make(mem.BufferSlice, 0, 2*len(cuts)+1)
+	defer outs.Put(o)
+	buf := append(make([]byte, 0, len(o.buf)), o.buf...)
+	parts := make(mem.BufferSlice, 0, 2*len(o.cuts)+1)
 	at := 0
-	for i, c := range cuts {
+	for i, c := range o.cuts {
 		if at < c.at {
 			parts = append(parts, mem.SliceBuffer(buf[at:c.at:c.at]))
 		}
 		parts = append(parts, mem.SliceBuffer(c.data))
-		at, cuts[i].data = c.at, nil
+		at, o.cuts[i].data = c.at, nil
 	}
 	if at < len(buf) {
 		parts = append(parts, mem.SliceBuffer(buf[at:]))
