@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -54,8 +55,10 @@ type collection struct {
 // reign is a term with the lowest sequence at which it was seen.
 type reign struct{ term, first uint64 }
 
-// noteTerms remembers where terms began, for readers that resume.
-func (c *collection) noteTerms(records []delta.Record) {
+// noteTerms remembers where terms began, for readers that resume. seen is the
+// last sequence before the records. A term that is met by another record than
+// those that begin it may have begun anywhere behind the one before.
+func (c *collection) noteTerms(records []delta.Record, seen uint64) {
 	var known []reign
 	if p := c.terms.Load(); p != nil {
 		known = *p
@@ -63,9 +66,17 @@ func (c *collection) noteTerms(records []delta.Record) {
 	changed := false
 	for i := range records {
 		r := &records[i]
-		if n := len(known); r.Sequence != 0 && (n == 0 || known[n-1].term < r.Term) {
-			known, changed = append(slices.Clip(known), reign{r.Term, r.Sequence}), true
+		if r.Sequence == 0 {
+			continue
 		}
+		if n := len(known); n == 0 || known[n-1].term < r.Term {
+			first := seen + 1
+			if r.Kind == delta.KindTerm || r.Kind == delta.KindFence {
+				first = r.Sequence
+			}
+			known, changed = append(slices.Clip(known), reign{r.Term, first}), true
+		}
+		seen = r.Sequence
 	}
 	if changed {
 		c.terms.Store(&known)
@@ -130,7 +141,11 @@ func (c *collection) apply(ctx context.Context, b delta.Batch) error {
 		batch.Replay, c.sweepDue, c.replaying, c.replayAt = true, true, true, now
 		c.terms.Store(nil)
 	}
-	c.noteTerms(b.Records)
+	seen := c.follower.Position().Sequence
+	if b.Reset {
+		seen = 0
+	}
+	c.noteTerms(b.Records, seen)
 	for i := range b.Records {
 		r := &b.Records[i]
 		// A leader writes its fence and its term before it has spoken to the source.
@@ -150,6 +165,9 @@ func (c *collection) apply(ctx context.Context, b delta.Batch) error {
 				Key: string(u.Key), Epoch: c.follower.Position().Epoch, Sequence: u.Sequence, Fault: u.Err.Error(),
 			}})
 		}
+	}
+	if len(b.Unreadable) > 0 { // watchers resume by sequence: changes are made in the log's order
+		slices.SortStableFunc(batch.Ops, func(a, b store.Op) int { return cmp.Compare(sequenceOf(a), sequenceOf(b)) })
 	}
 	state := store.State{
 		Revision: revision, Position: c.follower.Position(), Synced: c.follower.Readable(), Fresh: c.fresh,
@@ -190,6 +208,17 @@ func (c *collection) horizon(batch *store.Batch, r *delta.Record) {
 		return
 	}
 	batch.Horizon, c.replayAt = max(r.Sequence-1, 1), time.Time{}
+}
+
+func sequenceOf(op store.Op) uint64 {
+	switch {
+	case op.Put != nil:
+		return op.Put.Sequence()
+	case op.Delete != nil:
+		return op.Delete.Sequence
+	default:
+		return op.Doubt.Sequence
+	}
 }
 
 // op turns a record into a store operation; control records have none.

@@ -39,7 +39,9 @@ func newTestCollection(t *testing.T, spans *tracetest.SpanRecorder) *collection 
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Service{cfg: Config{}.withDefaults(), log: deadLog{ttl: time.Hour}, metrics: m, tracer: trace.NewTracerProvider().Tracer("")}
+	s := &Service{
+		cfg: Config{}.withDefaults(), log: deadLog{ttl: time.Hour}, metrics: m, tracer: trace.NewTracerProvider().Tracer(""), scans: make(chan struct{}, 1),
+	}
 	if spans != nil {
 		s.tracer = trace.NewTracerProvider(trace.WithSpanProcessor(spans)).Tracer("")
 	}
