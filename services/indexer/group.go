@@ -75,7 +75,7 @@ func writeBlock(events []event, folded bool, at delta.Position, rev delta.Revisi
 	if folded {
 		o.uint(2, 1)
 	}
-	size, cost := o.len(), len(o.buf)
+	size, cost := o.len(), len(o.buf)-o.from
 	body := o.shared()
 	o = newOut()
 	o.head(1, size)
@@ -115,23 +115,24 @@ func (o *out) changes(list []event) {
 
 // flat returns what was written, without stored bytes, and gives o back.
 func (o *out) flat() []byte {
-	defer outs.Put(o)
-	return append(make([]byte, 0, len(o.buf)), o.buf...)
+	defer o.free()
+	return o.bytes()
 }
 
 // shared is what frame makes, in pieces that many streams may send: nothing of
 // it goes back to a pool.
 func (o *out) shared() mem.BufferSlice {
-	defer outs.Put(o)
-	buf := append(make([]byte, 0, len(o.buf)), o.buf...)
+	defer o.free()
+	buf := append(make([]byte, 0, len(o.buf)-o.from), o.buf[o.from:]...)
 	parts := make(mem.BufferSlice, 0, 2*len(o.cuts)+1)
 	at := 0
-	for i, c := range o.cuts {
-		if at < c.at {
-			parts = append(parts, mem.SliceBuffer(buf[at:c.at:c.at]))
+	for _, c := range o.cuts {
+		end := c.at - o.from
+		if at < end {
+			parts = append(parts, mem.SliceBuffer(buf[at:end:end]))
 		}
 		parts = append(parts, mem.SliceBuffer(c.data))
-		at, o.cuts[i].data = c.at, nil
+		at = end
 	}
 	if at < len(buf) {
 		parts = append(parts, mem.SliceBuffer(buf[at:]))
