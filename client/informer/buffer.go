@@ -14,7 +14,8 @@ const (
 type note[T any] struct {
 	kind     kind
 	key, uid string // the UID of obj, or of old when deleted
-	old, obj T
+	old, obj T      // obj of deleted, when folded: what the handler knows
+	folded   bool   // of deleted: it was an update as well
 	initial  bool   // of added: one that a handler must have finished to be synced
 	sync     bool   // of updated: a resync, nothing changed
 	rv       string // of deleted: where it was gone
@@ -47,11 +48,13 @@ func merge[T any](p *note[T], n note[T]) merged {
 		p.obj, p.uid, p.sync = n.obj, n.uid, false
 		return folded
 	case p.kind == updated && n.kind == deleted:
-		p.kind, p.sync, p.old, p.uid, p.rv, p.reason = deleted, false, n.old, n.uid, n.rv, n.reason
-		var none T
-		p.obj = none
+		p.old, p.obj, p.folded = n.old, p.old, true
+		p.kind, p.sync, p.uid, p.rv, p.reason = deleted, false, n.uid, n.rv, n.reason
 		return folded
 	case p.kind == deleted && n.kind == added && p.uid == n.uid:
+		if p.folded {
+			p.old, p.folded = p.obj, false
+		}
 		p.kind, p.obj, p.rv, p.reason = updated, n.obj, "", 0
 		return folded
 	default:

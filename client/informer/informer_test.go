@@ -301,7 +301,7 @@ func TestL05NoGapWhileEventsGoOn(t *testing.T) {
 	if err := informer.WaitFor(t.Context(), i); err != nil {
 		t.Fatal(err)
 	}
-	const last = 3000
+	const last = 1000
 	var writer, joiners sync.WaitGroup
 	writer.Go(func() {
 		for range last - 1 {
