@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// buildChunk is how many objects Build takes in while it holds the lock.
+// buildChunk objects take a few milliseconds to file.
 const buildChunk = 512
 
 // AddIndexers declares indexes, building: changes from now on are filed, reads
@@ -83,7 +83,7 @@ func (s *Store) step() bool {
 	}
 	w := s.begin()
 	x := w.snap.indexes[i]
-	left := buildChunk
+	left := s.chunk
 	file := func(id uint32) bool {
 		k := w.keys.get(id)
 		if x.cursor == nil || k != x.cursor && k.compare(x.cursor.place()) > 0 {

@@ -53,13 +53,12 @@ func (s *Store) Load(d Dump, now time.Time) error {
 		w.account(nil, w.objects.get(id))
 	}
 	w.snap.keys = setOf(w.keys.vector, ids)
-	for t := range d.Tombstones {
-		w.snap.tombs = w.snap.tombs.put(w.e, t)
-		s.expiry = append(s.expiry, t)
-	}
-	slices.SortStableFunc(s.expiry, func(a, b *Tombstone) int {
+	tombs := slices.SortedFunc(d.Tombstones, func(a, b *Tombstone) int {
 		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Sequence, b.Sequence))
 	})
+	for _, t := range tombs {
+		w.bury(t)
+	}
 	w.snap.state, w.snap.horizon = d.State, d.Horizon
 	w.expire(now)
 	w.settle()

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -17,9 +18,15 @@ import (
 // model is the store as one would write it in ten lines: two maps, and every
 // read a scan.
 type model struct {
-	live  map[string]*store.Object
-	tombs map[string]*store.Tombstone
-	seen  map[string]bool
+	live    map[string]*store.Object
+	tombs   map[string]*store.Tombstone
+	seen    map[string]bool
+	horizon uint64
+	state   store.State
+}
+
+func (m *model) clone() *model {
+	return &model{live: maps.Clone(m.live), tombs: maps.Clone(m.tombs), horizon: m.horizon, state: m.state}
 }
 
 func older(epochA uint64, rvA string, seqA uint64, epochB uint64, rvB string, seqB uint64) bool {
@@ -73,10 +80,10 @@ func (m *model) sweep(st store.State, now time.Time) {
 	}
 }
 
-func (m *model) byIndex(values ...string) []string {
+func (m *model) byIndex(fn store.IndexFunc, values ...string) []string {
 	var out []string
 	for key, o := range m.live {
-		vals, err := words(o)
+		vals, err := fn(o)
 		if err == nil && slices.ContainsFunc(vals, func(v string) bool { return slices.Contains(values, v) }) {
 			out = append(out, key)
 		}
@@ -110,24 +117,124 @@ func (m *model) compare(t *testing.T, snap *store.Snapshot, rng *rand.Rand, voca
 	if snap.Tombstones() != len(m.tombs) {
 		t.Fatalf("%d tombstones, want %d", snap.Tombstones(), len(m.tombs))
 	}
+	stored, faults := 0, 0
+	for _, o := range m.live {
+		if stored += o.StoredSize(); o.Faulty() {
+			faults++
+		}
+	}
+	if snap.StoredBytes() != stored || snap.Faults() != faults || snap.State() != m.state {
+		t.Fatalf("StoredBytes %d, Faults %d, State %+v; want %d, %d, %+v", snap.StoredBytes(), snap.Faults(), snap.State(), stored, faults, m.state)
+	}
+	for _, info := range snap.Indexers() {
+		m.compareIndex(t, snap, info, rng, vocabulary)
+	}
+	m.compareSince(t, snap, uint64(rng.IntN(int(m.state.Position.Sequence)+2)))
+}
+
+var indexFuncs = map[string]store.IndexFunc{"words": words, "lengths": lengths, "names": names}
+
+func names(o *store.Object) ([]string, error) {
+	return []string{o.Name(), o.Namespace(), o.Name()}, nil
+}
+
+func (m *model) compareIndex(t *testing.T, snap *store.Snapshot, info store.IndexInfo, rng *rand.Rand, vocabulary []string) {
+	t.Helper()
+	fn := indexFuncs[info.Name]
+	if info.State == store.Building {
+		_, err := snap.ByIndex(info.Name, "red")
+		if b, ok := errors.AsType[*store.BuildingError](err); !ok || b.Filed > b.Total || b.Total != len(m.live) {
+			t.Fatalf("a building index gives %v", err)
+		}
+		return
+	}
+	if info.CompleteFrom.Compare(m.state.Revision) > 0 {
+		t.Fatalf("%s is complete from %v at %v", info.Name, info.CompleteFrom, m.state.Revision)
+	}
 	shown := map[string]int{}
-	for _, w := range vocabulary {
-		want := m.byIndex(w)
-		if w != "bad" && len(want) > 0 {
-			shown[w] = len(want)
+	entries, failed, first := 0, 0, ""
+	for _, key := range inOrder(slices.Collect(maps.Keys(m.live))) {
+		list, err := safely(fn, m.live[key])
+		if err != nil {
+			if failed++; first == "" {
+				first = key
+			}
 		}
-		hits, _ := snap.ByIndex("words", w)
-		if !slices.Equal(hits.Keys(), want) {
-			t.Fatalf("ByIndex(%s) = %q, want %q", w, hits.Keys(), want)
+		slices.Sort(list)
+		for _, v := range slices.Compact(list) {
+			shown[v]++
+			entries++
 		}
 	}
-	two := []string{vocabulary[rng.IntN(len(vocabulary))], vocabulary[rng.IntN(len(vocabulary))]}
-	if hits, _ := snap.ByIndex("words", two...); !slices.Equal(hits.Keys(), m.byIndex(two...)) {
-		t.Fatalf("ByIndex(%q) = %q, want %q", two, hits.Keys(), m.byIndex(two...))
+	if info.Entries != entries || info.Values != len(shown) || info.Failed != failed {
+		t.Fatalf("%s: %+v, want %d entries, %d values, %d failed", info.Name, info, entries, len(shown), failed)
 	}
-	seq, _ := snap.IndexValues("words", "", "")
+	if f, ok := errors.AsType[*store.FailedError](info.Err); ok != (failed > 0) || ok && (f.Key != first || f.Keys != failed) {
+		t.Fatalf("%s fails with %v, want first %q of %d", info.Name, info.Err, first, failed)
+	}
+	for v := range shown {
+		if hits, _ := snap.ByIndex(info.Name, v); !slices.Equal(hits.Keys(), m.byIndex(fn, v)) {
+			t.Fatalf("ByIndex(%s, %s) = %q, want %q", info.Name, v, hits.Keys(), m.byIndex(fn, v))
+		}
+	}
+	some := []string{vocabulary[rng.IntN(len(vocabulary))], vocabulary[rng.IntN(len(vocabulary))], vocabulary[rng.IntN(len(vocabulary))], "1", "k3"}
+	hits, _ := snap.ByIndex(info.Name, some...)
+	want := m.byIndex(fn, some...)
+	if !slices.Equal(hits.Keys(), want) {
+		t.Fatalf("ByIndex(%s, %q) = %q, want %q", info.Name, some, hits.Keys(), want)
+	}
+	if len(want) > 0 {
+		i := rng.IntN(len(want))
+		if got := slices.Collect(hits.KeysAfter(want[i])); !slices.Equal(got, want[i+1:]) {
+			t.Fatalf("KeysAfter(%s) = %q, want %q", want[i], got, want[i+1:])
+		}
+	}
+	seq, _ := snap.IndexValues(info.Name, "", "")
 	if got := maps.Collect(seq); !maps.Equal(got, shown) {
-		t.Fatalf("IndexValues = %v, want %v", got, shown)
+		t.Fatalf("IndexValues(%s) = %v, want %v", info.Name, got, shown)
+	}
+}
+
+func safely(fn store.IndexFunc, o *store.Object) (list []string, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			list, err = nil, errors.New("panic")
+		}
+	}()
+	list, err = fn(o)
+	return slices.Clone(list), err
+}
+
+func (m *model) compareSince(t *testing.T, snap *store.Snapshot, sequence uint64) {
+	t.Helper()
+	objects, tombs, ok := snap.Since(sequence)
+	if ok != (sequence >= m.horizon) {
+		t.Fatalf("Since(%d) = %v with horizon %d", sequence, ok, m.horizon)
+	}
+	if !ok {
+		return
+	}
+	var got, want []string
+	for _, o := range objects {
+		got = append(got, fmt.Sprint(o.Sequence(), o.Key()))
+	}
+	for _, x := range tombs {
+		got = append(got, fmt.Sprint(x.Sequence, x.Key))
+	}
+	for _, o := range m.live {
+		if o.Sequence() > sequence {
+			want = append(want, fmt.Sprint(o.Sequence(), o.Key()))
+		}
+	}
+	for _, x := range m.tombs {
+		if x.Sequence > sequence {
+			want = append(want, fmt.Sprint(x.Sequence, x.Key))
+		}
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Fatalf("Since(%d) = %q, want %q", sequence, got, want)
 	}
 }
 
@@ -161,6 +268,12 @@ func (st *stepper) step(next func(int) int) {
 		}
 	}
 	for range next(12) {
+		if next(6) == 0 {
+			if swap := st.swap(next); swap != nil {
+				b.Ops = append(b.Ops, store.Op{Swap: swap})
+			}
+			continue
+		}
 		st.seq++
 		key := fmt.Sprintf("n%d/k%d", next(3), next(30))
 		if next(10) == 0 {
@@ -193,12 +306,57 @@ func (st *stepper) step(next func(int) int) {
 	state := store.State{
 		Revision: delta.Revision{Epoch: st.epoch, RV: fmt.Sprint(st.rv)}, Position: delta.Position{Epoch: st.epoch, Sequence: st.seq}, Synced: true,
 	}
-	b.State = &state
+	b.State, st.m.state = &state, state
+	if next(30) == 0 {
+		b.Horizon = st.seq / 2
+		st.m.horizon = max(st.m.horizon, b.Horizon)
+	}
 	if next(30) == 0 {
 		b.Sweep = true
 		st.m.sweep(state, st.now)
 	}
 	st.s.Apply(b, st.now)
+}
+
+// swap stores a live object otherwise, or with other fields. The one it names
+// may have been replaced by then.
+func (st *stepper) swap(next func(int) int) *store.Swap {
+	live := inOrder(slices.Collect(maps.Keys(st.m.live)))
+	if len(live) == 0 {
+		return nil
+	}
+	old := st.m.live[live[next(len(live))]]
+	now := old.WithStored([]byte("x"), &upper{})
+	if next(2) == 0 {
+		now = old.WithFields(text(st.vocab[next(len(st.vocab))]))
+	}
+	if next(5) == 0 {
+		return &store.Swap{Old: now, New: old} // which the store does not hold
+	}
+	st.m.live[old.Key()] = now
+	return &store.Swap{Old: old, New: now}
+}
+
+// declare adds or removes an index, or goes on building.
+func (st *stepper) declare(t *testing.T, next func(int) int) {
+	t.Helper()
+	name := []string{"lengths", "names"}[next(2)]
+	switch next(6) {
+	case 0:
+		err := st.s.AddIndexers(map[string]store.IndexFunc{name: indexFuncs[name]})
+		if _, taken := errors.AsType[*store.ConflictError](err); err != nil && !taken {
+			t.Fatal(err)
+		}
+	case 1:
+		if next(3) == 0 {
+			err := st.s.RemoveIndexers(name)
+			if _, none := errors.AsType[*store.UnknownIndexError](err); err != nil && !none {
+				t.Fatal(err)
+			}
+		}
+	default:
+		st.s.Step(1 + next(10))
+	}
 }
 
 func TestRandomHistoriesAgreeWithANaiveModel(t *testing.T) {
@@ -208,13 +366,31 @@ func TestRandomHistoriesAgreeWithANaiveModel(t *testing.T) {
 			t.Parallel()
 			rng := rand.New(rand.NewPCG(seed, 2))
 			st := newStepper()
-			for i := range 150 {
+			type pin struct {
+				snap *store.Snapshot
+				m    *model
+			}
+			var pins []pin
+			for i := range 200 {
 				st.step(rng.IntN)
+				st.declare(t, rng.IntN)
 				if i%5 == 0 {
 					st.m.compare(t, st.s.Snapshot(), rng, st.vocab)
+					pins = append(pins, pin{st.s.Snapshot(), st.m.clone()})
 				}
 			}
+			if err := st.s.Build(t.Context()); err != nil {
+				t.Fatal(err)
+			}
 			st.m.compare(t, st.s.Snapshot(), rng, st.vocab)
+			for _, p := range pins { // what was pinned has not changed since
+				p.m.compare(t, p.snap, rng, st.vocab)
+			}
+			again := store.New(store.Options{Indexers: indexFuncs, TombstoneTTL: 100 * 365 * 24 * time.Hour})
+			if err := again.Load(st.s.Snapshot().Dump(), st.now); err != nil {
+				t.Fatal(err)
+			}
+			st.m.compare(t, again.Snapshot(), rng, st.vocab)
 		})
 	}
 }
@@ -234,6 +410,7 @@ func FuzzApplyAgreesWithANaiveModel(f *testing.F) {
 		}
 		for range 50 {
 			st.step(next)
+			st.declare(t, next)
 			if len(data) == 0 {
 				break
 			}

@@ -27,10 +27,11 @@ type Store struct {
 
 	mu      sync.Mutex // guards the rest, which is the writer's own
 	slots   slots
-	seen    bitset       // the slots that the replay has named
-	replay  bool         // there was a replay; without one every slot is named
-	expiry  []*Tombstone // tombstones in the order they came
-	watched bool         // synced once: watchers may exist, the ring is kept, indexes are built
+	seen    bitset // the slots that the replay has named
+	replay  bool   // there was a replay; without one every slot is named
+	expiry  queue  // of tombstones
+	chunk   int    // how many objects Build takes in while it holds the lock
+	watched bool   // synced once: watchers may exist, the ring is kept, indexes are built
 }
 
 // New returns an empty store that is not synced. Its indexes become ready with
@@ -38,8 +39,9 @@ type Store struct {
 // a tenth of the time.
 func New(opts Options) *Store {
 	s := &Store{
-		ttl:  cmp.Or(opts.TombstoneTTL, 30*time.Minute),
-		ring: newRing(cmp.Or(opts.RingChanges, 8192), cmp.Or(opts.RingBytes, 64<<20)),
+		chunk: buildChunk,
+		ttl:   cmp.Or(opts.TombstoneTTL, 30*time.Minute),
+		ring:  newRing(cmp.Or(opts.RingChanges, 8192), cmp.Or(opts.RingBytes, 64<<20)),
 	}
 	snap := &Snapshot{next: make(chan struct{})}
 	for _, name := range sortedNames(opts.Indexers) {
@@ -125,7 +127,7 @@ func (s *Store) Apply(b Batch, now time.Time) Result {
 	}
 	if b.Replay {
 		s.replay, s.seen = true, nil
-		w.snap.tombs, s.expiry = tree[*Tombstone]{}, nil
+		w.snap.tombs, s.expiry = tree[*Tombstone]{}, queue{}
 		s.ring.cut()
 	}
 	for _, op := range b.Ops {

@@ -2,6 +2,7 @@ package store
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	"github.com/deltaplane/deltaplane/core/delta"
@@ -52,6 +53,30 @@ type Tombstone struct {
 }
 
 func (t *Tombstone) at() (string, string) { return splitKey(t.Key) }
+
+// queue holds tombstones in the order they came. What is taken out is given
+// back, without a copy for each.
+type queue struct {
+	list []*Tombstone
+	head int
+}
+
+func (q *queue) push(t *Tombstone) { q.list = append(q.list, t) }
+
+// first returns the oldest, nil when there is none.
+func (q *queue) first() *Tombstone {
+	if q.head == len(q.list) {
+		return nil
+	}
+	return q.list[q.head]
+}
+
+func (q *queue) pop() {
+	q.list[q.head] = nil
+	if q.head++; q.head > len(q.list)/2 {
+		q.list, q.head = slices.Clone(q.list[q.head:]), 0
+	}
+}
 
 // compare orders two deletes of one key as Object.compare orders objects.
 func (t *Tombstone) compare(u *Tombstone) int {

@@ -294,8 +294,7 @@ func treeOf[T sorted](items []T) tree[T] {
 	t := tree[T]{n: len(items)}
 	var level []*node[T] // the nodes below items, in order
 	for {
-		const fill = maxItems * 7 / 8
-		parts := (len(items) + fill + 1) / (fill + 1)
+		parts := (len(items) + maxItems + 1) / (maxItems + 1)
 		nodes := make([]*node[T], 0, parts)
 		between := make([]T, 0, parts-1)
 		for ; parts > 0; parts-- {

@@ -133,7 +133,7 @@ func (w *write) refile(id uint32, k *key, old, now *Object) {
 
 func (w *write) bury(t *Tombstone) {
 	w.snap.tombs = w.snap.tombs.put(w.e, t)
-	w.s.expiry = append(w.s.expiry, t)
+	w.s.expiry.push(t)
 }
 
 // sweep deletes the keys that the replay has not named.
@@ -162,18 +162,13 @@ func (w *write) sweep(now time.Time) {
 
 // expire forgets tombstones past their TTL and remembers up to where.
 func (w *write) expire(now time.Time) {
-	n := 0
-	for ; n < len(w.s.expiry) && now.Sub(w.s.expiry[n].At) > w.s.ttl; n++ {
-		t := w.s.expiry[n]
+	for t := w.s.expiry.first(); t != nil && now.Sub(t.At) > w.s.ttl; t = w.s.expiry.first() {
+		w.s.expiry.pop()
 		ns, name := splitKey(t.Key)
 		if kept, ok := w.snap.tombs.get(ns, name); ok && kept == t {
 			w.snap.tombs, _ = w.snap.tombs.del(w.e, ns, name)
 			w.snap.horizon = max(w.snap.horizon, t.Sequence)
 		}
-	}
-	if n > 0 {
-		clear(w.s.expiry[:n])
-		w.s.expiry = w.s.expiry[n:]
 	}
 }
 

@@ -1,0 +1,198 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/core/store"
+)
+
+// TestS06IndexesAreBuiltAndRemovedBesideAWriterAndReaders compares an index
+// that is declared again and again with one that was always there.
+func TestS06IndexesAreBuiltAndRemovedBesideAWriterAndReaders(t *testing.T) {
+	t.Parallel()
+	s := store.New(store.Options{Indexers: map[string]store.IndexFunc{"words": words}})
+	var seq uint64
+	batch := func(rng *rand.Rand, n int) {
+		b := store.Batch{State: &store.State{Synced: true}}
+		for range n {
+			seq++
+			key := fmt.Sprintf("n%d/%04d", rng.IntN(3), rng.IntN(3000))
+			if rng.IntN(4) == 0 {
+				b.Ops = append(b.Ops, store.Op{Delete: &store.Tombstone{Key: key, RV: fmt.Sprint(seq), Epoch: 1, Sequence: seq, At: epoch0}})
+				continue
+			}
+			b.Ops = append(b.Ops, store.Op{Put: store.NewObject(store.ObjectConfig{
+				Key: key, RV: fmt.Sprint(seq), Epoch: 1, Sequence: seq, Fields: text(fmt.Sprintf("w%d w%d all", rng.IntN(9), rng.IntN(900))),
+			})})
+		}
+		b.State.Revision, b.State.Position.Sequence = delta.Revision{Epoch: 1, RV: fmt.Sprint(seq)}, seq
+		s.Apply(b, epoch0)
+	}
+	batch(rand.New(rand.NewPCG(1, 1)), 6000)
+
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		rng := rand.New(rand.NewPCG(2, 2))
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				batch(rng, 1+rng.IntN(20))
+			}
+		}
+	})
+	agree := func(snap *store.Snapshot) {
+		want, err := snap.IndexValues("words", "", "")
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		got, err := snap.IndexValues("again", "", "")
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if a, b := maps.Collect(want), maps.Collect(got); !maps.Equal(a, b) {
+			t.Errorf("the index built late has %d values, the other one %d", len(b), len(a))
+		}
+		for _, v := range []string{"all", "w3", "w77"} {
+			a, _ := snap.ByIndex("words", v)
+			b, _ := snap.ByIndex("again", v)
+			if !slices.Equal(a.Keys(), b.Keys()) {
+				t.Errorf("%s has %d keys in the index built late, %d in the other", v, b.Len(), a.Len())
+			}
+		}
+	}
+	for range 2 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				snap := s.Snapshot()
+				if _, err := snap.ByIndex("again", "all"); err == nil {
+					agree(snap)
+				}
+			}
+		})
+	}
+	for range 6 {
+		if err := s.AddIndexers(map[string]store.IndexFunc{"again": words}); err != nil {
+			t.Fatal(err)
+		}
+		before := s.Snapshot().State().Revision
+		if err := s.Build(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		snap := s.Snapshot()
+		agree(snap)
+		info := snap.Indexers()[0]
+		if info.State != store.Ready || info.CompleteFrom.Compare(before) < 0 || info.CompleteFrom.Compare(snap.State().Revision) > 0 {
+			t.Errorf("built: %+v at %v", info, snap.State().Revision)
+		}
+		if err := s.RemoveIndexers("again"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(stop)
+	wg.Wait()
+}
+
+func TestABuildGoesOnAfterItsContextEnded(t *testing.T) {
+	t.Parallel()
+	h := newHistory(store.Options{})
+	for i := range 2000 {
+		h.put(fmt.Sprintf("n/%04d", i), "a")
+	}
+	if err := h.s.AddIndexers(map[string]store.IndexFunc{"words": words, "lengths": lengths}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := h.s.Build(ctx); !errors.Is(err, context.Canceled) {
+		t.Fatalf("Build = %v", err)
+	}
+	if err := h.s.Build(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, info := range h.s.Snapshot().Indexers() {
+		if info.State != store.Ready || info.Entries != 2000 {
+			t.Errorf("%+v", info)
+		}
+	}
+}
+
+func TestLoadGivesTheStoreThatWasDumped(t *testing.T) {
+	t.Parallel()
+	from := full(3000)
+	gone := from.Snapshot().Get(newFleet(3000).pod(5, 1).Key())
+	apply(from, epoch0, &store.Tombstone{Key: gone.Key(), RV: "5000", Epoch: gone.Epoch(), Sequence: 5000, At: epoch0})
+	st := store.State{
+		Revision: delta.Revision{Epoch: 3, RV: "7"}, Position: delta.Position{Epoch: 3, Sequence: 5000, Term: 2}, Synced: true,
+	}
+	from.Apply(store.Batch{State: &st, Horizon: 17}, epoch0)
+	dump := from.Snapshot().Dump()
+	s := store.New(store.Options{Indexers: five()})
+	if err := s.Load(dump, epoch0); err != nil {
+		t.Fatal(err)
+	}
+	a, b := from.Snapshot(), s.Snapshot()
+	if b.State() != st || b.Len() != 2999 || b.Tombstones() != 1 || b.Bytes() != a.Bytes() {
+		t.Errorf("loaded %d objects, %d tombstones, state %+v", b.Len(), b.Tombstones(), b.State())
+	}
+	ia, ib := a.Indexers(), b.Indexers()
+	for i := range ia {
+		if ia[i].Entries != ib[i].Entries || ia[i].Values != ib[i].Values || ib[i].State != store.Ready || ib[i].CompleteFrom != st.Revision {
+			t.Errorf("index %+v became %+v", ia[i], ib[i])
+		}
+	}
+	if _, _, ok := b.Since(16); ok {
+		t.Error("Since answers from below the horizon")
+	}
+	if n, ok := s.Resume(b, 5000); !ok || n != b.LastChange()+1 {
+		t.Errorf("Resume from where the dump ends = %d, %v", n, ok)
+	}
+	if res := apply(s, epoch0, gone); res.Stale != 1 {
+		t.Errorf("a loaded tombstone does not hide: %+v", res)
+	}
+	if err := s.Load(dump, epoch0); !errors.Is(err, store.ErrNotEmpty) {
+		t.Errorf("a second Load = %v", err)
+	}
+}
+
+func TestLoadRefusesWhatIsNotInOrderAndStaysUsable(t *testing.T) {
+	t.Parallel()
+	f := newFleet(10)
+	objects := []*store.Object{f.pod(1, 1), f.pod(2, 2)}
+	slices.SortFunc(objects, func(a, b *store.Object) int { return -compareText(a.Key(), b.Key()) })
+	s := store.New(store.Options{Indexers: five()})
+	for _, list := range [][]*store.Object{objects, {f.pod(3, 1), f.pod(3, 1)}} {
+		err := s.Load(store.Dump{Objects: slices.Values(list), Tombstones: func(func(*store.Tombstone) bool) {}}, epoch0)
+		if !errors.Is(err, store.ErrUnsorted) || s.Snapshot().Len() != 0 || s.Snapshot().Memory() != 0 {
+			t.Errorf("Load = %v with %d objects, %d bytes", err, s.Snapshot().Len(), s.Snapshot().Memory())
+		}
+	}
+	s.Apply(store.Batch{Ops: []store.Op{{Put: objects[0]}}, State: &store.State{Synced: true}}, epoch0)
+	if s.Snapshot().Get(objects[0].Key()) != objects[0] {
+		t.Error("after a refused Load the store does not take objects")
+	}
+}
+
+func compareText(a, b string) int {
+	if a < b {
+		return -1
+	}
+	return 1
+}
