@@ -120,6 +120,8 @@ func check(tail Tail, from delta.Position) error {
 	return nil
 }
 
+var errMadeAnew = fmt.Errorf("%w: the log was made anew", ErrBootstrap)
+
 // handlerError carries a handler's error out of a session, so that it is not taken for one of the log's.
 type handlerError struct{ err error }
 
@@ -198,7 +200,7 @@ func (r *reader) identify(tail Tail) error {
 			return err
 		}
 		if !r.created.IsZero() && !tail.Created.Equal(r.created) {
-			return fmt.Errorf("%w: the log was made anew", ErrBootstrap)
+			return errMadeAnew
 		}
 		if away > r.c.cfg.TombstoneTTL/2 {
 			return fmt.Errorf("%w: %v away, more than half the tombstone ttl", ErrBootstrap, away.Round(time.Second))
@@ -295,6 +297,9 @@ func (r *reader) idle(ctx context.Context, cons jetstream.Consumer) error {
 	tail, err := r.c.Tail(ctx, r.col)
 	if err != nil {
 		return err
+	}
+	if !tail.Created.Equal(r.created) {
+		return errMadeAnew
 	}
 	info, err := cons.Info(ctx)
 	if err != nil {

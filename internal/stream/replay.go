@@ -68,6 +68,9 @@ func (r *reader) settle(ctx context.Context, b *delta.Batch, pos delta.Position)
 		if err != nil {
 			return err
 		}
+		if !info.Created.Equal(r.created) { // the end of another log says nothing about the hole in this one
+			return errMadeAnew
+		}
 		r.hole, r.target = false, info.State.LastSeq
 		if !r.replaying {
 			b.End = r.target
@@ -97,6 +100,9 @@ func (r *reader) reign(ctx context.Context, rec *delta.Record, pos delta.Positio
 	tail, err := r.c.Tail(ctx, r.col)
 	if err != nil {
 		return err
+	}
+	if !tail.Created.Equal(r.created) {
+		return errMadeAnew
 	}
 	pos.Term = r.term
 	if err := check(tail, pos); !pos.IsZero() && err != nil {
