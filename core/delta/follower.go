@@ -60,7 +60,7 @@ func (f *Follower) Apply(b Batch) Revision {
 	if b.Replayed {
 		f.replaying = false
 	}
-	if f.Readable() && f.position.Sequence >= f.frozenTo {
+	if f.synced == f.epoch && f.epoch != 0 && !f.replaying && f.position.Sequence >= f.frozenTo {
 		f.frozenTo = 0
 		if r := (Revision{Epoch: f.epoch, RV: f.watermark}); r.Compare(f.claimed) > 0 {
 			f.claimed = r
@@ -83,9 +83,12 @@ func (f *Follower) record(r *Record) {
 	f.position = Position{Epoch: f.epoch, Sequence: max(f.position.Sequence, r.Sequence), Term: f.term}
 }
 
-// Readable reports whether reads may be answered: a replay is not running and the synced record of the current epoch has been
-// applied. Otherwise every read fails with COLLECTION_NOT_SYNCED.
-func (f *Follower) Readable() bool { return !f.replaying && f.epoch != 0 && f.synced == f.epoch }
+// Readable reports whether reads may be answered: a replay is not running, the synced record of the current epoch has been
+// applied, and a revision of that epoch may be claimed, so that every answer has one. Otherwise every read fails with
+// COLLECTION_NOT_SYNCED.
+func (f *Follower) Readable() bool {
+	return !f.replaying && f.epoch != 0 && f.synced == f.epoch && f.claimed.Epoch == f.epoch
+}
 
 // Frozen reports whether the revision stands still because of a hole in the sequence.
 func (f *Follower) Frozen() bool { return f.frozenTo > f.position.Sequence }

@@ -72,6 +72,20 @@ func TestDesign62TheRevisionIsFrozenFromAHoleToTheEndSeenAfterIt(t *testing.T) {
 	}
 }
 
+// What is synced behind a hole has no revision that could be claimed yet, and must not be read without one.
+func TestDesign62ACollectionIsNotReadableBeforeItsFirstRevisionOfTheEpoch(t *testing.T) {
+	t.Parallel()
+	var f delta.Follower
+	hole := batch(1, synced("10"))
+	hole.End = 3
+	if rev := f.Apply(hole); rev != (delta.Revision{}) || f.Readable() {
+		t.Errorf("revision %v, readable %v behind a hole", rev, f.Readable())
+	}
+	if rev := f.Apply(batch(3, at("12"))); rev.RV != "12" || !f.Readable() {
+		t.Errorf("revision %v, readable %v at the end", rev, f.Readable())
+	}
+}
+
 func TestTheClaimedRevisionNeverGoesBack(t *testing.T) {
 	t.Parallel()
 	var f delta.Follower
