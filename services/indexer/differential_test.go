@@ -5,7 +5,9 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -26,7 +28,7 @@ var (
 )
 
 // A random source writes a log: bursts that leave holes for whoever is behind, recreations, new leaders, new epochs with
-// versions that go back, records that cannot be read. Replicas are stopped and started in the middle of it. Whatever is
+// versions that go back, logs that are lost, records that cannot be read. Replicas are stopped and started in the middle of it. Whatever is
 // read meanwhile must be a state the source had at or after the revision the answer claims, key by key; pages must
 // come from one snapshot; what watches were told must add up; and at the end everything must equal the source.
 func TestDifferential(t *testing.T) {
@@ -296,7 +298,7 @@ func (s *source) begin(t *testing.T) {
 
 // step is one thing that happens to a source.
 func (s *source) step(t *testing.T) {
-	switch s.rng.IntN(14) {
+	switch s.rng.IntN(16) {
 	case 0: // a new leader
 		s.w.w = s.w.lead(t, pods, false)
 		s.w.sync(t)
@@ -305,6 +307,8 @@ func (s *source) step(t *testing.T) {
 		s.w.rv = max(0, s.w.rv-s.rng.IntN(50))
 		s.burst(t, s.rng.IntN(10))
 		s.w.sync(t)
+	case 4: // the log is lost: a new one holds what still exists, and no tombstone of what does not
+		s.lose(t)
 	case 2: // nothing but progress
 		s.w.rv++
 		rv := strconv.Itoa(s.w.rv)
@@ -314,6 +318,34 @@ func (s *source) step(t *testing.T) {
 	default:
 		s.burst(t, 1+s.rng.IntN(6))
 	}
+}
+
+func (s *source) lose(t *testing.T) {
+	if err := s.w.conn.Remove(t.Context(), pods); err != nil {
+		t.Fatal(err)
+	}
+	s.w.w = s.w.lead(t, pods, true)
+	var keep []string
+	var lost []delta.Record
+	now := s.latest()
+	for _, key := range slices.Sorted(maps.Keys(now)) {
+		if s.rng.IntN(4) > 0 {
+			keep = append(keep, key)
+			continue
+		}
+		s.mu.Lock()
+		s.history[key] = append(s.history[key], &version{at: stamp{s.w.w.Epoch(), 0}, gone: true})
+		s.mu.Unlock()
+		lost = append(lost, gone(key))
+	}
+	const empty = 2 // the last fence and the term
+	if tail, err := s.w.conn.Tail(t.Context(), pods); err != nil {
+		t.Fatal(err)
+	} else if tail.Messages > empty { // the server has found the files of the old log: what a reflector's shadow would tell must be told
+		s.w.put(t, lost...)
+	}
+	s.write(t, keep, false)
+	s.w.sync(t)
 }
 
 // settle makes the end readable.
