@@ -97,7 +97,7 @@ func (l *line) len() (taken, waiting int) {
 func (w *watcher) admit(ctx context.Context) (done func(), err error) {
 	src, err := w.filter.source(w.hub().current())
 	if err != nil {
-		return nil, indexError(w.c.name, err)
+		return nil, w.c.indexError(err)
 	}
 	if src.total <= smallState {
 		return func() {}, nil

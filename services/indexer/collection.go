@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/services/indexer/definition"
 	"github.com/deltaplane/deltaplane/services/indexer/extract"
 	"github.com/deltaplane/deltaplane/services/indexer/payload"
 )
@@ -35,6 +37,15 @@ type collection struct {
 
 	ingest sync.Mutex // held while a batch is applied, and while the plan is replaced
 	plan   atomic.Pointer[extract.Plan]
+	read   atomic.Pointer[extract.Plan] // by which, or a later one, every object has been read
+	paths  []definition.Path            // that are read whatever is declared
+	slog   *slog.Logger
+
+	declarations *declarations
+	declared     atomic.Pointer[[]declaration] // what is declared for the collection, by name
+	rebuild      chan struct{}                 // wakes build
+	declaring    sync.Mutex                    // guards built, and orders changes of what is declared
+	built        map[string]string             // declared indexes of the store, with their sources
 
 	id       delta.Collection
 	name     string
@@ -100,15 +111,19 @@ func (c *collection) disowned(p delta.Position) bool {
 
 func (s *Service) newCollection(id delta.Collection) *collection {
 	ttl := s.log.TombstoneTTL()
-	plan := extract.NewPlan(paths(id, s.cfg.Fields), nil)
+	fields := paths(id, s.cfg.Fields)
+	plan := extract.NewPlan(fields, nil)
 	c := &collection{
 		id: id, name: id.String(), ttl: ttl, now: time.Now, metrics: s.metrics, tracer: s.tracer,
-		extract: extract.New(plan),
+		extract: extract.New(plan), paths: fields, slog: s.slog,
+		declarations: s.declarations, rebuild: make(chan struct{}, 1), built: map[string]string{},
 		store: store.New(store.Options{
 			TombstoneTTL: ttl, RingChanges: s.cfg.RingChanges, RingBytes: s.cfg.RingBytes, Indexers: builtIn(id),
 		}),
 	}
 	c.plan.Store(plan)
+	c.read.Store(plan)
+	c.declared.Store(&[]declaration{})
 	c.keeper, c.evicted = payload.NewKeeper(c.store, payload.Config{}), make(chan struct{})
 	if s.cfg.Tier == TierCompact {
 		c.keeper.Compact(false)

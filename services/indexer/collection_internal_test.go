@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -31,6 +32,10 @@ func (deadLog) Tail(context.Context, delta.Collection) (stream.Tail, error) {
 func (l deadLog) TombstoneTTL() time.Duration { return l.ttl }
 func (deadLog) Healthy() bool                 { return false }
 
+func (deadLog) Bucket(context.Context, string, time.Duration) (*stream.Bucket, error) {
+	return nil, io.EOF
+}
+
 var now = time.Unix(1_700_000_000, 0)
 
 func newTestCollection(t *testing.T, spans *tracetest.SpanRecorder) *collection {
@@ -42,6 +47,7 @@ func newTestCollection(t *testing.T, spans *tracetest.SpanRecorder) *collection 
 	s := &Service{
 		cfg: Config{}.withDefaults(), log: deadLog{ttl: time.Hour}, metrics: m, tracer: trace.NewTracerProvider().Tracer(""), scans: make(chan struct{}, 1),
 	}
+	s.declarations = newDeclarations(s.log, slog.New(slog.DiscardHandler), s.redeclare)
 	if spans != nil {
 		s.tracer = trace.NewTracerProvider(trace.WithSpanProcessor(spans)).Tracer("")
 	}

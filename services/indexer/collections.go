@@ -10,26 +10,6 @@ import (
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
 
-// ListIndexers returns the indexes of a collection.
-func (s *server) ListIndexers(_ context.Context, req *indexv1.ListIndexersRequest) (*indexv1.ListIndexersResponse, error) {
-	c, err := s.find("collection", req.GetCollection())
-	if err != nil {
-		return nil, err
-	}
-	snap := c.store.Snapshot()
-	if err := c.synced(snap); err != nil {
-		return nil, err
-	}
-	resp := &indexv1.ListIndexersResponse{Revision: revision(snap)}
-	for _, x := range snap.Indexers() {
-		text, builtIn := descriptions[x.Name]
-		resp.Indexers = append(resp.Indexers, &indexv1.Indexer{
-			Name: x.Name, Description: text, BuiltIn: builtIn, Values: int64(x.Values), Errors: int64(x.Failed),
-		})
-	}
-	return resp, nil
-}
-
 // ListCollections tells how current each collection is. It answers at any time.
 func (s *server) ListCollections(context.Context, *indexv1.ListCollectionsRequest) (*indexv1.ListCollectionsResponse, error) {
 	resp := &indexv1.ListCollectionsResponse{Replica: s.cfg.Replica}

@@ -50,6 +50,8 @@ type Config struct {
 	// MaxQueryCalls bounds the calls under way on one Query stream; beyond it the
 	// stream is not read. Default 1000.
 	MaxQueryCalls int
+	// MaxIndexes bounds the declared indexes of a collection; default 64.
+	MaxIndexes int
 	// MaxWatchers bounds open watches; default 10,000.
 	MaxWatchers int
 	// MaxInitialStates bounds the initial states of more than 1,000 objects that
@@ -82,6 +84,7 @@ func (c Config) withDefaults() Config {
 	c.MaxPageBytes = cmp.Or(c.MaxPageBytes, 7<<19)
 	c.MaxResponseBytes = cmp.Or(c.MaxResponseBytes, 32<<20)
 	c.MaxQueryCalls = cmp.Or(c.MaxQueryCalls, 1000)
+	c.MaxIndexes = cmp.Or(c.MaxIndexes, 64)
 	c.MaxWatchers = cmp.Or(c.MaxWatchers, 10_000)
 	c.MaxInitialStates = cmp.Or(c.MaxInitialStates, 16)
 	c.RingChanges = cmp.Or(c.RingChanges, 8192)
@@ -118,7 +121,7 @@ func (c Config) Validate() error {
 	for name, n := range map[string]int{
 		"max snapshots": c.MaxSnapshots, "max page bytes": c.MaxPageBytes, "max response bytes": c.MaxResponseBytes,
 		"memory budget": c.MemoryBudget,
-		"max watchers":  c.MaxWatchers, "max initial states": c.MaxInitialStates, "max query calls": c.MaxQueryCalls, "ring changes": c.RingChanges, "ring bytes": c.RingBytes,
+		"max indexes":   c.MaxIndexes, "max watchers": c.MaxWatchers, "max initial states": c.MaxInitialStates, "max query calls": c.MaxQueryCalls, "ring changes": c.RingChanges, "ring bytes": c.RingBytes,
 	} {
 		if n < 0 {
 			errs = append(errs, fmt.Errorf("indexer: %s is %d, want a positive number", name, n))

@@ -1,7 +1,7 @@
 package indexer
 
 import (
-	"fmt"
+	"errors"
 	"iter"
 	"slices"
 	"strings"
@@ -10,13 +10,13 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 
 	"github.com/deltaplane/deltaplane/core/store"
-	"github.com/deltaplane/deltaplane/internal/rpc"
 )
 
 // filter is a choice made ready for one collection. The zero value takes all.
 type filter struct {
 	choice
-	none bool // nothing can match
+	byField []string // the index of each field, "" for none
+	none    bool     // nothing can match
 }
 
 // newFilter checks that the collection has the fields a choice goes by.
@@ -27,13 +27,12 @@ func (c *collection) newFilter(ch choice) (filter, error) {
 	}
 	f.fields = nil
 	for _, r := range ch.fields {
-		known := false
-		if r.Field, known = c.field(r.Field); !known {
-			return f, rpc.InvalidArgument("field_selector",
-				fmt.Sprintf("field %.100q is not indexed in %s; there are %s", r.Field, c.name, strings.Join(c.fieldNames(), ", ")))
+		var err error
+		if r.Field, err = c.field(r.Field); err != nil {
+			return f, err
 		}
 		if r.Field != namespaceField || r.Operator == selection.NotEquals || r.Value == "" {
-			f.fields = append(f.fields, r)
+			f.fields, f.byField = append(f.fields, r), append(f.byField, c.indexOf(r.Field))
 			continue
 		}
 		f.none = f.none || f.namespaces != nil && !slices.Contains(f.namespaces, r.Value)
@@ -114,10 +113,28 @@ type source struct {
 	exact  bool // the filter takes each of them
 }
 
+// vouch returns the error of a declared index by whose field the filter goes:
+// what it could not read of some objects, the filter cannot judge.
+func (f *filter) vouch(snap *store.Snapshot) error {
+	for _, index := range f.byField {
+		if index == "" || index == nodeIndex {
+			continue
+		}
+		_, err := snap.ByIndex(index)
+		if failed, ok := errors.AsType[*store.FailedError](err); ok {
+			return failed
+		}
+	}
+	return nil
+}
+
 // source finds the shortest list that an index or the namespaces give. The
 // error is that of the index that the filter names.
 func (f *filter) source(snap *store.Snapshot) (source, error) {
 	s := source{snap: snap, filter: f, whole: true, total: snap.Len(), exact: f.all()}
+	if err := f.vouch(snap); err != nil {
+		return s, err
+	}
 	if f.index != "" {
 		hits, err := snap.ByIndex(f.index, f.values...)
 		if err != nil {
@@ -173,10 +190,10 @@ func (s *source) fields() {
 	f := s.filter
 	for i := range f.fields {
 		r := &f.fields[i]
-		if r.Operator == selection.NotEquals || r.Value == "" || r.Field != nodeField {
+		if r.Operator == selection.NotEquals || r.Value == "" || f.byField[i] == "" {
 			continue
 		}
-		s.try(nodeIndex, []string{r.Value}, len(f.fields) == 1 && f.labels == nil && f.namespaces == nil && f.index == "")
+		s.try(f.byField[i], []string{r.Value}, len(f.fields) == 1 && f.labels == nil && f.namespaces == nil && f.index == "")
 	}
 }
 

@@ -161,6 +161,12 @@ type replica struct {
 
 func (w *world) index(t testing.TB, change func(*indexer.Config)) *replica {
 	t.Helper()
+	return w.indexOn(t, w.connect(t), change)
+}
+
+// indexOn starts a replica on a connection of its own.
+func (w *world) indexOn(t testing.TB, conn *stream.Conn, change func(*indexer.Config)) *replica {
+	t.Helper()
 	tel, err := telemetry.Setup(t.Context(), telemetry.Config{Service: "indexer", LogOutput: io.Discard})
 	if err != nil {
 		t.Fatal(err)
@@ -169,7 +175,7 @@ func (w *world) index(t testing.TB, change func(*indexer.Config)) *replica {
 	if change != nil {
 		change(&cfg)
 	}
-	svc, err := indexer.New(cfg, w.connect(t), tel)
+	svc, err := indexer.New(cfg, conn, tel)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,12 +198,12 @@ func (w *world) index(t testing.TB, change func(*indexer.Config)) *replica {
 		t.Fatal(err)
 	}
 	r.addr = addr
-	conn, err := rpc.Dial(addr, rpc.DialConfig{})
+	dialled, err := rpc.Dial(addr, rpc.DialConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() })
-	r.IndexServiceClient = indexv1.NewIndexServiceClient(conn)
+	t.Cleanup(func() { _ = dialled.Close() })
+	r.IndexServiceClient = indexv1.NewIndexServiceClient(dialled)
 	return r
 }
 

@@ -70,7 +70,7 @@ func (h *hub) join(w *watcher, key, view string) (*store.Snapshot, error) {
 	}
 	if f := &w.filter; f.index != "" {
 		if _, err := snap.ByIndex(f.index, f.values...); err != nil {
-			return nil, indexError(h.c.name, err)
+			return nil, h.c.indexError(err)
 		}
 	}
 	g := h.groups[key]
@@ -290,7 +290,7 @@ func (h *hub) check(snap *store.Snapshot) {
 		if _, err := snap.ByIndex(index, ""); err != nil {
 			for _, g := range h.groups {
 				if g.filter.index == index {
-					g.fail(indexError(h.c.name, err))
+					g.fail(h.c.indexError(err))
 					h.unfile(g)
 				}
 			}

@@ -1,10 +1,12 @@
 package indexer
 
 import (
-	"slices"
+	"fmt"
+	"strings"
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/services/indexer/definition"
 )
 
@@ -43,6 +45,13 @@ func builtIn(c delta.Collection) map[string]store.IndexFunc {
 		fns[nodeIndex] = byNode
 	}
 	return fns
+}
+
+// builtInOf describes a built-in index of a collection; false if it has none of
+// the name.
+func builtInOf(c delta.Collection, name string) (string, bool) {
+	text, ok := descriptions[name]
+	return text, ok && (name != nodeIndex || isPods(c))
 }
 
 func isPods(c delta.Collection) bool { return c.Group == "" && c.Resource == "pods" }
@@ -96,19 +105,42 @@ func (c *collection) fieldNames() []string {
 	return names
 }
 
-// field returns the name under which objects have the field of a selector, and
-// whether they do: a path may be written in several ways.
-func (c *collection) field(name string) (string, bool) {
+// field returns the name under which objects have the field of a selector: a
+// path may be written in several ways. A field of a declared index can be used
+// once every object has been read by it.
+func (c *collection) field(name string) (string, error) {
 	if name == nameField || name == namespaceField {
-		return name, true
+		return name, nil
 	}
-	known := c.plan.Load().Paths()
-	named := func(name string) bool {
-		return slices.ContainsFunc(known, func(p definition.Path) bool { return p.String() == name })
+	plan := c.plan.Load()
+	if !plan.Reads(name) {
+		p, err := definition.ParsePath(name)
+		switch {
+		case err == nil && plan.Reads(p.String()):
+			name = p.String()
+		case !c.declarations.complete():
+			return "", newFault(errIndexBuilding, fmt.Sprintf("field %.100q of %s: which indexes are declared is not known yet", name, c.name), "collection", c.name)
+		default:
+			return "", rpc.InvalidArgument("field_selector",
+				fmt.Sprintf("field %.100q is not indexed in %s; there are %s", name, c.name, strings.Join(c.fieldNames(), ", ")))
+		}
 	}
-	if named(name) {
-		return name, true
+	if !c.read.Load().Reads(name) {
+		return "", newFault(errIndexBuilding, fmt.Sprintf("field %.100q of %s", name, c.name), "collection", c.name)
 	}
-	p, err := definition.ParsePath(name)
-	return p.String(), err == nil && named(p.String())
+	return name, nil
+}
+
+// indexOf returns the index that files objects under the values of a field; ""
+// when there is none.
+func (c *collection) indexOf(field string) string {
+	if field == nodeField && isPods(c.id) {
+		return nodeIndex
+	}
+	for _, d := range *c.declared.Load() {
+		if d.program != nil && d.program.Path().String() == field {
+			return d.Name
+		}
+	}
+	return ""
 }

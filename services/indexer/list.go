@@ -185,7 +185,7 @@ func (p *page) answer(ctx context.Context, fs filters, proj *projection, fields 
 		f := fs.of(part.c)
 		src, err := f.source(part.snap)
 		if err != nil {
-			return nil, indexError(part.c.name, err)
+			return nil, part.c.indexError(err)
 		}
 		total += uint64(src.total)
 		if w.at = at; at < p.at || more {

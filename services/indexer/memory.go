@@ -166,6 +166,7 @@ func (s *Service) evict(c *collection, f *fault) *collection {
 	s.naming.Lock()
 	s.names.Store(s.names.Load().without(c).with(next))
 	s.naming.Unlock()
+	next.declare()
 	close(c.evicted)
 	c.store.Apply(store.Batch{State: &store.State{}}, c.now()) // wakes who waits for it
 	s.metrics.refused.WithLabelValues(c.name).Inc()

@@ -212,11 +212,11 @@ func (s *server) byExample(ctx context.Context, req *indexv1.IndexRequest) (*out
 	}
 	hits, err := snap.Index(req.GetIndex(), example)
 	if err != nil {
-		return nil, indexError(c.name, err)
+		return nil, c.indexError(err)
 	}
 	values, err := snap.Values(req.GetIndex(), example)
 	if err != nil {
-		return nil, indexError(c.name, err)
+		return nil, c.indexError(err)
 	}
 	o := newOut()
 	var faulty []string

@@ -28,6 +28,7 @@ type deltaLog interface {
 	Tail(ctx context.Context, col delta.Collection) (stream.Tail, error)
 	TombstoneTTL() time.Duration
 	Healthy() bool
+	Bucket(ctx context.Context, name string, ttl time.Duration) (*stream.Bucket, error)
 }
 
 // Service is an indexer. Make it with New, run it once.
@@ -42,7 +43,9 @@ type Service struct {
 	pins    *pins
 	tokens  *signer
 
-	naming     sync.Mutex // held to replace names
+	naming       sync.Mutex // held to replace names
+	declarations *declarations
+
 	names      atomic.Pointer[names]
 	discovered atomic.Bool
 	ready      atomic.Bool // every log found at first has been replayed; stays
@@ -69,6 +72,7 @@ func New(cfg Config, log deltaLog, tel *telemetry.Telemetry) (*Service, error) {
 		scans: make(chan struct{}, 1), line: line{places: cfg.MaxInitialStates},
 	}
 	s.names.Store(&names{})
+	s.declarations = newDeclarations(log, tel.Log, s.redeclare)
 	for _, name := range cfg.Collections {
 		id, err := delta.ParseCollection(name)
 		if err != nil {
@@ -112,6 +116,7 @@ func (s *Service) Addr(ctx context.Context) (string, error) { return s.rpc.Addr(
 func (s *Service) Run(ctx context.Context) error {
 	return s.rpc.Run(ctx, s.admin.Run, func(ctx context.Context) error {
 		g, ctx := errgroup.WithContext(ctx)
+		g.Go(func() error { return s.declarations.run(ctx) })
 		g.Go(func() error { return s.discover(ctx, g) })
 		g.Go(func() error { return s.tend(ctx) })
 		return g.Wait()
@@ -122,11 +127,20 @@ func (s *Service) Run(ctx context.Context) error {
 // there are some: a reflector that starts makes all of its logs at once.
 const discoverLeast = 100 * time.Millisecond
 
+// definitionsWait is how long the logs wait for what is declared.
+const definitionsWait = 5 * time.Second
+
 // discover starts a follower for every collection, now and whenever a new log
 // appears, and keeps health and the known ends of the logs up to date.
 func (s *Service) discover(ctx context.Context, g *errgroup.Group) error {
+	// What is declared is read once, at ingest, if it is known before.
+	select {
+	case <-s.declarations.known:
+	case <-ctx.Done():
+	case <-time.After(definitionsWait):
+	}
 	for _, c := range s.names.Load().all {
-		g.Go(func() error { return s.follow(ctx, c) })
+		s.begin(ctx, g, c)
 	}
 	pause, failing := discoverLeast, false
 	for {
@@ -166,7 +180,7 @@ func (s *Service) findLogs(ctx context.Context, g *errgroup.Group) error {
 	for _, id := range ids {
 		if c := s.know(id); c != nil {
 			s.slog.Info("following collection", slog.String(telemetry.KeyCollection, c.name))
-			g.Go(func() error { return s.follow(ctx, c) })
+			s.begin(ctx, g, c)
 		}
 	}
 	return nil
@@ -184,7 +198,24 @@ func (s *Service) know(id delta.Collection) *collection {
 	}
 	c := s.newCollection(id)
 	s.names.Store(old.with(c))
+	c.declare() // also what has been declared since c was made
 	return c
+}
+
+// begin starts what a collection takes.
+func (s *Service) begin(ctx context.Context, g *errgroup.Group, c *collection) {
+	g.Go(func() error { return s.follow(ctx, c) })
+	g.Go(func() error { return s.build(ctx, c) })
+}
+
+// redeclare tells the collections of a resource that what is declared for it
+// has changed.
+func (s *Service) redeclare(resource string) {
+	for _, c := range s.names.Load().all {
+		if c.id.ResourceName() == resource {
+			c.declare()
+		}
+	}
 }
 
 // follow reads one log until ctx ends. One that fails is begun again where it

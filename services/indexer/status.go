@@ -21,6 +21,10 @@ var (
 	errKeyNotFound         = errors.New("key not found")
 	errKeyQuarantined      = errors.New("newest version of the key cannot be read")
 	errIndexNotFound       = errors.New("index not found")
+	errIndexBuilding       = errors.New("index is being built")
+	errIndexConflict       = errors.New("index has another definition")
+	errTooManyIndexes      = errors.New("too many indexes")
+	errDefinitionsAway     = errors.New("declared indexes cannot be reached")
 	errIndexFailed         = errors.New("index cannot vouch for its answer")
 	errSnapshotGone        = errors.New("snapshot of the page token is gone")
 	errWatcherTooSlow      = errors.New("watcher fell behind by more than is kept")
@@ -40,6 +44,10 @@ var rules = []rpc.Rule{
 	{Is: errKeyNotFound, Code: codes.NotFound, Reason: "KEY_NOT_FOUND", Metadata: metadata},
 	{Is: errKeyQuarantined, Code: codes.DataLoss, Reason: "KEY_QUARANTINED", Metadata: metadata},
 	{Is: errIndexNotFound, Code: codes.NotFound, Reason: "INDEX_NOT_FOUND", Metadata: metadata},
+	{Is: errIndexBuilding, Code: codes.Unavailable, Reason: "INDEX_BUILDING", Retry: time.Second, Metadata: metadata},
+	{Is: errIndexConflict, Code: codes.AlreadyExists, Reason: "INDEX_CONFLICT", Metadata: metadata},
+	{Is: errTooManyIndexes, Code: codes.ResourceExhausted, Reason: "TOO_MANY_INDEXES", Metadata: metadata},
+	{Is: errDefinitionsAway, Code: codes.Unavailable, Reason: "DEFINITIONS_UNAVAILABLE", Retry: time.Second, Metadata: metadata},
 	{Is: errIndexFailed, Code: codes.FailedPrecondition, Reason: "INDEX_FAILED", Metadata: metadata},
 	{Is: errSnapshotGone, Code: codes.FailedPrecondition, Reason: "SNAPSHOT_GONE", Metadata: metadata},
 	{Is: errWatcherTooSlow, Code: codes.ResourceExhausted, Reason: "WATCHER_TOO_SLOW", Metadata: metadata},
@@ -89,13 +97,31 @@ func metadata(err error) map[string]string {
 	return nil
 }
 
-// indexError turns the store's errors into ours.
-func indexError(collection string, err error) error {
+// indexError turns the store's errors into ours. An index that is declared and
+// not there yet is being built.
+func (c *collection) indexError(err error) error {
 	if unknown, ok := errors.AsType[*store.UnknownIndexError](err); ok {
-		return newFault(errIndexNotFound, fmt.Sprintf("%q in %s", unknown.Index, collection), "index", unknown.Index, "collection", collection)
+		return c.unknownIndex(unknown.Index)
+	}
+	if building, ok := errors.AsType[*store.BuildingError](err); ok {
+		return newFault(errIndexBuilding, fmt.Sprintf("%q in %s: %d of %d objects are in it", building.Index, c.name, building.Filed, building.Total),
+			"index", building.Index, "collection", c.name)
 	}
 	if failed, ok := errors.AsType[*store.FailedError](err); ok {
-		return newFault(errIndexFailed, failed.Error(), "index", failed.Index, "collection", collection, "key", failed.Key)
+		return newFault(errIndexFailed, failed.Error(), "index", failed.Index, "collection", c.name, "key", failed.Key)
 	}
 	return err
+}
+
+func (c *collection) unknownIndex(name string) error {
+	x, pairs := find(*c.declared.Load(), name), []string{"index", name, "collection", c.name}
+	switch {
+	case x != nil && x.err != nil:
+		return newFault(errIndexFailed, fmt.Sprintf("%q in %s cannot be used: %v", name, c.name, x.err), pairs...)
+	case x != nil:
+		return newFault(errIndexBuilding, fmt.Sprintf("%q in %s", name, c.name), pairs...)
+	case !c.declarations.complete():
+		return newFault(errIndexBuilding, fmt.Sprintf("%q in %s: which indexes are declared is not known yet", name, c.name), pairs...)
+	}
+	return newFault(errIndexNotFound, fmt.Sprintf("%.100q in %s", name, c.name), pairs...)
 }

@@ -21,7 +21,7 @@ func (s *server) IndexKeys(ctx context.Context, req *indexv1.IndexKeysRequest) (
 	}
 	hits, err := snap.ByIndex(req.GetIndex(), req.GetValue())
 	if err != nil {
-		return nil, indexError(c.name, err)
+		return nil, c.indexError(err)
 	}
 	size := 0
 	resp := &indexv1.IndexKeysResponse{Keys: hits.Keys(), Revision: revision(snap)}
@@ -47,7 +47,7 @@ func (s *server) ListIndexFuncValues(ctx context.Context, req *indexv1.ListIndex
 	snap := p.parts[0].snap
 	values, err := snap.IndexValues(req.GetIndex(), req.GetPrefix(), p.after)
 	if err != nil {
-		return nil, indexError(t.one.name, err)
+		return nil, t.one.indexError(err)
 	}
 	resp := &indexv1.ListIndexFuncValuesResponse{Revision: revision(snap)}
 	size, last := 0, ""
@@ -89,7 +89,7 @@ func (s *server) Count(ctx context.Context, req *indexv1.CountRequest) (*indexv1
 	for _, part := range p.parts {
 		n, err := filters.of(part.c).count(ctx, part.snap)
 		if err != nil {
-			return nil, indexError(part.c.name, err)
+			return nil, part.c.indexError(err)
 		}
 		resp.Count += int64(n)
 		if p.many {

@@ -228,7 +228,7 @@ func (w *watcher) objects(ctx context.Context, st *state, known map[string]strin
 			ch, err = w.group.chunk(w.hub().current(), last, known)
 		}
 		if err != nil {
-			return moved, indexError(w.c.name, err)
+			return moved, w.c.indexError(err)
 		}
 		end := ch.end
 		last = ch.last

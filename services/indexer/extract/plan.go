@@ -3,6 +3,7 @@ package extract
 import (
 	"bytes"
 
+	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/services/indexer/definition"
 )
 
@@ -157,5 +158,35 @@ func (p *Plan) Has(field string) bool {
 	return false
 }
 
+// Reads reports whether the text is that of one of the plan's paths.
+func (p *Plan) Reads(path string) bool {
+	for i := range p.paths {
+		if p.paths[i].String() == path {
+			return true
+		}
+	}
+	return false
+}
+
 // Paths are the plan's paths.
 func (p *Plan) Paths() []definition.Path { return p.paths }
+
+// Lacks reports whether an object was read by a plan that has not all of p's
+// fields.
+func (p *Plan) Lacks(o *store.Object) bool {
+	for _, name := range p.names {
+		if _, ok := o.Field(name); !ok {
+			return true
+		}
+	}
+	return false
+}
+
+// Failed are the fields of an object that could not be read.
+func (p *Plan) Failed(err error) *store.Fields {
+	fields := make([]store.Field, len(p.names))
+	for i, name := range p.names {
+		fields[i] = store.Field{Name: name, Err: err}
+	}
+	return store.NewFields(fields)
+}

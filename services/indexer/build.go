@@ -1,0 +1,241 @@
+package indexer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/services/indexer/definition"
+	"github.com/deltaplane/deltaplane/services/indexer/extract"
+)
+
+// Why objects cannot be filed.
+var (
+	errNotRead = errors.New("the object could not be read")
+	errBuiltIn = errors.New("the name is that of a built-in index")
+)
+
+// indexFunc is the index of a program. It reads facts only: fields were read
+// from the payload at ingest.
+func indexFunc(p *definition.Program) store.IndexFunc {
+	d := p.Definition()
+	switch {
+	case d.Label != "":
+		return func(o *store.Object) ([]string, error) { return byLabel(o.Labels(), d.Label), nil }
+	case d.Owner != nil:
+		return func(o *store.Object) ([]string, error) { return byOwners(o.Owners(), *d.Owner), nil }
+	}
+	field := p.Field()
+	return func(o *store.Object) ([]string, error) {
+		values, ok := o.Field(field)
+		if !ok {
+			return nil, errNotRead
+		}
+		return values, o.FieldErr(field)
+	}
+}
+
+// byLabel gives one value, or several for a faulty object whose record names
+// those it has had.
+func byLabel(l *store.Labels, name string) []string {
+	var values []string
+	for _, p := range l.Pairs() {
+		if p.Name == name {
+			values = append(values, p.Value)
+		}
+	}
+	return values
+}
+
+func byOwners(o *store.Owners, which definition.Owner) []string {
+	if !which.Controller && which.Kind == "" {
+		return o.UIDs()
+	}
+	var values []string
+	for _, w := range o.List() {
+		if w.UID != "" && (w.Controller || !which.Controller) && (w.Kind == which.Kind || which.Kind == "") {
+			values = append(values, w.UID)
+		}
+	}
+	return values
+}
+
+// declare brings what the collection has in line with what is declared for it,
+// as far as that takes no time: the plan of what is read at ingest, and indexes
+// that are declared no more. The rest is for build, which is woken.
+func (c *collection) declare() {
+	c.declaring.Lock()
+	defer c.declaring.Unlock()
+	list := c.declarations.of(c.id)
+	slices.SortFunc(list, func(a, b declaration) int { return strings.Compare(a.Name, b.Name) })
+	for i := range list {
+		if _, ok := builtInOf(c.id, list[i].Name); ok { // written by a version that did not have it
+			list[i].program, list[i].err = nil, errBuiltIn
+		}
+	}
+	c.declared.Store(&list)
+	var programs []*definition.Program
+	for _, x := range list {
+		if x.program != nil {
+			programs = append(programs, x.program)
+		}
+	}
+	plan := extract.NewPlan(c.paths, programs)
+	c.ingest.Lock()
+	c.plan.Store(plan)
+	c.ingest.Unlock()
+	for name, source := range c.built {
+		if x := find(list, name); x == nil || x.program == nil || x.Source() != source {
+			delete(c.built, name)
+			if err := c.store.RemoveIndexers(name); err != nil {
+				c.slog.Error("cannot remove index", slog.String(telemetry.KeyCollection, c.name), telemetry.Err(err))
+			}
+		}
+	}
+	if c.store.Snapshot().Len() == 0 { // nothing has to be read again
+		c.addMissing()
+		c.read.Store(plan)
+	}
+	c.wake()
+}
+
+// wake makes build look whether there is something to do.
+func (c *collection) wake() {
+	select {
+	case c.rebuild <- struct{}{}:
+	default:
+	}
+}
+
+// build builds the indexes of a collection, and of those that take its place,
+// until ctx ends.
+func (s *Service) build(ctx context.Context, c *collection) error {
+	for ctx.Err() == nil {
+		c.build(ctx)
+		for _, next := range s.names.Load().all {
+			if next.id == c.id {
+				c = next
+			}
+		}
+	}
+	return nil
+}
+
+// build adds the indexes that are declared and not there, each time it is
+// woken, until ctx ends or the collection is given up. Objects that were
+// ingested before get their fields first, so that an index begins with all it
+// needs.
+func (c *collection) build(ctx context.Context) {
+	for {
+		if err := c.buildOnce(ctx); err != nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.evicted:
+			return
+		case <-c.rebuild:
+		}
+	}
+}
+
+func (c *collection) buildOnce(ctx context.Context) error {
+	plan := c.plan.Load()
+	if err := c.reread(ctx, plan); err != nil {
+		return err
+	}
+	c.declaring.Lock()
+	if plan == c.plan.Load() { // otherwise build has been woken again
+		c.addMissing()
+		c.read.Store(plan)
+	}
+	c.declaring.Unlock()
+	return c.store.Build(ctx)
+}
+
+// addMissing adds the indexes that are declared; every object has their fields.
+func (c *collection) addMissing() {
+	fns := map[string]store.IndexFunc{}
+	for _, x := range *c.declared.Load() {
+		if _, ok := c.built[x.Name]; !ok && x.program != nil {
+			fns[x.Name] = indexFunc(x.program)
+		}
+	}
+	if len(fns) == 0 {
+		return
+	}
+	if err := c.store.AddIndexers(fns); err != nil { // a built-in index of a newer version may have the name
+		c.slog.Error("cannot add indexes", slog.String(telemetry.KeyCollection, c.name), telemetry.Err(err))
+		return
+	}
+	for name := range maps.Keys(fns) {
+		c.built[name] = find(*c.declared.Load(), name).Source()
+	}
+}
+
+// rereadChunk is how many objects get their fields in one step.
+const rereadChunk = 256
+
+// reread gives the plan's fields to the objects that lack some. Their bytes are
+// read outside the store's lock; an object that changes meanwhile was ingested
+// by the plan, or is met again.
+func (c *collection) reread(ctx context.Context, plan *extract.Plan) error {
+	x := extract.New(plan)
+	for again := true; again; {
+		again = false
+		for after := ""; ; {
+			ops, last, more := c.rereadChunk(ctx, x, after)
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if len(ops) > 0 {
+				again = true
+				c.store.Apply(store.Batch{Ops: ops}, c.now())
+			}
+			if after = last; !more {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+func (c *collection) rereadChunk(ctx context.Context, x *extract.Extractor, after string) (ops []store.Op, last string, more bool) {
+	seen := 0
+	for o := range c.store.Snapshot().All(after) {
+		if seen++; seen > 16*rereadChunk || len(ops) == rereadChunk {
+			return ops, last, true
+		}
+		last = o.Key()
+		if o.Faulty() || !x.Plan().Lacks(o) {
+			continue
+		}
+		payload, err := o.Payload()
+		var fields *store.Fields
+		if err == nil {
+			fields, err = x.Fields(ctx, payload)
+		}
+		if err != nil {
+			fields = x.Plan().Failed(fmt.Errorf("%w: %w", errNotRead, err))
+		}
+		ops = append(ops, store.Op{Swap: &store.Swap{Old: o, New: o.WithFields(fields)}})
+	}
+	return ops, last, false
+}
+
+// find returns the declaration of a name; nil when there is none.
+func find(list []declaration, name string) *declaration {
+	for i := range list {
+		if list[i].Name == name {
+			return &list[i]
+		}
+	}
+	return nil
+}
