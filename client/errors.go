@@ -22,6 +22,14 @@ var (
 	ErrRevisionNotReached error = reason("REVISION_NOT_REACHED")
 	// ErrIndexNotFound: the collection has no such index.
 	ErrIndexNotFound error = reason("INDEX_NOT_FOUND")
+	// ErrIndexBuilding: the index is declared and not complete yet; try again later.
+	ErrIndexBuilding error = reason("INDEX_BUILDING")
+	// ErrIndexFailed: the index could not find the values of some objects.
+	ErrIndexFailed error = reason("INDEX_FAILED")
+	// ErrIndexConflict: the name of the index has another definition.
+	ErrIndexConflict error = reason("INDEX_CONFLICT")
+	// ErrTooManyIndexes: the collection cannot have more indexes.
+	ErrTooManyIndexes error = reason("TOO_MANY_INDEXES")
 	// ErrKeyQuarantined: the newest version of the key could not be read.
 	ErrKeyQuarantined error = reason("KEY_QUARANTINED")
 	// ErrQueueNotFound: the queue has not been configured.

@@ -162,6 +162,35 @@ func TestCommandsAgainstARunningUp(t *testing.T) {
 			t.Errorf("indexes are\n%s", out)
 		}
 	})
+	t.Run("indexes are declared and removed", func(t *testing.T) {
+		if out := must("", r.ask, "index", "add", "*/pods.v1", "by-image", "--field", "spec.containers[].image", "--wait", "20s"); !strings.Contains(out, "ready") {
+			t.Errorf("add printed\n%s", out)
+		}
+		if out := must("", r.ask, "index", "values", "pods", "by-image"); !strings.Contains(out, "\nnone ") {
+			t.Errorf("values of by-image are\n%s", out)
+		}
+		if out := must("", r.ask, "get", "pods", "--index", "by-image=none", "-o", "keys"); !strings.HasPrefix(out, "default/two-") {
+			t.Errorf("pods of the image are %q", out)
+		}
+		out := must("", r.ask, "index", "add", "pods", "bad", "--cel", "object.nothing", "--wait", "20s")
+		if !strings.Contains(out, "failed") || !strings.Contains(out, "no such key: nothing") {
+			t.Errorf("an index that fails is\n%s", out)
+		}
+		if out := must("", r.ask, "index", "list", "pods", "-o", "json"); !json.Valid([]byte(out)) || !strings.Contains(out, `"spec.containers[].image"`) {
+			t.Errorf("JSON is\n%s", out)
+		}
+		must("", r.ask, "index", "remove", "pods", "bad")
+		must("", r.ask, "index", "remove", "*/pods.v1", "by-image")
+		if out := must("", r.ask, "index", "list", "pods"); strings.Contains(out, "by-image") {
+			t.Errorf("a removed index shows:\n%s", out)
+		}
+		if _, errs, code := command(t.Context(), "", append([]string{"index", "add", "pods", "map", "--cel", "{1: 2}"}, r.ask...)...); code == exitOK || !strings.Contains(errs, "want string or list(string)") {
+			t.Errorf("a map-valued expression: %d, %s", code, errs)
+		}
+		if _, errs, code := command(t.Context(), "", append([]string{"index", "add", "pods", "two", "--cel", "object.a", "--label", "a"}, r.ask...)...); code != exitUsage {
+			t.Errorf("two sources: %d, %s", code, errs)
+		}
+	})
 	t.Run("the queue can be looked into and added to", func(t *testing.T) {
 		if out := must("", r.queue, "queue", "add", "dev/job", "default/absent", "--after", "1h"); !strings.Contains(out, "delayed") {
 			t.Errorf("add printed %q", out)

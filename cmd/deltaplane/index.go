@@ -11,8 +11,8 @@ import (
 )
 
 func newIndex() *cobra.Command {
-	cmd := &cobra.Command{Use: "index", Short: "Look at the indexes of a collection"}
-	cmd.AddCommand(newIndexLs(), newIndexValues())
+	cmd := &cobra.Command{Use: "index", Short: "Look at the indexes of a collection, declare and remove them"}
+	cmd.AddCommand(newIndexLs(), newIndexValues(), newIndexAdd(), newIndexRemove())
 	group(cmd)
 	return cmd
 }
@@ -21,9 +21,10 @@ func newIndexLs() *cobra.Command {
 	var d dialFlags
 	var output string
 	cmd := &cobra.Command{
-		Use:   "ls COLLECTION",
-		Short: "List the indexes of a collection",
-		Args:  args(cobra.ExactArgs(1)),
+		Use:     "ls COLLECTION",
+		Aliases: []string{"list"},
+		Short:   "List the indexes of a collection",
+		Args:    args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			conn, err := dial(d.index, d.config)
 			if err != nil {
@@ -39,12 +40,7 @@ func newIndexLs() *cobra.Command {
 			if output == "json" {
 				return printMessage(cmd.OutOrStdout(), answer)
 			}
-			t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 3, ' ', 0)
-			fmt.Fprintln(t, "INDEX\tVALUES\tERRORS\tFROM")
-			for _, i := range answer.GetIndexers() {
-				fmt.Fprintf(t, "%s\t%d\t%d\t%s\n", i.GetName(), i.GetValues(), i.GetErrors(), i.GetDescription())
-			}
-			return t.Flush()
+			return printIndexers(cmd.OutOrStdout(), answer.GetIndexers())
 		},
 	}
 	d.register(cmd.Flags())
