@@ -164,6 +164,7 @@ COLLECTION_NOT_SYNCED. It may start long before the reflector.`,
 	s.register(cmd.Flags(), &cfg.RPC, &cfg.Admin, defaultIndexAddr, "127.0.0.1:7451")
 	log.register(cmd.Flags(), defaultNATSURL)
 	cmd.Flags().StringSliceVar(&cfg.Collections, "collections", nil, "whole `names` of the collections to follow, for example dev/pods.v1 (default: every one that has a log)")
+	registerMemory(cmd.Flags(), &cfg)
 	cmd.Flags().StringVar(&cfg.Replica, "replica", "", "`name` of this replica in answers and page tokens (default: random)")
 	return cmd
 }

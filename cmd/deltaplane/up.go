@@ -82,6 +82,7 @@ own would create every pod twice.`,
 	flags.StringVar(&u.natsListen, "nats-listen", "127.0.0.1:7444", "`address` of the embedded NATS server for other processes; off for none")
 	flags.StringVar(&u.devcluster.Listen, "api-listen", "127.0.0.1:7448", "`address` of the dev cluster's API")
 	registerServer(flags, "index-", &u.indexer.RPC, &u.indexer.Admin, defaultIndexAddr, "127.0.0.1:7451")
+	registerMemory(flags, &u.indexer)
 	registerServer(flags, "queue-", &u.queue.config.RPC, &u.queue.config.Admin, defaultQueueAddr, "127.0.0.1:7452")
 	registerServer(flags, "reflector-", &u.reflecting.config.RPC, &u.reflecting.config.Admin, defaultReflectorAddr, "127.0.0.1:7453")
 	flags.StringVar(&u.control.config.Admin.Listen, "controllers-admin-listen", "127.0.0.1:7454", "`address` of the controllers' /metrics, /healthz, /readyz and /debug/pprof")

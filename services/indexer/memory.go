@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
@@ -234,4 +236,25 @@ func (s *Service) tend(ctx context.Context) error {
 			timer.Reset(time.Duration((1 - tendShare) / tendShare * float64(took)))
 		}
 	}
+}
+
+// memory sends what is known of the memory of a collection.
+func (g gauges) memory(ch chan<- prometheus.Metric, c *collection) {
+	send := func(d *prometheus.Desc, t prometheus.ValueType, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, t, v, append([]string{c.name}, labels...)...)
+	}
+	st, refused := c.keeper.Stats(), 0.0
+	if c.refused.Load() != nil {
+		refused = 1
+	}
+	send(gaugeStored, prometheus.GaugeValue, float64(st.Raw), string(TierRaw))
+	send(gaugeStored, prometheus.GaugeValue, float64(st.Packed), string(TierCompact))
+	send(gaugeMemory, prometheus.GaugeValue, float64(c.memory()))
+	send(gaugeDicts, prometheus.GaugeValue, float64(st.Dictionaries))
+	if st.Out > 0 {
+		send(gaugeRatio, prometheus.GaugeValue, float64(st.In)/float64(st.Out))
+	}
+	send(countTrained, prometheus.CounterValue, float64(st.Trained))
+	send(countDecode, prometheus.CounterValue, float64(st.Failed))
+	send(gaugeRefused, prometheus.GaugeValue, refused)
 }

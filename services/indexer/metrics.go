@@ -111,6 +111,14 @@ var (
 	perCollection = []string{"collection"}
 	gaugeObjects  = prometheus.NewDesc("deltaplane_indexer_objects", "Objects held.", perCollection, nil)
 	gaugeBytes    = prometheus.NewDesc("deltaplane_indexer_payload_bytes", "Payload bytes held.", perCollection, nil)
+	gaugeStored   = prometheus.NewDesc("deltaplane_indexer_stored_bytes", "Payload bytes as they are stored, by collection and tier: raw, compact.", []string{"collection", "tier"}, nil)
+	gaugeMemory   = prometheus.NewDesc("deltaplane_indexer_memory_bytes", "Memory held for the collection, as an estimate.", perCollection, nil)
+	gaugeDicts    = prometheus.NewDesc("deltaplane_indexer_dictionaries", "Dictionaries that stored payloads need.", perCollection, nil)
+	gaugeRatio    = prometheus.NewDesc("deltaplane_indexer_compression_ratio", "Payload bytes compressed, over what became of them.", perCollection, nil)
+	countTrained  = prometheus.NewDesc("deltaplane_indexer_dictionaries_made_total", "Dictionaries made from the collection's objects.", perCollection, nil)
+	countDecode   = prometheus.NewDesc("deltaplane_indexer_decode_errors_total", "Stored payloads that could not be decoded.", perCollection, nil)
+	gaugeRefused  = prometheus.NewDesc("deltaplane_indexer_memory_refused", "1 while the collection is not held because it does not fit into the memory budget.", perCollection, nil)
+	gaugeBudget   = prometheus.NewDesc("deltaplane_indexer_memory_budget_bytes", "What all collections may take; absent without a bound.", nil, nil)
 	gaugeFaults   = prometheus.NewDesc("deltaplane_indexer_quarantined_keys", "Keys whose newest version cannot be read.", perCollection, nil)
 	gaugeSynced   = prometheus.NewDesc("deltaplane_indexer_synced", "1 when reads are answered.", perCollection, nil)
 	gaugeLag      = prometheus.NewDesc("deltaplane_indexer_lag_records", "Log records behind the end of the log as last known.", perCollection, nil)
@@ -125,6 +133,7 @@ func (gauges) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		gaugeObjects, gaugeBytes, gaugeFaults, gaugeSynced, gaugeLag, gaugeSilence, gaugeWatchers, gaugeErrors, gaugePinned,
 		gaugeWatchLag, gaugeWatchLagCount, gaugeWatchBehind, gaugeWatchGroups, gaugeStates,
+		gaugeStored, gaugeMemory, gaugeDicts, gaugeRatio, countTrained, countDecode, gaugeRefused, gaugeBudget,
 	} {
 		ch <- d
 	}
@@ -147,6 +156,7 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 		}
 		send(gaugeObjects, float64(snap.Len()))
 		send(gaugeBytes, float64(snap.Bytes()))
+		g.memory(ch, c)
 		send(gaugeFaults, float64(snap.Faults()))
 		send(gaugeSynced, float64(synced))
 		send(gaugeLag, float64(c.lag(snap.State())))
@@ -157,5 +167,8 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 		send(gaugeErrors, float64(failed))
 	}
 	g.s.watchGauges(ch, now)
+	if budget := g.s.cfg.MemoryBudget; budget > 0 {
+		ch <- prometheus.MustNewConstMetric(gaugeBudget, prometheus.GaugeValue, float64(budget))
+	}
 	ch <- prometheus.MustNewConstMetric(gaugePinned, prometheus.GaugeValue, float64(g.s.pins.len()))
 }
