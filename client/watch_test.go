@@ -163,6 +163,29 @@ func TestALostPositionIsAnsweredWithDifferences(t *testing.T) {
 	})
 }
 
+// A server that loses its place within the differences sends everything.
+func TestAGapWithinDifferencesIsFollowedByAWholeState(t *testing.T) {
+	t.Parallel()
+	for name, resume := range map[string]client.Position{"known from the start": {}, "known after a loss": {Epoch: 1, Sequence: 3}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			lost := says(errGone, gap("lost"), events(nil, added, "a"), gap("restarted"), events(nil, added, "b"), stateEnd(5, "50"))
+			script := []func(indexv1.IndexService_WatchServer) error{says(errGone, gap("lost")), lost}
+			want := []string{"6 lost@0 differences", "1 a@0", "6 restarted@0", "1 b@0", "4 @5"}
+			if resume == (client.Position{}) {
+				script = []func(indexv1.IndexService_WatchServer) error{says(errGone, gap("restarted"), events(nil, added, "b"), stateEnd(5, "50"))}
+				want = want[2:]
+			}
+			events, _ := onReplay(t, client.WatchOptions{
+				Resume: resume, Known: func() client.Known { return client.Known{Epoch: 1, Versions: map[string]string{"a": "1"}} },
+			}, script...)
+			if diff := cmp.Diff(want, summary(events)); diff != "" {
+				t.Errorf("events (-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestWhatIsKnownFromTheStartIsSent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

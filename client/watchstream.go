@@ -37,6 +37,7 @@ type watch struct {
 // open is one stream of a watch.
 type open struct {
 	known bool // the request named what the reader has
+	place bool // the request had a position
 	ended bool // the end of a state was told
 	first bool // nothing was received yet
 }
@@ -53,7 +54,7 @@ func (w *watch) stream(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	req := w.request()
-	s := open{known: req.GetKnown() != nil, first: true}
+	s := open{known: req.GetKnown() != nil, place: req.GetResume() != nil, first: true}
 	// The library would try again by itself, sooner than a server asks for. It does
 	// not once there is more to repeat than it may keep.
 	c, err := w.c.Watch(ctx, req, grpc.MaxRetryRPCBufferSize(0))
@@ -169,7 +170,8 @@ func (w *watch) gap(s *open, reason string) {
 			return
 		}
 	}
-	diff := s.known && !s.ended
+	// A gap within a state begins another, which is whole: the server keeps nothing of what was known.
+	diff := s.known && s.place && s.first
 	w.at, w.began, w.lost, w.kept, s.first = Position{}, true, "", Known{}, false
 	w.say(Event{Type: EventGap, Reason: reason, Differences: diff})
 }

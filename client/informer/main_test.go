@@ -57,14 +57,14 @@ type source struct {
 	objects map[string]client.Object
 	epoch   uint64
 	n       uint64
-	streams map[*stream]bool
+	streams map[*watching]bool
 	asked   []client.WatchOptions
 	refuse  error // what a watch is refused with
 	deaf    bool  // changes are not told
 	moved   chan struct{}
 }
 
-type stream struct {
+type watching struct {
 	events []client.Event
 	err    error
 	ended  bool
@@ -72,7 +72,7 @@ type stream struct {
 }
 
 func newSource(keys ...string) *source {
-	s := &source{objects: map[string]client.Object{}, epoch: 1, streams: map[*stream]bool{}, moved: make(chan struct{})}
+	s := &source{objects: map[string]client.Object{}, epoch: 1, streams: map[*watching]bool{}, moved: make(chan struct{})}
 	for _, key := range keys {
 		s.set(key, "")
 	}
@@ -92,7 +92,7 @@ func (s *source) revision() client.Revision {
 // Watch implements informer.Source.
 func (s *source) Watch(ctx context.Context, _ string, o client.WatchOptions) iter.Seq2[client.Event, error] {
 	return func(yield func(client.Event, error) bool) {
-		st := &stream{known: o.Known}
+		st := &watching{known: o.Known}
 		s.mu.Lock()
 		s.asked = append(s.asked, o)
 		if err := s.refuse; err != nil {
@@ -140,7 +140,7 @@ func (s *source) Watch(ctx context.Context, _ string, o client.WatchOptions) ite
 
 // tell gives a stream that begins the state, or the differences from what it has.
 // The mutex is held.
-func (s *source) tell(st *stream) {
+func (s *source) tell(st *watching) {
 	k := st.known()
 	s.stateLocked(k, len(k.Versions) > 0, func(e client.Event, _ error) bool {
 		st.events = append(st.events, e)
@@ -148,7 +148,7 @@ func (s *source) tell(st *stream) {
 	})
 }
 
-func (s *source) state(st *stream, k client.Known, gap bool, yield func(client.Event, error) bool) {
+func (s *source) state(st *watching, k client.Known, gap bool, yield func(client.Event, error) bool) {
 	s.mu.Lock()
 	var events []client.Event
 	s.stateLocked(k, gap, func(e client.Event, _ error) bool { events = append(events, e); return true })
