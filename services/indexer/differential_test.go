@@ -51,8 +51,10 @@ func differential(t *testing.T, seed uint64) {
 	src := newSource(t, w, seed)
 	src.begin(t)
 	places := []*place{
-		newPlace(t, w, "raw", func(*indexer.Config) {}),
-		newPlace(t, w, "small ring", func(c *indexer.Config) { c.RingChanges, c.RingBytes = 16, 1<<16 }),
+		newPlace(t, w, "raw", func(c *indexer.Config) { c.Tier = indexer.TierRaw }),
+		newPlace(t, w, "compact, small ring", func(c *indexer.Config) {
+			c.Tier, c.RingChanges, c.RingBytes = indexer.TierCompact, 16, 1<<16
+		}),
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -170,6 +172,7 @@ func (g *pager) run(ctx context.Context) error {
 func (g *pager) list(ctx context.Context, req *indexv1.ListRequest, want func(*version) bool) error {
 	replica := g.p.now.Load()
 	got := map[string]*indexv1.Object{}
+	bad := map[string]bool{}
 	last := ""
 	var first *indexv1.ListResponse
 	for {
@@ -190,6 +193,9 @@ func (g *pager) list(ctx context.Context, req *indexv1.ListRequest, want func(*v
 			last = o.GetKey()
 			got[last] = o
 		}
+		for _, key := range resp.GetQuarantinedKeys() {
+			bad[key] = true
+		}
 		if req.PageToken = resp.GetNextPageToken(); req.PageToken == "" {
 			break
 		}
@@ -201,7 +207,7 @@ func (g *pager) list(ctx context.Context, req *indexv1.ListRequest, want func(*v
 	if err != nil {
 		return err
 	}
-	return g.src.check(stamp{first.GetRevision().GetEpoch(), rv}, req.GetNamespace(), want, got)
+	return g.src.check(stamp{first.GetRevision().GetEpoch(), rv}, req.GetNamespace(), want, got, bad)
 }
 
 func keyLess(a, b string) bool { return a < b } // namespaces of the source have one length
@@ -421,7 +427,7 @@ func (s *source) latest() map[string]*version {
 }
 
 // check compares what was read, of one namespace or all, with every state that the source had at the revision or after it.
-func (s *source) check(at stamp, namespace string, want func(*version) bool, got map[string]*indexv1.Object) error {
+func (s *source) check(at stamp, namespace string, want func(*version) bool, got map[string]*indexv1.Object, quarantined map[string]bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for key, h := range s.history {
@@ -443,7 +449,7 @@ func (s *source) check(at stamp, namespace string, want func(*version) bool, got
 			case obj == nil:
 				ok = ok || !chosen
 			case v.unreadable:
-				ok = ok || chosen && obj.GetEncoding() == 0 && len(obj.GetPayload()) == 0
+				ok = ok || chosen && quarantined[key] && obj.GetEncoding() == 0 && len(obj.GetPayload()) == 0
 			default:
 				ok = ok || chosen && string(obj.GetPayload()) == v.payload && obj.GetUid() == v.uid
 			}
