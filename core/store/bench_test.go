@@ -204,7 +204,7 @@ func BenchmarkLoad100k(b *testing.B) {
 // BenchmarkMemory reports what a pod takes beside its payload bytes, and what
 // a full collection costs.
 func BenchmarkMemory(b *testing.B) {
-	for _, n := range []int{100_000} {
+	for _, n := range []int{100_000, 1_000_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			for b.Loop() {
 				before := heap()
@@ -249,4 +249,23 @@ func cpuTime() time.Duration {
 		return 0
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// BenchmarkBuild declares a label index on a full, live store, and reports for
+// how long a writer is held up at a time.
+func BenchmarkBuild100k(b *testing.B) {
+	s := full(100_000)
+	for b.Loop() {
+		if err := s.AddIndexers(map[string]store.IndexFunc{"again": labels}); err != nil {
+			b.Fatal(err)
+		}
+		cpu, steps := cpuTime(), 0
+		for s.Step(512) {
+			steps++
+		}
+		b.ReportMetric(float64((cpuTime()-cpu).Microseconds())/1000/float64(steps), "ms-CPU/chunk")
+		if err := s.RemoveIndexers("again"); err != nil {
+			b.Fatal(err)
+		}
+	}
 }

@@ -22,7 +22,7 @@ type set struct {
 
 const (
 	flatMax  = 128 // ids in a flat set and in a leaf
-	innerMax = 64  // kids of an inner node
+	innerMax = 32  // kids of an inner node
 )
 
 // inner is a node of a set's tree: either over other inner nodes or over leaves.

@@ -10,7 +10,7 @@ type edit struct{ _ byte }
 type sorted interface{ at() (hi, lo string) }
 
 const (
-	maxItems = 63
+	maxItems = 31
 	minItems = maxItems / 2
 )
 
