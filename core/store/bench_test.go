@@ -51,9 +51,12 @@ func newFleet(n int) *fleet {
 	templates := max(500, n/100)
 	for i := range templates {
 		f.labels = append(f.labels, store.NewLabels([]store.Pair{
-			{Name: "app.kubernetes.io/name", Value: fmt.Sprint("app-", i/3)}, {Name: "app.kubernetes.io/instance", Value: fmt.Sprint("release-", i/2)},
-			{Name: "pod-template-hash", Value: fmt.Sprintf("%010x", i*7919)}, {Name: "tier", Value: []string{"web", "db", "cache", "batch"}[i%4]},
-			{Name: "team", Value: fmt.Sprint("team-", i%40)}, {Name: "env", Value: []string{"prod", "stage"}[i%2]},
+			{Name: "app.kubernetes.io/name", Value: fmt.Sprint("app-", i/3)},
+			{Name: "app.kubernetes.io/instance", Value: fmt.Sprint("release-", i/2)},
+			{Name: "pod-template-hash", Value: fmt.Sprintf("%010x", i*7919)},
+			{Name: "tier", Value: []string{"web", "db", "cache", "batch"}[i%4]},
+			{Name: "team", Value: fmt.Sprint("team-", i%40)},
+			{Name: "env", Value: []string{"prod", "stage"}[i%2]},
 		}))
 		f.owners = append(f.owners, store.NewOwners([]store.Owner{
 			{Kind: "ReplicaSet", Name: fmt.Sprintf("app-%d-%010x", i, i*7919), UID: uid(i, 1), Controller: true},

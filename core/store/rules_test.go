@@ -264,7 +264,7 @@ func TestS09ANamespaceIsListedWithoutAnIndex(t *testing.T) {
 	}
 }
 
-func TestMemoryIsGivenBackAfterABurst(t *testing.T) {
+func TestMemoryIsGivenBackAfterABurst(t *testing.T) { //nolint:paralleltest // others would allocate meanwhile
 	f := newFleet(60_000)
 	s := store.New(store.Options{Indexers: five(), RingChanges: 16})
 	seq := uint64(0)
@@ -304,7 +304,7 @@ func TestMemoryIsGivenBackAfterABurst(t *testing.T) {
 	runtime.KeepAlive(f)
 }
 
-func TestMemoryIsAboutWhatTheHeapSays(t *testing.T) {
+func TestMemoryIsAboutWhatTheHeapSays(t *testing.T) { //nolint:paralleltest // others would allocate meanwhile
 	const n = 50_000
 	before := heap()
 	s := full(n)

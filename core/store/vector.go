@@ -102,9 +102,9 @@ func (w *editor[T]) trim(r int) {
 // bitset is a set of slot ids.
 type bitset []uint64
 
-func (b bitset) has(id uint32) bool {
+func (b *bitset) has(id uint32) bool {
 	i := int(id >> 6)
-	return i < len(b) && b[i]&(1<<(id&63)) != 0
+	return i < len(*b) && (*b)[i]&(1<<(id&63)) != 0
 }
 
 func (b *bitset) add(id uint32) {
@@ -115,8 +115,8 @@ func (b *bitset) add(id uint32) {
 	(*b)[i] |= 1 << (id & 63)
 }
 
-func (b bitset) del(id uint32) {
-	if i := int(id >> 6); i < len(b) {
-		b[i] &^= 1 << (id & 63)
+func (b *bitset) del(id uint32) {
+	if i := int(id >> 6); i < len(*b) {
+		(*b)[i] &^= 1 << (id & 63)
 	}
 }
