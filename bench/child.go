@@ -273,7 +273,8 @@ func (c *child) kill() error {
 	return err
 }
 
-// profiled runs work with a CPU profile of the child when --profiles asks for it.
+// profiled runs work with a CPU profile of the child when --profiles asks for it,
+// a file for each turn: go tool pprof adds them up.
 func (b *bench) profiled(c *child, name string, work func() error) error {
 	if b.profiles == "" {
 		return work()
@@ -281,7 +282,8 @@ func (b *bench) profiled(c *child, name string, work func() error) error {
 	if err := os.MkdirAll(b.profiles, 0o750); err != nil {
 		return err
 	}
-	path, err := filepath.Abs(filepath.Join(b.profiles, name+".pprof"))
+	b.turns++
+	path, err := filepath.Abs(filepath.Join(b.profiles, fmt.Sprintf("%s-%d.pprof", name, b.turns)))
 	if err != nil {
 		return err
 	}

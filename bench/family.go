@@ -39,6 +39,7 @@ type bench struct {
 	stderr  io.Writer
 	started time.Time
 	report  report
+	turns   int // that have been profiled
 }
 
 // pick is the one of two values that suits the length of the run.
