@@ -37,7 +37,9 @@ func ghzReads(ctx context.Context, b *bench, info indexServerInfo) error {
 		return nil
 	}
 	b.version(ctx, "ghz", path, "--version")
-	turn := func(name, method string, request proto.Message) side { return ghzTurn(name, path, info.Index, method, request) }
+	turn := func(name, method string, request proto.Message) side {
+		return ghzTurn(name, path, info.Index, method, request)
+	}
 	t, err := interleave(ctx, b, b.plan("ghz", 2, 5, time.Second, 5*time.Second),
 		turn("health", "grpc.health.v1.Health/Check", nil),
 		turn("get", indexv1.IndexService_ServiceDesc.ServiceName+"/Get", getRequest(info.Keys[0])),

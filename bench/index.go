@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+
+	"github.com/deltaplane/deltaplane/services/indexer"
 )
 
 // indexFamily holds the figures of the indexer: what reads cost beside echoes,
@@ -53,7 +55,7 @@ func (b *bench) publishInto(ctx context.Context, name string, cfg sourceConfig) 
 func (r *published) close() error { return errors.Join(r.source.stop(), r.log.stop()) }
 
 // replica starts an indexer on the rig's log.
-func (r *published) replica(ctx context.Context, b *bench, at place, tier string) (*replica, error) {
+func (r *published) replica(ctx context.Context, b *bench, at place, tier indexer.Tier) (*replica, error) {
 	return b.startReplica(ctx, at, replicaConfig{NATS: r.nats, Collection: r.name, Tier: tier})
 }
 

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer"
 )
 
 // indexCalls measures what reads cost their server beside echoes, as calls that
@@ -20,7 +21,7 @@ func indexCalls(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	raw, err := r.replica(ctx, b, place{pinned: true}, tierRaw)
+	raw, err := r.replica(ctx, b, place{pinned: true}, indexer.TierRaw)
 	if err != nil {
 		return err
 	}
@@ -90,7 +91,7 @@ func indexCalls(ctx context.Context, b *bench) (err error) {
 // compressed everything.
 func (b *bench) compactReplica(ctx context.Context, r *published) (*replica, error) {
 	began := time.Now()
-	x, err := r.replica(ctx, b, place{pinned: true}, tierCompact)
+	x, err := r.replica(ctx, b, place{pinned: true}, indexer.TierCompact)
 	if err != nil {
 		return nil, err
 	}

@@ -67,7 +67,9 @@ func (h *stateHash) add(key, rv string, payload uint64) {
 	_, _ = h.all.Write(h.line) // a hash takes everything
 }
 
-func (h *stateHash) sum() string { return fmt.Sprintf("%d:%s", h.n, hex.EncodeToString(h.all.Sum(nil))) }
+func (h *stateHash) sum() string {
+	return fmt.Sprintf("%d:%s", h.n, hex.EncodeToString(h.all.Sum(nil)))
+}
 
 // errDiffers says that an indexer does not hold what was published.
 var errDiffers = errors.New("the indexer does not hold what the source published")

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer"
 )
 
 // fewObjects is the collection beside which a million objects are read.
@@ -36,7 +37,7 @@ func indexMillion(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, small.close()) }()
-	large, err := b.readyReplica(ctx, place{}, replicaConfig{NATS: many.nats, Collection: many.name, Tier: tierRaw})
+	large, err := b.readyReplica(ctx, place{}, replicaConfig{NATS: many.nats, Collection: many.name, Tier: indexer.TierRaw})
 	if err != nil {
 		return err
 	}
@@ -69,7 +70,7 @@ func indexMillion(ctx context.Context, b *bench) (err error) {
 
 // syncedReplica starts an indexer of the raw tier and waits until it holds everything.
 func (b *bench) syncedReplica(ctx context.Context, r *published) (*replica, error) {
-	x, err := r.replica(ctx, b, place{}, tierRaw)
+	x, err := r.replica(ctx, b, place{}, indexer.TierRaw)
 	if err != nil {
 		return nil, err
 	}

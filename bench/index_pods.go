@@ -7,6 +7,7 @@ import (
 	"time"
 
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer"
 )
 
 // indexPods measures what it takes to hold many pods under five indexes: time
@@ -35,7 +36,7 @@ func indexPods(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 	sides := []side{
-		h.ours("raw", replicaConfig{Tier: tierRaw}),
+		h.ours("raw", replicaConfig{Tier: indexer.TierRaw}),
 		h.theirs("informer", cacheConfig{URL: url}),
 		h.theirs("stripped", cacheConfig{URL: url, Strip: true}),
 	}
@@ -82,7 +83,7 @@ func (h *holders) prepare(ctx context.Context) (map[string]error, error) {
 	})
 	for _, o := range h.optional() {
 		missing[o.name] = h.once(ctx, o.cfg, func(x *replica) error {
-			if o.cfg.Tier == tierCompact {
+			if o.cfg.Tier == indexer.TierCompact {
 				return notCompact(ctx, x)
 			}
 			return nil
@@ -94,8 +95,8 @@ func (h *holders) prepare(ctx context.Context) (map[string]error, error) {
 // optional are the indexers that a version may not be able to be.
 func (h *holders) optional() []optionalHolder {
 	return []optionalHolder{
-		{"compact", replicaConfig{Tier: tierCompact}},
-		{"warm", replicaConfig{Tier: tierRaw, DataDir: h.b.pathIn("warm")}},
+		{"compact", replicaConfig{Tier: indexer.TierCompact}},
+		{"warm", replicaConfig{Tier: indexer.TierRaw, DataDir: h.b.pathIn("warm")}},
 	}
 }
 
@@ -158,7 +159,7 @@ func (h *holders) ours(name string, cfg replicaConfig) side {
 		if cfg.DataDir != "" && !got.GetWarmStart() {
 			return nil, fmt.Errorf("the indexer did not start from its snapshot file")
 		}
-		if cfg.Tier == tierCompact {
+		if cfg.Tier == indexer.TierCompact {
 			var took time.Duration
 			if took, got, err = x.compacted(ctx, m.began); err != nil {
 				return nil, err

@@ -19,18 +19,12 @@ import (
 	"github.com/deltaplane/deltaplane/services/indexer"
 )
 
-// Tiers, as the rows name them.
-const (
-	tierRaw     = "raw"
-	tierCompact = "compact"
-)
-
 // replicaConfig is an indexer on a log in another process.
 type replicaConfig struct {
-	NATS       string `json:"nats"`
-	Collection string `json:"collection"`
-	Tier       string `json:"tier"`
-	DataDir    string `json:"data_dir"` // of the snapshot file; empty for none
+	NATS       string       `json:"nats"`
+	Collection string       `json:"collection"`
+	Tier       indexer.Tier `json:"tier"`
+	DataDir    string       `json:"data_dir"` // of the snapshot file; empty for none
 }
 
 // replicaServer is the servant that is one indexer, from when it is told to start.
@@ -57,12 +51,8 @@ func replicaServer(_ context.Context, raw json.RawMessage) (*servant, error) {
 }
 
 func startReplica(ctx context.Context, cfg replicaConfig) (string, func() error, error) {
-	config := indexer.Config{Collections: []string{cfg.Collection}}
-	err := setOption(&config, "DataDir", cfg.DataDir)
-	if cfg.Tier != tierRaw || hasOption(&config, "Tier") { // an indexer without tiers is raw
-		err = errors.Join(err, setOption(&config, "Tier", cfg.Tier))
-	}
-	if err != nil {
+	config := indexer.Config{Collections: []string{cfg.Collection}, Tier: cfg.Tier}
+	if err := setOption(&config, "DataDir", cfg.DataDir); err != nil {
 		return "", nil, err
 	}
 	conn, err := stream.Connect(ctx, stream.Config{URL: cfg.NATS})
@@ -84,10 +74,6 @@ func startReplica(ctx context.Context, cfg replicaConfig) (string, func() error,
 
 // errNotThere says that the indexer measured cannot do yet what a figure is about.
 var errNotThere = errors.New("this indexer cannot do that")
-
-func hasOption(config *indexer.Config, name string) bool {
-	return reflect.ValueOf(config).Elem().FieldByName(name).IsValid()
-}
 
 // setOption sets a text of the configuration by name. The empty text leaves it.
 func setOption(config *indexer.Config, name, value string) error {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/internal/stream"
+	"github.com/deltaplane/deltaplane/services/indexer"
 )
 
 // indexVisible measures the time from handing a delta to the log until a client
@@ -18,7 +19,7 @@ func indexVisible(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, log.stop()) }()
-	x, err := b.startReplica(ctx, place{}, replicaConfig{NATS: url, Collection: podsCollection.String(), Tier: tierRaw})
+	x, err := b.startReplica(ctx, place{}, replicaConfig{NATS: url, Collection: podsCollection.String(), Tier: indexer.TierRaw})
 	if err != nil {
 		return err
 	}
