@@ -188,10 +188,10 @@ func (r *replica) declare(ctx context.Context) (time.Duration, error) {
 }
 
 // compacted returns when the payloads have been compressed, as long after began as
-// they changed last.
+// they changed last: stored in less than a quarter, and nothing more for a while.
 func (r *replica) compacted(ctx context.Context, began time.Time) (time.Duration, *indexv1.CollectionStatus, error) {
 	const quiet = 2 * time.Second
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
 	defer cancel()
 	last, at := int64(-1), time.Now()
 	for tick := time.NewTicker(20 * time.Millisecond); ; {
@@ -205,7 +205,7 @@ func (r *replica) compacted(ctx context.Context, began time.Time) (time.Duration
 		if got.GetStoredBytes() != last {
 			last, at = got.GetStoredBytes(), time.Now()
 		}
-		if time.Since(at) > quiet && last < got.GetBytes()/2 {
+		if time.Since(at) > quiet && last < got.GetBytes()/4 {
 			tick.Stop()
 			return at.Sub(began), got, nil
 		}
