@@ -148,7 +148,7 @@ func (c *collection) build(ctx context.Context) {
 
 func (c *collection) buildOnce(ctx context.Context) error {
 	plan := c.plan.Load()
-	if err := c.reread(ctx, plan); err != nil {
+	if err := c.renew(ctx, plan); err != nil {
 		return err
 	}
 	c.declaring.Lock()
@@ -180,18 +180,18 @@ func (c *collection) addMissing() {
 	}
 }
 
-// rereadChunk is how many objects get their fields in one step.
-const rereadChunk = 256
+// renewSize is how many objects get their fields in one step.
+const renewSize = 256
 
-// reread gives the plan's fields to the objects that lack some. Their bytes are
+// renew gives the plan's fields to the objects that lack some. Their bytes are
 // read outside the store's lock; an object that changes meanwhile was ingested
 // by the plan, or is met again.
-func (c *collection) reread(ctx context.Context, plan *extract.Plan) error {
+func (c *collection) renew(ctx context.Context, plan *extract.Plan) error {
 	x := extract.New(plan)
 	for again := true; again; {
 		again = false
 		for after := ""; ; {
-			ops, last, more := c.rereadChunk(ctx, x, after)
+			ops, last, more := c.renewChunk(ctx, x, after)
 			if err := ctx.Err(); err != nil {
 				return err
 			}
@@ -207,10 +207,10 @@ func (c *collection) reread(ctx context.Context, plan *extract.Plan) error {
 	return nil
 }
 
-func (c *collection) rereadChunk(ctx context.Context, x *extract.Extractor, after string) (ops []store.Op, last string, more bool) {
+func (c *collection) renewChunk(ctx context.Context, x *extract.Extractor, after string) (ops []store.Op, last string, more bool) {
 	seen := 0
 	for o := range c.store.Snapshot().All(after) {
-		if seen++; seen > 16*rereadChunk || len(ops) == rereadChunk {
+		if seen++; seen > 16*renewSize || len(ops) == renewSize {
 			return ops, last, true
 		}
 		last = o.Key()

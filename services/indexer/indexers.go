@@ -296,11 +296,9 @@ func (x scope) missing(set definition.Set, names []string) error {
 			continue
 		}
 		text := fmt.Sprintf("%.100q is not declared for %s", name, x)
-		for _, d := range set {
-			if d.Name == name && d.In(x.cluster) {
-				text += fmt.Sprintf(", but for %s/%s", d.Cluster, x.resource)
-				break
-			}
+		i := slices.IndexFunc(set, func(d definition.Declared) bool { return d.Name == name && d.In(x.cluster) })
+		if i >= 0 {
+			text += fmt.Sprintf(", but for %s/%s", set[i].Cluster, x.resource)
 		}
 		return newFault(errIndexNotFound, text, "index", name, "collection", x.String())
 	}

@@ -149,8 +149,8 @@ func (x *Extractor) facts(ctx context.Context, payload []byte) (facts, error) {
 	if f.owners, err = x.ownerList(x.marked(ownersMark)); err != nil {
 		return f, err
 	}
-	f.fields, err = x.fieldSet(ctx, payload)
-	return f, err
+	f.fields = x.fieldSet(ctx, payload)
+	return f, nil
 }
 
 // marked is the value that the scan has noted, empty when there is none.
@@ -160,9 +160,9 @@ func (x *Extractor) marked(mark int) []byte {
 }
 
 // fieldSet returns the fields of the payload that was scanned.
-func (x *Extractor) fieldSet(ctx context.Context, payload []byte) (*store.Fields, error) {
+func (x *Extractor) fieldSet(ctx context.Context, payload []byte) *store.Fields {
 	if len(x.plan.names) == 0 {
-		return nil, nil
+		return nil
 	}
 	x.key = x.key[:0]
 	failed := false
@@ -182,7 +182,7 @@ func (x *Extractor) fieldSet(ctx context.Context, payload []byte) (*store.Fields
 		x.key = append(x.key, 0)
 	}
 	if set, ok := x.fields.get(x.key); ok && !failed {
-		return set, nil
+		return set
 	}
 	list := make([]store.Field, 0, len(x.plan.names))
 	for i, spans := range x.scan.spans {
@@ -197,7 +197,7 @@ func (x *Extractor) fieldSet(ctx context.Context, payload []byte) (*store.Fields
 	if !failed {
 		x.fields.put(x.key, set)
 	}
-	return set, nil
+	return set
 }
 
 // values reads the scalars at spans.

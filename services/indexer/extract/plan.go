@@ -2,6 +2,7 @@ package extract
 
 import (
 	"bytes"
+	"slices"
 
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/services/indexer/definition"
@@ -150,12 +151,7 @@ func (p *Plan) Has(field string) bool {
 	if field == "" {
 		return true
 	}
-	for _, name := range p.names {
-		if name == field {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(p.names, field)
 }
 
 // Reads reports whether the text is that of one of the plan's paths.
