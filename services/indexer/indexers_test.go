@@ -418,9 +418,19 @@ func TestAStoredDefinitionThatCannotBeUsedIsAnErrorOnThatIndex(t *testing.T) {
 // objects that change meanwhile, and compares them with every object's bytes.
 func TestS06ADeclaredIndexEqualsAScanWhileAWriterChurns(t *testing.T) {
 	t.Parallel()
+	for _, tier := range []indexer.Tier{indexer.TierRaw, indexer.TierCompact} {
+		t.Run(string(tier), func(t *testing.T) {
+			t.Parallel()
+			churn(t, tier)
+		})
+	}
+}
+
+func churn(t *testing.T, tier indexer.Tier) {
+	t.Helper()
 	n := 20_000
-	if testing.Short() {
-		n = 2000
+	if testing.Short() || tier == indexer.TierCompact {
+		n = 3000
 	}
 	w := newWorld(t)
 	var records []delta.Record
@@ -432,7 +442,7 @@ func TestS06ADeclaredIndexEqualsAScanWhileAWriterChurns(t *testing.T) {
 		records = append(records, random(i))
 	}
 	w.start(t, records...)
-	r := w.index(t, nil)
+	r := w.index(t, func(c *indexer.Config) { c.Tier = tier })
 	w.caughtUp(t, r)
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() {

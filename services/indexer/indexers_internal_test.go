@@ -1,0 +1,110 @@
+package indexer
+
+import (
+	"errors"
+	"log/slog"
+	"slices"
+	"testing"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	"github.com/deltaplane/deltaplane/internal/stream"
+)
+
+const byPhase = `{"version":1,"indexers":[{"cluster":"*","definition":{"name":"by-phase","field":"status.phase"}},{"cluster":"dev","definition":{"name":"by-zone","field":"spec.zone"}},{"cluster":"dev","definition":{"name":"odd","cel":"object."}}]}`
+
+// TestS06AnIndexIsNeverSaidToBeMissingWhileItMayBeDeclared follows one from
+// before anything is known to its removal.
+func TestS06AnIndexIsNeverSaidToBeMissingWhileItMayBeDeclared(t *testing.T) {
+	t.Parallel()
+	c := newTestCollection(t, nil)
+	d := newDeclarations(deadLog{}, slog.New(slog.DiscardHandler), func(string) { c.declare() })
+	c.declarations = d
+	var records []delta.Record
+	for seq := range uint64(3000) {
+		records = append(records, record(seq+1, 0))
+	}
+	c.mustApply(t, delta.Batch{Reset: true, Records: append(records, synced(3001)), Replayed: true, Next: 3002})
+	want := func(when, index string, want error) {
+		t.Helper()
+		_, err := c.store.Snapshot().ByIndex(index, "v")
+		if err != nil {
+			err = c.indexError(err)
+		}
+		if !errors.Is(err, want) || (err == nil) != (want == nil) {
+			t.Errorf("%s, a read of %s: %v, want %v", when, index, err, want)
+		}
+	}
+	wantField := func(when, field string, want error) {
+		t.Helper()
+		_, err := c.field(field)
+		if !errors.Is(err, want) || (err == nil) != (want == nil) {
+			t.Errorf("%s, field %s: %v, want %v", when, field, err, want)
+		}
+	}
+	want("before anything is known", "by-zone", errIndexBuilding)
+	wantField("before anything is known", "spec.zone", errIndexBuilding)
+	for _, e := range []stream.Entry{{Key: "pods.v1", Value: []byte(byPhase), Revision: 5}, {}} {
+		if err := d.take(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want("before it is built", "by-zone", errIndexBuilding)
+	want("before it is built", "odd", errIndexFailed)
+	want("before it is built", "never", errIndexNotFound)
+	wantField("before it is built", "spec.zone", errIndexBuilding)
+	wantField("before it is built", "status.phase", nil) // it was read at ingest before
+	if _, err := c.field("spec.never"); err == nil || rpc.Violations(rpc.Status(err, rules))["field_selector"] == "" {
+		t.Errorf("a field that is not declared: %v, want a violation", err)
+	}
+	if list := c.indexers(c.store.Snapshot()); len(list) != 3+4 {
+		t.Errorf("%d indexes are listed, want the built-in four and three: %v", len(list), list)
+	}
+	if err := c.buildOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"by-zone", "by-phase"} {
+		want("after it is built", name, nil)
+	}
+	wantField("after it is built", "spec['zone']", nil)
+	if got := c.indexOf("spec.zone"); got != "by-zone" {
+		t.Errorf("index of spec.zone = %q", got)
+	}
+	// An older value than what is known, as a watch that begins again may bring.
+	if err := d.take(stream.Entry{Key: "pods.v1", Revision: 4}); err != nil {
+		t.Fatal(err)
+	}
+	want("after an older value", "by-zone", nil)
+	if err := d.take(stream.Entry{Key: "pods.v1", Revision: 6, Deleted: true}); err != nil {
+		t.Fatal(err)
+	}
+	want("after the removal", "by-zone", errIndexNotFound)
+	if names := c.fieldNames(); slices.Contains(names, "spec.zone") || !slices.Contains(names, "status.phase") {
+		t.Errorf("fields after the removal = %q", names)
+	}
+}
+
+// TestS04ADefinitionThatChangesUnderItsNameIsBuiltAnew: one replica may see
+// a removal and a new declaration as one step.
+func TestS04ADefinitionThatChangesUnderItsNameIsBuiltAnew(t *testing.T) {
+	t.Parallel()
+	c := newTestCollection(t, nil)
+	d := newDeclarations(deadLog{}, slog.New(slog.DiscardHandler), func(string) { c.declare() })
+	c.declarations = d
+	c.mustApply(t, delta.Batch{Reset: true, Records: []delta.Record{record(1, 0), synced(2)}, Replayed: true, Next: 3})
+	for i, run := range []struct{ def, value string }{
+		{`"field":"metadata.name"`, "p1"}, {`"field":"metadata.namespace"`, "n"}, {`"cel":"object.metadata.name + '!'"`, "p1!"},
+	} {
+		set := `{"version":1,"indexers":[{"cluster":"*","definition":{"name":"x",` + run.def + `}}]}`
+		if err := d.take(stream.Entry{Key: "pods.v1", Value: []byte(set), Revision: uint64(i + 1)}); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.buildOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		hits, err := c.store.Snapshot().ByIndex("x", run.value)
+		if err != nil || hits.Len() != 1 {
+			t.Errorf("%s: %d objects under %q, %v", run.def, hits.Len(), run.value, err)
+		}
+	}
+}
