@@ -41,13 +41,14 @@ func (t Tier) valid() bool { return t == TierAuto || t == TierRaw || t == TierCo
 // compact.
 const pressure = 0.7
 
-// objectMemory is about what an object takes beside its payload.
-const objectMemory = 600
+// recordMemory is about what a record takes beside its payload until it has
+// been applied.
+const recordMemory = 600
 
 // memory is about what the collection takes.
 func (c *collection) memory() int {
 	snap := c.store.Snapshot()
-	return snap.StoredBytes() + objectMemory*snap.Len() + max(0, c.keeper.Held()-snap.StoredBytes())
+	return snap.Memory() + max(0, c.keeper.Held()-snap.StoredBytes())
 }
 
 // memory is about what all collections take.
@@ -73,7 +74,7 @@ func (s *Service) admit(ctx context.Context, c *collection, b *delta.Batch) erro
 	size := 0
 	for i := range b.Records {
 		if n := len(b.Records[i].Payload); n > 0 {
-			size += n + objectMemory
+			size += n + recordMemory
 		}
 	}
 	if size == 0 || s.memory()+size <= int(pressure*float64(s.cfg.MemoryBudget)) {
@@ -167,6 +168,7 @@ func (s *Service) evict(c *collection, f *fault) *collection {
 	c.refused.Store(next.refused.Load())
 	s.naming.Lock()
 	s.names.Store(s.names.Load().without(c).with(next))
+	next.declare()
 	s.naming.Unlock()
 	next.declare()
 	close(c.evicted)
@@ -223,8 +225,7 @@ func (s *Service) tend(ctx context.Context) error {
 		for _, c := range s.names.Load().all {
 			if c.keeper.Step(time.Now()) {
 				busy = true
-				full, _ := c.keeper.Backlog()
-				urgent = urgent || full || !c.replayed.Load()
+				urgent = urgent || c.keeper.Behind()
 			}
 		}
 		switch took := time.Since(began); {

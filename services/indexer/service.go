@@ -219,7 +219,7 @@ func (s *Service) redeclare(resource string) {
 }
 
 // follow reads one log until ctx ends. One that fails is begun again where it
-// was; the others go on.
+// was; the others go on. One that does not fit into memory is replaced.
 func (s *Service) follow(ctx context.Context, c *collection) error {
 	const least, most = 200 * time.Millisecond, 10 * time.Second
 	pause := least

@@ -265,6 +265,8 @@ func (w *watcher) over(ctx context.Context) error {
 	select {
 	case <-w.s.stopping:
 		return newFault(errStopping, "resume the watch on another replica")
+	case <-w.c.evicted:
+		return w.c.refused.Load().fault
 	case <-ctx.Done():
 		return ctx.Err()
 	default:
@@ -291,6 +293,7 @@ func (w *watcher) live(ctx context.Context) error {
 			case <-tick.C:
 				err = w.bookmark()
 			case <-w.s.stopping:
+			case <-w.c.evicted:
 			case <-ctx.Done():
 			}
 		}

@@ -123,6 +123,11 @@ func (k *Keeper) Backlog() (bool, <-chan struct{}) {
 // collection.
 func (k *Keeper) Measure() { k.held.Store(int64(k.raw.Size() + k.packed.Size())) }
 
+// Behind reports whether much waits to be compressed, as after a replay.
+func (k *Keeper) Behind() bool {
+	return k.compact.Load() && !k.idle.Load() && k.put.Load()-k.done.Load() > int64(k.cfg.Backlog/4)
+}
+
 // Pending reports whether there is something that Step may yet make smaller.
 func (k *Keeper) Pending() bool {
 	return k.compact.Load() && !k.idle.Load() && k.put.Load()-k.done.Load() > int64(k.cfg.Least)
