@@ -3,6 +3,7 @@ package delta
 import (
 	"maps"
 	"slices"
+	"time"
 )
 
 // Batch is what a reader of a collection's log gets at a time.
@@ -23,6 +24,8 @@ type Batch struct {
 	// Unreadable names records that could not be decoded, such as those of a newer schema version. They are accounted for by
 	// Next; what the reader holds for their keys is out of date.
 	Unreadable []Unreadable
+	// Created is when the log was made; a log made anew is another log. It is zero when the reader does not know.
+	Created time.Time
 }
 
 // Unreadable is a record that could not be decoded.
@@ -99,5 +102,28 @@ func (f *Follower) Revision() Revision { return f.claimed }
 
 // Position is where reading resumes.
 func (f *Follower) Position() Position { return f.position }
+
+// Mark is what a follower must be given back to go on, in another process too, from where it was.
+type Mark struct {
+	Position  Position
+	Watermark RV
+	Claimed   Revision
+	// FrozenTo is the end of the log that had to be applied after a hole before more could be claimed; 0 without one.
+	FrozenTo uint64
+}
+
+// Mark returns the follower's place; false while the collection is not readable, when there is none worth keeping.
+func (f *Follower) Mark() (Mark, bool) {
+	return Mark{Position: f.position, Watermark: f.watermark, Claimed: f.claimed, FrozenTo: f.frozenTo}, f.Readable()
+}
+
+// Restore returns the follower that a mark was taken of. It is not readable, and claims nothing more than it had, until a
+// batch with Replayed: what the log says beyond the mark is not known yet.
+func Restore(m Mark) Follower {
+	return Follower{
+		epoch: m.Position.Epoch, term: m.Position.Term, position: m.Position, watermark: m.Watermark, claimed: m.Claimed,
+		frozenTo: m.FrozenTo, replaying: true, synced: m.Position.Epoch,
+	}
+}
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -40,6 +40,12 @@ type ReadConfig struct {
 	// FromTime is when From was current. A position older than half the tombstone TTL is not resumed (design 6.4). The zero time
 	// means "just now".
 	FromTime time.Time
+	// Created is the [delta.Batch]'s Created of the log that From is a position of; a log made at another time is not resumed. The zero
+	// time is any log.
+	Created time.Time
+	// CatchUp reports the end of the log, as it was when From was accepted, by a batch with Replayed set, as for a replay. The reader must
+	// claim nothing before it: holes in between are not reported one by one.
+	CatchUp bool
 	// HeadersOnly leaves the payloads out.
 	HeadersOnly bool
 	// MaxBatch bounds the records of one batch; default 1024.
@@ -59,7 +65,8 @@ func (c *Conn) Read(ctx context.Context, col delta.Collection, cfg ReadConfig, h
 	}
 	cfg.MaxBatch = cmp.Or(cfg.MaxBatch, defaultMaxBatch)
 	cfg.PullBytes = max(cmp.Or(cfg.PullBytes, defaultPullBytes), 2*c.cfg.MaxPayload)
-	r := &reader{c: c, col: col, cfg: cfg, handle: h, pos: cfg.From, contact: cmp.Or(cfg.FromTime, time.Now())}
+	r := &reader{c: c, col: col, cfg: cfg, handle: h, pos: cfg.From, contact: cmp.Or(cfg.FromTime, time.Now()), created: cfg.Created}
+	r.catchUp = cfg.CatchUp && !cfg.From.IsZero()
 	r.term, r.epoch = cfg.From.Term, cfg.From.Epoch
 	backoff := minBackoff
 	for {
@@ -138,6 +145,8 @@ type reader struct {
 	epoch, term uint64         // of the log, as last checked
 	created     time.Time      // of the stream
 	contact     time.Time      // when pos was last known to be current
+	catchUp     bool           // pos is to be accepted, and caught up from
+	resumed     bool           // the replay began behind a position
 	replaying   bool
 	target      uint64 // the end the replay must reach
 	hole        bool   // a hole was seen since target was read
@@ -153,12 +162,16 @@ func (r *reader) session(ctx context.Context) error {
 	if err := r.identify(tail); err != nil {
 		return err
 	}
-	if r.pos.IsZero() {
-		r.replaying, r.target, r.hole = true, tail.Last, false
+	switch {
+	case r.pos.IsZero():
+		r.replaying, r.resumed, r.target, r.hole = true, false, tail.Last, false
 		if err := r.deliver(ctx, delta.Batch{Reset: true}); err != nil {
 			return err
 		}
+	case r.catchUp:
+		r.replaying, r.resumed, r.target, r.hole = true, true, tail.Last, false
 	}
+	r.catchUp = false
 	cons, err := r.open(ctx)
 	if err != nil {
 		return err

@@ -29,7 +29,7 @@ func (r *reader) process(ctx context.Context, msgs []jetstream.Msg) error {
 		}
 		r.consumerSeq++
 		seq := meta.Sequence.Stream
-		if !r.replaying && time.Since(meta.Timestamp) > r.c.cfg.TombstoneTTL/2 {
+		if (!r.replaying || r.resumed) && time.Since(meta.Timestamp) > r.c.cfg.TombstoneTTL/2 {
 			return fmt.Errorf("%w: fell behind by more than half the tombstone ttl", ErrBootstrap)
 		}
 		hole = hole || seq != pos.Sequence+1
@@ -113,7 +113,7 @@ func (r *reader) reign(ctx context.Context, rec *delta.Record, pos delta.Positio
 }
 
 func (r *reader) deliver(ctx context.Context, b delta.Batch) error {
-	b.Collection = r.col
+	b.Collection, b.Created = r.col, r.created
 	if err := r.handle(ctx, b); err != nil {
 		return &handlerError{err: err}
 	}

@@ -1,0 +1,364 @@
+package checkpoint
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/core/store"
+)
+
+// maxServed is more than any object takes as it is served.
+const maxServed = 64 << 20
+
+// Options say how a file is read.
+type Options struct {
+	// Collection must be the file's; empty is any.
+	Collection string
+	// Open makes the codec of a dictionary. Without it files with dictionaries
+	// cannot be read.
+	Open func(dictionary []byte) (store.Codec, error)
+}
+
+// Image is a file that was read whole.
+type Image struct {
+	Header
+	// Objects are in key order. Their stored bytes are parts of buffers of about
+	// a megabyte.
+	Objects    []*store.Object
+	Tombstones []*store.Tombstone
+}
+
+// Read reads a file of the given length. Whatever the bytes are it gives an
+// image that was written by [Write], or an error and nothing: one that wraps
+// [ErrDamaged], [ErrFormat] or [ErrForeign], or the reader's. It allocates in
+// proportion to the length.
+func Read(r io.Reader, size int64, o Options) (*Image, error) {
+	in := &blockReader{r: r, left: size}
+	if err := in.start(); err != nil {
+		return nil, err
+	}
+	d := &decoder{open: o.Open, image: &Image{}}
+	kind, payload, err := in.next()
+	if err != nil {
+		return nil, err
+	}
+	if err := d.block(kind, payload); err != nil {
+		return nil, err
+	}
+	if kind != kindHeader {
+		return nil, ErrDamaged
+	}
+	if o.Collection != "" && d.image.Collection != o.Collection {
+		return nil, fmt.Errorf("%w: %q", ErrForeign, d.image.Collection)
+	}
+	// Reading and checking is half of the work: the other core has the other half.
+	type block struct {
+		kind    byte
+		payload []byte
+		err     error
+	}
+	blocks := make(chan block, 8)
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() {
+		defer close(blocks)
+		for b := (block{}); b.err == nil && b.kind != kindEnd; {
+			b.kind, b.payload, b.err = in.next()
+			select {
+			case blocks <- b:
+			case <-stop:
+				return
+			}
+		}
+	}()
+	for b := range blocks {
+		if b.err == nil {
+			b.err = d.block(b.kind, b.payload)
+		}
+		if b.err != nil {
+			return nil, b.err
+		}
+	}
+	if in.left != 0 || !d.ended {
+		return nil, ErrDamaged
+	}
+	return d.image, nil
+}
+
+// decoder builds an image of blocks. Their checksums were right, so what it
+// finds wrong was written wrong; it still must not trust it.
+type decoder struct {
+	open  func([]byte) (store.Codec, error)
+	image *Image
+	begun bool
+	ended bool
+
+	payloads []byte // of the next objects
+	strings  []string
+	labels   []*store.Labels
+	owners   []*store.Owners
+	fields   []*store.Fields
+	codecs   []store.Codec
+}
+
+func (d *decoder) block(kind byte, payload []byte) error {
+	c := &cursor{b: payload}
+	if d.ended || d.begun == (kind == kindHeader) {
+		return ErrDamaged
+	}
+	var err error
+	switch kind {
+	case kindHeader:
+		d.begun = true
+		c.header(&d.image.Header)
+	case kindTables:
+		err = d.tables(c)
+	case kindPayloads:
+		if len(d.payloads) > 0 {
+			return ErrDamaged
+		}
+		d.payloads, c.b = payload, nil
+	case kindObjects:
+		d.objects(c)
+	case kindTombstones:
+		d.tombstones(c)
+	case kindEnd:
+		d.ended = true
+		if c.uvarint() != uint64(len(d.image.Objects)) || c.uvarint() != uint64(len(d.image.Tombstones)) || len(d.payloads) > 0 {
+			c.bad = true
+		}
+	default:
+		c.bad = true
+	}
+	if err == nil && (c.bad || len(c.b) > 0) {
+		err = ErrDamaged
+	}
+	return err
+}
+
+func (d *decoder) tables(c *cursor) error {
+	for len(c.b) > 0 && !c.bad {
+		switch c.byte() {
+		case entryString:
+			d.strings = append(d.strings, c.string())
+		case entryLabels:
+			ids := c.list(1)
+			if ids%2 != 0 {
+				return ErrDamaged
+			}
+			pairs := make([]store.Pair, ids/2)
+			for i := range pairs {
+				pairs[i] = store.Pair{Name: d.text(c), Value: d.text(c)}
+			}
+			d.labels = append(d.labels, store.NewLabels(pairs))
+		case entryOwners:
+			list := make([]store.Owner, c.list(4))
+			for i := range list {
+				list[i] = store.Owner{Kind: d.text(c), Controller: c.byte() == 1, Name: c.string(), UID: c.string()}
+			}
+			d.owners = append(d.owners, store.NewOwners(list))
+		case entryFields:
+			list := make([]store.Field, c.list(3))
+			for i := range list {
+				d.field(c, &list[i])
+			}
+			d.fields = append(d.fields, store.NewFields(list))
+		case entryDictionary:
+			content := c.bytes()
+			if c.bad || d.open == nil {
+				return ErrDamaged
+			}
+			codec, err := d.open(bytes.Clone(content))
+			if err != nil {
+				return fmt.Errorf("%w: %w", ErrDamaged, err)
+			}
+			d.codecs = append(d.codecs, codec)
+		default:
+			return ErrDamaged
+		}
+	}
+	return nil
+}
+
+func (d *decoder) field(c *cursor, f *store.Field) {
+	if fault := c.string(); fault != "" {
+		f.Err = errors.New(fault)
+	}
+	n := c.list(1)
+	if n == 0 {
+		c.bad = true
+		return
+	}
+	f.Name = d.text(c)
+	if n > 1 {
+		f.Values = make([]string, n-1)
+		for i := range f.Values {
+			f.Values[i] = d.text(c)
+		}
+	}
+}
+
+func (d *decoder) objects(c *cursor) {
+	for len(c.b) > 0 && !c.bad {
+		o := store.ObjectConfig{
+			Key: c.string(), UID: c.string(), RV: c.string(), Epoch: c.uvarint(), Sequence: c.uvarint(), Generation: c.varint(),
+			Labels: entry(c, d.labels), Owners: entry(c, d.owners), Fields: entry(c, d.fields), Fault: c.string(),
+			Codec: entry(c, d.codecs),
+		}
+		size, n := c.uvarint(), c.uvarint()
+		if n > uint64(len(d.payloads)) || size > maxServed || o.Key == "" || c.bad {
+			c.bad = true
+			return
+		}
+		if n > 0 {
+			o.Payload, d.payloads = d.payloads[:n:n], d.payloads[n:]
+		}
+		o.Size = int(size)
+		if last := len(d.image.Objects); last > 0 && !before(d.image.Objects[last-1].Key(), o.Key) {
+			c.bad = true
+			return
+		}
+		d.image.Objects = append(d.image.Objects, store.NewObject(o))
+	}
+	c.bad = c.bad || len(d.payloads) > 0
+}
+
+// before reports whether one key comes before another in a store.
+func before(a, b string) bool {
+	x, y := store.Namespace(a), store.Namespace(b)
+	return x < y || x == y && a < b
+}
+
+func (d *decoder) tombstones(c *cursor) {
+	for len(c.b) > 0 && !c.bad {
+		t := &store.Tombstone{
+			Key: c.string(), UID: c.string(), RV: c.string(), Epoch: c.uvarint(), Sequence: c.uvarint(),
+			Reason: store.Reason(c.byte()), At: c.time(),
+		}
+		if c.bad || t.Key == "" {
+			c.bad = true
+			return
+		}
+		d.image.Tombstones = append(d.image.Tombstones, t)
+	}
+}
+
+// text reads a string by its number.
+func (d *decoder) text(c *cursor) string {
+	n := c.uvarint()
+	if n == 0 || n > uint64(len(d.strings)) {
+		c.bad = true
+		return ""
+	}
+	return d.strings[n-1]
+}
+
+// entry reads a part that objects share by its number; zero is none.
+func entry[T any](c *cursor, table []T) (v T) {
+	n := c.uvarint()
+	if n == 0 {
+		return v
+	}
+	if n > uint64(len(table)) {
+		c.bad = true
+		return v
+	}
+	return table[n-1]
+}
+
+// cursor reads a block. After something it cannot read it is bad, and gives
+// nothing more.
+type cursor struct {
+	b   []byte
+	bad bool
+}
+
+func (c *cursor) header(h *Header) {
+	h.Collection, h.Created, h.Facts = c.string(), c.time(), c.string()
+	for _, n := range []*uint64{&h.Mark.Position.Epoch, &h.Mark.Position.Sequence, &h.Mark.Position.Term, &h.Mark.Claimed.Epoch, &h.Mark.FrozenTo, &h.Horizon} {
+		*n = c.uvarint()
+	}
+	for _, rv := range []*delta.RV{&h.Mark.Watermark, &h.Mark.Claimed.RV} {
+		text := c.string()
+		if text == "" {
+			continue
+		}
+		v, err := delta.ParseRV(text)
+		*rv, c.bad = v, c.bad || err != nil
+	}
+	h.Fresh = c.time()
+	h.Terms = make([]Term, c.list(2))
+	for i := range h.Terms {
+		h.Terms[i] = Term{Term: c.uvarint(), First: c.uvarint()}
+	}
+}
+
+func (c *cursor) fail() {
+	c.b, c.bad = nil, true
+}
+
+func (c *cursor) byte() byte {
+	if len(c.b) == 0 {
+		c.fail()
+		return 0
+	}
+	v := c.b[0]
+	c.b = c.b[1:]
+	return v
+}
+
+func (c *cursor) uvarint() uint64 {
+	v, n := binary.Uvarint(c.b)
+	if n <= 0 {
+		c.fail()
+		return 0
+	}
+	c.b = c.b[n:]
+	return v
+}
+
+func (c *cursor) varint() int64 {
+	v, n := binary.Varint(c.b)
+	if n <= 0 {
+		c.fail()
+		return 0
+	}
+	c.b = c.b[n:]
+	return v
+}
+
+// list reads the length of a list whose entries take at least so many bytes
+// each.
+func (c *cursor) list(least uint64) int {
+	n := c.uvarint()
+	if n > uint64(len(c.b))/least {
+		c.fail()
+		return 0
+	}
+	return int(n)
+}
+
+func (c *cursor) bytes() []byte {
+	n := c.uvarint()
+	if n > uint64(len(c.b)) {
+		c.fail()
+		return nil
+	}
+	v := c.b[:n:n]
+	c.b = c.b[n:]
+	return v
+}
+
+func (c *cursor) string() string { return string(c.bytes()) }
+
+func (c *cursor) time() time.Time {
+	if v := c.varint(); v != 0 {
+		return time.Unix(0, v)
+	}
+	return time.Time{}
+}

@@ -1,0 +1,147 @@
+package checkpoint
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"runtime"
+	"testing"
+
+	"github.com/deltaplane/deltaplane/core/store"
+)
+
+type opened struct{ by []byte }
+
+func (o *opened) Bytes() []byte { return o.by }
+
+func (*opened) Decode(dst, stored []byte) ([]byte, error) { return append(dst, stored...), nil }
+
+// FuzzRead gives the reader files whose checksums are right and whose contents are anything: kind, length, payload of
+// each block.
+func FuzzRead(f *testing.F) {
+	codec := &opened{by: []byte("d")}
+	s := store.New(store.Options{})
+	labels := store.NewLabels([]store.Pair{{Name: "a", Value: "b"}})
+	s.Apply(store.Batch{Ops: []store.Op{
+		{Put: store.NewObject(store.ObjectConfig{
+			Key: "a/b", UID: "u", RV: "5", Labels: labels, Owners: store.NewOwners([]store.Owner{{Kind: "Job", Name: "j", UID: "x"}}),
+			Fields:  store.NewFields([]store.Field{{Name: "f", Values: []string{"v"}}, {Name: "g", Err: errors.New("bad")}}),
+			Payload: []byte("{}"), Codec: codec, Size: 2,
+		})},
+		{Put: store.NewObject(store.ObjectConfig{Key: "a/c", RV: "6", Labels: labels, Payload: []byte("{}")})},
+		{Delete: &store.Tombstone{Key: "a/d", RV: "7"}},
+	}}, s.Snapshot().State().Fresh)
+	var whole bytes.Buffer
+	if _, err := Write(&whole, Header{Collection: "dev/pods.v1", Terms: []Term{{1, 1}}}, s.Snapshot()); err != nil {
+		f.Fatal(err)
+	}
+	in := &blockReader{r: bytes.NewReader(whole.Bytes()), left: int64(whole.Len())}
+	if err := in.start(); err != nil {
+		f.Fatal(err)
+	}
+	var seed []byte
+	for in.left > 0 {
+		kind, payload, err := in.next()
+		if err != nil {
+			f.Fatal(err)
+		}
+		seed = append(binary.LittleEndian.AppendUint16(append(seed, kind), uint16(len(payload))), payload...)
+	}
+	f.Add(seed)
+	f.Add([]byte{kindHeader, 0, 0, kindEnd, 2, 0, 0, 0})
+	f.Fuzz(func(t *testing.T, script []byte) {
+		var file bytes.Buffer
+		out := blockWriter{w: &file}
+		_ = out.start()
+		for rest := script; len(rest) >= 3; {
+			kind, n := rest[0], min(int(binary.LittleEndian.Uint16(rest[1:])), len(rest)-3)
+			_ = out.block(kind, rest[3:3+n])
+			rest = rest[3+n:]
+		}
+		open := func(b []byte) (store.Codec, error) { return &opened{by: b}, nil }
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		image, err := Read(&file, int64(file.Len()), Options{Open: open})
+		runtime.ReadMemStats(&after)
+		if got, most := after.TotalAlloc-before.TotalAlloc, uint64(1<<20+400*len(script)); got > most {
+			t.Fatalf("%d bytes allocated for %d read", got, len(script))
+		}
+		if err != nil {
+			if image != nil || !errors.Is(err, ErrDamaged) {
+				t.Fatalf("Read = %v, %v", image, err)
+			}
+			return
+		}
+		// What is read is what can be written, and reads the same again.
+		for _, o := range image.Objects {
+			if _, err := o.Payload(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s := store.New(store.Options{})
+		for _, o := range image.Objects {
+			s.Apply(store.Batch{Ops: []store.Op{{Put: o}}}, image.Fresh)
+		}
+		if s.Snapshot().Len() != len(image.Objects) {
+			t.Fatalf("%d objects, of which %d are different", len(image.Objects), s.Snapshot().Len())
+		}
+		var again bytes.Buffer
+		if _, err := Write(&again, image.Header, s.Snapshot()); err != nil {
+			t.Fatal(err)
+		}
+		second, err := Read(&again, int64(again.Len()), Options{Open: open})
+		if err != nil || len(second.Objects) != len(image.Objects) || second.Mark != image.Mark {
+			t.Fatalf("written again: %v", err)
+		}
+	})
+}
+
+// FuzzReadBytes gives the reader anything at all.
+func FuzzReadBytes(f *testing.F) {
+	f.Add([]byte(magic + "\x01\x00"))
+	f.Add([]byte(magic + "\x01\x00\x01\xff\xff\xff\x7f"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		image, err := Read(bytes.NewReader(data), int64(len(data)), Options{})
+		if (image == nil) == (err == nil) {
+			t.Fatalf("Read = %v, %v", image, err)
+		}
+	})
+}
+
+func BenchmarkCheckpoint(b *testing.B) {
+	const n, size = 100_000, 5000
+	s := store.New(store.Options{})
+	labels := store.NewLabels([]store.Pair{{Name: "app", Value: "web"}, {Name: "tier", Value: "x"}})
+	payload := bytes.Repeat([]byte(`{"kind":"Pod"}`), size/14)
+	var batch store.Batch
+	for i := range n {
+		batch.Ops = append(batch.Ops, store.Op{Put: store.NewObject(store.ObjectConfig{
+			Key: "ns-" + string(rune('a'+i%26)) + "/pod-" + string(binary.AppendUvarint(nil, uint64(i))), UID: "01234567-89ab-4def-8123-456789abcdef",
+			RV: "12345", Epoch: 1, Sequence: uint64(i), Labels: labels, Payload: bytes.Clone(payload),
+		})})
+	}
+	s.Apply(batch, s.Snapshot().State().Fresh)
+	d, err := Open(b.TempDir())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer d.Close()
+	b.Run("save", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := d.Save(b.Context(), Header{Collection: "x"}, s.Snapshot(), 0); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.SetBytes(n * size)
+	})
+	b.Run("load", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			image, _, err := d.Load("x", Options{})
+			if err != nil || len(image.Objects) != s.Snapshot().Len() {
+				b.Fatal(err)
+			}
+		}
+		b.SetBytes(n * size)
+	})
+}
