@@ -62,14 +62,6 @@ func (s *Snapshot) Faults() int { return s.sums.faults }
 // Tombstones is the number of deletes remembered.
 func (s *Snapshot) Tombstones() int { return s.tombs.n }
 
-// Buried walks the deletes remembered, in key order.
-func (s *Snapshot) Buried() iter.Seq[*Tombstone] {
-	return func(yield func(*Tombstone) bool) { s.tombs.each(yield) }
-}
-
-// Horizon is the least sequence from which Since can answer.
-func (s *Snapshot) Horizon() uint64 { return s.horizon }
-
 // LastChange is the number of the last change this snapshot contains. Reading
 // on from LastChange()+1 with Store.Change misses nothing and repeats nothing.
 func (s *Snapshot) LastChange() uint64 { return s.last }

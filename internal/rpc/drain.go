@@ -19,6 +19,7 @@ import (
 func (s *Server) Run(ctx context.Context, parts ...func(context.Context) error) error {
 	lis, err := Listen(s.cfg)
 	if err != nil {
+		s.grpc.Stop()
 		return err
 	}
 	s.addr = lis.Addr()

@@ -35,6 +35,8 @@ type collection struct {
 	ttl       time.Duration
 	now       func() time.Time
 
+	checkpointing
+
 	ingest sync.Mutex // held while a batch is applied, and while the plan is replaced
 	plan   atomic.Pointer[extract.Plan]
 	read   atomic.Pointer[extract.Plan] // by which, or a later one, every object has been read
@@ -156,6 +158,7 @@ func (c *collection) apply(ctx context.Context, b delta.Batch) error {
 		batch.Replay, c.sweepDue, c.replaying, c.replayAt = true, true, true, now
 		c.terms.Store(nil)
 	}
+	c.noteLog(&b)
 	seen := c.follower.Position().Sequence
 	if b.Reset {
 		seen = 0

@@ -55,6 +55,8 @@ func differential(t *testing.T, seed uint64) {
 		newPlace(t, w, "compact, small ring", func(c *indexer.Config) {
 			c.Tier, c.RingChanges, c.RingBytes = indexer.TierCompact, 16, 1<<16
 		}),
+		newKeeper(t, w, "stopped", func(dir string) string { return dir }),
+		newKeeper(t, w, "killed", func(dir string) string { return killed(t, dir) }),
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -78,7 +80,7 @@ func differential(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 99))
 	for range 60 {
 		src.step(t)
-		if rng.IntN(12) == 0 {
+		if rng.IntN(8) == 0 {
 			places[rng.IntN(len(places))].restart(t)
 		}
 	}
@@ -100,6 +102,9 @@ type place struct {
 	w      *world
 	change func(*indexer.Config)
 	now    atomic.Pointer[replica]
+
+	dir  string                  // of its checkpoints; none are kept without
+	left func(dir string) string // is called before a stop and returns what there will be after it
 }
 
 func newPlace(t *testing.T, w *world, name string, change func(*indexer.Config)) *place {
@@ -108,8 +113,19 @@ func newPlace(t *testing.T, w *world, name string, change func(*indexer.Config))
 	return p
 }
 
+// newKeeper makes a place whose replicas keep checkpoints.
+func newKeeper(t *testing.T, w *world, name string, left func(dir string) string) *place {
+	p := &place{name: name, w: w, dir: t.TempDir(), left: left}
+	p.change = func(c *indexer.Config) { c.DataDir, c.CheckpointEvery = p.dir, 5*time.Millisecond }
+	p.now.Store(w.index(t, p.change))
+	return p
+}
+
 // restart stops the replica and starts another one; what its readers meet is theirs to bear.
 func (p *place) restart(t *testing.T) {
+	if p.left != nil {
+		p.dir = p.left(p.dir)
+	}
 	p.now.Load().stop()
 	p.now.Store(p.w.index(t, p.change))
 }

@@ -161,13 +161,23 @@ type replica struct {
 
 func (w *world) index(t testing.TB, change func(*indexer.Config)) *replica {
 	t.Helper()
-	return w.indexOn(t, w.connect(t), change)
+	return w.indexOn(t, w.connect(t), change, io.Discard)
 }
 
-// indexOn starts a replica on a connection of its own.
-func (w *world) indexOn(t testing.TB, conn *stream.Conn, change func(*indexer.Config)) *replica {
+// deltaLog is what an indexer needs of the log.
+type deltaLog interface {
+	Collections(ctx context.Context) ([]delta.Collection, error)
+	Read(ctx context.Context, col delta.Collection, cfg stream.ReadConfig, h stream.Handler) error
+	Tail(ctx context.Context, col delta.Collection) (stream.Tail, error)
+	TombstoneTTL() time.Duration
+	Healthy() bool
+	Bucket(ctx context.Context, name string, ttl time.Duration) (*stream.Bucket, error)
+}
+
+// indexOn is index with a log of its own, and somewhere for its messages.
+func (w *world) indexOn(t testing.TB, log deltaLog, change func(*indexer.Config), messages io.Writer) *replica {
 	t.Helper()
-	tel, err := telemetry.Setup(t.Context(), telemetry.Config{Service: "indexer", LogOutput: io.Discard})
+	tel, err := telemetry.Setup(t.Context(), telemetry.Config{Service: "indexer", LogOutput: messages})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +185,7 @@ func (w *world) indexOn(t testing.TB, conn *stream.Conn, change func(*indexer.Co
 	if change != nil {
 		change(&cfg)
 	}
-	svc, err := indexer.New(cfg, conn, tel)
+	svc, err := indexer.New(cfg, log, tel)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -348,7 +349,7 @@ func TestDeclaredIndexesGoOnWhileTheLogIsAway(t *testing.T) {
 	w := newWorld(t)
 	w.start(t, fleet()...)
 	conn := w.connect(t)
-	r := w.indexOn(t, conn, nil)
+	r := w.indexOn(t, conn, nil, io.Discard)
 	w.caughtUp(t, r)
 	r.add(t, podsName, byField("by-phase", "status.phase"))
 	conn.Close()

@@ -25,6 +25,7 @@ type metrics struct {
 	answered [queryFailed]prometheus.Counter // of queries
 
 	unreadable *prometheus.CounterVec
+	files      *fileMetrics
 	refused    *prometheus.CounterVec
 }
 
@@ -54,7 +55,8 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	m.refused = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "deltaplane_indexer_memory_refusals_total", Help: "Times a collection was let go because it did not fit into the memory budget.",
 	}, []string{"collection"})
-	for _, c := range []prometheus.Collector{m.deltas, m.latency, m.watch.overruns, m.watch.coalesced, m.pages, m.queries, m.unreadable, m.refused} {
+	m.files = newFileMetrics()
+	for _, c := range []prometheus.Collector{m.deltas, m.latency, m.watch.overruns, m.watch.coalesced, m.pages, m.queries, m.unreadable, m.refused, m.files.written, m.files.took, m.files.starts} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}
@@ -131,7 +133,7 @@ var (
 // Describe implements prometheus.Collector.
 func (gauges) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		gaugeObjects, gaugeBytes, gaugeFaults, gaugeSynced, gaugeLag, gaugeSilence, gaugeWatchers, gaugeErrors, gaugePinned,
+		gaugeObjects, gaugeBytes, gaugeFaults, gaugeSynced, gaugeLag, gaugeSilence, gaugeWatchers, gaugeErrors, gaugePinned, gaugeFileAge, gaugeFileBytes,
 		gaugeWatchLag, gaugeWatchLagCount, gaugeWatchBehind, gaugeWatchGroups, gaugeStates,
 		gaugeStored, gaugeMemory, gaugeDicts, gaugeRatio, countTrained, countDecode, gaugeRefused, gaugeBudget,
 	} {
@@ -165,6 +167,10 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 		}
 		send(gaugeWatchers, float64(c.watchers.Load()))
 		send(gaugeErrors, float64(failed))
+		if saved := c.saved.Load(); saved != nil {
+			send(gaugeFileAge, now.Sub(saved.at).Seconds())
+			send(gaugeFileBytes, float64(saved.bytes))
+		}
 	}
 	g.s.watchGauges(ch, now)
 	if budget := g.s.cfg.MemoryBudget; budget > 0 {

@@ -41,7 +41,10 @@ func TestAClientThatReadsByStreamSeesWhatOneThatCallsDoes(t *testing.T) {
 	defer q.Close()
 	byStream, byCall := client.NewIndex(q), client.NewIndex(conn)
 	for name, read := range map[string]func(*client.Index) (any, error){
-		"Get": func(x *client.Index) (any, error) { o, _, err := x.Get(ctx, "pods", "a/one", client.ReadOptions{}); return o, err },
+		"Get": func(x *client.Index) (any, error) {
+			o, _, err := x.Get(ctx, "pods", "a/one", client.ReadOptions{})
+			return o, err
+		},
 		"Get of what is not there": func(x *client.Index) (any, error) {
 			o, _, err := x.Get(ctx, "pods", "a/none", client.ReadOptions{})
 			return o, err
@@ -169,7 +172,9 @@ func TestAQueryClientOutlivesItsReplicas(t *testing.T) {
 }
 
 // switching is a connection that is another one from some time on.
-type switching struct{ now *atomic.Pointer[grpc.ClientConn] }
+type switching struct {
+	now *atomic.Pointer[grpc.ClientConn]
+}
 
 func (s switching) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	return s.now.Load().Invoke(ctx, method, args, reply, opts...)

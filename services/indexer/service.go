@@ -19,6 +19,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/stream"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/checkpoint"
 )
 
 // deltaLog is what the indexer needs of the log; *stream.Conn has it.
@@ -43,7 +44,8 @@ type Service struct {
 	pins    *pins
 	tokens  *signer
 
-	naming       sync.Mutex // held to replace names
+	files        *checkpoint.Dir // nil when none are kept
+	naming       sync.Mutex      // held to replace names
 	declarations *declarations
 
 	names      atomic.Pointer[names]
@@ -113,14 +115,23 @@ func (s *Service) Addr(ctx context.Context) (string, error) { return s.rpc.Addr(
 // Run follows the logs and answers until ctx ends; then health turns
 // NOT_SERVING, watches are told to go elsewhere, and it returns nil. The logs
 // are followed until the last call has been answered.
-func (s *Service) Run(ctx context.Context) error {
-	return s.rpc.Run(ctx, s.admin.Run, func(ctx context.Context) error {
-		g, ctx := errgroup.WithContext(ctx)
-		g.Go(func() error { return s.declarations.run(ctx) })
-		g.Go(func() error { return s.discover(ctx, g) })
-		g.Go(func() error { return s.tend(ctx) })
-		return g.Wait()
-	})
+func (s *Service) Run(ctx context.Context) error { return s.rpc.Run(ctx, s.admin.Run, s.work) }
+
+// work is what answers come from. It ends after the last call.
+func (s *Service) work(ctx context.Context) (err error) {
+	g, following := errgroup.WithContext(ctx)
+	if s.cfg.DataDir != "" {
+		if s.files, err = checkpoint.Open(s.cfg.DataDir); err != nil {
+			return fmt.Errorf("indexer: data dir: %w", err)
+		}
+		defer func() { err = errors.Join(err, s.files.Close()) }()
+		defer s.saveAll(ctx)
+		g.Go(func() error { return s.keep(following) })
+	}
+	g.Go(func() error { return s.declarations.run(following) })
+	g.Go(func() error { return s.discover(following, g) })
+	g.Go(func() error { return s.tend(following) })
+	return g.Wait()
 }
 
 // discoverLeast is the pause between looks for new logs while it is likely that
@@ -223,9 +234,10 @@ func (s *Service) redeclare(resource string) {
 func (s *Service) follow(ctx context.Context, c *collection) error {
 	const least, most = 200 * time.Millisecond, 10 * time.Second
 	pause := least
+	s.restore(ctx, c)
 	for ctx.Err() == nil {
 		began := time.Now()
-		from := stream.ReadConfig{From: c.follower.Position(), FromTime: c.fresh}
+		from := stream.ReadConfig{From: c.follower.Position(), FromTime: c.fresh, Created: c.created, CatchUp: c.catchUp}
 		if c.replaying { // only a replay from the start can be known to be complete
 			from = stream.ReadConfig{}
 		}

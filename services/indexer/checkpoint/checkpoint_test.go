@@ -154,7 +154,7 @@ func wantSame(t testing.TB, got *checkpoint.Image, snap *store.Snapshot) {
 		t.Fatalf("%d objects, want %d", len(got.Objects), i)
 	}
 	var tombs []store.Tombstone
-	for o := range snap.Buried() {
+	for o := range snap.Dump().Tombstones {
 		tombs = append(tombs, *o)
 	}
 	if !slices.EqualFunc(got.Tombstones, tombs, func(a *store.Tombstone, b store.Tombstone) bool {

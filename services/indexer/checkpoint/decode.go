@@ -17,6 +17,8 @@ const maxServed = 64 << 20
 
 // Options say how a file is read.
 type Options struct {
+	// MaxBytes is the longest file that is read; zero is any.
+	MaxBytes int64
 	// Collection must be the file's; empty is any.
 	Collection string
 	// Open makes the codec of a dictionary. Without it files with dictionaries
@@ -35,9 +37,12 @@ type Image struct {
 
 // Read reads a file of the given length. Whatever the bytes are it gives an
 // image that was written by [Write], or an error and nothing: one that wraps
-// [ErrDamaged], [ErrFormat] or [ErrForeign], or the reader's. It allocates in
+// [ErrDamaged], [ErrFormat], [ErrForeign] or [ErrTooLarge], or the reader's. It allocates in
 // proportion to the length.
 func Read(r io.Reader, size int64, o Options) (*Image, error) {
+	if o.MaxBytes > 0 && size > o.MaxBytes {
+		return nil, fmt.Errorf("%w: %d bytes, at most %d may be read", ErrTooLarge, size, o.MaxBytes)
+	}
 	in := &blockReader{r: r, left: size}
 	if err := in.start(); err != nil {
 		return nil, err

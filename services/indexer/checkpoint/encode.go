@@ -33,7 +33,8 @@ func Write(w io.Writer, h Header, snap *store.Snapshot) (Counts, error) {
 	if err := e.out.block(kindHeader, appendHeader(nil, h)); err != nil {
 		return e.counts, err
 	}
-	for o := range snap.All("") {
+	dump := snap.Dump()
+	for o := range dump.Objects {
 		if err := e.object(o); err != nil {
 			return e.counts, err
 		}
@@ -41,7 +42,7 @@ func Write(w io.Writer, h Header, snap *store.Snapshot) (Counts, error) {
 	if err := e.flush(kindObjects); err != nil {
 		return e.counts, err
 	}
-	for t := range snap.Buried() {
+	for t := range dump.Tombstones {
 		if err := e.tombstone(t); err != nil {
 			return e.counts, err
 		}

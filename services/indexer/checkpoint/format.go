@@ -46,6 +46,8 @@ var (
 	ErrDamaged = errors.New("checkpoint: file is damaged")
 	// ErrFormat: the file is of an older or newer format, or is something else.
 	ErrFormat = errors.New("checkpoint: file is of another format")
+	// ErrTooLarge: the file is longer than may be read.
+	ErrTooLarge = errors.New("checkpoint: file is too large")
 	// ErrForeign: the file is of another collection.
 	ErrForeign = errors.New("checkpoint: file is of another collection")
 )

@@ -164,6 +164,9 @@ func (p *Plan) Reads(path string) bool {
 	return false
 }
 
+// Fields are the names of all fields that objects extracted by p have.
+func (p *Plan) Fields() []string { return p.names }
+
 // Paths are the plan's paths.
 func (p *Plan) Paths() []definition.Path { return p.paths }
 

@@ -1,0 +1,304 @@
+package indexer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"log/slog"
+	"math"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/services/indexer/checkpoint"
+	"github.com/deltaplane/deltaplane/services/indexer/extract"
+	"github.com/deltaplane/deltaplane/services/indexer/payload"
+)
+
+// factsVersion stands for how facts are read from objects. It is raised when
+// that changes, so that facts kept in files are read anew.
+const factsVersion = "1"
+
+const (
+	// checkpointStop is how long a stop waits for the files it leaves.
+	checkpointStop = 20 * time.Second
+	// A file is written again when so many records, or one in so many of the
+	// objects, have come since.
+	checkpointRecords, checkpointShare = 1000, 20
+	// A file of a collection that has hardly changed is left for so many times
+	// the least time, but renewed so many times in the time in which a log can be
+	// resumed from it.
+	checkpointQuiet, checkpointAges = 10, 4
+)
+
+// resumable is how long ago a position may have been current for a log to be
+// resumed from it (design 6.4).
+func (c *collection) resumable() time.Duration { return c.ttl / 2 }
+
+// restore fills the collection from its file, if that can be used, before the
+// log is read. What is restored is not served: not before the log has accepted
+// the position, and has been read to its end.
+func (s *Service) restore(ctx context.Context, c *collection) {
+	if s.files == nil {
+		return
+	}
+	began := time.Now()
+	image, size, err := s.files.Load(c.name, checkpoint.Options{MaxBytes: s.room(), Open: func(b []byte) (store.Codec, error) {
+		d, err := payload.Open(b)
+		if err == nil {
+			c.keeper.Adopt(d)
+		}
+		return d, err
+	}})
+	if err == nil {
+		err = c.adopt(ctx, image, size)
+	}
+	outcome := warmOutcome(err)
+	s.metrics.files.starts.WithLabelValues(outcome).Inc()
+	switch {
+	case outcome == "none":
+	case err != nil:
+		s.slog.Info("checkpoint not used, the log is replayed",
+			slog.String(telemetry.KeyCollection, c.name), slog.String(telemetry.KeyReason, outcome), telemetry.Err(err))
+	default:
+		s.slog.Info("checkpoint read", slog.String(telemetry.KeyCollection, c.name), slog.Int(telemetry.KeyCount, len(image.Objects)),
+			slog.Int64(telemetry.KeyBytes, size), slog.Duration(telemetry.KeyDuration, time.Since(began)))
+	}
+}
+
+// room is how long a file may be to fit into the memory budget without
+// pressure: a replay makes room, a file that is read whole cannot.
+func (s *Service) room() int64 {
+	if s.cfg.MemoryBudget == 0 {
+		return math.MaxInt64
+	}
+	return max(int64(pressure*float64(s.cfg.MemoryBudget))-int64(s.memory()), 1)
+}
+
+var (
+	errCheckpointOld   = errors.New("the log cannot be resumed from so long ago")
+	errCheckpointEmpty = errors.New("the file names no position")
+)
+
+// warmOutcome names what became of a file.
+func warmOutcome(err error) string {
+	switch {
+	case err == nil:
+		return "used"
+	case errors.Is(err, fs.ErrNotExist):
+		return "none"
+	case errors.Is(err, checkpoint.ErrDamaged):
+		return "damaged"
+	case errors.Is(err, checkpoint.ErrFormat):
+		return "format"
+	case errors.Is(err, checkpoint.ErrForeign):
+		return "foreign"
+	case errors.Is(err, checkpoint.ErrTooLarge):
+		return "budget"
+	case errors.Is(err, errCheckpointOld):
+		return "old"
+	default:
+		return "failed"
+	}
+}
+
+// adopt makes an image the collection's content.
+func (c *collection) adopt(ctx context.Context, image *checkpoint.Image, size int64) error {
+	now := c.now()
+	if image.Mark.Position.IsZero() || image.Mark.Position.Epoch == 0 {
+		return errCheckpointEmpty
+	}
+	if away := now.Sub(image.Fresh); away > c.resumable() {
+		return fmt.Errorf("%w: %v, more than half the tombstone ttl", errCheckpointOld, away.Round(time.Second))
+	}
+	c.ingest.Lock() // the plan must not be replaced behind what is read by it
+	defer c.ingest.Unlock()
+	if plan := c.plan.Load(); factsOf(plan) != image.Facts {
+		c.extract.Follow(plan)
+		if err := renew(ctx, c.extract, image.Objects); err != nil {
+			return err
+		}
+	}
+	follower := delta.Restore(image.Mark)
+	if err := c.store.Load(store.Dump{
+		Objects: slices.Values(image.Objects), Tombstones: slices.Values(image.Tombstones), Horizon: image.Horizon,
+		State: store.State{Revision: follower.Revision(), Position: follower.Position(), Fresh: image.Fresh},
+	}, now); err != nil {
+		return err
+	}
+	c.follower, c.fresh, c.created, c.catchUp = follower, image.Fresh, image.Created, true
+	var terms []reign
+	for _, t := range image.Terms {
+		terms = append(terms, reign{t.Term, t.First})
+	}
+	c.terms.Store(&terms)
+	c.warm.Store(true)
+	c.saved.Store(&savedFile{position: image.Mark.Position, at: now, fresh: image.Fresh, bytes: size})
+	return nil
+}
+
+// renew reads the declared fields of objects anew.
+func renew(ctx context.Context, x *extract.Extractor, objects []*store.Object) error {
+	for i, o := range objects {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if o.Faulty() {
+			continue
+		}
+		served, err := o.Payload()
+		var fields *store.Fields
+		if err == nil {
+			fields, err = x.Fields(ctx, served)
+		}
+		if err != nil {
+			fields = x.Plan().Failed(fmt.Errorf("%w: %w", errNotRead, err))
+		}
+		objects[i] = o.WithFields(fields)
+	}
+	return nil
+}
+
+// factsOf stands for all that a plan reads from an object.
+func factsOf(plan *extract.Plan) string {
+	names := slices.Sorted(slices.Values(plan.Fields()))
+	h := fnv.New128a()
+	_, _ = h.Write([]byte(strings.Join(names, "\x00")))
+	return fmt.Sprintf("%s %d %x", factsVersion, len(names), h.Sum(nil))
+}
+
+// savedFile is what is known of a collection's file.
+type savedFile struct {
+	position  delta.Position
+	at, fresh time.Time
+	bytes     int64
+}
+
+// cut returns what a file is made of; false while there is nothing worth
+// keeping.
+func (c *collection) cut() (checkpoint.Header, *store.Snapshot, bool) {
+	c.ingest.Lock()
+	defer c.ingest.Unlock()
+	mark, ok := c.follower.Mark()
+	snap := c.store.Snapshot()
+	h := checkpoint.Header{
+		Collection: c.name, Created: c.created, Facts: factsOf(c.plan.Load()), Mark: mark, Fresh: snap.State().Fresh, Horizon: snap.Dump().Horizon,
+	}
+	if terms := c.terms.Load(); terms != nil {
+		for _, t := range *terms {
+			h.Terms = append(h.Terms, checkpoint.Term{Term: t.term, First: t.first})
+		}
+	}
+	return h, snap, ok && snap.State().Synced && snap.State().Position == mark.Position && !c.created.IsZero()
+}
+
+// due reports whether a collection's file is to be written, when nothing else
+// asks for it.
+func (c *collection) due(snap *store.Snapshot, every time.Duration, now time.Time) bool {
+	old, at := c.saved.Load(), snap.State().Position
+	switch {
+	case old == nil:
+		return true
+	case at == old.position || now.Sub(old.at) < every:
+		return false
+	case at.Epoch != old.position.Epoch || now.Sub(old.at) > checkpointQuiet*every || now.Sub(old.fresh) > c.resumable()/checkpointAges:
+		return true
+	}
+	return at.Sequence-old.position.Sequence >= max(checkpointRecords, uint64(snap.Len()/checkpointShare))
+}
+
+// keep writes files as they become due, until ctx ends.
+func (s *Service) keep(ctx context.Context) error {
+	tick := time.NewTicker(max(min(s.cfg.CheckpointEvery/10, time.Second), 10*time.Millisecond))
+	defer tick.Stop()
+	if n, err := s.files.Expire(time.Now(), s.log.TombstoneTTL()/2); err != nil {
+		s.slog.Warn("cannot remove old checkpoints", telemetry.Err(err))
+	} else if n > 0 {
+		s.slog.Info("old checkpoints removed", slog.Int(telemetry.KeyCount, n))
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		for _, c := range s.names.Load().all {
+			if now := time.Now(); now.After(c.saveAfter) && c.due(c.store.Snapshot(), s.cfg.CheckpointEvery, now) {
+				s.save(ctx, c, s.cfg.CheckpointRate)
+			}
+		}
+	}
+}
+
+// saveAll writes what has changed since, as fast as it goes: nothing follows
+// the logs any more.
+func (s *Service) saveAll(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkpointStop)
+	defer cancel()
+	var g errgroup.Group
+	g.SetLimit(2)
+	for _, c := range s.names.Load().all {
+		if old := c.saved.Load(); old == nil || old.position != c.store.Snapshot().State().Position {
+			g.Go(func() error { s.save(ctx, c, 0); return nil })
+		}
+	}
+	_ = g.Wait() // a file that cannot be written is logged and counted
+}
+
+// save writes the file of one collection. One that cannot be written is tried
+// again later; the collection is served all the same.
+func (s *Service) save(ctx context.Context, c *collection, rate int) {
+	h, snap, ok := c.cut()
+	if !ok {
+		return
+	}
+	began := time.Now()
+	c.saveAfter = began.Add(s.cfg.CheckpointEvery / 4) // after a failure
+	saved, err := s.files.Save(ctx, h, snap, rate)
+	if err != nil {
+		if ctx.Err() == nil || !errors.Is(err, context.Canceled) {
+			s.metrics.files.written.WithLabelValues("failed").Inc()
+			s.slog.Warn("cannot write checkpoint", slog.String(telemetry.KeyCollection, c.name), telemetry.Err(err))
+		}
+		return
+	}
+	took := time.Since(began)
+	s.metrics.files.written.WithLabelValues("saved").Inc()
+	s.metrics.files.took.Observe(took.Seconds())
+	c.saved.Store(&savedFile{position: h.Mark.Position, at: time.Now(), fresh: h.Fresh, bytes: saved.Bytes})
+	s.slog.Debug("checkpoint written", slog.String(telemetry.KeyCollection, c.name), slog.Int(telemetry.KeyCount, saved.Objects),
+		slog.Int64(telemetry.KeyBytes, saved.Bytes), slog.Duration(telemetry.KeyDuration, took))
+}
+
+// checkpointing is what a collection's file needs. The fields above the line
+// belong to the goroutine that reads the log and, while the collection's ingest
+// lock is held, to others.
+type checkpointing struct {
+	created time.Time // of the log
+	catchUp bool      // restored, and not read to the log's end since
+
+	saveAfter time.Time // of the goroutine that writes files
+	saved     atomic.Pointer[savedFile]
+	warm      atomic.Bool // what is served began with the file
+}
+
+// noteLog keeps in step with what the reader says of the log.
+func (c *collection) noteLog(b *delta.Batch) {
+	if !b.Created.IsZero() {
+		c.created = b.Created
+	}
+	if b.Reset && c.warm.Swap(false) && c.catchUp {
+		c.metrics.files.starts.WithLabelValues("refused").Inc()
+	}
+	if b.Reset || b.Replayed {
+		c.catchUp = false
+	}
+}
