@@ -154,7 +154,14 @@ func newServeIndexer() *cobra.Command {
 		Short: "Serve the index: reads of mirrored collections from memory",
 		Long: `Follow every log found in NATS and answer IndexService from memory. A collection is
 served once its current epoch has been read completely; until then its reads fail with
-COLLECTION_NOT_SYNCED. It may start long before the reflector.`,
+COLLECTION_NOT_SYNCED. It may start long before the reflector.
+
+With --index-data-dir a restart takes a second or so instead of reading every log from its
+start. The log stays the truth: a checkpoint that is damaged, of another version or too old
+is named in the log and not used. The folder belongs to one process.
+
+Any number of replicas may serve behind one name. Told to stop, one says NOT_SERVING, goes
+on answering for --drain-grace, then sends watches elsewhere and lets calls finish.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s.security.apply(&cfg.RPC, &cfg.Admin)
@@ -163,6 +170,9 @@ COLLECTION_NOT_SYNCED. It may start long before the reflector.`,
 	}
 	s.register(cmd.Flags(), &cfg.RPC, &cfg.Admin, defaultIndexAddr, "127.0.0.1:7451")
 	log.register(cmd.Flags(), defaultNATSURL)
+	registerLimits(cmd.Flags(), "", &cfg.RPC, time.Second)
+	registerIndexer(cmd.Flags(), &cfg)
+	cmd.Flags().StringVar(&cfg.DataDir, "index-data-dir", "", "`folder` for checkpoints: a restart reads them, and from the log only what came since (default: none, the whole log is read)")
 	cmd.Flags().StringSliceVar(&cfg.Collections, "collections", nil, "whole `names` of the collections to follow, for example dev/pods.v1 (default: every one that has a log)")
 	registerMemory(cmd.Flags(), &cfg)
 	cmd.Flags().StringVar(&cfg.Replica, "replica", "", "`name` of this replica in answers and page tokens (default: random)")

@@ -83,6 +83,7 @@ own would create every pod twice.`,
 	flags.StringVar(&u.devcluster.Listen, "api-listen", "127.0.0.1:7448", "`address` of the dev cluster's API")
 	registerServer(flags, "index-", &u.indexer.RPC, &u.indexer.Admin, defaultIndexAddr, "127.0.0.1:7451")
 	registerMemory(flags, &u.indexer)
+	registerIndexer(flags, &u.indexer)
 	registerServer(flags, "queue-", &u.queue.config.RPC, &u.queue.config.Admin, defaultQueueAddr, "127.0.0.1:7452")
 	registerServer(flags, "reflector-", &u.reflecting.config.RPC, &u.reflecting.config.Admin, defaultReflectorAddr, "127.0.0.1:7453")
 	flags.StringVar(&u.control.config.Admin.Listen, "controllers-admin-listen", "127.0.0.1:7454", "`address` of the controllers' /metrics, /healthz, /readyz and /debug/pprof")
@@ -129,6 +130,7 @@ func (u *upFlags) complete(cmd *cobra.Command) error {
 	if u.queue.config.RedisURL == "" {
 		u.queue.config.DataDir = filepath.Join(u.dataDir, "queue")
 	}
+	u.indexer.DataDir = filepath.Join(u.dataDir, "index")
 	errs = append(errs, u.reflecting.read())
 	u.security.apply(&u.indexer.RPC, &u.indexer.Admin)
 	u.security.apply(&u.queue.config.RPC, &u.queue.config.Admin)

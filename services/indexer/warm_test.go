@@ -340,17 +340,26 @@ func TestFilesThatCannotBeUsedAreNamedAndTheLogIsReplayed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	flip := func(i int) []byte { b := bytes.Clone(whole); b[i] ^= 1; return b }
-	for reason, data := range map[string][]byte{
-		"damaged": flip(len(whole) / 2), "format": flip(8), "foreign": rewrite(t, whole, func(h *checkpoint.Header) { h.Collection = "dev/nodes.v1" }),
-		"old":    rewrite(t, whole, func(h *checkpoint.Header) { h.Fresh = h.Fresh.Add(-31 * time.Second) }), // the TTL is a minute
-		"failed": rewrite(t, whole, func(h *checkpoint.Header) { h.Mark = delta.Mark{} }),
-		"used":   rewrite(t, whole, func(h *checkpoint.Header) { h.Facts = "read otherwise" }),
-		"cut":    whole[:len(whole)-3],
+	same := func(*checkpoint.Header) {}
+	for reason, c := range map[string]struct {
+		change func(*checkpoint.Header)
+		spoil  func([]byte) []byte
+	}{
+		"damaged": {same, func(b []byte) []byte { b[len(b)/2] ^= 1; return b }},
+		"cut":     {same, func(b []byte) []byte { return b[:len(b)-3] }},
+		"format":  {same, func(b []byte) []byte { b[8]++; return b }},
+		"foreign": {change: func(h *checkpoint.Header) { h.Collection = "dev/nodes.v1" }},
+		"old":     {change: func(h *checkpoint.Header) { h.Fresh = h.Fresh.Add(-31 * time.Second) }}, // the TTL is a minute
+		"failed":  {change: func(h *checkpoint.Header) { h.Mark = delta.Mark{} }},
+		"used":    {change: func(h *checkpoint.Header) { h.Facts = "read otherwise" }},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
+			data := rewrite(t, whole, c.change)
+			if c.spoil != nil {
+				data = c.spoil(data)
+			}
 			if err := os.WriteFile(filepath.Join(dir, podsFile), data, 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -388,6 +397,7 @@ func rewrite(t *testing.T, file []byte, change func(*checkpoint.Header)) []byte 
 	for _, o := range image.Objects {
 		s.Apply(store.Batch{Ops: []store.Op{{Put: o.WithFields(nil)}}}, time.Now())
 	}
+	image.Fresh = time.Now() // the test may have waited for its turn
 	change(&image.Header)
 	var out bytes.Buffer
 	if _, err := checkpoint.Write(&out, image.Header, s.Snapshot()); err != nil {
