@@ -144,8 +144,8 @@ type WatchRetry struct {
 	Silent time.Duration
 }
 
-// ErrStreamEnded: the server ended a watch without a reason, as one does that
-// wants its connections spread anew.
+// ErrStreamEnded says that the server ended a watch without a reason, as one does
+// that wants its connections spread anew.
 var ErrStreamEnded = errors.New("client: the server ended the stream")
 
 // Watch yields what happens to a collection until ctx ends, which ends it

@@ -14,7 +14,7 @@ import (
 // or a panic, makes reads of the index fail, and nothing else (unlike S-05).
 type IndexFunc[T any] func(T) ([]string, error)
 
-// ErrIndexConflict: an index of that name exists; nothing was added (S-06).
+// ErrIndexConflict says that an index of that name exists; nothing was added (S-06).
 var ErrIndexConflict = errors.New("informer: index exists already")
 
 // IndexError says that an index cannot vouch for its answers, since its function

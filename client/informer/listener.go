@@ -327,9 +327,7 @@ func (l *listener[T]) finish(n note[T], panicked bool) {
 	}
 	l.oldest = time.Time{}
 	l.count(time.Time{})
-	if !isClosed(l.quit) {
-		l.check()
-	}
+	l.check()
 }
 
 // pause waits after a panic; false when the listener ended.

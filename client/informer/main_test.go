@@ -67,7 +67,6 @@ type source struct {
 type watching struct {
 	events []client.Event
 	err    error
-	ended  bool
 	known  func() client.Known
 }
 

@@ -34,6 +34,8 @@ func TestC04AStateReplacesTheStoreInOneStep(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				src := newSource("1", "2", "3")
 				i, r := begin(t, src, nil)
+				src.lose(false) // what is known was told once: that says nothing of the next state
+				after(0)
 				var during []string
 				r.during = func(string) {
 					during, _ = i.Store().Keys()
@@ -52,7 +54,7 @@ func TestC04AStateReplacesTheStoreInOneStep(t *testing.T) {
 				if diff := cmp.Diff([]string{"1", "2", "4"}, during); diff != "" {
 					t.Errorf("the store during the callbacks (-want +got)\n%s", diff)
 				}
-				if s := i.Status(); s.Gaps != 1 || s.Keys != 3 || s.Revision.RV != "7" {
+				if s := i.Status(); s.Gaps != 2 || s.Keys != 3 || s.Revision.RV != "7" {
 					t.Errorf("status %+v", s)
 				}
 			})
@@ -261,6 +263,29 @@ func TestARefusedWatchIsReportedAndTriedAgain(t *testing.T) {
 		defer src.mu.Unlock()
 		if last := src.asked[len(src.asked)-1]; last.Resume != src.position() {
 			t.Errorf("resumed at %v, want %v", last.Resume, src.position())
+		}
+	})
+}
+
+func TestAnIndexThatCannotBeReachedIsReported(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		src := newSource("a")
+		i := create(t, src, nil).run(t)
+		retry := src.asked[0].OnRetry
+		retry(client.WatchRetry{Err: client.ErrStreamEnded, Attempt: 1})
+		if s := i.Status(); !s.Connected || len(i.errors.list()) != 0 {
+			t.Errorf("a server that spreads its connections is reported: %+v", s)
+		}
+		retry(client.WatchRetry{Err: client.ErrStreamEnded, Attempt: 2, Wait: time.Second})
+		errs := i.errors.list()
+		if s := i.Status(); s.Connected || len(errs) != 1 || !errors.Is(s.Err, client.ErrStreamEnded) {
+			t.Errorf("status %+v, reported %v", s, errs)
+		}
+		src.bookmark()
+		after(0)
+		if s := i.Status(); !s.Connected || s.Err != nil {
+			t.Errorf("status when it is heard again: %+v", s)
 		}
 	})
 }
