@@ -121,11 +121,15 @@ func (w *write) complete() {
 	}
 	// A few objects at a time: their loads overlap, and no index finds them cold.
 	var few [16]uint32
+	var objects [16]*Object
 	n := 0
 	flush := func() {
+		for i, id := range few[:n] {
+			objects[i] = w.objects.get(id)
+		}
 		for _, b := range builders {
-			for _, id := range few[:n] {
-				b.file(id)
+			for i, id := range few[:n] {
+				b.file(id, objects[i])
 			}
 		}
 		n = 0
@@ -161,10 +165,10 @@ type list struct {
 // make them anew each time gain nothing from it.
 const memoMax = 1 << 14
 
-func (b *builder) file(id uint32) {
-	values, err := b.x.extract(b.w.objects.get(id))
+func (b *builder) file(id uint32, o *Object) {
+	values, err := b.x.extract(o)
 	if err != nil {
-		b.x.failed = b.x.failed.put(b.w.e, &failure{key: b.w.keys.get(id), err: err})
+		b.x.failed = b.x.failed.put(b.w.e, &failure{key: o.key, err: err})
 	}
 	if len(values) == 0 {
 		return

@@ -52,7 +52,7 @@ func TestASetAgreesWithASortedListAndOldVersionsNeverChange(t *testing.T) {
 			var versions []version
 			var s set
 			model := map[uint32]bool{}
-			for round := range 40 {
+			for round := range 26 {
 				e := new(edit)
 				grow, changed := round%13 < 8, false
 				for range rng.IntN(space/4 + 10) {
@@ -121,7 +121,7 @@ func TestABulkBuiltTreeIsSoundAtEverySize(t *testing.T) {
 	var items []word
 	for n := range 4000 {
 		tr := treeOf(items)
-		if n%17 == 0 {
+		if n%61 == 0 {
 			depth := check(t, tr.root, true)
 			if tr.n != n || n > 0 && depth == 0 || !slices.Equal(words(tr), items) {
 				t.Fatalf("a tree of %d is not what it was made of", n)
