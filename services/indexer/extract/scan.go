@@ -209,7 +209,17 @@ const (
 
 // str goes over the string at i and tells whether it holds a backslash.
 func (s *scan) str() (escaped, ok bool) {
-	b, i := s.b, s.i+1
+	end, escaped := stringEnd(s.b, s.i)
+	if end < 0 {
+		return false, false
+	}
+	s.i = end
+	return escaped, true
+}
+
+// stringEnd is where the string that begins at i ends, -1 if it does not.
+func stringEnd(b []byte, i int) (end int, escaped bool) {
+	i++
 	for {
 		for i+8 <= len(b) {
 			w := binary.LittleEndian.Uint64(b[i:])
@@ -222,12 +232,11 @@ func (s *scan) str() (escaped, ok bool) {
 			i += 8
 		}
 		if i >= len(b) {
-			return false, false
+			return -1, false
 		}
 		switch b[i] {
 		case '"':
-			s.i = i + 1
-			return escaped, true
+			return i + 1, escaped
 		case '\\':
 			escaped = true
 			i++
@@ -267,28 +276,29 @@ func (s *scan) skip() error {
 }
 
 func (s *scan) skipNested() error {
-	open := s.depth
-	for s.i < len(s.b) {
-		c := s.b[s.i]
+	b, i, depth := s.b, s.i, s.depth
+	for i < len(b) {
+		c := b[i]
 		if !structural[c] {
-			s.i++
+			i++
 			continue
 		}
 		switch c {
 		case '"':
-			if _, ok := s.str(); !ok {
+			if i, _ = stringEnd(b, i); i < 0 {
 				return errCut
 			}
 			continue
 		case '{', '[':
-			if s.depth++; s.depth > delta.MaxDepth {
+			if depth++; depth > delta.MaxDepth {
 				return errTooDeep
 			}
 		default:
-			s.depth--
+			depth--
 		}
-		s.i++
-		if s.depth == open {
+		i++
+		if depth == s.depth {
+			s.i = i
 			return nil
 		}
 	}
