@@ -204,6 +204,7 @@ func (c *collection) apply(ctx context.Context, b delta.Batch) error {
 	if b.Replayed {
 		c.replaying = false
 		c.replayed.Store(true)
+		c.wake() // what was there before may have been read by another plan
 	}
 	c.fail(nil)
 	if n := len(b.Unreadable); n > 0 {
