@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -47,7 +48,7 @@ type DialConfig struct {
 // again: requests that change something carry their own request ids or
 // tokens. Retries stop when the server pushes back or a tenth fail.
 const serviceConfig = `{
-  "loadBalancingConfig": [{"round_robin": {}}],
+  "loadBalancingConfig": [{"round_robin": {}}],%s
   "methodConfig": [{
     "name": [{}],
     "waitForReady": false,
@@ -56,9 +57,25 @@ const serviceConfig = `{
   "retryThrottling": {"maxTokens": 20, "tokenRatio": 0.1}
 }`
 
+// askHealth turns to those servers only that say they are SERVING: one that has
+// just started, or is about to stop, is left out before it refuses a call.
+const askHealth = `
+  "healthCheckConfig": {"serviceName": ""},`
+
+// config is the service config for a target. A server that is alone is called
+// however it feels: it says what is wrong better than a balancer can.
+func config(target string) string {
+	u, err := url.Parse(target)
+	if err != nil || u.Scheme == "" || u.Opaque != "" || u.Scheme == "passthrough" || strings.HasPrefix(u.Scheme, "unix") {
+		return fmt.Sprintf(serviceConfig, "")
+	}
+	return fmt.Sprintf(serviceConfig, askHealth)
+}
+
 // Dial prepares a connection to target, "host:port" or any gRPC target; it
 // connects on first use and again whenever the connection is lost. A DNS name
-// with several addresses is used round robin. The caller closes it.
+// with several addresses is used round robin; with a scheme, as "dns:///NAME:PORT",
+// only those are that say they are SERVING. The caller closes it.
 func Dial(target string, cfg DialConfig) (*grpc.ClientConn, error) {
 	if target == "" {
 		return nil, errors.New("rpc: dial: empty target")
@@ -70,7 +87,7 @@ func Dial(target string, cfg DialConfig) (*grpc.ClientConn, error) {
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
 		grpc.WithStatsHandler(otelgrpc.NewClientHandler(otelOptions(cfg.Tracer)...)),
-		grpc.WithDefaultServiceConfig(serviceConfig),
+		grpc.WithDefaultServiceConfig(config(target)),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(cmp.Or(cfg.MaxMessageBytes, 64<<20))),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second, PermitWithoutStream: true}),
 		grpc.WithConnectParams(grpc.ConnectParams{

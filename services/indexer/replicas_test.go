@@ -1,0 +1,249 @@
+package indexer_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
+
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer"
+)
+
+// fleetOf is several replicas behind one name, each always at its own address.
+type fleetOf struct {
+	w       *world
+	dirs    []string
+	addrs   []string
+	running []*replica
+	client  indexv1.IndexServiceClient
+}
+
+func (w *world) replicas(t *testing.T, n int) *fleetOf {
+	t.Helper()
+	f := &fleetOf{w: w, running: make([]*replica, n), addrs: make([]string, n)}
+	var at []resolver.Address
+	for i := range n {
+		f.dirs = append(f.dirs, t.TempDir())
+		f.begin(t, i)
+		w.caughtUp(t, f.running[i])
+		at = append(at, resolver.Address{Addr: f.running[i].addr})
+	}
+	names := manual.NewBuilderWithScheme("replicas")
+	names.InitialState(resolver.State{Addresses: at})
+	conn, err := rpc.Dial("replicas:///index", rpc.DialConfig{Extra: []grpc.DialOption{grpc.WithResolvers(names)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	f.client = indexv1.NewIndexServiceClient(conn)
+	return f
+}
+
+func (f *fleetOf) begin(t *testing.T, i int) {
+	f.running[i] = f.w.index(t, func(c *indexer.Config) {
+		keeping(f.dirs[i])(c)
+		c.Replica = fmt.Sprint("replica-", i)
+		c.RPC = rpc.ServerConfig{Listen: f.addrs[i], DrainGrace: 150 * time.Millisecond}
+	})
+	f.addrs[i] = f.running[i].addr
+}
+
+func TestReplicasBehindOneNameAnswerAsOne(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start(t, fleet()...)
+	f := w.replicas(t, 2)
+	ctx := t.Context()
+
+	// Page tokens: the other replica says where to go on, and nothing is missing.
+	gone := 0
+	for range 6 {
+		var keys []string
+		req := &indexv1.ListRequest{Collection: "pods", PageSize: 1, View: indexv1.View_VIEW_KEYS}
+		for {
+			resp, err := f.client.List(ctx, req)
+			if rpc.Reason(err) == "SNAPSHOT_GONE" {
+				gone++
+				req.PageToken = rpc.Info(err).GetMetadata()["page_token"]
+				continue
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			keys = append(keys, keysOf(resp.GetObjects())...)
+			if req.PageToken = resp.GetNextPageToken(); req.PageToken == "" {
+				break
+			}
+		}
+		if !slices.Equal(keys, []string{"a/one", "a/two", "b/one", "b/two"}) {
+			t.Errorf("pages from both = %q", keys)
+		}
+	}
+	if gone == 0 {
+		t.Error("every page came from one replica")
+	}
+
+	// Revisions: whoever is asked waits until it has the write.
+	for i := range 20 {
+		w.put(t, pod("a/one", options{node: fmt.Sprint("n", i)}))
+		rev := &deltav1.Revision{Epoch: w.w.Epoch(), ResourceVersion: strconv.Itoa(w.rv)}
+		if _, err := f.client.WaitForRevision(ctx, &indexv1.WaitForRevisionRequest{Revisions: []*deltav1.CollectionRevision{{Collection: "pods", Revision: rev}}}); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := f.client.Get(ctx, &indexv1.GetRequest{Collection: "pods", Key: "a/one", Consistency: &indexv1.Consistency{AtLeast: rev}})
+		if err != nil || resp.GetObject().GetResourceVersion() != rev.GetResourceVersion() {
+			t.Fatalf("read at %s = %v, %v", rev.GetResourceVersion(), resp.GetObject().GetResourceVersion(), err)
+		}
+	}
+
+	// Definitions: declared on one, they are on both; a read of one that is not ready yet may be tried again.
+	if _, err := f.client.AddIndexers(ctx, &indexv1.AddIndexersRequest{Collection: "pods", Indexers: []*indexv1.IndexerDefinition{byField("phase", "status.phase")}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range f.running {
+		eventually(t, func() string {
+			if _, err := r.IndexKeys(ctx, &indexv1.IndexKeysRequest{Collection: "pods", Index: "phase", Value: "Running"}); err != nil {
+				return err.Error()
+			}
+			return ""
+		})
+	}
+}
+
+// follower reads a watch, and resumes it wherever it is sent.
+type follower struct {
+	seen    map[string]int // key -> version
+	resumed int
+	gaps    int
+	last    atomic.Int64 // highest version seen
+}
+
+func (f *follower) run(ctx context.Context, client indexv1.IndexServiceClient) error {
+	f.seen = map[string]int{}
+	var from *deltav1.Position
+	for ctx.Err() == nil {
+		stream, err := client.Watch(ctx, &indexv1.WatchRequest{Collection: "pods", Resume: from})
+		for err == nil {
+			var resp *indexv1.WatchResponse
+			if resp, err = stream.Recv(); err != nil {
+				break
+			}
+			if resp.GetGap() != nil {
+				f.gaps++
+			}
+			for _, e := range resp.GetEvents().GetEvents() {
+				rv, _ := strconv.Atoi(e.GetObject().GetResourceVersion())
+				if was := f.seen[e.GetObject().GetKey()]; rv < was {
+					return fmt.Errorf("%s goes back from %d to %d", e.GetObject().GetKey(), was, rv)
+				}
+				f.seen[e.GetObject().GetKey()] = rv
+				f.last.Store(max(f.last.Load(), int64(rv)))
+			}
+			if p := resp.GetPosition(); p != nil {
+				from = p
+			}
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if rpc.Code(err) != codes.Unavailable {
+			return fmt.Errorf("a watch ends with %w", err)
+		}
+		f.resumed++
+		if !pause(ctx, max(rpc.RetryDelay(err), 10*time.Millisecond)) {
+			return nil
+		}
+	}
+	return nil
+}
+
+func TestARollingRestartFailsNoCallAndLeavesNoGap(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start(t, fleet()...)
+	f := w.replicas(t, 3)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var load sync.WaitGroup
+	var calls atomic.Int64
+	for i := range 4 {
+		load.Go(func() {
+			for ctx.Err() == nil {
+				var err error
+				switch i {
+				case 0:
+					_, err = f.client.List(ctx, &indexv1.ListRequest{Collection: "pods"})
+				case 1:
+					_, err = f.client.ByIndex(ctx, &indexv1.ByIndexRequest{Collection: "pods", Index: "node", Values: []string{"n1"}})
+				default:
+					_, err = f.client.Get(ctx, &indexv1.GetRequest{Collection: "pods", Key: "b/one"})
+				}
+				if err != nil && ctx.Err() == nil {
+					t.Errorf("call %d: %v (%s)", calls.Load(), err, rpc.Reason(err))
+					return
+				}
+				calls.Add(1)
+			}
+		})
+	}
+	watchers := make([]*follower, 6)
+	for i := range watchers {
+		watchers[i] = &follower{}
+		load.Go(func() {
+			if err := watchers[i].run(ctx, f.client); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	w.rv++ // the writer's versions go on while replicas come and go
+	for round := range 2 {
+		for i := range f.running {
+			w.put(t, pod("a/one", options{node: fmt.Sprint("n", round, i)}), pod(fmt.Sprintf("new/p-%d-%d", round, i), options{}))
+			f.running[i].stop()
+			w.put(t, pod("a/two", options{node: fmt.Sprint("n", round, i)}), gone(fmt.Sprintf("new/p-%d-%d", round, i)))
+			f.begin(t, i)
+			w.caughtUp(t, f.running[i])
+		}
+	}
+	w.put(t, pod("z/last", options{}))
+	eventually(t, func() string {
+		for i, x := range watchers {
+			if got := x.last.Load(); got < int64(w.rv) {
+				return fmt.Sprintf("watch %d is at %d, not at %d", i, got, w.rv)
+			}
+		}
+		return ""
+	})
+	stop()
+	load.Wait()
+	resumed := 0
+	for i, x := range watchers {
+		resumed += x.resumed
+		if x.gaps > 0 {
+			t.Errorf("watch %d had %d gaps", i, x.gaps)
+		}
+		for round := range 2 { // what came and went meanwhile was seen too
+			for j := range f.running {
+				if x.seen[fmt.Sprintf("new/p-%d-%d", round, j)] == 0 {
+					t.Errorf("watch %d missed new/p-%d-%d", i, round, j)
+				}
+			}
+		}
+	}
+	if resumed == 0 || calls.Load() < 100 {
+		t.Errorf("%d watches were sent elsewhere during %d calls: nothing was tested", resumed, calls.Load())
+	}
+	t.Logf("%d calls, %d watches sent elsewhere", calls.Load(), resumed)
+}
