@@ -139,8 +139,10 @@ func (c ServerConfig) Validate() error {
 		name  string
 		value int
 	}{
-		{"stream workers", c.StreamWorkers}, {"max client calls", c.MaxClientCalls},
-		{"max client streams", c.MaxClientStreams}, {"max streams", c.MaxStreams},
+		{"stream workers", c.StreamWorkers},
+		{"max client calls", c.MaxClientCalls},
+		{"max client streams", c.MaxClientStreams},
+		{"max streams", c.MaxStreams},
 	} {
 		if n.value < -1 {
 			fault("%s is %d, want a positive number, or -1 for none", n.name, n.value)
@@ -153,8 +155,10 @@ func (c ServerConfig) Validate() error {
 		name  string
 		value time.Duration
 	}{
-		{"max connection grace", c.MaxConnectionGrace}, {"keepalive min time", c.KeepaliveMinTime},
-		{"drain grace", c.DrainGrace}, {"stop timeout", c.StopTimeout},
+		{"max connection grace", c.MaxConnectionGrace},
+		{"keepalive min time", c.KeepaliveMinTime},
+		{"drain grace", c.DrainGrace},
+		{"stop timeout", c.StopTimeout},
 	} {
 		if d.value < 0 {
 			fault("%s is %v, want a positive duration", d.name, d.value)

@@ -16,7 +16,7 @@ func BenchmarkAdmission(b *testing.B) {
 	}
 	ctx := s.gate.TagConn(b.Context(), &stats.ConnTagInfo{RemoteAddr: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 5}})
 	for range 8 { // a handler's context is about so deep
-		ctx = context.WithValue(ctx, new(int), 0)
+		ctx = context.WithValue(ctx, new(int), 0) //nolint:fatcontext // on purpose
 	}
 	for _, name := range []string{"", "a-token"} {
 		b.Run("name="+name, func(b *testing.B) {

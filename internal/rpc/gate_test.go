@@ -2,6 +2,7 @@ package rpc_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"strings"
 	"testing"
@@ -87,14 +88,14 @@ func TestCallsOfOneClientAreBoundedOverItsConnections(t *testing.T) {
 			t.Errorf("an admitted call: %v", err)
 		}
 	}
-	if err := s.RecvMsg(&emptypb.Empty{}); err != io.EOF {
+	if err := s.RecvMsg(&emptypb.Empty{}); !errors.Is(err, io.EOF) {
 		t.Errorf("the admitted stream ends with %v, want EOF", err)
 	}
 	for range 5 {
 		if err := invoke(t.Context(), one, "quick"); err != nil {
 			t.Errorf("after the others have ended: %v", err)
 		}
-		if err := open(t, two).RecvMsg(&emptypb.Empty{}); err != io.EOF {
+		if err := open(t, two).RecvMsg(&emptypb.Empty{}); !errors.Is(err, io.EOF) {
 			t.Errorf("a stream after the other has ended: %v, want EOF", err)
 		}
 	}
@@ -250,7 +251,7 @@ func TestStopTellsHealthFirstAndAnswersDuringTheGrace(t *testing.T) {
 		t.Error("a part ended before the calls")
 	default:
 	}
-	if err := s.RecvMsg(&emptypb.Empty{}); err != io.EOF {
+	if err := s.RecvMsg(&emptypb.Empty{}); !errors.Is(err, io.EOF) {
 		t.Errorf("the stream ends with %v, want EOF", err)
 	}
 	if err := <-done; err != nil {

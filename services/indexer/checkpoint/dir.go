@@ -141,7 +141,7 @@ func (d *Dir) Load(collection string, o Options) (image *Image, size int64, err 
 	if err != nil {
 		return nil, 0, fmt.Errorf("checkpoint: %w", err)
 	}
-	defer f.Close() //nolint:errcheck // it was only read
+	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
 		return nil, 0, fmt.Errorf("checkpoint: %w", err)

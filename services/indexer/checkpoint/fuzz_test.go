@@ -135,6 +135,9 @@ func BenchmarkCheckpoint(b *testing.B) {
 		b.SetBytes(n * size)
 	})
 	b.Run("load", func(b *testing.B) {
+		if _, err := d.Save(b.Context(), Header{Collection: "x"}, s.Snapshot(), 0); err != nil {
+			b.Fatal(err)
+		}
 		b.ReportAllocs()
 		for b.Loop() {
 			image, _, err := d.Load("x", Options{})
