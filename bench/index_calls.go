@@ -75,7 +75,7 @@ func indexCalls(ctx context.Context, b *bench) (err error) {
 			turn("compact-objects", compact.child, caller{compact.conns, indexv1.IndexService_ByIndex_FullMethodName, q.objects}),
 		)
 	}
-	t, err := interleave(ctx, b, b.plan("reads", 2, 5, 300*time.Millisecond, 2*time.Second), sides...)
+	t, err := interleave(ctx, b, b.plan("reads", 2, 5, 250*time.Millisecond, 2*time.Second), sides...)
 	if err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func (b *bench) compactReplica(ctx context.Context, r *published) (*replica, err
 		return nil, err
 	}
 	if err = x.await(ctx, r.info.Objects); err == nil {
-		_, _, err = x.compacted(ctx, began)
+		_, _, err = x.compacted(ctx, began, pick(b, time.Second, 2*time.Second))
 	}
 	if err != nil {
 		return nil, errors.Join(err, x.close())
@@ -170,7 +170,7 @@ func ghzCalls(ctx context.Context, b *bench, x *replica, q questions) error {
 	b.version(ctx, "ghz", path, "--version")
 	service := indexv1.IndexService_ServiceDesc.ServiceName
 	objects := objectsRequest(q.some.GetValues()[0])
-	t, err := interleave(ctx, b, b.plan("ghz", 1, 3, 700*time.Millisecond, 3*time.Second),
+	t, err := interleave(ctx, b, b.plan("ghz", 1, 3, 500*time.Millisecond, 3*time.Second),
 		ghzTurn("health", path, x.addr, "grpc.health.v1.Health/Check", nil),
 		ghzTurn("get", path, x.addr, service+"/Get", q.get),
 		ghzTurn("keys", path, x.addr, service+"/ByIndex", q.some),

@@ -35,7 +35,7 @@ func indexHerd(ctx context.Context, b *bench) (err error) {
 	defer func() { err = errors.Join(err, x.close()) }()
 	n := pick(b, 400, 2000)
 	probe := &prober{x: x, info: r.info}
-	quiet, err := probe.during(ctx, func(ctx context.Context) error { return sleep(ctx, pick(b, time.Second, 3*time.Second)) })
+	quiet, err := probe.during(ctx, func(ctx context.Context) error { return sleep(ctx, pick(b, 500*time.Millisecond, 3*time.Second)) })
 	if err != nil {
 		return err
 	}

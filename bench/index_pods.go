@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer"
 )
 
@@ -30,30 +29,24 @@ func indexPods(ctx context.Context, b *bench) (err error) {
 	}
 	defer func() { err = errors.Join(err, api.stop()) }()
 	b.note("pods: %d bytes each in JSON as published, %d with the managed fields that client-go gets (in protobuf)", r.info.PayloadMean, r.info.FullMean)
-	h := &holders{b: b, rig: r, api: api, url: url}
-	missing, err := h.prepare(ctx) // what is not there is told at the end
-	if err != nil {
-		return err
-	}
+	h := &holders{b: b, rig: r, api: api, indexes: 4}
+	missing := h.prepare(ctx)
 	sides := []side{
 		h.ours("raw", replicaConfig{Tier: indexer.TierRaw}),
 		h.theirs("informer", cacheConfig{URL: url}),
 		h.theirs("stripped", cacheConfig{URL: url, Strip: true}),
+		h.ours("compact", replicaConfig{Tier: indexer.TierCompact}),
 	}
-	if !b.quick {
-		sides = append(sides, h.theirs("streamed", cacheConfig{URL: url + streamingPrefix}))
-	} else {
+	if !errors.Is(missing, errNotThere) {
+		sides = append(sides, h.ours("warm", replicaConfig{Tier: indexer.TierRaw, DataDir: h.dataDir()}))
+	}
+	if b.quick {
 		b.leaveOut("an informer that is sent the pods one by one (watch-list)", "--quick")
-	}
-	for _, o := range h.optional() {
-		if missing[o.name] != nil {
-			err = errors.Join(err, fmt.Errorf("%s: %w", o.name, missing[o.name]))
-			continue
-		}
-		sides = append(sides, h.ours(o.name, o.cfg))
+	} else {
+		sides = append(sides, h.theirs("streamed", cacheConfig{URL: url + streamingPrefix}))
 	}
 	t, loop := interleave(ctx, b, plan{what: "pods", rounds: pick(b, 1, 3), cold: true}, sides...)
-	if err = errors.Join(err, missing["index"], loop); loop != nil {
+	if err = errors.Join(missing, loop); loop != nil {
 		return err
 	}
 	b.note("pods: a turn is one load, whatever its length; every indexer ended with the source's state hash, every informer with its keys and versions")
@@ -63,73 +56,32 @@ func indexPods(ctx context.Context, b *bench) (err error) {
 
 // holders are the processes that take turns at holding the pods.
 type holders struct {
-	b   *bench
-	rig *published
-	api *child
-	url string
+	b       *bench
+	rig     *published
+	api     *child
+	indexes int // every indexer has
 }
 
-// prepare declares the index of images, which stays declared, writes the first
-// snapshot file, and finds out what this indexer cannot do yet.
-func (h *holders) prepare(ctx context.Context) (map[string]error, error) {
-	missing := map[string]error{}
-	err := h.once(ctx, replicaConfig{}, func(x *replica) error {
-		took, err := x.declare(ctx)
-		if err == nil {
-			h.b.add(alone(fmt.Sprintf("AddIndexers on %d live pods, until it answers", h.rig.info.Objects), "s", []float64{took.Seconds()}, nil))
-		}
-		missing["index"] = err
-		return nil
-	})
-	for _, o := range h.optional() {
-		missing[o.name] = h.once(ctx, o.cfg, func(x *replica) error {
-			if o.cfg.Tier == indexer.TierCompact {
-				return notCompact(ctx, x)
-			}
-			return nil
-		})
-	}
-	return missing, err
-}
+// dataDir is where the snapshot file is.
+func (h *holders) dataDir() string { return h.b.pathIn("warm") }
 
-// optional are the indexers that a version may not be able to be.
-func (h *holders) optional() []optionalHolder {
-	return []optionalHolder{
-		{"compact", replicaConfig{Tier: indexer.TierCompact}},
-		{"warm", replicaConfig{Tier: indexer.TierRaw, DataDir: h.b.pathIn("warm")}},
-	}
-}
-
-type optionalHolder struct {
-	name string
-	cfg  replicaConfig
-}
-
-// once does something with an indexer that holds the pods.
-func (h *holders) once(ctx context.Context, cfg replicaConfig, do func(*replica) error) error {
-	x, err := h.start(ctx, cfg)
+// prepare declares the index of images, which stays declared, and writes the
+// first snapshot file. It returns what this indexer cannot do.
+func (h *holders) prepare(ctx context.Context) error {
+	cfg := replicaConfig{NATS: h.rig.nats, Collection: h.rig.name, Tier: indexer.TierRaw, DataDir: h.dataDir()}
+	x, err := h.b.startReplica(ctx, place{}, cfg)
 	if err != nil {
 		return err
 	}
-	err = x.await(ctx, h.rig.info.Objects)
+	if err := x.await(ctx, h.rig.info.Objects); err != nil {
+		return errors.Join(err, x.close())
+	}
+	took, err := x.declare(ctx)
 	if err == nil {
-		err = do(x)
+		h.indexes++
+		h.b.add(alone(fmt.Sprintf("AddIndexers on %d live pods, until it answers, raw tier", h.rig.info.Objects), "s", []float64{took.Seconds()}, nil))
 	}
 	return errors.Join(err, x.close())
-}
-
-// notCompact is the error of an indexer that does not have the tier.
-func notCompact(ctx context.Context, x *replica) error {
-	got, err := x.status(ctx)
-	if err == nil && got.GetTier() != indexv1.Tier_TIER_COMPACT {
-		err = fmt.Errorf("%w: asked for the compact tier, it says %v", errNotThere, got.GetTier())
-	}
-	return err
-}
-
-func (h *holders) start(ctx context.Context, cfg replicaConfig) (*replica, error) {
-	cfg.NATS, cfg.Collection = h.rig.nats, h.rig.name
-	return h.b.startReplica(ctx, place{}, cfg)
 }
 
 // ours is a turn of an indexer.
@@ -161,12 +113,12 @@ func (h *holders) ours(name string, cfg replicaConfig) side {
 		}
 		if cfg.Tier == indexer.TierCompact {
 			var took time.Duration
-			if took, got, err = x.compacted(ctx, m.began); err != nil {
+			if took, got, err = x.compacted(ctx, m.began, pick(h.b, time.Second, 2*time.Second)); err != nil {
 				return nil, err
 			}
 			m.note("compacted", took.Seconds())
 		}
-		if err := m.settled(h.rig.info.Objects); err != nil {
+		if err := errors.Join(x.hasIndexes(ctx, h.indexes), m.settled(h.rig.info.Objects)); err != nil {
 			return nil, err
 		}
 		m.note("stored", float64(got.GetStoredBytes())/float64(h.rig.info.Objects))

@@ -187,10 +187,27 @@ func (r *replica) declare(ctx context.Context) (time.Duration, error) {
 	return time.Since(began), nil
 }
 
+// hasIndexes checks that n indexes of the collection answer.
+func (r *replica) hasIndexes(ctx context.Context, n int) error {
+	got, err := indexv1.NewIndexServiceClient(r.conns[0]).ListIndexers(ctx, &indexv1.ListIndexersRequest{Collection: r.collection})
+	if err != nil {
+		return err
+	}
+	ready := 0
+	for _, x := range got.GetIndexers() {
+		if s := x.GetState(); s == indexv1.IndexerState_INDEXER_STATE_READY || s == indexv1.IndexerState_INDEXER_STATE_UNSPECIFIED {
+			ready++
+		}
+	}
+	if ready != n || len(got.GetIndexers()) != n {
+		return fmt.Errorf("%d of %d indexes answer, want %d: %v", ready, len(got.GetIndexers()), n, got.GetIndexers())
+	}
+	return nil
+}
+
 // compacted returns when the payloads have been compressed, as long after began as
 // they changed last: stored in less than a quarter, and nothing more for a while.
-func (r *replica) compacted(ctx context.Context, began time.Time) (time.Duration, *indexv1.CollectionStatus, error) {
-	const quiet = 2 * time.Second
+func (r *replica) compacted(ctx context.Context, began time.Time, quiet time.Duration) (time.Duration, *indexv1.CollectionStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
 	defer cancel()
 	last, at := int64(-1), time.Now()
