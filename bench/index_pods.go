@@ -37,7 +37,7 @@ func indexPods(ctx context.Context, b *bench) (err error) {
 		h.theirs("stripped", cacheConfig{URL: url, Strip: true}),
 		h.ours("compact", replicaConfig{Tier: indexer.TierCompact}),
 	}
-	if !errors.Is(missing, errNotThere) {
+	if h.warm {
 		sides = append(sides, h.ours("warm", replicaConfig{Tier: indexer.TierRaw, DataDir: h.dataDir()}))
 	}
 	if b.quick {
@@ -59,7 +59,8 @@ type holders struct {
 	b       *bench
 	rig     *published
 	api     *child
-	indexes int // every indexer has
+	indexes int  // every indexer has
+	warm    bool // there is a snapshot file
 }
 
 // dataDir is where the snapshot file is.
@@ -69,19 +70,23 @@ func (h *holders) dataDir() string { return h.b.pathIn("warm") }
 // first snapshot file. It returns what this indexer cannot do.
 func (h *holders) prepare(ctx context.Context) error {
 	cfg := replicaConfig{NATS: h.rig.nats, Collection: h.rig.name, Tier: indexer.TierRaw, DataDir: h.dataDir()}
-	x, err := h.b.startReplica(ctx, place{}, cfg)
-	if err != nil {
-		return err
+	x, missing := h.b.startReplica(ctx, place{}, cfg)
+	if h.warm = missing == nil; !h.warm { // the other figures need no file
+		var err error
+		cfg.DataDir = ""
+		if x, err = h.b.startReplica(ctx, place{}, cfg); err != nil {
+			return errors.Join(missing, err)
+		}
 	}
 	if err := x.await(ctx, h.rig.info.Objects); err != nil {
-		return errors.Join(err, x.close())
+		return errors.Join(missing, err, x.close())
 	}
 	took, err := x.declare(ctx)
 	if err == nil {
 		h.indexes++
 		h.b.add(alone(fmt.Sprintf("AddIndexers on %d live pods, until it answers, raw tier", h.rig.info.Objects), "s", []float64{took.Seconds()}, nil))
 	}
-	return errors.Join(err, x.close())
+	return errors.Join(missing, err, x.close())
 }
 
 // ours is a turn of an indexer.
