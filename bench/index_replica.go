@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"reflect"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -51,10 +50,6 @@ func replicaServer(_ context.Context, raw json.RawMessage) (*servant, error) {
 }
 
 func startReplica(ctx context.Context, cfg replicaConfig) (string, func() error, error) {
-	config := indexer.Config{Collections: []string{cfg.Collection}, Tier: cfg.Tier}
-	if err := setOption(&config, "DataDir", cfg.DataDir); err != nil {
-		return "", nil, err
-	}
 	conn, err := stream.Connect(ctx, stream.Config{URL: cfg.NATS})
 	if err != nil {
 		return "", nil, err
@@ -63,7 +58,7 @@ func startReplica(ctx context.Context, cfg replicaConfig) (string, func() error,
 	if err != nil {
 		return "", nil, err
 	}
-	s, err := indexer.New(config, conn, tel)
+	s, err := indexer.New(indexer.Config{Collections: []string{cfg.Collection}, Tier: cfg.Tier, DataDir: cfg.DataDir}, conn, tel)
 	if err != nil {
 		return "", nil, err
 	}
@@ -74,19 +69,6 @@ func startReplica(ctx context.Context, cfg replicaConfig) (string, func() error,
 
 // errNotThere says that the indexer measured cannot do yet what a figure is about.
 var errNotThere = errors.New("this indexer cannot do that")
-
-// setOption sets a text of the configuration by name. The empty text leaves it.
-func setOption(config *indexer.Config, name, value string) error {
-	if value == "" {
-		return nil
-	}
-	field := reflect.ValueOf(config).Elem().FieldByName(name)
-	if !field.IsValid() || field.Kind() != reflect.String {
-		return fmt.Errorf("%w: its configuration has no %s", errNotThere, name)
-	}
-	field.SetString(value)
-	return nil
-}
 
 // replica is the parent's side of an indexer in a child.
 type replica struct {
