@@ -225,7 +225,7 @@ func (s *Service) tend(ctx context.Context) error {
 		for _, c := range s.names.Load().all {
 			if c.keeper.Step(time.Now()) {
 				busy = true
-				urgent = urgent || c.keeper.Behind()
+				urgent = urgent || c.keeper.Behind() && !c.store.Snapshot().State().Synced
 			}
 		}
 		switch took := time.Since(began); {

@@ -2,6 +2,7 @@ package payload_test
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -27,6 +28,7 @@ type shelf struct {
 }
 
 func newShelf(cfg payload.Config) *shelf {
+	cfg.Samples = min(cmp.Or(cfg.Samples, 200), 200) // training is slow under the race detector
 	s := store.New(store.Options{RingChanges: 8})
 	return &shelf{Keeper: payload.NewKeeper(s, cfg), store: s, want: map[string][]byte{}, epoch: 1, now: start}
 }
@@ -268,7 +270,7 @@ func TestKeeperUnderRandomHistoriesReadsWhatWasPut(t *testing.T) {
 			}
 		})
 		templates := 5
-		for range 150 {
+		for range 80 {
 			batch := map[string][]byte{}
 			for range r.IntN(40) {
 				batch[fmt.Sprintf("n/%d", r.IntN(600))] = object(r, templates, r.IntN(1e6))
