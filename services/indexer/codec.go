@@ -47,25 +47,38 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return d.decode(data.Materialize())
 }
 
+// pieces are the buffers of one message, kept to be used again: making some
+// for each answer would cost as much as finding what is in it.
+type pieces struct {
+	list   mem.BufferSlice
+	slices []mem.SliceBuffer
+	view   []byte // of the last piece
+}
+
 // parts ends the message. It is sent once; when the transport lets go of the
-// last piece, o is given back.
+// last piece, o is given back. Pieces are let go of in order, so the last one
+// owns the others and the buffer of all.
 func (o *out) parts() mem.BufferSlice {
-	if len(o.cuts) == 0 {
-		o.view = o.buf[o.from:]
-		return mem.BufferSlice{mem.NewBuffer(&o.view, (*outPool)(o))}
+	p := &o.pieces
+	p.list, p.slices = p.list[:0], p.slices[:0]
+	if n := 2 * len(o.cuts); n > cap(p.slices) {
+		p.slices = make([]mem.SliceBuffer, 0, n)
 	}
-	parts := make(mem.BufferSlice, 0, 2*len(o.cuts)+1)
 	at := o.from
 	for _, c := range o.cuts {
-		parts = append(parts, mem.SliceBuffer(o.buf[at:c.at:c.at]), mem.SliceBuffer(c.data))
+		p.slices = append(p.slices, mem.SliceBuffer(o.buf[at:c.at:c.at]), mem.SliceBuffer(c.data))
 		at = c.at
 	}
-	// Pieces are let go of in order, so the last one owns the buffer of all.
-	o.view = o.buf[at:]
-	if len(o.view) == 0 {
-		return parts // o is left to the collector
+	for i := range p.slices {
+		p.list = append(p.list, &p.slices[i])
 	}
-	return append(parts, mem.NewBuffer(&o.view, (*outPool)(o)))
+	if p.view = o.buf[at:]; len(p.view) == 0 && len(p.list) > 0 {
+		list := p.list
+		*p = pieces{} // without an owner o is left to the collector
+		return list
+	}
+	p.list = append(p.list, mem.NewBuffer(&p.view, (*outPool)(o)))
+	return p.list
 }
 
 // outPool is an out whose buffer has been lent to the transport.

@@ -28,9 +28,10 @@ const copyBelow = 1 << 10
 type out struct {
 	buf  []byte // begins with room for what may be put before the message
 	cuts []cut
-	size int    // of the stored bytes
-	from int    // where the message begins in buf
-	view []byte // the part of buf that is being sent
+	size int // of the stored bytes
+	from int // where the message begins in buf
+
+	pieces pieces // what is being sent
 }
 
 // cut says that data comes after the first at bytes of buf.
@@ -61,6 +62,7 @@ func (o *out) free() {
 		return
 	}
 	clear(o.cuts) // the store's bytes are not to be kept alive
+	clear(o.pieces.slices)
 	outs.Put(o)
 }
 
