@@ -2,6 +2,7 @@ package store
 
 import (
 	"iter"
+	"math"
 	"slices"
 )
 
@@ -87,11 +88,13 @@ func (s *Snapshot) visitObjects(ids []uint32, yield func(*Object) bool) bool {
 	for i, id := range ids {
 		objects[i&31] = s.objects.get(id)
 	}
+	size := uint32(0)
 	for i := range ids {
 		ks[i&31] = objects[i&31].key
+		size |= objects[i&31].size // lies in the object's other half
 	}
 	for i := range ids {
-		if ks[i&31].n == 0 && objects[i&31].key == nil { // loads the key's first bytes
+		if ks[i&31].n == 0 && size == math.MaxUint32 { // loads the key's first bytes
 			return false
 		}
 	}
