@@ -1,0 +1,297 @@
+package indexer
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+)
+
+// crowd is a random population of pods with few names, so that selectors
+// meet.
+func (r random) crowd(n int) []podFacts {
+	pods := make([]podFacts, n)
+	seen := map[string]bool{}
+	for i := range pods {
+		p := &pods[i]
+		for {
+			p.namespace, p.name = []string{"a", "a-b", "b", "kube", "z.z"}[r.IntN(5)], fmt.Sprintf("pod-%d", r.IntN(4*n))
+			if !seen[p.key()] {
+				break
+			}
+		}
+		seen[p.key()] = true
+		p.labels = map[string]string{}
+		for _, name := range []string{"app", "tier", "x.io/track", "n"} {
+			if r.IntN(2) == 0 {
+				p.labels[name] = []string{"web", "db", "", "1", "20", "3.0"}[r.IntN(6)]
+			}
+		}
+		p.node = []string{"", "n1", "n2", "n3"}[r.IntN(4)]
+		p.phase = []string{"Running", "Pending", "Failed"}[r.IntN(3)]
+		p.unreadable = r.IntN(20) == 0
+	}
+	return pods
+}
+
+func (r random) labelSelector() string {
+	var terms []string
+	for range r.IntN(4) {
+		name := []string{"app", "tier", "x.io/track", "n", "none"}[r.IntN(5)]
+		value := func() string { return []string{"web", "db", "", "1", "20", "3.0", "other"}[r.IntN(7)] }
+		terms = append(terms, []string{
+			name, "!" + name, name + "=" + value(), name + "==" + value(), name + "!=" + value(),
+			name + " in (" + value() + "," + value() + ")", name + " notin (" + value() + "," + value() + ")",
+			name + ">" + fmt.Sprint(r.IntN(30)), name + "<" + fmt.Sprint(r.IntN(30)),
+		}[r.IntN(9)])
+	}
+	if r.IntN(6) == 0 { // more than are looked at one by one
+		for i := range 12 {
+			terms = append(terms, fmt.Sprintf("absent-%d!=x", i))
+		}
+		terms = append(terms, "app notin (web,db)")
+	}
+	return strings.Join(terms, ",")
+}
+
+type fieldTerm struct {
+	path, value string
+	not         bool
+}
+
+func (r random) fieldSelector() (text string, terms []fieldTerm) {
+	var list []string
+	for range r.IntN(3) {
+		t := fieldTerm{path: []string{"metadata.name", "metadata.namespace", "spec.nodeName", "status.phase"}[r.IntN(4)], not: r.IntN(3) == 0}
+		t.value = map[string][]string{
+			"metadata.name": {"pod-1", "pod-7", "pod-12"}, "metadata.namespace": {"a", "b", "a-b"},
+			"spec.nodeName": {"", "n1", "n2", "nx"}, "status.phase": {"Running", "Pending", ""},
+		}[t.path][r.IntN(3)]
+		op := "="
+		if t.not {
+			op = "!="
+		}
+		list, terms = append(list, t.path+op+t.value), append(terms, t)
+	}
+	return strings.Join(list, ","), terms
+}
+
+// chosen is what a request means, written down plainly.
+func (p *podFacts) chosen(namespaces []string, sel labels.Selector, terms []fieldTerm, nodes []string) bool {
+	if len(namespaces) > 0 && !slices.Contains(namespaces, p.namespace) {
+		return false
+	}
+	for _, t := range terms {
+		var got string
+		switch t.path {
+		case "metadata.name":
+			got = p.name
+		case "metadata.namespace":
+			got = p.namespace
+		case "spec.nodeName":
+			got = p.node
+		case "status.phase":
+			got = p.phase
+		}
+		if p.unreadable && !strings.HasPrefix(t.path, "metadata") {
+			continue // cannot be known
+		}
+		if (got == t.value) == t.not {
+			return false
+		}
+	}
+	if !p.unreadable && !sel.Matches(labels.Set(p.labels)) {
+		return false
+	}
+	return nodes == nil || !p.unreadable && slices.Contains(nodes, p.node)
+}
+
+func decodeAnswer[M proto.Message](t *testing.T, o *out, err error, into M) M {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.free()
+	if err := proto.Unmarshal(o.bytes(), into); err != nil {
+		t.Fatal(err)
+	}
+	return into
+}
+
+func TestListByIndexAndCountFindWhatALookAtEveryObjectDoes(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(12) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			r := random{rand.New(rand.NewPCG(seed, 11))}
+			s := serving(t, nil)
+			clusters := map[string][]podFacts{}
+			for _, cluster := range []string{"eu", "us", "za"} {
+				clusters[cluster] = r.crowd(20 + r.IntN(100))
+				if seed%3 == 0 { // without a fault the indexes are used in another way
+					for i := range clusters[cluster] {
+						clusters[cluster][i].unreadable = false
+					}
+				}
+				s.fill(t, cluster, clusters[cluster])
+			}
+			for range 150 {
+				s.compare(t, r, clusters)
+			}
+		})
+	}
+}
+
+// compare asks one random question by every method that can answer it.
+func (s *server) compare(t *testing.T, r random, clusters map[string][]podFacts) {
+	t.Helper()
+	ctx := t.Context()
+	var namespaces, asked, nodes []string
+	for range r.IntN(3) {
+		namespaces = append(namespaces, []string{"a", "a-b", "b", "kube", "none"}[r.IntN(5)])
+	}
+	text := r.labelSelector()
+	fieldText, terms := r.fieldSelector()
+	sel, err := labels.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	collection := "pods"
+	switch r.IntN(3) {
+	case 0:
+		collection, asked = "eu/pods.v1", nil
+	case 1:
+		asked = []string{"*"}
+	default:
+		asked = []string{"za", "eu", "za"}
+	}
+	read := []string{"eu"}
+	if asked != nil && asked[0] == "*" {
+		read = []string{"eu", "us", "za"}
+	} else if asked != nil {
+		read = []string{"eu", "za"}
+	}
+	if r.IntN(2) == 0 {
+		nodes = []string{[]string{"n1", "n2", "nx"}[r.IntN(3)], "n3"}[:1+r.IntN(2)]
+	}
+	var want, faulty []string
+	for _, cluster := range read {
+		var keys []podFacts
+		for _, p := range clusters[cluster] {
+			if p.chosen(namespaces, sel, terms, nodes) {
+				keys = append(keys, p)
+			}
+		}
+		slices.SortFunc(keys, func(a, b podFacts) int {
+			return slices.Compare([]string{a.namespace, a.name}, []string{b.namespace, b.name})
+		})
+		for _, p := range keys {
+			name := cluster + " " + p.key()
+			if want = append(want, name); p.unreadable {
+				faulty = append(faulty, p.key())
+			}
+		}
+	}
+	view := indexv1.View(r.IntN(4))
+	size := int32(1 + r.IntN(30))
+	what := fmt.Sprintf("%q %q %q in %q of %q, nodes %q, view %v, pages of %d", text, fieldText, namespaces, collection, asked, nodes, view, size)
+	var got, bad []string
+	note := func(objects []*indexv1.Object, quarantined []string) {
+		for _, o := range objects {
+			cluster, _, _ := strings.Cut(o.GetCollection(), "/")
+			if asked == nil {
+				cluster = "eu"
+			}
+			got = append(got, cluster+" "+o.GetKey())
+		}
+		bad = append(bad, quarantined...)
+	}
+	for token := ""; ; {
+		if nodes == nil {
+			req := &indexv1.ListRequest{Collection: collection, Clusters: asked, Namespaces: namespaces, LabelSelector: text, FieldSelector: fieldText, PageSize: size, PageToken: token, View: view}
+			o, err := s.list(ctx, req)
+			resp := decodeAnswer(t, o, err, &indexv1.ListResponse{})
+			note(resp.GetObjects(), resp.GetQuarantinedKeys())
+			left := int64(len(want) - len(got))
+			if exact := text == "" && fieldText == ""; resp.GetRemaining() < left || exact && resp.GetRemaining() != left {
+				t.Fatalf("%s: %d remain, of which %d were told", what, left, resp.GetRemaining())
+			}
+			if (asked == nil) == (resp.GetRevision() == nil) || (asked == nil) != (len(resp.GetRevisions()) == 0) {
+				t.Fatalf("%s: revision %v, revisions %v", what, resp.GetRevision(), resp.GetRevisions())
+			}
+			token = resp.GetNextPageToken()
+		} else {
+			req := &indexv1.ByIndexRequest{Collection: collection, Clusters: asked, Index: "node", Values: nodes, Namespaces: namespaces, LabelSelector: text, FieldSelector: fieldText, PageSize: size, PageToken: token, View: view}
+			o, err := s.byIndex(ctx, req)
+			resp := decodeAnswer(t, o, err, &indexv1.ByIndexResponse{})
+			note(resp.GetObjects(), resp.GetQuarantinedKeys())
+			token = resp.GetNextPageToken()
+		}
+		if token == "" || len(got) > len(want) {
+			break
+		}
+	}
+	if !slices.Equal(got, want) || !slices.Equal(bad, faulty) {
+		t.Fatalf("%s:\n got %q\nwant %q\nquarantined %q\n       want %q", what, got, want, bad, faulty)
+	}
+	req := &indexv1.CountRequest{Collection: collection, Clusters: asked, Namespaces: namespaces, LabelSelector: text, FieldSelector: fieldText}
+	if nodes != nil {
+		req.Index, req.Values = "node", nodes
+	}
+	n, err := s.Count(ctx, req)
+	if err != nil || n.GetCount() != int64(len(want)) {
+		t.Fatalf("%s: count = %v, %v, want %d", what, n, err, len(want))
+	}
+}
+
+func TestSelectorsThatAreTooLargeAreRefused(t *testing.T) {
+	t.Parallel()
+	many := func(n int, term string) string { return strings.TrimSuffix(strings.Repeat(term+",", n), ",") }
+	for name, text := range map[string]string{
+		"10,000 requirements": many(10_000, "a!=b"),
+		"10,000 values":       "a in (" + many(10_000, "b") + ")",
+		"one long term":       strings.Repeat("a", maxSelector+1),
+	} {
+		if _, err := parseLabels(text); rpc.Violations(rpc.Status(err, nil))["label_selector"] == "" {
+			t.Errorf("label selector with %s: %.100v", name, err)
+		}
+		if _, err := parseFields(text); rpc.Violations(rpc.Status(err, nil))["field_selector"] == "" {
+			t.Errorf("field selector with %s: %.100v", name, err)
+		}
+	}
+	if _, err := parseLabels(many(maxTerms, "a!=b")); err != nil {
+		t.Errorf("%d terms: %v", maxTerms, err)
+	}
+}
+
+func FuzzSelectorsMeanWhatKubernetesTakesThemToMean(f *testing.F) {
+	for _, text := range []string{"a=b,c!=d", "a in (b,c),!d", "a>1,b<2", "a notin (,b)", "a,", "x in (", "==", strings.Repeat("!a,", 9) + "b"} {
+		f.Add(text, "a=b,c=d")
+	}
+	f.Fuzz(func(t *testing.T, text, pairs string) {
+		set := map[string]string{}
+		for pair := range strings.SplitSeq(pairs, ",") {
+			if name, value, ok := strings.Cut(pair, "="); ok {
+				set[name] = value
+			}
+		}
+		got, err := parseLabels(text)
+		want, wantErr := labels.Parse(text)
+		if err != nil {
+			if wantErr == nil && checkSelector("", text) == nil {
+				t.Fatalf("%q is refused: %v", text, err)
+			}
+			return
+		}
+		if l := labelsOf(set); wantErr != nil || (got == nil || got.matches(l)) != want.Matches(labels.Set(set)) {
+			t.Errorf("%q of %v: %v, want %v (%v)", text, set, got == nil || got.matches(l), want.Matches(labels.Set(set)), wantErr)
+		}
+	})
+}
