@@ -197,6 +197,8 @@ func (c *collection) cut() (checkpoint.Header, *store.Snapshot, bool) {
 			h.Terms = append(h.Terms, checkpoint.Term{Term: t.term, First: t.first})
 		}
 	}
+	// Objects may not have all that the plan reads until they have been renewed.
+	ok = ok && c.read.Load() == c.plan.Load()
 	return h, snap, ok && snap.State().Synced && snap.State().Position == mark.Position && !c.created.IsZero()
 }
 
