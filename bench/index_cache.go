@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -92,9 +93,7 @@ func cacheIndexes() cache.Indexers {
 			return images, nil
 		},
 	}
-	for name, fn := range informerIndexes {
-		all[name] = fn
-	}
+	maps.Copy(all, informerIndexes)
 	return all
 }
 

@@ -108,7 +108,7 @@ func (h *holders) ours(name string, cfg replicaConfig) side {
 			return nil, err
 		}
 		if cfg.DataDir != "" && !got.GetWarmStart() {
-			return nil, fmt.Errorf("the indexer did not start from its snapshot file")
+			return nil, errors.New("the indexer did not start from its snapshot file")
 		}
 		if cfg.Tier == indexer.TierCompact {
 			var took time.Duration

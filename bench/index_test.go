@@ -30,14 +30,14 @@ func TestManagedFieldsAreThoseOfTheTemplateWithThePodsOwnAddress(t *testing.T) {
 			t.Fatalf("managed fields %+v, want those of controller and kubelet", full.ManagedFields)
 		}
 		for _, f := range full.ManagedFields {
-			if !json.Valid(f.FieldsV1.Raw) {
-				t.Fatalf("%s: %s is not JSON", f.Manager, f.FieldsV1.Raw)
+			if !json.Valid(f.FieldsV1.GetRawBytes()) {
+				t.Fatalf("%s: %s is not JSON", f.Manager, f.FieldsV1.GetRawBytes())
 			}
 		}
-		if kubelet := string(full.ManagedFields[1].FieldsV1.Raw); !strings.Contains(kubelet, `k:{\"ip\":\"`+p.Status.PodIP+`\"}`) {
+		if kubelet := string(full.ManagedFields[1].FieldsV1.GetRawBytes()); !strings.Contains(kubelet, `k:{\"ip\":\"`+p.Status.PodIP+`\"}`) {
 			t.Fatalf("%s does not name the address %s", kubelet, p.Status.PodIP)
 		}
-		forms[string(full.ManagedFields[0].FieldsV1.Raw)] = true
+		forms[string(full.ManagedFields[0].FieldsV1.GetRawBytes())] = true
 		mean, n = mean+len(payload(full))-len(payload(p)), n+1
 	}
 	if mean /= n; mean < 2000 || mean > 5000 {

@@ -35,11 +35,11 @@ func (m *managers) manage(template int, p *corev1.Pod) (*corev1.Pod, error) {
 	full.ManagedFields = []metav1.ManagedFieldsEntry{
 		{
 			Manager: "kube-controller-manager", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", Time: &p.CreationTimestamp,
-			FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(fields[0])},
+			FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(fields[0]),
 		},
 		{
 			Manager: "kubelet", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", Time: &p.Status.Conditions[2].LastTransitionTime,
-			FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(kubelet)}, Subresource: "status",
+			FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(kubelet), Subresource: "status",
 		},
 	}
 	return &full, nil
