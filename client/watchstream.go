@@ -163,7 +163,7 @@ func (w *watch) tell(s *open, resp *indexv1.WatchResponse) {
 // gap tells that history is lost, unless it can be asked again what of the
 // reader's knowledge still holds.
 func (w *watch) gap(s *open, reason string) {
-	if w.o.Known != nil && (!s.known || s.ended) && w.at != (Position{}) {
+	if w.o.Known != nil && (!s.known || !s.first) && w.at != (Position{}) {
 		// Whoever knows nothing, or too much to tell, is sent the whole state: this stream is about to.
 		if k := w.o.Known(); sendable(k) {
 			w.lost, w.kept, w.again = reason, k, true

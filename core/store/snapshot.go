@@ -22,6 +22,9 @@ type State struct {
 	// Synced: a complete list of the position's epoch is applied; before that
 	// no read may be answered.
 	Synced bool
+	// Frozen: records were replaced before they were read, and what replaced
+	// them is not all applied. Some objects may be older than at the position.
+	Frozen bool
 	// Fresh is when the source was last known to be current.
 	Fresh time.Time
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -63,6 +64,7 @@ type collection struct {
 	hub      *hub
 	lastErr  atomic.Pointer[string]
 	terms    atomic.Pointer[[]reign]
+	hazy     atomic.Pointer[[]span]
 }
 
 // reign is a term with the lowest sequence at which it was seen.
@@ -109,6 +111,60 @@ func (c *collection) disowned(p delta.Position) bool {
 		}
 	}
 	return false
+}
+
+// span is the positions between two, both left out.
+type span struct{ from, to uint64 }
+
+// open is the end of a span that goes on.
+const open = math.MaxUint64
+
+// mostSpans bounds what is remembered; the two oldest become one.
+const mostSpans = 64
+
+// holed reports whether a batch that follows a sequence leaves some out: records
+// that were replaced before they were read.
+func holed(b *delta.Batch, seen uint64) bool {
+	n := uint64(len(b.Records) + len(b.Unreadable))
+	return b.End > 0 || b.Next > seen+1+n
+}
+
+// noteHaze remembers at which positions the objects held are not those of the
+// log at that position, since newer records had replaced theirs: until the end
+// of the log as it was seen after that.
+func (c *collection) noteHaze(b *delta.Batch, gap bool, seen uint64) {
+	var spans []span
+	if p := c.hazy.Load(); p != nil && !b.Reset {
+		spans = slices.Clone(*p)
+	}
+	n := len(spans)
+	hazy := n > 0 && spans[n-1].to == open
+	if !hazy && !gap && !b.Reset {
+		return
+	}
+	if !hazy {
+		spans = append(spans, span{seen, open})
+	}
+	if c.follower.Readable() && !c.follower.Frozen() {
+		spans[len(spans)-1].to = c.follower.Position().Sequence
+	}
+	if n := len(spans); n > mostSpans {
+		spans = slices.Replace(spans, 0, 2, span{spans[0].from, spans[1].to})
+	}
+	c.hazy.Store(&spans)
+}
+
+// exact reports whether a reader of the log up to a position knew what this
+// replica knew there, so that its changes since are the reader's.
+func (c *collection) exact(p delta.Position) bool {
+	if spans := c.hazy.Load(); spans != nil {
+		for _, s := range *spans {
+			if s.from < p.Sequence && p.Sequence < s.to {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 func (s *Service) newCollection(id delta.Collection) *collection {
@@ -175,7 +231,9 @@ func (c *collection) apply(ctx context.Context, b delta.Batch) error {
 			batch.Ops = append(batch.Ops, op)
 		}
 	}
+	gap := holed(&b, seen)
 	revision := c.follower.Apply(b)
+	c.noteHaze(&b, gap, seen)
 	for _, u := range b.Unreadable {
 		c.metrics.unreadable.WithLabelValues(c.name).Inc()
 		if u.Key != "" {
@@ -188,7 +246,7 @@ func (c *collection) apply(ctx context.Context, b delta.Batch) error {
 		slices.SortStableFunc(batch.Ops, func(a, b store.Op) int { return cmp.Compare(sequenceOf(a), sequenceOf(b)) })
 	}
 	state := store.State{
-		Revision: revision, Position: c.follower.Position(), Synced: c.follower.Readable(), Fresh: c.fresh,
+		Revision: revision, Position: c.follower.Position(), Synced: c.follower.Readable(), Frozen: c.follower.Frozen(), Fresh: c.fresh,
 	}
 	batch.State = &state
 	if b.Replayed && !c.replayAt.IsZero() {

@@ -25,7 +25,7 @@ func (w *watcher) resume(ctx context.Context, snap *store.Snapshot, known *index
 		return w.gap(ctx, reason, known)
 	}
 	next, ok := w.c.store.Resume(snap, w.at.Sequence)
-	if !ok || !w.complete(snap, next) {
+	if !ok || !w.c.exact(w.at) || !w.complete(snap, next) {
 		return w.coalesce(ctx, known, false)
 	}
 	var items items
@@ -50,8 +50,8 @@ func (w *watcher) resume(ctx context.Context, snap *store.Snapshot, known *index
 		events, size = append(events, e), size+e.len()
 	}
 	w.at, w.rev, w.told = snap.State().Position, snap.State().Revision, snap.LastChange()
-	if len(events) == 0 {
-		return nil
+	if len(events) == 0 { // the reader has to learn that it is not told differences to what it has
+		return w.note(w.at, w.rev)
 	}
 	return w.send(newBlock(events, w.at, w.rev))
 }
@@ -165,7 +165,8 @@ func (w *watcher) tell(s *scan, within bool) (done bool, err error) {
 }
 
 // catchUp waits until this replica has applied w.at, so that a reader is never
-// sent back in time.
+// sent back in time; and all that replaced records below it before they could be
+// read, so that the reader is told what became of what it has.
 func (w *watcher) catchUp(ctx context.Context, want *indexv1.Consistency) error {
 	wait, err := w.s.timeout("consistency.timeout", want.GetTimeout())
 	if err != nil {
@@ -179,7 +180,12 @@ func (w *watcher) catchUp(ctx context.Context, want *indexv1.Consistency) error 
 			return err
 		}
 		at := snap.State().Position
-		if at.Epoch > w.at.Epoch || at.Epoch == w.at.Epoch && at.Sequence >= w.at.Sequence {
+		switch {
+		case at.Epoch > w.at.Epoch, at.Epoch == w.at.Epoch && w.c.disowned(w.at):
+			return nil
+		case at.Epoch < w.at.Epoch && at.Term > w.at.Term: // what began the epoch is not part of the log any more
+			return nil
+		case at.Epoch == w.at.Epoch && at.Sequence >= w.at.Sequence && (!snap.State().Frozen || w.c.exact(w.at)):
 			return nil
 		}
 		select {

@@ -71,6 +71,7 @@ func (h *hub) missed(ctx context.Context, w *watcher) (*scan, error) {
 		return s, s.err
 	case <-ctx.Done():
 	case <-w.s.stopping:
+	case <-w.c.evicted:
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

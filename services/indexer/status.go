@@ -50,7 +50,7 @@ var rules = []rpc.Rule{
 	{Is: errDefinitionsAway, Code: codes.Unavailable, Reason: "DEFINITIONS_UNAVAILABLE", Retry: time.Second, Metadata: metadata},
 	{Is: errIndexFailed, Code: codes.FailedPrecondition, Reason: "INDEX_FAILED", Metadata: metadata},
 	{Is: errSnapshotGone, Code: codes.FailedPrecondition, Reason: "SNAPSHOT_GONE", Metadata: metadata},
-	{Is: errWatcherTooSlow, Code: codes.ResourceExhausted, Reason: "WATCHER_TOO_SLOW", Metadata: metadata},
+	{Is: errWatcherTooSlow, Code: codes.ResourceExhausted, Reason: "WATCHER_TOO_SLOW", Retry: 100 * time.Millisecond, Spread: 900 * time.Millisecond, Metadata: metadata},
 	{Is: errTooManyWatchers, Code: codes.ResourceExhausted, Reason: "TOO_MANY_WATCHERS", Retry: 2 * time.Second, Spread: 6 * time.Second, Metadata: metadata},
 	{Is: errTooLarge, Code: codes.ResourceExhausted, Reason: "RESPONSE_TOO_LARGE", Metadata: metadata},
 	{Is: errMemoryBudget, Code: codes.ResourceExhausted, Reason: "MEMORY_BUDGET", Retry: 10 * time.Second, Spread: 20 * time.Second, Metadata: metadata},

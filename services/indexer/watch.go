@@ -194,7 +194,7 @@ func (w *watcher) initial(ctx context.Context, req *indexv1.WatchRequest) error 
 	if err != nil {
 		return err
 	}
-	known := knownOf(req, st.rev.Epoch)
+	known := knownOf(req, st.at.Epoch)
 	moved, err := w.objects(ctx, st, known)
 	st.leave()
 	if err != nil {

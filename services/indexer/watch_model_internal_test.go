@@ -1,0 +1,433 @@
+package indexer
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+)
+
+// truth is an object of the source.
+type truth struct {
+	rv, app, node string
+}
+
+// history is a source and the log it is written to, of which only the newest
+// record of each subject is kept.
+type history struct {
+	*rand.Rand
+	source           map[string]truth
+	all, log         []delta.Record // ever written, and of those the newest of each subject
+	life             int            // grows when the log is made anew or cut back
+	cut              uint64
+	seq, epoch, term uint64
+	epochs           uint64
+	rv               int
+	listed           bool // the epoch's list is complete
+}
+
+const modelTTL = time.Minute
+
+func (h *history) append(r delta.Record) {
+	h.seq++
+	r.Sequence, r.Epoch, r.Term, r.PublishedAt = h.seq, h.epoch, h.term, time.Now()
+	if h.listed || r.Kind == delta.KindSynced {
+		r.Watermark = strconv.Itoa(h.rv)
+	}
+	h.log = slices.DeleteFunc(h.log, func(o delta.Record) bool { return o.Kind == r.Kind && o.Key == r.Key })
+	h.log, h.all = append(h.log, r), append(h.all, r)
+}
+
+// restart begins an epoch; no two have the same.
+func (h *history) restart() {
+	h.epochs++
+	h.epoch, h.listed = h.epochs, false
+}
+
+// cutBack takes the end of the log back.
+func (h *history) cutBack(to uint64) {
+	all := slices.DeleteFunc(h.all, func(r delta.Record) bool { return r.Sequence > to })
+	h.all, h.log, h.cut, h.seq, h.life = nil, nil, to, to, h.life+1
+	for _, r := range all {
+		h.log = slices.DeleteFunc(h.log, func(o delta.Record) bool { return o.Kind == r.Kind && o.Key == r.Key })
+		h.log, h.all = append(h.log, r), append(h.all, r)
+	}
+}
+
+// expire drops tombstones past their time, as the log does.
+func (h *history) expire() {
+	h.log = slices.DeleteFunc(h.log, func(o delta.Record) bool {
+		return o.Kind == delta.KindDelta && o.Type == delta.Deleted && time.Since(o.PublishedAt) > modelTTL
+	})
+}
+
+func (h *history) upsert(key string, o truth) {
+	ns, name, _ := strings.Cut(key, "/")
+	h.append(delta.Record{
+		Kind: delta.KindDelta, Type: delta.Updated, Key: delta.Key(key), UID: "u-" + key, RV: o.rv,
+		Payload: fmt.Appendf(nil, `{"metadata":{"namespace":%q,"name":%q,"uid":"u-%s","resourceVersion":%q,"labels":{"app":%q}},"spec":{"nodeName":%q}}`,
+			ns, name, key, o.rv, o.app, o.node),
+	})
+}
+
+func (h *history) bury(key string, why delta.DeleteReason) {
+	h.append(delta.Record{Kind: delta.KindDelta, Type: delta.Deleted, Key: delta.Key(key), UID: "u-" + key, RV: strconv.Itoa(h.rv), DeleteReason: why})
+}
+
+// relist publishes what differs from the log.
+func (h *history) relist() {
+	had := map[string]delta.Record{}
+	for _, r := range h.log {
+		if r.Kind == delta.KindDelta {
+			had[string(r.Key)] = r
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(h.source)) {
+		if r, ok := had[key]; !ok || r.Type == delta.Deleted || r.RV != h.source[key].rv {
+			h.upsert(key, h.source[key])
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(had)) {
+		if _, ok := h.source[key]; !ok && had[key].Type != delta.Deleted {
+			h.bury(key, delta.Inferred)
+		}
+	}
+	h.listed = true
+	h.append(delta.Record{Kind: delta.KindSynced, RV: strconv.Itoa(h.rv)})
+}
+
+func (h *history) lead() {
+	h.term++
+	h.append(delta.Record{Kind: delta.KindFence})
+	h.append(delta.Record{Kind: delta.KindTerm, Start: h.seq + 1})
+}
+
+func (h *history) change() {
+	h.rv++
+	key := fmt.Sprintf("n%d/p%d", h.IntN(3), h.IntN(6))
+	if _, ok := h.source[key]; ok && h.IntN(3) == 0 {
+		delete(h.source, key)
+		h.bury(key, delta.Observed)
+		return
+	}
+	h.source[key] = truth{rv: strconv.Itoa(h.rv), app: h.pick("web", "db"), node: h.pick("a", "b", "c")}
+	h.upsert(key, h.source[key])
+}
+
+func (h *history) pick(of ...string) string { return of[h.IntN(len(of))] }
+
+// step does one thing that happens to logs.
+func (h *history) step() {
+	switch h.IntN(40) {
+	case 0:
+		h.lead()
+	case 1: // the log loses its end, and nobody who wrote it is left
+		if h.seq > 30 && h.listed {
+			h.cutBack(h.seq - 1 - uint64(h.IntN(12)))
+			h.epoch = h.all[len(h.all)-1].Epoch
+			if !slices.ContainsFunc(h.log, func(r delta.Record) bool { return r.Kind == delta.KindSynced }) {
+				h.restart()
+			}
+			h.lead()
+			h.relist()
+		}
+	case 2: // the source was restored: the resource versions of some go back
+		h.restart()
+		h.lead()
+		h.rv = max(1, h.rv-20)
+		for key, o := range h.source {
+			if h.IntN(2) == 0 {
+				o.rv, o.app = strconv.Itoa(1+h.IntN(h.rv)), h.pick("web", "db")
+				h.source[key] = o
+			}
+			if h.IntN(8) == 0 {
+				delete(h.source, key)
+			}
+		}
+	case 3: // the log is lost
+		h.all, h.log, h.seq, h.cut, h.life = nil, nil, 0, 0, h.life+1
+		h.restart()
+		h.lead()
+	case 4, 5:
+		time.Sleep(time.Duration(h.IntN(50)) * time.Second)
+	case 6:
+		h.append(delta.Record{Kind: delta.KindProgress})
+	default:
+		for range 1 + h.IntN(8) {
+			h.change()
+		}
+	}
+	if !h.listed && h.IntN(3) > 0 {
+		h.relist()
+	}
+	h.expire()
+}
+
+// reader is a replica's place in the log.
+type reader struct {
+	t    *testing.T
+	c    *collection
+	life int
+	at   uint64
+	seen time.Time
+	from bool // a replay is under way
+}
+
+func newReader(t *testing.T, h *history) *reader {
+	m, err := newMetrics(prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := Config{RingChanges: 2 + h.IntN(40), RingBytes: 200 + h.IntN(20_000)}.withDefaults()
+	s := &Service{
+		cfg: cfg, log: deadLog{ttl: modelTTL}, metrics: m, tracer: trace.NewTracerProvider().Tracer(""), scans: make(chan struct{}, 1),
+	}
+	return &reader{t: t, c: s.newCollection(delta.Collection{Cluster: "dev", Version: "v1", Resource: "pods"}), life: -1}
+}
+
+// read applies up to n records; it begins anew where a follower would.
+func (r *reader) read(h *history, n int) {
+	b := delta.Batch{}
+	if r.life != h.life && (r.life < 0 || r.at > h.cut || h.life != r.life+1) || time.Since(r.seen) > modelTTL/2 {
+		b.Reset, r.from, r.at = true, true, 0
+	}
+	r.life, r.seen = h.life, time.Now()
+	for _, rec := range h.log {
+		if rec.Sequence <= r.at || len(b.Records) == n {
+			continue
+		}
+		if rec.Sequence != r.at+1 {
+			b.End = h.seq
+		}
+		b.Records, r.at = append(b.Records, rec), rec.Sequence
+	}
+	b.Next = r.at + 1
+	if r.from && r.at == h.seq {
+		b.Replayed, r.from = true, false
+	}
+	if len(b.Records) > 0 || b.Reset {
+		r.c.mustApply(r.t, b)
+	}
+}
+
+// folder is a client: it adds up what it is told.
+type folder struct {
+	t         *testing.T
+	h         *history
+	req       func() *indexv1.WatchRequest
+	chosen    func(key string, o truth) bool
+	slow      indexv1.WhenSlow
+	state     map[string]string
+	next      map[string]string // a state that is being told
+	at        *deltav1.Position
+	first     bool // nothing was heard on the stream
+	diff      bool // what is told next is differences
+	on        *reader
+	tape      *tape
+	stop      func()
+	ended     <-chan error
+	trusted   bool // the state is whole
+	lastEpoch uint64
+}
+
+func (f *folder) connect(on *reader) {
+	req := f.req()
+	req.WhenSlow, f.on = f.slow, on
+	f.diff, f.next, f.first = false, nil, true
+	if f.at != nil && f.h.IntN(8) > 0 {
+		req.Resume = f.at
+	} else {
+		f.at, f.next = nil, map[string]string{}
+	}
+	if f.trusted && f.h.IntN(2) == 0 {
+		req.Known, f.diff, f.next = maps.Clone(f.state), true, nil
+		req.KnownEpoch = f.epoch()
+	}
+	f.tape, f.stop, f.ended = serve(f.t, on.c, req)
+}
+
+// epoch is that of the state.
+func (f *folder) epoch() uint64 { return f.lastEpoch }
+
+func (f *folder) hear(m *indexv1.WatchResponse) {
+	defer func() { f.first = false }()
+	into := f.state
+	if f.next != nil {
+		into = f.next
+	}
+	switch k := m.GetKind().(type) {
+	case *indexv1.WatchResponse_Gap:
+		f.at = nil
+		if !f.diff || !f.first { // what a reader has counts until it is told something
+			f.diff, f.next = false, map[string]string{}
+		}
+	case *indexv1.WatchResponse_Events:
+		for _, e := range k.Events.GetEvents() {
+			if e.GetType() == deltav1.DeltaType_DELTA_TYPE_DELETED {
+				delete(into, e.GetObject().GetKey())
+			} else {
+				into[e.GetObject().GetKey()] = e.GetObject().GetResourceVersion()
+			}
+		}
+	case *indexv1.WatchResponse_InitialStateEnd:
+		if f.next != nil {
+			f.state, f.next = f.next, nil
+		}
+		f.diff, f.trusted = false, true
+	}
+	if p := m.GetPosition(); p != nil {
+		f.at, f.lastEpoch = p, p.GetEpoch()
+		if f.next == nil {
+			f.diff = false
+		}
+	}
+}
+
+// look compares what a client has with what its replica would answer.
+func (f *folder) look(m *indexv1.WatchResponse) {
+	snap := f.on.c.store.Snapshot()
+	p := snap.State().Position
+	if !snap.State().Synced || m.GetPosition().GetSequence() != p.Sequence || m.GetPosition().GetEpoch() != p.Epoch {
+		return
+	}
+	want := map[string]string{}
+	for o := range snap.All("") {
+		app := o.Labels().Get("app")
+		node, _ := o.Field(nodeField)
+		if f.chosen(o.Key(), truth{app: app, node: node[0]}) {
+			want[o.Key()] = o.RV()
+		}
+	}
+	if !maps.Equal(want, f.state) {
+		f.t.Errorf("at %v a client has %v, its replica %v", p, f.state, want)
+	}
+}
+
+func (f *folder) read(n int) {
+	for range n {
+		synctest.Wait()
+		select {
+		case m := <-f.tape.heard:
+			f.hear(m)
+			f.look(m)
+		case <-f.ended:
+			f.tape = nil
+			return
+		default:
+			return
+		}
+	}
+}
+
+// What a reader was told always adds up to the store's selection: from any
+// position, on any replica, whatever became of the log, of it and of them.
+func TestAClientThatAddsUpWhatItIsToldHasTheSelection(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(60) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { watchModel(t, seed) })
+		})
+	}
+}
+
+func watchModel(t *testing.T, seed uint64) {
+	h := &history{Rand: rand.New(rand.NewPCG(seed, 6)), source: map[string]truth{}, epoch: 1, epochs: 1}
+	h.lead()
+	h.relist()
+	replicas := []*reader{newReader(t, h), newReader(t, h), newReader(t, h)}
+	var clients []*folder
+	for i := range 6 {
+		f := &folder{t: t, h: h, state: map[string]string{}, slow: indexv1.WhenSlow(h.IntN(4))}
+		switch i {
+		case 0:
+			f.req = func() *indexv1.WatchRequest { return &indexv1.WatchRequest{LabelSelector: "app=web"} }
+			f.chosen = func(_ string, o truth) bool { return o.app == "web" }
+		case 1:
+			f.req = func() *indexv1.WatchRequest {
+				return &indexv1.WatchRequest{Index: nodeIndex, IndexValues: []string{"a", "b"}}
+			}
+			f.chosen = func(_ string, o truth) bool { return o.node != "c" }
+		case 2:
+			f.req = func() *indexv1.WatchRequest { return &indexv1.WatchRequest{Namespaces: []string{"n0", "n2"}} }
+			f.chosen = func(key string, _ truth) bool { return key[:2] != "n1" }
+		case 3:
+			f.req = func() *indexv1.WatchRequest { return &indexv1.WatchRequest{FieldSelector: "spec.nodeName!=a"} }
+			f.chosen = func(_ string, o truth) bool { return o.node != "a" }
+		default:
+			f.req = func() *indexv1.WatchRequest { return &indexv1.WatchRequest{} }
+			f.chosen = func(string, truth) bool { return true }
+		}
+		clients = append(clients, f)
+	}
+	for range 150 {
+		h.step()
+		for _, r := range replicas {
+			if h.IntN(3) > 0 {
+				r.read(h, 1+h.IntN(30))
+			}
+		}
+		if i := h.IntN(len(replicas)); h.IntN(25) == 0 { // it starts again
+			for _, f := range clients {
+				if f.tape != nil && f.on == replicas[i] {
+					f.stop()
+					f.tape = nil
+				}
+			}
+			replicas[i] = newReader(t, h)
+		}
+		for _, f := range clients {
+			switch {
+			case f.tape == nil:
+				f.connect(replicas[h.IntN(len(replicas))])
+			case h.IntN(15) == 0:
+				f.stop()
+				f.tape = nil
+			case h.IntN(3) > 0:
+				f.read(h.IntN(6))
+			}
+		}
+	}
+	h.relist()
+	for range 5 { // until everybody has everything, and has heard a bookmark
+		for _, r := range replicas {
+			r.read(h, 1<<20)
+		}
+		for _, f := range clients {
+			if f.tape == nil {
+				f.connect(replicas[0])
+			}
+			f.read(1 << 20)
+		}
+		time.Sleep(11 * time.Second)
+	}
+	for i, f := range clients {
+		want := map[string]string{}
+		for key, o := range h.source {
+			if f.chosen(key, o) {
+				want[key] = o.rv
+			}
+		}
+		if f.tape == nil || f.next != nil || !maps.Equal(want, f.state) {
+			t.Errorf("client %d has %v, the source %v", i, f.state, want)
+		}
+		if f.tape != nil {
+			f.stop()
+			<-f.ended
+		}
+	}
+	time.Sleep(time.Minute) // timers
+
+}
