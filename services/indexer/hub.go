@@ -236,7 +236,7 @@ func (h *hub) quiet(w *watcher) *store.Snapshot {
 	g := w.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if snap != h.snap || g.err != nil || w.cursor.next != g.end() {
+	if snap != h.snap || snap.State().Frozen || g.err != nil || w.cursor.next != g.end() {
 		return nil
 	}
 	return snap
@@ -255,7 +255,7 @@ func (h *hub) pass(snap *store.Snapshot) {
 		}
 	}
 	for _, g := range h.touched {
-		h.flush(g, snap.LastChange(), snap.State().Position, snap.State().Revision)
+		h.flush(g, snap.LastChange(), claim(snap), snap.State().Revision)
 	}
 	clear(h.touched)
 	h.touched = h.touched[:0]
@@ -264,6 +264,16 @@ func (h *hub) pass(snap *store.Snapshot) {
 		h.trimmed = now
 		h.trim()
 	}
+}
+
+// claim is the position of a snapshot for readers to resume from; zero while it
+// lacks records that were replaced before they were read. Another replica may
+// have told readers of those, and would not of what became of them.
+func claim(snap *store.Snapshot) delta.Position {
+	if snap.State().Frozen {
+		return delta.Position{}
+	}
+	return snap.State().Position
 }
 
 // trimEvery is how often blocks are dropped whose changes the ring has dropped.
@@ -352,7 +362,7 @@ func (h *hub) floors(first, last uint64, before, snap *store.Snapshot) bool {
 	end := snap.State().Position
 	least := end.Sequence + 1
 	h.floor[n] = least
-	resumable := before.State().Position.Epoch == end.Epoch
+	resumable := before.State().Position.Epoch == end.Epoch && !before.State().Frozen && !snap.State().Frozen
 	run := h.run
 	for i := n - 1; i >= 0; i-- {
 		c, err := h.c.store.Change(first + uint64(i))

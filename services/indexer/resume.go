@@ -26,7 +26,7 @@ func (w *watcher) resume(ctx context.Context, snap *store.Snapshot, known *index
 	}
 	next, ok := w.c.store.Resume(snap, w.at.Sequence)
 	if !ok || !w.c.exact(w.at) || !w.complete(snap, next) {
-		return w.coalesce(ctx, known, false)
+		return w.coalesce(ctx, known)
 	}
 	var items items
 	var events []event
@@ -34,7 +34,7 @@ func (w *watcher) resume(ctx context.Context, snap *store.Snapshot, known *index
 	for n := next; n <= snap.LastChange(); n++ {
 		c, err := w.c.store.Change(n)
 		if err != nil {
-			return w.coalesce(ctx, known, false)
+			return w.coalesce(ctx, known)
 		}
 		e, ok := w.group.event(snap, c, &items)
 		if !ok {
@@ -51,9 +51,9 @@ func (w *watcher) resume(ctx context.Context, snap *store.Snapshot, known *index
 	}
 	w.at, w.rev, w.told = snap.State().Position, snap.State().Revision, snap.LastChange()
 	if len(events) == 0 { // the reader has to learn that it is not told differences to what it has
-		return w.note(w.at, w.rev)
+		return w.note(claim(snap), w.rev)
 	}
-	return w.send(newBlock(events, w.at, w.rev))
+	return w.send(newBlock(events, claim(snap), w.rev))
 }
 
 // lost says why a reader at w.at cannot go on to a position; empty when it can.
@@ -92,7 +92,7 @@ func (w *watcher) behind(ctx context.Context) error {
 		return w.gap(ctx, gapBehind, nil)
 	default:
 		w.s.metrics.watch.overran("coalesce")
-		return w.coalesce(ctx, nil, false)
+		return w.coalesce(ctx, nil)
 	}
 }
 
@@ -102,13 +102,21 @@ type restart struct{ reason string }
 func (r *restart) Error() string { return r.reason }
 
 // coalesce sends the latest state of each key that changed behind w.at, and
-// moves the watch behind that. Within a state nothing is said of positions, and
-// what is a gap elsewhere is a *restart.
-func (w *watcher) coalesce(ctx context.Context, known *indexv1.WatchRequest, within bool) error {
+// moves the watch behind that.
+func (w *watcher) coalesce(ctx context.Context, known *indexv1.WatchRequest) error {
+	_, err := w.fold(ctx, known, false)
+	return err
+}
+
+// catch is coalesce within a state: it says nothing of positions, and what is a
+// gap elsewhere is a *restart. It returns where to resume behind the state.
+func (w *watcher) catch(ctx context.Context) (delta.Position, error) { return w.fold(ctx, nil, true) }
+
+func (w *watcher) fold(ctx context.Context, known *indexv1.WatchRequest, within bool) (at delta.Position, err error) {
 	for {
 		s, err := w.hub().missed(ctx, w)
 		if err != nil {
-			return err
+			return at, err
 		}
 		reason := w.lost(s.at)
 		if reason == "" && (!s.helped || w.at.Sequence < s.from) {
@@ -116,12 +124,12 @@ func (w *watcher) coalesce(ctx context.Context, known *indexv1.WatchRequest, wit
 		}
 		switch {
 		case reason != "" && within:
-			return &restart{reason}
+			return at, &restart{reason}
 		case reason != "":
-			return w.gap(ctx, reason, known)
+			return at, w.gap(ctx, reason, known)
 		}
 		if done, err := w.tell(s, within); done || err != nil {
-			return err
+			return s.claim, err
 		}
 	}
 }
@@ -145,10 +153,14 @@ func (w *watcher) tell(s *scan, within bool) (done bool, err error) {
 		}
 		m = nil // a reader that does not read must not keep it
 		if len(events) > 0 {
-			b := writeBlock(events, true, w.at, w.rev)
-			if within {
-				b = writeBlock(events, true, delta.Position{}, delta.Revision{})
+			claimed, rev := w.at, w.rev
+			if s.claim.IsZero() {
+				claimed = delta.Position{}
 			}
+			if within {
+				claimed, rev = delta.Position{}, delta.Revision{}
+			}
+			b := writeBlock(events, true, claimed, rev)
 			w.s.metrics.watch.coalesced.WithLabelValues(w.c.name).Add(float64(len(events)))
 			clear(events)
 			if err := w.send(b); err != nil {
@@ -156,7 +168,7 @@ func (w *watcher) tell(s *scan, within bool) (done bool, err error) {
 			}
 		}
 		if done && !within {
-			return true, w.note(s.at, s.rev)
+			return true, w.note(s.claim, s.rev)
 		}
 		if done {
 			return true, nil

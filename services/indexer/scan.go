@@ -23,6 +23,7 @@ type scan struct {
 	// Set when ready is closed.
 	err    error
 	at     delta.Position
+	claim  delta.Position // at, or zero
 	rev    delta.Revision
 	from   uint64 // readers at a lower sequence are not helped
 	helped bool
@@ -92,7 +93,7 @@ func (h *hub) makeScan(s *scan, wait time.Duration) {
 	var sequences []uint64
 	if len(s.waiting) > 0 {
 		if snap, s.err = h.advance(); s.err == nil {
-			s.at, s.rev = snap.State().Position, snap.State().Revision
+			s.at, s.claim, s.rev = snap.State().Position, claim(snap), snap.State().Revision
 			for _, w := range s.waiting {
 				w.group.move(&w.cursor)
 				if w.at.Epoch == s.at.Epoch {

@@ -25,6 +25,7 @@ const (
 type state struct {
 	g      *group
 	at     delta.Position
+	claim  delta.Position // at, or zero
 	rev    delta.Revision
 	shared bool
 	users  int    // g.mu guards it
@@ -64,7 +65,7 @@ func (h *hub) begin(w *watcher, alone bool) (*state, error) {
 		return st, nil
 	}
 	g.attach(&w.cursor, g.end())
-	st := &state{g: g, at: snap.State().Position, rev: snap.State().Revision, snap: snap, users: 1, shared: !alone, open: !alone}
+	st := &state{g: g, at: snap.State().Position, claim: claim(snap), rev: snap.State().Revision, snap: snap, users: 1, shared: !alone, open: !alone}
 	st.timer = time.AfterFunc(keepFor, st.forget)
 	if st.open {
 		if g.state != nil {

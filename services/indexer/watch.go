@@ -171,7 +171,7 @@ func (w *watcher) run(ctx context.Context, req *indexv1.WatchRequest) error {
 		err = w.resume(ctx, snap, known)
 	case req.GetSkipInitialState():
 		w.at = snap.State().Position
-		err = w.note(w.at, snap.State().Revision)
+		err = w.note(claim(snap), snap.State().Revision)
 	default:
 		err = w.initial(ctx, known)
 	}
@@ -200,9 +200,10 @@ func (w *watcher) initial(ctx context.Context, req *indexv1.WatchRequest) error 
 	if err != nil {
 		return err
 	}
+	at := st.claim
 	if w.at, w.rev = st.at, st.rev; moved {
 		// The reader took so long that parts came from later snapshots: what changed since the first is part of the state.
-		err = w.coalesce(ctx, nil, true)
+		at, err = w.catch(ctx)
 		if again, ok := errors.AsType[*restart](err); ok {
 			done()
 			return w.gap(ctx, again.reason, nil)
@@ -213,7 +214,7 @@ func (w *watcher) initial(ctx context.Context, req *indexv1.WatchRequest) error 
 	}
 	o := newOut()
 	o.head(2, 0) // InitialStateEnd
-	o.trailer(w.at, w.rev)
+	o.trailer(at, w.rev)
 	return w.stream.SendMsg(o.frame())
 }
 

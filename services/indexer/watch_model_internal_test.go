@@ -136,8 +136,7 @@ func (h *history) step() {
 	case 1: // the log loses its end, and nobody who wrote it is left
 		if h.seq > 30 && h.listed {
 			h.cutBack(h.seq - 1 - uint64(h.IntN(12)))
-			h.epoch = h.all[len(h.all)-1].Epoch
-			if !slices.ContainsFunc(h.log, func(r delta.Record) bool { return r.Kind == delta.KindSynced }) {
+			if h.all[len(h.all)-1].Epoch != h.epoch || !slices.ContainsFunc(h.log, func(r delta.Record) bool { return r.Kind == delta.KindSynced }) {
 				h.restart()
 			}
 			h.lead()
