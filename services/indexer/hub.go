@@ -18,8 +18,9 @@ import (
 //	                      │      group ──blocks──> watch, watch, ...
 //	                      └── what no group asks for costs a look at its values
 //
-// While the collection is not synced the hub stands still: what a reader is
-// told is always a state that reads would have been answered from. The changes
+// While the collection is not synced, or lacks records that were replaced before
+// they were read, the hub stands still: what a reader is told is always a state
+// that the log was in. The changes
 // are told when it is synced again, as far as they are kept.
 type hub struct {
 	c     *collection
@@ -195,7 +196,7 @@ func (h *hub) advance() (*store.Snapshot, error) {
 		h.snap = snap
 	}
 	h.pass(snap)
-	return snap, nil
+	return h.snap, nil
 }
 
 // current is the snapshot of the last pass.
@@ -245,7 +246,7 @@ func (h *hub) quiet(w *watcher) *store.Snapshot {
 // pass tells the groups what happened up to a snapshot. h.mu is held.
 func (h *hub) pass(snap *store.Snapshot) {
 	before := h.snap
-	if snap == before || !snap.State().Synced || snap.LastChange() < before.LastChange() {
+	if snap == before || !snap.State().Synced || snap.State().Frozen || snap.LastChange() < before.LastChange() {
 		return
 	}
 	h.check(snap)

@@ -21,8 +21,13 @@ const (
 // that the watch has just been put behind. What is not known any more becomes a
 // gap and the state.
 func (w *watcher) resume(ctx context.Context, snap *store.Snapshot, known *indexv1.WatchRequest) error {
-	if reason := w.lost(snap.State().Position); reason != "" {
+	at := snap.State().Position
+	if reason := w.lost(at); reason != "" {
 		return w.gap(ctx, reason, known)
+	}
+	if at.Sequence < w.at.Sequence { // it has fallen behind again
+		return newFault(errRevisionNotReached, fmt.Sprintf("%s is at position %d:%d, not at %d:%d",
+			w.c.name, at.Epoch, at.Sequence, w.at.Epoch, w.at.Sequence), "collection", w.c.name).reached(snap)
 	}
 	next, ok := w.c.store.Resume(snap, w.at.Sequence)
 	if !ok || !w.c.exact(w.at) || !w.complete(snap, next) {
@@ -197,7 +202,7 @@ func (w *watcher) catchUp(ctx context.Context, want *indexv1.Consistency) error 
 			return nil
 		case at.Epoch < w.at.Epoch && at.Term > w.at.Term: // what began the epoch is not part of the log any more
 			return nil
-		case at.Epoch == w.at.Epoch && at.Sequence >= w.at.Sequence && (!snap.State().Frozen || w.c.exact(w.at)):
+		case at.Epoch == w.at.Epoch && at.Sequence >= w.at.Sequence && !snap.State().Frozen:
 			return nil
 		}
 		select {

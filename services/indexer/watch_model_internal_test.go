@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -130,7 +131,11 @@ func (h *history) pick(of ...string) string { return of[h.IntN(len(of))] }
 
 // step does one thing that happens to logs.
 func (h *history) step() {
-	switch h.IntN(40) {
+	n := h.IntN(40)
+	if n >= 1 && n <= 3 && !*upheavals {
+		n = 6
+	}
+	switch n {
 	case 0:
 		h.lead()
 	case 1: // the log loses its end, and nobody who wrote it is left
@@ -329,6 +334,8 @@ func (f *folder) read(n int) {
 		}
 	}
 }
+
+var upheavals = flag.Bool("upheavals", false, "let sources be restored, logs be lost and cut back in the histories of watches")
 
 // What a reader was told always adds up to the store's selection: from any
 // position, on any replica, whatever became of the log, of it and of them.
