@@ -138,45 +138,108 @@ type Field struct {
 	Err    error
 }
 
+// Reading is a [Field] that objects share. It is immutable.
+type Reading struct {
+	shared
+	field Field
+}
+
+// NewReading returns the reading of a field, whose values must not be changed
+// any more.
+func NewReading(f Field) *Reading {
+	r := &Reading{field: f}
+	r.size = 80
+	for _, v := range f.Values {
+		r.size += int32(24 + len(v))
+	}
+	return r
+}
+
 // Fields are the declared fields of an object, read at ingest. They are
-// immutable; a nil one has none.
+// immutable; a nil one has none. Few objects agree in all of their fields, but
+// many in each of them, so that a set is little more than pointers to readings.
 type Fields struct {
 	shared
-	list []Field
+	list []*Reading
 }
 
 // NewFields returns the fields, which it may reorder and which must not be
 // changed any more; nil if there are none. Of two with one name the first is
 // kept.
 func NewFields(list []Field) *Fields {
+	readings := make([]*Reading, len(list))
+	for i, f := range list {
+		readings[i] = NewReading(f)
+	}
+	return JoinFields(readings)
+}
+
+// JoinFields is NewFields of readings that other sets may share. It may reorder
+// the list, and does not keep it.
+func JoinFields(list []*Reading) *Fields {
 	if len(list) == 0 {
 		return nil
 	}
-	slices.SortStableFunc(list, func(a, b Field) int { return strings.Compare(a.Name, b.Name) })
-	f := &Fields{list: slices.CompactFunc(list, func(a, b Field) bool { return a.Name == b.Name })}
-	f.size = 48
-	for i := range f.list {
-		f.size += 56
-		for _, v := range f.list[i].Values {
-			f.size += int32(16 + len(v))
-		}
-	}
+	slices.SortStableFunc(list, func(a, b *Reading) int { return strings.Compare(a.field.Name, b.field.Name) })
+	list = slices.CompactFunc(list, func(a, b *Reading) bool { return a.field.Name == b.field.Name })
+	f := fieldsOf(len(list))
+	copy(f.list, list)
+	f.size = int32(32 + 8*max(2, len(list)))
 	return f
 }
 
-// List returns the fields by name. It must not be changed.
+// fieldsOf makes a set with room for n readings, in one allocation if they are
+// few.
+func fieldsOf(n int) *Fields {
+	switch {
+	case n <= 2:
+		x := &struct {
+			Fields
+			few [2]*Reading
+		}{}
+		x.list = x.few[:n]
+		return &x.Fields
+	case n <= 4:
+		x := &struct {
+			Fields
+			few [4]*Reading
+		}{}
+		x.list = x.few[:n]
+		return &x.Fields
+	}
+	return &Fields{list: make([]*Reading, n)}
+}
+
+// count is that of the set and of the readings that no other set has.
+func (f *Fields) count(sign int) int {
+	n := f.shared.count(sign)
+	if n == 0 {
+		return 0
+	}
+	for _, r := range f.list {
+		n += r.count(sign)
+	}
+	return n
+}
+
+// List returns the fields by name, in a list of its own; values must not be
+// changed.
 func (f *Fields) List() []Field {
 	if f == nil {
 		return nil
 	}
-	return f.list
+	list := make([]Field, len(f.list))
+	for i, r := range f.list {
+		list[i] = r.field
+	}
+	return list
 }
 
 func (f *Fields) get(name string) (Field, bool) {
 	if f != nil {
-		for i := range f.list {
-			if f.list[i].Name == name {
-				return f.list[i], true
+		for _, r := range f.list {
+			if r.field.Name == name {
+				return r.field, true
 			}
 		}
 	}

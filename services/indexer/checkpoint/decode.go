@@ -47,7 +47,7 @@ func Read(r io.Reader, size int64, o Options) (*Image, error) {
 	if err := in.start(); err != nil {
 		return nil, err
 	}
-	d := &decoder{open: o.Open, image: &Image{}}
+	d := &decoder{open: o.Open, image: &Image{}, readings: map[string]*store.Reading{}}
 	kind, payload, err := in.next()
 	if err != nil {
 		return nil, err
@@ -108,6 +108,7 @@ type decoder struct {
 	labels   []*store.Labels
 	owners   []*store.Owners
 	fields   []*store.Fields
+	readings map[string]*store.Reading // by what is in the file
 	codecs   []store.Codec
 }
 
@@ -168,11 +169,14 @@ func (d *decoder) tables(c *cursor) error {
 			}
 			d.owners = append(d.owners, store.NewOwners(list))
 		case entryFields:
-			list := make([]store.Field, c.list(3))
+			list := make([]*store.Reading, c.list(3))
 			for i := range list {
-				d.field(c, &list[i])
+				list[i] = d.reading(c)
 			}
-			d.fields = append(d.fields, store.NewFields(list))
+			if c.bad {
+				return ErrDamaged
+			}
+			d.fields = append(d.fields, store.JoinFields(list))
 		case entryDictionary:
 			content := c.bytes()
 			if c.bad || d.open == nil {
@@ -190,22 +194,40 @@ func (d *decoder) tables(c *cursor) error {
 	return nil
 }
 
-func (d *decoder) field(c *cursor, f *store.Field) {
-	if fault := c.string(); fault != "" {
-		f.Err = errors.New(fault)
-	}
+// reading reads a field, of which each is made once.
+func (d *decoder) reading(c *cursor) *store.Reading {
+	from := c.b
+	fault := c.bytes()
 	n := c.list(1)
-	if n == 0 {
-		c.bad = true
-		return
+	ids := *c
+	for range n {
+		c.uvarint()
 	}
-	f.Name = d.text(c)
+	if c.bad || n == 0 {
+		c.fail()
+		return nil
+	}
+	text := from[:len(from)-len(c.b)]
+	if r, ok := d.readings[string(text)]; ok {
+		return r
+	}
+	f := store.Field{Name: d.text(&ids)}
+	if len(fault) > 0 {
+		f.Err = errors.New(string(fault))
+	}
 	if n > 1 {
 		f.Values = make([]string, n-1)
 		for i := range f.Values {
-			f.Values[i] = d.text(c)
+			f.Values[i] = d.text(&ids)
 		}
 	}
+	if ids.bad {
+		c.fail()
+		return nil
+	}
+	r := store.NewReading(f)
+	d.readings[string(text)] = r
+	return r
 }
 
 func (d *decoder) objects(c *cursor) {

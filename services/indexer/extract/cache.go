@@ -1,11 +1,14 @@
 package extract
 
+import "cmp"
+
 // cache remembers values by the bytes they were made from, in bounded memory:
 // what was not used while a generation filled up is forgotten when the next one
 // has. The zero value is ready to use.
 type cache[V any] struct {
 	young, old map[string]V
 	bytes      int // of the keys in young
+	most       int // entries of a generation; zero is cacheEntries
 }
 
 // Bounds of one generation.
@@ -26,7 +29,7 @@ func (c *cache[V]) get(key []byte) (V, bool) {
 }
 
 func (c *cache[V]) put(key []byte, v V) {
-	if c.young == nil || len(c.young) >= cacheEntries || c.bytes+len(key) > cacheBytes {
+	if c.young == nil || len(c.young) >= cmp.Or(c.most, cacheEntries) || c.bytes+len(key) > cacheBytes {
 		c.young, c.old, c.bytes = map[string]V{}, c.young, 0
 	}
 	c.young[string(key)] = v

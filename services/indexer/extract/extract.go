@@ -38,14 +38,17 @@ var (
 // label sets, owners and field values through it; what it remembers is bounded.
 // It is for one goroutine.
 type Extractor struct {
-	plan    *Plan
-	scan    scan
-	strings cache[string] // by what is in the payload
-	results cache[string] // of expressions
-	labels  cache[*store.Labels]
-	owners  cache[*store.Owners]
-	fields  cache[*store.Fields]
-	key     []byte // scratch
+	plan     *Plan
+	scan     scan
+	strings  cache[string] // by what is in the payload
+	results  cache[string] // of expressions
+	labels   cache[*store.Labels]
+	owners   cache[*store.Owners]
+	fields   cache[*store.Fields]
+	readings cache[*store.Reading] // one field, by its place in the plan and what is in the payload
+	key      []byte                // scratch, as the rest
+	ends     []int
+	list     []*store.Reading
 }
 
 // New returns an extractor.
@@ -60,7 +63,8 @@ func (x *Extractor) Follow(plan *Plan) {
 	if x.plan == plan {
 		return
 	}
-	x.plan, x.fields = plan, cache[*store.Fields]{}
+	// Most objects have sets of fields of their own, which share readings.
+	x.plan, x.fields, x.readings = plan, cache[*store.Fields]{most: 1 << 12}, cache[*store.Reading]{}
 	x.scan.paths = plan.paths
 	x.scan.spans, x.scan.errs = make([][]span, len(plan.paths)), make([]error, len(plan.paths))
 }
@@ -164,47 +168,82 @@ func (x *Extractor) fieldSet(ctx context.Context, payload []byte) *store.Fields 
 	if len(x.plan.names) == 0 {
 		return nil
 	}
-	x.key = x.key[:0]
-	failed := false
+	x.key, x.ends = x.key[:0], x.ends[:0]
 	for i, spans := range x.scan.spans {
-		failed = failed || x.scan.errs[i] != nil
+		x.key = binary.AppendUvarint(x.key, uint64(i))
 		for _, at := range spans {
 			x.key = append(binary.AppendUvarint(x.key, uint64(at.to-at.from)), payload[at.from:at.to]...)
 		}
 		x.key = append(x.key, 0)
+		x.ends = append(x.ends, len(x.key))
 	}
 	results := x.evaluate(ctx, payload)
-	for _, r := range results {
-		failed = failed || r.Err != nil
+	for i, r := range results {
+		x.key = binary.AppendUvarint(x.key, uint64(len(x.scan.spans)+i))
 		for _, v := range r.Values {
 			x.key = append(binary.AppendUvarint(x.key, uint64(len(v))+1), v...)
 		}
 		x.key = append(x.key, 0)
+		x.ends = append(x.ends, len(x.key))
 	}
-	if set, ok := x.fields.get(x.key); ok && !failed {
-		return set
+	failed := false
+	for i := range x.ends {
+		failed = failed || x.fault(i, results) != nil
 	}
-	list := make([]store.Field, 0, len(x.plan.names))
-	for i, spans := range x.scan.spans {
-		f := store.Field{Name: x.plan.names[i], Err: x.scan.errs[i]}
-		if f.Err == nil && len(spans) > 0 {
-			f.Values, f.Err = x.values(payload, spans)
+	if !failed {
+		if set, ok := x.fields.get(x.key); ok {
+			return set
+		}
+	}
+	list, from := x.list[:0], 0
+	for i, to := range x.ends {
+		key, known := x.key[from:to], (*store.Reading)(nil)
+		if x.fault(i, results) == nil { // else the key is that of a field without values
+			known, _ = x.readings.get(key)
+		}
+		if known == nil {
+			f := x.field(payload, i, results)
+			if known = store.NewReading(f); f.Err == nil {
+				x.readings.put(key, known)
+			}
 			failed = failed || f.Err != nil
 		}
-		list = append(list, f)
+		list, from = append(list, known), to
 	}
-	set := store.NewFields(append(list, results...))
+	set := store.JoinFields(list)
+	clear(list)
+	x.list = list[:0]
 	if !failed {
 		x.fields.put(x.key, set)
 	}
 	return set
 }
 
+// fault says what the scan or an expression has found wrong with a field.
+func (x *Extractor) fault(i int, results []store.Field) error {
+	if n := len(x.scan.spans); i >= n {
+		return results[i-n].Err
+	}
+	return x.scan.errs[i]
+}
+
+// field reads one field of the plan.
+func (x *Extractor) field(payload []byte, i int, results []store.Field) store.Field {
+	if n := len(x.scan.spans); i >= n {
+		return results[i-n]
+	}
+	f := store.Field{Name: x.plan.names[i], Err: x.scan.errs[i]}
+	if spans := x.scan.spans[i]; f.Err == nil && len(spans) > 0 {
+		f.Values, f.Err = x.values(payload, spans)
+	}
+	return f
+}
+
 // values reads the scalars at spans.
 func (x *Extractor) values(payload []byte, spans []span) ([]string, error) {
 	values := make([]string, 0, len(spans))
 	for _, at := range spans {
-		v, err := x.text(payload[at.from:at.to])
+		v, err := x.scalar(payload[at.from:at.to], len(spans) > 1)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", definition.ErrValue, err)
 		}
@@ -235,7 +274,10 @@ func (x *Extractor) evaluate(ctx context.Context, payload []byte) []store.Field 
 
 // text is the value of a scalar: that of a string, or a number or boolean as it
 // is written.
-func (x *Extractor) text(raw []byte) (string, error) {
+func (x *Extractor) text(raw []byte) (string, error) { return x.scalar(raw, true) }
+
+// scalar is text, of what may be remembered already as part of something else.
+func (x *Extractor) scalar(raw []byte, remember bool) (string, error) {
 	if s, ok := x.strings.get(raw); ok {
 		return s, nil
 	}
@@ -243,7 +285,7 @@ func (x *Extractor) text(raw []byte) (string, error) {
 	if len(raw) > 0 && raw[0] == '"' {
 		s, err = unquote(raw)
 	}
-	if err == nil && len(raw) <= definition.MaxValueBytes {
+	if remember && err == nil && len(raw) <= definition.MaxValueBytes {
 		x.strings.put(raw, s)
 	}
 	return s, err
