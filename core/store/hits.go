@@ -18,6 +18,25 @@ type Hits struct {
 // Len is the number of keys.
 func (h Hits) Len() int { return h.one.len() + len(h.many) }
 
+// With returns the keys of both, which are of one snapshot, each once.
+func (h Hits) With(others Hits) Hits {
+	switch {
+	case others.Len() == 0:
+		return h
+	case h.Len() == 0:
+		return others
+	}
+	return Hits{snap: h.snap, many: merge(h.snap.keyring, h.list(), others.list())}
+}
+
+// list returns the ids in key order. It must not be changed.
+func (h Hits) list() []uint32 {
+	if h.many != nil {
+		return h.many
+	}
+	return h.one.list()
+}
+
 // Keys returns the keys in order (S-02: IndexKeys is sorted).
 func (h Hits) Keys() []string {
 	keys := make([]string, 0, h.Len())

@@ -50,7 +50,7 @@ func (s *Store) Load(d Dump, now time.Time) error {
 		ids = append(ids, id)
 	}
 	for _, id := range ids {
-		w.account(nil, w.objects.get(id))
+		w.account(id, w.keys.get(id), nil, w.objects.get(id))
 	}
 	w.snap.keys = setOf(w.keys.vector, ids)
 	tombs := slices.SortedFunc(d.Tombstones, func(a, b *Tombstone) int {

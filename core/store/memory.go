@@ -26,16 +26,12 @@ func (s *shared) count(sign int) int {
 // sums are kept up with every object that comes or goes.
 type sums struct {
 	served, stored int // lengths of payloads
-	faults         int
 	keys, facts    int // memory of keys and of labels, owners and fields
 }
 
 func (s *sums) add(o *Object, sign int) {
 	s.served += sign * o.Size()
 	s.stored += sign * o.StoredSize()
-	if o.Faulty() {
-		s.faults += sign
-	}
 	s.keys += sign * (keyHead + int(o.key.n) + 4) // 4 is about what size classes waste
 	if o.labels != nil {
 		s.facts += o.labels.count(sign)
@@ -52,7 +48,7 @@ func (s *sums) add(o *Object, sign int) {
 // included: within a tenth or so. What other snapshots and the ring of changes
 // hold beside it is not counted.
 func (s *Snapshot) Memory() int {
-	n := s.sums.stored + s.sums.keys + s.sums.facts + s.keys.len()*int(unsafe.Sizeof(Object{})) + s.keys.bytes() +
+	n := s.sums.stored + s.sums.keys + s.sums.facts + s.keys.len()*int(unsafe.Sizeof(Object{})) + s.keys.bytes() + s.faulty.bytes() +
 		s.keyring.bytes(s.keys.len()) + s.objects.bytes(s.keys.len()) + s.tombs.n*250
 	for _, x := range s.indexes {
 		n += x.memory()

@@ -117,14 +117,18 @@ func (m *model) compare(t *testing.T, snap *store.Snapshot, rng *rand.Rand, voca
 	if snap.Tombstones() != len(m.tombs) {
 		t.Fatalf("%d tombstones, want %d", snap.Tombstones(), len(m.tombs))
 	}
-	stored, faults := 0, 0
-	for _, o := range m.live {
+	stored, faulty := 0, []string{}
+	for _, key := range want {
+		o := m.live[key]
 		if stored += o.StoredSize(); o.Faulty() {
-			faults++
+			faulty = append(faulty, key)
 		}
 	}
-	if snap.StoredBytes() != stored || snap.Faults() != faults || snap.State() != m.state {
-		t.Fatalf("StoredBytes %d, Faults %d, State %+v; want %d, %d, %+v", snap.StoredBytes(), snap.Faults(), snap.State(), stored, faults, m.state)
+	if got := snap.Faulty().Keys(); !slices.Equal(got, faulty) {
+		t.Fatalf("faulty keys = %q, want %q", got, faulty)
+	}
+	if snap.StoredBytes() != stored || snap.Faults() != len(faulty) || snap.State() != m.state {
+		t.Fatalf("StoredBytes %d, Faults %d, State %+v; want %d, %d, %+v", snap.StoredBytes(), snap.Faults(), snap.State(), stored, len(faulty), m.state)
 	}
 	for _, info := range snap.Indexers() {
 		m.compareIndex(t, snap, info, rng, vocabulary)

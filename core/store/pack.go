@@ -41,12 +41,15 @@ func unhex(c byte) byte {
 	return 0xff
 }
 
+// uidAt is where the digits of each byte of a UID stand.
+var uidAt = [16]uint8{0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34}
+
 func appendUID(dst []byte, uid *[16]byte) []byte {
+	at := len(dst)
+	dst = append(dst, "00000000-0000-0000-0000-000000000000"...)
+	text := (*[uidLen]byte)(dst[at:])
 	for i, b := range uid {
-		if i == 4 || i == 6 || i == 8 || i == 10 {
-			dst = append(dst, '-')
-		}
-		dst = append(dst, hexDigits[b>>4], hexDigits[b&15])
+		text[uidAt[i]], text[uidAt[i]+1] = hexDigits[b>>4], hexDigits[b&15]
 	}
 	return dst
 }

@@ -37,6 +37,7 @@ type Snapshot struct {
 	last    uint64 // number of the last change in this snapshot
 	sums    sums
 	keys    set
+	faulty  set // part of keys
 	keyring keyring
 	objects vector[Object]
 	tombs   tree[*Tombstone]
@@ -60,7 +61,10 @@ func (s *Snapshot) Bytes() int { return s.sums.served }
 func (s *Snapshot) StoredBytes() int { return s.sums.stored }
 
 // Faults is the number of faulty objects.
-func (s *Snapshot) Faults() int { return s.sums.faults }
+func (s *Snapshot) Faults() int { return s.faulty.len() }
+
+// Faulty returns the faulty objects.
+func (s *Snapshot) Faulty() Hits { return Hits{snap: s, one: s.faulty} }
 
 // Tombstones is the number of deletes remembered.
 func (s *Snapshot) Tombstones() int { return s.tombs.n }

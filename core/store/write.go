@@ -42,7 +42,7 @@ func (w *write) put(o *Object) {
 	if buried {
 		w.snap.tombs, _ = w.snap.tombs.del(w.e, ns, name)
 	}
-	w.account(old, o)
+	w.account(id, o.key, old, o)
 	w.objects.set(w.e, id, o)
 	w.refile(id, o.key, old, o)
 	switch {
@@ -101,7 +101,7 @@ func (w *write) swap(x *Swap) {
 	if !ok || old != x.Old {
 		return
 	}
-	w.account(old, x.New)
+	w.account(id, old.key, old, x.New)
 	w.objects.set(w.e, id, x.New)
 	w.refile(id, old.key, old, x.New)
 	w.result.Swapped++
@@ -110,10 +110,10 @@ func (w *write) swap(x *Swap) {
 // drop takes a live key out.
 func (w *write) drop(id uint32, old *Object, t *Tombstone) {
 	w.refile(id, old.key, old, nil)
+	w.account(id, old.key, old, nil)
 	w.snap.keys, _ = w.snap.keys.del(w.e, w.keys.vector, old.key.place(), false)
 	w.keys.set(w.e, id, nil)
 	w.objects.set(w.e, id, nil)
-	w.account(old, nil)
 	w.s.slots.give(id)
 	w.result.Deleted++
 	w.note(Change{Type: Deleted, Old: old, Reason: t.Reason, RV: t.RV, Epoch: t.Epoch, Sequence: t.Sequence})
@@ -181,13 +181,21 @@ func (w *write) name(id uint32) {
 	}
 }
 
-// account keeps the sums right when a key's object changes; nil is none.
-func (w *write) account(old, now *Object) {
+// account keeps the sums and the faulty keys right when a slot's object
+// changes; nil is none. The slot has its key.
+func (w *write) account(id uint32, k *key, old, now *Object) {
 	if old != nil {
 		w.snap.sums.add(old, -1)
 	}
 	if now != nil {
 		w.snap.sums.add(now, +1)
+	}
+	was, is := old != nil && old.Faulty(), now != nil && now.Faulty()
+	switch {
+	case is && !was:
+		w.snap.faulty = w.snap.faulty.put(w.e, w.keys.vector, id, k, false)
+	case was && !is:
+		w.snap.faulty, _ = w.snap.faulty.del(w.e, w.keys.vector, k.place(), false)
 	}
 }
 

@@ -150,17 +150,17 @@ func (f *filter) source(snap *store.Snapshot) (source, error) {
 	case s.exact && f.namespaces == nil, !s.whole && s.total <= 1:
 		return s, nil
 	}
-	if snap.Faults() == 0 { // a faulty object may match whatever the indexes say of it
-		s.labels()
-		s.fields()
-	}
+	s.labels()
+	s.fields()
 	return s, s.scope()
 }
 
-// try takes the objects under values of an index if they are fewer. sole says
-// that the filter asks for nothing else.
+// try takes the objects under values of an index if they are fewer, and the
+// faulty ones with them: those may match whatever the index says of them. sole
+// says that the filter asks for nothing else.
 func (s *source) try(index string, values []string, sole bool) {
-	n := 0
+	faulty := s.snap.Faulty()
+	n := faulty.Len()
 	for _, v := range values {
 		hits, err := s.snap.ByIndex(index, v)
 		if n += hits.Len(); err != nil || n >= s.total {
@@ -168,7 +168,8 @@ func (s *source) try(index string, values []string, sole bool) {
 		}
 	}
 	if hits, err := s.snap.ByIndex(index, values...); err == nil {
-		s.hits, s.whole, s.total, s.exact = hits, false, hits.Len(), sole
+		hits = hits.With(faulty)
+		s.hits, s.whole, s.total, s.exact = hits, false, hits.Len(), sole && faulty.Len() == 0
 	}
 }
 
