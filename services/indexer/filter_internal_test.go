@@ -6,10 +6,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
@@ -294,4 +296,26 @@ func FuzzSelectorsMeanWhatKubernetesTakesThemToMean(f *testing.F) {
 			t.Errorf("%q of %v: %v, want %v (%v)", text, set, got == nil || got.matches(l), want.Matches(labels.Set(set)), wantErr)
 		}
 	})
+}
+
+func TestAFaultyObjectDoesNotMakeSelectorsLookAtAllOthers(t *testing.T) {
+	t.Parallel()
+	s := serving(t, nil)
+	pods := herd(300, 3, 0)
+	c := s.fill(t, "dev", pods)
+	c.store.Apply(store.Batch{Ops: []store.Op{{Doubt: &store.Doubt{Key: pods[7].key(), Epoch: 1, Sequence: 10_000, Fault: "checksum"}}}}, time.Now())
+	var ch choice
+	if err := ch.selectors("app=a3", ""); err != nil {
+		t.Fatal(err)
+	}
+	f, err := c.newFilter(ch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	snap := c.store.Snapshot()
+	src, err := f.source(snap)
+	if err != nil || snap.Faults() != 1 || src.whole || src.total != 6+1 || src.exact {
+		t.Errorf("source() holds %d of %d objects (whole %v, exact %v, %d faults), %v; want the 6 with the label and the faulty one",
+			src.total, snap.Len(), src.whole, src.exact, snap.Faults(), err)
+	}
 }

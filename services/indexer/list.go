@@ -138,7 +138,7 @@ func (w *pageWriter) objects(ctx context.Context, src *source, f *filter) (bool,
 			return false, nil
 		}
 		mark := w.o.mark()
-		ok := w.o.object(1, obj, w.proj, name)
+		ok := w.o.object(obj, w.proj, name)
 		if w.proj.mask != nil && w.n > 0 && w.o.len() > w.p.s.cfg.MaxPageBytes { // only now its length is known
 			w.o.rewind(mark)
 			return false, nil

@@ -8,20 +8,23 @@ import (
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
 
+// objectField is the field of objects in every message that has some.
+const objectField = 1
+
 // object writes an index.v1.Object as a projection asks, with its collection
 // unless that is empty. It reports whether the object could be read: a faulty
 // one is written without payload and encoding.
-func (o *out) object(field int, obj *store.Object, p *projection, collection string) bool {
+func (o *out) object(obj *store.Object, p *projection, collection string) bool {
 	if p.view == indexv1.View_VIEW_KEYS {
 		if collection == "" {
-			o.key(field, obj.Key())
+			o.key(objectField, obj.Key())
 		} else {
-			o.item(field, &item{key: obj.Key(), collection: collection})
+			o.item(objectField, &item{key: obj.Key(), collection: collection})
 		}
 		return !obj.Faulty()
 	}
 	if obj.Faulty() {
-		o.body(field, obj, nil, 0, collection)
+		o.body(obj, nil, 0, collection)
 		return false
 	}
 	stored, codec := obj.Stored()
@@ -29,21 +32,21 @@ func (o *out) object(field int, obj *store.Object, p *projection, collection str
 	case p.mask != nil:
 		payload, err := obj.Payload()
 		if err != nil {
-			o.body(field, obj, nil, 0, collection)
+			o.body(obj, nil, 0, collection)
 			return false
 		}
 		payload = p.payload(payload)
-		o.body(field, obj, payload, len(payload), collection)
+		o.body(obj, payload, len(payload), collection)
 	case codec == nil:
-		o.body(field, obj, stored, len(stored), collection)
+		o.body(obj, stored, len(stored), collection)
 	default:
 		// The payload is decoded to where it is sent from.
 		mark := len(o.buf)
-		n := o.head4(field, obj, obj.Size(), collection)
+		n := o.head4(obj, obj.Size(), collection)
 		buf, err := obj.AppendPayload(o.buf)
 		if err != nil || len(buf)-len(o.buf) != n {
 			o.buf = o.buf[:mark]
-			o.body(field, obj, nil, 0, collection)
+			o.body(obj, nil, 0, collection)
 			return false
 		}
 		o.buf = buf
@@ -53,8 +56,8 @@ func (o *out) object(field int, obj *store.Object, p *projection, collection str
 }
 
 // body writes an Object with a payload that is at hand; none when n is zero.
-func (o *out) body(field int, obj *store.Object, payload []byte, n int, collection string) {
-	o.head4(field, obj, n, collection)
+func (o *out) body(obj *store.Object, payload []byte, n int, collection string) {
+	o.head4(obj, n, collection)
 	if n > 0 && n < copyBelow {
 		o.buf = append(o.buf, payload...)
 	} else if n > 0 {
@@ -66,14 +69,14 @@ func (o *out) body(field int, obj *store.Object, payload []byte, n int, collecti
 
 // head4 writes an Object up to the bytes of its payload, which are n, and
 // returns n.
-func (o *out) head4(field int, obj *store.Object, n int, collection string) int {
+func (o *out) head4(obj *store.Object, n int, collection string) int {
 	key := obj.Key()
 	uid, rv := obj.UIDLen(), obj.RVLen()
 	size := bytesLen(len(key)) + bytesLen(uid) + bytesLen(rv) + bytesLen(n) + bytesLen(len(collection))
 	if n > 0 {
 		size += uintLen(uint64(deltav1.Encoding_ENCODING_JSON))
 	}
-	o.head(field, size)
+	o.head(objectField, size)
 	o.string(1, key)
 	if uid > 0 {
 		o.head(2, uid)

@@ -261,7 +261,7 @@ type patient struct {
 	answers chan struct{}
 }
 
-func (p patient) pause() error { <-p.answers; return nil }
+func (p patient) pause() error { <-p.answers; return nil } //nolint:unparam // hasty fails
 func (p patient) resume()      { p.answers <- struct{}{} }
 
 // answer sends what became of a call.
@@ -370,7 +370,7 @@ func starter[R request[M], M any](
 			return nil, rpc.InvalidField(queryNames[in.kind], err)
 		}
 		if small != nil && small(req) {
-			o, err := guarded(q.s, q.instant, req.message(), call)
+			o, err := guarded(q.instant, q.s, req.message(), call)
 			if !errors.Is(err, errWouldWait) {
 				q.answer(in.tag, in.kind, o, err)
 				if err == nil {
@@ -379,7 +379,7 @@ func starter[R request[M], M any](
 				return nil, nil
 			}
 		}
-		return func(ctx context.Context) (*out, error) { return guarded(q.s, ctx, req.message(), call) }, nil
+		return func(ctx context.Context) (*out, error) { return guarded(ctx, q.s, req.message(), call) }, nil
 	}
 }
 
@@ -395,7 +395,7 @@ func decodeCall(data []byte, into any) error {
 }
 
 // guarded makes an error of a panic: one call must not end the others.
-func guarded[M any](s *server, ctx context.Context, m *M, call func(*server, context.Context, *M) (*out, error)) (o *out, err error) {
+func guarded[M any](ctx context.Context, s *server, m *M, call func(*server, context.Context, *M) (*out, error)) (o *out, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			s.slog.LogAttrs(ctx, slog.LevelError, "query panicked", slog.Any("panic", cause), slog.String("stack", string(debug.Stack())))

@@ -157,7 +157,7 @@ func TestAQueryClientOutlivesItsReplicas(t *testing.T) {
 	}
 	until := func(n int64) {
 		for deadline := time.Now().Add(time.Minute); reads.Load() < n && time.Now().Before(deadline) && !t.Failed(); {
-			time.Sleep(5 * time.Millisecond) //nolint:forbidigo // polls the callers' progress
+			time.Sleep(5 * time.Millisecond)
 		}
 	}
 	until(500)

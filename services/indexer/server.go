@@ -138,7 +138,7 @@ func (s *server) get(ctx context.Context, req *indexv1.GetRequest) (*out, error)
 		return nil, newFault(errKeyQuarantined, fmt.Sprintf("%q in %s: %s", obj.Key(), c.name, obj.Fault()), "collection", c.name, "key", obj.Key()).reached(snap)
 	}
 	o := newOut()
-	if !o.object(1, obj, &p, "") {
+	if !o.object(obj, &p, "") {
 		return nil, newFault(errKeyQuarantined, fmt.Sprintf("%q in %s: its stored form is damaged", obj.Key(), c.name), "collection", c.name, "key", obj.Key()).reached(snap)
 	}
 	o.snapshot(2, snap)
@@ -175,7 +175,7 @@ func (s *server) batchGet(ctx context.Context, req *indexv1.BatchGetRequest) (*o
 		case obj.Faulty():
 			o.element(3, key)
 		default:
-			if mark := o.mark(); !o.object(1, obj, &p, "") {
+			if mark := o.mark(); !o.object(obj, &p, "") {
 				o.rewind(mark)
 				o.element(3, key)
 			}
@@ -221,7 +221,7 @@ func (s *server) byExample(ctx context.Context, req *indexv1.IndexRequest) (*out
 	o := newOut()
 	var faulty []string
 	for obj := range hits.After("") {
-		if !o.object(1, obj, &p, "") {
+		if !o.object(obj, &p, "") {
 			faulty = append(faulty, obj.Key())
 		}
 		if o.len() > s.cfg.MaxResponseBytes {

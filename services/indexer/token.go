@@ -8,7 +8,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
-	"hash/fnv"
 
 	"github.com/deltaplane/deltaplane/internal/rpc"
 )
@@ -124,26 +123,4 @@ func (s *signer) parse(text string) (token, error) {
 	}
 	t.cluster, t.after = string(body[:cluster]), string(body[cluster:])
 	return t, nil
-}
-
-// fingerprint tells requests apart: a token belongs to the one that has its
-// number. It is made for paged answers only.
-type fingerprint struct{ parts []string }
-
-func (f *fingerprint) add(parts ...string) { f.parts = append(f.parts, parts...) }
-
-// list adds a list so that its length counts.
-func (f *fingerprint) list(parts []string) {
-	f.add(string(binary.AppendUvarint(nil, uint64(len(parts)))))
-	f.add(parts...)
-}
-
-func (f *fingerprint) sum() uint64 {
-	h := fnv.New64a()
-	var length [binary.MaxVarintLen64]byte
-	for _, p := range f.parts {
-		_, _ = h.Write(length[:binary.PutUvarint(length[:], uint64(len(p)))])
-		_, _ = h.Write([]byte(p))
-	}
-	return h.Sum64()
 }
