@@ -128,6 +128,29 @@ func (r *ring) add(c *Change) {
 	}
 }
 
+// swap puts another stored form of an object into the change that brought it,
+// so that the ring does not keep the one before.
+func (r *ring) swap(old, now *Object) {
+	low, high := max(r.floor.Load(), r.first.Load()), r.next
+	for low < high {
+		mid := low + (high-low)/2
+		if c := r.slots[mid%uint64(len(r.slots))].Load(); c.through >= old.seq {
+			high = mid
+		} else {
+			low = mid + 1
+		}
+	}
+	for n := low; n < min(low+2, r.next); n++ { // a recreated key takes two changes
+		slot := &r.slots[n%uint64(len(r.slots))]
+		if c := slot.Load(); c.New == old {
+			c := *c
+			c.New = now
+			slot.Store(&c)
+			return
+		}
+	}
+}
+
 func (r *ring) drop() {
 	n := r.first.Load()
 	s := &r.slots[n%uint64(len(r.slots))]

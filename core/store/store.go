@@ -135,7 +135,7 @@ func (s *Store) Apply(b Batch, now time.Time) Result {
 		case op.Put != nil:
 			w.put(op.Put)
 		case op.Delete != nil:
-			w.delete(op.Delete)
+			w.delete(op.Delete, now)
 		case op.Doubt != nil:
 			w.doubt(op.Doubt)
 		case op.Swap != nil:

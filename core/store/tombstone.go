@@ -48,7 +48,8 @@ type Tombstone struct {
 	Key, UID, RV    string
 	Epoch, Sequence uint64
 	Reason          Reason
-	// At is when the delete was published; it starts the TTL.
+	// At is when the delete was published; it starts the TTL. A time that is
+	// still to come is taken for that at which the store hears of it.
 	At time.Time
 }
 

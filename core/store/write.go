@@ -60,7 +60,7 @@ func (w *write) put(o *Object) {
 	}
 }
 
-func (w *write) delete(t *Tombstone) {
+func (w *write) delete(t *Tombstone, now time.Time) {
 	ns, name := splitKey(t.Key)
 	if tomb, ok := w.snap.tombs.get(ns, name); ok {
 		switch c := t.compare(tomb); {
@@ -79,7 +79,7 @@ func (w *write) delete(t *Tombstone) {
 		}
 		w.drop(id, old, t)
 	}
-	w.bury(t)
+	w.bury(t, now)
 }
 
 func (w *write) doubt(d *Doubt) {
@@ -104,6 +104,9 @@ func (w *write) swap(x *Swap) {
 	w.account(id, old.key, old, x.New)
 	w.objects.set(w.e, id, x.New)
 	w.refile(id, old.key, old, x.New)
+	if old.fields == x.New.fields { // else watchers would see a change of facts that none of their changes made
+		w.s.ring.swap(old, x.New)
+	}
 	w.result.Swapped++
 }
 
@@ -131,7 +134,11 @@ func (w *write) refile(id uint32, k *key, old, now *Object) {
 	}
 }
 
-func (w *write) bury(t *Tombstone) {
+func (w *write) bury(t *Tombstone, now time.Time) {
+	if t.At.After(now) { // by a clock that is ahead; it would keep all that came behind it
+		c := *t
+		c.At, t = now, &c
+	}
 	w.snap.tombs = w.snap.tombs.put(w.e, t)
 	w.s.expiry.push(t)
 }
@@ -155,7 +162,7 @@ func (w *write) sweep(now time.Time) {
 			t.RV = st.Revision.RV
 		}
 		w.drop(id, old, t)
-		w.bury(t)
+		w.bury(t, now)
 	}
 	w.result.Swept += len(gone)
 }
