@@ -225,6 +225,9 @@ func (c *collection) apply(ctx context.Context, b delta.Batch) error {
 		// A leader writes its fence and its term before it has spoken to the source.
 		if r.Kind != delta.KindTerm && r.Kind != delta.KindFence && r.PublishedAt.After(c.fresh) {
 			c.fresh = r.PublishedAt
+			if c.fresh.After(now) { // by a clock that is ahead of this one
+				c.fresh = now
+			}
 		}
 		c.horizon(&batch, r)
 		if op, ok := c.op(ctx, r); ok {

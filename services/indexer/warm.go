@@ -37,6 +37,8 @@ const (
 	// the least time, but renewed so many times in the time in which a log can be
 	// resumed from it.
 	checkpointQuiet, checkpointAges = 10, 4
+	// clockSlack is how far a clock may be put back in the ordinary way.
+	clockSlack = time.Minute
 )
 
 // resumable is how long ago a position may have been current for a log to be
@@ -116,8 +118,11 @@ func (c *collection) adopt(ctx context.Context, image *checkpoint.Image, size in
 	if image.Mark.Position.IsZero() || image.Mark.Position.Epoch == 0 {
 		return errCheckpointEmpty
 	}
-	if away := now.Sub(image.Fresh); away > c.resumable() {
+	switch away := now.Sub(image.Fresh); {
+	case away > c.resumable():
 		return fmt.Errorf("%w: %v, more than half the tombstone ttl", errCheckpointOld, away.Round(time.Second))
+	case away < -clockSlack: // the clock was put back: nobody knows how long ago
+		return fmt.Errorf("%w: the file is %v ahead of the clock", errCheckpointOld, -away.Round(time.Second))
 	}
 	c.ingest.Lock() // the plan must not be replaced behind what is read by it
 	defer c.ingest.Unlock()
@@ -134,6 +139,7 @@ func (c *collection) adopt(ctx context.Context, image *checkpoint.Image, size in
 	}, now); err != nil {
 		return err
 	}
+	c.keeper.AdoptBlocks(image.Blocks)
 	c.follower, c.fresh, c.created, c.catchUp = follower, image.Fresh, image.Created, true
 	var terms []reign
 	for _, t := range image.Terms {

@@ -143,6 +143,16 @@ func text(t testing.TB, o *store.Object) string {
 
 func wantSame(t testing.TB, got *checkpoint.Image, snap *store.Snapshot) {
 	t.Helper()
+	left := 0
+	for _, b := range got.Blocks {
+		left += len(b)
+	}
+	for _, o := range got.Objects {
+		left -= o.StoredSize()
+	}
+	if left != 0 {
+		t.Errorf("blocks hold %d bytes more than the objects", left)
+	}
 	i := 0
 	for o := range snap.All("") {
 		if i >= len(got.Objects) || text(t, got.Objects[i]) != text(t, o) {

@@ -33,6 +33,8 @@ type Image struct {
 	// a megabyte.
 	Objects    []*store.Object
 	Tombstones []*store.Tombstone
+	// Blocks are those buffers.
+	Blocks [][]byte
 }
 
 // Read reads a file of the given length. Whatever the bytes are it gives an
@@ -129,6 +131,7 @@ func (d *decoder) block(kind byte, payload []byte) error {
 			return ErrDamaged
 		}
 		d.payloads, c.b = payload, nil
+		d.image.Blocks = append(d.image.Blocks, payload)
 	case kindObjects:
 		d.objects(c)
 	case kindTombstones:

@@ -113,6 +113,15 @@ func (k *Keeper) Adopt(d *Dictionary) {
 	}
 }
 
+// AdoptBlocks makes buffers known whose payloads are being put into the store as
+// they are: they are counted, and what little is left of one is put elsewhere.
+func (k *Keeper) AdoptBlocks(blocks [][]byte) {
+	for _, b := range blocks {
+		k.raw.Adopt(b)
+	}
+	k.Measure()
+}
+
 // Backlog reports whether so much waits to be compressed that the reader of a
 // replay should wait for it, and a channel that tells when there is less.
 func (k *Keeper) Backlog() (bool, <-chan struct{}) {

@@ -58,6 +58,17 @@ func (s *Slab) Put(b []byte) []byte {
 	return p
 }
 
+// Adopt makes a buffer that holds nothing but payloads one of the slab's
+// segments.
+func (s *Slab) Adopt(buf []byte) {
+	if len(buf) == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.segments = append(s.segments, segment{weak.Make(unsafe.SliceData(buf)), len(buf)})
+}
+
 // grow makes a segment that begins with b.
 func (s *Slab) grow(b []byte, size int) []byte {
 	buf := append(make([]byte, 0, size), b...)[:size:size]
