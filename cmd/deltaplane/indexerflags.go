@@ -11,7 +11,7 @@ import (
 
 // registerMemory says how much memory an indexer may take, and how it keeps objects there.
 func registerMemory(flags *pflag.FlagSet, cfg *indexer.Config) {
-	flags.StringVar((*string)(&cfg.Tier), "index-tier", string(indexer.TierAuto), "how objects are kept in memory: `raw`, as they are served; compact, compressed when they have not changed for 10 s; auto, raw until the memory budget is nearly used")
+	flags.StringVar((*string)(&cfg.Tier), "index-tier", string(indexer.TierAuto), "`tier` objects are kept in: raw, as they are served; compact, compressed when they have not changed for 10 s; auto, raw until the memory budget is nearly used")
 	flags.Var((*byteSize)(&cfg.MemoryBudget), "index-memory-budget", "`bytes` that all collections may take, for example 2Gi; one that does not fit is refused, the others are served (default: no bound)")
 }
 

@@ -25,7 +25,7 @@ func registerIndexer(flags *pflag.FlagSet, c *indexer.Config) {
 	flags.DurationVar(&c.CheckpointEvery, "index-checkpoint-every", 0, "least time between two checkpoints of a collection; one that has hardly changed is left for longer (default 5m)")
 	flags.IntVar(&c.CheckpointRate, "index-checkpoint-rate", 0, "`bytes` per second a checkpoint is written at, except at a stop (default 64 MiB)")
 	flags.DurationVar(&c.DefaultWait, "index-default-wait", 0, "how long a read waits for the revision it asks for, unless it says (default 3s)")
-	flags.DurationVar(&c.MaxWait, "index-max-wait", 0, "how long it may ask to wait (default 30s)")
+	flags.DurationVar(&c.MaxWait, "index-max-wait", 0, "longest wait a read may ask for (default 30s)")
 	flags.IntVar(&c.MaxPageBytes, "index-max-page-bytes", 0, "`bytes` after which a page ends; one object is always returned (default 3.5 MiB)")
 	flags.IntVar(&c.MaxResponseBytes, "index-max-response-bytes", 0, "`bytes` an answer without pages may have (default 32 MiB)")
 	flags.DurationVar(&c.SnapshotTTL, "index-snapshot-ttl", 0, "how long the snapshot of a page token is kept after its last use (default 1m)")
