@@ -2,9 +2,11 @@ package definition_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -190,6 +192,66 @@ func TestAnExpressionThatRunsTooLongIsAnErrorOfItsObject(t *testing.T) {
 	}
 	if values, err := p.Values(t.Context(), map[string]any{"a": list[:2]}); err != nil || !slices.Equal(values, []string{"xx,xx"}) {
 		t.Errorf("a small object = %q, %v", values, err)
+	}
+}
+
+func TestOneCallOfAnExpressionIsBounded(t *testing.T) {
+	big := strings.Repeat("x", 1<<20)
+	list := make([]any, 300)
+	for i := range list {
+		list[i] = "a"
+	}
+	doc := map[string]any{"big": big, "list": list, "name": "a.b"}
+	for text, fine := range map[string]bool{
+		`object.big.replace('x', '` + strings.Repeat("y", 1000) + `')`:                                                                   false,
+		`object.big.replace('', 'yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy', 1000000)`:                                                            false,
+		`object.list.map(a, object.big).join('')`:                                                                                        false,
+		`object.list.map(a, '').join(object.big)`:                                                                                        false,
+		`object.name.replace('.', '-') + object.name.replace('', '_', 2) + object.list.filter(a, a == 'b').join() + ['p','q'].join('/')`: true,
+	} {
+		d, _ := definition.FromProto("i", byCEL(text))
+		p, err := definition.Compile(d)
+		if err != nil {
+			t.Errorf("%.60s: %v", text, err)
+			continue
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		got, err := p.Values(t.Context(), doc)
+		runtime.ReadMemStats(&after)
+		if made := after.TotalAlloc - before.TotalAlloc; made > 64<<20 {
+			t.Errorf("%.60s: made %d MiB of an object of 1 MiB", text, made>>20)
+		}
+		if fine && (err != nil || !slices.Equal(got, []string{"a-b_a_.bp/q"})) {
+			t.Errorf("%.60s = %q, %v", text, got, err)
+		}
+		if !fine && err == nil {
+			t.Errorf("%.60s: no error", text)
+		}
+	}
+	for _, text := range []string{`object.big.matches(object.big) ? '' : 'a'`, `matches(object.big, 'a' + object.name) ? '' : 'a'`} {
+		d, _ := definition.FromProto("i", byCEL(text))
+		if _, err := definition.Compile(d); err == nil || !strings.Contains(err.Error(), "must be a literal") {
+			t.Errorf("%s: error %v, want one about the pattern", text, err)
+		}
+	}
+}
+
+func TestACallerThatLeavesIsNoErrorOfTheObject(t *testing.T) {
+	t.Parallel()
+	d, _ := definition.FromProto("i", byCEL(`object.list.filter(a, a != 'b').size() > 0 ? 'yes' : 'no'`))
+	p, err := definition.Compile(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := make([]any, 2000)
+	for i := range list {
+		list[i] = "a"
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if got, err := p.Values(ctx, map[string]any{"list": list}); err != nil || !slices.Equal(got, []string{"yes"}) {
+		t.Errorf("Values() = %q, %v: what a stopping replica keeps would stay wrong after its restart", got, err)
 	}
 }
 

@@ -82,6 +82,7 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 		cel.Variable("object", cel.DynType),
 		cel.OptionalTypes(),
 		ext.Strings(),
+		boundedTexts(),
 		cel.ParserRecursionLimit(100),
 		cel.ParserExpressionSizeLimit(MaxExpressionBytes),
 		cel.ASTValidators(cel.ValidateRegexLiterals(), cel.ValidateComprehensionNestingLimit(maxNesting)),
@@ -99,6 +100,9 @@ func compile(text string) (cel.Program, error) {
 	}
 	if t := ast.OutputType(); !returnable(t) {
 		return nil, fmt.Errorf("returns %s, want string or list(string)", cel.FormatCELType(t))
+	}
+	if err := checkPatterns(ast); err != nil {
+		return nil, err
 	}
 	estimate, err := env.EstimateCost(ast, estimator{})
 	if err != nil {
@@ -161,7 +165,8 @@ func (p *Program) Values(ctx context.Context, doc any) ([]string, error) {
 	if p.eval == nil {
 		return p.def.Field.Values(doc)
 	}
-	ctx, cancel := context.WithTimeout(ctx, MaxTime)
+	// A caller that goes away must not become an error of the object.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), MaxTime)
 	defer cancel()
 	out, _, err := p.eval.ContextEval(ctx, map[string]any{"object": doc})
 	if err != nil {
