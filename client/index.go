@@ -229,7 +229,9 @@ func (x *Index) IndexKeys(ctx context.Context, collection, index, value string, 
 
 // Count returns how many objects of the collection match.
 func (x *Index) Count(ctx context.Context, collection string, o ListOptions) (int64, Revision, error) {
-	resp, err := x.c.Count(ctx, &indexv1.CountRequest{Collection: collection, Namespace: o.Namespace, LabelSelector: o.Labels, Consistency: o.consistency()})
+	resp, err := x.c.Count(ctx, &indexv1.CountRequest{
+		Collection: collection, Namespace: o.Namespace, LabelSelector: o.Labels, FieldSelector: o.FieldSelector, Consistency: o.consistency(),
+	})
 	if err != nil {
 		return 0, Revision{}, wrap(err, "count %s", collection)
 	}

@@ -188,3 +188,40 @@ func TestABarrierOnlyRises(t *testing.T) {
 		t.Errorf("merged %v, want %v", got, want)
 	}
 }
+
+// counter is an index service that only counts.
+type counter struct {
+	indexv1.UnimplementedIndexServiceServer
+	asked *indexv1.CountRequest
+}
+
+func (c *counter) Count(_ context.Context, req *indexv1.CountRequest) (*indexv1.CountResponse, error) {
+	c.asked = req
+	return &indexv1.CountResponse{Count: 2}, nil
+}
+
+func TestCountAsksForAllThatListDoes(t *testing.T) {
+	t.Parallel()
+	c := &counter{}
+	conn, stop := serve(t, func(r grpc.ServiceRegistrar) { indexv1.RegisterIndexServiceServer(r, c) })
+	defer stop()
+	n, _, err := client.NewIndex(conn).Count(t.Context(), "pods", client.ListOptions{Namespace: "a", Labels: "app=web", FieldSelector: "spec.nodeName=n1"})
+	if err != nil || n != 2 || c.asked.GetNamespace() != "a" || c.asked.GetLabelSelector() != "app=web" || c.asked.GetFieldSelector() != "spec.nodeName=n1" {
+		t.Errorf("Count = %d, %v, asked %v", n, err, c.asked)
+	}
+}
+
+func TestAQueryOnAServerWithoutStreamsCallsByItself(t *testing.T) {
+	t.Parallel()
+	c := &counter{}
+	conn, stop := serve(t, func(r grpc.ServiceRegistrar) { indexv1.RegisterIndexServiceServer(r, c) })
+	defer stop()
+	for i := range 300 {
+		q := client.NewQuery(conn, client.QueryConfig{})
+		_, _, err := client.NewIndex(q).Count(t.Context(), "pods", client.ListOptions{})
+		q.Close()
+		if err != nil {
+			t.Fatalf("query %d: %v", i, err)
+		}
+	}
+}

@@ -60,6 +60,7 @@ func (l *queryLink) run(q *Query) {
 		err = l.receive(s)
 		cancel() // so that the sender is not held up
 	}
+	q.ended(l, err) // first: who is told of it asks what it was
 	l.mu.Lock()
 	l.leaving, l.err = true, err
 	for tag, c := range l.calls {
@@ -67,7 +68,6 @@ func (l *queryLink) run(q *Query) {
 		delete(l.calls, tag)
 	}
 	l.mu.Unlock()
-	q.ended(l, err)
 	close(l.ended)
 	if s == nil {
 		close(l.ready)
