@@ -275,6 +275,7 @@ func (r *reader) follow(ctx context.Context, cons jetstream.Consumer, msgs <-cha
 			if err := r.process(ctx, batch); err != nil {
 				return err
 			}
+			clear(batch) // the last messages would be held until others come
 			quiet.Reset(r.patience())
 		case <-quiet.C:
 			if err := r.idle(ctx, cons); err != nil {

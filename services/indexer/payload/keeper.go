@@ -67,6 +67,7 @@ type Keeper struct {
 	synced  bool
 	epoch   uint64
 	dealt   uint64 // what is raw up to this sequence stays so
+	replay  uint64 // the last sequence that a replay has brought
 	walk    *walk
 	nextAt  time.Time // of a walk for objects that changed
 	sweepAt time.Time // of a look for sparse segments
@@ -227,6 +228,7 @@ func (k *Keeper) note(st store.State, now time.Time) {
 	k.synced = st.Synced
 	switch n := len(k.marks); {
 	case !st.Synced || replayed || n == 0:
+		k.replay = at.Sequence
 		k.marks = append(k.marks[:0], mark{time.Time{}, at.Sequence}) // a replay brings what is old
 	case now.Sub(k.marks[n-1].at) >= k.cfg.After/8:
 		k.marks = append(k.marks, mark{now, at.Sequence})
@@ -329,9 +331,12 @@ func (k *Keeper) end(snap *store.Snapshot, now time.Time) {
 	k.dealt = w.cool
 	k.done.Store(w.put)
 	k.nextAt = now.Add(max(walkEvery, walkShare*now.Sub(w.began)))
+	if k.dealt < k.replay { // what came during the walk; it would stay raw for many times the walk
+		k.nextAt = now
+	}
 	k.Measure()
 	k.made.learn(w.in, w.out)
-	if snap.State().Synced {
+	if snap.State().Synced && k.dealt >= k.replay {
 		k.encoder = nil // a megabyte; the next walk makes one
 	}
 }

@@ -216,6 +216,26 @@ func TestAReplayIsHeldBackWhileTooMuchWaits(t *testing.T) {
 	s.check(t)
 }
 
+func TestTheEndOfAReplayIsCompressedAtOnce(t *testing.T) {
+	t.Parallel()
+	s := newShelf(payload.Config{Backlog: 2 << 20})
+	s.Compact(false)
+	list := objects(2000, 50)
+	s.fill(false, keyed("b", list[:1000]))
+	if !s.Step(s.now) {
+		t.Fatal("the replay is not compressed while it goes on")
+	}
+	s.fill(true, keyed("a", list[1000:])) // before the walk's place and after what it compresses
+	s.now = s.now.Add(time.Minute)        // a slow walk
+	for s.Step(s.now) {
+		s.now = s.now.Add(time.Millisecond)
+	}
+	s.check(t)
+	if st := s.Stats(); st.Raw != 0 {
+		t.Errorf("%+v: a part of the replay waits for long", st)
+	}
+}
+
 func TestALogMadeAnewIsCompressedToo(t *testing.T) {
 	t.Parallel()
 	s := newShelf(payload.Config{})
