@@ -30,5 +30,7 @@ func registerIndexer(flags *pflag.FlagSet, c *indexer.Config) {
 	flags.IntVar(&c.MaxResponseBytes, "index-max-response-bytes", 0, "`bytes` an answer without pages may have (default 32 MiB)")
 	flags.DurationVar(&c.SnapshotTTL, "index-snapshot-ttl", 0, "how long the snapshot of a page token is kept after its last use (default 1m)")
 	flags.IntVar(&c.MaxSnapshots, "index-max-snapshots", 0, "`snapshots` kept for page tokens; the one not used for longest goes first (default 64)")
+	flags.DurationVar(&c.SnapshotMaxAge, "index-snapshot-max-age", 0, "how long such a snapshot is kept in all once it is not the newest (default 15m)")
+	flags.IntVar(&c.SnapshotBytes, "index-snapshot-bytes", 0, "`bytes` of replaced payloads the snapshots may hold, about; beyond it the oldest go (default 256 MiB)")
 	flags.IntVar(&c.MaxWatchers, "index-max-watchers", 0, "`watches` that may be open (default 10000)")
 }

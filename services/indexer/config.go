@@ -50,6 +50,12 @@ type Config struct {
 	// use, MaxSnapshots how many at most; defaults 1 min and 64.
 	SnapshotTTL  time.Duration
 	MaxSnapshots int
+	// SnapshotMaxAge is how long such a snapshot is kept in all, however often it
+	// is used, once it is not the newest; default 15 min. SnapshotBytes is about how many bytes of payloads
+	// that have been replaced they may hold; beyond it the oldest go. Default
+	// 256 MiB.
+	SnapshotMaxAge time.Duration
+	SnapshotBytes  int
 	// MaxPageBytes cuts pages short; at least one object is always returned.
 	// Default 3.5 MiB, below the 4 MiB that stock clients accept.
 	MaxPageBytes int
@@ -94,6 +100,8 @@ func (c Config) withDefaults() Config {
 	c.MaxWait = cmp.Or(c.MaxWait, 30*time.Second)
 	c.SnapshotTTL = cmp.Or(c.SnapshotTTL, time.Minute)
 	c.MaxSnapshots = cmp.Or(c.MaxSnapshots, 64)
+	c.SnapshotMaxAge = cmp.Or(c.SnapshotMaxAge, 15*time.Minute)
+	c.SnapshotBytes = cmp.Or(c.SnapshotBytes, 256<<20)
 	c.MaxPageBytes = cmp.Or(c.MaxPageBytes, 7<<19)
 	c.MaxResponseBytes = cmp.Or(c.MaxResponseBytes, 32<<20)
 	c.MaxQueryCalls = cmp.Or(c.MaxQueryCalls, 1000)
@@ -125,14 +133,14 @@ func (c Config) Validate() error {
 	}
 	for name, d := range map[string]time.Duration{
 		"discover every": c.DiscoverEvery, "checkpoint every": c.CheckpointEvery, "default wait": c.DefaultWait, "max wait": c.MaxWait,
-		"snapshot ttl": c.SnapshotTTL, "stale after": c.StaleAfter,
+		"snapshot ttl": c.SnapshotTTL, "snapshot max age": c.SnapshotMaxAge, "stale after": c.StaleAfter,
 	} {
 		if d < 0 {
 			errs = append(errs, fmt.Errorf("indexer: %s is %v, want a positive duration", name, d))
 		}
 	}
 	for name, n := range map[string]int{
-		"max snapshots": c.MaxSnapshots, "max page bytes": c.MaxPageBytes, "max response bytes": c.MaxResponseBytes,
+		"max snapshots": c.MaxSnapshots, "snapshot bytes": c.SnapshotBytes, "max page bytes": c.MaxPageBytes, "max response bytes": c.MaxResponseBytes,
 		"memory budget": c.MemoryBudget, "checkpoint rate": c.CheckpointRate,
 		"max indexes": c.MaxIndexes, "max watchers": c.MaxWatchers, "max initial states": c.MaxInitialStates, "max query calls": c.MaxQueryCalls, "ring changes": c.RingChanges, "ring bytes": c.RingBytes,
 	} {

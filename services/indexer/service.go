@@ -70,7 +70,7 @@ func New(cfg Config, log deltaLog, tel *telemetry.Telemetry) (*Service, error) {
 	}
 	s := &Service{
 		cfg: cfg, log: log, slog: tel.Log, tracer: tel.Tracer.Tracer("deltaplane/indexer"),
-		pins: newPins(cfg.MaxSnapshots, cfg.SnapshotTTL), tokens: newSigner(),
+		pins: newPins(cfg.MaxSnapshots, cfg.SnapshotTTL, cfg.SnapshotMaxAge, cfg.SnapshotBytes), tokens: newSigner(),
 		scans: make(chan struct{}, 1), line: line{places: cfg.MaxInitialStates},
 	}
 	s.names.Store(&names{})

@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
+	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
@@ -16,8 +17,8 @@ import (
 func TestPinsAreLetGoAfterTheirTTLAndBeyondTheirNumber(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_700_000_000, 0)
-	p := newPins(2, time.Minute)
-	c := &collection{name: "dev/pods.v1"}
+	p := newPins(2, time.Minute, time.Hour, 1<<20)
+	c := &collection{name: "dev/pods.v1", store: store.New(store.Options{})}
 	one := func() []part { return []part{{c, store.New(store.Options{}).Snapshot()}} }
 	a, b, d := one(), one(), one()
 	ida, idb := p.hold(a, now), p.hold(b, now.Add(time.Second))
@@ -32,6 +33,57 @@ func TestPinsAreLetGoAfterTheirTTLAndBeyondTheirNumber(t *testing.T) {
 	p.expire(now.Add(time.Minute + 4*time.Second))
 	if got := p.get(ida, now); len(got) != 1 || got[0] != a[0] || p.get(idd, now) != nil {
 		t.Error("expiry does not go by the last use")
+	}
+}
+
+func TestPinsAreLetGoBeyondTheirAgeAndBytes(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1_700_000_000, 0)
+	c := &collection{name: "dev/pods.v1", store: store.New(store.Options{})}
+	sequence := uint64(0)
+	write := func(keys int) {
+		var b store.Batch
+		for i := range keys {
+			sequence++
+			b.Ops = append(b.Ops, store.Op{Put: store.NewObject(store.ObjectConfig{Key: string(rune('a' + i)), Epoch: 1, Sequence: sequence, Payload: make([]byte, 1000)})})
+		}
+		b.State = &store.State{Position: delta.Position{Epoch: 1, Sequence: sequence}, Synced: true}
+		c.store.Apply(b, now)
+	}
+	pinned := func() []part { return []part{{c, c.store.Snapshot()}} }
+	write(10)
+	p := newPins(10, time.Hour, 10*time.Minute, 12_000)
+	used := p.hold(pinned(), now)
+	if again := p.hold(pinned(), now.Add(5*time.Minute)); again != used {
+		t.Error("the same snapshot got two numbers")
+	}
+	write(1)
+	for at := 6 * time.Minute; at <= 15*time.Minute; at += time.Minute { // age counts from when it was last what the store held
+		if p.get(used, now.Add(at)) == nil {
+			t.Fatalf("a snapshot in use is gone after %v", at)
+		}
+	}
+	if p.get(used, now.Add(16*time.Minute)) != nil {
+		t.Error("a snapshot in use is kept beyond its age")
+	}
+	if p.expire(now.Add(16 * time.Minute)); p.len() != 0 {
+		t.Error("a snapshot beyond its age is held")
+	}
+	now = now.Add(time.Hour)
+	first := p.hold(pinned(), now)
+	write(8)
+	second := p.hold(pinned(), now)
+	if p.expire(now); p.get(first, now) == nil || p.get(second, now) == nil {
+		t.Error("snapshots are gone that hold 8 kB of 12")
+	}
+	write(4)
+	if p.expire(now); p.get(first, now) != nil || p.get(second, now) == nil {
+		t.Error("beyond the bytes the oldest is to go, and only that")
+	}
+	write(10)
+	write(10)
+	if p.expire(now); p.get(second, now) == nil {
+		t.Error("a snapshot is taken to hold more than all of its 10 kB")
 	}
 }
 
