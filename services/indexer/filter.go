@@ -76,6 +76,26 @@ func (f *filter) match(snap *store.Snapshot, o *store.Object) bool {
 	return slices.ContainsFunc(values, func(v string) bool { return contains(f.values, v) })
 }
 
+// judges reports whether an object, nil for none, was read by all that the
+// filter goes by.
+func (f *filter) judges(snap *store.Snapshot, o *store.Object) bool {
+	if o == nil {
+		return true
+	}
+	for i := range f.fields {
+		if name := f.fields[i].Field; name != nameField && name != namespaceField && !o.Faulty() {
+			if _, ok := o.Field(name); !ok {
+				return false
+			}
+		}
+	}
+	if f.index == "" {
+		return true
+	}
+	_, err := snap.Values(f.index, o)
+	return err == nil
+}
+
 // matchField reports whether any of a field's values is the one asked for, or
 // none is; an object without the field has the value "".
 func matchField(r *fields.Requirement, o *store.Object) bool {

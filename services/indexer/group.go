@@ -348,6 +348,13 @@ func (g *group) fail(err error) {
 	}
 }
 
+// failed returns why the group's watches have to end, nil while they have not.
+func (g *group) failed() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.err
+}
+
 // lag is how old the oldest block is that a watch has not taken, and how many
 // watches have missed some. since is the number of the first change in it, zero
 // when it is not kept any more.

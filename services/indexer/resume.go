@@ -61,6 +61,21 @@ func (w *watcher) resume(ctx context.Context, snap *store.Snapshot, known *index
 	return w.send(newBlock(events, claim(snap), w.rev))
 }
 
+// complete reports whether the changes from a number on tell of all indexes and
+// fields that the filter goes by: those from before one was declared do not.
+func (w *watcher) complete(snap *store.Snapshot, next uint64) bool {
+	if w.filter.index == "" && len(w.filter.fields) == 0 {
+		return true
+	}
+	for n := next; n <= snap.LastChange(); n++ {
+		c, err := w.c.store.Change(n)
+		if err != nil || !w.filter.judges(snap, c.Old) || !w.filter.judges(snap, c.New) {
+			return false
+		}
+	}
+	return true
+}
+
 // lost says why a reader at w.at cannot go on to a position; empty when it can.
 func (w *watcher) lost(at delta.Position) string {
 	switch {
@@ -123,6 +138,9 @@ func (w *watcher) fold(ctx context.Context, known *indexv1.WatchRequest, within 
 		if err != nil {
 			return at, err
 		}
+		if err := w.group.failed(); err != nil { // the index cannot tell who has left the selection
+			return at, err
+		}
 		reason := w.lost(s.at)
 		if reason == "" && (!s.helped || w.at.Sequence < s.from) {
 			reason = gapHistory
@@ -158,9 +176,11 @@ func (w *watcher) tell(s *scan, within bool) (done bool, err error) {
 		}
 		m = nil // a reader that does not read must not keep it
 		if len(events) > 0 {
-			claimed, rev := w.at, w.rev
-			if s.claim.IsZero() {
-				claimed = delta.Position{}
+			// Up to the last part the reader has some keys as they were and others as they are: what the log says behind
+			// a position would not tell it what else became of the former.
+			claimed, rev := delta.Position{}, w.rev
+			if done {
+				claimed = s.claim
 			}
 			if within {
 				claimed, rev = delta.Position{}, delta.Revision{}

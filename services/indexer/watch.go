@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/deltaplane/deltaplane/core/delta"
-	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
@@ -339,7 +338,3 @@ func (w *watcher) note(at delta.Position, rev delta.Revision) error {
 	o.trailer(at, rev)
 	return w.stream.SendMsg(o.frame())
 }
-
-// complete reports whether the changes from a number on tell of all indexes that
-// the filter goes by.
-func (w *watcher) complete(*store.Snapshot, uint64) bool { return true }

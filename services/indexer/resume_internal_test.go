@@ -1,0 +1,163 @@
+package indexer
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/core/store"
+	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/definition"
+	"github.com/deltaplane/deltaplane/services/indexer/extract"
+)
+
+// labelled is a record of a pod with a label app and a field spec.zone.
+func labelled(seq uint64, name, app string) delta.Record {
+	r := record(seq, 0)
+	r.Key = delta.Key("n/" + name)
+	r.Payload = fmt.Appendf(nil, `{"metadata":{"namespace":"n","name":%q,"labels":{"app":%q}},"spec":{"zone":%q}}`, name, app, app)
+	return r
+}
+
+// A reader that leaves within the parts of what it has missed, and goes on
+// elsewhere by the log, is told of every key that left its selection.
+func TestAReaderThatLeavesWithinWhatItMissedLosesNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const last = 2*chunkEvents + 50
+		every := []delta.Record{synced(1), labelled(2, "leaver", "web"), labelled(3, "leaver", "db")}
+		for seq := uint64(4); seq < last; seq++ {
+			every = append(every, labelled(seq, fmt.Sprint("p", seq), "web"))
+		}
+		every = append(every, labelled(last, "leaver", "db"))
+		// One replica has read the log as it was written, the other what is left of it.
+		whole, behind := newTestCollection(t, nil), newTestCollection(t, nil)
+		whole.mustApply(t, delta.Batch{Reset: true, Records: every[:1], Replayed: true, Next: 2})
+		whole.mustApply(t, delta.Batch{Records: every[1:], Next: last + 1})
+		behind.mustApply(t, delta.Batch{Reset: true, Records: every[:1], Replayed: true, Next: 2})
+		behind.mustApply(t, delta.Batch{Records: every[3:], Next: last + 1, End: last})
+
+		has := map[string]bool{"n/leaver": true}
+		at := &deltav1.Position{Epoch: 1, Sequence: 2, Term: 1}
+		hear := func(m *indexv1.WatchResponse) {
+			for _, e := range m.GetEvents().GetEvents() {
+				has[e.GetObject().GetKey()] = e.GetType() != deltav1.DeltaType_DELTA_TYPE_DELETED
+			}
+			if p := m.GetPosition(); p != nil {
+				at = p
+			}
+		}
+		s, stop, _ := serve(t, behind, &indexv1.WatchRequest{LabelSelector: "app=web", Resume: at})
+		m := <-s.heard
+		if !m.GetEvents().GetCoalesced() {
+			t.Fatalf("the first message is %v", m)
+		}
+		hear(m)
+		stop()
+		s, stop, _ = serve(t, whole, &indexv1.WatchRequest{LabelSelector: "app=web", Resume: at})
+		defer stop()
+		for at.GetSequence() < last {
+			hear(<-s.heard)
+		}
+		if has["n/leaver"] {
+			t.Error("the reader was not told that the pod left its selection")
+		}
+		if !has["n/p4"] || !has[fmt.Sprint("n/p", last-1)] {
+			t.Errorf("the reader lacks pods: %v", has)
+		}
+	})
+}
+
+// An index that fails while a reader waits for what it missed ends the watch: it
+// would look as if everything had left the selection.
+func TestS04AnIndexThatFailsMeanwhileDeletesNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCollection(t, nil)
+		bad := errors.New("bad")
+		err := c.store.AddIndexers(map[string]store.IndexFunc{"mood": func(o *store.Object) ([]string, error) {
+			if o.Labels().Get("app") == "bad" {
+				return nil, bad
+			}
+			return []string{"good"}, nil
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.mustApply(t, delta.Batch{Reset: true, Records: []delta.Record{synced(1)}, Replayed: true, Next: 2})
+		c.mustApply(t, delta.Batch{Records: []delta.Record{labelled(4, "a", "web"), labelled(5, "b", "web")}, Next: 6, End: 5})
+		c.hub.scans <- struct{}{} // others scan
+		s, stop, ended := serve(t, c, &indexv1.WatchRequest{
+			Index: "mood", IndexValue: "good", Resume: &deltav1.Position{Epoch: 1, Sequence: 2, Term: 1},
+		})
+		defer stop()
+		synctest.Wait()
+		c.mustApply(t, delta.Batch{Records: []delta.Record{labelled(6, "c", "bad")}, Next: 7})
+		<-c.hub.scans
+		select {
+		case m := <-s.heard:
+			t.Errorf("told %v", m)
+		case err := <-ended:
+			if !errors.Is(err, errIndexFailed) {
+				t.Errorf("ended by %v", err)
+			}
+		}
+	})
+}
+
+// What happened before an index was there cannot be told by what is kept of it:
+// the objects of that time lack its fields.
+func TestAReaderOfAnIndexResumesBehindWhatWasReadWithoutIt(t *testing.T) {
+	t.Parallel()
+	for name, req := range map[string]*indexv1.WatchRequest{
+		"index": {Index: "zone", IndexValue: "web"},
+		"field": {FieldSelector: "spec.zone=web"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				c := newTestCollection(t, nil)
+				c.mustApply(t, delta.Batch{Reset: true, Records: []delta.Record{synced(1)}, Replayed: true, Next: 2})
+				c.mustApply(t, delta.Batch{Records: []delta.Record{labelled(2, "a", "web")}, Next: 3})
+				c.mustApply(t, delta.Batch{Records: []delta.Record{labelled(3, "b", "web"), labelled(4, "a", "db")}, Next: 5})
+				c.declareZone(t)
+				req.Resume = &deltav1.Position{Epoch: 1, Sequence: 2, Term: 1}
+				s, stop, _ := serve(t, c, req)
+				defer stop()
+				has := map[string]bool{"n/a": true}
+				for at := uint64(0); at < 4; {
+					m := <-s.heard
+					for _, e := range m.GetEvents().GetEvents() {
+						has[e.GetObject().GetKey()] = e.GetType() != deltav1.DeltaType_DELTA_TYPE_DELETED
+					}
+					at = max(at, m.GetPosition().GetSequence())
+				}
+				if has["n/a"] || !has["n/b"] {
+					t.Errorf("the reader has %v, want n/b alone", has)
+				}
+			})
+		})
+	}
+}
+
+// declareZone gives a collection an index by spec.zone.
+func (c *collection) declareZone(t *testing.T) {
+	t.Helper()
+	path, err := definition.ParsePath("spec.zone")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := definition.Definition{Name: "zone", Field: path}
+	p, err := definition.Compile(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.declared.Store(&[]declaration{{Declared: definition.Declared{Definition: d}, program: p}})
+	c.plan.Store(extract.NewPlan(c.paths, []*definition.Program{p}))
+	if err := c.buildOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
