@@ -240,6 +240,22 @@ func TestALiveWatchThatWasToldAStateIsNotSparedTheNext(t *testing.T) {
 	})
 }
 
+// A server that has not read all of its log yet names no position: what happens
+// until the next stream would be lost.
+func TestALiveWatchWithoutAPositionIsNotLiveAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		bookmark := &indexv1.WatchResponse{Kind: &indexv1.WatchResponse_Bookmark{Bookmark: &indexv1.Bookmark{}}, Revision: revision("4")}
+		events, requests := onReplay(t, client.WatchOptions{Live: true}, says(errGone, bookmark), says(errGone, stateEnd(5, "50")))
+		if len(requests) < 2 || requests[1].GetSkipInitialState() {
+			t.Errorf("requests %v", requests)
+		}
+		if len(events) != 3 || events[1].Type != client.EventGap {
+			t.Errorf("events %v", summary(events))
+		}
+	})
+}
+
 // outage is a connection to an index that cannot be reached, or refuses everybody.
 type outage struct {
 	grpc.ClientConnInterface

@@ -25,7 +25,7 @@ type watch struct {
 	yield      func(Event, error) bool
 
 	at     Position
-	began  bool      // a state has been told, in part or whole
+	began  bool      // something has been told, be it that nothing happened
 	lost   string    // why the position is worth nothing, while the reader has not been told
 	kept   Known     // what the reader had when the position was lost
 	seen   Revision  // the last that was told
@@ -134,10 +134,9 @@ func (w *watch) tell(s *open, resp *indexv1.WatchResponse) {
 	if s.first && !w.restate(s) {
 		return
 	}
-	s.first, w.lost, w.kept = false, "", Known{}
+	s.first, w.began, w.lost, w.kept = false, true, "", Known{}
 	switch k := resp.GetKind().(type) {
 	case *indexv1.WatchResponse_Events:
-		w.began = true
 		if !w.events(k.Events, end, rev) {
 			return
 		}
