@@ -106,8 +106,10 @@ func (x *Index) BatchGet(ctx context.Context, collection string, keys []string, 
 // ListOptions choose objects of a collection.
 type ListOptions struct {
 	ReadOptions
-	// Namespace, when set, is the only one looked at.
-	Namespace string
+	// Namespace, when set, is the only one looked at; it excludes Namespaces, of
+	// which there may be 100.
+	Namespace  string
+	Namespaces []string
 	// Labels and FieldSelector are selectors as kubectl writes them.
 	Labels, FieldSelector string
 	// PageSize is how many objects one call returns. Default: the server's.
@@ -187,6 +189,7 @@ func (x *Index) page(ctx context.Context, collection string, o ListOptions, toke
 	return x.c.List(ctx, &indexv1.ListRequest{
 		Collection: collection, Namespace: o.Namespace, LabelSelector: o.Labels, FieldSelector: o.FieldSelector,
 		PageSize: int32(o.PageSize), PageToken: token, Consistency: o.consistency(), View: o.View, FieldMask: o.mask(),
+		Namespaces: o.Namespaces,
 	})
 }
 
@@ -230,7 +233,8 @@ func (x *Index) IndexKeys(ctx context.Context, collection, index, value string, 
 // Count returns how many objects of the collection match.
 func (x *Index) Count(ctx context.Context, collection string, o ListOptions) (int64, Revision, error) {
 	resp, err := x.c.Count(ctx, &indexv1.CountRequest{
-		Collection: collection, Namespace: o.Namespace, LabelSelector: o.Labels, FieldSelector: o.FieldSelector, Consistency: o.consistency(),
+		Collection: collection, Namespace: o.Namespace, Namespaces: o.Namespaces, LabelSelector: o.Labels, FieldSelector: o.FieldSelector,
+		Consistency: o.consistency(),
 	})
 	if err != nil {
 		return 0, Revision{}, wrap(err, "count %s", collection)

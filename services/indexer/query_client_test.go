@@ -92,6 +92,37 @@ func TestAClientThatReadsByStreamSeesWhatOneThatCallsDoes(t *testing.T) {
 	}
 }
 
+func TestAClientPassesOnEverySelector(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start(t, fleet()...)
+	r := w.index(t, nil)
+	w.caughtUp(t, r)
+	x := client.NewIndex(connect(t, r.addr))
+	for name, row := range map[string]struct {
+		o    client.ListOptions
+		want []string
+	}{
+		"none":            {client.ListOptions{}, []string{"a/one", "a/two", "b/one", "b/two"}},
+		"fields":          {client.ListOptions{FieldSelector: "status.phase=Pending"}, []string{"a/two", "b/two"}},
+		"namespaces":      {client.ListOptions{Namespaces: []string{"b", "c"}}, []string{"b/one", "b/two"}},
+		"all of them":     {client.ListOptions{Namespaces: []string{"b", "a"}, Labels: "app", FieldSelector: "spec.nodeName=n1"}, []string{"a/one", "b/one"}},
+		"what none meets": {client.ListOptions{Namespaces: []string{"a"}, Labels: "app=db"}, nil},
+	} {
+		objs, _, err := x.List(t.Context(), "pods", row.o)
+		var got []string
+		for _, o := range objs {
+			got = append(got, o.Key)
+		}
+		if diff := cmp.Diff(row.want, got); diff != "" || err != nil {
+			t.Errorf("List by %s: %v (-want +got): %s", name, err, diff)
+		}
+		if n, _, err := x.Count(t.Context(), "pods", row.o); n != int64(len(row.want)) || err != nil {
+			t.Errorf("Count by %s = %d, %v, want %d", name, n, err, len(row.want))
+		}
+	}
+}
+
 func TestAQueryClientGivesUpCallsAndIsClosed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -468,6 +468,42 @@ func TestBadInputIsNamedAndTheServiceGoesOn(t *testing.T) {
 			_, err := r.Index(ctx, &indexv1.IndexRequest{Collection: "pods", Index: "node", Object: []byte("{")})
 			return err
 		}, codes.InvalidArgument, "INVALID_ARGUMENT", "object"},
+		{"namespaces beside a namespace", func() error {
+			_, err := r.List(ctx, &indexv1.ListRequest{Collection: "pods", Namespace: "a", Namespaces: []string{"b"}})
+			return err
+		}, codes.InvalidArgument, "INVALID_ARGUMENT", "namespaces"},
+		{"one of the namespaces", func() error {
+			_, err := r.ByIndex(ctx, &indexv1.ByIndexRequest{Collection: "pods", Index: "node", Values: []string{"n1"}, Namespaces: []string{"a", "b/c"}})
+			return err
+		}, codes.InvalidArgument, "INVALID_ARGUMENT", "namespaces[1]"},
+		{"values beside a value", func() error {
+			_, err := r.Count(ctx, &indexv1.CountRequest{Collection: "pods", Index: "node", Value: "n1", Values: []string{"n2"}})
+			return err
+		}, codes.InvalidArgument, "INVALID_ARGUMENT", "values"},
+		{"clusters beside a collection's own", func() error {
+			_, err := r.List(ctx, &indexv1.ListRequest{Collection: podsName, Clusters: []string{"dev"}})
+			return err
+		}, codes.InvalidArgument, "INVALID_ARGUMENT", "collection"},
+		{"every cluster and another", func() error {
+			_, err := r.List(ctx, &indexv1.ListRequest{Collection: "pods", Clusters: []string{"dev", "*"}})
+			return err
+		}, codes.InvalidArgument, "INVALID_ARGUMENT", "clusters[1]"},
+		{"too many clusters", func() error {
+			_, err := r.List(ctx, &indexv1.ListRequest{Collection: "pods", Clusters: many})
+			return err
+		}, codes.InvalidArgument, "INVALID_ARGUMENT", "clusters"},
+		{"negative page of an index", func() error {
+			_, err := r.ByIndex(ctx, &indexv1.ByIndexRequest{Collection: "pods", Index: "node", Values: []string{"n1"}, PageSize: -1})
+			return err
+		}, codes.InvalidArgument, "INVALID_ARGUMENT", "page_size"},
+		{"selector of 10,000 terms by an index", func() error {
+			_, err := r.ByIndex(ctx, &indexv1.ByIndexRequest{Collection: "pods", Index: "node", Values: []string{"n1"}, LabelSelector: "a" + strings.Repeat(",a", 9_999)})
+			return err
+		}, codes.InvalidArgument, "INVALID_ARGUMENT", "label_selector"},
+		{"token of other clusters", func() error {
+			_, err := r.List(ctx, &indexv1.ListRequest{Collection: "pods", Clusters: []string{"dev"}, PageSize: 1, PageToken: token})
+			return err
+		}, codes.InvalidArgument, "INVALID_ARGUMENT", "page_token"},
 		{"nothing to wait for", func() error { _, err := r.WaitForRevision(ctx, &indexv1.WaitForRevisionRequest{}); return err }, codes.InvalidArgument, "INVALID_ARGUMENT", "revisions"},
 		{"bad revision to wait for", func() error {
 			_, err := r.WaitForRevision(ctx, &indexv1.WaitForRevisionRequest{Revisions: []*deltav1.CollectionRevision{{Collection: "pods", Revision: &deltav1.Revision{ResourceVersion: "-1"}}}})
