@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -237,9 +238,9 @@ func (s *source) equal(objects []*indexv1.Object, want func(*version) bool) erro
 }
 
 func describe(h []*version) string {
-	text := ""
+	var text strings.Builder
 	for _, v := range h {
-		text += fmt.Sprintf(" [%d:%d gone=%v unreadable=%v app=%q]", v.at.epoch, v.at.rv, v.gone, v.unreadable, v.app)
+		fmt.Fprintf(&text, " [%d:%d gone=%v unreadable=%v app=%q]", v.at.epoch, v.at.rv, v.gone, v.unreadable, v.app)
 	}
-	return text
+	return text.String()
 }

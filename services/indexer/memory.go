@@ -104,15 +104,19 @@ func (c *collection) holdBack(ctx context.Context) error {
 	}
 }
 
-// fitWithin is how long a batch waits for room that compression may yet make.
-const fitWithin = 30 * time.Second
+const (
+	// fitWithin is how long a batch waits for room that compression may yet make.
+	fitWithin = 30 * time.Second
+	// collections is how often garbage is collected before a batch is refused.
+	collections = 4
+)
 
 // fit waits until a batch of some size fits into the budget, or it is clear
 // that it will not.
 func (s *Service) fit(ctx context.Context, c *collection, size int) error {
 	patience := time.NewTimer(fitWithin)
 	defer patience.Stop()
-	for collected := false; ; {
+	for collected := 0; ; {
 		used := s.memory() + size
 		if used <= s.cfg.MemoryBudget {
 			return nil
@@ -121,16 +125,17 @@ func (s *Service) fit(ctx context.Context, c *collection, size int) error {
 		for _, c := range s.names.Load().all {
 			pending = pending || c.keeper.Pending()
 		}
-		if !pending && collected {
+		if !pending && collected == collections {
 			return s.overBudget(c, used)
 		}
-		if !pending { // what was compressed or replaced may not have been collected yet
+		// What was compressed or replaced may not have been collected yet, and readers, or a walk that is under way, may
+		// still have held it when the last collection began.
+		if !pending {
 			runtime.GC()
 			for _, c := range s.names.Load().all {
 				c.keeper.Measure()
 			}
-			collected = true
-			continue
+			collected++
 		}
 		select {
 		case <-time.After(5 * time.Millisecond):
@@ -145,23 +150,27 @@ func (s *Service) fit(ctx context.Context, c *collection, size int) error {
 // refusal is why a collection is not held, and what it would need.
 type refusal struct {
 	fault *fault
-	need  int    // memory it had when it was refused, and what it was about to take
+	need  int    // memory it had when it was refused
 	log   uint64 // bytes of its log then
+	again int    // how often it was refused before without having been served
 }
 
 func (s *Service) overBudget(c *collection, used int) *fault {
 	budget := s.cfg.MemoryBudget
 	need := c.memory() + used - s.memory()
-	f := newFault(errMemoryBudget, fmt.Sprintf("%s took %d bytes of %d, all collections would take %d", c.name, need, budget, used),
+	return newFault(errMemoryBudget, fmt.Sprintf("%s took %d bytes of %d, all collections would take %d", c.name, need, budget, used),
 		"collection", c.name, "bytes", strconv.Itoa(need), "used_bytes", strconv.Itoa(used), "budget_bytes", strconv.Itoa(budget))
-	return f
 }
 
 // evict replaces a collection that does not fit by one that holds nothing and
 // says so. The old one is gone when its last reader is.
 func (s *Service) evict(c *collection, f *fault) *collection {
 	next := s.newCollection(c.id)
-	next.refused.Store(&refusal{fault: f, need: c.memory(), log: c.logBytes.Load()})
+	r := &refusal{fault: f, need: c.memory(), log: c.logBytes.Load()}
+	if before := c.refused.Load(); before != nil {
+		r.again = before.again + 1
+	}
+	next.refused.Store(r)
 	next.logBytes.Store(c.logBytes.Load())
 	next.tail.Store(c.tail.Load())
 	next.fail(f)
@@ -186,17 +195,19 @@ func (s *Service) awaitRoom(ctx context.Context, c *collection) {
 	tick := time.NewTicker(min(time.Second, s.cfg.DiscoverEvery))
 	defer tick.Stop()
 	for r != nil {
+		for range 1 << min(r.again, 5) { // a replay that is refused again costs collections of garbage
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+		}
 		room := s.cfg.MemoryBudget - s.memory()
 		need := r.need + r.need/10
 		if now := c.logBytes.Load(); now < r.log {
 			need = int(float64(need) * float64(now) / float64(r.log))
 		}
 		if room >= need {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
 			return
 		}
 	}

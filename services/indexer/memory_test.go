@@ -142,9 +142,52 @@ func TestACollectionThatPassesTheBudgetIsRefusedUntilThereIsRoom(t *testing.T) {
 		deletes = append(deletes, gone(fmt.Sprintf("n/p%d", i)))
 	}
 	w.put(t, deletes...)
+	r.status(t, "held", "dev/pods.v1", func(c *indexv1.CollectionStatus) bool { return c.GetSynced() })
 	w.caughtUp(t, r)
 	if c := r.status(t, "held", "dev/pods.v1", func(c *indexv1.CollectionStatus) bool { return c.GetSynced() }); c.GetObjects() != 50 || c.GetLastError() != "" {
 		t.Errorf("status %v, want 50 objects and no error", c)
+	}
+}
+
+func TestACollectionWhoseFirstBatchDoesNotFitIsNotTriedAgainWithoutRoom(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start(t, many(0, 100, 2000)...)
+	r := w.index(t, func(c *indexer.Config) { c.Tier, c.MemoryBudget = indexer.TierRaw, 30<<10 })
+	r.status(t, "refused", "dev/pods.v1", func(c *indexv1.CollectionStatus) bool { return strings.Contains(c.GetLastError(), "memory budget") })
+	refusals := func() float64 {
+		families, err := r.tel.Registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() == "deltaplane_indexer_memory_refusals_total" {
+				return f.GetMetric()[0].GetCounter().GetValue()
+			}
+		}
+		return 0
+	}
+	before := refusals()
+	for deadline := time.Now().Add(300 * time.Millisecond); time.Now().Before(deadline); {
+		if _, err := r.Get(t.Context(), &indexv1.GetRequest{Collection: "pods", Key: "n/p1"}); err == nil {
+			t.Fatal("it is served")
+		}
+	}
+	if n := refusals(); before < 1 || n > before+6 { // every 20 ms, then half as often each time
+		t.Errorf("refused %v times, before %v", n, before)
+	}
+}
+
+func TestErrorsRepeatOnlyTheBeginningOfWhatIsLong(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start(t)
+	r := w.index(t, nil)
+	w.caughtUp(t, r)
+	_, err := r.Get(t.Context(), &indexv1.GetRequest{Collection: strings.Repeat("x", 1<<20), Key: "n/p1"})
+	wantStatus(t, "get", err, codes.NotFound, "COLLECTION_NOT_FOUND", "")
+	if n := len(err.Error()) + len(rpc.Info(err).GetMetadata()["collection"]); n > 8<<10 {
+		t.Errorf("the error takes %d bytes", n)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -64,13 +65,27 @@ type fault struct {
 	meta map[string]string
 }
 
-// newFault describes an error; the pairs become ErrorInfo metadata.
+// faultText bounds what an error repeats of a request: trailers have limits.
+const faultText = 1 << 10
+
+// newFault describes an error; the pairs become ErrorInfo metadata. Long values
+// are cut, but for a page token, which is of no use then.
 func newFault(is error, text string, pairs ...string) *fault {
-	f := &fault{is: is, text: text, meta: make(map[string]string, len(pairs)/2)}
+	f := &fault{is: is, text: clip(text), meta: make(map[string]string, len(pairs)/2)}
 	for i := 0; i+1 < len(pairs); i += 2 {
 		f.meta[pairs[i]] = pairs[i+1]
+		if pairs[i] != "page_token" {
+			f.meta[pairs[i]] = clip(pairs[i+1])
+		}
 	}
 	return f
+}
+
+func clip(text string) string {
+	if len(text) <= faultText {
+		return text
+	}
+	return strings.ToValidUTF8(text[:faultText], "") + "..."
 }
 
 // reached adds how far the snapshot has come.

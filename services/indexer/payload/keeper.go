@@ -96,6 +96,7 @@ func (k *Keeper) Compact(eager bool) {
 	k.compact.Store(true)
 	if eager {
 		k.eager.Store(true)
+		k.idle.Store(false) // what was too little for a dictionary may have become enough
 	}
 }
 
