@@ -206,19 +206,6 @@ func (h *hub) current() *store.Snapshot {
 	return h.snap
 }
 
-// sync moves a watch behind everything that has happened and returns the
-// snapshot of that.
-func (h *hub) sync(w *watcher) (*store.Snapshot, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	snap, err := h.advance()
-	if err != nil {
-		return nil, err
-	}
-	w.group.move(&w.cursor)
-	return snap, nil
-}
-
 // move puts a cursor behind all blocks.
 func (g *group) move(c *cursor) {
 	g.mu.Lock()

@@ -101,8 +101,11 @@ func TestEveryCallOnAQueryStreamIsAnsweredAsTheUnaryOne(t *testing.T) {
 			}
 			mask := &fieldmaskpb.FieldMask{Paths: []string{"metadata.name", "status"}}
 			for _, req := range []*indexv1.GetRequest{
-				{Collection: "pods", Key: "a/one"}, {Collection: "pods", Key: "big/pod"}, {Collection: "pods", Key: "a/one", View: indexv1.View_VIEW_KEYS},
-				{Collection: "pods", Key: "a/one", FieldMask: mask}, {Collection: "pods", Key: "a/one", Consistency: at(w.w.Epoch(), 3)},
+				{Collection: "pods", Key: "a/one"},
+				{Collection: "pods", Key: "big/pod"},
+				{Collection: "pods", Key: "a/one", View: indexv1.View_VIEW_KEYS},
+				{Collection: "pods", Key: "a/one", FieldMask: mask},
+				{Collection: "pods", Key: "a/one", Consistency: at(w.w.Epoch(), 3)},
 			} {
 				want, err := r.Get(ctx, req)
 				if err != nil {
@@ -111,7 +114,8 @@ func TestEveryCallOnAQueryStreamIsAnsweredAsTheUnaryOne(t *testing.T) {
 				same(t, "Get", call(&indexv1.QueryRequest{Call: &indexv1.QueryRequest_Get{Get: req}}).GetGet(), want)
 			}
 			for _, req := range []*indexv1.ByIndexRequest{
-				{Collection: "pods", Index: "node", Values: []string{"n1"}}, {Collection: "pods", Index: "node", Values: []string{"n1", "n2"}, View: indexv1.View_VIEW_KEYS},
+				{Collection: "pods", Index: "node", Values: []string{"n1"}},
+				{Collection: "pods", Index: "node", Values: []string{"n1", "n2"}, View: indexv1.View_VIEW_KEYS},
 				{Collection: "pods", Index: "node", Values: []string{"n1"}, LabelSelector: "app=web", Namespaces: []string{"a"}},
 			} {
 				want, err := r.ByIndex(ctx, req)

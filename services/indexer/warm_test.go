@@ -134,8 +134,10 @@ func TestARestartReadsTheCheckpointAndOnlyTheRestOfTheLog(t *testing.T) {
 		t.Errorf("%v records were read again, want the 3 since", got)
 	}
 	for _, q := range []*indexv1.ByIndexRequest{
-		{Collection: "pods", Index: "node", Values: []string{"n1", "moved"}}, {Collection: "pods", Index: "owner", Values: []string{"job-1"}},
-		{Collection: "pods", Index: "label", Values: []string{"app=web"}}, {Collection: "pods", Index: "namespace", Values: []string{"n1"}},
+		{Collection: "pods", Index: "node", Values: []string{"n1", "moved"}},
+		{Collection: "pods", Index: "owner", Values: []string{"job-1"}},
+		{Collection: "pods", Index: "label", Values: []string{"app=web"}},
+		{Collection: "pods", Index: "namespace", Values: []string{"n1"}},
 	} {
 		a, errA := warm.ByIndex(t.Context(), q)
 		b, errB := cold.ByIndex(t.Context(), q)

@@ -435,5 +435,4 @@ func watchModel(t *testing.T, seed uint64) {
 		}
 	}
 	time.Sleep(time.Minute) // timers
-
 }
