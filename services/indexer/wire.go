@@ -291,24 +291,3 @@ func (e *event) len() int {
 	}
 	return n
 }
-
-// events writes a WatchResponse with changes in it, without position and
-// revision.
-func (o *out) events(list []event) {
-	n := 0
-	for i := range list {
-		inner := list[i].len()
-		n += 1 + varintLen(uint64(inner)) + inner
-	}
-	o.head(1, n)
-	for i := range list {
-		e := &list[i]
-		o.head(1, e.len())
-		o.uint(1, uint64(e.typ))
-		o.item(2, &e.item)
-		o.uint(3, uint64(e.reason))
-		if !e.position.IsZero() {
-			o.position(4, e.position)
-		}
-	}
-}

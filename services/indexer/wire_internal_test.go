@@ -104,12 +104,8 @@ func TestHandWrittenMessagesAgreeWithTheGeneratedOnes(t *testing.T) {
 			list, events.Events = append(list, e), append(events.Events, em)
 		}
 		at, atMsg := r.position()
-		o = newOut()
-		o.events(list)
-		o.position(5, at)
-		o.revision(6, rev)
 		resp := &indexv1.WatchResponse{}
-		decode(t, o.frame(), resp)
+		decode(t, newBlock(list, at, rev).frame, resp)
 		same(t, "WatchResponse", &indexv1.WatchResponse{
 			Kind: &indexv1.WatchResponse_Events{Events: events}, Position: atMsg, Revision: revMsg,
 		}, resp)
