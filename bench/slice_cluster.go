@@ -20,7 +20,6 @@ import (
 	"github.com/deltaplane/deltaplane/internal/stream"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
-	"github.com/deltaplane/deltaplane/services/indexer"
 	"github.com/deltaplane/deltaplane/services/reflector"
 )
 
@@ -299,21 +298,7 @@ func pipelineServer(_ context.Context, raw json.RawMessage) (*servant, error) {
 }
 
 func startPodIndexer(ctx context.Context, cfg pipelineConfig) (string, func() error, error) {
-	conn, err := stream.Connect(ctx, stream.Config{URL: cfg.NATS})
-	if err != nil {
-		return "", nil, err
-	}
-	tel, err := telemetry.Setup(ctx, telemetry.Config{Service: "indexer", LogLevel: "error"})
-	if err != nil {
-		return "", nil, err
-	}
-	s, err := indexer.New(indexer.Config{Collections: []string{podsCollection.String()}}, conn, tel)
-	if err != nil {
-		return "", nil, err
-	}
-	stop := inBackground(ctx, s.Run)
-	addr, err := s.Addr(ctx)
-	return addr, func() error { defer conn.Close(); return stop() }, err
+	return startReplica(ctx, replicaConfig{NATS: cfg.NATS, Collection: podsCollection.String()})
 }
 
 func startPodReflector(ctx context.Context, cfg pipelineConfig) (string, func() error, error) {
