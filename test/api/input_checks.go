@@ -21,7 +21,9 @@ func checkNegotiate(t *testing.T, g Target) {
 		t.Parallel()
 		ns := g.namespace(t)
 		g.post(t, path("pods", ns), pod("p")).ok(t)
-		g.post(t, path("jobs", ns), job("j")).ok(t)
+		j := job("j")
+		j["spec"].(object)["managedBy"] = "example.com/" + unusedManager // a Job controller beside this suite would make a second pod
+		g.post(t, path("jobs", ns), j).ok(t)
 		for resource, columns := range map[string][]string{
 			"pods": {"Name", "Ready", "Status", "Restarts", "Age"}, "jobs": {"Name", "Status", "Completions", "Duration", "Age"},
 		} {
