@@ -29,7 +29,7 @@ var rules = []rpc.Rule{
 
 // server answers the ReflectorService.
 type server struct {
-	reflectorv1.UnsafeReflectorServiceServer
+	reflectorv1.UnimplementedReflectorServiceServer
 	s *Service
 }
 

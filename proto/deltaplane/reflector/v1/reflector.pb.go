@@ -14,6 +14,7 @@ import (
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
+	wrapperspb "google.golang.org/protobuf/types/known/wrapperspb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -25,6 +26,63 @@ const (
 	// Verify that runtime/protoimpl is sufficiently up-to-date.
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
+
+// ReflectionOrigin is why a resource is mirrored.
+type ReflectionOrigin int32
+
+const (
+	// Not known.
+	ReflectionOrigin_REFLECTION_ORIGIN_UNSPECIFIED ReflectionOrigin = 0
+	// It stands in the configuration of this process.
+	ReflectionOrigin_REFLECTION_ORIGIN_CONFIGURED ReflectionOrigin = 1
+	// AddReflection asked for it.
+	ReflectionOrigin_REFLECTION_ORIGIN_ADDED ReflectionOrigin = 2
+	// It was found by discovery, for the resource "*".
+	ReflectionOrigin_REFLECTION_ORIGIN_DISCOVERED ReflectionOrigin = 3
+)
+
+// Enum value maps for ReflectionOrigin.
+var (
+	ReflectionOrigin_name = map[int32]string{
+		0: "REFLECTION_ORIGIN_UNSPECIFIED",
+		1: "REFLECTION_ORIGIN_CONFIGURED",
+		2: "REFLECTION_ORIGIN_ADDED",
+		3: "REFLECTION_ORIGIN_DISCOVERED",
+	}
+	ReflectionOrigin_value = map[string]int32{
+		"REFLECTION_ORIGIN_UNSPECIFIED": 0,
+		"REFLECTION_ORIGIN_CONFIGURED":  1,
+		"REFLECTION_ORIGIN_ADDED":       2,
+		"REFLECTION_ORIGIN_DISCOVERED":  3,
+	}
+)
+
+func (x ReflectionOrigin) Enum() *ReflectionOrigin {
+	p := new(ReflectionOrigin)
+	*p = x
+	return p
+}
+
+func (x ReflectionOrigin) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ReflectionOrigin) Descriptor() protoreflect.EnumDescriptor {
+	return file_deltaplane_reflector_v1_reflector_proto_enumTypes[0].Descriptor()
+}
+
+func (ReflectionOrigin) Type() protoreflect.EnumType {
+	return &file_deltaplane_reflector_v1_reflector_proto_enumTypes[0]
+}
+
+func (x ReflectionOrigin) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ReflectionOrigin.Descriptor instead.
+func (ReflectionOrigin) EnumDescriptor() ([]byte, []int) {
+	return file_deltaplane_reflector_v1_reflector_proto_rawDescGZIP(), []int{0}
+}
 
 // ReflectionState is where a reflection's loop stands.
 type ReflectionState int32
@@ -79,11 +137,11 @@ func (x ReflectionState) String() string {
 }
 
 func (ReflectionState) Descriptor() protoreflect.EnumDescriptor {
-	return file_deltaplane_reflector_v1_reflector_proto_enumTypes[0].Descriptor()
+	return file_deltaplane_reflector_v1_reflector_proto_enumTypes[1].Descriptor()
 }
 
 func (ReflectionState) Type() protoreflect.EnumType {
-	return &file_deltaplane_reflector_v1_reflector_proto_enumTypes[0]
+	return &file_deltaplane_reflector_v1_reflector_proto_enumTypes[1]
 }
 
 func (x ReflectionState) Number() protoreflect.EnumNumber {
@@ -92,7 +150,235 @@ func (x ReflectionState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ReflectionState.Descriptor instead.
 func (ReflectionState) EnumDescriptor() ([]byte, []int) {
+	return file_deltaplane_reflector_v1_reflector_proto_rawDescGZIP(), []int{1}
+}
+
+// ReflectionSpec says what to mirror, and in which form.
+type ReflectionSpec struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Cluster as the process is configured with it; empty when there is one.
+	Cluster string `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// Resource: "resource", "resource.group", "resource.version" or "resource.version.group"; what is left out is found by discovery. "*" is
+	// everything that can be listed and watched but secrets and what is named beside it.
+	Resource string `protobuf:"bytes,2,opt,name=resource,proto3" json:"resource,omitempty"`
+	// Namespace to mirror; empty is all.
+	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Label selector in the API server's grammar; empty is everything.
+	LabelSelector string `protobuf:"bytes,4,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"`
+	// Field selector in the API server's grammar; empty is everything.
+	FieldSelector string `protobuf:"bytes,5,opt,name=field_selector,json=fieldSelector,proto3" json:"field_selector,omitempty"`
+	// MetadataOnly mirrors PartialObjectMetadata: the API server sends, and the log holds, no spec and no status.
+	MetadataOnly bool `protobuf:"varint,6,opt,name=metadata_only,json=metadataOnly,proto3" json:"metadata_only,omitempty"`
+	// Fields to take out of each object, by path, such as "status.images"; "\." is a dot inside a name.
+	DropFields []string `protobuf:"bytes,7,rep,name=drop_fields,json=dropFields,proto3" json:"drop_fields,omitempty"`
+	// KeepManagedFields leaves metadata.managedFields in; it is taken out otherwise.
+	KeepManagedFields bool `protobuf:"varint,8,opt,name=keep_managed_fields,json=keepManagedFields,proto3" json:"keep_managed_fields,omitempty"`
+	// KeepLastApplied leaves kubectl's last-applied-configuration annotation in; it is taken out otherwise.
+	KeepLastApplied bool `protobuf:"varint,9,opt,name=keep_last_applied,json=keepLastApplied,proto3" json:"keep_last_applied,omitempty"`
+	// Index hints to carry in the headers of records: name to path of the value. Empty is the default of the resource.
+	Hints map[string]string `protobuf:"bytes,10,rep,name=hints,proto3" json:"hints,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Labels to carry in the headers of records. Empty is the default: those by which jobs find their pods.
+	Labels        []string `protobuf:"bytes,11,rep,name=labels,proto3" json:"labels,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReflectionSpec) Reset() {
+	*x = ReflectionSpec{}
+	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReflectionSpec) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReflectionSpec) ProtoMessage() {}
+
+func (x *ReflectionSpec) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReflectionSpec.ProtoReflect.Descriptor instead.
+func (*ReflectionSpec) Descriptor() ([]byte, []int) {
 	return file_deltaplane_reflector_v1_reflector_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *ReflectionSpec) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *ReflectionSpec) GetResource() string {
+	if x != nil {
+		return x.Resource
+	}
+	return ""
+}
+
+func (x *ReflectionSpec) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ReflectionSpec) GetLabelSelector() string {
+	if x != nil {
+		return x.LabelSelector
+	}
+	return ""
+}
+
+func (x *ReflectionSpec) GetFieldSelector() string {
+	if x != nil {
+		return x.FieldSelector
+	}
+	return ""
+}
+
+func (x *ReflectionSpec) GetMetadataOnly() bool {
+	if x != nil {
+		return x.MetadataOnly
+	}
+	return false
+}
+
+func (x *ReflectionSpec) GetDropFields() []string {
+	if x != nil {
+		return x.DropFields
+	}
+	return nil
+}
+
+func (x *ReflectionSpec) GetKeepManagedFields() bool {
+	if x != nil {
+		return x.KeepManagedFields
+	}
+	return false
+}
+
+func (x *ReflectionSpec) GetKeepLastApplied() bool {
+	if x != nil {
+		return x.KeepLastApplied
+	}
+	return false
+}
+
+func (x *ReflectionSpec) GetHints() map[string]string {
+	if x != nil {
+		return x.Hints
+	}
+	return nil
+}
+
+func (x *ReflectionSpec) GetLabels() []string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+// ListProgress is how far a running list has come.
+type ListProgress struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Objects taken in so far.
+	Objects int64 `protobuf:"varint,1,opt,name=objects,proto3" json:"objects,omitempty"`
+	// Objects still to come, as the API server estimates; absent when it does not say.
+	Remaining *wrapperspb.Int64Value `protobuf:"bytes,2,opt,name=remaining,proto3" json:"remaining,omitempty"`
+	// Objects a second, since it began.
+	Rate float64 `protobuf:"fixed64,3,opt,name=rate,proto3" json:"rate,omitempty"`
+	// When it began.
+	BeganAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=began_at,json=beganAt,proto3" json:"began_at,omitempty"`
+	// Streaming says that the initial state comes as a watch (watch-list) and not in pages.
+	Streaming bool `protobuf:"varint,5,opt,name=streaming,proto3" json:"streaming,omitempty"`
+	// Pages taken in so far; 0 when streaming.
+	Pages         int64 `protobuf:"varint,6,opt,name=pages,proto3" json:"pages,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListProgress) Reset() {
+	*x = ListProgress{}
+	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListProgress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListProgress) ProtoMessage() {}
+
+func (x *ListProgress) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListProgress.ProtoReflect.Descriptor instead.
+func (*ListProgress) Descriptor() ([]byte, []int) {
+	return file_deltaplane_reflector_v1_reflector_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ListProgress) GetObjects() int64 {
+	if x != nil {
+		return x.Objects
+	}
+	return 0
+}
+
+func (x *ListProgress) GetRemaining() *wrapperspb.Int64Value {
+	if x != nil {
+		return x.Remaining
+	}
+	return nil
+}
+
+func (x *ListProgress) GetRate() float64 {
+	if x != nil {
+		return x.Rate
+	}
+	return 0
+}
+
+func (x *ListProgress) GetBeganAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.BeganAt
+	}
+	return nil
+}
+
+func (x *ListProgress) GetStreaming() bool {
+	if x != nil {
+		return x.Streaming
+	}
+	return false
+}
+
+func (x *ListProgress) GetPages() int64 {
+	if x != nil {
+		return x.Pages
+	}
+	return 0
 }
 
 // QuarantinedKey is an object that could not be published.
@@ -110,7 +396,7 @@ type QuarantinedKey struct {
 
 func (x *QuarantinedKey) Reset() {
 	*x = QuarantinedKey{}
-	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[0]
+	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -122,7 +408,7 @@ func (x *QuarantinedKey) String() string {
 func (*QuarantinedKey) ProtoMessage() {}
 
 func (x *QuarantinedKey) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[0]
+	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -135,7 +421,7 @@ func (x *QuarantinedKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedKey.ProtoReflect.Descriptor instead.
 func (*QuarantinedKey) Descriptor() ([]byte, []int) {
-	return file_deltaplane_reflector_v1_reflector_proto_rawDescGZIP(), []int{0}
+	return file_deltaplane_reflector_v1_reflector_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *QuarantinedKey) GetKey() string {
@@ -200,13 +486,35 @@ type Reflection struct {
 	LabelSelector string `protobuf:"bytes,18,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"`
 	// Field selector the reflection is limited to.
 	FieldSelector string `protobuf:"bytes,19,opt,name=field_selector,json=fieldSelector,proto3" json:"field_selector,omitempty"`
+	// What is mirrored, and in which form.
+	Spec *ReflectionSpec `protobuf:"bytes,20,opt,name=spec,proto3" json:"spec,omitempty"`
+	// Why it is mirrored.
+	Origin ReflectionOrigin `protobuf:"varint,21,opt,name=origin,proto3,enum=deltaplane.reflector.v1.ReflectionOrigin" json:"origin,omitempty"`
+	// The running list; absent when none runs.
+	List *ListProgress `protobuf:"bytes,22,opt,name=list,proto3" json:"list,omitempty"`
+	// Why the loop fails, as a word of a closed set such as FORBIDDEN, UNAUTHORIZED, CERTIFICATE, NOT_SERVED, UNREACHABLE, THROTTLED,
+	// SOURCE_RESTORED, LOG_FULL, LOG_UNAVAILABLE, NO_JETSTREAM, FOREIGN_LOG or DIFFERENT_SPEC; empty while all is well. last_error has
+	// the details.
+	Reason string `protobuf:"bytes,23,opt,name=reason,proto3" json:"reason,omitempty"`
+	// When the loop tries again; absent when it does not wait.
+	NextRetryAt *timestamppb.Timestamp `protobuf:"bytes,24,opt,name=next_retry_at,json=nextRetryAt,proto3" json:"next_retry_at,omitempty"`
+	// Holder of the collection's lease, this process or another; empty when it is not known.
+	Leader string `protobuf:"bytes,25,opt,name=leader,proto3" json:"leader,omitempty"`
+	// Holder is the name of this process in leases.
+	Holder string `protobuf:"bytes,26,opt,name=holder,proto3" json:"holder,omitempty"`
+	// Standby: how far its shadow has followed the log. Leading: as revision.
+	ShadowRevision *v1.Revision `protobuf:"bytes,27,opt,name=shadow_revision,json=shadowRevision,proto3" json:"shadow_revision,omitempty"`
+	// Watches that ended within a second without an event, since this process began.
+	ShortWatches int64 `protobuf:"varint,28,opt,name=short_watches,json=shortWatches,proto3" json:"short_watches,omitempty"`
+	// Deletions that the shadow remembers.
+	Tombstones    int64 `protobuf:"varint,29,opt,name=tombstones,proto3" json:"tombstones,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Reflection) Reset() {
 	*x = Reflection{}
-	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[1]
+	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -218,7 +526,7 @@ func (x *Reflection) String() string {
 func (*Reflection) ProtoMessage() {}
 
 func (x *Reflection) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[1]
+	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -231,7 +539,7 @@ func (x *Reflection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reflection.ProtoReflect.Descriptor instead.
 func (*Reflection) Descriptor() ([]byte, []int) {
-	return file_deltaplane_reflector_v1_reflector_proto_rawDescGZIP(), []int{1}
+	return file_deltaplane_reflector_v1_reflector_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Reflection) GetCollection() string {
@@ -367,6 +675,76 @@ func (x *Reflection) GetFieldSelector() string {
 	return ""
 }
 
+func (x *Reflection) GetSpec() *ReflectionSpec {
+	if x != nil {
+		return x.Spec
+	}
+	return nil
+}
+
+func (x *Reflection) GetOrigin() ReflectionOrigin {
+	if x != nil {
+		return x.Origin
+	}
+	return ReflectionOrigin_REFLECTION_ORIGIN_UNSPECIFIED
+}
+
+func (x *Reflection) GetList() *ListProgress {
+	if x != nil {
+		return x.List
+	}
+	return nil
+}
+
+func (x *Reflection) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Reflection) GetNextRetryAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NextRetryAt
+	}
+	return nil
+}
+
+func (x *Reflection) GetLeader() string {
+	if x != nil {
+		return x.Leader
+	}
+	return ""
+}
+
+func (x *Reflection) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
+}
+
+func (x *Reflection) GetShadowRevision() *v1.Revision {
+	if x != nil {
+		return x.ShadowRevision
+	}
+	return nil
+}
+
+func (x *Reflection) GetShortWatches() int64 {
+	if x != nil {
+		return x.ShortWatches
+	}
+	return 0
+}
+
+func (x *Reflection) GetTombstones() int64 {
+	if x != nil {
+		return x.Tombstones
+	}
+	return 0
+}
+
 // ListReflectionsRequest asks for reflections.
 type ListReflectionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -378,7 +756,7 @@ type ListReflectionsRequest struct {
 
 func (x *ListReflectionsRequest) Reset() {
 	*x = ListReflectionsRequest{}
-	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[2]
+	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -390,7 +768,7 @@ func (x *ListReflectionsRequest) String() string {
 func (*ListReflectionsRequest) ProtoMessage() {}
 
 func (x *ListReflectionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[2]
+	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -403,7 +781,7 @@ func (x *ListReflectionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReflectionsRequest.ProtoReflect.Descriptor instead.
 func (*ListReflectionsRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_reflector_v1_reflector_proto_rawDescGZIP(), []int{2}
+	return file_deltaplane_reflector_v1_reflector_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ListReflectionsRequest) GetCollection() string {
@@ -424,7 +802,7 @@ type ListReflectionsResponse struct {
 
 func (x *ListReflectionsResponse) Reset() {
 	*x = ListReflectionsResponse{}
-	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[3]
+	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -436,7 +814,7 @@ func (x *ListReflectionsResponse) String() string {
 func (*ListReflectionsResponse) ProtoMessage() {}
 
 func (x *ListReflectionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[3]
+	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -449,7 +827,7 @@ func (x *ListReflectionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReflectionsResponse.ProtoReflect.Descriptor instead.
 func (*ListReflectionsResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_reflector_v1_reflector_proto_rawDescGZIP(), []int{3}
+	return file_deltaplane_reflector_v1_reflector_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ListReflectionsResponse) GetReflections() []*Reflection {
@@ -470,7 +848,7 @@ type RelistRequest struct {
 
 func (x *RelistRequest) Reset() {
 	*x = RelistRequest{}
-	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[4]
+	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -482,7 +860,7 @@ func (x *RelistRequest) String() string {
 func (*RelistRequest) ProtoMessage() {}
 
 func (x *RelistRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[4]
+	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -495,7 +873,7 @@ func (x *RelistRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RelistRequest.ProtoReflect.Descriptor instead.
 func (*RelistRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_reflector_v1_reflector_proto_rawDescGZIP(), []int{4}
+	return file_deltaplane_reflector_v1_reflector_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *RelistRequest) GetCollection() string {
@@ -503,6 +881,227 @@ func (x *RelistRequest) GetCollection() string {
 		return x.Collection
 	}
 	return ""
+}
+
+// AddReflectionRequest asks to mirror one more resource.
+type AddReflectionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What to mirror.
+	Spec *ReflectionSpec `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"`
+	// Replace an added reflection of the same resource that has another form. A list follows, and what the new form leaves out is deleted
+	// from the collection with the reason "filtered out".
+	Replace       bool `protobuf:"varint,2,opt,name=replace,proto3" json:"replace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddReflectionRequest) Reset() {
+	*x = AddReflectionRequest{}
+	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddReflectionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddReflectionRequest) ProtoMessage() {}
+
+func (x *AddReflectionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddReflectionRequest.ProtoReflect.Descriptor instead.
+func (*AddReflectionRequest) Descriptor() ([]byte, []int) {
+	return file_deltaplane_reflector_v1_reflector_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *AddReflectionRequest) GetSpec() *ReflectionSpec {
+	if x != nil {
+		return x.Spec
+	}
+	return nil
+}
+
+func (x *AddReflectionRequest) GetReplace() bool {
+	if x != nil {
+		return x.Replace
+	}
+	return false
+}
+
+// AddReflectionResponse tells what is mirrored now.
+type AddReflectionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The spec as it is kept.
+	Spec *ReflectionSpec `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"`
+	// False when it was there already in the same form.
+	Added         bool `protobuf:"varint,2,opt,name=added,proto3" json:"added,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddReflectionResponse) Reset() {
+	*x = AddReflectionResponse{}
+	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddReflectionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddReflectionResponse) ProtoMessage() {}
+
+func (x *AddReflectionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddReflectionResponse.ProtoReflect.Descriptor instead.
+func (*AddReflectionResponse) Descriptor() ([]byte, []int) {
+	return file_deltaplane_reflector_v1_reflector_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *AddReflectionResponse) GetSpec() *ReflectionSpec {
+	if x != nil {
+		return x.Spec
+	}
+	return nil
+}
+
+func (x *AddReflectionResponse) GetAdded() bool {
+	if x != nil {
+		return x.Added
+	}
+	return false
+}
+
+// RemoveReflectionRequest names a reflection that was added.
+type RemoveReflectionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Cluster as in the spec; empty when there is one.
+	Cluster string `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// Resource as in the spec, or the collection's whole name.
+	Resource string `protobuf:"bytes,2,opt,name=resource,proto3" json:"resource,omitempty"`
+	// DeleteLog deletes the log as well, once no process leads the collection. Readers are told to begin again when it is made anew.
+	DeleteLog     bool `protobuf:"varint,3,opt,name=delete_log,json=deleteLog,proto3" json:"delete_log,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveReflectionRequest) Reset() {
+	*x = RemoveReflectionRequest{}
+	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveReflectionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveReflectionRequest) ProtoMessage() {}
+
+func (x *RemoveReflectionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveReflectionRequest.ProtoReflect.Descriptor instead.
+func (*RemoveReflectionRequest) Descriptor() ([]byte, []int) {
+	return file_deltaplane_reflector_v1_reflector_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *RemoveReflectionRequest) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *RemoveReflectionRequest) GetResource() string {
+	if x != nil {
+		return x.Resource
+	}
+	return ""
+}
+
+func (x *RemoveReflectionRequest) GetDeleteLog() bool {
+	if x != nil {
+		return x.DeleteLog
+	}
+	return false
+}
+
+// RemoveReflectionResponse tells what was removed.
+type RemoveReflectionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The spec that was removed.
+	Spec          *ReflectionSpec `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveReflectionResponse) Reset() {
+	*x = RemoveReflectionResponse{}
+	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveReflectionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveReflectionResponse) ProtoMessage() {}
+
+func (x *RemoveReflectionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveReflectionResponse.ProtoReflect.Descriptor instead.
+func (*RemoveReflectionResponse) Descriptor() ([]byte, []int) {
+	return file_deltaplane_reflector_v1_reflector_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *RemoveReflectionResponse) GetSpec() *ReflectionSpec {
+	if x != nil {
+		return x.Spec
+	}
+	return nil
 }
 
 // RelistResponse says that a relist was begun; ListReflections shows its progress.
@@ -516,7 +1115,7 @@ type RelistResponse struct {
 
 func (x *RelistResponse) Reset() {
 	*x = RelistResponse{}
-	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[5]
+	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -528,7 +1127,7 @@ func (x *RelistResponse) String() string {
 func (*RelistResponse) ProtoMessage() {}
 
 func (x *RelistResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[5]
+	mi := &file_deltaplane_reflector_v1_reflector_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -541,7 +1140,7 @@ func (x *RelistResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RelistResponse.ProtoReflect.Descriptor instead.
 func (*RelistResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_reflector_v1_reflector_proto_rawDescGZIP(), []int{5}
+	return file_deltaplane_reflector_v1_reflector_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RelistResponse) GetCollection() string {
@@ -555,11 +1154,36 @@ var File_deltaplane_reflector_v1_reflector_proto protoreflect.FileDescriptor
 
 const file_deltaplane_reflector_v1_reflector_proto_rawDesc = "" +
 	"\n" +
-	"'deltaplane/reflector/v1/reflector.proto\x12\x17deltaplane.reflector.v1\x1a\x1fdeltaplane/delta/v1/delta.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"o\n" +
+	"'deltaplane/reflector/v1/reflector.proto\x12\x17deltaplane.reflector.v1\x1a\x1fdeltaplane/delta/v1/delta.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1egoogle/protobuf/wrappers.proto\"\xf0\x03\n" +
+	"\x0eReflectionSpec\x12\x18\n" +
+	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1a\n" +
+	"\bresource\x18\x02 \x01(\tR\bresource\x12\x1c\n" +
+	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12%\n" +
+	"\x0elabel_selector\x18\x04 \x01(\tR\rlabelSelector\x12%\n" +
+	"\x0efield_selector\x18\x05 \x01(\tR\rfieldSelector\x12#\n" +
+	"\rmetadata_only\x18\x06 \x01(\bR\fmetadataOnly\x12\x1f\n" +
+	"\vdrop_fields\x18\a \x03(\tR\n" +
+	"dropFields\x12.\n" +
+	"\x13keep_managed_fields\x18\b \x01(\bR\x11keepManagedFields\x12*\n" +
+	"\x11keep_last_applied\x18\t \x01(\bR\x0fkeepLastApplied\x12H\n" +
+	"\x05hints\x18\n" +
+	" \x03(\v22.deltaplane.reflector.v1.ReflectionSpec.HintsEntryR\x05hints\x12\x16\n" +
+	"\x06labels\x18\v \x03(\tR\x06labels\x1a8\n" +
+	"\n" +
+	"HintsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe2\x01\n" +
+	"\fListProgress\x12\x18\n" +
+	"\aobjects\x18\x01 \x01(\x03R\aobjects\x129\n" +
+	"\tremaining\x18\x02 \x01(\v2\x1b.google.protobuf.Int64ValueR\tremaining\x12\x12\n" +
+	"\x04rate\x18\x03 \x01(\x01R\x04rate\x125\n" +
+	"\bbegan_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\abeganAt\x12\x1c\n" +
+	"\tstreaming\x18\x05 \x01(\bR\tstreaming\x12\x14\n" +
+	"\x05pages\x18\x06 \x01(\x03R\x05pages\"o\n" +
 	"\x0eQuarantinedKey\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x123\n" +
-	"\aseen_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x06seenAt\"\x91\x06\n" +
+	"\aseen_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x06seenAt\"\xe1\t\n" +
 	"\n" +
 	"Reflection\x12\x1e\n" +
 	"\n" +
@@ -584,7 +1208,19 @@ const file_deltaplane_reflector_v1_reflector_proto_rawDesc = "" +
 	"\x0esource_seen_at\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\fsourceSeenAt\x12\x1c\n" +
 	"\tnamespace\x18\x11 \x01(\tR\tnamespace\x12%\n" +
 	"\x0elabel_selector\x18\x12 \x01(\tR\rlabelSelector\x12%\n" +
-	"\x0efield_selector\x18\x13 \x01(\tR\rfieldSelector\"8\n" +
+	"\x0efield_selector\x18\x13 \x01(\tR\rfieldSelector\x12;\n" +
+	"\x04spec\x18\x14 \x01(\v2'.deltaplane.reflector.v1.ReflectionSpecR\x04spec\x12A\n" +
+	"\x06origin\x18\x15 \x01(\x0e2).deltaplane.reflector.v1.ReflectionOriginR\x06origin\x129\n" +
+	"\x04list\x18\x16 \x01(\v2%.deltaplane.reflector.v1.ListProgressR\x04list\x12\x16\n" +
+	"\x06reason\x18\x17 \x01(\tR\x06reason\x12>\n" +
+	"\rnext_retry_at\x18\x18 \x01(\v2\x1a.google.protobuf.TimestampR\vnextRetryAt\x12\x16\n" +
+	"\x06leader\x18\x19 \x01(\tR\x06leader\x12\x16\n" +
+	"\x06holder\x18\x1a \x01(\tR\x06holder\x12F\n" +
+	"\x0fshadow_revision\x18\x1b \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\x0eshadowRevision\x12#\n" +
+	"\rshort_watches\x18\x1c \x01(\x03R\fshortWatches\x12\x1e\n" +
+	"\n" +
+	"tombstones\x18\x1d \x01(\x03R\n" +
+	"tombstones\"8\n" +
 	"\x16ListReflectionsRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -594,11 +1230,29 @@ const file_deltaplane_reflector_v1_reflector_proto_rawDesc = "" +
 	"\rRelistRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
-	"collection\"0\n" +
+	"collection\"m\n" +
+	"\x14AddReflectionRequest\x12;\n" +
+	"\x04spec\x18\x01 \x01(\v2'.deltaplane.reflector.v1.ReflectionSpecR\x04spec\x12\x18\n" +
+	"\areplace\x18\x02 \x01(\bR\areplace\"j\n" +
+	"\x15AddReflectionResponse\x12;\n" +
+	"\x04spec\x18\x01 \x01(\v2'.deltaplane.reflector.v1.ReflectionSpecR\x04spec\x12\x14\n" +
+	"\x05added\x18\x02 \x01(\bR\x05added\"n\n" +
+	"\x17RemoveReflectionRequest\x12\x18\n" +
+	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1a\n" +
+	"\bresource\x18\x02 \x01(\tR\bresource\x12\x1d\n" +
+	"\n" +
+	"delete_log\x18\x03 \x01(\bR\tdeleteLog\"W\n" +
+	"\x18RemoveReflectionResponse\x12;\n" +
+	"\x04spec\x18\x01 \x01(\v2'.deltaplane.reflector.v1.ReflectionSpecR\x04spec\"0\n" +
 	"\x0eRelistResponse\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
-	"collection*\xeb\x01\n" +
+	"collection*\x96\x01\n" +
+	"\x10ReflectionOrigin\x12!\n" +
+	"\x1dREFLECTION_ORIGIN_UNSPECIFIED\x10\x00\x12 \n" +
+	"\x1cREFLECTION_ORIGIN_CONFIGURED\x10\x01\x12\x1b\n" +
+	"\x17REFLECTION_ORIGIN_ADDED\x10\x02\x12 \n" +
+	"\x1cREFLECTION_ORIGIN_DISCOVERED\x10\x03*\xeb\x01\n" +
 	"\x0fReflectionState\x12 \n" +
 	"\x1cREFLECTION_STATE_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18REFLECTION_STATE_STANDBY\x10\x01\x12\x1f\n" +
@@ -606,10 +1260,12 @@ const file_deltaplane_reflector_v1_reflector_proto_rawDesc = "" +
 	"\x18REFLECTION_STATE_LISTING\x10\x03\x12\x1d\n" +
 	"\x19REFLECTION_STATE_WATCHING\x10\x04\x12\x1c\n" +
 	"\x18REFLECTION_STATE_BACKOFF\x10\x05\x12\x1c\n" +
-	"\x18REFLECTION_STATE_STOPPED\x10\x062\xe3\x01\n" +
+	"\x18REFLECTION_STATE_STOPPED\x10\x062\xcc\x03\n" +
 	"\x10ReflectorService\x12t\n" +
 	"\x0fListReflections\x12/.deltaplane.reflector.v1.ListReflectionsRequest\x1a0.deltaplane.reflector.v1.ListReflectionsResponse\x12Y\n" +
-	"\x06Relist\x12&.deltaplane.reflector.v1.RelistRequest\x1a'.deltaplane.reflector.v1.RelistResponseB\xf7\x01\n" +
+	"\x06Relist\x12&.deltaplane.reflector.v1.RelistRequest\x1a'.deltaplane.reflector.v1.RelistResponse\x12n\n" +
+	"\rAddReflection\x12-.deltaplane.reflector.v1.AddReflectionRequest\x1a..deltaplane.reflector.v1.AddReflectionResponse\x12w\n" +
+	"\x10RemoveReflection\x120.deltaplane.reflector.v1.RemoveReflectionRequest\x1a1.deltaplane.reflector.v1.RemoveReflectionResponseB\xf7\x01\n" +
 	"\x1bcom.deltaplane.reflector.v1B\x0eReflectorProtoP\x01ZJgithub.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1;reflectorv1\xa2\x02\x03DRX\xaa\x02\x17Deltaplane.Reflector.V1\xca\x02\x17Deltaplane\\Reflector\\V1\xe2\x02#Deltaplane\\Reflector\\V1\\GPBMetadata\xea\x02\x19Deltaplane::Reflector::V1b\x06proto3"
 
 var (
@@ -624,38 +1280,62 @@ func file_deltaplane_reflector_v1_reflector_proto_rawDescGZIP() []byte {
 	return file_deltaplane_reflector_v1_reflector_proto_rawDescData
 }
 
-var file_deltaplane_reflector_v1_reflector_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_deltaplane_reflector_v1_reflector_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_deltaplane_reflector_v1_reflector_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_deltaplane_reflector_v1_reflector_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_deltaplane_reflector_v1_reflector_proto_goTypes = []any{
-	(ReflectionState)(0),            // 0: deltaplane.reflector.v1.ReflectionState
-	(*QuarantinedKey)(nil),          // 1: deltaplane.reflector.v1.QuarantinedKey
-	(*Reflection)(nil),              // 2: deltaplane.reflector.v1.Reflection
-	(*ListReflectionsRequest)(nil),  // 3: deltaplane.reflector.v1.ListReflectionsRequest
-	(*ListReflectionsResponse)(nil), // 4: deltaplane.reflector.v1.ListReflectionsResponse
-	(*RelistRequest)(nil),           // 5: deltaplane.reflector.v1.RelistRequest
-	(*RelistResponse)(nil),          // 6: deltaplane.reflector.v1.RelistResponse
-	(*timestamppb.Timestamp)(nil),   // 7: google.protobuf.Timestamp
-	(*v1.Revision)(nil),             // 8: deltaplane.delta.v1.Revision
-	(*durationpb.Duration)(nil),     // 9: google.protobuf.Duration
+	(ReflectionOrigin)(0),            // 0: deltaplane.reflector.v1.ReflectionOrigin
+	(ReflectionState)(0),             // 1: deltaplane.reflector.v1.ReflectionState
+	(*ReflectionSpec)(nil),           // 2: deltaplane.reflector.v1.ReflectionSpec
+	(*ListProgress)(nil),             // 3: deltaplane.reflector.v1.ListProgress
+	(*QuarantinedKey)(nil),           // 4: deltaplane.reflector.v1.QuarantinedKey
+	(*Reflection)(nil),               // 5: deltaplane.reflector.v1.Reflection
+	(*ListReflectionsRequest)(nil),   // 6: deltaplane.reflector.v1.ListReflectionsRequest
+	(*ListReflectionsResponse)(nil),  // 7: deltaplane.reflector.v1.ListReflectionsResponse
+	(*RelistRequest)(nil),            // 8: deltaplane.reflector.v1.RelistRequest
+	(*AddReflectionRequest)(nil),     // 9: deltaplane.reflector.v1.AddReflectionRequest
+	(*AddReflectionResponse)(nil),    // 10: deltaplane.reflector.v1.AddReflectionResponse
+	(*RemoveReflectionRequest)(nil),  // 11: deltaplane.reflector.v1.RemoveReflectionRequest
+	(*RemoveReflectionResponse)(nil), // 12: deltaplane.reflector.v1.RemoveReflectionResponse
+	(*RelistResponse)(nil),           // 13: deltaplane.reflector.v1.RelistResponse
+	nil,                              // 14: deltaplane.reflector.v1.ReflectionSpec.HintsEntry
+	(*wrapperspb.Int64Value)(nil),    // 15: google.protobuf.Int64Value
+	(*timestamppb.Timestamp)(nil),    // 16: google.protobuf.Timestamp
+	(*v1.Revision)(nil),              // 17: deltaplane.delta.v1.Revision
+	(*durationpb.Duration)(nil),      // 18: google.protobuf.Duration
 }
 var file_deltaplane_reflector_v1_reflector_proto_depIdxs = []int32{
-	7,  // 0: deltaplane.reflector.v1.QuarantinedKey.seen_at:type_name -> google.protobuf.Timestamp
-	0,  // 1: deltaplane.reflector.v1.Reflection.state:type_name -> deltaplane.reflector.v1.ReflectionState
-	8,  // 2: deltaplane.reflector.v1.Reflection.revision:type_name -> deltaplane.delta.v1.Revision
-	9,  // 3: deltaplane.reflector.v1.Reflection.lag:type_name -> google.protobuf.Duration
-	1,  // 4: deltaplane.reflector.v1.Reflection.quarantined:type_name -> deltaplane.reflector.v1.QuarantinedKey
-	7,  // 5: deltaplane.reflector.v1.Reflection.last_error_at:type_name -> google.protobuf.Timestamp
-	7,  // 6: deltaplane.reflector.v1.Reflection.source_seen_at:type_name -> google.protobuf.Timestamp
-	2,  // 7: deltaplane.reflector.v1.ListReflectionsResponse.reflections:type_name -> deltaplane.reflector.v1.Reflection
-	3,  // 8: deltaplane.reflector.v1.ReflectorService.ListReflections:input_type -> deltaplane.reflector.v1.ListReflectionsRequest
-	5,  // 9: deltaplane.reflector.v1.ReflectorService.Relist:input_type -> deltaplane.reflector.v1.RelistRequest
-	4,  // 10: deltaplane.reflector.v1.ReflectorService.ListReflections:output_type -> deltaplane.reflector.v1.ListReflectionsResponse
-	6,  // 11: deltaplane.reflector.v1.ReflectorService.Relist:output_type -> deltaplane.reflector.v1.RelistResponse
-	10, // [10:12] is the sub-list for method output_type
-	8,  // [8:10] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	14, // 0: deltaplane.reflector.v1.ReflectionSpec.hints:type_name -> deltaplane.reflector.v1.ReflectionSpec.HintsEntry
+	15, // 1: deltaplane.reflector.v1.ListProgress.remaining:type_name -> google.protobuf.Int64Value
+	16, // 2: deltaplane.reflector.v1.ListProgress.began_at:type_name -> google.protobuf.Timestamp
+	16, // 3: deltaplane.reflector.v1.QuarantinedKey.seen_at:type_name -> google.protobuf.Timestamp
+	1,  // 4: deltaplane.reflector.v1.Reflection.state:type_name -> deltaplane.reflector.v1.ReflectionState
+	17, // 5: deltaplane.reflector.v1.Reflection.revision:type_name -> deltaplane.delta.v1.Revision
+	18, // 6: deltaplane.reflector.v1.Reflection.lag:type_name -> google.protobuf.Duration
+	4,  // 7: deltaplane.reflector.v1.Reflection.quarantined:type_name -> deltaplane.reflector.v1.QuarantinedKey
+	16, // 8: deltaplane.reflector.v1.Reflection.last_error_at:type_name -> google.protobuf.Timestamp
+	16, // 9: deltaplane.reflector.v1.Reflection.source_seen_at:type_name -> google.protobuf.Timestamp
+	2,  // 10: deltaplane.reflector.v1.Reflection.spec:type_name -> deltaplane.reflector.v1.ReflectionSpec
+	0,  // 11: deltaplane.reflector.v1.Reflection.origin:type_name -> deltaplane.reflector.v1.ReflectionOrigin
+	3,  // 12: deltaplane.reflector.v1.Reflection.list:type_name -> deltaplane.reflector.v1.ListProgress
+	16, // 13: deltaplane.reflector.v1.Reflection.next_retry_at:type_name -> google.protobuf.Timestamp
+	17, // 14: deltaplane.reflector.v1.Reflection.shadow_revision:type_name -> deltaplane.delta.v1.Revision
+	5,  // 15: deltaplane.reflector.v1.ListReflectionsResponse.reflections:type_name -> deltaplane.reflector.v1.Reflection
+	2,  // 16: deltaplane.reflector.v1.AddReflectionRequest.spec:type_name -> deltaplane.reflector.v1.ReflectionSpec
+	2,  // 17: deltaplane.reflector.v1.AddReflectionResponse.spec:type_name -> deltaplane.reflector.v1.ReflectionSpec
+	2,  // 18: deltaplane.reflector.v1.RemoveReflectionResponse.spec:type_name -> deltaplane.reflector.v1.ReflectionSpec
+	6,  // 19: deltaplane.reflector.v1.ReflectorService.ListReflections:input_type -> deltaplane.reflector.v1.ListReflectionsRequest
+	8,  // 20: deltaplane.reflector.v1.ReflectorService.Relist:input_type -> deltaplane.reflector.v1.RelistRequest
+	9,  // 21: deltaplane.reflector.v1.ReflectorService.AddReflection:input_type -> deltaplane.reflector.v1.AddReflectionRequest
+	11, // 22: deltaplane.reflector.v1.ReflectorService.RemoveReflection:input_type -> deltaplane.reflector.v1.RemoveReflectionRequest
+	7,  // 23: deltaplane.reflector.v1.ReflectorService.ListReflections:output_type -> deltaplane.reflector.v1.ListReflectionsResponse
+	13, // 24: deltaplane.reflector.v1.ReflectorService.Relist:output_type -> deltaplane.reflector.v1.RelistResponse
+	10, // 25: deltaplane.reflector.v1.ReflectorService.AddReflection:output_type -> deltaplane.reflector.v1.AddReflectionResponse
+	12, // 26: deltaplane.reflector.v1.ReflectorService.RemoveReflection:output_type -> deltaplane.reflector.v1.RemoveReflectionResponse
+	23, // [23:27] is the sub-list for method output_type
+	19, // [19:23] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_deltaplane_reflector_v1_reflector_proto_init() }
@@ -668,8 +1348,8 @@ func file_deltaplane_reflector_v1_reflector_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_deltaplane_reflector_v1_reflector_proto_rawDesc), len(file_deltaplane_reflector_v1_reflector_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   6,
+			NumEnums:      2,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,21 +21,32 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ReflectorService_ListReflections_FullMethodName = "/deltaplane.reflector.v1.ReflectorService/ListReflections"
-	ReflectorService_Relist_FullMethodName          = "/deltaplane.reflector.v1.ReflectorService/Relist"
+	ReflectorService_ListReflections_FullMethodName  = "/deltaplane.reflector.v1.ReflectorService/ListReflections"
+	ReflectorService_Relist_FullMethodName           = "/deltaplane.reflector.v1.ReflectorService/Relist"
+	ReflectorService_AddReflection_FullMethodName    = "/deltaplane.reflector.v1.ReflectorService/AddReflection"
+	ReflectorService_RemoveReflection_FullMethodName = "/deltaplane.reflector.v1.ReflectorService/RemoveReflection"
 )
 
 // ReflectorServiceClient is the client API for ReflectorService service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// ReflectorService answers about the reflections (one list-watch loop per collection) of one reflector process.
+// ReflectorService answers about the reflections (one list-watch loop per collection) of one reflector process, and changes what
+// all reflector processes on one log mirror.
 type ReflectorServiceClient interface {
-	// ListReflections tells the state of every configured reflection. It never contacts the API server.
+	// ListReflections tells the state of every reflection in this process. It never contacts the API server.
 	ListReflections(ctx context.Context, in *ListReflectionsRequest, opts ...grpc.CallOption) (*ListReflectionsResponse, error)
-	// Relist makes a reflection list again now and publish what differs. Errors: NOT_FOUND COLLECTION_NOT_FOUND;
-	// FAILED_PRECONDITION NOT_LEADER when another reflector leads the collection.
+	// Relist makes a reflection list again and publish what differs, whichever reflector process leads it: the request is kept beside the
+	// log until the leader has begun. Errors: NOT_FOUND COLLECTION_NOT_FOUND.
 	Relist(ctx context.Context, in *RelistRequest, opts ...grpc.CallOption) (*RelistResponse, error)
+	// AddReflection makes every reflector process mirror one more resource. It is kept beside the log, across restarts. To add again what
+	// is there already, in the same form, is not an error. Errors: INVALID_ARGUMENT with the field; NOT_FOUND CLUSTER_NOT_FOUND; ALREADY_EXISTS
+	// REFLECTION_DIFFERS when the resource is mirrored in another form and replace is not set; FAILED_PRECONDITION
+	// CONFIGURED when it is fixed by this process's configuration in another form; RESOURCE_EXHAUSTED TOO_MANY_REFLECTIONS.
+	AddReflection(ctx context.Context, in *AddReflectionRequest, opts ...grpc.CallOption) (*AddReflectionResponse, error)
+	// RemoveReflection makes every reflector process stop mirroring what AddReflection began. Its log is kept, unless asked otherwise.
+	// Errors: NOT_FOUND REFLECTION_NOT_FOUND; FAILED_PRECONDITION CONFIGURED when it stands in this process's configuration.
+	RemoveReflection(ctx context.Context, in *RemoveReflectionRequest, opts ...grpc.CallOption) (*RemoveReflectionResponse, error)
 }
 
 type reflectorServiceClient struct {
@@ -66,17 +77,46 @@ func (c *reflectorServiceClient) Relist(ctx context.Context, in *RelistRequest, 
 	return out, nil
 }
 
+func (c *reflectorServiceClient) AddReflection(ctx context.Context, in *AddReflectionRequest, opts ...grpc.CallOption) (*AddReflectionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AddReflectionResponse)
+	err := c.cc.Invoke(ctx, ReflectorService_AddReflection_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *reflectorServiceClient) RemoveReflection(ctx context.Context, in *RemoveReflectionRequest, opts ...grpc.CallOption) (*RemoveReflectionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RemoveReflectionResponse)
+	err := c.cc.Invoke(ctx, ReflectorService_RemoveReflection_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ReflectorServiceServer is the server API for ReflectorService service.
 // All implementations must embed UnimplementedReflectorServiceServer
 // for forward compatibility.
 //
-// ReflectorService answers about the reflections (one list-watch loop per collection) of one reflector process.
+// ReflectorService answers about the reflections (one list-watch loop per collection) of one reflector process, and changes what
+// all reflector processes on one log mirror.
 type ReflectorServiceServer interface {
-	// ListReflections tells the state of every configured reflection. It never contacts the API server.
+	// ListReflections tells the state of every reflection in this process. It never contacts the API server.
 	ListReflections(context.Context, *ListReflectionsRequest) (*ListReflectionsResponse, error)
-	// Relist makes a reflection list again now and publish what differs. Errors: NOT_FOUND COLLECTION_NOT_FOUND;
-	// FAILED_PRECONDITION NOT_LEADER when another reflector leads the collection.
+	// Relist makes a reflection list again and publish what differs, whichever reflector process leads it: the request is kept beside the
+	// log until the leader has begun. Errors: NOT_FOUND COLLECTION_NOT_FOUND.
 	Relist(context.Context, *RelistRequest) (*RelistResponse, error)
+	// AddReflection makes every reflector process mirror one more resource. It is kept beside the log, across restarts. To add again what
+	// is there already, in the same form, is not an error. Errors: INVALID_ARGUMENT with the field; NOT_FOUND CLUSTER_NOT_FOUND; ALREADY_EXISTS
+	// REFLECTION_DIFFERS when the resource is mirrored in another form and replace is not set; FAILED_PRECONDITION
+	// CONFIGURED when it is fixed by this process's configuration in another form; RESOURCE_EXHAUSTED TOO_MANY_REFLECTIONS.
+	AddReflection(context.Context, *AddReflectionRequest) (*AddReflectionResponse, error)
+	// RemoveReflection makes every reflector process stop mirroring what AddReflection began. Its log is kept, unless asked otherwise.
+	// Errors: NOT_FOUND REFLECTION_NOT_FOUND; FAILED_PRECONDITION CONFIGURED when it stands in this process's configuration.
+	RemoveReflection(context.Context, *RemoveReflectionRequest) (*RemoveReflectionResponse, error)
 	mustEmbedUnimplementedReflectorServiceServer()
 }
 
@@ -92,6 +132,12 @@ func (UnimplementedReflectorServiceServer) ListReflections(context.Context, *Lis
 }
 func (UnimplementedReflectorServiceServer) Relist(context.Context, *RelistRequest) (*RelistResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Relist not implemented")
+}
+func (UnimplementedReflectorServiceServer) AddReflection(context.Context, *AddReflectionRequest) (*AddReflectionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AddReflection not implemented")
+}
+func (UnimplementedReflectorServiceServer) RemoveReflection(context.Context, *RemoveReflectionRequest) (*RemoveReflectionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RemoveReflection not implemented")
 }
 func (UnimplementedReflectorServiceServer) mustEmbedUnimplementedReflectorServiceServer() {}
 func (UnimplementedReflectorServiceServer) testEmbeddedByValue()                          {}
@@ -150,6 +196,42 @@ func _ReflectorService_Relist_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ReflectorService_AddReflection_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AddReflectionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReflectorServiceServer).AddReflection(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ReflectorService_AddReflection_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReflectorServiceServer).AddReflection(ctx, req.(*AddReflectionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ReflectorService_RemoveReflection_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RemoveReflectionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReflectorServiceServer).RemoveReflection(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ReflectorService_RemoveReflection_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReflectorServiceServer).RemoveReflection(ctx, req.(*RemoveReflectionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ReflectorService_ServiceDesc is the grpc.ServiceDesc for ReflectorService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -164,6 +246,14 @@ var ReflectorService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Relist",
 			Handler:    _ReflectorService_Relist_Handler,
+		},
+		{
+			MethodName: "AddReflection",
+			Handler:    _ReflectorService_AddReflection_Handler,
+		},
+		{
+			MethodName: "RemoveReflection",
+			Handler:    _ReflectorService_RemoveReflection_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
