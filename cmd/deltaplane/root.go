@@ -68,7 +68,7 @@ reached or is not ready, 5 refused (conflict, precondition or no permission).`,
 		root.AddCommand(c)
 	}
 	for _, c := range []*cobra.Command{
-		newGet(), newDescribe(), newLogs(), newWatch(), newIndex(), newQueue(), newStatus(), newApply(), newDelete(), newNode(), newDemo(), newHealth(),
+		newGet(), newDescribe(), newLogs(), newWatch(), newReflection(), newIndex(), newQueue(), newStatus(), newApply(), newDelete(), newNode(), newDemo(), newHealth(),
 	} {
 		c.GroupID = "ask"
 		root.AddCommand(c)

@@ -35,12 +35,16 @@ func newStatus() *cobra.Command {
 	var d dialFlags
 	var output string
 	var follow time.Duration
+	var onlyReflections bool
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the flow and its lags on one screen",
 		Long: `Show what each part says of itself, in the order of the flow: reflections (API server to
 log), collections (log to index) and queues. Exits 4 when a part cannot be reached or a
-collection is not being served.`,
+collection is not being served.
+
+With --reflections only the first part, in full: progress of running lists, leaders, terms,
+forms, errors with the next try, quarantined keys.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for {
@@ -48,15 +52,25 @@ collection is not being served.`,
 				if err != nil {
 					return err
 				}
-				if output == "json" {
+				switch {
+				case onlyReflections && f.reflectorError != nil:
+					return f.reflectorError
+				case onlyReflections && output == "json":
+					err = printMessage(cmd.OutOrStdout(), f.reflections)
+				case onlyReflections:
+					err = printReflections(cmd.OutOrStdout(), f.reflections.GetReflections())
+				case output == "json":
 					err = f.printJSON(cmd.OutOrStdout())
-				} else {
+				default:
 					err = f.print(cmd.OutOrStdout())
 				}
 				if err != nil {
 					return err
 				}
 				if follow <= 0 {
+					if onlyReflections {
+						return nil
+					}
 					return f.verdict()
 				}
 				select {
@@ -70,6 +84,7 @@ collection is not being served.`,
 	}
 	d.register(cmd.Flags())
 	registerOutput(cmd, &output)
+	cmd.Flags().BoolVar(&onlyReflections, "reflections", false, "only the reflections, in full")
 	cmd.Flags().DurationVarP(&follow, "watch", "w", 0, "show it again every `interval` until interrupted")
 	return cmd
 }
@@ -109,7 +124,7 @@ func (f *flow) print(out io.Writer) error {
 	}
 	for _, r := range f.reflections.GetReflections() {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%d\t%d\t%d\t%s\n", r.GetCollection(),
-			strings.ToLower(strings.TrimPrefix(r.GetState().String(), "REFLECTION_STATE_")),
+			reflectionState(r),
 			dash(r.GetRevision().GetResourceVersion()), r.GetObjects(), r.GetLag().AsDuration().Round(10*time.Microsecond),
 			r.GetPending(), r.GetRelists(), r.GetQuarantinedTotal(), dash(r.GetLastError()))
 	}

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
+)
+
+func newReflection() *cobra.Command {
+	cmd := &cobra.Command{Use: "reflection", Short: "Look at what is mirrored from API servers, add to it and remove from it"}
+	cmd.AddCommand(newReflectionLs(), newReflectionAdd(), newReflectionRemove(), newReflectionRelist())
+	group(cmd)
+	return cmd
+}
+
+// reflections runs fn with a client of the reflector service.
+func reflections(cmd *cobra.Command, d *dialFlags, fn func(reflectorv1.ReflectorServiceClient) error) error {
+	conn, err := dial(d.reflector, d.config)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return fn(reflectorv1.NewReflectorServiceClient(conn))
+}
+
+func newReflectionLs() *cobra.Command {
+	var d dialFlags
+	var output string
+	cmd := &cobra.Command{
+		Use:     "ls [COLLECTION]",
+		Aliases: []string{"list"},
+		Short:   "List what is mirrored and how it is doing",
+		Args:    args(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			return reflections(cmd, &d, func(c reflectorv1.ReflectorServiceClient) error {
+				ctx, cancel := contextWithTimeout(cmd, d.timeout)
+				defer cancel()
+				req := &reflectorv1.ListReflectionsRequest{}
+				if len(a) == 1 {
+					req.Collection = a[0]
+				}
+				answer, err := c.ListReflections(ctx, req)
+				if err != nil {
+					return err
+				}
+				if output == "json" {
+					return printMessage(cmd.OutOrStdout(), answer)
+				}
+				return printReflections(cmd.OutOrStdout(), answer.GetReflections())
+			})
+		},
+	}
+	d.register(cmd.Flags())
+	registerOutput(cmd, &output)
+	return cmd
+}
+
+func newReflectionAdd() *cobra.Command {
+	var d dialFlags
+	var output string
+	var replace bool
+	spec := &reflectorv1.ReflectionSpec{}
+	cmd := &cobra.Command{
+		Use:   "add RESOURCE",
+		Short: "Mirror one more resource, in every reflector process and for good",
+		Long: `Mirror one more resource, in every reflector process and for good. Adding the same again
+changes nothing.
+
+RESOURCE is resource[.version][.group]; what is left out is found by discovery. "*" is everything
+that can be watched, except secrets and what is named beside it.
+
+A resource of a cluster has one form. A second one, such as the pods of another namespace, needs
+the cluster under a second name; see deltaplane serve reflector --help.`,
+		Example: `  deltaplane reflection add configmaps -n kube-system
+  deltaplane reflection add deployments.apps --selector 'team in (a, b)' --drop-field status.conditions
+  deltaplane reflection add secrets --metadata-only
+  deltaplane reflection add events.v1 --field-selector involvedObject.kind=Pod
+  deltaplane reflection add '*' --cluster staging`,
+		Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			spec.Resource = a[0]
+			return reflections(cmd, &d, func(c reflectorv1.ReflectorServiceClient) error {
+				ctx, cancel := contextWithTimeout(cmd, d.timeout)
+				defer cancel()
+				answer, err := c.AddReflection(ctx, &reflectorv1.AddReflectionRequest{Spec: spec, Replace: replace})
+				if err != nil {
+					return err
+				}
+				if output == "json" {
+					return printMessage(cmd.OutOrStdout(), answer)
+				}
+				word := "added"
+				if !answer.GetAdded() {
+					word = "is there already:"
+				}
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n", word, specText(answer.GetSpec()))
+				return err
+			})
+		},
+	}
+	d.register(cmd.Flags())
+	registerOutput(cmd, &output)
+	flags := cmd.Flags()
+	flags.StringVar(&spec.Cluster, "cluster", "", "`name` of the cluster; needed when there are several")
+	flags.StringVarP(&spec.Namespace, "namespace", "n", "", "only this `namespace`")
+	flags.StringVarP(&spec.LabelSelector, "selector", "l", "", "only objects that match this label `selector`")
+	flags.StringVar(&spec.FieldSelector, "field-selector", "", "only objects that match this field `selector` of the API server")
+	flags.BoolVar(&spec.MetadataOnly, "metadata-only", false, "mirror metadata, no spec and no status")
+	flags.StringArrayVar(&spec.DropFields, "drop-field", nil, "take the field at this `path` out of each object; may be repeated")
+	flags.BoolVar(&spec.KeepManagedFields, "keep-managed-fields", false, "leave metadata.managedFields in")
+	flags.BoolVar(&spec.KeepLastApplied, "keep-last-applied", false, "leave kubectl's last-applied-configuration in")
+	flags.StringToStringVar(&spec.Hints, "hint", nil, "index hints in the headers of records, as `name=path`")
+	flags.StringSliceVar(&spec.Labels, "header-label", nil, "labels in the headers of records, by `name`")
+	flags.BoolVar(&replace, "replace", false, "replace an added reflection of the resource that has another form")
+	return cmd
+}
+
+func newReflectionRemove() *cobra.Command {
+	var d dialFlags
+	req := &reflectorv1.RemoveReflectionRequest{}
+	cmd := &cobra.Command{
+		Use:     "remove RESOURCE",
+		Aliases: []string{"rm"},
+		Short:   "Stop mirroring what was added",
+		Long: `Stop mirroring what was added, in every reflector process. What is in the log stays readable, and
+grows old, unless the log is deleted as well.`,
+		Example: `  deltaplane reflection remove configmaps --delete-log`,
+		Args:    args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			req.Resource = a[0]
+			return reflections(cmd, &d, func(c reflectorv1.ReflectorServiceClient) error {
+				ctx, cancel := contextWithTimeout(cmd, d.timeout)
+				defer cancel()
+				answer, err := c.RemoveReflection(ctx, req)
+				if err != nil {
+					return err
+				}
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "removed %s\n", specText(answer.GetSpec()))
+				return err
+			})
+		},
+	}
+	d.register(cmd.Flags())
+	cmd.Flags().StringVar(&req.Cluster, "cluster", "", "`name` of the cluster; needed when there are several")
+	cmd.Flags().BoolVar(&req.DeleteLog, "delete-log", false, "delete the log as well")
+	return cmd
+}
+
+func newReflectionRelist() *cobra.Command {
+	var d dialFlags
+	cmd := &cobra.Command{
+		Use:   "relist COLLECTION",
+		Short: "List a collection again and publish what differs",
+		Args:  args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			return reflections(cmd, &d, func(c reflectorv1.ReflectorServiceClient) error {
+				ctx, cancel := contextWithTimeout(cmd, d.timeout)
+				defer cancel()
+				answer, err := c.Relist(ctx, &reflectorv1.RelistRequest{Collection: a[0]})
+				if err != nil {
+					return err
+				}
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "a list of %s begins; deltaplane reflection ls shows how far it is\n", answer.GetCollection())
+				return err
+			})
+		},
+	}
+	d.register(cmd.Flags())
+	return cmd
+}

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
+)
+
+// printReflections prints reflections for people: a row each, then the errors and the quarantined keys in full.
+func printReflections(out io.Writer, list []*reflectorv1.Reflection) error {
+	t := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(t, "REFLECTION\tSTATE\tREVISION\tOBJECTS\tLEADER\tTERM\tLAG\tPENDING\tCOALESCED\tLISTS\tWATCHES\tQUARANTINED\tFORM")
+	for _, r := range list {
+		revision := cmp.Or(r.GetRevision().GetResourceVersion(), r.GetShadowRevision().GetResourceVersion())
+		leader := r.GetLeader()
+		if leader != "" && leader == r.GetHolder() {
+			leader = "this"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%d\t%s\t%d\t%d\t%d\t%s\t%d\t%s\n", r.GetCollection(), reflectionState(r), dash(revision), r.GetObjects(),
+			printable(dash(leader)), r.GetTerm(), r.GetLag().AsDuration().Round(10*time.Microsecond), r.GetPending(), r.GetCoalesced(),
+			r.GetRelists(), watchesText(r), r.GetQuarantinedTotal(), dash(formText(r.GetSpec())))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, r := range list {
+		if r.GetLastError() != "" {
+			fmt.Fprintf(out, "\n%s: %s%s\n", r.GetCollection(), printable(r.GetLastError()), retryText(r))
+		}
+		for _, q := range r.GetQuarantined() {
+			fmt.Fprintf(out, "\n%s: quarantined %s: %s\n", r.GetCollection(), printable(cmp.Or(q.GetKey(), "(no key)")), printable(q.GetReason()))
+		}
+	}
+	return nil
+}
+
+func watchesText(r *reflectorv1.Reflection) string {
+	if r.GetShortWatches() > 0 {
+		return fmt.Sprintf("%d (%d short)", r.GetWatches(), r.GetShortWatches())
+	}
+	return fmt.Sprint(r.GetWatches())
+}
+
+// reflectionState is where a loop stands, why it fails, and how far a running list is.
+func reflectionState(r *reflectorv1.Reflection) string {
+	state := strings.ToLower(strings.TrimPrefix(r.GetState().String(), "REFLECTION_STATE_"))
+	if r.GetReason() != "" {
+		state += " " + printable(r.GetReason())
+	}
+	l := r.GetList()
+	if l == nil {
+		return state
+	}
+	text := fmt.Sprint(l.GetObjects())
+	if left := l.GetRemaining(); left != nil {
+		text += fmt.Sprintf(" of about %d", l.GetObjects()+left.GetValue())
+	}
+	if l.GetRate() > 0 {
+		text += fmt.Sprintf(", %.0f/s", l.GetRate())
+		if left := l.GetRemaining(); left.GetValue() > 0 {
+			text += ", " + shortDuration(time.Duration(float64(left.GetValue())/l.GetRate()*float64(time.Second))) + " left"
+		}
+	}
+	if l.GetStreaming() {
+		text += ", streaming"
+	}
+	return state + " (" + text + ")"
+}
+
+func retryText(r *reflectorv1.Reflection) string {
+	if r.GetNextRetryAt() == nil {
+		return ""
+	}
+	if wait := time.Until(r.GetNextRetryAt().AsTime()); wait > 0 {
+		return "; tries again in " + shortDuration(wait)
+	}
+	return "; tries again now"
+}
+
+// specText names a spec and its form on one line.
+func specText(s *reflectorv1.ReflectionSpec) string {
+	name := s.GetResource()
+	if s.GetCluster() != "" {
+		name = s.GetCluster() + "/" + name
+	}
+	if form := formText(s); form != "" {
+		name += " (" + form + ")"
+	}
+	return printable(name)
+}
+
+// formText is what makes a spec differ from all objects in full; empty when nothing does.
+func formText(s *reflectorv1.ReflectionSpec) string {
+	var parts []string
+	for _, p := range []struct{ name, value string }{
+		{"namespace ", s.GetNamespace()}, {"labels ", s.GetLabelSelector()}, {"fields ", s.GetFieldSelector()},
+		{"without ", strings.Join(s.GetDropFields(), " ")},
+		{"header labels ", strings.Join(s.GetLabels(), " ")},
+		{"hints ", strings.Join(slices.Sorted(maps.Keys(s.GetHints())), " ")},
+	} {
+		if p.value != "" {
+			parts = append(parts, p.name+p.value)
+		}
+	}
+	for _, p := range []struct {
+		on   bool
+		text string
+	}{{s.GetMetadataOnly(), "metadata only"}, {s.GetKeepManagedFields(), "with managedFields"}, {s.GetKeepLastApplied(), "with last-applied"}} {
+		if p.on {
+			parts = append(parts, p.text)
+		}
+	}
+	return printable(strings.Join(parts, ", "))
+}
