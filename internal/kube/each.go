@@ -31,8 +31,8 @@ func (c *Client) List(ctx context.Context, r Resource, o ListOptions) (Page, err
 // A server that sends the items before the header costs the memory of the whole page: they are held back until the header is known. The
 // connection stays open while item runs, so it must not wait for anything slow.
 //
-// Errors: [StatusError] of the server; an answer that is no list, such as a Table, or is no JSON; the connection's; those of begin and
-// item as they are.
+// Errors: [StatusError] of the server; one that wraps [ErrBadAnswer] for an answer that is no list, such as a Table, or is no JSON; the
+// connection's; those of begin and item as they are.
 func (c *Client) ListEach(ctx context.Context, r Resource, o ListOptions, begin func(Page) error, item func(item []byte) error) (Page, error) {
 	q := o.query()
 	if o.Limit > 0 {
@@ -59,11 +59,15 @@ func (c *Client) ListEach(ctx context.Context, r Resource, o ListOptions, begin 
 		return Page{}, newStatusError(req, resp, body)
 	}
 	p := pager{begin: begin, item: item}
-	if err := p.read(newFeed(&bounded{r: resp.Body, left: maxBody}, feedSize)); err != nil {
-		if p.refused != nil {
+	f := newFeed(&bounded{r: resp.Body, left: maxBody}, feedSize)
+	if err := p.read(f); err != nil {
+		switch {
+		case p.refused != nil:
 			return Page{}, p.refused
+		case f.err != nil && !errors.Is(f.err, io.EOF):
+			return Page{}, fmt.Errorf("kube: list %s: %w", req.path, f.err)
 		}
-		return Page{}, fmt.Errorf("kube: list %s: %w", req.path, err)
+		return Page{}, fmt.Errorf("%w: list %s: %w", ErrBadAnswer, req.path, err)
 	}
 	return p.page, nil
 }
@@ -77,7 +81,7 @@ type bounded struct {
 func (b *bounded) Read(p []byte) (int, error) {
 	n, err := b.r.Read(p)
 	if b.left -= n; b.left < 0 {
-		return 0, fmt.Errorf("the answer is larger than %d bytes", maxBody)
+		return 0, fmt.Errorf("%w: larger than %d bytes", ErrBadAnswer, maxBody)
 	}
 	return n, err
 }

@@ -16,13 +16,16 @@ import (
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
 )
 
+// errSecondScope says that two of the configured resources are the same one.
+var errSecondScope = errors.New("reflector: second scope of a resource")
+
 // resolve finds a reflection's resource, waiting for as long as it is not served; false when ctx ended or another reflection mirrors it.
 func (s *Service) resolve(ctx context.Context, r *reflection) bool {
 	b := retry{Backoff: s.cfg.Backoff}
 	for {
 		res, err := s.find(ctx, r.col)
 		if err == nil && !res.Watchable() && len(res.Verbs) > 0 {
-			err = fmt.Errorf("%s cannot be listed and watched", res.Name)
+			err = fmt.Errorf("%w: %s cannot be listed and watched", kube.ErrNotServed, res.Name)
 		}
 		if err == nil {
 			return s.adopt(ctx, r, res)
@@ -50,12 +53,13 @@ func (s *Service) adopt(ctx context.Context, r *reflection, res kube.Resource) b
 	}
 	s.mu.Unlock()
 	if taken {
-		r.fail(ctx, "resolve", fmt.Errorf("%s is mirrored already under another name; a resource has one scope", col), 0)
+		r.fail(ctx, "resolve", fmt.Errorf("%w: %s is mirrored already under another name; a resource has one scope", errSecondScope, col), 0)
 		r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_STOPPED)
 		return false
 	}
 	r.slog = s.slog.With(slog.String(telemetry.KeyCollection, col.String()))
-	r.state.set(func(v *view) { v.name, v.lastErr, v.lastErrAt = col.String(), "", time.Time{} })
+	r.state.set(func(v *view) { v.name = col.String() })
+	r.state.well()
 	return true
 }
 

@@ -54,7 +54,10 @@ func (t *intake) flush() {
 				st.Push(t.records[i])
 			}
 		})
-		t.s.r.state.set(func(v *view) { v.objects, v.sourceAt = t.s.shadow.Len(), time.Now() })
+		t.s.r.state.set(func(v *view) {
+			v.objects, v.sourceAt = t.s.shadow.Len(), time.Now()
+			v.list.objects += t.looked
+		})
 		clear(t.records) // the stage has them
 		t.records, t.looked = t.records[:0], 0
 	}

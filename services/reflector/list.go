@@ -37,6 +37,8 @@ func (s *source) list(ctx context.Context) error {
 	name := s.r.col.String()
 	s.r.metrics.lists.WithLabelValues(name).Inc()
 	s.r.state.set(func(v *view) { v.lists++ })
+	s.r.state.listing(false, began)
+	defer s.r.state.listed()
 	rv, match, limit := s.version()
 	opts := kube.ListOptions{Scope: s.r.want.Scope, RV: rv, Match: match, Limit: limit}
 	listRV, items := "", 0
@@ -47,6 +49,7 @@ func (s *source) list(ctx context.Context) error {
 		if err != nil && opts.Continue != "" && kube.IsExpired(err) {
 			// the pages have expired; one answer without pages, from where this list began.
 			s.shadow.BeginList()
+			s.r.state.listing(false, began)
 			opts.Continue, opts.Limit, listRV, items = "", 0, "", 0
 			page, err = s.page(ctx, opts, &listRV, &in)
 		}
@@ -81,6 +84,7 @@ func (s *source) page(ctx context.Context, opts kube.ListOptions, listRV *delta.
 	in.flush() // also after an error: the shadow counts them as published
 	if err == nil {
 		err = in.rest(ctx)
+		s.r.state.page(page.Remaining)
 	}
 	return page, err
 }
@@ -90,7 +94,7 @@ func (s *source) page(ctx context.Context, opts kube.ListOptions, listRV *delta.
 func (s *source) begin(listRV string) (string, error) {
 	rv, err := delta.ParseRV(listRV)
 	if err != nil {
-		return "", fmt.Errorf("list %s: %w", s.r.col, err)
+		return "", fmt.Errorf("%w: list %s: %w", kube.ErrBadAnswer, s.r.col, err)
 	}
 	if delta.Compare(rv, s.w) < 0 {
 		return "", fmt.Errorf("%w: %s lists at %s, the log is at %s", errNewEpoch, s.r.col, rv, s.w)
@@ -149,5 +153,5 @@ func (s *source) finish(listRV delta.RV) {
 	})
 	s.w, s.unavailable = delta.MaxRV(s.w, listRV), false
 	s.r.state.set(func(v *view) { v.objects, v.sourceAt = s.shadow.Len(), now })
-	s.r.state.fail(nil, now)
+	s.r.state.well()
 }

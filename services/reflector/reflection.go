@@ -50,8 +50,9 @@ func (r *reflection) phase(p reflectorv1.ReflectionState) { r.state.set(func(v *
 // fail reports one failure: log, metric, state.
 func (r *reflection) fail(ctx context.Context, stage string, err error, wait time.Duration) {
 	r.metrics.failed.WithLabelValues(r.state.get().name, stage).Inc()
-	r.state.fail(err, time.Now())
-	r.slog.LogAttrs(ctx, slog.LevelWarn, "reflection failed", slog.String(telemetry.KeyCheck, stage),
+	reason := reasonOf(stage, err)
+	r.state.fail(reason, err, time.Now(), wait)
+	r.slog.LogAttrs(ctx, slog.LevelWarn, "reflection failed", slog.String(telemetry.KeyCheck, stage), slog.String(telemetry.KeyReason, reason),
 		telemetry.Err(err), slog.Duration(telemetry.KeyAfter, wait))
 }
 
@@ -81,7 +82,7 @@ func (r *reflection) run(ctx context.Context) {
 			wait = 0 // the lease decides when
 		}
 		r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_BACKOFF)
-		r.fail(ctx, "lead", err, wait)
+		r.fail(ctx, stageLead, err, wait)
 		if !sleep(ctx, wait, nil) {
 			return
 		}
@@ -153,7 +154,7 @@ func (r *reflection) lead(ctx context.Context, lease *stream.Lease) error {
 		slog.String(telemetry.KeyRV, from.RV), slog.Int(telemetry.KeyCount, shadow.Len()))
 	r.state.set(func(v *view) {
 		v.term, v.revision, v.objects = w.Term(), from, shadow.Len()
-		v.lastErr, v.lastErrAt = "", time.Time{}
+		v.reason, v.lastErr, v.lastErrAt, v.nextRetry = "", "", time.Time{}, time.Time{}
 	})
 	p := newPublisher(r, w, lease, from.RV)
 	s := &source{r: r, p: p, shadow: shadow, epoch: w.Epoch(), w: from.RV, retry: retry{Backoff: r.cfg.Backoff}}

@@ -26,6 +26,8 @@ const (
 var (
 	errVeryShort = errors.New("reflector: very short watch: it closed within a second without an event")
 	errRelist    = errors.New("reflector: relist asked for")
+	// errUnfinished: R-14.
+	errUnfinished = errors.New("reflector: the stream of the initial state ended before it was complete")
 )
 
 // source lists and watches on behalf of one reign. It is for one goroutine.
@@ -150,6 +152,7 @@ func (s *source) watch(ctx context.Context) (err error) {
 		case errors.Is(err, io.EOF):
 			if events == 0 && time.Since(began) < shortWatch {
 				s.r.metrics.shortWatches.WithLabelValues(name).Inc()
+				s.r.state.set(func(v *view) { v.shortWatches++ })
 				return errVeryShort
 			}
 			return nil
@@ -168,8 +171,8 @@ func (s *source) watch(ctx context.Context) (err error) {
 // well notes that the source is well, which ends an error's stay in ListReflections.
 func (s *source) well(now time.Time) {
 	s.retry.succeed(now)
-	if s.r.state.get().lastErr != "" {
-		s.r.state.fail(nil, now)
+	if s.r.state.failing() {
+		s.r.state.well()
 	}
 	if now.Sub(s.expired) > expireEvery {
 		s.expired = now

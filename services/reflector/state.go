@@ -36,6 +36,7 @@ type view struct {
 
 	objects, pending    int
 	lists, watches      uint64
+	shortWatches        uint64
 	published           uint64
 	coalesced           uint64
 	quarantined         map[delta.Key]quarantine
@@ -43,8 +44,10 @@ type view struct {
 	unnamedWhy          string
 	unnamedAt           time.Time
 	lag                 time.Duration
-	lastErr             string
+	reason, lastErr     string
 	lastErrAt, sourceAt time.Time
+	nextRetry           time.Time // zero while it does not wait
+	list                progress
 }
 
 type quarantine struct {
@@ -66,15 +69,25 @@ func (s *state) get() view {
 	return v
 }
 
-// fail notes an error; nil is well again.
-func (s *state) fail(err error, now time.Time) {
+// fail notes an error, the word for it and how long the loop waits before it tries again; 0 when it does not wait.
+func (s *state) fail(reason string, err error, now time.Time, wait time.Duration) {
 	s.set(func(v *view) {
-		if err == nil {
-			v.lastErr, v.lastErrAt = "", time.Time{}
-			return
+		v.reason, v.lastErr, v.lastErrAt, v.nextRetry = reason, err.Error(), now, time.Time{}
+		if wait > 0 {
+			v.nextRetry = now.Add(wait)
 		}
-		v.lastErr, v.lastErrAt = err.Error(), now
 	})
+}
+
+func (s *state) failing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.v.lastErr != ""
+}
+
+// well notes that nothing fails any more.
+func (s *state) well() {
+	s.set(func(v *view) { v.reason, v.lastErr, v.lastErrAt, v.nextRetry = "", "", time.Time{}, time.Time{} })
 }
 
 func (s *state) poison(key delta.Key, why error, now time.Time) {
@@ -110,9 +123,13 @@ func (s *state) proto() *reflectorv1.Reflection {
 		Revision: &deltav1.Revision{Epoch: v.revision.Epoch, ResourceVersion: v.revision.RV},
 		Objects:  int64(v.objects), Pending: int64(v.pending), Lag: durationpb.New(v.lag),
 		Relists: int64(v.lists), Watches: int64(v.watches), Published: int64(v.published), Coalesced: int64(v.coalesced),
-		QuarantinedTotal: int64(len(v.quarantined)) + int64(v.unnamed), LastError: v.lastErr,
-		LastErrorAt: stamp(v.lastErrAt), SourceSeenAt: stamp(v.sourceAt),
+		QuarantinedTotal: int64(len(v.quarantined)) + int64(v.unnamed), LastError: v.lastErr, Reason: v.reason,
+		LastErrorAt: stamp(v.lastErrAt), SourceSeenAt: stamp(v.sourceAt), NextRetryAt: stamp(v.nextRetry),
+		ShortWatches: int64(v.shortWatches), List: v.list.proto(time.Now()),
 		Namespace: v.scope.Namespace, LabelSelector: v.scope.LabelSelector, FieldSelector: v.scope.FieldSelector,
+	}
+	if v.nextRetry.Before(time.Now()) {
+		p.NextRetryAt = nil // the retry is under way
 	}
 	if v.unnamed > 0 {
 		p.Quarantined = append(p.Quarantined, &reflectorv1.QuarantinedKey{Reason: v.unnamedWhy, SeenAt: stamp(v.unnamedAt)})

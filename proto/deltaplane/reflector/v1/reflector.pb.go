@@ -492,9 +492,10 @@ type Reflection struct {
 	Origin ReflectionOrigin `protobuf:"varint,21,opt,name=origin,proto3,enum=deltaplane.reflector.v1.ReflectionOrigin" json:"origin,omitempty"`
 	// The running list; absent when none runs.
 	List *ListProgress `protobuf:"bytes,22,opt,name=list,proto3" json:"list,omitempty"`
-	// Why the loop fails, as a word of a closed set such as FORBIDDEN, UNAUTHORIZED, CERTIFICATE, NOT_SERVED, UNREACHABLE, THROTTLED,
-	// SOURCE_RESTORED, LOG_FULL, LOG_UNAVAILABLE, NO_JETSTREAM, FOREIGN_LOG or DIFFERENT_SPEC; empty while all is well. last_error has
-	// the details.
+	// Why the loop fails, as a word of a closed set; empty while all is well. last_error has the details. Of the source: FORBIDDEN,
+	// UNAUTHORIZED, CERTIFICATE, NOT_SERVED, UNREACHABLE, THROTTLED, EXPIRED, BAD_ANSWER, SHORT_WATCH, STREAM_UNFINISHED, SOURCE_FAILED,
+	// SECOND_SCOPE, SOURCE_RESTORED. Of the log and its lease: LOG_FULL, LOG_UNAVAILABLE, LOG_LOST, NO_JETSTREAM, FOREIGN_LOG, DEPOSED,
+	// DIFFERENT_SPEC. INTERNAL for anything else.
 	Reason string `protobuf:"bytes,23,opt,name=reason,proto3" json:"reason,omitempty"`
 	// When the loop tries again; absent when it does not wait.
 	NextRetryAt *timestamppb.Timestamp `protobuf:"bytes,24,opt,name=next_retry_at,json=nextRetryAt,proto3" json:"next_retry_at,omitempty"`
