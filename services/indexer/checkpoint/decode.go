@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
+	"sync"
 	"time"
 
 	"github.com/deltaplane/deltaplane/core/delta"
@@ -40,8 +42,8 @@ type Image struct {
 // Read reads a file of the given length. Whatever the bytes are it gives an
 // image that was written by [Write], or an error and nothing: one that wraps
 // [ErrDamaged], [ErrFormat], [ErrForeign] or [ErrTooLarge], or the reader's. It allocates in
-// proportion to the length.
-func Read(r io.Reader, size int64, o Options) (*Image, error) {
+// proportion to the length. Parts of the file are read side by side.
+func Read(r io.ReaderAt, size int64, o Options) (*Image, error) {
 	if o.MaxBytes > 0 && size > o.MaxBytes {
 		return nil, fmt.Errorf("%w: %d bytes, at most %d may be read", ErrTooLarge, size, o.MaxBytes)
 	}
@@ -50,51 +52,85 @@ func Read(r io.Reader, size int64, o Options) (*Image, error) {
 		return nil, err
 	}
 	d := &decoder{open: o.Open, image: &Image{}, readings: map[string]*store.Reading{}}
-	kind, payload, err := in.next()
+	first, err := in.next()
 	if err != nil {
 		return nil, err
 	}
-	if err := d.block(kind, payload); err != nil {
+	first.fill(r)
+	if err := d.block(first); err != nil {
 		return nil, err
 	}
-	if kind != kindHeader {
+	if first.kind != kindHeader {
 		return nil, ErrDamaged
 	}
 	if o.Collection != "" && d.image.Collection != o.Collection {
 		return nil, fmt.Errorf("%w: %q", ErrForeign, d.image.Collection)
 	}
-	// Reading and checking is half of the work: the other core has the other half.
-	type block struct {
-		kind    byte
-		payload []byte
-		err     error
-	}
-	blocks := make(chan block, 8)
-	stop := make(chan struct{})
-	defer close(stop)
-	go func() {
-		defer close(blocks)
-		for b := (block{}); b.err == nil && b.kind != kindEnd; {
-			b.kind, b.payload, b.err = in.next()
-			select {
-			case blocks <- b:
-			case <-stop:
-				return
-			}
-		}
-	}()
-	for b := range blocks {
-		if b.err == nil {
-			b.err = d.block(b.kind, b.payload)
-		}
-		if b.err != nil {
-			return nil, b.err
-		}
+	if err := d.blocks(in); err != nil {
+		return nil, err
 	}
 	if in.left != 0 || !d.ended {
 		return nil, ErrDamaged
 	}
 	return d.image, nil
+}
+
+const (
+	// Reading and checking is most of the work, and bound by the copying of
+	// memory: a core each for so many blocks.
+	mostReaders = 4
+	// blocksAhead is how many blocks may be read before they are decoded.
+	blocksAhead = 8
+)
+
+// blocks decodes the blocks up to the last in their order, while those behind
+// are read.
+func (d *decoder) blocks(in *blockReader) error {
+	ordered, todo, stop := make(chan *block, blocksAhead), make(chan *block), make(chan struct{})
+	var readers sync.WaitGroup
+	defer readers.Wait()
+	defer close(stop)
+	for range min(mostReaders, runtime.GOMAXPROCS(0)) {
+		readers.Go(func() {
+			for b := range todo {
+				b.fill(in.r)
+			}
+		})
+	}
+	readers.Go(func() {
+		defer close(ordered)
+		defer close(todo)
+		for {
+			b, err := in.next()
+			if err != nil {
+				b = &block{err: err, read: make(chan struct{})}
+				close(b.read)
+			}
+			select {
+			case ordered <- b:
+			case <-stop:
+				return
+			}
+			if err != nil {
+				return
+			}
+			select {
+			case todo <- b:
+			case <-stop:
+				return
+			}
+			if b.kind == kindEnd {
+				return
+			}
+		}
+	})
+	for b := range ordered {
+		<-b.read
+		if err := d.block(b); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // decoder builds an image of blocks. Their checksums were right, so what it
@@ -114,7 +150,11 @@ type decoder struct {
 	codecs   []store.Codec
 }
 
-func (d *decoder) block(kind byte, payload []byte) error {
+func (d *decoder) block(b *block) error {
+	if b.err != nil {
+		return b.err
+	}
+	kind, payload := b.kind, b.payload
 	c := &cursor{b: payload}
 	if d.ended || d.begun == (kind == kindHeader) {
 		return ErrDamaged

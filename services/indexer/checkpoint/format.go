@@ -18,7 +18,8 @@ const (
 
 	// blockBytes is about how long a block of payloads is made.
 	blockBytes = 1 << 20
-	frameBytes = 1 + 4 + 4
+	frameBytes = 1 + 4
+	sumBytes   = 4
 )
 
 // The kinds of blocks.
@@ -109,18 +110,31 @@ func checksum(number uint64, frame, payload []byte) uint32 {
 	return crc32.Update(crc32.Update(sum, castagnoli, frame), castagnoli, payload)
 }
 
-// blockReader reads blocks and their checksums. It allocates no more than is
-// left of the file.
+// blockReader finds blocks, each behind the one before. It allocates no more
+// than is left of the file.
 type blockReader struct {
-	r    io.Reader
+	r    io.ReaderAt
+	at   int64 // of the next block
 	left int64
-	n    uint64
+	n    uint64 // number of the next block
+}
+
+// block is a block whose place is known.
+type block struct {
+	kind    byte
+	payload []byte // with its checksum, until it was read
+
+	number uint64
+	frame  [frameBytes]byte
+	at     int64
+	err    error
+	read   chan struct{} // closed when payload and err are set
 }
 
 // start reads what is before the blocks.
 func (b *blockReader) start() error {
 	head := make([]byte, len(magic)+2)
-	if err := b.read(head); err != nil {
+	if err := b.take(head); err != nil {
 		return err
 	}
 	if string(head[:len(magic)]) != magic || binary.LittleEndian.Uint16(head[len(magic):]) != Format {
@@ -129,35 +143,52 @@ func (b *blockReader) start() error {
 	return nil
 }
 
-func (b *blockReader) next() (kind byte, payload []byte, err error) {
-	frame := make([]byte, 5, frameBytes)
-	if err := b.read(frame); err != nil {
-		return 0, nil, err
+// next finds the next block. It has still to be filled.
+func (b *blockReader) next() (*block, error) {
+	x := &block{number: b.n, read: make(chan struct{})}
+	if err := b.take(x.frame[:]); err != nil {
+		return nil, err
 	}
-	n := int64(binary.LittleEndian.Uint32(frame[1:]))
-	if n+4 > b.left {
-		return 0, nil, ErrDamaged
+	n := int64(binary.LittleEndian.Uint32(x.frame[1:])) + sumBytes
+	if n > b.left {
+		return nil, ErrDamaged
 	}
-	payload = make([]byte, n+4)
-	if err := b.read(payload); err != nil {
-		return 0, nil, err
-	}
-	sum := binary.LittleEndian.Uint32(payload[n:])
-	payload = payload[:n:n]
-	if checksum(b.n, frame, payload) != sum {
-		return 0, nil, ErrDamaged
-	}
+	x.kind, x.at, x.payload = x.frame[0], b.at, make([]byte, n)
+	b.at, b.left = b.at+n, b.left-n
 	b.n++
-	return frame[0], payload, nil
+	return x, nil
 }
 
-func (b *blockReader) read(p []byte) error {
+// take reads the next bytes.
+func (b *blockReader) take(p []byte) error {
 	if int64(len(p)) > b.left {
 		return ErrDamaged
 	}
-	n, err := io.ReadFull(b.r, p)
-	b.left -= int64(n)
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+	err := readAt(b.r, p, b.at)
+	b.at, b.left = b.at+int64(len(p)), b.left-int64(len(p))
+	return err
+}
+
+// fill reads a block's payload and checks it. Blocks may be filled in any order.
+func (x *block) fill(r io.ReaderAt) {
+	defer close(x.read)
+	if x.err = readAt(r, x.payload, x.at); x.err != nil {
+		return
+	}
+	n := len(x.payload) - sumBytes
+	sum := binary.LittleEndian.Uint32(x.payload[n:])
+	x.payload = x.payload[:n:n]
+	if checksum(x.number, x.frame[:], x.payload) != sum {
+		x.err = ErrDamaged
+	}
+}
+
+func readAt(r io.ReaderAt, p []byte, at int64) error {
+	n, err := r.ReadAt(p, at)
+	switch {
+	case n == len(p):
+		return nil
+	case errors.Is(err, io.EOF):
 		return ErrDamaged // it was longer a moment ago
 	}
 	return err
