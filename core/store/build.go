@@ -2,8 +2,11 @@ package store
 
 import (
 	"context"
+	"maps"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"unsafe"
 )
 
@@ -110,50 +113,76 @@ func (w *write) ready(x *index) {
 }
 
 // complete builds all indexes that are not ready at once. Taking the objects
-// in key order it needs no comparisons of keys.
+// in key order it needs no comparisons of keys. Each core takes a part of them.
 func (w *write) complete() {
-	var builders []*builder
+	var building []*index
 	for _, x := range w.snap.indexes {
 		if x.state == Building {
 			*x = index{name: x.name, fn: x.fn}
-			builders = append(builders, &builder{x: x, w: w, lists: map[string]*list{}, memo: map[*string][]*list{}})
+			building = append(building, x)
 		}
 	}
-	// A few objects at a time: their loads overlap, and no index finds them cold.
-	var few [16]uint32
-	var objects [16]*Object
-	n := 0
-	flush := func() {
-		for i, id := range few[:n] {
-			objects[i] = w.objects.get(id)
+	if len(building) == 0 {
+		return
+	}
+	ids := w.snap.keys.list()
+	cores := min(mostParts, runtime.GOMAXPROCS(0))
+	parts := make([][]*builder, 0, cores)
+	var work sync.WaitGroup
+	for part := range evenly(ids, max(leastPart, (len(ids)+cores-1)/cores)) {
+		builders := make([]*builder, len(building))
+		for i, x := range building {
+			builders[i] = &builder{x: x, lists: map[string]*list{}, memo: map[*string][]*list{}}
 		}
-		for _, b := range builders {
-			for i, id := range few[:n] {
-				b.file(id, objects[i])
+		parts = append(parts, builders)
+		work.Go(func() { w.gather(part, builders) })
+	}
+	work.Wait()
+	for i, x := range building {
+		work.Go(func() {
+			whole := make([]*builder, len(parts))
+			for j, part := range parts {
+				whole[j] = part[i]
 			}
-		}
-		n = 0
+			w.finish(x, whole)
+		})
 	}
-	w.snap.keys.each(func(id uint32) bool {
-		few[n] = id
-		if n++; n == len(few) {
-			flush()
-		}
-		return true
-	})
-	flush()
-	for _, b := range builders {
-		b.finish()
-		w.ready(b.x)
+	work.Wait()
+	for _, x := range building {
+		w.ready(x)
 	}
 }
 
-// builder gathers the slots of each value of an index, in key order.
+const (
+	// mostParts is how many goroutines build indexes, and leastPart how many
+	// objects are worth one.
+	mostParts = 4
+	leastPart = 4096
+)
+
+// gather files objects with builders. A few objects at a time: their loads
+// overlap, and no index finds them cold.
+func (w *write) gather(ids []uint32, builders []*builder) {
+	var objects [16]*Object
+	for few := range slices.Chunk(ids, len(objects)) {
+		for i, id := range few {
+			objects[i] = w.objects.get(id)
+		}
+		for _, b := range builders {
+			for i, id := range few {
+				b.file(id, objects[i])
+			}
+		}
+	}
+}
+
+// builder gathers the slots of each value of an index in a part of the objects,
+// in key order.
 type builder struct {
-	w     *write
-	x     *index
-	lists map[string]*list
-	memo  map[*string][]*list // the lists of values that several objects share
+	x      *index
+	lists  map[string]*list
+	memo   map[*string][]*list // the lists of values that several objects share
+	failed []*failure
 }
 
 type list struct {
@@ -168,7 +197,7 @@ const memoMax = 1 << 14
 func (b *builder) file(id uint32, o *Object) {
 	values, err := b.x.extract(o)
 	if err != nil {
-		b.x.failed = b.x.failed.put(b.w.e, &failure{key: o.key, err: err})
+		b.failed = append(b.failed, &failure{key: o.key, err: err})
 	}
 	if len(values) == 0 {
 		return
@@ -198,13 +227,29 @@ func (b *builder) file(id uint32, o *Object) {
 	}
 }
 
-func (b *builder) finish() {
-	x, ks := b.x, b.w.keys.vector
-	lists := make([]*list, 0, len(b.lists))
-	for _, l := range b.lists {
-		lists = append(lists, l)
+// finish makes an index of what was gathered of its parts, which are in key
+// order.
+func (w *write) finish(x *index, parts []*builder) {
+	ks := w.keys.vector
+	whole := map[string]*list{}
+	for i, b := range parts {
+		for _, f := range b.failed {
+			x.failed = x.failed.put(w.e, f)
+		}
+		if i == 0 {
+			whole = b.lists
+			continue
+		}
+		for v, l := range b.lists {
+			if first := whole[v]; first != nil {
+				first.ids = append(first.ids, l.ids...)
+			} else {
+				whole[v] = l
+			}
+		}
+		b.lists, b.memo = nil, nil
 	}
-	slices.SortFunc(lists, func(a, c *list) int { return strings.Compare(a.value, c.value) })
+	lists := slices.SortedFunc(maps.Values(whole), func(a, c *list) int { return strings.Compare(a.value, c.value) })
 	postings := make([]*posting, len(lists))
 	for i, l := range lists {
 		p := &posting{value: l.value, slots: setOf(ks, l.ids)}

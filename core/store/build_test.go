@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -195,4 +196,56 @@ func compareText(a, b string) int {
 		return -1
 	}
 	return 1
+}
+
+// TestS06IndexesBuiltInPartsAreThoseBuiltKeyByKey compares the indexes that a first sync builds, on as many cores as there
+// are, with those of a store that was synced before.
+func TestS06IndexesBuiltInPartsAreThoseBuiltKeyByKey(t *testing.T) {
+	t.Parallel()
+	indexers := map[string]store.IndexFunc{"words": words, "picky": func(o *store.Object) ([]string, error) {
+		if strings.HasSuffix(o.Key(), "77") {
+			return nil, errors.New("not this one")
+		}
+		return []string{o.Key()[:4]}, nil
+	}}
+	bulk, single := store.New(store.Options{Indexers: indexers}), store.New(store.Options{Indexers: indexers})
+	synced := &store.State{Synced: true}
+	single.Apply(store.Batch{State: synced}, epoch0)
+	var b store.Batch
+	for i := range 20_000 {
+		key := fmt.Sprintf("n%d/%05d", i%3, i)
+		b.Ops = append(b.Ops, store.Op{Put: store.NewObject(store.ObjectConfig{
+			Key: key, RV: fmt.Sprint(i + 1), Epoch: 1, Sequence: uint64(i + 1), Fields: text(fmt.Sprintf("w%d w%d all", i%9, i%900)),
+		})})
+	}
+	b.State = synced
+	bulk.Apply(b, epoch0)
+	for part := range slices.Chunk(b.Ops, 4000) {
+		single.Apply(store.Batch{Ops: part}, epoch0)
+	}
+	got, want := bulk.Snapshot(), single.Snapshot()
+	values, err := want.IndexValues("words", "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	built, err := got.IndexValues("words", "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !maps.Equal(maps.Collect(built), maps.Collect(values)) {
+		t.Error("other values, or numbers of keys")
+	}
+	for value := range values {
+		g, _ := got.ByIndex("words", value)
+		w, _ := want.ByIndex("words", value)
+		if !slices.Equal(g.Keys(), w.Keys()) {
+			t.Fatalf("%s: %d keys, want %d", value, g.Len(), w.Len())
+		}
+	}
+	for i, x := range got.Indexers() {
+		y := want.Indexers()[i]
+		if x.Values != y.Values || x.Entries != y.Entries || x.Failed != y.Failed || x.Filed != y.Filed {
+			t.Errorf("%s: %+v, want %+v", x.Name, x, y)
+		}
+	}
 }
