@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -45,17 +44,6 @@ type Config struct {
 	DiscoverEvery time.Duration
 }
 
-// Resource is one collection to mirror, or all of them.
-type Resource struct {
-	// Name is "resource", "resource.group", "resource.version" or "resource.version.group"; what is left out is found by discovery.
-	// "*" is everything that can be watched, except secrets and what is named beside it.
-	Name string
-	// Scope narrows the collection; one resource has one scope.
-	Scope kube.Scope
-	// Transform of the objects. Without hints, pods carry their node; without labels, objects carry those by which jobs find their pods.
-	Transform kube.Transform
-}
-
 // DefaultResources are mirrored when none are named.
 func DefaultResources() []Resource {
 	return []Resource{
@@ -64,46 +52,6 @@ func DefaultResources() []Resource {
 		{Name: "jobs.v1.batch"},
 		{Name: "leases.v1.coordination.k8s.io", Scope: kube.Scope{Namespace: "kube-node-lease"}},
 	}
-}
-
-// defaultHints are the index hints that records carry in their headers, by plural resource name.
-var defaultHints = map[string]map[string]string{
-	"pods": {"node": "spec.nodeName"},
-}
-
-// defaultLabels are the labels that records carry in their headers: those by which controllers find what they own.
-var defaultLabels = []string{"batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"}
-
-// ParseResource reads "name[/namespace]", with the name as in [Resource].
-func ParseResource(s string) (Resource, error) {
-	name, namespace, scoped := strings.Cut(s, "/")
-	r := Resource{Name: name, Scope: kube.Scope{Namespace: namespace}}
-	if scoped && namespace == "" || strings.Contains(namespace, "/") {
-		return Resource{}, fmt.Errorf("reflector: resource %q: want name[.version][.group][/namespace]", s)
-	}
-	return r, r.validate()
-}
-
-var (
-	versionForm  = regexp.MustCompile(`^v[0-9]+((alpha|beta)[0-9]+)?$`)
-	resourceForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
-)
-
-func (r Resource) validate() error {
-	if r.Name != "*" && !resourceForm.MatchString(r.Name) {
-		return fmt.Errorf("reflector: resource %q: want name[.version][.group]", r.Name)
-	}
-	return nil
-}
-
-// parts splits the name; version and group are empty when they are left out.
-func (r Resource) parts() (resource, version, group string) {
-	resource, rest, _ := strings.Cut(r.Name, ".")
-	first, after, _ := strings.Cut(rest, ".")
-	if versionForm.MatchString(first) {
-		return resource, first, after
-	}
-	return resource, "", rest
 }
 
 func (c Config) withDefaults() Config {
@@ -126,8 +74,8 @@ func (c Config) withDefaults() Config {
 func (c Config) Validate() error {
 	c = c.withDefaults()
 	errs := []error{c.RPC.Validate(), c.Admin.Validate(), c.Backoff.validate()}
-	if strings.ContainsAny(c.Cluster, "/% \t\n") {
-		errs = append(errs, fmt.Errorf("reflector: cluster %q: want a name without slashes, percent signs and spaces", c.Cluster))
+	if err := checkCluster(c.Cluster); err != nil {
+		errs = append(errs, fmt.Errorf("reflector: cluster %w", err))
 	}
 	names := map[string]bool{}
 	for _, r := range c.Resources {

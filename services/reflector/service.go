@@ -106,12 +106,7 @@ func (s *Service) supervise(ctx context.Context, loops *sync.WaitGroup) {
 // reflect adds a reflection whose resource is not known yet.
 func (s *Service) reflect(want Resource) *reflection {
 	resource, version, group := want.parts()
-	if want.Transform.Hints == nil {
-		want.Transform.Hints = defaultHints[resource]
-	}
-	if want.Transform.Labels == nil {
-		want.Transform.Labels = defaultLabels
-	}
+	want = want.complete()
 	r := &reflection{
 		cfg: s.cfg, want: want, log: s.log, kube: s.kube, tracer: s.tracer, metrics: s.metrics, relist: make(chan struct{}, 1),
 		col: delta.Collection{Cluster: s.cfg.Cluster, Group: group, Version: version, Resource: resource},

@@ -2,7 +2,6 @@ package reflector_test
 
 import (
 	"context"
-	"fmt"
 	"net/url"
 	"strconv"
 	"strings"
@@ -383,8 +382,8 @@ func TestConfigNamesEveryFaultTogether(t *testing.T) {
 	if err := (reflector.Config{}).Validate(); err != nil {
 		t.Errorf("the zero value: %v", err)
 	}
-	for in, want := range map[string]string{"pods": "{pods {  }", "leases.coordination.k8s.io/kube-node-lease": "{leases.coordination.k8s.io {kube-node-lease  }"} {
-		if r, err := reflector.ParseResource(in); err != nil || !strings.HasPrefix(fmt.Sprint(r), want) {
+	for in, want := range map[string][2]string{"pods": {"pods", ""}, "leases.coordination.k8s.io/kube-node-lease": {"leases.coordination.k8s.io", "kube-node-lease"}} {
+		if r, err := reflector.ParseResource(in); err != nil || r.Name != want[0] || r.Scope.Namespace != want[1] {
 			t.Errorf("ParseResource(%q) = %v, %v", in, r, err)
 		}
 	}

@@ -1,0 +1,54 @@
+package reflector
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/deltaplane/deltaplane/internal/kube"
+)
+
+func TestDesign3EqualFormsHaveEqualFingerprintsAndDifferentOnesDifferentOnes(t *testing.T) {
+	t.Parallel()
+	pods := Resource{Name: "pods"}
+	for i, same := range [][2]Resource{
+		{pods, {Name: "pods.v1", Cluster: "other"}},
+		{pods, {Name: "pods", Transform: kube.Transform{Hints: map[string]string{"node": "spec.nodeName"}, Labels: slices.Clone(defaultLabels)}}},
+		{{Name: "pods", Scope: kube.Scope{LabelSelector: "b=2, a in (y,x)"}}, {Name: "pods", Scope: kube.Scope{LabelSelector: "a in (x,y),b=2"}}},
+		{{Name: "pods", Scope: kube.Scope{FieldSelector: "spec.nodeName==n,metadata.name!=x"}}, {Name: "pods", Scope: kube.Scope{FieldSelector: "metadata.name!=x,spec.nodeName=n"}}},
+		{{Name: "pods", Transform: kube.Transform{Drop: []string{"status", "spec", "spec"}}}, {Name: "pods", Transform: kube.Transform{Drop: []string{"spec", "status"}}}},
+		{{Name: "pods", Transform: kube.Transform{Labels: []string{"b", "a"}}}, {Name: "pods", Transform: kube.Transform{Labels: []string{"a", "b"}}}},
+	} {
+		if a, b := same[0].fingerprint(), same[1].fingerprint(); a != b {
+			t.Errorf("%d: equal forms have the fingerprints\n%s\n%s", i, a, b)
+		}
+	}
+	many := Resource{Name: "pods"}
+	for i := range maxDropped {
+		many.Transform.Drop = append(many.Transform.Drop, fmt.Sprintf("spec.a%08d", i))
+	}
+	more := many
+	more.Transform.Drop = append(slices.Clone(many.Transform.Drop[1:]), "spec.z")
+	seen := map[string]int{}
+	for i, r := range []Resource{
+		pods, {Name: "nodes"}, many, more,
+		{Name: "pods", Scope: kube.Scope{Namespace: "a"}},
+		{Name: "pods", Scope: kube.Scope{LabelSelector: "a"}},
+		{Name: "pods", Scope: kube.Scope{FieldSelector: "a=b"}},
+		{Name: "pods", MetadataOnly: true},
+		{Name: "pods", Transform: kube.Transform{Drop: []string{"spec"}}},
+		{Name: "pods", Transform: kube.Transform{KeepManagedFields: true}},
+		{Name: "pods", Transform: kube.Transform{KeepLastApplied: true}},
+		{Name: "pods", Transform: kube.Transform{Hints: map[string]string{"node": "spec.node"}}},
+		{Name: "pods", Transform: kube.Transform{Labels: []string{"a"}}},
+	} {
+		text := r.fingerprint()
+		if other, ok := seen[text]; ok {
+			t.Errorf("forms %d and %d have one fingerprint: %s", other, i, text)
+		}
+		if seen[text] = i; len(text) > longFingerprint || strings.Contains(text, "\n") {
+			t.Errorf("fingerprint %d is %d bytes long: %s", i, len(text), text)
+		}
+	}
+}
