@@ -83,7 +83,8 @@ type Conn struct {
 	nc  *nats.Conn
 	js  jetstream.JetStream
 
-	events *signal // fires on every reconnect
+	events   *signal // fires on every reconnect
+	presence *presence
 }
 
 // Connect opens a connection and checks that the server has JetStream. It fails when the server cannot be reached before ctx ends or within
@@ -93,7 +94,7 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("stream config: %w", err)
 	}
-	c := &Conn{cfg: cfg, events: newSignal()}
+	c := &Conn{cfg: cfg, events: newSignal(), presence: newPresence()}
 	opts := append([]nats.Option{
 		nats.Name(cfg.Name),
 		nats.MaxReconnects(-1),

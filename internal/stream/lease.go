@@ -11,8 +11,12 @@ import (
 	"time"
 )
 
-// leaseBucket holds one key per lease.
-const leaseBucket = "deltaplane-leases"
+const (
+	// leaseBucket holds one key per lease.
+	leaseBucket = "deltaplane-leases"
+	// leaseSubject and a lease's name make the subject that tells those who wait to look at the lease now.
+	leaseSubject = "deltaplane.lease."
+)
 
 // LeaseConfig names a lease.
 type LeaseConfig struct {
@@ -20,10 +24,56 @@ type LeaseConfig struct {
 	Name string
 	// Holder names this process.
 	Holder string
+	// Form says what the holder writes, so that those who wait can compare it with what they would write.
+	Form string
 	// TTL is how long a silent holder keeps the lease; default 3 s. All that compete must use the same.
 	TTL time.Duration
-	// Floor is a term every granted term must exceed: the highest one seen in the log.
-	Floor uint64
+	// Patience is how long a holder may leave pings unanswered before the lease is taken from it; default a third of the TTL, at
+	// most the TTL. A holder whose connection is gone is not waited for. Each time somebody was deposed who then came back before the
+	// TTL, the next one is given twice as long, for a while.
+	Patience time.Duration
+	// PingEvery is the time between pings; default a fifth of Patience.
+	PingEvery time.Duration
+	// Floor, when set, returns a term that a granted one must exceed: the highest one seen in the log.
+	Floor func() uint64
+	// Handicap, when set, returns for how long a lease that is free is left to those who are better prepared.
+	Handicap func(Claim) time.Duration
+	// Seen, when set, is told of every change of who holds the lease, and of each renewal that is looked at. It must not block.
+	Seen func(Claim)
+}
+
+func (c LeaseConfig) withDefaults() LeaseConfig {
+	c.TTL = cmp.Or(c.TTL, 3*time.Second)
+	c.Patience = min(cmp.Or(c.Patience, c.TTL/3), c.TTL)
+	c.PingEvery = max(cmp.Or(c.PingEvery, c.Patience/5), 10*time.Millisecond)
+	if c.Floor == nil {
+		c.Floor = func() uint64 { return 0 }
+	}
+	if c.Handicap == nil {
+		c.Handicap = func(Claim) time.Duration { return 0 }
+	}
+	if c.Seen == nil {
+		c.Seen = func(Claim) {}
+	}
+	return c
+}
+
+// Claim is what a lease's holder says of itself. Those who wait need no clock of the holder's: they watch whether the claim changes.
+type Claim struct {
+	// Holder is empty when the lease is free; the other fields are then those of the last holder.
+	Holder string `json:"holder"`
+	// Form as in [LeaseConfig]; Complete says that the log has held a complete list in that form since nobody wrote another.
+	Form     string `json:"form,omitempty"`
+	Complete bool   `json:"complete,omitempty"`
+	Term     uint64 `json:"term"`
+	// Acked is the highest acknowledged sequence, and Epoch the epoch, that the holder reported.
+	Acked uint64 `json:"acked"`
+	Epoch uint64 `json:"epoch"`
+	Beat  uint64 `json:"beat"`
+	// Process is the token under which the holder's process answers pings; empty when it cannot.
+	Process string `json:"process,omitempty"`
+	// Patience of those who wait, in milliseconds, when it is more than they were configured with.
+	Patience int64 `json:"patience,omitempty"`
 }
 
 // Lease is the right to lead until Lost is closed.
@@ -32,98 +82,25 @@ type Lease struct {
 	Term uint64
 	// Acked is the highest acknowledged sequence, and Epoch the epoch, that the last holder reported.
 	Acked, Epoch uint64
+	// Form is the last holder's, empty when it is not known. Complete says that it was ours and that the log held a complete list in it: without
+	// that, a complete list must be made and reported with [Lease.Completed].
+	Form     string
+	Complete bool
 
 	cfg    LeaseConfig
+	c      *Conn
 	bucket *Bucket
-	log    *slog.Logger
 	rev    uint64
 	acked  atomic.Uint64
 	epoch  atomic.Uint64
+	whole  atomic.Bool
+	kick   chan struct{} // cap 1; renew now
 	lost   chan struct{}
 	done   chan struct{}
 	cancel context.CancelFunc
-}
 
-// claim is the lease's value. A standby needs no clock of the holder's: it watches whether the value changes.
-type claim struct {
-	Holder string `json:"holder"`
-	Term   uint64 `json:"term"`
-	Acked  uint64 `json:"acked"`
-	Epoch  uint64 `json:"epoch"`
-	Beat   uint64 `json:"beat"`
-}
-
-// Lease waits until the lease is free or its holder has been silent for the TTL, takes it and keeps renewing it. The term is the revision of
-// the write that took it, or more when Floor asks for it, so it grows even if the bucket was lost. It returns only on
-// success or when ctx ends.
-func (c *Conn) Lease(ctx context.Context, cfg LeaseConfig) (*Lease, error) {
-	cfg.TTL = cmp.Or(cfg.TTL, 3*time.Second)
-	var last Entry
-	seen := time.Now()
-	for {
-		bucket, err := c.Bucket(ctx, leaseBucket, 0)
-		for err == nil {
-			var e Entry
-			e, err = bucket.Get(ctx, cfg.Name)
-			if errors.Is(err, ErrNoKey) {
-				e, err = Entry{}, nil
-			}
-			if err != nil {
-				break
-			}
-			var held claim
-			_ = json.Unmarshal(e.Value, &held) // a broken value is a free lease
-			if e.Revision != last.Revision {
-				last, seen = e, time.Now()
-			}
-			if held.Holder == "" || time.Since(seen) >= cfg.TTL {
-				var l *Lease
-				if l, err = c.take(ctx, bucket, cfg, e.Revision, held); err == nil {
-					return l, nil
-				}
-				if errors.Is(err, ErrConflict) {
-					err = nil
-				}
-			}
-			select {
-			case <-time.After(cfg.TTL / 12):
-			case <-ctx.Done():
-				return nil, ctx.Err()
-			}
-		}
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		c.cfg.Log.Warn("lease cannot be read", slog.String("lease", cfg.Name), slog.String("error", err.Error()))
-		select {
-		case <-time.After(time.Second):
-		case <-c.events.wait():
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
-}
-
-func (c *Conn) take(ctx context.Context, b *Bucket, cfg LeaseConfig, rev uint64, held claim) (*Lease, error) {
-	began := time.Now()
-	mine := claim{Holder: cfg.Holder, Acked: held.Acked, Epoch: held.Epoch, Term: max(held.Term, cfg.Floor, rev) + 1}
-	value, err := json.Marshal(mine)
-	if err != nil {
-		return nil, err
-	}
-	rev, err = b.Update(ctx, cfg.Name, value, rev)
-	if err != nil {
-		return nil, err
-	}
-	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	l := &Lease{
-		Term: mine.Term, Acked: held.Acked, Epoch: held.Epoch, cfg: cfg, bucket: b, log: c.cfg.Log, rev: rev,
-		lost: make(chan struct{}), done: make(chan struct{}), cancel: cancel,
-	}
-	l.acked.Store(held.Acked)
-	l.epoch.Store(held.Epoch)
-	go l.renew(run, mine, began)
-	return l, nil
+	victim *peer // whom the lease was taken from because it was silent; nil otherwise
+	silent time.Time
 }
 
 // Lost is closed when the lease could not be renewed in time, by this process's own clock, or was taken by somebody else.
@@ -135,7 +112,18 @@ func (l *Lease) Report(epoch, acked uint64) {
 	l.acked.Store(acked)
 }
 
-// Release stops renewing and frees the lease, so that a standby need not wait for the TTL. It returns once nothing of the lease runs any
+// Completed notes that the log holds a complete list in this holder's form, acknowledged.
+func (l *Lease) Completed() {
+	if l.whole.Swap(true) {
+		return
+	}
+	select {
+	case l.kick <- struct{}{}:
+	default:
+	}
+}
+
+// Release stops renewing and frees the lease, so that who waits need not wait for the TTL. It returns once nothing of the lease runs any
 // more.
 func (l *Lease) Release(ctx context.Context) error {
 	l.cancel()
@@ -145,29 +133,43 @@ func (l *Lease) Release(ctx context.Context) error {
 		return nil
 	default:
 	}
-	value, err := json.Marshal(claim{Term: l.Term, Acked: l.acked.Load(), Epoch: l.epoch.Load()})
+	value, err := json.Marshal(Claim{
+		Form: l.cfg.Form, Complete: l.whole.Load(), Term: l.Term, Acked: l.acked.Load(), Epoch: l.epoch.Load(),
+	})
 	if err != nil {
 		return err
 	}
 	if _, err := l.bucket.Update(ctx, l.cfg.Name, value, l.rev); err != nil && !errors.Is(err, ErrConflict) {
 		return fmt.Errorf("release lease %s: %w", l.cfg.Name, err)
 	}
+	l.c.announce(l.cfg.Name)
 	return nil
 }
 
-func (l *Lease) renew(ctx context.Context, mine claim, renewed time.Time) {
+// announce tells everybody who waits for the lease to look at it. Nothing depends on it but time.
+func (c *Conn) announce(lease string) { _ = c.nc.Publish(leaseSubject+escapeKey(lease), nil) }
+
+func (l *Lease) renew(ctx context.Context, mine Claim, renewed time.Time) {
 	defer close(l.done)
+	defer func() {
+		if l.victim != nil {
+			l.victim.part()
+		}
+	}()
 	tick := time.NewTicker(l.cfg.TTL / 4)
 	defer tick.Stop()
+	eased := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+		case <-l.kick:
 		}
 		began := time.Now()
+		eased = l.adjust(&mine, eased)
 		mine.Beat++
-		mine.Acked, mine.Epoch = l.acked.Load(), l.epoch.Load()
+		mine.Acked, mine.Epoch, mine.Complete = l.acked.Load(), l.epoch.Load(), l.whole.Load()
 		value, err := json.Marshal(mine)
 		if err == nil {
 			var rev uint64
@@ -180,7 +182,7 @@ func (l *Lease) renew(ctx context.Context, mine claim, renewed time.Time) {
 		if errors.Is(err, ErrConflict) {
 			// Our own renewal may have arrived although its answer did not.
 			if e, getErr := l.bucket.Get(ctx, l.cfg.Name); getErr == nil {
-				var now claim
+				var now Claim
 				if json.Unmarshal(e.Value, &now) == nil && now.Holder == mine.Holder && now.Term == mine.Term {
 					l.rev, err = e.Revision, nil
 				}
@@ -190,9 +192,35 @@ func (l *Lease) renew(ctx context.Context, mine claim, renewed time.Time) {
 			return
 		}
 		if errors.Is(err, ErrConflict) || time.Since(renewed) >= l.cfg.TTL {
-			l.log.Warn("lease lost", slog.String("lease", l.cfg.Name))
+			l.c.cfg.Log.Warn("lease lost", slog.String("lease", l.cfg.Name))
 			close(l.lost)
 			return
 		}
 	}
+}
+
+// easeEvery is how long nothing must happen before patience is halved again.
+const easeEvery = time.Minute
+
+// adjust doubles the patience of those who wait when the holder before us was only slow: it answers again although its lease would not have run
+// out yet. Without that, processes on a machine that starves would depose each other in turn.
+func (l *Lease) adjust(mine *Claim, eased time.Time) time.Time {
+	least := l.cfg.Patience.Milliseconds()
+	if l.victim != nil {
+		switch back := l.victim.lastAnswer(); {
+		case back.After(l.silent) && back.Sub(l.silent) < l.cfg.TTL:
+			mine.Patience = min(2*max(mine.Patience, least), l.cfg.TTL.Milliseconds())
+			l.c.cfg.Log.Info("the holder of the lease before was only slow: being more patient",
+				slog.String("lease", l.cfg.Name), slog.Int64("patience_ms", mine.Patience))
+			eased = time.Now()
+		case time.Since(l.silent) < l.cfg.TTL:
+			return eased
+		}
+		l.victim.part()
+		l.victim = nil
+	}
+	if mine.Patience > least && time.Since(eased) > easeEvery {
+		mine.Patience, eased = max(mine.Patience/2, least), time.Now()
+	}
+	return eased
 }

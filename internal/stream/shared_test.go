@@ -166,7 +166,7 @@ func TestALeaseHasOneHolderAndItsTermsGrow(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	third, err := c2.Lease(t.Context(), stream.LeaseConfig{Name: cfg.Name, Holder: "three", TTL: 5 * time.Second, Floor: 1000})
+	third, err := c2.Lease(t.Context(), stream.LeaseConfig{Name: cfg.Name, Holder: "three", TTL: 5 * time.Second, Floor: func() uint64 { return 1000 }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,8 +38,11 @@ type Config struct {
 	// LivenessEvery is the period of liveness records; default 2 s. What is judged by silence is
 	// known no finer than that.
 	LivenessEvery time.Duration
-	// LeaseTTL is how long a silent leader keeps a collection; default 3 s.
+	// LeaseTTL is how long a leader keeps a collection without renewing its lease; default 3 s. All replicas must use the same.
 	LeaseTTL time.Duration
+	// LeasePatience is how long a leader may leave the pings of standbys unanswered, as when its process is stopped; default a third of
+	// LeaseTTL, and at most that. A leader whose connection to NATS is gone is not waited for.
+	LeasePatience time.Duration
 	// DiscoverEvery is how often "*" and resources that are not served yet are looked for; default 30 s.
 	DiscoverEvery time.Duration
 }
@@ -66,6 +69,7 @@ func (c Config) withDefaults() Config {
 	c.StageBytes = cmp.Or(c.StageBytes, 64<<20)
 	c.LivenessEvery = cmp.Or(c.LivenessEvery, 2*time.Second)
 	c.LeaseTTL = cmp.Or(c.LeaseTTL, 3*time.Second)
+	c.LeasePatience = cmp.Or(c.LeasePatience, c.LeaseTTL/3)
 	c.DiscoverEvery = cmp.Or(c.DiscoverEvery, 30*time.Second)
 	return c
 }
@@ -94,10 +98,13 @@ func (c Config) Validate() error {
 	for _, d := range []struct {
 		name  string
 		value time.Duration
-	}{{"liveness period", c.LivenessEvery}, {"lease ttl", c.LeaseTTL}, {"discovery period", c.DiscoverEvery}} {
+	}{{"liveness period", c.LivenessEvery}, {"lease ttl", c.LeaseTTL}, {"lease patience", c.LeasePatience}, {"discovery period", c.DiscoverEvery}} {
 		if d.value < 0 {
 			errs = append(errs, fmt.Errorf("reflector: %s %v: must not be negative", d.name, d.value))
 		}
+	}
+	if c.LeasePatience > c.LeaseTTL {
+		errs = append(errs, fmt.Errorf("reflector: lease patience %v: must not exceed the lease ttl %v", c.LeasePatience, c.LeaseTTL))
 	}
 	return errors.Join(errs...)
 }

@@ -142,6 +142,7 @@ func (s *source) finish(listRV delta.RV) {
 	now := time.Now()
 	gone := s.shadow.EndList(listRV, s.epoch, now)
 	for i := range gone {
+		gone[i].DeleteReason = cmp.Or(s.reform, gone[i].DeleteReason)
 		s.r.state.heal(gone[i].Key)
 	}
 	s.p.add(func(st *delta.Stage) {
@@ -151,7 +152,7 @@ func (s *source) finish(listRV delta.RV) {
 		st.Advance(listRV)
 		st.Control(delta.Record{Kind: delta.KindSynced, RV: listRV, ObservedAt: now})
 	})
-	s.w, s.unavailable = delta.MaxRV(s.w, listRV), false
+	s.w, s.unavailable, s.reform = delta.MaxRV(s.w, listRV), false, ""
 	s.r.state.set(func(v *view) { v.objects, v.sourceAt = s.shadow.Len(), now })
 	s.r.state.well()
 }

@@ -106,16 +106,20 @@ func (p *publisher) publish(ctx context.Context, records []delta.Record, coalesc
 			records[i].Trace = parent
 		}
 	}
-	newest := time.Time{}
+	newest, synced := time.Time{}, false
 	for i := range records {
+		synced = synced || records[i].Kind == delta.KindSynced
 		if records[i].Kind == delta.KindDelta && records[i].ObservedAt.After(newest) {
 			newest = records[i].ObservedAt
 		}
 	}
 	p.r.state.set(func(v *view) { v.pending, v.coalesced, v.sourceAt = p.waiting()+len(records), coalesced, heard })
 	err := p.w.Append(ctx, records)
-	if err == nil && p.idle() {
+	if err == nil && (synced || p.idle()) {
 		err = p.w.Flush(ctx)
+	}
+	if err == nil && synced {
+		p.lease.Completed()
 	}
 	if err != nil {
 		span.RecordError(err)

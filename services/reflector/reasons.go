@@ -48,6 +48,7 @@ var sourceReasons = []reason{
 // leadReasons are why a reign ended or could not begin. What is not named is a fault of the log: the source's faults end no reign.
 var leadReasons = []reason{
 	{"SOURCE_RESTORED", wraps(errNewEpoch)},
+	{"DIFFERENT_SPEC", wraps(errDifferentSpec)},
 	{"DEPOSED", wraps(stream.ErrDeposed, errLeaseLost)},
 	{"LOG_LOST", wraps(stream.ErrLogLost, stream.ErrBootstrap)},
 	{"FOREIGN_LOG", wraps(stream.ErrForeign)},

@@ -2,6 +2,7 @@ package reflector
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -89,7 +90,7 @@ func (r *reflection) run(ctx context.Context) {
 	}
 }
 
-// reign waits for the lease and leads until something ends it.
+// reign follows the log until the lease is ours, and leads until something ends it.
 func (r *reflection) reign(ctx context.Context) error {
 	r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_STANDBY)
 	floor := uint64(0)
@@ -98,14 +99,25 @@ func (r *reflection) reign(ctx context.Context) error {
 	} else if !errors.Is(err, stream.ErrNoLog) {
 		return err
 	}
-	lease, err := r.log.Lease(ctx, stream.LeaseConfig{Name: r.col.String(), Holder: r.cfg.Holder, TTL: r.cfg.LeaseTTL, Floor: floor})
+	following, stop := context.WithCancel(ctx)
+	defer stop()
+	s := r.follow(following)
+	defer s.end()
+	lease, err := r.log.Lease(ctx, stream.LeaseConfig{
+		Name: r.col.String(), Holder: r.cfg.Holder, Form: r.form(), TTL: r.cfg.LeaseTTL, Patience: r.cfg.LeasePatience,
+		Floor:    func() uint64 { return max(floor, s.term()) },
+		Handicap: func(held stream.Claim) time.Duration { return r.handicap(held, s.warm()) },
+		Seen:     r.leader,
+	})
 	if err != nil {
 		return err
 	}
+	r.state.set(func(v *view) { v.leader = r.cfg.Holder })
 	defer func() {
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		defer cancel()
 		_ = lease.Release(last) // not released in time, it runs out by itself
+		r.state.set(func(v *view) { v.leader = "" })
 	}()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -123,14 +135,43 @@ func (r *reflection) reign(ctx context.Context) error {
 	})
 	g.Go(func() error {
 		defer close(done)
-		return r.lead(ctx, lease)
+		return r.lead(ctx, lease, s)
 	})
 	return g.Wait()
 }
 
+// leader takes note of who holds the lease. Who would mirror the collection in another form says so, and waits.
+func (r *reflection) leader(held stream.Claim) {
+	var differs error
+	if mine := r.form(); held.Holder != "" && held.Form != "" && held.Form != mine {
+		differs = fmt.Errorf("%w: %s leads with %s, this process has %s", errDifferentSpec, held.Holder, held.Form, mine)
+	}
+	said := r.state.get()
+	r.state.set(func(v *view) { v.leader = held.Holder })
+	switch {
+	case differs != nil && said.lastErr != differs.Error():
+		r.fail(context.Background(), stageLead, differs, 0)
+	case differs == nil && held.Holder != "" && said.lastErr != "":
+		r.state.well() // whatever ended our reign, the collection has a leader
+	}
+}
+
+// handicap is for how long a lease that is free is left to others: to those that have followed the log to its end, and before that to those that
+// mirror the collection as it is.
+func (r *reflection) handicap(held stream.Claim, warm bool) time.Duration {
+	switch {
+	case held.Form != "" && held.Form != r.form():
+		return min(r.cfg.LeaseTTL/4, time.Second)
+	case !warm:
+		return min(r.cfg.LeaseTTL/10, 500*time.Millisecond)
+	}
+	return 0
+}
+
 // lead takes the log over and mirrors the source until something ends it.
-func (r *reflection) lead(ctx context.Context, lease *stream.Lease) error {
+func (r *reflection) lead(ctx context.Context, lease *stream.Lease, standby *standby) error {
 	r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_REBUILDING)
+	began := time.Now()
 	w, err := r.log.Writer(ctx, r.col, stream.WriterConfig{
 		Term: lease.Term, Holder: r.cfg.Holder, Acked: lease.Acked, Epoch: lease.Epoch, NewEpoch: r.newEpoch,
 	})
@@ -143,70 +184,63 @@ func (r *reflection) lead(ctx context.Context, lease *stream.Lease) error {
 	}()
 	r.newEpoch = false
 	lease.Report(w.Epoch(), w.Acked())
-	shadow, from, err := r.rebuild(ctx)
+	l, err := standby.take(ctx, w.Acked())
+	if err != nil {
+		return fmt.Errorf("rebuild the shadow of %s: %w", r.col, err)
+	}
+	if l.unread {
+		select {
+		case r.relist <- struct{}{}:
+		default: // one is asked for already
+		}
+	}
+	from, reform, err := r.resume(ctx, w, lease, l)
 	if err != nil {
 		return err
 	}
-	if from.Epoch != w.Epoch() {
-		from = delta.Revision{Epoch: w.Epoch()}
-	}
 	r.slog.LogAttrs(ctx, slog.LevelInfo, "leading", slog.Uint64(telemetry.KeyTerm, w.Term()), slog.Uint64(telemetry.KeyEpoch, w.Epoch()),
-		slog.String(telemetry.KeyRV, from.RV), slog.Int(telemetry.KeyCount, shadow.Len()))
+		slog.String(telemetry.KeyRV, from.RV), slog.Int(telemetry.KeyCount, l.shadow.Len()), slog.Duration(telemetry.KeyDuration, time.Since(began)))
 	r.state.set(func(v *view) {
-		v.term, v.revision, v.objects = w.Term(), from, shadow.Len()
+		v.term, v.revision, v.shadow, v.objects = w.Term(), from, from, l.shadow.Len()
 		v.reason, v.lastErr, v.lastErrAt, v.nextRetry = "", "", time.Time{}, time.Time{}
 	})
 	p := newPublisher(r, w, lease, from.RV)
-	s := &source{r: r, p: p, shadow: shadow, epoch: w.Epoch(), w: from.RV, retry: retry{Backoff: r.cfg.Backoff}}
+	s := &source{r: r, p: p, shadow: l.shadow, epoch: w.Epoch(), w: from.RV, reform: reform, retry: retry{Backoff: r.cfg.Backoff}}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return p.run(ctx) })
 	g.Go(func() error { return s.run(ctx) })
 	return g.Wait()
 }
 
-// rebuild reads the log's headers into a shadow, and finds the revision the log had reached; zero when no complete list of its epoch is in it.
-func (r *reflection) rebuild(ctx context.Context) (*delta.Shadow, delta.Revision, error) {
-	var shadow *delta.Shadow
-	var follower delta.Follower
-	stop := errors.New("replayed")
-	now := time.Now()
-	err := r.log.Read(ctx, r.col, stream.ReadConfig{HeadersOnly: true}, func(_ context.Context, b delta.Batch) error {
-		if b.Reset {
-			shadow, follower = delta.NewShadow(r.log.TombstoneTTL()), delta.Follower{}
-		}
-		for i := range b.Records {
-			shadow.Restore(&b.Records[i], now)
-		}
-		r.restoreUnreadable(shadow, b.Unreadable, now)
-		follower.Apply(b)
-		if b.Replayed {
-			return stop
-		}
-		return nil
-	})
-	if !errors.Is(err, stop) {
-		if err == nil {
-			err = ctx.Err()
-		}
-		return nil, delta.Revision{}, fmt.Errorf("rebuild the shadow of %s: %w", r.col, err)
+// resume says from where to go on, and why keys are gone that the first list does not hold: empty when no list is needed. Objects that left
+// the form and come back are older than their tombstones; only a new epoch lets readers take them.
+func (r *reflection) resume(ctx context.Context, w *stream.Writer, lease *stream.Lease, l legacy) (delta.Revision, delta.DeleteReason, error) {
+	from := l.at
+	if from.Epoch != w.Epoch() {
+		return delta.Revision{Epoch: w.Epoch()}, "", nil
 	}
-	if !follower.Readable() {
-		return shadow, delta.Revision{}, nil
+	switch {
+	case lease.Complete:
+		return from, "", nil
+	case lease.Form == "":
+		return from, delta.Inferred, nil
+	case !l.filtered.IsZero() && time.Since(l.filtered) <= r.log.TombstoneTTL():
+		if err := w.NewEpoch(ctx); err != nil {
+			return from, "", err
+		}
+		from = delta.Revision{Epoch: w.Epoch()}
 	}
-	return shadow, follower.Revision(), nil
+	return from, delta.FilteredOut, nil
 }
 
-// restoreUnreadable takes records that a later version of this program wrote: their keys are known to be in the log, and nothing else. A relist
-// then replaces or buries them.
-func (r *reflection) restoreUnreadable(shadow *delta.Shadow, records []delta.Unreadable, now time.Time) {
-	for _, u := range records {
-		if u.Key == "" {
-			continue
-		}
-		shadow.Restore(&delta.Record{Kind: delta.KindDelta, Type: delta.Updated, Key: u.Key, Overflow: true}, now)
-		select {
-		case r.relist <- struct{}{}:
-		default: // one is asked for already
-		}
+// form is what this process publishes of the collection, in words that are equal when it is equal.
+func (r *reflection) form() string {
+	text, err := json.Marshal(struct {
+		kube.Scope
+		kube.Transform
+	}{r.want.Scope, r.want.Transform})
+	if err != nil {
+		return err.Error() // strings always encode
 	}
+	return string(text)
 }

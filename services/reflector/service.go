@@ -113,7 +113,7 @@ func (s *Service) reflect(want Resource) *reflection {
 	}
 	name := s.cfg.Cluster + "/" + want.Name
 	r.slog = s.slog.With(slog.String(telemetry.KeyCollection, name))
-	r.state.v = view{name: name, scope: want.Scope, phase: reflectorv1.ReflectionState_REFLECTION_STATE_BACKOFF}
+	r.state.v = view{name: name, holder: s.cfg.Holder, scope: want.Scope, phase: reflectorv1.ReflectionState_REFLECTION_STATE_BACKOFF}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reflections = append(s.reflections, r)

@@ -37,6 +37,8 @@ type source struct {
 	shadow *delta.Shadow
 	epoch  uint64
 	w      delta.RV // everything up to it is staged; empty: a complete list is due
+	// reform makes a complete list due although w is known: the log may hold another form. It is why keys are gone that the list does not hold.
+	reform delta.DeleteReason
 	retry  retry
 
 	unavailable bool // the last list found its version expired or too large
@@ -46,7 +48,7 @@ type source struct {
 
 // run lists when it must and watches until ctx ends or the epoch must change.
 func (s *source) run(ctx context.Context) error {
-	relist := s.w == ""
+	relist := s.w == "" || s.reform != ""
 	for {
 		var err error
 		stage := "watch"

@@ -32,7 +32,10 @@ type view struct {
 	scope    kube.Scope
 	phase    reflectorv1.ReflectionState
 	revision delta.Revision
+	shadow   delta.Revision // how far a standby has followed the log
 	term     uint64
+	leader   string // who holds the lease; empty when it is not known
+	holder   string // this process in leases
 
 	objects, pending    int
 	lists, watches      uint64
@@ -106,6 +109,9 @@ func (s *state) poison(key delta.Key, why error, now time.Time) {
 	})
 }
 
+// healAll forgets what is quarantined; the log is about to be read from its start.
+func (s *state) healAll() { s.set(func(v *view) { clear(v.quarantined) }) }
+
 func (s *state) heal(key delta.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,6 +133,8 @@ func (s *state) proto() *reflectorv1.Reflection {
 		LastErrorAt: stamp(v.lastErrAt), SourceSeenAt: stamp(v.sourceAt), NextRetryAt: stamp(v.nextRetry),
 		ShortWatches: int64(v.shortWatches), List: v.list.proto(time.Now()),
 		Namespace: v.scope.Namespace, LabelSelector: v.scope.LabelSelector, FieldSelector: v.scope.FieldSelector,
+		Leader: v.leader, Holder: v.holder,
+		ShadowRevision: &deltav1.Revision{Epoch: v.shadow.Epoch, ResourceVersion: v.shadow.RV},
 	}
 	if v.nextRetry.Before(time.Now()) {
 		p.NextRetryAt = nil // the retry is under way
@@ -138,6 +146,9 @@ func (s *state) proto() *reflectorv1.Reflection {
 		p.Quarantined = append(p.Quarantined, &reflectorv1.QuarantinedKey{Key: string(key), Reason: q.reason, SeenAt: stamp(q.at)})
 	}
 	slices.SortFunc(p.Quarantined, func(a, b *reflectorv1.QuarantinedKey) int { return cmp.Compare(a.Key, b.Key) })
+	if v.term != 0 {
+		p.ShadowRevision = p.GetRevision()
+	}
 	p.Quarantined = p.Quarantined[:min(len(p.Quarantined), maxListedQuarantined)]
 	return p
 }

@@ -1,0 +1,219 @@
+package stream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// Lease waits until the lease is free, its holder is gone, or silent for too long, takes it and keeps renewing it. The term is the revision of
+// the write that took it, or more when Floor asks for it, so it grows even if the bucket was lost. It returns only on
+// success or when ctx ends.
+//
+// A holder is gone when the server knows nobody who answers its pings; it is silent when it has not answered for the patience, or, whatever
+// it answers, has not renewed for the TTL. Taking the lease from somebody who lives costs a change of leader and nothing
+// else: the log is fenced.
+func (c *Conn) Lease(ctx context.Context, cfg LeaseConfig) (*Lease, error) {
+	k := &contest{c: c, cfg: cfg.withDefaults(), notice: make(chan struct{}, 1), process: c.present(ctx)}
+	sub, err := c.nc.Subscribe(leaseSubject+escapeKey(cfg.Name), func(*nats.Msg) {
+		select {
+		case k.notice <- struct{}{}:
+		default:
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		_ = sub.Unsubscribe()
+		if k.peer != nil {
+			k.peer.part()
+		}
+	}()
+	for {
+		l, err := k.try(ctx)
+		switch {
+		case ctx.Err() != nil:
+			if l != nil {
+				last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+				defer cancel()
+				_ = l.Release(last)
+			}
+			return nil, ctx.Err()
+		case err == nil && l != nil:
+			return l, nil
+		case err == nil:
+			err = k.wait(ctx)
+		default:
+			k.bucket = nil
+			c.cfg.Log.Warn("lease cannot be read", slog.String("lease", cfg.Name), slog.String("error", err.Error()))
+			err = k.pause(ctx)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// contest is one wait for a lease.
+type contest struct {
+	c       *Conn
+	cfg     LeaseConfig
+	notice  chan struct{} // cap 1
+	process string        // the token of this one, empty when it cannot be pinged
+	bucket  *Bucket
+	entry   Entry // as last read
+	held    Claim
+	seen    time.Time // when the entry was first read as it is
+	free    time.Time // since when the lease could be taken; zero while it cannot
+	peer    *peer     // the holder's process
+}
+
+// try looks at the lease and takes it if that may be; nil, nil says to wait.
+func (k *contest) try(ctx context.Context) (*Lease, error) {
+	if err := k.look(ctx); err != nil {
+		return nil, err
+	}
+	if !k.open() {
+		k.free = time.Time{}
+		return nil, nil
+	}
+	if k.free.IsZero() {
+		k.free = time.Now()
+	}
+	if time.Since(k.free) < k.cfg.Handicap(k.held) {
+		return nil, nil
+	}
+	l, err := k.take(ctx)
+	if errors.Is(err, ErrConflict) {
+		select {
+		case k.notice <- struct{}{}: // look again
+		default:
+		}
+		return nil, nil
+	}
+	return l, err
+}
+
+func (k *contest) look(ctx context.Context) error {
+	if k.bucket == nil {
+		bucket, err := k.c.Bucket(ctx, leaseBucket, 0)
+		if err != nil {
+			return err
+		}
+		k.bucket = bucket
+	}
+	e, err := k.bucket.Get(ctx, k.cfg.Name)
+	switch {
+	case errors.Is(err, ErrNoKey):
+		e = Entry{}
+	case err != nil:
+		return err
+	}
+	if e.Revision != k.entry.Revision || k.seen.IsZero() {
+		k.entry, k.seen, k.held = e, time.Now(), Claim{}
+		_ = json.Unmarshal(e.Value, &k.held) // a broken value is a free lease
+		k.cfg.Seen(k.held)
+	}
+	token := k.held.Process
+	if k.mine() {
+		token = ""
+	}
+	if k.peer == nil || k.peer.token != token {
+		if k.peer != nil {
+			k.peer.part()
+		}
+		k.peer = k.c.meet(token, k.cfg.PingEvery)
+	}
+	return nil
+}
+
+// mine says that the claim is one that this process could not release.
+func (k *contest) mine() bool {
+	return k.held.Process == k.c.presence.token && k.held.Holder == k.cfg.Holder
+}
+
+// open says whether the lease may be taken.
+func (k *contest) open() bool {
+	return k.held.Holder == "" || k.mine() || k.peer.isGone() || k.peer.silence() >= k.patience() || time.Since(k.seen) >= k.cfg.TTL
+}
+
+func (k *contest) patience() time.Duration {
+	return min(max(k.cfg.Patience, time.Duration(k.held.Patience)*time.Millisecond), k.cfg.TTL)
+}
+
+// wait returns when there is a reason to look again.
+func (k *contest) wait(ctx context.Context) error {
+	changed := k.peer.changed.wait()
+	next := min(k.cfg.TTL/3, 2*time.Second)
+	switch {
+	case !k.free.IsZero():
+		next = min(k.cfg.TTL/60, 50*time.Millisecond) // it is being left to others
+	case time.Since(k.seen) > k.cfg.TTL/2:
+		next = min(k.cfg.TTL/12, time.Second)
+	}
+	t := time.NewTimer(next)
+	defer t.Stop()
+	for {
+		select {
+		case <-changed:
+			changed = k.peer.changed.wait()
+			if !k.open() {
+				continue // it is silent, but not for long enough
+			}
+		case <-k.notice:
+		case <-t.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		return nil
+	}
+}
+
+func (k *contest) pause(ctx context.Context) error {
+	t := time.NewTimer(time.Second)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-k.c.events.wait():
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
+func (k *contest) take(ctx context.Context) (*Lease, error) {
+	began := time.Now()
+	mine := Claim{
+		Holder: k.cfg.Holder, Form: k.cfg.Form, Complete: k.held.Complete && k.held.Form == k.cfg.Form, Acked: k.held.Acked, Epoch: k.held.Epoch, Patience: k.held.Patience,
+		Term: max(k.held.Term, k.cfg.Floor(), k.entry.Revision) + 1, Process: k.process,
+	}
+	value, err := json.Marshal(mine)
+	if err != nil {
+		return nil, err
+	}
+	rev, err := k.bucket.Update(ctx, k.cfg.Name, value, k.entry.Revision)
+	if err != nil {
+		return nil, err
+	}
+	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	l := &Lease{
+		Term: mine.Term, Acked: k.held.Acked, Epoch: k.held.Epoch, Form: k.held.Form, Complete: mine.Complete,
+		cfg: k.cfg, c: k.c, bucket: k.bucket, rev: rev, kick: make(chan struct{}, 1),
+		lost: make(chan struct{}), done: make(chan struct{}), cancel: cancel,
+	}
+	l.whole.Store(mine.Complete)
+	l.acked.Store(k.held.Acked)
+	l.epoch.Store(k.held.Epoch)
+	if silent := k.peer.silence(); k.held.Holder != "" && !k.mine() && !k.peer.isGone() && silent > 0 {
+		l.victim, l.silent = k.peer, time.Now().Add(-silent)
+		k.peer = nil
+	}
+	k.c.announce(k.cfg.Name)
+	go l.renew(run, mine, began)
+	return l, nil
+}

@@ -1,0 +1,175 @@
+package stream
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nuid"
+)
+
+const (
+	// aliveSubject and a process' token make the subject on which only that process answers.
+	aliveSubject = "deltaplane.alive."
+	// secondLook is how soon a process that seems to be gone is asked once more.
+	secondLook = 50 * time.Millisecond
+)
+
+// presence answers pings for this process, so that others know at once when it is gone: its connection ends with it, and then the
+// server itself answers that nobody is there.
+type presence struct {
+	token string
+
+	mu        sync.Mutex
+	answering bool // guarded by mu
+	reachable bool // guarded by mu: a ping was answered
+}
+
+func newPresence() *presence { return &presence{token: nuid.Next()} }
+
+// present begins to answer, and returns the token under which others can ping this process; empty when pings do not arrive, as where the
+// user of the connection may not subscribe: everybody would think that we are gone.
+func (c *Conn) present(ctx context.Context) string {
+	p := c.presence
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.answering {
+		_, err := c.nc.Subscribe(aliveSubject+p.token, func(m *nats.Msg) { _ = m.Respond(nil) })
+		p.answering = err == nil
+	}
+	if !p.reachable {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		_, err := c.nc.RequestWithContext(ctx, aliveSubject+p.token, nil)
+		p.reachable = err == nil
+	}
+	if !p.reachable {
+		return ""
+	}
+	return p.token
+}
+
+// peer is another process as its pings show it. A ping to ourselves goes with each: a round in which that one was not answered in time says
+// something about us or the server, and nothing about the peer, so that a machine which starves does not depose anybody.
+type peer struct {
+	token   string
+	every   time.Duration
+	changed *signal
+	cancel  context.CancelFunc
+	done    chan struct{}
+
+	mu                   sync.Mutex // guards what follows
+	self, heard, refused bool       // in the round under way
+	refusals             int        // rounds one after the other
+	silent               time.Duration
+	gone                 bool
+	answered             time.Time // the last answer
+}
+
+// meet begins to ping the process with the token; an empty one pings only ourselves.
+func (c *Conn) meet(token string, every time.Duration) *peer {
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &peer{token: token, every: every, changed: newSignal(), cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(p.done)
+		p.run(ctx, c)
+	}()
+	return p
+}
+
+// part ends the pings.
+func (p *peer) part() {
+	p.cancel()
+	<-p.done
+}
+
+// isGone says that the server knows of no such process, twice in a row.
+func (p *peer) isGone() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.gone
+}
+
+// silence is for how long pings have been left unanswered while our own were answered.
+func (p *peer) silence() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.silent
+}
+
+func (p *peer) lastAnswer() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.answered
+}
+
+func (p *peer) run(ctx context.Context, c *Conn) {
+	inbox := nats.NewInbox()
+	sub, err := c.nc.Subscribe(inbox+".*", func(m *nats.Msg) { p.answer(m, m.Subject == inbox+".self") })
+	if err != nil {
+		return // the connection was closed
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	var settled time.Time // before it a peer that is not there may only be reconnecting, as we were
+	reconnected := c.events.wait()
+	wait := p.every
+	for {
+		_ = c.nc.PublishRequest(aliveSubject+c.presence.token, inbox+".self", nil) // an error is an unanswered ping
+		if p.token != "" {
+			_ = c.nc.PublishRequest(aliveSubject+p.token, inbox+".peer", nil)
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+			wait = p.round(wait, time.Now().After(settled))
+		case <-reconnected:
+			t.Stop()
+			reconnected, settled, wait = c.events.wait(), time.Now().Add(5*p.every), p.every
+		case <-ctx.Done():
+			t.Stop()
+			return
+		}
+	}
+}
+
+func (p *peer) answer(m *nats.Msg, self bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	none := len(m.Data) == 0 && m.Header.Get("Status") == "503"
+	switch {
+	case self:
+		p.self = p.self || !none
+	case none:
+		p.refused = true
+	default:
+		p.heard, p.answered = true, time.Now()
+	}
+}
+
+// round ends a round of pings and returns how long the next one lasts.
+func (p *peer) round(lasted time.Duration, settled bool) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	next := p.every
+	switch {
+	case p.heard:
+		p.silent, p.refusals, p.gone = 0, 0, false
+	case !p.self: // nothing was learnt
+	case p.refused:
+		p.silent += lasted
+		if p.refusals++; p.refusals > 1 && settled {
+			p.gone = true
+		} else {
+			next = min(next, secondLook)
+		}
+	default:
+		p.silent += lasted
+		p.refusals = 0
+	}
+	p.self, p.heard, p.refused = false, false, false
+	if p.silent > 0 {
+		p.changed.fire()
+	}
+	return next
+}

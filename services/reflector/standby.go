@@ -1,0 +1,184 @@
+package reflector
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/stream"
+)
+
+var (
+	// errDifferentSpec says that the collection is led by a process that mirrors it in another form.
+	errDifferentSpec = errors.New("reflector: the collection is mirrored in another form")
+	errInherited     = errors.New("quarantined before this process led the collection")
+)
+
+// standby follows a collection's log by its headers for as long as somebody else may lead it, so that a takeover needs no more of the log than
+// what was written since a moment ago. What it holds is the shadow a leader needs, and how far the log is.
+type standby struct {
+	r *reflection
+
+	mu       sync.Mutex // guards what follows
+	shadow   *delta.Shadow
+	follower delta.Follower
+	begun    bool // something was read
+	replayed bool // and no replay is under way
+	// unknown: a record could not be read. What a log read from its start says of it must be found out then.
+	unknown  bool
+	unread   bool
+	filtered time.Time // when a tombstone of an object that left the form was last seen
+	expired  time.Time
+	moved    chan struct{} // cap 1; something was applied
+	stop     context.CancelFunc
+	done     chan struct{}
+}
+
+// follow begins to follow the log until ctx ends or what it holds is taken.
+func (r *reflection) follow(ctx context.Context) *standby {
+	s := &standby{r: r, moved: make(chan struct{}, 1)}
+	s.begin(ctx)
+	return s
+}
+
+// begin reads from the start of the log.
+func (s *standby) begin(ctx context.Context) {
+	ctx, s.stop = context.WithCancel(ctx)
+	s.done = make(chan struct{})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.begun, s.replayed, s.unknown, s.unread = false, false, false, false
+	s.shadow, s.follower = delta.NewShadow(s.r.log.TombstoneTTL()), delta.Follower{}
+	go func() {
+		defer close(s.done)
+		_ = s.r.log.Read(ctx, s.r.col, stream.ReadConfig{HeadersOnly: true}, s.apply) // it ends when it is told to
+	}()
+}
+
+// end stops following; nothing runs any more when it returns.
+func (s *standby) end() {
+	s.stop()
+	<-s.done
+}
+
+func (s *standby) apply(_ context.Context, b delta.Batch) error {
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.begun = true
+	if b.Reset {
+		s.shadow, s.follower = delta.NewShadow(s.r.log.TombstoneTTL()), delta.Follower{}
+		s.replayed, s.unknown, s.unread, s.filtered = false, false, false, time.Time{}
+		s.r.state.healAll()
+	}
+	for i := range b.Records {
+		s.restore(&b.Records[i], now)
+	}
+	s.restoreUnreadable(b.Unreadable, now)
+	if b.Replayed {
+		s.replayed = true
+	}
+	if now.Sub(s.expired) > expireEvery {
+		s.expired = now
+		s.shadow.Expire(now)
+	}
+	at := s.follower.Apply(b)
+	s.r.state.set(func(v *view) {
+		v.shadow = at
+		if v.term == 0 {
+			v.objects, v.revision = s.shadow.Len(), at
+		}
+	})
+	select {
+	case s.moved <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+func (s *standby) restore(rec *delta.Record, now time.Time) {
+	s.shadow.Restore(rec, now)
+	switch {
+	case rec.Kind != delta.KindDelta:
+	case rec.Tombstone():
+		if rec.DeleteReason == delta.FilteredOut {
+			s.filtered = now
+		}
+		s.r.state.heal(rec.Key)
+	case rec.Encoding == delta.EncodingUnreadable:
+		s.r.state.poison(rec.Key, errInherited, now)
+	default:
+		s.r.state.heal(rec.Key)
+	}
+}
+
+// restoreUnreadable takes records that a later version of this program wrote: their keys are known to be in the log, and nothing else. A relist
+// then replaces or buries them. What the shadow holds of such a key may be newer than nothing, so only a log read from its start tells
+// which keys these are.
+func (s *standby) restoreUnreadable(records []delta.Unreadable, now time.Time) {
+	for _, u := range records {
+		if u.Key == "" {
+			continue
+		}
+		s.unread, s.unknown = true, s.unknown || s.replayed
+		s.shadow.Restore(&delta.Record{Kind: delta.KindDelta, Type: delta.Updated, Key: u.Key, Overflow: true}, now)
+	}
+}
+
+// warm reports that a takeover would have to read next to nothing.
+func (s *standby) warm() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.replayed && !s.unknown
+}
+
+// term is the highest term seen in the log.
+func (s *standby) term() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.follower.Position().Term
+}
+
+// legacy is what a standby leaves to the leader it becomes.
+type legacy struct {
+	shadow *delta.Shadow
+	// at is the revision the log had reached; zero when no complete list of its epoch is in it.
+	at delta.Revision
+	// unread says that records could not be read and must be replaced by a relist.
+	unread bool
+	// filtered is when an object was last seen to leave the form of the collection.
+	filtered time.Time
+}
+
+// take follows the log up to sequence, which must be its end and stay it, then stops following and returns what it found.
+func (s *standby) take(ctx context.Context, sequence uint64) (legacy, error) {
+	s.mu.Lock()
+	again := !s.begun || s.unknown
+	s.mu.Unlock()
+	if again { // there was no log yet, and there is one now; or what was read does not suffice
+		s.end()
+		s.begin(ctx)
+	}
+	defer s.end()
+	for {
+		s.mu.Lock()
+		there := s.replayed && s.follower.Position().Sequence >= sequence && !s.follower.Frozen()
+		l := legacy{shadow: s.shadow, unread: s.unread, filtered: s.filtered}
+		if s.follower.Readable() {
+			l.at = s.follower.Revision()
+		}
+		s.mu.Unlock()
+		if there {
+			return l, nil
+		}
+		select {
+		case <-s.moved:
+		case <-s.done:
+			return legacy{}, errors.New("reflector: following the log has ended")
+		case <-ctx.Done():
+			return legacy{}, ctx.Err()
+		}
+	}
+}
