@@ -38,6 +38,10 @@ func (w *Writer) resolve(ctx context.Context) error {
 }
 
 func (w *Writer) tryResolve(ctx context.Context) error {
+	w.mu.Lock()
+	w.attempt++ // whatever is still answered to earlier attempts no longer counts: the tail, read after that, says it
+	acked, pending := w.acked, slices.Clone(w.inflight)
+	w.mu.Unlock()
 	tail, err := w.c.Tail(ctx, w.col)
 	if errors.Is(err, ErrNoLog) {
 		return fmt.Errorf("%w: the stream is gone", ErrLogLost)
@@ -45,10 +49,6 @@ func (w *Writer) tryResolve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w.mu.Lock()
-	w.attempt++ // whatever is still answered to earlier attempts no longer counts
-	acked, pending := w.acked, slices.Clone(w.inflight)
-	w.mu.Unlock()
 	switch {
 	case max(tail.Term, tail.Fence) > w.term:
 		return fmt.Errorf("%w: the log holds term %d, mine is %d", ErrDeposed, max(tail.Term, tail.Fence), w.term)

@@ -2,7 +2,6 @@ package reflector
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -104,7 +103,7 @@ func (r *reflection) reign(ctx context.Context) error {
 	s := r.follow(following)
 	defer s.end()
 	lease, err := r.log.Lease(ctx, stream.LeaseConfig{
-		Name: r.col.String(), Holder: r.cfg.Holder, Form: r.form(), TTL: r.cfg.LeaseTTL, Patience: r.cfg.LeasePatience,
+		Name: r.col.String(), Holder: r.cfg.Holder, Form: r.want.fingerprint(), TTL: r.cfg.LeaseTTL, Patience: r.cfg.LeasePatience,
 		Floor:    func() uint64 { return max(floor, s.term()) },
 		Handicap: func(held stream.Claim) time.Duration { return r.handicap(held, s.warm()) },
 		Seen:     r.leader,
@@ -143,7 +142,7 @@ func (r *reflection) reign(ctx context.Context) error {
 // leader takes note of who holds the lease. Who would mirror the collection in another form says so, and waits.
 func (r *reflection) leader(held stream.Claim) {
 	var differs error
-	if mine := r.form(); held.Holder != "" && held.Form != "" && held.Form != mine {
+	if mine := r.want.fingerprint(); held.Holder != "" && held.Form != "" && held.Form != mine {
 		differs = fmt.Errorf("%w: %s leads with %s, this process has %s", errDifferentSpec, held.Holder, held.Form, mine)
 	}
 	said := r.state.get()
@@ -160,7 +159,7 @@ func (r *reflection) leader(held stream.Claim) {
 // mirror the collection as it is.
 func (r *reflection) handicap(held stream.Claim, warm bool) time.Duration {
 	switch {
-	case held.Form != "" && held.Form != r.form():
+	case held.Form != "" && held.Form != r.want.fingerprint():
 		return min(r.cfg.LeaseTTL/4, time.Second)
 	case !warm:
 		return min(r.cfg.LeaseTTL/10, 500*time.Millisecond)
@@ -231,16 +230,4 @@ func (r *reflection) resume(ctx context.Context, w *stream.Writer, lease *stream
 		from = delta.Revision{Epoch: w.Epoch()}
 	}
 	return from, delta.FilteredOut, nil
-}
-
-// form is what this process publishes of the collection, in words that are equal when it is equal.
-func (r *reflection) form() string {
-	text, err := json.Marshal(struct {
-		kube.Scope
-		kube.Transform
-	}{r.want.Scope, r.want.Transform})
-	if err != nil {
-		return err.Error() // strings always encode
-	}
-	return string(text)
 }

@@ -420,7 +420,7 @@ func TestMetricsUseKubernetesNames(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- svc.Run(ctx) }()
-	reflection(t, dial(t, svc), "pods", "watching", watching)
+	reflection(t, dial(t, svc), "pods", "a published pod", func(r *reflectorv1.Reflection) bool { return watching(r) && r.GetPublished() > 0 })
 	families, err := tel.Registry.Gather()
 	if err != nil {
 		t.Error(err)
