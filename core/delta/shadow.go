@@ -3,6 +3,7 @@ package delta
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -12,7 +13,7 @@ type Object struct {
 	UID        string
 	RV         RV
 	Generation int64
-	// Owners, Hints and Labels are the current ones.
+	// Owners, Hints and Labels are the current ones. The record made of an object shares them.
 	Owners []Owner
 	Hints  map[string][]string
 	Labels map[string][]string
@@ -24,56 +25,34 @@ type Object struct {
 	ObservedAt time.Time
 }
 
-// MaxMarks is how many owners, hints and labels together a record carries, and MaxMarkBytes how long their names and values may be in sum;
-// beyond them Overflow says "wake all". Escaped three times as long they still fit into a message's headers (64 KiB): the API server
-// bounds neither the number nor the length of owner references, and a record that the log refuses would hold up all that follow it.
-const (
-	MaxMarks     = 64
-	MaxMarkBytes = 16 << 10
-)
-
 // Shadow is what a leading reflector remembers of the log: per key the resource version, content hash, UID and the owners, hints
 // and labels it has had lately, but no objects. It decides what a change or a relist publishes, and can be rebuilt from headers.
+//
+// It holds about 200 bytes for an object whose owners, hints and labels others have too: those are kept once.
 type Shadow struct {
 	ttl     time.Duration
 	entries map[Key]*entry
+	marks   marks
 	live    int
 	graves  []grave // tombstones in the order of their deletion
-	round   uint64  // of the list under way, 0 when none is
-}
-
-type entry struct {
-	epoch    uint64
-	rv       RV
-	uid      string
-	hash     uint64
-	round    uint64    // the last list that held it
-	deleted  time.Time // zero while it lives
-	marks    []mark
-	overflow time.Time // marks were dropped then
-}
-
-// mark is one owner, hint or label value. Gone is zero while the object has it.
-type mark struct {
-	class       byte // 'o', 'h' or 'l'
-	name, value string
-	uid         string
-	controller  bool
-	gone        time.Time
+	round   uint32  // of the list under way, 0 when none is
 }
 
 type grave struct {
 	key     Key
-	deleted time.Time
+	deleted int64
 }
 
 // NewShadow returns an empty shadow that remembers deletions, and former owners, for ttl.
 func NewShadow(ttl time.Duration) *Shadow {
-	return &Shadow{ttl: ttl, entries: map[Key]*entry{}}
+	return &Shadow{ttl: ttl, entries: map[Key]*entry{}, marks: newMarks()}
 }
 
 // Len is the number of living objects.
 func (s *Shadow) Len() int { return s.live }
+
+// Empty reports whether nothing is known at all, not even a deletion.
+func (s *Shadow) Empty() bool { return len(s.entries) == 0 }
 
 // Restore takes a record read back from the log. Records must come in the log's order.
 func (s *Shadow) Restore(r *Record, now time.Time) {
@@ -82,15 +61,14 @@ func (s *Shadow) Restore(r *Record, now time.Time) {
 	}
 	e := s.entries[r.Key]
 	if e == nil {
-		e = &entry{deleted: now}
-		s.entries[r.Key] = e
-	} else if !Apply(Stamp{Epoch: e.epoch, RV: e.rv}, r.Stamp()) {
+		e = s.enter(r.Key, now)
+	} else if e.compare(r.Epoch, r.RV) < 0 {
 		return
 	}
-	e.epoch, e.rv, e.uid, e.hash = r.Epoch, r.RV, r.UID, r.Hash
-	e.marks = marksOf(r.Owners, r.Hints, r.Labels)
+	e.set(r.Epoch, r.RV, r.UID, r.Hash)
+	s.marks.replace(e, r.Owners, r.Hints, r.Labels)
 	if r.Overflow {
-		e.overflow = now
+		e.overflowed(now)
 	}
 	if r.Tombstone() {
 		s.bury(r.Key, e, now)
@@ -102,44 +80,49 @@ func (s *Shadow) Restore(r *Record, now time.Time) {
 // Upsert takes an object seen in a watch, and returns the record to publish. It returns false when there is nothing new in it: an event that
 // was replayed from before what is held, also from before a deletion (design 6.2), or the version held already.
 func (s *Shadow) Upsert(t Type, o *Object, epoch uint64, now time.Time) (Record, bool) {
+	r, _, ok := s.upsert(t, o, epoch, now)
+	return r, ok
+}
+
+func (s *Shadow) upsert(t Type, o *Object, epoch uint64, now time.Time) (Record, *entry, bool) {
 	e := s.entries[o.Key]
 	if e != nil {
-		order := Stamp{Epoch: epoch, RV: o.RV}.Compare(Stamp{Epoch: e.epoch, RV: e.rv})
+		order := e.compare(epoch, o.RV)
 		if order < 0 || order == 0 && (e.dead() || e.hash == o.Hash) {
-			return Record{}, false
+			return Record{}, e, false
 		}
 		// Known by the same version under another epoch: nothing changed.
-		if order > 0 && !e.dead() && e.rv == o.RV && e.hash == o.Hash && e.uid == o.UID {
-			return Record{}, false
+		if order > 0 && !e.dead() && e.hash == o.Hash && e.compare(e.epoch, o.RV) == 0 && e.uidText() == o.UID {
+			return Record{}, e, false
 		}
 	} else {
-		e = &entry{deleted: now}
-		s.entries[o.Key] = e
+		e = s.enter(o.Key, now)
 	}
 	if t == Updated && e.dead() {
 		t = Added
 	}
 	s.raise(e)
-	e.epoch, e.rv, e.uid, e.hash = epoch, o.RV, o.UID, o.Hash
-	s.remark(e, marksOf(o.Owners, o.Hints, o.Labels), now)
-	r := s.record(t, o.Key, e)
-	r.Generation, r.Payload, r.Encoding, r.ObservedAt = o.Generation, o.Payload, o.Encoding, o.ObservedAt
-	return r, true
+	e.set(epoch, o.RV, o.UID, o.Hash)
+	r := record(t, o, e, epoch)
+	s.remark(&r, e, o, now)
+	return r, e, true
 }
 
 // Delete takes a deletion seen in a watch; o holds the last state and the deletion's resource version. A deletion of a key that is
 // not known is nothing (D-04), nor is one from before what is held.
 func (s *Shadow) Delete(reason DeleteReason, o *Object, epoch uint64, now time.Time) (Record, bool) {
 	e := s.entries[o.Key]
-	if e == nil || e.dead() || (Stamp{Epoch: epoch, RV: o.RV}).Compare(Stamp{Epoch: e.epoch, RV: e.rv}) < 0 {
+	if e == nil || e.dead() || e.compare(epoch, o.RV) < 0 {
 		return Record{}, false
 	}
-	e.epoch, e.rv, e.hash = epoch, o.RV, o.Hash
-	e.uid = cmp.Or(o.UID, e.uid)
-	s.remark(e, marksOf(o.Owners, o.Hints, o.Labels), now)
-	r := s.record(Deleted, o.Key, e)
+	uid := o.UID
+	if uid == "" {
+		uid = e.uidText()
+	}
+	e.set(epoch, o.RV, uid, o.Hash)
+	r := record(Deleted, o, e, epoch)
 	r.DeleteReason = reason
-	r.Generation, r.Payload, r.Encoding, r.ObservedAt = o.Generation, o.Payload, o.Encoding, o.ObservedAt
+	s.remark(&r, e, o, now)
 	s.bury(o.Key, e, now)
 	return r, true
 }
@@ -150,10 +133,8 @@ func (s *Shadow) BeginList() { s.round++ }
 // Listed takes one object of the list under way and returns the record to publish when it differs from what is held. A second object
 // with the same key counts when it is newer.
 func (s *Shadow) Listed(o *Object, epoch uint64, now time.Time) (Record, bool) {
-	r, ok := s.Upsert(Replaced, o, epoch, now)
-	if e := s.entries[o.Key]; e != nil {
-		e.round = s.round
-	}
+	r, e, ok := s.upsert(Replaced, o, epoch, now)
+	e.round = s.round
 	return r, ok
 }
 
@@ -168,15 +149,21 @@ func (s *Shadow) Keep(key Key) {
 // and the last owners, hints and labels, in the order of their keys. A key whose version is newer than the list stays: readers would
 // refuse the tombstone, and the watch from the list's version tells what became of it.
 func (s *Shadow) EndList(listRV RV, epoch uint64, now time.Time) []Record {
+	return s.EndListFor(Inferred, listRV, epoch, now)
+}
+
+// EndListFor is EndList with another reason for what is gone, such as [FilteredOut] after the collection's selectors changed.
+func (s *Shadow) EndListFor(reason DeleteReason, listRV RV, epoch uint64, now time.Time) []Record {
 	var out []Record
 	for key, e := range s.entries {
-		if e.dead() || e.round == s.round || (Stamp{Epoch: epoch, RV: listRV}).Compare(Stamp{Epoch: e.epoch, RV: e.rv}) < 0 {
+		if e.dead() || e.round == s.round || e.compare(epoch, listRV) < 0 {
 			continue
 		}
-		e.epoch, e.rv, e.hash = epoch, listRV, 0
-		s.remark(e, nil, now)
-		r := s.record(Deleted, key, e)
-		r.DeleteReason, r.ObservedAt = Inferred, now
+		gone := Object{Key: key, UID: e.uidText(), RV: listRV, ObservedAt: now}
+		e.set(epoch, gone.RV, gone.UID, 0)
+		r := record(Deleted, &gone, e, epoch)
+		r.DeleteReason = reason
+		s.remark(&r, e, &gone, now)
 		out = append(out, r)
 		s.bury(key, e, now)
 	}
@@ -187,20 +174,26 @@ func (s *Shadow) EndList(listRV RV, epoch uint64, now time.Time) []Record {
 // Expire forgets deletions older than the ttl.
 func (s *Shadow) Expire(now time.Time) {
 	n := 0
-	for ; n < len(s.graves) && now.Sub(s.graves[n].deleted) > s.ttl; n++ {
+	for ; n < len(s.graves) && now.UnixNano()-s.graves[n].deleted > int64(s.ttl); n++ {
 		g := s.graves[n]
-		if e := s.entries[g.key]; e != nil && e.deleted.Equal(g.deleted) {
+		if e := s.entries[g.key]; e != nil && e.deleted == g.deleted {
+			s.marks.clear(e)
 			delete(s.entries, g.key)
 		}
 	}
 	s.graves = slices.Delete(s.graves, 0, n)
 }
 
-func (e *entry) dead() bool { return !e.deleted.IsZero() }
+// enter makes a place for a key, dead until it is raised. The key is copied: it may be part of something larger.
+func (s *Shadow) enter(key Key, now time.Time) *entry {
+	e := &entry{deleted: instant(now)}
+	s.entries[Key(strings.Clone(string(key)))] = e
+	return e
+}
 
 func (s *Shadow) raise(e *entry) {
 	if e.dead() {
-		e.deleted = time.Time{}
+		e.deleted = 0
 		s.live++
 	}
 }
@@ -209,92 +202,31 @@ func (s *Shadow) bury(key Key, e *entry, now time.Time) {
 	if !e.dead() {
 		s.live--
 	}
-	e.deleted = now
-	s.graves = append(s.graves, grave{key: key, deleted: now})
+	e.deleted = instant(now)
+	s.graves = append(s.graves, grave{key: key, deleted: e.deleted})
 }
 
-func (s *Shadow) record(t Type, key Key, e *entry) Record {
-	r := Record{Kind: KindDelta, Type: t, Key: key, UID: e.uid, RV: e.rv, Epoch: e.epoch, Hash: e.hash, Overflow: !e.overflow.IsZero()}
-	for i := range e.marks {
-		m := &e.marks[i]
-		switch m.class {
-		case 'o':
-			r.Owners = append(r.Owners, Owner{Kind: m.name, Name: m.value, UID: m.uid, Controller: m.controller && m.gone.IsZero()})
-		case 'h':
-			r.Hints = add(r.Hints, m.name, m.value)
-		case 'l':
-			r.Labels = add(r.Labels, m.name, m.value)
-		}
+// record is what is published of o; its marks are still to be set.
+func record(t Type, o *Object, e *entry, epoch uint64) Record {
+	uid := o.UID
+	if uid == "" {
+		uid = e.uidText()
 	}
-	return r
+	return Record{
+		Kind: KindDelta, Type: t, Key: o.Key, UID: uid, RV: o.RV, Epoch: epoch, Hash: o.Hash,
+		Generation: o.Generation, Payload: o.Payload, Encoding: o.Encoding, ObservedAt: o.ObservedAt,
+	}
 }
 
-// remark merges the current marks with those that ceased within the ttl.
-func (s *Shadow) remark(e *entry, current []mark, now time.Time) {
-	if now.Sub(e.overflow) > s.ttl {
-		e.overflow = time.Time{}
+// remark merges the current marks of o with those that ceased within the ttl, and tells them in r.
+func (s *Shadow) remark(r *Record, e *entry, o *Object, now time.Time) {
+	if e.more != nil && e.more.overflow != 0 && now.UnixNano()-e.more.overflow > int64(s.ttl) {
+		e.more.overflow = 0
 	}
-	for _, old := range e.marks {
-		if slices.ContainsFunc(current, func(m mark) bool {
-			return m.class == old.class && m.name == old.name && m.value == old.value && m.uid == old.uid
-		}) {
-			continue
-		}
-		if old.gone.IsZero() {
-			old.gone = now
-		}
-		if now.Sub(old.gone) <= s.ttl {
-			current = append(current, old)
-		}
+	if s.marks.merge(e, o, now, s.ttl) {
+		r.Owners, r.Hints, r.Labels = o.Owners, o.Hints, o.Labels
+	} else {
+		s.marks.tell(r, e)
 	}
-	if n := fitting(current); n < len(current) {
-		current = current[:n]
-		e.overflow = now
-	}
-	e.marks = slices.Clip(current)
+	r.Overflow = e.more != nil && e.more.overflow != 0
 }
-
-// fitting is how many of the marks a record can carry.
-func fitting(marks []mark) int {
-	size := 0
-	for i := range marks {
-		m := &marks[i]
-		if size += len(m.name) + len(m.value) + len(m.uid); i == MaxMarks || size > MaxMarkBytes {
-			return i
-		}
-	}
-	return len(marks)
-}
-
-func marksOf(owners []Owner, hints, labels map[string][]string) []mark {
-	n := len(owners) + len(hints) + len(labels)
-	if n == 0 {
-		return nil
-	}
-	marks := make([]mark, 0, n)
-	for _, o := range owners {
-		marks = append(marks, mark{class: 'o', name: o.Kind, value: o.Name, uid: o.UID, controller: o.Controller})
-	}
-	for _, class := range [...]struct {
-		class  byte
-		values map[string][]string
-	}{{'h', hints}, {'l', labels}} {
-		for _, name := range sortedKeys(class.values) {
-			for _, v := range class.values[name] {
-				marks = append(marks, mark{class: class.class, name: name, value: v})
-			}
-		}
-	}
-	return marks
-}
-
-func add(m map[string][]string, name, value string) map[string][]string {
-	if m == nil {
-		m = map[string][]string{}
-	}
-	m[name] = append(m[name], value)
-	return m
-}
-
-// Empty reports whether nothing is known at all, not even a deletion.
-func (s *Shadow) Empty() bool { return len(s.entries) == 0 }
