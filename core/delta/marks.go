@@ -45,10 +45,9 @@ func newMarks() marks { return marks{ids: map[string]uint32{}} }
 
 // add counts one more use of a mark.
 func (m *marks) add(class byte, name, value, uid string) ref {
-	t := append(m.text[:0], class)
-	t = append(binary.AppendUvarint(t, uint64(len(name))), name...)
-	t = append(binary.AppendUvarint(t, uint64(len(value))), value...)
-	m.text = append(t, uid...)
+	m.text = binary.AppendUvarint(append(m.text[:0], class), uint64(len(name)))
+	m.text = binary.AppendUvarint(append(m.text, name...), uint64(len(value)))
+	m.text = append(append(m.text, value...), uid...)
 	id, ok := m.ids[string(m.text)]
 	if !ok {
 		if n := len(m.free); n > 0 {

@@ -148,7 +148,7 @@ func (r *Record) Tombstone() bool { return r.Kind == KindDelta && r.Type == Dele
 
 // Size is an estimate of the bytes r occupies on the wire and in memory.
 func (r *Record) Size() int {
-	n := 256 + len(r.Key) + len(r.UID) + len(r.Payload)
+	n := 512 + len(r.Key) + len(r.UID) + len(r.Payload)
 	for _, o := range r.Owners {
 		n += 16 + len(o.Kind) + len(o.Name) + len(o.UID)
 	}

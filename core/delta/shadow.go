@@ -145,6 +145,13 @@ func (s *Shadow) Keep(key Key) {
 	}
 }
 
+// Doubt says that the last record of key did not reach the log: the next list publishes the object again, whatever its version.
+func (s *Shadow) Doubt(key Key) {
+	if e := s.entries[key]; e != nil {
+		e.hash = 0
+	}
+}
+
 // EndList returns the tombstones of all living keys that the list did not hold. They carry the list's resource version (design 6.5)
 // and the last owners, hints and labels, in the order of their keys. A key whose version is newer than the list stays: readers would
 // refuse the tombstone, and the watch from the list's version tells what became of it.

@@ -35,7 +35,7 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// Not parallel: it measures the heap.
+//nolint:paralleltest // it measures the heap
 func TestAShadowHoldsAnObjectInAtMost250Bytes(t *testing.T) {
 	pods := 100_000
 	if testing.Short() {

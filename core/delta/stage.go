@@ -3,7 +3,13 @@ package delta
 // Stage stands between the watch and the log, so that a slow log never makes the API server cut the watch (T-15). It never blocks. While there
 // is room it keeps what client-go's queue keeps: all changes of a key in order, keys in the order they got in line (D-01),
 // consecutive deletions collapsed (D-03). Beyond its bound it keeps only the latest change of each key, and counts what it
-// dropped. It also keeps the watermark: no record it hands out vouches for a change that is still waiting (design 6.2).
+// dropped; tombstones give up their payload. Beyond [Overfill] times its bound it takes no further key from the watch ([Stage.Offer]): those
+// are read again when the log has recovered. It also keeps the watermark: no record it hands out vouches for a change that is still
+// waiting, or was not taken (design 6.2).
+//
+// A key stays where it got in line, and the record that stands for several changes carries the number of the oldest. So the line is in the order of
+// these numbers, each key that is handed out moves the watermark, and however long a log lags, W is never further behind than one turn
+// of the line.
 type Stage struct {
 	limit int
 	bytes int
@@ -16,12 +22,20 @@ type Stage struct {
 	source RV // every event at or below it has been pushed
 	told   RV // the watermark of the last record handed out
 	seen   []sight
-	base   uint64 // the number of seen[0]
+	base   uint64 // the number of seen[0]; the first is 1
 
 	controls  []staged
 	coalesced uint64
 	waiting   int
+
+	lost      bool   // a change was not taken, and no list has made up for it
+	lostAt    RV     // the watermark before the first of them
+	recovered uint64 // once the event of this number is handed out, they are made up for; 0 when no list was pushed since
+	shed      uint64
 }
+
+// Overfill is how many times its bound a stage holds at most in changes of keys that a watch tells it.
+const Overfill = 4
 
 type staged struct {
 	rec  Record
@@ -39,7 +53,7 @@ type sight struct {
 // NewStage returns a stage that holds everything up to limit bytes, and the latest change of each key beyond it. The watermark begins
 // at w, which may be empty.
 func NewStage(limit int, w RV) *Stage {
-	return &Stage{limit: limit, items: map[Key][]staged{}, source: w, told: w}
+	return &Stage{limit: limit, items: map[Key][]staged{}, source: w, told: w, base: 1}
 }
 
 // Len is the number of records that wait.
@@ -51,13 +65,54 @@ func (s *Stage) Bytes() int { return s.bytes }
 // Coalesced is how many changes were dropped in favour of a later one of the same key, because the stage was full.
 func (s *Stage) Coalesced() uint64 { return s.coalesced }
 
+// Shed is how many changes [Stage.Offer] refused.
+func (s *Stage) Shed() uint64 { return s.shed }
+
+// Lost reports whether changes were refused and [Stage.Recover] was not called since: a list is due once there is room.
+func (s *Stage) Lost() bool { return s.lost && s.recovered == 0 }
+
 // Watermark is what the next record handed out may vouch for: the highest resource version such that every event at or below it has been
 // handed out.
 func (s *Stage) Watermark() RV {
+	w := s.source
 	if len(s.seen) > 0 {
-		return s.seen[0].floor
+		w = s.seen[0].floor
 	}
-	return s.source
+	if s.lost && Compare(s.lostAt, w) < 0 {
+		return s.lostAt
+	}
+	return w
+}
+
+// Offer is Push for a change seen in a watch, which does not wait for room. It returns false when the stage is so full that it takes no key that does
+// not wait already. The change is then lost: the watermark stands still before it until the key was pushed again, by a complete list, and
+// Recover called. Deletions are always taken.
+func (s *Stage) Offer(r Record) bool {
+	if len(s.items[r.Key]) > 0 || len(r.Payload) == 0 || r.Type == Deleted || s.bytes+r.Size() <= Overfill*s.limit {
+		s.Push(r)
+		return true
+	}
+	if !s.lost {
+		s.lost, s.lostAt = true, s.source
+	}
+	s.recovered = 0
+	s.shed++
+	return false
+}
+
+// Recover says that a complete list was pushed that began after the last change was lost: the watermark moves again once all of it is handed out.
+func (s *Stage) Recover() {
+	if s.lost {
+		s.recovered = s.base + uint64(len(s.seen))
+		s.settle()
+	}
+}
+
+// settle ends a loss that is made up for.
+func (s *Stage) settle() {
+	if s.lost && s.recovered > 0 && s.base >= s.recovered {
+		s.lost, s.lostAt, s.recovered = false, "", 0
+	}
 }
 
 // Push adds a change of a key. Call Advance with the event's resource version afterwards.
@@ -66,6 +121,9 @@ func (s *Stage) Push(r Record) {
 	defer s.forget(number)
 	s.seen = append(s.seen, sight{floor: s.source})
 	list := s.items[r.Key]
+	if r.Type == Deleted && s.bytes+r.Size() > s.limit {
+		r.Payload, r.Encoding, r.Hash = nil, "", 0 // there is no end to the keys that may come and go
+	}
 	in := staged{rec: r, size: r.Size(), seen: number}
 	if n := len(list); n > 0 && r.Type == Deleted && list[n-1].rec.Type == Deleted {
 		// D-03: the one with real state stays.
@@ -162,6 +220,7 @@ func (s *Stage) finish(number uint64) {
 	}
 	s.base += uint64(n)
 	s.seen = s.seen[n:]
+	s.settle()
 }
 
 // forget drops the newest event when another record stands for it, so that a log that stands still costs nothing for each further

@@ -149,6 +149,7 @@ func (s *source) finish(listRV delta.RV) {
 		for i := range gone {
 			st.Push(gone[i])
 		}
+		st.Recover()
 		st.Advance(listRV)
 		st.Control(delta.Record{Kind: delta.KindSynced, RV: listRV, ObservedAt: now})
 	})

@@ -23,6 +23,8 @@ type publisher struct {
 	// heard is when the source last spoke, open whether a watch is open; guarded by mu.
 	heard time.Time
 	open  bool
+	// asked: a list was asked for, because the stage had no room for some changes; guarded by mu.
+	asked bool
 }
 
 func newPublisher(r *reflection, w *stream.Writer, lease *stream.Lease, from delta.RV) *publisher {
@@ -93,6 +95,23 @@ func (p *publisher) drain(ctx context.Context) error {
 		}
 		if err := p.publish(ctx, records, coalesced, heard); err != nil {
 			return err
+		}
+		p.repair()
+	}
+}
+
+// repair asks for a list when changes found no room, once the log moves again and there is some.
+func (p *publisher) repair() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case !p.stage.Lost():
+		p.asked = false
+	case !p.asked && p.stage.Bytes() <= p.r.cfg.StageBytes/2:
+		p.asked = true
+		select {
+		case p.r.relist <- struct{}{}:
+		default: // one is asked for already
 		}
 	}
 }

@@ -128,6 +128,66 @@ func TestASlowLogCoalescesAndNeverCutsTheWatch(t *testing.T) {
 	}
 }
 
+// Coalescing frees nothing when every change is of another key: then the stage takes no more, the watch goes on, and one list tells the rest.
+func TestASlowLogWithDistinctKeysIsMadeUpForByOneList(t *testing.T) {
+	t.Parallel()
+	const keys = 1500
+	a := newAPI(t)
+	var all []string
+	for k := range keys {
+		all = append(all, item("p"+strconv.Itoa(k), 11+k))
+	}
+	a.onList = func(n int, _ url.Values) (int, string) {
+		if n == 1 {
+			return 200, list("10", "")
+		}
+		return 200, list(strconv.Itoa(11+keys), "", all...)
+	}
+	flood, sent := make(chan struct{}), make(chan struct{})
+	a.onWatch = func(n int, _ url.Values, w *wire) {
+		w.send()
+		if n == 1 {
+			<-flood
+			for k := range keys {
+				w.send(event("ADDED", object("p"+strconv.Itoa(k), 11+k)))
+			}
+			w.send(bookmark(11 + keys))
+			close(sent)
+		}
+		w.hold()
+	}
+	nats := embeddedtest.NATS(t).URL()
+	v := newValve(t, nats)
+	cfg := quick()
+	cfg.LeaseTTL = 5 * time.Minute // the log is slow, not gone
+	cfg.StageBytes = 64 << 10      // a tenth of what comes
+	svc, _ := start(t, cfg, a.URL, "nats://"+v.addr)
+	c := dial(t, svc)
+	m := follow(t, nats, pods)
+	m.until(t, "sync", m.readable)
+	v.mu.Lock()
+	close(flood)
+	select {
+	case <-sent:
+	case <-time.After(60 * time.Second):
+		t.Error("the watch was held up by the log")
+	}
+	r := reflection(t, c, "pods", "the end of the flood", func(r *reflectorv1.Reflection) bool { return r.GetObjects() == keys })
+	if r.GetState() != reflectorv1.ReflectionState_REFLECTION_STATE_WATCHING || r.GetPending() > 800 {
+		t.Errorf("%v with %d pending, want the watch and a bounded stage", r.GetState(), r.GetPending())
+	}
+	v.mu.Unlock()
+	m.until(t, "all keys", func() bool { return m.revision().RV == strconv.Itoa(11+keys) })
+	for k, rv := range m.live() {
+		if n, _ := strconv.Atoi(rv); string(k) != "default/p"+strconv.Itoa(n-11) {
+			t.Errorf("%s is at %s", k, rv)
+		}
+	}
+	if got, l, w := len(m.live()), len(a.requests(false)), len(a.requests(true)); got != keys || l != 2 || w != 2 {
+		t.Errorf("%d pods, %d lists, %d watches; want all after one more list", got, l, w)
+	}
+}
+
 func TestRecordsCarryTheSpanOfTheirBatch(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)

@@ -213,8 +213,8 @@ func (s *source) event(ev kube.Event, now time.Time) {
 		}
 	}
 	s.p.add(func(st *delta.Stage) {
-		if publish {
-			st.Push(rec)
+		if publish && !st.Offer(rec) {
+			s.shadow.Doubt(rec.Key) // the list that the publisher asks for tells it
 		}
 		if rv != "" {
 			st.Advance(rv)
