@@ -29,6 +29,11 @@ type Config struct {
 
 	// PageSize of lists. 0 means 500 where the server's cache does not serve the list; any other value forces pages of that size.
 	PageSize int
+	// WatchList says how the whole state is read; default [WatchListAuto].
+	WatchList WatchList
+	// StreamPatience is how long a streaming start may go without an object and without its end before the collection is listed instead; default
+	// 30 s, with a warning each third of it.
+	StreamPatience time.Duration
 	// Backoff of failing lists and watches.
 	Backoff Backoff
 	// MinWatchTimeout: watches last between it and twice as long; default and least 5 min.
@@ -64,6 +69,8 @@ func (c Config) withDefaults() Config {
 	}
 	c.Resources = slices.Clone(c.Resources)
 	c.Holder = cmp.Or(c.Holder, "reflector-"+strings.ToLower(rand.Text()[:10]))
+	c.WatchList = cmp.Or(c.WatchList, WatchListAuto)
+	c.StreamPatience = cmp.Or(c.StreamPatience, 30*time.Second)
 	c.Backoff = c.Backoff.withDefaults()
 	c.MinWatchTimeout = max(c.MinWatchTimeout, 5*time.Minute)
 	c.StageBytes = cmp.Or(c.StageBytes, 64<<20)
@@ -77,7 +84,7 @@ func (c Config) withDefaults() Config {
 // Validate reports every fault of c together.
 func (c Config) Validate() error {
 	c = c.withDefaults()
-	errs := []error{c.RPC.Validate(), c.Admin.Validate(), c.Backoff.validate()}
+	errs := []error{c.RPC.Validate(), c.Admin.Validate(), c.Backoff.validate(), c.WatchList.validate()}
 	if err := checkCluster(c.Cluster); err != nil {
 		errs = append(errs, fmt.Errorf("reflector: cluster %w", err))
 	}
@@ -98,7 +105,7 @@ func (c Config) Validate() error {
 	for _, d := range []struct {
 		name  string
 		value time.Duration
-	}{{"liveness period", c.LivenessEvery}, {"lease ttl", c.LeaseTTL}, {"lease patience", c.LeasePatience}, {"discovery period", c.DiscoverEvery}} {
+	}{{"stream patience", c.StreamPatience}, {"liveness period", c.LivenessEvery}, {"lease ttl", c.LeaseTTL}, {"lease patience", c.LeasePatience}, {"discovery period", c.DiscoverEvery}} {
 		if d.value < 0 {
 			errs = append(errs, fmt.Errorf("reflector: %s %v: must not be negative", d.name, d.value))
 		}
