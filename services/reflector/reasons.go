@@ -32,6 +32,8 @@ func wraps(targets ...error) func(error) bool {
 var sourceReasons = []reason{
 	{"NOT_SERVED", wraps(kube.ErrNotServed)},
 	{"SECOND_SCOPE", wraps(errSecondScope)},
+	{"NO_NAMESPACES", wraps(errNoNamespaces)},
+	{"LOG_UNAVAILABLE", wraps(errStoreAway)},
 	{"SHORT_WATCH", wraps(errVeryShort)},
 	{"STREAM_UNFINISHED", wraps(errUnfinished)},
 	{"UNAUTHORIZED", kube.IsUnauthorized},
@@ -41,7 +43,6 @@ var sourceReasons = []reason{
 	{"EXPIRED", func(err error) bool { return kube.IsExpired(err) || kube.IsTooLargeRV(err) }},
 	{"NOT_SERVED", kube.IsNotFound},
 	{"BAD_ANSWER", wraps(kube.ErrBadAnswer, kube.ErrBadEvent)},
-	{"REFUSED", func(err error) bool { return kube.IsInvalid(err) || kube.IsBadRequest(err) }},
 	{"SOURCE_FAILED", isStatus}, // what the API server says of itself: 500, 503, 504
 	{"UNREACHABLE", kube.IsUnreachable},
 }
