@@ -46,10 +46,14 @@ const (
 	KindLiveness
 	// KindFence is written before a term record to push the log beyond every append a deposed leader may still have in flight.
 	KindFence
+	// KindOrigin is written once, before the first term record, and never again: it stays the first record of a log for as long as nobody
+	// takes records away from its start.
+	KindOrigin
 )
 
 var kindNames = [...]string{
 	KindDelta: "delta", KindProgress: "progress", KindSynced: "synced", KindTerm: "term", KindLiveness: "live", KindFence: "fence",
+	KindOrigin: "origin",
 }
 
 // String gives the lower-case name used in headers and control subjects, such as "progress".
@@ -133,6 +137,9 @@ type Record struct {
 	Trace string
 	// Sequence is the record's place in the log; readers set it.
 	Sequence uint64
+	// StoredAt is when the log took the record, as this process's clock would have told; readers set it. It is what a tombstone's TTL counts
+	// from, whatever the clock of the reflector says.
+	StoredAt time.Time
 }
 
 // Position is the place just after r has been applied.

@@ -46,7 +46,7 @@ func (c *Conn) Bucket(ctx context.Context, name string, ttl time.Duration) (*Buc
 		kv, err = c.js.KeyValue(ctx, name) // made with other limits, by an older version or another configuration: use it as it is
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open bucket %s: %w", name, err)
+		return nil, fmt.Errorf("open bucket %s: %w", name, named(err))
 	}
 	return &Bucket{c: c, name: name, kv: kv}, nil
 }
@@ -139,7 +139,7 @@ func (b *Bucket) watchOnce(ctx context.Context, fn func(Entry) error) error {
 	reconnected := b.c.events.wait()
 	w, err := b.kv.WatchAll(ctx)
 	if err != nil {
-		return fmt.Errorf("watch bucket %s: %w", b.name, err)
+		return fmt.Errorf("watch bucket %s: %w", b.name, named(err))
 	}
 	defer func() { _ = w.Stop() }()
 	for {
@@ -170,7 +170,7 @@ func (b *Bucket) fail(op, key string, err error) error {
 	case errors.Is(err, jetstream.ErrKeyExists), errors.Is(err, jetstream.ErrKeyRevisionMismatch):
 		return fmt.Errorf("%s %q in bucket %s: %w", op, key, b.name, ErrConflict)
 	}
-	return fmt.Errorf("%s %q in bucket %s: %w", op, key, b.name, err)
+	return fmt.Errorf("%s %q in bucket %s: %w", op, key, b.name, named(err))
 }
 
 const hexDigits = "0123456789ABCDEF"

@@ -29,6 +29,12 @@ var (
 	ErrForeign = errors.New("stream: log was made or written by somebody else")
 	// ErrTooLarge: a record exceeds the payload limit of the log.
 	ErrTooLarge = errors.New("stream: record too large")
+	// ErrNoJetStream: the server, or the account on it, has no JetStream.
+	ErrNoJetStream = errors.New("stream: nats has no jetstream here")
+	// ErrLogFull: the server has no room for the log, on its disk or by its limits.
+	ErrLogFull = errors.New("stream: log is full")
+	// ErrUnavailable: the server does not answer, or says that it cannot now.
+	ErrUnavailable = errors.New("stream: log is unavailable")
 )
 
 // Config says how to reach NATS and how logs are made. The zero value means a server on this machine and the defaults.
@@ -87,8 +93,8 @@ type Conn struct {
 	presence *presence
 }
 
-// Connect opens a connection and checks that the server has JetStream. It fails when the server cannot be reached before ctx ends or within
-// the first attempt; afterwards the connection heals itself.
+// Connect opens a connection. It fails when the server cannot be reached before ctx ends or within the first attempt, or refuses; afterwards
+// the connection heals itself. A server without JetStream is not refused: what needs it fails with [ErrNoJetStream] and goes on trying.
 func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -131,6 +137,10 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 	if err == nil {
 		_, err = c.js.AccountInfo(ctx)
 	}
+	if err = named(err); errors.Is(err, ErrNoJetStream) {
+		cfg.Log.Warn("nats has no jetstream", slog.String("server", nc.ConnectedServerName()), slog.String("error", err.Error()))
+		err = nil
+	}
 	if err != nil {
 		nc.Close()
 		return nil, fmt.Errorf("check jetstream: %w", err)
@@ -163,7 +173,7 @@ func (c *Conn) Collections(ctx context.Context) ([]delta.Collection, error) {
 		out = append(out, col)
 	}
 	if err := lister.Err(); err != nil && !errors.Is(err, jetstream.ErrEndOfData) {
-		return nil, fmt.Errorf("list logs: %w", err)
+		return nil, fmt.Errorf("list logs: %w", named(err))
 	}
 	return out, nil
 }

@@ -30,6 +30,8 @@ type Tail struct {
 	Epoch, Term, Start, Fence uint64
 	// Created is when the stream was made; a stream made anew is another log.
 	Created time.Time
+	// Now is the log's clock when it answered.
+	Now time.Time
 }
 
 // MaxPayload is the largest payload in bytes that fits into a record, by our configuration and the server's.
@@ -43,7 +45,10 @@ func (c *Conn) Tail(ctx context.Context, col delta.Collection) (Tail, error) {
 	if err != nil {
 		return Tail{}, err
 	}
-	t := Tail{First: info.State.FirstSeq, Last: info.State.LastSeq, Messages: info.State.Msgs, Bytes: info.State.Bytes, Created: info.Created}
+	t := Tail{
+		First: info.State.FirstSeq, Last: info.State.LastSeq, Messages: info.State.Msgs, Bytes: info.State.Bytes,
+		Created: info.Created, Now: info.TimeStamp,
+	}
 	term, err := c.control(ctx, col, delta.KindTerm)
 	if err != nil {
 		return Tail{}, err
@@ -61,7 +66,7 @@ func (c *Conn) Tail(ctx context.Context, col delta.Collection) (Tail, error) {
 func (c *Conn) Remove(ctx context.Context, col delta.Collection) error {
 	err := c.js.DeleteStream(ctx, col.StreamName())
 	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
-		return fmt.Errorf("remove the log of %s: %w", col, err)
+		return fmt.Errorf("remove the log of %s: %w", col, named(err))
 	}
 	return nil
 }
@@ -88,14 +93,28 @@ func (c *Conn) streamConfig(col delta.Collection) jetstream.StreamConfig {
 	}
 }
 
-// storeFailed is the server's error while the files of a stream of the same name are still being removed.
-const storeFailed jetstream.ErrorCode = 10049
+// The server's errors while the files of a stream of the same name are still being removed, and when another stream has our subjects.
+const (
+	storeFailed     jetstream.ErrorCode = 10049
+	subjectsOverlap jetstream.ErrorCode = 10065
+)
 
-// create makes a stream, also one that was removed a moment ago.
+// create makes a stream, also one that was removed a moment ago: the server may still be at its files, and may take them for the new
+// stream's.
 func (c *Conn) create(ctx context.Context, want jetstream.StreamConfig) error {
 	for try := 0; ; try++ {
-		_, err := c.js.CreateStream(ctx, want)
+		made, err := c.js.CreateStream(ctx, want)
+		if err == nil && try < 20 && inherited(made.CachedInfo()) {
+			c.cfg.Log.Warn("the server found files of a log that was removed", slog.String("stream", want.Name))
+			err = c.js.DeleteStream(ctx, want.Name)
+			if err == nil || errors.Is(err, jetstream.ErrStreamNotFound) {
+				err = &jetstream.APIError{ErrorCode: storeFailed}
+			}
+		}
 		refused, ok := errors.AsType[*jetstream.APIError](err)
+		if ok && refused.ErrorCode == subjectsOverlap {
+			return fmt.Errorf("%w: %w", ErrForeign, err)
+		}
 		if !ok || refused.ErrorCode != storeFailed || try == 20 {
 			return err
 		}
@@ -105,6 +124,11 @@ func (c *Conn) create(ctx context.Context, want jetstream.StreamConfig) error {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
+}
+
+// inherited reports whether a stream holds records that are older than itself.
+func inherited(info *jetstream.StreamInfo) bool {
+	return info.State.Msgs > 0 && info.State.FirstTime.Before(info.Created)
 }
 
 // ensure makes the stream of col, or checks that the one that exists is ours.
@@ -117,7 +141,7 @@ func (c *Conn) ensure(ctx context.Context, col delta.Collection) error {
 			return nil
 		}
 		if !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
-			return fmt.Errorf("make the log of %s: %w", col, err)
+			return fmt.Errorf("make the log of %s: %w", col, named(err))
 		}
 		info, err = c.info(ctx, col)
 	}
@@ -125,8 +149,22 @@ func (c *Conn) ensure(ctx context.Context, col delta.Collection) error {
 		return err
 	}
 	got := info.Config
+	if err := ours(got, want); err != nil {
+		return err
+	}
+	if int(got.MaxMsgSize) != c.cfg.MaxPayload || got.Replicas != c.cfg.Replicas {
+		got.MaxMsgSize, got.Replicas = want.MaxMsgSize, want.Replicas
+		if _, err := c.js.UpdateStream(ctx, got); err != nil {
+			c.cfg.Log.Warn("log keeps its old limits", slog.String("collection", col.String()), slog.String("error", err.Error()))
+		}
+	}
+	return nil
+}
+
+// ours checks what a log cannot do without.
+func ours(got, want jetstream.StreamConfig) error {
 	var faults []error
-	if got.Metadata[metaCollection] != col.String() {
+	if got.Metadata[metaCollection] != want.Metadata[metaCollection] {
 		faults = append(faults, fmt.Errorf("metadata names the collection %q", got.Metadata[metaCollection]))
 	}
 	if !slices.Equal(got.Subjects, want.Subjects) {
@@ -144,12 +182,6 @@ func (c *Conn) ensure(ctx context.Context, col delta.Collection) error {
 	if len(faults) > 0 {
 		return fmt.Errorf("%w: stream %s: %w", ErrForeign, want.Name, errors.Join(faults...))
 	}
-	if int(got.MaxMsgSize) != c.cfg.MaxPayload || got.Replicas != c.cfg.Replicas {
-		got.MaxMsgSize, got.Replicas = want.MaxMsgSize, want.Replicas
-		if _, err := c.js.UpdateStream(ctx, got); err != nil {
-			c.cfg.Log.Warn("log keeps its old limits", slog.String("collection", col.String()), slog.String("error", err.Error()))
-		}
-	}
 	return nil
 }
 
@@ -160,7 +192,7 @@ func (c *Conn) info(ctx context.Context, col delta.Collection) (*jetstream.Strea
 		return nil, fmt.Errorf("%w: %s", ErrNoLog, col)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the state of the log of %s: %w", col, err)
+		return nil, fmt.Errorf("read the state of the log of %s: %w", col, named(err))
 	}
 	return s.CachedInfo(), nil
 }
@@ -186,7 +218,7 @@ func (c *Conn) message(ctx context.Context, col delta.Collection, query any) (*j
 	defer cancel()
 	reply, err := c.nc.RequestWithContext(ctx, jetstream.DefaultAPIPrefix+"STREAM.MSG.GET."+col.StreamName(), body)
 	if err != nil {
-		return nil, fmt.Errorf("read the log of %s: %w", col, err)
+		return nil, fmt.Errorf("read the log of %s: %w", col, named(err))
 	}
 	var answer struct {
 		Error   *jetstream.APIError `json:"error"`
@@ -206,7 +238,7 @@ func (c *Conn) message(ctx context.Context, col delta.Collection, query any) (*j
 	case answer.Error != nil && answer.Error.ErrorCode == jetstream.JSErrCodeStreamNotFound:
 		return nil, fmt.Errorf("%w: %s", ErrNoLog, col)
 	case answer.Error != nil:
-		return nil, fmt.Errorf("read the log of %s: %w", col, answer.Error)
+		return nil, fmt.Errorf("read the log of %s: %w", col, named(answer.Error))
 	case answer.Message == nil:
 		return nil, nil
 	}

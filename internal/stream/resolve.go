@@ -37,6 +37,28 @@ func (w *Writer) resolve(ctx context.Context) error {
 	}
 }
 
+// mostRefusals is how often in a row the server may refuse an append before the writer gives up, after some three seconds.
+const mostRefusals = 6
+
+// yield waits before an append that the server refused is sent again, or ends the writer.
+func (w *Writer) yield(ctx context.Context, refused error, refusals int, resolve bool) error {
+	if refusals >= mostRefusals || !resolve {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.failed = fmt.Errorf("write the log of %s: %w", w.col, refused)
+		return w.failed
+	}
+	select {
+	case <-time.After(50 * time.Millisecond << refusals):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	w.mu.Lock()
+	w.refused = nil
+	w.mu.Unlock()
+	return w.resolve(ctx)
+}
+
 func (w *Writer) tryResolve(ctx context.Context) error {
 	w.mu.Lock()
 	w.attempt++ // whatever is still answered to earlier attempts no longer counts: the tail, read after that, says it

@@ -458,7 +458,7 @@ func TestDesign64AReaderHeldUpInAReplayForLongerThanATombstoneLivesBeginsAgain(t
 	put(t, w, gone("a", 11))
 	eventually(t, "the tombstone's end", func() bool {
 		tail, err := c.Tail(t.Context(), pods)
-		return err == nil && tail.Messages == 11 // the fence, the term, eight pods and synced
+		return err == nil && tail.Messages == 12 // the fence, the origin, the term, eight pods and synced
 	})
 	put(t, w, pod("b", 12))
 	close(release)

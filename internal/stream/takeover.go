@@ -25,8 +25,18 @@ func (w *Writer) takeOver(ctx context.Context, cfg WriterConfig) error {
 		} else if err != nil {
 			return err
 		}
-		if w.fresh = tail.Term == 0 || tail.Last < cfg.Acked || cfg.NewEpoch; w.fresh {
+		origin, err := w.c.control(ctx, w.col, delta.KindOrigin)
+		if err != nil {
+			return err
+		}
+		w.created, w.origin = tail.Created, origin.Sequence
+		if w.fresh = tail.Term == 0 || tail.Last < cfg.Acked || cfg.NewEpoch || w.origin == 0; w.fresh {
 			w.epoch = max(tail.Epoch+1, cfg.Epoch+1, uint64(time.Now().UnixMilli()))
+		}
+		if w.origin == 0 {
+			if err := w.begin(ctx, tail); err != nil {
+				return err
+			}
 		}
 		return w.writeTerm(ctx)
 	}

@@ -54,6 +54,9 @@ type Writer struct {
 	fresh  bool
 	inbox  string
 	sub    *nats.Subscription
+	// created is when the stream was made, origin the sequence of its origin record.
+	created time.Time
+	origin  uint64
 
 	mu       sync.Mutex
 	epoch    uint64
@@ -63,6 +66,8 @@ type Writer struct {
 	attempt  int
 	broken   bool
 	failed   error
+	refused  error         // what the server said of the last append, when that was not about its place
+	refusals int           // in a row
 	moved    chan struct{} // cap 1; an ack or a failure arrived
 }
 
@@ -125,7 +130,7 @@ func (w *Writer) Acked() uint64 {
 
 // Append sends records in order, setting their epoch, term and publication time, and returns when the last is on its way; it waits while
 // MaxInFlight appends are unacknowledged. A lost acknowledgement is resolved by reading the tail. Errors: [ErrDeposed], [ErrLogLost],
-// [ErrForeign] end the writer; [ErrTooLarge] names the key and sends neither that record nor those after it; the context's.
+// [ErrForeign], and [ErrLogFull] after some tries, end the writer; [ErrTooLarge] names the key and sends neither that record nor those after it; the context's.
 // While NATS is away it waits.
 func (w *Writer) Append(ctx context.Context, records []delta.Record) error {
 	epoch, now := w.Epoch(), time.Now()
@@ -204,10 +209,17 @@ func (w *Writer) await(ctx context.Context, resolve bool, ready func() bool) err
 	for {
 		w.mu.Lock()
 		failed, broken, ok, acked := w.failed, w.broken, ready(), w.acked
+		refused, refusals := w.refused, w.refusals
 		w.mu.Unlock()
 		switch {
 		case failed != nil:
 			return failed
+		case broken && refused != nil:
+			if err := w.yield(ctx, refused, refusals, resolve); err != nil {
+				return err
+			}
+			timer.Reset(ackWait)
+			continue
 		case broken && !resolve:
 			return errTaken
 		case broken:
@@ -242,22 +254,32 @@ func (w *Writer) onAck(m *nats.Msg) {
 		return
 	}
 	var ack struct {
-		Error *jetstream.APIError `json:"error"`
-		Seq   uint64              `json:"seq"`
+		Error  *jetstream.APIError `json:"error"`
+		Stream string              `json:"stream"`
+		Seq    uint64              `json:"seq"`
 	}
-	good := json.Unmarshal(m.Data, &ack) == nil && ack.Error == nil && ack.Seq == seq
+	good := json.Unmarshal(m.Data, &ack) == nil && ack.Error == nil && ack.Seq == seq && ack.Stream == w.name
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
 	case attempt != w.attempt: // resolved already, or being sent again
 	case good && seq == w.acked+1 && len(w.inflight) > 0:
 		w.acked = seq
+		w.refusals = 0
 		w.bytes -= w.inflight[0].size
 		w.inflight[0] = inflight{}
 		w.inflight = w.inflight[1:]
 	case good && seq <= w.acked:
 	default:
 		// Acks come in the order of the appends; a refusal, or an ack beyond the next one, means that one before it failed.
+		if !w.broken {
+			w.refused = nil
+			if ack.Error != nil && ack.Error.ErrorCode != jetstream.JSErrCodeStreamWrongLastSequence &&
+				ack.Error.ErrorCode != jetstream.JSErrCodeStreamWrongLastSequenceConstant {
+				w.refused = named(ack.Error)
+				w.refusals++
+			}
+		}
 		w.broken = true
 	}
 	select {

@@ -86,7 +86,7 @@ func (c *collection) noteTerms(records []delta.Record, seen uint64) {
 		}
 		if n := len(known); n == 0 || known[n-1].term < r.Term {
 			first := seen + 1
-			if r.Kind == delta.KindTerm || r.Kind == delta.KindFence {
+			if r.Kind == delta.KindTerm || r.Kind == delta.KindFence || r.Kind == delta.KindOrigin {
 				first = r.Sequence
 			}
 			known, changed = append(slices.Clip(known), reign{r.Term, first}), true
@@ -200,8 +200,9 @@ func (c *collection) fail(err error) {
 	c.lastErr.Store(&text)
 }
 
-// apply makes one snapshot of one batch of the log.
-func (c *collection) apply(ctx context.Context, b intake) {
+// apply is the handler of the log reader: one batch of the log becomes one
+// snapshot.
+func (c *collection) apply(ctx context.Context, b delta.Batch) error {
 	// A plan that is replaced between batches holds for all that is applied later.
 	c.ingest.Lock()
 	defer c.ingest.Unlock()
@@ -213,7 +214,7 @@ func (c *collection) apply(ctx context.Context, b intake) {
 		batch.Replay, c.sweepDue, c.replaying, c.replayAt = true, true, true, now
 		c.terms.Store(nil)
 	}
-	c.noteLog(&b.Batch)
+	c.noteLog(&b)
 	seen := c.follower.Position().Sequence
 	if b.Reset {
 		seen = 0
@@ -221,21 +222,21 @@ func (c *collection) apply(ctx context.Context, b intake) {
 	c.noteTerms(b.Records, seen)
 	for i := range b.Records {
 		r := &b.Records[i]
-		// A leader writes its fence and its term before it has spoken to the source.
-		if r.Kind != delta.KindTerm && r.Kind != delta.KindFence && r.PublishedAt.After(c.fresh) {
+		// A leader writes its fence, its term and the origin before it has spoken to the source.
+		if r.Kind != delta.KindTerm && r.Kind != delta.KindFence && r.Kind != delta.KindOrigin && r.PublishedAt.After(c.fresh) {
 			c.fresh = r.PublishedAt
 			if c.fresh.After(now) { // by a clock that is ahead of this one
 				c.fresh = now
 			}
 		}
 		c.horizon(&batch, r)
-		if op, ok := c.op(ctx, r, b.faults[i]); ok {
+		if op, ok := c.op(ctx, r); ok {
 			batch.Ops = append(batch.Ops, op)
 		}
 	}
-	gap := holed(&b.Batch, seen)
-	revision := c.follower.Apply(b.Batch)
-	c.noteHaze(&b.Batch, gap, seen)
+	gap := holed(&b, seen)
+	revision := c.follower.Apply(b)
+	c.noteHaze(&b, gap, seen)
 	for _, u := range b.Unreadable {
 		c.metrics.unreadable.WithLabelValues(c.name).Inc()
 		if u.Key != "" {
@@ -276,6 +277,7 @@ func (c *collection) apply(ctx context.Context, b intake) {
 	}
 	clear(batch.Ops)
 	c.ops = batch.Ops[:0]
+	return nil
 }
 
 // horizon finds, during a replay, from where on every delete is still in the
@@ -299,14 +301,14 @@ func sequenceOf(op store.Op) uint64 {
 	}
 }
 
-// op turns a record that was taken in into a store operation; control records
-// have none.
-func (c *collection) op(ctx context.Context, r *delta.Record, fault error) (store.Op, bool) {
-	switch {
-	case r.Kind != delta.KindDelta || r.Type == delta.Bookmark:
+// op turns a record into a store operation; control records have none.
+func (c *collection) op(ctx context.Context, r *delta.Record) (store.Op, bool) {
+	if r.Kind != delta.KindDelta || r.Type == delta.Bookmark {
 		return store.Op{}, false
-	case r.Type != delta.Deleted:
-		return store.Op{Put: c.extract.Checked(ctx, r, fault)}, true
+	}
+	if r.Type != delta.Deleted {
+		r.Payload = c.keeper.Put(r.Payload)
+		return store.Op{Put: c.extract.Object(ctx, r)}, true
 	}
 	at := r.PublishedAt
 	if at.IsZero() {

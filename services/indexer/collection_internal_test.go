@@ -69,7 +69,9 @@ func synced(seq uint64) delta.Record {
 
 func (c *collection) mustApply(t *testing.T, b delta.Batch) {
 	t.Helper()
-	c.apply(t.Context(), c.take(b))
+	if err := c.apply(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestT06AFreshReplicaResumesOnlyWhereNoTombstoneCanHaveExpired(t *testing.T) {

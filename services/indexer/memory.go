@@ -62,9 +62,8 @@ func (s *Service) memory() int {
 
 // admit makes room for a batch before it is applied: a replay waits for what is
 // being compressed, and what would pass the memory budget is refused.
-func (s *Service) admit(ctx context.Context, in *feed, b *delta.Batch) error {
-	c := in.c
-	if in.replay {
+func (s *Service) admit(ctx context.Context, c *collection, b *delta.Batch) error {
+	if c.replaying || b.Reset {
 		if err := c.holdBack(ctx); err != nil {
 			return err
 		}
@@ -78,13 +77,7 @@ func (s *Service) admit(ctx context.Context, in *feed, b *delta.Batch) error {
 			size += n + recordMemory
 		}
 	}
-	before := in.size
-	in.size = size
-	if size == 0 || s.memory()+before+size <= int(pressure*float64(s.cfg.MemoryBudget)) {
-		return nil
-	}
-	in.wait() // so that what came before is counted once
-	if s.memory()+size <= int(pressure*float64(s.cfg.MemoryBudget)) {
+	if size == 0 || s.memory()+size <= int(pressure*float64(s.cfg.MemoryBudget)) {
 		return nil
 	}
 	if s.cfg.Tier == TierAuto {

@@ -2,6 +2,7 @@ package reflector
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -184,8 +185,11 @@ func (p *publisher) waiting() int {
 
 func (p *publisher) idle() bool { return p.waiting() == 0 }
 
-// beat writes a liveness record while a watch is open: it vouches that the log is current.
+// beat looks whether the log is whole, and writes a liveness record while a watch is open: it vouches that the log is current.
 func (p *publisher) beat(ctx context.Context) error {
+	if err := p.check(ctx); err != nil {
+		return err
+	}
 	p.mu.Lock()
 	open, heard, w := p.open, p.heard, p.stage.Watermark()
 	p.mu.Unlock()
@@ -193,6 +197,24 @@ func (p *publisher) beat(ctx context.Context) error {
 		return nil
 	}
 	return p.publish(ctx, []delta.Record{{Kind: delta.KindLiveness, Writer: p.r.cfg.Holder, Watermark: w, ObservedAt: heard}}, p.coalesced(), heard)
+}
+
+// check ends the reign when somebody else took records from the log or changed its limits. An answer that does not come is found out by
+// the next append. The number of keys is read first: what it counts is in the log once nothing waits, and nothing was shed.
+func (p *publisher) check(ctx context.Context) error {
+	keys := p.r.state.get().objects
+	p.mu.Lock()
+	if p.stage.Len() > 0 || p.stage.Lost() {
+		keys = 0
+	}
+	p.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, p.r.cfg.LivenessEvery)
+	defer cancel()
+	err := p.w.Check(ctx, keys)
+	if errors.Is(err, stream.ErrLogLost) || errors.Is(err, stream.ErrForeign) || errors.Is(err, stream.ErrDeposed) {
+		return err
+	}
+	return nil
 }
 
 func (p *publisher) coalesced() uint64 {

@@ -32,8 +32,6 @@ func wraps(targets ...error) func(error) bool {
 var sourceReasons = []reason{
 	{"NOT_SERVED", wraps(kube.ErrNotServed)},
 	{"SECOND_SCOPE", wraps(errSecondScope)},
-	{"NO_NAMESPACES", wraps(errNoNamespaces)},
-	{"LOG_UNAVAILABLE", wraps(errStoreAway)},
 	{"SHORT_WATCH", wraps(errVeryShort)},
 	{"STREAM_UNFINISHED", wraps(errUnfinished)},
 	{"UNAUTHORIZED", kube.IsUnauthorized},
@@ -54,6 +52,8 @@ var leadReasons = []reason{
 	{"DEPOSED", wraps(stream.ErrDeposed, errLeaseLost)},
 	{"LOG_LOST", wraps(stream.ErrLogLost, stream.ErrBootstrap)},
 	{"FOREIGN_LOG", wraps(stream.ErrForeign)},
+	{"NO_JETSTREAM", wraps(stream.ErrNoJetStream)},
+	{"LOG_FULL", wraps(stream.ErrLogFull)},
 	{"LOG_UNAVAILABLE", func(err error) bool { return !errors.Is(err, context.Canceled) }},
 }
 

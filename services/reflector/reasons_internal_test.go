@@ -49,6 +49,9 @@ func TestEveryErrorHasOneWord(t *testing.T) {
 		{stageLead, stream.ErrDeposed, "DEPOSED"},
 		{stageLead, stream.ErrLogLost, "LOG_LOST"},
 		{stageLead, stream.ErrForeign, "FOREIGN_LOG"},
+		{stageLead, stream.ErrNoJetStream, "NO_JETSTREAM"},
+		{stageLead, stream.ErrLogFull, "LOG_FULL"},
+		{stageLead, stream.ErrUnavailable, "LOG_UNAVAILABLE"},
 		{stageLead, context.DeadlineExceeded, "LOG_UNAVAILABLE"},
 		{stageLead, context.Canceled, "INTERNAL"},
 	} {

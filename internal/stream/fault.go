@@ -1,0 +1,63 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// The server's codes that say there is no room: for the account, on the server, in memory, on disk. The last is also that of other faults of
+// the store, and its text says which.
+const (
+	codeAccountFull = 10002
+	codeServerFull  = 10023
+	codeMemoryFull  = 10028
+	codeStoreFull   = 10047
+	codeStoreFailed = 10077
+)
+
+// noRoom are the words by which the server says, with codeStoreFailed, that a message did not fit.
+var noRoom = []string{"no space left", "maximum bytes", "maximum messages", "quota", "insufficient", "resource"}
+
+// named adds to an error of NATS the sentinel that says what is wrong: [ErrNoJetStream], [ErrLogFull] or [ErrUnavailable]. Any other error
+// comes back as it is.
+func named(err error) error {
+	if err == nil {
+		return nil
+	}
+	for _, known := range []error{ErrNoJetStream, ErrLogFull, ErrUnavailable, ErrForeign, ErrNoLog} {
+		if errors.Is(err, known) {
+			return err
+		}
+	}
+	is := func(targets ...error) bool {
+		return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })
+	}
+	switch answer, refused := errors.AsType[*jetstream.APIError](err); {
+	case is(jetstream.ErrJetStreamNotEnabled, jetstream.ErrJetStreamNotEnabledForAccount, nats.ErrNoResponders):
+		return fmt.Errorf("%w: %w", ErrNoJetStream, err)
+	case refused && full(answer):
+		return fmt.Errorf("%w: %w", ErrLogFull, err)
+	case refused && answer.Code >= 500,
+		is(nats.ErrTimeout, nats.ErrConnectionClosed, nats.ErrDisconnected, nats.ErrConnectionReconnecting, nats.ErrReconnectBufExceeded,
+			nats.ErrNoServers, nats.ErrConnectionDraining, context.DeadlineExceeded):
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return err
+}
+
+func full(e *jetstream.APIError) bool {
+	switch e.ErrorCode {
+	case codeAccountFull, codeServerFull, codeMemoryFull, codeStoreFull:
+		return true
+	case codeStoreFailed:
+		text := strings.ToLower(e.Description)
+		return slices.ContainsFunc(noRoom, func(w string) bool { return strings.Contains(text, w) })
+	}
+	return false
+}

@@ -1,0 +1,69 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+)
+
+// begin writes the origin, the record that stays a log's first for as long as nobody takes records away from its start. What a log without one
+// still holds was left over when the rest was taken: it goes too, so that the origin is first again.
+func (w *Writer) begin(ctx context.Context, tail Tail) error {
+	if tail.Messages > 0 && tail.Term != 0 || tail.Last > 0 && tail.Messages == 0 {
+		w.c.cfg.Log.Warn("the log has lost its beginning and starts again", slog.String("collection", w.col.String()))
+	}
+	if tail.Messages > 0 {
+		s, err := w.c.js.Stream(ctx, w.name)
+		if err == nil {
+			err = s.Purge(ctx, jetstream.WithPurgeSequence(w.Acked())) // all but the last record of our fence
+		}
+		if err != nil {
+			return fmt.Errorf("clear the log of %s: %w", w.col, named(err))
+		}
+	}
+	w.origin = w.next()
+	r := delta.Record{Kind: delta.KindOrigin, Collection: w.col, Epoch: w.epoch, Term: w.term, Writer: w.holder, PublishedAt: time.Now()}
+	return w.append(ctx, &r, true)
+}
+
+// Check looks whether the log still holds what was written to it: records that were trimmed, purged or deleted by somebody else make it fail
+// with [ErrLogLost], and limits that would do so with [ErrForeign]; both end the writer. The log must hold at least the given number
+// of keys. An answer that does not come is an error that ends nothing.
+func (w *Writer) Check(ctx context.Context, keys int) error {
+	w.mu.Lock()
+	failed, acked := w.failed, w.acked
+	w.mu.Unlock()
+	if failed != nil {
+		return failed
+	}
+	info, err := w.c.info(ctx, w.col)
+	if err == nil {
+		err = ours(info.Config, w.c.streamConfig(w.col))
+	}
+	switch {
+	case errors.Is(err, ErrNoLog):
+		err = fmt.Errorf("%w: the stream is gone", ErrLogLost)
+	case err != nil:
+	case !info.Created.Equal(w.created):
+		err = fmt.Errorf("%w: the stream was made anew", ErrLogLost)
+	case info.State.LastSeq < acked:
+		err = fmt.Errorf("%w: it ends at %d, %d was acknowledged", ErrLogLost, info.State.LastSeq, acked)
+	case info.State.FirstSeq > w.origin:
+		err = fmt.Errorf("%w: it begins at %d, not at %d: records were removed", ErrLogLost, info.State.FirstSeq, w.origin)
+	case info.State.Msgs < uint64(keys):
+		err = fmt.Errorf("%w: it holds %d records, and there are %d keys", ErrLogLost, info.State.Msgs, keys)
+	}
+	if errors.Is(err, ErrLogLost) || errors.Is(err, ErrForeign) {
+		err = fmt.Errorf("write the log of %s: %w", w.col, err)
+		w.mu.Lock()
+		w.failed = err
+		w.mu.Unlock()
+	}
+	return err
+}
