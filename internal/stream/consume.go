@@ -28,7 +28,7 @@ const (
 	GapNew Gap = "new_consumer"
 	// GapEpoch: the log's epoch is not the one this consumer last acknowledged.
 	GapEpoch Gap = "new_epoch"
-	// GapLag: this consumer is more than the tombstone TTL behind, so that deletions may have left the log before it saw them.
+	// GapLag: this consumer is more than three quarters of the tombstone TTL behind, so that deletions may have left the log before it saw them.
 	GapLag Gap = "lag"
 	// GapLost: the log was made anew, so the consumer was too.
 	GapLost Gap = "log_lost"

@@ -23,8 +23,11 @@ type mark struct {
 	From uint64 `json:"from"`
 }
 
-// late reports that a deletion may have left the log before it was handled.
-func (m *mark) late(ttl time.Duration) bool { return time.Since(time.UnixMilli(m.Acked)) > ttl }
+// late reports that a deletion may have left the log before it was handled, or might before the next look: the server may say that nothing
+// waits a moment after it took a record, and as long as that moment is what the last quarter of the TTL is for.
+func (m *mark) late(ttl time.Duration) bool {
+	return time.Since(time.UnixMilli(m.Acked)) > ttl-ttl/4
+}
 
 // handled notes that a record published at a time has been handled.
 func (m *mark) handled(sequence uint64, at time.Time) {
@@ -107,6 +110,9 @@ func (k *consumer) verify(ctx context.Context, bucket *Bucket, cons jetstream.Co
 	info, err := cons.Info(ctx)
 	if err != nil {
 		return err
+	}
+	if k.state.late(k.c.cfg.TombstoneTTL) {
+		return errLate // what was not handled may have left the log before that answer, and waits no more
 	}
 	if info.NumPending == 0 && info.NumAckPending == 0 {
 		k.state.Acked = began.UnixMilli()

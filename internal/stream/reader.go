@@ -9,9 +9,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nuid"
-
 	"github.com/deltaplane/deltaplane/core/delta"
 )
 
@@ -22,6 +19,7 @@ const (
 	// readerPrefix begins the names of the ephemeral consumers; they disappear by themselves when nobody pulls.
 	readerPrefix      = "dp_read_"
 	readerInactive    = 30 * time.Second
+	mostLeft          = 64 // consumers that are to be removed later; the server drops them by itself too
 	minBackoff        = 100 * time.Millisecond
 	maxBackoff        = 5 * time.Second
 	defaultMaxBatch   = 1024
@@ -68,7 +66,7 @@ func (c *Conn) Read(ctx context.Context, col delta.Collection, cfg ReadConfig, h
 	r := &reader{c: c, col: col, cfg: cfg, handle: h, pos: cfg.From, contact: cmp.Or(cfg.FromTime, time.Now()), created: cfg.Created}
 	r.catchUp = cfg.CatchUp && !cfg.From.IsZero()
 	r.term, r.epoch = cfg.From.Term, cfg.From.Epoch
-	backoff := minBackoff
+	wait := patience{}
 	for {
 		began := time.Now()
 		err := r.session(ctx)
@@ -78,29 +76,48 @@ func (c *Conn) Read(ctx context.Context, col delta.Collection, cfg ReadConfig, h
 			return nil
 		case errors.As(err, &failed):
 			return failed.err
+		}
+		if time.Since(began) > maxBackoff {
+			wait = patience{}
+		}
+		backoff := wait.next(errors.Is(err, ErrBootstrap))
+		switch {
 		case errors.Is(err, ErrBootstrap):
-			c.cfg.Log.Info("reading the log from its start again",
-				slog.String("collection", col.String()), slog.String("reason", err.Error()))
+			c.cfg.Log.Info("reading the log from its start again", slog.String("collection", col.String()),
+				slog.String("reason", err.Error()), slog.Duration("after", backoff))
 			r.pos = delta.Position{}
-			continue
 		case errors.Is(err, ErrNoLog):
 			backoff = min(backoff, time.Second) // it will be made any moment
 		default:
 			c.cfg.Log.Warn("reading the log was interrupted",
 				slog.String("collection", col.String()), slog.String("error", err.Error()))
 		}
-		if time.Since(began) > maxBackoff {
-			backoff = minBackoff
+		if backoff == 0 {
+			continue
 		}
 		select {
 		case <-time.After(backoff + rand.N(backoff)):
-			backoff = min(2*backoff, maxBackoff)
 		case <-c.events.wait():
-			backoff = minBackoff
+			wait = patience{}
 		case <-ctx.Done():
 			return nil
 		}
 	}
+}
+
+// patience is the wait between attempts. The first refusal of a position is no failure: reading begins again at once.
+type patience struct {
+	failures int
+	refused  bool
+}
+
+func (p *patience) next(refused bool) time.Duration {
+	if refused && !p.refused {
+		p.refused = true
+		return 0
+	}
+	p.failures++
+	return min(minBackoff<<min(p.failures-1, 10), maxBackoff)
 }
 
 // Check tells whether a position can be resumed: nil, or an error wrapping [ErrBootstrap] or [ErrNoLog].
@@ -144,189 +161,15 @@ type reader struct {
 	pos         delta.Position // applied
 	epoch, term uint64         // of the log, as last checked
 	created     time.Time      // of the stream
-	contact     time.Time      // when pos was last known to be current
+	contact     time.Time      // when pos was last known to be current, by this process's clock
+	heard       time.Time      // the same by the log's clock; zero when it was not asked yet
+	ahead       time.Duration  // how far the log's clock is ahead of this process's
+	left        []string       // consumers that could not be removed yet
 	catchUp     bool           // pos is to be accepted, and caught up from
 	resumed     bool           // the replay began behind a position
 	replaying   bool
-	target      uint64 // the end the replay must reach
-	hole        bool   // a hole was seen since target was read
+	began       time.Time // when the replay began
+	target      uint64    // the end the replay must reach
+	hole        bool      // a hole was seen since target was read
 	consumerSeq uint64
-}
-
-// session reads with one consumer until something is wrong.
-func (r *reader) session(ctx context.Context) error {
-	tail, err := r.c.Tail(ctx, r.col)
-	if err != nil {
-		return err
-	}
-	if err := r.identify(tail); err != nil {
-		return err
-	}
-	switch {
-	case r.pos.IsZero():
-		r.replaying, r.resumed, r.target, r.hole = true, false, tail.Last, false
-		if err := r.deliver(ctx, delta.Batch{Reset: true}); err != nil {
-			return err
-		}
-	case r.catchUp:
-		r.replaying, r.resumed, r.target, r.hole = true, true, tail.Last, false
-	}
-	r.catchUp = false
-	cons, err := r.open(ctx)
-	if err != nil {
-		return err
-	}
-	name := cons.CachedInfo().Name
-	defer r.remove(ctx, name)
-	msgs := make(chan jetstream.Msg, r.cfg.MaxBatch)
-	fault := make(chan error, 1)
-	done := make(chan struct{})
-	cc, err := cons.Consume(func(m jetstream.Msg) {
-		select {
-		case msgs <- m:
-		case <-done:
-		}
-	}, jetstream.PullMaxBytes(r.cfg.PullBytes), jetstream.PullExpiry(30*time.Second), jetstream.PullHeartbeat(5*time.Second),
-		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
-			select {
-			case fault <- err:
-			default:
-			}
-		}))
-	if err != nil {
-		close(done)
-		return fmt.Errorf("read the log of %s: %w", r.col, err)
-	}
-	defer func() {
-		close(done)
-		cc.Stop()
-		<-cc.Closed()
-	}()
-	return r.follow(ctx, cons, msgs, fault)
-}
-
-// identify compares the log with the place this reader stands at.
-func (r *reader) identify(tail Tail) error {
-	away := time.Since(r.contact)
-	if !r.pos.IsZero() {
-		if err := check(tail, r.pos); err != nil {
-			return err
-		}
-		if !r.created.IsZero() && !tail.Created.Equal(r.created) {
-			return errMadeAnew
-		}
-		if away > r.c.cfg.TombstoneTTL/2 {
-			return fmt.Errorf("%w: %v away, more than half the tombstone ttl", ErrBootstrap, away.Round(time.Second))
-		}
-	}
-	r.epoch, r.term, r.created, r.contact = tail.Epoch, tail.Term, tail.Created, time.Now()
-	return nil
-}
-
-func (r *reader) open(ctx context.Context) (jetstream.Consumer, error) {
-	r.consumerSeq = 0
-	cfg := jetstream.ConsumerConfig{
-		Name:              readerPrefix + nuid.Next(),
-		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
-		OptStartSeq:       r.pos.Sequence + 1,
-		AckPolicy:         jetstream.AckNonePolicy,
-		HeadersOnly:       r.cfg.HeadersOnly,
-		MemoryStorage:     true,
-		Replicas:          1,
-		InactiveThreshold: readerInactive,
-	}
-	cons, err := r.c.js.CreateConsumer(ctx, r.col.StreamName(), cfg)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil, fmt.Errorf("%w: %s", ErrNoLog, r.col)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the log of %s: %w", r.col, err)
-	}
-	return cons, nil
-}
-
-// remove deletes the consumer at once, also when the reader is being stopped; the server would only do so after a while.
-func (r *reader) remove(ctx context.Context, name string) {
-	if !r.c.nc.IsConnected() {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), consumerOpTimeout)
-	defer cancel()
-	_ = r.c.js.DeleteConsumer(ctx, r.col.StreamName(), name)
-}
-
-func (r *reader) follow(ctx context.Context, cons jetstream.Consumer, msgs <-chan jetstream.Msg, fault <-chan error) error {
-	reconnected := r.c.events.wait()
-	quiet := time.NewTimer(0) // at once: an empty log is replayed without a message
-	defer quiet.Stop()
-	batch := make([]jetstream.Msg, 0, r.cfg.MaxBatch)
-	for {
-		select {
-		case m := <-msgs:
-			batch = append(batch[:0], m)
-			for more := true; more && len(batch) < r.cfg.MaxBatch; {
-				select {
-				case m := <-msgs:
-					batch = append(batch, m)
-				default:
-					more = false
-				}
-			}
-			if err := r.process(ctx, batch); err != nil {
-				return err
-			}
-			clear(batch) // the last messages would be held until others come
-			quiet.Reset(r.patience())
-		case <-quiet.C:
-			if err := r.idle(ctx, cons); err != nil {
-				return err
-			}
-			quiet.Reset(r.patience())
-		case err := <-fault:
-			return fmt.Errorf("read the log of %s: %w", r.col, err)
-		case <-reconnected:
-			return fmt.Errorf("read the log of %s: reconnected", r.col)
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-func (r *reader) patience() time.Duration {
-	if r.replaying {
-		return 200 * time.Millisecond
-	}
-	return min(silence, r.c.cfg.TombstoneTTL/4)
-}
-
-// idle runs when nothing has come for a while: the end of a replay may lie behind records that expired, and the log may be gone.
-func (r *reader) idle(ctx context.Context, cons jetstream.Consumer) error {
-	if !r.replaying {
-		tail, err := r.c.Tail(ctx, r.col)
-		if err != nil {
-			return err
-		}
-		return r.identify(tail)
-	}
-	tail, err := r.c.Tail(ctx, r.col)
-	if err != nil {
-		return err
-	}
-	if !tail.Created.Equal(r.created) {
-		return errMadeAnew
-	}
-	info, err := cons.Info(ctx)
-	if err != nil {
-		return fmt.Errorf("read the log of %s: %w", r.col, err)
-	}
-	if info.NumPending > 0 || info.Delivered.Consumer != r.consumerSeq {
-		return nil // on its way
-	}
-	r.contact = time.Now()
-	r.pos = delta.Position{Epoch: r.epoch, Term: r.term, Sequence: max(r.pos.Sequence, tail.Last)}
-	if tail.Last == 0 {
-		r.pos = delta.Position{}
-	}
-	r.replaying = false
-	return r.deliver(ctx, delta.Batch{Replayed: true, Next: tail.Last + 1})
 }

@@ -7,45 +7,48 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nats.go"
 
 	"github.com/deltaplane/deltaplane/core/delta"
 )
 
-func (r *reader) process(ctx context.Context, msgs []jetstream.Msg) error {
+func (r *reader) process(ctx context.Context, msgs []*nats.Msg) error {
 	// In a replay too: what was read before may have been deleted, and the tombstone be gone, behind what the client had fetched.
-	if away := time.Since(r.contact); away > r.c.cfg.TombstoneTTL/2 {
-		return fmt.Errorf("%w: %v away, more than half the tombstone ttl", ErrBootstrap, away.Round(time.Second))
+	if away := since(r.contact); away > r.c.cfg.TombstoneTTL/2 {
+		return tooLong(away)
 	}
 	b := delta.Batch{Records: make([]delta.Record, 0, len(msgs))}
 	pos, hole := r.pos, false
+	now := time.Now()
+	var at place
 	for _, m := range msgs {
-		meta, err := m.Metadata()
-		if err != nil {
+		var err error
+		if at, err = placeOf(m); err != nil {
 			return fmt.Errorf("read the log of %s: %w", r.col, err)
 		}
-		if meta.Sequence.Consumer != r.consumerSeq+1 {
-			return fmt.Errorf("read the log of %s: delivery %d came after %d", r.col, meta.Sequence.Consumer, r.consumerSeq)
+		if at.delivery != r.consumerSeq+1 {
+			return fmt.Errorf("read the log of %s: delivery %d came after %d", r.col, at.delivery, r.consumerSeq)
 		}
 		r.consumerSeq++
-		seq := meta.Sequence.Stream
-		if (!r.replaying || r.resumed) && time.Since(meta.Timestamp) > r.c.cfg.TombstoneTTL/2 {
+		stored := at.at.Add(-r.ahead)
+		if (!r.replaying || r.resumed) && now.Sub(stored) > r.c.cfg.TombstoneTTL/2 {
 			return fmt.Errorf("%w: fell behind by more than half the tombstone ttl", ErrBootstrap)
 		}
-		hole = hole || seq != pos.Sequence+1
-		rec, err := decode(m.Subject(), m.Headers(), m.Data(), seq)
+		hole = hole || at.sequence != pos.Sequence+1
+		rec, err := decode(m.Subject, m.Header, m.Data, at.sequence)
 		if err != nil {
 			r.c.cfg.Log.Error("record cannot be read", slog.String("collection", r.col.String()),
-				slog.String("sequence", strconv.FormatUint(seq, 10)), slog.String("error", err.Error()))
-			_, _, key, _ := delta.ParseSubject(m.Subject())
-			b.Unreadable = append(b.Unreadable, delta.Unreadable{Sequence: seq, Key: key, Err: err})
-			pos.Sequence = seq
+				slog.String("sequence", strconv.FormatUint(at.sequence, 10)), slog.String("error", err.Error()))
+			_, _, key, _ := delta.ParseSubject(m.Subject)
+			b.Unreadable = append(b.Unreadable, delta.Unreadable{Sequence: at.sequence, Key: key, Err: err})
+			pos.Sequence = at.sequence
 			continue
 		}
+		rec.StoredAt = stored
 		if err := r.reign(ctx, &rec, pos); err != nil {
 			return err
 		}
-		pos = delta.Position{Epoch: r.epoch, Term: r.term, Sequence: seq}
+		pos = delta.Position{Epoch: r.epoch, Term: r.term, Sequence: at.sequence}
 		b.Records = append(b.Records, rec)
 	}
 	r.hole = r.hole || hole
@@ -54,6 +57,9 @@ func (r *reader) process(ctx context.Context, msgs []jetstream.Msg) error {
 		return err
 	}
 	r.pos, r.contact = pos, time.Now()
+	if at.at.After(r.heard) {
+		r.heard = at.at
+	}
 	return r.deliver(ctx, b)
 }
 
@@ -78,8 +84,18 @@ func (r *reader) settle(ctx context.Context, b *delta.Batch, pos delta.Position)
 		}
 	}
 	if r.replaying && pos.Sequence >= r.target {
-		r.replaying, b.Replayed = false, true
+		b.Replayed = true
+		return r.finish()
 	}
+	return nil
+}
+
+// finish ends a replay. One that took longer than a tombstone lives may have read a key whose deletion it could not see.
+func (r *reader) finish() error {
+	if took := since(r.began); !r.resumed && took > r.c.cfg.TombstoneTTL {
+		return fmt.Errorf("%w: the replay took %v, longer than a tombstone lives", ErrBootstrap, took.Round(time.Second))
+	}
+	r.replaying = false
 	return nil
 }
 
@@ -94,7 +110,7 @@ func (r *reader) reign(ctx context.Context, rec *delta.Record, pos delta.Positio
 	case rec.Kind == delta.KindTerm:
 		r.term, r.epoch = rec.Term, rec.Epoch
 		return nil
-	case rec.Kind == delta.KindFence:
+	case rec.Kind == delta.KindFence, rec.Kind == delta.KindOrigin:
 		return nil // its term record follows
 	}
 	tail, err := r.c.Tail(ctx, r.col)

@@ -1,0 +1,234 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+)
+
+// errIncomplete: the log does not begin with its origin; its leader finds that out and begins it anew.
+var errIncomplete = fmt.Errorf("%w that begins at its origin", ErrNoLog)
+
+// session reads with one consumer until something is wrong.
+func (r *reader) session(ctx context.Context) error {
+	reconnected := r.c.events.wait()
+	tail, err := r.c.Tail(ctx, r.col)
+	if err != nil {
+		return err
+	}
+	if err := r.identify(tail); err != nil {
+		return err
+	}
+	switch {
+	case r.pos.IsZero():
+		if err := r.complete(ctx, tail); err != nil {
+			return err
+		}
+		r.replaying, r.resumed, r.target, r.hole, r.began = true, false, tail.Last, false, time.Now()
+		if err := r.deliver(ctx, delta.Batch{Reset: true}); err != nil {
+			return err
+		}
+	case r.catchUp:
+		r.replaying, r.resumed, r.target, r.hole = true, true, tail.Last, false
+	}
+	r.catchUp = false
+	cons, err := r.open(ctx)
+	if err != nil {
+		return err
+	}
+	name := cons.CachedInfo().Name
+	defer r.remove(ctx, name)
+	pull, err := r.c.puller(r.col.StreamName(), name, r.cfg.PullBytes)
+	if err != nil {
+		return fmt.Errorf("read the log of %s: %w", r.col, named(err))
+	}
+	defer pull.close()
+	return r.follow(ctx, cons, pull, reconnected)
+}
+
+// identify compares the log with the place this reader stands at.
+func (r *reader) identify(tail Tail) error {
+	if !r.pos.IsZero() {
+		if err := check(tail, r.pos); err != nil {
+			return err
+		}
+		if !r.created.IsZero() && !tail.Created.Equal(r.created) {
+			return errMadeAnew
+		}
+		away := since(r.contact)
+		if !r.heard.IsZero() && !r.replaying {
+			away = max(away, tail.Now.Sub(r.heard))
+		}
+		if away > r.c.cfg.TombstoneTTL/2 {
+			return tooLong(away)
+		}
+	}
+	r.epoch, r.term, r.created = tail.Epoch, tail.Term, tail.Created
+	r.contact, r.heard, r.ahead = time.Now(), tail.Now, tail.Now.Sub(time.Now())
+	return nil
+}
+
+func tooLong(away time.Duration) error {
+	return fmt.Errorf("%w: %v away, more than half the tombstone ttl", ErrBootstrap, away.Round(time.Second))
+}
+
+// since is how long ago a time was, by whichever clock says more: the monotonic one stands still while the machine is suspended.
+func since(t time.Time) time.Duration {
+	return max(time.Since(t), time.Now().Round(0).Sub(t.Round(0)))
+}
+
+// complete refuses to replay a log from which records were taken: what is left would pass for all there is.
+func (r *reader) complete(ctx context.Context, tail Tail) error {
+	if tail.Last == 0 {
+		return nil
+	}
+	origin, err := r.c.control(ctx, r.col, delta.KindOrigin)
+	if err == nil && origin.Sequence == 0 {
+		err = fmt.Errorf("%w: %s", errIncomplete, r.col)
+	}
+	return err
+}
+
+func (r *reader) open(ctx context.Context) (jetstream.Consumer, error) {
+	for _, name := range r.left {
+		r.remove(ctx, name)
+	}
+	r.consumerSeq = 0
+	cfg := jetstream.ConsumerConfig{
+		Name:              readerPrefix + nuid.Next(),
+		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
+		OptStartSeq:       r.pos.Sequence + 1,
+		AckPolicy:         jetstream.AckNonePolicy,
+		HeadersOnly:       r.cfg.HeadersOnly,
+		MemoryStorage:     true,
+		Replicas:          1,
+		InactiveThreshold: readerInactive,
+	}
+	cons, err := r.c.js.CreateConsumer(ctx, r.col.StreamName(), cfg)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, fmt.Errorf("%w: %s", ErrNoLog, r.col)
+	}
+	if err != nil {
+		r.left = append(r.left, cfg.Name) // it may have been made
+		return nil, fmt.Errorf("read the log of %s: %w", r.col, named(err))
+	}
+	return cons, nil
+}
+
+// remove deletes a consumer at once, also when the reader is being stopped; the server would only do so after a while. One that cannot
+// be removed now is when the next one is made.
+func (r *reader) remove(ctx context.Context, name string) {
+	err := nats.ErrDisconnected
+	if r.c.nc.IsConnected() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), consumerOpTimeout)
+		defer cancel()
+		err = r.c.js.DeleteConsumer(ctx, r.col.StreamName(), name)
+	}
+	r.left = slices.DeleteFunc(r.left, func(s string) bool { return s == name })
+	if err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) && !errors.Is(err, jetstream.ErrStreamNotFound) {
+		r.left = append(r.left, name)
+		r.left = r.left[max(len(r.left)-mostLeft, 0):]
+	}
+}
+
+func (r *reader) follow(ctx context.Context, cons jetstream.Consumer, pull *puller, reconnected <-chan struct{}) error {
+	quiet := time.NewTimer(0) // at once: an empty log is replayed without a message
+	defer quiet.Stop()
+	silent := time.NewTimer(pullSilence)
+	defer silent.Stop()
+	batch := make([]*nats.Msg, 0, r.cfg.MaxBatch)
+	for {
+		select {
+		case m := <-pull.msgs:
+			var err error
+			if batch, err = gather(pull, batch[:0], m, r.cfg.MaxBatch); err != nil {
+				return fmt.Errorf("read the log of %s: %w", r.col, err)
+			}
+			if len(batch) > 0 {
+				if err := r.process(ctx, batch); err != nil {
+					return err
+				}
+				clear(batch) // the last messages would be held until others come
+				quiet.Reset(r.patience())
+			}
+			silent.Reset(pullSilence)
+		case <-quiet.C:
+			if err := r.idle(ctx, cons); err != nil {
+				return err
+			}
+			quiet.Reset(r.patience())
+		case <-silent.C:
+			return fmt.Errorf("read the log of %s: %w: not a word from it for %v", r.col, errConsumerLost, pullSilence)
+		case <-reconnected:
+			return fmt.Errorf("read the log of %s: reconnected", r.col)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// gather takes what has come, up to a batch.
+func gather(pull *puller, batch []*nats.Msg, m *nats.Msg, most int) ([]*nats.Msg, error) {
+	for {
+		record, err := pull.take(m)
+		if err != nil {
+			return batch, err
+		}
+		if record {
+			batch = append(batch, m)
+		}
+		if len(batch) == most {
+			return batch, nil
+		}
+		select {
+		case m = <-pull.msgs:
+		default:
+			return batch, nil
+		}
+	}
+}
+
+func (r *reader) patience() time.Duration {
+	if r.replaying {
+		return 200 * time.Millisecond
+	}
+	return min(silence, r.c.cfg.TombstoneTTL/4)
+}
+
+// idle runs when nothing has come for a while: the end of a replay may lie behind records that expired, and the log may be gone.
+func (r *reader) idle(ctx context.Context, cons jetstream.Consumer) error {
+	tail, err := r.c.Tail(ctx, r.col)
+	if err != nil {
+		return err
+	}
+	if !r.replaying {
+		return r.identify(tail)
+	}
+	if !tail.Created.Equal(r.created) {
+		return errMadeAnew
+	}
+	info, err := cons.Info(ctx)
+	if err != nil {
+		return fmt.Errorf("read the log of %s: %w", r.col, named(err))
+	}
+	if info.NumPending > 0 || info.Delivered.Consumer != r.consumerSeq {
+		return nil // on its way
+	}
+	r.contact, r.heard = time.Now(), tail.Now
+	r.pos = delta.Position{Epoch: r.epoch, Term: r.term, Sequence: max(r.pos.Sequence, tail.Last)}
+	if tail.Last == 0 {
+		r.pos = delta.Position{}
+	}
+	if err := r.finish(); err != nil {
+		return err
+	}
+	return r.deliver(ctx, delta.Batch{Replayed: true, Next: tail.Last + 1})
+}
