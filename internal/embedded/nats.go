@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/url"
 	"sync"
 	"time"
 
@@ -32,6 +33,11 @@ type NATSConfig struct {
 	// SyncInterval is how often stored messages are forced to disk. Default
 	// 2 min, NATS' own.
 	SyncInterval time.Duration
+	// ClusterListen is the loopback host:port where the other servers of a cluster
+	// connect, and Cluster are the same of all its servers. Every server needs a
+	// Name and a Dir of its own. JetStream answers once most of them are up.
+	ClusterListen string
+	Cluster       []string
 	// Log receives the server's warnings and errors. Default: discarded.
 	Log *slog.Logger
 }
@@ -69,6 +75,19 @@ func StartNATS(cfg NATSConfig) (*NATS, error) {
 		}
 		_ = probe.Close()
 		opts.Host, opts.Port = addr.IP.String(), cmp.Or(addr.Port, server.RANDOM_PORT)
+	}
+	if cfg.ClusterListen != "" {
+		addr, err := net.ResolveTCPAddr("tcp", cfg.ClusterListen)
+		if err != nil {
+			return nil, fmt.Errorf("embedded: nats cluster address %q: %w", cfg.ClusterListen, err)
+		}
+		if addr.IP == nil || !addr.IP.IsLoopback() {
+			return nil, fmt.Errorf("embedded: nats cluster address %q is not loopback: run nats-servers of your own for that", cfg.ClusterListen)
+		}
+		opts.Cluster = server.ClusterOpts{Name: "deltaplane", Host: addr.IP.String(), Port: addr.Port}
+		for _, peer := range cfg.Cluster {
+			opts.Routes = append(opts.Routes, &url.URL{Scheme: "nats", Host: peer})
+		}
 	}
 	srv, err := server.NewServer(opts)
 	if err != nil {

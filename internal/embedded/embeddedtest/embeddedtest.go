@@ -2,6 +2,8 @@
 // when it ends.
 //
 //   - [NATS] and [Redis] are one server each.
+//   - [NATSCluster] is servers that replicate what they store; [NATSConfigs] are
+//     those of a test that starts them as processes.
 //   - [DurableRedis] is a [Node]: a Redis that is killed and started again at
 //     its address with what it acknowledged, by Kill and Start.
 //   - [Sentinel] is a master, replicas and three sentinels; Fail kills the

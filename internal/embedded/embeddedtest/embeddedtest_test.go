@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 )
 
@@ -96,5 +99,46 @@ func TestTestsAreAloneWithAFile(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+func TestANATSClusterKeepsWhatMostOfItsServersHave(t *testing.T) {
+	t.Parallel()
+	start := time.Now()
+	s := embeddedtest.NATSCluster(t, 3)
+	t.Logf("started in %v", time.Since(start))
+	nc, err := nats.Connect(s.URL, nats.MaxReconnects(-1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "b", Replicas: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(key string) {
+		t.Helper()
+		for deadline := time.Now().Add(60 * time.Second); ; {
+			_, err := kv.Put(t.Context(), key, []byte("v"))
+			if err == nil {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatal(err)
+			}
+		}
+	}
+	put("k")
+	s.Stop(0)
+	put("l")
+	s.Start(0)
+	for _, key := range []string{"k", "l"} {
+		if e, err := kv.Get(t.Context(), key); err != nil || string(e.Value()) != "v" {
+			t.Errorf("%s after a server went and came: %v, %v", key, e, err)
+		}
 	}
 }
