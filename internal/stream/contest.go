@@ -123,10 +123,11 @@ func (k *contest) look(ctx context.Context) error {
 	if k.mine() {
 		token = ""
 	}
-	if k.peer == nil || k.peer.token != token {
-		if k.peer != nil {
-			k.peer.part()
-		}
+	if k.peer != nil && k.peer.token != token {
+		k.peer.part()
+		k.peer = nil
+	}
+	if k.peer == nil && token != "" {
 		k.peer = k.c.meet(token, k.cfg.PingEvery)
 	}
 	return nil
@@ -139,7 +140,10 @@ func (k *contest) mine() bool {
 
 // open says whether the lease may be taken.
 func (k *contest) open() bool {
-	return k.held.Holder == "" || k.mine() || k.peer.isGone() || k.peer.silence() >= k.patience() || time.Since(k.seen) >= k.cfg.TTL
+	if k.held.Holder == "" || k.mine() || time.Since(k.seen) >= k.cfg.TTL {
+		return true
+	}
+	return k.peer != nil && (k.peer.isGone() || k.peer.silence() >= k.patience())
 }
 
 func (k *contest) patience() time.Duration {
@@ -148,7 +152,10 @@ func (k *contest) patience() time.Duration {
 
 // wait returns when there is a reason to look again.
 func (k *contest) wait(ctx context.Context) error {
-	changed := k.peer.changed.wait()
+	var changed <-chan struct{}
+	if k.peer != nil {
+		changed = k.peer.changed.wait()
+	}
 	next := min(k.cfg.TTL/3, 2*time.Second)
 	switch {
 	case !k.free.IsZero():

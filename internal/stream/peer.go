@@ -67,7 +67,7 @@ type peer struct {
 	answered             time.Time // the last answer
 }
 
-// meet begins to ping the process with the token; an empty one pings only ourselves.
+// meet begins to ping the process with the token.
 func (c *Conn) meet(token string, every time.Duration) *peer {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &peer{token: token, every: every, changed: newSignal(), cancel: cancel, done: make(chan struct{})}
@@ -116,9 +116,7 @@ func (p *peer) run(ctx context.Context, c *Conn) {
 	wait := p.every
 	for {
 		_ = c.nc.PublishRequest(aliveSubject+c.presence.token, inbox+".self", nil) // an error is an unanswered ping
-		if p.token != "" {
-			_ = c.nc.PublishRequest(aliveSubject+p.token, inbox+".peer", nil)
-		}
+		_ = c.nc.PublishRequest(aliveSubject+p.token, inbox+".peer", nil)
 		t := time.NewTimer(wait)
 		select {
 		case <-t.C:
