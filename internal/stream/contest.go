@@ -216,10 +216,6 @@ func (k *contest) take(ctx context.Context) (*Lease, error) {
 	l.whole.Store(mine.Complete)
 	l.acked.Store(k.held.Acked)
 	l.epoch.Store(k.held.Epoch)
-	if silent := k.peer.silence(); k.held.Holder != "" && !k.mine() && !k.peer.isGone() && silent > 0 {
-		l.victim, l.silent = k.peer, time.Now().Add(-silent)
-		k.peer = nil
-	}
 	k.c.announce(k.cfg.Name)
 	go l.renew(run, mine, began)
 	return l, nil

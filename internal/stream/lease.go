@@ -29,8 +29,7 @@ type LeaseConfig struct {
 	// TTL is how long a silent holder keeps the lease; default 3 s. All that compete must use the same.
 	TTL time.Duration
 	// Patience is how long a holder may leave pings unanswered before the lease is taken from it; default a third of the TTL, at
-	// most the TTL. A holder whose connection is gone is not waited for. Each time somebody was deposed who then came back before the
-	// TTL, the next one is given twice as long, for a while.
+	// most the TTL. A holder whose connection is gone is not waited for. One that finds itself slow to answer is given longer.
 	Patience time.Duration
 	// PingEvery is the time between pings; default a fifth of Patience.
 	PingEvery time.Duration
@@ -72,7 +71,7 @@ type Claim struct {
 	Beat  uint64 `json:"beat"`
 	// Process is the token under which the holder's process answers pings; empty when it cannot.
 	Process string `json:"process,omitempty"`
-	// Patience of those who wait, in milliseconds, when it is more than they were configured with.
+	// Patience that the holder asks for, in milliseconds, where that is more than those who wait were configured with.
 	Patience int64 `json:"patience,omitempty"`
 }
 
@@ -98,9 +97,6 @@ type Lease struct {
 	lost   chan struct{}
 	done   chan struct{}
 	cancel context.CancelFunc
-
-	victim *peer // whom the lease was taken from because it was silent; nil otherwise
-	silent time.Time
 }
 
 // Lost is closed when the lease could not be renewed in time, by this process's own clock, or was taken by somebody else.
@@ -151,11 +147,6 @@ func (c *Conn) announce(lease string) { _ = c.nc.Publish(leaseSubject+escapeKey(
 
 func (l *Lease) renew(ctx context.Context, mine Claim, renewed time.Time) {
 	defer close(l.done)
-	defer func() {
-		if l.victim != nil {
-			l.victim.part()
-		}
-	}()
 	tick := time.NewTicker(l.cfg.TTL / 4)
 	defer tick.Stop()
 	eased := time.Now()
@@ -166,8 +157,8 @@ func (l *Lease) renew(ctx context.Context, mine Claim, renewed time.Time) {
 		case <-tick.C:
 		case <-l.kick:
 		}
+		eased = l.adjust(ctx, &mine, eased)
 		began := time.Now()
-		eased = l.adjust(&mine, eased)
 		mine.Beat++
 		mine.Acked, mine.Epoch, mine.Complete = l.acked.Load(), l.epoch.Load(), l.whole.Load()
 		value, err := json.Marshal(mine)
@@ -202,24 +193,24 @@ func (l *Lease) renew(ctx context.Context, mine Claim, renewed time.Time) {
 // easeEvery is how long nothing must happen before patience is halved again.
 const easeEvery = time.Minute
 
-// adjust doubles the patience of those who wait when the holder before us was only slow: it answers again although its lease would not have run
-// out yet. Without that, processes on a machine that starves would depose each other in turn.
-func (l *Lease) adjust(mine *Claim, eased time.Time) time.Time {
-	least := l.cfg.Patience.Milliseconds()
-	if l.victim != nil {
-		switch back := l.victim.lastAnswer(); {
-		case back.After(l.silent) && back.Sub(l.silent) < l.cfg.TTL:
-			mine.Patience = min(2*max(mine.Patience, least), l.cfg.TTL.Milliseconds())
-			l.c.cfg.Log.Info("the holder of the lease before was only slow: being more patient",
-				slog.String("lease", l.cfg.Name), slog.Int64("patience_ms", mine.Patience))
-			eased = time.Now()
-		case time.Since(l.silent) < l.cfg.TTL:
-			return eased
-		}
-		l.victim.part()
-		l.victim = nil
+// adjust asks those who wait for more patience when a ping to ourselves takes long: where the machine starves, processes would depose each
+// other in turn for being slow, and each takeover makes it starve more.
+func (l *Lease) adjust(ctx context.Context, mine *Claim, eased time.Time) time.Time {
+	if mine.Process == "" {
+		return eased
 	}
-	if mine.Patience > least && time.Since(eased) > easeEvery {
+	least := l.cfg.Patience.Milliseconds()
+	began := time.Now()
+	try, cancel := context.WithTimeout(ctx, l.cfg.TTL/4)
+	_, _ = l.c.nc.RequestWithContext(try, aliveSubject+mine.Process, nil) // no answer is a slow one
+	cancel()
+	took := time.Since(began)
+	switch want := min(4*took, l.cfg.TTL).Milliseconds(); {
+	case want > max(mine.Patience, least):
+		l.c.cfg.Log.Info("this process is slow to answer pings: asking standbys for patience",
+			slog.String("lease", l.cfg.Name), slog.Int64("patience_ms", want))
+		mine.Patience, eased = want, time.Now()
+	case mine.Patience > least && time.Since(eased) > easeEvery:
 		mine.Patience, eased = max(mine.Patience/2, least), time.Now()
 	}
 	return eased

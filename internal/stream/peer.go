@@ -64,7 +64,6 @@ type peer struct {
 	refusals             int        // rounds one after the other
 	silent               time.Duration
 	gone                 bool
-	answered             time.Time // the last answer
 }
 
 // meet begins to ping the process with the token.
@@ -96,12 +95,6 @@ func (p *peer) silence() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.silent
-}
-
-func (p *peer) lastAnswer() time.Time {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.answered
 }
 
 func (p *peer) run(ctx context.Context, c *Conn) {
@@ -141,7 +134,7 @@ func (p *peer) answer(m *nats.Msg, self bool) {
 	case none:
 		p.refused = true
 	default:
-		p.heard, p.answered = true, time.Now()
+		p.heard = true
 	}
 }
 

@@ -1,0 +1,42 @@
+package failover
+
+import (
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
+)
+
+// times is how many leaders are killed; half as many are stopped.
+func times(t *testing.T) (kills, stops int) {
+	t.Helper()
+	text := os.Getenv("DELTAPLANE_FAILOVERS")
+	if text == "" {
+		return 10, 3
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n, n / 2
+}
+
+// TestT01LeadersAreKilledAndStoppedAndNobodyNotices is T-01 with real processes: each takeover resumes the watch, and what a stopped leader
+// still has under way arrives in vain.
+func TestT01LeadersAreKilledAndStoppedAndNobodyNotices(t *testing.T) {
+	t.Parallel()
+	kills, stops := times(t)
+	c := newCrew(t, embeddedtest.NATS(t).URL(), 1, 3)
+	var killed, stopped []time.Duration
+	for range kills {
+		killed = append(killed, c.kill())
+	}
+	for range stops {
+		stopped = append(stopped, c.pause())
+	}
+	t.Logf("leader killed to next change: %s", distribution(killed))
+	t.Logf("leader stopped to next change: %s", distribution(stopped))
+	c.judge(kills + stops)
+}
