@@ -135,11 +135,29 @@ func (l *Lease) Release(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := l.bucket.Update(ctx, l.cfg.Name, value, l.rev); err != nil && !errors.Is(err, ErrConflict) {
+	for rev := l.rev; ; {
+		_, err = l.bucket.Update(ctx, l.cfg.Name, value, rev)
+		if !errors.Is(err, ErrConflict) {
+			break
+		}
+		// It was taken by somebody else, or a renewal arrived whose answer was not waited for.
+		e, getErr := l.bucket.Get(ctx, l.cfg.Name)
+		if getErr != nil || !l.holds(e) || e.Revision <= rev {
+			return nil
+		}
+		rev = e.Revision
+	}
+	if err != nil {
 		return fmt.Errorf("release lease %s: %w", l.cfg.Name, err)
 	}
 	l.c.announce(l.cfg.Name)
 	return nil
+}
+
+// holds says whether an entry is this grant's claim.
+func (l *Lease) holds(e Entry) bool {
+	var now Claim
+	return json.Unmarshal(e.Value, &now) == nil && now.Holder == l.cfg.Holder && now.Term == l.Term
 }
 
 // announce tells everybody who waits for the lease to look at it. Nothing depends on it but time.
@@ -172,11 +190,8 @@ func (l *Lease) renew(ctx context.Context, mine Claim, renewed time.Time) {
 		}
 		if errors.Is(err, ErrConflict) {
 			// Our own renewal may have arrived although its answer did not.
-			if e, getErr := l.bucket.Get(ctx, l.cfg.Name); getErr == nil {
-				var now Claim
-				if json.Unmarshal(e.Value, &now) == nil && now.Holder == mine.Holder && now.Term == mine.Term {
-					l.rev, err = e.Revision, nil
-				}
+			if e, getErr := l.bucket.Get(ctx, l.cfg.Name); getErr == nil && l.holds(e) {
+				l.rev, err = e.Revision, nil
 			}
 		}
 		if ctx.Err() != nil {
@@ -205,7 +220,7 @@ func (l *Lease) adjust(ctx context.Context, mine *Claim, eased time.Time) time.T
 	_, _ = l.c.nc.RequestWithContext(try, aliveSubject+mine.Process, nil) // no answer is a slow one
 	cancel()
 	took := time.Since(began)
-	switch want := min(4*took, l.cfg.TTL).Milliseconds(); {
+	switch want := min(2*took, l.cfg.TTL).Milliseconds(); {
 	case want > max(mine.Patience, least):
 		l.c.cfg.Log.Info("this process is slow to answer pings: asking standbys for patience",
 			slog.String("lease", l.cfg.Name), slog.Int64("patience_ms", want))
