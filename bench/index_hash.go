@@ -16,10 +16,13 @@ import (
 )
 
 // hash is the state hash of what was published: see stateHash.
-func (s *source) hash() string {
+func (s *source) hash() string { return hashOf(s.state) }
+
+// hashOf is the state hash of objects.
+func hashOf(state map[delta.Key]objectState) string {
 	h := newStateHash()
-	for _, key := range sortedKeys(s.state) {
-		h.add(string(key), s.state[key].rv, s.state[key].hash)
+	for _, key := range sortedKeys(state) {
+		h.add(string(key), state[key].rv, state[key].hash)
 	}
 	return h.sum()
 }

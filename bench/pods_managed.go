@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
+	"io"
 	"slices"
 	"strings"
 
@@ -132,4 +134,39 @@ func memberKey(member any) string {
 		}
 	}
 	return ""
+}
+
+// writeManaged writes a population with managed fields as test/kube takes it:
+// one object a line, owners first, without resource versions. It returns the
+// bytes of the pods.
+func writeManaged(w io.Writer, seed uint64, pods int) (size int, err error) {
+	out := bufio.NewWriterSize(w, 1<<20)
+	line := func(object any) error {
+		text, err := json.Marshal(object)
+		if err != nil {
+			return err
+		}
+		size += len(text)
+		_, err = out.Write(append(text, '\n'))
+		return err
+	}
+	g := newGenerator(seed, 600)
+	for _, o := range g.owners {
+		if err := line(o); err != nil {
+			return 0, err
+		}
+	}
+	size = 0
+	var m managers
+	for template, p := range g.each(pods) {
+		full, err := m.manage(template, p)
+		if err != nil {
+			return 0, err
+		}
+		full.ResourceVersion = ""
+		if err := line(full); err != nil {
+			return 0, err
+		}
+	}
+	return size, out.Flush()
 }

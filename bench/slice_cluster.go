@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,11 +17,7 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/internal/embedded"
-	"github.com/deltaplane/deltaplane/internal/kube"
-	"github.com/deltaplane/deltaplane/internal/stream"
-	"github.com/deltaplane/deltaplane/internal/telemetry"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
-	"github.com/deltaplane/deltaplane/services/reflector"
 )
 
 // clusterSize is how many pods the real API server holds.
@@ -246,10 +243,15 @@ func (b *bench) bareCluster(ctx context.Context, dir string, args ...string) (*t
 func (c *testCluster) kubeconfig() string { return filepath.Join(c.dir, "kubeconfig") }
 
 func (c *testCluster) run(ctx context.Context, in []byte, command string, args ...string) error {
+	return c.feed(ctx, bytes.NewReader(in), command, args...)
+}
+
+// feed runs a command of test/kube with an input.
+func (c *testCluster) feed(ctx context.Context, in io.Reader, command string, args ...string) error {
 	c.stderr.Reset()
 	//nolint:gosec // our own program
 	cmd := exec.CommandContext(ctx, "go", append([]string{"run", "./cmd/kube", command, "--dir", c.dir}, args...)...)
-	cmd.Dir, cmd.Stderr, cmd.Stdin = c.module, c.stderr, bytes.NewReader(in)
+	cmd.Dir, cmd.Stderr, cmd.Stdin = c.module, c.stderr, in
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("kube %s: %w: %s", command, err, c.stderr)
 	}
@@ -302,24 +304,5 @@ func startPodIndexer(ctx context.Context, cfg pipelineConfig) (string, func() er
 }
 
 func startPodReflector(ctx context.Context, cfg pipelineConfig) (string, func() error, error) {
-	conn, err := stream.Connect(ctx, stream.Config{URL: cfg.NATS})
-	if err != nil {
-		return "", nil, err
-	}
-	client, err := kube.Load(kube.Config{Kubeconfig: cfg.Kubeconfig})
-	if err != nil {
-		return "", nil, err
-	}
-	tel, err := telemetry.Setup(ctx, telemetry.Config{Service: "reflector", LogLevel: "error"})
-	if err != nil {
-		return "", nil, err
-	}
-	s, err := reflector.New(reflector.Config{
-		Cluster: podsCollection.Cluster, Resources: []reflector.Resource{{Name: "pods.v1"}},
-	}, conn, client, tel)
-	if err != nil {
-		return "", nil, err
-	}
-	stop := inBackground(ctx, s.Run)
-	return "", func() error { defer conn.Close(); return stop() }, nil
+	return startReflector(ctx, reflectorConfig{NATS: cfg.NATS, Kubeconfig: cfg.Kubeconfig})
 }

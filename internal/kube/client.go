@@ -151,6 +151,7 @@ type request struct {
 	method, path string
 	query        url.Values
 	contentType  string
+	accept       string // default application/json
 	body         []byte
 }
 
@@ -171,7 +172,7 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kube: %w", err)
 	}
-	req.Header.Set("Accept", "application/json")
+	req.Header.Set("Accept", cmp.Or(r.accept, "application/json"))
 	req.Header.Set("User-Agent", c.agent)
 	if r.body != nil {
 		req.Header.Set("Content-Type", cmp.Or(r.contentType, "application/json"))

@@ -43,7 +43,7 @@ func (c *Client) ListEach(ctx context.Context, r Resource, o ListOptions, begin 
 		setQuery(q, "resourceVersion", o.RV)
 		setQuery(q, "resourceVersionMatch", o.Match)
 	}
-	req := request{method: http.MethodGet, path: r.path(o.Namespace, "", ""), query: q}
+	req := request{method: http.MethodGet, path: r.path(o.Namespace, "", ""), query: q, accept: r.accept(true)}
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	resp, err := c.send(ctx, req)
@@ -58,7 +58,7 @@ func (c *Client) ListEach(ctx context.Context, r Resource, o ListOptions, begin 
 		}
 		return Page{}, newStatusError(req, resp, body)
 	}
-	p := pager{begin: begin, item: item}
+	p := pager{begin: begin, item: item, partial: r.metadata}
 	f := newFeed(&bounded{r: resp.Body, left: maxBody}, feedSize)
 	if err := p.read(f); err != nil {
 		switch {
@@ -88,8 +88,9 @@ func (b *bounded) Read(p []byte) (int, error) {
 
 // pager hands over one page.
 type pager struct {
-	begin func(Page) error
-	item  func([]byte) error
+	begin   func(Page) error
+	item    func([]byte) error
+	partial bool // nothing but PartialObjectMetadata will do
 
 	page                   Page
 	kind                   string
@@ -198,6 +199,8 @@ func (p *pager) start() error {
 	switch {
 	case p.open:
 		return nil
+	case p.partial && p.kind != partialKind+"List":
+		return fmt.Errorf("the answer is a %.100q, though only metadata was asked for", p.kind)
 	case p.page.RV == "":
 		return errors.New("the list has no resourceVersion")
 	}

@@ -189,24 +189,18 @@ func (f *feed) literal() error {
 
 // quoted moves pos behind the string that opens there.
 func (f *feed) quoted() error {
-	open := f.pos - f.mark // a distance: more may move the buffer
 	for f.pos++; ; {
-		n := bytes.IndexByte(f.buf[f.pos:], '"')
-		if n < 0 {
-			f.pos = len(f.buf)
-			if !f.more() {
-				return f.fault("string is not closed")
-			}
-			continue
-		}
-		quote := f.pos + n
-		back := quote - 1
-		for back > f.mark+open && f.buf[back] == '\\' {
-			back--
-		}
-		f.pos = quote + 1
-		if (quote-1-back)%2 == 0 {
+		f.pos += plain(f.buf[f.pos:])
+		switch {
+		case f.pos < len(f.buf) && f.buf[f.pos] == '"':
+			f.pos++
 			return nil
+		case f.pos+1 < len(f.buf) && f.buf[f.pos] == '\\':
+			f.pos += 2
+		case f.pos < len(f.buf) && f.buf[f.pos] != '\\':
+			f.pos++ // a control character, which is not looked at here
+		case !f.more():
+			return f.fault("string is not closed")
 		}
 	}
 }

@@ -104,7 +104,7 @@ func (c *Client) Watch(ctx context.Context, r Resource, o WatchOptions) (*Watch,
 	if o.Timeout > 0 {
 		q.Set("timeoutSeconds", strconv.Itoa(int(o.Timeout/time.Second)))
 	}
-	req := request{method: http.MethodGet, path: r.path(o.Namespace, "", ""), query: q}
+	req := request{method: http.MethodGet, path: r.path(o.Namespace, "", ""), query: q, accept: r.accept(false)}
 	cancel := func() {}
 	if o.Timeout > 0 {
 		ctx, cancel = context.WithTimeout(ctx, o.Timeout+max(o.Timeout/10, time.Second))

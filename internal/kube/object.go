@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/tidwall/gjson"
 	"github.com/tidwall/sjson"
@@ -35,87 +36,204 @@ type Transform struct {
 // raw. Errors wrap [ErrPoison]; the returned object then holds the key and version if they could be read, and no payload.
 func (t *Transform) Normalize(raw []byte, r Resource) (delta.Object, error) {
 	raw = bytes.TrimSpace(raw) // answers to writes end in a newline
-	var o delta.Object
-	var cut cuts
-	var kind, apiVersion bool
-	var wrong error
-	var ownerRefs, labels []byte
-	var namespace, name string
-	base := func(value []byte) int { return cap(raw) - cap(value) } // both end where raw's array ends
-	err := members(raw, func(_ int, key, value []byte, _ int) error {
-		switch string(key) {
-		case "kind":
-			kind = true
-			if k, err := unquote(value); err != nil || k != r.Kind {
-				wrong = fmt.Errorf("kind is %.100s, want %q", value, r.Kind) // R-23; the metadata may still tell which key
-			}
-		case "apiVersion":
-			apiVersion = true
-		case "metadata":
-			at := base(value)
-			var list spans
-			strip := -1
-			err := members(value, func(begin int, key, v []byte, end int) error {
-				list = append(list, span{at + begin, at + end})
-				var err error
-				switch string(key) {
-				case "name":
-					name, err = unquote(v)
-				case "namespace":
-					namespace, err = unquote(v)
-				case "uid":
-					o.UID, err = unquote(v)
-				case "resourceVersion":
-					o.RV, err = unquote(v)
-				case "generation":
-					o.Generation, err = strconv.ParseInt(string(v), 10, 64)
-				case "ownerReferences":
-					ownerRefs = v
-				case "labels":
-					labels = v
-				case "managedFields":
-					if !t.KeepManagedFields {
-						strip = len(list) - 1
-					}
-				case "annotations":
-					if !t.KeepLastApplied && bytes.Contains(v, []byte(lastApplied)) {
-						err = cut.annotation(v, base(v))
-					}
-				}
-				return err
-			})
-			if strip >= 0 {
-				cut.add(list, strip)
-			}
-			return err
-		}
-		return nil
-	})
-	o.Key = delta.NewKey(namespace, name)
+	in := reading{t: t, r: r, walker: walker{b: raw, strict: true}}
+	in.look()
+	err := in.object()
+	valid := err == nil
+	if !valid { // what is wrong may lie beside what names the object
+		in = reading{t: t, r: r, walker: walker{b: raw}}
+		err = in.object()
+	}
+	o := in.o
+	o.Key = delta.NewKey(in.namespace, in.name)
 	if e := complete(&o); err == nil {
-		err = errors.Join(wrong, e)
+		err = errors.Join(in.wrong, e)
 	}
 	if err != nil {
 		return o, fmt.Errorf("%w: %w", ErrPoison, err)
 	}
-	if delta.TooDeep(raw) {
+	if !valid && delta.TooDeep(raw) {
 		return o, fmt.Errorf("%w: it nests deeper than %d", ErrPoison, delta.MaxDepth)
 	}
-	o.Payload = cut.apply(raw, prefix(kind, apiVersion, r))
+	o.Payload = in.cut.apply(raw, prefix(in.kind, in.apiVersion, r))
 	for _, path := range t.Drop {
 		if o.Payload, err = sjson.DeleteBytes(o.Payload, path); err != nil {
 			return o, fmt.Errorf("%w: drop %q: %w", ErrPoison, path, err)
 		}
 	}
-	if !gjson.ValidBytes(o.Payload) {
+	if (!valid || len(t.Drop) > 0) && !gjson.ValidBytes(o.Payload) {
 		o.Payload = nil
 		return o, fmt.Errorf("%w: %w", ErrPoison, errJSON)
 	}
 	o.Encoding, o.Hash = delta.EncodingJSON, delta.Hash(o.Payload)
-	o.Owners = owners(ownerRefs)
-	o.Labels = t.labels(labels)
-	o.Hints = t.hints(o.Payload)
+	o.Owners = owners(in.ownerRefs)
+	o.Labels = t.labels(in.labels)
+	if in.looking && valid {
+		o.Hints = in.hints()
+	} else {
+		o.Hints = t.hints(o.Payload)
+	}
 	return o, nil
+}
+
+// reading is one pass over an object.
+type reading struct {
+	walker
+	t *Transform
+	r Resource
+
+	o                 delta.Object
+	kind, apiVersion  bool // seen
+	namespace, name   string
+	ownerRefs, labels []byte
+	cut               cuts
+	wrong             error // what the object is, when it is none of the resource's
+
+	looking bool // for all hints of the transform
+	wanted  []wanted
+	room    [2]wanted
+}
+
+// wanted is a hint that is found on the way: its path is one plain name in another.
+type wanted struct {
+	name, outer, inner string
+	value              []byte
+}
+
+// look notes the hints to find on the way, when all are such.
+func (in *reading) look() {
+	in.wanted = in.room[:0]
+	for name, path := range in.t.Hints {
+		outer, inner, ok := strings.Cut(path, ".")
+		if !ok || outer == "metadata" || !plainName(outer) || !plainName(inner) {
+			return
+		}
+		in.wanted = append(in.wanted, wanted{name: name, outer: outer, inner: inner})
+	}
+	in.looking = len(in.t.Drop) == 0
+}
+
+func plainName(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c-'0' > 9 && (c|0x20)-'a' > 25 {
+			return false
+		}
+	}
+	return s != "" && s[0] > '9'
+}
+
+// inside goes through a member that wanted hints may be in.
+func (in *reading) inside(outer []byte) error {
+	if in.peek() != '{' {
+		_, err := in.value()
+		return err
+	}
+	return in.walker.object(func(_ int, key []byte) error {
+		v, err := in.value()
+		for i := range in.wanted {
+			if h := &in.wanted[i]; h.value == nil && h.inner == string(key) && h.outer == string(outer) {
+				h.value = v
+			}
+		}
+		return err
+	})
+}
+
+func (in *reading) wants(outer []byte) bool {
+	for i := range in.wanted {
+		if in.wanted[i].outer == string(outer) {
+			return true
+		}
+	}
+	return false
+}
+
+func (in *reading) hints() map[string][]string {
+	var out map[string][]string
+	for i := range in.wanted {
+		if v := gjson.ParseBytes(in.wanted[i].value).String(); v != "" {
+			if out == nil {
+				out = map[string][]string{}
+			}
+			out[in.wanted[i].name] = []string{v}
+		}
+	}
+	return out
+}
+
+func (in *reading) object() error {
+	err := in.walker.object(func(_ int, key []byte) error {
+		switch string(key) {
+		case "kind":
+			value, err := in.value()
+			if err != nil {
+				return err
+			}
+			in.kind = true
+			if k, err := unquote(value); err != nil || k != in.r.Kind {
+				in.wrong = fmt.Errorf("kind is %.100s, want %q", value, in.r.Kind) // R-23; the metadata may still tell which key
+			}
+			return nil
+		case "apiVersion":
+			in.apiVersion = true
+		case "metadata":
+			return in.metadata()
+		default:
+			if in.strict && in.wants(key) {
+				return in.inside(key)
+			}
+		}
+		_, err := in.value()
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return in.end()
+}
+
+func (in *reading) metadata() error {
+	var room [16]span
+	list, strip := spans(room[:0]), -1
+	err := in.walker.object(func(begin int, key []byte) error {
+		var v []byte
+		var err error
+		if string(key) == "managedFields" && !in.t.KeepManagedFields {
+			v, err = in.loose()
+			strip = len(list)
+		} else {
+			v, err = in.value()
+		}
+		if err != nil {
+			return err
+		}
+		list = append(list, span{begin, in.i})
+		switch string(key) {
+		case "name":
+			in.name, err = unquote(v)
+		case "namespace":
+			in.namespace, err = unquote(v)
+		case "uid":
+			in.o.UID, err = unquote(v)
+		case "resourceVersion":
+			in.o.RV, err = unquote(v)
+		case "generation":
+			in.o.Generation, err = strconv.ParseInt(string(v), 10, 64)
+		case "ownerReferences":
+			in.ownerRefs = v
+		case "labels":
+			in.labels = v
+		case "annotations":
+			if !in.t.KeepLastApplied && bytes.Contains(v, []byte(lastApplied)) {
+				err = in.cut.annotation(v, in.i-len(v))
+			}
+		}
+		return err
+	})
+	if strip >= 0 && strip < len(list) {
+		in.cut.add(list, strip)
+	}
+	return err
 }
 
 // complete checks what every record needs, and clears what is not valid.
@@ -172,7 +290,7 @@ func owners(refs []byte) []delta.Owner {
 }
 
 func (t *Transform) labels(labels []byte) map[string][]string {
-	if labels == nil || len(t.Labels) == 0 {
+	if !t.mayCarry(labels) {
 		return nil
 	}
 	var out map[string][]string
@@ -188,6 +306,16 @@ func (t *Transform) labels(labels []byte) map[string][]string {
 		return true
 	})
 	return out
+}
+
+// mayCarry reports whether a label to carry may be among labels.
+func (t *Transform) mayCarry(labels []byte) bool {
+	for _, want := range t.Labels {
+		if bytes.Contains(labels, []byte(want)) {
+			return true
+		}
+	}
+	return len(t.Labels) > 0 && bytes.IndexByte(labels, '\\') >= 0 // escaped, for what reason ever
 }
 
 func (t *Transform) hints(payload []byte) map[string][]string {

@@ -26,6 +26,31 @@ type Resource struct {
 	Verbs                []string
 	ShortNames           []string
 	Singular             string
+
+	metadata bool // only the objects' metadata are asked for
+}
+
+// MetadataOnly is the resource without its objects' content: lists and watches ask the API server for PartialObjectMetadata of
+// meta.k8s.io/v1, and fail when it sends anything else. Writes are not for it.
+func (r Resource) MetadataOnly() Resource {
+	r.metadata, r.Kind = true, partialKind
+	return r
+}
+
+const (
+	partialKind    = "PartialObjectMetadata"
+	partialVersion = "meta.k8s.io/v1"
+)
+
+// accept is the form in which lists and watches ask for the objects; empty is the usual one.
+func (r Resource) accept(list bool) string {
+	switch {
+	case !r.metadata:
+		return ""
+	case list:
+		return "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+	}
+	return "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 }
 
 // Collection is the resource as a collection of cluster.
@@ -34,7 +59,12 @@ func (r Resource) Collection(cluster string) delta.Collection {
 }
 
 // APIVersion is the value of apiVersion in the resource's objects.
-func (r Resource) APIVersion() string { return groupVersion(r.Group, r.Version) }
+func (r Resource) APIVersion() string {
+	if r.metadata {
+		return partialVersion
+	}
+	return groupVersion(r.Group, r.Version)
+}
 
 // Watchable reports whether the resource can be listed and watched.
 func (r Resource) Watchable() bool {
@@ -142,31 +172,4 @@ func (c *Client) Discover(ctx context.Context, group, version string) ([]Resourc
 	c.resources[groupVersion(group, version)] = discovered{resources: slices.Clone(out), at: time.Now()}
 	c.mu.Unlock()
 	return out, nil
-}
-
-// DiscoverAll asks for every resource of every group in its preferred version. Groups that fail are reported in the error beside what could
-// be found, as an aggregated API may be down while the rest works.
-func (c *Client) DiscoverAll(ctx context.Context) ([]Resource, error) {
-	out, err := c.Discover(ctx, "", "v1")
-	errs := []error{err}
-	body, err := c.do(ctx, request{method: http.MethodGet, path: "/apis"})
-	if err != nil {
-		return out, errors.Join(append(errs, err)...)
-	}
-	var groups struct {
-		Groups []struct {
-			Name             string `json:"name"`
-			PreferredVersion struct {
-				Version string `json:"version"`
-			} `json:"preferredVersion"`
-		} `json:"groups"`
-	}
-	if err := json.Unmarshal(body, &groups); err != nil {
-		return out, errors.Join(append(errs, fmt.Errorf("kube: discovery: %w", err))...)
-	}
-	for _, g := range groups.Groups {
-		rs, err := c.Discover(ctx, g.Name, g.PreferredVersion.Version)
-		out, errs = append(out, rs...), append(errs, err)
-	}
-	return out, errors.Join(errs...)
 }

@@ -200,9 +200,8 @@ func (c *collection) fail(err error) {
 	c.lastErr.Store(&text)
 }
 
-// apply is the handler of the log reader: one batch of the log becomes one
-// snapshot.
-func (c *collection) apply(ctx context.Context, b delta.Batch) error {
+// apply makes one snapshot of one batch of the log.
+func (c *collection) apply(ctx context.Context, b intake) {
 	// A plan that is replaced between batches holds for all that is applied later.
 	c.ingest.Lock()
 	defer c.ingest.Unlock()
@@ -214,7 +213,7 @@ func (c *collection) apply(ctx context.Context, b delta.Batch) error {
 		batch.Replay, c.sweepDue, c.replaying, c.replayAt = true, true, true, now
 		c.terms.Store(nil)
 	}
-	c.noteLog(&b)
+	c.noteLog(&b.Batch)
 	seen := c.follower.Position().Sequence
 	if b.Reset {
 		seen = 0
@@ -230,13 +229,13 @@ func (c *collection) apply(ctx context.Context, b delta.Batch) error {
 			}
 		}
 		c.horizon(&batch, r)
-		if op, ok := c.op(ctx, r); ok {
+		if op, ok := c.op(ctx, r, b.faults[i]); ok {
 			batch.Ops = append(batch.Ops, op)
 		}
 	}
-	gap := holed(&b, seen)
-	revision := c.follower.Apply(b)
-	c.noteHaze(&b, gap, seen)
+	gap := holed(&b.Batch, seen)
+	revision := c.follower.Apply(b.Batch)
+	c.noteHaze(&b.Batch, gap, seen)
 	for _, u := range b.Unreadable {
 		c.metrics.unreadable.WithLabelValues(c.name).Inc()
 		if u.Key != "" {
@@ -277,7 +276,6 @@ func (c *collection) apply(ctx context.Context, b delta.Batch) error {
 	}
 	clear(batch.Ops)
 	c.ops = batch.Ops[:0]
-	return nil
 }
 
 // horizon finds, during a replay, from where on every delete is still in the
@@ -301,14 +299,14 @@ func sequenceOf(op store.Op) uint64 {
 	}
 }
 
-// op turns a record into a store operation; control records have none.
-func (c *collection) op(ctx context.Context, r *delta.Record) (store.Op, bool) {
-	if r.Kind != delta.KindDelta || r.Type == delta.Bookmark {
+// op turns a record that was taken in into a store operation; control records
+// have none.
+func (c *collection) op(ctx context.Context, r *delta.Record, fault error) (store.Op, bool) {
+	switch {
+	case r.Kind != delta.KindDelta || r.Type == delta.Bookmark:
 		return store.Op{}, false
-	}
-	if r.Type != delta.Deleted {
-		r.Payload = c.keeper.Put(r.Payload)
-		return store.Op{Put: c.extract.Object(ctx, r)}, true
+	case r.Type != delta.Deleted:
+		return store.Op{Put: c.extract.Checked(ctx, r, fault)}, true
 	}
 	at := r.PublishedAt
 	if at.IsZero() {

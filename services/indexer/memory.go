@@ -62,8 +62,9 @@ func (s *Service) memory() int {
 
 // admit makes room for a batch before it is applied: a replay waits for what is
 // being compressed, and what would pass the memory budget is refused.
-func (s *Service) admit(ctx context.Context, c *collection, b *delta.Batch) error {
-	if c.replaying || b.Reset {
+func (s *Service) admit(ctx context.Context, in *feed, b *delta.Batch) error {
+	c := in.c
+	if in.replay {
 		if err := c.holdBack(ctx); err != nil {
 			return err
 		}
@@ -77,7 +78,13 @@ func (s *Service) admit(ctx context.Context, c *collection, b *delta.Batch) erro
 			size += n + recordMemory
 		}
 	}
-	if size == 0 || s.memory()+size <= int(pressure*float64(s.cfg.MemoryBudget)) {
+	before := in.size
+	in.size = size
+	if size == 0 || s.memory()+before+size <= int(pressure*float64(s.cfg.MemoryBudget)) {
+		return nil
+	}
+	in.wait() // so that what came before is counted once
+	if s.memory()+size <= int(pressure*float64(s.cfg.MemoryBudget)) {
 		return nil
 	}
 	if s.cfg.Tier == TierAuto {

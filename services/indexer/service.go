@@ -241,12 +241,9 @@ func (s *Service) follow(ctx context.Context, c *collection) error {
 		if c.replaying { // only a replay from the start can be known to be complete
 			from = stream.ReadConfig{}
 		}
-		err := s.log.Read(ctx, c.id, from, func(ctx context.Context, b delta.Batch) error {
-			if err := s.admit(ctx, c, &b); err != nil {
-				return err
-			}
-			return c.apply(ctx, b)
-		})
+		in := feed{s: s, c: c}
+		err := s.log.Read(ctx, c.id, from, in.batch)
+		in.wait()
 		if ctx.Err() != nil {
 			return nil
 		}

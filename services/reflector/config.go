@@ -20,10 +20,15 @@ type Config struct {
 	RPC rpc.ServerConfig
 	// Admin is where metrics, readiness and profiles are served.
 	Admin telemetry.AdminConfig
-	// Cluster is the name the collections carry; default "dev".
+	// Cluster is the name that the collections of the API server given to [New] carry; default "dev".
 	Cluster string
-	// Resources to mirror; default [DefaultResources].
+	// Clusters are mirrored beside it. One that cannot be reached holds no other back. The same API server under two names is two clusters: it
+	// is listed and watched twice, and each name has collections, and so scopes, of its own.
+	Clusters []Cluster
+	// Resources to mirror, without a cluster in all of them; default [DefaultResources].
 	Resources []Resource
+	// MaxAdded is how many reflections AddReflection may add to a cluster; default 500.
+	MaxAdded int
 	// Holder names this process in leases and term records; default random. Replicas must differ.
 	Holder string
 
@@ -45,6 +50,17 @@ type Config struct {
 	LeasePatience time.Duration
 	// DiscoverEvery is how often "*" and resources that are not served yet are looked for; default 30 s.
 	DiscoverEvery time.Duration
+	// KeepVanished is for how long the log of a collection is kept that "*" had found and the API server serves no more, as when its
+	// CustomResourceDefinition was deleted; default 1 h. Then the log is deleted, and its readers are told.
+	KeepVanished time.Duration
+}
+
+// Cluster is one more API server.
+type Cluster struct {
+	// Name is the first part of its collections' names.
+	Name string
+	// Kube is its client.
+	Kube *kube.Client
 }
 
 // DefaultResources are mirrored when none are named.
@@ -62,7 +78,9 @@ func (c Config) withDefaults() Config {
 	if len(c.Resources) == 0 {
 		c.Resources = DefaultResources()
 	}
-	c.Resources = slices.Clone(c.Resources)
+	c.Resources = c.everywhere()
+	c.MaxAdded = cmp.Or(c.MaxAdded, 500)
+	c.KeepVanished = cmp.Or(c.KeepVanished, time.Hour)
 	c.Holder = cmp.Or(c.Holder, "reflector-"+strings.ToLower(rand.Text()[:10]))
 	c.Backoff = c.Backoff.withDefaults()
 	c.MinWatchTimeout = max(c.MinWatchTimeout, 5*time.Minute)
@@ -78,16 +96,9 @@ func (c Config) withDefaults() Config {
 func (c Config) Validate() error {
 	c = c.withDefaults()
 	errs := []error{c.RPC.Validate(), c.Admin.Validate(), c.Backoff.validate()}
-	if err := checkCluster(c.Cluster); err != nil {
-		errs = append(errs, fmt.Errorf("reflector: cluster %w", err))
-	}
-	names := map[string]bool{}
-	for _, r := range c.Resources {
-		errs = append(errs, r.validate())
-		if names[r.Name] {
-			errs = append(errs, fmt.Errorf("reflector: resource %q is named twice; a resource has one scope", r.Name))
-		}
-		names[r.Name] = true
+	errs = append(errs, c.checkClusters(), c.checkResources())
+	if c.MaxAdded < 0 {
+		errs = append(errs, fmt.Errorf("reflector: max added %d: must not be negative", c.MaxAdded))
 	}
 	if c.PageSize < 0 {
 		errs = append(errs, fmt.Errorf("reflector: page size %d: must not be negative", c.PageSize))
@@ -98,13 +109,79 @@ func (c Config) Validate() error {
 	for _, d := range []struct {
 		name  string
 		value time.Duration
-	}{{"liveness period", c.LivenessEvery}, {"lease ttl", c.LeaseTTL}, {"lease patience", c.LeasePatience}, {"discovery period", c.DiscoverEvery}} {
+	}{{"liveness period", c.LivenessEvery}, {"lease ttl", c.LeaseTTL}, {"lease patience", c.LeasePatience}, {"discovery period", c.DiscoverEvery},
+		{"time to keep vanished", c.KeepVanished}} {
 		if d.value < 0 {
 			errs = append(errs, fmt.Errorf("reflector: %s %v: must not be negative", d.name, d.value))
 		}
 	}
 	if c.LeasePatience > c.LeaseTTL {
 		errs = append(errs, fmt.Errorf("reflector: lease patience %v: must not exceed the lease ttl %v", c.LeasePatience, c.LeaseTTL))
+	}
+	return errors.Join(errs...)
+}
+
+// everywhere are the resources with those that name no cluster once for each.
+func (c Config) everywhere() []Resource {
+	var out []Resource
+	for _, r := range c.Resources {
+		if r.Cluster != "" {
+			out = append(out, r)
+			continue
+		}
+		for _, name := range c.clusterNames() {
+			r.Cluster = name
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+func (c Config) clusterNames() []string {
+	names := []string{c.Cluster}
+	for _, one := range c.Clusters {
+		names = append(names, one.Name)
+	}
+	return names
+}
+
+func (c Config) checkClusters() error {
+	var errs []error
+	names := map[string]bool{}
+	for _, name := range c.clusterNames() {
+		if err := checkCluster(name); err != nil {
+			errs = append(errs, fmt.Errorf("reflector: cluster %w", err))
+		} else if names[name] {
+			errs = append(errs, fmt.Errorf("reflector: cluster %q is named twice", name))
+		}
+		names[name] = true
+	}
+	for _, one := range c.Clusters {
+		if one.Kube == nil {
+			errs = append(errs, fmt.Errorf("reflector: cluster %q has no client", one.Name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c Config) checkResources() error {
+	var errs []error
+	names, wrong := map[string]bool{}, map[string]bool{}
+	clusters := c.clusterNames()
+	for _, r := range c.Resources {
+		if !slices.Contains(clusters, r.Cluster) {
+			errs = append(errs, fmt.Errorf("reflector: resource %q: cluster %q is not one of %s", r.Name, r.Cluster, strings.Join(clusters, ", ")))
+		}
+		anywhere := r
+		anywhere.Cluster = ""
+		if err := anywhere.validate(); err != nil && !wrong[err.Error()] { // once, however many clusters it is for
+			wrong[err.Error()] = true
+			errs = append(errs, err)
+		}
+		if names[r.String()] {
+			errs = append(errs, fmt.Errorf("reflector: resource %q is named twice; a resource has one scope", r.String()))
+		}
+		names[r.String()] = true
 	}
 	return errors.Join(errs...)
 }

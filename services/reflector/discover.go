@@ -1,119 +1,101 @@
 package reflector
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
 	"time"
 
-	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
 )
 
-// errSecondScope says that two of the configured resources are the same one.
-var errSecondScope = errors.New("reflector: second scope of a resource")
+// What a resource that was found can be wrong with.
+var (
+	// errSecondScope says that two wishes are for the same resource.
+	errSecondScope = errors.New("reflector: second scope of a resource")
+	// errNoNamespaces says that a namespace was asked of a resource that has none.
+	errNoNamespaces = errors.New("reflector: a namespace of a resource without namespaces")
+)
 
-// resolve finds a reflection's resource, waiting for as long as it is not served; false when ctx ended or another reflection mirrors it.
+// resolve finds a reflection's resource, waiting for as long as it is not served or mirrored under another name; false when ctx ended.
 func (s *Service) resolve(ctx context.Context, r *reflection) bool {
 	b := retry{Backoff: s.cfg.Backoff}
+	catalog := s.cluster(r.want.Cluster).catalog
+	since := time.Now().Add(-s.cfg.DiscoverEvery) // what others have just asked for will do
 	for {
-		res, err := s.find(ctx, r.col)
-		if err == nil && !res.Watchable() && len(res.Verbs) > 0 {
-			err = fmt.Errorf("%w: %s cannot be listed and watched", kube.ErrNotServed, res.Name)
+		moved := s.change()
+		res, asked, err := catalog.find(ctx, r.col, since)
+		if err == nil {
+			err = s.adopt(ctx, r, res)
 		}
 		if err == nil {
-			return s.adopt(ctx, r, res)
+			return true
 		}
 		if ctx.Err() != nil {
 			return false
 		}
+		since = asked
 		wait := b.fail(time.Now(), kube.RetryAfter(err))
-		if errors.Is(err, kube.ErrNotServed) {
-			wait = min(wait, s.cfg.DiscoverEvery)
+		if errors.Is(err, errSecondScope) || errors.Is(err, errNoNamespaces) {
+			r.fail(ctx, "resolve", err, 0)
+			r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_STOPPED)
+			wait = s.cfg.DiscoverEvery
+		} else {
+			if errors.Is(err, kube.ErrNotServed) {
+				wait = min(wait, s.cfg.DiscoverEvery)
+			}
+			r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_BACKOFF)
+			r.fail(ctx, "resolve", err, wait)
+			moved = nil
 		}
-		r.fail(ctx, "resolve", err, wait)
-		if !sleep(ctx, wait, r.relist) {
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-moved:
+		case <-r.relist:
+			since = time.Now()
+		case <-ctx.Done():
+		}
+		t.Stop()
+		if ctx.Err() != nil {
 			return false
 		}
 	}
 }
 
-func (s *Service) adopt(ctx context.Context, r *reflection, res kube.Resource) bool {
-	col := res.Collection(s.cfg.Cluster)
+// adopt makes res the resource of a reflection, unless that cannot be.
+func (s *Service) adopt(ctx context.Context, r *reflection, res kube.Resource) error {
+	col := res.Collection(r.want.Cluster)
+	switch {
+	case !res.Watchable() && len(res.Verbs) > 0:
+		return fmt.Errorf("%w: %s cannot be listed and watched", kube.ErrNotServed, res.Name)
+	case r.want.Scope.Namespace != "" && !res.Namespaced:
+		return fmt.Errorf("%w: %s has none, and %q was asked for", errNoNamespaces, col, r.want.Scope.Namespace)
+	}
+	if r.want.MetadataOnly {
+		res = res.MetadataOnly()
+	}
+	if err := s.keep(ctx, col.String()); err != nil { // a log that was to be deleted
+		return err
+	}
 	s.mu.Lock()
-	taken := slices.ContainsFunc(s.reflections, func(o *reflection) bool { return o != r && o.resource.Kind != "" && o.col == col })
+	taken := slices.ContainsFunc(s.reflections, func(o *reflection) bool { return o != r && o.resource.Kind != "" && !o.vanished && o.col == col })
 	if !taken {
 		r.col, r.resource = col, res
+		s.touch()
 	}
+	asked := s.relists[col.String()]
 	s.mu.Unlock()
 	if taken {
-		r.fail(ctx, "resolve", fmt.Errorf("%w: %s is mirrored already under another name; a resource has one scope", errSecondScope, col), 0)
-		r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_STOPPED)
-		return false
+		return fmt.Errorf("%w: %s is mirrored already under another name; a resource has one scope", errSecondScope, col)
 	}
 	r.slog = s.slog.With(slog.String(telemetry.KeyCollection, col.String()))
 	r.state.set(func(v *view) { v.name = col.String() })
 	r.state.well()
-	return true
-}
-
-// find resolves a collection whose version, or version and group, may be missing.
-func (s *Service) find(ctx context.Context, col delta.Collection) (kube.Resource, error) {
-	if col.Version != "" {
-		return s.kube.Resolve(ctx, col)
-	}
-	if col.Group == "" {
-		if res, err := s.kube.Resolve(ctx, delta.Collection{Cluster: col.Cluster, Version: "v1", Resource: col.Resource}); err == nil {
-			return res, nil
-		}
-	}
-	all, err := s.kube.DiscoverAll(ctx)
-	for _, res := range all {
-		if res.Name == col.Resource && (col.Group == "" || res.Group == col.Group) {
-			return res, nil
-		}
-	}
-	return kube.Resource{}, cmp.Or(err, fmt.Errorf("%w: %s", kube.ErrNotServed, col.Resource))
-}
-
-// everything mirrors all that can be watched, now and as it appears; secrets only when they are named (design 5). events.k8s.io is a second
-// name of the core group's events.
-func (s *Service) everything(ctx context.Context, want Resource, loops *sync.WaitGroup) {
-	for {
-		all, err := s.kube.DiscoverAll(ctx)
-		if err != nil && ctx.Err() == nil {
-			s.slog.Warn("discovery is incomplete", telemetry.Err(err))
-		}
-		for _, res := range all {
-			if !res.Watchable() || res.Name == "secrets" && res.Group == "" || res.Group == "events.k8s.io" || s.named(res) {
-				continue
-			}
-			one := want
-			one.Name = res.Collection("").ResourceName()
-			r := s.reflect(one)
-			if s.adopt(ctx, r, res) {
-				loops.Go(func() { r.run(ctx) })
-			}
-		}
-		if !sleep(ctx, s.cfg.DiscoverEvery, nil) {
-			return
-		}
-	}
-}
-
-// named reports whether a reflection for the resource exists, or is configured and not resolved yet.
-func (s *Service) named(res kube.Resource) bool {
-	return slices.ContainsFunc(s.all(), func(r *reflection) bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		c := r.col
-		return c.Resource == res.Name && (c.Group == res.Group || c.Group == "" && r.resource.Kind == "") &&
-			(c.Version == res.Version || c.Version == "")
-	})
+	r.ask(asked)
+	return nil
 }

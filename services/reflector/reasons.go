@@ -32,6 +32,8 @@ func wraps(targets ...error) func(error) bool {
 var sourceReasons = []reason{
 	{"NOT_SERVED", wraps(kube.ErrNotServed)},
 	{"SECOND_SCOPE", wraps(errSecondScope)},
+	{"NO_NAMESPACES", wraps(errNoNamespaces)},
+	{"LOG_UNAVAILABLE", wraps(errStoreAway)},
 	{"SHORT_WATCH", wraps(errVeryShort)},
 	{"STREAM_UNFINISHED", wraps(errUnfinished)},
 	{"UNAUTHORIZED", kube.IsUnauthorized},

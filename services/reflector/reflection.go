@@ -37,6 +37,11 @@ type reflection struct {
 	resource kube.Resource
 	state    state
 	relist   chan struct{} // cap 1; a relist was asked for
+	wish     *wish         // for whose sake it is there
+	vanished bool          // it is not served any more; guarded by the service's lock
+
+	// begun is told that a list began after the request of that revision.
+	begun func(revision uint64)
 
 	// newEpoch asks the next reign to begin a new epoch. It belongs to run.
 	newEpoch bool
@@ -44,8 +49,6 @@ type reflection struct {
 
 // leading reports whether this process leads the collection.
 func (r *reflection) leading() bool { return r.state.get().term != 0 }
-
-func (r *reflection) phase(p reflectorv1.ReflectionState) { r.state.set(func(v *view) { v.phase = p }) }
 
 // fail reports one failure: log, metric, state.
 func (r *reflection) fail(ctx context.Context, stage string, err error, wait time.Duration) {

@@ -18,30 +18,43 @@ import (
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
 )
 
-// Service is a reflector for one cluster. Make it with New, run it once.
+// Service is a reflector for one or several clusters. Make it with New, run it once.
 type Service struct {
-	cfg     Config
-	log     *stream.Conn
-	kube    *kube.Client
-	slog    *slog.Logger
-	tracer  trace.Tracer
-	metrics *metrics
-	rpc     *rpc.Server
-	admin   *telemetry.Admin
+	cfg      Config
+	log      *stream.Conn
+	clusters []*cluster // by name
+	registry *registry
+	slog     *slog.Logger
+	tracer   trace.Tracer
+	metrics  *metrics
+	rpc      *rpc.Server
+	admin    *telemetry.Admin
 
-	mu          sync.Mutex
-	reflections []*reflection // guarded by mu
+	loops sync.WaitGroup // everything that mirrors
+
+	mu          sync.Mutex          // guards the rest
+	wishes      map[string]*wish    // by "cluster/name"
+	reflections []*reflection       // of all wishes
+	relists     map[string]uint64   // revisions of requests, by collection
+	removals    map[string]*removal // by collection
+	moved       chan struct{}       // closed when reflections begin, end or are resolved
+	mirror      context.Context     // of everything that mirrors; nil before Run
 }
 
-// New builds a reflector that mirrors what kc serves onto log, and reports through tel. It contacts nobody. The error holds every fault of the
-// configuration.
+// New builds a reflector that mirrors what kc and the clients of cfg.Clusters serve onto log, and reports through tel. It contacts nobody. The
+// error holds every fault of the configuration.
 func New(cfg Config, log *stream.Conn, kc *kube.Client, tel *telemetry.Telemetry) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	s := &Service{
-		cfg: cfg.withDefaults(), log: log, kube: kc, slog: tel.Log, tracer: tel.Tracer.Tracer("deltaplane/reflector"),
+		cfg: cfg.withDefaults(), log: log, slog: tel.Log, tracer: tel.Tracer.Tracer("deltaplane/reflector"),
+		wishes: map[string]*wish{}, relists: map[string]uint64{}, removals: map[string]*removal{}, moved: make(chan struct{}),
 	}
+	for _, c := range append([]Cluster{{Name: s.cfg.Cluster, Kube: kc}}, s.cfg.Clusters...) {
+		s.clusters = append(s.clusters, &cluster{name: c.Name, kube: c.Kube, catalog: newCatalog(c.Kube)})
+	}
+	s.registry = newRegistry(log, tel.Log, s.take)
 	var err error
 	if s.metrics, err = newMetrics(tel.Registry); err != nil {
 		return nil, fmt.Errorf("reflector metrics: %w", err)
@@ -76,48 +89,71 @@ func (s *Service) Run(ctx context.Context) error {
 	// Leases are given up at once, however long calls take to end.
 	mirror, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var loops sync.WaitGroup
+	s.mu.Lock()
+	s.mirror = mirror
+	s.mu.Unlock()
 	s.rpc.SetServing(reflectorv1.ReflectorService_ServiceDesc.ServiceName, true)
 	err := s.rpc.Run(ctx, s.admin.Run, func(context.Context) error {
-		loops.Go(func() { s.supervise(mirror, &loops) })
+		for _, spec := range s.cfg.Resources {
+			s.begin(spec, reflectorv1.ReflectionOrigin_REFLECTION_ORIGIN_CONFIGURED, nil)
+		}
+		s.loops.Go(func() { s.registry.run(mirror) })
 		return nil
 	})
 	cancel()
-	loops.Wait()
+	s.loops.Wait()
 	return err
 }
 
-// supervise finds out what the resources are and runs a loop for each, one that is not served yet when it is.
-func (s *Service) supervise(ctx context.Context, loops *sync.WaitGroup) {
-	for _, want := range s.cfg.Resources {
-		if want.Name == "*" {
-			loops.Go(func() { s.everything(ctx, want, loops) })
-			continue
-		}
-		r := s.reflect(want)
-		loops.Go(func() {
-			if s.resolve(ctx, r) {
-				r.run(ctx)
-			}
-		})
+// cluster finds one by name; nil when there is none.
+func (s *Service) cluster(name string) *cluster {
+	i := slices.IndexFunc(s.clusters, func(c *cluster) bool { return c.name == name })
+	if i < 0 {
+		return nil
 	}
+	return s.clusters[i]
 }
 
 // reflect adds a reflection whose resource is not known yet.
-func (s *Service) reflect(want Resource) *reflection {
+func (s *Service) reflect(w *wish, want Resource, origin reflectorv1.ReflectionOrigin) *reflection {
 	resource, version, group := want.parts()
+	asked := want.proto()
 	want = want.complete()
 	r := &reflection{
-		cfg: s.cfg, want: want, log: s.log, kube: s.kube, tracer: s.tracer, metrics: s.metrics, relist: make(chan struct{}, 1),
-		col: delta.Collection{Cluster: s.cfg.Cluster, Group: group, Version: version, Resource: resource},
+		cfg: s.cfg, want: want, log: s.log, kube: s.cluster(want.Cluster).kube, tracer: s.tracer, metrics: s.metrics, relist: make(chan struct{}, 1),
+		col: delta.Collection{Cluster: want.Cluster, Group: group, Version: version, Resource: resource}, wish: w,
 	}
-	name := s.cfg.Cluster + "/" + want.Name
+	name := want.String()
 	r.slog = s.slog.With(slog.String(telemetry.KeyCollection, name))
-	r.state.v = view{name: name, holder: s.cfg.Holder, scope: want.Scope, phase: reflectorv1.ReflectionState_REFLECTION_STATE_BACKOFF}
+	r.begun = func(revision uint64) { s.listBegan(r.col.String(), revision) }
+	r.state.v = view{
+		name: name, holder: s.cfg.Holder, scope: want.Scope, spec: asked, origin: origin, phase: reflectorv1.ReflectionState_REFLECTION_STATE_BACKOFF,
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reflections = append(s.reflections, r)
+	s.touch()
 	return r
+}
+
+// drop takes reflections out of the list.
+func (s *Service) drop(gone func(*reflection) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reflections = slices.DeleteFunc(s.reflections, gone)
+	s.touch()
+}
+
+// touch wakes whoever waits for a change of the reflections; the caller holds the lock.
+func (s *Service) touch() {
+	close(s.moved)
+	s.moved = make(chan struct{})
+}
+
+func (s *Service) change() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.moved
 }
 
 func (s *Service) all() []*reflection {

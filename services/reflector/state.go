@@ -30,7 +30,10 @@ type state struct {
 type view struct {
 	name     string
 	scope    kube.Scope
+	spec     *reflectorv1.ReflectionSpec // as it was asked for; not to be changed
+	origin   reflectorv1.ReflectionOrigin
 	phase    reflectorv1.ReflectionState
+	asked    uint64 // revision of the request for a list that was not begun yet
 	revision delta.Revision
 	shadow   delta.Revision // how far a standby has followed the log
 	term     uint64
@@ -133,7 +136,7 @@ func (s *state) proto() *reflectorv1.Reflection {
 		LastErrorAt: stamp(v.lastErrAt), SourceSeenAt: stamp(v.sourceAt), NextRetryAt: stamp(v.nextRetry),
 		ShortWatches: int64(v.shortWatches), List: v.list.proto(time.Now()),
 		Namespace: v.scope.Namespace, LabelSelector: v.scope.LabelSelector, FieldSelector: v.scope.FieldSelector,
-		Leader: v.leader, Holder: v.holder,
+		Leader: v.leader, Holder: v.holder, Spec: v.spec, Origin: v.origin,
 		ShadowRevision: &deltav1.Revision{Epoch: v.shadow.Epoch, ResourceVersion: v.shadow.RV},
 	}
 	if v.nextRetry.Before(time.Now()) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/propagation"
@@ -18,18 +19,28 @@ import (
 
 // What can go wrong with a call.
 var (
-	errUnknown   = errors.New("reflector: no such collection")
-	errNotLeader = errors.New("reflector: another reflector leads the collection")
+	errUnknown    = errors.New("reflector: no such collection")
+	errNoCluster  = errors.New("reflector: no such cluster")
+	errDiffers    = errors.New("reflector: mirrored in another form")
+	errConfigured = errors.New("reflector: fixed by the configuration of this process")
+	errTooMany    = errors.New("reflector: too many reflections")
+	errNotAdded   = errors.New("reflector: no such reflection was added")
+	errStoreAway  = errors.New("reflector: what was added cannot be reached")
 )
 
 var rules = []rpc.Rule{
 	{Is: errUnknown, Code: codes.NotFound, Reason: "COLLECTION_NOT_FOUND"},
-	{Is: errNotLeader, Code: codes.FailedPrecondition, Reason: "NOT_LEADER"},
+	{Is: errNoCluster, Code: codes.NotFound, Reason: "CLUSTER_NOT_FOUND"},
+	{Is: errDiffers, Code: codes.AlreadyExists, Reason: "REFLECTION_DIFFERS"},
+	{Is: errConfigured, Code: codes.FailedPrecondition, Reason: "CONFIGURED"},
+	{Is: errTooMany, Code: codes.ResourceExhausted, Reason: "TOO_MANY_REFLECTIONS"},
+	{Is: errNotAdded, Code: codes.NotFound, Reason: "REFLECTION_NOT_FOUND"},
+	{Is: errStoreAway, Code: codes.Unavailable, Reason: "REFLECTIONS_UNAVAILABLE", Retry: time.Second},
 }
 
 // server answers the ReflectorService.
 type server struct {
-	reflectorv1.UnimplementedReflectorServiceServer
+	reflectorv1.UnsafeReflectorServiceServer
 	s *Service
 }
 
@@ -43,7 +54,7 @@ func (v *server) ListReflections(_ context.Context, req *reflectorv1.ListReflect
 		}
 	}
 	if req.GetCollection() != "" && len(resp.GetReflections()) == 0 {
-		return nil, fmt.Errorf("%w: %q", errUnknown, req.GetCollection())
+		return nil, fmt.Errorf("%w: %.200q", errUnknown, req.GetCollection())
 	}
 	slices.SortFunc(resp.GetReflections(), func(a, b *reflectorv1.Reflection) int {
 		return strings.Compare(a.GetCollection(), b.GetCollection())
@@ -51,26 +62,31 @@ func (v *server) ListReflections(_ context.Context, req *reflectorv1.ListReflect
 	return resp, nil
 }
 
-// Relist begins a list of one collection.
-func (v *server) Relist(_ context.Context, req *reflectorv1.RelistRequest) (*reflectorv1.RelistResponse, error) {
+// Relist asks the leader of a collection for a list, whichever process that is.
+func (v *server) Relist(ctx context.Context, req *reflectorv1.RelistRequest) (*reflectorv1.RelistResponse, error) {
 	if req.GetCollection() == "" {
 		return nil, rpc.InvalidArgument("collection", "must be set")
 	}
+	var found []*reflection
+	var names []string
 	for _, r := range v.s.all() {
-		name := r.state.get().name
-		if !matches(name, req.GetCollection()) {
-			continue
+		if name := r.state.get().name; matches(name, req.GetCollection()) {
+			found, names = append(found, r), append(names, name)
 		}
-		if !r.leading() {
-			return nil, fmt.Errorf("%w: %s", errNotLeader, name)
-		}
-		select {
-		case r.relist <- struct{}{}:
-		default: // one is asked for already
-		}
-		return &reflectorv1.RelistResponse{Collection: name}, nil
 	}
-	return nil, fmt.Errorf("%w: %q", errUnknown, req.GetCollection())
+	switch {
+	case len(found) == 0:
+		return nil, fmt.Errorf("%w: %.200q", errUnknown, req.GetCollection())
+	case len(found) > 1:
+		slices.Sort(names)
+		return nil, rpc.InvalidArgument("collection", "means several: "+strings.Join(names, ", "))
+	}
+	if !v.s.resolved(found[0]) {
+		found[0].poke() // it is looked for at once, and listed when it is found
+	} else if err := v.s.registry.request(ctx, keyRelist+"/"+names[0], []byte(v.s.cfg.Holder)); err != nil {
+		return nil, err
+	}
+	return &reflectorv1.RelistResponse{Collection: names[0]}, nil
 }
 
 // matches reports whether asked names the collection: in whole, without the cluster, or by leading parts such as "pods" and "jobs.batch".

@@ -25,10 +25,35 @@ var hinted = map[string]string{"node": "spec.nodeName"}
 // faulty, with the hints of the record's headers in place of facts, so that the
 // key is still found, and refused, where it was.
 func (x *Extractor) Object(ctx context.Context, r *delta.Record) *store.Object {
+	return x.Checked(ctx, r, Check(r))
+}
+
+// Check tells what is wrong with a record's payload before it is looked into:
+// that it is of no kind that is known, or is not the one that was published. It
+// is for any goroutine.
+func Check(r *delta.Record) error {
+	switch r.Encoding {
+	case delta.EncodingUnreadable:
+		return errUnreadable
+	case delta.EncodingJSON, "":
+	default:
+		return fmt.Errorf("encoding %q is not known", r.Encoding)
+	}
+	if r.Hash != 0 && delta.Hash(r.Payload) != r.Hash {
+		return errChecksum
+	}
+	return nil
+}
+
+// Checked is Object of a record that was checked, and what came of it.
+func (x *Extractor) Checked(ctx context.Context, r *delta.Record, fault error) *store.Object {
 	o := store.ObjectConfig{
 		Key: string(r.Key), UID: r.UID, RV: r.RV, Epoch: r.Epoch, Sequence: r.Sequence, Generation: r.Generation, Payload: r.Payload,
 	}
-	f, err := x.record(ctx, r)
+	f, err := facts{}, fault
+	if err == nil {
+		f, err = x.record(ctx, r)
+	}
 	if err == nil {
 		o.Labels, o.Owners, o.Fields = f.labels, f.owners, f.fields
 		return store.NewObject(o)
@@ -57,16 +82,6 @@ func (x *Extractor) Object(ctx context.Context, r *delta.Record) *store.Object {
 }
 
 func (x *Extractor) record(ctx context.Context, r *delta.Record) (facts, error) {
-	switch r.Encoding {
-	case delta.EncodingUnreadable:
-		return facts{}, errUnreadable
-	case delta.EncodingJSON, "":
-	default:
-		return facts{}, fmt.Errorf("encoding %q is not known", r.Encoding)
-	}
-	if r.Hash != 0 && delta.Hash(r.Payload) != r.Hash {
-		return facts{}, errChecksum
-	}
 	f, err := x.read(ctx, r.Payload, r.Hash != 0)
 	if err == nil && !f.isOf(string(r.Key)) {
 		err = fmt.Errorf("payload is of key %q", f.keyText())

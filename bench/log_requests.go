@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// manyConsumers is how many want to know about the same pods.
+const manyConsumers = 20
+
+// logRequests counts what an API server is asked for when 1 and when 20
+// consumers follow the pods: by one reflector and a log, and by an informer each.
+func logRequests(ctx context.Context, b *bench) error {
+	err := b.requests(ctx, "lists", false)
+	if b.quick {
+		b.leaveOut("requests to an API server that sends initial states as events (watch-list)", "--quick")
+		return err
+	}
+	return errors.Join(err, b.requests(ctx, "watch-list", true))
+}
+
+// requests brings consumers up to date, lets some events happen, counts, compares
+// what everybody holds, and does so again with more consumers.
+func (b *bench) requests(ctx context.Context, how string, streams bool) (err error) {
+	cfg := scriptConfig{Pods: 990, Templates: 500, Streams: streams}
+	m, err := b.startMirror(ctx, "requests-"+how, cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, m.close()) }()
+	leader, err := m.reflector(ctx, "bench", m.nats)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, leader.close()) }()
+	other, err := b.startScript(ctx, "requests-informers-"+how, cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, other.stop()) }()
+	reach := m.settle
+	for total, more := 0, 1; total < manyConsumers; more = manyConsumers - total {
+		peer, err := b.startPeers(ctx, jsonConfig{URL: other.URL, Count: more})
+		if err != nil {
+			return err
+		}
+		defer func() { _ = peer.stop() }() // what it had to tell has been compared
+		if total > 0 {
+			further, err := b.startReaders(ctx, m.nats, more, m.script)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = further.stop() }()
+			reach = func() error { return errors.Join(m.settle(), further.verify(m.script)) }
+		}
+		total += more
+		some := churnArgs{Rate: deltasPerSecond, For: 300 * time.Millisecond}
+		err = errors.Join(reach(), peer.call("load", nil, nil), m.script.call("run", some, nil), other.call("run", some, nil),
+			reach(), peer.verify(ctx, other))
+		if err != nil {
+			return err
+		}
+		if err := b.addRequests(m.script, other, total, how); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addRequests adds how often two API servers were asked, one by the reflector, one by n informers.
+func (b *bench) addRequests(reflected, informed *scripted, n int, how string) error {
+	ours, err := reflected.counts()
+	if err != nil {
+		return err
+	}
+	theirs, err := informed.counts()
+	if err != nil {
+		return err
+	}
+	one := func(v int) []float64 { return []float64{float64(v)} }
+	name := fmt.Sprintf("requests for pods at the API server, consumers: %d, by %s", n, how)
+	f := compare(name, "requests", one(ours.Lists+ours.Watches), fmt.Sprintf("client-go informers: %d", n), one(theirs.Lists+theirs.Watches), atMost("ours", 2))
+	f = f.with("lists", "", one(ours.Lists)).with("watches", "", one(ours.Watches))
+	b.add(f.with("informers' lists", "", one(theirs.Lists)).with("watches", "", one(theirs.Watches)))
+	if ours.Refused+theirs.Refused > 0 {
+		b.note("requests: watches refused because they asked for an initial state, and not counted: %d of the reflector, %d of %d informers", ours.Refused, theirs.Refused, n)
+	}
+	return nil
+}
