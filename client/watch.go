@@ -15,8 +15,31 @@ import (
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
 
-// Position is a place in a collection's log, to resume a watch from.
-type Position = delta.Position
+// Place is a place in a collection's log.
+type Place = delta.Position
+
+// Position is where to resume a watch, as a server named it. The zero value is
+// nowhere.
+type Position struct {
+	// Epoch, Sequence and Term are the place in the collection's log up to which
+	// everything was told. They are zero where that is nowhere, and the watch can
+	// only begin again.
+	Epoch, Sequence, Term uint64
+	// Told, when set, is how far the reader may have been told more than that, not
+	// in the log's order. Whoever resumes is told all of it again.
+	Told Place
+	// Selection is the definition of a declared index that the watch goes by.
+	Selection uint64
+}
+
+// ObjectEpoch is the epoch of an object's resource version that was told with p; 0
+// when that may be one of several.
+func (p Position) ObjectEpoch() uint64 {
+	if p.Told.Epoch != 0 && p.Told.Epoch != p.Epoch {
+		return 0
+	}
+	return p.Epoch
+}
 
 // DeleteReason is how a deletion became known.
 type DeleteReason = delta.DeleteReason

@@ -352,3 +352,37 @@ func TestAHerdComesBackSpreadOut(t *testing.T) {
 		})
 	}
 }
+
+// Where a reader was told more than what is behind its place, both are said when
+// it comes back, wherever it left.
+func TestAPlaceInTheMiddleOfChangesIsSentBackWhole(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		middle := &deltav1.Position{Epoch: 1, Sequence: 4, Term: 4, ToldEpoch: 2, ToldSequence: 9, ToldTerm: 5, Selection: 7}
+		heard, requests := onReplay(t, client.WatchOptions{Resume: client.Position{Epoch: 1, Sequence: 2, Selection: 7}},
+			says(errGone, unplaced(events(middle, added, "a", "b"))),
+			says(errGone, unplaced(events(&deltav1.Position{Epoch: 2, Sequence: 9, Term: 5, Selection: 7}, added, "c", "d"))))
+		told := func(epoch, seq, term uint64) client.Position {
+			return client.Position{Epoch: epoch, Sequence: seq, Term: term, Told: client.Place{Epoch: 2, Sequence: 9, Term: 5}, Selection: 7}
+		}
+		want := []client.Position{told(1, 2, 0), told(1, 4, 4), told(1, 4, 4), {Epoch: 2, Sequence: 9, Term: 5, Selection: 7}}
+		for i, e := range heard {
+			if i >= len(want) || e.Position != want[i] {
+				t.Errorf("event %d of %q is at %+v", i, e.Object.Key, e.Position)
+			}
+		}
+		if len(heard) != len(want) || heard[0].Position.ObjectEpoch() != 0 || heard[3].Position.ObjectEpoch() != 2 {
+			t.Errorf("heard %+v", heard)
+		}
+		if diff := cmp.Diff(middle, requests[1].GetResume(), protocmp.Transform()); diff != "" {
+			t.Errorf("resumed (-want +got)\n%s", diff)
+		}
+	})
+}
+
+func unplaced(m *indexv1.WatchResponse) *indexv1.WatchResponse {
+	for _, e := range m.GetEvents().GetEvents() {
+		e.Position = nil
+	}
+	return m
+}

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
+	"github.com/deltaplane/deltaplane/core/delta"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
@@ -87,7 +88,7 @@ func (w *watch) request() *indexv1.WatchRequest {
 	}
 	least := w.o.AtLeast
 	if w.at != (Position{}) {
-		req.Resume = &deltav1.Position{Epoch: w.at.Epoch, Sequence: w.at.Sequence, Term: w.at.Term}
+		req.Resume = w.at.proto()
 	} else {
 		req.SkipInitialState = w.o.Live && !w.began
 		if !w.seen.IsZero() {
@@ -197,8 +198,11 @@ func (w *watch) events(batch *indexv1.Events, end Position, rev Revision) bool {
 			Type: eventType(e), Object: fromObject(e.GetObject()), Position: fromPosition(e.GetPosition()),
 			DeleteReason: deleteReason(e.GetDeleteReason()), Coalesced: batch.GetCoalesced(),
 		}
+		event.Position.Selection = end.Selection
 		if i == len(all)-1 {
 			event.Position, event.Revision = end, rev
+		} else if e.GetPosition() == nil {
+			event.Position = w.within(end)
 		} else if all[i+1].GetPosition().GetSequence() == event.Position.Sequence && event.Position.Sequence > 0 {
 			event.Position.Sequence-- // of one record: resuming between them repeats and loses none
 		}
@@ -207,6 +211,19 @@ func (w *watch) events(batch *indexv1.Events, end Position, rev Revision) bool {
 		}
 	}
 	return true
+}
+
+// within is the position of an event that has none of its own, in a message that
+// ends at one.
+func (w *watch) within(end Position) Position {
+	if end == (Position{}) {
+		return Position{}
+	}
+	p := w.at
+	if p.Told, p.Selection = end.Told, end.Selection; p.Told.IsZero() {
+		p.Told = delta.Position{Epoch: end.Epoch, Sequence: end.Sequence, Term: end.Term}
+	}
+	return p
 }
 
 func eventType(e *indexv1.Event) EventType {
@@ -234,5 +251,15 @@ func deleteReason(r deltav1.DeleteReason) DeleteReason {
 }
 
 func fromPosition(p *deltav1.Position) Position {
-	return Position{Epoch: p.GetEpoch(), Sequence: p.GetSequence(), Term: p.GetTerm()}
+	return Position{
+		Epoch: p.GetEpoch(), Sequence: p.GetSequence(), Term: p.GetTerm(), Selection: p.GetSelection(),
+		Told: delta.Position{Epoch: p.GetToldEpoch(), Sequence: p.GetToldSequence(), Term: p.GetToldTerm()},
+	}
+}
+
+func (p Position) proto() *deltav1.Position {
+	return &deltav1.Position{
+		Epoch: p.Epoch, Sequence: p.Sequence, Term: p.Term, Selection: p.Selection,
+		ToldEpoch: p.Told.Epoch, ToldSequence: p.Told.Sequence, ToldTerm: p.Told.Term,
+	}
 }

@@ -198,7 +198,7 @@ func reasonOf(r client.DeleteReason) Reason {
 // decode makes an item of an event; a Decode that panics has failed.
 func (i *Shared[T]) decode(e client.Event) (it item[T]) {
 	o := e.Object
-	it = item[T]{key: o.Key, uid: o.UID, rv: o.ResourceVersion, epoch: e.Position.Epoch, hash: maphash.Bytes(seed, o.Payload)}
+	it = item[T]{key: o.Key, uid: o.UID, rv: o.ResourceVersion, epoch: e.Position.ObjectEpoch(), hash: maphash.Bytes(seed, o.Payload)}
 	defer func() {
 		if v := recover(); v != nil {
 			it.err = fmt.Errorf("decoding panicked: %v", v)

@@ -29,12 +29,13 @@ func (s *Store) AddIndexers(fns map[string]IndexFunc) error {
 	if taken != nil {
 		return &ConflictError{Indexes: taken}
 	}
+	s.adds++
 	w := s.begin()
 	for _, name := range sortedNames(fns) {
 		i, _ := slices.BinarySearchFunc(w.snap.indexes, name, func(x *index, n string) int {
 			return strings.Compare(x.name, n)
 		})
-		x := &index{name: name, fn: fns[name]}
+		x := &index{name: name, added: s.adds, fn: fns[name]}
 		if s.watched && w.snap.keys.n == 0 {
 			w.ready(x)
 		}
@@ -118,7 +119,7 @@ func (w *write) complete() {
 	var building []*index
 	for _, x := range w.snap.indexes {
 		if x.state == Building {
-			*x = index{name: x.name, fn: x.fn}
+			*x = index{name: x.name, added: x.added, fn: x.fn}
 			building = append(building, x)
 		}
 	}

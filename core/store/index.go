@@ -38,6 +38,7 @@ func (s IndexState) String() string {
 // index is one index inside a snapshot.
 type index struct {
 	name    string
+	added   uint64 // number of the call of AddIndexers; 0 is built in
 	fn      IndexFunc
 	state   IndexState
 	values  tree[*posting]

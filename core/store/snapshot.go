@@ -25,6 +25,8 @@ type State struct {
 	// Frozen: records were replaced before they were read, and what replaced
 	// them is not all applied. Some objects may be older than at the position.
 	Frozen bool
+	// Hazed is up to which sequence, at the latest, that was so in this run.
+	Hazed uint64
 	// Fresh is when the source was last known to be current.
 	Fresh time.Time
 }
@@ -35,6 +37,7 @@ type Snapshot struct {
 	state   State
 	horizon uint64
 	last    uint64 // number of the last change in this snapshot
+	run     uint64
 	sums    sums
 	keys    set
 	faulty  set // part of keys
@@ -72,6 +75,10 @@ func (s *Snapshot) Tombstones() int { return s.tombs.n }
 // LastChange is the number of the last change this snapshot contains. Reading
 // on from LastChange()+1 with Store.Change misses nothing and repeats nothing.
 func (s *Snapshot) LastChange() uint64 { return s.last }
+
+// Run grows whenever sequences may begin anew: those of changes between two
+// snapshots can be compared only when both have the same.
+func (s *Snapshot) Run() uint64 { return s.run }
 
 // Get returns the object of a key, nil when there is none.
 func (s *Snapshot) Get(key string) *Object {
@@ -113,6 +120,17 @@ func (s *Snapshot) index(name string) (*index, error) {
 		}
 	}
 	return nil, &UnknownIndexError{Index: name}
+}
+
+// Added returns which call of AddIndexers an index came with, counted from 1; 0
+// for one that was built in. One of the same name that was removed and added
+// again has another number. It reports false when there is no such index.
+func (s *Snapshot) Added(name string) (call uint64, ok bool) {
+	x, err := s.index(name)
+	if err != nil {
+		return 0, false
+	}
+	return x.added, true
 }
 
 // ByIndex returns the objects filed under any of the values, each once. An

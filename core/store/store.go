@@ -31,6 +31,7 @@ type Store struct {
 	replay  bool   // there was a replay; without one every slot is named
 	expiry  queue  // of tombstones
 	chunk   int    // how many objects Build takes in while it holds the lock
+	adds    uint64 // calls of AddIndexers
 	watched bool   // synced once: watchers may exist, the ring is kept, indexes are built
 }
 
@@ -192,6 +193,6 @@ func (s *Store) begin() *write {
 
 func (w *write) publish() {
 	w.snap.keyring, w.snap.objects = w.keys.vector, w.objects.vector
-	w.snap.last = w.s.ring.next - 1
+	w.snap.last, w.snap.run = w.s.ring.next-1, w.s.ring.run
 	close(w.s.snap.Swap(w.snap).next)
 }

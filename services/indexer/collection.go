@@ -34,6 +34,7 @@ type collection struct {
 	tracer    trace.Tracer
 	metrics   *metrics
 	ttl       time.Duration
+	hazed     uint64 // end of the last span of hazy
 	now       func() time.Time
 
 	checkpointing
@@ -145,12 +146,22 @@ func (c *collection) noteHaze(b *delta.Batch, gap bool, seen uint64) {
 	if !hazy {
 		spans = append(spans, span{seen, open})
 	}
-	if c.follower.Readable() && !c.follower.Frozen() {
-		spans[len(spans)-1].to = c.follower.Position().Sequence
-	}
+	c.hazed = c.follower.Position().Sequence
 	if n := len(spans); n > mostSpans {
 		spans = slices.Replace(spans, 0, 2, span{spans[0].from, spans[1].to})
 	}
+	c.hazy.Store(&spans)
+}
+
+// clearHaze ends a span whose end has been applied. That is done behind the
+// snapshot, so that whoever finds it ended finds that too.
+func (c *collection) clearHaze() {
+	p := c.hazy.Load()
+	if p == nil || !c.follower.Readable() || c.follower.Frozen() || (*p)[len(*p)-1].to != open {
+		return
+	}
+	spans := slices.Clone(*p)
+	spans[len(spans)-1].to = c.follower.Position().Sequence
 	c.hazy.Store(&spans)
 }
 
@@ -248,7 +259,7 @@ func (c *collection) apply(ctx context.Context, b intake) {
 		slices.SortStableFunc(batch.Ops, func(a, b store.Op) int { return cmp.Compare(sequenceOf(a), sequenceOf(b)) })
 	}
 	state := store.State{
-		Revision: revision, Position: c.follower.Position(), Synced: c.follower.Readable(), Frozen: c.follower.Frozen(), Fresh: c.fresh,
+		Revision: revision, Position: c.follower.Position(), Synced: c.follower.Readable(), Frozen: c.follower.Frozen(), Hazed: c.hazed, Fresh: c.fresh,
 	}
 	batch.State = &state
 	if b.Replayed && !c.replayAt.IsZero() {
@@ -258,6 +269,7 @@ func (c *collection) apply(ctx context.Context, b intake) {
 		batch.Sweep, c.sweepDue = true, false
 	}
 	result := c.store.Apply(batch, now)
+	c.clearHaze()
 	if state.Synced {
 		c.refused.Store(nil)
 	}

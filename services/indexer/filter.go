@@ -17,6 +17,8 @@ type filter struct {
 	choice
 	byField []string // the index of each field, "" for none
 	none    bool     // nothing can match
+
+	selection uint64 // see place
 }
 
 // newFilter checks that the collection has the fields a choice goes by.

@@ -24,6 +24,7 @@ type group struct {
 	key    string
 	filter filter
 	view   projection
+	most   chunkSize
 
 	// These belong to the pass under way; hub.mu guards them.
 	refs   int    // open watches
@@ -55,7 +56,7 @@ type block struct {
 	cost        int             // memory beside the payloads
 	left        int             // cursors that have not taken it
 	first, last uint64          // numbers of the changes
-	at          delta.Position  // zero when resuming is not possible behind it
+	at          place           // behind it; zero within a state
 	rev         delta.Revision
 	made        time.Time
 }
@@ -64,12 +65,12 @@ type block struct {
 const partCost = 48
 
 // newBlock writes events, and where a reader is behind them.
-func newBlock(events []event, at delta.Position, rev delta.Revision) *block {
+func newBlock(events []event, at place, rev delta.Revision) *block {
 	return writeBlock(events, false, at, rev)
 }
 
 // writeBlock is newBlock that also says whether earlier events were left out.
-func writeBlock(events []event, folded bool, at delta.Position, rev delta.Revision) *block {
+func writeBlock(events []event, folded bool, at place, rev delta.Revision) *block {
 	o := newOut()
 	o.changes(events)
 	if folded {
@@ -92,9 +93,9 @@ func writeBlock(events []event, folded bool, at delta.Position, rev delta.Revisi
 }
 
 // trailer ends a WatchResponse.
-func (o *out) trailer(at delta.Position, rev delta.Revision) {
-	if !at.IsZero() {
-		o.position(5, at)
+func (o *out) trailer(at place, rev delta.Revision) {
+	if !at.isZero() {
+		o.place(5, at)
 	}
 	o.revision(6, rev)
 }
@@ -234,7 +235,7 @@ func (g *group) take(c *cursor) (taken []*block, wake <-chan struct{}, err error
 	rest := g.blocks[c.next-g.base:]
 	for n < len(rest) {
 		b := rest[n]
-		if n > 0 && (events+b.n > chunkEvents || size+b.size > chunkBytes) {
+		if n > 0 && (events+b.n > g.most.events || size+b.size > g.most.bytes) {
 			break
 		}
 		n, events, size = n+1, events+b.n, size+b.size

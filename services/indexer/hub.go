@@ -25,11 +25,11 @@ import (
 type hub struct {
 	c     *collection
 	limit int // of the bytes that blocks take beside payloads
+	most  chunkSize
 
 	mu      sync.Mutex
 	open    int             // watches
 	snap    *store.Snapshot // that of the last pass; nil without watches
-	run     uint64          // of the last change looked at
 	groups  map[string]*group
 	views   map[string]projection // by what makes them equal, so that those share a mask
 	byValue map[string]map[string][]*group
@@ -48,13 +48,13 @@ type hub struct {
 }
 
 func newHub(c *collection, limit int, scans chan struct{}) *hub {
-	h := &hub{c: c, limit: limit, scans: scans}
+	h := &hub{c: c, limit: limit, most: chunkSize{chunkEvents, chunkBytes}, scans: scans}
 	h.clear()
 	return h
 }
 
 func (h *hub) clear() {
-	h.snap, h.run = nil, 0
+	h.snap = nil
 	h.groups, h.views = map[string]*group{}, map[string]projection{}
 	h.byValue, h.byScope, h.rest = map[string]map[string][]*group{}, map[string][]*group{}, nil
 	h.touched, h.floor, h.items = nil, nil, items{}
@@ -79,7 +79,7 @@ func (h *hub) join(w *watcher, key, view string) (*store.Snapshot, error) {
 		if _, ok := h.views[view]; !ok {
 			h.views[view] = w.view
 		}
-		g = &group{key: key, filter: w.filter, view: h.views[view], cursors: map[*cursor]struct{}{}, wake: make(chan struct{})}
+		g = &group{key: key, filter: w.filter, view: h.views[view], most: h.most, cursors: map[*cursor]struct{}{}, wake: make(chan struct{})}
 		h.file(g)
 	}
 	g.refs++
@@ -243,7 +243,7 @@ func (h *hub) pass(snap *store.Snapshot) {
 		}
 	}
 	for _, g := range h.touched {
-		h.flush(g, snap.LastChange(), claim(snap), snap.State().Revision)
+		h.flush(g, snap.LastChange(), placeAt(snap), snap.State().Revision)
 	}
 	clear(h.touched)
 	h.touched = h.touched[:0]
@@ -252,16 +252,6 @@ func (h *hub) pass(snap *store.Snapshot) {
 		h.trimmed = now
 		h.trim()
 	}
-}
-
-// claim is the position of a snapshot for readers to resume from; zero while it
-// lacks records that were replaced before they were read. Another replica may
-// have told readers of those, and would not of what became of them.
-func claim(snap *store.Snapshot) delta.Position {
-	if snap.State().Frozen {
-		return delta.Position{}
-	}
-	return snap.State().Position
 }
 
 // trimEvery is how often blocks are dropped whose changes the ring has dropped.
@@ -303,29 +293,29 @@ func (h *hub) look(before, snap *store.Snapshot) bool {
 	if first > last {
 		return true
 	}
-	resumable := h.floors(first, last, before, snap)
-	from := before.State().Position
+	var err error
+	if h.floor, err = h.c.floors(h.floor, first, snap); err != nil {
+		return false
+	}
+	from, rest := before.State().Position, between(before, snap)
+	inOrder := orderly(before, snap)
 	for n := first; n <= last; n++ {
 		c, err := h.c.store.Change(n)
 		if err != nil {
 			h.abandon()
 			return false
 		}
-		at := delta.Position{}
-		if resumable {
+		at, below := delta.Position{}, rest
+		if inOrder {
 			at = delta.Position{Epoch: from.Epoch, Sequence: min(c.Sequence, h.floor[n-first+1]-1), Term: from.Term}
-		}
-		// Behind the changes before this one a reader may resume below the least sequence that follows.
-		below := delta.Position{}
-		if resumable && h.floor[n-first]-1 > from.Sequence {
-			below = delta.Position{Epoch: from.Epoch, Sequence: h.floor[n-first] - 1, Term: from.Term}
+			below = rest.from(h.floor[n-first] - 1)
 		}
 		h.concerned(snap, c, func(g *group) {
 			e, ok := g.event(snap, c, &h.items)
 			if !ok {
 				return
 			}
-			if len(g.events) >= chunkEvents || len(g.events) > 0 && g.bytes+len(e.item.payload) > chunkBytes {
+			if len(g.events) >= h.most.events || len(g.events) > 0 && g.bytes+len(e.item.payload) > h.most.bytes {
 				h.flush(g, n-1, below, before.State().Revision)
 			}
 			if len(g.events) == 0 {
@@ -338,34 +328,6 @@ func (h *hub) look(before, snap *store.Snapshot) bool {
 		})
 	}
 	return true
-}
-
-// floors finds, for each change from first on, the least sequence of it and all
-// that follow; one more stands for what the snapshot does not hold yet. It
-// reports whether those sequences say where to resume: they do not when they
-// began anew in between, or while a new epoch was not complete.
-func (h *hub) floors(first, last uint64, before, snap *store.Snapshot) bool {
-	n := int(last - first + 1)
-	h.floor = slices.Grow(h.floor[:0], n+1)[:n+1]
-	end := snap.State().Position
-	least := end.Sequence + 1
-	h.floor[n] = least
-	resumable := before.State().Position.Epoch == end.Epoch && !before.State().Frozen && !snap.State().Frozen
-	run := h.run
-	for i := n - 1; i >= 0; i-- {
-		c, err := h.c.store.Change(first + uint64(i))
-		if err != nil {
-			return false
-		}
-		resumable = resumable && c.Run == h.run
-		if i == n-1 {
-			run = c.Run
-		}
-		least = min(least, c.Sequence)
-		h.floor[i] = least
-	}
-	h.run = run
-	return resumable
 }
 
 // concerned visits the groups that a change may mean something to, each once.
@@ -396,11 +358,11 @@ func (h *hub) concerned(snap *store.Snapshot, c *store.Change, visit func(*group
 }
 
 // flush makes a block of a group's events.
-func (h *hub) flush(g *group, last uint64, at delta.Position, rev delta.Revision) {
+func (h *hub) flush(g *group, last uint64, at place, rev delta.Revision) {
 	if len(g.events) == 0 || len(h.groups) == 0 {
 		return
 	}
-	b := newBlock(g.events, at, rev)
+	b := newBlock(g.events, g.filter.by(at), rev)
 	b.first, b.last = g.first, last
 	clear(g.events)
 	g.events, g.bytes = g.events[:0], 0

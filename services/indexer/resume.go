@@ -15,24 +15,31 @@ const (
 	gapCutBack = "log was cut back"
 	gapHistory = "history no longer kept"
 	gapBehind  = "reader fell behind"
+	// gapSelection: a declared index was removed, and its name declared anew.
+	gapSelection = "index was declared anew"
 )
 
-// resume goes on from w.at, which this replica has applied, up to a snapshot
+// goOn goes on from w.at, which this replica has applied, up to a snapshot
 // that the watch has just been put behind. What is not known any more becomes a
 // gap and the state.
-func (w *watcher) resume(ctx context.Context, snap *store.Snapshot, known *indexv1.WatchRequest) error {
+func (w *watcher) goOn(ctx context.Context, snap *store.Snapshot, known *indexv1.WatchRequest) error {
 	at := snap.State().Position
 	if reason := w.lost(at); reason != "" {
 		return w.gap(ctx, reason, known)
 	}
-	if at.Sequence < w.at.Sequence { // it has fallen behind again
-		return newFault(errRevisionNotReached, fmt.Sprintf("%s is at position %d:%d, not at %d:%d",
-			w.c.name, at.Epoch, at.Sequence, w.at.Epoch, w.at.Sequence), "collection", w.c.name).reached(snap)
+	if at.Sequence < w.resume.end().Sequence { // it has fallen behind again
+		return w.c.notReached(snap, w.resume.end())
 	}
 	next, ok := w.c.store.Resume(snap, w.at.Sequence)
-	if !ok || !w.c.exact(w.at) || !w.complete(snap, next) {
+	if !ok || w.resume.ahead() || !w.exact(snap) || !w.complete(snap, next) {
 		return w.coalesce(ctx, known)
 	}
+	floor, err := w.c.floors(nil, next, snap)
+	if err != nil {
+		return w.coalesce(ctx, known)
+	}
+	rest := place{at: w.at, told: at}
+	inOrder := w.at.Term == at.Term && snap.State().Hazed <= w.at.Sequence
 	var items items
 	var events []event
 	size := 0
@@ -45,8 +52,12 @@ func (w *watcher) resume(ctx context.Context, snap *store.Snapshot, known *index
 		if !ok {
 			continue
 		}
-		if len(events) >= chunkEvents || len(events) > 0 && size+e.len() > chunkBytes {
-			if err := w.send(newBlock(events, delta.Position{}, w.rev)); err != nil {
+		if most := w.group.most; len(events) >= most.events || len(events) > 0 && size+e.len() > most.bytes {
+			behind := rest
+			if inOrder {
+				behind = rest.from(floor[n-next] - 1)
+			}
+			if err := w.send(newBlock(events, w.filter.by(behind), w.rev)); err != nil {
 				return err
 			}
 			clear(events)
@@ -56,9 +67,14 @@ func (w *watcher) resume(ctx context.Context, snap *store.Snapshot, known *index
 	}
 	w.at, w.rev, w.told = snap.State().Position, snap.State().Revision, snap.LastChange()
 	if len(events) == 0 { // the reader has to learn that it is not told differences to what it has
-		return w.note(claim(snap), w.rev)
+		return w.note(placeAt(snap), w.rev)
 	}
-	return w.send(newBlock(events, claim(snap), w.rev))
+	return w.send(newBlock(events, w.filter.by(placeAt(snap)), w.rev))
+}
+
+// exact reports whether the changes behind w.at that are kept are the reader's.
+func (w *watcher) exact(snap *store.Snapshot) bool {
+	return w.c.exact(w.at) && w.c.store.Snapshot().Run() == snap.Run() // else it was of another log that it knew all
 }
 
 // complete reports whether the changes from a number on tell of all indexes and
@@ -79,10 +95,14 @@ func (w *watcher) complete(snap *store.Snapshot, next uint64) bool {
 // lost says why a reader at w.at cannot go on to a position; empty when it can.
 func (w *watcher) lost(at delta.Position) string {
 	switch {
+	case w.at.IsZero():
+		return gapHistory
 	case at.Epoch != w.at.Epoch:
 		return gapEpoch
-	case w.c.disowned(w.at):
+	case w.c.disowned(w.at), w.resume.ahead() && w.c.disowned(w.resume.told):
 		return gapCutBack
+	case !w.resume.isZero() && w.resume.selection != w.filter.selection:
+		return gapSelection
 	default:
 		return ""
 	}
@@ -130,9 +150,9 @@ func (w *watcher) coalesce(ctx context.Context, known *indexv1.WatchRequest) err
 
 // catch is coalesce within a state: it says nothing of positions, and what is a
 // gap elsewhere is a *restart. It returns where to resume behind the state.
-func (w *watcher) catch(ctx context.Context) (delta.Position, error) { return w.fold(ctx, nil, true) }
+func (w *watcher) catch(ctx context.Context) (place, error) { return w.fold(ctx, nil, true) }
 
-func (w *watcher) fold(ctx context.Context, known *indexv1.WatchRequest, within bool) (at delta.Position, err error) {
+func (w *watcher) fold(ctx context.Context, known *indexv1.WatchRequest, within bool) (at place, err error) {
 	for {
 		s, err := w.hub().missed(ctx, w)
 		if err != nil {
@@ -148,11 +168,13 @@ func (w *watcher) fold(ctx context.Context, known *indexv1.WatchRequest, within 
 		switch {
 		case reason != "" && within:
 			return at, &restart{reason}
+		case reason != "" && w.spoke: // what a reader had is worth nothing once it was told more
+			return at, w.gap(ctx, reason, nil)
 		case reason != "":
 			return at, w.gap(ctx, reason, known)
 		}
 		if done, err := w.tell(s, within); done || err != nil {
-			return s.claim, err
+			return s.place, err
 		}
 	}
 }
@@ -178,14 +200,14 @@ func (w *watcher) tell(s *scan, within bool) (done bool, err error) {
 		if len(events) > 0 {
 			// Up to the last part the reader has some keys as they were and others as they are: what the log says behind
 			// a position would not tell it what else became of the former.
-			claimed, rev := delta.Position{}, w.rev
-			if done {
-				claimed = s.claim
+			at, rev := place{at: w.safe, told: s.at}, w.rev
+			switch {
+			case within:
+				at, rev = place{}, delta.Revision{}
+			case done:
+				at = s.place
 			}
-			if within {
-				claimed, rev = delta.Position{}, delta.Revision{}
-			}
-			b := writeBlock(events, true, claimed, rev)
+			b := writeBlock(events, true, w.filter.by(at), rev)
 			w.s.metrics.watch.coalesced.WithLabelValues(w.c.name).Add(float64(len(events)))
 			clear(events)
 			if err := w.send(b); err != nil {
@@ -193,7 +215,7 @@ func (w *watcher) tell(s *scan, within bool) (done bool, err error) {
 			}
 		}
 		if done && !within {
-			return true, w.note(s.claim, s.rev)
+			return true, w.note(s.place, s.rev)
 		}
 		if done {
 			return true, nil
@@ -201,7 +223,7 @@ func (w *watcher) tell(s *scan, within bool) (done bool, err error) {
 	}
 }
 
-// catchUp waits until this replica has applied w.at, so that a reader is never
+// catchUp waits until this replica has applied all that the reader was told, so that a reader is never
 // sent back in time; and all that replaced records below it before they could be
 // read, so that the reader is told what became of what it has.
 func (w *watcher) catchUp(ctx context.Context, want *indexv1.Consistency) error {
@@ -211,6 +233,7 @@ func (w *watcher) catchUp(ctx context.Context, want *indexv1.Consistency) error 
 	}
 	ctx, cancel := context.WithDeadline(ctx, deadline(ctx, wait))
 	defer cancel()
+	end := w.resume.end()
 	for {
 		snap := w.c.store.Snapshot()
 		if err := w.c.synced(snap); err != nil {
@@ -218,11 +241,11 @@ func (w *watcher) catchUp(ctx context.Context, want *indexv1.Consistency) error 
 		}
 		at := snap.State().Position
 		switch {
-		case at.Epoch > w.at.Epoch, at.Epoch == w.at.Epoch && w.c.disowned(w.at):
+		case at.Epoch > end.Epoch, at.Epoch == end.Epoch && w.c.disowned(end):
 			return nil
-		case at.Epoch < w.at.Epoch && at.Term > w.at.Term: // what began the epoch is not part of the log any more
+		case at.Epoch < end.Epoch && at.Term > end.Term: // what began the epoch is not part of the log any more
 			return nil
-		case at.Epoch == w.at.Epoch && at.Sequence >= w.at.Sequence && !snap.State().Frozen:
+		case at.Epoch == end.Epoch && at.Sequence >= end.Sequence && !snap.State().Frozen:
 			return nil
 		}
 		select {
@@ -230,8 +253,13 @@ func (w *watcher) catchUp(ctx context.Context, want *indexv1.Consistency) error 
 		case <-w.s.stopping:
 			return newFault(errStopping, "")
 		case <-ctx.Done():
-			return newFault(errRevisionNotReached, fmt.Sprintf("%s is at position %d:%d, not at %d:%d",
-				w.c.name, at.Epoch, at.Sequence, w.at.Epoch, w.at.Sequence), "collection", w.c.name).reached(snap)
+			return w.c.notReached(snap, end)
 		}
 	}
+}
+
+func (c *collection) notReached(snap *store.Snapshot, want delta.Position) error {
+	at := snap.State().Position
+	return newFault(errRevisionNotReached, fmt.Sprintf("%s is at position %d:%d, not at %d:%d", c.name, at.Epoch, at.Sequence, want.Epoch, want.Sequence),
+		"collection", c.name).reached(snap)
 }

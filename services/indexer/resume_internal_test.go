@@ -71,6 +71,51 @@ func TestAReaderThatLeavesWithinWhatItMissedLosesNothing(t *testing.T) {
 	})
 }
 
+// A reader that leaves in the middle of changes that did not come in the log's
+// order may have been told of a key that is gone before another replica reads
+// it: that one waits, and tells what became of all that changed.
+func TestAReaderThatLeavesWithinChangesOfAHoleLosesNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		every := []delta.Record{synced(1), labelled(2, "a", "db"), labelled(3, "b", "db"), labelled(4, "a", "web"), labelled(5, "b", "web"), labelled(6, "a", "db"), labelled(7, "b", "db")}
+		first, second := newTestCollection(t, nil), newTestCollection(t, nil)
+		for _, c := range []*collection{first, second} {
+			c.hub.most.events = 1
+			c.mustApply(t, delta.Batch{Reset: true, Records: every[:3], Replayed: true, Next: 4})
+		}
+		s, stop, _ := serve(t, first, &indexv1.WatchRequest{LabelSelector: "app=web", SkipInitialState: true})
+		<-s.heard
+		first.mustApply(t, delta.Batch{Records: every[4:5], Next: 6, End: 5}) // as if another record of a had been there
+		first.mustApply(t, delta.Batch{Records: []delta.Record{labelled(6, "c", "web"), labelled(7, "d", "web")}, Next: 8})
+		m := <-s.heard
+		stop()
+		if at := placeOf(m.GetPosition()); len(m.GetEvents().GetEvents()) != 1 || at.at.Sequence > 3 || at.told.Sequence < 5 {
+			t.Fatalf("told %v", m)
+		}
+		// The other replica reads on behind what the reader was told of.
+		s, stop, _ = serve(t, second, &indexv1.WatchRequest{LabelSelector: "app=web", Resume: m.GetPosition()})
+		defer stop()
+		synctest.Wait()
+		select {
+		case m := <-s.heard:
+			t.Errorf("a replica that is behind says %v", m)
+		default:
+		}
+		second.mustApply(t, delta.Batch{Records: every[5:], Next: 8, End: 7})
+		has := map[string]bool{"n/b": true}
+		for at := uint64(0); at < 7; {
+			m := <-s.heard
+			for _, e := range m.GetEvents().GetEvents() {
+				has[e.GetObject().GetKey()] = e.GetType() != deltav1.DeltaType_DELTA_TYPE_DELETED
+			}
+			at = max(at, m.GetPosition().GetSequence())
+		}
+		if has["n/a"] || has["n/b"] {
+			t.Errorf("the reader has %v, want nothing", has)
+		}
+	})
+}
+
 // An index that fails while a reader waits for what it missed ends the watch: it
 // would look as if everything had left the selection.
 func TestS04AnIndexThatFailsMeanwhileDeletesNothing(t *testing.T) {

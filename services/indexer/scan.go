@@ -23,7 +23,7 @@ type scan struct {
 	// Set when ready is closed.
 	err    error
 	at     delta.Position
-	claim  delta.Position // at, or zero
+	place  place // of a reader that was told all of it
 	rev    delta.Revision
 	from   uint64 // readers at a lower sequence are not helped
 	helped bool
@@ -93,7 +93,7 @@ func (h *hub) makeScan(s *scan, wait time.Duration) {
 	var sequences []uint64
 	if len(s.waiting) > 0 {
 		if snap, s.err = h.advance(); s.err == nil {
-			s.at, s.claim, s.rev = snap.State().Position, claim(snap), snap.State().Revision
+			s.at, s.place, s.rev = snap.State().Position, placeAt(snap), snap.State().Revision
 			for _, w := range s.waiting {
 				w.group.move(&w.cursor)
 				if w.at.Epoch == s.at.Epoch {
@@ -148,7 +148,7 @@ func (m *missed) part(g *group, i int) (events []event, next int, at uint64) {
 		if !ok {
 			continue
 		}
-		if len(events) >= chunkEvents || len(events) > 0 && size+e.len() > chunkBytes {
+		if len(events) >= g.most.events || len(events) > 0 && size+e.len() > g.most.bytes {
 			// Keys that were swept together share a sequence: resuming from one below repeats them and loses none.
 			return events, i, m.list[i].sequence() - 1
 		}

@@ -25,7 +25,7 @@ const (
 type state struct {
 	g      *group
 	at     delta.Position
-	claim  delta.Position // at, or zero
+	place  place // of a reader that has it
 	rev    delta.Revision
 	shared bool
 	users  int    // g.mu guards it
@@ -65,7 +65,7 @@ func (h *hub) begin(w *watcher, alone bool) (*state, error) {
 		return st, nil
 	}
 	g.attach(&w.cursor, g.end())
-	st := &state{g: g, at: snap.State().Position, claim: claim(snap), rev: snap.State().Revision, snap: snap, users: 1, shared: !alone, open: !alone}
+	st := &state{g: g, at: snap.State().Position, place: g.filter.by(placeAt(snap)), rev: snap.State().Revision, snap: snap, users: 1, shared: !alone, open: !alone}
 	st.timer = time.AfterFunc(keepFor, st.forget)
 	if st.open {
 		if g.state != nil {
@@ -179,7 +179,7 @@ func (g *group) chunk(snap *store.Snapshot, after string, known map[string]strin
 			continue
 		}
 		e := event{typ: deltav1.DeltaType_DELTA_TYPE_ADDED, item: g.view.item(o)}
-		if len(events) >= chunkEvents || len(events) > 0 && size+e.len() > chunkBytes {
+		if len(events) >= g.most.events || len(events) > 0 && size+e.len() > g.most.bytes {
 			ch.end = false
 			break
 		}
@@ -187,7 +187,7 @@ func (g *group) chunk(snap *store.Snapshot, after string, known map[string]strin
 		events, size, ch.last = append(events, e), size+e.len(), key
 	}
 	if len(events) > 0 {
-		ch.frame = newBlock(events, delta.Position{}, delta.Revision{}).frame
+		ch.frame = newBlock(events, place{}, delta.Revision{}).frame
 	}
 	return ch, nil
 }
@@ -202,7 +202,7 @@ func forgotten(snap *store.Snapshot, keys []string) *frame {
 		}
 		events = append(events, deletion(key, "", "", deltav1.DeleteReason_DELETE_REASON_INFERRED))
 	}
-	return newBlock(events, delta.Position{}, delta.Revision{}).frame
+	return newBlock(events, place{}, delta.Revision{}).frame
 }
 
 // knownOf is what a reader says it has. In another epoch resource versions mean

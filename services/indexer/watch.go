@@ -46,10 +46,13 @@ type watcher struct {
 
 	group  *group
 	cursor cursor
-	at     delta.Position // the reader has been told everything up to here
+	at     delta.Position // the reader has been told everything up to here that this replica knew
+	safe   delta.Position // the same of the log; zero when that is nowhere
+	resume place          // what the reader came with
 	rev    delta.Revision // last that was told
 	told   uint64         // number of the last change that was told
 	waited bool           // in line, for its initial state
+	spoke  bool           // the reader was told something before its state
 }
 
 // Watch streams the initial state, a marker, and what happens after it.
@@ -141,6 +144,9 @@ func groupKey(f *filter, req *indexv1.WatchRequest) (key, view string) {
 	return fmt.Sprintf("%q %q %q %q %q %q", f.namespaces, req.GetLabelSelector(), req.GetFieldSelector(), f.index, f.values, view), view
 }
 
+// chunkSize bounds one message of a watch.
+type chunkSize struct{ events, bytes int }
+
 func (w *watcher) hub() *hub { return w.c.hub }
 
 func (w *watcher) run(ctx context.Context, req *indexv1.WatchRequest) error {
@@ -149,7 +155,8 @@ func (w *watcher) run(ctx context.Context, req *indexv1.WatchRequest) error {
 	}
 	resume := req.GetResume()
 	if resume != nil {
-		w.at = delta.Position{Epoch: resume.GetEpoch(), Sequence: resume.GetSequence(), Term: resume.GetTerm()}
+		w.resume = placeOf(resume)
+		w.at, w.safe = w.resume.at, w.resume.at
 		if err := w.catchUp(ctx, req.GetConsistency()); err != nil {
 			return err
 		}
@@ -167,16 +174,17 @@ func (w *watcher) run(ctx context.Context, req *indexv1.WatchRequest) error {
 	}
 	switch {
 	case resume != nil:
-		err = w.resume(ctx, snap, known)
+		err = w.goOn(ctx, snap, known)
 	case req.GetSkipInitialState():
 		w.at = snap.State().Position
-		err = w.note(claim(snap), snap.State().Revision)
+		err = w.note(placeAt(snap), snap.State().Revision)
 	default:
 		err = w.initial(ctx, known)
 	}
 	if err != nil {
 		return err
 	}
+	w.resume = place{}
 	req.Known = nil // what a reader had is worth nothing once it was told more
 	return w.live(ctx)
 }
@@ -184,6 +192,7 @@ func (w *watcher) run(ctx context.Context, req *indexv1.WatchRequest) error {
 // initial sends the whole state and its end marker; of what a reader is known to
 // have, the differences.
 func (w *watcher) initial(ctx context.Context, req *indexv1.WatchRequest) error {
+	w.resume = place{}
 	done, err := w.admit(ctx)
 	if err != nil {
 		return err
@@ -199,7 +208,7 @@ func (w *watcher) initial(ctx context.Context, req *indexv1.WatchRequest) error 
 	if err != nil {
 		return err
 	}
-	at := st.claim
+	at := st.place
 	if w.at, w.rev = st.at, st.rev; moved {
 		// The reader took so long that parts came from later snapshots: what changed since the first is part of the state.
 		at, err = w.catch(ctx)
@@ -213,6 +222,7 @@ func (w *watcher) initial(ctx context.Context, req *indexv1.WatchRequest) error 
 	}
 	o := newOut()
 	o.head(2, 0) // InitialStateEnd
+	w.safe, at = at.at, w.filter.by(at)
 	o.trailer(at, w.rev)
 	return w.stream.SendMsg(o.frame())
 }
@@ -248,7 +258,7 @@ func (w *watcher) objects(ctx context.Context, st *state, known map[string]strin
 		return moved, nil
 	}
 	keys := slices.Sorted(maps.Keys(known))
-	for part := range slices.Chunk(keys, chunkEvents) {
+	for part := range slices.Chunk(keys, w.group.most.events) {
 		snap := st.kept()
 		if snap == nil {
 			snap, moved = w.hub().current(), true
@@ -309,15 +319,15 @@ func (w *watcher) live(ctx context.Context) error {
 // deliver sends blocks as one message.
 func (w *watcher) deliver(blocks []*block) error {
 	last := blocks[len(blocks)-1]
-	w.told = last.last
-	if !last.at.IsZero() {
-		w.at, w.rev = last.at, last.rev
-	}
+	w.told, w.at, w.safe, w.rev = last.last, last.at.at, last.at.at, last.rev
 	return w.stream.SendMsg(merge(blocks))
 }
 
 // send sends one message that is for this watch alone.
-func (w *watcher) send(b *block) error { return w.stream.SendMsg(b.frame) }
+func (w *watcher) send(b *block) error {
+	w.safe, w.spoke = b.at.at, true
+	return w.stream.SendMsg(b.frame)
+}
 
 // bookmark says that nothing more happened up to now, if the reader was told
 // all that did.
@@ -327,14 +337,14 @@ func (w *watcher) bookmark() error {
 		return nil
 	}
 	w.at, w.rev, w.told = snap.State().Position, snap.State().Revision, snap.LastChange()
-	return w.note(w.at, w.rev)
+	return w.note(placeAt(snap), w.rev)
 }
 
 // note sends a bookmark.
-func (w *watcher) note(at delta.Position, rev delta.Revision) error {
-	w.rev = rev
+func (w *watcher) note(at place, rev delta.Revision) error {
+	w.rev, w.safe = rev, at.at
 	o := newOut()
 	o.head(3, 0)
-	o.trailer(at, rev)
+	o.trailer(w.filter.by(at), rev)
 	return w.stream.SendMsg(o.frame())
 }

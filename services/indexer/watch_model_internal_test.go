@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"bytes"
 	"flag"
 	"fmt"
 	"maps"
@@ -37,6 +38,7 @@ type history struct {
 	epochs           uint64
 	rv               int
 	listed           bool // the epoch's list is complete
+	over             bool // nothing happens any more
 }
 
 const modelTTL = time.Minute
@@ -75,12 +77,15 @@ func (h *history) expire() {
 }
 
 func (h *history) upsert(key string, o truth) {
-	ns, name, _ := strings.Cut(key, "/")
 	h.append(delta.Record{
-		Kind: delta.KindDelta, Type: delta.Updated, Key: delta.Key(key), UID: "u-" + key, RV: o.rv,
-		Payload: fmt.Appendf(nil, `{"metadata":{"namespace":%q,"name":%q,"uid":"u-%s","resourceVersion":%q,"labels":{"app":%q}},"spec":{"nodeName":%q}}`,
-			ns, name, key, o.rv, o.app, o.node),
+		Kind: delta.KindDelta, Type: delta.Updated, Key: delta.Key(key), UID: "u-" + key, RV: o.rv, Payload: o.payload(key),
 	})
+}
+
+func (o truth) payload(key string) []byte {
+	ns, name, _ := strings.Cut(key, "/")
+	return fmt.Appendf(nil, `{"metadata":{"namespace":%q,"name":%q,"uid":"u-%s","resourceVersion":%q,"labels":{"app":%q}},"spec":{"nodeName":%q}}`,
+		ns, name, key, o.rv, o.app, o.node)
 }
 
 func (h *history) bury(key string, why delta.DeleteReason) {
@@ -96,7 +101,7 @@ func (h *history) relist() {
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(h.source)) {
-		if r, ok := had[key]; !ok || r.Type == delta.Deleted || r.RV != h.source[key].rv {
+		if r, ok := had[key]; !ok || r.Type == delta.Deleted || !bytes.Equal(r.Payload, h.source[key].payload(key)) {
 			h.upsert(key, h.source[key])
 		}
 	}
@@ -131,11 +136,7 @@ func (h *history) pick(of ...string) string { return of[h.IntN(len(of))] }
 
 // step does one thing that happens to logs.
 func (h *history) step() {
-	n := h.IntN(40)
-	if n >= 1 && n <= 3 && !*upheavals {
-		n = 6
-	}
-	switch n {
+	switch h.IntN(40) {
 	case 0:
 		h.lead()
 	case 1: // the log loses its end, and nobody who wrote it is left
@@ -151,8 +152,9 @@ func (h *history) step() {
 		h.restart()
 		h.lead()
 		h.rv = max(1, h.rv-20)
-		for key, o := range h.source {
-			if h.IntN(2) == 0 {
+		for _, key := range slices.Sorted(maps.Keys(h.source)) {
+			o := h.source[key]
+			if newer, err := strconv.Atoi(o.rv); err != nil || newer > h.rv || h.IntN(2) == 0 {
 				o.rv, o.app = strconv.Itoa(1+h.IntN(h.rv)), h.pick("web", "db")
 				h.source[key] = o
 			}
@@ -198,7 +200,9 @@ func newReader(t *testing.T, h *history) *reader {
 	s := &Service{
 		cfg: cfg, log: deadLog{ttl: modelTTL}, metrics: m, tracer: trace.NewTracerProvider().Tracer(""), scans: make(chan struct{}, 1),
 	}
-	return &reader{t: t, c: s.newCollection(delta.Collection{Cluster: "dev", Version: "v1", Resource: "pods"}), life: -1}
+	c := s.newCollection(delta.Collection{Cluster: "dev", Version: "v1", Resource: "pods"})
+	c.hub.most.events = 1 + h.IntN(5) // messages have an end wherever they can
+	return &reader{t: t, c: c, life: -1}
 }
 
 // read applies up to n records; it begins anew where a follower would.
@@ -228,22 +232,22 @@ func (r *reader) read(h *history, n int) {
 
 // folder is a client: it adds up what it is told.
 type folder struct {
-	t         *testing.T
-	h         *history
-	req       func() *indexv1.WatchRequest
-	chosen    func(key string, o truth) bool
-	slow      indexv1.WhenSlow
-	state     map[string]string
-	next      map[string]string // a state that is being told
-	at        *deltav1.Position
-	first     bool // nothing was heard on the stream
-	diff      bool // what is told next is differences
-	on        *reader
-	tape      *tape
-	stop      func()
-	ended     <-chan error
-	trusted   bool // the state is whole
-	lastEpoch uint64
+	t       *testing.T
+	h       *history
+	req     func() *indexv1.WatchRequest
+	chosen  func(key string, o truth) bool
+	slow    indexv1.WhenSlow
+	state   map[string]string
+	next    map[string]string // a state that is being told
+	at      *deltav1.Position
+	first   bool // nothing was heard on the stream
+	diff    bool // what is told next is differences
+	on      *reader
+	tape    *tape
+	stop    func()
+	ended   <-chan error
+	trusted bool   // the state is whole
+	epoch   uint64 // of the state
 }
 
 func (f *folder) connect(on *reader) {
@@ -257,13 +261,10 @@ func (f *folder) connect(on *reader) {
 	}
 	if f.trusted && f.h.IntN(2) == 0 {
 		req.Known, f.diff, f.next = maps.Clone(f.state), true, nil
-		req.KnownEpoch = f.epoch()
+		req.KnownEpoch = f.epoch
 	}
 	f.tape, f.stop, f.ended = serve(f.t, on.c, req)
 }
-
-// epoch is that of the state.
-func (f *folder) epoch() uint64 { return f.lastEpoch }
 
 func (f *folder) hear(m *indexv1.WatchResponse) {
 	defer func() { f.first = false }()
@@ -278,11 +279,17 @@ func (f *folder) hear(m *indexv1.WatchResponse) {
 			f.diff, f.next = false, map[string]string{}
 		}
 	case *indexv1.WatchResponse_Events:
-		for _, e := range k.Events.GetEvents() {
+		for i, e := range k.Events.GetEvents() {
 			if e.GetType() == deltav1.DeltaType_DELTA_TYPE_DELETED {
 				delete(into, e.GetObject().GetKey())
 			} else {
 				into[e.GetObject().GetKey()] = e.GetObject().GetResourceVersion()
+			}
+			if p := e.GetPosition(); p != nil && f.next == nil && !f.h.over && i < len(k.Events.GetEvents())-1 && f.h.IntN(20) == 0 { // it goes no further than this
+				f.at, f.epoch, f.diff = p, p.GetEpoch(), false
+				f.stop()
+				f.tape = nil
+				return
 			}
 		}
 	case *indexv1.WatchResponse_InitialStateEnd:
@@ -292,7 +299,10 @@ func (f *folder) hear(m *indexv1.WatchResponse) {
 		f.diff, f.trusted = false, true
 	}
 	if p := m.GetPosition(); p != nil {
-		f.at, f.lastEpoch = p, p.GetEpoch()
+		f.at, f.epoch = p, p.GetEpoch()
+		if p.GetToldEpoch() != 0 && p.GetToldEpoch() != p.GetEpoch() {
+			f.epoch = 0 // some versions are of another
+		}
 		if f.next == nil {
 			f.diff = false
 		}
@@ -303,7 +313,7 @@ func (f *folder) hear(m *indexv1.WatchResponse) {
 func (f *folder) look(m *indexv1.WatchResponse) {
 	snap := f.on.c.store.Snapshot()
 	p := snap.State().Position
-	if !snap.State().Synced || m.GetPosition().GetSequence() != p.Sequence || m.GetPosition().GetEpoch() != p.Epoch {
+	if at := placeOf(m.GetPosition()); !snap.State().Synced || f.tape == nil || at.ahead() || at.at != p {
 		return
 	}
 	want := map[string]string{}
@@ -326,6 +336,13 @@ func (f *folder) read(n int) {
 		case m := <-f.tape.heard:
 			f.hear(m)
 			f.look(m)
+			if f.tape != nil && placeOf(m.GetPosition()).ahead() && !f.h.over && f.h.IntN(3) == 0 { // in the middle of what belongs together
+				f.stop()
+				f.tape = nil
+			}
+			if f.tape == nil {
+				return
+			}
 		case <-f.ended:
 			f.tape = nil
 			return
@@ -335,13 +352,13 @@ func (f *folder) read(n int) {
 	}
 }
 
-var upheavals = flag.Bool("upheavals", false, "let sources be restored, logs be lost and cut back in the histories of watches")
+var histories = flag.Uint64("histories", 60, "how many random histories of watches are run")
 
 // What a reader was told always adds up to the store's selection: from any
 // position, on any replica, whatever became of the log, of it and of them.
 func TestAClientThatAddsUpWhatItIsToldHasTheSelection(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(60) {
+	for seed := range *histories {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) { watchModel(t, seed) })
@@ -407,6 +424,7 @@ func watchModel(t *testing.T, seed uint64) {
 		}
 	}
 	h.relist()
+	h.over = true
 	for range 5 { // until everybody has everything, and has heard a bookmark
 		for _, r := range replicas {
 			r.read(h, 1<<20)

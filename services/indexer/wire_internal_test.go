@@ -104,8 +104,11 @@ func TestHandWrittenMessagesAgreeWithTheGeneratedOnes(t *testing.T) {
 			list, events.Events = append(list, e), append(events.Events, em)
 		}
 		at, atMsg := r.position()
+		told, toldMsg := r.position()
+		atMsg.ToldEpoch, atMsg.ToldSequence, atMsg.ToldTerm = toldMsg.GetEpoch(), toldMsg.GetSequence(), toldMsg.GetTerm()
+		atMsg.Selection = r.Uint64()
 		resp := &indexv1.WatchResponse{}
-		decode(t, newBlock(list, at, rev).frame, resp)
+		decode(t, newBlock(list, place{at, told, atMsg.GetSelection()}, rev).frame, resp)
 		same(t, "WatchResponse", &indexv1.WatchResponse{
 			Kind: &indexv1.WatchResponse_Events{Events: events}, Position: atMsg, Revision: revMsg,
 		}, resp)

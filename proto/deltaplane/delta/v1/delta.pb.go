@@ -319,7 +319,7 @@ func (x *CollectionRevision) GetRevision() *Revision {
 	return nil
 }
 
-// Position is a place in a collection's log. It is what a reader resumes from, on any replica.
+// Position is a place in a collection's log. It is what a reader resumes from, on any replica, by sending back all of it.
 type Position struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Epoch of the collection's history.
@@ -328,7 +328,17 @@ type Position struct {
 	Sequence uint64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	// Term of the reflector that led when that record was read. A newer term that began at or below the sequence means
 	// that the log was rewritten there: the reader must begin again.
-	Term          uint64 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
+	Term uint64 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
+	// Set by a watch while the reader was told more than what is at or below the position, up to here and not in the log's
+	// order. Whoever goes on from the position waits for this place first, and repeats what changed in between: a key may
+	// have left the reader's selection since. A position that has this place and is otherwise zero can only be begun again.
+	ToldEpoch uint64 `protobuf:"varint,4,opt,name=told_epoch,json=toldEpoch,proto3" json:"told_epoch,omitempty"`
+	// Sequence of that place.
+	ToldSequence uint64 `protobuf:"varint,5,opt,name=told_sequence,json=toldSequence,proto3" json:"told_sequence,omitempty"`
+	// Term of that place.
+	ToldTerm uint64 `protobuf:"varint,6,opt,name=told_term,json=toldTerm,proto3" json:"told_term,omitempty"`
+	// Set by a watch that goes by a declared index: which definition it was told by. With another one it begins again.
+	Selection     uint64 `protobuf:"varint,7,opt,name=selection,proto3" json:"selection,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -380,6 +390,34 @@ func (x *Position) GetSequence() uint64 {
 func (x *Position) GetTerm() uint64 {
 	if x != nil {
 		return x.Term
+	}
+	return 0
+}
+
+func (x *Position) GetToldEpoch() uint64 {
+	if x != nil {
+		return x.ToldEpoch
+	}
+	return 0
+}
+
+func (x *Position) GetToldSequence() uint64 {
+	if x != nil {
+		return x.ToldSequence
+	}
+	return 0
+}
+
+func (x *Position) GetToldTerm() uint64 {
+	if x != nil {
+		return x.ToldTerm
+	}
+	return 0
+}
+
+func (x *Position) GetSelection() uint64 {
+	if x != nil {
+		return x.Selection
 	}
 	return 0
 }
@@ -751,11 +789,16 @@ const file_deltaplane_delta_v1_delta_proto_rawDesc = "" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
 	"collection\x129\n" +
-	"\brevision\x18\x02 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\"P\n" +
+	"\brevision\x18\x02 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\"\xcf\x01\n" +
 	"\bPosition\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x12\n" +
-	"\x04term\x18\x03 \x01(\x04R\x04term\"j\n" +
+	"\x04term\x18\x03 \x01(\x04R\x04term\x12\x1d\n" +
+	"\n" +
+	"told_epoch\x18\x04 \x01(\x04R\ttoldEpoch\x12#\n" +
+	"\rtold_sequence\x18\x05 \x01(\x04R\ftoldSequence\x12\x1b\n" +
+	"\ttold_term\x18\x06 \x01(\x04R\btoldTerm\x12\x1c\n" +
+	"\tselection\x18\a \x01(\x04R\tselection\"j\n" +
 	"\x0eOwnerReference\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +

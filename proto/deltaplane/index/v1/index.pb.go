@@ -3082,7 +3082,8 @@ type Event struct {
 	Object *Object `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
 	// How a deletion became known.
 	DeleteReason v1.DeleteReason `protobuf:"varint,3,opt,name=delete_reason,json=deleteReason,proto3,enum=deltaplane.delta.v1.DeleteReason" json:"delete_reason,omitempty"`
-	// Position of the change in the log; zero for the initial state.
+	// Position of the change in the log, behind which it may be resumed too; zero where that is not possible: within the
+	// initial state, and where changes are not told in the log's order. With `selection` it is the message's.
 	Position      *v1.Position `protobuf:"bytes,4,opt,name=position,proto3" json:"position,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3334,7 +3335,7 @@ type WatchResponse struct {
 	//	*WatchResponse_Bookmark
 	//	*WatchResponse_Gap
 	Kind isWatchResponse_Kind `protobuf_oneof:"kind"`
-	// Position to resume from after this message; left out within the initial state.
+	// Position to resume from after this message, to be sent back whole; left out within the initial state.
 	Position *v1.Position `protobuf:"bytes,5,opt,name=position,proto3" json:"position,omitempty"`
 	// Revision reached with this message.
 	Revision      *v1.Revision `protobuf:"bytes,6,opt,name=revision,proto3" json:"revision,omitempty"`
