@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"syscall"
 )
 
@@ -37,7 +38,7 @@ func IsCertificate(err error) bool {
 		return true
 	}
 	_, ok := errors.AsType[tls.RecordHeaderError](err)
-	return ok
+	return ok || errors.Is(err, http.ErrSchemeMismatch)
 }
 
 // IsUnreachable reports that no answer came, or none to its end: nobody listens, the name is not known, the connection broke or time ran out.

@@ -11,6 +11,8 @@ import (
 	"net/url"
 	"strconv"
 	"time"
+
+	"github.com/tidwall/gjson"
 )
 
 // Scope narrows a list or a watch.
@@ -64,6 +66,9 @@ type WatchOptions struct {
 	Scope
 	// RV to start behind.
 	RV string
+	// Initial asks for a streaming start: the whole state not older than RV as ADDED events, then a bookmark of which [InitialEnd] is true, then
+	// what changes (R-11). A server that cannot answers 422, one that does not know the parameters may leave the bookmark out.
+	Initial bool
 	// Timeout after which the server closes the watch; sent in whole seconds. One that a server that hangs has not closed by then and a
 	// tenth (at least a second) more fails with [context.DeadlineExceeded].
 	Timeout time.Duration
@@ -101,6 +106,10 @@ func (c *Client) Watch(ctx context.Context, r Resource, o WatchOptions) (*Watch,
 	q.Set("watch", "true")
 	q.Set("allowWatchBookmarks", "true")
 	setQuery(q, "resourceVersion", o.RV)
+	if o.Initial {
+		q.Set("sendInitialEvents", "true")
+		q.Set("resourceVersionMatch", NotOlderThan)
+	}
 	if o.Timeout > 0 {
 		q.Set("timeoutSeconds", strconv.Itoa(int(o.Timeout/time.Second)))
 	}
@@ -132,6 +141,11 @@ func (c *Client) Watch(ctx context.Context, r Resource, o WatchOptions) (*Watch,
 func (w *Watch) Close() {
 	w.cancel()
 	_ = w.resp.Body.Close()
+}
+
+// InitialEnd reports whether a bookmark ends a streaming start (R-12).
+func InitialEnd(bookmark []byte) bool {
+	return gjson.GetBytes(bookmark, `metadata.annotations.k8s\.io/initial-events-end`).String() == "true"
 }
 
 // Next waits for the next event. Errors: [io.EOF] when the server closed the watch cleanly; [StatusError] for an ERROR event; one that wraps

@@ -150,6 +150,9 @@ func IsAlreadyExists(err error) bool { return status(err, -1, "AlreadyExists") }
 // IsInvalid reports an object the server refuses (422).
 func IsInvalid(err error) bool { return status(err, http.StatusUnprocessableEntity, "Invalid") }
 
+// IsBadRequest reports a request the server does not understand (400).
+func IsBadRequest(err error) bool { return status(err, http.StatusBadRequest, "BadRequest") }
+
 // IsTimeout reports that the server gave up waiting (504), the object may or may not have been written.
 func IsTimeout(err error) bool {
 	return status(err, http.StatusGatewayTimeout, "Timeout", "ServerTimeout")

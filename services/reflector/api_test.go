@@ -14,24 +14,36 @@ import (
 
 // call is a request the scripted API server got.
 type call struct {
-	watch bool
+	sort  sort
 	query url.Values
 	at    time.Time
 }
 
+// sort of a request.
+type sort string
+
+const (
+	listed   sort = "list"
+	watched  sort = "watch"
+	streamed sort = "stream" // a watch that begins with the whole state
+	asked    sort = "get"    // of one object
+)
+
 func (c call) rv() string { return c.query.Get("resourceVersion") }
 
 // api is a scripted API server that serves pods over real HTTP. Lists are answered by onList, watches by onWatch, which may send what it likes;
-// when it returns the watch ends.
+// when it returns the watch ends. Streaming starts are answered by onStream, and refused, as by a server that has none, without it.
 type api struct {
 	*httptest.Server
 
-	mu      sync.Mutex
-	calls   []call
-	onList  func(n int, q url.Values) (code int, body string)
-	onWatch func(n int, q url.Values, w *wire)
-	onPage  func(n int, w *wire) bool // answers a list as it likes; false leaves it to onList
-	served  bool                      // discovery knows the resource
+	mu       sync.Mutex
+	calls    []call
+	onList   func(n int, q url.Values) (code int, body string)
+	onWatch  func(n int, q url.Values, w *wire)
+	onPage   func(n int, w *wire) bool // answers a list as it likes; false leaves it to onList
+	onStream func(n int, q url.Values, w *wire)
+	onGet    func(n int, key string, q url.Values) (code int, body string)
+	served   bool // discovery knows the resource
 }
 
 // wire is an open watch.
@@ -45,6 +57,13 @@ func (w *wire) send(lines ...string) {
 		_, _ = fmt.Fprintln(w.w, l)
 	}
 	w.w.(http.Flusher).Flush()
+}
+
+// refuse answers the request as a whole.
+func (w *wire) refuse(code int, body string) {
+	w.w.Header().Set("Content-Type", "application/json")
+	w.w.WriteHeader(code)
+	_, _ = fmt.Fprint(w.w, body)
 }
 
 // hold keeps the watch open until the client leaves.
@@ -66,6 +85,10 @@ func newAPI(t testing.TB) *api {
 		_, _ = fmt.Fprintf(w, `{"kind":"APIResourceList","resources":[%s{"name":"nodes","kind":"Node","verbs":["list","watch"]}]}`, pods)
 	})
 	mux.HandleFunc("GET /api/v1/nodes", func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("sendInitialEvents") != "" {
+			(&wire{w: w}).refuse(422, status(422, "Invalid", "no streaming start"))
+			return
+		}
 		if r.URL.Query().Get("watch") != "" {
 			w.(http.Flusher).Flush()
 			<-r.Context().Done()
@@ -73,7 +96,8 @@ func newAPI(t testing.TB) *api {
 		}
 		_, _ = fmt.Fprint(w, list("5", "", `{"metadata":{"name":"n1","uid":"n","resourceVersion":"3"}}`))
 	})
-	mux.HandleFunc("GET /api/v1/pods", a.pods())
+	mux.HandleFunc("GET /api/v1/pods", a.pods)
+	mux.HandleFunc("GET /api/v1/namespaces/{namespace}/pods/{name}", a.pod)
 	a.Server = httptest.NewServer(mux)
 	t.Cleanup(func() {
 		a.CloseClientConnections()
@@ -82,32 +106,54 @@ func newAPI(t testing.TB) *api {
 	return a
 }
 
-func (a *api) pods() http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		q := r.URL.Query()
-		c := call{watch: q.Get("watch") != "", query: q, at: time.Now()}
-		a.mu.Lock()
-		a.calls = append(a.calls, c)
-		n := 0
-		for _, o := range a.calls {
-			if o.watch == c.watch {
-				n++
-			}
+// note records a request and returns which of its sort it is.
+func (a *api) note(c call) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.calls = append(a.calls, c)
+	n := 0
+	for _, o := range a.calls {
+		if o.sort == c.sort {
+			n++
 		}
-		onList, onWatch, onPage := a.onList, a.onWatch, a.onPage
-		a.mu.Unlock()
-		if c.watch {
-			onWatch(n, q, &wire{w: w, done: r.Context().Done()})
-			return
-		}
-		if onPage != nil && onPage(n, &wire{w: w, done: r.Context().Done()}) {
-			return
-		}
-		code, body := onList(n, q)
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(code)
-		_, _ = fmt.Fprint(w, body)
 	}
+	return n
+}
+
+func (a *api) pods(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	c := call{sort: listed, query: q, at: time.Now()}
+	switch {
+	case q.Get("sendInitialEvents") == "true":
+		c.sort = streamed
+	case q.Get("watch") != "":
+		c.sort = watched
+	}
+	n := a.note(c)
+	a.mu.Lock()
+	onList, onWatch, onPage, onStream := a.onList, a.onWatch, a.onPage, a.onStream
+	a.mu.Unlock()
+	out := &wire{w: w, done: r.Context().Done()}
+	switch {
+	case c.sort == streamed && onStream == nil:
+		out.refuse(422, status(422, "Invalid", "sendInitialEvents: Forbidden: the WatchList feature gate is off"))
+	case c.sort == streamed:
+		onStream(n, q, out)
+	case c.sort == watched:
+		onWatch(n, q, out)
+	case onPage != nil && onPage(n, out):
+	default:
+		out.refuse(onList(n, q))
+	}
+}
+
+func (a *api) pod(w http.ResponseWriter, r *http.Request) {
+	n := a.note(call{sort: asked, query: r.URL.Query(), at: time.Now()})
+	code, body := 404, status(404, "NotFound", "no such pod")
+	if a.onGet != nil {
+		code, body = a.onGet(n, r.PathValue("namespace")+"/"+r.PathValue("name"), r.URL.Query())
+	}
+	(&wire{w: w}).refuse(code, body)
 }
 
 func (a *api) set(fn func(*api)) {
@@ -116,13 +162,35 @@ func (a *api) set(fn func(*api)) {
 	fn(a)
 }
 
-// requests are the calls so far of one sort.
+// requests are the calls so far: the watches, or the lists.
 func (a *api) requests(watch bool) []call {
+	if watch {
+		return a.of(watched)
+	}
+	return a.of(listed)
+}
+
+// nth waits for a call of one sort, the first being 1.
+func (a *api) nth(t testing.TB, s sort, n int) call {
+	t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for tick := time.NewTicker(2 * time.Millisecond); ; <-tick.C {
+		if all := a.of(s); len(all) >= n {
+			return all[n-1]
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s %d: not seen in time", s, n)
+		}
+	}
+}
+
+// of is the calls of one sort so far.
+func (a *api) of(s sort) []call {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var out []call
 	for _, c := range a.calls {
-		if c.watch == watch {
+		if c.sort == s {
 			out = append(out, c)
 		}
 	}

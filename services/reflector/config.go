@@ -34,6 +34,13 @@ type Config struct {
 
 	// PageSize of lists. 0 means 500 where the server's cache does not serve the list; any other value forces pages of that size.
 	PageSize int
+	// WatchList says how the whole state is read; default [WatchListAuto].
+	WatchList WatchList
+	// StreamPatience is how long a streaming start may go without an object and without its end before the collection is listed instead; default
+	// 30 s, with a warning each third of it.
+	StreamPatience time.Duration
+	// QuietAfter is how long a watch may be silent before the API server is asked whether it has reached the watch's version at all; default 2 min.
+	QuietAfter time.Duration
 	// Backoff of failing lists and watches.
 	Backoff Backoff
 	// MinWatchTimeout: watches last between it and twice as long; default and least 5 min.
@@ -82,6 +89,9 @@ func (c Config) withDefaults() Config {
 	c.MaxAdded = cmp.Or(c.MaxAdded, 500)
 	c.KeepVanished = cmp.Or(c.KeepVanished, time.Hour)
 	c.Holder = cmp.Or(c.Holder, "reflector-"+strings.ToLower(rand.Text()[:10]))
+	c.WatchList = cmp.Or(c.WatchList, WatchListAuto)
+	c.QuietAfter = cmp.Or(c.QuietAfter, 2*time.Minute)
+	c.StreamPatience = cmp.Or(c.StreamPatience, 30*time.Second)
 	c.Backoff = c.Backoff.withDefaults()
 	c.MinWatchTimeout = max(c.MinWatchTimeout, 5*time.Minute)
 	c.StageBytes = cmp.Or(c.StageBytes, 64<<20)
@@ -95,7 +105,7 @@ func (c Config) withDefaults() Config {
 // Validate reports every fault of c together.
 func (c Config) Validate() error {
 	c = c.withDefaults()
-	errs := []error{c.RPC.Validate(), c.Admin.Validate(), c.Backoff.validate()}
+	errs := []error{c.RPC.Validate(), c.Admin.Validate(), c.Backoff.validate(), c.WatchList.validate()}
 	errs = append(errs, c.checkClusters(), c.checkResources())
 	if c.MaxAdded < 0 {
 		errs = append(errs, fmt.Errorf("reflector: max added %d: must not be negative", c.MaxAdded))
@@ -109,7 +119,7 @@ func (c Config) Validate() error {
 	for _, d := range []struct {
 		name  string
 		value time.Duration
-	}{{"liveness period", c.LivenessEvery}, {"lease ttl", c.LeaseTTL}, {"lease patience", c.LeasePatience}, {"discovery period", c.DiscoverEvery},
+	}{{"stream patience", c.StreamPatience}, {"quiet period", c.QuietAfter}, {"liveness period", c.LivenessEvery}, {"lease ttl", c.LeaseTTL}, {"lease patience", c.LeasePatience}, {"discovery period", c.DiscoverEvery},
 		{"time to keep vanished", c.KeepVanished}} {
 		if d.value < 0 {
 			errs = append(errs, fmt.Errorf("reflector: %s %v: must not be negative", d.name, d.value))

@@ -32,15 +32,21 @@ func TestMain(m *testing.M) {
 // start runs a reflector until the test ends or stop is called.
 func start(t testing.TB, cfg reflector.Config, url, nats string) (svc *reflector.Service, stop func()) {
 	t.Helper()
+	kc, err := kube.Load(kube.Config{URL: url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return startOn(t, cfg, kc, nats)
+}
+
+// startOn is start with a client, which it closes.
+func startOn(t testing.TB, cfg reflector.Config, kc *kube.Client, nats string) (svc *reflector.Service, stop func()) {
+	t.Helper()
 	tel, err := telemetry.Setup(t.Context(), telemetry.Config{Service: "reflector", LogOutput: logs(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	conn, err := stream.Connect(t.Context(), stream.Config{URL: nats, Log: tel.Log})
-	if err != nil {
-		t.Fatal(err)
-	}
-	kc, err := kube.Load(kube.Config{URL: url})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,6 +21,8 @@ type intake struct {
 	looked  int // items since the last flush
 	full    bool
 	late    [][]byte
+	// lateBytes is the sum of late.
+	lateBytes int
 }
 
 // item takes one item; raw is not kept.
@@ -28,6 +30,7 @@ func (t *intake) item(raw []byte) error {
 	t.items++
 	if t.full {
 		t.late = append(t.late, bytes.Clone(raw))
+		t.lateBytes += len(raw)
 		if len(t.late)%intakeChunk == 0 {
 			t.catchUp()
 		}
@@ -69,6 +72,7 @@ func (t *intake) catchUp() {
 	for t.flush(); !t.full && len(t.late) > 0; {
 		raw := t.late[0]
 		t.late[0], t.late = nil, t.late[1:]
+		t.lateBytes -= len(raw)
 		t.take(raw)
 	}
 }

@@ -36,7 +36,6 @@ func (s *source) list(ctx context.Context) error {
 	began := time.Now()
 	name := s.r.col.String()
 	s.r.metrics.lists.WithLabelValues(name).Inc()
-	s.r.state.set(func(v *view) { v.lists++ })
 	s.r.state.listing(false, began)
 	defer s.r.state.listed()
 	rv, match, limit := s.version()
@@ -68,9 +67,15 @@ func (s *source) list(ctx context.Context) error {
 	s.finish(listRV)
 	s.r.metrics.listSeconds.WithLabelValues(name).Observe(time.Since(began).Seconds())
 	s.r.metrics.itemsPerList.WithLabelValues(name).Observe(float64(items))
-	s.r.slog.LogAttrs(ctx, slog.LevelInfo, "listed", slog.String(telemetry.KeyRV, listRV), slog.Int(telemetry.KeyCount, items),
-		slog.Duration(telemetry.KeyDuration, time.Since(began)))
+	s.complete(ctx, "listed", listRV, items, time.Since(began))
 	return nil
+}
+
+// complete notes that the whole state was taken in.
+func (s *source) complete(ctx context.Context, how string, rv delta.RV, items int, took time.Duration) {
+	s.r.state.set(func(v *view) { v.lists++ })
+	s.r.slog.LogAttrs(ctx, slog.LevelInfo, how, slog.String(telemetry.KeyRV, rv), slog.Int(telemetry.KeyCount, items),
+		slog.Duration(telemetry.KeyDuration, took))
 }
 
 // page takes one page in. The first page's version is the list's.
@@ -154,6 +159,8 @@ func (s *source) finish(listRV delta.RV) {
 		st.Control(delta.Record{Kind: delta.KindSynced, RV: listRV, ObservedAt: now})
 	})
 	s.w, s.unavailable, s.reform = delta.MaxRV(s.w, listRV), false, ""
+	s.lost.found()
+	s.asks.told(listRV)
 	s.r.state.set(func(v *view) { v.objects, v.sourceAt = s.shadow.Len(), now })
 	s.r.state.well()
 }

@@ -43,6 +43,7 @@ var sourceReasons = []reason{
 	{"EXPIRED", func(err error) bool { return kube.IsExpired(err) || kube.IsTooLargeRV(err) }},
 	{"NOT_SERVED", kube.IsNotFound},
 	{"BAD_ANSWER", wraps(kube.ErrBadAnswer, kube.ErrBadEvent)},
+	{"REFUSED", func(err error) bool { return kube.IsInvalid(err) || kube.IsBadRequest(err) }},
 	{"SOURCE_FAILED", isStatus}, // what the API server says of itself: 500, 503, 504
 	{"UNREACHABLE", kube.IsUnreachable},
 }

@@ -29,6 +29,8 @@ func TestEveryErrorHasOneWord(t *testing.T) {
 		{"watch", code(410), "EXPIRED"},
 		{"list", &kube.StatusError{Code: 504, Reason: "Timeout", Message: "Too large resource version: 9"}, "EXPIRED"},
 		{"watch", code(429), "THROTTLED"},
+		{"list", code(400), "REFUSED"},
+		{"list", code(422), "REFUSED"},
 		{"watch", code(500), "SOURCE_FAILED"},
 		{"list", code(503), "SOURCE_FAILED"},
 		{"list", x509.UnknownAuthorityError{}, "CERTIFICATE"},

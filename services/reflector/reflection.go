@@ -207,7 +207,7 @@ func (r *reflection) lead(ctx context.Context, lease *stream.Lease, standby *sta
 		v.reason, v.lastErr, v.lastErrAt, v.nextRetry = "", "", time.Time{}, time.Time{}
 	})
 	p := newPublisher(r, w, lease, from.RV)
-	s := &source{r: r, p: p, shadow: l.shadow, epoch: w.Epoch(), w: from.RV, reform: reform, retry: retry{Backoff: r.cfg.Backoff}}
+	s := newSource(r, p, l.shadow, w.Epoch(), from.RV, reform)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return p.run(ctx) })
 	g.Go(func() error { return s.run(ctx) })

@@ -77,7 +77,9 @@ func TestR26OneBadObjectIsQuarantinedAndHoldsNothingBack(t *testing.T) {
 		}
 	}
 	nats := embeddedtest.NATS(t).URL()
-	svc, _ := start(t, quick(), a.URL, nats)
+	cfg := quick()
+	cfg.Backoff = reflector.Backoff{Base: time.Minute, Cap: time.Hour} // the list that is due after an event nobody can name comes later
+	svc, _ := start(t, cfg, a.URL, nats)
 	c := dial(t, svc)
 	m := follow(t, nats, pods)
 	m.until(t, "the good objects of the list", func() bool { return m.revision().RV == "10" && len(m.live()) == 2 })
@@ -390,7 +392,7 @@ func TestConfigNamesEveryFaultTogether(t *testing.T) {
 	}
 }
 
-func TestMetricsUseKubernetesNames(t *testing.T) {
+func TestR30MetricsUseKubernetesNames(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
 	a.onList = func(int, url.Values) (int, string) { return 200, list("10", "", item("a", 1)) }

@@ -1,7 +1,6 @@
 package reflector
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,6 +29,12 @@ var (
 	errUnfinished = errors.New("reflector: the stream of the initial state ended before it was complete")
 )
 
+// The stages of the source, as metrics and logs call them.
+const (
+	stageList  = "list"
+	stageWatch = "watch"
+)
+
 // source lists and watches on behalf of one reign. It is for one goroutine.
 type source struct {
 	r      *reflection
@@ -40,45 +45,48 @@ type source struct {
 	// reform makes a complete list due although w is known: the log may hold another form. It is why keys are gone that the list does not hold.
 	reform delta.DeleteReason
 	retry  retry
+	lost   lost
+	asks   *asker
 
 	unavailable bool // the last list found its version expired or too large
 	paged       bool // a list at "0" came back in pages: the server's cache is off
+	slow        bool // a list ran out of time
+	endless     bool // a streaming start did not say where it ends
+	unfinished  int  // streaming starts in a row that ended too early
 	expired     time.Time
+}
+
+func newSource(r *reflection, p *publisher, shadow *delta.Shadow, epoch uint64, w delta.RV, reform delta.DeleteReason) *source {
+	return &source{
+		r: r, p: p, shadow: shadow, epoch: epoch, w: w, reform: reform, retry: retry{Backoff: r.cfg.Backoff}, lost: newLost(r.cfg.Backoff),
+	}
 }
 
 // run lists when it must and watches until ctx ends or the epoch must change.
 func (s *source) run(ctx context.Context) error {
+	s.asks = newAsker(ctx, s.r, s.p, s.w)
+	defer s.asks.close()
 	relist := s.w == "" || s.reform != ""
 	for {
-		var err error
-		stage := "watch"
-		if relist {
-			stage = "list"
-			s.r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_LISTING)
-			if err = s.list(ctx); err == nil {
-				relist, stage = false, "watch"
-			}
-		}
-		if err == nil {
-			err = s.watch(ctx)
-		}
+		stage, err := s.round(ctx, relist)
+		relist = relist && stage == stageList
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case errors.Is(err, errNewEpoch):
 			return err
-		case errors.Is(err, errRelist):
+		case errors.Is(err, errRelist), errors.Is(err, errAhead):
 			relist = true
 			continue
 		case err == nil: // the server closed the watch in good order
 			continue
-		case stage == "list" && !s.unavailable && (kube.IsExpired(err) || kube.IsTooLargeRV(err)):
+		case stage == stageList && !s.unavailable && (kube.IsExpired(err) || kube.IsTooLargeRV(err)):
 			s.unavailable = true // again at once, with the most recent state
 			s.r.fail(ctx, stage, err, 0)
 			continue
 		}
 		// nobody there, or too many requests: the watch is opened again without a list.
-		if stage == "watch" && !kube.IsConnectionRefused(err) && !kube.IsTooManyRequests(err) {
+		if stage == stageWatch && !kube.IsConnectionRefused(err) && !kube.IsTooManyRequests(err) {
 			relist = true
 		}
 		wait := s.retry.fail(time.Now(), kube.RetryAfter(err))
@@ -88,6 +96,28 @@ func (s *source) run(ctx context.Context) error {
 			relist = true
 		}
 	}
+}
+
+// round reads the whole state, if it is due, and watches. It returns the stage at which it ended; from stageWatch on the state was complete.
+func (s *source) round(ctx context.Context, relist bool) (string, error) {
+	if relist {
+		s.r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_LISTING)
+		s.asks.settled(ctx)
+		if s.streaming() {
+			complete, err := s.stream(ctx)
+			if complete {
+				return stageWatch, err
+			}
+			if !s.lists(ctx, err) {
+				return stageList, err
+			}
+		}
+		if err := s.list(ctx); err != nil {
+			s.slow = s.slow || errors.Is(err, context.DeadlineExceeded) || kube.IsTimeout(err) && !kube.IsTooLargeRV(err)
+			return stageList, err
+		}
+	}
+	return stageWatch, s.watch(ctx)
 }
 
 // pause waits; it returns true, early, when a relist is asked for.
@@ -105,35 +135,38 @@ func (s *source) pause(ctx context.Context, d time.Duration) bool {
 
 // watch opens one watch behind W and follows it to its end.
 func (s *source) watch(ctx context.Context) (err error) {
-	name := s.r.col.String()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	stop, ended := make(chan struct{}), make(chan struct{})
-	go func() { // a relist asked for ends the watch
-		defer close(ended)
-		select {
-		case <-s.r.relist:
-			cancel(errRelist)
-		case <-stop:
+	return s.untilRelist(ctx, cancel, func(ctx context.Context) error {
+		w, err := s.open(ctx, kube.WatchOptions{RV: s.w})
+		if err != nil {
+			return fmt.Errorf("watch %s at %q: %w", s.r.col, s.w, err)
 		}
-	}()
-	defer func() {
-		close(stop)
-		<-ended
-		err = cmp.Or(relistCause(ctx), err) // also one that came while the watch was ending by itself
-	}()
-	timeout := s.r.cfg.MinWatchTimeout + rand.N(s.r.cfg.MinWatchTimeout)
-	w, err := s.r.kube.Watch(ctx, s.r.resource, kube.WatchOptions{Scope: s.r.want.Scope, RV: s.w, Timeout: timeout})
-	if err != nil {
-		return cmp.Or(relistCause(ctx), fmt.Errorf("watch %s at %q: %w", s.r.col, s.w, err))
+		defer w.Close()
+		s.r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_WATCHING)
+		return s.follow(ctx, w, 0)
+	})
+}
+
+// open opens a watch that lasts a random time.
+func (s *source) open(ctx context.Context, opts kube.WatchOptions) (*kube.Watch, error) {
+	opts.Scope = s.r.want.Scope
+	opts.Timeout = s.r.cfg.MinWatchTimeout + rand.N(s.r.cfg.MinWatchTimeout)
+	w, err := s.r.kube.Watch(ctx, s.r.resource, opts)
+	if err == nil {
+		s.r.metrics.watches.WithLabelValues(s.r.col.String()).Inc()
+		s.r.state.set(func(v *view) { v.watches++ })
 	}
-	defer w.Close()
-	s.r.metrics.watches.WithLabelValues(name).Inc()
-	s.r.state.set(func(v *view) { v.watches++ })
-	s.r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_WATCHING)
+	return w, err
+}
+
+// follow takes the events of an open watch in, after so many of its initial state, until it ends.
+func (s *source) follow(ctx context.Context, w *kube.Watch, events int) error {
+	name := s.r.col.String()
+	s.r.state.set(func(v *view) { v.sourceAt, v.sourceRV = time.Now(), s.w })
 	s.p.watching(true)
 	defer s.p.watching(false)
-	began, events := time.Now(), 0
+	began := time.Now()
 	defer func() {
 		s.r.metrics.watchSeconds.WithLabelValues(name).Observe(time.Since(began).Seconds())
 		s.r.metrics.itemsPerWatch.WithLabelValues(name).Observe(float64(events))
@@ -141,28 +174,28 @@ func (s *source) watch(ctx context.Context) (err error) {
 	for {
 		ev, err := w.Next()
 		now := time.Now()
+		short := events == 0 && now.Sub(began) < shortWatch
 		switch {
 		case err == nil:
 			events++
 			s.event(ev, now)
 			s.well(now)
 		case ctx.Err() != nil:
-			return cmp.Or(relistCause(ctx), ctx.Err())
+			return ctx.Err()
 		case errors.Is(err, kube.ErrBadEvent):
 			events++
 			s.poisoned(err, now)
+		case errors.Is(err, io.EOF) && short:
+			s.r.metrics.shortWatches.WithLabelValues(name).Inc()
+			s.r.state.set(func(v *view) { v.shortWatches++ })
+			return errVeryShort
 		case errors.Is(err, io.EOF):
-			if events == 0 && time.Since(began) < shortWatch {
-				s.r.metrics.shortWatches.WithLabelValues(name).Inc()
-				s.r.state.set(func(v *view) { v.shortWatches++ })
-				return errVeryShort
-			}
 			return nil
 		case isStatus(err):
 			return fmt.Errorf("watch %s at %q: %w", s.r.col, s.w, err)
 		default: // the connection broke: like a close, but told
-			s.r.fail(ctx, "watch", err, 0)
-			if events == 0 && time.Since(began) < shortWatch {
+			s.r.fail(ctx, stageWatch, err, 0)
+			if short {
 				return err
 			}
 			return nil
@@ -189,54 +222,54 @@ func (s *source) event(ev kube.Event, now time.Time) {
 	var rv delta.RV
 	switch ev.Type {
 	case kube.EventAdded, kube.EventModified, kube.EventDeleted:
-		o, err := s.normalize(ev.Object, now)
-		rv = o.RV
-		switch {
-		case err != nil && ev.Type == kube.EventDeleted && o.Key != "" && o.RV != "":
-			// The last state is not readable, the deletion is.
-			o.Payload, o.Hash, o.Encoding = nil, 0, ""
-			rec, publish = s.shadow.Delete(delta.Observed, &o, s.epoch, now)
-			s.r.state.heal(o.Key)
-		case err != nil:
-			rec, publish = s.poison(o, err, now)
-		case ev.Type == kube.EventDeleted:
-			rec, publish = s.shadow.Delete(delta.Observed, &o, s.epoch, now)
-		case ev.Type == kube.EventAdded:
-			rec, publish = s.shadow.Upsert(delta.Added, &o, s.epoch, now)
-		default:
-			rec, publish = s.shadow.Upsert(delta.Updated, &o, s.epoch, now)
-		}
+		rec, rv, publish = s.change(ev, now)
 	default: // a bookmark, or a type from the future, moves only the version
 		var err error
 		if rv, err = kube.EventRV(ev.Object); err != nil {
 			s.poisoned(err, now)
 		}
 	}
-	s.p.add(func(st *delta.Stage) {
-		if publish && !st.Offer(rec) {
-			s.shadow.Doubt(rec.Key) // the list that the publisher asks for tells it
-		}
-		if rv != "" {
-			st.Advance(rv)
-		}
-	})
+	if !s.asks.event(rec, publish, rv) {
+		s.shadow.Doubt(rec.Key) // the list that the publisher asks for tells it
+	}
 	s.w = delta.MaxRV(s.w, rv)
-	s.r.state.set(func(v *view) { v.objects, v.sourceAt = s.shadow.Len(), now })
+	s.r.state.set(func(v *view) { v.objects, v.sourceAt, v.sourceRV = s.shadow.Len(), now, s.w })
 }
 
-// poisoned quarantines an event of which not even the key is known.
+// change takes an event of an object in; it returns the record to publish, if there is one, and the event's version.
+func (s *source) change(ev kube.Event, now time.Time) (delta.Record, delta.RV, bool) {
+	o, err := s.normalize(ev.Object, now)
+	if err != nil && (ev.Type != kube.EventDeleted || o.Key == "" || o.RV == "") {
+		rec, publish := s.poison(o, err, now)
+		if o.RV == "" {
+			s.lost.arm(now)
+		}
+		return rec, o.RV, publish
+	}
+	var rec delta.Record
+	var publish bool
+	switch ev.Type {
+	case kube.EventAdded:
+		rec, publish = s.shadow.Upsert(delta.Added, &o, s.epoch, now)
+	case kube.EventModified:
+		rec, publish = s.shadow.Upsert(delta.Updated, &o, s.epoch, now)
+	default:
+		if err != nil { // the last state is not readable, the deletion is
+			o.Payload, o.Hash, o.Encoding = nil, 0, ""
+			s.r.state.heal(o.Key)
+		}
+		rec, publish = s.shadow.Delete(delta.Observed, &o, s.epoch, now)
+	}
+	return rec, o.RV, publish
+}
+
+// poisoned quarantines an event of which not even the key is known. Something was missed: a list is due.
 func (s *source) poisoned(why error, now time.Time) {
 	s.poison(delta.Object{}, why, now)
+	s.lost.arm(now)
 }
 
 func isStatus(err error) bool {
 	_, ok := errors.AsType[*kube.StatusError](err)
 	return ok
-}
-
-func relistCause(ctx context.Context) error {
-	if errors.Is(context.Cause(ctx), errRelist) {
-		return errRelist
-	}
-	return nil
 }

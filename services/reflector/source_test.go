@@ -67,7 +67,7 @@ func TestR05AnExpiredRelistIsRepeatedAtOnceWithTheMostRecentState(t *testing.T) 
 	if first := a.requests(false)[0].query; first.Get("limit") != "500" || first.Get("resourceVersionMatch") != "" {
 		t.Errorf("R-02: first list asked %v, want limit 500", first)
 	}
-	if got := a.requests(true)[1].rv(); got != "11" {
+	if got := a.nth(t, watched, 2).rv(); got != "11" {
 		t.Errorf("R-18: watch from %q, want the list's version", got)
 	}
 }
@@ -333,7 +333,7 @@ func TestPayloadsPassAsBytesAndAreTheSameFromListAndWatch(t *testing.T) {
 	}
 }
 
-func TestDesign65ASourceThatWentBackBeginsANewEpochAndReadersSweep(t *testing.T) {
+func TestR09Design65ASourceThatWentBackBeginsANewEpochAndReadersSweep(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
 	a.onList = func(n int, q url.Values) (int, string) {
@@ -386,7 +386,7 @@ func TestDesign65RestartsResumeFromWWithoutAList(t *testing.T) {
 	if diff := cmp.Diff([]string{"0"}, a.sequence()); diff != "" {
 		t.Errorf("lists (-want +got):\n%s", diff)
 	}
-	if got := a.requests(true)[1].rv(); got != "21" {
+	if got := a.nth(t, watched, 2).rv(); got != "21" {
 		t.Errorf("resumed from %s, want the watermark in the log", got)
 	}
 	if m.resets != 1 {

@@ -52,6 +52,7 @@ type view struct {
 	lag                 time.Duration
 	reason, lastErr     string
 	lastErrAt, sourceAt time.Time
+	sourceRV            delta.RV
 	nextRetry           time.Time // zero while it does not wait
 	list                progress
 }

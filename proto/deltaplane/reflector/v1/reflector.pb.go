@@ -493,7 +493,7 @@ type Reflection struct {
 	// The running list; absent when none runs.
 	List *ListProgress `protobuf:"bytes,22,opt,name=list,proto3" json:"list,omitempty"`
 	// Why the loop fails, as a word of a closed set; empty while all is well. last_error has the details. Of the source: FORBIDDEN,
-	// UNAUTHORIZED, CERTIFICATE, NOT_SERVED, UNREACHABLE, THROTTLED, EXPIRED, BAD_ANSWER, SHORT_WATCH, STREAM_UNFINISHED, SOURCE_FAILED,
+	// UNAUTHORIZED, CERTIFICATE, NOT_SERVED, UNREACHABLE, THROTTLED, EXPIRED, REFUSED, BAD_ANSWER, SHORT_WATCH, STREAM_UNFINISHED, SOURCE_FAILED,
 	// SECOND_SCOPE, SOURCE_RESTORED. Of the log and its lease: LOG_FULL, LOG_UNAVAILABLE, LOG_LOST, NO_JETSTREAM, FOREIGN_LOG, DEPOSED,
 	// DIFFERENT_SPEC. INTERNAL for anything else.
 	Reason string `protobuf:"bytes,23,opt,name=reason,proto3" json:"reason,omitempty"`
