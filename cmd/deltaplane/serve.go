@@ -288,8 +288,8 @@ func newServeReflector() *cobra.Command {
 		Use:   "reflector",
 		Short: "Mirror collections of an API server into the log",
 		Long: `List and watch collections of a Kubernetes API server and append what changes to their
-logs in NATS. Of several reflectors of one cluster one leads each collection; another takes
-over within seconds when it dies. A collection that cannot be listed does not hold the
+logs in NATS. Of several reflectors of one cluster one leads each collection; the others
+follow its log, and one takes over within a second or so when it dies, without a list. A collection that cannot be listed does not hold the
 others back.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -308,6 +308,9 @@ others back.`,
 	log.register(cmd.Flags(), defaultNATSURL)
 	k.register(cmd.Flags())
 	r.register(cmd.Flags())
+	cmd.Flags().DurationVar(&r.config.LeaseTTL, "lease-ttl", 0, "how long a leader that does not renew its lease keeps a collection; the same for all replicas (default 3s)")
+	cmd.Flags().DurationVar(&r.config.LeasePatience, "lease-patience", 0, `how long a leader may leave the pings of the others unanswered, as when its process is stopped
+(default a third of --lease-ttl)`)
 	return cmd
 }
 
