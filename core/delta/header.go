@@ -3,6 +3,7 @@ package delta
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -40,61 +41,87 @@ const (
 
 // Header encodes everything of r but the payload and the collection, which the subject holds.
 func (r *Record) Header() map[string][]string {
-	h := make(map[string][]string, 16)
-	set := func(name, value string) {
-		if value != "" {
-			h[name] = []string{value}
-		}
-	}
-	set(HeaderVersion, strconv.Itoa(SchemaVersion))
-	set(HeaderKind, r.Kind.String())
-	set(HeaderEpoch, strconv.FormatUint(r.Epoch, 10))
-	set(HeaderTerm, strconv.FormatUint(r.Term, 10))
-	set(HeaderRV, r.RV)
-	set(HeaderWatermark, r.Watermark)
+	// Room for what a writer adds, and one array for all values.
+	f := fields{header: make(map[string][]string, 24), values: make([]string, 0, 20)}
+	f.set(HeaderVersion, strconv.Itoa(SchemaVersion))
+	f.set(HeaderKind, r.Kind.String())
+	f.set(HeaderEpoch, strconv.FormatUint(r.Epoch, 10))
+	f.set(HeaderTerm, strconv.FormatUint(r.Term, 10))
+	f.set(HeaderRV, r.RV)
+	f.set(HeaderWatermark, r.Watermark)
 	if r.Kind == KindDelta {
-		set(HeaderType, r.Type.String())
-		set(HeaderKey, escapeText(string(r.Key)))
-		set(HeaderUID, escapeText(r.UID))
-		set(HeaderEncoding, escapeText(r.Encoding))
-		set(HeaderReason, string(r.DeleteReason))
+		f.set(HeaderType, r.Type.String())
+		f.set(HeaderKey, escapeText(string(r.Key)))
+		f.set(HeaderUID, escapeText(r.UID))
+		f.set(HeaderEncoding, escapeText(r.Encoding))
+		f.set(HeaderReason, string(r.DeleteReason))
 		if r.Hash != 0 {
-			set(HeaderHash, strconv.FormatUint(r.Hash, 16))
+			f.set(HeaderHash, strconv.FormatUint(r.Hash, 16))
 		}
 		if r.Generation != 0 {
-			set(HeaderGen, strconv.FormatInt(r.Generation, 10))
+			f.set(HeaderGen, strconv.FormatInt(r.Generation, 10))
 		}
-		r.encodeMarks(h)
+		f.marks(r)
 	}
 	if r.Start != 0 {
-		set(HeaderStart, strconv.FormatUint(r.Start, 10))
+		f.set(HeaderStart, strconv.FormatUint(r.Start, 10))
 	}
-	set(HeaderWriter, escapeText(r.Writer))
-	set(HeaderObserved, formatTime(r.ObservedAt))
-	set(HeaderPublished, formatTime(r.PublishedAt))
-	set(HeaderTrace, escapeText(r.Trace))
-	return h
+	f.set(HeaderWriter, escapeText(r.Writer))
+	f.set(HeaderObserved, formatTime(r.ObservedAt))
+	f.set(HeaderPublished, formatTime(r.PublishedAt))
+	f.set(HeaderTrace, escapeText(r.Trace))
+	return f.header
 }
 
-func (r *Record) encodeMarks(h map[string][]string) {
-	for _, o := range r.Owners {
+// fields is a header under way.
+type fields struct {
+	header map[string][]string
+	values []string
+}
+
+func (f *fields) set(name, value string) {
+	if value != "" {
+		f.values = append(f.values, value)
+		f.end(name, len(f.values)-1)
+	}
+}
+
+// end makes the values from begin on those of one header.
+func (f *fields) end(name string, begin int) {
+	if begin < len(f.values) {
+		f.header[name] = slices.Clip(f.values[begin:])
+	}
+}
+
+func (f *fields) marks(r *Record) {
+	begin := len(f.values)
+	for i := range r.Owners {
+		o := &r.Owners[i]
 		v := escapeText(o.Kind) + "," + escapeText(o.Name) + "," + escapeText(o.UID)
 		if o.Controller {
 			v += ",c"
 		}
-		h[HeaderOwner] = append(h[HeaderOwner], v)
+		f.values = append(f.values, v)
 	}
-	h[HeaderHint] = encodePairs(r.Hints)
-	h[HeaderLabel] = encodePairs(r.Labels)
-	if len(h[HeaderHint]) == 0 {
-		delete(h, HeaderHint)
-	}
-	if len(h[HeaderLabel]) == 0 {
-		delete(h, HeaderLabel)
-	}
+	f.end(HeaderOwner, begin)
+	f.pairs(HeaderHint, r.Hints)
+	f.pairs(HeaderLabel, r.Labels)
 	if r.Overflow {
-		h[HeaderOverflow] = []string{"1"}
+		f.set(HeaderOverflow, "1")
 	}
+}
+
+func (f *fields) pairs(header string, m map[string][]string) {
+	if len(m) == 0 {
+		return
+	}
+	begin := len(f.values)
+	for _, name := range sortedKeys(m) {
+		for _, v := range m[name] {
+			f.values = append(f.values, escapeText(name)+"="+escapeText(v))
+		}
+	}
+	f.end(header, begin)
 }
 
 // DecodeRecord reads a record from its subject, headers and body; the body becomes the payload of a delta without being copied.
@@ -140,19 +167,6 @@ func DecodeRecord(subject string, h map[string][]string, body []byte) (Record, e
 		return Record{}, fmt.Errorf("%w (subject %q)", d.err, subject)
 	}
 	return r, nil
-}
-
-func encodePairs(m map[string][]string) []string {
-	if len(m) == 0 {
-		return nil
-	}
-	out := make([]string, 0, len(m))
-	for _, name := range sortedKeys(m) {
-		for _, v := range m[name] {
-			out = append(out, escapeText(name)+"="+escapeText(v))
-		}
-	}
-	return out
 }
 
 // escapeText keeps a value printable and free of the separators used in headers.

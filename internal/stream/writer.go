@@ -204,6 +204,12 @@ var errTaken = errors.New("stream: sequence taken")
 
 // await returns when ready holds, resolving failures on the way.
 func (w *Writer) await(ctx context.Context, resolve bool, ready func() bool) error {
+	w.mu.Lock()
+	at := w.failed == nil && !w.broken && ready()
+	w.mu.Unlock()
+	if at {
+		return nil // nearly always: no timer is needed
+	}
 	timer := time.NewTimer(ackWait)
 	defer timer.Stop()
 	for {

@@ -154,8 +154,12 @@ func (p *publisher) publish(ctx context.Context, records []delta.Record, coalesc
 func (p *publisher) acknowledged(records []delta.Record, newest time.Time) {
 	p.lease.Report(p.w.Epoch(), p.w.Acked())
 	name := p.r.col.String()
+	kinds := map[delta.Kind]int{}
 	for i := range records {
-		p.r.metrics.published.WithLabelValues(name, records[i].Kind.String()).Inc()
+		kinds[records[i].Kind]++
+	}
+	for kind, n := range kinds {
+		p.r.metrics.published.WithLabelValues(name, kind.String()).Add(float64(n))
 	}
 	var lag time.Duration
 	if !newest.IsZero() {
@@ -169,11 +173,7 @@ func (p *publisher) acknowledged(records []delta.Record, newest time.Time) {
 		if lag > 0 {
 			v.lag = lag
 		}
-		for i := range records {
-			if records[i].Kind == delta.KindDelta {
-				v.published++
-			}
-		}
+		v.published += uint64(kinds[delta.KindDelta])
 	})
 }
 
