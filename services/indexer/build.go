@@ -87,9 +87,20 @@ func (c *collection) declare() {
 		}
 	}
 	plan := extract.NewPlan(c.paths, programs)
+	c.drop(list, plan)
 	c.ingest.Lock()
 	c.plan.Store(plan)
 	c.ingest.Unlock()
+	if c.store.Snapshot().Len() == 0 { // nothing has to be read again
+		c.addMissing()
+		c.read.Store(plan)
+	}
+	c.wake()
+}
+
+// drop removes the indexes that are not declared any more. Watches go by those of
+// a snapshot, so they are gone before objects are read without their fields.
+func (c *collection) drop(list []declaration, plan *extract.Plan) {
 	for name, source := range c.built {
 		if x := find(list, name); x == nil || x.program == nil || x.Source() != source {
 			delete(c.built, name)
@@ -98,11 +109,27 @@ func (c *collection) declare() {
 			}
 		}
 	}
-	if c.store.Snapshot().Len() == 0 { // nothing has to be read again
-		c.addMissing()
-		c.read.Store(plan)
+	c.describe()
+	// Objects of the next batch lack the fields that are gone, also when these come back.
+	paths := slices.DeleteFunc(slices.Clone(c.read.Load().Paths()), func(p definition.Path) bool { return !plan.Reads(p.String()) })
+	c.read.Store(extract.NewPlan(paths, nil))
+}
+
+// origin says which definition an index of the store has.
+type origin struct {
+	added     uint64 // see store.Snapshot.Added
+	selection uint64
+}
+
+// describe tells watches which definition each declared index has.
+func (c *collection) describe() {
+	snap, origins := c.store.Snapshot(), map[string]origin{}
+	for name, source := range c.built {
+		if added, ok := snap.Added(name); ok {
+			origins[name] = origin{added, selectionOf(source)}
+		}
 	}
-	c.wake()
+	c.origins.Store(&origins)
 }
 
 // wake makes build look whether there is something to do.
@@ -178,6 +205,7 @@ func (c *collection) addMissing() {
 	for name := range maps.Keys(fns) {
 		c.built[name] = find(*c.declared.Load(), name).Source()
 	}
+	c.describe()
 }
 
 // renewSize is how many objects get their fields in one step.

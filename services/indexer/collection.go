@@ -50,6 +50,7 @@ type collection struct {
 	rebuild      chan struct{}                 // wakes build
 	declaring    sync.Mutex                    // guards built, and orders changes of what is declared
 	built        map[string]string             // declared indexes of the store, with their sources
+	origins      atomic.Pointer[map[string]origin]
 
 	id       delta.Collection
 	name     string
@@ -193,6 +194,7 @@ func (s *Service) newCollection(id delta.Collection) *collection {
 	c.plan.Store(plan)
 	c.read.Store(plan)
 	c.declared.Store(&[]declaration{})
+	c.origins.Store(&map[string]origin{})
 	c.keeper, c.evicted = payload.NewKeeper(c.store, payload.Config{}), make(chan struct{})
 	if s.cfg.Tier == TierCompact {
 		c.keeper.Compact(false)

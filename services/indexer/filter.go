@@ -18,6 +18,7 @@ type filter struct {
 	byField []string // the index of each field, "" for none
 	none    bool     // nothing can match
 
+	needs     []need // see bind
 	selection uint64 // see place
 }
 

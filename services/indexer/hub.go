@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -35,6 +36,7 @@ type hub struct {
 	byValue map[string]map[string][]*group
 	byScope map[string][]*group
 	rest    []*group // concerned by every change
+	byNeed  map[need][]*group
 	idle    chan struct{}
 	trimmed time.Time
 
@@ -57,6 +59,7 @@ func (h *hub) clear() {
 	h.snap = nil
 	h.groups, h.views = map[string]*group{}, map[string]projection{}
 	h.byValue, h.byScope, h.rest = map[string]map[string][]*group{}, map[string][]*group{}, nil
+	h.byNeed = map[need][]*group{}
 	h.touched, h.floor, h.items = nil, nil, items{}
 }
 
@@ -69,10 +72,11 @@ func (h *hub) join(w *watcher, key, view string) (*store.Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	if f := &w.filter; f.index != "" {
-		if _, err := snap.ByIndex(f.index, f.values...); err != nil {
-			return nil, h.c.indexError(err)
-		}
+	if err := h.c.bind(&w.filter, snap); err != nil {
+		return nil, err
+	}
+	if len(w.filter.needs) > 0 {
+		key += fmt.Sprint(w.filter.needs)
 	}
 	g := h.groups[key]
 	if g == nil {
@@ -116,6 +120,9 @@ func (h *hub) leave(w *watcher) {
 func (h *hub) file(g *group) {
 	h.groups[g.key] = g
 	f := &g.filter
+	for _, n := range f.needs {
+		h.byNeed[n] = append(h.byNeed[n], g)
+	}
 	switch {
 	case f.index != "":
 		if h.byValue[f.index] == nil {
@@ -142,6 +149,11 @@ func (h *hub) unfile(g *group) {
 		return slices.DeleteFunc(list, func(o *group) bool { return o == g })
 	}
 	f := &g.filter
+	for _, n := range f.needs {
+		if h.byNeed[n] = without(h.byNeed[n]); len(h.byNeed[n]) == 0 {
+			delete(h.byNeed, n)
+		}
+	}
 	switch {
 	case f.index != "":
 		values := h.byValue[f.index]
@@ -272,8 +284,16 @@ func (h *hub) trim() {
 }
 
 // check ends the watches of indexes that cannot vouch for their answers any
-// more, or are gone.
+// more, are gone, or are not the ones they began with.
 func (h *hub) check(snap *store.Snapshot) {
+	for n, groups := range h.byNeed {
+		if added, ok := snap.Added(n.index); !ok || added != n.added {
+			for _, g := range slices.Clone(groups) {
+				g.fail(h.c.missing(&g.filter, n))
+				h.unfile(g)
+			}
+		}
+	}
 	for index := range h.byValue {
 		if _, err := snap.ByIndex(index, ""); err != nil {
 			for _, g := range h.groups {

@@ -168,8 +168,11 @@ func TestAReaderOfAnIndexResumesBehindWhatWasReadWithoutIt(t *testing.T) {
 				c.mustApply(t, delta.Batch{Reset: true, Records: []delta.Record{synced(1)}, Replayed: true, Next: 2})
 				c.mustApply(t, delta.Batch{Records: []delta.Record{labelled(2, "a", "web")}, Next: 3})
 				c.mustApply(t, delta.Batch{Records: []delta.Record{labelled(3, "b", "web"), labelled(4, "a", "db")}, Next: 5})
-				c.declareZone(t)
+				c.declareZone(t, "spec.zone")
 				req.Resume = &deltav1.Position{Epoch: 1, Sequence: 2, Term: 1}
+				if req.GetIndex() != "" {
+					req.Resume.Selection = selectionOf("field spec.zone")
+				}
 				s, stop, _ := serve(t, c, req)
 				defer stop()
 				has := map[string]bool{"n/a": true}
@@ -188,10 +191,53 @@ func TestAReaderOfAnIndexResumesBehindWhatWasReadWithoutIt(t *testing.T) {
 	}
 }
 
-// declareZone gives a collection an index by spec.zone.
-func (c *collection) declareZone(t *testing.T) {
+// An index that is declared anew under an open watch ends it, also when it is
+// complete before the watch has looked; who comes back begins again.
+func TestAWatchWhoseIndexIsDeclaredAnewEndsAndBeginsAgain(t *testing.T) {
+	t.Parallel()
+	for name, req := range map[string]*indexv1.WatchRequest{
+		"index": {Index: "zone", IndexValue: "web"},
+		"field": {FieldSelector: "spec.zone=web"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				c := newTestCollection(t, nil)
+				c.mustApply(t, delta.Batch{Reset: true, Records: []delta.Record{synced(1), labelled(2, "a", "web")}, Replayed: true, Next: 3})
+				c.declareZone(t, "spec.zone")
+				s, stop, ended := serve(t, c, req)
+				if m := <-s.heard; len(m.GetEvents().GetEvents()) != 1 {
+					t.Fatalf("told %v", m)
+				}
+				at := (<-s.heard).GetPosition()
+				c.hub.mu.Lock() // the watch looks when all is done
+				other := "metadata.labels.app"
+				if req.GetIndex() == "" {
+					other = "spec.zone"
+				}
+				c.declareZone(t, other)
+				c.mustApply(t, delta.Batch{Records: []delta.Record{labelled(3, "b", "web"), labelled(4, "a", "db")}, Next: 5})
+				c.hub.mu.Unlock()
+				if err := <-ended; !errors.Is(err, errIndexBuilding) {
+					t.Errorf("ended by %v", err)
+				}
+				stop()
+				req.Resume = at
+				s, stop, _ = serve(t, c, req)
+				defer stop()
+				m := <-s.heard
+				if gap := m.GetGap().GetReason(); (gap == gapSelection) != (req.GetIndex() != "") {
+					t.Errorf("first told %v", m)
+				}
+			})
+		})
+	}
+}
+
+// declareZone gives a collection an index "zone" by a path, and no other.
+func (c *collection) declareZone(t *testing.T, field string) {
 	t.Helper()
-	path, err := definition.ParsePath("spec.zone")
+	path, err := definition.ParsePath(field)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,8 +246,12 @@ func (c *collection) declareZone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.declared.Store(&[]declaration{{Declared: definition.Declared{Definition: d}, program: p}})
-	c.plan.Store(extract.NewPlan(c.paths, []*definition.Program{p}))
+	list, plan := []declaration{{Declared: definition.Declared{Definition: d}, program: p}}, extract.NewPlan(c.paths, []*definition.Program{p})
+	if _, ok := c.built["zone"]; ok {
+		c.drop(nil, c.plan.Load())
+	}
+	c.declared.Store(&list)
+	c.plan.Store(plan)
 	if err := c.buildOnce(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -58,6 +58,9 @@ func (h *hub) begin(w *watcher, alone bool) (*state, error) {
 	g := w.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.err != nil {
+		return nil, g.err
+	}
 	g.detach(&w.cursor)
 	if st := g.state; st != nil && !alone && st.suits(w, snap) {
 		st.users++

@@ -235,7 +235,11 @@ func (w *watcher) objects(ctx context.Context, st *state, known map[string]strin
 		ch, err := st.chunk(i, last, known)
 		if err == nil && ch == nil {
 			moved = true
-			ch, err = w.group.chunk(w.hub().current(), last, known)
+			now := w.hub().current()
+			if err := w.group.failed(); err != nil { // now may have another index by the name
+				return moved, err
+			}
+			ch, err = w.group.chunk(now, last, known)
 		}
 		if err != nil {
 			return moved, w.c.indexError(err)

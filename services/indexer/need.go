@@ -1,0 +1,73 @@
+package indexer
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/deltaplane/deltaplane/core/store"
+)
+
+// need is a declared index that a watch goes by, itself or by its field, as it
+// was when the watch began. Every object of a snapshot that has it was read with
+// its field.
+type need struct {
+	index string
+	added uint64 // see store.Snapshot.Added
+}
+
+// bind notes which declared indexes a filter goes by in a snapshot. The error
+// tells that one is not there, or not yet.
+func (c *collection) bind(f *filter, snap *store.Snapshot) error {
+	if f.index != "" {
+		if _, err := snap.ByIndex(f.index, f.values...); err != nil {
+			return c.indexError(err)
+		}
+	}
+	f.needs, f.selection = nil, 0
+	for i, index := range append(slices.Clip(f.byField), f.index) {
+		if _, ok := builtInOf(c.id, index); ok || index == "" {
+			continue
+		}
+		added, ok := snap.Added(index)
+		if !ok { // the collection has it by now, and will answer by a snapshot that does
+			return newFault(errIndexBuilding, fmt.Sprintf("%q in %s", index, c.name), "index", index, "collection", c.name)
+		}
+		f.needs = append(f.needs, need{index, added})
+		if i < len(f.byField) {
+			continue
+		}
+		if o, ok := (*c.origins.Load())[index]; ok && o.added == added {
+			f.selection = o.selection
+		} else if ok {
+			return c.declaredAnew(index)
+		}
+	}
+	return nil
+}
+
+func (c *collection) declaredAnew(index string) error {
+	return newFault(errIndexBuilding, fmt.Sprintf("%q in %s was declared anew: resume the watch", index, c.name), "index", index, "collection", c.name)
+}
+
+// missing says why a watch whose need is not met has to end: what it goes by is
+// gone, or is another.
+func (c *collection) missing(f *filter, n need) error {
+	for i, index := range f.byField {
+		if index != n.index {
+			continue
+		}
+		field := f.fields[i].Field
+		switch _, err := c.field(field); {
+		case err == nil:
+			return c.declaredAnew(index)
+		case !c.plan.Load().Reads(field):
+			return newFault(errIndexNotFound, fmt.Sprintf("field %.100q of %s is not indexed any more", field, c.name), "index", index, "collection", c.name)
+		default:
+			return err
+		}
+	}
+	if find(*c.declared.Load(), n.index) == nil {
+		return c.unknownIndex(n.index)
+	}
+	return c.declaredAnew(n.index)
+}
