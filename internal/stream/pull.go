@@ -36,6 +36,7 @@ type puller struct {
 
 	messages, bytes int  // asked for and not yet there
 	whole           bool // nothing was under way when the last request was sent, and nothing has come of it
+	narrow          bool // the next record did not fit into what was left: the next request is a whole one
 }
 
 func (c *Conn) puller(stream, consumer string, most int) (*puller, error) {
@@ -54,10 +55,10 @@ func (p *puller) close() { _ = p.sub.Unsubscribe() }
 
 // ask requests what is missing, once half of it is.
 func (p *puller) ask() error {
-	if p.messages > pullMessages/2 && p.bytes > p.most/2 {
+	if p.messages > pullMessages/2 && p.bytes > p.most/2 || p.narrow && p.messages > 0 {
 		return nil
 	}
-	p.whole = p.messages == 0
+	p.whole, p.narrow = p.messages == 0, false
 	if p.whole {
 		p.bytes = 0 // what the last request had left over
 	}
@@ -95,8 +96,11 @@ func (p *puller) status(m *nats.Msg) error {
 		if code == "409" && text != "Batch Completed" && text != "Message Size Exceeds MaxBytes" {
 			break
 		}
-		if text == "Message Size Exceeds MaxBytes" && p.whole {
-			p.most *= 2 // a record that another configuration allowed
+		if text == "Message Size Exceeds MaxBytes" {
+			if p.whole {
+				p.most *= 2 // a record that another configuration allowed
+			}
+			p.narrow = true
 		}
 		p.messages = max(p.messages-left(m, "Nats-Pending-Messages"), 0)
 		p.bytes = max(p.bytes-left(m, "Nats-Pending-Bytes"), 0)

@@ -19,12 +19,12 @@ const (
 	// readerPrefix begins the names of the ephemeral consumers; they disappear by themselves when nobody pulls.
 	readerPrefix      = "dp_read_"
 	readerInactive    = 30 * time.Second
-	mostLeft          = 64 // consumers that are to be removed later; the server drops them by itself too
+	mostLeft          = 1024 // consumers that are to be removed later; the server drops them by itself too
 	minBackoff        = 100 * time.Millisecond
 	maxBackoff        = 5 * time.Second
 	defaultMaxBatch   = 1024
 	defaultPullBytes  = 16 << 20
-	consumerOpTimeout = 5 * time.Second
+	consumerOpTimeout = 2 * time.Second
 )
 
 // Handler takes a batch of a collection's log. Batches come in order, one at a time, never empty of both records and
@@ -77,8 +77,8 @@ func (c *Conn) Read(ctx context.Context, col delta.Collection, cfg ReadConfig, h
 		case errors.As(err, &failed):
 			return failed.err
 		}
-		if time.Since(began) > maxBackoff {
-			wait = patience{}
+		if time.Since(began) > maxBackoff || errors.Is(err, errReconnected) && r.moved {
+			wait = patience{} // it worked until then
 		}
 		backoff := wait.next(errors.Is(err, ErrBootstrap))
 		switch {
@@ -172,4 +172,5 @@ type reader struct {
 	target      uint64    // the end the replay must reach
 	hole        bool      // a hole was seen since target was read
 	consumerSeq uint64
+	moved       bool // this session has read something
 }

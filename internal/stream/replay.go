@@ -12,7 +12,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 )
 
-func (r *reader) process(ctx context.Context, msgs []*nats.Msg) error {
+func (r *reader) process(ctx, calls context.Context, msgs []*nats.Msg) error {
 	// In a replay too: what was read before may have been deleted, and the tombstone be gone, behind what the client had fetched.
 	if away := since(r.contact); away > r.c.cfg.TombstoneTTL/2 {
 		return tooLong(away)
@@ -45,7 +45,7 @@ func (r *reader) process(ctx context.Context, msgs []*nats.Msg) error {
 			continue
 		}
 		rec.StoredAt = stored
-		if err := r.reign(ctx, &rec, pos); err != nil {
+		if err := r.reign(calls, &rec, pos); err != nil {
 			return err
 		}
 		pos = delta.Position{Epoch: r.epoch, Term: r.term, Sequence: at.sequence}
@@ -53,10 +53,10 @@ func (r *reader) process(ctx context.Context, msgs []*nats.Msg) error {
 	}
 	r.hole = r.hole || hole
 	b.Next = pos.Sequence + 1
-	if err := r.settle(ctx, &b, pos); err != nil {
+	if err := r.settle(calls, &b, pos); err != nil {
 		return err
 	}
-	r.pos, r.contact = pos, time.Now()
+	r.pos, r.contact, r.moved = pos, time.Now(), true
 	if at.at.After(r.heard) {
 		r.heard = at.at
 	}

@@ -1,10 +1,10 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -17,10 +17,23 @@ import (
 // errIncomplete: the log does not begin with its origin; its leader finds that out and begins it anew.
 var errIncomplete = fmt.Errorf("%w that begins at its origin", ErrNoLog)
 
+var errReconnected = errors.New("stream: connected anew")
+
 // session reads with one consumer until something is wrong.
 func (r *reader) session(ctx context.Context) error {
+	r.moved = false
 	reconnected := r.c.events.wait()
-	tail, err := r.c.Tail(ctx, r.col)
+	// What was asked of the connection before will not be answered any more.
+	calls, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-reconnected:
+			cancel()
+		case <-calls.Done():
+		}
+	}()
+	tail, err := r.c.Tail(calls, r.col)
 	if err != nil {
 		return err
 	}
@@ -29,7 +42,7 @@ func (r *reader) session(ctx context.Context) error {
 	}
 	switch {
 	case r.pos.IsZero():
-		if err := r.complete(ctx, tail); err != nil {
+		if err := r.complete(calls, tail); err != nil {
 			return err
 		}
 		r.replaying, r.resumed, r.target, r.hole, r.began = true, false, tail.Last, false, time.Now()
@@ -40,18 +53,21 @@ func (r *reader) session(ctx context.Context) error {
 		r.replaying, r.resumed, r.target, r.hole = true, true, tail.Last, false
 	}
 	r.catchUp = false
-	cons, err := r.open(ctx)
+	cons, err := r.open(calls)
 	if err != nil {
 		return err
 	}
 	name := cons.CachedInfo().Name
-	defer r.remove(ctx, name)
+	defer func() {
+		r.left = append(r.left, name)
+		r.clean(ctx)
+	}()
 	pull, err := r.c.puller(r.col.StreamName(), name, r.cfg.PullBytes)
 	if err != nil {
 		return fmt.Errorf("read the log of %s: %w", r.col, named(err))
 	}
 	defer pull.close()
-	return r.follow(ctx, cons, pull, reconnected)
+	return r.follow(ctx, calls, cons, pull)
 }
 
 // identify compares the log with the place this reader stands at.
@@ -98,9 +114,7 @@ func (r *reader) complete(ctx context.Context, tail Tail) error {
 }
 
 func (r *reader) open(ctx context.Context) (jetstream.Consumer, error) {
-	for _, name := range r.left {
-		r.remove(ctx, name)
-	}
+	r.clean(ctx)
 	r.consumerSeq = 0
 	cfg := jetstream.ConsumerConfig{
 		Name:              readerPrefix + nuid.Next(),
@@ -123,23 +137,23 @@ func (r *reader) open(ctx context.Context) (jetstream.Consumer, error) {
 	return cons, nil
 }
 
-// remove deletes a consumer at once, also when the reader is being stopped; the server would only do so after a while. One that cannot
-// be removed now is when the next one is made.
-func (r *reader) remove(ctx context.Context, name string) {
-	err := nats.ErrDisconnected
-	if r.c.nc.IsConnected() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), consumerOpTimeout)
-		defer cancel()
-		err = r.c.js.DeleteConsumer(ctx, r.col.StreamName(), name)
+// clean deletes the consumers that are not read any more, also when the reader is being stopped; the server would only do so after a
+// while. What cannot be deleted now is when the next consumer is made.
+func (r *reader) clean(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), consumerOpTimeout)
+	defer cancel()
+	for len(r.left) > 0 && r.c.nc.IsConnected() {
+		err := r.c.js.DeleteConsumer(ctx, r.col.StreamName(), r.left[0])
+		if err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) && !errors.Is(err, jetstream.ErrStreamNotFound) {
+			break
+		}
+		r.left = r.left[1:]
 	}
-	r.left = slices.DeleteFunc(r.left, func(s string) bool { return s == name })
-	if err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) && !errors.Is(err, jetstream.ErrStreamNotFound) {
-		r.left = append(r.left, name)
-		r.left = r.left[max(len(r.left)-mostLeft, 0):]
-	}
+	r.left = r.left[max(len(r.left)-mostLeft, 0):]
 }
 
-func (r *reader) follow(ctx context.Context, cons jetstream.Consumer, pull *puller, reconnected <-chan struct{}) error {
+// follow reads until something is wrong; calls is the context of what is asked of the connection, and ends with it.
+func (r *reader) follow(ctx, calls context.Context, cons jetstream.Consumer, pull *puller) error {
 	quiet := time.NewTimer(0) // at once: an empty log is replayed without a message
 	defer quiet.Stop()
 	silent := time.NewTimer(pullSilence)
@@ -153,7 +167,7 @@ func (r *reader) follow(ctx context.Context, cons jetstream.Consumer, pull *pull
 				return fmt.Errorf("read the log of %s: %w", r.col, err)
 			}
 			if len(batch) > 0 {
-				if err := r.process(ctx, batch); err != nil {
+				if err := r.process(ctx, calls, batch); err != nil {
 					return err
 				}
 				clear(batch) // the last messages would be held until others come
@@ -161,16 +175,14 @@ func (r *reader) follow(ctx context.Context, cons jetstream.Consumer, pull *pull
 			}
 			silent.Reset(pullSilence)
 		case <-quiet.C:
-			if err := r.idle(ctx, cons); err != nil {
+			if err := r.idle(ctx, calls, cons); err != nil {
 				return err
 			}
 			quiet.Reset(r.patience())
 		case <-silent.C:
 			return fmt.Errorf("read the log of %s: %w: not a word from it for %v", r.col, errConsumerLost, pullSilence)
-		case <-reconnected:
-			return fmt.Errorf("read the log of %s: reconnected", r.col)
-		case <-ctx.Done():
-			return ctx.Err()
+		case <-calls.Done():
+			return fmt.Errorf("read the log of %s: %w", r.col, cmp.Or(ctx.Err(), errReconnected))
 		}
 	}
 }
@@ -204,8 +216,8 @@ func (r *reader) patience() time.Duration {
 }
 
 // idle runs when nothing has come for a while: the end of a replay may lie behind records that expired, and the log may be gone.
-func (r *reader) idle(ctx context.Context, cons jetstream.Consumer) error {
-	tail, err := r.c.Tail(ctx, r.col)
+func (r *reader) idle(ctx, calls context.Context, cons jetstream.Consumer) error {
+	tail, err := r.c.Tail(calls, r.col)
 	if err != nil {
 		return err
 	}
@@ -215,7 +227,7 @@ func (r *reader) idle(ctx context.Context, cons jetstream.Consumer) error {
 	if !tail.Created.Equal(r.created) {
 		return errMadeAnew
 	}
-	info, err := cons.Info(ctx)
+	info, err := cons.Info(calls)
 	if err != nil {
 		return fmt.Errorf("read the log of %s: %w", r.col, named(err))
 	}

@@ -330,3 +330,14 @@ func TestARecordThatCannotBeReadIsNeverSkippedSilently(t *testing.T) {
 		}
 	}
 }
+
+// fullNATS has room for some megabytes.
+func fullNATS(t testing.TB) *embedded.NATS {
+	t.Helper()
+	n, err := embedded.StartNATS(embedded.NATSConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0", MaxStore: 8 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(n.Stop)
+	return n
+}

@@ -1,0 +1,79 @@
+package stream
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+)
+
+// A machine that is suspended stops the monotonic clock, by which a reader of a quiet log would never have been away.
+func TestDesign64AReaderThatWasSuspendedTellsByTheLogsClock(t *testing.T) {
+	t.Parallel()
+	c := &Conn{cfg: Config{TombstoneTTL: time.Hour}.withDefaults()}
+	now := time.Now()
+	tail := Tail{First: 1, Last: 9, Epoch: 1, Term: 1, Start: 2, Created: now.Add(-time.Hour), Now: now}
+	at := delta.Position{Epoch: 1, Sequence: 9, Term: 1}
+	for _, row := range []struct {
+		name    string
+		heard   time.Time // by the log's clock
+		contact time.Time // by this process's
+		want    error
+	}{
+		{"was here just now", now, now, nil},
+		{"the log's clock says that it was away", now.Add(-31 * time.Minute), now, ErrBootstrap},
+		{"the wall clock says that it was away", time.Time{}, now.Round(0).Add(-31 * time.Minute), ErrBootstrap},
+		{"the log's clock is set otherwise", time.Time{}, now, nil},
+	} {
+		r := &reader{c: c, pos: at, heard: row.heard, contact: row.contact}
+		if err := r.identify(tail); !errors.Is(err, row.want) {
+			t.Errorf("%s: identify() = %v, want %v", row.name, err, row.want)
+		}
+	}
+	r := &reader{c: c, pos: at, contact: now}
+	tail.Now = now.Add(-5 * time.Hour)
+	if err := r.identify(tail); err != nil || r.ahead.Round(time.Minute) != -5*time.Hour {
+		t.Errorf("identify() = %v, the log is %v ahead; want -5h, and no refusal", err, r.ahead)
+	}
+}
+
+func TestPatienceStartsWithOneFreeRefusal(t *testing.T) {
+	t.Parallel()
+	var p patience
+	for i, want := range []time.Duration{0, minBackoff, 2 * minBackoff, 4 * minBackoff} {
+		if got := p.next(true); got != want {
+			t.Errorf("refusal %d: %v, want %v", i, got, want)
+		}
+	}
+	for range 100 {
+		p.next(false)
+	}
+	if got := p.next(false); got != maxBackoff {
+		t.Errorf("after many failures: %v, want %v", got, maxBackoff)
+	}
+}
+
+func TestAReplySubjectSaysWhereAMessageStands(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		reply string
+		want  place
+		ok    bool
+	}{
+		{"$JS.ACK.dp--dev--pods.dp_read_x.1.261.7.1795323233651000000.5", place{261, 7, time.Unix(0, 1795323233651000000)}, true},
+		{"$JS.ACK._.hash.dp--dev--pods.dp_read_x.1.261.7.1795323233651000000.5", place{261, 7, time.Unix(0, 1795323233651000000)}, true},
+		{"$JS.ACK.hub.hash.dp--dev--pods.dp_read_x.1.261.7.1795323233651000000.5.token", place{261, 7, time.Unix(0, 1795323233651000000)}, true},
+		{"", place{}, false},
+		{"_INBOX.x", place{}, false},
+		{"$JS.ACK.s.c.1.x.7.8.9", place{}, false},
+		{"$JS.ACK.s.c.1", place{}, false},
+	} {
+		got, err := placeOf(&nats.Msg{Reply: row.reply})
+		if (err == nil) != row.ok || !got.at.Equal(row.want.at) || got.sequence != row.want.sequence || got.delivery != row.want.delivery {
+			t.Errorf("%q is %+v, %v; want %+v", row.reply, got, err, row.want)
+		}
+	}
+}
