@@ -128,7 +128,7 @@ func (k *contest) look(ctx context.Context) error {
 		k.peer = nil
 	}
 	if k.peer == nil && token != "" {
-		k.peer = k.c.meet(token, k.cfg.PingEvery)
+		k.peer = k.c.meet(ctx, token, k.cfg.PingEvery)
 	}
 	return nil
 }

@@ -66,9 +66,9 @@ type peer struct {
 	gone                 bool
 }
 
-// meet begins to ping the process with the token.
-func (c *Conn) meet(token string, every time.Duration) *peer {
-	ctx, cancel := context.WithCancel(context.Background())
+// meet begins to ping the process with the token, until ctx ends or they part.
+func (c *Conn) meet(ctx context.Context, token string, every time.Duration) *peer {
+	ctx, cancel := context.WithCancel(ctx)
 	p := &peer{token: token, every: every, changed: newSignal(), cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(p.done)

@@ -47,9 +47,6 @@ type reflection struct {
 	newEpoch bool
 }
 
-// leading reports whether this process leads the collection.
-func (r *reflection) leading() bool { return r.state.get().term != 0 }
-
 // fail reports one failure: log, metric, state.
 func (r *reflection) fail(ctx context.Context, stage string, err error, wait time.Duration) {
 	r.metrics.failed.WithLabelValues(r.state.get().name, stage).Inc()
@@ -109,7 +106,7 @@ func (r *reflection) reign(ctx context.Context) error {
 		Name: r.col.String(), Holder: r.cfg.Holder, Form: r.want.fingerprint(), TTL: r.cfg.LeaseTTL, Patience: r.cfg.LeasePatience,
 		Floor:    func() uint64 { return max(floor, s.term()) },
 		Handicap: func(held stream.Claim) time.Duration { return r.handicap(held, s.warm()) },
-		Seen:     r.leader,
+		Seen:     func(held stream.Claim) { r.leader(ctx, held) },
 	})
 	if err != nil {
 		return err
@@ -143,7 +140,7 @@ func (r *reflection) reign(ctx context.Context) error {
 }
 
 // leader takes note of who holds the lease. Who would mirror the collection in another form says so, and waits.
-func (r *reflection) leader(held stream.Claim) {
+func (r *reflection) leader(ctx context.Context, held stream.Claim) {
 	var differs error
 	if mine := r.want.fingerprint(); held.Holder != "" && held.Form != "" && held.Form != mine {
 		differs = fmt.Errorf("%w: %s leads with %s, this process has %s", errDifferentSpec, held.Holder, held.Form, mine)
@@ -152,7 +149,7 @@ func (r *reflection) leader(held stream.Claim) {
 	r.state.set(func(v *view) { v.leader = held.Holder })
 	switch {
 	case differs != nil && said.lastErr != differs.Error():
-		r.fail(context.Background(), stageLead, differs, 0)
+		r.fail(ctx, stageLead, differs, 0)
 	case differs == nil && held.Holder != "" && said.lastErr != "":
 		r.state.well() // whatever ended our reign, the collection has a leader
 	}

@@ -133,6 +133,22 @@ func (c *crew) kill() time.Duration {
 	return next.Sub(at)
 }
 
+// hand asks the leader to end, hires another and returns how long no change came.
+func (c *crew) hand() time.Duration {
+	c.t.Helper()
+	term, holder := c.lead()
+	at := time.Now()
+	c.members[holder].signal(syscall.SIGTERM)
+	next, ok := c.w.after(term, time.Minute)
+	if !ok {
+		c.t.Fatalf("nobody took over from %s", holder)
+	}
+	<-c.members[holder].done
+	delete(c.members, holder)
+	c.hire(c.like)
+	return next.Sub(at)
+}
+
 // pause stops the leader for longer than its lease and returns how long no change came.
 func (c *crew) pause() time.Duration {
 	c.t.Helper()

@@ -14,7 +14,7 @@ func times(t *testing.T) (kills, stops int) {
 	t.Helper()
 	text := os.Getenv("DELTAPLANE_FAILOVERS")
 	if text == "" {
-		return 10, 3
+		return 8, 2
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil {
@@ -29,14 +29,18 @@ func TestT01LeadersAreKilledAndStoppedAndNobodyNotices(t *testing.T) {
 	t.Parallel()
 	kills, stops := times(t)
 	c := newCrew(t, embeddedtest.NATS(t).URL(), 1, 3)
-	var killed, stopped []time.Duration
+	var killed, stopped, handed []time.Duration
 	for range kills {
 		killed = append(killed, c.kill())
 	}
 	for range stops {
 		stopped = append(stopped, c.pause())
 	}
+	for range stops {
+		handed = append(handed, c.hand())
+	}
 	t.Logf("leader killed to next change: %s", distribution(killed))
 	t.Logf("leader stopped to next change: %s", distribution(stopped))
-	c.judge(kills + stops)
+	t.Logf("leader asked to end to next change: %s", distribution(handed))
+	c.judge(kills + 2*stops)
 }
