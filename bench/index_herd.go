@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -9,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -34,8 +36,12 @@ func indexHerd(ctx context.Context, b *bench) (err error) {
 	}
 	defer func() { err = errors.Join(err, x.close()) }()
 	n := pick(b, 400, 2000)
-	probe := &prober{x: x, info: r.info}
-	quiet, err := probe.during(ctx, func(ctx context.Context) error { return sleep(ctx, pick(b, 500*time.Millisecond, 3*time.Second)) })
+	prober, err := b.spawn(ctx, "prober", place{}, proberConfig{Addr: x.addr, Values: r.info.Values}, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, prober.stop()) }()
+	quiet, err := probedDuring(ctx, prober, func(ctx context.Context) error { return sleep(ctx, pick(b, 500*time.Millisecond, 3*time.Second)) })
 	if err != nil {
 		return err
 	}
@@ -46,14 +52,14 @@ func indexHerd(ctx context.Context, b *bench) (err error) {
 		if err != nil {
 			return err
 		}
-		meanwhile, err := probe.during(ctx, func(ctx context.Context) error { return h.come(ctx, n) })
-		if err != nil {
+		meanwhile, err := probedDuring(ctx, prober, func(ctx context.Context) error { return h.come(ctx, n) })
+		if err = errors.Join(err, h.leave()); err != nil {
 			return err
 		}
 		after, err := x.usage()
 		ready = append(ready, h.ready.quantile(.99).Seconds())
 		refused = append(refused, float64(h.refused.Load()))
-		busy = append(busy, meanwhile.quantile(.99).Seconds()*1e3)
+		busy = append(busy, meanwhile.P99.Seconds()*1e3)
 		b.say("  herd: %d watchers, ready p50 %s, p99 %s, last %s, %d refusals, server CPU %s", n, h.ready.quantile(.5), h.ready.quantile(.99), h.ready.quantile(1), h.refused.Load(), after.CPU-before.CPU)
 		return err
 	}
@@ -64,7 +70,7 @@ func indexHerd(ctx context.Context, b *bench) (err error) {
 	}
 	b.note("herd: each of %d watchers has a connection of its own and asks for the initial state of one node, 30 pods of 5 KB; driver and server share the cores", n)
 	b.add(alone(fmt.Sprintf("%d watchers reconnect at once, until ready, p99, raw tier", n), "s", ready, atMost("ours", 10)).with("refused and came again", "", refused))
-	quietP99 := quiet.quantile(.99).Seconds() * 1e3
+	quietP99 := quiet.P99.Seconds() * 1e3
 	b.add(compare("ByIndex, 30 hits, keys only, while they reconnect, raw tier, p99", "ms", busy, "before", repeated(quietP99, len(busy)), nil))
 	return r.verify(ctx, x)
 }
@@ -92,22 +98,22 @@ type herd struct {
 	info    sourceInfo
 	ready   histogram
 	refused atomic.Int64
+	conns   pool
+	cancel  context.CancelFunc
 }
 
-// come returns when every watcher is ready; then they go.
-func (h *herd) come(ctx context.Context, n int) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
-	defer cancel()
+// come returns when every watcher is ready; they stay until leave.
+func (h *herd) come(ctx context.Context, n int) (err error) {
+	ctx, h.cancel = context.WithTimeout(ctx, 2*time.Minute)
 	var group sync.WaitGroup
 	errs := make([]error, n)
-	conns, err := dial(h.x.addr, n) // nothing is connected before the first call
-	if err != nil {
+	if h.conns, err = dial(h.x.addr, n); err != nil { // nothing is connected before the first call
 		return err
 	}
 	began := time.Now()
 	for i := range n {
 		group.Go(func() {
-			for errs[i] = h.watch(ctx, conns[i:i+1], i); errs[i] != nil; errs[i] = h.watch(ctx, conns[i:i+1], i) {
+			for errs[i] = h.watch(ctx, h.conns[i:i+1], i); errs[i] != nil; errs[i] = h.watch(ctx, h.conns[i:i+1], i) {
 				wait, again := retryAfter(errs[i])
 				if !again {
 					return
@@ -121,7 +127,13 @@ func (h *herd) come(ctx context.Context, n int) error {
 		})
 	}
 	group.Wait()
-	return errors.Join(errors.Join(errs...), conns.Close())
+	return errors.Join(errs...)
+}
+
+// leave ends the watches and their connections.
+func (h *herd) leave() error {
+	h.cancel()
+	return h.conns.Close()
 }
 
 // watch returns when a watcher has its initial state; the stream stays open until ctx ends.
@@ -162,39 +174,71 @@ func retryAfter(err error) (time.Duration, bool) {
 	return wait + rand.N(wait/10+1), true //nolint:gosec // to spread, not to hide
 }
 
-// prober looks nodes up at a fixed rate, an open loop.
-type prober struct {
-	x    *replica
-	info sourceInfo
+// proberConfig says where and for what a prober asks.
+type proberConfig struct {
+	Addr   string   `json:"addr"`
+	Values []string `json:"values"`
 }
 
-// during probes while work is done, and returns how long lookups took from when they were due.
-func (p *prober) during(ctx context.Context, work func(context.Context) error) (*histogram, error) {
-	h := &histogram{}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+// probed is how long lookups took from when they were due.
+type probed struct {
+	P50 time.Duration `json:"p50"`
+	P99 time.Duration `json:"p99"`
+}
+
+// proberServer is a servant that looks nodes up at a fixed rate, an open loop,
+// while it is told to: in a process of its own, so that it does not wait for the
+// watchers' side of the herd.
+func proberServer(_ context.Context, raw json.RawMessage) (*servant, error) {
+	var cfg proberConfig
+	if err := json.Unmarshal(raw, &cfg); err != nil {
+		return nil, err
+	}
+	conns, err := dial(cfg.Addr, 1)
+	if err != nil {
+		return nil, err
+	}
+	var stop context.CancelFunc
 	done := make(chan error, 1)
-	go func() { done <- work(ctx) }()
-	var group sync.WaitGroup
-	var failed atomic.Pointer[error]
-	client := indexv1.NewIndexServiceClient(p.x.conns[0])
+	var took *histogram
+	begin := func(ctx context.Context, _ json.RawMessage) (any, error) {
+		probing, cancel := context.WithCancel(ctx)
+		stop, took = cancel, &histogram{}
+		go func() { done <- cfg.probe(probing, conns, took) }()
+		return nil, nil
+	}
+	end := func(context.Context, json.RawMessage) (any, error) {
+		stop()
+		err := <-done
+		return probed{took.quantile(.5), took.quantile(.99)}, err
+	}
+	return &servant{ops: map[string]op{"begin": begin, "end": end}, stop: conns.Close}, nil
+}
+
+// probe looks up until ctx ends, and returns when the last answer has come.
+func (c proberConfig) probe(ctx context.Context, conns pool, took *histogram) error {
+	client := indexv1.NewIndexServiceClient(conns[0])
+	asking := context.WithoutCancel(ctx)
+	var g errgroup.Group
 	began := time.Now()
 	for i := 0; ; i++ {
 		due := time.Duration(i) * time.Second / probeRate
-		select {
-		case err := <-done:
-			group.Wait()
-			if e := failed.Load(); e != nil {
-				err = errors.Join(err, *e)
-			}
-			return h, err
-		case <-time.After(due - time.Since(began)):
+		if sleep(ctx, due-time.Since(began)) != nil {
+			return g.Wait()
 		}
-		group.Go(func() {
-			if _, err := client.ByIndex(ctx, byIndexRequest(p.info.Values[i%len(p.info.Values)])); err != nil {
-				failed.Store(&err)
-			}
-			h.record(time.Since(began) - due)
+		g.Go(func() error {
+			_, err := client.ByIndex(asking, byIndexRequest(c.Values[i%len(c.Values)]))
+			took.record(time.Since(began) - due)
+			return err
 		})
 	}
+}
+
+// probedDuring is what the prober saw while work was done.
+func probedDuring(ctx context.Context, prober *child, work func(context.Context) error) (got probed, err error) {
+	if err := prober.call("begin", nil, nil); err != nil {
+		return got, err
+	}
+	err = work(ctx)
+	return got, errors.Join(err, prober.call("end", nil, &got))
 }

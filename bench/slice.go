@@ -31,6 +31,7 @@ func servants() map[string]makeServant {
 		"replica":   replicaServer,
 		"api":       apiServer,
 		"cache":     cacheServer,
+		"prober":    proberServer,
 		"visible":   visibleServer,
 		"script":    scriptServer,
 		"reflector": reflectorServer,
