@@ -2,8 +2,11 @@ package indexer
 
 import (
 	"context"
+	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -93,4 +96,51 @@ func TestAPositionInsideALagNeverNamesALaterEpochOrTermThanItsRecord(t *testing.
 			}
 		}
 	})
+}
+
+func TestFastChangesOfManyWatchersShareMessagesAndAreNeverLate(t *testing.T) {
+	t.Parallel()
+	for watchers, most := range map[int]int{1: 40, 100: 21} { // messages
+		synctest.Test(t, func(t *testing.T) {
+			c := newTestCollection(t, nil)
+			c.mustApply(t, delta.Batch{Reset: true, Records: []delta.Record{synced(1)}, Replayed: true, Next: 2})
+			const changes, every = 40, 2500 * time.Microsecond
+			began := time.Now()
+			var group sync.WaitGroup
+			var stops []func()
+			for range watchers {
+				s, stop, _ := serve(t, c, &indexv1.WatchRequest{})
+				stops = append(stops, stop)
+				group.Go(func() {
+					<-s.heard // the end of the state
+					next, messages := uint64(2), 0
+					for next < 2+changes {
+						m := <-s.heard
+						messages++
+						for _, e := range m.GetEvents().GetEvents() {
+							due := time.Duration(next-1) * every
+							if got, want := e.GetObject().GetResourceVersion(), fmt.Sprint(next); got != want {
+								t.Errorf("%s was told, want %s", got, want)
+							}
+							if late := time.Since(began) - due; late > mostPace || watchers == 1 && late > 0 {
+								t.Errorf("change %d came %v late", next, late)
+							}
+							next++
+						}
+					}
+					if messages > most {
+						t.Errorf("%d watchers: %d messages for %d changes", watchers, messages, changes)
+					}
+				})
+			}
+			for i := range uint64(changes) {
+				time.Sleep(every)
+				c.mustApply(t, delta.Batch{Records: []delta.Record{record(2+i, 0)}, Next: 3 + i})
+			}
+			group.Wait()
+			for _, stop := range stops {
+				stop()
+			}
+		})
+	}
 }
