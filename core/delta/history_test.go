@@ -18,7 +18,7 @@ type state struct {
 	uid string
 }
 
-type change1 struct {
+type event struct {
 	key string
 	to  state
 }
@@ -30,7 +30,7 @@ type world struct {
 	data []byte
 
 	rv, uids int
-	events   []change1 // the history of the source, by version
+	events   []event // the history of the source, by version
 
 	epoch  uint64
 	w      int // everything up to it was read; -1: a list is due
@@ -44,7 +44,6 @@ type world struct {
 	synced   uint64
 	handed   int
 	lists    int
-	resyncs  int
 	overfull int
 }
 
@@ -80,7 +79,7 @@ func (w *world) write() {
 	case w.next(3) == 0:
 		to.uid = ""
 	}
-	w.events = append(w.events, change1{key, to})
+	w.events = append(w.events, event{key, to})
 }
 
 func (w *world) object(key string, s state) *delta.Object {
@@ -108,7 +107,7 @@ func (w *world) watch(from, n int) {
 	}
 }
 
-func (w *world) event(e change1, before []change1) {
+func (w *world) event(e event, before []event) {
 	var r delta.Record
 	var ok bool
 	if e.to.uid != "" {
@@ -186,7 +185,7 @@ func (w *world) reign(newEpoch bool) {
 // restore takes the source back to an earlier version, as from a backup, and lets it go on from there.
 func (w *world) restore() {
 	back := w.rv - 1 - w.next(8)
-	w.events = slices.DeleteFunc(w.events, func(e change1) bool { return e.to.rv > back })
+	w.events = slices.DeleteFunc(w.events, func(e event) bool { return e.to.rv > back })
 	w.rv = max(back, 0)
 	w.reign(true)
 }

@@ -298,8 +298,10 @@ func TestTheCompactShadowDecidesLikeThePlainOne(t *testing.T) {
 				s.Expire(now)
 				m.Expire(now)
 			case 4:
-				r := Record{Kind: KindDelta, Type: Type(1 + rng.IntN(4)), Key: o.Key, UID: o.UID, RV: o.RV, Epoch: epoch, Hash: o.Hash,
-					Owners: o.Owners, Hints: o.Hints, Labels: o.Labels, Overflow: rng.IntN(9) == 0}
+				r := Record{
+					Kind: KindDelta, Type: Type(1 + rng.IntN(4)), Key: o.Key, UID: o.UID, RV: o.RV, Epoch: epoch, Hash: o.Hash,
+					Owners: o.Owners, Hints: o.Hints, Labels: o.Labels, Overflow: rng.IntN(9) == 0,
+				}
 				s.Restore(&r, now)
 				m.Restore(&r, now)
 			case 5:

@@ -34,7 +34,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		shortWatches:  counter("reflector_short_watches_total", "Watches that ended within a second without an event, by collection."),
 		watchSeconds:  summary("reflector_watch_duration_seconds", "How long a watch lasts, by collection."),
 		itemsPerWatch: summary("reflector_items_per_watch", "How many events a watch returns, by collection."),
-		published:     counter("deltaplane_reflector_published_total", "Records acknowledged by the log, by collection and kind: delta, progress, synced, live.", "kind"),
+		published:     counter("deltaplane_reflector_published_total", "Records sent to the log, by collection and kind: delta, progress, synced, live.", "kind"),
 		quarantined:   counter("deltaplane_reflector_quarantined_total", "Objects that could not be taken in, by collection."),
 		failed:        counter("deltaplane_reflector_errors_total", "Failures, by collection and stage: resolve, lead, list, watch, publish.", "stage"),
 		publishSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -54,14 +54,29 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
+// forget drops the series of a collection that is not mirrored any more.
+func (m *metrics) forget(name string) {
+	of := prometheus.Labels{"name": name}
+	for _, c := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
+		m.lists, m.watches, m.shortWatches, m.listSeconds, m.watchSeconds, m.itemsPerList, m.itemsPerWatch,
+		m.published, m.quarantined, m.failed, m.publishSeconds,
+	} {
+		c.DeletePartialMatch(of)
+	}
+}
+
 // gauges reads the reflections' states when metrics are asked for.
 type gauges struct{ s *Service }
 
 var (
 	objectsDesc   = prometheus.NewDesc("deltaplane_reflector_objects", "Objects in the collection.", []string{"name"}, nil)
 	pendingDesc   = prometheus.NewDesc("deltaplane_reflector_pending", "Changes read and not yet acknowledged by the log.", []string{"name"}, nil)
-	lagDesc       = prometheus.NewDesc("deltaplane_reflector_lag_seconds", "Between reading the newest change and its acknowledgement.", []string{"name"}, nil)
+	lagDesc       = prometheus.NewDesc("deltaplane_reflector_lag_seconds", "From reading a change to its acknowledgement: of the last one, or of the next as long as it has waited.", []string{"name"}, nil)
 	coalescedDesc = prometheus.NewDesc("deltaplane_reflector_coalesced_total", "Changes dropped in favour of a later one of the same key, because the log was slow.", []string{"name"}, nil)
+	shedDesc      = prometheus.NewDesc("deltaplane_reflector_shed_total", "Changes left to a list, because the log was slow and too many keys waited.", []string{"name"}, nil)
+	poisonedDesc  = prometheus.NewDesc("deltaplane_reflector_quarantined", "Objects that are quarantined now.", []string{"name"}, nil)
+	listDesc      = prometheus.NewDesc("deltaplane_reflector_list_objects", "Objects of the list that runs; absent while none does.", []string{"name"}, nil)
+	remainingDesc = prometheus.NewDesc("deltaplane_reflector_list_remaining", "Objects still to come in the list that runs; absent while that is not known.", []string{"name"}, nil)
 	epochDesc     = prometheus.NewDesc("deltaplane_reflector_epoch", "Epoch of the log.", []string{"name"}, nil)
 	termDesc      = prometheus.NewDesc("deltaplane_reflector_term", "Term of this reflector; 0 while standby.", []string{"name"}, nil)
 	leaderDesc    = prometheus.NewDesc("deltaplane_reflector_leader", "1 while this reflector leads the collection.", []string{"name"}, nil)
@@ -73,7 +88,7 @@ var (
 // Describe implements prometheus.Collector.
 func (g gauges) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		objectsDesc, pendingDesc, lagDesc, coalescedDesc, epochDesc, termDesc, leaderDesc, watchingDesc, lastRVDesc, silenceDesc,
+		objectsDesc, pendingDesc, lagDesc, coalescedDesc, shedDesc, poisonedDesc, listDesc, remainingDesc, epochDesc, termDesc, leaderDesc, watchingDesc, lastRVDesc, silenceDesc,
 	} {
 		ch <- d
 	}
@@ -81,15 +96,28 @@ func (g gauges) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (g gauges) Collect(ch chan<- prometheus.Metric) {
+	seen := map[string]bool{}
 	for _, r := range g.s.all() {
 		v := r.state.get()
+		if seen[v.name] {
+			continue // asked for twice, which one of them says; two of a series would fail everybody's
+		}
+		seen[v.name] = true
 		gauge := func(d *prometheus.Desc, value float64) {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, v.name)
 		}
 		gauge(objectsDesc, float64(v.objects))
 		gauge(pendingDesc, float64(v.pending))
-		gauge(lagDesc, v.lag.Seconds())
+		gauge(lagDesc, v.behind(time.Now()).Seconds())
 		ch <- prometheus.MustNewConstMetric(coalescedDesc, prometheus.CounterValue, float64(v.coalesced), v.name)
+		ch <- prometheus.MustNewConstMetric(shedDesc, prometheus.CounterValue, float64(v.shed), v.name)
+		gauge(poisonedDesc, float64(v.poisoned))
+		if !v.list.began.IsZero() {
+			gauge(listDesc, float64(v.list.objects))
+			if v.list.total > 0 {
+				gauge(remainingDesc, float64(max(v.list.total-v.list.objects, 0)))
+			}
+		}
 		gauge(epochDesc, float64(v.revision.Epoch))
 		gauge(termDesc, float64(v.term))
 		gauge(leaderDesc, flag(v.term != 0))

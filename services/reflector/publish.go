@@ -26,6 +26,8 @@ type publisher struct {
 	open  bool
 	// asked: a list was asked for, because the stage had no room for some changes; guarded by mu.
 	asked bool
+	// sending is how many records are with the writer; guarded by mu.
+	sending int
 }
 
 func newPublisher(r *reflection, w *stream.Writer, lease *stream.Lease, from delta.RV) *publisher {
@@ -38,10 +40,19 @@ func (p *publisher) add(fn func(*delta.Stage)) {
 	fn(p.stage)
 	p.heard = time.Now()
 	p.mu.Unlock()
+	p.count()
 	select {
 	case p.wake <- struct{}{}:
 	default:
 	}
+}
+
+// count tells what waits, also while the log stands still.
+func (p *publisher) count() {
+	p.mu.Lock()
+	pending, coalesced, shed := p.stage.Len()+p.sending, p.stage.Coalesced(), p.stage.Shed()
+	p.mu.Unlock()
+	p.r.state.set(func(v *view) { v.pending, v.coalesced, v.shed = pending, coalesced, shed })
 }
 
 func (p *publisher) watching(open bool) {
@@ -89,12 +100,12 @@ func (p *publisher) drain(ctx context.Context) error {
 	for {
 		p.mu.Lock()
 		records := p.stage.Pop(popRecords, popBytes)
-		coalesced, heard := p.stage.Coalesced(), p.heard
+		heard := p.heard
 		p.mu.Unlock()
 		if len(records) == 0 {
 			return nil
 		}
-		if err := p.publish(ctx, records, coalesced, heard); err != nil {
+		if err := p.publish(ctx, records, heard); err != nil {
 			return err
 		}
 		p.repair()
@@ -118,7 +129,7 @@ func (p *publisher) repair() {
 }
 
 // publish appends a batch in one span, whose context the records carry.
-func (p *publisher) publish(ctx context.Context, records []delta.Record, coalesced uint64, heard time.Time) error {
+func (p *publisher) publish(ctx context.Context, records []delta.Record, heard time.Time) error {
 	ctx, span := p.r.tracer.Start(ctx, "reflector.publish", trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(spanAttributes(p.r.col, len(records))...))
 	defer span.End()
 	if parent := traceparent(ctx); parent != "" {
@@ -126,14 +137,25 @@ func (p *publisher) publish(ctx context.Context, records []delta.Record, coalesc
 			records[i].Trace = parent
 		}
 	}
-	newest, synced := time.Time{}, false
+	oldest, newest, synced := time.Time{}, time.Time{}, false
 	for i := range records {
 		synced = synced || records[i].Kind == delta.KindSynced
-		if records[i].Kind == delta.KindDelta && records[i].ObservedAt.After(newest) {
-			newest = records[i].ObservedAt
+		at := records[i].ObservedAt
+		if records[i].Kind != delta.KindDelta || at.IsZero() {
+			continue
+		}
+		if at.After(newest) {
+			newest = at
+		}
+		if oldest.IsZero() || at.Before(oldest) {
+			oldest = at
 		}
 	}
-	p.r.state.set(func(v *view) { v.pending, v.coalesced, v.sourceAt = p.waiting()+len(records), coalesced, heard })
+	p.mu.Lock()
+	p.sending = len(records)
+	p.mu.Unlock()
+	p.count()
+	p.r.state.set(func(v *view) { v.sourceAt, v.waitingSince = heard, oldest })
 	err := p.w.Append(ctx, records)
 	if err == nil && (synced || p.idle()) {
 		err = p.w.Flush(ctx)
@@ -167,9 +189,12 @@ func (p *publisher) acknowledged(records []delta.Record, newest time.Time) {
 		p.r.metrics.publishSeconds.WithLabelValues(name).Observe(lag.Seconds())
 	}
 	last := records[len(records)-1].Watermark
+	p.mu.Lock()
+	p.sending = 0
+	p.mu.Unlock()
+	p.count()
 	p.r.state.set(func(v *view) {
-		v.revision = delta.Revision{Epoch: p.w.Epoch(), RV: last}
-		v.pending = p.waiting()
+		v.revision, v.waitingSince = delta.Revision{Epoch: p.w.Epoch(), RV: last}, time.Time{}
 		if lag > 0 {
 			v.lag = lag
 		}
@@ -196,7 +221,7 @@ func (p *publisher) beat(ctx context.Context) error {
 	if !open {
 		return nil
 	}
-	return p.publish(ctx, []delta.Record{{Kind: delta.KindLiveness, Writer: p.r.cfg.Holder, Watermark: w, ObservedAt: heard}}, p.coalesced(), heard)
+	return p.publish(ctx, []delta.Record{{Kind: delta.KindLiveness, Writer: p.r.cfg.Holder, Watermark: w, ObservedAt: heard}}, heard)
 }
 
 // check ends the reign when somebody else took records from the log or changed its limits. An answer that does not come is found out by
@@ -215,10 +240,4 @@ func (p *publisher) check(ctx context.Context) error {
 		return err
 	}
 	return nil
-}
-
-func (p *publisher) coalesced() uint64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.stage.Coalesced()
 }

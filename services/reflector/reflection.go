@@ -58,12 +58,13 @@ func (r *reflection) fail(ctx context.Context, stage string, err error, wait tim
 
 // run leads, or waits to lead, until ctx ends.
 func (r *reflection) run(ctx context.Context) {
+	defer func() { r.metrics.forget(r.col.String()) }() // of a collection that is mirrored again, it begins with nothing
 	defer r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_STOPPED)
 	b := retry{Backoff: r.cfg.Backoff}
 	for {
 		began := time.Now()
 		err := r.reign(ctx)
-		r.state.set(func(v *view) { v.term, v.pending = 0, 0 })
+		r.state.set(func(v *view) { v.term, v.pending, v.waitingSince = 0, 0, time.Time{} })
 		if ctx.Err() != nil {
 			return
 		}

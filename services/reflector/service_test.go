@@ -1,7 +1,6 @@
 package reflector_test
 
 import (
-	"context"
 	"net/url"
 	"strconv"
 	"strings"
@@ -17,7 +16,6 @@ import (
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/stream"
-	"github.com/deltaplane/deltaplane/internal/telemetry"
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
 	"github.com/deltaplane/deltaplane/services/reflector"
 )
@@ -389,55 +387,6 @@ func TestConfigNamesEveryFaultTogether(t *testing.T) {
 		if _, err := reflector.ParseResource(in); err == nil {
 			t.Errorf("ParseResource(%q) = nil", in)
 		}
-	}
-}
-
-func TestR30MetricsUseKubernetesNames(t *testing.T) {
-	t.Parallel()
-	a := newAPI(t)
-	a.onList = func(int, url.Values) (int, string) { return 200, list("10", "", item("a", 1)) }
-	nats := embeddedtest.NATS(t).URL()
-	tel, err := telemetry.Setup(t.Context(), telemetry.Config{Service: "reflector", LogOutput: logs(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := stream.Connect(t.Context(), stream.Config{URL: nats})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	kc, err := kube.Load(kube.Config{URL: a.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer kc.Close()
-	svc, err := reflector.New(quick(), conn, kc, tel)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- svc.Run(ctx) }()
-	reflection(t, dial(t, svc), "pods", "a published pod", func(r *reflectorv1.Reflection) bool { return watching(r) && r.GetPublished() > 0 })
-	families, err := tel.Registry.Gather()
-	if err != nil {
-		t.Error(err)
-	}
-	have := map[string]bool{}
-	for _, f := range families {
-		have[f.GetName()] = true
-	}
-	for _, want := range []string{
-		"reflector_lists_total", "reflector_watches_total", "reflector_items_per_list", "reflector_last_resource_version",
-		"deltaplane_reflector_objects", "deltaplane_reflector_term", "deltaplane_reflector_published_total",
-	} {
-		if !have[want] {
-			t.Errorf("metric %s is missing", want)
-		}
-	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
 	}
 }
 

@@ -173,9 +173,13 @@ func TestASlowLogWithDistinctKeysIsMadeUpForByOneList(t *testing.T) {
 		t.Error("the watch was held up by the log")
 	}
 	r := reflection(t, c, "pods", "the end of the flood", func(r *reflectorv1.Reflection) bool { return r.GetObjects() == keys })
-	if r.GetState() != reflectorv1.ReflectionState_REFLECTION_STATE_WATCHING || r.GetPending() > 800 {
+	if r.GetState() != reflectorv1.ReflectionState_REFLECTION_STATE_WATCHING || r.GetPending() > 1000 || r.GetPending() == 0 {
 		t.Errorf("%v with %d pending, want the watch and a bounded stage", r.GetState(), r.GetPending())
 	}
+	lag := r.GetLag().AsDuration()
+	reflection(t, c, "pods", "a lag that grows while the log stands still", func(r *reflectorv1.Reflection) bool {
+		return r.GetLag().AsDuration() > lag+20*time.Millisecond
+	})
 	v.mu.Unlock()
 	m.until(t, "all keys", func() bool { return m.revision().RV == strconv.Itoa(11+keys) })
 	for k, rv := range m.live() {

@@ -44,12 +44,14 @@ type view struct {
 	lists, watches      uint64
 	shortWatches        uint64
 	published           uint64
-	coalesced           uint64
+	coalesced, shed     uint64
 	quarantined         map[delta.Key]quarantine
+	poisoned            uint64 // how many are quarantined, in a copy
 	unnamed             uint64 // quarantined objects without a key
 	unnamedWhy          string
 	unnamedAt           time.Time
 	lag                 time.Duration
+	waitingSince        time.Time // when the oldest change was read that is on its way to the log; zero when none is
 	reason, lastErr     string
 	lastErrAt, sourceAt time.Time
 	sourceRV            delta.RV
@@ -72,8 +74,17 @@ func (s *state) get() view {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v := s.v
+	v.poisoned = v.unnamed + uint64(len(v.quarantined))
 	v.quarantined = nil
 	return v
+}
+
+// behind is how far the log is behind the source: the lag of the last change that got there, or how long the next has waited already.
+func (v *view) behind(now time.Time) time.Duration {
+	if v.waitingSince.IsZero() {
+		return v.lag
+	}
+	return max(v.lag, now.Sub(v.waitingSince))
 }
 
 // fail notes an error, the word for it and how long the loop waits before it tries again; 0 when it does not wait.
@@ -131,7 +142,7 @@ func (s *state) proto() *reflectorv1.Reflection {
 	p := &reflectorv1.Reflection{
 		Collection: v.name, State: v.phase, Term: v.term,
 		Revision: &deltav1.Revision{Epoch: v.revision.Epoch, ResourceVersion: v.revision.RV},
-		Objects:  int64(v.objects), Pending: int64(v.pending), Lag: durationpb.New(v.lag),
+		Objects:  int64(v.objects), Pending: int64(v.pending), Lag: durationpb.New(v.behind(time.Now())),
 		Relists: int64(v.lists), Watches: int64(v.watches), Published: int64(v.published), Coalesced: int64(v.coalesced),
 		QuarantinedTotal: int64(len(v.quarantined)) + int64(v.unnamed), LastError: v.lastErr, Reason: v.reason,
 		LastErrorAt: stamp(v.lastErrAt), SourceSeenAt: stamp(v.sourceAt), NextRetryAt: stamp(v.nextRetry),
