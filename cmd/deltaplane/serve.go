@@ -205,6 +205,7 @@ the hosts, though --redis-password-file keeps the password out of the list of pr
 	}
 	s.register(cmd.Flags(), &q.config.RPC, &q.config.Admin, defaultQueueAddr, "127.0.0.1:7452")
 	q.register(cmd.Flags())
+	registerLimits(cmd.Flags(), "", &q.config.RPC, 0)
 	cmd.Flags().StringVar(&q.config.DataDir, "queue-data-dir", "", "`folder` that keeps the memory engine's queues (default: memory only)")
 	return cmd
 }
@@ -250,35 +251,6 @@ func runIndexer(ctx context.Context, cfg indexer.Config, t telemetry.Config, log
 	})
 }
 
-// reflecting are the flags that say what is mirrored from where.
-type reflecting struct {
-	config    reflector.Config
-	resources []string
-}
-
-func (r *reflecting) register(flags *pflag.FlagSet) {
-	flags.StringVar(&r.config.Cluster, "cluster", "dev", "`name` of the cluster, the first part of its collections' names")
-	flags.StringSliceVar(&r.resources, "resources", nil, `what to mirror: resource[.version][.group][/namespace], or "*" for all but secrets
-(default pods, nodes, jobs.batch and leases.coordination.k8s.io/kube-node-lease)`)
-	flags.DurationVar(&r.config.LivenessEvery, "liveness-every", 0, "how often each log says that it is current (default 2s); a node's silence is known no finer")
-	flags.IntVar(&r.config.PageSize, "page-size", 0, "objects per page of a list (default 500 where pages help)")
-}
-
-// read parses the resources.
-func (r *reflecting) read() error {
-	var errs []error
-	r.config.Resources = nil
-	for _, text := range r.resources {
-		resource, err := reflector.ParseResource(text)
-		errs = append(errs, err)
-		r.config.Resources = append(r.config.Resources, resource)
-	}
-	if err := errors.Join(errs...); err != nil {
-		return &usageError{fmt.Errorf("--resources: %w", err)}
-	}
-	return nil
-}
-
 func newServeReflector() *cobra.Command {
 	var s serving
 	var r reflecting
@@ -289,13 +261,32 @@ func newServeReflector() *cobra.Command {
 		Short: "Mirror collections of an API server into the log",
 		Long: `List and watch collections of a Kubernetes API server and append what changes to their
 logs in NATS. Of several reflectors of one cluster one leads each collection; the others
-follow its log, and one takes over within a second or so when it dies, without a list. A collection that cannot be listed does not hold the
-others back.`,
+follow its log, and one takes over within a second or so when it dies, without a list. A
+collection that cannot be listed does not hold the others back.
+
+Several clusters are mirrored by one process when --cluster is repeated; credentials, token
+files, plugins, TLS and proxies come from their kubeconfigs, as kubectl takes them. One that
+cannot be reached holds no other back. --resources without a cluster are those of each.
+
+A resource has one form in a cluster. For a second one, such as the pods of one application,
+name the cluster twice; it is then listed and watched twice:
+
+  --cluster prod=$HOME/.kube/config#prod --cluster prod-web=$HOME/.kube/config#prod
+  --resources '{cluster: prod, resource: pods, metadata_only: true}'
+  --resources '{cluster: prod-web, resource: pods, label_selector: app=web}'
+
+With metadata_only the payloads are PartialObjectMetadata: no spec, no status, and indexes of
+them stay empty. What stands in --resources is fixed. More is added with the same words, for
+all reflectors of the log and for good, by "deltaplane reflection add". In a --config file:
+
+  resources:
+  - nodes
+  - {resource: pods, drop_fields: [status.conditions]}`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s.security.apply(&r.config.RPC, &r.config.Admin)
-			if err := r.read(); err != nil {
-				return err
+			if err := errors.Join(r.read(&k), r.config.Validate(), s.telemetry.Validate(), log.check()); err != nil {
+				return &usageError{err}
 			}
 			client, err := k.load()
 			if err != nil {
@@ -308,6 +299,7 @@ others back.`,
 	log.register(cmd.Flags(), defaultNATSURL)
 	k.register(cmd.Flags())
 	r.register(cmd.Flags())
+	registerLimits(cmd.Flags(), "", &r.config.RPC, 0)
 	cmd.Flags().DurationVar(&r.config.LeaseTTL, "lease-ttl", 0, "how long a leader that does not renew its lease keeps a collection; the same for all replicas (default 3s)")
 	cmd.Flags().DurationVar(&r.config.LeasePatience, "lease-patience", 0, `how long a leader may leave the pings of the others unanswered, as when its process is stopped
 (default a third of --lease-ttl)`)

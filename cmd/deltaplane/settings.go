@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -75,6 +76,11 @@ func applyFile(path string, flags *pflag.FlagSet, fill func(*pflag.Flag, string,
 			parts := make([]string, len(v))
 			for i, p := range v {
 				parts[i] = fmt.Sprint(p)
+				if _, ok := p.(map[string]any); ok { // a flag that takes it reads it as JSON
+					if text, err := json.Marshal(p); err == nil {
+						parts[i] = string(text)
+					}
+				}
 			}
 			if slice, ok := f.Value.(pflag.SliceValue); ok {
 				if err := slice.Replace(parts); err != nil {

@@ -111,7 +111,7 @@ own would create every pod twice.`,
 
 // complete fills in what depends on other flags, and reports every fault together.
 func (u *upFlags) complete(cmd *cobra.Command) error {
-	var errs []error
+	errs := []error{u.reflecting.read(&u.kube)}
 	k := u.kube.config
 	u.ownCluster = k.Kubeconfig == "" && k.URL == "" && !k.InCluster
 	for _, name := range u.skip {
@@ -131,7 +131,6 @@ func (u *upFlags) complete(cmd *cobra.Command) error {
 		u.queue.config.DataDir = filepath.Join(u.dataDir, "queue")
 	}
 	u.indexer.DataDir = filepath.Join(u.dataDir, "index")
-	errs = append(errs, u.reflecting.read())
 	u.security.apply(&u.indexer.RPC, &u.indexer.Admin)
 	u.security.apply(&u.queue.config.RPC, &u.queue.config.Admin)
 	u.security.apply(&u.reflecting.config.RPC, &u.reflecting.config.Admin)

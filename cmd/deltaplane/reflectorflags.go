@@ -1,0 +1,166 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/knadh/koanf/parsers/yaml"
+	"github.com/spf13/pflag"
+
+	"github.com/deltaplane/deltaplane/internal/kube"
+	"github.com/deltaplane/deltaplane/services/reflector"
+)
+
+// reflecting are the flags that say what is mirrored from where.
+type reflecting struct {
+	config    reflector.Config
+	clusters  []string
+	resources resourceList
+}
+
+func (r *reflecting) register(flags *pflag.FlagSet) {
+	flags.StringSliceVar(&r.clusters, "cluster", []string{"dev"}, `clusters to mirror, each as name[=source]; the `+"`name`"+` is the first part of its collections' names.
+The source is KUBECONFIG[#CONTEXT], #CONTEXT, in-cluster or a URL; the first cluster may
+leave it to --kubeconfig and the like`)
+	flags.Var(&r.resources, "resources", `what to mirror: resource[.version][.group][/namespace], or "*" for all but secrets;
+or a map of a ReflectionSpec's fields, as `+"`spec`"+`: {resource: pods, label_selector: app=web}
+(default pods, nodes, jobs.batch and leases.coordination.k8s.io/kube-node-lease)`)
+	flags.IntVar(&r.config.MaxAdded, "max-added", 0, "`reflections` that callers may add to one cluster (default 500)")
+	flags.DurationVar(&r.config.DiscoverEvery, "discover-every", 0, `how often "*" and resources that are not served yet are looked for (default 30s)`)
+	flags.DurationVar(&r.config.KeepVanished, "keep-vanished", 0, `how long the log of a collection of "*" is kept after the API server ceased to serve it (default 1h)`)
+	flags.DurationVar(&r.config.LivenessEvery, "liveness-every", 0, "how often each log says that it is current (default 2s); a node's silence is known no finer")
+	flags.IntVar(&r.config.PageSize, "page-size", 0, "objects per page of a list (default 500 where pages help)")
+	flags.StringVar((*string)(&r.config.WatchList), "watch-list", "", "`way` in which initial states are read: auto lists, and streams where a list runs out of time; always, only or never stream (default auto)")
+	flags.Var((*byteSize)(&r.config.StageBytes), "stage-bytes", "`bytes` of changes that may wait for a slow log, in each collection, before they are folded (default 64Mi)")
+}
+
+// read parses clusters and resources. The first cluster's source becomes that of k.
+func (r *reflecting) read(k *kubeFlags) error {
+	var errs []error
+	fault := func(flag string, err error) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--%s: %w", flag, err))
+		}
+	}
+	r.config.Clusters, r.config.Resources = nil, nil
+	for i, text := range r.clusters {
+		name, source, has := strings.Cut(text, "=")
+		switch {
+		case i == 0:
+			r.config.Cluster = name
+			if !has {
+				continue
+			}
+			if c := k.config; c.Kubeconfig != "" || c.URL != "" || c.InCluster || c.Context != "" {
+				fault("cluster", fmt.Errorf("%s has a source, and so have --kubeconfig, --context, --api-url or --in-cluster", name))
+			}
+			c, err := clusterSource(source)
+			k.config.Kubeconfig, k.config.Context, k.config.URL, k.config.InCluster = c.Kubeconfig, c.Context, c.URL, c.InCluster
+			fault("cluster", err)
+		case !has:
+			fault("cluster", fmt.Errorf("%q has no source; only the first one may leave it to --kubeconfig: want name=KUBECONFIG[#CONTEXT]", name))
+		default:
+			c, err := clusterSource(source)
+			if err == nil {
+				var client *kube.Client
+				if client, err = kube.Load(c); err == nil {
+					r.config.Clusters = append(r.config.Clusters, reflector.Cluster{Name: name, Kube: client})
+				}
+			}
+			if err != nil {
+				fault("cluster", fmt.Errorf("%s: %w", name, err))
+			}
+		}
+	}
+	if len(r.clusters) == 0 {
+		fault("cluster", errors.New("names none"))
+	}
+	for _, item := range r.resources {
+		var resource reflector.Resource
+		var err error
+		if strings.HasPrefix(item, "{") {
+			resource, err = reflector.ParseSpec([]byte(item))
+		} else {
+			resource, err = reflector.ParseResource(item)
+		}
+		if err != nil {
+			fault("resources", err)
+			continue
+		}
+		r.config.Resources = append(r.config.Resources, resource)
+	}
+	return errors.Join(errs...)
+}
+
+// clusterSource reads KUBECONFIG[#CONTEXT], #CONTEXT, in-cluster or a URL.
+func clusterSource(text string) (kube.Config, error) {
+	switch {
+	case text == "":
+		return kube.Config{}, errors.New("the source is empty: want KUBECONFIG[#CONTEXT], #CONTEXT, in-cluster or a URL")
+	case text == "in-cluster":
+		return kube.Config{InCluster: true}, nil
+	case strings.HasPrefix(text, "http://"), strings.HasPrefix(text, "https://"):
+		return kube.Config{URL: text}, nil
+	}
+	file, context, _ := strings.Cut(text, "#")
+	return kube.Config{Kubeconfig: file, Context: context}, nil
+}
+
+// resourceList is what --resources was given: names, and specs as JSON objects.
+type resourceList []string
+
+// Set implements pflag.Value: names separated by commas, or YAML of one spec or a list.
+func (l *resourceList) Set(text string) error {
+	text = strings.TrimSpace(text)
+	if !strings.HasPrefix(text, "{") && !strings.HasPrefix(text, "[") {
+		for name := range strings.SplitSeq(text, ",") {
+			*l = append(*l, strings.TrimSpace(name))
+		}
+		return nil
+	}
+	value, err := yaml.Parser().Unmarshal([]byte("is: " + strings.ReplaceAll(text, "\n", " ")))
+	if err != nil {
+		return fmt.Errorf("%.200q is no YAML: %w", text, err)
+	}
+	items, ok := value["is"].([]any)
+	if !ok {
+		items = []any{value["is"]}
+	}
+	for _, item := range items {
+		if name, ok := item.(string); ok {
+			*l = append(*l, name)
+			continue
+		}
+		spec, err := json.Marshal(item)
+		if err != nil {
+			return fmt.Errorf("%.200q: %w", text, err)
+		}
+		*l = append(*l, string(spec))
+	}
+	return nil
+}
+
+// Replace implements pflag.SliceValue.
+func (l *resourceList) Replace(items []string) error {
+	*l = nil
+	for _, item := range items {
+		if err := l.Append(item); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Append implements pflag.SliceValue.
+func (l *resourceList) Append(item string) error { return l.Set(item) }
+
+// GetSlice implements pflag.SliceValue.
+func (l *resourceList) GetSlice() []string { return *l }
+
+// String implements pflag.Value.
+func (l *resourceList) String() string { return strings.Join(*l, ",") }
+
+// Type implements pflag.Value.
+func (*resourceList) Type() string { return "resources" }

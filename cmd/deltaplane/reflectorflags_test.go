@@ -1,0 +1,114 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/deltaplane/deltaplane/services/reflector"
+)
+
+const twoContexts = `
+apiVersion: v1
+kind: Config
+current-context: one
+clusters: [{name: c, cluster: {server: "https://api.example:6443"}}]
+contexts: [{name: one, context: {cluster: c}}, {name: two, context: {cluster: c}}]
+`
+
+// settled is what the flags come to with an environment and a settings file.
+func settled(t *testing.T, env map[string]string, file string, args ...string) (*reflecting, *kubeFlags, error) {
+	t.Helper()
+	var r reflecting
+	var k kubeFlags
+	cmd := &cobra.Command{Use: "x", SilenceErrors: true, SilenceUsage: true, RunE: func(*cobra.Command, []string) error { return nil }}
+	cmd.SetOut(io.Discard)
+	r.register(cmd.Flags())
+	k.register(cmd.Flags())
+	cmd.Flags().String("config", "", "")
+	if file != "" {
+		path := filepath.Join(t.TempDir(), "settings.yaml")
+		if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		args = append(args, "--config", path)
+	}
+	cmd.PreRunE = applySettings(func(name string) (string, bool) { v, ok := env[name]; return v, ok })
+	cmd.SetArgs(args)
+	if err := cmd.Execute(); err != nil {
+		return &r, &k, err
+	}
+	return &r, &k, r.read(&k)
+}
+
+func TestResourcesAreTheSameInFlagsEnvironmentAndFile(t *testing.T) {
+	t.Parallel()
+	const want = "[nodes  false [] | leases.coordination.k8s.io kube-node-lease false [] | pods  true [status.images spec.x] map[node:spec.nodeName]]"
+	spec := `{resource: pods, metadata_only: true, drop_fields: [status.images, spec.x], hints: {node: spec.nodeName}}`
+	for name, x := range map[string]struct {
+		env  map[string]string
+		file string
+		args []string
+	}{
+		"flags":       {args: []string{"--resources", "nodes,leases.coordination.k8s.io/kube-node-lease", "--resources", spec}},
+		"one flag":    {args: []string{"--resources", "[nodes, leases.coordination.k8s.io/kube-node-lease, " + spec + "]"}},
+		"environment": {env: map[string]string{"DELTAPLANE_RESOURCES": "[nodes, leases.coordination.k8s.io/kube-node-lease, " + spec + "]"}},
+		"file":        {file: "resources:\n- nodes\n- leases.coordination.k8s.io/kube-node-lease\n- " + spec + "\n"},
+	} {
+		r, _, err := settled(t, x.env, x.file, x.args...)
+		var got []string
+		for _, one := range r.config.Resources {
+			text := fmt.Sprint(one.Name, " ", one.Scope.Namespace, " ", one.MetadataOnly, " ", one.Transform.Drop)
+			if one.Transform.Hints != nil {
+				text += fmt.Sprint(" ", one.Transform.Hints)
+			}
+			got = append(got, text)
+		}
+		if text := "[" + strings.Join(got, " | ") + "]"; err != nil || text != want {
+			t.Errorf("%s: %v, %v\nwant %s", name, text, err, want)
+		}
+	}
+}
+
+func TestClustersAreNamedWithTheirSources(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "config")
+	if err := os.WriteFile(path, []byte(twoContexts), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r, k, err := settled(t, nil, "", "--cluster", "prod="+path+"#two", "--cluster", "again="+path, "--cluster", "dev=http://127.0.0.1:7448")
+	var others []string
+	for _, c := range r.config.Clusters {
+		others = append(others, c.Name+" "+c.Kube.Address())
+	}
+	if err != nil || r.config.Cluster != "prod" || k.config.Kubeconfig != path || k.config.Context != "two" ||
+		strings.Join(others, ", ") != "again https://api.example:6443, dev http://127.0.0.1:7448" {
+		t.Errorf("%q at %+v, others %v, %v", r.config.Cluster, k.config, others, err)
+	}
+	if r, k, err := settled(t, map[string]string{"DELTAPLANE_CLUSTER": "prod"}, "", "--kubeconfig", path); err != nil || r.config.Cluster != "prod" || k.config.Kubeconfig != path {
+		t.Errorf("as it was before there were several: %q, %+v, %v", r.config.Cluster, k.config, err)
+	}
+}
+
+func TestEveryFaultOfWhatIsMirroredIsReportedTogether(t *testing.T) {
+	t.Parallel()
+	r, _, err := settled(t, nil, "", "--kubeconfig", "here", "--cluster", "a=there", "--cluster", "b", "--cluster", "c=/no/such/file", "--cluster", "d=",
+		"--resources", "{resource: pods, drop_fields: [..]}", "--resources", "{resource: pods, colour: red}", "--resources", "Pods")
+	err = fmt.Errorf("%w\n%w", err, r.config.Validate())
+	for _, want := range []string{"a has a source", `"b" has no source`, "/no/such/file", "d: the source is empty", "drop_fields[0]", "colour", `"Pods"`} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%v\nnames nothing of %q", err, want)
+		}
+	}
+	err = (reflector.Config{Cluster: "a", Clusters: []reflector.Cluster{{Name: "a"}}, Resources: []reflector.Resource{{Name: "pods", Cluster: "z"}}}).Validate()
+	for _, want := range []string{`"a" is named twice`, `"a" has no client`, `cluster "z" is not one of a`} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v\nnames nothing of %q", err, want)
+		}
+	}
+}
