@@ -31,7 +31,7 @@ func (c *Conn) Lease(ctx context.Context, cfg LeaseConfig) (*Lease, error) {
 	defer func() {
 		_ = sub.Unsubscribe()
 		if k.peer != nil {
-			k.peer.part()
+			c.part(k.peer)
 		}
 	}()
 	for {
@@ -123,8 +123,8 @@ func (k *contest) look(ctx context.Context) error {
 	if k.mine() {
 		token = ""
 	}
-	if k.peer != nil && k.peer.token != token {
-		k.peer.part()
+	if k.peer != nil && k.peer.key.token != token {
+		k.c.part(k.peer)
 		k.peer = nil
 	}
 	if k.peer == nil && token != "" {

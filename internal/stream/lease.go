@@ -215,12 +215,7 @@ func (l *Lease) adjust(ctx context.Context, mine *Claim, eased time.Time) time.T
 		return eased
 	}
 	least := l.cfg.Patience.Milliseconds()
-	began := time.Now()
-	try, cancel := context.WithTimeout(ctx, l.cfg.TTL/4)
-	_, _ = l.c.nc.RequestWithContext(try, aliveSubject+mine.Process, nil) // no answer is a slow one
-	cancel()
-	took := time.Since(began)
-	switch want := min(2*took, l.cfg.TTL).Milliseconds(); {
+	switch want := min(2*l.c.latency(ctx, l.cfg.TTL/4), l.cfg.TTL).Milliseconds(); {
 	case want > max(mine.Patience, least):
 		l.c.cfg.Log.Info("this process is slow to answer pings: asking standbys for patience",
 			slog.String("lease", l.cfg.Name), slog.Int64("patience_ms", want))

@@ -249,3 +249,56 @@ func TestAProcessThatCannotBePingedIsNotTakenForGone(t *testing.T) {
 		t.Errorf("taken after %v, want the whole TTL where there are no pings", took)
 	}
 }
+
+func TestTheLeasesOfAProcessShareItsPings(t *testing.T) {
+	t.Parallel()
+	url := embeddedtest.NATS(t).URL()
+	c1, c2 := connect(t, url, nil), connect(t, url, nil)
+	nc, err := nats.Connect(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	pings, err := nc.SubscribeSync("deltaplane.alive.*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	const leases, every = 20, 200 * time.Millisecond
+	seen := make(chan struct{}, 4*leases)
+	for i := range leases {
+		cfg := stream.LeaseConfig{Name: "dev/r" + string(rune('a'+i)) + ".v1", Holder: "one", TTL: long, PingEvery: every}
+		l, err := c1.Lease(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = l.Release(context.Background()) }()
+		cfg.Holder = "two"
+		cfg.Seen = func(stream.Claim) { seen <- struct{}{} }
+		all.Go(func() {
+			if _, err := c2.Lease(ctx, cfg); err == nil {
+				t.Error("a lease was taken from a holder that lives")
+			}
+		})
+	}
+	for range leases {
+		<-seen
+	}
+	before, _, err := pings.Pending()
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	time.Sleep(10 * every)
+	rounds := int(time.Since(began)/every) + 1
+	after, _, err := pings.Pending()
+	if err != nil || after == before || after-before > 2*(rounds+2) {
+		t.Errorf("%d pings in %d rounds for %d leases (%v); want two a round", after-before, rounds, leases, err)
+	}
+	cancel()
+	all.Wait()
+}

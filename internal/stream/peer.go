@@ -21,12 +21,17 @@ const (
 type presence struct {
 	token string
 
-	mu        sync.Mutex
-	answering bool // guarded by mu
-	reachable bool // guarded by mu: a ping was answered
+	mu        sync.Mutex // guards what follows
+	answering bool
+	reachable bool // a ping was answered
+	peers     map[peerKey]*peer
+
+	measure  sync.Mutex // guards what follows
+	took     time.Duration
+	measured time.Time
 }
 
-func newPresence() *presence { return &presence{token: nuid.Next()} }
+func newPresence() *presence { return &presence{token: nuid.Next(), peers: map[peerKey]*peer{}} }
 
 // present begins to answer, and returns the token under which others can ping this process; empty when pings do not arrive, as where the
 // user of the connection may not subscribe: everybody would think that we are gone.
@@ -50,12 +55,33 @@ func (c *Conn) present(ctx context.Context) string {
 	return p.token
 }
 
+// latency is how long a ping to ourselves takes now, at most limit. The leases of a process share what was measured a moment ago.
+func (c *Conn) latency(ctx context.Context, limit time.Duration) time.Duration {
+	p := c.presence
+	p.measure.Lock()
+	defer p.measure.Unlock()
+	if time.Since(p.measured) > limit/2 {
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		_, _ = c.nc.RequestWithContext(ctx, aliveSubject+p.token, nil) // no answer is a slow one
+		p.measured = time.Now()
+		p.took = p.measured.Sub(began)
+	}
+	return p.took
+}
+
+type peerKey struct {
+	token string
+	every time.Duration
+}
+
 // peer is another process as its pings show it. A ping to ourselves goes with each: a round in which that one was not answered in time says
 // something about us or the server, and nothing about the peer, so that a machine which starves does not depose anybody.
 type peer struct {
-	token   string
-	every   time.Duration
+	key     peerKey
 	changed *signal
+	users   int // guarded by the presence's mu
 	cancel  context.CancelFunc
 	done    chan struct{}
 
@@ -66,21 +92,38 @@ type peer struct {
 	gone                 bool
 }
 
-// meet begins to ping the process with the token, until ctx ends or they part.
+// meet returns what pings show of the process with the token. All leases that it holds share the pings.
 func (c *Conn) meet(ctx context.Context, token string, every time.Duration) *peer {
-	ctx, cancel := context.WithCancel(ctx)
-	p := &peer{token: token, every: every, changed: newSignal(), cancel: cancel, done: make(chan struct{})}
-	go func() {
-		defer close(p.done)
-		p.run(ctx, c)
-	}()
+	c.presence.mu.Lock()
+	defer c.presence.mu.Unlock()
+	key := peerKey{token, every}
+	p := c.presence.peers[key]
+	if p == nil {
+		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // others may use it longer than its first user
+		p = &peer{key: key, changed: newSignal(), cancel: cancel, done: make(chan struct{})}
+		c.presence.peers[key] = p
+		go func() {
+			defer close(p.done)
+			p.run(ctx, c)
+		}()
+	}
+	p.users++
 	return p
 }
 
-// part ends the pings.
-func (p *peer) part() {
-	p.cancel()
-	<-p.done
+// part ends the pings with their last user.
+func (c *Conn) part(p *peer) {
+	c.presence.mu.Lock()
+	p.users--
+	last := p.users == 0
+	if last {
+		delete(c.presence.peers, p.key)
+	}
+	c.presence.mu.Unlock()
+	if last {
+		p.cancel()
+		<-p.done
+	}
 }
 
 // isGone says that the server knows of no such process, twice in a row.
@@ -106,17 +149,17 @@ func (p *peer) run(ctx context.Context, c *Conn) {
 	defer func() { _ = sub.Unsubscribe() }()
 	var settled time.Time // before it a peer that is not there may only be reconnecting, as we were
 	reconnected := c.events.wait()
-	wait := p.every
+	wait := p.key.every
 	for {
 		_ = c.nc.PublishRequest(aliveSubject+c.presence.token, inbox+".self", nil) // an error is an unanswered ping
-		_ = c.nc.PublishRequest(aliveSubject+p.token, inbox+".peer", nil)
+		_ = c.nc.PublishRequest(aliveSubject+p.key.token, inbox+".peer", nil)
 		t := time.NewTimer(wait)
 		select {
 		case <-t.C:
 			wait = p.round(wait, time.Now().After(settled))
 		case <-reconnected:
 			t.Stop()
-			reconnected, settled, wait = c.events.wait(), time.Now().Add(5*p.every), p.every
+			reconnected, settled, wait = c.events.wait(), time.Now().Add(5*p.key.every), p.key.every
 		case <-ctx.Done():
 			t.Stop()
 			return
@@ -142,7 +185,7 @@ func (p *peer) answer(m *nats.Msg, self bool) {
 func (p *peer) round(lasted time.Duration, settled bool) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	next := p.every
+	next := p.key.every
 	switch {
 	case p.heard:
 		p.silent, p.refusals, p.gone = 0, 0, false

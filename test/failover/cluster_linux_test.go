@@ -97,5 +97,5 @@ func TestDesign63AReplicatedLogFailsOverWithItsReflectors(t *testing.T) {
 		t.Logf("leader stopped to next change: %s", distribution(stopped))
 	}
 	t.Logf("log's server killed to two seconds' worth of changes: %s", distribution(servers))
-	c.judge(kills + stops)
+	c.judge(kills+stops, len(servers))
 }

@@ -42,5 +42,5 @@ func TestT01LeadersAreKilledAndStoppedAndNobodyNotices(t *testing.T) {
 	t.Logf("leader killed to next change: %s", distribution(killed))
 	t.Logf("leader stopped to next change: %s", distribution(stopped))
 	t.Logf("leader asked to end to next change: %s", distribution(handed))
-	c.judge(kills + 2*stops)
+	c.judge(kills+2*stops, 0)
 }

@@ -35,7 +35,7 @@ type witness struct {
 
 func newWitness(t *testing.T, url string, src *source) *witness {
 	t.Helper()
-	conn, err := stream.Connect(t.Context(), stream.Config{URL: url})
+	conn, err := stream.Connect(t.Context(), stream.Config{URL: url, Log: role{Name: "witness"}.log()})
 	if err != nil {
 		t.Fatal(err)
 	}
