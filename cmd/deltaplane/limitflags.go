@@ -33,4 +33,5 @@ func registerIndexer(flags *pflag.FlagSet, c *indexer.Config) {
 	flags.DurationVar(&c.SnapshotMaxAge, "index-snapshot-max-age", 0, "how long such a snapshot is kept in all once it is not the newest (default 15m)")
 	flags.IntVar(&c.SnapshotBytes, "index-snapshot-bytes", 0, "`bytes` of replaced payloads the snapshots may hold, about; beyond it the oldest go (default 256 MiB)")
 	flags.IntVar(&c.MaxWatchers, "index-max-watchers", 0, "`watches` that may be open (default 10000)")
+	flags.IntVar(&c.MaxInitialStates, "index-max-initial-states", 0, "`states` of more than 1,000 objects sent at a time; other watches wait in line, the clients in turn (default 16)")
 }

@@ -119,6 +119,19 @@ func (g *gate) refuse(reason, label, text string, limit int64) error {
 	return withDetails(st, retryInfo(nil, 100*time.Millisecond+rand.N(200*time.Millisecond))).Err()
 }
 
+// Client names whose call a context is of, in the way that clients are counted;
+// empty outside a connection.
+func Client(ctx context.Context) string {
+	conn, ok := ctx.Value(connectionKey{}).(*connection)
+	if !ok {
+		return ""
+	}
+	if c := conn.last.Load(); c != nil {
+		return c.name
+	}
+	return conn.owner(ctx)
+}
+
 // client finds whose call it is; nil outside a connection.
 func (g *gate) client(ctx context.Context, name string) *client {
 	conn, ok := ctx.Value(connectionKey{}).(*connection)

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/deltaplane/deltaplane/internal/rpc"
 )
 
 const (
@@ -19,36 +21,49 @@ const (
 	linePerPlace = 128
 )
 
-// line hands out a bounded number of places, in the order they were asked for.
+// line hands out a bounded number of places: to the client that has fewest, and
+// among those in the order they were asked for. A client that asks for very many
+// thus delays itself; when the line is full it gives way to the others.
 type line struct {
 	places int
 
 	mu      sync.Mutex
 	taken   int
-	waiting list.List // of chan struct{}, closed when the place is theirs
+	held    map[string]int // places, by client; none are left out
+	waiting list.List      // of *queuer
+}
+
+type queuer struct {
+	client  string
+	turn    chan struct{} // closed when the place is theirs, or refused
+	refused bool          // set before
 }
 
 // enter waits for a place. The error is errTooManyWatchers when the line is full
 // already. done gives the place back; it may be called again.
-func (l *line) enter(ctx context.Context, stopping <-chan struct{}, most time.Duration) (done func(), err error) {
+func (l *line) enter(ctx context.Context, client string, stopping <-chan struct{}, most time.Duration) (done func(), err error) {
 	l.mu.Lock()
 	if l.taken < l.places {
 		l.taken++
+		l.grant(client)
 		l.mu.Unlock()
-		return l.hold(), nil
+		return l.hold(client), nil
 	}
-	if n := l.waiting.Len(); n >= linePerPlace*l.places {
+	if n := l.waiting.Len(); n >= linePerPlace*l.places && !l.giveWay(client) {
 		l.mu.Unlock()
 		return nil, newFault(errTooManyWatchers, fmt.Sprintf("%d wait for their initial state", n))
 	}
-	turn := make(chan struct{})
-	e := l.waiting.PushBack(turn)
+	w := &queuer{client: client, turn: make(chan struct{})}
+	e := l.waiting.PushBack(w)
 	l.mu.Unlock()
 	timer := time.NewTimer(most)
 	defer timer.Stop()
 	select {
-	case <-turn:
-		return l.hold(), nil
+	case <-w.turn:
+		if w.refused {
+			return nil, newFault(errTooManyWatchers, "others wait for fewer initial states")
+		}
+		return l.hold(client), nil
 	case <-ctx.Done():
 		err = ctx.Err()
 	case <-stopping:
@@ -57,33 +72,82 @@ func (l *line) enter(ctx context.Context, stopping <-chan struct{}, most time.Du
 		err = newFault(errTooManyWatchers, fmt.Sprintf("waited %v for the initial state", most))
 	}
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	select {
-	case <-turn: // just now
-		l.pass()
+	case <-w.turn: // just now
+		if !w.refused {
+			l.pass(client)
+		}
 	default:
 		l.waiting.Remove(e)
 	}
-	l.mu.Unlock()
 	return nil, err
 }
 
-func (l *line) hold() func() {
+// giveWay refuses the last in line of the client that waits most often, if that
+// is more often than the client would. mu is held.
+func (l *line) giveWay(client string) bool {
+	waits := map[string]int{}
+	for e := l.waiting.Front(); e != nil; e = e.Next() {
+		waits[e.Value.(*queuer).client]++
+	}
+	most := client
+	for c, n := range waits {
+		if n > waits[most] {
+			most = c
+		}
+	}
+	if waits[most] <= waits[client]+1 {
+		return false
+	}
+	for e := l.waiting.Back(); e != nil; e = e.Prev() {
+		if w := e.Value.(*queuer); w.client == most {
+			l.waiting.Remove(e)
+			w.refused = true
+			close(w.turn)
+			return true
+		}
+	}
+	return false
+}
+
+// grant counts a place. mu is held.
+func (l *line) grant(client string) {
+	if l.held == nil {
+		l.held = map[string]int{}
+	}
+	l.held[client]++
+}
+
+func (l *line) hold(client string) func() {
 	once := sync.OnceFunc(func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.pass()
+		l.pass(client)
 	})
 	timer := time.AfterFunc(placeFor, once)
 	return func() { timer.Stop(); once() }
 }
 
-// pass gives a place to the next in line. mu is held.
-func (l *line) pass() {
-	if e := l.waiting.Front(); e != nil {
-		close(l.waiting.Remove(e).(chan struct{}))
+// pass takes a place from a client and gives it to the next, which is the same
+// client only when nobody else has as few. mu is held.
+func (l *line) pass(client string) {
+	var next *list.Element
+	for e := l.waiting.Front(); e != nil; e = e.Next() {
+		if next == nil || l.held[e.Value.(*queuer).client] < l.held[next.Value.(*queuer).client] {
+			next = e
+		}
+	}
+	if l.held[client]--; l.held[client] == 0 {
+		delete(l.held, client)
+	}
+	if next == nil {
+		l.taken--
 		return
 	}
-	l.taken--
+	w := l.waiting.Remove(next).(*queuer)
+	l.grant(w.client)
+	close(w.turn)
 }
 
 // len is how many states are being sent and how many wait for that.
@@ -104,5 +168,5 @@ func (w *watcher) admit(ctx context.Context) (done func(), err error) {
 	}
 	_, n := w.s.line.len()
 	w.waited = w.waited || n > 0
-	return w.s.line.enter(ctx, w.s.stopping, w.s.cfg.MaxWait)
+	return w.s.line.enter(ctx, rpc.Client(ctx), w.s.stopping, w.s.cfg.MaxWait)
 }

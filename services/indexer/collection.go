@@ -199,7 +199,7 @@ func (s *Service) newCollection(id delta.Collection) *collection {
 	if s.cfg.Tier == TierCompact {
 		c.keeper.Compact(false)
 	}
-	c.hub = newHub(c, s.cfg.RingBytes, s.scans)
+	c.hub = newHub(c, s.cfg.RingBytes, s.scans, s.stopping)
 	c.fail(nil)
 	return c
 }

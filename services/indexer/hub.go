@@ -48,10 +48,12 @@ type hub struct {
 	scan    *scan // gathering those who will share it
 	resting time.Time
 	scans   chan struct{} // one place for the scans of all collections
+
+	stopping <-chan struct{} // closed when the service stops
 }
 
-func newHub(c *collection, limit int, scans chan struct{}) *hub {
-	h := &hub{c: c, limit: limit, most: chunkSize{chunkEvents, chunkBytes}, scans: scans}
+func newHub(c *collection, limit int, scans chan struct{}, stopping <-chan struct{}) *hub {
+	h := &hub{c: c, limit: limit, most: chunkSize{chunkEvents, chunkBytes}, scans: scans, stopping: stopping}
 	h.clear()
 	return h
 }

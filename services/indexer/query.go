@@ -112,7 +112,7 @@ func (q *querier) read(ctx context.Context) error {
 		case err != nil:
 			return err
 		}
-		if req.kind == queryCancel {
+		if req.kind == queryCancel && !req.several {
 			q.cancel(req.cancel)
 			continue
 		}
@@ -160,6 +160,10 @@ func (q *querier) cancel(tag uint64) {
 func (q *querier) take(ctx context.Context, req *queryRequest) error {
 	if req.kind == 0 {
 		q.fail(req.tag, 0, rpc.InvalidArgument("call", "is required"))
+		return nil
+	}
+	if req.several {
+		q.fail(req.tag, 0, rpc.InvalidArgument("call", "is given more than once"))
 		return nil
 	}
 	q.mu.Lock()

@@ -223,10 +223,19 @@ func TestAQueryStreamAnswersOutOfOrderAndCancels(t *testing.T) {
 	a.send(&indexv1.QueryRequest{Tag: 7, Call: &indexv1.QueryRequest_List{List: &indexv1.ListRequest{Collection: "pods", PageSize: -1}}})
 	a.failed(a.answer(7), codes.InvalidArgument, "INVALID_ARGUMENT", "page_size")
 
+	two := get(7, nil, 0)
+	count, err := proto.Marshal(&indexv1.QueryRequest{Call: &indexv1.QueryRequest_Count{Count: &indexv1.CountRequest{Collection: "pods"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	two.ProtoReflect().SetUnknown(count) // as a client with a later contract may send
+	a.send(two)
+	a.failed(a.answer(7), codes.InvalidArgument, "INVALID_ARGUMENT", "call")
+
 	later := at(w.w.Epoch(), w.rv+1)
 	a.send(get(8, later, 0))
 	a.send(get(8, nil, 0))
-	_, err := a.stream.Recv()
+	_, err = a.stream.Recv()
 	wantStatus(t, "a tag used twice", err, codes.InvalidArgument, "INVALID_ARGUMENT", "tag")
 }
 

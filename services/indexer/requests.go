@@ -249,6 +249,7 @@ type queryRequest struct {
 	call    []byte           // refers to buf
 	cancel  uint64
 	timeout *durationpb.Duration
+	several bool // it has more than one call
 	buf     []byte
 }
 
@@ -258,13 +259,10 @@ const (
 	queryTimeout = 12
 )
 
-var (
-	errQueryMalformed = errors.New("malformed request")
-	errQuerySeveral   = errors.New("several calls in one request")
-)
+var errQueryMalformed = errors.New("malformed request")
 
 func (q *queryRequest) decode(data []byte) error {
-	q.tag, q.kind, q.call, q.cancel, q.timeout = 0, 0, nil, 0, nil
+	q.tag, q.kind, q.call, q.cancel, q.timeout, q.several = 0, 0, nil, 0, nil, false
 	if cap(q.buf) > scratchMost {
 		q.buf = nil
 	}
@@ -303,9 +301,7 @@ func (q *queryRequest) set(f *field, typ protowire.Type) error {
 		q.timeout = new(durationpb.Duration)
 		return proto.Unmarshal(f.bytes, q.timeout)
 	case f.num == queryCancel && typ == protowire.VarintType, f.num > queryTag && f.num < queryCancel && typ == protowire.BytesType:
-		if q.kind != 0 {
-			return errQuerySeveral
-		}
+		q.several = q.several || q.kind != 0
 		q.kind, q.call, q.cancel = f.num, f.bytes, f.varint
 	}
 	return nil // a field of a later version

@@ -81,10 +81,13 @@ func (h *hub) missed(ctx context.Context, w *watcher) (*scan, error) {
 }
 
 func (h *hub) makeScan(s *scan, wait time.Duration) {
-	if wait > 0 {
-		<-time.After(wait)
+	if err := h.place(wait); err != nil {
+		h.mu.Lock()
+		h.scan, s.waiting, s.err = nil, nil, err
+		h.mu.Unlock()
+		close(s.ready)
+		return
 	}
-	h.scans <- struct{}{}
 	defer func() { <-h.scans }()
 	began := time.Now()
 	h.mu.Lock()
@@ -118,6 +121,23 @@ func (h *hub) makeScan(s *scan, wait time.Duration) {
 	h.resting = time.Now().Add(min(restShare*took, longestRest))
 	h.mu.Unlock()
 	close(s.ready)
+}
+
+// place waits, and takes the place for a scan.
+func (h *hub) place(wait time.Duration) error {
+	timer := time.NewTimer(max(wait, 0))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-h.stopping:
+		return newFault(errStopping, "resume the watch on another replica")
+	}
+	select {
+	case h.scans <- struct{}{}:
+		return nil
+	case <-h.stopping:
+		return newFault(errStopping, "resume the watch on another replica")
+	}
 }
 
 // interleave brings objects and tombstones into one order, by sequence.

@@ -33,8 +33,9 @@ const (
 	tokenHead    = 1 + 8 + 8
 	tokenMAC     = 8
 	tokenTail    = tokenMAC + 4
-	// maxToken is longer than any token made: it holds one key and one cluster.
-	maxToken = 8 << 10
+	// maxToken is longer than any token made: it holds one cluster, and a key or a
+	// value of an index, which may be as long as an object.
+	maxToken = 4 << 20
 )
 
 // signer makes and reads tokens. It is safe for concurrent use.

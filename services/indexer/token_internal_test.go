@@ -155,6 +155,17 @@ func TestRequestsThatDifferInMoreThanThePageHaveDifferentPrints(t *testing.T) {
 	}
 }
 
+// A value of an index may be nearly as long as an object.
+func TestATokenHoldsALongValue(t *testing.T) {
+	t.Parallel()
+	s := newSigner()
+	long := token{query: 3, pin: 2, passed: 4, after: strings.Repeat("v", 3<<19)}
+	got, err := s.read(s.write(long), 3)
+	if long.maker = s.maker; err != nil || got != long {
+		t.Errorf("a token of %d bytes: %v", len(s.write(long)), err)
+	}
+}
+
 func FuzzTokensNeverPanicAndSurviveWriting(f *testing.F) {
 	s := newSigner()
 	f.Add(s.write(token{query: 3, pin: 2, passed: 4, after: "n/a"}))

@@ -24,12 +24,13 @@ func (s *server) IndexKeys(ctx context.Context, req *indexv1.IndexKeysRequest) (
 		return nil, c.indexError(err)
 	}
 	size := 0
-	resp := &indexv1.IndexKeysResponse{Keys: hits.Keys(), Revision: revision(snap)}
-	for _, key := range resp.Keys {
-		size += len(key) + 3
-	}
-	if size > s.cfg.MaxResponseBytes {
-		return nil, s.tooLarge("use ByIndex, which has pages")
+	resp := &indexv1.IndexKeysResponse{Revision: revision(snap)}
+	for o := range hits.After("") {
+		key := o.Key()
+		if size += len(key) + 3; size > s.cfg.MaxResponseBytes {
+			return nil, s.tooLarge("use ByIndex, which has pages")
+		}
+		resp.Keys = append(resp.Keys, key)
 	}
 	return resp, nil
 }
@@ -52,7 +53,7 @@ func (s *server) ListIndexFuncValues(ctx context.Context, req *indexv1.ListIndex
 	resp := &indexv1.ListIndexFuncValuesResponse{Revision: revision(snap)}
 	size, last := 0, ""
 	for value, keys := range values {
-		if n := len(resp.Values); n > 0 && (n >= p.size || size+len(value) > s.cfg.MaxPageBytes) {
+		if n := len(resp.Values); n > 0 && (n >= p.size || size+tokenShare*len(value) > s.cfg.MaxPageBytes) {
 			resp.NextPageToken = p.next(0, last, n)
 			break
 		}
@@ -62,6 +63,9 @@ func (s *server) ListIndexFuncValues(ctx context.Context, req *indexv1.ListIndex
 	}
 	return resp, nil
 }
+
+// tokenShare is what a value takes that ends a page: the token holds it too.
+const tokenShare = 3
 
 // readable is the text in a form that every protobuf library takes: what came
 // from a payload need not be UTF-8.

@@ -68,7 +68,11 @@ func (s *Service) restore(ctx context.Context, c *collection) {
 	switch {
 	case outcome == "none":
 	case err != nil:
-		s.slog.Info("checkpoint not used, the log is replayed",
+		level := slog.LevelInfo
+		if outcome == "damaged" {
+			level = slog.LevelWarn
+		}
+		s.slog.LogAttrs(ctx, level, "checkpoint not used, the log is replayed",
 			slog.String(telemetry.KeyCollection, c.name), slog.String(telemetry.KeyReason, outcome), telemetry.Err(err))
 	default:
 		s.slog.Info("checkpoint read", slog.String(telemetry.KeyCollection, c.name), slog.Int(telemetry.KeyCount, len(image.Objects)),
@@ -146,6 +150,9 @@ func (c *collection) adopt(ctx context.Context, image *checkpoint.Image, size in
 		terms = append(terms, reign{t.Term, t.First})
 	}
 	c.terms.Store(&terms)
+	if follower.Frozen() { // what is held is not yet what the log had anywhere
+		c.hazy.Store(&[]span{{follower.Position().Sequence, open}})
+	}
 	c.warm.Store(true)
 	c.saved.Store(&savedFile{position: image.Mark.Position, at: now, fresh: image.Fresh, bytes: size})
 	return nil
