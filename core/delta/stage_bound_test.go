@@ -25,7 +25,7 @@ func TestDesign62WAdvancesUnderSustainedLag(t *testing.T) {
 				key = rng.IntN(3) // some are hot
 			}
 			push(s, change(delta.Updated, "k"+strconv.Itoa(key), rv))
-			if rv%4 != 0 || limit == 1<<20 && rv%50 != 0 {
+			if rv%4 != 0 || limit == 1<<20 && rv%20 != 0 {
 				continue
 			}
 			for _, r := range s.Pop(1, 1<<30) { // one key for four changes or more
