@@ -51,6 +51,7 @@ func (c *Conn) Lease(ctx context.Context, cfg LeaseConfig) (*Lease, error) {
 		default:
 			k.bucket = nil
 			c.cfg.Log.Warn("lease cannot be read", slog.String("lease", cfg.Name), slog.String("error", err.Error()))
+			k.cfg.Failed(err, contestPause)
 			err = k.pause(ctx)
 		}
 		if err != nil {
@@ -181,8 +182,11 @@ func (k *contest) wait(ctx context.Context) error {
 	}
 }
 
+// contestPause is the wait after a lease could be neither read nor taken.
+const contestPause = time.Second
+
 func (k *contest) pause(ctx context.Context) error {
-	t := time.NewTimer(time.Second)
+	t := time.NewTimer(contestPause)
 	defer t.Stop()
 	select {
 	case <-t.C:

@@ -37,6 +37,8 @@ type LeaseConfig struct {
 	Floor func() uint64
 	// Handicap, when set, returns for how long a lease that is free is left to those who are better prepared.
 	Handicap func(Claim) time.Duration
+	// Failed, when set, is told why the lease could be neither read nor taken, and when that is tried again. It must not block.
+	Failed func(err error, wait time.Duration)
 	// Seen, when set, is told of every change of who holds the lease, and of each renewal that is looked at. It must not block.
 	Seen func(Claim)
 }
@@ -50,6 +52,9 @@ func (c LeaseConfig) withDefaults() LeaseConfig {
 	}
 	if c.Handicap == nil {
 		c.Handicap = func(Claim) time.Duration { return 0 }
+	}
+	if c.Failed == nil {
+		c.Failed = func(error, time.Duration) {}
 	}
 	if c.Seen == nil {
 		c.Seen = func(Claim) {}

@@ -57,6 +57,7 @@ type Writer struct {
 	// created is when the stream was made, origin the sequence of its origin record.
 	created time.Time
 	origin  uint64
+	handle  jetstream.Stream // for Check
 
 	mu       sync.Mutex
 	epoch    uint64

@@ -107,6 +107,7 @@ func (r *reflection) reign(ctx context.Context) error {
 		Name: r.col.String(), Holder: r.cfg.Holder, Form: r.want.fingerprint(), TTL: r.cfg.LeaseTTL, Patience: r.cfg.LeasePatience,
 		Floor:    func() uint64 { return max(floor, s.term()) },
 		Handicap: func(held stream.Claim) time.Duration { return r.handicap(held, s.warm()) },
+		Failed:   func(err error, wait time.Duration) { r.fail(ctx, stageLead, err, wait) },
 		Seen:     func(held stream.Claim) { r.leader(ctx, held) },
 	})
 	if err != nil {
