@@ -30,7 +30,7 @@ func (c *cache[V]) get(key []byte) (V, bool) {
 
 func (c *cache[V]) put(key []byte, v V) {
 	if c.young == nil || len(c.young) >= cmp.Or(c.most, cacheEntries) || c.bytes+len(key) > cacheBytes {
-		c.young, c.old, c.bytes = map[string]V{}, c.young, 0
+		c.young, c.old, c.bytes = make(map[string]V, len(c.young)), c.young, 0 // as many will come
 	}
 	c.young[string(key)] = v
 	c.bytes += len(key)
