@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -15,8 +16,12 @@ import (
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
 
-// watchRetry is the pause before a broken watch is resumed.
-const watchRetry = 500 * time.Millisecond
+// watchRetry is the pause before a broken watch is resumed, doubled while it
+// breaks again without a word up to watchRetryMost, unless the server asks for more.
+const (
+	watchRetry     = 500 * time.Millisecond
+	watchRetryMost = 5 * time.Second
+)
 
 func newWatch() *cobra.Command {
 	var s selection
@@ -59,7 +64,9 @@ func runWatch(cmd *cobra.Command, s *selection, changesOnly bool) error {
 		request.Index, request.IndexValue, _ = strings.Cut(s.index, "=")
 	}
 	w := watcher{cmd: cmd, selection: s, client: indexv1.NewIndexServiceClient(conn), headers: !s.noHeaders}
+	pause := watchRetry
 	for opened := false; ; opened = true {
+		w.heard = false
 		err := w.follow(request)
 		if cmd.Context().Err() != nil {
 			return nil
@@ -72,7 +79,10 @@ func runWatch(cmd *cobra.Command, s *selection, changesOnly bool) error {
 		select {
 		case <-cmd.Context().Done():
 			return nil
-		case <-time.After(watchRetry):
+		case <-time.After(max(rand.N(pause)+pause/2, rpc.RetryDelay(err))): //nolint:gosec // jitter needs no secrecy
+		}
+		if pause = min(2*pause, watchRetryMost); w.heard {
+			pause = watchRetry
 		}
 	}
 }
@@ -84,6 +94,7 @@ type watcher struct {
 	client    indexv1.IndexServiceClient
 	headers   bool
 	seen      bool
+	heard     bool // on this stream
 }
 
 // follow reads one stream to its end and moves the request's resume position along.
@@ -97,11 +108,12 @@ func (w *watcher) follow(request *indexv1.WatchRequest) error {
 		if err != nil {
 			return err
 		}
-		w.seen = true
+		w.seen, w.heard = true, true
 		if position := message.GetPosition(); position != nil {
 			request.Resume, request.SkipInitialState = position, false
 		}
 		if gap := message.GetGap(); gap != nil {
+			request.Resume = nil // it names nothing any more, also when the state breaks off
 			fmt.Fprintln(w.cmd.ErrOrStderr(), "history was lost:", gap.GetReason()+"; the whole state follows")
 		}
 		if err := w.print(message.GetEvents().GetEvents()); err != nil {
