@@ -173,7 +173,7 @@ kube-test: deps ## API conformance and whole-system suite on a real API server
 	[ $$was = yes ] || { $(MAKE) --no-print-directory kube; trap '$(MAKE) --no-print-directory kube-down' EXIT; }; \
 	export DELTAPLANE_KUBECONFIG=$$(cd test/kube && go run ./cmd/kube kubeconfig); \
 	echo "kubeconfig $$DELTAPLANE_KUBECONFIG"; \
-	go test -count=1 -timeout $(TIMEOUT) -run 'Real|TestJobsOfAllKinds|TestPreconditionsOfTheAPIServer' ./test/api/... ./test/system/... ./services/controllers
+	go test -count=1 -timeout $(TIMEOUT) -run 'Real|TestJobsOfAllKinds|TestPreconditionsOfTheAPIServer' ./test/api/... ./test/system/... ./services/controllers ./services/reflector
 
 ##### a real containerd, built from Go modules (test/containerd) #####
 
