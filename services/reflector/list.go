@@ -67,14 +67,14 @@ func (s *source) list(ctx context.Context) error {
 	s.finish(listRV)
 	s.r.metrics.listSeconds.WithLabelValues(name).Observe(time.Since(began).Seconds())
 	s.r.metrics.itemsPerList.WithLabelValues(name).Observe(float64(items))
-	s.complete(ctx, "listed", listRV, items, time.Since(began))
+	s.complete(ctx, listRV, items, time.Since(began))
 	return nil
 }
 
 // complete notes that the whole state was taken in.
-func (s *source) complete(ctx context.Context, how string, rv delta.RV, items int, took time.Duration) {
+func (s *source) complete(ctx context.Context, rv delta.RV, items int, took time.Duration) {
 	s.r.state.set(func(v *view) { v.lists++ })
-	s.r.slog.LogAttrs(ctx, slog.LevelInfo, how, slog.String(telemetry.KeyRV, rv), slog.Int(telemetry.KeyCount, items),
+	s.r.slog.LogAttrs(ctx, slog.LevelInfo, "whole state taken in", slog.String(telemetry.KeyRV, rv), slog.Int(telemetry.KeyCount, items),
 		slog.Duration(telemetry.KeyDuration, took))
 }
 

@@ -106,7 +106,7 @@ func (s *source) stream(parent context.Context) (complete bool, err error) {
 	s.unfinished = 0
 	s.finish(rv)
 	s.r.state.listed()
-	s.complete(ctx, "streamed", rv, items, time.Since(began))
+	s.complete(ctx, rv, items, time.Since(began))
 	s.r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_WATCHING)
 	return true, s.untilRelist(ctx, cancel, func(ctx context.Context) error { return s.follow(ctx, w, items+1) })
 }
