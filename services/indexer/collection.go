@@ -296,7 +296,8 @@ func (c *collection) apply(ctx context.Context, b intake) {
 // log: a tombstone that has expired is older than every record younger than
 // half the TTL, and so has a lower sequence (design 6.4).
 func (c *collection) horizon(batch *store.Batch, r *delta.Record) {
-	if c.replayAt.IsZero() || r.Sequence == 0 || !r.PublishedAt.After(c.replayAt.Add(-c.ttl/2)) {
+	stored := r.StoredAt // not PublishedAt: the reflector's clock may be ahead
+	if c.replayAt.IsZero() || r.Sequence == 0 || stored.IsZero() || !stored.After(c.replayAt.Add(-c.ttl/2)) {
 		return
 	}
 	batch.Horizon, c.replayAt = max(r.Sequence-1, 1), time.Time{}

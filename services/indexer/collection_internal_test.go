@@ -59,12 +59,12 @@ func newTestCollection(t *testing.T, spans *tracetest.SpanRecorder) *collection 
 func record(seq uint64, age time.Duration) delta.Record {
 	return delta.Record{
 		Kind: delta.KindDelta, Type: delta.Updated, Key: delta.Key(fmt.Sprintf("n/p%d", seq)), RV: fmt.Sprint(seq), Watermark: fmt.Sprint(seq),
-		Epoch: 1, Term: 1, Sequence: seq, PublishedAt: now.Add(-age), Payload: fmt.Appendf(nil, `{"metadata":{"namespace":"n","name":"p%d"}}`, seq),
+		Epoch: 1, Term: 1, Sequence: seq, PublishedAt: now.Add(-age), StoredAt: now.Add(-age), Payload: fmt.Appendf(nil, `{"metadata":{"namespace":"n","name":"p%d"}}`, seq),
 	}
 }
 
 func synced(seq uint64) delta.Record {
-	return delta.Record{Kind: delta.KindSynced, RV: fmt.Sprint(seq), Watermark: fmt.Sprint(seq), Epoch: 1, Term: 1, Sequence: seq, PublishedAt: now.Add(-3 * time.Hour)}
+	return delta.Record{Kind: delta.KindSynced, RV: fmt.Sprint(seq), Watermark: fmt.Sprint(seq), Epoch: 1, Term: 1, Sequence: seq, PublishedAt: now.Add(-3 * time.Hour), StoredAt: now.Add(-3 * time.Hour)}
 }
 
 func (c *collection) mustApply(t *testing.T, b delta.Batch) {

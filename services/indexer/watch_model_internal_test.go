@@ -46,6 +46,7 @@ const modelTTL = time.Minute
 func (h *history) append(r delta.Record) {
 	h.seq++
 	r.Sequence, r.Epoch, r.Term, r.PublishedAt = h.seq, h.epoch, h.term, time.Now()
+	r.StoredAt = r.PublishedAt
 	if h.listed || r.Kind == delta.KindSynced {
 		r.Watermark = strconv.Itoa(h.rv)
 	}
