@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/deltaplane/deltaplane/internal/stream"
@@ -73,6 +76,9 @@ func (b *bench) seedManaged(ctx context.Context, c *testCluster, seed uint64, po
 	if err != nil {
 		return err
 	}
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
 	b.say("  writing %d pods to etcd", pods)
 	b.note("sync: %d pods of 600 templates, seed %d, %d bytes each in JSON", pods, seed, size/pods)
 	return c.feed(ctx, file, "seed")
@@ -93,10 +99,13 @@ func (b *bench) sync(ctx context.Context, s syncing) error {
 	peer := func(name string, protobuf bool) side {
 		return side{name, func(ctx context.Context, _ time.Duration) (map[string]float64, error) {
 			got, versions, err := b.syncPeer(ctx, jsonConfig{URL: s.url, Kubeconfig: s.kubeconfig, Count: 1, Protobuf: protobuf}, s.pods)
-			if s.versions == "" {
+			switch {
+			case err != nil:
+			case !strings.HasPrefix(versions, strconv.Itoa(s.pods)+":"):
+				err = fmt.Errorf("the informer holds other pods than were written: %s, want %d", versions, s.pods)
+			case s.versions == "":
 				s.versions = versions // the first to tell is a peer
-			}
-			if err == nil && versions != s.versions {
+			case versions != s.versions:
 				err = fmt.Errorf("the informer holds other keys or versions: %s, want %s", versions, s.versions)
 			}
 			return got, err
@@ -193,18 +202,21 @@ const controlRecords = 3
 
 // awaitRecords returns when a log has the records of a list of n objects and its end.
 func awaitRecords(ctx context.Context, conn *stream.Conn, n int) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for {
+	for there := uint64(0); ; {
 		tail, err := conn.Tail(ctx, podsCollection)
-		if err == nil && tail.Messages >= uint64(n+controlRecords) {
+		if err == nil {
+			there = tail.Messages
+		}
+		if there >= uint64(n+controlRecords) {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return errors.Join(fmt.Errorf("%d records in the log, want %d: %w", tail.Messages, n+controlRecords, ctx.Err()), err)
+			return errors.Join(fmt.Errorf("%d records in the log, want %d: %w", there, n+controlRecords, ctx.Err()), err)
 		case <-tick.C:
 		}
 	}
