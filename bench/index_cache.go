@@ -99,7 +99,7 @@ func cacheIndexes() cache.Indexers {
 
 // awaitInformer returns when an informer has synced.
 func awaitInformer(ctx context.Context, informer cache.SharedIndexInformer) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()

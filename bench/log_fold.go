@@ -11,8 +11,8 @@ import (
 
 // folded is what a log says about its collection, read once from its start.
 type folded struct {
-	state  map[delta.Key]objectState
-	faults faults
+	state    map[delta.Key]objectState
+	controls int // records that a reign begins with and the end of its list
 }
 
 // foldLog reads the log of the pods up to its end.
@@ -22,9 +22,15 @@ func foldLog(ctx context.Context, url string) (folded, error) {
 		return folded{}, err
 	}
 	defer conn.Close()
-	a, end := newAudit(nil, 0), errors.New("replayed")
+	a, end, controls := newAudit(nil, 0), errors.New("replayed"), 0
 	err = conn.Read(ctx, podsCollection, stream.ReadConfig{}, func(_ context.Context, b delta.Batch) error {
 		a.apply(b)
+		for i := range b.Records {
+			switch b.Records[i].Kind {
+			case delta.KindOrigin, delta.KindFence, delta.KindTerm, delta.KindSynced:
+				controls++
+			}
+		}
 		if b.Replayed {
 			return end
 		}
@@ -33,7 +39,7 @@ func foldLog(ctx context.Context, url string) (folded, error) {
 	if !errors.Is(err, end) {
 		return folded{}, errors.Join(errors.New("the log was not read to its end"), err, ctx.Err())
 	}
-	f := folded{state: a.live(), faults: a.Faults}
+	f := folded{state: a.live(), controls: controls}
 	if !a.follower.Readable() || a.Faults.Damaged+a.Faults.Unreadable > 0 {
 		return f, fmt.Errorf("%w: readable %v, %+v", errLogDiffers, a.follower.Readable(), a.Faults)
 	}
