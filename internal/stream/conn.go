@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -91,6 +92,10 @@ type Conn struct {
 
 	events   *signal // fires on every reconnect
 	presence *presence
+
+	mu     sync.Mutex
+	leases *Conn // made when the first lease is asked for; guarded by mu
+	closed bool  // guarded by mu
 }
 
 // Connect opens a connection. It fails when the server cannot be reached before ctx ends or within the first attempt, or refuses; afterwards
@@ -149,7 +154,36 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 }
 
 // Close ends the connection; what runs on it fails.
-func (c *Conn) Close() { c.nc.Close() }
+func (c *Conn) Close() {
+	c.mu.Lock()
+	c.closed = true
+	leases := c.leases
+	c.mu.Unlock()
+	if leases != nil {
+		leases.Close()
+	}
+	c.nc.Close()
+}
+
+// apart is a second connection to the same servers. Leases and pings use it, so that they do not wait behind the appends of a log that has
+// become slow: a leader that is merely slow to write would lose its lease and with it the watch.
+func (c *Conn) apart(ctx context.Context) (*Conn, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, nats.ErrConnectionClosed
+	}
+	if c.leases == nil {
+		cfg := c.cfg
+		cfg.Name += "-leases"
+		leases, err := Connect(ctx, cfg)
+		if err != nil {
+			return nil, err
+		}
+		c.leases = leases
+	}
+	return c.leases, nil
+}
 
 // Healthy reports whether the connection is up at this moment.
 func (c *Conn) Healthy() bool { return c.nc.IsConnected() }

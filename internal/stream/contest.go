@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -12,12 +13,16 @@ import (
 
 // Lease waits until the lease is free, its holder is gone, or silent for too long, takes it and keeps renewing it. The term is the revision of
 // the write that took it, or more when Floor asks for it, so it grows even if the bucket was lost. It returns only on
-// success or when ctx ends.
+// success, when ctx ends, or when no connection for leases can be made.
 //
 // A holder is gone when the server knows nobody who answers its pings; it is silent when it has not answered for the patience, or, whatever
 // it answers, has not renewed for the TTL. Taking the lease from somebody who lives costs a change of leader and nothing
 // else: the log is fenced.
 func (c *Conn) Lease(ctx context.Context, cfg LeaseConfig) (*Lease, error) {
+	c, err := c.apart(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("lease %s: %w", cfg.Name, err)
+	}
 	k := &contest{c: c, cfg: cfg.withDefaults(), notice: make(chan struct{}, 1), process: c.present(ctx)}
 	sub, err := c.nc.Subscribe(leaseSubject+escapeKey(cfg.Name), func(*nats.Msg) {
 		select {
