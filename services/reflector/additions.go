@@ -43,11 +43,6 @@ type storedAdditions struct {
 	Removals    map[string]time.Time `json:"removals,omitempty"`
 }
 
-// clone is a copy to be changed.
-func (a additions) clone() additions {
-	return additions{reflections: slices.Clone(a.reflections), removals: maps.Clone(a.removals)}
-}
-
 // remove asks for a log to be deleted.
 func (a *additions) remove(collection string, after time.Time) {
 	if a.removals == nil {
@@ -57,7 +52,7 @@ func (a *additions) remove(collection string, after time.Time) {
 }
 
 // encode writes what decodeAdditions reads. What this version cannot use stays as it was read.
-func (a additions) encode() ([]byte, error) {
+func (a *additions) encode() ([]byte, error) {
 	out := storedAdditions{Version: additionsVersion, Reflections: []json.RawMessage{}, Removals: a.removals}
 	for _, x := range a.reflections {
 		raw := x.raw

@@ -69,14 +69,12 @@ func (r *retry) fail(now time.Time, atLeast time.Duration) time.Duration {
 	return max(d, atLeast)
 }
 
-// sleep waits, or returns false when ctx ended or wake fired first.
-func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
+// sleep waits, or returns false when ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
-		return true
-	case <-wake:
 		return true
 	case <-ctx.Done():
 		return false

@@ -119,8 +119,15 @@ func (c Config) Validate() error {
 	for _, d := range []struct {
 		name  string
 		value time.Duration
-	}{{"stream patience", c.StreamPatience}, {"quiet period", c.QuietAfter}, {"liveness period", c.LivenessEvery}, {"lease ttl", c.LeaseTTL}, {"lease patience", c.LeasePatience}, {"discovery period", c.DiscoverEvery},
-		{"time to keep vanished", c.KeepVanished}} {
+	}{
+		{"stream patience", c.StreamPatience},
+		{"quiet period", c.QuietAfter},
+		{"liveness period", c.LivenessEvery},
+		{"lease ttl", c.LeaseTTL},
+		{"lease patience", c.LeasePatience},
+		{"discovery period", c.DiscoverEvery},
+		{"time to keep vanished", c.KeepVanished},
+	} {
 		if d.value < 0 {
 			errs = append(errs, fmt.Errorf("reflector: %s %v: must not be negative", d.name, d.value))
 		}

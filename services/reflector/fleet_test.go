@@ -32,8 +32,8 @@ type seen struct {
 type kind struct {
 	group, version, name, kind string
 	namespaced                 bool
-	objects                    map[string]string // by namespace/name
-	watchers                   map[chan string]bool
+	objects                    map[string]string               // by namespace/name
+	watchers                   map[chan string]<-chan struct{} // with the end of each
 }
 
 func (k *kind) at(group, version string) bool { return k.group == group && k.version == version }
@@ -42,8 +42,10 @@ func newFleet(t testing.TB) *fleet {
 	t.Helper()
 	f := &fleet{rv: 100, counts: map[string]int{}}
 	for _, k := range []*kind{
-		{version: "v1", name: "pods", kind: "Pod", namespaced: true}, {version: "v1", name: "nodes", kind: "Node"},
-		{version: "v1", name: "configmaps", kind: "ConfigMap", namespaced: true}, {version: "v1", name: "secrets", kind: "Secret", namespaced: true},
+		{version: "v1", name: "pods", kind: "Pod", namespaced: true},
+		{version: "v1", name: "nodes", kind: "Node"},
+		{version: "v1", name: "configmaps", kind: "ConfigMap", namespaced: true},
+		{version: "v1", name: "secrets", kind: "Secret", namespaced: true},
 		{group: "apps", version: "v1", name: "deployments", kind: "Deployment", namespaced: true},
 	} {
 		f.serve(k)
@@ -60,7 +62,7 @@ func newFleet(t testing.TB) *fleet {
 func (f *fleet) serve(k *kind) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	k.objects, k.watchers = map[string]string{}, map[chan string]bool{}
+	k.objects, k.watchers = map[string]string{}, map[chan string]<-chan struct{}{}
 	f.kinds = append(f.kinds, k)
 }
 
@@ -106,8 +108,11 @@ func (f *fleet) put(resource, namespace, name, labels, extra string) {
 		typ = "MODIFIED"
 	}
 	k.objects[key] = fmt.Sprintf(`{"kind":%q,"apiVersion":%q,"metadata":{%s}%s}`, k.kind, strings.TrimPrefix(k.group+"/"+k.version, "/"), meta, extra)
-	for w := range k.watchers {
-		w <- event(typ, k.objects[key])
+	for w, done := range k.watchers {
+		select {
+		case w <- event(typ, k.objects[key]):
+		case <-done:
+		}
 	}
 }
 
@@ -231,7 +236,7 @@ func (f *fleet) objects(w http.ResponseWriter, r *http.Request, group, version s
 			lines <- event("ADDED", o)
 		}
 	}
-	k.watchers[lines] = true
+	k.watchers[lines] = r.Context().Done()
 	f.mu.Unlock()
 	defer func() {
 		f.mu.Lock()
@@ -247,7 +252,8 @@ func (f *fleet) objects(w http.ResponseWriter, r *http.Request, group, version s
 				return
 			}
 			if partial {
-				line = strings.Replace(line, line[strings.Index(line, `"object":`):], `"object":`+form(line[strings.Index(line, `"object":`)+9:len(line)-1], true)+"}", 1)
+				head, object, _ := strings.Cut(line, `"object":`)
+				line = head + `"object":` + form(strings.TrimSuffix(object, "}"), true) + "}"
 			}
 			wire.send(line)
 		case <-wire.done:

@@ -80,7 +80,7 @@ func (t *intake) catchUp() {
 // rest takes everything that came late, as there is room.
 func (t *intake) rest(ctx context.Context) error {
 	for t.catchUp(); t.full; t.catchUp() {
-		if !sleep(ctx, 5*time.Millisecond, nil) {
+		if !sleep(ctx, 5*time.Millisecond) {
 			return ctx.Err()
 		}
 	}

@@ -84,7 +84,7 @@ func (r *reflection) run(ctx context.Context) {
 		}
 		r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_BACKOFF)
 		r.fail(ctx, stageLead, err, wait)
-		if !sleep(ctx, wait, nil) {
+		if !sleep(ctx, wait) {
 			return
 		}
 	}

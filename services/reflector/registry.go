@@ -63,7 +63,7 @@ func (g *registry) run(ctx context.Context) {
 			failing = true
 			g.slog.LogAttrs(ctx, slog.LevelWarn, "cannot read what was added to the reflections", telemetry.Err(err))
 		}
-		if !sleep(ctx, pause, nil) {
+		if !sleep(ctx, pause) {
 			return
 		}
 		pause = min(2*pause, most)

@@ -48,8 +48,8 @@ func (s *Service) removing(cluster string, want map[string]time.Time) {
 // removeLog deletes a log once its time has come, tried until that is done or not asked for any more.
 func (s *Service) removeLog(ctx context.Context, col delta.Collection, after time.Time) {
 	b := retry{Backoff: s.cfg.Backoff}
-	for sleep(ctx, time.Until(after), nil) {
-		err := s.tryRemoveLog(ctx, col, after)
+	for sleep(ctx, time.Until(after)) {
+		err := s.tryRemoveLog(ctx, col)
 		if err == nil || ctx.Err() != nil {
 			return
 		}
@@ -62,7 +62,7 @@ func (s *Service) removeLog(ctx context.Context, col delta.Collection, after tim
 
 // tryRemoveLog holds the collection's lease while it deletes the log, so that nobody writes it. Who wants the collection again takes the request
 // back before it asks for the lease.
-func (s *Service) tryRemoveLog(ctx context.Context, col delta.Collection, after time.Time) error {
+func (s *Service) tryRemoveLog(ctx context.Context, col delta.Collection) error {
 	if s.mirrors(col) {
 		return s.keep(ctx, col.String())
 	}

@@ -32,7 +32,9 @@ func TestDesign3EqualFormsHaveEqualFingerprintsAndDifferentOnesDifferentOnes(t *
 	more.Transform.Drop = append(slices.Clone(many.Transform.Drop[1:]), "spec.z")
 	seen := map[string]int{}
 	for i, r := range []Resource{
-		pods, {Name: "nodes"}, many, more,
+		pods,
+		{Name: "nodes"},
+		many, more,
 		{Name: "pods", Scope: kube.Scope{Namespace: "a"}},
 		{Name: "pods", Scope: kube.Scope{LabelSelector: "a"}},
 		{Name: "pods", Scope: kube.Scope{FieldSelector: "a=b"}},

@@ -3,6 +3,7 @@ package reflector
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"slices"
 
 	"github.com/deltaplane/deltaplane/internal/telemetry"
@@ -116,11 +117,7 @@ func (s *Service) reconcile(cluster string, set additions) {
 func (s *Service) standing() map[string]*wish {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := map[string]*wish{}
-	for key, w := range s.wishes {
-		out[key] = w
-	}
-	return out
+	return maps.Clone(s.wishes)
 }
 
 // named reports whether a collection is asked for by name, by another than "*". A wish that names no group means that of the resource it
