@@ -16,7 +16,7 @@ func newReflection() *cobra.Command {
 }
 
 // reflections runs fn with a client of the reflector service.
-func reflections(cmd *cobra.Command, d *dialFlags, fn func(reflectorv1.ReflectorServiceClient) error) error {
+func reflections(d *dialFlags, fn func(reflectorv1.ReflectorServiceClient) error) error {
 	conn, err := dial(d.reflector, d.config)
 	if err != nil {
 		return err
@@ -34,7 +34,7 @@ func newReflectionLs() *cobra.Command {
 		Short:   "List what is mirrored and how it is doing",
 		Args:    args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, a []string) error {
-			return reflections(cmd, &d, func(c reflectorv1.ReflectorServiceClient) error {
+			return reflections(&d, func(c reflectorv1.ReflectorServiceClient) error {
 				ctx, cancel := contextWithTimeout(cmd, d.timeout)
 				defer cancel()
 				req := &reflectorv1.ListReflectionsRequest{}
@@ -81,7 +81,7 @@ the cluster under a second name; see deltaplane serve reflector --help.`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			spec.Resource = a[0]
-			return reflections(cmd, &d, func(c reflectorv1.ReflectorServiceClient) error {
+			return reflections(&d, func(c reflectorv1.ReflectorServiceClient) error {
 				ctx, cancel := contextWithTimeout(cmd, d.timeout)
 				defer cancel()
 				answer, err := c.AddReflection(ctx, &reflectorv1.AddReflectionRequest{Spec: spec, Replace: replace})
@@ -130,7 +130,7 @@ grows old, unless the log is deleted as well.`,
 		Args:    args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			req.Resource = a[0]
-			return reflections(cmd, &d, func(c reflectorv1.ReflectorServiceClient) error {
+			return reflections(&d, func(c reflectorv1.ReflectorServiceClient) error {
 				ctx, cancel := contextWithTimeout(cmd, d.timeout)
 				defer cancel()
 				answer, err := c.RemoveReflection(ctx, req)
@@ -155,7 +155,7 @@ func newReflectionRelist() *cobra.Command {
 		Short: "List a collection again and publish what differs",
 		Args:  args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, a []string) error {
-			return reflections(cmd, &d, func(c reflectorv1.ReflectorServiceClient) error {
+			return reflections(&d, func(c reflectorv1.ReflectorServiceClient) error {
 				ctx, cancel := contextWithTimeout(cmd, d.timeout)
 				defer cancel()
 				answer, err := c.Relist(ctx, &reflectorv1.RelistRequest{Collection: a[0]})

@@ -100,7 +100,9 @@ func specText(s *reflectorv1.ReflectionSpec) string {
 func formText(s *reflectorv1.ReflectionSpec) string {
 	var parts []string
 	for _, p := range []struct{ name, value string }{
-		{"namespace ", s.GetNamespace()}, {"labels ", s.GetLabelSelector()}, {"fields ", s.GetFieldSelector()},
+		{"namespace ", s.GetNamespace()},
+		{"labels ", s.GetLabelSelector()},
+		{"fields ", s.GetFieldSelector()},
 		{"without ", strings.Join(s.GetDropFields(), " ")},
 		{"header labels ", strings.Join(s.GetLabels(), " ")},
 		{"hints ", strings.Join(slices.Sorted(maps.Keys(s.GetHints())), " ")},
