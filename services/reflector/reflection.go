@@ -185,7 +185,7 @@ func (r *reflection) lead(ctx context.Context, lease *stream.Lease, standby *sta
 	}()
 	r.newEpoch = false
 	lease.Report(w.Epoch(), w.Acked())
-	l, err := standby.take(ctx, w.Acked())
+	l, err := standby.take(ctx, w)
 	if err != nil {
 		return fmt.Errorf("rebuild the shadow of %s: %w", r.col, err)
 	}

@@ -24,8 +24,8 @@ type standby struct {
 	mu       sync.Mutex // guards what follows
 	shadow   *delta.Shadow
 	follower delta.Follower
-	begun    bool // something was read
-	replayed bool // and no replay is under way
+	created  time.Time // of the log that was read; zero before anything was
+	replayed bool      // and no replay is under way
 	// unknown: a record could not be read. What a log read from its start says of it must be found out then.
 	unknown  bool
 	unread   bool
@@ -49,7 +49,7 @@ func (s *standby) begin(ctx context.Context) {
 	s.done = make(chan struct{})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.begun, s.replayed, s.unknown, s.unread = false, false, false, false
+	s.created, s.replayed, s.unknown, s.unread = time.Time{}, false, false, false
 	s.shadow, s.follower = delta.NewShadow(s.r.log.TombstoneTTL()), delta.Follower{}
 	go func() {
 		defer close(s.done)
@@ -67,7 +67,7 @@ func (s *standby) apply(_ context.Context, b delta.Batch) error {
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.begun = true
+	s.created = b.Created
 	if b.Reset {
 		s.shadow, s.follower = delta.NewShadow(s.r.log.TombstoneTTL()), delta.Follower{}
 		s.replayed, s.unknown, s.unread, s.filtered = false, false, false, time.Time{}
@@ -152,19 +152,21 @@ type legacy struct {
 	filtered time.Time
 }
 
-// take follows the log up to sequence, which must be its end and stay it, then stops following and returns what it found.
-func (s *standby) take(ctx context.Context, sequence uint64) (legacy, error) {
+// take follows the log up to what w has written of it, which must be its end and stay it, then stops following and returns what it found. The
+// sequence alone would not do: in a log made anew, or one that was cut short, it may lie below what was read of the log that was.
+func (s *standby) take(ctx context.Context, w *stream.Writer) (legacy, error) {
 	s.mu.Lock()
-	again := !s.begun || s.unknown
+	again := !s.created.Equal(w.Created()) || s.unknown
 	s.mu.Unlock()
-	if again { // there was no log yet, and there is one now; or what was read does not suffice
+	if again { // what was read is of no log, or of another one, or does not suffice
 		s.end()
 		s.begin(ctx)
 	}
 	defer s.end()
 	for {
 		s.mu.Lock()
-		there := s.replayed && s.follower.Position().Sequence >= sequence && !s.follower.Frozen()
+		at := s.follower.Position()
+		there := s.replayed && at.Term == w.Term() && at.Sequence >= w.Acked() && !s.follower.Frozen()
 		l := legacy{shadow: s.shadow, unread: s.unread, filtered: s.filtered}
 		if s.follower.Readable() {
 			l.at = s.follower.Revision()

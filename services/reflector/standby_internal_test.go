@@ -64,7 +64,7 @@ func TestAStandbyFindsOutWhatItCouldNotRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer next.Close()
-	l, err := s.take(t.Context(), next.Acked())
+	l, err := s.take(t.Context(), next)
 	if err != nil {
 		t.Fatal(err)
 	}
