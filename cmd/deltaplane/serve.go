@@ -174,6 +174,7 @@ on answering for --drain-grace, then sends watches elsewhere and lets calls fini
 	registerIndexer(cmd.Flags(), &cfg)
 	cmd.Flags().StringVar(&cfg.DataDir, "index-data-dir", "", "`folder` for checkpoints: a restart reads them, and from the log only what came since (default: none, the whole log is read)")
 	cmd.Flags().StringSliceVar(&cfg.Collections, "collections", nil, "whole `names` of the collections to follow, for example dev/pods.v1 (default: every one that has a log)")
+	cmd.Flags().DurationVar(&cfg.ForgetAfter, "forget-after", 0, "how long a collection whose log was deleted is still served, as stale (default 1m)")
 	registerMemory(cmd.Flags(), &cfg)
 	cmd.Flags().StringVar(&cfg.Replica, "replica", "", "`name` of this replica in answers and page tokens (default: random)")
 	return cmd

@@ -25,6 +25,10 @@ type Config struct {
 	// DiscoverEvery is how often new logs are looked for; default 1 s. While none
 	// is known, and after one was found, it begins at 100 ms and doubles.
 	DiscoverEvery time.Duration
+	// ForgetAfter is how long a collection is served, as stale, whose log was
+	// deleted and not made anew; default 1 min. Then it is not found any more, until
+	// it has a log. Those named in Collections are not forgotten.
+	ForgetAfter time.Duration
 	// Fields are the paths, per plural resource name, that are read at ingest for
 	// field selectors. Default: status.phase of pods. spec.nodeName of pods and
 	// spec.manualSelector of jobs are read in any case.
@@ -91,6 +95,7 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	c.DiscoverEvery = cmp.Or(c.DiscoverEvery, time.Second)
+	c.ForgetAfter = cmp.Or(c.ForgetAfter, time.Minute)
 	if c.Fields == nil {
 		c.Fields = map[string][]string{"pods": {nodeField, "status.phase"}}
 	}
@@ -132,7 +137,7 @@ func (c Config) Validate() error {
 		}
 	}
 	for name, d := range map[string]time.Duration{
-		"discover every": c.DiscoverEvery, "checkpoint every": c.CheckpointEvery, "default wait": c.DefaultWait, "max wait": c.MaxWait,
+		"discover every": c.DiscoverEvery, "forget after": c.ForgetAfter, "checkpoint every": c.CheckpointEvery, "default wait": c.DefaultWait, "max wait": c.MaxWait,
 		"snapshot ttl": c.SnapshotTTL, "snapshot max age": c.SnapshotMaxAge, "stale after": c.StaleAfter,
 	} {
 		if d < 0 {

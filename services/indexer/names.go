@@ -15,7 +15,16 @@ type names struct {
 
 // with returns names that also have c.
 func (n *names) with(c *collection) *names {
-	next := &names{all: append(slices.Clone(n.all), c), known: map[string][]*collection{}}
+	return namesOf(append(slices.Clone(n.all), c))
+}
+
+// without returns names that do not have c.
+func (n *names) without(c *collection) *names {
+	return namesOf(slices.DeleteFunc(slices.Clone(n.all), func(x *collection) bool { return x == c }))
+}
+
+func namesOf(all []*collection) *names {
+	next := &names{all: all, known: map[string][]*collection{}}
 	slices.SortFunc(next.all, func(a, b *collection) int { return strings.Compare(a.name, b.name) })
 	for _, c := range next.all {
 		for _, alias := range aliases(c) {
@@ -23,11 +32,6 @@ func (n *names) with(c *collection) *names {
 		}
 	}
 	return next
-}
-
-// without returns names that do not have c.
-func (n *names) without(c *collection) *names {
-	return &names{all: slices.DeleteFunc(slices.Clone(n.all), func(x *collection) bool { return x == c })}
 }
 
 // aliases are the names that may stand for a collection: the version, the

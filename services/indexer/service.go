@@ -150,15 +150,16 @@ func (s *Service) discover(ctx context.Context, g *errgroup.Group) error {
 	case <-ctx.Done():
 	case <-time.After(definitionsWait):
 	}
+	all := followers{s: s, g: g, each: map[delta.Collection]*following{}}
 	for _, c := range s.names.Load().all {
-		s.begin(ctx, g, c)
+		all.begin(ctx, c)
 	}
 	pause, failing := discoverLeast, false
 	for {
 		var err error
 		known := len(s.names.Load().all)
 		if len(s.cfg.Collections) == 0 {
-			err = s.findLogs(ctx, g)
+			err = s.findLogs(ctx, &all)
 		}
 		if n := len(s.names.Load().all); err == nil && (n == 0 || n > known) {
 			pause = discoverLeast
@@ -171,6 +172,9 @@ func (s *Service) discover(ctx context.Context, g *errgroup.Group) error {
 		failing = err != nil
 		s.pins.expire(time.Now())
 		s.lookAtTails(ctx)
+		if err == nil && len(s.cfg.Collections) == 0 {
+			all.forget(time.Now())
+		}
 		s.publishHealth(ctx)
 		select {
 		case <-ctx.Done():
@@ -181,7 +185,7 @@ func (s *Service) discover(ctx context.Context, g *errgroup.Group) error {
 	}
 }
 
-func (s *Service) findLogs(ctx context.Context, g *errgroup.Group) error {
+func (s *Service) findLogs(ctx context.Context, all *followers) error {
 	ctx2, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	ids, err := s.log.Collections(ctx2)
@@ -191,7 +195,7 @@ func (s *Service) findLogs(ctx context.Context, g *errgroup.Group) error {
 	for _, id := range ids {
 		if c := s.know(id); c != nil {
 			s.slog.Info("following collection", slog.String(telemetry.KeyCollection, c.name))
-			s.begin(ctx, g, c)
+			all.begin(ctx, c)
 		}
 	}
 	return nil
@@ -211,12 +215,6 @@ func (s *Service) know(id delta.Collection) *collection {
 	s.names.Store(old.with(c))
 	c.declare() // also what has been declared since c was made
 	return c
-}
-
-// begin starts what a collection takes.
-func (s *Service) begin(ctx context.Context, g *errgroup.Group, c *collection) {
-	g.Go(func() error { return s.follow(ctx, c) })
-	g.Go(func() error { return s.build(ctx, c) })
 }
 
 // redeclare tells the collections of a resource that what is declared for it
