@@ -3,6 +3,7 @@ package delta
 import (
 	"cmp"
 	"encoding/hex"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -29,6 +30,8 @@ const (
 	textRV
 	uuid
 	textUID
+	// doubtful: what is held did not reach the log.
+	doubtful
 )
 
 // more is what few entries have.
@@ -89,6 +92,20 @@ func (e *entry) set(epoch uint64, rv RV, uid string, hash uint64) {
 		}
 	}
 }
+
+// rvText is the version held; empty when none is.
+func (e *entry) rvText() RV {
+	switch {
+	case e.form&numberRV != 0:
+		return strconv.FormatUint(e.rv, 10)
+	case e.form&textRV != 0:
+		return e.more.rv
+	}
+	return ""
+}
+
+// holds reports whether the log holds a content of that hash.
+func (e *entry) holds(hash uint64) bool { return e.hash == hash && e.form&doubtful == 0 }
 
 func (e *entry) uidText() string {
 	switch {

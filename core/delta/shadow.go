@@ -88,11 +88,11 @@ func (s *Shadow) upsert(t Type, o *Object, epoch uint64, now time.Time) (Record,
 	e := s.entries[o.Key]
 	if e != nil {
 		order := e.compare(epoch, o.RV)
-		if order < 0 || order == 0 && (e.dead() || e.hash == o.Hash) {
+		if order < 0 || order == 0 && (e.dead() || e.holds(o.Hash)) {
 			return Record{}, e, false
 		}
 		// Known by the same version under another epoch: nothing changed.
-		if order > 0 && !e.dead() && e.hash == o.Hash && e.compare(e.epoch, o.RV) == 0 && e.uidText() == o.UID {
+		if order > 0 && !e.dead() && e.holds(o.Hash) && e.compare(e.epoch, o.RV) == 0 && e.uidText() == o.UID {
 			return Record{}, e, false
 		}
 	} else {
@@ -148,8 +148,22 @@ func (s *Shadow) Keep(key Key) {
 // Doubt says that the last record of key did not reach the log: the next list publishes the object again, whatever its version.
 func (s *Shadow) Doubt(key Key) {
 	if e := s.entries[key]; e != nil {
-		e.hash = 0
+		e.form |= doubtful
 	}
+}
+
+// Unread says that an object was seen of which not even the version could be read. It returns the record that tells so at the version held,
+// unless the log holds it already; of a key that is not held there is nothing to tell.
+func (s *Shadow) Unread(key Key, epoch uint64, now time.Time) (Record, bool) {
+	e := s.entries[key]
+	if e == nil || e.dead() || e.rvText() == "" || e.holds(0) {
+		return Record{}, false
+	}
+	o := Object{Key: key, UID: e.uidText(), RV: e.rvText(), Encoding: EncodingUnreadable, ObservedAt: now}
+	e.set(epoch, o.RV, o.UID, 0)
+	r := record(Updated, &o, e, epoch)
+	s.remark(&r, e, &o, now)
+	return r, true
 }
 
 // EndList returns the tombstones of all living keys that the list did not hold. They carry the list's resource version (design 6.5)

@@ -259,3 +259,35 @@ func TestDesign65AListOlderThanAKeysVersionDoesNotBuryIt(t *testing.T) {
 		t.Errorf("a list of a new epoch gives %+v, want the tombstone", gone)
 	}
 }
+
+func TestR26WhatCannotBeReadIsToldAtTheVersionHeldAndOnce(t *testing.T) {
+	t.Parallel()
+	s, now := delta.NewShadow(time.Hour), time.Unix(1000, 0)
+	if r, ok := s.Unread("default/a", 1, now); ok {
+		t.Errorf("told %+v of a key that is not held", r)
+	}
+	a := obj("a", 5)
+	key := a.Key
+	if _, ok := s.Upsert(delta.Added, a, 1, now); !ok {
+		t.Fatal("nothing published")
+	}
+	r, ok := s.Unread(key, 1, now)
+	if !ok || r.RV != "5" || r.UID != a.UID || r.Encoding != delta.EncodingUnreadable || r.Hash != 0 || r.Payload != nil || r.Tombstone() {
+		t.Errorf("told %+v, %v; want that version 5 is out of date", r, ok)
+	}
+	if r, ok := s.Unread(key, 1, now); ok {
+		t.Errorf("told again: %+v", r)
+	}
+	if _, ok := s.Upsert(delta.Updated, a, 1, now); !ok {
+		t.Error("the version that can be read again is not published")
+	}
+	s.Upsert(delta.Updated, &delta.Object{Key: key, RV: "6", Encoding: delta.EncodingUnreadable}, 1, now)
+	s.Doubt(key)
+	if r, ok := s.Unread(key, 1, now); !ok || r.RV != "6" {
+		t.Errorf("%+v, %v; want it told, as what was told before did not reach the log", r, ok)
+	}
+	s.Delete(delta.Observed, obj("a", 7), 1, now)
+	if r, ok := s.Unread(key, 1, now); ok {
+		t.Errorf("told %+v of a key that was deleted", r)
+	}
+}

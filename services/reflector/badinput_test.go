@@ -215,3 +215,74 @@ func TestDesign65ASilentWatchAheadOfARestoredSourceIsFoundOut(t *testing.T) {
 		t.Errorf("asked %v, want one object not older than W", probe)
 	}
 }
+
+func TestR26AListDeclaresNothingDeletedThatItHoldsAndCannotRead(t *testing.T) {
+	t.Parallel()
+	a := newAPI(t)
+	goOn := make(chan struct{})
+	a.onList = func(n int, _ url.Values) (int, string) {
+		switch n {
+		case 1:
+			return 200, list("10", "", item("known", 1), item("same", 2))
+		case 2: // a version is gone, and a new object is of another kind
+			return 200, list("20", "", `{"metadata":{"name":"known","namespace":"default"}}`, item("same", 2),
+				`{"kind":"Node","metadata":{"name":"new","namespace":"default","uid":"n","resourceVersion":"15"}}`)
+		}
+		return 200, list("30", "", item("known", 1), item("same", 2), item("new", 15))
+	}
+	a.onWatch = func(n int, _ url.Values, w *wire) {
+		switch n {
+		case 1:
+			w.send(errorEvent(410, "Expired"))
+			return
+		case 2: // a version without a name: something changed, and a list is due
+			select {
+			case <-goOn:
+			case <-w.done:
+			}
+			w.send(`{"type":"MODIFIED","object":{"metadata":{"resourceVersion":"21"}}}`)
+		}
+		w.send()
+		w.hold()
+	}
+	m := mirrored(t, a, quick())
+	m.until(t, "what could not be read", func() bool { return m.revision().RV == "20" })
+	for key, rv := range map[delta.Key]string{"default/known": "1", "default/new": "15"} {
+		if r, ok := m.get(key); !ok || r.RV != rv || r.Encoding != delta.EncodingUnreadable {
+			t.Errorf("%s is %+v, want it unreadable at %s", key, r, rv)
+		}
+	}
+	close(goOn)
+	m.until(t, "what can be read again", func() bool { return m.revision().RV == "30" })
+	for _, key := range []delta.Key{"default/known", "default/new"} {
+		if r, _ := m.get(key); len(r.Payload) == 0 {
+			t.Errorf("%s is %+v, want the object", key, r)
+		}
+	}
+	for _, r := range m.kinds(delta.KindDelta) {
+		if r.Tombstone() {
+			t.Errorf("a deletion of what is there: %+v", r)
+		}
+	}
+}
+
+func TestAnObjectWithoutANameIsCountedOnceHoweverManyListsHoldIt(t *testing.T) {
+	t.Parallel()
+	a := newAPI(t)
+	a.onList = func(n int, _ url.Values) (int, string) {
+		return 200, list(fmt.Sprint(10*n), "", item("a", 1), `{"metadata":{}}`)
+	}
+	a.onWatch = func(n int, _ url.Values, w *wire) {
+		if n < 3 {
+			w.send(errorEvent(410, "Expired"))
+			return
+		}
+		w.send()
+		w.hold()
+	}
+	svc, _ := start(t, quick(), a.URL, embeddedtest.NATS(t).URL())
+	r := reflection(t, dial(t, svc), "pods", "three lists", func(r *reflectorv1.Reflection) bool { return watching(r) && r.GetRelists() == 3 })
+	if r.GetQuarantinedTotal() != 1 || len(r.GetQuarantined()) != 1 {
+		t.Errorf("%v, want one quarantined", r)
+	}
+}

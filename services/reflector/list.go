@@ -110,8 +110,9 @@ func (s *source) begin(listRV string) (string, error) {
 func (s *source) listed(raw []byte, now time.Time) (delta.Record, bool) {
 	o, err := s.normalize(raw, now)
 	if err != nil {
-		s.shadow.Keep(o.Key)
-		return s.poison(o, err, now)
+		rec, publish := s.poison(o, err, now)
+		s.shadow.Keep(o.Key) // also one that was not known before
+		return rec, publish
 	}
 	return s.shadow.Listed(&o, s.epoch, now)
 }
@@ -129,14 +130,14 @@ func (s *source) normalize(raw []byte, now time.Time) (delta.Object, error) {
 	return o, err
 }
 
-// poison quarantines an object (R-26: it holds nothing back and does not vanish silently). When its key and version are known, a record
-// without a payload tells readers that what they hold for the key is out of date.
+// poison quarantines an object (R-26: it holds nothing back and does not vanish silently). When its key is known, a record without a payload
+// tells readers that what they hold for the key is out of date; without a version, it carries the one they hold.
 func (s *source) poison(o delta.Object, why error, now time.Time) (delta.Record, bool) {
 	s.r.metrics.quarantined.WithLabelValues(s.r.col.String()).Inc()
 	s.r.state.poison(o.Key, why, now)
 	s.r.slog.Warn("object quarantined", slog.String(telemetry.KeyKey, string(o.Key)), telemetry.Err(why))
 	if o.Key == "" || o.RV == "" {
-		return delta.Record{}, false
+		return s.shadow.Unread(o.Key, s.epoch, now)
 	}
 	o.Payload, o.Hash, o.Encoding = nil, 0, delta.EncodingUnreadable
 	return s.shadow.Upsert(delta.Updated, &o, s.epoch, now)
@@ -155,6 +156,7 @@ func (s *source) finish(listRV delta.RV) {
 			st.Push(gone[i])
 		}
 		st.Recover()
+		s.p.asked = false // what finds no room from here on needs a list of its own
 		st.Advance(listRV)
 		st.Control(delta.Record{Kind: delta.KindSynced, RV: listRV, ObservedAt: now})
 	})

@@ -241,7 +241,7 @@ func (s *source) change(ev kube.Event, now time.Time) (delta.Record, delta.RV, b
 	o, err := s.normalize(ev.Object, now)
 	if err != nil && (ev.Type != kube.EventDeleted || o.Key == "" || o.RV == "") {
 		rec, publish := s.poison(o, err, now)
-		if o.RV == "" {
+		if o.Key == "" || o.RV == "" {
 			s.lost.arm(now)
 		}
 		return rec, o.RV, publish
