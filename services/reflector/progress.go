@@ -35,9 +35,9 @@ func (p progress) proto(now time.Time) *reflectorv1.ListProgress {
 	return out
 }
 
-// listing says that a list begins, or begins anew.
+// listing says that a list begins, or begins anew. It meets every object that has no key, and tells what events without one told.
 func (s *state) listing(streaming bool, now time.Time) {
-	s.set(func(v *view) { v.list = progress{began: now, streaming: streaming} })
+	s.set(func(v *view) { v.list, v.unnamed = progress{began: now, streaming: streaming}, 0 })
 }
 
 // listed says that no list runs any more.

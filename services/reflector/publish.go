@@ -24,7 +24,7 @@ type publisher struct {
 	// heard is when the source last spoke, open whether a watch is open; guarded by mu.
 	heard time.Time
 	open  bool
-	// asked: a list was asked for, because the stage had no room for some changes; guarded by mu.
+	// asked: a list was asked for, because the stage had no room for some changes, and none was complete since; guarded by mu.
 	asked bool
 	// sending is how many records are with the writer; guarded by mu.
 	sending int

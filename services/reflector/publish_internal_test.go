@@ -1,0 +1,48 @@
+package reflector
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+)
+
+// A log that stands still again while it is given the list that was asked for: what finds no room then needs another one.
+func TestT15WhatFindsNoRoomBehindAListHasAListOfItsOwn(t *testing.T) {
+	t.Parallel()
+	r := &reflection{relist: make(chan struct{}, 1)}
+	p := &publisher{r: r, wake: make(chan struct{}, 1), stage: delta.NewStage(1<<10, "")}
+	r.cfg.StageBytes = 1 << 10
+	s := newSource(r, p, delta.NewShadow(0), 1, "", "")
+	payload := []byte(strings.Repeat("x", 1<<10))
+	shed := func() {
+		for i := range 100 {
+			p.add(func(st *delta.Stage) { st.Offer(delta.Record{Kind: delta.KindDelta, Key: delta.Key(rune('a' + i)), Payload: payload}) })
+		}
+	}
+	drained := func() bool {
+		for len(p.stage.Pop(popRecords, popBytes)) > 0 {
+		}
+		p.repair()
+		select {
+		case <-r.relist:
+			return true
+		default:
+			return false
+		}
+	}
+	s.asks = newAsker(t.Context(), r, p, "")
+	defer s.asks.close()
+	shed()
+	if !drained() {
+		t.Fatal("no list is asked for")
+	}
+	s.finish("10")
+	shed()
+	if !drained() {
+		t.Error("no list is asked for, of what was lost behind the first")
+	}
+	if s.finish("20"); drained() || p.stage.Watermark() != "20" {
+		t.Errorf("another list, or the watermark %s, after the loss was made up for", p.stage.Watermark())
+	}
+}
