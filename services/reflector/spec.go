@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -181,8 +182,8 @@ func checkPath(path string) error {
 }
 
 func checkCluster(name string) error {
-	if name == "" || len(name) > 253 || strings.ContainsFunc(name, func(r rune) bool { return r == '/' || r == '%' || r == '*' || r <= ' ' || r == 0x7f }) {
-		return fmt.Errorf("%.100q: want a name without slashes, percent signs, asterisks and spaces", name)
+	if name == "" || len(name) > 253 || !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool { return r == '/' || r == '%' || r == '*' || r <= ' ' || r == 0x7f }) {
+		return fmt.Errorf("%.100q: want a name in UTF-8 without slashes, percent signs, asterisks and spaces", name)
 	}
 	return nil
 }

@@ -54,3 +54,17 @@ func TestDesign3EqualFormsHaveEqualFingerprintsAndDifferentOnesDifferentOnes(t *
 		}
 	}
 }
+
+func TestAClustersNameFitsWhateverCarriesIt(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"dev", "prod:eu-1", "böblingen", "a.b", ">", "a=b", "@"} {
+		if err := checkCluster(name); err != nil {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	for _, name := range []string{"", "a/b", "50%", "*", "a b", "\x7f", "\xff", "caf\xe9"} { // a metric's label and a message take UTF-8 only
+		if checkCluster(name) == nil {
+			t.Errorf("%q is taken", name)
+		}
+	}
+}
