@@ -21,7 +21,10 @@ import (
 )
 
 // kubeFlags choose an API server.
-type kubeFlags struct{ config kube.Config }
+type kubeFlags struct {
+	config kube.Config
+	flag   string // what errors call the source; default the flag that gave it
+}
 
 func (k *kubeFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&k.config.Kubeconfig, "kubeconfig", "", "kubeconfig `file` of the cluster")
@@ -30,15 +33,33 @@ func (k *kubeFlags) register(flags *pflag.FlagSet) {
 	flags.BoolVar(&k.config.InCluster, "in-cluster", false, "use the service account of the pod this runs in")
 }
 
+// given reports that a flag names a cluster. A context alone does: it is looked up in the kubeconfig kubectl would take.
+func (k *kubeFlags) given() bool {
+	c := k.config
+	return c.Kubeconfig != "" || c.Context != "" || c.InCluster || c.URL != ""
+}
+
 // load makes the client the flags describe.
 func (k *kubeFlags) load() (*kube.Client, error) {
-	c := k.config
-	if c.Kubeconfig == "" && !c.InCluster && c.URL == "" {
+	c, flag := k.config, k.flag
+	if !k.given() {
 		c.URL = defaultAPIURL
+	}
+	if flag == "" {
+		switch {
+		case c.Kubeconfig != "":
+			flag = "--kubeconfig"
+		case c.URL != "":
+			flag = "--api-url"
+		case c.InCluster:
+			flag = "--in-cluster"
+		default:
+			flag = "--context"
+		}
 	}
 	client, err := kube.Load(c)
 	if err != nil {
-		return nil, &usageError{err}
+		return nil, &usageError{fmt.Errorf("%s: %w", flag, err)}
 	}
 	return client, nil
 }

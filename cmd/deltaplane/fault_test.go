@@ -44,6 +44,10 @@ func TestFaultsOfTheStartAreNamed(t *testing.T) {
 	if err := os.WriteFile(wrong, []byte("hush\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	badCA := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(badCA, []byte(strings.Replace(twoContexts, `6443"`, `6443", certificate-authority-data: AAAA`, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for name, c := range map[string]struct {
 		args []string
 		code int
@@ -74,6 +78,10 @@ func TestFaultsOfTheStartAreNamed(t *testing.T) {
 		"index does not answer":     {[]string{"get", "pods", "--index-url", "127.0.0.1:1"}, exitUnavailable, []string{"deltaplane: cannot connect: dial tcp 127.0.0.1:1"}},
 		"API does not answer":       {[]string{"apply", "-f", "-", "--api-url", "http://127.0.0.1:1"}, exitUnavailable, []string{"127.0.0.1:1"}},
 		"kubeconfig not a file":     {up("--kubeconfig", "/nonexistent"), exitUsage, []string{"/nonexistent"}},
+		"context without a file":    {up("--context", "no-such-context"), exitUsage, []string{"--context: ", "no-such-context"}},
+		"cluster's kubeconfig":      {[]string{"serve", "reflector", "--cluster", "a=/nonexistent"}, exitUsage, []string{"--cluster a: ", "/nonexistent"}},
+		"cluster's certificates":    {[]string{"serve", "reflector", "--kubeconfig", badCA}, exitUsage, []string{"--kubeconfig: ", badCA, "root certificates"}},
+		"faults of the log":         {[]string{"serve", "reflector", "--nats-replicas", "7", "--tombstone-ttl", "1ms", "--nats-creds", "/nonexistent"}, exitUsage, []string{"--nats-replicas: 7", "--tombstone-ttl: 1ms", "--nats-creds: "}},
 		"status names its fault":    {[]string{"status", "--index-url", "127.0.0.1:1", "--queue-url", "127.0.0.1:1", "--reflector-url", "127.0.0.1:1"}, exitUnavailable, []string{"reflector: cannot connect"}},
 		"own callers lack a token":  {up("--auth-token-file", "x"), exitUsage, []string{"--token-file"}},
 		"own callers lack TLS":      {up("--serve-tls-cert", "x", "--serve-tls-key", "y"), exitUsage, []string{"--tls"}},

@@ -154,5 +154,14 @@ func served(ctx context.Context, client indexv1.IndexServiceClient, err error) e
 	for _, c := range answer.GetCollections() {
 		names = append(names, c.GetCollection())
 	}
-	return &hintError{err, "there are: " + cmp.Or(strings.Join(names, ", "), "none yet")}
+	return &hintError{err, thereAre(names)}
+}
+
+// thereAre lists a few names on one line, and many below each other.
+func thereAre(names []string) string {
+	const few = 8
+	if len(names) > few {
+		return "there are:\n  " + strings.Join(names, "\n  ")
+	}
+	return "there are: " + cmp.Or(strings.Join(names, ", "), "none yet")
 }

@@ -162,7 +162,7 @@ func newReflectionRelist() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "a list of %s begins; deltaplane reflection ls shows how far it is\n", answer.GetCollection())
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "a list of %s was asked for; deltaplane reflection ls shows how far it is\n", answer.GetCollection())
 				return err
 			})
 		},

@@ -22,8 +22,8 @@ type reflecting struct {
 
 func (r *reflecting) register(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&r.clusters, "cluster", []string{"dev"}, `clusters to mirror, each as name[=source]; the `+"`name`"+` is the first part of its collections' names.
-The source is KUBECONFIG[#CONTEXT], #CONTEXT, in-cluster or a URL; the first cluster may
-leave it to --kubeconfig and the like`)
+The source is KUBECONFIG[#CONTEXT], #CONTEXT of the kubeconfig that kubectl would take,
+in-cluster or a URL; the first cluster may leave it to --kubeconfig and the like`)
 	flags.Var(&r.resources, "resources", `what to mirror: resource[.version][.group][/namespace], or "*" for all but secrets;
 or a map of a ReflectionSpec's fields, as `+"`spec`"+`: {resource: pods, label_selector: app=web}
 (default pods, nodes, jobs.batch and leases.coordination.k8s.io/kube-node-lease)`)
@@ -53,11 +53,12 @@ func (r *reflecting) read(k *kubeFlags) error {
 			if !has {
 				continue
 			}
-			if c := k.config; c.Kubeconfig != "" || c.URL != "" || c.InCluster || c.Context != "" {
+			if k.given() {
 				fault("cluster", fmt.Errorf("%s has a source, and so have --kubeconfig, --context, --api-url or --in-cluster", name))
 			}
 			c, err := clusterSource(source)
 			k.config.Kubeconfig, k.config.Context, k.config.URL, k.config.InCluster = c.Kubeconfig, c.Context, c.URL, c.InCluster
+			k.flag = "--cluster " + name
 			fault("cluster", err)
 		case !has:
 			fault("cluster", fmt.Errorf("%q has no source; only the first one may leave it to --kubeconfig: want name=KUBECONFIG[#CONTEXT]", name))
@@ -152,6 +153,9 @@ func (l *resourceList) Replace(items []string) error {
 	}
 	return nil
 }
+
+// acceptsMap makes a map in a --config file a value, as it is on the command line.
+func (*resourceList) acceptsMap() {}
 
 // Append implements pflag.SliceValue.
 func (l *resourceList) Append(item string) error { return l.Set(item) }

@@ -75,6 +75,42 @@ func TestResourcesAreTheSameInFlagsEnvironmentAndFile(t *testing.T) {
 	}
 }
 
+func TestOneSpecInAFileIsAMap(t *testing.T) {
+	t.Parallel()
+	r, _, err := settled(t, nil, "resources: {resource: pods, metadata_only: true}\n")
+	if got := r.config.Resources; err != nil || len(got) != 1 || got[0].Name != "pods" || !got[0].MetadataOnly {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, _, err := settled(t, nil, "page-size: {a: 1}\n"); err == nil || !strings.Contains(err.Error(), `"page-size" takes a value, not a map`) {
+		t.Errorf("a map where none fits: %v", err)
+	}
+}
+
+func TestAContextAloneNamesAClusterOfTheUsersKubeconfig(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config")
+	if err := os.WriteFile(path, []byte(twoContexts), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("KUBECONFIG", path)
+	for _, args := range [][]string{{"--cluster", "prod=#two"}, {"--context", "two"}} {
+		_, k, err := settled(t, nil, "", args...)
+		if err != nil || !k.given() {
+			t.Errorf("%q: %+v, %v", args, k.config, err)
+			continue
+		}
+		if client, err := k.load(); err != nil || client.Address() != "https://api.example:6443" {
+			t.Errorf("%q: %v, %v", args, client, err)
+		}
+	}
+	_, k, err := settled(t, nil, "", "--cluster", "prod=#three")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.load(); err == nil || !strings.Contains(err.Error(), "--cluster prod: ") || !strings.Contains(err.Error(), "three") {
+		t.Errorf("a context that is not there: %v", err)
+	}
+}
+
 func TestClustersAreNamedWithTheirSources(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "config")

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -50,6 +51,9 @@ address and may start in any order once NATS (and Redis) can be reached.`,
 // connectRetry is the pause between attempts to reach a server at the start.
 const connectRetry = 500 * time.Millisecond
 
+// complainEvery is the number of such attempts from one complaint to the next.
+const complainEvery = 10
+
 // natsFlags say where the log is.
 type natsFlags struct {
 	config stream.Config
@@ -77,7 +81,19 @@ func (n *natsFlags) check() error {
 			return fmt.Errorf("--nats-url: address %d is not nats://host:port (or tls, ws, wss)", i+1)
 		}
 	}
-	return nil
+	var errs []error
+	if n.config.Replicas < 1 || n.config.Replicas > 5 {
+		errs = append(errs, fmt.Errorf("--nats-replicas: %d: want 1 to 5", n.config.Replicas))
+	}
+	if n.config.TombstoneTTL < time.Second {
+		errs = append(errs, fmt.Errorf("--tombstone-ttl: %v: want at least 1s", n.config.TombstoneTTL))
+	}
+	if n.config.Credentials != "" {
+		if _, err := os.Stat(n.config.Credentials); err != nil {
+			errs = append(errs, fmt.Errorf("--nats-creds: %w", err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // await returns when the log can be reached, and complains while it cannot.
@@ -96,7 +112,7 @@ func (n *natsFlags) connect(ctx context.Context, service string, log *slog.Logge
 	c := n.config
 	c.Name, c.Log = "deltaplane-"+service, log
 	deadline := time.Now().Add(n.wait)
-	for {
+	for attempt := 0; ; attempt++ {
 		conn, err := stream.Connect(ctx, c)
 		if err == nil {
 			return conn, nil
@@ -108,7 +124,9 @@ func (n *natsFlags) connect(ctx context.Context, service string, log *slog.Logge
 			return nil, &unreachableError{"NATS (--nats-url)", err}
 		}
 		// Services may start in any order, also before the server they need.
-		log.Warn("cannot reach NATS yet", telemetry.Err(err))
+		if attempt%complainEvery == 0 {
+			log.Warn("cannot reach NATS yet", telemetry.Err(err))
+		}
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()

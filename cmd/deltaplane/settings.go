@@ -91,6 +91,12 @@ func applyFile(path string, flags *pflag.FlagSet, fill func(*pflag.Flag, string,
 			}
 			faults = append(faults, fmt.Errorf("%s: %q takes one value, not a list", path, key))
 		case map[string]any:
+			if _, ok := f.Value.(interface{ acceptsMap() }); ok {
+				if text, err := json.Marshal(v); err == nil {
+					fill(f, string(text), path+": "+key)
+					continue
+				}
+			}
 			faults = append(faults, fmt.Errorf("%s: %q takes a value, not a map", path, key))
 		case nil:
 		default:

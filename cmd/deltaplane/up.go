@@ -112,8 +112,7 @@ own would create every pod twice.`,
 // complete fills in what depends on other flags, and reports every fault together.
 func (u *upFlags) complete(cmd *cobra.Command) error {
 	errs := []error{u.reflecting.read(&u.kube)}
-	k := u.kube.config
-	u.ownCluster = k.Kubeconfig == "" && k.URL == "" && !k.InCluster
+	u.ownCluster = !u.kube.given()
 	for _, name := range u.skip {
 		if !slices.Contains(skippable, name) {
 			errs = append(errs, fmt.Errorf("--skip %q: want %s", name, strings.Join(skippable, ", ")))

@@ -47,7 +47,7 @@ func New(cfg Config, log *slog.Logger) (*Cluster, error) {
 		log = slog.New(slog.DiscardHandler)
 	}
 	a := &api{
-		cfg: cfg, log: log.With(slog.String("service", "devcluster")),
+		cfg: cfg, log: log,
 		store: newStore(cfg.HistoryEvents, cfg.HistoryAge), registry: newRegistry(builtins(*cfg.DefaultTolerations)),
 		stopping: make(chan struct{}), dirty: newDirtySet(),
 	}

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -61,7 +62,19 @@ func Load(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return New(rc, cfg)
+	c, err := New(rc, cfg)
+	if err != nil && rc.Host != cfg.URL && !cfg.InCluster {
+		return nil, fmt.Errorf("kube: kubeconfig %s: %w", kubeconfigName(cfg), err)
+	}
+	return c, err
+}
+
+// kubeconfigName is what errors call the file of cfg.
+func kubeconfigName(cfg Config) string {
+	if cfg.Kubeconfig == "" {
+		return "(KUBECONFIG or ~/.kube/config)"
+	}
+	return strconv.Quote(cfg.Kubeconfig)
 }
 
 // New makes a client that uses the transport and credentials of rc; of cfg only the limits, agent and timeout count.
@@ -117,7 +130,7 @@ func restConfig(cfg Config) (*rest.Config, error) {
 		rc, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules,
 			&clientcmd.ConfigOverrides{CurrentContext: cfg.Context}).ClientConfig()
 		if err != nil {
-			return nil, fmt.Errorf("kube: kubeconfig %q: %w", cfg.Kubeconfig, err)
+			return nil, fmt.Errorf("kube: kubeconfig %s: %w", kubeconfigName(cfg), err)
 		}
 		return rc, nil
 	case cfg.URL != "":
@@ -182,6 +195,9 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 		// The URL may hold selectors; the path is enough.
 		if ue, ok := errors.AsType[*url.Error](err); ok {
 			err = ue.Err
+		}
+		if strings.HasPrefix(err.Error(), "getting credentials: ") { // client-go's plugins have no typed error
+			err = fmt.Errorf("%w: %w", errNoCredentials, err)
 		}
 		return nil, fmt.Errorf("kube: %s %s: %w", r.method, r.path, err)
 	}

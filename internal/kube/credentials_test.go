@@ -106,9 +106,11 @@ clusters:
 users:
 - {name: file, user: {tokenFile: %q}}
 - {name: plugin, user: {exec: {apiVersion: client.authentication.k8s.io/v1, command: %q, interactiveMode: Never}}}
+- {name: no-plugin, user: {exec: {apiVersion: client.authentication.k8s.io/v1, command: /no/such/plugin, interactiveMode: Never}}}
 contexts:
 - {name: file, context: {cluster: secure, user: file}}
 - {name: plugin, context: {cluster: secure, user: plugin}}
+- {name: no-plugin, context: {cluster: secure, user: no-plugin}}
 - {name: stranger, context: {cluster: stranger, user: file}}
 - {name: proxied, context: {cluster: proxied, user: file}}
 `, tls.URL, ca, tls.URL, proxy.URL, token, plugin))
@@ -134,6 +136,9 @@ contexts:
 	}
 	if err := list("stranger"); !kube.IsCertificate(err) {
 		t.Errorf("a certificate of nobody's authority: %v", err)
+	}
+	if err := list("no-plugin"); !kube.IsUnauthorized(err) || !strings.Contains(err.Error(), "/no/such/plugin") {
+		t.Errorf("a plugin that is not there: %v", err)
 	}
 }
 

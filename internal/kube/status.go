@@ -135,8 +135,13 @@ func IsInternal(err error) bool { return status(err, http.StatusInternalServerEr
 // IsForbidden reports 403.
 func IsForbidden(err error) bool { return status(err, http.StatusForbidden, "Forbidden") }
 
-// IsUnauthorized reports 401.
-func IsUnauthorized(err error) bool { return status(err, http.StatusUnauthorized, "Unauthorized") }
+// IsUnauthorized reports 401, and a credential plugin that gave nothing to show.
+func IsUnauthorized(err error) bool {
+	return errors.Is(err, errNoCredentials) || status(err, http.StatusUnauthorized, "Unauthorized")
+}
+
+// errNoCredentials marks a call that was not sent, because the kubeconfig's credential plugin failed.
+var errNoCredentials = errors.New("no credentials")
 
 // IsNotFound reports 404: no such object, or no such resource.
 func IsNotFound(err error) bool { return status(err, http.StatusNotFound, "NotFound") }
