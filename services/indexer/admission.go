@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"context"
 	"fmt"
+	"runtime"
 	"sync"
 	"time"
 
@@ -11,13 +12,16 @@ import (
 )
 
 const (
-	// smallState is up to how many objects a state is sent without a place: it is
-	// over before a place would be worth its while.
+	// smallState is up to how many objects a state is soon over: it waits for those
+	// of its size only.
 	smallState = 1000
-	// placeFor is how long a place may be kept by one whose reader is slow. What is
-	// left of its state is then sent without one.
-	placeFor = 5 * time.Second
-	// linePerPlace bounds the line.
+	// smallPerProc is how many small states are sent at a time for each processor.
+	// More would not be sent sooner, and other calls would wait behind them.
+	smallPerProc = 4
+	// A place may be kept for so long by one whose reader is slow. What is left of
+	// its state is then sent without one.
+	largeFor, smallFor = 5 * time.Second, 100 * time.Millisecond
+	// linePerPlace bounds the line of large states.
 	linePerPlace = 128
 )
 
@@ -25,12 +29,43 @@ const (
 // among those in the order they were asked for. A client that asks for very many
 // thus delays itself; when the line is full it gives way to the others.
 type line struct {
-	places int
+	places  int
+	most    int           // may wait
+	keepFor time.Duration // a place
 
 	mu      sync.Mutex
 	taken   int
 	held    map[string]int // places, by client; none are left out
+	waits   map[string]int // in line, by client; none are left out
 	waiting list.List      // of *queuer
+}
+
+// lines are the two lines of the initial states. In one, many that are soon over
+// would wait for few that take long.
+type lines struct{ large, small line }
+
+func newLines(cfg *Config) lines {
+	places := smallPerProc * runtime.GOMAXPROCS(0)
+	return lines{
+		large: line{places: cfg.MaxInitialStates, most: linePerPlace * cfg.MaxInitialStates, keepFor: largeFor},
+		// A herd of them is gone before those refused would have come again.
+		small: line{places: places, most: cfg.MaxWatchers, keepFor: smallFor},
+	}
+}
+
+// of is the line of a state by its number of objects.
+func (l *lines) of(objects int) *line {
+	if objects <= smallState {
+		return &l.small
+	}
+	return &l.large
+}
+
+// len is how many states are being sent and how many wait for that.
+func (l *lines) len() (taken, waiting int) {
+	t1, w1 := l.large.len()
+	t2, w2 := l.small.len()
+	return t1 + t2, w1 + w2
 }
 
 type queuer struct {
@@ -49,12 +84,12 @@ func (l *line) enter(ctx context.Context, client string, stopping <-chan struct{
 		l.mu.Unlock()
 		return l.hold(client), nil
 	}
-	if n := l.waiting.Len(); n >= linePerPlace*l.places && !l.giveWay(client) {
+	if n := l.waiting.Len(); n >= l.most && !l.giveWay(client) {
 		l.mu.Unlock()
 		return nil, newFault(errTooManyWatchers, fmt.Sprintf("%d wait for their initial state", n))
 	}
 	w := &queuer{client: client, turn: make(chan struct{})}
-	e := l.waiting.PushBack(w)
+	e := l.push(w)
 	l.mu.Unlock()
 	timer := time.NewTimer(most)
 	defer timer.Stop()
@@ -79,30 +114,44 @@ func (l *line) enter(ctx context.Context, client string, stopping <-chan struct{
 			l.pass(client)
 		}
 	default:
-		l.waiting.Remove(e)
+		l.remove(e)
 	}
 	return nil, err
+}
+
+// push puts one last in line. mu is held.
+func (l *line) push(w *queuer) *list.Element {
+	if l.waits == nil {
+		l.waits = map[string]int{}
+	}
+	l.waits[w.client]++
+	return l.waiting.PushBack(w)
+}
+
+// remove takes one out of the line. mu is held.
+func (l *line) remove(e *list.Element) *queuer {
+	w := l.waiting.Remove(e).(*queuer)
+	if l.waits[w.client]--; l.waits[w.client] == 0 {
+		delete(l.waits, w.client)
+	}
+	return w
 }
 
 // giveWay refuses the last in line of the client that waits most often, if that
 // is more often than the client would. mu is held.
 func (l *line) giveWay(client string) bool {
-	waits := map[string]int{}
-	for e := l.waiting.Front(); e != nil; e = e.Next() {
-		waits[e.Value.(*queuer).client]++
-	}
 	most := client
-	for c, n := range waits {
-		if n > waits[most] {
+	for c, n := range l.waits {
+		if n > l.waits[most] {
 			most = c
 		}
 	}
-	if waits[most] <= waits[client]+1 {
+	if l.waits[most] <= l.waits[client]+1 {
 		return false
 	}
 	for e := l.waiting.Back(); e != nil; e = e.Prev() {
 		if w := e.Value.(*queuer); w.client == most {
-			l.waiting.Remove(e)
+			l.remove(e)
 			w.refused = true
 			close(w.turn)
 			return true
@@ -125,17 +174,21 @@ func (l *line) hold(client string) func() {
 		defer l.mu.Unlock()
 		l.pass(client)
 	})
-	timer := time.AfterFunc(placeFor, once)
+	timer := time.AfterFunc(l.keepFor, once)
 	return func() { timer.Stop(); once() }
 }
 
 // pass takes a place from a client and gives it to the next, which is the same
 // client only when nobody else has as few. mu is held.
 func (l *line) pass(client string) {
-	var next *list.Element
-	for e := l.waiting.Front(); e != nil; e = e.Next() {
-		if next == nil || l.held[e.Value.(*queuer).client] < l.held[next.Value.(*queuer).client] {
+	next := l.waiting.Front()
+	for e := next; e != nil && len(l.waits) > 1; e = e.Next() { // those of one client have come in order
+		n := l.held[e.Value.(*queuer).client]
+		if n < l.held[next.Value.(*queuer).client] {
 			next = e
+		}
+		if n == 0 {
+			break
 		}
 	}
 	if l.held[client]--; l.held[client] == 0 {
@@ -145,7 +198,7 @@ func (l *line) pass(client string) {
 		l.taken--
 		return
 	}
-	w := l.waiting.Remove(next).(*queuer)
+	w := l.remove(next)
 	l.grant(w.client)
 	close(w.turn)
 }
@@ -163,10 +216,8 @@ func (w *watcher) admit(ctx context.Context) (done func(), err error) {
 	if err != nil {
 		return nil, w.c.indexError(err)
 	}
-	if src.total <= smallState {
-		return func() {}, nil
-	}
-	_, n := w.s.line.len()
-	w.waited = w.waited || n > 0
-	return w.s.line.enter(ctx, rpc.Client(ctx), w.s.stopping, w.s.cfg.MaxWait)
+	l := w.s.lines.of(src.total)
+	taken, _ := l.len()
+	w.waited = w.waited || taken >= l.places
+	return l.enter(ctx, rpc.Client(ctx), w.s.stopping, w.s.cfg.MaxWait)
 }

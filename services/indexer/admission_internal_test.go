@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/deltaplane/deltaplane/core/delta"
 )
 
 // asks waits in line and tells when it got its place, or why not.
@@ -27,7 +29,7 @@ func (l *line) asks(t *testing.T, client string) (got <-chan func(), refused <-c
 func TestPlacesGoToTheClientThatHasFewest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := &line{places: 2}
+		l := &line{places: 2, most: 2 * linePerPlace, keepFor: time.Minute}
 		first, _ := l.asks(t, "many")
 		second, _ := l.asks(t, "many")
 		third, _ := l.asks(t, "many")
@@ -51,7 +53,7 @@ func TestPlacesGoToTheClientThatHasFewest(t *testing.T) {
 func TestAFullLineGivesWayToWhoWaitsLess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := &line{places: 1}
+		l := &line{places: 1, most: linePerPlace, keepFor: time.Minute}
 		place, _ := l.asks(t, "many")
 		var refusals []<-chan error
 		for range linePerPlace {
@@ -78,6 +80,68 @@ func TestAFullLineGivesWayToWhoWaitsLess(t *testing.T) {
 			done()
 		default:
 			t.Error("the other client got no place")
+		}
+	})
+}
+
+// More small states at a time would not be sent sooner, and every other call
+// would wait behind all of them.
+func TestAHerdOfSmallStatesIsSentAFewAtATime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCollection(t, nil)
+		c.mustApply(t, delta.Batch{Reset: true, Records: []delta.Record{synced(1)}, Replayed: true, Next: 2})
+		stopping := make(chan struct{})
+		cfg := Config{}.withDefaults()
+		s := &server{Service: &Service{cfg: cfg, metrics: c.metrics, lines: newLines(&cfg), stopping: stopping}}
+		if s.lines.of(smallState) == s.lines.of(smallState+1) {
+			t.Fatal("small states wait behind large ones")
+		}
+		places := s.lines.small.places
+		herd := 10 * places
+		admitted, left := make(chan func(), herd), make(chan error, herd)
+		for range herd {
+			go func() {
+				w := &watcher{s: s, c: c}
+				if _, err := c.hub.join(w, "all", "full"); err != nil {
+					left <- err
+					return
+				}
+				defer c.hub.leave(w)
+				done, err := w.admit(t.Context())
+				if err != nil {
+					left <- err
+					return
+				}
+				admitted <- done
+			}()
+		}
+		synctest.Wait()
+		if len(admitted) != places || len(left) != 0 {
+			t.Errorf("%d of %d are sent at a time, want %d; %d refused", len(admitted), herd, places, len(left))
+		}
+		for range 2 * places { // whose readers are done
+			(<-admitted)()
+			synctest.Wait()
+		}
+		if len(admitted) != places {
+			t.Errorf("%d are sent at a time behind the first, want %d", len(admitted), places)
+		}
+		time.Sleep(smallFor) // readers that do not read hold up the others only so long
+		synctest.Wait()
+		if len(admitted) != 2*places {
+			t.Errorf("%d were let in, want %d", len(admitted), 2*places)
+		}
+		close(stopping)
+		synctest.Wait()
+		if _, waiting := s.lines.len(); waiting != 0 || len(left) != herd-4*places {
+			t.Errorf("%d still wait and %d left when the server stopped", waiting, len(left))
+		}
+		for len(admitted) > 0 {
+			(<-admitted)()
+		}
+		if taken, _ := s.lines.len(); taken != 0 {
+			t.Errorf("%d places are still taken", taken)
 		}
 	})
 }

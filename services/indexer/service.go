@@ -53,7 +53,7 @@ type Service struct {
 	ready      atomic.Bool // every log found at first has been replayed; stays
 	watchers   atomic.Int64
 	scans      chan struct{}   // one place: what slow readers missed is looked for one collection at a time
-	line       line            // of the initial states
+	lines      lines           // of the initial states
 	stopping   <-chan struct{} // closed when calls that last are to end
 }
 
@@ -71,7 +71,7 @@ func New(cfg Config, log deltaLog, tel *telemetry.Telemetry) (*Service, error) {
 	s := &Service{
 		cfg: cfg, log: log, slog: tel.Log, tracer: tel.Tracer.Tracer("deltaplane/indexer"),
 		pins: newPins(cfg.MaxSnapshots, cfg.SnapshotTTL, cfg.SnapshotMaxAge, cfg.SnapshotBytes), tokens: newSigner(),
-		scans: make(chan struct{}, 1), line: line{places: cfg.MaxInitialStates},
+		scans: make(chan struct{}, 1), lines: newLines(&cfg),
 	}
 	s.names.Store(&names{})
 	s.declarations = newDeclarations(log, tel.Log, s.redeclare)

@@ -40,8 +40,9 @@ func serve(t *testing.T, c *collection, req *indexv1.WatchRequest) (s *tape, sto
 	ctx, cancel := context.WithCancel(t.Context())
 	s = &tape{t: t, ctx: ctx, heard: make(chan *indexv1.WatchResponse)}
 	done := make(chan error, 1)
+	cfg := Config{}.withDefaults()
 	srv := &server{Service: &Service{
-		cfg: Config{}.withDefaults(), metrics: c.metrics, line: line{places: 2}, stopping: make(chan struct{}),
+		cfg: cfg, metrics: c.metrics, lines: newLines(&cfg), stopping: make(chan struct{}),
 	}}
 	go func() {
 		w := &watcher{s: srv, c: c, stream: s, slow: req.GetWhenSlow(), every: bookmarkEvery}

@@ -68,7 +68,7 @@ func (s *Service) watchGauges(ch chan<- prometheus.Metric, now time.Time) {
 		send(gaugeWatchBehind, float64(behind))
 		send(gaugeWatchGroups, float64(groups))
 	}
-	sending, waiting := s.line.len()
+	sending, waiting := s.lines.len()
 	ch <- prometheus.MustNewConstMetric(gaugeStates, prometheus.GaugeValue, float64(sending), "sending")
 	ch <- prometheus.MustNewConstMetric(gaugeStates, prometheus.GaugeValue, float64(waiting), "waiting")
 }
