@@ -202,11 +202,16 @@ func TestOneCallOfAnExpressionIsBounded(t *testing.T) {
 	for i := range list {
 		list[i] = "a"
 	}
-	doc := map[string]any{"big": big, "list": list, "name": "a.b"}
+	doc := map[string]any{"big": big, "list": list, "name": "a.b", "form": strings.Repeat("%s", len(list))}
 	for text, fine := range map[string]bool{
 		`object.big.replace('x', '` + strings.Repeat("y", 1000) + `')`:                                                                   false,
 		`object.big.replace('', 'yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy', 1000000)`:                                                            false,
 		`object.list.map(a, object.big).join('')`:                                                                                        false,
+		`'%s'.format([object.list.map(a, object.big)])`:                                                                                  false,
+		`'%s'.format([object.list.map(a, object)])`:                                                                                      false,
+		`object.form.format(object.list.map(a, object.big))`:                                                                             false,
+		`'%x%x%x'.format([object.big, object.big, object.big])`:                                                                          false,
+		`'%s%s_%s%s'.format(['a-b', object.list.filter(a, a == 'b').join(), 'a', '_.bp/q'])`:                                             true,
 		`object.list.map(a, '').join(object.big)`:                                                                                        false,
 		`object.name.replace('.', '-') + object.name.replace('', '_', 2) + object.list.filter(a, a == 'b').join() + ['p','q'].join('/')`: true,
 	} {

@@ -20,7 +20,13 @@ const maxText = 4 << 20
 func boundedTexts() cel.EnvOption {
 	s, list := cel.StringType, cel.ListType(cel.StringType)
 	return func(e *cel.Env) (*cel.Env, error) {
+		format, err := formatter(e)
+		if err != nil {
+			return nil, err
+		}
 		for _, option := range []cel.EnvOption{
+			cel.Function("format",
+				cel.MemberOverload(formatOverload, []*cel.Type{s, cel.ListType(cel.DynType)}, s, cel.BinaryBinding(format))),
 			cel.Function("replace",
 				cel.MemberOverload("string_replace_string_string", []*cel.Type{s, s, s}, s, cel.FunctionBinding(replace)),
 				cel.MemberOverload("string_replace_string_string_int", []*cel.Type{s, s, s, cel.IntType}, s, cel.FunctionBinding(replace))),
@@ -28,7 +34,6 @@ func boundedTexts() cel.EnvOption {
 				cel.MemberOverload("list_join", []*cel.Type{list}, s, cel.UnaryBinding(func(l ref.Val) ref.Val { return join(l, types.String("")) })),
 				cel.MemberOverload("list_join_string", []*cel.Type{list, s}, s, cel.BinaryBinding(join))),
 		} {
-			var err error
 			if e, err = option(e); err != nil {
 				return nil, err
 			}
@@ -79,6 +84,74 @@ func join(list, separator ref.Val) ref.Val {
 		texts = append(texts, string(s))
 	}
 	return types.String(strings.Join(texts, string(by)))
+}
+
+const formatOverload = "string_format"
+
+// formatter is the environment's text.format(list), for what is within bounds.
+func formatter(e *cel.Env) (func(text, list ref.Val) ref.Val, error) {
+	f := e.Functions()["format"]
+	if f == nil {
+		return nil, errors.New("CEL has no format")
+	}
+	overloads, err := f.Bindings()
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range overloads {
+		if o.Operator != formatOverload || o.Function == nil {
+			continue
+		}
+		return func(text, list ref.Val) ref.Val {
+			s, ok1 := text.(types.String)
+			l, ok2 := list.(traits.Lister)
+			if !ok1 || !ok2 {
+				return types.NewErr("no such overload")
+			}
+			if size := printed(l, len(s)); size > maxText {
+				return tooLong(size)
+			}
+			return o.Function(text, list)
+		}, nil
+	}
+	return nil, errors.New("CEL has another format")
+}
+
+const (
+	// A number is this long when it is printed; one with a fraction may have more
+	// than 300 digits before it.
+	numberText, fractionText = 64, 512
+)
+
+// printed adds to a size what a value takes when it is printed, or at least so
+// much that the whole is more than maxText.
+func printed(v ref.Val, size int) int {
+	each := func(it traits.Iterator, print func(ref.Val)) {
+		for size <= maxText && it.HasNext() == types.True {
+			size += 2 // what separates them
+			print(it.Next())
+		}
+	}
+	switch v := v.(type) {
+	case types.String:
+		size += 2 * len(v) // hexadecimal
+	case types.Bytes:
+		size += 2 * len(v)
+	case types.Double:
+		size += fractionText
+	case traits.Mapper:
+		each(v.Iterator(), func(key ref.Val) {
+			size = printed(key, size)
+			if value, ok := v.Find(key); ok && size <= maxText {
+				size = printed(value, size)
+			}
+		})
+	case traits.Lister:
+		each(v.Iterator(), func(e ref.Val) { size = printed(e, size) })
+	default:
+		size += numberText
+	}
+	return size
 }
 
 func tooLong(size int) ref.Val {
