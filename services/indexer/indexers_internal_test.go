@@ -9,6 +9,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/stream"
+	"github.com/deltaplane/deltaplane/services/indexer/extract"
 )
 
 const byPhase = `{"version":1,"indexers":[{"cluster":"*","definition":{"name":"by-phase","field":"status.phase"}},{"cluster":"dev","definition":{"name":"by-zone","field":"spec.zone"}},{"cluster":"dev","definition":{"name":"odd","cel":"object."}}]}`
@@ -105,6 +106,36 @@ func TestS04ADefinitionThatChangesUnderItsNameIsBuiltAnew(t *testing.T) {
 		hits, err := c.store.Snapshot().ByIndex("x", run.value)
 		if err != nil || hits.Len() != 1 {
 			t.Errorf("%s: %d objects under %q, %v", run.def, hits.Len(), run.value, err)
+		}
+	}
+}
+
+// An example is asked of one index; the expressions of the others may cost far
+// more than the call.
+func TestS03AnExampleIsReadForTheAskedIndexOnly(t *testing.T) {
+	t.Parallel()
+	c := newTestCollection(t, nil)
+	c.declarations = newDeclarations(deadLog{}, slog.New(slog.DiscardHandler), func(string) { c.declare() })
+	const two = `{"version":1,"indexers":[{"cluster":"*","definition":{"name":"one","cel":"object.a"}},{"cluster":"*","definition":{"name":"two","cel":"object.b"}},{"cluster":"*","definition":{"name":"path","field":"spec.zone"}}]}`
+	for _, e := range []stream.Entry{{Key: "pods.v1", Value: []byte(two), Revision: 5}, {}} {
+		if err := c.declarations.take(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	snap := c.store.Snapshot()
+	for index, want := range map[string]string{"one": "A", "two": "B", "path": "Z", nodeIndex: "N"} {
+		o, err := extract.New(c.planOf(index)).Example(t.Context(), []byte(`{"metadata":{"name":"x"},"a":"A","b":"B","spec":{"zone":"Z","nodeName":"N"}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if values, err := snap.Values(index, o); err != nil || !slices.Equal(values, []string{want}) {
+			t.Errorf("%s files it under %q, %v, want %s", index, values, err, want)
+		}
+		for _, other := range []string{"one", "two", "path"} {
+			x := find(*c.declared.Load(), other)
+			if _, ok := o.Field(x.program.Field()); ok != (other == index) {
+				t.Errorf("asked of %s, %s is read: %v", index, other, ok)
+			}
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/services/indexer/definition"
+	"github.com/deltaplane/deltaplane/services/indexer/extract"
 )
 
 // The built-in indexes.
@@ -143,4 +144,14 @@ func (c *collection) indexOf(field string) string {
 		}
 	}
 	return ""
+}
+
+// planOf is what one index needs of an object; without the expressions of the
+// others.
+func (c *collection) planOf(index string) *extract.Plan {
+	var programs []*definition.Program
+	if d := find(*c.declared.Load(), index); d != nil && d.program != nil {
+		programs = append(programs, d.program)
+	}
+	return extract.NewPlan(c.paths, programs)
 }

@@ -202,7 +202,7 @@ func (s *server) byExample(ctx context.Context, req *indexv1.IndexRequest) (*out
 	if err != nil {
 		return nil, err
 	}
-	example, err := extract.New(c.plan.Load()).Example(ctx, req.GetObject())
+	example, err := extract.New(c.planOf(req.GetIndex())).Example(ctx, req.GetObject())
 	if err != nil {
 		return nil, rpc.InvalidField("object", err)
 	}
