@@ -150,6 +150,7 @@ func TestTheDefaultCollectionsOfADevClusterReachTheLog(t *testing.T) {
 func TestEverythingIsMirroredOnceBesideWhatIsNamed(t *testing.T) {
 	t.Parallel()
 	cfg := quick()
+	cfg.LeaseTTL, cfg.DiscoverEvery = 30*time.Second, time.Second // no replica is there, and dozens of collections begin at once
 	cfg.Resources = []reflector.Resource{{Name: "*"}, {Name: "pods"}, {Name: "jobs.batch"}, {Name: "leases"}}
 	svc, _ := start(t, cfg, cluster(t).URL(), embeddedtest.NATS(t).URL())
 	c := dial(t, svc)
