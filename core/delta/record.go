@@ -40,7 +40,7 @@ const (
 	KindProgress
 	// KindSynced ends a complete list of the epoch; RV is the list's (design 6.1).
 	KindSynced
-	// KindTerm opens the reign of a leader; Start is its own sequence (design 6.3).
+	// KindTerm opens the reign of a leader; Start is where the reign began (design 6.3).
 	KindTerm
 	// KindLiveness says every few seconds that the reflector is current.
 	KindLiveness
@@ -127,7 +127,7 @@ type Record struct {
 	// Overflow says that Owners, Hints or Labels met their cap and are incomplete: wake everything.
 	Overflow     bool
 	DeleteReason DeleteReason
-	// Start is the term record's own sequence (KindTerm only).
+	// Start is the first sequence of the reign, which is that of its first fence record (KindTerm only).
 	Start uint64
 	// Writer is the identity of the process that leads (KindTerm and KindLiveness).
 	Writer string

@@ -65,7 +65,7 @@ func (c *Conn) Read(ctx context.Context, col delta.Collection, cfg ReadConfig, h
 	cfg.PullBytes = max(cmp.Or(cfg.PullBytes, defaultPullBytes), 2*c.cfg.MaxPayload)
 	r := &reader{c: c, col: col, cfg: cfg, handle: h, pos: cfg.From, contact: cmp.Or(cfg.FromTime, time.Now()), created: cfg.Created}
 	r.catchUp = cfg.CatchUp && !cfg.From.IsZero()
-	r.term, r.epoch = cfg.From.Term, cfg.From.Epoch
+	r.term, r.epoch, r.old = cfg.From.Term, cfg.From.Epoch, cfg.From.Sequence
 	wait := patience{}
 	for {
 		began := time.Now()
@@ -160,6 +160,7 @@ type reader struct {
 
 	pos         delta.Position // applied
 	epoch, term uint64         // of the log, as last checked
+	old         uint64         // the last sequence read of that term or an earlier one
 	created     time.Time      // of the stream
 	contact     time.Time      // when pos was last known to be current, by this process's clock
 	heard       time.Time      // the same by the log's clock; zero when it was not asked yet

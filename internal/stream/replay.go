@@ -48,6 +48,9 @@ func (r *reader) process(ctx, calls context.Context, msgs []*nats.Msg) error {
 		if err := r.reign(calls, &rec, pos); err != nil {
 			return err
 		}
+		if rec.Term <= r.term {
+			r.old = at.sequence
+		}
 		pos = delta.Position{Epoch: r.epoch, Term: r.term, Sequence: at.sequence}
 		b.Records = append(b.Records, rec)
 	}
@@ -107,6 +110,8 @@ func (r *reader) reign(ctx context.Context, rec *delta.Record, pos delta.Positio
 		return fmt.Errorf("%w: epoch %d began", ErrBootstrap, rec.Epoch)
 	case rec.Term <= r.term && rec.Epoch <= r.epoch:
 		return nil
+	case rec.Kind == delta.KindTerm && rec.Start != 0 && rec.Start <= r.old: // the log lost its end while the connection was away
+		return fmt.Errorf("%w: term %d began at %d, %d was read before", ErrBootstrap, rec.Term, rec.Start, r.old)
 	case rec.Kind == delta.KindTerm:
 		r.term, r.epoch = rec.Term, rec.Epoch
 		return nil

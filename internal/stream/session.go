@@ -45,7 +45,7 @@ func (r *reader) session(ctx context.Context) error {
 		if err := r.complete(calls, tail); err != nil {
 			return err
 		}
-		r.replaying, r.resumed, r.target, r.hole, r.began = true, false, tail.Last, false, time.Now()
+		r.replaying, r.resumed, r.target, r.hole, r.began, r.old = true, false, tail.Last, false, time.Now(), 0
 		if err := r.deliver(ctx, delta.Batch{Reset: true}); err != nil {
 			return err
 		}

@@ -20,6 +20,7 @@ func (w *Writer) takeOver(ctx context.Context, cfg WriterConfig) error {
 		}
 		w.reset(tail.Last)
 		w.epoch = max(tail.Epoch, 1)
+		start := w.next()
 		if err := w.fence(ctx); errors.Is(err, errTaken) {
 			continue // somebody wrote between; look again who it is
 		} else if err != nil {
@@ -38,7 +39,7 @@ func (w *Writer) takeOver(ctx context.Context, cfg WriterConfig) error {
 				return err
 			}
 		}
-		return w.writeTerm(ctx)
+		return w.writeTerm(ctx, start)
 	}
 }
 
@@ -55,9 +56,10 @@ func (w *Writer) fence(ctx context.Context) error {
 	return w.flush(ctx, false)
 }
 
-func (w *Writer) writeTerm(ctx context.Context) error {
+// writeTerm says where the term begins: a reader of an earlier one that is beyond it has read what the log has lost since.
+func (w *Writer) writeTerm(ctx context.Context, start uint64) error {
 	r := delta.Record{
-		Kind: delta.KindTerm, Collection: w.col, Epoch: w.epoch, Term: w.term, Start: w.next(),
+		Kind: delta.KindTerm, Collection: w.col, Epoch: w.epoch, Term: w.term, Start: start,
 		Writer: w.holder, PublishedAt: time.Now(),
 	}
 	if err := w.append(ctx, &r, true); err != nil {
@@ -74,5 +76,5 @@ func (w *Writer) NewEpoch(ctx context.Context) error {
 	w.mu.Lock()
 	w.epoch = max(w.epoch+1, uint64(time.Now().UnixMilli()))
 	w.mu.Unlock()
-	return w.writeTerm(ctx)
+	return w.writeTerm(ctx, w.next())
 }
