@@ -36,6 +36,7 @@ type Shadow struct {
 	live    int
 	graves  []grave // tombstones in the order of their deletion
 	round   uint32  // of the list under way, 0 when none is
+	risen   RV      // the lowest version of a tombstone that the list contradicts; empty when there is none
 }
 
 type grave struct {
@@ -128,15 +129,28 @@ func (s *Shadow) Delete(reason DeleteReason, o *Object, epoch uint64, now time.T
 }
 
 // BeginList begins a complete list. A list that was begun before and not ended is forgotten.
-func (s *Shadow) BeginList() { s.round++ }
+func (s *Shadow) BeginList() {
+	s.round++
+	s.risen = ""
+}
 
 // Listed takes one object of the list under way and returns the record to publish when it differs from what is held. A second object
 // with the same key counts when it is newer.
 func (s *Shadow) Listed(o *Object, epoch uint64, now time.Time) (Record, bool) {
 	r, e, ok := s.upsert(Replaced, o, epoch, now)
 	e.round = s.round
+	if !ok && e.dead() && o.UID != "" && e.uidText() == o.UID {
+		if v := e.rvText(); s.risen == "" || Compare(v, s.risen) < 0 {
+			s.risen = v
+		}
+	}
 	return r, ok
 }
+
+// Risen reports whether the list at listRV held an object that it should not: one that was deleted, under the same UID, at or before listRV. It
+// had only left the collection, and a list found that out, or nobody could tell; or the source was restored. As it is older than its tombstone, no
+// reader takes it before a new epoch.
+func (s *Shadow) Risen(listRV RV) bool { return s.risen != "" && Compare(s.risen, listRV) <= 0 }
 
 // Keep says that the list holds key although the object could not be read: it is not deleted.
 func (s *Shadow) Keep(key Key) {

@@ -291,3 +291,38 @@ func TestR26WhatCannotBeReadIsToldAtTheVersionHeldAndOnce(t *testing.T) {
 		t.Errorf("told %+v of a key that was deleted", r)
 	}
 }
+
+// An object that left the collection's form, and was taken for deleted, is older than its tombstone when the form takes it back.
+func TestDesign65AListThatHoldsWhatWasDeletedIsFoundOut(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		name   string
+		object *delta.Object
+		listRV string
+		want   bool
+	}{
+		{"it lives after all", obj("a", 2), "10", true},
+		{"the list is older than the deletion", obj("a", 2), "9", false},
+		{"it is another one of that name", &delta.Object{Key: "a", UID: "u-other", RV: "2"}, "10", false},
+		{"it was made again", obj("a", 11), "12", false},
+	} {
+		s := delta.NewShadow(time.Hour)
+		s.Upsert(delta.Added, obj("a", 2), 1, t0)
+		s.BeginList()
+		if gone := s.EndList("10", 1, t0); len(gone) != 1 {
+			t.Fatalf("%d tombstones", len(gone))
+		}
+		s.BeginList()
+		s.Listed(row.object, 1, t0)
+		if got := s.Risen(row.listRV); got != row.want {
+			t.Errorf("%s: Risen() = %v", row.name, got)
+		}
+		if _, ok := s.Listed(row.object, 2, t0); ok == (row.object.RV == "11") {
+			t.Errorf("%s: not published in a new epoch", row.name)
+		}
+		s.BeginList()
+		if s.Risen("99") {
+			t.Errorf("%s: it lasts beyond the list", row.name)
+		}
+	}
+}

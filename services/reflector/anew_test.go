@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
+	"github.com/deltaplane/deltaplane/internal/kube"
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
 )
 
@@ -35,5 +36,41 @@ func TestDesign64AStandbyThatMakesALostLogAnewKnowsNothingOfIt(t *testing.T) {
 	m.until(t, "sync", m.readable)
 	if live := m.live(); len(live) != 2 {
 		t.Errorf("the log made anew was said to be complete with %v, want both objects", live)
+	}
+}
+
+// TestDesign64AFormThatComesBackBringsWhatAListMissedMeanwhile: an object leaves the narrow form while nobody watches, so that a list infers its deletion. It
+// lives, and is older than its tombstone, when the wide form comes back.
+func TestDesign64AFormThatComesBackBringsWhatAListMissedMeanwhile(t *testing.T) {
+	t.Parallel()
+	a := newAPI(t)
+	a.onList = func(n int, _ url.Values) (int, string) {
+		if n == 1 {
+			return 200, list("10", "", item("in", 1), item("out", 2))
+		}
+		return 200, list("20", "", item("in", 1))
+	}
+	a.onWatch = func(n int, _ url.Values, w *wire) {
+		if n == 1 {
+			w.send(errorEvent(410, "Expired"))
+			return
+		}
+		w.send()
+		w.hold()
+	}
+	nats := embeddedtest.NATS(t).URL()
+	narrow := quick()
+	narrow.Resources[0].Scope = kube.Scope{LabelSelector: "app=in"}
+	_, stop := start(t, narrow, a.URL, nats)
+	m := follow(t, nats, pods)
+	m.until(t, "the inferred deletion", func() bool { return len(m.live()) == 1 && m.revision().RV == "20" })
+	stop()
+	a.set(func(a *api) {
+		a.onList = func(int, url.Values) (int, string) { return 200, list("30", "", item("in", 1), item("out", 15)) }
+	})
+	start(t, quick(), a.URL, nats)
+	m.until(t, "the wide form's list", func() bool { return m.revision().RV == "30" })
+	if live := m.live(); len(live) != 2 {
+		t.Errorf("%v, want both objects", live)
 	}
 }

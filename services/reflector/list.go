@@ -64,7 +64,9 @@ func (s *source) list(ctx context.Context) error {
 		}
 		opts.Continue = page.Continue
 	}
-	s.finish(listRV)
+	if err := s.finish(listRV); err != nil {
+		return err
+	}
 	s.r.metrics.listSeconds.WithLabelValues(name).Observe(time.Since(began).Seconds())
 	s.r.metrics.itemsPerList.WithLabelValues(name).Observe(float64(items))
 	s.complete(ctx, listRV, items, time.Since(began))
@@ -143,8 +145,12 @@ func (s *source) poison(o delta.Object, why error, now time.Time) (delta.Record,
 	return s.shadow.Upsert(delta.Updated, &o, s.epoch, now)
 }
 
-// finish ends a list: tombstones for what it did not hold, then the synced record behind everything.
-func (s *source) finish(listRV delta.RV) {
+// finish ends a list: tombstones for what it did not hold, then the synced record behind everything. A list that holds what the log says is gone
+// ends the epoch instead: nothing else makes readers take it.
+func (s *source) finish(listRV delta.RV) error {
+	if s.shadow.Risen(listRV) {
+		return fmt.Errorf("%w: %s lists objects at %s that were deleted before", errNewEpoch, s.r.col, listRV)
+	}
 	now := time.Now()
 	gone := s.shadow.EndList(listRV, s.epoch, now)
 	for i := range gone {
@@ -165,4 +171,5 @@ func (s *source) finish(listRV delta.RV) {
 	s.asks.told(listRV)
 	s.r.state.set(func(v *view) { v.objects, v.sourceAt = s.shadow.Len(), now })
 	s.r.state.well()
+	return nil
 }

@@ -104,7 +104,9 @@ func (s *source) stream(parent context.Context) (complete bool, err error) {
 		return false, fmt.Errorf("stream %s at %q: %w", s.r.col, opts.RV, err)
 	}
 	s.unfinished = 0
-	s.finish(rv)
+	if err := s.finish(rv); err != nil {
+		return false, err
+	}
 	s.r.state.listed()
 	s.complete(ctx, rv, items, time.Since(began))
 	s.r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_WATCHING)
