@@ -17,7 +17,9 @@ func TestT15WhatFindsNoRoomBehindAListHasAListOfItsOwn(t *testing.T) {
 	payload := []byte(strings.Repeat("x", 1<<10))
 	shed := func() {
 		for i := range 100 {
-			p.add(func(st *delta.Stage) { st.Offer(delta.Record{Kind: delta.KindDelta, Key: delta.Key(rune('a' + i)), Payload: payload}) })
+			p.add(func(st *delta.Stage) {
+				st.Offer(delta.Record{Kind: delta.KindDelta, Key: delta.Key(rune('a' + i)), Payload: payload})
+			})
 		}
 	}
 	drained := func() bool {
