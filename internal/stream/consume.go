@@ -146,6 +146,9 @@ func (k *consumer) session(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if tail.Term == 0 { // its epoch would be another one a moment later, and every key be enqueued twice
+		return fmt.Errorf("%w that a leader has begun: %s", ErrNoLog, k.col)
+	}
 	bucket, err := k.c.Bucket(ctx, consumerBucket, 0)
 	if err != nil {
 		return err
