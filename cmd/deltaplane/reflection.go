@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/deltaplane/deltaplane/internal/rpc"
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
 )
 
@@ -85,6 +86,9 @@ the cluster under a second name; see deltaplane serve reflector --help.`,
 				ctx, cancel := contextWithTimeout(cmd, d.timeout)
 				defer cancel()
 				answer, err := c.AddReflection(ctx, &reflectorv1.AddReflectionRequest{Spec: spec, Replace: replace})
+				if rpc.Reason(err) == "REFLECTION_DIFFERS" && !replace {
+					return &hintError{err, "--replace gives what was added another form; what --resources names is changed there;\na second form needs the cluster under a second name"}
+				}
 				if err != nil {
 					return err
 				}
