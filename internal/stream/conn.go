@@ -153,6 +153,9 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 	return c, nil
 }
 
+// Reconnected is closed at the next reconnect.
+func (c *Conn) Reconnected() <-chan struct{} { return c.events.wait() }
+
 // Close ends the connection; what runs on it fails.
 func (c *Conn) Close() {
 	c.mu.Lock()

@@ -46,6 +46,9 @@ func named(err error) error {
 	case refused && answer.Code >= 500,
 		is(nats.ErrTimeout, nats.ErrConnectionClosed, nats.ErrDisconnected, nats.ErrConnectionReconnecting, nats.ErrReconnectBufExceeded,
 			nats.ErrNoServers, nats.ErrConnectionDraining, context.DeadlineExceeded):
+		if is(nats.ErrReconnectBufExceeded) { // nothing is buffered here: this is how nats says that it is away
+			err = nats.ErrDisconnected
+		}
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	return err

@@ -70,11 +70,16 @@ func (r *retry) fail(now time.Time, atLeast time.Duration) time.Duration {
 }
 
 // sleep waits, or returns false when ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
+func sleep(ctx context.Context, d time.Duration) bool { return sleepUntil(ctx, d, nil) }
+
+// sleepUntil is sleep that wake ends early.
+func sleepUntil(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
+		return true
+	case <-wake:
 		return true
 	case <-ctx.Done():
 		return false

@@ -162,3 +162,30 @@ func TestAFullLogIsNamedAndTheMirrorGoesOnOnceThereIsRoom(t *testing.T) {
 	m.until(t, "all of it", func() bool { return m.readable() && len(m.live()) == large })
 	well(t, c, "pods")
 }
+
+func TestALogThatIsBackEndsTheWaitForIt(t *testing.T) {
+	t.Parallel()
+	a := newAPI(t)
+	a.onList = func(int, url.Values) (int, string) { return 200, list("10", "", item("a", 1)) }
+	server := embedded.NATSConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0"}
+	first, err := embedded.StartNATS(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Stop()
+	nats := first.URL()
+	cfg := quick()
+	cfg.Backoff = reflector.Backoff{Base: time.Hour, Cap: time.Hour, Jitter: -1}
+	svc, _ := start(t, cfg, a.URL, nats)
+	c := dial(t, svc)
+	well(t, c, "pods")
+	first.Stop()
+	failing(t, c, "pods", "LOG_UNAVAILABLE")
+	server.Listen = strings.TrimPrefix(nats, "nats://")
+	second, err := embedded.StartNATS(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(second.Stop)
+	well(t, c, "pods")
+}

@@ -62,7 +62,7 @@ func (r *reflection) run(ctx context.Context) {
 	defer r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_STOPPED)
 	b := retry{Backoff: r.cfg.Backoff}
 	for {
-		began := time.Now()
+		began, reconnected := time.Now(), r.log.Reconnected()
 		err := r.reign(ctx)
 		r.state.set(func(v *view) { v.term, v.pending, v.waitingSince = 0, 0, time.Time{} })
 		if ctx.Err() != nil {
@@ -84,7 +84,7 @@ func (r *reflection) run(ctx context.Context) {
 		}
 		r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_BACKOFF)
 		r.fail(ctx, stageLead, err, wait)
-		if !sleep(ctx, wait) {
+		if !sleepUntil(ctx, wait, reconnected) { // a log that is back is not waited for any longer
 			return
 		}
 	}
