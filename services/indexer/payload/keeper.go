@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/deltaplane/deltaplane/core/store"
 )
@@ -309,9 +310,7 @@ func (k *Keeper) advance(snap *store.Snapshot, now time.Time) {
 			w.small += len(stored)
 		}
 	}
-	if len(ops) > 0 {
-		k.store.Apply(store.Batch{Ops: ops}, now)
-	}
+	k.swap(ops, now)
 	if w.compress {
 		k.done.Store(min(k.done.Load()+w.worked, w.put))
 		w.worked = 0
@@ -319,6 +318,34 @@ func (k *Keeper) advance(snap *store.Snapshot, now time.Time) {
 	if ended {
 		k.end(snap, now)
 	}
+}
+
+// swap puts the better forms into the store. An object that was given other
+// fields meanwhile is not the one that was looked at, but its payload is: it
+// would not be looked at again.
+func (k *Keeper) swap(ops []store.Op, now time.Time) {
+	for len(ops) > 0 {
+		if k.store.Apply(store.Batch{Ops: ops}, now).Swapped == len(ops) {
+			return
+		}
+		snap, again := k.store.Snapshot(), []store.Op(nil)
+		for _, op := range ops {
+			o := snap.Get(op.Swap.Old.Key())
+			if o == nil || o == op.Swap.New || !sameStored(o, op.Swap.Old) {
+				continue // swapped, or replaced by what a later walk looks at
+			}
+			stored, codec := op.Swap.New.Stored()
+			again = append(again, store.Op{Swap: &store.Swap{Old: o, New: o.WithStored(stored, codec)}})
+		}
+		ops = again
+	}
+}
+
+// sameStored reports whether two objects share their payload.
+func sameStored(a, b *store.Object) bool {
+	x, xCodec := a.Stored()
+	y, yCodec := b.Stored()
+	return xCodec == yCodec && len(x) == len(y) && unsafe.SliceData(x) == unsafe.SliceData(y)
 }
 
 func (k *Keeper) end(snap *store.Snapshot, now time.Time) {
