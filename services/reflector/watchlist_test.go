@@ -23,6 +23,7 @@ import (
 // streaming is [quick] with a streaming start.
 func streaming() reflector.Config {
 	cfg := quick()
+	cfg.LeaseTTL = 30 * time.Second // nobody else is there; a short one is lost on a busy machine, and every reign begins anew
 	cfg.WatchList = reflector.WatchListAlways
 	return cfg
 }
