@@ -137,13 +137,14 @@ func newIndexRemove() *cobra.Command {
 // printIndexers prints indexes for people.
 func printIndexers(w io.Writer, list []*indexv1.Indexer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(t, "INDEX\tSTATE\tVALUES\tENTRIES\tERRORS\tBYTES\tFROM")
+	fmt.Fprintln(t, "INDEX\tSTATE\tVALUES\tENTRIES\tERRORS\tBYTES\tCOMPLETE FROM\tSOURCE")
 	for _, i := range list {
 		state := strings.ToLower(strings.TrimPrefix(i.GetState().String(), "INDEXER_STATE_"))
 		if i.GetState() == indexv1.IndexerState_INDEXER_STATE_UNSPECIFIED {
 			state = "declared" // no cluster has the resource yet
 		}
-		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\t%s\n", i.GetName(), state, i.GetValues(), i.GetEntries(), i.GetErrors(), i.GetBytes(), i.GetDescription())
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\t%s\t%s\n", i.GetName(), state, i.GetValues(), i.GetEntries(), i.GetErrors(), i.GetBytes(),
+			dash(i.GetCompleteFrom().GetResourceVersion()), i.GetDescription())
 	}
 	if err := t.Flush(); err != nil {
 		return err

@@ -128,7 +128,7 @@ func (f *flow) print(out io.Writer) error {
 			dash(r.GetRevision().GetResourceVersion()), r.GetObjects(), r.GetLag().AsDuration().Round(10*time.Microsecond),
 			r.GetPending(), r.GetRelists(), r.GetQuarantinedTotal(), dash(r.GetLastError()))
 	}
-	fmt.Fprintln(t, "\nINDEX\tSTATE\tREVISION\tOBJECTS\tLAG\tHEARD\tBYTES\tQUARANTINED\tERROR")
+	fmt.Fprintln(t, "\nINDEX\tSTATE\tREVISION\tOBJECTS\tLAG\tHEARD\tBYTES\tMEMORY\tTIER\tWATCHERS\tQUARANTINED\tERROR")
 	if f.indexError != nil {
 		fmt.Fprintf(t, "-\tunreachable: %s\n", message(f.indexError))
 	}
@@ -137,9 +137,9 @@ func (f *flow) print(out io.Writer) error {
 		if c.GetLiveAt() != nil {
 			heard = shortDuration(time.Since(c.GetLiveAt().AsTime())) + " ago"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%s\t%d\t%d\t%s\n", c.GetCollection(), collectionState(c),
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%s\t%d\t%d\t%s\t%d\t%d\t%s\n", c.GetCollection(), collectionState(c),
 			dash(c.GetRevision().GetResourceVersion()), c.GetObjects(), c.GetLagRecords(), heard, c.GetBytes(),
-			c.GetQuarantined(), dash(c.GetLastError()))
+			c.GetMemoryBytes(), strings.ToLower(strings.TrimPrefix(c.GetTier().String(), "TIER_")), c.GetWatchers(), c.GetQuarantined(), dash(c.GetLastError()))
 	}
 	fmt.Fprintln(t, "\n"+queueHeader)
 	if f.queueError != nil {
@@ -157,6 +157,8 @@ func collectionState(c *indexv1.CollectionStatus) string {
 		return "not synced"
 	case c.GetStale():
 		return "stale"
+	case c.GetWarmStart():
+		return "serving (warm start)"
 	}
 	return "serving"
 }
