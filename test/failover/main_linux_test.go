@@ -89,6 +89,10 @@ func (r role) serve(ctx context.Context) error {
 func (r role) reflect(ctx context.Context) error {
 	log := r.log()
 	conn, err := stream.Connect(ctx, stream.Config{URL: r.NATS, Replicas: r.Replicas, Log: log})
+	for err != nil && ctx.Err() == nil { // the servers may be electing, as they may when `deltaplane serve` starts, which tries again too
+		log.Warn("cannot reach the log yet", telemetry.Err(err))
+		conn, err = stream.Connect(ctx, stream.Config{URL: r.NATS, Replicas: r.Replicas, Log: log})
+	}
 	if err != nil {
 		return err
 	}
