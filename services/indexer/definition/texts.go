@@ -126,10 +126,10 @@ const (
 // printed adds to a size what a value takes when it is printed, or at least so
 // much that the whole is more than maxText.
 func printed(v ref.Val, size int) int {
-	each := func(it traits.Iterator, print func(ref.Val)) {
+	each := func(it traits.Iterator, show func(ref.Val)) {
 		for size <= maxText && it.HasNext() == types.True {
 			size += 2 // what separates them
-			print(it.Next())
+			show(it.Next())
 		}
 	}
 	switch v := v.(type) {
