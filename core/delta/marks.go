@@ -198,6 +198,26 @@ func (m *marks) merge(e *entry, o *Object, now time.Time, ttl time.Duration) boo
 	return fit == current && kept == current
 }
 
+// cover reports whether an entry has, or had lately, every mark of o: otherwise o is read by other hints or labels than the record that is in the
+// log. An entry that could not take all its marks says so to everybody, and has nothing to add.
+func (m *marks) cover(e *entry, o *Object) bool {
+	if e.more != nil && e.more.overflow != 0 {
+		return true
+	}
+	list := m.of(m.scratch[:0], o.Owners, o.Hints, o.Labels)
+	current := len(list)
+	list = e.all(list)
+	covered := true
+	for _, h := range list[:current] {
+		covered = covered && slices.ContainsFunc(list[current:], func(has held) bool { return (h.ref^has.ref)&^controls == 0 })
+	}
+	for _, h := range list[:current] {
+		m.drop(h.ref)
+	}
+	m.scratch = list
+	return covered
+}
+
 // fitting is how many of the marks a record can carry.
 func (m *marks) fitting(list []held) int {
 	size := 0

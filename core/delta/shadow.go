@@ -79,7 +79,8 @@ func (s *Shadow) Restore(r *Record, now time.Time) {
 }
 
 // Upsert takes an object seen in a watch, and returns the record to publish. It returns false when there is nothing new in it: an event that
-// was replayed from before what is held, also from before a deletion (design 6.2), or the version held already.
+// was replayed from before what is held, also from before a deletion (design 6.2), or the version held already with the owners, hints and labels
+// that the log has of it: what is read for these may have changed, and the object not.
 func (s *Shadow) Upsert(t Type, o *Object, epoch uint64, now time.Time) (Record, bool) {
 	r, _, ok := s.upsert(t, o, epoch, now)
 	return r, ok
@@ -89,11 +90,11 @@ func (s *Shadow) upsert(t Type, o *Object, epoch uint64, now time.Time) (Record,
 	e := s.entries[o.Key]
 	if e != nil {
 		order := e.compare(epoch, o.RV)
-		if order < 0 || order == 0 && (e.dead() || e.holds(o.Hash)) {
+		if order < 0 || order == 0 && (e.dead() || e.holds(o.Hash) && s.marks.cover(e, o)) {
 			return Record{}, e, false
 		}
 		// Known by the same version under another epoch: nothing changed.
-		if order > 0 && !e.dead() && e.holds(o.Hash) && e.compare(e.epoch, o.RV) == 0 && e.uidText() == o.UID {
+		if order > 0 && !e.dead() && e.holds(o.Hash) && e.compare(e.epoch, o.RV) == 0 && e.uidText() == o.UID && s.marks.cover(e, o) {
 			return Record{}, e, false
 		}
 	} else {

@@ -74,15 +74,24 @@ func (s *modelShadow) Restore(r *Record, now time.Time) {
 	}
 }
 
+// covers reports whether the record in the log has all marks of o.
+func (e *modelEntry) covers(o *Object) bool {
+	return !e.overflow.IsZero() || !slices.ContainsFunc(modelMarks(o.Owners, o.Hints, o.Labels), func(m modelMark) bool {
+		return !slices.ContainsFunc(e.marks, func(has modelMark) bool {
+			return has.class == m.class && has.name == m.name && has.value == m.value && has.uid == m.uid
+		})
+	})
+}
+
 func (s *modelShadow) Upsert(t Type, o *Object, epoch uint64, now time.Time) (Record, bool) {
 	e := s.entries[o.Key]
 	if e != nil {
 		order := Stamp{Epoch: epoch, RV: o.RV}.Compare(Stamp{Epoch: e.epoch, RV: e.rv})
-		if order < 0 || order == 0 && (e.dead() || e.hash == o.Hash) {
+		if order < 0 || order == 0 && (e.dead() || e.hash == o.Hash && e.covers(o)) {
 			return Record{}, false
 		}
 		// Known by the same version under another epoch: nothing changed.
-		if order > 0 && !e.dead() && e.rv == o.RV && e.hash == o.Hash && e.uid == o.UID {
+		if order > 0 && !e.dead() && e.rv == o.RV && e.hash == o.Hash && e.uid == o.UID && e.covers(o) {
 			return Record{}, false
 		}
 	} else {

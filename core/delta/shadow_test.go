@@ -326,3 +326,36 @@ func TestDesign65AListThatHoldsWhatWasDeletedIsFoundOut(t *testing.T) {
 		}
 	}
 }
+
+func TestARelistPublishesWhatIsReadByOtherHintsOrLabels(t *testing.T) {
+	t.Parallel()
+	s := delta.NewShadow(time.Hour)
+	read := func(hints, labels map[string][]string) (delta.Record, bool) {
+		o := obj("a", 1)
+		o.Owners = []delta.Owner{{Kind: "Job", Name: "j", UID: "1", Controller: true}}
+		o.Hints, o.Labels = hints, labels
+		return s.Listed(o, 1, t0)
+	}
+	node, app := map[string][]string{"node": {"n1"}}, map[string][]string{"app": {"x"}}
+	for _, step := range []struct {
+		what          string
+		hints, labels map[string][]string
+		published     bool
+	}{
+		{"first", node, nil, true},
+		{"the same", node, nil, false},
+		{"one more label", node, app, true},
+		{"the same with it", node, app, false},
+		{"without the hint, which the log has", nil, app, false},
+		{"another value of the hint", map[string][]string{"node": {"n2"}}, app, true},
+	} {
+		s.BeginList()
+		r, ok := read(step.hints, step.labels)
+		if ok != step.published {
+			t.Errorf("%s: published = %v, want %v", step.what, ok, step.published)
+		}
+		if ok && len(step.labels) > 0 && len(r.Labels["app"]) != 1 {
+			t.Errorf("%s: labels %v", step.what, r.Labels)
+		}
+	}
+}
