@@ -89,7 +89,12 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 	)
 })
 
+// compiling is held while an expression is compiled: the checkers of cel-go 0.33 share what they write.
+var compiling sync.Mutex
+
 func compile(text string) (cel.Program, error) {
+	compiling.Lock()
+	defer compiling.Unlock()
 	env, err := environment()
 	if err != nil {
 		return nil, fmt.Errorf("CEL environment: %w", err)
