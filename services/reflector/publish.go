@@ -121,10 +121,7 @@ func (p *publisher) repair() {
 		p.asked = false
 	case !p.asked && p.stage.Bytes() <= p.r.cfg.StageBytes/2:
 		p.asked = true
-		select {
-		case p.r.relist <- struct{}{}:
-		default: // one is asked for already
-		}
+		p.r.poke()
 	}
 }
 

@@ -190,10 +190,7 @@ func (r *reflection) lead(ctx context.Context, lease *stream.Lease, standby *sta
 		return fmt.Errorf("rebuild the shadow of %s: %w", r.col, err)
 	}
 	if l.unread {
-		select {
-		case r.relist <- struct{}{}:
-		default: // one is asked for already
-		}
+		r.poke()
 	}
 	from, reform, err := r.resume(ctx, w, lease, l)
 	if err != nil {
