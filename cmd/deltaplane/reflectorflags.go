@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/deltaplane/deltaplane/internal/kube"
+	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/services/reflector"
 )
 
@@ -33,6 +34,8 @@ or a map of a ReflectionSpec's fields, as `+"`spec`"+`: {resource: pods, label_s
 	flags.DurationVar(&r.config.LivenessEvery, "liveness-every", 0, "how often each log says that it is current (default 2s); a node's silence is known no finer")
 	flags.IntVar(&r.config.PageSize, "page-size", 0, "objects per page of a list (default 500 where pages help)")
 	flags.StringVar((*string)(&r.config.WatchList), "watch-list", "", "`way` in which initial states are read: auto lists, and streams where a list runs out of time; always, only or never stream (default auto)")
+	flags.DurationVar(&r.config.StreamPatience, "stream-patience", 0, "how long a streaming start may go without an object and without its end before the collection is listed instead (default 30s)")
+	flags.DurationVar(&r.config.QuietAfter, "quiet-after", 0, "how long a watch may be silent before the API server is asked whether it has reached the watch's version (default 2m)")
 	flags.Var((*byteSize)(&r.config.StageBytes), "stage-bytes", "`bytes` of changes that may wait for a slow log, in each collection, before they are folded (default 64Mi)")
 }
 
@@ -78,21 +81,32 @@ func (r *reflecting) read(k *kubeFlags) error {
 	if len(r.clusters) == 0 {
 		fault("cluster", errors.New("names none"))
 	}
-	for _, item := range r.resources {
-		var resource reflector.Resource
-		var err error
-		if strings.HasPrefix(item, "{") {
-			resource, err = reflector.ParseSpec([]byte(item))
-		} else {
-			resource, err = reflector.ParseResource(item)
+	for i, item := range r.resources {
+		resource, faults := readResource(item)
+		for _, f := range faults {
+			flag := fmt.Sprintf("resources[%d]", i)
+			if f.Field != "" {
+				flag += "." + f.Field
+			}
+			fault(flag, errors.New(f.Description))
 		}
-		if err != nil {
-			fault("resources", err)
-			continue
+		if len(faults) == 0 {
+			r.config.Resources = append(r.config.Resources, resource)
 		}
-		r.config.Resources = append(r.config.Resources, resource)
 	}
 	return errors.Join(errs...)
+}
+
+// readResource reads a name, or a spec as JSON.
+func readResource(item string) (reflector.Resource, []*rpc.FieldError) {
+	if strings.HasPrefix(item, "{") {
+		return reflector.ParseSpec([]byte(item))
+	}
+	resource, err := reflector.ParseResource(item)
+	if err != nil {
+		return resource, []*rpc.FieldError{{Description: err.Error(), Err: err}}
+	}
+	return resource, nil
 }
 
 // clusterSource reads KUBECONFIG[#CONTEXT], #CONTEXT, in-cluster or a URL.

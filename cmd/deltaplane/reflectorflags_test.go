@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -86,6 +87,24 @@ func TestOneSpecInAFileIsAMap(t *testing.T) {
 	}
 }
 
+func TestPatienceWithTheSourceIsTheSameInFlagsEnvironmentAndFile(t *testing.T) {
+	t.Parallel()
+	for name, x := range map[string]struct {
+		env  map[string]string
+		file string
+		args []string
+	}{
+		"flags":       {args: []string{"--stream-patience", "40s", "--quiet-after", "3m"}},
+		"environment": {env: map[string]string{"DELTAPLANE_STREAM_PATIENCE": "40s", "DELTAPLANE_QUIET_AFTER": "3m"}},
+		"file":        {file: "stream-patience: 40s\nquiet-after: 3m\n"},
+	} {
+		r, _, err := settled(t, x.env, x.file, x.args...)
+		if c := r.config; err != nil || c.StreamPatience != 40*time.Second || c.QuietAfter != 3*time.Minute {
+			t.Errorf("%s: %v and %v, %v", name, c.StreamPatience, c.QuietAfter, err)
+		}
+	}
+}
+
 func TestAContextAloneNamesAClusterOfTheUsersKubeconfig(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config")
 	if err := os.WriteFile(path, []byte(twoContexts), 0o600); err != nil {
@@ -138,6 +157,16 @@ func TestEveryFaultOfWhatIsMirroredIsReportedTogether(t *testing.T) {
 	err = fmt.Errorf("%w\n%w", err, r.config.Validate())
 	for _, want := range []string{"a has a source", `"b" has no source`, "/no/such/file", "d: the source is empty", "drop_fields[0]", "colour", `"Pods"`} {
 		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%v\nnames nothing of %q", err, want)
+		}
+	}
+	_, _, err = settled(t, nil, "", "--resources", "nodes,Pods", "--resources",
+		`[{resource: Jobs, dropFields: [a, "..", 5], metadata_only: 7, colour: red, namespace: Web, labels: a}, {drop_fields: [a], dropFields: [b]}, {resource: pods, hints: {a: 5}}]`)
+	for _, want := range []string{
+		`--resources[1]: `, `"Pods": want name`, `--resources[2].dropFields[2]: `, `--resources[2].metadata_only: `, `--resources[2].colour: unknown field`,
+		`--resources[2].namespace: "Web"`, `--resources[2].labels: `, `--resources[2].resource: "Jobs"`, `--resources[3]: `, `--resources[4].hints: `,
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v\nnames nothing of %q", err, want)
 		}
 	}

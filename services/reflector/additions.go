@@ -117,16 +117,6 @@ func (r Resource) proto() *reflectorv1.ReflectionSpec {
 	}
 }
 
-// ParseSpec reads a resource from the JSON form of a ReflectionSpec, such as {"resource": "pods", "metadata_only": true}, and checks it.
-func ParseSpec(text []byte) (Resource, error) {
-	var p reflectorv1.ReflectionSpec
-	if err := protojson.Unmarshal(text, &p); err != nil {
-		return Resource{}, fmt.Errorf("reflector: resource %.200s: %w", text, err)
-	}
-	r := fromProto(&p)
-	return r, r.validate()
-}
-
 // invalid is the faults of a spec as an error about the field of a request; nil when there are none.
 func invalid(field string, faults []*rpc.FieldError) error {
 	var errs []error

@@ -46,16 +46,6 @@ var defaultHints = map[string]map[string]string{
 // defaultLabels are the labels that records carry in their headers: those by which controllers find what they own.
 var defaultLabels = []string{"batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"}
 
-// ParseResource reads "name[/namespace]", with the name as in [Resource].
-func ParseResource(s string) (Resource, error) {
-	name, namespace, scoped := strings.Cut(s, "/")
-	r := Resource{Name: name, Scope: kube.Scope{Namespace: namespace}}
-	if scoped && namespace == "" || strings.Contains(namespace, "/") {
-		return Resource{}, fmt.Errorf("reflector: resource %q: want name[.version][.group][/namespace]", s)
-	}
-	return r, r.validate()
-}
-
 // everything is the name of all resources together.
 const everything = "*"
 
