@@ -41,10 +41,9 @@ func wholePage(body []byte) (Page, error) {
 			if string(value) == "null" {
 				return nil
 			}
-			return array(value, func(item []byte) error {
-				p.Items = append(p.Items, item)
-				return nil
-			})
+			var err error
+			p.Items, err = elements(value)
+			return err
 		}
 		return nil
 	})
@@ -59,6 +58,36 @@ func wholePage(body []byte) (Page, error) {
 		return Page{}, errors.New("the list has no resourceVersion")
 	}
 	return p, nil
+}
+
+// elements reads an array.
+func elements(b []byte) ([][]byte, error) {
+	w := walker{b: b}
+	if w.peek() != '[' {
+		return nil, w.fault("no array")
+	}
+	w.i++
+	if w.peek() == ']' {
+		w.i++
+		return nil, w.end()
+	}
+	var all [][]byte
+	for {
+		element, err := w.value()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, element)
+		switch w.peek() {
+		case ',':
+			w.i++
+		case ']':
+			w.i++
+			return all, w.end()
+		default:
+			return nil, w.fault("array is not closed")
+		}
+	}
 }
 
 // twice reports whether a member the pager reads occurs twice; JSON does not say which counts, and it refuses them.

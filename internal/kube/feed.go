@@ -8,17 +8,17 @@ import (
 	"io"
 )
 
-// feed scans JSON while it arrives. It accepts and refuses what [object] and [array] do with the whole text in hand. It holds one value at a
-// time, looks at every byte once and does not recurse, however deep the text nests.
+// feed scans JSON while it arrives. It accepts and refuses what a [walker] that is not strict does with the whole text in hand. It
+// holds one value at a time.
 //
 //	buf: |.. forgotten ..|mark .. value under way .. pos|.. read ahead ..|
 type feed struct {
 	r         io.Reader
 	buf       []byte
 	mark, pos int
-	gone      int64  // bytes that were in front of buf
-	stack     []byte // closing brackets due, kept for its memory
-	err       error  // why there is no more, io.EOF after a clean end
+	gone      int64 // bytes that were in front of buf
+	nesting   nesting
+	err       error // why there is no more, io.EOF after a clean end
 }
 
 // feedSize fits most objects; a larger one makes the buffer grow.
@@ -159,9 +159,7 @@ func (f *feed) end() error {
 func (f *feed) value() ([]byte, error) {
 	var err error
 	switch f.peek() {
-	case '"':
-		err = f.quoted()
-	case '{', '[':
+	case '"', '{', '[':
 		err = f.nested()
 	default:
 		err = f.literal()
@@ -171,13 +169,7 @@ func (f *feed) value() ([]byte, error) {
 
 func (f *feed) literal() error {
 	for {
-		for f.pos < len(f.buf) {
-			if c := f.buf[f.pos]; c <= ' ' || c == ',' || c == '}' || c == ']' {
-				break
-			}
-			f.pos++
-		}
-		if f.pos < len(f.buf) || !f.more() {
+		if f.pos += literal(f.buf[f.pos:]); f.pos < len(f.buf) || !f.more() {
 			break
 		}
 	}
@@ -187,51 +179,18 @@ func (f *feed) literal() error {
 	return nil
 }
 
-// quoted moves pos behind the string that opens there.
-func (f *feed) quoted() error {
-	for f.pos++; ; {
-		f.pos += plain(f.buf[f.pos:])
-		switch {
-		case f.pos < len(f.buf) && f.buf[f.pos] == '"':
-			f.pos++
-			return nil
-		case f.pos+1 < len(f.buf) && f.buf[f.pos] == '\\':
-			f.pos += 2
-		case f.pos < len(f.buf) && f.buf[f.pos] != '\\':
-			f.pos++ // a control character, which is not looked at here
-		case !f.more():
-			return f.fault("string is not closed")
-		}
-	}
-}
-
-// nested moves pos behind the object or array that opens there.
+// nested moves pos behind the string, object or array that opens there.
 func (f *feed) nested() error {
-	f.stack = f.stack[:0]
+	f.nesting.begin()
 	for {
-		for f.pos < len(f.buf) {
-			c := f.buf[f.pos]
-			switch c {
-			case '"':
-				if err := f.quoted(); err != nil {
-					return err
-				}
-				continue
-			case '{', '[':
-				f.stack = append(f.stack, c+2) // in ASCII, the closing one
-			case '}', ']':
-				last := len(f.stack) - 1
-				if f.stack[last] != c {
-					return f.fault("unexpected %q", c)
-				}
-				if f.stack = f.stack[:last]; last == 0 {
-					f.pos++
-					return nil
-				}
-			}
-			f.pos++
-		}
-		if !f.more() {
+		ok := false
+		f.pos, ok = f.nesting.follow(f.buf, f.pos)
+		switch {
+		case !ok:
+			return f.fault("unexpected %q", f.buf[f.pos])
+		case !f.nesting.open():
+			return nil
+		case !f.more():
 			return f.fault("value is not closed")
 		}
 	}

@@ -18,83 +18,69 @@ func object(b []byte, fn func(key, value []byte) error) error {
 
 // members is object with the offsets at which each member begins (its key's quote) and ends.
 func members(b []byte, fn func(begin int, key, value []byte, end int) error) error {
-	i := space(b, 0)
-	if i >= len(b) || b[i] != '{' {
-		return fmt.Errorf("%w: want an object", errJSON)
-	}
-	i = space(b, i+1)
-	if i < len(b) && b[i] == '}' {
-		return trailing(b, i+1)
-	}
-	for {
-		begin := i
-		end, err := skipString(b, i)
+	w := walker{b: b}
+	err := w.object(func(begin int, key []byte) error {
+		value, err := w.value()
 		if err != nil {
 			return err
 		}
-		key := b[begin+1 : end-1]
-		if i = space(b, end); i >= len(b) || b[i] != ':' {
-			return fmt.Errorf("%w: no colon at %d", errJSON, i)
-		}
-		i = space(b, i+1)
-		end, err = skip(b, i)
-		if err != nil {
-			return err
-		}
-		if err := fn(begin, key, b[i:end], end); err != nil {
-			return err
-		}
-		if i = space(b, end); i >= len(b) {
-			return fmt.Errorf("%w: object is not closed", errJSON)
-		}
-		switch b[i] {
-		case ',':
-			i = space(b, i+1)
-		case '}':
-			return trailing(b, i+1)
-		default:
-			return fmt.Errorf("%w: unexpected %q at %d", errJSON, b[i], i)
-		}
+		return fn(begin, key, value, w.i)
+	})
+	if err != nil {
+		return err
 	}
+	return w.end()
 }
 
-// array calls fn for each element of the array b, a slice of b.
-func array(b []byte, fn func(element []byte) error) error {
-	i := space(b, 0)
-	if i >= len(b) || b[i] != '[' {
-		return fmt.Errorf("%w: want an array", errJSON)
-	}
-	i = space(b, i+1)
-	if i < len(b) && b[i] == ']' {
-		return trailing(b, i+1)
-	}
-	for {
-		end, err := skip(b, i)
-		if err != nil {
-			return err
-		}
-		if err := fn(b[i:end]); err != nil {
-			return err
-		}
-		if i = space(b, end); i >= len(b) {
-			return fmt.Errorf("%w: array is not closed", errJSON)
-		}
-		switch b[i] {
-		case ',':
-			i = space(b, i+1)
-		case ']':
-			return trailing(b, i+1)
-		default:
-			return fmt.Errorf("%w: unexpected %q at %d", errJSON, b[i], i)
-		}
-	}
+// nesting finds the end of a string, object or array by its brackets and quotes alone, also when the text comes in pieces. It looks at
+// every byte once and does not recurse, however deep the text nests.
+type nesting struct {
+	due    []byte // closing brackets, kept for its memory
+	quoted bool   // inside a string
 }
 
-func trailing(b []byte, i int) error {
-	if i = space(b, i); i != len(b) {
-		return fmt.Errorf("%w: unexpected %q after the end", errJSON, b[i])
+func (n *nesting) begin() { n.due, n.quoted = n.due[:0], false }
+
+func (n *nesting) open() bool { return n.quoted || len(n.due) > 0 }
+
+// follow goes on at b[i:] and returns how far it came: behind the end of the value, when it is no longer open, or as far as b goes. It
+// reports false at a bracket that closes another kind than is open. An escape of which b holds only the backslash is left for more.
+func (n *nesting) follow(b []byte, i int) (int, bool) {
+	for i < len(b) {
+		if n.quoted {
+			if i += plain(b[i:]); i == len(b) {
+				break
+			}
+			switch {
+			case b[i] == '"':
+				i, n.quoted = i+1, false
+			case b[i] != '\\':
+				i++ // a control character, which is not looked at here
+			case i+1 < len(b):
+				i += 2
+			default:
+				return i, true
+			}
+		} else {
+			switch c := b[i]; c {
+			case '"':
+				n.quoted = true
+			case '{', '[':
+				n.due = append(n.due, c+2) // in ASCII, the closing one
+			case '}', ']':
+				last := len(n.due) - 1
+				if n.due[last] != c {
+					return i, false
+				}
+				n.due = n.due[:last]
+			}
+			i++
+		}
+		if !n.open() {
+			break
+		}
 	}
-	return nil
+	return i, true
 }
 
 func space(b []byte, i int) int {
@@ -104,73 +90,14 @@ func space(b []byte, i int) int {
 	return i
 }
 
-// skip returns the end of the value at i.
-func skip(b []byte, i int) (int, error) {
-	if i >= len(b) {
-		return 0, fmt.Errorf("%w: value is missing", errJSON)
-	}
-	switch b[i] {
-	case '"':
-		return skipString(b, i)
-	case '{', '[':
-		return skipNested(b, i)
-	}
-	end := i
-	for end < len(b) && b[end] != ',' && b[end] != '}' && b[end] != ']' && b[end] > ' ' {
-		end++
-	}
-	if !json.Valid(b[i:end]) {
-		return 0, fmt.Errorf("%w: unexpected %q at %d", errJSON, b[i], i)
-	}
-	return end, nil
-}
-
-func skipString(b []byte, i int) (int, error) {
-	if i >= len(b) || b[i] != '"' {
-		return 0, fmt.Errorf("%w: no string at %d", errJSON, i)
-	}
-	for j := i + 1; j < len(b); j++ {
-		n := bytes.IndexByte(b[j:], '"')
-		if n < 0 {
-			break
-		}
-		j += n
-		back := j - 1
-		for b[back] == '\\' {
-			back--
-		}
-		if (j-1-back)%2 == 0 {
-			return j + 1, nil
+// literal is how many bytes come before one that ends a number or a word.
+func literal(b []byte) int {
+	for i, c := range b {
+		if c <= ' ' || c == ',' || c == '}' || c == ']' {
+			return i
 		}
 	}
-	return 0, fmt.Errorf("%w: string at %d is not closed", errJSON, i)
-}
-
-func skipNested(b []byte, i int) (int, error) {
-	var open [64]byte
-	stack := open[:0]
-	for j := i; j < len(b); j++ {
-		switch b[j] {
-		case '"':
-			end, err := skipString(b, j)
-			if err != nil {
-				return 0, err
-			}
-			j = end - 1
-		case '{':
-			stack = append(stack, '}')
-		case '[':
-			stack = append(stack, ']')
-		case '}', ']':
-			if stack[len(stack)-1] != b[j] {
-				return 0, fmt.Errorf("%w: unexpected %q at %d", errJSON, b[j], j)
-			}
-			if stack = stack[:len(stack)-1]; len(stack) == 0 {
-				return j + 1, nil
-			}
-		}
-	}
-	return 0, fmt.Errorf("%w: value at %d is not closed", errJSON, i)
+	return len(b)
 }
 
 // unquote reads a JSON string.

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"math/bits"
 
@@ -96,45 +97,23 @@ func (w *walker) value() ([]byte, error) {
 func (w *walker) loose() ([]byte, error) {
 	c := w.peek()
 	begin := w.i
-	if c != '{' && c != '[' {
-		end, err := skip(w.b, begin)
-		if err != nil {
-			return nil, err
+	if c != '"' && c != '{' && c != '[' {
+		w.i += literal(w.b[begin:])
+		if !json.Valid(w.b[begin:w.i]) {
+			return nil, w.fault("no value")
 		}
-		w.i = end
-		return w.b[begin:end], nil
+		return w.b[begin:w.i], nil
 	}
-	strict := w.strict
-	w.strict = false
-	err := w.brackets()
-	w.strict = strict
-	return w.b[begin:w.i], err
-}
-
-// brackets consumes an object or array by its brackets and strings.
-func (w *walker) brackets() error {
-	for w.stack = w.stack[:0]; w.i < len(w.b); {
-		switch c := w.b[w.i]; c {
-		case '"':
-			if err := w.text(); err != nil {
-				return err
-			}
-			continue
-		case '{', '[':
-			w.stack = append(w.stack, c+2) // in ASCII, the closing one
-		case '}', ']':
-			last := len(w.stack) - 1
-			if w.stack[last] != c {
-				return w.fault("unexpected %q", c)
-			}
-			if w.stack = w.stack[:last]; last == 0 {
-				w.i++
-				return nil
-			}
-		}
-		w.i++
+	n, ok := nesting{due: w.stack[:0]}, false
+	w.i, ok = n.follow(w.b, begin)
+	w.stack = n.due
+	switch {
+	case !ok:
+		return nil, w.fault("unexpected %q", w.b[w.i])
+	case n.open():
+		return nil, w.fault("value is not closed")
 	}
-	return w.fault("value is not closed")
+	return w.b[begin:w.i], nil
 }
 
 // check consumes a valid value.
@@ -262,7 +241,7 @@ func (w *walker) digits() bool {
 func (w *walker) text() error {
 	i := w.i + 1
 	for {
-		i += plain(w.b[i:])
+		i += plain(w.b[min(i, len(w.b)):]) // an escape may have been cut off
 		if i >= len(w.b) {
 			return w.fault("string is not closed")
 		}

@@ -51,13 +51,17 @@ func TestTheWalkerAgreesOnDamagedPods(t *testing.T) {
 		text := bytes.Clone(pod)
 		for range 1 + rng.IntN(3) {
 			at := rng.IntN(len(text))
-			switch rng.IntN(3) {
+			switch rng.IntN(4) {
 			case 0:
 				text[at] = byte(rng.Uint32())
 			case 1:
 				text[at] = `{}[]",:\0 e`[rng.IntN(11)]
-			default:
+			case 2:
 				text = append(text[:at], text[at+1:]...)
+			default:
+				if rng.IntN(4) == 0 {
+					text = text[:at+1]
+				}
 			}
 		}
 		if json.Valid(text) {
@@ -70,10 +74,46 @@ func TestTheWalkerAgreesOnDamagedPods(t *testing.T) {
 	}
 }
 
+// closed is how long the string, object or array is that begins text, by its brackets and quotes alone; 0 when it does not end.
+func closed(text []byte) int {
+	var due []byte
+	quoted := false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '"':
+			quoted = !quoted
+		case quoted && c == '\\':
+			i++
+		case quoted:
+		case c == '{':
+			due = append(due, '}')
+		case c == '[':
+			due = append(due, ']')
+		case c == '}' || c == ']':
+			if due[len(due)-1] != c {
+				return 0
+			}
+			due = due[:len(due)-1]
+		}
+		if !quoted && len(due) == 0 {
+			return i + 1
+		}
+	}
+	return 0
+}
+
 func agree(t *testing.T, text []byte) {
 	t.Helper()
 	if got, want := walked(text), json.Valid(text) && !delta.TooDeep(text); got != want {
 		t.Fatalf("walked %v, valid %v:\n%q", got, want, text)
+	}
+	w := walker{b: text}
+	if c := w.peek(); c == '"' || c == '{' || c == '[' {
+		want := closed(text[w.i:])
+		v, err := w.value()
+		if (err == nil) != (want > 0) || err == nil && len(v) != want {
+			t.Fatalf("a value of %d bytes, %v, want %d:\n%q", len(v), err, want, text)
+		}
 	}
 	tr := Transform{Hints: map[string]string{"node": "spec.nodeName"}}
 	slow := Transform{Hints: map[string]string{"node": "spec.nodeName", "slow": "spec.#"}} // not found on the way
@@ -88,7 +128,7 @@ func agree(t *testing.T, text []byte) {
 }
 
 func FuzzWalker(f *testing.F) {
-	for _, text := range []string{`{"metadata":{"name":"a","resourceVersion":"1"},"spec":{"nodeName":"n"}}`, `[1.5e3,"\u00e9\n",null]`, `{"a":[{}`} {
+	for _, text := range []string{`{"metadata":{"name":"a","resourceVersion":"1"},"spec":{"nodeName":"n"}}`, `[1.5e3,"\u00e9\n",null]`, `{"a":[{}`, `{"a":{"\`} {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(agree)
