@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -33,11 +34,13 @@ func replicaServer(_ context.Context, raw json.RawMessage) (*servant, error) {
 		return nil, err
 	}
 	s := &servant{}
+	delay := &delays{metric: "deltaplane_indexer_stored_to_visible_seconds"}
 	s.ops = map[string]op{
 		"start": func(ctx context.Context, _ json.RawMessage) (addr any, err error) {
-			addr, s.stop, err = startReplica(ctx, cfg)
+			addr, s.stop, delay.registry, err = startReplica(ctx, cfg)
 			return addr, err
 		},
+		"visible": func(context.Context, json.RawMessage) (any, error) { return delay.since() },
 		"echo": func(ctx context.Context, args json.RawMessage) (any, error) {
 			var e echoConfig
 			if err := json.Unmarshal(args, &e); err != nil {
@@ -49,22 +52,22 @@ func replicaServer(_ context.Context, raw json.RawMessage) (*servant, error) {
 	return s, nil
 }
 
-func startReplica(ctx context.Context, cfg replicaConfig) (string, func() error, error) {
+func startReplica(ctx context.Context, cfg replicaConfig) (addr string, stop func() error, metrics prometheus.Gatherer, err error) {
 	conn, err := stream.Connect(ctx, stream.Config{URL: cfg.NATS})
 	if err != nil {
-		return "", nil, err
+		return "", nil, nil, err
 	}
 	tel, err := telemetry.Setup(ctx, telemetry.Config{Service: "indexer", LogLevel: "error"})
 	if err != nil {
-		return "", nil, err
+		return "", nil, nil, err
 	}
 	s, err := indexer.New(indexer.Config{Collections: []string{cfg.Collection}, Tier: cfg.Tier, DataDir: cfg.DataDir}, conn, tel)
 	if err != nil {
-		return "", nil, err
+		return "", nil, nil, err
 	}
-	stop := inBackground(ctx, s.Run)
-	addr, err := s.Addr(ctx)
-	return addr, func() error { defer conn.Close(); return stop() }, err
+	end := inBackground(ctx, s.Run)
+	addr, err = s.Addr(ctx)
+	return addr, func() error { defer conn.Close(); return end() }, tel.Registry, err
 }
 
 // errNotThere says that the indexer measured cannot do yet what a figure is about.

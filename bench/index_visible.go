@@ -2,17 +2,23 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"time"
 
-	"github.com/deltaplane/deltaplane/internal/stream"
 	"github.com/deltaplane/deltaplane/services/indexer"
 )
 
-// indexVisible measures the time from handing a delta to the log until a client
-// of the index sees it. Log and indexer are processes of their own; publisher and
-// clients share one, and so a clock.
+// visibleConfig is a population, and the log and the indexer it is published to.
+type visibleConfig struct {
+	indexServerConfig
+
+	NATS  string `json:"nats"`
+	Index string `json:"index"`
+}
+
+// indexVisible measures how long a delta is under way, stretch by stretch. Log
+// and indexer are processes of their own; publisher and client share one. All of
+// them read one machine's clock. The kinds of readers take turns.
 func indexVisible(ctx context.Context, b *bench) (err error) {
 	log, url, err := b.startLog(ctx, "visible")
 	if err != nil {
@@ -32,13 +38,24 @@ func indexVisible(ctx context.Context, b *bench) (err error) {
 	}
 	defer func() { err = errors.Join(err, source.stop()) }()
 	published := 0.
-	t, err := interleave(ctx, b, b.plan("visible", 2, 5, time.Second, 6*time.Second), side{
-		"delta", func(_ context.Context, d time.Duration) (got map[string]float64, err error) {
-			err = b.profiled(x.child, "visible", func() error { return source.call("run", d, &got) })
+	turn := func(reader string) side {
+		return side{reader, func(_ context.Context, d time.Duration) (got map[string]float64, err error) {
+			if err := x.call("visible", nil, nil); err != nil { // forget what was before
+				return nil, err
+			}
+			if err := b.profiled(x.child, "visible-"+reader, func() error {
+				return source.call("run", liveArgs{Reader: reader, For: d}, &got)
+			}); err != nil {
+				return nil, err
+			}
+			var visible map[string]float64
+			err = x.call("visible", nil, &visible)
+			got["visible-p50"], got["visible-p99"] = visible["p50"], visible["p99"]
 			published += got["published"]
 			return got, err
-		},
-	})
+		}}
+	}
+	t, err := interleave(ctx, b, b.plan("visible", 2, 5, 700*time.Millisecond, 3*time.Second), turn("watch"), turn("log"), turn("core"), turn("get"))
 	if err != nil {
 		return err
 	}
@@ -47,38 +64,18 @@ func indexVisible(ctx context.Context, b *bench) (err error) {
 		name  string
 		limit float64
 	}{{"p50", 0.3}, {"p99", 1.5}} {
-		b.add(compare("delta published -> in a client's Watch, raw tier, "+q.name, "ms", t.of("delta", "watch-"+q.name), "bare log reader", t.of("delta", "log-"+q.name), atMost("ours", q.limit)))
-		b.add(compare("delta published -> in a client's Get, raw tier, "+q.name, "ms", t.of("delta", "get-"+q.name), "bare log reader", t.of("delta", "log-"+q.name), nil))
+		stretch := func(from, to string) string { return "delta " + from + " -> " + to + ", " + q.name }
+		of := func(side, number string) []float64 { return t.of(side, number+"-"+q.name) }
+		b.add(alone(stretch("stored in the log", "visible to queries")+", raw tier", "ms", of("watch", "visible"), atMost("ours", q.limit)))
+		b.add(compare(stretch("stored in the log", "in a client's Watch")+", raw tier", "ms", of("watch", "stored-seen"), "bare log reader", of("log", "stored-seen"), atMost("ours", q.limit)))
+		b.add(alone(stretch("sent", "stored in the log"), "ms", of("watch", "sent-stored"), nil))
+		b.add(compare(stretch("sent", "in a client's Watch")+", raw tier", "ms", of("watch", "sent-seen"), "bare log reader", of("log", "sent-seen"), nil))
+		b.add(compare(stretch("sent", "in a client's Get")+", raw tier", "ms", of("get", "sent-seen"), "bare log reader", of("log", "sent-seen"), nil))
+		b.add(alone(stretch("sent", "at a subscriber of NATS without a log"), "ms", of("core", "sent-seen"), nil))
 	}
 	var want string
 	if err := source.call("hash", nil, &want); err != nil {
 		return err
 	}
 	return verifyIndex(ctx, x.conns, x.collection, want)
-}
-
-// visibleConfig is a population, and the log and the indexer it is published to.
-type visibleConfig struct {
-	indexServerConfig
-
-	NATS  string `json:"nats"`
-	Index string `json:"index"`
-}
-
-// visibleServer is the servant that publishes deltas and watches them arrive.
-func visibleServer(ctx context.Context, raw json.RawMessage) (*servant, error) {
-	var cfg visibleConfig
-	if err := json.Unmarshal(raw, &cfg); err != nil {
-		return nil, err
-	}
-	conn, err := stream.Connect(ctx, stream.Config{URL: cfg.NATS})
-	if err != nil {
-		return nil, err
-	}
-	s, err := newDeltaSource(ctx, conn, cfg.Index, cfg.indexServerConfig)
-	if err != nil {
-		conn.Close()
-		return nil, err
-	}
-	return s.servant(func() error { conn.Close(); return nil }), nil
 }

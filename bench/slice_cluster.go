@@ -300,7 +300,8 @@ func pipelineServer(_ context.Context, raw json.RawMessage) (*servant, error) {
 }
 
 func startPodIndexer(ctx context.Context, cfg pipelineConfig) (string, func() error, error) {
-	return startReplica(ctx, replicaConfig{NATS: cfg.NATS, Collection: podsCollection.String()})
+	addr, stop, _, err := startReplica(ctx, replicaConfig{NATS: cfg.NATS, Collection: podsCollection.String()})
+	return addr, stop, err
 }
 
 func startPodReflector(ctx context.Context, cfg pipelineConfig) (string, func() error, error) {

@@ -15,7 +15,7 @@ func TestDesign64AReaderThatWasSuspendedTellsByTheLogsClock(t *testing.T) {
 	t.Parallel()
 	c := &Conn{cfg: Config{TombstoneTTL: time.Hour}.withDefaults()}
 	now := time.Now()
-	tail := Tail{First: 1, Last: 9, Epoch: 1, Term: 1, Start: 2, Created: now.Add(-time.Hour), Now: now}
+	tail := Tail{First: 1, Last: 9, Epoch: 1, Term: 1, Start: 2, Created: now.Add(-time.Hour), Now: now, asked: now, answered: now}
 	at := delta.Position{Epoch: 1, Sequence: 9, Term: 1}
 	for _, row := range []struct {
 		name    string
@@ -37,6 +37,21 @@ func TestDesign64AReaderThatWasSuspendedTellsByTheLogsClock(t *testing.T) {
 	tail.Now = now.Add(-5 * time.Hour)
 	if err := r.identify(tail); err != nil || r.ahead.Round(time.Minute) != -5*time.Hour {
 		t.Errorf("identify() = %v, the log is %v ahead; want -5h, and no refusal", err, r.ahead)
+	}
+}
+
+func TestTheLogsClockIsAheadOnlyByWhatAnAnswerCannotHaveTaken(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for _, row := range []struct{ now, want time.Duration }{
+		{0, 0}, {3 * time.Millisecond, 0}, {10 * time.Millisecond, 0},
+		{12 * time.Millisecond, 2 * time.Millisecond}, {-5 * time.Millisecond, -5 * time.Millisecond},
+		{time.Hour, time.Hour - 10*time.Millisecond}, {-time.Hour, -time.Hour},
+	} {
+		tail := Tail{Now: now.Add(row.now), asked: now, answered: now.Add(10 * time.Millisecond)}
+		if got := tail.ahead(); got != row.want {
+			t.Errorf("asked at 0, answered after 10ms by a clock that read %v: %v ahead, want %v", row.now, got, row.want)
+		}
 	}
 }
 

@@ -32,6 +32,17 @@ type Tail struct {
 	Created time.Time
 	// Now is the log's clock when it answered.
 	Now time.Time
+
+	asked, answered time.Time // by this process's clock
+}
+
+// ahead is how far the log's clock is at least ahead of this process's, or behind it. Two that agree as far as an answer can tell, agree: a
+// guess would be wrong by the time that the answer took.
+func (t Tail) ahead() time.Duration {
+	if least := t.Now.Sub(t.answered); least > 0 {
+		return least
+	}
+	return min(t.Now.Sub(t.asked), 0)
 }
 
 // MaxPayload is the largest payload in bytes that fits into a record, by our configuration and the server's.
@@ -41,13 +52,14 @@ func (c *Conn) MaxPayload() int {
 
 // Tail reads the state of col's log from the stream's leader; [ErrNoLog] when there is none.
 func (c *Conn) Tail(ctx context.Context, col delta.Collection) (Tail, error) {
+	asked := time.Now()
 	info, err := c.info(ctx, col)
 	if err != nil {
 		return Tail{}, err
 	}
 	t := Tail{
 		First: info.State.FirstSeq, Last: info.State.LastSeq, Messages: info.State.Msgs, Bytes: info.State.Bytes,
-		Created: info.Created, Now: info.TimeStamp,
+		Created: info.Created, Now: info.TimeStamp, asked: asked, answered: time.Now(),
 	}
 	term, err := c.control(ctx, col, delta.KindTerm)
 	if err != nil {

@@ -88,7 +88,7 @@ func (r *reader) identify(tail Tail) error {
 		}
 	}
 	r.epoch, r.term, r.created = tail.Epoch, tail.Term, tail.Created
-	r.contact, r.heard, r.ahead = time.Now(), tail.Now, time.Until(tail.Now)
+	r.contact, r.heard, r.ahead = time.Now(), tail.Now, tail.ahead()
 	return nil
 }
 
