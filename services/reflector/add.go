@@ -46,7 +46,8 @@ func (v *server) AddReflection(ctx context.Context, req *reflectorv1.AddReflecti
 			resp.Spec, resp.Added = a.reflections[i].proto(), false
 			return false, nil
 		case i >= 0 && !req.GetReplace():
-			return false, fmt.Errorf("%w: %s was added as %s", errDiffers, a.reflections[i].Resource, a.reflections[i].fingerprint())
+			theirs, mine := apart(a.reflections[i].fingerprint(), spec.fingerprint())
+			return false, fmt.Errorf("%w: %s was added with %s, not with %s", errDiffers, a.reflections[i].Resource, theirs, mine)
 		case i >= 0:
 			a.reflections[i] = addition{Resource: spec}
 		case len(a.reflections) >= s.cfg.MaxAdded:
@@ -82,7 +83,8 @@ func (s *Service) fixed(spec Resource, replace bool, same func(Resource) bool) (
 		if w.spec.fingerprint() == spec.fingerprint() {
 			return w.spec.proto(), nil
 		}
-		return nil, fmt.Errorf("%w: %s as %s", errConfigured, w.spec, w.spec.fingerprint())
+		theirs, mine := apart(w.spec.fingerprint(), spec.fingerprint())
+		return nil, fmt.Errorf("%w: %s with %s, not with %s", errConfigured, w.spec, theirs, mine)
 	}
 	if replace || spec.Name == everything {
 		return nil, nil
@@ -90,7 +92,8 @@ func (s *Service) fixed(spec Resource, replace bool, same func(Resource) bool) (
 	for _, r := range s.all() {
 		found := r.state.get()
 		if found.origin == reflectorv1.ReflectionOrigin_REFLECTION_ORIGIN_DISCOVERED && same(r.want) && r.want.fingerprint() != spec.fingerprint() {
-			return nil, fmt.Errorf(`%w: %s is found by "*" and mirrored as %s`, errDiffers, found.name, r.want.fingerprint())
+			theirs, mine := apart(r.want.fingerprint(), spec.fingerprint())
+			return nil, fmt.Errorf(`%w: %s is found by "*" and mirrored with %s, not with %s`, errDiffers, found.name, theirs, mine)
 		}
 	}
 	return nil, nil

@@ -145,7 +145,8 @@ func (r *reflection) reign(ctx context.Context) error {
 func (r *reflection) leader(ctx context.Context, held stream.Claim) {
 	var differs error
 	if mine := r.want.fingerprint(); held.Holder != "" && held.Form != "" && held.Form != mine {
-		differs = fmt.Errorf("%w: %s leads with %s, this process has %s", errDifferentSpec, held.Holder, held.Form, mine)
+		theirs, ours := apart(held.Form, mine)
+		differs = fmt.Errorf("%w: %s leads with %s, this process has %s", errDifferentSpec, held.Holder, theirs, ours)
 	}
 	said := r.state.get()
 	r.state.set(func(v *view) { v.leader = held.Holder })

@@ -237,6 +237,39 @@ func (r Resource) fingerprint() string {
 	return text
 }
 
+// apart are the fields in which two fingerprints differ, as each has them. One that was shortened is given in whole.
+func apart(theirs, mine string) (string, string) {
+	var a, b map[string]json.RawMessage
+	if json.Unmarshal([]byte(theirs), &a) != nil || json.Unmarshal([]byte(mine), &b) != nil {
+		return theirs, mine
+	}
+	var left, right []string
+	names := slices.AppendSeq(slices.Collect(maps.Keys(a)), maps.Keys(b))
+	for _, name := range ordered(names) {
+		if string(a[name]) != string(b[name]) {
+			left = append(left, name+" "+valueOr(a[name], b[name]))
+			right = append(right, name+" "+valueOr(b[name], a[name]))
+		}
+	}
+	return strings.Join(left, ", "), strings.Join(right, ", ")
+}
+
+// valueOr is a value of a fingerprint; one that is left out is the empty one of the other's kind.
+func valueOr(v, other json.RawMessage) string {
+	if len(v) > 0 {
+		return string(v)
+	}
+	switch other[0] {
+	case '"':
+		return `""`
+	case '[':
+		return "[]"
+	case '{':
+		return "{}"
+	}
+	return "false"
+}
+
 func canonicalLabels(s string) string {
 	parsed, err := labels.Parse(s)
 	if err != nil {

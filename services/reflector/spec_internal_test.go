@@ -55,6 +55,22 @@ func TestDesign3EqualFormsHaveEqualFingerprintsAndDifferentOnesDifferentOnes(t *
 	}
 }
 
+func TestWhatDiffersBetweenTwoFormsIsAllThatIsTold(t *testing.T) {
+	t.Parallel()
+	web := Resource{Name: "pods", Scope: kube.Scope{Namespace: "web"}, Transform: kube.Transform{Drop: []string{"status"}}}
+	long := web
+	long.Scope.LabelSelector = "app in (" + strings.Repeat("a", 2000) + ")"
+	for _, x := range []struct{ theirs, mine, left, right string }{
+		{Resource{Name: "pods"}.fingerprint(), web.fingerprint(), `drop_fields [], namespace ""`, `drop_fields ["status"], namespace "web"`},
+		{Resource{Name: "pods", MetadataOnly: true}.fingerprint(), Resource{Name: "pods"}.fingerprint(), `hints {}, metadata_only true`, `hints {"node":"spec.nodeName"}, metadata_only false`},
+		{long.fingerprint(), web.fingerprint(), long.fingerprint(), web.fingerprint()},
+	} {
+		if left, right := apart(x.theirs, x.mine); left != x.left || right != x.right {
+			t.Errorf("%s | %s\nwant %s | %s", left, right, x.left, x.right)
+		}
+	}
+}
+
 func TestAClustersNameFitsWhateverCarriesIt(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"dev", "prod:eu-1", "böblingen", "a.b", ">", "a=b", "@"} {
