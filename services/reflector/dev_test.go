@@ -34,17 +34,20 @@ func TestMain(m *testing.M) {
 // start runs a reflector until the test ends or stop is called.
 func start(t testing.TB, cfg reflector.Config, url, nats string) (svc *reflector.Service, stop func()) {
 	t.Helper()
-	kc, err := kube.Load(kube.Config{URL: url})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return startOn(t, cfg, kc, nats)
+	return startOn(t, cfg, clientOf(t, url), nats)
 }
 
 // startOn is start with a client, which it closes.
 func startOn(t testing.TB, cfg reflector.Config, kc *kube.Client, nats string) (svc *reflector.Service, stop func()) {
 	t.Helper()
-	tel, err := telemetry.Setup(t.Context(), telemetry.Config{Service: "reflector", LogOutput: logs(t)})
+	svc, _, stop = startSeen(t, cfg, kc, nats, logs(t))
+	return svc, stop
+}
+
+// startSeen is startOn with what it reports: its log goes to out.
+func startSeen(t testing.TB, cfg reflector.Config, kc *kube.Client, nats string, out io.Writer) (svc *reflector.Service, tel *telemetry.Telemetry, stop func()) {
+	t.Helper()
+	tel, err := telemetry.Setup(t.Context(), telemetry.Config{Service: "reflector", LogOutput: out})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +77,17 @@ func startOn(t testing.TB, cfg reflector.Config, kc *kube.Client, nats string) (
 		kc.Close()
 	}
 	t.Cleanup(stop)
-	return svc, stop
+	return svc, tel, stop
+}
+
+// clientOf is a client of the API server at url.
+func clientOf(t testing.TB, url string) *kube.Client {
+	t.Helper()
+	kc, err := kube.Load(kube.Config{URL: url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kc
 }
 
 func logs(t testing.TB) io.Writer {

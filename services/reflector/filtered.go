@@ -22,6 +22,18 @@ const (
 	askFor = 2 * time.Second
 )
 
+// answered is who said what became of an object that a selector's watch calls deleted, as the metric calls it.
+type answered string
+
+const (
+	byServerGone      answered = "deleted"
+	byServerLeft      answered = "left"
+	byEvent           answered = "event"     // the key's next event
+	byNobody          answered = "none"      // in time, or an error
+	byNobodyForbidden answered = "forbidden" // not asked any more
+	byNobodyCrowded   answered = "crowded"   // not asked: too many questions were open
+)
+
 // asker stages what events bring. It holds a deletion back until it is known whether the object lives with the same UID: then it was
 // [delta.FilteredOut], otherwise [delta.Observed], also when nobody answers in time or the reflector may not ask. Meanwhile other keys go on; the
 // watermark waits. What follows for the same key answers by itself. Without a selector by which objects can leave, it asks nothing.
@@ -82,10 +94,15 @@ func (a *asker) event(rec delta.Record, publish bool, rv delta.RV) (taken bool) 
 	a.high = delta.MaxRV(a.high, rv)
 	if publish {
 		if i := a.find(rec.Key); i >= 0 {
-			a.answer(a.held[i], rec.UID != "" && rec.UID == a.held[i].rec.UID)
+			a.answer(a.held[i], rec.UID != "" && rec.UID == a.held[i].rec.UID, byEvent)
 		}
 	}
-	if a.on && !a.denied && publish && rec.Tombstone() && len(a.held) < maxQuestions {
+	switch asks := a.on && publish && rec.Tombstone(); {
+	case asks && a.denied:
+		a.count(byNobodyForbidden)
+	case asks && len(a.held) >= maxQuestions:
+		a.count(byNobodyCrowded)
+	case asks:
 		a.ask(&question{rec: rec, floor: floor})
 		return true
 	}
@@ -111,6 +128,10 @@ func (a *asker) advance(st *delta.Stage) {
 	if rv != "" {
 		st.Advance(rv)
 	}
+}
+
+func (a *asker) count(by answered) {
+	a.r.metrics.departures.WithLabelValues(a.r.col.String(), string(by)).Inc()
 }
 
 func (a *asker) find(key delta.Key) int {
@@ -139,17 +160,26 @@ func (a *asker) ask(q *question) {
 		}
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		a.denied = a.denied || kube.IsForbidden(err)
-		a.answer(q, err == nil && uid != "" && uid == q.rec.UID)
+		lives, by := err == nil && uid != "" && uid == q.rec.UID, byServerGone
+		switch {
+		case kube.IsForbidden(err):
+			a.denied, by = true, byNobodyForbidden
+		case err != nil:
+			by = byNobody
+		case lives:
+			by = byServerLeft
+		}
+		a.answer(q, lives, by)
 	})
 }
 
 // answer stages a deletion that was held back; a second answer is ignored.
-func (a *asker) answer(q *question, lives bool) {
+func (a *asker) answer(q *question, lives bool, by answered) {
 	i := slices.Index(a.held, q)
 	if i < 0 {
 		return
 	}
+	a.count(by)
 	a.held = slices.Delete(a.held, i, i+1)
 	q.cancel()
 	if lives {

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
@@ -44,7 +46,9 @@ func TestADepartureFromTheSelectorIsToldFromADeletion(t *testing.T) {
 		w.send(event("DELETED", object("left", 11)), event("DELETED", object("dead", 12)), event("DELETED", object("anew", 13)), bookmark(15))
 		w.hold()
 	}
-	m := mirrored(t, a, labelled())
+	nats := embeddedtest.NATS(t).URL()
+	_, tel, _ := startSeen(t, labelled(), clientOf(t, a.URL), nats, logs(t))
+	m := follow(t, nats, pods)
 	m.until(t, "the bookmark behind", func() bool { return m.revision().RV == "15" })
 	for key, want := range map[delta.Key]delta.DeleteReason{
 		"default/left": delta.FilteredOut, "default/dead": delta.Observed, "default/anew": delta.Observed,
@@ -52,6 +56,10 @@ func TestADepartureFromTheSelectorIsToldFromADeletion(t *testing.T) {
 		if r, _ := m.get(key); !r.Tombstone() || r.DeleteReason != want || r.Payload == nil {
 			t.Errorf("%s: %v %q, want a tombstone with its last state and %q", key, r.Type, r.DeleteReason, want)
 		}
+	}
+	want := map[string]float64{"left": 1, "deleted": 2}
+	if diff := cmp.Diff(want, counted(t, tel.Registry, "deltaplane_reflector_departures_total")); diff != "" {
+		t.Errorf("departures by answer (-want +got):\n%s", diff)
 	}
 }
 
@@ -135,7 +143,9 @@ func TestWithoutAnAnswerADeletionIsObserved(t *testing.T) {
 			}
 		}
 	}
-	m := mirrored(t, a, labelled())
+	nats := embeddedtest.NATS(t).URL()
+	_, tel, _ := startSeen(t, labelled(), clientOf(t, a.URL), nats, logs(t))
+	m := follow(t, nats, pods)
 	for i := range 3 {
 		rv := strconv.Itoa(20 + i)
 		steps <- event("DELETED", object("p"+strconv.Itoa(i), 20+i))
@@ -146,6 +156,10 @@ func TestWithoutAnAnswerADeletionIsObserved(t *testing.T) {
 	}
 	if n := len(a.of(asked)); n != 2 {
 		t.Errorf("%d questions; want none after the answer that none are allowed", n)
+	}
+	want := map[string]float64{"none": 1, "forbidden": 2}
+	if diff := cmp.Diff(want, counted(t, tel.Registry, "deltaplane_reflector_departures_total")); diff != "" {
+		t.Errorf("departures by answer (-want +got):\n%s", diff)
 	}
 }
 

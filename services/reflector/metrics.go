@@ -16,6 +16,7 @@ type metrics struct {
 	listSeconds, watchSeconds      *prometheus.SummaryVec
 	itemsPerList, itemsPerWatch    *prometheus.SummaryVec
 	published, quarantined, failed *prometheus.CounterVec
+	departures                     *prometheus.CounterVec
 	publishSeconds                 *prometheus.HistogramVec
 }
 
@@ -37,6 +38,8 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		published:     counter("deltaplane_reflector_published_total", "Records sent to the log, by collection and kind: delta, progress, synced, live.", "kind"),
 		quarantined:   counter("deltaplane_reflector_quarantined_total", "Objects that could not be taken in, by collection."),
 		failed:        counter("deltaplane_reflector_errors_total", "Failures, by collection and stage: resolve, lead, list, watch, publish.", "stage"),
+		departures: counter("deltaplane_reflector_departures_total", "Deletions told by a watch with a selector, by collection and by the answer to whether the object lives: "+
+			"deleted, left, event (the key's next one says it); and none, forbidden, crowded, where nobody answered and the log calls them observed.", "answer"),
 		publishSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "deltaplane_reflector_observed_to_acknowledged_seconds",
 			Help:    "From reading a change from the source to the log's acknowledgement, by collection.",
@@ -45,7 +48,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	}
 	for _, c := range []prometheus.Collector{
 		m.lists, m.watches, m.shortWatches, m.listSeconds, m.watchSeconds, m.itemsPerList, m.itemsPerWatch,
-		m.published, m.quarantined, m.failed, m.publishSeconds,
+		m.published, m.quarantined, m.failed, m.departures, m.publishSeconds,
 	} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
@@ -59,7 +62,7 @@ func (m *metrics) forget(name string) {
 	of := prometheus.Labels{"name": name}
 	for _, c := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
 		m.lists, m.watches, m.shortWatches, m.listSeconds, m.watchSeconds, m.itemsPerList, m.itemsPerWatch,
-		m.published, m.quarantined, m.failed, m.publishSeconds,
+		m.published, m.quarantined, m.failed, m.departures, m.publishSeconds,
 	} {
 		c.DeletePartialMatch(of)
 	}

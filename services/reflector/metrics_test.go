@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
@@ -107,6 +108,29 @@ func TestR30MetricsUseKubernetesNames(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
+}
+
+// counted is a collection's counter by its other label.
+func counted(t testing.TB, reg prometheus.Gatherer, name string) map[string]float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]float64{}
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if l.GetName() != "name" {
+					out[l.GetValue()] += value(m)
+				}
+			}
+		}
+	}
+	return out
 }
 
 // value is a metric's, or the sum of what it observed.
