@@ -54,6 +54,9 @@ type Config struct {
 	TombstoneTTL time.Duration
 	// MaxPayload is the largest record in bytes; default 8 MiB. The server's max_payload must allow it.
 	MaxPayload int
+	// WriteTimeout is how long a server may take nothing of what is written to it before the connection is given up and made anew, also to
+	// another server; default 2 s. Until then publishes wait, whatever their contexts say.
+	WriteTimeout time.Duration
 	// Memory keeps logs in memory instead of in files; for tests.
 	Memory bool
 	// Log receives connection events; default discards.
@@ -66,6 +69,7 @@ func (c Config) withDefaults() Config {
 	c.Replicas = cmp.Or(c.Replicas, 1)
 	c.TombstoneTTL = cmp.Or(c.TombstoneTTL, time.Hour)
 	c.MaxPayload = cmp.Or(c.MaxPayload, 8<<20)
+	c.WriteTimeout = cmp.Or(c.WriteTimeout, 2*time.Second)
 	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	return c
 }
@@ -80,6 +84,9 @@ func (c Config) validate() error {
 	}
 	if c.MaxPayload < 1<<20 || c.MaxPayload > 64<<20 {
 		errs = append(errs, fmt.Errorf("max payload %d: want 1 MiB to 64 MiB", c.MaxPayload))
+	}
+	if c.WriteTimeout < 0 {
+		errs = append(errs, fmt.Errorf("write timeout %v: must not be negative", c.WriteTimeout))
 	}
 	return errors.Join(errs...)
 }
@@ -112,6 +119,7 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 		nats.ReconnectWait(250 * time.Millisecond),
 		nats.ReconnectJitter(250*time.Millisecond, time.Second),
 		nats.ReconnectBufSize(-1), // a publish while away must fail at once; the writer decides what to send again
+		nats.SetCustomDialer(&stallDialer{timeout: cfg.WriteTimeout}),
 		nats.PingInterval(10 * time.Second),
 		nats.MaxPingsOutstanding(2),
 		nats.ReconnectHandler(func(nc *nats.Conn) {

@@ -1,0 +1,57 @@
+package stream
+
+import (
+	"errors"
+	"net"
+	"os"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// stallDialer dials connections that end when the server takes nothing for timeout. The client's own limit is for a whole write, of which the
+// largest has many megabytes: it would have to be a minute, and for as long everything that uses the connection waits for its lock, with
+// no regard to contexts. A leader would notice neither that it lost its lease nor that it was stopped.
+type stallDialer struct{ timeout time.Duration }
+
+// Dial implements nats.CustomDialer.
+func (d *stallDialer) Dial(network, address string) (net.Conn, error) {
+	conn, err := net.DialTimeout(network, address, nats.DefaultTimeout)
+	if err != nil {
+		return nil, err
+	}
+	return &stallConn{Conn: conn, timeout: d.timeout}, nil
+}
+
+// stallConn gives each piece of a write a deadline of its own: a slow server is waited for, one that takes nothing is not.
+type stallConn struct {
+	net.Conn
+	timeout time.Duration
+}
+
+// stallPiece is small enough for a slow link to take it in time.
+const stallPiece = 16 << 10
+
+// Write writes p in pieces. After a timeout the connection is closed, so that what waits to read from it ends too.
+func (c *stallConn) Write(p []byte) (int, error) {
+	written := 0
+	for written < len(p) {
+		piece := p[written:min(written+stallPiece, len(p))]
+		if err := c.Conn.SetWriteDeadline(time.Now().Add(c.timeout)); err != nil {
+			return written, err
+		}
+		n, err := c.Conn.Write(piece)
+		written += n
+		if n > 0 && errors.Is(err, os.ErrDeadlineExceeded) {
+			continue // it took something
+		}
+		if err != nil {
+			_ = c.Conn.Close()
+			return written, err
+		}
+	}
+	return written, nil
+}
+
+// SetWriteDeadline does nothing: the deadline is that of each piece.
+func (c *stallConn) SetWriteDeadline(time.Time) error { return nil }

@@ -1,0 +1,43 @@
+package stream
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestAServerThatIsMerelySlowKeepsItsConnectionAndOneThatTakesNothingDoesNot(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const timeout, pieces = 2 * time.Second, 40
+		server, client := net.Pipe()
+		c := &stallConn{Conn: client, timeout: timeout}
+		go func() { // slow: half a piece each time, for much longer than the timeout in all
+			for range 2 * pieces {
+				time.Sleep(timeout - time.Millisecond)
+				if _, err := io.ReadFull(server, make([]byte, stallPiece/2)); err != nil {
+					t.Error(err)
+				}
+			}
+		}()
+		_ = c.SetWriteDeadline(time.Now().Add(time.Nanosecond)) // the client's own, which is for all of it
+		if n, err := c.Write(make([]byte, pieces*stallPiece)); err != nil || n != pieces*stallPiece {
+			t.Errorf("Write() = %d, %v, want all of it written", n, err)
+		}
+		if n, err := c.Write(nil); err != nil || n != 0 {
+			t.Errorf("Write(nil) = %d, %v", n, err)
+		}
+		began := time.Now()
+		if n, err := c.Write(make([]byte, 2*stallPiece)); !errors.Is(err, os.ErrDeadlineExceeded) || n != 0 || time.Since(began) != timeout {
+			t.Errorf("Write() = %d, %v after %v, want a timeout after %v", n, err, time.Since(began), timeout)
+		}
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.ErrClosedPipe) {
+			t.Errorf("Read() = %v, want whoever reads to be told", err)
+		}
+		_ = server.Close()
+	})
+}
