@@ -2,17 +2,13 @@ package chaos
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
-	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -24,6 +20,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/queue"
 	"github.com/deltaplane/deltaplane/test/chaos/history"
+	"github.com/deltaplane/deltaplane/test/child"
 )
 
 const (
@@ -36,9 +33,6 @@ const (
 	// afterCut is how long a worker takes its leases for its own after its stream broke; the server leaves it a second.
 	afterCut = 400 * time.Millisecond
 )
-
-// roleVariable, set in the environment, makes the test binary one of the processes of a run.
-const roleVariable = "DELTAPLANE_CHAOS_ROLE"
 
 // role is what a process does.
 type role struct {
@@ -53,21 +47,7 @@ type role struct {
 }
 
 func TestMain(m *testing.M) {
-	text := os.Getenv(roleVariable)
-	if text == "" {
-		os.Exit(m.Run())
-	}
-	var r role
-	err := json.Unmarshal([]byte(text), &r)
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
-	if err == nil {
-		err = r.run(ctx)
-	}
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", r.Name, err)
-		os.Exit(1) //nolint:gocritic // nothing that stop would undo outlives the process
-	}
+	child.Main(m, func(ctx context.Context, r role) error { return r.run(ctx) })
 }
 
 func (r role) run(ctx context.Context) error {
@@ -99,13 +79,8 @@ func shared(wall time.Time) int64 {
 
 // serve is a queue server.
 func (r role) serve(ctx context.Context) error {
-	level := slog.LevelError + 4
-	if os.Getenv("DELTAPLANE_CHAOS_VERBOSE") != "" {
-		level = slog.LevelWarn
-	}
 	tel := &telemetry.Telemetry{
-		Log:    slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With(slog.String("server", r.Name)),
-		Tracer: tracenoop.NewTracerProvider(), Registry: prometheus.NewRegistry(),
+		Log: child.Logger(r.Name, slog.LevelWarn), Tracer: tracenoop.NewTracerProvider(), Registry: prometheus.NewRegistry(),
 	}
 	cfg := queue.Config{RedisURL: r.Redis, RPC: rpc.ServerConfig{Listen: r.Listen}}
 	cfg.Admin.Listen = "off"
@@ -114,54 +89,6 @@ func (r role) serve(ctx context.Context) error {
 		return err
 	}
 	return s.Run(ctx)
-}
-
-// process is one of the processes of a run, seen from the test.
-type process struct {
-	cmd  *exec.Cmd
-	done chan struct{}
-	err  error // set before done is closed
-}
-
-// start starts this binary in a role. It dies with the test.
-func start(t *testing.T, r role) *process {
-	t.Helper()
-	text, err := json.Marshal(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &process{cmd: exec.Command(os.Args[0], "-test.run=^$"), done: make(chan struct{})} //nolint:gosec // it is ourselves
-	p.cmd.Env = append(os.Environ(), roleVariable+"="+string(text), "GOMAXPROCS=2")
-	p.cmd.Stderr = os.Stderr
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() { p.err = p.cmd.Wait(); close(p.done) }()
-	t.Cleanup(p.kill)
-	return p
-}
-
-func (p *process) signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) } // it may have ended
-
-func (p *process) kill() {
-	_ = p.cmd.Process.Kill()
-	<-p.done
-}
-
-// stop asks the process to end and returns how it did.
-func (p *process) stop(patience time.Duration) error {
-	p.signal(syscall.SIGTERM)
-	select {
-	case <-p.done:
-		if state, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && state.Signal() == syscall.SIGTERM {
-			return nil // it had only just been started
-		}
-		return p.err
-	case <-time.After(patience):
-		p.kill()
-		return errors.New("it did not end when it was asked to")
-	}
 }
 
 // histories reads every log of a run.

@@ -17,13 +17,14 @@ import (
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/test/chaos/history"
+	"github.com/deltaplane/deltaplane/test/child"
 )
 
 // member is a place in the run that one process after the other takes.
 type member struct {
 	role  role
 	lives int
-	now   *process
+	now   *child.Process
 }
 
 // run is a set of processes and who torments them.
@@ -151,7 +152,7 @@ func (r *run) revive(m *member) {
 	as.Name = fmt.Sprintf("%s.%d", as.Name, m.lives)
 	as.Log, as.Seed = filepath.Join(r.dir, as.Name+".history"), r.rng.Uint64()
 	m.lives++
-	m.now = start(r.t, as)
+	m.now = child.Start(r.t, as)
 }
 
 func (m *member) name() string { return fmt.Sprintf("%s.%d", m.role.Name, m.lives-1) }
@@ -208,7 +209,7 @@ func (r *run) one(of []*member) *member { return of[r.rng.IntN(len(of))] }
 
 func (r *run) killWorker() {
 	m := r.one(r.workers)
-	m.now.kill()
+	m.now.Kill()
 	r.fault(history.Kill, m.name())()
 	r.rest(0, time.Second)
 	r.revive(m)
@@ -220,16 +221,16 @@ func (r *run) pauseWorker() {
 
 func (r *run) pause(m *member, least, most time.Duration) {
 	healed := r.fault(history.Pause, m.name())
-	m.now.signal(syscall.SIGSTOP)
+	m.now.Signal(syscall.SIGSTOP)
 	r.rest(least, most)
-	m.now.signal(syscall.SIGCONT)
+	m.now.Signal(syscall.SIGCONT)
 	healed()
 }
 
 func (r *run) killServer() {
 	m := r.one(r.servers)
 	r.fault(history.Kill, m.name())()
-	m.now.kill()
+	m.now.Kill()
 	r.rest(0, time.Second)
 	r.revive(m)
 }
@@ -308,10 +309,10 @@ func (r *run) tryEventually(patience time.Duration, check func(context.Context, 
 func (r *run) stop(members []*member) {
 	r.t.Helper()
 	for _, m := range members {
-		m.now.signal(syscall.SIGTERM)
+		m.now.Signal(syscall.SIGTERM)
 	}
 	for _, m := range members {
-		if err := m.now.stop(30 * time.Second); err != nil {
+		if err := m.now.Stop(30 * time.Second); err != nil {
 			r.t.Errorf("%s: %v", m.name(), err)
 		}
 	}

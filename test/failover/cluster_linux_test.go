@@ -10,6 +10,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/internal/embedded"
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
+	"github.com/deltaplane/deltaplane/test/child"
 )
 
 // servers is the log's servers, each a process.
@@ -17,13 +18,13 @@ type servers struct {
 	t       *testing.T
 	url     string
 	configs map[string]embedded.NATSConfig
-	run     map[string]*process
+	run     map[string]*child.Process
 }
 
 func newServers(t *testing.T) *servers {
 	t.Helper()
 	configs, url := embeddedtest.NATSConfigs(t, 3)
-	s := &servers{t: t, url: url, configs: map[string]embedded.NATSConfig{}, run: map[string]*process{}}
+	s := &servers{t: t, url: url, configs: map[string]embedded.NATSConfig{}, run: map[string]*child.Process{}}
 	for _, cfg := range configs {
 		s.configs[cfg.Name] = cfg
 		s.start(cfg.Name)
@@ -35,7 +36,7 @@ func newServers(t *testing.T) *servers {
 func (s *servers) start(name string) {
 	s.t.Helper()
 	cfg := s.configs[name]
-	s.run[name] = start(s.t, role{Name: name, Server: &cfg})
+	s.run[name] = child.Start(s.t, role{Name: name, Server: &cfg})
 }
 
 // leader is the server that leads a stream's group.
@@ -83,7 +84,7 @@ func TestDesign63AReplicatedLogFailsOverWithItsReflectors(t *testing.T) {
 		at := c.w.claimed
 		c.w.mu.Unlock()
 		began := time.Now()
-		s.run[name].kill()
+		s.run[name].Kill()
 		if !c.w.until(2*time.Minute, func() bool { return c.w.claimed > at+2*rate }) {
 			t.Fatalf("nothing was written after the server %s was killed", name)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
+	"github.com/deltaplane/deltaplane/test/child"
 )
 
 // crew is the reflectors that compete for the collection.
@@ -26,7 +27,7 @@ type crew struct {
 }
 
 type member struct {
-	*process
+	*child.Process
 	client reflectorv1.ReflectorServiceClient
 }
 
@@ -71,7 +72,7 @@ func (c *crew) hire(r role) string {
 		c.t.Fatal(err)
 	}
 	c.t.Cleanup(func() { _ = conn.Close() })
-	c.members[r.Name] = &member{process: start(c.t, r), client: reflectorv1.NewReflectorServiceClient(conn)}
+	c.members[r.Name] = &member{Process: child.Start(c.t, r), client: reflectorv1.NewReflectorServiceClient(conn)}
 	return r.Name
 }
 
@@ -123,7 +124,7 @@ func (c *crew) kill() time.Duration {
 	c.t.Helper()
 	term, holder := c.lead()
 	at := time.Now()
-	c.members[holder].kill()
+	c.members[holder].Kill()
 	delete(c.members, holder)
 	next, ok := c.w.after(term, time.Minute)
 	if !ok {
@@ -138,12 +139,12 @@ func (c *crew) hand() time.Duration {
 	c.t.Helper()
 	term, holder := c.lead()
 	at := time.Now()
-	c.members[holder].signal(syscall.SIGTERM)
+	c.members[holder].Signal(syscall.SIGTERM)
 	next, ok := c.w.after(term, time.Minute)
 	if !ok {
 		c.t.Fatalf("nobody took over from %s", holder)
 	}
-	<-c.members[holder].done
+	<-c.members[holder].Done()
 	delete(c.members, holder)
 	c.hire(c.like)
 	return next.Sub(at)
@@ -155,13 +156,13 @@ func (c *crew) pause() time.Duration {
 	term, holder := c.lead()
 	m := c.members[holder]
 	at := time.Now()
-	m.signal(syscall.SIGSTOP)
+	m.Signal(syscall.SIGSTOP)
 	next, ok := c.w.after(term, time.Minute)
 	if !ok {
 		c.t.Fatalf("nobody took over from %s", holder)
 	}
 	time.Sleep(time.Until(at.Add(leaseTTL + time.Second/2)))
-	m.signal(syscall.SIGCONT)
+	m.Signal(syscall.SIGCONT)
 	c.await(holder, "standing by after it was stopped", standingBy)
 	return next.Sub(at)
 }

@@ -2,13 +2,7 @@ package failover
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"log/slog"
-	"os"
-	"os/exec"
-	"os/signal"
-	"syscall"
 	"testing"
 	"time"
 
@@ -21,13 +15,11 @@ import (
 	"github.com/deltaplane/deltaplane/internal/stream"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/reflector"
+	"github.com/deltaplane/deltaplane/test/child"
 )
 
 // leaseTTL is the default of reflectors.
 const leaseTTL = 3 * time.Second
-
-// roleVariable, set in the environment, makes the test binary one of the processes of a run.
-const roleVariable = "DELTAPLANE_FAILOVER_ROLE"
 
 // role is what a process does.
 type role struct {
@@ -43,34 +35,15 @@ type role struct {
 }
 
 func TestMain(m *testing.M) {
-	text := os.Getenv(roleVariable)
-	if text == "" {
-		os.Exit(m.Run())
-	}
-	var r role
-	err := json.Unmarshal([]byte(text), &r)
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
-	switch {
-	case err != nil:
-	case r.Server != nil:
-		err = r.serve(ctx)
-	default:
-		err = r.reflect(ctx)
-	}
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", r.Name, err)
-		os.Exit(1) //nolint:gocritic // nothing that stop would undo outlives the process
-	}
+	child.Main(m, func(ctx context.Context, r role) error {
+		if r.Server != nil {
+			return r.serve(ctx)
+		}
+		return r.reflect(ctx)
+	})
 }
 
-func (r role) log() *slog.Logger {
-	level := slog.LevelError + 4
-	if os.Getenv("DELTAPLANE_FAILOVER_VERBOSE") != "" {
-		level = slog.LevelInfo
-	}
-	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With(slog.String("process", r.Name))
-}
+func (r role) log() *slog.Logger { return child.Logger(r.Name, slog.LevelInfo) }
 
 // serve is a server of the log.
 func (r role) serve(ctx context.Context) error {
@@ -114,36 +87,4 @@ func (r role) reflect(ctx context.Context) error {
 		return err
 	}
 	return svc.Run(ctx)
-}
-
-// process is one of the processes of a run, seen from the test.
-type process struct {
-	cmd  *exec.Cmd
-	done chan struct{}
-}
-
-// start starts this binary in a role. It dies with the test.
-func start(t *testing.T, r role) *process {
-	t.Helper()
-	text, err := json.Marshal(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &process{cmd: exec.Command(os.Args[0], "-test.run=^$"), done: make(chan struct{})} //nolint:gosec // it is ourselves
-	p.cmd.Env = append(os.Environ(), roleVariable+"="+string(text), "GOMAXPROCS=2")
-	p.cmd.Stderr = os.Stderr
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() { _ = p.cmd.Wait(); close(p.done) }()
-	t.Cleanup(p.kill)
-	return p
-}
-
-func (p *process) signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) } // it may have ended
-
-func (p *process) kill() {
-	_ = p.cmd.Process.Kill()
-	<-p.done
 }
