@@ -1,6 +1,9 @@
 package controllers
 
 import (
+	"flag"
+	"runtime"
+	"strconv"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -11,6 +14,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	// Most of these tests wait most of the time: more at once than there are processors. The flag -parallel overrides it.
+	_ = flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0)))
 	// A connection to a real API server outlives its client by a minute.
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("golang.org/x/net/http2.(*ClientConn).readLoop"))
 }
