@@ -1,6 +1,9 @@
 package main
 
 import (
+	"bytes"
+	"fmt"
+
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/proto" // registers the codec we fall back to
@@ -10,7 +13,33 @@ import (
 // wire is a message in protobuf already. A client sends it as it is and gets
 // an answer into it without decoding it, so that the driver costs little beside
 // the server it measures.
-type wire struct{ data []byte }
+type wire struct {
+	data   []byte
+	pieces mem.BufferSlice // sent instead of data, if there are any
+}
+
+// inPieces returns the message in buffers of its own: one for each of some parts
+// of it, in their order, and those between.
+func (w *wire) inPieces(parts ...[]byte) (*wire, error) {
+	var p wire
+	rest := w.data
+	piece := func(data []byte) {
+		if len(data) > 0 {
+			p.pieces = append(p.pieces, mem.SliceBuffer(bytes.Clone(data)))
+		}
+	}
+	for _, part := range parts {
+		before, after, found := bytes.Cut(rest, part)
+		if !found {
+			return nil, fmt.Errorf("a part of %d bytes is not in the message", len(part))
+		}
+		piece(before)
+		piece(part)
+		rest = after
+	}
+	piece(rest)
+	return &p, nil
+}
 
 // codec is the proto codec that also knows wire. Servers of the bench use it
 // too: the indexer's answers go the same way.
@@ -19,6 +48,9 @@ type codec struct{ encoding.CodecV2 }
 // Marshal implements encoding.CodecV2.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	if w, ok := v.(*wire); ok {
+		if w.pieces != nil {
+			return w.pieces, nil
+		}
 		return mem.BufferSlice{mem.SliceBuffer(w.data)}, nil
 	}
 	return c.CodecV2.Marshal(v)

@@ -22,14 +22,21 @@ const (
 	// echoEmpty takes and returns an empty message: the baseline.
 	echoEmpty = "/" + echoService + "/Empty"
 	// echoGet, echoByIndex and echoObjects decode the index service's requests
-	// and return fixed bytes of the size of its answers: the ceiling.
+	// and return fixed bytes of the size of its answers: the ceiling. They decode
+	// with generated code, as a service would that has no reader of its own: what
+	// the indexer saves by having one is for its users, and counts.
 	echoGet     = "/" + echoService + "/Get"
 	echoByIndex = "/" + echoService + "/ByIndex"
 	echoObjects = "/" + echoService + "/Objects"
+	// echoGetPieces and echoObjectsPieces return the same bytes in as many
+	// buffers as the index service does: one for each stored object, and what is
+	// between them.
+	echoGetPieces     = "/" + echoService + "/GetPieces"
+	echoObjectsPieces = "/" + echoService + "/ObjectsPieces"
 )
 
 // echo holds the bytes that the sized methods answer with.
-type echo struct{ get, byIndex, objects *answers }
+type echo struct{ get, byIndex, objects, getPieces, objectsPieces *answers }
 
 // answers are given in turn: as many different ones as the service itself gives,
 // so that neither has its bytes in the processor's cache more than the other.
@@ -74,6 +81,8 @@ func (e *echo) desc() *grpc.ServiceDesc {
 			echoMethod("Get", func(e *echo) any { return e.get.next() }, func() proto.Message { return &indexv1.GetRequest{} }),
 			echoMethod("ByIndex", func(e *echo) any { return e.byIndex.next() }, func() proto.Message { return &indexv1.ByIndexRequest{} }),
 			echoMethod("Objects", func(e *echo) any { return e.objects.next() }, func() proto.Message { return &indexv1.ByIndexRequest{} }),
+			echoMethod("GetPieces", func(e *echo) any { return e.getPieces.next() }, func() proto.Message { return &indexv1.GetRequest{} }),
+			echoMethod("ObjectsPieces", func(e *echo) any { return e.objectsPieces.next() }, func() proto.Message { return &indexv1.ByIndexRequest{} }),
 		},
 	}
 }

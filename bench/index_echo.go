@@ -23,13 +23,18 @@ func (c echoConfig) serve(ctx context.Context) (addr string, err error) {
 	}
 	defer func() { err = errors.Join(err, conns.Close()) }()
 	client := indexv1.NewIndexServiceClient(conns[0])
-	e := &echo{get: &answers{}, byIndex: &answers{}, objects: &answers{}}
+	e := &echo{get: &answers{}, byIndex: &answers{}, objects: &answers{}, getPieces: &answers{}, objectsPieces: &answers{}}
 	for _, key := range c.Keys {
 		got, err := client.Get(ctx, getRequest(key))
 		if err != nil {
 			return "", err
 		}
-		e.get.all = append(e.get.all, encoded(got))
+		whole := encoded(got)
+		pieces, err := whole.inPieces(got.GetObject().GetPayload())
+		if err != nil {
+			return "", err
+		}
+		e.get.all, e.getPieces.all = append(e.get.all, whole), append(e.getPieces.all, pieces)
 	}
 	for _, node := range c.Values {
 		for request, to := range map[*indexv1.ByIndexRequest]*answers{byIndexRequest(node): e.byIndex, objectsRequest(node): e.objects} {
@@ -40,7 +45,20 @@ func (c echoConfig) serve(ctx context.Context) (addr string, err error) {
 			if n := len(got.GetObjects()); n != podsPerNode {
 				return "", fmt.Errorf("node %s has %d pods in the index, want %d", node, n, podsPerNode)
 			}
-			to.all = append(to.all, encoded(got))
+			whole := encoded(got)
+			to.all = append(to.all, whole)
+			if to != e.objects {
+				continue
+			}
+			payloads := make([][]byte, podsPerNode)
+			for i, o := range got.GetObjects() {
+				payloads[i] = o.GetPayload()
+			}
+			pieces, err := whole.inPieces(payloads...)
+			if err != nil {
+				return "", err
+			}
+			e.objectsPieces.all = append(e.objectsPieces.all, pieces)
 		}
 	}
 	return startEcho(ctx, e)

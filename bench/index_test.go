@@ -109,6 +109,28 @@ func TestQueryAnswerReadsTheTagOfACutAnswer(t *testing.T) {
 	}
 }
 
+func TestAMessageInPiecesIsTheSameMessage(t *testing.T) {
+	t.Parallel()
+	whole := &wire{data: []byte("head-one-two-one-tail")}
+	got, err := whole.inPieces([]byte("one"), []byte("one"), []byte("tail"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var texts []string
+	for _, p := range got.pieces {
+		texts = append(texts, string(p.ReadOnlyData()))
+	}
+	if want := []string{"head-", "one", "-two-", "one", "-", "tail"}; !slices.Equal(texts, want) {
+		t.Errorf("pieces %q, want %q", texts, want)
+	}
+	if sent, err := newCodec().Marshal(got); err != nil || string(sent.Materialize()) != string(whole.data) {
+		t.Errorf("sent %q, %v", sent.Materialize(), err)
+	}
+	if _, err := whole.inPieces([]byte("tail"), []byte("head")); err == nil {
+		t.Error("parts that are not there in this order are taken")
+	}
+}
+
 func TestInformerHasTheFiveIndexes(t *testing.T) {
 	t.Parallel()
 	p := populate(1, 30, 5).pods[0]

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"time"
 )
 
@@ -37,6 +38,9 @@ type plan struct {
 	patient bool
 	// cold leaves out the warm-up, for turns that begin with nothing anyway.
 	cold bool
+	// rotate lets each round begin with the side after the one that the round
+	// before began with, so that none always has the same one before it.
+	rotate bool
 }
 
 // plan is short and without patience in a quick run.
@@ -63,6 +67,9 @@ func interleave(ctx context.Context, b *bench, p plan, sides ...side) (table, er
 		one, share, err := b.round(ctx, p.turn, sides)
 		if err != nil {
 			return nil, err
+		}
+		if p.rotate {
+			sides = append(slices.Clone(sides[1:]), sides[0])
 		}
 		if share > foreignLimit {
 			noisy = append(noisy, one)
