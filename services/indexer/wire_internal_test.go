@@ -156,3 +156,34 @@ func TestEveryMethodIsServedByItsNameInTheContract(t *testing.T) {
 		t.Error("the description lost a stream or its name")
 	}
 }
+
+func TestAnAnswerIsGivenBackWhenItHasBeenSent(t *testing.T) { // alone: it looks at what it gave back
+	payload := bytes.Repeat([]byte("p"), copyBelow)
+	c := codec{encoding.GetCodecV2("proto")}
+	for n := range 40 { // up to more than the buffer holds beside the pieces
+		o := &out{buf: make([]byte, headRoom, outLeast), from: headRoom}
+		want := &indexv1.ByIndexResponse{Revision: &deltav1.Revision{Epoch: 7, ResourceVersion: "100"}}
+		for range n {
+			it := item{key: strings.Repeat("k", 130), payload: payload, encoding: deltav1.Encoding_ENCODING_JSON}
+			o.item(1, &it)
+			want.Objects = append(want.Objects, &indexv1.Object{Key: it.key, Payload: payload, Encoding: it.encoding})
+		}
+		o.revision(3, delta.Revision{Epoch: 7, RV: "100"})
+		parts, err := c.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := &indexv1.ByIndexResponse{}
+		if err := c.Unmarshal(parts, got); err != nil {
+			t.Fatal(err)
+		}
+		same(t, "ByIndexResponse", want, got)
+		if last := parts[len(parts)-1]; cap(last.ReadOnlyData()) < leastOwner {
+			t.Fatalf("with %d objects the last piece has room for %d bytes: it would be left to the collector", n, cap(last.ReadOnlyData()))
+		}
+		parts.Free()
+		if n > 0 && o.cuts[:1][0].data != nil {
+			t.Fatalf("with %d objects the answer was not given back", n)
+		}
+	}
+}
