@@ -38,8 +38,9 @@ type ServerConfig struct {
 	// TOO_MANY_STREAMS with RetryInfo. Defaults 8192 and 32768; −1 lifts one.
 	MaxClientStreams, MaxStreams int
 	// StreamWorkers is how many goroutines are kept to run handlers on: a new one
-	// pays for growing its stack. Default four times GOMAXPROCS, at least 16;
-	// −1 starts a goroutine for each call.
+	// pays a sixth of an empty call for growing its stack. As many calls as arrive
+	// at once need one each. Default 32 times GOMAXPROCS, at least 128, which take
+	// about a megabyte; −1 starts a goroutine for each call.
 	StreamWorkers int
 	// MaxConnectionAge makes clients reconnect, so that new replicas get their
 	// share. Default 30 min; −1 keeps connections.
@@ -90,7 +91,7 @@ func (c ServerConfig) WithDefaults() ServerConfig {
 	c.MaxClientCalls = cmp.Or(c.MaxClientCalls, 4096)
 	c.MaxClientStreams = cmp.Or(c.MaxClientStreams, 8192)
 	c.MaxStreams = cmp.Or(c.MaxStreams, 32768)
-	c.StreamWorkers = cmp.Or(c.StreamWorkers, max(16, 4*runtime.GOMAXPROCS(0)))
+	c.StreamWorkers = cmp.Or(c.StreamWorkers, max(128, 32*runtime.GOMAXPROCS(0)))
 	c.MaxConnectionAge = cmp.Or(c.MaxConnectionAge, 30*time.Minute)
 	c.MaxConnectionGrace = cmp.Or(c.MaxConnectionGrace, time.Minute)
 	c.KeepaliveMinTime = cmp.Or(c.KeepaliveMinTime, 10*time.Second)

@@ -17,23 +17,35 @@ import (
 
 const healthPrefix = "/grpc.health.v1.Health/"
 
-// guard wraps every handler. From outside in: map the error, catch a panic,
-// shorten the deadline, ask the authorizer, keep to the limits.
+// guard wraps every handler. From outside in: count the call, map the error,
+// catch a panic, shorten the deadline, ask the authorizer, keep to the limits.
 type guard struct {
 	log    *slog.Logger
 	auth   Authorizer
 	gate   *gate
 	rules  []Rule
 	panics prometheus.Counter
+	calls  *metrics
+	spans  bool // are made by others, which pass the trace context too
 }
 
 func (g *guard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	began, method := time.Now(), g.calls.of(info.FullMethod, unaryCall)
+	method.started.Inc()
+	method.received.Inc()
+	if !g.spans {
+		ctx = passTrace(ctx)
+	}
 	ctx, cancel := keepBack(ctx)
 	defer cancel()
 	resp, err := g.runUnary(ctx, req, info, handler)
 	if err != nil {
-		return nil, g.status(ctx, info.FullMethod, err)
+		err = g.status(ctx, info.FullMethod, err)
+		method.ended(began, err)
+		return nil, err
 	}
+	method.sent.Inc()
+	method.ended(began, nil)
 	return resp, nil
 }
 
@@ -57,11 +69,19 @@ func (g *guard) runUnary(ctx context.Context, req any, info *grpc.UnaryServerInf
 }
 
 func (g *guard) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	err := g.runStream(srv, ss, info, handler)
-	if err != nil {
-		return g.status(ss.Context(), info.FullMethod, err)
+	began, method := time.Now(), g.calls.of(info.FullMethod, streamKind(info))
+	method.started.Inc()
+	if ctx := ss.Context(); !g.spans {
+		if traced := passTrace(ctx); traced != ctx {
+			ss = &within{ss, traced}
+		}
 	}
-	return nil
+	err := g.runStream(srv, &counted{ss, method}, info, handler)
+	if err != nil {
+		err = g.status(ss.Context(), info.FullMethod, err)
+	}
+	method.ended(began, err)
+	return err
 }
 
 func (g *guard) runStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
@@ -134,5 +154,7 @@ func keepBack(ctx context.Context) (context.Context, context.CancelFunc) {
 	if kept <= 0 {
 		return ctx, func() {}
 	}
-	return context.WithDeadlineCause(ctx, deadline.Add(-kept), fmt.Errorf("rpc: caller's deadline: %w", context.DeadlineExceeded))
+	return context.WithDeadlineCause(ctx, deadline.Add(-kept), errCallersDeadline)
 }
+
+var errCallersDeadline = fmt.Errorf("rpc: caller's deadline: %w", context.DeadlineExceeded)

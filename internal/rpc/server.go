@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc/filters"
@@ -78,30 +77,35 @@ func NewServer(cfg ServerConfig, o Options) (*Server, error) {
 			return nil, err
 		}
 	}
-	metrics := grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram())
+	calls, err := newMetrics(o.Registry)
+	if err != nil {
+		return nil, fmt.Errorf("rpc: register metrics: %w", err)
+	}
 	panics := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "deltaplane_rpc_panics_total", Help: "Handlers that panicked; each was answered INTERNAL.",
 	})
-	for _, c := range []prometheus.Collector{metrics, panics} {
-		if err := o.Registry.Register(c); err != nil {
-			return nil, fmt.Errorf("rpc: register metrics: %w", err)
-		}
+	if err := o.Registry.Register(panics); err != nil {
+		return nil, fmt.Errorf("rpc: register metrics: %w", err)
 	}
 	admission, err := newGate(cfg, o.Registry)
 	if err != nil {
 		return nil, fmt.Errorf("rpc: register metrics: %w", err)
 	}
-	g := &guard{log: o.Log, auth: o.Authorizer, gate: admission, rules: o.Rules, panics: panics}
+	g := &guard{
+		log: o.Log, auth: o.Authorizer, gate: admission, rules: o.Rules, panics: panics, calls: calls, spans: makesSpans(o.Tracer),
+	}
 	options := []grpc.ServerOption{
-		grpc.StatsHandler(otelgrpc.NewServerHandler(otelOptions(o.Tracer)...)),
 		grpc.StatsHandler(admission),
-		grpc.ChainUnaryInterceptor(metrics.UnaryServerInterceptor(), g.unary),
-		grpc.ChainStreamInterceptor(metrics.StreamServerInterceptor(), g.stream),
+		grpc.UnaryInterceptor(g.unary),
+		grpc.StreamInterceptor(g.stream),
 		grpc.MaxRecvMsgSize(cfg.MaxMessageBytes),
 		grpc.MaxConcurrentStreams(cfg.MaxConcurrentStreams),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: cfg.KeepaliveMinTime, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(cfg.keepalive()),
 		grpc.WaitForHandlers(true),
+	}
+	if g.spans {
+		options = append(options, grpc.StatsHandler(otelgrpc.NewServerHandler(otelOptions(o.Tracer)...)))
 	}
 	if cfg.StreamWorkers > 0 {
 		options = append(options, grpc.NumStreamWorkers(uint32(cfg.StreamWorkers)))
