@@ -28,9 +28,10 @@ type Entry struct {
 // Bucket keeps small state beside the log: a trigger's generation, index definitions, reflections. Keys are any text of up to 512
 // bytes. It is safe for concurrent use.
 type Bucket struct {
-	c    *Conn
-	name string
-	kv   jetstream.KeyValue
+	c       *Conn
+	name    string
+	kv      jetstream.KeyValue
+	created time.Time
 }
 
 // Bucket opens the named bucket (letters, digits, "-", "_"), made on first use. A ttl over 0 drops keys that old.
@@ -48,7 +49,36 @@ func (c *Conn) Bucket(ctx context.Context, name string, ttl time.Duration) (*Buc
 	if err != nil {
 		return nil, fmt.Errorf("open bucket %s: %w", name, named(err))
 	}
-	return &Bucket{c: c, name: name, kv: kv}, nil
+	b := &Bucket{c: c, name: name, kv: kv}
+	if b.created, err = b.made(ctx); err != nil {
+		return nil, fmt.Errorf("open bucket %s: %w", name, named(err))
+	}
+	return b, nil
+}
+
+// Lost reports whether the bucket that was opened is gone, also when another one has its name by now: what it held is gone with it. No answer
+// is an error.
+func (b *Bucket) Lost(ctx context.Context) (bool, error) {
+	created, err := b.made(ctx)
+	if errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, jetstream.ErrBucketNotFound) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look at bucket %s: %w", b.name, named(err))
+	}
+	return !created.Equal(b.created), nil
+}
+
+// made is when the bucket of that name was made.
+func (b *Bucket) made(ctx context.Context) (time.Time, error) {
+	status, err := b.kv.Status(ctx)
+	if err != nil {
+		return time.Time{}, err
+	}
+	if of, ok := status.(*jetstream.KeyValueBucketStatus); ok {
+		return of.StreamInfo().Created, nil
+	}
+	return time.Time{}, nil
 }
 
 // Get returns a key's entry, or [ErrNoKey].

@@ -1,10 +1,13 @@
 package reflector
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -36,28 +39,43 @@ type registry struct {
 
 	mu      sync.Mutex // guards the rest
 	bucket  *stream.Bucket
-	applied uint64          // highest revision that take was told
-	moved   chan struct{}   // closed when applied grows
-	told    map[string]bool // keys told since the last end of initial entries
-	held    map[string]bool // keys that have a value
+	applied uint64            // highest revision that take was told
+	moved   chan struct{}     // closed when applied grows
+	told    map[string]bool   // keys told since the last end of initial entries
+	held    map[string][]byte // values of the keys that have one
+	lost    bool              // the bucket is gone, and what it held was not put back yet
 }
 
 func newRegistry(log *stream.Conn, slog *slog.Logger, take func(kind, name string, value []byte, revision uint64)) *registry {
-	return &registry{log: log, slog: slog, take: take, moved: make(chan struct{}), held: map[string]bool{}, told: map[string]bool{}}
+	return &registry{log: log, slog: slog, take: take, moved: make(chan struct{}), held: map[string][]byte{}, told: map[string]bool{}}
 }
 
-// run follows the bucket until ctx ends.
+// lookEvery is how often the bucket is looked at: whoever deletes it tells nobody.
+const lookEvery = 5 * time.Second
+
+// errBucketLost ends the watch of a bucket that is gone.
+var errBucketLost = errors.New("reflector: the bucket of what was added is gone")
+
+// run follows the bucket until ctx ends. One that somebody else deleted, or that a server lost, is made anew with the additions that this
+// process knows: only RemoveReflection removes them. Of several processes the first one's word counts.
 func (g *registry) run(ctx context.Context) {
 	const least, most = 100 * time.Millisecond, 5 * time.Second
 	pause, failing := least, false
 	for ctx.Err() == nil {
 		b, err := g.open(ctx)
 		if err == nil {
-			failing, pause = false, least
-			err = b.Watch(ctx, g.handle)
+			err = g.putBack(ctx, b)
 		}
-		if ctx.Err() != nil {
+		if err == nil {
+			failing, pause = false, least
+			err = g.watch(ctx, b)
+		}
+		switch {
+		case ctx.Err() != nil:
 			return
+		case errors.Is(err, errBucketLost):
+			g.slog.LogAttrs(ctx, slog.LevelWarn, "the bucket of what was added is gone, and is made anew", slog.Int(telemetry.KeyCount, g.lose()))
+			continue
 		}
 		if !failing {
 			failing = true
@@ -68,6 +86,64 @@ func (g *registry) run(ctx context.Context) {
 		}
 		pause = min(2*pause, most)
 	}
+}
+
+// watch follows b until ctx ends or it is lost.
+func (g *registry) watch(ctx context.Context, b *stream.Bucket) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	looks := make(chan struct{})
+	go func() {
+		defer close(looks)
+		for reconnected := g.log.Reconnected(); sleepUntil(ctx, lookEvery, reconnected); reconnected = g.log.Reconnected() {
+			if gone, err := b.Lost(ctx); err == nil && gone {
+				cancel(errBucketLost)
+			}
+		}
+	}()
+	err := b.Watch(ctx, func(e stream.Entry) error {
+		if e.Key == "" && g.lacks() { // of a bucket made anew, all that was held would be missing
+			if gone, err := b.Lost(ctx); gone || err != nil {
+				return cmp.Or(err, errBucketLost)
+			}
+		}
+		return g.handle(e)
+	})
+	lost := errors.Is(context.Cause(ctx), errBucketLost)
+	cancel(nil)
+	<-looks
+	if lost {
+		return errBucketLost
+	}
+	return err
+}
+
+// lose forgets the bucket; it returns how many keys are to be put back.
+func (g *registry) lose() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.bucket, g.lost, g.applied = nil, true, 0
+	clear(g.told)
+	return len(g.held)
+}
+
+// putBack writes into a bucket made anew what the lost one held. What is there already is newer.
+func (g *registry) putBack(ctx context.Context, b *stream.Bucket) error {
+	g.mu.Lock()
+	lost, held := g.lost, maps.Clone(g.held)
+	g.mu.Unlock()
+	if !lost {
+		return nil
+	}
+	for key, value := range held {
+		if _, err := b.Update(ctx, key, value, 0); err != nil && !errors.Is(err, stream.ErrConflict) {
+			return err
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.lost = false
+	return nil
 }
 
 func (g *registry) open(ctx context.Context) (*stream.Bucket, error) {
@@ -109,7 +185,7 @@ func (g *registry) handle(e stream.Entry) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.told[e.Key] = true; len(e.Value) > 0 {
-		g.held[e.Key] = true
+		g.held[e.Key] = slices.Clone(e.Value)
 	} else {
 		delete(g.held, e.Key)
 	}
@@ -117,6 +193,18 @@ func (g *registry) handle(e stream.Entry) error {
 	close(g.moved)
 	g.moved = make(chan struct{})
 	return nil
+}
+
+// lacks reports whether something that was held has not come again.
+func (g *registry) lacks() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for key := range g.held {
+		if !g.told[key] {
+			return true
+		}
+	}
+	return false
 }
 
 func (g *registry) missing() []string {
