@@ -97,5 +97,6 @@ func (s *Service) adopt(ctx context.Context, r *reflection, res kube.Resource) e
 	r.state.set(func(v *view) { v.name = col.String() })
 	r.state.well()
 	r.ask(asked)
+	s.disown(col.Cluster)
 	return nil
 }

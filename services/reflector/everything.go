@@ -17,6 +17,7 @@ type throng struct {
 	s       *Service
 	w       *wish
 	members map[delta.Collection]*member
+	lost    map[delta.Collection]int // answers in a row without what an earlier process found
 }
 
 // member is one collection that discovery found.
@@ -35,7 +36,7 @@ const vanishAfter = 2
 // everything mirrors all that can be watched, now and as it appears; secrets only when they are named (design 5). events.k8s.io is a second
 // name of the core group's events. It returns when nothing of it runs any more.
 func (s *Service) everything(ctx context.Context, w *wish) {
-	t := &throng{s: s, w: w, members: map[delta.Collection]*member{}}
+	t := &throng{s: s, w: w, members: map[delta.Collection]*member{}, lost: map[delta.Collection]int{}}
 	defer func() {
 		for _, m := range t.members {
 			m.cancel()
@@ -89,12 +90,13 @@ func (s *Service) everything(ctx context.Context, w *wish) {
 // groups it says nothing.
 func (t *throng) take(ctx context.Context, all []kube.Resource, unknown func(group string) bool, fresh bool) bool {
 	ok := true
-	served := map[delta.Collection]bool{}
+	there, served := map[delta.Collection]bool{}, map[delta.Collection]bool{}
 	for _, res := range all {
+		col := res.Collection(t.w.spec.Cluster)
+		there[col] = true
 		if !t.wants(res) {
 			continue
 		}
-		col := res.Collection(t.w.spec.Cluster)
 		served[col] = true
 		m := t.members[col]
 		if m != nil && !m.until.IsZero() { // it is back
@@ -122,6 +124,7 @@ func (t *throng) take(ctx context.Context, all []kube.Resource, unknown func(gro
 			}
 		}
 	}
+	t.recall(ctx, there, unknown, fresh)
 	return ok
 }
 
@@ -161,15 +164,7 @@ func (t *throng) leave(col delta.Collection) {
 // vanish stops a member that is not served any more. Its log is kept for a while, as tombstones are, and then deleted.
 func (t *throng) vanish(ctx context.Context, col delta.Collection, m *member) {
 	until := time.Now().Add(t.s.cfg.KeepVanished)
-	err := t.s.registry.edit(ctx, col.Cluster, func(a *additions) (bool, error) {
-		if a.removals[col.String()].IsZero() {
-			a.remove(col.String(), until)
-			return true, nil
-		}
-		return false, nil
-	})
-	if err != nil { // with the next answer, then
-		t.s.slog.LogAttrs(ctx, slog.LevelWarn, "a collection that has vanished cannot be given up yet", slog.String(telemetry.KeyCollection, col.String()), telemetry.Err(err))
+	if err := t.giveUp(ctx, col, until); err != nil { // with the next answer, then
 		return
 	}
 	m.cancel()

@@ -20,12 +20,14 @@ import (
 //
 //	added/CLUSTER      the additions. One key for a cluster makes a resource that two callers add at once a conflict, also when they write
 //	                   it differently
+//	found/CLUSTER      the collections that "*" found
 //	relist/COLLECTION  a list is asked for; empty once the leader has begun it
 const reflectionsBucket = "deltaplane-reflections"
 
 // Kinds of keys.
 const (
 	keyAdded  = "added"
+	keyFound  = "found"
 	keyRelist = "relist"
 )
 
@@ -243,24 +245,35 @@ func (g *registry) follow(ctx context.Context, revision uint64) {
 // edit changes what was added to a cluster: change gets a copy of it to change, and reports whether it did. Errors are those of change, or
 // errStoreAway.
 func (g *registry) edit(ctx context.Context, cluster string, change func(*additions) (bool, error)) error {
+	return g.change(ctx, keyAdded+"/"+cluster, func(value []byte) ([]byte, bool, error) {
+		set, err := decodeAdditions(value)
+		if err != nil {
+			return nil, false, storeAway(err)
+		}
+		if changed, err := change(&set); err != nil || !changed {
+			return nil, false, err
+		}
+		value, err = set.encode()
+		return value, true, err
+	})
+}
+
+// change writes a key anew as fn says, which gets what it holds and reports whether that changes. Errors are those of fn, or errStoreAway.
+func (g *registry) change(ctx context.Context, key string, fn func([]byte) ([]byte, bool, error)) error {
 	b, err := g.open(ctx)
 	if err != nil {
 		return storeAway(err)
 	}
-	key := keyAdded + "/" + cluster
 	for range 20 {
-		set, at, err := g.read(ctx, b, key)
-		if err != nil {
+		e, err := b.Get(ctx, key)
+		if err != nil && !errors.Is(err, stream.ErrNoKey) {
+			return storeAway(err)
+		}
+		value, changed, err := fn(e.Value)
+		if err != nil || !changed {
 			return err
 		}
-		if changed, err := change(&set); err != nil || !changed {
-			return err
-		}
-		value, err := set.encode()
-		if err != nil {
-			return err
-		}
-		revision, err := b.Update(ctx, key, value, at)
+		revision, err := b.Update(ctx, key, value, e.Revision)
 		switch {
 		case err == nil:
 			g.follow(ctx, revision)
@@ -278,20 +291,15 @@ func (g *registry) additions(ctx context.Context, cluster string) (additions, er
 	if err != nil {
 		return additions{}, storeAway(err)
 	}
-	set, _, err := g.read(ctx, b, keyAdded+"/"+cluster)
-	return set, err
-}
-
-func (g *registry) read(ctx context.Context, b *stream.Bucket, key string) (additions, uint64, error) {
-	e, err := b.Get(ctx, key)
+	e, err := b.Get(ctx, keyAdded+"/"+cluster)
 	if err != nil && !errors.Is(err, stream.ErrNoKey) {
-		return additions{}, 0, storeAway(err)
+		return additions{}, storeAway(err)
 	}
 	set, err := decodeAdditions(e.Value)
 	if err != nil {
-		return additions{}, 0, storeAway(err)
+		return additions{}, storeAway(err)
 	}
-	return set, e.Revision, nil
+	return set, nil
 }
 
 // request puts a key, whatever it holds.

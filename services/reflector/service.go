@@ -32,13 +32,14 @@ type Service struct {
 
 	loops sync.WaitGroup // everything that mirrors
 
-	mu          sync.Mutex          // guards the rest
-	wishes      map[string]*wish    // by "cluster/name"
-	reflections []*reflection       // of all wishes
-	relists     map[string]uint64   // revisions of requests, by collection
-	removals    map[string]*removal // by collection
-	moved       chan struct{}       // closed when reflections begin, end or are resolved
-	mirror      context.Context     // of everything that mirrors; nil before Run
+	mu          sync.Mutex                           // guards the rest
+	wishes      map[string]*wish                     // by "cluster/name"
+	reflections []*reflection                        // of all wishes
+	relists     map[string]uint64                    // revisions of requests, by collection
+	removals    map[string]*removal                  // by collection
+	found       map[string]map[delta.Collection]bool // what "*" found, by cluster
+	moved       chan struct{}                        // closed when reflections begin, end or are resolved
+	mirror      context.Context                      // of everything that mirrors; nil before Run
 }
 
 // New builds a reflector that mirrors what kc and the clients of cfg.Clusters serve onto log, and reports through tel. It contacts nobody. The
@@ -49,7 +50,7 @@ func New(cfg Config, log *stream.Conn, kc *kube.Client, tel *telemetry.Telemetry
 	}
 	s := &Service{
 		cfg: cfg.withDefaults(), log: log, slog: tel.Log, tracer: tel.Tracer.Tracer("deltaplane/reflector"),
-		wishes: map[string]*wish{}, relists: map[string]uint64{}, removals: map[string]*removal{}, moved: make(chan struct{}),
+		wishes: map[string]*wish{}, relists: map[string]uint64{}, removals: map[string]*removal{}, found: map[string]map[delta.Collection]bool{}, moved: make(chan struct{}),
 	}
 	for _, c := range append([]Cluster{{Name: s.cfg.Cluster, Kube: kc}}, s.cfg.Clusters...) {
 		s.clusters = append(s.clusters, &cluster{name: c.Name, kube: c.Kube, catalog: newCatalog(c.Kube)})

@@ -77,6 +77,10 @@ func (s *Service) take(kind, name string, value []byte, revision uint64) {
 			s.reconcile(name, set)
 			s.removing(name, set.removals)
 		}
+	case keyFound:
+		if s.cluster(name) != nil {
+			s.noted(name, value)
+		}
 	case keyRelist:
 		s.asked(name, len(value) > 0, revision)
 	}

@@ -1,0 +1,62 @@
+package reflector_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
+	"github.com/deltaplane/deltaplane/internal/stream"
+	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
+	"github.com/deltaplane/deltaplane/services/reflector"
+)
+
+func TestADefinitionThatVanishesWhileNobodyLooksGoesLikeAnyOther(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	for _, name := range []string{"widgets", "gadgets", "gizmos"} {
+		f.serve(&kind{group: "example.com", version: "v1", name: name, kind: name, namespaced: true})
+		f.put(name, "default", "a", "", "")
+	}
+	nats := embeddedtest.NATS(t).URL()
+	cfg := quick()
+	cfg.Resources = []reflector.Resource{{Name: "*"}, {Name: "gadgets.v1.example.com"}}
+	svc, stop := start(t, cfg, f.URL, nats)
+	c := dial(t, svc)
+	for _, name := range []string{"widgets", "gadgets", "gizmos", "deployments"} {
+		reflection(t, c, name, name, watching)
+	}
+	add(t, c, &reflectorv1.ReflectionSpec{Resource: "gizmos.v1.example.com"}) // "*" had found it
+	js := operator(t, nats)
+	eventually(t, "the note of what was found", func() bool {
+		kv, err := js.KeyValue(t.Context(), "deltaplane-reflections")
+		if err != nil {
+			return false
+		}
+		e, err := kv.Get(t.Context(), "found=2Fdev")
+		return err == nil && strings.Contains(string(e.Value()), "widgets") && !strings.Contains(string(e.Value()), "gizmos")
+	})
+	stop()
+	for _, name := range []string{"widgets", "gadgets", "gizmos", "deployments"} {
+		f.withdraw(name)
+	}
+	conn, err := stream.Connect(t.Context(), stream.Config{URL: nats})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	cfg.KeepVanished = time.Second
+	start(t, cfg, f.URL, nats)
+	left := func(name string) bool {
+		logs, err := conn.Collections(t.Context())
+		return err != nil || slices.ContainsFunc(logs, func(col delta.Collection) bool { return col.Resource == name })
+	}
+	eventually(t, "the logs of what vanished deleted", func() bool { return !left("widgets") && !left("deployments") })
+	for _, name := range []string{"gadgets", "gizmos", "configmaps"} { // named, added, and still there
+		if !left(name) {
+			t.Errorf("the log of %s is gone", name)
+		}
+	}
+}
