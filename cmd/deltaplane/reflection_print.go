@@ -11,9 +11,10 @@ import (
 	"time"
 
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
+	"github.com/deltaplane/deltaplane/services/reflector"
 )
 
-// printReflections prints reflections for people: a row each, then the errors and the quarantined keys in full.
+// printReflections prints reflections for people: a row each, then the errors, equal ones together, and the quarantined keys in full.
 func printReflections(out io.Writer, list []*reflectorv1.Reflection) error {
 	t := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(t, "REFLECTION\tSTATE\tREVISION\tOBJECTS\tLEADER\tTERM\tLAG\tPENDING\tCOALESCED\tLISTS\tWATCHES\tQUARANTINED\tFORM")
@@ -30,15 +31,56 @@ func printReflections(out io.Writer, list []*reflectorv1.Reflection) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
+	for _, f := range foldFaults(list) {
+		fmt.Fprintf(out, "\n%s: %s%s\n", f.who(), printable(f.first.GetLastError()), retryText(f.next))
+	}
 	for _, r := range list {
-		if r.GetLastError() != "" {
-			fmt.Fprintf(out, "\n%s: %s%s\n", r.GetCollection(), printable(r.GetLastError()), retryText(r))
-		}
 		for _, q := range r.GetQuarantined() {
 			fmt.Fprintf(out, "\n%s: quarantined %s: %s\n", r.GetCollection(), printable(cmp.Or(q.GetKey(), "(no key)")), printable(q.GetReason()))
 		}
 	}
 	return nil
+}
+
+// fault is what one or several reflections fail with.
+type fault struct {
+	first, next *reflectorv1.Reflection // the first of them, and that which tries again next
+	names       []string
+	count       int
+}
+
+// foldFaults are the faults of a list, those with one reason and cause together, in the order of their first reflections.
+func foldFaults(list []*reflectorv1.Reflection) []*fault {
+	const named = 3
+	var out []*fault
+	known := map[string]*fault{}
+	for _, r := range list {
+		if r.GetLastError() == "" {
+			continue
+		}
+		key := r.GetReason() + "\x00" + reflector.Cause(r.GetCollection(), r.GetLastError())
+		f := known[key]
+		if f == nil {
+			f = &fault{first: r, next: r}
+			known[key] = f
+			out = append(out, f)
+		}
+		if f.count++; len(f.names) < named {
+			f.names = append(f.names, r.GetCollection())
+		}
+		if at := r.GetNextRetryAt(); at != nil && (f.next.GetNextRetryAt() == nil || at.AsTime().Before(f.next.GetNextRetryAt().AsTime())) {
+			f.next = r
+		}
+	}
+	return out
+}
+
+// who names the reflections of a fault.
+func (f *fault) who() string {
+	if f.count == 1 {
+		return f.first.GetCollection()
+	}
+	return fmt.Sprintf("%d collections, %s", f.count, reflector.Names(f.names, f.count))
 }
 
 func watchesText(r *reflectorv1.Reflection) string {

@@ -73,3 +73,33 @@ func TestASpecIsNamedWithItsForm(t *testing.T) {
 		}
 	}
 }
+
+func TestEqualFaultsOfManyCollectionsAreOneParagraph(t *testing.T) {
+	t.Parallel()
+	var list []*reflectorv1.Reflection
+	for i, kind := range []string{"Role", "Pod", "Node", "Secret", "Event"} {
+		resource, version, group := strings.ToLower(kind)+"s", "v1", ""
+		path, dotted := "/api/v1/", ""
+		if i == 0 {
+			group = "rbac.authorization.k8s.io"
+			path, dotted = "/apis/"+group+"/v1/", "."+group
+		}
+		name := "dev/" + resource + "." + version + dotted
+		list = append(list, &reflectorv1.Reflection{
+			Collection: name, State: reflectorv1.ReflectionState_REFLECTION_STATE_BACKOFF, Reason: "FORBIDDEN",
+			LastError: "list " + name + ` at "0": kube: LIST ` + path + resource + ": 403 Forbidden: " + resource + dotted +
+				` is forbidden: User "u" cannot list resource "` + resource + `" in API group "` + group + `" at the cluster scope`,
+			NextRetryAt: timestamppb.New(time.Now().Add(time.Duration(5-i) * time.Hour)),
+		})
+	}
+	list = append(list, &reflectorv1.Reflection{Collection: "dev/leases.v1", Reason: "UNREACHABLE", LastError: "refused"})
+	var out strings.Builder
+	if err := printReflections(&out, list); err != nil {
+		t.Fatal(err)
+	}
+	paragraphs := strings.Split(strings.TrimSpace(out.String()), "\n\n")[1:]
+	if len(paragraphs) != 2 || !strings.HasPrefix(paragraphs[0], "5 collections, dev/roles.v1.rbac.authorization.k8s.io, dev/pods.v1, dev/nodes.v1 and 2 more: list ") ||
+		!strings.Contains(paragraphs[0], "tries again in 59m") && !strings.Contains(paragraphs[0], "tries again in 1h") || !strings.HasPrefix(paragraphs[1], "dev/leases.v1: refused") {
+		t.Errorf("%d paragraphs:\n%s", len(paragraphs), out.String())
+	}
+}

@@ -95,7 +95,7 @@ func (s *Service) adopt(ctx context.Context, r *reflection, res kube.Resource) e
 	}
 	r.slog = s.slog.With(slog.String(telemetry.KeyCollection, col.String()))
 	r.state.set(func(v *view) { v.name = col.String() })
-	r.state.well()
+	r.well(ctx)
 	r.ask(asked)
 	s.disown(col.Cluster)
 	return nil

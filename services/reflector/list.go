@@ -64,7 +64,7 @@ func (s *source) list(ctx context.Context) error {
 		}
 		opts.Continue = page.Continue
 	}
-	if err := s.finish(listRV); err != nil {
+	if err := s.finish(ctx, listRV); err != nil {
 		return err
 	}
 	s.r.metrics.listSeconds.WithLabelValues(name).Observe(time.Since(began).Seconds())
@@ -147,7 +147,7 @@ func (s *source) poison(o delta.Object, why error, now time.Time) (delta.Record,
 
 // finish ends a list: tombstones for what it did not hold, then the synced record behind everything. A list that holds what the log says is gone
 // ends the epoch instead: nothing else makes readers take it.
-func (s *source) finish(listRV delta.RV) error {
+func (s *source) finish(ctx context.Context, listRV delta.RV) error {
 	if s.shadow.Risen(listRV) {
 		return fmt.Errorf("%w: %s lists objects at %s that were deleted before", errNewEpoch, s.r.col, listRV)
 	}
@@ -170,6 +170,6 @@ func (s *source) finish(listRV delta.RV) error {
 	s.lost.found()
 	s.asks.told(listRV)
 	s.r.state.set(func(v *view) { v.objects, v.sourceAt = s.shadow.Len(), now })
-	s.r.state.well()
+	s.r.well(ctx)
 	return nil
 }

@@ -32,6 +32,7 @@ type reflection struct {
 	slog    *slog.Logger
 	tracer  trace.Tracer
 	metrics *metrics
+	faults  *chorus
 
 	col      delta.Collection
 	resource kube.Resource
@@ -47,13 +48,28 @@ type reflection struct {
 	newEpoch bool
 }
 
-// fail reports one failure: log, metric, state.
+// fail reports one failure: log, metric, state. The log gets a warning when the reason is another than before, not for every attempt.
 func (r *reflection) fail(ctx context.Context, stage string, err error, wait time.Duration) {
-	r.metrics.failed.WithLabelValues(r.state.get().name, stage).Inc()
+	name := r.state.get().name
+	r.metrics.failed.WithLabelValues(name, stage).Inc()
 	reason := reasonOf(stage, err)
-	r.state.fail(reason, err, time.Now(), wait)
-	r.slog.LogAttrs(ctx, slog.LevelWarn, "reflection failed", slog.String(telemetry.KeyCheck, stage), slog.String(telemetry.KeyReason, reason),
-		telemetry.Err(err), slog.Duration(telemetry.KeyAfter, wait))
+	attempts, before := r.state.fail(reason, err, time.Now(), wait)
+	say := func(level slog.Level, attempts int) {
+		r.slog.LogAttrs(ctx, level, "reflection failed", slog.String(telemetry.KeyCheck, stage), slog.String(telemetry.KeyReason, reason),
+			telemetry.Err(err), slog.Duration(telemetry.KeyAfter, wait), slog.Int(telemetry.KeyAttempt, attempts))
+	}
+	if attempts > 1 {
+		say(slog.LevelDebug, attempts)
+		return
+	}
+	r.faults.warn(name, stage, reason, err.Error(), func() { say(slog.LevelWarn, before+1) })
+}
+
+// well reports that what failed does so no more.
+func (r *reflection) well(ctx context.Context) {
+	if n, reason := r.state.well(); n > 0 {
+		r.slog.LogAttrs(ctx, slog.LevelInfo, "reflection is well again", slog.String(telemetry.KeyReason, reason), slog.Int(telemetry.KeyAttempt, n))
+	}
 }
 
 // run leads, or waits to lead, until ctx ends.
@@ -154,7 +170,7 @@ func (r *reflection) leader(ctx context.Context, held stream.Claim) {
 	case differs != nil && said.lastErr != differs.Error():
 		r.fail(ctx, stageLead, differs, 0)
 	case differs == nil && held.Holder != "" && said.lastErr != "":
-		r.state.well() // whatever ended our reign, the collection has a leader
+		r.well(ctx) // whatever ended our reign, the collection has a leader
 	}
 }
 
@@ -201,8 +217,8 @@ func (r *reflection) lead(ctx context.Context, lease *stream.Lease, standby *sta
 		slog.String(telemetry.KeyRV, from.RV), slog.Int(telemetry.KeyCount, l.shadow.Len()), slog.Duration(telemetry.KeyDuration, time.Since(began)))
 	r.state.set(func(v *view) {
 		v.term, v.revision, v.shadow, v.objects = w.Term(), from, from, l.shadow.Len()
-		v.reason, v.lastErr, v.lastErrAt, v.nextRetry = "", "", time.Time{}, time.Time{}
 	})
+	r.well(ctx)
 	p := newPublisher(r, w, lease, from.RV)
 	s := newSource(r, p, l.shadow, w.Epoch(), from.RV, reform)
 	g, ctx := errgroup.WithContext(ctx)

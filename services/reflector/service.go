@@ -27,6 +27,7 @@ type Service struct {
 	slog     *slog.Logger
 	tracer   trace.Tracer
 	metrics  *metrics
+	faults   *chorus
 	rpc      *rpc.Server
 	admin    *telemetry.Admin
 
@@ -55,6 +56,11 @@ func New(cfg Config, log *stream.Conn, kc *kube.Client, tel *telemetry.Telemetry
 	for _, c := range append([]Cluster{{Name: s.cfg.Cluster, Kube: kc}}, s.cfg.Clusters...) {
 		s.clusters = append(s.clusters, &cluster{name: c.Name, kube: c.Kube, catalog: newCatalog(c.Kube)})
 	}
+	s.faults = newChorus(tel.Log, &s.loops, func() context.Context {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.mirror
+	})
 	s.registry = newRegistry(log, tel.Log, s.take)
 	var err error
 	if s.metrics, err = newMetrics(tel.Registry); err != nil {
@@ -121,7 +127,7 @@ func (s *Service) reflect(w *wish, want Resource, origin reflectorv1.ReflectionO
 	asked := want.proto()
 	want = want.complete()
 	r := &reflection{
-		cfg: s.cfg, want: want, log: s.log, kube: s.cluster(want.Cluster).kube, tracer: s.tracer, metrics: s.metrics, relist: make(chan struct{}, 1),
+		cfg: s.cfg, want: want, log: s.log, kube: s.cluster(want.Cluster).kube, tracer: s.tracer, metrics: s.metrics, faults: s.faults, relist: make(chan struct{}, 1),
 		col: delta.Collection{Cluster: want.Cluster, Group: group, Version: version, Resource: resource}, wish: w,
 	}
 	name := want.String()

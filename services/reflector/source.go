@@ -179,7 +179,7 @@ func (s *source) follow(ctx context.Context, w *kube.Watch, events int) error {
 		case err == nil:
 			events++
 			s.event(ev, now)
-			s.well(now)
+			s.well(ctx, now)
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case errors.Is(err, kube.ErrBadEvent):
@@ -204,10 +204,10 @@ func (s *source) follow(ctx context.Context, w *kube.Watch, events int) error {
 }
 
 // well notes that the source is well, which ends an error's stay in ListReflections.
-func (s *source) well(now time.Time) {
+func (s *source) well(ctx context.Context, now time.Time) {
 	s.retry.succeed(now)
 	if s.r.state.failing() {
-		s.r.state.well()
+		s.r.well(ctx)
 	}
 	if now.Sub(s.expired) > expireEvery {
 		s.expired = now

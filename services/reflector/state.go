@@ -53,6 +53,7 @@ type view struct {
 	lag                 time.Duration
 	waitingSince        time.Time // when the oldest change was read that is on its way to the log; zero when none is
 	reason, lastErr     string
+	attempts            int // failures in a row for that reason
 	lastErrAt, sourceAt time.Time
 	sourceRV            delta.RV
 	nextRetry           time.Time // zero while it does not wait
@@ -87,14 +88,21 @@ func (v *view) behind(now time.Time) time.Duration {
 	return max(v.lag, now.Sub(v.waitingSince))
 }
 
-// fail notes an error, the word for it and how long the loop waits before it tries again; 0 when it does not wait.
-func (s *state) fail(reason string, err error, now time.Time, wait time.Duration) {
+// fail notes an error, the word for it and how long the loop waits before it tries again; 0 when it does not wait. It returns how often in a row
+// that was the reason, this time included, and how often the one before was.
+func (s *state) fail(reason string, err error, now time.Time, wait time.Duration) (attempts, before int) {
 	s.set(func(v *view) {
+		if v.reason != reason {
+			before, v.attempts = v.attempts, 0
+		}
+		v.attempts++
+		attempts = v.attempts
 		v.reason, v.lastErr, v.lastErrAt, v.nextRetry = reason, err.Error(), now, time.Time{}
 		if wait > 0 {
 			v.nextRetry = now.Add(wait)
 		}
 	})
+	return attempts, before
 }
 
 func (s *state) failing() bool {
@@ -103,9 +111,13 @@ func (s *state) failing() bool {
 	return s.v.lastErr != ""
 }
 
-// well notes that nothing fails any more.
-func (s *state) well() {
-	s.set(func(v *view) { v.reason, v.lastErr, v.lastErrAt, v.nextRetry = "", "", time.Time{}, time.Time{} })
+// well notes that nothing fails any more; it returns how often it did, and for what reason the last time.
+func (s *state) well() (attempts int, reason string) {
+	s.set(func(v *view) {
+		attempts, reason = v.attempts, v.reason
+		v.reason, v.lastErr, v.attempts, v.lastErrAt, v.nextRetry = "", "", 0, time.Time{}, time.Time{}
+	})
+	return attempts, reason
 }
 
 func (s *state) poison(key delta.Key, why error, now time.Time) {

@@ -104,7 +104,7 @@ func (s *source) stream(parent context.Context) (complete bool, err error) {
 		return false, fmt.Errorf("stream %s at %q: %w", s.r.col, opts.RV, err)
 	}
 	s.unfinished = 0
-	if err := s.finish(rv); err != nil {
+	if err := s.finish(ctx, rv); err != nil {
 		return false, err
 	}
 	s.r.state.listed()
