@@ -257,3 +257,44 @@ func TestAServerWithoutJetStreamIsNamed(t *testing.T) {
 		}
 	}
 }
+
+// The log is counted, and a tombstone counts like a key: as many keys as there are tombstones may be taken unseen, until those have expired. What is
+// taken from the log's start is seen at once, as its origin is gone.
+func TestDesign64ATrimThatTombstonesHideIsSeenOnceTheyAreGone(t *testing.T) {
+	t.Parallel()
+	url := embeddedtest.NATS(t).URL()
+	c := connect(t, url, func(cfg *stream.Config) { cfg.TombstoneTTL = 2 * time.Second })
+	w := write(t, c, stream.WriterConfig{Term: 1})
+	buried := func(name string, rv int) delta.Record {
+		r := pod(name, rv)
+		r.Type, r.DeleteReason, r.Payload = delta.Deleted, delta.Observed, nil
+		return r
+	}
+	put(t, w, pod("a", 1), pod("b", 2), buried("c", 3), buried("d", 4), synced(4))
+	js := operator(t, url)
+	if err := streamOf(t, js).Purge(t.Context(), jetstream.WithPurgeSubject(pods.Subject(delta.NewKey("default", "a")))); err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.Now().Add(30 * time.Second)
+	for tick := time.NewTicker(50 * time.Millisecond); ; <-tick.C {
+		err := w.Check(t.Context(), 2)
+		if errors.Is(err, stream.ErrLogLost) {
+			break
+		}
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("Check() = %v, want the loss noticed once the tombstones are gone", err)
+		}
+	}
+	next := write(t, c, stream.WriterConfig{Term: 2, Acked: w.Acked(), Epoch: w.Epoch(), NewEpoch: true})
+	put(t, next, pod("a", 1), pod("b", 2), buried("c", 3), buried("d", 4), synced(4))
+	info, err := streamOf(t, js).Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := streamOf(t, js).Purge(t.Context(), jetstream.WithPurgeSequence(info.State.LastSeq-3)); err != nil {
+		t.Fatal(err)
+	}
+	if err := next.Check(t.Context(), 2); !errors.Is(err, stream.ErrLogLost) {
+		t.Errorf("Check() of a log cut at its start = %v, want %v however many tombstones it holds", err, stream.ErrLogLost)
+	}
+}

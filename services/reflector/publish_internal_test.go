@@ -39,12 +39,12 @@ func TestT15WhatFindsNoRoomBehindAListHasAListOfItsOwn(t *testing.T) {
 	if !drained() {
 		t.Fatal("no list is asked for")
 	}
-	s.finish("10")
+	s.finish(t.Context(), "10")
 	shed()
 	if !drained() {
 		t.Error("no list is asked for, of what was lost behind the first")
 	}
-	if s.finish("20"); drained() || p.stage.Watermark() != "20" {
+	if s.finish(t.Context(), "20"); drained() || p.stage.Watermark() != "20" {
 		t.Errorf("another list, or the watermark %s, after the loss was made up for", p.stage.Watermark())
 	}
 }

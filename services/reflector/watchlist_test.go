@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -393,17 +394,19 @@ func TestDesign65AStreamBelowWIsANewEpoch(t *testing.T) {
 
 func TestASlowLogBoundsWhatAStreamMayHold(t *testing.T) {
 	t.Parallel()
-	const count, size = 1500, 4000
+	const count, size = 800, 40_000 // more than sockets hold
 	a := newAPI(t)
 	nats := embeddedtest.NATS(t).URL()
 	v := newValve(t, nats)
 	pad := strings.Repeat("x", size)
 	shut := make(chan struct{})
+	var sent atomic.Int64
 	a.onStream = func(_ int, _ url.Values, w *wire) {
 		v.mu.Lock()
 		close(shut)
 		for i := range count {
 			w.send(event("ADDED", fmt.Sprintf(`{"kind":"Pod","metadata":{"name":"p%d","namespace":"default","uid":"u","resourceVersion":"7"},"x":%q}`, i, pad)))
+			sent.Add(1)
 		}
 		w.send(initialEnd(20))
 		w.hold()
@@ -426,6 +429,9 @@ func TestASlowLogBoundsWhatAStreamMayHold(t *testing.T) {
 			t.Fatalf("%d objects of %d taken in while the log stood still", n, count)
 		}
 		time.Sleep(20 * time.Millisecond)
+	}
+	if n := sent.Load(); n == count {
+		t.Errorf("all %d objects were read while the log stood still, want what waits bounded by bytes", n)
 	}
 	v.mu.Unlock()
 	m := follow(t, nats, pods)
