@@ -46,10 +46,11 @@ type registry struct {
 	told    map[string]bool   // keys told since the last end of initial entries
 	held    map[string][]byte // values of the keys that have one
 	lost    bool              // the bucket is gone, and what it held was not put back yet
+	look    chan struct{}     // cap 1; a call found the bucket wanting
 }
 
 func newRegistry(log *stream.Conn, slog *slog.Logger, take func(kind, name string, value []byte, revision uint64)) *registry {
-	return &registry{log: log, slog: slog, take: take, moved: make(chan struct{}), held: map[string][]byte{}, told: map[string]bool{}}
+	return &registry{log: log, slog: slog, take: take, moved: make(chan struct{}), held: map[string][]byte{}, told: map[string]bool{}, look: make(chan struct{}, 1)}
 }
 
 // lookEvery is how often the bucket is looked at: whoever deletes it tells nobody.
@@ -97,7 +98,16 @@ func (g *registry) watch(ctx context.Context, b *stream.Bucket) error {
 	looks := make(chan struct{})
 	go func() {
 		defer close(looks)
-		for reconnected := g.log.Reconnected(); sleepUntil(ctx, lookEvery, reconnected); reconnected = g.log.Reconnected() {
+		tick := time.NewTicker(lookEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+			case <-g.look:
+			case <-g.log.Reconnected():
+			case <-ctx.Done():
+				return
+			}
 			if gone, err := b.Lost(ctx); err == nil && gone {
 				cancel(errBucketLost)
 			}
@@ -267,6 +277,10 @@ func (g *registry) change(ctx context.Context, key string, fn func([]byte) ([]by
 	for range 20 {
 		e, err := b.Get(ctx, key)
 		if err != nil && !errors.Is(err, stream.ErrNoKey) {
+			select {
+			case g.look <- struct{}{}:
+			default:
+			}
 			return storeAway(err)
 		}
 		value, changed, err := fn(e.Value)

@@ -413,7 +413,7 @@ func TestASlowLogBoundsWhatAStreamMayHold(t *testing.T) {
 	}
 	cfg := streaming()
 	cfg.LeaseTTL = 5 * time.Minute // the log is slow, not gone
-	cfg.StageBytes = 64 << 10
+	cfg.StageBytes = 1 << 20
 	cfg.StreamPatience = 200 * time.Millisecond // it is we who do not read
 	svc, _ := start(t, cfg, a.URL, "nats://"+v.addr)
 	c := dial(t, svc)
