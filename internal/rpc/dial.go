@@ -72,6 +72,16 @@ func config(target string) string {
 	return fmt.Sprintf(serviceConfig, askHealth)
 }
 
+// What a server may send before it hears that this side has read. grpc-go's own
+// windows begin with 64 KiB and are found by a ping for every message while there
+// is room to grow: on a quiet watch each event cost both sides a ping, its answer
+// and two window updates, as much as the event itself. A single message that is
+// longer than a window widens it.
+const (
+	streamWindow = 1 << 20
+	connWindow   = 8 << 20
+)
+
 // Dial prepares a connection to target, "host:port" or any gRPC target; it
 // connects on first use and again whenever the connection is lost. A DNS name
 // with several addresses is used round robin; with a scheme, as "dns:///NAME:PORT",
@@ -89,6 +99,8 @@ func Dial(target string, cfg DialConfig) (*grpc.ClientConn, error) {
 		grpc.WithStatsHandler(otelgrpc.NewClientHandler(otelOptions(cfg.Tracer)...)),
 		grpc.WithDefaultServiceConfig(config(target)),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(cmp.Or(cfg.MaxMessageBytes, 64<<20))),
+		grpc.WithStaticStreamWindowSize(streamWindow),
+		grpc.WithStaticConnWindowSize(connWindow),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second, PermitWithoutStream: true}),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
