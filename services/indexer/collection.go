@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -271,6 +272,10 @@ func (c *collection) apply(ctx context.Context, b intake) {
 		batch.Sweep, c.sweepDue = true, false
 	}
 	result := c.store.Apply(batch, now)
+	visible := c.now()
+	if live && c.watchers.Load() > 0 {
+		runtime.Gosched() // to whom the snapshot has woken: what follows is bookkeeping
+	}
 	c.clearHaze()
 	if state.Synced {
 		c.refused.Store(nil)
@@ -286,7 +291,7 @@ func (c *collection) apply(ctx context.Context, b intake) {
 	}
 	c.metrics.applied(c.name, result)
 	if live {
-		c.observe(ctx, b.Records, now)
+		c.observe(ctx, b.Records, now, visible)
 	}
 	clear(batch.Ops)
 	c.ops = batch.Ops[:0]

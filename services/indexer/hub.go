@@ -191,8 +191,10 @@ const (
 )
 
 // follow makes a pass for every snapshot, or for several when they come fast and
-// concern many, until nobody watches any more.
+// concern many, until nobody watches any more. It wakes every watch when the
+// service stops or the collection is given up.
 func (h *hub) follow(idle <-chan struct{}) {
+	stopping, evicted := h.stopping, (<-chan struct{})(h.c.evicted)
 	for {
 		h.mu.Lock()
 		select {
@@ -217,7 +219,24 @@ func (h *hub) follow(idle <-chan struct{}) {
 		case <-snap.Superseded():
 		case <-idle:
 			return
+		case <-stopping:
+			stopping = nil
+			h.wake()
+		case <-evicted:
+			evicted = nil
+			h.wake()
 		}
+	}
+}
+
+// wake makes every watch look whether it is over.
+func (h *hub) wake() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, g := range h.groups {
+		g.mu.Lock()
+		g.signal()
+		g.mu.Unlock()
 	}
 }
 

@@ -83,11 +83,10 @@ func (m *metrics) applied(collection string, r store.Result) {
 	}
 }
 
-// observe records how long live deltas took, and a span for those that are
-// traced.
-func (c *collection) observe(ctx context.Context, records []delta.Record, began time.Time) {
+// observe records how long live deltas took until they were visible, and a span
+// for those that are traced.
+func (c *collection) observe(ctx context.Context, records []delta.Record, began, visible time.Time) {
 	var links []trace.Link
-	visible := c.now()
 	for i := range records {
 		r := &records[i]
 		if r.Kind != delta.KindDelta {

@@ -276,24 +276,48 @@ func (w *watcher) objects(ctx context.Context, st *state, known map[string]strin
 
 // over says why a watch has to end; nil while it has not.
 func (w *watcher) over(ctx context.Context) error {
-	select {
-	case <-w.s.stopping:
+	switch {
+	case closed(w.s.stopping):
 		return newFault(errStopping, "resume the watch on another replica")
-	case <-w.c.evicted:
+	case closed(w.c.evicted):
 		return w.c.refused.Load().fault
-	case <-ctx.Done():
-		return ctx.Err()
 	default:
-		return nil
+		return ctx.Err()
 	}
 }
 
-// live sends changes until the reader or the server ends the watch.
+// closed looks at one channel alone: that takes no lock, and all watches look at
+// the same ones after every message.
+func closed(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
+}
+
+// live sends changes until the reader or the server ends the watch. It waits for
+// two channels alone, since it does so after every message: the group's, on which
+// the hub also tells that the service or the collection ends, and one for what
+// happens to this watch.
 func (w *watcher) live(ctx context.Context) error {
-	tick := time.NewTicker(w.every)
+	own := make(chan struct{}, 1)
+	poke := func() {
+		select {
+		case own <- struct{}{}:
+		default:
+		}
+	}
+	defer context.AfterFunc(ctx, poke)()
+	due := time.Now().Add(w.every)
+	tick := time.AfterFunc(w.every, poke)
 	defer tick.Stop()
 	for {
 		blocks, wake, err := w.group.take(&w.cursor)
+		if over := w.over(ctx); over != nil { // behind take: what ends from here on closes the wake that it returned
+			return over
+		}
 		switch {
 		case errors.Is(err, errBehind):
 			err = w.behind(ctx)
@@ -304,15 +328,13 @@ func (w *watcher) live(ctx context.Context) error {
 		default:
 			select {
 			case <-wake:
-			case <-tick.C:
-				err = w.bookmark()
-			case <-w.s.stopping:
-			case <-w.c.evicted:
-			case <-ctx.Done():
+			case <-own:
+				if now := time.Now(); !now.Before(due) {
+					due = now.Add(w.every)
+					tick.Reset(w.every)
+					err = w.bookmark()
+				}
 			}
-		}
-		if err == nil {
-			err = w.over(ctx)
 		}
 		if err != nil {
 			return err
