@@ -176,3 +176,36 @@ func TestDesign64ARefusalThatPersistsIsWaitedOut(t *testing.T) {
 		t.Errorf("5 replays in %v: refused again and again without a pause", took)
 	}
 }
+
+func TestAReaderAtTheEndOfTheLogIsCaughtUpBeforeItReads(t *testing.T) {
+	t.Parallel()
+	c := connect(t, embeddedtest.NATS(t).URL(), nil)
+	w := write(t, c, stream.WriterConfig{Term: 1})
+	put(t, w, pod("a", 1), synced(1))
+	tail, err := c.Tail(t.Context(), pods)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var first, second delta.Batch
+	err = c.Read(ctx, pods, stream.ReadConfig{
+		From: delta.Position{Epoch: tail.Epoch, Term: tail.Term, Sequence: tail.Last}, Created: tail.Created, CatchUp: true,
+	}, func(_ context.Context, b delta.Batch) error {
+		switch {
+		case first.Next == 0:
+			first = b
+			put(t, w, pod("b", 2))
+		default:
+			second = b
+			stop()
+		}
+		return nil
+	})
+	if err != nil || !first.Replayed || first.Reset || len(first.Records) > 0 || first.Next != tail.Last+1 {
+		t.Errorf("the first batch is %+v, %v, want the end at %d", first, err, tail.Last)
+	}
+	if second.Replayed || second.Next != tail.Last+2 || len(second.Records) != 1 || second.Records[0].Key != pod("b", 2).Key {
+		t.Errorf("the second batch is %+v, want the record behind the end", second)
+	}
+}

@@ -51,6 +51,9 @@ func (r *reader) session(ctx context.Context) error {
 		}
 	case r.catchUp:
 		r.replaying, r.resumed, r.target, r.hole = true, true, tail.Last, false
+		if err := r.caughtUp(ctx); err != nil {
+			return err
+		}
 	}
 	r.catchUp = false
 	cons, err := r.open(calls)
@@ -68,6 +71,18 @@ func (r *reader) session(ctx context.Context) error {
 	}
 	defer pull.close()
 	return r.follow(ctx, calls, cons, pull)
+}
+
+// caughtUp ends a replay that has nothing to bring: the position is the log's end, as it was when it was accepted.
+func (r *reader) caughtUp(ctx context.Context) error {
+	if r.pos.Sequence != r.target {
+		return nil
+	}
+	if err := r.finish(); err != nil {
+		return err
+	}
+	r.pos = delta.Position{Epoch: r.epoch, Term: r.term, Sequence: r.target}
+	return r.deliver(ctx, delta.Batch{Replayed: true, Next: r.target + 1})
 }
 
 // identify compares the log with the place this reader stands at.
