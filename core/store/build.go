@@ -133,7 +133,7 @@ func (w *write) complete() {
 	for part := range evenly(ids, max(leastPart, (len(ids)+cores-1)/cores)) {
 		builders := make([]*builder, len(building))
 		for i, x := range building {
-			builders[i] = &builder{x: x, lists: map[string]*list{}, memo: map[*string][]*list{}}
+			builders[i] = &builder{x: x, lists: map[string]*list{}, memo: map[several][]*list{}, last: &list{}}
 		}
 		parts = append(parts, builders)
 		work.Go(func() { w.gather(part, builders) })
@@ -182,8 +182,17 @@ func (w *write) gather(ids []uint32, builders []*builder) {
 type builder struct {
 	x      *index
 	lists  map[string]*list
-	memo   map[*string][]*list // the lists of values that several objects share
+	last   *list               // that was used for a value alone
+	memo   map[several][]*list // the lists of values that several objects share
+	at     several
+	shared []*list // those of at
 	failed []*failure
+}
+
+// several values as they were returned: others lie elsewhere.
+type several struct {
+	first *string
+	n     int
 }
 
 type list struct {
@@ -196,36 +205,46 @@ type list struct {
 const memoMax = 1 << 14
 
 func (b *builder) file(id uint32, o *Object) {
-	values, err := b.x.extract(o)
+	values, err := b.x.ask(o)
 	if err != nil {
 		b.failed = append(b.failed, &failure{key: o.key, err: err})
 	}
-	if len(values) == 0 {
+	switch len(values) {
+	case 0:
+		return
+	case 1:
+		if v := values[0]; v != b.last.value || len(b.last.ids) == 0 {
+			b.last = b.list(v)
+		}
+		b.last.ids = append(b.last.ids, id)
 		return
 	}
-	shared, ok := b.memo[unsafe.SliceData(values)]
-	if ok && len(shared) == len(values) {
-		for _, l := range shared {
-			l.ids = append(l.ids, id)
+	// Objects that stand side by side are often made from one template.
+	if at := (several{unsafe.SliceData(values), len(values)}); at != b.at {
+		lists, ok := b.memo[at]
+		if !ok {
+			for _, v := range inOrder(values) {
+				lists = append(lists, b.list(v))
+			}
+			if len(b.memo) < memoMax {
+				b.memo[at] = lists
+			}
 		}
-		return
+		b.at, b.shared = at, lists
 	}
-	shared = nil
-	keep := len(values) > 1 && len(b.memo) < memoMax
-	for _, v := range values {
-		l := b.lists[v]
-		if l == nil {
-			l = &list{value: v}
-			b.lists[v] = l
-		}
+	for _, l := range b.shared {
 		l.ids = append(l.ids, id)
-		if keep {
-			shared = append(shared, l)
-		}
 	}
-	if keep {
-		b.memo[unsafe.SliceData(values)] = shared
+}
+
+// list is that of a value.
+func (b *builder) list(v string) *list {
+	l := b.lists[v]
+	if l == nil {
+		l = &list{value: v}
+		b.lists[v] = l
 	}
+	return l
 }
 
 // finish makes an index of what was gathered of its parts, which are in key

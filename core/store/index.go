@@ -90,27 +90,37 @@ func (x *index) err(total int) error {
 }
 
 // extract runs the function and brings its values into order.
-func (x *index) extract(o *Object) (values []string, err error) {
+func (x *index) extract(o *Object) ([]string, error) {
 	if o == nil {
 		return nil, nil
 	}
+	values, err := x.ask(o)
+	return inOrder(values), err
+}
+
+// ask runs the function.
+func (x *index) ask(o *Object) (values []string, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			values, err = nil, fmt.Errorf("index function panicked: %v", r)
 		}
 	}()
-	values, err = x.fn(o)
-	if err != nil {
+	if values, err = x.fn(o); err != nil {
 		return nil, err
 	}
+	return values, nil
+}
+
+// inOrder returns the values in order, each once.
+func inOrder(values []string) []string {
 	for i := 1; i < len(values); i++ {
 		if values[i-1] >= values[i] {
 			values = slices.Clone(values)
 			slices.Sort(values)
-			return slices.Compact(values), nil
+			return slices.Compact(values)
 		}
 	}
-	return values, nil
+	return values
 }
 
 // alike reports whether every index files two versions of a key alike.
