@@ -9,10 +9,12 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/stream"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
@@ -129,11 +131,16 @@ func (r *replica) start() error {
 // close ends the indexer and waits for it.
 func (r *replica) close() error { return errors.Join(r.conns.Close(), r.child.stop()) }
 
-// await returns when the indexer answers reads of n objects.
+// await returns when the indexer answers reads of n objects. It asks on a connection whose calls are not
+// retried behind its back, with pauses of up to half a second, while the indexer says that it is not synced.
 func (r *replica) await(ctx context.Context, n int) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
-	if err := awaitObjects(ctx, r.conns, r.collection, n); err != nil {
+	conn, err := rpc.Dial(r.addr, rpc.DialConfig{Extra: []grpc.DialOption{grpc.WithDisableRetry()}})
+	if err == nil {
+		err = errors.Join(awaitObjects(ctx, pool{conn}, r.collection, n), conn.Close())
+	}
+	if err != nil {
 		return fmt.Errorf("the indexer does not serve %d objects: %w", n, err)
 	}
 	return nil
