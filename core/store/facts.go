@@ -155,6 +155,9 @@ func NewReading(f Field) *Reading {
 	return r
 }
 
+// Field is what was read.
+func (r *Reading) Field() Field { return r.field }
+
 // Fields are the declared fields of an object, read at ingest. They are
 // immutable; a nil one has none. Few objects agree in all of their fields, but
 // many in each of them, so that a set is little more than pointers to readings.
@@ -180,8 +183,13 @@ func JoinFields(list []*Reading) *Fields {
 	if len(list) == 0 {
 		return nil
 	}
-	slices.SortStableFunc(list, func(a, b *Reading) int { return strings.Compare(a.field.Name, b.field.Name) })
-	list = slices.CompactFunc(list, func(a, b *Reading) bool { return a.field.Name == b.field.Name })
+	for i := 1; i < len(list); i++ {
+		if list[i-1].field.Name >= list[i].field.Name {
+			slices.SortStableFunc(list, func(a, b *Reading) int { return strings.Compare(a.field.Name, b.field.Name) })
+			list = slices.CompactFunc(list, func(a, b *Reading) bool { return a.field.Name == b.field.Name })
+			break
+		}
+	}
 	f := fieldsOf(len(list))
 	copy(f.list, list)
 	f.size = int32(32 + 8*max(2, len(list)))
@@ -233,6 +241,14 @@ func (f *Fields) List() []Field {
 		list[i] = r.field
 	}
 	return list
+}
+
+// Readings returns the fields by name. It must not be changed.
+func (f *Fields) Readings() []*Reading {
+	if f == nil {
+		return nil
+	}
+	return f.list
 }
 
 func (f *Fields) get(name string) (Field, bool) {

@@ -81,7 +81,8 @@ const (
 	epochBits      = 64 - generationBits
 )
 
-// NewObject packs what is known. A payload of 4 GiB or more is a fault.
+// NewObject packs what is known. It keeps none of the texts, but copies of them.
+// A payload of 4 GiB or more is a fault.
 func NewObject(c ObjectConfig) *Object {
 	o := &Object{key: newKey(c.Key), seq: c.Sequence, labels: c.Labels, owners: c.Owners, fields: c.Fields}
 	x := odd{codec: c.Codec, fault: c.Fault}

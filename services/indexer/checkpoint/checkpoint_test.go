@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -263,10 +264,35 @@ func TestAFileCutOrChangedAnywhereIsDamaged(t *testing.T) {
 	}
 }
 
+// What a disk did not keep is zeros or the same over and over: that is found before memory is taken for millions of
+// blocks of nothing.
+func TestAFileOfNothingIsDamagedAndTakesNoMemory(t *testing.T) { //nolint:paralleltest // counts allocations
+	head := encode(t, header, population(t, 10, 10))
+	head = head[:len("DPINDEX\n")+2+5+int(binary.LittleEndian.Uint32(head[len("DPINDEX\n")+3:]))+4] // up to the end of the header
+	short := append(binary.LittleEndian.AppendUint32([]byte{6}, 1), 0, 0, 0, 0, 0)
+	for name, rest := range map[string][]byte{
+		"zeros":        make([]byte, 8<<20),
+		"ones":         bytes.Repeat([]byte{1}, 8<<20),
+		"short blocks": bytes.Repeat(short, 8<<20/len(short)),
+	} {
+		data := append(slices.Clip(head), rest...)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := read(data)
+		runtime.ReadMemStats(&after)
+		if !errors.Is(err, checkpoint.ErrDamaged) {
+			t.Errorf("%s: %v, want ErrDamaged", name, err)
+		}
+		if got := after.TotalAlloc - before.TotalAlloc; got > 1<<20 {
+			t.Errorf("%s: %d bytes allocated for %d", name, got, len(data))
+		}
+	}
+}
+
 func TestOtherFormatsAndCollectionsAreNamed(t *testing.T) {
 	t.Parallel()
 	data := encode(t, header, population(t, 10, 10))
-	for _, format := range []byte{0, checkpoint.Format + 1, 255} {
+	for _, format := range []byte{0, checkpoint.Format - 1, checkpoint.Format + 1, 255} {
 		bad := bytes.Clone(data)
 		bad[len("DPINDEX\n")] = format
 		if _, err := read(bad); !errors.Is(err, checkpoint.ErrFormat) {

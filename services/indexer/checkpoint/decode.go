@@ -8,7 +8,9 @@ import (
 	"io"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
@@ -51,7 +53,7 @@ func Read(r io.ReaderAt, size int64, o Options) (*Image, error) {
 	if err := in.start(); err != nil {
 		return nil, err
 	}
-	d := &decoder{open: o.Open, image: &Image{}, readings: map[string]*store.Reading{}}
+	d := &decoder{open: o.Open, image: &Image{}}
 	first, err := in.next()
 	if err != nil {
 		return nil, err
@@ -69,68 +71,79 @@ func Read(r io.ReaderAt, size int64, o Options) (*Image, error) {
 	if err := d.blocks(in); err != nil {
 		return nil, err
 	}
-	if in.left != 0 || !d.ended {
+	if !d.ended {
 		return nil, ErrDamaged
 	}
 	return d.image, nil
 }
 
-const (
-	// Reading and checking is most of the work, and bound by the copying of
-	// memory: a core each for so many blocks.
-	mostReaders = 4
-	// blocksAhead is how many blocks may be read before they are decoded.
-	blocksAhead = 8
-)
+// Reading and checking is most of the work, and bound by the copying of
+// memory: a core each for so many blocks.
+const mostReaders = 4
 
 // blocks decodes the blocks up to the last in their order, while those behind
 // are read.
 func (d *decoder) blocks(in *blockReader) error {
-	ordered, todo, stop := make(chan *block, blocksAhead), make(chan *block), make(chan struct{})
+	list, err := in.rest()
+	if err != nil {
+		return err
+	}
+	// Room for all payloads is made first: a heap that has nearly its final size
+	// is not collected again and again while the objects come.
+	for _, b := range list {
+		if b.kind == kindPayloads {
+			b.payload = make([]byte, b.size)
+		}
+	}
+	var next atomic.Int64
+	var stop atomic.Bool
 	var readers sync.WaitGroup
 	defer readers.Wait()
-	defer close(stop)
+	defer stop.Store(true)
 	for range min(mostReaders, runtime.GOMAXPROCS(0)) {
 		readers.Go(func() {
-			for b := range todo {
-				b.fill(in.r)
+			for i := int(next.Add(1)) - 1; i < len(list) && !stop.Load(); i = int(next.Add(1)) - 1 {
+				if b := list[i]; b.kind == kindPayloads {
+					b.fill(in.r)
+				} else {
+					b.payload = d.spare.take()
+					b.fill(in.r)
+				}
 			}
 		})
 	}
-	readers.Go(func() {
-		defer close(ordered)
-		defer close(todo)
-		for {
-			b, err := in.next()
-			if err != nil {
-				b = &block{err: err, read: make(chan struct{})}
-				close(b.read)
-			}
-			select {
-			case ordered <- b:
-			case <-stop:
-				return
-			}
-			if err != nil {
-				return
-			}
-			select {
-			case todo <- b:
-			case <-stop:
-				return
-			}
-			if b.kind == kindEnd {
-				return
-			}
-		}
-	})
-	for b := range ordered {
+	for i, b := range list {
 		<-b.read
 		if err := d.block(b); err != nil {
 			return err
 		}
+		if b.kind != kindPayloads {
+			d.spare.give(b.payload)
+		}
+		list[i] = nil
 	}
 	return nil
+}
+
+// spare is memory for blocks of which nothing is kept.
+type spare struct {
+	mu   sync.Mutex
+	list [][]byte
+}
+
+func (s *spare) take() (b []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.list); n > 0 {
+		b, s.list = s.list[n-1], s.list[:n-1]
+	}
+	return b
+}
+
+func (s *spare) give(b []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.list = append(s.list, b)
 }
 
 // decoder builds an image of blocks. Their checksums were right, so what it
@@ -146,8 +159,10 @@ type decoder struct {
 	labels   []*store.Labels
 	owners   []*store.Owners
 	fields   []*store.Fields
-	readings map[string]*store.Reading // by what is in the file
+	readings []*store.Reading
 	codecs   []store.Codec
+	list     []*store.Reading // scratch
+	spare    spare
 }
 
 func (d *decoder) block(b *block) error {
@@ -211,15 +226,18 @@ func (d *decoder) tables(c *cursor) error {
 				list[i] = store.Owner{Kind: d.text(c), Controller: c.byte() == 1, Name: c.string(), UID: c.string()}
 			}
 			d.owners = append(d.owners, store.NewOwners(list))
+		case entryReading:
+			d.reading(c)
 		case entryFields:
-			list := make([]*store.Reading, c.list(3))
-			for i := range list {
-				list[i] = d.reading(c)
+			d.list = d.list[:0]
+			for range c.list(1) {
+				r := entry(c, d.readings)
+				if r == nil {
+					return ErrDamaged
+				}
+				d.list = append(d.list, r)
 			}
-			if c.bad {
-				return ErrDamaged
-			}
-			d.fields = append(d.fields, store.JoinFields(list))
+			d.fields = append(d.fields, store.JoinFields(d.list))
 		case entryDictionary:
 			content := c.bytes()
 			if c.bad || d.open == nil {
@@ -237,47 +255,31 @@ func (d *decoder) tables(c *cursor) error {
 	return nil
 }
 
-// reading reads a field, of which each is made once.
-func (d *decoder) reading(c *cursor) *store.Reading {
-	from := c.b
-	fault := c.bytes()
-	n := c.list(1)
-	ids := *c
-	for range n {
-		c.uvarint()
-	}
-	if c.bad || n == 0 {
+// reading reads a field.
+func (d *decoder) reading(c *cursor) {
+	fault, n := c.string(), c.list(1)
+	if n == 0 {
 		c.fail()
-		return nil
+		return
 	}
-	text := from[:len(from)-len(c.b)]
-	if r, ok := d.readings[string(text)]; ok {
-		return r
-	}
-	f := store.Field{Name: d.text(&ids)}
-	if len(fault) > 0 {
-		f.Err = errors.New(string(fault))
+	f := store.Field{Name: d.text(c)}
+	if fault != "" {
+		f.Err = errors.New(fault)
 	}
 	if n > 1 {
 		f.Values = make([]string, n-1)
 		for i := range f.Values {
-			f.Values[i] = d.text(&ids)
+			f.Values[i] = d.text(c)
 		}
 	}
-	if ids.bad {
-		c.fail()
-		return nil
-	}
-	r := store.NewReading(f)
-	d.readings[string(text)] = r
-	return r
+	d.readings = append(d.readings, store.NewReading(f))
 }
 
 func (d *decoder) objects(c *cursor) {
 	for len(c.b) > 0 && !c.bad {
 		o := store.ObjectConfig{
-			Key: c.string(), UID: c.string(), RV: c.string(), Epoch: c.uvarint(), Sequence: c.uvarint(), Generation: c.varint(),
-			Labels: entry(c, d.labels), Owners: entry(c, d.owners), Fields: entry(c, d.fields), Fault: c.string(),
+			Key: c.view(), UID: c.view(), RV: c.view(), Epoch: c.uvarint(), Sequence: c.uvarint(), Generation: c.varint(),
+			Labels: entry(c, d.labels), Owners: entry(c, d.owners), Fields: entry(c, d.fields), Fault: c.view(),
 			Codec: entry(c, d.codecs),
 		}
 		size, n := c.uvarint(), c.uvarint()
@@ -425,6 +427,12 @@ func (c *cursor) bytes() []byte {
 }
 
 func (c *cursor) string() string { return string(c.bytes()) }
+
+// view is string for who keeps nothing of it: the block is used again.
+func (c *cursor) view() string {
+	b := c.bytes()
+	return unsafe.String(unsafe.SliceData(b), len(b))
+}
 
 func (c *cursor) time() time.Time {
 	if v := c.varint(); v != 0 {

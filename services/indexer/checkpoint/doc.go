@@ -17,7 +17,7 @@
 // cut, repeated nor put in another order. Blocks are
 //
 //	header      what the collection is, and where in the log
-//	tables      strings, label sets, owner lists, fields, dictionaries
+//	tables      strings, label sets, owner lists, readings, fields, dictionaries
 //	payloads    the stored bytes of the objects that come next
 //	objects     the rest of these objects, in key order
 //	tombstones  deletes that are remembered

@@ -25,7 +25,7 @@ type Counts struct{ Objects, Tombstones int }
 func Write(w io.Writer, h Header, snap *store.Snapshot) (Counts, error) {
 	e := &encoder{
 		out: blockWriter{w: w}, strings: map[string]uint64{}, labels: map[*store.Labels]uint64{}, owners: map[*store.Owners]uint64{},
-		fields: map[*store.Fields]uint64{}, codecs: map[store.Codec]uint64{},
+		fields: map[*store.Fields]uint64{}, readings: map[*store.Reading]uint64{}, alike: map[string]uint64{}, codecs: map[store.Codec]uint64{},
 	}
 	if err := e.out.start(); err != nil {
 		return e.counts, err
@@ -67,6 +67,9 @@ type encoder struct {
 	owners  map[*store.Owners]uint64
 	fields  map[*store.Fields]uint64
 	codecs  map[store.Codec]uint64
+
+	readings map[*store.Reading]uint64
+	alike    map[string]uint64 // readings by what is written of them
 }
 
 func (e *encoder) object(o *store.Object) error {
@@ -196,25 +199,43 @@ func (e *encoder) fieldSet(f *store.Fields) uint64 {
 	if f == nil || ok {
 		return n
 	}
-	list := f.List()
-	ids := make([][]uint64, len(list))
-	for i, x := range list {
-		ids[i] = append(ids[i], e.text(x.Name))
-		for _, v := range x.Values {
-			ids[i] = append(ids[i], e.text(v))
-		}
+	list := f.Readings()
+	ids := make([]uint64, len(list))
+	for i, r := range list {
+		ids[i] = e.reading(r)
 	}
-	e.tables = binary.AppendUvarint(append(e.tables, entryFields), uint64(len(list)))
-	for i, x := range list {
-		fault := ""
-		if x.Err != nil {
-			fault = x.Err.Error()
-		}
-		e.tables = appendString(e.tables, fault)
-		e.numbers(ids[i])
-	}
+	e.tables = append(e.tables, entryFields)
+	e.numbers(ids)
 	n = uint64(len(e.fields)) + 1
 	e.fields[f] = n
+	return n
+}
+
+// reading writes a field, of which each is written once.
+func (e *encoder) reading(r *store.Reading) uint64 {
+	if n, ok := e.readings[r]; ok {
+		return n
+	}
+	f := r.Field()
+	ids := append(make([]uint64, 0, 8), e.text(f.Name))
+	for _, v := range f.Values {
+		ids = append(ids, e.text(v))
+	}
+	fault := ""
+	if f.Err != nil {
+		fault = f.Err.Error()
+	}
+	from := len(e.tables)
+	e.tables = appendString(append(e.tables, entryReading), fault)
+	e.numbers(ids)
+	n, ok := e.alike[string(e.tables[from:])]
+	if ok {
+		e.tables = e.tables[:from]
+	} else {
+		n = uint64(len(e.alike)) + 1
+		e.alike[string(e.tables[from:])] = n
+	}
+	e.readings[r] = n
 	return n
 }
 

@@ -14,7 +14,7 @@ const (
 	magic = "DPINDEX\n"
 	// Format is the version of what is written. Files of any other are not read:
 	// what was in them is in the log.
-	Format = 1
+	Format = 2
 
 	// blockBytes is about how long a block of payloads is made.
 	blockBytes = 1 << 20
@@ -37,6 +37,7 @@ const (
 	entryString = iota + 1
 	entryLabels
 	entryOwners
+	entryReading
 	entryFields
 	entryDictionary
 )
@@ -91,7 +92,7 @@ func (b *blockWriter) start() error {
 
 func (b *blockWriter) block(kind byte, payload []byte) error {
 	frame := binary.LittleEndian.AppendUint32([]byte{kind}, uint32(len(payload)))
-	sum := checksum(b.n, frame, payload)
+	sum := crc32.Update(checksum(b.n, frame), castagnoli, payload)
 	b.n++
 	if err := errors.Join(b.write(frame), b.write(payload)); err != nil {
 		return err
@@ -105,13 +106,13 @@ func (b *blockWriter) write(p []byte) error {
 	return err
 }
 
-func checksum(number uint64, frame, payload []byte) uint32 {
+// checksum begins that of a block.
+func checksum(number uint64, frame []byte) uint32 {
 	sum := crc32.Update(0, castagnoli, binary.LittleEndian.AppendUint64(nil, number))
-	return crc32.Update(crc32.Update(sum, castagnoli, frame), castagnoli, payload)
+	return crc32.Update(sum, castagnoli, frame)
 }
 
-// blockReader finds blocks, each behind the one before. It allocates no more
-// than is left of the file.
+// blockReader finds blocks, each behind the one before.
 type blockReader struct {
 	r    io.ReaderAt
 	at   int64 // of the next block
@@ -122,7 +123,8 @@ type blockReader struct {
 // block is a block whose place is known.
 type block struct {
 	kind    byte
-	payload []byte // with its checksum, until it was read
+	size    int
+	payload []byte // room for it, until it was read
 
 	number uint64
 	frame  [frameBytes]byte
@@ -149,14 +151,37 @@ func (b *blockReader) next() (*block, error) {
 	if err := b.take(x.frame[:]); err != nil {
 		return nil, err
 	}
-	n := int64(binary.LittleEndian.Uint32(x.frame[1:])) + sumBytes
-	if n > b.left {
+	n := int64(binary.LittleEndian.Uint32(x.frame[1:]))
+	x.kind, x.size, x.at = x.frame[0], int(n), b.at
+	if x.kind < kindHeader || x.kind > kindEnd || n == 0 || n+sumBytes > b.left {
 		return nil, ErrDamaged
 	}
-	x.kind, x.at, x.payload = x.frame[0], b.at, make([]byte, n)
-	b.at, b.left = b.at+n, b.left-n
+	b.at, b.left = b.at+n+sumBytes, b.left-n-sumBytes
 	b.n++
 	return x, nil
+}
+
+// Every three blocks are about as long as blockBytes, but for the last few.
+const (
+	shortBlocks  = 64
+	blocksInEach = 4
+)
+
+// rest finds all blocks that are left. It allocates in proportion to how long
+// they are in all, whatever the file says.
+func (b *blockReader) rest() ([]*block, error) {
+	most := shortBlocks + blocksInEach*int(b.left/blockBytes)
+	var list []*block
+	for b.left > 0 {
+		x, err := b.next()
+		if err != nil {
+			return nil, err
+		}
+		if list = append(list, x); len(list) > most {
+			return nil, ErrDamaged
+		}
+	}
+	return list, nil
 }
 
 // take reads the next bytes.
@@ -169,16 +194,30 @@ func (b *blockReader) take(p []byte) error {
 	return err
 }
 
+// pieceBytes is how much is read before it is checked: it is then still in the
+// core's own cache.
+const pieceBytes = 128 << 10
+
 // fill reads a block's payload and checks it. Blocks may be filled in any order.
 func (x *block) fill(r io.ReaderAt) {
 	defer close(x.read)
-	if x.err = readAt(r, x.payload, x.at); x.err != nil {
-		return
+	if cap(x.payload) < x.size {
+		x.payload = make([]byte, x.size)
 	}
-	n := len(x.payload) - sumBytes
-	sum := binary.LittleEndian.Uint32(x.payload[n:])
-	x.payload = x.payload[:n:n]
-	if checksum(x.number, x.frame[:], x.payload) != sum {
+	x.payload = x.payload[:x.size:x.size]
+	sum := checksum(x.number, x.frame[:])
+	for i := 0; i < x.size; i += pieceBytes {
+		piece := x.payload[i:min(i+pieceBytes, x.size)]
+		if x.kind == kindPayloads {
+			populate(piece)
+		}
+		if x.err = readAt(r, piece, x.at+int64(i)); x.err != nil {
+			return
+		}
+		sum = crc32.Update(sum, castagnoli, piece)
+	}
+	var want [sumBytes]byte
+	if x.err = readAt(r, want[:], x.at+int64(x.size)); x.err == nil && binary.LittleEndian.Uint32(want[:]) != sum {
 		x.err = ErrDamaged
 	}
 }
