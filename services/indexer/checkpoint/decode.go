@@ -78,7 +78,8 @@ func Read(r io.ReaderAt, size int64, o Options) (*Image, error) {
 }
 
 // Reading and checking is most of the work, and bound by the copying of
-// memory: a core each for so many blocks.
+// memory: a core each, and one reader more, since a reader that comes back from
+// the system may have to wait for its turn.
 const mostReaders = 4
 
 // blocks decodes the blocks up to the last in their order, while those behind
@@ -100,7 +101,7 @@ func (d *decoder) blocks(in *blockReader) error {
 	var readers sync.WaitGroup
 	defer readers.Wait()
 	defer stop.Store(true)
-	for range min(mostReaders, runtime.GOMAXPROCS(0)) {
+	for range min(mostReaders, runtime.GOMAXPROCS(0)+1) {
 		readers.Go(func() {
 			for i := int(next.Add(1)) - 1; i < len(list) && !stop.Load(); i = int(next.Add(1)) - 1 {
 				if b := list[i]; b.kind == kindPayloads {
