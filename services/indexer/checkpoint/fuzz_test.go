@@ -99,8 +99,8 @@ func FuzzRead(f *testing.F) {
 
 // FuzzReadBytes gives the reader anything at all.
 func FuzzReadBytes(f *testing.F) {
-	f.Add([]byte(magic + "\x01\x00"))
-	f.Add([]byte(magic + "\x01\x00\x01\xff\xff\xff\x7f"))
+	f.Add([]byte(magic + "\x02\x00"))
+	f.Add([]byte(magic + "\x02\x00\x01\xff\xff\xff\x7f"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		image, err := Read(bytes.NewReader(data), int64(len(data)), Options{})
 		if (image == nil) == (err == nil) {
