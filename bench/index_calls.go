@@ -160,6 +160,7 @@ func addCalls(b *bench, t table) {
 	row("ByIndex, 30 x 5 KB, raw tier", "objects", "echo of the same bytes", "objects-echo", atLeast("ratio", 0.95))
 	row("Get, 5 KB, raw tier", "get", "echo of the same bytes", "get-echo", atLeast("ratio", 0.92))
 	row("Query stream, ByIndex, 30 hits, keys only, raw tier", "stream", "empty unary echo", "empty", atLeast("ratio", 3))
+	row("Query stream, ByIndex, 30 hits, keys only, raw tier", "stream", "unary echo of the same bytes", "keys-echo", nil)
 	// What grpc-go takes for pieces instead of one buffer, with nobody looking for them.
 	row("echo, 30 x 5 KB in pieces", "objects-pieces", "echo of the same bytes", "objects-echo", nil)
 	row("ByIndex, 30 x 5 KB, raw tier", "objects", "echo of the same pieces", "objects-pieces", nil)

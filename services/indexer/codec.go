@@ -70,6 +70,7 @@ func (o *out) parts() mem.BufferSlice {
 	if n := 2 * len(o.cuts); n > cap(p.slices) {
 		p.slices = make([]mem.SliceBuffer, 0, n)
 	}
+	o.warm()
 	at := o.from
 	for _, c := range o.cuts {
 		p.slices = append(p.slices, mem.SliceBuffer(o.buf[at:c.at:c.at]), mem.SliceBuffer(c.data))
