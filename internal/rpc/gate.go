@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
@@ -30,13 +31,17 @@ type gate struct {
 	clients map[string]*client
 }
 
-// client is one caller, over all of its connections.
+// client is one caller, over all of its connections. A call may go on for a while after its connection has ended, and counts until
+// it is over: a client is forgotten when it has neither.
 type client struct {
 	name           string
 	fromAuthorizer bool
-	conns          int // guarded by the gate
+	conns          int         // guarded by the gate
+	apart          atomic.Bool // conns is zero; written under the gate's mu
 	unary, streams atomic.Int64
 }
+
+func (c *client) key() string { return strconv.FormatBool(c.fromAuthorizer) + c.name }
 
 // connection is what is kept with one connection. It is a client's, or several clients' if they share it behind a proxy.
 type connection struct {
@@ -71,7 +76,7 @@ func newGate(cfg ServerConfig, reg prometheus.Registerer) (*gate, error) {
 			Name: "deltaplane_rpc_streams", Help: "Streaming calls under way.",
 		}, func() float64 { return float64(g.open.Load()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "deltaplane_rpc_clients", Help: "Clients connected, as the limits tell them apart.",
+			Name: "deltaplane_rpc_clients", Help: "Clients that are connected or have calls under way, as the limits tell them apart.",
 		}, func() float64 { g.mu.Lock(); defer g.mu.Unlock(); return float64(len(g.clients)) }),
 	} {
 		if err := reg.Register(c); err != nil {
@@ -81,35 +86,78 @@ func newGate(cfg ServerConfig, reg prometheus.Registerer) (*gate, error) {
 	return g, nil
 }
 
-// call admits a unary call; the caller's count is to be lowered when it ends. It is nil outside a connection.
-func (g *gate) call(ctx context.Context, name string) (*atomic.Int64, error) {
+// call admits a unary call, which ends with done. The client is nil outside a connection.
+func (g *gate) call(ctx context.Context, name string) (*client, error) {
 	c := g.client(ctx, name)
 	if c == nil {
 		return nil, nil
 	}
-	if n := c.unary.Add(1); g.unary > 0 && n > g.unary {
-		c.unary.Add(-1)
+	c, n := g.enter(c, unaryCalls)
+	if g.unary > 0 && n > g.unary {
+		g.leave(c, unaryCalls)
 		return nil, g.refuse(refusedRequests, "too_many_requests", "too many calls of this client are under way", g.unary)
 	}
-	return &c.unary, nil
+	return c, nil
 }
 
-// stream admits a streaming call; leave is to be called when it ends.
-func (g *gate) stream(ctx context.Context, name string) (leave func(), err error) {
+// done ends what call admitted.
+func (g *gate) done(c *client) { g.leave(c, unaryCalls) }
+
+func unaryCalls(c *client) *atomic.Int64  { return &c.unary }
+func streamCalls(c *client) *atomic.Int64 { return &c.streams }
+
+// enter counts a call of a client, or of whoever has taken its place: one whose connections have ended may have been forgotten
+// since it was found.
+func (g *gate) enter(c *client, calls func(*client) *atomic.Int64) (*client, int64) {
+	n := calls(c).Add(1)
+	if !c.apart.Load() {
+		return c, n
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := g.clients[c.key()]
+	if now == nil {
+		now = c
+		g.clients[c.key()] = c
+	}
+	if now != c {
+		calls(c).Add(-1)
+		n = calls(now).Add(1)
+	}
+	return now, n
+}
+
+func (g *gate) leave(c *client, calls func(*client) *atomic.Int64) {
+	if calls(c).Add(-1); c.apart.Load() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.forget(c)
+	}
+}
+
+// forget lets go of a client that has neither a connection nor a call. g.mu is held.
+func (g *gate) forget(c *client) {
+	if c.conns == 0 && c.unary.Load() == 0 && c.streams.Load() == 0 && g.clients[c.key()] == c {
+		delete(g.clients, c.key())
+	}
+}
+
+// stream admits a streaming call; leave is to be called when it ends. The client is nil outside a connection.
+func (g *gate) stream(ctx context.Context, name string) (c *client, leave func(), err error) {
 	if n := g.open.Add(1); g.serverStreams > 0 && n > g.serverStreams {
 		g.open.Add(-1)
-		return nil, g.refuse(refusedStreams, "too_many_streams", "too many streams are open", g.serverStreams)
+		return nil, nil, g.refuse(refusedStreams, "too_many_streams", "too many streams are open", g.serverStreams)
 	}
-	c := g.client(ctx, name)
-	if c == nil {
-		return func() { g.open.Add(-1) }, nil
+	if c = g.client(ctx, name); c == nil {
+		return nil, func() { g.open.Add(-1) }, nil
 	}
-	if n := c.streams.Add(1); g.streams > 0 && n > g.streams {
-		c.streams.Add(-1)
+	c, n := g.enter(c, streamCalls)
+	if g.streams > 0 && n > g.streams {
+		g.leave(c, streamCalls)
 		g.open.Add(-1)
-		return nil, g.refuse(refusedStreams, "too_many_streams", "too many streams of this client are open", g.streams)
+		return nil, nil, g.refuse(refusedStreams, "too_many_streams", "too many streams of this client are open", g.streams)
 	}
-	return func() { c.streams.Add(-1); g.open.Add(-1) }, nil
+	return c, func() { g.leave(c, streamCalls); g.open.Add(-1) }, nil
 }
 
 func (g *gate) refuse(reason, label, text string, limit int64) error {
@@ -119,9 +167,22 @@ func (g *gate) refuse(reason, label, text string, limit int64) error {
 	return withDetails(st, retryInfo(nil, 100*time.Millisecond+rand.N(200*time.Millisecond))).Err()
 }
 
-// Client names whose call a context is of, in the way that clients are counted;
-// empty outside a connection.
+type clientKey struct{}
+
+// ofClient is a stream that knows whose it is: its connection may be that of several clients.
+type ofClient struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s *ofClient) Context() context.Context { return s.ctx }
+
+// Client names whose streaming call a context is of, in the way that clients are
+// counted; empty outside a connection.
 func Client(ctx context.Context) string {
+	if c, ok := ctx.Value(clientKey{}).(*client); ok {
+		return c.name
+	}
 	conn, ok := ctx.Value(connectionKey{}).(*connection)
 	if !ok {
 		return ""
@@ -157,18 +218,19 @@ func (g *gate) identify(ctx context.Context, conn *connection, name string) *cli
 			return c
 		}
 	}
-	if conn.ended { // its calls are being cancelled
-		return &client{name: name}
-	}
-	key := strconv.FormatBool(authorized) + name
+	c := &client{name: name, fromAuthorizer: authorized}
 	g.mu.Lock()
-	c := g.clients[key]
-	if c == nil {
-		c = &client{name: name, fromAuthorizer: authorized}
-		g.clients[key] = c
+	defer g.mu.Unlock()
+	if known := g.clients[c.key()]; known != nil {
+		c = known
 	}
+	if conn.ended { // its calls are being cancelled, and count meanwhile
+		c.apart.Store(c.conns == 0)
+		return c
+	}
+	g.clients[c.key()] = c
 	c.conns++
-	g.mu.Unlock()
+	c.apart.Store(false)
 	conn.held = append(conn.held, c)
 	conn.last.Store(c)
 	return c
@@ -210,7 +272,8 @@ func (g *gate) HandleConn(ctx context.Context, s stats.ConnStats) {
 	defer g.mu.Unlock()
 	for _, c := range conn.held {
 		if c.conns--; c.conns == 0 {
-			delete(g.clients, strconv.FormatBool(c.fromAuthorizer)+c.name)
+			c.apart.Store(true)
+			g.forget(c)
 		}
 	}
 	conn.held = nil

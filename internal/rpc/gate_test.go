@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -175,6 +176,32 @@ func TestClientsAreToldApartByTheirCertificates(t *testing.T) {
 	close(h.release)
 	if err := <-done; err != nil {
 		t.Error(err)
+	}
+}
+
+// Behind a proxy one connection is that of several clients.
+func TestAStreamOnASharedConnectionKnowsItsClient(t *testing.T) {
+	t.Parallel()
+	tokens := write(t, t.TempDir(), "tokens", "0123456789abcdef one\nfedcba9876543210 two\n")
+	names, asked := make(chan string, 1), make(chan struct{})
+	e := &echo{stream: func(ss grpc.ServerStream) error {
+		names <- "opened"
+		<-asked
+		names <- rpc.Client(ss.Context())
+		return nil
+	}}
+	b := start(t, rpc.ServerConfig{Auth: rpc.AuthConfig{TokenFile: tokens}}, rpc.Options{}, e, rpc.DialConfig{})
+	for _, token := range []string{"0123456789abcdef", "fedcba9876543210"} {
+		s, err := b.conn.NewStream(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token), &echoDesc.Streams[0], "/test.Echo/Stream")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = s.RecvMsg(&emptypb.Empty{}) }()
+		<-names
+	}
+	close(asked)
+	if got := map[string]bool{<-names: true, <-names: true}; !got["one"] || !got["two"] {
+		t.Errorf("two clients on one connection are taken for %v", got)
 	}
 }
 

@@ -58,12 +58,12 @@ func (g *guard) runUnary(ctx context.Context, req any, info *grpc.UnaryServerInf
 	if err != nil {
 		return nil, err
 	}
-	calls, err := g.gate.call(ctx, caller)
+	client, err := g.gate.call(ctx, caller)
 	if err != nil {
 		return nil, err
 	}
-	if calls != nil {
-		defer calls.Add(-1)
+	if client != nil {
+		defer g.gate.done(client)
 	}
 	return handler(ctx, req)
 }
@@ -93,11 +93,14 @@ func (g *guard) runStream(srv any, ss grpc.ServerStream, info *grpc.StreamServer
 	if err != nil {
 		return err
 	}
-	leave, err := g.gate.stream(ss.Context(), caller)
+	client, leave, err := g.gate.stream(ss.Context(), caller)
 	if err != nil {
 		return err
 	}
 	defer leave()
+	if client != nil && client.fromAuthorizer {
+		ss = &ofClient{ss, context.WithValue(ss.Context(), clientKey{}, client)}
+	}
 	return handler(srv, ss)
 }
 
