@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -267,8 +268,12 @@ func (st *stepper) step(next func(int) int) {
 		b.Replay = true
 		st.m.seen = map[string]bool{}
 		st.m.tombs = map[string]*store.Tombstone{}
+		st.m.horizon = math.MaxUint64 // until it is told
 		if next(2) == 0 {
 			st.epoch++
+			if next(2) == 0 { // the log was deleted, and is made anew
+				st.seq = 0
+			}
 		}
 	}
 	for range next(12) {
@@ -313,7 +318,11 @@ func (st *stepper) step(next func(int) int) {
 	b.State, st.m.state = &state, state
 	if next(30) == 0 {
 		b.Horizon = st.seq / 2
-		st.m.horizon = max(st.m.horizon, b.Horizon)
+		if st.m.horizon == math.MaxUint64 && b.Horizon > 0 {
+			st.m.horizon = b.Horizon
+		} else {
+			st.m.horizon = max(st.m.horizon, b.Horizon)
+		}
 	}
 	if next(30) == 0 {
 		b.Sweep = true

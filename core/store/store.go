@@ -2,6 +2,7 @@ package store
 
 import (
 	"cmp"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -101,9 +102,14 @@ type Batch struct {
 	Sweep bool
 	// State replaces the state; nil keeps it.
 	State *State
-	// Horizon raises the least sequence from which Since can answer.
+	// Horizon raises the least sequence from which Since can answer; zero leaves it.
+	// A Replay forgets it, since the log may be another: from then on Since answers
+	// nothing until a Horizon was given.
 	Horizon uint64
 }
+
+// noHorizon is that of a replay whose horizon is not known yet.
+const noHorizon = math.MaxUint64
 
 // Result counts what a batch did.
 type Result struct {
@@ -129,6 +135,7 @@ func (s *Store) Apply(b Batch, now time.Time) Result {
 	if b.Replay {
 		s.replay, s.seen = true, nil
 		w.snap.tombs, s.expiry = tree[*Tombstone]{}, queue{}
+		w.snap.horizon = noHorizon
 		s.ring.cut()
 	}
 	for _, op := range b.Ops {
@@ -146,7 +153,11 @@ func (s *Store) Apply(b Batch, now time.Time) Result {
 	if b.Sweep {
 		w.sweep(now)
 	}
-	w.snap.horizon = max(w.snap.horizon, b.Horizon)
+	if w.snap.horizon != noHorizon {
+		w.snap.horizon = max(w.snap.horizon, b.Horizon)
+	} else if b.Horizon > 0 {
+		w.snap.horizon = b.Horizon
+	}
 	w.expire(now)
 	w.settle()
 	w.publish()

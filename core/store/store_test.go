@@ -186,6 +186,43 @@ func TestASweepDeletesWhatAReplayDidNotName(t *testing.T) {
 	}
 }
 
+// The sequences of a log that was deleted and made anew begin at 1: what was forgotten of the old one says nothing of them.
+func TestTheHorizonOfAnotherLogIsForgotten(t *testing.T) {
+	t.Parallel()
+	h := newHistory(store.Options{TombstoneTTL: time.Minute})
+	for i := range 6 {
+		h.put(fmt.Sprint("k", i), "x") // sequences 1..6
+	}
+	h.delete("k1") // 7
+	h.now = h.now.Add(time.Minute + 1)
+	h.put("k0", "y") // and the delete is forgotten
+	since := func(sequence uint64) bool {
+		_, _, ok := h.s.Snapshot().Since(sequence)
+		return ok
+	}
+	if since(6) || !since(7) {
+		t.Fatal("the horizon of the first log is not 7")
+	}
+	st := store.State{Revision: delta.Revision{Epoch: 2, RV: "50"}, Position: delta.Position{Epoch: 2, Sequence: 3}}
+	h.s.Apply(store.Batch{Replay: true, State: &st, Ops: []store.Op{{Put: object("k0", "u-k0", "40", 2, 2)}}}, h.now)
+	if since(3) || since(1000) {
+		t.Error("Since answers in a replay, before it is known which deletes it lacks")
+	}
+	st.Position.Sequence, st.Synced = 5, true
+	h.s.Apply(store.Batch{Sweep: true, State: &st, Horizon: 2, Ops: []store.Op{{Put: object("k2", "u-k2", "41", 2, 4)}}}, h.now)
+	if since(1) || !since(2) {
+		t.Error("the horizon is not the new log's")
+	}
+	objects, tombs, ok := h.s.Snapshot().Since(3)
+	if !ok || len(objects) != 1 || objects[0].Key() != "k2" || len(tombs) != 3 {
+		t.Errorf("Since(3) = %v, %v, %v, want k2 and the three that the new log does not have", objects, tombs, ok)
+	}
+	h.s.Apply(store.Batch{Horizon: 1}, h.now)
+	if since(1) {
+		t.Error("a horizon was lowered within one log")
+	}
+}
+
 func TestSinceGivesWhatAReaderMissedOrSaysItCannot(t *testing.T) {
 	t.Parallel()
 	h := newHistory(store.Options{TombstoneTTL: time.Minute})

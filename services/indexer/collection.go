@@ -200,7 +200,7 @@ func (s *Service) newCollection(id delta.Collection) *collection {
 	if s.cfg.Tier == TierCompact {
 		c.keeper.Compact(false)
 	}
-	c.hub = newHub(c, s.cfg.RingBytes, s.scans, s.stopping)
+	c.hub = newHub(c, s.cfg.RingBytes, &s.requests, s.scans, s.stopping)
 	c.fail(nil)
 	return c
 }
@@ -266,7 +266,7 @@ func (c *collection) apply(ctx context.Context, b intake) {
 	}
 	batch.State = &state
 	if b.Replayed && !c.replayAt.IsZero() {
-		batch.Horizon, c.replayAt = state.Position.Sequence, time.Time{}
+		batch.Horizon, c.replayAt = max(state.Position.Sequence, 1), time.Time{}
 	}
 	if c.sweepDue && state.Synced {
 		batch.Sweep, c.sweepDue = true, false

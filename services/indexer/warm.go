@@ -212,6 +212,8 @@ func (c *collection) cut() (checkpoint.Header, *store.Snapshot, bool) {
 	}
 	// Objects may not have all that the plan reads until they have been renewed.
 	ok = ok && c.read.Load() == c.plan.Load()
+	// Nor is it known yet, while a replay looks for it, from where on all deletions are.
+	ok = ok && c.replayAt.IsZero()
 	return h, snap, ok && snap.State().Synced && snap.State().Position == mark.Position && !c.created.IsZero()
 }
 
