@@ -145,8 +145,8 @@ type WatchOptions struct {
 	// Known is asked what the reader has whenever the watch begins with a state: at
 	// first, and when its position is lost. Only differences are sent then; see
 	// Event.Differences. It is called between events, and what it returns must not be
-	// changed afterwards. No versions, or more than a request can carry, mean that the
-	// whole state is wanted, as does nil.
+	// changed afterwards. No versions, or more than a request can carry or the server has
+	// memory for, mean that the whole state is wanted, as does nil.
 	Known func() Known
 	// OnRetry is told whenever the watch has broken and will be opened again. It
 	// must be quick. Nil tells nobody.
@@ -208,6 +208,9 @@ func (w *watch) run(ctx context.Context) {
 		case !retriable(err):
 			w.yield(Event{}, wrap(err, "watch %s", w.collection))
 			return
+		}
+		if rpc.Reason(err) == "REQUEST_MEMORY" { // the whole state needs no memory of the server's
+			w.plain = true
 		}
 		if w.heard != before && time.Since(opened) > wellAfter {
 			wait.reset()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -224,6 +225,33 @@ func TestMoreThanARequestCarriesIsNotSent(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A server that has no memory for what the reader has is not asked the same again: the whole state needs none.
+func TestAServerWithoutRoomForWhatIsKnownIsAskedForTheWholeState(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		st, err := status.New(codes.ResourceExhausted, "full").WithDetails(&errdetails.ErrorInfo{Reason: "REQUEST_MEMORY", Domain: rpc.Domain})
+		if err != nil {
+			t.Fatal(err)
+		}
+		events, requests := onReplay(t, client.WatchOptions{
+			Resume: client.Position{Epoch: 1, Sequence: 1}, Known: func() client.Known { return client.Known{Epoch: 1, Versions: map[string]string{"a": "1"}} },
+		},
+			says(errGone, gap("lost")), says(st.Err()), says(errGone, gap("lost"), events(nil, added, "b"), stateEnd(5, "50")),
+			says(errGone, gap("lost again")), says(errGone, gap("lost again"), stateEnd(9, "90")))
+		want := []string{"6 lost@0", "1 b@0", "4 @5", "6 lost again@0 differences", "4 @9"}
+		if diff := cmp.Diff(want, summary(events)); diff != "" {
+			t.Errorf("events (-want +got)\n%s", diff)
+		}
+		var known []int
+		for _, r := range requests {
+			known = append(known, len(r.GetKnown()))
+		}
+		if diff := cmp.Diff([]int{0, 1, 0, 0, 1}, known[:5]); diff != "" {
+			t.Errorf("keys told with each request (-want +got)\n%s", diff)
+		}
+	})
 }
 
 func TestALiveWatchThatWasToldAStateIsNotSparedTheNext(t *testing.T) {

@@ -31,6 +31,7 @@ type watch struct {
 	kept   Known     // what the reader had when the position was lost
 	seen   Revision  // the last that was told
 	heard  time.Time // when the server last said anything
+	plain  bool      // the server had no room for what the reader has: it is not told again before a state is complete
 	enough bool      // the reader wants no more
 	again  bool      // open another stream at once
 }
@@ -97,9 +98,9 @@ func (w *watch) request() *indexv1.WatchRequest {
 	}
 	req.Consistency = ReadOptions{AtLeast: least}.consistency()
 	switch {
-	case w.lost != "":
+	case w.lost != "" && !w.plain:
 		req.Known, req.KnownEpoch = w.kept.Versions, w.kept.Epoch
-	case w.o.Known != nil && req.GetResume() == nil && !req.GetSkipInitialState():
+	case w.o.Known != nil && !w.plain && req.GetResume() == nil && !req.GetSkipInitialState():
 		if k := w.o.Known(); sendable(k) {
 			req.Known, req.KnownEpoch = k.Versions, k.Epoch
 		}
@@ -142,7 +143,7 @@ func (w *watch) tell(s *open, resp *indexv1.WatchResponse) {
 			return
 		}
 	case *indexv1.WatchResponse_InitialStateEnd:
-		s.ended = true
+		s.ended, w.plain = true, false
 		if !w.say(Event{Type: EventInitialEnd, Position: end, Revision: rev}) {
 			return
 		}
@@ -163,7 +164,7 @@ func (w *watch) tell(s *open, resp *indexv1.WatchResponse) {
 // gap tells that history is lost, unless it can be asked again what of the
 // reader's knowledge still holds.
 func (w *watch) gap(s *open, reason string) {
-	if w.o.Known != nil && (!s.known || !s.first) && w.at != (Position{}) {
+	if w.o.Known != nil && !w.plain && (!s.known || !s.first) && w.at != (Position{}) {
 		// Whoever knows nothing, or too much to tell, is sent the whole state: this stream is about to.
 		if k := w.o.Known(); sendable(k) {
 			w.lost, w.kept, w.again = reason, k, true

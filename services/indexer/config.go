@@ -73,8 +73,17 @@ type Config struct {
 	MaxQueryCalls int
 	// MaxIndexes bounds the declared indexes of a collection; default 64.
 	MaxIndexes int
-	// MaxWatchers bounds open watches; default 10,000.
-	MaxWatchers int
+	// MaxWatchers bounds open watches; default 10,000. MaxClientWatchers bounds those
+	// of one client, in the way that rpc.ServerConfig tells clients apart; default a
+	// quarter of MaxWatchers, at least 100.
+	MaxWatchers, MaxClientWatchers int
+	// MaxRequestBytes is about what requests may hold while they wait, beside
+	// MemoryBudget: what watches select and their readers know, calls on Query streams,
+	// answers that their readers have not taken. One client may hold half of it; more
+	// is refused with RESOURCE_EXHAUSTED REQUEST_MEMORY. Default an eighth of
+	// MemoryBudget, at most 256 MiB and at least two answers of MaxResponseBytes;
+	// 256 MiB without a budget.
+	MaxRequestBytes int
 	// MaxInitialStates bounds the initial states of more than 1,000 objects that
 	// are sent at a time; other watches wait in line. Default 16.
 	MaxInitialStates int
@@ -112,6 +121,14 @@ func (c Config) withDefaults() Config {
 	c.MaxQueryCalls = cmp.Or(c.MaxQueryCalls, 1000)
 	c.MaxIndexes = cmp.Or(c.MaxIndexes, 64)
 	c.MaxWatchers = cmp.Or(c.MaxWatchers, 10_000)
+	c.MaxClientWatchers = cmp.Or(c.MaxClientWatchers, min(c.MaxWatchers, max(c.MaxWatchers/4, 100)))
+	if c.MaxRequestBytes == 0 {
+		c.MaxRequestBytes = 256 << 20
+		if c.MemoryBudget > 0 {
+			c.MaxRequestBytes = min(c.MaxRequestBytes, c.MemoryBudget/8)
+		}
+		c.MaxRequestBytes = max(c.MaxRequestBytes, 2*c.MaxResponseBytes)
+	}
 	c.MaxInitialStates = cmp.Or(c.MaxInitialStates, 16)
 	c.RingChanges = cmp.Or(c.RingChanges, 8192)
 	c.RingBytes = cmp.Or(c.RingBytes, 64<<20)
@@ -147,7 +164,7 @@ func (c Config) Validate() error {
 	for name, n := range map[string]int{
 		"max snapshots": c.MaxSnapshots, "snapshot bytes": c.SnapshotBytes, "max page bytes": c.MaxPageBytes, "max response bytes": c.MaxResponseBytes,
 		"memory budget": c.MemoryBudget, "checkpoint rate": c.CheckpointRate,
-		"max indexes": c.MaxIndexes, "max watchers": c.MaxWatchers, "max initial states": c.MaxInitialStates, "max query calls": c.MaxQueryCalls, "ring changes": c.RingChanges, "ring bytes": c.RingBytes,
+		"max indexes": c.MaxIndexes, "max watchers": c.MaxWatchers, "max client watchers": c.MaxClientWatchers, "max request bytes": c.MaxRequestBytes, "max initial states": c.MaxInitialStates, "max query calls": c.MaxQueryCalls, "ring changes": c.RingChanges, "ring bytes": c.RingBytes,
 	} {
 		if n < 0 {
 			errs = append(errs, fmt.Errorf("indexer: %s is %d, want a positive number", name, n))

@@ -26,6 +26,8 @@ type group struct {
 	view   projection
 	most   chunkSize
 
+	requests *quota // of the service
+
 	// These belong to the pass under way; hub.mu guards them.
 	refs   int    // open watches
 	stamp  uint64 // number of the change looked at last

@@ -28,6 +28,8 @@ type hub struct {
 	limit int // of the bytes that blocks take beside payloads
 	most  chunkSize
 
+	requests *quota // of the service
+
 	mu      sync.Mutex
 	open    int             // watches
 	snap    *store.Snapshot // that of the last pass; nil without watches
@@ -52,8 +54,8 @@ type hub struct {
 	stopping <-chan struct{} // closed when the service stops
 }
 
-func newHub(c *collection, limit int, scans chan struct{}, stopping <-chan struct{}) *hub {
-	h := &hub{c: c, limit: limit, most: chunkSize{chunkEvents, chunkBytes}, scans: scans, stopping: stopping}
+func newHub(c *collection, limit int, requests *quota, scans chan struct{}, stopping <-chan struct{}) *hub {
+	h := &hub{c: c, limit: limit, most: chunkSize{chunkEvents, chunkBytes}, requests: requests, scans: scans, stopping: stopping}
 	h.clear()
 	return h
 }
@@ -86,7 +88,7 @@ func (h *hub) join(w *watcher, key, view string) (*store.Snapshot, error) {
 		if _, ok := h.views[view]; !ok {
 			h.views[view] = w.view
 		}
-		g = &group{key: key, filter: w.filter, view: h.views[view], most: h.most, cursors: map[*cursor]struct{}{}, wake: make(chan struct{})}
+		g = &group{key: key, filter: w.filter, view: h.views[view], most: h.most, requests: h.requests, cursors: map[*cursor]struct{}{}, wake: make(chan struct{})}
 		h.file(g)
 	}
 	g.refs++

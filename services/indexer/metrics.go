@@ -28,6 +28,7 @@ type metrics struct {
 	unreadable *prometheus.CounterVec
 	files      *fileMetrics
 	refused    *prometheus.CounterVec
+	limited    *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -63,8 +64,12 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	m.refused = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "deltaplane_indexer_memory_refusals_total", Help: "Times a collection was let go because it did not fit into the memory budget.",
 	}, []string{"collection"})
+	m.limited = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "deltaplane_indexer_limited_total",
+		Help: "Watches, calls and answers refused, by limit: max_watchers, max_client_watchers, max_request_bytes, max_client_request_bytes.",
+	}, []string{"limit"})
 	m.files = newFileMetrics()
-	for _, c := range []prometheus.Collector{m.deltas, m.latency, m.visible, m.watch.overruns, m.watch.coalesced, m.pages, m.queries, m.unreadable, m.refused, m.files.written, m.files.took, m.files.starts} {
+	for _, c := range []prometheus.Collector{m.deltas, m.latency, m.visible, m.watch.overruns, m.watch.coalesced, m.pages, m.queries, m.unreadable, m.refused, m.limited, m.files.written, m.files.took, m.files.starts} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}
@@ -137,6 +142,7 @@ var (
 	gaugeSilence  = prometheus.NewDesc("deltaplane_indexer_silence_seconds", "Since the reflector was last heard on the log.", perCollection, nil)
 	gaugeWatchers = prometheus.NewDesc("deltaplane_indexer_watchers", "Open watches.", perCollection, nil)
 	gaugeErrors   = prometheus.NewDesc("deltaplane_indexer_index_errors", "Keys an index function failed on, over all indexes.", perCollection, nil)
+	gaugeRequests = prometheus.NewDesc("deltaplane_indexer_request_bytes", "Memory that requests hold while they wait, as an estimate.", nil, nil)
 	gaugePinned   = prometheus.NewDesc("deltaplane_indexer_pinned_snapshots", "Snapshots kept for page tokens.", nil, nil)
 )
 
@@ -145,7 +151,7 @@ func (gauges) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		gaugeObjects, gaugeBytes, gaugeFaults, gaugeSynced, gaugeLag, gaugeSilence, gaugeWatchers, gaugeErrors, gaugePinned, gaugeFileAge, gaugeFileBytes,
 		gaugeWatchLag, gaugeWatchLagCount, gaugeWatchBehind, gaugeWatchGroups, gaugeStates,
-		gaugeStored, gaugeMemory, gaugeDicts, gaugeRatio, countTrained, countDecode, gaugeRefused, gaugeBudget,
+		gaugeRequests, gaugeStored, gaugeMemory, gaugeDicts, gaugeRatio, countTrained, countDecode, gaugeRefused, gaugeBudget,
 	} {
 		ch <- d
 	}
@@ -186,5 +192,6 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 	if budget := g.s.cfg.MemoryBudget; budget > 0 {
 		ch <- prometheus.MustNewConstMetric(gaugeBudget, prometheus.GaugeValue, float64(budget))
 	}
+	ch <- prometheus.MustNewConstMetric(gaugeRequests, prometheus.GaugeValue, float64(g.s.requests.used()))
 	ch <- prometheus.MustNewConstMetric(gaugePinned, prometheus.GaugeValue, float64(g.s.pins.len()))
 }

@@ -36,6 +36,7 @@ func (o *out) object(obj *store.Object, p *projection, collection string) bool {
 			return false
 		}
 		payload = p.payload(payload)
+		o.made += len(payload)
 		o.body(obj, payload, len(payload), collection)
 	case codec == nil:
 		o.body(obj, stored, len(stored), collection)

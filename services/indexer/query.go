@@ -51,7 +51,8 @@ type queryCall struct {
 	tag       uint64
 	kind      protowire.Number
 	give      context.CancelFunc
-	cancelled bool // by the client; guarded by the querier
+	free      func() // gives back the memory it was counted for
+	cancelled bool   // by the client; guarded by the querier
 }
 
 // Query answers tagged calls until the client has closed its side and all were
@@ -186,12 +187,18 @@ func (q *querier) take(ctx context.Context, req *queryRequest) error {
 	if err != nil || later == nil {
 		return err
 	}
+	free, err := q.s.hold(rpc.Client(ctx), callCost+3*len(req.call), "calls of Query streams wait")
+	if err != nil {
+		q.fail(req.tag, req.kind, err)
+		return nil
+	}
 	select {
 	case q.slots <- struct{}{}:
 	case <-ctx.Done():
+		free()
 		return ctx.Err()
 	}
-	c := &queryCall{tag: req.tag, kind: req.kind}
+	c := &queryCall{tag: req.tag, kind: req.kind, free: free}
 	if timeout > 0 {
 		ctx, c.give = context.WithTimeout(ctx, timeout)
 	} else {
@@ -224,6 +231,7 @@ type laterCall func(ctx context.Context) (*out, error)
 // run answers a call that may wait.
 func (q *querier) run(ctx context.Context, c *queryCall, later laterCall) {
 	defer q.end()
+	defer c.free()
 	defer func() { <-q.slots }()
 	defer c.give()
 	var o *out
@@ -271,6 +279,11 @@ func (p patient) resume()      { p.answers <- struct{}{} }
 // answer sends what became of a call.
 func (q *querier) answer(tag uint64, kind protowire.Number, o *out, err error) {
 	if err != nil {
+		q.fail(tag, kind, err)
+		return
+	}
+	if err := q.s.charge(q.stream.Context(), o); err != nil {
+		o.free()
 		q.fail(tag, kind, err)
 		return
 	}

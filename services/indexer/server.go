@@ -32,6 +32,9 @@ var serviceDesc = func() grpc.ServiceDesc {
 		"List":     unary(indexv1.IndexService_List_FullMethodName, newPlain[indexv1.ListRequest], (*server).list),
 		"ByIndex":  unary(indexv1.IndexService_ByIndex_FullMethodName, newByIndexRequest, (*server).byIndex),
 		"Index":    unary(indexv1.IndexService_Index_FullMethodName, newPlain[indexv1.IndexRequest], (*server).byExample),
+		// Their answers may be large, and are counted while they are sent.
+		"IndexKeys":           unary(indexv1.IndexService_IndexKeys_FullMethodName, newPlain[indexv1.IndexKeysRequest], generated((*server).IndexKeys)),
+		"ListIndexFuncValues": unary(indexv1.IndexService_ListIndexFuncValues_FullMethodName, newPlain[indexv1.ListIndexFuncValuesRequest], generated((*server).ListIndexFuncValues)),
 	}
 	desc := indexv1.IndexService_ServiceDesc
 	desc.Methods = slices.Clone(desc.Methods)
@@ -71,8 +74,13 @@ func unary[R request[M], M any](name string, fresh func() R, call func(*server, 
 			return nil, err
 		}
 		handle := func(ctx context.Context, _ any) (any, error) {
-			o, err := call(srv.(*server), ctx, req.message())
+			s := srv.(*server)
+			o, err := call(s, ctx, req.message())
 			if err != nil {
+				return nil, err
+			}
+			if err := s.charge(ctx, o); err != nil {
+				o.free()
 				return nil, err
 			}
 			req.release()

@@ -51,7 +51,8 @@ type Service struct {
 	names      atomic.Pointer[names]
 	discovered atomic.Bool
 	ready      atomic.Bool // every log found at first has been replayed; stays
-	watchers   atomic.Int64
+	watchers   quota
+	requests   quota           // bytes that requests hold while they wait
 	scans      chan struct{}   // one place: what slow readers missed is looked for one collection at a time
 	lines      lines           // of the initial states
 	stopping   <-chan struct{} // closed when calls that last are to end
@@ -72,6 +73,8 @@ func New(cfg Config, log deltaLog, tel *telemetry.Telemetry) (*Service, error) {
 		cfg: cfg, log: log, slog: tel.Log, tracer: tel.Tracer.Tracer("deltaplane/indexer"),
 		pins: newPins(cfg.MaxSnapshots, cfg.SnapshotTTL, cfg.SnapshotMaxAge, cfg.SnapshotBytes), tokens: newSigner(),
 		scans: make(chan struct{}, 1), lines: newLines(&cfg),
+		watchers: quota{all: limit{"max_watchers", cfg.MaxWatchers}, each: limit{"max_client_watchers", cfg.MaxClientWatchers}},
+		requests: quota{all: limit{"max_request_bytes", cfg.MaxRequestBytes}, each: limit{"max_client_request_bytes", cfg.MaxRequestBytes / 2}},
 	}
 	s.names.Store(&names{})
 	s.declarations = newDeclarations(log, tel.Log, s.redeclare)

@@ -35,6 +35,7 @@ type state struct {
 	mu     sync.Mutex
 	snap   *store.Snapshot // nil when it is no longer kept
 	chunks []*chunk
+	held   int         // of the request memory, for chunks
 	timer  *time.Timer // runs forget
 }
 
@@ -43,6 +44,8 @@ type chunk struct {
 	frame *frame // nil when it would be empty
 	last  string // key of the last object looked at
 	end   bool
+	own   int  // memory of the frame beside stored bytes
+	kept  bool // for others, and counted
 }
 
 // begin puts a watch behind a snapshot and returns the state of it to send: one
@@ -134,7 +137,8 @@ func (st *state) forget() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.timer.Stop()
-	st.snap, st.chunks = nil, nil
+	st.g.requests.give("", st.held)
+	st.snap, st.chunks, st.held = nil, nil, 0
 }
 
 // kept returns the snapshot, nil when it is no longer kept.
@@ -156,10 +160,14 @@ func (st *state) chunk(i int, after string, known map[string]string) (*chunk, er
 		return st.chunks[i], nil
 	}
 	ch, err := st.g.chunk(st.snap, after, known)
-	if err == nil && st.shared {
-		st.chunks = append(st.chunks, ch)
+	if err != nil || !st.shared {
+		return ch, err
 	}
-	return ch, err
+	// Without memory for it each watch writes the rest for itself. Parts are found by number: none may be left out.
+	if st.shared = st.g.requests.take("", ch.own) == nil; st.shared {
+		ch.kept, st.held, st.chunks = true, st.held+ch.own, append(st.chunks, ch)
+	}
+	return ch, nil
 }
 
 // chunk writes the next part of the group's objects in a snapshot. What a
@@ -170,7 +178,7 @@ func (g *group) chunk(snap *store.Snapshot, after string, known map[string]strin
 		return nil, err
 	}
 	var events []event
-	size, ch := 0, &chunk{last: after, end: true}
+	size, own, ch := 0, 0, &chunk{last: after, end: true}
 	for o := range src.after(after) {
 		if !src.exact && !g.filter.match(snap, o) {
 			continue
@@ -186,11 +194,15 @@ func (g *group) chunk(snap *store.Snapshot, after string, known map[string]strin
 			ch.end = false
 			break
 		}
+		if _, codec := o.Stored(); codec != nil || g.view.mask != nil {
+			own += len(e.item.payload)
+		}
 		delete(known, key)
 		events, size, ch.last = append(events, e), size+e.len(), key
 	}
 	if len(events) > 0 {
-		ch.frame = newBlock(events, place{}, delta.Revision{}).frame
+		b := newBlock(events, place{}, delta.Revision{})
+		ch.frame, ch.own = b.frame, b.cost+own
 	}
 	return ch, nil
 }

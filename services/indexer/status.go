@@ -30,6 +30,7 @@ var (
 	errSnapshotGone        = errors.New("snapshot of the page token is gone")
 	errWatcherTooSlow      = errors.New("watcher fell behind by more than is kept")
 	errTooManyWatchers     = errors.New("too many watchers")
+	errRequestMemory       = errors.New("requests that wait hold too much memory")
 	errTooLarge            = errors.New("response too large")
 	errStopping            = errors.New("server is stopping")
 
@@ -53,6 +54,7 @@ var rules = []rpc.Rule{
 	{Is: errSnapshotGone, Code: codes.FailedPrecondition, Reason: "SNAPSHOT_GONE", Metadata: metadata},
 	{Is: errWatcherTooSlow, Code: codes.ResourceExhausted, Reason: "WATCHER_TOO_SLOW", Retry: 100 * time.Millisecond, Spread: 900 * time.Millisecond, Metadata: metadata},
 	{Is: errTooManyWatchers, Code: codes.ResourceExhausted, Reason: "TOO_MANY_WATCHERS", Retry: 2 * time.Second, Spread: 6 * time.Second, Metadata: metadata},
+	{Is: errRequestMemory, Code: codes.ResourceExhausted, Reason: "REQUEST_MEMORY", Retry: time.Second, Spread: 3 * time.Second, Metadata: metadata},
 	{Is: errTooLarge, Code: codes.ResourceExhausted, Reason: "RESPONSE_TOO_LARGE", Metadata: metadata},
 	{Is: errMemoryBudget, Code: codes.ResourceExhausted, Reason: "MEMORY_BUDGET", Retry: 10 * time.Second, Spread: 20 * time.Second, Metadata: metadata},
 	{Is: errStopping, Code: codes.Unavailable, Reason: "STOPPING", Retry: 50 * time.Millisecond, Spread: 450 * time.Millisecond, Metadata: metadata},

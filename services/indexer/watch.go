@@ -53,6 +53,7 @@ type watcher struct {
 	told   uint64         // number of the last change that was told
 	waited bool           // in line, for its initial state
 	spoke  bool           // the reader was told something before its state
+	forget func()         // gives back the memory of what the reader knew
 }
 
 // Watch streams the initial state, a marker, and what happens after it.
@@ -61,13 +62,24 @@ func (s *server) Watch(req *indexv1.WatchRequest, stream grpc.ServerStreamingSer
 	if err != nil {
 		return err
 	}
-	if n := s.watchers.Add(1); n > int64(s.cfg.MaxWatchers) {
-		s.watchers.Add(-1)
-		return newFault(errTooManyWatchers, fmt.Sprintf("%d are open", n-1))
+	ctx := stream.Context()
+	client := rpc.Client(ctx)
+	if l := s.watchers.take(client, 1); l != nil {
+		return s.refuse(errTooManyWatchers, l, "so many are open")
 	}
+	defer s.watchers.give(client, 1)
+	free, err := s.hold(client, watchCost(req), "watches are open")
+	if err != nil {
+		return err
+	}
+	defer free()
+	if w.forget, err = s.hold(client, knownSize(req.GetKnown()), "what readers know is compared"); err != nil {
+		return err
+	}
+	defer w.forgetKnown()
 	w.c.watchers.Add(1)
-	defer func() { w.c.watchers.Add(-1); s.watchers.Add(-1) }()
-	return w.run(stream.Context(), req)
+	defer w.c.watchers.Add(-1)
+	return w.run(ctx, req)
 }
 
 func (s *server) newWatcher(req *indexv1.WatchRequest, stream grpc.ServerStream) (*watcher, error) {
@@ -186,7 +198,16 @@ func (w *watcher) run(ctx context.Context, req *indexv1.WatchRequest) error {
 	}
 	w.resume = place{}
 	req.Known = nil // what a reader had is worth nothing once it was told more
+	w.forgetKnown()
 	return w.live(ctx)
+}
+
+// forgetKnown gives back the memory of what the reader knew.
+func (w *watcher) forgetKnown() {
+	if w.forget != nil {
+		w.forget()
+		w.forget = nil
+	}
 }
 
 // initial sends the whole state and its end marker; of what a reader is known to
@@ -246,10 +267,8 @@ func (w *watcher) objects(ctx context.Context, st *state, known map[string]strin
 		}
 		end := ch.end
 		last = ch.last
-		if ch.frame != nil {
-			if err := w.stream.SendMsg(ch.frame); err != nil {
-				return moved, err
-			}
+		if err := w.part(ctx, ch); err != nil {
+			return moved, err
 		}
 		if end {
 			break
@@ -272,6 +291,23 @@ func (w *watcher) objects(ctx context.Context, st *state, known map[string]strin
 		}
 	}
 	return moved, nil
+}
+
+// part sends a part of the state. One that is not kept for others is counted
+// until the reader has taken it.
+func (w *watcher) part(ctx context.Context, ch *chunk) error {
+	switch {
+	case ch.frame == nil:
+		return nil
+	case ch.kept:
+		return w.stream.SendMsg(ch.frame)
+	}
+	free, err := w.s.hold(rpc.Client(ctx), ch.own, "states are sent")
+	if err != nil {
+		return err
+	}
+	defer free()
+	return w.stream.SendMsg(ch.frame)
 }
 
 // over says why a watch has to end; nil while it has not.

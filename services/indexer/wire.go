@@ -30,7 +30,9 @@ type out struct {
 	cuts []cut
 	size int // of the stored bytes
 	from int // where the message begins in buf
+	made int // of the bytes pointed at, those that are not stored
 
+	lease  *lease // memory it holds, if that is counted
 	pieces pieces // what is being sent
 	warmed byte   // keeps the reads of warm
 }
@@ -53,12 +55,16 @@ var outs = sync.Pool{New: func() any { return &out{buf: make([]byte, headRoom, o
 
 func newOut() *out {
 	o := outs.Get().(*out)
-	o.buf, o.cuts, o.size, o.from = o.buf[:headRoom], o.cuts[:0], 0, headRoom
+	o.buf, o.cuts, o.size, o.from, o.made = o.buf[:headRoom], o.cuts[:0], 0, headRoom, 0
 	return o
 }
 
 // free gives o back. Nothing may refer to it.
 func (o *out) free() {
+	if o.lease != nil {
+		o.lease.release()
+		o.lease = nil
+	}
 	if cap(o.buf) > outMost {
 		return
 	}
@@ -91,6 +97,9 @@ func (o *out) warm() {
 
 // len is the length of the message so far.
 func (o *out) len() int { return len(o.buf) - o.from + o.size }
+
+// own is what the message takes beside stored bytes.
+func (o *out) own() int { return len(o.buf) + o.made }
 
 // mark is a place to rewind to.
 func (o *out) mark() [3]int { return [3]int{len(o.buf), len(o.cuts), o.size} }

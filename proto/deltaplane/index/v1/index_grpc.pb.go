@@ -48,9 +48,10 @@ const (
 // Errors common to all: NOT_FOUND COLLECTION_NOT_FOUND; UNAVAILABLE COLLECTION_NOT_SYNCED before the current epoch's
 // synced record has been applied, whatever the consistency; DEADLINE_EXCEEDED REVISION_NOT_REACHED when `at_least` was
 // not met in time (the details name the revision reached); RESOURCE_EXHAUSTED MEMORY_BUDGET for a collection that does not
-// fit into the server's memory budget, TOO_MANY_REQUESTS when the caller has more calls under way than one client may
-// (both with RetryInfo); INVALID_ARGUMENT with field violations for malformed keys, selectors, page tokens and resource
-// versions.
+// fit into the server's memory budget, TOO_MANY_REQUESTS when the caller has more calls under way than one client may,
+// REQUEST_MEMORY when requests and answers that wait take too much memory, of the caller or of all (each with RetryInfo;
+// the metadata `limit_name` and `limit` of the latter say which); INVALID_ARGUMENT with field violations for malformed
+// keys, selectors, page tokens and resource versions.
 //
 // Several clusters. List, ByIndex and Count take `clusters`: the collection then names the resource without a cluster
 // (`pods.v1`), and the answer covers that resource of each named cluster, `*` meaning every one that has it. Objects come
@@ -95,7 +96,8 @@ type IndexServiceClient interface {
 	WaitForRevision(ctx context.Context, in *WaitForRevisionRequest, opts ...grpc.CallOption) (*WaitForRevisionResponse, error)
 	// Watch streams the initial state, a marker, then live events. A stream that ends is resumed by the last position, on
 	// any replica. A reader that falls behind by more than the server keeps is served as WatchRequest.when_slow says.
-	// Errors: RESOURCE_EXHAUSTED TOO_MANY_WATCHERS, or WATCHER_TOO_SLOW where that was asked for; UNAVAILABLE STOPPING when
+	// Errors: RESOURCE_EXHAUSTED TOO_MANY_WATCHERS (the metadata `limit_name` tells whether of the caller or of all), REQUEST_MEMORY
+	// when there is no room for what the reader says it knows, or WATCHER_TOO_SLOW where that was asked for; UNAVAILABLE STOPPING when
 	// the replica is going away. Each carries RetryInfo; its delay is spread, so that many readers do not come back at once.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
 	// Query carries many calls on one stream, for clients that ask often: each request has a tag, answers carry it and come
@@ -284,9 +286,10 @@ type IndexService_QueryClient = grpc.BidiStreamingClient[QueryRequest, QueryResp
 // Errors common to all: NOT_FOUND COLLECTION_NOT_FOUND; UNAVAILABLE COLLECTION_NOT_SYNCED before the current epoch's
 // synced record has been applied, whatever the consistency; DEADLINE_EXCEEDED REVISION_NOT_REACHED when `at_least` was
 // not met in time (the details name the revision reached); RESOURCE_EXHAUSTED MEMORY_BUDGET for a collection that does not
-// fit into the server's memory budget, TOO_MANY_REQUESTS when the caller has more calls under way than one client may
-// (both with RetryInfo); INVALID_ARGUMENT with field violations for malformed keys, selectors, page tokens and resource
-// versions.
+// fit into the server's memory budget, TOO_MANY_REQUESTS when the caller has more calls under way than one client may,
+// REQUEST_MEMORY when requests and answers that wait take too much memory, of the caller or of all (each with RetryInfo;
+// the metadata `limit_name` and `limit` of the latter say which); INVALID_ARGUMENT with field violations for malformed
+// keys, selectors, page tokens and resource versions.
 //
 // Several clusters. List, ByIndex and Count take `clusters`: the collection then names the resource without a cluster
 // (`pods.v1`), and the answer covers that resource of each named cluster, `*` meaning every one that has it. Objects come
@@ -331,7 +334,8 @@ type IndexServiceServer interface {
 	WaitForRevision(context.Context, *WaitForRevisionRequest) (*WaitForRevisionResponse, error)
 	// Watch streams the initial state, a marker, then live events. A stream that ends is resumed by the last position, on
 	// any replica. A reader that falls behind by more than the server keeps is served as WatchRequest.when_slow says.
-	// Errors: RESOURCE_EXHAUSTED TOO_MANY_WATCHERS, or WATCHER_TOO_SLOW where that was asked for; UNAVAILABLE STOPPING when
+	// Errors: RESOURCE_EXHAUSTED TOO_MANY_WATCHERS (the metadata `limit_name` tells whether of the caller or of all), REQUEST_MEMORY
+	// when there is no room for what the reader says it knows, or WATCHER_TOO_SLOW where that was asked for; UNAVAILABLE STOPPING when
 	// the replica is going away. Each carries RetryInfo; its delay is spread, so that many readers do not come back at once.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
 	// Query carries many calls on one stream, for clients that ask often: each request has a tag, answers carry it and come
