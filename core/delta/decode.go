@@ -7,59 +7,188 @@ import (
 	"time"
 )
 
+// slot is a header's place in a decoder.
+type slot int
+
+const (
+	slotVersion slot = iota
+	slotKind
+	slotType
+	slotKey
+	slotUID
+	slotRV
+	slotEpoch
+	slotTerm
+	slotWatermark
+	slotHash
+	slotChecksum
+	slotEncoding
+	slotGen
+	slotReason
+	slotOverflow
+	slotStart
+	slotWriter
+	slotObserved
+	slotPublished
+	slotTrace
+	// Those that may be repeated.
+	slotOwner
+	slotHint
+	slotLabel
+	slots
+
+	repeated = slotOwner
+)
+
+var slotNames = [slots]string{
+	HeaderVersion, HeaderKind, HeaderType, HeaderKey, HeaderUID, HeaderRV, HeaderEpoch, HeaderTerm, HeaderWatermark, HeaderHash, HeaderChecksum,
+	HeaderEncoding, HeaderGen, HeaderReason, HeaderOverflow, HeaderStart, HeaderWriter, HeaderObserved, HeaderPublished, HeaderTrace, HeaderOwner, HeaderHint, HeaderLabel,
+}
+
+// slotOf finds the place of a header; false for one that is not ours.
+func slotOf(name string) (slot, bool) {
+	switch name {
+	case HeaderVersion:
+		return slotVersion, true
+	case HeaderKind:
+		return slotKind, true
+	case HeaderType:
+		return slotType, true
+	case HeaderKey:
+		return slotKey, true
+	case HeaderUID:
+		return slotUID, true
+	case HeaderRV:
+		return slotRV, true
+	case HeaderEpoch:
+		return slotEpoch, true
+	case HeaderTerm:
+		return slotTerm, true
+	case HeaderWatermark:
+		return slotWatermark, true
+	case HeaderHash:
+		return slotHash, true
+	case HeaderChecksum:
+		return slotChecksum, true
+	case HeaderEncoding:
+		return slotEncoding, true
+	case HeaderGen:
+		return slotGen, true
+	case HeaderReason:
+		return slotReason, true
+	case HeaderOverflow:
+		return slotOverflow, true
+	case HeaderStart:
+		return slotStart, true
+	case HeaderWriter:
+		return slotWriter, true
+	case HeaderObserved:
+		return slotObserved, true
+	case HeaderPublished:
+		return slotPublished, true
+	case HeaderTrace:
+		return slotTrace, true
+	case HeaderOwner:
+		return slotOwner, true
+	case HeaderHint:
+		return slotHint, true
+	case HeaderLabel:
+		return slotLabel, true
+	}
+	return 0, false
+}
+
 // decoder reads header values and keeps the first fault.
 type decoder struct {
-	h   map[string][]string
-	err error
+	first [slots]string              // value of each header
+	seen  uint32                     // slots of lines
+	all   [slots - repeated][]string // values of those that may be repeated
+	err   error
 }
 
-func (d *decoder) fail(name, what string) {
+// fields takes the headers from a map.
+func (d *decoder) fields(h map[string][]string) {
+	for at, name := range slotNames {
+		if vs := h[name]; len(vs) > 0 {
+			d.first[at] = vs[0]
+			if slot(at) >= repeated {
+				d.all[slot(at)-repeated] = vs
+			}
+		}
+	}
+}
+
+// lines takes the headers from lines of "name: value", up to an empty one.
+func (d *decoder) lines(text string) {
+	for {
+		line, rest, ok := strings.Cut(text, "\n")
+		if !ok {
+			d.err = fmt.Errorf("%w: the headers break off", ErrHeader)
+			return
+		}
+		if text, line = rest, strings.TrimSuffix(line, "\r"); line == "" {
+			return
+		}
+		name, value, ok := strings.Cut(line, ":")
+		if !ok {
+			d.err = fmt.Errorf("%w: %.64q is not name: value", ErrHeader, line)
+			return
+		}
+		at, ok := slotOf(name)
+		if !ok {
+			continue
+		}
+		value = strings.TrimLeft(value, " \t")
+		if at >= repeated {
+			d.all[at-repeated] = append(d.all[at-repeated], value)
+		}
+		if d.seen&(1<<at) == 0 {
+			d.seen |= 1 << at
+			d.first[at] = value
+		}
+	}
+}
+
+func (d *decoder) fail(at slot, what string) {
 	if d.err == nil {
-		d.err = fmt.Errorf("%w: %s %q %s", ErrHeader, name, d.raw(name), what)
+		d.err = fmt.Errorf("%w: %s %q %s", ErrHeader, slotNames[at], d.first[at], what)
 	}
 }
 
-func (d *decoder) raw(name string) string {
-	if vs := d.h[name]; len(vs) > 0 {
-		return vs[0]
-	}
-	return ""
-}
-
-func (d *decoder) text(name string) string {
-	s, err := unescapeText(d.raw(name))
+func (d *decoder) text(at slot) string {
+	s, err := unescapeText(d.first[at])
 	if err != nil {
-		d.fail(name, "holds an invalid escape")
+		d.fail(at, "holds an invalid escape")
 	}
 	return s
 }
 
-func (d *decoder) uint(name string, base int) uint64 {
-	s := d.raw(name)
+func (d *decoder) uint(at slot, base int) uint64 {
+	s := d.first[at]
 	if s == "" {
 		return 0
 	}
 	v, err := strconv.ParseUint(s, base, 64)
 	if err != nil {
-		d.fail(name, "is not a number")
+		d.fail(at, "is not a number")
 	}
 	return v
 }
 
-func (d *decoder) rv(name string) RV {
-	s := d.raw(name)
+func (d *decoder) rv(at slot) RV {
+	s := d.first[at]
 	if s == "" {
 		return ""
 	}
 	v, err := ParseRV(s)
 	if err != nil {
-		d.fail(name, "is not a resource version")
+		d.fail(at, "is not a resource version")
 	}
 	return v
 }
 
-func (d *decoder) time(name string) time.Time {
-	v := d.uint(name, 10)
+func (d *decoder) time(at slot) time.Time {
+	v := d.uint(at, 10)
 	if v == 0 {
 		return time.Time{}
 	}
@@ -67,27 +196,27 @@ func (d *decoder) time(name string) time.Time {
 }
 
 func (d *decoder) typ() Type {
-	s := d.raw(HeaderType)
+	s := d.first[slotType]
 	for t := Added; int(t) < len(typeNames); t++ {
 		if typeNames[t] == s {
 			return t
 		}
 	}
-	d.fail(HeaderType, "is not a delta type")
+	d.fail(slotType, "is not a delta type")
 	return 0
 }
 
 func (d *decoder) reason(t Type) DeleteReason {
-	r := DeleteReason(d.raw(HeaderReason))
+	r := DeleteReason(d.first[slotReason])
 	known := r == Observed || r == Inferred || r == FilteredOut
 	if known != (t == Deleted) {
-		d.fail(HeaderReason, "does not fit the type")
+		d.fail(slotReason, "does not fit the type")
 	}
 	return r
 }
 
 func (d *decoder) owners() []Owner {
-	vs := d.h[HeaderOwner]
+	vs := d.all[slotOwner-repeated]
 	if len(vs) == 0 {
 		return nil
 	}
@@ -95,13 +224,13 @@ func (d *decoder) owners() []Owner {
 	for _, v := range vs {
 		parts := strings.Split(v, ",")
 		if len(parts) != 3 && (len(parts) != 4 || parts[3] != "c") {
-			d.fail(HeaderOwner, "is not kind,name,uid")
+			d.fail(slotOwner, "is not kind,name,uid")
 			return nil
 		}
 		for i := range 3 {
 			s, err := unescapeText(parts[i])
 			if err != nil {
-				d.fail(HeaderOwner, "holds an invalid escape")
+				d.fail(slotOwner, "holds an invalid escape")
 			}
 			parts[i] = s
 		}
@@ -110,8 +239,8 @@ func (d *decoder) owners() []Owner {
 	return owners
 }
 
-func (d *decoder) pairs(name string) map[string][]string {
-	vs := d.h[name]
+func (d *decoder) pairs(at slot) map[string][]string {
+	vs := d.all[at-repeated]
 	if len(vs) == 0 {
 		return nil
 	}
@@ -121,7 +250,7 @@ func (d *decoder) pairs(name string) map[string][]string {
 		key, err1 := unescapeText(key)
 		value, err2 := unescapeText(value)
 		if !ok || err1 != nil || err2 != nil {
-			d.fail(name, "is not name=value")
+			d.fail(at, "is not name=value")
 			return nil
 		}
 		m[key] = append(m[key], value)

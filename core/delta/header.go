@@ -1,6 +1,7 @@
 package delta
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,7 +13,7 @@ import (
 // ErrHeader is wrapped by every error about headers that cannot be read as a record.
 var ErrHeader = errors.New("delta: malformed record header")
 
-// Header names. Numbers are decimal, times are Unix microseconds, the hash is hexadecimal; free text is escaped as in
+// Header names. Numbers are decimal, times are Unix microseconds, hash and checksum are hexadecimal; free text is escaped as in
 // [EscapeToken] where it is split, so that every value is printable ASCII.
 const (
 	HeaderVersion   = "Dp-Version" // schema version
@@ -25,6 +26,7 @@ const (
 	HeaderTerm      = "Dp-Term"
 	HeaderWatermark = "Dp-W"
 	HeaderHash      = "Dp-Hash"
+	HeaderChecksum  = "Dp-Crc"
 	HeaderEncoding  = "Dp-Enc"
 	HeaderGen       = "Dp-Gen"
 	HeaderReason    = "Dp-Reason"
@@ -39,7 +41,7 @@ const (
 	HeaderTrace     = "traceparent"
 )
 
-// Header encodes everything of r but the payload and the collection, which the subject holds.
+// Header encodes everything of r but the payload, of which it adds the checksum unless there is one, and the collection, which the subject holds.
 func (r *Record) Header() map[string][]string {
 	// Room for what a writer adds, and one array for all values.
 	f := fields{header: make(map[string][]string, 24), values: make([]string, 0, 20)}
@@ -57,6 +59,9 @@ func (r *Record) Header() map[string][]string {
 		f.set(HeaderReason, string(r.DeleteReason))
 		if r.Hash != 0 {
 			f.set(HeaderHash, strconv.FormatUint(r.Hash, 16))
+		}
+		if sum := cmp.Or(r.Checksum, Checksum(r.Payload)); sum != 0 {
+			f.set(HeaderChecksum, strconv.FormatUint(uint64(sum), 16))
 		}
 		if r.Generation != 0 {
 			f.set(HeaderGen, strconv.FormatInt(r.Generation, 10))
@@ -122,51 +127,6 @@ func (f *fields) pairs(header string, m map[string][]string) {
 		}
 	}
 	f.end(header, begin)
-}
-
-// DecodeRecord reads a record from its subject, headers and body; the body becomes the payload of a delta without being copied.
-// Sequence stays 0. Errors wrap [ErrSubject] or [ErrHeader] and name the header.
-func DecodeRecord(subject string, h map[string][]string, body []byte) (Record, error) {
-	c, kind, key, err := ParseSubject(subject)
-	if err != nil {
-		return Record{}, err
-	}
-	d := decoder{h: h}
-	r := Record{Kind: kind, Collection: c, Key: key}
-	if v := d.uint(HeaderVersion, 10); d.err == nil && v != SchemaVersion {
-		d.fail(HeaderVersion, "is not a version this program reads")
-	}
-	if k, err := parseKind(d.text(HeaderKind)); err != nil || k != kind {
-		d.fail(HeaderKind, "does not match the subject")
-	}
-	r.Epoch, r.Term = d.uint(HeaderEpoch, 10), d.uint(HeaderTerm, 10)
-	r.RV, r.Watermark = d.rv(HeaderRV), d.rv(HeaderWatermark)
-	if kind == KindDelta {
-		if d.text(HeaderKey) != string(key) {
-			d.fail(HeaderKey, "does not match the subject")
-		}
-		r.Type = d.typ()
-		r.UID, r.Encoding = d.text(HeaderUID), d.text(HeaderEncoding)
-		r.DeleteReason = d.reason(r.Type)
-		r.Hash = d.uint(HeaderHash, 16)
-		r.Generation = int64(d.uint(HeaderGen, 10))
-		r.Owners = d.owners()
-		r.Hints, r.Labels = d.pairs(HeaderHint), d.pairs(HeaderLabel)
-		r.Overflow = d.raw(HeaderOverflow) != ""
-		if len(body) > 0 {
-			r.Payload = body
-		}
-		if r.RV == "" {
-			d.fail(HeaderRV, "is missing")
-		}
-	}
-	r.Start, r.Writer = d.uint(HeaderStart, 10), d.text(HeaderWriter)
-	r.ObservedAt, r.PublishedAt = d.time(HeaderObserved), d.time(HeaderPublished)
-	r.Trace = d.text(HeaderTrace)
-	if d.err != nil {
-		return Record{}, fmt.Errorf("%w (subject %q)", d.err, subject)
-	}
-	return r, nil
 }
 
 // escapeText keeps a value printable and free of the separators used in headers.

@@ -1,7 +1,9 @@
 package delta_test
 
 import (
+	"bytes"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,6 +29,7 @@ func full() delta.Record {
 
 func TestARecordSurvivesItsHeaders(t *testing.T) {
 	t.Parallel()
+	var d delta.Decoder
 	for _, want := range []delta.Record{
 		full(),
 		{Kind: delta.KindDelta, Collection: jobs, Key: "n", Type: delta.Added, RV: "1"},
@@ -43,12 +46,80 @@ func TestARecordSurvivesItsHeaders(t *testing.T) {
 				}
 			}
 		}
+		want.Checksum = delta.Checksum(want.Payload)
 		got, err := delta.DecodeRecord(want.Subject(), h, want.Payload)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", want.Kind, diff)
+		}
+		if !got.Intact() {
+			t.Errorf("%s is not intact", want.Kind)
+		}
+		for _, collection := range []string{"new", "known"} {
+			if got, err = d.Decode(want.Subject(), lines(h), want.Payload); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s from lines, collection %s (-want +got):\n%s", want.Kind, collection, diff)
+			}
+		}
+	}
+}
+
+// lines writes headers as they are on the wire.
+func lines(h map[string][]string) string {
+	var b strings.Builder
+	for name, values := range h {
+		for _, v := range values {
+			b.WriteString(name + ": " + v + "\r\n")
+		}
+	}
+	return b.String() + "Nats-Other: 1\r\n\r\n"
+}
+
+func TestHeaderLinesThatBreakOffAreErrors(t *testing.T) {
+	t.Parallel()
+	r := full()
+	whole := lines(r.Header())
+	var d delta.Decoder
+	for n := range len(whole) - 2 {
+		if _, err := d.Decode(r.Subject(), whole[:n], nil); !errors.Is(err, delta.ErrHeader) {
+			t.Fatalf("the first %d bytes: %v, want ErrHeader", n, err)
+		}
+	}
+	if _, err := d.Decode(r.Subject()+".more", whole, nil); !errors.Is(err, delta.ErrSubject) {
+		t.Errorf("a subject with a token too many behind a good one: %v, want ErrSubject", err)
+	}
+	if _, err := d.Decode(r.Subject(), "no colon\r\n"+whole, nil); !errors.Is(err, delta.ErrHeader) {
+		t.Errorf("a line without a colon: %v, want ErrHeader", err)
+	}
+}
+
+func TestDamagedPayloadsAreFoundByChecksumOrHash(t *testing.T) {
+	t.Parallel()
+	payload := []byte(`{"kind":"Pod","spec":{"nodeName":"n"}}`)
+	for name, r := range map[string]delta.Record{
+		"checksum": {Checksum: delta.Checksum(payload)},
+		"both":     {Checksum: delta.Checksum(payload), Hash: delta.Hash(payload)},
+		"hash":     {Hash: delta.Hash(payload)}, // as older logs have it
+	} {
+		r.Payload = payload
+		if !r.Intact() {
+			t.Errorf("%s: the payload itself is not intact", name)
+		}
+		for i := range payload {
+			for bit := range 8 {
+				damaged := bytes.Clone(payload)
+				damaged[i] ^= 1 << bit
+				if r.Payload = damaged; r.Intact() {
+					t.Errorf("%s: byte %d, bit %d is damaged and it is intact", name, i, bit)
+				}
+			}
+		}
+		if r.Payload = payload[:len(payload)-1]; r.Intact() {
+			t.Errorf("%s: cut off and intact", name)
 		}
 	}
 }
@@ -57,7 +128,7 @@ func TestMalformedHeadersAreErrorsThatNameTheHeader(t *testing.T) {
 	t.Parallel()
 	for name, value := range map[string]string{
 		delta.HeaderVersion: "2", delta.HeaderKind: "synced", delta.HeaderType: "MOVED", delta.HeaderKey: "default/other", delta.HeaderRV: "x1",
-		delta.HeaderEpoch: "-1", delta.HeaderTerm: "1e3", delta.HeaderWatermark: "w", delta.HeaderHash: "zz", delta.HeaderReason: "boredom",
+		delta.HeaderEpoch: "-1", delta.HeaderTerm: "1e3", delta.HeaderWatermark: "w", delta.HeaderHash: "zz", delta.HeaderChecksum: "100000000", delta.HeaderReason: "boredom",
 		delta.HeaderOwner: "a,b", delta.HeaderHint: "nope", delta.HeaderLabel: "a=%zz", delta.HeaderObserved: "now", delta.HeaderUID: "%2",
 	} {
 		r := full()
@@ -65,6 +136,10 @@ func TestMalformedHeadersAreErrorsThatNameTheHeader(t *testing.T) {
 		h[name] = []string{value}
 		if _, err := delta.DecodeRecord(r.Subject(), h, nil); !errors.Is(err, delta.ErrHeader) {
 			t.Errorf("%s %q: %v, want ErrHeader", name, value, err)
+		}
+		var d delta.Decoder
+		if _, err := d.Decode(r.Subject(), lines(h), nil); !errors.Is(err, delta.ErrHeader) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s %q from lines: %v, want ErrHeader and the name", name, value, err)
 		}
 	}
 	r := full()
@@ -88,6 +163,13 @@ func FuzzDecodeRecord(f *testing.F) {
 		h[delta.HeaderType], h[delta.HeaderRV], h[delta.HeaderReason] = []string{typ}, []string{rv}, []string{reason}
 		h[delta.HeaderOwner], h[delta.HeaderHint] = []string{owner}, []string{hint}
 		r, err := delta.DecodeRecord(base.Subject(), h, nil)
+		if !strings.ContainsAny(typ+rv+owner+hint+reason, "\r\n") && strings.Trim(typ+rv+owner+hint+reason, " \t") == typ+rv+owner+hint+reason {
+			var d delta.Decoder
+			other, err2 := d.Decode(base.Subject(), lines(h), nil)
+			if diff := cmp.Diff(r, other); diff != "" || (err == nil) != (err2 == nil) {
+				t.Errorf("from lines it differs: %v, %v\n%s", err, err2, diff)
+			}
+		}
 		if err != nil {
 			return
 		}

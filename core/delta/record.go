@@ -114,6 +114,8 @@ type Record struct {
 	Watermark RV
 	// Hash is [Hash] of the payload; 0 when there is none.
 	Hash uint64
+	// Checksum is [Checksum] of the payload; [Record.Header] makes it when it is 0, readers set it. Logs of older versions have none.
+	Checksum uint32
 	// Payload is the object in Encoding. It is nil in headers-only reads and in inferred tombstones.
 	Payload  []byte
 	Encoding string

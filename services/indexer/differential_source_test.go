@@ -136,6 +136,7 @@ func (s *source) write(t *testing.T, keys []string, any bool) {
 		v.payload = string(rec.Payload)
 		if v.unreadable {
 			rec.Hash++ // does not match what is in it
+			rec.Checksum = ^delta.Checksum(rec.Payload)
 		}
 		s.mu.Lock()
 		s.history[key] = append(s.history[key], v)

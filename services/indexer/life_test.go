@@ -246,7 +246,7 @@ func TestAnObjectThatCannotBeReadIsAnErrorOnItsKey(t *testing.T) {
 	}
 	set("x/notjson", func(r *delta.Record) { r.Payload = []byte(`{"metadata":`) })
 	set("x/array", func(r *delta.Record) { r.Payload = []byte(`[]`) })
-	set("x/hash", func(r *delta.Record) { r.Hash = 42 })
+	set("x/hash", func(r *delta.Record) { r.Hash, r.Checksum = 42, 42 })
 	set("x/other", func(r *delta.Record) { r.Payload = pod("x/another", options{}).Payload })
 	set("x/labels", func(r *delta.Record) {
 		r.Payload = []byte(`{"metadata":{"namespace":"x","name":"labels","labels":{"a":1}}}`)

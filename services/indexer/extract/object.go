@@ -39,7 +39,7 @@ func Check(r *delta.Record) error {
 	default:
 		return fmt.Errorf("encoding %q is not known", r.Encoding)
 	}
-	if r.Hash != 0 && delta.Hash(r.Payload) != r.Hash {
+	if !r.Intact() {
 		return errChecksum
 	}
 	return nil

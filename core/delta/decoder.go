@@ -1,0 +1,95 @@
+package delta
+
+import (
+	"fmt"
+	"math"
+	"strings"
+)
+
+// DecodeRecord reads a record from its subject, headers and body; the body becomes the payload of a delta without being copied.
+// Sequence stays 0. Errors wrap [ErrSubject] or [ErrHeader] and name the header.
+func DecodeRecord(subject string, h map[string][]string, body []byte) (Record, error) {
+	c, kind, key, err := ParseSubject(subject)
+	if err != nil {
+		return Record{}, err
+	}
+	var d decoder
+	d.fields(h)
+	return d.record(subject, c, kind, key, body)
+}
+
+// Decoder reads records as [DecodeRecord] does, from headers as they are on the wire. It remembers the collection, since a log has but one.
+// The zero value is ready. It is for one goroutine.
+type Decoder struct {
+	prefix     string // of the subjects of the collection's deltas
+	collection Collection
+}
+
+// Decode reads a record whose headers are given as lines of "name: value" that end with an empty one. Texts of the record are parts of it.
+func (x *Decoder) Decode(subject, header string, body []byte) (Record, error) {
+	c, kind, key, err := x.subject(subject)
+	if err != nil {
+		return Record{}, err
+	}
+	var d decoder
+	d.lines(header)
+	return d.record(subject, c, kind, key, body)
+}
+
+// subject is [ParseSubject].
+func (x *Decoder) subject(s string) (Collection, Kind, Key, error) {
+	if rest, ok := strings.CutPrefix(s, x.prefix); ok && x.prefix != "" {
+		namespace, name, _ := strings.Cut(rest, ".")
+		if key, err := keyOfTokens(namespace, name); err == nil { // a dot too many is an error
+			return x.collection, KindDelta, key, nil
+		}
+	}
+	c, kind, key, err := ParseSubject(s)
+	if err == nil && kind == KindDelta {
+		x.prefix, x.collection = deltaPrefix+"."+c.tokens()+".", c
+	}
+	return c, kind, key, err
+}
+
+func (d *decoder) record(subject string, c Collection, kind Kind, key Key, body []byte) (Record, error) {
+	r := Record{Kind: kind, Collection: c, Key: key}
+	if v := d.uint(slotVersion, 10); d.err == nil && v != SchemaVersion {
+		d.fail(slotVersion, "is not a version this program reads")
+	}
+	if k, err := parseKind(d.text(slotKind)); err != nil || k != kind {
+		d.fail(slotKind, "does not match the subject")
+	}
+	r.Epoch, r.Term = d.uint(slotEpoch, 10), d.uint(slotTerm, 10)
+	r.RV, r.Watermark = d.rv(slotRV), d.rv(slotWatermark)
+	if kind == KindDelta {
+		if d.text(slotKey) != string(key) {
+			d.fail(slotKey, "does not match the subject")
+		}
+		r.Type = d.typ()
+		r.UID, r.Encoding = d.text(slotUID), d.text(slotEncoding)
+		r.DeleteReason = d.reason(r.Type)
+		r.Hash = d.uint(slotHash, 16)
+		if sum := d.uint(slotChecksum, 16); sum <= math.MaxUint32 {
+			r.Checksum = uint32(sum)
+		} else {
+			d.fail(slotChecksum, "has more than 32 bits")
+		}
+		r.Generation = int64(d.uint(slotGen, 10))
+		r.Owners = d.owners()
+		r.Hints, r.Labels = d.pairs(slotHint), d.pairs(slotLabel)
+		r.Overflow = d.first[slotOverflow] != ""
+		if len(body) > 0 {
+			r.Payload = body
+		}
+		if r.RV == "" {
+			d.fail(slotRV, "is missing")
+		}
+	}
+	r.Start, r.Writer = d.uint(slotStart, 10), d.text(slotWriter)
+	r.ObservedAt, r.PublishedAt = d.time(slotObserved), d.time(slotPublished)
+	r.Trace = d.text(slotTrace)
+	if d.err != nil {
+		return Record{}, fmt.Errorf("%w (subject %q)", d.err, subject)
+	}
+	return r, nil
+}
