@@ -192,11 +192,10 @@ func TestAReaderAtTheEndOfTheLogIsCaughtUpBeforeItReads(t *testing.T) {
 	err = c.Read(ctx, pods, stream.ReadConfig{
 		From: delta.Position{Epoch: tail.Epoch, Term: tail.Term, Sequence: tail.Last}, Created: tail.Created, CatchUp: true,
 	}, func(_ context.Context, b delta.Batch) error {
-		switch {
-		case first.Next == 0:
+		if first.Next == 0 {
 			first = b
 			put(t, w, pod("b", 2))
-		default:
+		} else {
 			second = b
 			stop()
 		}
