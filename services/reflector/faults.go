@@ -83,7 +83,7 @@ func (c *chorus) warn(collection, stage, reason, text string, say func()) {
 		n, names := v.count, v.names
 		c.mu.Unlock()
 		if n > 0 {
-			c.slog.LogAttrs(context.Background(), slog.LevelWarn, "reflections failed alike", slog.Int(telemetry.KeyCount, n),
+			c.slog.LogAttrs(context.WithoutCancel(c.ctx()), slog.LevelWarn, "reflections failed alike", slog.Int(telemetry.KeyCount, n),
 				slog.String(telemetry.KeyCollection, Names(names, n)), slog.String(telemetry.KeyCheck, stage), slog.String(telemetry.KeyReason, reason),
 				slog.String(telemetry.KeyError, text))
 		}
