@@ -81,7 +81,7 @@ var (
 	listDesc      = prometheus.NewDesc("deltaplane_reflector_list_objects", "Objects of the list that runs; absent while none does.", []string{"name"}, nil)
 	remainingDesc = prometheus.NewDesc("deltaplane_reflector_list_remaining", "Objects still to come in the list that runs; absent while that is not known.", []string{"name"}, nil)
 	epochDesc     = prometheus.NewDesc("deltaplane_reflector_epoch", "Epoch of the log.", []string{"name"}, nil)
-	termDesc      = prometheus.NewDesc("deltaplane_reflector_term", "Term of this reflector; 0 while standby.", []string{"name"}, nil)
+	termDesc      = prometheus.NewDesc("deltaplane_reflector_term", "Term of this reflector's own reign; 0 while standby.", []string{"name"}, nil)
 	leaderDesc    = prometheus.NewDesc("deltaplane_reflector_leader", "1 while this reflector leads the collection.", []string{"name"}, nil)
 	watchingDesc  = prometheus.NewDesc("deltaplane_reflector_watching", "1 while the watch is open.", []string{"name"}, nil)
 	lastRVDesc    = prometheus.NewDesc("reflector_last_resource_version", "Last 15 digits of the watermark.", []string{"name"}, nil)

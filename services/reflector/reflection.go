@@ -129,7 +129,7 @@ func (r *reflection) reign(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.state.set(func(v *view) { v.leader = r.cfg.Holder })
+	r.state.set(func(v *view) { v.leader, v.led = r.cfg.Holder, lease.Term })
 	defer func() {
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		defer cancel()
@@ -165,7 +165,7 @@ func (r *reflection) leader(ctx context.Context, held stream.Claim) {
 		differs = fmt.Errorf("%w: %s leads with %s, this process has %s", errDifferentSpec, held.Holder, theirs, ours)
 	}
 	said := r.state.get()
-	r.state.set(func(v *view) { v.leader = held.Holder })
+	r.state.set(func(v *view) { v.leader, v.led = held.Holder, held.Term })
 	switch {
 	case differs != nil && said.lastErr != differs.Error():
 		r.fail(ctx, stageLead, differs, 0)

@@ -12,7 +12,7 @@ import (
 )
 
 func standingBy(r *reflectorv1.Reflection) bool {
-	return r.GetState() == reflectorv1.ReflectionState_REFLECTION_STATE_STANDBY && r.GetTerm() == 0
+	return r.GetState() == reflectorv1.ReflectionState_REFLECTION_STATE_STANDBY
 }
 
 func TestAStandbyFollowsTheLogAndSaysWhoLeads(t *testing.T) {
@@ -36,14 +36,14 @@ func TestAStandbyFollowsTheLogAndSaysWhoLeads(t *testing.T) {
 	cfg.Holder = "one"
 	first, stop := start(t, cfg, a.URL, nats)
 	c1 := dial(t, first)
-	reflection(t, c1, "pods", "the first leads", func(r *reflectorv1.Reflection) bool {
-		return watching(r) && r.GetLeader() == "one" && r.GetHolder() == "one" && r.GetShadowRevision().GetResourceVersion() == "10"
+	led := reflection(t, c1, "pods", "the first leads", func(r *reflectorv1.Reflection) bool {
+		return watching(r) && r.GetTerm() > 0 && r.GetLeader() == "one" && r.GetHolder() == "one" && r.GetShadowRevision().GetResourceVersion() == "10"
 	})
 	cfg.Holder = "two"
 	second, _ := start(t, cfg, a.URL, nats)
 	c2 := dial(t, second)
 	reflection(t, c2, "pods", "the second follows", func(r *reflectorv1.Reflection) bool {
-		return standingBy(r) && r.GetLeader() == "one" && r.GetHolder() == "two" && r.GetObjects() == 2 && r.GetShadowRevision().GetResourceVersion() == "10"
+		return standingBy(r) && r.GetLeader() == "one" && r.GetTerm() == led.GetTerm() && r.GetHolder() == "two" && r.GetObjects() == 2 && r.GetShadowRevision().GetResourceVersion() == "10"
 	})
 	steps <- event("MODIFIED", `{"kind":"Service","apiVersion":"v1","metadata":{"name":"a","namespace":"default","resourceVersion":"11"}}`)
 	steps <- event("DELETED", object("b", 12))
@@ -53,7 +53,7 @@ func TestAStandbyFollowsTheLogAndSaysWhoLeads(t *testing.T) {
 	})
 	stop()
 	reflection(t, c2, "pods", "the second leads", func(r *reflectorv1.Reflection) bool {
-		return watching(r) && r.GetLeader() == "two" && r.GetQuarantinedTotal() == 1 && r.GetRelists() == 0 && r.GetShadowRevision().GetResourceVersion() == "12"
+		return watching(r) && r.GetLeader() == "two" && r.GetTerm() > led.GetTerm() && r.GetQuarantinedTotal() == 1 && r.GetRelists() == 0 && r.GetShadowRevision().GetResourceVersion() == "12"
 	})
 	steps <- event("MODIFIED", object("a", 13))
 	reflection(t, c2, "pods", "the object is well again", func(r *reflectorv1.Reflection) bool {

@@ -36,9 +36,10 @@ type view struct {
 	asked    uint64 // revision of the request for a list that was not begun yet
 	revision delta.Revision
 	shadow   delta.Revision // how far a standby has followed the log
-	term     uint64
-	leader   string // who holds the lease; empty when it is not known
-	holder   string // this process in leases
+	term     uint64         // of this process' own reign
+	leader   string         // who holds the lease; empty when it is not known
+	led      uint64         // the term of that lease
+	holder   string         // this process in leases
 
 	objects, pending    int
 	lists, watches      uint64
@@ -86,6 +87,14 @@ func (v *view) behind(now time.Time) time.Duration {
 		return v.lag
 	}
 	return max(v.lag, now.Sub(v.waitingSince))
+}
+
+// reigning is the term of whoever leads, as far as it is known.
+func (v *view) reigning() uint64 {
+	if v.term == 0 && v.leader != "" && v.phase != reflectorv1.ReflectionState_REFLECTION_STATE_STOPPED {
+		return v.led
+	}
+	return v.term
 }
 
 // fail notes an error, the word for it and how long the loop waits before it tries again; 0 when it does not wait. It returns how often in a row
@@ -152,7 +161,7 @@ func (s *state) proto() *reflectorv1.Reflection {
 	defer s.mu.Unlock()
 	v := &s.v
 	p := &reflectorv1.Reflection{
-		Collection: v.name, State: v.phase, Term: v.term,
+		Collection: v.name, State: v.phase, Term: v.reigning(),
 		Revision: &deltav1.Revision{Epoch: v.revision.Epoch, ResourceVersion: v.revision.RV},
 		Objects:  int64(v.objects), Pending: int64(v.pending), Lag: durationpb.New(v.behind(time.Now())),
 		Relists: int64(v.lists), Watches: int64(v.watches), Published: int64(v.published), Coalesced: int64(v.coalesced),

@@ -454,7 +454,7 @@ type Reflection struct {
 	State ReflectionState `protobuf:"varint,2,opt,name=state,proto3,enum=deltaplane.reflector.v1.ReflectionState" json:"state,omitempty"`
 	// Revision up to which everything is in the log: epoch and watermark W.
 	Revision *v1.Revision `protobuf:"bytes,3,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Term of this reflector's reign; zero while standby.
+	// Term of whoever leads: this reflector's own, or, as its lease tells, another's. Zero while nobody is known to lead.
 	Term uint64 `protobuf:"varint,4,opt,name=term,proto3" json:"term,omitempty"`
 	// Objects in the collection.
 	Objects int64 `protobuf:"varint,5,opt,name=objects,proto3" json:"objects,omitempty"`
