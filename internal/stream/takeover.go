@@ -31,7 +31,7 @@ func (w *Writer) takeOver(ctx context.Context, cfg WriterConfig) error {
 			return err
 		}
 		w.created, w.origin = tail.Created, origin.Sequence
-		if w.fresh = tail.Term == 0 || tail.Last < cfg.Acked || cfg.NewEpoch || w.origin == 0; w.fresh {
+		if w.fresh = tail.Term == 0 || tail.Last < cfg.Acked || cfg.NewEpoch || tail.Epoch <= cfg.Spoiled || w.origin == 0; w.fresh {
 			w.epoch = max(tail.Epoch+1, cfg.Epoch+1, uint64(time.Now().UnixMilli()))
 		}
 		if w.origin == 0 {

@@ -38,6 +38,9 @@ type WriterConfig struct {
 	Epoch uint64
 	// NewEpoch begins a new epoch in any case.
 	NewEpoch bool
+	// Spoiled is an epoch that must not be written on: a log that holds it, or an older one, begins a new epoch. One that somebody began
+	// meanwhile is gone on with.
+	Spoiled uint64
 }
 
 // Writer appends to one log for one term. Its methods are for one goroutine, except Acked, Epoch and Term.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -44,8 +45,8 @@ type reflection struct {
 	// begun is told that a list began after the request of that revision.
 	begun func(revision uint64)
 
-	// newEpoch asks the next reign to begin a new epoch. It belongs to run.
-	newEpoch bool
+	// spoiled is the epoch that must not be written on, every one up to it included; 0 when there is none. It belongs to run.
+	spoiled uint64
 }
 
 // fail reports one failure: log, metric, state. The log gets a warning when the reason is another than before, not for every attempt.
@@ -91,7 +92,6 @@ func (r *reflection) run(ctx context.Context) {
 		b.failures++
 		switch {
 		case errors.Is(err, errNewEpoch), errors.Is(err, stream.ErrLogLost):
-			r.newEpoch = true
 			if b.failures == 1 {
 				wait = 0 // nobody can read the collection meanwhile
 			}
@@ -191,16 +191,19 @@ func (r *reflection) lead(ctx context.Context, lease *stream.Lease, standby *sta
 	r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_REBUILDING)
 	began := time.Now()
 	w, err := r.log.Writer(ctx, r.col, stream.WriterConfig{
-		Term: lease.Term, Holder: r.cfg.Holder, Acked: lease.Acked, Epoch: lease.Epoch, NewEpoch: r.newEpoch,
+		Term: lease.Term, Holder: r.cfg.Holder, Acked: lease.Acked, Epoch: lease.Epoch, Spoiled: r.spoiled,
 	})
 	if err != nil {
+		if errors.Is(err, stream.ErrLogLost) {
+			r.spoiled = math.MaxUint64 // which one it was is not known
+		}
 		return err
 	}
 	defer func() {
 		lease.Report(w.Epoch(), w.Acked())
 		w.Close()
 	}()
-	r.newEpoch = false
+	r.spoiled = 0
 	lease.Report(w.Epoch(), w.Acked())
 	l, err := standby.take(ctx, w)
 	if err != nil {
@@ -221,10 +224,28 @@ func (r *reflection) lead(ctx context.Context, lease *stream.Lease, standby *sta
 	r.well(ctx)
 	p := newPublisher(r, w, lease, from.RV)
 	s := newSource(r, p, l.shadow, w.Epoch(), from.RV, reform)
+	outer := ctx
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return p.run(ctx) })
 	g.Go(func() error { return s.run(ctx) })
-	return g.Wait()
+	err = g.Wait()
+	if errors.Is(err, errNewEpoch) || errors.Is(err, stream.ErrLogLost) {
+		r.spoiled = w.Epoch()
+	}
+	if errors.Is(err, errNewEpoch) {
+		r.renounce(outer, w)
+	}
+	return err
+}
+
+// renounce ends the epoch in the log itself, where whoever leads next finds it, in another process too. Where the log does not take it, this process
+// remembers, and others find out as this one did.
+func (r *reflection) renounce(ctx context.Context, w *stream.Writer) {
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.LeaseTTL)
+	defer cancel()
+	if err := w.NewEpoch(ctx); err != nil {
+		r.slog.LogAttrs(ctx, slog.LevelWarn, "the end of the epoch cannot be written", slog.Uint64(telemetry.KeyEpoch, r.spoiled), telemetry.Err(err))
+	}
 }
 
 // resume says from where to go on, and why keys are gone that the first list does not hold: empty when no list is needed. Objects that left
