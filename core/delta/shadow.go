@@ -174,11 +174,37 @@ func (s *Shadow) Unread(key Key, epoch uint64, now time.Time) (Record, bool) {
 	if e == nil || e.dead() || e.rvText() == "" || e.holds(0) {
 		return Record{}, false
 	}
+	return s.unread(key, e, epoch, now), true
+}
+
+// unread tells of a living key that what the log holds of it is out of date. What an older epoch held says nothing about the versions of
+// this one: there the key gets the lowest, which any other replaces.
+func (s *Shadow) unread(key Key, e *entry, epoch uint64, now time.Time) Record {
 	o := Object{Key: key, UID: e.uidText(), RV: e.rvText(), Encoding: EncodingUnreadable, ObservedAt: now}
+	if e.epoch != epoch {
+		o.RV = "1"
+	}
 	e.set(epoch, o.RV, o.UID, 0)
 	r := record(Updated, &o, e, epoch)
 	s.remark(&r, e, &o, now)
-	return r, true
+	return r
+}
+
+// Unlisted ends a list that held objects without a name: which of the living keys that it did not name are gone, and which it held, cannot be
+// told. It returns these keys in order, and the records that tell so of those of which the log does not yet.
+func (s *Shadow) Unlisted(listRV RV, epoch uint64, now time.Time) (keys []Key, out []Record) {
+	for key, e := range s.entries {
+		if e.dead() || e.round == s.round || e.compare(epoch, listRV) < 0 {
+			continue
+		}
+		keys = append(keys, key)
+		if e.epoch != epoch || !e.holds(0) {
+			out = append(out, s.unread(key, e, epoch, now))
+		}
+	}
+	slices.Sort(keys)
+	slices.SortFunc(out, func(a, b Record) int { return cmp.Compare(a.Key, b.Key) })
+	return keys, out
 }
 
 // EndList returns the tombstones of all living keys that the list did not hold. They carry the list's resource version (design 6.5)

@@ -28,7 +28,8 @@ type Stage struct {
 	coalesced uint64
 	waiting   int
 
-	lost      bool   // a change was not taken, and no list has made up for it
+	lost      bool   // a change was not taken, or missed, and no list has made up for it
+	refused   bool   // a change was not taken, and no list was pushed since
 	lostAt    RV     // the watermark before the first of them
 	recovered uint64 // once the event of this number is handed out, they are made up for; 0 when no list was pushed since
 	shed      uint64
@@ -68,8 +69,20 @@ func (s *Stage) Coalesced() uint64 { return s.coalesced }
 // Shed is how many changes [Stage.Offer] refused.
 func (s *Stage) Shed() uint64 { return s.shed }
 
-// Lost reports whether changes were refused and [Stage.Recover] was not called since: a list is due once there is room.
+// Lost reports whether changes were refused or missed and [Stage.Recover] was not called since.
 func (s *Stage) Lost() bool { return s.lost && s.recovered == 0 }
+
+// Refused reports whether changes were refused and [Stage.Recover] was not called since: a list is due once there is room.
+func (s *Stage) Refused() bool { return s.refused }
+
+// Miss says that an event could not be taken in, and that nobody can say whose it was: the watermark stands still before it until Recover is
+// called, so that whoever reads or resumes from the log does not take it for told.
+func (s *Stage) Miss() {
+	if !s.lost {
+		s.lost, s.lostAt = true, s.source
+	}
+	s.recovered = 0
+}
 
 // Watermark is what the next record handed out may vouch for: the highest resource version such that every event at or below it has been
 // handed out.
@@ -92,16 +105,15 @@ func (s *Stage) Offer(r Record) bool {
 		s.Push(r)
 		return true
 	}
-	if !s.lost {
-		s.lost, s.lostAt = true, s.source
-	}
-	s.recovered = 0
+	s.Miss()
+	s.refused = true
 	s.shed++
 	return false
 }
 
 // Recover says that a complete list was pushed that began after the last change was lost: the watermark moves again once all of it is handed out.
 func (s *Stage) Recover() {
+	s.refused = false
 	if s.lost {
 		s.recovered = s.base + uint64(len(s.seen))
 		s.settle()

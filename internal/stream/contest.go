@@ -205,7 +205,7 @@ func (k *contest) pause(ctx context.Context) error {
 func (k *contest) take(ctx context.Context) (*Lease, error) {
 	began := time.Now()
 	mine := Claim{
-		Holder: k.cfg.Holder, Form: k.cfg.Form, Complete: k.held.Complete && k.held.Form == k.cfg.Form, Acked: k.held.Acked, Epoch: k.held.Epoch, Patience: k.held.Patience,
+		Holder: k.cfg.Holder, Form: k.cfg.Form, Complete: k.held.Complete && k.held.Form == k.cfg.Form, Due: k.held.Due, Acked: k.held.Acked, Epoch: k.held.Epoch, Patience: k.held.Patience,
 		Term: max(k.held.Term, k.cfg.Floor(), k.entry.Revision) + 1, Process: k.process,
 	}
 	value, err := json.Marshal(mine)
@@ -218,11 +218,12 @@ func (k *contest) take(ctx context.Context) (*Lease, error) {
 	}
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	l := &Lease{
-		Term: mine.Term, Acked: k.held.Acked, Epoch: k.held.Epoch, Form: k.held.Form, Complete: mine.Complete,
+		Term: mine.Term, Acked: k.held.Acked, Epoch: k.held.Epoch, Form: k.held.Form, Complete: mine.Complete, Due: mine.Due,
 		cfg: k.cfg, c: k.c, bucket: k.bucket, rev: rev, kick: make(chan struct{}, 1),
 		lost: make(chan struct{}), done: make(chan struct{}), cancel: cancel,
 	}
 	l.whole.Store(mine.Complete)
+	l.owed.Store(mine.Due)
 	l.acked.Store(k.held.Acked)
 	l.epoch.Store(k.held.Epoch)
 	k.c.announce(k.cfg.Name)

@@ -69,7 +69,9 @@ type Claim struct {
 	// Form as in [LeaseConfig]; Complete says that the log has held a complete list in that form since nobody wrote another.
 	Form     string `json:"form,omitempty"`
 	Complete bool   `json:"complete,omitempty"`
-	Term     uint64 `json:"term"`
+	// Due says that a list is due all the same: the last one left something open.
+	Due  bool   `json:"due,omitempty"`
+	Term uint64 `json:"term"`
 	// Acked is the highest acknowledged sequence, and Epoch the epoch, that the holder reported.
 	Acked uint64 `json:"acked"`
 	Epoch uint64 `json:"epoch"`
@@ -90,6 +92,8 @@ type Lease struct {
 	// that, a complete list must be made and reported with [Lease.Completed].
 	Form     string
 	Complete bool
+	// Due says that the last holder owed a list.
+	Due bool
 
 	cfg    LeaseConfig
 	c      *Conn
@@ -98,6 +102,7 @@ type Lease struct {
 	acked  atomic.Uint64
 	epoch  atomic.Uint64
 	whole  atomic.Bool
+	owed   atomic.Bool
 	kick   chan struct{} // cap 1; renew now
 	lost   chan struct{}
 	done   chan struct{}
@@ -115,9 +120,20 @@ func (l *Lease) Report(epoch, acked uint64) {
 
 // Completed notes that the log holds a complete list in this holder's form, acknowledged.
 func (l *Lease) Completed() {
-	if l.whole.Swap(true) {
-		return
+	if !l.whole.Swap(true) {
+		l.tell()
 	}
+}
+
+// Owe notes whether a list is due whoever leads.
+func (l *Lease) Owe(due bool) {
+	if l.owed.Swap(due) != due {
+		l.tell()
+	}
+}
+
+// tell renews the lease now.
+func (l *Lease) tell() {
 	select {
 	case l.kick <- struct{}{}:
 	default:
@@ -135,7 +151,7 @@ func (l *Lease) Release(ctx context.Context) error {
 	default:
 	}
 	value, err := json.Marshal(Claim{
-		Form: l.cfg.Form, Complete: l.whole.Load(), Term: l.Term, Acked: l.acked.Load(), Epoch: l.epoch.Load(),
+		Form: l.cfg.Form, Complete: l.whole.Load(), Due: l.owed.Load(), Term: l.Term, Acked: l.acked.Load(), Epoch: l.epoch.Load(),
 	})
 	if err != nil {
 		return err
@@ -183,7 +199,7 @@ func (l *Lease) renew(ctx context.Context, mine Claim, renewed time.Time) {
 		eased = l.adjust(ctx, &mine, eased)
 		began := time.Now()
 		mine.Beat++
-		mine.Acked, mine.Epoch, mine.Complete = l.acked.Load(), l.epoch.Load(), l.whole.Load()
+		mine.Acked, mine.Epoch, mine.Complete, mine.Due = l.acked.Load(), l.epoch.Load(), l.whole.Load(), l.owed.Load()
 		value, err := json.Marshal(mine)
 		if err == nil {
 			var rev uint64

@@ -41,13 +41,13 @@ func (s *source) list(ctx context.Context) error {
 	rv, match, limit := s.version()
 	opts := kube.ListOptions{Scope: s.r.want.Scope, RV: rv, Match: match, Limit: limit}
 	listRV, items := "", 0
-	s.shadow.BeginList()
+	s.beginList()
 	for {
 		in := intake{s: s}
 		page, err := s.page(ctx, opts, &listRV, &in)
 		if err != nil && opts.Continue != "" && kube.IsExpired(err) {
 			// the pages have expired; one answer without pages, from where this list began.
-			s.shadow.BeginList()
+			s.beginList()
 			s.r.state.listing(false, began)
 			opts.Continue, opts.Limit, listRV, items = "", 0, "", 0
 			page, err = s.page(ctx, opts, &listRV, &in)
@@ -109,11 +109,19 @@ func (s *source) begin(listRV string) (string, error) {
 	return rv, nil
 }
 
+func (s *source) beginList() {
+	s.shadow.BeginList()
+	s.nameless = 0
+}
+
 func (s *source) listed(raw []byte, now time.Time) (delta.Record, bool) {
 	o, err := s.normalize(raw, now)
 	if err != nil {
 		rec, publish := s.poison(o, err, now)
 		s.shadow.Keep(o.Key) // also one that was not known before
+		if o.Key == "" {
+			s.nameless++
+		}
 		return rec, publish
 	}
 	return s.shadow.Listed(&o, s.epoch, now)
@@ -152,24 +160,52 @@ func (s *source) finish(ctx context.Context, listRV delta.RV) error {
 		return fmt.Errorf("%w: %s lists objects at %s that were deleted before", errNewEpoch, s.r.col, listRV)
 	}
 	now := time.Now()
-	gone := s.shadow.EndList(listRV, s.epoch, now)
-	for i := range gone {
-		gone[i].DeleteReason = cmp.Or(s.reform, gone[i].DeleteReason)
-		s.r.state.heal(gone[i].Key)
+	gone, doubts := s.missing(listRV, now)
+	if doubts {
+		s.p.lease.Owe(true) // before the log says that the list was made
 	}
 	s.p.add(func(st *delta.Stage) {
 		for i := range gone {
 			st.Push(gone[i])
 		}
 		st.Recover()
+		s.p.doubts = doubts
 		s.p.asked = false // what finds no room from here on needs a list of its own
 		st.Advance(listRV)
 		st.Control(delta.Record{Kind: delta.KindSynced, RV: listRV, ObservedAt: now})
 	})
-	s.w, s.unavailable, s.reform = delta.MaxRV(s.w, listRV), false, ""
+	s.w, s.unavailable = delta.MaxRV(s.w, listRV), false
 	s.lost.found()
+	if doubts {
+		s.lost.arm(now)
+	} else {
+		s.reform = ""
+	}
 	s.asks.told(listRV)
 	s.r.state.set(func(v *view) { v.objects, v.sourceAt = s.shadow.Len(), now })
 	s.r.well(ctx)
 	return nil
+}
+
+// missing is what a complete list says of the keys that it does not hold: they are gone. While it holds objects without a name nobody can tell which are
+// gone and which are these: then no key is deleted, readers are told of each that it cannot be told, and another list is due.
+func (s *source) missing(listRV delta.RV, now time.Time) (records []delta.Record, doubts bool) {
+	if s.nameless == 0 {
+		records = s.shadow.EndList(listRV, s.epoch, now)
+		for i := range records {
+			records[i].DeleteReason = cmp.Or(s.reform, records[i].DeleteReason)
+			s.r.state.heal(records[i].Key)
+		}
+		return records, false
+	}
+	keys, records := s.shadow.Unlisted(listRV, s.epoch, now)
+	why := fmt.Errorf("%w: it holds %d without a name", errNameless, s.nameless)
+	for _, key := range keys {
+		s.r.state.poison(key, why, now)
+	}
+	if len(keys) > 0 {
+		s.r.metrics.quarantined.WithLabelValues(s.r.col.String()).Add(float64(len(records)))
+		s.r.slog.Warn("objects that a list does not name are in doubt", slog.Int(telemetry.KeyCount, len(keys)), telemetry.Err(why))
+	}
+	return records, len(keys) > 0
 }

@@ -26,6 +26,8 @@ type publisher struct {
 	open  bool
 	// asked: a list was asked for, because the stage had no room for some changes, and none was complete since; guarded by mu.
 	asked bool
+	// doubts: the last complete list left some keys in doubt; guarded by mu.
+	doubts bool
 	// sending is how many records are with the writer; guarded by mu.
 	sending int
 }
@@ -117,7 +119,7 @@ func (p *publisher) repair() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
-	case !p.stage.Lost():
+	case !p.stage.Refused():
 		p.asked = false
 	case !p.asked && p.stage.Bytes() <= p.r.cfg.StageBytes/2:
 		p.asked = true
@@ -150,6 +152,7 @@ func (p *publisher) publish(ctx context.Context, records []delta.Record, heard t
 	}
 	p.mu.Lock()
 	p.sending = len(records)
+	doubts := p.doubts
 	p.mu.Unlock()
 	p.count()
 	p.r.state.set(func(v *view) { v.sourceAt, v.waitingSince = heard, oldest })
@@ -158,7 +161,10 @@ func (p *publisher) publish(ctx context.Context, records []delta.Record, heard t
 		err = p.w.Flush(ctx)
 	}
 	if err == nil && synced {
-		p.lease.Completed()
+		if !doubts {
+			p.lease.Completed()
+		}
+		p.lease.Owe(doubts)
 	}
 	if err != nil {
 		span.RecordError(err)

@@ -209,7 +209,7 @@ func (r *reflection) lead(ctx context.Context, lease *stream.Lease, standby *sta
 	if err != nil {
 		return fmt.Errorf("rebuild the shadow of %s: %w", r.col, err)
 	}
-	if l.unread {
+	if l.unread || lease.Due {
 		r.poke()
 	}
 	from, reform, err := r.resume(ctx, w, lease, l)

@@ -230,8 +230,18 @@ func TestR22AConnectionThatBreaksIsLikeACloseAndTold(t *testing.T) {
 func TestR23WhatIsOfAnotherKindChangesNothingElse(t *testing.T) {
 	t.Parallel() // TestReflectorWatchHandler: foo, bar; a Service is rejected, foo deleted, bar@55, baz@32
 	a := newAPI(t)
-	a.onList = func(int, url.Values) (int, string) { return 200, list("1", "", item("foo", 1), item("bar", 1)) }
-	a.onWatch = func(_ int, _ url.Values, w *wire) {
+	a.onList = func(n int, _ url.Values) (int, string) {
+		if n == 1 {
+			return 200, list("1", "", item("foo", 1), item("bar", 1))
+		}
+		return 200, list("60", "", item("bar", 55), item("baz", 32)) // due after what had no name
+	}
+	a.onWatch = func(n int, _ url.Values, w *wire) {
+		if n > 1 {
+			w.send()
+			w.hold()
+			return
+		}
 		w.send(
 			event("ADDED", `{"kind":"Service","apiVersion":"v1","metadata":{"name":"rejected","namespace":"default","uid":"s","resourceVersion":"20"}}`),
 			event("ADDED", `{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"21"},"rows":[]}`),
@@ -242,7 +252,7 @@ func TestR23WhatIsOfAnotherKindChangesNothingElse(t *testing.T) {
 	m := mirrored(t, a, quick())
 	m.until(t, "the bookmark behind", func() bool { return m.revision().RV == "60" })
 	live := m.live()
-	if r, ok := m.get("default/rejected"); ok && r.Encoding != delta.EncodingUnreadable {
+	if r, ok := m.get("default/rejected"); ok && !r.Tombstone() && r.Encoding != delta.EncodingUnreadable {
 		t.Errorf("the Service became %+v", r)
 	}
 	delete(live, "default/rejected")

@@ -90,7 +90,7 @@ func TestR26OneBadObjectIsQuarantinedAndHoldsNothingBack(t *testing.T) {
 	} {
 		steps <- line
 	}
-	m.until(t, "the good object behind them", func() bool { return m.revision().RV == "13" })
+	m.until(t, "the good object behind them", func() bool { return m.live()["default/c"] == "13" })
 	r := reflection(t, c, "dev/pods.v1", "five quarantined", func(r *reflectorv1.Reflection) bool { return r.GetQuarantinedTotal() == 5 })
 	reasons := map[string]string{}
 	for _, q := range r.GetQuarantined() {
@@ -104,7 +104,10 @@ func TestR26OneBadObjectIsQuarantinedAndHoldsNothingBack(t *testing.T) {
 	}
 	steps <- event("MODIFIED", object("a", 14))
 	steps <- event("DELETED", object("b", 15))
-	m.until(t, "the repaired object", func() bool { return m.revision().RV == "15" })
+	m.until(t, "the repaired object", func() bool { return m.live()["default/a"] == "14" && m.live()["default/b"] == "" })
+	if at := m.revision().RV; at != "10" {
+		t.Errorf("revision %s is claimed behind an event that nobody could read", at)
+	}
 	r = reflection(t, c, "pods", "two healed", func(r *reflectorv1.Reflection) bool { return r.GetQuarantinedTotal() == 3 })
 	if r.GetObjects() != 2 || r.GetRelists() != 1 || r.GetWatches() != 1 {
 		t.Errorf("%d objects, %d lists, %d watches; want 2, 1, 1", r.GetObjects(), r.GetRelists(), r.GetWatches())

@@ -24,7 +24,9 @@ const (
 // Ends of a watch that are not errors of the server.
 var (
 	errVeryShort = errors.New("reflector: very short watch: it closed within a second without an event")
-	errRelist    = errors.New("reflector: relist asked for")
+	// errNameless says why a key is in doubt.
+	errNameless = errors.New("reflector: the list cannot tell whether the object is gone")
+	errRelist   = errors.New("reflector: relist asked for")
 	// errUnfinished: R-14.
 	errUnfinished = errors.New("reflector: the stream of the initial state ended before it was complete")
 )
@@ -48,6 +50,7 @@ type source struct {
 	lost   lost
 	asks   *asker
 
+	nameless    int  // objects without a name in the list under way
 	unavailable bool // the last list found its version expired or too large
 	paged       bool // a list at "0" came back in pages: the server's cache is off
 	slow        bool // a list ran out of time
@@ -242,7 +245,7 @@ func (s *source) change(ev kube.Event, now time.Time) (delta.Record, delta.RV, b
 	if err != nil && (ev.Type != kube.EventDeleted || o.Key == "" || o.RV == "") {
 		rec, publish := s.poison(o, err, now)
 		if o.Key == "" || o.RV == "" {
-			s.lost.arm(now)
+			s.missed(now)
 		}
 		return rec, o.RV, publish
 	}
@@ -266,6 +269,12 @@ func (s *source) change(ev kube.Event, now time.Time) (delta.Record, delta.RV, b
 // poisoned quarantines an event of which not even the key is known. Something was missed: a list is due.
 func (s *source) poisoned(why error, now time.Time) {
 	s.poison(delta.Object{}, why, now)
+	s.missed(now)
+}
+
+// missed makes a list due. Until it is made the log claims nothing behind the event that was missed, and who leads next meets that event again.
+func (s *source) missed(now time.Time) {
+	s.p.add((*delta.Stage).Miss)
 	s.lost.arm(now)
 }
 

@@ -3,6 +3,7 @@ package reflector_test
 import (
 	"net/url"
 	"testing"
+	"time"
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
@@ -35,7 +36,7 @@ func TestR09Design65ASuccessorKnowsThatTheSourceWentBack(t *testing.T) {
 	}
 	nats := embeddedtest.NATS(t).URL()
 	cfg := quick()
-	cfg.Holder = "one"
+	cfg.Holder, cfg.LeaseTTL = "one", 20*time.Second
 	first, stop := start(t, cfg, a.URL, nats)
 	reflection(t, dial(t, first), "pods", "the first leads", watching)
 	cfg.Holder = "two"

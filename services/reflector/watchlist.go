@@ -120,7 +120,7 @@ func (s *source) initial(ctx context.Context, cancel context.CancelCauseFunc, w 
 	var heard atomic.Int64
 	stop := s.overdue(ctx, cancel, &heard)
 	defer stop()
-	s.shadow.BeginList()
+	s.beginList()
 	for {
 		ev, err := w.Next()
 		switch {
@@ -145,6 +145,9 @@ func (s *source) initial(ctx context.Context, cancel context.CancelCauseFunc, w 
 			}
 			heard.Store(time.Now().UnixNano())
 		case kube.EventDeleted: // of what was streamed before
+			if o, bad := s.normalize(ev.Object, time.Now()); bad != nil && (o.Key == "" || o.RV == "") {
+				return "", in.items, fmt.Errorf("%w: a deletion: %w", kube.ErrBadAnswer, bad) // what is gone is not known
+			}
 			if err = in.rest(ctx); err == nil {
 				rec, _, publish := s.change(ev, time.Now())
 				s.asks.event(rec, publish, "")
