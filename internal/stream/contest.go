@@ -139,9 +139,9 @@ func (k *contest) look(ctx context.Context) error {
 	return nil
 }
 
-// mine says that the claim is one that this process could not release.
+// mine says that the claim is one that this process could not release. A lease that somebody in this process still has is not.
 func (k *contest) mine() bool {
-	return k.held.Process == k.c.presence.token && k.held.Holder == k.cfg.Holder
+	return !k.c.presence.holds(k.cfg.Name) && k.held.Process == k.c.presence.token && k.held.Holder == k.cfg.Holder
 }
 
 // open says whether the lease may be taken.
@@ -226,6 +226,7 @@ func (k *contest) take(ctx context.Context) (*Lease, error) {
 	l.owed.Store(mine.Due)
 	l.acked.Store(k.held.Acked)
 	l.epoch.Store(k.held.Epoch)
+	k.c.presence.hold(l)
 	k.c.announce(k.cfg.Name)
 	go l.renew(run, mine, began)
 	return l, nil

@@ -145,6 +145,7 @@ func (l *Lease) tell() {
 func (l *Lease) Release(ctx context.Context) error {
 	l.cancel()
 	<-l.done
+	defer l.c.presence.leave(l)
 	select {
 	case <-l.lost:
 		return nil
@@ -219,6 +220,7 @@ func (l *Lease) renew(ctx context.Context, mine Claim, renewed time.Time) {
 			return
 		}
 		if errors.Is(err, ErrConflict) || time.Since(renewed) >= l.cfg.TTL {
+			l.c.presence.leave(l)
 			l.c.cfg.Log.Warn("lease lost", slog.String("lease", l.cfg.Name))
 			close(l.lost)
 			return

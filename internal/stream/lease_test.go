@@ -302,3 +302,25 @@ func TestTheLeasesOfAProcessShareItsPings(t *testing.T) {
 	cancel()
 	all.Wait()
 }
+
+// TestALeaseIsNotTakenFromOneThatThisProcessStillHas: one part of a process ends, and still writes, while another asks for the same lease, as to delete
+// the log.
+func TestALeaseIsNotTakenFromOneThatThisProcessStillHas(t *testing.T) {
+	t.Parallel()
+	c := connect(t, embeddedtest.NATS(t).URL(), nil)
+	cfg := stream.LeaseConfig{Holder: "same", TTL: 20 * time.Second}
+	first := lease(t, c, cfg)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	cfg.Name = "dev/pods.v1"
+	if l, err := c.Lease(ctx, cfg); err == nil {
+		_ = l.Release(t.Context())
+		t.Fatal("it was taken from its holder, which is at work")
+	}
+	if err := first.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if next := lease(t, c, cfg); next.Term <= first.Term {
+		t.Errorf("term %d after %d", next.Term, first.Term)
+	}
+}

@@ -25,13 +25,16 @@ type presence struct {
 	answering bool
 	reachable bool // a ping was answered
 	peers     map[peerKey]*peer
+	held      map[string]*Lease // the leases of this process that have not ended, by name
 
 	measure  sync.Mutex // guards what follows
 	took     time.Duration
 	measured time.Time
 }
 
-func newPresence() *presence { return &presence{token: nuid.Next(), peers: map[peerKey]*peer{}} }
+func newPresence() *presence {
+	return &presence{token: nuid.Next(), peers: map[peerKey]*peer{}, held: map[string]*Lease{}}
+}
 
 // present begins to answer, and returns the token under which others can ping this process; empty when pings do not arrive, as where the
 // user of the connection may not subscribe: everybody would think that we are gone.
@@ -69,6 +72,29 @@ func (c *Conn) latency(ctx context.Context, limit time.Duration) time.Duration {
 		p.took = p.measured.Sub(began)
 	}
 	return p.took
+}
+
+// hold notes that a lease of this process begins.
+func (p *presence) hold(l *Lease) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.held[l.cfg.Name] = l
+}
+
+// leave notes that a lease of this process has ended: released, or lost.
+func (p *presence) leave(l *Lease) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.held[l.cfg.Name] == l {
+		delete(p.held, l.cfg.Name)
+	}
+}
+
+// holds reports whether this process has the lease of that name and has not given it up.
+func (p *presence) holds(name string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.held[name] != nil
 }
 
 type peerKey struct {
