@@ -260,7 +260,7 @@ func (r *reflection) resume(ctx context.Context, w *stream.Writer, lease *stream
 		return from, "", nil
 	case lease.Form == "":
 		return from, delta.Inferred, nil
-	case !l.filtered.IsZero() && time.Since(l.filtered) <= r.log.TombstoneTTL():
+	case l.departures(time.Now(), r.log.TombstoneTTL()):
 		if err := w.NewEpoch(ctx); err != nil {
 			return from, "", err
 		}

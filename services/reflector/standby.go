@@ -152,6 +152,12 @@ type legacy struct {
 	filtered time.Time
 }
 
+// departures reports whether some reader may remember tombstones of objects that left the form. One that was behind when it took such a tombstone
+// remembers it for as much longer than the log holds it, and one that is further behind than the TTL begins again.
+func (l *legacy) departures(now time.Time, ttl time.Duration) bool {
+	return !l.filtered.IsZero() && now.Sub(l.filtered) <= 2*ttl
+}
+
 // take follows the log up to what w has written of it, which must be its end and stay it, then stops following and returns what it found. The
 // sequence alone would not do: in a log made anew, or one that was cut short, it may lie below what was read of the log that was.
 func (s *standby) take(ctx context.Context, w *stream.Writer) (legacy, error) {
