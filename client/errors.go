@@ -36,8 +36,9 @@ var (
 	ErrQueueNotFound error = reason("QUEUE_NOT_FOUND")
 	// ErrQueueClosed: the queue takes no keys at present.
 	ErrQueueClosed error = reason("QUEUE_CLOSED")
-
-	errSnapshotGone error = reason("SNAPSHOT_GONE")
+	// ErrSnapshotGone: what a page token refers to is not kept any more, or not on this
+	// replica; see [Index.Page].
+	ErrSnapshotGone error = errSnapshotGone
 )
 
 // Errors made on this side.
@@ -51,6 +52,8 @@ var (
 	// ErrShutDown: somebody shut the session down.
 	ErrShutDown = errors.New("client: session was shut down")
 )
+
+const errSnapshotGone = reason("SNAPSHOT_GONE")
 
 type reason string
 

@@ -70,6 +70,28 @@ func ExampleIndex_Watch() {
 	conn.Close()
 }
 
+func ExampleIndex_List() {
+	conn, err := client.Dial("127.0.0.1:7441", client.DialConfig{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	// The web pods on two nodes of every cluster that do not run.
+	objs, revisions, err := client.NewIndex(conn).ListClusters(context.Background(), "pods.v1", client.ListOptions{
+		Clusters: []string{"*"}, Index: "node", Values: []string{"node-1", "node-2"},
+		Labels: "app=web", FieldSelector: "status.phase!=Running",
+		ReadOptions: client.ReadOptions{View: client.ViewMetadata},
+	})
+	if err != nil {
+		log.Println(err)
+		return
+	}
+	for _, obj := range objs {
+		fmt.Println(obj.Collection, obj.Key, obj.Quarantined)
+	}
+	fmt.Println(revisions)
+	conn.Close()
+}
+
 func ExampleTrigger() {
 	// Pods wake the Jobs that own them, and every Job is looked at twice a day.
 	cfg := client.TriggerConfig{Name: "job", Primary: jobs, Resync: 12 * time.Hour}

@@ -3,15 +3,12 @@ package client
 import (
 	"cmp"
 	"context"
-	"errors"
-	"iter"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
-	"github.com/deltaplane/deltaplane/internal/rpc"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
 
@@ -29,6 +26,13 @@ func NewIndex(conn grpc.ClientConnInterface) *Index {
 type Object struct {
 	Key, UID, ResourceVersion string
 	Payload                   []byte
+	// Collection is that of the object, in an answer that covers several clusters;
+	// empty in others.
+	Collection string
+	// Quarantined: the newest version of the key could not be read, so that it has no
+	// payload, and nobody can tell whether a selector would take it. Only List and what
+	// is like it return such objects; Get and BatchGet fail with [ErrKeyQuarantined].
+	Quarantined bool
 }
 
 // The views of a read.
@@ -100,125 +104,14 @@ func (x *Index) BatchGet(ctx context.Context, collection string, keys []string, 
 	if bad := resp.GetQuarantinedKeys(); len(bad) > 0 {
 		return nil, nil, Revision{}, &Error{Op: "batch get " + collection + " " + bad[0], Reason: "KEY_QUARANTINED", err: ErrKeyQuarantined}
 	}
-	return fromObjects(resp.GetObjects()), resp.GetMissingKeys(), fromRevision(resp.GetRevision()), nil
-}
-
-// ListOptions choose objects of a collection.
-type ListOptions struct {
-	ReadOptions
-	// Namespace, when set, is the only one looked at; it excludes Namespaces, of
-	// which there may be 100.
-	Namespace  string
-	Namespaces []string
-	// Labels and FieldSelector are selectors as kubectl writes them.
-	Labels, FieldSelector string
-	// PageSize is how many objects one call returns. Default: the server's.
-	PageSize int
-}
-
-// List returns every object that matches, in key order, and the revision they
-// were read at. The pages come from one snapshot; when it is gone before the end
-// (a replica restarted), the listing begins again.
-func (x *Index) List(ctx context.Context, collection string, o ListOptions) ([]Object, Revision, error) {
-	for attempt := 1; ; attempt++ {
-		objs, rev, err := x.list(ctx, collection, o)
-		if err == nil || !errors.Is(err, errSnapshotGone) || attempt == 5 {
-			return objs, rev, err
-		}
-	}
-}
-
-func (x *Index) list(ctx context.Context, collection string, o ListOptions) ([]Object, Revision, error) {
-	var all []Object
-	for token := ""; ; {
-		resp, err := x.page(ctx, collection, o, token)
-		if err != nil {
-			return nil, Revision{}, wrap(err, "list %s", collection)
-		}
-		all = append(all, fromObjects(resp.GetObjects())...)
-		if token = resp.GetNextPageToken(); token == "" {
-			return all, fromRevision(resp.GetRevision()), nil
-		}
-	}
-}
-
-// All yields every object that matches, in key order, a page at a time. When a
-// page's snapshot is gone it goes on behind the last key in a newer one, so the
-// whole need not be of one revision. It ends after an error.
-func (x *Index) All(ctx context.Context, collection string, o ListOptions) iter.Seq2[Object, error] {
-	return func(yield func(Object, error) bool) {
-		err := x.pages(ctx, collection, o, func(objs []Object, _ Revision) error {
-			for _, obj := range objs {
-				if !yield(obj, nil) {
-					return errEnough
-				}
-			}
-			return nil
-		})
-		if err != nil && !errors.Is(err, errEnough) {
-			yield(Object{}, err)
-		}
-	}
-}
-
-var errEnough = errors.New("client: enough")
-
-func (x *Index) pages(ctx context.Context, collection string, o ListOptions, visit func([]Object, Revision) error) error {
-	gone := 0
-	for token := ""; ; {
-		resp, err := x.page(ctx, collection, o, token)
-		if next := rpc.Info(err).GetMetadata()["page_token"]; next != "" && rpc.Reason(err) == "SNAPSHOT_GONE" && gone < 5 {
-			token = next
-			gone++
-			continue
-		}
-		if err != nil {
-			return wrap(err, "list %s", collection)
-		}
-		gone = 0
-		if err := visit(fromObjects(resp.GetObjects()), fromRevision(resp.GetRevision())); err != nil {
-			return err
-		}
-		if token = resp.GetNextPageToken(); token == "" {
-			return nil
-		}
-	}
-}
-
-func (x *Index) page(ctx context.Context, collection string, o ListOptions, token string) (*indexv1.ListResponse, error) {
-	return x.c.List(ctx, &indexv1.ListRequest{
-		Collection: collection, Namespace: o.Namespace, LabelSelector: o.Labels, FieldSelector: o.FieldSelector,
-		PageSize: int32(o.PageSize), PageToken: token, Consistency: o.consistency(), View: o.View, FieldMask: o.mask(),
-		Namespaces: o.Namespaces,
-	})
+	return fromObjects(resp.GetObjects(), nil), resp.GetMissingKeys(), fromRevision(resp.GetRevision()), nil
 }
 
 // ByIndex returns every object filed under any of up to 100 values of an index,
-// each once, in key order, with the revision they were read at.
+// each once, in key order, with the revision they were read at. [Index.List] does
+// the same with more to choose by.
 func (x *Index) ByIndex(ctx context.Context, collection, index string, values []string, o ReadOptions) ([]Object, Revision, error) {
-	for attempt := 1; ; attempt++ {
-		objs, rev, err := x.byIndex(ctx, collection, index, values, o)
-		if err == nil || !errors.Is(err, errSnapshotGone) || attempt == 5 {
-			return objs, rev, err
-		}
-	}
-}
-
-func (x *Index) byIndex(ctx context.Context, collection, index string, values []string, o ReadOptions) ([]Object, Revision, error) {
-	var all []Object
-	for token := ""; ; {
-		resp, err := x.c.ByIndex(ctx, &indexv1.ByIndexRequest{
-			Collection: collection, Index: index, Values: values, PageToken: token,
-			Consistency: o.consistency(), View: o.View, FieldMask: o.mask(),
-		})
-		if err != nil {
-			return nil, Revision{}, wrap(err, "by index %s %s", collection, index)
-		}
-		all = append(all, fromObjects(resp.GetObjects())...)
-		if token = resp.GetNextPageToken(); token == "" {
-			return all, fromRevision(resp.GetRevision()), nil
-		}
-	}
+	return x.List(ctx, collection, ListOptions{ReadOptions: o, Index: index, Values: values})
 }
 
 // IndexKeys returns the keys filed under a value of an index, sorted.
@@ -228,18 +121,6 @@ func (x *Index) IndexKeys(ctx context.Context, collection, index, value string, 
 		return nil, Revision{}, wrap(err, "index keys %s %s", collection, index)
 	}
 	return resp.GetKeys(), fromRevision(resp.GetRevision()), nil
-}
-
-// Count returns how many objects of the collection match.
-func (x *Index) Count(ctx context.Context, collection string, o ListOptions) (int64, Revision, error) {
-	resp, err := x.c.Count(ctx, &indexv1.CountRequest{
-		Collection: collection, Namespace: o.Namespace, Namespaces: o.Namespaces, LabelSelector: o.Labels, FieldSelector: o.FieldSelector,
-		Consistency: o.consistency(),
-	})
-	if err != nil {
-		return 0, Revision{}, wrap(err, "count %s", collection)
-	}
-	return resp.GetCount(), fromRevision(resp.GetRevision()), nil
 }
 
 // WaitFor returns once a replica has reached the barrier, with the revisions
@@ -264,13 +145,5 @@ func (x *Index) Collections(ctx context.Context) ([]*indexv1.CollectionStatus, e
 }
 
 func fromObject(o *indexv1.Object) Object {
-	return Object{Key: o.GetKey(), UID: o.GetUid(), ResourceVersion: o.GetResourceVersion(), Payload: o.GetPayload()}
-}
-
-func fromObjects(in []*indexv1.Object) []Object {
-	out := make([]Object, len(in))
-	for i, o := range in {
-		out[i] = fromObject(o)
-	}
-	return out
+	return Object{Key: o.GetKey(), UID: o.GetUid(), ResourceVersion: o.GetResourceVersion(), Payload: o.GetPayload(), Collection: o.GetCollection()}
 }

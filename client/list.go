@@ -1,0 +1,271 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"iter"
+
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+)
+
+// ListOptions choose objects of a collection. What is set must all hold; the zero
+// value takes every object.
+type ListOptions struct {
+	ReadOptions
+	// Namespace, when set, is the only one looked at; it excludes Namespaces, of
+	// which there may be 100.
+	Namespace  string
+	Namespaces []string
+	// Labels and FieldSelector are selectors as kubectl writes them: "app=web,tier!=db",
+	// "spec.nodeName=n1,status.phase!=Running". Fields are metadata.name,
+	// metadata.namespace and the paths of field indexes. Either has at most 1,000 terms.
+	Labels, FieldSelector string
+	// Index, when set, takes only objects filed under any of Values, of which there
+	// are 1 to 100. Each object comes once, however many of them it has.
+	Index  string
+	Values []string
+	// Clusters to look in, or "*" alone for every one. The collection then names the
+	// resource without a cluster ("pods.v1"); objects come cluster by cluster, each
+	// with its Collection, and there is a revision for each. AtLeast cannot be used:
+	// wait for each collection with [Index.WaitFor] first.
+	Clusters []string
+	// PageSize is how many objects one call returns, at most 5,000. Default: the
+	// server's, 500, and 5,000 by an index.
+	PageSize int
+}
+
+// Page is one page of a listing, in key order.
+type Page struct {
+	Objects []Object
+	// Next is the token of the page behind it; empty at the end.
+	Next string
+	// Revision is what all pages of one listing were read at. With Clusters it is
+	// zero, and Revisions has that of each collection.
+	Revision  Revision
+	Revisions Barrier
+	// Remaining is how many objects follow: exact when only namespaces choose, else an
+	// upper bound. It is not known by an index, and 0.
+	Remaining int64
+}
+
+// Page returns one page: the first, or the one that a token names. The options
+// other than PageSize, AtLeast and Timeout must stay the same from page to page.
+// With [ErrSnapshotGone], what the pages came from is not kept any more, or not on
+// this replica: the Next of the page returned then goes on behind the last key, in a
+// newer snapshot.
+func (x *Index) Page(ctx context.Context, collection string, o ListOptions, token string) (Page, error) {
+	p, err := x.page(ctx, collection, o, token)
+	if err != nil && rpc.Reason(err) == string(errSnapshotGone) {
+		p.Next = rpc.Info(err).GetMetadata()["page_token"]
+	}
+	return p, wrap(err, "list %s", collection)
+}
+
+// List returns every object that matches, in key order, and the revision they
+// were read at, which is zero with Clusters. The pages come from one snapshot; when
+// it is gone before the end (a replica restarted), the listing begins again.
+func (x *Index) List(ctx context.Context, collection string, o ListOptions) ([]Object, Revision, error) {
+	objs, last, err := x.whole(ctx, collection, o)
+	return objs, last.Revision, err
+}
+
+// ListClusters is List for options with Clusters, and returns the revision of
+// every collection of the answer.
+func (x *Index) ListClusters(ctx context.Context, collection string, o ListOptions) ([]Object, Barrier, error) {
+	objs, last, err := x.whole(ctx, collection, o)
+	return objs, last.Revisions, err
+}
+
+func (x *Index) whole(ctx context.Context, collection string, o ListOptions) ([]Object, Page, error) {
+	for attempt := 1; ; attempt++ {
+		objs, last, err := x.list(ctx, collection, o)
+		if err == nil || !errors.Is(err, ErrSnapshotGone) || attempt == 5 {
+			return objs, last, err
+		}
+	}
+}
+
+func (x *Index) list(ctx context.Context, collection string, o ListOptions) ([]Object, Page, error) {
+	var all []Object
+	for token := ""; ; {
+		p, err := x.Page(ctx, collection, o, token)
+		if err != nil {
+			return nil, Page{}, err
+		}
+		all = append(all, p.Objects...)
+		if token = p.Next; token == "" {
+			return all, p, nil
+		}
+	}
+}
+
+// All yields every object that matches, in key order, a page at a time. When a
+// page's snapshot is gone it goes on behind the last key in a newer one, so the
+// whole need not be of one revision. It ends after an error.
+func (x *Index) All(ctx context.Context, collection string, o ListOptions) iter.Seq2[Object, error] {
+	return func(yield func(Object, error) bool) {
+		err := x.pages(ctx, collection, o, func(objs []Object, _ Revision) error {
+			for _, obj := range objs {
+				if !yield(obj, nil) {
+					return errEnough
+				}
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, errEnough) {
+			yield(Object{}, err)
+		}
+	}
+}
+
+var errEnough = errors.New("client: enough")
+
+// pages visits one page after the other, going on from newer snapshots.
+func (x *Index) pages(ctx context.Context, collection string, o ListOptions, visit func([]Object, Revision) error) error {
+	gone := 0
+	for token := ""; ; {
+		p, err := x.Page(ctx, collection, o, token)
+		if err != nil && p.Next != "" && gone < 5 {
+			token = p.Next
+			gone++
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		gone = 0
+		if err := visit(p.Objects, p.Revision); err != nil {
+			return err
+		}
+		if token = p.Next; token == "" {
+			return nil
+		}
+	}
+}
+
+func (o ListOptions) byIndex() bool { return o.Index != "" || len(o.Values) > 0 }
+
+// paged is an answer in pages.
+type paged interface {
+	GetObjects() []*indexv1.Object
+	GetNextPageToken() string
+	GetRevision() *deltav1.Revision
+	GetQuarantinedKeys() []string
+	GetRevisions() []*deltav1.CollectionRevision
+}
+
+func (x *Index) page(ctx context.Context, collection string, o ListOptions, token string) (Page, error) {
+	if !o.byIndex() {
+		resp, err := x.c.List(ctx, &indexv1.ListRequest{
+			Collection: collection, Namespace: o.Namespace, Namespaces: o.Namespaces, LabelSelector: o.Labels, FieldSelector: o.FieldSelector,
+			PageSize: int32(o.PageSize), PageToken: token, Consistency: o.consistency(), View: o.View, FieldMask: o.mask(), Clusters: o.Clusters,
+		})
+		p := fromPage(resp, err)
+		p.Remaining = resp.GetRemaining()
+		return p, err
+	}
+	namespaces := o.Namespaces
+	if o.Namespace != "" {
+		if len(namespaces) > 0 {
+			return Page{}, rpc.Status(rpc.InvalidArgument("namespaces", "excludes namespace"), nil)
+		}
+		namespaces = []string{o.Namespace}
+	}
+	resp, err := x.c.ByIndex(ctx, &indexv1.ByIndexRequest{
+		Collection: collection, Index: o.Index, Values: o.Values, Namespaces: namespaces, LabelSelector: o.Labels, FieldSelector: o.FieldSelector,
+		PageSize: int32(o.PageSize), PageToken: token, Consistency: o.consistency(), View: o.View, FieldMask: o.mask(), Clusters: o.Clusters,
+	})
+	return fromPage(resp, err), err
+}
+
+func fromPage(resp paged, err error) Page {
+	if err != nil {
+		return Page{}
+	}
+	p := Page{
+		Objects: fromObjects(resp.GetObjects(), resp.GetQuarantinedKeys()), Next: resp.GetNextPageToken(), Revision: fromRevision(resp.GetRevision()),
+	}
+	if list := resp.GetRevisions(); len(list) > 0 {
+		p.Revisions = fromBarrier(list)
+	}
+	return p
+}
+
+// fromObjects also marks those that could not be read: they have no payload and
+// their keys are named.
+func fromObjects(in []*indexv1.Object, quarantined []string) []Object {
+	out := make([]Object, len(in))
+	next := 0 // the keys come in the order of the objects
+	for i, o := range in {
+		out[i] = fromObject(o)
+		if next < len(quarantined) && quarantined[next] == o.GetKey() && len(o.GetPayload()) == 0 {
+			out[i].Quarantined = true
+			next++
+		}
+	}
+	return out
+}
+
+// Count returns how many objects match, and the revision they were counted at,
+// which is zero with Clusters. An object under several of Values counts once.
+func (x *Index) Count(ctx context.Context, collection string, o ListOptions) (int64, Revision, error) {
+	resp, err := x.c.Count(ctx, &indexv1.CountRequest{
+		Collection: collection, Namespace: o.Namespace, Namespaces: o.Namespaces, LabelSelector: o.Labels, FieldSelector: o.FieldSelector,
+		Index: o.Index, Values: o.Values, Clusters: o.Clusters, Consistency: o.consistency(),
+	})
+	if err != nil {
+		return 0, Revision{}, wrap(err, "count %s", collection)
+	}
+	return resp.GetCount(), fromRevision(resp.GetRevision()), nil
+}
+
+// ByExample returns the objects that share a value of an index with an example,
+// each once, in key order, and the example's values. The example is an object in
+// JSON, which need not exist.
+func (x *Index) ByExample(ctx context.Context, collection, index string, example []byte, o ReadOptions) (objs []Object, values []string, rev Revision, err error) {
+	if len(o.Fields) > 0 {
+		return nil, nil, Revision{}, wrap(rpc.Status(rpc.InvalidArgument("field_mask", "is not taken by this call"), nil), "by example %s %s", collection, index)
+	}
+	resp, err := x.c.Index(ctx, &indexv1.IndexRequest{Collection: collection, Index: index, Object: example, Consistency: o.consistency(), View: o.View})
+	if err != nil {
+		return nil, nil, Revision{}, wrap(err, "by example %s %s", collection, index)
+	}
+	return fromObjects(resp.GetObjects(), resp.GetQuarantinedKeys()), resp.GetValues(), fromRevision(resp.GetRevision()), nil
+}
+
+// IndexValue is a value of an index, and how many keys are filed under it.
+type IndexValue struct {
+	Value string
+	Keys  int64
+}
+
+// IndexValues returns the values of an index that begin with a prefix and have at
+// least one key, sorted, from one snapshot.
+func (x *Index) IndexValues(ctx context.Context, collection, index, prefix string, o ReadOptions) ([]IndexValue, Revision, error) {
+	for attempt := 1; ; attempt++ {
+		values, rev, err := x.indexValues(ctx, collection, index, prefix, o)
+		if err == nil || !errors.Is(err, ErrSnapshotGone) || attempt == 5 {
+			return values, rev, err
+		}
+	}
+}
+
+func (x *Index) indexValues(ctx context.Context, collection, index, prefix string, o ReadOptions) ([]IndexValue, Revision, error) {
+	var all []IndexValue
+	for token := ""; ; {
+		resp, err := x.c.ListIndexFuncValues(ctx, &indexv1.ListIndexFuncValuesRequest{
+			Collection: collection, Index: index, Prefix: prefix, PageToken: token, Consistency: o.consistency(),
+		})
+		if err != nil {
+			return nil, Revision{}, wrap(err, "index values %s %s", collection, index)
+		}
+		for _, v := range resp.GetValues() {
+			all = append(all, IndexValue{Value: v.GetValue(), Keys: v.GetKeys()})
+		}
+		if token = resp.GetNextPageToken(); token == "" {
+			return all, fromRevision(resp.GetRevision()), nil
+		}
+	}
+}
