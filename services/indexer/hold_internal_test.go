@@ -18,7 +18,7 @@ import (
 
 // What is counted is about what a request takes, or the limit would bound
 // nothing. It is not parallel: it looks at the heap.
-func TestRequestsAreCountedAsWhatTheyTake(t *testing.T) {
+func TestRequestsAreCountedAsWhatTheyTake(t *testing.T) { //nolint:paralleltest // as it says
 	known := map[string]string{}
 	for i := range 50_000 {
 		known[fmt.Sprintf("namespace-%d/some-pod-with-a-name-%d", i%50, i)] = fmt.Sprint(1_000_000 + i)
@@ -141,8 +141,7 @@ func TestAnswersCountUntilTheTransportLetsGo(t *testing.T) {
 	if err := s.charge(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
-	second := large()
-	err := s.charge(t.Context(), second)
+	err := s.charge(t.Context(), large())
 	if st := rpc.Status(err, rules); rpc.Code(st) != codes.ResourceExhausted || rpc.Reason(st) != "REQUEST_MEMORY" || rpc.Info(st).GetMetadata()["limit_name"] != "max_request_bytes" || rpc.RetryDelay(st) <= 0 {
 		t.Errorf("a second large answer: %v, want RESOURCE_EXHAUSTED REQUEST_MEMORY that names the limit, with RetryInfo", err)
 	}
@@ -154,10 +153,9 @@ func TestAnswersCountUntilTheTransportLetsGo(t *testing.T) {
 	if n := s.requests.used(); n != 0 {
 		t.Errorf("%d bytes are counted when it was sent", n)
 	}
-	if err := s.charge(t.Context(), second); err != nil {
+	if err := s.charge(t.Context(), large()); err != nil { // and its connection breaks
 		t.Errorf("when the first was sent: %v", err)
 	}
-	second = nil // its connection broke
 	for began := time.Now(); s.requests.used() != 0; runtime.GC() {
 		if time.Since(began) > time.Minute {
 			t.Fatal("an answer that nobody sends is counted for ever")

@@ -2,6 +2,7 @@ package indexer_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -18,18 +19,17 @@ import (
 	"github.com/deltaplane/deltaplane/services/indexer"
 )
 
-// twoClients are tokens of an indexer, and contexts for their calls.
-func twoClients(t *testing.T, c *indexer.Config) (one, two context.Context) {
+// twoClients is a file of tokens for an indexer, and contexts for their calls.
+func twoClients(t *testing.T) (tokens string, one, two context.Context) {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "tokens")
-	if err := os.WriteFile(path, []byte("0123456789abcdef one\nfedcba9876543210 two\n"), 0o600); err != nil {
+	tokens = filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(tokens, []byte("0123456789abcdef one\nfedcba9876543210 two\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c.RPC.Auth.TokenFile = path
 	as := func(token string) context.Context {
 		return metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token)
 	}
-	return as("0123456789abcdef"), as("fedcba9876543210")
+	return tokens, as("0123456789abcdef"), as("fedcba9876543210")
 }
 
 // metric reads one metric without labels.
@@ -64,10 +64,10 @@ func TestOneClientHasAShareOfTheWatches(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.start(t, fleet()...)
-	var one, two context.Context
+	tokens, one, two := twoClients(t)
 	r := w.index(t, func(c *indexer.Config) {
 		c.MaxWatchers, c.MaxClientWatchers = 3, 2
-		one, two = twoClients(t, c)
+		c.RPC.Auth.TokenFile = tokens
 	})
 	open := func(ctx context.Context) (end func(), err error) {
 		ctx, end = context.WithCancel(ctx)
@@ -112,10 +112,10 @@ func TestKnowledgeOfWaitingWatchesIsBounded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.start(t, many(0, 300, 3000)...)
-	var one, two context.Context
+	tokens, one, two := twoClients(t)
 	r := w.index(t, func(c *indexer.Config) {
 		c.MaxRequestBytes = 1 << 20
-		one, two = twoClients(t, c)
+		c.RPC.Auth.TokenFile = tokens
 	})
 	known := map[string]string{}
 	for i := range 3500 { // about 330 KB
@@ -224,7 +224,7 @@ func TestCallsThatWaitOnAQueryStreamAreBounded(t *testing.T) {
 	if err := q.CloseSend(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := q.Recv(); err != io.EOF {
+	if _, err := q.Recv(); !errors.Is(err, io.EOF) {
 		t.Errorf("the stream ends with %v", err)
 	}
 	if n := metric(t, r, "deltaplane_indexer_request_bytes"); n != 0 {
