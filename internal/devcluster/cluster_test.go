@@ -189,6 +189,9 @@ func TestASlowWatcherNeverHoldsWritersBackAndIsCut(t *testing.T) {
 		must(t, c, http.MethodPost, configMaps, doc{"metadata": doc{"name": fmt.Sprintf("big-%d", i)}, "data": doc{"k": big}})
 	}
 	n, err := io.Copy(io.Discard, resp.Body)
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		err = nil // its write took longer than the server waits
+	}
 	if err != nil || n == 0 || n > 90*int64(len(big)) {
 		t.Errorf("read %d bytes, %v: want a part of the events and then the end", n, err)
 	}

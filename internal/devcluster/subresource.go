@@ -136,11 +136,7 @@ func (a *api) handleEviction(c *call) error {
 
 // handleFinalize lets a client remove the finalizers that hold a namespace.
 func (a *api) handleFinalize(c *call) error {
-	data, err := c.body()
-	if err != nil {
-		return err
-	}
-	obj, _, err := decode(c.res, data, checkIgnore)
+	obj, _, err := c.decode(checkIgnore)
 	if err != nil {
 		return err
 	}

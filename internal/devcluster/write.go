@@ -63,16 +63,21 @@ func (c *call) warn(texts []string) {
 	}
 }
 
+// decode reads the object that the body holds.
+func (c *call) decode(check fieldCheck) (apiObject, []string, error) {
+	data, err := c.body()
+	if err != nil {
+		return nil, nil, err
+	}
+	return decode(c.res, data, check)
+}
+
 func (a *api) handleCreate(c *call) error {
 	o, check, err := c.writeOptions()
 	if err != nil {
 		return err
 	}
-	data, err := c.body()
-	if err != nil {
-		return err
-	}
-	obj, warnings, err := decode(c.res, data, check)
+	obj, warnings, err := c.decode(check)
 	if err != nil {
 		return err
 	}
@@ -201,11 +206,7 @@ func (a *api) handleUpdate(c *call) error {
 	if err != nil {
 		return err
 	}
-	data, err := c.body()
-	if err != nil {
-		return err
-	}
-	obj, warnings, err := decode(c.res, data, check)
+	obj, warnings, err := c.decode(check)
 	if err != nil {
 		return err
 	}
