@@ -39,6 +39,7 @@ type world struct {
 	limit  int
 	asked  bool // for a list, after changes were lost
 	due    bool // a list is, in the next reign too: the last one held objects without a name
+	began  int  // no watch is opened from before it: what the last list, or the log at the begin of the reign, was complete at
 
 	log      []delta.Record // the last record of each key, in the log's order
 	logW     string
@@ -186,7 +187,7 @@ func (w *world) list() {
 	w.stage.Recover()
 	w.stage.Advance(strconv.Itoa(at))
 	w.stage.Control(delta.Record{Kind: delta.KindSynced, RV: strconv.Itoa(at)})
-	w.w, w.asked = max(w.w, at), false
+	w.w, w.asked, w.began = max(w.w, at), false, at
 	w.lists++
 }
 
@@ -206,7 +207,7 @@ func (w *world) reign(newEpoch bool) {
 		from = w.logW
 		w.w, _ = strconv.Atoi(from)
 	}
-	w.stage = delta.NewStage(w.limit, from)
+	w.stage, w.began = delta.NewStage(w.limit, from), max(w.w, 0)
 }
 
 // restore takes the source back to an earlier version, as from a backup, and lets it go on from there.
@@ -232,7 +233,7 @@ func (w *world) step() {
 	case op == 27 || w.w < 0 || w.asked:
 		w.list()
 	case op == 28: // the watch is opened again from before what was read
-		w.watch(max(0, w.w-w.next(6)), 8)
+		w.watch(max(w.began, w.w-w.next(6)), 8)
 	case op == 29:
 		w.reign(false)
 	case op == 30 && w.next(3) == 0:
