@@ -172,7 +172,7 @@ kube: ## build and start a real API server with nodes; prints its kubeconfig
 kube-down: ## stop it
 	@$(KUBE) down
 
-# A cluster that ran before stays; one started here is stopped again.
+# A cluster that ran before stays; one started here is stopped again. DELTAPLANE_WRITES=10000 reads more writes back.
 kube-test: deps ## API conformance and whole-system suite on a real API server
 	@set -e; was=no; (cd test/kube && go run ./cmd/kube kubeconfig) >/dev/null 2>&1 && was=yes; \
 	[ $$was = yes ] || { $(MAKE) --no-print-directory kube; trap '$(MAKE) --no-print-directory kube-down' EXIT; }; \
