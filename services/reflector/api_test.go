@@ -44,6 +44,7 @@ type api struct {
 	onStream func(n int, q url.Values, w *wire)
 	onGet    func(n int, key string, q url.Values) (code int, body string)
 	served   bool // discovery knows the resource
+	closing  chan struct{}
 }
 
 // wire is an open watch.
@@ -71,7 +72,7 @@ func (w *wire) hold() { <-w.done }
 
 func newAPI(t testing.TB) *api {
 	t.Helper()
-	a := &api{served: true}
+	a := &api{served: true, closing: make(chan struct{})}
 	a.onWatch = func(_ int, _ url.Values, w *wire) { w.send(); w.hold() }
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /api/v1", func(w http.ResponseWriter, _ *http.Request) {
@@ -100,10 +101,19 @@ func newAPI(t testing.TB) *api {
 	mux.HandleFunc("GET /api/v1/namespaces/{namespace}/pods/{name}", a.pod)
 	a.Server = httptest.NewServer(mux)
 	t.Cleanup(func() {
+		close(a.closing)
 		a.CloseClientConnections()
 		a.Close()
 	})
 	return a
+}
+
+// wait holds an answer back until ch is closed, or the test ends: a test that failed before it closed ch must not wait for itself when it cleans up.
+func (a *api) wait(ch <-chan struct{}) {
+	select {
+	case <-ch:
+	case <-a.closing:
+	}
 }
 
 // note records a request and returns which of its sort it is.

@@ -155,7 +155,7 @@ func TestProgressOfAListIsToldWhileItRuns(t *testing.T) {
 		if q.Get("continue") == "" {
 			return 200, strings.Replace(list("10", "C1", ten[:4]...), `"continue":"C1"`, `"continue":"C1","remainingItemCount":6`, 1)
 		}
-		<-goOn
+		a.wait(goOn)
 		return 200, list("10", "", ten[4:]...)
 	}
 	svc, _ := start(t, quick(), a.URL, embeddedtest.NATS(t).URL())

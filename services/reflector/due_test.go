@@ -68,7 +68,7 @@ func TestR26AListThatHoldsObjectsWithoutANameDeletesNothing(t *testing.T) {
 		case 2: // b has lost its name, c is gone
 			return 200, list("20", "", item("a", 1), `{"metadata":{"uid":"uid-b","resourceVersion":"2"}}`)
 		case 3:
-			<-gone
+			a.wait(gone)
 			return 500, "broken"
 		}
 		return 200, list("30", "", item("a", 1), item("b", 2))

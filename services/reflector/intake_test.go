@@ -57,12 +57,12 @@ func TestAListThatBreaksOffMovesNothingButWhatItHeld(t *testing.T) {
 	a.onPage = func(n int, w *wire) bool {
 		switch n {
 		case 2: // what it held is true, and more would have followed
-			<-seen
+			a.wait(seen)
 			w.send(listHead + item("changed", 15) + "," + item("new", 16) + `,{"metadata":{"name":"ha`)
 			panic(http.ErrAbortHandler)
 		case 3:
 			close(broken)
-			<-again
+			a.wait(again)
 		}
 		return false
 	}
@@ -112,8 +112,8 @@ func TestASlowLogDoesNotHoldAListOpen(t *testing.T) {
 	var took atomic.Int64
 	pad := strings.Repeat("x", size)
 	a.onPage = func(_ int, w *wire) bool {
-		v.mu.Lock() // nothing reaches the log until the API server is rid of its answer
-		defer v.mu.Unlock()
+		v.shut() // nothing reaches the log until the API server is rid of its answer
+		defer v.open()
 		began := time.Now()
 		w.send(listHead)
 		for i := range count {

@@ -173,7 +173,7 @@ func TestR19R22ARefusedConnectionIsTriedAgainWithoutAList(t *testing.T) {
 	a.onWatch = func(n int, _ url.Values, w *wire) {
 		if n == 1 {
 			w.send(bookmark(11))
-			<-open
+			a.wait(open)
 			return // in good order
 		}
 		w.send(event("ADDED", object("b", 12)))

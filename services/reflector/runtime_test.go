@@ -505,7 +505,7 @@ func TestAFloodInOneCollectionDelaysNoOther(t *testing.T) {
 	reflection(t, c, "configmaps", "config maps watched", watching)
 	quiet := follow(t, nats, configmaps)
 	ctx, cancel := context.WithCancel(t.Context())
-	flooding := make(chan int)
+	flooding := make(chan int, 1)
 	go func() { // as fast as the watch takes it, for as long as the other collection is looked at
 		n := 0
 		pad := strings.Repeat("x", 2000)

@@ -206,10 +206,10 @@ func TestDesign63APausedLeadersPipelineArrivesInVain(t *testing.T) {
 		return func() bool { return delta.Compare(m.revision().RV, strconv.FormatInt(n, 10)) >= 0 }
 	}
 	m.until(t, "events by the first", at(newest.Load()+50))
-	v.mu.Lock() // what the first sends from here on waits, as if it were stopped
+	v.shut() // what the first sends from here on waits, as if it were stopped
 	reflection(t, c2, "pods", "the second leads", watching)
 	m.until(t, "events by the second", at(newest.Load()+50))
-	v.mu.Unlock() // its pipeline arrives now
+	v.open() // its pipeline arrives now
 	m.until(t, "events after that", at(newest.Load()+200))
 	if n := wellOrdered(t, m); n < 2 || m.resets != 1 {
 		t.Errorf("%d terms, %d resets; want the takeover and no reset", n, m.resets)

@@ -22,10 +22,33 @@ import (
 	"github.com/deltaplane/deltaplane/services/reflector"
 )
 
-// valve forwards connections to a server, and holds what clients send while it is closed.
+// valve forwards connections to a server, and holds what clients send while it is shut. When a test ends it is opened first: everything else that cleans up
+// may have to wait for what hangs in it.
 type valve struct {
+	t    testing.TB
 	addr string
-	mu   sync.RWMutex // locked while closed
+	gate sync.RWMutex // locked while it is shut
+	mu   sync.Mutex
+	held bool // gate is locked; guarded by mu
+}
+
+func (v *valve) shut() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !v.held {
+		v.gate.Lock()
+		v.held = true
+		v.t.Cleanup(v.open)
+	}
+}
+
+func (v *valve) open() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.held {
+		v.gate.Unlock()
+		v.held = false
+	}
 }
 
 func newValve(t testing.TB, target string) *valve {
@@ -34,7 +57,7 @@ func newValve(t testing.TB, target string) *valve {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := &valve{addr: lis.Addr().String()}
+	v := &valve{t: t, addr: lis.Addr().String()}
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for {
@@ -52,9 +75,9 @@ func newValve(t testing.TB, target string) *valve {
 				buf := make([]byte, 32<<10)
 				for {
 					n, err := in.Read(buf)
-					v.mu.RLock()
+					v.gate.RLock()
 					_, werr := out.Write(buf[:n])
-					v.mu.RUnlock()
+					v.gate.RUnlock()
 					if err != nil || werr != nil {
 						return
 					}
@@ -83,7 +106,7 @@ func TestASlowLogCoalescesAndNeverCutsTheWatch(t *testing.T) {
 	a.onWatch = func(n int, _ url.Values, w *wire) {
 		w.send()
 		if n == 1 {
-			<-flood
+			a.wait(flood)
 			rv := 10
 			for range rounds {
 				for k := range keys {
@@ -104,7 +127,7 @@ func TestASlowLogCoalescesAndNeverCutsTheWatch(t *testing.T) {
 	c := dial(t, svc)
 	m := follow(t, nats, pods)
 	m.until(t, "sync", m.readable)
-	v.mu.Lock()
+	v.shut()
 	close(flood)
 	select {
 	case <-sent:
@@ -114,7 +137,7 @@ func TestASlowLogCoalescesAndNeverCutsTheWatch(t *testing.T) {
 	reflection(t, c, "pods", "coalescing", func(r *reflectorv1.Reflection) bool {
 		return r.GetState() == reflectorv1.ReflectionState_REFLECTION_STATE_WATCHING
 	})
-	v.mu.Unlock()
+	v.open()
 	m.until(t, "the end of the flood", func() bool { return m.revision().RV == strconv.Itoa(10+keys*rounds) })
 	for k, rv := range m.live() {
 		n, _ := strconv.Atoi(rv)
@@ -147,7 +170,7 @@ func TestASlowLogWithDistinctKeysIsMadeUpForByOneList(t *testing.T) {
 	a.onWatch = func(n int, _ url.Values, w *wire) {
 		w.send()
 		if n == 1 {
-			<-flood
+			a.wait(flood)
 			for k := range keys {
 				w.send(event("ADDED", object("p"+strconv.Itoa(k), 11+k)))
 			}
@@ -165,7 +188,7 @@ func TestASlowLogWithDistinctKeysIsMadeUpForByOneList(t *testing.T) {
 	c := dial(t, svc)
 	m := follow(t, nats, pods)
 	m.until(t, "sync", m.readable)
-	v.mu.Lock()
+	v.shut()
 	close(flood)
 	select {
 	case <-sent:
@@ -180,7 +203,7 @@ func TestASlowLogWithDistinctKeysIsMadeUpForByOneList(t *testing.T) {
 	reflection(t, c, "pods", "a lag that grows while the log stands still", func(r *reflectorv1.Reflection) bool {
 		return r.GetLag().AsDuration() > lag+20*time.Millisecond
 	})
-	v.mu.Unlock()
+	v.open()
 	m.until(t, "all keys", func() bool { return m.revision().RV == strconv.Itoa(11+keys) })
 	for k, rv := range m.live() {
 		if n, _ := strconv.Atoi(rv); string(k) != "default/p"+strconv.Itoa(n-11) {

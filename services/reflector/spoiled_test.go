@@ -28,7 +28,7 @@ func TestR09Design65ASuccessorKnowsThatTheSourceWentBack(t *testing.T) {
 	a.onWatch = func(n int, _ url.Values, w *wire) {
 		w.send()
 		if n == 1 {
-			<-restored
+			a.wait(restored)
 			w.send(errorEvent(410, "Expired"))
 			return
 		}

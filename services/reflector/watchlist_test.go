@@ -399,11 +399,9 @@ func TestASlowLogBoundsWhatAStreamMayHold(t *testing.T) {
 	nats := embeddedtest.NATS(t).URL()
 	v := newValve(t, nats)
 	pad := strings.Repeat("x", size)
-	shut := make(chan struct{})
 	var sent atomic.Int64
 	a.onStream = func(_ int, _ url.Values, w *wire) {
-		v.mu.Lock()
-		close(shut)
+		v.shut()
 		for i := range count {
 			w.send(event("ADDED", fmt.Sprintf(`{"kind":"Pod","metadata":{"name":"p%d","namespace":"default","uid":"u","resourceVersion":"7"},"x":%q}`, i, pad)))
 			sent.Add(1)
@@ -417,7 +415,7 @@ func TestASlowLogBoundsWhatAStreamMayHold(t *testing.T) {
 	cfg.StreamPatience = 200 * time.Millisecond // it is we who do not read
 	svc, _ := start(t, cfg, a.URL, "nats://"+v.addr)
 	c := dial(t, svc)
-	<-shut
+	a.nth(t, streamed, 1)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	for ctx.Err() == nil { // what waits does not grow with the collection
@@ -433,7 +431,7 @@ func TestASlowLogBoundsWhatAStreamMayHold(t *testing.T) {
 	if n := sent.Load(); n == count {
 		t.Errorf("all %d objects were read while the log stood still, want what waits bounded by bytes", n)
 	}
-	v.mu.Unlock()
+	v.open()
 	m := follow(t, nats, pods)
 	m.until(t, "all pods", func() bool { return m.revision().RV == "20" && len(m.live()) == count })
 	if s, l := len(a.of(streamed)), len(a.of(listed)); s != 1 || l != 0 {
