@@ -2,10 +2,12 @@ package reflector_test
 
 import (
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -69,7 +71,7 @@ func TestAnOpenQuestionHoldsBackItsKeyAndTheWatermarkOnly(t *testing.T) {
 	a.onList = func(int, url.Values) (int, string) { return 200, list("10", "", item("a", 1), item("b", 2)) }
 	answer := make(chan struct{})
 	a.onGet = func(int, string, url.Values) (int, string) {
-		<-answer
+		a.wait(answer)
 		return 200, object("a", 11)
 	}
 	a.onWatch = func(_ int, _ url.Values, w *wire) {
@@ -93,8 +95,7 @@ func TestWhatFollowsAnswersTheQuestion(t *testing.T) {
 	a := newAPI(t)
 	a.onList = func(int, url.Values) (int, string) { return 200, list("10", "", item("back", 1), item("other", 2)) }
 	hang := make(chan struct{})
-	t.Cleanup(func() { close(hang) })
-	a.onGet = func(int, string, url.Values) (int, string) { <-hang; return 500, "" }
+	a.onGet = func(int, string, url.Values) (int, string) { a.wait(hang); return 500, "" }
 	a.onWatch = func(_ int, _ url.Values, w *wire) {
 		w.send(
 			event("DELETED", object("back", 11)), event("ADDED", object("back", 12)),
@@ -124,10 +125,9 @@ func TestWithoutAnAnswerADeletionIsObserved(t *testing.T) {
 	a := newAPI(t)
 	a.onList = func(int, url.Values) (int, string) { return 200, list("10", "", items(3, 1)...) }
 	hang := make(chan struct{})
-	t.Cleanup(func() { close(hang) })
 	a.onGet = func(n int, _ string, _ url.Values) (int, string) {
 		if n == 1 {
-			<-hang // nobody answers in time
+			a.wait(hang) // nobody answers in time
 		}
 		return 403, status(403, "Forbidden", "pods may not be read")
 	}
@@ -199,5 +199,53 @@ func TestAListWaitsForTheQuestionsAndNothingIsAskedWithoutASelector(t *testing.T
 		if n := len(b.of(asked)); n != 0 {
 			t.Errorf("%d questions, want none: no object can leave", n)
 		}
+	}
+}
+
+// TestR12AStreamingStartTellsAKeyBehindItsOpenQuestion: a deletion before the end of the initial state is held back until it is known what it means. What
+// the source tells of the key next, in the same stream or in a list that stands in for it, must not overtake the deletion in the log.
+func TestR12AStreamingStartTellsAKeyBehindItsOpenQuestion(t *testing.T) {
+	t.Parallel()
+	for name, script := range map[string]struct {
+		rest  []string
+		lists bool
+	}{
+		"in the stream":         {rest: []string{event("ADDED", object("a", 12)), initialEnd(13), bookmark(20)}},
+		"behind the stream":     {rest: []string{initialEnd(11), event("ADDED", object("a", 12)), bookmark(20)}},
+		"in the list behind it": {rest: []string{`{"type":"ADDED","object":{"metadata":{"name":"b"`}, lists: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newAPI(t)
+			a.onStream = func(_ int, _ url.Values, w *wire) {
+				w.send(append([]string{event("ADDED", object("a", 1)), event("DELETED", object("a", 11))}, script.rest...)...)
+				if !script.lists {
+					w.hold()
+				}
+			}
+			a.onList = func(int, url.Values) (int, string) { return 200, list("13", "", item("a", 12)) }
+			a.onWatch = func(_ int, _ url.Values, w *wire) { w.send(bookmark(20)); w.hold() }
+			a.onGet = func(int, string, url.Values) (int, string) {
+				select { // long enough for what must not overtake
+				case <-time.After(300 * time.Millisecond):
+				case <-a.closing:
+				}
+				return 404, status(404, "NotFound", "no such pod")
+			}
+			cfg := streaming()
+			cfg.Resources[0].Scope.LabelSelector = "app=x"
+			m := mirrored(t, a, cfg)
+			m.until(t, "the bookmark, which the watermark reaches behind the answer", func() bool { return m.revision().RV == "20" })
+			var told []string
+			for _, r := range m.kinds(delta.KindDelta) {
+				told = append(told, r.RV)
+			}
+			if !slices.IsSortedFunc(told, delta.Compare) || told[len(told)-1] != "12" {
+				t.Errorf("the log tells %v of one key, want the source's order", told)
+			}
+			if n := len(a.of(listed)); (n > 0) != script.lists {
+				t.Errorf("%d lists", n)
+			}
+		})
 	}
 }

@@ -114,6 +114,7 @@ func (s *source) round(ctx context.Context, relist bool) (string, error) {
 			if !s.lists(ctx, err) {
 				return stageList, err
 			}
+			s.asks.settled(ctx) // the stream may have ended before its last question
 		}
 		if err := s.list(ctx); err != nil {
 			s.slow = s.slow || errors.Is(err, context.DeadlineExceeded) || kube.IsTimeout(err) && !kube.IsTooLargeRV(err)

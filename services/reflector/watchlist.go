@@ -151,13 +151,13 @@ func (s *source) initial(ctx context.Context, cancel context.CancelCauseFunc, w 
 			if err = in.rest(ctx); err == nil {
 				rec, _, publish := s.change(ev, time.Now())
 				s.asks.event(rec, publish, "")
+				s.asks.settled(ctx) // what comes next of the key is staged as a list's item, and would overtake it
 			}
 		case kube.EventBookmark:
 			if !kube.InitialEnd(ev.Object) {
 				return "", in.items, fmt.Errorf("%w: a bookmark came first", errNoEnd)
 			}
 			if err = in.rest(ctx); err == nil {
-				s.asks.settled(ctx)
 				rv, err = kube.EventRV(ev.Object)
 			}
 			if err == nil {
