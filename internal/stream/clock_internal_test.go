@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/deltaplane/deltaplane/core/delta"
 )
 
@@ -90,7 +88,7 @@ func TestAReplySubjectSaysWhereAMessageStands(t *testing.T) {
 		{"$JS.ACK.s.c.1.x.7.8.9", place{}, false},
 		{"$JS.ACK.s.c.1", place{}, false},
 	} {
-		got, err := placeOf(&nats.Msg{Reply: row.reply})
+		got, err := placeOf(row.reply)
 		if (err == nil) != row.ok || !got.at.Equal(row.want.at) || got.sequence != row.want.sequence || got.delivery != row.want.delivery {
 			t.Errorf("%q is %+v, %v; want %+v", row.reply, got, err, row.want)
 		}

@@ -98,6 +98,7 @@ type Conn struct {
 	js  jetstream.JetStream
 
 	events   *signal // fires on every reconnect
+	taps     *taps
 	presence *presence
 
 	mu     sync.Mutex
@@ -112,7 +113,7 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("stream config: %w", err)
 	}
-	c := &Conn{cfg: cfg, events: newSignal(), presence: newPresence()}
+	c := &Conn{cfg: cfg, events: newSignal(), presence: newPresence(), taps: newTaps()}
 	opts := append([]nats.Option{
 		nats.Name(cfg.Name),
 		nats.MaxReconnects(-1),
@@ -138,7 +139,7 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 	if cfg.Credentials != "" {
 		opts = append(opts, nats.UserCredentials(cfg.Credentials))
 	}
-	nc, err := nats.Connect(cfg.URL, opts...)
+	nc, err := nats.Connect(cfg.URL, append(opts, c.taps.option)...)
 	if err != nil {
 		if bad, ok := errors.AsType[*url.Error](err); ok {
 			err = fmt.Errorf("malformed url: %w", bad.Err) // the URL itself may hold a password

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -24,15 +23,31 @@ const (
 // errConsumerLost: the server has no such consumer any more, or gives it up.
 var errConsumerLost = errors.New("stream: consumer lost")
 
+// message is a record as it came, or what the server says of a request.
+type message struct {
+	subject string
+	size    int // as the server counts it
+	at      place
+	header  string      // as it was sent; empty when the library has read it
+	fields  nats.Header // when the library has read it, or of a status
+	data    []byte      // part of chunk, if there is one
+	chunk   *chunk
+	status  bool
+}
+
 // puller asks for a consumer's messages, never for more bytes than it was told to hold. It speaks the pull protocol itself, so that a message goes
 // from the connection's own goroutine to the reader's without a stop between. It is for one goroutine.
 type puller struct {
-	c       *Conn
-	request string // subject of requests
-	inbox   string
-	sub     *nats.Subscription
-	msgs    chan *nats.Msg // never full: the server is not asked for more than fits
-	most    int            // bytes asked for at a time
+	c        *Conn
+	request  string // subject of requests
+	consumer string
+	inbox    string
+	sub      *nats.Subscription
+	sink     *sink
+	came     []message      // taken from the sink
+	next     int            // the first of them that is not gathered
+	msgs     chan *nats.Msg // what the tap left to the library; never full: the server is not asked for more than fits
+	most     int            // bytes asked for at a time
 
 	messages, bytes int  // asked for and not yet there
 	whole           bool // nothing was under way when the last request was sent, and nothing has come of it
@@ -41,17 +56,71 @@ type puller struct {
 
 func (c *Conn) puller(stream, consumer string, most int) (*puller, error) {
 	p := &puller{
-		c: c, request: jetstream.DefaultAPIPrefix + "CONSUMER.MSG.NEXT." + stream + "." + consumer, inbox: nats.NewInbox(), most: most,
-		msgs: make(chan *nats.Msg, 2*pullMessages+256),
+		c: c, request: jetstream.DefaultAPIPrefix + "CONSUMER.MSG.NEXT." + stream + "." + consumer, consumer: consumer, inbox: nats.NewInbox(), most: most,
+		sink: newSink(), msgs: make(chan *nats.Msg, 2*pullMessages+256),
 	}
 	var err error
 	if p.sub, err = c.nc.ChanSubscribe(p.inbox, p.msgs); err != nil {
 		return nil, err
 	}
+	c.taps.set(p.sink, p.consumer, p.inbox)
 	return p, p.ask()
 }
 
-func (p *puller) close() { _ = p.sub.Unsubscribe() }
+func (p *puller) close() {
+	_ = p.sub.Unsubscribe()
+	p.c.taps.set(nil, p.consumer, p.inbox)
+}
+
+// received is a message that the library has read.
+func (p *puller) received(m *nats.Msg) (message, error) {
+	if m.Subject == p.inbox {
+		return message{status: true, fields: m.Header}, nil
+	}
+	at, err := placeOf(m.Reply)
+	return message{subject: m.Subject, size: m.Size(), at: at, fields: m.Header, data: m.Data}, err
+}
+
+// push adds a message that the library has read to what is to be gathered.
+func (p *puller) push(m *nats.Msg) error {
+	x, err := p.received(m)
+	if err == nil {
+		p.came = append(p.came, x)
+	}
+	return err
+}
+
+// gather takes what has come, up to a batch. If there may be more, the sink wakes again.
+func (p *puller) gather(batch []message, most int) ([]message, error) {
+	for {
+		if p.next == len(p.came) {
+			p.came, p.next = p.sink.take(p.came), 0
+		}
+		if p.next == len(p.came) {
+			select {
+			case m := <-p.msgs:
+				if err := p.push(m); err != nil {
+					return batch, err
+				}
+			default:
+				return batch, nil
+			}
+		}
+		m := &p.came[p.next]
+		p.next++
+		record, err := p.take(m)
+		if err != nil {
+			return batch, err
+		}
+		if record {
+			batch = append(batch, *m)
+		}
+		if len(batch) == most {
+			p.sink.rouse()
+			return batch, nil
+		}
+	}
+}
 
 // ask requests what is missing, once half of it is.
 func (p *puller) ask() error {
@@ -76,19 +145,19 @@ func (p *puller) ask() error {
 }
 
 // take accounts for a message; false for one that only says how requests go.
-func (p *puller) take(m *nats.Msg) (bool, error) {
-	if m.Subject == p.inbox {
-		return false, p.status(m)
+func (p *puller) take(m *message) (bool, error) {
+	if m.status {
+		return false, p.status(m.fields)
 	}
 	p.messages--
-	p.bytes -= m.Size()
+	p.bytes -= m.size
 	p.whole = false
 	return true, p.ask()
 }
 
 // status reads what the server says of a request.
-func (p *puller) status(m *nats.Msg) error {
-	code, text := m.Header.Get("Status"), m.Header.Get("Description")
+func (p *puller) status(h nats.Header) error {
+	code, text := h.Get("Status"), h.Get("Description")
 	switch code {
 	case "100":
 		return nil
@@ -102,42 +171,14 @@ func (p *puller) status(m *nats.Msg) error {
 			}
 			p.narrow = true
 		}
-		p.messages = max(p.messages-left(m, "Nats-Pending-Messages"), 0)
-		p.bytes = max(p.bytes-left(m, "Nats-Pending-Bytes"), 0)
+		p.messages = max(p.messages-left(h, "Nats-Pending-Messages"), 0)
+		p.bytes = max(p.bytes-left(h, "Nats-Pending-Bytes"), 0)
 		return p.ask()
 	}
 	return fmt.Errorf("%w: %s %s", errConsumerLost, code, text)
 }
 
-func left(m *nats.Msg, header string) int {
-	n, _ := strconv.Atoi(m.Header.Get(header))
+func left(h nats.Header, header string) int {
+	n, _ := strconv.Atoi(h.Get(header))
 	return n
-}
-
-// place is where a message stands: in the log, in its consumer's deliveries, and when the log took it, by the log's clock.
-type place struct {
-	sequence, delivery uint64
-	at                 time.Time
-}
-
-// placeOf reads a message's reply subject: $JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<deliveries>.<sequence>.<delivery>.<ns>.<pending>[.<token>].
-func placeOf(m *nats.Msg) (place, error) {
-	rest, ok := strings.CutPrefix(m.Reply, "$JS.ACK.")
-	skip := 3
-	if strings.Count(rest, ".") > 6 {
-		skip = 5
-	}
-	for range skip {
-		_, rest, _ = strings.Cut(rest, ".")
-	}
-	sequence, rest, _ := strings.Cut(rest, ".")
-	delivery, rest, _ := strings.Cut(rest, ".")
-	ns, _, _ := strings.Cut(rest, ".")
-	s, err1 := strconv.ParseUint(sequence, 10, 64)
-	d, err2 := strconv.ParseUint(delivery, 10, 64)
-	t, err3 := strconv.ParseInt(ns, 10, 64)
-	if err := errors.Join(err1, err2, err3); !ok || err != nil {
-		return place{}, fmt.Errorf("reply subject %q says no place in a log", m.Reply)
-	}
-	return place{sequence: s, delivery: d, at: time.Unix(0, t)}, nil
 }

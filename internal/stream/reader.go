@@ -46,6 +46,9 @@ type ReadConfig struct {
 	CatchUp bool
 	// HeadersOnly leaves the payloads out.
 	HeadersOnly bool
+	// Lend keeps payloads only until the handler returns; the records may be kept, but their payloads must be replaced. It saves a copy of
+	// each.
+	Lend bool
 	// MaxBatch bounds the records of one batch; default 1024.
 	MaxBatch int
 	// PullBytes bounds what the server sends ahead; default 16 MiB, and never less than two records of the largest size.
@@ -173,5 +176,6 @@ type reader struct {
 	target      uint64    // the end the replay must reach
 	hole        bool      // a hole was seen since target was read
 	consumerSeq uint64
+	decoder     delta.Decoder
 	moved       bool // this session has read something
 }

@@ -1,18 +1,18 @@
 package stream
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
 	"strconv"
+	"strings"
 	"time"
-
-	"github.com/nats-io/nats.go"
 
 	"github.com/deltaplane/deltaplane/core/delta"
 )
 
-func (r *reader) process(ctx, calls context.Context, msgs []*nats.Msg) error {
+func (r *reader) process(ctx, calls context.Context, msgs []message) error {
 	// In a replay too: what was read before may have been deleted, and the tombstone be gone, behind what the client had fetched.
 	if away := since(r.contact); away > r.c.cfg.TombstoneTTL/2 {
 		return tooLong(away)
@@ -21,11 +21,9 @@ func (r *reader) process(ctx, calls context.Context, msgs []*nats.Msg) error {
 	pos, hole := r.pos, false
 	now := time.Now()
 	var at place
-	for _, m := range msgs {
-		var err error
-		if at, err = placeOf(m); err != nil {
-			return fmt.Errorf("read the log of %s: %w", r.col, err)
-		}
+	for i := range msgs {
+		m := &msgs[i]
+		at = m.at
 		if at.delivery != r.consumerSeq+1 {
 			return fmt.Errorf("read the log of %s: delivery %d came after %d", r.col, at.delivery, r.consumerSeq)
 		}
@@ -35,11 +33,11 @@ func (r *reader) process(ctx, calls context.Context, msgs []*nats.Msg) error {
 			return fmt.Errorf("%w: fell behind by more than half the tombstone ttl", ErrBootstrap)
 		}
 		hole = hole || at.sequence != pos.Sequence+1
-		rec, err := decode(m.Subject, m.Header, m.Data, at.sequence)
+		rec, err := r.decode(m)
 		if err != nil {
 			r.c.cfg.Log.Error("record cannot be read", slog.String("collection", r.col.String()),
 				slog.String("sequence", strconv.FormatUint(at.sequence, 10)), slog.String("error", err.Error()))
-			_, _, key, _ := delta.ParseSubject(m.Subject)
+			_, _, key, _ := delta.ParseSubject(m.subject)
 			b.Unreadable = append(b.Unreadable, delta.Unreadable{Sequence: at.sequence, Key: key, Err: err})
 			pos.Sequence = at.sequence
 			continue
@@ -64,6 +62,24 @@ func (r *reader) process(ctx, calls context.Context, msgs []*nats.Msg) error {
 		r.heard = at.at
 	}
 	return r.deliver(ctx, b)
+}
+
+// decode makes a record of a message.
+func (r *reader) decode(m *message) (rec delta.Record, err error) {
+	switch {
+	case m.chunk == nil:
+		return decode(m.subject, m.fields, m.data, m.at.sequence)
+	case !strings.HasPrefix(m.header, headerPreamble):
+		return rec, fmt.Errorf("%w: no headers", delta.ErrHeader)
+	}
+	_, lines, _ := strings.Cut(m.header, "\n")
+	data := m.data
+	if !r.cfg.Lend {
+		data = bytes.Clone(data)
+	}
+	rec, err = r.decoder.Decode(m.subject, lines, data)
+	rec.Sequence = m.at.sequence
+	return rec, err
 }
 
 // settle decides about the end of a replay and about the freeze after a hole: what was missing was replaced by a record that lies before

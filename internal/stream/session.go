@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 
@@ -173,53 +172,41 @@ func (r *reader) follow(ctx, calls context.Context, cons jetstream.Consumer, pul
 	defer quiet.Stop()
 	silent := time.NewTimer(pullSilence)
 	defer silent.Stop()
-	batch := make([]*nats.Msg, 0, r.cfg.MaxBatch)
+	var batch []message
 	for {
+		var err error
 		select {
+		case <-pull.sink.wake:
 		case m := <-pull.msgs:
-			var err error
-			if batch, err = gather(pull, batch[:0], m, r.cfg.MaxBatch); err != nil {
-				return fmt.Errorf("read the log of %s: %w", r.col, err)
-			}
-			if len(batch) > 0 {
-				if err := r.process(ctx, calls, batch); err != nil {
-					return err
-				}
-				clear(batch) // the last messages would be held until others come
-				quiet.Reset(r.patience())
-			}
-			silent.Reset(pullSilence)
+			err = pull.push(m)
 		case <-quiet.C:
 			if err := r.idle(ctx, calls, cons); err != nil {
 				return err
 			}
 			quiet.Reset(r.patience())
+			continue
 		case <-silent.C:
 			return fmt.Errorf("read the log of %s: %w: not a word from it for %v", r.col, errConsumerLost, pullSilence)
 		case <-calls.Done():
 			return fmt.Errorf("read the log of %s: %w", r.col, cmp.Or(ctx.Err(), errReconnected))
 		}
-	}
-}
-
-// gather takes what has come, up to a batch.
-func gather(pull *puller, batch []*nats.Msg, m *nats.Msg, most int) ([]*nats.Msg, error) {
-	for {
-		record, err := pull.take(m)
+		if err == nil {
+			batch, err = pull.gather(again(batch), r.cfg.MaxBatch)
+		}
 		if err != nil {
-			return batch, err
+			return fmt.Errorf("read the log of %s: %w", r.col, err)
 		}
-		if record {
-			batch = append(batch, m)
+		if len(batch) > 0 {
+			if err := r.process(ctx, calls, batch); err != nil {
+				return err
+			}
+			for i := range batch {
+				batch[i].chunk.release()
+			}
+			clear(batch) // the last messages would be held until others come
+			quiet.Reset(r.patience())
 		}
-		if len(batch) == most {
-			return batch, nil
-		}
-		select {
-		case m = <-pull.msgs:
-		default:
-			return batch, nil
-		}
+		silent.Reset(pullSilence)
 	}
 }
 

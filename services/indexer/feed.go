@@ -22,6 +22,8 @@ func (c *collection) take(b delta.Batch) intake {
 		if r.Kind == delta.KindDelta && r.Type != delta.Bookmark && r.Type != delta.Deleted {
 			in.faults[i] = extract.Check(r)
 			r.Payload = c.keeper.Put(r.Payload)
+		} else {
+			r.Payload = nil // it is lent
 		}
 	}
 	return in
