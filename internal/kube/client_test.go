@@ -380,6 +380,18 @@ func TestWhatDiscoveryReturnsBelongsToTheCaller(t *testing.T) {
 	}
 }
 
+// Something in front of the API server may answer with JSON of its own; nothing was learnt of what is served then, least of all that it is gone.
+func TestDiscoveryThatIsAnsweredByWhoDoesNotKnowSaysNothing(t *testing.T) {
+	t.Parallel()
+	for _, answer := range []string{`{}`, `{"kind":"Status","apiVersion":"v1","status":"Success"}`, `{"error":"maintenance"}`} {
+		c := serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, answer) })
+		all, err := c.DiscoverAll(t.Context())
+		if unknown := kube.Undiscovered(err); len(all) > 0 || !errors.Is(err, kube.ErrBadAnswer) || !unknown("") || !unknown("a.io") {
+			t.Errorf("DiscoverAll() answered %s = %v, %v, want every group unknown", answer, all, err)
+		}
+	}
+}
+
 func TestAWatchThatTheServerForgetsToCloseEnds(t *testing.T) {
 	t.Parallel()
 	c := serve(t, func(w http.ResponseWriter, r *http.Request) {

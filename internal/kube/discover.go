@@ -108,8 +108,7 @@ func (c *Client) discoverRoot(ctx context.Context, path string) ([]Resource, err
 	if err := json.Unmarshal(body, &list); err != nil {
 		return nil, fmt.Errorf("%w: discovery of %s: %w", ErrBadAnswer, path, err)
 	}
-	switch list.Kind {
-	case "APIGroupDiscoveryList":
+	if list.Kind == "APIGroupDiscoveryList" {
 		return list.aggregated()
 	}
 	if path == "/api" {
@@ -117,6 +116,9 @@ func (c *Client) discoverRoot(ctx context.Context, path string) ([]Resource, err
 			list.Versions = []string{"v1"}
 		}
 		return c.discoverVersions(ctx, "", list.Versions)
+	}
+	if list.Groups == nil && list.Kind != "APIGroupList" { // JSON of somebody in between; taken for no groups it would be taken for all of them gone
+		return nil, fmt.Errorf("%w: discovery of %s: want a list of groups, got kind %q", ErrBadAnswer, path, list.Kind)
 	}
 	var out []Resource
 	var errs []error

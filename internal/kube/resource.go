@@ -146,6 +146,7 @@ func (c *Client) Discover(ctx context.Context, group, version string) ([]Resourc
 		return nil, err
 	}
 	var list struct {
+		Kind      string `json:"kind"`
 		Resources []struct {
 			Name         string   `json:"name"`
 			SingularName string   `json:"singularName"`
@@ -157,6 +158,9 @@ func (c *Client) Discover(ctx context.Context, group, version string) ([]Resourc
 	}
 	if err := json.Unmarshal(body, &list); err != nil {
 		return nil, fmt.Errorf("kube: discovery of %s: %w", groupVersion(group, version), err)
+	}
+	if list.Resources == nil && list.Kind != "APIResourceList" {
+		return nil, fmt.Errorf("%w: discovery of %s: want a list of resources, got kind %q", ErrBadAnswer, groupVersion(group, version), list.Kind)
 	}
 	var out []Resource
 	for _, r := range list.Resources {
