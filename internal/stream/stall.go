@@ -20,38 +20,50 @@ func (d *stallDialer) Dial(network, address string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &stallConn{Conn: conn, timeout: d.timeout}, nil
+	return &stallConn{Conn: conn, timeout: d.timeout, unacked: unacked}, nil
 }
 
-// stallConn gives each piece of a write a deadline of its own: a slow server is waited for, one that takes nothing is not.
+// stallConn gives each piece of a write deadlines of its own: a slow server is waited for, one that takes nothing is not.
 type stallConn struct {
 	net.Conn
 	timeout time.Duration
+	// unacked is how many bytes wait in the kernel for the other side's; 0 when that is not known.
+	unacked func(net.Conn) int
 }
 
 // stallPiece is small enough for a slow link to take it in time.
 const stallPiece = 16 << 10
 
-// Write writes p in pieces. After a timeout the connection is closed, so that what waits to read from it ends too.
+// Write writes p in pieces. After a timeout the connection is closed, so that what waits to read from it ends too. It looks twice in each timeout:
+// the kernel lets a writer go on only once there is room for a large part of its buffer, over a slow link long after the server took something.
 func (c *stallConn) Write(p []byte) (int, error) {
-	written := 0
+	written, idle, waits := 0, 0, 0
 	for written < len(p) {
 		piece := p[written:min(written+stallPiece, len(p))]
-		if err := c.Conn.SetWriteDeadline(time.Now().Add(c.timeout)); err != nil {
+		if err := c.Conn.SetWriteDeadline(time.Now().Add(c.timeout / looks)); err != nil {
 			return written, err
 		}
 		n, err := c.Conn.Write(piece)
 		written += n
-		if n > 0 && errors.Is(err, os.ErrDeadlineExceeded) {
-			continue // it took something
+		if err == nil {
+			idle = 0
+			continue
 		}
-		if err != nil {
+		before := waits
+		waits = c.unacked(c.Conn)
+		if idle++; n > 0 || waits < before { // it took something
+			idle = 0
+		}
+		if idle == looks || !errors.Is(err, os.ErrDeadlineExceeded) {
 			_ = c.Conn.Close()
 			return written, err
 		}
 	}
 	return written, nil
 }
+
+// looks is how often a write that does not end is looked at in one timeout.
+const looks = 2
 
 // SetWriteDeadline does nothing: the deadline is that of each piece.
 func (c *stallConn) SetWriteDeadline(time.Time) error { return nil }

@@ -15,7 +15,7 @@ func TestAServerThatIsMerelySlowKeepsItsConnectionAndOneThatTakesNothingDoesNot(
 	synctest.Test(t, func(t *testing.T) {
 		const timeout, pieces = 2 * time.Second, 40
 		server, client := net.Pipe()
-		c := &stallConn{Conn: client, timeout: timeout}
+		c := &stallConn{Conn: client, timeout: timeout, unacked: func(net.Conn) int { return 0 }}
 		go func() { // slow: half a piece each time, for much longer than the timeout in all
 			for range 2 * pieces {
 				time.Sleep(timeout - time.Millisecond)
@@ -37,6 +37,34 @@ func TestAServerThatIsMerelySlowKeepsItsConnectionAndOneThatTakesNothingDoesNot(
 		}
 		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.ErrClosedPipe) {
 			t.Errorf("Read() = %v, want whoever reads to be told", err)
+		}
+		_ = server.Close()
+	})
+}
+
+// The kernel tells a writer that there is room only when about a third of its buffer is free: over a slow link that lasts many times as long as the
+// timeout, though the server takes everything it gets.
+func TestAServerBehindASlowLinkKeepsItsConnection(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const timeout, drained = 2 * time.Second, 20 * time.Second
+		server, client := net.Pipe()
+		began := time.Now()
+		c := &stallConn{Conn: client, timeout: timeout, unacked: func(net.Conn) int {
+			return int(max(drained-time.Since(began), 0)/time.Millisecond) + 1000
+		}}
+		go func() {
+			time.Sleep(drained + timeout - time.Millisecond)
+			if _, err := io.ReadFull(server, make([]byte, stallPiece)); err != nil {
+				t.Error(err)
+			}
+		}()
+		if n, err := c.Write(make([]byte, stallPiece)); err != nil || n != stallPiece {
+			t.Errorf("Write() = %d, %v while the server takes what waits", n, err)
+		}
+		began = time.Now().Add(-drained)
+		if _, err := c.Write(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("Write() = %v once the server takes nothing more, want a timeout", err)
 		}
 		_ = server.Close()
 	})
