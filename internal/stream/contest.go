@@ -55,7 +55,7 @@ func (c *Conn) Lease(ctx context.Context, cfg LeaseConfig) (*Lease, error) {
 			err = k.wait(ctx)
 		default:
 			k.bucket = nil
-			c.cfg.Log.Warn("lease cannot be read", slog.String("lease", cfg.Name), slog.String("error", err.Error()))
+			c.cfg.Log.Debug("lease cannot be read", slog.String("lease", cfg.Name), slog.String("error", err.Error()))
 			k.cfg.Failed(err, contestPause)
 			err = k.pause(ctx)
 		}

@@ -221,7 +221,7 @@ func (l *Lease) renew(ctx context.Context, mine Claim, renewed time.Time) {
 		}
 		if errors.Is(err, ErrConflict) || time.Since(renewed) >= l.cfg.TTL {
 			l.c.presence.leave(l)
-			l.c.cfg.Log.Warn("lease lost", slog.String("lease", l.cfg.Name))
+			l.c.cfg.Log.Debug("lease lost", slog.String("lease", l.cfg.Name))
 			close(l.lost)
 			return
 		}
@@ -240,7 +240,7 @@ func (l *Lease) adjust(ctx context.Context, mine *Claim, eased time.Time) time.T
 	least := l.cfg.Patience.Milliseconds()
 	switch want := min(2*l.c.latency(ctx, l.cfg.TTL/4), l.cfg.TTL).Milliseconds(); {
 	case want > max(mine.Patience, least):
-		l.c.cfg.Log.Info("this process is slow to answer pings: asking standbys for patience",
+		l.c.cfg.Log.Debug("this process is slow to answer pings: asking standbys for patience",
 			slog.String("lease", l.cfg.Name), slog.Int64("patience_ms", want))
 		mine.Patience, eased = want, time.Now()
 	case mine.Patience > least && time.Since(eased) > easeEvery:

@@ -69,7 +69,7 @@ func (c *Conn) Read(ctx context.Context, col delta.Collection, cfg ReadConfig, h
 	r := &reader{c: c, col: col, cfg: cfg, handle: h, pos: cfg.From, contact: cmp.Or(cfg.FromTime, time.Now()), created: cfg.Created}
 	r.catchUp = cfg.CatchUp && !cfg.From.IsZero()
 	r.term, r.epoch, r.old = cfg.From.Term, cfg.From.Epoch, cfg.From.Sequence
-	wait := patience{}
+	wait, told := patience{}, false
 	for {
 		began := time.Now()
 		err := r.session(ctx)
@@ -92,8 +92,12 @@ func (c *Conn) Read(ctx context.Context, col delta.Collection, cfg ReadConfig, h
 		case errors.Is(err, ErrNoLog):
 			backoff = min(backoff, time.Second) // it will be made any moment
 		default:
-			c.cfg.Log.Warn("reading the log was interrupted",
-				slog.String("collection", col.String()), slog.String("error", err.Error()))
+			level := slog.LevelWarn
+			if told && !r.moved || errors.Is(err, errReconnected) || errors.Is(err, context.Canceled) {
+				level = slog.LevelDebug // said before, or told of the connection
+			}
+			c.cfg.Log.Log(ctx, level, "reading the log was interrupted", slog.String("collection", col.String()), slog.String("error", err.Error()))
+			told = true
 		}
 		if backoff == 0 {
 			continue
