@@ -412,11 +412,11 @@ func TestASlowLogBoundsWhatAStreamMayHold(t *testing.T) {
 	cfg := streaming()
 	cfg.LeaseTTL = 5 * time.Minute // the log is slow, not gone
 	cfg.StageBytes = 1 << 20
-	cfg.StreamPatience = 200 * time.Millisecond // it is we who do not read
+	cfg.StreamPatience = 3 * time.Second // it is we who do not read
 	svc, _ := start(t, cfg, a.URL, "nats://"+v.addr)
 	c := dial(t, svc)
 	a.nth(t, streamed, 1)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), cfg.StreamPatience+time.Second)
 	defer cancel()
 	for ctx.Err() == nil { // what waits does not grow with the collection
 		resp, err := c.ListReflections(t.Context(), &reflectorv1.ListReflectionsRequest{Collection: "pods"})
