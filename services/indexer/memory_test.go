@@ -251,7 +251,20 @@ func TestRecordsThatNoReflectorWroteAreFaultsOfTheirKeys(t *testing.T) {
 			t.Errorf("%s: %v, want it to name %s", key, err, want)
 		}
 	}
-	if _, err := r.Get(t.Context(), &indexv1.GetRequest{Collection: "pods", Key: "n/well"}); err != nil {
-		t.Errorf("another key: %v", err)
+	if got := metric(t, r, "deltaplane_indexer_quarantined_keys"); got != 4 {
+		t.Errorf("the metric counts %v keys, want 4", got)
+	}
+	// The others go on, and a record that can be read repairs its key.
+	w.w = w.lead(t, pods, false) // a writer does not go on where another one has written
+	w.put(t, pod("n/well", options{node: "n3"}), pod("n/checksum", options{node: "n3"}))
+	w.caughtUp(t, r)
+	for _, key := range []string{"n/well", "n/checksum"} {
+		resp, err := r.Get(t.Context(), &indexv1.GetRequest{Collection: "pods", Key: key})
+		if err != nil || !strings.Contains(string(resp.GetObject().GetPayload()), `"n3"`) {
+			t.Errorf("%s = %v, %v, want what was written last", key, resp, err)
+		}
+	}
+	if got := metric(t, r, "deltaplane_indexer_quarantined_keys"); got != 3 {
+		t.Errorf("after a repair the metric counts %v keys, want 3", got)
 	}
 }
