@@ -1,10 +1,12 @@
 package indexer_test
 
 import (
+	"strconv"
 	"testing"
 
 	"google.golang.org/grpc/codes"
 
+	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
 
@@ -46,4 +48,63 @@ func TestAWatchLearnsThatItsIndexIsRemovedOrDeclaredAnew(t *testing.T) {
 	again := watch(t, r, field) // the same field
 	w.put(t, pod("a/three", options{pad: 1}))
 	again.expect(t, "+a/three")
+}
+
+// What leaves the selection is told as such, with its key and the version it
+// left by; what comes back is new to the reader.
+func TestWhatLeavesAWatchIsDeletedAsFilteredAndAddedWhenItComesBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := options{labels: "app=web", node: "n1", phase: "Running"}
+	w.start(t, pod("a/one", in), pod("a/two", options{labels: "app=db", node: "n2", phase: "Pending"}))
+	r := w.index(t, nil)
+	w.caughtUp(t, r)
+	r.add(t, "pods", byField("by-phase", "status.phase"), byCEL("by-both", "object.spec.nodeName + '/' + object.status.phase"))
+	watches := map[string]*viewer{}
+	for name, req := range map[string]*indexv1.WatchRequest{
+		"label selector":      {LabelSelector: "app in (web)"},
+		"field selector":      {FieldSelector: "spec.nodeName=n1"},
+		"built-in index":      {Index: "node", IndexValue: "n1"},
+		"declared field":      {Index: "by-phase", IndexValue: "Running"},
+		"declared expression": {Index: "by-both", IndexValue: "n1/Running"},
+	} {
+		watches[name] = watch(t, r, req)
+		watches[name].expect(t, "+a/one", "end")
+	}
+	next := func(name string) *indexv1.Event {
+		for {
+			resp, err := watches[name].stream.Recv()
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if events := resp.GetEvents().GetEvents(); len(events) > 0 {
+				if len(events) > 1 {
+					t.Fatalf("%s: %v, want one event", name, events)
+				}
+				return events[0]
+			}
+		}
+	}
+	for range 2 {
+		w.put(t, pod("a/one", options{labels: "app=db", node: "n2", phase: "Pending"}))
+		for name := range watches {
+			got := next(name)
+			if o := got.GetObject(); got.GetType() != deltav1.DeltaType_DELTA_TYPE_DELETED || got.GetDeleteReason() != deltav1.DeleteReason_DELETE_REASON_FILTERED ||
+				o.GetKey() != "a/one" || o.GetUid() != "uid-a/one" || o.GetResourceVersion() != strconv.Itoa(w.rv) {
+				t.Errorf("%s: what left is told as %v, want a/one deleted as filtered at %d", name, got, w.rv)
+			}
+		}
+		w.put(t, pod("a/one", in))
+		for name := range watches {
+			got := next(name)
+			if o := got.GetObject(); got.GetType() != deltav1.DeltaType_DELTA_TYPE_ADDED || got.GetDeleteReason() != 0 ||
+				o.GetKey() != "a/one" || o.GetResourceVersion() != strconv.Itoa(w.rv) || len(o.GetPayload()) == 0 {
+				t.Errorf("%s: what came back is told as %v, want a/one added at %d", name, got, w.rv)
+			}
+		}
+	}
+	w.put(t, gone("a/one")) // for good: another reason
+	for _, v := range watches {
+		v.expect(t, "-a/one:observed")
+	}
 }
