@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -41,11 +42,17 @@ const ready = indexv1.IndexerState_INDEXER_STATE_READY
 
 func (r *replica) add(t testing.TB, collection string, list ...*indexv1.IndexerDefinition) []*indexv1.Indexer {
 	t.Helper()
-	resp, err := r.AddIndexers(t.Context(), &indexv1.AddIndexersRequest{Collection: collection, Indexers: list, Wait: durationpb.New(20 * time.Second)})
-	if err != nil {
-		t.Fatalf("AddIndexers: %v", err)
+	deadline := time.Now().Add(2 * time.Minute)
+	for {
+		resp, err := r.AddIndexers(t.Context(), &indexv1.AddIndexersRequest{Collection: collection, Indexers: list, Wait: durationpb.New(30 * time.Second)})
+		if err != nil {
+			t.Fatalf("AddIndexers: %v", err)
+		}
+		building := func(x *indexv1.Indexer) bool { return x.GetState() == indexv1.IndexerState_INDEXER_STATE_BUILDING }
+		if !slices.ContainsFunc(resp.GetIndexers(), building) || time.Now().After(deadline) {
+			return resp.GetIndexers()
+		}
 	}
-	return resp.GetIndexers()
 }
 
 func (r *replica) indexer(t testing.TB, collection, name string) *indexv1.Indexer {
@@ -93,7 +100,7 @@ func TestS06IndexesDeclaredOnALiveFullStore(t *testing.T) {
 		byOwner("by-controller", true), byCEL("by-ns-node", "object.metadata.namespace + '@' + object.spec.nodeName"))
 	for i, name := range []string{"by-phase", "by-condition", "by-app", "by-controller", "by-ns-node"} {
 		x := added[i]
-		if x.GetName() != name || x.GetState() != ready || x.GetErrors() != 0 || x.GetCompleteFrom().GetResourceVersion() == "" || x.GetBuiltIn() || x.GetDefinition().GetName() != name {
+		if x.GetName() != name || x.GetState() != ready || x.GetErrors() != 0 || x.GetCompleteFrom().GetEpoch() != w.w.Epoch() || x.GetCompleteFrom().GetResourceVersion() != strconv.Itoa(w.rv) || x.GetBuiltIn() || x.GetDefinition().GetName() != name {
 			t.Errorf("index %d = %v, want %s, ready", i, x, name)
 		}
 	}
@@ -445,6 +452,7 @@ func churn(t *testing.T, tier indexer.Tier) {
 	w.start(t, records...)
 	r := w.index(t, func(c *indexer.Config) { c.Tier = tier })
 	w.caughtUp(t, r)
+	full := w.rv
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -473,6 +481,10 @@ func churn(t *testing.T, tier indexer.Tier) {
 	for _, x := range append(first, second...) {
 		if x.GetState() != ready || x.GetErrors() != 0 {
 			t.Errorf("%v, want it ready", x)
+		}
+		from, err := strconv.Atoi(x.GetCompleteFrom().GetResourceVersion())
+		if err != nil || from < full || from > w.rv || x.GetCompleteFrom().GetEpoch() != w.w.Epoch() {
+			t.Errorf("%s is complete from %v, want a revision of while it was declared, %d to %d", x.GetName(), x.GetCompleteFrom(), full, w.rv)
 		}
 	}
 	w.caughtUp(t, r)

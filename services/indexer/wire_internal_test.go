@@ -157,7 +157,8 @@ func TestEveryMethodIsServedByItsNameInTheContract(t *testing.T) {
 	}
 }
 
-func TestAnAnswerIsGivenBackWhenItHasBeenSent(t *testing.T) { // alone: it looks at what it gave back
+// It is not parallel: it looks at what it gave back.
+func TestAnAnswerIsGivenBackWhenItHasBeenSent(t *testing.T) { //nolint:paralleltest // as it says
 	payload := bytes.Repeat([]byte("p"), copyBelow)
 	c := codec{encoding.GetCodecV2("proto")}
 	for n := range 40 { // up to more than the buffer holds beside the pieces
