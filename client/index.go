@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
+	"github.com/deltaplane/deltaplane/internal/rpc"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
 
@@ -32,6 +33,8 @@ type Object struct {
 	// Quarantined: the newest version of the key could not be read, so that it has no
 	// payload, and nobody can tell whether a selector would take it. Only List and what
 	// is like it return such objects; Get and BatchGet fail with [ErrKeyQuarantined].
+	// With [ViewKeys] over several clusters it may be set at another cluster's object
+	// of the same key.
 	Quarantined bool
 }
 
@@ -111,6 +114,9 @@ func (x *Index) BatchGet(ctx context.Context, collection string, keys []string, 
 // each once, in key order, with the revision they were read at. [Index.List] does
 // the same with more to choose by.
 func (x *Index) ByIndex(ctx context.Context, collection, index string, values []string, o ReadOptions) ([]Object, Revision, error) {
+	if index == "" { // to List it would mean every object
+		return nil, Revision{}, wrap(rpc.Status(rpc.InvalidArgument("index", "is required"), nil), "by index %s", collection)
+	}
 	return x.List(ctx, collection, ListOptions{ReadOptions: o, Index: index, Values: values})
 }
 

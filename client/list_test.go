@@ -174,3 +174,17 @@ func TestValuesOfAnIndexAreReadToTheEnd(t *testing.T) {
 		}
 	}
 }
+
+func TestAnIndexWithoutANameIsNotEveryObject(t *testing.T) {
+	t.Parallel()
+	a := &asked{}
+	for _, values := range [][]string{nil, {}} {
+		_, _, err := a.client(t).ByIndex(t.Context(), "dev/pods.v1", "", values, client.ReadOptions{})
+		if rpc.Code(err) != codes.InvalidArgument || rpc.Violations(err)["index"] == "" {
+			t.Errorf("by index without a name: %v, want INVALID_ARGUMENT that names index", err)
+		}
+	}
+	if len(a.requests) > 0 {
+		t.Errorf("the server was asked %v", a.requests)
+	}
+}
