@@ -177,8 +177,8 @@ type ofClient struct {
 
 func (s *ofClient) Context() context.Context { return s.ctx }
 
-// Client names whose streaming call a context is of, in the way that clients are
-// counted; empty outside a connection.
+// Client names whose call a context is of, in the way that clients are counted;
+// empty outside a connection.
 func Client(ctx context.Context) string {
 	if c, ok := ctx.Value(clientKey{}).(*client); ok {
 		return c.name

@@ -205,6 +205,35 @@ func TestAStreamOnASharedConnectionKnowsItsClient(t *testing.T) {
 	}
 }
 
+func TestACallOnASharedConnectionKnowsItsClient(t *testing.T) {
+	t.Parallel()
+	tokens := write(t, t.TempDir(), "tokens", "0123456789abcdef one\nfedcba9876543210 two\n")
+	entered, asked := make(chan struct{}, 2), make(chan struct{})
+	names := make(chan string, 2)
+	e := &echo{call: func(ctx context.Context, _ string) error {
+		entered <- struct{}{}
+		<-asked
+		names <- rpc.Client(ctx)
+		return nil
+	}}
+	b := start(t, rpc.ServerConfig{Auth: rpc.AuthConfig{TokenFile: tokens}}, rpc.Options{}, e, rpc.DialConfig{})
+	done := make(chan error, 2)
+	for _, token := range []string{"0123456789abcdef", "fedcba9876543210"} {
+		ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token)
+		go func() { done <- invoke(ctx, b.conn, "") }()
+		<-entered
+	}
+	close(asked)
+	for range 2 {
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := map[string]bool{<-names: true, <-names: true}; !got["one"] || !got["two"] {
+		t.Errorf("two clients on one connection are taken for %v", got)
+	}
+}
+
 func TestClientsThatLeaveAreForgotten(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()

@@ -64,6 +64,9 @@ func (g *guard) runUnary(ctx context.Context, req any, info *grpc.UnaryServerInf
 	}
 	if client != nil {
 		defer g.gate.done(client)
+		if client.fromAuthorizer {
+			ctx = context.WithValue(ctx, clientKey{}, client)
+		}
 	}
 	return handler(ctx, req)
 }
