@@ -25,18 +25,19 @@ import (
 // collection follows one log. The fields above the line belong to the
 // goroutine that reads it; the rest is for everybody.
 type collection struct {
-	follower  delta.Follower
-	extract   *extract.Extractor
-	ops       []store.Op
-	sweepDue  bool      // a replay began and what it did not name is still held
-	replaying bool      // a replay has not come to its end
-	replayAt  time.Time // when the replay began; zero once its horizon is known
-	fresh     time.Time
-	tracer    trace.Tracer
-	metrics   *metrics
-	ttl       time.Duration
-	hazed     uint64 // end of the last span of hazy
-	now       func() time.Time
+	follower    delta.Follower
+	extract     *extract.Extractor
+	ops         []store.Op
+	sweepDue    bool      // a replay began and what it did not name is still held
+	replaying   bool      // a replay has not come to its end
+	replayAt    time.Time // when the replay began; zero once its horizon is known
+	replayBegan time.Time // the last one
+	fresh       time.Time
+	tracer      trace.Tracer
+	metrics     *metrics
+	ttl         time.Duration
+	hazed       uint64 // end of the last span of hazy
+	now         func() time.Time
 
 	checkpointing
 
@@ -224,7 +225,7 @@ func (c *collection) apply(ctx context.Context, b intake) {
 	live := c.replayed.Load()
 	batch := store.Batch{Ops: c.ops[:0]}
 	if b.Reset {
-		batch.Replay, c.sweepDue, c.replaying, c.replayAt = true, true, true, now
+		batch.Replay, c.sweepDue, c.replaying, c.replayAt, c.replayBegan = true, true, true, now, now
 		c.terms.Store(nil)
 	}
 	c.noteLog(&b.Batch)
@@ -265,7 +266,9 @@ func (c *collection) apply(ctx context.Context, b intake) {
 		Revision: revision, Position: c.follower.Position(), Synced: c.follower.Readable(), Frozen: c.follower.Frozen(), Hazed: c.hazed, Fresh: c.fresh,
 	}
 	batch.State = &state
-	if b.Replayed && !c.replayAt.IsZero() {
+	// Behind the horizon that a replay began with, tombstones expire from half a TTL on.
+	slow := c.replaying && now.Sub(c.replayBegan) > c.ttl/2
+	if b.Replayed && (slow || !c.replayAt.IsZero()) {
 		batch.Horizon, c.replayAt = max(state.Position.Sequence, 1), time.Time{}
 	}
 	if c.sweepDue && state.Synced {

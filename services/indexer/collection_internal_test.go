@@ -226,3 +226,30 @@ func FuzzExtractNeverPanics(f *testing.F) {
 		(&projection{mask: mask}).payload(payload)
 	})
 }
+
+func TestT06TombstonesThatExpireDuringASlowReplayAreNotCountedOn(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		took time.Duration
+		from uint64 // least sequence that can be resumed
+	}{
+		"half a TTL":     {30 * time.Minute, 1},
+		"more than that": {31 * time.Minute, 3},
+		"nearly a TTL":   {59 * time.Minute, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newTestCollection(t, nil)
+			c.mustApply(t, delta.Batch{Reset: true})
+			c.mustApply(t, delta.Batch{Records: []delta.Record{record(1, 29*time.Minute), record(2, time.Minute)}, Next: 3})
+			c.now = func() time.Time { return now.Add(row.took) }
+			c.mustApply(t, delta.Batch{Records: []delta.Record{synced(3)}, Replayed: true, Next: 4})
+			for seq := range uint64(4) {
+				_, _, ok := c.store.Snapshot().Since(seq)
+				if want := seq >= row.from; ok != want {
+					t.Errorf("Since(%d) = %v, want %v", seq, ok, want)
+				}
+			}
+		})
+	}
+}
