@@ -169,7 +169,7 @@ func (s *source) finish(ctx context.Context, listRV delta.RV) error {
 			st.Push(gone[i])
 		}
 		st.Recover()
-		s.p.doubts = doubts
+		s.p.lists = append(s.p.lists, doubts)
 		s.p.asked = false // what finds no room from here on needs a list of its own
 		st.Advance(listRV)
 		st.Control(delta.Record{Kind: delta.KindSynced, RV: listRV, ObservedAt: now})

@@ -3,6 +3,7 @@ package reflector
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,8 +27,8 @@ type publisher struct {
 	open  bool
 	// asked: a list was asked for, because the stage had no room for some changes, and none was complete since; guarded by mu.
 	asked bool
-	// doubts: the last complete list left some keys in doubt; guarded by mu.
-	doubts bool
+	// lists are the complete lists whose synced records wait, oldest first: whether each left keys in doubt; guarded by mu.
+	lists []bool
 	// sending is how many records are with the writer; guarded by mu.
 	sending int
 }
@@ -136,9 +137,11 @@ func (p *publisher) publish(ctx context.Context, records []delta.Record, heard t
 			records[i].Trace = parent
 		}
 	}
-	oldest, newest, synced := time.Time{}, time.Time{}, false
+	oldest, newest, synced := time.Time{}, time.Time{}, 0
 	for i := range records {
-		synced = synced || records[i].Kind == delta.KindSynced
+		if records[i].Kind == delta.KindSynced {
+			synced++
+		}
 		at := records[i].ObservedAt
 		if records[i].Kind != delta.KindDelta || at.IsZero() {
 			continue
@@ -152,19 +155,19 @@ func (p *publisher) publish(ctx context.Context, records []delta.Record, heard t
 	}
 	p.mu.Lock()
 	p.sending = len(records)
-	doubts := p.doubts
 	p.mu.Unlock()
 	p.count()
 	p.r.state.set(func(v *view) { v.sourceAt, v.waitingSince = heard, oldest })
 	err := p.w.Append(ctx, records)
-	if err == nil && (synced || p.idle()) {
+	if err == nil && (synced > 0 || p.idle()) {
 		err = p.w.Flush(ctx)
 	}
-	if err == nil && synced {
-		if !doubts {
+	if err == nil && synced > 0 {
+		complete, due := p.told(synced)
+		if complete {
 			p.lease.Completed()
 		}
-		p.lease.Owe(doubts)
+		p.lease.Owe(due)
 	}
 	if err != nil {
 		span.RecordError(err)
@@ -172,6 +175,17 @@ func (p *publisher) publish(ctx context.Context, records []delta.Record, heard t
 	}
 	p.acknowledged(records, newest)
 	return nil
+}
+
+// told takes note that the log has the synced records of so many lists. It returns whether the last of them was complete without a doubt, and
+// whether a list is due whoever leads: after it, or after one that still waits.
+func (p *publisher) told(synced int) (complete, due bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	complete = !p.lists[synced-1]
+	due = slices.Contains(p.lists[synced-1:], true)
+	p.lists = slices.Clone(p.lists[synced:])
+	return complete, due
 }
 
 // acknowledged reports what has been published. Appends of a busy stage are counted when they are on their way: the writer sends them

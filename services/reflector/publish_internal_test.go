@@ -48,3 +48,17 @@ func TestT15WhatFindsNoRoomBehindAListHasAListOfItsOwn(t *testing.T) {
 		t.Errorf("another list, or the watermark %s, after the loss was made up for", p.stage.Watermark())
 	}
 }
+
+// Several lists may wait for a slow log. What the first left open is not settled by the second before the log has that one.
+func TestR26AListIsDueUntilTheLogHasOneWithoutDoubts(t *testing.T) {
+	t.Parallel()
+	p := &publisher{lists: []bool{true, false, true, false}}
+	for i, want := range []struct {
+		synced        int
+		complete, due bool
+	}{{1, false, true}, {1, true, true}, {2, true, false}} {
+		if complete, due := p.told(want.synced); complete != want.complete || due != want.due {
+			t.Errorf("%d: told(%d) = %v, %v, want %v, %v", i, want.synced, complete, due, want.complete, want.due)
+		}
+	}
+}

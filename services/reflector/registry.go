@@ -56,6 +56,9 @@ func newRegistry(log *stream.Conn, slog *slog.Logger, take func(kind, name strin
 // lookEvery is how often the bucket is looked at: whoever deletes it tells nobody.
 const lookEvery = 5 * time.Second
 
+// storePatience is how long a call waits for the bucket: callers, who wait for longer, are told what is away.
+const storePatience = 5 * time.Second
+
 // errBucketLost ends the watch of a bucket that is gone.
 var errBucketLost = errors.New("reflector: the bucket of what was added is gone")
 
@@ -270,6 +273,8 @@ func (g *registry) edit(ctx context.Context, cluster string, change func(*additi
 
 // change writes a key anew as fn says, which gets what it holds and reports whether that changes. Errors are those of fn, or errStoreAway.
 func (g *registry) change(ctx context.Context, key string, fn func([]byte) ([]byte, bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, storePatience)
+	defer cancel()
 	b, err := g.open(ctx)
 	if err != nil {
 		return storeAway(err)
@@ -318,6 +323,8 @@ func (g *registry) additions(ctx context.Context, cluster string) (additions, er
 
 // request puts a key, whatever it holds.
 func (g *registry) request(ctx context.Context, key string, value []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, storePatience)
+	defer cancel()
 	b, err := g.open(ctx)
 	if err != nil {
 		return storeAway(err)
