@@ -27,6 +27,7 @@ const (
 	slotReason
 	slotOverflow
 	slotStart
+	slotLive
 	slotWriter
 	slotObserved
 	slotPublished
@@ -42,7 +43,7 @@ const (
 
 var slotNames = [slots]string{
 	HeaderVersion, HeaderKind, HeaderType, HeaderKey, HeaderUID, HeaderRV, HeaderEpoch, HeaderTerm, HeaderWatermark, HeaderHash, HeaderChecksum,
-	HeaderEncoding, HeaderGen, HeaderReason, HeaderOverflow, HeaderStart, HeaderWriter, HeaderObserved, HeaderPublished, HeaderTrace, HeaderOwner, HeaderHint, HeaderLabel,
+	HeaderEncoding, HeaderGen, HeaderReason, HeaderOverflow, HeaderStart, HeaderLive, HeaderWriter, HeaderObserved, HeaderPublished, HeaderTrace, HeaderOwner, HeaderHint, HeaderLabel,
 }
 
 // slotOf finds the place of a header; false for one that is not ours.
@@ -80,6 +81,8 @@ func slotOf(name string) (slot, bool) {
 		return slotOverflow, true
 	case HeaderStart:
 		return slotStart, true
+	case HeaderLive:
+		return slotLive, true
 	case HeaderWriter:
 		return slotWriter, true
 	case HeaderObserved:

@@ -86,6 +86,9 @@ func (d *decoder) record(subject string, c Collection, kind Kind, key Key, body 
 		}
 	}
 	r.Start, r.Writer = d.uint(slotStart, 10), d.text(slotWriter)
+	if r.Counted = d.first[slotLive] != ""; r.Counted {
+		r.Live = int(d.uint(slotLive, 10))
+	}
 	r.ObservedAt, r.PublishedAt = d.time(slotObserved), d.time(slotPublished)
 	r.Trace = d.text(slotTrace)
 	if d.err != nil {

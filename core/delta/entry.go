@@ -32,6 +32,8 @@ const (
 	textUID
 	// doubtful: what is held did not reach the log.
 	doubtful
+	// absent: nor did any record of the key before it, as far as it lives.
+	absent
 )
 
 // more is what few entries have.
@@ -102,6 +104,14 @@ func (e *entry) rvText() RV {
 		return e.more.rv
 	}
 	return ""
+}
+
+// birth is what a record that says the key lives adds to the number of those that do.
+func (e *entry) birth() int8 {
+	if e.dead() || e.form&absent != 0 {
+		return 1
+	}
+	return 0
 }
 
 // holds reports whether the log holds a content of that hash.

@@ -35,6 +35,7 @@ const (
 	HeaderLabel     = "Dp-Label" // repeated: name=value
 	HeaderOverflow  = "Dp-Overflow"
 	HeaderStart     = "Dp-Start"
+	HeaderLive      = "Dp-Live"
 	HeaderWriter    = "Dp-Writer"
 	HeaderObserved  = "Dp-Obs"
 	HeaderPublished = "Dp-Pub"
@@ -70,6 +71,9 @@ func (r *Record) Header() map[string][]string {
 	}
 	if r.Start != 0 {
 		f.set(HeaderStart, strconv.FormatUint(r.Start, 10))
+	}
+	if r.Counted {
+		f.set(HeaderLive, strconv.Itoa(r.Live))
 	}
 	f.set(HeaderWriter, escapeText(r.Writer))
 	f.set(HeaderObserved, formatTime(r.ObservedAt))

@@ -136,7 +136,7 @@ func (w *world) event(e event, before []event) {
 		r, ok = w.shadow.Delete(delta.Observed, w.object(e.key, gone), w.epoch, t0)
 	}
 	if ok && !w.stage.Offer(r) {
-		w.shadow.Doubt(r.Key)
+		w.shadow.Doubt(&r)
 		w.overfull++
 	}
 	w.stage.Advance(strconv.Itoa(e.to.rv))
@@ -208,6 +208,7 @@ func (w *world) reign(newEpoch bool) {
 		w.w, _ = strconv.Atoi(from)
 	}
 	w.stage, w.began = delta.NewStage(w.limit, from), max(w.w, 0)
+	w.stage.Count(w.shadow.Len())
 }
 
 // restore takes the source back to an earlier version, as from a backup, and lets it go on from there.
@@ -254,6 +255,9 @@ func (w *world) drain(n int) {
 		if r.Kind == delta.KindSynced {
 			w.synced = w.epoch
 		}
+		if live := w.live(); !r.Counted || r.Live != live || r.Step != 0 {
+			w.t.Fatalf("%v %s@%s counts %d living keys (%v), the log holds %d", r.Type, r.Key, r.RV, r.Live, r.Counted, live)
+		}
 		if delta.Compare(r.Watermark, w.logW) < 0 {
 			w.t.Fatalf("W went back from %q to %q", w.logW, r.Watermark)
 		}
@@ -261,6 +265,16 @@ func (w *world) drain(n int) {
 			w.vouched()
 		}
 	}
+}
+
+// live is how many keys of the log live.
+func (w *world) live() (n int) {
+	for i := range w.log {
+		if !w.log[i].Tombstone() {
+			n++
+		}
+	}
+	return n
 }
 
 // take checks that a record is a later true state of its key, and folds it.

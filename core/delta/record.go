@@ -131,6 +131,10 @@ type Record struct {
 	DeleteReason DeleteReason
 	// Start is the first sequence of the reign, which is that of its first fence record (KindTerm only).
 	Start uint64
+	// Live is how many keys live in the log once r is in it; it means nothing unless Counted is set. A reader that has applied the whole log up to r
+	// and holds another number has not met what somebody took away.
+	Live    int
+	Counted bool
 	// Writer is the identity of the process that leads (KindTerm and KindLiveness).
 	Writer string
 	// ObservedAt is when the reflector read the change, PublishedAt when it handed it to the log.
@@ -142,6 +146,9 @@ type Record struct {
 	// StoredAt is when the log took the record, as this process's clock would have told; readers set it. It is what a tombstone's TTL counts
 	// from, whatever the clock of the reflector says.
 	StoredAt time.Time
+
+	// Step is what r adds to the number of living keys, 1, 0 or -1: [Shadow] tells [Stage], and nobody else.
+	Step int8
 }
 
 // Position is the place just after r has been applied.

@@ -103,9 +103,11 @@ func (s *Shadow) upsert(t Type, o *Object, epoch uint64, now time.Time) (Record,
 	if t == Updated && e.dead() {
 		t = Added
 	}
+	step := e.birth()
 	s.raise(e)
 	e.set(epoch, o.RV, o.UID, o.Hash)
 	r := record(t, o, e, epoch)
+	r.Step = step
 	s.remark(&r, e, o, now)
 	return r, e, true
 }
@@ -121,8 +123,10 @@ func (s *Shadow) Delete(reason DeleteReason, o *Object, epoch uint64, now time.T
 	if uid == "" {
 		uid = e.uidText()
 	}
+	step := e.birth() - 1
 	e.set(epoch, o.RV, uid, o.Hash)
 	r := record(Deleted, o, e, epoch)
+	r.Step = step
 	r.DeleteReason = reason
 	s.remark(&r, e, o, now)
 	s.bury(o.Key, e, now)
@@ -160,10 +164,12 @@ func (s *Shadow) Keep(key Key) {
 	}
 }
 
-// Doubt says that the last record of key did not reach the log: the next list publishes the object again, whatever its version.
-func (s *Shadow) Doubt(key Key) {
-	if e := s.entries[key]; e != nil {
-		e.form |= doubtful
+// Doubt says that r, the last record of its key, did not reach the log: the next list publishes the object again, whatever its version.
+func (s *Shadow) Doubt(r *Record) {
+	if e := s.entries[r.Key]; e != nil {
+		if e.form |= doubtful; r.Step > 0 {
+			e.form |= absent
+		}
 	}
 }
 
@@ -184,8 +190,10 @@ func (s *Shadow) unread(key Key, e *entry, epoch uint64, now time.Time) Record {
 	if e.epoch != epoch {
 		o.RV = "1"
 	}
+	step := e.birth()
 	e.set(epoch, o.RV, o.UID, 0)
 	r := record(Updated, &o, e, epoch)
+	r.Step = step
 	s.remark(&r, e, &o, now)
 	return r
 }
@@ -222,8 +230,10 @@ func (s *Shadow) EndListFor(reason DeleteReason, listRV RV, epoch uint64, now ti
 			continue
 		}
 		gone := Object{Key: key, UID: e.uidText(), RV: listRV, ObservedAt: now}
+		step := e.birth() - 1
 		e.set(epoch, gone.RV, gone.UID, 0)
 		r := record(Deleted, &gone, e, epoch)
+		r.Step = step
 		r.DeleteReason = reason
 		s.remark(&r, e, &gone, now)
 		out = append(out, r)

@@ -101,10 +101,12 @@ func (s *modelShadow) Upsert(t Type, o *Object, epoch uint64, now time.Time) (Re
 	if t == Updated && e.dead() {
 		t = Added
 	}
+	before := s.live
 	s.raise(e)
 	e.epoch, e.rv, e.uid, e.hash = epoch, o.RV, o.UID, o.Hash
 	s.remark(e, modelMarks(o.Owners, o.Hints, o.Labels), now)
 	r := s.record(t, o.Key, e)
+	r.Step = int8(s.live - before)
 	r.Generation, r.Payload, r.Encoding, r.ObservedAt = o.Generation, o.Payload, o.Encoding, o.ObservedAt
 	return r, true
 }
@@ -118,7 +120,7 @@ func (s *modelShadow) Delete(reason DeleteReason, o *Object, epoch uint64, now t
 	e.uid = cmp.Or(o.UID, e.uid)
 	s.remark(e, modelMarks(o.Owners, o.Hints, o.Labels), now)
 	r := s.record(Deleted, o.Key, e)
-	r.DeleteReason = reason
+	r.DeleteReason, r.Step = reason, -1
 	r.Generation, r.Payload, r.Encoding, r.ObservedAt = o.Generation, o.Payload, o.Encoding, o.ObservedAt
 	s.bury(o.Key, e, now)
 	return r, true
@@ -149,7 +151,7 @@ func (s *modelShadow) EndList(listRV RV, epoch uint64, now time.Time) []Record {
 		e.epoch, e.rv, e.hash = epoch, listRV, 0
 		s.remark(e, nil, now)
 		r := s.record(Deleted, key, e)
-		r.DeleteReason, r.ObservedAt = Inferred, now
+		r.DeleteReason, r.ObservedAt, r.Step = Inferred, now, -1
 		out = append(out, r)
 		s.bury(key, e, now)
 	}

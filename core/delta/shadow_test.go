@@ -281,8 +281,9 @@ func TestR26WhatCannotBeReadIsToldAtTheVersionHeldAndOnce(t *testing.T) {
 	if _, ok := s.Upsert(delta.Updated, a, 1, now); !ok {
 		t.Error("the version that can be read again is not published")
 	}
-	s.Upsert(delta.Updated, &delta.Object{Key: key, RV: "6", Encoding: delta.EncodingUnreadable}, 1, now)
-	s.Doubt(key)
+	if r, ok = s.Upsert(delta.Updated, &delta.Object{Key: key, RV: "6", Encoding: delta.EncodingUnreadable}, 1, now); ok {
+		s.Doubt(&r)
+	}
 	if r, ok := s.Unread(key, 1, now); !ok || r.RV != "6" {
 		t.Errorf("%+v, %v; want it told, as what was told before did not reach the log", r, ok)
 	}

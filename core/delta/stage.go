@@ -28,6 +28,9 @@ type Stage struct {
 	coalesced uint64
 	waiting   int
 
+	live    int // keys that live in the log once everything handed out is in it
+	counted bool
+
 	lost      bool   // a change was not taken, or missed, and no list has made up for it
 	refused   bool   // a change was not taken, and no list was pushed since
 	lostAt    RV     // the watermark before the first of them
@@ -56,6 +59,12 @@ type sight struct {
 func NewStage(limit int, w RV) *Stage {
 	return &Stage{limit: limit, items: map[Key][]staged{}, source: w, told: w, base: 1}
 }
+
+// Count says how many keys live in the log before anything is handed out. From then on every record tells how many do once it is in the log.
+func (s *Stage) Count(live int) { s.live, s.counted = live, true }
+
+// Live is how many keys live in the log once everything handed out is in it; false when that is not known.
+func (s *Stage) Live() (int, bool) { return s.live, s.counted }
 
 // Len is the number of records that wait.
 func (s *Stage) Len() int { return s.waiting + len(s.controls) }
@@ -142,6 +151,7 @@ func (s *Stage) Push(r Record) {
 		last := &list[n-1]
 		if last.rec.DeleteReason == Inferred {
 			s.bytes += in.size - last.size
+			r.Step += last.rec.Step
 			last.rec, last.size = r, in.size
 		}
 		s.finish(number)
@@ -219,6 +229,11 @@ func (s *Stage) ripe(out []Record) []Record {
 
 func (s *Stage) say(out []Record, r Record) []Record {
 	r.Watermark = s.Watermark()
+	s.live += int(r.Step)
+	if s.counted = s.counted && s.live >= 0; s.counted {
+		r.Live, r.Counted = s.live, true
+	}
+	r.Step = 0
 	s.told = MaxRV(s.told, r.Watermark)
 	return append(out, r)
 }
@@ -252,6 +267,7 @@ func (s *Stage) squeeze(key Key) {
 	}
 	last := list[len(list)-1]
 	for _, in := range list[:len(list)-1] {
+		last.rec.Step += in.rec.Step
 		s.bytes -= in.size
 		s.waiting--
 		s.coalesced++

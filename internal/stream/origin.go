@@ -34,7 +34,8 @@ func (w *Writer) begin(ctx context.Context, tail Tail) error {
 
 // Check looks whether the log still holds what was written to it: records that were trimmed, purged or deleted by somebody else make it fail
 // with [ErrLogLost], and limits that would do so with [ErrForeign]; both end the writer. The log must hold at least the given number
-// of keys; as tombstones are not told from keys, it may take until they have expired before fewer keys are noticed. An answer that does not come is an error that ends nothing.
+// of keys; as tombstones are not told from keys, it may take until they have expired before fewer keys are noticed. Who leads next compares the
+// counts that records carry. An answer that does not come is an error that ends nothing.
 func (w *Writer) Check(ctx context.Context, keys int) error {
 	w.mu.Lock()
 	failed, acked := w.failed, w.acked

@@ -4,6 +4,9 @@ import (
 	"net/url"
 	"testing"
 
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 	"github.com/deltaplane/deltaplane/internal/kube"
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
@@ -73,4 +76,58 @@ func TestDesign64AFormThatComesBackBringsWhatAListMissedMeanwhile(t *testing.T) 
 	if live := m.live(); len(live) != 2 {
 		t.Errorf("%v, want both objects", live)
 	}
+}
+
+// TestDesign64ATrimThatTombstonesHideIsSeenByWhoeverLeadsNext: a tombstone counts like a key, so the leader does not see at once that a key was taken away.
+// A successor that reads the log does not know the key, and would never miss it. The log says how many keys live. What was deleted at the source
+// meanwhile is gone for readers, too.
+func TestDesign64ATrimThatTombstonesHideIsSeenByWhoeverLeadsNext(t *testing.T) {
+	t.Parallel()
+	a := newAPI(t)
+	a.onList = func(n int, _ url.Values) (int, string) {
+		if n == 1 {
+			return 200, list("10", "", item("kept", 1), item("lost", 2), item("went", 3), item("x", 4), item("y", 5))
+		}
+		return 200, list("20", "", item("kept", 1), item("lost", 2))
+	}
+	a.onWatch = func(n int, _ url.Values, w *wire) {
+		w.send()
+		if n == 1 {
+			w.send(event("DELETED", object("x", 11)))
+			w.send(event("DELETED", object("y", 12)))
+		}
+		w.hold()
+	}
+	nats := embeddedtest.NATS(t).URL()
+	first, stop := start(t, quick(), a.URL, nats)
+	reflection(t, dial(t, first), "pods", "the first leads", watching)
+	m := follow(t, nats, pods)
+	m.until(t, "the tombstones", func() bool { return m.readable() && len(m.live()) == 3 && m.revision().RV == "12" })
+	was := m.revision().Epoch
+	log, err := operator(t, nats).Stream(t.Context(), pods.StreamName())
+	for _, key := range []delta.Key{"default/lost", "default/went"} {
+		if err == nil {
+			err = log.Purge(t.Context(), jetstream.WithPurgeSubject(pods.Subject(key)))
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	second, stopSecond := start(t, quick(), a.URL, nats)
+	m.until(t, "the epoch of the second", func() bool { return m.readable() && m.revision().Epoch > was && m.revision().RV == "20" })
+	late := follow(t, nats, pods)
+	for who, m := range map[string]*mirror{"who was there": m, "a new reader": late} {
+		m.until(t, who, func() bool { return m.readable() && m.revision().RV == "20" })
+		if live := m.live(); len(live) != 2 || live["default/lost"] == "" {
+			t.Errorf("%s has %v, want both that live", who, live)
+		}
+	}
+	reflection(t, dial(t, second), "pods", "the second watches", watching)
+	whole := m.revision().Epoch
+	stopSecond()
+	third, _ := start(t, quick(), a.URL, nats)
+	reflection(t, dial(t, third), "pods", "the third goes on from a whole log", func(r *reflectorv1.Reflection) bool {
+		return watching(r) && r.GetRevision().GetEpoch() == whole && r.GetRelists() == 0
+	})
 }

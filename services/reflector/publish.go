@@ -33,8 +33,11 @@ type publisher struct {
 	sending int
 }
 
-func newPublisher(r *reflection, w *stream.Writer, lease *stream.Lease, from delta.RV) *publisher {
-	return &publisher{r: r, w: w, lease: lease, wake: make(chan struct{}, 1), stage: delta.NewStage(r.cfg.StageBytes, from)}
+// newPublisher writes behind what w has written, where so many keys live and everything up to from was told.
+func newPublisher(r *reflection, w *stream.Writer, lease *stream.Lease, from delta.RV, live int) *publisher {
+	stage := delta.NewStage(r.cfg.StageBytes, from)
+	stage.Count(live)
+	return &publisher{r: r, w: w, lease: lease, wake: make(chan struct{}, 1), stage: stage}
 }
 
 // add changes the stage and wakes the publisher; it never waits for the log.
@@ -233,12 +236,14 @@ func (p *publisher) beat(ctx context.Context) error {
 		return err
 	}
 	p.mu.Lock()
-	open, heard, w := p.open, p.heard, p.stage.Watermark()
+	rec := delta.Record{Kind: delta.KindLiveness, Writer: p.r.cfg.Holder, Watermark: p.stage.Watermark(), ObservedAt: p.heard}
+	rec.Live, rec.Counted = p.stage.Live()
+	open, heard := p.open, p.heard
 	p.mu.Unlock()
 	if !open {
 		return nil
 	}
-	return p.publish(ctx, []delta.Record{{Kind: delta.KindLiveness, Writer: p.r.cfg.Holder, Watermark: w, ObservedAt: heard}}, heard)
+	return p.publish(ctx, []delta.Record{rec}, heard)
 }
 
 // check ends the reign when somebody else took records from the log or changed its limits. An answer that does not come is found out by

@@ -222,7 +222,7 @@ func (r *reflection) lead(ctx context.Context, lease *stream.Lease, standby *sta
 		v.term, v.revision, v.shadow, v.objects = w.Term(), from, from, l.shadow.Len()
 	})
 	r.well(ctx)
-	p := newPublisher(r, w, lease, from.RV)
+	p := newPublisher(r, w, lease, from.RV, l.shadow.Len())
 	s := newSource(r, p, l.shadow, w.Epoch(), from.RV, reform)
 	outer := ctx
 	g, ctx := errgroup.WithContext(ctx)
@@ -249,9 +249,18 @@ func (r *reflection) renounce(ctx context.Context, w *stream.Writer) {
 }
 
 // resume says from where to go on, and why keys are gone that the first list does not hold: empty when no list is needed. Objects that left
-// the form and come back are older than their tombstones; only a new epoch lets readers take them.
+// the form and come back are older than their tombstones; only a new epoch lets readers take them. So it is with records that are missing: what was
+// deleted meanwhile is in no shadow, and only a new epoch makes readers drop it.
 func (r *reflection) resume(ctx context.Context, w *stream.Writer, lease *stream.Lease, l legacy) (delta.Revision, delta.DeleteReason, error) {
 	from := l.at
+	if l.missing != 0 && !w.Fresh() {
+		r.slog.LogAttrs(ctx, slog.LevelWarn, "somebody took records from the log: a new epoch begins", slog.Uint64(telemetry.KeyEpoch, w.Epoch()),
+			slog.Int(telemetry.KeyCount, l.missing))
+		if err := w.NewEpoch(ctx); err != nil {
+			return from, "", err
+		}
+		return delta.Revision{Epoch: w.Epoch()}, "", nil
+	}
 	if from.Epoch != w.Epoch() {
 		return delta.Revision{Epoch: w.Epoch()}, "", nil
 	}

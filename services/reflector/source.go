@@ -234,7 +234,7 @@ func (s *source) event(ev kube.Event, now time.Time) {
 		}
 	}
 	if !s.asks.event(rec, publish, rv) {
-		s.shadow.Doubt(rec.Key) // the list that the publisher asks for tells it
+		s.shadow.Doubt(&rec) // the list that the publisher asks for tells it
 	}
 	s.w = delta.MaxRV(s.w, rv)
 	s.r.state.set(func(v *view) { v.objects, v.sourceAt, v.sourceRV = s.shadow.Len(), now, s.w })

@@ -27,8 +27,11 @@ type standby struct {
 	created  time.Time // of the log that was read; zero before anything was
 	replayed bool      // and no replay is under way
 	// unknown: a record could not be read. What a log read from its start says of it must be found out then.
-	unknown  bool
-	unread   bool
+	unknown bool
+	unread  bool
+	// counted says that the last record with a count told live keys, and that nothing without one came behind it.
+	counted  bool
+	live     int
 	filtered time.Time // when a tombstone of an object that left the form was last seen
 	expired  time.Time
 	moved    chan struct{} // cap 1; something was applied
@@ -49,7 +52,7 @@ func (s *standby) begin(ctx context.Context) {
 	s.done = make(chan struct{})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.created, s.replayed, s.unknown, s.unread = time.Time{}, false, false, false
+	s.created, s.replayed, s.unknown, s.unread, s.counted = time.Time{}, false, false, false, false
 	s.shadow, s.follower = delta.NewShadow(s.r.log.TombstoneTTL()), delta.Follower{}
 	go func() {
 		defer close(s.done)
@@ -70,7 +73,7 @@ func (s *standby) apply(_ context.Context, b delta.Batch) error {
 	s.created = b.Created
 	if b.Reset {
 		s.shadow, s.follower = delta.NewShadow(s.r.log.TombstoneTTL()), delta.Follower{}
-		s.replayed, s.unknown, s.unread, s.filtered = false, false, false, time.Time{}
+		s.replayed, s.unknown, s.unread, s.counted, s.filtered = false, false, false, false, time.Time{}
 		s.r.state.healAll()
 	}
 	for i := range b.Records {
@@ -100,6 +103,7 @@ func (s *standby) apply(_ context.Context, b delta.Batch) error {
 
 func (s *standby) restore(rec *delta.Record, now time.Time) {
 	s.shadow.Restore(rec, now)
+	s.count(rec)
 	switch {
 	case rec.Kind != delta.KindDelta:
 	case rec.Tombstone():
@@ -111,6 +115,15 @@ func (s *standby) restore(rec *delta.Record, now time.Time) {
 		s.r.state.poison(rec.Key, errInherited, now)
 	default:
 		s.r.state.heal(rec.Key)
+	}
+}
+
+// count takes what a record says of how many keys live. What only begins a term tells nothing, and changes nothing.
+func (s *standby) count(rec *delta.Record) {
+	switch rec.Kind {
+	case delta.KindFence, delta.KindTerm, delta.KindOrigin:
+	default:
+		s.live, s.counted = rec.Live, rec.Counted
 	}
 }
 
@@ -148,6 +161,9 @@ type legacy struct {
 	at delta.Revision
 	// unread says that records could not be read and must be replaced by a relist.
 	unread bool
+	// missing is how many keys more, or fewer, live by the count of whoever led than by the log's records: somebody took some away, and nobody can say
+	// which. 0 also when the log holds no count.
+	missing int
 	// filtered is when an object was last seen to leave the form of the collection.
 	filtered time.Time
 }
@@ -174,6 +190,9 @@ func (s *standby) take(ctx context.Context, w *stream.Writer) (legacy, error) {
 		at := s.follower.Position()
 		there := s.replayed && at.Term == w.Term() && at.Sequence >= w.Acked() && !s.follower.Frozen()
 		l := legacy{shadow: s.shadow, unread: s.unread, filtered: s.filtered}
+		if s.counted && !s.unread {
+			l.missing = s.live - s.shadow.Len()
+		}
 		if s.follower.Readable() {
 			l.at = s.follower.Revision()
 		}
