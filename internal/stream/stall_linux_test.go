@@ -26,18 +26,22 @@ func TestWhatTheKernelHasLeftToSendIsKnown(t *testing.T) {
 	if n := unacked(conn); n != 0 {
 		t.Errorf("unacked() = %d before anything was written", n)
 	}
-	_ = conn.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
-	_, _ = conn.Write(make([]byte, 64<<20)) // until the peer's buffer and ours are full
-	full := unacked(conn)
-	if full <= 0 {
-		t.Fatalf("unacked() = %d though nobody reads", full)
-	}
-	go func() { _, _ = io.Copy(io.Discard, peer) }()
-	for began := time.Now(); unacked(conn) >= full; time.Sleep(time.Millisecond) {
-		if time.Since(began) > 30*time.Second {
-			t.Fatal("unacked() does not fall while the peer reads")
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		_, _ = conn.Write(make([]byte, 32<<20)) // more than the peer's buffer and ours hold
+	}()
+	until := func(what string, ok func(int) bool) {
+		for began := time.Now(); !ok(unacked(conn)); time.Sleep(time.Millisecond) {
+			if time.Since(began) > time.Minute {
+				t.Fatalf("unacked() = %d %s", unacked(conn), what)
+			}
 		}
 	}
+	until("though nobody reads", func(n int) bool { return n > 0 })
+	go func() { _, _ = io.Copy(io.Discard, peer) }()
+	<-written
+	until("once the peer has read everything", func(n int) bool { return n == 0 })
 	_ = conn.Close()
 	if n := unacked(conn); n != 0 {
 		t.Errorf("unacked() = %d of a connection that was closed", n)
