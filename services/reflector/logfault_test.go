@@ -175,6 +175,7 @@ func TestALogThatIsBackEndsTheWaitForIt(t *testing.T) {
 	defer first.Stop()
 	nats := first.URL()
 	cfg := quick()
+	cfg.LeaseTTL = time.Second // it is what notices that the log is away
 	cfg.Backoff = reflector.Backoff{Base: time.Hour, Cap: time.Hour, Jitter: -1}
 	svc, _ := start(t, cfg, a.URL, nats)
 	c := dial(t, svc)

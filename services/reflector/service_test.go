@@ -197,9 +197,11 @@ func TestDesign63APausedLeadersPipelineArrivesInVain(t *testing.T) {
 	a, newest := ticking(t)
 	nats := embeddedtest.NATS(t).URL()
 	v := newValve(t, nats)
-	first, _ := start(t, quick(), a.URL, "nats://"+v.addr)
+	cfg := quick()
+	cfg.LeaseTTL = time.Second
+	first, _ := start(t, cfg, a.URL, "nats://"+v.addr)
 	reflection(t, dial(t, first), "pods", "the first leads", watching)
-	second, _ := start(t, quick(), a.URL, nats)
+	second, _ := start(t, cfg, a.URL, nats)
 	c2 := dial(t, second)
 	m := follow(t, nats, pods)
 	at := func(n int64) func() bool {

@@ -18,12 +18,12 @@ import (
 
 var pods = delta.Collection{Cluster: "dev", Version: "v1", Resource: "pods"}
 
-// quick is a configuration that mirrors pods with short delays.
+// quick is a configuration that mirrors pods with short delays. The lease is long: a busy machine loses a short one, and every reign begins anew.
 func quick() reflector.Config {
 	return reflector.Config{
 		Resources: []reflector.Resource{{Name: "pods.v1"}},
 		Backoff:   reflector.Backoff{Base: 10 * time.Millisecond, Cap: 50 * time.Millisecond, Jitter: -1},
-		LeaseTTL:  time.Second, LivenessEvery: 500 * time.Millisecond, DiscoverEvery: 50 * time.Millisecond,
+		LeaseTTL:  20 * time.Second, LivenessEvery: 500 * time.Millisecond, DiscoverEvery: 50 * time.Millisecond,
 	}
 }
 
