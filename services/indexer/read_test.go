@@ -162,6 +162,16 @@ func TestEveryRead(t *testing.T) {
 		if want := []string{"app", "app=web", "tier", "tier=none"}; !slices.Equal(resp.GetValues(), want) {
 			t.Errorf("values = %q, want %q", resp.GetValues(), want)
 		}
+		// One that is stored finds itself and what is like it.
+		stored, err := r.Get(ctx, &indexv1.GetRequest{Collection: "pods", Key: "a/one"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err = r.Index(ctx, &indexv1.IndexRequest{Collection: "pods", Index: "node", Object: stored.GetObject().GetPayload(), View: indexv1.View_VIEW_KEYS})
+		if err != nil || !slices.Equal(resp.GetValues(), []string{"n1"}) {
+			t.Fatalf("Index by a stored object = %v, %v, want the value n1", resp, err)
+		}
+		wantKeys(t, "Index by a stored object", resp.GetObjects(), "a/one", "b/one")
 	})
 	t.Run("ListIndexFuncValues by prefix, in pages", func(t *testing.T) {
 		var got []string
