@@ -70,6 +70,7 @@ func (c *Conn) puller(stream, consumer string, most int) (*puller, error) {
 func (p *puller) close() {
 	_ = p.sub.Unsubscribe()
 	p.c.taps.set(nil, p.consumer, p.inbox)
+	p.sink.close()
 }
 
 // received is a message that the library has read.

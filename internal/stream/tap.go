@@ -30,6 +30,8 @@ const (
 	smallChunk, largeChunk = 32 << 10, 256 << 10
 	// leastRead is the room that makes a read worth it.
 	leastRead = 16 << 10
+	// spareHeld is what a sink's messages may always hold of chunks that hold other messages too.
+	spareHeld = 2 << 20
 	// longestLine is more than any line of the protocol but the server's introduction, which comes first.
 	longestLine = 64 << 10
 )
@@ -124,17 +126,56 @@ func (s tappedServer) InProcessConn() (net.Conn, error) { return s.taps.wrap(s.s
 type sink struct {
 	wake chan struct{} // holds one when there are messages
 
-	mu    sync.Mutex
-	queue []message // what the server was asked for, so there is an end to it
+	mu     sync.Mutex
+	queue  []message // what the server was asked for, so there is an end to it
+	bytes  int       // of the messages in the queue
+	held   int       // of the chunks that they are parts of
+	last   *chunk
+	closed bool
 }
 
 func newSink() *sink { return &sink{wake: make(chan struct{}, 1)} }
 
+// put queues messages. A slow reader's would each hold on to a whole chunk when those of others came between them: they are copied then.
 func (s *sink) put(msgs []message) {
 	s.mu.Lock()
-	s.queue = append(s.queue, msgs...)
-	s.mu.Unlock()
+	defer s.mu.Unlock()
+	for i := range msgs {
+		m := &msgs[i]
+		if s.closed {
+			m.chunk.release()
+			continue
+		}
+		s.bytes += m.size
+		if m.chunk != nil && m.chunk != s.last {
+			if s.held+len(m.chunk.buf) > spareHeld+4*s.bytes {
+				m.own()
+			} else {
+				s.last = m.chunk
+				s.held += len(m.chunk.buf)
+			}
+		}
+		s.queue = append(s.queue, *m)
+	}
 	s.rouse()
+}
+
+// own makes the message's payload a copy of what came.
+func (m *message) own() {
+	c := &chunk{buf: bytes.Clone(m.data)}
+	c.users.Store(1)
+	m.chunk.release()
+	m.chunk, m.data = c, c.buf
+}
+
+// close forgets what is queued, and what is put later.
+func (s *sink) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.queue {
+		s.queue[i].chunk.release()
+	}
+	s.queue, s.last, s.closed = nil, nil, true
 }
 
 func (s *sink) rouse() {
@@ -150,7 +191,7 @@ func (s *sink) take(done []message) []message {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	msgs := s.queue
-	s.queue = again(done)
+	s.queue, s.bytes, s.held, s.last = again(done), 0, 0, nil
 	return msgs
 }
 

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/nats-io/nats.go"
 
@@ -252,4 +253,95 @@ func FuzzTap(f *testing.F) {
 			t.Errorf("%d bytes came of %q", n, sent)
 		}
 	})
+}
+
+// A slow reader's small messages must not each hold on to a whole piece of what was received: others' messages are between them.
+func TestASlowReaderHoldsNotMuchMoreThanItsMessages(t *testing.T) {
+	t.Parallel()
+	const messages, between = 60, 300 << 10
+	taps, slow, quick := newTaps(), newSink(), newSink()
+	taps.set(slow, "dp_read_slow")
+	taps.set(quick, "dp_read_quick")
+	var sent []byte
+	other := bytes.Repeat([]byte{'x'}, between)
+	for i := range messages {
+		data := fmt.Sprintf("%06d", i)
+		sent = fmt.Appendf(sent, "MSG d.a 4 $JS.ACK.s.dp_read_slow.1.%d.%d.1.0 %d\r\n%s\r\n", i+1, i+1, len(data), data)
+		sent = fmt.Appendf(sent, "MSG d.b 5 $JS.ACK.s.dp_read_quick.1.%d.%d.1.0 %d\r\n%s\r\n", i+1, i+1, between, other)
+	}
+	tapped(t, taps, rand.New(rand.NewPCG(1, 2)), sent, func() {
+		for _, m := range quick.take(nil) {
+			m.chunk.release()
+		}
+	})
+	held, bytesHeld := map[*chunk]bool{}, 0
+	for i, m := range slow.take(nil) {
+		if string(m.data) != fmt.Sprintf("%06d", i) || m.at.sequence != uint64(i+1) {
+			t.Fatalf("message %d is %q at %d", i, m.data, m.at.sequence)
+		}
+		if !held[m.chunk] {
+			held[m.chunk] = true
+			bytesHeld += len(m.chunk.buf)
+		}
+	}
+	if bytesHeld > 4<<20 {
+		t.Errorf("%d small messages hold %d MiB", messages, bytesHeld>>20)
+	}
+}
+
+// What came for a reader that has gone is not held, whether it came before or is about to.
+func TestAReaderThatHasGoneHoldsNothing(t *testing.T) {
+	t.Parallel()
+	s := newSink()
+	c := newChunk(largeChunk)
+	c.users.Add(2)
+	s.put([]message{{chunk: c}, {status: true}})
+	s.close()
+	s.put([]message{{chunk: c}})
+	if users := c.users.Load(); users != 1 || len(s.take(nil)) > 0 {
+		t.Errorf("%d users, want the tap alone", users)
+	}
+}
+
+type wire struct {
+	net.Conn
+	r io.Reader
+}
+
+func (w wire) Read(p []byte) (int, error) { return w.r.Read(p) }
+
+func TestATapTakesTheSameWhereverReadsEnd(t *testing.T) {
+	t.Parallel()
+	const headers, status = "NATS/1.0\r\nA: b\r\n\r\n", "NATS/1.0 409 Batch Completed\r\n\r\n"
+	ping, info, foreign := "PING\r\n", "INFO {}\r\n", "MSG _INBOX.other 3 6\r\nHMSG \r\r\n"
+	record := fmt.Sprintf("HMSG d.a 4 $JS.ACK.s.dp_read_1.1.7.7.9.0 %d %d\r\n%sMSG \r\n\r\n", len(headers), len(headers)+6, headers)
+	said := fmt.Sprintf("HMSG _INBOX.mine  4 %d %d\r\n%s\r\n", len(status), len(status), status)
+	sent := info + record + ping + said + foreign + record + record + "PONG\r\n"
+	want := info + ping + foreign + "PONG\r\n"
+	cuts := map[string]io.Reader{"one byte at a time": iotest.OneByteReader(strings.NewReader(sent))}
+	for i := range len(sent) + 1 {
+		end := min(i+7, len(sent))
+		cuts[fmt.Sprintf("cut at %d and %d", i, end)] = iotest.DataErrReader(
+			io.MultiReader(strings.NewReader(sent[:i]), strings.NewReader(sent[i:end]), strings.NewReader(sent[end:])))
+	}
+	for name, r := range cuts {
+		taps, mine := newTaps(), newSink()
+		taps.set(mine, "dp_read_1", "_INBOX.mine")
+		conn, err := taps.wrap(wire{r: r}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		passed, err := io.ReadAll(conn)
+		if err != nil || string(passed) != want {
+			t.Errorf("%s: the library got %q, %v; want %q", name, passed, err, want)
+		}
+		var got []string
+		for _, m := range mine.take(nil) {
+			got = append(got, fmt.Sprint(m.status, m.at.sequence, m.header, string(m.data), m.fields.Get("Status")))
+		}
+		one := fmt.Sprint(false, uint64(7), headers, "MSG \r\n", "")
+		if !slices.Equal(got, []string{one, fmt.Sprint(true, uint64(0), "", "", "409"), one, one}) {
+			t.Errorf("%s: the reader got %q", name, got)
+		}
+	}
 }
