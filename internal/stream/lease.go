@@ -112,10 +112,12 @@ type Lease struct {
 // Lost is closed when the lease could not be renewed in time, by this process's own clock, or was taken by somebody else.
 func (l *Lease) Lost() <-chan struct{} { return l.lost }
 
-// Report notes the epoch and the highest acknowledged sequence, to be stored with the next renewal.
+// Report notes the epoch and the highest acknowledged sequence, to be stored with the next renewal; a new epoch is stored at once.
 func (l *Lease) Report(epoch, acked uint64) {
-	l.epoch.Store(epoch)
 	l.acked.Store(acked)
+	if l.epoch.Swap(epoch) != epoch {
+		l.tell()
+	}
 }
 
 // Completed notes that the log holds a complete list in this holder's form, acknowledged.

@@ -12,21 +12,30 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 )
 
-// begin writes the origin, the record that stays a log's first for as long as nobody takes records away from its start. What a log without one
-// still holds was left over when the rest was taken: it goes too, so that the origin is first again.
-func (w *Writer) begin(ctx context.Context, tail Tail) error {
+// liftAhead is more than a leader can have written since it last told the lease how far it was.
+const liftAhead = 1 << 24
+
+// lift empties a log that has lost its origin or its end, or never had any, and moves its end beyond every sequence that a log of this name
+// has had, to which it returns the first: the server's time in microseconds, as no log takes a million records a second, or what follows what
+// the lease knows of, should the clock have been set back. An earlier leader that was stopped expects a sequence of the log as it was. Were the
+// numbers used again, the log could be resting at just that one when it goes on, and an old version would become its key's only record.
+func (w *Writer) lift(ctx context.Context, tail Tail, acked uint64) (uint64, error) {
 	if tail.Messages > 0 && tail.Term != 0 || tail.Last > 0 && tail.Messages == 0 {
-		w.c.cfg.Log.Warn("the log has lost its beginning and starts again", slog.String("collection", w.col.String()))
+		w.c.cfg.Log.Warn("the log has lost records and starts again", slog.String("collection", w.col.String()))
 	}
-	if tail.Messages > 0 {
-		s, err := w.c.js.Stream(ctx, w.name)
-		if err == nil {
-			err = s.Purge(ctx, jetstream.WithPurgeSequence(w.Acked())) // all but the last record of our fence
-		}
-		if err != nil {
-			return fmt.Errorf("clear the log of %s: %w", w.col, named(err))
-		}
+	above := max(uint64(max(tail.Now.UnixMicro(), 0)), max(acked, w.Acked())+liftAhead)
+	s, err := w.c.js.Stream(ctx, w.name)
+	if err == nil {
+		err = s.Purge(ctx, jetstream.WithPurgeSequence(above))
 	}
+	if err != nil {
+		return 0, fmt.Errorf("clear the log of %s: %w", w.col, named(err))
+	}
+	return above, nil
+}
+
+// begin writes the origin, the record that stays a log's first for as long as nobody takes records away from its start.
+func (w *Writer) begin(ctx context.Context) error {
 	w.origin = w.next()
 	r := delta.Record{Kind: delta.KindOrigin, Collection: w.col, Epoch: w.epoch, Term: w.term, Writer: w.holder, PublishedAt: time.Now()}
 	return w.append(ctx, &r, true)

@@ -74,6 +74,8 @@ func (w *Writer) tryResolve(ctx context.Context) error {
 	switch {
 	case max(tail.Term, tail.Fence) > w.term:
 		return fmt.Errorf("%w: the log holds term %d, mine is %d", ErrDeposed, max(tail.Term, tail.Fence), w.term)
+	case !tail.Created.Equal(w.created):
+		return fmt.Errorf("%w: the stream was made anew", ErrLogLost)
 	case tail.Last < acked:
 		return fmt.Errorf("%w: it ends at %d, %d was acknowledged", ErrLogLost, tail.Last, acked)
 	case tail.Last > acked+uint64(len(pending)):

@@ -10,6 +10,7 @@ import (
 )
 
 func (w *Writer) takeOver(ctx context.Context, cfg WriterConfig) error {
+	var above uint64 // where a log that cannot be gone on with begins again
 	for {
 		tail, err := w.c.Tail(ctx, w.col)
 		if err != nil {
@@ -19,7 +20,7 @@ func (w *Writer) takeOver(ctx context.Context, cfg WriterConfig) error {
 			return fmt.Errorf("%w: the log holds term %d, mine is %d", ErrDeposed, last, w.term)
 		}
 		w.reset(tail.Last)
-		w.epoch = max(tail.Epoch, 1)
+		w.epoch = max(w.epoch, tail.Epoch, 1)
 		start := w.next()
 		if err := w.fence(ctx); errors.Is(err, errTaken) {
 			continue // somebody wrote between; look again who it is
@@ -30,12 +31,21 @@ func (w *Writer) takeOver(ctx context.Context, cfg WriterConfig) error {
 		if err != nil {
 			return err
 		}
+		switch lost := origin.Sequence == 0 || tail.Last < cfg.Acked; {
+		case lost && above == 0:
+			if above, err = w.lift(ctx, tail, cfg.Acked); err != nil {
+				return err
+			}
+			continue
+		case start < above:
+			return fmt.Errorf("%w: it ends at %d again, and was to begin at %d", ErrLogLost, tail.Last, above)
+		}
 		w.created, w.origin = tail.Created, origin.Sequence
-		if w.fresh = tail.Term == 0 || tail.Last < cfg.Acked || cfg.NewEpoch || tail.Epoch <= cfg.Spoiled || w.origin == 0; w.fresh {
-			w.epoch = max(tail.Epoch+1, cfg.Epoch+1, uint64(time.Now().UnixMilli()))
+		if w.fresh = above > 0 || tail.Term == 0 || cfg.NewEpoch || tail.Epoch <= cfg.Spoiled; w.fresh {
+			w.epoch = max(w.epoch+1, cfg.Epoch+1, uint64(time.Now().UnixMilli()))
 		}
 		if w.origin == 0 {
-			if err := w.begin(ctx, tail); err != nil {
+			if err := w.begin(ctx); err != nil {
 				return err
 			}
 		}

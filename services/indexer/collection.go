@@ -64,6 +64,7 @@ type collection struct {
 	replayed atomic.Bool             // the log has been read to its end once
 	absent   atomic.Bool             // there is no log yet
 	tail     atomic.Uint64           // last sequence of the log as last known
+	head     atomic.Uint64           // its first
 	watchers atomic.Int64
 	hub      *hub
 	lastErr  atomic.Pointer[string]

@@ -180,6 +180,7 @@ func (s *Service) evict(c *collection, f *fault) *collection {
 	next.refused.Store(r)
 	next.logBytes.Store(c.logBytes.Load())
 	next.tail.Store(c.tail.Load())
+	next.head.Store(c.head.Load())
 	next.fail(f)
 	c.refused.Store(next.refused.Load())
 	s.naming.Lock()

@@ -279,6 +279,7 @@ func (s *Service) lookAtTails(ctx context.Context) {
 		c.absent.Store(errors.Is(err, stream.ErrNoLog))
 		if err == nil {
 			c.tail.Store(tail.Last)
+			c.head.Store(tail.First)
 			c.logBytes.Store(tail.Bytes)
 		}
 	}
@@ -320,7 +321,8 @@ func (s *Service) checkReplayed(context.Context) error {
 	return nil
 }
 
-// lag is how many log records are not applied yet, as last known.
+// lag is how many log records are not applied yet, as last known. A log begins far above 1.
 func (c *collection) lag(state store.State) uint64 {
-	return max(c.tail.Load(), state.Position.Sequence) - state.Position.Sequence
+	applied := max(state.Position.Sequence, max(c.head.Load(), 1)-1)
+	return max(c.tail.Load(), applied) - applied
 }

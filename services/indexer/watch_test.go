@@ -194,7 +194,7 @@ func TestWhatCannotBeResumedIsAGapAndTheStateAnew(t *testing.T) {
 	ok.expect(t, "+b/three")
 
 	short := &indexv1.Consistency{Timeout: durationpb.New(20 * time.Millisecond)}
-	ahead := watch(t, r, &indexv1.WatchRequest{Resume: &deltav1.Position{Epoch: at.GetEpoch(), Sequence: 1 << 40}, Consistency: short})
+	ahead := watch(t, r, &indexv1.WatchRequest{Resume: &deltav1.Position{Epoch: at.GetEpoch(), Sequence: 1 << 60}, Consistency: short})
 	wantStatus(t, "a position this replica has not reached", ahead.recv(), codes.DeadlineExceeded, "REVISION_NOT_REACHED", "")
 }
 
