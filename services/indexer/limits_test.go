@@ -111,7 +111,7 @@ func TestOneClientHasAShareOfTheWatches(t *testing.T) {
 func TestKnowledgeOfWaitingWatchesIsBounded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.start(t, many(0, 300, 3000)...)
+	w.start(t, many(0, 300, 12000)...)
 	tokens, one, two := twoClients(t)
 	r := w.index(t, func(c *indexer.Config) {
 		c.MaxRequestBytes = 1 << 20

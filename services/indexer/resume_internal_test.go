@@ -85,8 +85,10 @@ func TestAReaderThatLeavesWithinChangesOfAHoleLosesNothing(t *testing.T) {
 		}
 		s, stop, _ := serve(t, first, &indexv1.WatchRequest{LabelSelector: "app=web", SkipInitialState: true})
 		<-s.heard
+		first.hub.mu.Lock()                                                   // the watch looks when all is there
 		first.mustApply(t, delta.Batch{Records: every[4:5], Next: 6, End: 5}) // as if another record of a had been there
 		first.mustApply(t, delta.Batch{Records: []delta.Record{labelled(6, "c", "web"), labelled(7, "d", "web")}, Next: 8})
+		first.hub.mu.Unlock()
 		m := <-s.heard
 		stop()
 		if at := placeOf(m.GetPosition()); len(m.GetEvents().GetEvents()) != 1 || at.at.Sequence > 3 || at.told.Sequence < 5 {
