@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,7 +19,7 @@ type node struct {
 	runtimeapi.RuntimeServiceClient
 	images runtimeapi.ImageServiceClient
 	t      *testing.T
-	made   int
+	made   atomic.Int64
 }
 
 func newNode(t *testing.T, cfg criruntime.Config) *node {
@@ -29,11 +30,11 @@ func newNode(t *testing.T, cfg criruntime.Config) *node {
 
 func (n *node) sandbox(annotations map[string]string) string {
 	n.t.Helper()
-	n.made++
-	uid := fmt.Sprintf("uid-%d", n.made)
+	made := n.made.Add(1)
+	uid := fmt.Sprintf("uid-%d", made)
 	answer, err := n.RunPodSandbox(n.t.Context(), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{Name: "pod", Namespace: "default", Uid: uid},
-		Labels:   map[string]string{"io.kubernetes.pod.uid": uid, "deltaplane.io/node": fmt.Sprintf("node-%d", n.made%2)}, Annotations: annotations,
+		Labels:   map[string]string{"io.kubernetes.pod.uid": uid, "deltaplane.io/node": fmt.Sprintf("node-%d", made%2)}, Annotations: annotations,
 	}})
 	if err != nil {
 		n.t.Fatal(err)

@@ -143,9 +143,9 @@ func TestRandomHistoriesSurviveARestart(t *testing.T) {
 				if err := n.server.Close(); err != nil {
 					t.Fatal(err)
 				}
-				made := n.made
+				made := n.made.Load()
 				n = newNode(t, cfg)
-				n.made = made
+				n.made.Store(made)
 				if d := cmp.Diff(before, n.picture()); d != "" {
 					t.Fatalf("round %d (-before +after the restart):\n%s", round, d)
 				}

@@ -68,8 +68,8 @@ func TestDesign64WhatSomebodyElseTakesFromALogBeginsANewEpoch(t *testing.T) {
 			if err := js.DeleteStream(t.Context(), cfg.Name); err != nil {
 				return err
 			}
-			_, err := js.CreateStream(t.Context(), cfg)
-			return err
+			createAnew(t, js, cfg)
+			return nil
 		}, stream.ErrLogLost},
 		{"limited", func(t *testing.T, js jetstream.JetStream) error {
 			cfg := streamOf(t, js).CachedInfo().Config
@@ -166,9 +166,7 @@ func TestDesign64AQuietReaderNoticesByItselfThatTheLogIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := jetstream.StreamConfig{Name: pods.StreamName(), Subjects: pods.Subjects(), MaxMsgsPerSubject: 1, AllowMsgTTL: true}
-	if _, err := js.CreateStream(t.Context(), cfg); err != nil { // empty, and nobody leads
-		t.Fatal(err)
-	}
+	createAnew(t, js, cfg) // empty, and nobody leads
 	m.until(t, "an explicit gap", func() bool {
 		m.mu.Lock()
 		defer m.mu.Unlock()

@@ -24,19 +24,14 @@ func TestDesign64AStoppedLeaderOfARemadeLogWritesNothingIntoTheNewOne(t *testing
 		}
 		return cfg
 	}
-	create := func(t *testing.T, js jetstream.JetStream, cfg jetstream.StreamConfig) {
-		if _, err := js.CreateStream(t.Context(), cfg); err != nil {
-			t.Fatal(err)
-		}
-	}
 	for _, row := range []struct {
 		name   string
 		remake func(*testing.T, jetstream.JetStream)
 		known  bool // the lease tells the next leader how far the old one was
 	}{
 		{"made by the next leader", func(t *testing.T, js jetstream.JetStream) { remove(t, js) }, false},
-		{"made by somebody else", func(t *testing.T, js jetstream.JetStream) { create(t, js, remove(t, js)) }, false},
-		{"made by somebody else, and the lease knows", func(t *testing.T, js jetstream.JetStream) { create(t, js, remove(t, js)) }, true},
+		{"made by somebody else", func(t *testing.T, js jetstream.JetStream) { createAnew(t, js, remove(t, js)) }, false},
+		{"made by somebody else, and the lease knows", func(t *testing.T, js jetstream.JetStream) { createAnew(t, js, remove(t, js)) }, true},
 		{"restored from a copy", func(t *testing.T, js jetstream.JetStream) {
 			var kept []*nats.Msg
 			var first uint64
@@ -55,7 +50,7 @@ func TestDesign64AStoppedLeaderOfARemadeLogWritesNothingIntoTheNewOne(t *testing
 			}
 			cfg := remove(t, js)
 			cfg.FirstSeq = first
-			create(t, js, cfg)
+			createAnew(t, js, cfg)
 			for range stream.MaxInFlight { // the rest of the fence
 				kept = append([]*nats.Msg{kept[0]}, kept...)
 			}

@@ -103,6 +103,18 @@ func eventually(t testing.TB, what string, cond func() bool) {
 	}
 }
 
+// createAnew makes a stream that was deleted a moment ago: the server may still be taking away the files of the old one, and refuse.
+func createAnew(t testing.TB, js jetstream.JetStream, cfg jetstream.StreamConfig) {
+	t.Helper()
+	eventually(t, "the stream made anew", func() bool {
+		_, err := js.CreateStream(t.Context(), cfg)
+		if err != nil {
+			t.Logf("made anew: %v", err)
+		}
+		return err == nil
+	})
+}
+
 func TestReplicasShareADurableConsumerAndEveryGapIsReported(t *testing.T) {
 	t.Parallel()
 	c := connect(t, embeddedtest.NATS(t).URL(), nil)

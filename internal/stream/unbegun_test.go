@@ -21,9 +21,7 @@ func TestDesign8AConsumerWaitsForTheFirstLeaderOfALog(t *testing.T) {
 	if err := js.DeleteStream(t.Context(), cfg.Name); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := js.CreateStream(t.Context(), cfg); err != nil {
-		t.Fatal(err)
-	}
+	createAnew(t, js, cfg)
 	d := &desk{keys: map[delta.Key]int{}}
 	stop := consume(t, c, d)
 	for range 30 { // long enough for one that does not wait
