@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -107,6 +108,26 @@ func redis(t *testing.T, addr, command string) string {
 		t.Fatal(err)
 	}
 	return strings.TrimSpace(line)
+}
+
+// TestRedisIsNotTheOneThatHasThePort: that one answers at once.
+func TestRedisIsNotTheOneThatHasThePort(t *testing.T) {
+	t.Parallel()
+	first, err := embedded.StartRedis(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(first.Stop)
+	_, text, _ := net.SplitHostPort(first.Addr())
+	port, _ := strconv.Atoi(text)
+	second, err := embedded.StartRedisWith(t.Context(), embedded.RedisConfig{Dir: t.TempDir(), Port: port})
+	if err == nil {
+		second.Stop()
+		t.Fatal("a second Redis is said to serve the port of the first")
+	}
+	if !strings.Contains(err.Error(), "in use") {
+		t.Errorf("error %q, want that the port is in use", err)
+	}
 }
 
 func TestRedisFailsWithWhatItSaid(t *testing.T) {

@@ -2,6 +2,7 @@ package embedded
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -101,7 +102,7 @@ func startRedis(ctx context.Context, path string, cfg RedisConfig) (*Redis, erro
 		args = append(args, file)
 	}
 	args = append(args,
-		"--port", fmt.Sprint(port), "--bind", "127.0.0.1", "--dir", cfg.Dir, "--logfile", r.log,
+		"--port", fmt.Sprint(port), "--bind", "127.0.0.1", "--dir", cfg.Dir, "--logfile", r.log, "--loglevel", "notice",
 		"--save", "", "--daemonize", "no", "--appendonly", map[bool]string{true: "yes", false: "no"}[cfg.Persist],
 	)
 	r.cmd = exec.Command(path, append(args, cfg.Args...)...) //nolint:gosec,noctx // the path came from LookPath; Stop ends the child
@@ -120,14 +121,15 @@ func startRedis(ctx context.Context, path string, cfg RedisConfig) (*Redis, erro
 	return r, nil
 }
 
-// wait returns once the server answers, be it that it wants a password.
+// wait returns once the server says in its log that it accepts connections, and answers, be it that it wants a password. The answer alone could be that of
+// another one, which took the port first.
 func (r *Redis) wait(ctx context.Context) error {
 	deadline := time.NewTimer(10 * time.Second)
 	defer deadline.Stop()
 	tick := time.NewTicker(3 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		if r.ping(ctx) {
+		if log, _ := os.ReadFile(r.log); bytes.Contains(log, []byte("Ready to accept connections")) && r.ping(ctx) {
 			return nil
 		}
 		select {
