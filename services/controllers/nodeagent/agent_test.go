@@ -77,7 +77,9 @@ func TestACrashingContainerIsRestartedByTheTable(t *testing.T) {
 	begun, ended := map[uint32]time.Time{}, map[uint32]time.Time{}
 	w.eventually("five instances", func() string {
 		for _, s := range w.statuses(uid) {
-			begun[s.GetMetadata().GetAttempt()] = time.Unix(0, s.GetStartedAt())
+			if at := s.GetStartedAt(); at > 0 { // one that is made may not run yet
+				begun[s.GetMetadata().GetAttempt()] = time.Unix(0, at)
+			}
 			if at := s.GetFinishedAt(); at > 0 {
 				ended[s.GetMetadata().GetAttempt()] = time.Unix(0, at)
 			}
