@@ -129,7 +129,7 @@ func (r *Redis) wait(ctx context.Context) error {
 	tick := time.NewTicker(3 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		if log, _ := os.ReadFile(r.log); bytes.Contains(log, []byte("Ready to accept connections")) && r.ping(ctx) {
+		if r.listens() && r.ping(ctx) {
 			return nil
 		}
 		select {
@@ -142,6 +142,12 @@ func (r *Redis) wait(ctx context.Context) error {
 		case <-tick.C:
 		}
 	}
+}
+
+// listens tells that the child has its port, as its log says: a server's in one way, a sentinel's in another.
+func (r *Redis) listens() bool {
+	log, _ := os.ReadFile(r.log)
+	return bytes.Contains(log, []byte("Ready to accept connections")) || bytes.Contains(log, []byte("Sentinel ID is"))
 }
 
 func (r *Redis) ping(ctx context.Context) bool {
