@@ -362,7 +362,7 @@ func (r *rig) changed(t testing.TB, change func(*queuev1.QueueConfig)) *queuev1.
 
 func TestAProducerIsSentElsewhere(t *testing.T) {
 	t.Parallel()
-	r := start(t, "memory", Config{StopGrace: 50 * time.Millisecond, RPC: rpc.ServerConfig{MaxConnectionAge: 400 * time.Millisecond, MaxConnectionGrace: 600 * time.Millisecond}})
+	r := start(t, "memory", Config{StopGrace: 50 * time.Millisecond, RPC: rpc.ServerConfig{MaxConnectionAge: 400 * time.Millisecond, MaxConnectionGrace: 4 * time.Second}})
 	r.configure(t)
 	p := r.produce(t, "p")
 	if c := wait(t, p.control); c.GetAction() != queuev1.Action_ACTION_RECONNECT {
