@@ -14,7 +14,6 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/stream"
-	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
 
@@ -278,31 +277,7 @@ func (l *live) readCore(ctx context.Context, p *passage, ready func()) error {
 
 // watch is a client of the index that watches.
 func (l *live) watch(ctx context.Context, p *passage, ready func()) error {
-	w, err := indexv1.NewIndexServiceClient(l.conns[0]).Watch(ctx, &indexv1.WatchRequest{Collection: podsCollection.String()})
-	if err != nil {
-		return err
-	}
-	for initial := true; ; {
-		m, err := w.Recv()
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if m.GetInitialStateEnd() != nil {
-			initial = false
-			ready()
-		}
-		for _, e := range m.GetEvents().GetEvents() {
-			if initial || e.GetType() == deltav1.DeltaType_DELTA_TYPE_BOOKMARK {
-				continue
-			}
-			if err := p.see(e.GetObject().GetResourceVersion()); err != nil {
-				return fmt.Errorf("watch: %w", err)
-			}
-		}
-	}
+	return watchChanges(ctx, l.conns[0], ready, p.see)
 }
 
 // poll asks for sampled keys until their new version is there.

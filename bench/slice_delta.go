@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/stream"
@@ -265,8 +266,12 @@ func (s *deltaSource) readLog(ctx context.Context, f *flight, ready func()) erro
 
 // readWatch is a client of the index that watches.
 func (s *deltaSource) readWatch(ctx context.Context, f *flight, ready func()) error {
-	ready = sync.OnceFunc(ready)
-	w, err := indexv1.NewIndexServiceClient(s.conns[0]).Watch(ctx, &indexv1.WatchRequest{Collection: podsCollection.String()})
+	return watchChanges(ctx, s.conns[0], sync.OnceFunc(ready), func(version string) error { return f.arrive(&f.watch, version) })
+}
+
+// watchChanges watches the pods until ctx ends: ready is called behind the initial state, see with the version of each change from then on.
+func watchChanges(ctx context.Context, conn grpc.ClientConnInterface, ready func(), see func(version string) error) error {
+	w, err := indexv1.NewIndexServiceClient(conn).Watch(ctx, &indexv1.WatchRequest{Collection: podsCollection.String()})
 	if err != nil {
 		return err
 	}
@@ -286,7 +291,7 @@ func (s *deltaSource) readWatch(ctx context.Context, f *flight, ready func()) er
 			if initial || e.GetType() == deltav1.DeltaType_DELTA_TYPE_BOOKMARK {
 				continue
 			}
-			if err := f.arrive(&f.watch, e.GetObject().GetResourceVersion()); err != nil {
+			if err := see(e.GetObject().GetResourceVersion()); err != nil {
 				return fmt.Errorf("watch: %w", err)
 			}
 		}
