@@ -100,7 +100,7 @@ up: ## run everything in one process (go run ./cmd/deltaplane up)
 
 ##### tests #####
 
-.PHONY: deps vet test race fuzz bench bench-queue chaos-queue system soak race-soak
+.PHONY: deps vet test test-packages race fuzz bench bench-queue chaos-queue system soak race-soak
 # The tests start a real redis-server. On a fresh Debian machine root gets it installed; others are told.
 deps:
 	@command -v redis-server >/dev/null || { \
@@ -115,11 +115,14 @@ deps:
 vet: ## go vet
 	go vet $(PKG)
 
-# test/system and test/node are vetted here; they run whole programs and have their own targets, as in CI their own steps.
+# What fails in the one does not keep the other from being run.
+test: vet ## all tests: those of the packages, then the whole-system suite
+	@rc=0; for part in test-packages system; do $(MAKE) --no-print-directory $$part || rc=1; done; exit $$rc
+
+# test/system and test/node are vetted too; they run whole programs and have their own targets, as in CI their own steps.
 # Everything has been vetted before: go test would do it again for the race detector's build.
-test: deps vet ## all tests with the race detector, in random order
+test-packages: deps ## the tests of PKG with the race detector, in random order
 	go test -race -vet=off -shuffle=on -timeout $(TIMEOUT) $$(go list $(PKG) | grep -vE '/test/(system|node)$$')
-	@if [ -d test/system ]; then $(MAKE) --no-print-directory system; fi
 
 race: deps ## the race detector only, PKG=./services/queue/... for a part
 	go test -race -shuffle=on -count=1 -timeout $(TIMEOUT) $(PKG)
@@ -173,12 +176,13 @@ kube-down: ## stop it
 	@$(KUBE) down
 
 # A cluster that ran before stays; one started here is stopped again. DELTAPLANE_WRITES=10000 reads more writes back.
+kube-test: PKG := ./test/api/... ./test/system/... ./services/controllers ./services/reflector
 kube-test: deps ## API conformance and whole-system suite on a real API server
 	@set -e; was=no; (cd test/kube && go run ./cmd/kube kubeconfig) >/dev/null 2>&1 && was=yes; \
 	[ $$was = yes ] || { $(MAKE) --no-print-directory kube; trap '$(MAKE) --no-print-directory kube-down' EXIT; }; \
 	export DELTAPLANE_KUBECONFIG=$$(cd test/kube && go run ./cmd/kube kubeconfig); \
 	echo "kubeconfig $$DELTAPLANE_KUBECONFIG"; \
-	go test -count=1 -timeout $(TIMEOUT) -run 'Real|TestJobsOfAllKinds|TestPreconditionsOfTheAPIServer' ./test/api/... ./test/system/... ./services/controllers ./services/reflector
+	go test -count=1 -timeout $(TIMEOUT) -run 'Real|TestJobsOfAllKinds|TestPreconditionsOfTheAPIServer' $(PKG)
 
 ##### a real containerd, built from Go modules (test/containerd) #####
 
