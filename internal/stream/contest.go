@@ -23,7 +23,7 @@ func (c *Conn) Lease(ctx context.Context, cfg LeaseConfig) (*Lease, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lease %s: %w", cfg.Name, err)
 	}
-	k := &contest{c: c, cfg: cfg.withDefaults(), notice: make(chan struct{}, 1), process: c.present(ctx)}
+	k := &contest{c: c, cfg: cfg.withDefaults(), notice: make(chan struct{}, 1), process: c.present(ctx), connected: c.Healthy}
 	sub, err := c.nc.Subscribe(leaseSubject+escapeKey(cfg.Name), func(*nats.Msg) {
 		select {
 		case k.notice <- struct{}{}:
@@ -71,12 +71,14 @@ type contest struct {
 	cfg     LeaseConfig
 	notice  chan struct{} // cap 1
 	process string        // the token of this one, empty when it cannot be pinged
-	bucket  *Bucket
+	bucket  keeper
 	entry   Entry // as last read
 	held    Claim
 	seen    time.Time // when the entry was first read as it is
 	free    time.Time // since when the lease could be taken; zero while it cannot
 	peer    *peer     // the holder's process
+	// connected says whether the server is at hand.
+	connected func() bool
 }
 
 // try looks at the lease and takes it if that may be; nil, nil says to wait.
@@ -219,8 +221,8 @@ func (k *contest) take(ctx context.Context) (*Lease, error) {
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	l := &Lease{
 		Term: mine.Term, Acked: k.held.Acked, Epoch: k.held.Epoch, Form: k.held.Form, Complete: mine.Complete, Due: mine.Due,
-		cfg: k.cfg, c: k.c, bucket: k.bucket, rev: rev, kick: make(chan struct{}, 1),
-		lost: make(chan struct{}), done: make(chan struct{}), cancel: cancel,
+		cfg: k.cfg, c: k.c, bucket: k.bucket, connected: k.connected, reconnected: k.c.events.wait,
+		proved: newSignal(), kick: make(chan struct{}, 1), lost: make(chan struct{}), done: make(chan struct{}), cancel: cancel,
 	}
 	l.whole.Store(mine.Complete)
 	l.owed.Store(mine.Due)
@@ -228,6 +230,7 @@ func (k *contest) take(ctx context.Context) (*Lease, error) {
 	l.epoch.Store(k.held.Epoch)
 	k.c.presence.hold(l)
 	k.c.announce(k.cfg.Name)
-	go l.renew(run, mine, began)
+	t := newTenure(l, mine, rev, began)
+	go t.run(run)
 	return l, nil
 }

@@ -6,7 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -95,10 +95,16 @@ type Lease struct {
 	// Due says that the last holder owed a list.
 	Due bool
 
-	cfg    LeaseConfig
-	c      *Conn
-	bucket *Bucket
-	rev    uint64
+	cfg         LeaseConfig
+	c           *Conn
+	bucket      keeper
+	connected   func() bool
+	reconnected func() <-chan struct{}
+
+	rev    uint64 // the newest known to be ours; of whoever runs: the tenure, then Release
+	until  atomic.Pointer[time.Time]
+	proved *signal // the lease is valid for longer
+	loops  sync.WaitGroup
 	acked  atomic.Uint64
 	epoch  atomic.Uint64
 	whole  atomic.Bool
@@ -109,8 +115,27 @@ type Lease struct {
 	cancel context.CancelFunc
 }
 
-// Lost is closed when the lease could not be renewed in time, by this process's own clock, or was taken by somebody else.
+// Lost is closed when the lease was taken by somebody else, or is over by this process's own clock and there is nobody to learn from that
+// it was renewed. As long as that may only be late to be known, it is not lost, but see [Lease.Hold].
 func (l *Lease) Lost() <-chan struct{} { return l.lost }
+
+// Hold returns once the lease is valid by this process's own clock: less than the TTL has gone by since the last renewal that is known to have
+// arrived was sent. Nearly always that is at once. It fails with [ErrDeposed] when the lease was lost, and when ctx ends.
+func (l *Lease) Hold(ctx context.Context) error {
+	for {
+		proved := l.proved.wait()
+		if time.Now().Before(*l.until.Load()) {
+			return nil
+		}
+		select {
+		case <-proved:
+		case <-l.lost:
+			return fmt.Errorf("%w: lease %s is lost", ErrDeposed, l.cfg.Name)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
 
 // Report notes the epoch and the highest acknowledged sequence, to be stored with the next renewal; a new epoch is stored at once.
 func (l *Lease) Report(epoch, acked uint64) {
@@ -166,7 +191,7 @@ func (l *Lease) Release(ctx context.Context) error {
 		}
 		// It was taken by somebody else, or a renewal arrived whose answer was not waited for.
 		e, getErr := l.bucket.Get(ctx, l.cfg.Name)
-		if getErr != nil || !l.holds(e) || e.Revision <= rev {
+		if _, ours := l.holds(e); getErr != nil || !ours || e.Revision <= rev {
 			return nil
 		}
 		rev = e.Revision
@@ -178,75 +203,12 @@ func (l *Lease) Release(ctx context.Context) error {
 	return nil
 }
 
-// holds says whether an entry is this grant's claim.
-func (l *Lease) holds(e Entry) bool {
+// holds returns an entry's claim, and whether it is this grant's.
+func (l *Lease) holds(e Entry) (Claim, bool) {
 	var now Claim
-	return json.Unmarshal(e.Value, &now) == nil && now.Holder == l.cfg.Holder && now.Term == l.Term
+	err := json.Unmarshal(e.Value, &now)
+	return now, err == nil && now.Holder == l.cfg.Holder && now.Term == l.Term
 }
 
 // announce tells everybody who waits for the lease to look at it. Nothing depends on it but time.
 func (c *Conn) announce(lease string) { _ = c.nc.Publish(leaseSubject+escapeKey(lease), nil) }
-
-func (l *Lease) renew(ctx context.Context, mine Claim, renewed time.Time) {
-	defer close(l.done)
-	tick := time.NewTicker(l.cfg.TTL / 4)
-	defer tick.Stop()
-	eased := time.Now()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		case <-l.kick:
-		}
-		eased = l.adjust(ctx, &mine, eased)
-		began := time.Now()
-		mine.Beat++
-		mine.Acked, mine.Epoch, mine.Complete, mine.Due = l.acked.Load(), l.epoch.Load(), l.whole.Load(), l.owed.Load()
-		value, err := json.Marshal(mine)
-		if err == nil {
-			var rev uint64
-			try, cancel := context.WithTimeout(ctx, l.cfg.TTL/2)
-			if rev, err = l.bucket.Update(try, l.cfg.Name, value, l.rev); err == nil {
-				l.rev, renewed = rev, began
-			}
-			cancel()
-		}
-		if errors.Is(err, ErrConflict) {
-			// Our own renewal may have arrived although its answer did not.
-			if e, getErr := l.bucket.Get(ctx, l.cfg.Name); getErr == nil && l.holds(e) {
-				l.rev, err = e.Revision, nil
-			}
-		}
-		if ctx.Err() != nil {
-			return
-		}
-		if errors.Is(err, ErrConflict) || time.Since(renewed) >= l.cfg.TTL {
-			l.c.presence.leave(l)
-			l.c.cfg.Log.Debug("lease lost", slog.String("lease", l.cfg.Name))
-			close(l.lost)
-			return
-		}
-	}
-}
-
-// easeEvery is how long nothing must happen before patience is halved again.
-const easeEvery = time.Minute
-
-// adjust asks those who wait for more patience when a ping to ourselves takes long: where the machine starves, processes would depose each
-// other in turn for being slow, and each takeover makes it starve more.
-func (l *Lease) adjust(ctx context.Context, mine *Claim, eased time.Time) time.Time {
-	if mine.Process == "" {
-		return eased
-	}
-	least := l.cfg.Patience.Milliseconds()
-	switch want := min(2*l.c.latency(ctx, l.cfg.TTL/4), l.cfg.TTL).Milliseconds(); {
-	case want > max(mine.Patience, least):
-		l.c.cfg.Log.Debug("this process is slow to answer pings: asking standbys for patience",
-			slog.String("lease", l.cfg.Name), slog.Int64("patience_ms", want))
-		mine.Patience, eased = want, time.Now()
-	case mine.Patience > least && time.Since(eased) > easeEvery:
-		mine.Patience, eased = max(mine.Patience/2, least), time.Now()
-	}
-	return eased
-}

@@ -30,6 +30,7 @@ type presence struct {
 	measure  sync.Mutex // guards what follows
 	took     time.Duration
 	measured time.Time
+	began    time.Time // of the ping that is under way
 }
 
 func newPresence() *presence {
@@ -58,20 +59,32 @@ func (c *Conn) present(ctx context.Context) string {
 	return p.token
 }
 
-// latency is how long a ping to ourselves takes now, at most limit. The leases of a process share what was measured a moment ago.
-func (c *Conn) latency(ctx context.Context, limit time.Duration) time.Duration {
+// latency is how long a ping to ourselves took a moment ago, or has been taking so far: at most limit. It does not wait for one: what asks must not
+// be late for it. The leases of a process share a ping, which runs in loops.
+func (c *Conn) latency(ctx context.Context, loops *sync.WaitGroup, limit time.Duration) time.Duration {
 	p := c.presence
 	p.measure.Lock()
 	defer p.measure.Unlock()
-	if time.Since(p.measured) > limit/2 {
-		began := time.Now()
-		ctx, cancel := context.WithTimeout(ctx, limit)
-		defer cancel()
-		_, _ = c.nc.RequestWithContext(ctx, aliveSubject+p.token, nil) // no answer is a slow one
-		p.measured = time.Now()
-		p.took = p.measured.Sub(began)
+	now := time.Now()
+	if !p.began.IsZero() {
+		return min(max(p.took, now.Sub(p.began)), limit)
 	}
-	return p.took
+	if now.Sub(p.measured) > limit/4 {
+		p.began = now
+		loops.Go(func() {
+			try, cancel := context.WithTimeout(ctx, limit)
+			defer cancel()
+			_, _ = c.nc.RequestWithContext(try, aliveSubject+p.token, nil) // no answer is a slow one
+			p.measure.Lock()
+			defer p.measure.Unlock()
+			if ctx.Err() == nil {
+				p.measured = time.Now()
+				p.took = p.measured.Sub(p.began)
+			}
+			p.began = time.Time{}
+		})
+	}
+	return min(p.took, limit)
 }
 
 // hold notes that a lease of this process begins.

@@ -20,6 +20,12 @@ func (w *Writer) takeOver(ctx context.Context, cfg WriterConfig) error {
 			return fmt.Errorf("%w: the log holds term %d, mine is %d", ErrDeposed, last, w.term)
 		}
 		w.reset(tail.Last)
+		if tail.Last == 0 && above == 0 { // nobody has written it yet: a fence would be cleared away with it
+			if above, err = w.lift(ctx, tail, cfg.Acked); err != nil {
+				return err
+			}
+			continue
+		}
 		w.epoch = max(w.epoch, tail.Epoch, 1)
 		start := w.next()
 		if err := w.fence(ctx); errors.Is(err, errTaken) {

@@ -161,7 +161,10 @@ func (p *publisher) publish(ctx context.Context, records []delta.Record, heard t
 	p.mu.Unlock()
 	p.count()
 	p.r.state.set(func(v *view) { v.sourceAt, v.waitingSince = heard, oldest })
-	err := p.w.Append(ctx, records)
+	err := p.lease.Hold(ctx)
+	if err == nil {
+		err = p.w.Append(ctx, records)
+	}
 	if err == nil && (synced > 0 || p.idle()) {
 		err = p.w.Flush(ctx)
 	}

@@ -89,6 +89,9 @@ func (s *Service) tryRemoveLog(ctx context.Context, col delta.Collection) error 
 	if err != nil || now.removals[col.String()].IsZero() {
 		return err
 	}
+	if err := lease.Hold(ctx); err != nil {
+		return err
+	}
 	if err := s.log.Remove(ctx, col); err != nil {
 		return err
 	}
