@@ -72,14 +72,16 @@ func config(target string) string {
 	return fmt.Sprintf(serviceConfig, askHealth)
 }
 
-// What a server may send before it hears that this side has read. grpc-go's own
-// windows begin with 64 KiB and are found by a ping for every message while there
-// is room to grow: on a quiet watch each event cost both sides a ping, its answer
-// and two window updates, as much as the event itself. A single message that is
-// longer than a window widens it.
+// What the other side may send before it hears that this one has read. grpc-go's
+// own windows begin with 64 KiB and are found by a ping for every message while
+// there is room to grow: on a quiet watch each event cost both sides a ping, its
+// answer and two window updates, as much as the event itself, and a quiet
+// connection's every call cost a ping and its answer. A single message that is
+// longer than a window widens it. A server has many connections, and is sent less
+// than it sends.
 const (
-	streamWindow = 1 << 20
-	connWindow   = 8 << 20
+	streamWindow, connWindow             = 1 << 20, 8 << 20
+	serverStreamWindow, serverConnWindow = 256 << 10, 1 << 20
 )
 
 // Dial prepares a connection to target, "host:port" or any gRPC target; it

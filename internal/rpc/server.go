@@ -100,6 +100,8 @@ func NewServer(cfg ServerConfig, o Options) (*Server, error) {
 		grpc.StreamInterceptor(g.stream),
 		grpc.MaxRecvMsgSize(cfg.MaxMessageBytes),
 		grpc.MaxConcurrentStreams(cfg.MaxConcurrentStreams),
+		grpc.StaticStreamWindowSize(serverStreamWindow),
+		grpc.StaticConnWindowSize(serverConnWindow),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: cfg.KeepaliveMinTime, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(cfg.keepalive()),
 		grpc.WaitForHandlers(true),
