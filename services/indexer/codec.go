@@ -106,12 +106,17 @@ func (*outPool) Get(n int) *[]byte { b := make([]byte, n); return &b }
 // sent at the moment. Answers that are ready to be made are made first, and go
 // out by the same system call: it is a third of what a call costs.
 func (p *outPool) Put(*[]byte) {
-	few := p.size+len(p.buf) < gatherBelow
+	gathers := gathers(p.size + len(p.buf))
 	(*out)(p).free()
-	if few {
+	if gathers {
 		runtime.Gosched()
 	}
 }
+
+// gathers reports whether an answer of n bytes waits for others. While watchers
+// wait in line for their states, hundreds of writers may be ready to run: the
+// answer would wait for them all.
+func gathers(n int) bool { return n < gatherBelow && inLine.Load() == 0 }
 
 // gatherBelow is the length below which an answer waits for others: a fraction
 // of the writer's buffer, which is flushed when it is full anyway.

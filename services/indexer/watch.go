@@ -245,7 +245,9 @@ func (w *watcher) initial(ctx context.Context, req *indexv1.WatchRequest) error 
 	o.head(2, 0) // InitialStateEnd
 	w.safe, at = at.at, w.filter.by(at)
 	o.trailer(at, w.rev)
-	return w.stream.SendMsg(o.frame())
+	err = w.stream.SendMsg(o.frame())
+	letOthers() // with the place still held
+	return err
 }
 
 // objects sends the objects of a state, and the keys that are known and not
@@ -273,6 +275,7 @@ func (w *watcher) objects(ctx context.Context, st *state, known map[string]strin
 		if end {
 			break
 		}
+		letOthers()
 		if err := w.over(ctx); err != nil {
 			return moved, err
 		}

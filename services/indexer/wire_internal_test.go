@@ -3,8 +3,10 @@ package indexer
 import (
 	"bytes"
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/encoding"
@@ -186,5 +188,41 @@ func TestAnAnswerIsGivenBackWhenItHasBeenSent(t *testing.T) { //nolint:parallelt
 		if n > 0 && o.cuts[:1][0].data != nil {
 			t.Fatalf("with %d objects the answer was not given back", n)
 		}
+	}
+}
+
+// A herd's writers may be ready to run by the hundred: an answer that stepped back
+// for others would wait for them all.
+func TestNoAnswerWaitsForOthersWhileWatchersWaitInLine(t *testing.T) {
+	t.Parallel()
+	l := &line{places: 1, most: 10, keepFor: time.Hour}
+	done, err := l.enter(t.Context(), "a", nil, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := make(chan func(), 1)
+	go func() {
+		done, err := l.enter(t.Context(), "b", nil, time.Hour)
+		if err != nil {
+			t.Error(err)
+			done = func() {}
+		}
+		second <- done
+	}()
+	for _, waiting := l.len(); waiting == 0; _, waiting = l.len() {
+		runtime.Gosched()
+	}
+	if gathers(100) {
+		t.Error("a short answer waits for others while a watcher waits for its state")
+	}
+	done()
+	(<-second)()
+	for deadline := time.Now().Add(time.Minute); !gathers(100); runtime.Gosched() { // those of other tests wait too
+		if time.Now().After(deadline) {
+			t.Fatal("short answers wait for no others although nobody waits for a state")
+		}
+	}
+	if gathers(gatherBelow) {
+		t.Error("a long answer waits for others")
 	}
 }
