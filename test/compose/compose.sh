@@ -34,24 +34,36 @@ engine() {
 	docker info >/dev/null 2>&1 && return 0
 	command -v dockerd >/dev/null || { say "no Docker engine answers and dockerd is not installed"; return 1; }
 	[ "$(id -u)" = 0 ] || { say "no Docker engine answers; starting one needs root"; return 1; }
-	local driver
+	local driver attempt
 	for driver in overlay2 vfs; do
-		say "starting dockerd ($driver)"
-		rm -f /var/run/docker.pid
-		# Without descriptors of ours: whoever waits for this script's output must not wait for the engine.
-		setsid dockerd --storage-driver="$driver" >"$work/dockerd.log" 2>&1 </dev/null &
-		local pid=$!
-		echo "$pid" >"$work/dockerd.pid"
-		for _ in $(seq 60); do
-			docker info >/dev/null 2>&1 && return 0
-			kill -0 "$pid" 2>/dev/null || break
-			sleep 0.5
+		for attempt in 1 2 3; do
+			dockerd_with "$driver" && return 0
+			# Another driver would not know what was made with this one: only where the kernel or the filesystem refuses it.
+			! grep -q 'graphdriver\|driver not supported' "$work/dockerd.log" || break
+			sleep 2 # an engine that was killed may still be going away
 		done
-		kill "$pid" 2>/dev/null || true
-		wait "$pid" 2>/dev/null || true
+		[ "$attempt" != 3 ] || break
 	done
 	tail -20 "$work/dockerd.log" >&2
 	say "dockerd did not start"
+	return 1
+}
+
+# dockerd_with DRIVER: starts an engine and waits until it answers.
+dockerd_with() {
+	say "starting dockerd ($1)"
+	rm -f /var/run/docker.pid
+	# Without descriptors of ours: whoever waits for this script's output must not wait for the engine.
+	setsid dockerd --storage-driver="$1" >"$work/dockerd.log" 2>&1 </dev/null &
+	local pid=$!
+	echo "$pid" >"$work/dockerd.pid"
+	for _ in $(seq 120); do
+		docker info >/dev/null 2>&1 && return 0
+		kill -0 "$pid" 2>/dev/null || break
+		sleep 0.5
+	done
+	kill "$pid" 2>/dev/null || true
+	wait "$pid" 2>/dev/null || true
 	return 1
 }
 
