@@ -60,6 +60,9 @@ func (ch *choice) selectors(labelSelector, fieldSelector string) (err error) {
 
 // under checks the values of an index that a request names in a field.
 func (ch *choice) under(index, field string, values []string) error {
+	if index == "" { // the choice of no index is everything
+		return rpc.InvalidArgument("index", "is required")
+	}
 	if n := len(values); n == 0 || n > maxValues {
 		return rpc.InvalidArgument(field, fmt.Sprintf("has %d entries, want 1 to %d", n, maxValues))
 	}

@@ -450,6 +450,10 @@ func TestBadInputIsNamedAndTheServiceGoesOn(t *testing.T) {
 			_, err := r.ByIndex(ctx, &indexv1.ByIndexRequest{Collection: "pods", Index: "node"})
 			return err
 		}, codes.InvalidArgument, "INVALID_ARGUMENT", "values"},
+		{"no index", func() error {
+			_, err := r.ByIndex(ctx, &indexv1.ByIndexRequest{Collection: "pods", Values: []string{"n1"}})
+			return err
+		}, codes.InvalidArgument, "INVALID_ARGUMENT", "index"},
 		{"S-05: unknown index in ByIndex", func() error {
 			_, err := r.ByIndex(ctx, &indexv1.ByIndexRequest{Collection: "pods", Index: "no", Values: []string{"x"}})
 			return err

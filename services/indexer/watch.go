@@ -109,8 +109,11 @@ func (s *server) newWatcher(req *indexv1.WatchRequest, stream grpc.ServerStream)
 		return nil, rpc.InvalidArgument("when_slow", fmt.Sprintf("%d is not known", w.slow))
 	}
 	if d := req.GetBookmarkInterval(); d != nil {
-		if err := d.CheckValid(); err != nil || d.AsDuration() < 0 {
-			return nil, rpc.InvalidArgument("bookmark_interval", fmt.Sprintf("%v is not a positive duration", d))
+		if err := d.CheckValid(); err != nil {
+			return nil, rpc.InvalidField("bookmark_interval", err)
+		}
+		if d.AsDuration() < 0 {
+			return nil, rpc.InvalidArgument("bookmark_interval", fmt.Sprintf("%v is negative", d.AsDuration()))
 		}
 		if d.AsDuration() > 0 {
 			w.every = max(d.AsDuration(), bookmarkLeast)
