@@ -116,7 +116,7 @@ func queueRow(q *queuev1.QueueStatus) string {
 		states = append(states, "paused")
 	}
 	if until := q.GetHeldUntil(); until != nil && time.Until(until.AsTime()) > 0 {
-		states = append(states, "held until "+moment(until))
+		states = append(states, "held after a restart of the store until "+moment(until))
 	}
 	if len(states) == 0 {
 		states = []string{"open"}

@@ -68,7 +68,11 @@ func (a *Agent) Run(ctx context.Context) error {
 			return nil
 		case <-registrar.Registered():
 		}
-		a.log.Info("node is registered", slog.String(telemetry.KeyTarget, a.cfg.CRI))
+		target := a.cfg.CRI
+		if a.deps.Runtime != nil {
+			target = "in this process"
+		}
+		a.log.Info("node is registered", slog.String(telemetry.KeyTarget, target))
 		return a.work(ctx)
 	})
 	err = g.Wait()

@@ -55,7 +55,7 @@ func New(cfg Config, api API, sources Sources, health Health, log *slog.Logger) 
 		health = func(context.Context) []error { return nil }
 	}
 	return &Registrar{
-		cfg: cfg, api: api, sources: sources, health: health, log: log.With(slog.String("node", cfg.Name)),
+		cfg: cfg, api: api, sources: sources, health: health, log: log,
 		registered: make(chan struct{}), poke: make(chan struct{}, 1), lastOn: map[string]time.Time{},
 	}, nil
 }
