@@ -29,6 +29,12 @@ func TestCompose(t *testing.T) {
 				compose(t, "restart", name)
 			}
 		},
+		// As a machine's power cut has it, stores and dev cluster included; then what a user would type.
+		Kill: func(t *testing.T) {
+			compose(t, "kill", "--signal", "KILL")
+			compose(t, "up", "--detach", "--wait", "--wait-timeout", "180")
+		},
+		KillJobs: 20,
 	})
 }
 

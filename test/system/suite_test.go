@@ -1,6 +1,7 @@
 package system
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -144,8 +145,8 @@ func testRestart(t *testing.T, x *Target, service string) {
 }
 
 // killJobs is how many Jobs wait when everything is killed; DELTAPLANE_KILL_JOBS changes it.
-func killJobs(t *testing.T) int {
-	n := 1000
+func killJobs(t *testing.T, x *Target) int {
+	n := cmp.Or(x.KillJobs, 1000)
 	if text := os.Getenv("DELTAPLANE_KILL_JOBS"); text != "" {
 		var err error
 		if n, err = strconv.Atoi(text); err != nil {
@@ -156,7 +157,7 @@ func killJobs(t *testing.T) int {
 }
 
 func testKill(t *testing.T, x *Target) {
-	jobs := burst(t, x, "kill", killJobs(t))
+	jobs := burst(t, x, "kill", killJobs(t, x))
 	x.Kill(t)
 	checkAllComplete(t, x, jobs, 5*time.Minute)
 	remove(t, x, jobs)

@@ -32,6 +32,8 @@ type Target struct {
 	Restart func(t *testing.T, service string)
 	// Kill ends everything with SIGKILL and starts it again; nil where that cannot be done.
 	Kill func(t *testing.T)
+	// KillJobs is how many Jobs wait when it does; zero is 1,000.
+	KillJobs int
 }
 
 func (x *Target) index(t *testing.T) indexv1.IndexServiceClient {
