@@ -8,7 +8,6 @@ import (
 	"io"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -96,20 +95,14 @@ func (d *decoder) blocks(in *blockReader) error {
 			b.payload = make([]byte, b.size)
 		}
 	}
-	var next atomic.Int64
-	var stop atomic.Bool
+	front := newAhead(list)
 	var readers sync.WaitGroup
 	defer readers.Wait()
-	defer stop.Store(true)
+	defer front.stop()
 	for range min(mostReaders, runtime.GOMAXPROCS(0)+1) {
 		readers.Go(func() {
-			for i := int(next.Add(1)) - 1; i < len(list) && !stop.Load(); i = int(next.Add(1)) - 1 {
-				if b := list[i]; b.kind == kindPayloads {
-					b.fill(in.r)
-				} else {
-					b.payload = d.spare.take()
-					b.fill(in.r)
-				}
+			for b := front.take(); b != nil; b = front.take() {
+				b.fill(in.r)
 			}
 		})
 	}
@@ -119,32 +112,11 @@ func (d *decoder) blocks(in *blockReader) error {
 			return err
 		}
 		if b.kind != kindPayloads {
-			d.spare.give(b.payload)
+			front.give(b.payload)
 		}
 		list[i] = nil
 	}
 	return nil
-}
-
-// spare is memory for blocks of which nothing is kept.
-type spare struct {
-	mu   sync.Mutex
-	list [][]byte
-}
-
-func (s *spare) take() (b []byte) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if n := len(s.list); n > 0 {
-		b, s.list = s.list[n-1], s.list[:n-1]
-	}
-	return b
-}
-
-func (s *spare) give(b []byte) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.list = append(s.list, b)
 }
 
 // decoder builds an image of blocks. Their checksums were right, so what it
@@ -163,7 +135,6 @@ type decoder struct {
 	readings []*store.Reading
 	codecs   []store.Codec
 	list     []*store.Reading // scratch
-	spare    spare
 }
 
 func (d *decoder) block(b *block) error {

@@ -204,7 +204,7 @@ func (x *block) fill(r io.ReaderAt) {
 	if cap(x.payload) < x.size {
 		x.payload = make([]byte, x.size)
 	}
-	x.payload = x.payload[:x.size:x.size]
+	x.payload = x.payload[:x.size]
 	sum := checksum(x.number, x.frame[:])
 	for i := 0; i < x.size; i += pieceBytes {
 		piece := x.payload[i:min(i+pieceBytes, x.size)]
