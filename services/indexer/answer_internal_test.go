@@ -54,6 +54,9 @@ func BenchmarkAnswers(b *testing.B) {
 					b.Fatal(err)
 				}
 				req.release()
+				if err := s.charge(b.Context(), o, streamCost); err != nil {
+					b.Fatal(err)
+				}
 				parts, err := c.Marshal(o)
 				if err != nil {
 					b.Fatal(err)

@@ -2,7 +2,6 @@ package indexer
 
 import (
 	"context"
-	"runtime"
 	"strings"
 
 	"github.com/deltaplane/deltaplane/internal/rpc"
@@ -21,8 +20,10 @@ const (
 	// callCost is what a call of a Query stream takes that waits, beside its request:
 	// a goroutine and its context.
 	callCost = 4 << 10
-	// smallAnswer is what an answer may take without being counted. Those are
-	// bounded by how many calls a client may make.
+	// sendCost is about what the transport holds for an answer that waits, beside the
+	// answer; streamCost is what it holds for a call: its stream, headers and trailers.
+	sendCost, streamCost = 256, 3 << 10
+	// smallAnswer is up to what an answer need not ask for its client's share.
 	smallAnswer = 64 << 10
 )
 
@@ -62,29 +63,42 @@ func knownSize(known map[string]string) int {
 	return n
 }
 
-// lease is memory that an answer holds until the transport lets go of it.
+// lease is the memory that an answer is counted for until the transport lets go
+// of it.
 type lease struct {
-	end     func()
-	cleanup runtime.Cleanup
+	from   *quota // nil while there is none
+	client string
+	n      int
+	lent   bool
+	after  func() // nil for none; it must not reach the answer
 }
 
-// charge counts an answer until it has been sent.
-func (s *Service) charge(ctx context.Context, o *out) error {
-	n := o.own()
-	if n <= smallAnswer {
+// charge counts an answer until it has been sent, and what its call takes beside.
+func (s *Service) charge(ctx context.Context, o *out, beside int) error {
+	n := o.own() + beside + sendCost
+	if n <= smallAnswer && s.requests.lend(n) {
+		*o.lease = lease{from: &s.requests, n: n, lent: true}
 		return nil
 	}
-	free, err := s.hold(rpc.Client(ctx), n, "answers wait to be sent")
-	if err != nil {
-		return err
+	client := rpc.Client(ctx)
+	if l := s.requests.take(client, n); l != nil {
+		return s.refuse(errRequestMemory, l, "answers wait to be sent")
 	}
-	o.lease = &lease{end: free}
-	// An answer whose connection breaks may be left to the collector.
-	o.lease.cleanup = runtime.AddCleanup(o.lease, func(free func()) { free() }, free)
+	*o.lease = lease{from: &s.requests, client: client, n: n}
 	return nil
 }
 
-func (l *lease) release() {
-	l.cleanup.Stop()
-	l.end()
+// end gives back what is held.
+func (l *lease) end() {
+	switch {
+	case l.from == nil:
+	case l.lent:
+		l.from.giveLent(l.n)
+	default:
+		l.from.give(l.client, l.n)
+	}
+	if l.after != nil {
+		l.after()
+	}
+	*l = lease{}
 }

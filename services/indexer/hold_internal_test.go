@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -129,6 +131,73 @@ func TestAQuotaNamesTheLimitAndForgetsClientsThatHoldNothing(t *testing.T) {
 	}
 }
 
+// What is lent and what is taken never pass the limit together, also when they
+// meet.
+func TestLentAndTakenStayBelowTheLimit(t *testing.T) {
+	t.Parallel()
+	const most = 1600
+	q := quota{all: limit{"all", most}}
+	if !q.lend(most/lentShare) || q.lend(1) {
+		t.Error("not just the share is lent")
+	}
+	if l := q.take("", most-most/lentShare); l != nil {
+		t.Errorf("what is not lent is refused by %q", l.name)
+	}
+	if l := q.take("", 1); l == nil {
+		t.Error("more than all is taken")
+	}
+	q.giveLent(most / lentShare)
+	if l := q.take("", 1); l != nil || q.lend(1) {
+		t.Errorf("%v; something is lent when less than the share is free beside it", l)
+	}
+	if q.give("", most-most/lentShare+1); !q.lend(1) {
+		t.Error("nothing is lent when nothing is held")
+	}
+	if q.giveLent(1); q.used() != 0 {
+		t.Errorf("%d are held when all is given back", q.used())
+	}
+	var held atomic.Int64 // less than what is counted, at any time
+	var lent, taken, over atomic.Int64
+	var done sync.WaitGroup
+	for seed := range uint64(4) {
+		done.Go(func() {
+			rng := rand.New(rand.NewPCG(seed, 1))
+			for range 20_000 {
+				n := rng.IntN(most/8) + 1
+				give := func() { q.give("", n) }
+				if rng.IntN(2) == 0 {
+					n = rng.IntN(most/lentShare) + 1
+					if !q.lend(n) {
+						continue
+					}
+					lent.Add(1)
+					give = func() { q.giveLent(n) }
+				} else {
+					n *= 1 + 7*rng.IntN(2)
+					if q.take("", n) != nil {
+						continue
+					}
+					taken.Add(1)
+				}
+				if held.Add(int64(n)) > most {
+					over.Add(1)
+				}
+				runtime.Gosched()
+				held.Add(int64(-n))
+				give()
+			}
+		})
+	}
+	done.Wait()
+	if over.Load() > 0 || lent.Load() == 0 || taken.Load() == 0 || q.used() != 0 {
+		t.Errorf("%d lent, %d taken, the limit was passed %d times; %d are held in the end", lent.Load(), taken.Load(), over.Load(), q.used())
+	}
+	free := quota{}
+	if !free.lend(1<<40) || free.take("", 1<<40) != nil {
+		t.Error("without a limit something is refused")
+	}
+}
+
 func TestAnswersCountUntilTheTransportLetsGo(t *testing.T) {
 	t.Parallel()
 	s := serving(t, func(c *Config) { c.MaxRequestBytes = 1 << 20 })
@@ -138,10 +207,10 @@ func TestAnswersCountUntilTheTransportLetsGo(t *testing.T) {
 		return o
 	}
 	o := large()
-	if err := s.charge(t.Context(), o); err != nil {
+	if err := s.charge(t.Context(), o, 0); err != nil {
 		t.Fatal(err)
 	}
-	err := s.charge(t.Context(), large())
+	err := s.charge(t.Context(), large(), 0)
 	if st := rpc.Status(err, rules); rpc.Code(st) != codes.ResourceExhausted || rpc.Reason(st) != "REQUEST_MEMORY" || rpc.Info(st).GetMetadata()["limit_name"] != "max_request_bytes" || rpc.RetryDelay(st) <= 0 {
 		t.Errorf("a second large answer: %v, want RESOURCE_EXHAUSTED REQUEST_MEMORY that names the limit, with RetryInfo", err)
 	}
@@ -153,7 +222,7 @@ func TestAnswersCountUntilTheTransportLetsGo(t *testing.T) {
 	if n := s.requests.used(); n != 0 {
 		t.Errorf("%d bytes are counted when it was sent", n)
 	}
-	if err := s.charge(t.Context(), large()); err != nil { // and its connection breaks
+	if err := s.charge(t.Context(), large(), 0); err != nil { // and its connection breaks
 		t.Errorf("when the first was sent: %v", err)
 	}
 	for began := time.Now(); s.requests.used() != 0; runtime.GC() {
@@ -162,12 +231,49 @@ func TestAnswersCountUntilTheTransportLetsGo(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	small := newOut()
-	small.string(1, "x")
-	if err := s.charge(t.Context(), small); err != nil || small.lease != nil {
-		t.Errorf("a small answer: %v, lease %v, want none", err, small.lease)
+	small := func() *out {
+		o := newOut()
+		o.string(1, strings.Repeat("x", 2000))
+		return o
 	}
-	small.free()
+	o = small()
+	if err := s.charge(t.Context(), o, 0); err != nil || !o.lease.lent || s.requests.used() < cap(o.buf) {
+		t.Errorf("a small answer: %v, %d bytes are counted, lent: %v; want it lent, with its buffer", err, s.requests.used(), o.lease.lent)
+	}
+	parts = o.parts()
+	if s.requests.used() == 0 {
+		t.Error("a small answer that is being sent is not counted")
+	}
+	parts.Free()
+	if n := s.requests.used(); n != 0 {
+		t.Errorf("%d bytes are counted when the small answer was sent", n)
+	}
+	var waiting []*out
+	var refused error
+	for refused == nil && len(waiting) < 1000 {
+		o := small()
+		if refused = s.charge(t.Context(), o, 0); refused == nil {
+			waiting = append(waiting, o)
+		}
+		if n := s.requests.used(); n > 1<<20 {
+			t.Fatalf("%d bytes are held by %d small answers", n, len(waiting))
+		}
+	}
+	if !errors.Is(refused, errRequestMemory) || len(waiting) < 50 {
+		t.Errorf("%d small answers wait, and then: %v", len(waiting), refused)
+	}
+	for _, o := range waiting[1:] {
+		o.free()
+	}
+	if waiting = nil; s.requests.used() == 0 {
+		t.Error("one that still waits is not counted")
+	}
+	for began := time.Now(); s.requests.used() != 0; runtime.GC() {
+		if time.Since(began) > time.Minute {
+			t.Fatal("a small answer that nobody sends is counted for ever")
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // A state that there is no memory to share is written by each watch for itself,

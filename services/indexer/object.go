@@ -15,6 +15,7 @@ const objectField = 1
 // unless that is empty. It reports whether the object could be read: a faulty
 // one is written without payload and encoding.
 func (o *out) object(obj *store.Object, p *projection, collection string) bool {
+	o.room(2 * copyBelow) // about what one takes whose payload is not copied
 	if p.view == indexv1.View_VIEW_KEYS {
 		if collection == "" {
 			o.key(objectField, obj.Key())
@@ -42,6 +43,7 @@ func (o *out) object(obj *store.Object, p *projection, collection string) bool {
 		o.body(obj, stored, len(stored), collection)
 	default:
 		// The payload is decoded to where it is sent from.
+		o.room(obj.Size() + copyBelow)
 		mark := len(o.buf)
 		n := o.head4(obj, obj.Size(), collection)
 		buf, err := obj.AppendPayload(o.buf)

@@ -35,6 +35,7 @@ type querier struct {
 	instant context.Context // of calls that must not wait
 	slots   chan struct{}   // one for each call with a goroutine
 	answers chan struct{}   // one for each answer in the making
+	last    chan struct{}   // one for an error beyond what may be held
 	sending sync.Mutex
 
 	mu       sync.Mutex // guards the rest
@@ -61,7 +62,7 @@ func (s *server) Query(stream grpc.BidiStreamingServer[indexv1.QueryRequest, ind
 	ctx := stream.Context()
 	q := &querier{
 		s: s, stream: stream, instant: hasty{ctx}, slots: make(chan struct{}, s.cfg.MaxQueryCalls),
-		answers: make(chan struct{}, maxAnswers), open: map[uint64]*queryCall{},
+		answers: make(chan struct{}, maxAnswers), last: make(chan struct{}, 1), open: map[uint64]*queryCall{},
 	}
 	q.idle.L = &q.mu
 	var old <-chan time.Time
@@ -282,7 +283,7 @@ func (q *querier) answer(tag uint64, kind protowire.Number, o *out, err error) {
 		q.fail(tag, kind, err)
 		return
 	}
-	if err := q.s.charge(q.stream.Context(), o); err != nil {
+	if err := q.s.charge(q.stream.Context(), o, 0); err != nil {
 		o.free()
 		q.fail(tag, kind, err)
 		return
@@ -315,13 +316,28 @@ func (q *querier) fail(tag uint64, kind protowire.Number, err error) {
 		e.RetryDelay = durationpb.New(d)
 	}
 	q.s.metrics.queries.WithLabelValues(queryNames[kind], codes.Code(e.Code).String()).Inc()
-	o := newOut()
+	o := makeOut(outTiny)
 	if o.message(e) != nil { // text in it is not UTF-8
-		o.free()
-		o = newOut()
+		o = makeOut(outTiny)
 		_ = o.message(&indexv1.QueryError{Code: e.Code, Reason: e.Reason})
 	}
+	if q.s.charge(q.stream.Context(), o, 0) != nil && !q.beyond(o) {
+		return
+	}
 	q.send(tag, queryFailed, o)
+}
+
+// beyond sends an error for which there is no memory: one at a time, so a stream
+// that is not read holds one of them. It reports false when the stream has ended.
+func (q *querier) beyond(o *out) bool {
+	select {
+	case q.last <- struct{}{}:
+		last := q.last // not q, through whose stream the transport holds o
+		o.lease.after = func() { <-last }
+		return true
+	case <-q.stream.Context().Done():
+		return false
+	}
 }
 
 // The calls of a QueryRequest, by their field; the answers have the same.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 )
 
 // quota is a number of things that calls hold and give back: so many all
@@ -14,7 +15,14 @@ type quota struct {
 	mu   sync.Mutex
 	held int
 	by   map[string]int // by client; none are left out
+
+	tight atomic.Bool // nothing is lent; written under mu
+	_     [64]byte    // every answer writes what follows, and reads what is before
+	lent  atomic.Int64
 }
+
+// lentShare is the part of all, one in so many, that is lent.
+const lentShare = 16
 
 // limit is the most of something, by the name of its setting; zero is no bound.
 type limit struct {
@@ -29,12 +37,30 @@ func (l *limit) passed(n int) bool { return l.most > 0 && n > l.most }
 func (q *quota) take(client string, n int) *limit {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.tighten(q.held + n) // first: nothing is lent behind the next look
 	switch {
-	case q.all.passed(q.held + n):
+	case q.all.passed(q.held + n + int(q.lent.Load())):
+		q.tighten(q.held)
 		return &q.all
 	case client != "" && q.each.passed(q.by[client]+n):
+		q.tighten(q.held)
 		return &q.each
 	}
+	q.add(client, n)
+	return nil
+}
+
+// takeAnyway is take without a limit, and always nil.
+func (q *quota) takeAnyway(client string, n int) *limit {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.tighten(q.held + n)
+	q.add(client, n)
+	return nil
+}
+
+// add counts what is taken. q.mu is held.
+func (q *quota) add(client string, n int) {
 	q.held += n
 	if client != "" {
 		if q.by == nil {
@@ -42,7 +68,6 @@ func (q *quota) take(client string, n int) *limit {
 		}
 		q.by[client] += n
 	}
-	return nil
 }
 
 // give gives back what was taken.
@@ -50,6 +75,7 @@ func (q *quota) give(client string, n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.held -= n
+	q.tighten(q.held)
 	if client == "" {
 		return
 	}
@@ -58,11 +84,33 @@ func (q *quota) give(client string, n int) {
 	}
 }
 
-// used is how much is held.
+// tighten says whether the share that is lent is still free. q.mu is held.
+func (q *quota) tighten(held int) {
+	if tight := q.all.passed(held + q.all.most/lentShare); tight != q.tight.Load() {
+		q.tight.Store(tight)
+	}
+}
+
+// lend takes n for a moment, without asking whose it is: as long as little is
+// lent, and all is far from its limit, that costs an atomic step. Where it says
+// false, take has to be asked.
+func (q *quota) lend(n int) bool {
+	lent := q.lent.Add(int64(n))
+	if q.all.passed(lentShare*int(lent)) || q.tight.Load() {
+		q.lent.Add(int64(-n))
+		return false
+	}
+	return true
+}
+
+// giveLent gives back what was lent.
+func (q *quota) giveLent(n int) { q.lent.Add(int64(-n)) }
+
+// used is how much is held, and lent.
 func (q *quota) used() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.held
+	return q.held + int(q.lent.Load())
 }
 
 // refuse makes the error of a limit that was met.

@@ -32,9 +32,13 @@ var serviceDesc = func() grpc.ServiceDesc {
 		"List":     unary(indexv1.IndexService_List_FullMethodName, newPlain[indexv1.ListRequest], (*server).list),
 		"ByIndex":  unary(indexv1.IndexService_ByIndex_FullMethodName, newByIndexRequest, (*server).byIndex),
 		"Index":    unary(indexv1.IndexService_Index_FullMethodName, newPlain[indexv1.IndexRequest], (*server).byExample),
-		// Their answers may be large, and are counted while they are sent.
+		// The answers of these are counted too, while they are sent.
 		"IndexKeys":           unary(indexv1.IndexService_IndexKeys_FullMethodName, newPlain[indexv1.IndexKeysRequest], generated((*server).IndexKeys)),
 		"ListIndexFuncValues": unary(indexv1.IndexService_ListIndexFuncValues_FullMethodName, newPlain[indexv1.ListIndexFuncValuesRequest], generated((*server).ListIndexFuncValues)),
+		"ListIndexers":        unary(indexv1.IndexService_ListIndexers_FullMethodName, newPlain[indexv1.ListIndexersRequest], generated((*server).ListIndexers)),
+		"Count":               unary(indexv1.IndexService_Count_FullMethodName, newPlain[indexv1.CountRequest], generated((*server).Count)),
+		"ListCollections":     unary(indexv1.IndexService_ListCollections_FullMethodName, newPlain[indexv1.ListCollectionsRequest], generated((*server).ListCollections)),
+		"WaitForRevision":     unary(indexv1.IndexService_WaitForRevision_FullMethodName, newPlain[indexv1.WaitForRevisionRequest], generated((*server).WaitForRevision)),
 	}
 	desc := indexv1.IndexService_ServiceDesc
 	desc.Methods = slices.Clone(desc.Methods)
@@ -79,7 +83,7 @@ func unary[R request[M], M any](name string, fresh func() R, call func(*server, 
 			if err != nil {
 				return nil, err
 			}
-			if err := s.charge(ctx, o); err != nil {
+			if err := s.charge(ctx, o, streamCost); err != nil {
 				o.free()
 				return nil, err
 			}

@@ -2,6 +2,7 @@ package indexer
 
 import (
 	"math/bits"
+	"runtime"
 	"sync"
 
 	"google.golang.org/grpc/mem"
@@ -28,11 +29,13 @@ const copyBelow = 1 << 10
 type out struct {
 	buf  []byte // begins with room for what may be put before the message
 	cuts []cut
-	size int // of the stored bytes
-	from int // where the message begins in buf
-	made int // of the bytes pointed at, those that are not stored
+	size int     // of the stored bytes
+	from int     // where the message begins in buf
+	made int     // of the bytes pointed at, those that are not stored
+	kept []byte  // the buffer of small messages, while buf is one of large
+	lent *[]byte // that, as its pool has it
 
-	lease  *lease // memory it holds, if that is counted
+	lease  *lease // memory it is counted for
 	pieces pieces // what is being sent
 	warmed byte   // keeps the reads of warm
 }
@@ -46,12 +49,28 @@ type cut struct {
 const (
 	// headRoom is enough for the tag and the head of an answer on a Query stream.
 	headRoom = 32
-	// outLeast is what a new buffer holds, outMost what one may that is kept.
+	// outLeast is what a new buffer holds, outMost what one may that is kept: those
+	// above outSmall are kept apart, or a small answer that waits would hold a large
+	// buffer.
 	outLeast = 4 << 10
+	outSmall = 16 << 10
 	outMost  = 1 << 20
+	// outTiny is what the buffer of a message holds that is not hot: the least that
+	// the transport gives back.
+	outTiny = headRoom + leastOwner
 )
 
-var outs = sync.Pool{New: func() any { return &out{buf: make([]byte, headRoom, outLeast)} }}
+var outs = sync.Pool{New: func() any { return makeOut(outLeast) }}
+
+// largeBufs are the buffers above outSmall.
+var largeBufs = sync.Pool{New: func() any { b := make([]byte, 0, 4*outSmall); return &b }}
+
+func makeOut(room int) *out {
+	o := &out{buf: make([]byte, headRoom, room), from: headRoom, lease: &lease{}}
+	// An answer whose connection breaks may be left to the collector.
+	runtime.AddCleanup(o, (*lease).end, o.lease)
+	return o
+}
 
 func newOut() *out {
 	o := outs.Get().(*out)
@@ -59,13 +78,25 @@ func newOut() *out {
 	return o
 }
 
+// room sees to it that n more bytes are not what makes a small buffer large.
+func (o *out) room(n int) {
+	if len(o.buf)+n > outSmall && o.lent == nil && cap(o.buf)-len(o.buf) < n {
+		o.lent = largeBufs.Get().(*[]byte)
+		o.kept, o.buf = o.buf, append((*o.lent)[:0], o.buf...)
+	}
+}
+
 // free gives o back. Nothing may refer to it.
 func (o *out) free() {
-	if o.lease != nil {
-		o.lease.release()
-		o.lease = nil
+	o.lease.end()
+	if o.lent != nil {
+		if cap(o.buf) <= outMost {
+			*o.lent = o.buf
+			largeBufs.Put(o.lent)
+		}
+		o.buf, o.kept, o.lent = o.kept, nil, nil
 	}
-	if cap(o.buf) > outMost {
+	if c := cap(o.buf); c < outLeast || c > outSmall {
 		return
 	}
 	clear(o.cuts) // the store's bytes are not to be kept alive
@@ -98,8 +129,9 @@ func (o *out) warm() {
 // len is the length of the message so far.
 func (o *out) len() int { return len(o.buf) - o.from + o.size }
 
-// own is what the message takes beside stored bytes.
-func (o *out) own() int { return len(o.buf) + o.made }
+// own is what the message takes beside stored bytes. A buffer that is used again
+// may be larger than what is in it.
+func (o *out) own() int { return max(len(o.buf), min(cap(o.buf), outMost)) + cap(o.kept) + o.made }
 
 // mark is a place to rewind to.
 func (o *out) mark() [3]int { return [3]int{len(o.buf), len(o.cuts), o.size} }

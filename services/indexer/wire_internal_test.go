@@ -164,7 +164,7 @@ func TestAnAnswerIsGivenBackWhenItHasBeenSent(t *testing.T) { //nolint:parallelt
 	payload := bytes.Repeat([]byte("p"), copyBelow)
 	c := codec{encoding.GetCodecV2("proto")}
 	for n := range 40 { // up to more than the buffer holds beside the pieces
-		o := &out{buf: make([]byte, headRoom, outLeast), from: headRoom}
+		o := makeOut(outLeast)
 		want := &indexv1.ByIndexResponse{Revision: &deltav1.Revision{Epoch: 7, ResourceVersion: "100"}}
 		for range n {
 			it := item{key: strings.Repeat("k", 130), payload: payload, encoding: deltav1.Encoding_ENCODING_JSON}
