@@ -33,8 +33,6 @@ type Object struct {
 	// Quarantined: the newest version of the key could not be read, so that it has no
 	// payload, and nobody can tell whether a selector would take it. Only List and what
 	// is like it return such objects; Get and BatchGet fail with [ErrKeyQuarantined].
-	// With [ViewKeys] over several clusters it may be set at another cluster's object
-	// of the same key.
 	Quarantined bool
 }
 
@@ -107,7 +105,7 @@ func (x *Index) BatchGet(ctx context.Context, collection string, keys []string, 
 	if bad := resp.GetQuarantinedKeys(); len(bad) > 0 {
 		return nil, nil, Revision{}, &Error{Op: "batch get " + collection + " " + bad[0], Reason: "KEY_QUARANTINED", err: ErrKeyQuarantined}
 	}
-	return fromObjects(resp.GetObjects(), nil), resp.GetMissingKeys(), fromRevision(resp.GetRevision()), nil
+	return fromObjects(resp.GetObjects(), nil, nil), resp.GetMissingKeys(), fromRevision(resp.GetRevision()), nil
 }
 
 // ByIndex returns every object filed under any of up to 100 values of an index,

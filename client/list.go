@@ -153,6 +153,7 @@ type paged interface {
 	GetNextPageToken() string
 	GetRevision() *deltav1.Revision
 	GetQuarantinedKeys() []string
+	GetQuarantined() []*indexv1.QuarantinedKey
 	GetRevisions() []*deltav1.CollectionRevision
 }
 
@@ -185,7 +186,7 @@ func fromPage(resp paged, err error) Page {
 		return Page{}
 	}
 	p := Page{
-		Objects: fromObjects(resp.GetObjects(), resp.GetQuarantinedKeys()), Next: resp.GetNextPageToken(), Revision: fromRevision(resp.GetRevision()),
+		Objects: fromObjects(resp.GetObjects(), resp.GetQuarantinedKeys(), resp.GetQuarantined()), Next: resp.GetNextPageToken(), Revision: fromRevision(resp.GetRevision()),
 	}
 	if list := resp.GetRevisions(); len(list) > 0 {
 		p.Revisions = fromBarrier(list)
@@ -194,13 +195,15 @@ func fromPage(resp paged, err error) Page {
 }
 
 // fromObjects also marks those that could not be read: they have no payload and
-// their keys are named.
-func fromObjects(in []*indexv1.Object, quarantined []string) []Object {
+// their keys are named, in the order of the objects; over several clusters with
+// their collections, by servers that know how.
+func fromObjects(in []*indexv1.Object, keys []string, named []*indexv1.QuarantinedKey) []Object {
 	out := make([]Object, len(in))
-	next := 0 // the keys come in the order of the objects
+	next := 0
 	for i, o := range in {
 		out[i] = fromObject(o)
-		if next < len(quarantined) && quarantined[next] == o.GetKey() && len(o.GetPayload()) == 0 {
+		if next < len(keys) && keys[next] == o.GetKey() && len(o.GetPayload()) == 0 &&
+			(len(named) != len(keys) || named[next].GetCollection() == o.GetCollection()) {
 			out[i].Quarantined = true
 			next++
 		}
@@ -232,7 +235,7 @@ func (x *Index) ByExample(ctx context.Context, collection, index string, example
 	if err != nil {
 		return nil, nil, Revision{}, wrap(err, "by example %s %s", collection, index)
 	}
-	return fromObjects(resp.GetObjects(), resp.GetQuarantinedKeys()), resp.GetValues(), fromRevision(resp.GetRevision()), nil
+	return fromObjects(resp.GetObjects(), resp.GetQuarantinedKeys(), nil), resp.GetValues(), fromRevision(resp.GetRevision()), nil
 }
 
 // IndexValue is a value of an index, and how many keys are filed under it.

@@ -132,6 +132,40 @@ func TestAListingOverClustersTellsWhatIsOfWhich(t *testing.T) {
 	}
 }
 
+// In a view of keys an object that could not be read looks like any other.
+func TestAQuarantinedKeyIsMarkedInItsClusterAlone(t *testing.T) {
+	t.Parallel()
+	a := &asked{list: func(int) (*indexv1.ListResponse, error) {
+		return &indexv1.ListResponse{
+			Objects: []*indexv1.Object{
+				{Key: "a", Collection: "one/pods.v1"}, {Key: "b", Collection: "one/pods.v1"}, {Key: "a", Collection: "two/pods.v1"}, {Key: "b", Collection: "two/pods.v1"},
+			},
+			QuarantinedKeys: []string{"b", "a"},
+			Quarantined:     []*indexv1.QuarantinedKey{{Collection: "one/pods.v1", Key: "b"}, {Collection: "two/pods.v1", Key: "a"}},
+		}, nil
+	}}
+	objs, _, err := a.client(t).ListClusters(t.Context(), "pods.v1", client.ListOptions{Clusters: []string{"*"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []client.Object{
+		{Key: "a", Collection: "one/pods.v1"}, {Key: "b", Collection: "one/pods.v1", Quarantined: true},
+		{Key: "a", Collection: "two/pods.v1", Quarantined: true}, {Key: "b", Collection: "two/pods.v1"},
+	}
+	if diff := cmp.Diff(want, objs); diff != "" {
+		t.Errorf("objects (-want +got)\n%s", diff)
+	}
+	a.list = func(int) (*indexv1.ListResponse, error) {
+		return &indexv1.ListResponse{
+			Objects:         []*indexv1.Object{{Key: "a", Collection: "one/pods.v1"}, {Key: "a", Collection: "two/pods.v1"}},
+			QuarantinedKeys: []string{"a"}, Quarantined: []*indexv1.QuarantinedKey{{Collection: "two/pods.v1", Key: "a"}},
+		}, nil
+	}
+	if objs, _, err = a.client(t).ListClusters(t.Context(), "pods.v1", client.ListOptions{Clusters: []string{"*"}}); err != nil || objs[0].Quarantined || !objs[1].Quarantined {
+		t.Errorf("of the same key in two clusters: %+v, %v; want the second marked", objs, err)
+	}
+}
+
 func TestAPageWhoseSnapshotIsGoneTellsWhereToGoOn(t *testing.T) {
 	t.Parallel()
 	st, err := status.New(codes.FailedPrecondition, "gone").WithDetails(&errdetails.ErrorInfo{

@@ -183,7 +183,7 @@ func (s *server) compare(t *testing.T, r random, clusters map[string][]podFacts)
 	if r.IntN(2) == 0 {
 		nodes = []string{[]string{"n1", "n2", "nx"}[r.IntN(3)], "n3"}[:1+r.IntN(2)]
 	}
-	var want, faulty []string
+	var want, faulty, places []string
 	for _, cluster := range read {
 		var keys []podFacts
 		for _, p := range clusters[cluster] {
@@ -197,15 +197,17 @@ func (s *server) compare(t *testing.T, r random, clusters map[string][]podFacts)
 		for _, p := range keys {
 			name := cluster + " " + p.key()
 			if want = append(want, name); p.unreadable {
-				faulty = append(faulty, p.key())
+				if faulty = append(faulty, p.key()); asked != nil {
+					places = append(places, name)
+				}
 			}
 		}
 	}
 	view := indexv1.View(r.IntN(4))
 	size := int32(1 + r.IntN(30))
 	what := fmt.Sprintf("%q %q %q in %q of %q, nodes %q, view %v, pages of %d", text, fieldText, namespaces, collection, asked, nodes, view, size)
-	var got, bad []string
-	note := func(objects []*indexv1.Object, quarantined []string) {
+	var got, bad, located []string
+	note := func(objects []*indexv1.Object, quarantined []string, named []*indexv1.QuarantinedKey) {
 		for _, o := range objects {
 			cluster, _, _ := strings.Cut(o.GetCollection(), "/")
 			if asked == nil {
@@ -214,13 +216,20 @@ func (s *server) compare(t *testing.T, r random, clusters map[string][]podFacts)
 			got = append(got, cluster+" "+o.GetKey())
 		}
 		bad = append(bad, quarantined...)
+		for _, q := range named {
+			cluster, rest, _ := strings.Cut(q.GetCollection(), "/")
+			if rest != "pods.v1" {
+				t.Fatalf("%s: %v is quarantined", what, q)
+			}
+			located = append(located, cluster+" "+q.GetKey())
+		}
 	}
 	for token := ""; ; {
 		if nodes == nil {
 			req := &indexv1.ListRequest{Collection: collection, Clusters: asked, Namespaces: namespaces, LabelSelector: text, FieldSelector: fieldText, PageSize: size, PageToken: token, View: view}
 			o, err := s.list(ctx, req)
 			resp := decodeAnswer(t, o, err, &indexv1.ListResponse{})
-			note(resp.GetObjects(), resp.GetQuarantinedKeys())
+			note(resp.GetObjects(), resp.GetQuarantinedKeys(), resp.GetQuarantined())
 			left := int64(len(want) - len(got))
 			if exact := text == "" && fieldText == ""; resp.GetRemaining() < left || exact && resp.GetRemaining() != left {
 				t.Fatalf("%s: %d remain, of which %d were told", what, left, resp.GetRemaining())
@@ -233,15 +242,15 @@ func (s *server) compare(t *testing.T, r random, clusters map[string][]podFacts)
 			req := &indexv1.ByIndexRequest{Collection: collection, Clusters: asked, Index: "node", Values: nodes, Namespaces: namespaces, LabelSelector: text, FieldSelector: fieldText, PageSize: size, PageToken: token, View: view}
 			o, err := s.byIndex(ctx, req)
 			resp := decodeAnswer(t, o, err, &indexv1.ByIndexResponse{})
-			note(resp.GetObjects(), resp.GetQuarantinedKeys())
+			note(resp.GetObjects(), resp.GetQuarantinedKeys(), resp.GetQuarantined())
 			token = resp.GetNextPageToken()
 		}
 		if token == "" || len(got) > len(want) {
 			break
 		}
 	}
-	if !slices.Equal(got, want) || !slices.Equal(bad, faulty) {
-		t.Fatalf("%s:\n got %q\nwant %q\nquarantined %q\n       want %q", what, got, want, bad, faulty)
+	if !slices.Equal(got, want) || !slices.Equal(bad, faulty) || !slices.Equal(located, places) {
+		t.Fatalf("%s:\n got %q\nwant %q\nquarantined %q, %q\n       want %q, %q", what, got, want, bad, located, faulty, places)
 	}
 	req := &indexv1.CountRequest{Collection: collection, Clusters: asked, Namespaces: namespaces, LabelSelector: text, FieldSelector: fieldText}
 	if nodes != nil {

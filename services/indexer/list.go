@@ -10,7 +10,7 @@ import (
 
 // answerFields are the field numbers of a page of objects in its message.
 // Objects are 1, the next token 2 and the revision 3 in all of them.
-type answerFields struct{ remaining, quarantined, revisions int }
+type answerFields struct{ remaining, quarantined, revisions, named int }
 
 func (s *server) list(ctx context.Context, req *indexv1.ListRequest) (*out, error) {
 	t, err := s.targets(req.GetCollection(), req.GetClusters())
@@ -36,7 +36,7 @@ func (s *server) list(ctx context.Context, req *indexv1.ListRequest) (*out, erro
 	if err != nil {
 		return nil, err
 	}
-	return p.answer(ctx, filters, &proj, answerFields{remaining: 4, quarantined: 5, revisions: 6})
+	return p.answer(ctx, filters, &proj, answerFields{remaining: 4, quarantined: 5, revisions: 6, named: 7})
 }
 
 func (s *server) byIndex(ctx context.Context, req *indexv1.ByIndexRequest) (*out, error) {
@@ -66,7 +66,7 @@ func (s *server) byIndex(ctx context.Context, req *indexv1.ByIndexRequest) (*out
 	if err != nil {
 		return nil, err
 	}
-	return p.answer(ctx, filters, &proj, answerFields{quarantined: 4, revisions: 5})
+	return p.answer(ctx, filters, &proj, answerFields{quarantined: 4, revisions: 5, named: 6})
 }
 
 // filters are a choice made ready for each collection of a target.
@@ -109,7 +109,7 @@ type pageWriter struct {
 	n       int
 	lastAt  int
 	last    string
-	faulty  []string
+	faulty  []located
 	visited int
 }
 
@@ -144,12 +144,25 @@ func (w *pageWriter) objects(ctx context.Context, src *source, f *filter) (bool,
 			return false, nil
 		}
 		if !ok {
-			w.faulty = append(w.faulty, obj.Key())
+			w.faulty = append(w.faulty, located{w.at, obj.Key()})
 		}
 		w.last, w.lastAt = obj.Key(), w.at
 		w.n++
 	}
 	return true, nil
+}
+
+// located is a key in one of a page's collections.
+type located struct {
+	part int
+	key  string
+}
+
+// located writes a QuarantinedKey as a field.
+func (o *out) located(field int, collection, key string) {
+	o.head(field, bytesLen(len(collection))+bytesLen(len(key)))
+	o.string(1, collection)
+	o.string(2, key)
 }
 
 // keys is objects for a view of keys of objects none of which is faulty.
@@ -215,10 +228,13 @@ func (p *page) answer(ctx context.Context, fs filters, proj *projection, fields 
 	if left > 0 {
 		o.uint(fields.remaining, left)
 	}
-	for _, key := range w.faulty {
-		o.element(fields.quarantined, key)
+	for _, f := range w.faulty {
+		o.element(fields.quarantined, f.key)
 	}
 	if p.many {
+		for _, f := range w.faulty {
+			o.located(fields.named, p.parts[f.part].c.name, f.key)
+		}
 		for _, part := range p.parts {
 			o.collectionRevision(fields.revisions, part)
 		}

@@ -399,6 +399,61 @@ func (x *Object) GetCollection() string {
 	return ""
 }
 
+// QuarantinedKey is a key of a collection whose newest version could not be read.
+type QuarantinedKey struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Collection, by its whole name.
+	Collection string `protobuf:"bytes,1,opt,name=collection,proto3" json:"collection,omitempty"`
+	// Key in it.
+	Key           string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QuarantinedKey) Reset() {
+	*x = QuarantinedKey{}
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QuarantinedKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QuarantinedKey) ProtoMessage() {}
+
+func (x *QuarantinedKey) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QuarantinedKey.ProtoReflect.Descriptor instead.
+func (*QuarantinedKey) Descriptor() ([]byte, []int) {
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *QuarantinedKey) GetCollection() string {
+	if x != nil {
+		return x.Collection
+	}
+	return ""
+}
+
+func (x *QuarantinedKey) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
 // GetRequest asks for one object.
 type GetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -410,7 +465,10 @@ type GetRequest struct {
 	Consistency *Consistency `protobuf:"bytes,3,opt,name=consistency,proto3" json:"consistency,omitempty"`
 	// How much of the object to return.
 	View View `protobuf:"varint,4,opt,name=view,proto3,enum=deltaplane.index.v1.View" json:"view,omitempty"`
-	// Paths to keep, for example `metadata.name`, `status.phase`; excludes `view`. The only projection that decodes.
+	// Paths to keep, for example `metadata.name`, `status.phase`; excludes `view`. The only projection that decodes. Names are joined by
+	// dots, those that hold dots stand in backquotes, and a path goes into every element of a list. Objects have no schema here, so a path
+	// that an object has not, or that would go through one of its scalars, is left out of it; one that no object can have (an empty name,
+	// brackets, backquotes that do not end) is refused by name.
 	FieldMask     *fieldmaskpb.FieldMask `protobuf:"bytes,5,opt,name=field_mask,json=fieldMask,proto3" json:"field_mask,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -418,7 +476,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[2]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -430,7 +488,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[2]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -443,7 +501,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{2}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *GetRequest) GetCollection() string {
@@ -494,7 +552,7 @@ type GetResponse struct {
 
 func (x *GetResponse) Reset() {
 	*x = GetResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[3]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -506,7 +564,7 @@ func (x *GetResponse) String() string {
 func (*GetResponse) ProtoMessage() {}
 
 func (x *GetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[3]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -519,7 +577,7 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
 func (*GetResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{3}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *GetResponse) GetObject() *Object {
@@ -547,7 +605,7 @@ type BatchGetRequest struct {
 	Consistency *Consistency `protobuf:"bytes,3,opt,name=consistency,proto3" json:"consistency,omitempty"`
 	// How much of each object to return.
 	View View `protobuf:"varint,4,opt,name=view,proto3,enum=deltaplane.index.v1.View" json:"view,omitempty"`
-	// Paths to keep; excludes `view`.
+	// Paths to keep, as in GetRequest; excludes `view`.
 	FieldMask     *fieldmaskpb.FieldMask `protobuf:"bytes,5,opt,name=field_mask,json=fieldMask,proto3" json:"field_mask,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -555,7 +613,7 @@ type BatchGetRequest struct {
 
 func (x *BatchGetRequest) Reset() {
 	*x = BatchGetRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[4]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -567,7 +625,7 @@ func (x *BatchGetRequest) String() string {
 func (*BatchGetRequest) ProtoMessage() {}
 
 func (x *BatchGetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[4]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -580,7 +638,7 @@ func (x *BatchGetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchGetRequest.ProtoReflect.Descriptor instead.
 func (*BatchGetRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{4}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *BatchGetRequest) GetCollection() string {
@@ -635,7 +693,7 @@ type BatchGetResponse struct {
 
 func (x *BatchGetResponse) Reset() {
 	*x = BatchGetResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[5]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -647,7 +705,7 @@ func (x *BatchGetResponse) String() string {
 func (*BatchGetResponse) ProtoMessage() {}
 
 func (x *BatchGetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[5]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -660,7 +718,7 @@ func (x *BatchGetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchGetResponse.ProtoReflect.Descriptor instead.
 func (*BatchGetResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{5}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *BatchGetResponse) GetObjects() []*Object {
@@ -711,7 +769,7 @@ type ListRequest struct {
 	Consistency *Consistency `protobuf:"bytes,7,opt,name=consistency,proto3" json:"consistency,omitempty"`
 	// How much of each object to return.
 	View View `protobuf:"varint,8,opt,name=view,proto3,enum=deltaplane.index.v1.View" json:"view,omitempty"`
-	// Paths to keep; excludes `view`.
+	// Paths to keep, as in GetRequest; excludes `view`.
 	FieldMask *fieldmaskpb.FieldMask `protobuf:"bytes,9,opt,name=field_mask,json=fieldMask,proto3" json:"field_mask,omitempty"`
 	// Only these namespaces; excludes `namespace`. At most 100.
 	Namespaces []string `protobuf:"bytes,10,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
@@ -723,7 +781,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[6]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -735,7 +793,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[6]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -748,7 +806,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{6}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListRequest) GetCollection() string {
@@ -842,14 +900,16 @@ type ListResponse struct {
 	// Keys of this page whose newest version could not be read; their objects have no payload and no encoding.
 	QuarantinedKeys []string `protobuf:"bytes,5,rep,name=quarantined_keys,json=quarantinedKeys,proto3" json:"quarantined_keys,omitempty"`
 	// Revision of every collection of the answer; only with `clusters`.
-	Revisions     []*v1.CollectionRevision `protobuf:"bytes,6,rep,name=revisions,proto3" json:"revisions,omitempty"`
+	Revisions []*v1.CollectionRevision `protobuf:"bytes,6,rep,name=revisions,proto3" json:"revisions,omitempty"`
+	// The keys of `quarantined_keys`, in their order, each with its collection; only with `clusters`.
+	Quarantined   []*QuarantinedKey `protobuf:"bytes,7,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[7]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -861,7 +921,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[7]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -874,7 +934,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{7}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListResponse) GetObjects() []*Object {
@@ -919,6 +979,13 @@ func (x *ListResponse) GetRevisions() []*v1.CollectionRevision {
 	return nil
 }
 
+func (x *ListResponse) GetQuarantined() []*QuarantinedKey {
+	if x != nil {
+		return x.Quarantined
+	}
+	return nil
+}
+
 // ByIndexRequest asks for the objects filed under values of an index.
 type ByIndexRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -936,7 +1003,7 @@ type ByIndexRequest struct {
 	Consistency *Consistency `protobuf:"bytes,6,opt,name=consistency,proto3" json:"consistency,omitempty"`
 	// How much of each object to return.
 	View View `protobuf:"varint,7,opt,name=view,proto3,enum=deltaplane.index.v1.View" json:"view,omitempty"`
-	// Paths to keep; excludes `view`.
+	// Paths to keep, as in GetRequest; excludes `view`.
 	FieldMask *fieldmaskpb.FieldMask `protobuf:"bytes,8,opt,name=field_mask,json=fieldMask,proto3" json:"field_mask,omitempty"`
 	// Only these namespaces. At most 100.
 	Namespaces []string `protobuf:"bytes,9,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
@@ -952,7 +1019,7 @@ type ByIndexRequest struct {
 
 func (x *ByIndexRequest) Reset() {
 	*x = ByIndexRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[8]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -964,7 +1031,7 @@ func (x *ByIndexRequest) String() string {
 func (*ByIndexRequest) ProtoMessage() {}
 
 func (x *ByIndexRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[8]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -977,7 +1044,7 @@ func (x *ByIndexRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ByIndexRequest.ProtoReflect.Descriptor instead.
 func (*ByIndexRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{8}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ByIndexRequest) GetCollection() string {
@@ -1076,14 +1143,16 @@ type ByIndexResponse struct {
 	// Keys of this page whose newest version could not be read; their objects have no payload and no encoding.
 	QuarantinedKeys []string `protobuf:"bytes,4,rep,name=quarantined_keys,json=quarantinedKeys,proto3" json:"quarantined_keys,omitempty"`
 	// Revision of every collection of the answer; only with `clusters`.
-	Revisions     []*v1.CollectionRevision `protobuf:"bytes,5,rep,name=revisions,proto3" json:"revisions,omitempty"`
+	Revisions []*v1.CollectionRevision `protobuf:"bytes,5,rep,name=revisions,proto3" json:"revisions,omitempty"`
+	// The keys of `quarantined_keys`, in their order, each with its collection; only with `clusters`.
+	Quarantined   []*QuarantinedKey `protobuf:"bytes,6,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ByIndexResponse) Reset() {
 	*x = ByIndexResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[9]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1095,7 +1164,7 @@ func (x *ByIndexResponse) String() string {
 func (*ByIndexResponse) ProtoMessage() {}
 
 func (x *ByIndexResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[9]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1108,7 +1177,7 @@ func (x *ByIndexResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ByIndexResponse.ProtoReflect.Descriptor instead.
 func (*ByIndexResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{9}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ByIndexResponse) GetObjects() []*Object {
@@ -1146,6 +1215,13 @@ func (x *ByIndexResponse) GetRevisions() []*v1.CollectionRevision {
 	return nil
 }
 
+func (x *ByIndexResponse) GetQuarantined() []*QuarantinedKey {
+	if x != nil {
+		return x.Quarantined
+	}
+	return nil
+}
+
 // IndexRequest asks for the objects that share an index value with an example.
 type IndexRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1165,7 +1241,7 @@ type IndexRequest struct {
 
 func (x *IndexRequest) Reset() {
 	*x = IndexRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[10]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1177,7 +1253,7 @@ func (x *IndexRequest) String() string {
 func (*IndexRequest) ProtoMessage() {}
 
 func (x *IndexRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[10]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1190,7 +1266,7 @@ func (x *IndexRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IndexRequest.ProtoReflect.Descriptor instead.
 func (*IndexRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{10}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *IndexRequest) GetCollection() string {
@@ -1245,7 +1321,7 @@ type IndexResponse struct {
 
 func (x *IndexResponse) Reset() {
 	*x = IndexResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[11]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1257,7 +1333,7 @@ func (x *IndexResponse) String() string {
 func (*IndexResponse) ProtoMessage() {}
 
 func (x *IndexResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[11]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1270,7 +1346,7 @@ func (x *IndexResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IndexResponse.ProtoReflect.Descriptor instead.
 func (*IndexResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{11}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *IndexResponse) GetObjects() []*Object {
@@ -1318,7 +1394,7 @@ type IndexKeysRequest struct {
 
 func (x *IndexKeysRequest) Reset() {
 	*x = IndexKeysRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[12]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1330,7 +1406,7 @@ func (x *IndexKeysRequest) String() string {
 func (*IndexKeysRequest) ProtoMessage() {}
 
 func (x *IndexKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[12]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1343,7 +1419,7 @@ func (x *IndexKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IndexKeysRequest.ProtoReflect.Descriptor instead.
 func (*IndexKeysRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{12}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *IndexKeysRequest) GetCollection() string {
@@ -1387,7 +1463,7 @@ type IndexKeysResponse struct {
 
 func (x *IndexKeysResponse) Reset() {
 	*x = IndexKeysResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[13]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1399,7 +1475,7 @@ func (x *IndexKeysResponse) String() string {
 func (*IndexKeysResponse) ProtoMessage() {}
 
 func (x *IndexKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[13]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1412,7 +1488,7 @@ func (x *IndexKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IndexKeysResponse.ProtoReflect.Descriptor instead.
 func (*IndexKeysResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{13}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *IndexKeysResponse) GetKeys() []string {
@@ -1450,7 +1526,7 @@ type ListIndexFuncValuesRequest struct {
 
 func (x *ListIndexFuncValuesRequest) Reset() {
 	*x = ListIndexFuncValuesRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[14]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1462,7 +1538,7 @@ func (x *ListIndexFuncValuesRequest) String() string {
 func (*ListIndexFuncValuesRequest) ProtoMessage() {}
 
 func (x *ListIndexFuncValuesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[14]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1475,7 +1551,7 @@ func (x *ListIndexFuncValuesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListIndexFuncValuesRequest.ProtoReflect.Descriptor instead.
 func (*ListIndexFuncValuesRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{14}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListIndexFuncValuesRequest) GetCollection() string {
@@ -1533,7 +1609,7 @@ type IndexValue struct {
 
 func (x *IndexValue) Reset() {
 	*x = IndexValue{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[15]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1545,7 +1621,7 @@ func (x *IndexValue) String() string {
 func (*IndexValue) ProtoMessage() {}
 
 func (x *IndexValue) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[15]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1558,7 +1634,7 @@ func (x *IndexValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IndexValue.ProtoReflect.Descriptor instead.
 func (*IndexValue) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{15}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *IndexValue) GetValue() string {
@@ -1590,7 +1666,7 @@ type ListIndexFuncValuesResponse struct {
 
 func (x *ListIndexFuncValuesResponse) Reset() {
 	*x = ListIndexFuncValuesResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[16]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1602,7 +1678,7 @@ func (x *ListIndexFuncValuesResponse) String() string {
 func (*ListIndexFuncValuesResponse) ProtoMessage() {}
 
 func (x *ListIndexFuncValuesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[16]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1615,7 +1691,7 @@ func (x *ListIndexFuncValuesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListIndexFuncValuesResponse.ProtoReflect.Descriptor instead.
 func (*ListIndexFuncValuesResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{16}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListIndexFuncValuesResponse) GetValues() []*IndexValue {
@@ -1650,7 +1726,7 @@ type ListIndexersRequest struct {
 
 func (x *ListIndexersRequest) Reset() {
 	*x = ListIndexersRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[17]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1662,7 +1738,7 @@ func (x *ListIndexersRequest) String() string {
 func (*ListIndexersRequest) ProtoMessage() {}
 
 func (x *ListIndexersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[17]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1675,7 +1751,7 @@ func (x *ListIndexersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListIndexersRequest.ProtoReflect.Descriptor instead.
 func (*ListIndexersRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{17}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListIndexersRequest) GetCollection() string {
@@ -1706,7 +1782,7 @@ type IndexerDefinition struct {
 
 func (x *IndexerDefinition) Reset() {
 	*x = IndexerDefinition{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[18]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1718,7 +1794,7 @@ func (x *IndexerDefinition) String() string {
 func (*IndexerDefinition) ProtoMessage() {}
 
 func (x *IndexerDefinition) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[18]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1731,7 +1807,7 @@ func (x *IndexerDefinition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IndexerDefinition.ProtoReflect.Descriptor instead.
 func (*IndexerDefinition) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{18}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *IndexerDefinition) GetName() string {
@@ -1832,7 +1908,7 @@ type OwnerSource struct {
 
 func (x *OwnerSource) Reset() {
 	*x = OwnerSource{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[19]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1844,7 +1920,7 @@ func (x *OwnerSource) String() string {
 func (*OwnerSource) ProtoMessage() {}
 
 func (x *OwnerSource) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[19]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1857,7 +1933,7 @@ func (x *OwnerSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnerSource.ProtoReflect.Descriptor instead.
 func (*OwnerSource) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{19}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *OwnerSource) GetControllerOnly() bool {
@@ -1905,7 +1981,7 @@ type Indexer struct {
 
 func (x *Indexer) Reset() {
 	*x = Indexer{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[20]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1917,7 +1993,7 @@ func (x *Indexer) String() string {
 func (*Indexer) ProtoMessage() {}
 
 func (x *Indexer) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[20]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1930,7 +2006,7 @@ func (x *Indexer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Indexer.ProtoReflect.Descriptor instead.
 func (*Indexer) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{20}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Indexer) GetName() string {
@@ -2023,7 +2099,7 @@ type ListIndexersResponse struct {
 
 func (x *ListIndexersResponse) Reset() {
 	*x = ListIndexersResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[21]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2035,7 +2111,7 @@ func (x *ListIndexersResponse) String() string {
 func (*ListIndexersResponse) ProtoMessage() {}
 
 func (x *ListIndexersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[21]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2048,7 +2124,7 @@ func (x *ListIndexersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListIndexersResponse.ProtoReflect.Descriptor instead.
 func (*ListIndexersResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{21}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListIndexersResponse) GetIndexers() []*Indexer {
@@ -2082,7 +2158,7 @@ type AddIndexersRequest struct {
 
 func (x *AddIndexersRequest) Reset() {
 	*x = AddIndexersRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[22]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2094,7 +2170,7 @@ func (x *AddIndexersRequest) String() string {
 func (*AddIndexersRequest) ProtoMessage() {}
 
 func (x *AddIndexersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[22]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2107,7 +2183,7 @@ func (x *AddIndexersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddIndexersRequest.ProtoReflect.Descriptor instead.
 func (*AddIndexersRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{22}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *AddIndexersRequest) GetCollection() string {
@@ -2144,7 +2220,7 @@ type AddIndexersResponse struct {
 
 func (x *AddIndexersResponse) Reset() {
 	*x = AddIndexersResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[23]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2156,7 +2232,7 @@ func (x *AddIndexersResponse) String() string {
 func (*AddIndexersResponse) ProtoMessage() {}
 
 func (x *AddIndexersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[23]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2169,7 +2245,7 @@ func (x *AddIndexersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddIndexersResponse.ProtoReflect.Descriptor instead.
 func (*AddIndexersResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{23}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *AddIndexersResponse) GetIndexers() []*Indexer {
@@ -2199,7 +2275,7 @@ type RemoveIndexersRequest struct {
 
 func (x *RemoveIndexersRequest) Reset() {
 	*x = RemoveIndexersRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[24]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2211,7 +2287,7 @@ func (x *RemoveIndexersRequest) String() string {
 func (*RemoveIndexersRequest) ProtoMessage() {}
 
 func (x *RemoveIndexersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[24]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2224,7 +2300,7 @@ func (x *RemoveIndexersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveIndexersRequest.ProtoReflect.Descriptor instead.
 func (*RemoveIndexersRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{24}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RemoveIndexersRequest) GetCollection() string {
@@ -2250,7 +2326,7 @@ type RemoveIndexersResponse struct {
 
 func (x *RemoveIndexersResponse) Reset() {
 	*x = RemoveIndexersResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[25]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2262,7 +2338,7 @@ func (x *RemoveIndexersResponse) String() string {
 func (*RemoveIndexersResponse) ProtoMessage() {}
 
 func (x *RemoveIndexersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[25]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2275,7 +2351,7 @@ func (x *RemoveIndexersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveIndexersResponse.ProtoReflect.Descriptor instead.
 func (*RemoveIndexersResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{25}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{26}
 }
 
 // CountRequest asks how many objects match.
@@ -2307,7 +2383,7 @@ type CountRequest struct {
 
 func (x *CountRequest) Reset() {
 	*x = CountRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[26]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2319,7 +2395,7 @@ func (x *CountRequest) String() string {
 func (*CountRequest) ProtoMessage() {}
 
 func (x *CountRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[26]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2332,7 +2408,7 @@ func (x *CountRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountRequest.ProtoReflect.Descriptor instead.
 func (*CountRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{26}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CountRequest) GetCollection() string {
@@ -2420,7 +2496,7 @@ type CountResponse struct {
 
 func (x *CountResponse) Reset() {
 	*x = CountResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[27]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2432,7 +2508,7 @@ func (x *CountResponse) String() string {
 func (*CountResponse) ProtoMessage() {}
 
 func (x *CountResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[27]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2445,7 +2521,7 @@ func (x *CountResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountResponse.ProtoReflect.Descriptor instead.
 func (*CountResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{27}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CountResponse) GetCount() int64 {
@@ -2478,7 +2554,7 @@ type ListCollectionsRequest struct {
 
 func (x *ListCollectionsRequest) Reset() {
 	*x = ListCollectionsRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[28]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2490,7 +2566,7 @@ func (x *ListCollectionsRequest) String() string {
 func (*ListCollectionsRequest) ProtoMessage() {}
 
 func (x *ListCollectionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[28]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2503,7 +2579,7 @@ func (x *ListCollectionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCollectionsRequest.ProtoReflect.Descriptor instead.
 func (*ListCollectionsRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{28}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{29}
 }
 
 // CollectionStatus tells how current a collection is on this replica.
@@ -2555,7 +2631,7 @@ type CollectionStatus struct {
 
 func (x *CollectionStatus) Reset() {
 	*x = CollectionStatus{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[29]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2567,7 +2643,7 @@ func (x *CollectionStatus) String() string {
 func (*CollectionStatus) ProtoMessage() {}
 
 func (x *CollectionStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[29]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2580,7 +2656,7 @@ func (x *CollectionStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CollectionStatus.ProtoReflect.Descriptor instead.
 func (*CollectionStatus) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{29}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *CollectionStatus) GetCollection() string {
@@ -2736,7 +2812,7 @@ type ListCollectionsResponse struct {
 
 func (x *ListCollectionsResponse) Reset() {
 	*x = ListCollectionsResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[30]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2748,7 +2824,7 @@ func (x *ListCollectionsResponse) String() string {
 func (*ListCollectionsResponse) ProtoMessage() {}
 
 func (x *ListCollectionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[30]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2761,7 +2837,7 @@ func (x *ListCollectionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCollectionsResponse.ProtoReflect.Descriptor instead.
 func (*ListCollectionsResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{30}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ListCollectionsResponse) GetCollections() []*CollectionStatus {
@@ -2791,7 +2867,7 @@ type WaitForRevisionRequest struct {
 
 func (x *WaitForRevisionRequest) Reset() {
 	*x = WaitForRevisionRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[31]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2803,7 +2879,7 @@ func (x *WaitForRevisionRequest) String() string {
 func (*WaitForRevisionRequest) ProtoMessage() {}
 
 func (x *WaitForRevisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[31]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2816,7 +2892,7 @@ func (x *WaitForRevisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitForRevisionRequest.ProtoReflect.Descriptor instead.
 func (*WaitForRevisionRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{31}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *WaitForRevisionRequest) GetRevisions() []*v1.CollectionRevision {
@@ -2844,7 +2920,7 @@ type WaitForRevisionResponse struct {
 
 func (x *WaitForRevisionResponse) Reset() {
 	*x = WaitForRevisionResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[32]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2856,7 +2932,7 @@ func (x *WaitForRevisionResponse) String() string {
 func (*WaitForRevisionResponse) ProtoMessage() {}
 
 func (x *WaitForRevisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[32]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2869,7 +2945,7 @@ func (x *WaitForRevisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitForRevisionResponse.ProtoReflect.Descriptor instead.
 func (*WaitForRevisionResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{32}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *WaitForRevisionResponse) GetRevisions() []*v1.CollectionRevision {
@@ -2910,7 +2986,7 @@ type WatchRequest struct {
 	IndexValues []string `protobuf:"bytes,12,rep,name=index_values,json=indexValues,proto3" json:"index_values,omitempty"`
 	// Only these namespaces; excludes `namespace`. At most 100.
 	Namespaces []string `protobuf:"bytes,13,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
-	// Paths to keep; excludes `view`.
+	// Paths to keep, as in GetRequest; excludes `view`.
 	FieldMask *fieldmaskpb.FieldMask `protobuf:"bytes,14,opt,name=field_mask,json=fieldMask,proto3" json:"field_mask,omitempty"`
 	// What the reader has: key -> resource version. The initial state then leaves out objects it has in the same version, and
 	// names as deleted those it has that are gone or do not match; it is one whole state as before, and ends with the marker.
@@ -2926,7 +3002,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[33]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2938,7 +3014,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[33]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2951,7 +3027,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{33}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *WatchRequest) GetCollection() string {
@@ -3091,7 +3167,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[34]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3103,7 +3179,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[34]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3116,7 +3192,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{34}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Event) GetType() v1.DeltaType {
@@ -3156,7 +3232,7 @@ type InitialStateEnd struct {
 
 func (x *InitialStateEnd) Reset() {
 	*x = InitialStateEnd{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[35]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3168,7 +3244,7 @@ func (x *InitialStateEnd) String() string {
 func (*InitialStateEnd) ProtoMessage() {}
 
 func (x *InitialStateEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[35]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3181,7 +3257,7 @@ func (x *InitialStateEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitialStateEnd.ProtoReflect.Descriptor instead.
 func (*InitialStateEnd) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{35}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{36}
 }
 
 // Bookmark carries nothing but the position and the revision of its answer.
@@ -3193,7 +3269,7 @@ type Bookmark struct {
 
 func (x *Bookmark) Reset() {
 	*x = Bookmark{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[36]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3205,7 +3281,7 @@ func (x *Bookmark) String() string {
 func (*Bookmark) ProtoMessage() {}
 
 func (x *Bookmark) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[36]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3218,7 +3294,7 @@ func (x *Bookmark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bookmark.ProtoReflect.Descriptor instead.
 func (*Bookmark) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{36}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{37}
 }
 
 // Gap says that changes between the resume position and now can no longer be told one by one. The initial state
@@ -3233,7 +3309,7 @@ type Gap struct {
 
 func (x *Gap) Reset() {
 	*x = Gap{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[37]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3245,7 +3321,7 @@ func (x *Gap) String() string {
 func (*Gap) ProtoMessage() {}
 
 func (x *Gap) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[37]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3258,7 +3334,7 @@ func (x *Gap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gap.ProtoReflect.Descriptor instead.
 func (*Gap) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{37}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Gap) GetReason() string {
@@ -3281,7 +3357,7 @@ type Events struct {
 
 func (x *Events) Reset() {
 	*x = Events{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[38]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3293,7 +3369,7 @@ func (x *Events) String() string {
 func (*Events) ProtoMessage() {}
 
 func (x *Events) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[38]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3306,7 +3382,7 @@ func (x *Events) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Events.ProtoReflect.Descriptor instead.
 func (*Events) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{38}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Events) GetEvents() []*Event {
@@ -3345,7 +3421,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[39]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3357,7 +3433,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[39]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3370,7 +3446,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{39}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *WatchResponse) GetKind() isWatchResponse_Kind {
@@ -3490,7 +3566,7 @@ type QueryRequest struct {
 
 func (x *QueryRequest) Reset() {
 	*x = QueryRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[40]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3502,7 +3578,7 @@ func (x *QueryRequest) String() string {
 func (*QueryRequest) ProtoMessage() {}
 
 func (x *QueryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[40]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3515,7 +3591,7 @@ func (x *QueryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryRequest.ProtoReflect.Descriptor instead.
 func (*QueryRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{40}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *QueryRequest) GetTag() uint64 {
@@ -3725,7 +3801,7 @@ type QueryError struct {
 
 func (x *QueryError) Reset() {
 	*x = QueryError{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[41]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3737,7 +3813,7 @@ func (x *QueryError) String() string {
 func (*QueryError) ProtoMessage() {}
 
 func (x *QueryError) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[41]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3750,7 +3826,7 @@ func (x *QueryError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryError.ProtoReflect.Descriptor instead.
 func (*QueryError) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{41}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *QueryError) GetCode() int32 {
@@ -3821,7 +3897,7 @@ type QueryResponse struct {
 
 func (x *QueryResponse) Reset() {
 	*x = QueryResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[42]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3833,7 +3909,7 @@ func (x *QueryResponse) String() string {
 func (*QueryResponse) ProtoMessage() {}
 
 func (x *QueryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[42]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3846,7 +3922,7 @@ func (x *QueryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryResponse.ProtoReflect.Descriptor instead.
 func (*QueryResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{42}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *QueryResponse) GetTag() uint64 {
@@ -4043,7 +4119,12 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\bencoding\x18\x05 \x01(\x0e2\x1d.deltaplane.delta.v1.EncodingR\bencoding\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x06 \x01(\tR\n" +
-	"collection\"\xec\x01\n" +
+	"collection\"B\n" +
+	"\x0eQuarantinedKey\x12\x1e\n" +
+	"\n" +
+	"collection\x18\x01 \x01(\tR\n" +
+	"collection\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\tR\x03key\"\xec\x01\n" +
 	"\n" +
 	"GetRequest\x12\x1e\n" +
 	"\n" +
@@ -4089,14 +4170,15 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"namespaces\x18\n" +
 	" \x03(\tR\n" +
 	"namespaces\x12\x1a\n" +
-	"\bclusters\x18\v \x03(\tR\bclusters\"\xb8\x02\n" +
+	"\bclusters\x18\v \x03(\tR\bclusters\"\xff\x02\n" +
 	"\fListResponse\x125\n" +
 	"\aobjects\x18\x01 \x03(\v2\x1b.deltaplane.index.v1.ObjectR\aobjects\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x129\n" +
 	"\brevision\x18\x03 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\x12\x1c\n" +
 	"\tremaining\x18\x04 \x01(\x03R\tremaining\x12)\n" +
 	"\x10quarantined_keys\x18\x05 \x03(\tR\x0fquarantinedKeys\x12E\n" +
-	"\trevisions\x18\x06 \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\trevisions\"\xd2\x03\n" +
+	"\trevisions\x18\x06 \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\trevisions\x12E\n" +
+	"\vquarantined\x18\a \x03(\v2#.deltaplane.index.v1.QuarantinedKeyR\vquarantined\"\xd2\x03\n" +
 	"\x0eByIndexRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -4116,13 +4198,14 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\x0elabel_selector\x18\n" +
 	" \x01(\tR\rlabelSelector\x12%\n" +
 	"\x0efield_selector\x18\v \x01(\tR\rfieldSelector\x12\x1a\n" +
-	"\bclusters\x18\f \x03(\tR\bclusters\"\x9d\x02\n" +
+	"\bclusters\x18\f \x03(\tR\bclusters\"\xe4\x02\n" +
 	"\x0fByIndexResponse\x125\n" +
 	"\aobjects\x18\x01 \x03(\v2\x1b.deltaplane.index.v1.ObjectR\aobjects\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x129\n" +
 	"\brevision\x18\x03 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\x12)\n" +
 	"\x10quarantined_keys\x18\x04 \x03(\tR\x0fquarantinedKeys\x12E\n" +
-	"\trevisions\x18\x05 \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\trevisions\"\xcf\x01\n" +
+	"\trevisions\x18\x05 \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\trevisions\x12E\n" +
+	"\vquarantined\x18\x06 \x03(\v2#.deltaplane.index.v1.QuarantinedKeyR\vquarantined\"\xcf\x01\n" +
 	"\fIndexRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -4417,7 +4500,7 @@ func file_deltaplane_index_v1_index_proto_rawDescGZIP() []byte {
 }
 
 var file_deltaplane_index_v1_index_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_deltaplane_index_v1_index_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
+var file_deltaplane_index_v1_index_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_deltaplane_index_v1_index_proto_goTypes = []any{
 	(View)(0),                           // 0: deltaplane.index.v1.View
 	(IndexerState)(0),                   // 1: deltaplane.index.v1.IndexerState
@@ -4425,192 +4508,195 @@ var file_deltaplane_index_v1_index_proto_goTypes = []any{
 	(WhenSlow)(0),                       // 3: deltaplane.index.v1.WhenSlow
 	(*Consistency)(nil),                 // 4: deltaplane.index.v1.Consistency
 	(*Object)(nil),                      // 5: deltaplane.index.v1.Object
-	(*GetRequest)(nil),                  // 6: deltaplane.index.v1.GetRequest
-	(*GetResponse)(nil),                 // 7: deltaplane.index.v1.GetResponse
-	(*BatchGetRequest)(nil),             // 8: deltaplane.index.v1.BatchGetRequest
-	(*BatchGetResponse)(nil),            // 9: deltaplane.index.v1.BatchGetResponse
-	(*ListRequest)(nil),                 // 10: deltaplane.index.v1.ListRequest
-	(*ListResponse)(nil),                // 11: deltaplane.index.v1.ListResponse
-	(*ByIndexRequest)(nil),              // 12: deltaplane.index.v1.ByIndexRequest
-	(*ByIndexResponse)(nil),             // 13: deltaplane.index.v1.ByIndexResponse
-	(*IndexRequest)(nil),                // 14: deltaplane.index.v1.IndexRequest
-	(*IndexResponse)(nil),               // 15: deltaplane.index.v1.IndexResponse
-	(*IndexKeysRequest)(nil),            // 16: deltaplane.index.v1.IndexKeysRequest
-	(*IndexKeysResponse)(nil),           // 17: deltaplane.index.v1.IndexKeysResponse
-	(*ListIndexFuncValuesRequest)(nil),  // 18: deltaplane.index.v1.ListIndexFuncValuesRequest
-	(*IndexValue)(nil),                  // 19: deltaplane.index.v1.IndexValue
-	(*ListIndexFuncValuesResponse)(nil), // 20: deltaplane.index.v1.ListIndexFuncValuesResponse
-	(*ListIndexersRequest)(nil),         // 21: deltaplane.index.v1.ListIndexersRequest
-	(*IndexerDefinition)(nil),           // 22: deltaplane.index.v1.IndexerDefinition
-	(*OwnerSource)(nil),                 // 23: deltaplane.index.v1.OwnerSource
-	(*Indexer)(nil),                     // 24: deltaplane.index.v1.Indexer
-	(*ListIndexersResponse)(nil),        // 25: deltaplane.index.v1.ListIndexersResponse
-	(*AddIndexersRequest)(nil),          // 26: deltaplane.index.v1.AddIndexersRequest
-	(*AddIndexersResponse)(nil),         // 27: deltaplane.index.v1.AddIndexersResponse
-	(*RemoveIndexersRequest)(nil),       // 28: deltaplane.index.v1.RemoveIndexersRequest
-	(*RemoveIndexersResponse)(nil),      // 29: deltaplane.index.v1.RemoveIndexersResponse
-	(*CountRequest)(nil),                // 30: deltaplane.index.v1.CountRequest
-	(*CountResponse)(nil),               // 31: deltaplane.index.v1.CountResponse
-	(*ListCollectionsRequest)(nil),      // 32: deltaplane.index.v1.ListCollectionsRequest
-	(*CollectionStatus)(nil),            // 33: deltaplane.index.v1.CollectionStatus
-	(*ListCollectionsResponse)(nil),     // 34: deltaplane.index.v1.ListCollectionsResponse
-	(*WaitForRevisionRequest)(nil),      // 35: deltaplane.index.v1.WaitForRevisionRequest
-	(*WaitForRevisionResponse)(nil),     // 36: deltaplane.index.v1.WaitForRevisionResponse
-	(*WatchRequest)(nil),                // 37: deltaplane.index.v1.WatchRequest
-	(*Event)(nil),                       // 38: deltaplane.index.v1.Event
-	(*InitialStateEnd)(nil),             // 39: deltaplane.index.v1.InitialStateEnd
-	(*Bookmark)(nil),                    // 40: deltaplane.index.v1.Bookmark
-	(*Gap)(nil),                         // 41: deltaplane.index.v1.Gap
-	(*Events)(nil),                      // 42: deltaplane.index.v1.Events
-	(*WatchResponse)(nil),               // 43: deltaplane.index.v1.WatchResponse
-	(*QueryRequest)(nil),                // 44: deltaplane.index.v1.QueryRequest
-	(*QueryError)(nil),                  // 45: deltaplane.index.v1.QueryError
-	(*QueryResponse)(nil),               // 46: deltaplane.index.v1.QueryResponse
-	nil,                                 // 47: deltaplane.index.v1.WatchRequest.KnownEntry
-	nil,                                 // 48: deltaplane.index.v1.QueryError.MetadataEntry
-	nil,                                 // 49: deltaplane.index.v1.QueryError.FieldViolationsEntry
-	(*v1.Revision)(nil),                 // 50: deltaplane.delta.v1.Revision
-	(*durationpb.Duration)(nil),         // 51: google.protobuf.Duration
-	(v1.Encoding)(0),                    // 52: deltaplane.delta.v1.Encoding
-	(*fieldmaskpb.FieldMask)(nil),       // 53: google.protobuf.FieldMask
-	(*v1.CollectionRevision)(nil),       // 54: deltaplane.delta.v1.CollectionRevision
-	(*v1.Position)(nil),                 // 55: deltaplane.delta.v1.Position
-	(*timestamppb.Timestamp)(nil),       // 56: google.protobuf.Timestamp
-	(v1.DeltaType)(0),                   // 57: deltaplane.delta.v1.DeltaType
-	(v1.DeleteReason)(0),                // 58: deltaplane.delta.v1.DeleteReason
+	(*QuarantinedKey)(nil),              // 6: deltaplane.index.v1.QuarantinedKey
+	(*GetRequest)(nil),                  // 7: deltaplane.index.v1.GetRequest
+	(*GetResponse)(nil),                 // 8: deltaplane.index.v1.GetResponse
+	(*BatchGetRequest)(nil),             // 9: deltaplane.index.v1.BatchGetRequest
+	(*BatchGetResponse)(nil),            // 10: deltaplane.index.v1.BatchGetResponse
+	(*ListRequest)(nil),                 // 11: deltaplane.index.v1.ListRequest
+	(*ListResponse)(nil),                // 12: deltaplane.index.v1.ListResponse
+	(*ByIndexRequest)(nil),              // 13: deltaplane.index.v1.ByIndexRequest
+	(*ByIndexResponse)(nil),             // 14: deltaplane.index.v1.ByIndexResponse
+	(*IndexRequest)(nil),                // 15: deltaplane.index.v1.IndexRequest
+	(*IndexResponse)(nil),               // 16: deltaplane.index.v1.IndexResponse
+	(*IndexKeysRequest)(nil),            // 17: deltaplane.index.v1.IndexKeysRequest
+	(*IndexKeysResponse)(nil),           // 18: deltaplane.index.v1.IndexKeysResponse
+	(*ListIndexFuncValuesRequest)(nil),  // 19: deltaplane.index.v1.ListIndexFuncValuesRequest
+	(*IndexValue)(nil),                  // 20: deltaplane.index.v1.IndexValue
+	(*ListIndexFuncValuesResponse)(nil), // 21: deltaplane.index.v1.ListIndexFuncValuesResponse
+	(*ListIndexersRequest)(nil),         // 22: deltaplane.index.v1.ListIndexersRequest
+	(*IndexerDefinition)(nil),           // 23: deltaplane.index.v1.IndexerDefinition
+	(*OwnerSource)(nil),                 // 24: deltaplane.index.v1.OwnerSource
+	(*Indexer)(nil),                     // 25: deltaplane.index.v1.Indexer
+	(*ListIndexersResponse)(nil),        // 26: deltaplane.index.v1.ListIndexersResponse
+	(*AddIndexersRequest)(nil),          // 27: deltaplane.index.v1.AddIndexersRequest
+	(*AddIndexersResponse)(nil),         // 28: deltaplane.index.v1.AddIndexersResponse
+	(*RemoveIndexersRequest)(nil),       // 29: deltaplane.index.v1.RemoveIndexersRequest
+	(*RemoveIndexersResponse)(nil),      // 30: deltaplane.index.v1.RemoveIndexersResponse
+	(*CountRequest)(nil),                // 31: deltaplane.index.v1.CountRequest
+	(*CountResponse)(nil),               // 32: deltaplane.index.v1.CountResponse
+	(*ListCollectionsRequest)(nil),      // 33: deltaplane.index.v1.ListCollectionsRequest
+	(*CollectionStatus)(nil),            // 34: deltaplane.index.v1.CollectionStatus
+	(*ListCollectionsResponse)(nil),     // 35: deltaplane.index.v1.ListCollectionsResponse
+	(*WaitForRevisionRequest)(nil),      // 36: deltaplane.index.v1.WaitForRevisionRequest
+	(*WaitForRevisionResponse)(nil),     // 37: deltaplane.index.v1.WaitForRevisionResponse
+	(*WatchRequest)(nil),                // 38: deltaplane.index.v1.WatchRequest
+	(*Event)(nil),                       // 39: deltaplane.index.v1.Event
+	(*InitialStateEnd)(nil),             // 40: deltaplane.index.v1.InitialStateEnd
+	(*Bookmark)(nil),                    // 41: deltaplane.index.v1.Bookmark
+	(*Gap)(nil),                         // 42: deltaplane.index.v1.Gap
+	(*Events)(nil),                      // 43: deltaplane.index.v1.Events
+	(*WatchResponse)(nil),               // 44: deltaplane.index.v1.WatchResponse
+	(*QueryRequest)(nil),                // 45: deltaplane.index.v1.QueryRequest
+	(*QueryError)(nil),                  // 46: deltaplane.index.v1.QueryError
+	(*QueryResponse)(nil),               // 47: deltaplane.index.v1.QueryResponse
+	nil,                                 // 48: deltaplane.index.v1.WatchRequest.KnownEntry
+	nil,                                 // 49: deltaplane.index.v1.QueryError.MetadataEntry
+	nil,                                 // 50: deltaplane.index.v1.QueryError.FieldViolationsEntry
+	(*v1.Revision)(nil),                 // 51: deltaplane.delta.v1.Revision
+	(*durationpb.Duration)(nil),         // 52: google.protobuf.Duration
+	(v1.Encoding)(0),                    // 53: deltaplane.delta.v1.Encoding
+	(*fieldmaskpb.FieldMask)(nil),       // 54: google.protobuf.FieldMask
+	(*v1.CollectionRevision)(nil),       // 55: deltaplane.delta.v1.CollectionRevision
+	(*v1.Position)(nil),                 // 56: deltaplane.delta.v1.Position
+	(*timestamppb.Timestamp)(nil),       // 57: google.protobuf.Timestamp
+	(v1.DeltaType)(0),                   // 58: deltaplane.delta.v1.DeltaType
+	(v1.DeleteReason)(0),                // 59: deltaplane.delta.v1.DeleteReason
 }
 var file_deltaplane_index_v1_index_proto_depIdxs = []int32{
-	50,  // 0: deltaplane.index.v1.Consistency.at_least:type_name -> deltaplane.delta.v1.Revision
-	51,  // 1: deltaplane.index.v1.Consistency.timeout:type_name -> google.protobuf.Duration
-	52,  // 2: deltaplane.index.v1.Object.encoding:type_name -> deltaplane.delta.v1.Encoding
+	51,  // 0: deltaplane.index.v1.Consistency.at_least:type_name -> deltaplane.delta.v1.Revision
+	52,  // 1: deltaplane.index.v1.Consistency.timeout:type_name -> google.protobuf.Duration
+	53,  // 2: deltaplane.index.v1.Object.encoding:type_name -> deltaplane.delta.v1.Encoding
 	4,   // 3: deltaplane.index.v1.GetRequest.consistency:type_name -> deltaplane.index.v1.Consistency
 	0,   // 4: deltaplane.index.v1.GetRequest.view:type_name -> deltaplane.index.v1.View
-	53,  // 5: deltaplane.index.v1.GetRequest.field_mask:type_name -> google.protobuf.FieldMask
+	54,  // 5: deltaplane.index.v1.GetRequest.field_mask:type_name -> google.protobuf.FieldMask
 	5,   // 6: deltaplane.index.v1.GetResponse.object:type_name -> deltaplane.index.v1.Object
-	50,  // 7: deltaplane.index.v1.GetResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	51,  // 7: deltaplane.index.v1.GetResponse.revision:type_name -> deltaplane.delta.v1.Revision
 	4,   // 8: deltaplane.index.v1.BatchGetRequest.consistency:type_name -> deltaplane.index.v1.Consistency
 	0,   // 9: deltaplane.index.v1.BatchGetRequest.view:type_name -> deltaplane.index.v1.View
-	53,  // 10: deltaplane.index.v1.BatchGetRequest.field_mask:type_name -> google.protobuf.FieldMask
+	54,  // 10: deltaplane.index.v1.BatchGetRequest.field_mask:type_name -> google.protobuf.FieldMask
 	5,   // 11: deltaplane.index.v1.BatchGetResponse.objects:type_name -> deltaplane.index.v1.Object
-	50,  // 12: deltaplane.index.v1.BatchGetResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	51,  // 12: deltaplane.index.v1.BatchGetResponse.revision:type_name -> deltaplane.delta.v1.Revision
 	4,   // 13: deltaplane.index.v1.ListRequest.consistency:type_name -> deltaplane.index.v1.Consistency
 	0,   // 14: deltaplane.index.v1.ListRequest.view:type_name -> deltaplane.index.v1.View
-	53,  // 15: deltaplane.index.v1.ListRequest.field_mask:type_name -> google.protobuf.FieldMask
+	54,  // 15: deltaplane.index.v1.ListRequest.field_mask:type_name -> google.protobuf.FieldMask
 	5,   // 16: deltaplane.index.v1.ListResponse.objects:type_name -> deltaplane.index.v1.Object
-	50,  // 17: deltaplane.index.v1.ListResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	54,  // 18: deltaplane.index.v1.ListResponse.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
-	4,   // 19: deltaplane.index.v1.ByIndexRequest.consistency:type_name -> deltaplane.index.v1.Consistency
-	0,   // 20: deltaplane.index.v1.ByIndexRequest.view:type_name -> deltaplane.index.v1.View
-	53,  // 21: deltaplane.index.v1.ByIndexRequest.field_mask:type_name -> google.protobuf.FieldMask
-	5,   // 22: deltaplane.index.v1.ByIndexResponse.objects:type_name -> deltaplane.index.v1.Object
-	50,  // 23: deltaplane.index.v1.ByIndexResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	54,  // 24: deltaplane.index.v1.ByIndexResponse.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
-	4,   // 25: deltaplane.index.v1.IndexRequest.consistency:type_name -> deltaplane.index.v1.Consistency
-	0,   // 26: deltaplane.index.v1.IndexRequest.view:type_name -> deltaplane.index.v1.View
-	5,   // 27: deltaplane.index.v1.IndexResponse.objects:type_name -> deltaplane.index.v1.Object
-	50,  // 28: deltaplane.index.v1.IndexResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	4,   // 29: deltaplane.index.v1.IndexKeysRequest.consistency:type_name -> deltaplane.index.v1.Consistency
-	50,  // 30: deltaplane.index.v1.IndexKeysResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	4,   // 31: deltaplane.index.v1.ListIndexFuncValuesRequest.consistency:type_name -> deltaplane.index.v1.Consistency
-	19,  // 32: deltaplane.index.v1.ListIndexFuncValuesResponse.values:type_name -> deltaplane.index.v1.IndexValue
-	50,  // 33: deltaplane.index.v1.ListIndexFuncValuesResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	23,  // 34: deltaplane.index.v1.IndexerDefinition.owner_uid:type_name -> deltaplane.index.v1.OwnerSource
-	22,  // 35: deltaplane.index.v1.Indexer.definition:type_name -> deltaplane.index.v1.IndexerDefinition
-	1,   // 36: deltaplane.index.v1.Indexer.state:type_name -> deltaplane.index.v1.IndexerState
-	50,  // 37: deltaplane.index.v1.Indexer.complete_from:type_name -> deltaplane.delta.v1.Revision
-	24,  // 38: deltaplane.index.v1.ListIndexersResponse.indexers:type_name -> deltaplane.index.v1.Indexer
-	50,  // 39: deltaplane.index.v1.ListIndexersResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	22,  // 40: deltaplane.index.v1.AddIndexersRequest.indexers:type_name -> deltaplane.index.v1.IndexerDefinition
-	51,  // 41: deltaplane.index.v1.AddIndexersRequest.wait:type_name -> google.protobuf.Duration
-	24,  // 42: deltaplane.index.v1.AddIndexersResponse.indexers:type_name -> deltaplane.index.v1.Indexer
-	50,  // 43: deltaplane.index.v1.AddIndexersResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	4,   // 44: deltaplane.index.v1.CountRequest.consistency:type_name -> deltaplane.index.v1.Consistency
-	50,  // 45: deltaplane.index.v1.CountResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	54,  // 46: deltaplane.index.v1.CountResponse.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
-	50,  // 47: deltaplane.index.v1.CollectionStatus.revision:type_name -> deltaplane.delta.v1.Revision
-	55,  // 48: deltaplane.index.v1.CollectionStatus.position:type_name -> deltaplane.delta.v1.Position
-	56,  // 49: deltaplane.index.v1.CollectionStatus.live_at:type_name -> google.protobuf.Timestamp
-	2,   // 50: deltaplane.index.v1.CollectionStatus.tier:type_name -> deltaplane.index.v1.Tier
-	33,  // 51: deltaplane.index.v1.ListCollectionsResponse.collections:type_name -> deltaplane.index.v1.CollectionStatus
-	54,  // 52: deltaplane.index.v1.WaitForRevisionRequest.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
-	51,  // 53: deltaplane.index.v1.WaitForRevisionRequest.timeout:type_name -> google.protobuf.Duration
-	54,  // 54: deltaplane.index.v1.WaitForRevisionResponse.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
-	55,  // 55: deltaplane.index.v1.WatchRequest.resume:type_name -> deltaplane.delta.v1.Position
-	0,   // 56: deltaplane.index.v1.WatchRequest.view:type_name -> deltaplane.index.v1.View
-	4,   // 57: deltaplane.index.v1.WatchRequest.consistency:type_name -> deltaplane.index.v1.Consistency
-	51,  // 58: deltaplane.index.v1.WatchRequest.bookmark_interval:type_name -> google.protobuf.Duration
-	53,  // 59: deltaplane.index.v1.WatchRequest.field_mask:type_name -> google.protobuf.FieldMask
-	47,  // 60: deltaplane.index.v1.WatchRequest.known:type_name -> deltaplane.index.v1.WatchRequest.KnownEntry
-	3,   // 61: deltaplane.index.v1.WatchRequest.when_slow:type_name -> deltaplane.index.v1.WhenSlow
-	57,  // 62: deltaplane.index.v1.Event.type:type_name -> deltaplane.delta.v1.DeltaType
-	5,   // 63: deltaplane.index.v1.Event.object:type_name -> deltaplane.index.v1.Object
-	58,  // 64: deltaplane.index.v1.Event.delete_reason:type_name -> deltaplane.delta.v1.DeleteReason
-	55,  // 65: deltaplane.index.v1.Event.position:type_name -> deltaplane.delta.v1.Position
-	38,  // 66: deltaplane.index.v1.Events.events:type_name -> deltaplane.index.v1.Event
-	42,  // 67: deltaplane.index.v1.WatchResponse.events:type_name -> deltaplane.index.v1.Events
-	39,  // 68: deltaplane.index.v1.WatchResponse.initial_state_end:type_name -> deltaplane.index.v1.InitialStateEnd
-	40,  // 69: deltaplane.index.v1.WatchResponse.bookmark:type_name -> deltaplane.index.v1.Bookmark
-	41,  // 70: deltaplane.index.v1.WatchResponse.gap:type_name -> deltaplane.index.v1.Gap
-	55,  // 71: deltaplane.index.v1.WatchResponse.position:type_name -> deltaplane.delta.v1.Position
-	50,  // 72: deltaplane.index.v1.WatchResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	6,   // 73: deltaplane.index.v1.QueryRequest.get:type_name -> deltaplane.index.v1.GetRequest
-	8,   // 74: deltaplane.index.v1.QueryRequest.batch_get:type_name -> deltaplane.index.v1.BatchGetRequest
-	10,  // 75: deltaplane.index.v1.QueryRequest.list:type_name -> deltaplane.index.v1.ListRequest
-	12,  // 76: deltaplane.index.v1.QueryRequest.by_index:type_name -> deltaplane.index.v1.ByIndexRequest
-	14,  // 77: deltaplane.index.v1.QueryRequest.index:type_name -> deltaplane.index.v1.IndexRequest
-	16,  // 78: deltaplane.index.v1.QueryRequest.index_keys:type_name -> deltaplane.index.v1.IndexKeysRequest
-	18,  // 79: deltaplane.index.v1.QueryRequest.list_index_func_values:type_name -> deltaplane.index.v1.ListIndexFuncValuesRequest
-	30,  // 80: deltaplane.index.v1.QueryRequest.count:type_name -> deltaplane.index.v1.CountRequest
-	35,  // 81: deltaplane.index.v1.QueryRequest.wait_for_revision:type_name -> deltaplane.index.v1.WaitForRevisionRequest
-	51,  // 82: deltaplane.index.v1.QueryRequest.timeout:type_name -> google.protobuf.Duration
-	48,  // 83: deltaplane.index.v1.QueryError.metadata:type_name -> deltaplane.index.v1.QueryError.MetadataEntry
-	49,  // 84: deltaplane.index.v1.QueryError.field_violations:type_name -> deltaplane.index.v1.QueryError.FieldViolationsEntry
-	51,  // 85: deltaplane.index.v1.QueryError.retry_delay:type_name -> google.protobuf.Duration
-	7,   // 86: deltaplane.index.v1.QueryResponse.get:type_name -> deltaplane.index.v1.GetResponse
-	9,   // 87: deltaplane.index.v1.QueryResponse.batch_get:type_name -> deltaplane.index.v1.BatchGetResponse
-	11,  // 88: deltaplane.index.v1.QueryResponse.list:type_name -> deltaplane.index.v1.ListResponse
-	13,  // 89: deltaplane.index.v1.QueryResponse.by_index:type_name -> deltaplane.index.v1.ByIndexResponse
-	15,  // 90: deltaplane.index.v1.QueryResponse.index:type_name -> deltaplane.index.v1.IndexResponse
-	17,  // 91: deltaplane.index.v1.QueryResponse.index_keys:type_name -> deltaplane.index.v1.IndexKeysResponse
-	20,  // 92: deltaplane.index.v1.QueryResponse.list_index_func_values:type_name -> deltaplane.index.v1.ListIndexFuncValuesResponse
-	31,  // 93: deltaplane.index.v1.QueryResponse.count:type_name -> deltaplane.index.v1.CountResponse
-	36,  // 94: deltaplane.index.v1.QueryResponse.wait_for_revision:type_name -> deltaplane.index.v1.WaitForRevisionResponse
-	45,  // 95: deltaplane.index.v1.QueryResponse.error:type_name -> deltaplane.index.v1.QueryError
-	6,   // 96: deltaplane.index.v1.IndexService.Get:input_type -> deltaplane.index.v1.GetRequest
-	8,   // 97: deltaplane.index.v1.IndexService.BatchGet:input_type -> deltaplane.index.v1.BatchGetRequest
-	10,  // 98: deltaplane.index.v1.IndexService.List:input_type -> deltaplane.index.v1.ListRequest
-	12,  // 99: deltaplane.index.v1.IndexService.ByIndex:input_type -> deltaplane.index.v1.ByIndexRequest
-	14,  // 100: deltaplane.index.v1.IndexService.Index:input_type -> deltaplane.index.v1.IndexRequest
-	16,  // 101: deltaplane.index.v1.IndexService.IndexKeys:input_type -> deltaplane.index.v1.IndexKeysRequest
-	18,  // 102: deltaplane.index.v1.IndexService.ListIndexFuncValues:input_type -> deltaplane.index.v1.ListIndexFuncValuesRequest
-	21,  // 103: deltaplane.index.v1.IndexService.ListIndexers:input_type -> deltaplane.index.v1.ListIndexersRequest
-	26,  // 104: deltaplane.index.v1.IndexService.AddIndexers:input_type -> deltaplane.index.v1.AddIndexersRequest
-	28,  // 105: deltaplane.index.v1.IndexService.RemoveIndexers:input_type -> deltaplane.index.v1.RemoveIndexersRequest
-	30,  // 106: deltaplane.index.v1.IndexService.Count:input_type -> deltaplane.index.v1.CountRequest
-	32,  // 107: deltaplane.index.v1.IndexService.ListCollections:input_type -> deltaplane.index.v1.ListCollectionsRequest
-	35,  // 108: deltaplane.index.v1.IndexService.WaitForRevision:input_type -> deltaplane.index.v1.WaitForRevisionRequest
-	37,  // 109: deltaplane.index.v1.IndexService.Watch:input_type -> deltaplane.index.v1.WatchRequest
-	44,  // 110: deltaplane.index.v1.IndexService.Query:input_type -> deltaplane.index.v1.QueryRequest
-	7,   // 111: deltaplane.index.v1.IndexService.Get:output_type -> deltaplane.index.v1.GetResponse
-	9,   // 112: deltaplane.index.v1.IndexService.BatchGet:output_type -> deltaplane.index.v1.BatchGetResponse
-	11,  // 113: deltaplane.index.v1.IndexService.List:output_type -> deltaplane.index.v1.ListResponse
-	13,  // 114: deltaplane.index.v1.IndexService.ByIndex:output_type -> deltaplane.index.v1.ByIndexResponse
-	15,  // 115: deltaplane.index.v1.IndexService.Index:output_type -> deltaplane.index.v1.IndexResponse
-	17,  // 116: deltaplane.index.v1.IndexService.IndexKeys:output_type -> deltaplane.index.v1.IndexKeysResponse
-	20,  // 117: deltaplane.index.v1.IndexService.ListIndexFuncValues:output_type -> deltaplane.index.v1.ListIndexFuncValuesResponse
-	25,  // 118: deltaplane.index.v1.IndexService.ListIndexers:output_type -> deltaplane.index.v1.ListIndexersResponse
-	27,  // 119: deltaplane.index.v1.IndexService.AddIndexers:output_type -> deltaplane.index.v1.AddIndexersResponse
-	29,  // 120: deltaplane.index.v1.IndexService.RemoveIndexers:output_type -> deltaplane.index.v1.RemoveIndexersResponse
-	31,  // 121: deltaplane.index.v1.IndexService.Count:output_type -> deltaplane.index.v1.CountResponse
-	34,  // 122: deltaplane.index.v1.IndexService.ListCollections:output_type -> deltaplane.index.v1.ListCollectionsResponse
-	36,  // 123: deltaplane.index.v1.IndexService.WaitForRevision:output_type -> deltaplane.index.v1.WaitForRevisionResponse
-	43,  // 124: deltaplane.index.v1.IndexService.Watch:output_type -> deltaplane.index.v1.WatchResponse
-	46,  // 125: deltaplane.index.v1.IndexService.Query:output_type -> deltaplane.index.v1.QueryResponse
-	111, // [111:126] is the sub-list for method output_type
-	96,  // [96:111] is the sub-list for method input_type
-	96,  // [96:96] is the sub-list for extension type_name
-	96,  // [96:96] is the sub-list for extension extendee
-	0,   // [0:96] is the sub-list for field type_name
+	51,  // 17: deltaplane.index.v1.ListResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	55,  // 18: deltaplane.index.v1.ListResponse.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
+	6,   // 19: deltaplane.index.v1.ListResponse.quarantined:type_name -> deltaplane.index.v1.QuarantinedKey
+	4,   // 20: deltaplane.index.v1.ByIndexRequest.consistency:type_name -> deltaplane.index.v1.Consistency
+	0,   // 21: deltaplane.index.v1.ByIndexRequest.view:type_name -> deltaplane.index.v1.View
+	54,  // 22: deltaplane.index.v1.ByIndexRequest.field_mask:type_name -> google.protobuf.FieldMask
+	5,   // 23: deltaplane.index.v1.ByIndexResponse.objects:type_name -> deltaplane.index.v1.Object
+	51,  // 24: deltaplane.index.v1.ByIndexResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	55,  // 25: deltaplane.index.v1.ByIndexResponse.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
+	6,   // 26: deltaplane.index.v1.ByIndexResponse.quarantined:type_name -> deltaplane.index.v1.QuarantinedKey
+	4,   // 27: deltaplane.index.v1.IndexRequest.consistency:type_name -> deltaplane.index.v1.Consistency
+	0,   // 28: deltaplane.index.v1.IndexRequest.view:type_name -> deltaplane.index.v1.View
+	5,   // 29: deltaplane.index.v1.IndexResponse.objects:type_name -> deltaplane.index.v1.Object
+	51,  // 30: deltaplane.index.v1.IndexResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	4,   // 31: deltaplane.index.v1.IndexKeysRequest.consistency:type_name -> deltaplane.index.v1.Consistency
+	51,  // 32: deltaplane.index.v1.IndexKeysResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	4,   // 33: deltaplane.index.v1.ListIndexFuncValuesRequest.consistency:type_name -> deltaplane.index.v1.Consistency
+	20,  // 34: deltaplane.index.v1.ListIndexFuncValuesResponse.values:type_name -> deltaplane.index.v1.IndexValue
+	51,  // 35: deltaplane.index.v1.ListIndexFuncValuesResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	24,  // 36: deltaplane.index.v1.IndexerDefinition.owner_uid:type_name -> deltaplane.index.v1.OwnerSource
+	23,  // 37: deltaplane.index.v1.Indexer.definition:type_name -> deltaplane.index.v1.IndexerDefinition
+	1,   // 38: deltaplane.index.v1.Indexer.state:type_name -> deltaplane.index.v1.IndexerState
+	51,  // 39: deltaplane.index.v1.Indexer.complete_from:type_name -> deltaplane.delta.v1.Revision
+	25,  // 40: deltaplane.index.v1.ListIndexersResponse.indexers:type_name -> deltaplane.index.v1.Indexer
+	51,  // 41: deltaplane.index.v1.ListIndexersResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	23,  // 42: deltaplane.index.v1.AddIndexersRequest.indexers:type_name -> deltaplane.index.v1.IndexerDefinition
+	52,  // 43: deltaplane.index.v1.AddIndexersRequest.wait:type_name -> google.protobuf.Duration
+	25,  // 44: deltaplane.index.v1.AddIndexersResponse.indexers:type_name -> deltaplane.index.v1.Indexer
+	51,  // 45: deltaplane.index.v1.AddIndexersResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	4,   // 46: deltaplane.index.v1.CountRequest.consistency:type_name -> deltaplane.index.v1.Consistency
+	51,  // 47: deltaplane.index.v1.CountResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	55,  // 48: deltaplane.index.v1.CountResponse.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
+	51,  // 49: deltaplane.index.v1.CollectionStatus.revision:type_name -> deltaplane.delta.v1.Revision
+	56,  // 50: deltaplane.index.v1.CollectionStatus.position:type_name -> deltaplane.delta.v1.Position
+	57,  // 51: deltaplane.index.v1.CollectionStatus.live_at:type_name -> google.protobuf.Timestamp
+	2,   // 52: deltaplane.index.v1.CollectionStatus.tier:type_name -> deltaplane.index.v1.Tier
+	34,  // 53: deltaplane.index.v1.ListCollectionsResponse.collections:type_name -> deltaplane.index.v1.CollectionStatus
+	55,  // 54: deltaplane.index.v1.WaitForRevisionRequest.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
+	52,  // 55: deltaplane.index.v1.WaitForRevisionRequest.timeout:type_name -> google.protobuf.Duration
+	55,  // 56: deltaplane.index.v1.WaitForRevisionResponse.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
+	56,  // 57: deltaplane.index.v1.WatchRequest.resume:type_name -> deltaplane.delta.v1.Position
+	0,   // 58: deltaplane.index.v1.WatchRequest.view:type_name -> deltaplane.index.v1.View
+	4,   // 59: deltaplane.index.v1.WatchRequest.consistency:type_name -> deltaplane.index.v1.Consistency
+	52,  // 60: deltaplane.index.v1.WatchRequest.bookmark_interval:type_name -> google.protobuf.Duration
+	54,  // 61: deltaplane.index.v1.WatchRequest.field_mask:type_name -> google.protobuf.FieldMask
+	48,  // 62: deltaplane.index.v1.WatchRequest.known:type_name -> deltaplane.index.v1.WatchRequest.KnownEntry
+	3,   // 63: deltaplane.index.v1.WatchRequest.when_slow:type_name -> deltaplane.index.v1.WhenSlow
+	58,  // 64: deltaplane.index.v1.Event.type:type_name -> deltaplane.delta.v1.DeltaType
+	5,   // 65: deltaplane.index.v1.Event.object:type_name -> deltaplane.index.v1.Object
+	59,  // 66: deltaplane.index.v1.Event.delete_reason:type_name -> deltaplane.delta.v1.DeleteReason
+	56,  // 67: deltaplane.index.v1.Event.position:type_name -> deltaplane.delta.v1.Position
+	39,  // 68: deltaplane.index.v1.Events.events:type_name -> deltaplane.index.v1.Event
+	43,  // 69: deltaplane.index.v1.WatchResponse.events:type_name -> deltaplane.index.v1.Events
+	40,  // 70: deltaplane.index.v1.WatchResponse.initial_state_end:type_name -> deltaplane.index.v1.InitialStateEnd
+	41,  // 71: deltaplane.index.v1.WatchResponse.bookmark:type_name -> deltaplane.index.v1.Bookmark
+	42,  // 72: deltaplane.index.v1.WatchResponse.gap:type_name -> deltaplane.index.v1.Gap
+	56,  // 73: deltaplane.index.v1.WatchResponse.position:type_name -> deltaplane.delta.v1.Position
+	51,  // 74: deltaplane.index.v1.WatchResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	7,   // 75: deltaplane.index.v1.QueryRequest.get:type_name -> deltaplane.index.v1.GetRequest
+	9,   // 76: deltaplane.index.v1.QueryRequest.batch_get:type_name -> deltaplane.index.v1.BatchGetRequest
+	11,  // 77: deltaplane.index.v1.QueryRequest.list:type_name -> deltaplane.index.v1.ListRequest
+	13,  // 78: deltaplane.index.v1.QueryRequest.by_index:type_name -> deltaplane.index.v1.ByIndexRequest
+	15,  // 79: deltaplane.index.v1.QueryRequest.index:type_name -> deltaplane.index.v1.IndexRequest
+	17,  // 80: deltaplane.index.v1.QueryRequest.index_keys:type_name -> deltaplane.index.v1.IndexKeysRequest
+	19,  // 81: deltaplane.index.v1.QueryRequest.list_index_func_values:type_name -> deltaplane.index.v1.ListIndexFuncValuesRequest
+	31,  // 82: deltaplane.index.v1.QueryRequest.count:type_name -> deltaplane.index.v1.CountRequest
+	36,  // 83: deltaplane.index.v1.QueryRequest.wait_for_revision:type_name -> deltaplane.index.v1.WaitForRevisionRequest
+	52,  // 84: deltaplane.index.v1.QueryRequest.timeout:type_name -> google.protobuf.Duration
+	49,  // 85: deltaplane.index.v1.QueryError.metadata:type_name -> deltaplane.index.v1.QueryError.MetadataEntry
+	50,  // 86: deltaplane.index.v1.QueryError.field_violations:type_name -> deltaplane.index.v1.QueryError.FieldViolationsEntry
+	52,  // 87: deltaplane.index.v1.QueryError.retry_delay:type_name -> google.protobuf.Duration
+	8,   // 88: deltaplane.index.v1.QueryResponse.get:type_name -> deltaplane.index.v1.GetResponse
+	10,  // 89: deltaplane.index.v1.QueryResponse.batch_get:type_name -> deltaplane.index.v1.BatchGetResponse
+	12,  // 90: deltaplane.index.v1.QueryResponse.list:type_name -> deltaplane.index.v1.ListResponse
+	14,  // 91: deltaplane.index.v1.QueryResponse.by_index:type_name -> deltaplane.index.v1.ByIndexResponse
+	16,  // 92: deltaplane.index.v1.QueryResponse.index:type_name -> deltaplane.index.v1.IndexResponse
+	18,  // 93: deltaplane.index.v1.QueryResponse.index_keys:type_name -> deltaplane.index.v1.IndexKeysResponse
+	21,  // 94: deltaplane.index.v1.QueryResponse.list_index_func_values:type_name -> deltaplane.index.v1.ListIndexFuncValuesResponse
+	32,  // 95: deltaplane.index.v1.QueryResponse.count:type_name -> deltaplane.index.v1.CountResponse
+	37,  // 96: deltaplane.index.v1.QueryResponse.wait_for_revision:type_name -> deltaplane.index.v1.WaitForRevisionResponse
+	46,  // 97: deltaplane.index.v1.QueryResponse.error:type_name -> deltaplane.index.v1.QueryError
+	7,   // 98: deltaplane.index.v1.IndexService.Get:input_type -> deltaplane.index.v1.GetRequest
+	9,   // 99: deltaplane.index.v1.IndexService.BatchGet:input_type -> deltaplane.index.v1.BatchGetRequest
+	11,  // 100: deltaplane.index.v1.IndexService.List:input_type -> deltaplane.index.v1.ListRequest
+	13,  // 101: deltaplane.index.v1.IndexService.ByIndex:input_type -> deltaplane.index.v1.ByIndexRequest
+	15,  // 102: deltaplane.index.v1.IndexService.Index:input_type -> deltaplane.index.v1.IndexRequest
+	17,  // 103: deltaplane.index.v1.IndexService.IndexKeys:input_type -> deltaplane.index.v1.IndexKeysRequest
+	19,  // 104: deltaplane.index.v1.IndexService.ListIndexFuncValues:input_type -> deltaplane.index.v1.ListIndexFuncValuesRequest
+	22,  // 105: deltaplane.index.v1.IndexService.ListIndexers:input_type -> deltaplane.index.v1.ListIndexersRequest
+	27,  // 106: deltaplane.index.v1.IndexService.AddIndexers:input_type -> deltaplane.index.v1.AddIndexersRequest
+	29,  // 107: deltaplane.index.v1.IndexService.RemoveIndexers:input_type -> deltaplane.index.v1.RemoveIndexersRequest
+	31,  // 108: deltaplane.index.v1.IndexService.Count:input_type -> deltaplane.index.v1.CountRequest
+	33,  // 109: deltaplane.index.v1.IndexService.ListCollections:input_type -> deltaplane.index.v1.ListCollectionsRequest
+	36,  // 110: deltaplane.index.v1.IndexService.WaitForRevision:input_type -> deltaplane.index.v1.WaitForRevisionRequest
+	38,  // 111: deltaplane.index.v1.IndexService.Watch:input_type -> deltaplane.index.v1.WatchRequest
+	45,  // 112: deltaplane.index.v1.IndexService.Query:input_type -> deltaplane.index.v1.QueryRequest
+	8,   // 113: deltaplane.index.v1.IndexService.Get:output_type -> deltaplane.index.v1.GetResponse
+	10,  // 114: deltaplane.index.v1.IndexService.BatchGet:output_type -> deltaplane.index.v1.BatchGetResponse
+	12,  // 115: deltaplane.index.v1.IndexService.List:output_type -> deltaplane.index.v1.ListResponse
+	14,  // 116: deltaplane.index.v1.IndexService.ByIndex:output_type -> deltaplane.index.v1.ByIndexResponse
+	16,  // 117: deltaplane.index.v1.IndexService.Index:output_type -> deltaplane.index.v1.IndexResponse
+	18,  // 118: deltaplane.index.v1.IndexService.IndexKeys:output_type -> deltaplane.index.v1.IndexKeysResponse
+	21,  // 119: deltaplane.index.v1.IndexService.ListIndexFuncValues:output_type -> deltaplane.index.v1.ListIndexFuncValuesResponse
+	26,  // 120: deltaplane.index.v1.IndexService.ListIndexers:output_type -> deltaplane.index.v1.ListIndexersResponse
+	28,  // 121: deltaplane.index.v1.IndexService.AddIndexers:output_type -> deltaplane.index.v1.AddIndexersResponse
+	30,  // 122: deltaplane.index.v1.IndexService.RemoveIndexers:output_type -> deltaplane.index.v1.RemoveIndexersResponse
+	32,  // 123: deltaplane.index.v1.IndexService.Count:output_type -> deltaplane.index.v1.CountResponse
+	35,  // 124: deltaplane.index.v1.IndexService.ListCollections:output_type -> deltaplane.index.v1.ListCollectionsResponse
+	37,  // 125: deltaplane.index.v1.IndexService.WaitForRevision:output_type -> deltaplane.index.v1.WaitForRevisionResponse
+	44,  // 126: deltaplane.index.v1.IndexService.Watch:output_type -> deltaplane.index.v1.WatchResponse
+	47,  // 127: deltaplane.index.v1.IndexService.Query:output_type -> deltaplane.index.v1.QueryResponse
+	113, // [113:128] is the sub-list for method output_type
+	98,  // [98:113] is the sub-list for method input_type
+	98,  // [98:98] is the sub-list for extension type_name
+	98,  // [98:98] is the sub-list for extension extendee
+	0,   // [0:98] is the sub-list for field type_name
 }
 
 func init() { file_deltaplane_index_v1_index_proto_init() }
@@ -4618,19 +4704,19 @@ func file_deltaplane_index_v1_index_proto_init() {
 	if File_deltaplane_index_v1_index_proto != nil {
 		return
 	}
-	file_deltaplane_index_v1_index_proto_msgTypes[18].OneofWrappers = []any{
+	file_deltaplane_index_v1_index_proto_msgTypes[19].OneofWrappers = []any{
 		(*IndexerDefinition_Label)(nil),
 		(*IndexerDefinition_Field)(nil),
 		(*IndexerDefinition_OwnerUid)(nil),
 		(*IndexerDefinition_Cel)(nil),
 	}
-	file_deltaplane_index_v1_index_proto_msgTypes[39].OneofWrappers = []any{
+	file_deltaplane_index_v1_index_proto_msgTypes[40].OneofWrappers = []any{
 		(*WatchResponse_Events)(nil),
 		(*WatchResponse_InitialStateEnd)(nil),
 		(*WatchResponse_Bookmark)(nil),
 		(*WatchResponse_Gap)(nil),
 	}
-	file_deltaplane_index_v1_index_proto_msgTypes[40].OneofWrappers = []any{
+	file_deltaplane_index_v1_index_proto_msgTypes[41].OneofWrappers = []any{
 		(*QueryRequest_Get)(nil),
 		(*QueryRequest_BatchGet)(nil),
 		(*QueryRequest_List)(nil),
@@ -4642,7 +4728,7 @@ func file_deltaplane_index_v1_index_proto_init() {
 		(*QueryRequest_WaitForRevision)(nil),
 		(*QueryRequest_Cancel)(nil),
 	}
-	file_deltaplane_index_v1_index_proto_msgTypes[42].OneofWrappers = []any{
+	file_deltaplane_index_v1_index_proto_msgTypes[43].OneofWrappers = []any{
 		(*QueryResponse_Get)(nil),
 		(*QueryResponse_BatchGet)(nil),
 		(*QueryResponse_List)(nil),
@@ -4660,7 +4746,7 @@ func file_deltaplane_index_v1_index_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_deltaplane_index_v1_index_proto_rawDesc), len(file_deltaplane_index_v1_index_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   46,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
