@@ -72,6 +72,17 @@ func parseMask(paths []string) (*maskNode, error) {
 
 const maxMaskPath = 1024
 
+// notBare are the characters of other notations for paths, which would be taken
+// for names that no object has.
+const notBare = "[]{}()*,`'\" \t\n\r"
+
+// scalars are the fields that hold no others in any object.
+var scalars = map[string]bool{
+	"apiVersion": true, "kind": true, "metadata.name": true, "metadata.generateName": true, "metadata.namespace": true, "metadata.uid": true,
+	"metadata.resourceVersion": true, "metadata.generation": true, "metadata.creationTimestamp": true, "metadata.deletionTimestamp": true,
+	"metadata.deletionGracePeriodSeconds": true,
+}
+
 // splitPath returns the names in a path: joined by dots, in backquotes when they
 // hold dots themselves.
 func splitPath(path string) ([]string, error) {
@@ -88,15 +99,21 @@ func splitPath(path string) ([]string, error) {
 			rest, more = strings.CutPrefix(rest, ".")
 		} else {
 			name, rest, more = strings.Cut(rest, ".")
-			if strings.ContainsAny(name, "[]*`'\" \t\n") {
-				return nil, errors.New("it goes through arrays by itself, and a name that holds dots stands in backquotes")
+			if at := strings.IndexAny(name, notBare); at >= 0 || name == "$" && len(names) == 0 {
+				return nil, fmt.Errorf("%q is not part of a bare name: a path goes through lists by itself, and a name with such characters, or dots, stands in backquotes", name[max(at, 0)])
 			}
 		}
 		if name == "" {
 			return nil, errors.New("a name is empty")
 		}
+		if len(names) == 0 && name[0] == '/' {
+			return nil, errors.New("names are joined by dots")
+		}
 		if names = append(names, name); !more {
 			return names, nil
+		}
+		if at := strings.Join(names, "."); len(names) <= 2 && scalars[at] {
+			return nil, fmt.Errorf("%s has no fields in any object", at)
 		}
 	}
 }
