@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/services/indexer/pages"
 )
 
 const (
@@ -203,13 +204,14 @@ func (x *block) fill(r io.ReaderAt) {
 	defer close(x.read)
 	if cap(x.payload) < x.size {
 		x.payload = make([]byte, x.size)
+		pages.Large(x.payload)
 	}
 	x.payload = x.payload[:x.size]
 	sum := checksum(x.number, x.frame[:])
 	for i := 0; i < x.size; i += pieceBytes {
 		piece := x.payload[i:min(i+pieceBytes, x.size)]
 		if x.kind == kindPayloads {
-			populate(piece)
+			pages.Populate(piece)
 		}
 		if x.err = readAt(r, piece, x.at+int64(i)); x.err != nil {
 			return

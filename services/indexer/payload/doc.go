@@ -7,7 +7,8 @@
 // and hands out parts of them. That is one copy at ingest, and saves memory:
 // the buffer a client library delivers holds the headers too, and is rounded up
 // to an allocation class; both would stay for as long as the object does.
-// Responses point at the segments, so nothing is copied to answer.
+// Responses point at the segments, so nothing is copied to answer. Segments lie
+// on large pages where the system has some.
 //
 // A segment lives for as long as anything points into it: the store, a snapshot
 // that a page token pins, a response on its way. The collector counts that, and

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"unsafe"
 	"weak"
+
+	"github.com/deltaplane/deltaplane/services/indexer/pages"
 )
 
 const (
@@ -71,7 +73,9 @@ func (s *Slab) Adopt(buf []byte) {
 
 // grow makes a segment that begins with b.
 func (s *Slab) grow(b []byte, size int) []byte {
-	buf := append(make([]byte, 0, size), b...)[:size:size]
+	buf := make([]byte, size)
+	pages.Large(buf)
+	copy(buf, b)
 	if len(s.segments) >= 2*s.scanned+64 {
 		s.bury()
 	}

@@ -1,5 +1,0 @@
-//go:build !linux
-
-package checkpoint
-
-func populate([]byte) {}
