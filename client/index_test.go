@@ -138,13 +138,18 @@ func TestAWatchEndsWithItsContextOrItsReader(t *testing.T) {
 func TestAListingGoesOnBehindALostSnapshot(t *testing.T) {
 	t.Parallel()
 	errGone := errors.New("snapshot gone")
-	gone := []rpc.Rule{{Is: errGone, Code: codes.FailedPrecondition, Reason: "SNAPSHOT_GONE", Metadata: func(error) map[string]string { return map[string]string{"page_token": "b2"} }}}
+	gone := []rpc.Rule{{Is: errGone, Code: codes.FailedPrecondition, Reason: "SNAPSHOT_GONE", Metadata: func(error) map[string]string {
+		return map[string]string{"page_token": "b2", "snapshot": "expired"}
+	}}}
 	pages := map[string]*indexv1.ListResponse{
 		"":   {Objects: []*indexv1.Object{{Key: "a"}}, NextPageToken: "b", Revision: &deltav1.Revision{Epoch: 1, ResourceVersion: "5"}},
 		"b2": {Objects: []*indexv1.Object{{Key: "b"}}, Revision: &deltav1.Revision{Epoch: 1, ResourceVersion: "6"}},
 	}
-	restarted := false
+	restarted, begun := false, 0
 	s := &shelf{list: func(req *indexv1.ListRequest) (*indexv1.ListResponse, error) {
+		if req.GetPageToken() == "" {
+			begun++
+		}
 		if req.GetPageToken() == "b" && !restarted {
 			restarted = true
 			return nil, rpc.Status(errGone, gone)
@@ -167,10 +172,10 @@ func TestAListingGoesOnBehindALostSnapshot(t *testing.T) {
 	if diff := cmp.Diff([]string{"a", "b"}, keys); diff != "" {
 		t.Errorf("All (-want +got)\n%s", diff)
 	}
-	restarted = false
+	restarted, begun = false, 0
 	objs, rev, err := x.List(t.Context(), "nodes", client.ListOptions{}) // one snapshot: begins again
-	if err != nil || len(objs) != 2 || rev.RV != "6" {
-		t.Errorf("List = %v at %v, %v", objs, rev, err)
+	if err != nil || len(objs) != 2 || rev.RV != "6" || begun != 2 {
+		t.Errorf("List = %v at %v, %v, begun %d times, want twice", objs, rev, err, begun)
 	}
 }
 

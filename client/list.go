@@ -2,8 +2,6 @@ package client
 
 import (
 	"context"
-	"errors"
-	"iter"
 
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
@@ -48,101 +46,6 @@ type Page struct {
 	// Remaining is how many objects follow: exact when only namespaces choose, else an
 	// upper bound. It is not known by an index, and 0.
 	Remaining int64
-}
-
-// Page returns one page: the first, or the one that a token names. The options
-// other than PageSize, AtLeast and Timeout must stay the same from page to page.
-// With [ErrSnapshotGone], what the pages came from is not kept any more, or not on
-// this replica: the Next of the page returned then goes on behind the last key, in a
-// newer snapshot.
-func (x *Index) Page(ctx context.Context, collection string, o ListOptions, token string) (Page, error) {
-	p, err := x.page(ctx, collection, o, token)
-	if err != nil && rpc.Reason(err) == string(errSnapshotGone) {
-		p.Next = rpc.Info(err).GetMetadata()["page_token"]
-	}
-	return p, wrap(err, "list %s", collection)
-}
-
-// List returns every object that matches, in key order, and the revision they
-// were read at, which is zero with Clusters. The pages come from one snapshot; when
-// it is gone before the end (a replica restarted), the listing begins again.
-func (x *Index) List(ctx context.Context, collection string, o ListOptions) ([]Object, Revision, error) {
-	objs, last, err := x.whole(ctx, collection, o)
-	return objs, last.Revision, err
-}
-
-// ListClusters is List for options with Clusters, and returns the revision of
-// every collection of the answer.
-func (x *Index) ListClusters(ctx context.Context, collection string, o ListOptions) ([]Object, Barrier, error) {
-	objs, last, err := x.whole(ctx, collection, o)
-	return objs, last.Revisions, err
-}
-
-func (x *Index) whole(ctx context.Context, collection string, o ListOptions) ([]Object, Page, error) {
-	for attempt := 1; ; attempt++ {
-		objs, last, err := x.list(ctx, collection, o)
-		if err == nil || !errors.Is(err, ErrSnapshotGone) || attempt == 5 {
-			return objs, last, err
-		}
-	}
-}
-
-func (x *Index) list(ctx context.Context, collection string, o ListOptions) ([]Object, Page, error) {
-	var all []Object
-	for token := ""; ; {
-		p, err := x.Page(ctx, collection, o, token)
-		if err != nil {
-			return nil, Page{}, err
-		}
-		all = append(all, p.Objects...)
-		if token = p.Next; token == "" {
-			return all, p, nil
-		}
-	}
-}
-
-// All yields every object that matches, in key order, a page at a time. When a
-// page's snapshot is gone it goes on behind the last key in a newer one, so the
-// whole need not be of one revision. It ends after an error.
-func (x *Index) All(ctx context.Context, collection string, o ListOptions) iter.Seq2[Object, error] {
-	return func(yield func(Object, error) bool) {
-		err := x.pages(ctx, collection, o, func(objs []Object, _ Revision) error {
-			for _, obj := range objs {
-				if !yield(obj, nil) {
-					return errEnough
-				}
-			}
-			return nil
-		})
-		if err != nil && !errors.Is(err, errEnough) {
-			yield(Object{}, err)
-		}
-	}
-}
-
-var errEnough = errors.New("client: enough")
-
-// pages visits one page after the other, going on from newer snapshots.
-func (x *Index) pages(ctx context.Context, collection string, o ListOptions, visit func([]Object, Revision) error) error {
-	gone := 0
-	for token := ""; ; {
-		p, err := x.Page(ctx, collection, o, token)
-		if err != nil && p.Next != "" && gone < 5 {
-			token = p.Next
-			gone++
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		gone = 0
-		if err := visit(p.Objects, p.Revision); err != nil {
-			return err
-		}
-		if token = p.Next; token == "" {
-			return nil
-		}
-	}
 }
 
 func (o ListOptions) byIndex() bool { return o.Index != "" || len(o.Values) > 0 }
@@ -236,39 +139,4 @@ func (x *Index) ByExample(ctx context.Context, collection, index string, example
 		return nil, nil, Revision{}, wrap(err, "by example %s %s", collection, index)
 	}
 	return fromObjects(resp.GetObjects(), resp.GetQuarantinedKeys(), nil), resp.GetValues(), fromRevision(resp.GetRevision()), nil
-}
-
-// IndexValue is a value of an index, and how many keys are filed under it.
-type IndexValue struct {
-	Value string
-	Keys  int64
-}
-
-// IndexValues returns the values of an index that begin with a prefix and have at
-// least one key, sorted, from one snapshot.
-func (x *Index) IndexValues(ctx context.Context, collection, index, prefix string, o ReadOptions) ([]IndexValue, Revision, error) {
-	for attempt := 1; ; attempt++ {
-		values, rev, err := x.indexValues(ctx, collection, index, prefix, o)
-		if err == nil || !errors.Is(err, ErrSnapshotGone) || attempt == 5 {
-			return values, rev, err
-		}
-	}
-}
-
-func (x *Index) indexValues(ctx context.Context, collection, index, prefix string, o ReadOptions) ([]IndexValue, Revision, error) {
-	var all []IndexValue
-	for token := ""; ; {
-		resp, err := x.c.ListIndexFuncValues(ctx, &indexv1.ListIndexFuncValuesRequest{
-			Collection: collection, Index: index, Prefix: prefix, PageToken: token, Consistency: o.consistency(),
-		})
-		if err != nil {
-			return nil, Revision{}, wrap(err, "index values %s %s", collection, index)
-		}
-		for _, v := range resp.GetValues() {
-			all = append(all, IndexValue{Value: v.GetValue(), Keys: v.GetKeys()})
-		}
-		if token = resp.GetNextPageToken(); token == "" {
-			return all, fromRevision(resp.GetRevision()), nil
-		}
-	}
 }

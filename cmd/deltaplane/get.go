@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
@@ -105,32 +106,29 @@ func runGet(cmd *cobra.Command, s *selection) error {
 	defer conn.Close()
 	ctx, cancel := contextWithTimeout(cmd, s.timeout)
 	defer cancel()
-	client := indexv1.NewIndexServiceClient(conn)
+	index := indexv1.NewIndexServiceClient(conn)
 	p := newPrinter(cmd.OutOrStdout(), s.output, s.collection, s.noHeaders)
 
 	if s.key != "" {
-		answer, err := client.Get(ctx, &indexv1.GetRequest{
+		answer, err := index.Get(ctx, &indexv1.GetRequest{
 			Collection: s.collection, Key: s.key, View: s.view(), Consistency: s.consistency(),
 		})
 		if err != nil {
-			return served(ctx, client, err)
+			return served(ctx, index, err)
 		}
 		p.single = true
 		p.add(answer.GetObject())
 		return p.flush()
 	}
-	for token := ""; ; {
-		objects, next, err := s.page(ctx, client, token)
+	o, err := s.options()
+	if err != nil {
+		return err
+	}
+	for obj, err := range client.NewIndex(conn).All(ctx, s.collection, o) {
 		if err != nil {
-			return served(ctx, client, err)
+			return served(ctx, index, plain(err))
 		}
-		for _, o := range objects {
-			p.add(o)
-		}
-		if next == "" {
-			break
-		}
-		token = next
+		p.add(object(obj))
 	}
 	if err := p.flush(); err != nil {
 		return err

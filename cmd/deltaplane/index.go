@@ -7,6 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/deltaplane/deltaplane/client"
+	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
 
@@ -64,20 +66,13 @@ func newIndexValues() *cobra.Command {
 			defer conn.Close()
 			ctx, cancel := contextWithTimeout(cmd, d.timeout)
 			defer cancel()
-			client := indexv1.NewIndexServiceClient(conn)
-			all := &indexv1.ListIndexFuncValuesResponse{}
-			for token := ""; ; token = all.NextPageToken {
-				answer, err := client.ListIndexFuncValues(ctx, &indexv1.ListIndexFuncValuesRequest{
-					Collection: a[0], Index: a[1], Prefix: prefix, PageToken: token,
-				})
-				if err != nil {
-					return err
-				}
-				all.Values = append(all.Values, answer.GetValues()...)
-				all.Revision, all.NextPageToken = answer.GetRevision(), answer.GetNextPageToken()
-				if all.NextPageToken == "" {
-					break
-				}
+			values, at, err := client.NewIndex(conn).IndexValues(ctx, a[0], a[1], prefix, client.ReadOptions{})
+			if err != nil {
+				return plain(err)
+			}
+			all := &indexv1.ListIndexFuncValuesResponse{Revision: &deltav1.Revision{Epoch: at.Epoch, ResourceVersion: at.RV}}
+			for _, v := range values {
+				all.Values = append(all.Values, &indexv1.IndexValue{Value: v.Value, Keys: v.Keys})
 			}
 			if output == "json" {
 				return printMessage(cmd.OutOrStdout(), all)

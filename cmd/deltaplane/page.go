@@ -9,37 +9,35 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/deltaplane/deltaplane/client"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
 
-// page reads one page of the selection and returns the token of the next.
-func (s *selection) page(ctx context.Context, client indexv1.IndexServiceClient, token string) ([]*indexv1.Object, string, error) {
+// options are the selection in the words of the client.
+func (s *selection) options() (client.ListOptions, error) {
+	o := client.ListOptions{Namespace: s.namespace, Labels: s.selector, ReadOptions: client.ReadOptions{View: s.view(), AtLeast: client.Revision{RV: s.atLeast}}}
 	if s.index == "" {
-		answer, err := client.List(ctx, &indexv1.ListRequest{
-			Collection: s.collection, Namespace: s.namespace, LabelSelector: s.selector,
-			PageToken: token, View: s.view(), Consistency: s.consistency(),
-		})
-		return answer.GetObjects(), answer.GetNextPageToken(), err
+		return o, nil
 	}
 	if s.selector != "" {
-		return nil, "", &usageError{errors.New("--index excludes --selector")}
+		return o, &usageError{errors.New("--index excludes --selector")}
 	}
 	name, value, _ := strings.Cut(s.index, "=")
-	answer, err := client.ByIndex(ctx, &indexv1.ByIndexRequest{
-		Collection: s.collection, Index: name, Values: []string{value},
-		PageToken: token, View: s.view(), Consistency: s.consistency(),
-	})
-	objects := answer.GetObjects()
-	if s.namespace != "" {
-		kept := objects[:0]
-		for _, o := range objects {
-			if strings.HasPrefix(o.GetKey(), s.namespace+"/") {
-				kept = append(kept, o)
-			}
-		}
-		objects = kept
+	o.Index, o.Values = name, []string{value}
+	return o, nil
+}
+
+// object is what the client read as printers take it.
+func object(o client.Object) *indexv1.Object {
+	return &indexv1.Object{Key: o.Key, Uid: o.UID, ResourceVersion: o.ResourceVersion, Payload: o.Payload}
+}
+
+// plain is the status that an error of the client holds: commands need not be told what they asked.
+func plain(err error) error {
+	if e, ok := errors.AsType[*client.Error](err); ok {
+		return e.Unwrap()
 	}
-	return objects, answer.GetNextPageToken(), err
+	return err
 }
 
 // completeCollections completes COLLECTION from what the index serves; without a reachable index it offers nothing.

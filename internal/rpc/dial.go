@@ -48,7 +48,7 @@ type DialConfig struct {
 // again: requests that change something carry their own request ids or
 // tokens. Retries stop when the server pushes back or a tenth fail.
 const serviceConfig = `{
-  "loadBalancingConfig": [{"round_robin": {}}],%s
+  "loadBalancingConfig": [{"deltaplane_round_robin": {}}],%s
   "methodConfig": [{
     "name": [{}],
     "waitForReady": false,

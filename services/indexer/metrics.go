@@ -51,7 +51,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		}),
 		watch: newWatchMetrics(),
 		pages: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "deltaplane_indexer_page_tokens_total", Help: "Page tokens used, by result: served, gone.",
+			Name: "deltaplane_indexer_page_tokens_total", Help: "Page tokens used, by result: served, elsewhere (another replica made it), expired.",
 		}, []string{"result"}),
 	}
 	m.queries = prometheus.NewCounterVec(prometheus.CounterOpts{

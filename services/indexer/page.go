@@ -20,6 +20,13 @@ const (
 	maxPage     = 5000
 )
 
+// Where the snapshot of a page token is that is not here, as errors and metrics
+// name it: with another replica, which may have it, or nowhere.
+const (
+	snapshotElsewhere = "elsewhere"
+	snapshotExpired   = "expired"
+)
+
 // paged is a request that is answered in pages.
 type paged interface {
 	proto.Message
@@ -68,14 +75,18 @@ func (s *Service) page(ctx context.Context, req paged, t *target, zero int) (*pa
 		p.seek(tok.cluster)
 		return p, nil
 	}
-	if tok.maker == s.tokens.maker {
+	own := tok.maker == s.tokens.maker
+	if own {
 		p.parts = s.pins.get(tok.pin, time.Now())
 	}
 	if p.parts == nil || !t.is(p.parts) {
-		s.metrics.pages.WithLabelValues("gone").Inc()
 		tok.pin, tok.passed = 0, 0
-		return p, newFault(errSnapshotGone, "another replica made it, or it is too old; go on from a new snapshot with the token in the details",
-			"page_token", s.tokens.write(tok), "collection", t.resource)
+		where, text := snapshotElsewhere, "another replica made it: ask that one, or go on from a new snapshot with the token in the details"
+		if own {
+			where, text = snapshotExpired, "it is not kept any more; go on from a new snapshot with the token in the details"
+		}
+		s.metrics.pages.WithLabelValues(where).Inc()
+		return p, newFault(errSnapshotGone, text, "page_token", s.tokens.write(tok), "snapshot", where, "collection", t.resource)
 	}
 	s.metrics.pages.WithLabelValues("served").Inc()
 	for _, part := range p.parts { // a collection that has to be synced again answers nothing, old snapshots included

@@ -12,9 +12,12 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
 
+	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
@@ -28,6 +31,7 @@ type fleetOf struct {
 	addrs   []string
 	running []*replica
 	client  indexv1.IndexServiceClient
+	conn    *grpc.ClientConn
 }
 
 func (w *world) replicas(t *testing.T, n int) *fleetOf {
@@ -47,7 +51,7 @@ func (w *world) replicas(t *testing.T, n int) *fleetOf {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	f.client = indexv1.NewIndexServiceClient(conn)
+	f.conn, f.client = conn, indexv1.NewIndexServiceClient(conn)
 	return f
 }
 
@@ -246,4 +250,96 @@ func TestARollingRestartFailsNoCallAndLeavesNoGap(t *testing.T) {
 		t.Errorf("%d watches were sent elsewhere during %d calls: nothing was tested", resumed, calls.Load())
 	}
 	t.Logf("%d calls, %d watches sent elsewhere", calls.Load(), resumed)
+}
+
+// tokensUsed counts the page tokens that a replica was given, by result.
+func tokensUsed(t *testing.T, r *replica, result string) (n float64) {
+	t.Helper()
+	families, err := r.tel.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != "deltaplane_indexer_page_tokens_total" {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			if m.GetLabel()[0].GetValue() == result {
+				n += m.GetCounter().GetValue()
+			}
+		}
+	}
+	return n
+}
+
+// manyPods are more than some pages of objects.
+func manyPods(n int) []delta.Record {
+	records := make([]delta.Record, n)
+	for i := range records {
+		records[i] = pod(fmt.Sprintf("a/p-%04d", i), options{node: "n1"})
+	}
+	return records
+}
+
+func TestAListingOfManyPagesIsOfOneSnapshotBehindAnyBalancer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	const objects, page = 900, 100
+	w.start(t, manyPods(objects)...)
+	f := w.replicas(t, 3)
+	plain := func(n int) *client.Index { // gRPC's own round robin, as other connections have
+		names := manual.NewBuilderWithScheme("plain")
+		var at []resolver.Address
+		for _, addr := range f.addrs[:n] {
+			at = append(at, resolver.Address{Addr: addr})
+		}
+		names.InitialState(resolver.State{Addresses: at})
+		conn, err := grpc.NewClient("plain:///index", grpc.WithResolvers(names), grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithDefaultServiceConfig(`{"loadBalancingConfig": [{"round_robin": {}}]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		return client.NewIndex(conn)
+	}
+	elsewhere := func() (n float64) {
+		for _, r := range f.running {
+			n += tokensUsed(t, r, "elsewhere")
+		}
+		return n
+	}
+	ctx := t.Context()
+	for _, c := range []struct {
+		name string
+		x    *client.Index
+	}{{"our own connection", client.NewIndex(f.conn)}, {"round robin over two", plain(2)}, {"round robin over three", plain(3)}} {
+		before := elsewhere()
+		for i := range 4 {
+			w.put(t, pod("a/p-0000", options{node: "n1"})) // the replicas need not be at the same version
+			objs, rev, err := c.x.List(ctx, "pods", client.ListOptions{PageSize: page, ReadOptions: client.ReadOptions{View: client.ViewKeys}})
+			if err != nil || len(objs) != objects || rev.IsZero() {
+				t.Fatalf("%s: List %d = %d objects at %v, %v", c.name, i, len(objs), rev, err)
+			}
+			objs, _, err = c.x.List(ctx, "pods", client.ListOptions{PageSize: page, Index: "node", Values: []string{"n1"}})
+			if err != nil || len(objs) != objects {
+				t.Fatalf("%s: List %d by index = %d objects, %v", c.name, i, len(objs), err)
+			}
+			n := 0
+			for _, err := range c.x.All(ctx, "pods", client.ListOptions{PageSize: page}) {
+				if n++; err != nil {
+					t.Fatalf("%s: All %d: %v", c.name, i, err)
+				}
+			}
+			if n != objects {
+				t.Fatalf("%s: All %d yields %d objects", c.name, i, n)
+			}
+		}
+		refused := elsewhere() - before
+		if refused != 0 && c.name == "our own connection" {
+			t.Errorf("%s: %v pages were asked of the wrong replica", c.name, refused)
+		}
+		if refused == 0 && c.name != "our own connection" {
+			t.Errorf("%s: every page came to its replica: nothing was tested", c.name)
+		}
+	}
 }

@@ -65,7 +65,9 @@ type IndexServiceClient interface {
 	BatchGet(ctx context.Context, in *BatchGetRequest, opts ...grpc.CallOption) (*BatchGetResponse, error)
 	// List returns objects in key order, in pages that all come from one snapshot. Errors: FAILED_PRECONDITION
 	// SNAPSHOT_GONE when the token's snapshot is on another replica or too old; the ErrorInfo metadata `page_token`
-	// continues after the last key from a new snapshot.
+	// continues after the last key from a new snapshot, on any replica. With the metadata `snapshot` = `elsewhere` the same
+	// token may also be tried again: behind a balancer a later call may reach the replica that made it. With `expired` nobody
+	// has it. To stay with one replica, read all pages on one Query stream.
 	List(ctx context.Context, in *ListRequest, opts ...grpc.CallOption) (*ListResponse, error)
 	// ByIndex returns the objects filed under any of the given values of one index, each once, in key order.
 	// Errors: NOT_FOUND INDEX_NOT_FOUND.
@@ -303,7 +305,9 @@ type IndexServiceServer interface {
 	BatchGet(context.Context, *BatchGetRequest) (*BatchGetResponse, error)
 	// List returns objects in key order, in pages that all come from one snapshot. Errors: FAILED_PRECONDITION
 	// SNAPSHOT_GONE when the token's snapshot is on another replica or too old; the ErrorInfo metadata `page_token`
-	// continues after the last key from a new snapshot.
+	// continues after the last key from a new snapshot, on any replica. With the metadata `snapshot` = `elsewhere` the same
+	// token may also be tried again: behind a balancer a later call may reach the replica that made it. With `expired` nobody
+	// has it. To stay with one replica, read all pages on one Query stream.
 	List(context.Context, *ListRequest) (*ListResponse, error)
 	// ByIndex returns the objects filed under any of the given values of one index, each once, in key order.
 	// Errors: NOT_FOUND INDEX_NOT_FOUND.
