@@ -109,7 +109,7 @@ func TestTroubleOfTheStoreHasANamedReasonAndLosesNothing(t *testing.T) {
 			f.err.Store(&tc.err)
 			for began := time.Now(); ; { // a busy machine may not even hear the refusal in time
 				_, err = r.Add(t.Context(), &queuev1.AddRequest{Queue: q, Items: []*queuev1.AddItem{{Key: "meanwhile"}}})
-				if rpc.Reason(err) != "STORE_OUTCOME_UNKNOWN" || time.Since(began) > 20*time.Second {
+				if got := rpc.Reason(err); got == reason || got != "STORE_OUTCOME_UNKNOWN" || time.Since(began) > 20*time.Second {
 					break
 				}
 			}
