@@ -7,7 +7,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -40,7 +39,7 @@ type printer struct {
 	out        io.Writer
 	format     string
 	collection string
-	table      *tabwriter.Writer
+	table      table
 	columns    []column
 	headers    bool
 	single     bool // one object was asked for: no list around it
@@ -52,7 +51,7 @@ type printer struct {
 func newPrinter(out io.Writer, format, collection string, noHeaders bool) *printer {
 	return &printer{
 		out: out, format: format, collection: collection,
-		table: tabwriter.NewWriter(out, 0, 0, 3, ' ', 0), headers: !noHeaders,
+		table: table{out: out}, headers: !noHeaders,
 	}
 }
 
@@ -82,20 +81,14 @@ func (p *printer) row(o *indexv1.Object, prefix []string) {
 			for _, c := range p.columns {
 				names = append(names, c.name)
 			}
-			p.tablef(names)
+			p.table.row(names)
 		}
 	}
 	cells := slices.Clone(prefix)
 	for _, c := range p.columns {
 		cells = append(cells, c.cell(o))
 	}
-	p.tablef(cells)
-}
-
-func (p *printer) tablef(cells []string) {
-	if _, err := fmt.Fprintln(p.table, strings.Join(cells, "\t")); err != nil {
-		p.err = err
-	}
+	p.table.row(cells)
 }
 
 func (p *printer) printf(format string, a ...any) {
@@ -106,7 +99,7 @@ func (p *printer) printf(format string, a ...any) {
 
 // flush writes what is held back: aligned tables, and JSON and YAML documents.
 func (p *printer) flush() error {
-	if err := p.table.Flush(); err != nil {
+	if err := p.table.flush(); err != nil {
 		return err
 	}
 	if p.err != nil || (p.format != "json" && p.format != "yaml") {

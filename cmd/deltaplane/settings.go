@@ -39,7 +39,7 @@ func applySettings(lookup func(string) (string, bool)) func(*cobra.Command, []st
 			faults = append(faults, applyFile(path, flags, fill)...)
 		}
 		if err := errors.Join(faults...); err != nil {
-			return &usageError{fmt.Errorf("settings:\n%w", err)}
+			return &usageError{err}
 		}
 		return nil
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -239,9 +240,14 @@ func runUp(cmd *cobra.Command, u *upFlags) (err error) {
 			return runReflector(ctx, u.reflecting.config, u.telemetry, &u.log, client)
 		}},
 		{"controllers", func(ctx context.Context) error {
+			u.listening(ctx, "queue", u.queue.config.RPC.Listen)
+			u.listening(ctx, "indexer", u.indexer.RPC.Listen)
 			return runControllers(ctx, &u.control, u.telemetry, &u.log, client)
 		}},
-		{"nodes", func(ctx context.Context) error { return runNodes(ctx, &u.nodes, u.telemetry, client) }},
+		{"nodes", func(ctx context.Context) error {
+			u.listening(ctx, "indexer", u.indexer.RPC.Listen)
+			return runNodes(ctx, &u.nodes, u.telemetry, client)
+		}},
 	} {
 		if u.runs(p.name) {
 			parts.start(ctx, p.name, p.run)
@@ -260,6 +266,23 @@ func runUp(cmd *cobra.Command, u *upFlags) (err error) {
 		return nil
 	})
 	return parts.wait(ctx)
+}
+
+// listening waits a moment for a service of this process, so that those who call it do not begin with a complaint.
+func (u *upFlags) listening(ctx context.Context, service, address string) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	for u.runs(service) && ctx.Err() == nil {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+		if err == nil {
+			_ = conn.Close()
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
 }
 
 // startNATS runs the embedded server and points every part at it.

@@ -63,7 +63,9 @@ func runWatch(cmd *cobra.Command, s *selection, changesOnly bool) error {
 	if s.index != "" {
 		request.Index, request.IndexValue, _ = strings.Cut(s.index, "=")
 	}
-	w := watcher{cmd: cmd, selection: s, client: indexv1.NewIndexServiceClient(conn), headers: !s.noHeaders}
+	w := watcher{cmd: cmd, selection: s, client: indexv1.NewIndexServiceClient(conn)}
+	w.printer = newPrinter(cmd.OutOrStdout(), s.output, s.collection, s.noHeaders)
+	w.printer.table.widths = []int{len("UPDATED")}
 	pause := watchRetry
 	for opened := false; ; opened = true {
 		w.heard = false
@@ -92,7 +94,7 @@ type watcher struct {
 	cmd       *cobra.Command
 	selection *selection
 	client    indexv1.IndexServiceClient
-	headers   bool
+	printer   *printer
 	seen      bool
 	heard     bool // on this stream
 }
@@ -126,7 +128,7 @@ func (w *watcher) print(events []*indexv1.Event) error {
 	if len(events) == 0 {
 		return nil
 	}
-	p := newPrinter(w.cmd.OutOrStdout(), w.selection.output, w.selection.collection, !w.headers)
+	p := w.printer
 	for _, e := range events {
 		if key := w.selection.key; key != "" && e.GetObject().GetKey() != key {
 			continue
@@ -138,13 +140,10 @@ func (w *watcher) print(events []*indexv1.Event) error {
 				return err
 			}
 		case e.GetType() == deltav1.DeltaType_DELTA_TYPE_DELETED && p.format != "keys" && p.format != "name":
-			p.tablef([]string{kind, e.GetObject().GetKey()})
+			p.table.row(append([]string{kind}, strings.Split(e.GetObject().GetKey(), "/")...)) // below namespace and name
 		default:
 			p.add(e.GetObject(), kind)
 		}
-	}
-	if p.columns != nil {
-		w.headers = false
 	}
 	if p.format == "json" || p.format == "yaml" {
 		return p.err

@@ -187,6 +187,9 @@ smoke() {
 		sleep 0.5
 	done
 	say "smoke: Job $job did not complete within 60 s"
+	"$work/deltaplane" queue ls --queue-url "127.0.0.1:${QUEUE_PORT:-7442}" >&2 || true
+	"$work/deltaplane" queue describe dev/job "default/$job" --queue-url "127.0.0.1:${QUEUE_PORT:-7442}" >&2 || true
+	compose logs --tail 20 controllers-1 controllers-2 node >&2 || true
 	return 1
 }
 
