@@ -100,7 +100,7 @@ up: ## run everything in one process (go run ./cmd/deltaplane up)
 
 ##### tests #####
 
-.PHONY: deps vet test test-packages race fuzz bench bench-queue chaos-queue system soak race-soak
+.PHONY: deps vet test test-packages test-model race fuzz bench bench-queue chaos-queue system soak race-soak
 # The tests start a real redis-server. On a fresh Debian machine root gets it installed; others are told.
 deps:
 	@command -v redis-server >/dev/null || { \
@@ -116,13 +116,18 @@ vet: ## go vet
 	go vet $(PKG)
 
 # What fails in the one does not keep the other from being run.
-test: vet ## all tests: those of the packages, then the whole-system suite
-	@rc=0; for part in test-packages system; do $(MAKE) --no-print-directory $$part || rc=1; done; exit $$rc
+test: vet ## all tests: those of the packages, the engines' long model check, then the whole-system suite
+	@rc=0; for part in test-packages test-model system; do $(MAKE) --no-print-directory $$part || rc=1; done; exit $$rc
 
 # test/system and test/node are vetted too; they run whole programs and have their own targets, as in CI their own steps.
 # Everything has been vetted before: go test would do it again for the race detector's build.
 test-packages: deps ## the tests of PKG with the race detector, in random order
 	go test -race -vet=off -shuffle=on -timeout $(TIMEOUT) $$(go list $(PKG) | grep -vE '/test/(system|node)$$')
+
+# The race detector makes a million operations take minutes: with it there are fewer.
+test-model: PKG := ./services/queue/...
+test-model: deps ## random histories of a million operations on each engine against the model
+	go test -vet=off -count=1 -timeout $(TIMEOUT) -run TestRandomHistoriesMatchTheOracle $(PKG)
 
 race: deps ## the race detector only, PKG=./services/queue/... for a part
 	go test -race -shuffle=on -count=1 -timeout $(TIMEOUT) $(PKG)

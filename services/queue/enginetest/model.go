@@ -19,14 +19,18 @@ import (
 )
 
 // Ops is how many operations a random history has: DELTAPLANE_SOAK_OPS of the
-// environment, else a million, or 20,000 with -short.
+// environment, else a million, 100,000 under the race detector, which makes each
+// several times as dear, or 20,000 with -short.
 func Ops(t *testing.T) int {
 	t.Helper()
 	v, ok := os.LookupEnv("DELTAPLANE_SOAK_OPS")
-	if !ok && testing.Short() {
+	switch {
+	case ok:
+	case testing.Short():
 		return 20_000
-	}
-	if !ok {
+	case raced:
+		return 100_000
+	default:
 		return 1_000_000
 	}
 	n, err := strconv.Atoi(v)
