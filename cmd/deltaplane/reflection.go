@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
 
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
@@ -23,7 +24,11 @@ func reflections(d *dialFlags, fn func(reflectorv1.ReflectorServiceClient) error
 		return err
 	}
 	defer conn.Close()
-	return fn(reflectorv1.NewReflectorServiceClient(conn))
+	err = fn(reflectorv1.NewReflectorServiceClient(conn))
+	if rpc.Code(err) == codes.DeadlineExceeded {
+		return &hintError{err, fmt.Sprintf("the reflector at %s did not answer within %v, see --timeout; whether it did what was asked, deltaplane reflection ls tells", d.reflector, d.timeout)}
+	}
+	return err
 }
 
 func newReflectionLs() *cobra.Command {

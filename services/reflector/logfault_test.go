@@ -1,6 +1,7 @@
 package reflector_test
 
 import (
+	"context"
 	"fmt"
 	"net/url"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/internal/embedded"
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
+	"github.com/deltaplane/deltaplane/internal/rpc"
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
 	"github.com/deltaplane/deltaplane/services/reflector"
 )
@@ -189,4 +191,48 @@ func TestALogThatIsBackEndsTheWaitForIt(t *testing.T) {
 	}
 	t.Cleanup(second.Stop)
 	well(t, c, "pods")
+}
+
+func TestACallSaysWhatIsAwayAndWhatWasNotDone(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	server := embedded.NATSConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0"}
+	n, err := embedded.StartNATS(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Stop()
+	svc, _ := start(t, quick(), f.URL, n.URL())
+	c := dial(t, svc)
+	well(t, c, "pods")
+	add(t, c, &reflectorv1.ReflectionSpec{Resource: "configmaps"})
+	n.Stop()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	_, addErr := c.AddReflection(ctx, &reflectorv1.AddReflectionRequest{Spec: &reflectorv1.ReflectionSpec{Resource: "nodes"}})
+	_, removeErr := c.RemoveReflection(ctx, &reflectorv1.RemoveReflectionRequest{Resource: "configmaps"})
+	_, relistErr := c.Relist(ctx, &reflectorv1.RelistRequest{Collection: "dev/pods.v1"})
+	for call, err := range map[string]error{"add": addErr, "remove": removeErr, "relist": relistErr} {
+		if rpc.Reason(err) != "REFLECTIONS_UNAVAILABLE" || !strings.Contains(err.Error(), "NATS cannot be reached") || !strings.Contains(err.Error(), "changed") {
+			t.Errorf("%s = %v; want what is away, and whether anything was changed", call, err)
+		}
+	}
+}
+
+// TestACallIsToldWhatIsAwayBeforeItsTimeIsOver, also when it asks again by itself.
+func TestACallIsToldWhatIsAwayBeforeItsTimeIsOver(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	nats := embeddedtest.NATS(t).URL()
+	gate := newValve(t, nats)
+	svc, _ := start(t, quick(), f.URL, "nats://"+gate.addr)
+	c := dial(t, svc)
+	well(t, c, "pods")
+	gate.shut()
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+	defer cancel()
+	_, err := c.Relist(ctx, &reflectorv1.RelistRequest{Collection: "dev/pods.v1"})
+	if rpc.Reason(err) != "REFLECTIONS_UNAVAILABLE" || !strings.Contains(err.Error(), "NATS cannot be reached") {
+		t.Errorf("Relist() = %v; want what is away", err)
+	}
 }

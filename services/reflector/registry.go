@@ -273,11 +273,11 @@ func (g *registry) edit(ctx context.Context, cluster string, change func(*additi
 
 // change writes a key anew as fn says, which gets what it holds and reports whether that changes. Errors are those of fn, or errStoreAway.
 func (g *registry) change(ctx context.Context, key string, fn func([]byte) ([]byte, bool, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, storePatience)
+	ctx, cancel := patiently(ctx)
 	defer cancel()
 	b, err := g.open(ctx)
 	if err != nil {
-		return storeAway(err)
+		return notDone(err)
 	}
 	for range 20 {
 		e, err := b.Get(ctx, key)
@@ -286,7 +286,7 @@ func (g *registry) change(ctx context.Context, key string, fn func([]byte) ([]by
 			case g.look <- struct{}{}:
 			default:
 			}
-			return storeAway(err)
+			return notDone(err)
 		}
 		value, changed, err := fn(e.Value)
 		if err != nil || !changed {
@@ -298,10 +298,10 @@ func (g *registry) change(ctx context.Context, key string, fn func([]byte) ([]by
 			g.follow(ctx, revision)
 			return nil
 		case !errors.Is(err, stream.ErrConflict):
-			return storeAway(err)
+			return perhapsDone(err)
 		}
 	}
-	return storeAway(errors.New("others keep changing them"))
+	return notDone(errors.New("others keep changing it"))
 }
 
 // additions are those of a cluster as they are now.
@@ -323,15 +323,15 @@ func (g *registry) additions(ctx context.Context, cluster string) (additions, er
 
 // request puts a key, whatever it holds.
 func (g *registry) request(ctx context.Context, key string, value []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, storePatience)
+	ctx, cancel := patiently(ctx)
 	defer cancel()
 	b, err := g.open(ctx)
 	if err != nil {
-		return storeAway(err)
+		return notDone(err)
 	}
 	revision, err := b.Put(ctx, key, value)
 	if err != nil {
-		return storeAway(err)
+		return perhapsDone(err)
 	}
 	g.follow(ctx, revision)
 	return nil
@@ -347,6 +347,23 @@ func (g *registry) answered(ctx context.Context, key string, revision uint64) er
 		return nil
 	}
 	return err
+}
+
+// patiently bounds how long a call waits for the bucket, so that its caller is told what is away before its own time is over. Callers ask again by
+// themselves when they are told that something is away: each time gets its part of what is left.
+func patiently(ctx context.Context) (context.Context, context.CancelFunc) {
+	patience := storePatience
+	if end, ok := ctx.Deadline(); ok {
+		patience = min(patience, time.Until(end)/2)
+	}
+	return context.WithTimeout(ctx, patience)
+}
+
+// notDone is an error before anything was written; perhapsDone one of the write itself.
+func notDone(err error) error { return storeAway(fmt.Errorf("nothing was changed: %w", err)) }
+
+func perhapsDone(err error) error {
+	return storeAway(fmt.Errorf("whether it was changed is not known, and asking again does no harm: %w", err))
 }
 
 func storeAway(err error) error { return fmt.Errorf("%w: %w", errStoreAway, err) }
