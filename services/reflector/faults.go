@@ -34,7 +34,8 @@ func Cause(collection, text string) string {
 	return digits.ReplaceAllString(text, "#")
 }
 
-// chorus folds what many collections say at once. The first of equal faults is logged as it comes, those that follow soon after in one line.
+// chorus folds what many collections say at once. The first of equal faults, or of those who are well again after one, is logged as it comes,
+// those that follow soon after in one line.
 type chorus struct {
 	slog *slog.Logger
 	// loops runs what waits for others, until ctx returns one that has ended.
@@ -45,15 +46,18 @@ type chorus struct {
 	said map[string]*verse // guarded by mu
 }
 
-// verse is one fault that was logged a moment ago.
+// verse is something that was logged a moment ago.
 type verse struct {
 	count int
 	names []string
+	last  time.Time
 }
 
 const (
 	chorusFor   = time.Second
 	chorusNames = 3
+	// recoveryFor is how long it may take until the last collection is well again, while one follows the other.
+	recoveryFor = 30 * time.Second
 )
 
 func newChorus(log *slog.Logger, loops *sync.WaitGroup, ctx func() context.Context) *chorus {
@@ -62,30 +66,53 @@ func newChorus(log *slog.Logger, loops *sync.WaitGroup, ctx func() context.Conte
 
 // warn logs a collection's fault by say, or counts it with those that are equal.
 func (c *chorus) warn(collection, stage, reason, text string, say func()) {
-	key := stage + "\x00" + reason + "\x00" + Cause(collection, text)
+	c.fold(stage+"\x00"+reason+"\x00"+Cause(collection, text), collection, chorusFor, say, func(n int, names string) {
+		c.slog.LogAttrs(context.WithoutCancel(c.ctx()), slog.LevelWarn, "reflections failed alike", slog.Int(telemetry.KeyCount, n),
+			slog.String(telemetry.KeyCollection, names), slog.String(telemetry.KeyCheck, stage), slog.String(telemetry.KeyReason, reason),
+			slog.String(telemetry.KeyError, text))
+	})
+}
+
+// well logs by say that a collection is well again, or counts it with the others that failed for the same reason.
+func (c *chorus) well(collection, reason string, say func()) {
+	c.fold("well\x00"+reason, collection, recoveryFor, say, func(n int, names string) {
+		c.slog.LogAttrs(context.WithoutCancel(c.ctx()), slog.LevelInfo, "reflections are well again", slog.Int(telemetry.KeyCount, n),
+			slog.String(telemetry.KeyCollection, names), slog.String(telemetry.KeyReason, reason))
+	})
+}
+
+// fold says something for one collection, and then together for those that say the same, once none of them has for chorusFor, or after longest.
+func (c *chorus) fold(key, collection string, longest time.Duration, say func(), together func(n int, names string)) {
 	c.mu.Lock()
 	v := c.said[key]
 	if v != nil {
+		v.last = time.Now()
 		if v.count++; len(v.names) < chorusNames {
 			v.names = append(v.names, collection)
 		}
 		c.mu.Unlock()
 		return
 	}
-	v = &verse{}
+	began := time.Now()
+	v = &verse{last: began}
 	c.said[key] = v
 	c.mu.Unlock()
 	say()
 	c.loops.Go(func() {
-		sleep(c.ctx(), chorusFor)
+		for wait := chorusFor; sleep(c.ctx(), wait); {
+			c.mu.Lock()
+			wait = min(time.Until(v.last.Add(chorusFor)), time.Until(began.Add(longest)))
+			c.mu.Unlock()
+			if wait <= 0 {
+				break
+			}
+		}
 		c.mu.Lock()
 		delete(c.said, key)
 		n, names := v.count, v.names
 		c.mu.Unlock()
 		if n > 0 {
-			c.slog.LogAttrs(context.WithoutCancel(c.ctx()), slog.LevelWarn, "reflections failed alike", slog.Int(telemetry.KeyCount, n),
-				slog.String(telemetry.KeyCollection, Names(names, n)), slog.String(telemetry.KeyCheck, stage), slog.String(telemetry.KeyReason, reason),
-				slog.String(telemetry.KeyError, text))
+			together(n, Names(names, n))
 		}
 	})
 }

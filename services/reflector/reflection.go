@@ -69,7 +69,9 @@ func (r *reflection) fail(ctx context.Context, stage string, err error, wait tim
 // well reports that what failed does so no more.
 func (r *reflection) well(ctx context.Context) {
 	if n, reason := r.state.well(); n > 0 {
-		r.slog.LogAttrs(ctx, slog.LevelInfo, "reflection is well again", slog.String(telemetry.KeyReason, reason), slog.Int(telemetry.KeyAttempt, n))
+		r.faults.well(r.state.get().name, reason, func() {
+			r.slog.LogAttrs(ctx, slog.LevelInfo, "reflection is well again", slog.String(telemetry.KeyReason, reason), slog.Int(telemetry.KeyAttempt, n))
+		})
 	}
 }
 
