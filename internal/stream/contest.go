@@ -116,6 +116,14 @@ func (k *contest) look(ctx context.Context) error {
 		k.bucket = bucket
 	}
 	e, err := k.bucket.Get(ctx, k.cfg.Name)
+	if errors.Is(err, ErrNoJetStream) { // also what is said of a bucket that was deleted, which is made anew
+		bucket, again := k.c.Bucket(ctx, leaseBucket, 0)
+		if again != nil {
+			return again
+		}
+		k.bucket = bucket
+		e, err = k.bucket.Get(ctx, k.cfg.Name)
+	}
 	switch {
 	case errors.Is(err, ErrNoKey):
 		e = Entry{}

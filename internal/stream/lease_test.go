@@ -3,6 +3,7 @@ package stream_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"strings"
 	"sync"
 	"testing"
@@ -322,5 +323,29 @@ func TestALeaseIsNotTakenFromOneThatThisProcessStillHas(t *testing.T) {
 	}
 	if next := lease(t, c, cfg); next.Term <= first.Term {
 		t.Errorf("term %d after %d", next.Term, first.Term)
+	}
+}
+
+// TestABucketOfLeasesThatIsDeletedIsMadeAnew by those who wait: nobody is told that there is no JetStream.
+func TestABucketOfLeasesThatIsDeletedIsMadeAnew(t *testing.T) {
+	t.Parallel()
+	url := embeddedtest.NATS(t).URL()
+	c1, c2 := connect(t, url, nil), connect(t, url, nil)
+	lease(t, c1, stream.LeaseConfig{Holder: "one", TTL: 2 * time.Second})
+	said := make(chan error, 100)
+	got := waiting(t, c2, stream.LeaseConfig{Holder: "two", TTL: 2 * time.Second, Failed: func(err error, _ time.Duration) { said <- err }})
+	if err := operator(t, url).DeleteKeyValue(t.Context(), "deltaplane-leases"); err != nil {
+		t.Fatal(err)
+	}
+	second := <-got
+	if second == nil {
+		t.Fatal("a lease whose bucket was deleted was not taken in time")
+	}
+	defer func() { _ = second.Release(context.Background()) }()
+	close(said)
+	for err := range said {
+		if errors.Is(err, stream.ErrNoJetStream) {
+			t.Errorf("it was said that %v", err)
+		}
 	}
 }
