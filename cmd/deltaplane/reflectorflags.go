@@ -103,10 +103,16 @@ func readResource(item string) (reflector.Resource, []*rpc.FieldError) {
 		return reflector.ParseSpec([]byte(item))
 	}
 	resource, err := reflector.ParseResource(item)
-	if err != nil {
-		return resource, []*rpc.FieldError{{Description: err.Error(), Err: err}}
+	if err == nil {
+		return resource, nil
 	}
-	return resource, nil
+	name, namespace, _ := strings.Cut(item, "/")
+	if spec, jsonErr := json.Marshal(map[string]string{"resource": name, "namespace": namespace}); jsonErr == nil {
+		if _, faults := reflector.ParseSpec(spec); len(faults) > 0 {
+			return resource, faults
+		}
+	}
+	return resource, []*rpc.FieldError{{Description: err.Error(), Err: err}}
 }
 
 // clusterSource reads KUBECONFIG[#CONTEXT], #CONTEXT, in-cluster or a URL.

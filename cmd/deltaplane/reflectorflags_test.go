@@ -163,8 +163,17 @@ func TestEveryFaultOfWhatIsMirroredIsReportedTogether(t *testing.T) {
 	_, _, err = settled(t, nil, "", "--resources", "nodes,Pods", "--resources",
 		`[{resource: Jobs, dropFields: [a, "..", 5], metadata_only: 7, colour: red, namespace: Web, labels: a}, {drop_fields: [a], dropFields: [b]}, {resource: pods, hints: {a: 5}}]`)
 	for _, want := range []string{
-		`--resources[1]: `, `"Pods": want name`, `--resources[2].dropFields[2]: `, `--resources[2].metadata_only: `, `--resources[2].colour: unknown field`,
+		`--resources[1].resource: "Pods": want name[.version][.group]: 'P' is no`, `--resources[2].dropFields[2]: `, `--resources[2].metadata_only: `, `--resources[2].colour: unknown field`,
 		`--resources[2].namespace: "Web"`, `--resources[2].labels: `, `--resources[2].resource: "Jobs"`, `--resources[3]: `, `--resources[4].hints: `,
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v\nnames nothing of %q", err, want)
+		}
+	}
+	_, _, err = settled(t, nil, "", "--resources", "po!ds", "--resources", "-pods", "--resources", "pods/My_Space", "--resources", "pods/")
+	for _, want := range []string{
+		`--resources[0].resource: "po!ds": want name[.version][.group]: '!' is no lower-case letter`, `--resources[1].resource: "-pods"`,
+		`--resources[2].namespace: "My_Space"`, `--resources[3]: `,
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v\nnames nothing of %q", err, want)

@@ -107,8 +107,8 @@ func (r Resource) faults() []*rpc.FieldError {
 			fault("cluster", "%v", err)
 		}
 	}
-	if r.Name != everything && (!resourceForm.MatchString(r.Name) || len(r.Name) > 253) {
-		fault("resource", "%.100q: want name[.version][.group]", r.Name)
+	if wrong := wrongName(r.Name); wrong != "" {
+		fault("resource", "%.100q: want name[.version][.group]: %s", r.Name, wrong)
 	}
 	if ns := r.Scope.Namespace; ns != "" {
 		if wrong := validation.IsDNS1123Label(ns); len(wrong) > 0 {
@@ -159,6 +159,24 @@ func (r Resource) faults() []*rpc.FieldError {
 		}
 	}
 	return out
+}
+
+// wrongName says what is wrong with the name of a resource.
+func wrongName(name string) string {
+	odd := strings.IndexFunc(name, func(c rune) bool { return (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' && c != '.' })
+	switch {
+	case name == everything:
+	case name == "":
+		return "it is empty"
+	case len(name) > 253:
+		return fmt.Sprintf("it is %d bytes long, at most 253", len(name))
+	case odd >= 0:
+		c, _ := utf8.DecodeRuneInString(name[odd:])
+		return fmt.Sprintf("%q is no lower-case letter, digit or hyphen", c)
+	case !resourceForm.MatchString(name):
+		return "each part begins and ends with a letter or digit"
+	}
+	return ""
 }
 
 func checkPath(path string) error {
