@@ -17,7 +17,8 @@ type throng struct {
 	s       *Service
 	w       *wish
 	members map[delta.Collection]*member
-	lost    map[delta.Collection]int // answers in a row without what an earlier process found
+	lost    map[delta.Collection]int  // answers in a row without what an earlier process found
+	noted   map[delta.Collection]bool // members that were in the note at some time
 }
 
 // member is one collection that discovery found.
@@ -36,7 +37,7 @@ const vanishAfter = 2
 // everything mirrors all that can be watched, now and as it appears; secrets only when they are named (design 5). events.k8s.io is a second
 // name of the core group's events. It returns when nothing of it runs any more.
 func (s *Service) everything(ctx context.Context, w *wish) {
-	t := &throng{s: s, w: w, members: map[delta.Collection]*member{}, lost: map[delta.Collection]int{}}
+	t := &throng{s: s, w: w, members: map[delta.Collection]*member{}, lost: map[delta.Collection]int{}, noted: map[delta.Collection]bool{}}
 	defer func() {
 		for _, m := range t.members {
 			m.cancel()

@@ -119,18 +119,23 @@ func (s *Service) disown(cluster string) {
 	})
 }
 
-// recall compares the note with what discovery says, writes what was found since, and gives up what vanished while nobody looked. There is what
-// discovery holds; fresh and unknown are as in take.
+// recall compares the note with what discovery says, writes what was found since, and gives up what vanished while nobody looked. What another
+// process struck, as it names it, is not written again: they would take turns. There is what discovery holds; fresh and unknown are as in take.
 func (t *throng) recall(ctx context.Context, there map[delta.Collection]bool, unknown func(group string) bool, fresh bool) {
 	cluster := t.w.spec.Cluster
 	known := t.s.foundIn(cluster)
 	var add, strike []delta.Collection
 	for col, m := range t.members {
 		switch {
-		case m.until.IsZero() && !known[col]:
+		case !m.until.IsZero():
+			delete(t.noted, col)
+			if known[col] {
+				strike = append(strike, col)
+			}
+		case known[col]:
+			t.noted[col] = true
+		case !t.noted[col]: // otherwise another process, which names it, has struck it
 			add = append(add, col)
-		case !m.until.IsZero() && known[col]:
-			strike = append(strike, col)
 		}
 	}
 	for col := range known {
@@ -158,6 +163,10 @@ func (t *throng) recall(ctx context.Context, there map[delta.Collection]bool, un
 	}
 	if err := t.s.note(ctx, cluster, add, strike); err != nil && ctx.Err() == nil { // with the next answer, then
 		t.s.slog.LogAttrs(ctx, slog.LevelWarn, "the note of what was found cannot be written", slog.String(telemetry.KeyCluster, cluster), telemetry.Err(err))
+		return
+	}
+	for _, col := range add {
+		t.noted[col] = true
 	}
 }
 

@@ -60,3 +60,44 @@ func TestADefinitionThatVanishesWhileNobodyLooksGoesLikeAnyOther(t *testing.T) {
 		}
 	}
 }
+
+// TestTwoProcessesDoNotTakeTurnsAtTheNoteOfWhatWasFound: "*" of one finds what another names.
+func TestTwoProcessesDoNotTakeTurnsAtTheNoteOfWhatWasFound(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	for _, name := range []string{"widgets", "gadgets"} {
+		f.serve(&kind{group: "example.com", version: "v1", name: name, kind: name, namespaced: true})
+	}
+	nats := embeddedtest.NATS(t).URL()
+	cfg := quick()
+	cfg.Resources = []reflector.Resource{{Name: "*"}}
+	svc, _ := start(t, cfg, f.URL, nats)
+	reflection(t, dial(t, svc), "gadgets", "gadgets", watching)
+	cfg.Resources, cfg.DiscoverEvery = []reflector.Resource{{Name: "gadgets.v1.example.com"}}, time.Hour // it asks once
+	other, _ := start(t, cfg, f.URL, nats)
+	reflection(t, dial(t, other), "gadgets", "gadgets named", func(r *reflectorv1.Reflection) bool {
+		return r.GetState() == reflectorv1.ReflectionState_REFLECTION_STATE_STANDBY
+	})
+	js := operator(t, nats)
+	note := func() (string, uint64) {
+		kv, err := js.KeyValue(t.Context(), "deltaplane-reflections")
+		if err != nil {
+			return "", 0
+		}
+		e, err := kv.Get(t.Context(), "found=2Fdev")
+		if err != nil {
+			return "", 0
+		}
+		return string(e.Value()), e.Revision()
+	}
+	eventually(t, "gadgets struck from the note", func() bool {
+		text, _ := note()
+		return strings.Contains(text, "widgets") && !strings.Contains(text, "gadgets")
+	})
+	_, settled := note()
+	asked := f.count("/apis")
+	eventually(t, "discovery some times more", func() bool { return f.count("/apis") >= asked+10 })
+	if text, now := note(); now > settled+2 { // once more at most, if it had not been seen
+		t.Errorf("the note was written %d times more: %s", now-settled, text)
+	}
+}
