@@ -23,6 +23,21 @@ func (d *stallDialer) Dial(network, address string) (net.Conn, error) {
 	return &stallConn{Conn: conn, timeout: d.timeout, unacked: unacked}, nil
 }
 
+// stallServer does for connections within the process what stallDialer does for others.
+type stallServer struct {
+	timeout time.Duration
+	server  nats.InProcessConnProvider
+}
+
+// InProcessConn implements nats.InProcessConnProvider.
+func (s stallServer) InProcessConn() (net.Conn, error) {
+	conn, err := s.server.InProcessConn()
+	if err != nil {
+		return nil, err
+	}
+	return &stallConn{Conn: conn, timeout: s.timeout, unacked: unacked}, nil
+}
+
 // stallConn gives each piece of a write deadlines of its own: a slow server is waited for, one that takes nothing is not.
 type stallConn struct {
 	net.Conn

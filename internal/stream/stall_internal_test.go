@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/nats-io/nats.go"
 )
 
 func TestAServerThatIsMerelySlowKeepsItsConnectionAndOneThatTakesNothingDoesNot(t *testing.T) {
@@ -67,5 +69,32 @@ func TestAServerBehindASlowLinkKeepsItsConnection(t *testing.T) {
 			t.Errorf("Write() = %v once the server takes nothing more, want a timeout", err)
 		}
 		_ = server.Close()
+	})
+}
+
+// inside is a server in this process.
+type inside struct{ conn net.Conn }
+
+func (i inside) InProcessConn() (net.Conn, error) { return i.conn, nil }
+
+func TestAServerInTheSameProcessThatTakesNothingIsLeftToo(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const timeout = 2 * time.Second
+		server, client := net.Pipe()
+		defer func() { _ = server.Close() }()
+		o := nats.Options{CustomDialer: &stallDialer{timeout: timeout}, InProcessServer: inside{client}}
+		if err := newTaps().option(&o); err != nil {
+			t.Fatal(err)
+		}
+		c, err := o.InProcessServer.InProcessConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		_ = c.SetWriteDeadline(began.Add(time.Minute)) // the client's own
+		if n, err := c.Write(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) || n != 0 || time.Since(began) != timeout {
+			t.Errorf("Write() = %d, %v after %v, want a timeout after %v", n, err, time.Since(began), timeout)
+		}
 	})
 }

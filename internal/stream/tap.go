@@ -90,10 +90,14 @@ func (t *taps) set(s *sink, names ...string) {
 
 // option makes connections tapped, but not those that somebody else dials.
 func (t *taps) option(o *nats.Options) error {
-	if own, ok := o.CustomDialer.(*stallDialer); ok {
+	own, ok := o.CustomDialer.(*stallDialer)
+	if ok {
 		o.CustomDialer = tappedDialer{t, own}
 	}
 	if o.InProcessServer != nil {
+		if ok {
+			o.InProcessServer = stallServer{own.timeout, o.InProcessServer}
+		}
 		o.InProcessServer = tappedServer{t, o.InProcessServer}
 	}
 	return nil
