@@ -25,7 +25,7 @@ var (
 	errConfigured = errors.New("reflector: fixed by the configuration of this process")
 	errTooMany    = errors.New("reflector: too many reflections")
 	errNotAdded   = errors.New("reflector: no such reflection was added")
-	errStoreAway  = errors.New("reflector: NATS cannot be reached for the bucket "+reflectionsBucket+", which keeps what was added")
+	errStoreAway  = errors.New("reflector: NATS cannot be reached for the bucket " + reflectionsBucket + ", which keeps what was added")
 )
 
 var rules = []rpc.Rule{
