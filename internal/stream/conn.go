@@ -100,6 +100,8 @@ type Conn struct {
 	events   *signal // fires on every reconnect
 	taps     *taps
 	presence *presence
+	window   *window
+	dialer   *stallDialer
 
 	mu     sync.Mutex
 	leases *Conn // made when the first lease is asked for; guarded by mu
@@ -113,14 +115,14 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("stream config: %w", err)
 	}
-	c := &Conn{cfg: cfg, events: newSignal(), presence: newPresence(), taps: newTaps()}
+	c := &Conn{cfg: cfg, events: newSignal(), presence: newPresence(), taps: newTaps(), window: newWindow(), dialer: &stallDialer{timeout: cfg.WriteTimeout}}
 	opts := append([]nats.Option{
 		nats.Name(cfg.Name),
 		nats.MaxReconnects(-1),
 		nats.ReconnectWait(250 * time.Millisecond),
 		nats.ReconnectJitter(250*time.Millisecond, time.Second),
 		nats.ReconnectBufSize(-1), // a publish while away must fail at once; the writer decides what to send again
-		nats.SetCustomDialer(&stallDialer{timeout: cfg.WriteTimeout}),
+		nats.SetCustomDialer(c.dialer),
 		nats.PingInterval(10 * time.Second),
 		nats.MaxPingsOutstanding(2),
 		nats.ReconnectHandler(func(nc *nats.Conn) {

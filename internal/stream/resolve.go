@@ -90,7 +90,7 @@ func (w *Writer) tryResolve(ctx context.Context) error {
 	defer w.mu.Unlock()
 	for w.acked < tail.Last {
 		w.acked++
-		w.bytes -= w.inflight[0].size
+		w.share.give(w.inflight[0].size)
 		w.inflight = w.inflight[1:]
 	}
 	for i := range w.inflight {

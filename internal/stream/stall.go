@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -12,7 +13,10 @@ import (
 // stallDialer dials connections that end when the server takes nothing for timeout. The client's own limit is for a whole write, of which the
 // largest has many megabytes: it would have to be a minute, and for as long everything that uses the connection waits for its lock, with
 // no regard to contexts. A leader would notice neither that it lost its lease nor that it was stopped.
-type stallDialer struct{ timeout time.Duration }
+type stallDialer struct {
+	timeout time.Duration
+	last    atomic.Pointer[stallConn]
+}
 
 // Dial implements nats.CustomDialer.
 func (d *stallDialer) Dial(network, address string) (net.Conn, error) {
@@ -20,7 +24,20 @@ func (d *stallDialer) Dial(network, address string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &stallConn{Conn: conn, timeout: d.timeout, unacked: unacked}, nil
+	c := &stallConn{Conn: conn, timeout: d.timeout, unacked: unacked}
+	d.last.Store(c)
+	return c, nil
+}
+
+// taken is how many bytes the other side took of the last connection, and how many wait for it in the kernel, as far as that tells; 0 of each when
+// the connection was not dialed here.
+func (d *stallDialer) taken() (bytes, wait int64) {
+	c := d.last.Load()
+	if c == nil {
+		return 0, 0
+	}
+	wait = int64(c.unacked(c.Conn))
+	return c.written.Load() - wait, wait
 }
 
 // stallServer does for connections within the process what stallDialer does for others.
@@ -44,6 +61,7 @@ type stallConn struct {
 	timeout time.Duration
 	// unacked is how many bytes wait in the kernel for the other side's; 0 when that is not known.
 	unacked func(net.Conn) int
+	written atomic.Int64
 }
 
 // stallPiece is small enough for a slow link to take it in time.
@@ -60,6 +78,7 @@ func (c *stallConn) Write(p []byte) (int, error) {
 		}
 		n, err := c.Conn.Write(piece)
 		written += n
+		c.written.Add(int64(n))
 		if err == nil {
 			idle = 0
 			continue

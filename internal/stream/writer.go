@@ -20,8 +20,6 @@ const (
 	// MaxInFlight is how many appends a writer may have unacknowledged. It is a constant of the protocol: a new leader fences the
 	// log by writing one record more than that, so every writer must keep to it.
 	MaxInFlight = 256
-	// maxBytesInFlight keeps the server's ingest queue (128 MB per stream) far away.
-	maxBytesInFlight = 16 << 20
 	// ackWait is how long a writer waits without any progress before it reads the tail.
 	ackWait = 3 * time.Second
 )
@@ -61,18 +59,18 @@ type Writer struct {
 	created time.Time
 	origin  uint64
 	handle  jetstream.Stream // for Check
+	share   *share           // of the bytes in flight on the connection
 
 	mu       sync.Mutex
 	epoch    uint64
 	acked    uint64
-	bytes    int
 	inflight []inflight // inflight[0] has sequence acked+1; guarded by mu like everything below
 	attempt  int
 	broken   bool
 	failed   error
 	refused  error         // what the server said of the last append, when that was not about its place
 	refusals int           // in a row
-	moved    chan struct{} // cap 1; an ack or a failure arrived
+	moved    chan struct{} // cap 1; an ack or a failure arrived, or there may be room for more
 }
 
 type inflight struct {
@@ -97,6 +95,7 @@ func (c *Conn) Writer(ctx context.Context, col delta.Collection, cfg WriterConfi
 		c: c, col: col, name: col.StreamName(), holder: cfg.Holder, term: cfg.Term,
 		inbox: nats.NewInbox(), moved: make(chan struct{}, 1),
 	}
+	w.share = &share{w: c.window, wake: w.wake}
 	sub, err := c.nc.Subscribe(w.inbox+".*.*", w.onAck)
 	if err != nil {
 		return nil, fmt.Errorf("write the log of %s: %w", col, err)
@@ -110,7 +109,25 @@ func (c *Conn) Writer(ctx context.Context, col delta.Collection, cfg WriterConfi
 }
 
 // Close gives up the writer without waiting for acknowledgements.
-func (w *Writer) Close() { _ = w.sub.Unsubscribe() }
+func (w *Writer) Close() {
+	_ = w.sub.Unsubscribe()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.attempt++ // what is still answered does not count
+	w.inflight = nil
+	w.share.leave()
+	if w.failed == nil {
+		w.failed = errClosed
+	}
+}
+
+// wake lets await look again.
+func (w *Writer) wake() {
+	select {
+	case w.moved <- struct{}{}:
+	default:
+	}
+}
 
 // Epoch is the epoch being written.
 func (w *Writer) Epoch() uint64 {
@@ -136,7 +153,7 @@ func (w *Writer) Acked() uint64 {
 }
 
 // Append sends records in order, setting their epoch, term and publication time, and returns when the last is on its way; it waits while
-// MaxInFlight appends are unacknowledged. A lost acknowledgement is resolved by reading the tail. Errors: [ErrDeposed], [ErrLogLost],
+// MaxInFlight appends are unacknowledged, or the connection has as much in flight as it carries without delay to others. A lost acknowledgement is resolved by reading the tail. Errors: [ErrDeposed], [ErrLogLost],
 // [ErrForeign], and [ErrLogFull] after some tries, end the writer; [ErrTooLarge] names the key and sends neither that record nor those after it; the context's.
 // While NATS is away it waits.
 func (w *Writer) Append(ctx context.Context, records []delta.Record) error {
@@ -164,7 +181,7 @@ func (w *Writer) append(ctx context.Context, r *delta.Record, resolve bool) erro
 	}
 	size := r.Size()
 	err := w.await(ctx, resolve, func() bool {
-		return len(w.inflight) == 0 || len(w.inflight) < MaxInFlight && w.bytes+size <= maxBytesInFlight
+		return len(w.inflight) == 0 || len(w.inflight) < MaxInFlight && w.share.room(size)
 	})
 	if err != nil {
 		return err
@@ -172,7 +189,9 @@ func (w *Writer) append(ctx context.Context, r *delta.Record, resolve bool) erro
 	w.mu.Lock()
 	seq := w.acked + uint64(len(w.inflight)) + 1
 	w.inflight = append(w.inflight, inflight{msg: msg, size: size})
-	w.bytes += size
+	if w.share.take(size) {
+		go w.c.probe()
+	}
 	err = w.send(msg, seq)
 	if err != nil {
 		w.broken = true // the next await resolves it, whatever it was
@@ -202,9 +221,13 @@ func (w *Writer) next() uint64 {
 func (w *Writer) reset(last uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.acked, w.inflight, w.bytes, w.broken = last, nil, 0, false
+	w.acked, w.inflight, w.broken = last, nil, false
+	w.share.leave()
 	w.attempt++
 }
+
+// errClosed: the writer's owner gave it up.
+var errClosed = errors.New("stream: writer is closed")
 
 // errTaken: a sequence was taken by somebody else while resolving was not wanted.
 var errTaken = errors.New("stream: sequence taken")
@@ -219,11 +242,16 @@ func (w *Writer) await(ctx context.Context, resolve bool, ready func() bool) err
 	}
 	timer := time.NewTimer(ackWait)
 	defer timer.Stop()
+	seen := uint64(0)
 	for {
 		w.mu.Lock()
 		failed, broken, ok, acked := w.failed, w.broken, ready(), w.acked
 		refused, refusals := w.refused, w.refusals
 		w.mu.Unlock()
+		if acked != seen { // room that others made is no answer to what this writer has sent
+			seen = acked
+			timer.Reset(ackWait)
+		}
 		switch {
 		case failed != nil:
 			return failed
@@ -246,7 +274,6 @@ func (w *Writer) await(ctx context.Context, resolve bool, ready func() bool) err
 		}
 		select {
 		case <-w.moved:
-			timer.Reset(ackWait)
 		case <-timer.C:
 			w.mu.Lock()
 			w.broken = w.broken || w.acked == acked && len(w.inflight) > 0
@@ -279,7 +306,7 @@ func (w *Writer) onAck(m *nats.Msg) {
 	case good && seq == w.acked+1 && len(w.inflight) > 0:
 		w.acked = seq
 		w.refusals = 0
-		w.bytes -= w.inflight[0].size
+		w.share.give(w.inflight[0].size)
 		w.inflight[0] = inflight{}
 		w.inflight = w.inflight[1:]
 	case good && seq <= w.acked:
@@ -295,8 +322,5 @@ func (w *Writer) onAck(m *nats.Msg) {
 		}
 		w.broken = true
 	}
-	select {
-	case w.moved <- struct{}{}:
-	default:
-	}
+	w.wake()
 }

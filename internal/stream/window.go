@@ -1,0 +1,174 @@
+package stream
+
+import (
+	"sync"
+	"time"
+)
+
+const (
+	// leastWindow is what may always be in flight: probes of a busy machine are late although nothing queues, and a log must not stand still
+	// for that. At 4 MB/s it takes 64 ms.
+	leastWindow = 256 << 10
+	// mostWindow keeps the server's ingest queue (128 MB per stream) far away.
+	mostWindow = 16 << 20
+	// queueing is how long a probe may wait behind appends, beyond what it takes on the idle connection.
+	queueing = 30 * time.Millisecond
+	// A window is judged by the quickest of so many probes, or of those of roundTime: what queues delays all of them, a busy machine some.
+	roundProbes = 4
+	roundTime   = 100 * time.Millisecond
+	// staleWindow is after how long without a round a window is learnt anew.
+	staleWindow = time.Second
+)
+
+// window bounds the bytes of all appends in flight on one connection. The connection is a queue: what one collection has put into it,
+// every other one waits for, and so do requests. The window is as large as the connection needs to be busy: it grows while
+// probes come back about as fast as without load, and shrinks when they queue. A log that is merely slow at the server delays no probe.
+//
+// Collections share it: one may fill what nobody else uses, and each that has something in flight may have its equal share of the whole, so that
+// none waits for what others have in flight. One record of each is always let in, whatever its size.
+type window struct {
+	mu      sync.Mutex
+	limit   int
+	used    int
+	active  int                 // shares with something in flight
+	waiting map[*share]struct{} // shares that found no room since they last had some
+	acked   uint64              // how often something in flight was acknowledged
+
+	probing bool
+	idle    time.Duration // the quickest probe of the connection; 0 before the first
+	began   time.Time     // of the round
+	probes  int           // in the round
+	lowest  time.Duration // of the round
+	wanted  bool          // somebody found no room in the round
+}
+
+func newWindow() *window { return &window{limit: leastWindow, waiting: map[*share]struct{}{}} }
+
+// share is one writer's part of a window. Its writer guards bytes; wake is called when there may be room again.
+type share struct {
+	w     *window
+	bytes int // guarded by w.mu
+	wake  func()
+}
+
+// room reports whether size bytes more may be sent. When it says no, wake is called when that may have changed.
+func (s *share) room(size int) bool {
+	w := s.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if s.bytes == 0 || w.used+size <= w.limit || s.bytes+size <= w.limit/max(w.active, 1) {
+		delete(w.waiting, s)
+		return true
+	}
+	w.waiting[s] = struct{}{}
+	w.wanted = true
+	return false
+}
+
+// take puts size bytes in flight. It reports whether probing should begin.
+func (s *share) take(size int) bool {
+	w := s.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if s.bytes == 0 && size > 0 {
+		w.active++
+	}
+	s.bytes += size
+	w.used += size
+	if w.probing || w.used <= leastWindow/2 {
+		return false
+	}
+	w.probing = true
+	now := time.Now()
+	if now.Sub(w.began) > staleWindow {
+		w.limit = leastWindow
+	}
+	w.round(now)
+	return true
+}
+
+// give takes size bytes, which were acknowledged, out of flight.
+func (s *share) give(size int) {
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	s.w.acked++
+	s.w.free(s, size)
+}
+
+// leave gives up all that the share has in flight.
+func (s *share) leave() {
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	delete(s.w.waiting, s)
+	s.w.free(s, s.bytes)
+}
+
+// free is for give and leave. The caller holds mu.
+func (w *window) free(s *share, size int) {
+	if size == 0 {
+		return
+	}
+	s.bytes -= size
+	w.used -= size
+	if s.bytes == 0 {
+		w.active--
+	}
+	w.wake()
+}
+
+// wake tells those that wait. The caller holds mu.
+func (w *window) wake() {
+	for s := range w.waiting {
+		s.wake()
+	}
+}
+
+// round begins a round. The caller holds mu.
+func (w *window) round(now time.Time) { w.began, w.probes, w.lowest, w.wanted = now, 0, 0, false }
+
+// probed takes in how long a probe was on its way.
+func (w *window) probed(took time.Duration, now time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.idle == 0 || took < w.idle {
+		w.idle = took
+	}
+	if w.probes == 0 || took < w.lowest {
+		w.lowest = took
+	}
+	if w.probes++; w.probes < roundProbes && now.Sub(w.began) < roundTime {
+		return
+	}
+	switch queued := w.lowest - w.idle; {
+	case queued > queueing: // what was in flight took lowest; less of it takes less
+		fits := float64(min(w.limit, w.used)) * float64(w.idle+queueing) / float64(w.lowest)
+		w.limit = max(int(fits), leastWindow)
+	case queued <= queueing/2 && w.wanted:
+		w.limit = min(2*w.limit, mostWindow)
+		w.wake()
+	}
+	w.round(now)
+}
+
+// again reports whether there is still something to probe for. When not, take says when there is.
+func (w *window) again() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.probing = w.used > leastWindow/2 || len(w.waiting) > 0
+	return w.probing
+}
+
+// forget is for a new connection: what was learnt of the old one may be wrong for it.
+func (w *window) forget(now time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.idle, w.limit = 0, leastWindow
+	w.round(now)
+}
+
+// acks is how often something in flight was acknowledged.
+func (w *window) acks() uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.acked
+}

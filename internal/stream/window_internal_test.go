@@ -1,0 +1,133 @@
+package stream
+
+import (
+	"testing"
+	"time"
+)
+
+// link is a connection as a window sees it: so many bytes a second, after a delay, behind what is in flight.
+type link struct {
+	perSecond int
+	delay     time.Duration
+}
+
+const near = 100 * time.Microsecond
+
+// settle fills the window from begin on and probes so often; demand is what its writers would have in flight.
+func (l link) settle(w *window, s *share, demand, probes int, now time.Time) time.Time {
+	for range probes {
+		for s.bytes+1000 <= demand && s.room(1000) {
+			s.take(1000)
+		}
+		for w.used > max(w.limit, 1000) {
+			s.give(1000)
+		}
+		took := l.delay + time.Duration(w.used)*time.Second/time.Duration(l.perSecond)
+		now = now.Add(max(took, probeEvery))
+		w.probed(took, now)
+	}
+	return now
+}
+
+func TestAWindowIsWhatTheConnectionCarriesInAMoment(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		link        link
+		demand      int
+		least, most int
+	}{
+		"slow":                     {link{4 << 20, near}, 16 << 20, leastWindow, leastWindow},
+		"fast":                     {link{2 << 30, near}, 16 << 20, mostWindow, mostWindow},
+		"between":                  {link{40 << 20, near}, 16 << 20, 400 << 10, 1500 << 10},
+		"far, 40 ms":               {link{100 << 20, 40 * time.Millisecond}, 16 << 20, 1500 << 10, 4 << 20},
+		"fast, with little to say": {link{2 << 30, near}, 100 << 10, leastWindow, leastWindow},
+	} {
+		w := newWindow()
+		s := &share{w: w, wake: func() {}}
+		now := time.Now()
+		w.probed(tc.link.delay, now) // before there is a load
+		w.round(now)
+		now = tc.link.settle(w, s, tc.demand, 200, now)
+		if w.limit < tc.least || w.limit > tc.most {
+			t.Errorf("%s: the window is %d KB, want %d to %d", name, w.limit>>10, tc.least>>10, tc.most>>10)
+		}
+		slow := link{1 << 20, tc.link.delay}
+		slow.settle(w, s, tc.demand, 30, now)
+		if w.limit != leastWindow {
+			t.Errorf("%s: the window is %d KB once the link is slow", name, w.limit>>10)
+		}
+	}
+}
+
+func TestASingleLateProbeChangesNoWindow(t *testing.T) {
+	t.Parallel()
+	w := newWindow()
+	s := &share{w: w, wake: func() {}}
+	now := link{2 << 30, near}.settle(w, s, mostWindow, 100, time.Now())
+	for i := range 40 {
+		took := time.Millisecond
+		if i%roundProbes > 0 {
+			took = 2 * queueing // three of four come late: the machine is busy
+		}
+		now = now.Add(time.Millisecond)
+		w.probed(took, now)
+	}
+	if w.limit != mostWindow {
+		t.Errorf("the window is %d KB", w.limit>>10)
+	}
+}
+
+func TestCollectionsShareAWindow(t *testing.T) {
+	t.Parallel()
+	const size = 1000
+	woken := map[*share]int{}
+	w := newWindow()
+	join := func() *share {
+		s := &share{w: w}
+		s.wake = func() { woken[s]++ }
+		return s
+	}
+	fill := func(s *share) int {
+		n := 0
+		for ; s.room(size); n++ {
+			s.take(size)
+		}
+		return n
+	}
+	all := leastWindow / size
+	flood, stuck, quiet := join(), join(), join()
+	if n := fill(stuck); n != all {
+		t.Fatalf("one alone has %d records in flight, want %d", n, all)
+	}
+	if n := fill(flood); n < all/2-1 || n > all/2+1 {
+		t.Errorf("the second has %d in flight beside one that is not acknowledged, want its half, %d", n, all/2)
+	}
+	for range 3 * all { // both are acknowledged in turns, and go on
+		for _, s := range []*share{flood, stuck} {
+			if s.bytes > 0 {
+				s.give(size)
+			}
+			if s.room(size) {
+				s.take(size)
+			}
+		}
+	}
+	if a, b := flood.bytes, stuck.bytes; max(a, b)-min(a, b) > 2*size || a+b > leastWindow+2*size {
+		t.Errorf("%d and %d bytes in flight, want equal shares of %d", a, b, leastWindow)
+	}
+	if !quiet.room(8 << 20) {
+		t.Error("one with nothing in flight has to wait")
+	}
+	if flood.room(size) || woken[flood] == 0 {
+		t.Errorf("room in a full window, woken %d times before", woken[flood])
+	}
+	before := woken[flood]
+	stuck.leave() // the writer was closed
+	if woken[flood] == before || !flood.room(size) {
+		t.Error("what one gave up is not another's")
+	}
+	flood.leave()
+	if w.used != 0 || w.active != 0 {
+		t.Errorf("%d bytes of %d shares are in flight after all left", w.used, w.active)
+	}
+}
