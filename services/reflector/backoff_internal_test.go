@@ -28,20 +28,28 @@ func TestR21TheBackoffStartsAgainOnlyAfterAWellSource(t *testing.T) {
 	r := retry{Backoff: Backoff{Jitter: -1}.withDefaults()}
 	now := time.Unix(0, 0)
 	for now.Before(time.Unix(600, 0)) {
-		now = now.Add(r.fail(now, 0))
+		now = now.Add(r.fail(0))
 	}
-	if got := r.fail(now, 0); got != 30*time.Second {
+	if got := r.fail(0); got != 30*time.Second {
 		t.Errorf("delay %v after ten minutes of one outage, want the cap", got)
 	}
-	r.succeed(now)
-	if got := r.fail(now.Add(5*time.Second), 0); got != 30*time.Second {
-		t.Errorf("delay %v after five good seconds, want the cap", got)
+	for _, tc := range []struct {
+		well, blind time.Duration
+		want        time.Duration
+	}{
+		{5 * time.Second, 0, 30 * time.Second},
+		{0, time.Hour, 30 * time.Second}, // one success, and then nothing for long
+		{31 * time.Second, 0, 800 * time.Millisecond},
+	} {
+		r.succeed(now)
+		now = now.Add(tc.well)
+		r.succeed(now)
+		now = now.Add(tc.blind)
+		if got := r.fail(0); got != tc.want {
+			t.Errorf("delay %v after a source that was well for %v and not heard for %v, want %v", got, tc.well, tc.blind, tc.want)
+		}
 	}
-	r.succeed(now)
-	if got := r.fail(now.Add(31*time.Second), 0); got != 800*time.Millisecond {
-		t.Errorf("delay %v after a good while, want the base", got)
-	}
-	if got := r.fail(now, 7*time.Minute); got != 7*time.Minute {
+	if got := r.fail(7*time.Minute); got != 7*time.Minute {
 		t.Errorf("delay %v, want what the server asked for", got)
 	}
 }

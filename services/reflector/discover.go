@@ -39,7 +39,7 @@ func (s *Service) resolve(ctx context.Context, r *reflection) bool {
 			return false
 		}
 		since = asked
-		wait := b.fail(time.Now(), kube.RetryAfter(err))
+		wait := b.fail(kube.RetryAfter(err))
 		if errors.Is(err, errSecondScope) || errors.Is(err, errNoNamespaces) {
 			r.fail(ctx, "resolve", err, 0)
 			r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_STOPPED)

@@ -60,7 +60,7 @@ func (s *Service) everything(ctx context.Context, w *wish) {
 				failing = s.reflect(w, w.spec, w.origin)
 				moved = s.change()
 			}
-			wait = min(b.fail(time.Now(), kube.RetryAfter(err)), wait)
+			wait = min(b.fail(kube.RetryAfter(err)), wait)
 			failing.fail(ctx, "resolve", err, wait)
 		} else {
 			b = retry{Backoff: s.cfg.Backoff}

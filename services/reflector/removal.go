@@ -53,7 +53,7 @@ func (s *Service) removeLog(ctx context.Context, col delta.Collection, after tim
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		wait := b.fail(time.Now(), 0)
+		wait := b.fail(0)
 		s.slog.LogAttrs(ctx, slog.LevelWarn, "log cannot be deleted yet", slog.String(telemetry.KeyCollection, col.String()), telemetry.Err(err),
 			slog.Duration(telemetry.KeyAfter, wait))
 		after = time.Now().Add(wait)

@@ -92,7 +92,7 @@ func (s *source) run(ctx context.Context) error {
 		if stage == stageWatch && !kube.IsConnectionRefused(err) && !kube.IsTooManyRequests(err) {
 			relist = true
 		}
-		wait := s.retry.fail(time.Now(), kube.RetryAfter(err))
+		wait := s.retry.fail(kube.RetryAfter(err))
 		s.r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_BACKOFF)
 		s.r.fail(ctx, stage, err, wait)
 		if s.pause(ctx, wait) {
@@ -171,6 +171,7 @@ func (s *source) follow(ctx context.Context, w *kube.Watch, events int) error {
 	s.p.watching(true)
 	defer s.p.watching(false)
 	began := time.Now()
+	s.retry.succeed(began)
 	defer func() {
 		s.r.metrics.watchSeconds.WithLabelValues(name).Observe(time.Since(began).Seconds())
 		s.r.metrics.itemsPerWatch.WithLabelValues(name).Observe(float64(events))
@@ -179,6 +180,9 @@ func (s *source) follow(ctx context.Context, w *kube.Watch, events int) error {
 		ev, err := w.Next()
 		now := time.Now()
 		short := events == 0 && now.Sub(began) < shortWatch
+		if !short && ctx.Err() == nil { // a watch that ends was well until then, also one that had nothing to say
+			s.retry.succeed(now)
+		}
 		switch {
 		case err == nil:
 			events++
@@ -209,7 +213,6 @@ func (s *source) follow(ctx context.Context, w *kube.Watch, events int) error {
 
 // well notes that the source is well, which ends an error's stay in ListReflections.
 func (s *source) well(ctx context.Context, now time.Time) {
-	s.retry.succeed(now)
 	if s.r.state.failing() {
 		s.r.well(ctx)
 	}
