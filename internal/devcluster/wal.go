@@ -18,7 +18,8 @@ import (
 const walName = "objects.wal"
 
 // entry is one line of the log. Applying all lines in order gives the state; the
-// first line of a compacted log carries only the resource version reached.
+// first line of a compacted log carries only the resource version reached, and a
+// line with a table alone that of the table's newest change.
 type entry struct {
 	RV     uint64          `json:"rv"`
 	Table  string          `json:"table,omitempty"`
@@ -113,6 +114,7 @@ func rewriteWAL(dir string, s *store) (*wal, error) {
 	out := bufio.NewWriterSize(f, 1<<20)
 	fmt.Fprintf(out, "{\"rv\":%d}\n", s.rv)
 	dump := func(t *table) {
+		fmt.Fprintf(out, "{\"rv\":%d,\"table\":%q}\n", t.floor, t.res.id())
 		t.live.Ascend(func(o *object) bool {
 			fmt.Fprintf(out, `{"rv":%d,"table":%q,"key":%q,"object":`, o.rv, t.res.id(), o.key)
 			_, err := out.Write(append(slices.Clip(o.raw), '}', '\n'))
@@ -162,9 +164,13 @@ func (a *api) replay(dir string) error {
 // load applies the log in dir, compacts it, and leaves it open in the store.
 func (a *api) load(dir string) error {
 	s := a.store
+	var compacted uint64          // what the log was compacted at
+	told := map[string]bool{}     // tables whose newest change before that is known
+	newest := map[string]uint64{} // and the newest afterwards
 	err := readWAL(filepath.Join(dir, walName), func(e entry) error {
 		s.rv = max(s.rv, e.RV)
 		if e.Table == "" {
+			compacted = e.RV
 			return nil
 		}
 		r := a.registry.get(e.Table)
@@ -175,6 +181,11 @@ func (a *api) load(dir string) error {
 			return fmt.Errorf("unknown resource %q", e.Table)
 		}
 		t := s.ensureLocked(r)
+		if e.Key == "" {
+			t.floor, told[e.Table] = e.RV, true
+			return nil
+		}
+		newest[e.Table] = max(newest[e.Table], e.RV)
 		old, _ := t.live.Get(&object{key: e.Key})
 		if old != nil {
 			s.index(t, old, false)
@@ -201,9 +212,13 @@ func (a *api) load(dir string) error {
 	if err != nil {
 		return err
 	}
-	// History does not survive a restart: older watches must list again.
-	for _, t := range s.tables {
-		t.floor, t.dropped = s.rv, s.rv
+	// The events do not survive a restart: who has not seen a resource's last one must list again.
+	for id, t := range s.tables {
+		t.floor = max(t.floor, newest[id])
+		if !told[id] {
+			t.floor = max(t.floor, compacted)
+		}
+		t.dropped = t.floor
 	}
 	s.wal, err = rewriteWAL(dir, s)
 	return err

@@ -87,6 +87,57 @@ func TestHistoryDoesNotSurviveAStart(t *testing.T) {
 	}
 }
 
+// A reader that has seen the last change of a resource has missed nothing, however many starts and changes of others follow.
+func TestAWatchGoesOnAfterAStart(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	c := idle(t, devcluster.Config{DataDir: dir})
+	must(t, c, http.MethodPost, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widgetCRD)
+	must(t, c, http.MethodPost, widgets, `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"w"}}`)
+	must(t, c, http.MethodDelete, widgets+"/w", nil)
+	seenWidgets := c.ResourceVersion()
+	must(t, c, http.MethodPost, pods, pod("p", nil, nil))
+	must(t, c, http.MethodDelete, pods+"/p", nil)
+	unseen := c.ResourceVersion()
+	must(t, c, http.MethodPost, configMaps, configMap("a"))
+	must(t, c, http.MethodPatch, configMaps+"/a", `{"data":{"k":"changed"}}`)
+	seen := c.ResourceVersion()
+	must(t, c, http.MethodDelete, configMaps+"/a", nil)
+	last := c.ResourceVersion()
+
+	gone := func(path string, rv uint64) bool {
+		t.Helper()
+		code, _ := call(t, c, http.MethodGet, fmt.Sprintf("%s?resourceVersionMatch=Exact&resourceVersion=%d", path, rv), nil)
+		if code != http.StatusOK && code != http.StatusGone {
+			t.Fatalf("%s at %d answered %d", path, rv, code)
+		}
+		return code == http.StatusGone
+	}
+	for round := range 3 {
+		dir = killed(t, dir)
+		c = idle(t, devcluster.Config{DataDir: dir})
+		if gone(widgets, seenWidgets) || gone(pods, unseen) || gone(configMaps, last) {
+			t.Errorf("start %d: a reader that saw everything has to list", round)
+		}
+		if !gone(configMaps, seen) || !gone(widgets, seenWidgets-1) {
+			t.Errorf("start %d: a reader that missed a deletion may go on", round)
+		}
+		must(t, c, http.MethodPost, "/api/v1/namespaces", fmt.Sprintf(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"round-%d"}}`, round))
+	}
+	// Made anew, the resource has no history from before.
+	const crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com"
+	must(t, c, http.MethodDelete, crd, nil)
+	must(t, c, http.MethodPatch, crd, `{"metadata":{"finalizers":null}}`) // an idle cluster collects nothing
+	must(t, c, http.MethodPost, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widgetCRD)
+	for round := range 2 {
+		dir = killed(t, dir)
+		c = idle(t, devcluster.Config{DataDir: dir})
+		if !gone(widgets, seenWidgets) {
+			t.Errorf("start %d: a reader of the deleted resource may go on", round)
+		}
+	}
+}
+
 func TestADirectoryServesOneClusterAtATime(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
