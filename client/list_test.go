@@ -149,8 +149,10 @@ func TestAQuarantinedKeyIsMarkedInItsClusterAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []client.Object{
-		{Key: "a", Collection: "one/pods.v1"}, {Key: "b", Collection: "one/pods.v1", Quarantined: true},
-		{Key: "a", Collection: "two/pods.v1", Quarantined: true}, {Key: "b", Collection: "two/pods.v1"},
+		{Key: "a", Collection: "one/pods.v1"},
+		{Key: "b", Collection: "one/pods.v1", Quarantined: true},
+		{Key: "a", Collection: "two/pods.v1", Quarantined: true},
+		{Key: "b", Collection: "two/pods.v1"},
 	}
 	if diff := cmp.Diff(want, objs); diff != "" {
 		t.Errorf("objects (-want +got)\n%s", diff)

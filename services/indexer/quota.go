@@ -46,21 +46,6 @@ func (q *quota) take(client string, n int) *limit {
 		q.tighten(q.held)
 		return &q.each
 	}
-	q.add(client, n)
-	return nil
-}
-
-// takeAnyway is take without a limit, and always nil.
-func (q *quota) takeAnyway(client string, n int) *limit {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.tighten(q.held + n)
-	q.add(client, n)
-	return nil
-}
-
-// add counts what is taken. q.mu is held.
-func (q *quota) add(client string, n int) {
 	q.held += n
 	if client != "" {
 		if q.by == nil {
@@ -68,6 +53,7 @@ func (q *quota) add(client string, n int) {
 		}
 		q.by[client] += n
 	}
+	return nil
 }
 
 // give gives back what was taken.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -133,11 +134,11 @@ func mayTake(a *ahead, b *block) bool {
 		return true
 	}
 	took := a.took
-	for i := len(a.spare) - 1; i >= 0; i-- {
-		if cap(a.spare[i]) >= b.size {
+	for _, buf := range slices.Backward(a.spare) {
+		if cap(buf) >= b.size {
 			return true
 		}
-		took -= cap(a.spare[i])
+		took -= cap(buf)
 	}
 	return took+b.size <= mostAhead
 }
