@@ -251,7 +251,9 @@ func TestAStallTaintsNobodyAndDecisionsResume(t *testing.T) {
 				}
 				return ""
 			})
-			for began := time.Now(); time.Since(began) < quick.Grace; { // no burst follows
+			tick := time.NewTicker(20 * time.Millisecond)
+			defer tick.Stop()
+			for began := time.Now(); time.Since(began) < quick.Grace; <-tick.C { // no burst follows
 				ready("afterwards", "node-2", "node-3")
 			}
 		})

@@ -296,7 +296,7 @@ func TestOpenStreamsAreCountedByKind(t *testing.T) {
 		t.Errorf("history %q, %v, want the producer's add", tell(res.GetHistory()), err)
 	}
 	w.cancel()
-	for began := time.Now(); time.Since(began) < 10*time.Second; {
+	for began := time.Now(); time.Since(began) < 10*time.Second; time.Sleep(time.Millisecond) {
 		if work, _ := open(); work == 0 {
 			return
 		}
