@@ -69,7 +69,7 @@ func (c *Conn) latency(ctx context.Context, loops *sync.WaitGroup, limit time.Du
 	if !p.began.IsZero() {
 		return min(max(p.took, now.Sub(p.began)), limit)
 	}
-	if now.Sub(p.measured) > limit/4 {
+	if now.Sub(p.measured) > limit/2 {
 		p.began = now
 		loops.Go(func() {
 			try, cancel := context.WithTimeout(ctx, limit)

@@ -50,6 +50,7 @@ type tenure struct {
 	pending []uint64             // whose answers are due, oldest first
 	looks   []uint64             // under way, oldest first
 	looked  uint64               // how often
+	refused bool                 // what was heard last is that there can be no answer
 	news    uint64               // the beat by which what was reported is stored; 0 when it is
 	eased   time.Time
 
@@ -131,7 +132,7 @@ func (t *tenure) over(now time.Time) bool {
 	switch {
 	case now.Before(t.until):
 		return false
-	case len(t.pending) == 0 && len(t.looks) == 0, !t.l.connected():
+	case len(t.pending) == 0 && len(t.looks) == 0 && t.refused, !t.l.connected():
 		return true
 	}
 	return now.Sub(t.until) >= lapsesFor*t.l.cfg.TTL
@@ -173,6 +174,7 @@ func (t *tenure) send(ctx context.Context, now time.Time) {
 // answered takes the answer to a renewal. Those to earlier ones are waited for no more: they would have come before.
 func (t *tenure) answered(ctx context.Context, r renewal) {
 	t.pending = askedAfter(t.pending, r.beat)
+	t.refused = r.err != nil && !errors.Is(r.err, ErrConflict)
 	switch {
 	case r.err == nil:
 		t.prove(r.beat, r.rev)
@@ -213,7 +215,8 @@ func (t *tenure) look(ctx context.Context) {
 // that is behind, and says nothing.
 func (t *tenure) saw(ctx context.Context, s sight) error {
 	t.looks = askedAfter(t.looks, s.look)
-	if s.err != nil && !errors.Is(s.err, ErrNoKey) {
+	t.refused = s.err != nil && !errors.Is(s.err, ErrNoKey)
+	if t.refused {
 		return nil // the next renewal is refused, too
 	}
 	claim, ours := t.l.holds(s.entry)
@@ -276,7 +279,7 @@ func (t *tenure) adjust(ctx context.Context) {
 		return
 	}
 	least := l.cfg.Patience.Milliseconds()
-	switch want := min(2*l.c.latency(ctx, &l.loops, l.cfg.TTL/2), l.cfg.TTL).Milliseconds(); {
+	switch want := min(2*l.c.latency(ctx, &l.loops, l.cfg.TTL/4), l.cfg.TTL).Milliseconds(); {
 	case want > max(mine.Patience, least):
 		l.c.cfg.Log.Debug("this process is slow to answer pings: asking standbys for patience",
 			slog.String("lease", l.cfg.Name), slog.Int64("patience_ms", want))
