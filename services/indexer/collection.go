@@ -278,6 +278,9 @@ func (c *collection) apply(ctx context.Context, b intake) {
 	result := c.store.Apply(batch, now)
 	visible := c.now()
 	if live && c.watchers.Load() > 0 {
+		if len(b.Records) <= fewRecords {
+			c.hub.atOnce()
+		}
 		runtime.Gosched() // to whom the snapshot has woken: what follows is bookkeeping
 	}
 	c.clearHaze()

@@ -46,6 +46,7 @@ type hub struct {
 	touched []*group // of the pass
 	floor   []uint64 // of the pass
 	woken   int      // watches that have got something by the last pass
+	crowd   int      // the same of the last pass by which any have
 
 	scan    *scan // gathering those who will share it
 	resting time.Time
@@ -231,6 +232,23 @@ func (h *hub) follow(idle <-chan struct{}) {
 	}
 }
 
+// fewRecords is up to how many records of the log are told at once: their pass
+// is soon over.
+const fewRecords = 4
+
+// atOnce makes the pass that follow is about to make, for whoever has applied
+// what it tells: the watches are woken sooner by one goroutine. It leaves the pass
+// to follow where it would be paced, and where another is under way.
+func (h *hub) atOnce() {
+	if !h.mu.TryLock() {
+		return
+	}
+	defer h.mu.Unlock()
+	if h.open > 0 && time.Duration(h.crowd)*paceWatch < leastPace {
+		h.pass(h.c.store.Snapshot())
+	}
+}
+
 // wake makes every watch look whether it is over.
 func (h *hub) wake() {
 	h.mu.Lock()
@@ -299,9 +317,13 @@ func (h *hub) pass(snap *store.Snapshot) {
 			g.lose()
 		}
 	}
+	woken := 0
 	for _, g := range h.touched {
-		h.woken += g.refs
+		woken += g.refs
 		h.flush(g, snap.LastChange(), placeAt(snap), snap.State().Revision)
+	}
+	if h.woken += woken; woken > 0 {
+		h.crowd = woken
 	}
 	clear(h.touched)
 	h.touched = h.touched[:0]

@@ -53,3 +53,39 @@ func TestAWatchThatIsNeverReadIsKeptLittleForAndDelaysNoOther(t *testing.T) {
 		<-endedQuick
 	})
 }
+
+// A few changes are told by whoever has applied them, unless so many watches are
+// woken that passes are paced: then that is follow's, which does not run here.
+func TestFewChangesAreToldAtOnceToFewWatches(t *testing.T) {
+	t.Parallel()
+	c := newTestCollection(t, nil)
+	c.mustApply(t, delta.Batch{Reset: true, Records: []delta.Record{synced(1)}, Replayed: true, Next: 2})
+	c.hub.idle = make(chan struct{}) // follow is started where there is none
+	c.watchers.Add(1)
+	w := &watcher{c: c}
+	if _, err := c.hub.join(w, "all", "full"); err != nil {
+		t.Fatal(err)
+	}
+	next := uint64(2)
+	told := func(records int) bool {
+		var b delta.Batch
+		for range records {
+			b.Records = append(b.Records, record(next, 0))
+			next++
+		}
+		b.Next = next
+		c.mustApply(t, b)
+		return c.hub.current() == c.store.Snapshot()
+	}
+	if !told(1) || !told(fewRecords) {
+		t.Error("few changes wait for another goroutine")
+	}
+	if told(fewRecords + 1) {
+		t.Error("many changes hold up the log's reader")
+	}
+	c.hub.crowd = int(leastPace / paceWatch)
+	if told(1) {
+		t.Error("changes that many watches are told of are not paced")
+	}
+	c.hub.leave(w)
+}
