@@ -75,7 +75,7 @@ func newReflectionAdd() *cobra.Command {
 changes nothing.
 
 RESOURCE is resource[.version][.group]; what is left out is found by discovery. "*" is everything
-that can be watched, except secrets and what is named beside it.
+that can be watched, except secrets, the copy of events in events.k8s.io, and what is named beside it.
 
 A resource of a cluster has one form. A second one, such as the pods of another namespace, needs
 the cluster under a second name; see deltaplane serve reflector --help.`,

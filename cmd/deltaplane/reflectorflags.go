@@ -25,7 +25,7 @@ func (r *reflecting) register(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&r.clusters, "cluster", []string{"dev"}, `clusters to mirror, each as name[=source]; the `+"`name`"+` is the first part of its collections' names.
 The source is KUBECONFIG[#CONTEXT], #CONTEXT of the kubeconfig that kubectl would take,
 in-cluster or a URL; the first cluster may leave it to --kubeconfig and the like`)
-	flags.Var(&r.resources, "resources", `what to mirror: resource[.version][.group][/namespace], or "*" for all but secrets;
+	flags.Var(&r.resources, "resources", `what to mirror: resource[.version][.group][/namespace], or "*" for all but secrets and events.k8s.io;
 or a map of a ReflectionSpec's fields, as `+"`spec`"+`: {resource: pods, label_selector: app=web}
 (default pods, nodes, jobs.batch and leases.coordination.k8s.io/kube-node-lease)`)
 	flags.IntVar(&r.config.MaxAdded, "max-added", 0, "`reflections` that callers may add to one cluster (default 500)")

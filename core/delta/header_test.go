@@ -3,6 +3,8 @@ package delta_test
 import (
 	"bytes"
 	"errors"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +26,28 @@ func full() delta.Record {
 		Overflow: true, DeleteReason: delta.Inferred,
 		ObservedAt: time.UnixMicro(1_700_000_000_000_001).UTC(), PublishedAt: time.UnixMicro(1_700_000_000_000_002).UTC(),
 		Trace: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+	}
+}
+
+// The contract names every header, so that other languages can read the log.
+func TestTheContractNamesEveryHeader(t *testing.T) {
+	t.Parallel()
+	contract, err := os.ReadFile("../../proto/deltaplane/delta/v1/delta.proto")
+	if err != nil {
+		t.Fatal(err)
+	}
+	code, err := os.ReadFile("header.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := regexp.MustCompile(`"(Dp-[A-Za-z]+)"`).FindAllStringSubmatch(string(code), -1)
+	for _, name := range names {
+		if !regexp.MustCompile(name[1] + `\b`).Match(contract) {
+			t.Errorf("the contract does not name %s", name[1])
+		}
+	}
+	if len(names) < 20 {
+		t.Errorf("%d headers were found", len(names))
 	}
 }
 

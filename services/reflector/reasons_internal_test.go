@@ -7,6 +7,10 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -60,6 +64,26 @@ func TestEveryErrorHasOneWord(t *testing.T) {
 		if got := reasonOf(row.stage, fmt.Errorf("pods: %w", row.err)); got != row.want {
 			t.Errorf("%s: %v is %s, want %s", row.stage, row.err, got, row.want)
 		}
+	}
+}
+
+// The words are a closed set, which the contract lists.
+func TestEveryReasonIsInTheContract(t *testing.T) {
+	t.Parallel()
+	contract, err := os.ReadFile("../../proto/deltaplane/reflector/v1/reflector.proto")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, set, _ := strings.Cut(string(contract), "as a word of a closed set")
+	set, _, _ = strings.Cut(set, "string reason")
+	words := regexp.MustCompile(`[A-Z][A-Z_]+`).FindAllString(set, -1)
+	for _, row := range append(slices.Clone(sourceReasons), leadReasons...) {
+		if !slices.Contains(words, row.word) {
+			t.Errorf("%s is not in %v", row.word, words)
+		}
+	}
+	if len(words) < 10 || !slices.Contains(words, "INTERNAL") {
+		t.Errorf("the contract lists %v", words)
 	}
 }
 

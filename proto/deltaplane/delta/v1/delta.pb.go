@@ -422,7 +422,7 @@ func (x *Position) GetSelection() uint64 {
 	return 0
 }
 
-// OwnerReference is one owner that the key has, or has had within the tombstone TTL.
+// OwnerReference documents the header Dp-Owner. It is one owner that the key has, or has had within the tombstone TTL.
 type OwnerReference struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Kind of the owner, for example `Job`.
@@ -495,7 +495,7 @@ func (x *OwnerReference) GetController() bool {
 	return false
 }
 
-// IndexHint is what a reflector already extracted for a built-in index, so that readers need not open the payload.
+// IndexHint documents the header Dp-Hint. It is what a reflector already extracted for a built-in index, so that readers need not open the payload.
 type IndexHint struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the index, for example `node`.
@@ -550,51 +550,54 @@ func (x *IndexHint) GetValues() []string {
 	return nil
 }
 
-// Delta is one change of one key. On the log it is one message: the payload is the body, everything else is in message
-// headers, so that triggers and standbys can run on headers alone.
+// Delta is one change of one key. No service sends this message: it says what a record of the log means. There the payload is
+// the body, the sequence is the log's own, and everything else is in the message headers that the fields name, so that triggers and
+// standbys can run on headers alone. Beside them are Dp-Version (of this form, 1), Dp-Kind (delta, or one of the control
+// records) and Dp-Crc (CRC-32C of the payload); records of any kind may have Dp-Live (how many keys live), control records Dp-Start
+// (the sequence at which a term begins) and Dp-Writer. Texts are percent-escaped. Readers pass over headers that they do not know.
 type Delta struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Collection of the key.
 	Collection string `protobuf:"bytes,1,opt,name=collection,proto3" json:"collection,omitempty"`
-	// Key of the object.
+	// Dp-Key. Key of the object.
 	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
-	// UID of the object; a change of it is a deletion and a creation seen as one.
+	// Dp-Uid. UID of the object; a change of it is a deletion and a creation seen as one.
 	Uid string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
-	// What happened.
+	// Dp-Type. What happened.
 	Type DeltaType `protobuf:"varint,4,opt,name=type,proto3,enum=deltaplane.delta.v1.DeltaType" json:"type,omitempty"`
-	// Resource version of the object, or of its deletion.
+	// Dp-Rv. Resource version of the object, or of its deletion.
 	ResourceVersion string `protobuf:"bytes,5,opt,name=resource_version,json=resourceVersion,proto3" json:"resource_version,omitempty"`
-	// metadata.generation of the object, zero when it has none.
+	// Dp-Gen. metadata.generation of the object, zero when it has none.
 	Generation int64 `protobuf:"varint,6,opt,name=generation,proto3" json:"generation,omitempty"`
 	// The object's bytes; empty for deletions and bookmarks.
 	Payload []byte `protobuf:"bytes,7,opt,name=payload,proto3" json:"payload,omitempty"`
-	// How to read the payload.
+	// Dp-Enc. How to read the payload.
 	Encoding Encoding `protobuf:"varint,8,opt,name=encoding,proto3,enum=deltaplane.delta.v1.Encoding" json:"encoding,omitempty"`
-	// How the deletion became known.
+	// Dp-Reason. How the deletion became known.
 	DeleteReason DeleteReason `protobuf:"varint,9,opt,name=delete_reason,json=deleteReason,proto3,enum=deltaplane.delta.v1.DeleteReason" json:"delete_reason,omitempty"`
-	// Labels of the object that the collection selects for the log.
+	// Dp-Label, repeated: name=value. Labels of the object that the collection selects for the log.
 	Labels map[string]string `protobuf:"bytes,10,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Owners of the key within the tombstone TTL.
+	// Dp-Owner, repeated: kind,name,uid and ,c for the controller. Owners of the key within the tombstone TTL.
 	Owners []*OwnerReference `protobuf:"bytes,11,rep,name=owners,proto3" json:"owners,omitempty"`
-	// Set when there were more owners or hints than a record may carry: every possible owner must be woken.
+	// Dp-Overflow. Set when there were more owners or hints than a record may carry: every possible owner must be woken.
 	OwnersOverflow bool `protobuf:"varint,12,opt,name=owners_overflow,json=ownersOverflow,proto3" json:"owners_overflow,omitempty"`
-	// Values already extracted for built-in indexes.
+	// Dp-Hint, repeated: name=value. Values already extracted for built-in indexes.
 	IndexHints []*IndexHint `protobuf:"bytes,13,rep,name=index_hints,json=indexHints,proto3" json:"index_hints,omitempty"`
-	// Epoch of the record.
+	// Dp-Epoch. Epoch of the record.
 	Epoch uint64 `protobuf:"varint,14,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Term of the reflector that appended it.
+	// Dp-Term. Term of the reflector that appended it.
 	Term uint64 `protobuf:"varint,15,opt,name=term,proto3" json:"term,omitempty"`
-	// Watermark: every event at or below this resource version is in the log at or before this record.
+	// Dp-W. Watermark: every event at or below this resource version is in the log at or before this record.
 	Watermark string `protobuf:"bytes,16,opt,name=watermark,proto3" json:"watermark,omitempty"`
 	// Sequence of the record in the log; zero before it is appended.
 	Sequence uint64 `protobuf:"varint,17,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// Hash of the payload.
+	// Dp-Hash. Hash of the payload.
 	ContentHash uint64 `protobuf:"varint,18,opt,name=content_hash,json=contentHash,proto3" json:"content_hash,omitempty"`
-	// When the reflector read the event from the source.
+	// Dp-Obs. When the reflector read the event from the source.
 	ObservedAt *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=observed_at,json=observedAt,proto3" json:"observed_at,omitempty"`
-	// When the reflector appended the record.
+	// Dp-Pub. When the reflector appended the record.
 	PublishedAt *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=published_at,json=publishedAt,proto3" json:"published_at,omitempty"`
-	// W3C trace context of the publish span.
+	// traceparent. W3C trace context of the publish span.
 	Traceparent   string `protobuf:"bytes,21,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

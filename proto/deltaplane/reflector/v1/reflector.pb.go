@@ -98,9 +98,9 @@ const (
 	ReflectionState_REFLECTION_STATE_LISTING ReflectionState = 3
 	// Leading: watching; deltas flow.
 	ReflectionState_REFLECTION_STATE_WATCHING ReflectionState = 4
-	// Leading, but the source or the log answers errors; retrying with back-off. See Reflection.last_error.
+	// The source or the log answers errors, or the resource cannot be mirrored yet; retrying with back-off. See Reflection.last_error.
 	ReflectionState_REFLECTION_STATE_BACKOFF ReflectionState = 5
-	// Stopped for good in this process.
+	// Stopped for good in this process: it was removed, "*" does not find it any more, or the process ends.
 	ReflectionState_REFLECTION_STATE_STOPPED ReflectionState = 6
 )
 
@@ -159,7 +159,7 @@ type ReflectionSpec struct {
 	// Cluster as the process is configured with it; empty when there is one.
 	Cluster string `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	// Resource: "resource", "resource.group", "resource.version" or "resource.version.group"; what is left out is found by discovery. "*" is
-	// everything that can be listed and watched but secrets and what is named beside it.
+	// everything that can be listed and watched but secrets, the second copy of events in events.k8s.io, and what is named beside it.
 	Resource string `protobuf:"bytes,2,opt,name=resource,proto3" json:"resource,omitempty"`
 	// Namespace to mirror; empty is all.
 	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -494,10 +494,10 @@ type Reflection struct {
 	List *ListProgress `protobuf:"bytes,22,opt,name=list,proto3" json:"list,omitempty"`
 	// Why the loop fails, as a word of a closed set; empty while all is well. last_error has the details. Of the source: FORBIDDEN,
 	// UNAUTHORIZED, CERTIFICATE, NOT_SERVED, UNREACHABLE, THROTTLED, EXPIRED, REFUSED, BAD_ANSWER, SHORT_WATCH, STREAM_UNFINISHED, SOURCE_FAILED,
-	// SECOND_SCOPE, SOURCE_RESTORED. Of the log and its lease: LOG_FULL, LOG_UNAVAILABLE, LOG_LOST, NO_JETSTREAM, FOREIGN_LOG, DEPOSED,
+	// SECOND_SCOPE, NO_NAMESPACES, SOURCE_RESTORED. Of the log and its lease: LOG_FULL, LOG_UNAVAILABLE, LOG_LOST, NO_JETSTREAM, FOREIGN_LOG, DEPOSED,
 	// DIFFERENT_SPEC. INTERNAL for anything else.
 	Reason string `protobuf:"bytes,23,opt,name=reason,proto3" json:"reason,omitempty"`
-	// When the loop tries again; absent when it does not wait.
+	// When the loop tries again; absent when it does not wait. With DIFFERENT_SPEC: when the lease can be taken, unless it is renewed.
 	NextRetryAt *timestamppb.Timestamp `protobuf:"bytes,24,opt,name=next_retry_at,json=nextRetryAt,proto3" json:"next_retry_at,omitempty"`
 	// Holder of the collection's lease, this process or another; empty when it is not known.
 	Leader string `protobuf:"bytes,25,opt,name=leader,proto3" json:"leader,omitempty"`
@@ -1105,7 +1105,7 @@ func (x *RemoveReflectionResponse) GetSpec() *ReflectionSpec {
 	return nil
 }
 
-// RelistResponse says that a relist was begun; ListReflections shows its progress.
+// RelistResponse says that a relist was asked for; ListReflections shows its progress.
 type RelistResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Whole name of the collection.

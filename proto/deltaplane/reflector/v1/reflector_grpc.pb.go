@@ -37,15 +37,18 @@ type ReflectorServiceClient interface {
 	// ListReflections tells the state of every reflection in this process. It never contacts the API server.
 	ListReflections(ctx context.Context, in *ListReflectionsRequest, opts ...grpc.CallOption) (*ListReflectionsResponse, error)
 	// Relist makes a reflection list again and publish what differs, whichever reflector process leads it: the request is kept beside the
-	// log until the leader has begun. Errors: NOT_FOUND COLLECTION_NOT_FOUND.
+	// log until the leader has begun. Errors: INVALID_ARGUMENT with the field; NOT_FOUND COLLECTION_NOT_FOUND; UNAVAILABLE
+	// REFLECTIONS_UNAVAILABLE when the request cannot be kept.
 	Relist(ctx context.Context, in *RelistRequest, opts ...grpc.CallOption) (*RelistResponse, error)
 	// AddReflection makes every reflector process mirror one more resource. It is kept beside the log, across restarts. To add again what
 	// is there already, in the same form, is not an error. Errors: INVALID_ARGUMENT with the field; NOT_FOUND CLUSTER_NOT_FOUND; ALREADY_EXISTS
 	// REFLECTION_DIFFERS when the resource is mirrored in another form and replace is not set; FAILED_PRECONDITION
-	// CONFIGURED when it is fixed by this process's configuration in another form; RESOURCE_EXHAUSTED TOO_MANY_REFLECTIONS.
+	// CONFIGURED when it is fixed by this process's configuration in another form; RESOURCE_EXHAUSTED TOO_MANY_REFLECTIONS; UNAVAILABLE
+	// REFLECTIONS_UNAVAILABLE when it cannot be kept.
 	AddReflection(ctx context.Context, in *AddReflectionRequest, opts ...grpc.CallOption) (*AddReflectionResponse, error)
 	// RemoveReflection makes every reflector process stop mirroring what AddReflection began. Its log is kept, unless asked otherwise.
-	// Errors: NOT_FOUND REFLECTION_NOT_FOUND; FAILED_PRECONDITION CONFIGURED when it stands in this process's configuration.
+	// Errors: NOT_FOUND REFLECTION_NOT_FOUND; FAILED_PRECONDITION CONFIGURED when it stands in this process's configuration;
+	// UNAVAILABLE REFLECTIONS_UNAVAILABLE when that cannot be kept.
 	RemoveReflection(ctx context.Context, in *RemoveReflectionRequest, opts ...grpc.CallOption) (*RemoveReflectionResponse, error)
 }
 
@@ -107,15 +110,18 @@ type ReflectorServiceServer interface {
 	// ListReflections tells the state of every reflection in this process. It never contacts the API server.
 	ListReflections(context.Context, *ListReflectionsRequest) (*ListReflectionsResponse, error)
 	// Relist makes a reflection list again and publish what differs, whichever reflector process leads it: the request is kept beside the
-	// log until the leader has begun. Errors: NOT_FOUND COLLECTION_NOT_FOUND.
+	// log until the leader has begun. Errors: INVALID_ARGUMENT with the field; NOT_FOUND COLLECTION_NOT_FOUND; UNAVAILABLE
+	// REFLECTIONS_UNAVAILABLE when the request cannot be kept.
 	Relist(context.Context, *RelistRequest) (*RelistResponse, error)
 	// AddReflection makes every reflector process mirror one more resource. It is kept beside the log, across restarts. To add again what
 	// is there already, in the same form, is not an error. Errors: INVALID_ARGUMENT with the field; NOT_FOUND CLUSTER_NOT_FOUND; ALREADY_EXISTS
 	// REFLECTION_DIFFERS when the resource is mirrored in another form and replace is not set; FAILED_PRECONDITION
-	// CONFIGURED when it is fixed by this process's configuration in another form; RESOURCE_EXHAUSTED TOO_MANY_REFLECTIONS.
+	// CONFIGURED when it is fixed by this process's configuration in another form; RESOURCE_EXHAUSTED TOO_MANY_REFLECTIONS; UNAVAILABLE
+	// REFLECTIONS_UNAVAILABLE when it cannot be kept.
 	AddReflection(context.Context, *AddReflectionRequest) (*AddReflectionResponse, error)
 	// RemoveReflection makes every reflector process stop mirroring what AddReflection began. Its log is kept, unless asked otherwise.
-	// Errors: NOT_FOUND REFLECTION_NOT_FOUND; FAILED_PRECONDITION CONFIGURED when it stands in this process's configuration.
+	// Errors: NOT_FOUND REFLECTION_NOT_FOUND; FAILED_PRECONDITION CONFIGURED when it stands in this process's configuration;
+	// UNAVAILABLE REFLECTIONS_UNAVAILABLE when that cannot be kept.
 	RemoveReflection(context.Context, *RemoveReflectionRequest) (*RemoveReflectionResponse, error)
 	mustEmbedUnimplementedReflectorServiceServer()
 }
