@@ -52,6 +52,9 @@ func NewShadow(ttl time.Duration) *Shadow {
 // Len is the number of living objects.
 func (s *Shadow) Len() int { return s.live }
 
+// Buried is the number of deletions that are remembered.
+func (s *Shadow) Buried() int { return len(s.entries) - s.live }
+
 // Empty reports whether nothing is known at all, not even a deletion.
 func (s *Shadow) Empty() bool { return len(s.entries) == 0 }
 

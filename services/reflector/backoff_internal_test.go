@@ -49,7 +49,7 @@ func TestR21TheBackoffStartsAgainOnlyAfterAWellSource(t *testing.T) {
 			t.Errorf("delay %v after a source that was well for %v and not heard for %v, want %v", got, tc.well, tc.blind, tc.want)
 		}
 	}
-	if got := r.fail(7*time.Minute); got != 7*time.Minute {
+	if got := r.fail(7 * time.Minute); got != 7*time.Minute {
 		t.Errorf("delay %v, want what the server asked for", got)
 	}
 }

@@ -41,17 +41,15 @@ func (s *Service) resolve(ctx context.Context, r *reflection) bool {
 		since = asked
 		wait := b.fail(kube.RetryAfter(err))
 		if errors.Is(err, errSecondScope) || errors.Is(err, errNoNamespaces) {
-			r.fail(ctx, "resolve", err, 0)
-			r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_STOPPED)
 			wait = s.cfg.DiscoverEvery
 		} else {
 			if errors.Is(err, kube.ErrNotServed) {
 				wait = min(wait, s.cfg.DiscoverEvery)
 			}
-			r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_BACKOFF)
-			r.fail(ctx, "resolve", err, wait)
 			moved = nil
 		}
+		r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_BACKOFF)
+		r.fail(ctx, "resolve", err, wait)
 		t := time.NewTimer(wait)
 		select {
 		case <-t.C:

@@ -182,7 +182,7 @@ func (s *source) finish(ctx context.Context, listRV delta.RV) error {
 		s.reform = ""
 	}
 	s.asks.told(listRV)
-	s.r.state.set(func(v *view) { v.objects, v.sourceAt = s.shadow.Len(), now })
+	s.r.state.set(func(v *view) { v.objects, v.tombstones, v.sourceAt = s.shadow.Len(), s.shadow.Buried(), now })
 	s.r.well(ctx)
 	return nil
 }

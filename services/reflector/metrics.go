@@ -16,7 +16,7 @@ type metrics struct {
 	listSeconds, watchSeconds      *prometheus.SummaryVec
 	itemsPerList, itemsPerWatch    *prometheus.SummaryVec
 	published, quarantined, failed *prometheus.CounterVec
-	departures                     *prometheus.CounterVec
+	departures, watchEnds          *prometheus.CounterVec
 	publishSeconds                 *prometheus.HistogramVec
 }
 
@@ -38,6 +38,8 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		published:     counter("deltaplane_reflector_published_total", "Records sent to the log, by collection and kind: delta, progress, synced, live.", "kind"),
 		quarantined:   counter("deltaplane_reflector_quarantined_total", "Objects that could not be taken in, by collection."),
 		failed:        counter("deltaplane_reflector_errors_total", "Failures, by collection and stage: resolve, lead, list, watch, publish.", "stage"),
+		watchEnds: counter("deltaplane_reflector_watch_ends_total", "Ends of watches that were open, by collection and reason: CLOSED in good order by the server, LEFT by the "+
+			"reflector, or as ListReflections calls it.", "reason"),
 		departures: counter("deltaplane_reflector_departures_total", "Deletions told by a watch with a selector, by collection and by the answer to whether the object lives: "+
 			"deleted, left, event (the key's next one says it); and none, forbidden, crowded, where nobody answered and the log calls them observed.", "answer"),
 		publishSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -48,7 +50,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	}
 	for _, c := range []prometheus.Collector{
 		m.lists, m.watches, m.shortWatches, m.listSeconds, m.watchSeconds, m.itemsPerList, m.itemsPerWatch,
-		m.published, m.quarantined, m.failed, m.departures, m.publishSeconds,
+		m.published, m.quarantined, m.failed, m.departures, m.watchEnds, m.publishSeconds,
 	} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
@@ -62,7 +64,7 @@ func (m *metrics) forget(name string) {
 	of := prometheus.Labels{"name": name}
 	for _, c := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
 		m.lists, m.watches, m.shortWatches, m.listSeconds, m.watchSeconds, m.itemsPerList, m.itemsPerWatch,
-		m.published, m.quarantined, m.failed, m.departures, m.publishSeconds,
+		m.published, m.quarantined, m.failed, m.departures, m.watchEnds, m.publishSeconds,
 	} {
 		c.DeletePartialMatch(of)
 	}

@@ -79,7 +79,7 @@ func TestR30MetricsUseKubernetesNames(t *testing.T) {
 	}
 	want := map[string]string{
 		"reflector_lists_total": "counter name", "reflector_list_duration_seconds": "summary name", "reflector_items_per_list": "summary name",
-		"reflector_watches_total": "counter name", "reflector_short_watches_total": "counter name",
+		"reflector_watches_total": "counter name", "reflector_short_watches_total": "counter name", "deltaplane_reflector_watch_ends_total": "counter name reason",
 		"reflector_watch_duration_seconds": "summary name", "reflector_items_per_watch": "summary name",
 		"reflector_last_resource_version": "gauge name",
 

@@ -167,10 +167,15 @@ func (r *reflection) leader(ctx context.Context, held stream.Claim) {
 		differs = fmt.Errorf("%w: %s leads with %s, this process has %s", errDifferentSpec, held.Holder, theirs, ours)
 	}
 	said := r.state.get()
-	r.state.set(func(v *view) { v.leader, v.led = held.Holder, held.Term })
+	r.state.set(func(v *view) {
+		v.leader, v.led = held.Holder, held.Term
+		if differs != nil && v.lastErr == differs.Error() {
+			v.nextRetry = time.Now().Add(r.cfg.LeaseTTL)
+		}
+	})
 	switch {
 	case differs != nil && said.lastErr != differs.Error():
-		r.fail(ctx, stageLead, differs, 0)
+		r.fail(ctx, stageLead, differs, r.cfg.LeaseTTL) // then the lease can be taken, unless it was renewed
 	case differs == nil && held.Holder != "" && said.lastErr != "":
 		r.well(ctx) // whatever ended our reign, the collection has a leader
 	}
@@ -221,7 +226,7 @@ func (r *reflection) lead(ctx context.Context, lease *stream.Lease, standby *sta
 	r.slog.LogAttrs(ctx, slog.LevelInfo, "leading", slog.Uint64(telemetry.KeyTerm, w.Term()), slog.Uint64(telemetry.KeyEpoch, w.Epoch()),
 		slog.String(telemetry.KeyRV, from.RV), slog.Int(telemetry.KeyCount, l.shadow.Len()), slog.Duration(telemetry.KeyDuration, time.Since(began)))
 	r.state.set(func(v *view) {
-		v.term, v.revision, v.shadow, v.objects = w.Term(), from, from, l.shadow.Len()
+		v.term, v.revision, v.shadow, v.objects, v.tombstones = w.Term(), from, from, l.shadow.Len(), l.shadow.Buried()
 	})
 	r.well(ctx)
 	p := newPublisher(r, w, lease, from.RV, l.shadow.Len())

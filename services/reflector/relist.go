@@ -17,13 +17,14 @@ func (r *reflection) phase(p reflectorv1.ReflectionState) {
 	var began uint64
 	var poke bool
 	r.state.set(func(v *view) {
+		again := v.phase == p
 		v.phase = p
 		switch p {
 		case reflectorv1.ReflectionState_REFLECTION_STATE_LISTING:
 			began, v.asked = v.asked, 0
 		case reflectorv1.ReflectionState_REFLECTION_STATE_REBUILDING, reflectorv1.ReflectionState_REFLECTION_STATE_WATCHING,
 			reflectorv1.ReflectionState_REFLECTION_STATE_BACKOFF:
-			poke = v.asked != 0
+			poke = v.asked != 0 && !again // once a phase: what waits between attempts would not wait
 		}
 	})
 	switch {

@@ -419,8 +419,8 @@ func TestANamespaceNarrowsAndIsRefusedWhereThereAreNone(t *testing.T) {
 		t.Errorf("%v hold a resource without namespaces", got)
 	}
 	add(t, c, &reflectorv1.ReflectionSpec{Resource: "nodes", Namespace: "default"})
-	r := reflection(t, c, "nodes", "refused", func(r *reflectorv1.Reflection) bool { return r.GetReason() != "" })
-	if r.GetReason() != "NO_NAMESPACES" || r.GetState() != reflectorv1.ReflectionState_REFLECTION_STATE_STOPPED && r.GetState() != reflectorv1.ReflectionState_REFLECTION_STATE_BACKOFF {
+	r := reflection(t, c, "nodes", "refused", func(r *reflectorv1.Reflection) bool { return r.GetReason() != "" && r.GetNextRetryAt() != nil })
+	if r.GetReason() != "NO_NAMESPACES" || r.GetState() != reflectorv1.ReflectionState_REFLECTION_STATE_BACKOFF {
 		t.Errorf("reflection %v", r)
 	}
 }

@@ -343,27 +343,56 @@ func TestASecondScopeOfAResourceIsRefused(t *testing.T) {
 	a := newAPI(t)
 	a.onList = func(int, url.Values) (int, string) { return 200, list("10", "") }
 	cfg := quick()
+	cfg.DiscoverEvery = time.Hour
 	cfg.Resources = append(cfg.Resources, reflector.Resource{Name: "pods", Scope: kube.Scope{Namespace: "other"}})
 	svc, _ := start(t, cfg, a.URL, embeddedtest.NATS(t).URL())
 	c := dial(t, svc)
-	deadline := time.Now().Add(10 * time.Second)
-	for tick := time.NewTicker(10 * time.Millisecond); ; <-tick.C {
+	eventually(t, "one is refused, with the time of the next try", func() bool {
 		resp, err := c.ListReflections(t.Context(), &reflectorv1.ListReflectionsRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		stopped := 0
+		refused := 0
 		for _, r := range resp.GetReflections() {
-			if r.GetState() == reflectorv1.ReflectionState_REFLECTION_STATE_STOPPED && strings.Contains(r.GetLastError(), "one scope") {
-				stopped++
+			if r.GetState() == reflectorv1.ReflectionState_REFLECTION_STATE_BACKOFF && r.GetReason() == "SECOND_SCOPE" &&
+				strings.Contains(r.GetLastError(), "one scope") && time.Until(r.GetNextRetryAt().AsTime()) > 30*time.Minute {
+				refused++
 			}
 		}
-		if stopped == 1 {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("no reflection was refused: %v", resp)
-		}
+		return refused == 1
+	})
+}
+
+// A request for a list that stands in the bucket, of what is not served, looks for it once, and does not end the waits after that.
+func TestARelistOfWhatIsNotServedIsNoStorm(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	nats := embeddedtest.NATS(t).URL()
+	conn, err := stream.Connect(t.Context(), stream.Config{URL: nats})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	b, err := conn.Bucket(t.Context(), "deltaplane-reflections", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Put(t.Context(), "relist/dev/moons.v1", []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	cfg := quick()
+	cfg.Resources = []reflector.Resource{{Name: "moons.v1"}}
+	cfg.DiscoverEvery = time.Hour
+	cfg.Backoff = reflector.Backoff{Base: time.Hour, Cap: time.Hour, Jitter: -1}
+	svc, _ := start(t, cfg, f.URL, nats)
+	c := dial(t, svc)
+	reflection(t, c, "moons", "not served", func(r *reflectorv1.Reflection) bool { return r.GetReason() == "NOT_SERVED" })
+	for _, resource := range []string{"pods", "nodes", "configmaps"} { // in that time a storm would be seen
+		add(t, c, &reflectorv1.ReflectionSpec{Resource: resource})
+		reflection(t, c, resource, "another one is watched", watching)
+	}
+	if n := f.count("/api/v1"); n > 10 {
+		t.Errorf("%d requests", n)
 	}
 }
 

@@ -167,6 +167,7 @@ func (s *source) open(ctx context.Context, opts kube.WatchOptions) (*kube.Watch,
 // follow takes the events of an open watch in, after so many of its initial state, until it ends.
 func (s *source) follow(ctx context.Context, w *kube.Watch, events int) error {
 	name := s.r.col.String()
+	end := "LEFT"
 	s.r.state.set(func(v *view) { v.sourceAt, v.sourceRV = time.Now(), s.w })
 	s.p.watching(true)
 	defer s.p.watching(false)
@@ -175,6 +176,7 @@ func (s *source) follow(ctx context.Context, w *kube.Watch, events int) error {
 	defer func() {
 		s.r.metrics.watchSeconds.WithLabelValues(name).Observe(time.Since(began).Seconds())
 		s.r.metrics.itemsPerWatch.WithLabelValues(name).Observe(float64(events))
+		s.r.metrics.watchEnds.WithLabelValues(name, end).Inc()
 	}()
 	for {
 		ev, err := w.Next()
@@ -196,12 +198,16 @@ func (s *source) follow(ctx context.Context, w *kube.Watch, events int) error {
 		case errors.Is(err, io.EOF) && short:
 			s.r.metrics.shortWatches.WithLabelValues(name).Inc()
 			s.r.state.set(func(v *view) { v.shortWatches++ })
+			end = reasonOf(stageWatch, errVeryShort)
 			return errVeryShort
 		case errors.Is(err, io.EOF):
+			end = "CLOSED"
 			return nil
 		case isStatus(err):
+			end = reasonOf(stageWatch, err)
 			return fmt.Errorf("watch %s at %q: %w", s.r.col, s.w, err)
 		default: // the connection broke: like a close, but told
+			end = reasonOf(stageWatch, err)
 			s.r.fail(ctx, stageWatch, err, 0)
 			if short {
 				return err
@@ -240,7 +246,9 @@ func (s *source) event(ev kube.Event, now time.Time) {
 		s.shadow.Doubt(&rec) // the list that the publisher asks for tells it
 	}
 	s.w = delta.MaxRV(s.w, rv)
-	s.r.state.set(func(v *view) { v.objects, v.sourceAt, v.sourceRV = s.shadow.Len(), now, s.w })
+	s.r.state.set(func(v *view) {
+		v.objects, v.tombstones, v.sourceAt, v.sourceRV = s.shadow.Len(), s.shadow.Buried(), now, s.w
+	})
 }
 
 // change takes an event of an object in; it returns the record to publish, if there is one, and the event's version.

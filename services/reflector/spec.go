@@ -28,7 +28,7 @@ type Resource struct {
 	// Cluster by its name in [Config]. Empty in a configuration means every cluster of it.
 	Cluster string
 	// Name is "resource", "resource.group", "resource.version" or "resource.version.group"; what is left out is found by discovery.
-	// "*" is everything that can be watched, except secrets and what is named beside it. With a namespace it leaves out what has none.
+	// "*" is everything that can be watched, except secrets, the copy of events in events.k8s.io, and what is named beside it. With a namespace it leaves out what has none.
 	Name string
 	// Scope narrows the collection; one resource has one scope.
 	Scope kube.Scope
@@ -146,8 +146,11 @@ func (r Resource) faults() []*rpc.FieldError {
 		if !hintForm.MatchString(name) {
 			fault("hints", "%.100q is not a lower-case DNS label of at most 63 characters", name)
 		}
-		if err := checkPath(r.Transform.Hints[name]); err != nil {
+		path := r.Transform.Hints[name]
+		if err := checkPath(path); err != nil {
 			fault("hints", "%.100q: %v", name, err)
+		} else if r.MetadataOnly && !strings.HasPrefix(path, "metadata.") {
+			fault("hints", "%.100q: %.100q is not in the metadata, and metadata_only mirrors nothing else", name, path)
 		}
 	}
 	if n := len(r.Transform.Labels); n > maxHeaderLabels {
@@ -208,7 +211,7 @@ func (r Resource) complete() Resource {
 	}
 	t.Labels = ordered(t.Labels)
 	t.Drop = ordered(t.Drop)
-	if r.MetadataOnly { // there is nothing to read them from
+	if r.MetadataOnly { // there is nothing to read the defaults from
 		t.Hints = maps.Clone(t.Hints)
 		maps.DeleteFunc(t.Hints, func(_, path string) bool { return !strings.HasPrefix(path, "metadata.") })
 	}

@@ -55,6 +55,21 @@ func TestDesign3EqualFormsHaveEqualFingerprintsAndDifferentOnesDifferentOnes(t *
 	}
 }
 
+func TestAHintOutsideTheMetadataNeedsMoreThanMetadata(t *testing.T) {
+	t.Parallel()
+	r := Resource{Name: "configmaps", MetadataOnly: true, Transform: kube.Transform{Hints: map[string]string{"x": "data.k", "y": "metadata.generateName"}}}
+	if got := r.faults(); len(got) != 1 || got[0].Field != "hints" || !strings.Contains(got[0].Description, "data.k") {
+		t.Errorf("faults %v, want the hint x", got)
+	}
+	r.MetadataOnly = false
+	if got := r.faults(); len(got) > 0 {
+		t.Errorf("whole objects: %v", got)
+	}
+	if got := (Resource{Name: "pods", MetadataOnly: true}).complete(); len(got.Transform.Hints) > 0 {
+		t.Errorf("default hints %v of metadata", got.Transform.Hints)
+	}
+}
+
 func TestWhatDiffersBetweenTwoFormsIsAllThatIsTold(t *testing.T) {
 	t.Parallel()
 	web := Resource{Name: "pods", Scope: kube.Scope{Namespace: "web"}, Transform: kube.Transform{Drop: []string{"status"}}}

@@ -86,7 +86,9 @@ func TestAnotherFormOfACollectionWaitsAndThenTakesOutWhatItDoesNotHold(t *testin
 	some.Resources[0].Scope = kube.Scope{LabelSelector: "app=in"}
 	narrow, stopNarrow := start(t, some, a.URL, nats)
 	c := dial(t, narrow)
-	r := reflection(t, c, "pods", "the narrow form waits", func(r *reflectorv1.Reflection) bool { return standingBy(r) && r.GetReason() != "" })
+	r := reflection(t, c, "pods", "the narrow form waits", func(r *reflectorv1.Reflection) bool {
+		return standingBy(r) && r.GetReason() != "" && r.GetNextRetryAt() != nil
+	})
 	if r.GetReason() != "DIFFERENT_SPEC" || !strings.Contains(r.GetLastError(), "wide leads with") || !strings.Contains(r.GetLastError(), "app=in") ||
 		strings.Contains(r.GetLastError(), "labels [") {
 		t.Errorf("reason %s: %s; want what differs named, and nothing else", r.GetReason(), r.GetLastError())

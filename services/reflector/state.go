@@ -42,6 +42,7 @@ type view struct {
 	holder   string         // this process in leases
 
 	objects, pending    int
+	tombstones          int
 	lists, watches      uint64
 	shortWatches        uint64
 	published           uint64
@@ -163,7 +164,7 @@ func (s *state) proto() *reflectorv1.Reflection {
 	p := &reflectorv1.Reflection{
 		Collection: v.name, State: v.phase, Term: v.reigning(),
 		Revision: &deltav1.Revision{Epoch: v.revision.Epoch, ResourceVersion: v.revision.RV},
-		Objects:  int64(v.objects), Pending: int64(v.pending), Lag: durationpb.New(v.behind(time.Now())),
+		Objects:  int64(v.objects), Tombstones: int64(v.tombstones), Pending: int64(v.pending), Lag: durationpb.New(v.behind(time.Now())),
 		Relists: int64(v.lists), Watches: int64(v.watches), Published: int64(v.published), Coalesced: int64(v.coalesced),
 		QuarantinedTotal: int64(len(v.quarantined)) + int64(v.unnamed), LastError: v.lastErr, Reason: v.reason,
 		LastErrorAt: stamp(v.lastErrAt), SourceSeenAt: stamp(v.sourceAt), NextRetryAt: stamp(v.nextRetry),
