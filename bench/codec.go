@@ -41,6 +41,19 @@ func (w *wire) inPieces(parts ...[]byte) (*wire, error) {
 	return &p, nil
 }
 
+// near returns the message cut into the same pieces, which lie one behind the
+// other in one buffer.
+func (w *wire) near() *wire {
+	var p wire
+	rest := w.pieces.Materialize()
+	for _, piece := range w.pieces {
+		n := piece.Len()
+		p.pieces = append(p.pieces, mem.SliceBuffer(rest[:n:n]))
+		rest = rest[n:]
+	}
+	return &p
+}
+
 // codec is the proto codec that also knows wire. Servers of the bench use it
 // too: the indexer's answers go the same way.
 type codec struct{ encoding.CodecV2 }

@@ -33,10 +33,13 @@ const (
 	// between them.
 	echoGetPieces     = "/" + echoService + "/GetPieces"
 	echoObjectsPieces = "/" + echoService + "/ObjectsPieces"
+	// echoObjectsNear returns the same pieces out of one buffer: what they take
+	// beyond it is the transport's work on pieces, and not that they lie apart.
+	echoObjectsNear = "/" + echoService + "/ObjectsNear"
 )
 
 // echo holds the bytes that the sized methods answer with.
-type echo struct{ get, byIndex, objects, getPieces, objectsPieces *answers }
+type echo struct{ get, byIndex, objects, getPieces, objectsPieces, objectsNear *answers }
 
 // answers are given in turn: as many different ones as the service itself gives,
 // so that neither has its bytes in the processor's cache more than the other.
@@ -83,6 +86,7 @@ func (e *echo) desc() *grpc.ServiceDesc {
 			echoMethod("Objects", func(e *echo) any { return e.objects.next() }, func() proto.Message { return &indexv1.ByIndexRequest{} }),
 			echoMethod("GetPieces", func(e *echo) any { return e.getPieces.next() }, func() proto.Message { return &indexv1.GetRequest{} }),
 			echoMethod("ObjectsPieces", func(e *echo) any { return e.objectsPieces.next() }, func() proto.Message { return &indexv1.ByIndexRequest{} }),
+			echoMethod("ObjectsNear", func(e *echo) any { return e.objectsNear.next() }, func() proto.Message { return &indexv1.ByIndexRequest{} }),
 		},
 	}
 }

@@ -58,6 +58,7 @@ func indexCalls(ctx context.Context, b *bench) (err error) {
 		turn("objects", raw.child, caller{raw.conns, indexv1.IndexService_ByIndex_FullMethodName, q.objects}),
 		turn("objects-echo", raw.child, caller{echoes, echoObjects, q.objects}),
 		turn("objects-pieces", raw.child, caller{echoes, echoObjectsPieces, q.objects}),
+		turn("objects-near", raw.child, caller{echoes, echoObjectsNear, q.objects}),
 	}
 	// What an indexer cannot do yet must not hide what it can.
 	var missing error
@@ -163,6 +164,7 @@ func addCalls(b *bench, t table) {
 	row("Query stream, ByIndex, 30 hits, keys only, raw tier", "stream", "unary echo of the same bytes", "keys-echo", nil)
 	// What grpc-go takes for pieces instead of one buffer, with nobody looking for them.
 	row("echo, 30 x 5 KB in pieces", "objects-pieces", "echo of the same bytes", "objects-echo", nil)
+	row("echo, 30 x 5 KB in pieces of one buffer", "objects-near", "echo of the same bytes", "objects-echo", nil)
 	row("ByIndex, 30 x 5 KB, raw tier", "objects", "echo of the same pieces", "objects-pieces", nil)
 	row("echo, 5 KB in pieces", "get-pieces", "echo of the same bytes", "get-echo", nil)
 	row("Get, 5 KB, raw tier", "get", "echo of the same pieces", "get-pieces", nil)

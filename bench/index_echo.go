@@ -23,7 +23,7 @@ func (c echoConfig) serve(ctx context.Context) (addr string, err error) {
 	}
 	defer func() { err = errors.Join(err, conns.Close()) }()
 	client := indexv1.NewIndexServiceClient(conns[0])
-	e := &echo{get: &answers{}, byIndex: &answers{}, objects: &answers{}, getPieces: &answers{}, objectsPieces: &answers{}}
+	e := &echo{get: &answers{}, byIndex: &answers{}, objects: &answers{}, getPieces: &answers{}, objectsPieces: &answers{}, objectsNear: &answers{}}
 	for _, key := range c.Keys {
 		got, err := client.Get(ctx, getRequest(key))
 		if err != nil {
@@ -58,7 +58,7 @@ func (c echoConfig) serve(ctx context.Context) (addr string, err error) {
 			if err != nil {
 				return "", err
 			}
-			e.objectsPieces.all = append(e.objectsPieces.all, pieces)
+			e.objectsPieces.all, e.objectsNear.all = append(e.objectsPieces.all, pieces), append(e.objectsNear.all, pieces.near())
 		}
 	}
 	return startEcho(ctx, e)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -125,6 +126,11 @@ func TestAMessageInPiecesIsTheSameMessage(t *testing.T) {
 	}
 	if sent, err := newCodec().Marshal(got); err != nil || string(sent.Materialize()) != string(whole.data) {
 		t.Errorf("sent %q, %v", sent.Materialize(), err)
+	}
+	for i, piece := range got.near().pieces {
+		if want := got.pieces[i].ReadOnlyData(); !bytes.Equal(piece.ReadOnlyData(), want) {
+			t.Errorf("piece %d of one buffer is %q, want %q", i, piece.ReadOnlyData(), want)
+		}
 	}
 	if _, err := whole.inPieces([]byte("tail"), []byte("head")); err == nil {
 		t.Error("parts that are not there in this order are taken")
