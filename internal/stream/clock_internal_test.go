@@ -73,6 +73,27 @@ func TestPatienceStartsWithOneFreeRefusal(t *testing.T) {
 	}
 }
 
+func TestT16ReadersThatLoseTheirPlaceAtOnceBeginAgainApart(t *testing.T) {
+	t.Parallel()
+	var early, late int
+	for range 200 {
+		switch d := jitter(0); {
+		case d < 0 || d >= replaySpread:
+			t.Fatalf("a wait of %v, want less than %v", d, replaySpread)
+		case d < replaySpread/2:
+			early++
+		default:
+			late++
+		}
+		if d := jitter(time.Second); d < time.Second || d >= 2*time.Second {
+			t.Fatalf("a wait of %v after a failure, want one to two seconds", d)
+		}
+	}
+	if early < 20 || late < 20 {
+		t.Errorf("%d early, %d late: they begin together", early, late)
+	}
+}
+
 func TestAReplySubjectSaysWhereAMessageStands(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {

@@ -56,6 +56,9 @@ type ConsumeConfig struct {
 	HeadersOnly bool
 	// MaxBatch bounds the records of one batch; default 256.
 	MaxBatch int
+	// PullBytes bounds what the server sends ahead of records with payloads; default 16 MiB, and never less than two records of the largest
+	// size. Without payloads MaxBatch does.
+	PullBytes int
 	// AckWait is how long a batch may take before its records are handed to another replica; default 30 s.
 	AckWait time.Duration
 }
@@ -82,6 +85,7 @@ func (c ConsumeConfig) validate() error {
 func (c *Conn) Consume(ctx context.Context, cfg ConsumeConfig, handler func(context.Context, Work) error) error {
 	cfg.MaxBatch = cmp.Or(cfg.MaxBatch, 256)
 	cfg.AckWait = cmp.Or(cfg.AckWait, 30*time.Second)
+	cfg.PullBytes = max(cmp.Or(cfg.PullBytes, defaultPullBytes), 2*c.cfg.MaxPayload)
 	if err := cfg.validate(); err != nil {
 		return fmt.Errorf("consume: %w", err)
 	}
@@ -103,9 +107,22 @@ type consumer struct {
 	cfg    ConsumeConfig
 	handle func(context.Context, Work) error
 
-	state mark
-	saved time.Time
-	epoch uint64
+	state   mark
+	saved   time.Time
+	epoch   uint64
+	stalled bool // it was said
+}
+
+// mostPending is how many records all replicas together may have unacknowledged; then the server hands out no more.
+func (k *consumer) mostPending() int { return 16 * k.cfg.MaxBatch }
+
+// stall warns when the server hands out nothing more, because replicas sit on what they got (T-07).
+func (k *consumer) stall(ctx context.Context, pending int) {
+	was := k.stalled
+	if k.stalled = pending >= k.mostPending(); k.stalled && !was {
+		k.c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "consumer stands still: as many records as may be wait to be acknowledged",
+			slog.String("consumer", k.cfg.Name), slog.String("collection", k.col.String()), slog.Int("count", pending))
+	}
 }
 
 func (k *consumer) run(ctx context.Context) {
@@ -160,7 +177,7 @@ func (k *consumer) session(ctx context.Context) error {
 		AckPolicy:      jetstream.AckExplicitPolicy,
 		AckWait:        k.cfg.AckWait,
 		MaxDeliver:     -1,
-		MaxAckPending:  16 * k.cfg.MaxBatch,
+		MaxAckPending:  k.mostPending(),
 		HeadersOnly:    k.cfg.HeadersOnly,
 	})
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -179,7 +196,11 @@ func (k *consumer) pull(ctx context.Context, bucket *Bucket, cons jetstream.Cons
 	reconnected := k.c.events.wait()
 	msgs := make(chan jetstream.Msg, k.cfg.MaxBatch)
 	fault := make(chan error, 1)
-	cc, err := cons.Consume(func(m jetstream.Msg) { msgs <- m }, jetstream.PullMaxMessages(k.cfg.MaxBatch), jetstream.PullExpiry(30*time.Second), jetstream.PullHeartbeat(5*time.Second),
+	var ahead jetstream.PullConsumeOpt = jetstream.PullMaxMessages(k.cfg.MaxBatch)
+	if !k.cfg.HeadersOnly {
+		ahead = jetstream.PullMaxBytes(k.cfg.PullBytes)
+	}
+	cc, err := cons.Consume(func(m jetstream.Msg) { msgs <- m }, ahead, jetstream.PullExpiry(30*time.Second), jetstream.PullHeartbeat(5*time.Second),
 		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
 			select {
 			case fault <- err:

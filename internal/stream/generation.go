@@ -114,6 +114,7 @@ func (k *consumer) verify(ctx context.Context, bucket *Bucket, cons jetstream.Co
 	if k.state.late(k.c.cfg.TombstoneTTL) {
 		return errLate // what was not handled may have left the log before that answer, and waits no more
 	}
+	k.stall(ctx, info.NumAckPending)
 	if info.NumPending == 0 && info.NumAckPending == 0 {
 		k.state.Acked = began.UnixMilli()
 	}

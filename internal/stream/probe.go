@@ -16,12 +16,12 @@ const unanswered = 4
 
 // probe measures how long the connection's queue is, while appends fill it, by pings: the server answers them in their turn among what the
 // connection carries, without looking at any log. A server that took everything and answers nothing, or takes nothing, is left.
-func (c *Conn) probe() {
+func (c *Conn) probe(ctx context.Context) {
 	for late := false; late || c.window.again(); {
 		began, acked := time.Now(), c.window.acks()
 		taken, _ := c.dialer.taken()
-		ctx, cancel := context.WithTimeout(context.Background(), unanswered*c.cfg.WriteTimeout)
-		err := c.nc.FlushWithContext(ctx)
+		waiting, cancel := context.WithTimeout(ctx, unanswered*c.cfg.WriteTimeout)
+		err := c.nc.FlushWithContext(waiting)
 		cancel()
 		now := time.Now()
 		late = errors.Is(err, context.DeadlineExceeded)
@@ -41,6 +41,6 @@ func (c *Conn) probe() {
 		default: // it is being made anew
 			c.window.forget(now)
 		}
-		time.Sleep(probeEvery - now.Sub(began))
+		<-time.After(probeEvery - now.Sub(began))
 	}
 }

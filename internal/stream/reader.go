@@ -99,11 +99,8 @@ func (c *Conn) Read(ctx context.Context, col delta.Collection, cfg ReadConfig, h
 			c.cfg.Log.Log(ctx, level, "reading the log was interrupted", slog.String("collection", col.String()), slog.String("error", err.Error()))
 			told = true
 		}
-		if backoff == 0 {
-			continue
-		}
 		select {
-		case <-time.After(backoff + rand.N(backoff)):
+		case <-time.After(jitter(backoff)):
 		case <-c.events.wait():
 			wait = patience{}
 		case <-ctx.Done():
@@ -112,7 +109,7 @@ func (c *Conn) Read(ctx context.Context, col delta.Collection, cfg ReadConfig, h
 	}
 }
 
-// patience is the wait between attempts. The first refusal of a position is no failure: reading begins again at once.
+// patience is the wait between attempts. The first refusal of a position is no failure: reading begins again without back-off.
 type patience struct {
 	failures int
 	refused  bool
@@ -125,6 +122,17 @@ func (p *patience) next(refused bool) time.Duration {
 	}
 	p.failures++
 	return min(minBackoff<<min(p.failures-1, 10), maxBackoff)
+}
+
+// replaySpread is in which time readers begin again that lost their positions at once, as all of a log's do with a new epoch (T-16).
+const replaySpread = 500 * time.Millisecond
+
+// jitter is a wait of at least backoff; without one it only keeps readers apart.
+func jitter(backoff time.Duration) time.Duration {
+	if backoff == 0 {
+		return rand.N(replaySpread)
+	}
+	return backoff + rand.N(backoff)
 }
 
 // Check tells whether a position can be resumed: nil, or an error wrapping [ErrBootstrap] or [ErrNoLog].

@@ -76,7 +76,7 @@ func (n *narrow) carry(out io.Writer, in io.Reader) {
 
 func object(key string, rv int, bytes int) []delta.Record {
 	return []delta.Record{{
-		Kind: delta.KindDelta, Key: delta.Key("default/" + key), Type: delta.Updated, RV: delta.RV(fmt.Sprint(rv)),
+		Kind: delta.KindDelta, Key: delta.Key("default/" + key), Type: delta.Updated, RV: fmt.Sprint(rv),
 		Payload: make([]byte, bytes), Encoding: delta.EncodingJSON,
 	}}
 }

@@ -190,7 +190,7 @@ func (w *Writer) append(ctx context.Context, r *delta.Record, resolve bool) erro
 	seq := w.acked + uint64(len(w.inflight)) + 1
 	w.inflight = append(w.inflight, inflight{msg: msg, size: size})
 	if w.share.take(size) {
-		go w.c.probe()
+		go w.c.probe(context.WithoutCancel(ctx)) // for other writers too
 	}
 	err = w.send(msg, seq)
 	if err != nil {
