@@ -38,7 +38,7 @@ func durable(t testing.TB, url string) jetstream.Consumer {
 	return cons
 }
 
-func TestT15WhatIsSentAheadOfASlowHandlerIsBoundedByBytes(t *testing.T) {
+func TestWhatIsSentAheadOfASlowHandlerIsBoundedByBytes(t *testing.T) {
 	t.Parallel()
 	const records, size = 60, 200 << 10
 	url := embeddedtest.NATS(t).URL()
