@@ -1,16 +1,15 @@
 package indexer
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
-	"time"
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/stream"
-	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/indexer/definition"
 )
 
@@ -37,20 +36,27 @@ type declarations struct {
 	slog    *slog.Logger
 	changed func(resource string) // called without the lock after each change
 	known   chan struct{}         // closed once all that was there has been read
+	look    chan struct{}         // cap 1; the bucket may be gone
+	opening chan struct{}         // cap 1; full while somebody opens the bucket
 
 	mu      sync.Mutex // guards the rest
 	bucket  *stream.Bucket
+	lost    bool                      // the bucket is gone, and what it held was not put back yet
 	entries map[string]*declaredEntry // by resource
 }
 
 type declaredEntry struct {
-	revision uint64
+	revision uint64 // 0: of a bucket that is gone
+	value    []byte // as it is in the bucket
 	list     []declaration
 	err      error // of a value that is no set
 }
 
 func newDeclarations(log deltaLog, slog *slog.Logger, changed func(string)) *declarations {
-	return &declarations{log: log, slog: slog, changed: changed, known: make(chan struct{}), entries: map[string]*declaredEntry{}}
+	return &declarations{
+		log: log, slog: slog, changed: changed, known: make(chan struct{}), look: make(chan struct{}, 1), opening: make(chan struct{}, 1),
+		entries: map[string]*declaredEntry{},
+	}
 }
 
 // complete reports whether all that was declared before this replica began is
@@ -79,91 +85,30 @@ func (d *declarations) of(id delta.Collection) []declaration {
 	return list
 }
 
-// run follows the bucket until ctx ends.
-func (d *declarations) run(ctx context.Context) error {
-	const least, most = 100 * time.Millisecond, 5 * time.Second
-	pause, failing := least, false
-	for ctx.Err() == nil {
-		b, err := d.open(ctx)
-		if err == nil {
-			failing, pause = false, least
-			err = b.Watch(ctx, d.take)
-		}
-		if ctx.Err() != nil {
-			return nil
-		}
-		if !failing {
-			failing = true
-			d.slog.Warn("cannot read declared indexes", telemetry.Err(err))
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
-		pause = min(2*pause, most)
-	}
-	return nil
-}
-
-func (d *declarations) open(ctx context.Context) (*stream.Bucket, error) {
-	d.mu.Lock()
-	b := d.bucket
-	d.mu.Unlock()
-	if b != nil {
-		return b, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	b, err := d.log.Bucket(ctx, definitionsBucket, 0)
-	if err != nil {
-		return nil, err
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.bucket = b
-	return b, nil
-}
-
-// take is the handler of the bucket's entries; an empty one ends the first.
-func (d *declarations) take(e stream.Entry) error {
-	if e.Key == "" {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if !d.complete() {
-			close(d.known)
-		}
-		return nil
-	}
-	if e.Deleted {
-		e.Value = nil
-	}
-	set, err := definition.DecodeSet(e.Value)
-	if err != nil {
-		d.slog.Error("declared indexes cannot be used", slog.String("resource", e.Key), telemetry.Err(err))
-	}
-	d.note(e.Key, e.Revision, set, err)
-	return nil
-}
-
-// note takes in a set that is newer than what is known. One that cannot be read
-// changes nothing that is in use.
-func (d *declarations) note(resource string, revision uint64, set definition.Set, err error) {
+// note takes in a value of b that is newer than what is known; it reports
+// whether b is still the bucket. A value that cannot be read changes nothing
+// that is in use.
+func (d *declarations) note(b *stream.Bucket, resource string, revision uint64, value []byte, set definition.Set, err error) bool {
 	d.mu.Lock()
 	old := d.entries[resource]
 	if old == nil {
 		old = &declaredEntry{}
 	}
-	if revision <= old.revision {
-		d.mu.Unlock()
-		return
+	if d.bucket != b || revision <= old.revision {
+		defer d.mu.Unlock()
+		return d.bucket == b
 	}
-	e := &declaredEntry{revision: revision, err: err, list: old.list}
-	if err == nil {
+	e := &declaredEntry{revision: revision, value: bytes.Clone(value), err: err, list: old.list}
+	same := bytes.Equal(value, old.value) // put back into a bucket made anew
+	if err == nil && !same {
 		e.list = compileAll(set, old.list)
 	}
 	d.entries[resource] = e
 	d.mu.Unlock()
-	d.changed(resource)
+	if !same {
+		d.changed(resource)
+	}
+	return true
 }
 
 // compileAll compiles a set, but for what has been.
@@ -189,13 +134,17 @@ func compileAll(set definition.Set, old []declaration) []declaration {
 // are put one after another. The change holds on this replica when edit
 // returns. Errors are those of change, or errDefinitionsAway.
 func (d *declarations) edit(ctx context.Context, resource string, change func(definition.Set) (definition.Set, error)) error {
-	b, err := d.open(ctx)
-	if err != nil {
-		return away(err)
-	}
 	for range 20 {
+		b, err := d.open(ctx)
+		if err != nil {
+			return away(err)
+		}
 		e, err := b.Get(ctx, resource)
-		if err != nil && !errors.Is(err, stream.ErrNoKey) {
+		absent := errors.Is(err, stream.ErrNoKey)
+		if (err != nil && !absent || e.Revision < d.revision(resource)) && d.lose(ctx, b) {
+			continue
+		}
+		if err != nil && !absent {
 			return away(err)
 		}
 		set, err := definition.DecodeSet(e.Value)
@@ -207,7 +156,7 @@ func (d *declarations) edit(ctx context.Context, resource string, change func(de
 			return err
 		}
 		if next == nil { // what is known here may be older than what was read
-			d.note(resource, e.Revision, set, nil)
+			d.note(b, resource, e.Revision, e.Value, set, nil)
 			return nil
 		}
 		value, err := next.Encode()
@@ -219,14 +168,25 @@ func (d *declarations) edit(ctx context.Context, resource string, change func(de
 		}
 		revision, err := b.Update(ctx, resource, value, e.Revision)
 		switch {
+		case err == nil && !d.note(b, resource, revision, value, next, nil):
+			return newFault(errDefinitionsAway, "the bucket was lost meanwhile", "resource", resource)
 		case err == nil:
-			d.note(resource, revision, next, nil)
 			return nil
 		case !errors.Is(err, stream.ErrConflict):
 			return away(err)
 		}
 	}
 	return newFault(errDefinitionsAway, "others keep changing them", "resource", resource)
+}
+
+// revision is that of what is known of a resource; 0 when nothing is.
+func (d *declarations) revision(resource string) uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if e := d.entries[resource]; e != nil {
+		return e.revision
+	}
+	return 0
 }
 
 func away(err error) error { return newFault(errDefinitionsAway, err.Error()) }

@@ -148,8 +148,12 @@ func (s *server) AddIndexers(ctx context.Context, req *indexv1.AddIndexersReques
 	}
 	for _, d := range list {
 		i := slices.IndexFunc(have, func(x *indexv1.Indexer) bool { return x.GetName() == d.Name })
-		if i < 0 { // no cluster has the resource yet
-			resp.Indexers = append(resp.Indexers, &indexv1.Indexer{Name: d.Name, Description: d.Source(), Definition: d.Proto()})
+		if i < 0 { // no cluster has the resource yet, or another caller has removed the index meanwhile
+			absent := &indexv1.Indexer{Name: d.Name, Description: d.Source(), Definition: d.Proto()}
+			if len(x.many) > 0 {
+				absent.State = indexv1.IndexerState_INDEXER_STATE_BUILDING
+			}
+			resp.Indexers = append(resp.Indexers, absent)
 			continue
 		}
 		resp.Indexers = append(resp.Indexers, have[i])

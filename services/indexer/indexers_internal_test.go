@@ -46,7 +46,7 @@ func TestS06AnIndexIsNeverSaidToBeMissingWhileItMayBeDeclared(t *testing.T) {
 	want("before anything is known", "by-zone", errIndexBuilding)
 	wantField("before anything is known", "spec.zone", errIndexBuilding)
 	for _, e := range []stream.Entry{{Key: "pods.v1", Value: []byte(byPhase), Revision: 5}, {}} {
-		if err := d.take(e); err != nil {
+		if err := d.take(nil, e); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -72,11 +72,11 @@ func TestS06AnIndexIsNeverSaidToBeMissingWhileItMayBeDeclared(t *testing.T) {
 		t.Errorf("index of spec.zone = %q", got)
 	}
 	// An older value than what is known, as a watch that begins again may bring.
-	if err := d.take(stream.Entry{Key: "pods.v1", Revision: 4}); err != nil {
+	if err := d.take(nil, stream.Entry{Key: "pods.v1", Revision: 4}); err != nil {
 		t.Fatal(err)
 	}
 	want("after an older value", "by-zone", nil)
-	if err := d.take(stream.Entry{Key: "pods.v1", Revision: 6, Deleted: true}); err != nil {
+	if err := d.take(nil, stream.Entry{Key: "pods.v1", Revision: 6, Deleted: true}); err != nil {
 		t.Fatal(err)
 	}
 	want("after the removal", "by-zone", errIndexNotFound)
@@ -97,7 +97,7 @@ func TestS04ADefinitionThatChangesUnderItsNameIsBuiltAnew(t *testing.T) {
 		{`"field":"metadata.name"`, "p1"}, {`"field":"metadata.namespace"`, "n"}, {`"cel":"object.metadata.name + '!'"`, "p1!"},
 	} {
 		set := `{"version":1,"indexers":[{"cluster":"*","definition":{"name":"x",` + run.def + `}}]}`
-		if err := d.take(stream.Entry{Key: "pods.v1", Value: []byte(set), Revision: uint64(i + 1)}); err != nil {
+		if err := d.take(nil, stream.Entry{Key: "pods.v1", Value: []byte(set), Revision: uint64(i + 1)}); err != nil {
 			t.Fatal(err)
 		}
 		if err := c.buildOnce(t.Context()); err != nil {
@@ -118,7 +118,7 @@ func TestS03AnExampleIsReadForTheAskedIndexOnly(t *testing.T) {
 	c.declarations = newDeclarations(deadLog{}, slog.New(slog.DiscardHandler), func(string) { c.declare() })
 	const two = `{"version":1,"indexers":[{"cluster":"*","definition":{"name":"one","cel":"object.a"}},{"cluster":"*","definition":{"name":"two","cel":"object.b"}},{"cluster":"*","definition":{"name":"path","field":"spec.zone"}}]}`
 	for _, e := range []stream.Entry{{Key: "pods.v1", Value: []byte(two), Revision: 5}, {}} {
-		if err := c.declarations.take(e); err != nil {
+		if err := c.declarations.take(nil, e); err != nil {
 			t.Fatal(err)
 		}
 	}
