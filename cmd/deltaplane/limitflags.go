@@ -29,11 +29,12 @@ func registerIndexer(flags *pflag.FlagSet, c *indexer.Config) {
 	flags.IntVar(&c.MaxPageBytes, "index-max-page-bytes", 0, "`bytes` after which a page ends; one object is always returned (default 3.5 MiB)")
 	flags.IntVar(&c.MaxResponseBytes, "index-max-response-bytes", 0, "`bytes` an answer without pages may have (default 32 MiB)")
 	flags.DurationVar(&c.SnapshotTTL, "index-snapshot-ttl", 0, "how long the snapshot of a page token is kept after its last use (default 1m)")
-	flags.IntVar(&c.MaxSnapshots, "index-max-snapshots", 0, "`snapshots` kept for page tokens; the one not used for longest goes first (default 64)")
+	flags.IntVar(&c.MaxSnapshots, "index-max-snapshots", 0, "`snapshots` kept for page tokens; beyond it go those of the clients that have most, the one not used for longest first (default 64)")
 	flags.DurationVar(&c.SnapshotMaxAge, "index-snapshot-max-age", 0, "how long such a snapshot is kept in all once it is not the newest (default 15m)")
 	flags.IntVar(&c.SnapshotBytes, "index-snapshot-bytes", 0, "`bytes` of replaced payloads the snapshots may hold, about; beyond it the oldest go (default 256 MiB)")
 	flags.IntVar(&c.MaxWatchers, "index-max-watchers", 0, "`watches` that may be open (default 10000)")
 	flags.IntVar(&c.MaxClientWatchers, "index-max-client-watchers", 0, "`watches` that one client may have open (default a quarter of --index-max-watchers, at least 100)")
+	flags.BoolVar(&c.CopyFrames, "index-copy-frames", false, "copy every answer of the index into one piece, instead of sending objects from where they are kept: takes more CPU and memory, and does without experimental parts of grpc-go")
 	flags.Var((*byteSize)(&c.MaxRequestBytes), "index-max-request-bytes", "`bytes` that requests may hold while they wait, one client half of them: what watches select and their readers know, calls on Query streams, answers not taken yet; beside --index-memory-budget (default an eighth of that, 64Mi to 256Mi)")
 	flags.IntVar(&c.MaxInitialStates, "index-max-initial-states", 0, "`states` of more than 1,000 objects sent at a time; other watches wait in line, the clients in turn (default 16)")
 }
