@@ -31,8 +31,8 @@ type Object struct {
 	// empty in others.
 	Collection string
 	// Quarantined: the newest version of the key could not be read, so that it has no
-	// payload, and nobody can tell whether a selector would take it. Only List and what
-	// is like it return such objects; Get and BatchGet fail with [ErrKeyQuarantined].
+	// payload, and nobody can tell whether a selector would take it. List, what is like
+	// it and Watch return such objects; Get and BatchGet fail with [ErrKeyQuarantined].
 	Quarantined bool
 }
 

@@ -199,6 +199,7 @@ func (w *watch) events(batch *indexv1.Events, end Position, rev Revision) bool {
 			Type: eventType(e), Object: fromObject(e.GetObject()), Position: fromPosition(e.GetPosition()),
 			DeleteReason: deleteReason(e.GetDeleteReason()), Coalesced: batch.GetCoalesced(),
 		}
+		event.Object.Quarantined = e.GetQuarantined()
 		event.Position.Selection = end.Selection
 		if i == len(all)-1 {
 			event.Position, event.Revision = end, rev

@@ -211,6 +211,10 @@ func (i *Shared[T]) decode(e client.Event) (it item[T]) {
 			i.cfg.OnError(err)
 		}
 	}()
+	if o.Quarantined { // there is nothing to decode, whatever Decode makes of that
+		it.err = client.ErrKeyQuarantined
+		return it
+	}
 	it.obj, it.err = i.cfg.Decode(o)
 	return it
 }

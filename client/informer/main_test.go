@@ -214,6 +214,9 @@ func (s *source) setUID(key, uid, payload string) {
 		uid = fmt.Sprintf("uid-%s-%d", key, s.n)
 	}
 	o := client.Object{Key: key, UID: uid, ResourceVersion: strconv.FormatUint(s.n, 10), Payload: []byte(payload)}
+	if strings.HasSuffix(payload, "|quarantined") {
+		o.Payload, o.Quarantined = nil, true
+	}
 	s.objects[key] = o
 	s.emit(client.Event{Type: typ, Object: o})
 }

@@ -299,7 +299,7 @@ func timeout(t *testing.T, d time.Duration) context.Context {
 
 func TestR26APoisonedObjectIsKeptApartAndBlocksNothing(t *testing.T) {
 	t.Parallel()
-	for _, poison := range []string{"|poison", "|bomb"} {
+	for _, poison := range []string{"|poison", "|bomb", "|quarantined"} {
 		t.Run(poison, func(t *testing.T) {
 			t.Parallel()
 			bubble(t, func(t *testing.T) {

@@ -2,9 +2,9 @@
 //
 // One goroutine per collection follows its log, turns records into store
 // operations and publishes a snapshot per batch; gRPC handlers only read
-// snapshots. No payload is decoded to answer a read, field masks excepted: what
-// selectors and indexes need is read once at ingest, and responses are the
-// stored bytes behind a hand-written header (see wire.go).
+// snapshots. No payload is decoded to answer a read, but for field masks and
+// views of metadata: what selectors and indexes need is read once at ingest, and
+// responses are the stored bytes behind a hand-written header (see wire.go).
 //
 //	log ──Read──> collection.apply ──Batch──> store.Store ──Snapshot──> handlers
 //	                 │  extract.Extractor: labels, owners, fields └──Change──> watchers

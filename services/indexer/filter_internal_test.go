@@ -257,8 +257,8 @@ func (s *server) compare(t *testing.T, r random, clusters map[string][]podFacts)
 		req.Index, req.Values = "node", nodes
 	}
 	n, err := s.Count(ctx, req)
-	if err != nil || n.GetCount() != int64(len(want)) {
-		t.Fatalf("%s: count = %v, %v, want %d", what, n, err, len(want))
+	if err != nil || n.GetCount() != int64(len(want)) || n.GetQuarantined() != int64(len(faulty)) {
+		t.Fatalf("%s: count = %v, %v, want %d, quarantined %d", what, n, err, len(want), len(faulty))
 	}
 }
 

@@ -113,6 +113,9 @@ func (o *out) changes(list []event) {
 		if !e.position.IsZero() {
 			o.position(4, e.position)
 		}
+		if e.item.quarantined {
+			o.uint(5, 1)
+		}
 	}
 }
 

@@ -281,6 +281,10 @@ func TestAnObjectThatCannotBeReadIsAnErrorOnItsKey(t *testing.T) {
 	if o := byNode.GetObjects()[0]; o.GetPayload() != nil || o.GetEncoding() != deltav1.Encoding_ENCODING_UNSPECIFIED {
 		t.Errorf("a broken object is served as %v", o)
 	}
+	byKey, err := r.IndexKeys(t.Context(), &indexv1.IndexKeysRequest{Collection: "pods", Index: "node", Value: "n1"})
+	if err != nil || !slices.Equal(byKey.GetKeys(), []string{"a/one", "b/one"}) || !slices.Equal(byKey.GetQuarantinedKeys(), []string{"a/one"}) {
+		t.Errorf("IndexKeys = %v, %v, want the broken one marked", byKey, err)
+	}
 	all, err := r.ListCollections(t.Context(), &indexv1.ListCollectionsRequest{})
 	if err != nil || all.GetCollections()[0].GetQuarantined() != 7 {
 		t.Errorf("quarantined = %d, want 7", all.GetCollections()[0].GetQuarantined())

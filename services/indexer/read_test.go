@@ -478,6 +478,10 @@ func TestBadInputIsNamedAndTheServiceGoesOn(t *testing.T) {
 			_, err := r.Count(ctx, &indexv1.CountRequest{Collection: "pods", Value: "x"})
 			return err
 		}, codes.InvalidArgument, "INVALID_ARGUMENT", "index"},
+		{"Count in an index without a value", func() error {
+			_, err := r.Count(ctx, &indexv1.CountRequest{Collection: "pods", Index: "node"})
+			return err
+		}, codes.InvalidArgument, "INVALID_ARGUMENT", "value"},
 		{"example that is not JSON", func() error {
 			_, err := r.Index(ctx, &indexv1.IndexRequest{Collection: "pods", Index: "node", Object: []byte("{")})
 			return err

@@ -31,6 +31,9 @@ func (s *server) IndexKeys(ctx context.Context, req *indexv1.IndexKeysRequest) (
 			return nil, s.tooLarge("use ByIndex, which has pages")
 		}
 		resp.Keys = append(resp.Keys, key)
+		if o.Faulty() {
+			resp.QuarantinedKeys = append(resp.QuarantinedKeys, key)
+		}
 	}
 	return resp, nil
 }
@@ -96,6 +99,7 @@ func (s *server) Count(ctx context.Context, req *indexv1.CountRequest) (*indexv1
 			return nil, part.c.indexError(err)
 		}
 		resp.Count += int64(n)
+		resp.Quarantined += int64(filters.of(part.c).faulty(part.snap))
 		if p.many {
 			resp.Revisions = append(resp.Revisions, revisionOf(part))
 		} else {
@@ -122,8 +126,20 @@ func countChoice(req *indexv1.CountRequest) (choice, error) {
 		return ch, nil
 	case len(req.GetValues()) > 0:
 		return ch, ch.under(req.GetIndex(), "values", req.GetValues())
+	case req.GetValue() == "":
+		return ch, rpc.InvalidArgument("value", "is required with index, or values are")
 	}
 	return ch, ch.under(req.GetIndex(), "value", []string{req.GetValue()})
+}
+
+// faulty is how many objects the filter takes that could not be read.
+func (f *filter) faulty(snap *store.Snapshot) (n int) {
+	for o := range snap.Faulty().After("") {
+		if f.match(snap, o) {
+			n++
+		}
+	}
+	return n
 }
 
 // count is how many objects of a snapshot the filter takes.

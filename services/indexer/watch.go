@@ -102,6 +102,8 @@ func (s *server) newWatcher(req *indexv1.WatchRequest, stream grpc.ServerStream)
 		return nil, rpc.InvalidArgument("skip_initial_state", "excludes resume")
 	case len(req.GetKnown()) > 0 && req.GetSkipInitialState():
 		return nil, rpc.InvalidArgument("skip_initial_state", "excludes known")
+	case len(req.GetKnown()) == 0 && req.GetKnownEpoch() != 0:
+		return nil, rpc.InvalidArgument("known_epoch", "is that of known, which is empty")
 	case len(req.GetKnown()) > maxKnown:
 		return nil, rpc.InvalidArgument("known", fmt.Sprintf("has %d keys, at most %d", len(req.GetKnown()), maxKnown))
 	}

@@ -300,6 +300,7 @@ func TestWatchRefusals(t *testing.T) {
 		"unknown index":         {&indexv1.WatchRequest{Index: "no", IndexValue: "x"}, codes.NotFound, "INDEX_NOT_FOUND", ""},
 		"index without value":   {&indexv1.WatchRequest{Index: "node"}, codes.InvalidArgument, "INVALID_ARGUMENT", "index_value"},
 		"value without index":   {&indexv1.WatchRequest{IndexValue: "node"}, codes.InvalidArgument, "INVALID_ARGUMENT", "index"},
+		"known_epoch alone":     {&indexv1.WatchRequest{KnownEpoch: 3}, codes.InvalidArgument, "INVALID_ARGUMENT", "known_epoch"},
 		"resume and skip":       {&indexv1.WatchRequest{Resume: &deltav1.Position{}, SkipInitialState: true}, codes.InvalidArgument, "INVALID_ARGUMENT", "skip_initial_state"},
 		"negative bookmark":     {&indexv1.WatchRequest{BookmarkInterval: durationpb.New(-1)}, codes.InvalidArgument, "INVALID_ARGUMENT", "bookmark_interval"},
 		"view":                  {&indexv1.WatchRequest{View: 77}, codes.InvalidArgument, "INVALID_ARGUMENT", "view"},

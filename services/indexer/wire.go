@@ -267,6 +267,7 @@ type item struct {
 	payload      []byte
 	encoding     deltav1.Encoding
 	collection   string // left out when empty
+	quarantined  bool   // written of events alone
 }
 
 func (it *item) len() int {
@@ -297,13 +298,14 @@ func (o *out) key(field int, key string) {
 // no payload and no encoding.
 func (p *projection) item(o *store.Object) item {
 	if p.view == indexv1.View_VIEW_KEYS {
-		return item{key: o.Key()}
+		return item{key: o.Key(), quarantined: o.Faulty()}
 	}
-	it := item{key: o.Key(), uid: o.UID(), rv: o.RV()}
-	if o.Faulty() {
+	it := item{key: o.Key(), uid: o.UID(), rv: o.RV(), quarantined: o.Faulty()}
+	if it.quarantined {
 		return it
 	}
-	if payload, err := o.Payload(); err == nil {
+	payload, err := o.Payload()
+	if it.quarantined = err != nil; err == nil {
 		it.payload, it.encoding = p.payload(payload), deltav1.Encoding_ENCODING_JSON
 	}
 	return it
@@ -352,6 +354,9 @@ func (e *event) len() int {
 	if !e.position.IsZero() {
 		inner = positionLen(e.position)
 		n += 1 + varintLen(uint64(inner)) + inner
+	}
+	if e.item.quarantined {
+		n += 2
 	}
 	return n
 }

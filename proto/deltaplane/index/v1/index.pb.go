@@ -35,7 +35,7 @@ const (
 	View_VIEW_UNSPECIFIED View = 0
 	// The stored bytes.
 	View_VIEW_FULL View = 1
-	// apiVersion, kind and metadata only.
+	// apiVersion, kind and metadata only, cut out of the stored bytes.
 	View_VIEW_METADATA View = 2
 	// Only the key.
 	View_VIEW_KEYS View = 3
@@ -465,7 +465,7 @@ type GetRequest struct {
 	Consistency *Consistency `protobuf:"bytes,3,opt,name=consistency,proto3" json:"consistency,omitempty"`
 	// How much of the object to return.
 	View View `protobuf:"varint,4,opt,name=view,proto3,enum=deltaplane.index.v1.View" json:"view,omitempty"`
-	// Paths to keep, for example `metadata.name`, `status.phase`; excludes `view`. The only projection that decodes. Names are joined by
+	// Paths to keep, for example `metadata.name`, `status.phase`; excludes `view`. Decodes, as only VIEW_METADATA does beside it. Names are joined by
 	// dots, those that hold dots stand in backquotes, and a path goes into every element of a list. Objects have no schema here, so a path
 	// that an object has not, or that would go through one of its scalars, is left out of it; one that no object can have (an empty name,
 	// brackets, backquotes that do not end) is refused by name.
@@ -995,11 +995,11 @@ type ByIndexRequest struct {
 	Index string `protobuf:"bytes,2,opt,name=index,proto3" json:"index,omitempty"`
 	// Values, at least one, at most 100; an unknown value has no objects and is no error.
 	Values []string `protobuf:"bytes,3,rep,name=values,proto3" json:"values,omitempty"`
-	// Most objects in the page; zero means 5,000.
+	// Most objects in the page; zero means 5,000, and more is cut to that. A page may hold fewer.
 	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// Token of the previous page's answer.
+	// Token of the previous page's answer; the rest of the request must be the same.
 	PageToken string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// How current the answer must be.
+	// How current the first page must be; ignored with a page token.
 	Consistency *Consistency `protobuf:"bytes,6,opt,name=consistency,proto3" json:"consistency,omitempty"`
 	// How much of each object to return.
 	View View `protobuf:"varint,7,opt,name=view,proto3,enum=deltaplane.index.v1.View" json:"view,omitempty"`
@@ -1456,9 +1456,11 @@ type IndexKeysResponse struct {
 	// The keys, sorted.
 	Keys []string `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
 	// Revision of the snapshot.
-	Revision      *v1.Revision `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Revision *v1.Revision `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Those of the keys whose newest version could not be read, sorted.
+	QuarantinedKeys []string `protobuf:"bytes,3,rep,name=quarantined_keys,json=quarantinedKeys,proto3" json:"quarantined_keys,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *IndexKeysResponse) Reset() {
@@ -1505,6 +1507,13 @@ func (x *IndexKeysResponse) GetRevision() *v1.Revision {
 	return nil
 }
 
+func (x *IndexKeysResponse) GetQuarantinedKeys() []string {
+	if x != nil {
+		return x.QuarantinedKeys
+	}
+	return nil
+}
+
 // ListIndexFuncValuesRequest asks for the values of an index.
 type ListIndexFuncValuesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1514,11 +1523,11 @@ type ListIndexFuncValuesRequest struct {
 	Index string `protobuf:"bytes,2,opt,name=index,proto3" json:"index,omitempty"`
 	// Only values that begin with this.
 	Prefix string `protobuf:"bytes,3,opt,name=prefix,proto3" json:"prefix,omitempty"`
-	// Most values in the page; zero means 5,000.
+	// Most values in the page; zero means 5,000, and more is cut to that. A page may hold fewer.
 	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// Token of the previous page's answer.
+	// Token of the previous page's answer; the rest of the request must be the same.
 	PageToken string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// How current the answer must be.
+	// How current the first page must be; ignored with a page token.
 	Consistency   *Consistency `protobuf:"bytes,6,opt,name=consistency,proto3" json:"consistency,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2363,9 +2372,9 @@ type CountRequest struct {
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Kubernetes label selector.
 	LabelSelector string `protobuf:"bytes,3,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"`
-	// Index to count in, with `value`; empty counts the collection.
+	// Index to count in, with `value` or `values`; empty counts the collection.
 	Index string `protobuf:"bytes,4,opt,name=index,proto3" json:"index,omitempty"`
-	// Value of the index.
+	// Value of the index. The empty one is asked for with `values`.
 	Value string `protobuf:"bytes,5,opt,name=value,proto3" json:"value,omitempty"`
 	// How current the answer must be.
 	Consistency *Consistency `protobuf:"bytes,6,opt,name=consistency,proto3" json:"consistency,omitempty"`
@@ -2489,7 +2498,9 @@ type CountResponse struct {
 	// Revision of the snapshot; left out with `clusters`.
 	Revision *v1.Revision `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	// Revision of every collection of the answer; only with `clusters`.
-	Revisions     []*v1.CollectionRevision `protobuf:"bytes,3,rep,name=revisions,proto3" json:"revisions,omitempty"`
+	Revisions []*v1.CollectionRevision `protobuf:"bytes,3,rep,name=revisions,proto3" json:"revisions,omitempty"`
+	// Those of the objects counted whose newest version could not be read; nobody can tell whether the selectors would take them.
+	Quarantined   int64 `protobuf:"varint,4,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2543,6 +2554,13 @@ func (x *CountResponse) GetRevisions() []*v1.CollectionRevision {
 		return x.Revisions
 	}
 	return nil
+}
+
+func (x *CountResponse) GetQuarantined() int64 {
+	if x != nil {
+		return x.Quarantined
+	}
+	return 0
 }
 
 // ListCollectionsRequest asks for the collections of this replica.
@@ -2992,7 +3010,8 @@ type WatchRequest struct {
 	// names as deleted those it has that are gone or do not match; it is one whole state as before, and ends with the marker.
 	// Also with `resume`, for when the history from there is gone. At most 200,000 keys.
 	Known map[string]string `protobuf:"bytes,15,rep,name=known,proto3" json:"known,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Epoch of the resource versions in `known`; in another epoch they are not trusted and everything is sent.
+	// Epoch of the resource versions in `known`; in another epoch they are not trusted and everything is sent. Refused without
+	// `known`.
 	KnownEpoch uint64 `protobuf:"varint,16,opt,name=known_epoch,json=knownEpoch,proto3" json:"known_epoch,omitempty"`
 	// What happens when the reader falls behind by more than the server keeps.
 	WhenSlow      WhenSlow `protobuf:"varint,17,opt,name=when_slow,json=whenSlow,proto3,enum=deltaplane.index.v1.WhenSlow" json:"when_slow,omitempty"`
@@ -3160,7 +3179,10 @@ type Event struct {
 	DeleteReason v1.DeleteReason `protobuf:"varint,3,opt,name=delete_reason,json=deleteReason,proto3,enum=deltaplane.delta.v1.DeleteReason" json:"delete_reason,omitempty"`
 	// Position of the change in the log, behind which it may be resumed too; zero where that is not possible: within the
 	// initial state, and where changes are not told in the log's order. With `selection` it is the message's.
-	Position      *v1.Position `protobuf:"bytes,4,opt,name=position,proto3" json:"position,omitempty"`
+	Position *v1.Position `protobuf:"bytes,4,opt,name=position,proto3" json:"position,omitempty"`
+	// The newest version of the key could not be read: the object has no payload and no encoding, and nobody can tell whether
+	// a selector would take it. The mark is given in every view. A later event says what became of the key.
+	Quarantined   bool `protobuf:"varint,5,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3221,6 +3243,13 @@ func (x *Event) GetPosition() *v1.Position {
 		return x.Position
 	}
 	return nil
+}
+
+func (x *Event) GetQuarantined() bool {
+	if x != nil {
+		return x.Quarantined
+	}
+	return false
 }
 
 // InitialStateEnd marks that every object of the initial state has been sent.
@@ -4225,10 +4254,11 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"collection\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\tR\x05index\x12\x14\n" +
 	"\x05value\x18\x03 \x01(\tR\x05value\x12B\n" +
-	"\vconsistency\x18\x04 \x01(\v2 .deltaplane.index.v1.ConsistencyR\vconsistency\"b\n" +
+	"\vconsistency\x18\x04 \x01(\v2 .deltaplane.index.v1.ConsistencyR\vconsistency\"\x8d\x01\n" +
 	"\x11IndexKeysResponse\x12\x12\n" +
 	"\x04keys\x18\x01 \x03(\tR\x04keys\x129\n" +
-	"\brevision\x18\x02 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\"\xea\x01\n" +
+	"\brevision\x18\x02 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\x12)\n" +
+	"\x10quarantined_keys\x18\x03 \x03(\tR\x0fquarantinedKeys\"\xea\x01\n" +
 	"\x1aListIndexFuncValuesRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -4310,11 +4340,12 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"namespaces\x12\x16\n" +
 	"\x06values\x18\t \x03(\tR\x06values\x12\x1a\n" +
 	"\bclusters\x18\n" +
-	" \x03(\tR\bclusters\"\xa7\x01\n" +
+	" \x03(\tR\bclusters\"\xc9\x01\n" +
 	"\rCountResponse\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\x03R\x05count\x129\n" +
 	"\brevision\x18\x02 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\x12E\n" +
-	"\trevisions\x18\x03 \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\trevisions\"\x18\n" +
+	"\trevisions\x18\x03 \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\trevisions\x12 \n" +
+	"\vquarantined\x18\x04 \x01(\x03R\vquarantined\"\x18\n" +
 	"\x16ListCollectionsRequest\"\xb3\x05\n" +
 	"\x10CollectionStatus\x12\x1e\n" +
 	"\n" +
@@ -4380,12 +4411,13 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\n" +
 	"KnownEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xf3\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x95\x02\n" +
 	"\x05Event\x122\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x1e.deltaplane.delta.v1.DeltaTypeR\x04type\x123\n" +
 	"\x06object\x18\x02 \x01(\v2\x1b.deltaplane.index.v1.ObjectR\x06object\x12F\n" +
 	"\rdelete_reason\x18\x03 \x01(\x0e2!.deltaplane.delta.v1.DeleteReasonR\fdeleteReason\x129\n" +
-	"\bposition\x18\x04 \x01(\v2\x1d.deltaplane.delta.v1.PositionR\bposition\"\x11\n" +
+	"\bposition\x18\x04 \x01(\v2\x1d.deltaplane.delta.v1.PositionR\bposition\x12 \n" +
+	"\vquarantined\x18\x05 \x01(\bR\vquarantined\"\x11\n" +
 	"\x0fInitialStateEnd\"\n" +
 	"\n" +
 	"\bBookmark\"\x1d\n" +

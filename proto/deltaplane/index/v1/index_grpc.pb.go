@@ -48,10 +48,16 @@ const (
 // Errors common to all: NOT_FOUND COLLECTION_NOT_FOUND; UNAVAILABLE COLLECTION_NOT_SYNCED before the current epoch's
 // synced record has been applied, whatever the consistency; DEADLINE_EXCEEDED REVISION_NOT_REACHED when `at_least` was
 // not met in time (the details name the revision reached); RESOURCE_EXHAUSTED MEMORY_BUDGET for a collection that does not
-// fit into the server's memory budget, TOO_MANY_REQUESTS when the caller has more calls under way than one client may,
+// fit into the server's memory budget, TOO_MANY_REQUESTS and TOO_MANY_STREAMS when the caller has more calls or streams under way
+// than one client may, RESPONSE_TOO_LARGE for an answer without pages that would be too large (BatchGet, Index, IndexKeys),
 // REQUEST_MEMORY when requests and answers that wait take too much memory, of the caller or of all (each with RetryInfo;
 // the metadata `limit_name` and `limit` of the latter say which); INVALID_ARGUMENT with field violations for malformed
-// keys, selectors, page tokens and resource versions.
+// keys, selectors, page tokens and resource versions, and COLLECTION_AMBIGUOUS for a short name that several collections have;
+// UNAVAILABLE STOPPING from a replica that is going away (with RetryInfo: any other replica answers at once).
+//
+// Reads of an index: NOT_FOUND INDEX_NOT_FOUND, UNAVAILABLE INDEX_BUILDING while it is not complete on this replica, and
+// FAILED_PRECONDITION INDEX_FAILED while its values could not be found for some objects. A field selector by a declared
+// index fails likewise.
 //
 // Several clusters. List, ByIndex and Count take `clusters`: the collection then names the resource without a cluster
 // (`pods.v1`), and the answer covers that resource of each named cluster, `*` meaning every one that has it. Objects come
@@ -70,13 +76,13 @@ type IndexServiceClient interface {
 	// has it. To stay with one replica, read all pages on one Query stream.
 	List(ctx context.Context, in *ListRequest, opts ...grpc.CallOption) (*ListResponse, error)
 	// ByIndex returns the objects filed under any of the given values of one index, each once, in key order.
-	// Errors: NOT_FOUND INDEX_NOT_FOUND.
+	// Pages, and their errors, are as in List.
 	ByIndex(ctx context.Context, in *ByIndexRequest, opts ...grpc.CallOption) (*ByIndexResponse, error)
 	// Index returns the objects that share a value of the index with the example object (rule S-03).
 	Index(ctx context.Context, in *IndexRequest, opts ...grpc.CallOption) (*IndexResponse, error)
 	// IndexKeys returns the keys filed under a value of an index, sorted.
 	IndexKeys(ctx context.Context, in *IndexKeysRequest, opts ...grpc.CallOption) (*IndexKeysResponse, error)
-	// ListIndexFuncValues returns the values that have at least one key, sorted.
+	// ListIndexFuncValues returns the values that have at least one key, sorted. Pages, and their errors, are as in List.
 	ListIndexFuncValues(ctx context.Context, in *ListIndexFuncValuesRequest, opts ...grpc.CallOption) (*ListIndexFuncValuesResponse, error)
 	// ListIndexers returns the indexes of a collection with their state, cardinality and size.
 	ListIndexers(ctx context.Context, in *ListIndexersRequest, opts ...grpc.CallOption) (*ListIndexersResponse, error)
@@ -85,10 +91,10 @@ type IndexServiceClient interface {
 	// an index answers reads once it is complete, and ListIndexers tells the revision from which it is. Declaring the same
 	// definition again changes nothing. Errors, with nothing added: ALREADY_EXISTS INDEX_CONFLICT for a name that has another
 	// definition; INVALID_ARGUMENT with a field violation for a name, path or expression that cannot be used;
-	// RESOURCE_EXHAUSTED TOO_MANY_INDEXES.
+	// RESOURCE_EXHAUSTED TOO_MANY_INDEXES; UNAVAILABLE DEFINITIONS_UNAVAILABLE when what keeps them cannot be reached.
 	AddIndexers(ctx context.Context, in *AddIndexersRequest, opts ...grpc.CallOption) (*AddIndexersResponse, error)
 	// RemoveIndexers takes declared indexes away from every replica. Built-in ones stay: INVALID_ARGUMENT. Errors: NOT_FOUND
-	// INDEX_NOT_FOUND, with nothing removed.
+	// INDEX_NOT_FOUND, with nothing removed; UNAVAILABLE DEFINITIONS_UNAVAILABLE as in AddIndexers.
 	RemoveIndexers(ctx context.Context, in *RemoveIndexersRequest, opts ...grpc.CallOption) (*RemoveIndexersResponse, error)
 	// Count returns how many objects match, without sending them.
 	Count(ctx context.Context, in *CountRequest, opts ...grpc.CallOption) (*CountResponse, error)
@@ -98,7 +104,8 @@ type IndexServiceClient interface {
 	WaitForRevision(ctx context.Context, in *WaitForRevisionRequest, opts ...grpc.CallOption) (*WaitForRevisionResponse, error)
 	// Watch streams the initial state, a marker, then live events. A stream that ends is resumed by the last position, on
 	// any replica. A reader that falls behind by more than the server keeps is served as WatchRequest.when_slow says.
-	// Errors: RESOURCE_EXHAUSTED TOO_MANY_WATCHERS (the metadata `limit_name` tells whether of the caller or of all), REQUEST_MEMORY
+	// Errors: those of the index that the watch goes by, also later, when it fails or is removed, and RESOURCE_EXHAUSTED
+	// TOO_MANY_WATCHERS (the metadata `limit_name` tells whether of the caller or of all), REQUEST_MEMORY
 	// when there is no room for what the reader says it knows, or WATCHER_TOO_SLOW where that was asked for; UNAVAILABLE STOPPING when
 	// the replica is going away. Each carries RetryInfo; its delay is spread, so that many readers do not come back at once.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
@@ -288,10 +295,16 @@ type IndexService_QueryClient = grpc.BidiStreamingClient[QueryRequest, QueryResp
 // Errors common to all: NOT_FOUND COLLECTION_NOT_FOUND; UNAVAILABLE COLLECTION_NOT_SYNCED before the current epoch's
 // synced record has been applied, whatever the consistency; DEADLINE_EXCEEDED REVISION_NOT_REACHED when `at_least` was
 // not met in time (the details name the revision reached); RESOURCE_EXHAUSTED MEMORY_BUDGET for a collection that does not
-// fit into the server's memory budget, TOO_MANY_REQUESTS when the caller has more calls under way than one client may,
+// fit into the server's memory budget, TOO_MANY_REQUESTS and TOO_MANY_STREAMS when the caller has more calls or streams under way
+// than one client may, RESPONSE_TOO_LARGE for an answer without pages that would be too large (BatchGet, Index, IndexKeys),
 // REQUEST_MEMORY when requests and answers that wait take too much memory, of the caller or of all (each with RetryInfo;
 // the metadata `limit_name` and `limit` of the latter say which); INVALID_ARGUMENT with field violations for malformed
-// keys, selectors, page tokens and resource versions.
+// keys, selectors, page tokens and resource versions, and COLLECTION_AMBIGUOUS for a short name that several collections have;
+// UNAVAILABLE STOPPING from a replica that is going away (with RetryInfo: any other replica answers at once).
+//
+// Reads of an index: NOT_FOUND INDEX_NOT_FOUND, UNAVAILABLE INDEX_BUILDING while it is not complete on this replica, and
+// FAILED_PRECONDITION INDEX_FAILED while its values could not be found for some objects. A field selector by a declared
+// index fails likewise.
 //
 // Several clusters. List, ByIndex and Count take `clusters`: the collection then names the resource without a cluster
 // (`pods.v1`), and the answer covers that resource of each named cluster, `*` meaning every one that has it. Objects come
@@ -310,13 +323,13 @@ type IndexServiceServer interface {
 	// has it. To stay with one replica, read all pages on one Query stream.
 	List(context.Context, *ListRequest) (*ListResponse, error)
 	// ByIndex returns the objects filed under any of the given values of one index, each once, in key order.
-	// Errors: NOT_FOUND INDEX_NOT_FOUND.
+	// Pages, and their errors, are as in List.
 	ByIndex(context.Context, *ByIndexRequest) (*ByIndexResponse, error)
 	// Index returns the objects that share a value of the index with the example object (rule S-03).
 	Index(context.Context, *IndexRequest) (*IndexResponse, error)
 	// IndexKeys returns the keys filed under a value of an index, sorted.
 	IndexKeys(context.Context, *IndexKeysRequest) (*IndexKeysResponse, error)
-	// ListIndexFuncValues returns the values that have at least one key, sorted.
+	// ListIndexFuncValues returns the values that have at least one key, sorted. Pages, and their errors, are as in List.
 	ListIndexFuncValues(context.Context, *ListIndexFuncValuesRequest) (*ListIndexFuncValuesResponse, error)
 	// ListIndexers returns the indexes of a collection with their state, cardinality and size.
 	ListIndexers(context.Context, *ListIndexersRequest) (*ListIndexersResponse, error)
@@ -325,10 +338,10 @@ type IndexServiceServer interface {
 	// an index answers reads once it is complete, and ListIndexers tells the revision from which it is. Declaring the same
 	// definition again changes nothing. Errors, with nothing added: ALREADY_EXISTS INDEX_CONFLICT for a name that has another
 	// definition; INVALID_ARGUMENT with a field violation for a name, path or expression that cannot be used;
-	// RESOURCE_EXHAUSTED TOO_MANY_INDEXES.
+	// RESOURCE_EXHAUSTED TOO_MANY_INDEXES; UNAVAILABLE DEFINITIONS_UNAVAILABLE when what keeps them cannot be reached.
 	AddIndexers(context.Context, *AddIndexersRequest) (*AddIndexersResponse, error)
 	// RemoveIndexers takes declared indexes away from every replica. Built-in ones stay: INVALID_ARGUMENT. Errors: NOT_FOUND
-	// INDEX_NOT_FOUND, with nothing removed.
+	// INDEX_NOT_FOUND, with nothing removed; UNAVAILABLE DEFINITIONS_UNAVAILABLE as in AddIndexers.
 	RemoveIndexers(context.Context, *RemoveIndexersRequest) (*RemoveIndexersResponse, error)
 	// Count returns how many objects match, without sending them.
 	Count(context.Context, *CountRequest) (*CountResponse, error)
@@ -338,7 +351,8 @@ type IndexServiceServer interface {
 	WaitForRevision(context.Context, *WaitForRevisionRequest) (*WaitForRevisionResponse, error)
 	// Watch streams the initial state, a marker, then live events. A stream that ends is resumed by the last position, on
 	// any replica. A reader that falls behind by more than the server keeps is served as WatchRequest.when_slow says.
-	// Errors: RESOURCE_EXHAUSTED TOO_MANY_WATCHERS (the metadata `limit_name` tells whether of the caller or of all), REQUEST_MEMORY
+	// Errors: those of the index that the watch goes by, also later, when it fails or is removed, and RESOURCE_EXHAUSTED
+	// TOO_MANY_WATCHERS (the metadata `limit_name` tells whether of the caller or of all), REQUEST_MEMORY
 	// when there is no room for what the reader says it knows, or WATCHER_TOO_SLOW where that was asked for; UNAVAILABLE STOPPING when
 	// the replica is going away. Each carries RetryInfo; its delay is spread, so that many readers do not come back at once.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
