@@ -220,7 +220,7 @@ func (p *page) answer(ctx context.Context, fs filters, proj *projection, fields 
 		left = p.remaining(fs, total, &w)
 	}
 	if more {
-		o.string(2, p.next(w.lastAt, w.last, w.n))
+		o.string(2, p.next(ctx, w.lastAt, w.last, w.n))
 	}
 	if !p.many {
 		o.snapshot(3, p.parts[0].snap)

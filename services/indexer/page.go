@@ -130,9 +130,9 @@ func (p *page) seek(cluster string) {
 
 // next makes the token of the page after this one, which ends in a part with a
 // key or a value.
-func (p *page) next(at int, after string, given int) string {
+func (p *page) next(ctx context.Context, at int, after string, given int) string {
 	t := token{
-		query: requestPrint(p.req), pin: p.s.pins.hold(p.parts, time.Now()), passed: p.passed + uint64(given), after: after,
+		query: requestPrint(p.req), pin: p.s.pins.hold(rpc.Client(ctx), p.parts, time.Now()), passed: p.passed + uint64(given), after: after,
 	}
 	if p.many {
 		t.cluster = p.parts[at].c.id.Cluster

@@ -17,8 +17,9 @@ type part struct {
 }
 
 // pins keeps the snapshots that page tokens name, for a time after their last
-// use, no longer than an age in all, and up to a number. It is safe for
-// concurrent use.
+// use, no longer than an age in all, and up to a number. Beyond that those go that
+// clients with many hold, so that a client which lists much does not end the
+// listings of others. It is safe for concurrent use.
 type pins struct {
 	max   int
 	ttl   time.Duration
@@ -35,35 +36,64 @@ type pin struct {
 	parts []part
 	made  time.Time
 	used  time.Time
+	users []string // the clients that page through it, at most maxUsers
 }
+
+// maxUsers is from how many clients on a snapshot is kept as that of a client
+// which has no other.
+const maxUsers = 8
 
 func newPins(limit int, ttl, age time.Duration, bytes int) *pins {
 	return &pins{max: limit, ttl: ttl, age: age, bytes: bytes, byID: map[uint64]*pin{}}
 }
 
-// hold keeps snapshots and returns their number, the same for the same ones.
-// Beyond the limit those least recently used go.
-func (p *pins) hold(parts []part, now time.Time) uint64 {
+// hold keeps snapshots for a client and returns their number, the same for the
+// same ones.
+func (p *pins) hold(client string, parts []part, now time.Time) uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var oldest *pin
 	for _, held := range p.byID {
 		if slices.Equal(held.parts, parts) && (held.current() || now.Sub(held.made) <= p.age) {
 			if held.used = now; held.current() {
 				held.made = now // nothing is kept for it yet
 			}
+			if len(held.users) < maxUsers && !slices.Contains(held.users, client) {
+				held.users = append(held.users, client)
+			}
 			return held.id
-		}
-		if oldest == nil || held.used.Before(oldest.used) {
-			oldest = held
 		}
 	}
 	if len(p.byID) >= p.max {
-		delete(p.byID, oldest.id)
+		delete(p.byID, p.victim(client).id)
 	}
 	p.next++
-	p.byID[p.next] = &pin{id: p.next, parts: slices.Clone(parts), made: now, used: now}
+	p.byID[p.next] = &pin{id: p.next, parts: slices.Clone(parts), made: now, used: now, users: []string{client}}
 	return p.next
+}
+
+// victim is what goes for one more of a client: of the pins whose every user has
+// the most, the one least recently used. p.mu is held, and there is one.
+func (p *pins) victim(client string) (victim *pin) {
+	has := map[string]int{client: 1}
+	for _, held := range p.byID {
+		for _, user := range held.users {
+			has[user]++
+		}
+	}
+	most := 0
+	for _, held := range p.byID {
+		n := has[held.users[0]]
+		for _, user := range held.users[1:] {
+			n = min(n, has[user])
+		}
+		if len(held.users) == maxUsers {
+			n = 1
+		}
+		if n > most || n == most && held.used.Before(victim.used) {
+			victim, most = held, n
+		}
+	}
+	return victim
 }
 
 // get returns the snapshots of a number, nil when they are gone.

@@ -21,11 +21,11 @@ func TestPinsAreLetGoAfterTheirTTLAndBeyondTheirNumber(t *testing.T) {
 	c := &collection{name: "dev/pods.v1", store: store.New(store.Options{})}
 	one := func() []part { return []part{{c, store.New(store.Options{}).Snapshot()}} }
 	a, b, d := one(), one(), one()
-	ida, idb := p.hold(a, now), p.hold(b, now.Add(time.Second))
-	if p.hold(a, now.Add(2*time.Second)) != ida {
+	ida, idb := p.hold("one", a, now), p.hold("one", b, now.Add(time.Second))
+	if p.hold("one", a, now.Add(2*time.Second)) != ida {
 		t.Error("a snapshot held twice got two numbers")
 	}
-	idd := p.hold(d, now.Add(3*time.Second))
+	idd := p.hold("one", d, now.Add(3*time.Second))
 	if p.get(idb, now) != nil || p.len() != 2 {
 		t.Error("the snapshot least recently used is still held")
 	}
@@ -33,6 +33,49 @@ func TestPinsAreLetGoAfterTheirTTLAndBeyondTheirNumber(t *testing.T) {
 	p.expire(now.Add(time.Minute + 4*time.Second))
 	if got := p.get(ida, now); len(got) != 1 || got[0] != a[0] || p.get(idd, now) != nil {
 		t.Error("expiry does not go by the last use")
+	}
+}
+
+func TestPinsOfAClientThatHoldsManyGoFirst(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1_700_000_000, 0)
+	p := newPins(4, time.Hour, time.Hour, 1<<20)
+	c := &collection{name: "dev/pods.v1", store: store.New(store.Options{})}
+	one := func() []part { return []part{{c, store.New(store.Options{}).Snapshot()}} }
+	kept := func(id uint64) bool { return p.byID[id] != nil }
+	shared := one()
+	first := p.hold("few", one(), now)
+	both := p.hold("many", shared, now)
+	if p.hold("few", shared, now) != both {
+		t.Fatal("clients do not share what is the same")
+	}
+	var last []uint64
+	for i := range 40 {
+		last = append(last, p.hold("many", one(), now.Add(time.Duration(i+1)*time.Second)))
+		if !kept(first) || !kept(both) {
+			t.Fatalf("listing %d of another client took what a client with two pages through: %v %v", i, kept(first), kept(both))
+		}
+	}
+	if p.len() != 4 || !kept(last[39]) || !kept(last[38]) || kept(last[37]) {
+		t.Errorf("%d are held; want two of each client, and of the many the latest", p.len())
+	}
+	// A client that comes new takes from those with most, not from the oldest.
+	third := p.hold("third", one(), now.Add(time.Hour/2))
+	if !kept(first) || !kept(both) || kept(last[38]) || !kept(third) {
+		t.Errorf("a new client's listing took first %v, shared %v, latest but one %v", !kept(first), !kept(both), !kept(last[38]))
+	}
+	// What many page through counts as the only one of somebody.
+	crowd := newPins(2, time.Hour, time.Hour, 1<<20)
+	popular := one()
+	id := crowd.hold("a", popular, now)
+	for _, name := range []string{"b", "c", "d", "e", "f", "g", "h", "i"} {
+		crowd.hold(name, popular, now)
+	}
+	for i := range 5 {
+		crowd.hold("a", one(), now.Add(time.Duration(i+1)*time.Second))
+		if crowd.byID[id] == nil {
+			t.Fatalf("listing %d of one client took what nine page through", i)
+		}
 	}
 }
 
@@ -53,8 +96,8 @@ func TestPinsAreLetGoBeyondTheirAgeAndBytes(t *testing.T) {
 	pinned := func() []part { return []part{{c, c.store.Snapshot()}} }
 	write(10)
 	p := newPins(10, time.Hour, 10*time.Minute, 12_000)
-	used := p.hold(pinned(), now)
-	if again := p.hold(pinned(), now.Add(5*time.Minute)); again != used {
+	used := p.hold("one", pinned(), now)
+	if again := p.hold("one", pinned(), now.Add(5*time.Minute)); again != used {
 		t.Error("the same snapshot got two numbers")
 	}
 	write(1)
@@ -70,9 +113,9 @@ func TestPinsAreLetGoBeyondTheirAgeAndBytes(t *testing.T) {
 		t.Error("a snapshot beyond its age is held")
 	}
 	now = now.Add(time.Hour)
-	first := p.hold(pinned(), now)
+	first := p.hold("one", pinned(), now)
 	write(8)
-	second := p.hold(pinned(), now)
+	second := p.hold("one", pinned(), now)
 	if p.expire(now); p.get(first, now) == nil || p.get(second, now) == nil {
 		t.Error("snapshots are gone that hold 8 kB of 12")
 	}

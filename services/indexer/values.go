@@ -57,7 +57,7 @@ func (s *server) ListIndexFuncValues(ctx context.Context, req *indexv1.ListIndex
 	size, last := 0, ""
 	for value, keys := range values {
 		if n := len(resp.Values); n > 0 && (n >= p.size || size+tokenShare*len(value) > s.cfg.MaxPageBytes) {
-			resp.NextPageToken = p.next(0, last, n)
+			resp.NextPageToken = p.next(ctx, 0, last, n)
 			break
 		}
 		size += len(value) + 8
