@@ -144,6 +144,9 @@ func TestR18WatchesLastAtLeastTheTimeAskedFor(t *testing.T) {
 func TestR16AStreamWhoseEndIsMissingIsWarnedOfEveryTenSeconds(t *testing.T) {
 	t.Parallel()
 	s := &script{cfg: Config{WatchList: WatchListAlways}, lists: []answer{empty("10")}, watches: []answer{{}}}
+	if got := s.play(t, time.Second); !got.list.streaming || !got.list.proto(time.Now()).GetStreaming() {
+		t.Errorf("progress %+v, want it told that the list is a stream", got.list)
+	}
 	got := s.play(t, 40*time.Second)
 	if diff := cmp.Diff([]string{"stream  @0s", "list 0 @40s"}, got.calls[:min(2, len(got.calls))]); diff != "" {
 		t.Errorf("requests (-want +got):\n%s", diff)

@@ -15,6 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/internal/stream"
 )
@@ -106,22 +109,47 @@ func TestARetryIsToldOnlyWhileItIsAhead(t *testing.T) {
 
 func TestProgressOfAList(t *testing.T) {
 	t.Parallel()
-	var s state
-	if p := s.proto().GetList(); p != nil {
-		t.Errorf("no list runs: %v", p)
+	r := &reflection{}
+	s := &r.state
+	reg := prometheus.NewPedanticRegistry()
+	reg.MustRegister(gauges{&Service{reflections: []*reflection{r}}})
+	gauged := func() map[string]float64 {
+		families, err := reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := map[string]float64{}
+		for _, f := range families {
+			if name, ok := strings.CutPrefix(f.GetName(), "deltaplane_reflector_list_"); ok {
+				out[name] = f.GetMetric()[0].GetGauge().GetValue()
+			}
+		}
+		return out
+	}
+	if p := s.proto().GetList(); p != nil || len(gauged()) != 0 {
+		t.Errorf("no list runs: %v, %v", p, gauged())
 	}
 	s.listing(false, time.Now().Add(-10*time.Second))
 	s.set(func(v *view) { v.list.objects = 500 })
 	if p := s.proto().GetList(); p.GetRemaining() != nil || p.GetObjects() != 500 || p.GetRate() > 50 || p.GetRate() < 10 {
 		t.Errorf("before the first page ends: %v", p)
 	}
+	if diff := cmp.Diff(map[string]float64{"objects": 500}, gauged()); diff != "" {
+		t.Errorf("gauges before the first page ends (-want +got):\n%s", diff)
+	}
 	s.page(1200)
 	s.set(func(v *view) { v.list.objects = 900 })
 	if p := s.proto().GetList(); p.GetRemaining().GetValue() != 800 || p.GetPages() != 1 || p.GetStreaming() || p.GetBeganAt() == nil {
 		t.Errorf("in the second page: %v", p)
 	}
+	if diff := cmp.Diff(map[string]float64{"objects": 900, "remaining": 800}, gauged()); diff != "" {
+		t.Errorf("gauges in the second page (-want +got):\n%s", diff)
+	}
 	s.listed()
-	if p := s.proto().GetList(); p != nil {
-		t.Errorf("the list has ended: %v", p)
+	if p := s.proto().GetList(); p != nil || len(gauged()) != 0 {
+		t.Errorf("the list has ended: %v, %v", p, gauged())
+	}
+	if s.listing(true, time.Now()); !s.proto().GetList().GetStreaming() {
+		t.Error("a stream is told as a list")
 	}
 }

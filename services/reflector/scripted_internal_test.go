@@ -53,6 +53,7 @@ type outcome struct {
 	log          string
 	failures     int // as the metric counts them
 	r            *reflection
+	list         progress // as it was at the end
 	stage        *delta.Stage
 }
 
@@ -86,7 +87,7 @@ func (s *script) play(t *testing.T, lasts time.Duration) (out outcome) {
 		}
 		out.r.state.set(func(v *view) { v.name = out.r.col.String() })
 		p := &publisher{r: out.r, wake: make(chan struct{}, 1), stage: delta.NewStage(1<<20, "")}
-		s.began, s.n = time.Now(), map[string]int{}
+		s.began, s.n, s.calls, s.asked = time.Now(), map[string]int{}, nil, nil
 		if s.seed != nil {
 			s.seed(s.began)
 		}
@@ -94,6 +95,7 @@ func (s *script) play(t *testing.T, lasts time.Duration) (out outcome) {
 		go func() { done <- newSource(out.r, p, s.shadow, 1, s.w, "").run(ctx) }()
 		time.Sleep(lasts)
 		synctest.Wait()
+		out.list = out.r.state.get().list
 		s.mu.Lock()
 		out.calls, out.asked, out.stage = s.calls, s.asked, p.stage
 		s.mu.Unlock()
