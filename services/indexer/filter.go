@@ -56,7 +56,8 @@ func (f *filter) all() bool {
 
 // match reports whether an object is chosen. A faulty object is, unless its key
 // or the index rules it out: what its labels and fields are cannot be known, and
-// it must not look as if it did not exist.
+// it must not look as if it did not exist. So is one of which a field could not
+// be read, as far as that field goes.
 func (f *filter) match(snap *store.Snapshot, o *store.Object) bool {
 	if f.none || f.namespaces != nil && !contains(f.namespaces, o.Namespace()) {
 		return false
@@ -100,7 +101,8 @@ func (f *filter) judges(snap *store.Snapshot, o *store.Object) bool {
 }
 
 // matchField reports whether any of a field's values is the one asked for, or
-// none is; an object without the field has the value "".
+// none is; an object without the field has the value "". One whose field is not
+// known matches.
 func matchField(r *fields.Requirement, o *store.Object) bool {
 	negative := r.Operator == selection.NotEquals
 	switch r.Field {
@@ -113,6 +115,9 @@ func matchField(r *fields.Requirement, o *store.Object) bool {
 		return true
 	}
 	values, _ := o.Field(r.Field)
+	if len(values) == 0 && o.FieldErr(r.Field) != nil {
+		return true
+	}
 	return (slices.Contains(values, r.Value) || r.Value == "" && len(values) == 0) != negative
 }
 
@@ -136,11 +141,11 @@ type source struct {
 	exact  bool // the filter takes each of them
 }
 
-// vouch returns the error of a declared index by whose field the filter goes:
-// what it could not read of some objects, the filter cannot judge.
+// vouch returns the error of an index by whose field the filter goes: what it
+// could not read of some objects, the filter cannot judge.
 func (f *filter) vouch(snap *store.Snapshot) error {
 	for _, index := range f.byField {
-		if index == "" || index == nodeIndex {
+		if index == "" {
 			continue
 		}
 		_, err := snap.ByIndex(index)

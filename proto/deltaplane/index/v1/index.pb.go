@@ -759,7 +759,8 @@ type ListRequest struct {
 	// Kubernetes label selector, for example `app=web,tier!=db`.
 	LabelSelector string `protobuf:"bytes,3,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"`
 	// Kubernetes field selector over metadata.name, metadata.namespace and the paths of field indexes, built in or declared:
-	// `spec.nodeName=node-1,status.phase!=Running`.
+	// `spec.nodeName=node-1,status.phase!=Running`. A field that could not be read of an object is not its empty value: by a path
+	// that has an index the answer is INDEX_FAILED, as by the index; by another path such an object is chosen.
 	FieldSelector string `protobuf:"bytes,4,opt,name=field_selector,json=fieldSelector,proto3" json:"field_selector,omitempty"`
 	// Most objects in the page; zero means 500, more than 5,000 is cut to 5,000. A page may hold fewer.
 	PageSize int32 `protobuf:"varint,5,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
