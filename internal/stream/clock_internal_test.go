@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -35,6 +36,39 @@ func TestDesign64AReaderThatWasSuspendedTellsByTheLogsClock(t *testing.T) {
 	tail.Now = now.Add(-5 * time.Hour)
 	if err := r.identify(tail); err != nil || r.ahead.Round(time.Minute) != -5*time.Hour {
 		t.Errorf("identify() = %v, the log is %v ahead; want -5h, and no refusal", err, r.ahead)
+	}
+}
+
+// A reader that follows, or catches up from a position, may have missed a tombstone that has expired since. One that reads from the start has nothing
+// that such a tombstone would take away.
+func TestDesign64AReaderMoreThanHalfATombstonesTimeBehindStartsAgain(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		name               string
+		old, ahead         time.Duration
+		replaying, resumed bool
+		want               error
+	}{
+		{"a moment behind", time.Second, 0, false, false, nil},
+		{"nearly half", 29 * time.Minute, 0, false, false, nil},
+		{"more than half", 31 * time.Minute, 0, false, false, ErrBootstrap},
+		{"more than half, by a log whose clock is ahead", 25 * time.Minute, 10 * time.Minute, false, false, ErrBootstrap},
+		{"less, by a log whose clock is behind", 35 * time.Minute, -10 * time.Minute, false, false, nil},
+		{"in a replay from the start", 31 * time.Minute, 0, true, false, nil},
+		{"in a replay from a position", 31 * time.Minute, 0, true, true, ErrBootstrap},
+	} {
+		handled := 0
+		r := &reader{
+			c: &Conn{cfg: Config{TombstoneTTL: time.Hour}.withDefaults()}, contact: time.Now(), ahead: row.ahead, replaying: row.replaying, resumed: row.resumed, target: 9,
+			term: 1, epoch: 1, handle: func(_ context.Context, b delta.Batch) error { handled += len(b.Records); return nil },
+		}
+		rec := change("a", 1, 1)
+		err := r.process(t.Context(), t.Context(), []message{{
+			subject: rec.Subject(), fields: rec.Header(), data: rec.Payload, at: place{sequence: 1, delivery: 1, at: time.Now().Add(-row.old)},
+		}})
+		if !errors.Is(err, row.want) || handled != 1 && row.want == nil || handled != 0 && row.want != nil {
+			t.Errorf("%s: process() = %v, %d handled, want %v", row.name, err, handled, row.want)
+		}
 	}
 }
 
