@@ -178,12 +178,19 @@ With --index-data-dir a restart takes a second or so instead of reading every lo
 start. The log stays the truth: a checkpoint that is damaged, of another version or too old
 is named in the log and not used. The folder belongs to one process.
 
+--index-memory-budget bounds what collections take. Beside it requests, page snapshots, one
+ring of changes and the process itself may hold up to about 640 MiB (about 450 MiB with a
+budget below 512Mi), and a quarter of all that is left for garbage: give a container 1.25
+times the sum, 3.3 GiB for 2Gi, and some more for each large collection that changes fast,
+whose ring is its own. The garbage collector is held to that limit, unless GOMEMLIMIT is set;
+without a budget it is not, and the heap may reach twice what lives.
+
 Any number of replicas may serve behind one name. Told to stop, one says NOT_SERVING, goes
 on answering for --drain-grace, then sends watches elsewhere and lets calls finish.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s.security.apply(&cfg.RPC, &cfg.Admin)
-			return runIndexer(cmd.Context(), cfg, s.telemetry, &log)
+			return runIndexer(cmd.Context(), cfg, 0, s.telemetry, &log)
 		},
 	}
 	s.register(cmd.Flags(), &cfg.RPC, &cfg.Admin, defaultIndexAddr, "127.0.0.1:7451")
@@ -252,11 +259,15 @@ func runQueue(ctx context.Context, q *queueFlags, t telemetry.Config) error {
 	})
 }
 
-func runIndexer(ctx context.Context, cfg indexer.Config, t telemetry.Config, log *natsFlags) error {
+// runIndexer runs an indexer in a process whose other parts take about so many bytes.
+func runIndexer(ctx context.Context, cfg indexer.Config, beside int64, t telemetry.Config, log *natsFlags) error {
 	if err := errors.Join(t.Validate(), cfg.Validate(), log.check()); err != nil {
 		return &usageError{err}
 	}
 	return withTelemetry(ctx, t, "indexer", func(tel *telemetry.Telemetry) error {
+		ctx, stop := context.WithCancel(ctx)
+		defer stop()
+		limitMemory(ctx, cfg, beside, tel.Log)
 		conn, err := log.connect(ctx, "indexer", tel.Log)
 		if err != nil {
 			return err

@@ -235,7 +235,7 @@ func runUp(cmd *cobra.Command, u *upFlags) (err error) {
 		run  func(context.Context) error
 	}{
 		{"queue", func(ctx context.Context) error { return runQueue(ctx, &u.queue, u.telemetry) }},
-		{"indexer", func(ctx context.Context) error { return runIndexer(ctx, u.indexer, u.telemetry, &u.log) }},
+		{"indexer", func(ctx context.Context) error { return runIndexer(ctx, u.indexer, besideIndexer, u.telemetry, &u.log) }},
 		{"reflector", func(ctx context.Context) error {
 			return runReflector(ctx, u.reflecting.config, u.telemetry, &u.log, client)
 		}},

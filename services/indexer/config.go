@@ -96,7 +96,8 @@ type Config struct {
 	// MemoryBudget is about how many bytes all collections may take; zero sets no
 	// bound. Towards it TierAuto turns compact. A collection that would pass it
 	// is let go: reads of it fail with RESOURCE_EXHAUSTED MEMORY_BUDGET until
-	// there is room, and the others are served.
+	// there is room, and the others are served. It is no bound of the process:
+	// see MemoryNeed, beside which there is garbage.
 	MemoryBudget int
 	// StaleAfter is the silence after which a collection is called stale;
 	// default 15 s, several liveness periods.
@@ -136,6 +137,21 @@ func (c Config) withDefaults() Config {
 	c.Tier = cmp.Or(c.Tier, TierAuto)
 	c.StaleAfter = cmp.Or(c.StaleAfter, 15*time.Second)
 	return c
+}
+
+// baseMemory is about what a process takes beside what its configuration
+// bounds: code, connections, what is under way at ingest.
+const baseMemory = 64 << 20
+
+// MemoryNeed is about how much an indexer of this configuration has at most that
+// is not garbage: the memory budget, what requests and the snapshots of pages
+// hold, a ring of changes. It is zero without a budget, which is no bound.
+func (c Config) MemoryNeed() int {
+	if c.MemoryBudget == 0 {
+		return 0
+	}
+	c = c.withDefaults()
+	return c.MemoryBudget + c.MaxRequestBytes + c.SnapshotBytes + c.RingBytes + baseMemory
 }
 
 // Validate reports every fault of c together.

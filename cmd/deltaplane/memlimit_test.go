@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"testing"
+	"testing/synctest"
+
+	"github.com/deltaplane/deltaplane/services/indexer"
+)
+
+// These tests change a setting of the process, so none is parallel.
+
+func TestTheMemoryBudgetLimitsTheGarbageCollectorUntilTheEnd(t *testing.T) {
+	unlimited := debug.SetMemoryLimit(-1)
+	if _, given := os.LookupEnv("GOMEMLIMIT"); given {
+		t.Setenv("GOMEMLIMIT", "") // put back at the end
+		_ = os.Unsetenv("GOMEMLIMIT")
+	}
+	budget := indexer.Config{MemoryBudget: 8 << 30}
+	for name, run := range map[string]struct {
+		cfg    indexer.Config
+		beside int64
+		given  string
+		want   int64
+	}{
+		"budget":          {budget, 0, "", (8<<30 + (256+256+64+64)<<20) / 4 * 5},
+		"with up's parts": {budget, 256 << 20, "", (8<<30 + (256+256+64+64+256)<<20) / 4 * 5},
+		"no budget":       {indexer.Config{}, 256 << 20, "", unlimited},
+		"GOMEMLIMIT":      {budget, 0, "20GiB", unlimited}, // the runtime has read it long ago
+	} {
+		t.Run(name, func(t *testing.T) {
+			if run.given != "" {
+				t.Setenv("GOMEMLIMIT", run.given)
+			}
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				limitMemory(ctx, run.cfg, run.beside, slog.New(slog.DiscardHandler))
+				if got := debug.SetMemoryLimit(-1); got != run.want {
+					t.Errorf("the limit is %d, want %d", got, run.want)
+				}
+				cancel()
+				synctest.Wait()
+				if got := debug.SetMemoryLimit(-1); got != unlimited {
+					t.Errorf("the limit stays %d, was %d before", got, unlimited)
+				}
+			})
+		})
+	}
+}
+
+// With a limit below what lives, the collector would run without a pause.
+func TestTheLimitOfTheGarbageCollectorIsAboveWhatLives(t *testing.T) {
+	unlimited := debug.SetMemoryLimit(-1)
+	defer debug.SetMemoryLimit(unlimited)
+	held := make([]byte, 256<<20)
+	runtime.GC()
+	alive := living()
+	if alive < int64(len(held)) || alive > int64(len(held))+1<<30 {
+		t.Fatalf("%d bytes live, and %d are held", alive, len(held))
+	}
+	m := &memoryLimit{meant: 128 << 20, now: 128 << 20, log: slog.New(slog.DiscardHandler)}
+	m.step(alive)
+	raised := debug.SetMemoryLimit(-1)
+	if raised < alive+alive/leastGarbageShare {
+		t.Errorf("the limit is %d, and %d bytes live", raised, alive)
+	}
+	runtime.KeepAlive(held)
+	m.step(10 << 20)
+	if got := debug.SetMemoryLimit(-1); got != m.meant {
+		t.Errorf("the limit stays at %d when little lives, want %d", got, m.meant)
+	}
+	m.step(m.meant) // just what was meant
+	if got := debug.SetMemoryLimit(-1); got < m.meant+leastGarbage {
+		t.Errorf("the limit is %d, and %d bytes live", got, m.meant)
+	}
+}
