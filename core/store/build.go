@@ -10,8 +10,9 @@ import (
 	"unsafe"
 )
 
-// buildChunk objects take a few milliseconds to file.
-const buildChunk = 512
+// buildChunk objects take a few milliseconds to file; objects with many values
+// are fewer in a chunk.
+const buildChunk, buildEntries = 512, 1 << 14
 
 // AddIndexers declares indexes, building: changes from now on are filed, reads
 // give a *BuildingError until Build has filed what was there (S-06). In a store
@@ -67,12 +68,35 @@ func (s *Store) RemoveIndexers(names ...string) error {
 // ended it. It does nothing while the store has never been synced: then they
 // become ready with the first sync.
 func (s *Store) Build(ctx context.Context) error {
-	for s.step() {
+	return s.BuildWithin(ctx, func(string) error { return nil })
+}
+
+// BuildWithin is Build, which ends with the error of room, called with the name
+// of the index before each chunk.
+func (s *Store) BuildWithin(ctx context.Context, room func(index string) error) error {
+	for {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		if name, ok := s.Snapshot().building(); ok {
+			if err := room(name); err != nil {
+				return err
+			}
+		}
+		if !s.step() {
+			return nil
+		}
 	}
-	return nil
+}
+
+// building is the index that is built next.
+func (s *Snapshot) building() (string, bool) {
+	for _, x := range s.indexes {
+		if x.state == Building {
+			return x.name, true
+		}
+	}
+	return "", false
 }
 
 // step files one chunk into one index. It reports false when there is nothing
@@ -87,11 +111,11 @@ func (s *Store) step() bool {
 	}
 	w := s.begin()
 	x := w.snap.indexes[i]
-	left := s.chunk
+	left, entries := s.chunk, x.entries+buildEntries
 	file := func(id uint32) bool {
 		k := w.keys.get(id)
 		if x.cursor == nil || k != x.cursor && k.compare(x.cursor.place()) > 0 {
-			if left--; left < 0 {
+			if left--; left < 0 || x.entries >= entries {
 				return false
 			}
 			x.refile(w.e, w.keys.vector, id, k, nil, w.objects.get(id))

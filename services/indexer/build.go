@@ -3,7 +3,6 @@ package indexer
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -79,6 +78,7 @@ func (c *collection) declare() {
 			list[i].program, list[i].err = nil, errBuiltIn
 		}
 	}
+	c.leaveOut(list)
 	c.declared.Store(&list)
 	var programs []*definition.Program
 	for _, x := range list {
@@ -176,7 +176,7 @@ func (c *collection) build(ctx context.Context) {
 func (c *collection) buildOnce(ctx context.Context) error {
 	plan := c.plan.Load()
 	if err := c.renew(ctx, plan); err != nil {
-		return err
+		return c.withoutRoom(err)
 	}
 	c.declaring.Lock()
 	if plan == c.plan.Load() { // otherwise build has been woken again
@@ -184,7 +184,12 @@ func (c *collection) buildOnce(ctx context.Context) error {
 		c.read.Store(plan)
 	}
 	c.declaring.Unlock()
-	return c.store.Build(ctx)
+	return c.withoutRoom(c.store.BuildWithin(ctx, func(index string) error {
+		if err := c.room(ctx, buildMargin); err != nil {
+			return unfit(err, index)
+		}
+		return nil
+	}))
 }
 
 // addMissing adds the indexes that are declared; every object has their fields.
@@ -206,56 +211,6 @@ func (c *collection) addMissing() {
 		c.built[name] = find(*c.declared.Load(), name).Source()
 	}
 	c.describe()
-}
-
-// renewSize is how many objects get their fields in one step.
-const renewSize = 256
-
-// renew gives the plan's fields to the objects that lack some. Their bytes are
-// read outside the store's lock; an object that changes meanwhile was ingested
-// by the plan, or is met again.
-func (c *collection) renew(ctx context.Context, plan *extract.Plan) error {
-	x := extract.New(plan)
-	for again := true; again; {
-		again = false
-		for after := ""; ; {
-			ops, last, more := c.renewChunk(ctx, x, after)
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			if len(ops) > 0 {
-				again = true
-				c.store.Apply(store.Batch{Ops: ops}, c.now())
-			}
-			if after = last; !more {
-				break
-			}
-		}
-	}
-	return nil
-}
-
-func (c *collection) renewChunk(ctx context.Context, x *extract.Extractor, after string) (ops []store.Op, last string, more bool) {
-	seen := 0
-	for o := range c.store.Snapshot().All(after) {
-		if seen++; seen > 16*renewSize || len(ops) == renewSize {
-			return ops, last, true
-		}
-		last = o.Key()
-		if o.Faulty() || !x.Plan().Lacks(o) {
-			continue
-		}
-		payload, err := o.Payload()
-		var fields *store.Fields
-		if err == nil {
-			fields, err = x.Fields(ctx, payload)
-		}
-		if err != nil {
-			fields = x.Plan().Failed(fmt.Errorf("%w: %w", errNotRead, err))
-		}
-		ops = append(ops, store.Op{Swap: &store.Swap{Old: o, New: o.WithFields(fields)}})
-	}
-	return ops, last, false
 }
 
 // find returns the declaration of a name; nil when there is none.

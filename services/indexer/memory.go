@@ -92,7 +92,12 @@ func (s *Service) admit(ctx context.Context, in *feed, b *delta.Batch) error {
 			c.keeper.Compact(true)
 		}
 	}
-	return s.fit(ctx, c, size)
+	for {
+		err := s.fit(ctx, c, size)
+		if !errors.Is(err, errMemoryBudget) || !c.shed(ctx, err) {
+			return err
+		}
+	}
 }
 
 // holdBack waits while too much of a replay is yet to be compressed.
@@ -197,9 +202,9 @@ func (s *Service) evict(c *collection, f *fault) *collection {
 }
 
 // awaitRoom waits until a refused collection may fit: others have become
-// smaller, or its own log has.
+// smaller, or its own log has, or what is declared for it has changed.
 func (s *Service) awaitRoom(ctx context.Context, c *collection) {
-	r := c.refused.Load()
+	r, declared := c.refused.Load(), c.declared.Load()
 	tick := time.NewTicker(min(time.Second, s.cfg.DiscoverEvery))
 	defer tick.Stop()
 	for r != nil {
@@ -207,6 +212,9 @@ func (s *Service) awaitRoom(ctx context.Context, c *collection) {
 			select {
 			case <-tick.C:
 			case <-ctx.Done():
+				return
+			}
+			if c.declared.Load() != declared {
 				return
 			}
 		}

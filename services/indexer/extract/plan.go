@@ -181,6 +181,11 @@ func (p *Plan) Lacks(o *store.Object) bool {
 	return false
 }
 
+// Differs reports whether an object has not exactly p's fields.
+func (p *Plan) Differs(o *store.Object) bool {
+	return len(o.Fields().Readings()) != len(p.names) || p.Lacks(o)
+}
+
 // Failed are the fields of an object that could not be read.
 func (p *Plan) Failed(err error) *store.Fields {
 	fields := make([]store.Field, len(p.names))
