@@ -107,7 +107,8 @@ func (o *out) free() {
 // warm reads the beginning of each page of the stored bytes. One by one the
 // transport would wait for each of them, as they lie all over the memory; these
 // reads do not depend on each other, so the processor does several at a time.
-// Of thirty payloads of 5 KB it halves what they take more than one buffer.
+// Answers of thirty payloads of 5 KB took 1.5 to 5 us more without it while four
+// calls were in flight; with 64 in flight no difference was seen.
 func (o *out) warm() {
 	const line, page = 64, 4096
 	if len(o.cuts) < 2 {
