@@ -189,7 +189,7 @@ func TestL03UnchangedObjectsAreToldOnlyToThoseThatAskedAndAreDue(t *testing.T) {
 }
 
 // TestListenerResyncPeriods and TestListenerResyncPeriodsDelayed upstream.
-func TestL04ResyncsComeWhenTheyAreDue(t *testing.T) {
+func TestC05L04ResyncsComeWhenTheyAreDue(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T) {
 		src := newSource("pod1", "pod2")
@@ -350,13 +350,14 @@ func TestL05NoGapWhileEventsGoOn(t *testing.T) {
 	<-i.Stopped()
 }
 
-func TestL06AHandlerIsSyncedWhenItsInitialAddsAreFinished(t *testing.T) {
+func TestD10L06AHandlerIsSyncedWhenItsInitialAddsAreFinished(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T) {
 		src := newSource("a", "b")
 		i := create(t, src, nil)
 		step := make(chan struct{})
-		reg := i.handle(t, &recorder{during: func(string) { <-step }}, informer.HandlerOptions{})
+		r := &recorder{during: func(string) { <-step }}
+		reg := i.handle(t, r, informer.HandlerOptions{})
 		none := create(t, newSource(), nil)
 		empty := none.handle(t, &recorder{}, informer.HandlerOptions{})
 		if reg.HasSynced() || empty.HasSynced() || i.HasSynced() {
@@ -379,6 +380,9 @@ func TestL06AHandlerIsSyncedWhenItsInitialAddsAreFinished(t *testing.T) {
 		step <- struct{}{}
 		<-reg.Done()
 		close(step)
+		src.set("c", "")
+		after(0)
+		wantTold(t, "told", r, "add a@1 initial", "add b@2 initial", "add c@3")
 	})
 }
 

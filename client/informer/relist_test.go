@@ -26,7 +26,7 @@ func begin(t *testing.T, src *source, change func(*informer.Config[*thing])) (*r
 }
 
 // TestReplaceEvents upstream: {1,2,3} becomes {1',2',4}.
-func TestC04AStateReplacesTheStoreInOneStep(t *testing.T) {
+func TestC02C04AStateReplacesTheStoreInOneStep(t *testing.T) {
 	t.Parallel()
 	for _, whole := range []bool{false, true} {
 		t.Run(fmt.Sprintf("whole %v", whole), func(t *testing.T) {

@@ -102,7 +102,7 @@ func TestTheClaimedRevisionNeverGoesBack(t *testing.T) {
 	}
 }
 
-func TestApplyIsMonotoneAndSeesRecreations(t *testing.T) {
+func TestT02ApplyIsMonotoneAndSeesRecreations(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		held, next delta.Stamp

@@ -9,7 +9,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 )
 
-func TestResourceVersionsCompareAsDecimalsOfAnyLength(t *testing.T) {
+func TestT12ResourceVersionsCompareAsDecimalsOfAnyLength(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		a, b string

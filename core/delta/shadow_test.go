@@ -20,7 +20,7 @@ func obj(name string, rv int) *delta.Object {
 	return &delta.Object{Key: delta.Key(name), UID: "u-" + name, RV: strconv.Itoa(rv), Payload: payload, Hash: delta.Hash(payload)}
 }
 
-func TestDesign65ARelistPublishesDifferencesOnly(t *testing.T) {
+func TestD02T03Design65ARelistPublishesDifferencesOnly(t *testing.T) {
 	t.Parallel()
 	s := delta.NewShadow(time.Hour)
 	for _, o := range []*delta.Object{obj("same", 1), obj("changed", 2), obj("gone", 3), obj("unreadable", 4)} {

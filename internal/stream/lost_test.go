@@ -126,7 +126,7 @@ func TestDesign64WhatSomebodyElseTakesFromALogBeginsANewEpoch(t *testing.T) {
 	}
 }
 
-func TestDesign64ALogWithoutItsBeginningIsNotTakenForAllThereIs(t *testing.T) {
+func TestT06Design64ALogWithoutItsBeginningIsNotTakenForAllThereIs(t *testing.T) {
 	t.Parallel()
 	url := embeddedtest.NATS(t).URL()
 	c := connect(t, url, nil)

@@ -186,7 +186,7 @@ func (m *mirror) until(t testing.TB, what string, cond func() bool) {
 	}
 }
 
-func TestALogReplaysItsStateAndThenItsTail(t *testing.T) {
+func TestT04ALogReplaysItsStateAndThenItsTail(t *testing.T) {
 	t.Parallel()
 	c := connect(t, embeddedtest.NATS(t).URL(), nil)
 	early := follow(t, c, stream.ReadConfig{}) // waits for a log that does not exist yet
@@ -215,7 +215,7 @@ func TestALogReplaysItsStateAndThenItsTail(t *testing.T) {
 	}
 }
 
-func TestPayloadsUpToTheLimitPassAndLargerOnesAreRefusedByKey(t *testing.T) {
+func TestT19PayloadsUpToTheLimitPassAndLargerOnesAreRefusedByKey(t *testing.T) {
 	t.Parallel()
 	c := connect(t, embeddedtest.NATS(t).URL(), nil)
 	w := write(t, c, stream.WriterConfig{Term: 1})

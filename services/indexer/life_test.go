@@ -111,7 +111,7 @@ func TestAShortNameOfTwoCollectionsIsAmbiguous(t *testing.T) {
 	wantStatus(t, "prod/pods", err, codes.Unavailable, "COLLECTION_NOT_SYNCED", "")
 }
 
-func TestAtLeastWaitsForTheRevisionOrNamesTheOneReached(t *testing.T) {
+func TestT08T20AtLeastWaitsForTheRevisionOrNamesTheOneReached(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.start(t, fleet()...) // revision 5
@@ -296,7 +296,7 @@ func TestAnObjectThatCannotBeReadIsAnErrorOnItsKey(t *testing.T) {
 	}
 }
 
-func TestTwoIndexersAgreeAndARestartedOneCatchesUp(t *testing.T) {
+func TestT05TwoIndexersAgreeAndARestartedOneCatchesUp(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	var records []delta.Record

@@ -45,7 +45,7 @@ func TestADelayedKeyIsHandedOutWhenDueAndNotBefore(t *testing.T) {
 	})
 }
 
-func TestALeaseThatExpiresGoesToAWaitingWorker(t *testing.T) {
+func TestT10ALeaseThatExpiresGoesToAWaitingWorker(t *testing.T) {
 	t.Parallel()
 	partitioned(t, func(t *testing.T, r *rig) {
 		r.add(t, "k")

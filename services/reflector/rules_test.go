@@ -208,7 +208,7 @@ func TestR19R22ARefusedConnectionIsTriedAgainWithoutAList(t *testing.T) {
 	}
 }
 
-func TestR22AConnectionThatBreaksIsLikeACloseAndTold(t *testing.T) {
+func TestR22AConnectionThatBreaksIsLikeAClose(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
 	a.onList = func(int, url.Values) (int, string) { return 200, list("10", "", item("a", 1)) }

@@ -97,7 +97,7 @@ func TestAKilledRedisThatSyncsAlwaysComesBackWithEverything(t *testing.T) {
 	}
 }
 
-func TestWhatATurnLeasedBeforeAFailoverIsNotHandedOutAfterIt(t *testing.T) {
+func TestT09WhatATurnLeasedBeforeAFailoverIsNotHandedOutAfterIt(t *testing.T) {
 	t.Parallel()
 	srv := embeddedtest.DurableRedis(t)
 	p := newProxy(t, srv.Addr())
