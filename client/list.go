@@ -29,6 +29,10 @@ type ListOptions struct {
 	// with its Collection, and there is a revision for each. AtLeast cannot be used:
 	// wait for each collection with [Index.WaitFor] first.
 	Clusters []string
+	// SkipUnsynced leaves out clusters whose collection cannot be read, where the call
+	// would fail with [ErrNotSynced]. It is for [Index.Page], which names them; calls
+	// that cannot refuse it.
+	SkipUnsynced bool
 	// PageSize is how many objects one call returns, at most 5,000. Default: the
 	// server's, 500, and 5,000 by an index.
 	PageSize int
@@ -46,6 +50,16 @@ type Page struct {
 	// Remaining is how many objects follow: exact when only namespaces choose, else an
 	// upper bound. It is not known by an index, and 0.
 	Remaining int64
+	// LeftOut names the collections that SkipUnsynced has left out.
+	LeftOut []string
+}
+
+// whole refuses what may leave out clusters, for calls that do not name them.
+func (o ListOptions) whole() error {
+	if o.SkipUnsynced {
+		return rpc.Status(rpc.InvalidArgument("skip_unsynced", "is taken by Page alone, which names what is left out"), nil)
+	}
+	return nil
 }
 
 func (o ListOptions) byIndex() bool { return o.Index != "" || len(o.Values) > 0 }
@@ -58,6 +72,7 @@ type paged interface {
 	GetQuarantinedKeys() []string
 	GetQuarantined() []*indexv1.QuarantinedKey
 	GetRevisions() []*deltav1.CollectionRevision
+	GetLeftOut() []string
 }
 
 func (x *Index) page(ctx context.Context, collection string, o ListOptions, token string) (Page, error) {
@@ -65,6 +80,7 @@ func (x *Index) page(ctx context.Context, collection string, o ListOptions, toke
 		resp, err := x.c.List(ctx, &indexv1.ListRequest{
 			Collection: collection, Namespace: o.Namespace, Namespaces: o.Namespaces, LabelSelector: o.Labels, FieldSelector: o.FieldSelector,
 			PageSize: int32(o.PageSize), PageToken: token, Consistency: o.consistency(), View: o.View, FieldMask: o.mask(), Clusters: o.Clusters,
+			SkipUnsynced: o.SkipUnsynced,
 		})
 		p := fromPage(resp, err)
 		p.Remaining = resp.GetRemaining()
@@ -80,6 +96,7 @@ func (x *Index) page(ctx context.Context, collection string, o ListOptions, toke
 	resp, err := x.c.ByIndex(ctx, &indexv1.ByIndexRequest{
 		Collection: collection, Index: o.Index, Values: o.Values, Namespaces: namespaces, LabelSelector: o.Labels, FieldSelector: o.FieldSelector,
 		PageSize: int32(o.PageSize), PageToken: token, Consistency: o.consistency(), View: o.View, FieldMask: o.mask(), Clusters: o.Clusters,
+		SkipUnsynced: o.SkipUnsynced,
 	})
 	return fromPage(resp, err), err
 }
@@ -90,6 +107,7 @@ func fromPage(resp paged, err error) Page {
 	}
 	p := Page{
 		Objects: fromObjects(resp.GetObjects(), resp.GetQuarantinedKeys(), resp.GetQuarantined()), Next: resp.GetNextPageToken(), Revision: fromRevision(resp.GetRevision()),
+		LeftOut: resp.GetLeftOut(),
 	}
 	if list := resp.GetRevisions(); len(list) > 0 {
 		p.Revisions = fromBarrier(list)
@@ -117,6 +135,9 @@ func fromObjects(in []*indexv1.Object, keys []string, named []*indexv1.Quarantin
 // Count returns how many objects match, and the revision they were counted at,
 // which is zero with Clusters. An object under several of Values counts once.
 func (x *Index) Count(ctx context.Context, collection string, o ListOptions) (int64, Revision, error) {
+	if err := o.whole(); err != nil {
+		return 0, Revision{}, wrap(err, "count %s", collection)
+	}
 	resp, err := x.c.Count(ctx, &indexv1.CountRequest{
 		Collection: collection, Namespace: o.Namespace, Namespaces: o.Namespaces, LabelSelector: o.Labels, FieldSelector: o.FieldSelector,
 		Index: o.Index, Values: o.Values, Clusters: o.Clusters, Consistency: o.consistency(),
@@ -131,10 +152,7 @@ func (x *Index) Count(ctx context.Context, collection string, o ListOptions) (in
 // each once, in key order, and the example's values. The example is an object in
 // JSON, which need not exist.
 func (x *Index) ByExample(ctx context.Context, collection, index string, example []byte, o ReadOptions) (objs []Object, values []string, rev Revision, err error) {
-	if len(o.Fields) > 0 {
-		return nil, nil, Revision{}, wrap(rpc.Status(rpc.InvalidArgument("field_mask", "is not taken by this call"), nil), "by example %s %s", collection, index)
-	}
-	resp, err := x.c.Index(ctx, &indexv1.IndexRequest{Collection: collection, Index: index, Object: example, Consistency: o.consistency(), View: o.View})
+	resp, err := x.c.Index(ctx, &indexv1.IndexRequest{Collection: collection, Index: index, Object: example, Consistency: o.consistency(), View: o.View, FieldMask: o.mask()})
 	if err != nil {
 		return nil, nil, Revision{}, wrap(err, "by example %s %s", collection, index)
 	}

@@ -74,6 +74,7 @@ func TestEveryFieldOfAReadCanBeSet(t *testing.T) {
 	read := client.ReadOptions{AtLeast: client.Revision{Epoch: 1, RV: "5"}, Timeout: time.Second, View: client.ViewKeys, Fields: []string{"metadata.name"}}
 	o := client.ListOptions{
 		ReadOptions: read, Namespace: "n", Namespaces: []string{"m"}, Labels: "a=b", FieldSelector: "c=d", Clusters: []string{"*"}, PageSize: 7,
+		SkipUnsynced: true,
 	}
 	_, err := x.Page(ctx, "pods.v1", o, "token")
 	_, _, err2 := x.Count(ctx, "pods.v1", client.ListOptions{
@@ -81,9 +82,7 @@ func TestEveryFieldOfAReadCanBeSet(t *testing.T) {
 	})
 	o.Namespace, o.Index, o.Values = "", "i", []string{"v", "w"}
 	_, err3 := x.Page(ctx, "pods.v1", o, "token")
-	example := read
-	example.Fields = nil
-	_, _, _, err4 := x.ByExample(ctx, "pods", "i", []byte("{}"), example)
+	_, _, _, err4 := x.ByExample(ctx, "pods", "i", []byte("{}"), read)
 	_, _, err5 := x.IndexValues(ctx, "pods", "i", "p", read)
 	if err := errors.Join(err, err2, err3, err4, err5); err != nil {
 		t.Fatal(err)
@@ -200,8 +199,20 @@ func TestValuesOfAnIndexAreReadToTheEnd(t *testing.T) {
 			_, err := x.Page(t.Context(), "pods", client.ListOptions{Index: "i", Values: []string{"v"}, Namespace: "a", Namespaces: []string{"b"}}, "")
 			return err
 		}(),
-		"mask": func() error {
-			_, _, _, err := x.ByExample(t.Context(), "pods", "i", nil, client.ReadOptions{Fields: []string{"a"}})
+		"a list that may leave out clusters": func() error {
+			_, _, err := x.ListClusters(t.Context(), "pods", client.ListOptions{Clusters: []string{"*"}, SkipUnsynced: true})
+			return err
+		}(),
+		"all that may leave out clusters": func() (err error) {
+			for _, err = range x.All(t.Context(), "pods", client.ListOptions{Clusters: []string{"*"}, SkipUnsynced: true}) {
+				if err != nil {
+					break
+				}
+			}
+			return err
+		}(),
+		"a count that may leave out clusters": func() error {
+			_, _, err := x.Count(t.Context(), "pods", client.ListOptions{Clusters: []string{"*"}, SkipUnsynced: true})
 			return err
 		}(),
 	} {

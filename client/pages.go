@@ -74,6 +74,9 @@ func (x *Index) ListClusters(ctx context.Context, collection string, o ListOptio
 }
 
 func (x *Index) whole(ctx context.Context, collection string, o ListOptions) (all []Object, last Page, err error) {
+	if err := o.whole(); err != nil {
+		return nil, Page{}, wrap(err, "list %s", collection)
+	}
 	err = oneSnapshot(func(at *rpc.Place) error {
 		all = nil
 		for token := ""; ; token = last.Next {
@@ -113,6 +116,9 @@ var errEnough = errors.New("client: enough")
 
 // pages visits one page after the other, going on from newer snapshots.
 func (x *Index) pages(ctx context.Context, collection string, o ListOptions, visit func([]Object, Revision) error) error {
+	if err := o.whole(); err != nil {
+		return wrap(err, "list %s", collection)
+	}
 	gone := 0
 	var at rpc.Place
 	for token := ""; ; {

@@ -70,19 +70,28 @@ func (s *Service) read(ctx context.Context, c *collection, want *indexv1.Consist
 }
 
 // readAll returns a snapshot of each of several collections. A revision belongs
-// to one of them, so at_least is refused unless there is only one.
-func (s *Service) readAll(ctx context.Context, list []*collection, want *indexv1.Consistency) ([]part, error) {
+// to one of them, so at_least is refused unless there is only one. Skipping, it
+// leaves out those that cannot be read, as long as one can.
+func (s *Service) readAll(ctx context.Context, list []*collection, want *indexv1.Consistency, skip bool) ([]part, error) {
 	if want.GetAtLeast() != nil && len(list) > 1 {
 		return nil, rpc.InvalidArgument("consistency.at_least",
 			fmt.Sprintf("is a revision of one collection, and this is a read of %d; name each in WaitForRevision first", len(list)))
 	}
-	parts := make([]part, len(list))
-	for i, c := range list {
+	parts := make([]part, 0, len(list))
+	var unread error
+	for _, c := range list {
 		snap, err := s.read(ctx, c, want)
-		if err != nil {
+		switch {
+		case err == nil:
+			parts = append(parts, part{c, snap})
+		case !skip || c.synced(c.store.Snapshot()) == nil:
 			return nil, err
+		case unread == nil:
+			unread = err
 		}
-		parts[i] = part{c, snap}
+	}
+	if len(parts) == 0 {
+		return nil, unread
 	}
 	return parts, nil
 }

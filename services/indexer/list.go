@@ -10,10 +10,13 @@ import (
 
 // answerFields are the field numbers of a page of objects in its message.
 // Objects are 1, the next token 2 and the revision 3 in all of them.
-type answerFields struct{ remaining, quarantined, revisions, named int }
+type answerFields struct{ remaining, quarantined, revisions, named, leftOut int }
 
 func (s *server) list(ctx context.Context, req *indexv1.ListRequest) (*out, error) {
 	t, err := s.targets(req.GetCollection(), req.GetClusters())
+	if err == nil {
+		err = t.skipping(req.GetSkipUnsynced())
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -36,11 +39,14 @@ func (s *server) list(ctx context.Context, req *indexv1.ListRequest) (*out, erro
 	if err != nil {
 		return nil, err
 	}
-	return p.answer(ctx, filters, &proj, answerFields{remaining: 4, quarantined: 5, revisions: 6, named: 7})
+	return p.answer(ctx, &t, filters, &proj, answerFields{remaining: 4, quarantined: 5, revisions: 6, named: 7, leftOut: 8})
 }
 
 func (s *server) byIndex(ctx context.Context, req *indexv1.ByIndexRequest) (*out, error) {
 	t, err := s.targets(req.GetCollection(), req.GetClusters())
+	if err == nil {
+		err = t.skipping(req.GetSkipUnsynced())
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +72,7 @@ func (s *server) byIndex(ctx context.Context, req *indexv1.ByIndexRequest) (*out
 	if err != nil {
 		return nil, err
 	}
-	return p.answer(ctx, filters, &proj, answerFields{quarantined: 4, revisions: 5, named: 6})
+	return p.answer(ctx, &t, filters, &proj, answerFields{quarantined: 4, revisions: 5, named: 6, leftOut: 7})
 }
 
 // filters are a choice made ready for each collection of a target.
@@ -188,7 +194,7 @@ func (w *pageWriter) keys(hits store.Hits) bool {
 const checkEvery = 4096
 
 // answer writes a page.
-func (p *page) answer(ctx context.Context, fs filters, proj *projection, fields answerFields) (*out, error) {
+func (p *page) answer(ctx context.Context, t *target, fs filters, proj *projection, fields answerFields) (*out, error) {
 	w := pageWriter{p: p, o: newOut(), proj: proj, lastAt: p.at}
 	more, total := false, uint64(0)
 	for at, part := range p.parts {
@@ -237,6 +243,9 @@ func (p *page) answer(ctx context.Context, fs filters, proj *projection, fields 
 		}
 		for _, part := range p.parts {
 			o.collectionRevision(fields.revisions, part)
+		}
+		for _, name := range t.without(p.parts) {
+			o.element(fields.leftOut, name)
 		}
 	}
 	return o, nil

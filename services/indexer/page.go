@@ -107,7 +107,7 @@ func (p *page) read(ctx context.Context, t *target, want *indexv1.Consistency) e
 		return err
 	}
 	var err error
-	p.parts, err = p.s.readAll(ctx, t.many, want)
+	p.parts, err = p.s.readAll(ctx, t.many, want, t.partial)
 	return err
 }
 

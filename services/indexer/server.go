@@ -210,7 +210,7 @@ func (s *server) byExample(ctx context.Context, req *indexv1.IndexRequest) (*out
 	if err != nil {
 		return nil, err
 	}
-	p, err := project(req.GetView(), nil)
+	p, err := project(req.GetView(), req.GetFieldMask())
 	if err != nil {
 		return nil, err
 	}

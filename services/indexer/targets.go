@@ -17,6 +17,7 @@ type target struct {
 	one      *collection   // without clusters
 	many     []*collection // with clusters, in their order
 	every    bool          // the clusters are all that have the resource
+	partial  bool          // those that cannot be read are left out
 }
 
 // everyCluster stands for every cluster that has the resource.
@@ -95,12 +96,31 @@ func (s *Service) everywhere(t target) (target, error) {
 	return t, newFault(errCollectionNotFound, fmt.Sprintf("%.100q in any cluster", t.resource), "collection", t.resource)
 }
 
+// skipping makes the target one that leaves out what cannot be read.
+func (t *target) skipping(skip bool) error {
+	if skip && t.one != nil {
+		return rpc.InvalidArgument("skip_unsynced", "is for several clusters")
+	}
+	t.partial = skip
+	return nil
+}
+
+// without names the collections of the target that parts leave out.
+func (t *target) without(parts []part) (names []string) {
+	for _, c := range t.many {
+		if !slices.ContainsFunc(parts, func(p part) bool { return p.c == c }) {
+			names = append(names, c.name)
+		}
+	}
+	return names
+}
+
 // is reports whether parts are of what the target names.
 func (t *target) is(parts []part) bool {
 	switch {
 	case t.one != nil:
 		return len(parts) == 1 && parts[0].c == t.one
-	case t.every: // clusters may have come since
+	case t.every, t.partial: // clusters may have come since, or have been left out
 		return !slices.ContainsFunc(parts, func(p part) bool { return !slices.Contains(t.many, p.c) })
 	}
 	return slices.EqualFunc(parts, t.many, func(p part, c *collection) bool { return p.c == c })

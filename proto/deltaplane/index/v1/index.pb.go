@@ -775,7 +775,10 @@ type ListRequest struct {
 	// Only these namespaces; excludes `namespace`. At most 100.
 	Namespaces []string `protobuf:"bytes,10,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
 	// Clusters to look in, `*` for all; see IndexService. Left out, the collection is one.
-	Clusters      []string `protobuf:"bytes,11,rep,name=clusters,proto3" json:"clusters,omitempty"`
+	Clusters []string `protobuf:"bytes,11,rep,name=clusters,proto3" json:"clusters,omitempty"`
+	// With `clusters`: leaves out collections that cannot be read (not synced yet, or refused by the memory budget) and names them
+	// in `left_out`, where the whole call would fail with COLLECTION_NOT_SYNCED or MEMORY_BUDGET. It fails so when none is left.
+	SkipUnsynced  bool `protobuf:"varint,12,opt,name=skip_unsynced,json=skipUnsynced,proto3" json:"skip_unsynced,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -887,6 +890,13 @@ func (x *ListRequest) GetClusters() []string {
 	return nil
 }
 
+func (x *ListRequest) GetSkipUnsynced() bool {
+	if x != nil {
+		return x.SkipUnsynced
+	}
+	return false
+}
+
 // ListResponse is a page.
 type ListResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -903,7 +913,9 @@ type ListResponse struct {
 	// Revision of every collection of the answer; only with `clusters`.
 	Revisions []*v1.CollectionRevision `protobuf:"bytes,6,rep,name=revisions,proto3" json:"revisions,omitempty"`
 	// The keys of `quarantined_keys`, in their order, each with its collection; only with `clusters`.
-	Quarantined   []*QuarantinedKey `protobuf:"bytes,7,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
+	Quarantined []*QuarantinedKey `protobuf:"bytes,7,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
+	// The collections that `skip_unsynced` has left out, by cluster; the same on every page of one snapshot.
+	LeftOut       []string `protobuf:"bytes,8,rep,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -987,6 +999,13 @@ func (x *ListResponse) GetQuarantined() []*QuarantinedKey {
 	return nil
 }
 
+func (x *ListResponse) GetLeftOut() []string {
+	if x != nil {
+		return x.LeftOut
+	}
+	return nil
+}
+
 // ByIndexRequest asks for the objects filed under values of an index.
 type ByIndexRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1013,7 +1032,10 @@ type ByIndexRequest struct {
 	// Kubernetes field selector, as in ListRequest.
 	FieldSelector string `protobuf:"bytes,11,opt,name=field_selector,json=fieldSelector,proto3" json:"field_selector,omitempty"`
 	// Clusters to look in, `*` for all; see IndexService. Left out, the collection is one.
-	Clusters      []string `protobuf:"bytes,12,rep,name=clusters,proto3" json:"clusters,omitempty"`
+	Clusters []string `protobuf:"bytes,12,rep,name=clusters,proto3" json:"clusters,omitempty"`
+	// With `clusters`: leaves out collections that cannot be read (not synced yet, or refused by the memory budget) and names them
+	// in `left_out`, where the whole call would fail with COLLECTION_NOT_SYNCED or MEMORY_BUDGET. It fails so when none is left.
+	SkipUnsynced  bool `protobuf:"varint,13,opt,name=skip_unsynced,json=skipUnsynced,proto3" json:"skip_unsynced,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1132,6 +1154,13 @@ func (x *ByIndexRequest) GetClusters() []string {
 	return nil
 }
 
+func (x *ByIndexRequest) GetSkipUnsynced() bool {
+	if x != nil {
+		return x.SkipUnsynced
+	}
+	return false
+}
+
 // ByIndexResponse is a page of objects.
 type ByIndexResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1146,7 +1175,9 @@ type ByIndexResponse struct {
 	// Revision of every collection of the answer; only with `clusters`.
 	Revisions []*v1.CollectionRevision `protobuf:"bytes,5,rep,name=revisions,proto3" json:"revisions,omitempty"`
 	// The keys of `quarantined_keys`, in their order, each with its collection; only with `clusters`.
-	Quarantined   []*QuarantinedKey `protobuf:"bytes,6,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
+	Quarantined []*QuarantinedKey `protobuf:"bytes,6,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
+	// The collections that `skip_unsynced` has left out, by cluster; the same on every page of one snapshot.
+	LeftOut       []string `protobuf:"bytes,7,rep,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1223,6 +1254,13 @@ func (x *ByIndexResponse) GetQuarantined() []*QuarantinedKey {
 	return nil
 }
 
+func (x *ByIndexResponse) GetLeftOut() []string {
+	if x != nil {
+		return x.LeftOut
+	}
+	return nil
+}
+
 // IndexRequest asks for the objects that share an index value with an example.
 type IndexRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1235,7 +1273,9 @@ type IndexRequest struct {
 	// How current the answer must be.
 	Consistency *Consistency `protobuf:"bytes,4,opt,name=consistency,proto3" json:"consistency,omitempty"`
 	// How much of each object to return.
-	View          View `protobuf:"varint,5,opt,name=view,proto3,enum=deltaplane.index.v1.View" json:"view,omitempty"`
+	View View `protobuf:"varint,5,opt,name=view,proto3,enum=deltaplane.index.v1.View" json:"view,omitempty"`
+	// Paths to keep, as in GetRequest; excludes `view`.
+	FieldMask     *fieldmaskpb.FieldMask `protobuf:"bytes,6,opt,name=field_mask,json=fieldMask,proto3" json:"field_mask,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1303,6 +1343,13 @@ func (x *IndexRequest) GetView() View {
 		return x.View
 	}
 	return View_VIEW_UNSPECIFIED
+}
+
+func (x *IndexRequest) GetFieldMask() *fieldmaskpb.FieldMask {
+	if x != nil {
+		return x.FieldMask
+	}
+	return nil
 }
 
 // IndexResponse is the union over the example's values.
@@ -4181,7 +4228,7 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\aobjects\x18\x01 \x03(\v2\x1b.deltaplane.index.v1.ObjectR\aobjects\x12!\n" +
 	"\fmissing_keys\x18\x02 \x03(\tR\vmissingKeys\x12)\n" +
 	"\x10quarantined_keys\x18\x03 \x03(\tR\x0fquarantinedKeys\x129\n" +
-	"\brevision\x18\x04 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\"\xbf\x03\n" +
+	"\brevision\x18\x04 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\"\xe4\x03\n" +
 	"\vListRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -4200,7 +4247,8 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"namespaces\x18\n" +
 	" \x03(\tR\n" +
 	"namespaces\x12\x1a\n" +
-	"\bclusters\x18\v \x03(\tR\bclusters\"\xff\x02\n" +
+	"\bclusters\x18\v \x03(\tR\bclusters\x12#\n" +
+	"\rskip_unsynced\x18\f \x01(\bR\fskipUnsynced\"\x9a\x03\n" +
 	"\fListResponse\x125\n" +
 	"\aobjects\x18\x01 \x03(\v2\x1b.deltaplane.index.v1.ObjectR\aobjects\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x129\n" +
@@ -4208,7 +4256,8 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\tremaining\x18\x04 \x01(\x03R\tremaining\x12)\n" +
 	"\x10quarantined_keys\x18\x05 \x03(\tR\x0fquarantinedKeys\x12E\n" +
 	"\trevisions\x18\x06 \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\trevisions\x12E\n" +
-	"\vquarantined\x18\a \x03(\v2#.deltaplane.index.v1.QuarantinedKeyR\vquarantined\"\xd2\x03\n" +
+	"\vquarantined\x18\a \x03(\v2#.deltaplane.index.v1.QuarantinedKeyR\vquarantined\x12\x19\n" +
+	"\bleft_out\x18\b \x03(\tR\aleftOut\"\xf7\x03\n" +
 	"\x0eByIndexRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -4228,14 +4277,16 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\x0elabel_selector\x18\n" +
 	" \x01(\tR\rlabelSelector\x12%\n" +
 	"\x0efield_selector\x18\v \x01(\tR\rfieldSelector\x12\x1a\n" +
-	"\bclusters\x18\f \x03(\tR\bclusters\"\xe4\x02\n" +
+	"\bclusters\x18\f \x03(\tR\bclusters\x12#\n" +
+	"\rskip_unsynced\x18\r \x01(\bR\fskipUnsynced\"\xff\x02\n" +
 	"\x0fByIndexResponse\x125\n" +
 	"\aobjects\x18\x01 \x03(\v2\x1b.deltaplane.index.v1.ObjectR\aobjects\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x129\n" +
 	"\brevision\x18\x03 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\x12)\n" +
 	"\x10quarantined_keys\x18\x04 \x03(\tR\x0fquarantinedKeys\x12E\n" +
 	"\trevisions\x18\x05 \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\trevisions\x12E\n" +
-	"\vquarantined\x18\x06 \x03(\v2#.deltaplane.index.v1.QuarantinedKeyR\vquarantined\"\xcf\x01\n" +
+	"\vquarantined\x18\x06 \x03(\v2#.deltaplane.index.v1.QuarantinedKeyR\vquarantined\x12\x19\n" +
+	"\bleft_out\x18\a \x03(\tR\aleftOut\"\x8a\x02\n" +
 	"\fIndexRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -4243,7 +4294,9 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\x05index\x18\x02 \x01(\tR\x05index\x12\x16\n" +
 	"\x06object\x18\x03 \x01(\fR\x06object\x12B\n" +
 	"\vconsistency\x18\x04 \x01(\v2 .deltaplane.index.v1.ConsistencyR\vconsistency\x12-\n" +
-	"\x04view\x18\x05 \x01(\x0e2\x19.deltaplane.index.v1.ViewR\x04view\"\xc4\x01\n" +
+	"\x04view\x18\x05 \x01(\x0e2\x19.deltaplane.index.v1.ViewR\x04view\x129\n" +
+	"\n" +
+	"field_mask\x18\x06 \x01(\v2\x1a.google.protobuf.FieldMaskR\tfieldMask\"\xc4\x01\n" +
 	"\rIndexResponse\x125\n" +
 	"\aobjects\x18\x01 \x03(\v2\x1b.deltaplane.index.v1.ObjectR\aobjects\x12\x16\n" +
 	"\x06values\x18\x02 \x03(\tR\x06values\x129\n" +
@@ -4626,110 +4679,111 @@ var file_deltaplane_index_v1_index_proto_depIdxs = []int32{
 	6,   // 26: deltaplane.index.v1.ByIndexResponse.quarantined:type_name -> deltaplane.index.v1.QuarantinedKey
 	4,   // 27: deltaplane.index.v1.IndexRequest.consistency:type_name -> deltaplane.index.v1.Consistency
 	0,   // 28: deltaplane.index.v1.IndexRequest.view:type_name -> deltaplane.index.v1.View
-	5,   // 29: deltaplane.index.v1.IndexResponse.objects:type_name -> deltaplane.index.v1.Object
-	51,  // 30: deltaplane.index.v1.IndexResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	4,   // 31: deltaplane.index.v1.IndexKeysRequest.consistency:type_name -> deltaplane.index.v1.Consistency
-	51,  // 32: deltaplane.index.v1.IndexKeysResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	4,   // 33: deltaplane.index.v1.ListIndexFuncValuesRequest.consistency:type_name -> deltaplane.index.v1.Consistency
-	20,  // 34: deltaplane.index.v1.ListIndexFuncValuesResponse.values:type_name -> deltaplane.index.v1.IndexValue
-	51,  // 35: deltaplane.index.v1.ListIndexFuncValuesResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	24,  // 36: deltaplane.index.v1.IndexerDefinition.owner_uid:type_name -> deltaplane.index.v1.OwnerSource
-	23,  // 37: deltaplane.index.v1.Indexer.definition:type_name -> deltaplane.index.v1.IndexerDefinition
-	1,   // 38: deltaplane.index.v1.Indexer.state:type_name -> deltaplane.index.v1.IndexerState
-	51,  // 39: deltaplane.index.v1.Indexer.complete_from:type_name -> deltaplane.delta.v1.Revision
-	25,  // 40: deltaplane.index.v1.ListIndexersResponse.indexers:type_name -> deltaplane.index.v1.Indexer
-	51,  // 41: deltaplane.index.v1.ListIndexersResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	23,  // 42: deltaplane.index.v1.AddIndexersRequest.indexers:type_name -> deltaplane.index.v1.IndexerDefinition
-	52,  // 43: deltaplane.index.v1.AddIndexersRequest.wait:type_name -> google.protobuf.Duration
-	25,  // 44: deltaplane.index.v1.AddIndexersResponse.indexers:type_name -> deltaplane.index.v1.Indexer
-	51,  // 45: deltaplane.index.v1.AddIndexersResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	4,   // 46: deltaplane.index.v1.CountRequest.consistency:type_name -> deltaplane.index.v1.Consistency
-	51,  // 47: deltaplane.index.v1.CountResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	55,  // 48: deltaplane.index.v1.CountResponse.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
-	51,  // 49: deltaplane.index.v1.CollectionStatus.revision:type_name -> deltaplane.delta.v1.Revision
-	56,  // 50: deltaplane.index.v1.CollectionStatus.position:type_name -> deltaplane.delta.v1.Position
-	57,  // 51: deltaplane.index.v1.CollectionStatus.live_at:type_name -> google.protobuf.Timestamp
-	2,   // 52: deltaplane.index.v1.CollectionStatus.tier:type_name -> deltaplane.index.v1.Tier
-	34,  // 53: deltaplane.index.v1.ListCollectionsResponse.collections:type_name -> deltaplane.index.v1.CollectionStatus
-	55,  // 54: deltaplane.index.v1.WaitForRevisionRequest.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
-	52,  // 55: deltaplane.index.v1.WaitForRevisionRequest.timeout:type_name -> google.protobuf.Duration
-	55,  // 56: deltaplane.index.v1.WaitForRevisionResponse.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
-	56,  // 57: deltaplane.index.v1.WatchRequest.resume:type_name -> deltaplane.delta.v1.Position
-	0,   // 58: deltaplane.index.v1.WatchRequest.view:type_name -> deltaplane.index.v1.View
-	4,   // 59: deltaplane.index.v1.WatchRequest.consistency:type_name -> deltaplane.index.v1.Consistency
-	52,  // 60: deltaplane.index.v1.WatchRequest.bookmark_interval:type_name -> google.protobuf.Duration
-	54,  // 61: deltaplane.index.v1.WatchRequest.field_mask:type_name -> google.protobuf.FieldMask
-	48,  // 62: deltaplane.index.v1.WatchRequest.known:type_name -> deltaplane.index.v1.WatchRequest.KnownEntry
-	3,   // 63: deltaplane.index.v1.WatchRequest.when_slow:type_name -> deltaplane.index.v1.WhenSlow
-	58,  // 64: deltaplane.index.v1.Event.type:type_name -> deltaplane.delta.v1.DeltaType
-	5,   // 65: deltaplane.index.v1.Event.object:type_name -> deltaplane.index.v1.Object
-	59,  // 66: deltaplane.index.v1.Event.delete_reason:type_name -> deltaplane.delta.v1.DeleteReason
-	56,  // 67: deltaplane.index.v1.Event.position:type_name -> deltaplane.delta.v1.Position
-	39,  // 68: deltaplane.index.v1.Events.events:type_name -> deltaplane.index.v1.Event
-	43,  // 69: deltaplane.index.v1.WatchResponse.events:type_name -> deltaplane.index.v1.Events
-	40,  // 70: deltaplane.index.v1.WatchResponse.initial_state_end:type_name -> deltaplane.index.v1.InitialStateEnd
-	41,  // 71: deltaplane.index.v1.WatchResponse.bookmark:type_name -> deltaplane.index.v1.Bookmark
-	42,  // 72: deltaplane.index.v1.WatchResponse.gap:type_name -> deltaplane.index.v1.Gap
-	56,  // 73: deltaplane.index.v1.WatchResponse.position:type_name -> deltaplane.delta.v1.Position
-	51,  // 74: deltaplane.index.v1.WatchResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	7,   // 75: deltaplane.index.v1.QueryRequest.get:type_name -> deltaplane.index.v1.GetRequest
-	9,   // 76: deltaplane.index.v1.QueryRequest.batch_get:type_name -> deltaplane.index.v1.BatchGetRequest
-	11,  // 77: deltaplane.index.v1.QueryRequest.list:type_name -> deltaplane.index.v1.ListRequest
-	13,  // 78: deltaplane.index.v1.QueryRequest.by_index:type_name -> deltaplane.index.v1.ByIndexRequest
-	15,  // 79: deltaplane.index.v1.QueryRequest.index:type_name -> deltaplane.index.v1.IndexRequest
-	17,  // 80: deltaplane.index.v1.QueryRequest.index_keys:type_name -> deltaplane.index.v1.IndexKeysRequest
-	19,  // 81: deltaplane.index.v1.QueryRequest.list_index_func_values:type_name -> deltaplane.index.v1.ListIndexFuncValuesRequest
-	31,  // 82: deltaplane.index.v1.QueryRequest.count:type_name -> deltaplane.index.v1.CountRequest
-	36,  // 83: deltaplane.index.v1.QueryRequest.wait_for_revision:type_name -> deltaplane.index.v1.WaitForRevisionRequest
-	52,  // 84: deltaplane.index.v1.QueryRequest.timeout:type_name -> google.protobuf.Duration
-	49,  // 85: deltaplane.index.v1.QueryError.metadata:type_name -> deltaplane.index.v1.QueryError.MetadataEntry
-	50,  // 86: deltaplane.index.v1.QueryError.field_violations:type_name -> deltaplane.index.v1.QueryError.FieldViolationsEntry
-	52,  // 87: deltaplane.index.v1.QueryError.retry_delay:type_name -> google.protobuf.Duration
-	8,   // 88: deltaplane.index.v1.QueryResponse.get:type_name -> deltaplane.index.v1.GetResponse
-	10,  // 89: deltaplane.index.v1.QueryResponse.batch_get:type_name -> deltaplane.index.v1.BatchGetResponse
-	12,  // 90: deltaplane.index.v1.QueryResponse.list:type_name -> deltaplane.index.v1.ListResponse
-	14,  // 91: deltaplane.index.v1.QueryResponse.by_index:type_name -> deltaplane.index.v1.ByIndexResponse
-	16,  // 92: deltaplane.index.v1.QueryResponse.index:type_name -> deltaplane.index.v1.IndexResponse
-	18,  // 93: deltaplane.index.v1.QueryResponse.index_keys:type_name -> deltaplane.index.v1.IndexKeysResponse
-	21,  // 94: deltaplane.index.v1.QueryResponse.list_index_func_values:type_name -> deltaplane.index.v1.ListIndexFuncValuesResponse
-	32,  // 95: deltaplane.index.v1.QueryResponse.count:type_name -> deltaplane.index.v1.CountResponse
-	37,  // 96: deltaplane.index.v1.QueryResponse.wait_for_revision:type_name -> deltaplane.index.v1.WaitForRevisionResponse
-	46,  // 97: deltaplane.index.v1.QueryResponse.error:type_name -> deltaplane.index.v1.QueryError
-	7,   // 98: deltaplane.index.v1.IndexService.Get:input_type -> deltaplane.index.v1.GetRequest
-	9,   // 99: deltaplane.index.v1.IndexService.BatchGet:input_type -> deltaplane.index.v1.BatchGetRequest
-	11,  // 100: deltaplane.index.v1.IndexService.List:input_type -> deltaplane.index.v1.ListRequest
-	13,  // 101: deltaplane.index.v1.IndexService.ByIndex:input_type -> deltaplane.index.v1.ByIndexRequest
-	15,  // 102: deltaplane.index.v1.IndexService.Index:input_type -> deltaplane.index.v1.IndexRequest
-	17,  // 103: deltaplane.index.v1.IndexService.IndexKeys:input_type -> deltaplane.index.v1.IndexKeysRequest
-	19,  // 104: deltaplane.index.v1.IndexService.ListIndexFuncValues:input_type -> deltaplane.index.v1.ListIndexFuncValuesRequest
-	22,  // 105: deltaplane.index.v1.IndexService.ListIndexers:input_type -> deltaplane.index.v1.ListIndexersRequest
-	27,  // 106: deltaplane.index.v1.IndexService.AddIndexers:input_type -> deltaplane.index.v1.AddIndexersRequest
-	29,  // 107: deltaplane.index.v1.IndexService.RemoveIndexers:input_type -> deltaplane.index.v1.RemoveIndexersRequest
-	31,  // 108: deltaplane.index.v1.IndexService.Count:input_type -> deltaplane.index.v1.CountRequest
-	33,  // 109: deltaplane.index.v1.IndexService.ListCollections:input_type -> deltaplane.index.v1.ListCollectionsRequest
-	36,  // 110: deltaplane.index.v1.IndexService.WaitForRevision:input_type -> deltaplane.index.v1.WaitForRevisionRequest
-	38,  // 111: deltaplane.index.v1.IndexService.Watch:input_type -> deltaplane.index.v1.WatchRequest
-	45,  // 112: deltaplane.index.v1.IndexService.Query:input_type -> deltaplane.index.v1.QueryRequest
-	8,   // 113: deltaplane.index.v1.IndexService.Get:output_type -> deltaplane.index.v1.GetResponse
-	10,  // 114: deltaplane.index.v1.IndexService.BatchGet:output_type -> deltaplane.index.v1.BatchGetResponse
-	12,  // 115: deltaplane.index.v1.IndexService.List:output_type -> deltaplane.index.v1.ListResponse
-	14,  // 116: deltaplane.index.v1.IndexService.ByIndex:output_type -> deltaplane.index.v1.ByIndexResponse
-	16,  // 117: deltaplane.index.v1.IndexService.Index:output_type -> deltaplane.index.v1.IndexResponse
-	18,  // 118: deltaplane.index.v1.IndexService.IndexKeys:output_type -> deltaplane.index.v1.IndexKeysResponse
-	21,  // 119: deltaplane.index.v1.IndexService.ListIndexFuncValues:output_type -> deltaplane.index.v1.ListIndexFuncValuesResponse
-	26,  // 120: deltaplane.index.v1.IndexService.ListIndexers:output_type -> deltaplane.index.v1.ListIndexersResponse
-	28,  // 121: deltaplane.index.v1.IndexService.AddIndexers:output_type -> deltaplane.index.v1.AddIndexersResponse
-	30,  // 122: deltaplane.index.v1.IndexService.RemoveIndexers:output_type -> deltaplane.index.v1.RemoveIndexersResponse
-	32,  // 123: deltaplane.index.v1.IndexService.Count:output_type -> deltaplane.index.v1.CountResponse
-	35,  // 124: deltaplane.index.v1.IndexService.ListCollections:output_type -> deltaplane.index.v1.ListCollectionsResponse
-	37,  // 125: deltaplane.index.v1.IndexService.WaitForRevision:output_type -> deltaplane.index.v1.WaitForRevisionResponse
-	44,  // 126: deltaplane.index.v1.IndexService.Watch:output_type -> deltaplane.index.v1.WatchResponse
-	47,  // 127: deltaplane.index.v1.IndexService.Query:output_type -> deltaplane.index.v1.QueryResponse
-	113, // [113:128] is the sub-list for method output_type
-	98,  // [98:113] is the sub-list for method input_type
-	98,  // [98:98] is the sub-list for extension type_name
-	98,  // [98:98] is the sub-list for extension extendee
-	0,   // [0:98] is the sub-list for field type_name
+	54,  // 29: deltaplane.index.v1.IndexRequest.field_mask:type_name -> google.protobuf.FieldMask
+	5,   // 30: deltaplane.index.v1.IndexResponse.objects:type_name -> deltaplane.index.v1.Object
+	51,  // 31: deltaplane.index.v1.IndexResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	4,   // 32: deltaplane.index.v1.IndexKeysRequest.consistency:type_name -> deltaplane.index.v1.Consistency
+	51,  // 33: deltaplane.index.v1.IndexKeysResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	4,   // 34: deltaplane.index.v1.ListIndexFuncValuesRequest.consistency:type_name -> deltaplane.index.v1.Consistency
+	20,  // 35: deltaplane.index.v1.ListIndexFuncValuesResponse.values:type_name -> deltaplane.index.v1.IndexValue
+	51,  // 36: deltaplane.index.v1.ListIndexFuncValuesResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	24,  // 37: deltaplane.index.v1.IndexerDefinition.owner_uid:type_name -> deltaplane.index.v1.OwnerSource
+	23,  // 38: deltaplane.index.v1.Indexer.definition:type_name -> deltaplane.index.v1.IndexerDefinition
+	1,   // 39: deltaplane.index.v1.Indexer.state:type_name -> deltaplane.index.v1.IndexerState
+	51,  // 40: deltaplane.index.v1.Indexer.complete_from:type_name -> deltaplane.delta.v1.Revision
+	25,  // 41: deltaplane.index.v1.ListIndexersResponse.indexers:type_name -> deltaplane.index.v1.Indexer
+	51,  // 42: deltaplane.index.v1.ListIndexersResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	23,  // 43: deltaplane.index.v1.AddIndexersRequest.indexers:type_name -> deltaplane.index.v1.IndexerDefinition
+	52,  // 44: deltaplane.index.v1.AddIndexersRequest.wait:type_name -> google.protobuf.Duration
+	25,  // 45: deltaplane.index.v1.AddIndexersResponse.indexers:type_name -> deltaplane.index.v1.Indexer
+	51,  // 46: deltaplane.index.v1.AddIndexersResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	4,   // 47: deltaplane.index.v1.CountRequest.consistency:type_name -> deltaplane.index.v1.Consistency
+	51,  // 48: deltaplane.index.v1.CountResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	55,  // 49: deltaplane.index.v1.CountResponse.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
+	51,  // 50: deltaplane.index.v1.CollectionStatus.revision:type_name -> deltaplane.delta.v1.Revision
+	56,  // 51: deltaplane.index.v1.CollectionStatus.position:type_name -> deltaplane.delta.v1.Position
+	57,  // 52: deltaplane.index.v1.CollectionStatus.live_at:type_name -> google.protobuf.Timestamp
+	2,   // 53: deltaplane.index.v1.CollectionStatus.tier:type_name -> deltaplane.index.v1.Tier
+	34,  // 54: deltaplane.index.v1.ListCollectionsResponse.collections:type_name -> deltaplane.index.v1.CollectionStatus
+	55,  // 55: deltaplane.index.v1.WaitForRevisionRequest.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
+	52,  // 56: deltaplane.index.v1.WaitForRevisionRequest.timeout:type_name -> google.protobuf.Duration
+	55,  // 57: deltaplane.index.v1.WaitForRevisionResponse.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
+	56,  // 58: deltaplane.index.v1.WatchRequest.resume:type_name -> deltaplane.delta.v1.Position
+	0,   // 59: deltaplane.index.v1.WatchRequest.view:type_name -> deltaplane.index.v1.View
+	4,   // 60: deltaplane.index.v1.WatchRequest.consistency:type_name -> deltaplane.index.v1.Consistency
+	52,  // 61: deltaplane.index.v1.WatchRequest.bookmark_interval:type_name -> google.protobuf.Duration
+	54,  // 62: deltaplane.index.v1.WatchRequest.field_mask:type_name -> google.protobuf.FieldMask
+	48,  // 63: deltaplane.index.v1.WatchRequest.known:type_name -> deltaplane.index.v1.WatchRequest.KnownEntry
+	3,   // 64: deltaplane.index.v1.WatchRequest.when_slow:type_name -> deltaplane.index.v1.WhenSlow
+	58,  // 65: deltaplane.index.v1.Event.type:type_name -> deltaplane.delta.v1.DeltaType
+	5,   // 66: deltaplane.index.v1.Event.object:type_name -> deltaplane.index.v1.Object
+	59,  // 67: deltaplane.index.v1.Event.delete_reason:type_name -> deltaplane.delta.v1.DeleteReason
+	56,  // 68: deltaplane.index.v1.Event.position:type_name -> deltaplane.delta.v1.Position
+	39,  // 69: deltaplane.index.v1.Events.events:type_name -> deltaplane.index.v1.Event
+	43,  // 70: deltaplane.index.v1.WatchResponse.events:type_name -> deltaplane.index.v1.Events
+	40,  // 71: deltaplane.index.v1.WatchResponse.initial_state_end:type_name -> deltaplane.index.v1.InitialStateEnd
+	41,  // 72: deltaplane.index.v1.WatchResponse.bookmark:type_name -> deltaplane.index.v1.Bookmark
+	42,  // 73: deltaplane.index.v1.WatchResponse.gap:type_name -> deltaplane.index.v1.Gap
+	56,  // 74: deltaplane.index.v1.WatchResponse.position:type_name -> deltaplane.delta.v1.Position
+	51,  // 75: deltaplane.index.v1.WatchResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	7,   // 76: deltaplane.index.v1.QueryRequest.get:type_name -> deltaplane.index.v1.GetRequest
+	9,   // 77: deltaplane.index.v1.QueryRequest.batch_get:type_name -> deltaplane.index.v1.BatchGetRequest
+	11,  // 78: deltaplane.index.v1.QueryRequest.list:type_name -> deltaplane.index.v1.ListRequest
+	13,  // 79: deltaplane.index.v1.QueryRequest.by_index:type_name -> deltaplane.index.v1.ByIndexRequest
+	15,  // 80: deltaplane.index.v1.QueryRequest.index:type_name -> deltaplane.index.v1.IndexRequest
+	17,  // 81: deltaplane.index.v1.QueryRequest.index_keys:type_name -> deltaplane.index.v1.IndexKeysRequest
+	19,  // 82: deltaplane.index.v1.QueryRequest.list_index_func_values:type_name -> deltaplane.index.v1.ListIndexFuncValuesRequest
+	31,  // 83: deltaplane.index.v1.QueryRequest.count:type_name -> deltaplane.index.v1.CountRequest
+	36,  // 84: deltaplane.index.v1.QueryRequest.wait_for_revision:type_name -> deltaplane.index.v1.WaitForRevisionRequest
+	52,  // 85: deltaplane.index.v1.QueryRequest.timeout:type_name -> google.protobuf.Duration
+	49,  // 86: deltaplane.index.v1.QueryError.metadata:type_name -> deltaplane.index.v1.QueryError.MetadataEntry
+	50,  // 87: deltaplane.index.v1.QueryError.field_violations:type_name -> deltaplane.index.v1.QueryError.FieldViolationsEntry
+	52,  // 88: deltaplane.index.v1.QueryError.retry_delay:type_name -> google.protobuf.Duration
+	8,   // 89: deltaplane.index.v1.QueryResponse.get:type_name -> deltaplane.index.v1.GetResponse
+	10,  // 90: deltaplane.index.v1.QueryResponse.batch_get:type_name -> deltaplane.index.v1.BatchGetResponse
+	12,  // 91: deltaplane.index.v1.QueryResponse.list:type_name -> deltaplane.index.v1.ListResponse
+	14,  // 92: deltaplane.index.v1.QueryResponse.by_index:type_name -> deltaplane.index.v1.ByIndexResponse
+	16,  // 93: deltaplane.index.v1.QueryResponse.index:type_name -> deltaplane.index.v1.IndexResponse
+	18,  // 94: deltaplane.index.v1.QueryResponse.index_keys:type_name -> deltaplane.index.v1.IndexKeysResponse
+	21,  // 95: deltaplane.index.v1.QueryResponse.list_index_func_values:type_name -> deltaplane.index.v1.ListIndexFuncValuesResponse
+	32,  // 96: deltaplane.index.v1.QueryResponse.count:type_name -> deltaplane.index.v1.CountResponse
+	37,  // 97: deltaplane.index.v1.QueryResponse.wait_for_revision:type_name -> deltaplane.index.v1.WaitForRevisionResponse
+	46,  // 98: deltaplane.index.v1.QueryResponse.error:type_name -> deltaplane.index.v1.QueryError
+	7,   // 99: deltaplane.index.v1.IndexService.Get:input_type -> deltaplane.index.v1.GetRequest
+	9,   // 100: deltaplane.index.v1.IndexService.BatchGet:input_type -> deltaplane.index.v1.BatchGetRequest
+	11,  // 101: deltaplane.index.v1.IndexService.List:input_type -> deltaplane.index.v1.ListRequest
+	13,  // 102: deltaplane.index.v1.IndexService.ByIndex:input_type -> deltaplane.index.v1.ByIndexRequest
+	15,  // 103: deltaplane.index.v1.IndexService.Index:input_type -> deltaplane.index.v1.IndexRequest
+	17,  // 104: deltaplane.index.v1.IndexService.IndexKeys:input_type -> deltaplane.index.v1.IndexKeysRequest
+	19,  // 105: deltaplane.index.v1.IndexService.ListIndexFuncValues:input_type -> deltaplane.index.v1.ListIndexFuncValuesRequest
+	22,  // 106: deltaplane.index.v1.IndexService.ListIndexers:input_type -> deltaplane.index.v1.ListIndexersRequest
+	27,  // 107: deltaplane.index.v1.IndexService.AddIndexers:input_type -> deltaplane.index.v1.AddIndexersRequest
+	29,  // 108: deltaplane.index.v1.IndexService.RemoveIndexers:input_type -> deltaplane.index.v1.RemoveIndexersRequest
+	31,  // 109: deltaplane.index.v1.IndexService.Count:input_type -> deltaplane.index.v1.CountRequest
+	33,  // 110: deltaplane.index.v1.IndexService.ListCollections:input_type -> deltaplane.index.v1.ListCollectionsRequest
+	36,  // 111: deltaplane.index.v1.IndexService.WaitForRevision:input_type -> deltaplane.index.v1.WaitForRevisionRequest
+	38,  // 112: deltaplane.index.v1.IndexService.Watch:input_type -> deltaplane.index.v1.WatchRequest
+	45,  // 113: deltaplane.index.v1.IndexService.Query:input_type -> deltaplane.index.v1.QueryRequest
+	8,   // 114: deltaplane.index.v1.IndexService.Get:output_type -> deltaplane.index.v1.GetResponse
+	10,  // 115: deltaplane.index.v1.IndexService.BatchGet:output_type -> deltaplane.index.v1.BatchGetResponse
+	12,  // 116: deltaplane.index.v1.IndexService.List:output_type -> deltaplane.index.v1.ListResponse
+	14,  // 117: deltaplane.index.v1.IndexService.ByIndex:output_type -> deltaplane.index.v1.ByIndexResponse
+	16,  // 118: deltaplane.index.v1.IndexService.Index:output_type -> deltaplane.index.v1.IndexResponse
+	18,  // 119: deltaplane.index.v1.IndexService.IndexKeys:output_type -> deltaplane.index.v1.IndexKeysResponse
+	21,  // 120: deltaplane.index.v1.IndexService.ListIndexFuncValues:output_type -> deltaplane.index.v1.ListIndexFuncValuesResponse
+	26,  // 121: deltaplane.index.v1.IndexService.ListIndexers:output_type -> deltaplane.index.v1.ListIndexersResponse
+	28,  // 122: deltaplane.index.v1.IndexService.AddIndexers:output_type -> deltaplane.index.v1.AddIndexersResponse
+	30,  // 123: deltaplane.index.v1.IndexService.RemoveIndexers:output_type -> deltaplane.index.v1.RemoveIndexersResponse
+	32,  // 124: deltaplane.index.v1.IndexService.Count:output_type -> deltaplane.index.v1.CountResponse
+	35,  // 125: deltaplane.index.v1.IndexService.ListCollections:output_type -> deltaplane.index.v1.ListCollectionsResponse
+	37,  // 126: deltaplane.index.v1.IndexService.WaitForRevision:output_type -> deltaplane.index.v1.WaitForRevisionResponse
+	44,  // 127: deltaplane.index.v1.IndexService.Watch:output_type -> deltaplane.index.v1.WatchResponse
+	47,  // 128: deltaplane.index.v1.IndexService.Query:output_type -> deltaplane.index.v1.QueryResponse
+	114, // [114:129] is the sub-list for method output_type
+	99,  // [99:114] is the sub-list for method input_type
+	99,  // [99:99] is the sub-list for extension type_name
+	99,  // [99:99] is the sub-list for extension extendee
+	0,   // [0:99] is the sub-list for field type_name
 }
 
 func init() { file_deltaplane_index_v1_index_proto_init() }

@@ -62,7 +62,14 @@ const (
 // Several clusters. List, ByIndex and Count take `clusters`: the collection then names the resource without a cluster
 // (`pods.v1`), and the answer covers that resource of each named cluster, `*` meaning every one that has it. Objects come
 // cluster by cluster, in the order of the clusters' names, each carrying its collection; the revisions are one per
-// collection; each cluster's part is one snapshot. A cluster that does not have the resource is COLLECTION_NOT_FOUND.
+// collection; each cluster's part is one snapshot. A cluster that does not have the resource is COLLECTION_NOT_FOUND. One whose
+// collection cannot be read fails the call, with the collection's name in the metadata `collection`, unless `skip_unsynced`
+// leaves it out. `consistency.at_least` is refused over several collections: resource versions of two clusters cannot be
+// compared; wait for each with WaitForRevision first.
+//
+// Sizes. Pages, and messages of Watch, keep below the 4 MiB that stock clients accept, but for one object that is larger
+// itself. BatchGet, Index and IndexKeys have no pages and answer with up to 32 MiB (RESOURCE_EXHAUSTED RESPONSE_TOO_LARGE
+// beyond): raise the client's limit, or ask for fewer keys, or by ByIndex, which has pages, VIEW_KEYS, selectors and clusters.
 type IndexServiceClient interface {
 	// Get returns one object. Errors: NOT_FOUND KEY_NOT_FOUND (the details carry the revision that did not hold it);
 	// DATA_LOSS KEY_QUARANTINED for a key whose newest version could not be read.
@@ -309,7 +316,14 @@ type IndexService_QueryClient = grpc.BidiStreamingClient[QueryRequest, QueryResp
 // Several clusters. List, ByIndex and Count take `clusters`: the collection then names the resource without a cluster
 // (`pods.v1`), and the answer covers that resource of each named cluster, `*` meaning every one that has it. Objects come
 // cluster by cluster, in the order of the clusters' names, each carrying its collection; the revisions are one per
-// collection; each cluster's part is one snapshot. A cluster that does not have the resource is COLLECTION_NOT_FOUND.
+// collection; each cluster's part is one snapshot. A cluster that does not have the resource is COLLECTION_NOT_FOUND. One whose
+// collection cannot be read fails the call, with the collection's name in the metadata `collection`, unless `skip_unsynced`
+// leaves it out. `consistency.at_least` is refused over several collections: resource versions of two clusters cannot be
+// compared; wait for each with WaitForRevision first.
+//
+// Sizes. Pages, and messages of Watch, keep below the 4 MiB that stock clients accept, but for one object that is larger
+// itself. BatchGet, Index and IndexKeys have no pages and answer with up to 32 MiB (RESOURCE_EXHAUSTED RESPONSE_TOO_LARGE
+// beyond): raise the client's limit, or ask for fewer keys, or by ByIndex, which has pages, VIEW_KEYS, selectors and clusters.
 type IndexServiceServer interface {
 	// Get returns one object. Errors: NOT_FOUND KEY_NOT_FOUND (the details carry the revision that did not hold it);
 	// DATA_LOSS KEY_QUARANTINED for a key whose newest version could not be read.
