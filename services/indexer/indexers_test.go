@@ -209,6 +209,32 @@ func TestS06ANameIsOneDefinition(t *testing.T) {
 	}
 }
 
+func TestS06TheExpressionsOfACollectionAreBoundedTogether(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start(t, fleet()...)
+	r := w.index(t, nil)
+	w.caughtUp(t, r)
+	dear := func(i int) *indexv1.IndexerDefinition {
+		return byCEL(fmt.Sprint("dear-", i), fmt.Sprintf("has(object.a) ? object.a.map(x, object.a.map(y, x + y + '%d').join(',')) : []", i))
+	}
+	var list []*indexv1.IndexerDefinition
+	for i := range 10 {
+		list = append(list, dear(i))
+	}
+	r.add(t, podsName, list...)
+	again := dear(3)
+	again.Name = "the-same" // evaluated once
+	r.add(t, podsName, again)
+	for _, collection := range []string{podsName, "*/pods.v1"} {
+		_, err := r.AddIndexers(t.Context(), &indexv1.AddIndexersRequest{Collection: collection, Indexers: []*indexv1.IndexerDefinition{byField("x", "spec.x"), dear(10)}})
+		if wantStatus(t, collection, err, codes.ResourceExhausted, "TOO_MANY_INDEXES", ""); err == nil || !strings.Contains(err.Error(), "may cost 55000 for one object, at most 50000") {
+			t.Errorf("%s: %v, want what they cost", collection, err)
+		}
+	}
+	r.add(t, podsName, byField("x", "spec.x"))
+}
+
 func TestDefinitionsAreTheSameOnAllReplicasAndAfterRestarts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
