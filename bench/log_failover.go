@@ -156,12 +156,12 @@ func (c *crew) killed(_ context.Context, leader *reflecting) (time.Time, func(co
 	return at, c.hire, err
 }
 
-// stopped holds a leader until another leads; then it goes on where it was.
+// stopped holds a leader for longer than its lease, and until another leads; then it goes on where it was.
 func (c *crew) stopped(_ context.Context, leader *reflecting) (time.Time, func(context.Context) error, error) {
 	at := time.Now()
 	err := leader.cmd.Process.Signal(syscall.SIGSTOP)
 	return at, func(context.Context) error {
-		time.Sleep(rand.N(500 * time.Millisecond))
+		time.Sleep(time.Until(at.Add(reflectorLease + time.Second/2 + rand.N(time.Second/2)))) // it wakes up when its lease is over, whoever took it
 		return leader.cmd.Process.Signal(syscall.SIGCONT)
 	}, err
 }

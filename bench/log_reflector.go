@@ -14,6 +14,9 @@ import (
 	"github.com/deltaplane/deltaplane/services/reflector"
 )
 
+// reflectorLease is what reflectors have by default.
+const reflectorLease = 3 * time.Second
+
 // reflectorConfig is a reflector of pods, on a log and an API server in other
 // processes. Everything else is as by default.
 type reflectorConfig struct {
@@ -52,6 +55,7 @@ func startReflector(ctx context.Context, cfg reflectorConfig) (string, func() er
 	}
 	s, err := reflector.New(reflector.Config{
 		Cluster: podsCollection.Cluster, Resources: []reflector.Resource{{Name: "pods.v1"}}, Holder: cfg.Holder,
+		LeaseTTL: reflectorLease,
 	}, conn, client, tel)
 	if err != nil {
 		return "", nil, err
