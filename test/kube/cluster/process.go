@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -25,7 +26,8 @@ type process struct {
 	err    error
 }
 
-// start runs a program in a process group of its own, its output going to DIR/logs/NAME.log.
+// start runs a program in a process group of its own, its output going to DIR/logs/NAME.log. Its command line is kept in
+// DIR/config/NAME.args.
 func (f folder) start(name, program string, detach bool, args ...string) (*process, error) {
 	log, err := os.OpenFile(f.path("logs", name+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -45,7 +47,12 @@ func (f folder) start(name, program string, detach bool, args ...string) (*proce
 		close(p.exited)
 	}()
 	pid := strconv.Itoa(cmd.Process.Pid) + "\n"
-	if err := os.WriteFile(f.path("pids", name), []byte(pid), 0o600); err != nil {
+	line, err := json.Marshal(cmd.Args)
+	if err == nil {
+		err = errors.Join(
+			os.WriteFile(f.path("pids", name), []byte(pid), 0o600), os.WriteFile(f.path("config", name+".args"), line, 0o600))
+	}
+	if err != nil {
 		f.stop(cmd.Process.Pid)
 		return nil, fmt.Errorf("cluster: start %s: %w", name, err)
 	}
@@ -93,6 +100,26 @@ func (f folder) stop(pid int) {
 			}
 		}
 	}
+}
+
+// kill ends parts at once, and waits until their processes are gone.
+func (f folder) kill(names []string) error {
+	var pids []int
+	for _, name := range names {
+		pid, err := f.pid(name)
+		if err != nil {
+			return err
+		}
+		if pid != 0 && f.owns(pid) && syscall.Kill(-pid, syscall.SIGKILL) == nil {
+			pids = append(pids, pid)
+		}
+	}
+	for _, pid := range pids {
+		for f.owns(pid) {
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	return nil
 }
 
 // stopAll ends the parts whose process ids are in DIR/pids, those that depend on others first, and

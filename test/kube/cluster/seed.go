@@ -8,12 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -40,23 +36,9 @@ const maxObject = 1536 << 10
 // admitted. Objects need a namespace, a name and a uid; owners must come before what they own, or the
 // garbage collector deletes it, and pods must name a node that does not exist, or KWOK runs them.
 func Seed(ctx context.Context, dir string, objects io.Reader) (int, error) {
-	running, err := Running(dir)
+	etcd, err := etcdOf(ctx, dir)
 	if err != nil {
 		return 0, err
-	}
-	if !running {
-		return 0, fmt.Errorf("%w in %s", ErrNotRunning, dir)
-	}
-	address, err := os.ReadFile(folder(dir).path("config", "etcd"))
-	if err != nil {
-		return 0, fmt.Errorf("cluster: %w", err)
-	}
-	etcd, err := clientv3.New(clientv3.Config{
-		Context: ctx, Endpoints: []string{strings.TrimSpace(string(address))},
-		DialOptions: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())},
-	})
-	if err != nil {
-		return 0, fmt.Errorf("cluster: etcd: %w", err)
 	}
 	defer etcd.Close()
 	encode, err := storageEncoder()

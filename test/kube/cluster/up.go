@@ -246,9 +246,12 @@ func (c *Cluster) apiServer(ctx context.Context, address, etcd string) error {
 	if err != nil {
 		return err
 	}
-	return c.until(ctx, func(ctx context.Context) (bool, error) {
-		return c.api.do(ctx, http.MethodGet, "/readyz", nil, nil) == nil, nil
-	})
+	return c.until(ctx, c.ready)
+}
+
+// ready tells whether the API server says that it is.
+func (c *Cluster) ready(ctx context.Context) (bool, error) {
+	return c.api.do(ctx, http.MethodGet, "/readyz", nil, nil) == nil, nil
 }
 
 func (c *Cluster) controllers(ctx context.Context) error {

@@ -26,6 +26,9 @@ const usage = `usage: kube COMMAND [flags]
   status                list the parts and their processes
   check                 run pods, a failing pod and a Job's deletion through the running cluster
   seed < FILE           write pods and replica sets, one JSON object a line, straight into etcd
+  compact               make etcd forget all versions but the present one, which is printed
+  save --to FOLDER      copy what etcd holds; the cluster must have been started with --detach
+  restore --from FOLDER put such a copy back: versions go back, too
   kubeconfig            print the path of the running cluster's kubeconfig
   down                  stop the cluster, whoever started it
 
@@ -62,6 +65,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	flags := flag.NewFlagSet("kube "+args[0], flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	cfg := cluster.Config{Out: stderr, Nodes: 5}
+	saved := ""
 	command := map[string]func() error{
 		"build": func() error { return buildAll(ctx, stdout, stderr) },
 		"up":    func() error { return up(ctx, cfg, stdout, stderr) },
@@ -80,6 +84,15 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 			fmt.Fprintf(stderr, "%d objects written in %.1fs\n", n, time.Since(began).Seconds())
 			return err
 		},
+		"compact": func() error {
+			revision, err := cluster.Compact(ctx, cfg.Dir)
+			if err == nil {
+				fmt.Fprintln(stdout, revision)
+			}
+			return err
+		},
+		"save":    func() error { return cluster.Save(ctx, cfg.Dir, saved) },
+		"restore": func() error { return cluster.Restore(ctx, cfg.Dir, saved) },
 		"kubeconfig": func() error {
 			running, err := cluster.Running(cfg.Dir)
 			if err == nil && !running {
@@ -98,7 +111,12 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if args[0] != "build" {
 		flags.StringVar(&cfg.Dir, "dir", filepath.Join(cache, "run"), "folder of the cluster's files")
 	}
-	if args[0] == "up" {
+	switch args[0] {
+	case "save":
+		flags.StringVar(&saved, "to", "", "folder to make, with the copy in it")
+	case "restore":
+		flags.StringVar(&saved, "from", "", "folder that save made")
+	case "up":
 		flags.IntVar(&cfg.Nodes, "nodes", cfg.Nodes, "simulated nodes, of 8 CPUs, 32 GiB and 110 pods each")
 		flags.IntVar(&cfg.Zones, "zones", 0, "zones the nodes are in, evenly: z1, z2 ...; 0 leaves the label out")
 		flags.IntVar(&cfg.LeaseSeconds, "lease-seconds", 40, "duration of the nodes' leases; they are renewed four times as often")
@@ -117,6 +135,10 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 	if flags.NArg() > 0 {
 		fmt.Fprintf(stderr, "kube %s: unexpected argument %q\n", args[0], flags.Arg(0))
+		return errUsage
+	}
+	if (args[0] == "save" || args[0] == "restore") && saved == "" {
+		fmt.Fprintf(stderr, "kube %s: which folder? See kube %s --help\n", args[0], args[0])
 		return errUsage
 	}
 	if cfg.Nodes < 0 {

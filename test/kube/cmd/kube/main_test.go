@@ -19,6 +19,9 @@ func TestFaultsOfTheCommandLineAreExplained(t *testing.T) {
 		"up extra":          `unexpected argument "extra"`,
 		"up --nodes -1":     "--nodes is -1",
 		"up --frob":         "flag provided but not defined: -frob",
+		"save":              "which folder?",
+		"restore":           "which folder?",
+		"save --from x":     "flag provided but not defined: -from",
 		"build --dir x":     "flag provided but not defined: -dir",
 		"down --nodes 3":    "flag provided but not defined: -nodes",
 		"up --port 80 8080": `unexpected argument "8080"`,
@@ -35,8 +38,8 @@ func TestCommandsWithoutACluster(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "run")
 	var stdout bytes.Buffer
-	for _, command := range []string{"kubeconfig", "check", "seed"} {
-		if err := run(t.Context(), []string{command, "--dir", dir}, nil, &stdout, io.Discard); !errors.Is(err, cluster.ErrNotRunning) {
+	for _, command := range []string{"kubeconfig", "check", "seed", "compact", "save --to x", "restore --from " + t.TempDir()} {
+		if err := run(t.Context(), append(strings.Fields(command), "--dir", dir), nil, &stdout, io.Discard); !errors.Is(err, cluster.ErrNotRunning) {
 			t.Errorf("kube %s = %v, want ErrNotRunning", command, err)
 		}
 	}
