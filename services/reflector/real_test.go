@@ -183,7 +183,7 @@ func TestRealFaultsOfTheSourceHaveTheirWords(t *testing.T) {
 		t.Fatal(err)
 	}
 	stranger := t.TempDir() + "/config"
-	wrong := regexp.MustCompile(`(?m)token: .*$`).ReplaceAllString(string(config), "token: nobody")
+	wrong := regexp.MustCompile(`(?m)"?token"?: .*$`).ReplaceAllString(string(config), `"token": "nobody"`)
 	if err := os.WriteFile(stranger, []byte(wrong), 0o600); err != nil {
 		t.Fatal(err)
 	}
