@@ -114,7 +114,7 @@ func TestInClusterIsWhatThePodWasGiven(t *testing.T) {
 	const token = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 	c, err := kube.Load(kube.Config{InCluster: true})
 	if _, missing := os.Stat(token); missing != nil {
-		if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), token) {
+		if err == nil || !strings.Contains(err.Error(), token) {
 			t.Errorf("in a pod without a token: %v, want the token's file named", err)
 		}
 		return
