@@ -45,6 +45,10 @@ func indexHerd(ctx context.Context, b *bench) (err error) {
 	if err != nil {
 		return err
 	}
+	var bare heap
+	if err := x.call("heap", nil, &bare); err != nil {
+		return err
+	}
 	var ready, refused, busy []float64
 	turn := func() error {
 		h := &herd{x: x, info: r.info}
@@ -72,7 +76,30 @@ func indexHerd(ctx context.Context, b *bench) (err error) {
 	b.add(alone(fmt.Sprintf("%d watchers reconnect at once, until ready, p99, raw tier", n), "s", ready, atMost("ours", 10)).with("refused and came again", "", refused))
 	quietP99 := quiet.P99.Seconds() * 1e3
 	b.add(compare("ByIndex, 30 hits, keys only, while they reconnect, raw tier, p99", "ms", busy, "before", repeated(quietP99, len(busy)), nil))
-	return r.verify(ctx, x)
+	return errors.Join(idleWatchers(ctx, b, x, r.info, n, bare), r.verify(ctx, x))
+}
+
+// idleWatchers measures what watchers that are told nothing take of the server:
+// each has its initial state, and a connection of its own.
+func idleWatchers(ctx context.Context, b *bench, x *replica, info sourceInfo, n int, before heap) (err error) {
+	h := &herd{x: x, info: info}
+	if err := h.come(ctx, n); err != nil {
+		return errors.Join(err, h.leave())
+	}
+	defer func() { err = errors.Join(err, h.leave()) }()
+	if err := sleep(ctx, pick(b, 500*time.Millisecond, 3*time.Second)); err != nil {
+		return err
+	}
+	var with heap
+	if err := x.call("heap", nil, &with); err != nil {
+		return err
+	}
+	each := func(after, before int64) []float64 { return []float64{float64(after-before) / float64(n)} }
+	f := alone(fmt.Sprintf("RSS per idle watcher, %d of them on a connection each, raw tier", n), "B", each(with.RSS, before.RSS), nil)
+	f = f.with("live heap", "B", each(with.Live, before.Live)).with("stacks", "B", each(with.Stacks, before.Stacks))
+	b.add(f.with("heap objects", "", each(with.Objects, before.Objects)))
+	b.note("idle watchers: RSS after collections and with free memory given back, less that of the same process before the first herd came (%d MB)", before.RSS>>20)
+	return nil
 }
 
 func repeated(v float64, n int) []float64 {
