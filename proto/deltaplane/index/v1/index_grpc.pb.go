@@ -98,7 +98,8 @@ type IndexServiceClient interface {
 	// an index answers reads once it is complete, and ListIndexers tells the revision from which it is. Declaring the same
 	// definition again changes nothing. Errors, with nothing added: ALREADY_EXISTS INDEX_CONFLICT for a name that has another
 	// definition; INVALID_ARGUMENT with a field violation for a name, path or expression that cannot be used;
-	// RESOURCE_EXHAUSTED TOO_MANY_INDEXES; UNAVAILABLE DEFINITIONS_UNAVAILABLE when what keeps them cannot be reached.
+	// RESOURCE_EXHAUSTED TOO_MANY_INDEXES, also for what all expressions of a collection may cost together; UNAVAILABLE
+	// DEFINITIONS_UNAVAILABLE when what keeps them cannot be reached.
 	AddIndexers(ctx context.Context, in *AddIndexersRequest, opts ...grpc.CallOption) (*AddIndexersResponse, error)
 	// RemoveIndexers takes declared indexes away from every replica. Built-in ones stay: INVALID_ARGUMENT. Errors: NOT_FOUND
 	// INDEX_NOT_FOUND, with nothing removed; UNAVAILABLE DEFINITIONS_UNAVAILABLE as in AddIndexers.
@@ -352,7 +353,8 @@ type IndexServiceServer interface {
 	// an index answers reads once it is complete, and ListIndexers tells the revision from which it is. Declaring the same
 	// definition again changes nothing. Errors, with nothing added: ALREADY_EXISTS INDEX_CONFLICT for a name that has another
 	// definition; INVALID_ARGUMENT with a field violation for a name, path or expression that cannot be used;
-	// RESOURCE_EXHAUSTED TOO_MANY_INDEXES; UNAVAILABLE DEFINITIONS_UNAVAILABLE when what keeps them cannot be reached.
+	// RESOURCE_EXHAUSTED TOO_MANY_INDEXES, also for what all expressions of a collection may cost together; UNAVAILABLE
+	// DEFINITIONS_UNAVAILABLE when what keeps them cannot be reached.
 	AddIndexers(context.Context, *AddIndexersRequest) (*AddIndexersResponse, error)
 	// RemoveIndexers takes declared indexes away from every replica. Built-in ones stay: INVALID_ARGUMENT. Errors: NOT_FOUND
 	// INDEX_NOT_FOUND, with nothing removed; UNAVAILABLE DEFINITIONS_UNAVAILABLE as in AddIndexers.
