@@ -49,8 +49,8 @@ func settled(t *testing.T, env map[string]string, file string, args ...string) (
 
 func TestResourcesAreTheSameInFlagsEnvironmentAndFile(t *testing.T) {
 	t.Parallel()
-	const want = "[nodes  false [] | leases.coordination.k8s.io kube-node-lease false [] | pods  true [status.images spec.x] map[node:spec.nodeName]]"
-	spec := `{resource: pods, metadata_only: true, drop_fields: [status.images, spec.x], hints: {node: spec.nodeName}}`
+	const want = "[nodes  false [] | leases.coordination.k8s.io kube-node-lease false [] | pods  true [status.images spec.x] map[node:metadata.generateName]]"
+	spec := `{resource: pods, metadata_only: true, drop_fields: [status.images, spec.x], hints: {node: metadata.generateName}}`
 	for name, x := range map[string]struct {
 		env  map[string]string
 		file string
