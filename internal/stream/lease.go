@@ -120,17 +120,25 @@ type Lease struct {
 func (l *Lease) Lost() <-chan struct{} { return l.lost }
 
 // Hold returns once the lease is valid by this process's own clock: less than the TTL has gone by since the last renewal that is known to have
-// arrived was sent. Nearly always that is at once. It fails with [ErrDeposed] when the lease was lost, and when ctx ends.
+// arrived was sent. Nearly always that is at once. It fails with [ErrDeposed] when the lease was lost or released, however much of that time is
+// left, and when ctx ends.
 func (l *Lease) Hold(ctx context.Context) error {
 	for {
 		proved := l.proved.wait()
+		select {
+		case <-l.lost:
+			return fmt.Errorf("%w: lease %s is lost", ErrDeposed, l.cfg.Name)
+		case <-l.done:
+			return fmt.Errorf("%w: lease %s is released", ErrDeposed, l.cfg.Name)
+		default:
+		}
 		if time.Now().Before(*l.until.Load()) {
 			return nil
 		}
 		select {
 		case <-proved:
 		case <-l.lost:
-			return fmt.Errorf("%w: lease %s is lost", ErrDeposed, l.cfg.Name)
+		case <-l.done:
 		case <-ctx.Done():
 			return ctx.Err()
 		}

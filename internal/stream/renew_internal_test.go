@@ -291,14 +291,31 @@ func TestDesign6ALeaseIsLostForCertain(t *testing.T) {
 				if !l.isLost() {
 					t.Fatalf("it is not lost after %v", row.after)
 				}
-				time.Sleep(scriptTTL)
-				if err := l.Hold(t.Context()); !errors.Is(err, ErrDeposed) {
+				if err := l.Hold(t.Context()); !errors.Is(err, ErrDeposed) { // also while it would last, had nobody taken it
 					t.Errorf("Hold() = %v, want %v", err, ErrDeposed)
 				}
 				s.free(t, l)
 			})
 		})
 	}
+}
+
+func TestDesign6AReleasedLeaseHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &shelf{way: atOnce}
+		defer s.packets.Wait()
+		for _, after := range []time.Duration{0, 2 * scriptTTL} {
+			l := contender(s, "one", func() bool { return true }).win(t.Context())
+			s.free(t, l)
+			time.Sleep(after)
+			ctx, cancel := context.WithTimeout(t.Context(), scriptTTL)
+			if err := l.Hold(ctx); !errors.Is(err, ErrDeposed) {
+				t.Errorf("Hold() %v after the release = %v, want %v", after, err, ErrDeposed)
+			}
+			cancel()
+		}
+	})
 }
 
 // TestDesign6TwoProcessesNeverLeadAtTheSameTime over random delays, lost answers and stops, in which nobody answers pings: all that there is to go
