@@ -31,7 +31,7 @@ type window struct {
 	limit   int
 	used    int
 	active  int                 // shares with something in flight
-	waiting map[*share]struct{} // shares that found no room since they last had some
+	waiting map[*share]struct{} // shares that found no room since they last had some, and have something in flight
 	acked   uint64              // how often something in flight was acknowledged
 
 	probing bool
@@ -110,10 +110,11 @@ func (w *window) free(s *share, size int) {
 	}
 	s.bytes -= size
 	w.used -= size
+	w.wake()
 	if s.bytes == 0 {
 		w.active--
+		delete(w.waiting, s) // it is let in without being asked; nothing else might ask for it again
 	}
-	w.wake()
 }
 
 // wake tells those that wait. The caller holds mu.

@@ -131,3 +131,27 @@ func TestCollectionsShareAWindow(t *testing.T) {
 		t.Errorf("%d bytes of %d shares are in flight after all left", w.used, w.active)
 	}
 }
+
+// A writer does not ask for room when nothing of it is in flight, and some never ask again.
+func TestProbesEndOnceNothingIsInFlight(t *testing.T) {
+	t.Parallel()
+	w := newWindow()
+	woken := 0
+	s := &share{w: w, wake: func() { woken++ }}
+	if !s.room(leastWindow) || !s.take(leastWindow) {
+		t.Fatal("no probe for a full window")
+	}
+	if s.room(leastWindow) || !w.again() {
+		t.Fatal("room in a full window, or nothing to probe for")
+	}
+	s.give(leastWindow)
+	if woken == 0 {
+		t.Error("it was not woken")
+	}
+	if w.again() {
+		t.Error("the idle connection is probed for ever")
+	}
+	if !s.take(leastWindow) { // as its writer does now
+		t.Error("no probe for a window that is full again")
+	}
+}
