@@ -72,13 +72,14 @@ func (s *Store) Build(ctx context.Context) error {
 }
 
 // BuildWithin is Build, which ends with the error of room, called with the name
-// of the index before each chunk.
+// of the index before each chunk. What the first sync makes ready is not asked
+// about.
 func (s *Store) BuildWithin(ctx context.Context, room func(index string) error) error {
 	for {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if name, ok := s.Snapshot().building(); ok {
+		if name, ok := s.building(); ok {
 			if err := room(name); err != nil {
 				return err
 			}
@@ -89,14 +90,24 @@ func (s *Store) BuildWithin(ctx context.Context, room func(index string) error) 
 	}
 }
 
-// building is the index that is built next.
-func (s *Snapshot) building() (string, bool) {
-	for _, x := range s.indexes {
-		if x.state == Building {
-			return x.name, true
-		}
+// building is the index that the next step files into.
+func (s *Store) building() (name string, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := s.unready()
+	if i < 0 {
+		return "", false
 	}
-	return "", false
+	return s.snap.Load().indexes[i].name, true
+}
+
+// unready is the number of the index that is built next; -1 when there is
+// nothing to build. s.mu is held.
+func (s *Store) unready() int {
+	if !s.watched { // the first sync makes them ready
+		return -1
+	}
+	return slices.IndexFunc(s.snap.Load().indexes, func(x *index) bool { return x.state == Building })
 }
 
 // step files one chunk into one index. It reports false when there is nothing
@@ -104,9 +115,8 @@ func (s *Snapshot) building() (string, bool) {
 func (s *Store) step() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	snap := s.snap.Load()
-	i := slices.IndexFunc(snap.indexes, func(x *index) bool { return x.state == Building })
-	if i < 0 || !s.watched {
+	i := s.unready()
+	if i < 0 {
 		return false
 	}
 	w := s.begin()

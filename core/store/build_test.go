@@ -111,6 +111,27 @@ func TestS06IndexesAreBuiltAndRemovedBesideAWriterAndReaders(t *testing.T) {
 	wg.Wait()
 }
 
+// Room is asked for where something is filed, and by the name of that alone: the
+// indexes of a store that was never synced take none before they are ready.
+func TestABuildAsksForRoomOnlyForWhatItFiles(t *testing.T) {
+	t.Parallel()
+	full := errors.New("full")
+	var asked []string
+	room := func(index string) error { asked = append(asked, index); return full }
+	fresh := store.New(store.Options{Indexers: map[string]store.IndexFunc{"words": words}})
+	if err := fresh.BuildWithin(t.Context(), room); err != nil || len(asked) > 0 {
+		t.Errorf("before the first sync: %v, room asked for %q", err, asked)
+	}
+	h := newHistory(store.Options{Indexers: map[string]store.IndexFunc{"words": words}})
+	h.put("n/one", "a")
+	if err := h.s.AddIndexers(map[string]store.IndexFunc{"lengths": lengths}); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.s.BuildWithin(t.Context(), room); !errors.Is(err, full) || !slices.Equal(asked, []string{"lengths"}) {
+		t.Errorf("afterwards: %v, room asked for %q", err, asked)
+	}
+}
+
 func TestABuildGoesOnAfterItsContextEnded(t *testing.T) {
 	t.Parallel()
 	h := newHistory(store.Options{})

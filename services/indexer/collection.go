@@ -52,7 +52,7 @@ type collection struct {
 	rebuild      chan struct{}                 // wakes build
 	declaring    sync.Mutex                    // guards built and unfit, and orders changes of what is declared
 	built        map[string]string             // declared indexes of the store, with their sources
-	unfit        map[string]refused            // declared indexes for which there is no room
+	unfit        map[string]error              // declared indexes for which there is no room, and why
 	room         func(ctx context.Context, size int) error
 	origins      atomic.Pointer[map[string]origin]
 
@@ -204,7 +204,7 @@ func (s *Service) newCollection(id delta.Collection) *collection {
 	if s.cfg.Tier == TierCompact {
 		c.keeper.Compact(false)
 	}
-	c.unfit, c.room = map[string]refused{}, func(ctx context.Context, size int) error { return s.spare(ctx, c, size) }
+	c.unfit, c.room = map[string]error{}, func(ctx context.Context, size int) error { return s.spare(ctx, c, size) }
 	c.hub = newHub(c, s.cfg.RingBytes, &s.requests, s.scans, s.stopping)
 	c.fail(nil)
 	return c

@@ -27,12 +27,6 @@ const (
 	shedShare = 0.25
 )
 
-// refused is the source of an index for which there was no room, and why.
-type refused struct {
-	source string
-	err    error
-}
-
 // unfitError says that indexes are not built: the one of a name, or those of a
 // field.
 type unfitError struct {
@@ -70,14 +64,19 @@ func (c *collection) withoutRoom(err error) error {
 	if !ok {
 		return err
 	}
+	given := false
 	c.declaring.Lock()
 	for _, x := range *c.declared.Load() {
 		if x.program != nil && (x.Name == e.index || e.field != "" && x.program.Field() == e.field) {
-			c.unfit[x.Name] = refused{x.Source(), e.err}
+			given = true
+			c.unfit[x.Name] = e.err
 			c.slog.Warn("an index is not built", slog.String(telemetry.KeyCollection, c.name), slog.String("index", x.Name), telemetry.Err(e.err))
 		}
 	}
 	c.declaring.Unlock()
+	if !given { // whoever removed it has woken build
+		return nil
+	}
 	c.declare()                           // wakes build: what the index had is taken away
 	c.store.Apply(store.Batch{}, c.now()) // wakes who waits for the index
 	return nil
@@ -146,7 +145,7 @@ func (c *collection) leaveOut(list []declaration) {
 	}
 	for i, x := range list {
 		if why, ok := c.unfit[x.Name]; ok && x.program != nil {
-			list[i].program, list[i].err = nil, why.err
+			list[i].program, list[i].err = nil, why
 		}
 	}
 }
