@@ -79,6 +79,9 @@ func (h *hub) join(w *watcher, key, view string) (*store.Snapshot, error) {
 		return nil, err
 	}
 	if err := h.c.bind(&w.filter, snap); err != nil {
+		if h.open == 0 {
+			h.snap = nil // or it would be kept until somebody watches
+		}
 		return nil, err
 	}
 	if len(w.filter.needs) > 0 {

@@ -54,6 +54,22 @@ func TestAWatchThatIsNeverReadIsKeptLittleForAndDelaysNoOther(t *testing.T) {
 	})
 }
 
+// A watch that cannot begin leaves no snapshot behind, which would keep all that
+// it holds for as long as nobody else watches.
+func TestAWatchThatIsRefusedKeepsNoSnapshot(t *testing.T) {
+	t.Parallel()
+	c := newTestCollection(t, nil)
+	c.mustApply(t, delta.Batch{Reset: true, Records: []delta.Record{synced(1)}, Replayed: true, Next: 2})
+	w := &watcher{c: c}
+	w.filter.index, w.filter.values = "never", []string{"v"}
+	if _, err := c.hub.join(w, "never", "full"); err == nil {
+		t.Fatal("a watch by an index that is not there has begun")
+	}
+	if c.hub.current() != nil {
+		t.Error("the snapshot is kept")
+	}
+}
+
 // A few changes are told by whoever has applied them, unless so many watches are
 // woken that passes are paced: then that is follow's, which does not run here.
 func TestFewChangesAreToldAtOnceToFewWatches(t *testing.T) {
