@@ -2,6 +2,7 @@ package indexer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -84,7 +85,7 @@ func (s *Service) readAll(ctx context.Context, list []*collection, want *indexv1
 		switch {
 		case err == nil:
 			parts = append(parts, part{c, snap})
-		case !skip || c.synced(c.store.Snapshot()) == nil:
+		case !skip || !errors.Is(err, errNotSynced) && !errors.Is(err, errMemoryBudget):
 			return nil, err
 		case unread == nil:
 			unread = err

@@ -82,6 +82,29 @@ func TestAClusterThatCannotBeReadIsLeftOutOnlyWhereAskedFor(t *testing.T) {
 	}
 }
 
+// A cluster that comes while every one is listed is not on the pages that follow,
+// and named there only where some may be left out.
+func TestAClusterThatCameMeanwhileIsLeftOutOnlyWhereAskedFor(t *testing.T) {
+	t.Parallel()
+	for _, skip := range []bool{false, true} {
+		s := serving(t, nil)
+		s.fill(t, "asia", []podFacts{{namespace: "a", name: "one"}, {namespace: "a", name: "two"}})
+		req := &indexv1.ListRequest{Collection: "pods.v1", Clusters: []string{"*"}, PageSize: 1, SkipUnsynced: skip}
+		o, err := s.list(t.Context(), req)
+		resp := decodeAnswer(t, o, err, &indexv1.ListResponse{})
+		if len(resp.GetLeftOut()) > 0 {
+			t.Errorf("the first page leaves out %q", resp.GetLeftOut())
+		}
+		s.fill(t, "eu", []podFacts{{namespace: "a", name: "one"}})
+		req.PageToken = resp.GetNextPageToken()
+		o, err = s.list(t.Context(), req)
+		resp = decodeAnswer(t, o, err, &indexv1.ListResponse{})
+		if named := slices.Equal(resp.GetLeftOut(), []string{"eu/pods.v1"}); named != skip || !skip && len(resp.GetLeftOut()) > 0 || len(resp.GetRevisions()) != 1 {
+			t.Errorf("with skip_unsynced %v, the second page is %v", skip, resp)
+		}
+	}
+}
+
 // Index projects as the other reads do.
 func TestIndexTakesAFieldMask(t *testing.T) {
 	t.Parallel()

@@ -105,8 +105,12 @@ func (t *target) skipping(skip bool) error {
 	return nil
 }
 
-// without names the collections of the target that parts leave out.
+// without names the collections that parts leave out, if that was asked for: of
+// every cluster, some may have come since.
 func (t *target) without(parts []part) (names []string) {
+	if !t.partial {
+		return nil
+	}
 	for _, c := range t.many {
 		if !slices.ContainsFunc(parts, func(p part) bool { return p.c == c }) {
 			names = append(names, c.name)

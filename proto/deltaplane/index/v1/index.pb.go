@@ -914,7 +914,7 @@ type ListResponse struct {
 	Revisions []*v1.CollectionRevision `protobuf:"bytes,6,rep,name=revisions,proto3" json:"revisions,omitempty"`
 	// The keys of `quarantined_keys`, in their order, each with its collection; only with `clusters`.
 	Quarantined []*QuarantinedKey `protobuf:"bytes,7,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
-	// The collections that `skip_unsynced` has left out, by cluster; the same on every page of one snapshot.
+	// The collections that `skip_unsynced` has left out, by cluster. With `*` later pages name those too that have come since the first.
 	LeftOut       []string `protobuf:"bytes,8,rep,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1176,7 +1176,7 @@ type ByIndexResponse struct {
 	Revisions []*v1.CollectionRevision `protobuf:"bytes,5,rep,name=revisions,proto3" json:"revisions,omitempty"`
 	// The keys of `quarantined_keys`, in their order, each with its collection; only with `clusters`.
 	Quarantined []*QuarantinedKey `protobuf:"bytes,6,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
-	// The collections that `skip_unsynced` has left out, by cluster; the same on every page of one snapshot.
+	// The collections that `skip_unsynced` has left out, by cluster. With `*` later pages name those too that have come since the first.
 	LeftOut       []string `protobuf:"bytes,7,rep,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
