@@ -106,9 +106,9 @@ func (*outPool) Get(n int) *[]byte { b := make([]byte, n); return &b }
 // sent at the moment. Answers that are ready to be made are made first, and go
 // out by the same system call: it is a third of what a call costs.
 func (p *outPool) Put(*[]byte) {
-	gathers := gathers(p.size + len(p.buf))
+	wait := gathers(p.size + len(p.buf))
 	(*out)(p).free()
-	if gathers {
+	if wait {
 		runtime.Gosched()
 	}
 }
