@@ -127,6 +127,7 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 		nats.MaxPingsOutstanding(2),
 		nats.ReconnectHandler(func(nc *nats.Conn) {
 			cfg.Log.Info("reconnected to the log", slog.String("server", nc.ConnectedServerName()))
+			c.window.forget(time.Now())
 			c.events.fire()
 		}),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {

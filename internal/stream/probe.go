@@ -38,8 +38,6 @@ func (c *Conn) probe(ctx context.Context) {
 			}
 		case c.nc.IsClosed():
 			return
-		default: // it is being made anew
-			c.window.forget(now)
 		}
 		<-time.After(probeEvery - now.Sub(began))
 	}

@@ -3,6 +3,8 @@ package stream
 import (
 	"testing"
 	"time"
+
+	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 )
 
 // link is a connection as a window sees it: so many bytes a second, after a delay, behind what is in flight.
@@ -153,5 +155,26 @@ func TestProbesEndOnceNothingIsInFlight(t *testing.T) {
 	}
 	if !s.take(leastWindow) { // as its writer does now
 		t.Error("no probe for a window that is full again")
+	}
+}
+
+// Also when nothing was in flight while the connection was away, so that no probe was.
+func TestWhatWasLearntOfAConnectionIsForgottenWithIt(t *testing.T) {
+	t.Parallel()
+	c, err := Connect(t.Context(), Config{URL: embeddedtest.NATS(t).URL()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.window.probed(near, time.Now())
+	again := c.events.wait()
+	if err := c.nc.ForceReconnect(); err != nil {
+		t.Fatal(err)
+	}
+	<-again
+	c.window.mu.Lock()
+	defer c.window.mu.Unlock()
+	if c.window.idle != 0 {
+		t.Errorf("the new connection is thought to take %v, as the one before", c.window.idle)
 	}
 }
