@@ -35,11 +35,16 @@ type window struct {
 	acked   uint64              // how often something in flight was acknowledged
 
 	probing bool
-	idle    time.Duration // the quickest probe of the connection; 0 before the first
+	idle    time.Duration // the quickest probe since the connection was last at rest; 0 before the first
 	began   time.Time     // of the round
 	probes  int           // in the round
 	lowest  time.Duration // of the round
 	wanted  bool          // somebody found no room in the round
+
+	rests    int           // probes that are still to be made at rest
+	resting  bool          // one of them is under way
+	restedAt uint64        // acked, as it began
+	calm     time.Duration // the quickest of them
 }
 
 func newWindow() *window { return &window{limit: leastWindow, waiting: map[*share]struct{}{}} }
@@ -134,6 +139,10 @@ func (w *window) probed(took time.Duration, now time.Time) {
 	if w.idle == 0 || took < w.idle {
 		w.idle = took
 	}
+	if w.resting {
+		w.rest(took)
+		return
+	}
 	if w.probes == 0 || took < w.lowest {
 		w.lowest = took
 	}
@@ -151,11 +160,34 @@ func (w *window) probed(took time.Duration, now time.Time) {
 	w.round(now)
 }
 
+// rest takes in how long a probe at rest was on its way. A round of them says what the idle connection takes now: its path may have become longer,
+// and what is never undercut would pass for a queue. The caller holds mu.
+func (w *window) rest(took time.Duration) {
+	w.resting = false
+	if w.used > 0 || w.acked != w.restedAt {
+		w.rests = 0 // it was no rest
+		return
+	}
+	if w.calm == 0 || took < w.calm {
+		w.calm = took
+	}
+	if w.rests == 0 {
+		w.idle = w.calm
+	}
+}
+
 // again reports whether there is still something to probe for. When not, take says when there is.
 func (w *window) again() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.probing = w.used > leastWindow/2 || len(w.waiting) > 0
+	switch {
+	case w.probing:
+		w.rests, w.calm = roundProbes, 0
+	case w.used == 0 && w.rests > 0:
+		w.rests--
+		w.probing, w.resting, w.restedAt = true, true, w.acked
+	}
 	return w.probing
 }
 
@@ -164,6 +196,7 @@ func (w *window) forget(now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.idle, w.limit = 0, leastWindow
+	w.rests, w.resting = 0, false
 	w.round(now)
 }
 

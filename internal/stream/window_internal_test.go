@@ -150,11 +150,55 @@ func TestProbesEndOnceNothingIsInFlight(t *testing.T) {
 	if woken == 0 {
 		t.Error("it was not woken")
 	}
+	for range roundProbes {
+		if !w.again() {
+			t.Fatal("the connection is not probed at rest")
+		}
+		w.probed(near, time.Now())
+	}
 	if w.again() {
 		t.Error("the idle connection is probed for ever")
 	}
 	if !s.take(leastWindow) { // as its writer does now
 		t.Error("no probe for a window that is full again")
+	}
+}
+
+// A path that became longer is no queue.
+func TestAWindowIsLearntAnewForALongerPath(t *testing.T) {
+	t.Parallel()
+	const perSecond = 100 << 20
+	w := newWindow()
+	s := &share{w: w, wake: func() {}}
+	now := link{perSecond, near}.settle(w, s, mostWindow, 200, time.Now())
+	far := link{perSecond, 4 * queueing}
+	now = far.settle(w, s, mostWindow, 200, now)
+	if !w.again() {
+		t.Fatal("nothing to probe for under load")
+	}
+	s.leave()
+	for w.again() {
+		w.probed(far.delay, now)
+	}
+	if w.idle != far.delay {
+		t.Fatalf("the idle connection is thought to take %v, want %v", w.idle, far.delay)
+	}
+	far.settle(w, s, mostWindow, 200, now)
+	if w.limit < 1500<<10 {
+		t.Errorf("the window of a fast and long path is %d KB", w.limit>>10)
+	}
+	idle := w.idle
+	if !w.again() {
+		t.Fatal("nothing to probe for under load")
+	}
+	s.leave()
+	for w.again() { // something passes by each time
+		s.take(1000)
+		s.give(1000)
+		w.probed(2*far.delay, now)
+	}
+	if w.idle != idle {
+		t.Errorf("probes that were not at rest made it %v of %v", w.idle, idle)
 	}
 }
 
