@@ -127,6 +127,42 @@ func decodeAnswer[M proto.Message](t *testing.T, o *out, err error, into M) M {
 	return into
 }
 
+// The names of objects that could not be read stand beside them, and count for
+// the page; so do those beside keys.
+func TestNamesOfUnreadableObjectsCountForTheSizeOfAnAnswer(t *testing.T) {
+	t.Parallel()
+	const most, answer, slack = 64 << 10, 100 << 10, 1 << 10
+	s := serving(t, func(c *Config) { c.MaxPageBytes, c.MaxResponseBytes = most, answer })
+	var pods []podFacts
+	for i := range 150 {
+		pods = append(pods, podFacts{namespace: strings.Repeat("n", 250), name: fmt.Sprintf("%0250d", i), unreadable: true})
+	}
+	c := s.fill(t, "eu", pods)
+	s.fill(t, "us", pods)
+	for _, req := range []*indexv1.ListRequest{{Collection: c.name}, {Collection: "pods.v1", Clusters: []string{"*"}}} {
+		found, want := 0, len(pods)*max(1, 2*len(req.GetClusters()))
+		for again := true; again; again = req.GetPageToken() != "" {
+			o, err := s.list(t.Context(), req)
+			resp := decodeAnswer(t, o, err, &indexv1.ListResponse{})
+			if n := proto.Size(resp); n > most+slack {
+				t.Errorf("a page of %d objects has %d bytes, at most %d", len(resp.GetObjects()), n, most)
+			}
+			if len(resp.GetQuarantinedKeys()) != len(resp.GetObjects()) {
+				t.Errorf("%d of %d objects are named", len(resp.GetQuarantinedKeys()), len(resp.GetObjects()))
+			}
+			found += len(resp.GetObjects())
+			req.PageToken = resp.GetNextPageToken()
+		}
+		if found != want {
+			t.Errorf("%d objects of %d", found, want)
+		}
+	}
+	req := &indexv1.IndexKeysRequest{Collection: c.name, Index: namespaceIndex, Value: strings.Repeat("n", 250)}
+	if resp, err := s.IndexKeys(t.Context(), req); err == nil {
+		t.Errorf("%d keys, and the names of %d, take %d bytes, at most %d", len(resp.GetKeys()), len(resp.GetQuarantinedKeys()), proto.Size(resp), answer)
+	}
+}
+
 func TestListByIndexAndCountFindWhatALookAtEveryObjectDoes(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(12) {

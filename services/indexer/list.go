@@ -116,12 +116,13 @@ type pageWriter struct {
 	lastAt  int
 	last    string
 	faulty  []located
+	beside  int // about what it takes to name them
 	visited int
 }
 
 // full reports whether the page has no room for one more object of a size.
 func (w *pageWriter) full(size int) bool {
-	return w.n > 0 && (w.n >= w.p.size || w.o.len()+size > w.p.s.cfg.MaxPageBytes)
+	return w.n > 0 && (w.n >= w.p.size || w.o.len()+w.beside+size > w.p.s.cfg.MaxPageBytes)
 }
 
 // objects writes the matching objects of a source; false when the page is full.
@@ -140,17 +141,22 @@ func (w *pageWriter) objects(ctx context.Context, src *source, f *filter) (bool,
 		if !src.exact && !f.match(src.snap, obj) {
 			continue
 		}
-		if w.full(w.proj.objectLen(obj)) {
+		size := w.proj.objectLen(obj)
+		if obj.Faulty() {
+			size += naming(obj.Key(), name)
+		}
+		if w.full(size) {
 			return false, nil
 		}
 		mark := w.o.mark()
 		ok := w.o.object(obj, w.proj, name)
-		if w.proj.mask != nil && w.n > 0 && w.o.len() > w.p.s.cfg.MaxPageBytes { // only now its length is known
+		if w.proj.mask != nil && w.n > 0 && w.o.len()+w.beside > w.p.s.cfg.MaxPageBytes { // only now its length is known
 			w.o.rewind(mark)
 			return false, nil
 		}
 		if !ok {
 			w.faulty = append(w.faulty, located{w.at, obj.Key()})
+			w.beside += naming(obj.Key(), name)
 		}
 		w.last, w.lastAt = obj.Key(), w.at
 		w.n++
@@ -162,6 +168,16 @@ func (w *pageWriter) objects(ctx context.Context, src *source, f *filter) (bool,
 type located struct {
 	part int
 	key  string
+}
+
+// naming is about what a page takes beside an object to name it as faulty; the
+// collection is empty where there is but one.
+func naming(key, collection string) int {
+	const head = 4 // tag and length of a field
+	if collection == "" {
+		return head + len(key)
+	}
+	return 4*head + 2*len(key) + len(collection)
 }
 
 // located writes a QuarantinedKey as a field.

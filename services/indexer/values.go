@@ -27,7 +27,11 @@ func (s *server) IndexKeys(ctx context.Context, req *indexv1.IndexKeysRequest) (
 	resp := &indexv1.IndexKeysResponse{Revision: revision(snap)}
 	for o := range hits.After("") {
 		key := o.Key()
-		if size += len(key) + 3; size > s.cfg.MaxResponseBytes {
+		n := len(key) + 3
+		if o.Faulty() { // which is named twice
+			n *= 2
+		}
+		if size += n; size > s.cfg.MaxResponseBytes {
 			return nil, s.tooLarge("use ByIndex, which has pages")
 		}
 		resp.Keys = append(resp.Keys, key)
