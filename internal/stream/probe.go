@@ -14,7 +14,7 @@ const probeEvery = 5 * time.Millisecond
 // by which a write would find that out.
 const unanswered = 4
 
-// probe measures how long the connection's queue is, while appends fill it, by pings: the server answers them in their turn among what the
+// probe measures how long the connection's queue is, while appends fill it and once when they have ended, by pings: the server answers them in their turn among what the
 // connection carries, without looking at any log. A server that took everything and answers nothing, or takes nothing, is left.
 func (c *Conn) probe(ctx context.Context) {
 	for late := false; late || c.window.again(); {

@@ -30,9 +30,9 @@ type window struct {
 	mu      sync.Mutex
 	limit   int
 	used    int
-	active  int                 // shares with something in flight
-	waiting map[*share]struct{} // shares that found no room since they last had some, and have something in flight
-	acked   uint64              // how often something in flight was acknowledged
+	active  int            // shares with something in flight
+	waiting map[*share]int // shares that found no room since they last had some, and have something in flight; for how many bytes
+	acked   uint64         // how often something in flight was acknowledged
 
 	probing bool
 	idle    time.Duration // the quickest probe since the connection was last at rest; 0 before the first
@@ -47,9 +47,10 @@ type window struct {
 	calm     time.Duration // the quickest of them
 }
 
-func newWindow() *window { return &window{limit: leastWindow, waiting: map[*share]struct{}{}} }
+func newWindow() *window { return &window{limit: leastWindow, waiting: map[*share]int{}} }
 
-// share is one writer's part of a window. Its writer guards bytes; wake is called when there may be room again.
+// share is one writer's part of a window. Wake is called when others have made room for it, and must not block; what its own acknowledgements make,
+// the writer knows.
 type share struct {
 	w     *window
 	bytes int // guarded by w.mu
@@ -61,13 +62,18 @@ func (s *share) room(size int) bool {
 	w := s.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if s.bytes == 0 || w.used+size <= w.limit || s.bytes+size <= w.limit/max(w.active, 1) {
+	if w.used+size <= w.limit || s.entitled(size) {
 		delete(w.waiting, s)
 		return true
 	}
-	w.waiting[s] = struct{}{}
+	w.waiting[s] = size
 	w.wanted = true
 	return false
+}
+
+// entitled reports whether size bytes more are within the share's equal part, or the first. The caller holds mu.
+func (s *share) entitled(size int) bool {
+	return s.bytes == 0 || s.bytes+size <= s.w.limit/max(s.w.active, 1)
 }
 
 // take puts size bytes in flight. It reports whether probing should begin.
@@ -115,17 +121,25 @@ func (w *window) free(s *share, size int) {
 	}
 	s.bytes -= size
 	w.used -= size
-	w.wake()
 	if s.bytes == 0 {
 		w.active--
-		delete(w.waiting, s) // it is let in without being asked; nothing else might ask for it again
+		delete(w.waiting, s) // its writer is let in, and need not ask again
 	}
+	w.wake()
 }
 
-// wake tells those that wait. The caller holds mu.
+// wake tells as many of those that wait as there is room for: hundreds would be told of each record that was acknowledged. Who makes no use of it
+// keeps nobody waiting for ever, as all have something in flight and are told by its acknowledgement. The caller holds mu.
 func (w *window) wake() {
-	for s := range w.waiting {
-		s.wake()
+	used := w.used
+	for s, size := range w.waiting {
+		switch {
+		case used+size <= w.limit:
+			used += size
+			s.wake()
+		case s.entitled(size):
+			s.wake()
+		}
 	}
 }
 
