@@ -10,10 +10,10 @@ import (
 	"github.com/deltaplane/deltaplane/core/store"
 )
 
-// hub hands the changes of one collection to its watches. One goroutine, which
-// runs while there are any, looks at each change once and finds the groups it
-// concerns by the index values and namespaces they ask for, so that a watch is
-// woken by its own events alone.
+// hub hands the changes of one collection to its watches. A pass, made by one
+// goroutine at a time while there are any, looks at each change once and finds the
+// groups it concerns by the index values and namespaces they ask for, so that a
+// watch is woken by its own events alone.
 //
 //	store ──snapshot──> pass ──> group ──blocks──> watch (cursor) ──> stream
 //	                      │      group ──blocks──> watch, watch, ...
