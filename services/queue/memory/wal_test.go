@@ -119,6 +119,7 @@ func TestALogIsRebuiltExactlyAfterAnyHistory(t *testing.T) {
 		for _, compact := range []int64{1 << 30, 2000} { // never, and all the time
 			t.Run(name+" "+strconv.FormatInt(compact, 10), func(t *testing.T) {
 				t.Parallel()
+				cfg := cfg // each changes its own
 				now := time.Unix(1_700_000_000, 0)
 				e, q := loggedAs(t, t.TempDir(), Config{CompactBytes: compact, Now: func() time.Time { return now }}, cfg)
 				parts := q.(*queue).parts
