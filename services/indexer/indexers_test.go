@@ -462,7 +462,7 @@ func TestS06ADeclaredIndexEqualsAScanWhileAWriterChurns(t *testing.T) {
 
 func churn(t *testing.T, tier indexer.Tier) {
 	t.Helper()
-	n := 20_000
+	n := 8000
 	if testing.Short() || tier == indexer.TierCompact {
 		n = 3000
 	}
