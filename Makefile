@@ -121,8 +121,9 @@ test: vet ## all tests: those of the packages, the engines' long model check, th
 
 # test/system and test/node are vetted too; they run whole programs and have their own targets, as in CI their own steps.
 # Everything has been vetted before: go test would do it again for the race detector's build.
+# Much of their time the tests wait: one package more at once than two processors have.
 test-packages: deps ## the tests of PKG with the race detector, in random order
-	go test -race -vet=off -shuffle=on -timeout $(TIMEOUT) $$(go list $(PKG) | grep -vE '/test/(system|node)$$')
+	go test -race -vet=off -shuffle=on -p 3 -timeout $(TIMEOUT) $$(go list $(PKG) | grep -vE '/test/(system|node)$$')
 
 # The race detector makes a million operations take minutes: with it there are fewer.
 test-model: PKG := ./services/queue/...
