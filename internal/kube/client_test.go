@@ -24,7 +24,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m)
+	// client-go watches the files of client certificates until its transport is collected, which no test waits for.
+	const rotation, wait = "k8s.io/client-go/transport.(*dynamicClientCert).", "k8s.io/apimachinery/pkg/util/wait."
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction(rotation+"run"), goleak.IgnoreAnyFunction(rotation+"runWorker"),
+		goleak.IgnoreAnyFunction(wait+"PollImmediateUntil"), goleak.IgnoreAnyFunction(wait+"PollImmediateUntilWithContext.poller.func1.1"),
+		goleak.IgnoreAnyFunction("k8s.io/client-go/util/workqueue.(*delayingType[...]).waitingLoop"),
+	)
 }
 
 func client(t testing.TB, url string, change func(*kube.Config)) *kube.Client {
