@@ -14,14 +14,13 @@ import (
 	"github.com/deltaplane/deltaplane/internal/stream"
 )
 
-// clog forwards connections to a NATS server and holds what comes from each that has sent more than room bytes, until it is released.
-func clog(t testing.TB, url string, room int64) (clogged string, release func()) {
+// relay forwards connections to a NATS server; carry moves what goes towards it.
+func relay(t testing.TB, url string, carry func(out io.Writer, in io.Reader)) string {
 	t.Helper()
 	lis, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	held := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for {
@@ -36,10 +35,7 @@ func clog(t testing.TB, url string, room int64) (clogged string, release func())
 			}
 			wg.Go(func() {
 				defer out.Close()
-				if _, err := io.CopyN(out, in, room); err == nil {
-					<-held
-					_, _ = io.Copy(out, in)
-				}
+				carry(out, in)
 			})
 			wg.Go(func() {
 				defer in.Close()
@@ -51,7 +47,20 @@ func clog(t testing.TB, url string, room int64) (clogged string, release func())
 		_ = lis.Close()
 		wg.Wait()
 	})
-	return "nats://" + lis.Addr().String(), sync.OnceFunc(func() { close(held) })
+	return "nats://" + lis.Addr().String()
+}
+
+// clog forwards connections to a NATS server and holds what comes from each that has sent more than room bytes, until it is released.
+func clog(t testing.TB, url string, room int64) (clogged string, release func()) {
+	t.Helper()
+	held := make(chan struct{})
+	clogged = relay(t, url, func(out io.Writer, in io.Reader) {
+		if _, err := io.CopyN(out, in, room); err == nil {
+			<-held
+			_, _ = io.Copy(out, in)
+		}
+	})
+	return clogged, sync.OnceFunc(func() { close(held) })
 }
 
 func TestALeaseDoesNotWaitBehindTheAppendsOfASlowLog(t *testing.T) {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -25,38 +23,9 @@ type narrow struct {
 
 func newNarrow(t testing.TB, url string) *narrow {
 	t.Helper()
-	lis, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := &narrow{url: "nats://" + lis.Addr().String()}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			in, err := lis.Accept()
-			if err != nil {
-				return
-			}
-			out, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", strings.TrimPrefix(url, "nats://"))
-			if err != nil {
-				_ = in.Close()
-				continue
-			}
-			wg.Go(func() {
-				defer out.Close()
-				n.carry(out, in)
-			})
-			wg.Go(func() {
-				defer in.Close()
-				_, _ = io.Copy(in, out)
-			})
-		}
-	})
-	t.Cleanup(func() {
-		_ = lis.Close()
-		n.rate.Store(0)
-		wg.Wait()
-	})
+	n := &narrow{}
+	n.url = relay(t, url, n.carry)
+	t.Cleanup(func() { n.rate.Store(0) }) // what is on its way ends soon
 	return n
 }
 
