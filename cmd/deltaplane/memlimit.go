@@ -31,9 +31,10 @@ type memoryLimit struct {
 	log   *slog.Logger
 }
 
-// limitMemory gives the collector a limit made of an indexer's memory budget and what other parts of the process take,
-// until ctx ends. It leaves alone a limit that was given by GOMEMLIMIT, and an indexer without a budget.
-func limitMemory(ctx context.Context, cfg indexer.Config, beside int64, log *slog.Logger) {
+// limitMemory gives the collector a limit made of an indexer's memory budget, what its watches hold beside that, and what
+// other parts of the process take, until ctx ends. It leaves alone a limit that was given by GOMEMLIMIT, and an indexer
+// without a budget.
+func limitMemory(ctx context.Context, cfg indexer.Config, beside int64, watches func() int, log *slog.Logger) {
 	if _, given := os.LookupEnv("GOMEMLIMIT"); given || cfg.MemoryBudget == 0 {
 		return
 	}
@@ -47,7 +48,7 @@ func limitMemory(ctx context.Context, cfg indexer.Config, beside int64, log *slo
 		for {
 			select {
 			case <-tick.C:
-				m.step(living())
+				m.step(living(), int64(watches()))
 			case <-ctx.Done():
 				debug.SetMemoryLimit(before)
 				return
@@ -62,13 +63,14 @@ func memoryMeant(cfg indexer.Config, beside int64) int64 {
 	return n + n/garbageShare
 }
 
-// step sets the limit by what lives.
-func (m *memoryLimit) step(alive int64) {
-	limit := max(m.meant, alive+max(alive/leastGarbageShare, leastGarbage))
-	switch {
-	case limit == m.now:
+// step sets the limit by what lives, and what of that watches hold.
+func (m *memoryLimit) step(alive, watches int64) {
+	meant := m.meant + watches + watches/garbageShare
+	limit := max(meant, alive+max(alive/leastGarbageShare, leastGarbage))
+	if limit == m.now {
 		return
-	case limit > m.meant && m.now == m.meant:
+	}
+	if limit > meant && m.now <= meant {
 		m.log.Warn("more memory is in use than the memory budget provides for; the garbage collector's limit was raised",
 			slog.Int64("bytes", alive), slog.Int64("limit", limit))
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -27,8 +28,8 @@ func TestTheMemoryBudgetLimitsTheGarbageCollectorUntilTheEnd(t *testing.T) {
 		given  string
 		want   int64
 	}{
-		"budget":          {budget, 0, "", (8<<30 + (256+256+64+64)<<20) / 4 * 5},
-		"with up's parts": {budget, 256 << 20, "", (8<<30 + (256+256+64+64+256)<<20) / 4 * 5},
+		"budget":          {budget, 0, "", (8<<30 + (256+256+64)<<20) / 4 * 5},
+		"with up's parts": {budget, 256 << 20, "", (8<<30 + (256+256+64+256)<<20) / 4 * 5},
 		"no budget":       {indexer.Config{}, 256 << 20, "", unlimited},
 		"GOMEMLIMIT":      {budget, 0, "20GiB", unlimited}, // the runtime has read it long ago
 	} {
@@ -38,7 +39,7 @@ func TestTheMemoryBudgetLimitsTheGarbageCollectorUntilTheEnd(t *testing.T) {
 			}
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
-				limitMemory(ctx, run.cfg, run.beside, slog.New(slog.DiscardHandler))
+				limitMemory(ctx, run.cfg, run.beside, func() int { return 0 }, slog.New(slog.DiscardHandler))
 				if got := debug.SetMemoryLimit(-1); got != run.want {
 					t.Errorf("the limit is %d, want %d", got, run.want)
 				}
@@ -63,18 +64,34 @@ func TestTheLimitOfTheGarbageCollectorIsAboveWhatLives(t *testing.T) {
 		t.Fatalf("%d bytes live, and %d are held", alive, len(held))
 	}
 	m := &memoryLimit{meant: 128 << 20, now: 128 << 20, log: slog.New(slog.DiscardHandler)}
-	m.step(alive)
+	m.step(alive, 0)
 	raised := debug.SetMemoryLimit(-1)
 	if raised < alive+alive/leastGarbageShare {
 		t.Errorf("the limit is %d, and %d bytes live", raised, alive)
 	}
 	runtime.KeepAlive(held)
-	m.step(10 << 20)
+	m.step(10<<20, 0)
 	if got := debug.SetMemoryLimit(-1); got != m.meant {
 		t.Errorf("the limit stays at %d when little lives, want %d", got, m.meant)
 	}
-	m.step(m.meant) // just what was meant
+	m.step(m.meant, 0) // just what was meant
 	if got := debug.SetMemoryLimit(-1); got < m.meant+leastGarbage {
 		t.Errorf("the limit is %d, and %d bytes live", got, m.meant)
+	}
+}
+
+// What the watches of all collections hold is provided for, and no reason to warn.
+func TestTheLimitProvidesForWhatWatchesHold(t *testing.T) {
+	unlimited := debug.SetMemoryLimit(-1)
+	defer debug.SetMemoryLimit(unlimited)
+	var said strings.Builder
+	m := &memoryLimit{meant: 1 << 30, now: 1 << 30, log: slog.New(slog.NewTextHandler(&said, nil))}
+	m.step(1500<<20, 1<<30)
+	if got, want := debug.SetMemoryLimit(-1), int64(1<<30+1<<30+1<<28); got != want || said.Len() > 0 {
+		t.Errorf("the limit is %d, want %d; said %q", got, want, said.String())
+	}
+	m.step(500<<20, 0)
+	if got := debug.SetMemoryLimit(-1); got != m.meant {
+		t.Errorf("the limit stays %d, want %d", got, m.meant)
 	}
 }

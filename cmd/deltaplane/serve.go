@@ -267,7 +267,6 @@ func runIndexer(ctx context.Context, cfg indexer.Config, beside int64, t telemet
 	return withTelemetry(ctx, t, "indexer", func(tel *telemetry.Telemetry) error {
 		ctx, stop := context.WithCancel(ctx)
 		defer stop()
-		limitMemory(ctx, cfg, beside, tel.Log)
 		conn, err := log.connect(ctx, "indexer", tel.Log)
 		if err != nil {
 			return err
@@ -277,6 +276,7 @@ func runIndexer(ctx context.Context, cfg indexer.Config, beside int64, t telemet
 		if err != nil {
 			return err
 		}
+		limitMemory(ctx, cfg, beside, service.WatchMemory, tel.Log)
 		return service.Run(ctx)
 	})
 }

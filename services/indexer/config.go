@@ -88,8 +88,9 @@ type Config struct {
 	// MaxInitialStates bounds the initial states of more than 1,000 objects that
 	// are sent at a time; other watches wait in line. Default 16.
 	MaxInitialStates int
-	// RingChanges and RingBytes bound the changes kept per collection for
-	// watchers that lag; defaults 8192 and 64 MiB.
+	// RingChanges and RingBytes bound the changes kept per collection for watchers
+	// that lag; defaults 8192 and 64 MiB. The payloads count for MemoryBudget; what is
+	// written for such watchers takes up to RingBytes per collection beside it.
 	RingChanges, RingBytes int
 	// Tier says how payloads are kept; default TierAuto.
 	Tier Tier
@@ -144,14 +145,15 @@ func (c Config) withDefaults() Config {
 const baseMemory = 64 << 20
 
 // MemoryNeed is about how much an indexer of this configuration has at most that
-// is not garbage: the memory budget, what requests and the snapshots of pages
-// hold, a ring of changes. It is zero without a budget, which is no bound.
+// is not garbage: the memory budget, in which the rings of changes count, and what
+// requests and the snapshots of pages hold. [Service.WatchMemory] comes beside it.
+// It is zero without a budget, which is no bound.
 func (c Config) MemoryNeed() int {
 	if c.MemoryBudget == 0 {
 		return 0
 	}
 	c = c.withDefaults()
-	return c.MemoryBudget + c.MaxRequestBytes + c.SnapshotBytes + c.RingBytes + baseMemory
+	return c.MemoryBudget + c.MaxRequestBytes + c.SnapshotBytes + baseMemory
 }
 
 // Validate reports every fault of c together.

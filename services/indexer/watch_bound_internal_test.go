@@ -105,3 +105,35 @@ func TestFewChangesAreToldAtOnceToFewWatches(t *testing.T) {
 	}
 	c.hub.leave(w)
 }
+
+// What slow watches of several collections are kept is counted for all of them,
+// until it is taken or they are gone.
+func TestWhatWatchesHoldIsCountedForAllCollections(t *testing.T) {
+	t.Parallel()
+	s := serving(t, nil)
+	var sums []int
+	var leave []func()
+	for _, cluster := range []string{"a", "b"} {
+		c := s.fill(t, cluster, []podFacts{{namespace: "n", name: "p"}})
+		c.hub.idle = make(chan struct{}) // follow is started where there is none
+		w := &watcher{c: c}
+		if _, err := c.hub.join(w, "all", "full"); err != nil {
+			t.Fatal(err)
+		}
+		leave = append(leave, func() { c.hub.leave(w) })
+		for i := range 3 {
+			s.apply(t, c, []podFacts{{namespace: "n", name: fmt.Sprint("p", i)}})
+			c.hub.atOnce()
+		}
+		sums = append(sums, s.WatchMemory())
+	}
+	if sums[0] < 3*partCost || sums[1] != 2*sums[0] {
+		t.Errorf("%d bytes with one collection, %d with two: want some for the first and as many for the second", sums[0], sums[1])
+	}
+	for _, f := range leave {
+		f()
+	}
+	if n := s.WatchMemory(); n != 0 {
+		t.Errorf("%d bytes when nobody watches", n)
+	}
+}

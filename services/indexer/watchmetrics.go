@@ -56,6 +56,29 @@ func (h *hub) lag(now time.Time) (age time.Duration, changes uint64, behind, gro
 	return age, changes, behind, len(h.groups)
 }
 
+// kept is what messages take that not every watch has taken, beside payloads.
+func (h *hub) kept() (n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, g := range h.groups {
+		g.mu.Lock()
+		n += g.cost
+		g.mu.Unlock()
+	}
+	return n
+}
+
+// WatchMemory is about how many bytes the messages take at present that watches
+// of all collections have not taken, beside the payloads in them: at most RingBytes
+// for each collection.
+func (s *Service) WatchMemory() int {
+	n := 0
+	for _, c := range s.names.Load().all {
+		n += c.hub.kept()
+	}
+	return n
+}
+
 // watchGauges sends the gauges of all watches.
 func (s *Service) watchGauges(ch chan<- prometheus.Metric, now time.Time) {
 	for _, c := range s.names.Load().all {
