@@ -17,6 +17,8 @@ const (
 	// leastGarbageShare is the same when more lives than was meant to. Measured with 525 MB alive and 90 MB of garbage a
 	// second: the collector takes 0.03 of a core with a quarter, 0.06 with an eighth, 0.5 with a twentieth, 1 with nothing.
 	leastGarbageShare, leastGarbage = 8, 64 << 20
+	// calmShare is the part of what is meant by which less must be needed before a limit that was raised counts as back.
+	calmShare = 16
 	// besideIndexer is about what the other parts of `up` take.
 	besideIndexer = 256 << 20
 	limitEvery    = time.Second
@@ -26,9 +28,10 @@ const (
 // does not grow to twice what lives. It rises while more than that lives: at a limit that cannot be kept the collector
 // would do little else.
 type memoryLimit struct {
-	meant int64 // bytes
-	now   int64
-	log   *slog.Logger
+	meant  int64 // bytes
+	now    int64
+	raised bool // it was said that more is in use
+	log    *slog.Logger
 }
 
 // limitMemory gives the collector a limit made of an indexer's memory budget, what its watches hold beside that, and what
@@ -63,19 +66,24 @@ func memoryMeant(cfg indexer.Config, beside int64) int64 {
 	return n + n/garbageShare
 }
 
-// step sets the limit by what lives, and what of that watches hold.
+// step sets the limit by what lives, and what of that watches hold. It warns once when the limit must be raised, and again
+// only after clearly less was needed.
 func (m *memoryLimit) step(alive, watches int64) {
 	meant := m.meant + watches + watches/garbageShare
-	limit := max(meant, alive+max(alive/leastGarbageShare, leastGarbage))
-	if limit == m.now {
-		return
-	}
-	if limit > meant && m.now <= meant {
+	need := alive + max(alive/leastGarbageShare, leastGarbage)
+	limit := max(meant, need)
+	switch {
+	case need > meant && !m.raised:
+		m.raised = true
 		m.log.Warn("more memory is in use than the memory budget provides for; the garbage collector's limit was raised",
 			slog.Int64("bytes", alive), slog.Int64("limit", limit))
+	case need <= meant-meant/calmShare:
+		m.raised = false
 	}
-	m.now = limit
-	debug.SetMemoryLimit(limit)
+	if limit != m.now {
+		m.now = limit
+		debug.SetMemoryLimit(limit)
+	}
 }
 
 // living is what the process takes without garbage: what lived at the end of the last collection, and all beside the heap.

@@ -95,3 +95,27 @@ func TestTheLimitProvidesForWhatWatchesHold(t *testing.T) {
 		t.Errorf("the limit stays %d, want %d", got, m.meant)
 	}
 }
+
+func TestTheWarningOfTheLimitIsSaidOnceForEachTimeItIsPassed(t *testing.T) {
+	unlimited := debug.SetMemoryLimit(-1)
+	defer debug.SetMemoryLimit(unlimited)
+	var said strings.Builder
+	m := &memoryLimit{meant: 1 << 30, now: 1 << 30, log: slog.New(slog.NewTextHandler(&said, nil))}
+	const edge = 1 << 30 / 9 * 8 // with an eighth of it more, all that was meant
+	times := func() int { return strings.Count(said.String(), "WARN") }
+	for range 100 {
+		m.step(edge+1<<20, 0)
+		m.step(edge-1<<20, 0)
+	}
+	if times() != 1 {
+		t.Errorf("at the edge it was said %d times, want once", times())
+	}
+	if got := debug.SetMemoryLimit(-1); got != m.meant {
+		t.Errorf("the limit is %d, want the %d that was meant", got, m.meant)
+	}
+	m.step(edge/2, 0)
+	m.step(edge+1<<20, 0)
+	if times() != 2 {
+		t.Errorf("passed again after a fall to a half, it was said %d times in all, want 2", times())
+	}
+}
