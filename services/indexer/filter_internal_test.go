@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -160,6 +161,13 @@ func TestNamesOfUnreadableObjectsCountForTheSizeOfAnAnswer(t *testing.T) {
 	req := &indexv1.IndexKeysRequest{Collection: c.name, Index: namespaceIndex, Value: strings.Repeat("n", 250)}
 	if resp, err := s.IndexKeys(t.Context(), req); err == nil {
 		t.Errorf("%d keys, and the names of %d, take %d bytes, at most %d", len(resp.GetKeys()), len(resp.GetQuarantinedKeys()), proto.Size(resp), answer)
+	}
+	example := fmt.Appendf(nil, `{"metadata":{"name":"a","namespace":%q}}`, strings.Repeat("n", 250))
+	if o, err := s.byExample(t.Context(), &indexv1.IndexRequest{Collection: c.name, Index: namespaceIndex, Object: example}); err == nil {
+		resp := decodeAnswer(t, o, err, &indexv1.IndexResponse{})
+		t.Errorf("%d objects like an example, and the names of %d, take %d bytes, at most %d", len(resp.GetObjects()), len(resp.GetQuarantinedKeys()), proto.Size(resp), answer)
+	} else if !errors.Is(err, errTooLarge) {
+		t.Error(err)
 	}
 }
 

@@ -232,11 +232,13 @@ func (s *server) byExample(ctx context.Context, req *indexv1.IndexRequest) (*out
 	}
 	o := newOut()
 	var faulty []string
+	beside := 0 // about what it takes to name them
 	for obj := range hits.After("") {
 		if !o.object(obj, &p, "") {
 			faulty = append(faulty, obj.Key())
+			beside += naming(obj.Key(), "")
 		}
-		if o.len() > s.cfg.MaxResponseBytes {
+		if o.len()+beside > s.cfg.MaxResponseBytes {
 			return nil, s.tooLarge("use ByIndex, which has pages")
 		}
 	}
