@@ -72,12 +72,13 @@ func (c *collection) declare() {
 	c.declaring.Lock()
 	defer c.declaring.Unlock()
 	list := c.declarations.of(c.id)
-	slices.SortFunc(list, func(a, b declaration) int { return strings.Compare(a.Name, b.Name) })
 	for i := range list {
 		if _, ok := builtInOf(c.id, list[i].Name); ok { // written by a version that did not have it
 			list[i].program, list[i].err = nil, errBuiltIn
 		}
 	}
+	c.refuseUnaffordable(list)
+	slices.SortFunc(list, func(a, b declaration) int { return strings.Compare(a.Name, b.Name) })
 	c.leaveOut(list)
 	c.declared.Store(&list)
 	var programs []*definition.Program

@@ -214,7 +214,7 @@ func (x scope) add(set definition.Set, list []definition.Definition, most int) (
 	costs := map[string]uint64{}
 	for _, cluster := range clusters(next) {
 		if cluster == x.cluster || x.cluster == definition.EveryCluster {
-			if err := x.afford(cluster, next, costs); err != nil {
+			if err := x.afford(cluster, set, next, costs); err != nil {
 				return nil, err
 			}
 		}
@@ -229,35 +229,6 @@ func (x scope) add(set definition.Set, list []definition.Definition, most int) (
 		}
 	}
 	return next, nil
-}
-
-// afford checks what the expressions of a cluster's collection may cost together
-// for one object. costs remembers those of sources.
-func (x scope) afford(cluster string, set definition.Set, costs map[string]uint64) error {
-	sum, most, dearest := uint64(0), uint64(0), ""
-	counted := map[string]bool{}
-	for _, d := range set {
-		source := d.Source()
-		if d.Err != nil || d.CEL == "" || counted[source] || d.Cluster != cluster && d.Cluster != definition.EveryCluster {
-			continue
-		}
-		counted[source] = true
-		cost, known := costs[source]
-		if !known {
-			if p, err := definition.Compile(d.Definition); err == nil { // else it is not evaluated
-				cost = p.Cost()
-			}
-			costs[source] = cost
-		}
-		if sum += cost; cost > most {
-			most, dearest = cost, d.Name
-		}
-	}
-	if sum <= definition.MaxCostOfAll {
-		return nil
-	}
-	return newFault(errTooManyIndexes, fmt.Sprintf("the expressions of %s/%s may cost %d for one object, at most %d; %q costs most, up to %d",
-		cluster, x.resource, sum, definition.MaxCostOfAll, dearest, most), "collection", cluster+"/"+x.resource, "index", dearest)
 }
 
 // clusters are those that a set names.

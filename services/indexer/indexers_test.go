@@ -215,9 +215,6 @@ func TestS06TheExpressionsOfACollectionAreBoundedTogether(t *testing.T) {
 	w.start(t, fleet()...)
 	r := w.index(t, nil)
 	w.caughtUp(t, r)
-	dear := func(i int) *indexv1.IndexerDefinition {
-		return byCEL(fmt.Sprint("dear-", i), fmt.Sprintf("has(object.a) ? object.a.map(x, object.a.map(y, x + y + '%d').join(',')) : []", i))
-	}
 	var list []*indexv1.IndexerDefinition
 	for i := range 10 {
 		list = append(list, dear(i))
