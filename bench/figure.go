@@ -129,6 +129,9 @@ func (f figure) line() string {
 	return strings.Join([]string{name, f.Ours.text(f.Unit), beside, ratio, limit, ok}, " | ")
 }
 
+// quartilesFrom is how many rounds it takes until a line tells their quartiles too.
+const quartilesFrom = 8
+
 func (s spread) text(unit string) string {
 	if s.Repeats == 0 {
 		return "no data"
@@ -138,7 +141,11 @@ func (s spread) text(unit string) string {
 		text += " " + unit
 	}
 	if s.Repeats > 1 {
-		text += " [" + short(s.Min) + ".." + short(s.Max) + "]"
+		text += " [" + short(s.Min) + ".." + short(s.Max)
+		if s.Repeats >= quartilesFrom {
+			text += ", half " + short(s.Lower) + ".." + short(s.Upper)
+		}
+		text += "]"
 	}
 	return text
 }

@@ -16,8 +16,9 @@ func TestAFigureIsOneLine(t *testing.T) {
 	for want, f := range map[string]figure{
 		"cpu (rate 123) | 4 us [3..5] | echo 2 us [2..2] | 2 [1.5..2.5] | <= 1.8 | NO": compare("cpu", "us", []float64{3, 4, 5}, "echo", []float64{2, 2, 2}, atMost("ratio", 1.8)).with("rate", "", []float64{123}),
 		"rate | 30000 cycles/s | asynq 10000 cycles/s | 3 | >= 25000 cycles/s | yes":   compare("rate", "cycles/s", []float64{30_000}, "asynq", []float64{10_000}, atLeast("ours", 25_000)),
-		"p99 | 1.5 ms | - | - | - | -":         alone("p99", "ms", []float64{1.5}, nil),
-		"none | no data | - | - | >= 1 s | NO": alone("none", "s", nil, atLeast("ours", 1)),
+		"p99 | 1.5 ms | - | - | - | -":                  alone("p99", "ms", []float64{1.5}, nil),
+		"many | 5 ms [1..9, half 3..7] | - | - | - | -": alone("many", "ms", []float64{9, 8, 7, 6, 5, 4, 3, 2, 1}, nil),
+		"none | no data | - | - | >= 1 s | NO":          alone("none", "s", nil, atLeast("ours", 1)),
 	} {
 		if got := f.judged().line(); got != want {
 			t.Errorf("line = %q, want %q", got, want)

@@ -10,11 +10,14 @@ import (
 
 // spread sums up the rounds of one series.
 type spread struct {
-	Median  float64   `json:"median"`
-	Min     float64   `json:"min"`
-	Max     float64   `json:"max"`
-	Repeats int       `json:"repeats"`
-	All     []float64 `json:"all,omitempty"`
+	Median  float64 `json:"median"`
+	Min     float64 `json:"min"`
+	Max     float64 `json:"max"`
+	Repeats int     `json:"repeats"`
+	// Lower and Upper are the quartiles: the middle half of the rounds lies between them.
+	Lower float64   `json:"lower_quartile"`
+	Upper float64   `json:"upper_quartile"`
+	All   []float64 `json:"all,omitempty"`
 }
 
 // spreadOf sums up values; none give the zero spread. What is not a number is left out.
@@ -24,12 +27,16 @@ func spreadOf(values []float64) spread {
 		return spread{}
 	}
 	sorted := slices.Sorted(slices.Values(all))
-	mid := len(sorted) / 2
-	median := sorted[mid]
-	if len(sorted)%2 == 0 {
-		median = (sorted[mid-1] + sorted[mid]) / 2
+	at := func(q float64) float64 { // between two values in proportion
+		rank := q * float64(len(sorted)-1)
+		low := int(rank)
+		high := min(low+1, len(sorted)-1)
+		return sorted[low] + (rank-float64(low))*(sorted[high]-sorted[low])
 	}
-	return spread{Median: median, Min: sorted[0], Max: sorted[len(sorted)-1], Repeats: len(all), All: all}
+	return spread{
+		Median: at(.5), Min: sorted[0], Max: sorted[len(sorted)-1], Repeats: len(all),
+		Lower: at(.25), Upper: at(.75), All: all,
+	}
 }
 
 // ratios divides two series round by round.

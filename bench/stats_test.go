@@ -12,6 +12,12 @@ func TestSpreadTakesTheMiddleAndLeavesOutWhatIsNoNumber(t *testing.T) {
 	if s.Median != 2.5 || s.Min != 1 || s.Max != 4 || s.Repeats != 4 {
 		t.Errorf("spread = %+v, want median 2.5 of 1..4 in 4 repeats", s)
 	}
+	if s.Lower != 1.75 || s.Upper != 3.25 {
+		t.Errorf("quartiles %g and %g, want 1.75 and 3.25", s.Lower, s.Upper)
+	}
+	if one := spreadOf([]float64{7}); one.Median != 7 || one.Lower != 7 || one.Upper != 7 {
+		t.Errorf("spread of one = %+v, want 7 everywhere", one)
+	}
 	if got := spreadOf(nil); got.Repeats != 0 {
 		t.Errorf("spread of nothing = %+v, want zero", got)
 	}
