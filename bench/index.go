@@ -8,15 +8,17 @@ import (
 	"github.com/deltaplane/deltaplane/services/indexer"
 )
 
-// indexFamily holds the figures of the indexer: what reads cost beside echoes,
-// what a pod costs in memory and in time beside a client-go informer, how soon
-// changes are seen, and how many watchers a core feeds.
+// indexFamily holds the figures of the indexer: what reads cost beside echoes
+// and how long they take under load, what a pod costs in memory and in time
+// beside a client-go informer, how soon changes are seen, and how many watchers
+// a core feeds.
 func indexFamily() family {
 	return family{
 		name:  "index",
-		about: "reads and query streams beside echoes, memory and cold sync beside a client-go informer, watches",
+		about: "reads and query streams beside echoes, latency under load, memory and cold sync beside a client-go informer, watches",
 		parts: []part{
 			{"reads", indexCalls},
+			{"latency", indexLatency},
 			{"pods", indexPods},
 			{"million", indexMillion},
 			{"visible", indexVisible},

@@ -16,28 +16,12 @@ import (
 // one core of the server could answer in a second. The echoes run in the process
 // of the raw tier's indexer: the same heap, the same collector.
 func indexCalls(ctx context.Context, b *bench) (err error) {
-	r, err := b.publishInto(ctx, "reads", sourceConfig{Objects: pick(b, 3000, 9990), Templates: pick(b, 500, 600)})
+	r, err := b.readRig(ctx, "reads")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	raw, err := r.replica(ctx, b, place{pinned: true}, indexer.TierRaw)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, raw.close()) }()
-	if err := raw.await(ctx, r.info.Objects); err != nil {
-		return err
-	}
-	var addr string
-	if err := raw.call("echo", echoConfig{Index: raw.addr, Keys: r.info.Keys, Values: r.info.Values}, &addr); err != nil {
-		return err
-	}
-	echoes, err := dial(addr, 1)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, echoes.Close()) }()
+	raw, echoes, q := r.raw, r.echoes, r.questions
 	turn := func(name string, server *child, c caller) side {
 		return side{name, func(ctx context.Context, d time.Duration) (got map[string]float64, err error) {
 			err = b.profiled(server, "index-"+name, func() error {
@@ -47,7 +31,6 @@ func indexCalls(ctx context.Context, b *bench) (err error) {
 			return perCore(got), err
 		}}
 	}
-	q := newQuestions(r.info)
 	sides := []side{
 		turn("empty", raw.child, caller{echoes, echoEmpty, []*wire{encoded(&emptypb.Empty{})}}),
 		turn("get", raw.child, caller{raw.conns, indexv1.IndexService_Get_FullMethodName, q.gets}),
@@ -67,7 +50,7 @@ func indexCalls(ctx context.Context, b *bench) (err error) {
 	} else {
 		sides = append(sides, queryTurn(b, raw, q.keys))
 	}
-	compact, err := b.compactReplica(ctx, r)
+	compact, err := b.compactReplica(ctx, r.published)
 	if err != nil {
 		missing = errors.Join(missing, err)
 	} else {

@@ -6,7 +6,55 @@ import (
 	"fmt"
 
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer"
 )
+
+// readRig is an indexer of the raw tier, pinned to a core, what is asked of it,
+// and an echo of the answers in the same process: the same heap, the same collector.
+type readRig struct {
+	*published
+
+	raw       *replica
+	echoes    pool
+	questions questions
+}
+
+func (b *bench) readRig(ctx context.Context, name string) (r *readRig, err error) {
+	r = &readRig{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, r.close())
+		}
+	}()
+	if r.published, err = b.publishInto(ctx, name, sourceConfig{Objects: pick(b, 3000, 9990), Templates: pick(b, 500, 600)}); err != nil {
+		return r, err
+	}
+	if r.raw, err = r.replica(ctx, b, place{pinned: true}, indexer.TierRaw); err != nil {
+		return r, err
+	}
+	if err = r.raw.await(ctx, r.info.Objects); err != nil {
+		return r, err
+	}
+	var addr string
+	if err = r.raw.call("echo", echoConfig{Index: r.raw.addr, Keys: r.info.Keys, Values: r.info.Values}, &addr); err != nil {
+		return r, err
+	}
+	r.questions = newQuestions(r.info)
+	r.echoes, err = dial(addr, 1)
+	return r, err
+}
+
+// close ends what there is of the rig.
+func (r *readRig) close() error {
+	err := r.echoes.Close()
+	if r.raw != nil {
+		err = errors.Join(err, r.raw.close())
+	}
+	if r.published != nil {
+		err = errors.Join(err, r.published.close())
+	}
+	return err
+}
 
 // echoConfig is an indexer and the questions whose answers an echo repeats.
 type echoConfig struct {

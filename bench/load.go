@@ -78,6 +78,80 @@ func closedLoop(ctx context.Context, d time.Duration, callers int, call func(ctx
 	return t, nil
 }
 
+// paced is what an open loop did.
+type paced struct {
+	sent, meanwhile int64 // calls, and those answered before the loop's time was over
+	offered         float64
+	began, latency  *histogram // from when a call was due until it was begun, and until it was answered
+}
+
+// backlog is how long the load needed to bring what was unanswered when the time was over.
+func (p paced) backlog() time.Duration {
+	return time.Duration(float64(p.sent-p.meanwhile) / p.offered * float64(time.Second))
+}
+
+// underWayLimit bounds the calls of an open loop: fewer than a server takes from one client.
+const underWayLimit = 2048
+
+// openLoop begins rate calls a second at fixed times for d, whether or not those
+// before were answered, and waits for the last answers. Latency counts from when
+// a call was due: what keeps the loop from beginning it is not forgiven.
+func openLoop(ctx context.Context, d time.Duration, rate float64, call func(ctx context.Context, n int) error) (paced, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	p := paced{offered: rate, began: &histogram{}, latency: &histogram{}}
+	due := make(chan int)
+	var group sync.WaitGroup
+	var meanwhile atomic.Int64
+	start := time.Now().Add(time.Millisecond)
+	at := func(i int) time.Time { return start.Add(time.Duration(float64(i) / rate * float64(time.Second))) }
+	one := func(i int) {
+		p.began.record(time.Since(at(i)))
+		if err := call(ctx, i); err != nil {
+			cancel(err)
+			return
+		}
+		now := time.Now()
+		p.latency.record(now.Sub(at(i)))
+		if now.Sub(start) <= d {
+			meanwhile.Add(1)
+		}
+	}
+	callers := 0
+	err := onTime(ctx, int(d.Seconds()*rate), at, func(i int) error {
+		p.sent++
+		select {
+		case due <- i: // somebody has nothing to do
+			return nil
+		default:
+		}
+		if callers == underWayLimit {
+			select {
+			case due <- i:
+			case <-ctx.Done():
+			}
+			return ctx.Err()
+		}
+		callers++
+		group.Go(func() {
+			for one(i); ; one(i) {
+				var more bool
+				if i, more = <-due; !more {
+					return
+				}
+			}
+		})
+		return nil
+	})
+	close(due)
+	group.Wait()
+	p.meanwhile = meanwhile.Load()
+	if cause := context.Cause(ctx); cause != nil {
+		return p, cause
+	}
+	return p, err
+}
+
 // caller sends prepared requests of one method.
 type caller struct {
 	pool     pool
