@@ -62,18 +62,18 @@ func TestSidesTakeTurnsAndTheFirstIsNotCounted(t *testing.T) {
 			}
 		}()}
 	}
-	for want, rotate := range map[string]bool{"ababab": false, "ababba": true} {
+	for want, rotate := range map[string]bool{"abcabcabcabc": false, "abcabcacbcab": true} {
 		order = nil
 		b := &bench{stderr: &bytes.Buffer{}}
-		got, err := interleave(t.Context(), b, plan{what: "test", rounds: 2, turn: time.Millisecond, rotate: rotate}, turn("a"), turn("b"))
+		got, err := interleave(t.Context(), b, plan{what: "test", rounds: 3, turn: time.Millisecond, rotate: rotate}, turn("a"), turn("b"), turn("c"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if text := strings.Join(order, ""); text != want {
 			t.Errorf("order %q, want %s", text, want)
 		}
-		if n := got.of("b", "n"); len(n) != 2 || n[0]+n[1] != 5 {
-			t.Errorf("b's rounds = %v, want 2 and 3", n)
+		if n := got.of("b", "n"); len(n) != 3 || n[0]+n[1]+n[2] != 9 {
+			t.Errorf("b's rounds = %v, want 2, 3 and 4", n)
 		}
 	}
 }

@@ -31,17 +31,18 @@ func indexCalls(ctx context.Context, b *bench) (err error) {
 			return perCore(got), err
 		}}
 	}
+	// What is compared has its turn beside each other.
 	sides := []side{
-		turn("empty", raw.child, caller{echoes, echoEmpty, []*wire{encoded(&emptypb.Empty{})}}),
-		turn("get", raw.child, caller{raw.conns, indexv1.IndexService_Get_FullMethodName, q.gets}),
-		turn("get-echo", raw.child, caller{echoes, echoGet, q.gets}),
 		turn("get-pieces", raw.child, caller{echoes, echoGetPieces, q.gets}),
-		turn("keys", raw.child, caller{raw.conns, indexv1.IndexService_ByIndex_FullMethodName, q.keys}),
-		turn("keys-echo", raw.child, caller{echoes, echoByIndex, q.keys}),
-		turn("objects", raw.child, caller{raw.conns, indexv1.IndexService_ByIndex_FullMethodName, q.objects}),
-		turn("objects-echo", raw.child, caller{echoes, echoObjects, q.objects}),
-		turn("objects-pieces", raw.child, caller{echoes, echoObjectsPieces, q.objects}),
+		turn("get-echo", raw.child, caller{echoes, echoGet, q.gets}),
+		turn("get", raw.child, caller{raw.conns, indexv1.IndexService_Get_FullMethodName, q.gets}),
 		turn("objects-near", raw.child, caller{echoes, echoObjectsNear, q.objects}),
+		turn("objects-pieces", raw.child, caller{echoes, echoObjectsPieces, q.objects}),
+		turn("objects-echo", raw.child, caller{echoes, echoObjects, q.objects}),
+		turn("objects", raw.child, caller{raw.conns, indexv1.IndexService_ByIndex_FullMethodName, q.objects}),
+		turn("keys-echo", raw.child, caller{echoes, echoByIndex, q.keys}),
+		turn("keys", raw.child, caller{raw.conns, indexv1.IndexService_ByIndex_FullMethodName, q.keys}),
+		turn("empty", raw.child, caller{echoes, echoEmpty, []*wire{encoded(&emptypb.Empty{})}}),
 	}
 	// What an indexer cannot do yet must not hide what it can.
 	var missing error
@@ -63,7 +64,7 @@ func indexCalls(ctx context.Context, b *bench) (err error) {
 	}
 	// Many short rounds: what disturbs the machine lasts longer than a turn, and
 	// then the median of the rounds' ratios holds still.
-	p := b.plan("reads", 2, 15, 250*time.Millisecond, 500*time.Millisecond)
+	p := b.plan("reads", 3, 45, 170*time.Millisecond, 170*time.Millisecond)
 	p.rotate = true
 	t, err := interleave(ctx, b, p, sides...)
 	if err != nil {

@@ -39,7 +39,8 @@ type plan struct {
 	// cold leaves out the warm-up, for turns that begin with nothing anyway.
 	cold bool
 	// rotate lets each round begin with the side after the one that the round
-	// before began with, so that none always has the same one before it.
+	// before began with, and every second round go backwards, so that neither of
+	// two neighbours always has the other, or the same third one, before it.
 	rotate bool
 }
 
@@ -64,12 +65,9 @@ func interleave(ctx context.Context, b *bench, p plan, sides ...side) (table, er
 	var kept, noisy []table
 	var foreign []float64
 	for len(kept) < p.rounds {
-		one, share, err := b.round(ctx, p.turn, sides)
+		one, share, err := b.round(ctx, p.turn, p.order(sides, len(foreign)))
 		if err != nil {
 			return nil, err
-		}
-		if p.rotate {
-			sides = append(slices.Clone(sides[1:]), sides[0])
 		}
 		if share > foreignLimit {
 			noisy = append(noisy, one)
@@ -90,6 +88,19 @@ func interleave(ctx context.Context, b *bench, p plan, sides ...side) (table, er
 		}
 	}
 	return merge(kept), nil
+}
+
+// order is that of the n-th round.
+func (p plan) order(sides []side, n int) []side {
+	if !p.rotate {
+		return sides
+	}
+	first := n % len(sides)
+	ordered := slices.Concat(sides[first:], sides[:first])
+	if n%2 == 1 {
+		slices.Reverse(ordered)
+	}
+	return ordered
 }
 
 // round gives every side one turn and tells what share of the machine others used meanwhile.
