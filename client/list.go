@@ -50,7 +50,9 @@ type Page struct {
 	// Remaining is how many objects follow: exact when only namespaces choose, else an
 	// upper bound. It is not known by an index, and 0.
 	Remaining int64
-	// LeftOut names the collections that SkipUnsynced has left out.
+	// LeftOut names the collections that SkipUnsynced has left out: of pages that
+	// follow also such as could not be read any more, of which earlier ones may have
+	// some objects.
 	LeftOut []string
 }
 

@@ -89,13 +89,38 @@ func (s *Service) page(ctx context.Context, req paged, t *target, zero int) (*pa
 		return p, newFault(errSnapshotGone, text, "page_token", s.tokens.write(tok), "snapshot", where, "collection", t.resource)
 	}
 	s.metrics.pages.WithLabelValues("served").Inc()
-	for _, part := range p.parts { // a collection that has to be synced again answers nothing, old snapshots included
-		if err := part.c.synced(part.c.store.Snapshot()); err != nil {
-			return p, err
-		}
+	if err := p.keepSynced(t, tok.cluster); err != nil {
+		return p, err
 	}
 	p.seek(tok.cluster)
 	return p, nil
+}
+
+// keepSynced keeps what may be answered of the snapshots of a page that begins in
+// a cluster: a collection that has to be synced again answers nothing, old
+// snapshots included. It is left out where that was asked for, but not when the
+// pages before have all of it.
+func (p *page) keepSynced(t *target, cluster string) (unread error) {
+	kept := make([]part, 0, len(p.parts))
+	for _, part := range p.parts {
+		err := part.c.synced(part.c.store.Snapshot())
+		if err != nil && !t.partial {
+			return err
+		}
+		if err == nil || part.c.id.Cluster < cluster {
+			kept = append(kept, part)
+		} else if unread == nil {
+			unread = err
+		}
+	}
+	if unread == nil {
+		return nil
+	}
+	if len(kept) == 0 {
+		return unread
+	}
+	p.parts, p.known = kept, false
+	return nil
 }
 
 // read takes new snapshots.

@@ -915,6 +915,7 @@ type ListResponse struct {
 	// The keys of `quarantined_keys`, in their order, each with its collection; only with `clusters`.
 	Quarantined []*QuarantinedKey `protobuf:"bytes,7,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
 	// The collections that `skip_unsynced` has left out, by cluster. With `*` later pages name those too that have come since the first.
+	// A later page also leaves out, and names, one that cannot be read any more, though earlier pages may have some of it.
 	LeftOut       []string `protobuf:"bytes,8,rep,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1177,6 +1178,7 @@ type ByIndexResponse struct {
 	// The keys of `quarantined_keys`, in their order, each with its collection; only with `clusters`.
 	Quarantined []*QuarantinedKey `protobuf:"bytes,6,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
 	// The collections that `skip_unsynced` has left out, by cluster. With `*` later pages name those too that have come since the first.
+	// A later page also leaves out, and names, one that cannot be read any more, though earlier pages may have some of it.
 	LeftOut       []string `protobuf:"bytes,7,rep,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
