@@ -16,6 +16,12 @@ var ErrNoKey = errors.New("stream: no such key")
 // ErrConflict says that the key was changed by somebody else.
 var ErrConflict = errors.New("stream: key was changed by somebody else")
 
+// How NATS names a bucket's stream, and its subjects.
+const (
+	bucketStream   = "KV_"
+	bucketSubjects = "$KV."
+)
+
 // Entry is one key of a bucket. Revision grows with every write to the bucket.
 type Entry struct {
 	Key      string
@@ -145,7 +151,7 @@ func (b *Bucket) Entries(ctx context.Context) ([]Entry, error) {
 }
 
 // Watch calls fn for every entry, then for every change, until ctx ends (nil) or fn fails (its error). After the initial entries it calls
-// fn once with an empty Entry. When the connection was lost it begins again with the initial entries.
+// fn once with an empty Entry; by then every key has been told that was there when the watch began. When the connection was lost it begins again with the initial entries.
 func (b *Bucket) Watch(ctx context.Context, fn func(Entry) error) error {
 	for {
 		err := b.watchOnce(ctx, fn)
@@ -172,25 +178,74 @@ func (b *Bucket) watchOnce(ctx context.Context, fn func(Entry) error) error {
 		return fmt.Errorf("watch bucket %s: %w", b.name, named(err))
 	}
 	defer func() { _ = w.Stop() }()
+	var seen, last uint64 // the newest revision told, and the one that ends the initial entries
+	said, told := false, false
 	for {
+		var again <-chan time.Time
+		if said && !told {
+			again = time.After(500 * time.Millisecond)
+		}
 		select {
 		case e, ok := <-w.Updates():
-			if !ok {
+			switch {
+			case !ok:
 				return fmt.Errorf("watch bucket %s: closed", b.name)
+			case e == nil && !said: // too early, perhaps: a key that is written at that moment is not counted
+				said = true
+				last, err = b.newest(ctx)
+			case e != nil:
+				entry := Entry{Key: unescapeKey(e.Key()), Value: e.Value(), Revision: e.Revision(), Deleted: e.Operation() != jetstream.KeyValuePut}
+				if err := fn(entry); err != nil {
+					return &handlerError{err: err}
+				}
+				seen = entry.Revision
 			}
-			var entry Entry
-			if e != nil {
-				entry = Entry{Key: unescapeKey(e.Key()), Value: e.Value(), Revision: e.Revision(), Deleted: e.Operation() != jetstream.KeyValuePut}
-			}
-			if err := fn(entry); err != nil {
-				return &handlerError{err: err}
-			}
+		case <-again: // the newest may have been deleted
+			last, err = b.newestLeft(ctx)
 		case <-reconnected:
 			return fmt.Errorf("watch bucket %s: reconnected", b.name)
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+		if err != nil {
+			return fmt.Errorf("watch bucket %s: %w", b.name, named(err))
+		}
+		if said && !told && seen >= last {
+			told = true
+			if err := fn(Entry{}); err != nil {
+				return &handlerError{err: err}
+			}
+		}
 	}
+}
+
+// newest is the revision of the last write; 0 when nothing is left of any.
+func (b *Bucket) newest(ctx context.Context) (uint64, error) {
+	s, err := b.c.js.Stream(ctx, bucketStream+b.name)
+	if err != nil {
+		return 0, err
+	}
+	state := s.CachedInfo().State
+	if state.Msgs == 0 {
+		return 0, nil
+	}
+	return state.LastSeq, nil
+}
+
+// newestLeft is the revision of the last write that was not deleted; it may be that of a replica that is a little behind.
+func (b *Bucket) newestLeft(ctx context.Context) (uint64, error) {
+	s, err := b.c.js.Stream(ctx, bucketStream+b.name)
+	if err != nil {
+		return 0, err
+	}
+	m, err := s.GetLastMsgForSubject(ctx, bucketSubjects+b.name+".>")
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return m.Sequence, nil
 }
 
 func (b *Bucket) fail(op, key string, err error) error {

@@ -1,8 +1,14 @@
 package stream
 
 import (
+	"context"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 )
 
 // FuzzUnescapeKey: any text is a key, in characters that a bucket takes, and
@@ -27,4 +33,92 @@ func FuzzUnescapeKey(f *testing.F) {
 			t.Fatalf("%q is read %q", text, foreign)
 		}
 	})
+}
+
+// hasty watches as NATS' library does when a key is written while it counts: it says that all was told after the first.
+type hasty struct{ jetstream.KeyValue }
+
+type hastyWatch struct {
+	jetstream.KeyWatcher
+	updates chan jetstream.KeyValueEntry
+}
+
+func (w hastyWatch) Updates() <-chan jetstream.KeyValueEntry { return w.updates }
+
+func (h hasty) WatchAll(ctx context.Context, opts ...jetstream.WatchOpt) (jetstream.KeyWatcher, error) {
+	w, err := h.KeyValue.WatchAll(ctx, opts...)
+	if err != nil {
+		return nil, err
+	}
+	out := make(chan jetstream.KeyValueEntry, 16)
+	go func() {
+		defer close(out)
+		first := true
+		for e := range w.Updates() {
+			if e == nil {
+				continue
+			}
+			if out <- e; first {
+				out <- nil
+			}
+			first = false
+		}
+	}()
+	return hastyWatch{KeyWatcher: w, updates: out}, nil
+}
+
+// TestDesign5AWatchSaysThatAllWasToldWhenItWas: what a follower holds and is not told again is taken for gone.
+func TestDesign5AWatchSaysThatAllWasToldWhenItWas(t *testing.T) {
+	t.Parallel()
+	c, err := Connect(t.Context(), Config{URL: embeddedtest.NATS(t).URL(), Memory: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	b, err := c.Bucket(t.Context(), "hasty", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.kv = hasty{b.kv}
+	put := func(key string) uint64 {
+		t.Helper()
+		revision, err := b.Put(t.Context(), key, []byte(key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return revision
+	}
+	for _, key := range []string{"a", "b", "c"} {
+		put(key)
+	}
+	told := func() (keys []string) {
+		t.Helper()
+		entries, err := b.Entries(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			keys = append(keys, e.Key)
+		}
+		return keys
+	}
+	if got := told(); !slices.Equal(got, []string{"a", "b", "c"}) {
+		t.Errorf("told %q, want all three", got)
+	}
+	put("a")
+	if got := told(); !slices.Equal(got, []string{"b", "c", "a"}) {
+		t.Errorf("told %q, want all three", got)
+	}
+	// The newest of all is gone: it is not waited for.
+	put("d")
+	s, err := c.js.Stream(t.Context(), bucketStream+"hasty")
+	if err == nil {
+		err = s.Purge(t.Context(), jetstream.WithPurgeSubject(bucketSubjects+"hasty.d"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := told(); !slices.Equal(got, []string{"b", "c", "a"}) {
+		t.Errorf("told %q, want the three that are left", got)
+	}
 }
