@@ -10,6 +10,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/stream"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/indexer/definition"
 )
 
@@ -30,19 +31,16 @@ type declaration struct {
 }
 
 // declarations are the indexes that callers have declared, as last known. They
-// go on being known while the log is away.
+// go on being known while the log is away, and a bucket that is lost is made
+// anew with them: only RemoveIndexers removes.
 type declarations struct {
-	log     deltaLog
 	slog    *slog.Logger
 	changed func(resource string) // called without the lock after each change
 	known   chan struct{}         // closed once all that was there has been read
-	look    chan struct{}         // cap 1; the bucket may be gone
-	opening chan struct{}         // cap 1; full while somebody opens the bucket
+	bucket  *stream.Follower
 
-	mu      sync.Mutex // guards the rest
-	bucket  *stream.Bucket
-	lost    bool                      // the bucket is gone, and what it held was not put back yet
-	entries map[string]*declaredEntry // by resource
+	mu      sync.Mutex
+	entries map[string]*declaredEntry // by resource; guarded by mu
 }
 
 type declaredEntry struct {
@@ -53,10 +51,11 @@ type declaredEntry struct {
 }
 
 func newDeclarations(log deltaLog, slog *slog.Logger, changed func(string)) *declarations {
-	return &declarations{
-		log: log, slog: slog, changed: changed, known: make(chan struct{}), look: make(chan struct{}, 1), opening: make(chan struct{}, 1),
-		entries: map[string]*declaredEntry{},
-	}
+	d := &declarations{slog: slog, changed: changed, known: make(chan struct{}), entries: map[string]*declaredEntry{}}
+	d.bucket = stream.NewFollower(log.Bucket, stream.FollowConfig{
+		Name: definitionsBucket, Take: d.take, Known: d.revision, Forget: d.forget, Held: d.values, Log: slog,
+	})
+	return d
 }
 
 // complete reports whether all that was declared before this replica began is
@@ -94,9 +93,10 @@ func (d *declarations) note(b *stream.Bucket, resource string, revision uint64, 
 	if old == nil {
 		old = &declaredEntry{}
 	}
-	if d.bucket != b || revision <= old.revision {
-		defer d.mu.Unlock()
-		return d.bucket == b
+	current := d.bucket.Current(b)
+	if !current || revision <= old.revision {
+		d.mu.Unlock()
+		return current
 	}
 	e := &declaredEntry{revision: revision, value: bytes.Clone(value), err: err, list: old.list}
 	same := bytes.Equal(value, old.value) // put back into a bucket made anew
@@ -135,16 +135,8 @@ func compileAll(set definition.Set, old []declaration) []declaration {
 // returns. Errors are those of change, or errDefinitionsAway.
 func (d *declarations) edit(ctx context.Context, resource string, change func(definition.Set) (definition.Set, error)) error {
 	for range 20 {
-		b, err := d.open(ctx)
+		b, e, err := d.bucket.Get(ctx, resource)
 		if err != nil {
-			return away(err)
-		}
-		e, err := b.Get(ctx, resource)
-		absent := errors.Is(err, stream.ErrNoKey)
-		if (err != nil && !absent || e.Revision < d.revision(resource)) && d.lose(ctx, b) {
-			continue
-		}
-		if err != nil && !absent {
 			return away(err)
 		}
 		set, err := definition.DecodeSet(e.Value)
@@ -187,6 +179,45 @@ func (d *declarations) revision(resource string) uint64 {
 		return e.revision
 	}
 	return 0
+}
+
+// forget makes revisions those of no bucket.
+func (d *declarations) forget() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, e := range d.entries {
+		e.revision = 0
+	}
+}
+
+// values are what is known, as it is in the bucket.
+func (d *declarations) values() map[string][]byte {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	values := map[string][]byte{}
+	for resource, e := range d.entries {
+		values[resource] = e.value
+	}
+	return values
+}
+
+// take is the handler of the bucket's entries; an empty one ends the first.
+func (d *declarations) take(b *stream.Bucket, e stream.Entry) error {
+	if e.Key == "" {
+		if !d.complete() {
+			close(d.known)
+		}
+		return nil
+	}
+	if e.Deleted {
+		e.Value = nil
+	}
+	set, err := definition.DecodeSet(e.Value)
+	if err != nil {
+		d.slog.Error("declared indexes cannot be used", slog.String("resource", e.Key), telemetry.Err(err))
+	}
+	d.note(b, e.Key, e.Revision, e.Value, set, err)
+	return nil
 }
 
 func away(err error) error { return newFault(errDefinitionsAway, err.Error()) }

@@ -131,7 +131,10 @@ func (s *Service) work(ctx context.Context) (err error) {
 		defer s.saveAll(ctx)
 		g.Go(func() error { return s.keep(following) })
 	}
-	g.Go(func() error { return s.declarations.run(following) })
+	g.Go(func() error {
+		s.declarations.bucket.Run(following)
+		return nil
+	})
 	g.Go(func() error { return s.discover(following, g) })
 	g.Go(func() error { return s.tend(following) })
 	return g.Wait()

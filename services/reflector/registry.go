@@ -1,19 +1,16 @@
 package reflector
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/deltaplane/deltaplane/internal/stream"
-	"github.com/deltaplane/deltaplane/internal/telemetry"
 )
 
 // reflectionsBucket keeps beside the log what callers asked all reflectors to do:
@@ -32,158 +29,63 @@ const (
 )
 
 // registry follows the bucket and changes it. What it tells its handler is the only truth about the bucket in this process; it goes on being
-// believed while the log is away. It is safe for concurrent use.
+// believed while the log is away. One that somebody else deleted is made anew with what this process knows: only RemoveReflection removes additions.
+// It is safe for concurrent use.
 type registry struct {
-	log  *stream.Conn
-	slog *slog.Logger
+	bucket *stream.Follower
 	// take is told every entry, in order and by one goroutine. No value: it is gone.
 	take func(kind, name string, value []byte, revision uint64)
 
-	mu      sync.Mutex // guards the rest
-	bucket  *stream.Bucket
-	applied uint64            // highest revision that take was told
-	moved   chan struct{}     // closed when applied grows
-	told    map[string]bool   // keys told since the last end of initial entries
-	held    map[string][]byte // values of the keys that have one
-	lost    bool              // the bucket is gone, and what it held was not put back yet
-	look    chan struct{}     // cap 1; a call found the bucket wanting
+	mu      sync.Mutex              // guards the rest
+	applied uint64                  // highest revision that take was told
+	moved   chan struct{}           // closed when applied grows
+	told    map[string]bool         // keys told since the last end of initial entries
+	held    map[string]stream.Entry // the keys that have a value
 }
 
 func newRegistry(log *stream.Conn, slog *slog.Logger, take func(kind, name string, value []byte, revision uint64)) *registry {
-	return &registry{log: log, slog: slog, take: take, moved: make(chan struct{}), held: map[string][]byte{}, told: map[string]bool{}, look: make(chan struct{}, 1)}
+	g := &registry{take: take, moved: make(chan struct{}), held: map[string]stream.Entry{}, told: map[string]bool{}}
+	g.bucket = stream.NewFollower(log.Bucket, stream.FollowConfig{
+		Name: reflectionsBucket, Take: g.handle, Known: g.known, Forget: g.forget, Held: g.values, Log: slog,
+	})
+	return g
 }
-
-// lookEvery is how often the bucket is looked at: whoever deletes it tells nobody.
-const lookEvery = 5 * time.Second
 
 // storePatience is how long a call waits for the bucket: callers, who wait for longer, are told what is away.
 const storePatience = 5 * time.Second
 
-// errBucketLost ends the watch of a bucket that is gone.
-var errBucketLost = errors.New("reflector: the bucket of what was added is gone")
-
-// run follows the bucket until ctx ends. One that somebody else deleted, or that a server lost, is made anew with the additions that this
-// process knows: only RemoveReflection removes them. Of several processes the first one's word counts.
-func (g *registry) run(ctx context.Context) {
-	const least, most = 100 * time.Millisecond, 5 * time.Second
-	pause, failing := least, false
-	for ctx.Err() == nil {
-		b, err := g.open(ctx)
-		if err == nil {
-			err = g.putBack(ctx, b)
-		}
-		if err == nil {
-			failing, pause = false, least
-			err = g.watch(ctx, b)
-		}
-		switch {
-		case ctx.Err() != nil:
-			return
-		case errors.Is(err, errBucketLost):
-			g.slog.LogAttrs(ctx, slog.LevelWarn, "the bucket of what was added is gone, and is made anew", slog.Int(telemetry.KeyCount, g.lose()))
-			continue
-		}
-		if !failing {
-			failing = true
-			g.slog.LogAttrs(ctx, slog.LevelWarn, "cannot read what was added to the reflections", telemetry.Err(err))
-		}
-		if !sleep(ctx, pause) {
-			return
-		}
-		pause = min(2*pause, most)
-	}
-}
-
-// watch follows b until ctx ends or it is lost.
-func (g *registry) watch(ctx context.Context, b *stream.Bucket) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	looks := make(chan struct{})
-	go func() {
-		defer close(looks)
-		tick := time.NewTicker(lookEvery)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-			case <-g.look:
-			case <-g.log.Reconnected():
-			case <-ctx.Done():
-				return
-			}
-			if gone, err := b.Lost(ctx); err == nil && gone {
-				cancel(errBucketLost)
-			}
-		}
-	}()
-	err := b.Watch(ctx, func(e stream.Entry) error {
-		if e.Key == "" && g.lacks() { // of a bucket made anew, all that was held would be missing
-			if gone, err := b.Lost(ctx); gone || err != nil {
-				return cmp.Or(err, errBucketLost)
-			}
-		}
-		return g.handle(e)
-	})
-	lost := errors.Is(context.Cause(ctx), errBucketLost)
-	cancel(nil)
-	<-looks
-	if lost {
-		return errBucketLost
-	}
-	return err
-}
-
-// lose forgets the bucket; it returns how many keys are to be put back.
-func (g *registry) lose() int {
+// forget is for a bucket that is gone.
+func (g *registry) forget() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.bucket, g.lost, g.applied = nil, true, 0
+	for key, e := range g.held {
+		e.Revision = 0
+		g.held[key] = e
+	}
+	g.applied = 0
 	clear(g.told)
-	return len(g.held)
 }
 
-// putBack writes into a bucket made anew what the lost one held. What is there already is newer.
-func (g *registry) putBack(ctx context.Context, b *stream.Bucket) error {
-	g.mu.Lock()
-	lost, held := g.lost, maps.Clone(g.held)
-	g.mu.Unlock()
-	if !lost {
-		return nil
-	}
-	for key, value := range held {
-		if _, err := b.Update(ctx, key, value, 0); err != nil && !errors.Is(err, stream.ErrConflict) {
-			return err
-		}
-	}
+func (g *registry) known(key string) uint64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.lost = false
-	return nil
+	return g.held[key].Revision
 }
 
-func (g *registry) open(ctx context.Context) (*stream.Bucket, error) {
-	g.mu.Lock()
-	b := g.bucket
-	g.mu.Unlock()
-	if b != nil {
-		return b, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	b, err := g.log.Bucket(ctx, reflectionsBucket, 0)
-	if err != nil {
-		return nil, err
-	}
+func (g *registry) values() map[string][]byte {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.bucket = b
-	return b, nil
+	values := map[string][]byte{}
+	for key, e := range g.held {
+		values[key] = e.Value
+	}
+	return values
 }
 
 // handle is the bucket's handler. An empty entry ends the initial ones: what was held and has not come again is gone.
-func (g *registry) handle(e stream.Entry) error {
+func (g *registry) handle(b *stream.Bucket, e stream.Entry) error {
 	if e.Key == "" {
-		for _, key := range g.missing() {
+		for _, key := range g.missing(b) {
 			kind, name, _ := strings.Cut(key, "/")
 			g.take(kind, name, nil, 0)
 		}
@@ -199,8 +101,12 @@ func (g *registry) handle(e stream.Entry) error {
 	g.take(kind, name, e.Value, e.Revision)
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if !g.bucket.Current(b) {
+		return nil // told again by the next one
+	}
 	if g.told[e.Key] = true; len(e.Value) > 0 {
-		g.held[e.Key] = slices.Clone(e.Value)
+		e.Value = slices.Clone(e.Value)
+		g.held[e.Key] = e
 	} else {
 		delete(g.held, e.Key)
 	}
@@ -210,21 +116,13 @@ func (g *registry) handle(e stream.Entry) error {
 	return nil
 }
 
-// lacks reports whether something that was held has not come again.
-func (g *registry) lacks() bool {
+// missing takes out what was held and has not come again. Of a bucket that was lost meanwhile nothing is said.
+func (g *registry) missing(b *stream.Bucket) []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for key := range g.held {
-		if !g.told[key] {
-			return true
-		}
+	if !g.bucket.Current(b) {
+		return nil
 	}
-	return false
-}
-
-func (g *registry) missing() []string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
 	var out []string
 	for key := range g.held {
 		if !g.told[key] {
@@ -275,17 +173,9 @@ func (g *registry) edit(ctx context.Context, cluster string, change func(*additi
 func (g *registry) change(ctx context.Context, key string, fn func([]byte) ([]byte, bool, error)) error {
 	ctx, cancel := patiently(ctx)
 	defer cancel()
-	b, err := g.open(ctx)
-	if err != nil {
-		return notDone(err)
-	}
 	for range 20 {
-		e, err := b.Get(ctx, key)
-		if err != nil && !errors.Is(err, stream.ErrNoKey) {
-			select {
-			case g.look <- struct{}{}:
-			default:
-			}
+		b, e, err := g.bucket.Get(ctx, key)
+		if err != nil {
 			return notDone(err)
 		}
 		value, changed, err := fn(e.Value)
@@ -306,12 +196,8 @@ func (g *registry) change(ctx context.Context, key string, fn func([]byte) ([]by
 
 // additions are those of a cluster as they are now.
 func (g *registry) additions(ctx context.Context, cluster string) (additions, error) {
-	b, err := g.open(ctx)
+	_, e, err := g.bucket.Get(ctx, keyAdded+"/"+cluster)
 	if err != nil {
-		return additions{}, storeAway(err)
-	}
-	e, err := b.Get(ctx, keyAdded+"/"+cluster)
-	if err != nil && !errors.Is(err, stream.ErrNoKey) {
 		return additions{}, storeAway(err)
 	}
 	set, err := decodeAdditions(e.Value)
@@ -325,12 +211,13 @@ func (g *registry) additions(ctx context.Context, cluster string) (additions, er
 func (g *registry) request(ctx context.Context, key string, value []byte) error {
 	ctx, cancel := patiently(ctx)
 	defer cancel()
-	b, err := g.open(ctx)
+	b, err := g.bucket.Open(ctx)
 	if err != nil {
 		return notDone(err)
 	}
 	revision, err := b.Put(ctx, key, value)
 	if err != nil {
+		g.bucket.Suspect()
 		return perhapsDone(err)
 	}
 	g.follow(ctx, revision)
@@ -339,7 +226,7 @@ func (g *registry) request(ctx context.Context, key string, value []byte) error 
 
 // answered empties a key that is still at revision; a newer request stays.
 func (g *registry) answered(ctx context.Context, key string, revision uint64) error {
-	b, err := g.open(ctx)
+	b, err := g.bucket.Open(ctx)
 	if err != nil {
 		return err
 	}

@@ -104,7 +104,7 @@ func (s *Service) Run(ctx context.Context) error {
 		for _, spec := range s.cfg.Resources {
 			s.begin(spec, reflectorv1.ReflectionOrigin_REFLECTION_ORIGIN_CONFIGURED, nil)
 		}
-		s.loops.Go(func() { s.registry.run(mirror) })
+		s.loops.Go(func() { s.registry.bucket.Run(mirror) })
 		return nil
 	})
 	cancel()

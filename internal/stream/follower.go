@@ -1,0 +1,226 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// lookEvery is how often a bucket is looked at: whoever deletes it tells nobody.
+	lookEvery = 5 * time.Second
+	// openWithin is how long opening a bucket may take, with what is put back into it.
+	openWithin = 5 * time.Second
+)
+
+// errBucketLost ends the watch of a bucket that is gone.
+var errBucketLost = errors.New("stream: bucket is gone")
+
+// FollowConfig is what a [Follower] asks of whoever knows what the bucket holds.
+type FollowConfig struct {
+	// Name of the bucket.
+	Name string
+	// Take is told every entry, in order and by one goroutine; an empty one ends those that were there when a watch began, and is told
+	// only of a bucket that is not lost, as far as is known: a caller may find out at that moment, and then Current says so to whoever holds
+	// the lock that Forget takes. An error ends the watch, and another one begins.
+	Take func(b *Bucket, e Entry) error
+	// Known is the revision of what is known of a key; 0 when nothing is.
+	Known func(key string) uint64
+	// Forget makes all revisions 0, as those of the next bucket begin anew. It must not call the Follower, but for Current.
+	Forget func()
+	// Held is what is known, by key, to be put into a bucket made anew.
+	Held func() map[string][]byte
+	// Log is told of what is wrong; default discards.
+	Log *slog.Logger
+}
+
+// Follower follows and writes a bucket, and outlives it: one that somebody else deletes, or that a server lost, is made anew with what this process
+// knows, before anybody uses it. Of several processes the first one's word counts for a key. It is safe for concurrent use.
+type Follower struct {
+	cfg     FollowConfig
+	open    func(ctx context.Context, name string, ttl time.Duration) (*Bucket, error)
+	look    chan struct{} // cap 1; the bucket may be gone
+	opening chan struct{} // cap 1; full while somebody opens the bucket
+
+	bucket atomic.Pointer[Bucket] // written with mu held
+	mu     sync.Mutex
+	lost   bool // the bucket is gone, and what it held was not put back yet; guarded by mu
+}
+
+// NewFollower returns a Follower that opens its bucket with open, as [Conn.Bucket] does.
+func NewFollower(open func(ctx context.Context, name string, ttl time.Duration) (*Bucket, error), cfg FollowConfig) *Follower {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Follower{cfg: cfg, open: open, look: make(chan struct{}, 1), opening: make(chan struct{}, 1)}
+}
+
+// Run follows the bucket until ctx ends. While it cannot be read, what is known goes on being believed.
+func (f *Follower) Run(ctx context.Context) {
+	const least, most = 100 * time.Millisecond, 5 * time.Second
+	pause, failing := least, false
+	for ctx.Err() == nil {
+		b, err := f.Open(ctx)
+		if err == nil {
+			err = f.watch(ctx, b, func() { pause, failing = least, false })
+		}
+		switch {
+		case ctx.Err() != nil:
+			return
+		case errors.Is(err, errBucketLost):
+			f.cfg.Log.Warn("a bucket is gone, and is made anew with what is known", slog.String("bucket", f.cfg.Name))
+			continue
+		}
+		if !failing {
+			failing = true
+			f.cfg.Log.Warn("a bucket cannot be read", slog.String("bucket", f.cfg.Name), slog.String("error", err.Error()))
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, most)
+	}
+}
+
+// watch follows b until ctx ends, it is lost, or Take fails. Well is called when all that was there has been read.
+func (f *Follower) watch(ctx context.Context, b *Bucket, well func()) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	looks := make(chan struct{})
+	go func() {
+		defer close(looks)
+		tick := time.NewTicker(lookEvery)
+		defer tick.Stop()
+		for {
+			reconnected := b.c.events.wait()
+			select {
+			case <-tick.C:
+			case <-f.look:
+			case <-reconnected: // perhaps to another server
+			case <-ctx.Done():
+				return
+			}
+			if lost, err := f.Lost(ctx, b); err == nil && lost {
+				cancel(errBucketLost)
+				return
+			}
+		}
+	}()
+	err := b.Watch(ctx, func(e Entry) error {
+		if e.Key == "" { // of a bucket made anew, all that is known would be missing
+			switch lost, err := f.Lost(ctx, b); {
+			case err != nil:
+				return err
+			case lost:
+				return errBucketLost
+			}
+			well()
+		}
+		return f.cfg.Take(b, e)
+	})
+	lost := errors.Is(context.Cause(ctx), errBucketLost)
+	cancel(nil)
+	<-looks
+	if lost {
+		return errBucketLost
+	}
+	return err
+}
+
+// Current reports whether b is the bucket that is followed, as far as is known.
+func (f *Follower) Current(b *Bucket) bool { return f.bucket.Load() == b }
+
+// Lost reports whether b is gone; no answer is an error. If it is, it is forgotten, and [Follower.Open] makes it anew.
+func (f *Follower) Lost(ctx context.Context, b *Bucket) (bool, error) {
+	if !f.Current(b) { // another caller has found out
+		return true, nil
+	}
+	if gone, err := b.Lost(ctx); err != nil || !gone {
+		return false, err
+	}
+	f.mu.Lock()
+	if f.Current(b) {
+		f.bucket.Store(nil)
+		f.lost = true
+		f.cfg.Forget()
+	}
+	f.mu.Unlock()
+	f.Suspect() // for the watch, when a call has found out
+	return true, nil
+}
+
+// Suspect has the bucket looked at.
+func (f *Follower) Suspect() {
+	select {
+	case f.look <- struct{}{}:
+	default:
+	}
+}
+
+// Open returns the bucket; one that was lost is made anew and filled first.
+func (f *Follower) Open(ctx context.Context) (*Bucket, error) {
+	ctx, cancel := context.WithTimeout(ctx, openWithin)
+	defer cancel()
+	select {
+	case f.opening <- struct{}{}:
+		defer func() { <-f.opening }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	f.mu.Lock()
+	b, lost := f.bucket.Load(), f.lost
+	f.mu.Unlock()
+	if b != nil {
+		return b, nil
+	}
+	b, err := f.open(ctx, f.cfg.Name, 0)
+	for try := 0; lost && errors.Is(err, ErrUnavailable) && try < 5; try++ { // a server may still be busy deleting it
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+		}
+		b, err = f.open(ctx, f.cfg.Name, 0)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if lost {
+		for key, value := range f.cfg.Held() { // what is there already is newer
+			if _, err := b.Update(ctx, key, value, 0); err != nil && !errors.Is(err, ErrConflict) {
+				return nil, err
+			}
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.bucket.Store(b)
+	f.lost = false
+	return b, nil
+}
+
+// Get returns a key's entry, empty when there is none, and the bucket that holds it. When the bucket does not answer as it should, it is looked
+// at, and made anew when it is gone.
+func (f *Follower) Get(ctx context.Context, key string) (*Bucket, Entry, error) {
+	for {
+		b, err := f.Open(ctx)
+		if err != nil {
+			return nil, Entry{}, err
+		}
+		e, err := b.Get(ctx, key)
+		if errors.Is(err, ErrNoKey) {
+			err = nil
+		}
+		if err != nil || e.Revision < f.cfg.Known(key) {
+			if lost, _ := f.Lost(ctx, b); lost && ctx.Err() == nil {
+				continue
+			}
+		}
+		if err != nil {
+			return nil, Entry{}, err
+		}
+		return b, e, nil
+	}
+}

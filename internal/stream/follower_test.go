@@ -1,0 +1,148 @@
+package stream_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
+	"github.com/deltaplane/deltaplane/internal/stream"
+)
+
+const shelf = "shelf"
+
+// shelfkeeper knows what a bucket holds, as a service does.
+type shelfkeeper struct {
+	f  *stream.Follower
+	mu sync.Mutex
+	// Guarded by mu.
+	known map[string]stream.Entry
+	told  map[string]bool // in this watch
+	ends  []int           // how many keys each watch had told when it said that these were all
+}
+
+func newShelfkeeper(t testing.TB, c *stream.Conn) *shelfkeeper {
+	t.Helper()
+	k := &shelfkeeper{known: map[string]stream.Entry{}, told: map[string]bool{}}
+	k.f = stream.NewFollower(c.Bucket, stream.FollowConfig{
+		Name: shelf,
+		Take: func(b *stream.Bucket, e stream.Entry) error {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			switch {
+			case !k.f.Current(b):
+			case e.Key == "":
+				k.ends = append(k.ends, len(k.told))
+				clear(k.told)
+			default:
+				k.known[e.Key], k.told[e.Key] = e, true
+			}
+			return nil
+		},
+		Known: func(key string) uint64 { return k.entry(key).Revision },
+		Forget: func() {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			for key, e := range k.known {
+				e.Revision = 0
+				k.known[key] = e
+			}
+			clear(k.told)
+		},
+		Held: func() map[string][]byte {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			values := map[string][]byte{}
+			for key, e := range k.known {
+				values[key] = e.Value
+			}
+			return values
+		},
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); k.f.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return k
+}
+
+func (k *shelfkeeper) entry(key string) stream.Entry {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.known[key]
+}
+
+// add puts a word to a key's.
+func (k *shelfkeeper) add(ctx context.Context, key, word string) error {
+	for {
+		b, e, err := k.f.Get(ctx, key)
+		if err != nil {
+			return err
+		}
+		if _, err = b.Update(ctx, key, append(e.Value, word+" "...), e.Revision); !errors.Is(err, stream.ErrConflict) {
+			return err
+		}
+	}
+}
+
+// TestDesign5ABucketThatIsLostUnderItsCallersLosesNothingThatWasKnown: whoever calls first makes it anew, and no call meets it empty.
+func TestDesign5ABucketThatIsLostUnderItsCallersLosesNothingThatWasKnown(t *testing.T) {
+	t.Parallel()
+	url := embeddedtest.NATS(t).URL()
+	js := operator(t, url)
+	keepers := []*shelfkeeper{newShelfkeeper(t, connect(t, url, nil)), newShelfkeeper(t, connect(t, url, nil))}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	want := map[string][]string{}
+	for round := range 6 {
+		if round > 0 {
+			if err := js.DeleteKeyValue(ctx, shelf); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var calls sync.WaitGroup
+		for i, k := range keepers {
+			for _, key := range []string{"a", "b"} {
+				word := fmt.Sprintf("%d.%d", round, i)
+				want[key] = append(want[key], word)
+				calls.Go(func() {
+					if err := k.add(ctx, key, word); err != nil {
+						t.Errorf("round %d, caller %d, key %s: %v", round, i, key, err)
+					}
+				})
+			}
+		}
+		calls.Wait()
+		for i, k := range keepers { // what one has learnt from nobody else is the others' to lose
+			for _, key := range []string{"a", "b"} {
+				for tick := time.NewTicker(10 * time.Millisecond); ; <-tick.C {
+					lacks := ""
+					for _, word := range want[key] {
+						if !strings.Contains(string(k.entry(key).Value), word+" ") {
+							lacks = word
+						}
+					}
+					if lacks == "" && k.entry(key).Revision > 0 {
+						break
+					}
+					if ctx.Err() != nil || t.Failed() {
+						t.Fatalf("round %d: caller %d knows %q of key %s, without %s", round, i, k.entry(key).Value, key, lacks)
+					}
+				}
+			}
+		}
+	}
+	for i, k := range keepers {
+		k.mu.Lock()
+		for n, told := range k.ends[1:] {
+			if told < 2 {
+				t.Errorf("caller %d: watch %d said that %d keys were all there are", i, n+1, told)
+			}
+		}
+		k.mu.Unlock()
+	}
+}
