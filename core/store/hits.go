@@ -108,11 +108,16 @@ func (s *Snapshot) visitObjects(ids []uint32, yield func(*Object) bool) bool {
 		objects[i&31] = s.objects.get(id)
 	}
 	size := uint32(0)
+	n := 0
 	for i := range ids {
-		ks[i&31] = objects[i&31].key
-		size |= objects[i&31].size // lies in the object's other half
+		o := objects[i&31]
+		size |= o.size          // lies in the object's other half
+		if o.stored == o.size { // in a frame there is all that most readers want
+			ks[n&31] = o.key
+			n++
+		}
 	}
-	for i := range ids {
+	for i := range n {
 		if ks[i&31].n == 0 && size == math.MaxUint32 { // loads the key's first bytes
 			return false
 		}

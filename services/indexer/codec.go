@@ -73,7 +73,10 @@ func (o *out) parts() mem.BufferSlice {
 	o.warm()
 	at := o.from
 	for _, c := range o.cuts {
-		p.slices = append(p.slices, mem.SliceBuffer(o.buf[at:c.at:c.at]), mem.SliceBuffer(c.data))
+		if at < c.at {
+			p.slices = append(p.slices, mem.SliceBuffer(o.buf[at:c.at:c.at]))
+		}
+		p.slices = append(p.slices, mem.SliceBuffer(c.data))
 		at = c.at
 	}
 	for i := range p.slices {

@@ -248,7 +248,7 @@ func (c *collection) apply(ctx context.Context, b intake) {
 			}
 		}
 		c.horizon(&batch, r)
-		if op, ok := c.op(ctx, r, b.faults[i]); ok {
+		if op, ok := c.op(ctx, r, b.taken[i]); ok {
 			batch.Ops = append(batch.Ops, op)
 		}
 	}
@@ -331,12 +331,12 @@ func sequenceOf(op store.Op) uint64 {
 
 // op turns a record that was taken in into a store operation; control records
 // have none.
-func (c *collection) op(ctx context.Context, r *delta.Record, fault error) (store.Op, bool) {
+func (c *collection) op(ctx context.Context, r *delta.Record, t taken) (store.Op, bool) {
 	switch {
 	case r.Kind != delta.KindDelta || r.Type == delta.Bookmark:
 		return store.Op{}, false
 	case r.Type != delta.Deleted:
-		return store.Op{Put: c.extract.Checked(ctx, r, fault)}, true
+		return store.Op{Put: c.extract.Checked(ctx, r, t.frame, t.fault)}, true
 	}
 	at := r.PublishedAt
 	if at.IsZero() {

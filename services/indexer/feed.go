@@ -10,18 +10,32 @@ import (
 // intake is a batch whose payloads were checked and copied.
 type intake struct {
 	delta.Batch
-	faults []error // of the payload of each record
+	taken []taken // of each record
+}
+
+// taken is what was found out about a record's payload.
+type taken struct {
+	fault error
+	frame []byte // holds the payload; nil without one
 }
 
 // take checks the payloads of a batch and copies them out of the log's messages.
 // It is for any goroutine.
 func (c *collection) take(b delta.Batch) intake {
-	in := intake{b, make([]error, len(b.Records))}
+	in, o := intake{b, make([]taken, len(b.Records))}, newOut()
+	defer o.free()
 	for i := range b.Records {
 		r := &b.Records[i]
 		if r.Kind == delta.KindDelta && r.Type != delta.Bookmark && r.Type != delta.Deleted {
-			in.faults[i] = extract.Check(r)
-			r.Payload = c.keeper.Put(r.Payload)
+			t := &in.taken[i]
+			t.fault = extract.Check(r)
+			n := len(r.Payload)
+			if head, tail := o.around(r); head != nil && t.fault == nil && !c.keeper.Compacting() {
+				t.frame = c.keeper.Put(head, r.Payload, tail)
+				r.Payload = t.frame[len(head) : len(head)+n : len(head)+n]
+			} else {
+				r.Payload = c.keeper.Put(r.Payload)
+			}
 		} else {
 			r.Payload = nil // it is lent
 		}

@@ -50,10 +50,15 @@ func (s *server) apply(t testing.TB, c *collection, pods []podFacts) {
 	t.Helper()
 	at := c.store.Snapshot().State().Position.Sequence
 	b := store.Batch{}
+	var records []delta.Record
 	for i := range pods {
 		at++
-		r := pods[i].record(at)
-		b.Ops = append(b.Ops, store.Op{Put: c.extract.Object(t.Context(), &r)})
+		records = append(records, pods[i].record(at))
+	}
+	in := c.take(delta.Batch{Records: records})
+	for i := range in.Records {
+		op, _ := c.op(t.Context(), &in.Records[i], in.taken[i])
+		b.Ops = append(b.Ops, op)
 	}
 	b.State = &store.State{
 		Revision: delta.Revision{Epoch: 1, RV: fmt.Sprint(at)}, Position: delta.Position{Epoch: 1, Sequence: at}, Synced: true,

@@ -114,7 +114,8 @@ type pageWriter struct {
 	at      int // the part being written
 	n       int
 	lastAt  int
-	last    string
+	last    *store.Object // written last
+	lastKey string        // instead of it, of a view of keys
 	faulty  []located
 	beside  int // about what it takes to name them
 	visited int
@@ -123,6 +124,14 @@ type pageWriter struct {
 // full reports whether the page has no room for one more object of a size.
 func (w *pageWriter) full(size int) bool {
 	return w.n > 0 && (w.n >= w.p.size || w.o.len()+w.beside+size > w.p.s.cfg.MaxPageBytes)
+}
+
+// written is the key that was written last.
+func (w *pageWriter) written() string {
+	if w.last != nil {
+		return w.last.Key()
+	}
+	return w.lastKey
 }
 
 // objects writes the matching objects of a source; false when the page is full.
@@ -158,7 +167,7 @@ func (w *pageWriter) objects(ctx context.Context, src *source, f *filter) (bool,
 			w.faulty = append(w.faulty, located{w.at, obj.Key()})
 			w.beside += naming(obj.Key(), name)
 		}
-		w.last, w.lastAt = obj.Key(), w.at
+		w.last, w.lastAt = obj, w.at
 		w.n++
 	}
 	return true, nil
@@ -198,7 +207,7 @@ func (w *pageWriter) keys(hits store.Hits) bool {
 			return false
 		}
 		w.o.key(1, key)
-		w.last = key
+		w.lastKey = key
 		w.n++
 	}
 	w.lastAt = w.at
@@ -242,7 +251,7 @@ func (p *page) answer(ctx context.Context, t *target, fs filters, proj *projecti
 		left = p.remaining(fs, total, &w)
 	}
 	if more {
-		o.string(2, p.next(ctx, w.lastAt, w.last, w.n))
+		o.string(2, p.next(ctx, w.lastAt, w.written(), w.n))
 	}
 	if !p.many {
 		o.snapshot(3, p.parts[0].snap)
@@ -282,7 +291,7 @@ func (p *page) remaining(fs filters, total uint64, w *pageWriter) uint64 {
 		}
 		after := ""
 		if at == w.lastAt {
-			after = w.last
+			after = w.written()
 		}
 		for range src.after(after) {
 			n++

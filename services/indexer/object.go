@@ -3,6 +3,7 @@ package indexer
 import (
 	"unicode/utf8"
 
+	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
@@ -24,23 +25,28 @@ func (o *out) object(obj *store.Object, p *projection, collection string) bool {
 		}
 		return !obj.Faulty()
 	}
+	if frame := obj.Framed(); frame != nil && p.mask == nil && collection == "" {
+		o.cuts = append(o.cuts, cut{len(o.buf), frame})
+		o.size += len(frame)
+		return true
+	}
 	if obj.Faulty() {
 		o.body(obj, nil, 0, collection)
 		return false
 	}
-	stored, codec := obj.Stored()
+	_, codec := obj.Stored()
 	switch {
-	case p.mask != nil:
+	case p.mask != nil || codec == nil:
 		payload, err := obj.Payload()
 		if err != nil {
 			o.body(obj, nil, 0, collection)
 			return false
 		}
-		payload = p.payload(payload)
-		o.made += len(payload)
+		if p.mask != nil {
+			payload = p.payload(payload)
+			o.made += len(payload)
+		}
 		o.body(obj, payload, len(payload), collection)
-	case codec == nil:
-		o.body(obj, stored, len(stored), collection)
 	default:
 		// The payload is decoded to where it is sent from.
 		o.room(obj.Size() + copyBelow)
@@ -56,6 +62,23 @@ func (o *out) object(obj *store.Object, p *projection, collection string) bool {
 		o.tail(n, collection)
 	}
 	return true
+}
+
+// around writes what stands around a record's payload in the Object of a full
+// view: with it the payload is stored as the one piece that most answers are
+// made of. Head is nil when the payload is copied to where it is sent from
+// anyway, and when a text would have to be changed. Both are o's until it writes
+// again.
+func (o *out) around(r *delta.Record) (head, tail []byte) {
+	if len(r.Payload) < copyBelow || !utf8.ValidString(r.UID) || !utf8.ValidString(string(r.RV)) {
+		return nil, nil
+	}
+	o.rewind([3]int{o.from, 0, 0})
+	o.item(objectField, &item{
+		key: string(r.Key), uid: r.UID, rv: string(r.RV), payload: r.Payload, encoding: deltav1.Encoding_ENCODING_JSON,
+	})
+	at := o.cuts[0].at
+	return o.buf[o.from:at], o.buf[at:]
 }
 
 // body writes an Object with a payload that is at hand; none when n is zero.
@@ -127,6 +150,9 @@ func (p *projection) objectLen(obj *store.Object) int {
 	}
 	if p.mask != nil {
 		return 0
+	}
+	if frame := obj.Framed(); frame != nil { // without a look at its key, which is far away
+		return len(frame) + 24
 	}
 	return len(obj.Key()) + obj.Size() + 80
 }

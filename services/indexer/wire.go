@@ -181,7 +181,10 @@ func (o *out) frame() *frame {
 	parts := make(mem.BufferSlice, 0, 2*len(o.cuts)+1)
 	at := headRoom
 	for _, c := range o.cuts {
-		parts = append(parts, mem.SliceBuffer(head[at:c.at:c.at]), mem.SliceBuffer(c.data))
+		if at < c.at {
+			parts = append(parts, mem.SliceBuffer(head[at:c.at:c.at]))
+		}
+		parts = append(parts, mem.SliceBuffer(c.data))
 		at = c.at
 	}
 	if at < len(head) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/services/indexer/pages"
 )
 
 // maxServed is more than any object takes as it is served.
@@ -93,6 +94,7 @@ func (d *decoder) blocks(in *blockReader) error {
 	for _, b := range list {
 		if b.kind == kindPayloads {
 			b.payload = make([]byte, b.size)
+			pages.Large(b.payload)
 		}
 	}
 	front := newAhead(list)
@@ -261,6 +263,13 @@ func (d *decoder) objects(c *cursor) {
 		}
 		if n > 0 {
 			o.Payload, d.payloads = d.payloads[:n:n], d.payloads[n:]
+		}
+		if o.Codec == nil && n != size {
+			if n < size+store.FrameTail {
+				c.bad = true
+				return
+			}
+			o.Frame, o.Payload = o.Payload, o.Payload[n-size-store.FrameTail:n-store.FrameTail]
 		}
 		o.Size = int(size)
 		if last := len(d.image.Objects); last > 0 && !before(d.image.Objects[last-1].Key(), o.Key) {

@@ -85,10 +85,12 @@ func NewKeeper(s *store.Store, cfg Config) *Keeper {
 	return &Keeper{store: s, cfg: cfg.withDefaults(), progress: make(chan struct{}, 1)}
 }
 
-// Put copies a payload that is about to be put into the store.
-func (k *Keeper) Put(payload []byte) []byte {
-	k.put.Add(int64(len(payload)))
-	return k.raw.Put(payload)
+// Put copies a payload that is about to be put into the store; its parts come
+// one behind the other.
+func (k *Keeper) Put(parts ...[]byte) []byte {
+	p := k.raw.Put(parts...)
+	k.put.Add(int64(len(p)))
+	return p
 }
 
 // Compact says that objects are to be compressed; eager, that those that have
@@ -335,7 +337,11 @@ func (k *Keeper) swap(ops []store.Op, now time.Time) {
 				continue // swapped, or replaced by what a later walk looks at
 			}
 			stored, codec := op.Swap.New.Stored()
-			again = append(again, store.Op{Swap: &store.Swap{Old: o, New: o.WithStored(stored, codec)}})
+			n := o.Moved(stored)
+			if _, was := o.Stored(); was != codec {
+				n = o.WithStored(stored, codec)
+			}
+			again = append(again, store.Op{Swap: &store.Swap{Old: o, New: n}})
 		}
 		ops = again
 	}
@@ -382,20 +388,18 @@ func (k *Keeper) improved(w *walk, o *store.Object) *store.Object {
 	}
 	for i, slab := range [...]*Slab{&k.raw, &k.packed} {
 		if w.sparse[i] != nil && w.sparse[i](stored) {
-			return o.WithStored(slab.Put(stored), codec)
+			return o.Moved(slab.Put(stored))
 		}
 	}
 	return nil
 }
 
 func (k *Keeper) compressed(w *walk, o *store.Object, stored []byte, codec store.Codec) *store.Object {
-	served := stored
-	if codec != nil {
-		var err error
-		if served, err = o.Payload(); err != nil {
-			return nil // who reads it is told
-		}
-	} else {
+	served, err := o.Payload()
+	if err != nil {
+		return nil // who reads it is told
+	}
+	if codec == nil {
 		w.worked += int64(len(stored))
 	}
 	b, ok := w.encoder.Encode(served)

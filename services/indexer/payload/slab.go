@@ -39,24 +39,36 @@ type segment struct {
 	size  int
 }
 
-// Put copies b and returns the copy, which must not be changed; it has no spare
-// capacity.
-func (s *Slab) Put(b []byte) []byte {
-	if len(b) == 0 {
+// Put copies the parts, one behind the other, and returns the copy, which must
+// not be changed; it has no spare capacity.
+func (s *Slab) Put(parts ...[]byte) []byte {
+	n := 0
+	for _, part := range parts {
+		n += len(part)
+	}
+	if n == 0 {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(b) > loneAbove {
-		return s.grow(b, len(b))
+	p := s.take(n)[:0]
+	for _, part := range parts {
+		p = append(p, part...)
 	}
-	if len(b) > len(s.free) {
-		s.next = min(max(2*s.next, 4*len(b), leastSegment), mostSegment)
-		s.free = s.grow(nil, s.next)
+	return p
+}
+
+// take returns n bytes that nobody has.
+func (s *Slab) take(n int) []byte {
+	if n > loneAbove {
+		return s.grow(n)
 	}
-	p := s.free[:len(b):len(b)]
-	s.free = s.free[len(b):]
-	copy(p, b)
+	if n > len(s.free) {
+		s.next = min(max(2*s.next, 4*n, leastSegment), mostSegment)
+		s.free = s.grow(s.next)
+	}
+	p := s.free[:n:n]
+	s.free = s.free[n:]
 	return p
 }
 
@@ -71,11 +83,10 @@ func (s *Slab) Adopt(buf []byte) {
 	s.segments = append(s.segments, segment{weak.Make(unsafe.SliceData(buf)), len(buf)})
 }
 
-// grow makes a segment that begins with b.
-func (s *Slab) grow(b []byte, size int) []byte {
+// grow makes a segment.
+func (s *Slab) grow(size int) []byte {
 	buf := make([]byte, size)
 	pages.Large(buf)
-	copy(buf, b)
 	if len(s.segments) >= 2*s.scanned+64 {
 		s.bury()
 	}

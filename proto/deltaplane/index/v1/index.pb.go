@@ -2685,7 +2685,7 @@ type CollectionStatus struct {
 	LastError string `protobuf:"bytes,15,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
 	// How payloads are stored.
 	Tier Tier `protobuf:"varint,16,opt,name=tier,proto3,enum=deltaplane.index.v1.Tier" json:"tier,omitempty"`
-	// Bytes that the payloads take as they are stored.
+	// Bytes that the payloads take as they are stored, with what is kept around them.
 	StoredBytes int64 `protobuf:"varint,17,opt,name=stored_bytes,json=storedBytes,proto3" json:"stored_bytes,omitempty"`
 	// Memory held for the collection, payloads, keys and indexes, as an estimate.
 	MemoryBytes int64 `protobuf:"varint,18,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
