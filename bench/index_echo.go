@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"google.golang.org/protobuf/encoding/protowire"
+
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer"
 )
@@ -78,7 +80,7 @@ func (c echoConfig) serve(ctx context.Context) (addr string, err error) {
 			return "", err
 		}
 		whole := encoded(got)
-		pieces, err := whole.inPieces(got.GetObject().GetPayload())
+		pieces, err := whole.inPieces(asField(got.GetObject()))
 		if err != nil {
 			return "", err
 		}
@@ -98,11 +100,11 @@ func (c echoConfig) serve(ctx context.Context) (addr string, err error) {
 			if to != e.objects {
 				continue
 			}
-			payloads := make([][]byte, podsPerNode)
+			objects := make([][]byte, podsPerNode)
 			for i, o := range got.GetObjects() {
-				payloads[i] = o.GetPayload()
+				objects[i] = asField(o)
 			}
-			pieces, err := whole.inPieces(payloads...)
+			pieces, err := whole.inPieces(objects...)
 			if err != nil {
 				return "", err
 			}
@@ -110,4 +112,9 @@ func (c echoConfig) serve(ctx context.Context) (addr string, err error) {
 		}
 	}
 	return startEcho(ctx, e)
+}
+
+// asField is an object as it stands in an answer: the pieces an indexer sends.
+func asField(o *indexv1.Object) []byte {
+	return protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), encoded(o).data)
 }
