@@ -178,12 +178,13 @@ With --index-data-dir a restart takes a second or so instead of reading every lo
 start. The log stays the truth: a checkpoint that is damaged, of another version or too old
 is named in the log and not used. The folder belongs to one process.
 
---index-memory-budget bounds what collections take. Beside it requests, page snapshots, one
-ring of changes and the process itself may hold up to about 640 MiB (about 450 MiB with a
-budget below 512Mi), and a quarter of all that is left for garbage: give a container 1.25
-times the sum, 3.3 GiB for 2Gi, and some more for each large collection that changes fast,
-whose ring is its own. The garbage collector is held to that limit, unless GOMEMLIMIT is set;
-without a budget it is not, and the heap may reach twice what lives.
+--index-memory-budget bounds what collections take, what rings of changes keep for watches
+among it. Beside it requests, page snapshots and the process itself may hold up to about
+576 MiB (about 384 MiB with a budget below 512Mi), messages for watches that lag up to 64 MiB
+for each collection, and a quarter of all that is left for garbage: give a container 1.25
+times the sum, 3.2 GiB for 2Gi, and up to 80 MiB more for each collection that slow watches
+read. The garbage collector is held to that limit, unless GOMEMLIMIT is set; without a budget
+it is not, and the heap may reach twice what lives.
 
 Any number of replicas may serve behind one name. Told to stop, one says NOT_SERVING, goes
 on answering for --drain-grace, then sends watches elsewhere and lets calls finish.`,
