@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
@@ -164,12 +165,31 @@ func (c *collection) build(ctx context.Context) {
 		if err := c.buildOnce(ctx); err != nil {
 			return
 		}
+		if !c.awaitBuild(ctx) {
+			return
+		}
+	}
+}
+
+// awaitBuild waits until build is woken; false when it is to end.
+func (c *collection) awaitBuild(ctx context.Context) bool {
+	look := time.NewTimer(c.lookEvery)
+	defer look.Stop()
+	for {
+		var again <-chan time.Time
+		if c.omitting() {
+			look.Reset(c.lookEvery)
+			again = look.C
+		}
 		select {
 		case <-ctx.Done():
-			return
+			return false
 		case <-c.evicted:
-			return
+			return false
 		case <-c.rebuild:
+			return true
+		case <-again:
+			c.retry()
 		}
 	}
 }

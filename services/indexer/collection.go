@@ -52,8 +52,10 @@ type collection struct {
 	rebuild      chan struct{}                 // wakes build
 	declaring    sync.Mutex                    // guards built and unfit, and orders changes of what is declared
 	built        map[string]string             // declared indexes of the store, with their sources
-	unfit        map[string]error              // declared indexes for which there is no room, and why
+	unfit        map[string]*omission          // declared indexes for which there was no room
 	room         func(ctx context.Context, size int) error
+	free         func() int    // bytes that indexes may take at present
+	lookEvery    time.Duration // how often it is looked whether there is room for one that was left out
 	origins      atomic.Pointer[map[string]origin]
 
 	id       delta.Collection
@@ -204,7 +206,8 @@ func (s *Service) newCollection(id delta.Collection) *collection {
 	if s.cfg.Tier == TierCompact {
 		c.keeper.Compact(false)
 	}
-	c.unfit, c.room = map[string]error{}, func(ctx context.Context, size int) error { return s.spare(ctx, c, size) }
+	c.unfit, c.room = map[string]*omission{}, func(ctx context.Context, size int) error { return s.spare(ctx, c, size) }
+	c.free, c.lookEvery = s.free, min(time.Second, s.cfg.DiscoverEvery)
 	c.hub = newHub(c, s.cfg.RingBytes, &s.requests, s.scans, s.stopping)
 	c.fail(nil)
 	return c

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 
 	"github.com/deltaplane/deltaplane/core/store"
-	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/indexer/extract"
 )
 
@@ -19,136 +17,7 @@ const (
 	renewBytes = 1 << 20
 	// buildMargin is about what a step of building an index takes.
 	buildMargin = 1 << 20
-	// buildShare is the share of the memory budget that indexes may fill when they
-	// are built: the rest is for what is written next.
-	buildShare = 0.9
-	// shedShare is the share of a collection's memory from which a declared index
-	// is given up before the collection is.
-	shedShare = 0.25
 )
-
-// unfitError says that indexes are not built: the one of a name, or those of a
-// field.
-type unfitError struct {
-	index, field string
-	err          error
-}
-
-func (e *unfitError) Error() string { return e.err.Error() }
-
-func unfit(err error, index string) error {
-	if errors.Is(err, errMemoryBudget) {
-		return &unfitError{index: index, err: err}
-	}
-	return err
-}
-
-// spare waits until an index that is built may take size more bytes. The error
-// tells that it will not, or that ctx has ended.
-func (s *Service) spare(ctx context.Context, c *collection, size int) error {
-	budget := s.cfg.MemoryBudget
-	if budget == 0 || s.memory()+size <= int(buildShare*float64(budget)) {
-		return nil
-	}
-	if s.cfg.Tier == TierAuto {
-		for _, c := range s.names.Load().all {
-			c.keeper.Compact(true)
-		}
-	}
-	return s.fit(ctx, c, size+budget-int(buildShare*float64(budget)))
-}
-
-// withoutRoom gives up building what does not fit; any other error it returns.
-func (c *collection) withoutRoom(err error) error {
-	e, ok := errors.AsType[*unfitError](err)
-	if !ok {
-		return err
-	}
-	given := false
-	c.declaring.Lock()
-	for _, x := range *c.declared.Load() {
-		if x.program != nil && (x.Name == e.index || e.field != "" && x.program.Field() == e.field) {
-			given = true
-			c.unfit[x.Name] = e.err
-			c.slog.Warn("an index is not built", slog.String(telemetry.KeyCollection, c.name), slog.String("index", x.Name), telemetry.Err(e.err))
-		}
-	}
-	c.declaring.Unlock()
-	if !given { // whoever removed it has woken build
-		return nil
-	}
-	c.declare()                           // wakes build: what the index had is taken away
-	c.store.Apply(store.Batch{}, c.now()) // wakes who waits for the index
-	return nil
-}
-
-// shed gives up the declared index that takes most, if that is much of what the
-// collection takes; it reports whether it did. A collection without one of its
-// indexes is worth more than none.
-func (c *collection) shed(ctx context.Context, why error) bool {
-	name, most := "", int(shedShare*float64(c.memory()))
-	for index, n := range c.weights() {
-		if n > most || n == most && index > name {
-			name, most = index, n
-		}
-	}
-	if name == "" {
-		return false
-	}
-	if err := c.withoutRoom(&unfitError{index: name, err: why}); err != nil {
-		return false
-	}
-	return c.renew(ctx, c.plan.Load()) == nil
-}
-
-// weights are about what the declared indexes take, with their fields.
-func (c *collection) weights() map[string]int {
-	snap, fields, seen := c.store.Snapshot(), map[string]int{}, map[*store.Reading]bool{}
-	for o := range snap.All("") {
-		for _, r := range o.Fields().Readings() {
-			if !seen[r] {
-				seen[r] = true
-				fields[r.Field().Name] += weight(r.Field())
-			}
-		}
-	}
-	weights := map[string]int{}
-	for _, x := range *c.declared.Load() {
-		if x.program != nil {
-			weights[x.Name] = fields[x.program.Field()]
-		}
-	}
-	for _, info := range snap.Indexers() {
-		if _, ok := weights[info.Name]; ok {
-			weights[info.Name] += info.Bytes
-		}
-	}
-	return weights
-}
-
-// weight is about what a field takes.
-func weight(f store.Field) int {
-	n := 80
-	for _, v := range f.Values {
-		n += 24 + len(v)
-	}
-	return n
-}
-
-// leaveOut marks the indexes for which there was no room. Once something is
-// declared no more they are tried again.
-func (c *collection) leaveOut(list []declaration) {
-	for _, x := range *c.declared.Load() {
-		if now := find(list, x.Name); now == nil || now.Source() != x.Source() {
-			clear(c.unfit)
-		}
-	}
-	for i, x := range list {
-		if why, ok := c.unfit[x.Name]; ok && x.program != nil {
-			list[i].program, list[i].err = nil, why
-		}
-	}
-}
 
 // renew gives the objects the plan's fields, and takes away those that it has
 // not. Their bytes are read outside the store's lock; an object that changes

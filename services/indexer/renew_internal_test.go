@@ -2,7 +2,12 @@ package indexer
 
 import (
 	"context"
+	"log/slog"
 	"testing"
+	"time"
+
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/definition"
 )
 
 // Indexes that the first sync makes ready take no room before it, and what is
@@ -21,5 +26,81 @@ func TestBuildDoesNotGoRoundWhereNothingCanBeGivenUp(t *testing.T) {
 	}
 	if len(c.rebuild) > 0 {
 		t.Error("build is woken, though nothing was given up")
+	}
+}
+
+// What was given up is begun again where there is clearly more room than it had,
+// one at a time, and later each time that it is given up.
+func TestIndexesThatWereGivenUpAreBegunAgainWithHysteresisAndGrowingPatience(t *testing.T) {
+	t.Parallel()
+	c := newTestCollection(t, nil)
+	var list []declaration
+	for _, name := range []string{"a", "b"} {
+		d, err := definition.FromProto("i", &indexv1.IndexerDefinition{Name: name, Source: &indexv1.IndexerDefinition_Label{Label: name}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := definition.Compile(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, declaration{Declared: definition.Declared{Definition: d, Cluster: "dev"}, program: p})
+	}
+	c.declarations.entries[c.id.ResourceName()] = &declaredEntry{list: list}
+	c.declare()
+	c.slog = slog.New(slog.DiscardHandler)
+	at, free := now, 1<<40
+	c.now, c.free = func() time.Time { return at }, func() int { return free }
+	out := func() (names string) {
+		for _, x := range *c.declared.Load() {
+			if x.err != nil {
+				names += x.Name
+			}
+		}
+		return names
+	}
+	want := func(when, names string) {
+		t.Helper()
+		if got := out(); got != names {
+			t.Fatalf("%s %q are left out, want %q", when, got, names)
+		}
+	}
+	giveUp := func(name string) {
+		t.Helper()
+		if err := c.withoutRoom(&unfitError{index: name, err: newFault(errMemoryBudget, "")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	giveUp("a")
+	giveUp("b")
+	want("given up,", "ab")
+	c.retry()
+	want("at once", "ab")
+	if o := (omission{need: 8 << 20, of: 100}); o.room(100) != 10<<20 || o.room(200) != 10<<20 || o.room(50) != 5<<20 || o.room(0) != buildMargin {
+		t.Errorf("8 MiB of 100 objects need %d free, of 200 %d, of 50 %d, of none %d", o.room(100), o.room(200), o.room(50), o.room(0))
+	}
+	at = at.Add(c.patience(1))
+	free = c.unfit["a"].need + c.unfit["a"].need/8
+	c.retry()
+	want("with an eighth more than it had", "ab")
+	free = c.unfit["a"].room(0)
+	c.retry()
+	want("with a quarter more", "b")
+	c.retry()
+	want("with a quarter more than the other had", "")
+	giveUp("a")
+	at = at.Add(c.patience(1))
+	c.retry()
+	want("given up twice, after the time of one that was given up once", "a")
+	at = at.Add(c.patience(2) - c.patience(1))
+	c.retry()
+	want("after twice that time", "")
+	at = at.Add(c.patience(100) + 1)
+	giveUp("a")
+	at = at.Add(c.patience(1))
+	c.retry()
+	want("given up after it was there for long", "")
+	if p := c.patience(100); p != c.patience(1+retryDoublings) || p > 10*time.Minute {
+		t.Errorf("the patience grows to %v", p)
 	}
 }

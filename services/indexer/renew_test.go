@@ -2,11 +2,13 @@ package indexer_test
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/deltaplane/deltaplane/core/delta"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer"
 )
@@ -47,6 +49,37 @@ func TestS06AnIndexThatDoesNotFitIntoTheMemoryBudgetIsNotBuilt(t *testing.T) {
 	}
 	if x := r.add(t, podsName, byField("heavy", "status.phase")); x[0].GetState() != ready {
 		t.Errorf("another definition of the name = %v, want it ready", x[0])
+	}
+}
+
+func TestS06AnIndexThatWasLeftOutIsBuiltOnceThereIsRoom(t *testing.T) {
+	t.Parallel()
+	const budget = 4 << 20
+	w := newWorld(t)
+	w.start(t, many(0, 600, 2000)...)
+	r := w.index(t, func(c *indexer.Config) { c.Tier, c.MemoryBudget, c.RingChanges = indexer.TierRaw, budget, 64 })
+	w.caughtUp(t, r)
+	added := r.add(t, podsName, heavy("heavy"))
+	if x := added[0]; x.GetState() != indexv1.IndexerState_INDEXER_STATE_FAILED || !strings.Contains(x.GetLastError(), "it is built again once") {
+		t.Errorf("heavy is %v: %.400s, want it to fail and say when it is built again", x.GetState(), x.GetLastError())
+	}
+	var deletes []delta.Record
+	for i := range 560 {
+		deletes = append(deletes, gone(fmt.Sprintf("n/p%d", i)))
+	}
+	w.put(t, deletes...)
+	w.caughtUp(t, r)
+	eventually(t, func() string {
+		runtime.GC() // what nobody holds counts until it is collected
+		if x := r.indexer(t, podsName, "heavy"); x.GetState() != ready {
+			return fmt.Sprintf("with a fifteenth of the objects, heavy is %v: %.400s", x.GetState(), x.GetLastError())
+		}
+		return ""
+	})
+	for _, name := range []string{"p560", "p599"} {
+		if got := r.byIndex(t, "heavy", "1"+name+strings.Repeat("x", 1990)); len(got) != 1 || got[0] != "n/"+name {
+			t.Errorf("by heavy = %q, want %s", got, name)
+		}
 	}
 }
 
