@@ -119,9 +119,9 @@ type Lease struct {
 // it was renewed. As long as that may only be late to be known, it is not lost, but see [Lease.Hold].
 func (l *Lease) Lost() <-chan struct{} { return l.lost }
 
-// Hold returns once the lease is valid by this process's own clock: less than the TTL has gone by since the last renewal that is known to have
-// arrived was sent. Nearly always that is at once. It fails with [ErrDeposed] when the lease was lost or released, however much of that time is
-// left, and when ctx ends.
+// Hold returns once the lease is valid by this process's own clocks: less than the TTL has gone by, also while the machine was suspended, since
+// the last renewal that is known to have arrived was sent. Nearly always that is at once. It fails with [ErrDeposed] when the lease was lost or
+// released, however much of that time is left, and when ctx ends.
 func (l *Lease) Hold(ctx context.Context) error {
 	for {
 		proved := l.proved.wait()
@@ -132,7 +132,7 @@ func (l *Lease) Hold(ctx context.Context) error {
 			return fmt.Errorf("%w: lease %s is released", ErrDeposed, l.cfg.Name)
 		default:
 		}
-		if time.Now().Before(*l.until.Load()) {
+		if l.valid() {
 			return nil
 		}
 		select {
@@ -144,6 +144,10 @@ func (l *Lease) Hold(ctx context.Context) error {
 		}
 	}
 }
+
+// valid reports whether the lease is ours by both clocks. The monotonic one stands still while the machine is suspended, when others do not; the
+// wall clock may be set, which costs no more than the wait for the next renewal. Whether the lease is lost is for the monotonic one alone.
+func (l *Lease) valid() bool { return since(*l.until.Load()) < 0 }
 
 // Report notes the epoch and the highest acknowledged sequence, to be stored with the next renewal; a new epoch is stored at once.
 func (l *Lease) Report(epoch, acked uint64) {

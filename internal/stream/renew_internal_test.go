@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 )
 
 // shelf is a bucket whose answers are as late as a test says, or are lost. What is written is there once the request has arrived.
@@ -117,8 +118,6 @@ func (k *contest) win(ctx context.Context) *Lease {
 	}
 	return nil
 }
-
-func (l *Lease) valid() bool { return time.Now().Before(*l.until.Load()) }
 
 func (l *Lease) isLost() bool {
 	select {
@@ -255,6 +254,58 @@ func TestDesign6ALeaseInDoubtHoldsWhatIsToBeWritten(t *testing.T) {
 			t.Errorf("held %v before the server answered", back.Sub(now))
 		}
 	})
+}
+
+// suspended returns t as a machine sees it that was suspended for d since t was noted: its monotonic clock stood still, and the wall clock went on.
+func suspended(tb testing.TB, t time.Time, d time.Duration) time.Time {
+	tb.Helper()
+	was := t
+	t = t.Add(-d)
+	(*struct {
+		wall      uint64
+		monotonic int64
+		loc       *time.Location
+	})(unsafe.Pointer(&t)).monotonic += int64(d)
+	if t.Sub(was) != 0 || t.Round(0).Sub(was.Round(0)) != -d {
+		tb.Fatalf("a time is made otherwise in this version of Go: %v of %v", t, was)
+	}
+	return t
+}
+
+func TestDesign6AMachineThatWasSuspendedHoldsALeaseOnlyOnceItIsRenewed(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		name  string
+		slept time.Duration
+		taken bool // by another meanwhile
+		want  error
+	}{
+		{"and nobody wanted it", time.Hour, false, nil},
+		{"and it was taken", time.Hour, true, ErrDeposed},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel() // not in a bubble, which has one clock
+			s := &shelf{way: atOnce}
+			defer s.packets.Wait()
+			l := contender(s, "one", func() bool { return true }).win(t.Context())
+			defer s.free(t, l)
+			before := *l.until.Load()
+			if row.taken {
+				s.mu.Lock()
+				s.entry.Revision++
+				s.entry.Value = []byte(`{"holder":"two","term":99}`)
+				s.mu.Unlock()
+			}
+			until := suspended(t, before, row.slept)
+			l.until.Store(&until)
+			if err := l.Hold(t.Context()); !errors.Is(err, row.want) {
+				t.Errorf("Hold() = %v, want %v", err, row.want)
+			}
+			if now := *l.until.Load(); row.want == nil && now.Equal(until) {
+				t.Error("held before it was renewed")
+			}
+		})
+	}
 }
 
 func TestDesign6ALeaseIsLostForCertain(t *testing.T) {
