@@ -54,10 +54,11 @@ type ConsumeConfig struct {
 	Collections []delta.Collection
 	// HeadersOnly leaves the payloads out.
 	HeadersOnly bool
-	// MaxBatch bounds the records of one batch; default 256.
+	// MaxBatch bounds the records of one batch, and 16 times MaxBatch those that all replicas together have not acknowledged; default 256.
 	MaxBatch int
-	// PullBytes bounds what the server sends ahead of records with payloads; default 16 MiB, and never less than two records of the largest
-	// size. Without payloads MaxBatch does.
+	// PullBytes bounds what the server sends a replica ahead of records with payloads; default 16 MiB, and never less than two records of the
+	// largest size. Without payloads MaxBatch does. Of small records with payloads one replica may so have all that may be unacknowledged: what
+	// it does not get to within AckWait comes again, to whoever asks. Those whose handlers are slow choose a smaller MaxBatch.
 	PullBytes int
 	// AckWait is how long a batch may take before its records are handed to another replica; default 30 s.
 	AckWait time.Duration
@@ -197,7 +198,7 @@ func (k *consumer) pull(ctx context.Context, bucket *Bucket, cons jetstream.Cons
 	msgs := make(chan jetstream.Msg, k.cfg.MaxBatch)
 	fault := make(chan error, 1)
 	var ahead jetstream.PullConsumeOpt = jetstream.PullMaxMessages(k.cfg.MaxBatch)
-	if !k.cfg.HeadersOnly {
+	if !k.cfg.HeadersOnly { // a pull of both counts records alone, and asks for as many bytes again at the end of each
 		ahead = jetstream.PullMaxBytes(k.cfg.PullBytes)
 	}
 	cc, err := cons.Consume(func(m jetstream.Msg) { msgs <- m }, ahead, jetstream.PullExpiry(30*time.Second), jetstream.PullHeartbeat(5*time.Second),
