@@ -70,7 +70,6 @@ func (o *out) parts() mem.BufferSlice {
 	if n := 2 * len(o.cuts); n > cap(p.slices) {
 		p.slices = make([]mem.SliceBuffer, 0, n)
 	}
-	o.warm()
 	at := o.from
 	for _, c := range o.cuts {
 		if at < c.at {
