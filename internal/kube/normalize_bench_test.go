@@ -33,6 +33,17 @@ func BenchmarkNormalize(b *testing.B) {
 	}
 }
 
+// What an object of a namespace that is left out costs instead.
+func BenchmarkNamespace(b *testing.B) {
+	raw := benchPod(b)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, told := Namespace(raw); !told {
+			b.Fatal("not told")
+		}
+	}
+}
+
 // A page of 500 such pods, from the bytes of the connection to the shadow's answer.
 func BenchmarkListPage(b *testing.B) {
 	raw := benchPod(b)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 
@@ -266,6 +267,31 @@ func prefix(kind, apiVersion bool, r Resource) string {
 // EventRV reads the resource version of an object, such as a bookmark's, without taking it in.
 func EventRV(raw []byte) (delta.RV, error) {
 	return delta.ParseRV(gjson.GetBytes(raw, "metadata.resourceVersion").String())
+}
+
+// Namespace reads an object's namespace without taking it in, and no further than there. Told is false when the object names none, or cannot be read up
+// to it. Of two that it names, which nobody sends, it is the first, where [Transform.Normalize] takes the last.
+func Namespace(raw []byte) (namespace string, told bool) {
+	var found []byte
+	w := walker{b: raw}
+	_ = w.object(func(_ int, key []byte) error {
+		if string(key) != "metadata" {
+			_, err := w.loose()
+			return err
+		}
+		return w.object(func(_ int, key []byte) error {
+			v, err := w.loose()
+			if err == nil && string(key) == "namespace" {
+				found, err = v, io.EOF
+			}
+			return err
+		})
+	}) // what is wrong with it Normalize tells
+	if found == nil {
+		return "", false
+	}
+	namespace, err := unquote(found)
+	return namespace, err == nil && namespace != ""
 }
 
 // Key reads an object's key without taking it in; empty when it has no name.
