@@ -99,7 +99,8 @@ func decodeAdditions(value []byte) (additions, error) {
 func fromProto(p *reflectorv1.ReflectionSpec) Resource {
 	return Resource{
 		Cluster: p.GetCluster(), Name: p.GetResource(), MetadataOnly: p.GetMetadataOnly(),
-		Scope: kube.Scope{Namespace: p.GetNamespace(), LabelSelector: p.GetLabelSelector(), FieldSelector: p.GetFieldSelector()},
+		Scope:      kube.Scope{Namespace: p.GetNamespace(), LabelSelector: p.GetLabelSelector(), FieldSelector: p.GetFieldSelector()},
+		Namespaces: p.GetNamespaces(),
 		Transform: kube.Transform{
 			KeepManagedFields: p.GetKeepManagedFields(), KeepLastApplied: p.GetKeepLastApplied(), Drop: p.GetDropFields(),
 			Hints: p.GetHints(), Labels: p.GetLabels(),
@@ -107,11 +108,14 @@ func fromProto(p *reflectorv1.ReflectionSpec) Resource {
 	}
 }
 
+// proto writes what fromProto reads. One namespace is written as namespace: processes that know no set read it too, and refuse one of several
+// rather than mirror all.
 func (r Resource) proto() *reflectorv1.ReflectionSpec {
+	r = r.placed()
 	t := &r.Transform
 	return &reflectorv1.ReflectionSpec{
 		Cluster: r.Cluster, Resource: r.Name, MetadataOnly: r.MetadataOnly,
-		Namespace: r.Scope.Namespace, LabelSelector: r.Scope.LabelSelector, FieldSelector: r.Scope.FieldSelector,
+		Namespace: r.Scope.Namespace, Namespaces: r.Namespaces, LabelSelector: r.Scope.LabelSelector, FieldSelector: r.Scope.FieldSelector,
 		DropFields: slices.Clone(t.Drop), KeepManagedFields: t.KeepManagedFields, KeepLastApplied: t.KeepLastApplied,
 		Hints: maps.Clone(t.Hints), Labels: slices.Clone(t.Labels),
 	}

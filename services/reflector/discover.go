@@ -71,8 +71,8 @@ func (s *Service) adopt(ctx context.Context, r *reflection, res kube.Resource) e
 	switch {
 	case !res.Watchable() && len(res.Verbs) > 0:
 		return fmt.Errorf("%w: %s cannot be listed and watched", kube.ErrNotServed, res.Name)
-	case r.want.Scope.Namespace != "" && !res.Namespaced:
-		return fmt.Errorf("%w: %s has none, and %q was asked for", errNoNamespaces, col, r.want.Scope.Namespace)
+	case r.want.narrowed() && !res.Namespaced:
+		return fmt.Errorf("%w: %s has none, and %s was asked for", errNoNamespaces, col, quoted(r.want.namespaces()))
 	}
 	if r.want.MetadataOnly {
 		res = res.MetadataOnly()

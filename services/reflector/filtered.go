@@ -113,6 +113,14 @@ func (a *asker) event(rec delta.Record, publish bool, rv delta.RV) (taken bool) 
 	return taken
 }
 
+// pass says that the event of rv brought nothing. It is in no hurry: the log is told soon, of many together.
+func (a *asker) pass(rv delta.RV) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.high = delta.MaxRV(a.high, rv)
+	a.p.addLater(a.advance)
+}
+
 // told says that everything up to rv was told by other means: a complete list.
 func (a *asker) told(rv delta.RV) {
 	a.mu.Lock()

@@ -24,6 +24,7 @@ type past struct {
 	live      map[string]change // by name
 	forgotten int               // watches from before it have expired
 	wake      chan struct{}     // closed when something changed
+	out       string            // a namespace that is not mirrored
 }
 
 // change is a version of one pod; gone says that it was deleted at it.
@@ -34,10 +35,15 @@ type change struct {
 }
 
 func (c change) item() string {
-	return fmt.Sprintf(`{"metadata":{"name":%q,"namespace":"default","uid":"%d","resourceVersion":"%d"}}`, c.name, c.uid, c.rv)
+	return fmt.Sprintf(`{"metadata":{"name":%q,"namespace":%q,"uid":"%d","resourceVersion":"%d"}}`, c.name, c.namespace(), c.uid, c.rv)
 }
 
-func (p *past) key(c change) delta.Key { return delta.Key("default/" + c.name) }
+// namespace follows from the name.
+func (c change) namespace() string {
+	return []string{"default", "other", "more"}[len(c.name)*int(c.name[len(c.name)-1])%3]
+}
+
+func (p *past) key(c change) delta.Key { return delta.Key(c.namespace() + "/" + c.name) }
 
 // chance is true once in n times.
 func (p *past) chance(n int) bool {
@@ -153,7 +159,9 @@ func (p *past) state() map[delta.Key]string {
 	defer p.mu.Unlock()
 	out := map[delta.Key]string{}
 	for _, c := range p.live {
-		out[p.key(c)] = strconv.Itoa(c.rv)
+		if c.namespace() != p.out {
+			out[p.key(c)] = strconv.Itoa(c.rv)
+		}
 	}
 	return out
 }
@@ -194,8 +202,12 @@ func TestRandomHistoriesReachTheLogThroughFaultsAndFailovers(t *testing.T) {
 			p := &past{rng: rand.New(rand.NewPCG(seed, 7)), rv: 100, live: map[string]change{}, wake: make(chan struct{})}
 			a := newAPI(t)
 			a.onList, a.onWatch = p.list, p.watch
+			cfg := quick()
+			if seed%2 == 1 { // a third of what happens is of another namespace
+				p.out, cfg.Resources[0].Namespaces = "more", []string{"default", "other"}
+			}
 			nats := embeddedtest.NATS(t).URL()
-			_, stop := start(t, quick(), a.URL, nats)
+			_, stop := start(t, cfg, a.URL, nats)
 			m := follow(t, nats, pods)
 			same := func() bool { return m.readable() && maps.Equal(p.state(), m.live()) }
 			m.until(t, "the begin", same)
@@ -206,7 +218,7 @@ func TestRandomHistoriesReachTheLogThroughFaultsAndFailovers(t *testing.T) {
 				case 99:
 					m.until(t, "the source's state", same)
 				case 150: // another leads, in the middle of it
-					_, next := start(t, quick(), a.URL, nats)
+					_, next := start(t, cfg, a.URL, nats)
 					stop()
 					stop = next
 				}
@@ -230,6 +242,9 @@ func (p *past) judge(t *testing.T, a *api, m *mirror) {
 			t.Errorf("%s at %s after %d", r.Key, r.RV, last[r.Key])
 		}
 		last[r.Key] = rv
+		if r.Key.Namespace() == p.out {
+			t.Errorf("%s is of a namespace that is not mirrored", r.Key)
+		}
 		lived, died := p.versions(r.Key)
 		switch {
 		case !r.Tombstone():

@@ -19,6 +19,7 @@ type intake struct {
 	items   int
 	records []delta.Record
 	looked  int // items since the last flush
+	left    int // of these, those of other namespaces
 	full    bool
 	late    [][]byte
 	// lateBytes is the sum of late.
@@ -28,6 +29,13 @@ type intake struct {
 // item takes one item; raw is not kept.
 func (t *intake) item(raw []byte) error {
 	t.items++
+	if t.s.chosen.leaves(raw) {
+		t.left++
+		if t.looked++; t.looked >= intakeChunk {
+			t.catchUp()
+		}
+		return nil
+	}
 	if t.full {
 		t.late = append(t.late, bytes.Clone(raw))
 		t.lateBytes += len(raw)
@@ -62,7 +70,9 @@ func (t *intake) flush() {
 			v.list.objects += t.looked
 		})
 		clear(t.records) // the stage has them
-		t.records, t.looked = t.records[:0], 0
+		t.s.leave(t.left)
+		t.s.left += t.left
+		t.records, t.looked, t.left = t.records[:0], 0, 0
 	}
 	t.full = t.s.p.bytes() > t.s.r.cfg.StageBytes/2
 }

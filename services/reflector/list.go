@@ -69,7 +69,7 @@ func (s *source) list(ctx context.Context) error {
 	}
 	s.r.metrics.listSeconds.WithLabelValues(name).Observe(time.Since(began).Seconds())
 	s.r.metrics.itemsPerList.WithLabelValues(name).Observe(float64(items))
-	s.complete(ctx, listRV, items, time.Since(began))
+	s.complete(ctx, listRV, items-s.left, time.Since(began))
 	return nil
 }
 
@@ -111,7 +111,7 @@ func (s *source) begin(listRV string) (string, error) {
 
 func (s *source) beginList() {
 	s.shadow.BeginList()
-	s.nameless = 0
+	s.nameless, s.left = 0, 0
 }
 
 func (s *source) listed(raw []byte, now time.Time) (delta.Record, bool) {
@@ -123,6 +123,11 @@ func (s *source) listed(raw []byte, now time.Time) (delta.Record, bool) {
 			s.nameless++
 		}
 		return rec, publish
+	}
+	if !s.chosen.holds(o.Key) {
+		s.leave(1)
+		s.left++
+		return delta.Record{}, false
 	}
 	return s.shadow.Listed(&o, s.epoch, now)
 }

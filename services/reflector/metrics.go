@@ -16,7 +16,7 @@ type metrics struct {
 	listSeconds, watchSeconds      *prometheus.SummaryVec
 	itemsPerList, itemsPerWatch    *prometheus.SummaryVec
 	published, quarantined, failed *prometheus.CounterVec
-	departures, watchEnds          *prometheus.CounterVec
+	departures, watchEnds, leftOut *prometheus.CounterVec
 	publishSeconds                 *prometheus.HistogramVec
 }
 
@@ -42,6 +42,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			"reflector, or as ListReflections calls it.", "reason"),
 		departures: counter("deltaplane_reflector_departures_total", "Deletions told by a watch with a selector, by collection and by the answer to whether the object lives: "+
 			"deleted, left, event (the key's next one says it); and none, forbidden, crowded, where nobody answered and the log calls them observed.", "answer"),
+		leftOut: counter("deltaplane_reflector_left_out_total", "Objects of lists and events of watches that were read and are of other namespaces than those of the reflection, by collection."),
 		publishSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "deltaplane_reflector_observed_to_acknowledged_seconds",
 			Help:    "From reading a change from the source to the log's acknowledgement, by collection.",
@@ -50,7 +51,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	}
 	for _, c := range []prometheus.Collector{
 		m.lists, m.watches, m.shortWatches, m.listSeconds, m.watchSeconds, m.itemsPerList, m.itemsPerWatch,
-		m.published, m.quarantined, m.failed, m.departures, m.watchEnds, m.publishSeconds,
+		m.published, m.quarantined, m.failed, m.departures, m.watchEnds, m.leftOut, m.publishSeconds,
 	} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
@@ -64,7 +65,7 @@ func (m *metrics) forget(name string) {
 	of := prometheus.Labels{"name": name}
 	for _, c := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
 		m.lists, m.watches, m.shortWatches, m.listSeconds, m.watchSeconds, m.itemsPerList, m.itemsPerWatch,
-		m.published, m.quarantined, m.failed, m.departures, m.watchEnds, m.publishSeconds,
+		m.published, m.quarantined, m.failed, m.departures, m.watchEnds, m.leftOut, m.publishSeconds,
 	} {
 		c.DeletePartialMatch(of)
 	}

@@ -133,6 +133,24 @@ func counted(t testing.TB, reg prometheus.Gatherer, name string) map[string]floa
 	return out
 }
 
+// total is the sum of all that a name has.
+func total(t testing.TB, tel *telemetry.Telemetry, name string) float64 {
+	t.Helper()
+	families, err := tel.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := 0.0
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name {
+				sum += value(m)
+			}
+		}
+	}
+	return sum
+}
+
 // value is a metric's, or the sum of what it observed.
 func value(m *dto.Metric) float64 {
 	switch {

@@ -18,7 +18,7 @@ func TestR10AnObjectThatLivesOnDoesNotKeepItsPage(t *testing.T) {
 	t.Parallel()
 	res := kube.Resource{Version: "v1", Name: "pods", Kind: "Pod", Namespaced: true}
 	const text = `{"metadata":{"name":"a","namespace":"default","uid":"u","resourceVersion":"7"},"spec":{"nodeName":"n1"}}`
-	late := &intake{full: true}
+	late := &intake{s: &source{}, full: true}
 	for name, keep := range map[string]func([]byte) any{
 		"taken in": func(raw []byte) any {
 			o, err := (&kube.Transform{Hints: map[string]string{"node": "spec.nodeName"}, Labels: []string{"app"}}).Normalize(raw, res)

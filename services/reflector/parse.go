@@ -16,12 +16,17 @@ import (
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
 )
 
-// ParseResource reads "name[/namespace]", with the name as in [Resource].
+// ParseResource reads "name[/namespace[+namespace...]]", with the name as in [Resource].
 func ParseResource(s string) (Resource, error) {
-	name, namespace, scoped := strings.Cut(s, "/")
-	r := Resource{Name: name, Scope: kube.Scope{Namespace: namespace}}
-	if scoped && namespace == "" || strings.Contains(namespace, "/") {
-		return Resource{}, fmt.Errorf("reflector: resource %q: want name[.version][.group][/namespace]", s)
+	name, namespaces, scoped := strings.Cut(s, "/")
+	r := Resource{Name: name}
+	switch {
+	case scoped && namespaces == "", strings.Contains(namespaces, "/"):
+		return Resource{}, fmt.Errorf("reflector: resource %q: want name[.version][.group][/namespace[+namespace...]]", s)
+	case strings.Contains(namespaces, "+"):
+		r.Namespaces = strings.Split(namespaces, "+")
+	default:
+		r.Scope = kube.Scope{Namespace: namespaces}
 	}
 	return r, r.validate()
 }

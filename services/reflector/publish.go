@@ -31,6 +31,8 @@ type publisher struct {
 	lists []bool
 	// sending is how many records are with the writer; guarded by mu.
 	sending int
+	// later wakes the publisher for what is in no hurry; nil while nothing is. Guarded by mu.
+	later *time.Timer
 }
 
 // newPublisher writes behind what w has written, where so many keys live and everything up to from was told.
@@ -47,6 +49,29 @@ func (p *publisher) add(fn func(*delta.Stage)) {
 	p.heard = time.Now()
 	p.mu.Unlock()
 	p.count()
+	p.rouse()
+}
+
+// laterAfter is how long the log may not tell what is in no hurry.
+const laterAfter = 100 * time.Millisecond
+
+// addLater is add for a watermark that nobody waits for: many of its moves become one record.
+func (p *publisher) addLater(fn func(*delta.Stage)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	fn(p.stage)
+	p.heard = time.Now()
+	if p.later == nil {
+		p.later = time.AfterFunc(laterAfter, func() {
+			p.mu.Lock()
+			p.later = nil
+			p.mu.Unlock()
+			p.rouse()
+		})
+	}
+}
+
+func (p *publisher) rouse() {
 	select {
 	case p.wake <- struct{}{}:
 	default:

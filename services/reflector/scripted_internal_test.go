@@ -28,6 +28,7 @@ type answer struct {
 	body  string
 	lasts time.Duration // of a watch behind its body, unless it ends at once
 	ends  error         // io.EOF is a clean close; nil lets a watch stay open until its client leaves
+	hangs bool          // a list that never comes
 }
 
 // script is a source of pods without a network and without a log, in the time of a test's bubble, where a pause that nobody asked for shows as well
@@ -138,6 +139,10 @@ func (s *script) RoundTrip(r *http.Request) (*http.Response, error) {
 	a := answers[min(s.n[sort], len(answers)-1)]
 	s.n[sort]++
 	s.mu.Unlock()
+	if a.hangs {
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	}
 	resp := &http.Response{StatusCode: max(a.code, http.StatusOK), Header: http.Header{}, Request: r}
 	if a.after != "" {
 		resp.Header.Set("Retry-After", a.after)

@@ -134,7 +134,8 @@ func (s *Service) reflect(w *wish, want Resource, origin reflectorv1.ReflectionO
 	r.slog = s.slog.With(slog.String(telemetry.KeyCollection, name))
 	r.begun = func(revision uint64) { s.listBegan(r.col.String(), revision) }
 	r.state.v = view{
-		name: name, holder: s.cfg.Holder, scope: want.Scope, spec: asked, origin: origin, phase: reflectorv1.ReflectionState_REFLECTION_STATE_BACKOFF,
+		name: name, holder: s.cfg.Holder, scope: want.Scope, namespaces: want.namespaces(), spec: asked, origin: origin,
+		phase: reflectorv1.ReflectionState_REFLECTION_STATE_BACKOFF,
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -49,8 +49,10 @@ type source struct {
 	retry  retry
 	lost   lost
 	asks   *asker
+	chosen chosen // the namespaces that are taken in, where there are several
 
 	nameless    int  // objects without a name in the list under way
+	left        int  // objects of the list under way that are of other namespaces
 	unavailable bool // the last list found its version expired or too large
 	paged       bool // a list at "0" came back in pages: the server's cache is off
 	slow        bool // a list ran out of time
@@ -62,6 +64,7 @@ type source struct {
 func newSource(r *reflection, p *publisher, shadow *delta.Shadow, epoch uint64, w delta.RV, reform delta.DeleteReason) *source {
 	return &source{
 		r: r, p: p, shadow: shadow, epoch: epoch, w: w, reform: reform, retry: retry{Backoff: r.cfg.Backoff}, lost: newLost(r.cfg.Backoff),
+		chosen: choose(r.want.Namespaces),
 	}
 }
 
@@ -91,6 +94,9 @@ func (s *source) run(ctx context.Context) error {
 		// nobody there, or too many requests: the watch is opened again without a list.
 		if stage == stageWatch && !kube.IsConnectionRefused(err) && !kube.IsTooManyRequests(err) {
 			relist = true
+		}
+		if kube.IsForbidden(err) && s.chosen != nil {
+			err = fmt.Errorf("%w; several namespaces are read from one list and one watch of the whole cluster", err)
 		}
 		wait := s.retry.fail(kube.RetryAfter(err))
 		s.r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_BACKOFF)
@@ -230,6 +236,10 @@ func (s *source) well(ctx context.Context, now time.Time) {
 
 // event stages one event. W moves with every event whose version can be read, also when there is nothing to publish.
 func (s *source) event(ev kube.Event, now time.Time) {
+	if s.chosen.leaves(ev.Object) {
+		s.pass(ev, now)
+		return
+	}
 	var rec delta.Record
 	var publish bool
 	var rv delta.RV
@@ -245,6 +255,29 @@ func (s *source) event(ev kube.Event, now time.Time) {
 	if !s.asks.event(rec, publish, rv) {
 		s.shadow.Doubt(&rec) // the list that the publisher asks for tells it
 	}
+	s.reached(rv, now)
+}
+
+// pass goes over the event of an object in another namespace. One without a version moves nothing, and nothing was missed.
+func (s *source) pass(ev kube.Event, now time.Time) {
+	rv, err := kube.EventRV(ev.Object)
+	if err != nil {
+		rv = ""
+	}
+	s.leave(1)
+	s.asks.pass(rv)
+	s.reached(rv, now)
+}
+
+// leave counts what is left out because of its namespace.
+func (s *source) leave(n int) {
+	if n > 0 {
+		s.r.metrics.leftOut.WithLabelValues(s.r.col.String()).Add(float64(n))
+	}
+}
+
+// reached notes that an event of a version was heard.
+func (s *source) reached(rv delta.RV, now time.Time) {
 	s.w = delta.MaxRV(s.w, rv)
 	s.r.state.set(func(v *view) {
 		v.objects, v.tombstones, v.sourceAt, v.sourceRV = s.shadow.Len(), s.shadow.Buried(), now, s.w
@@ -260,6 +293,10 @@ func (s *source) change(ev kube.Event, now time.Time) (delta.Record, delta.RV, b
 			s.missed(now)
 		}
 		return rec, o.RV, publish
+	}
+	if err == nil && !s.chosen.holds(o.Key) {
+		s.leave(1)
+		return delta.Record{}, o.RV, false
 	}
 	var rec delta.Record
 	var publish bool

@@ -28,10 +28,13 @@ type Resource struct {
 	// Cluster by its name in [Config]. Empty in a configuration means every cluster of it.
 	Cluster string
 	// Name is "resource", "resource.group", "resource.version" or "resource.version.group"; what is left out is found by discovery.
-	// "*" is everything that can be watched, except secrets, the copy of events in events.k8s.io, and what is named beside it. With a namespace it leaves out what has none.
+	// "*" is everything that can be watched, except secrets, the copy of events in events.k8s.io, and what is named beside it. With namespaces it leaves out what has none.
 	Name string
 	// Scope narrows the collection; one resource has one scope.
 	Scope kube.Scope
+	// Namespaces narrow it to several. One alone is the same as Scope.Namespace; beside that the list must hold just that one. Several are read
+	// from one list and one watch of the whole cluster, which needs permission for all of it.
+	Namespaces []string
 	// MetadataOnly mirrors PartialObjectMetadata: the API server sends, and the log holds, no spec and no status.
 	MetadataOnly bool
 	// Transform of the objects. Without hints, pods carry their node; without labels, objects carry those by which jobs find their pods.
@@ -63,6 +66,7 @@ const (
 	maxDropped       = 64
 	maxHints         = 16
 	maxHeaderLabels  = 32
+	maxNamespaces    = 1000
 )
 
 // identity are the fields no transform may take out: nothing could be mirrored without them.
@@ -110,11 +114,7 @@ func (r Resource) faults() []*rpc.FieldError {
 	if wrong := wrongName(r.Name); wrong != "" {
 		fault("resource", "%.100q: want name[.version][.group]: %s", r.Name, wrong)
 	}
-	if ns := r.Scope.Namespace; ns != "" {
-		if wrong := validation.IsDNS1123Label(ns); len(wrong) > 0 {
-			fault("namespace", "%.100q: %s", ns, strings.Join(wrong, "; "))
-		}
-	}
+	r.namespaceFaults(fault)
 	for _, s := range []struct {
 		field, text string
 		parse       func(string) error
@@ -201,6 +201,7 @@ func checkCluster(name string) error {
 
 // complete fills in what the resource's default is, and brings everything whose order does not matter into order.
 func (r Resource) complete() Resource {
+	r = r.placed()
 	t := &r.Transform
 	if len(t.Hints) == 0 {
 		resource, _, _ := r.parts()
@@ -223,6 +224,7 @@ func ordered(list []string) []string { return slices.Compact(slices.Sorted(slice
 // form is what decides which objects are in the log, and what a record holds of one.
 type form struct {
 	Namespace       string            `json:"namespace,omitempty"`
+	Namespaces      []string          `json:"namespaces,omitempty"`
 	LabelSelector   string            `json:"label_selector,omitempty"`
 	FieldSelector   string            `json:"field_selector,omitempty"`
 	MetadataOnly    bool              `json:"metadata_only,omitempty"`
@@ -242,7 +244,8 @@ func (r Resource) fingerprint() string {
 	r = r.complete()
 	t := &r.Transform
 	f := form{
-		Namespace: r.Scope.Namespace, LabelSelector: canonicalLabels(r.Scope.LabelSelector), FieldSelector: canonicalFields(r.Scope.FieldSelector),
+		Namespace: r.Scope.Namespace, Namespaces: r.Namespaces,
+		LabelSelector: canonicalLabels(r.Scope.LabelSelector), FieldSelector: canonicalFields(r.Scope.FieldSelector),
 		MetadataOnly: r.MetadataOnly, Drop: t.Drop, KeepManaged: t.KeepManagedFields, KeepLastApplied: t.KeepLastApplied,
 		Hints: t.Hints, Labels: t.Labels,
 	}

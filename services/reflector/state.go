@@ -28,18 +28,19 @@ type state struct {
 }
 
 type view struct {
-	name     string
-	scope    kube.Scope
-	spec     *reflectorv1.ReflectionSpec // as it was asked for; not to be changed
-	origin   reflectorv1.ReflectionOrigin
-	phase    reflectorv1.ReflectionState
-	asked    uint64 // revision of the request for a list that was not begun yet
-	revision delta.Revision
-	shadow   delta.Revision // how far a standby has followed the log
-	term     uint64         // of this process' own reign
-	leader   string         // who holds the lease; empty when it is not known
-	led      uint64         // the term of that lease
-	holder   string         // this process in leases
+	name       string
+	scope      kube.Scope
+	namespaces []string                    // of the scope, one or several; not to be changed
+	spec       *reflectorv1.ReflectionSpec // as it was asked for; not to be changed
+	origin     reflectorv1.ReflectionOrigin
+	phase      reflectorv1.ReflectionState
+	asked      uint64 // revision of the request for a list that was not begun yet
+	revision   delta.Revision
+	shadow     delta.Revision // how far a standby has followed the log
+	term       uint64         // of this process' own reign
+	leader     string         // who holds the lease; empty when it is not known
+	led        uint64         // the term of that lease
+	holder     string         // this process in leases
 
 	objects, pending    int
 	tombstones          int
@@ -169,7 +170,7 @@ func (s *state) proto() *reflectorv1.Reflection {
 		QuarantinedTotal: int64(len(v.quarantined)) + int64(v.unnamed), LastError: v.lastErr, Reason: v.reason,
 		LastErrorAt: stamp(v.lastErrAt), SourceSeenAt: stamp(v.sourceAt), NextRetryAt: stamp(v.nextRetry),
 		ShortWatches: int64(v.shortWatches), List: v.list.proto(time.Now()),
-		Namespace: v.scope.Namespace, LabelSelector: v.scope.LabelSelector, FieldSelector: v.scope.FieldSelector,
+		Namespace: v.scope.Namespace, Namespaces: v.namespaces, LabelSelector: v.scope.LabelSelector, FieldSelector: v.scope.FieldSelector,
 		Leader: v.leader, Holder: v.holder, Spec: v.spec, Origin: v.origin,
 		ShadowRevision: &deltav1.Revision{Epoch: v.shadow.Epoch, ResourceVersion: v.shadow.RV},
 	}

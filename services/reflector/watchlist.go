@@ -108,7 +108,7 @@ func (s *source) stream(parent context.Context) (complete bool, err error) {
 		return false, err
 	}
 	s.r.state.listed()
-	s.complete(ctx, rv, items, time.Since(began))
+	s.complete(ctx, rv, items-s.left, time.Since(began))
 	s.r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_WATCHING)
 	return true, s.untilRelist(ctx, cancel, func(ctx context.Context) error { return s.follow(ctx, w, items+1) })
 }
@@ -145,6 +145,10 @@ func (s *source) initial(ctx context.Context, cancel context.CancelCauseFunc, w 
 			}
 			heard.Store(time.Now().UnixNano())
 		case kube.EventDeleted: // of what was streamed before
+			if s.chosen.leaves(ev.Object) {
+				s.leave(1)
+				continue
+			}
 			if o, bad := s.normalize(ev.Object, time.Now()); bad != nil && (o.Key == "" || o.RV == "") {
 				return "", in.items, fmt.Errorf("%w: a deletion: %w", kube.ErrBadAnswer, bad) // what is gone is not known
 			}

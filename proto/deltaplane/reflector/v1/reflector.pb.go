@@ -161,7 +161,7 @@ type ReflectionSpec struct {
 	// Resource: "resource", "resource.group", "resource.version" or "resource.version.group"; what is left out is found by discovery. "*" is
 	// everything that can be listed and watched but secrets, the second copy of events in events.k8s.io, and what is named beside it.
 	Resource string `protobuf:"bytes,2,opt,name=resource,proto3" json:"resource,omitempty"`
-	// Namespace to mirror; empty is all.
+	// Namespace to mirror; empty is all, or those of namespaces. Whoever names one needs permission to list and watch it, and no more.
 	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Label selector in the API server's grammar; empty is everything.
 	LabelSelector string `protobuf:"bytes,4,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"`
@@ -178,7 +178,12 @@ type ReflectionSpec struct {
 	// Index hints to carry in the headers of records: name to path of the value. Empty is the default of the resource.
 	Hints map[string]string `protobuf:"bytes,10,rep,name=hints,proto3" json:"hints,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Labels to carry in the headers of records. Empty is the default: those by which jobs find their pods.
-	Labels        []string `protobuf:"bytes,11,rep,name=labels,proto3" json:"labels,omitempty"`
+	Labels []string `protobuf:"bytes,11,rep,name=labels,proto3" json:"labels,omitempty"`
+	// Namespaces to mirror, at most 1,000; empty is all. Their order, and one that is named twice, mean nothing; one alone is the same as
+	// namespace, and beside namespace the list must hold just that one. Several are one list and one watch of all namespaces, of which the others are
+	// left out as they are read: that needs permission to list and watch the resource in the whole cluster. Whoever lacks it adds the
+	// cluster once for each namespace, under names of their own, each with a reflection of one namespace.
+	Namespaces    []string `protobuf:"bytes,12,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -290,10 +295,17 @@ func (x *ReflectionSpec) GetLabels() []string {
 	return nil
 }
 
+func (x *ReflectionSpec) GetNamespaces() []string {
+	if x != nil {
+		return x.Namespaces
+	}
+	return nil
+}
+
 // ListProgress is how far a running list has come.
 type ListProgress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Objects taken in so far.
+	// Objects read so far, those of namespaces that are left out as well.
 	Objects int64 `protobuf:"varint,1,opt,name=objects,proto3" json:"objects,omitempty"`
 	// Objects still to come, as the API server estimates; absent when it does not say.
 	Remaining *wrapperspb.Int64Value `protobuf:"bytes,2,opt,name=remaining,proto3" json:"remaining,omitempty"`
@@ -480,7 +492,7 @@ type Reflection struct {
 	LastErrorAt *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=last_error_at,json=lastErrorAt,proto3" json:"last_error_at,omitempty"`
 	// When the source was last heard (an event, a bookmark or a list).
 	SourceSeenAt *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=source_seen_at,json=sourceSeenAt,proto3" json:"source_seen_at,omitempty"`
-	// Namespace the reflection is limited to, empty for all.
+	// Namespace the reflection is limited to, empty for all and for several; see namespaces.
 	Namespace string `protobuf:"bytes,17,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Label selector the reflection is limited to.
 	LabelSelector string `protobuf:"bytes,18,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"`
@@ -508,7 +520,9 @@ type Reflection struct {
 	// Watches that ended within a second without an event, since this process began.
 	ShortWatches int64 `protobuf:"varint,28,opt,name=short_watches,json=shortWatches,proto3" json:"short_watches,omitempty"`
 	// Deletions that the shadow remembers.
-	Tombstones    int64 `protobuf:"varint,29,opt,name=tombstones,proto3" json:"tombstones,omitempty"`
+	Tombstones int64 `protobuf:"varint,29,opt,name=tombstones,proto3" json:"tombstones,omitempty"`
+	// Namespaces the reflection is limited to in order, one or several; empty for all.
+	Namespaces    []string `protobuf:"bytes,30,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -744,6 +758,13 @@ func (x *Reflection) GetTombstones() int64 {
 		return x.Tombstones
 	}
 	return 0
+}
+
+func (x *Reflection) GetNamespaces() []string {
+	if x != nil {
+		return x.Namespaces
+	}
+	return nil
 }
 
 // ListReflectionsRequest asks for reflections.
@@ -1155,7 +1176,7 @@ var File_deltaplane_reflector_v1_reflector_proto protoreflect.FileDescriptor
 
 const file_deltaplane_reflector_v1_reflector_proto_rawDesc = "" +
 	"\n" +
-	"'deltaplane/reflector/v1/reflector.proto\x12\x17deltaplane.reflector.v1\x1a\x1fdeltaplane/delta/v1/delta.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1egoogle/protobuf/wrappers.proto\"\xf0\x03\n" +
+	"'deltaplane/reflector/v1/reflector.proto\x12\x17deltaplane.reflector.v1\x1a\x1fdeltaplane/delta/v1/delta.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1egoogle/protobuf/wrappers.proto\"\x90\x04\n" +
 	"\x0eReflectionSpec\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1a\n" +
 	"\bresource\x18\x02 \x01(\tR\bresource\x12\x1c\n" +
@@ -1169,7 +1190,10 @@ const file_deltaplane_reflector_v1_reflector_proto_rawDesc = "" +
 	"\x11keep_last_applied\x18\t \x01(\bR\x0fkeepLastApplied\x12H\n" +
 	"\x05hints\x18\n" +
 	" \x03(\v22.deltaplane.reflector.v1.ReflectionSpec.HintsEntryR\x05hints\x12\x16\n" +
-	"\x06labels\x18\v \x03(\tR\x06labels\x1a8\n" +
+	"\x06labels\x18\v \x03(\tR\x06labels\x12\x1e\n" +
+	"\n" +
+	"namespaces\x18\f \x03(\tR\n" +
+	"namespaces\x1a8\n" +
 	"\n" +
 	"HintsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
@@ -1184,7 +1208,8 @@ const file_deltaplane_reflector_v1_reflector_proto_rawDesc = "" +
 	"\x0eQuarantinedKey\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x123\n" +
-	"\aseen_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x06seenAt\"\xe1\t\n" +
+	"\aseen_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x06seenAt\"\x81\n" +
+	"\n" +
 	"\n" +
 	"Reflection\x12\x1e\n" +
 	"\n" +
@@ -1221,7 +1246,10 @@ const file_deltaplane_reflector_v1_reflector_proto_rawDesc = "" +
 	"\rshort_watches\x18\x1c \x01(\x03R\fshortWatches\x12\x1e\n" +
 	"\n" +
 	"tombstones\x18\x1d \x01(\x03R\n" +
-	"tombstones\"8\n" +
+	"tombstones\x12\x1e\n" +
+	"\n" +
+	"namespaces\x18\x1e \x03(\tR\n" +
+	"namespaces\"8\n" +
 	"\x16ListReflectionsRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
