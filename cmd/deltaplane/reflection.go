@@ -67,6 +67,7 @@ func newReflectionAdd() *cobra.Command {
 	var d dialFlags
 	var output string
 	var replace bool
+	var namespaces []string
 	spec := &reflectorv1.ReflectionSpec{}
 	cmd := &cobra.Command{
 		Use:   "add RESOURCE",
@@ -77,9 +78,14 @@ changes nothing.
 RESOURCE is resource[.version][.group]; what is left out is found by discovery. "*" is everything
 that can be watched, except secrets, the copy of events in events.k8s.io, and what is named beside it.
 
-A resource of a cluster has one form. A second one, such as the pods of another namespace, needs
-the cluster under a second name; see deltaplane serve reflector --help.`,
+Several namespaces are read from one list and one watch of the whole cluster, and the others left
+out: that needs permission to list and watch the resource in all of them. Whoever has it only for
+some gives the cluster a name for each, with a reflection of that namespace.
+
+A resource of a cluster has one form. A second one, such as the pods of a namespace without their
+spec, needs the cluster under a second name; see deltaplane serve reflector --help.`,
 		Example: `  deltaplane reflection add configmaps -n kube-system
+  deltaplane reflection add pods -n shop -n billing --replace
   deltaplane reflection add deployments.apps --selector 'team in (a, b)' --drop-field status.conditions
   deltaplane reflection add secrets --metadata-only
   deltaplane reflection add events.v1 --field-selector involvedObject.kind=Pod
@@ -87,6 +93,9 @@ the cluster under a second name; see deltaplane serve reflector --help.`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			spec.Resource = a[0]
+			if spec.Namespaces = namespaces; len(namespaces) == 1 {
+				spec.Namespace, spec.Namespaces = namespaces[0], nil
+			}
 			return reflections(&d, func(c reflectorv1.ReflectorServiceClient) error {
 				ctx, cancel := contextWithTimeout(cmd, d.timeout)
 				defer cancel()
@@ -113,7 +122,7 @@ the cluster under a second name; see deltaplane serve reflector --help.`,
 	registerOutput(cmd, &output)
 	flags := cmd.Flags()
 	flags.StringVar(&spec.Cluster, "cluster", "", "`name` of the cluster; needed when there are several")
-	flags.StringVarP(&spec.Namespace, "namespace", "n", "", "only this `namespace`")
+	flags.StringSliceVarP(&namespaces, "namespace", "n", nil, "only this `namespace`; several, repeated or with commas, need permission for the whole cluster")
 	flags.StringVarP(&spec.LabelSelector, "selector", "l", "", "only objects that match this label `selector`")
 	flags.StringVar(&spec.FieldSelector, "field-selector", "", "only objects that match this field `selector` of the API server")
 	flags.BoolVar(&spec.MetadataOnly, "metadata-only", false, "mirror metadata, no spec and no status")

@@ -138,11 +138,22 @@ func specText(s *reflectorv1.ReflectionSpec) string {
 	return printable(name)
 }
 
+// fewText is the first of a list that may be long, and how many more there are.
+func fewText(names []string) string {
+	const few = 5
+	text := strings.Join(names[:min(len(names), few)], " ")
+	if more := len(names) - few; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
 // formText is what makes a spec differ from all objects in full; empty when nothing does.
 func formText(s *reflectorv1.ReflectionSpec) string {
 	var parts []string
 	for _, p := range []struct{ name, value string }{
 		{"namespace ", s.GetNamespace()},
+		{"namespaces ", fewText(s.GetNamespaces())},
 		{"labels ", s.GetLabelSelector()},
 		{"fields ", s.GetFieldSelector()},
 		{"without ", strings.Join(s.GetDropFields(), " ")},

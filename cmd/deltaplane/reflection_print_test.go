@@ -62,8 +62,10 @@ func TestReflectionsArePrintedWithErrorsAndQuarantinedKeysInFull(t *testing.T) {
 func TestASpecIsNamedWithItsForm(t *testing.T) {
 	t.Parallel()
 	for want, s := range map[string]*reflectorv1.ReflectionSpec{
-		"pods.v1":                     {Resource: "pods.v1"},
-		"b/pods.v1 (labels a in (b))": {Cluster: "b", Resource: "pods.v1", LabelSelector: "a in (b)"},
+		"pods.v1":               {Resource: "pods.v1"},
+		"pods (namespaces a b)": {Resource: "pods", Namespaces: []string{"a", "b"}},
+		"pods (namespaces a b c d e and 2 more, metadata only)": {Resource: "pods", Namespaces: []string{"a", "b", "c", "d", "e", "f", "g"}, MetadataOnly: true},
+		"b/pods.v1 (labels a in (b))":                           {Cluster: "b", Resource: "pods.v1", LabelSelector: "a in (b)"},
 		"x (fields f=1, hints node, with managedFields, with last-applied)": {
 			Resource: "x", FieldSelector: "f=1", Hints: map[string]string{"node": "spec.nodeName"}, KeepManagedFields: true, KeepLastApplied: true,
 		},

@@ -25,7 +25,8 @@ func (r *reflecting) register(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&r.clusters, "cluster", []string{"dev"}, `clusters to mirror, each as name[=source]; the `+"`name`"+` is the first part of its collections' names.
 The source is KUBECONFIG[#CONTEXT], #CONTEXT of the kubeconfig that kubectl would take,
 in-cluster or a URL; the first cluster may leave it to --kubeconfig and the like`)
-	flags.Var(&r.resources, "resources", `what to mirror: resource[.version][.group][/namespace], or "*" for all but secrets and events.k8s.io;
+	flags.Var(&r.resources, "resources", `what to mirror: resource[.version][.group][/namespace[+namespace...]], or "*" for all but secrets and
+events.k8s.io; several namespaces need permission to list and watch the whole cluster;
 or a map of a ReflectionSpec's fields, as `+"`spec`"+`: {resource: pods, label_selector: app=web}
 (default pods, nodes, jobs.batch and leases.coordination.k8s.io/kube-node-lease)`)
 	flags.IntVar(&r.config.MaxAdded, "max-added", 0, "`reflections` that callers may add to one cluster (default 500)")
@@ -107,7 +108,11 @@ func readResource(item string) (reflector.Resource, []*rpc.FieldError) {
 		return resource, nil
 	}
 	name, namespace, _ := strings.Cut(item, "/")
-	if spec, jsonErr := json.Marshal(map[string]string{"resource": name, "namespace": namespace}); jsonErr == nil {
+	fields := map[string]any{"resource": name, "namespace": namespace}
+	if strings.Contains(namespace, "+") {
+		fields = map[string]any{"resource": name, "namespaces": strings.Split(namespace, "+")}
+	}
+	if spec, jsonErr := json.Marshal(fields); jsonErr == nil {
 		if _, faults := reflector.ParseSpec(spec); len(faults) > 0 {
 			return resource, faults
 		}

@@ -170,10 +170,11 @@ func TestEveryFaultOfWhatIsMirroredIsReportedTogether(t *testing.T) {
 			t.Errorf("%v\nnames nothing of %q", err, want)
 		}
 	}
-	_, _, err = settled(t, nil, "", "--resources", "po!ds", "--resources", "-pods", "--resources", "pods/My_Space", "--resources", "pods/")
+	_, _, err = settled(t, nil, "", "--resources", "po!ds", "--resources", "-pods", "--resources", "pods/My_Space", "--resources", "pods/",
+		"--resources", "pods/a+My_Space+")
 	for _, want := range []string{
 		`--resources[0].resource: "po!ds": want name[.version][.group]: '!' is no lower-case letter`, `--resources[1].resource: "-pods"`,
-		`--resources[2].namespace: "My_Space"`, `--resources[3]: `,
+		`--resources[2].namespace: "My_Space"`, `--resources[3]: `, `--resources[4].namespaces[1]: "My_Space"`, `--resources[4].namespaces[2]: is empty`,
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v\nnames nothing of %q", err, want)
