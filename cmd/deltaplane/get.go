@@ -80,7 +80,10 @@ func newGet() *cobra.Command {
 
 COLLECTION is a name such as pods, jobs.batch or dev/pods.v1; "deltaplane get" with an
 unknown name lists those there are. KEY is namespace/name, or name for cluster-scoped
-objects and together with --namespace.`,
+objects and together with --namespace.
+
+An object whose newest version could not be read is an error that names its key; of a list
+the others are shown before it. With -o keys and -o name such keys stand among the others.`,
 		Example: `  deltaplane get pods
   deltaplane get pods -n default -l job-name=hello
   deltaplane get pods --index node=node-1 -o keys
@@ -124,19 +127,43 @@ func runGet(cmd *cobra.Command, s *selection) error {
 	if err != nil {
 		return err
 	}
+	var unread []string
 	for obj, err := range client.NewIndex(conn).All(ctx, s.collection, o) {
-		if err != nil {
+		switch {
+		case err != nil:
 			return served(ctx, index, plain(err))
+		case obj.Quarantined && s.view() == indexv1.View_VIEW_FULL: // of the others no more than the key is shown
+			unread = append(unread, obj.Key)
+		default:
+			p.add(object(obj))
 		}
-		p.add(object(obj))
 	}
 	if err := p.flush(); err != nil {
 		return err
+	}
+	if len(unread) > 0 {
+		return s.missing(unread, p.count)
 	}
 	if p.count == 0 && (s.output == "table" || s.output == "wide") {
 		fmt.Fprintln(cmd.ErrOrStderr(), "no objects found")
 	}
 	return nil
+}
+
+// missing names the objects that could not be read, beside so many that were shown.
+func (s *selection) missing(keys []string, shown int) error {
+	const most = 10
+	names := make([]string, 0, most+1)
+	for _, key := range keys[:min(len(keys), most)] {
+		names = append(names, printable(key))
+	}
+	if more := len(keys) - most; more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	return &hintError{
+		fmt.Errorf("%d of %d objects could not be read: %s", len(keys), shown+len(keys), strings.Join(names, ", ")),
+		fmt.Sprintf("deltaplane get %s %s tells why", s.collection, names[0]),
+	}
 }
 
 // served adds to an error about an unknown collection the names of those there are.

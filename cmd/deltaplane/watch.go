@@ -139,6 +139,8 @@ func (w *watcher) print(events []*indexv1.Event) error {
 			if err := w.document(p, kind, e); err != nil {
 				return err
 			}
+		case e.GetQuarantined() && p.format != "keys" && p.format != "name":
+			p.table.row([]string{kind, printable(e.GetObject().GetKey()) + ": its newest version cannot be read"})
 		case e.GetType() == deltav1.DeltaType_DELTA_TYPE_DELETED && p.format != "keys" && p.format != "name":
 			p.table.row(append([]string{kind}, strings.Split(e.GetObject().GetKey(), "/")...)) // below namespace and name
 		default:
@@ -157,7 +159,11 @@ func (w *watcher) document(p *printer, kind string, e *indexv1.Event) error {
 	if len(object) == 0 {
 		object = fmt.Appendf(nil, `{"key":%q}`, e.GetObject().GetKey())
 	}
-	line := fmt.Appendf(nil, `{"type":%q,"key":%q,"object":%s}`, kind, e.GetObject().GetKey(), object)
+	quarantined := ""
+	if e.GetQuarantined() {
+		quarantined = `"quarantined":true,`
+	}
+	line := fmt.Appendf(nil, `{"type":%q,"key":%q,%s"object":%s}`, kind, e.GetObject().GetKey(), quarantined, object)
 	if p.format == "yaml" {
 		p.printf("---\n")
 		return p.document(line)
