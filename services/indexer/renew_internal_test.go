@@ -3,6 +3,7 @@ package indexer
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,17 +52,15 @@ func TestIndexesThatWereGivenUpAreBegunAgainWithHysteresisAndGrowingPatience(t *
 	c.slog = slog.New(slog.DiscardHandler)
 	at, free := now, 1<<40
 	c.now, c.free = func() time.Time { return at }, func() int { return free }
-	out := func() (names string) {
-		for _, x := range *c.declared.Load() {
-			if x.err != nil {
-				names += x.Name
-			}
-		}
-		return names
-	}
 	want := func(when, names string) {
 		t.Helper()
-		if got := out(); got != names {
+		var out []string
+		for _, x := range *c.declared.Load() {
+			if x.err != nil {
+				out = append(out, x.Name)
+			}
+		}
+		if got := strings.Join(out, ""); got != names {
 			t.Fatalf("%s %q are left out, want %q", when, got, names)
 		}
 	}
