@@ -62,7 +62,7 @@ func run(ctx context.Context, known []family, args []string, stdout, stderr io.W
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.Usage = func() { explain(stderr, known); flags.PrintDefaults() }
-	flags.BoolVar(&o.quick, "quick", false, "a short run (slice, index and log 40 s, queue and agent 90 s, nodes 60 s); what is left out is listed")
+	flags.BoolVar(&o.quick, "quick", false, "a short run (slice and log 40 s, index 50 s, nodes 60 s, queue and agent 90 s); what is left out is listed")
 	flags.StringVar(&o.out, "o", "", "write the results as JSON to this `file`")
 	flags.StringVar(&o.only, "only", "", "run only the parts whose name matches this `regexp`")
 	flags.Uint64Var(&o.seed, "seed", 1, "seed of the generated population")
