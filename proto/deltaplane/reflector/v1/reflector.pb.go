@@ -181,8 +181,8 @@ type ReflectionSpec struct {
 	Labels []string `protobuf:"bytes,11,rep,name=labels,proto3" json:"labels,omitempty"`
 	// Namespaces to mirror, at most 1,000; empty is all. Their order, and one that is named twice, mean nothing; one alone is the same as
 	// namespace, and beside namespace the list must hold just that one. Several are one list and one watch of all namespaces, of which the others are
-	// left out as they are read: that needs permission to list and watch the resource in the whole cluster. Whoever lacks it adds the
-	// cluster once for each namespace, under names of their own, each with a reflection of one namespace.
+	// left out as they are read: that needs permission to list and watch the resource in the whole cluster. Whoever lacks it gives the cluster
+	// a name for each namespace, and each name a reflection of that one.
 	Namespaces    []string `protobuf:"bytes,12,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
