@@ -153,10 +153,11 @@ func (t *throng) join(ctx context.Context, col delta.Collection, res kube.Resour
 	return true
 }
 
-// leave takes a member out of the list once it has ended.
+// leave takes a member out of the list once it has ended. When it joins again it is noted again.
 func (t *throng) leave(col delta.Collection) {
 	m := t.members[col]
 	delete(t.members, col)
+	delete(t.noted, col)
 	m.cancel()
 	<-m.done
 	t.s.drop(func(r *reflection) bool { return r == m.r })

@@ -61,6 +61,40 @@ func TestADefinitionThatVanishesWhileNobodyLooksGoesLikeAnyOther(t *testing.T) {
 	}
 }
 
+// TestWhatIsNoLongerNamedIsNotedAgain: else its log would be left when its definition vanishes while nobody looks.
+func TestWhatIsNoLongerNamedIsNotedAgain(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	for _, name := range []string{"widgets", "gizmos"} {
+		f.serve(&kind{group: "example.com", version: "v1", name: name, kind: name, namespaced: true})
+	}
+	nats := embeddedtest.NATS(t).URL()
+	cfg := quick()
+	cfg.Resources = []reflector.Resource{{Name: "*"}}
+	svc, _ := start(t, cfg, f.URL, nats)
+	c := dial(t, svc)
+	js := operator(t, nats)
+	noted := func(want bool) func() bool {
+		return func() bool {
+			kv, err := js.KeyValue(t.Context(), "deltaplane-reflections")
+			if err != nil {
+				return false
+			}
+			e, err := kv.Get(t.Context(), "found=2Fdev")
+			return err == nil && strings.Contains(string(e.Value()), "widgets") && strings.Contains(string(e.Value()), "gizmos") == want
+		}
+	}
+	eventually(t, "gizmos noted", noted(true))
+	for range 2 {
+		add(t, c, &reflectorv1.ReflectionSpec{Resource: "gizmos.v1.example.com"})
+		eventually(t, "gizmos, which are named, struck", noted(false))
+		if _, err := c.RemoveReflection(t.Context(), &reflectorv1.RemoveReflectionRequest{Resource: "gizmos.v1.example.com"}); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "gizmos noted again", noted(true))
+	}
+}
+
 // TestTwoProcessesDoNotTakeTurnsAtTheNoteOfWhatWasFound: "*" of one finds what another names.
 func TestTwoProcessesDoNotTakeTurnsAtTheNoteOfWhatWasFound(t *testing.T) {
 	t.Parallel()
