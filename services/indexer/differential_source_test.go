@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/stream"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
 
@@ -82,9 +83,7 @@ func (s *source) step(t *testing.T) {
 }
 
 func (s *source) lose(t *testing.T) {
-	if err := s.w.conn.Remove(t.Context(), pods); err != nil {
-		t.Fatal(err)
-	}
+	answered(t, func() error { return s.w.conn.Remove(t.Context(), pods) })
 	s.w.w = s.w.lead(t, pods, true)
 	var keep []string
 	var lost []delta.Record
@@ -100,9 +99,12 @@ func (s *source) lose(t *testing.T) {
 		lost = append(lost, gone(key))
 	}
 	const empty = 2 // the last fence and the term
-	if tail, err := s.w.conn.Tail(t.Context(), pods); err != nil {
-		t.Fatal(err)
-	} else if tail.Messages > empty { // the server has found the files of the old log: what a reflector's shadow would tell must be told
+	var tail stream.Tail
+	answered(t, func() (err error) {
+		tail, err = s.w.conn.Tail(t.Context(), pods)
+		return err
+	})
+	if tail.Messages > empty { // the server has found the files of the old log: what a reflector's shadow would tell must be told
 		s.w.put(t, lost...)
 	}
 	s.write(t, keep, false)

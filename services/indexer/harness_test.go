@@ -66,13 +66,29 @@ func (w *world) connect(t testing.TB) *stream.Conn {
 // lead opens a writer on a collection with the next term.
 func (w *world) lead(t testing.TB, c delta.Collection, newEpoch bool) *stream.Writer {
 	t.Helper()
-	w.term++
-	writer, err := w.conn.Writer(t.Context(), c, stream.WriterConfig{Term: w.term, Holder: "test", NewEpoch: newEpoch})
+	var writer *stream.Writer
+	answered(t, func() (err error) {
+		w.term++
+		writer, err = w.conn.Writer(t.Context(), c, stream.WriterConfig{Term: w.term, Holder: "test", NewEpoch: newEpoch})
+		return err
+	})
+	t.Cleanup(writer.Close)
+	return writer
+}
+
+// answered asks until the server of the log has time for an answer, as services do: where the machine starves, it keeps some waiting for too long.
+func answered(t testing.TB, ask func() error) {
+	t.Helper()
+	var err error
+	eventually(t, func() string {
+		if err = ask(); errors.Is(err, stream.ErrUnavailable) {
+			return err.Error()
+		}
+		return ""
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(writer.Close)
-	return writer
 }
 
 // start makes the log of pods with the objects, and syncs it.
