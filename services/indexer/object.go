@@ -70,12 +70,12 @@ func (o *out) object(obj *store.Object, p *projection, collection string) bool {
 // anyway, and when a text would have to be changed. Both are o's until it writes
 // again.
 func (o *out) around(r *delta.Record) (head, tail []byte) {
-	if len(r.Payload) < copyBelow || !utf8.ValidString(r.UID) || !utf8.ValidString(string(r.RV)) {
+	if len(r.Payload) < copyBelow || !utf8.ValidString(r.UID) || !utf8.ValidString(r.RV) {
 		return nil, nil
 	}
 	o.rewind([3]int{o.from, 0, 0})
 	o.item(objectField, &item{
-		key: string(r.Key), uid: r.UID, rv: string(r.RV), payload: r.Payload, encoding: deltav1.Encoding_ENCODING_JSON,
+		key: string(r.Key), uid: r.UID, rv: r.RV, payload: r.Payload, encoding: deltav1.Encoding_ENCODING_JSON,
 	})
 	at := o.cuts[0].at
 	return o.buf[o.from:at], o.buf[at:]
