@@ -112,7 +112,7 @@ func (s *Snapshot) visitObjects(ids []uint32, yield func(*Object) bool) bool {
 	for i := range ids {
 		o := objects[i&31]
 		size |= o.size          // lies in the object's other half
-		if o.stored == o.size { // in a frame there is all that most readers want
+		if o.stored <= o.size { // in a frame there is all that most readers want
 			ks[n&31] = o.key
 			n++
 		}
