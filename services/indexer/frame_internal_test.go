@@ -2,12 +2,18 @@ package indexer
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/checkpoint"
 )
 
 // TestAFramedObjectIsWrittenAsAnyOther writes objects as they are taken in and
@@ -47,6 +53,71 @@ func TestAFramedObjectIsWrittenAsAnyOther(t *testing.T) {
 	}
 	if framed < 500 {
 		t.Errorf("%d of 2000 have a frame", framed)
+	}
+}
+
+// Frames are in checkpoints, which are read by later versions.
+func TestAFrameIsWhatCheckpointsOfItsFormatHold(t *testing.T) {
+	t.Parallel()
+	o := newOut()
+	defer o.free()
+	payload := bytes.Repeat([]byte("p"), copyBelow)
+	head, tail := o.around(&delta.Record{Key: "ns/a", UID: "u", RV: "7", Payload: payload})
+	const wantHead, wantTail = "\x0a\x91\x08\x0a\x04ns/a\x12\x01u\x1a\x017\x22\x80\x08", "\x28\x01"
+	if string(head) != wantHead || string(tail) != wantTail || len(tail) != store.FrameTail || checkpoint.Format != 3 {
+		t.Errorf("%q and %q stand around a payload, want %q and %q; with other ones checkpoint.Format must be raised", head, tail, wantHead, wantTail)
+	}
+}
+
+// Whole objects are one piece each, and count for the size of a page with all of
+// it, as unary answers and on a Query stream.
+func TestFramedObjectsAreOnePieceEachAndFillPages(t *testing.T) {
+	t.Parallel()
+	const most = 20_000
+	s := serving(t, func(c *Config) { c.MaxPageBytes = most })
+	var pods []podFacts
+	for i := range 60 {
+		pods = append(pods, podFacts{namespace: "ns", name: fmt.Sprintf("p%02d", i), node: "n", pad: copyBelow + i*37})
+	}
+	c := s.fill(t, "dev", pods)
+	var told []string
+	req := &indexv1.ListRequest{Collection: c.name}
+	for pages := 1; ; pages++ {
+		o, err := s.list(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := len(o.cuts)
+		alone := bytes.Clone(o.bytes())
+		o.wrap(77, queryList)
+		parts := o.parts()
+		if len(parts) != n+2 { // what is before them, and behind
+			t.Fatalf("%d objects are sent in %d pieces", n, len(parts))
+		}
+		whole, resp := &indexv1.QueryResponse{}, &indexv1.ListResponse{}
+		if err := errors.Join(proto.Unmarshal(parts.Materialize(), whole), proto.Unmarshal(alone, resp)); err != nil {
+			t.Fatal(err)
+		}
+		parts.Free()
+		if whole.GetTag() != 77 || !proto.Equal(whole.GetList(), resp) || len(resp.GetObjects()) != n {
+			t.Fatalf("page %d is %v, alone %v", pages, whole, resp)
+		}
+		if len(alone) > most+100 { // the revision and the token are beside
+			t.Errorf("page %d of %d objects takes %d bytes, at most %d", pages, n, len(alone), most)
+		}
+		for _, obj := range resp.GetObjects() {
+			told = append(told, obj.GetKey())
+			want, err := c.store.Snapshot().Get(obj.GetKey()).Payload()
+			if err != nil || !bytes.Equal(obj.GetPayload(), want) {
+				t.Errorf("%s is %d bytes, %v, want %d", obj.GetKey(), len(obj.GetPayload()), err, len(want))
+			}
+		}
+		if req.PageToken = resp.GetNextPageToken(); req.GetPageToken() == "" {
+			break
+		}
+	}
+	if len(told) != len(pods) || !slices.IsSorted(told) {
+		t.Errorf("told %q", told)
 	}
 }
 

@@ -68,7 +68,7 @@ func (o *out) object(obj *store.Object, p *projection, collection string) bool {
 // view: with it the payload is stored as the one piece that most answers are
 // made of. Head is nil when the payload is copied to where it is sent from
 // anyway, and when a text would have to be changed. Both are o's until it writes
-// again.
+// again. Checkpoints hold what is stored: their format is another one when this is.
 func (o *out) around(r *delta.Record) (head, tail []byte) {
 	if len(r.Payload) < copyBelow || !utf8.ValidString(r.UID) || !utf8.ValidString(r.RV) {
 		return nil, nil

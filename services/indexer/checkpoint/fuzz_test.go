@@ -21,7 +21,7 @@ func (*opened) Decode(dst, stored []byte) ([]byte, error) { return append(dst, s
 func FuzzRead(f *testing.F) {
 	codec := &opened{by: []byte("d")}
 	s := store.New(store.Options{})
-	labels := store.NewLabels([]store.Pair{{Name: "a", Value: "b"}})
+	labels, framed := store.NewLabels([]store.Pair{{Name: "a", Value: "b"}}), []byte("h>{}\r\n")
 	s.Apply(store.Batch{Ops: []store.Op{
 		{Put: store.NewObject(store.ObjectConfig{
 			Key: "a/b", UID: "u", RV: "5", Labels: labels, Owners: store.NewOwners([]store.Owner{{Kind: "Job", Name: "j", UID: "x"}}),
@@ -29,6 +29,8 @@ func FuzzRead(f *testing.F) {
 			Payload: []byte("{}"), Codec: codec, Size: 2,
 		})},
 		{Put: store.NewObject(store.ObjectConfig{Key: "a/c", RV: "6", Labels: labels, Payload: []byte("{}")})},
+		{Put: store.NewObject(store.ObjectConfig{Key: "a/e", RV: "8", Payload: framed[2:4], Frame: framed})},
+		{Put: store.NewObject(store.ObjectConfig{Key: "a/f", RV: "9", Payload: framed[2:4], Frame: framed, Fault: "odd"})},
 		{Delete: &store.Tombstone{Key: "a/d", RV: "7"}},
 	}}, s.Snapshot().State().Fresh)
 	var whole bytes.Buffer
@@ -75,8 +77,12 @@ func FuzzRead(f *testing.F) {
 		}
 		// What is read is what can be written, and reads the same again.
 		for _, o := range image.Objects {
-			if _, err := o.Payload(); err != nil {
+			p, err := o.Payload()
+			if err != nil {
 				t.Fatal(err)
+			}
+			if frame := o.Framed(); frame != nil && (o.Faulty() || len(p) != o.Size() || !bytes.HasSuffix(frame[:len(frame)-store.FrameTail], p)) {
+				t.Fatalf("%q in the frame %q, size %d, fault %q", p, frame, o.Size(), o.Fault())
 			}
 		}
 		s := store.New(store.Options{})
@@ -97,10 +103,64 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
+// A length of a payload that disagrees with what is stored of it is damage: without
+// a codec it is the whole, or what is framed by so much more.
+func TestLengthsOfPayloadsThatDisagreeAreDamage(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		stored, size uint64
+		framed, bad  bool
+	}{
+		{stored: 0, size: 0},
+		{stored: 10, size: 10},
+		{stored: 10, size: 8, framed: true},
+		{stored: 10, size: 0, framed: true},
+		{stored: 2, size: 0, framed: true},
+		{stored: 1, size: 0, bad: true},
+		{stored: 10, size: 9, bad: true},
+		{stored: 10, size: 11, bad: true},
+		{stored: 0, size: 1, bad: true},
+		{stored: 0, size: 2, bad: true},
+		{stored: 10, size: maxServed, bad: true},
+		{stored: 10, size: 1<<64 - 1, bad: true},
+		{stored: 10, size: 1<<64 - 2, bad: true},
+		{stored: 1<<64 - 1, size: 1<<64 - 3, bad: true},
+	} {
+		var file bytes.Buffer
+		out, held := blockWriter{w: &file}, bytes.Repeat([]byte("p"), int(min(c.stored, 10)))
+		record := appendString(appendString(appendString(nil, "a/b"), "u"), "5")
+		record = append(record, 1, 1, 2, 0, 0, 0, 0, 0) // epoch, sequence, generation; neither facts, fault nor codec
+		record = binary.AppendUvarint(binary.AppendUvarint(record, c.size), c.stored)
+		err := errors.Join(out.start(), out.block(kindHeader, appendHeader(nil, Header{Collection: "x"})))
+		if len(held) > 0 {
+			err = errors.Join(err, out.block(kindPayloads, held))
+		}
+		if err = errors.Join(err, out.block(kindObjects, record), out.block(kindEnd, []byte{1, 0})); err != nil {
+			t.Fatal(err)
+		}
+		image, err := Read(bytes.NewReader(file.Bytes()), int64(file.Len()), Options{})
+		if c.bad {
+			if !errors.Is(err, ErrDamaged) {
+				t.Errorf("%d stored of %d: %v, want damage", c.stored, c.size, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%d stored of %d: %v", c.stored, c.size, err)
+			continue
+		}
+		o := image.Objects[0]
+		if p, err := o.Payload(); err != nil || uint64(len(p)) != c.size || o.Size() != len(p) || o.StoredSize() != len(held) || (o.Framed() != nil) != c.framed {
+			t.Errorf("%d stored of %d: payload %q, %v, frame %q", c.stored, c.size, p, err, o.Framed())
+		}
+	}
+}
+
 // FuzzReadBytes gives the reader anything at all.
 func FuzzReadBytes(f *testing.F) {
-	f.Add([]byte(magic + "\x02\x00"))
-	f.Add([]byte(magic + "\x02\x00\x01\xff\xff\xff\x7f"))
+	for _, rest := range []string{"", "\x01\xff\xff\xff\x7f"} {
+		f.Add(append(binary.LittleEndian.AppendUint16([]byte(magic), Format), rest...))
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		image, err := Read(bytes.NewReader(data), int64(len(data)), Options{})
 		if (image == nil) == (err == nil) {
