@@ -40,6 +40,9 @@ func TestS06StoredExpressionsBeyondTheBoundOfAllAreRefusedByName(t *testing.T) {
 	}
 	declare(byCEL("cheap", "object.metadata.name"))
 	declare(byField("by-phase", "status.phase"))
+	again := dear(11) // is evaluated once, with the first
+	again.Name = "again"
+	declare(again)
 	value, err := set.Encode()
 	if err != nil {
 		t.Fatal(err)
@@ -50,7 +53,7 @@ func TestS06StoredExpressionsBeyondTheBoundOfAllAreRefusedByName(t *testing.T) {
 	replicas := []*replica{w.index(t, nil), w.index(t, nil)}
 	for _, r := range replicas {
 		w.caughtUp(t, r)
-		for _, name := range []string{"dear-11", "dear-2", "by-phase"} {
+		for _, name := range []string{"dear-11", "dear-2", "by-phase", "again"} {
 			r.awaitIndexer(t, name, ready)
 		}
 		for name, cost := range map[string]string{"dear-1": "5000", "dear-0": "5000", "cheap": ""} {
