@@ -228,11 +228,15 @@ func TestDesign62WhatIsLeftOutMovesTheWatermarkInFewRecords(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := &publisher{r: &reflection{}, wake: make(chan struct{}, 1), stage: delta.NewStage(1<<20, "1")}
+		a := &asker{p: p}
 		for round := range 3 {
 			for i := range 50 {
-				p.addLater(func(st *delta.Stage) { st.Advance(strconv.Itoa(100*round + i + 2)) })
+				a.pass(strconv.Itoa(100*round + i + 2))
 			}
 			synctest.Wait()
+			if !p.heard.Equal(time.Now()) {
+				t.Errorf("round %d: the source was heard at %v, want now: what is left out vouches for it too", round, p.heard)
+			}
 			if len(p.wake) != 0 {
 				t.Fatal("the publisher is woken at once")
 			}

@@ -68,7 +68,7 @@ func TestDesign3SeveralNamespacesAreOneListAndOneWatchOfWhichOnlyTheseReachTheLo
 		}
 	}
 	nats := embeddedtest.NATS(t).URL()
-	svc, tel, _ := startSeen(t, inTwo(quick()), clientOf(t, a.URL), nats, logs(t))
+	svc, tel, stop := startSeen(t, inTwo(quick()), clientOf(t, a.URL), nats, logs(t))
 	c := dial(t, svc)
 	m := follow(t, nats, pods)
 	m.until(t, "the list", func() bool { return m.revision().RV == "10" })
@@ -98,6 +98,10 @@ func TestDesign3SeveralNamespacesAreOneListAndOneWatchOfWhichOnlyTheseReachTheLo
 	}
 	if n := total(t, tel, "reflector_items_per_list"); n != 7 {
 		t.Errorf("%v items in the list, want what the API server sent", n)
+	}
+	stop()
+	if n := total(t, tel, "deltaplane_reflector_left_out_total"); n != 0 {
+		t.Errorf("%v are counted as left out of what is not mirrored any more", n)
 	}
 }
 
@@ -156,10 +160,18 @@ func TestWhoMayNotListTheWholeClusterIsToldThatSeveralNamespacesNeedIt(t *testin
 	t.Parallel()
 	a := newAPI(t)
 	a.onList = func(int, url.Values) (int, string) { return 403, status(403, "Forbidden", "pods is forbidden") }
-	svc, _ := start(t, inTwo(quick()), a.URL, embeddedtest.NATS(t).URL())
-	r := reflection(t, dial(t, svc), "pods", "refused", func(r *reflectorv1.Reflection) bool { return r.GetReason() != "" && r.GetLastError() != "" })
-	if r.GetReason() != "FORBIDDEN" || !strings.Contains(r.GetLastError(), "the whole cluster") {
-		t.Errorf("reflection %v", r)
+	nats := embeddedtest.NATS(t).URL()
+	for _, several := range []bool{true, false} {
+		cfg := quick()
+		if cfg.Cluster = "one"; several {
+			cfg = inTwo(cfg)
+			cfg.Cluster = "two"
+		}
+		svc, _ := start(t, cfg, a.URL, nats)
+		r := reflection(t, dial(t, svc), "pods", "refused", func(r *reflectorv1.Reflection) bool { return r.GetReason() != "" && r.GetLastError() != "" })
+		if r.GetReason() != "FORBIDDEN" || strings.Contains(r.GetLastError(), "the whole cluster") != several {
+			t.Errorf("several %v: reflection %v", several, r)
+		}
 	}
 }
 
