@@ -99,6 +99,14 @@ func TestIndexesThatWereGivenUpAreBegunAgainWithHysteresisAndGrowingPatience(t *
 	at = at.Add(c.patience(1))
 	c.retry()
 	want("given up after it was there for long", "")
+	giveUp("a")
+	giveUp("b")
+	at = at.Add(c.patience(100))
+	c.unfit["a"].need, c.unfit["a"].of = 10<<20, c.store.Snapshot().Len()
+	c.unfit["b"].need, c.unfit["b"].of = 11<<20, c.store.Snapshot().Len()+1000
+	free = 5 << 20
+	c.retry()
+	want("with room for the one that was larger when there were more objects,", "a")
 	if p := c.patience(100); p != c.patience(1+retryDoublings) || p > 10*time.Minute {
 		t.Errorf("the patience grows to %v", p)
 	}

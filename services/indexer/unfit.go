@@ -144,17 +144,17 @@ func (c *collection) omitting() bool {
 // fit now: that which needs least. build is woken for it.
 func (c *collection) retry() {
 	c.declaring.Lock()
-	name := ""
+	name, least, objects := "", 0, c.store.Snapshot().Len()
 	for index, o := range c.unfit {
 		if o.trying || c.now().Sub(o.at) < c.patience(o.times) {
 			continue
 		}
-		if name == "" || o.need < c.unfit[name].need || o.need == c.unfit[name].need && index < name {
-			name = index
+		if room := o.room(objects); name == "" || room < least || room == least && index < name {
+			name, least = index, room
 		}
 	}
 	o := c.unfit[name]
-	if o == nil || c.free() < o.room(c.store.Snapshot().Len()) {
+	if o == nil || c.free() < least {
 		c.declaring.Unlock()
 		return
 	}
