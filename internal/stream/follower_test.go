@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 	"github.com/deltaplane/deltaplane/internal/stream"
 )
@@ -23,6 +25,7 @@ type shelfkeeper struct {
 	known map[string]stream.Entry
 	told  map[string]bool // in this watch
 	ends  []int           // how many keys each watch had told when it said that these were all
+	lost  int             // buckets
 }
 
 func newShelfkeeper(t testing.TB, c *stream.Conn) *shelfkeeper {
@@ -52,6 +55,7 @@ func newShelfkeeper(t testing.TB, c *stream.Conn) *shelfkeeper {
 				k.known[key] = e
 			}
 			clear(k.told)
+			k.lost++
 		},
 		Held: func() map[string][]byte {
 			k.mu.Lock()
@@ -144,5 +148,49 @@ func TestDesign5ABucketThatIsLostUnderItsCallersLosesNothingThatWasKnown(t *test
 			}
 		}
 		k.mu.Unlock()
+	}
+}
+
+// TestDesign5ABucketThatSomebodyMakesAnewEmptyIsFilledBeforeItIsUsed: it answers like any other, but for what is known and not in it.
+func TestDesign5ABucketThatSomebodyMakesAnewEmptyIsFilledBeforeItIsUsed(t *testing.T) {
+	t.Parallel()
+	url := embeddedtest.NATS(t).URL()
+	js := operator(t, url)
+	k := newShelfkeeper(t, connect(t, url, nil))
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	until := func(what string, ok func() bool) {
+		t.Helper()
+		for tick := time.NewTicker(10 * time.Millisecond); !ok(); <-tick.C {
+			if ctx.Err() != nil {
+				t.Fatalf("waiting for %s", what)
+			}
+		}
+	}
+	for _, key := range []string{"a", "b"} {
+		if err := k.add(ctx, key, "first"); err != nil {
+			t.Fatal(err)
+		}
+		until("what was written to be told", func() bool { return k.entry(key).Revision > 0 })
+	}
+	if err := js.DeleteKeyValue(ctx, shelf); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: shelf}); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.add(ctx, "a", "second"); err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]string{"a": "first second ", "b": "first "} {
+		if _, e, err := k.f.Get(ctx, key); err != nil || string(e.Value) != want {
+			t.Errorf("key %s holds %q, %v; want %q", key, e.Value, err, want)
+		}
+	}
+	k.mu.Lock()
+	lost := k.lost
+	k.mu.Unlock()
+	if lost != 1 {
+		t.Errorf("%d buckets were forgotten, want one", lost)
 	}
 }
