@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
 
@@ -42,6 +43,7 @@ func (w *world) replicas(t *testing.T, n int) *fleetOf {
 		f.dirs = append(f.dirs, t.TempDir())
 		f.begin(t, i)
 		w.caughtUp(t, f.running[i])
+		f.running[i].healthy(t)
 		at = append(at, resolver.Address{Addr: f.running[i].addr})
 	}
 	names := manual.NewBuilderWithScheme("replicas")
@@ -53,6 +55,23 @@ func (w *world) replicas(t *testing.T, n int) *fleetOf {
 	t.Cleanup(func() { _ = conn.Close() })
 	f.conn, f.client = conn, indexv1.NewIndexServiceClient(conn)
 	return f
+}
+
+// healthy waits until the replica says so: what it has caught up with, its health
+// tells a little later, and until then nobody is sent there.
+func (r *replica) healthy(t *testing.T) {
+	t.Helper()
+	health := healthpb.NewHealthClient(connect(t, r.addr))
+	eventually(t, func() string {
+		resp, err := health.Check(t.Context(), &healthpb.HealthCheckRequest{Service: indexv1.IndexService_ServiceDesc.ServiceName})
+		if err != nil {
+			return err.Error()
+		}
+		if resp.GetStatus() != healthpb.HealthCheckResponse_SERVING {
+			return resp.GetStatus().String()
+		}
+		return ""
+	})
 }
 
 func (f *fleetOf) begin(t *testing.T, i int) {
