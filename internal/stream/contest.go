@@ -212,11 +212,23 @@ func (k *contest) pause(ctx context.Context) error {
 	return nil
 }
 
+// inherited is the patience that a new holder asks for: half of what the last one
+// asked for beyond what is configured. Whoever finds itself slow asks for more
+// soon, and where reigns are short nobody would ever ease it.
+func (k *contest) inherited() int64 {
+	least := k.cfg.Patience.Milliseconds()
+	if k.held.Patience <= least {
+		return 0
+	}
+	return (k.held.Patience + least) / 2
+}
+
 func (k *contest) take(ctx context.Context) (*Lease, error) {
 	began := time.Now()
 	mine := Claim{
-		Holder: k.cfg.Holder, Form: k.cfg.Form, Complete: k.held.Complete && k.held.Form == k.cfg.Form, Due: k.held.Due, Acked: k.held.Acked, Epoch: k.held.Epoch, Patience: k.held.Patience,
-		Term: max(k.held.Term, k.cfg.Floor(), k.entry.Revision) + 1, Process: k.process,
+		Holder: k.cfg.Holder, Form: k.cfg.Form, Complete: k.held.Complete && k.held.Form == k.cfg.Form, Due: k.held.Due, Acked: k.held.Acked, Epoch: k.held.Epoch,
+		Patience: k.inherited(),
+		Term:     max(k.held.Term, k.cfg.Floor(), k.entry.Revision) + 1, Process: k.process,
 	}
 	value, err := json.Marshal(mine)
 	if err != nil {

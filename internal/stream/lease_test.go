@@ -117,7 +117,7 @@ func TestALeaseIsTakenFromAHolderThatLeavesPingsUnanswered(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	claim := stream.Claim{Holder: "stopped", Term: 77, Process: "mute", Acked: 5, Epoch: 6}
+	claim := stream.Claim{Holder: "stopped", Term: 77, Process: "mute", Acked: 5, Epoch: 6, Patience: 900}
 	value, err := json.Marshal(claim)
 	if err != nil {
 		t.Fatal(err)
@@ -130,8 +130,16 @@ func TestALeaseIsTakenFromAHolderThatLeavesPingsUnanswered(t *testing.T) {
 	if l.Term <= 77 || l.Acked != 5 || l.Epoch != 6 {
 		t.Errorf("term %d, acked %d, epoch %d; want what the claim said, and a higher term", l.Term, l.Acked, l.Epoch)
 	}
-	if took := time.Since(began); took < 500*time.Millisecond {
-		t.Errorf("taken after %v, before the patience was over", took)
+	if took := time.Since(began); took < 900*time.Millisecond {
+		t.Errorf("taken after %v, before the patience that the holder had asked for was over", took)
+	}
+	e, err := b.Get(t.Context(), "dev/pods.v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var now stream.Claim
+	if err := json.Unmarshal(e.Value, &now); err != nil || now.Patience < 700 {
+		t.Errorf("the new holder asks for %d ms, %v; want half of what the last one asked for beyond 500, or more", now.Patience, err)
 	}
 	if n, _, err := mute.Pending(); err != nil || n < 5 {
 		t.Errorf("%d pings (%v), want some before the holder is given up", n, err)

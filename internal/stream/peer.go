@@ -94,12 +94,19 @@ func (p *presence) hold(l *Lease) {
 	p.held[l.cfg.Name] = l
 }
 
-// leave notes that a lease of this process has ended: released, or lost.
+// leave notes that a lease of this process has ended: released, or lost. With
+// the last one how slow we were is forgotten: a process that was stopped was slow
+// to answer itself, and would ask for patience when it leads again.
 func (p *presence) leave(l *Lease) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.held[l.cfg.Name] == l {
 		delete(p.held, l.cfg.Name)
+	}
+	if len(p.held) == 0 {
+		p.measure.Lock()
+		p.took, p.measured = 0, time.Time{}
+		p.measure.Unlock()
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -371,6 +372,31 @@ func TestDesign6AReleasedLeaseHoldsNobodyUp(t *testing.T) {
 
 // TestDesign6TwoProcessesNeverLeadAtTheSameTime over random delays, lost answers and stops, in which nobody answers pings: all that there is to go
 // by is time.
+func TestDesign6SlownessIsForgottenWithTheLastLeaseAndEasedByShortReigns(t *testing.T) {
+	t.Parallel()
+	p := newPresence()
+	one, two := &Lease{cfg: LeaseConfig{Name: "one"}}, &Lease{cfg: LeaseConfig{Name: "two"}}
+	p.hold(one)
+	p.hold(two)
+	p.took, p.measured = 4*time.Second, time.Now()
+	p.leave(one)
+	if p.took == 0 {
+		t.Error("a process that still leads forgot how slow it is")
+	}
+	p.leave(two)
+	if p.took != 0 || !p.measured.IsZero() {
+		t.Errorf("a process that leads no more still counts as slow: %v", p.took)
+	}
+	k := &contest{cfg: LeaseConfig{TTL: 3 * time.Second, Patience: time.Second}}
+	var asked []int64
+	for k.held.Patience = 2000; k.held.Patience > 0 && len(asked) < 20; k.held.Patience = k.inherited() {
+		asked = append(asked, k.held.Patience)
+	}
+	if want := []int64{2000, 1500, 1250, 1125, 1062, 1031, 1015, 1007, 1003, 1001, 1000}; !slices.Equal(asked, want) {
+		t.Errorf("one reign after the other asks for %d ms, want %d", asked, want)
+	}
+}
+
 func TestDesign6TwoProcessesNeverLeadAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(16) {
