@@ -26,6 +26,7 @@ type shelfkeeper struct {
 	told  map[string]bool // in this watch
 	ends  []int           // how many keys each watch had told when it said that these were all
 	lost  int             // buckets
+	meet  func() error    // what the next key that is told meets, if anything
 }
 
 func newShelfkeeper(t testing.TB, c *stream.Conn) *shelfkeeper {
@@ -34,6 +35,13 @@ func newShelfkeeper(t testing.TB, c *stream.Conn) *shelfkeeper {
 	k.f = stream.NewFollower(c.Bucket, stream.FollowConfig{
 		Name: shelf,
 		Take: func(b *stream.Bucket, e stream.Entry) error {
+			k.mu.Lock()
+			meet := k.meet
+			k.meet = nil
+			k.mu.Unlock()
+			if meet != nil {
+				return meet()
+			}
 			k.mu.Lock()
 			defer k.mu.Unlock()
 			switch {
@@ -192,5 +200,52 @@ func TestDesign5ABucketThatSomebodyMakesAnewEmptyIsFilledBeforeItIsUsed(t *testi
 	k.mu.Unlock()
 	if lost != 1 {
 		t.Errorf("%d buckets were forgotten, want one", lost)
+	}
+}
+
+// TestDesign5AWatchThatBeginsAnewOnAnEmptyBucketDoesNotSayThatItWasAll: what was known would be taken for gone.
+func TestDesign5AWatchThatBeginsAnewOnAnEmptyBucketDoesNotSayThatItWasAll(t *testing.T) {
+	t.Parallel()
+	url := embeddedtest.NATS(t).URL()
+	js := operator(t, url)
+	k := newShelfkeeper(t, connect(t, url, nil))
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	until := func(what string, ok func() bool) {
+		t.Helper()
+		for tick := time.NewTicker(10 * time.Millisecond); ; <-tick.C {
+			k.mu.Lock()
+			there := ok()
+			k.mu.Unlock()
+			if there {
+				return
+			}
+			if ctx.Err() != nil {
+				t.Fatalf("waiting for %s", what)
+			}
+		}
+	}
+	until("the first end", func() bool { return len(k.ends) == 1 })
+	if err := k.add(ctx, "a", "first"); err != nil {
+		t.Fatal(err)
+	}
+	until("what was written", func() bool { return k.known["a"].Revision > 0 })
+	k.mu.Lock()
+	k.meet = func() error { // the bucket goes while no watch is open
+		if err := js.DeleteKeyValue(ctx, shelf); err != nil {
+			return err
+		}
+		_, err := js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: shelf})
+		return errors.Join(errors.New("another watch, please"), err)
+	}
+	k.mu.Unlock()
+	if err := k.add(ctx, "b", "first"); err != nil {
+		t.Fatal(err)
+	}
+	until("the end of another watch", func() bool { return len(k.ends) > 1 })
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.ends[1] < 1 || k.lost != 1 || string(k.known["a"].Value) != "first " {
+		t.Errorf("ends after %v keys, %d buckets forgotten, known %v; want a told again", k.ends, k.lost, k.known)
 	}
 }
