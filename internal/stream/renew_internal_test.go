@@ -370,8 +370,6 @@ func TestDesign6AReleasedLeaseHoldsNobodyUp(t *testing.T) {
 	})
 }
 
-// TestDesign6TwoProcessesNeverLeadAtTheSameTime over random delays, lost answers and stops, in which nobody answers pings: all that there is to go
-// by is time.
 func TestDesign6SlownessIsForgottenWithTheLastLeaseAndEasedByShortReigns(t *testing.T) {
 	t.Parallel()
 	p := newPresence()
@@ -397,6 +395,8 @@ func TestDesign6SlownessIsForgottenWithTheLastLeaseAndEasedByShortReigns(t *test
 	}
 }
 
+// TestDesign6TwoProcessesNeverLeadAtTheSameTime over random delays, lost answers and stops, in which nobody answers pings: all that there is to go
+// by is time.
 func TestDesign6TwoProcessesNeverLeadAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(16) {
