@@ -168,6 +168,7 @@ func newWorld(t *testing.T, find func(context.Context) (containerd.Programs, err
 		}
 	})
 	eventually(t, startLimit, "the API server answers", func(ctx context.Context) error { return w.get(ctx, "/version", nil) })
+	spacious(t, filepath.Join(w.dir, "node"))
 	w.agentArgs = append([]string{
 		"serve", "node", "--node-name", nodeName, "--cri", w.runtime.Endpoint(), "--index-url", w.index,
 		"--root-dir", filepath.Join(w.dir, "node"), "--log-dir", filepath.Join(w.dir, "logs"), "--admin-listen", "off", "--host-network-only",
@@ -182,6 +183,23 @@ func newWorld(t *testing.T, find func(context.Context) (containerd.Programs, err
 	})
 	w.awaitNode(t, corev1.ConditionTrue)
 	return w
+}
+
+// spacious makes a folder a file system of its own: on a disk that is nearly full
+// the node would have disk pressure, rightly, and its pods no place to go.
+func spacious(t *testing.T, dir string) {
+	t.Helper()
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=256m"); err != nil {
+		t.Fatalf("mount %s: %v", dir, err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+			t.Errorf("unmount %s: %v", dir, err)
+		}
+	})
 }
 
 func (w *world) startAgent(t *testing.T) {
