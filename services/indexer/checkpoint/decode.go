@@ -13,7 +13,6 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
-	"github.com/deltaplane/deltaplane/services/indexer/pages"
 )
 
 // maxServed is more than any object takes as it is served.
@@ -94,7 +93,6 @@ func (d *decoder) blocks(in *blockReader) error {
 	for _, b := range list {
 		if b.kind == kindPayloads {
 			b.payload = make([]byte, b.size)
-			pages.Large(b.payload)
 		}
 	}
 	front := newAhead(list)

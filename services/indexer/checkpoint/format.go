@@ -204,7 +204,6 @@ func (x *block) fill(r io.ReaderAt) {
 	defer close(x.read)
 	if cap(x.payload) < x.size {
 		x.payload = make([]byte, x.size)
-		pages.Large(x.payload)
 	}
 	x.payload = x.payload[:x.size]
 	sum := checksum(x.number, x.frame[:])
