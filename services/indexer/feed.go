@@ -29,13 +29,17 @@ func (c *collection) take(b delta.Batch) intake {
 		if r.Kind == delta.KindDelta && r.Type != delta.Bookmark && r.Type != delta.Deleted {
 			t := &in.taken[i]
 			t.fault = extract.Check(r)
-			n := len(r.Payload)
-			if head, tail := o.around(r); head != nil && t.fault == nil && !c.keeper.Compacting() {
-				t.frame = c.keeper.Put(head, r.Payload, tail)
-				r.Payload = t.frame[len(head) : len(head)+n : len(head)+n]
-			} else {
-				r.Payload = c.keeper.Put(r.Payload)
+			var head, tail []byte
+			if t.fault == nil && !c.keeper.Compacting() {
+				head, tail = o.around(r)
 			}
+			if head == nil {
+				r.Payload = c.keeper.Put(r.Payload)
+				continue
+			}
+			end := len(head) + len(r.Payload)
+			t.frame = c.keeper.Put(head, r.Payload, tail)
+			r.Payload = t.frame[len(head):end:end]
 		} else {
 			r.Payload = nil // it is lent
 		}
