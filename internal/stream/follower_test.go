@@ -159,6 +159,22 @@ func TestDesign5ABucketThatIsLostUnderItsCallersLosesNothingThatWasKnown(t *test
 	}
 }
 
+// until waits for ok, which runs with the lock held.
+func (k *shelfkeeper) until(ctx context.Context, t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for tick := time.NewTicker(10 * time.Millisecond); ; <-tick.C {
+		k.mu.Lock()
+		there := ok()
+		k.mu.Unlock()
+		if there {
+			return
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("waiting for %s", what)
+		}
+	}
+}
+
 // TestDesign5ABucketThatSomebodyMakesAnewEmptyIsFilledBeforeItIsUsed: it answers like any other, but for what is known and not in it.
 func TestDesign5ABucketThatSomebodyMakesAnewEmptyIsFilledBeforeItIsUsed(t *testing.T) {
 	t.Parallel()
@@ -167,19 +183,11 @@ func TestDesign5ABucketThatSomebodyMakesAnewEmptyIsFilledBeforeItIsUsed(t *testi
 	k := newShelfkeeper(t, connect(t, url, nil))
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	until := func(what string, ok func() bool) {
-		t.Helper()
-		for tick := time.NewTicker(10 * time.Millisecond); !ok(); <-tick.C {
-			if ctx.Err() != nil {
-				t.Fatalf("waiting for %s", what)
-			}
-		}
-	}
 	for _, key := range []string{"a", "b"} {
 		if err := k.add(ctx, key, "first"); err != nil {
 			t.Fatal(err)
 		}
-		until("what was written to be told", func() bool { return k.entry(key).Revision > 0 })
+		k.until(ctx, t, "what was written to be told", func() bool { return k.known[key].Revision > 0 })
 	}
 	if err := js.DeleteKeyValue(ctx, shelf); err != nil {
 		t.Fatal(err)
@@ -211,25 +219,11 @@ func TestDesign5AWatchThatBeginsAnewOnAnEmptyBucketDoesNotSayThatItWasAll(t *tes
 	k := newShelfkeeper(t, connect(t, url, nil))
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	until := func(what string, ok func() bool) {
-		t.Helper()
-		for tick := time.NewTicker(10 * time.Millisecond); ; <-tick.C {
-			k.mu.Lock()
-			there := ok()
-			k.mu.Unlock()
-			if there {
-				return
-			}
-			if ctx.Err() != nil {
-				t.Fatalf("waiting for %s", what)
-			}
-		}
-	}
-	until("the first end", func() bool { return len(k.ends) == 1 })
+	k.until(ctx, t, "the first end", func() bool { return len(k.ends) == 1 })
 	if err := k.add(ctx, "a", "first"); err != nil {
 		t.Fatal(err)
 	}
-	until("what was written", func() bool { return k.known["a"].Revision > 0 })
+	k.until(ctx, t, "what was written", func() bool { return k.known["a"].Revision > 0 })
 	k.mu.Lock()
 	k.meet = func() error { // the bucket goes while no watch is open
 		if err := js.DeleteKeyValue(ctx, shelf); err != nil {
@@ -242,7 +236,7 @@ func TestDesign5AWatchThatBeginsAnewOnAnEmptyBucketDoesNotSayThatItWasAll(t *tes
 	if err := k.add(ctx, "b", "first"); err != nil {
 		t.Fatal(err)
 	}
-	until("the end of another watch", func() bool { return len(k.ends) > 1 })
+	k.until(ctx, t, "the end of another watch", func() bool { return len(k.ends) > 1 })
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.ends[1] < 1 || k.lost != 1 || string(k.known["a"].Value) != "first " {

@@ -70,6 +70,23 @@ func (w *wire) refuse(code int, body string) {
 // hold keeps the watch open until the client leaves.
 func (w *wire) hold() { <-w.done }
 
+// stepped makes watches say what is put into the channel, a line each.
+func (a *api) stepped() chan<- string {
+	steps := make(chan string)
+	a.onWatch = func(_ int, _ url.Values, w *wire) {
+		w.send()
+		for {
+			select {
+			case line := <-steps:
+				w.send(line)
+			case <-w.done:
+				return
+			}
+		}
+	}
+	return steps
+}
+
 func newAPI(t testing.TB) *api {
 	t.Helper()
 	a := &api{served: true, closing: make(chan struct{})}

@@ -131,18 +131,7 @@ func TestWithoutAnAnswerADeletionIsObserved(t *testing.T) {
 		}
 		return 403, status(403, "Forbidden", "pods may not be read")
 	}
-	steps := make(chan string)
-	a.onWatch = func(_ int, _ url.Values, w *wire) {
-		w.send()
-		for {
-			select {
-			case line := <-steps:
-				w.send(line)
-			case <-w.done:
-				return
-			}
-		}
-	}
+	steps := a.stepped()
 	nats := embeddedtest.NATS(t).URL()
 	_, tel, _ := startSeen(t, labelled(), clientOf(t, a.URL), nats, logs(t))
 	m := follow(t, nats, pods)

@@ -55,18 +55,7 @@ func TestDesign3SeveralNamespacesAreOneListAndOneWatchOfWhichOnlyTheseReachTheLo
 			`{"metadata":{"name":"sick","namespace":"a"}}`,                                          // R-26: of those that are mirrored
 		)
 	}
-	steps := make(chan string)
-	a.onWatch = func(_ int, _ url.Values, w *wire) {
-		w.send()
-		for {
-			select {
-			case line := <-steps:
-				w.send(line)
-			case <-w.done:
-				return
-			}
-		}
-	}
+	steps := a.stepped()
 	nats := embeddedtest.NATS(t).URL()
 	svc, tel, stop := startSeen(t, inTwo(quick()), clientOf(t, a.URL), nats, logs(t))
 	c := dial(t, svc)

@@ -62,18 +62,7 @@ func TestR26OneBadObjectIsQuarantinedAndHoldsNothingBack(t *testing.T) {
 	a.onList = func(int, url.Values) (int, string) {
 		return 200, list("10", "", item("a", 1), `{"metadata":{"name":"norv","namespace":"default"}}`, `"text"`, item("b", 2))
 	}
-	steps := make(chan string)
-	a.onWatch = func(_ int, _ url.Values, w *wire) {
-		w.send()
-		for {
-			select {
-			case line := <-steps:
-				w.send(line)
-			case <-w.done:
-				return
-			}
-		}
-	}
+	steps := a.stepped()
 	nats := embeddedtest.NATS(t).URL()
 	cfg := quick()
 	cfg.Backoff = reflector.Backoff{Base: time.Minute, Cap: time.Hour} // the list that is due after an event nobody can name comes later

@@ -275,18 +275,7 @@ func TestR24EveryEventMovesTheWatermark(t *testing.T) {
 	t.Parallel() // TestReflectorResourceVersionUpdate: Added10 Modified20 Bookmark30 Deleted40
 	a := newAPI(t)
 	a.onList = func(int, url.Values) (int, string) { return 200, list("5", "") }
-	steps := make(chan string)
-	a.onWatch = func(_ int, _ url.Values, w *wire) {
-		w.send()
-		for {
-			select {
-			case line := <-steps:
-				w.send(line)
-			case <-w.done:
-				return
-			}
-		}
-	}
+	steps := a.stepped()
 	m := mirrored(t, a, quick())
 	m.until(t, "sync", m.readable)
 	for _, step := range []struct{ line, rv string }{

@@ -19,18 +19,7 @@ func TestAStandbyFollowsTheLogAndSaysWhoLeads(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
 	a.onList = func(int, url.Values) (int, string) { return 200, list("10", "", item("a", 1), item("b", 2)) }
-	steps := make(chan string)
-	a.onWatch = func(_ int, _ url.Values, w *wire) {
-		w.send()
-		for {
-			select {
-			case line := <-steps:
-				w.send(line)
-			case <-w.done:
-				return
-			}
-		}
-	}
+	steps := a.stepped()
 	nats := embeddedtest.NATS(t).URL()
 	cfg := quick()
 	cfg.Holder = "one"
