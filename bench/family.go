@@ -40,6 +40,7 @@ type bench struct {
 	started time.Time
 	report  report
 	turns   int // that have been profiled
+	memory  atHand
 }
 
 // pick is the one of two values that suits the length of the run.
@@ -98,6 +99,9 @@ func (o options) run(ctx context.Context, fam family, stdout, stderr io.Writer) 
 			b.report.Failed = append(b.report.Failed, fmt.Sprintf("%s: %v", p.name, err))
 			b.say("%s failed: %v", p.name, err) // the other parts still have something to tell
 		}
+	}
+	if n := b.memory.String(); n != "" {
+		b.note("%s", n)
 	}
 	b.report.Seconds = time.Since(b.started).Seconds()
 	for _, n := range b.report.Notes {

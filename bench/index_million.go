@@ -42,7 +42,7 @@ func indexMillion(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, large.close()) }()
-	m, err := beginMeasurement(large.child, many.log)
+	m, err := b.beginMeasurement(large.child, many.log, many.info.Objects*heldPerSmall)
 	if err != nil {
 		return err
 	}

@@ -92,7 +92,7 @@ func (h *holders) ours(name string, cfg replicaConfig) side {
 			return nil, err
 		}
 		defer func() { err = errors.Join(err, x.close()) }()
-		m, err := beginMeasurement(x.child, h.rig.log)
+		m, err := h.b.beginMeasurement(x.child, h.rig.log, h.rig.info.Objects*heldPerPod)
 		if err != nil {
 			return nil, err
 		}
@@ -134,7 +134,7 @@ func (h *holders) theirs(name string, cfg cacheConfig) side {
 			return nil, err
 		}
 		defer func() { err = errors.Join(err, c.stop()) }()
-		m, err := beginMeasurement(c, h.api)
+		m, err := h.b.beginMeasurement(c, h.api, h.rig.info.Objects*heldPerPod)
 		if err != nil {
 			return nil, err
 		}
@@ -166,7 +166,9 @@ type measurement struct {
 	numbers      map[string]float64
 }
 
-func beginMeasurement(c, other *child) (*measurement, error) {
+// beginMeasurement begins one that needs no more bytes of memory than held.
+func (b *bench) beginMeasurement(c, other *child, held int) (*measurement, error) {
+	b.memory.get(int64(held))
 	m := &measurement{child: c, other: other, numbers: map[string]float64{}}
 	mine, err := c.usage()
 	if err != nil {

@@ -168,7 +168,7 @@ func (b *bench) syncOurs(ctx context.Context, s syncing, name string) (_ map[str
 		return nil, err
 	}
 	defer conn.Close()
-	m, err := beginMeasurement(r.child, log)
+	m, err := b.beginMeasurement(r.child, log, s.pods*heldPerPod)
 	if err != nil {
 		return nil, err
 	}
@@ -239,7 +239,7 @@ func (b *bench) syncPeer(ctx context.Context, cfg jsonConfig, pods int) (_ map[s
 		return nil, "", err
 	}
 	defer func() { err = errors.Join(err, p.stop()) }()
-	m, err := beginMeasurement(p.child, p.child)
+	m, err := b.beginMeasurement(p.child, p.child, pods*heldPerPod)
 	if err != nil {
 		return nil, "", err
 	}
