@@ -166,9 +166,10 @@ type measurement struct {
 	numbers      map[string]float64
 }
 
-// beginMeasurement begins one that needs no more bytes of memory than held.
+// beginMeasurement begins one of a load whose objects take no more bytes of
+// memory than held.
 func (b *bench) beginMeasurement(c, other *child, held int) (*measurement, error) {
-	b.memory.get(int64(held))
+	b.memory.get(heldEmpty + int64(held))
 	m := &measurement{child: c, other: other, numbers: map[string]float64{}}
 	mine, err := c.usage()
 	if err != nil {
