@@ -136,9 +136,10 @@ type outPool out
 func (*outPool) Get(n int) *[]byte { b := make([]byte, n); return &b }
 
 // Put implements mem.BufferPool. The connection's writer calls it when it has
-// copied the message to its buffer, and flushes that if nothing else is to be
-// sent at the moment. Answers that are ready to be made are made first, and go
-// out by the same system call: it is a third of what a call costs.
+// copied the message, but for long pieces of a large one. A writer of grpc-go
+// flushes then, if nothing else is to be sent at the moment: answers that are
+// ready to be made are made first, and go out by the same system call, which is
+// a third of what a call costs.
 func (p *outPool) Put(*[]byte) {
 	wait := p.yields && gathers(p.size+len(p.buf))
 	(*out)(p).free()
