@@ -67,9 +67,6 @@ func (s *Server) Ready(context.Context) error {
 // error otherwise. It may be called once.
 func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	done := make(chan error, 1)
-	if s.gather != nil {
-		lis = gatherListener{lis, s.gather}
-	}
 	go func() { done <- s.grpc.Serve(lis) }()
 	select {
 	case err := <-done:

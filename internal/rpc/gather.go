@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/mem"
 )
@@ -37,23 +39,24 @@ const (
 
 // gatherOptions are those of a server whose connections gather. What grpc-go
 // compresses must not be used again while it is lent.
-func gatherOptions() []grpc.ServerOption {
-	return []grpc.ServerOption{grpc.WriteBufferSize(0), experimental.BufferPool(mem.NopBufferPool{})}
+func gatherOptions(wait func(pending int) bool) []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.Creds(gatherCreds{insecure.NewCredentials(), wait}), grpc.WriteBufferSize(0), experimental.BufferPool(mem.NopBufferPool{}),
+	}
 }
 
-// gatherListener makes the connections it accepts gather.
-type gatherListener struct {
-	net.Listener
+// gatherCreds makes connections gather. A handshake is where that can be done:
+// connections are accepted as they are, and grpc-go gives TCP its timeouts.
+type gatherCreds struct {
+	credentials.TransportCredentials
 	wait func(pending int) bool
 }
 
-func (l gatherListener) Accept() (net.Conn, error) {
-	conn, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	return newGatherer(conn, l.wait), nil
+func (c gatherCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return newGatherer(conn, c.wait), nil, nil
 }
+
+func (c gatherCreds) Clone() credentials.TransportCredentials { return c }
 
 // gatherer is a connection that gathers what is written to it and writes it
 // when the transport has nothing more to write. One goroutine may write at a

@@ -54,7 +54,6 @@ type Server struct {
 	log    *slog.Logger
 	grpc   *grpc.Server
 	gate   *gate
-	gather func(pending int) bool // nil when grpc-go writes
 	health *health.Server
 
 	listening chan struct{} // closed when addr is set
@@ -128,10 +127,10 @@ func NewServer(cfg ServerConfig, o Options) (*Server, error) {
 		options = append(options, grpc.Creds(credentials.NewTLS(conf)))
 	}
 	if o.Gather != nil {
-		options = append(options, gatherOptions()...)
+		options = append(options, gatherOptions(o.Gather)...)
 	}
 	s := &Server{
-		cfg: cfg, log: o.Log, gate: admission, gather: o.Gather, serving: map[string]bool{},
+		cfg: cfg, log: o.Log, gate: admission, serving: map[string]bool{},
 		listening: make(chan struct{}), stopping: make(chan struct{}),
 		grpc: grpc.NewServer(append(options, o.Extra...)...), health: health.NewServer(),
 	}
