@@ -63,34 +63,37 @@ func (c gatherCreds) Clone() credentials.TransportCredentials { return c }
 // time. An error of the connection is returned by a later write.
 type gatherer struct {
 	net.Conn
-	wait func(pending int) bool
+	wait  func(pending int) bool
+	ready *readiness
 
 	mu      sync.Mutex
 	written sync.Cond // signals the end of a write
-	next    gathered
-	out     net.Buffers // what is being written
-	spare   net.Buffers // to be used again
-	rest    int         // bytes that the frame's pieces still have
-	large   bool        // the frame is
-	flushes bool        // a goroutine will write what is gathered
+	next    *gathered // nil without any
+	rest    int       // bytes that the frame's pieces still have
+	large   bool      // the frame is
+	flushes bool      // a goroutine will write what is gathered
 	writing bool
 	closed  bool
 	err     error
 }
 
-// gathered is what one write takes.
+// gathered is what one write takes. An idle connection has none.
 type gathered struct {
 	bufs   net.Buffers
-	chunks []*[]byte // hold the copies
-	copied []byte    // in the last of them
-	sealed int       // bytes of copied that are in bufs
+	out    net.Buffers // of bufs, what is not written yet
+	chunks []*[]byte   // hold the copies
+	copied []byte      // in the last of them
+	sealed int         // bytes of copied that are in bufs
 	size   int
 }
 
-var chunkPool = sync.Pool{New: func() any { b := make([]byte, chunkSize); return &b }}
+var (
+	gatheredPool = sync.Pool{New: func() any { return &gathered{} }}
+	chunkPool    = sync.Pool{New: func() any { b := make([]byte, chunkSize); return &b }}
+)
 
 func newGatherer(conn net.Conn, wait func(int) bool) *gatherer {
-	g := &gatherer{Conn: conn, wait: wait}
+	g := &gatherer{Conn: conn, wait: wait, ready: newReadiness(conn)}
 	g.written.L = &g.mu
 	return g
 }
@@ -108,6 +111,9 @@ func (g *gatherer) Write(p []byte) (int, error) {
 		return 0, g.err
 	case g.closed:
 		return 0, net.ErrClosed
+	}
+	if g.next == nil {
+		g.next = gatheredPool.Get().(*gathered)
 	}
 	if g.lent(p) {
 		g.next.lend(p)
@@ -151,7 +157,7 @@ func (g *gatherer) lent(p []byte) bool {
 func (g *gatherer) flush() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for seen := 0; g.next.size != seen && g.wait(g.next.size); {
+	for seen := 0; g.next != nil && g.next.size != seen && g.wait(g.next.size); {
 		seen = g.next.size
 		g.mu.Unlock()
 		runtime.Gosched()
@@ -167,26 +173,15 @@ func (g *gatherer) flush() {
 // write writes what is gathered. It is called with the lock, which it gives up
 // meanwhile.
 func (g *gatherer) write() {
-	if g.next.size == 0 || g.err != nil {
+	if g.next == nil || g.err != nil {
 		return
 	}
 	now := g.next
-	now.seal()
-	g.next = gathered{bufs: g.spare[:0]}
-	g.out, g.spare, g.writing = now.bufs, nil, true
+	g.next, g.writing = nil, true
 	g.mu.Unlock()
-	var err error
-	if len(g.out) == 1 {
-		_, err = g.Conn.Write(g.out[0])
-	} else {
-		_, err = g.out.WriteTo(g.Conn)
-	}
-	clear(now.bufs)
-	for _, c := range now.chunks {
-		chunkPool.Put(c)
-	}
+	err := now.writeTo(g.Conn)
 	g.mu.Lock()
-	g.spare, g.writing = now.bufs, false
+	g.writing = false
 	if g.err == nil {
 		g.err = err
 	}
@@ -203,7 +198,7 @@ func (g *gatherer) Close() error {
 	}
 	g.closed = true
 	g.written.Broadcast()
-	idle := !g.writing && g.next.size == 0 || g.err != nil
+	idle := !g.writing && g.next == nil || g.err != nil
 	g.mu.Unlock()
 	if idle {
 		return g.Conn.Close()
@@ -221,8 +216,27 @@ func (g *gatherer) Close() error {
 	return nil
 }
 
+// full reports whether no more is to be gathered before it is written.
 func (w *gathered) full() bool {
-	return w.size >= mostGathered || len(w.chunks) > mostCopied/chunkSize
+	return w != nil && (w.size >= mostGathered || len(w.chunks) > mostCopied/chunkSize)
+}
+
+// writeTo writes it all; w is given back.
+func (w *gathered) writeTo(conn net.Conn) (err error) {
+	w.seal()
+	if w.out = w.bufs; len(w.out) == 1 {
+		_, err = conn.Write(w.out[0])
+	} else {
+		_, err = w.out.WriteTo(conn)
+	}
+	for _, c := range w.chunks {
+		chunkPool.Put(c)
+	}
+	clear(w.bufs)
+	clear(w.chunks)
+	*w = gathered{bufs: w.bufs[:0], chunks: w.chunks[:0]}
+	gatheredPool.Put(w)
+	return err
 }
 
 func (w *gathered) lend(p []byte) {

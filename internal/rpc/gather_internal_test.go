@@ -7,8 +7,10 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -313,6 +315,82 @@ func TestAnErrorOfTheConnectionComesBackByALaterWrite(t *testing.T) {
 		}
 		_ = g.Close()
 	})
+}
+
+// lentBuffers counts the buffers that are out.
+type lentBuffers struct {
+	out  atomic.Int64
+	gets atomic.Int64
+}
+
+func (p *lentBuffers) Get(n int) *[]byte {
+	p.out.Add(1)
+	p.gets.Add(1)
+	b := make([]byte, n)
+	return &b
+}
+
+func (p *lentBuffers) Put(*[]byte) { p.out.Add(-1) }
+
+func TestAnIdleConnectionHoldsNoBuffer(t *testing.T) {
+	t.Parallel()
+	here, there := loopback(t)
+	var conn any = newGatherer(here, always)
+	reader, ok := conn.(interface {
+		ReadOnReady(size int, pool mem.BufferPool) (*[]byte, int, error)
+	})
+	if !ok {
+		t.Skip("Linux only")
+	}
+	pool := &lentBuffers{}
+	read := func() (string, error) {
+		buf, n, err := reader.ReadOnReady(100, pool)
+		if buf == nil {
+			return "", err
+		}
+		defer pool.Put(buf)
+		return string((*buf)[:n]), err
+	}
+	type result struct {
+		text string
+		err  error
+	}
+	results := make(chan result)
+	go func() {
+		for {
+			text, err := read()
+			results <- result{text, err}
+			if err != nil {
+				close(results)
+				return
+			}
+		}
+	}()
+	for pool.gets.Load() == 0 || pool.out.Load() != 0 { // it has looked, and waits
+		runtime.Gosched()
+	}
+	if _, err := there.Write([]byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-results; got.text != "hello" || got.err != nil {
+		t.Errorf("read %q, %v", got.text, got.err)
+	}
+	if err := there.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-results; !errors.Is(got.err, io.EOF) {
+		t.Errorf("at the end: %q, %v, want EOF", got.text, got.err)
+	}
+	<-results
+	if err := here.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := read(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("after closing: %q, %v", text, err)
+	}
+	if n := pool.out.Load(); n != 0 {
+		t.Errorf("%d buffers were not given back", n)
+	}
 }
 
 // FuzzGather writes anything, cut anywhere: what arrives is what was written, and
