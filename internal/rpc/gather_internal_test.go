@@ -3,6 +3,7 @@ package rpc
 import (
 	"bytes"
 	"context"
+	crand "crypto/rand"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -18,6 +19,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/encoding/gzip"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/emptypb"
@@ -229,6 +231,57 @@ func TestPiecesOfLargeAnswersAreWrittenFromWhereTheyAre(t *testing.T) {
 	}
 }
 
+func TestWhatIsCompressedIsOfNoPool(t *testing.T) {
+	t.Parallel()
+	noise := make([]byte, 300<<10)
+	_, _ = crand.Read(noise)
+	srv, err := NewServer(ServerConfig{}, Options{Gather: always})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv.RegisterService(&grpc.ServiceDesc{
+		ServiceName: "test.Noise", HandlerType: (*any)(nil),
+		Methods: []grpc.MethodDesc{{MethodName: "Get", Handler: func(_ any, _ context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+			return wrapperspb.Bytes(noise), dec(&emptypb.Empty{})
+		}}},
+	}, nil)
+	lis := bufconn.Listen(4 << 20)
+	conns := make(chan *watched, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(ctx, watchedListener{lis, conns}) }()
+	client, err := Dial("test.local", DialConfig{Dialer: func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := &wrapperspb.BytesValue{}
+	if err := client.Invoke(t.Context(), "/test.Noise/Get", &emptypb.Empty{}, got, grpc.UseCompressor(gzip.Name)); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got.GetValue(), noise) {
+		t.Error("the answer is another one")
+	}
+	conn := <-conns
+	conn.mu.Lock()
+	for _, size := range []int{4 << 10, 16 << 10, 32 << 10, 64 << 10, 1 << 20} {
+		for range 30 {
+			b := *mem.DefaultBufferPool().Get(size)
+			from := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
+			for at := range conn.spots {
+				if from <= uintptr(unsafe.Pointer(at)) && uintptr(unsafe.Pointer(at)) < from+uintptr(len(b)) {
+					t.Errorf("a buffer of %d bytes was written from where it is, and given back", size)
+				}
+			}
+		}
+	}
+	conn.mu.Unlock()
+	client.Close()
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAWriterWaitsForAReaderThatDoesNotRead(t *testing.T) {
 	t.Parallel()
 	for what, piece := range map[string]int{"copied": 1000, "lent": 8 << 10} {
@@ -238,6 +291,10 @@ func TestAWriterWaitsForAReaderThatDoesNotRead(t *testing.T) {
 				here, there := net.Pipe()
 				g := newGatherer(here, always)
 				written, ended := 0, make(chan error)
+				if _, err := g.Write(make([]byte, 2*frameHead)); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait() // so it waits for a write that is not its own
 				go func() {
 					for {
 						for _, p := range frameOf(make([]byte, piece), make([]byte, piece)) {
@@ -260,8 +317,8 @@ func TestAWriterWaitsForAReaderThatDoesNotRead(t *testing.T) {
 				if err := g.Close(); err != nil || time.Since(began) > 0 {
 					t.Errorf("Close = %v, after %v", err, time.Since(began))
 				}
-				if err := <-ended; err == nil {
-					t.Error("the writer was not told")
+				if err := <-ended; err == nil || time.Since(began) > 0 {
+					t.Errorf("the writer was told %v after %v", err, time.Since(began))
 				}
 				if _, err := here.Read(make([]byte, 1)); err == nil || time.Since(began) != lastWords {
 					t.Errorf("the connection was closed after %v (%v), want %v", time.Since(began), err, lastWords)

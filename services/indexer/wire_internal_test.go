@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 
@@ -177,6 +178,38 @@ func TestNoLongPieceOfALargeAnswerIsOfABufferThatIsUsedAgain(t *testing.T) {
 				}
 			}
 			parts.Free()
+		}
+	}
+}
+
+// The least answer of which pieces are written so is one with what gRPC puts before it.
+func TestNoLongPieceOfTheLeastLargeAnswerIsOfABufferThatIsUsedAgain(t *testing.T) {
+	t.Parallel()
+	for length := rpc.LentIn - messageHead; length <= rpc.LentIn; length++ {
+		o := makeOut(outLeast)
+		o.buf = append(o.buf, make([]byte, length)...)
+		for _, part := range o.parts() {
+			if part.Len() >= rpc.LentFrom {
+				t.Fatalf("a piece of %d bytes of an answer of %d is of its buffer", part.Len(), length)
+			}
+		}
+	}
+}
+
+func TestFramesAndOtherMessagesAreOfNoPool(t *testing.T) {
+	t.Parallel()
+	o := makeOut(outLeast)
+	o.string(1, strings.Repeat("k", 2*rpc.LentIn))
+	list := &indexv1.ListResponse{NextPageToken: strings.Repeat("k", 2*rpc.LentIn)}
+	for _, v := range []any{o.frame(), list} {
+		parts, err := codec{CodecV2: encoding.GetCodecV2("proto")}.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, part := range parts {
+			if _, ok := part.(mem.SliceBuffer); !ok {
+				t.Errorf("%T: a piece of %d bytes is a %T, which is used again", v, part.Len(), part)
+			}
 		}
 	}
 }
