@@ -186,6 +186,7 @@ func ghzCalls(ctx context.Context, b *bench, x *replica, q questions) error {
 	} {
 		f := compare("ghz, "+row.name+", raw tier", "calls/s", t.of(row.side, "rate"), "Health/Check", t.of("health", "rate"), nil)
 		b.add(f.with("p50", "ms", t.of(row.side, "p50")).with("p99", "ms", t.of(row.side, "p99")))
+		b.noteCut(row.name, t.of(row.side, "cut"))
 	}
 	return nil
 }
