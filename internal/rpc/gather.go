@@ -27,9 +27,9 @@ const (
 )
 
 const (
-	// mostCopied and mostGathered are when a connection is written to without waiting
-	// for more. As much again may be gathered meanwhile.
-	mostCopied   = 2 * chunkSize
+	// mostGathered is when a connection is written to without waiting for more; so
+	// it is when copies fill a chunk. While a write is under way, which may last as
+	// long as the other end likes, no more than a chunk is gathered.
 	mostGathered = 256 << 10
 	chunkSize    = 32 << 10
 	// lastWords is how long a connection that is closed may take for what is
@@ -103,7 +103,7 @@ func newGatherer(conn net.Conn, wait func(int) bool) *gatherer {
 func (g *gatherer) Write(p []byte) (int, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for g.writing && g.next.full() && g.err == nil && !g.closed {
+	for g.writing && g.full() && g.err == nil && !g.closed {
 		g.written.Wait()
 	}
 	switch {
@@ -121,7 +121,7 @@ func (g *gatherer) Write(p []byte) (int, error) {
 		g.next.copy(p)
 	}
 	switch {
-	case g.next.full() && !g.writing:
+	case g.full() && !g.writing:
 		g.write()
 		return len(p), g.err
 	case !g.flushes:
@@ -129,6 +129,17 @@ func (g *gatherer) Write(p []byte) (int, error) {
 		go g.flush()
 	}
 	return len(p), nil
+}
+
+// full reports whether no more is to be gathered.
+func (g *gatherer) full() bool {
+	switch {
+	case g.next == nil:
+		return false
+	case g.writing:
+		return g.next.size >= chunkSize
+	}
+	return g.next.size >= mostGathered || len(g.next.chunks) > 1
 }
 
 const (
@@ -214,11 +225,6 @@ func (g *gatherer) Close() error {
 		_ = g.Conn.Close()
 	}()
 	return nil
-}
-
-// full reports whether no more is to be gathered before it is written.
-func (w *gathered) full() bool {
-	return w != nil && (w.size >= mostGathered || len(w.chunks) > mostCopied/chunkSize)
 }
 
 // writeTo writes it all; w is given back.
