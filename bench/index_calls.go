@@ -38,7 +38,6 @@ func indexCalls(ctx context.Context, b *bench) (err error) {
 		turn("get", raw.child, caller{raw.conns, indexv1.IndexService_Get_FullMethodName, q.gets}),
 		turn("objects-near", raw.child, caller{echoes, echoObjectsNear, q.objects}),
 		turn("objects-pieces", raw.child, caller{echoes, echoObjectsPieces, q.objects}),
-		turn("objects-gathered", raw.child, caller{r.gathering, echoObjects, q.objects}),
 		turn("objects-echo", raw.child, caller{echoes, echoObjects, q.objects}),
 		turn("objects", raw.child, caller{raw.conns, indexv1.IndexService_ByIndex_FullMethodName, q.objects}),
 		turn("keys-echo", raw.child, caller{echoes, echoByIndex, q.keys}),
@@ -151,9 +150,6 @@ func addCalls(b *bench, t table) {
 	row("echo, 30 x 5 KB in pieces", "objects-pieces", "echo of the same bytes", "objects-echo", nil)
 	row("echo, 30 x 5 KB in pieces of one buffer", "objects-near", "echo of the same bytes", "objects-echo", nil)
 	row("ByIndex, 30 x 5 KB, raw tier", "objects", "echo of the same pieces", "objects-pieces", nil)
-	// An echo of one buffer that is not copied either: what our own writing gives to anybody.
-	row("echo, 30 x 5 KB, gathered", "objects-gathered", "echo of the same bytes", "objects-echo", nil)
-	row("ByIndex, 30 x 5 KB, raw tier", "objects", "echo of the same bytes, gathered", "objects-gathered", nil)
 	row("echo, 5 KB in pieces", "get-pieces", "echo of the same bytes", "get-echo", nil)
 	row("Get, 5 KB, raw tier", "get", "echo of the same pieces", "get-pieces", nil)
 	row("ByIndex, 30 hits, keys only, compact tier", "compact-keys", "empty echo", "empty", nil)
@@ -186,7 +182,6 @@ func ghzCalls(ctx context.Context, b *bench, x *replica, q questions) error {
 	} {
 		f := compare("ghz, "+row.name+", raw tier", "calls/s", t.of(row.side, "rate"), "Health/Check", t.of("health", "rate"), nil)
 		b.add(f.with("p50", "ms", t.of(row.side, "p50")).with("p99", "ms", t.of(row.side, "p99")))
-		b.noteCut(row.name, t.of(row.side, "cut"))
 	}
 	return nil
 }
