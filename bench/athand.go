@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 )
 
@@ -44,17 +42,7 @@ func (a *atHand) get(size int64) {
 
 // available is the memory that can be had without swapping, in bytes, out of
 // the text of /proc/meminfo; 0 when it does not say.
-func available(meminfo string) int64 {
-	for line := range strings.Lines(meminfo) {
-		if value, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
-			value, ok = strings.CutSuffix(strings.TrimSpace(value), " kB")
-			if kb, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64); ok && err == nil {
-				return kb << 10
-			}
-		}
-	}
-	return 0
-}
+func available(meminfo string) int64 { return sizeIn(meminfo, "MemAvailable") }
 
 // String is the note of a report; empty when nothing was done.
 func (a *atHand) String() string {

@@ -86,10 +86,17 @@ func statusBytes(name string) int64 {
 	if err != nil {
 		return 0
 	}
-	for line := range strings.Lines(string(text)) {
+	return sizeIn(string(text), name)
+}
+
+// sizeIn is a size by its name out of the text of a file under /proc, in bytes; 0 when it does not say.
+func sizeIn(text, name string) int64 {
+	for line := range strings.Lines(text) {
 		if value, ok := strings.CutPrefix(line, name+":"); ok {
-			kb, _ := strconv.ParseInt(strings.Fields(value)[0], 10, 64)
-			return kb << 10
+			value, ok = strings.CutSuffix(strings.TrimSpace(value), " kB")
+			if kb, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64); ok && err == nil {
+				return kb << 10
+			}
 		}
 	}
 	return 0
