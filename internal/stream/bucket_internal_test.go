@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -33,6 +34,18 @@ func FuzzUnescapeKey(f *testing.F) {
 			t.Fatalf("%q is read %q", text, foreign)
 		}
 	})
+}
+
+// connected is a connection to a server of the test's own.
+func connected(t *testing.T, cfg Config) *Conn {
+	t.Helper()
+	cfg.URL = embeddedtest.NATS(t).URL()
+	c, err := Connect(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
 }
 
 // hasty watches as NATS' library does when a key is written while it counts: it says that all was told after the first.
@@ -70,11 +83,7 @@ func (h hasty) WatchAll(ctx context.Context, opts ...jetstream.WatchOpt) (jetstr
 // TestDesign5AWatchSaysThatAllWasToldWhenItWas: what a follower holds and is not told again is taken for gone.
 func TestDesign5AWatchSaysThatAllWasToldWhenItWas(t *testing.T) {
 	t.Parallel()
-	c, err := Connect(t.Context(), Config{URL: embeddedtest.NATS(t).URL(), Memory: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
+	c := connected(t, Config{Memory: true})
 	b, err := c.Bucket(t.Context(), "hasty", 0)
 	if err != nil {
 		t.Fatal(err)
@@ -120,5 +129,37 @@ func TestDesign5AWatchSaysThatAllWasToldWhenItWas(t *testing.T) {
 	}
 	if got := told(); !slices.Equal(got, []string{"b", "c", "a"}) {
 		t.Errorf("told %q, want the three that are left", got)
+	}
+}
+
+// mute does not say what it is.
+type mute struct{ jetstream.KeyValue }
+
+func (mute) Status(context.Context) (jetstream.KeyValueStatus, error) {
+	return nil, context.DeadlineExceeded
+}
+
+// TestDesign5AKeyThatIsMissedIsNotEmptyBeforeItsBucketWasLookedAt: who takes it for empty writes over what the one who makes the bucket anew puts there.
+func TestDesign5AKeyThatIsMissedIsNotEmptyBeforeItsBucketWasLookedAt(t *testing.T) {
+	t.Parallel()
+	c := connected(t, Config{Memory: true})
+	f := NewFollower(c.Bucket, FollowConfig{
+		Name: "mute", Known: func(string) uint64 { return 1 }, Forget: func() {}, Held: func() map[string][]byte { return map[string][]byte{"a": []byte("known")} },
+	})
+	b, err := f.Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	opened := b.kv
+	b.kv = mute{opened}
+	if _, e, err := f.Get(t.Context(), "a"); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("a key that should be there is %q, %v", e.Value, err)
+	}
+	b.kv = opened
+	if err := c.js.DeleteKeyValue(t.Context(), "mute"); err != nil {
+		t.Fatal(err)
+	}
+	if _, e, err := f.Get(t.Context(), "a"); err != nil || string(e.Value) != "known" {
+		t.Errorf("once the bucket is known to be gone, the key is %q, %v", e.Value, err)
 	}
 }

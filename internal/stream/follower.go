@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -202,7 +203,7 @@ func (f *Follower) Open(ctx context.Context) (*Bucket, error) {
 }
 
 // Get returns a key's entry, empty when there is none, and the bucket that holds it. When the bucket does not answer as it should, it is looked
-// at, and made anew when it is gone.
+// at, and made anew when it is gone. That nobody can tell is an error.
 func (f *Follower) Get(ctx context.Context, key string) (*Bucket, Entry, error) {
 	for {
 		b, err := f.Open(ctx)
@@ -214,9 +215,11 @@ func (f *Follower) Get(ctx context.Context, key string) (*Bucket, Entry, error) 
 			err = nil
 		}
 		if err != nil || e.Revision < f.cfg.Known(key) {
-			if lost, _ := f.Lost(ctx, b); lost && ctx.Err() == nil {
+			lost, unknown := f.Lost(ctx, b)
+			if lost && ctx.Err() == nil {
 				continue
 			}
+			err = cmp.Or(err, unknown) // what is older than what is known must not be taken for all there is
 		}
 		if err != nil {
 			return nil, Entry{}, err

@@ -88,14 +88,14 @@ func (k *shelfkeeper) entry(key string) stream.Entry {
 	return k.known[key]
 }
 
-// add puts a word to a key's.
+// add puts a word to a key's. A server that does not answer in time is asked again.
 func (k *shelfkeeper) add(ctx context.Context, key, word string) error {
 	for {
 		b, e, err := k.f.Get(ctx, key)
-		if err != nil {
-			return err
+		if err == nil {
+			_, err = b.Update(ctx, key, append(e.Value, word+" "...), e.Revision)
 		}
-		if _, err = b.Update(ctx, key, append(e.Value, word+" "...), e.Revision); !errors.Is(err, stream.ErrConflict) {
+		if ctx.Err() != nil || !errors.Is(err, stream.ErrConflict) && !errors.Is(err, stream.ErrUnavailable) {
 			return err
 		}
 	}

@@ -37,6 +37,12 @@ type message struct {
 	status  bool
 }
 
+// demand is what a puller asks for at a time.
+type demand struct {
+	messages, bytes int
+	expires         time.Duration
+}
+
 // puller asks for a consumer's messages, never for more bytes than it was told to hold. It speaks the pull protocol itself, so that a message goes
 // from the connection's own goroutine to the reader's without a stop between. It is for one goroutine.
 type puller struct {
@@ -49,17 +55,22 @@ type puller struct {
 	came     []message      // taken from the sink
 	next     int            // the first of them that is not gathered
 	msgs     chan *nats.Msg // what the tap left to the library; never full: the server is not asked for more than fits
-	most     int            // bytes asked for at a time
+	demand   demand
+	most     int // demand.bytes, or more once a record was larger
 
-	messages, bytes int  // asked for and not yet there
+	// messages and bytes are asked for and not yet there. A request whose bytes were used up to the last one is over, and the server
+	// says nothing of the messages that it was also for: there may be fewer under way than messages, and none when there are no bytes. What a
+	// request has left over when its last message comes is said behind that: until then its bytes count, though there may be no messages.
+	messages, bytes int
 	whole           bool // nothing was under way when the last request was sent, and nothing has come of it
+	again           bool // it was asked anew, and the counts may be too low
 	narrow          bool // the next record did not fit into what was left: the next request is a whole one
 }
 
-func (c *Conn) puller(stream, consumer string, most int) (*puller, error) {
+func (c *Conn) puller(stream, consumer string, d demand) (*puller, error) {
 	p := &puller{
-		c: c, request: jetstream.DefaultAPIPrefix + "CONSUMER.MSG.NEXT." + stream + "." + consumer, consumer: consumer, inbox: nats.NewInbox(), most: most,
-		sink: newSink(), msgs: make(chan *nats.Msg, 2*pullMessages+256),
+		c: c, request: jetstream.DefaultAPIPrefix + "CONSUMER.MSG.NEXT." + stream + "." + consumer, consumer: consumer, inbox: nats.NewInbox(), demand: d, most: d.bytes,
+		sink: newSink(), msgs: make(chan *nats.Msg, 2*d.messages+256),
 	}
 	var err error
 	if p.sub, err = c.nc.ChanSubscribe(p.inbox, p.msgs); err != nil {
@@ -125,24 +136,40 @@ func (p *puller) gather(batch []message, most int) ([]message, error) {
 	}
 }
 
+// late is how long the server may say nothing before nothing that was asked for can be under way, unless the server is slow: twice as long as it
+// keeps a request.
+func (p *puller) late() time.Duration { return 2 * p.demand.expires }
+
+// waiting reports whether something has come that is not gathered.
+func (p *puller) waiting() bool { return len(p.sink.wake) > 0 || len(p.msgs) > 0 }
+
+// anew asks as if nothing were under way. If something is, there is twice as much now, and the counts are too low from then on: so it is for once.
+func (p *puller) anew() error {
+	p.messages, p.bytes, p.narrow = 0, 0, false
+	err := p.ask()
+	p.whole, p.again = false, true // what is refused next may be an earlier request
+	return err
+}
+
 // ask requests what is missing, once half of it is.
 func (p *puller) ask() error {
-	if p.messages > pullMessages/2 && p.bytes > p.most/2 || p.narrow && p.messages > 0 {
+	whole := p.bytes <= 0
+	if whole {
+		p.messages, p.bytes = 0, 0
+	} else if p.narrow || p.messages > p.demand.messages/2 && p.bytes > p.most/2 {
 		return nil
 	}
-	p.whole, p.narrow = p.messages == 0, false
-	if p.whole {
-		p.bytes = 0 // what the last request had left over
-	}
+	p.whole, p.narrow = whole, false
+	messages, size := max(p.demand.messages-p.messages, 1), max(p.most-p.bytes, leastPull)
 	body, err := json.Marshal(struct {
 		Batch   int           `json:"batch"`
 		Bytes   int           `json:"max_bytes"`
 		Expires time.Duration `json:"expires"`
-	}{pullMessages - p.messages, max(p.most-p.bytes, leastPull), pullExpires})
+	}{messages, size, p.demand.expires})
 	if err != nil {
 		return err
 	}
-	p.messages, p.bytes = pullMessages, p.most
+	p.messages, p.bytes = p.messages+messages, p.bytes+size
 	return p.c.nc.PublishRequest(p.request, p.inbox, body)
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -64,7 +65,7 @@ func (r *reader) session(ctx context.Context) error {
 		r.left = append(r.left, name)
 		r.clean(ctx)
 	}()
-	pull, err := r.c.puller(r.col.StreamName(), name, r.cfg.PullBytes)
+	pull, err := r.c.puller(r.col.StreamName(), name, demand{pullMessages, r.cfg.PullBytes, pullExpires})
 	if err != nil {
 		return fmt.Errorf("read the log of %s: %w", r.col, named(err))
 	}
@@ -172,6 +173,8 @@ func (r *reader) follow(ctx, calls context.Context, cons jetstream.Consumer, pul
 	defer quiet.Stop()
 	silent := time.NewTimer(pullSilence)
 	defer silent.Stop()
+	late := time.NewTimer(pull.late())
+	defer late.Stop()
 	var batch []message
 	for {
 		var err error
@@ -184,6 +187,15 @@ func (r *reader) follow(ctx, calls context.Context, cons jetstream.Consumer, pul
 				return err
 			}
 			quiet.Reset(r.patience())
+			continue
+		case <-late.C:
+			if pull.waiting() || !r.c.nc.IsConnected() {
+				late.Reset(pull.late())
+				continue
+			}
+			if err := r.mute(ctx, pull); err != nil {
+				return fmt.Errorf("read the log of %s: %w", r.col, err)
+			}
 			continue
 		case <-silent.C:
 			return fmt.Errorf("read the log of %s: %w: not a word from it for %v", r.col, errConsumerLost, pullSilence)
@@ -207,7 +219,18 @@ func (r *reader) follow(ctx, calls context.Context, cons jetstream.Consumer, pul
 			quiet.Reset(r.patience())
 		}
 		silent.Reset(pullSilence)
+		late.Reset(pull.late())
 	}
+}
+
+// mute runs when nothing can be under way any more, though something is thought to be, or the server is slow.
+func (r *reader) mute(ctx context.Context, pull *puller) error {
+	r.c.cfg.Log.LogAttrs(ctx, slog.LevelDebug, "nothing came of what the log was asked for", slog.String("collection", r.col.String()),
+		slog.Int("messages", pull.messages), slog.Int("bytes", pull.bytes))
+	if pull.again {
+		return fmt.Errorf("%w: not a word from it for %v, for the second time", errConsumerLost, pull.late())
+	}
+	return pull.anew()
 }
 
 func (r *reader) patience() time.Duration {
