@@ -54,8 +54,8 @@ type collection struct {
 	built        map[string]string             // declared indexes of the store, with their sources
 	unfit        map[string]*omission          // declared indexes for which there was no room
 	room         func(ctx context.Context, size int) error
-	free         func() int    // bytes that indexes may take at present
-	lookEvery    time.Duration // how often it is looked whether there is room for one that was left out
+	fits         func(size int) bool // whether indexes may take so much more at present
+	lookEvery    time.Duration       // how often it is looked whether there is room for one that was left out
 	origins      atomic.Pointer[map[string]origin]
 
 	id       delta.Collection
@@ -207,7 +207,7 @@ func (s *Service) newCollection(id delta.Collection) *collection {
 		c.keeper.Compact(false)
 	}
 	c.unfit, c.room = map[string]*omission{}, func(ctx context.Context, size int) error { return s.spare(ctx, c, size) }
-	c.free, c.lookEvery = s.free, min(time.Second, s.cfg.DiscoverEvery)
+	c.fits, c.lookEvery = s.fits, min(time.Second, s.cfg.DiscoverEvery)
 	c.hub = newHub(c, s.cfg.RingBytes, &s.requests, s.scans, s.stopping)
 	c.fail(nil)
 	return c

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"strconv"
 	"time"
 
@@ -143,10 +142,7 @@ func (s *Service) fit(ctx context.Context, c *collection, size int) error {
 		// What was compressed or replaced may not have been collected yet, and readers, or a walk that is under way, may
 		// still have held it when the last collection began.
 		if !pending {
-			runtime.GC()
-			for _, c := range s.names.Load().all {
-				c.keeper.Measure()
-			}
+			s.collect()
 			collected++
 		}
 		select {
@@ -163,7 +159,7 @@ func (s *Service) fit(ctx context.Context, c *collection, size int) error {
 type refusal struct {
 	fault *fault
 	need  int    // memory it had when it was refused
-	log   uint64 // bytes of its log then
+	log   uint64 // bytes of its log then, at least
 	again int    // how often it was refused before without having been served
 }
 
@@ -178,7 +174,8 @@ func (s *Service) overBudget(c *collection, used int) *fault {
 // says so. The old one is gone when its last reader is.
 func (s *Service) evict(c *collection, f *fault) *collection {
 	next := s.newCollection(c.id)
-	r := &refusal{fault: f, need: c.memory(), log: c.logBytes.Load()}
+	// What it holds is in the log, whenever that was last looked at: one that was smaller then would never seem to have become smaller.
+	r := &refusal{fault: f, need: c.memory(), log: max(c.logBytes.Load(), uint64(c.store.Snapshot().Bytes()))}
 	if before := c.refused.Load(); before != nil {
 		r.again = before.again + 1
 	}

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -146,6 +148,42 @@ func TestACollectionThatPassesTheBudgetIsRefusedUntilThereIsRoom(t *testing.T) {
 	w.caughtUp(t, r)
 	if c := r.status(t, "held", "dev/pods.v1", func(c *indexv1.CollectionStatus) bool { return c.GetSynced() }); c.GetObjects() != 50 || c.GetLastError() != "" {
 		t.Errorf("status %v, want 50 objects and no error", c)
+	}
+}
+
+// unseen is a log whose end is not told while it is away; it is read all the same.
+type unseen struct {
+	*stream.Conn
+	away *atomic.Bool
+}
+
+func (u unseen) Tail(ctx context.Context, col delta.Collection) (stream.Tail, error) {
+	if u.away.Load() {
+		return stream.Tail{}, stream.ErrUnavailable
+	}
+	return u.Conn.Tail(ctx, col)
+}
+
+func TestACollectionThatGrewUnseenIsHeldAgainOnceItIsSmall(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start(t, many(0, 50, 2000)...)
+	log := unseen{w.connect(t), new(atomic.Bool)}
+	r := w.indexOn(t, log, func(c *indexer.Config) { c.Tier, c.MemoryBudget = indexer.TierRaw, 2<<20 }, io.Discard)
+	w.caughtUp(t, r)
+	log.away.Store(true) // or slow to answer, while the log grows
+	for i := 50; i < 1500; i += 50 {
+		w.put(t, many(i, 50, 2000)...)
+	}
+	r.status(t, "refused", "dev/pods.v1", func(c *indexv1.CollectionStatus) bool { return strings.Contains(c.GetLastError(), "memory budget") })
+	var deletes []delta.Record
+	for i := range 1300 {
+		deletes = append(deletes, gone(fmt.Sprintf("n/p%d", i)))
+	}
+	w.put(t, deletes...)
+	log.away.Store(false)
+	if c := r.status(t, "held", "dev/pods.v1", func(c *indexv1.CollectionStatus) bool { return c.GetSynced() && c.GetObjects() == 200 }); c.GetLastError() != "" {
+		t.Errorf("status %v, want no error", c)
 	}
 }
 

@@ -51,7 +51,7 @@ func TestIndexesThatWereGivenUpAreBegunAgainWithHysteresisAndGrowingPatience(t *
 	c.declare()
 	c.slog = slog.New(slog.DiscardHandler)
 	at, free := now, 1<<40
-	c.now, c.free = func() time.Time { return at }, func() int { return free }
+	c.now, c.fits = func() time.Time { return at }, func(size int) bool { return size <= free }
 	want := func(when, names string) {
 		t.Helper()
 		var out []string

@@ -52,6 +52,7 @@ type Service struct {
 	discovered atomic.Bool
 	ready      atomic.Bool // every log found at first has been replayed; stays
 	watchers   quota
+	reclaimed  reclaimed
 	requests   quota           // bytes that requests hold while they wait
 	scans      chan struct{}   // one place: what slow readers missed is looked for one collection at a time
 	lines      lines           // of the initial states

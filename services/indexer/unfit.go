@@ -76,12 +76,6 @@ func (s *Service) spare(ctx context.Context, c *collection, size int) error {
 	return s.fit(ctx, c, size+budget-int(buildShare*float64(budget)))
 }
 
-// free is how many bytes more indexes may take at present; less than zero when
-// they take too much.
-func (s *Service) free() int {
-	return int(buildShare*float64(s.cfg.MemoryBudget)) - s.memory()
-}
-
 // withoutRoom gives up building what does not fit; any other error it returns.
 func (c *collection) withoutRoom(err error) error {
 	e, ok := errors.AsType[*unfitError](err)
@@ -143,18 +137,13 @@ func (c *collection) omitting() bool {
 // retry begins to build again one of the indexes that were given up, if it may
 // fit now: that which needs least. build is woken for it.
 func (c *collection) retry() {
-	c.declaring.Lock()
-	name, least, objects := "", 0, c.store.Snapshot().Len()
-	for index, o := range c.unfit {
-		if o.trying || c.now().Sub(o.at) < c.patience(o.times) {
-			continue
-		}
-		if room := o.room(objects); name == "" || room < least || room == least && index < name {
-			name, least = index, room
-		}
+	name, least := c.cheapest()
+	if name == "" || !c.fits(least) { // which may take a while
+		return
 	}
+	c.declaring.Lock()
 	o := c.unfit[name]
-	if o == nil || c.free() < least {
+	if !c.ripe(o) {
 		c.declaring.Unlock()
 		return
 	}
@@ -162,6 +151,29 @@ func (c *collection) retry() {
 	c.declaring.Unlock()
 	c.slog.Info("an index is built again, there may be room for it", slog.String(telemetry.KeyCollection, c.name), slog.String("index", name))
 	c.declare()
+}
+
+// cheapest is the index that needs least of those that may be tried again, and
+// how much; empty when there is none.
+func (c *collection) cheapest() (name string, least int) {
+	c.declaring.Lock()
+	defer c.declaring.Unlock()
+	objects := c.store.Snapshot().Len()
+	for index, o := range c.unfit {
+		if !c.ripe(o) {
+			continue
+		}
+		if room := o.room(objects); name == "" || room < least || room == least && index < name {
+			name, least = index, room
+		}
+	}
+	return name, least
+}
+
+// ripe reports whether an index was left out for long enough; nil is none.
+// c.declaring is held.
+func (c *collection) ripe(o *omission) bool {
+	return o != nil && !o.trying && c.now().Sub(o.at) >= c.patience(o.times)
 }
 
 // shed gives up the declared index that takes most, if that is much of what the
