@@ -8,6 +8,8 @@ import (
 	_ "google.golang.org/grpc/encoding/proto" // registers the codec we fall back to
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/deltaplane/deltaplane/internal/rpc"
 )
 
 // This file is where experimental API of grpc-go is used: the second codec
@@ -24,15 +26,28 @@ type decoder interface{ decode(data []byte) error }
 // codec is the proto codec that also knows frames, messages being built, and
 // requests that read themselves. It keeps the name "proto", so stock clients
 // decode what it sends.
-type codec struct{ encoding.CodecV2 }
+//
+// The server's connections may write a piece of [rpc.LentFrom] bytes or more
+// after it was given back: all that long which is not stored is fresh memory,
+// or is cut into shorter pieces, which are copied.
+type codec struct {
+	encoding.CodecV2
+	// yields lets answers that are ready to be made go out by one system call, where
+	// the connection does not see to that itself.
+	yields bool
+}
 
 // Marshal implements encoding.CodecV2.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	switch v := v.(type) {
 	case *out:
+		v.yields = c.yields
 		return v.parts(), nil
 	case *frame:
 		return v.parts, nil
+	case proto.Message:
+		b, err := proto.Marshal(v)
+		return mem.BufferSlice{mem.SliceBuffer(b)}, err
 	}
 	return c.CodecV2.Marshal(v)
 }
@@ -58,6 +73,9 @@ type pieces struct {
 	tail   []byte // holds the last piece when it would not be given back otherwise
 }
 
+// messageHead is what gRPC puts before a message.
+const messageHead = 5
+
 // leastOwner is the least capacity of a buffer that mem.NewBuffer gives back.
 const leastOwner = 1<<10 + 1
 
@@ -70,14 +88,17 @@ func (o *out) parts() mem.BufferSlice {
 	if n := 2 * len(o.cuts); n > cap(p.slices) {
 		p.slices = make([]mem.SliceBuffer, 0, n)
 	}
+	most := len(o.buf)
+	if o.len() >= rpc.LentIn-messageHead {
+		most = rpc.LentFrom - 1
+	}
 	at := o.from
 	for _, c := range o.cuts {
-		if at < c.at {
-			p.slices = append(p.slices, mem.SliceBuffer(o.buf[at:c.at:c.at]))
-		}
+		p.written(o.buf[at:c.at:c.at], most, 0)
 		p.slices = append(p.slices, mem.SliceBuffer(c.data))
 		at = c.at
 	}
+	at += p.written(o.buf[at:], most, most)
 	for i := range p.slices {
 		p.list = append(p.list, &p.slices[i])
 	}
@@ -97,6 +118,17 @@ func (o *out) parts() mem.BufferSlice {
 	return p.list
 }
 
+// written adds what the answer's buffer holds, which will be another one's, in
+// pieces of at most so many bytes, until no more than a few are left.
+func (p *pieces) written(b []byte, most, left int) (n int) {
+	for len(b)-n > left {
+		k := min(len(b)-n, most)
+		p.slices = append(p.slices, mem.SliceBuffer(b[n:n+k:n+k]))
+		n += k
+	}
+	return n
+}
+
 // outPool is an out whose buffer has been lent to the transport.
 type outPool out
 
@@ -104,11 +136,12 @@ type outPool out
 func (*outPool) Get(n int) *[]byte { b := make([]byte, n); return &b }
 
 // Put implements mem.BufferPool. The connection's writer calls it when it has
-// copied the message to its buffer, and flushes that if nothing else is to be
-// sent at the moment. Answers that are ready to be made are made first, and go
-// out by the same system call: it is a third of what a call costs.
+// copied the message, but for long pieces of a large one. A writer of grpc-go
+// flushes then, if nothing else is to be sent at the moment: answers that are
+// ready to be made are made first, and go out by the same system call, which is
+// a third of what a call costs.
 func (p *outPool) Put(*[]byte) {
-	wait := gathers(p.size + len(p.buf))
+	wait := p.yields && gathers(p.size+len(p.buf))
 	(*out)(p).free()
 	if wait {
 		runtime.Gosched()
@@ -121,7 +154,7 @@ func (p *outPool) Put(*[]byte) {
 func gathers(n int) bool { return n < gatherBelow && inLine.Load() == 0 }
 
 // gatherBelow is the length below which an answer waits for others: a fraction
-// of the writer's buffer, which is flushed when it is full anyway.
+// of what a connection is written to at once anyway.
 const gatherBelow = 16 << 10
 
 // copyCodec does what codec does with the first codec interface: every answer
@@ -157,9 +190,9 @@ func (copyCodec) Unmarshal(data []byte, v any) error {
 }
 
 // serverOptions are what a gRPC server needs to send frames.
-func serverOptions(copying bool) []grpc.ServerOption {
+func serverOptions(copying, yields bool) []grpc.ServerOption {
 	if copying {
 		return []grpc.ServerOption{grpc.ForceServerCodec(copyCodec{})}
 	}
-	return []grpc.ServerOption{grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto")})}
+	return []grpc.ServerOption{grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto"), yields})}
 }

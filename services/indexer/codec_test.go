@@ -3,11 +3,16 @@ package indexer_test
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding/gzip"
 	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -167,5 +172,71 @@ func TestCopiedAnswersAreByteForByteThoseThatPoint(t *testing.T) {
 		p.turn("a deletion", watch, nil, &indexv1.WatchResponse{})
 		w.put(t, pod("big/pod", options{node: "n1", pad: 60_000}))
 		p.turn("an addition", watch, nil, &indexv1.WatchResponse{})
+	}
+}
+
+// What is sent long after it was given back must not have become another
+// answer's: many ask at once, for answers of all lengths, some compressed.
+func TestAnswersToManyAreNotMixedUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	records := fleet()
+	for i := range 30 {
+		r := pod(fmt.Sprintf("many/%s-%02d", strings.Repeat("n", 60), i), options{node: fmt.Sprint("m", i%3), pad: 400 * i})
+		noise := make([]byte, 200*i) // or what is compressed would be short
+		_, _ = rand.Read(noise)
+		r.Payload = bytes.Replace(r.Payload, bytes.Repeat([]byte("x"), 400*i), hex.AppendEncode(nil, noise), 1)
+		records = append(records, r)
+	}
+	w.start(t, records...)
+	for _, tier := range []indexer.Tier{indexer.TierRaw, indexer.TierCompact} {
+		r := w.index(t, func(c *indexer.Config) { c.Tier = tier })
+		w.caughtUp(t, r)
+		method := indexv1.IndexService_List_FullMethodName
+		asked := []proto.Message{
+			&indexv1.ListRequest{Collection: "pods", PageSize: 500},
+			&indexv1.ListRequest{Collection: "pods", PageSize: 500, View: indexv1.View_VIEW_KEYS},
+			&indexv1.ListRequest{Collection: "pods", PageSize: 500, View: indexv1.View_VIEW_METADATA},
+			&indexv1.ListRequest{Collection: "pods", PageSize: 500, Namespaces: []string{"many"}},
+			&indexv1.ListRequest{Collection: "pods", PageSize: 7},
+		}
+		first := connect(t, r.addr)
+		want := make([]*indexv1.ListResponse, len(asked))
+		for i, req := range asked {
+			want[i] = &indexv1.ListResponse{}
+			if err := first.Invoke(t.Context(), method, req, want[i]); err != nil {
+				t.Fatal(err)
+			}
+			want[i].NextPageToken = ""
+		}
+		var group errgroup.Group
+		for c := range 4 {
+			conn := first
+			if c%2 == 1 {
+				conn = connect(t, r.addr)
+			}
+			var options []grpc.CallOption
+			if c == 3 {
+				options = append(options, grpc.UseCompressor(gzip.Name))
+			}
+			for range 3 {
+				group.Go(func() error {
+					for n := range 10 {
+						got := &indexv1.ListResponse{}
+						i := (n + c) % len(asked)
+						if err := conn.Invoke(t.Context(), method, asked[i], got, options...); err != nil {
+							return err
+						}
+						if got.NextPageToken = ""; !proto.Equal(got, want[i]) {
+							return fmt.Errorf("%v: %d objects, or others than before", asked[i], len(got.GetObjects()))
+						}
+					}
+					return nil
+				})
+			}
+		}
+		if err := group.Wait(); err != nil {
+			t.Error(tier, err)
+		}
 	}
 }

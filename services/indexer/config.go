@@ -66,7 +66,7 @@ type Config struct {
 	// MaxResponseBytes is what an answer without pages may hold; default 32 MiB.
 	MaxResponseBytes int
 	// CopyFrames copies every answer into one piece instead of pointing at stored
-	// bytes: it does without experimental parts of grpc-go. Answers then count for
+	// bytes, and lets grpc-go write them: it does without experimental parts of that. Answers then count for
 	// MaxRequestBytes only until they were copied: nobody tells when they were sent.
 	CopyFrames bool
 	// MaxQueryCalls bounds the calls under way on one Query stream; beyond it the

@@ -96,8 +96,13 @@ func New(cfg Config, log deltaLog, tel *telemetry.Telemetry) (*Service, error) {
 	for _, c := range s.names.Load().all {
 		c.metrics = s.metrics
 	}
+	gather := gathers
+	if cfg.CopyFrames {
+		gather = nil
+	}
 	s.rpc, err = rpc.NewServer(cfg.RPC, rpc.Options{
-		Log: tel.Log, Registry: tel.Registry, Tracer: tel.Tracer, Rules: rules, Extra: serverOptions(cfg.CopyFrames),
+		Log: tel.Log, Registry: tel.Registry, Tracer: tel.Tracer, Rules: rules,
+		Extra: serverOptions(cfg.CopyFrames, cfg.RPC.TLS.CertFile != ""), Gather: gather,
 	})
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"bytes"
 	"math/bits"
 	"runtime"
 	"sync"
@@ -37,6 +38,7 @@ type out struct {
 
 	lease  *lease // memory it is counted for
 	pieces pieces // what is being sent
+	yields bool   // when it has been
 }
 
 // cut says that data comes after the first at bytes of buf.
@@ -151,7 +153,7 @@ func (o *out) message(m proto.Message) error {
 func (o *out) frame() *frame {
 	defer o.free()
 	if len(o.cuts) == 0 {
-		return &frame{parts: mem.BufferSlice{mem.Copy(o.buf[headRoom:], mem.DefaultBufferPool())}}
+		return &frame{parts: mem.BufferSlice{mem.SliceBuffer(bytes.Clone(o.buf[headRoom:]))}}
 	}
 	head := append(make([]byte, 0, len(o.buf)), o.buf...)
 	parts := make(mem.BufferSlice, 0, 2*len(o.cuts)+1)

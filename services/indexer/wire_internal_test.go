@@ -10,10 +10,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/rpc"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
@@ -21,7 +23,7 @@ import (
 // decode reads a frame the way a client does.
 func decode(t *testing.T, f *frame, into proto.Message) {
 	t.Helper()
-	c := codec{encoding.GetCodecV2("proto")}
+	c := codec{encoding.GetCodecV2("proto"), true}
 	parts, err := c.Marshal(f)
 	if err != nil {
 		t.Fatal(err)
@@ -131,7 +133,7 @@ func TestStoredBytesAreNotCopiedAndOtherMessagesPassThrough(t *testing.T) {
 	if !found {
 		t.Error("the stored payload was copied")
 	}
-	c := codec{encoding.GetCodecV2("proto")}
+	c := codec{encoding.GetCodecV2("proto"), true}
 	want := &indexv1.CountResponse{Count: 7}
 	parts, err := c.Marshal(want)
 	if err != nil {
@@ -144,6 +146,71 @@ func TestStoredBytesAreNotCopiedAndOtherMessagesPassThrough(t *testing.T) {
 	same(t, "another message", want, got)
 	if c.Name() != "proto" {
 		t.Errorf("codec is called %q, so stock clients cannot read it", c.Name())
+	}
+}
+
+// The server's connections write such pieces when the answer's buffer may be another one's.
+func TestNoLongPieceOfALargeAnswerIsOfABufferThatIsUsedAgain(t *testing.T) {
+	t.Parallel()
+	payload := bytes.Repeat([]byte("p"), rpc.LentFrom)
+	for n := range 200 {
+		for _, cuts := range []bool{true, false} {
+			o := makeOut(outLeast)
+			for i := range n {
+				o.room(2 * copyBelow)
+				o.string(7, strings.Repeat("k", 13*i%700))
+				if cuts && i%5 == 0 {
+					o.stored(8, payload)
+				}
+			}
+			want, length := o.bytes(), o.len()
+			parts, err := codec{CodecV2: encoding.GetCodecV2("proto")}.Marshal(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := parts.Materialize(); !bytes.Equal(got, want) {
+				t.Fatalf("%d strings, cuts %t: the pieces hold %d bytes, want %d, or others", n, cuts, len(got), len(want))
+			}
+			for _, part := range parts {
+				b := part.ReadOnlyData()
+				if stored := len(b) > 0 && &b[0] == &payload[0]; !stored && len(b) >= rpc.LentFrom && length+messageHead >= rpc.LentIn {
+					t.Fatalf("%d strings, cuts %t: a piece of %d bytes of an answer of %d is of its buffer", n, cuts, len(b), length)
+				}
+			}
+			parts.Free()
+		}
+	}
+}
+
+// The least answer of which pieces are written so is one with what gRPC puts before it.
+func TestNoLongPieceOfTheLeastLargeAnswerIsOfABufferThatIsUsedAgain(t *testing.T) {
+	t.Parallel()
+	for length := rpc.LentIn - messageHead; length <= rpc.LentIn; length++ {
+		o := makeOut(outLeast)
+		o.buf = append(o.buf, make([]byte, length)...)
+		for _, part := range o.parts() {
+			if part.Len() >= rpc.LentFrom {
+				t.Fatalf("a piece of %d bytes of an answer of %d is of its buffer", part.Len(), length)
+			}
+		}
+	}
+}
+
+func TestFramesAndOtherMessagesAreOfNoPool(t *testing.T) {
+	t.Parallel()
+	o := makeOut(outLeast)
+	o.string(1, strings.Repeat("k", 2*rpc.LentIn))
+	list := &indexv1.ListResponse{NextPageToken: strings.Repeat("k", 2*rpc.LentIn)}
+	for _, v := range []any{o.frame(), list} {
+		parts, err := codec{CodecV2: encoding.GetCodecV2("proto")}.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, part := range parts {
+			if _, ok := part.(mem.SliceBuffer); !ok {
+				t.Errorf("%T: a piece of %d bytes is a %T, which is used again", v, part.Len(), part)
+			}
+		}
 	}
 }
 
@@ -162,7 +229,7 @@ func TestEveryMethodIsServedByItsNameInTheContract(t *testing.T) {
 // It is not parallel: it looks at what it gave back.
 func TestAnAnswerIsGivenBackWhenItHasBeenSent(t *testing.T) { //nolint:paralleltest // as it says
 	payload := bytes.Repeat([]byte("p"), copyBelow)
-	c := codec{encoding.GetCodecV2("proto")}
+	c := codec{encoding.GetCodecV2("proto"), true}
 	for n := range 40 { // up to more than the buffer holds beside the pieces
 		o := makeOut(outLeast)
 		want := &indexv1.ByIndexResponse{Revision: &deltav1.Revision{Epoch: 7, ResourceVersion: "100"}}
