@@ -116,8 +116,11 @@ func TestACollectionThatIsRefusedForItsIndexesIsTriedAgainWithoutThem(t *testing
 	refused := func(c *indexv1.CollectionStatus) bool { return strings.Contains(c.GetLastError(), "memory budget") }
 	// A replay in several batches, as on a slow machine, is refused itself.
 	r.status(t, "replayed or refused", podsName, func(c *indexv1.CollectionStatus) bool { return c.GetSynced() || refused(c) })
-	w.put(t, many(600, 10, 2000)...)
-	r.status(t, "refused", podsName, refused)
+	r.status(t, "refused", podsName, func(c *indexv1.CollectionStatus) bool {
+		// It is when a batch comes: were the definitions known late, the indexes are built after the first.
+		w.put(t, many(600, 10, 2000)...)
+		return refused(c)
+	})
 	if _, err := free.RemoveIndexers(t.Context(), &indexv1.RemoveIndexersRequest{Collection: podsName, Names: names}); err != nil {
 		t.Fatal(err)
 	}

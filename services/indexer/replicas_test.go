@@ -230,6 +230,14 @@ func TestARollingRestartFailsNoCallAndLeavesNoGap(t *testing.T) {
 			}
 		})
 	}
+	eventually(t, func() string {
+		for i, x := range watchers {
+			if x.last.Load() == 0 {
+				return fmt.Sprintf("watch %d has not begun", i)
+			}
+		}
+		return ""
+	})
 	w.rv++ // the writer's versions go on while replicas come and go
 	for round := range 2 {
 		for i := range f.running {

@@ -144,7 +144,7 @@ func TestAQueueThatMustBeOnDiskIsRefusedWhenItsRedisNoLongerHasOne(t *testing.T)
 func TestAMasterCutOffFromItsReplicasTakesNothing(t *testing.T) {
 	t.Parallel()
 	srv := start(t)
-	e := newEngine(t, redis.Config{URL: srv.URL(), GiveUp: 300 * time.Millisecond})
+	e := newEngine(t, redis.Config{URL: srv.URL(), GiveUp: 2 * time.Second})
 	q := configure(t, e, workqueue.Config{})
 	turn(t, q, add("a"))
 	if err := raw(t, srv).ConfigSet(t.Context(), "min-replicas-to-write", "1").Err(); err != nil {
