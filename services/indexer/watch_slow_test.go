@@ -90,12 +90,12 @@ func (w *world) flood(t *testing.T, r *replica) (written int) {
 	quick := watch(t, r, &indexv1.WatchRequest{Namespace: "a"})
 	defer quick.cancel()
 	quick.expect(t, "+a/one", "+a/two", "end")
-	const many = 60 // more than flow control lets pass unread, several times what is kept
+	const enough = 60 // more than flow control lets pass unread, several times what is kept
 	var since time.Time
-	for written < many || time.Since(since) < 100*time.Millisecond { // what is not to be kept may stay for half of that
+	for written < enough || time.Since(since) < 100*time.Millisecond { // what is not to be kept may stay for half of that
 		w.put(t, pod("a/one", options{pad: 100_000}))
 		quick.expect(t, "~a/one")
-		if written++; written == many {
+		if written++; written == enough {
 			since = time.Now()
 		}
 	}
