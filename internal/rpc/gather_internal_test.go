@@ -179,33 +179,48 @@ func (c inPieces) Marshal(v any) (mem.BufferSlice, error) {
 	return parts, nil
 }
 
+// gatheringServer serves test.Gather/Get until the test ends, on connections that gather. It returns a client and the server's
+// ends of its connections.
+func gatheringServer(t *testing.T, answer func() any, extra ...grpc.ServerOption) (client *grpc.ClientConn, conns <-chan *watched) {
+	t.Helper()
+	srv, err := NewServer(ServerConfig{}, Options{Gather: always, Extra: extra})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv.RegisterService(&grpc.ServiceDesc{
+		ServiceName: "test.Gather", HandlerType: (*any)(nil),
+		Methods: []grpc.MethodDesc{{MethodName: "Get", Handler: func(_ any, _ context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+			return answer(), dec(&emptypb.Empty{})
+		}}},
+	}, nil)
+	lis := bufconn.Listen(4 << 20)
+	ends := make(chan *watched, 1)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context())) // the client is closed first
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(ctx, watchedListener{lis, ends}) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	client, err = Dial("test.local", DialConfig{Dialer: func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return client, ends
+}
+
 // It would fail if the transport began to write in another way than it is known to.
 func TestPiecesOfLargeAnswersAreWrittenFromWhereTheyAre(t *testing.T) {
 	t.Parallel()
 	codec := inPieces{encoding.GetCodecV2("proto"), [][]byte{
 		bytes.Repeat([]byte("a"), 5000), bytes.Repeat([]byte("b"), 300), bytes.Repeat([]byte("c"), 5000), bytes.Repeat([]byte("d"), 5000), bytes.Repeat([]byte("e"), 20000),
 	}}
-	srv, err := NewServer(ServerConfig{}, Options{Gather: always, Extra: []grpc.ServerOption{grpc.ForceServerCodecV2(codec)}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv.RegisterService(&grpc.ServiceDesc{
-		ServiceName: "test.Pieces", HandlerType: (*any)(nil),
-		Methods: []grpc.MethodDesc{{MethodName: "Get", Handler: func(_ any, _ context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
-			return &emptypb.Empty{}, dec(&emptypb.Empty{})
-		}}},
-	}, nil)
-	lis := bufconn.Listen(1 << 20)
-	conns := make(chan *watched, 1)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- srv.Serve(ctx, watchedListener{lis, conns}) }()
-	client, err := Dial("test.local", DialConfig{Dialer: func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	client, conns := gatheringServer(t, func() any { return &emptypb.Empty{} }, grpc.ForceServerCodecV2(codec))
 	got := &wrapperspb.StringValue{}
-	if err := client.Invoke(t.Context(), "/test.Pieces/Get", &emptypb.Empty{}, got); err != nil {
+	if err := client.Invoke(t.Context(), "/test.Gather/Get", &emptypb.Empty{}, got); err != nil {
 		t.Fatal(err)
 	}
 	if want := string(slices.Concat(codec.pieces...)); got.GetValue() != want {
@@ -224,38 +239,15 @@ func TestPiecesOfLargeAnswersAreWrittenFromWhereTheyAre(t *testing.T) {
 		}
 	}
 	conn.mu.Unlock()
-	client.Close()
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
 }
 
 func TestWhatIsCompressedIsOfNoPool(t *testing.T) {
 	t.Parallel()
 	noise := make([]byte, 300<<10)
 	_, _ = crand.Read(noise)
-	srv, err := NewServer(ServerConfig{}, Options{Gather: always})
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv.RegisterService(&grpc.ServiceDesc{
-		ServiceName: "test.Noise", HandlerType: (*any)(nil),
-		Methods: []grpc.MethodDesc{{MethodName: "Get", Handler: func(_ any, _ context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
-			return wrapperspb.Bytes(noise), dec(&emptypb.Empty{})
-		}}},
-	}, nil)
-	lis := bufconn.Listen(4 << 20)
-	conns := make(chan *watched, 1)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- srv.Serve(ctx, watchedListener{lis, conns}) }()
-	client, err := Dial("test.local", DialConfig{Dialer: func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	client, conns := gatheringServer(t, func() any { return wrapperspb.Bytes(noise) })
 	got := &wrapperspb.BytesValue{}
-	if err := client.Invoke(t.Context(), "/test.Noise/Get", &emptypb.Empty{}, got, grpc.UseCompressor(gzip.Name)); err != nil {
+	if err := client.Invoke(t.Context(), "/test.Gather/Get", &emptypb.Empty{}, got, grpc.UseCompressor(gzip.Name)); err != nil {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got.GetValue(), noise) {
@@ -275,11 +267,6 @@ func TestWhatIsCompressedIsOfNoPool(t *testing.T) {
 		}
 	}
 	conn.mu.Unlock()
-	client.Close()
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
 }
 
 func TestAWriterWaitsForAReaderThatDoesNotRead(t *testing.T) {
