@@ -119,11 +119,15 @@ func (a *nodeAdapter) freshness(ctx context.Context) (rules.Fresh, client.Barrie
 	return f, at, nil
 }
 
-// all are the nodes of the index as far as zones are judged by them.
-func (a *nodeAdapter) all(ctx context.Context) ([][]byte, error) {
+// all are the nodes of the index as far as zones are judged by them, as of a
+// resource version or later; of any when it is empty.
+func (a *nodeAdapter) all(ctx context.Context, least string) ([][]byte, error) {
 	_, at, err := a.freshness(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if least != "" {
+		at.Raise(a.nodes, client.Revision{RV: least})
 	}
 	objs, _, err := a.index.List(ctx, a.nodes, client.ListOptions{ReadOptions: client.ReadOptions{
 		AtLeast: at[a.nodes], Fields: []string{"metadata.name", "metadata.labels", "status.conditions"},

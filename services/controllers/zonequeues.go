@@ -148,14 +148,14 @@ func (z *zoneQueues) run(ctx context.Context) error {
 func (z *zoneQueues) refresh(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	return z.adapter.rec.Zones().Refresh(ctx, z.adapter.all)
+	return z.adapter.rec.Zones().Refresh(ctx, func(ctx context.Context) ([][]byte, error) { return z.adapter.all(ctx, "") })
 }
 
 // work taints the nodes of one zone as its queue hands them out.
 func (z *zoneQueues) work(ctx context.Context, zone rules.Zone) error {
 	generation := ""
 	rec := client.ReconcilerFunc(func(ctx context.Context, item client.Item) (client.Result, error) {
-		after, err := z.adapter.rec.Taint(ctx, zone, item.Key, item.Alive)
+		after, err := z.adapter.rec.Taint(ctx, nodelifecycle.Turn{Zone: zone, Name: item.Key, Nodes: z.adapter.all, Alive: item.Alive})
 		res := client.Result{}
 		if after > 0 {
 			res.Outcome, res.After = client.OutcomeRelease, after

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -41,8 +42,8 @@ func testForcedAway(t *testing.T, w *world) {
 	w.awaitRunning(t, "forced")
 }
 
-// testNodeDies leaves the agent away for so long that the node is given up: its pod is evicted, which needs the agent
-// to become true.
+// testNodeDies leaves the agent away for so long that the node is given up. While it is all there is nobody is evicted:
+// every zone is down (c.13). Once another node is ready its pod is evicted, which needs the agent to become true.
 func testNodeDies(t *testing.T, w *world) {
 	pod := w.boxPod(t, "evicted", corev1.RestartPolicyAlways, "sleep", "1h")
 	for _, key := range []string{corev1.TaintNodeUnreachable, corev1.TaintNodeNotReady} {
@@ -52,6 +53,13 @@ func testNodeDies(t *testing.T, w *world) {
 	pid := w.task(t, w.awaitRunning(t, "evicted"))
 	w.killAgent(t)
 	w.awaitNode(t, corev1.ConditionUnknown)
+	unready := func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionFalse
+	}
+	if p := w.await(t, "evicted", "is not ready", 30*time.Second, func(p *corev1.Pod) bool { return slices.ContainsFunc(p.Status.Conditions, unready) }); p.DeletionTimestamp != nil {
+		t.Error("every zone is down, and its pod is evicted")
+	}
+	w.companion(t)
 	w.await(t, "evicted", "is being deleted", 60*time.Second, func(p *corev1.Pod) bool { return p.DeletionTimestamp != nil })
 	if err := syscall.Kill(pid, 0); err != nil {
 		t.Errorf("the container of a node that is only silent was ended: %v", err)
@@ -69,6 +77,41 @@ func testNodeDies(t *testing.T, w *world) {
 			err = fmt.Errorf("taints are %v", n.Spec.Taints)
 		}
 		return err
+	})
+}
+
+// companion is another node that is ready until the part ends; nothing is scheduled to it.
+func (w *world) companion(t *testing.T) {
+	t.Helper()
+	const path = nodesPath + "/companion"
+	node := &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "companion"}, Spec: corev1.NodeSpec{Unschedulable: true}}
+	if err := w.create(t.Context(), nodesPath, node, nil); err != nil {
+		t.Fatal(err)
+	}
+	beat := func(ctx context.Context) error {
+		ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()}
+		return w.merge(ctx, path+"/status", map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{ready}}})
+	}
+	eventually(t, startLimit, "the companion is ready", beat)
+	ctx, stop := context.WithCancel(t.Context())
+	beats := make(chan struct{})
+	go func() {
+		defer close(beats)
+		for tick := time.Tick(2 * time.Second); ; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick:
+				_ = beat(ctx) // one may be lost: the grace is that of five
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-beats
+		if err := w.remove(context.Background(), path, 0); err != nil {
+			t.Error(err)
+		}
 	})
 }
 

@@ -255,7 +255,7 @@ func TestC10WhatBecomesOfANodeThatIsHandedOut(t *testing.T) { // TestApplyNoExec
 	}
 	w = newWorld(t)
 	w.node("n", status(rules.Unknown))
-	if _, err := w.rec.Taint(t.Context(), rules.Zone{}, "n", func() error { return nil }); !errors.Is(err, nodelifecycle.ErrStale) {
+	if _, err := w.rec.Taint(t.Context(), w.turn(rules.Zone{}, "n")); !errors.Is(err, nodelifecycle.ErrStale) {
 		t.Errorf("before the zones were judged: %v, want ErrStale", err)
 	}
 }
@@ -351,6 +351,47 @@ func TestC13WhenEveryZoneIsDownTheTaintsGoAndNobodyIsSilent(t *testing.T) {
 	w.run(10*time.Second, "other")
 	if w.rates[":one"] != 0.1 || len(w.queues[":one"]) != 3 {
 		t.Errorf("a zone is back: rates %v, waiting %v", w.rates, w.queues)
+	}
+}
+
+func TestC13ANodeIsNotTaintedByAViewFromBeforeItFell(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		others []string // which go on
+		behind bool     // the index does not show what became of the node
+		want   string
+		rate   float64
+	}{
+		"it was all there is":               {want: "unreachable:NoSchedule", rate: 0},
+		"another is ready":                  {others: []string{"other"}, want: "unreachable:NoSchedule unreachable:NoExecute", rate: 0.1},
+		"another is ready, index is behind": {others: []string{"other"}, behind: true, want: "unreachable:NoSchedule", rate: 0.1},
+	} {
+		w := newWorld(t)
+		for _, other := range c.others {
+			w.node(other, nil)
+		}
+		w.node("n", nil)
+		w.run(30*time.Second, append(c.others, "n")...)
+		for w.live["n"].Status.Conditions[0].Status == rules.True { // the zones are judged before each look, not after it
+			w.run(5*time.Second, c.others...)
+		}
+		if view, known := w.rec.Zones().View(); !known || view.Stopped || len(w.queues[""]) != 1 {
+			t.Fatalf("%s: view %+v, waiting %v; want a view from before", name, view, w.queues)
+		}
+		w.frozen = c.behind
+		w.hand(rules.Zone{})
+		if got := w.taints("n"); got != c.want || w.rates[""] != c.rate {
+			t.Errorf("%s: %q at rate %v, want %q at %v", name, got, w.rates[""], c.want, c.rate)
+		}
+		if waits, tainted := len(w.queues[""]) == 1, strings.Contains(c.want, "NoExecute"); waits == tainted {
+			t.Errorf("%s: waiting %v", name, w.queues)
+		}
+		w.frozen = false
+		w.catchUp()
+		w.hand(rules.Zone{})
+		if got := w.taints("n"); strings.Contains(got, "NoExecute") != (c.rate > 0) {
+			t.Errorf("%s: in the end %q", name, got)
+		}
 	}
 }
 

@@ -134,13 +134,26 @@ func (w *world) run(d time.Duration, alive ...string) (err error) {
 
 func (w *world) refresh() {
 	w.t.Helper()
+	if err := w.rec.Zones().Refresh(w.t.Context(), func(ctx context.Context) ([][]byte, error) { return w.nodes(ctx, "") }); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// nodes are those of the index; one that does not follow has no later versions.
+func (w *world) nodes(_ context.Context, least string) ([][]byte, error) {
+	if w.frozen && least != "" {
+		return nil, errDown
+	}
 	var raws [][]byte
 	for _, n := range w.index {
 		raws = append(raws, must(json.Marshal(n)))
 	}
-	if err := w.rec.Zones().Refresh(w.t.Context(), func(context.Context) ([][]byte, error) { return raws, nil }); err != nil {
-		w.t.Fatal(err)
-	}
+	return raws, nil
+}
+
+// turn is a node's turn in its zone's queue.
+func (w *world) turn(zone rules.Zone, name string) nodelifecycle.Turn {
+	return nodelifecycle.Turn{Zone: zone, Name: name, Nodes: w.nodes, Alive: func() error { return nil }}
 }
 
 func must[T any](v T, err error) T {
@@ -156,7 +169,7 @@ func (w *world) hand(zone rules.Zone) {
 	list := w.queues[zone.String()]
 	w.queues[zone.String()] = nil
 	for _, name := range list {
-		after, err := w.rec.Taint(w.t.Context(), zone, name, func() error { return nil })
+		after, err := w.rec.Taint(w.t.Context(), w.turn(zone, name))
 		if err != nil || after > 0 {
 			w.queues[zone.String()] = append(w.queues[zone.String()], name)
 		}

@@ -19,6 +19,8 @@ type Zones struct {
 	metrics *metrics
 	log     *slog.Logger
 
+	round sync.Mutex // one refresh at a time: a later view is never replaced by an earlier one
+
 	mu    sync.Mutex // guards what follows
 	view  nodelifecycle.View
 	known bool
@@ -50,6 +52,8 @@ func (z *Zones) Again() {
 // and sets the rates of their queues (c.12, c.13). The rates are set before the
 // view is shown, so that nobody acts on a new view under an old rate.
 func (z *Zones) Refresh(ctx context.Context, list func(context.Context) ([][]byte, error)) error {
+	z.round.Lock()
+	defer z.round.Unlock()
 	began := time.Now()
 	defer func() { z.metrics.refreshed.Observe(time.Since(began).Seconds()) }()
 	raws, err := list(ctx)
@@ -130,22 +134,29 @@ func (z *Zones) limit(ctx context.Context, zone nodelifecycle.Zone, rate float64
 	return nil
 }
 
-// Taint places the NoExecute taint on a node that its zone's queue handed out
-// (c.10). It reads the node live: one that is ready again, tainted already, gone
-// or in another zone by now is left alone. It returns when to try again while the
-// zone is stopped.
-func (r *Reconciler) Taint(ctx context.Context, zone nodelifecycle.Zone, name string, alive func() error) (after time.Duration, err error) {
-	view, known := r.zones.View()
-	if !known {
+// Turn is a node that its zone's queue handed out.
+type Turn struct {
+	Zone nodelifecycle.Zone
+	Name string
+	// Nodes are the index's nodes, as of a resource version or later.
+	Nodes func(ctx context.Context, least string) ([][]byte, error)
+	// Alive is nil while the turn is this worker's.
+	Alive func() error
+}
+
+// Taint places the NoExecute taint on a node whose turn it is (c.10). It reads the
+// node live: one that is ready again, tainted already, gone or in another zone by
+// now is left alone. No node is tainted by a view from before it fell: what took
+// it may have taken every zone (c.13). It returns when to try again while the zone
+// is stopped.
+func (r *Reconciler) Taint(ctx context.Context, t Turn) (after time.Duration, err error) {
+	if _, known := r.zones.View(); !known {
 		return 0, ErrStale
-	}
-	if r.cfg.Rules.RateOf(view, zone) == 0 {
-		return r.cfg.Rules.Gap / 2, nil
 	}
 	for try := 1; ; try++ {
 		// A conflict is tried again here: it must not cost the zone another token.
-		if err = r.taint(ctx, zone, name, alive); !errors.Is(err, ErrConflict) || try == tries {
-			return 0, err
+		if after, err = r.taint(ctx, t); !errors.Is(err, ErrConflict) || try == tries {
+			return after, err
 		}
 	}
 }
@@ -153,25 +164,42 @@ func (r *Reconciler) Taint(ctx context.Context, zone nodelifecycle.Zone, name st
 // tries is how often a node that changes under our hands is read again (c.6).
 const tries = 5
 
-func (r *Reconciler) taint(ctx context.Context, zone nodelifecycle.Zone, name string, alive func() error) error {
-	n, err := found[nodelifecycle.Node](r.writer.Node(ctx, name))
+func (r *Reconciler) taint(ctx context.Context, t Turn) (after time.Duration, err error) {
+	if r.stopped(t.Zone) {
+		return r.cfg.Rules.Gap / 2, nil
+	}
+	n, err := found[nodelifecycle.Node](r.writer.Node(ctx, t.Name))
 	if err != nil || n == nil {
-		return err
+		return 0, err
 	}
 	plan := nodelifecycle.Taints(n, false, r.cfg.Now())
-	if !plan.Wait || nodelifecycle.ZoneOf(n.Metadata.Labels) != zone {
-		return nil
+	if !plan.Wait || nodelifecycle.ZoneOf(n.Metadata.Labels) != t.Zone {
+		return 0, nil
+	}
+	if view, _ := r.zones.View(); !view.Down[t.Name] {
+		if err := r.zones.Refresh(ctx, func(ctx context.Context) ([][]byte, error) { return t.Nodes(ctx, n.Metadata.ResourceVersion) }); err != nil {
+			return 0, err
+		}
+		if r.stopped(t.Zone) {
+			return r.cfg.Rules.Gap / 2, nil
+		}
 	}
 	key := nodelifecycle.Executing(n)
 	plan.Place(key, r.cfg.Now())
-	if err := alive(); err != nil {
-		return err
+	if err := t.Alive(); err != nil {
+		return 0, err
 	}
 	next, err := r.patch(ctx, n, plan, nil)
 	if err != nil || next == nil {
-		return err
+		return 0, err
 	}
-	r.metrics.evictions.WithLabelValues(zone.String()).Inc()
-	r.log.InfoContext(ctx, "node tainted", slog.String("node", name), slog.String("zone", zone.String()), slog.String("taint", key))
-	return nil
+	r.metrics.evictions.WithLabelValues(t.Zone.String()).Inc()
+	r.log.InfoContext(ctx, "node tainted", slog.String("node", t.Name), slog.String("zone", t.Zone.String()), slog.String("taint", key))
+	return 0, nil
+}
+
+// stopped says that no node of a zone is tainted at present.
+func (r *Reconciler) stopped(zone nodelifecycle.Zone) bool {
+	view, _ := r.zones.View()
+	return r.cfg.Rules.RateOf(view, zone) == 0
 }
