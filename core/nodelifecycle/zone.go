@@ -86,9 +86,6 @@ func (r Rules) State(c Count) State {
 type View struct {
 	States map[Zone]State
 	Counts map[Zone]Count
-	// Down are the names of the nodes that were not ready, those excluded from
-	// disruption as well.
-	Down map[string]bool
 	// Stopped says that every zone is fully disrupted: nothing is tainted, and what
 	// was is no more (c.13).
 	Stopped bool
@@ -96,12 +93,7 @@ type View struct {
 
 // View judges the zones.
 func (r Rules) View(nodes []*Node) View {
-	v := View{States: map[Zone]State{}, Counts: Counts(nodes), Down: map[string]bool{}}
-	for _, n := range nodes {
-		if n.Ready() != True {
-			v.Down[n.Metadata.Name] = true
-		}
-	}
+	v := View{States: map[Zone]State{}, Counts: Counts(nodes)}
 	v.Stopped = len(v.Counts) > 0
 	for zone, c := range v.Counts {
 		v.States[zone] = r.State(c)

@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -60,6 +61,9 @@ type nodeAdapter struct {
 	rec                 *nodelifecycle.Reconciler
 	queue               *client.Queue
 	nodes, leases, pods string
+
+	mu     sync.Mutex
+	judged client.Barrier // of the last list of all nodes; guarded by mu
 }
 
 // Reconcile implements [client.Reconciler].
@@ -119,20 +123,33 @@ func (a *nodeAdapter) freshness(ctx context.Context) (rules.Fresh, client.Barrie
 	return f, at, nil
 }
 
-// all are the nodes of the index as far as zones are judged by them, as of a
-// resource version or later; of any when it is empty.
+// all are the nodes of the index as far as zones are judged by them: as of a
+// resource version or later, and never of an earlier state than before, whichever
+// replica answers.
 func (a *nodeAdapter) all(ctx context.Context, least string) ([][]byte, error) {
 	_, at, err := a.freshness(ctx)
 	if err != nil {
 		return nil, err
 	}
+	a.mu.Lock()
+	at.Merge(a.judged)
+	a.mu.Unlock()
 	if least != "" {
 		at.Raise(a.nodes, client.Revision{RV: least})
 	}
-	objs, _, err := a.index.List(ctx, a.nodes, client.ListOptions{ReadOptions: client.ReadOptions{
+	objs, rev, err := a.index.List(ctx, a.nodes, client.ListOptions{ReadOptions: client.ReadOptions{
 		AtLeast: at[a.nodes], Fields: []string{"metadata.name", "metadata.labels", "status.conditions"},
 	}})
-	return payloads(objs), a.heard(ctx, err)
+	if err := a.heard(ctx, err); err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.judged == nil {
+		a.judged = client.Barrier{}
+	}
+	a.judged.Raise(a.nodes, rev)
+	return payloads(objs), nil
 }
 
 func instant(t *timestamppb.Timestamp) time.Time {
@@ -165,10 +182,14 @@ func (l *nodeLook) PodsOn(ctx context.Context, node string) ([][]byte, error) {
 	return payloads(objs), nil
 }
 
+// payloads are those of the objects that have one: of what is quarantined nothing is
+// known, neither that it is well nor that it is not.
 func payloads(objs []client.Object) [][]byte {
-	out := make([][]byte, len(objs))
-	for i, obj := range objs {
-		out[i] = obj.Payload
+	out := make([][]byte, 0, len(objs))
+	for _, obj := range objs {
+		if !obj.Quarantined {
+			out = append(out, obj.Payload)
+		}
 	}
 	return out
 }

@@ -125,15 +125,10 @@ func (z *zoneQueues) run(ctx context.Context) error {
 		every := min(zoneEvery, z.s.cfg.Nodes.WithDefaults().Gap/4)
 		tick := time.NewTicker(every)
 		defer tick.Stop()
-		seen := time.Now()
 		for {
-			if err := z.refresh(ctx); err == nil {
-				seen = time.Now()
-			} else if ctx.Err() == nil {
+			if err := z.refresh(ctx); err != nil && ctx.Err() == nil {
 				z.s.log.Debug("zones cannot be judged", slog.Any("error", err))
-				if time.Since(seen) > 3*every {
-					z.adapter.rec.Zones().Forget()
-				}
+				z.adapter.rec.Zones().Forget(3 * every)
 			}
 			select {
 			case <-ctx.Done():

@@ -1,14 +1,22 @@
 package controllers
 
 import (
+	"context"
+	"log/slog"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/core/nodelifecycle"
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
+	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
@@ -69,6 +77,53 @@ func TestC14AZoneThatSpentItsTokenHasNoneAfterAChangeOfItsRate(t *testing.T) {
 				t.Errorf("the next node %v after the rate changed to two a second", took)
 			}
 		})
+	}
+}
+
+// replicas answers as an index of which each replica is at another revision.
+type replicas struct {
+	at    string
+	asked *indexv1.ListRequest
+}
+
+func (r *replicas) Invoke(_ context.Context, _ string, req, resp any, _ ...grpc.CallOption) error {
+	at := &deltav1.Revision{Epoch: 3, ResourceVersion: r.at}
+	switch resp := resp.(type) {
+	case *indexv1.ListCollectionsResponse:
+		for _, name := range []string{"dev/nodes.v1", "dev/leases.v1.coordination.k8s.io"} {
+			resp.Collections = append(resp.Collections, &indexv1.CollectionStatus{Collection: name, Synced: true, Revision: at, LiveAt: timestamppb.Now()})
+		}
+	case *indexv1.ListResponse:
+		r.asked = req.(*indexv1.ListRequest)
+		resp.Objects, resp.QuarantinedKeys, resp.Revision = []*indexv1.Object{{Key: "a", Payload: []byte("{}")}, {Key: "b"}}, []string{"b"}, at
+	}
+	return nil
+}
+
+func (r *replicas) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+	return nil, status.Error(codes.Unimplemented, "no streams")
+}
+
+func TestC13ZonesAreNeverJudgedByAnEarlierStateThanBefore(t *testing.T) {
+	t.Parallel()
+	r := &replicas{}
+	a := &nodeAdapter{reads: &reads{index: client.NewIndex(r), log: slog.New(slog.DiscardHandler)}, nodes: "dev/nodes.v1", leases: "dev/leases.v1.coordination.k8s.io"}
+	for _, c := range []struct{ at, least, want string }{
+		{"40", "", "40"},
+		{"50", "45", "50"},
+		{"40", "45", "50"}, // another replica, which is behind
+		{"40", "", "50"},
+		{"50", "70", "70"},
+		{"60", "", "60"},
+	} {
+		r.at = c.at
+		nodes, err := a.all(t.Context(), c.least)
+		if err != nil || len(nodes) != 1 {
+			t.Fatalf("%q, %v; want the one node that can be read", nodes, err)
+		}
+		if got := r.asked.GetConsistency().GetAtLeast().GetResourceVersion(); got != c.want {
+			t.Errorf("a replica at %s, at least %q: asked for %q, want %q", c.at, c.least, got, c.want)
+		}
 	}
 }
 

@@ -49,7 +49,7 @@ func New(cfg Config, w Writer, q Waiting, e Events, log *slog.Logger) (*Reconcil
 	}
 	return &Reconciler{
 		cfg: cfg, writer: w, waiting: q, events: e, log: log, metrics: m,
-		zones: &Zones{rules: cfg.Rules, waiting: q, metrics: m, log: log, set: map[nodelifecycle.Zone]float64{}},
+		zones: &Zones{rules: cfg.Rules, waiting: q, metrics: m, log: log, round: make(chan struct{}, 1), set: map[nodelifecycle.Zone]float64{}},
 	}, nil
 }
 

@@ -254,9 +254,11 @@ func TestC10WhatBecomesOfANodeThatIsHandedOut(t *testing.T) { // TestApplyNoExec
 		t.Errorf("c.6: after conflicts %q, waiting %v: a conflict costs another token", got, w.queues[""])
 	}
 	w = newWorld(t)
+	w.node("other", nil)
 	w.node("n", status(rules.Unknown))
-	if _, err := w.rec.Taint(t.Context(), w.turn(rules.Zone{}, "n")); !errors.Is(err, nodelifecycle.ErrStale) {
-		t.Errorf("before the zones were judged: %v, want ErrStale", err)
+	w.stale = true
+	if _, err := w.rec.Taint(t.Context(), w.turn(rules.Zone{}, "n")); !errors.Is(err, nodelifecycle.ErrStale) || strings.Contains(w.taints("n"), "NoExecute") {
+		t.Errorf("before the zones were judged: %v, %q, want ErrStale", err, w.taints("n"))
 	}
 }
 
@@ -354,31 +356,39 @@ func TestC13WhenEveryZoneIsDownTheTaintsGoAndNobodyIsSilent(t *testing.T) {
 	}
 }
 
-func TestC13ANodeIsNotTaintedByAViewFromBeforeItFell(t *testing.T) {
+func TestC13ANodeIsTaintedByTheZonesAsTheyAreThen(t *testing.T) {
 	t.Parallel()
+	down := func(n *rules.Node) { n.Status.Conditions[0].Status = rules.False }
 	for name, c := range map[string]struct {
-		others []string // which go on
-		behind bool     // the index does not show what became of the node
+		alone  bool         // there is no other node
+		before func(*world) // between the look that finds it silent and its turn
 		want   string
 		rate   float64
 	}{
-		"it was all there is":               {want: "unreachable:NoSchedule", rate: 0},
-		"another is ready":                  {others: []string{"other"}, want: "unreachable:NoSchedule unreachable:NoExecute", rate: 0.1},
-		"another is ready, index is behind": {others: []string{"other"}, behind: true, want: "unreachable:NoSchedule", rate: 0.1},
+		"it is all there is":                {alone: true, want: "unreachable:NoSchedule", rate: 0},
+		"another is ready":                  {want: "unreachable:NoSchedule unreachable:NoExecute", rate: 0.1},
+		"the other fell too":                {before: func(w *world) { w.node("other", down) }, want: "unreachable:NoSchedule", rate: 0},
+		"the other fell once it was judged": {before: func(w *world) { w.refresh(); w.node("other", down) }, want: "unreachable:NoSchedule", rate: 0},
+		"the index does not show it yet":    {before: func(w *world) { w.frozen = true }, want: "unreachable:NoSchedule", rate: 0.1},
 	} {
 		w := newWorld(t)
-		for _, other := range c.others {
-			w.node(other, nil)
+		alive := []string{"other"}
+		if c.alone {
+			alive = nil
+		} else {
+			w.node("other", nil)
 		}
 		w.node("n", nil)
-		w.run(30*time.Second, append(c.others, "n")...)
-		for w.live["n"].Status.Conditions[0].Status == rules.True { // the zones are judged before each look, not after it
-			w.run(5*time.Second, c.others...)
+		w.run(30*time.Second, append(alive, "n")...)
+		for w.live["n"].Status.Conditions[0].Status == rules.True { // zones are judged before each look, not after it
+			w.run(5*time.Second, alive...)
 		}
-		if view, known := w.rec.Zones().View(); !known || view.Stopped || len(w.queues[""]) != 1 {
+		if view, known := w.rec.Zones().View(); !known || view.Counts[rules.Zone{}].NotReady != 0 || len(w.queues[""]) != 1 {
 			t.Fatalf("%s: view %+v, waiting %v; want a view from before", name, view, w.queues)
 		}
-		w.frozen = c.behind
+		if c.before != nil {
+			c.before(w)
+		}
 		w.hand(rules.Zone{})
 		if got := w.taints("n"); got != c.want || w.rates[""] != c.rate {
 			t.Errorf("%s: %q at rate %v, want %q at %v", name, got, w.rates[""], c.want, c.rate)
@@ -386,12 +396,61 @@ func TestC13ANodeIsNotTaintedByAViewFromBeforeItFell(t *testing.T) {
 		if waits, tainted := len(w.queues[""]) == 1, strings.Contains(c.want, "NoExecute"); waits == tainted {
 			t.Errorf("%s: waiting %v", name, w.queues)
 		}
-		w.frozen = false
-		w.catchUp()
-		w.hand(rules.Zone{})
-		if got := w.taints("n"); strings.Contains(got, "NoExecute") != (c.rate > 0) {
-			t.Errorf("%s: in the end %q", name, got)
-		}
+	}
+}
+
+func TestAZonesQueueIsResumedAlsoWhenThatItWasPausedIsNotKnown(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.node("n", nil)
+	w.refresh()
+	w.fail = func(string) error { return errDown } // the answer is lost, the rate is set
+	w.node("n", func(n *rules.Node) { n.Status.Conditions[0].Status = rules.False })
+	if err := w.rec.Zones().Refresh(t.Context(), func(ctx context.Context) ([][]byte, error) { return w.nodes(ctx, "") }); err == nil || w.rates[""] != 0 {
+		t.Fatalf("%v, rate %v; want an error, and a zone at rate zero", err, w.rates[""])
+	}
+	w.fail = nil
+	w.node("n", func(n *rules.Node) { n.Status.Conditions[0].Status = rules.True })
+	w.refresh()
+	if w.rates[""] != 0.1 {
+		t.Errorf("the zone is back, at rate %v", w.rates[""])
+	}
+}
+
+func TestAJudgementThatHangsHoldsUpNobodyForLongerThanTheyWait(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.node("n", nil)
+	w.refresh()
+	began, end, ended := make(chan struct{}), make(chan struct{}), make(chan error)
+	go func() {
+		ended <- w.rec.Zones().Refresh(t.Context(), func(context.Context) ([][]byte, error) {
+			close(began)
+			<-end
+			return nil, errDown
+		})
+	}()
+	<-began
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := w.rec.Zones().Refresh(ctx, func(context.Context) ([][]byte, error) { return nil, nil }); !errors.Is(err, context.Canceled) {
+		t.Errorf("beside one that hangs: %v", err)
+	}
+	w.rec.Zones().Forget(time.Hour)
+	if _, known := w.rec.Zones().View(); !known {
+		t.Error("a view is forgotten before its time")
+	}
+	w.rec.Zones().Forget(0)
+	if _, known := w.rec.Zones().View(); known {
+		t.Error("an old view is known")
+	}
+	close(end)
+	if err := <-ended; !errors.Is(err, errDown) {
+		t.Error(err)
+	}
+	w.refresh()
+	if _, known := w.rec.Zones().View(); !known {
+		t.Error("nobody can judge the zones any more")
 	}
 }
 

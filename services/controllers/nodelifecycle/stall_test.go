@@ -29,7 +29,7 @@ func (w *world) follow(d time.Duration, looked bool, alive ...string) map[string
 			w.refresh()
 			judged = w.now
 		} else if w.now.Sub(judged) > 15*time.Second {
-			w.rec.Zones().Forget()
+			w.rec.Zones().Forget(0)
 		}
 		if !looked {
 			continue

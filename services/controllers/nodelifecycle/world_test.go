@@ -132,15 +132,20 @@ func (w *world) run(d time.Duration, alive ...string) (err error) {
 	return err
 }
 
+// refresh judges the zones, if the collections are followed.
 func (w *world) refresh() {
 	w.t.Helper()
-	if err := w.rec.Zones().Refresh(w.t.Context(), func(ctx context.Context) ([][]byte, error) { return w.nodes(ctx, "") }); err != nil {
+	err := w.rec.Zones().Refresh(w.t.Context(), func(ctx context.Context) ([][]byte, error) { return w.nodes(ctx, "") })
+	if err != nil && !errors.Is(err, nodelifecycle.ErrStale) {
 		w.t.Fatal(err)
 	}
 }
 
-// nodes are those of the index; one that does not follow has no later versions.
-func (w *world) nodes(_ context.Context, least string) ([][]byte, error) {
+// nodes are those of the index; one that does not follow writes has no later versions.
+func (w *world) nodes(ctx context.Context, least string) ([][]byte, error) {
+	if _, err := (index{w}).Fresh(ctx); err != nil {
+		return nil, err
+	}
 	if w.frozen && least != "" {
 		return nil, errDown
 	}

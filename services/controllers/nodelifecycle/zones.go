@@ -19,11 +19,12 @@ type Zones struct {
 	metrics *metrics
 	log     *slog.Logger
 
-	round sync.Mutex // one refresh at a time: a later view is never replaced by an earlier one
+	round chan struct{} // holds one while a refresh is under way
 
 	mu    sync.Mutex // guards what follows
 	view  nodelifecycle.View
 	known bool
+	at    time.Time                      // when the view was made
 	set   map[nodelifecycle.Zone]float64 // rates this replica set last
 }
 
@@ -34,10 +35,10 @@ func (z *Zones) View() (nodelifecycle.View, bool) {
 	return z.view, z.known
 }
 
-// Forget makes the view unknown: nothing is stopped or tainted by it.
-func (z *Zones) Forget() {
+// Forget makes a view that is older than d unknown: nothing is stopped by it.
+func (z *Zones) Forget(d time.Duration) {
 	z.mu.Lock()
-	z.known = false
+	z.known = z.known && time.Since(z.at) <= d
 	z.mu.Unlock()
 }
 
@@ -50,10 +51,15 @@ func (z *Zones) Again() {
 
 // Refresh judges the zones by the index's nodes, which list gives each as JSON,
 // and sets the rates of their queues (c.12, c.13). The rates are set before the
-// view is shown, so that nobody acts on a new view under an old rate.
+// view is shown, so that nobody acts on a new view under an old rate. One refresh
+// is under way at a time; a list must not be of an earlier state than the one before.
 func (z *Zones) Refresh(ctx context.Context, list func(context.Context) ([][]byte, error)) error {
-	z.round.Lock()
-	defer z.round.Unlock()
+	select {
+	case z.round <- struct{}{}:
+		defer func() { <-z.round }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	began := time.Now()
 	defer func() { z.metrics.refreshed.Observe(time.Since(began).Seconds()) }()
 	raws, err := list(ctx)
@@ -81,7 +87,7 @@ func (z *Zones) Refresh(ctx context.Context, list func(context.Context) ([][]byt
 	}
 	z.mu.Lock()
 	old := z.view
-	z.view, z.known = view, true
+	z.view, z.known, z.at = view, true, time.Now()
 	z.mu.Unlock()
 	for zone, state := range view.States {
 		c := view.Counts[zone]
@@ -120,9 +126,13 @@ func (z *Zones) all(nodes []*nodelifecycle.Node) []nodelifecycle.Zone {
 
 func (z *Zones) limit(ctx context.Context, zone nodelifecycle.Zone, rate float64) error {
 	z.mu.Lock()
-	was, ok := z.set[zone]
+	was, known := z.set[zone]
+	same := known && was == rate
+	if !same {
+		delete(z.set, zone) // until it is set for certain: a call that fails may have been carried out
+	}
 	z.mu.Unlock()
-	if ok && was == rate {
+	if same {
 		return nil
 	}
 	if err := z.waiting.Limit(ctx, zone, rate); err != nil {
@@ -146,13 +156,10 @@ type Turn struct {
 
 // Taint places the NoExecute taint on a node whose turn it is (c.10). It reads the
 // node live: one that is ready again, tainted already, gone or in another zone by
-// now is left alone. No node is tainted by a view from before it fell: what took
-// it may have taken every zone (c.13). It returns when to try again while the zone
-// is stopped.
+// now is left alone. The zones are judged anew with the node as it is: what took it
+// may have taken every zone since they were (c.13). It returns when to try again
+// while the zone is stopped.
 func (r *Reconciler) Taint(ctx context.Context, t Turn) (after time.Duration, err error) {
-	if _, known := r.zones.View(); !known {
-		return 0, ErrStale
-	}
 	for try := 1; ; try++ {
 		// A conflict is tried again here: it must not cost the zone another token.
 		if after, err = r.taint(ctx, t); !errors.Is(err, ErrConflict) || try == tries {
@@ -161,13 +168,14 @@ func (r *Reconciler) Taint(ctx context.Context, t Turn) (after time.Duration, er
 	}
 }
 
-// tries is how often a node that changes under our hands is read again (c.6).
-const tries = 5
+const (
+	// tries is how often a node that changes under our hands is read again (c.6).
+	tries = 5
+	// judgeTimeout bounds a refresh: meanwhile no other one can be made.
+	judgeTimeout = 10 * time.Second
+)
 
 func (r *Reconciler) taint(ctx context.Context, t Turn) (after time.Duration, err error) {
-	if r.stopped(t.Zone) {
-		return r.cfg.Rules.Gap / 2, nil
-	}
 	n, err := found[nodelifecycle.Node](r.writer.Node(ctx, t.Name))
 	if err != nil || n == nil {
 		return 0, err
@@ -176,13 +184,13 @@ func (r *Reconciler) taint(ctx context.Context, t Turn) (after time.Duration, er
 	if !plan.Wait || nodelifecycle.ZoneOf(n.Metadata.Labels) != t.Zone {
 		return 0, nil
 	}
-	if view, _ := r.zones.View(); !view.Down[t.Name] {
-		if err := r.zones.Refresh(ctx, func(ctx context.Context) ([][]byte, error) { return t.Nodes(ctx, n.Metadata.ResourceVersion) }); err != nil {
-			return 0, err
-		}
-		if r.stopped(t.Zone) {
-			return r.cfg.Rules.Gap / 2, nil
-		}
+	judge, cancel := context.WithTimeout(ctx, judgeTimeout)
+	defer cancel()
+	if err := r.zones.Refresh(judge, func(ctx context.Context) ([][]byte, error) { return t.Nodes(ctx, n.Metadata.ResourceVersion) }); err != nil {
+		return 0, err
+	}
+	if view, _ := r.zones.View(); r.cfg.Rules.RateOf(view, t.Zone) == 0 {
+		return r.cfg.Rules.Gap / 2, nil
 	}
 	key := nodelifecycle.Executing(n)
 	plan.Place(key, r.cfg.Now())
@@ -196,10 +204,4 @@ func (r *Reconciler) taint(ctx context.Context, t Turn) (after time.Duration, er
 	r.metrics.evictions.WithLabelValues(t.Zone.String()).Inc()
 	r.log.InfoContext(ctx, "node tainted", slog.String("node", t.Name), slog.String("zone", t.Zone.String()), slog.String("taint", key))
 	return 0, nil
-}
-
-// stopped says that no node of a zone is tainted at present.
-func (r *Reconciler) stopped(zone nodelifecycle.Zone) bool {
-	view, _ := r.zones.View()
-	return r.cfg.Rules.RateOf(view, zone) == 0
 }
