@@ -153,7 +153,8 @@ var containerChecks = []check{
 	{"a container is created, running, exited, gone", func(t *testing.T, s *suite) {
 		p := s.pod(t)
 		before := time.Now().UnixNano()
-		id := p.create("main", exits(3, 300*time.Millisecond))
+		// A busy machine takes a while to answer the start, and what comes after it; it must run until then.
+		id := p.create("main", exits(3, 3*time.Second))
 		got := p.status(id)
 		if got.State != runtimeapi.ContainerState_CONTAINER_CREATED || got.StartedAt != 0 || got.FinishedAt != 0 {
 			t.Errorf("after CreateContainer: %s, started %d, finished %d", got.State, got.StartedAt, got.FinishedAt)

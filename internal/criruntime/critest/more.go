@@ -368,7 +368,7 @@ var restartChecks = []check{
 			t.Skip("this target cannot be restarted")
 		}
 		p := s.pod(t)
-		stays, goes, made := p.running("stays", forever()), p.running("goes", exits(6, 1500*time.Millisecond)), p.create("made", forever())
+		stays, goes, made := p.running("stays", forever()), p.running("goes", exits(6, 4*time.Second)), p.create("made", forever())
 		p.settled("stays")
 		before := p.status(stays)
 		s.connect(s.Restart(t))
@@ -376,8 +376,8 @@ var restartChecks = []check{
 		if got.State != runtimeapi.ContainerState_CONTAINER_RUNNING || got.StartedAt != before.StartedAt || got.Metadata.GetName() != "stays" || got.Labels["io.kubernetes.container.name"] != "stays" {
 			t.Errorf("the running container is now %v, was %v", got, before)
 		}
-		if got := p.exited(goes); got.ExitCode != 6 || got.FinishedAt < got.StartedAt+int64(time.Second) {
-			t.Errorf("exit code %d, %s after the start; want 6 after 1.5 s", got.ExitCode, time.Duration(got.FinishedAt-got.StartedAt))
+		if got := p.exited(goes); got.ExitCode != 6 || got.FinishedAt < got.StartedAt+int64(2*time.Second) {
+			t.Errorf("exit code %d, %s after the start; want 6 after 4 s, less what its start took", got.ExitCode, time.Duration(got.FinishedAt-got.StartedAt))
 		}
 		if got := p.sandbox(); got.State != runtimeapi.PodSandboxState_SANDBOX_READY {
 			t.Errorf("the sandbox is %s", got.State)
