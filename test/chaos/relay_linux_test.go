@@ -88,11 +88,16 @@ func (r *relay) answer(l *link) {
 	}
 }
 
+// lose loses replies from now on.
+func (r *relay) lose() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mute = true
+}
+
 // cut loses replies for a while and then cuts every connection.
 func (r *relay) cut(lose time.Duration) {
-	r.mu.Lock()
-	r.mute = true
-	r.mu.Unlock()
+	r.lose()
 	if lose > 0 {
 		<-time.After(lose)
 	}
@@ -144,20 +149,17 @@ func TestARelayLosesReplies(t *testing.T) {
 	if n, err := c.Read(answer); err != nil || string(answer[:n]) != "one" {
 		t.Fatalf("read %q, %v", answer[:n], err)
 	}
-	cut := make(chan struct{})
-	go func() { defer close(cut); r.cut(200 * time.Millisecond) }()
-	muted := func() bool { r.mu.Lock(); defer r.mu.Unlock(); return r.mute }
-	for !muted() {
-		<-time.After(time.Millisecond)
-	}
+	r.lose()
 	if _, err := c.Write([]byte("two")); err != nil {
 		t.Fatal(err)
 	}
+	if one, two := <-heard, <-heard; one != "one" || two != "two" {
+		t.Errorf("the server heard %q and %q, want both", one, two)
+	}
+	cut := make(chan struct{})
+	go func() { defer close(cut); r.cut(200 * time.Millisecond) }() // in which the answer would come
 	if n, err := c.Read(answer); !errors.Is(err, io.EOF) && err == nil {
 		t.Errorf("read %q, want the connection cut", answer[:n])
 	}
 	<-cut
-	if one, two := <-heard, <-heard; one != "one" || two != "two" {
-		t.Errorf("the server heard %q and %q, want both", one, two)
-	}
 }
