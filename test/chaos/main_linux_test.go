@@ -71,10 +71,15 @@ func clock() int64 {
 	return t.Nano()
 }
 
-// shared turns a time of the store's clock, which is this machine's wall clock, into the shared one.
+// shared turns a time of the store's clock, which is this machine's wall clock, into the shared one. Both are read at
+// once, or again: whoever is preempted between them would be off by as much.
 func shared(wall time.Time) int64 {
-	now, at := time.Now(), clock()
-	return at + wall.Sub(now.Round(0)).Nanoseconds()
+	for {
+		before, now, after := clock(), time.Now(), clock()
+		if after-before <= int64(time.Millisecond) {
+			return after + wall.Sub(now.Round(0)).Nanoseconds()
+		}
+	}
 }
 
 // serve is a queue server.
