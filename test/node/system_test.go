@@ -211,6 +211,23 @@ func (w *world) task(t *testing.T, p *corev1.Pod) int {
 	return pid
 }
 
+// awaitExit waits until the runtime knows that a pod's one container ended, and says when that was.
+func (w *world) awaitExit(t *testing.T, p *corev1.Pod) time.Time {
+	t.Helper()
+	_, id, _ := strings.Cut(p.Status.ContainerStatuses[0].ContainerID, "://")
+	runtime := runtimeapi.NewRuntimeServiceClient(w.runtime.Conn())
+	var end time.Time
+	eventually(t, 30*time.Second, "the runtime knows that the container of pod "+p.Name+" ended", func(ctx context.Context) error {
+		answer, err := runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
+		if err == nil && answer.Status.State != runtimeapi.ContainerState_CONTAINER_EXITED {
+			err = fmt.Errorf("it is %s", answer.Status.State)
+		}
+		end = time.Unix(0, answer.GetStatus().GetFinishedAt())
+		return err
+	})
+	return end
+}
+
 func testContainerKilled(t *testing.T, w *world) {
 	w.runPod(t, w.boxPod(t, "victim", corev1.RestartPolicyAlways, "mark", "/mark/starts", "sleep", "1h"))
 	before := w.awaitRunning(t, "victim")
@@ -238,20 +255,24 @@ func testContainerKilled(t *testing.T, w *world) {
 
 func testAgentKilled(t *testing.T, w *world) {
 	w.runPod(t, w.boxPod(t, "stays", corev1.RestartPolicyAlways, "mark", "/mark/starts", "sleep", "1h"))
-	w.runPod(t, w.boxPod(t, "ends", corev1.RestartPolicyNever, "mark", "/mark/starts", "exit", "0", "4s"))
+	w.runPod(t, w.boxPod(t, "ends", corev1.RestartPolicyNever, "mark", "/mark/starts", "sleep", "1h"))
 	w.runPod(t, w.boxPod(t, "loops", corev1.RestartPolicyAlways, "mark", "/mark/starts", "crash"))
-	stays := w.awaitRunning(t, "stays")
-	w.awaitRunning(t, "ends")
+	stays, ends := w.awaitRunning(t, "stays"), w.awaitRunning(t, "ends")
+	pid := w.task(t, ends)
 	w.await(t, "loops", "was restarted twice", 60*time.Second, func(p *corev1.Pod) bool {
 		return len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].RestartCount >= 2
 	})
 	w.killAgent(t)
-	<-time.After(5 * time.Second) // long enough for the one to end unseen
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	end := w.awaitExit(t, ends)
+	<-time.After(5 * time.Second) // so that the end and the agent's return differ in the API's seconds
 	before := w.starts(t, "loops")
 	w.startAgent(t)
-	ended := w.awaitPhase(t, "ends", corev1.PodSucceeded)
-	if s := ended.Status.ContainerStatuses[0].State.Terminated; s == nil || s.FinishedAt.Sub(s.StartedAt.Time) > 6*time.Second {
-		t.Errorf("it ended %+v, want about 4 s after its start, not when the agent came back", s)
+	ended := w.awaitPhase(t, "ends", corev1.PodFailed)
+	if s := ended.Status.ContainerStatuses[0].State.Terminated; s == nil || s.ExitCode != 143 || s.FinishedAt.Unix() != end.Unix() {
+		t.Errorf("it ended %+v, want with 143 at %s, not when the agent came back", s, end)
 	}
 	w.await(t, "loops", "goes on restarting", 60*time.Second, func(p *corev1.Pod) bool {
 		return len(w.starts(t, "loops")) > len(before) && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].RestartCount >= 3
