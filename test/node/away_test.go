@@ -52,15 +52,41 @@ func testNodeDies(t *testing.T, w *world) {
 	w.runPod(t, pod)
 	pid := w.task(t, w.awaitRunning(t, "evicted"))
 	w.killAgent(t)
+	killed := w.plane.length()
+	said := func(message, attribute string) bool {
+		for line := range strings.Lines(w.plane.since(killed)) {
+			if strings.Contains(line, `msg="`+message+`"`) && slices.Contains(strings.Fields(line), attribute) {
+				return true
+			}
+		}
+		return false
+	}
+	tainted := func() bool { return said("node tainted", "node="+nodeName) }
 	w.awaitNode(t, corev1.ConditionUnknown)
 	unready := func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionFalse
 	}
-	if p := w.await(t, "evicted", "is not ready", 30*time.Second, func(p *corev1.Pod) bool { return slices.ContainsFunc(p.Status.Conditions, unready) }); p.DeletionTimestamp != nil {
+	w.await(t, "evicted", "is not ready", 30*time.Second, func(p *corev1.Pod) bool { return slices.ContainsFunc(p.Status.Conditions, unready) })
+	// The pod goes a while after the taint: what is judged is the taint, and not before the zones are seen to be down.
+	eventually(t, 30*time.Second, "all zones are down", func(context.Context) error {
+		if !said("all zones are down, or no longer", "stopped=true") {
+			return errors.New("the plane has not said so")
+		}
+		return nil
+	})
+	if tainted() {
+		t.Error("every zone is down, and the node is tainted")
+	}
+	if p, err := w.pod(t.Context(), "evicted"); err != nil {
+		t.Error(err)
+	} else if p.DeletionTimestamp != nil {
 		t.Error("every zone is down, and its pod is evicted")
 	}
 	w.companion(t)
 	w.await(t, "evicted", "is being deleted", 60*time.Second, func(p *corev1.Pod) bool { return p.DeletionTimestamp != nil })
+	if !tainted() {
+		t.Error("the pod is evicted, and the plane did not say that it tainted the node")
+	}
 	if err := syscall.Kill(pid, 0); err != nil {
 		t.Errorf("the container of a node that is only silent was ended: %v", err)
 	}

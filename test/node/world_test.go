@@ -69,6 +69,20 @@ func (p *process) output() string {
 	return string(text[max(0, len(text)-20_000):])
 }
 
+// length is how much was written so far.
+func (p *process) length() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.out.Len()
+}
+
+// since is what was written after so much.
+func (p *process) since(length int) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return string(p.out.Bytes()[length:])
+}
+
 func run(t *testing.T, binary string, args ...string) *process {
 	t.Helper()
 	p := &process{done: make(chan struct{})}
