@@ -139,10 +139,9 @@ func TestRealNodesFailAndComeBack(t *testing.T) {
 			}
 			return ""
 		})
-		// The first of them may have met the rate of a moment ago.
 		w.stays(t, 3*time.Second, "a zone partially disrupted", func() string {
-			if got := w.tainted(); len(got) > 4 {
-				return fmt.Sprintf("tainted are %v, want at most one of the two that died later", got)
+			if got := w.tainted(); !slices.Equal(got, nodeNames(1, 3)) {
+				return fmt.Sprintf("tainted are %v, want none of the two that died later", got)
 			}
 			return ""
 		})
