@@ -201,7 +201,7 @@ func TestRealNodesFailAndComeBack(t *testing.T) {
 	})
 
 	t.Run("a node that moves to another zone while it is silent is tainted there; one that is made anew is another one", func(t *testing.T) {
-		k.podOn(t, "node-8", "keeper", unreachable, 5)
+		k.podOn(t, "node-8", "keeper", unreachable, 12) // before that both are tainted and its node is deleted
 		k.silence(t, true, "node-8", "node-9")
 		if err := k.api.merge(t.Context(), "/api/v1/nodes/node-9", map[string]any{"metadata": map[string]any{"labels": map[string]string{zoneLabel: "elsewhere"}}}); err != nil {
 			t.Fatal(err)
@@ -218,7 +218,7 @@ func TestRealNodesFailAndComeBack(t *testing.T) {
 		}
 		k.silence(t, false, "node-9")
 		w.onlyTainted(t, 15*time.Second, "both answer")
-		w.stays(t, testGrace+2*time.Second, "the new node is well", func() string {
+		w.stays(t, 14*time.Second, "the new node is well", func() string {
 			if !w.evicted("keeper").IsZero() {
 				return "a pod was evicted for the taint of a node that is no more"
 			}
