@@ -47,6 +47,9 @@ type flow struct {
 	nodes                    *nodeagenttest.Nodes // nil on a real API server
 }
 
+// livenessEvery is how often the log tells that its collections are followed.
+const livenessEvery = 500 * time.Millisecond
+
 // service is what every service of ours is to a test.
 type service interface {
 	Run(ctx context.Context) error
@@ -152,7 +155,7 @@ func (f *flow) start() {
 func (f *flow) startReflector() {
 	f.t.Helper()
 	r, err := reflector.New(reflector.Config{
-		Resources: f.resources, LivenessEvery: 500 * time.Millisecond,
+		Resources: f.resources, LivenessEvery: livenessEvery,
 		LeaseTTL: 10 * time.Second, // a busy machine must not depose it
 	}, f.connect(f.natsURL), f.kube, f.telemetry("reflector"))
 	f.ok(err)

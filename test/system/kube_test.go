@@ -153,7 +153,7 @@ func (p *plane) run(t *testing.T, part string) {
 		p.start(t, part, "up", "--no-demo", "--skip", "reflector,indexer,queue,controllers", "--kubeconfig", p.kubeconfig,
 			"--data-dir", filepath.Join(p.dir, "nats"), "--nats-listen", p.ports["nats"], "--log-level", "info")
 	case part == "reflector":
-		p.start(t, part, append(p.serveArgs(part), "--liveness-every", "250ms")...)
+		p.start(t, part, append(p.serveArgs(part), "--liveness-every", testLiveness.String())...)
 	case part == "queue" && p.store != nil:
 		p.start(t, part, append([]string{"serve", "queue", "--admin-listen", p.admin(part), "--listen", p.ports[part]}, p.store...)...)
 	case strings.HasPrefix(part, "controllers"):
