@@ -14,9 +14,9 @@ import (
 	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
-// quick are the numbers of a cluster in a hurry: silence of 6 s, where heartbeats
+// quick are the numbers of a cluster in a hurry: silence of 10 s, where heartbeats
 // come every second, and one node a second.
-var quick = nodelifecycle.Rules{Grace: 6 * time.Second, StartupGrace: 6 * time.Second, Gap: 3 * time.Second, Rate: new(1.0), SlowRate: new(1.0)}
+var quick = nodelifecycle.Rules{Grace: 10 * time.Second, StartupGrace: 10 * time.Second, Gap: 4 * time.Second, Rate: new(1.0), SlowRate: new(1.0)}
 
 func lifecycle(c *Config) {
 	c.Controllers, c.Nodes = []string{"nodelifecycle"}, quick
@@ -236,7 +236,7 @@ func keepRate(t *testing.T, redisURL string) {
 	})
 }
 
-// Each part of the way from the API server is stopped for four times the grace,
+// Each part of the way from the API server is stopped for three times the grace,
 // while one of three nodes is dead indeed. What five minutes of it do is proved in
 // services/controllers/nodelifecycle, on a clock of its own.
 func TestAStallTaintsNobodyAndDecisionsResume(t *testing.T) {
@@ -259,7 +259,7 @@ func TestAStallTaintsNobodyAndDecisionsResume(t *testing.T) {
 			}
 			c.stop(f)
 			f.nodes.Stop("node-1")
-			timer := time.NewTimer(4 * quick.Grace)
+			timer := time.NewTimer(3 * quick.Grace)
 			defer timer.Stop()
 			<-timer.C
 			ready := func(when string, names ...string) {
