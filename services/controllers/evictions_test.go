@@ -61,7 +61,8 @@ func (f *flow) left() []string {
 	return names
 }
 
-func (f *flow) reasons(kind string) map[string]int {
+// reasons are those of the Events about objects of a kind, of all or of those with these names, and how many there are.
+func (f *flow) reasons(kind string, names ...string) map[string]int {
 	f.t.Helper()
 	reasons := map[string]int{}
 	for _, namespace := range []string{"default", "kube-system"} {
@@ -70,7 +71,7 @@ func (f *flow) reasons(kind string) map[string]int {
 		for _, raw := range page.Items {
 			var e corev1.Event
 			f.ok(json.Unmarshal(raw, &e))
-			if e.InvolvedObject.Kind == kind {
+			if e.InvolvedObject.Kind == kind && (len(names) == 0 || slices.Contains(names, e.InvolvedObject.Name)) {
 				reasons[e.Reason]++
 			}
 		}

@@ -133,7 +133,7 @@ func TestADeadNodeIsTaintedAndItsPodsEvictedThroughTheWholeFlow(t *testing.T) {
 		return ""
 	})
 	f.eventually("c.7: events", func() string {
-		nodes, pods := f.reasons("Node"), f.reasons("Pod")
+		nodes, pods := f.reasons("Node", "node-2"), f.reasons("Pod", "p")
 		if nodes["NodeNotReady"] != 1 || pods["NodeNotReady"] != 1 {
 			return fmt.Sprint(nodes, pods)
 		}
