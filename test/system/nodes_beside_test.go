@@ -2,7 +2,9 @@ package system
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -33,10 +35,22 @@ func TestRealNodesBesideKubeControllerManager(t *testing.T) {
 	// quiet fails when either side writes to a node once both have said what they have to say.
 	quiet := func(t *testing.T, when string) {
 		t.Helper()
-		settled := time.Now().Add(2 * time.Second)
+		began := time.Now()
+		var settled time.Time
+		eventually(t, 20*time.Second, when+": both fall silent for a while", func(context.Context) error {
+			settled = time.Now()
+			calm := settled.Add(-2 * time.Second)
+			if calm.Before(began) {
+				return errors.New("not yet")
+			}
+			if late := audit.nodeWrites(t, calm); len(late) > 0 {
+				return fmt.Errorf("nodes are written to: %v", late)
+			}
+			return nil
+		})
 		changes := -1
-		w.stays(t, 5*time.Second, when, func() string {
-			if time.Now().Before(settled) {
+		w.stays(t, 3*time.Second, when, func() string {
+			if changes < 0 {
 				changes = len(w.changes)
 			}
 			if n := len(w.changes) - changes; n > 0 {
