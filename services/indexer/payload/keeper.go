@@ -64,6 +64,8 @@ type Keeper struct {
 	encoder *Encoder
 	lastID  uint32
 	made    training
+	tries   int   // to make a first dictionary that failed, one after the other
+	again   int64 // bytes that are to have come before it is tried again
 	marks   []mark
 	synced  bool
 	epoch   uint64

@@ -204,6 +204,32 @@ func TestWhatDoesNotCompressIsLeftAlone(t *testing.T) {
 	}
 }
 
+func TestADictionaryIsTriedAgainOnceMuchIsNew(t *testing.T) {
+	t.Parallel()
+	s := newShelf(payload.Config{})
+	s.Compact(true)
+	r := rand.New(rand.NewPCG(8, 9))
+	few := map[string][]byte{} // too few for a dictionary, and more than a collection that stays as it is
+	for i := range 7 {
+		b := make([]byte, 100_000)
+		for j := range b {
+			b[j] = byte(r.Uint32())
+		}
+		few[fmt.Sprintf("n/%d", i)] = b
+	}
+	s.fill(true, few)
+	s.settle()
+	list := objects(400, 10)
+	for i := 0; i < len(list) && s.Stats().Trained == 0; i += 20 {
+		s.fill(true, keyed(fmt.Sprint(i), list[i:i+20]))
+		s.settle()
+	}
+	if s.Stats().Trained == 0 {
+		t.Error("no dictionary was made of what came later")
+	}
+	s.check(t)
+}
+
 func TestAReplayIsHeldBackWhileTooMuchWaits(t *testing.T) {
 	t.Parallel()
 	s := newShelf(payload.Config{Backlog: 2 << 20})

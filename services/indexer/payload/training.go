@@ -19,6 +19,10 @@ const (
 	decayed      = 1.4
 	judgedBytes  = 1 << 20
 	retrainAfter = time.Minute
+	// Where no dictionary could be made of other samples either, it is tried again
+	// once so much has come, as a share of the collection.
+	mostTries = 3
+	renewed   = 0.5
 )
 
 // training is what a keeper remembers of its dictionary.
@@ -59,6 +63,12 @@ func (k *Keeper) prepare(snap *store.Snapshot, now time.Time) bool {
 	if current != nil && k.made.size == 0 { // adopted
 		k.made = training{at: now, size: size}
 	}
+	if current == nil && k.tries == mostTries {
+		if k.put.Load() < k.again {
+			return false
+		}
+		k.tries = 0
+	}
 	if k.made.due(size, now) {
 		d, err := Train(k.lastID+1, k.sample(snap), min(max(size/dictionaryShare, leastDictionary), k.cfg.Dictionary))
 		switch {
@@ -70,6 +80,8 @@ func (k *Keeper) prepare(snap *store.Snapshot, now time.Time) bool {
 			k.dictionary.Store(d)
 			current = d
 		case current == nil:
+			k.tries++
+			k.again = k.put.Load() + int64(renewed*float64(size))
 			return false
 		}
 		k.made = training{at: now, size: size}
