@@ -1,6 +1,7 @@
 package embeddedtest
 
 import (
+	"errors"
 	"strconv"
 	"strings"
 	"sync"
@@ -34,8 +35,8 @@ type NATSSet struct {
 	servers []*embedded.NATS
 }
 
-// NATSCluster starts n servers that form a cluster and waits until JetStream
-// answers.
+// NATSCluster starts n servers that form a cluster and waits until a stream can be
+// kept by all of them.
 func NATSCluster(t testing.TB, n int) *NATSSet {
 	t.Helper()
 	s := &NATSSet{t: t, servers: make([]*embedded.NATS, n)}
@@ -54,7 +55,32 @@ func NATSCluster(t testing.TB, n int) *NATSSet {
 		t.FailNow()
 	}
 	WaitJetStream(t, s.URL)
+	s.waitPeers()
 	return s
+}
+
+// waitPeers waits until each server is known to be there: JetStream answers as soon
+// as most are.
+func (s *NATSSet) waitPeers() {
+	s.t.Helper()
+	nc, err := nats.Connect(s.URL)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := nc.JetStream()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	const probe = "embeddedtest-probe"
+	wait(s.t, "every server of the cluster", 60*time.Second, func() bool {
+		_, err := js.AddStream(&nats.StreamConfig{Name: probe, Replicas: len(s.servers), Storage: nats.MemoryStorage})
+		return err == nil
+	})
+	wait(s.t, "the end of a probe", 60*time.Second, func() bool {
+		err := js.DeleteStream(probe)
+		return err == nil || errors.Is(err, nats.ErrStreamNotFound)
+	})
 }
 
 // Start starts a server, with what it has on disk. It does nothing to one that runs.
