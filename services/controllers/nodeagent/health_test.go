@@ -51,6 +51,7 @@ func TestHealthOfARuntime(t *testing.T) {
 	well := kuberuntime.Conditions{Ready: true, NetworkReady: true}
 	synctest.Test(t, func(t *testing.T) {
 		rt := &answers{}
+		rt.say(well, nil, true)
 		h := newHealth(rt, rt.check, slog.New(slog.DiscardHandler))
 		changes := 0
 		h.changed = func() { changes++ }
@@ -70,7 +71,6 @@ func TestHealthOfARuntime(t *testing.T) {
 				t.Errorf("err() = %v, want %q", err, want)
 			}
 		}
-		rt.say(well, nil, true)
 		is(6*time.Second, "runtime.v1")
 		rt.say(well, nil, false)
 		is(6*time.Second, "")
