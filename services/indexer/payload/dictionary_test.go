@@ -123,14 +123,7 @@ func TestStoredBytesThatChangedAreAnErrorAndNeverOtherBytes(t *testing.T) {
 
 func TestSamplesThatTeachNothing(t *testing.T) {
 	t.Parallel()
-	r := rand.New(rand.NewPCG(5, 6))
-	noise := make([][]byte, 200)
-	for i := range noise {
-		noise[i] = make([]byte, 500)
-		for j := range noise[i] {
-			noise[i][j] = byte(r.Uint32())
-		}
-	}
+	noise := noise(200, 500)
 	for name, samples := range map[string][][]byte{
 		"none": nil, "few": noise[:3], "noise": noise, "empty": make([][]byte, 50), "short": slicesOf("{}", 50), "equal": slicesOf(strings.Repeat("abcdefgh", 200), 50),
 	} {

@@ -179,20 +179,26 @@ func TestADictionaryIsMadeAnewWhenItFitsNoMoreAndNoneIsLost(t *testing.T) {
 	}
 }
 
+// noise is n payloads that share nothing.
+func noise(n, size int) [][]byte {
+	r := rand.New(rand.NewPCG(8, 9))
+	list := make([][]byte, n)
+	for i := range list {
+		list[i] = make([]byte, size)
+		for j := range list[i] {
+			list[i][j] = byte(r.Uint32())
+		}
+	}
+	return list
+}
+
 func TestWhatDoesNotCompressIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	s := newShelf(payload.Config{})
 	s.Compact(true)
-	r := rand.New(rand.NewPCG(8, 9))
-	noise := map[string][]byte{"n/empty": nil, "n/small": []byte("{}")}
-	for i := range 600 {
-		b := make([]byte, 2000)
-		for j := range b {
-			b[j] = byte(r.Uint32())
-		}
-		noise[fmt.Sprintf("n/%d", i)] = b
-	}
-	s.fill(true, noise)
+	list := keyed("noise", noise(600, 2000))
+	list["n/empty"], list["n/small"] = nil, []byte("{}")
+	s.fill(true, list)
 	s.settle()
 	s.check(t)
 	if full, _ := s.Backlog(); full || s.Pending() {
@@ -208,16 +214,7 @@ func TestADictionaryIsTriedAgainOnceMuchIsNew(t *testing.T) {
 	t.Parallel()
 	s := newShelf(payload.Config{})
 	s.Compact(true)
-	r := rand.New(rand.NewPCG(8, 9))
-	few := map[string][]byte{} // too few for a dictionary, and more than a collection that stays as it is
-	for i := range 7 {
-		b := make([]byte, 100_000)
-		for j := range b {
-			b[j] = byte(r.Uint32())
-		}
-		few[fmt.Sprintf("n/%d", i)] = b
-	}
-	s.fill(true, few)
+	s.fill(true, keyed("noise", noise(7, 100_000))) // too few for a dictionary, and more than a collection that stays as it is
 	s.settle()
 	list := objects(400, 10)
 	for i := 0; i < len(list) && s.Stats().Trained == 0; i += 20 {
