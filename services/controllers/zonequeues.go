@@ -141,8 +141,6 @@ func (z *zoneQueues) run(ctx context.Context) error {
 }
 
 func (z *zoneQueues) refresh(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
 	return z.adapter.rec.Zones().Refresh(ctx, func(ctx context.Context) ([][]byte, error) { return z.adapter.all(ctx, "") })
 }
 

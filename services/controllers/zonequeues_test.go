@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -82,8 +80,9 @@ func TestC14AZoneThatSpentItsTokenHasNoneAfterAChangeOfItsRate(t *testing.T) {
 
 // replicas answers as an index of which each replica is at another revision.
 type replicas struct {
-	at    string
-	asked *indexv1.ListRequest
+	wire
+
+	at string
 }
 
 func (r *replicas) Invoke(_ context.Context, _ string, req, resp any, _ ...grpc.CallOption) error {
@@ -94,14 +93,10 @@ func (r *replicas) Invoke(_ context.Context, _ string, req, resp any, _ ...grpc.
 			resp.Collections = append(resp.Collections, &indexv1.CollectionStatus{Collection: name, Synced: true, Revision: at, LiveAt: timestamppb.Now()})
 		}
 	case *indexv1.ListResponse:
-		r.asked = req.(*indexv1.ListRequest)
+		r.listed = req.(*indexv1.ListRequest)
 		resp.Objects, resp.QuarantinedKeys, resp.Revision = []*indexv1.Object{{Key: "a", Payload: []byte("{}")}, {Key: "b"}}, []string{"b"}, at
 	}
 	return nil
-}
-
-func (r *replicas) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {
-	return nil, status.Error(codes.Unimplemented, "no streams")
 }
 
 func TestC13ZonesAreNeverJudgedByAnEarlierStateThanBefore(t *testing.T) {
@@ -121,7 +116,7 @@ func TestC13ZonesAreNeverJudgedByAnEarlierStateThanBefore(t *testing.T) {
 		if err != nil || len(nodes) != 1 {
 			t.Fatalf("%q, %v; want the one node that can be read", nodes, err)
 		}
-		if got := r.asked.GetConsistency().GetAtLeast().GetResourceVersion(); got != c.want {
+		if got := r.listed.GetConsistency().GetAtLeast().GetResourceVersion(); got != c.want {
 			t.Errorf("a replica at %s, at least %q: asked for %q, want %q", c.at, c.least, got, c.want)
 		}
 	}

@@ -28,6 +28,9 @@ type Zones struct {
 	set   map[nodelifecycle.Zone]float64 // rates this replica set last
 }
 
+// refreshTimeout bounds a refresh: meanwhile no other one can be made.
+const refreshTimeout = 10 * time.Second
+
 // View is what was last seen; false before anything was, or when it is too old.
 func (z *Zones) View() (nodelifecycle.View, bool) {
 	z.mu.Lock()
@@ -52,8 +55,11 @@ func (z *Zones) Again() {
 // Refresh judges the zones by the index's nodes, which list gives each as JSON,
 // and sets the rates of their queues (c.12, c.13). The rates are set before the
 // view is shown, so that nobody acts on a new view under an old rate. One refresh
-// is under way at a time; a list must not be of an earlier state than the one before.
+// is under way at a time, and ends within 10 s; a list must not be of an earlier
+// state than the one before.
 func (z *Zones) Refresh(ctx context.Context, list func(context.Context) ([][]byte, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, refreshTimeout)
+	defer cancel()
 	select {
 	case z.round <- struct{}{}:
 		defer func() { <-z.round }()
@@ -168,12 +174,8 @@ func (r *Reconciler) Taint(ctx context.Context, t Turn) (after time.Duration, er
 	}
 }
 
-const (
-	// tries is how often a node that changes under our hands is read again (c.6).
-	tries = 5
-	// judgeTimeout bounds a refresh: meanwhile no other one can be made.
-	judgeTimeout = 10 * time.Second
-)
+// tries is how often a node that changes under our hands is read again (c.6).
+const tries = 5
 
 func (r *Reconciler) taint(ctx context.Context, t Turn) (after time.Duration, err error) {
 	n, err := found[nodelifecycle.Node](r.writer.Node(ctx, t.Name))
@@ -184,9 +186,7 @@ func (r *Reconciler) taint(ctx context.Context, t Turn) (after time.Duration, er
 	if !plan.Wait || nodelifecycle.ZoneOf(n.Metadata.Labels) != t.Zone {
 		return 0, nil
 	}
-	judge, cancel := context.WithTimeout(ctx, judgeTimeout)
-	defer cancel()
-	if err := r.zones.Refresh(judge, func(ctx context.Context) ([][]byte, error) { return t.Nodes(ctx, n.Metadata.ResourceVersion) }); err != nil {
+	if err := r.zones.Refresh(ctx, func(ctx context.Context) ([][]byte, error) { return t.Nodes(ctx, n.Metadata.ResourceVersion) }); err != nil {
 		return 0, err
 	}
 	if view, _ := r.zones.View(); r.cfg.Rules.RateOf(view, t.Zone) == 0 {
