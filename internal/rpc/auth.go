@@ -3,13 +3,18 @@ package rpc
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io/fs"
+	"log/slog"
 	"os"
 	"path"
 	"strings"
+	"sync"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -34,10 +39,35 @@ type AllowAll struct{}
 // Authorize names nobody and returns nil.
 func (AllowAll) Authorize(context.Context, string) (string, error) { return "", nil }
 
+// A Revoker is an [Authorizer] whose answers may become refusals later.
+type Revoker interface {
+	Authorizer
+	// Watch calls changed after each change of what is authorized, until ctx ends.
+	Watch(ctx context.Context, changed func())
+	// Check says what is wrong with what the answers are made from, which may be
+	// used nevertheless: nil, or an error for people. It must be quick.
+	Check(ctx context.Context) error
+}
+
 // Tokens lets in callers that present a known bearer token in the
 // "authorization" header, for the methods their token names.
+//
+// A token that is gone from the file is refused within a second. A file that is
+// deleted, or has no token in it, refuses all. One that cannot be read, or has a
+// line that cannot be understood, leaves the last good one in use for a while,
+// and all are refused after that: see [AuthConfig].
 type Tokens struct {
-	grants *files[map[[sha256.Size]byte]grant]
+	file  string
+	grace time.Duration
+	log   *slog.Logger
+
+	mu      sync.Mutex // guards what follows
+	grants  map[[sha256.Size]byte]grant
+	content [sha256.Size]byte
+	checked time.Time
+	fault   error     // why the file is not used as it is
+	until   time.Time // when the last good version ends; zero without a fault, or when it has ended
+	version int       // of the grants
 }
 
 type grant struct {
@@ -45,27 +75,133 @@ type grant struct {
 	methods []string
 }
 
-// NewTokens reads a token file, and reads it again when it changes. Each line
-// is
+// tokensPolled is how often the token file is looked at.
+const tokensPolled = 400 * time.Millisecond
+
+// NewTokens reads the token file, and reads it again when its content changes:
+// when a call asks and a second has passed, and during [Tokens.Watch]. Each line is
 //
 //	TOKEN NAME [METHOD...]
 //
 // where METHOD is a pattern over full method names as path.Match knows them
 // ("/deltaplane.index.v1.IndexService/*"); without any, all methods are
 // allowed. Empty lines and lines that begin with # are skipped. A token has at
-// least 16 characters.
-func NewTokens(file string) (*Tokens, error) {
-	grants, err := openFiles(func() (map[[sha256.Size]byte]grant, error) {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			return nil, fmt.Errorf("rpc: token file: %w", err)
-		}
-		return parseTokens(data)
-	}, file)
-	if err != nil {
-		return nil, err
+// least 16 characters. To begin with, a file without a token is an error. A nil
+// log discards.
+func NewTokens(c AuthConfig, log *slog.Logger) (*Tokens, error) {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
 	}
-	return &Tokens{grants: grants}, nil
+	t := &Tokens{file: c.TokenFile, grace: cmp.Or(c.TokenFileGrace, defaultTokenFileGrace), log: log}
+	t.refresh(time.Now())
+	if t.fault != nil {
+		return nil, t.fault
+	}
+	return t, nil
+}
+
+var errNoToken = errors.New("rpc: token file holds no token")
+
+// refresh looks at the file. t.mu is locked, or t is not shared yet.
+func (t *Tokens) refresh(now time.Time) {
+	t.checked = now
+	data, err := os.ReadFile(t.file)
+	gone := errors.Is(err, fs.ErrNotExist)
+	content := sha256.Sum256(data)
+	if err == nil && t.grants != nil && content == t.content {
+		t.expire(now)
+		return
+	}
+	var grants map[[sha256.Size]byte]grant
+	if err != nil {
+		err = fmt.Errorf("rpc: token file: %w", err)
+	} else {
+		grants, err = parseTokens(data)
+	}
+	switch {
+	case err == nil:
+		if t.fault != nil {
+			t.log.Info("token file is good again", slog.String("path", t.file), slog.Int("count", len(grants)))
+		}
+		t.grants, t.content, t.fault, t.until = grants, content, nil, time.Time{}
+		t.version++
+		return
+	case t.grants == nil: // the first look
+	case gone || errors.Is(err, errNoToken):
+		if len(t.grants) > 0 {
+			t.log.Error("token file has no token: every call is refused", slog.String("path", t.file), slog.Any("error", err))
+			t.version++
+		}
+		t.grants, t.until = map[[sha256.Size]byte]grant{}, time.Time{}
+	case t.fault == nil || content != t.content && len(t.grants) > 0:
+		if t.until.IsZero() {
+			t.until = now.Add(t.grace)
+		}
+		t.log.Error("token file cannot be used: tokens of its last good version are accepted for a while",
+			slog.String("path", t.file), slog.Duration("after", t.until.Sub(now)), slog.Any("error", err))
+	}
+	t.fault, t.content = err, content
+	t.expire(now)
+}
+
+// expire ends the last good version when its time is over. t.mu is locked.
+func (t *Tokens) expire(now time.Time) {
+	if t.until.IsZero() || now.Before(t.until) {
+		return
+	}
+	t.log.Error("token file cannot be used for too long: every call is refused", slog.String("path", t.file), slog.Any("error", t.fault))
+	t.grants, t.until = map[[sha256.Size]byte]grant{}, time.Time{}
+	t.version++
+}
+
+// Watch implements [Revoker].
+func (t *Tokens) Watch(ctx context.Context, changed func()) {
+	tick := time.NewTicker(tokensPolled)
+	defer tick.Stop()
+	t.mu.Lock()
+	seen := t.version
+	t.mu.Unlock()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			t.mu.Lock()
+			t.refresh(now)
+			version := t.version
+			t.mu.Unlock()
+			if version != seen {
+				seen = version
+				changed()
+			}
+		}
+	}
+}
+
+// Check implements [Revoker].
+func (t *Tokens) Check(context.Context) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.fault == nil:
+		return nil
+	case t.until.IsZero():
+		return fmt.Errorf("every call is refused: %w", t.fault)
+	}
+	return fmt.Errorf("tokens of the last good file are accepted until %s: %w", t.until.UTC().Format(time.RFC3339), t.fault)
+}
+
+// look is the grant of a token.
+func (t *Tokens) look(token string) (grant, bool) {
+	// By its hash, so that timing tells nothing about it.
+	key := sha256.Sum256([]byte(token))
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if now := time.Now(); now.Sub(t.checked) >= recheck {
+		t.refresh(now)
+	}
+	g, ok := t.grants[key]
+	return g, ok
 }
 
 func parseTokens(data []byte) (map[[sha256.Size]byte]grant, error) {
@@ -94,7 +230,7 @@ func parseTokens(data []byte) (map[[sha256.Size]byte]grant, error) {
 		return nil, fmt.Errorf("rpc: token file: %w", err)
 	}
 	if len(grants) == 0 {
-		return nil, errors.New("rpc: token file holds no token")
+		return nil, errNoToken
 	}
 	return grants, nil
 }
@@ -103,7 +239,6 @@ func parseTokens(data []byte) (map[[sha256.Size]byte]grant, error) {
 // PERMISSION_DENIED when the token does not cover the method. The caller is the
 // token's name.
 func (t *Tokens) Authorize(ctx context.Context, method string) (string, error) {
-	// A token is looked up by its hash, so that timing tells nothing about it.
 	var token string
 	if values := metadata.ValueFromIncomingContext(ctx, "authorization"); len(values) > 0 {
 		scheme, rest, _ := strings.Cut(values[0], " ")
@@ -111,7 +246,7 @@ func (t *Tokens) Authorize(ctx context.Context, method string) (string, error) {
 			token = strings.TrimSpace(rest)
 		}
 	}
-	g, ok := t.grants.get()[sha256.Sum256([]byte(token))]
+	g, ok := t.look(token)
 	if token == "" || !ok {
 		return "", withInfo(status.New(codes.Unauthenticated, "a valid bearer token is needed"), "UNAUTHENTICATED", nil).Err()
 	}
@@ -126,9 +261,9 @@ func (t *Tokens) Authorize(ctx context.Context, method string) (string, error) {
 	return "", fmt.Errorf("rpc: %s may not call %s", g.name, method)
 }
 
-func newAuthorizer(c AuthConfig) (Authorizer, error) {
+func newAuthorizer(c AuthConfig, log *slog.Logger) (Authorizer, error) {
 	if c.Mode == AuthTokens {
-		return NewTokens(c.TokenFile)
+		return NewTokens(c, log)
 	}
 	return AllowAll{}, nil
 }

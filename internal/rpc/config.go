@@ -22,8 +22,18 @@ type ServerConfig struct {
 	Insecure bool
 
 	// MaxMessageBytes bounds one received message; a larger one is answered
-	// RESOURCE_EXHAUSTED. Default 16 MiB.
+	// RESOURCE_EXHAUSTED. Default 16 MiB. Methods that need less have lower bounds of
+	// their own: see [Options.MessageBytes]; a health check has 4 KiB. Headers have at
+	// most 64 KiB, and compressed messages are refused.
 	MaxMessageBytes int
+	// MaxConnections and MaxClientConnections bound the connections open at once, of
+	// all and of the host they come from (of IPv6 the /64 network); those whose
+	// handshake is under way count. Further ones are closed at once. As many health
+	// calls may be under way. Defaults 8192 and 1024; −1 lifts one.
+	MaxConnections, MaxClientConnections int
+	// HandshakeTimeout is how long a new connection may take for TLS and the first
+	// frames of HTTP/2. Default 10 s.
+	HandshakeTimeout time.Duration
 	// MaxConcurrentStreams bounds calls in flight on one connection: a client
 	// holds further ones back until others have ended. Default 8192.
 	MaxConcurrentStreams uint32
@@ -73,9 +83,17 @@ type TLSConfig struct {
 type AuthConfig struct {
 	// Mode is "allow-all" or "tokens"; empty chooses by TokenFile.
 	Mode string
-	// TokenFile holds the bearer tokens; see [NewTokens] for its format.
+	// TokenFile holds the bearer tokens; see [NewTokens] for its format. A token that
+	// is taken out is refused within a second, on streams that are open too. Without a
+	// token in it, or without the file, all are refused: replace it by renaming
+	// another one.
 	TokenFile string
+	// TokenFileGrace is how long the tokens of the last good file are accepted when
+	// the file cannot be read or understood. Default 10 min.
+	TokenFileGrace time.Duration
 }
+
+const defaultTokenFileGrace = 10 * time.Minute
 
 // The values of [AuthConfig.Mode].
 const (
@@ -87,6 +105,9 @@ const (
 func (c ServerConfig) WithDefaults() ServerConfig {
 	c.Listen = cmp.Or(c.Listen, "127.0.0.1:0")
 	c.MaxMessageBytes = cmp.Or(c.MaxMessageBytes, 16<<20)
+	c.MaxConnections = cmp.Or(c.MaxConnections, 8192)
+	c.MaxClientConnections = cmp.Or(c.MaxClientConnections, 1024)
+	c.HandshakeTimeout = cmp.Or(c.HandshakeTimeout, 10*time.Second)
 	c.MaxConcurrentStreams = cmp.Or(c.MaxConcurrentStreams, 8192)
 	c.MaxClientCalls = cmp.Or(c.MaxClientCalls, 4096)
 	c.MaxClientStreams = cmp.Or(c.MaxClientStreams, 8192)
@@ -141,6 +162,8 @@ func (c ServerConfig) Validate() error {
 		value int
 	}{
 		{"stream workers", c.StreamWorkers},
+		{"max connections", c.MaxConnections},
+		{"max client connections", c.MaxClientConnections},
 		{"max client calls", c.MaxClientCalls},
 		{"max client streams", c.MaxClientStreams},
 		{"max streams", c.MaxStreams},
@@ -156,6 +179,8 @@ func (c ServerConfig) Validate() error {
 		name  string
 		value time.Duration
 	}{
+		{"handshake timeout", c.HandshakeTimeout},
+		{"token file grace", c.Auth.TokenFileGrace},
 		{"max connection grace", c.MaxConnectionGrace},
 		{"keepalive min time", c.KeepaliveMinTime},
 		{"drain grace", c.DrainGrace},

@@ -27,7 +27,8 @@ type DialConfig struct {
 	UseTLS bool
 	// TLS names the files of this side.
 	TLS TLSConfig
-	// ServerName replaces the target's host in the check of the certificate.
+	// ServerName replaces the target's host, a name or an IP address, which the
+	// server's certificate must be for.
 	ServerName string
 	// TokenFile holds the bearer token to present, read again when it changes.
 	TokenFile string
@@ -138,11 +139,7 @@ func (c DialConfig) credentials() (credentials.TransportCredentials, error) {
 	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
 		return nil, errors.New("rpc: dial: tls needs both a certificate file and a key file, or neither")
 	}
-	conf, err := c.TLS.client(c.ServerName)
-	if err != nil {
-		return nil, err
-	}
-	return credentials.NewTLS(conf), nil
+	return c.TLS.client(c.ServerName)
 }
 
 // bearer presents a token with every call.

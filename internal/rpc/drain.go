@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -66,8 +67,15 @@ func (s *Server) Ready(context.Context) error {
 // finish before they are cut off. It returns nil after such a stop, and the
 // error otherwise. It may be called once.
 func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
+	watching, stop := context.WithCancel(context.WithoutCancel(ctx)) // as long as there are calls
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	defer stop()
+	if r, ok := s.guard.auth.(Revoker); ok {
+		watch.Go(func() { r.Watch(watching, s.guard.revise) })
+	}
 	done := make(chan error, 1)
-	go func() { done <- s.grpc.Serve(lis) }()
+	go func() { done <- s.grpc.Serve(s.gate.seats.listen(lis)) }()
 	select {
 	case err := <-done:
 		s.health.Shutdown()

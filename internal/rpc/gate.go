@@ -2,9 +2,11 @@ package rpc
 
 import (
 	"context"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,9 +25,12 @@ import (
 // to know is found once per connection and kept with it, so that admission costs a few atomic steps.
 type gate struct {
 	unary, streams, serverStreams int64 // limits
+	clientPublic, serverPublic    int64 // limits of calls without authentication
 
 	refused *prometheus.CounterVec
 	open    atomic.Int64 // streams of all clients
+	unnamed atomic.Int64 // calls without authentication
+	seats   *seats
 
 	mu      sync.Mutex // guards clients
 	clients map[string]*client
@@ -34,11 +39,11 @@ type gate struct {
 // client is one caller, over all of its connections. A call may go on for a while after its connection has ended, and counts until
 // it is over: a client is forgotten when it has neither.
 type client struct {
-	name           string
-	fromAuthorizer bool
-	conns          int         // guarded by the gate
-	apart          atomic.Bool // conns is zero; written under the gate's mu
-	unary, streams atomic.Int64
+	name                   string
+	fromAuthorizer         bool
+	conns                  int         // guarded by the gate
+	apart                  atomic.Bool // conns is zero; written under the gate's mu
+	unary, streams, public atomic.Int64
 }
 
 func (c *client) key() string { return strconv.FormatBool(c.fromAuthorizer) + c.name }
@@ -47,6 +52,7 @@ func (c *client) key() string { return strconv.FormatBool(c.fromAuthorizer) + c.
 type connection struct {
 	born time.Time
 	host string
+	seat *seat
 	last atomic.Pointer[client]
 
 	mu    sync.Mutex // guards the rest
@@ -59,19 +65,28 @@ type connectionKey struct{}
 const (
 	refusedRequests = "TOO_MANY_REQUESTS"
 	refusedStreams  = "TOO_MANY_STREAMS"
+	refusedPublic   = "TOO_MANY_HEALTH_CALLS"
+	refusedHeaders  = "HEADERS_TOO_LARGE"
 )
 
-func newGate(cfg ServerConfig, reg prometheus.Registerer) (*gate, error) {
+func newGate(cfg ServerConfig, log *slog.Logger, reg prometheus.Registerer) (*gate, error) {
 	g := &gate{
 		unary: int64(cfg.MaxClientCalls), streams: int64(cfg.MaxClientStreams), serverStreams: int64(cfg.MaxStreams),
+		// One watch of health for each connection is what clients need.
+		clientPublic: int64(cfg.MaxClientConnections), serverPublic: int64(cfg.MaxConnections),
 		clients: map[string]*client{},
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "deltaplane_rpc_refused_total",
-			Help: "Calls refused before their handler ran, by reason: too_many_requests, too_many_streams, unauthenticated, permission_denied.",
+			Help: "Calls refused before their handler ran, by reason: too_many_requests, too_many_streams, " +
+				"too_many_health_calls, too_many_connections, headers_too_large, compressed, unauthenticated, permission_denied.",
 		}, []string{"reason"}),
 	}
+	g.seats = newSeats(cfg, log, g.refused.WithLabelValues("too_many_connections"))
 	for _, c := range []prometheus.Collector{
 		g.refused,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "deltaplane_rpc_connections", Help: "Connections that are open, those whose handshake is under way among them.",
+		}, func() float64 { return float64(g.seats.taken()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "deltaplane_rpc_streams", Help: "Streaming calls under way.",
 		}, func() float64 { return float64(g.open.Load()) }),
@@ -137,7 +152,7 @@ func (g *gate) leave(c *client, calls func(*client) *atomic.Int64) {
 
 // forget lets go of a client that has neither a connection nor a call. g.mu is held.
 func (g *gate) forget(c *client) {
-	if c.conns == 0 && c.unary.Load() == 0 && c.streams.Load() == 0 && g.clients[c.key()] == c {
+	if c.conns == 0 && c.unary.Load() == 0 && c.streams.Load() == 0 && c.public.Load() == 0 && g.clients[c.key()] == c {
 		delete(g.clients, c.key())
 	}
 }
@@ -158,6 +173,28 @@ func (g *gate) stream(ctx context.Context, name string) (c *client, leave func()
 		return nil, nil, g.refuse(refusedStreams, "too_many_streams", "too many streams of this client are open", g.streams)
 	}
 	return c, func() { g.leave(c, streamCalls); g.open.Add(-1) }, nil
+}
+
+func publicCalls(c *client) *atomic.Int64 { return &c.public }
+
+// public admits a call without authentication, which is its connection's; leave is to be called
+// when it ends.
+func (g *gate) public(ctx context.Context) (leave func(), err error) {
+	if n := g.unnamed.Add(1); g.serverPublic > 0 && n > g.serverPublic {
+		g.unnamed.Add(-1)
+		return nil, g.refuse(refusedPublic, "too_many_health_calls", "too many health calls are under way", g.serverPublic)
+	}
+	c := g.client(ctx, "")
+	if c == nil {
+		return func() { g.unnamed.Add(-1) }, nil
+	}
+	c, n := g.enter(c, publicCalls)
+	if g.clientPublic > 0 && n > g.clientPublic {
+		g.leave(c, publicCalls)
+		g.unnamed.Add(-1)
+		return nil, g.refuse(refusedPublic, "too_many_health_calls", "too many health calls of this client are under way", g.clientPublic)
+	}
+	return func() { g.leave(c, publicCalls); g.unnamed.Add(-1) }, nil
 }
 
 func (g *gate) refuse(reason, label, text string, limit int64) error {
@@ -192,6 +229,23 @@ func Client(ctx context.Context) string {
 	}
 	return conn.owner(ctx)
 }
+
+// Identity names the caller that a call was authenticated as: by its token, or by
+// the certificate of its connection. It is empty when callers are told apart by
+// where they come from only, and do not own anything.
+func Identity(ctx context.Context) string {
+	if c, ok := ctx.Value(clientKey{}).(*client); ok {
+		return "token " + c.name
+	}
+	if conn, ok := ctx.Value(connectionKey{}).(*connection); ok {
+		if name := conn.owner(ctx); strings.HasPrefix(name, certificatePrefix) {
+			return name
+		}
+	}
+	return ""
+}
+
+const certificatePrefix = "certificate "
 
 // client finds whose call it is; nil outside a connection.
 func (g *gate) client(ctx context.Context, name string) *client {
@@ -240,7 +294,7 @@ func (g *gate) identify(ctx context.Context, conn *connection, name string) *cli
 func (c *connection) owner(ctx context.Context) string {
 	if p, ok := peer.FromContext(ctx); ok {
 		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(info.State.VerifiedChains) > 0 {
-			return "certificate " + info.State.PeerCertificates[0].Subject.String()
+			return certificatePrefix + info.State.PeerCertificates[0].Subject.String()
 		}
 	}
 	return "host " + c.host
@@ -255,6 +309,7 @@ func (g *gate) TagConn(ctx context.Context, info *stats.ConnTagInfo) context.Con
 		if host, _, err := net.SplitHostPort(c.host); err == nil {
 			c.host = host
 		}
+		c.seat = g.seats.keep(info.RemoteAddr)
 	}
 	return context.WithValue(ctx, connectionKey{}, c)
 }
@@ -265,6 +320,7 @@ func (g *gate) HandleConn(ctx context.Context, s stats.ConnStats) {
 	if _, end := s.(*stats.ConnEnd); !ok || !end {
 		return
 	}
+	g.seats.release(conn.seat)
 	conn.mu.Lock()
 	defer conn.mu.Unlock()
 	conn.ended = true
@@ -278,9 +334,3 @@ func (g *gate) HandleConn(ctx context.Context, s stats.ConnStats) {
 	}
 	conn.held = nil
 }
-
-// TagRPC implements stats.Handler.
-func (*gate) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
-
-// HandleRPC implements stats.Handler.
-func (*gate) HandleRPC(context.Context, stats.RPCStats) {}

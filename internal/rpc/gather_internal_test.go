@@ -181,7 +181,7 @@ func (c inPieces) Marshal(v any) (mem.BufferSlice, error) {
 
 // gatheringServer serves test.Gather/Get until the test ends, on connections that gather. It returns a client and the server's
 // ends of its connections.
-func gatheringServer(t *testing.T, answer func() any, extra ...grpc.ServerOption) (client *grpc.ClientConn, conns <-chan *watched) {
+func gatheringServer(t *testing.T, answer func(context.Context) any, extra ...grpc.ServerOption) (client *grpc.ClientConn, conns <-chan *watched) {
 	t.Helper()
 	srv, err := NewServer(ServerConfig{}, Options{Gather: always, Extra: extra})
 	if err != nil {
@@ -189,8 +189,8 @@ func gatheringServer(t *testing.T, answer func() any, extra ...grpc.ServerOption
 	}
 	srv.RegisterService(&grpc.ServiceDesc{
 		ServiceName: "test.Gather", HandlerType: (*any)(nil),
-		Methods: []grpc.MethodDesc{{MethodName: "Get", Handler: func(_ any, _ context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
-			return answer(), dec(&emptypb.Empty{})
+		Methods: []grpc.MethodDesc{{MethodName: "Get", Handler: func(_ any, ctx context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+			return answer(ctx), dec(&emptypb.Empty{})
 		}}},
 	}, nil)
 	lis := bufconn.Listen(4 << 20)
@@ -218,7 +218,7 @@ func TestPiecesOfLargeAnswersAreWrittenFromWhereTheyAre(t *testing.T) {
 	codec := inPieces{encoding.GetCodecV2("proto"), [][]byte{
 		bytes.Repeat([]byte("a"), 5000), bytes.Repeat([]byte("b"), 300), bytes.Repeat([]byte("c"), 5000), bytes.Repeat([]byte("d"), 5000), bytes.Repeat([]byte("e"), 20000),
 	}}
-	client, conns := gatheringServer(t, func() any { return &emptypb.Empty{} }, grpc.ForceServerCodecV2(codec))
+	client, conns := gatheringServer(t, func(context.Context) any { return &emptypb.Empty{} }, grpc.ForceServerCodecV2(codec))
 	got := &wrapperspb.StringValue{}
 	if err := client.Invoke(t.Context(), "/test.Gather/Get", &emptypb.Empty{}, got); err != nil {
 		t.Fatal(err)
@@ -245,9 +245,14 @@ func TestWhatIsCompressedIsOfNoPool(t *testing.T) {
 	t.Parallel()
 	noise := make([]byte, 300<<10)
 	_, _ = crand.Read(noise)
-	client, conns := gatheringServer(t, func() any { return wrapperspb.Bytes(noise) })
+	client, conns := gatheringServer(t, func(ctx context.Context) any {
+		if err := grpc.SetSendCompressor(ctx, gzip.Name); err != nil {
+			t.Error(err)
+		}
+		return wrapperspb.Bytes(noise)
+	})
 	got := &wrapperspb.BytesValue{}
-	if err := client.Invoke(t.Context(), "/test.Gather/Get", &emptypb.Empty{}, got, grpc.UseCompressor(gzip.Name)); err != nil {
+	if err := client.Invoke(t.Context(), "/test.Gather/Get", &emptypb.Empty{}, got); err != nil {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got.GetValue(), noise) {

@@ -6,16 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 )
-
-const healthPrefix = "/grpc.health.v1.Health/"
 
 // guard wraps every handler. From outside in: count the call, map the error,
 // catch a panic, shorten the deadline, ask the authorizer, keep to the limits.
@@ -27,20 +25,36 @@ type guard struct {
 	panics prometheus.Counter
 	calls  *metrics
 	spans  bool // are made by others, which pass the trace context too
+
+	revisable *revisable
+	methods   map[string]*reception // by full name; complete before calls come
+	unmarshal func(mem.BufferSlice, any) error
 }
 
-func (g *guard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	began, method := time.Now(), g.calls.of(info.FullMethod, unaryCall)
+// unary runs a handler, which reads its message by itself.
+func (g *guard) unary(
+	ctx context.Context, name string, read func(any) error, handler func(context.Context, func(any) error) (any, error),
+) (any, error) {
+	began, method := time.Now(), g.calls.of(name, unaryCall)
 	method.started.Inc()
-	method.received.Inc()
 	if !g.spans {
 		ctx = passTrace(ctx)
 	}
 	ctx, cancel := keepBack(ctx)
 	defer cancel()
-	resp, err := g.runUnary(ctx, req, info, handler)
+	var unread error // why there is no message: the client's fault, and a status
+	resp, err := g.runUnary(ctx, name, func(ctx context.Context) (any, error) {
+		return handler(ctx, func(req any) error {
+			if unread = read(req); unread == nil {
+				method.received.Inc()
+			}
+			return unread
+		})
+	})
 	if err != nil {
-		err = g.status(ctx, info.FullMethod, err)
+		if unread == nil {
+			err = g.status(ctx, name, err)
+		}
 		method.ended(began, err)
 		return nil, err
 	}
@@ -49,14 +63,20 @@ func (g *guard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 	return resp, nil
 }
 
-func (g *guard) runUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
-	defer g.recover(ctx, info.FullMethod, &err)
-	if strings.HasPrefix(info.FullMethod, healthPrefix) {
-		return handler(ctx, req)
-	}
-	caller, err := g.authorize(ctx, info.FullMethod)
+func (g *guard) runUnary(ctx context.Context, name string, handler func(context.Context) (any, error)) (resp any, err error) {
+	defer g.recover(ctx, name, &err)
+	version := g.revisable.version.Load()
+	caller, public, err := g.permit(ctx, name)
 	if err != nil {
 		return nil, err
+	}
+	if public {
+		leave, err := g.gate.public(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer leave()
+		return handler(ctx)
 	}
 	client, err := g.gate.call(ctx, caller)
 	if err != nil {
@@ -68,7 +88,13 @@ func (g *guard) runUnary(ctx context.Context, req any, info *grpc.UnaryServerInf
 			ctx = context.WithValue(ctx, clientKey{}, client)
 		}
 	}
-	return handler(ctx, req)
+	resp, err = handler(ctx)
+	if g.revisable.version.Load() != version { // what came of a wait is nobody's who may not call any more
+		if err := g.revised(ctx, name, caller); err != nil {
+			return nil, err
+		}
+	}
+	return resp, err
 }
 
 func (g *guard) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
@@ -78,6 +104,9 @@ func (g *guard) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 		if traced := passTrace(ctx); traced != ctx {
 			ss = &within{ss, traced}
 		}
+	}
+	if m := g.methods[info.FullMethod]; m != nil && m.largest > 0 {
+		ss = &boundedStream{ss, g.bounded(ss.Context(), ss.RecvMsg, m.largest, info.IsClientStream)}
 	}
 	err := g.runStream(srv, &counted{ss, method}, info, handler)
 	if err != nil {
@@ -89,22 +118,39 @@ func (g *guard) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 
 func (g *guard) runStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
 	defer g.recover(ss.Context(), info.FullMethod, &err)
-	if strings.HasPrefix(info.FullMethod, healthPrefix) {
-		return handler(srv, ss)
-	}
-	caller, err := g.authorize(ss.Context(), info.FullMethod)
+	version := g.revisable.version.Load()
+	caller, public, err := g.permit(ss.Context(), info.FullMethod)
 	if err != nil {
 		return err
+	}
+	if public {
+		leave, err := g.gate.public(ss.Context())
+		if err != nil {
+			return err
+		}
+		defer leave()
+		return handler(srv, ss)
 	}
 	client, leave, err := g.gate.stream(ss.Context(), caller)
 	if err != nil {
 		return err
 	}
 	defer leave()
+	open := &openStream{ctx: ss.Context(), method: info.FullMethod, caller: caller}
+	defer g.revisable.add(open)()
+	if g.revisable.version.Load() != version {
+		if err := g.revised(open.ctx, open.method, caller); err != nil {
+			return err
+		}
+	}
 	if client != nil && client.fromAuthorizer {
 		ss = &ofClient{ss, context.WithValue(ss.Context(), clientKey{}, client)}
 	}
-	return handler(srv, ss)
+	err = handler(srv, ss)
+	if why := open.revoked.Load(); why != nil {
+		return *why // its client was answered so already
+	}
+	return err
 }
 
 func (g *guard) recover(ctx context.Context, method string, err *error) {

@@ -274,7 +274,7 @@ func TestTokenFileFaultsNameTheLineAndNeverTheToken(t *testing.T) {
 		"short name":                     "shorter",
 		"# c\na-secret-that-is-long n [": "line 2: method pattern",
 	} {
-		_, err := rpc.NewTokens(write(t, t.TempDir(), "tokens", text))
+		_, err := rpc.NewTokens(rpc.AuthConfig{TokenFile: write(t, t.TempDir(), "tokens", text)}, nil)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%q: %v, want an error with %q and no token", text, err, want)
 		}

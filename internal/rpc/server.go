@@ -18,9 +18,11 @@ import (
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/reflection"
 )
 
@@ -38,6 +40,12 @@ type Options struct {
 	Authorizer Authorizer
 	// Extra are further options, such as a codec.
 	Extra []grpc.ServerOption
+	// MessageBytes bounds the received messages of single methods, by full name, below
+	// MaxMessageBytes; a longer one is refused before it is read.
+	MessageBytes map[string]int
+	// Unmarshal reads messages of methods in MessageBytes, as the server's codec does.
+	// Default: that of protobuf. It must not keep the buffers.
+	Unmarshal func(mem.BufferSlice, any) error
 	// Gather makes connections without TLS write large answers from where they are.
 	// For that, nothing may change that the codec gives the transport in pieces of
 	// [LentFrom] bytes or more, also after the piece was given back; shorter ones, and
@@ -53,6 +61,8 @@ type Server struct {
 	cfg    ServerConfig
 	log    *slog.Logger
 	grpc   *grpc.Server
+	guard  *guard
+	o      Options
 	gate   *gate
 	health *health.Server
 
@@ -79,7 +89,7 @@ func NewServer(cfg ServerConfig, o Options) (*Server, error) {
 	}
 	if o.Authorizer == nil {
 		var err error
-		if o.Authorizer, err = newAuthorizer(cfg.Auth); err != nil {
+		if o.Authorizer, err = newAuthorizer(cfg.Auth, o.Log); err != nil {
 			return nil, err
 		}
 	}
@@ -93,16 +103,34 @@ func NewServer(cfg ServerConfig, o Options) (*Server, error) {
 	if err := o.Registry.Register(panics); err != nil {
 		return nil, fmt.Errorf("rpc: register metrics: %w", err)
 	}
-	admission, err := newGate(cfg, o.Registry)
+	if r, ok := o.Authorizer.(Revoker); ok {
+		if err := o.Registry.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "deltaplane_rpc_authorizer_faulty",
+			Help: "1 while what decides who may call cannot be used as it is, such as a token file that is malformed, empty or gone.",
+		}, func() float64 {
+			if r.Check(context.Background()) != nil { //nolint:forbidigo // it does not block
+				return 1
+			}
+			return 0
+		})); err != nil {
+			return nil, fmt.Errorf("rpc: register metrics: %w", err)
+		}
+	}
+	admission, err := newGate(cfg, o.Log, o.Registry)
 	if err != nil {
 		return nil, fmt.Errorf("rpc: register metrics: %w", err)
 	}
 	g := &guard{
 		log: o.Log, auth: o.Authorizer, gate: admission, rules: o.Rules, panics: panics, calls: calls, spans: makesSpans(o.Tracer),
+		revisable: newRevisable(), methods: map[string]*reception{}, unmarshal: o.Unmarshal,
+	}
+	if g.unmarshal == nil {
+		g.unmarshal = encoding.GetCodecV2("proto").Unmarshal
 	}
 	options := []grpc.ServerOption{
 		grpc.StatsHandler(admission),
-		grpc.UnaryInterceptor(g.unary),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.ConnectionTimeout(cfg.HandshakeTimeout),
 		grpc.StreamInterceptor(g.stream),
 		grpc.MaxRecvMsgSize(cfg.MaxMessageBytes),
 		grpc.MaxConcurrentStreams(cfg.MaxConcurrentStreams),
@@ -130,12 +158,12 @@ func NewServer(cfg ServerConfig, o Options) (*Server, error) {
 		options = append(options, gatherOptions(o.Gather)...)
 	}
 	s := &Server{
-		cfg: cfg, log: o.Log, gate: admission, serving: map[string]bool{},
+		cfg: cfg, log: o.Log, guard: g, o: o, gate: admission, serving: map[string]bool{},
 		listening: make(chan struct{}), stopping: make(chan struct{}),
 		grpc: grpc.NewServer(append(options, o.Extra...)...), health: health.NewServer(),
 	}
-	healthpb.RegisterHealthServer(s.grpc, s.health)
-	reflection.Register(s.grpc)
+	healthpb.RegisterHealthServer(registrar{s}, s.health)
+	reflection.Register(registrar{s})
 	s.publish()
 	return s, nil
 }
@@ -166,13 +194,26 @@ func Propagator() propagation.TextMapPropagator { return propagation.TraceContex
 // RegisterService implements grpc.ServiceRegistrar. The service is NOT_SERVING
 // until [Server.SetServing] says otherwise. It must come before Serve.
 func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
-	s.grpc.RegisterService(desc, impl)
+	s.register(desc, impl)
 	s.mu.Lock()
 	if _, known := s.serving[desc.ServiceName]; !known {
 		s.serving[desc.ServiceName] = false
 	}
 	s.mu.Unlock()
 	s.publish()
+}
+
+func (s *Server) register(desc *grpc.ServiceDesc, impl any) {
+	s.grpc.RegisterService(s.guard.wrap(desc, &s.o, s.cfg.MaxMessageBytes), impl)
+}
+
+// CheckAuthorizer says what is wrong with what the authorizer decides by, such as
+// a token file that cannot be read; nil when nothing is.
+func (s *Server) CheckAuthorizer(ctx context.Context) error {
+	if r, ok := s.guard.auth.(Revoker); ok {
+		return r.Check(ctx)
+	}
+	return nil
 }
 
 // SetServing sets the health of one service, by its full name. The server as a

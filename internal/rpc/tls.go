@@ -1,58 +1,60 @@
 package rpc
 
 import (
+	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
+	"net"
 	"os"
 	"sync"
 	"time"
+
+	"google.golang.org/grpc/credentials"
 )
 
-// files re-reads what load returns when one of its paths changed. A version
-// that cannot be loaded leaves the last good one in use, so that a half-written
-// renewal does no harm.
+// files re-reads what load returns when the content of one of its paths changed.
+// A version that cannot be loaded leaves the last good one in use, so that a
+// half-written renewal does no harm.
 type files[T any] struct {
 	paths []string
 	load  func() (T, error)
 
 	mu      sync.Mutex // guards what follows
 	value   T
-	stamps  []stamp
+	content [sha256.Size]byte // of the version that was looked at last
 	checked time.Time
-}
-
-type stamp struct {
-	mod  time.Time
-	size int64
 }
 
 const recheck = time.Second
 
 func openFiles[T any](load func() (T, error), paths ...string) (*files[T], error) {
 	f := &files[T]{load: load, paths: paths}
-	stamps, err := f.stat()
+	content, err := digest(paths...)
 	if err != nil {
 		return nil, err
 	}
 	if f.value, err = load(); err != nil {
 		return nil, err
 	}
-	f.stamps, f.checked = stamps, time.Now()
+	f.content, f.checked = content, time.Now()
 	return f, nil
 }
 
-func (f *files[T]) stat() ([]stamp, error) {
-	var stamps []stamp
-	for _, path := range f.paths {
-		info, err := os.Stat(path)
+// digest is over the content: a change may leave a file's time and size as they were.
+func digest(paths ...string) (sum [sha256.Size]byte, err error) {
+	h := sha256.New()
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
 		if err != nil {
-			return nil, fmt.Errorf("rpc: %w", err)
+			return sum, fmt.Errorf("rpc: %w", err)
 		}
-		stamps = append(stamps, stamp{info.ModTime(), info.Size()})
+		part := sha256.Sum256(data)
+		h.Write(part[:])
 	}
-	return stamps, nil
+	h.Sum(sum[:0])
+	return sum, nil
 }
 
 func (f *files[T]) get() T {
@@ -63,23 +65,17 @@ func (f *files[T]) get() T {
 		return f.value
 	}
 	f.checked = now
-	stamps, err := f.stat()
-	if err != nil || equal(stamps, f.stamps) {
+	content, err := digest(f.paths...)
+	if err != nil || content == f.content {
 		return f.value
 	}
+	f.content = content
 	if v, err := f.load(); err == nil {
-		f.value, f.stamps = v, stamps
+		f.value = v
+	} else {
+		f.content = [sha256.Size]byte{} // may have been read while it was written
 	}
 	return f.value
-}
-
-func equal(a, b []stamp) bool {
-	for i := range a {
-		if !a[i].mod.Equal(b[i].mod) || a[i].size != b[i].size {
-			return false
-		}
-	}
-	return true
 }
 
 type identity struct {
@@ -136,7 +132,10 @@ func (c TLSConfig) server() (*tls.Config, error) {
 	return base, nil
 }
 
-func (c TLSConfig) client(serverName string) (*tls.Config, error) {
+// client makes the credentials of the side that dials. The standard check runs at each handshake,
+// against the authorities that the file names then and against the host that was dialled, be that a
+// name or an IP address.
+func (c TLSConfig) client(serverName string) (credentials.TransportCredentials, error) {
 	f, err := c.files()
 	if err != nil {
 		return nil, err
@@ -145,23 +144,26 @@ func (c TLSConfig) client(serverName string) (*tls.Config, error) {
 	if c.CertFile != "" {
 		conf.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return f.get().cert, nil }
 	}
-	if c.CAFile != "" {
-		// The roots are looked up at each handshake, so that a renewed CA is
-		// believed at once: the standard check is replaced by the same check.
-		conf.InsecureSkipVerify = true
-		conf.VerifyConnection = func(cs tls.ConnectionState) error { return verify(cs, f.get().pool) }
-	}
-	return conf, nil
+	return clientCreds{credentials.NewTLS(conf), conf, f}, nil
 }
 
-func verify(cs tls.ConnectionState, roots *x509.CertPool) error {
-	if len(cs.PeerCertificates) == 0 {
-		return errors.New("rpc: tls: server sent no certificate")
-	}
-	opts := x509.VerifyOptions{Roots: roots, DNSName: cs.ServerName, Intermediates: x509.NewCertPool()}
-	for _, cert := range cs.PeerCertificates[1:] {
-		opts.Intermediates.AddCert(cert)
-	}
-	_, err := cs.PeerCertificates[0].Verify(opts)
-	return err
+// clientCreds believes the authorities of the moment. crypto/tls takes them from its configuration
+// only, and its hooks do not learn an IP address that was dialled: thus a configuration for each
+// handshake.
+type clientCreds struct {
+	credentials.TransportCredentials
+	conf  *tls.Config
+	files *files[identity]
+}
+
+// ClientHandshake implements credentials.TransportCredentials.
+func (c clientCreds) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conf := c.conf.Clone()
+	conf.RootCAs = c.files.get().pool
+	return credentials.NewTLS(conf).ClientHandshake(ctx, authority, raw)
+}
+
+// Clone implements credentials.TransportCredentials.
+func (c clientCreds) Clone() credentials.TransportCredentials {
+	return clientCreds{c.TransportCredentials.Clone(), c.conf.Clone(), c.files}
 }

@@ -27,6 +27,10 @@ type AdminConfig struct {
 	// Insecure permits an address beyond loopback: this port has neither TLS
 	// nor authentication.
 	Insecure bool
+	// Pprof adds /debug/pprof, without the command line. Whoever can reach the port
+	// can then make the process work, and read names of what it holds from a profile
+	// or trace.
+	Pprof bool
 }
 
 // Validate applies the rule of the open door ([rpc.CheckOpen]).
@@ -43,7 +47,7 @@ func (c AdminConfig) Validate() error {
 	return nil
 }
 
-// Admin serves /metrics, /healthz, /readyz and /debug/pprof.
+// Admin serves /metrics, /healthz, /readyz and, when asked to, /debug/pprof.
 //
 // /readyz answers 200 when every named check passes, else 503; with ?verbose it
 // lists them as JSON. /healthz says only that the process answers.
@@ -57,8 +61,27 @@ type Admin struct {
 }
 
 // A Check says whether one part is ready: nil, or why not. It must be quick
-// and safe for concurrent use.
+// and safe for concurrent use. An error made by [Degraded] counts as ready.
 type Check func(ctx context.Context) error
+
+// Degraded is the error of a part that is ready and has something to say all the
+// same: it shows as the check's detail.
+func Degraded(err error) error { return degraded{err} }
+
+// Degrades is a check whose errors are [Degraded]: the service goes on, and
+// somebody should know.
+func Degrades(check Check) Check {
+	return func(ctx context.Context) error {
+		if err := check(ctx); err != nil {
+			return Degraded(err)
+		}
+		return nil
+	}
+}
+
+type degraded struct{ error }
+
+func (d degraded) Unwrap() error { return d.error }
 
 // NewAdmin builds the admin server of a service. A nil gatherer leaves out /metrics.
 func NewAdmin(cfg AdminConfig, g prometheus.Gatherer, log *slog.Logger) (*Admin, error) {
@@ -74,11 +97,14 @@ func NewAdmin(cfg AdminConfig, g prometheus.Gatherer, log *slog.Logger) (*Admin,
 	}
 	a.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	a.mux.HandleFunc("GET /readyz", a.readyz)
-	a.mux.HandleFunc("GET /debug/pprof/", pprof.Index)
-	a.mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
-	a.mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
-	a.mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
-	a.mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	if cfg.Pprof {
+		a.mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+		// The command line may hold a password. Index would serve it by this name.
+		a.mux.Handle("GET /debug/pprof/cmdline", http.NotFoundHandler())
+		a.mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+		a.mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+		a.mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	}
 	return a, nil
 }
 
@@ -100,6 +126,8 @@ type CheckResult struct {
 	Name  string `json:"name"`
 	OK    bool   `json:"ok"`
 	Error string `json:"error,omitempty"`
+	// Detail is what a part that is ready cannot do at present.
+	Detail string `json:"detail,omitempty"`
 }
 
 // Readiness is the body of /readyz?verbose.
@@ -122,7 +150,10 @@ func (a *Admin) Readiness(ctx context.Context) Readiness {
 	all := Readiness{Ready: true, Checks: []CheckResult{}}
 	for _, name := range names {
 		r := CheckResult{Name: name, OK: true}
-		if err := checks[name](ctx); err != nil {
+		err := checks[name](ctx)
+		if d, ok := errors.AsType[degraded](err); ok {
+			r.Detail = d.Error()
+		} else if err != nil {
 			r.OK, r.Error, all.Ready = false, err.Error(), false
 		}
 		all.Checks = append(all.Checks, r)
@@ -151,6 +182,11 @@ func (a *Admin) readyz(w http.ResponseWriter, r *http.Request) {
 	if ready.Ready {
 		_, _ = w.Write([]byte("ok\n"))
 	}
+	for _, c := range ready.Checks {
+		if c.Detail != "" {
+			_, _ = fmt.Fprintf(w, "%s: %s\n", c.Name, c.Detail)
+		}
+	}
 }
 
 // Listen opens the admin address; nil when it is "off".
@@ -173,7 +209,7 @@ func (a *Admin) Serve(ctx context.Context, lis net.Listener) error {
 		<-ctx.Done()
 		return nil
 	}
-	srv := &http.Server{Handler: a.mux, ReadHeaderTimeout: 5 * time.Second, ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)}
+	srv := &http.Server{Handler: a.mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)}
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(lis) }()
 	select {

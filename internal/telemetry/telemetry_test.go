@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 
@@ -98,8 +99,10 @@ func TestAdminPages(t *testing.T) {
 	}
 	check("/healthz", 200, "ok")
 	check("/readyz", 200, "ok")
+	a.Ready("pods", func(context.Context) error { return telemetry.Degraded(errors.New("full")) })
+	check("/readyz", 200, "ok\npods: full")
 	check("/metrics", 200, "go_goroutines")
-	check("/debug/pprof/", 200, "heap")
+	check("/debug/pprof/", 404, "")
 	a.Ready("pods", func(context.Context) error { return errors.New("not synced") })
 	a.Ready("nats", func(context.Context) error { return nil })
 	check("/readyz", 503, "pods: not synced")
@@ -111,6 +114,34 @@ func TestAdminPages(t *testing.T) {
 	}
 	if r.Ready || len(r.Checks) != 2 || r.Checks[0].Name != "nats" || !r.Checks[0].OK || r.Checks[1].Error != "not synced" {
 		t.Errorf("/readyz?verbose = %+v", r)
+	}
+}
+
+func TestPprofIsServedOnRequestAndWithoutTheCommandLine(t *testing.T) {
+	t.Parallel()
+	for _, on := range []bool{false, true} {
+		a, err := telemetry.NewAdmin(telemetry.AdminConfig{Pprof: on}, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for path, want := range map[string]int{
+			"/debug/pprof/": 200, "/debug/pprof/heap": 200, "/debug/pprof/symbol": 200,
+			"/debug/pprof/cmdline": 404, "/debug/pprof//cmdline": 404, "/debug/pprof/./cmdline": 404, "/debug/vars": 404,
+		} {
+			w := httptest.NewRecorder()
+			a.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+			if w.Code >= 300 && w.Code < 400 { // to the clean path
+				next := httptest.NewRequest(http.MethodGet, w.Header().Get("Location"), nil)
+				w = httptest.NewRecorder()
+				a.ServeHTTP(w, next)
+			}
+			if !on {
+				want = 404
+			}
+			if w.Code != want || strings.Contains(w.Body.String(), os.Args[0]+"\x00") {
+				t.Errorf("with pprof %t: %s answers %d, want %d", on, path, w.Code, want)
+			}
+		}
 	}
 }
 
