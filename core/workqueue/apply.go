@@ -89,7 +89,7 @@ func (m *Machine) apply(now int64, op *Op, rep *Reply, r *Result) {
 // start, which its token tells (it is the time of the lease, or just after);
 // or sooner, unless it was extended since Known.
 func (m *Machine) extend(now int64, it *item, op *Op) {
-	until := now + op.For
+	until := now + min(op.For, m.cfg.MaxLease.Microseconds())
 	if op.Shorten {
 		moved := op.Known != 0 && it.deadline > op.Known
 		if moved || until > it.deadline {
@@ -160,6 +160,8 @@ func (m *Machine) add(now int64, op *Op, more *More, rep *Reply, r *Result) {
 	case op.Limited && m.reserved(it, op):
 		it.dueLvl = max(it.dueLvl, op.Level)
 		rep.Status, rep.ReadyAt = Delayed, it.due
+	case op.Limited && m.exhausted(it):
+		m.refuse(now, it, op, rep, r)
 	default:
 		if op.Limited {
 			delay = m.charge(now, it, r)

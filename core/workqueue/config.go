@@ -25,6 +25,9 @@ const (
 
 	// MaxPartitions bounds the partitions of a queue.
 	MaxPartitions = 64
+	// MaxHolders is how many of the last sessions that held a key and did not
+	// settle it are kept.
+	MaxHolders = 3
 	// AgedShare is one of how many leases goes to the key that has waited
 	// longest, once that is longer than the queue's aging.
 	AgedShare = 8
@@ -52,14 +55,21 @@ type Config struct {
 	// LeaseFor is the lease time when a worker asks for none, 1 s to 1 h.
 	// Default 30 s.
 	LeaseFor time.Duration `json:"lease_for,omitempty"`
+	// MaxLease is the longest lease: a Take or an OpExtend that asks for more
+	// gets this. LeaseFor to 1 h. Default: LeaseFor.
+	MaxLease time.Duration `json:"max_lease,omitempty"`
 	// BarrierRetention is how long an idle key keeps its barrier. Default 5 min.
 	BarrierRetention time.Duration `json:"barrier_retention,omitempty"`
 	// Partitions is fixed when the queue is created, 1 to [MaxPartitions].
 	// Default 1.
 	Partitions int `json:"partitions,omitempty"`
 	// MaxRetries is how many rate-limited retries a key gets before it is dead.
-	// Zero: any number.
+	// A limited add beyond it is no retry either: a key that nobody holds is
+	// dead at once, one that is held once it is settled as Done. Zero: any number.
 	MaxRetries int `json:"max_retries,omitempty"`
+	// MaxDeliveries is how many leases of a key may end without a settlement
+	// before it is dead, unless it was added meanwhile. Zero: any number.
+	MaxDeliveries int `json:"max_deliveries,omitempty"`
 	// AbsorbDelays is controller-runtime's way: an immediate add takes a
 	// pending delay away, and a key that waits takes no delay (P-03).
 	// Otherwise a pending delay stays (client-go, Q-08).
@@ -121,6 +131,7 @@ func (c Config) WithDefaults() Config {
 		c.Limiter = new(backoff.Controller())
 	}
 	c.LeaseFor = cmp.Or(c.LeaseFor, 30*time.Second)
+	c.MaxLease = cmp.Or(c.MaxLease, c.LeaseFor)
 	c.BarrierRetention = cmp.Or(c.BarrierRetention, 5*time.Minute)
 	c.Partitions = cmp.Or(c.Partitions, 1)
 	c.Aging = cmp.Or(c.Aging, 30*time.Second)
@@ -131,6 +142,12 @@ func (c Config) WithDefaults() Config {
 	c.Backoff.Max = cmp.Or(c.Backoff.Max, 5*time.Minute)
 	c.Backoff.ExpireAfter = cmp.Or(c.Backoff.ExpireAfter, 2*c.Backoff.Max)
 	return c
+}
+
+// Capped is a lease time in microseconds as it is granted: LeaseFor where zero
+// is asked for, at most MaxLease. Defaults must be filled in.
+func (c Config) Capped(us int64) int64 {
+	return min(cmp.Or(us, c.LeaseFor.Microseconds()), c.MaxLease.Microseconds())
 }
 
 // A FieldError is what is wrong with one field of a [Config].
@@ -159,8 +176,11 @@ func (c Config) Validate() error {
 		}
 	}
 	bad(c.LeaseFor != 0 && (c.LeaseFor < time.Second || c.LeaseFor > time.Hour), "lease_duration", "%v is not between 1 s and 1 h", c.LeaseFor)
+	least := c.WithDefaults().LeaseFor
+	bad(c.MaxLease != 0 && (c.MaxLease < least || c.MaxLease > time.Hour), "max_lease", "%v is not between the lease duration, %v, and 1 h", c.MaxLease, least)
 	bad(c.BarrierRetention < 0 || c.BarrierRetention > 24*time.Hour, "barrier_retention", "%v is not between 0 and 24 h", c.BarrierRetention)
 	bad(c.MaxRetries < 0 || c.MaxRetries > 1<<30, "max_retries", "%d is not between 0 (any number) and 2^30", c.MaxRetries)
+	bad(c.MaxDeliveries < 0 || c.MaxDeliveries > math.MaxUint16, "max_deliveries", "%d is not between 0 (any number) and 65,535", c.MaxDeliveries)
 	bad(c.Partitions < 0 || c.Partitions > MaxPartitions, "partitions", "%d is not between 1 and %d", c.Partitions, MaxPartitions)
 	bad(c.Aging < 0 || c.Aging > MaxDelay, "aging", "%v is not between 0 and 10 years", c.Aging)
 	if d := c.Dispatch; d != nil {

@@ -92,13 +92,9 @@ func (m *Machine) lease(now int64, t *Turn, r *Result) {
 }
 
 func (m *Machine) grant(now int64, it *item, take int, t *Take) Lease {
-	lease := t.For
-	if lease == 0 {
-		lease = m.cfg.LeaseFor.Microseconds()
-	}
 	m.keep(it)
 	m.lastToken = max(m.lastToken+1, uint64(max(now, 0)))
-	it.state, it.token, it.holder, it.deadline = Processing, m.lastToken, t.Holder, now+lease
+	it.state, it.token, it.holder, it.deadline = Processing, m.lastToken, t.Holder, now+m.cfg.Capped(t.For)
 	it.attempt = min(it.attempt, math.MaxUint16-1) + 1
 	m.granted++
 	m.counts.Ready--
@@ -118,8 +114,11 @@ func (m *Machine) grant(now int64, it *item, take int, t *Take) Lease {
 
 // nextDue is the Result's: a token counts while nothing but its lack holds
 // back a ready key, whether somebody asks for one or not.
-func (m *Machine) nextDue(now int64) int64 {
-	next := earliest(m.due.next(), m.leases.next())
+func (m *Machine) nextDue(now int64, keep bool) int64 {
+	next := m.due.next()
+	if !keep {
+		next = earliest(next, m.leases.next())
+	}
 	if m.cfg.Dispatch != nil && !m.away && !m.paused && m.counts.Ready > 0 {
 		if at := m.tokenAt(now); at > now {
 			next = earliest(next, at)

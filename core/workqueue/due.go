@@ -1,5 +1,10 @@
 package workqueue
 
+import (
+	"fmt"
+	"slices"
+)
+
 // enqueue makes a key wait now, or run once more when it is held.
 func (m *Machine) enqueue(now int64, it *item, level uint8, r *Result) Status {
 	switch it.state {
@@ -20,6 +25,9 @@ func (m *Machine) enqueue(now int64, it *item, level uint8, r *Result) Status {
 	case Buried:
 		m.counts.Dead--
 		it.failures = 0
+		if it.aux != nil {
+			it.holders = nil
+		}
 	}
 	m.expireBarrier(now, it)
 	it.addedAt = now
@@ -114,9 +122,34 @@ func (m *Machine) reclaim(now int64, r *Result) {
 			return
 		}
 		m.keep(it)
-		m.requeue(now, it)
+		m.expire(now, it, r)
 		r.Expired++
 	}
+}
+
+// expire ends a lease that was not settled in time. A key whose leases ended so
+// too often is dead, unless it was added meanwhile: an add is never lost.
+func (m *Machine) expire(now int64, it *item, r *Result) {
+	if m.cfg.MaxDeliveries > 0 {
+		a := it.more()
+		a.holders = append(slices.Clone(a.holders[max(0, len(a.holders)-MaxHolders+1):]), it.holder)
+		if it.state == Processing && int(it.attempt) >= m.cfg.MaxDeliveries {
+			a.reason = fmt.Sprintf("handed out %d times and never settled (max_deliveries %d)", it.attempt, m.cfg.MaxDeliveries)
+			m.unlease(it)
+			it.attempt = 0
+			m.bury(it, r)
+			m.tidy(now, it)
+			return
+		}
+	}
+	m.requeue(now, it)
+}
+
+// bury makes a key dead that nobody holds and that does not wait.
+func (m *Machine) bury(it *item, r *Result) {
+	it.state = Buried
+	m.counts.Dead++
+	r.Buried++
 }
 
 // requeue makes a held key wait again, at the tail of its line.
@@ -126,6 +159,9 @@ func (m *Machine) requeue(now int64, it *item) {
 		level = max(level, it.again)
 	}
 	m.unlease(it)
+	if m.cfg.MaxRetries > 0 { // a retry that was refused while it was held: it runs again all the same
+		it.failures = min(it.failures, uint32(m.cfg.MaxRetries)) //nolint:gosec // at most 2^30
+	}
 	m.push(now, it, level)
 }
 

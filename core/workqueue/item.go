@@ -37,7 +37,8 @@ type aux struct {
 	data         []byte
 	expect       expectations.Set
 	reason       string
-	once         uint64 // name of the limited add that set the due time, zero for none
+	holders      []string // never changed in place
+	once         uint64   // name of the limited add that set the due time, zero for none
 	expectPos    int32
 }
 
@@ -95,7 +96,7 @@ func (m *Machine) tidy(now int64, it *item) {
 
 // drop forgets the item if nothing is known of it.
 func (m *Machine) drop(it *item) {
-	if a := it.aux; a != nil && len(a.barrier) == 0 && len(a.traces) == 0 && len(a.data) == 0 && a.reason == "" && a.once == 0 && a.expect.Owner == "" {
+	if a := it.aux; a != nil && len(a.barrier) == 0 && len(a.traces) == 0 && len(a.data) == 0 && a.reason == "" && len(a.holders) == 0 && a.once == 0 && a.expect.Owner == "" {
 		it.aux = nil
 	}
 	if it.state == Idle && it.due == 0 && it.failures == 0 && it.aux == nil && m.items.of[it.key] == it {

@@ -28,7 +28,8 @@ type Machine struct {
 	saving    *saving // the snapshot being taken
 	snapshots uint32  // ever begun
 
-	warmth int // keeps warm from being left out
+	warmth int   // keeps warm from being left out
+	last   int64 // when the latest turn was
 
 	// Of the turn that is being applied.
 	away  bool
@@ -81,6 +82,9 @@ func (m *Machine) Configure(now int64, cfg Config) {
 // Config is the configuration in force, defaults filled in.
 func (m *Machine) Config() Config { return m.cfg }
 
+// Last is the time of the latest turn, zero before the first.
+func (m *Machine) Last() int64 { return m.last }
+
 // Closed says whether adds are refused.
 func (m *Machine) Closed() bool { return m.closed }
 
@@ -91,18 +95,21 @@ func (m *Machine) Paused() bool { return m.paused }
 // still or step back; tokens grow nevertheless.
 func (m *Machine) Turn(now int64, t *Turn) *Result {
 	r := &Result{Now: now, Replies: make([]Reply, len(t.Ops))}
+	m.last = max(m.last, now)
 	m.begin(t)
 	m.warm(t)
 	for i := range t.Ops {
 		m.apply(now, &t.Ops[i], &r.Replies[i], r)
 	}
 	m.promote(now, r)
-	m.reclaim(now, r)
+	if !t.KeepLeases {
+		m.reclaim(now, r)
+	}
 	m.lease(now, t, r)
 	m.sweep(now, t)
 	m.sweepBackoff(now, t, r)
 	r.Counts = m.Counts()
-	r.NextDue = m.nextDue(now)
+	r.NextDue = m.nextDue(now, t.KeepLeases)
 	if len(t.Ops) == 0 {
 		r.NextSweep = m.nextSweep()
 	}

@@ -101,6 +101,7 @@ const (
 	NotLeased                   // token: nobody holds the key, nothing changed
 	Unchanged                   // operator: there was nothing to do
 	Held                        // operator: somebody holds the key, nothing changed
+	Died                        // add: retried too often; dead, or will be once it is settled as Done
 )
 
 // Reply is the outcome of one [Op].
@@ -134,7 +135,7 @@ type Reserved struct {
 type Take struct {
 	Holder string
 	Max    int
-	For    int64 // lease time in microseconds; zero means the queue's
+	For    int64 // lease time in microseconds, at most the queue's MaxLease; zero means the queue's
 }
 
 // Turn is one atomic step: the operations in order, then keys whose due time
@@ -148,6 +149,9 @@ type Turn struct {
 	Away     bool
 	Reserved []Reserved
 	Admitted int
+	// KeepLeases says that no lease expires in this turn: whoever does it does not
+	// know whether the clock is right.
+	KeepLeases bool
 }
 
 // Lease is the right to process a key until Deadline.
@@ -188,9 +192,16 @@ type Result struct {
 	// idle keys, expectations, back-off entries) expires, so that a turn can free
 	// it; zero when nothing is kept. Only turns without operations tell.
 	NextSweep int64
+	// Corrected is what was done about a clock that stepped, before the turn; nil
+	// for nothing.
+	Corrected *Correction
 	// Spent is how many of Reserved were used, the same of every bucket.
 	Spent int
 }
+
+// Correction is of a clock that stepped: it was set right by By, to Now, in a
+// turn of its own without operations.
+type Correction struct{ Now, By int64 }
 
 // State is where a key stands.
 type State uint8
@@ -222,4 +233,5 @@ type Item struct {
 	StateBytes   int
 	Expect       *expectations.Set
 	Reason       string
+	Holders      []string // the last that held it and did not settle it, the oldest first
 }

@@ -12,7 +12,7 @@ func (m *Machine) Quiet(now int64, t *Turn) bool {
 			return false
 		}
 	}
-	if m.due.due(now) != nil || m.leases.due(now) != nil || m.aging.due(now-m.cfg.Backoff.ExpireAfter.Microseconds()-1) != nil {
+	if m.due.due(now) != nil || !t.KeepLeases && m.leases.due(now) != nil || m.aging.due(now-m.cfg.Backoff.ExpireAfter.Microseconds()-1) != nil {
 		return false
 	}
 	if m.counts.Ready == 0 || m.paused {

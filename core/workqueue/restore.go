@@ -23,7 +23,7 @@ func NewRestorer(s *Snapshot) *Restorer {
 	m := New(s.Config)
 	m.closed, m.paused, m.lastToken, m.granted, m.seq = s.Closed, s.Paused, s.LastToken, s.Granted, s.Seq
 	copy(m.tats, s.Buckets)
-	m.throttle.TAT = s.Throttle
+	m.throttle.TAT, m.last = s.Throttle, s.Last
 	return &Restorer{m: m}
 }
 
@@ -46,8 +46,8 @@ func (r *Restorer) add(v *SavedItem) {
 	it.attempt, it.failures, it.seq = v.Attempt, v.Failures, v.Seq
 	it.token, it.holder, it.deadline = v.Token, v.Holder, v.Deadline
 	it.addedAt, it.readyAt, it.dirtyAt, it.due = v.AddedAt, v.ReadyAt, v.DirtyAt, v.Due
-	if v.Barrier != nil || v.Traces != nil || v.Data != nil || v.Reason != "" || v.DueOnce != 0 || v.Expect != nil {
-		it.aux = &aux{barrier: v.Barrier, barrierUntil: v.BarrierUntil, traces: v.Traces, data: v.Data, reason: v.Reason, once: v.DueOnce, expectPos: -1}
+	if v.Barrier != nil || v.Traces != nil || v.Data != nil || v.Reason != "" || v.Holders != nil || v.DueOnce != 0 || v.Expect != nil {
+		it.aux = &aux{barrier: v.Barrier, barrierUntil: v.BarrierUntil, traces: v.Traces, data: v.Data, reason: v.Reason, holders: v.Holders, once: v.DueOnce, expectPos: -1}
 		if v.Expect != nil {
 			m.expect(it, *v.Expect)
 		}
@@ -81,6 +81,21 @@ func (r *Restorer) Done() *Machine {
 		r.m.ready[it.level].push(place{it, it.seq})
 	}
 	return r.m
+}
+
+// Correct takes in that the clock was set right by so much, to now, after it
+// had stepped. Leases may have been granted while it was wrong: each lasts as
+// long as it was granted for at least, and none longer than the longest there is.
+func (m *Machine) Correct(now, by int64) {
+	most := now + m.cfg.MaxLease.Microseconds()
+	for _, e := range slices.Clone(m.leases.all) {
+		m.keep(e.it)
+		e.it.deadline = min(max(e.it.deadline, e.it.deadline+by), most)
+		m.leases.fix(e.it)
+	}
+	if d := m.cfg.Dispatch; d != nil {
+		m.throttle.TAT = min(m.throttle.TAT, float64(now)+float64(d.Burst)*(1e6/d.QPS))
+	}
 }
 
 // EndLeases brings the deadline of every lease forward to at, when it is later.

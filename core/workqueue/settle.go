@@ -1,6 +1,9 @@
 package workqueue
 
-import "slices"
+import (
+	"fmt"
+	"slices"
+)
 
 // settle ends a lease with an outcome, if the token is the live one.
 func (m *Machine) settle(now int64, op *Op, more *More, rep *Reply, r *Result) {
@@ -21,6 +24,7 @@ func (m *Machine) settle(now int64, op *Op, more *More, rep *Reply, r *Result) {
 		if more.Reason != "" || op.Outcome == Done || op.Outcome == Forget {
 			a.reason = more.Reason
 		}
+		a.holders = nil
 	}
 	level, added, dirty := it.level, it.addedAt, it.state == Dirty
 	if op.Relevel {
@@ -32,10 +36,12 @@ func (m *Machine) settle(now int64, op *Op, more *More, rep *Reply, r *Result) {
 	bury := op.Outcome == Dead
 	delay := int64(-1) // no second run
 	switch op.Outcome {
+	case Done:
+		bury = m.cfg.MaxRetries > 0 && int(it.failures) > m.cfg.MaxRetries && it.due == 0 // a retry was refused
 	case Forget:
 		it.failures = 0
 	case Retry:
-		if bury = m.cfg.MaxRetries > 0 && int(it.failures) >= m.cfg.MaxRetries; !bury {
+		if bury = m.exhausted(it); !bury {
 			delay = m.charge(now, it, r)
 			r.Retried++
 		}
@@ -74,10 +80,45 @@ func (m *Machine) settle(now int64, op *Op, more *More, rep *Reply, r *Result) {
 		m.push(now, it, level)
 		m.absorb(it)
 	case bury:
-		it.state = Buried
-		m.counts.Dead++
-		r.Buried++
+		m.bury(it, r)
 		m.unschedule(it)
+		if op.Outcome != Dead {
+			m.retriedOut(it)
+		}
 	}
 	m.tidy(now, it)
+}
+
+// exhausted says that a key was retried as often as MaxRetries allows.
+func (m *Machine) exhausted(it *item) bool {
+	return m.cfg.MaxRetries > 0 && int(it.failures) >= m.cfg.MaxRetries
+}
+
+// retriedOut says why a key is dead, unless its worker did.
+func (m *Machine) retriedOut(it *item) {
+	if a := it.more(); a.reason == "" {
+		a.reason = fmt.Sprintf("retried %d times (max_retries)", m.cfg.MaxRetries)
+	}
+}
+
+// refuse answers a limited add beyond MaxRetries. A key that runs anyway runs;
+// one that is held is dead once it is settled as Done, which failures above
+// MaxRetries tell; any other is dead now.
+func (m *Machine) refuse(now int64, it *item, op *Op, rep *Reply, r *Result) {
+	switch {
+	case it.state == Ready || it.state == Dirty:
+		rep.Status = m.enqueue(now, it, op.Level, r)
+	case it.due != 0:
+		it.dueLvl = max(it.dueLvl, op.Level)
+		rep.Status, rep.ReadyAt = Delayed, it.due
+	case it.state == Processing:
+		it.failures = uint32(m.cfg.MaxRetries) + 1 //nolint:gosec // at most 2^30
+		rep.Status = Died
+	default:
+		if it.state != Buried {
+			m.bury(it, r)
+			m.retriedOut(it)
+		}
+		rep.Status = Died
+	}
 }

@@ -17,6 +17,7 @@ type Snapshot struct {
 	Seq       uint64       `json:"seq,omitempty"`
 	Buckets   []float64    `json:"buckets,omitempty"`
 	Throttle  float64      `json:"throttle,omitempty"`
+	Last      int64        `json:"last,omitempty"` // when the latest turn was
 	Entries   []SavedEntry `json:"entries,omitempty"`
 	Items     []SavedItem  `json:"items,omitempty"`
 }
@@ -52,6 +53,7 @@ type SavedItem struct {
 	Data         []byte            `json:"data,omitempty"`
 	Expect       *expectations.Set `json:"expect,omitempty"`
 	Reason       string            `json:"reason,omitempty"`
+	Holders      []string          `json:"holders,omitempty"`
 }
 
 // saving is a snapshot being taken while the queue goes on: what a turn is
@@ -73,7 +75,7 @@ func (m *Machine) BeginSnapshot() *Snapshot {
 	m.saving = &saving{number: m.snapshots, end: len(m.items.all), eend: len(m.entries.all)}
 	return &Snapshot{
 		Config: m.cfg, Closed: m.closed, Paused: m.paused, LastToken: m.lastToken, Granted: m.granted, Seq: m.seq,
-		Buckets: slices.Clone(m.tats), Throttle: m.throttle.TAT,
+		Buckets: slices.Clone(m.tats), Throttle: m.throttle.TAT, Last: m.last,
 	}
 }
 
@@ -142,6 +144,7 @@ func (it *item) save() SavedItem {
 	}
 	if a := it.aux; a != nil {
 		v.Barrier, v.BarrierUntil, v.Traces, v.Data, v.Reason, v.DueOnce = a.barrier, a.barrierUntil, a.traces, a.data, a.reason, a.once
+		v.Holders = a.holders
 		if a.expect.Owner != "" || !a.expect.Satisfied() {
 			v.Expect = new(a.expect)
 		}

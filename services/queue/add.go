@@ -83,14 +83,15 @@ func (s *server) add(ctx context.Context, c *checks, a adds) ([]*queuev1.AddResu
 	if err := c.err(); err != nil {
 		return nil, err
 	}
-	if s.sessions.find(a.session).shutDown() { // dropped, and told so
+	session := owned(ctx, a.session)
+	if s.sessions.find(session).shutDown() { // dropped, and told so
 		results := make([]*queuev1.AddResult, len(ops))
 		for i := range results {
 			results[i] = &queuev1.AddResult{Status: queuev1.AddStatus_ADD_STATUS_SHUT_DOWN}
 		}
 		return results, nil
 	}
-	done, err := s.doAs(ctx, a.queue, a.session, ops...)
+	done, err := s.doAs(ctx, a.queue, session, ops...)
 	if err != nil {
 		return nil, err
 	}

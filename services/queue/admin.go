@@ -3,9 +3,13 @@ package queue
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
@@ -16,11 +20,14 @@ func (s *server) Len(ctx context.Context, r *queuev1.LenRequest) (*queuev1.LenRe
 	if err := c.err(); err != nil {
 		return nil, err
 	}
-	_, st, err := s.status(ctx, r.GetQueue())
+	_, st, missing, err := s.status(ctx, r.GetQueue())
+	if err == nil && !r.GetPartial() {
+		err = complete(r.GetQueue(), missing)
+	}
 	if err != nil {
 		return nil, err
 	}
-	return &queuev1.LenResponse{Counts: counts(st.Counts)}, nil
+	return &queuev1.LenResponse{Counts: counts(st.Counts), Unreachable: missing}, nil
 }
 
 func (s *server) CloseQueue(ctx context.Context, r *queuev1.CloseQueueRequest) (*queuev1.CloseQueueResponse, error) {
@@ -49,6 +56,60 @@ func (s *server) ResumeQueue(ctx context.Context, r *queuev1.ResumeQueueRequest)
 		return nil, err
 	}
 	return &queuev1.ResumeQueueResponse{}, nil
+}
+
+func (s *server) DeleteQueue(ctx context.Context, r *queuev1.DeleteQueueRequest) (*queuev1.DeleteQueueResponse, error) {
+	c := &checks{}
+	name := r.GetQueue()
+	c.queue("queue", name)
+	if err := c.err(); err != nil {
+		return nil, err
+	}
+	err := s.delete(ctx, name, r.GetForce())
+	if l, ok := s.known(name); ok && (err == nil || errors.Is(err, engine.ErrDeleted)) {
+		select {
+		case <-s.drop(l, fmt.Errorf("%w: %q", engine.ErrDeleted, name)):
+		case <-ctx.Done(): // it ends by itself
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.log.LogAttrs(ctx, slog.LevelInfo, "queue was deleted", slog.String(telemetry.KeyQueue, name))
+	return &queuev1.DeleteQueueResponse{}, nil
+}
+
+// delete deletes a queue. The partitions of one that must not have leases are
+// paused first, else one could lease keys while another is looked at.
+func (s *server) delete(ctx context.Context, name string, force bool) error {
+	q, err := s.engine.Open(ctx, name)
+	if err != nil && !errors.Is(err, engine.ErrDeleted) {
+		return err
+	}
+	if err != nil || force || len(q.Partitions()) == 1 {
+		return s.engine.Delete(ctx, name, force)
+	}
+	_, st, missing, err := s.status(ctx, name)
+	if err == nil {
+		err = complete(name, missing)
+	}
+	if err != nil {
+		return err
+	}
+	if !st.Paused {
+		if err := s.gate(ctx, name, workqueue.OpPause); err != nil {
+			return err
+		}
+	}
+	err = s.engine.Delete(ctx, name, false)
+	if err != nil && !st.Paused && !errors.Is(err, engine.ErrNoQueue) {
+		after, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		if undone := s.gate(after, name, workqueue.OpResume); undone != nil {
+			err = fmt.Errorf("%w; it is still paused: %w", err, undone)
+		}
+	}
+	return err
 }
 
 // gate does an operation on the whole queue, in every partition.
@@ -92,7 +153,10 @@ func (s *server) ListQueues(ctx context.Context, r *queuev1.ListQueuesRequest) (
 		if !strings.HasPrefix(n, r.GetPrefix()) {
 			continue
 		}
-		cfg, st, err := s.status(ctx, n)
+		cfg, st, missing, err := s.status(ctx, n)
+		if err == nil && !r.GetPartial() {
+			err = complete(n, missing)
+		}
 		if errors.Is(err, engine.ErrNoQueue) {
 			continue // named before it was made, or lost
 		}
@@ -101,6 +165,7 @@ func (s *server) ListQueues(ctx context.Context, r *queuev1.ListQueuesRequest) (
 		}
 		q := &queuev1.QueueStatus{
 			Config: configOut(n, cfg), Counts: counts(st.Counts), Closed: st.Closed, Paused: st.Paused, HeldUntil: stamp(st.HeldUntil),
+			Unreachable: missing,
 		}
 		if st.OldestReady != 0 {
 			q.OldestReady = span(max(st.Now-st.OldestReady, 0))

@@ -40,7 +40,8 @@ func TestEveryFieldOfAConfigurationIsKept(t *testing.T) {
 	on(t, func(t *testing.T, kind string) {
 		r := start(t, kind, Config{})
 		want := &queuev1.QueueConfig{
-			Name: q, LeaseDuration: seconds(10), Partitions: 3, BarrierRetention: seconds(60), MaxRetries: 7,
+			Name: q, LeaseDuration: seconds(10), MaxLease: seconds(100), Partitions: 3, BarrierRetention: seconds(60), MaxRetries: 7,
+			MaxDeliveries: 9,
 			RateLimiter: &queuev1.RateLimiter{Kind: &queuev1.RateLimiter_MaxWait{MaxWait: &queuev1.MaxWaitLimiter{
 				Max: seconds(5), Limiter: &queuev1.RateLimiter{Kind: &queuev1.RateLimiter_FastSlow{FastSlow: &queuev1.FastSlowLimiter{
 					Fast: seconds(.5), Slow: seconds(9), MaxFastAttempts: 3,
@@ -63,7 +64,7 @@ func TestEveryFieldOfAConfigurationIsKept(t *testing.T) {
 		}
 		other := r.config(t, &queuev1.QueueConfig{Partitions: 3}) // replaces it whole
 		if c := other.GetConfig(); c.GetAbsorbDelays() || c.GetDispatchLimiter() != nil || c.GetMaxProcessing() != nil || c.GetMaxRetries() != 0 ||
-			c.GetAging().AsDuration() != 30*time.Second || c.GetBackoff().GetExpireAfter().AsDuration() != 10*time.Minute || other.GetCreated() {
+			c.GetAging().AsDuration() != 30*time.Second || c.GetMaxLease().AsDuration() != 30*time.Second || c.GetBackoff().GetExpireAfter().AsDuration() != 10*time.Minute || other.GetCreated() {
 			t.Errorf("defaults %v, created %v", c, other.GetCreated())
 		}
 	})
@@ -76,7 +77,7 @@ func TestAllFaultsOfAConfigurationAreNamed(t *testing.T) {
 		nan := math.NaN()
 		exp := &queuev1.RateLimiter{Kind: &queuev1.RateLimiter_Exponential{Exponential: &queuev1.ExponentialLimiter{Base: seconds(2), Max: seconds(1)}}}
 		_, err := r.ConfigureQueue(t.Context(), &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{
-			Name: "a b", LeaseDuration: seconds(.5), Partitions: 65, BarrierRetention: seconds(-1), MaxRetries: math.MaxInt64,
+			Name: "a b", LeaseDuration: seconds(.5), MaxLease: seconds(.4), Partitions: 65, BarrierRetention: seconds(-1), MaxRetries: math.MaxInt64, MaxDeliveries: 65_536,
 			RateLimiter: &queuev1.RateLimiter{Kind: &queuev1.RateLimiter_MaxOf{MaxOf: &queuev1.MaxOfLimiter{Limiters: []*queuev1.RateLimiter{
 				exp, {Kind: &queuev1.RateLimiter_Bucket{Bucket: &queuev1.BucketLimiter{Qps: nan}}}, {},
 			}}}},
@@ -89,7 +90,7 @@ func TestAllFaultsOfAConfigurationAreNamed(t *testing.T) {
 		}
 		got := rpc.Violations(err)
 		for _, field := range []string{
-			"name", "lease_duration", "partitions", "barrier_retention", "max_retries", "rate_limiter.max_of.limiters[0].exponential.max",
+			"name", "lease_duration", "max_lease", "partitions", "barrier_retention", "max_retries", "max_deliveries", "rate_limiter.max_of.limiters[0].exponential.max",
 			"rate_limiter.max_of.limiters[1].bucket.qps", "rate_limiter.max_of.limiters[1].bucket.burst", "rate_limiter.max_of.limiters[2]",
 			"aging", "dispatch_limiter.qps", "dispatch_limiter.burst", "durability", "replicas", "max_processing",
 			"backoff.initial", "backoff.max", "backoff.jitter_factor", "backoff.expire_after",
@@ -248,6 +249,7 @@ func TestOperatorCallsNameAnUnknownQueue(t *testing.T) {
 	t.Parallel()
 	on(t, func(t *testing.T, kind string) {
 		r := start(t, kind, Config{})
+		r.configure(t)
 		ctx := t.Context()
 		keys := []string{"k"}
 		for name, call := range map[string]func() error{
@@ -276,8 +278,8 @@ func TestOperatorCallsNameAnUnknownQueue(t *testing.T) {
 				return err
 			},
 		} {
-			if err := call(); rpc.Code(err) != codes.NotFound || rpc.Reason(err) != "QUEUE_NOT_FOUND" {
-				t.Errorf("%s = %v, want QUEUE_NOT_FOUND", name, err)
+			if err := call(); rpc.Code(err) != codes.NotFound || rpc.Reason(err) != "QUEUE_NOT_FOUND" || !strings.HasSuffix(rpc.Message(err), "; there are: "+q) {
+				t.Errorf("%s = %v, want QUEUE_NOT_FOUND and which there are", name, err)
 			}
 		}
 	})

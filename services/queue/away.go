@@ -4,16 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"sync"
 	"time"
 
+	"github.com/deltaplane/deltaplane/core/backoff"
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
 
 // fund gets what the limiters have to give for a turn of a partition other than
-// the first, from the first one's next turn.
+// the first, from the first one's next turn, or, while that is away, by itself.
 func (d *dispatcher) fund(ctx context.Context, b *batch) error {
-	b.next = 0
+	b.next, b.funded = 0, false
 	t := &b.turn
 	t.Away, t.Reserved, t.Admitted = d.part > 0, nil, 0
 	if d.part == 0 {
@@ -37,9 +40,14 @@ func (d *dispatcher) fund(ctx context.Context, b *batch) error {
 		return nil
 	}
 	c, err := d.of.first(ctx, ops...)
-	if err != nil { // whatever became of it, this turn was not done
-		return fmt.Errorf("%w: the queue's limiters cannot be asked: %v", engine.ErrUnavailable, err) //nolint:errorlint // the cause must not decide the code
+	if ctx.Err() != nil {
+		return fmt.Errorf("%w: %w", engine.ErrUnavailable, ctx.Err())
 	}
+	if err != nil { // the others go on
+		d.alone(b, &cfg, wanted)
+		return nil
+	}
+	b.funded = true
 	for i, op := range ops {
 		r := &c.replies[i]
 		switch op.Kind {
@@ -57,17 +65,109 @@ func (d *dispatcher) fund(ctx context.Context, b *batch) error {
 	return nil
 }
 
-// first runs operations in the next turn of the first partition.
+// alone funds a turn while the first partition is away. Each partition then counts
+// by itself, on this server, at its share of the queue's rates and bursts: together
+// they stay within them on one server, and on each of several. Keys are handed out
+// without a burst.
+func (d *dispatcher) alone(b *batch, cfg *workqueue.Config, wanted int) {
+	t := &b.turn
+	if d.heard.IsZero() { // nothing is known of the store's clock
+		t.Admitted = min(wanted, 1)
+		return
+	}
+	now, share := float64(d.clock)+float64(time.Since(d.heard).Microseconds()), float64(len(d.of.all))
+	if n := charges(t.Ops); n > 0 {
+		all := buckets(cfg.Limiter, nil)
+		if len(d.tats) != len(all) {
+			d.tats = make([]float64, len(all))
+		}
+		for i, bucket := range all {
+			// Token k of a turn comes k intervals of the whole rate after the first,
+			// less the whole burst: the last comes when it should, none before it.
+			interval, burst := 1e6/bucket.Rate, float64(bucket.Burst)
+			own, least := share*interval, max(1, math.Floor(burst/share))
+			from := max(d.tats[i], now)
+			d.tats[i] = from + float64(n)*own
+			last := from + (float64(n-1)-(least-1))*own
+			t.Reserved = append(t.Reserved, workqueue.Reserved{From: last - float64(n-1)*interval + (burst-1)*interval, Count: n})
+		}
+	}
+	if wanted > 0 {
+		if d.throttle <= now {
+			d.throttle = now + share*1e6/cfg.Dispatch.QPS
+			t.Admitted = 1
+		}
+		b.next = time.Duration(d.throttle-now) * time.Microsecond
+	}
+}
+
+// buckets are the buckets of a limiter in the order of their tokens.
+func buckets(l *backoff.Limiter, all []*backoff.Limiter) []*backoff.Limiter {
+	if l.Kind == backoff.Bucket {
+		return append(all, l)
+	}
+	for i := range l.Of {
+		all = buckets(&l.Of[i], all)
+	}
+	return all
+}
+
+// first runs operations in the next turn of the first partition, unless that is
+// known not to answer or takes too long.
 func (l *lines) first(ctx context.Context, ops ...workqueue.Op) (*call, error) {
+	if l.all[0].silent() {
+		return nil, fmt.Errorf("%w: the queue's first partition", engine.ErrUnavailable)
+	}
 	done := make(chan struct{})
-	c := &call{ops: ops, done: func(*call) { close(done) }}
+	var mu sync.Mutex
+	left := false
+	c := &call{ops: ops}
+	c.done = func(c *call) {
+		mu.Lock()
+		defer mu.Unlock()
+		if left && c.err == nil {
+			l.giveTokensBack(c)
+		}
+		close(done)
+	}
 	l.all[0].submit(c)
+	timer := time.NewTimer(partWait)
+	defer timer.Stop()
 	select {
 	case <-done:
 		return c, c.err
+	case <-timer.C:
 	case <-ctx.Done():
-		return nil, ctx.Err()
 	}
+	mu.Lock()
+	defer mu.Unlock()
+	select {
+	case <-done: // it came at the same moment
+		return c, c.err
+	default:
+	}
+	left = true
+	return nil, fmt.Errorf("%w: the queue's first partition did not answer in time", engine.ErrUnavailable)
+}
+
+// giveTokensBack undoes what a call for tokens got that nobody waits for.
+func (l *lines) giveTokensBack(c *call) {
+	var back []workqueue.Op
+	for i, op := range c.ops {
+		if n := c.replies[i].Count; n > 0 {
+			back = append(back, workqueue.Op{Kind: op.Kind, Count: -n})
+		}
+	}
+	if len(back) > 0 {
+		l.all[0].submit(&call{ops: back, done: func(*call) {}})
+	}
+}
+
+// silent says that the partition's last turn failed, or its present one takes long.
+func (d *dispatcher) silent() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.failing || !d.began.IsZero() && time.Since(d.began) > partWait
 }
 
 // charges is how many operations may take a token of every bucket.
@@ -85,7 +185,7 @@ func charges(ops []workqueue.Op) int {
 // turned out to be free cost the others nothing.
 func (d *dispatcher) spend(b *batch, r *workqueue.Result, err error) {
 	t := &b.turn
-	if !t.Away || errors.Is(err, engine.ErrUnknown) { // it may have spent them
+	if !t.Away || !b.funded || errors.Is(err, engine.ErrUnknown) { // it may have spent them
 		return
 	}
 	if err != nil {

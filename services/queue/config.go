@@ -52,7 +52,10 @@ type Config struct {
 	// MaxTurn is about how many operations, and how many leases, one turn
 	// holds. Default 512.
 	MaxTurn int
-	// MaxSessions bounds sessions remembered. Default 100,000.
+	// MaxSessions bounds sessions remembered. At the limit those without a
+	// stream, a waiting Get and a lease are forgotten, the one not heard of for
+	// longest first; where there is none, new ones are refused with
+	// RESOURCE_EXHAUSTED TOO_MANY_SESSIONS. Default 100,000.
 	MaxSessions int
 	// MaxPending bounds the operations that wait for a turn of one partition;
 	// calls beyond are refused with RESOURCE_EXHAUSTED OVERLOADED, what ends or

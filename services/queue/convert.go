@@ -29,6 +29,7 @@ var addStatus = map[workqueue.Status]queuev1.AddStatus{
 	workqueue.AlreadyQueued: queuev1.AddStatus_ADD_STATUS_ALREADY_QUEUED,
 	workqueue.MarkedDirty:   queuev1.AddStatus_ADD_STATUS_MARKED_DIRTY,
 	workqueue.Delayed:       queuev1.AddStatus_ADD_STATUS_DELAYED,
+	workqueue.Died:          queuev1.AddStatus_ADD_STATUS_DEAD,
 }
 
 func addResult(r *workqueue.Reply) *queuev1.AddResult {
@@ -68,12 +69,18 @@ func expected(s *expectations.Set) *queuev1.Expectations {
 	return &queuev1.Expectations{OwnerUid: s.Owner, Creations: s.Creates, Deletions: s.Deletes, Token: s.Token, StoredAt: stamp(s.StoredAt)}
 }
 
-func lease(queue string, l *workqueue.Lease, now int64) *queuev1.Lease {
+// clock is a time by the clock that workers count their leases by: it does not
+// step, and is never zero.
+func (s *Service) clock(at time.Time) int64 { return at.Sub(s.began).Microseconds() + 1 }
+
+// lease is a lease granted at a time of the store's clock; ends is its deadline
+// by the server's.
+func lease(queue string, l *workqueue.Lease, now, ends int64) *queuev1.Lease {
 	return &queuev1.Lease{
 		Queue: queue, Key: l.Key, Token: l.Token, Deadline: stamp(l.Deadline), Remaining: span(l.Deadline - now),
 		NumRequeues: int64(l.Requeues), Attempt: int64(l.Attempt), Priority: int32(workqueue.Priority(l.Level)),
 		AddedAt: stamp(l.AddedAt), ReadyAt: stamp(l.ReadyAt), Barrier: revisions(l.Barrier), Traceparents: l.Traces,
-		State: l.State, Expectations: expected(l.Expect),
+		State: l.State, Expectations: expected(l.Expect), EndsUs: ends,
 	}
 }
 
@@ -86,12 +93,18 @@ var states = map[workqueue.State]queuev1.State{
 	workqueue.Buried:     queuev1.State_STATE_DEAD,
 }
 
+// item is a key for people: it has no token, which is its holder's.
 func item(it *workqueue.Item) *queuev1.Item {
+	_, holder := split(it.Holder)
 	out := &queuev1.Item{
-		Key: it.Key, State: states[it.State], Token: it.Token, Holder: it.Holder, Deadline: stamp(it.Deadline),
+		Key: it.Key, State: states[it.State], Holder: holder, Deadline: stamp(it.Deadline),
 		NumRequeues: int64(it.Requeues), Attempt: int64(it.Attempt),
 		AddedAt: stamp(it.AddedAt), ReadyAt: stamp(it.ReadyAt), DelayedUntil: stamp(it.DelayedUntil),
 		Barrier: revisions(it.Barrier), StateBytes: int32(it.StateBytes), Expectations: expected(it.Expect), LastReason: it.Reason,
+		LastHolders: it.Holders,
+	}
+	if out.Expectations != nil {
+		out.Expectations.Token = 0
 	}
 	if it.State != workqueue.Idle && it.State != workqueue.Buried {
 		out.Priority = int32(workqueue.Priority(it.Level))

@@ -14,6 +14,9 @@ func (d *dispatcher) deal(b *batch, r *workqueue.Result, began time.Time) time.D
 	if d.doubt {
 		d.confirm(b)
 	}
+	// The turn was done after it began: what is left of a lease by the server's
+	// clock is no more than the store leaves it.
+	d.ahead = d.svc.clock(began) - r.Now
 	for _, c := range b.calls {
 		c.now, c.via = r.Now, d
 		if c.folded == nil {
@@ -30,13 +33,20 @@ func (d *dispatcher) deal(b *batch, r *workqueue.Result, began time.Time) time.D
 			last++
 		}
 		some, t := r.Leases[first:last], b.takers[r.Leases[first].Take]
+		first = last
+		if n := d.afford(b, t, len(some)); n < len(some) {
+			d.release(some[n:])
+			some = some[:n]
+		}
 		d.line.leased(r.Now, some)
+		if len(some) == 0 {
+			continue
+		}
 		if t.deliver(d, some, r.Now) {
 			t.got += len(some)
 		} else {
 			d.release(some)
 		}
-		first = last
 	}
 	hungry := d.relieve(b, r.Counts.Ready, len(r.Leases) > 0, nil)
 
@@ -50,6 +60,9 @@ func (d *dispatcher) deal(b *batch, r *workqueue.Result, began time.Time) time.D
 	if r.NextDue != 0 {
 		due := time.Duration(r.NextDue-r.Now)*time.Microsecond - time.Since(began)
 		next = min(next, max(due, 0)+100*time.Microsecond)
+		// A step of the store's clock is found out by turns, before a server that has
+		// just come takes the time for the right one: after one longest lease.
+		next = min(next, d.of.of.Config().MaxLease/2)
 	}
 	return min(next, sweepIn(&b.turn, r))
 }

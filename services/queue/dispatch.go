@@ -42,16 +42,23 @@ type dispatcher struct {
 	wake chan struct{} // holds one token when there is a reason to look
 
 	mu      sync.Mutex
-	pending []*call  // guarded by mu, as is all that follows
-	waiting int      // operations in pending
-	takers  []*taker // those that wait for keys, the next one first
-	look    bool     // there is a reason for a turn beside pending
-	ready   int      // keys ready after the last turn
-	failing bool     // the last turn failed
+	pending []*call   // guarded by mu, as is all that follows
+	waiting int       // operations in pending
+	takers  []*taker  // those that wait for keys, the next one first
+	look    bool      // there is a reason for a turn beside pending
+	ready   int       // keys ready after the last turn
+	failing bool      // the last turn failed
+	began   time.Time // the turn under way; zero for none
+	ended   error     // why there are no more turns
 
 	// Of the dispatcher's own goroutine.
-	woken []waker
-	doubt bool // a turn that opens, closes, pauses or resumes may be applied yet
+	ahead    int64 // what the server's clock was ahead of the store's before the turn was sent
+	woken    []waker
+	tats     []float64 // of the limiter's buckets while the first partition is away: when the next token is there
+	throttle float64   // the same of the dispatch limiter
+	clock    int64     // the store's, when it was heard of last
+	heard    time.Time // zero for never
+	doubt    bool      // a turn that opens, closes, pauses or resumes may be applied yet
 }
 
 func newDispatcher(l *lines, part int, p engine.Partition) *dispatcher {
@@ -70,6 +77,12 @@ func (d *dispatcher) nudge() {
 // is never refused.
 func (d *dispatcher) submit(c *call) {
 	d.mu.Lock()
+	if d.ended != nil {
+		c.err = d.ended
+		d.mu.Unlock()
+		c.done(c)
+		return
+	}
 	if d.waiting+len(c.ops) > d.svc.cfg.MaxPending && !endsLeases(c.ops) {
 		d.mu.Unlock()
 		d.line.shed.Inc()
@@ -171,17 +184,22 @@ func (d *dispatcher) run(ctx context.Context) {
 		}
 		d.collect(&b)
 		began := time.Now()
+		over := d.lend(&b)
 		r, err := d.turn(ctx, &b)
+		over()
 		d.line.turn(len(b.turn.Ops), time.Since(began), d.of.counted(d.part, r))
 		if err != nil {
 			d.line.failed(err)
 			d.failed(&b, err)
 			d.tell()
+			if errors.Is(err, engine.ErrDeleted) {
+				d.svc.drop(d.of, err)
+			}
 			pause = min(max(2*pause, 20*time.Millisecond), time.Second)
 			timer.Reset(pause)
 			continue
 		}
-		pause = 0
+		pause, d.clock, d.heard = 0, r.Now, time.Now()
 		next := d.deal(&b, r, began)
 		d.tell()
 		timer.Reset(next)
@@ -205,18 +223,21 @@ func (d *dispatcher) failed(b *batch, err error) {
 	d.relieve(b, 0, false, err)
 }
 
-// stop answers everything that waits; the service is going away.
+// stop answers everything that waits and what still comes: the service is going
+// away, or the queue was deleted.
 func (d *dispatcher) stop() {
+	why := d.of.gone()
 	d.mu.Lock()
+	d.ended = why
 	calls, takers := d.pending, d.takers
 	d.pending, d.takers = nil, nil
 	d.mu.Unlock()
 	for _, c := range calls {
-		c.err = errStopping
+		c.err = why
 		c.done(c)
 	}
 	for _, t := range takers {
-		t.finish(errStopping)
+		t.finish(why)
 	}
 	d.tell()
 }

@@ -128,19 +128,19 @@ func (d *drain) wait(ctx context.Context, timeout time.Duration, send func(*queu
 }
 
 // look counts what is left. Counts of a store are not taken at one instant, so
-// a queue is empty when that is seen twice.
+// a queue is empty when that is seen twice. What cannot be reached may hold keys.
 func (d *drain) look(ctx context.Context) (*queuev1.DrainQueueResponse, error) {
 	out := &queuev1.DrainQueueResponse{}
 	for seen := 0; ; {
-		_, st, err := d.s.status(ctx, d.queue)
+		_, st, missing, err := d.s.status(ctx, d.queue)
 		if err != nil {
 			return nil, err
 		}
-		out.Counts = counts(st.Counts)
+		out.Counts, out.Unreachable = counts(st.Counts), missing
 		if out.Awaited, err = d.awaited(ctx, st); err != nil {
 			return nil, err
 		}
-		if !idle(st.Counts) || out.GetAwaited() > 0 {
+		if !idle(st.Counts) || out.GetAwaited() > 0 || len(missing) > 0 {
 			return out, nil
 		}
 		if seen++; seen == 2 {
@@ -161,7 +161,7 @@ func (d *drain) awaited(ctx context.Context, st engine.Status) (int64, error) {
 	}
 	n, cursor := int64(0), ""
 	for {
-		page, next, err := d.s.items(ctx, d.queue, workqueue.Waiting, cursor, itemsPage)
+		page, next, _, err := d.s.items(ctx, d.queue, workqueue.Waiting, cursor, itemsPage)
 		if err != nil {
 			return 0, err
 		}

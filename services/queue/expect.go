@@ -42,6 +42,9 @@ func (s *server) fenced(ctx context.Context, c *checks, queue string, op workque
 	if err := c.err(); err != nil {
 		return 0, err
 	}
+	if err := s.myLease(ctx, leaseAt{queue, op.Key, op.Token}); err != nil {
+		return 0, err
+	}
 	done, err := s.do(ctx, queue, op)
 	if err != nil {
 		return 0, err

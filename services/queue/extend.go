@@ -9,15 +9,17 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
 
 // extension is the outcome of extending leases.
 type extension struct {
-	kept, lost []*queuev1.LeaseRef
-	deadlines  []int64 // of what is kept, by the store's clock
-	freed      []freed
-	remaining  time.Duration // of the lease that ends first; zero when none is kept
-	err        error
+	kept, lost  []*queuev1.LeaseRef
+	unreachable []*queuev1.LeaseRef // nobody knows
+	deadlines   []int64             // of what is kept, by the store's clock
+	freed       []freed
+	remaining   time.Duration // of the lease that ends first; zero when none is kept
+	err         error
 }
 
 func (c *checks) refs(field string, refs []*queuev1.LeaseRef) {
@@ -30,13 +32,31 @@ func (c *checks) refs(field string, refs []*queuev1.LeaseRef) {
 	}
 }
 
+// extending is an extension under way: one turn of each partition it concerns.
+type extending struct {
+	s     *Service
+	ss    *session
+	asked []*queuev1.LeaseRef
+	whole bool // what is not reached is an error of the whole request
+	done  func(extension)
+
+	mu   sync.Mutex
+	out  extension // guarded by mu, as is all that follows
+	left int
+	over bool // done was called
+	// known are the leases that were answered for, kept or lost.
+	known map[*queuev1.LeaseRef]bool
+}
+
 // extend moves the deadlines of leases, or of all the session holds when there
 // are none, to now plus a lease time in microseconds; zero means what each was
 // leased for, or else its queue's.
 // A negative one shortens: no later than now plus its amount, but not what
-// another server has extended since. Done is called once, possibly from a
-// dispatcher.
-func (s *Service) extend(ctx context.Context, ss *session, refs []*queuev1.LeaseRef, leaseFor int64, done func(extension)) {
+// another server has extended since.
+// Done is called once, possibly from a dispatcher. Unless it is to be done as a
+// whole, what is not reached, or not within a time when there is a limit, is told
+// as unreachable.
+func (s *Service) extend(ctx context.Context, ss *session, refs []*queuev1.LeaseRef, leaseFor int64, whole bool, limit time.Duration, done func(extension)) {
 	if len(refs) == 0 {
 		refs = ss.refs(nil)
 	}
@@ -44,77 +64,156 @@ func (s *Service) extend(ctx context.Context, ss *session, refs []*queuev1.Lease
 		done(extension{})
 		return
 	}
-	byQueue := map[string][]*queuev1.LeaseRef{}
+	w := &extending{s: s, ss: ss, asked: refs, whole: whole, done: done, known: make(map[*queuev1.LeaseRef]bool, len(refs))}
+	byPart := map[*dispatcher][]*queuev1.LeaseRef{}
+	queues := map[string]*lines{}
 	for _, r := range refs {
-		byQueue[r.GetQueue()] = append(byQueue[r.GetQueue()], r)
-	}
-	var (
-		mu   sync.Mutex
-		out  extension
-		left = len(byQueue)
-	)
-	part := func(l *lines, refs []*queuev1.LeaseRef, c *call, err error) {
-		mu.Lock()
-		defer mu.Unlock()
-		if err != nil {
-			out.err = errors.Join(out.err, err)
-		} else {
-			at := time.Now()
-			ss.mu.Lock()
-			for i, r := range refs {
-				d := l.at(r.GetKey())
-				if c.replies[i].Status != workqueue.Settled {
-					out.lost = append(out.lost, r)
-					l.line.lostExt.Inc()
-					out.freed = ss.drop(leaseKey{d, r.GetToken()}, r.GetKey(), out.freed)
-					continue
-				}
-				remaining := time.Duration(c.replies[i].Deadline-c.now) * time.Microsecond
-				if h := ss.find(d, r); h != nil {
-					h.deadline, h.known = at.Add(remaining), c.replies[i].Deadline
-				}
-				out.kept, out.deadlines = append(out.kept, r), append(out.deadlines, c.replies[i].Deadline)
-				if out.remaining == 0 || remaining < out.remaining {
-					out.remaining = remaining
-				}
+		l, ok := queues[r.GetQueue()]
+		if !ok {
+			var err error
+			l, err = s.queue(ctx, r.GetQueue())
+			if err != nil && (whole || !errors.Is(err, engine.ErrNoQueue)) {
+				w.out.err = errors.Join(w.out.err, err)
 			}
-			ss.mu.Unlock()
-			ss.touch()
+			queues[r.GetQueue()] = l
+			if l == nil && !whole && errors.Is(err, engine.ErrNoQueue) {
+				queues[r.GetQueue()] = &lines{} // nobody holds a key of it
+			}
+			l = queues[r.GetQueue()]
 		}
-		if left--; left == 0 {
-			done(out)
+		switch {
+		case l == nil:
+		case len(l.all) == 0:
+			w.known[r] = true
+			w.out.lost = append(w.out.lost, r)
+		default:
+			d := l.at(r.GetKey())
+			byPart[d] = append(byPart[d], r)
 		}
 	}
-	for queue, refs := range byQueue {
-		l, err := s.queue(ctx, queue)
-		if err != nil {
-			part(nil, refs, nil, err)
+	w.left = len(byPart)
+	if w.left == 0 {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.finish()
+		return
+	}
+	if limit > 0 && !whole {
+		time.AfterFunc(limit, func() {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if !w.over {
+				w.finish()
+			}
+		})
+	}
+	for d, refs := range byPart {
+		d.submit(&call{ops: extensions(ss, d, refs, leaseFor), by: ss.id, done: func(c *call) { w.part(d, refs, c) }})
+	}
+}
+
+// extensions are the operations that extend leases of one partition.
+func extensions(ss *session, d *dispatcher, refs []*queuev1.LeaseRef, leaseFor int64) []workqueue.Op {
+	op := workqueue.Op{Kind: workqueue.OpExtend, For: leaseFor, Shorten: leaseFor < 0}
+	switch {
+	case leaseFor < 0:
+		op.For = -leaseFor
+	case leaseFor == 0:
+		op.For = d.of.of.Config().LeaseFor.Microseconds()
+	}
+	ops := make([]workqueue.Op, len(refs))
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	for i, r := range refs {
+		ops[i] = op
+		ops[i].Key, ops[i].Token = r.GetKey(), r.GetToken()
+		h := ss.find(d, r)
+		if h == nil {
 			continue
 		}
-		op := workqueue.Op{Kind: workqueue.OpExtend, For: leaseFor, Shorten: leaseFor < 0}
-		switch {
-		case leaseFor < 0:
-			op.For = -leaseFor
-		case leaseFor == 0:
-			op.For = l.of.Config().LeaseFor.Microseconds()
+		if leaseFor == 0 && h.from != nil && h.from.leaseFor > 0 {
+			ops[i].For = h.from.leaseFor
 		}
-		ops := make([]workqueue.Op, len(refs))
-		ss.mu.Lock()
+		if op.Shorten {
+			ops[i].Known = h.known
+		}
+	}
+	return ops
+}
+
+// part takes in what became of one partition's share. What comes when the answer
+// was given counts all the same: a lease that was extended lasts longer here, and
+// one that is lost is forgotten.
+func (w *extending) part(d *dispatcher, refs []*queuev1.LeaseRef, c *call) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.left--
+	if c.err != nil {
+		w.out.err = errors.Join(w.out.err, c.err)
+	} else {
+		var gone []freed
+		at := time.Now()
+		w.ss.mu.Lock()
 		for i, r := range refs {
-			ops[i] = op
-			ops[i].Key, ops[i].Token = r.GetKey(), r.GetToken()
-			h := ss.find(l.at(r.GetKey()), r)
-			if h == nil {
+			if c.replies[i].Status != workqueue.Settled {
+				d.line.lostExt.Inc()
+				gone = w.ss.drop(leaseKey{d, r.GetToken()}, r.GetKey(), gone)
+				if !w.over {
+					w.known[r] = true
+					w.out.lost = append(w.out.lost, r)
+				}
 				continue
 			}
-			if leaseFor == 0 && h.from != nil && h.from.leaseFor > 0 {
-				ops[i].For = h.from.leaseFor
+			remaining := time.Duration(c.replies[i].Deadline-c.now) * time.Microsecond
+			if h := w.ss.find(d, r); h != nil {
+				h.deadline, h.known = at.Add(remaining), c.replies[i].Deadline
 			}
-			if op.Shorten {
-				ops[i].Known = h.known
+			if w.over {
+				continue
+			}
+			w.known[r] = true
+			w.out.kept, w.out.deadlines = append(w.out.kept, r), append(w.out.deadlines, c.replies[i].Deadline)
+			if w.out.remaining == 0 || remaining < w.out.remaining {
+				w.out.remaining = remaining
 			}
 		}
-		ss.mu.Unlock()
-		l.submit(&call{ops: ops, by: ss.id, done: func(c *call) { part(l, refs, c, c.err) }})
+		w.ss.mu.Unlock()
+		w.ss.touch()
+		if w.over {
+			ended(gone, false)
+		} else {
+			w.out.freed = append(w.out.freed, gone...)
+		}
 	}
+	if w.left == 0 && !w.over {
+		w.finish()
+	}
+}
+
+// finish answers with what is known. Mu must be held.
+func (w *extending) finish() {
+	w.over = true
+	if !w.whole && !errors.Is(w.out.err, errStopping) {
+		w.out.err = nil
+		for _, r := range w.asked {
+			if !w.known[r] {
+				w.out.unreachable = append(w.out.unreachable, r)
+			}
+		}
+	}
+	w.done(w.out)
+}
+
+// forsake tells what is unreachable as lost, to a worker that knows only that,
+// and forgets it, so that it is not extended any more.
+func (e *extension) forsake(s *Service, ss *session) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	for _, r := range e.unreachable {
+		if l, ok := s.known(r.GetQueue()); ok {
+			e.freed = ss.drop(leaseKey{l.at(r.GetKey()), r.GetToken()}, r.GetKey(), e.freed)
+		}
+		e.lost = append(e.lost, r)
+	}
+	e.unreachable = nil
 }

@@ -91,7 +91,7 @@ func (g *gauges) refresh(queues map[string]*lines) map[string]workqueue.Counts {
 			continue
 		}
 		all.Go(func() error {
-			if _, st, err := g.s.status(ctx, name); err == nil {
+			if _, st, missing, err := g.s.status(ctx, name); err == nil && len(missing) == 0 {
 				l.line.saw(st.Counts)
 				mu.Lock()
 				looked[name] = st.Counts

@@ -29,7 +29,7 @@ func (g *getter) deliver(ss *session, t *taker, d *dispatcher, ls []workqueue.Le
 	}
 	ss.hold(d, ls, now, t, nil)
 	for i := range ls {
-		g.leases = append(g.leases, lease(d.name, &ls[i], now))
+		g.leases = append(g.leases, lease(d.name, &ls[i], now, ls[i].Deadline+d.ahead))
 	}
 	return true
 }
@@ -114,10 +114,18 @@ func (s *Service) get(ctx context.Context, l *lines, ss *session, n int, leaseFo
 		return all
 	}
 	some := g.some
+	var slow <-chan time.Time
 	for {
 		select {
+		case <-slow: // a partition does not answer: what it has later goes back
+			parted()
+			got, err := g.end()
+			return got, false, err
 		case <-some: // what other partitions have ready comes along
 			some = nil
+			timer := time.NewTimer(partWait)
+			defer timer.Stop()
+			slow = timer.C
 			for i, t := range takers {
 				if !l.all[i].lastCall(t) {
 					g.finish(nil)
@@ -148,6 +156,12 @@ func (s *Service) get(ctx context.Context, l *lines, ss *session, n int, leaseFo
 				err = errStopping
 			}
 			return got, false, err
+		case <-l.ctx.Done(): // the queue was deleted
+			parted()
+			if got, err := g.end(); len(got) > 0 || err != nil {
+				return got, false, err
+			}
+			return nil, false, l.gone()
 		case <-ctx.Done():
 			parted()
 			if got, _ := g.end(); len(got) > 0 { // delivered, but the caller has left

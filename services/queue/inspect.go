@@ -57,7 +57,7 @@ func (s *server) ListItems(ctx context.Context, r *queuev1.ListItemsRequest) (*q
 	if size == 0 {
 		size = defaultPage
 	}
-	out, err := s.list(ctx, r.GetQueue(), want, from, size)
+	out, err := s.list(ctx, r.GetQueue(), want, from, size, r.GetPartial())
 	if errors.Is(err, engine.ErrCursor) {
 		return nil, rpc.InvalidField("page_token", err)
 	}
@@ -77,13 +77,21 @@ type page struct {
 // list gathers pages of the engine until there are size keys, or about as many
 // bytes as an answer may have. A page that does not fit is read again for the
 // next answer, so each is sorted.
-func (s *server) list(ctx context.Context, queue string, state workqueue.State, at page, size int) (*queuev1.ListItemsResponse, error) {
+func (s *server) list(ctx context.Context, queue string, state workqueue.State, at page, size int, partial bool) (*queuev1.ListItemsResponse, error) {
 	out, bytes := &queuev1.ListItemsResponse{}, 0
 	for {
 		at.limit = cmp.Or(at.limit, min(size, itemsPage)) // read again, it must be the same page
-		items, next, err := s.items(ctx, queue, state, at.cursor, at.limit)
+		items, next, missing, err := s.items(ctx, queue, state, at.cursor, at.limit)
+		if err == nil && !partial {
+			err = complete(queue, missing)
+		}
 		if err != nil {
 			return nil, err
+		}
+		for _, p := range missing {
+			if !slices.Contains(out.GetUnreachable(), p) {
+				out.Unreachable = append(out.Unreachable, p)
+			}
 		}
 		slices.SortFunc(items, func(a, b workqueue.Item) int { return strings.Compare(a.Key, b.Key) })
 		for i := range items {

@@ -36,13 +36,13 @@ func (s *session) leave(t *taker) {
 
 // shutDown ends a session: its takers get what is ready, and no more, and its
 // producers are told.
-func (s *server) shutDown(id string) (*session, error) {
+func (s *server) shutDown(ctx context.Context, id string) (*session, error) {
 	c := &checks{}
 	c.session("session_id", id, true)
 	if err := c.err(); err != nil {
 		return nil, err
 	}
-	ss, err := s.sessions.get(id)
+	ss, err := s.sessions.get(owned(ctx, id))
 	if err != nil {
 		return nil, err
 	}

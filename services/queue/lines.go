@@ -8,8 +8,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-
-	"golang.org/x/sync/errgroup"
+	"time"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
@@ -25,18 +24,32 @@ type lines struct {
 
 	paused atomic.Bool // by a call that came here
 
+	ctx     context.Context         // of the dispatchers; its cause tells why it ended
+	end     context.CancelCauseFunc // of ctx
+	running sync.WaitGroup          // dispatchers
+
 	mu     sync.Mutex
 	counts []workqueue.Counts // of each partition after its last turn; guarded by mu
 }
 
 func newLines(s *Service, name string, q engine.Queue) *lines {
 	l := &lines{name: name, svc: s, of: q, line: s.metrics.line(name)}
+	l.ctx, l.end = context.WithCancelCause(s.running)
 	parts := q.Partitions()
 	l.counts = make([]workqueue.Counts, len(parts))
 	for i, p := range parts {
 		l.all = append(l.all, newDispatcher(l, i, p))
 	}
 	return l
+}
+
+// gone is why the queue is not in use here any more, nil while it is: it was
+// deleted, or the service ends.
+func (l *lines) gone() error {
+	if err := context.Cause(l.ctx); err == nil || errors.Is(err, engine.ErrNoQueue) {
+		return err
+	}
+	return errStopping
 }
 
 // at is the dispatcher of a key.
@@ -189,23 +202,39 @@ func (l *lines) submit(c *call) {
 	}
 }
 
-// status counts a queue, all partitions together, without a dispatcher.
-func (s *Service) status(ctx context.Context, name string) (workqueue.Config, engine.Status, error) {
-	q, err := s.engine.Open(ctx, name)
+// lookPart bounds how long one partition of several is looked at.
+const lookPart = 2 * time.Second
+
+// status counts a queue, all partitions together, without a dispatcher. What
+// cannot be reached is missing, unless nothing can.
+func (s *Service) status(ctx context.Context, name string) (cfg workqueue.Config, st engine.Status, missing []int32, err error) {
+	q, err := s.open(ctx, name)
 	if err != nil {
-		return workqueue.Config{}, engine.Status{}, err
+		return workqueue.Config{}, engine.Status{}, nil, err
 	}
 	parts := q.Partitions()
-	all := make([]engine.Status, len(parts))
-	g, ctx := errgroup.WithContext(ctx)
+	all, failed := make([]engine.Status, len(parts)), make([]error, len(parts))
+	var wg sync.WaitGroup
 	for i, p := range parts {
-		g.Go(func() (err error) { all[i], err = p.Status(ctx); return err })
+		wg.Go(func() {
+			short := ctx
+			if len(parts) > 1 {
+				var cancel context.CancelFunc
+				short, cancel = context.WithTimeout(ctx, lookPart)
+				defer cancel()
+			}
+			all[i], failed[i] = p.Status(short)
+		})
 	}
-	if err := g.Wait(); err != nil {
-		return workqueue.Config{}, engine.Status{}, err
-	}
-	st := all[0]
-	for _, o := range all[1:] {
+	wg.Wait()
+	for i, o := range all {
+		if err := failed[i]; err != nil {
+			if !unreached(err) || ctx.Err() != nil {
+				return workqueue.Config{}, engine.Status{}, nil, err
+			}
+			missing = append(missing, int32(i)) //nolint:gosec // at most 64
+			continue
+		}
 		sum(&st.Counts, o.Counts)
 		st.Closed, st.Paused = st.Closed || o.Closed, st.Paused || o.Paused
 		if st.OldestReady == 0 || o.OldestReady != 0 && o.OldestReady < st.OldestReady {
@@ -213,31 +242,51 @@ func (s *Service) status(ctx context.Context, name string) (workqueue.Config, en
 		}
 		st.HeldUntil, st.Now = max(st.HeldUntil, o.HeldUntil), max(st.Now, o.Now)
 	}
-	return q.Config(), st, nil
+	if len(missing) == len(parts) {
+		return workqueue.Config{}, engine.Status{}, nil, failed[0]
+	}
+	return q.Config(), st, missing, nil
+}
+
+// unreached says that an error is of a part of the store that did not answer.
+func unreached(err error) bool {
+	return errors.Is(err, engine.ErrUnavailable) || errors.Is(err, engine.ErrUnknown) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// complete is nil when no partition is missing, else an error that names them.
+func complete(queue string, missing []int32) error {
+	if len(missing) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: partitions %v of queue %q cannot be reached; ask for partial to leave them out", engine.ErrUnavailable, missing, queue)
 }
 
 // items is a page of a queue's keys: of one partition after the other. The
-// cursor is a partition and the cursor inside it.
-func (s *Service) items(ctx context.Context, name string, state workqueue.State, cursor string, limit int) ([]workqueue.Item, string, error) {
-	q, err := s.engine.Open(ctx, name)
+// cursor is a partition and the cursor inside it. Partitions that cannot be
+// reached are missing from it.
+func (s *Service) items(ctx context.Context, name string, state workqueue.State, cursor string, limit int) (out []workqueue.Item, next string, missing []int32, err error) {
+	q, err := s.open(ctx, name)
 	if err != nil {
-		return nil, "", err
+		return nil, "", nil, err
 	}
 	parts := q.Partitions()
 	p := 0
 	if cursor != "" {
 		head, tail, ok := strings.Cut(cursor, ":")
 		if p, err = strconv.Atoi(head); err != nil || !ok || p < 0 || p >= len(parts) {
-			return nil, "", engine.ErrCursor
+			return nil, "", nil, engine.ErrCursor
 		}
 		cursor = tail
 	}
-	var out []workqueue.Item
 	for ; p < len(parts) && len(out) < limit; p++ {
 		for len(out) < limit {
 			page, next, err := parts[p].Items(ctx, state, cursor, limit-len(out))
+			if len(parts) > 1 && unreached(err) && ctx.Err() == nil {
+				missing, cursor = append(missing, int32(p)), "" //nolint:gosec // at most 64
+				break
+			}
 			if err != nil {
-				return nil, "", err
+				return nil, "", nil, err
 			}
 			out, cursor = append(out, page...), next
 			if next == "" {
@@ -245,11 +294,11 @@ func (s *Service) items(ctx context.Context, name string, state workqueue.State,
 			}
 		}
 		if cursor != "" {
-			return out, strconv.Itoa(p) + ":" + cursor, nil
+			return out, strconv.Itoa(p) + ":" + cursor, missing, nil
 		}
 	}
 	if p < len(parts) {
-		return out, strconv.Itoa(p) + ":", nil
+		return out, strconv.Itoa(p) + ":", missing, nil
 	}
-	return out, "", nil
+	return out, "", missing, nil
 }

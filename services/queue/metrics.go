@@ -22,24 +22,27 @@ type metrics struct {
 	buried, shed, lostExt               *prometheus.CounterVec
 	settles, errors                     *prometheus.CounterVec
 	waited, worked, turnOps, turnTime   *prometheus.HistogramVec
-	streams                             *prometheus.GaugeVec
+	streams, refusing                   *prometheus.GaugeVec
+	byQueue                             []interface{ DeletePartialMatch(prometheus.Labels) int }
 }
 
 func newMetrics(reg prometheus.Registerer, s *Service) (*metrics, error) {
 	var all []prometheus.Collector
+	var byQueue []interface{ DeletePartialMatch(prometheus.Labels) int }
 	name := []string{"name"}
 	seconds := prometheus.ExponentialBuckets(1e-6, 10, 10) // client-go's
 	counter := func(n, help string, labels ...string) *prometheus.CounterVec {
 		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: n, Help: help}, append(name, labels...))
-		all = append(all, c)
+		all, byQueue = append(all, c), append(byQueue, c)
 		return c
 	}
 	histogram := func(n, help string, buckets []float64) *prometheus.HistogramVec {
 		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: n, Help: help, Buckets: buckets}, name)
-		all = append(all, h)
+		all, byQueue = append(all, h), append(byQueue, h)
 		return h
 	}
 	m := &metrics{
+		byQueue:     byQueue,
 		adds:        counter("workqueue_adds_total", "Keys added; adds of keys that waited already are not counted."),
 		retries:     counter("workqueue_retries_total", "Delayed and rate-limited adds, also those without a delay."),
 		waited:      histogram("workqueue_queue_duration_seconds", "From add to lease.", seconds),
@@ -58,15 +61,37 @@ func newMetrics(reg prometheus.Registerer, s *Service) (*metrics, error) {
 			Name: "deltaplane_queue_streams", Help: "Open streams, by kind: work, produce.",
 		}, []string{"kind"}),
 	}
+	m.refusing = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "deltaplane_queue_store_refuses_adds", Help: "1 while the store refuses adds, by reason: full, evicts.",
+	}, []string{"reason"})
+	for _, reason := range []string{"full", "evicts"} {
+		m.refusing.WithLabelValues(reason)
+	}
 	for _, kind := range []string{"work", "produce"} {
 		m.streams.WithLabelValues(kind)
 	}
-	for _, c := range append(all, m.streams, newGauges(s)) {
+	steps := prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "deltaplane_queue_clock_steps_total", Help: "Steps of the clock that this server kept away from queues: of a partition's Redis, or of the machine of the memory engine.",
+	}, func() float64 {
+		if e, ok := s.engine.(interface{ ClockSteps() int64 }); ok {
+			return float64(e.ClockSteps())
+		}
+		return 0
+	})
+	for _, c := range append(all, steps, m.streams, m.refusing, newGauges(s)) {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}
 	}
 	return m, nil
+}
+
+// forget removes the series of a queue.
+func (m *metrics) forget(name string) {
+	of := prometheus.Labels{"name": name}
+	for _, v := range m.byQueue {
+		v.DeletePartialMatch(of)
+	}
 }
 
 // open counts a stream until the function it returns is called.

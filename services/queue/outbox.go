@@ -63,7 +63,7 @@ func (o *outbox) lease(l *queuev1.Lease) {
 }
 
 // encode adds a lease in compact form.
-func (o *outbox) encode(queue string, l *workqueue.Lease, now int64) {
+func (o *outbox) encode(queue string, l *workqueue.Lease, now, ends int64) {
 	if o.used == 0 || o.packed[o.used-1].queue != queue || o.packed[o.used-1].n >= maxAssign || len(o.packed[o.used-1].body) >= maxAssignBytes {
 		if o.used == len(o.packed) {
 			o.packed = append(o.packed, packed{})
@@ -73,7 +73,7 @@ func (o *outbox) encode(queue string, l *workqueue.Lease, now int64) {
 	}
 	p := &o.packed[o.used-1]
 	was := len(p.body)
-	p.body = appendLease(p.body, l, now)
+	p.body = appendLease(p.body, l, now, ends)
 	p.n++
 	o.bytes += len(p.body) - was
 }

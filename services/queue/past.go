@@ -88,8 +88,9 @@ func (h *history) key(queue, key string) []*queuev1.HistoryEvent {
 		if e == nil {
 			break
 		}
+		_, session := split(h.who.name(e.session))
 		o := &queuev1.HistoryEvent{
-			Kind: queuev1.EventKind(e.kind), Time: stamp(e.at), SessionId: h.who.name(e.session), Token: e.token,
+			Kind: queuev1.EventKind(e.kind), Time: stamp(e.at), SessionId: session,
 			Outcome: outcomeOut(e.outcome), Repeats: int64(e.repeats),
 		}
 		if text := string(h.read(e)); e.kind == added {

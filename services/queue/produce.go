@@ -59,12 +59,12 @@ func (s *server) Produce(grpc queuev1.QueueService_ProduceServer) error {
 	if err := c.err(); err != nil {
 		return err
 	}
-	ss, err := s.sessions.get(hello.GetSessionId())
+	ss, err := s.sessions.get(owned(grpc.Context(), hello.GetSessionId()))
 	if err != nil {
 		return err
 	}
 	p := &producer{
-		s: s, ss: ss, grpc: grpc, name: onceOf(hello.GetSessionId()), generation: s.engine.Generation(), known: collections{},
+		s: s, ss: ss, grpc: grpc, name: onceOf(ss.id), generation: s.engine.Generation(), known: collections{},
 		wake: make(chan struct{}, 1), room: make(chan struct{}, 1),
 	}
 	welcome := &queuev1.ProduceWelcome{ServerTime: timestamppb.Now(), Generation: p.generation, Window: produceWindow}
@@ -217,13 +217,16 @@ func (p *producer) next(ctx context.Context) *produceBatch {
 func (p *producer) begin(ctx context.Context, queues map[string]*lines, b *produceBatch) {
 	if b.err == nil {
 		l := queues[b.queue]
-		if l == nil {
+		if l == nil || l.gone() != nil {
 			if l, b.err = p.s.queue(ctx, b.queue); b.err == nil {
 				if len(queues) > maxQueues {
 					clear(queues)
 				}
 				queues[strings.Clone(b.queue)] = l
 			}
+		}
+		if b.err == nil {
+			b.err = p.ss.produced(b.id, b.sum())
 		}
 		if b.err == nil && p.ss.shutDown() {
 			b.shut()

@@ -91,7 +91,7 @@ func (b *produceBatch) outcome(out []byte) []byte {
 func atOp(i int) string { return at("batch.ops", i) }
 
 // addStates is addStatus for the hot path.
-var addStates = func() (out [workqueue.Held + 1]byte) {
+var addStates = func() (out [workqueue.Died + 1]byte) {
 	for s, to := range addStatus {
 		out[s] = byte(to)
 	}

@@ -47,6 +47,21 @@ func (b *produceBatch) place(i int) int {
 	return b.at[i]
 }
 
+// sum tells batches apart that ask for different operations.
+func (b *produceBatch) sum() uint64 {
+	d := digest(b.n)
+	d.text(b.queue)
+	for i := range b.call.ops {
+		d.number(uint64(b.place(i))) //nolint:gosec // not negative
+		d.op(&b.call.ops[i])
+	}
+	for _, bad := range b.bad {
+		d.number(uint64(bad.at)) //nolint:gosec // not negative
+		d.text(bad.err.Error())
+	}
+	return uint64(d)
+}
+
 // shut takes the adds out: their session was shut down.
 func (b *produceBatch) shut() {
 	kept, places := b.call.ops[:0], make([]int, 0, len(b.call.ops))

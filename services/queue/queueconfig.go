@@ -20,9 +20,10 @@ import (
 func (c *checks) configIn(field string, in *queuev1.QueueConfig) workqueue.Config {
 	const long = workqueue.MaxDelay
 	cfg := workqueue.Config{
-		Partitions: int(in.GetPartitions()), MaxRetries: clamp(in.GetMaxRetries()), Replicas: int(in.GetReplicas()),
+		Partitions: int(in.GetPartitions()), MaxRetries: clamp(in.GetMaxRetries()), MaxDeliveries: int(in.GetMaxDeliveries()), Replicas: int(in.GetReplicas()),
 		AbsorbDelays: in.GetAbsorbDelays(), ReserveOnce: in.GetReserveOnce(),
 		LeaseFor:         c.duration(field+".lease_duration", in.GetLeaseDuration(), time.Hour),
+		MaxLease:         c.duration(field+".max_lease", in.GetMaxLease(), time.Hour),
 		BarrierRetention: c.duration(field+".barrier_retention", in.GetBarrierRetention(), 24*time.Hour),
 		Aging:            c.duration(field+".aging", in.GetAging(), long),
 		MaxProcessing:    c.duration(field+".max_processing", in.GetMaxProcessing(), 7*24*time.Hour),
@@ -101,9 +102,10 @@ func durabilityOut(d workqueue.Durability) queuev1.Durability {
 // configOut is a configuration with its defaults filled in.
 func configOut(name string, c workqueue.Config) *queuev1.QueueConfig {
 	out := &queuev1.QueueConfig{
-		Name: name, RateLimiter: limiterOut(*c.Limiter), LeaseDuration: durationpb.New(c.LeaseFor),
+		Name: name, RateLimiter: limiterOut(*c.Limiter), LeaseDuration: durationpb.New(c.LeaseFor), MaxLease: durationpb.New(c.MaxLease),
 		Partitions: int32(c.Partitions), BarrierRetention: durationpb.New(c.BarrierRetention), MaxRetries: int64(c.MaxRetries),
-		AbsorbDelays: c.AbsorbDelays, ReserveOnce: c.ReserveOnce, Aging: durationpb.New(c.Aging),
+		MaxDeliveries: int32(c.MaxDeliveries),
+		AbsorbDelays:  c.AbsorbDelays, ReserveOnce: c.ReserveOnce, Aging: durationpb.New(c.Aging),
 		Durability: durabilityOut(c.Durability), Replicas: int32(c.Replicas),
 		Backoff: &queuev1.BackoffConfig{
 			Initial: durationpb.New(c.Backoff.Initial), Max: durationpb.New(c.Backoff.Max),

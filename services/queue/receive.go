@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -32,6 +33,8 @@ func (st *stream) receive(ctx context.Context) error {
 			err = st.extend(ctx, k.Extend)
 		case *queuev1.WorkRequest_Goodbye:
 			st.leave()
+		case *queuev1.WorkRequest_Ping:
+			st.push(&queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Pong{Pong: &queuev1.Pong{Id: k.Ping.GetId(), ClockUs: st.s.clock(time.Now())}}})
 		default:
 			err = errNotHello
 		}
@@ -100,9 +103,25 @@ func (st *stream) offer(only *station) {
 	}
 }
 
+// partWait is how long a partition of the store may take, before a stream is
+// answered without it.
+const partWait = 500 * time.Millisecond
+
+// patience is how long the store may take to extend leases, zero for as long as
+// it tries.
+func (st *stream) patience() time.Duration {
+	if !st.partial {
+		return 0
+	}
+	return partWait
+}
+
 func (st *stream) settle(ctx context.Context, m *settleMessage) error {
 	if m.err != nil {
 		return m.err
+	}
+	if err := st.s.mine(ctx, st.ss, len(m.plan.ops), m.plan.lease); err != nil {
+		return err
 	}
 	st.mu.Lock()
 	st.holds = m.hold
@@ -110,17 +129,17 @@ func (st *stream) settle(ctx context.Context, m *settleMessage) error {
 	if !m.hold {
 		defer callAll(st.reuse(m.plan)) // after the settlements are in line
 	}
-	st.s.settle(ctx, st.ss, m.id, m.plan, func(out *settled) {
+	st.s.settle(ctx, st.ss, m.id, m.plan, false, st.patience(), func(out *settled) {
 		if out.err != nil {
 			st.close(out.err)
 			return
 		}
 		var msg any
 		if st.compact {
-			msg = settledMessage(m.id, out)
+			msg = settledMessage(m.id, out, st.partial)
 		} else {
 			msg = &queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Settled{
-				Settled: &queuev1.Settled{RequestId: m.id, Results: out.results()},
+				Settled: &queuev1.Settled{RequestId: m.id, Results: out.results(st.partial), More: out.more},
 			}}
 		}
 		st.mu.Lock()
@@ -142,10 +161,17 @@ func (st *stream) extend(ctx context.Context, b *queuev1.ExtendBatch) error {
 	if err := c.err(); err != nil {
 		return err
 	}
+	if err := st.s.mine(ctx, st.ss, len(b.GetLeases()), refAt(b.GetLeases())); err != nil {
+		return err
+	}
 	st.mu.Lock()
 	st.extending++
 	st.mu.Unlock()
-	st.s.extend(ctx, st.ss, b.GetLeases(), 0, func(e extension) {
+	asked := st.s.clock(time.Now()) // before any turn that extends
+	st.s.extend(ctx, st.ss, b.GetLeases(), 0, false, st.patience(), func(e extension) {
+		if !st.partial {
+			e.forsake(st.s.Service, st.ss)
+		}
 		st.mu.Lock()
 		st.extending--
 		holds := st.holds
@@ -155,7 +181,8 @@ func (st *stream) extend(ctx context.Context, b *queuev1.ExtendBatch) error {
 			return
 		}
 		st.push(&queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Extended{Extended: &queuev1.Extended{
-			Extended: int64(len(e.kept)), Lost: e.lost, Remaining: durationpb.New(e.remaining),
+			Extended: int64(len(e.kept)), Lost: e.lost, Remaining: durationpb.New(e.remaining), Unreachable: e.unreachable,
+			EndsUs: asked + e.remaining.Microseconds(),
 		}}})
 		ended(e.freed, holds)
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -56,7 +57,7 @@ func (r *remote) Generation() string {
 
 var reasons = map[string]error{
 	"QUEUE_NOT_FOUND": engine.ErrNoQueue, "PARTITIONS_FIXED": engine.ErrPartitions,
-	"QUEUE_CLOSED": errClosed, "BARRIER_FULL": errBarrierFull,
+	"QUEUE_LEASED": engine.ErrLeased, "QUEUE_CLOSED": errClosed, "BARRIER_FULL": errBarrierFull,
 }
 
 func plain(err error) error {
@@ -74,14 +75,19 @@ func (r *remote) Configure(ctx context.Context, name string, cfg workqueue.Confi
 	}
 	c := &checks{}
 	out := c.configIn("config", res.GetConfig())
-	return &remoteQueue{r, name, out}, res.GetCreated(), c.err()
+	return &remoteQueue{r, name, out, &sync.Map{}}, res.GetCreated(), c.err()
 }
 
 func (r *remote) Open(ctx context.Context, name string) (engine.Queue, error) {
 	if _, err := r.c.Len(ctx, &queuev1.LenRequest{Queue: name}); err != nil {
 		return nil, plain(err)
 	}
-	return &remoteQueue{r, name, workqueue.Config{}}, nil
+	return &remoteQueue{r, name, workqueue.Config{}, &sync.Map{}}, nil
+}
+
+func (r *remote) Delete(ctx context.Context, name string, force bool) error {
+	_, err := r.c.DeleteQueue(ctx, &queuev1.DeleteQueueRequest{Queue: name, Force: force})
+	return plain(err)
 }
 
 func (r *remote) Names(ctx context.Context) ([]string, error) {
@@ -97,6 +103,7 @@ type remoteQueue struct {
 	r    *remote
 	name string
 	cfg  workqueue.Config
+	lent *sync.Map // token by key: a worker is told, and nobody else
 }
 
 func (q *remoteQueue) Config() workqueue.Config { return q.cfg }
@@ -135,14 +142,14 @@ func (q *remoteQueue) Items(ctx context.Context, state workqueue.State, cursor s
 	res, err := q.r.c.ListItems(ctx, &queuev1.ListItemsRequest{Queue: q.name, State: in, PageToken: cursor, PageSize: int32(limit)})
 	var out []workqueue.Item
 	for _, it := range res.GetItems() {
-		out = append(out, *itemIn(it))
+		out = append(out, *q.itemIn(it))
 	}
 	return out, res.GetNextPageToken(), err
 }
 
-func itemIn(it *queuev1.Item) *workqueue.Item {
+func (q *remoteQueue) itemIn(it *queuev1.Item) *workqueue.Item {
 	out := &workqueue.Item{
-		Key: it.GetKey(), Token: it.GetToken(), Holder: it.GetHolder(), Deadline: micros(it.GetDeadline()), Requeues: int(it.GetNumRequeues()),
+		Key: it.GetKey(), Holder: it.GetHolder(), Deadline: micros(it.GetDeadline()), Requeues: int(it.GetNumRequeues()),
 		Attempt: int(it.GetAttempt()), Level: workqueue.Level(int(it.GetPriority())), AddedAt: micros(it.GetAddedAt()), ReadyAt: micros(it.GetReadyAt()),
 		DelayedUntil: micros(it.GetDelayedUntil()), Barrier: barrierIn(it.GetBarrier()), StateBytes: int(it.GetStateBytes()),
 		Expect: expectIn(it.GetExpectations()), Reason: it.GetLastReason(),
@@ -151,6 +158,9 @@ func itemIn(it *queuev1.Item) *workqueue.Item {
 		if p == it.GetState() {
 			out.State = s
 		}
+	}
+	if token, ok := q.lent.Load(it.GetKey()); ok && it.GetHolder() != "" {
+		out.Token = token.(uint64)
 	}
 	return out
 }
@@ -197,6 +207,7 @@ func (q *remoteQueue) Turn(ctx context.Context, t *workqueue.Turn) (*workqueue.R
 			return nil, err
 		}
 		for _, l := range res.GetLeases() {
+			q.lent.Store(l.GetKey(), l.GetToken())
 			r.Leases = append(r.Leases, workqueue.Lease{
 				Take: i, Key: l.GetKey(), Token: l.GetToken(), Deadline: micros(l.GetDeadline()), AddedAt: micros(l.GetAddedAt()), ReadyAt: micros(l.GetReadyAt()),
 				Level: workqueue.Level(int(l.GetPriority())), Attempt: int(l.GetAttempt()), Requeues: int(l.GetNumRequeues()),
@@ -276,7 +287,7 @@ func (q *remoteQueue) op(ctx context.Context, op *workqueue.Op) (workqueue.Reply
 		return rep, err
 	case workqueue.OpInspect:
 		res, err := c.Inspect(ctx, &queuev1.InspectRequest{Queue: q.name, Key: op.Key})
-		return workqueue.Reply{Item: itemIn(res.GetItem())}, err
+		return workqueue.Reply{Item: q.itemIn(res.GetItem())}, err
 	case workqueue.OpClose:
 		_, err := c.CloseQueue(ctx, &queuev1.CloseQueueRequest{Queue: q.name})
 		return rep, err

@@ -10,7 +10,7 @@ import (
 
 // resume keeps the leases a worker believes it holds, and soon ends those of
 // the session that it does not know of.
-func (st *stream) resume(ctx context.Context, refs []*queuev1.LeaseRef, leaseFor int64) (kept, lost []*queuev1.LeaseRef, err error) {
+func (st *stream) resume(ctx context.Context, refs []*queuev1.LeaseRef, leaseFor int64) (extension, error) {
 	type lease struct {
 		queue, key string
 		token      uint64
@@ -36,52 +36,80 @@ func (st *stream) resume(ctx context.Context, refs []*queuev1.LeaseRef, leaseFor
 		st.s.shorten(ctx, st.ss, unknown)
 	}
 	if len(once) == 0 {
-		return nil, nil, nil
+		return extension{}, nil
 	}
 	done := make(chan extension, 1)
-	st.s.extend(ctx, st.ss, once, leaseFor, func(e extension) { done <- e })
+	st.s.extend(ctx, st.ss, once, leaseFor, false, st.patience(), func(e extension) { done <- e })
 	select {
 	case e := <-done:
-		if e.err != nil {
-			return nil, nil, e.err
+		if !st.partial {
+			e.forsake(st.s.Service, st.ss)
 		}
-		return e.kept, e.lost, st.adopt(ctx, e)
+		if e.err != nil {
+			return e, e.err
+		}
+		return e, st.adopt(ctx, e, leaseFor)
 	case <-ctx.Done():
-		return nil, nil, ctx.Err()
+		return extension{}, ctx.Err()
 	}
 }
 
-// adopt makes resumed leases the stream's own.
-func (st *stream) adopt(ctx context.Context, e extension) error {
-	until := time.Now().Add(e.remaining)
+// adopt makes resumed leases the stream's own: those that are kept, and those of
+// which nothing is known for as long as they may last.
+func (st *stream) adopt(ctx context.Context, e extension, leaseFor int64) error {
+	now := time.Now()
 	for i, r := range e.kept {
-		l, err := st.s.queue(ctx, r.GetQueue())
-		if err != nil {
+		if err := st.adoptOne(ctx, r, now.Add(e.remaining), e.deadlines[i]); err != nil {
 			return err
 		}
-		d := l.at(r.GetKey())
-		var from *taker
-		if q := st.queues[r.GetQueue()]; q != nil {
-			from = q.takers[d.part]
+	}
+	n := len(e.kept)
+	for _, r := range e.unreachable {
+		l, ok := st.s.known(r.GetQueue())
+		if !ok {
+			continue // it cannot be opened; the next extension tries again
 		}
-		st.ss.mu.Lock()
-		h := st.ss.find(d, r)
-		if h == nil {
-			st.ss.put(leaseKey{d, r.GetToken()}, held{key: r.GetKey(), since: time.Now(), deadline: until, known: e.deadlines[i]})
-			h = st.ss.find(d, r)
+		most := time.Duration(leaseFor) * time.Microsecond
+		if most == 0 {
+			most = l.of.Config().LeaseFor
 		}
-		h.stream, h.from, h.paid = st, from, false
-		st.ss.mu.Unlock()
+		if err := st.adoptOne(ctx, r, now.Add(most), 0); err != nil {
+			return err
+		}
+		n++
 	}
 	st.mu.Lock()
-	st.live += len(e.kept)
+	st.live += n
 	st.mu.Unlock()
+	return nil
+}
+
+// adoptOne makes a lease the stream's. The deadline counts where this server
+// knows no other.
+func (st *stream) adoptOne(ctx context.Context, r *queuev1.LeaseRef, until time.Time, deadline int64) error {
+	l, err := st.s.queue(ctx, r.GetQueue())
+	if err != nil {
+		return err
+	}
+	d := l.at(r.GetKey())
+	var from *taker
+	if q := st.queues[r.GetQueue()]; q != nil {
+		from = q.takers[d.part]
+	}
+	st.ss.mu.Lock()
+	defer st.ss.mu.Unlock()
+	h := st.ss.find(d, r)
+	if h == nil {
+		st.ss.put(leaseKey{d, r.GetToken()}, held{key: r.GetKey(), since: time.Now(), deadline: until, known: deadline})
+		h = st.ss.find(d, r)
+	}
+	h.stream, h.from, h.paid = st, from, false
 	return nil
 }
 
 // shorten ends leases soon and forgets them here. It does not wait.
 func (s *Service) shorten(ctx context.Context, ss *session, refs []*queuev1.LeaseRef) {
-	s.extend(ctx, ss, refs, -s.cfg.CloseGrace.Microseconds(), func(extension) {})
+	s.extend(ctx, ss, refs, -s.cfg.CloseGrace.Microseconds(), true, 0, func(extension) {})
 }
 
 // reuse gives the credit of leases back that are about to end, whatever comes

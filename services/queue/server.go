@@ -43,6 +43,7 @@ func (s *server) doAs(ctx context.Context, queue, session string, ops ...workque
 }
 
 func (s *server) Get(ctx context.Context, r *queuev1.GetRequest) (*queuev1.GetResponse, error) {
+	came := s.clock(time.Now())
 	c := &checks{}
 	c.queue("queue", r.GetQueue())
 	c.session("session_id", r.GetSessionId(), true)
@@ -56,7 +57,7 @@ func (s *server) Get(ctx context.Context, r *queuev1.GetRequest) (*queuev1.GetRe
 	if err != nil {
 		return nil, err
 	}
-	ss, err := s.sessions.get(r.GetSessionId())
+	ss, err := s.sessions.get(owned(ctx, r.GetSessionId()))
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +69,7 @@ func (s *server) Get(ctx context.Context, r *queuev1.GetRequest) (*queuev1.GetRe
 		s.giveBack(d, ss, leases[n:])
 		leases = leases[:n]
 	}
-	return &queuev1.GetResponse{Leases: leases, ShutDown: shut, Generation: s.engine.Generation()}, nil
+	return &queuev1.GetResponse{Leases: leases, ShutDown: shut, Generation: s.engine.Generation(), ClockUs: came}, nil
 }
 
 func (s *server) Forget(ctx context.Context, r *queuev1.ForgetRequest) (*queuev1.ForgetResponse, error) {
@@ -106,8 +107,8 @@ func (s *server) eachKey(ctx context.Context, queue string, keys []string, kind 
 	return s.do(ctx, queue, ops...)
 }
 
-func (s *server) ShutDown(_ context.Context, r *queuev1.ShutDownRequest) (*queuev1.ShutDownResponse, error) {
-	if _, err := s.shutDown(r.GetSessionId()); err != nil {
+func (s *server) ShutDown(ctx context.Context, r *queuev1.ShutDownRequest) (*queuev1.ShutDownResponse, error) {
+	if _, err := s.shutDown(ctx, r.GetSessionId()); err != nil {
 		return nil, err
 	}
 	return &queuev1.ShutDownResponse{}, nil
@@ -119,7 +120,7 @@ func (s *server) ShutDownWithDrain(ctx context.Context, r *queuev1.ShutDownWithD
 	if err := c.err(); err != nil {
 		return nil, err
 	}
-	ss, err := s.shutDown(r.GetSessionId())
+	ss, err := s.shutDown(ctx, r.GetSessionId())
 	if err != nil {
 		return nil, err
 	}
@@ -130,13 +131,13 @@ func (s *server) ShutDownWithDrain(ctx context.Context, r *queuev1.ShutDownWithD
 	return &queuev1.ShutDownWithDrainResponse{Remaining: int64(left)}, nil
 }
 
-func (s *server) ShuttingDown(_ context.Context, r *queuev1.ShuttingDownRequest) (*queuev1.ShuttingDownResponse, error) {
+func (s *server) ShuttingDown(ctx context.Context, r *queuev1.ShuttingDownRequest) (*queuev1.ShuttingDownResponse, error) {
 	c := &checks{}
 	c.session("session_id", r.GetSessionId(), true)
 	if err := c.err(); err != nil {
 		return nil, err
 	}
-	return &queuev1.ShuttingDownResponse{ShuttingDown: s.sessions.find(r.GetSessionId()).shutDown()}, nil
+	return &queuev1.ShuttingDownResponse{ShuttingDown: s.sessions.find(owned(ctx, r.GetSessionId())).shutDown()}, nil
 }
 
 func (s *server) Settle(ctx context.Context, r *queuev1.SettleRequest) (*queuev1.SettleResponse, error) {
@@ -146,12 +147,15 @@ func (s *server) Settle(ctx context.Context, r *queuev1.SettleRequest) (*queuev1
 	if err := c.err(); err != nil {
 		return nil, err
 	}
-	ss, err := s.sessions.get(r.GetSessionId())
+	ss, err := s.sessions.get(owned(ctx, r.GetSessionId()))
 	if err != nil {
 		return nil, err
 	}
+	if err := s.mine(ctx, ss, len(plan.ops), plan.lease); err != nil {
+		return nil, err
+	}
 	results := make(chan *settled, 1)
-	s.settle(ctx, ss, r.GetRequestId(), plan, func(out *settled) {
+	s.settle(ctx, ss, r.GetRequestId(), plan, true, 0, func(out *settled) {
 		ended(out.freed, false)
 		results <- out
 	})
@@ -160,7 +164,7 @@ func (s *server) Settle(ctx context.Context, r *queuev1.SettleRequest) (*queuev1
 		if out.err != nil {
 			return nil, out.err
 		}
-		return &queuev1.SettleResponse{Results: out.results(), RequestId: r.GetRequestId()}, nil
+		return &queuev1.SettleResponse{Results: out.results(false), RequestId: r.GetRequestId()}, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -173,12 +177,15 @@ func (s *server) Extend(ctx context.Context, r *queuev1.ExtendRequest) (*queuev1
 	if err := c.err(); err != nil {
 		return nil, err
 	}
-	ss, err := s.sessions.get(r.GetSessionId())
+	ss, err := s.sessions.get(owned(ctx, r.GetSessionId()))
 	if err != nil {
 		return nil, err
 	}
+	if err := s.mine(ctx, ss, len(r.GetLeases()), refAt(r.GetLeases())); err != nil {
+		return nil, err
+	}
 	done := make(chan extension, 1)
-	s.extend(ctx, ss, r.GetLeases(), 0, func(e extension) {
+	s.extend(ctx, ss, r.GetLeases(), 0, true, 0, func(e extension) {
 		ended(e.freed, false)
 		done <- e
 	})

@@ -19,16 +19,17 @@ import (
 
 // Service is a queue server. Make it with New, run it once.
 type Service struct {
-	cfg      Config
-	engine   engine.Engine
-	log      *slog.Logger
-	metrics  *metrics
-	history  *history // nil when none is kept
-	rpc      *rpc.Server
-	admin    *telemetry.Admin
-	sessions sessions
-	usable   atomic.Pointer[error] // nil inside: the store is fit
-	gets     atomic.Uint32         // counts Gets
+	cfg       Config
+	engine    engine.Engine
+	log       *slog.Logger
+	metrics   *metrics
+	history   *history // nil when none is kept
+	rpc       *rpc.Server
+	admin     *telemetry.Admin
+	sessions  sessions
+	condition condition
+	gets      atomic.Uint32 // counts Gets
+	began     time.Time     // where the clock begins that workers count by
 
 	mu      sync.Mutex
 	queues  map[string]*lines // guarded by mu
@@ -37,8 +38,6 @@ type Service struct {
 	wg       sync.WaitGroup  // dispatchers
 	stopping <-chan struct{} // closed when calls that last are to end
 }
-
-var errNotReached = fmt.Errorf("%w: not reached yet", engine.ErrUnavailable)
 
 // New builds a queue service that reports through tel. It reads the memory
 // engine's data directory, if there is one, and connects to nothing. The error
@@ -72,16 +71,19 @@ func New(cfg Config, tel *telemetry.Telemetry) (*Service, error) {
 // build assembles a service around an engine.
 func build(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, error) {
 	s := &Service{
-		cfg: cfg, engine: e, log: tel.Log, queues: map[string]*lines{},
+		cfg: cfg, engine: e, log: tel.Log, began: time.Now(), queues: map[string]*lines{},
 		history:  newHistory(cfg.HistoryKeys),
 		sessions: sessions{max: cfg.MaxSessions, all: map[string]*session{}},
 	}
-	s.usable.Store(&errNotReached)
+	s.condition = condition{log: tel.Log, err: errNotReached}
 	var err error
 	if s.metrics, err = newMetrics(tel.Registry, s); err != nil {
 		return nil, fmt.Errorf("queue metrics: %w", err)
 	}
-	s.rpc, err = rpc.NewServer(cfg.RPC, rpc.Options{Log: tel.Log, Registry: tel.Registry, Tracer: tel.Tracer, Rules: rules, Extra: wireOptions()})
+	s.condition.gauge = s.metrics.refusing
+	s.rpc, err = rpc.NewServer(cfg.RPC, rpc.Options{
+		Log: tel.Log, Registry: tel.Registry, Tracer: tel.Tracer, Rules: rules, Extra: wireOptions(), MessageBytes: requestBytes(),
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +93,8 @@ func build(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, err
 		return nil, err
 	}
 	s.admin.Ready("serving", s.rpc.Ready)
-	s.admin.Ready("store", func(context.Context) error { return *s.usable.Load() })
+	s.admin.Ready("authorization", telemetry.Degrades(s.rpc.CheckAuthorizer))
+	s.admin.Ready("store", func(context.Context) error { return s.condition.ready() })
 	return s, nil
 }
 
@@ -120,105 +123,6 @@ func (s *Service) Run(ctx context.Context) (err error) {
 	return err
 }
 
-// watchStore keeps health in step with the store and makes the configured
-// queues.
-func (s *Service) watchStore(ctx context.Context) error {
-	const every = 3 * time.Second
-	first, wait, generation := true, time.Duration(0), ""
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(wait):
-		}
-		err := s.checkStore(ctx, first)
-		if ctx.Err() != nil {
-			return nil
-		}
-		was := *s.usable.Load()
-		s.usable.Store(&err)
-		s.rpc.SetServing(queuev1.QueueService_ServiceDesc.ServiceName, err == nil)
-		switch {
-		case err != nil && first && (errors.Is(err, engine.ErrEviction) || errors.Is(err, engine.ErrDenied) || errors.Is(err, engine.ErrUnfit)):
-			return err
-		case err != nil && (was == nil || errors.Is(was, errNotReached)):
-			s.log.Warn("store cannot be used", telemetry.Err(err))
-		case err == nil && was != nil:
-			s.log.Info("store is ready")
-		}
-		wait = every
-		if err == nil {
-			first = false
-		} else if first {
-			wait = 250 * time.Millisecond
-		}
-		if g := s.engine.Generation(); err == nil && g != generation {
-			if err := s.beginRun(ctx); err != nil {
-				s.log.Warn("not every queue was looked at after the store came back", telemetry.Err(err))
-			} else {
-				generation = g
-			}
-		}
-		s.sessions.expire(time.Now())
-	}
-}
-
-// starter is a partition of a store that hands nothing out for a time after a
-// restart of its own. Start begins that time, unless it has begun; it may be
-// called beside turns.
-type starter interface {
-	Start(ctx context.Context) error
-}
-
-// beginRun has every queue begin the store's present run: after a restart the
-// time in which nothing is handed out should not begin with the first use. Those
-// in use here have a turn; for the others nothing is left running.
-func (s *Service) beginRun(ctx context.Context) error {
-	names, err := s.engine.Names(ctx)
-	for _, name := range names {
-		if l, ok := s.known(name); ok {
-			l.lookNow()
-			continue
-		}
-		q, failed := s.engine.Open(ctx, name)
-		if errors.Is(failed, engine.ErrNoQueue) {
-			continue // one that was lost is made again at its first use
-		}
-		if failed == nil {
-			failed = begin(ctx, q)
-		}
-		if failed != nil {
-			err = errors.Join(err, fmt.Errorf("queue %q: %w", name, failed))
-		}
-	}
-	return err
-}
-
-func begin(ctx context.Context, q engine.Queue) error {
-	for _, p := range q.Partitions() {
-		if p, ok := p.(starter); ok {
-			if err := p.Start(ctx); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func (s *Service) checkStore(ctx context.Context, configure bool) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	if err := s.engine.Check(ctx); err != nil || !configure {
-		return err
-	}
-	for _, q := range s.cfg.Queues {
-		if _, _, err := s.engine.Configure(ctx, q.Name, q.Config); err != nil {
-			return fmt.Errorf("queue %q: %w", q.Name, err)
-		}
-	}
-	return nil
-}
-
 // woken has a queue looked at because another replica made keys ready.
 func (s *Service) woken(name string) {
 	s.mu.Lock()
@@ -239,7 +143,7 @@ func (s *Service) queue(ctx context.Context, name string) (*lines, error) {
 	if l != nil {
 		return l, nil
 	}
-	q, err := s.engine.Open(ctx, name)
+	q, err := s.open(ctx, name)
 	if errors.Is(err, engine.ErrNoQueue) {
 		for _, c := range s.cfg.Queues {
 			if c.Name == name { // the store came up after the service, or lost it
@@ -251,6 +155,21 @@ func (s *Service) queue(ctx context.Context, name string) (*lines, error) {
 		return nil, err
 	}
 	return s.adopt(name, q)
+}
+
+// open finds a queue of the store. Where there is none, the error lists those there are.
+func (s *Service) open(ctx context.Context, name string) (engine.Queue, error) {
+	q, err := s.engine.Open(ctx, name)
+	if !errors.Is(err, engine.ErrNoQueue) {
+		return q, err
+	}
+	short, cancel := context.WithTimeout(ctx, lookPart)
+	defer cancel()
+	names, failed := s.engine.Names(short)
+	if failed != nil {
+		return nil, err //nolint:nilerr // the list is an addition
+	}
+	return nil, fmt.Errorf("%w; %s", err, rpc.ThereAre(names, name))
 }
 
 // known finds the lines of a queue that is in use here, else nil.
@@ -273,9 +192,38 @@ func (s *Service) adopt(name string, q engine.Queue) (*lines, error) {
 	}
 	l := newLines(s, name, q)
 	s.queues[name] = l
-	ctx := s.running
 	for _, d := range l.all {
-		s.wg.Go(func() { d.run(ctx) })
+		l.running.Add(1)
+		s.wg.Go(func() {
+			defer l.running.Done()
+			d.run(l.ctx)
+		})
 	}
 	return l, nil
+}
+
+// drop ends the use of a queue that was deleted: calls and streams get the
+// error, and its dispatchers and metrics go. Done is closed when they are gone.
+func (s *Service) drop(l *lines, err error) (done chan struct{}) {
+	done = make(chan struct{})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.queues[l.name] == l {
+		delete(s.queues, l.name)
+	}
+	l.end(err)
+	if s.running == nil { // all of them end
+		close(done)
+		return done
+	}
+	s.wg.Go(func() {
+		defer close(done)
+		l.running.Wait()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.queues[l.name] == nil {
+			s.metrics.forget(l.name)
+		}
+	})
+	return done
 }

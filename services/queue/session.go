@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -44,7 +45,14 @@ type session struct {
 	changed chan struct{}          // closed when a lease went, if anybody waits for it
 	waiting int                    // how many do
 	answers []*answer              // the last ones, oldest first
+	batches []batchSum             // the last ones produced, each at its number modulo keptSums; nil for none
 }
+
+// batchSum is the number of a batch that was produced, and what it asked for.
+type batchSum struct{ id, sum uint64 }
+
+// keptSums is how many batches a session remembers the numbers of.
+const keptSums = produceWindow
 
 // answer is what a settlement request got, for when it comes again.
 type answer struct {
@@ -61,16 +69,18 @@ const keptAnswers = 32
 type sessions struct {
 	max int
 	mu  sync.Mutex
-	all map[string]*session // guarded by mu
+	all map[string]*session // guarded by mu, as is all that follows
+	use time.Time           // when all of them were last found in use
 }
 
-// get returns a session, making it when it is not known.
+// get returns a session, making it when it is not known. At the limit those are
+// forgotten that nobody uses; an error says that all are in use.
 func (s *sessions) get(id string) (*session, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ss := s.all[id]
 	if ss == nil {
-		if len(s.all) >= s.max {
+		if len(s.all) >= s.max && !s.forget(time.Now()) {
 			return nil, errSessions
 		}
 		ss = &session{id: id, leases: map[leaseKey]*held{}, makers: map[*producer]bool{}, gets: map[*taker]*dispatcher{}, changed: make(chan struct{})}
@@ -110,7 +120,50 @@ const (
 	sessionShut = time.Hour
 )
 
-// expire forgets sessions that nobody uses.
+// lookAgain is how long nothing is looked for after every session was found in use.
+const lookAgain = 100 * time.Millisecond
+
+// forget makes room, and reports false when it finds none: of the sessions that
+// nobody uses it forgets the one that was not heard of for longest, and some
+// more, so that the next calls need not look. Those that were shut down come
+// later, and last those heard of a moment ago, whose call may be under way. Mu
+// must be held.
+func (s *sessions) forget(now time.Time) bool {
+	type idle struct {
+		id    string
+		until int64
+	}
+	if now.Sub(s.use) < lookAgain {
+		return false
+	}
+	var free []idle
+	for id, ss := range s.all {
+		ss.mu.Lock()
+		if !ss.inUse(now) {
+			used := ss.used.Load()
+			until := used
+			if ss.shut {
+				until += int64(sessionShut)
+			}
+			if now.UnixNano()-used < int64(time.Second) {
+				until += int64(2 * sessionShut)
+			}
+			free = append(free, idle{id, until})
+		}
+		ss.mu.Unlock()
+	}
+	if len(free) == 0 {
+		s.use = now
+		return false
+	}
+	slices.SortFunc(free, func(a, b idle) int { return cmp.Compare(a.until, b.until) })
+	for _, f := range free[:min(len(free), max(1, s.max/16))] {
+		delete(s.all, f.id)
+	}
+	return true
+}
+
+// expire forgets sessions that nobody has used for long.
 func (s *sessions) expire(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,12 +173,18 @@ func (s *sessions) expire(now time.Time) {
 		if ss.shut {
 			idle = sessionShut
 		}
-		_, live, _ := ss.remaining(now)
-		if ss.stream == nil && len(ss.makers) == 0 && len(ss.gets) == 0 && live == 0 && now.Sub(time.Unix(0, ss.used.Load())) > idle {
+		if !ss.inUse(now) && now.Sub(time.Unix(0, ss.used.Load())) > idle {
 			delete(s.all, id)
 		}
 		ss.mu.Unlock()
 	}
+}
+
+// inUse says whether the session has a stream, a call that waits or a lease. Mu
+// must be held.
+func (s *session) inUse(now time.Time) bool {
+	_, live, _ := s.remaining(now)
+	return s.stream != nil || len(s.makers) > 0 || len(s.gets) > 0 || live > 0
 }
 
 // shutDown says whether the session was shut down. Nil was not.
@@ -274,6 +333,22 @@ func (s *session) begin(id, sum uint64) (a *answer, repeat bool, err error) {
 	a = &answer{id: id, sum: sum, ready: make(chan struct{})}
 	s.answers = append(s.answers, a)
 	return a, false, nil
+}
+
+// produced registers a batch, or refuses it because its number was used for
+// another one.
+func (s *session) produced(id, sum uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.batches == nil {
+		s.batches = make([]batchSum, keptSums)
+	}
+	last := &s.batches[id%keptSums]
+	if last.id == id && last.sum != sum {
+		return errRequestReused
+	}
+	*last = batchSum{id, sum}
+	return nil
 }
 
 // end sets an answer. A request that failed is forgotten, so that it can be

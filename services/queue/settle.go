@@ -4,11 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
-	"math/bits"
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 	"unicode/utf8"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
@@ -74,18 +73,6 @@ func (p *plan) add(queue string, op workqueue.Op) {
 	p.parts[n].at = append(p.parts[n].at, i)
 }
 
-// take is the operations of one part.
-func (p *plan) take(pt *part) []workqueue.Op {
-	if pt.at == nil {
-		return p.ops
-	}
-	ops := make([]workqueue.Op, len(pt.at))
-	for n, i := range pt.at {
-		ops[n] = p.ops[i]
-	}
-	return ops
-}
-
 // place is where operation n of a part stands in the request.
 func (pt *part) place(n int) int {
 	if pt.at == nil {
@@ -94,20 +81,21 @@ func (pt *part) place(n int) int {
 	return pt.at[n]
 }
 
-var seed = maphash.MakeSeed()
-
 // sum tells plans apart that settle different leases or settle them otherwise.
 func (p *plan) sum() uint64 {
-	const prime = 0x9E3779B97F4A7C15
-	h := uint64(len(p.ops))
+	d := digest(len(p.ops))
 	for i := range p.parts {
-		h = (h ^ maphash.String(seed, p.parts[i].queue)) * prime
+		pt := &p.parts[i]
+		d.text(pt.queue)
+		d.number(uint64(len(pt.at)))
+		for _, at := range pt.at {
+			d.number(uint64(at)) //nolint:gosec // not negative
+		}
 	}
 	for i := range p.ops {
-		op := &p.ops[i]
-		h = (bits.RotateLeft64(h, 23) ^ maphash.String(seed, op.Key) ^ op.Token<<3 ^ uint64(op.Outcome)) * prime
+		d.op(&p.ops[i])
 	}
-	return h
+	return uint64(d)
 }
 
 func (c *checks) settlement(at string, st *queuev1.Settlement) workqueue.Op {
@@ -143,37 +131,81 @@ type row struct {
 	status   workqueue.Status
 	requeues int
 	readyAt  int64
+	waits    bool // the answer is to come
+	away     bool // there was none: the store's part was not reached
 }
 
-// settled is the outcome of a settlement request.
+// settled is the outcome of a settlement request, or of some of it.
 type settled struct {
 	plan  *plan
 	rows  []row   // one per settlement, in order
+	more  bool    // other rows follow
 	freed []freed // leases of the session that ended, with their credit
 	via   *dispatcher
 	err   error
 }
 
-// results is the outcome as the contract has it.
-func (s *settled) results() []*queuev1.SettleResult {
-	out := make([]*queuev1.SettleResult, len(s.rows))
+// results is the outcome as the contract has it, for whoever knows partial
+// answers or does not.
+func (s *settled) results(partial bool) []*queuev1.SettleResult {
+	out := make([]*queuev1.SettleResult, 0, len(s.rows))
 	for i, r := range s.rows {
-		out[i] = s.result(i, r)
+		if !r.waits {
+			out = append(out, s.result(i, r, partial))
+		}
 	}
 	return out
 }
 
-func (s *settled) result(i int, r row) *queuev1.SettleResult {
+func (s *settled) result(i int, r row, partial bool) *queuev1.SettleResult {
 	op := &s.plan.ops[i]
 	return &queuev1.SettleResult{
-		Key: op.Key, Token: op.Token, Status: settleStatus(r.status), NumRequeues: int64(r.requeues), ReadyAt: stamp(r.readyAt),
+		Key: op.Key, Token: op.Token, Status: r.code(partial), NumRequeues: int64(r.requeues), ReadyAt: stamp(r.readyAt),
 	}
 }
 
-// settle does a settlement request, one turn per partition, and calls done
-// once, possibly from a dispatcher: it must not block. A repeated request gets
-// the first answer.
-func (s *Service) settle(ctx context.Context, ss *session, id uint64, p *plan, done func(*settled)) {
+// code is the row's status. Who does not know that a part of the store can be
+// away is told what is safe: that the lease is lost.
+func (r *row) code(partial bool) queuev1.SettleStatus {
+	switch {
+	case r.waits:
+		return queuev1.SettleStatus_SETTLE_STATUS_UNSPECIFIED
+	case r.away && partial:
+		return queuev1.SettleStatus_SETTLE_STATUS_UNAVAILABLE
+	case r.away:
+		return queuev1.SettleStatus_SETTLE_STATUS_LOST
+	}
+	return settleStatus(r.status)
+}
+
+// settling is a settlement request under way: one turn of each partition that
+// it concerns.
+type settling struct {
+	ss    *session
+	a     *answer
+	whole bool // what is not reached is an error of the whole request
+	done  func(*settled)
+
+	mu    sync.Mutex
+	out   settled // guarded by mu, as is all that follows
+	left  int
+	some  bool // were applied
+	timer *time.Timer
+	told  []bool // by row: it was answered early
+}
+
+// portion is what a request says of one partition.
+type portion struct {
+	d  *dispatcher
+	at []int // places of its operations; nil for all of them
+}
+
+// settle does a settlement request and calls done, possibly from a dispatcher:
+// it must not block. Done is called once, or, where partitions take longer than
+// early and that is set, also with what there is by then. A repeated request gets the
+// first answer. Unless it is to be done as a whole, what is not reached is told
+// by its rows.
+func (s *Service) settle(ctx context.Context, ss *session, id uint64, p *plan, whole bool, early time.Duration, done func(*settled)) {
 	sum := uint64(0)
 	if id != 0 {
 		sum = p.sum()
@@ -195,60 +227,166 @@ func (s *Service) settle(ctx context.Context, ss *session, id uint64, p *plan, d
 		}()
 		return
 	}
-	queues := make([]*lines, len(p.parts))
+	w := &settling{ss: ss, a: a, whole: whole, done: done, out: settled{plan: p, rows: make([]row, len(p.ops))}}
+	var shares []portion
 	for i := range p.parts {
-		if queues[i], err = s.queue(ctx, p.parts[i].queue); err != nil {
+		pt := &p.parts[i]
+		l, err := s.queue(ctx, pt.queue)
+		switch {
+		case err != nil && (whole || ctx.Err() != nil || errors.Is(err, errStopping)):
 			ss.end(a, nil, err)
 			done(&settled{err: err})
 			return
+		case err != nil:
+			w.refused(pt, err)
+		default:
+			shares = append(shares, p.split(pt, l)...)
 		}
 	}
-	w := &settling{ss: ss, a: a, left: len(p.parts), done: done, out: settled{plan: p, rows: make([]row, len(p.ops))}}
-	for i, l := range queues {
-		l.submit(&call{ops: p.take(&p.parts[i]), by: ss.id, done: func(c *call) { w.part(l, &p.parts[i], c) }})
+	w.left = len(shares)
+	if w.left == 0 {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.finish()
+		return
+	}
+	for i := range shares {
+		sh := &shares[i]
+		for n := range w.count(sh) {
+			w.out.rows[sh.place(n)].waits = true
+		}
+	}
+	if early > 0 {
+		w.timer = time.AfterFunc(early, w.tell)
+	}
+	for _, sh := range shares {
+		ops := p.ops
+		if sh.at != nil {
+			ops = make([]workqueue.Op, len(sh.at))
+			for n, i := range sh.at {
+				ops[n] = p.ops[i]
+			}
+		}
+		sh.d.submit(&call{ops: ops, by: ss.id, done: func(c *call) { w.part(&sh, c) }})
 	}
 }
 
-// settling is a settlement request under way.
-type settling struct {
-	ss   *session
-	a    *answer
-	done func(*settled)
-
-	mu   sync.Mutex
-	out  settled // guarded by mu, as is all that follows
-	left int
-	some bool // were applied
+// split is a request's part of a queue by partition.
+func (p *plan) split(pt *part, l *lines) []portion {
+	if len(l.all) == 1 {
+		return []portion{{l.all[0], pt.at}}
+	}
+	var out []portion
+	mine := make([]int, len(l.all)) // by partition: its place in out, plus one
+	n := len(p.ops)
+	if pt.at != nil {
+		n = len(pt.at)
+	}
+	for k := range n {
+		i := pt.place(k)
+		d := l.at(p.ops[i].Key)
+		if mine[d.part] == 0 {
+			out = append(out, portion{d: d})
+			mine[d.part] = len(out)
+		}
+		sh := &out[mine[d.part]-1]
+		sh.at = append(sh.at, i)
+	}
+	return out
 }
 
-func (w *settling) part(l *lines, pt *part, c *call) {
+func (sh *portion) place(n int) int {
+	if sh.at == nil {
+		return n
+	}
+	return sh.at[n]
+}
+
+func (w *settling) count(sh *portion) int {
+	if sh.at == nil {
+		return len(w.out.rows)
+	}
+	return len(sh.at)
+}
+
+// refused answers for a queue that cannot be used: nobody holds a key of one
+// that does not exist.
+func (w *settling) refused(pt *part, err error) {
+	r := row{away: true}
+	if errors.Is(err, engine.ErrNoQueue) {
+		r, w.some = row{status: workqueue.NotLeased}, true
+	} else {
+		w.out.err = errors.Join(w.out.err, err)
+	}
+	for n := range w.count(&portion{at: pt.at}) {
+		w.out.rows[pt.place(n)] = r
+	}
+}
+
+// part takes in what became of one share.
+func (w *settling) part(sh *portion, c *call) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if c.err != nil {
 		w.out.err = errors.Join(w.out.err, c.err)
-	}
-	if c.err == nil || c.failed != nil {
+		for n := range w.count(sh) {
+			w.out.rows[sh.place(n)] = row{away: true}
+		}
+	} else {
 		w.some = true
 		w.ss.mu.Lock()
 		for i := range c.replies {
-			if c.failed != nil && c.failed[i] != nil {
-				continue
-			}
 			r, op := &c.replies[i], &c.ops[i]
-			w.out.rows[pt.place(i)] = row{r.Status, r.Requeues, r.ReadyAt}
-			w.out.freed = w.ss.drop(leaseKey{l.at(op.Key), op.Token}, op.Key, w.out.freed)
-			l.line.settled(r.Status, c.now, op.Token)
+			w.out.rows[sh.place(i)] = row{status: r.Status, requeues: r.Requeues, readyAt: r.ReadyAt}
+			w.out.freed = w.ss.drop(leaseKey{sh.d, op.Token}, op.Key, w.out.freed)
+			sh.d.line.settled(r.Status, c.now, op.Token)
 		}
 		w.ss.mu.Unlock()
 		w.ss.touch()
 	}
-	if w.left--; w.left > 0 {
+	w.out.via = c.via
+	if w.left--; w.left == 0 {
+		w.finish()
+	}
+}
+
+// tell answers what is known when other partitions are late, once.
+func (w *settling) tell() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.left == 0 {
 		return
 	}
-	if w.out.err != nil && w.some { // no single cause tells what became of all of them
-		w.out.err = fmt.Errorf("%w: the settlements of some queues were applied, of others not: %v", engine.ErrUnknown, w.out.err) //nolint:errorlint // the cause must not decide the code
+	w.told = make([]bool, len(w.out.rows))
+	for i := range w.out.rows {
+		w.told[i] = !w.out.rows[i].waits
 	}
-	w.ss.end(w.a, w.out.rows, w.out.err)
-	w.out.via = c.via
+	w.done(&settled{plan: w.out.plan, rows: w.out.rows, more: true, freed: w.out.freed})
+	w.out.freed = nil
+}
+
+// finish answers when nothing is under way any more. Mu must be held.
+func (w *settling) finish() {
+	if w.timer != nil {
+		w.timer.Stop()
+	}
+	err := w.out.err
+	switch {
+	case err == nil:
+	case w.whole && w.some: // no single cause tells what became of all of them
+		w.out.err = fmt.Errorf("%w: some settlements were applied, others not: %v", engine.ErrUnknown, err) //nolint:errorlint // the cause must not decide the code
+	case !w.whole && !errors.Is(err, errStopping):
+		w.out.err = nil
+	}
+	if w.some && w.out.err == nil {
+		err = nil // what was answered is kept for a repeat
+	}
+	w.ss.end(w.a, w.out.rows, err)
+	if w.told != nil {
+		w.out.rows = slices.Clone(w.out.rows)
+		for i, told := range w.told {
+			w.out.rows[i].waits = told
+		}
+	}
 	w.done(&w.out)
 }

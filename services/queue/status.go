@@ -15,7 +15,7 @@ var (
 	errClosed        = errors.New("queue is closed")
 	errBarrierFull   = errors.New("barrier names too many collections")
 	errRequestID     = errors.New("request id is older than what is remembered")
-	errRequestReused = errors.New("request id was used in this session for other settlements")
+	errRequestReused = errors.New("request id was used in this session for another request")
 	errNotHello      = errors.New("the first message of a Work stream must be hello, and no other")
 	errOverrun       = errors.New("the worker does not read its stream")
 	errSessions      = errors.New("too many sessions")
@@ -27,6 +27,7 @@ var (
 // rules map errors to statuses.
 var rules = []rpc.Rule{
 	{Is: engine.ErrNoQueue, Code: codes.NotFound, Reason: "QUEUE_NOT_FOUND"},
+	{Is: engine.ErrLeased, Code: codes.FailedPrecondition, Reason: "QUEUE_LEASED"},
 	{Is: engine.ErrPartitions, Code: codes.FailedPrecondition, Reason: "PARTITIONS_FIXED"},
 	{Is: engine.ErrDurability, Code: codes.FailedPrecondition, Reason: "DURABILITY_UNAVAILABLE"},
 	{Is: engine.ErrUnknown, Code: codes.Unknown, Reason: "STORE_OUTCOME_UNKNOWN", Retry: time.Second},
@@ -44,5 +45,6 @@ var rules = []rpc.Rule{
 	{Is: errSessions, Code: codes.ResourceExhausted, Reason: "TOO_MANY_SESSIONS", Retry: 5 * time.Second},
 	{Is: errOverload, Code: codes.ResourceExhausted, Reason: "OVERLOADED", Retry: 100 * time.Millisecond},
 	{Is: errStopping, Code: codes.Unavailable, Reason: "STOPPING"},
+	{Is: errOtherCaller, Code: codes.PermissionDenied, Reason: "LEASE_OF_ANOTHER_CALLER"},
 	{Is: errMoved, Code: codes.Aborted, Reason: "SESSION_MOVED"},
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
 
 const (
@@ -29,7 +30,9 @@ type stream struct {
 	ss      *session
 	grpc    queuev1.QueueService_WorkServer
 	compact bool
-	leases  time.Duration // the longest that is asked for
+	partial bool                    // the worker knows answers in parts
+	refused []*queuev1.RefusedQueue // of hello
+	leases  time.Duration           // the longest that is asked for
 	credit  credit
 	queues  map[string]*station
 	all     []*station
@@ -53,6 +56,7 @@ type station struct {
 	l      *lines
 	takers []*taker
 	purse  purse
+	unbind func() bool // from the queue's end
 }
 
 func (st *stream) takers() int {
@@ -115,34 +119,42 @@ func (s *server) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello) (*
 	if err := c.err(); err != nil {
 		return nil, err
 	}
-	ss, err := s.sessions.get(h.GetSessionId())
+	ss, err := s.sessions.get(owned(ctx, h.GetSessionId()))
 	if err != nil {
 		return nil, err
 	}
+	if err := s.mine(ctx, ss, len(h.GetResume()), refAt(h.GetResume())); err != nil {
+		return nil, err
+	}
 	st := &stream{
-		s: s, ss: ss, grpc: grpc, compact: h.GetCompact(), queues: map[string]*station{},
+		s: s, ss: ss, grpc: grpc, compact: h.GetCompact(), partial: h.GetPartial(), queues: map[string]*station{},
 		wake: make(chan struct{}, 1), room: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	inForce := time.Duration(0)
+	var refusal error
 	for _, name := range h.GetQueues() {
 		l, err := s.queue(ctx, name)
 		if err != nil {
-			return nil, err
+			if !st.refuse(name, err) || ctx.Err() != nil {
+				return nil, err
+			}
+			refusal = err
+			continue
 		}
 		if st.queues[name] != nil {
 			continue
 		}
 		q := st.station(l, leaseFor)
 		st.queues[name], st.all = q, append(st.all, q)
-		lasts := l.of.Config().LeaseFor
+		cfg := l.of.Config()
+		lasts := time.Duration(cfg.Capped(leaseFor)) * time.Microsecond
 		if inForce == 0 || lasts < inForce {
 			inForce = lasts
 		}
 		st.leases = max(st.leases, lasts)
 	}
-	if leaseFor > 0 {
-		inForce = time.Duration(leaseFor) * time.Microsecond
-		st.leases = inForce
+	if len(st.all) == 0 {
+		return nil, refusal
 	}
 	ss.mu.Lock()
 	old := ss.stream
@@ -151,13 +163,21 @@ func (s *server) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello) (*
 	if old != nil {
 		old.close(errMoved)
 	}
-	kept, lost, err := st.resume(ctx, h.GetResume(), leaseFor)
+	for _, q := range st.all {
+		q.unbind = context.AfterFunc(q.l.ctx, func() {
+			if err := q.l.gone(); errors.Is(err, engine.ErrNoQueue) {
+				st.close(err)
+			}
+		})
+	}
+	resumed, err := st.resume(ctx, h.GetResume(), leaseFor)
 	if err != nil {
 		st.part(context.WithoutCancel(ctx))
 		return nil, err
 	}
 	st.push(&queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Welcome{Welcome: &queuev1.Welcome{
-		ServerTime: timestamppb.Now(), LeaseDuration: durationpb.New(inForce), Generation: s.engine.Generation(), Kept: kept, Lost: lost,
+		ServerTime: timestamppb.Now(), LeaseDuration: durationpb.New(inForce), Generation: s.engine.Generation(), Kept: resumed.kept, Lost: resumed.lost,
+		Unreachable: resumed.unreachable, Refused: st.refused, ClockUs: s.clock(time.Now()),
 	}}})
 	for _, q := range st.all {
 		if q.l.paused.Load() {
@@ -170,6 +190,22 @@ func (s *server) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello) (*
 		}
 	}
 	return st, nil
+}
+
+// refuse notes that a queue is no part of the stream. It reports false when the
+// worker does not know of that, and the stream cannot be opened.
+func (st *stream) refuse(name string, err error) bool {
+	if !st.partial || errors.Is(err, errStopping) {
+		return false
+	}
+	for _, q := range st.refused {
+		if q.GetQueue() == name {
+			return true
+		}
+	}
+	e := produceError(err)
+	st.refused = append(st.refused, &queuev1.RefusedQueue{Queue: name, Code: e.GetCode(), Reason: e.GetReason(), Message: e.GetMessage()})
+	return true
 }
 
 // station makes the takers of one queue.
@@ -199,9 +235,9 @@ func (st *stream) deliver(t *taker, d *dispatcher, leases []workqueue.Lease, now
 	st.ss.hold(d, leases, now, t, st)
 	for i := range leases {
 		if st.compact {
-			st.out.encode(d.name, &leases[i], now)
+			st.out.encode(d.name, &leases[i], now, leases[i].Deadline+d.ahead)
 		} else {
-			st.out.lease(lease(d.name, &leases[i], now))
+			st.out.lease(lease(d.name, &leases[i], now, leases[i].Deadline+d.ahead))
 		}
 	}
 	if st.out.bytes > maxBehind {
@@ -264,6 +300,7 @@ func (st *stream) part(ctx context.Context) {
 	st.close(errOver)
 	st.withdraw()
 	for _, q := range st.all {
+		q.unbind()
 		for _, t := range q.takers {
 			st.ss.leave(t)
 		}

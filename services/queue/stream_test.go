@@ -30,6 +30,7 @@ type worker struct {
 	settled  chan *queuev1.Settled
 	extended chan *queuev1.Extended
 	control  chan *queuev1.Control
+	pongs    chan *queuev1.Pong
 	end      chan error
 	request  uint64
 }
@@ -63,7 +64,7 @@ func (r *rig) tryWork(t testing.TB, hello *queuev1.Hello) (*worker, error) {
 	}
 	w := &worker{
 		t: t, s: s, cancel: cancel, welcome: m.GetWelcome(), leases: make(chan *queuev1.Lease, 10_000), settled: make(chan *queuev1.Settled, 1000),
-		extended: make(chan *queuev1.Extended, 100), control: make(chan *queuev1.Control, 10), end: make(chan error, 1),
+		extended: make(chan *queuev1.Extended, 100), control: make(chan *queuev1.Control, 10), pongs: make(chan *queuev1.Pong, 10), end: make(chan error, 1),
 	}
 	go func() {
 		for {
@@ -80,6 +81,8 @@ func (r *rig) tryWork(t testing.TB, hello *queuev1.Hello) (*worker, error) {
 				w.settled <- m.GetSettled()
 			case m.GetExtended() != nil:
 				w.extended <- m.GetExtended()
+			case m.GetPong() != nil:
+				w.pongs <- m.GetPong()
 			case m.GetControl() != nil:
 				w.control <- m.GetControl()
 			}

@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"time"
@@ -20,6 +21,12 @@ type batch struct {
 	gone   []*taker
 	fold   fold
 	next   time.Duration // until tokens for the dispatch limiter are there; zero for none awaited
+
+	funded bool // its tokens are the first partition's
+
+	// Guarded by the dispatcher's mu.
+	over bool // the turn is done
+	lent bool // it takes long, and its takers' credit is of use elsewhere meanwhile
 }
 
 const (
@@ -39,6 +46,7 @@ func (d *dispatcher) collect(b *batch) {
 
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	b.over, b.lent = false, false
 	d.look = false
 	n := b.fold.take(&b.turn, d.pending, limit)
 	b.calls = append(b.calls, d.pending[:n]...)
@@ -77,21 +85,83 @@ func (d *dispatcher) collect(b *batch) {
 	}
 }
 
-// turn has one turn done. A queue whose data was lost is made again. When the
-// store is full, what would make it grow is refused and the rest is done.
+// lend gives the credit of a turn's takers back while the turn takes long, so that
+// a partition that does not answer keeps no other from handing out keys. The
+// function it returns must be called when the turn is over.
+func (d *dispatcher) lend(b *batch) (over func()) {
+	d.mu.Lock()
+	d.began = time.Now()
+	d.mu.Unlock()
+	timer := time.AfterFunc(partWait, func() {
+		var fed []*taker
+		d.mu.Lock()
+		if !b.over {
+			b.lent = true
+			for _, t := range b.takers {
+				fed = append(fed, t.credit.refund(t, t.asked)...)
+				t.asked = 0
+			}
+		}
+		d.mu.Unlock()
+		callAll(fed)
+	})
+	return func() {
+		timer.Stop()
+		d.mu.Lock()
+		b.over, d.began = true, time.Time{}
+		d.mu.Unlock()
+	}
+}
+
+// afford is how many of the leases of a turn whose credit was lent its taker can
+// take now.
+func (d *dispatcher) afford(b *batch, t *taker, leases int) int {
+	if !b.lent {
+		return leases
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := 0
+	for n < leases {
+		more := t.credit.reserve(t, leases-n)
+		if more == 0 {
+			break
+		}
+		t.asked, n = t.asked+more, n+more
+	}
+	return n
+}
+
+// turn has one turn done. A queue whose data was lost is made again, one that
+// was deleted is not. When the
+// store is full or evicts keys, what would make it grow is refused and the rest
+// is done.
 func (d *dispatcher) turn(ctx context.Context, b *batch) (*workqueue.Result, error) {
 	if err := d.fund(ctx, b); err != nil {
 		return nil, err
 	}
 	r, err := d.q.Turn(ctx, &b.turn)
+	if errors.Is(err, engine.ErrDeleted) {
+		return nil, err
+	}
 	if errors.Is(err, engine.ErrNoQueue) {
+		found, missing := d.svc.engine.Open(ctx, d.name)
+		switch {
+		case errors.Is(missing, engine.ErrDeleted):
+			return nil, missing
+		case missing == nil && len(found.Partitions()) != len(d.of.all):
+			return nil, fmt.Errorf("%w: %q, and made again", engine.ErrDeleted, d.name)
+		}
 		d.svc.log.LogAttrs(ctx, slog.LevelWarn, "queue was lost by its store and is made again", slog.String(telemetry.KeyQueue, d.name))
 		if _, _, err := d.svc.engine.Configure(ctx, d.name, d.of.of.Config()); err != nil {
 			return nil, err
 		}
 		r, err = d.q.Turn(ctx, &b.turn)
 	}
-	if errors.Is(err, engine.ErrFull) && len(b.calls) > 0 {
+	if limited(err) {
+		d.svc.condition.refused(err)
+	}
+	if limited(err) && len(b.calls) > 0 {
 		kept := b.calls[:0]
 		b.turn.Ops = b.turn.Ops[:0]
 		for _, c := range b.calls {

@@ -12,6 +12,19 @@ import (
 // extension may have been just in time.
 const expiryMargin = 50 * time.Millisecond
 
+// retryRefused is how often queues that a stream was refused are tried again.
+const retryRefused = 3 * time.Second
+
+// served is a queue that was refused and can be served now, if there is one.
+func (st *stream) served(ctx context.Context) string {
+	for _, q := range st.refused {
+		if _, err := st.s.queue(ctx, q.GetQueue()); err == nil {
+			return q.GetQueue()
+		}
+	}
+	return ""
+}
+
 // watch keeps an eye on the stream until it ends: leases that run out, a server
 // that stops, a connection that grows old.
 func (st *stream) watch(ctx context.Context) {
@@ -21,6 +34,12 @@ func (st *stream) watch(ctx context.Context) {
 	defer expiry.Stop()
 	var over <-chan time.Time
 	stopping := st.s.stopping
+	var again <-chan time.Time // to look at queues that were refused
+	if len(st.refused) > 0 {
+		ticker := time.NewTicker(retryRefused)
+		defer ticker.Stop()
+		again = ticker.C
+	}
 	for {
 		select {
 		case <-st.done:
@@ -29,6 +48,11 @@ func (st *stream) watch(ctx context.Context) {
 			st.close(ctx.Err())
 		case <-expiry.C:
 			expiry.Reset(st.expire(time.Now()))
+		case <-again:
+			if name := st.served(ctx); name != "" {
+				again = nil
+				st.control(&queuev1.Control{Action: queuev1.Action_ACTION_RECONNECT, Reason: "queue " + name + " can be served now"})
+			}
 		case <-move.C():
 			move.again()
 			st.control(&queuev1.Control{Action: queuev1.Action_ACTION_RECONNECT, Reason: "the connection is old"})

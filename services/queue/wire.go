@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
 // The messages of which streams carry thousands a second are written and read
@@ -32,6 +33,19 @@ func wireOptions() []grpc.ServerOption {
 		grpc.ReadBufferSize(64 << 10),
 		grpc.WriteBufferSize(64 << 10),
 	}
+}
+
+// requestBytes bounds the requests of the unary methods that carry at most a list of keys, by full name.
+func requestBytes() map[string]int {
+	bounds := map[string]int{}
+	for _, m := range queuev1.QueueService_ServiceDesc.Methods {
+		switch m.MethodName {
+		case "Add", "AddAfter", "AddRateLimited", "Settle", "Extend", "SaveState", "Expect", "Observe":
+		default:
+			bounds["/"+queuev1.QueueService_ServiceDesc.ServiceName+"/"+m.MethodName] = 2 << 20
+		}
+	}
+	return bounds
 }
 
 // Marshal implements encoding.CodecV2.
@@ -79,6 +93,7 @@ const (
 	fieldSettledID    = 1
 	fieldSettledRows  = 2
 	fieldSettledState = 3
+	fieldSettledMore  = 10
 )
 
 var scratch = sync.Pool{New: func() any { return new([]byte) }}
@@ -105,7 +120,7 @@ func appendMessage(b []byte, field protowire.Number, m proto.Message) []byte {
 }
 
 // appendLease writes a compact lease as an element of Assign.leases.
-func appendLease(b []byte, l *workqueue.Lease, now int64) []byte {
+func appendLease(b []byte, l *workqueue.Lease, now, ends int64) []byte {
 	b = protowire.AppendTag(b, fieldLeases, protowire.BytesType)
 	b = append(b, 0) // its length, which mostly takes one byte
 	at := len(b)
@@ -130,6 +145,7 @@ func appendLease(b []byte, l *workqueue.Lease, now int64) []byte {
 	b = appendNumber(b, 16, l.Deadline-now)
 	b = appendNumber(b, 17, l.AddedAt)
 	b = appendNumber(b, 18, l.ReadyAt)
+	b = appendNumber(b, 19, ends)
 	n := len(b) - at
 	if n < 0x80 {
 		b[at-1] = byte(n)
@@ -144,19 +160,20 @@ func appendLease(b []byte, l *workqueue.Lease, now int64) []byte {
 }
 
 // settledMessage writes a compact Settled.
-func settledMessage(id uint64, out *settled) *encoded {
+func settledMessage(id uint64, out *settled, partial bool) *encoded {
 	tmp := scratch.Get().(*[]byte)
 	b := appendNumber((*tmp)[:0], fieldSettledID, int64(id))
 	for i, r := range out.rows {
 		if r.requeues != 0 || r.readyAt != 0 {
-			b = appendMessage(b, fieldSettledRows, out.result(i, r))
+			b = appendMessage(b, fieldSettledRows, out.result(i, r, partial))
 		}
 	}
 	b = protowire.AppendTag(b, fieldSettledState, protowire.BytesType)
 	b = protowire.AppendVarint(b, uint64(len(out.rows)))
-	for _, r := range out.rows {
-		b = append(b, byte(settleStatus(r.status))) // all below 128
+	for i := range out.rows {
+		b = append(b, byte(out.rows[i].code(partial))) // all below 128
 	}
+	b = appendNumber(b, fieldSettledMore, int64(btoi(out.more)))
 	m := message(fieldSettled, nil, b)
 	*tmp = b
 	scratch.Put(tmp)

@@ -43,11 +43,11 @@ func TestCompactLeasesAreWhatTheContractSays(t *testing.T) {
 	}
 	var o outbox
 	for i := range leases {
-		o.encode("dev/job", &leases[i], now)
+		o.encode("dev/job", &leases[i], now, leases[i].Deadline+5)
 	}
 	want := &queuev1.Assign{Queue: "dev/job"}
 	for i := range leases {
-		l := lease("", &leases[i], now)
+		l := lease("", &leases[i], now, leases[i].Deadline+5)
 		l.DeadlineUs, l.RemainingUs, l.AddedUs, l.ReadyUs = leases[i].Deadline, leases[i].Deadline-now, leases[i].AddedAt, leases[i].ReadyAt
 		l.Deadline, l.Remaining, l.AddedAt, l.ReadyAt = nil, nil, nil, nil
 		want.Leases = append(want.Leases, l)
@@ -75,10 +75,10 @@ func TestCompactAssignmentsNameTheirQueueAndFit(t *testing.T) {
 	var o outbox
 	big := workqueue.Lease{Key: "k", State: make([]byte, 4096)}
 	for range 600 {
-		o.encode("a", &big, 0)
+		o.encode("a", &big, 0, 0)
 	}
-	o.encode("b", &workqueue.Lease{Key: "k"}, 0)
-	o.encode("a", &workqueue.Lease{Key: "k"}, 0)
+	o.encode("b", &workqueue.Lease{Key: "k"}, 0, 0)
+	o.encode("a", &workqueue.Lease{Key: "k"}, 0, 0)
 	var sent capture
 	if err := o.send(&sent); err != nil {
 		t.Fatal(err)
@@ -106,7 +106,7 @@ func TestCompactSettledSaysMoreOnlyWhereThereIsMore(t *testing.T) {
 		p.add("q", workqueue.Op{Kind: workqueue.OpSettle, Key: k, Token: 5})
 	}
 	out := &settled{plan: p, rows: []row{{status: workqueue.Settled}, {status: workqueue.Requeued, requeues: 2, readyAt: 1e6}, {status: workqueue.Lost}}}
-	got := parse(t, settledMessage(9, out), &queuev1.WorkResponse{}).GetSettled()
+	got := parse(t, settledMessage(9, out, true), &queuev1.WorkResponse{}).GetSettled()
 	want := &queuev1.Settled{
 		RequestId: 9,
 		Statuses: []queuev1.SettleStatus{

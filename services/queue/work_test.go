@@ -107,6 +107,68 @@ func TestALeaseThatRunsOutIsCancelledAndGivesItsCreditBack(t *testing.T) {
 	})
 }
 
+func TestALeaseThatIsAskedToBeLongerThanTheQueueAllowsIsCut(t *testing.T) {
+	t.Parallel()
+	on(t, func(t *testing.T, kind string) {
+		r := start(t, kind, Config{})
+		r.config(t, &queuev1.QueueConfig{LeaseDuration: seconds(5), MaxLease: seconds(10)})
+		r.add(t, "a")
+		res, err := r.Get(t.Context(), &queuev1.GetRequest{Queue: q, SessionId: "caller", LeaseDuration: seconds(60)})
+		if err != nil || len(res.GetLeases()) != 1 || res.GetLeases()[0].GetRemaining().AsDuration() != 10*time.Second {
+			t.Errorf("Get = %v, %v: want a lease of 10 s", res, err)
+		}
+		r.add(t, "b")
+		w := r.work(t, &queuev1.Hello{SessionId: "w", LeaseDuration: seconds(60)})
+		if got := w.welcome.GetLeaseDuration().AsDuration(); got != 10*time.Second {
+			t.Errorf("welcome says %v, want 10 s", got)
+		}
+		w.give(1)
+		if got := wait(t, w.leases).GetRemaining().AsDuration(); got != 10*time.Second {
+			t.Errorf("a lease of %v, want 10 s", got)
+		}
+	})
+}
+
+func TestLeasesEndByTheServersClockNoLaterThanInTheStore(t *testing.T) {
+	t.Parallel()
+	on(t, func(t *testing.T, kind string) {
+		r := start(t, kind, Config{})
+		r.configure(t)
+		// check: what is left by the server's clock is no more than the lease's time, and not much less.
+		check := func(what string, clock, ends int64, granted time.Duration) {
+			t.Helper()
+			if left := time.Duration(ends-clock) * time.Microsecond; clock <= 0 || left > granted || left < granted-5*time.Second {
+				t.Errorf("%s: ends at %d by a clock that shows %d, after %v; want just below %v", what, ends, clock, left, granted)
+			}
+		}
+		w := r.work(t, &queuev1.Hello{SessionId: "w"})
+		w.give(1)
+		w.send(&queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Ping{Ping: &queuev1.Ping{Id: 7}}})
+		pong := wait(t, w.pongs)
+		if pong.GetId() != 7 || pong.GetClockUs() < w.welcome.GetClockUs() {
+			t.Errorf("pong %v after welcome %v", pong, w.welcome)
+		}
+		r.add(t, "a")
+		l := wait(t, w.leases)
+		w.send(&queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Ping{Ping: &queuev1.Ping{}}})
+		after := wait(t, w.pongs).GetClockUs()
+		check("assigned", after, l.GetEndsUs(), l.GetRemaining().AsDuration())
+		w.send(&queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Extend{Extend: &queuev1.ExtendBatch{}}})
+		e := wait(t, w.extended)
+		check("extended", after, e.GetEndsUs(), e.GetRemaining().AsDuration()+5*time.Second)
+		if e.GetEndsUs() <= l.GetEndsUs() {
+			t.Errorf("extended to %d, was %d", e.GetEndsUs(), l.GetEndsUs())
+		}
+		r.add(t, "b")
+		res, err := r.Get(t.Context(), &queuev1.GetRequest{Queue: q, SessionId: "c"})
+		if err != nil || len(res.GetLeases()) != 1 {
+			t.Fatal(res, err)
+		}
+		// The request came before the turn began, so that a little more is left.
+		check("got", res.GetClockUs(), res.GetLeases()[0].GetEndsUs(), res.GetLeases()[0].GetRemaining().AsDuration()+5*time.Second)
+	})
+}
+
 func TestALeaseThatIsExtendedIsNotCancelled(t *testing.T) {
 	t.Parallel()
 	r := start(t, "memory", Config{})

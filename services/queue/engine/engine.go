@@ -8,6 +8,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 )
@@ -16,10 +17,16 @@ import (
 var (
 	// ErrNoQueue: the queue does not exist.
 	ErrNoQueue = errors.New("queue: no such queue")
+	// ErrDeleted: the queue does not exist because it was deleted. It matches ErrNoQueue.
+	ErrDeleted = fmt.Errorf("%w: it was deleted", ErrNoQueue)
+	// ErrLeased: the queue has keys that are leased.
+	ErrLeased = errors.New("queue: keys are leased")
 	// ErrPartitions: the partition count of an existing queue cannot change.
 	ErrPartitions = errors.New("queue: the partition count is fixed when a queue is created")
 	// ErrUnavailable: the store cannot be reached or refuses to write; nothing was applied.
 	ErrUnavailable = errors.New("queue: store unavailable")
+	// ErrPartial: part of the store cannot be reached, the rest does everything.
+	ErrPartial = errors.New("queue: part of the store cannot be reached")
 	// ErrUnknown: the store did not answer in time; the turn may have been applied.
 	ErrUnknown = errors.New("queue: store did not answer, the outcome is unknown")
 	// ErrFull: the store is out of memory; nothing was applied.
@@ -33,7 +40,8 @@ var (
 	// ErrUnfit: the store is too old, lacks scripts, or is of another kind than
 	// configured; the error says what to set.
 	ErrUnfit = errors.New("queue: store cannot be used")
-	// ErrEviction: the store may drop keys on its own, which would break exclusion.
+	// ErrEviction: the store may drop keys on its own, which would break exclusion;
+	// nothing was applied.
 	ErrEviction = errors.New("queue: store evicts keys")
 )
 
@@ -48,14 +56,23 @@ type Engine interface {
 	// Configure creates a queue or changes it while it runs; it replaces the
 	// configuration whole. Errors: ErrPartitions, and any store error.
 	Configure(ctx context.Context, name string, cfg workqueue.Config) (q Queue, created bool, err error)
-	// Open finds an existing queue. Errors: ErrNoQueue, and any store error.
+	// Open finds an existing queue, also while some of its partitions cannot be
+	// reached. Errors: ErrNoQueue, and any store error.
 	Open(ctx context.Context, name string) (Queue, error)
+	// Delete removes a queue with everything in it; turns of it answer ErrDeleted
+	// from then on. The generation changes when it held keys. Where turns of several
+	// partitions may lease keys meanwhile, pause the queue first. Errors: ErrNoQueue;
+	// ErrLeased while keys are leased, unless forced; and any store error, after
+	// which it can be called again.
+	Delete(ctx context.Context, name string, force bool) error
 	// Names lists the queues that exist, sorted.
 	Names(ctx context.Context) ([]string, error)
 	// Wakes calls wake with the name of a queue in which another replica made
 	// keys ready, or with "" when any queue may have changed, until ctx ends.
 	Wakes(ctx context.Context, wake func(queue string)) error
-	// Check reaches the store and reports what makes it unfit.
+	// Check reaches the store and reports what makes it unfit. An error that
+	// matches ErrFull or ErrEviction says that it refuses what adds, and does
+	// everything else; ErrPartial, that some partitions cannot be reached.
 	Check(ctx context.Context) error
 	// Close releases what the engine holds. No call may follow.
 	Close() error

@@ -84,6 +84,7 @@ func configurations() []configuration {
 		{name: "plain", cfg: base},
 		{name: "absorbing delays", cfg: with(absorb)},
 		{name: "reserving once", cfg: with(once)},
+		{name: "few deliveries and retries", cfg: with(func(c *workqueue.Config) { c.MaxDeliveries, c.MaxRetries = 2, 2 })},
 		{name: "aging", cfg: with(aging)},
 		{name: "dispatch limited", cfg: with(dispatch)},
 		{name: "in partitions", cfg: with(parted)},
@@ -92,7 +93,8 @@ func configurations() []configuration {
 			for _, f := range []func(*workqueue.Config){absorb, once, aging, dispatch, parted} {
 				f(c)
 			}
-			c.MaxProcessing = 3 * time.Second
+			c.MaxDeliveries = 2
+			c.MaxProcessing, c.MaxLease = 3*time.Second, 4*time.Second
 		})},
 	}
 }
@@ -132,6 +134,24 @@ func model(t *testing.T, fx Fixture, c configuration, seed uint64, ops int) {
 				d *= 10
 			}
 			fx.Advance(d)
+		}
+		if fx.Step != nil && g.IntN(300) == 0 { // every partition puts it right at its next turn
+			fx.Step(time.Duration((g.Float64() - 0.5) * float64(2*time.Hour)))
+			for p := range parts {
+				before := oracles[p].Counts()
+				r, err := parts[p].Turn(t.Context(), &workqueue.Turn{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if c := r.Corrected; c != nil {
+					oracles[p].Correct(c.Now, c.By)
+					oracles[p].Turn(c.Now, &workqueue.Turn{})
+				}
+				if want := oracles[p].Turn(r.Now, &workqueue.Turn{}); !same(uncorrected(r), want) {
+					t.Fatalf("seed %d, after %d operations, partition %d, counts %+v, a step put right by %+v\n(-engine +oracle):\n%s",
+						seed, done, p, before, r.Corrected, cmp.Diff(r, want, cmpopts.EquateEmpty()))
+				}
+			}
 		}
 		if g.IntN(3000) == 0 { // changed while it runs, and back the next time
 			cfg.LeaseFor ^= time.Second
@@ -177,6 +197,13 @@ func reconfigure(e *env, oracle *workqueue.Machine, cfg workqueue.Config) {
 		}
 	}
 	e.Fatalf("configured %+v: no time explains the tokens\n(-engine +oracle):\n%s", cfg.Dispatch, cmp.Diff(got, want, cmpopts.EquateEmpty()))
+}
+
+// uncorrected is a result without what was done before its turn.
+func uncorrected(r *workqueue.Result) *workqueue.Result {
+	out := *r
+	out.Corrected = nil
+	return &out
 }
 
 // same is cmp.Equal with EquateEmpty, fast for what is usual.

@@ -185,6 +185,23 @@ var optionRules = map[string]func(*env){
 		e.advance(2 * time.Second)
 		e.one("a")
 	},
+	"MaxLease: a lease that is asked to be longer is cut to it": func(e *env) {
+		e = e.with(workqueue.Config{LeaseFor: 2 * time.Second, MaxLease: 5 * time.Second})
+		e.adds(workqueue.Queued, "a", "b", "c")
+		for _, tc := range []struct{ ask, want time.Duration }{{0, 2 * time.Second}, {4 * time.Second, 4 * time.Second}, {time.Minute, 5 * time.Second}} {
+			r := e.turn(workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: 1, For: tc.ask.Microseconds()}}})
+			if len(r.Leases) != 1 {
+				e.Fatalf("asked for %v: %d leases, want 1", tc.ask, len(r.Leases))
+			}
+			e.after(r, r.Leases[0].Deadline, tc.want)
+			if tc.ask < time.Minute {
+				continue
+			}
+			e.advance(3 * time.Second)
+			r = e.turn(workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpExtend, Key: "c", Token: r.Leases[0].Token, For: 60e6}}})
+			e.after(r, r.Replies[0].Deadline, 5*time.Second)
+		}
+	},
 	"RL-01: changing the limiter keeps the failures, and its buckets start full": func(e *env) {
 		e = e.with(workqueue.Config{Limiter: exponential(time.Second, time.Hour)})
 		for range 3 {
@@ -213,8 +230,19 @@ var optionRules = map[string]func(*env){
 
 // dispatchRules need what only a store tells.
 var dispatchRules = map[string]func(*env){
+	"KeepLeases: no lease expires in such a turn, and keys that are ready and due go on": func(e *env) {
+		e.adds(workqueue.Queued, "a")
+		e.one("a")
+		e.do(addAfter("b", time.Second))
+		e.advance(time.Minute)
+		r := e.turn(workqueue.Turn{KeepLeases: true, Takes: []workqueue.Take{{Holder: "w", Max: 5}}})
+		if len(r.Leases) != 1 || r.Leases[0].Key != "b" || r.Expired != 0 || r.NextDue != 0 {
+			e.Errorf("leases %v, %d expired, next due %d: want b, and nothing due", names(r.Leases), r.Expired, r.NextDue)
+		}
+		e.one("a")
+	},
 	"the next due time tells when the dispatch limiter has its next token": func(e *env) {
-		e = e.with(workqueue.Config{Dispatch: &workqueue.Rate{QPS: 0.01, Burst: 1}})
+		e = e.with(workqueue.Config{Dispatch: &workqueue.Rate{QPS: 0.01, Burst: 1}, MaxLease: time.Hour})
 		e.adds(workqueue.Queued, "a")
 		if got := e.turn(workqueue.Turn{}).NextDue; got != 0 {
 			e.Errorf("next due %d while a token is there, want none", got)

@@ -20,6 +20,9 @@ import (
 type Fixture struct {
 	Engine  engine.Engine
 	Advance func(time.Duration)
+	// Step moves the clock that the engine reads, without time having passed.
+	// Nil: it cannot be moved. Random histories then have none of it.
+	Step func(time.Duration)
 	// Remote says that the engine is reached through the QueueService, whose
 	// answers leave out the store's clock, due times and what a turn moved.
 	Remote bool
@@ -35,7 +38,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 	fx := open(t)
 	groups := []map[string]func(*env){addRules, leaseRules, settleRules, dataRules, timeRules}
 	if !fx.Remote {
-		groups = append(groups, storeRules, dispatchRules)
+		groups = append(groups, storeRules, dispatchRules, deadRules)
 		t.Run("partitions", func(t *testing.T) { partitions(t, fx) })
 		t.Run("limiters", func(t *testing.T) { limiters(t, fx) })
 	}
@@ -51,6 +54,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		}
 	}
 	t.Run("engine", func(t *testing.T) { administration(t, fx) })
+	t.Run("deletion", func(t *testing.T) { deletion(t, fx) })
 	t.Run("items", func(t *testing.T) { items(t, fx) })
 }
 

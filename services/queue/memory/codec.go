@@ -24,8 +24,12 @@ const (
 func appendTurn(b []byte, partition int, now int64, t *workqueue.Turn) []byte {
 	b = binary.AppendUvarint(b, uint64(partition))
 	b = binary.AppendVarint(b, now)
+	keep := byte(0)
+	if t.KeepLeases {
+		keep = 2
+	}
 	if t.Away {
-		b = append(b, 1)
+		b = append(b, keep|1)
 		b = binary.AppendVarint(b, int64(t.Admitted))
 		b = binary.AppendUvarint(b, uint64(len(t.Reserved)))
 		for _, r := range t.Reserved {
@@ -33,7 +37,7 @@ func appendTurn(b []byte, partition int, now int64, t *workqueue.Turn) []byte {
 			b = binary.AppendVarint(b, int64(r.Count))
 		}
 	} else {
-		b = append(b, 0)
+		b = append(b, keep)
 	}
 	b = binary.AppendUvarint(b, uint64(len(t.Takes)))
 	for _, k := range t.Takes {
@@ -122,13 +126,17 @@ func decodeTurn(b []byte) (partition int, now int64, t *workqueue.Turn, err erro
 	t = &workqueue.Turn{}
 	switch flag := d.take(1); {
 	case d.bad:
-	case flag[0] == 1:
+	case flag[0] > 3:
+		d.bad = true
+	default:
+		t.KeepLeases = flag[0]&2 != 0
+		if flag[0]&1 == 0 {
+			break
+		}
 		t.Away, t.Admitted = true, int(d.int())
 		for range d.len() {
 			t.Reserved = append(t.Reserved, workqueue.Reserved{From: d.float(), Count: int(d.int())})
 		}
-	case flag[0] != 0:
-		d.bad = true
 	}
 	for range d.len() {
 		t.Takes = append(t.Takes, workqueue.Take{Holder: d.string(), Max: int(d.int()), For: d.int()})

@@ -20,6 +20,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
@@ -43,13 +44,18 @@ type Config struct {
 	Log *slog.Logger
 	// Now, for tests, is the clock.
 	Now func() time.Time
+	// Step, for tests, is added to the machine's clock.
+	Step func() time.Duration
 }
 
 // Engine is an engine.Engine in memory.
 type Engine struct {
 	cfg        Config
-	generation string
+	generation atomic.Pointer[string]
 	lock       *os.File // held while the directory is this process'
+	ahead      int64    // of cfg.Now, in microseconds: time goes on where logs end, or later
+	steady     *steady  // cfg.Now, unless a test gave one
+	syncDir    func(dir string) error
 
 	mu     sync.Mutex
 	queues map[string]*queue // guarded by mu
@@ -67,16 +73,19 @@ var _ engine.Engine = (*Engine)(nil)
 // generation every key is added again from the index. A log without a whole
 // snapshot at its start is refused.
 func New(cfg Config) (*Engine, error) {
-	if cfg.Now == nil {
-		cfg.Now = time.Now
-	}
 	if cfg.CompactBytes == 0 {
 		cfg.CompactBytes = 64 << 20
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	e := &Engine{cfg: cfg, generation: strings.ToLower(rand.Text()[:16]), queues: map[string]*queue{}}
+	var clock *steady
+	if cfg.Now == nil { // steps of the machine's clock are not followed
+		clock = newSteady(cfg.Step, cfg.Log)
+		cfg.Now = clock.now
+	}
+	e := &Engine{cfg: cfg, steady: clock, queues: map[string]*queue{}, syncDir: syncDir}
+	e.generation.Store(new(newGeneration()))
 	if cfg.Dir == "" {
 		return e, nil
 	}
@@ -93,11 +102,14 @@ func New(cfg Config) (*Engine, error) {
 	return e, nil
 }
 
+// now is the store's clock.
+func (e *Engine) now() int64 { return e.cfg.Now().UnixMicro() + e.ahead }
+
 // Kind is "memory".
 func (e *Engine) Kind() string { return "memory" }
 
-// Generation is new at every start.
-func (e *Engine) Generation() string { return e.generation }
+// Generation is new at every start, and when a queue that held keys is deleted.
+func (e *Engine) Generation() string { return *e.generation.Load() }
 
 // Configure implements engine.Engine. Besides ErrPartitions it gives
 // ErrDurability for a queue to be replicated, or synced without a directory.
@@ -133,6 +145,27 @@ func (e *Engine) Open(_ context.Context, name string) (engine.Queue, error) {
 	}
 	return nil, fmt.Errorf("%w: %q", engine.ErrNoQueue, name)
 }
+
+// Delete implements engine.Engine. The log's file is gone when it returns.
+func (e *Engine) Delete(_ context.Context, name string, force bool) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	q := e.queues[name]
+	if q == nil {
+		return fmt.Errorf("%w: %q", engine.ErrNoQueue, name)
+	}
+	keys, err := q.remove(force)
+	if err != nil {
+		return err
+	}
+	delete(e.queues, name)
+	if keys > 0 {
+		e.generation.Store(new(newGeneration()))
+	}
+	return nil
+}
+
+func newGeneration() string { return strings.ToLower(rand.Text()[:16]) }
 
 // Names implements engine.Engine.
 func (e *Engine) Names(context.Context) ([]string, error) {
@@ -199,7 +232,7 @@ func (q *queue) configure(cfg workqueue.Config) error {
 	if reflect.DeepEqual(was, cfg) {
 		return nil
 	}
-	now := q.e.cfg.Now().UnixMicro()
+	now := q.e.now()
 	if q.log != nil {
 		if err := q.logConfig(now, cfg); err != nil {
 			return err

@@ -16,6 +16,7 @@ const (
 	hasDue
 	hasMore
 	hasExpect
+	hasHolders
 )
 
 func appendItems(b []byte, partition int, all []workqueue.SavedItem) []byte {
@@ -32,7 +33,7 @@ func bitsOf(v *workqueue.SavedItem) byte {
 	held := v.State == workqueue.Processing || v.State == workqueue.Dirty
 	more := len(v.Barrier) > 0 || v.BarrierUntil != 0 || len(v.Traces) > 0 || len(v.Data) > 0 || v.Reason != ""
 	return bit(held, hasLease) | bit(held || v.State == workqueue.Ready, hasPlace) | bit(v.Due != 0, hasDue) |
-		bit(more, hasMore) | bit(v.Expect != nil, hasExpect)
+		bit(more, hasMore) | bit(v.Expect != nil, hasExpect) | bit(len(v.Holders) > 0, hasHolders)
 }
 
 func appendItem(b []byte, v *workqueue.SavedItem) []byte {
@@ -72,6 +73,9 @@ func appendItem(b []byte, v *workqueue.SavedItem) []byte {
 		b = appendStrings(b, e.Deletes)
 		b = binary.AppendUvarint(b, e.Token)
 		b = binary.AppendVarint(b, e.StoredAt)
+	}
+	if bits&hasHolders != 0 {
+		b = appendStrings(b, v.Holders)
 	}
 	return b
 }
@@ -113,6 +117,9 @@ func (d *decoder) item() workqueue.SavedItem {
 	}
 	if bits&hasExpect != 0 {
 		v.Expect = &expectations.Set{Owner: d.string(), Creates: d.strings(), Deletes: d.strings(), Token: d.uint(), StoredAt: d.int()}
+	}
+	if bits&hasHolders != 0 {
+		v.Holders = d.strings()
 	}
 	d.bad = d.bad || bits != bitsOf(&v)
 	return v

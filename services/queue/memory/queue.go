@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -22,6 +24,7 @@ type queue struct {
 
 	rewriting atomic.Bool
 	closing   atomic.Bool
+	gone      atomic.Bool    // it was deleted; set with the locks of all partitions
 	work      sync.WaitGroup // the rewriting of the log
 }
 
@@ -88,7 +91,10 @@ func (p *partition) Turn(_ context.Context, t *workqueue.Turn) (*workqueue.Resul
 func (p *partition) turn(t *workqueue.Turn) (r *workqueue.Result, at int64, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now := p.q.e.cfg.Now().UnixMicro()
+	if p.q.gone.Load() {
+		return nil, 0, fmt.Errorf("%w: %q", engine.ErrDeleted, p.q.name)
+	}
+	now := p.q.e.now()
 	if log := p.q.log; log != nil && !p.m.Quiet(now, t) {
 		if at, err = log.append(recTurn, func(b []byte) []byte { return appendTurn(b, p.number, now, t) }); err != nil {
 			return nil, 0, p.q.unavailable(err)
@@ -108,7 +114,7 @@ func (p *partition) Status(context.Context) (engine.Status, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return engine.Status{
-		Counts: p.m.Counts(), Closed: p.m.Closed(), Paused: p.m.Paused(), OldestReady: p.m.OldestReady(), Now: p.q.e.cfg.Now().UnixMicro(),
+		Counts: p.m.Counts(), Closed: p.m.Closed(), Paused: p.m.Paused(), OldestReady: p.m.OldestReady(), Now: p.q.e.now(),
 	}, nil
 }
 
@@ -125,7 +131,7 @@ func (p *partition) Items(_ context.Context, state workqueue.State, cursor strin
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	items, next := p.m.Items(p.q.e.cfg.Now().UnixMicro(), state, from, limit)
+	items, next := p.m.Items(p.q.e.now(), state, from, limit)
 	if next == 0 {
 		return items, "", nil
 	}
@@ -133,14 +139,56 @@ func (p *partition) Items(_ context.Context, state workqueue.State, cursor strin
 }
 
 func (q *queue) close() error {
+	q.endRewriting()
+	if q.log == nil {
+		return nil
+	}
+	return q.log.close(errors.New("closed"))
+}
+
+// endRewriting ends the rewriting of the log and lets none begin.
+func (q *queue) endRewriting() {
 	q.closing.Store(true)
 	for _, p := range q.parts { // who did not see it has started its rewriting
 		p.mu.Lock()
 		p.mu.Unlock() //nolint:staticcheck // waiting is all
 	}
 	q.work.Wait()
-	if q.log == nil {
-		return nil
+}
+
+// remove deletes the queue, and tells how many keys it held.
+func (q *queue) remove(force bool) (keys int, err error) {
+	q.endRewriting()
+	for _, p := range q.parts {
+		p.mu.Lock()
+		defer p.mu.Unlock()
 	}
-	return q.log.close(errors.New("closed"))
+	leased := 0
+	for _, p := range q.parts {
+		c := p.m.Counts()
+		leased += c.Processing
+		keys += c.Ready + c.Delayed + c.Processing + c.Dead
+	}
+	if leased > 0 && !force {
+		err = fmt.Errorf("%w: %d of queue %q", engine.ErrLeased, leased, q.name)
+	} else if q.log != nil {
+		if err = os.Remove(q.path()); err == nil {
+			err = q.e.syncDir(q.e.cfg.Dir)
+		}
+		if errors.Is(err, fs.ErrNotExist) { // an earlier try removed it
+			err = q.e.syncDir(q.e.cfg.Dir)
+		}
+		if err != nil {
+			err = q.unavailable(err)
+		}
+	}
+	if err != nil {
+		q.closing.Store(false)
+		return 0, err
+	}
+	q.gone.Store(true)
+	if q.log != nil {
+		_ = q.log.close(engine.ErrDeleted) // what it holds is of no use
+	}
+	return keys, nil
 }

@@ -56,8 +56,11 @@ func (e *Engine) reopen(name, path string) error {
 		return err
 	}
 	q := &queue{e: e, name: name}
+	for _, m := range ms { // the machine's clock may have been set back meanwhile
+		e.ahead = max(e.ahead, m.Last()-e.cfg.Now().UnixMicro())
+	}
 	for _, m := range ms {
-		m.EndLeases(e.cfg.Now().UnixMicro() + graceAfterStart)
+		m.EndLeases(e.now() + graceAfterStart)
 		q.add(m)
 	}
 	if err := q.create(); err != nil {

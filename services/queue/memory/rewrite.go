@@ -25,7 +25,7 @@ func (q *queue) create() error {
 	if err != nil {
 		return q.unavailable(err)
 	}
-	if err := errors.Join(f.Sync(), os.Rename(f.Name(), q.path()), syncDir(q.e.cfg.Dir)); err != nil {
+	if err := errors.Join(f.Sync(), os.Rename(f.Name(), q.path()), q.e.syncDir(q.e.cfg.Dir)); err != nil {
 		return q.unavailable(errors.Join(err, f.Close(), os.Remove(f.Name())))
 	}
 	q.log = newWAL(q.path(), f, size)
@@ -104,10 +104,12 @@ func (q *queue) replace() error {
 		}
 		_ = w.f.Close()
 		w.size, w.base, w.f, w.torn = size+w.size-from, base, f, false
-		if !q.fsync.Load() {
+		unsynced := q.e.syncDir(filepath.Dir(w.path)) // else a crash of the machine may bring the old log back
+		if unsynced != nil && !q.fsync.Load() {
+			q.e.cfg.Log.Warn("directory of the queue log not synced", slog.String(telemetry.KeyQueue, q.name), telemetry.Err(unsynced))
 			return w.pos, nil
 		}
-		return w.pos, syncDir(filepath.Dir(w.path)) // else a crash may bring the old log back
+		return w.pos, unsynced
 	})
 	return err
 }

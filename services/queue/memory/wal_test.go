@@ -108,7 +108,8 @@ func TestALogIsRebuiltExactlyAfterAnyHistory(t *testing.T) {
 	t.Parallel()
 	limiter := backoff.Controller()
 	cfgs := map[string]workqueue.Config{
-		"plain": {LeaseFor: 2 * time.Second, MaxRetries: 3},
+		"plain":          {LeaseFor: 2 * time.Second, MaxRetries: 3},
+		"few deliveries": {LeaseFor: time.Second, MaxDeliveries: 2, MaxRetries: 1},
 		"all options": {
 			LeaseFor: time.Second, AbsorbDelays: true, ReserveOnce: true, Aging: time.Second, Limiter: &limiter,
 			Dispatch: &workqueue.Rate{QPS: 20, Burst: 5}, Partitions: 3, MaxProcessing: 3 * time.Second, Durability: workqueue.Fsync,

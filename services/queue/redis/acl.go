@@ -6,7 +6,7 @@ import "strings"
 // called beside them.
 const commands = "ping hello info command time wait " +
 	"eval evalsha script|load " +
-	"get getrange set setnx setrange pexpire unlink sadd smembers " +
+	"get getrange set setnx setrange pexpire unlink sadd smembers srem " +
 	"hget hmget hset hdel hexists hscan rpush lrange ltrim lindex zadd zrem zrange zrangebyscore zscore " +
 	"publish subscribe unsubscribe"
 
@@ -16,9 +16,8 @@ const commands = "ping hello info command time wait " +
 //
 //	ACL SETUSER deltaplane on >PASSWORD resetkeys resetchannels -@all ~dp:* &dp:wake +ping ...
 //
-// Among them +config|get is for the start's checks only: without it the engine
-// warns that it cannot see maxmemory-policy, and DURABILITY_FSYNC needs
-// WAITAOF (+waitaof, where the server knows it). A cluster needs
+// Among them +config|get is for durability only: without it DURABILITY_FSYNC
+// needs WAITAOF (+waitaof, where the server knows it). A cluster needs
 // +cluster|slots, a database other than 0 +select.
 func Rules(prefix string) []string {
 	if prefix == "" {

@@ -1,11 +1,13 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 
 	"github.com/redis/go-redis/v9"
 
@@ -19,20 +21,36 @@ var probeScript = redis.NewScript(probeLua)
 
 // Check reaches every master and refuses one that would break the queue's
 // promises: too old, of another topology than configured, a replica, without
-// scripts, with an ACL that forbids what turns do, or one that evicts keys.
+// scripts, or with an ACL that forbids what turns do. One that evicts keys or is
+// full is told as [engine.ErrEviction] or [engine.ErrFull] when nothing else is
+// wrong: adds are refused by it, and everything else goes on. Where masters of a
+// cluster are away and others are not, that is [engine.ErrPartial].
 func (e *Engine) Check(ctx context.Context) error {
 	if err := e.identify(ctx); err != nil {
 		return err
 	}
+	var limits error // it can be used all the same
+	partial := *e.partial.Load()
 	for _, n := range *e.all.Load() {
-		if err := e.checkEviction(ctx, n); err != nil {
-			return err
+		if partial != nil && n.down.Load() {
+			continue
 		}
-		if err := e.again(ctx, func() error { return n.load(ctx) }); err != nil {
+		err := e.again(ctx, func() error { return e.checkMemory(ctx, n) })
+		if errors.Is(err, engine.ErrEviction) || errors.Is(err, engine.ErrFull) {
+			limits, err = cmp.Or(limits, err), nil
+		}
+		if err == nil {
+			err = e.again(ctx, func() error { return n.load(ctx) })
+		}
+		if err != nil {
 			return err
 		}
 	}
-	return e.probe(ctx)
+	err := e.probe(ctx)
+	if partial != nil && away(err) {
+		err = nil // its node is
+	}
+	return cmp.Or(err, limits, partial)
 }
 
 // load has a node know the turn's script, once in each of its runs.
@@ -71,22 +89,36 @@ func (e *Engine) probe(ctx context.Context) error {
 	})
 }
 
-func (e *Engine) checkEviction(ctx context.Context, n *node) error {
-	policy, err := n.client.ConfigGet(ctx, "maxmemory-policy").Result()
-	switch p := policy["maxmemory-policy"]; {
-	case err != nil:
-		if _, ok := errors.AsType[redis.Error](err); !ok {
-			return classify(err)
-		}
+// evicts is the error of a Redis with a policy other than noeviction.
+func evicts(policy string) error {
+	return fmt.Errorf("%w: maxmemory-policy is %s, must be noeviction", engine.ErrEviction, policy)
+}
+
+// checkMemory refuses a node that may evict keys, and says when it is full.
+func (e *Engine) checkMemory(ctx context.Context, n *node) error {
+	text, err := n.client.Info(ctx, "memory").Result()
+	if err != nil {
+		return err
+	}
+	info := fields(text)
+	switch p := info["maxmemory_policy"]; {
+	case p == "noeviction":
+	case p == "":
 		e.warned.Do(func() {
-			e.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "maxmemory-policy cannot be read, it must be noeviction", slog.Any("error", err))
+			e.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "maxmemory-policy is not in INFO, it must be noeviction")
 		})
-	case p != "" && p != "noeviction" && !e.cfg.AllowEviction:
-		return fmt.Errorf("%w: maxmemory-policy is %s, must be noeviction", engine.ErrEviction, p)
-	case p != "" && p != "noeviction":
+	case e.cfg.AllowEviction:
 		e.warned.Do(func() {
 			e.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "redis may evict keys", slog.String("reason", p))
 		})
+	default:
+		return evicts(p)
+	}
+	most, _ := strconv.ParseUint(info["maxmemory"], 10, 64)
+	used, _ := strconv.ParseUint(info["used_memory"], 10, 64)
+	uncounted, _ := strconv.ParseUint(info["mem_not_counted_for_evict"], 10, 64)
+	if most > 0 && used > most+uncounted {
+		return fmt.Errorf("%w: %s uses %d bytes, its maxmemory is %d", engine.ErrFull, n.addr, used-uncounted, most)
 	}
 	return nil
 }

@@ -157,9 +157,15 @@ func (r *reader) array() int {
 
 // decodeTurn reads the script's answer to a turn.
 func decodeTurn(blob string, t *workqueue.Turn) (*workqueue.Result, error) {
+	res, _, err := decodeAnswer(blob, t)
+	return res, err
+}
+
+// decodeAnswer is decodeTurn with the offset of the partition's clock.
+func decodeAnswer(blob string, t *workqueue.Turn) (res *workqueue.Result, off int64, err error) {
 	r := &reader{b: blob}
 	r.str() // the turn's number
-	res := &workqueue.Result{Now: r.num(), NextDue: r.num()}
+	res = &workqueue.Result{Now: r.num(), NextDue: r.num()}
 	res.Counts = workqueue.Counts{Ready: int(r.num()), Delayed: int(r.num()), Processing: int(r.num()), Dirty: int(r.num()), Dead: int(r.num())}
 	res.Added, res.Retried, res.Promoted, res.Expired = int(r.num()), int(r.num()), int(r.num()), int(r.num())
 	res.Buried, res.Spent, res.NextSweep = int(r.num()), int(r.num()), r.num()
@@ -173,13 +179,17 @@ func decodeTurn(blob string, t *workqueue.Turn) (*workqueue.Result, error) {
 		r.reply(status[i], &t.Ops[i], &res.Replies[i], res.Now)
 	}
 	r.leases(res)
+	if by := r.num(); by != 0 {
+		res.Corrected = &workqueue.Correction{Now: res.Now, By: by}
+	}
+	off = r.num()
 	if r.err == nil && r.b != "" {
 		r.fail()
 	}
 	if r.err != nil {
-		return nil, r.err
+		return nil, 0, r.err
 	}
-	return res, nil
+	return res, off, nil
 }
 
 // reply reads what goes with a status.

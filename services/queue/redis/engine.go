@@ -48,8 +48,11 @@ type Config struct {
 	// GiveUp is how long a turn is tried, through restarts and failovers, and
 	// how long its durability is waited for. Default 5 s.
 	GiveUp time.Duration
-	// Skew, for tests, is added to Redis' clock.
+	// Skew, for tests, is added to Redis' clock and to this process' own: time
+	// that has passed.
 	Skew func() time.Duration
+	// Step, for tests, is added to Redis' clock alone.
+	Step func() time.Duration
 	// Log receives what an operator would act on. Default: discarded.
 	Log *slog.Logger
 }
@@ -67,12 +70,17 @@ type Engine struct {
 
 	data       atomic.Pointer[string]
 	all        atomic.Pointer[[]*node] // the masters as last met
+	partial    atomic.Pointer[error]   // why some of them were not; nil inside when all were
 	generation atomic.Pointer[string]
 
 	turns atomic.Uint64 // number of the last turn, above those of any process before
 
-	mu   sync.Mutex
-	seen map[string]bool // queues this process has used
+	began time.Time
+	steps atomic.Int64
+
+	mu     sync.Mutex
+	seen   map[string]bool      // queues this process has used
+	grants map[string][]*grants // of each by partition
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -84,6 +92,9 @@ func New(cfg Config) (*Engine, error) {
 	if cfg.Skew == nil {
 		cfg.Skew = func() time.Duration { return 0 }
 	}
+	if cfg.Step == nil {
+		cfg.Step = func() time.Duration { return 0 }
+	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
@@ -94,7 +105,7 @@ func New(cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{cfg: cfg, target: t, server: strings.ToLower(rand.Text()[:12]), turnSHA: redis.NewScript(turnLua).Hash(), seen: map[string]bool{}}
+	e := &Engine{cfg: cfg, target: t, server: strings.ToLower(rand.Text()[:12]), turnSHA: redis.NewScript(turnLua).Hash(), seen: map[string]bool{}, grants: map[string][]*grants{}, began: time.Now()}
 	e.turns.Store(uint64(time.Now().UnixNano()))
 	silence()
 	e.connect()
@@ -111,6 +122,12 @@ func (discard) Printf(context.Context, string, ...any) {}
 
 // noNotices keeps the client from asking for what only one vendor has.
 var noNotices = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+
+// skew is what tests add to Redis' clock.
+func (e *Engine) skew() time.Duration { return e.cfg.Skew() + e.cfg.Step() }
+
+// clock is this process' own clock, which does not step.
+func (e *Engine) clock() time.Duration { return time.Since(e.began) + e.cfg.Skew() }
 
 // Kind is "redis".
 func (e *Engine) Kind() string { return "redis" }
@@ -150,28 +167,40 @@ func (e *Engine) regenerate() {
 func (e *Engine) Close() error { return e.client.Close() }
 
 // identify meets every master and learns the data id, making one where there
-// is none.
+// is none. Masters that are away are left out where others are met.
 func (e *Engine) identify(ctx context.Context) error {
-	all, err := e.place.masters(ctx)
+	all, partial, err := e.place.masters(ctx)
 	if err != nil {
 		return classify(err)
 	}
 	e.all.Store(&all)
+	e.partial.Store(&partial)
 	key := e.cfg.Prefix + ":data"
 	var id string
 	err = e.again(ctx, func() (err error) {
+		if id, err = e.client.Get(ctx, key).Result(); !errors.Is(err, redis.Nil) {
+			return err // it is only written once: a full Redis takes no more
+		}
 		if err := e.client.SetNX(ctx, key, newDataID(), 0).Err(); err != nil {
 			return err
 		}
 		id, err = e.client.Get(ctx, key).Result()
 		return err
 	})
+	if partial != nil && away(err) {
+		return nil // its node is away: the id is what it was, or told later
+	}
 	if err != nil {
 		return err
 	}
 	e.data.Store(&id)
 	e.regenerate()
 	return nil
+}
+
+// away says that an error is of a node that was not reached.
+func away(err error) bool {
+	return errors.Is(err, engine.ErrUnavailable) || errors.Is(err, engine.ErrUnknown)
 }
 
 func newDataID() string { return strings.ToLower(rand.Text()[:16]) }

@@ -16,12 +16,13 @@ import (
 type fate int
 
 const (
-	applied fate = iota // no error
-	refused             // not applied, and trying again will not help
-	retry               // not applied, later it may be
-	reload              // not applied: the script must be loaded first
-	stale               // not applied: the configuration must be read again
-	unknown             // the reply was lost
+	applied  fate = iota // no error
+	refused              // not applied, and trying again will not help
+	retry                // not applied, later it may be
+	reload               // not applied: the script must be loaded first
+	stale                // not applied: the configuration must be read again
+	unknown              // the reply was lost
+	untimely             // not applied: the clock was not where it was expected
 )
 
 // errMoved is beside ErrUnavailable when another node may serve the key.
@@ -35,7 +36,7 @@ func judge(err error) (fate, error) {
 	if errors.Is(err, errRun) {
 		return retry, fmt.Errorf("%w: %w", engine.ErrUnavailable, err)
 	}
-	if errors.Is(err, engine.ErrUnfit) || errors.Is(err, engine.ErrDurability) {
+	if errors.Is(err, engine.ErrUnfit) || errors.Is(err, engine.ErrDurability) || errors.Is(err, engine.ErrEviction) || errors.Is(err, engine.ErrFull) {
 		return refused, err
 	}
 	if errors.Is(err, engine.ErrUnavailable) {
@@ -80,6 +81,12 @@ func judgeReply(reply redis.Error, err error) (fate, error) {
 		return reload, err
 	case "DPCONFIG":
 		return stale, err
+	case "DPCLOCK":
+		c := &clockError{}
+		if _, err := fmt.Sscanf(text, "DPCLOCK %d %d", &c.now, &c.off); err != nil {
+			return refused, err
+		}
+		return untimely, c
 	case "DPNOQUEUE":
 		return refused, engine.ErrNoQueue
 	case "DPLATE": // nobody waits for it any more
@@ -88,6 +95,9 @@ func judgeReply(reply redis.Error, err error) (fate, error) {
 		return refused, engine.ErrPartitions
 	case "OOM":
 		return refused, engine.ErrFull
+	case "DPEVICT":
+		_, policy, _ := strings.Cut(text, " ")
+		return refused, evicts(policy)
 	case "NOAUTH":
 		return refused, fmt.Errorf("%w: redis asks for a password and none is set: %w", engine.ErrDenied, err)
 	case "WRONGPASS":

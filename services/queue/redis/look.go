@@ -56,13 +56,17 @@ func (p *partition) Status(ctx context.Context) (engine.Status, error) {
 	if control.Val() == "" {
 		return st, fmt.Errorf("%w: %q", engine.ErrNoQueue, p.q.name)
 	}
-	st.Now = now.Val().Add(p.e.cfg.Skew()).UnixMicro()
+	st.Now = now.Val().Add(p.e.skew()).UnixMicro()
 	last, err := readControl(control.Val(), &st)
 	if err != nil {
 		return st, err
 	}
+	last, offset, _ := strings.Cut(last, " ")
+	if off, err := strconv.ParseInt(offset, 10, 64); err == nil {
+		st.Now += off
+	}
 	if last != "" && last != run { // the next turn begins the pause
-		st.HeldUntil = st.Now + p.conf.Load().cfg.LeaseFor.Microseconds()
+		st.HeldUntil = st.Now + p.grants.pause(p.e.clock(), &p.conf.Load().cfg).Microseconds()
 	}
 	var seen []string
 	for _, h := range heads {

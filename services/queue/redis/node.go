@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ type node struct {
 	addr   string
 	client *redis.Client
 	facts  atomic.Pointer[facts]
+	down   atomic.Bool // it was not reached when it was last met
 }
 
 // facts are what a Redis told of itself when a connection to it was made.
@@ -172,16 +174,20 @@ type place interface {
 	// [moved] then has it looked up anew.
 	node(ctx context.Context, key string) (*node, error)
 	moved(ctx context.Context)
-	// masters are all of them, met at least once each.
-	masters(ctx context.Context) ([]*node, error)
+	// masters are all of them. Those that were not met are down, and partial says
+	// why; an error is for when none was, or one is of no use.
+	masters(ctx context.Context) (all []*node, partial, err error)
 }
 
 // one is the place of everything in a Redis that is not a cluster.
 type one struct{ n *node }
 
-func (o one) node(context.Context, string) (*node, error)  { return o.n, nil }
-func (o one) moved(context.Context)                        {}
-func (o one) masters(ctx context.Context) ([]*node, error) { return []*node{o.n}, meet(ctx, o.n) }
+func (o one) node(context.Context, string) (*node, error) { return o.n, nil }
+func (o one) moved(context.Context)                       {}
+
+func (o one) masters(ctx context.Context) (all []*node, partial, err error) {
+	return []*node{o.n}, nil, meet(ctx, o.n)
+}
 
 // slots is the place of keys in a cluster.
 type slots struct {
@@ -207,20 +213,38 @@ func (s *slots) of(c *redis.Client) (*node, error) {
 
 func (s *slots) moved(ctx context.Context) { s.client.ReloadState(ctx) }
 
-func (s *slots) masters(ctx context.Context) ([]*node, error) {
+// meetFor bounds how long one master of several is waited for.
+const meetFor = 2 * time.Second
+
+func (s *slots) masters(ctx context.Context) (all []*node, partial, err error) {
 	var mu sync.Mutex
-	var all []*node
-	err := s.client.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
+	met := 0
+	err = s.client.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
 		n, err := s.of(c)
 		if err != nil {
 			return err
 		}
+		short, cancel := context.WithTimeout(ctx, meetFor)
+		defer cancel()
+		err = meet(short, n)
+		n.down.Store(err != nil)
 		mu.Lock()
+		defer mu.Unlock()
 		all = append(all, n)
-		mu.Unlock()
-		return meet(ctx, n)
+		if f, _ := judge(err); f == refused || ctx.Err() != nil {
+			return err
+		}
+		if err == nil {
+			met++
+		} else {
+			partial = fmt.Errorf("%w: %s: %w", engine.ErrPartial, n.addr, err)
+		}
+		return nil
 	})
-	return all, err
+	if err == nil && met == 0 {
+		return all, nil, cmp.Or(partial, fmt.Errorf("%w: the cluster has no master", engine.ErrUnavailable))
+	}
+	return all, partial, err
 }
 
 // meet makes sure that a node has been connected to.

@@ -20,13 +20,18 @@ type partition struct {
 	e      *Engine
 	keys   []string
 	conf   atomic.Pointer[conf]
-	sender sender // of turns
+	grants *grants
+	clock  *estimate
+	met    atomic.Pointer[string] // the run of Redis in which a turn was done last
+	tells  atomic.Bool            // the next turn tells until when leases were granted: data was lost
+	sender sender                 // of turns
 }
 
 // conf is a configuration and what of it every turn carries.
 type conf struct {
 	cfg         workqueue.Config
 	version     string
+	born        string // the version with which the partition's data began
 	often, rare []byte
 }
 
@@ -34,7 +39,7 @@ func newPartition(q *queue, part int) *partition {
 	e := q.e
 	return &partition{
 		q: q, e: e,
-		keys: keys(e.cfg.Prefix, q.name, part, e.server),
+		keys: keys(e.cfg.Prefix, q.name, part, e.server), grants: e.granted(q.name, part), clock: &e.granted(q.name, part).clock,
 	}
 }
 
@@ -42,7 +47,12 @@ func newPartition(q *queue, part int) *partition {
 type done struct {
 	blob string
 	n    *node
-	run  string // in the name of which run of Redis, when it was sent first
+	// sent and came are of the process' clock: between them it was applied.
+	sent, came time.Duration
+	corrected  *workqueue.Correction // of the clock, before it
+	run        string                // in the name of which run of Redis, when it was sent first
+	// tells: it was to tell until when leases were granted, if any were.
+	tells bool
 }
 
 // Turn implements engine.Partition.
@@ -68,12 +78,38 @@ func (p *partition) Turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Res
 }
 
 func (p *partition) turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Result, done, error) {
+	longest := p.conf.Load().cfg.MaxLease
+	young := p.clock.young(p.e.clock(), longest)
 	d, err := p.run(ctx, p.e.turns.Add(1), t, &p.sender)
 	if err != nil {
 		return nil, d, err
 	}
-	r, err := decodeTurn(d.blob, t)
-	return r, d, err
+	r, off, err := decodeAnswer(d.blob, t)
+	if err != nil {
+		return nil, d, err
+	}
+	p.clock.learn(d.sent, d.came, r.Now, off)
+	p.grants.note(p.e.clock(), r)
+	r.Corrected = d.corrected
+	if young > 0 && r.Counts.Processing > 0 { // by then leases expire
+		at := r.Now + young.Microseconds()
+		if r.NextDue == 0 || at < r.NextDue {
+			r.NextDue = at
+		}
+	}
+	return r, d, nil
+}
+
+// left is what the next turn tells of the leases granted here: until when they
+// last, after data was lost or may be, else nothing, which is below zero.
+func (p *partition) left(run string) time.Duration {
+	if met := p.met.Load(); !p.tells.Load() && (met == nil || *met == run) {
+		return -1
+	}
+	if left, some := p.grants.left(p.e.clock()); some {
+		return left
+	}
+	return -1
 }
 
 // Start begins the pause that follows a restart of Redis, if it has not begun.
@@ -99,11 +135,24 @@ func (p *partition) run(ctx context.Context, seq uint64, t *workqueue.Turn, s *s
 	maybe := false
 	var held error // why the turn, applied, is not durable
 	first := ""    // the run that may have applied it
+	var corrected *workqueue.Correction
+	began := time.Duration(0) // when it was sent that may have been applied
 	for {
-		d, err := p.attempt(ctx, seq, maybe, t, s)
+		sent := p.e.clock()
+		if !maybe {
+			began = sent
+		}
+		d, err := p.attempt(ctx, seq, maybe, t, s, nil)
 		f, err := judge(err)
 		switch f {
 		case applied:
+			d.sent, d.came, d.corrected = began, p.e.clock(), corrected
+			if met := p.met.Load(); met == nil || *met != d.run {
+				p.met.Store(&d.run)
+			}
+			if d.tells {
+				p.tells.Store(false)
+			}
 			d.run = cmp.Or(first, d.run)
 			return d, nil
 		case refused:
@@ -115,6 +164,18 @@ func (p *partition) run(ctx context.Context, seq uint64, t *workqueue.Turn, s *s
 			if err := d.n.client.ScriptLoad(ctx, turnLua).Err(); err != nil {
 				if f, err := judge(err); f == refused && !maybe {
 					return d, err
+				}
+			}
+		case untimely:
+			if c, ok := errors.AsType[*clockError](err); ok {
+				fixed, failed := (*workqueue.Correction)(nil), error(nil)
+				if by := p.clock.refused(sent, p.e.clock(), c.now, c.off, p.conf.Load().cfg.MaxLease); by != 0 {
+					fixed, failed = p.correct(ctx, by, c.off)
+				}
+				if failed != nil {
+					_, err = judge(failed)
+				} else if corrected = cmp.Or(fixed, corrected); ctx.Err() == nil {
+					continue
 				}
 			}
 		case stale:
@@ -157,7 +218,7 @@ func (p *partition) run(ctx context.Context, seq uint64, t *workqueue.Turn, s *s
 
 // attempt sends a turn once, and waits as long as the queue's durability asks
 // for, on the same connection.
-func (p *partition) attempt(ctx context.Context, seq uint64, maybe bool, t *workqueue.Turn, s *sender) (done, error) {
+func (p *partition) attempt(ctx context.Context, seq uint64, maybe bool, t *workqueue.Turn, s *sender, set *fix) (done, error) {
 	n, err := p.e.place.node(ctx, p.keys[0])
 	if err != nil {
 		return done{}, fmt.Errorf("%w: %w", engine.ErrUnavailable, err)
@@ -168,10 +229,14 @@ func (p *partition) attempt(ctx context.Context, seq uint64, maybe bool, t *work
 		}
 	}
 	c := p.conf.Load()
-	d := done{n: n, run: n.run()}
-	packed, err := s.write(&head{
-		seq: seq, ordered: seq != 0, skew: p.e.cfg.Skew().Microseconds(), run: d.run, version: c.version, leaseFor: c.cfg.LeaseFor.Microseconds(),
-	}, t)
+	d := done{n: n, run: n.run(), tells: p.tells.Load()}
+	h := &head{
+		seq: seq, ordered: seq != 0, skew: p.e.skew().Microseconds(), run: d.run, version: c.version, cfg: &c.cfg, left: p.left(d.run), fix: set,
+	}
+	h.young = p.clock.young(p.e.clock(), c.cfg.MaxLease) > 0
+	h.early, h.late, _ = p.clock.bounds(p.e.clock())
+	h.young = h.young || t.KeepLeases
+	packed, err := s.write(h, t)
 	if err != nil {
 		return d, err
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -26,7 +27,11 @@ type queue struct {
 }
 
 // stored is what a partition's slot holds of the configuration.
-type stored struct{ blob, version string }
+type stored struct {
+	blob, version string
+	born          string // the version with which its data began
+	gone          string // the partitions it had when it was deleted; empty when it was not
+}
 
 var configureScript = redis.NewScript(configureLua)
 
@@ -58,16 +63,21 @@ func (e *Engine) Configure(ctx context.Context, name string, cfg workqueue.Confi
 	if err := e.durable(ctx, name, &cfg); err != nil {
 		return nil, false, err
 	}
-	hold := time.Duration(0)
-	if e.known(name) { // it existed: its leases may still be worked on
-		hold = cfg.LeaseFor
-	}
-	if err := e.again(ctx, func() error { return e.client.SAdd(ctx, e.cfg.Prefix+":queues", name).Err() }); err != nil {
+	existed := e.known(name) // then its leases may still be worked on
+	if err := e.list(ctx, name); err != nil {
 		return nil, false, err
 	}
 	first, err := e.stored(ctx, name, 1)
 	if err != nil {
 		return nil, false, err
+	}
+	if first[0].gone != "" {
+		if _, err := e.deleteRest(ctx, name, first[0].gone); err != nil {
+			return nil, false, err
+		}
+		if err := e.list(ctx, name); err != nil {
+			return nil, false, err
+		}
 	}
 	order := make([]int, cfg.Partitions)
 	for i := range order {
@@ -78,6 +88,10 @@ func (e *Engine) Configure(ctx context.Context, name string, cfg workqueue.Confi
 	version := strconv.FormatUint(uint64(time.Now().UnixNano()), 36) + e.server
 	made := 0
 	for _, part := range order {
+		hold := time.Duration(0)
+		if existed {
+			hold = e.granted(name, part).pause(e.clock(), &cfg)
+		}
 		created, err := e.configure(ctx, name, part, &cfg, string(blob), version, hold)
 		if err != nil {
 			return nil, false, err
@@ -86,13 +100,23 @@ func (e *Engine) Configure(ctx context.Context, name string, cfg workqueue.Confi
 			made++
 		}
 	}
-	if made > 0 && made < cfg.Partitions && hold > 0 { // some of its data was lost
+	if made > 0 && made < cfg.Partitions && existed { // some of its data was lost
 		if err := e.lost(ctx); err != nil {
 			return nil, false, err
 		}
 	}
 	q, err := e.Open(ctx, name)
 	return q, first[0].version == "", err
+}
+
+// list puts a name among those of queues, unless it is there: a full Redis takes
+// no more.
+func (e *Engine) list(ctx context.Context, name string) error {
+	names, err := e.Names(ctx)
+	if _, found := slices.BinarySearch(names, name); found || err != nil {
+		return err
+	}
+	return e.again(ctx, func() error { return e.client.SAdd(ctx, e.cfg.Prefix+":queues", name).Err() })
 }
 
 // configure writes the configuration of one partition, blob in its stored form.
@@ -107,10 +131,16 @@ func (e *Engine) configure(ctx context.Context, name string, part int, cfg *work
 		if err != nil {
 			return err
 		}
+		sent := e.clock()
 		res, err := configureScript.Run(ctx, n.client, names, blob, version, cfg.Partitions, hold.Microseconds(),
-			e.cfg.Skew().Microseconds(), rate.QPS, rate.Burst).Slice()
+			e.skew().Microseconds(), rate.QPS, rate.Burst).Slice()
 		// After a lost reply it is done again, and then it is not who created it.
-		created = created || len(res) > 0 && res[0] == int64(1)
+		if len(res) == 2 {
+			created = true
+			if now, ok := res[1].(int64); ok && hold == 0 {
+				e.granted(name, part).clock.made(sent, e.clock(), now)
+			}
+		}
 		return err
 	})
 	if errors.Is(err, engine.ErrPartitions) {
@@ -139,12 +169,16 @@ func (e *Engine) known(name string) bool {
 
 // stored reads what the first n partitions hold of the configuration.
 func (e *Engine) stored(ctx context.Context, name string, n int) ([]stored, error) {
+	return e.storedFrom(ctx, name, 0, n)
+}
+
+func (e *Engine) storedFrom(ctx context.Context, name string, from, n int) ([]stored, error) {
 	out := make([]stored, n)
 	err := e.again(ctx, func() error {
 		var got []*redis.SliceCmd
 		_, err := e.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 			for part := range n {
-				got = append(got, p.HMGet(ctx, metaKey(e.cfg.Prefix, name, part), "cfg", "ver"))
+				got = append(got, p.HMGet(ctx, metaKey(e.cfg.Prefix, name, from+part), "cfg", "ver", "born", "gone"))
 			}
 			return nil
 		})
@@ -155,10 +189,58 @@ func (e *Engine) stored(ctx context.Context, name string, n int) ([]stored, erro
 			v := cmd.Val()
 			out[part].blob, _ = v[0].(string)
 			out[part].version, _ = v[1].(string)
+			out[part].born, _ = v[2].(string)
+			out[part].gone, _ = v[3].(string)
 		}
 		return nil
 	})
 	return out, err
+}
+
+// first reads the configuration in force: the first partition's, or, while that is
+// away, any copy of it.
+func (e *Engine) first(ctx context.Context, name string) (stored, error) {
+	first, err := e.stored(ctx, name, 1)
+	if err == nil && first[0].gone != "" {
+		return stored{}, fmt.Errorf("%w: %q", engine.ErrDeleted, name)
+	}
+	if err == nil && first[0].version == "" {
+		return stored{}, fmt.Errorf("%w: %q", engine.ErrNoQueue, name)
+	}
+	if err == nil {
+		return first[0], nil
+	}
+	if away(err) && e.target.of == cluster {
+		all, _ := e.storedApart(ctx, name, workqueue.MaxPartitions)
+		for _, s := range all {
+			if s.version != "" {
+				return s, nil
+			}
+		}
+	}
+	return stored{}, err
+}
+
+// storedApart is what partitions hold of the configuration, and why that of some
+// cannot be read.
+func (e *Engine) storedApart(ctx context.Context, name string, n int) ([]stored, []error) {
+	all, err := e.stored(ctx, name, n)
+	missing := make([]error, n)
+	if err == nil {
+		return all, missing
+	}
+	all = make([]stored, n)
+	var wg sync.WaitGroup
+	for part := range n {
+		wg.Go(func() {
+			var one []stored
+			if one, missing[part] = e.storedFrom(ctx, name, part, 1); missing[part] == nil {
+				all[part] = one[0]
+			}
+		})
+	}
+	wg.Wait()
+	return all, missing
 }
 
 // reload is load for turns, which may find a change at once.
@@ -172,44 +254,46 @@ func (q *queue) reload(ctx context.Context) error {
 // another, and reads the data id beside it.
 func (q *queue) load(ctx context.Context) error {
 	e := q.e
-	first, err := e.stored(ctx, q.name, 1)
+	first, err := e.first(ctx, q.name)
 	if err != nil {
 		return err
 	}
-	if first[0].version == "" {
-		return fmt.Errorf("%w: %q", engine.ErrNoQueue, q.name)
-	}
 	var cfg workqueue.Config
-	if err := json.Unmarshal([]byte(first[0].blob), &cfg); err != nil {
+	if err := json.Unmarshal([]byte(first.blob), &cfg); err != nil {
 		return fmt.Errorf("configuration of queue %q: %w", q.name, err)
 	}
 	cfg = cfg.WithDefaults()
-	all, err := e.stored(ctx, q.name, cfg.Partitions)
-	if err != nil {
-		return err
+	if n := len(q.parts); n > 0 && n != cfg.Partitions {
+		return fmt.Errorf("%w: %q, and made again with %d partitions", engine.ErrDeleted, q.name, cfg.Partitions)
 	}
+	all, missing := e.storedApart(ctx, q.name, cfg.Partitions)
 	lost, healed := false, false
 	for part := 1; part < len(all); part++ {
-		if all[part].blob == first[0].blob {
+		if all[part].blob == first.blob || missing[0] != nil || missing[part] != nil {
 			continue
 		}
-		created, err := e.configure(ctx, q.name, part, &cfg, first[0].blob, first[0].version, cfg.LeaseFor)
+		hold := e.granted(q.name, part).pause(e.clock(), &cfg)
+		created, err := e.configure(ctx, q.name, part, &cfg, first.blob, first.version, hold)
 		if err != nil {
 			return err
 		}
 		lost, healed = lost || created, true
 	}
 	if healed {
-		if all, err = e.stored(ctx, q.name, cfg.Partitions); err != nil {
-			return err
-		}
+		all, missing = e.storedApart(ctx, q.name, cfg.Partitions)
 	}
 	for len(q.parts) < cfg.Partitions { // never after the first time
 		q.parts = append(q.parts, newPartition(q, len(q.parts)))
 	}
 	for part, p := range q.parts[:min(len(q.parts), len(all))] {
-		c := &conf{cfg: cfg, version: all[part].version}
-		c.often, c.rare = constants(&cfg, e.channel(), e.server+" "+q.name)
+		if missing[part] != nil && p.conf.Load() != nil {
+			continue // a turn reads it again once it is reached
+		}
+		c := &conf{cfg: cfg, version: all[part].version, born: all[part].born}
+		c.often, c.rare = constants(&cfg, e.cfg.AllowEviction, e.channel(), e.server+" "+q.name)
+		if was := p.conf.Load(); was != nil && was.version != "" && was.born != c.born {
+			p.tells.Store(true)
+		}
 		p.conf.Store(c)
 	}
 	if lost {

@@ -26,6 +26,7 @@ type moreRecord struct {
 	traces       []string
 	data         []byte
 	reason       string
+	holders      []string
 	expect       *expectations.Set
 }
 
@@ -118,6 +119,10 @@ func (r *reader) more(raw string) *moreRecord {
 			m.data = []byte(p.str())
 		case "w":
 			m.reason = p.str()
+		case "h":
+			for range p.array() {
+				m.holders = append(m.holders, p.str())
+			}
 		case "e":
 			names = p.str()
 		case "eo":
@@ -152,6 +157,7 @@ func (rec *record) item(key, holder string, deadline, now int64) *workqueue.Item
 	}
 	if m != nil {
 		it.Requeues, it.DelayedUntil, it.StateBytes, it.Reason = m.failures, m.due, len(m.data), m.reason
+		it.Holders = m.holders
 		if m.barrierUntil == 0 || m.barrierUntil > now {
 			it.Barrier = m.barrier
 		}

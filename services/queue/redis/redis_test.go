@@ -19,8 +19,10 @@ func start(t *testing.T, args ...string) *embedded.Redis {
 
 func open(t *testing.T, url string) (*redis.Engine, enginetest.Fixture) {
 	t.Helper()
-	var skew atomic.Int64
-	e, err := redis.New(redis.Config{URL: url, Skew: func() time.Duration { return time.Duration(skew.Load()) }})
+	var skew, step atomic.Int64
+	e, err := redis.New(redis.Config{
+		URL: url, Skew: func() time.Duration { return time.Duration(skew.Load()) }, Step: func() time.Duration { return time.Duration(step.Load()) },
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +32,7 @@ func open(t *testing.T, url string) (*redis.Engine, enginetest.Fixture) {
 	if err := e.Check(ctx); err != nil {
 		t.Fatal(err)
 	}
-	return e, enginetest.Fixture{Engine: e, Advance: func(d time.Duration) { skew.Add(int64(d)) }}
+	return e, enginetest.Fixture{Engine: e, Advance: func(d time.Duration) { skew.Add(int64(d)) }, Step: func(d time.Duration) { step.Add(int64(d)) }}
 }
 
 func TestEngine(t *testing.T) {

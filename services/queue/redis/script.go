@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/deltaplane/deltaplane/core/backoff"
 	"github.com/deltaplane/deltaplane/core/workqueue"
@@ -15,8 +16,9 @@ import (
 var sources embed.FS
 
 var (
-	turnLua      = script("control", "base", "begin", "holders", "record", "ops", "codes", "plain", "time", "lease", "finish")
+	turnLua      = script("control", "base", "begin", "holders", "step", "record", "ops", "codes", "plain", "time", "lease", "finish")
 	configureLua = script("control", "configure")
+	deleteLua    = script("control", "delete")
 )
 
 // script puts the parts of a script together, and into them what the program
@@ -77,9 +79,9 @@ func tag(prefix, queue string, part int) string {
 
 // constants are what a configuration puts into every turn: what most turns
 // need, and what few do.
-func constants(c *workqueue.Config, channel, notice string) (often, rare []byte) {
+func constants(c *workqueue.Config, evictable bool, channel, notice string) (often, rare []byte) {
 	var p packer
-	p.num(c.LeaseFor.Microseconds())
+	p.num(c.MaxLease.Microseconds())
 	p.num(c.BarrierRetention.Microseconds())
 	p.num(int64(c.MaxRetries))
 	p.flag(c.AbsorbDelays)
@@ -93,6 +95,9 @@ func constants(c *workqueue.Config, channel, notice string) (often, rare []byte)
 		p.num(0)
 	}
 	p.num(c.MaxProcessing.Microseconds())
+	p.num(c.LeaseFor.Microseconds())
+	p.flag(evictable)
+	p.num(int64(c.MaxDeliveries))
 
 	var r packer
 	r.str(channel)
@@ -178,7 +183,11 @@ type head struct {
 	ordered      bool // a turn of the queue's, not one beside them
 	skew         int64
 	run, version string
-	leaseFor     int64
+	cfg          *workqueue.Config
+	left         time.Duration // until the last lease granted by this process ends; below zero: not told
+	young        bool          // no lease expires
+	early, late  int64         // the first and last time it may find; zero for any
+	fix          *fix          // what sets the clock right
 }
 
 // write packs a turn. The result is valid until the next call.
@@ -199,7 +208,7 @@ func (s *sender) write(h *head, t *workqueue.Turn) ([]byte, error) {
 			s.toks = binary.BigEndian.AppendUint64(append(s.toks, 'L'), op.Token)
 		} else if code < 0 {
 			code = general[op.Kind]
-			s.op(op)
+			s.op(h.cfg, op)
 		}
 		if n := len(s.runs); n > 0 && s.runs[n-2] == code {
 			s.runs[n-1]++
@@ -247,11 +256,24 @@ func (s *sender) write(h *head, t *workqueue.Turn) ([]byte, error) {
 		take := &t.Takes[i]
 		p.str(take.Holder)
 		p.num(int64(take.Max))
-		if take.For == 0 {
-			p.num(h.leaseFor)
-		} else {
-			p.num(take.For)
-		}
+		p.num(h.cfg.Capped(take.For))
+	}
+	if h.left < 0 {
+		p.flag(false)
+	} else {
+		p.num(h.left.Microseconds())
+	}
+	p.flag(h.young)
+	if h.late == 0 {
+		p.flag(false)
+		p.flag(false)
+	} else {
+		p.num(h.early)
+		p.num(h.late)
+	}
+	if h.fix != nil {
+		p.num(h.fix.by)
+		p.num(h.fix.off)
 	}
 	s.turn = p
 	return p, nil
@@ -272,7 +294,7 @@ func plain(op *workqueue.Op) int {
 var nothing workqueue.More
 
 // op writes the arguments of an operation that is not plain.
-func (s *sender) op(op *workqueue.Op) {
+func (s *sender) op(cfg *workqueue.Config, op *workqueue.Op) {
 	more := op.More
 	if more == nil {
 		more = &nothing
@@ -309,7 +331,7 @@ func (s *sender) op(op *workqueue.Op) {
 		str(marks(more.Wrote))
 	case workqueue.OpExtend:
 		id(op.Token)
-		num(op.For)
+		num(min(op.For, cfg.MaxLease.Microseconds()))
 		flag(op.Shorten)
 		num(op.Known)
 	case workqueue.OpSave:

@@ -462,7 +462,9 @@ type DrainQueueResponse struct {
 	// Nothing is left.
 	Drained bool `protobuf:"varint,3,opt,name=drained,proto3" json:"drained,omitempty"`
 	// The time was over first.
-	TimedOut      bool `protobuf:"varint,4,opt,name=timed_out,json=timedOut,proto3" json:"timed_out,omitempty"`
+	TimedOut bool `protobuf:"varint,4,opt,name=timed_out,json=timedOut,proto3" json:"timed_out,omitempty"`
+	// Numbers of the partitions, from 0, that could not be reached: they are not counted, and waited for.
+	Unreachable   []int32 `protobuf:"varint,10,rep,packed,name=unreachable,proto3" json:"unreachable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -523,6 +525,13 @@ func (x *DrainQueueResponse) GetTimedOut() bool {
 		return x.TimedOut
 	}
 	return false
+}
+
+func (x *DrainQueueResponse) GetUnreachable() []int32 {
+	if x != nil {
+		return x.Unreachable
+	}
+	return nil
 }
 
 // RetryNowRequest names keys.
@@ -892,7 +901,7 @@ type HistoryEvent struct {
 	Time *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
 	// Session that did it or that it happened to.
 	SessionId string `protobuf:"bytes,3,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Token of the lease it is about.
+	// Not told: a token is its holder's. Always zero.
 	Token uint64 `protobuf:"varint,4,opt,name=token,proto3" json:"token,omitempty"`
 	// How a settled lease ended.
 	Outcome Outcome `protobuf:"varint,5,opt,name=outcome,proto3,enum=deltaplane.queue.v1.Outcome" json:"outcome,omitempty"`
@@ -1018,12 +1027,14 @@ const file_deltaplane_queue_v1_admin_proto_rawDesc = "" +
 	"\x05close\x18\x03 \x01(\bR\x05close\x128\n" +
 	"\n" +
 	"due_within\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\tdueWithin\x12<\n" +
-	"\freport_every\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\vreportEvery\"\x9a\x01\n" +
+	"\freport_every\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\vreportEvery\"\xbc\x01\n" +
 	"\x12DrainQueueResponse\x123\n" +
 	"\x06counts\x18\x01 \x01(\v2\x1b.deltaplane.queue.v1.CountsR\x06counts\x12\x18\n" +
 	"\aawaited\x18\x02 \x01(\x03R\aawaited\x12\x18\n" +
 	"\adrained\x18\x03 \x01(\bR\adrained\x12\x1b\n" +
-	"\ttimed_out\x18\x04 \x01(\bR\btimedOut\";\n" +
+	"\ttimed_out\x18\x04 \x01(\bR\btimedOut\x12 \n" +
+	"\vunreachable\x18\n" +
+	" \x03(\x05R\vunreachable\";\n" +
 	"\x0fRetryNowRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x12\n" +
 	"\x04keys\x18\x02 \x03(\tR\x04keys\"W\n" +

@@ -248,7 +248,10 @@ func (x *ProduceHello) GetClient() string {
 type ProduceBatch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of this batch in the session, growing. A batch sent again under its number, on this stream or another one of the
-	// session, does not charge the rate limiter again for a key whose delay it set is still pending.
+	// session, does not charge the rate limiter again for a key whose delay it set is still pending. Sent again it says the
+	// same in every field: a number used for another batch is FAILED_PRECONDITION REQUEST_ID_REUSED, of the last 64 of the
+	// session that the server saw. A program that keeps its session over a restart goes on above the numbers it used, for
+	// example from the time in microseconds.
 	RequestId uint64 `protobuf:"varint,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The queue.
 	Queue string `protobuf:"bytes,2,opt,name=queue,proto3" json:"queue,omitempty"`

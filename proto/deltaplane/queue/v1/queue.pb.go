@@ -42,8 +42,12 @@ const (
 	SettleStatus_SETTLE_STATUS_REQUEUED SettleStatus = 2
 	// The token is stale: the lease had expired and may be somebody else's. Nothing changed.
 	SettleStatus_SETTLE_STATUS_LOST SettleStatus = 3
-	// The key is not held by anybody. Nothing changed (rule Q-03 fixed).
+	// The key is not held by anybody, or its queue does not exist. Nothing changed (rule Q-03 fixed).
 	SettleStatus_SETTLE_STATUS_NOT_LEASED SettleStatus = 4
+	// The part of the store that has the key could not be reached, so nobody can tell whether the lease has ended. Send the
+	// settlement again, under another request id, until the lease's deadline: a token is settled once, whatever is repeated. Only
+	// on a stream whose hello says `partial`.
+	SettleStatus_SETTLE_STATUS_UNAVAILABLE SettleStatus = 5
 )
 
 // Enum value maps for SettleStatus.
@@ -54,6 +58,7 @@ var (
 		2: "SETTLE_STATUS_REQUEUED",
 		3: "SETTLE_STATUS_LOST",
 		4: "SETTLE_STATUS_NOT_LEASED",
+		5: "SETTLE_STATUS_UNAVAILABLE",
 	}
 	SettleStatus_value = map[string]int32{
 		"SETTLE_STATUS_UNSPECIFIED": 0,
@@ -61,6 +66,7 @@ var (
 		"SETTLE_STATUS_REQUEUED":    2,
 		"SETTLE_STATUS_LOST":        3,
 		"SETTLE_STATUS_NOT_LEASED":  4,
+		"SETTLE_STATUS_UNAVAILABLE": 5,
 	}
 )
 
@@ -755,6 +761,23 @@ func (x *Expectations) GetStoredAt() *timestamppb.Timestamp {
 }
 
 // Lease is the right to process a key until a deadline.
+//
+// When it ends for its holder. The network may take any time, so that a lease must not be counted from when it was
+// received. A holder counts by its own monotonic clock: it notes the time t0 before it sends a message that is answered
+// with the server's clock S (Hello, Ping, or a Get), and holds a lease that ends at E by the server's clock (ends_us)
+// only before
+//
+//	t0 + (E - S), less a share for what the two clocks may drift apart: 1 in 200 is ample.
+//
+// For S was read after t0: at t0 + (E - S) no more than E - S has gone by since S was read, and the server's clock is at
+// E at the latest. E in turn is counted from before the turn that granted the lease was sent to the store, so that the
+// store still keeps the lease at E. S and E must come from one stream, or from one answer. Where several S are known, each
+// gives a time that is safe, and the latest of them may be used. What is left when the lease is about to end must be
+// enough to stop: a Worker of the Go client cancels a fifth of the lease, at most 2 s, earlier.
+//
+// What is stopped whole (SIGSTOP, a suspended machine) cannot count: it finds out when it runs again, and until then its
+// token alone keeps it from settling. Whoever writes elsewhere under a lease has to send the token with it, or write with
+// preconditions.
 type Lease struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The queue.
@@ -765,7 +788,8 @@ type Lease struct {
 	Token uint64 `protobuf:"varint,3,opt,name=token,proto3" json:"token,omitempty"`
 	// Deadline by the store's clock.
 	Deadline *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=deadline,proto3" json:"deadline,omitempty"`
-	// Time from the moment the server sent this until the deadline; count from receipt with your own clock.
+	// How long the lease was granted for, or extended. Counting it from receipt is safe only where the network has no delay: see
+	// ends_us.
 	Remaining *durationpb.Duration `protobuf:"bytes,5,opt,name=remaining,proto3" json:"remaining,omitempty"`
 	// Rate-limited adds since the key was forgotten.
 	NumRequeues int64 `protobuf:"varint,6,opt,name=num_requeues,json=numRequeues,proto3" json:"num_requeues,omitempty"`
@@ -792,7 +816,10 @@ type Lease struct {
 	// See deadline_us.
 	AddedUs int64 `protobuf:"varint,17,opt,name=added_us,json=addedUs,proto3" json:"added_us,omitempty"`
 	// See deadline_us.
-	ReadyUs       int64 `protobuf:"varint,18,opt,name=ready_us,json=readyUs,proto3" json:"ready_us,omitempty"`
+	ReadyUs int64 `protobuf:"varint,18,opt,name=ready_us,json=readyUs,proto3" json:"ready_us,omitempty"`
+	// When it ends by the clock of the server that sent this, in microseconds: see above. Of a server that does not tell, zero:
+	// then extend the lease before you use it, and count the answer's `remaining` from when you sent ExtendBatch or Extend.
+	EndsUs        int64 `protobuf:"varint,19,opt,name=ends_us,json=endsUs,proto3" json:"ends_us,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -953,6 +980,13 @@ func (x *Lease) GetReadyUs() int64 {
 	return 0
 }
 
+func (x *Lease) GetEndsUs() int64 {
+	if x != nil {
+		return x.EndsUs
+	}
+	return 0
+}
+
 // GetRequest asks for keys.
 type GetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -964,7 +998,8 @@ type GetRequest struct {
 	MaxItems int32 `protobuf:"varint,3,opt,name=max_items,json=maxItems,proto3" json:"max_items,omitempty"`
 	// How long to wait for the first key, at most 60 s; zero answers at once.
 	Wait *durationpb.Duration `protobuf:"bytes,4,opt,name=wait,proto3" json:"wait,omitempty"`
-	// Lease duration, 1 s to 1 h; zero means the queue's.
+	// Lease duration, 1 s to 1 h; zero means the queue's. What is above the queue's max_lease is cut to it: the leases say how
+	// long they are.
 	LeaseDuration *durationpb.Duration `protobuf:"bytes,5,opt,name=lease_duration,json=leaseDuration,proto3" json:"lease_duration,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1043,7 +1078,9 @@ type GetResponse struct {
 	// Set when the session has been shut down and there is nothing left for it.
 	ShutDown bool `protobuf:"varint,2,opt,name=shut_down,json=shutDown,proto3" json:"shut_down,omitempty"`
 	// The store's generation.
-	Generation    string `protobuf:"bytes,3,opt,name=generation,proto3" json:"generation,omitempty"`
+	Generation string `protobuf:"bytes,3,opt,name=generation,proto3" json:"generation,omitempty"`
+	// The server's clock when the request had come, for the ends_us of the leases: see Lease. t0 is when the request was sent.
+	ClockUs       int64 `protobuf:"varint,4,opt,name=clock_us,json=clockUs,proto3" json:"clock_us,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1099,6 +1136,13 @@ func (x *GetResponse) GetGeneration() string {
 	return ""
 }
 
+func (x *GetResponse) GetClockUs() int64 {
+	if x != nil {
+		return x.ClockUs
+	}
+	return 0
+}
+
 // Settlement ends one lease.
 type Settlement struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1114,11 +1158,12 @@ type Settlement struct {
 	Delay *durationpb.Duration `protobuf:"bytes,5,opt,name=delay,proto3" json:"delay,omitempty"`
 	// Why it is dead, or what went wrong; kept for Inspect, at most 1,024 bytes.
 	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Revisions the worker read at. What the key's barrier holds above them stays its next barrier, also after done;
-	// collections named in `wrote` stay whatever was read.
+	// Revisions the worker read at: of the index's answers the `revision`. What the key's barrier holds above them stays its
+	// next barrier, also after done; collections named in `wrote` stay whatever was read.
 	ReadAt []*v1.CollectionRevision `protobuf:"bytes,7,rep,name=read_at,json=readAt,proto3" json:"read_at,omitempty"`
 	// Revisions of the worker's own writes; they become part of the key's next barrier for 5 minutes. A worker that must
-	// never read older than the one before it, from any index replica, names here what it read as well.
+	// never read older than the one before it, from any index replica, names here what it read as well: the `upper` of the
+	// answers.
 	Wrote []*v1.CollectionRevision `protobuf:"bytes,8,rep,name=wrote,proto3" json:"wrote,omitempty"`
 	// Priority of a retry; left out keeps the lease's (rule P-07).
 	Priority      *wrapperspb.Int32Value `protobuf:"bytes,9,opt,name=priority,proto3" json:"priority,omitempty"`
@@ -1304,10 +1349,12 @@ func (x *SettleResult) GetReadyAt() *timestamppb.Timestamp {
 // SettleRequest ends leases.
 type SettleRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Session that holds them; required.
+	// Session that holds them; required. With authentication it is the caller's own, whatever others call theirs, and a lease
+	// that was handed to another caller is refused with PERMISSION_DENIED LEASE_OF_ANOTHER_CALLER.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	// Number of this request in the session, growing; a repeat is answered with the first answer. A server remembers the last
-	// 32 of a session; FAILED_PRECONDITION REQUEST_ID_TOO_OLD or REQUEST_ID_REUSED otherwise. Zero: no protection.
+	// 32 of a session; FAILED_PRECONDITION REQUEST_ID_TOO_OLD, or REQUEST_ID_REUSED when the settlements differ in any field.
+	// A program that keeps its session over a restart goes on above the numbers it used. Zero: no protection.
 	RequestId uint64 `protobuf:"varint,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The settlements, at most 1,000.
 	Settlements   []*Settlement `protobuf:"bytes,3,rep,name=settlements,proto3" json:"settlements,omitempty"`
@@ -1424,7 +1471,8 @@ func (x *SettleResponse) GetRequestId() uint64 {
 // ExtendRequest extends leases.
 type ExtendRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Session that holds them; required.
+	// Session that holds them; required. With authentication it is the caller's own, whatever others call theirs, and a lease
+	// that was handed to another caller is refused with PERMISSION_DENIED LEASE_OF_ANOTHER_CALLER.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	// The leases; none extends every lease of the session.
 	Leases        []*LeaseRef `protobuf:"bytes,2,rep,name=leases,proto3" json:"leases,omitempty"`
@@ -1483,7 +1531,7 @@ type ExtendResponse struct {
 	Extended int64 `protobuf:"varint,1,opt,name=extended,proto3" json:"extended,omitempty"`
 	// Leases that are not held any more.
 	Lost []*LeaseRef `protobuf:"bytes,2,rep,name=lost,proto3" json:"lost,omitempty"`
-	// Time until the new deadline.
+	// Time from the extension until the new deadline, the first of several: count it from when the request was sent.
 	Remaining     *durationpb.Duration `protobuf:"bytes,3,opt,name=remaining,proto3" json:"remaining,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1543,19 +1591,27 @@ func (x *ExtendResponse) GetRemaining() *durationpb.Duration {
 // Hello begins a Work stream.
 type Hello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Session of the worker; required. Using the id of a broken stream resumes it.
+	// Session of the worker; required. Using the id of a broken stream resumes it. With authentication sessions belong to the
+	// caller that opened them: the same id of another caller is another session, and its leases cannot be resumed, extended or
+	// settled (PERMISSION_DENIED LEASE_OF_ANOTHER_CALLER). Without, all callers are one.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	// Name of the client for people, for example `controllers-0/job`.
 	Client string `protobuf:"bytes,2,opt,name=client,proto3" json:"client,omitempty"`
 	// Queues to work on, 1 to 100.
 	Queues []string `protobuf:"bytes,3,rep,name=queues,proto3" json:"queues,omitempty"`
-	// Lease duration, 1 s to 1 h; zero means each queue's.
+	// Lease duration, 1 s to 1 h; zero means each queue's. What is above a queue's max_lease is cut to it: Welcome says what is
+	// in force.
 	LeaseDuration *durationpb.Duration `protobuf:"bytes,4,opt,name=lease_duration,json=leaseDuration,proto3" json:"lease_duration,omitempty"`
 	// Leases the worker believes it holds from a broken stream.
 	Resume []*LeaseRef `protobuf:"bytes,5,rep,name=resume,proto3" json:"resume,omitempty"`
 	// Ask for compact messages: an Assign names its queue once and leases carry times in microseconds; a Settled has `statuses`
 	// and only those `results` that say more than SETTLED.
-	Compact       bool `protobuf:"varint,6,opt,name=compact,proto3" json:"compact,omitempty"`
+	Compact bool `protobuf:"varint,6,opt,name=compact,proto3" json:"compact,omitempty"`
+	// The worker knows SETTLE_STATUS_UNAVAILABLE, `more` of Settled, `unreachable` of Welcome and Extended, and `refused` of
+	// Welcome, so that what cannot be reached of a store in several parts, or which queue of several is refused, concerns nothing
+	// else. Without it such a lease is answered as lost, which is safe: the key runs again once its lease has ended; a settlement
+	// is answered when every part of the store has answered or was given up; and one queue that is refused refuses the stream.
+	Partial       bool `protobuf:"varint,10,opt,name=partial,proto3" json:"partial,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1632,6 +1688,13 @@ func (x *Hello) GetCompact() bool {
 	return false
 }
 
+func (x *Hello) GetPartial() bool {
+	if x != nil {
+		return x.Partial
+	}
+	return false
+}
+
 // Credit lets the server assign more keys. Credits add up; a settled or lost lease gives one back by itself unless the
 // settlement batch says `hold_credit`; from the first such batch on, lost leases give nothing back either.
 type Credit struct {
@@ -1691,7 +1754,7 @@ func (x *Credit) GetItems() int32 {
 // SettleBatch is Settle on a stream.
 type SettleBatch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of this batch in the session, growing.
+	// Number of this batch in the session, growing, as in SettleRequest.
 	RequestId uint64 `protobuf:"varint,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The settlements.
 	Settlements []*Settlement `protobuf:"bytes,2,rep,name=settlements,proto3" json:"settlements,omitempty"`
@@ -1798,6 +1861,53 @@ func (x *ExtendBatch) GetLeases() []*LeaseRef {
 	return nil
 }
 
+// Ping asks for the server's clock: see Lease. Whoever holds leases for long sends one now and then, every third of the lease
+// time for one, so that little has to be allowed for drift.
+type Ping struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Comes back with the answer.
+	Id            uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Ping) Reset() {
+	*x = Ping{}
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Ping) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Ping) ProtoMessage() {}
+
+func (x *Ping) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Ping.ProtoReflect.Descriptor instead.
+func (*Ping) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *Ping) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
 // Goodbye stops the stream's assignments: what is assigned may still be settled, then the server ends the stream.
 type Goodbye struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1807,7 +1917,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[22]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1819,7 +1929,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[22]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1832,7 +1942,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{22}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{23}
 }
 
 // WorkRequest is one message of a worker. The first must be Hello.
@@ -1847,6 +1957,7 @@ type WorkRequest struct {
 	//	*WorkRequest_Settle
 	//	*WorkRequest_Extend
 	//	*WorkRequest_Goodbye
+	//	*WorkRequest_Ping
 	Kind          isWorkRequest_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1854,7 +1965,7 @@ type WorkRequest struct {
 
 func (x *WorkRequest) Reset() {
 	*x = WorkRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[23]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1866,7 +1977,7 @@ func (x *WorkRequest) String() string {
 func (*WorkRequest) ProtoMessage() {}
 
 func (x *WorkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[23]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1879,7 +1990,7 @@ func (x *WorkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkRequest.ProtoReflect.Descriptor instead.
 func (*WorkRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{23}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *WorkRequest) GetKind() isWorkRequest_Kind {
@@ -1934,6 +2045,15 @@ func (x *WorkRequest) GetGoodbye() *Goodbye {
 	return nil
 }
 
+func (x *WorkRequest) GetPing() *Ping {
+	if x != nil {
+		if x, ok := x.Kind.(*WorkRequest_Ping); ok {
+			return x.Ping
+		}
+	}
+	return nil
+}
+
 type isWorkRequest_Kind interface {
 	isWorkRequest_Kind()
 }
@@ -1963,6 +2083,11 @@ type WorkRequest_Goodbye struct {
 	Goodbye *Goodbye `protobuf:"bytes,5,opt,name=goodbye,proto3,oneof"`
 }
 
+type WorkRequest_Ping struct {
+	// Tell the time.
+	Ping *Ping `protobuf:"bytes,6,opt,name=ping,proto3,oneof"`
+}
+
 func (*WorkRequest_Hello) isWorkRequest_Kind() {}
 
 func (*WorkRequest_Credit) isWorkRequest_Kind() {}
@@ -1973,26 +2098,35 @@ func (*WorkRequest_Extend) isWorkRequest_Kind() {}
 
 func (*WorkRequest_Goodbye) isWorkRequest_Kind() {}
 
+func (*WorkRequest_Ping) isWorkRequest_Kind() {}
+
 // Welcome answers Hello.
 type Welcome struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The server's clock.
 	ServerTime *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=server_time,json=serverTime,proto3" json:"server_time,omitempty"`
-	// Lease duration in force.
+	// Lease duration in force; of several queues the shortest.
 	LeaseDuration *durationpb.Duration `protobuf:"bytes,2,opt,name=lease_duration,json=leaseDuration,proto3" json:"lease_duration,omitempty"`
 	// The store's generation.
 	Generation string `protobuf:"bytes,3,opt,name=generation,proto3" json:"generation,omitempty"`
 	// Leases of `resume` that are still held.
 	Kept []*LeaseRef `protobuf:"bytes,4,rep,name=kept,proto3" json:"kept,omitempty"`
 	// Leases of `resume` that are not.
-	Lost          []*LeaseRef `protobuf:"bytes,5,rep,name=lost,proto3" json:"lost,omitempty"`
+	Lost []*LeaseRef `protobuf:"bytes,5,rep,name=lost,proto3" json:"lost,omitempty"`
+	// The server's clock, as in Pong, read after Hello had come. Zero of a server that knows no Ping.
+	ClockUs int64 `protobuf:"varint,6,opt,name=clock_us,json=clockUs,proto3" json:"clock_us,omitempty"`
+	// Leases of `resume` of which nothing is known, because the store has not answered for them: keep them until the deadline
+	// known, and extend them.
+	Unreachable []*LeaseRef `protobuf:"bytes,10,rep,name=unreachable,proto3" json:"unreachable,omitempty"`
+	// Queues of hello that are not part of the stream. When one of them can be served, the server sends ACTION_RECONNECT.
+	Refused       []*RefusedQueue `protobuf:"bytes,11,rep,name=refused,proto3" json:"refused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[24]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2004,7 +2138,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[24]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2017,7 +2151,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{24}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Welcome) GetServerTime() *timestamppb.Timestamp {
@@ -2055,6 +2189,100 @@ func (x *Welcome) GetLost() []*LeaseRef {
 	return nil
 }
 
+func (x *Welcome) GetClockUs() int64 {
+	if x != nil {
+		return x.ClockUs
+	}
+	return 0
+}
+
+func (x *Welcome) GetUnreachable() []*LeaseRef {
+	if x != nil {
+		return x.Unreachable
+	}
+	return nil
+}
+
+func (x *Welcome) GetRefused() []*RefusedQueue {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
+// RefusedQueue is a queue of hello that cannot be served, and why, as a gRPC status would say it.
+type RefusedQueue struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The queue.
+	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// gRPC code.
+	Code int32 `protobuf:"varint,2,opt,name=code,proto3" json:"code,omitempty"`
+	// Reason, as in ErrorInfo: QUEUE_NOT_FOUND, STORE_UNAVAILABLE, ...
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// For people.
+	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RefusedQueue) Reset() {
+	*x = RefusedQueue{}
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RefusedQueue) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RefusedQueue) ProtoMessage() {}
+
+func (x *RefusedQueue) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RefusedQueue.ProtoReflect.Descriptor instead.
+func (*RefusedQueue) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *RefusedQueue) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *RefusedQueue) GetCode() int32 {
+	if x != nil {
+		return x.Code
+	}
+	return 0
+}
+
+func (x *RefusedQueue) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *RefusedQueue) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 // Assign hands keys to the worker.
 type Assign struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2068,7 +2296,7 @@ type Assign struct {
 
 func (x *Assign) Reset() {
 	*x = Assign{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[25]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2080,7 +2308,7 @@ func (x *Assign) String() string {
 func (*Assign) ProtoMessage() {}
 
 func (x *Assign) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[25]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2093,7 +2321,7 @@ func (x *Assign) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assign.ProtoReflect.Descriptor instead.
 func (*Assign) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{25}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Assign) GetLeases() []*Lease {
@@ -2118,14 +2346,18 @@ type Settled struct {
 	// One result per settlement, in order; on a compact stream only those that say more than their status.
 	Results []*SettleResult `protobuf:"bytes,2,rep,name=results,proto3" json:"results,omitempty"`
 	// On a compact stream, one status per settlement, in order.
-	Statuses      []SettleStatus `protobuf:"varint,3,rep,packed,name=statuses,proto3,enum=deltaplane.queue.v1.SettleStatus" json:"statuses,omitempty"`
+	Statuses []SettleStatus `protobuf:"varint,3,rep,packed,name=statuses,proto3,enum=deltaplane.queue.v1.SettleStatus" json:"statuses,omitempty"`
+	// Further answers to this batch follow: the settlements whose status is UNSPECIFIED, or that have no result where the stream
+	// is not compact, are under way. The last answer has `more` unset, and is UNSPECIFIED, or has no result, for what was
+	// answered before.
+	More          bool `protobuf:"varint,10,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Settled) Reset() {
 	*x = Settled{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[26]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2137,7 +2369,7 @@ func (x *Settled) String() string {
 func (*Settled) ProtoMessage() {}
 
 func (x *Settled) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[26]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2150,7 +2382,7 @@ func (x *Settled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settled.ProtoReflect.Descriptor instead.
 func (*Settled) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{26}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Settled) GetRequestId() uint64 {
@@ -2174,6 +2406,13 @@ func (x *Settled) GetStatuses() []SettleStatus {
 	return nil
 }
 
+func (x *Settled) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
 // Extended answers an ExtendBatch.
 type Extended struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2181,15 +2420,19 @@ type Extended struct {
 	Extended int64 `protobuf:"varint,1,opt,name=extended,proto3" json:"extended,omitempty"`
 	// Leases that are not held any more.
 	Lost []*LeaseRef `protobuf:"bytes,2,rep,name=lost,proto3" json:"lost,omitempty"`
-	// Time until the new deadline.
-	Remaining     *durationpb.Duration `protobuf:"bytes,3,opt,name=remaining,proto3" json:"remaining,omitempty"`
+	// Time from the extension until the new deadline, the first of several.
+	Remaining *durationpb.Duration `protobuf:"bytes,3,opt,name=remaining,proto3" json:"remaining,omitempty"`
+	// The new deadline by the server's clock, in microseconds: see Lease.
+	EndsUs int64 `protobuf:"varint,4,opt,name=ends_us,json=endsUs,proto3" json:"ends_us,omitempty"`
+	// Leases that the store has not answered for in time: they are not extended as far as is known, and end when they did before.
+	Unreachable   []*LeaseRef `protobuf:"bytes,10,rep,name=unreachable,proto3" json:"unreachable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Extended) Reset() {
 	*x = Extended{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[27]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2201,7 +2444,7 @@ func (x *Extended) String() string {
 func (*Extended) ProtoMessage() {}
 
 func (x *Extended) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[27]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2214,7 +2457,7 @@ func (x *Extended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Extended.ProtoReflect.Descriptor instead.
 func (*Extended) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{27}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Extended) GetExtended() int64 {
@@ -2238,6 +2481,76 @@ func (x *Extended) GetRemaining() *durationpb.Duration {
 	return nil
 }
 
+func (x *Extended) GetEndsUs() int64 {
+	if x != nil {
+		return x.EndsUs
+	}
+	return 0
+}
+
+func (x *Extended) GetUnreachable() []*LeaseRef {
+	if x != nil {
+		return x.Unreachable
+	}
+	return nil
+}
+
+// Pong answers a Ping.
+type Pong struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the Ping.
+	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The server's clock in microseconds, read after the Ping had come: see Lease. It does not step, begins anywhere, and means
+	// nothing to another server.
+	ClockUs       int64 `protobuf:"varint,2,opt,name=clock_us,json=clockUs,proto3" json:"clock_us,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pong) Reset() {
+	*x = Pong{}
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pong) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pong) ProtoMessage() {}
+
+func (x *Pong) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pong.ProtoReflect.Descriptor instead.
+func (*Pong) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *Pong) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *Pong) GetClockUs() int64 {
+	if x != nil {
+		return x.ClockUs
+	}
+	return 0
+}
+
 // WorkResponse is one message to a worker. The first is Welcome.
 type WorkResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2250,6 +2563,7 @@ type WorkResponse struct {
 	//	*WorkResponse_Settled
 	//	*WorkResponse_Extended
 	//	*WorkResponse_Control
+	//	*WorkResponse_Pong
 	Kind          isWorkResponse_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2257,7 +2571,7 @@ type WorkResponse struct {
 
 func (x *WorkResponse) Reset() {
 	*x = WorkResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[28]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2269,7 +2583,7 @@ func (x *WorkResponse) String() string {
 func (*WorkResponse) ProtoMessage() {}
 
 func (x *WorkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[28]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2282,7 +2596,7 @@ func (x *WorkResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkResponse.ProtoReflect.Descriptor instead.
 func (*WorkResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{28}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *WorkResponse) GetKind() isWorkResponse_Kind {
@@ -2337,6 +2651,15 @@ func (x *WorkResponse) GetControl() *Control {
 	return nil
 }
 
+func (x *WorkResponse) GetPong() *Pong {
+	if x != nil {
+		if x, ok := x.Kind.(*WorkResponse_Pong); ok {
+			return x.Pong
+		}
+	}
+	return nil
+}
+
 type isWorkResponse_Kind interface {
 	isWorkResponse_Kind()
 }
@@ -2366,6 +2689,11 @@ type WorkResponse_Control struct {
 	Control *Control `protobuf:"bytes,5,opt,name=control,proto3,oneof"`
 }
 
+type WorkResponse_Pong struct {
+	// The server's time.
+	Pong *Pong `protobuf:"bytes,6,opt,name=pong,proto3,oneof"`
+}
+
 func (*WorkResponse_Welcome) isWorkResponse_Kind() {}
 
 func (*WorkResponse_Assign) isWorkResponse_Kind() {}
@@ -2375,6 +2703,8 @@ func (*WorkResponse_Settled) isWorkResponse_Kind() {}
 func (*WorkResponse_Extended) isWorkResponse_Kind() {}
 
 func (*WorkResponse_Control) isWorkResponse_Kind() {}
+
+func (*WorkResponse_Pong) isWorkResponse_Kind() {}
 
 // ForgetRequest clears the rate limiter's memory.
 type ForgetRequest struct {
@@ -2389,7 +2719,7 @@ type ForgetRequest struct {
 
 func (x *ForgetRequest) Reset() {
 	*x = ForgetRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[29]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2401,7 +2731,7 @@ func (x *ForgetRequest) String() string {
 func (*ForgetRequest) ProtoMessage() {}
 
 func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[29]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2414,7 +2744,7 @@ func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetRequest.ProtoReflect.Descriptor instead.
 func (*ForgetRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{29}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ForgetRequest) GetQueue() string {
@@ -2440,7 +2770,7 @@ type ForgetResponse struct {
 
 func (x *ForgetResponse) Reset() {
 	*x = ForgetResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[30]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2452,7 +2782,7 @@ func (x *ForgetResponse) String() string {
 func (*ForgetResponse) ProtoMessage() {}
 
 func (x *ForgetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[30]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2465,7 +2795,7 @@ func (x *ForgetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetResponse.ProtoReflect.Descriptor instead.
 func (*ForgetResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{30}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{33}
 }
 
 // NumRequeuesRequest asks for retry counts.
@@ -2481,7 +2811,7 @@ type NumRequeuesRequest struct {
 
 func (x *NumRequeuesRequest) Reset() {
 	*x = NumRequeuesRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[31]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2493,7 +2823,7 @@ func (x *NumRequeuesRequest) String() string {
 func (*NumRequeuesRequest) ProtoMessage() {}
 
 func (x *NumRequeuesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[31]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2506,7 +2836,7 @@ func (x *NumRequeuesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NumRequeuesRequest.ProtoReflect.Descriptor instead.
 func (*NumRequeuesRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{31}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *NumRequeuesRequest) GetQueue() string {
@@ -2534,7 +2864,7 @@ type NumRequeuesResponse struct {
 
 func (x *NumRequeuesResponse) Reset() {
 	*x = NumRequeuesResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[32]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2546,7 +2876,7 @@ func (x *NumRequeuesResponse) String() string {
 func (*NumRequeuesResponse) ProtoMessage() {}
 
 func (x *NumRequeuesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[32]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2559,7 +2889,7 @@ func (x *NumRequeuesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NumRequeuesResponse.ProtoReflect.Descriptor instead.
 func (*NumRequeuesResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{32}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *NumRequeuesResponse) GetCounts() []int64 {
@@ -2573,14 +2903,17 @@ func (x *NumRequeuesResponse) GetCounts() []int64 {
 type LenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The queue.
-	Queue         string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// Count what can be reached. Without it a partition that cannot be reached is an error, UNAVAILABLE STORE_UNAVAILABLE, that
+	// names it.
+	Partial       bool `protobuf:"varint,10,opt,name=partial,proto3" json:"partial,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LenRequest) Reset() {
 	*x = LenRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[33]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2592,7 +2925,7 @@ func (x *LenRequest) String() string {
 func (*LenRequest) ProtoMessage() {}
 
 func (x *LenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[33]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2605,7 +2938,7 @@ func (x *LenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LenRequest.ProtoReflect.Descriptor instead.
 func (*LenRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{33}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *LenRequest) GetQueue() string {
@@ -2615,18 +2948,27 @@ func (x *LenRequest) GetQueue() string {
 	return ""
 }
 
+func (x *LenRequest) GetPartial() bool {
+	if x != nil {
+		return x.Partial
+	}
+	return false
+}
+
 // LenResponse counts keys.
 type LenResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The counts.
-	Counts        *Counts `protobuf:"bytes,1,opt,name=counts,proto3" json:"counts,omitempty"`
+	// The counts, of all partitions but the unreachable ones.
+	Counts *Counts `protobuf:"bytes,1,opt,name=counts,proto3" json:"counts,omitempty"`
+	// Numbers of the partitions, from 0, that could not be reached and are not counted; only with `partial`.
+	Unreachable   []int32 `protobuf:"varint,10,rep,packed,name=unreachable,proto3" json:"unreachable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LenResponse) Reset() {
 	*x = LenResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[34]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2638,7 +2980,7 @@ func (x *LenResponse) String() string {
 func (*LenResponse) ProtoMessage() {}
 
 func (x *LenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[34]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2651,12 +2993,19 @@ func (x *LenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LenResponse.ProtoReflect.Descriptor instead.
 func (*LenResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{34}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *LenResponse) GetCounts() *Counts {
 	if x != nil {
 		return x.Counts
+	}
+	return nil
+}
+
+func (x *LenResponse) GetUnreachable() []int32 {
+	if x != nil {
+		return x.Unreachable
 	}
 	return nil
 }
@@ -2672,7 +3021,7 @@ type ShutDownRequest struct {
 
 func (x *ShutDownRequest) Reset() {
 	*x = ShutDownRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[35]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2684,7 +3033,7 @@ func (x *ShutDownRequest) String() string {
 func (*ShutDownRequest) ProtoMessage() {}
 
 func (x *ShutDownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[35]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2697,7 +3046,7 @@ func (x *ShutDownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutDownRequest.ProtoReflect.Descriptor instead.
 func (*ShutDownRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{35}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ShutDownRequest) GetSessionId() string {
@@ -2716,7 +3065,7 @@ type ShutDownResponse struct {
 
 func (x *ShutDownResponse) Reset() {
 	*x = ShutDownResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[36]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2728,7 +3077,7 @@ func (x *ShutDownResponse) String() string {
 func (*ShutDownResponse) ProtoMessage() {}
 
 func (x *ShutDownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[36]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2741,7 +3090,7 @@ func (x *ShutDownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutDownResponse.ProtoReflect.Descriptor instead.
 func (*ShutDownResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{36}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{39}
 }
 
 // ShutDownWithDrainRequest names a session.
@@ -2757,7 +3106,7 @@ type ShutDownWithDrainRequest struct {
 
 func (x *ShutDownWithDrainRequest) Reset() {
 	*x = ShutDownWithDrainRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[37]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2769,7 +3118,7 @@ func (x *ShutDownWithDrainRequest) String() string {
 func (*ShutDownWithDrainRequest) ProtoMessage() {}
 
 func (x *ShutDownWithDrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[37]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2782,7 +3131,7 @@ func (x *ShutDownWithDrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutDownWithDrainRequest.ProtoReflect.Descriptor instead.
 func (*ShutDownWithDrainRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{37}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ShutDownWithDrainRequest) GetSessionId() string {
@@ -2810,7 +3159,7 @@ type ShutDownWithDrainResponse struct {
 
 func (x *ShutDownWithDrainResponse) Reset() {
 	*x = ShutDownWithDrainResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[38]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2822,7 +3171,7 @@ func (x *ShutDownWithDrainResponse) String() string {
 func (*ShutDownWithDrainResponse) ProtoMessage() {}
 
 func (x *ShutDownWithDrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[38]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2835,7 +3184,7 @@ func (x *ShutDownWithDrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutDownWithDrainResponse.ProtoReflect.Descriptor instead.
 func (*ShutDownWithDrainResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{38}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ShutDownWithDrainResponse) GetRemaining() int64 {
@@ -2856,7 +3205,7 @@ type ShuttingDownRequest struct {
 
 func (x *ShuttingDownRequest) Reset() {
 	*x = ShuttingDownRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[39]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2868,7 +3217,7 @@ func (x *ShuttingDownRequest) String() string {
 func (*ShuttingDownRequest) ProtoMessage() {}
 
 func (x *ShuttingDownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[39]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2881,7 +3230,7 @@ func (x *ShuttingDownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShuttingDownRequest.ProtoReflect.Descriptor instead.
 func (*ShuttingDownRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{39}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ShuttingDownRequest) GetSessionId() string {
@@ -2902,7 +3251,7 @@ type ShuttingDownResponse struct {
 
 func (x *ShuttingDownResponse) Reset() {
 	*x = ShuttingDownResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[40]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2914,7 +3263,7 @@ func (x *ShuttingDownResponse) String() string {
 func (*ShuttingDownResponse) ProtoMessage() {}
 
 func (x *ShuttingDownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[40]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2927,7 +3276,7 @@ func (x *ShuttingDownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShuttingDownResponse.ProtoReflect.Descriptor instead.
 func (*ShuttingDownResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{40}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ShuttingDownResponse) GetShuttingDown() bool {
@@ -2948,7 +3297,7 @@ type CloseQueueRequest struct {
 
 func (x *CloseQueueRequest) Reset() {
 	*x = CloseQueueRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[41]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2960,7 +3309,7 @@ func (x *CloseQueueRequest) String() string {
 func (*CloseQueueRequest) ProtoMessage() {}
 
 func (x *CloseQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[41]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2973,7 +3322,7 @@ func (x *CloseQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseQueueRequest.ProtoReflect.Descriptor instead.
 func (*CloseQueueRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{41}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *CloseQueueRequest) GetQueue() string {
@@ -2992,7 +3341,7 @@ type CloseQueueResponse struct {
 
 func (x *CloseQueueResponse) Reset() {
 	*x = CloseQueueResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[42]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3004,7 +3353,7 @@ func (x *CloseQueueResponse) String() string {
 func (*CloseQueueResponse) ProtoMessage() {}
 
 func (x *CloseQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[42]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3017,7 +3366,99 @@ func (x *CloseQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseQueueResponse.ProtoReflect.Descriptor instead.
 func (*CloseQueueResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{42}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{45}
+}
+
+// DeleteQueueRequest names a queue.
+type DeleteQueueRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The queue.
+	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// Delete it although keys are leased. Their settlements are then refused with QUEUE_NOT_FOUND.
+	Force         bool `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteQueueRequest) Reset() {
+	*x = DeleteQueueRequest{}
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteQueueRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteQueueRequest) ProtoMessage() {}
+
+func (x *DeleteQueueRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteQueueRequest.ProtoReflect.Descriptor instead.
+func (*DeleteQueueRequest) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *DeleteQueueRequest) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *DeleteQueueRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+// DeleteQueueResponse says that the queue is gone.
+type DeleteQueueResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteQueueResponse) Reset() {
+	*x = DeleteQueueResponse{}
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteQueueResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteQueueResponse) ProtoMessage() {}
+
+func (x *DeleteQueueResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteQueueResponse.ProtoReflect.Descriptor instead.
+func (*DeleteQueueResponse) Descriptor() ([]byte, []int) {
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{47}
 }
 
 // OpenQueueRequest names a queue.
@@ -3031,7 +3472,7 @@ type OpenQueueRequest struct {
 
 func (x *OpenQueueRequest) Reset() {
 	*x = OpenQueueRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[43]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3043,7 +3484,7 @@ func (x *OpenQueueRequest) String() string {
 func (*OpenQueueRequest) ProtoMessage() {}
 
 func (x *OpenQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[43]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3056,7 +3497,7 @@ func (x *OpenQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenQueueRequest.ProtoReflect.Descriptor instead.
 func (*OpenQueueRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{43}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *OpenQueueRequest) GetQueue() string {
@@ -3075,7 +3516,7 @@ type OpenQueueResponse struct {
 
 func (x *OpenQueueResponse) Reset() {
 	*x = OpenQueueResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[44]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3087,7 +3528,7 @@ func (x *OpenQueueResponse) String() string {
 func (*OpenQueueResponse) ProtoMessage() {}
 
 func (x *OpenQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[44]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3100,7 +3541,7 @@ func (x *OpenQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenQueueResponse.ProtoReflect.Descriptor instead.
 func (*OpenQueueResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{44}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{49}
 }
 
 // ExponentialLimiter waits base x 2^failures, at most max (rule RL-01).
@@ -3116,7 +3557,7 @@ type ExponentialLimiter struct {
 
 func (x *ExponentialLimiter) Reset() {
 	*x = ExponentialLimiter{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[45]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3128,7 +3569,7 @@ func (x *ExponentialLimiter) String() string {
 func (*ExponentialLimiter) ProtoMessage() {}
 
 func (x *ExponentialLimiter) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[45]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3141,7 +3582,7 @@ func (x *ExponentialLimiter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExponentialLimiter.ProtoReflect.Descriptor instead.
 func (*ExponentialLimiter) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{45}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ExponentialLimiter) GetBase() *durationpb.Duration {
@@ -3171,7 +3612,7 @@ type BucketLimiter struct {
 
 func (x *BucketLimiter) Reset() {
 	*x = BucketLimiter{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[46]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3183,7 +3624,7 @@ func (x *BucketLimiter) String() string {
 func (*BucketLimiter) ProtoMessage() {}
 
 func (x *BucketLimiter) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[46]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3196,7 +3637,7 @@ func (x *BucketLimiter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BucketLimiter.ProtoReflect.Descriptor instead.
 func (*BucketLimiter) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{46}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *BucketLimiter) GetQps() float64 {
@@ -3228,7 +3669,7 @@ type FastSlowLimiter struct {
 
 func (x *FastSlowLimiter) Reset() {
 	*x = FastSlowLimiter{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[47]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3240,7 +3681,7 @@ func (x *FastSlowLimiter) String() string {
 func (*FastSlowLimiter) ProtoMessage() {}
 
 func (x *FastSlowLimiter) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[47]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3253,7 +3694,7 @@ func (x *FastSlowLimiter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FastSlowLimiter.ProtoReflect.Descriptor instead.
 func (*FastSlowLimiter) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{47}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *FastSlowLimiter) GetFast() *durationpb.Duration {
@@ -3288,7 +3729,7 @@ type MaxOfLimiter struct {
 
 func (x *MaxOfLimiter) Reset() {
 	*x = MaxOfLimiter{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[48]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3300,7 +3741,7 @@ func (x *MaxOfLimiter) String() string {
 func (*MaxOfLimiter) ProtoMessage() {}
 
 func (x *MaxOfLimiter) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[48]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3313,7 +3754,7 @@ func (x *MaxOfLimiter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MaxOfLimiter.ProtoReflect.Descriptor instead.
 func (*MaxOfLimiter) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{48}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *MaxOfLimiter) GetLimiters() []*RateLimiter {
@@ -3336,7 +3777,7 @@ type MaxWaitLimiter struct {
 
 func (x *MaxWaitLimiter) Reset() {
 	*x = MaxWaitLimiter{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[49]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3348,7 +3789,7 @@ func (x *MaxWaitLimiter) String() string {
 func (*MaxWaitLimiter) ProtoMessage() {}
 
 func (x *MaxWaitLimiter) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[49]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3361,7 +3802,7 @@ func (x *MaxWaitLimiter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MaxWaitLimiter.ProtoReflect.Descriptor instead.
 func (*MaxWaitLimiter) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{49}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *MaxWaitLimiter) GetLimiter() *RateLimiter {
@@ -3397,7 +3838,7 @@ type RateLimiter struct {
 
 func (x *RateLimiter) Reset() {
 	*x = RateLimiter{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[50]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3409,7 +3850,7 @@ func (x *RateLimiter) String() string {
 func (*RateLimiter) ProtoMessage() {}
 
 func (x *RateLimiter) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[50]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3422,7 +3863,7 @@ func (x *RateLimiter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RateLimiter.ProtoReflect.Descriptor instead.
 func (*RateLimiter) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{50}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *RateLimiter) GetKind() isRateLimiter_Kind {
@@ -3531,7 +3972,8 @@ type QueueConfig struct {
 	Partitions int32 `protobuf:"varint,4,opt,name=partitions,proto3" json:"partitions,omitempty"`
 	// How long a barrier is kept after a key is done; default 5 min.
 	BarrierRetention *durationpb.Duration `protobuf:"bytes,5,opt,name=barrier_retention,json=barrierRetention,proto3" json:"barrier_retention,omitempty"`
-	// Rate-limited retries after which a key is dead; zero means never.
+	// Rate-limited retries after which a key is dead; zero means never. Retries by a settlement and by AddRateLimited count alike. An
+	// AddRateLimited beyond it is answered ADD_STATUS_DEAD: the key is dead, where it is held once it is settled OUTCOME_DONE.
 	MaxRetries int64 `protobuf:"varint,6,opt,name=max_retries,json=maxRetries,proto3" json:"max_retries,omitempty"`
 	// An immediate add takes the key's pending delay away, and a key that waits already takes no delay (controller-runtime, rule
 	// P-03). By default a pending delay stays, and the key runs again when it is due (client-go, rule Q-08).
@@ -3552,14 +3994,20 @@ type QueueConfig struct {
 	// still extends loses its keys then.
 	MaxProcessing *durationpb.Duration `protobuf:"bytes,13,opt,name=max_processing,json=maxProcessing,proto3" json:"max_processing,omitempty"`
 	// How the queue's back-off entries grow.
-	Backoff       *BackoffConfig `protobuf:"bytes,14,opt,name=backoff,proto3" json:"backoff,omitempty"`
+	Backoff *BackoffConfig `protobuf:"bytes,14,opt,name=backoff,proto3" json:"backoff,omitempty"`
+	// The longest lease: a worker that asks for more gets this. At least lease_duration, at most 1 h; default lease_duration. It is
+	// also how long nothing is handed out after the store has lost data, where no server remembers what it granted.
+	MaxLease *durationpb.Duration `protobuf:"bytes,18,opt,name=max_lease,json=maxLease,proto3" json:"max_lease,omitempty"`
+	// Leases of a key that may end without a settlement (its worker was killed, or hung) before the key is dead, at most 65,535;
+	// zero means any number. A key added while it was held for the last time waits again instead. An add brings a dead key back.
+	MaxDeliveries int32 `protobuf:"varint,19,opt,name=max_deliveries,json=maxDeliveries,proto3" json:"max_deliveries,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *QueueConfig) Reset() {
 	*x = QueueConfig{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[51]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3571,7 +4019,7 @@ func (x *QueueConfig) String() string {
 func (*QueueConfig) ProtoMessage() {}
 
 func (x *QueueConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[51]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3584,7 +4032,7 @@ func (x *QueueConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueConfig.ProtoReflect.Descriptor instead.
 func (*QueueConfig) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{51}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *QueueConfig) GetName() string {
@@ -3685,6 +4133,20 @@ func (x *QueueConfig) GetBackoff() *BackoffConfig {
 	return nil
 }
 
+func (x *QueueConfig) GetMaxLease() *durationpb.Duration {
+	if x != nil {
+		return x.MaxLease
+	}
+	return nil
+}
+
+func (x *QueueConfig) GetMaxDeliveries() int32 {
+	if x != nil {
+		return x.MaxDeliveries
+	}
+	return 0
+}
+
 // ConfigureQueueRequest creates or changes a queue.
 type ConfigureQueueRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3696,7 +4158,7 @@ type ConfigureQueueRequest struct {
 
 func (x *ConfigureQueueRequest) Reset() {
 	*x = ConfigureQueueRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[52]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3708,7 +4170,7 @@ func (x *ConfigureQueueRequest) String() string {
 func (*ConfigureQueueRequest) ProtoMessage() {}
 
 func (x *ConfigureQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[52]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3721,7 +4183,7 @@ func (x *ConfigureQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigureQueueRequest.ProtoReflect.Descriptor instead.
 func (*ConfigureQueueRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{52}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ConfigureQueueRequest) GetConfig() *QueueConfig {
@@ -3746,7 +4208,7 @@ type ConfigureQueueResponse struct {
 
 func (x *ConfigureQueueResponse) Reset() {
 	*x = ConfigureQueueResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[53]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3758,7 +4220,7 @@ func (x *ConfigureQueueResponse) String() string {
 func (*ConfigureQueueResponse) ProtoMessage() {}
 
 func (x *ConfigureQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[53]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3771,7 +4233,7 @@ func (x *ConfigureQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigureQueueResponse.ProtoReflect.Descriptor instead.
 func (*ConfigureQueueResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{53}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ConfigureQueueResponse) GetConfig() *QueueConfig {
@@ -3799,14 +4261,17 @@ func (x *ConfigureQueueResponse) GetGeneration() string {
 type ListQueuesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only queues whose name begins with this.
-	Prefix        string `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	Prefix string `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	// Count what can be reached. Without it a partition that cannot be reached is an error, UNAVAILABLE STORE_UNAVAILABLE, that
+	// names it.
+	Partial       bool `protobuf:"varint,10,opt,name=partial,proto3" json:"partial,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListQueuesRequest) Reset() {
 	*x = ListQueuesRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[54]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3818,7 +4283,7 @@ func (x *ListQueuesRequest) String() string {
 func (*ListQueuesRequest) ProtoMessage() {}
 
 func (x *ListQueuesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[54]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3831,7 +4296,7 @@ func (x *ListQueuesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQueuesRequest.ProtoReflect.Descriptor instead.
 func (*ListQueuesRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{54}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ListQueuesRequest) GetPrefix() string {
@@ -3839,6 +4304,13 @@ func (x *ListQueuesRequest) GetPrefix() string {
 		return x.Prefix
 	}
 	return ""
+}
+
+func (x *ListQueuesRequest) GetPartial() bool {
+	if x != nil {
+		return x.Partial
+	}
+	return false
 }
 
 // QueueStatus is a queue and what it holds.
@@ -3855,14 +4327,16 @@ type QueueStatus struct {
 	// Whether no keys are handed out.
 	Paused bool `protobuf:"varint,5,opt,name=paused,proto3" json:"paused,omitempty"`
 	// Until when no keys are handed out because the store was restarted or failed over; absent when they are.
-	HeldUntil     *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=held_until,json=heldUntil,proto3" json:"held_until,omitempty"`
+	HeldUntil *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=held_until,json=heldUntil,proto3" json:"held_until,omitempty"`
+	// Numbers of the partitions, from 0, that could not be reached: nothing here is of them. Only with `partial`.
+	Unreachable   []int32 `protobuf:"varint,10,rep,packed,name=unreachable,proto3" json:"unreachable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *QueueStatus) Reset() {
 	*x = QueueStatus{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[55]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3874,7 +4348,7 @@ func (x *QueueStatus) String() string {
 func (*QueueStatus) ProtoMessage() {}
 
 func (x *QueueStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[55]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3887,7 +4361,7 @@ func (x *QueueStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueStatus.ProtoReflect.Descriptor instead.
 func (*QueueStatus) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{55}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *QueueStatus) GetConfig() *QueueConfig {
@@ -3932,6 +4406,13 @@ func (x *QueueStatus) GetHeldUntil() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *QueueStatus) GetUnreachable() []int32 {
+	if x != nil {
+		return x.Unreachable
+	}
+	return nil
+}
+
 // ListQueuesResponse lists queues.
 type ListQueuesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3947,7 +4428,7 @@ type ListQueuesResponse struct {
 
 func (x *ListQueuesResponse) Reset() {
 	*x = ListQueuesResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[56]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3959,7 +4440,7 @@ func (x *ListQueuesResponse) String() string {
 func (*ListQueuesResponse) ProtoMessage() {}
 
 func (x *ListQueuesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[56]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3972,7 +4453,7 @@ func (x *ListQueuesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQueuesResponse.ProtoReflect.Descriptor instead.
 func (*ListQueuesResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{56}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ListQueuesResponse) GetQueues() []*QueueStatus {
@@ -4003,9 +4484,9 @@ type Item struct {
 	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	// Where it stands.
 	State State `protobuf:"varint,2,opt,name=state,proto3,enum=deltaplane.queue.v1.State" json:"state,omitempty"`
-	// Token of the present or last lease.
+	// Not told: a token is its holder's. Always zero.
 	Token uint64 `protobuf:"varint,3,opt,name=token,proto3" json:"token,omitempty"`
-	// Session that holds it.
+	// Session that holds it, by the id its caller gave it. With authentication a session belongs to the caller that opened it.
 	Holder string `protobuf:"bytes,4,opt,name=holder,proto3" json:"holder,omitempty"`
 	// Deadline of the lease.
 	Deadline *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=deadline,proto3" json:"deadline,omitempty"`
@@ -4027,15 +4508,18 @@ type Item struct {
 	StateBytes int32 `protobuf:"varint,13,opt,name=state_bytes,json=stateBytes,proto3" json:"state_bytes,omitempty"`
 	// What is still expected.
 	Expectations *Expectations `protobuf:"bytes,14,opt,name=expectations,proto3" json:"expectations,omitempty"`
-	// Reason of the last settlement that gave one.
-	LastReason    string `protobuf:"bytes,15,opt,name=last_reason,json=lastReason,proto3" json:"last_reason,omitempty"`
+	// Reason of the last settlement that gave one, or why the queue gave the key up.
+	LastReason string `protobuf:"bytes,15,opt,name=last_reason,json=lastReason,proto3" json:"last_reason,omitempty"`
+	// The last sessions, at most 3, that held it and did not settle it, the oldest first; of queues with max_deliveries, until it
+	// is settled.
+	LastHolders   []string `protobuf:"bytes,20,rep,name=last_holders,json=lastHolders,proto3" json:"last_holders,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Item) Reset() {
 	*x = Item{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[57]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4047,7 +4531,7 @@ func (x *Item) String() string {
 func (*Item) ProtoMessage() {}
 
 func (x *Item) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[57]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4060,7 +4544,7 @@ func (x *Item) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Item.ProtoReflect.Descriptor instead.
 func (*Item) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{57}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Item) GetKey() string {
@@ -4168,6 +4652,13 @@ func (x *Item) GetLastReason() string {
 	return ""
 }
 
+func (x *Item) GetLastHolders() []string {
+	if x != nil {
+		return x.LastHolders
+	}
+	return nil
+}
+
 // InspectRequest names a key.
 type InspectRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4181,7 +4672,7 @@ type InspectRequest struct {
 
 func (x *InspectRequest) Reset() {
 	*x = InspectRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[58]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4193,7 +4684,7 @@ func (x *InspectRequest) String() string {
 func (*InspectRequest) ProtoMessage() {}
 
 func (x *InspectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[58]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4206,7 +4697,7 @@ func (x *InspectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectRequest.ProtoReflect.Descriptor instead.
 func (*InspectRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{58}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *InspectRequest) GetQueue() string {
@@ -4237,7 +4728,7 @@ type InspectResponse struct {
 
 func (x *InspectResponse) Reset() {
 	*x = InspectResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[59]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4249,7 +4740,7 @@ func (x *InspectResponse) String() string {
 func (*InspectResponse) ProtoMessage() {}
 
 func (x *InspectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[59]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4262,7 +4753,7 @@ func (x *InspectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
 func (*InspectResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{59}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *InspectResponse) GetItem() *Item {
@@ -4289,14 +4780,16 @@ type ListItemsRequest struct {
 	// Most keys in the page; zero means 100, at most 1,000.
 	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// Token of the previous page's answer.
-	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Leave out partitions that cannot be reached. Without it one is an error, UNAVAILABLE STORE_UNAVAILABLE, that names it.
+	Partial       bool `protobuf:"varint,10,opt,name=partial,proto3" json:"partial,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListItemsRequest) Reset() {
 	*x = ListItemsRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[60]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4308,7 +4801,7 @@ func (x *ListItemsRequest) String() string {
 func (*ListItemsRequest) ProtoMessage() {}
 
 func (x *ListItemsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[60]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4321,7 +4814,7 @@ func (x *ListItemsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListItemsRequest.ProtoReflect.Descriptor instead.
 func (*ListItemsRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{60}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ListItemsRequest) GetQueue() string {
@@ -4352,6 +4845,13 @@ func (x *ListItemsRequest) GetPageToken() string {
 	return ""
 }
 
+func (x *ListItemsRequest) GetPartial() bool {
+	if x != nil {
+		return x.Partial
+	}
+	return false
+}
+
 // ListItemsResponse is a page of keys.
 type ListItemsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4359,13 +4859,15 @@ type ListItemsResponse struct {
 	Items []*Item `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
 	// Token of the next page; empty at the end.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Numbers of the partitions, from 0, that this page left out.
+	Unreachable   []int32 `protobuf:"varint,10,rep,packed,name=unreachable,proto3" json:"unreachable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListItemsResponse) Reset() {
 	*x = ListItemsResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[61]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4377,7 +4879,7 @@ func (x *ListItemsResponse) String() string {
 func (*ListItemsResponse) ProtoMessage() {}
 
 func (x *ListItemsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[61]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4390,7 +4892,7 @@ func (x *ListItemsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListItemsResponse.ProtoReflect.Descriptor instead.
 func (*ListItemsResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{61}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *ListItemsResponse) GetItems() []*Item {
@@ -4405,6 +4907,13 @@ func (x *ListItemsResponse) GetNextPageToken() string {
 		return x.NextPageToken
 	}
 	return ""
+}
+
+func (x *ListItemsResponse) GetUnreachable() []int32 {
+	if x != nil {
+		return x.Unreachable
+	}
+	return nil
 }
 
 // SaveStateRequest keeps bytes with a leased key.
@@ -4424,7 +4933,7 @@ type SaveStateRequest struct {
 
 func (x *SaveStateRequest) Reset() {
 	*x = SaveStateRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[62]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4436,7 +4945,7 @@ func (x *SaveStateRequest) String() string {
 func (*SaveStateRequest) ProtoMessage() {}
 
 func (x *SaveStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[62]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4449,7 +4958,7 @@ func (x *SaveStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SaveStateRequest.ProtoReflect.Descriptor instead.
 func (*SaveStateRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{62}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *SaveStateRequest) GetQueue() string {
@@ -4491,7 +5000,7 @@ type SaveStateResponse struct {
 
 func (x *SaveStateResponse) Reset() {
 	*x = SaveStateResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[63]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4503,7 +5012,7 @@ func (x *SaveStateResponse) String() string {
 func (*SaveStateResponse) ProtoMessage() {}
 
 func (x *SaveStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[63]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4516,7 +5025,7 @@ func (x *SaveStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SaveStateResponse.ProtoReflect.Descriptor instead.
 func (*SaveStateResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{63}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *SaveStateResponse) GetStatus() SettleStatus {
@@ -4547,7 +5056,7 @@ type ExpectRequest struct {
 
 func (x *ExpectRequest) Reset() {
 	*x = ExpectRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[64]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4559,7 +5068,7 @@ func (x *ExpectRequest) String() string {
 func (*ExpectRequest) ProtoMessage() {}
 
 func (x *ExpectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[64]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4572,7 +5081,7 @@ func (x *ExpectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExpectRequest.ProtoReflect.Descriptor instead.
 func (*ExpectRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{64}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *ExpectRequest) GetQueue() string {
@@ -4628,7 +5137,7 @@ type ExpectResponse struct {
 
 func (x *ExpectResponse) Reset() {
 	*x = ExpectResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[65]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4640,7 +5149,7 @@ func (x *ExpectResponse) String() string {
 func (*ExpectResponse) ProtoMessage() {}
 
 func (x *ExpectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[65]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4653,7 +5162,7 @@ func (x *ExpectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExpectResponse.ProtoReflect.Descriptor instead.
 func (*ExpectResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{65}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *ExpectResponse) GetStatus() SettleStatus {
@@ -4682,7 +5191,7 @@ type ObserveRequest struct {
 
 func (x *ObserveRequest) Reset() {
 	*x = ObserveRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[66]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4694,7 +5203,7 @@ func (x *ObserveRequest) String() string {
 func (*ObserveRequest) ProtoMessage() {}
 
 func (x *ObserveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[66]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4707,7 +5216,7 @@ func (x *ObserveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObserveRequest.ProtoReflect.Descriptor instead.
 func (*ObserveRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{66}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *ObserveRequest) GetQueue() string {
@@ -4756,7 +5265,7 @@ type ObserveResponse struct {
 
 func (x *ObserveResponse) Reset() {
 	*x = ObserveResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[67]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4768,7 +5277,7 @@ func (x *ObserveResponse) String() string {
 func (*ObserveResponse) ProtoMessage() {}
 
 func (x *ObserveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[67]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4781,7 +5290,7 @@ func (x *ObserveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObserveResponse.ProtoReflect.Descriptor instead.
 func (*ObserveResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{67}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *ObserveResponse) GetExpectations() *Expectations {
@@ -4804,7 +5313,7 @@ type GetExpectationsRequest struct {
 
 func (x *GetExpectationsRequest) Reset() {
 	*x = GetExpectationsRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[68]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4816,7 +5325,7 @@ func (x *GetExpectationsRequest) String() string {
 func (*GetExpectationsRequest) ProtoMessage() {}
 
 func (x *GetExpectationsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[68]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4829,7 +5338,7 @@ func (x *GetExpectationsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetExpectationsRequest.ProtoReflect.Descriptor instead.
 func (*GetExpectationsRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{68}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *GetExpectationsRequest) GetQueue() string {
@@ -4857,7 +5366,7 @@ type GetExpectationsResponse struct {
 
 func (x *GetExpectationsResponse) Reset() {
 	*x = GetExpectationsResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[69]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4869,7 +5378,7 @@ func (x *GetExpectationsResponse) String() string {
 func (*GetExpectationsResponse) ProtoMessage() {}
 
 func (x *GetExpectationsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[69]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4882,7 +5391,7 @@ func (x *GetExpectationsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetExpectationsResponse.ProtoReflect.Descriptor instead.
 func (*GetExpectationsResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{69}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *GetExpectationsResponse) GetExpectations() *Expectations {
@@ -4905,7 +5414,7 @@ type DeleteExpectationsRequest struct {
 
 func (x *DeleteExpectationsRequest) Reset() {
 	*x = DeleteExpectationsRequest{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[70]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4917,7 +5426,7 @@ func (x *DeleteExpectationsRequest) String() string {
 func (*DeleteExpectationsRequest) ProtoMessage() {}
 
 func (x *DeleteExpectationsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[70]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4930,7 +5439,7 @@ func (x *DeleteExpectationsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteExpectationsRequest.ProtoReflect.Descriptor instead.
 func (*DeleteExpectationsRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{70}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *DeleteExpectationsRequest) GetQueue() string {
@@ -4956,7 +5465,7 @@ type DeleteExpectationsResponse struct {
 
 func (x *DeleteExpectationsResponse) Reset() {
 	*x = DeleteExpectationsResponse{}
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[71]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4968,7 +5477,7 @@ func (x *DeleteExpectationsResponse) String() string {
 func (*DeleteExpectationsResponse) ProtoMessage() {}
 
 func (x *DeleteExpectationsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[71]
+	mi := &file_deltaplane_queue_v1_queue_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4981,7 +5490,7 @@ func (x *DeleteExpectationsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteExpectationsResponse.ProtoReflect.Descriptor instead.
 func (*DeleteExpectationsResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{71}
+	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{76}
 }
 
 var File_deltaplane_queue_v1_queue_proto protoreflect.FileDescriptor
@@ -5036,7 +5545,7 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"\tcreations\x18\x02 \x03(\tR\tcreations\x12\x1c\n" +
 	"\tdeletions\x18\x03 \x03(\tR\tdeletions\x12\x14\n" +
 	"\x05token\x18\x04 \x01(\x04R\x05token\x127\n" +
-	"\tstored_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\bstoredAt\"\xbb\x05\n" +
+	"\tstored_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\bstoredAt\"\xd4\x05\n" +
 	"\x05Lease\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x14\n" +
@@ -5057,7 +5566,8 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"deadlineUs\x12!\n" +
 	"\fremaining_us\x18\x10 \x01(\x03R\vremainingUs\x12\x19\n" +
 	"\badded_us\x18\x11 \x01(\x03R\aaddedUs\x12\x19\n" +
-	"\bready_us\x18\x12 \x01(\x03R\areadyUs\"\xcf\x01\n" +
+	"\bready_us\x18\x12 \x01(\x03R\areadyUs\x12\x17\n" +
+	"\aends_us\x18\x13 \x01(\x03R\x06endsUs\"\xcf\x01\n" +
 	"\n" +
 	"GetRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x1d\n" +
@@ -5065,13 +5575,14 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"session_id\x18\x02 \x01(\tR\tsessionId\x12\x1b\n" +
 	"\tmax_items\x18\x03 \x01(\x05R\bmaxItems\x12-\n" +
 	"\x04wait\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x04wait\x12@\n" +
-	"\x0elease_duration\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\rleaseDuration\"~\n" +
+	"\x0elease_duration\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\rleaseDuration\"\x99\x01\n" +
 	"\vGetResponse\x122\n" +
 	"\x06leases\x18\x01 \x03(\v2\x1a.deltaplane.queue.v1.LeaseR\x06leases\x12\x1b\n" +
 	"\tshut_down\x18\x02 \x01(\bR\bshutDown\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x03 \x01(\tR\n" +
-	"generation\"\x85\x03\n" +
+	"generation\x12\x19\n" +
+	"\bclock_us\x18\x04 \x01(\x03R\aclockUs\"\x85\x03\n" +
 	"\n" +
 	"Settlement\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x10\n" +
@@ -5106,7 +5617,7 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"\x0eExtendResponse\x12\x1a\n" +
 	"\bextended\x18\x01 \x01(\x03R\bextended\x121\n" +
 	"\x04lost\x18\x02 \x03(\v2\x1d.deltaplane.queue.v1.LeaseRefR\x04lost\x127\n" +
-	"\tremaining\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\tremaining\"\xe9\x01\n" +
+	"\tremaining\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\tremaining\"\x83\x02\n" +
 	"\x05Hello\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x16\n" +
@@ -5114,7 +5625,9 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"\x06queues\x18\x03 \x03(\tR\x06queues\x12@\n" +
 	"\x0elease_duration\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\rleaseDuration\x125\n" +
 	"\x06resume\x18\x05 \x03(\v2\x1d.deltaplane.queue.v1.LeaseRefR\x06resume\x12\x18\n" +
-	"\acompact\x18\x06 \x01(\bR\acompact\"4\n" +
+	"\acompact\x18\x06 \x01(\bR\acompact\x12\x18\n" +
+	"\apartial\x18\n" +
+	" \x01(\bR\apartial\"4\n" +
 	"\x06Credit\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x14\n" +
 	"\x05items\x18\x02 \x01(\x05R\x05items\"\x90\x01\n" +
@@ -5125,15 +5638,18 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"\vhold_credit\x18\x03 \x01(\bR\n" +
 	"holdCredit\"D\n" +
 	"\vExtendBatch\x125\n" +
-	"\x06leases\x18\x01 \x03(\v2\x1d.deltaplane.queue.v1.LeaseRefR\x06leases\"\t\n" +
-	"\aGoodbye\"\xb2\x02\n" +
+	"\x06leases\x18\x01 \x03(\v2\x1d.deltaplane.queue.v1.LeaseRefR\x06leases\"\x16\n" +
+	"\x04Ping\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\"\t\n" +
+	"\aGoodbye\"\xe3\x02\n" +
 	"\vWorkRequest\x122\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1a.deltaplane.queue.v1.HelloH\x00R\x05hello\x125\n" +
 	"\x06credit\x18\x02 \x01(\v2\x1b.deltaplane.queue.v1.CreditH\x00R\x06credit\x12:\n" +
 	"\x06settle\x18\x03 \x01(\v2 .deltaplane.queue.v1.SettleBatchH\x00R\x06settle\x12:\n" +
 	"\x06extend\x18\x04 \x01(\v2 .deltaplane.queue.v1.ExtendBatchH\x00R\x06extend\x128\n" +
-	"\agoodbye\x18\x05 \x01(\v2\x1c.deltaplane.queue.v1.GoodbyeH\x00R\agoodbyeB\x06\n" +
-	"\x04kind\"\x8e\x02\n" +
+	"\agoodbye\x18\x05 \x01(\v2\x1c.deltaplane.queue.v1.GoodbyeH\x00R\agoodbye\x12/\n" +
+	"\x04ping\x18\x06 \x01(\v2\x19.deltaplane.queue.v1.PingH\x00R\x04pingB\x06\n" +
+	"\x04kind\"\xa7\x03\n" +
 	"\aWelcome\x12;\n" +
 	"\vserver_time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"serverTime\x12@\n" +
@@ -5142,25 +5658,43 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"generation\x18\x03 \x01(\tR\n" +
 	"generation\x121\n" +
 	"\x04kept\x18\x04 \x03(\v2\x1d.deltaplane.queue.v1.LeaseRefR\x04kept\x121\n" +
-	"\x04lost\x18\x05 \x03(\v2\x1d.deltaplane.queue.v1.LeaseRefR\x04lost\"R\n" +
+	"\x04lost\x18\x05 \x03(\v2\x1d.deltaplane.queue.v1.LeaseRefR\x04lost\x12\x19\n" +
+	"\bclock_us\x18\x06 \x01(\x03R\aclockUs\x12?\n" +
+	"\vunreachable\x18\n" +
+	" \x03(\v2\x1d.deltaplane.queue.v1.LeaseRefR\vunreachable\x12;\n" +
+	"\arefused\x18\v \x03(\v2!.deltaplane.queue.v1.RefusedQueueR\arefused\"j\n" +
+	"\fRefusedQueue\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x12\n" +
+	"\x04code\x18\x02 \x01(\x05R\x04code\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\"R\n" +
 	"\x06Assign\x122\n" +
 	"\x06leases\x18\x01 \x03(\v2\x1a.deltaplane.queue.v1.LeaseR\x06leases\x12\x14\n" +
-	"\x05queue\x18\x02 \x01(\tR\x05queue\"\xa4\x01\n" +
+	"\x05queue\x18\x02 \x01(\tR\x05queue\"\xb8\x01\n" +
 	"\aSettled\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\x04R\trequestId\x12;\n" +
 	"\aresults\x18\x02 \x03(\v2!.deltaplane.queue.v1.SettleResultR\aresults\x12=\n" +
-	"\bstatuses\x18\x03 \x03(\x0e2!.deltaplane.queue.v1.SettleStatusR\bstatuses\"\x92\x01\n" +
+	"\bstatuses\x18\x03 \x03(\x0e2!.deltaplane.queue.v1.SettleStatusR\bstatuses\x12\x12\n" +
+	"\x04more\x18\n" +
+	" \x01(\bR\x04more\"\xec\x01\n" +
 	"\bExtended\x12\x1a\n" +
 	"\bextended\x18\x01 \x01(\x03R\bextended\x121\n" +
 	"\x04lost\x18\x02 \x03(\v2\x1d.deltaplane.queue.v1.LeaseRefR\x04lost\x127\n" +
-	"\tremaining\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\tremaining\"\xb8\x02\n" +
+	"\tremaining\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\tremaining\x12\x17\n" +
+	"\aends_us\x18\x04 \x01(\x03R\x06endsUs\x12?\n" +
+	"\vunreachable\x18\n" +
+	" \x03(\v2\x1d.deltaplane.queue.v1.LeaseRefR\vunreachable\"1\n" +
+	"\x04Pong\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x19\n" +
+	"\bclock_us\x18\x02 \x01(\x03R\aclockUs\"\xe9\x02\n" +
 	"\fWorkResponse\x128\n" +
 	"\awelcome\x18\x01 \x01(\v2\x1c.deltaplane.queue.v1.WelcomeH\x00R\awelcome\x125\n" +
 	"\x06assign\x18\x02 \x01(\v2\x1b.deltaplane.queue.v1.AssignH\x00R\x06assign\x128\n" +
 	"\asettled\x18\x03 \x01(\v2\x1c.deltaplane.queue.v1.SettledH\x00R\asettled\x12;\n" +
 	"\bextended\x18\x04 \x01(\v2\x1d.deltaplane.queue.v1.ExtendedH\x00R\bextended\x128\n" +
-	"\acontrol\x18\x05 \x01(\v2\x1c.deltaplane.queue.v1.ControlH\x00R\acontrolB\x06\n" +
+	"\acontrol\x18\x05 \x01(\v2\x1c.deltaplane.queue.v1.ControlH\x00R\acontrol\x12/\n" +
+	"\x04pong\x18\x06 \x01(\v2\x19.deltaplane.queue.v1.PongH\x00R\x04pongB\x06\n" +
 	"\x04kind\"9\n" +
 	"\rForgetRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x12\n" +
@@ -5170,12 +5704,16 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x12\n" +
 	"\x04keys\x18\x02 \x03(\tR\x04keys\"-\n" +
 	"\x13NumRequeuesResponse\x12\x16\n" +
-	"\x06counts\x18\x01 \x03(\x03R\x06counts\"\"\n" +
+	"\x06counts\x18\x01 \x03(\x03R\x06counts\"<\n" +
 	"\n" +
 	"LenRequest\x12\x14\n" +
-	"\x05queue\x18\x01 \x01(\tR\x05queue\"B\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x18\n" +
+	"\apartial\x18\n" +
+	" \x01(\bR\apartial\"d\n" +
 	"\vLenResponse\x123\n" +
-	"\x06counts\x18\x01 \x01(\v2\x1b.deltaplane.queue.v1.CountsR\x06counts\"0\n" +
+	"\x06counts\x18\x01 \x01(\v2\x1b.deltaplane.queue.v1.CountsR\x06counts\x12 \n" +
+	"\vunreachable\x18\n" +
+	" \x03(\x05R\vunreachable\"0\n" +
 	"\x0fShutDownRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\"\x12\n" +
@@ -5193,7 +5731,11 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"\rshutting_down\x18\x01 \x01(\bR\fshuttingDown\")\n" +
 	"\x11CloseQueueRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\"\x14\n" +
-	"\x12CloseQueueResponse\"(\n" +
+	"\x12CloseQueueResponse\"@\n" +
+	"\x12DeleteQueueRequest\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x14\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\"\x15\n" +
+	"\x13DeleteQueueResponse\"(\n" +
 	"\x10OpenQueueRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\"\x13\n" +
 	"\x11OpenQueueResponse\"p\n" +
@@ -5218,7 +5760,7 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"\tfast_slow\x18\x03 \x01(\v2$.deltaplane.queue.v1.FastSlowLimiterH\x00R\bfastSlow\x12:\n" +
 	"\x06max_of\x18\x04 \x01(\v2!.deltaplane.queue.v1.MaxOfLimiterH\x00R\x05maxOf\x12@\n" +
 	"\bmax_wait\x18\x05 \x01(\v2#.deltaplane.queue.v1.MaxWaitLimiterH\x00R\amaxWaitB\x06\n" +
-	"\x04kind\"\xd6\x05\n" +
+	"\x04kind\"\xb5\x06\n" +
 	"\vQueueConfig\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12C\n" +
 	"\frate_limiter\x18\x02 \x01(\v2 .deltaplane.queue.v1.RateLimiterR\vrateLimiter\x12@\n" +
@@ -5239,7 +5781,9 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"durability\x12\x1a\n" +
 	"\breplicas\x18\f \x01(\x05R\breplicas\x12@\n" +
 	"\x0emax_processing\x18\r \x01(\v2\x19.google.protobuf.DurationR\rmaxProcessing\x12<\n" +
-	"\abackoff\x18\x0e \x01(\v2\".deltaplane.queue.v1.BackoffConfigR\abackoff\"Q\n" +
+	"\abackoff\x18\x0e \x01(\v2\".deltaplane.queue.v1.BackoffConfigR\abackoff\x126\n" +
+	"\tmax_lease\x18\x12 \x01(\v2\x19.google.protobuf.DurationR\bmaxLease\x12%\n" +
+	"\x0emax_deliveries\x18\x13 \x01(\x05R\rmaxDeliveries\"Q\n" +
 	"\x15ConfigureQueueRequest\x128\n" +
 	"\x06config\x18\x01 \x01(\v2 .deltaplane.queue.v1.QueueConfigR\x06config\"\x8c\x01\n" +
 	"\x16ConfigureQueueResponse\x128\n" +
@@ -5247,9 +5791,11 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"\acreated\x18\x02 \x01(\bR\acreated\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x03 \x01(\tR\n" +
-	"generation\"+\n" +
+	"generation\"E\n" +
 	"\x11ListQueuesRequest\x12\x16\n" +
-	"\x06prefix\x18\x01 \x01(\tR\x06prefix\"\xa5\x02\n" +
+	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x18\n" +
+	"\apartial\x18\n" +
+	" \x01(\bR\apartial\"\xc7\x02\n" +
 	"\vQueueStatus\x128\n" +
 	"\x06config\x18\x01 \x01(\v2 .deltaplane.queue.v1.QueueConfigR\x06config\x123\n" +
 	"\x06counts\x18\x02 \x01(\v2\x1b.deltaplane.queue.v1.CountsR\x06counts\x12\x16\n" +
@@ -5257,13 +5803,15 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"\foldest_ready\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\voldestReady\x12\x16\n" +
 	"\x06paused\x18\x05 \x01(\bR\x06paused\x129\n" +
 	"\n" +
-	"held_until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\theldUntil\"\x86\x01\n" +
+	"held_until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\theldUntil\x12 \n" +
+	"\vunreachable\x18\n" +
+	" \x03(\x05R\vunreachable\"\x86\x01\n" +
 	"\x12ListQueuesResponse\x128\n" +
 	"\x06queues\x18\x01 \x03(\v2 .deltaplane.queue.v1.QueueStatusR\x06queues\x12\x16\n" +
 	"\x06engine\x18\x02 \x01(\tR\x06engine\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x03 \x01(\tR\n" +
-	"generation\"\x84\x05\n" +
+	"generation\"\xa7\x05\n" +
 	"\x04Item\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x120\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1a.deltaplane.queue.v1.StateR\x05state\x12\x14\n" +
@@ -5282,22 +5830,27 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"stateBytes\x12E\n" +
 	"\fexpectations\x18\x0e \x01(\v2!.deltaplane.queue.v1.ExpectationsR\fexpectations\x12\x1f\n" +
 	"\vlast_reason\x18\x0f \x01(\tR\n" +
-	"lastReason\"8\n" +
+	"lastReason\x12!\n" +
+	"\flast_holders\x18\x14 \x03(\tR\vlastHolders\"8\n" +
 	"\x0eInspectRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\"}\n" +
 	"\x0fInspectResponse\x12-\n" +
 	"\x04item\x18\x01 \x01(\v2\x19.deltaplane.queue.v1.ItemR\x04item\x12;\n" +
-	"\ahistory\x18\x02 \x03(\v2!.deltaplane.queue.v1.HistoryEventR\ahistory\"\x96\x01\n" +
+	"\ahistory\x18\x02 \x03(\v2!.deltaplane.queue.v1.HistoryEventR\ahistory\"\xb0\x01\n" +
 	"\x10ListItemsRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x120\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1a.deltaplane.queue.v1.StateR\x05state\x12\x1b\n" +
 	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x04 \x01(\tR\tpageToken\"l\n" +
+	"page_token\x18\x04 \x01(\tR\tpageToken\x12\x18\n" +
+	"\apartial\x18\n" +
+	" \x01(\bR\apartial\"\x8e\x01\n" +
 	"\x11ListItemsResponse\x12/\n" +
 	"\x05items\x18\x01 \x03(\v2\x19.deltaplane.queue.v1.ItemR\x05items\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"f\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12 \n" +
+	"\vunreachable\x18\n" +
+	" \x03(\x05R\vunreachable\"f\n" +
 	"\x10SaveStateRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x14\n" +
@@ -5330,13 +5883,14 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"\x19DeleteExpectationsRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\"\x1c\n" +
-	"\x1aDeleteExpectationsResponse*\x9a\x01\n" +
+	"\x1aDeleteExpectationsResponse*\xb9\x01\n" +
 	"\fSettleStatus\x12\x1d\n" +
 	"\x19SETTLE_STATUS_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15SETTLE_STATUS_SETTLED\x10\x01\x12\x1a\n" +
 	"\x16SETTLE_STATUS_REQUEUED\x10\x02\x12\x16\n" +
 	"\x12SETTLE_STATUS_LOST\x10\x03\x12\x1c\n" +
-	"\x18SETTLE_STATUS_NOT_LEASED\x10\x04*\x89\x01\n" +
+	"\x18SETTLE_STATUS_NOT_LEASED\x10\x04\x12\x1d\n" +
+	"\x19SETTLE_STATUS_UNAVAILABLE\x10\x05*\x89\x01\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
@@ -5346,7 +5900,7 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"\x10STATE_PROCESSING\x10\x04\x12\x0f\n" +
 	"\vSTATE_DIRTY\x10\x05\x12\x0e\n" +
 	"\n" +
-	"STATE_DEAD\x10\x062\xb9\x1c\n" +
+	"STATE_DEAD\x10\x062\x9b\x1d\n" +
 	"\fQueueService\x12H\n" +
 	"\x03Add\x12\x1f.deltaplane.queue.v1.AddRequest\x1a .deltaplane.queue.v1.AddResponse\x12W\n" +
 	"\bAddAfter\x12$.deltaplane.queue.v1.AddAfterRequest\x1a%.deltaplane.queue.v1.AddAfterResponse\x12i\n" +
@@ -5370,7 +5924,8 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"\vResumeQueue\x12'.deltaplane.queue.v1.ResumeQueueRequest\x1a(.deltaplane.queue.v1.ResumeQueueResponse\x12_\n" +
 	"\n" +
 	"DrainQueue\x12&.deltaplane.queue.v1.DrainQueueRequest\x1a'.deltaplane.queue.v1.DrainQueueResponse0\x01\x12i\n" +
-	"\x0eConfigureQueue\x12*.deltaplane.queue.v1.ConfigureQueueRequest\x1a+.deltaplane.queue.v1.ConfigureQueueResponse\x12]\n" +
+	"\x0eConfigureQueue\x12*.deltaplane.queue.v1.ConfigureQueueRequest\x1a+.deltaplane.queue.v1.ConfigureQueueResponse\x12`\n" +
+	"\vDeleteQueue\x12'.deltaplane.queue.v1.DeleteQueueRequest\x1a(.deltaplane.queue.v1.DeleteQueueResponse\x12]\n" +
 	"\n" +
 	"ListQueues\x12&.deltaplane.queue.v1.ListQueuesRequest\x1a'.deltaplane.queue.v1.ListQueuesResponse\x12T\n" +
 	"\aInspect\x12#.deltaplane.queue.v1.InspectRequest\x1a$.deltaplane.queue.v1.InspectResponse\x12Z\n" +
@@ -5407,7 +5962,7 @@ func file_deltaplane_queue_v1_queue_proto_rawDescGZIP() []byte {
 }
 
 var file_deltaplane_queue_v1_queue_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_deltaplane_queue_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 72)
+var file_deltaplane_queue_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 77)
 var file_deltaplane_queue_v1_queue_proto_goTypes = []any{
 	(SettleStatus)(0),                      // 0: deltaplane.queue.v1.SettleStatus
 	(State)(0),                             // 1: deltaplane.queue.v1.State
@@ -5433,280 +5988,293 @@ var file_deltaplane_queue_v1_queue_proto_goTypes = []any{
 	(*Credit)(nil),                         // 21: deltaplane.queue.v1.Credit
 	(*SettleBatch)(nil),                    // 22: deltaplane.queue.v1.SettleBatch
 	(*ExtendBatch)(nil),                    // 23: deltaplane.queue.v1.ExtendBatch
-	(*Goodbye)(nil),                        // 24: deltaplane.queue.v1.Goodbye
-	(*WorkRequest)(nil),                    // 25: deltaplane.queue.v1.WorkRequest
-	(*Welcome)(nil),                        // 26: deltaplane.queue.v1.Welcome
-	(*Assign)(nil),                         // 27: deltaplane.queue.v1.Assign
-	(*Settled)(nil),                        // 28: deltaplane.queue.v1.Settled
-	(*Extended)(nil),                       // 29: deltaplane.queue.v1.Extended
-	(*WorkResponse)(nil),                   // 30: deltaplane.queue.v1.WorkResponse
-	(*ForgetRequest)(nil),                  // 31: deltaplane.queue.v1.ForgetRequest
-	(*ForgetResponse)(nil),                 // 32: deltaplane.queue.v1.ForgetResponse
-	(*NumRequeuesRequest)(nil),             // 33: deltaplane.queue.v1.NumRequeuesRequest
-	(*NumRequeuesResponse)(nil),            // 34: deltaplane.queue.v1.NumRequeuesResponse
-	(*LenRequest)(nil),                     // 35: deltaplane.queue.v1.LenRequest
-	(*LenResponse)(nil),                    // 36: deltaplane.queue.v1.LenResponse
-	(*ShutDownRequest)(nil),                // 37: deltaplane.queue.v1.ShutDownRequest
-	(*ShutDownResponse)(nil),               // 38: deltaplane.queue.v1.ShutDownResponse
-	(*ShutDownWithDrainRequest)(nil),       // 39: deltaplane.queue.v1.ShutDownWithDrainRequest
-	(*ShutDownWithDrainResponse)(nil),      // 40: deltaplane.queue.v1.ShutDownWithDrainResponse
-	(*ShuttingDownRequest)(nil),            // 41: deltaplane.queue.v1.ShuttingDownRequest
-	(*ShuttingDownResponse)(nil),           // 42: deltaplane.queue.v1.ShuttingDownResponse
-	(*CloseQueueRequest)(nil),              // 43: deltaplane.queue.v1.CloseQueueRequest
-	(*CloseQueueResponse)(nil),             // 44: deltaplane.queue.v1.CloseQueueResponse
-	(*OpenQueueRequest)(nil),               // 45: deltaplane.queue.v1.OpenQueueRequest
-	(*OpenQueueResponse)(nil),              // 46: deltaplane.queue.v1.OpenQueueResponse
-	(*ExponentialLimiter)(nil),             // 47: deltaplane.queue.v1.ExponentialLimiter
-	(*BucketLimiter)(nil),                  // 48: deltaplane.queue.v1.BucketLimiter
-	(*FastSlowLimiter)(nil),                // 49: deltaplane.queue.v1.FastSlowLimiter
-	(*MaxOfLimiter)(nil),                   // 50: deltaplane.queue.v1.MaxOfLimiter
-	(*MaxWaitLimiter)(nil),                 // 51: deltaplane.queue.v1.MaxWaitLimiter
-	(*RateLimiter)(nil),                    // 52: deltaplane.queue.v1.RateLimiter
-	(*QueueConfig)(nil),                    // 53: deltaplane.queue.v1.QueueConfig
-	(*ConfigureQueueRequest)(nil),          // 54: deltaplane.queue.v1.ConfigureQueueRequest
-	(*ConfigureQueueResponse)(nil),         // 55: deltaplane.queue.v1.ConfigureQueueResponse
-	(*ListQueuesRequest)(nil),              // 56: deltaplane.queue.v1.ListQueuesRequest
-	(*QueueStatus)(nil),                    // 57: deltaplane.queue.v1.QueueStatus
-	(*ListQueuesResponse)(nil),             // 58: deltaplane.queue.v1.ListQueuesResponse
-	(*Item)(nil),                           // 59: deltaplane.queue.v1.Item
-	(*InspectRequest)(nil),                 // 60: deltaplane.queue.v1.InspectRequest
-	(*InspectResponse)(nil),                // 61: deltaplane.queue.v1.InspectResponse
-	(*ListItemsRequest)(nil),               // 62: deltaplane.queue.v1.ListItemsRequest
-	(*ListItemsResponse)(nil),              // 63: deltaplane.queue.v1.ListItemsResponse
-	(*SaveStateRequest)(nil),               // 64: deltaplane.queue.v1.SaveStateRequest
-	(*SaveStateResponse)(nil),              // 65: deltaplane.queue.v1.SaveStateResponse
-	(*ExpectRequest)(nil),                  // 66: deltaplane.queue.v1.ExpectRequest
-	(*ExpectResponse)(nil),                 // 67: deltaplane.queue.v1.ExpectResponse
-	(*ObserveRequest)(nil),                 // 68: deltaplane.queue.v1.ObserveRequest
-	(*ObserveResponse)(nil),                // 69: deltaplane.queue.v1.ObserveResponse
-	(*GetExpectationsRequest)(nil),         // 70: deltaplane.queue.v1.GetExpectationsRequest
-	(*GetExpectationsResponse)(nil),        // 71: deltaplane.queue.v1.GetExpectationsResponse
-	(*DeleteExpectationsRequest)(nil),      // 72: deltaplane.queue.v1.DeleteExpectationsRequest
-	(*DeleteExpectationsResponse)(nil),     // 73: deltaplane.queue.v1.DeleteExpectationsResponse
-	(*v1.CollectionRevision)(nil),          // 74: deltaplane.delta.v1.CollectionRevision
-	(AddStatus)(0),                         // 75: deltaplane.queue.v1.AddStatus
-	(*timestamppb.Timestamp)(nil),          // 76: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),            // 77: google.protobuf.Duration
-	(DelayPolicy)(0),                       // 78: deltaplane.queue.v1.DelayPolicy
-	(Outcome)(0),                           // 79: deltaplane.queue.v1.Outcome
-	(*wrapperspb.Int32Value)(nil),          // 80: google.protobuf.Int32Value
-	(*LeaseRef)(nil),                       // 81: deltaplane.queue.v1.LeaseRef
-	(*Control)(nil),                        // 82: deltaplane.queue.v1.Control
-	(*Counts)(nil),                         // 83: deltaplane.queue.v1.Counts
-	(Durability)(0),                        // 84: deltaplane.queue.v1.Durability
-	(*BackoffConfig)(nil),                  // 85: deltaplane.queue.v1.BackoffConfig
-	(*HistoryEvent)(nil),                   // 86: deltaplane.queue.v1.HistoryEvent
-	(*ProduceRequest)(nil),                 // 87: deltaplane.queue.v1.ProduceRequest
-	(*PauseQueueRequest)(nil),              // 88: deltaplane.queue.v1.PauseQueueRequest
-	(*ResumeQueueRequest)(nil),             // 89: deltaplane.queue.v1.ResumeQueueRequest
-	(*DrainQueueRequest)(nil),              // 90: deltaplane.queue.v1.DrainQueueRequest
-	(*RetryNowRequest)(nil),                // 91: deltaplane.queue.v1.RetryNowRequest
-	(*ReleaseItemsRequest)(nil),            // 92: deltaplane.queue.v1.ReleaseItemsRequest
-	(*DeleteItemsRequest)(nil),             // 93: deltaplane.queue.v1.DeleteItemsRequest
-	(*GetBackoffRequest)(nil),              // 94: deltaplane.queue.v1.GetBackoffRequest
-	(*NextBackoffRequest)(nil),             // 95: deltaplane.queue.v1.NextBackoffRequest
-	(*IsInBackOffSinceRequest)(nil),        // 96: deltaplane.queue.v1.IsInBackOffSinceRequest
-	(*IsInBackOffSinceUpdateRequest)(nil),  // 97: deltaplane.queue.v1.IsInBackOffSinceUpdateRequest
-	(*ResetBackoffRequest)(nil),            // 98: deltaplane.queue.v1.ResetBackoffRequest
-	(*DeleteBackoffEntryRequest)(nil),      // 99: deltaplane.queue.v1.DeleteBackoffEntryRequest
-	(*GCBackoffRequest)(nil),               // 100: deltaplane.queue.v1.GCBackoffRequest
-	(*ProduceResponse)(nil),                // 101: deltaplane.queue.v1.ProduceResponse
-	(*PauseQueueResponse)(nil),             // 102: deltaplane.queue.v1.PauseQueueResponse
-	(*ResumeQueueResponse)(nil),            // 103: deltaplane.queue.v1.ResumeQueueResponse
-	(*DrainQueueResponse)(nil),             // 104: deltaplane.queue.v1.DrainQueueResponse
-	(*RetryNowResponse)(nil),               // 105: deltaplane.queue.v1.RetryNowResponse
-	(*ReleaseItemsResponse)(nil),           // 106: deltaplane.queue.v1.ReleaseItemsResponse
-	(*DeleteItemsResponse)(nil),            // 107: deltaplane.queue.v1.DeleteItemsResponse
-	(*GetBackoffResponse)(nil),             // 108: deltaplane.queue.v1.GetBackoffResponse
-	(*NextBackoffResponse)(nil),            // 109: deltaplane.queue.v1.NextBackoffResponse
-	(*IsInBackOffSinceResponse)(nil),       // 110: deltaplane.queue.v1.IsInBackOffSinceResponse
-	(*IsInBackOffSinceUpdateResponse)(nil), // 111: deltaplane.queue.v1.IsInBackOffSinceUpdateResponse
-	(*ResetBackoffResponse)(nil),           // 112: deltaplane.queue.v1.ResetBackoffResponse
-	(*DeleteBackoffEntryResponse)(nil),     // 113: deltaplane.queue.v1.DeleteBackoffEntryResponse
-	(*GCBackoffResponse)(nil),              // 114: deltaplane.queue.v1.GCBackoffResponse
+	(*Ping)(nil),                           // 24: deltaplane.queue.v1.Ping
+	(*Goodbye)(nil),                        // 25: deltaplane.queue.v1.Goodbye
+	(*WorkRequest)(nil),                    // 26: deltaplane.queue.v1.WorkRequest
+	(*Welcome)(nil),                        // 27: deltaplane.queue.v1.Welcome
+	(*RefusedQueue)(nil),                   // 28: deltaplane.queue.v1.RefusedQueue
+	(*Assign)(nil),                         // 29: deltaplane.queue.v1.Assign
+	(*Settled)(nil),                        // 30: deltaplane.queue.v1.Settled
+	(*Extended)(nil),                       // 31: deltaplane.queue.v1.Extended
+	(*Pong)(nil),                           // 32: deltaplane.queue.v1.Pong
+	(*WorkResponse)(nil),                   // 33: deltaplane.queue.v1.WorkResponse
+	(*ForgetRequest)(nil),                  // 34: deltaplane.queue.v1.ForgetRequest
+	(*ForgetResponse)(nil),                 // 35: deltaplane.queue.v1.ForgetResponse
+	(*NumRequeuesRequest)(nil),             // 36: deltaplane.queue.v1.NumRequeuesRequest
+	(*NumRequeuesResponse)(nil),            // 37: deltaplane.queue.v1.NumRequeuesResponse
+	(*LenRequest)(nil),                     // 38: deltaplane.queue.v1.LenRequest
+	(*LenResponse)(nil),                    // 39: deltaplane.queue.v1.LenResponse
+	(*ShutDownRequest)(nil),                // 40: deltaplane.queue.v1.ShutDownRequest
+	(*ShutDownResponse)(nil),               // 41: deltaplane.queue.v1.ShutDownResponse
+	(*ShutDownWithDrainRequest)(nil),       // 42: deltaplane.queue.v1.ShutDownWithDrainRequest
+	(*ShutDownWithDrainResponse)(nil),      // 43: deltaplane.queue.v1.ShutDownWithDrainResponse
+	(*ShuttingDownRequest)(nil),            // 44: deltaplane.queue.v1.ShuttingDownRequest
+	(*ShuttingDownResponse)(nil),           // 45: deltaplane.queue.v1.ShuttingDownResponse
+	(*CloseQueueRequest)(nil),              // 46: deltaplane.queue.v1.CloseQueueRequest
+	(*CloseQueueResponse)(nil),             // 47: deltaplane.queue.v1.CloseQueueResponse
+	(*DeleteQueueRequest)(nil),             // 48: deltaplane.queue.v1.DeleteQueueRequest
+	(*DeleteQueueResponse)(nil),            // 49: deltaplane.queue.v1.DeleteQueueResponse
+	(*OpenQueueRequest)(nil),               // 50: deltaplane.queue.v1.OpenQueueRequest
+	(*OpenQueueResponse)(nil),              // 51: deltaplane.queue.v1.OpenQueueResponse
+	(*ExponentialLimiter)(nil),             // 52: deltaplane.queue.v1.ExponentialLimiter
+	(*BucketLimiter)(nil),                  // 53: deltaplane.queue.v1.BucketLimiter
+	(*FastSlowLimiter)(nil),                // 54: deltaplane.queue.v1.FastSlowLimiter
+	(*MaxOfLimiter)(nil),                   // 55: deltaplane.queue.v1.MaxOfLimiter
+	(*MaxWaitLimiter)(nil),                 // 56: deltaplane.queue.v1.MaxWaitLimiter
+	(*RateLimiter)(nil),                    // 57: deltaplane.queue.v1.RateLimiter
+	(*QueueConfig)(nil),                    // 58: deltaplane.queue.v1.QueueConfig
+	(*ConfigureQueueRequest)(nil),          // 59: deltaplane.queue.v1.ConfigureQueueRequest
+	(*ConfigureQueueResponse)(nil),         // 60: deltaplane.queue.v1.ConfigureQueueResponse
+	(*ListQueuesRequest)(nil),              // 61: deltaplane.queue.v1.ListQueuesRequest
+	(*QueueStatus)(nil),                    // 62: deltaplane.queue.v1.QueueStatus
+	(*ListQueuesResponse)(nil),             // 63: deltaplane.queue.v1.ListQueuesResponse
+	(*Item)(nil),                           // 64: deltaplane.queue.v1.Item
+	(*InspectRequest)(nil),                 // 65: deltaplane.queue.v1.InspectRequest
+	(*InspectResponse)(nil),                // 66: deltaplane.queue.v1.InspectResponse
+	(*ListItemsRequest)(nil),               // 67: deltaplane.queue.v1.ListItemsRequest
+	(*ListItemsResponse)(nil),              // 68: deltaplane.queue.v1.ListItemsResponse
+	(*SaveStateRequest)(nil),               // 69: deltaplane.queue.v1.SaveStateRequest
+	(*SaveStateResponse)(nil),              // 70: deltaplane.queue.v1.SaveStateResponse
+	(*ExpectRequest)(nil),                  // 71: deltaplane.queue.v1.ExpectRequest
+	(*ExpectResponse)(nil),                 // 72: deltaplane.queue.v1.ExpectResponse
+	(*ObserveRequest)(nil),                 // 73: deltaplane.queue.v1.ObserveRequest
+	(*ObserveResponse)(nil),                // 74: deltaplane.queue.v1.ObserveResponse
+	(*GetExpectationsRequest)(nil),         // 75: deltaplane.queue.v1.GetExpectationsRequest
+	(*GetExpectationsResponse)(nil),        // 76: deltaplane.queue.v1.GetExpectationsResponse
+	(*DeleteExpectationsRequest)(nil),      // 77: deltaplane.queue.v1.DeleteExpectationsRequest
+	(*DeleteExpectationsResponse)(nil),     // 78: deltaplane.queue.v1.DeleteExpectationsResponse
+	(*v1.CollectionRevision)(nil),          // 79: deltaplane.delta.v1.CollectionRevision
+	(AddStatus)(0),                         // 80: deltaplane.queue.v1.AddStatus
+	(*timestamppb.Timestamp)(nil),          // 81: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),            // 82: google.protobuf.Duration
+	(DelayPolicy)(0),                       // 83: deltaplane.queue.v1.DelayPolicy
+	(Outcome)(0),                           // 84: deltaplane.queue.v1.Outcome
+	(*wrapperspb.Int32Value)(nil),          // 85: google.protobuf.Int32Value
+	(*LeaseRef)(nil),                       // 86: deltaplane.queue.v1.LeaseRef
+	(*Control)(nil),                        // 87: deltaplane.queue.v1.Control
+	(*Counts)(nil),                         // 88: deltaplane.queue.v1.Counts
+	(Durability)(0),                        // 89: deltaplane.queue.v1.Durability
+	(*BackoffConfig)(nil),                  // 90: deltaplane.queue.v1.BackoffConfig
+	(*HistoryEvent)(nil),                   // 91: deltaplane.queue.v1.HistoryEvent
+	(*ProduceRequest)(nil),                 // 92: deltaplane.queue.v1.ProduceRequest
+	(*PauseQueueRequest)(nil),              // 93: deltaplane.queue.v1.PauseQueueRequest
+	(*ResumeQueueRequest)(nil),             // 94: deltaplane.queue.v1.ResumeQueueRequest
+	(*DrainQueueRequest)(nil),              // 95: deltaplane.queue.v1.DrainQueueRequest
+	(*RetryNowRequest)(nil),                // 96: deltaplane.queue.v1.RetryNowRequest
+	(*ReleaseItemsRequest)(nil),            // 97: deltaplane.queue.v1.ReleaseItemsRequest
+	(*DeleteItemsRequest)(nil),             // 98: deltaplane.queue.v1.DeleteItemsRequest
+	(*GetBackoffRequest)(nil),              // 99: deltaplane.queue.v1.GetBackoffRequest
+	(*NextBackoffRequest)(nil),             // 100: deltaplane.queue.v1.NextBackoffRequest
+	(*IsInBackOffSinceRequest)(nil),        // 101: deltaplane.queue.v1.IsInBackOffSinceRequest
+	(*IsInBackOffSinceUpdateRequest)(nil),  // 102: deltaplane.queue.v1.IsInBackOffSinceUpdateRequest
+	(*ResetBackoffRequest)(nil),            // 103: deltaplane.queue.v1.ResetBackoffRequest
+	(*DeleteBackoffEntryRequest)(nil),      // 104: deltaplane.queue.v1.DeleteBackoffEntryRequest
+	(*GCBackoffRequest)(nil),               // 105: deltaplane.queue.v1.GCBackoffRequest
+	(*ProduceResponse)(nil),                // 106: deltaplane.queue.v1.ProduceResponse
+	(*PauseQueueResponse)(nil),             // 107: deltaplane.queue.v1.PauseQueueResponse
+	(*ResumeQueueResponse)(nil),            // 108: deltaplane.queue.v1.ResumeQueueResponse
+	(*DrainQueueResponse)(nil),             // 109: deltaplane.queue.v1.DrainQueueResponse
+	(*RetryNowResponse)(nil),               // 110: deltaplane.queue.v1.RetryNowResponse
+	(*ReleaseItemsResponse)(nil),           // 111: deltaplane.queue.v1.ReleaseItemsResponse
+	(*DeleteItemsResponse)(nil),            // 112: deltaplane.queue.v1.DeleteItemsResponse
+	(*GetBackoffResponse)(nil),             // 113: deltaplane.queue.v1.GetBackoffResponse
+	(*NextBackoffResponse)(nil),            // 114: deltaplane.queue.v1.NextBackoffResponse
+	(*IsInBackOffSinceResponse)(nil),       // 115: deltaplane.queue.v1.IsInBackOffSinceResponse
+	(*IsInBackOffSinceUpdateResponse)(nil), // 116: deltaplane.queue.v1.IsInBackOffSinceUpdateResponse
+	(*ResetBackoffResponse)(nil),           // 117: deltaplane.queue.v1.ResetBackoffResponse
+	(*DeleteBackoffEntryResponse)(nil),     // 118: deltaplane.queue.v1.DeleteBackoffEntryResponse
+	(*GCBackoffResponse)(nil),              // 119: deltaplane.queue.v1.GCBackoffResponse
 }
 var file_deltaplane_queue_v1_queue_proto_depIdxs = []int32{
-	74,  // 0: deltaplane.queue.v1.AddItem.barrier:type_name -> deltaplane.delta.v1.CollectionRevision
-	75,  // 1: deltaplane.queue.v1.AddResult.status:type_name -> deltaplane.queue.v1.AddStatus
-	76,  // 2: deltaplane.queue.v1.AddResult.ready_at:type_name -> google.protobuf.Timestamp
+	79,  // 0: deltaplane.queue.v1.AddItem.barrier:type_name -> deltaplane.delta.v1.CollectionRevision
+	80,  // 1: deltaplane.queue.v1.AddResult.status:type_name -> deltaplane.queue.v1.AddStatus
+	81,  // 2: deltaplane.queue.v1.AddResult.ready_at:type_name -> google.protobuf.Timestamp
 	2,   // 3: deltaplane.queue.v1.AddRequest.items:type_name -> deltaplane.queue.v1.AddItem
 	3,   // 4: deltaplane.queue.v1.AddResponse.results:type_name -> deltaplane.queue.v1.AddResult
 	2,   // 5: deltaplane.queue.v1.AddAfterRequest.items:type_name -> deltaplane.queue.v1.AddItem
-	77,  // 6: deltaplane.queue.v1.AddAfterRequest.delay:type_name -> google.protobuf.Duration
-	78,  // 7: deltaplane.queue.v1.AddAfterRequest.policy:type_name -> deltaplane.queue.v1.DelayPolicy
+	82,  // 6: deltaplane.queue.v1.AddAfterRequest.delay:type_name -> google.protobuf.Duration
+	83,  // 7: deltaplane.queue.v1.AddAfterRequest.policy:type_name -> deltaplane.queue.v1.DelayPolicy
 	3,   // 8: deltaplane.queue.v1.AddAfterResponse.results:type_name -> deltaplane.queue.v1.AddResult
 	2,   // 9: deltaplane.queue.v1.AddRateLimitedRequest.items:type_name -> deltaplane.queue.v1.AddItem
 	3,   // 10: deltaplane.queue.v1.AddRateLimitedResponse.results:type_name -> deltaplane.queue.v1.AddResult
-	76,  // 11: deltaplane.queue.v1.Expectations.stored_at:type_name -> google.protobuf.Timestamp
-	76,  // 12: deltaplane.queue.v1.Lease.deadline:type_name -> google.protobuf.Timestamp
-	77,  // 13: deltaplane.queue.v1.Lease.remaining:type_name -> google.protobuf.Duration
-	76,  // 14: deltaplane.queue.v1.Lease.added_at:type_name -> google.protobuf.Timestamp
-	76,  // 15: deltaplane.queue.v1.Lease.ready_at:type_name -> google.protobuf.Timestamp
-	74,  // 16: deltaplane.queue.v1.Lease.barrier:type_name -> deltaplane.delta.v1.CollectionRevision
+	81,  // 11: deltaplane.queue.v1.Expectations.stored_at:type_name -> google.protobuf.Timestamp
+	81,  // 12: deltaplane.queue.v1.Lease.deadline:type_name -> google.protobuf.Timestamp
+	82,  // 13: deltaplane.queue.v1.Lease.remaining:type_name -> google.protobuf.Duration
+	81,  // 14: deltaplane.queue.v1.Lease.added_at:type_name -> google.protobuf.Timestamp
+	81,  // 15: deltaplane.queue.v1.Lease.ready_at:type_name -> google.protobuf.Timestamp
+	79,  // 16: deltaplane.queue.v1.Lease.barrier:type_name -> deltaplane.delta.v1.CollectionRevision
 	10,  // 17: deltaplane.queue.v1.Lease.expectations:type_name -> deltaplane.queue.v1.Expectations
-	77,  // 18: deltaplane.queue.v1.GetRequest.wait:type_name -> google.protobuf.Duration
-	77,  // 19: deltaplane.queue.v1.GetRequest.lease_duration:type_name -> google.protobuf.Duration
+	82,  // 18: deltaplane.queue.v1.GetRequest.wait:type_name -> google.protobuf.Duration
+	82,  // 19: deltaplane.queue.v1.GetRequest.lease_duration:type_name -> google.protobuf.Duration
 	11,  // 20: deltaplane.queue.v1.GetResponse.leases:type_name -> deltaplane.queue.v1.Lease
-	79,  // 21: deltaplane.queue.v1.Settlement.outcome:type_name -> deltaplane.queue.v1.Outcome
-	77,  // 22: deltaplane.queue.v1.Settlement.delay:type_name -> google.protobuf.Duration
-	74,  // 23: deltaplane.queue.v1.Settlement.read_at:type_name -> deltaplane.delta.v1.CollectionRevision
-	74,  // 24: deltaplane.queue.v1.Settlement.wrote:type_name -> deltaplane.delta.v1.CollectionRevision
-	80,  // 25: deltaplane.queue.v1.Settlement.priority:type_name -> google.protobuf.Int32Value
+	84,  // 21: deltaplane.queue.v1.Settlement.outcome:type_name -> deltaplane.queue.v1.Outcome
+	82,  // 22: deltaplane.queue.v1.Settlement.delay:type_name -> google.protobuf.Duration
+	79,  // 23: deltaplane.queue.v1.Settlement.read_at:type_name -> deltaplane.delta.v1.CollectionRevision
+	79,  // 24: deltaplane.queue.v1.Settlement.wrote:type_name -> deltaplane.delta.v1.CollectionRevision
+	85,  // 25: deltaplane.queue.v1.Settlement.priority:type_name -> google.protobuf.Int32Value
 	0,   // 26: deltaplane.queue.v1.SettleResult.status:type_name -> deltaplane.queue.v1.SettleStatus
-	76,  // 27: deltaplane.queue.v1.SettleResult.ready_at:type_name -> google.protobuf.Timestamp
+	81,  // 27: deltaplane.queue.v1.SettleResult.ready_at:type_name -> google.protobuf.Timestamp
 	14,  // 28: deltaplane.queue.v1.SettleRequest.settlements:type_name -> deltaplane.queue.v1.Settlement
 	15,  // 29: deltaplane.queue.v1.SettleResponse.results:type_name -> deltaplane.queue.v1.SettleResult
-	81,  // 30: deltaplane.queue.v1.ExtendRequest.leases:type_name -> deltaplane.queue.v1.LeaseRef
-	81,  // 31: deltaplane.queue.v1.ExtendResponse.lost:type_name -> deltaplane.queue.v1.LeaseRef
-	77,  // 32: deltaplane.queue.v1.ExtendResponse.remaining:type_name -> google.protobuf.Duration
-	77,  // 33: deltaplane.queue.v1.Hello.lease_duration:type_name -> google.protobuf.Duration
-	81,  // 34: deltaplane.queue.v1.Hello.resume:type_name -> deltaplane.queue.v1.LeaseRef
+	86,  // 30: deltaplane.queue.v1.ExtendRequest.leases:type_name -> deltaplane.queue.v1.LeaseRef
+	86,  // 31: deltaplane.queue.v1.ExtendResponse.lost:type_name -> deltaplane.queue.v1.LeaseRef
+	82,  // 32: deltaplane.queue.v1.ExtendResponse.remaining:type_name -> google.protobuf.Duration
+	82,  // 33: deltaplane.queue.v1.Hello.lease_duration:type_name -> google.protobuf.Duration
+	86,  // 34: deltaplane.queue.v1.Hello.resume:type_name -> deltaplane.queue.v1.LeaseRef
 	14,  // 35: deltaplane.queue.v1.SettleBatch.settlements:type_name -> deltaplane.queue.v1.Settlement
-	81,  // 36: deltaplane.queue.v1.ExtendBatch.leases:type_name -> deltaplane.queue.v1.LeaseRef
+	86,  // 36: deltaplane.queue.v1.ExtendBatch.leases:type_name -> deltaplane.queue.v1.LeaseRef
 	20,  // 37: deltaplane.queue.v1.WorkRequest.hello:type_name -> deltaplane.queue.v1.Hello
 	21,  // 38: deltaplane.queue.v1.WorkRequest.credit:type_name -> deltaplane.queue.v1.Credit
 	22,  // 39: deltaplane.queue.v1.WorkRequest.settle:type_name -> deltaplane.queue.v1.SettleBatch
 	23,  // 40: deltaplane.queue.v1.WorkRequest.extend:type_name -> deltaplane.queue.v1.ExtendBatch
-	24,  // 41: deltaplane.queue.v1.WorkRequest.goodbye:type_name -> deltaplane.queue.v1.Goodbye
-	76,  // 42: deltaplane.queue.v1.Welcome.server_time:type_name -> google.protobuf.Timestamp
-	77,  // 43: deltaplane.queue.v1.Welcome.lease_duration:type_name -> google.protobuf.Duration
-	81,  // 44: deltaplane.queue.v1.Welcome.kept:type_name -> deltaplane.queue.v1.LeaseRef
-	81,  // 45: deltaplane.queue.v1.Welcome.lost:type_name -> deltaplane.queue.v1.LeaseRef
-	11,  // 46: deltaplane.queue.v1.Assign.leases:type_name -> deltaplane.queue.v1.Lease
-	15,  // 47: deltaplane.queue.v1.Settled.results:type_name -> deltaplane.queue.v1.SettleResult
-	0,   // 48: deltaplane.queue.v1.Settled.statuses:type_name -> deltaplane.queue.v1.SettleStatus
-	81,  // 49: deltaplane.queue.v1.Extended.lost:type_name -> deltaplane.queue.v1.LeaseRef
-	77,  // 50: deltaplane.queue.v1.Extended.remaining:type_name -> google.protobuf.Duration
-	26,  // 51: deltaplane.queue.v1.WorkResponse.welcome:type_name -> deltaplane.queue.v1.Welcome
-	27,  // 52: deltaplane.queue.v1.WorkResponse.assign:type_name -> deltaplane.queue.v1.Assign
-	28,  // 53: deltaplane.queue.v1.WorkResponse.settled:type_name -> deltaplane.queue.v1.Settled
-	29,  // 54: deltaplane.queue.v1.WorkResponse.extended:type_name -> deltaplane.queue.v1.Extended
-	82,  // 55: deltaplane.queue.v1.WorkResponse.control:type_name -> deltaplane.queue.v1.Control
-	83,  // 56: deltaplane.queue.v1.LenResponse.counts:type_name -> deltaplane.queue.v1.Counts
-	77,  // 57: deltaplane.queue.v1.ShutDownWithDrainRequest.timeout:type_name -> google.protobuf.Duration
-	77,  // 58: deltaplane.queue.v1.ExponentialLimiter.base:type_name -> google.protobuf.Duration
-	77,  // 59: deltaplane.queue.v1.ExponentialLimiter.max:type_name -> google.protobuf.Duration
-	77,  // 60: deltaplane.queue.v1.FastSlowLimiter.fast:type_name -> google.protobuf.Duration
-	77,  // 61: deltaplane.queue.v1.FastSlowLimiter.slow:type_name -> google.protobuf.Duration
-	52,  // 62: deltaplane.queue.v1.MaxOfLimiter.limiters:type_name -> deltaplane.queue.v1.RateLimiter
-	52,  // 63: deltaplane.queue.v1.MaxWaitLimiter.limiter:type_name -> deltaplane.queue.v1.RateLimiter
-	77,  // 64: deltaplane.queue.v1.MaxWaitLimiter.max:type_name -> google.protobuf.Duration
-	47,  // 65: deltaplane.queue.v1.RateLimiter.exponential:type_name -> deltaplane.queue.v1.ExponentialLimiter
-	48,  // 66: deltaplane.queue.v1.RateLimiter.bucket:type_name -> deltaplane.queue.v1.BucketLimiter
-	49,  // 67: deltaplane.queue.v1.RateLimiter.fast_slow:type_name -> deltaplane.queue.v1.FastSlowLimiter
-	50,  // 68: deltaplane.queue.v1.RateLimiter.max_of:type_name -> deltaplane.queue.v1.MaxOfLimiter
-	51,  // 69: deltaplane.queue.v1.RateLimiter.max_wait:type_name -> deltaplane.queue.v1.MaxWaitLimiter
-	52,  // 70: deltaplane.queue.v1.QueueConfig.rate_limiter:type_name -> deltaplane.queue.v1.RateLimiter
-	77,  // 71: deltaplane.queue.v1.QueueConfig.lease_duration:type_name -> google.protobuf.Duration
-	77,  // 72: deltaplane.queue.v1.QueueConfig.barrier_retention:type_name -> google.protobuf.Duration
-	77,  // 73: deltaplane.queue.v1.QueueConfig.aging:type_name -> google.protobuf.Duration
-	48,  // 74: deltaplane.queue.v1.QueueConfig.dispatch_limiter:type_name -> deltaplane.queue.v1.BucketLimiter
-	84,  // 75: deltaplane.queue.v1.QueueConfig.durability:type_name -> deltaplane.queue.v1.Durability
-	77,  // 76: deltaplane.queue.v1.QueueConfig.max_processing:type_name -> google.protobuf.Duration
-	85,  // 77: deltaplane.queue.v1.QueueConfig.backoff:type_name -> deltaplane.queue.v1.BackoffConfig
-	53,  // 78: deltaplane.queue.v1.ConfigureQueueRequest.config:type_name -> deltaplane.queue.v1.QueueConfig
-	53,  // 79: deltaplane.queue.v1.ConfigureQueueResponse.config:type_name -> deltaplane.queue.v1.QueueConfig
-	53,  // 80: deltaplane.queue.v1.QueueStatus.config:type_name -> deltaplane.queue.v1.QueueConfig
-	83,  // 81: deltaplane.queue.v1.QueueStatus.counts:type_name -> deltaplane.queue.v1.Counts
-	77,  // 82: deltaplane.queue.v1.QueueStatus.oldest_ready:type_name -> google.protobuf.Duration
-	76,  // 83: deltaplane.queue.v1.QueueStatus.held_until:type_name -> google.protobuf.Timestamp
-	57,  // 84: deltaplane.queue.v1.ListQueuesResponse.queues:type_name -> deltaplane.queue.v1.QueueStatus
-	1,   // 85: deltaplane.queue.v1.Item.state:type_name -> deltaplane.queue.v1.State
-	76,  // 86: deltaplane.queue.v1.Item.deadline:type_name -> google.protobuf.Timestamp
-	76,  // 87: deltaplane.queue.v1.Item.added_at:type_name -> google.protobuf.Timestamp
-	76,  // 88: deltaplane.queue.v1.Item.ready_at:type_name -> google.protobuf.Timestamp
-	76,  // 89: deltaplane.queue.v1.Item.delayed_until:type_name -> google.protobuf.Timestamp
-	74,  // 90: deltaplane.queue.v1.Item.barrier:type_name -> deltaplane.delta.v1.CollectionRevision
-	10,  // 91: deltaplane.queue.v1.Item.expectations:type_name -> deltaplane.queue.v1.Expectations
-	59,  // 92: deltaplane.queue.v1.InspectResponse.item:type_name -> deltaplane.queue.v1.Item
-	86,  // 93: deltaplane.queue.v1.InspectResponse.history:type_name -> deltaplane.queue.v1.HistoryEvent
-	1,   // 94: deltaplane.queue.v1.ListItemsRequest.state:type_name -> deltaplane.queue.v1.State
-	59,  // 95: deltaplane.queue.v1.ListItemsResponse.items:type_name -> deltaplane.queue.v1.Item
-	0,   // 96: deltaplane.queue.v1.SaveStateResponse.status:type_name -> deltaplane.queue.v1.SettleStatus
-	0,   // 97: deltaplane.queue.v1.ExpectResponse.status:type_name -> deltaplane.queue.v1.SettleStatus
-	10,  // 98: deltaplane.queue.v1.ObserveResponse.expectations:type_name -> deltaplane.queue.v1.Expectations
-	10,  // 99: deltaplane.queue.v1.GetExpectationsResponse.expectations:type_name -> deltaplane.queue.v1.Expectations
-	4,   // 100: deltaplane.queue.v1.QueueService.Add:input_type -> deltaplane.queue.v1.AddRequest
-	6,   // 101: deltaplane.queue.v1.QueueService.AddAfter:input_type -> deltaplane.queue.v1.AddAfterRequest
-	8,   // 102: deltaplane.queue.v1.QueueService.AddRateLimited:input_type -> deltaplane.queue.v1.AddRateLimitedRequest
-	12,  // 103: deltaplane.queue.v1.QueueService.Get:input_type -> deltaplane.queue.v1.GetRequest
-	16,  // 104: deltaplane.queue.v1.QueueService.Settle:input_type -> deltaplane.queue.v1.SettleRequest
-	18,  // 105: deltaplane.queue.v1.QueueService.Extend:input_type -> deltaplane.queue.v1.ExtendRequest
-	25,  // 106: deltaplane.queue.v1.QueueService.Work:input_type -> deltaplane.queue.v1.WorkRequest
-	87,  // 107: deltaplane.queue.v1.QueueService.Produce:input_type -> deltaplane.queue.v1.ProduceRequest
-	31,  // 108: deltaplane.queue.v1.QueueService.Forget:input_type -> deltaplane.queue.v1.ForgetRequest
-	33,  // 109: deltaplane.queue.v1.QueueService.NumRequeues:input_type -> deltaplane.queue.v1.NumRequeuesRequest
-	35,  // 110: deltaplane.queue.v1.QueueService.Len:input_type -> deltaplane.queue.v1.LenRequest
-	37,  // 111: deltaplane.queue.v1.QueueService.ShutDown:input_type -> deltaplane.queue.v1.ShutDownRequest
-	39,  // 112: deltaplane.queue.v1.QueueService.ShutDownWithDrain:input_type -> deltaplane.queue.v1.ShutDownWithDrainRequest
-	41,  // 113: deltaplane.queue.v1.QueueService.ShuttingDown:input_type -> deltaplane.queue.v1.ShuttingDownRequest
-	43,  // 114: deltaplane.queue.v1.QueueService.CloseQueue:input_type -> deltaplane.queue.v1.CloseQueueRequest
-	45,  // 115: deltaplane.queue.v1.QueueService.OpenQueue:input_type -> deltaplane.queue.v1.OpenQueueRequest
-	88,  // 116: deltaplane.queue.v1.QueueService.PauseQueue:input_type -> deltaplane.queue.v1.PauseQueueRequest
-	89,  // 117: deltaplane.queue.v1.QueueService.ResumeQueue:input_type -> deltaplane.queue.v1.ResumeQueueRequest
-	90,  // 118: deltaplane.queue.v1.QueueService.DrainQueue:input_type -> deltaplane.queue.v1.DrainQueueRequest
-	54,  // 119: deltaplane.queue.v1.QueueService.ConfigureQueue:input_type -> deltaplane.queue.v1.ConfigureQueueRequest
-	56,  // 120: deltaplane.queue.v1.QueueService.ListQueues:input_type -> deltaplane.queue.v1.ListQueuesRequest
-	60,  // 121: deltaplane.queue.v1.QueueService.Inspect:input_type -> deltaplane.queue.v1.InspectRequest
-	62,  // 122: deltaplane.queue.v1.QueueService.ListItems:input_type -> deltaplane.queue.v1.ListItemsRequest
-	91,  // 123: deltaplane.queue.v1.QueueService.RetryNow:input_type -> deltaplane.queue.v1.RetryNowRequest
-	92,  // 124: deltaplane.queue.v1.QueueService.ReleaseItems:input_type -> deltaplane.queue.v1.ReleaseItemsRequest
-	93,  // 125: deltaplane.queue.v1.QueueService.DeleteItems:input_type -> deltaplane.queue.v1.DeleteItemsRequest
-	64,  // 126: deltaplane.queue.v1.QueueService.SaveState:input_type -> deltaplane.queue.v1.SaveStateRequest
-	66,  // 127: deltaplane.queue.v1.QueueService.Expect:input_type -> deltaplane.queue.v1.ExpectRequest
-	68,  // 128: deltaplane.queue.v1.QueueService.Observe:input_type -> deltaplane.queue.v1.ObserveRequest
-	70,  // 129: deltaplane.queue.v1.QueueService.GetExpectations:input_type -> deltaplane.queue.v1.GetExpectationsRequest
-	72,  // 130: deltaplane.queue.v1.QueueService.DeleteExpectations:input_type -> deltaplane.queue.v1.DeleteExpectationsRequest
-	94,  // 131: deltaplane.queue.v1.QueueService.GetBackoff:input_type -> deltaplane.queue.v1.GetBackoffRequest
-	95,  // 132: deltaplane.queue.v1.QueueService.NextBackoff:input_type -> deltaplane.queue.v1.NextBackoffRequest
-	96,  // 133: deltaplane.queue.v1.QueueService.IsInBackOffSince:input_type -> deltaplane.queue.v1.IsInBackOffSinceRequest
-	97,  // 134: deltaplane.queue.v1.QueueService.IsInBackOffSinceUpdate:input_type -> deltaplane.queue.v1.IsInBackOffSinceUpdateRequest
-	98,  // 135: deltaplane.queue.v1.QueueService.ResetBackoff:input_type -> deltaplane.queue.v1.ResetBackoffRequest
-	99,  // 136: deltaplane.queue.v1.QueueService.DeleteBackoffEntry:input_type -> deltaplane.queue.v1.DeleteBackoffEntryRequest
-	100, // 137: deltaplane.queue.v1.QueueService.GCBackoff:input_type -> deltaplane.queue.v1.GCBackoffRequest
-	5,   // 138: deltaplane.queue.v1.QueueService.Add:output_type -> deltaplane.queue.v1.AddResponse
-	7,   // 139: deltaplane.queue.v1.QueueService.AddAfter:output_type -> deltaplane.queue.v1.AddAfterResponse
-	9,   // 140: deltaplane.queue.v1.QueueService.AddRateLimited:output_type -> deltaplane.queue.v1.AddRateLimitedResponse
-	13,  // 141: deltaplane.queue.v1.QueueService.Get:output_type -> deltaplane.queue.v1.GetResponse
-	17,  // 142: deltaplane.queue.v1.QueueService.Settle:output_type -> deltaplane.queue.v1.SettleResponse
-	19,  // 143: deltaplane.queue.v1.QueueService.Extend:output_type -> deltaplane.queue.v1.ExtendResponse
-	30,  // 144: deltaplane.queue.v1.QueueService.Work:output_type -> deltaplane.queue.v1.WorkResponse
-	101, // 145: deltaplane.queue.v1.QueueService.Produce:output_type -> deltaplane.queue.v1.ProduceResponse
-	32,  // 146: deltaplane.queue.v1.QueueService.Forget:output_type -> deltaplane.queue.v1.ForgetResponse
-	34,  // 147: deltaplane.queue.v1.QueueService.NumRequeues:output_type -> deltaplane.queue.v1.NumRequeuesResponse
-	36,  // 148: deltaplane.queue.v1.QueueService.Len:output_type -> deltaplane.queue.v1.LenResponse
-	38,  // 149: deltaplane.queue.v1.QueueService.ShutDown:output_type -> deltaplane.queue.v1.ShutDownResponse
-	40,  // 150: deltaplane.queue.v1.QueueService.ShutDownWithDrain:output_type -> deltaplane.queue.v1.ShutDownWithDrainResponse
-	42,  // 151: deltaplane.queue.v1.QueueService.ShuttingDown:output_type -> deltaplane.queue.v1.ShuttingDownResponse
-	44,  // 152: deltaplane.queue.v1.QueueService.CloseQueue:output_type -> deltaplane.queue.v1.CloseQueueResponse
-	46,  // 153: deltaplane.queue.v1.QueueService.OpenQueue:output_type -> deltaplane.queue.v1.OpenQueueResponse
-	102, // 154: deltaplane.queue.v1.QueueService.PauseQueue:output_type -> deltaplane.queue.v1.PauseQueueResponse
-	103, // 155: deltaplane.queue.v1.QueueService.ResumeQueue:output_type -> deltaplane.queue.v1.ResumeQueueResponse
-	104, // 156: deltaplane.queue.v1.QueueService.DrainQueue:output_type -> deltaplane.queue.v1.DrainQueueResponse
-	55,  // 157: deltaplane.queue.v1.QueueService.ConfigureQueue:output_type -> deltaplane.queue.v1.ConfigureQueueResponse
-	58,  // 158: deltaplane.queue.v1.QueueService.ListQueues:output_type -> deltaplane.queue.v1.ListQueuesResponse
-	61,  // 159: deltaplane.queue.v1.QueueService.Inspect:output_type -> deltaplane.queue.v1.InspectResponse
-	63,  // 160: deltaplane.queue.v1.QueueService.ListItems:output_type -> deltaplane.queue.v1.ListItemsResponse
-	105, // 161: deltaplane.queue.v1.QueueService.RetryNow:output_type -> deltaplane.queue.v1.RetryNowResponse
-	106, // 162: deltaplane.queue.v1.QueueService.ReleaseItems:output_type -> deltaplane.queue.v1.ReleaseItemsResponse
-	107, // 163: deltaplane.queue.v1.QueueService.DeleteItems:output_type -> deltaplane.queue.v1.DeleteItemsResponse
-	65,  // 164: deltaplane.queue.v1.QueueService.SaveState:output_type -> deltaplane.queue.v1.SaveStateResponse
-	67,  // 165: deltaplane.queue.v1.QueueService.Expect:output_type -> deltaplane.queue.v1.ExpectResponse
-	69,  // 166: deltaplane.queue.v1.QueueService.Observe:output_type -> deltaplane.queue.v1.ObserveResponse
-	71,  // 167: deltaplane.queue.v1.QueueService.GetExpectations:output_type -> deltaplane.queue.v1.GetExpectationsResponse
-	73,  // 168: deltaplane.queue.v1.QueueService.DeleteExpectations:output_type -> deltaplane.queue.v1.DeleteExpectationsResponse
-	108, // 169: deltaplane.queue.v1.QueueService.GetBackoff:output_type -> deltaplane.queue.v1.GetBackoffResponse
-	109, // 170: deltaplane.queue.v1.QueueService.NextBackoff:output_type -> deltaplane.queue.v1.NextBackoffResponse
-	110, // 171: deltaplane.queue.v1.QueueService.IsInBackOffSince:output_type -> deltaplane.queue.v1.IsInBackOffSinceResponse
-	111, // 172: deltaplane.queue.v1.QueueService.IsInBackOffSinceUpdate:output_type -> deltaplane.queue.v1.IsInBackOffSinceUpdateResponse
-	112, // 173: deltaplane.queue.v1.QueueService.ResetBackoff:output_type -> deltaplane.queue.v1.ResetBackoffResponse
-	113, // 174: deltaplane.queue.v1.QueueService.DeleteBackoffEntry:output_type -> deltaplane.queue.v1.DeleteBackoffEntryResponse
-	114, // 175: deltaplane.queue.v1.QueueService.GCBackoff:output_type -> deltaplane.queue.v1.GCBackoffResponse
-	138, // [138:176] is the sub-list for method output_type
-	100, // [100:138] is the sub-list for method input_type
-	100, // [100:100] is the sub-list for extension type_name
-	100, // [100:100] is the sub-list for extension extendee
-	0,   // [0:100] is the sub-list for field type_name
+	25,  // 41: deltaplane.queue.v1.WorkRequest.goodbye:type_name -> deltaplane.queue.v1.Goodbye
+	24,  // 42: deltaplane.queue.v1.WorkRequest.ping:type_name -> deltaplane.queue.v1.Ping
+	81,  // 43: deltaplane.queue.v1.Welcome.server_time:type_name -> google.protobuf.Timestamp
+	82,  // 44: deltaplane.queue.v1.Welcome.lease_duration:type_name -> google.protobuf.Duration
+	86,  // 45: deltaplane.queue.v1.Welcome.kept:type_name -> deltaplane.queue.v1.LeaseRef
+	86,  // 46: deltaplane.queue.v1.Welcome.lost:type_name -> deltaplane.queue.v1.LeaseRef
+	86,  // 47: deltaplane.queue.v1.Welcome.unreachable:type_name -> deltaplane.queue.v1.LeaseRef
+	28,  // 48: deltaplane.queue.v1.Welcome.refused:type_name -> deltaplane.queue.v1.RefusedQueue
+	11,  // 49: deltaplane.queue.v1.Assign.leases:type_name -> deltaplane.queue.v1.Lease
+	15,  // 50: deltaplane.queue.v1.Settled.results:type_name -> deltaplane.queue.v1.SettleResult
+	0,   // 51: deltaplane.queue.v1.Settled.statuses:type_name -> deltaplane.queue.v1.SettleStatus
+	86,  // 52: deltaplane.queue.v1.Extended.lost:type_name -> deltaplane.queue.v1.LeaseRef
+	82,  // 53: deltaplane.queue.v1.Extended.remaining:type_name -> google.protobuf.Duration
+	86,  // 54: deltaplane.queue.v1.Extended.unreachable:type_name -> deltaplane.queue.v1.LeaseRef
+	27,  // 55: deltaplane.queue.v1.WorkResponse.welcome:type_name -> deltaplane.queue.v1.Welcome
+	29,  // 56: deltaplane.queue.v1.WorkResponse.assign:type_name -> deltaplane.queue.v1.Assign
+	30,  // 57: deltaplane.queue.v1.WorkResponse.settled:type_name -> deltaplane.queue.v1.Settled
+	31,  // 58: deltaplane.queue.v1.WorkResponse.extended:type_name -> deltaplane.queue.v1.Extended
+	87,  // 59: deltaplane.queue.v1.WorkResponse.control:type_name -> deltaplane.queue.v1.Control
+	32,  // 60: deltaplane.queue.v1.WorkResponse.pong:type_name -> deltaplane.queue.v1.Pong
+	88,  // 61: deltaplane.queue.v1.LenResponse.counts:type_name -> deltaplane.queue.v1.Counts
+	82,  // 62: deltaplane.queue.v1.ShutDownWithDrainRequest.timeout:type_name -> google.protobuf.Duration
+	82,  // 63: deltaplane.queue.v1.ExponentialLimiter.base:type_name -> google.protobuf.Duration
+	82,  // 64: deltaplane.queue.v1.ExponentialLimiter.max:type_name -> google.protobuf.Duration
+	82,  // 65: deltaplane.queue.v1.FastSlowLimiter.fast:type_name -> google.protobuf.Duration
+	82,  // 66: deltaplane.queue.v1.FastSlowLimiter.slow:type_name -> google.protobuf.Duration
+	57,  // 67: deltaplane.queue.v1.MaxOfLimiter.limiters:type_name -> deltaplane.queue.v1.RateLimiter
+	57,  // 68: deltaplane.queue.v1.MaxWaitLimiter.limiter:type_name -> deltaplane.queue.v1.RateLimiter
+	82,  // 69: deltaplane.queue.v1.MaxWaitLimiter.max:type_name -> google.protobuf.Duration
+	52,  // 70: deltaplane.queue.v1.RateLimiter.exponential:type_name -> deltaplane.queue.v1.ExponentialLimiter
+	53,  // 71: deltaplane.queue.v1.RateLimiter.bucket:type_name -> deltaplane.queue.v1.BucketLimiter
+	54,  // 72: deltaplane.queue.v1.RateLimiter.fast_slow:type_name -> deltaplane.queue.v1.FastSlowLimiter
+	55,  // 73: deltaplane.queue.v1.RateLimiter.max_of:type_name -> deltaplane.queue.v1.MaxOfLimiter
+	56,  // 74: deltaplane.queue.v1.RateLimiter.max_wait:type_name -> deltaplane.queue.v1.MaxWaitLimiter
+	57,  // 75: deltaplane.queue.v1.QueueConfig.rate_limiter:type_name -> deltaplane.queue.v1.RateLimiter
+	82,  // 76: deltaplane.queue.v1.QueueConfig.lease_duration:type_name -> google.protobuf.Duration
+	82,  // 77: deltaplane.queue.v1.QueueConfig.barrier_retention:type_name -> google.protobuf.Duration
+	82,  // 78: deltaplane.queue.v1.QueueConfig.aging:type_name -> google.protobuf.Duration
+	53,  // 79: deltaplane.queue.v1.QueueConfig.dispatch_limiter:type_name -> deltaplane.queue.v1.BucketLimiter
+	89,  // 80: deltaplane.queue.v1.QueueConfig.durability:type_name -> deltaplane.queue.v1.Durability
+	82,  // 81: deltaplane.queue.v1.QueueConfig.max_processing:type_name -> google.protobuf.Duration
+	90,  // 82: deltaplane.queue.v1.QueueConfig.backoff:type_name -> deltaplane.queue.v1.BackoffConfig
+	82,  // 83: deltaplane.queue.v1.QueueConfig.max_lease:type_name -> google.protobuf.Duration
+	58,  // 84: deltaplane.queue.v1.ConfigureQueueRequest.config:type_name -> deltaplane.queue.v1.QueueConfig
+	58,  // 85: deltaplane.queue.v1.ConfigureQueueResponse.config:type_name -> deltaplane.queue.v1.QueueConfig
+	58,  // 86: deltaplane.queue.v1.QueueStatus.config:type_name -> deltaplane.queue.v1.QueueConfig
+	88,  // 87: deltaplane.queue.v1.QueueStatus.counts:type_name -> deltaplane.queue.v1.Counts
+	82,  // 88: deltaplane.queue.v1.QueueStatus.oldest_ready:type_name -> google.protobuf.Duration
+	81,  // 89: deltaplane.queue.v1.QueueStatus.held_until:type_name -> google.protobuf.Timestamp
+	62,  // 90: deltaplane.queue.v1.ListQueuesResponse.queues:type_name -> deltaplane.queue.v1.QueueStatus
+	1,   // 91: deltaplane.queue.v1.Item.state:type_name -> deltaplane.queue.v1.State
+	81,  // 92: deltaplane.queue.v1.Item.deadline:type_name -> google.protobuf.Timestamp
+	81,  // 93: deltaplane.queue.v1.Item.added_at:type_name -> google.protobuf.Timestamp
+	81,  // 94: deltaplane.queue.v1.Item.ready_at:type_name -> google.protobuf.Timestamp
+	81,  // 95: deltaplane.queue.v1.Item.delayed_until:type_name -> google.protobuf.Timestamp
+	79,  // 96: deltaplane.queue.v1.Item.barrier:type_name -> deltaplane.delta.v1.CollectionRevision
+	10,  // 97: deltaplane.queue.v1.Item.expectations:type_name -> deltaplane.queue.v1.Expectations
+	64,  // 98: deltaplane.queue.v1.InspectResponse.item:type_name -> deltaplane.queue.v1.Item
+	91,  // 99: deltaplane.queue.v1.InspectResponse.history:type_name -> deltaplane.queue.v1.HistoryEvent
+	1,   // 100: deltaplane.queue.v1.ListItemsRequest.state:type_name -> deltaplane.queue.v1.State
+	64,  // 101: deltaplane.queue.v1.ListItemsResponse.items:type_name -> deltaplane.queue.v1.Item
+	0,   // 102: deltaplane.queue.v1.SaveStateResponse.status:type_name -> deltaplane.queue.v1.SettleStatus
+	0,   // 103: deltaplane.queue.v1.ExpectResponse.status:type_name -> deltaplane.queue.v1.SettleStatus
+	10,  // 104: deltaplane.queue.v1.ObserveResponse.expectations:type_name -> deltaplane.queue.v1.Expectations
+	10,  // 105: deltaplane.queue.v1.GetExpectationsResponse.expectations:type_name -> deltaplane.queue.v1.Expectations
+	4,   // 106: deltaplane.queue.v1.QueueService.Add:input_type -> deltaplane.queue.v1.AddRequest
+	6,   // 107: deltaplane.queue.v1.QueueService.AddAfter:input_type -> deltaplane.queue.v1.AddAfterRequest
+	8,   // 108: deltaplane.queue.v1.QueueService.AddRateLimited:input_type -> deltaplane.queue.v1.AddRateLimitedRequest
+	12,  // 109: deltaplane.queue.v1.QueueService.Get:input_type -> deltaplane.queue.v1.GetRequest
+	16,  // 110: deltaplane.queue.v1.QueueService.Settle:input_type -> deltaplane.queue.v1.SettleRequest
+	18,  // 111: deltaplane.queue.v1.QueueService.Extend:input_type -> deltaplane.queue.v1.ExtendRequest
+	26,  // 112: deltaplane.queue.v1.QueueService.Work:input_type -> deltaplane.queue.v1.WorkRequest
+	92,  // 113: deltaplane.queue.v1.QueueService.Produce:input_type -> deltaplane.queue.v1.ProduceRequest
+	34,  // 114: deltaplane.queue.v1.QueueService.Forget:input_type -> deltaplane.queue.v1.ForgetRequest
+	36,  // 115: deltaplane.queue.v1.QueueService.NumRequeues:input_type -> deltaplane.queue.v1.NumRequeuesRequest
+	38,  // 116: deltaplane.queue.v1.QueueService.Len:input_type -> deltaplane.queue.v1.LenRequest
+	40,  // 117: deltaplane.queue.v1.QueueService.ShutDown:input_type -> deltaplane.queue.v1.ShutDownRequest
+	42,  // 118: deltaplane.queue.v1.QueueService.ShutDownWithDrain:input_type -> deltaplane.queue.v1.ShutDownWithDrainRequest
+	44,  // 119: deltaplane.queue.v1.QueueService.ShuttingDown:input_type -> deltaplane.queue.v1.ShuttingDownRequest
+	46,  // 120: deltaplane.queue.v1.QueueService.CloseQueue:input_type -> deltaplane.queue.v1.CloseQueueRequest
+	50,  // 121: deltaplane.queue.v1.QueueService.OpenQueue:input_type -> deltaplane.queue.v1.OpenQueueRequest
+	93,  // 122: deltaplane.queue.v1.QueueService.PauseQueue:input_type -> deltaplane.queue.v1.PauseQueueRequest
+	94,  // 123: deltaplane.queue.v1.QueueService.ResumeQueue:input_type -> deltaplane.queue.v1.ResumeQueueRequest
+	95,  // 124: deltaplane.queue.v1.QueueService.DrainQueue:input_type -> deltaplane.queue.v1.DrainQueueRequest
+	59,  // 125: deltaplane.queue.v1.QueueService.ConfigureQueue:input_type -> deltaplane.queue.v1.ConfigureQueueRequest
+	48,  // 126: deltaplane.queue.v1.QueueService.DeleteQueue:input_type -> deltaplane.queue.v1.DeleteQueueRequest
+	61,  // 127: deltaplane.queue.v1.QueueService.ListQueues:input_type -> deltaplane.queue.v1.ListQueuesRequest
+	65,  // 128: deltaplane.queue.v1.QueueService.Inspect:input_type -> deltaplane.queue.v1.InspectRequest
+	67,  // 129: deltaplane.queue.v1.QueueService.ListItems:input_type -> deltaplane.queue.v1.ListItemsRequest
+	96,  // 130: deltaplane.queue.v1.QueueService.RetryNow:input_type -> deltaplane.queue.v1.RetryNowRequest
+	97,  // 131: deltaplane.queue.v1.QueueService.ReleaseItems:input_type -> deltaplane.queue.v1.ReleaseItemsRequest
+	98,  // 132: deltaplane.queue.v1.QueueService.DeleteItems:input_type -> deltaplane.queue.v1.DeleteItemsRequest
+	69,  // 133: deltaplane.queue.v1.QueueService.SaveState:input_type -> deltaplane.queue.v1.SaveStateRequest
+	71,  // 134: deltaplane.queue.v1.QueueService.Expect:input_type -> deltaplane.queue.v1.ExpectRequest
+	73,  // 135: deltaplane.queue.v1.QueueService.Observe:input_type -> deltaplane.queue.v1.ObserveRequest
+	75,  // 136: deltaplane.queue.v1.QueueService.GetExpectations:input_type -> deltaplane.queue.v1.GetExpectationsRequest
+	77,  // 137: deltaplane.queue.v1.QueueService.DeleteExpectations:input_type -> deltaplane.queue.v1.DeleteExpectationsRequest
+	99,  // 138: deltaplane.queue.v1.QueueService.GetBackoff:input_type -> deltaplane.queue.v1.GetBackoffRequest
+	100, // 139: deltaplane.queue.v1.QueueService.NextBackoff:input_type -> deltaplane.queue.v1.NextBackoffRequest
+	101, // 140: deltaplane.queue.v1.QueueService.IsInBackOffSince:input_type -> deltaplane.queue.v1.IsInBackOffSinceRequest
+	102, // 141: deltaplane.queue.v1.QueueService.IsInBackOffSinceUpdate:input_type -> deltaplane.queue.v1.IsInBackOffSinceUpdateRequest
+	103, // 142: deltaplane.queue.v1.QueueService.ResetBackoff:input_type -> deltaplane.queue.v1.ResetBackoffRequest
+	104, // 143: deltaplane.queue.v1.QueueService.DeleteBackoffEntry:input_type -> deltaplane.queue.v1.DeleteBackoffEntryRequest
+	105, // 144: deltaplane.queue.v1.QueueService.GCBackoff:input_type -> deltaplane.queue.v1.GCBackoffRequest
+	5,   // 145: deltaplane.queue.v1.QueueService.Add:output_type -> deltaplane.queue.v1.AddResponse
+	7,   // 146: deltaplane.queue.v1.QueueService.AddAfter:output_type -> deltaplane.queue.v1.AddAfterResponse
+	9,   // 147: deltaplane.queue.v1.QueueService.AddRateLimited:output_type -> deltaplane.queue.v1.AddRateLimitedResponse
+	13,  // 148: deltaplane.queue.v1.QueueService.Get:output_type -> deltaplane.queue.v1.GetResponse
+	17,  // 149: deltaplane.queue.v1.QueueService.Settle:output_type -> deltaplane.queue.v1.SettleResponse
+	19,  // 150: deltaplane.queue.v1.QueueService.Extend:output_type -> deltaplane.queue.v1.ExtendResponse
+	33,  // 151: deltaplane.queue.v1.QueueService.Work:output_type -> deltaplane.queue.v1.WorkResponse
+	106, // 152: deltaplane.queue.v1.QueueService.Produce:output_type -> deltaplane.queue.v1.ProduceResponse
+	35,  // 153: deltaplane.queue.v1.QueueService.Forget:output_type -> deltaplane.queue.v1.ForgetResponse
+	37,  // 154: deltaplane.queue.v1.QueueService.NumRequeues:output_type -> deltaplane.queue.v1.NumRequeuesResponse
+	39,  // 155: deltaplane.queue.v1.QueueService.Len:output_type -> deltaplane.queue.v1.LenResponse
+	41,  // 156: deltaplane.queue.v1.QueueService.ShutDown:output_type -> deltaplane.queue.v1.ShutDownResponse
+	43,  // 157: deltaplane.queue.v1.QueueService.ShutDownWithDrain:output_type -> deltaplane.queue.v1.ShutDownWithDrainResponse
+	45,  // 158: deltaplane.queue.v1.QueueService.ShuttingDown:output_type -> deltaplane.queue.v1.ShuttingDownResponse
+	47,  // 159: deltaplane.queue.v1.QueueService.CloseQueue:output_type -> deltaplane.queue.v1.CloseQueueResponse
+	51,  // 160: deltaplane.queue.v1.QueueService.OpenQueue:output_type -> deltaplane.queue.v1.OpenQueueResponse
+	107, // 161: deltaplane.queue.v1.QueueService.PauseQueue:output_type -> deltaplane.queue.v1.PauseQueueResponse
+	108, // 162: deltaplane.queue.v1.QueueService.ResumeQueue:output_type -> deltaplane.queue.v1.ResumeQueueResponse
+	109, // 163: deltaplane.queue.v1.QueueService.DrainQueue:output_type -> deltaplane.queue.v1.DrainQueueResponse
+	60,  // 164: deltaplane.queue.v1.QueueService.ConfigureQueue:output_type -> deltaplane.queue.v1.ConfigureQueueResponse
+	49,  // 165: deltaplane.queue.v1.QueueService.DeleteQueue:output_type -> deltaplane.queue.v1.DeleteQueueResponse
+	63,  // 166: deltaplane.queue.v1.QueueService.ListQueues:output_type -> deltaplane.queue.v1.ListQueuesResponse
+	66,  // 167: deltaplane.queue.v1.QueueService.Inspect:output_type -> deltaplane.queue.v1.InspectResponse
+	68,  // 168: deltaplane.queue.v1.QueueService.ListItems:output_type -> deltaplane.queue.v1.ListItemsResponse
+	110, // 169: deltaplane.queue.v1.QueueService.RetryNow:output_type -> deltaplane.queue.v1.RetryNowResponse
+	111, // 170: deltaplane.queue.v1.QueueService.ReleaseItems:output_type -> deltaplane.queue.v1.ReleaseItemsResponse
+	112, // 171: deltaplane.queue.v1.QueueService.DeleteItems:output_type -> deltaplane.queue.v1.DeleteItemsResponse
+	70,  // 172: deltaplane.queue.v1.QueueService.SaveState:output_type -> deltaplane.queue.v1.SaveStateResponse
+	72,  // 173: deltaplane.queue.v1.QueueService.Expect:output_type -> deltaplane.queue.v1.ExpectResponse
+	74,  // 174: deltaplane.queue.v1.QueueService.Observe:output_type -> deltaplane.queue.v1.ObserveResponse
+	76,  // 175: deltaplane.queue.v1.QueueService.GetExpectations:output_type -> deltaplane.queue.v1.GetExpectationsResponse
+	78,  // 176: deltaplane.queue.v1.QueueService.DeleteExpectations:output_type -> deltaplane.queue.v1.DeleteExpectationsResponse
+	113, // 177: deltaplane.queue.v1.QueueService.GetBackoff:output_type -> deltaplane.queue.v1.GetBackoffResponse
+	114, // 178: deltaplane.queue.v1.QueueService.NextBackoff:output_type -> deltaplane.queue.v1.NextBackoffResponse
+	115, // 179: deltaplane.queue.v1.QueueService.IsInBackOffSince:output_type -> deltaplane.queue.v1.IsInBackOffSinceResponse
+	116, // 180: deltaplane.queue.v1.QueueService.IsInBackOffSinceUpdate:output_type -> deltaplane.queue.v1.IsInBackOffSinceUpdateResponse
+	117, // 181: deltaplane.queue.v1.QueueService.ResetBackoff:output_type -> deltaplane.queue.v1.ResetBackoffResponse
+	118, // 182: deltaplane.queue.v1.QueueService.DeleteBackoffEntry:output_type -> deltaplane.queue.v1.DeleteBackoffEntryResponse
+	119, // 183: deltaplane.queue.v1.QueueService.GCBackoff:output_type -> deltaplane.queue.v1.GCBackoffResponse
+	145, // [145:184] is the sub-list for method output_type
+	106, // [106:145] is the sub-list for method input_type
+	106, // [106:106] is the sub-list for extension type_name
+	106, // [106:106] is the sub-list for extension extendee
+	0,   // [0:106] is the sub-list for field type_name
 }
 
 func init() { file_deltaplane_queue_v1_queue_proto_init() }
@@ -5718,21 +6286,23 @@ func file_deltaplane_queue_v1_queue_proto_init() {
 	file_deltaplane_queue_v1_backoff_proto_init()
 	file_deltaplane_queue_v1_produce_proto_init()
 	file_deltaplane_queue_v1_types_proto_init()
-	file_deltaplane_queue_v1_queue_proto_msgTypes[23].OneofWrappers = []any{
+	file_deltaplane_queue_v1_queue_proto_msgTypes[24].OneofWrappers = []any{
 		(*WorkRequest_Hello)(nil),
 		(*WorkRequest_Credit)(nil),
 		(*WorkRequest_Settle)(nil),
 		(*WorkRequest_Extend)(nil),
 		(*WorkRequest_Goodbye)(nil),
+		(*WorkRequest_Ping)(nil),
 	}
-	file_deltaplane_queue_v1_queue_proto_msgTypes[28].OneofWrappers = []any{
+	file_deltaplane_queue_v1_queue_proto_msgTypes[31].OneofWrappers = []any{
 		(*WorkResponse_Welcome)(nil),
 		(*WorkResponse_Assign)(nil),
 		(*WorkResponse_Settled)(nil),
 		(*WorkResponse_Extended)(nil),
 		(*WorkResponse_Control)(nil),
+		(*WorkResponse_Pong)(nil),
 	}
-	file_deltaplane_queue_v1_queue_proto_msgTypes[50].OneofWrappers = []any{
+	file_deltaplane_queue_v1_queue_proto_msgTypes[55].OneofWrappers = []any{
 		(*RateLimiter_Exponential)(nil),
 		(*RateLimiter_Bucket)(nil),
 		(*RateLimiter_FastSlow)(nil),
@@ -5745,7 +6315,7 @@ func file_deltaplane_queue_v1_queue_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_deltaplane_queue_v1_queue_proto_rawDesc), len(file_deltaplane_queue_v1_queue_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   72,
+			NumMessages:   77,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -44,6 +44,7 @@ const (
 	QueueService_ResumeQueue_FullMethodName            = "/deltaplane.queue.v1.QueueService/ResumeQueue"
 	QueueService_DrainQueue_FullMethodName             = "/deltaplane.queue.v1.QueueService/DrainQueue"
 	QueueService_ConfigureQueue_FullMethodName         = "/deltaplane.queue.v1.QueueService/ConfigureQueue"
+	QueueService_DeleteQueue_FullMethodName            = "/deltaplane.queue.v1.QueueService/DeleteQueue"
 	QueueService_ListQueues_FullMethodName             = "/deltaplane.queue.v1.QueueService/ListQueues"
 	QueueService_Inspect_FullMethodName                = "/deltaplane.queue.v1.QueueService/Inspect"
 	QueueService_ListItems_FullMethodName              = "/deltaplane.queue.v1.QueueService/ListItems"
@@ -125,6 +126,12 @@ type QueueServiceClient interface {
 	// FAILED_PRECONDITION PARTITIONS_FIXED when the partition count of an existing queue differs, DURABILITY_UNAVAILABLE when
 	// the store cannot keep the durability asked for.
 	ConfigureQueue(ctx context.Context, in *ConfigureQueueRequest, opts ...grpc.CallOption) (*ConfigureQueueResponse, error)
+	// DeleteQueue removes a queue with everything in it, on all servers; open Work streams on it end with QUEUE_NOT_FOUND, and adds are
+	// refused so. The generation changes when it held keys. A queue of a server's own configuration is made again when it is next used.
+	// One that was deleted by force and is made again in Redis hands out nothing until the leases granted before have ended.
+	// Errors: QUEUE_NOT_FOUND; FAILED_PRECONDITION QUEUE_LEASED while keys are leased, unless forced; UNAVAILABLE when a partition cannot
+	// be reached: the call can be made again.
+	DeleteQueue(ctx context.Context, in *DeleteQueueRequest, opts ...grpc.CallOption) (*DeleteQueueResponse, error)
 	// ListQueues lists queues with their configuration and counts.
 	ListQueues(ctx context.Context, in *ListQueuesRequest, opts ...grpc.CallOption) (*ListQueuesResponse, error)
 	// Inspect tells everything known about one key. An idle key nothing is known about is answered with STATE_IDLE.
@@ -388,6 +395,16 @@ func (c *queueServiceClient) ConfigureQueue(ctx context.Context, in *ConfigureQu
 	return out, nil
 }
 
+func (c *queueServiceClient) DeleteQueue(ctx context.Context, in *DeleteQueueRequest, opts ...grpc.CallOption) (*DeleteQueueResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DeleteQueueResponse)
+	err := c.cc.Invoke(ctx, QueueService_DeleteQueue_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *queueServiceClient) ListQueues(ctx context.Context, in *ListQueuesRequest, opts ...grpc.CallOption) (*ListQueuesResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListQueuesResponse)
@@ -629,6 +646,12 @@ type QueueServiceServer interface {
 	// FAILED_PRECONDITION PARTITIONS_FIXED when the partition count of an existing queue differs, DURABILITY_UNAVAILABLE when
 	// the store cannot keep the durability asked for.
 	ConfigureQueue(context.Context, *ConfigureQueueRequest) (*ConfigureQueueResponse, error)
+	// DeleteQueue removes a queue with everything in it, on all servers; open Work streams on it end with QUEUE_NOT_FOUND, and adds are
+	// refused so. The generation changes when it held keys. A queue of a server's own configuration is made again when it is next used.
+	// One that was deleted by force and is made again in Redis hands out nothing until the leases granted before have ended.
+	// Errors: QUEUE_NOT_FOUND; FAILED_PRECONDITION QUEUE_LEASED while keys are leased, unless forced; UNAVAILABLE when a partition cannot
+	// be reached: the call can be made again.
+	DeleteQueue(context.Context, *DeleteQueueRequest) (*DeleteQueueResponse, error)
 	// ListQueues lists queues with their configuration and counts.
 	ListQueues(context.Context, *ListQueuesRequest) (*ListQueuesResponse, error)
 	// Inspect tells everything known about one key. An idle key nothing is known about is answered with STATE_IDLE.
@@ -736,6 +759,9 @@ func (UnimplementedQueueServiceServer) DrainQueue(*DrainQueueRequest, grpc.Serve
 }
 func (UnimplementedQueueServiceServer) ConfigureQueue(context.Context, *ConfigureQueueRequest) (*ConfigureQueueResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ConfigureQueue not implemented")
+}
+func (UnimplementedQueueServiceServer) DeleteQueue(context.Context, *DeleteQueueRequest) (*DeleteQueueResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DeleteQueue not implemented")
 }
 func (UnimplementedQueueServiceServer) ListQueues(context.Context, *ListQueuesRequest) (*ListQueuesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListQueues not implemented")
@@ -1143,6 +1169,24 @@ func _QueueService_ConfigureQueue_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _QueueService_DeleteQueue_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DeleteQueueRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(QueueServiceServer).DeleteQueue(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: QueueService_DeleteQueue_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(QueueServiceServer).DeleteQueue(ctx, req.(*DeleteQueueRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _QueueService_ListQueues_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListQueuesRequest)
 	if err := dec(in); err != nil {
@@ -1541,6 +1585,10 @@ var QueueService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ConfigureQueue",
 			Handler:    _QueueService_ConfigureQueue_Handler,
+		},
+		{
+			MethodName: "DeleteQueue",
+			Handler:    _QueueService_DeleteQueue_Handler,
 		},
 		{
 			MethodName: "ListQueues",

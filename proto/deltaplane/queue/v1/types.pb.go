@@ -90,6 +90,8 @@ const (
 	AddStatus_ADD_STATUS_DELAYED AddStatus = 4
 	// The session has been shut down and the key was not added (rule Q-04).
 	AddStatus_ADD_STATUS_SHUT_DOWN AddStatus = 5
+	// The key was retried as often as the queue's max_retries allows: it is dead, or will be once its worker settles it.
+	AddStatus_ADD_STATUS_DEAD AddStatus = 6
 )
 
 // Enum value maps for AddStatus.
@@ -101,6 +103,7 @@ var (
 		3: "ADD_STATUS_MARKED_DIRTY",
 		4: "ADD_STATUS_DELAYED",
 		5: "ADD_STATUS_SHUT_DOWN",
+		6: "ADD_STATUS_DEAD",
 	}
 	AddStatus_value = map[string]int32{
 		"ADD_STATUS_UNSPECIFIED":    0,
@@ -109,6 +112,7 @@ var (
 		"ADD_STATUS_MARKED_DIRTY":   3,
 		"ADD_STATUS_DELAYED":        4,
 		"ADD_STATUS_SHUT_DOWN":      5,
+		"ADD_STATUS_DEAD":           6,
 	}
 )
 
@@ -513,14 +517,15 @@ const file_deltaplane_queue_v1_types_proto_rawDesc = "" +
 	"\vDelayPolicy\x12\x1c\n" +
 	"\x18DELAY_POLICY_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15DELAY_POLICY_EARLIEST\x10\x01\x12\x15\n" +
-	"\x11DELAY_POLICY_LAST\x10\x02*\xac\x01\n" +
+	"\x11DELAY_POLICY_LAST\x10\x02*\xc1\x01\n" +
 	"\tAddStatus\x12\x1a\n" +
 	"\x16ADD_STATUS_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11ADD_STATUS_QUEUED\x10\x01\x12\x1d\n" +
 	"\x19ADD_STATUS_ALREADY_QUEUED\x10\x02\x12\x1b\n" +
 	"\x17ADD_STATUS_MARKED_DIRTY\x10\x03\x12\x16\n" +
 	"\x12ADD_STATUS_DELAYED\x10\x04\x12\x18\n" +
-	"\x14ADD_STATUS_SHUT_DOWN\x10\x05*\xa8\x01\n" +
+	"\x14ADD_STATUS_SHUT_DOWN\x10\x05\x12\x13\n" +
+	"\x0fADD_STATUS_DEAD\x10\x06*\xa8\x01\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fOUTCOME_DONE\x10\x01\x12\x12\n" +

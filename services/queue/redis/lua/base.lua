@@ -15,7 +15,7 @@ local call, unpack, tonumber, type, next = redis.call, unpack, tonumber, type, n
 local max, min, ceil, floor = math.max, math.min, math.ceil, math.floor
 local sub, byte, char, rep, format = string.sub, string.byte, string.char, string.rep, string.format
 local spack, sunpack, mpack, munpack, concat = struct.pack, struct.unpack, cmsgpack.pack, cmsgpack.unpack, table.concat
-local CHUNK, SWEEP, SKIP, MAXMARKS, MAXTRACES, MAXTOKENS = 2000, 256, 2000, 64, 8, 4096
+local CHUNK, SWEEP, SKIP, MAXMARKS, MAXTRACES, MAXTOKENS, MAXHOLDERS = 2000, 256, 2000, 64, 8, 4096, 3
 -- With more than NARROW leases a member goes into their sorted set that makes
 -- it one that is not searched from its start. No key is like it.
 local NARROW, WIDE = 20, string.rep('\255', 65)

@@ -1,5 +1,5 @@
-local seq, ordered, skew, run, ver, grows, away, keys, runs, toks, args, takes = munpack(ARGV[1])
-local leaseFor, retention, maxRetries, absorb, reserveOnce, aging, qps, burst, maxProc = munpack(ARGV[2])
+local seq, ordered, skew, run, ver, grows, away, keys, runs, toks, args, takes, left, young, least, most, by, from = munpack(ARGV[1])
+local maxLease, retention, maxRetries, absorb, reserveOnce, aging, qps, burst, maxProc, leaseFor, evictable, maxDeliveries = munpack(ARGV[2])
 
 -- Turns of one server come in the order of their numbers, all of one length. One
 -- that came before is answered as it was then; one that was overtaken, because its
@@ -31,8 +31,27 @@ m.hold, tok, flags, m.nready, m.ndirty, m.nleased, m.ndelayed, m.ndead, m.ngc, m
 if ver0 ~= ver then return redis.error_reply('DPCONFIG the configuration changed') end
 
 local T = call('TIME')
-local now = T[1] * 1000000 + T[2] + skew
-if run ~= run0 and run0 ~= '' then m.hold = now + leaseFor end -- restarted: old leases may still be worked on
+-- Behind the run is the offset to Redis' clock, where there is one. A turn that
+-- comes too early or too late by it has met a step, or was long on its way:
+-- the server finds out, and gives what sets the clock right.
+local off, shift = 0, 0
+do
+  local at = #run0 > 1 and string.find(run0, ' ', 1, true)
+  if at then run0, off = sub(run0, 1, at - 1), tonumber(sub(run0, at + 1)) end
+end
+local now = T[1] * 1000000 + T[2] + skew + off
+local right = (by or 0) + now
+if by and from ~= off or least and (right < least or right > most) then
+  return redis.error_reply('DPCLOCK ' .. S(now) .. ' ' .. S(off))
+end
+if by then now, off, shift = right, off + by, by end
+-- After a restart or a loss leases may be worked on that nothing is known of
+-- here: until the last that any living server granted has ended.
+if run ~= run0 and run0 ~= '' then
+  m.hold = max(m.hold, now + (left and max(left, leaseFor) or maxLease))
+elseif left then
+  m.hold = max(m.hold, now + left)
+end
 m.closed, m.paused, m.wide = flags % 2 == 1, flags % 4 >= 2, flags >= 4
 local hadready = m.nready > 0
 

@@ -7,17 +7,23 @@ local function now()
   local T = redis.call('TIME')
   return T[1] * 1000000 + T[2] + tonumber(ARGV[5])
 end
+local function offset(run)
+  local at = string.find(run, ' ', 1, true)
+  return at and tonumber(string.sub(run, at + 1)) or 0
+end
 local was = redis.call('HMGET', meta, 'ver', 'cfg', 'parts')
 local control = redis.call('HGET', st, '')
 if not was[1] or not control then
   local hold = 0
   if tonumber(ARGV[4]) > 0 then hold = now() + tonumber(ARGV[4]) end
-  redis.call('HSET', meta, 'cfg', ARGV[1], 'ver', ARGV[2], 'parts', ARGV[3])
+  redis.call('UNLINK', meta) -- it may say that the queue was deleted
+  redis.call('HSET', meta, 'cfg', ARGV[1], 'ver', ARGV[2], 'parts', ARGV[3], 'born', ARGV[2])
   redis.call('HSET', st, '', struct.pack(CONTROL, hold, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ARGV[2], ''))
-  return {1}
+  return {1, now()}
 end
 if was[3] ~= ARGV[3] then return redis.error_reply('DPPARTS ' .. was[3]) end
 if was[2] ~= ARGV[1] then
+  redis.call('HDEL', meta, '') -- the first write decides, see time.lua: a full Redis can be configured
   -- The limiter's buckets start full. A dispatch limiter of the same rate keeps
   -- its bucket; of another one it starts full, or empty when it was empty.
   local c = {struct.unpack(CONTROL, control)}
@@ -25,7 +31,7 @@ if was[2] ~= ARGV[1] then
   if not had or qps == 0 then
     c[14] = 0
   elseif had.qps ~= qps or had.burst ~= burst then
-    local at = now()
+    local at = now() + offset(c[17])
     if math.max(c[14], at) - (had.burst - 1) * (1e6 / had.qps) > at then
       c[14] = at + burst * (1e6 / qps)
     else

@@ -7,5 +7,6 @@
 --   nhold  holder numbers given            granted  leases ever
 --   lines  a bit per ready list in use     ttat     of the dispatch limiter
 --   nbo    back-off entries
--- then the configuration's version, Redis' run id, and one number per bucket.
+-- then the configuration's version, Redis' run id with, behind a space, the offset to its clock where
+-- there is one, and one number per bucket.
 local CONTROL = '>ddddddddddddddd' .. 'ss'

@@ -76,7 +76,7 @@ for b = 1, #batches, 2 do
   end
 end
 local changed = spack(CONTROL, m.hold, tok, (m.closed and 1 or 0) + (m.paused and 2 or 0) + (m.wide and 4 or 0), m.nready, m.ndirty, m.nleased,
-  m.ndelayed, m.ndead, m.ngc, m.nstale, m.nhold, m.granted, m.lines, m.ttat, m.nbo, ver, run)
+  m.ndelayed, m.ndead, m.ngc, m.nstale, m.nhold, m.granted, m.lines, m.ttat, m.nbo, ver, off == 0 and run or run .. ' ' .. S(off))
 if G and G.tats then
   for j = 1, #G.tats do changed = changed .. spack('>d', G.tats[j]) end
 else
@@ -86,7 +86,7 @@ if changed ~= control then set[ns + 1], set[ns + 2] = '', changed; ns = ns + 2 e
 if ns > 0 then chunked('HSET', st, set) end
 if nd > 0 then chunked('HDEL', st, del) end
 
-if firstlease ~= 0 and (nextdue == 0 or firstlease < nextdue) then nextdue = firstlease end
+if firstlease ~= 0 and not young and (nextdue == 0 or firstlease < nextdue) then nextdue = firstlease end
 if m.hold > now and (nextdue == 0 or m.hold < nextdue) then nextdue = m.hold end
 if qps > 0 and not away and not m.paused and m.nready > 0 then
   local at = ceil(tokenAt())
@@ -107,7 +107,7 @@ if m.nready > 0 and not hadready then
 end
 
 local answer = mpack(seq, now, nextdue, m.nready, m.ndelayed, m.nleased, m.ndirty, m.ndead,
-  m.added, m.retried, m.promoted, m.expired, m.buried, m.spent, nextsweep, concat(R), E, tok0, groups, gkeys)
+  m.added, m.retried, m.promoted, m.expired, m.buried, m.spent, nextsweep, concat(R), E, tok0, groups, gkeys, shift, off)
 if ordered and (nops > 0 or ngot > 0) then call('SET', rq, answer, 'PX', ANSWER_MS) end
 return answer
 end

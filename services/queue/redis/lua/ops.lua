@@ -36,7 +36,7 @@ local function enqueue(key, r, l)
     return 2
   elseif x and x.x then
     m.ndead = m.ndead - 1
-    x.x, x.f = nil, nil
+    x.x, x.f, x.h = nil, nil, nil
   end
   expireBarrier(key, r)
   r.a, r.ad = 0, now
@@ -143,11 +143,22 @@ local function unlease(key, r)
   r.s, r.t, r.h, r.g = IDLE, nil, nil, nil
 end
 local function requeue(key, r) -- a held key waits again
-  local l = r.l
+  local l, x = r.l, r.x
   if r.s == DIRTY then l = max(l, r.g) end
   unlease(key, r)
+  if x and x.f and maxRetries > 0 then x.f = min(x.f, maxRetries) end -- a refused retry runs all the same
   push(key, r, l)
 end
+
+local function die(x)
+  x.x = 1
+  m.ndead = m.ndead + 1
+  m.buried = m.buried + 1
+end
+local function retriedOut(x)
+  if not x.w then x.w = format('retried %d times (max_retries)', maxRetries) end
+end
+local function exhausted(x) return maxRetries > 0 and (x and x.f or 0) >= maxRetries end
 
 -- The operations.
 say = function(v) local n = m.ne + 1; m.ne = n; E[n] = v end
@@ -195,6 +206,21 @@ local function add(key, raw, l, delay, last, limited, once, barrier, trace)
   if limited and x and x.u and x.ub and (reserveOnce or once and once == x.uo) then
     x.ul = max(x.ul, l)
     status, readyAt = 4, x.u
+  elseif limited and exhausted(x) then
+    if r.s == READY or r.s == DIRTY then
+      status = enqueue(key, r, l)
+    elseif x.u then
+      x.ul = max(x.ul, l)
+      status, readyAt = 4, x.u
+    else
+      status = 13
+      if r.s == LEASED then
+        x.f = maxRetries + 1
+      elseif not x.x then
+        die(x)
+        retriedOut(x)
+      end
+    end
   else
     if limited then delay = charge(r) end
     if delay <= 0 then
@@ -219,16 +245,19 @@ local function settle(key, raw, token, outcome, level, delay, reason, readat, wr
   local x = more(r)
   if wrote ~= '' or x.b and readat ~= '' then reach(key, r, readat, wrote) end
   if reason ~= '' then x.w = reason elseif outcome <= 2 then x.w = nil end
+  x.h = nil
   local dirty, lvl, again, ad = r.s == DIRTY, r.l, r.g, r.ad
   if level >= 0 then lvl = level end
   unlease(key, r)
   r.a = 0
 
   local bury, wait = outcome == 6, -1 -- -1: no second run
-  if outcome == 2 then
+  if outcome == 1 then
+    bury = maxRetries > 0 and (x.f or 0) > maxRetries and not x.u -- a retry was refused
+  elseif outcome == 2 then
     x.f = nil
   elseif outcome == 3 then
-    bury = maxRetries > 0 and (x.f or 0) >= maxRetries
+    bury = exhausted(x)
     if not bury then wait = charge(r); m.retried = m.retried + 1 end
   elseif outcome == 4 then
     x.f = nil
@@ -253,10 +282,9 @@ local function settle(key, raw, token, outcome, level, delay, reason, readat, wr
     push(key, r, lvl)
     absorbDelay(key, r)
   elseif bury then
-    x.x = 1
-    m.ndead = m.ndead + 1
-    m.buried = m.buried + 1
+    die(x)
     unschedule(key, r)
+    if outcome ~= 6 then retriedOut(x) end
   end
   tidy(key, r)
   reply(status, requeues, readyAt)
@@ -266,7 +294,7 @@ end
 local function done(key, raw, token, outcome, readat)
   if raw and cur[key] == nil and byte(raw) == 108 and sub(raw, 2, 9) == token and sub(raw, 30, 32) == '\0\0\0' then
     local x = munpack(sub(raw, 33))
-    x.w = nil
+    x.w, x.h = nil, nil
     if outcome == 2 then x.f = nil end
     if x.b == readat then x.b = nil end
     if next(x) == nil then
@@ -292,6 +320,22 @@ end
 function g.expireLease(key, raw)
   local r = open(key, raw)
   if r.s < LEASED then return 0 end
+  if maxDeliveries > 0 then
+    local x = more(r)
+    local h = x.h or {}
+    h[#h + 1] = holderOf(r.h)[1]
+    if #h > MAXHOLDERS then table.remove(h, 1) end
+    x.h = h
+    if r.s == LEASED and r.a >= maxDeliveries then -- but not when it was added meanwhile
+      x.w = format('handed out %d times and never settled (max_deliveries %d)', r.a, maxDeliveries)
+      unlease(key, r)
+      lch[key] = nil -- taken out already
+      r.a = 0
+      die(x)
+      tidy(key, r)
+      return 1
+    end
+  end
   requeue(key, r)
   lch[key] = nil -- taken out already
   return 1

@@ -4,11 +4,12 @@
 local h, l, z, s = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local call = redis.call
 call('TIME')
+call('INFO', 'memory')
+call('HDEL', h, 'a') -- what frees memory comes first: then a full Redis lets the rest through
 call('HSET', h, 'a', '1')
 call('HGET', h, 'a')
 call('HMGET', h, 'a', 'b')
 call('HEXISTS', h, 'a')
-call('HDEL', h, 'a')
 call('RPUSH', l, 'a')
 call('LRANGE', l, 0, 0)
 call('LTRIM', l, 1, -1)
@@ -21,6 +22,7 @@ call('SET', s, 'a', 'PX', 1000)
 call('SETRANGE', s, 0, 'b')
 call('GET', s)
 call('GETRANGE', s, 0, 0)
+call('PEXPIRE', s, 1000)
 call('UNLINK', h, l, z, s)
 call('PUBLISH', ARGV[1], ARGV[2])
 return 1

@@ -17,6 +17,7 @@ local reply, say, g = nil, nil, {}
 --   f  failures        u  due time, ul its level, ub set by the limiter, uo by the add of this name
 --   b  barrier         bu until when it is kept (absent: while the key is ready or held)
 --   v  saved bytes     w  reason          x  1 when dead
+--   h  the last sessions that held the key and did not settle it
 --   e  expected names, eo their owner, et the token, es when they were stored
 local function unrec(raw)
   if not raw then return {s = IDLE} end

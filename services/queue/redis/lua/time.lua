@@ -1,15 +1,23 @@
 
+-- What may be evicted is not taken in. It is asked in every turn that grows, so
+-- that nothing is acknowledged once the policy is another.
+if grows and not evictable then
+  local policy = string.match(call('INFO', 'memory'), 'maxmemory_policy:([%w-]+)')
+  if policy and policy ~= 'noeviction' then return redis.error_reply('DPEVICT ' .. policy) end
+end
+
 -- From here on things are written. The first write decides about memory: a
 -- turn that grows is refused whole when Redis is full, any other is let
--- through. Neither of the two changes anything, and they are left out where
--- the first write is of their sort anyway.
+-- through. Neither of the two changes anything, and the second is left out
+-- where the first write is of its sort anyway.
 local nops = #keys - 1
 if grows then
-  if ngone > 0 or G or m.ndelayed > 0 then call('SETRANGE', rq, 0, '') end
-elseif ngone == 0 and (nops > 0 or m.nready > 0) then
+  call('SETRANGE', rq, 0, '')
+elseif ngone == 0 and (nops > 0 or m.nready > 0 or run ~= run0 or shift ~= 0) then
   call('HDEL', stale, '')
 end
 if ngone > 0 then chunked('ZREM', lease, gone) end
+step()
 if G then G.writeTimes() end
 
 -- first is when the first of a sorted set comes.
@@ -31,7 +39,7 @@ if nextdue ~= 0 and nextdue <= now then
   nextdue = m.ndelayed > 0 and first(dly) or 0
 end
 local firstlease = m.nleased > 0 and first(lease) or 0
-if firstlease ~= 0 and firstlease <= now then
+if firstlease ~= 0 and firstlease <= now and not young then
   m.expired = each(lease, general().expireLease)
   firstlease = m.nleased > 0 and first(lease) or 0
 end

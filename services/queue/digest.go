@@ -1,0 +1,50 @@
+package queue
+
+import (
+	"hash/maphash"
+	"math/bits"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+)
+
+var seed = maphash.MakeSeed()
+
+// digest sums up what a request asks for, every field of it, so that two
+// requests with one number can be told apart. It is of this process.
+type digest uint64
+
+func (d *digest) number(n uint64) {
+	const prime = 0x9E3779B97F4A7C15
+	*d = digest((bits.RotateLeft64(uint64(*d), 23) ^ n) * prime)
+}
+
+func (d *digest) text(s string) { d.number(maphash.String(seed, s)) }
+
+func (d *digest) marks(all []workqueue.Mark) {
+	d.number(uint64(len(all)))
+	for i := range all {
+		d.text(all[i].Collection)
+		d.number(all[i].Epoch)
+		d.text(all[i].RV)
+	}
+}
+
+// op adds what a caller says of an operation; what the server adds to it, as
+// Once, is left out.
+func (d *digest) op(op *workqueue.Op) {
+	level := uint64(op.Level)
+	if op.Kind == workqueue.OpSettle && !op.Relevel {
+		level = workqueue.Levels // none is asked for
+	}
+	flags := uint64(btoi(op.Last) | btoi(op.Limited)<<1) //nolint:gosec // bits
+	d.number(uint64(op.Kind) | uint64(op.Outcome)<<8 | level<<16 | flags<<24)
+	d.text(op.Key)
+	d.number(op.Token)
+	d.number(uint64(op.Delay)) //nolint:gosec // the same bits
+	d.text(op.Trace)
+	if m := op.More; m != nil && len(m.Barrier)+len(m.Wrote)+len(m.Reason) > 0 {
+		d.marks(m.Barrier)
+		d.marks(m.Wrote)
+		d.text(m.Reason)
+	}
+}

@@ -1,0 +1,262 @@
+package redis_test
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/services/queue/redis"
+)
+
+// steps are what a clock may do between two turns.
+var steps = map[string]time.Duration{"an hour forward": time.Hour, "an hour back": -time.Hour, "a second forward": time.Second, "a second back": -time.Second}
+
+// stepping is configured with time that passes, and a clock of Redis that steps.
+func stepping(url string) (cfg redis.Config, skew, step *atomic.Int64) {
+	skew, step = new(atomic.Int64), new(atomic.Int64)
+	return redis.Config{
+		URL: url, Skew: func() time.Duration { return time.Duration(skew.Load()) }, Step: func() time.Duration { return time.Duration(step.Load()) },
+	}, skew, step
+}
+
+func TestAStepOfTheClockMovesNothing(t *testing.T) {
+	t.Parallel()
+	for name, by := range steps {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg, skew, step := stepping(start(t).URL())
+			e := newEngine(t, cfg)
+			q := configure(t, e, workqueue.Config{LeaseFor: 20 * time.Second})
+			turn(t, q, add("held", "later"))
+			turn(t, q, take(1))
+			delayed := add("delayed")
+			delayed.Ops[0].Delay = (10 * time.Second).Microseconds()
+			turn(t, q, delayed)
+
+			step.Add(int64(by))
+			turn(t, q, workqueue.Turn{})
+			if got := e.ClockSteps(); got != 1 {
+				t.Errorf("%d steps counted, want 1", got)
+			}
+			if r := turn(t, q, take(1)); len(r.Leases) != 1 || r.Leases[0].Key != "later" {
+				t.Fatalf("leases %v, want later, for what is ready goes on", r.Leases)
+			}
+			skew.Add(int64(8 * time.Second))
+			if r := turn(t, q, take(1)); len(r.Leases) != 0 {
+				t.Errorf("%s came 2 s early", r.Leases[0].Key)
+			}
+			skew.Add(int64(2500 * time.Millisecond))
+			if r := turn(t, q, take(1)); len(r.Leases) != 1 || r.Leases[0].Key != "delayed" {
+				t.Errorf("leases %v, want what was delayed", r.Leases)
+			}
+			// A lease may last once more as long as it was: after a step back nobody
+			// knows in which of the two times it was granted.
+			skew.Add(int64(7 * time.Second))
+			if r := turn(t, q, take(1)); len(r.Leases) != 0 {
+				t.Errorf("%s was handed out while it was held", r.Leases[0].Key)
+			}
+			skew.Add(int64(14 * time.Second))
+			if r := turn(t, q, take(5)); len(r.Leases) < 1 || r.Leases[0].Key != "held" {
+				t.Errorf("leases %v, want what a dead worker held", r.Leases)
+			}
+		})
+	}
+}
+
+func TestAServerThatComesAfterAStepHandsNothingOutTwice(t *testing.T) {
+	t.Parallel()
+	for name, by := range steps {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg, skew, step := stepping(start(t).URL())
+			old := newEngine(t, cfg)
+			q := configure(t, old, workqueue.Config{LeaseFor: 20 * time.Second})
+			turn(t, q, add("old", "new"))
+			turn(t, q, take(1))
+
+			step.Add(int64(by))
+			other, err := newEngine(t, cfg).Open(t.Context(), "dev/job")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r := turn(t, other, take(1)); len(r.Leases) != 1 || r.Leases[0].Key != "new" {
+				t.Fatalf("the new server leased %v, want new", r.Leases)
+			}
+			turn(t, q, workqueue.Turn{}) // the old one puts the clock right
+			skew.Add(int64(15 * time.Second))
+			if a, b := turn(t, q, take(5)), turn(t, other, take(5)); len(a.Leases)+len(b.Leases) != 0 {
+				t.Errorf("leased %v and %v while both keys were held", a.Leases, b.Leases)
+			}
+			skew.Add(int64(26 * time.Second))
+			a, b := turn(t, q, take(5)), turn(t, other, take(5))
+			if len(a.Leases)+len(b.Leases) != 2 {
+				t.Errorf("leased %v and %v, want both keys of dead workers", a.Leases, b.Leases)
+			}
+		})
+	}
+}
+
+func TestAServerAloneLetsNoLeaseExpireUntilItKnowsTheClock(t *testing.T) {
+	t.Parallel()
+	cfg, skew, step := stepping(start(t).URL())
+	q := configure(t, newEngine(t, cfg), workqueue.Config{LeaseFor: 20 * time.Second})
+	turn(t, q, add("held", "ready"))
+	turn(t, q, take(1))
+	step.Add(int64(time.Hour))
+	alone, err := newEngine(t, cfg).Open(t.Context(), "dev/job")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := turn(t, alone, take(5))
+	if len(r.Leases) != 1 || r.Leases[0].Key != "ready" {
+		t.Errorf("leases %v, want what is ready and not what is held", r.Leases)
+	}
+	if wait := r.NextDue - r.Now; wait < 19e6 || wait > 20e6 {
+		t.Errorf("next due in %d us, want when leases may expire", wait)
+	}
+	skew.Add(int64(15 * time.Second))
+	if r := turn(t, alone, take(5)); len(r.Leases) != 0 {
+		t.Errorf("leases %v: they may not have expired", r.Leases)
+	}
+	skew.Add(int64(5100 * time.Millisecond))
+	if r := turn(t, alone, take(5)); len(r.Leases) != 2 {
+		t.Errorf("leases %v, want both keys", r.Leases)
+	}
+}
+
+func TestAStepThatOnlyAnotherServerSawIsNotFollowedBack(t *testing.T) {
+	t.Parallel()
+	for name, by := range steps {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg, skew, step := stepping(start(t).URL())
+			old := newEngine(t, cfg)
+			q := configure(t, old, workqueue.Config{LeaseFor: 20 * time.Second})
+			turn(t, q, add("held"))
+			other, err := newEngine(t, cfg).Open(t.Context(), "dev/job")
+			if err != nil {
+				t.Fatal(err)
+			}
+			turn(t, other, workqueue.Turn{})
+			skew.Add(int64(21 * time.Second))
+			turn(t, other, workqueue.Turn{})
+			turn(t, q, take(1))
+			step.Add(int64(by))
+			turn(t, q, workqueue.Turn{})
+			step.Add(-int64(by)) // both steps passed the other by
+			if r := turn(t, other, take(1)); len(r.Leases) != 0 {
+				t.Errorf("%s was handed out while it was held", r.Leases[0].Key)
+			}
+		})
+	}
+}
+
+func TestServersThatDisagreeAboutTheClockComeToOneTime(t *testing.T) {
+	t.Parallel()
+	cfg, skew, step := stepping(start(t).URL())
+	old := newEngine(t, cfg)
+	q := configure(t, old, workqueue.Config{LeaseFor: 20 * time.Second, MaxLease: 20 * time.Second})
+	turn(t, q, add("a"))
+	step.Add(int64(time.Hour))
+	late := newEngine(t, cfg)
+	other, err := late.Open(t.Context(), "dev/job")
+	if err != nil {
+		t.Fatal(err)
+	}
+	turn(t, other, workqueue.Turn{})
+	skew.Add(int64(time.Minute)) // the late one takes the time for the right one
+	turn(t, other, workqueue.Turn{})
+	for range 10 {
+		turn(t, q, workqueue.Turn{})
+		turn(t, other, workqueue.Turn{})
+	}
+	if n := old.ClockSteps() + late.ClockSteps(); n < 1 || n > 4 {
+		t.Errorf("the clock was set %d times, want few", n)
+	}
+}
+
+func TestAServerThatHasJustComePutsRightAStepThatItLivedThrough(t *testing.T) {
+	t.Parallel()
+	for name, by := range steps {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg, skew, step := stepping(start(t).URL())
+			configure(t, newEngine(t, cfg), workqueue.Config{LeaseFor: 20 * time.Second})
+			young := newEngine(t, cfg)
+			q, err := young.Open(t.Context(), "dev/job")
+			if err != nil {
+				t.Fatal(err)
+			}
+			turn(t, q, add("held"))
+			skew.Add(int64(15 * time.Second))
+			turn(t, q, take(1))
+			delayed := add("delayed")
+			delayed.Ops[0].Delay = (10 * time.Second).Microseconds()
+			turn(t, q, delayed)
+			step.Add(int64(by))
+			turn(t, q, workqueue.Turn{})
+			if got := young.ClockSteps(); got != 1 {
+				t.Errorf("%d steps counted, want 1", got)
+			}
+			skew.Add(int64(10500 * time.Millisecond)) // it is no longer new
+			if r := turn(t, q, take(5)); len(r.Leases) != 1 || r.Leases[0].Key != "delayed" {
+				t.Errorf("leases %v, want what was delayed and not what is held", r.Leases)
+			}
+		})
+	}
+}
+
+func TestAServerThatMadeAQueueAndDidNotServeItKnowsItsClock(t *testing.T) {
+	t.Parallel()
+	for name, by := range steps {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg, _, step := stepping(start(t).URL())
+			maker := configure(t, newEngine(t, cfg), workqueue.Config{LeaseFor: 20 * time.Second})
+			gone := newEngine(t, cfg)
+			q, err := gone.Open(t.Context(), "dev/job")
+			if err != nil {
+				t.Fatal(err)
+			}
+			turn(t, q, add("held"))
+			turn(t, q, take(1))
+			if err := gone.Close(); err != nil {
+				t.Fatal(err)
+			}
+			step.Add(int64(by))
+			if r := turn(t, maker, take(1)); len(r.Leases) != 0 {
+				t.Errorf("%s was handed out while it was held", r.Leases[0].Key)
+			}
+			if r := turn(t, maker, workqueue.Turn{}); r.NextDue > r.Now+25e6 {
+				t.Errorf("next due in %d us, want one lease time at the most", r.NextDue-r.Now)
+			}
+		})
+	}
+}
+
+func TestACorrectionThatAFailoverLostIsDoneAgain(t *testing.T) {
+	t.Parallel()
+	srv := start(t)
+	cfg, _, step := stepping(srv.URL())
+	e := newEngine(t, cfg)
+	q := configure(t, e, workqueue.Config{LeaseFor: 20 * time.Second})
+	turn(t, q, add("held"))
+	turn(t, q, take(1))
+	c, st := raw(t, srv), "dp:{dev/job/0}:st"
+	was, err := c.HGet(t.Context(), st, "").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	step.Add(int64(time.Hour))
+	turn(t, q, workqueue.Turn{})
+	if err := c.HSet(t.Context(), st, "", was).Err(); err != nil { // as a replica had it
+		t.Fatal(err)
+	}
+	if r := turn(t, q, take(1)); len(r.Leases) != 0 {
+		t.Errorf("%s was handed out while it was held", r.Leases[0].Key)
+	}
+	if got := e.ClockSteps(); got != 2 {
+		t.Errorf("the clock was set %d times, want 2", got)
+	}
+}

@@ -1,0 +1,222 @@
+package queue
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/deltaplane/deltaplane/internal/telemetry"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/engine"
+)
+
+// condition is what is known of the store: whether it can be used, and whether
+// it refuses adds all the same. A change is one line of the log.
+type condition struct {
+	log   *slog.Logger
+	gauge *prometheus.GaugeVec // by reason
+
+	mu    sync.Mutex
+	err   error     // why the store cannot be used; guarded by mu, as is all that follows
+	part  error     // why some of it cannot
+	limit error     // why it refuses adds
+	seen  time.Time // when it did last
+}
+
+var errNotReached = fmt.Errorf("%w: not reached yet", engine.ErrUnavailable)
+
+// refusedFor is how long a store must have refused nothing before it counts as one
+// that takes adds: at its limit it does both in turn.
+const refusedFor = 10 * time.Second
+
+// limited says that the store refuses adds, and does everything else.
+func limited(err error) bool {
+	return errors.Is(err, engine.ErrFull) || errors.Is(err, engine.ErrEviction)
+}
+
+// checked takes in what a check found, and returns why the store cannot be used.
+func (c *condition) checked(err error) error {
+	var part error
+	if errors.Is(err, engine.ErrPartial) {
+		part, err = err, nil
+	} else if limited(err) {
+		c.refused(err)
+		err = nil
+	} else if err == nil {
+		c.accepts(time.Now())
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	was, whole := c.err, c.part == nil
+	c.err, c.part = err, part
+	switch {
+	case part != nil && whole:
+		c.log.Warn("part of the store cannot be reached; the rest serves", telemetry.Err(part))
+	case part == nil && !whole && err == nil:
+		c.log.Info("the whole store is reached again")
+	}
+	switch {
+	case err != nil && (was == nil || errors.Is(was, errNotReached)):
+		c.log.Warn("store cannot be used", telemetry.Err(err))
+	case err == nil && was != nil:
+		c.log.Info("store is ready")
+	}
+	return err
+}
+
+// refused takes in that an add was refused, or would be.
+func (c *condition) refused(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.seen = time.Now()
+	if c.limit == nil || errors.Is(c.limit, engine.ErrFull) != errors.Is(err, engine.ErrFull) {
+		c.log.Warn("store refuses adds; what it holds is worked off", telemetry.Err(err))
+	}
+	c.limit = err
+	c.tell()
+}
+
+// accepts takes in that the store was found without a limit.
+func (c *condition) accepts(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.limit == nil || now.Sub(c.seen) < refusedFor {
+		return
+	}
+	c.limit = nil
+	c.log.Info("store takes adds again")
+	c.tell()
+}
+
+// apart says that part of the store is not reached.
+func (c *condition) apart() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.part != nil
+}
+
+// tell sets the metric. Mu must be held.
+func (c *condition) tell() {
+	for reason, is := range map[string]error{"full": engine.ErrFull, "evicts": engine.ErrEviction} {
+		c.gauge.WithLabelValues(reason).Set(float64(btoi(errors.Is(c.limit, is))))
+	}
+}
+
+// ready is nil when the store can be used, else why not. A store that refuses
+// adds is ready, and says so.
+func (c *condition) ready() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil && c.limit != nil {
+		return telemetry.Degraded(fmt.Errorf("adds are refused, everything else goes on: %w", c.limit))
+	}
+	if c.err == nil && c.part != nil {
+		return telemetry.Degraded(c.part)
+	}
+	return c.err
+}
+
+// watchStore keeps health in step with the store and makes the configured
+// queues.
+func (s *Service) watchStore(ctx context.Context) error {
+	const every = 3 * time.Second
+	first, wait, generation := true, time.Duration(0), ""
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+		err := s.checkStore(ctx, first)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if first && (errors.Is(err, engine.ErrEviction) || errors.Is(err, engine.ErrDenied) || errors.Is(err, engine.ErrUnfit)) {
+			return err
+		}
+		err = s.condition.checked(err)
+		s.rpc.SetServing(queuev1.QueueService_ServiceDesc.ServiceName, err == nil)
+		wait = every
+		if err == nil && !s.condition.apart() { // else queues are configured later
+			first = false
+		} else if err != nil && first {
+			wait = 250 * time.Millisecond
+		}
+		if g := s.engine.Generation(); err == nil && g != generation {
+			if err := s.beginRun(ctx); err != nil {
+				s.log.Warn("not every queue was looked at after the store came back", telemetry.Err(err))
+			} else {
+				generation = g
+			}
+		}
+		s.sessions.expire(time.Now())
+	}
+}
+
+// starter is a partition of a store that hands nothing out for a time after a
+// restart of its own. Start begins that time, unless it has begun; it may be
+// called beside turns.
+type starter interface {
+	Start(ctx context.Context) error
+}
+
+// beginRun has every queue begin the store's present run: after a restart the
+// time in which nothing is handed out should not begin with the first use. Those
+// in use here have a turn; for the others nothing is left running.
+func (s *Service) beginRun(ctx context.Context) error {
+	names, err := s.engine.Names(ctx)
+	for _, name := range names {
+		if l, ok := s.known(name); ok {
+			l.lookNow()
+			continue
+		}
+		q, failed := s.engine.Open(ctx, name)
+		if errors.Is(failed, engine.ErrNoQueue) {
+			continue // one that was lost is made again at its first use
+		}
+		if failed == nil {
+			failed = begin(ctx, q)
+		}
+		if failed != nil {
+			err = errors.Join(err, fmt.Errorf("queue %q: %w", name, failed))
+		}
+	}
+	return err
+}
+
+func begin(ctx context.Context, q engine.Queue) error {
+	for _, p := range q.Partitions() {
+		if p, ok := p.(starter); ok {
+			if err := p.Start(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s *Service) checkStore(ctx context.Context, configure bool) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	limits := s.engine.Check(ctx)
+	if limits != nil && !errors.Is(limits, engine.ErrFull) && !errors.Is(limits, engine.ErrPartial) || !configure {
+		return limits
+	}
+	for _, q := range s.cfg.Queues {
+		_, _, err := s.engine.Configure(ctx, q.Name, q.Config)
+		if unreached(err) && errors.Is(limits, engine.ErrPartial) { // it is as it was
+			_, err = s.engine.Open(ctx, q.Name)
+		}
+		if err != nil && !errors.Is(err, engine.ErrFull) { // a full one has no room for new queues
+			return fmt.Errorf("queue %q: %w", q.Name, err)
+		}
+		limits = cmp.Or(limits, err)
+	}
+	return limits
+}
