@@ -26,6 +26,7 @@ const (
 	slotGen
 	slotReason
 	slotOverflow
+	slotScope
 	slotStart
 	slotLive
 	slotWriter
@@ -43,7 +44,7 @@ const (
 
 var slotNames = [slots]string{
 	HeaderVersion, HeaderKind, HeaderType, HeaderKey, HeaderUID, HeaderRV, HeaderEpoch, HeaderTerm, HeaderWatermark, HeaderHash, HeaderChecksum,
-	HeaderEncoding, HeaderGen, HeaderReason, HeaderOverflow, HeaderStart, HeaderLive, HeaderWriter, HeaderObserved, HeaderPublished, HeaderTrace, HeaderOwner, HeaderHint, HeaderLabel,
+	HeaderEncoding, HeaderGen, HeaderReason, HeaderOverflow, HeaderScope, HeaderStart, HeaderLive, HeaderWriter, HeaderObserved, HeaderPublished, HeaderTrace, HeaderOwner, HeaderHint, HeaderLabel,
 }
 
 // slotOf finds the place of a header; false for one that is not ours.
@@ -79,6 +80,8 @@ func slotOf(name string) (slot, bool) {
 		return slotReason, true
 	case HeaderOverflow:
 		return slotOverflow, true
+	case HeaderScope:
+		return slotScope, true
 	case HeaderStart:
 		return slotStart, true
 	case HeaderLive:
@@ -216,6 +219,17 @@ func (d *decoder) reason(t Type) DeleteReason {
 		d.fail(slotReason, "does not fit the type")
 	}
 	return r
+}
+
+// scope leaves out one of a later version.
+func (d *decoder) scope() Scope {
+	switch Scope(d.first[slotScope]) {
+	case Namespaced:
+		return Namespaced // not the header's text, which is part of the message
+	case ClusterScoped:
+		return ClusterScoped
+	}
+	return ""
 }
 
 func (d *decoder) owners() []Owner {

@@ -94,7 +94,7 @@ func (f *fifo) do(op string) {
 	f.stage.Advance(strconv.Itoa(f.rv))
 }
 
-// pop hands out one key, and the control records behind it; empty when nothing waits.
+// pop hands out one record, and the control records behind it; empty when nothing waits.
 func (f *fifo) pop() string {
 	var out []string
 	for _, r := range f.stage.Pop(1, 1<<20) {
@@ -110,7 +110,7 @@ func (f *fifo) pop() string {
 	return strings.Join(out, ", ")
 }
 
-// run plays operations, where "Pop" hands out one key, and then hands out what is left.
+// run plays operations, where "Pop" hands out one record, and then hands out what is left.
 func (f *fifo) run(ops string) []string {
 	var out []string
 	for op := range strings.SplitSeq(ops, "; ") {
@@ -128,6 +128,7 @@ func (f *fifo) run(ops string) []string {
 	return out
 }
 
+// Upstream hands out all changes of a key at once; the log has them in the order of their versions.
 func TestD01ToD09AsUpstreamsTablesHaveThem(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
@@ -137,50 +138,50 @@ func TestD01ToD09AsUpstreamsTablesHaveThem(t *testing.T) {
 		{
 			"D-01 TestDeltaFIFO_detectLineJumpers", "",
 			"Add foo10; Add bar1; Add foo11; Add foo13; Add zab30; Pop; Add foo14",
-			[]string{"Added foo10, Added foo11, Added foo13", "Added bar1", "Added zab30", "Added foo14"},
+			[]string{"Added foo10", "Added bar1", "Added foo11", "Added foo13", "Added zab30", "Added foo14"},
 		},
-		{"D-01 TestDeltaFIFO_addUpdate", "", "Add foo10; Update foo12; Delete foo15", []string{"Added foo10, Updated foo12, Deleted foo15"}},
+		{"D-01 TestDeltaFIFO_addUpdate", "", "Add foo10; Update foo12; Delete foo15", []string{"Added foo10", "Updated foo12", "Deleted foo15"}},
 		{
 			"D-04 TestDeltaFIFO_enqueueingNoLister", "",
 			"Add foo10; Update bar15; Add qux17; Delete qux18; Delete baz20",
 			// An update of what is not known is an addition.
-			[]string{"Added foo10", "Added bar15", "Added qux17, Deleted qux18"},
+			[]string{"Added foo10", "Added bar15", "Added qux17", "Deleted qux18"},
 		},
 		{
 			"D-04 TestDeltaFIFO_enqueueingWithLister", "foo5 bar6 baz7",
 			"Add foo10; Update bar15; Add qux17; Delete qux18; Delete baz20",
-			[]string{"Added foo10", "Updated bar15", "Added qux17, Deleted qux18", "Deleted baz20"},
+			[]string{"Added foo10", "Updated bar15", "Added qux17", "Deleted qux18", "Deleted baz20"},
 		},
-		{"D-07 TestDeltaFIFO_replaceWithDeleteDeltaIn", "foo1", "Delete foo1; Replace foo2", []string{"Deleted foo1, Replaced foo2, synced"}},
+		{"D-07 TestDeltaFIFO_replaceWithDeleteDeltaIn", "foo1", "Delete foo1; Replace foo2", []string{"Deleted foo1", "Replaced foo2, synced"}},
 		{
 			"D-06 TestDeltaFIFO_ReplaceMakesDeletions", "foo5 bar6 baz7", "Delete baz10; Replace foo5",
 			[]string{"Deleted baz10", "Tombstone bar, synced"},
 		},
 		{
 			"D-06 the same, an object only in the queue", "foo5 bar6 baz7", "Add baz10; Replace foo5",
-			[]string{"Added baz10, Tombstone baz", "Tombstone bar, synced"},
+			[]string{"Added baz10", "Tombstone bar", "Tombstone baz, synced"},
 		},
 		{
 			"D-06 the same, recreated in the queue", "foo5 bar6 baz7", "Delete bar6; Add bar100; Replace foo5",
-			[]string{"Deleted bar6, Added bar100, Tombstone bar", "Tombstone baz, synced"},
+			[]string{"Deleted bar6", "Added bar100", "Tombstone bar", "Tombstone baz, synced"},
 		},
 		{
 			"D-06 TestDeltaFIFO_ReplaceMakesDeletionsReplaced", "foo5 bar6 baz7", "Delete baz10; Replace foo6",
 			[]string{"Deleted baz10", "Replaced foo6", "Tombstone bar, synced"},
 		},
-		{"D-06 only in the queue: added", "", "Add foo5; Replace", []string{"Added foo5, Tombstone foo, synced"}},
-		{"D-06 only in the queue: replaced", "", "Add foo5; Replace foo5; Replace", []string{"Added foo5, Tombstone foo, synced, synced"}},
-		{"D-03 only in the queue: deleted", "", "Add foo5; Delete foo5; Replace", []string{"Added foo5, Deleted foo5, synced"}},
-		{"D-03 only in the queue: synced twice", "", "Add foo5; Replace foo5; Replace foo5; Replace", []string{"Added foo5, Tombstone foo, synced, synced, synced"}},
-		{"D-03 only in the queue: two lists", "", "Add foo5; Replace; Replace", []string{"Added foo5, Tombstone foo, synced, synced"}},
+		{"D-06 only in the queue: added", "", "Add foo5; Replace", []string{"Added foo5", "Tombstone foo, synced"}},
+		{"D-06 only in the queue: replaced", "", "Add foo5; Replace foo5; Replace", []string{"Added foo5, synced", "Tombstone foo, synced"}},
+		{"D-03 only in the queue: deleted", "", "Add foo5; Delete foo5; Replace", []string{"Added foo5", "Deleted foo5, synced"}},
+		{"D-03 only in the queue: synced twice", "", "Add foo5; Replace foo5; Replace foo5; Replace", []string{"Added foo5, synced, synced", "Tombstone foo, synced"}},
+		{"D-03 only in the queue: two lists", "", "Add foo5; Replace; Replace", []string{"Added foo5", "Tombstone foo, synced, synced"}},
 		{
 			"D-06 only in the queue: added, deleted and added", "", "Add foo5; Delete foo5; Add foo6; Replace",
-			[]string{"Added foo5, Deleted foo5, Added foo6, Tombstone foo, synced"},
+			[]string{"Added foo5", "Deleted foo5", "Added foo6", "Tombstone foo, synced"},
 		},
 		{"D-09 an empty list", "", "Replace", []string{"synced"}},
 		{"D-09 a list of two, and one handed out", "", "Replace a1 b2; Pop", []string{"Replaced a1", "Replaced b2, synced"}},
 		{"D-09 an event alone is not a list", "", "Add a1; Pop; Replace a1", []string{"Added a1", "synced"}},
-		{"D-09, F-05 a key twice in a list", "", "Replace a1 a2", []string{"Replaced a1, Replaced a2, synced"}},
+		{"D-09, F-05 a key twice in a list", "", "Replace a1 a2", []string{"Replaced a1", "Replaced a2, synced"}},
 		{"D-09 TestDeltaFIFO_HasSyncedCorrectOnDeletion", "foo1 bar2 baz3", "Replace foo1", []string{"Tombstone bar", "Tombstone baz, synced"}},
 		{"D-08 a list that differs in nothing tells nothing", "foo5 bar6", "Replace foo5 bar6", []string{"synced"}},
 	} {

@@ -42,6 +42,7 @@ type Follower struct {
 	epoch, term uint64
 	position    Position
 	watermark   RV // of the last record applied
+	upper       RV // the highest version applied in the epoch
 	claimed     Revision
 	frozenTo    uint64 // no claim before this sequence has been applied
 	replaying   bool
@@ -62,6 +63,8 @@ func (f *Follower) Apply(b Batch) Revision {
 	f.frozenTo = max(f.frozenTo, b.End)
 	if b.Replayed {
 		f.replaying = false
+		// Deletions that the log has forgotten count as applied: others may have met them.
+		f.upper = MaxRV(f.upper, f.watermark)
 	}
 	if f.synced == f.epoch && f.epoch != 0 && !f.replaying && f.position.Sequence >= f.frozenTo {
 		f.frozenTo = 0
@@ -74,7 +77,7 @@ func (f *Follower) Apply(b Batch) Revision {
 
 func (f *Follower) record(r *Record) {
 	if r.Epoch > f.epoch {
-		f.epoch, f.watermark = r.Epoch, ""
+		f.epoch, f.watermark, f.upper = r.Epoch, "", ""
 	}
 	f.term = max(f.term, r.Term)
 	if r.Kind == KindSynced {
@@ -82,15 +85,18 @@ func (f *Follower) record(r *Record) {
 	}
 	if r.Epoch == f.epoch {
 		f.watermark = MaxRV(f.watermark, r.Watermark)
+		if r.Kind == KindDelta || r.Kind == KindSynced { // a list holds objects that were not published again
+			f.upper = MaxRV(f.upper, r.RV)
+		}
 	}
 	f.position = Position{Epoch: f.epoch, Sequence: max(f.position.Sequence, r.Sequence), Term: f.term}
 }
 
 // Readable reports whether reads may be answered: a replay is not running, the synced record of the current epoch has been
 // applied, and a revision of that epoch may be claimed, so that every answer has one. Otherwise every read fails with
-// COLLECTION_NOT_SYNCED.
+// COLLECTION_NOT_SYNCED. It is not readable either while a log that has lost its end says less than what was claimed of it.
 func (f *Follower) Readable() bool {
-	return !f.replaying && f.epoch != 0 && f.synced == f.epoch && f.claimed.Epoch == f.epoch
+	return !f.replaying && f.epoch != 0 && f.synced == f.epoch && f.claimed.Epoch == f.epoch && Compare(f.watermark, f.claimed.RV) >= 0
 }
 
 // Frozen reports whether the revision stands still because of a hole in the sequence.
@@ -100,6 +106,11 @@ func (f *Follower) Frozen() bool { return f.frozenTo > f.position.Sequence }
 // is not yet synced it is still the old epoch's.
 func (f *Follower) Revision() Revision { return f.claimed }
 
+// Upper bounds what has been applied: no event above it is in what the reader holds. It is the highest resource version of the
+// records of the epoch, and runs ahead of the revision where records come in another order than that of their versions: behind a
+// hole, in a list, and where changes were coalesced. Where it does not, what the reader holds is exactly the state at the revision.
+func (f *Follower) Upper() Revision { return Revision{Epoch: f.epoch, RV: f.upper} }
+
 // Position is where reading resumes.
 func (f *Follower) Position() Position { return f.position }
 
@@ -108,13 +119,15 @@ type Mark struct {
 	Position  Position
 	Watermark RV
 	Claimed   Revision
+	// Upper is the highest resource version applied in the position's epoch.
+	Upper RV
 	// FrozenTo is the end of the log that had to be applied after a hole before more could be claimed; 0 without one.
 	FrozenTo uint64
 }
 
 // Mark returns the follower's place; false while the collection is not readable, when there is none worth keeping.
 func (f *Follower) Mark() (Mark, bool) {
-	return Mark{Position: f.position, Watermark: f.watermark, Claimed: f.claimed, FrozenTo: f.frozenTo}, f.Readable()
+	return Mark{Position: f.position, Watermark: f.watermark, Claimed: f.claimed, Upper: f.upper, FrozenTo: f.frozenTo}, f.Readable()
 }
 
 // Restore returns the follower that a mark was taken of. It is not readable, and claims nothing more than it had, until a
@@ -122,7 +135,7 @@ func (f *Follower) Mark() (Mark, bool) {
 func Restore(m Mark) Follower {
 	return Follower{
 		epoch: m.Position.Epoch, term: m.Position.Term, position: m.Position, watermark: m.Watermark, claimed: m.Claimed,
-		frozenTo: m.FrozenTo, replaying: true, synced: m.Position.Epoch,
+		upper: m.Upper, frozenTo: m.FrozenTo, replaying: true, synced: m.Position.Epoch,
 	}
 }
 

@@ -123,3 +123,78 @@ func TestT02ApplyIsMonotoneAndSeesRecreations(t *testing.T) {
 		t.Error("C-08: a recreation is another known uid under the same key")
 	}
 }
+
+func changed(rv, w string) delta.Record {
+	return delta.Record{Kind: delta.KindDelta, Type: delta.Updated, Key: "d/a", RV: rv, Watermark: w}
+}
+
+func exact(f *delta.Follower) bool { return f.Upper().Compare(f.Revision()) <= 0 }
+
+func TestTheUpperBoundIsTheHighestVersionApplied(t *testing.T) {
+	t.Parallel()
+	var f delta.Follower
+	upper := func(when, want string, isExact bool) {
+		t.Helper()
+		if got := f.Upper(); got != (delta.Revision{Epoch: f.Position().Epoch, RV: want}) || exact(&f) != isExact {
+			t.Errorf("%s: upper %v at %v, want %s, exact %v", when, got, f.Revision(), want, isExact)
+		}
+	}
+	f.Apply(batch(1, changed("9", ""), synced("10")))
+	upper("synced", "10", true)
+	f.Apply(batch(3, changed("12", "12"), at("15")))
+	upper("a bookmark moves only the revision", "12", true)
+	f.Apply(batch(5, changed("19", "16"), changed("17", "17")))
+	upper("between changes out of order", "19", false)
+	f.Apply(batch(7, at("19")))
+	upper("all of them are in", "19", true)
+	hole := batch(12, changed("30", "30"))
+	hole.End = 14
+	f.Apply(hole)
+	upper("behind a hole", "30", false)
+	f.Apply(batch(13, changed("33", "33"), at("33")))
+	upper("at the end behind the hole", "33", true)
+	first := changed("4", "")
+	first.Epoch = 2
+	f.Apply(batch(15, first))
+	upper("a new epoch", "4", false)
+	again := synced("5")
+	again.Epoch = 2
+	f.Apply(batch(16, again))
+	upper("a new epoch that is synced", "5", true)
+}
+
+func TestTheUpperBoundOfAReplayCoversDeletionsTheLogHasForgotten(t *testing.T) {
+	t.Parallel()
+	var f delta.Follower
+	f.Apply(batch(1, changed("9", ""), synced("10"), changed("30", "30"), at("40")))
+	reset := batch(1, changed("9", ""), synced("10"), at("40"))
+	reset.Reset, reset.Replayed = true, true
+	if f.Apply(reset); f.Upper().RV != "40" || !exact(&f) {
+		t.Errorf("upper %v at %v after a replay, want all that may have been met", f.Upper(), f.Revision())
+	}
+}
+
+func TestACollectionIsNotReadableWhileItsLogSaysLessThanWasClaimed(t *testing.T) {
+	t.Parallel()
+	var f delta.Follower
+	f.Apply(batch(1, synced("10"), at("30")))
+	reset := batch(1, synced("10"), at("20"))
+	reset.Reset, reset.Replayed = true, true
+	if rev := f.Apply(reset); f.Readable() {
+		t.Errorf("readable at %v with the state of 20", rev)
+	}
+	if rev := f.Apply(batch(3, at("31"))); !f.Readable() || rev.RV != "31" {
+		t.Errorf("revision %v, readable %v once the log has gone on", rev, f.Readable())
+	}
+}
+
+func TestARestoredFollowerKeepsItsUpperBound(t *testing.T) {
+	t.Parallel()
+	var f delta.Follower
+	f.Apply(batch(1, synced("10"), changed("19", "12")))
+	mark, ok := f.Mark()
+	r := delta.Restore(mark)
+	if !ok || r.Upper() != f.Upper() || r.Upper().RV != "19" {
+		t.Errorf("upper %v restored from %v", r.Upper(), f.Upper())
+	}
+}

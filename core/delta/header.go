@@ -34,6 +34,7 @@ const (
 	HeaderHint      = "Dp-Hint"  // repeated: name=value
 	HeaderLabel     = "Dp-Label" // repeated: name=value
 	HeaderOverflow  = "Dp-Overflow"
+	HeaderScope     = "Dp-Scope"
 	HeaderStart     = "Dp-Start"
 	HeaderLive      = "Dp-Live"
 	HeaderWriter    = "Dp-Writer"
@@ -69,6 +70,7 @@ func (r *Record) Header() map[string][]string {
 		}
 		f.marks(r)
 	}
+	f.set(HeaderScope, string(r.Scope))
 	if r.Start != 0 {
 		f.set(HeaderStart, strconv.FormatUint(r.Start, 10))
 	}

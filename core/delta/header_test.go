@@ -59,7 +59,8 @@ func TestARecordSurvivesItsHeaders(t *testing.T) {
 		{Kind: delta.KindDelta, Collection: jobs, Key: "n", Type: delta.Added, RV: "1"},
 		{Kind: delta.KindSynced, Collection: jobs, RV: "9", Epoch: 1, Term: 2, Watermark: "9"},
 		{Kind: delta.KindTerm, Collection: jobs, Epoch: 1, Term: 2, Start: 99, Writer: "host 1"},
-		{Kind: delta.KindLiveness, Collection: jobs, Epoch: 1, Term: 2, Live: 7, Counted: true},
+		{Kind: delta.KindLiveness, Collection: jobs, Epoch: 1, Term: 2, Live: 7, Counted: true, Scope: delta.ClusterScoped},
+		{Kind: delta.KindSynced, Collection: jobs, Epoch: 1, Term: 2, RV: "5", Scope: delta.Namespaced},
 		{Kind: delta.KindSynced, Collection: jobs, Epoch: 1, Term: 2, RV: "5", Counted: true},
 	} {
 		h := want.Header()

@@ -85,6 +85,17 @@ type Owner struct {
 	Controller bool
 }
 
+// Scope says where the keys of a collection live. The zero value is not known.
+type Scope string
+
+// The scopes.
+const (
+	// Namespaced: every key is "namespace/name".
+	Namespaced Scope = "namespaced"
+	// ClusterScoped: every key is "name".
+	ClusterScoped Scope = "cluster"
+)
+
 // EncodingJSON is the only payload encoding so far: JSON as the API server sent it, less what a transform strips, with kind and
 // apiVersion present.
 const EncodingJSON = "json"
@@ -129,6 +140,8 @@ type Record struct {
 	// Overflow says that Owners, Hints or Labels met their cap and are incomplete: wake everything.
 	Overflow     bool
 	DeleteReason DeleteReason
+	// Scope is that of the collection as the source's discovery says (KindSynced and KindLiveness). Logs of older versions have none.
+	Scope Scope
 	// Start is the first sequence of the reign, which is that of its first fence record (KindTerm only).
 	Start uint64
 	// Live is how many keys live in the log once r is in it; it means nothing unless Counted is set. A reader that has applied the whole log up to r

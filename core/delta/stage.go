@@ -1,20 +1,23 @@
 package delta
 
+import "slices"
+
 // Stage stands between the watch and the log, so that a slow log never makes the API server cut the watch (T-15). It never blocks. While there
-// is room it keeps what client-go's queue keeps: all changes of a key in order, keys in the order they got in line (D-01),
-// consecutive deletions collapsed (D-03). Beyond its bound it keeps only the latest change of each key, and counts what it
+// is room it keeps every change and hands them out in the order they came, which is that of their resource versions in a watch: what a
+// reader of the log has applied is then the state at the watermark, wherever its batch ends. (client-go's queue hands out all changes of a key
+// together, D-01.) Consecutive deletions are collapsed (D-03). Beyond its bound it keeps only the latest change of each key, and counts what it
 // dropped; tombstones give up their payload. Beyond [Overfill] times its bound it takes no further key from the watch ([Stage.Offer]): those
 // are read again when the log has recovered. It also keeps the watermark: no record it hands out vouches for a change that is still
 // waiting, or was not taken (design 6.2).
 //
-// A key stays where it got in line, and the record that stands for several changes carries the number of the oldest. So the line is in the order of
-// these numbers, each key that is handed out moves the watermark, and however long a log lags, W is never further behind than one turn
+// The record that stands for several changes has the number, and the place in the line, of the oldest. So the line is in the order of
+// these numbers, each record that is handed out moves the watermark, and however long a log lags, W is never further behind than one turn
 // of the line.
 type Stage struct {
 	limit int
 	bytes int
 
-	line  []Key // the line; line[head:] waits
+	line  []turn // line[head:] waits, one for each change that is kept
 	head  int
 	items map[Key][]staged
 	multi int // keys with more than one change waiting
@@ -40,6 +43,12 @@ type Stage struct {
 
 // Overfill is how many times its bound a stage holds at most in changes of keys that a watch tells it.
 const Overfill = 4
+
+// turn is the place of a change in the line.
+type turn struct {
+	key    Key
+	number uint64
+}
 
 type staged struct {
 	rec  Record
@@ -157,22 +166,24 @@ func (s *Stage) Push(r Record) {
 		s.finish(number)
 		return
 	}
-	if len(list) == 0 {
-		s.line = append(s.line, r.Key)
-	} else if len(list) == 1 {
+	if len(list) == 1 {
 		s.multi++
 	}
+	s.line = append(s.line, turn{r.Key, number})
 	s.items[r.Key] = append(list, in)
 	s.bytes += in.size
 	s.waiting++
 	if s.bytes > s.limit && s.multi > 0 {
 		if s.multi == 1 && len(list) == 1 {
 			s.squeeze(r.Key) // the usual case once the stage is full: no need to look at every key
+			s.line = s.line[:len(s.line)-1]
 			return
 		}
 		for key := range s.items {
 			s.squeeze(key)
 		}
+		s.line = slices.DeleteFunc(s.line[s.head:], func(t turn) bool { return s.items[t.key][0].seen != t.number })
+		s.head = 0
 	}
 }
 
@@ -190,22 +201,24 @@ func (s *Stage) Advance(rv RV) { s.source = MaxRV(s.source, rv) }
 func (s *Stage) Pop(n, size int) []Record {
 	var out []Record
 	for s.head < len(s.line) && len(out) < n && size > 0 {
-		key := s.line[s.head]
-		s.line[s.head] = ""
+		t := s.line[s.head]
+		s.line[s.head] = turn{}
 		s.head++
-		list := s.items[key]
-		delete(s.items, key)
-		if len(list) > 1 {
+		list := s.items[t.key]
+		in := list[0]
+		if list[0] = (staged{}); len(list) == 1 {
+			delete(s.items, t.key)
+		} else {
+			s.items[t.key] = list[1:]
+		}
+		if len(list) == 2 {
 			s.multi--
 		}
-		for _, in := range list {
-			s.bytes -= in.size
-			size -= in.size
-			s.waiting--
-			s.finish(in.seen)
-			out = s.say(out, in.rec)
-		}
-		out = s.ripe(out)
+		s.bytes -= in.size
+		size -= in.size
+		s.waiting--
+		s.finish(in.seen)
+		out = s.ripe(s.say(out, in.rec))
 	}
 	if s.head == len(s.line) || s.head > 4096 && s.head > len(s.line)/2 {
 		s.line = append(s.line[:0], s.line[s.head:]...)

@@ -33,7 +33,8 @@ func told(records []delta.Record) []string {
 	return out
 }
 
-func TestD01AKeyKeepsItsPlaceInLineAndWWaitsForWhatIsPending(t *testing.T) {
+// Wherever a batch ends, what was handed out is the state at the watermark.
+func TestChangesAreHandedOutInTheOrderOfTheirVersionsWhileThereIsRoom(t *testing.T) {
 	t.Parallel()
 	s := delta.NewStage(1<<20, "5")
 	push(s, change(delta.Added, "a", 10))
@@ -42,7 +43,7 @@ func TestD01AKeyKeepsItsPlaceInLineAndWWaitsForWhatIsPending(t *testing.T) {
 	if got := s.Watermark(); got != "5" {
 		t.Errorf("W %s before anything was handed out, want 5", got)
 	}
-	want := []string{"delta a 10 W10", "delta a 30 W10", "delta b 20 W30"}
+	want := []string{"delta a 10 W10", "delta b 20 W20", "delta a 30 W30"}
 	if diff := cmp.Diff(want, told(s.Pop(100, 1<<20))); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -57,6 +58,35 @@ func TestD01AKeyKeepsItsPlaceInLineAndWWaitsForWhatIsPending(t *testing.T) {
 	}
 	if got := s.Pop(100, 1<<20); got != nil {
 		t.Errorf("nothing new gives %v", got)
+	}
+}
+
+func TestEveryPrefixOfWhatAStageWithRoomHandsOutIsAStateOfTheSource(t *testing.T) {
+	t.Parallel()
+	rng := rand.New(rand.NewPCG(7, 7))
+	s := delta.NewStage(1<<20, "0")
+	rv, next := 0, 1
+	for range 2000 {
+		for range rng.IntN(5) {
+			rv++
+			typ := []delta.Type{delta.Added, delta.Updated, delta.Deleted}[rng.IntN(3)]
+			push(s, change(typ, "k"+strconv.Itoa(rv*7%23)+"/"+strconv.Itoa(rng.IntN(3)), rv))
+		}
+		for _, r := range s.Pop(rng.IntN(4), 1<<20) {
+			if r.Kind != delta.KindDelta {
+				continue
+			}
+			if at, _ := strconv.Atoi(r.RV); at < next {
+				t.Fatalf("%s of %s follows %d", r.RV, r.Key, next-1)
+			} else if w, _ := strconv.Atoi(r.Watermark); w < at {
+				t.Fatalf("%s of %s is handed out at W %s", r.RV, r.Key, r.Watermark)
+			} else {
+				next = at + 1
+			}
+		}
+	}
+	if next < 1000 {
+		t.Errorf("%d were handed out", next)
 	}
 }
 

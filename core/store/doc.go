@@ -40,8 +40,8 @@
 // # Indexes
 //
 // Rules S-02 to S-06 of client-go hold, but for things done on purpose: a
-// failing index function never panics, it makes the index answer with a
-// *FailedError until the key is repaired; an unknown index is an
+// failing index function never panics, the index answers without the key and
+// says so with a *FailedError until it is repaired; an unknown index is an
 // *UnknownIndexError in every call, ListIndexFuncValues included (S-05); and an
 // index declared on a full store is built in chunks beside the writer, until
 // then it answers with a *BuildingError (S-06). Before the first sync, when no

@@ -24,6 +24,8 @@ type Change struct {
 	Key  string
 	// Old is nil for Added, New is nil for Deleted.
 	Old, New *Object
+	// Final, of Deleted, is the object as it was deleted, nil when that is not known.
+	Final *Object
 	// Reason, RV, Epoch and Sequence of a delete come from its tombstone, or
 	// from what caused it; for the other types they are those of New.
 	Reason          Reason
@@ -161,10 +163,13 @@ func (r *ring) drop() {
 
 // held is what the change keeps alive that the store itself would not.
 func (c *Change) held() int {
-	if c.Old == nil {
-		return 0
+	n := 0
+	for _, o := range [...]*Object{c.Old, c.Final} {
+		if o != nil {
+			n += o.StoredSize()
+		}
 	}
-	return c.Old.StoredSize()
+	return n
 }
 
 func (r *ring) get(n uint64) (*Change, error) {

@@ -16,6 +16,8 @@ type State struct {
 	// Revision is what may be claimed: everything up to it is applied. It is
 	// never the largest resource version seen.
 	Revision delta.Revision
+	// Upper bounds what is applied: no event above it. See Exact.
+	Upper delta.Revision
 	// Position is the place in the log that is applied. Its epoch is ahead of
 	// the revision's while a new epoch is not yet synced.
 	Position delta.Position
@@ -30,6 +32,10 @@ type State struct {
 	// Fresh is when the source was last known to be current.
 	Fresh time.Time
 }
+
+// Exact reports whether the objects are just those of the state at Revision: everything
+// up to it is applied, and nothing above it.
+func (s *State) Exact() bool { return s.Upper.Compare(s.Revision) <= 0 }
 
 // Snapshot is the store at one moment. It never changes and is safe for
 // concurrent use; holding it keeps its version of the objects alive.
@@ -178,6 +184,41 @@ func (s *Snapshot) Values(name string, o *Object) ([]string, error) {
 		return nil, &FailedError{Index: name, Keys: 1, Key: o.Key(), Err: err}
 	}
 	return values, nil
+}
+
+// Unindexed returns the objects that a function of an index failed on, so that
+// the index has no values of them; none of an index that is not known.
+func (s *Snapshot) Unindexed(name string) Hits {
+	h := Hits{snap: s}
+	x, err := s.index(name)
+	if err != nil || x.failed.n == 0 {
+		return h
+	}
+	h.many = make([]uint32, 0, x.failed.n)
+	x.failed.each(func(f *failure) bool {
+		if id, ok := s.keys.find(s.keyring, f.key.place()); ok {
+			h.many = append(h.many, id)
+		}
+		return true
+	})
+	return h
+}
+
+// UnindexedKeys is how many objects [Snapshot.Unindexed] has, and their first
+// keys, at most so many.
+func (s *Snapshot) UnindexedKeys(name string, most int) (n int, keys []string) {
+	x, err := s.index(name)
+	if err != nil {
+		return 0, nil
+	}
+	x.failed.each(func(f *failure) bool {
+		if len(keys) == most {
+			return false
+		}
+		keys = append(keys, f.key.String())
+		return true
+	})
+	return x.failed.n, keys
 }
 
 // IndexValues walks the values of an index that begin with prefix, in order,

@@ -67,12 +67,16 @@ func (s *Store) Resume(snap *Snapshot, sequence uint64) (uint64, bool) {
 	return s.ring.after(snap.last, sequence)
 }
 
-// Op is one record to apply: exactly one of the fields is set.
+// Op is one record to apply: exactly one of the fields is set, and Final at most
+// beside Delete.
 type Op struct {
 	Put    *Object
 	Delete *Tombstone
-	Doubt  *Doubt
-	Swap   *Swap
+	// Final is, beside Delete, the object as it was deleted, or nil. Changes have it;
+	// it is kept no longer than they are.
+	Final *Object
+	Doubt *Doubt
+	Swap  *Swap
 }
 
 // Swap replaces the stored form of a version. When the key does not hold Old any
@@ -143,7 +147,7 @@ func (s *Store) Apply(b Batch, now time.Time) Result {
 		case op.Put != nil:
 			w.put(op.Put)
 		case op.Delete != nil:
-			w.delete(op.Delete, now)
+			w.delete(op.Delete, op.Final, now)
 		case op.Doubt != nil:
 			w.doubt(op.Doubt)
 		case op.Swap != nil:

@@ -60,7 +60,7 @@ func (w *write) put(o *Object) {
 	}
 }
 
-func (w *write) delete(t *Tombstone, now time.Time) {
+func (w *write) delete(t *Tombstone, final *Object, now time.Time) {
 	ns, name := splitKey(t.Key)
 	if tomb, ok := w.snap.tombs.get(ns, name); ok {
 		switch c := t.compare(tomb); {
@@ -77,7 +77,7 @@ func (w *write) delete(t *Tombstone, now time.Time) {
 			w.result.Stale++
 			return
 		}
-		w.drop(id, old, t)
+		w.drop(id, old, t, final)
 	}
 	w.bury(t, now)
 }
@@ -111,7 +111,7 @@ func (w *write) swap(x *Swap) {
 }
 
 // drop takes a live key out.
-func (w *write) drop(id uint32, old *Object, t *Tombstone) {
+func (w *write) drop(id uint32, old *Object, t *Tombstone, final *Object) {
 	w.refile(id, old.key, old, nil)
 	w.account(id, old.key, old, nil)
 	w.snap.keys, _ = w.snap.keys.del(w.e, w.keys.vector, old.key.place(), false)
@@ -119,7 +119,7 @@ func (w *write) drop(id uint32, old *Object, t *Tombstone) {
 	w.objects.set(w.e, id, nil)
 	w.s.slots.give(id)
 	w.result.Deleted++
-	w.note(Change{Type: Deleted, Old: old, Reason: t.Reason, RV: t.RV, Epoch: t.Epoch, Sequence: t.Sequence})
+	w.note(Change{Type: Deleted, Old: old, Final: final, Reason: t.Reason, RV: t.RV, Epoch: t.Epoch, Sequence: t.Sequence})
 }
 
 // refile brings the indexes in line with what a slot now holds.
@@ -161,7 +161,7 @@ func (w *write) sweep(now time.Time) {
 		if st.Revision.Epoch == t.Epoch {
 			t.RV = st.Revision.RV
 		}
-		w.drop(id, old, t)
+		w.drop(id, old, t, nil)
 		w.bury(t, now)
 	}
 	w.result.Swept += len(gone)

@@ -1,9 +1,11 @@
 package stream
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -19,6 +21,9 @@ const (
 
 // errBucketLost ends the watch of a bucket that is gone.
 var errBucketLost = errors.New("stream: bucket is gone")
+
+// ErrOutcomeUnknown says that a value may have been written, though no answer to the write came.
+var ErrOutcomeUnknown = errors.New("stream: whether it was written is not known")
 
 // FollowConfig is what a [Follower] asks of whoever knows what the bucket holds.
 type FollowConfig struct {
@@ -214,7 +219,11 @@ func (f *Follower) Get(ctx context.Context, key string) (*Bucket, Entry, error) 
 		if errors.Is(err, ErrNoKey) {
 			err = nil
 		}
-		if err != nil || e.Revision < f.cfg.Known(key) {
+		known := f.cfg.Known(key)
+		if !f.Current(b) { // known is of no bucket, so e cannot be judged by it
+			continue
+		}
+		if err != nil || e.Revision < known {
 			lost, unknown := f.Lost(ctx, b)
 			if lost && ctx.Err() == nil {
 				continue
@@ -226,4 +235,57 @@ func (f *Follower) Get(ctx context.Context, key string) (*Bucket, Entry, error) 
 		}
 		return b, e, nil
 	}
+}
+
+// maxChanges is how often [Follower.Change] tries while others change the same key.
+const maxChanges = 20
+
+// Change replaces the value of a key with the one that fn returns for it; fn returns false to
+// leave it, and runs again whenever another writer was faster. Noted receives the entry, written
+// or left, and reports whether b is still the bucket; if not, the change begins again in the next
+// one. A write whose answer was lost, or that went to a bucket just recreated, is recognised by
+// its value: fn never meets its own change. Errors are those of fn, [ErrConflict] when others keep
+// changing the key, [ErrOutcomeUnknown] when the value may have been written, and otherwise those
+// of reading, with nothing written.
+func (f *Follower) Change(ctx context.Context, key string, fn func(value []byte) ([]byte, bool, error), noted func(b *Bucket, e Entry) bool) error {
+	var written []byte
+	var failed error
+	for range maxChanges {
+		b, e, err := f.Get(ctx, key)
+		if err != nil {
+			return outcome(failed, err)
+		}
+		if written == nil || !bytes.Equal(e.Value, written) {
+			value, changed, err := fn(e.Value)
+			if err != nil {
+				return err
+			}
+			if changed {
+				written = value
+				e.Value = value
+				e.Revision, err = b.Update(ctx, key, value, e.Revision)
+			}
+			switch {
+			case errors.Is(err, ErrConflict):
+				continue
+			case err != nil && failed != nil:
+				return outcome(failed, err)
+			case err != nil:
+				failed = err
+				continue
+			}
+		}
+		if noted(b, e) {
+			return nil
+		}
+	}
+	return outcome(failed, fmt.Errorf("change %q in bucket %s: %w", key, f.cfg.Name, ErrConflict))
+}
+
+// outcome is err, or says that an earlier write that failed may have been carried out.
+func outcome(failed, err error) error {
+	if failed == nil {
+		return err
+	}
+	return fmt.Errorf("%w: %w, then: %w", ErrOutcomeUnknown, failed, err)
 }

@@ -18,7 +18,8 @@ const (
 	// the server with a record to send and a request to send it for, and silent until that ended: so they are short, and no heartbeats are
 	// needed beside them.
 	pullExpires = 2 * time.Second
-	// pullSilence is how long a server may say nothing, not even that there is nothing, before the consumer is taken for lost.
+	// pullSilence is how long a server that answers may send nothing, not even the end of a
+	// request, before the consumer is taken for lost.
 	pullSilence = 12 * time.Second
 )
 

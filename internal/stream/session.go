@@ -193,12 +193,17 @@ func (r *reader) follow(ctx, calls context.Context, cons jetstream.Consumer, pul
 				late.Reset(pull.late())
 				continue
 			}
-			if err := r.mute(ctx, pull); err != nil {
+			if err := r.unheard(calls, cons, pull); err != nil {
 				return fmt.Errorf("read the log of %s: %w", r.col, err)
 			}
+			late.Reset(pull.late())
 			continue
 		case <-silent.C:
-			return fmt.Errorf("read the log of %s: %w: not a word from it for %v", r.col, errConsumerLost, pullSilence)
+			if err := r.answering(calls, cons, pull); err != nil {
+				return fmt.Errorf("read the log of %s: %w: no message for %v", r.col, err, pullSilence)
+			}
+			silent.Reset(pullSilence)
+			continue
 		case <-calls.Done():
 			return fmt.Errorf("read the log of %s: %w", r.col, cmp.Or(ctx.Err(), errReconnected))
 		}
@@ -223,14 +228,45 @@ func (r *reader) follow(ctx, calls context.Context, cons jetstream.Consumer, pul
 	}
 }
 
-// mute runs when nothing can be under way any more, though something is thought to be, or the server is slow.
-func (r *reader) mute(ctx context.Context, pull *puller) error {
-	r.c.cfg.Log.LogAttrs(ctx, slog.LevelDebug, "nothing came of what the log was asked for", slog.String("collection", r.col.String()),
+// unheard runs when nothing came for twice the time that the server keeps a request. Silence
+// alone proves nothing: this process or the server may be waiting for a processor. So the server
+// is asked: its answer comes behind all that it had sent before.
+func (r *reader) unheard(ctx context.Context, cons jetstream.Consumer, pull *puller) error {
+	r.c.cfg.Log.LogAttrs(ctx, slog.LevelDebug, "no message for longer than the server keeps a request", slog.String("collection", r.col.String()),
 		slog.Int("messages", pull.messages), slog.Int("bytes", pull.bytes))
-	if pull.again {
-		return fmt.Errorf("%w: not a word from it for %v, for the second time", errConsumerLost, pull.late())
+	info, err := r.inquire(ctx, cons, pull)
+	switch {
+	case errors.Is(err, errConsumerLost):
+		return err
+	case err != nil, pull.waiting(), info.Delivered.Consumer != r.consumerSeq, info.NumWaiting > 0:
+		return nil // slow, on its way, or still requested
+	case pull.again:
+		return fmt.Errorf("%w: it has no request of this reader, for the second time", errConsumerLost)
 	}
 	return pull.anew()
+}
+
+// answering reports a consumer as lost that sends nothing, not even the end of a request, though
+// its server answers. A server that does not answer is the connection's to give up.
+func (r *reader) answering(ctx context.Context, cons jetstream.Consumer, pull *puller) error {
+	switch _, err := r.inquire(ctx, cons, pull); {
+	case errors.Is(err, errConsumerLost):
+		return err
+	case err != nil, pull.waiting():
+		return nil
+	}
+	return errConsumerLost
+}
+
+// inquire returns what the server knows of the consumer. No answer in time is an error.
+func (r *reader) inquire(ctx context.Context, cons jetstream.Consumer, pull *puller) (*jetstream.ConsumerInfo, error) {
+	ctx, cancel := context.WithTimeout(ctx, pull.late())
+	defer cancel()
+	info, err := cons.Info(ctx)
+	if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, fmt.Errorf("%w: the server has none", errConsumerLost)
+	}
+	return info, err
 }
 
 func (r *reader) patience() time.Duration {

@@ -332,6 +332,9 @@ func (t *tap) find(a *arguments) (*sink, place) {
 
 func (t *tap) deliver() {
 	for s, msgs := range t.ready {
+		if len(msgs) == 0 {
+			continue // a reader must not take what others receive for a sign of its consumer
+		}
 		s.put(msgs)
 		clear(msgs)
 		t.ready[s] = msgs[:0]

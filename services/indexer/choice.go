@@ -21,10 +21,12 @@ const (
 // zero value takes all.
 type choice struct {
 	namespaces []string // sorted, each once; nil takes all
+	named      string   // the field of the request that names them
 	labels     *labelSelector
 	fields     fields.Requirements
 	index      string   // with values, sorted, each once
 	values     []string // any of them
+	strict     bool     // not without the objects that an index has no values of
 }
 
 // scope checks the namespaces of a request, the one and the many.
@@ -33,7 +35,7 @@ func (ch *choice) scope(namespace string, namespaces []string) error {
 	case namespace != "" && len(namespaces) > 0:
 		return rpc.InvalidArgument("namespaces", "excludes namespace")
 	case namespace != "":
-		ch.namespaces = []string{namespace}
+		ch.namespaces, ch.named = []string{namespace}, "namespace"
 		return checkNamespace("namespace", namespace)
 	case len(namespaces) == 0:
 		return nil
@@ -45,7 +47,7 @@ func (ch *choice) scope(namespace string, namespaces []string) error {
 			return err
 		}
 	}
-	ch.namespaces = unique(namespaces)
+	ch.namespaces, ch.named = unique(namespaces), "namespaces"
 	return nil
 }
 

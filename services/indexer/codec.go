@@ -196,3 +196,17 @@ func serverOptions(copying, yields bool) []grpc.ServerOption {
 	}
 	return []grpc.ServerOption{grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto"), yields})}
 }
+
+// requestBytes bounds the requests of unary methods, by full name. A page token may have 4 MiB.
+func requestBytes() map[string]int {
+	bounds := map[string]int{}
+	for _, m := range serviceDesc.Methods {
+		most := 1 << 20
+		switch m.MethodName {
+		case "List", "ByIndex", "Index":
+			most = maxToken + 1<<20
+		}
+		bounds["/"+serviceDesc.ServiceName+"/"+m.MethodName] = most
+	}
+	return bounds
+}

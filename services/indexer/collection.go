@@ -67,8 +67,10 @@ type collection struct {
 	logBytes atomic.Uint64           // size of the log as last known
 	replayed atomic.Bool             // the log has been read to its end once
 	absent   atomic.Bool             // there is no log yet
-	tail     atomic.Uint64           // last sequence of the log as last known
-	head     atomic.Uint64           // its first
+	keyScope keyScope
+	frozen   atomic.Int64  // since when the revision stands still behind a hole, in nanoseconds; 0 when it does not
+	tail     atomic.Uint64 // last sequence of the log as last known
+	head     atomic.Uint64 // its first
 	watchers atomic.Int64
 	hub      *hub
 	lastErr  atomic.Pointer[string]
@@ -250,6 +252,7 @@ func (c *collection) apply(ctx context.Context, b intake) {
 				c.fresh = now
 			}
 		}
+		c.keyScope.note(r)
 		c.horizon(&batch, r)
 		if op, ok := c.op(ctx, r, b.taken[i]); ok {
 			batch.Ops = append(batch.Ops, op)
@@ -270,7 +273,8 @@ func (c *collection) apply(ctx context.Context, b intake) {
 		slices.SortStableFunc(batch.Ops, func(a, b store.Op) int { return cmp.Compare(sequenceOf(a), sequenceOf(b)) })
 	}
 	state := store.State{
-		Revision: revision, Position: c.follower.Position(), Synced: c.follower.Readable(), Frozen: c.follower.Frozen(), Hazed: c.hazed, Fresh: c.fresh,
+		Revision: revision, Upper: c.follower.Upper(), Position: c.follower.Position(), Synced: c.follower.Readable(), Frozen: c.follower.Frozen(),
+		Hazed: c.hazed, Fresh: c.fresh,
 	}
 	batch.State = &state
 	// Behind the horizon that a replay began with, tombstones expire from half a TTL on.
@@ -281,7 +285,17 @@ func (c *collection) apply(ctx context.Context, b intake) {
 	if c.sweepDue && state.Synced {
 		batch.Sweep, c.sweepDue = true, false
 	}
+	lagged := c.lagging(now) && !state.Frozen
+	switch {
+	case !state.Frozen:
+		c.frozen.Store(0)
+	case c.frozen.Load() == 0:
+		c.frozen.Store(now.UnixNano())
+	}
 	result := c.store.Apply(batch, now)
+	if lagged {
+		c.hub.wake()
+	}
 	visible := c.now()
 	if live && c.watchers.Load() > 0 {
 		if len(b.Records) <= fewRecords {
@@ -348,7 +362,18 @@ func (c *collection) op(ctx context.Context, r *delta.Record, t taken) (store.Op
 	// A record's texts are parts of its message, which is not to be kept for them.
 	return store.Op{Delete: &store.Tombstone{
 		Key: strings.Clone(string(r.Key)), UID: strings.Clone(r.UID), RV: strings.Clone(r.RV), Epoch: r.Epoch, Sequence: r.Sequence, Reason: reasons[r.DeleteReason], At: at,
-	}}, true
+	}, Final: c.final(ctx, r, t)}, true
+}
+
+// final is the object as it was deleted, if the record of the deletion has it.
+func (c *collection) final(ctx context.Context, r *delta.Record, t taken) *store.Object {
+	if len(r.Payload) == 0 || t.fault != nil {
+		return nil
+	}
+	if o := c.extract.Checked(ctx, r, nil, nil); !o.Faulty() {
+		return o
+	}
+	return nil
 }
 
 var reasons = map[delta.DeleteReason]store.Reason{

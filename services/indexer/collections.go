@@ -19,14 +19,17 @@ func (s *server) ListCollections(context.Context, *indexv1.ListCollectionsReques
 		st := snap.State()
 		status := &indexv1.CollectionStatus{
 			Collection: c.name, Cluster: c.id.Cluster, Group: c.id.Group, Version: c.id.Version, Resource: c.id.Resource,
-			Synced: st.Synced, Revision: revision(snap), Objects: int64(snap.Len()), LagRecords: int64(c.lag(st)),
+			Synced: st.Synced, Revision: revision(snap), Upper: upper(snap), Objects: int64(snap.Len()), LagRecords: int64(c.lag(st)),
 			Position: &deltav1.Position{Epoch: st.Position.Epoch, Sequence: st.Position.Sequence, Term: st.Position.Term},
 			Stale:    stale(st, now, s.cfg.StaleAfter), Quarantined: int64(snap.Faults()), Bytes: int64(snap.Bytes()), LastError: *c.lastErr.Load(),
 			Tier: indexv1.Tier_TIER_RAW, StoredBytes: int64(snap.StoredBytes()), MemoryBytes: int64(c.memory()),
-			WarmStart: c.warm.Load(), Watchers: c.watchers.Load(),
+			WarmStart: c.warm.Load(), Watchers: c.watchers.Load(), Scope: scopes[c.scopeIn(snap)],
 		}
 		if c.keeper.Compacting() {
 			status.Tier = indexv1.Tier_TIER_COMPACT
+		}
+		if at := c.frozenSince(); !at.IsZero() {
+			status.FrozenSince, status.Lagging = timestamppb.New(at), c.lagging(now)
 		}
 		if !st.Fresh.IsZero() {
 			status.LiveAt = timestamppb.New(st.Fresh)

@@ -29,22 +29,45 @@ type waiter interface {
 	resume()
 }
 
+// demand is what a request asks of a snapshot, and how long it waits for one.
+type demand struct {
+	least delta.Revision
+	exact bool
+	wait  time.Duration
+}
+
+func (d *demand) met(snap *store.Snapshot) bool {
+	st := snap.State()
+	return reached(snap, d.least) && (!d.exact || st.Exact())
+}
+
+// demand reads a consistency.
+func (s *Service) demand(want *indexv1.Consistency) (d demand, err error) {
+	if want.GetAtLeast() == nil && !want.GetExact() {
+		return d, nil
+	}
+	d.exact = want.GetExact()
+	if d.least, err = parseRevision("consistency.at_least", want.GetAtLeast()); err != nil {
+		return d, err
+	}
+	d.wait, err = s.timeout("consistency.timeout", want.GetTimeout())
+	return d, err
+}
+
 // read returns the snapshot that answers a request: the latest one, or the
-// first that has reached what the consistency asks for.
+// first that is as the consistency asks.
 func (s *Service) read(ctx context.Context, c *collection, want *indexv1.Consistency) (*store.Snapshot, error) {
+	d, err := s.demand(want)
+	if err != nil {
+		return nil, err
+	}
+	return s.meet(ctx, c, &d)
+}
+
+// meet returns the latest snapshot, or the first that meets a demand.
+func (s *Service) meet(ctx context.Context, c *collection, d *demand) (*store.Snapshot, error) {
 	snap := c.store.Snapshot()
-	if want.GetAtLeast() == nil {
-		return snap, c.synced(snap)
-	}
-	least, err := parseRevision("consistency.at_least", want.GetAtLeast())
-	if err != nil {
-		return nil, err
-	}
-	wait, err := s.timeout("consistency.timeout", want.GetTimeout())
-	if err != nil {
-		return nil, err
-	}
-	if err := c.synced(snap); err != nil || reached(snap, least) {
+	if err := c.synced(snap); err != nil || d.wait == 0 || d.met(snap) {
 		return snap, err
 	}
 	if w, ok := ctx.(waiter); ok {
@@ -53,7 +76,7 @@ func (s *Service) read(ctx context.Context, c *collection, want *indexv1.Consist
 		}
 		defer w.resume()
 	}
-	ctx, cancel := context.WithDeadline(ctx, deadline(ctx, wait))
+	ctx, cancel := context.WithDeadline(ctx, deadline(ctx, d.wait))
 	defer cancel()
 	for {
 		select {
@@ -61,27 +84,36 @@ func (s *Service) read(ctx context.Context, c *collection, want *indexv1.Consist
 		case <-s.stopping:
 			return nil, newFault(errStopping, "")
 		case <-ctx.Done():
-			return nil, c.late(snap, least)
+			return nil, c.late(snap, d)
 		}
 		snap = c.store.Snapshot()
-		if err := c.synced(snap); err != nil || reached(snap, least) {
+		if err := c.synced(snap); err != nil || d.met(snap) {
 			return snap, err
 		}
 	}
 }
 
 // readAll returns a snapshot of each of several collections. A revision belongs
-// to one of them, so at_least is refused unless there is only one. Skipping, it
-// leaves out those that cannot be read, as long as one can.
-func (s *Service) readAll(ctx context.Context, list []*collection, want *indexv1.Consistency, skip bool) ([]part, error) {
-	if want.GetAtLeast() != nil && len(list) > 1 {
+// to one of them, so at_least is refused unless there is only one; the tokens of
+// pages, which go on from least, have one for each. Skipping, it leaves out those
+// that cannot be read, as long as one can.
+func (s *Service) readAll(ctx context.Context, list []*collection, want *indexv1.Consistency, least uppers, skip bool) ([]part, error) {
+	if want.GetAtLeast() != nil && len(list) > 1 && least == nil {
 		return nil, rpc.InvalidArgument("consistency.at_least",
 			fmt.Sprintf("is a revision of one collection, and this is a read of %d; name each in WaitForRevision first", len(list)))
+	}
+	all, err := s.demand(want)
+	if err != nil {
+		return nil, err
 	}
 	parts := make([]part, 0, len(list))
 	var unread error
 	for _, c := range list {
-		snap, err := s.read(ctx, c, want)
+		d := all
+		if least != nil {
+			d.least, d.wait = least.of(c), all.wait
+		}
+		snap, err := s.meet(ctx, c, &d)
 		switch {
 		case err == nil:
 			parts = append(parts, part{c, snap})
@@ -108,8 +140,12 @@ func (c *collection) synced(snap *store.Snapshot) error {
 	return newFault(errNotSynced, c.name, "collection", c.name)
 }
 
-func (c *collection) late(snap *store.Snapshot, least delta.Revision) error {
-	return newFault(errRevisionNotReached, fmt.Sprintf("%s is at %v, not at %v", c.name, snap.State().Revision, least), "collection", c.name).reached(snap)
+func (c *collection) late(snap *store.Snapshot, d *demand) error {
+	st := snap.State()
+	if reached(snap, d.least) {
+		return newFault(errNotExact, fmt.Sprintf("%s is at %v and has events up to %v", c.name, st.Revision, st.Upper), "collection", c.name).reached(snap)
+	}
+	return newFault(errRevisionNotReached, fmt.Sprintf("%s is at %v, not at %v", c.name, st.Revision, d.least), "collection", c.name).reached(snap)
 }
 
 // reached reports whether a snapshot is at a revision. Epoch zero is the
@@ -193,7 +229,7 @@ func (s *server) WaitForRevision(ctx context.Context, req *indexv1.WaitForRevisi
 		if err != nil {
 			return nil, err
 		}
-		resp.Revisions = append(resp.Revisions, &deltav1.CollectionRevision{Collection: c.name, Revision: revision(snap)})
+		resp.Revisions = append(resp.Revisions, revisionOf(part{c, snap}))
 	}
 	return resp, nil
 }
@@ -216,11 +252,17 @@ func (s *Service) await(ctx context.Context, c *collection, least delta.Revision
 		if err != nil {
 			return nil, err
 		}
-		return nil, c.late(snap, least)
+		return nil, c.late(snap, &demand{least: least})
 	}
 }
 
 func revision(snap *store.Snapshot) *deltav1.Revision {
-	r := snap.State().Revision
+	return protoRevision(snap.State().Revision)
+}
+
+// upper bounds what a snapshot holds.
+func upper(snap *store.Snapshot) *deltav1.Revision { return protoRevision(snap.State().Upper) }
+
+func protoRevision(r delta.Revision) *deltav1.Revision {
 	return &deltav1.Revision{Epoch: r.Epoch, ResourceVersion: r.RV}
 }

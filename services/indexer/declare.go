@@ -3,7 +3,6 @@ package indexer
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -134,41 +133,30 @@ func compileAll(set definition.Set, old []declaration) []declaration {
 // are put one after another. The change holds on this replica when edit
 // returns. Errors are those of change, or errDefinitionsAway.
 func (d *declarations) edit(ctx context.Context, resource string, change func(definition.Set) (definition.Set, error)) error {
-	for range 20 {
-		b, e, err := d.bucket.Get(ctx, resource)
-		if err != nil {
-			return away(err)
+	var set definition.Set // as it is once noted
+	var refused error
+	err := d.bucket.Change(ctx, resource, func(value []byte) ([]byte, bool, error) {
+		set, refused = definition.DecodeSet(value)
+		if refused != nil {
+			refused = newFault(errDefinitionsAway, refused.Error(), "resource", resource)
+			return nil, false, refused
 		}
-		set, err := definition.DecodeSet(e.Value)
-		if err != nil {
-			return newFault(errDefinitionsAway, err.Error(), "resource", resource)
+		var next definition.Set
+		if next, refused = change(set); refused != nil || next == nil {
+			return nil, false, refused
 		}
-		next, err := change(set)
-		if err != nil {
-			return err
+		set = next
+		if value, refused = next.Encode(); refused == nil && len(value) > maxSetBytes {
+			refused = newFault(errTooManyIndexes, fmt.Sprintf("definitions for %s would take %d bytes, at most %d", resource, len(value), maxSetBytes), "resource", resource)
 		}
-		if next == nil { // what is known here may be older than what was read
-			d.note(b, resource, e.Revision, e.Value, set, nil)
-			return nil
-		}
-		value, err := next.Encode()
-		if err != nil {
-			return err
-		}
-		if len(value) > maxSetBytes {
-			return newFault(errTooManyIndexes, fmt.Sprintf("definitions for %s would take %d bytes, at most %d", resource, len(value), maxSetBytes), "resource", resource)
-		}
-		revision, err := b.Update(ctx, resource, value, e.Revision)
-		switch {
-		case err == nil && !d.note(b, resource, revision, value, next, nil):
-			return newFault(errDefinitionsAway, "the bucket was lost meanwhile", "resource", resource)
-		case err == nil:
-			return nil
-		case !errors.Is(err, stream.ErrConflict):
-			return away(err)
-		}
+		return value, true, refused
+	}, func(b *stream.Bucket, e stream.Entry) bool { // also when nothing changes: what is known here may be older
+		return d.note(b, resource, e.Revision, e.Value, set, nil)
+	})
+	if err != nil && refused == nil {
+		return away(err)
 	}
-	return newFault(errDefinitionsAway, "others keep changing them", "resource", resource)
+	return err
 }
 
 // revision is that of what is known of a resource; 0 when nothing is.

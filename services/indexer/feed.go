@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"bytes"
 	"context"
 
 	"github.com/deltaplane/deltaplane/core/delta"
@@ -40,8 +41,14 @@ func (c *collection) take(b delta.Batch) intake {
 			end := len(head) + len(r.Payload)
 			t.frame = c.keeper.Put(head, r.Payload, tail)
 			r.Payload = t.frame[len(head):end:end]
+			continue
+		}
+		// What is lent is not kept. Only readers of changes want a deleted object, and in the first replay there are none.
+		if r.Type == delta.Deleted && r.DeleteReason == delta.Observed && len(r.Payload) > 0 && c.replayed.Load() {
+			in.taken[i].fault = extract.Check(r)
+			r.Payload = bytes.Clone(r.Payload)
 		} else {
-			r.Payload = nil // it is lent
+			r.Payload = nil
 		}
 	}
 	return in

@@ -32,5 +32,6 @@ func newFileMetrics() *fileMetrics {
 
 var (
 	gaugeFileAge   = prometheus.NewDesc("deltaplane_indexer_checkpoint_age_seconds", "Since the collection's checkpoint was written.", perCollection, nil)
+	gaugeUnsaved   = prometheus.NewDesc("deltaplane_indexer_checkpoint_failing", "1 while the collection's last checkpoint could not be written, as on a full disk.", perCollection, nil)
 	gaugeFileBytes = prometheus.NewDesc("deltaplane_indexer_checkpoint_bytes", "Length of the collection's checkpoint.", perCollection, nil)
 )

@@ -22,9 +22,15 @@ type filter struct {
 	selection uint64 // see place
 }
 
-// newFilter checks that the collection has the fields a choice goes by.
+// newFilter checks that the collection has the namespaces and fields a choice
+// goes by.
 func (c *collection) newFilter(ch choice) (filter, error) {
 	f := filter{choice: ch}
+	if len(ch.namespaces) > 0 {
+		if err := c.namespaceFits(ch.named, ch.namespaces[0]); err != nil {
+			return f, err
+		}
+	}
 	if len(ch.fields) == 0 {
 		return f, nil
 	}
@@ -37,6 +43,9 @@ func (c *collection) newFilter(ch choice) (filter, error) {
 		if r.Field != namespaceField || r.Operator == selection.NotEquals || r.Value == "" {
 			f.fields, f.byField = append(f.fields, r), append(f.byField, c.indexOf(r.Field))
 			continue
+		}
+		if err := c.namespaceFits("field_selector", r.Value); err != nil {
+			return f, err
 		}
 		f.none = f.none || f.namespaces != nil && !slices.Contains(f.namespaces, r.Value)
 		f.namespaces = []string{r.Value}
@@ -141,10 +150,13 @@ type source struct {
 	exact  bool // the filter takes each of them
 }
 
-// vouch returns the error of an index by whose field the filter goes: what it
-// could not read of some objects, the filter cannot judge.
+// vouch returns, of a strict filter, the error of an index that it goes by and
+// that has no values for some objects.
 func (f *filter) vouch(snap *store.Snapshot) error {
-	for _, index := range f.byField {
+	if !f.strict {
+		return nil
+	}
+	for _, index := range append(slices.Clip(f.byField), f.index) {
 		if index == "" {
 			continue
 		}
@@ -165,7 +177,7 @@ func (f *filter) source(snap *store.Snapshot) (source, error) {
 	}
 	if f.index != "" {
 		hits, err := snap.ByIndex(f.index, f.values...)
-		if err != nil {
+		if err := tolerate(err, f.strict); err != nil {
 			return s, err
 		}
 		s.hits, s.whole, s.total = hits, false, hits.Len()
@@ -183,19 +195,20 @@ func (f *filter) source(snap *store.Snapshot) (source, error) {
 	return s, s.scope()
 }
 
-// try takes the objects under values of an index if they are fewer, and the
-// faulty ones with them: those may match whatever the index says of them. sole
+// try takes the objects under values of an index if they are fewer, and with them
+// the faulty ones and those it has no values of: they may match. sole
 // says that the filter asks for nothing else.
 func (s *source) try(index string, values []string, sole bool) {
-	faulty := s.snap.Faulty()
-	n := faulty.Len()
+	n, _ := s.snap.UnindexedKeys(index, 0)
+	n += s.snap.Faulty().Len()
 	for _, v := range values {
 		hits, err := s.snap.ByIndex(index, v)
-		if n += hits.Len(); err != nil || n >= s.total {
+		if n += hits.Len(); tolerate(err, false) != nil || n >= s.total {
 			return
 		}
 	}
-	if hits, err := s.snap.ByIndex(index, values...); err == nil {
+	if hits, err := s.snap.ByIndex(index, values...); tolerate(err, false) == nil {
+		faulty := s.snap.Faulty().With(s.snap.Unindexed(index))
 		hits = hits.With(faulty)
 		s.hits, s.whole, s.total, s.exact = hits, false, hits.Len(), sole && faulty.Len() == 0
 	}

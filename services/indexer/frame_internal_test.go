@@ -64,7 +64,7 @@ func TestAFrameIsWhatCheckpointsOfItsFormatHold(t *testing.T) {
 	payload := bytes.Repeat([]byte("p"), copyBelow)
 	head, tail := o.around(&delta.Record{Key: "ns/a", UID: "u", RV: "7", Payload: payload})
 	const wantHead, wantTail = "\x0a\x91\x08\x0a\x04ns/a\x12\x01u\x1a\x017\x22\x80\x08", "\x28\x01"
-	if string(head) != wantHead || string(tail) != wantTail || len(tail) != store.FrameTail || checkpoint.Format != 3 {
+	if string(head) != wantHead || string(tail) != wantTail || len(tail) != store.FrameTail || checkpoint.Format != 4 {
 		t.Errorf("%q and %q stand around a payload, want %q and %q; with other ones checkpoint.Format must be raised", head, tail, wantHead, wantTail)
 	}
 }

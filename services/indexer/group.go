@@ -7,7 +7,6 @@ import (
 
 	"google.golang.org/grpc/mem"
 
-	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
@@ -59,7 +58,7 @@ type block struct {
 	left        int             // cursors that have not taken it
 	first, last uint64          // numbers of the changes
 	at          place           // behind it; zero within a state
-	rev         delta.Revision
+	bounds      bounds
 	made        time.Time
 }
 
@@ -67,12 +66,12 @@ type block struct {
 const partCost = 48
 
 // newBlock writes events, and where a reader is behind them.
-func newBlock(events []event, at place, rev delta.Revision) *block {
-	return writeBlock(events, false, at, rev)
+func newBlock(events []event, at place, b bounds) *block {
+	return writeBlock(events, false, at, b)
 }
 
 // writeBlock is newBlock that also says whether earlier events were left out.
-func writeBlock(events []event, folded bool, at place, rev delta.Revision) *block {
+func writeBlock(events []event, folded bool, at place, b bounds) *block {
 	o := newOut()
 	o.changes(events)
 	if folded {
@@ -84,22 +83,27 @@ func writeBlock(events []event, folded bool, at place, rev delta.Revision) *bloc
 	o.head(1, size)
 	head := o.flat()
 	o = newOut()
-	o.trailer(at, rev)
+	o.trailer(at, b)
 	tail := o.flat()
 	parts := make(mem.BufferSlice, 0, len(body)+2)
 	parts = append(append(append(parts, mem.SliceBuffer(head)), body...), mem.SliceBuffer(tail))
 	return &block{
 		frame: &frame{parts: parts}, body: parts[1 : len(parts)-1], n: len(events), size: size,
-		cost: cost + len(head) + len(tail) + partCost*len(parts), at: at, rev: rev, made: time.Now(),
+		cost: cost + len(head) + len(tail) + partCost*len(parts), at: at, bounds: b, made: time.Now(),
 	}
 }
 
 // trailer ends a WatchResponse.
-func (o *out) trailer(at place, rev delta.Revision) {
+func (o *out) trailer(at place, b bounds) {
 	if !at.isZero() {
 		o.place(5, at)
 	}
-	o.revision(6, rev)
+	if !b.revision.IsZero() {
+		o.revision(6, b.revision)
+	}
+	if !b.upper.IsZero() {
+		o.revision(7, b.upper)
+	}
 }
 
 // changes writes the repeated field of an Events message.
@@ -115,6 +119,12 @@ func (o *out) changes(list []event) {
 		}
 		if e.item.quarantined {
 			o.uint(5, 1)
+		}
+		if e.unknown {
+			o.uint(6, 1)
+		}
+		if e.unindexed {
+			o.uint(7, 1)
 		}
 	}
 }
@@ -176,9 +186,18 @@ func (g *group) event(snap *store.Snapshot, c *store.Change, items *items) (even
 	case has:
 		return event{typ: deltav1.DeltaType_DELTA_TYPE_ADDED, item: items.of(&g.view, c)}, true
 	case had && c.New != nil:
-		return deletion(c.Key, c.New.UID(), c.RV, deltav1.DeleteReason_DELETE_REASON_FILTERED), true
+		e := deletion(c.Key, c.New.UID(), c.RV, deltav1.DeleteReason_DELETE_REASON_FILTERED)
+		if g.filter.index != "" {
+			_, err := snap.Values(g.filter.index, c.New)
+			_, e.unindexed = errors.AsType[*store.FailedError](err)
+		}
+		return e, true
 	case had:
-		return deletion(c.Key, c.Old.UID(), c.RV, deleteReasons[c.Reason]), true
+		e := deletion(c.Key, c.Old.UID(), c.RV, deleteReasons[c.Reason])
+		if c.Final != nil {
+			e.final(items.of(&g.view, c))
+		}
+		return e, true
 	default:
 		return event{}, false
 	}
@@ -192,8 +211,22 @@ var deleteReasons = map[store.Reason]deltav1.DeleteReason{
 	store.Swept:     deltav1.DeleteReason_DELETE_REASON_INFERRED,
 }
 
+// deletion is that of an object of which nobody can tell what it was like in the
+// end, or which lives.
 func deletion(key, uid, rv string, reason deltav1.DeleteReason) event {
-	return event{typ: deltav1.DeltaType_DELTA_TYPE_DELETED, item: item{key: key, uid: uid, rv: rv}, reason: reason}
+	return event{
+		typ: deltav1.DeltaType_DELTA_TYPE_DELETED, item: item{key: key, uid: uid, rv: rv}, reason: reason,
+		unknown: reason != deltav1.DeleteReason_DELETE_REASON_FILTERED,
+	}
+}
+
+// final makes a deletion one of a known object, as a view shows it. What is not
+// in the view stays as it was: a deletion has its version in any.
+func (e *event) final(it item) {
+	if it.quarantined {
+		return
+	}
+	e.item.payload, e.item.encoding, e.unknown = it.payload, it.encoding, false
 }
 
 // items remembers how one change looks in the views that were asked for, so
@@ -219,7 +252,11 @@ func (m *items) of(p *projection, c *store.Change) item {
 			return v.item
 		}
 	}
-	it := p.item(c.New)
+	o := c.New
+	if o == nil {
+		o = c.Final
+	}
+	it := p.item(o)
 	m.seen = append(m.seen, viewed{mask: p.mask, keys: keys, item: it})
 	return it
 }

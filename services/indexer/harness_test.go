@@ -41,6 +41,8 @@ type world struct {
 	w    *stream.Writer
 	term uint64
 	rv   int
+
+	scope delta.Scope // in synced records
 }
 
 func newWorld(t testing.TB) *world {
@@ -121,7 +123,7 @@ func (w *world) stamp(records []delta.Record) []delta.Record {
 func (w *world) sync(t testing.TB) {
 	t.Helper()
 	w.rv++
-	write(t, w.w, delta.Record{Kind: delta.KindSynced, RV: strconv.Itoa(w.rv), Watermark: strconv.Itoa(w.rv)})
+	write(t, w.w, delta.Record{Kind: delta.KindSynced, RV: strconv.Itoa(w.rv), Watermark: strconv.Itoa(w.rv), Scope: w.scope})
 }
 
 func write(t testing.TB, w *stream.Writer, records ...delta.Record) {

@@ -38,6 +38,7 @@ type hub struct {
 	byScope map[string][]*group
 	rest    []*group // concerned by every change
 	byNeed  map[need][]*group
+	strict  map[*group]struct{}
 	idle    chan struct{}
 	trimmed time.Time
 
@@ -64,7 +65,7 @@ func (h *hub) clear() {
 	h.snap = nil
 	h.groups, h.views = map[string]*group{}, map[string]projection{}
 	h.byValue, h.byScope, h.rest = map[string]map[string][]*group{}, map[string][]*group{}, nil
-	h.byNeed = map[need][]*group{}
+	h.byNeed, h.strict = map[need][]*group{}, map[*group]struct{}{}
 	h.touched, h.floor, h.items = nil, nil, items{}
 }
 
@@ -128,6 +129,9 @@ func (h *hub) leave(w *watcher) {
 func (h *hub) file(g *group) {
 	h.groups[g.key] = g
 	f := &g.filter
+	if f.strict {
+		h.strict[g] = struct{}{}
+	}
 	for _, n := range f.needs {
 		h.byNeed[n] = append(h.byNeed[n], g)
 	}
@@ -153,6 +157,7 @@ func (h *hub) unfile(g *group) {
 		return
 	}
 	delete(h.groups, g.key)
+	delete(h.strict, g)
 	without := func(list []*group) []*group {
 		return slices.DeleteFunc(list, func(o *group) bool { return o == g })
 	}

@@ -73,7 +73,7 @@ func (s *server) ListIndexers(_ context.Context, req *indexv1.ListIndexersReques
 	if err := c.synced(snap); err != nil {
 		return nil, err
 	}
-	return &indexv1.ListIndexersResponse{Indexers: c.indexers(snap), Revision: revision(snap)}, nil
+	return &indexv1.ListIndexersResponse{Indexers: c.indexers(snap), Revision: revision(snap), Upper: upper(snap)}, nil
 }
 
 // indexers describes what a collection has in a snapshot, and what is declared
@@ -97,7 +97,8 @@ func (c *collection) indexers(snap *store.Snapshot) []*indexv1.Indexer {
 			x.State, x.CompleteFrom = indexv1.IndexerState_INDEXER_STATE_READY, &deltav1.Revision{Epoch: info.CompleteFrom.Epoch, ResourceVersion: info.CompleteFrom.RV}
 		}
 		if info.Failed > 0 {
-			x.State, x.LastError = indexv1.IndexerState_INDEXER_STATE_FAILED, info.Err.Error()
+			_, keys := snap.UnindexedKeys(info.Name, namedUnindexed)
+			x.LastError, x.UnindexedKeys = info.Err.Error(), keys
 		}
 		list = append(list, x)
 	}
@@ -144,7 +145,7 @@ func (s *server) AddIndexers(ctx context.Context, req *indexv1.AddIndexersReques
 	var have []*indexv1.Indexer
 	if len(x.many) > 0 {
 		snap := x.many[0].store.Snapshot()
-		have, resp.Revision = x.many[0].indexers(snap), revision(snap)
+		have, resp.Revision, resp.Upper = x.many[0].indexers(snap), revision(snap), upper(snap)
 	}
 	for _, d := range list {
 		i := slices.IndexFunc(have, func(x *indexv1.Indexer) bool { return x.GetName() == d.Name })
@@ -309,6 +310,14 @@ func (x scope) missing(set definition.Set, names []string) error {
 		i := slices.IndexFunc(set, func(d definition.Declared) bool { return d.Name == name && d.In(x.cluster) })
 		if i >= 0 {
 			text += fmt.Sprintf(", but for %s/%s", set[i].Cluster, x.resource)
+		} else {
+			var there []string
+			for _, d := range set {
+				if d.Cluster == x.cluster {
+					there = append(there, d.Name)
+				}
+			}
+			text += "; " + rpc.ThereAre(there, name)
 		}
 		return newFault(errIndexNotFound, text, "index", name, "collection", x.String())
 	}

@@ -10,7 +10,7 @@ import (
 
 // answerFields are the field numbers of a page of objects in its message.
 // Objects are 1, the next token 2 and the revision 3 in all of them.
-type answerFields struct{ remaining, quarantined, revisions, named, leftOut int }
+type answerFields struct{ remaining, quarantined, revisions, named, leftOut, upper int }
 
 func (s *server) list(ctx context.Context, req *indexv1.ListRequest) (*out, error) {
 	t, err := s.targets(req.GetCollection(), req.GetClusters())
@@ -20,7 +20,7 @@ func (s *server) list(ctx context.Context, req *indexv1.ListRequest) (*out, erro
 	if err != nil {
 		return nil, err
 	}
-	var ch choice
+	ch := choice{strict: req.GetStrict()}
 	if err := ch.scope(req.GetNamespace(), req.GetNamespaces()); err != nil {
 		return nil, err
 	}
@@ -39,7 +39,7 @@ func (s *server) list(ctx context.Context, req *indexv1.ListRequest) (*out, erro
 	if err != nil {
 		return nil, err
 	}
-	return p.answer(ctx, &t, filters, &proj, answerFields{remaining: 4, quarantined: 5, revisions: 6, named: 7, leftOut: 8})
+	return p.answer(ctx, &t, filters, &proj, answerFields{remaining: 4, quarantined: 5, revisions: 6, named: 7, leftOut: 8, upper: 9})
 }
 
 func (s *server) byIndex(ctx context.Context, req *indexv1.ByIndexRequest) (*out, error) {
@@ -50,7 +50,7 @@ func (s *server) byIndex(ctx context.Context, req *indexv1.ByIndexRequest) (*out
 	if err != nil {
 		return nil, err
 	}
-	var ch choice
+	ch := choice{strict: req.GetStrict()}
 	if err := ch.under(req.GetIndex(), "values", req.GetValues()); err != nil {
 		return nil, err
 	}
@@ -72,7 +72,7 @@ func (s *server) byIndex(ctx context.Context, req *indexv1.ByIndexRequest) (*out
 	if err != nil {
 		return nil, err
 	}
-	return p.answer(ctx, &t, filters, &proj, answerFields{quarantined: 4, revisions: 5, named: 6, leftOut: 7})
+	return p.answer(ctx, &t, filters, &proj, answerFields{quarantined: 4, revisions: 5, named: 6, leftOut: 7, upper: 8})
 }
 
 // filters are a choice made ready for each collection of a target.
@@ -254,7 +254,7 @@ func (p *page) answer(ctx context.Context, t *target, fs filters, proj *projecti
 		o.string(2, p.next(ctx, w.lastAt, w.written(), w.n))
 	}
 	if !p.many {
-		o.snapshot(3, p.parts[0].snap)
+		o.bounds(3, fields.upper, p.parts[0].snap)
 	}
 	if left > 0 {
 		o.uint(fields.remaining, left)
@@ -272,6 +272,9 @@ func (p *page) answer(ctx context.Context, t *target, fs filters, proj *projecti
 		for _, name := range t.without(p.parts) {
 			o.element(fields.leftOut, name)
 		}
+	}
+	for _, part := range p.parts {
+		o.unindexed(fs.of(part.c).unindexed(part.c, part.snap))
 	}
 	return o, nil
 }
@@ -302,5 +305,5 @@ func (p *page) remaining(fs filters, total uint64, w *pageWriter) uint64 {
 }
 
 func revisionOf(p part) *deltav1.CollectionRevision {
-	return &deltav1.CollectionRevision{Collection: p.c.name, Revision: revision(p.snap)}
+	return &deltav1.CollectionRevision{Collection: p.c.name, Revision: revision(p.snap), Upper: upper(p.snap)}
 }

@@ -222,7 +222,7 @@ func TestErrorsRepeatOnlyTheBeginningOfWhatIsLong(t *testing.T) {
 	w.start(t)
 	r := w.index(t, nil)
 	w.caughtUp(t, r)
-	_, err := r.Get(t.Context(), &indexv1.GetRequest{Collection: strings.Repeat("x", 1<<20), Key: "n/p1"})
+	_, err := r.Get(t.Context(), &indexv1.GetRequest{Collection: strings.Repeat("x", 1<<19), Key: "n/p1"})
 	wantStatus(t, "get", err, codes.NotFound, "COLLECTION_NOT_FOUND", "")
 	if n := len(err.Error()) + len(rpc.Info(err).GetMetadata()["collection"]); n > 8<<10 {
 		t.Errorf("the error takes %d bytes", n)

@@ -125,31 +125,33 @@ func (c *collection) observe(ctx context.Context, records []delta.Record, began,
 type gauges struct{ s *Service }
 
 var (
-	perCollection = []string{"collection"}
-	gaugeObjects  = prometheus.NewDesc("deltaplane_indexer_objects", "Objects held.", perCollection, nil)
-	gaugeBytes    = prometheus.NewDesc("deltaplane_indexer_payload_bytes", "Payload bytes held.", perCollection, nil)
-	gaugeStored   = prometheus.NewDesc("deltaplane_indexer_stored_bytes", "Payload bytes as they are stored, by collection and tier: raw, compact.", []string{"collection", "tier"}, nil)
-	gaugeMemory   = prometheus.NewDesc("deltaplane_indexer_memory_bytes", "Memory held for the collection, as an estimate.", perCollection, nil)
-	gaugeDicts    = prometheus.NewDesc("deltaplane_indexer_dictionaries", "Dictionaries that stored payloads need.", perCollection, nil)
-	gaugeRatio    = prometheus.NewDesc("deltaplane_indexer_compression_ratio", "Payload bytes compressed, over what became of them.", perCollection, nil)
-	countTrained  = prometheus.NewDesc("deltaplane_indexer_dictionaries_made_total", "Dictionaries made from the collection's objects.", perCollection, nil)
-	countDecode   = prometheus.NewDesc("deltaplane_indexer_decode_errors_total", "Stored payloads that could not be decoded.", perCollection, nil)
-	gaugeRefused  = prometheus.NewDesc("deltaplane_indexer_memory_refused", "1 while the collection is not held because it does not fit into the memory budget.", perCollection, nil)
-	gaugeBudget   = prometheus.NewDesc("deltaplane_indexer_memory_budget_bytes", "What all collections may take; absent without a bound.", nil, nil)
-	gaugeFaults   = prometheus.NewDesc("deltaplane_indexer_quarantined_keys", "Keys whose newest version cannot be read.", perCollection, nil)
-	gaugeSynced   = prometheus.NewDesc("deltaplane_indexer_synced", "1 when reads are answered.", perCollection, nil)
-	gaugeLag      = prometheus.NewDesc("deltaplane_indexer_lag_records", "Log records behind the end of the log as last known.", perCollection, nil)
-	gaugeSilence  = prometheus.NewDesc("deltaplane_indexer_silence_seconds", "Since the reflector was last heard on the log.", perCollection, nil)
-	gaugeWatchers = prometheus.NewDesc("deltaplane_indexer_watchers", "Open watches.", perCollection, nil)
-	gaugeErrors   = prometheus.NewDesc("deltaplane_indexer_index_errors", "Keys an index function failed on, over all indexes.", perCollection, nil)
-	gaugeRequests = prometheus.NewDesc("deltaplane_indexer_request_bytes", "Memory that requests hold while they wait, as an estimate.", nil, nil)
-	gaugePinned   = prometheus.NewDesc("deltaplane_indexer_pinned_snapshots", "Snapshots kept for page tokens.", nil, nil)
+	perCollection  = []string{"collection"}
+	gaugeObjects   = prometheus.NewDesc("deltaplane_indexer_objects", "Objects held.", perCollection, nil)
+	gaugeBytes     = prometheus.NewDesc("deltaplane_indexer_payload_bytes", "Payload bytes held.", perCollection, nil)
+	gaugeStored    = prometheus.NewDesc("deltaplane_indexer_stored_bytes", "Payload bytes as they are stored, by collection and tier: raw, compact.", []string{"collection", "tier"}, nil)
+	gaugeMemory    = prometheus.NewDesc("deltaplane_indexer_memory_bytes", "Memory held for the collection, as an estimate.", perCollection, nil)
+	gaugeDicts     = prometheus.NewDesc("deltaplane_indexer_dictionaries", "Dictionaries that stored payloads need.", perCollection, nil)
+	gaugeRatio     = prometheus.NewDesc("deltaplane_indexer_compression_ratio", "Payload bytes compressed, over what became of them.", perCollection, nil)
+	countTrained   = prometheus.NewDesc("deltaplane_indexer_dictionaries_made_total", "Dictionaries made from the collection's objects.", perCollection, nil)
+	countDecode    = prometheus.NewDesc("deltaplane_indexer_decode_errors_total", "Stored payloads that could not be decoded.", perCollection, nil)
+	gaugeRefused   = prometheus.NewDesc("deltaplane_indexer_memory_refused", "1 while the collection is not held because it does not fit into the memory budget.", perCollection, nil)
+	gaugeBudget    = prometheus.NewDesc("deltaplane_indexer_memory_budget_bytes", "What all collections may take; absent without a bound.", nil, nil)
+	gaugeFaults    = prometheus.NewDesc("deltaplane_indexer_quarantined_keys", "Keys whose newest version cannot be read.", perCollection, nil)
+	gaugeSynced    = prometheus.NewDesc("deltaplane_indexer_synced", "1 when reads are answered.", perCollection, nil)
+	gaugeLag       = prometheus.NewDesc("deltaplane_indexer_lag_records", "Log records behind the end of the log as last known.", perCollection, nil)
+	gaugeSilence   = prometheus.NewDesc("deltaplane_indexer_silence_seconds", "Since the reflector was last heard on the log.", perCollection, nil)
+	gaugeWatchers  = prometheus.NewDesc("deltaplane_indexer_watchers", "Open watches.", perCollection, nil)
+	gaugeErrors    = prometheus.NewDesc("deltaplane_indexer_index_errors", "Keys an index function failed on, over all indexes.", perCollection, nil)
+	gaugeLagging   = prometheus.NewDesc("deltaplane_indexer_lagging", "1 while the revision has stood still for more than 10 s behind a hole in the log: barriers are not met on this replica.", perCollection, nil)
+	gaugeUnindexed = prometheus.NewDesc("deltaplane_indexer_index_unindexed_objects", "Objects that an index has no values for, since its path or expression fails on them; ListIndexers names the first.", []string{"collection", "index"}, nil)
+	gaugeRequests  = prometheus.NewDesc("deltaplane_indexer_request_bytes", "Memory that requests hold while they wait, as an estimate.", nil, nil)
+	gaugePinned    = prometheus.NewDesc("deltaplane_indexer_pinned_snapshots", "Snapshots kept for page tokens.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (gauges) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		gaugeObjects, gaugeBytes, gaugeFaults, gaugeSynced, gaugeLag, gaugeSilence, gaugeWatchers, gaugeErrors, gaugePinned, gaugeFileAge, gaugeFileBytes,
+		gaugeObjects, gaugeBytes, gaugeFaults, gaugeSynced, gaugeLag, gaugeSilence, gaugeWatchers, gaugeErrors, gaugeLagging, gaugeUnindexed, gaugePinned, gaugeFileAge, gaugeFileBytes, gaugeUnsaved,
 		gaugeWatchLag, gaugeWatchLagCount, gaugeWatchBehind, gaugeWatchGroups, gaugeStates,
 		gaugeRequests, gaugeStored, gaugeMemory, gaugeDicts, gaugeRatio, countTrained, countDecode, gaugeRefused, gaugeBudget,
 	} {
@@ -165,6 +167,7 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 		failed, synced := 0, 0
 		for _, x := range snap.Indexers() {
 			failed += x.Failed
+			ch <- prometheus.MustNewConstMetric(gaugeUnindexed, prometheus.GaugeValue, float64(x.Failed), c.name, x.Name)
 		}
 		if snap.State().Synced {
 			synced = 1
@@ -183,6 +186,13 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 		}
 		send(gaugeWatchers, float64(c.watchers.Load()))
 		send(gaugeErrors, float64(failed))
+		if g.s.files != nil {
+			failing := 0.0
+			if c.unsaved.Load() != nil {
+				failing = 1
+			}
+			send(gaugeUnsaved, failing)
+		}
 		if saved := c.saved.Load(); saved != nil {
 			send(gaugeFileAge, now.Sub(saved.at).Seconds())
 			send(gaugeFileBytes, float64(saved.bytes))

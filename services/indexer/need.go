@@ -19,7 +19,8 @@ type need struct {
 // tells that one is not there, or not yet.
 func (c *collection) bind(f *filter, snap *store.Snapshot) error {
 	if f.index != "" {
-		if _, err := snap.ByIndex(f.index, f.values...); err != nil {
+		_, err := snap.ByIndex(f.index, f.values...)
+		if err := tolerate(err, f.strict); err != nil {
 			return c.indexError(err)
 		}
 	}

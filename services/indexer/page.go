@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"slices"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/deltaplane/deltaplane/internal/rpc"
+	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
 
@@ -43,8 +45,9 @@ type page struct {
 	at     int    // the part that the page begins in
 	after  string
 	passed uint64
-	known  bool // passed is known: the pages so far came from these snapshots
-	many   bool // the answer covers several clusters
+	least  uppers // of the pages before
+	known  bool   // passed is known: the pages so far came from these snapshots
+	many   bool   // the answer covers several clusters
 	size   int
 	one    [1]part
 }
@@ -68,8 +71,11 @@ func (s *Service) page(ctx context.Context, req paged, t *target, zero int) (*pa
 	}
 	p.after, p.passed = tok.after, tok.passed
 	if tok.pin == 0 { // continues from snapshots that are gone
-		p.known = false
-		if err := p.read(ctx, t, nil); err != nil {
+		p.known, p.least = false, tok.uppers
+		if p.least == nil {
+			p.least = uppers{}
+		}
+		if err := p.read(ctx, t, req.GetConsistency()); err != nil {
 			return p, err
 		}
 		p.seek(tok.cluster)
@@ -123,17 +129,42 @@ func (p *page) keepSynced(t *target, cluster string) (unread error) {
 	return nil
 }
 
-// read takes new snapshots.
+// read takes new snapshots. Those of a page that goes on must not be older than what
+// the pages before it held: then want counts for its timeout alone.
 func (p *page) read(ctx context.Context, t *target, want *indexv1.Consistency) error {
-	if t.one != nil {
-		snap, err := p.s.read(ctx, t.one, want)
-		p.one[0] = part{t.one, snap}
-		p.parts = p.one[:]
+	if p.least != nil {
+		want = &indexv1.Consistency{AtLeast: &deltav1.Revision{}, Timeout: want.GetTimeout()}
+	}
+	if t.one == nil || p.least != nil {
+		list := t.many
+		if t.one != nil {
+			list = []*collection{t.one}
+		}
+		var err error
+		p.parts, err = p.s.readAll(ctx, list, want, p.least, t.partial)
 		return err
 	}
-	var err error
-	p.parts, err = p.s.readAll(ctx, t.many, want, t.partial)
+	snap, err := p.s.read(ctx, t.one, want)
+	p.one[0] = part{t.one, snap}
+	p.parts = p.one[:]
 	return err
+}
+
+// uppers are the upper bounds of what pages held, by cluster; "" where there is but
+// one collection.
+func (p *page) uppers() uppers {
+	u := maps.Clone(p.least)
+	if u == nil {
+		u = make(uppers, len(p.parts))
+	}
+	for _, part := range p.parts {
+		cluster := ""
+		if p.many {
+			cluster = part.c.id.Cluster
+		}
+		u[cluster] = part.snap.State().Upper
+	}
+	return u
 }
 
 // seek finds the part that a page goes on in, by its cluster. One that is no
@@ -157,7 +188,8 @@ func (p *page) seek(cluster string) {
 // key or a value.
 func (p *page) next(ctx context.Context, at int, after string, given int) string {
 	t := token{
-		query: requestPrint(p.req), pin: p.s.pins.hold(rpc.Client(ctx), p.parts, time.Now()), passed: p.passed + uint64(given), after: after,
+		uppers: p.uppers(),
+		query:  requestPrint(p.req), pin: p.s.pins.hold(rpc.Client(ctx), p.parts, time.Now()), passed: p.passed + uint64(given), after: after,
 	}
 	if p.many {
 		t.cluster = p.parts[at].c.id.Cluster

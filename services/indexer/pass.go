@@ -90,7 +90,7 @@ func (h *hub) pass(snap *store.Snapshot) {
 	woken := 0
 	for _, g := range h.touched {
 		woken += g.refs
-		h.flush(g, snap.LastChange(), placeAt(snap), snap.State().Revision)
+		h.flush(g, snap.LastChange(), placeAt(snap), boundsOf(snap))
 	}
 	if h.woken += woken; woken > 0 {
 		h.crowd = woken
@@ -121,8 +121,8 @@ func (h *hub) trim() {
 	}
 }
 
-// check ends the watches of indexes that cannot vouch for their answers any
-// more, are gone, or are not the ones they began with.
+// check ends the watches of indexes that are gone, or are not the ones they began
+// with, and strict ones of indexes that have no values for some objects.
 func (h *hub) check(snap *store.Snapshot) {
 	for n, groups := range h.byNeed {
 		if added, ok := snap.Added(n.index); !ok || added != n.added {
@@ -133,13 +133,21 @@ func (h *hub) check(snap *store.Snapshot) {
 		}
 	}
 	for index := range h.byValue {
-		if _, err := snap.ByIndex(index, ""); err != nil {
-			for _, g := range h.groups {
-				if g.filter.index == index {
-					g.fail(h.c.indexError(err))
-					h.unfile(g)
-				}
+		_, err := snap.ByIndex(index, "")
+		if tolerate(err, false) == nil {
+			continue
+		}
+		for _, g := range h.groups {
+			if g.filter.index == index {
+				g.fail(h.c.indexError(err))
+				h.unfile(g)
 			}
+		}
+	}
+	for g := range h.strict {
+		if err := g.filter.vouch(snap); err != nil {
+			g.fail(h.c.indexError(err))
+			h.unfile(g)
 		}
 	}
 }
@@ -174,7 +182,7 @@ func (h *hub) look(before, snap *store.Snapshot) bool {
 				return
 			}
 			if len(g.events) >= h.most.events || len(g.events) > 0 && g.bytes+len(e.item.payload) > h.most.bytes {
-				h.flush(g, n-1, below, before.State().Revision)
+				h.flush(g, n-1, below, boundsOf(before).towards(snap))
 			}
 			if len(g.events) == 0 {
 				g.first = n
@@ -203,7 +211,7 @@ func (h *hub) concerned(snap *store.Snapshot, c *store.Change, visit func(*group
 			if o == nil {
 				continue
 			}
-			values, _ := snap.Values(index, o) // an index that fails has ended its watches
+			values, _ := snap.Values(index, o) // one that the index fails on is under none
 			for _, v := range values {
 				once(groups[v])
 			}
@@ -216,15 +224,15 @@ func (h *hub) concerned(snap *store.Snapshot, c *store.Change, visit func(*group
 }
 
 // flush makes a block of a group's events.
-func (h *hub) flush(g *group, last uint64, at place, rev delta.Revision) {
+func (h *hub) flush(g *group, last uint64, at place, b bounds) {
 	if len(g.events) == 0 || len(h.groups) == 0 {
 		return
 	}
-	b := newBlock(g.events, g.filter.by(at), rev)
-	b.first, b.last = g.first, last
+	made := newBlock(g.events, g.filter.by(at), b)
+	made.first, made.last = g.first, last
 	clear(g.events)
 	g.events, g.bytes = g.events[:0], 0
-	g.add(b, max(leastKept, h.limit/len(h.groups)))
+	g.add(made, max(leastKept, h.limit/len(h.groups)))
 }
 
 // leastKept is what blocks of one group may take in any case.

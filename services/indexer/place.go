@@ -111,6 +111,22 @@ func orderly(before, snap *store.Snapshot) bool {
 		!from.Frozen && !to.Frozen && to.Hazed <= from.Position.Sequence
 }
 
+// bounds are what may be claimed of what a reader was told: every event at or below
+// the revision, and none above upper. Zero ones are not claimed.
+type bounds struct{ revision, upper delta.Revision }
+
+func boundsOf(snap *store.Snapshot) bounds {
+	st := snap.State()
+	return bounds{st.Revision, st.Upper}
+}
+
+// towards are the bounds of a reader that was told some of what lies between
+// these and a later snapshot.
+func (b bounds) towards(snap *store.Snapshot) bounds {
+	b.upper = snap.State().Upper
+	return b
+}
+
 func (p place) len() int {
 	return positionLen(p.at) + positionLen(p.told) + uintLen(p.selection)
 }

@@ -529,7 +529,13 @@ func TestBadInputIsNamedAndTheServiceGoesOn(t *testing.T) {
 		}, codes.InvalidArgument, "INVALID_ARGUMENT", "revisions[0].revision.resource_version"},
 	}
 	for _, row := range rows {
-		wantStatus(t, row.name, row.call(), row.code, row.reason, row.field)
+		err := row.call()
+		wantStatus(t, row.name, err, row.code, row.reason, row.field)
+		if there := map[string]string{
+			"COLLECTION_NOT_FOUND": "there are: dev/pods.v1", "INDEX_NOT_FOUND": "there are: label, namespace, node, owner",
+		}[row.reason]; !strings.Contains(rpc.Message(err), there) {
+			t.Errorf("%s: %v does not say %q", row.name, err, there)
+		}
 	}
 	for _, size := range []int32{0, 1_000_000_000} {
 		if resp, err := r.List(ctx, &indexv1.ListRequest{Collection: "pods", PageSize: size}); err != nil || len(resp.GetObjects()) != 4 {

@@ -57,7 +57,7 @@ func (w *watcher) goOn(ctx context.Context, snap *store.Snapshot, known *indexv1
 			if inOrder {
 				behind = rest.from(floor[n-next] - 1)
 			}
-			if err := w.send(newBlock(events, w.filter.by(behind), w.rev)); err != nil {
+			if err := w.send(newBlock(events, w.filter.by(behind), w.bounds.towards(snap))); err != nil {
 				return err
 			}
 			clear(events)
@@ -65,11 +65,11 @@ func (w *watcher) goOn(ctx context.Context, snap *store.Snapshot, known *indexv1
 		}
 		events, size = append(events, e), size+e.len()
 	}
-	w.at, w.rev, w.told = snap.State().Position, snap.State().Revision, snap.LastChange()
+	w.at, w.bounds, w.told = snap.State().Position, boundsOf(snap), snap.LastChange()
 	if len(events) == 0 { // the reader has to learn that it is not told differences to what it has
-		return w.note(placeAt(snap), w.rev)
+		return w.note(placeAt(snap), w.bounds)
 	}
-	return w.send(newBlock(events, w.filter.by(placeAt(snap)), w.rev))
+	return w.send(newBlock(events, w.filter.by(placeAt(snap)), w.bounds))
 }
 
 // exact reports whether the changes behind w.at that are kept are the reader's.
@@ -194,20 +194,20 @@ func (w *watcher) tell(s *scan, within bool) (done bool, err error) {
 		events, next, at := m.part(w.group, i)
 		i, w.at = next, delta.Position{Epoch: s.at.Epoch, Sequence: max(at, w.at.Sequence), Term: s.at.Term}
 		if i == len(m.list) {
-			w.at, w.rev, w.told, done = s.at, s.rev, m.snap.LastChange(), true
+			w.at, w.told, done = s.at, m.snap.LastChange(), true
 		}
 		m = nil // a reader that does not read must not keep it
 		if len(events) > 0 {
 			// Up to the last part the reader has some keys as they were and others as they are: what the log says behind
 			// a position would not tell it what else became of the former.
-			at, rev := place{at: w.safe, told: s.at}, w.rev
+			at, told := place{at: w.safe, told: s.at}, bounds{w.bounds.revision, s.bounds.upper}
 			switch {
 			case within:
-				at, rev = place{}, delta.Revision{}
+				at, told = place{}, bounds{upper: s.bounds.upper}
 			case done:
-				at = s.place
+				at, told = s.place, s.bounds
 			}
-			b := writeBlock(events, true, w.filter.by(at), rev)
+			b := writeBlock(events, true, w.filter.by(at), told)
 			w.s.metrics.watch.coalesced.WithLabelValues(w.c.name).Add(float64(len(events)))
 			clear(events)
 			if err := w.send(b); err != nil {
@@ -215,7 +215,7 @@ func (w *watcher) tell(s *scan, within bool) (done bool, err error) {
 			}
 		}
 		if done && !within {
-			return true, w.note(s.place, s.rev)
+			return true, w.note(s.place, s.bounds)
 		}
 		if done {
 			return true, nil

@@ -24,7 +24,7 @@ type scan struct {
 	err    error
 	at     delta.Position
 	place  place // of a reader that was told all of it
-	rev    delta.Revision
+	bounds bounds
 	from   uint64 // readers at a lower sequence are not helped
 	helped bool
 	missed atomic.Pointer[missed] // nil when it is no longer kept
@@ -96,7 +96,7 @@ func (h *hub) makeScan(s *scan, wait time.Duration) {
 	var sequences []uint64
 	if len(s.waiting) > 0 {
 		if snap, s.err = h.advance(); s.err == nil {
-			s.at, s.place, s.rev = snap.State().Position, placeAt(snap), snap.State().Revision
+			s.at, s.place, s.bounds = snap.State().Position, placeAt(snap), boundsOf(snap)
 			for _, w := range s.waiting {
 				w.group.move(&w.cursor)
 				if w.at.Epoch == s.at.Epoch {

@@ -112,8 +112,19 @@ func (s *Service) find(field, name string) (*collection, error) {
 		return nil, rpc.InvalidArgument(field, fmt.Sprintf("%.100q is not a collection name", name))
 	case errors.Is(err, errCollectionNotFound) && !known:
 		return nil, newFault(errNotSynced, "the logs are not listed yet", "collection", name)
+	case errors.Is(err, errCollectionNotFound):
+		return nil, s.unknown(fmt.Sprintf("%.100q", name), name)
 	}
 	return c, err
+}
+
+// unknown says that there is no such collection, and which there are.
+func (s *Service) unknown(what, name string) error {
+	var names []string
+	for _, c := range s.names.Load().all {
+		names = append(names, c.name)
+	}
+	return newFault(errCollectionNotFound, what+"; "+rpc.ThereAre(names, name), "collection", name)
 }
 
 func checkKey(field, key string) error {
@@ -123,8 +134,13 @@ func checkKey(field, key string) error {
 	return nil
 }
 
-// snapshot writes the revision an answer comes from.
-func (o *out) snapshot(field int, snap *store.Snapshot) { o.revision(field, snap.State().Revision) }
+// bounds writes the revision of the snapshot that an answer comes from, and its
+// upper bound.
+func (o *out) bounds(revision, upper int, snap *store.Snapshot) {
+	st := snap.State()
+	o.revision(revision, st.Revision)
+	o.revision(upper, st.Upper)
+}
 
 func (s *server) get(ctx context.Context, req *indexv1.GetRequest) (*out, error) {
 	c, err := s.find("collection", req.GetCollection())
@@ -144,6 +160,9 @@ func (s *server) get(ctx context.Context, req *indexv1.GetRequest) (*out, error)
 	}
 	obj := snap.Get(req.GetKey())
 	if obj == nil {
+		if err := c.keyFits(snap, "key", req.GetKey()); err != nil {
+			return nil, err
+		}
 		return nil, newFault(errKeyNotFound, fmt.Sprintf("%q in %s", req.GetKey(), c.name), "collection", c.name, "key", req.GetKey()).reached(snap)
 	}
 	if obj.Faulty() {
@@ -153,7 +172,7 @@ func (s *server) get(ctx context.Context, req *indexv1.GetRequest) (*out, error)
 	if !o.object(obj, &p, "") {
 		return nil, newFault(errKeyQuarantined, fmt.Sprintf("%q in %s: its stored form is damaged", obj.Key(), c.name), "collection", c.name, "key", obj.Key()).reached(snap)
 	}
-	o.snapshot(2, snap)
+	o.bounds(2, 3, snap)
 	return o, nil
 }
 
@@ -179,10 +198,14 @@ func (s *server) batchGet(ctx context.Context, req *indexv1.BatchGetRequest) (*o
 		return nil, err
 	}
 	o := newOut()
-	for _, key := range req.GetKeys() {
+	for i, key := range req.GetKeys() {
 		obj := snap.Get(key)
 		switch {
 		case obj == nil:
+			if err := c.keyFits(snap, fmt.Sprintf("keys[%d]", i), key); err != nil {
+				o.free()
+				return nil, err
+			}
 			o.element(2, key)
 		case obj.Faulty():
 			o.element(3, key)
@@ -196,7 +219,7 @@ func (s *server) batchGet(ctx context.Context, req *indexv1.BatchGetRequest) (*o
 			return nil, s.tooLarge("ask for fewer keys, or for less of each object")
 		}
 	}
-	o.snapshot(4, snap)
+	o.bounds(4, 5, snap)
 	return o, nil
 }
 
@@ -222,12 +245,12 @@ func (s *server) byExample(ctx context.Context, req *indexv1.IndexRequest) (*out
 	if err != nil {
 		return nil, err
 	}
-	hits, err := snap.Index(req.GetIndex(), example)
+	values, err := snap.Values(req.GetIndex(), example)
 	if err != nil {
 		return nil, c.indexError(err)
 	}
-	values, err := snap.Values(req.GetIndex(), example)
-	if err != nil {
+	hits, err := snap.ByIndex(req.GetIndex(), values...)
+	if err := tolerate(err, req.GetStrict()); err != nil {
 		return nil, c.indexError(err)
 	}
 	o := newOut()
@@ -245,9 +268,12 @@ func (s *server) byExample(ctx context.Context, req *indexv1.IndexRequest) (*out
 	for _, v := range values {
 		o.element(2, readable(v))
 	}
-	o.snapshot(3, snap)
+	o.bounds(3, 5, snap)
 	for _, key := range faulty {
 		o.element(4, key)
+	}
+	if u := c.unindexed(snap, req.GetIndex()); u != nil {
+		o.unindexed([]*indexv1.UnindexedObjects{u})
 	}
 	return o, nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/encoding"
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
@@ -45,6 +46,7 @@ type Service struct {
 	tokens  *signer
 
 	files        *checkpoint.Dir // nil when none are kept
+	unsaving     atomic.Bool     // some cannot be written, which was logged
 	naming       sync.Mutex      // held to replace names
 	declarations *declarations
 
@@ -103,6 +105,7 @@ func New(cfg Config, log deltaLog, tel *telemetry.Telemetry) (*Service, error) {
 	s.rpc, err = rpc.NewServer(cfg.RPC, rpc.Options{
 		Log: tel.Log, Registry: tel.Registry, Tracer: tel.Tracer, Rules: rules,
 		Extra: serverOptions(cfg.CopyFrames, cfg.RPC.TLS.CertFile != ""), Gather: gather,
+		MessageBytes: requestBytes(), Unmarshal: codec{CodecV2: encoding.GetCodecV2("proto")}.Unmarshal,
 	})
 	if err != nil {
 		return nil, err
@@ -113,7 +116,9 @@ func New(cfg Config, log deltaLog, tel *telemetry.Telemetry) (*Service, error) {
 		return nil, err
 	}
 	s.admin.Ready("serving", s.rpc.Ready)
-	s.admin.Ready("log", s.checkLog)
+	s.admin.Ready("authorization", telemetry.Degrades(s.rpc.CheckAuthorizer))
+	s.admin.Ready("log", telemetry.Degrades(s.checkLog))
+	s.admin.Ready("checkpoints", telemetry.Degrades(s.checkFiles))
 	s.admin.Ready("replayed", s.checkReplayed)
 	return s, nil
 }
@@ -296,20 +301,51 @@ func (s *Service) lookAtTails(ctx context.Context) {
 
 // publishHealth tells whether this replica is as good as the log: the service
 // is healthy when every log found has been read to its end once. Whether a
-// collection is synced is its own health, named by the service and it.
+// collection is synced, and not lagging, is its own health, named by the service
+// and it: one that lags must not take the others out of rotation.
 func (s *Service) publishHealth(ctx context.Context) {
 	service := indexv1.IndexService_ServiceDesc.ServiceName
 	s.rpc.SetServing(service, s.checkReplayed(ctx) == nil)
 	for _, c := range s.names.Load().all {
-		s.rpc.SetPart(service+"/"+c.name, c.store.Snapshot().State().Synced)
+		s.rpc.SetPart(service+"/"+c.name, c.store.Snapshot().State().Synced && !c.lagging(c.now()))
 	}
 }
 
+// Ready runs the checks of /readyz. It and gRPC health tell the same: a replica
+// that has read the logs to their end once serves what it has while the log is
+// away, as stale. Out of rotation nobody would be served, since the log is away
+// for all replicas; so that, and files that cannot be written, are details.
+func (s *Service) Ready(ctx context.Context) telemetry.Readiness { return s.admin.Readiness(ctx) }
+
 func (s *Service) checkLog(context.Context) error {
 	if !s.log.Healthy() {
-		return errors.New("not connected to the log")
+		return errors.New("not connected to the log: what is served grows stale")
 	}
 	return nil
+}
+
+// checkFiles tells of checkpoints that cannot be written, as on a full disk.
+func (s *Service) checkFiles(context.Context) error {
+	n, name, err := s.unsaved()
+	if n == 0 {
+		return nil
+	}
+	return fmt.Errorf("the checkpoints of %d collections cannot be written, a restart reads their logs: %s: %w", n, name, err)
+}
+
+// unsaved counts the collections whose last checkpoint could not be written, and
+// names the first.
+func (s *Service) unsaved() (n int, name string, err error) {
+	for _, c := range s.names.Load().all {
+		why := c.unsaved.Load()
+		if why == nil {
+			continue
+		}
+		if n++; err == nil || c.name < name {
+			name, err = c.name, *why
+		}
+	}
+	return n, name, err
 }
 
 // checkReplayed latches: a collection that appears later is not served until it

@@ -26,7 +26,7 @@ type state struct {
 	g      *group
 	at     delta.Position
 	place  place // of a reader that has it
-	rev    delta.Revision
+	bounds bounds
 	shared bool
 	users  int    // g.mu guards it
 	open   bool   // others may join; g.mu guards it
@@ -71,7 +71,7 @@ func (h *hub) begin(w *watcher, alone bool) (*state, error) {
 		return st, nil
 	}
 	g.attach(&w.cursor, g.end())
-	st := &state{g: g, at: snap.State().Position, place: g.filter.by(placeAt(snap)), rev: snap.State().Revision, snap: snap, users: 1, shared: !alone, open: !alone}
+	st := &state{g: g, at: snap.State().Position, place: g.filter.by(placeAt(snap)), bounds: boundsOf(snap), snap: snap, users: 1, shared: !alone, open: !alone}
 	st.timer = time.AfterFunc(keepFor, st.forget)
 	if st.open {
 		if g.state != nil {
@@ -89,7 +89,7 @@ func (h *hub) begin(w *watcher, alone bool) (*state, error) {
 // kept for it; never when it has seen a later state. g.mu is held.
 func (st *state) suits(w *watcher, snap *store.Snapshot) bool {
 	switch {
-	case st.hold.next < st.g.base, st.at.Epoch != snap.State().Position.Epoch, st.rev.Compare(w.least) < 0:
+	case st.hold.next < st.g.base, st.at.Epoch != snap.State().Position.Epoch, st.bounds.revision.Compare(w.least) < 0:
 		return false
 	case st.hold.next == st.g.end():
 		return true
@@ -201,7 +201,7 @@ func (g *group) chunk(snap *store.Snapshot, after string, known map[string]strin
 		events, size, ch.last = append(events, e), size+e.len(), key
 	}
 	if len(events) > 0 {
-		b := newBlock(events, place{}, delta.Revision{})
+		b := newBlock(events, place{}, bounds{}.towards(snap))
 		ch.frame, ch.own = b.frame, b.cost+own
 	}
 	return ch, nil
@@ -217,7 +217,7 @@ func forgotten(snap *store.Snapshot, keys []string) *frame {
 		}
 		events = append(events, deletion(key, "", "", deltav1.DeleteReason_DELETE_REASON_INFERRED))
 	}
-	return newBlock(events, place{}, delta.Revision{}).frame
+	return newBlock(events, place{}, bounds{}.towards(snap)).frame
 }
 
 // knownOf is what a reader says it has. In another epoch resource versions mean

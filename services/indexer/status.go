@@ -19,6 +19,7 @@ var (
 	errCollectionAmbiguous = errors.New("collection name is ambiguous")
 	errNotSynced           = errors.New("collection is not synced")
 	errRevisionNotReached  = errors.New("revision not reached in time")
+	errNotExact            = errors.New("no exact state in time")
 	errKeyNotFound         = errors.New("key not found")
 	errKeyQuarantined      = errors.New("newest version of the key cannot be read")
 	errIndexNotFound       = errors.New("index not found")
@@ -43,6 +44,7 @@ var rules = []rpc.Rule{
 	{Is: errCollectionAmbiguous, Code: codes.InvalidArgument, Reason: "COLLECTION_AMBIGUOUS", Metadata: metadata},
 	{Is: errNotSynced, Code: codes.Unavailable, Reason: "COLLECTION_NOT_SYNCED", Retry: time.Second, Metadata: metadata},
 	{Is: errRevisionNotReached, Code: codes.DeadlineExceeded, Reason: "REVISION_NOT_REACHED", Metadata: metadata},
+	{Is: errNotExact, Code: codes.DeadlineExceeded, Reason: "STATE_NOT_EXACT", Metadata: metadata},
 	{Is: errKeyNotFound, Code: codes.NotFound, Reason: "KEY_NOT_FOUND", Metadata: metadata},
 	{Is: errKeyQuarantined, Code: codes.DataLoss, Reason: "KEY_QUARANTINED", Metadata: metadata},
 	{Is: errIndexNotFound, Code: codes.NotFound, Reason: "INDEX_NOT_FOUND", Metadata: metadata},
@@ -90,10 +92,11 @@ func clip(text string) string {
 	return strings.ToValidUTF8(text[:faultText], "") + "..."
 }
 
-// reached adds how far the snapshot has come.
+// reached adds how far the snapshot has come, and the upper bound of what it holds.
 func (f *fault) reached(snap *store.Snapshot) *fault {
-	rev := snap.State().Revision
-	f.meta["epoch"], f.meta["resource_version"] = strconv.FormatUint(rev.Epoch, 10), rev.RV
+	st := snap.State()
+	f.meta["epoch"], f.meta["resource_version"] = strconv.FormatUint(st.Revision.Epoch, 10), st.Revision.RV
+	f.meta["upper_epoch"], f.meta["upper"] = strconv.FormatUint(st.Upper.Epoch, 10), st.Upper.RV
 	return f
 }
 
@@ -140,5 +143,9 @@ func (c *collection) unknownIndex(name string) error {
 	case !c.declarations.complete():
 		return newFault(errIndexBuilding, fmt.Sprintf("%q in %s: which indexes are declared is not known yet", name, c.name), pairs...)
 	}
-	return newFault(errIndexNotFound, fmt.Sprintf("%.100q in %s", name, c.name), pairs...)
+	var names []string
+	for _, known := range c.indexers(c.store.Snapshot()) {
+		names = append(names, known.GetName())
+	}
+	return newFault(errIndexNotFound, fmt.Sprintf("%.100q in %s; %s", name, c.name, rpc.ThereAre(names, name)), pairs...)
 }

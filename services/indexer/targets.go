@@ -93,7 +93,7 @@ func (s *Service) everywhere(t target) (target, error) {
 	case !known:
 		return t, newFault(errNotSynced, "the logs are not listed yet", "collection", t.resource)
 	}
-	return t, newFault(errCollectionNotFound, fmt.Sprintf("%.100q in any cluster", t.resource), "collection", t.resource)
+	return t, s.unknown(fmt.Sprintf("%.100q in any cluster", t.resource), t.resource)
 }
 
 // skipping makes the target one that leaves out what cannot be read.

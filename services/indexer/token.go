@@ -8,7 +8,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
+	"maps"
+	"slices"
 
+	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 )
 
@@ -26,10 +29,11 @@ type token struct {
 	passed  uint64 // objects before the place
 	cluster string // of the last key, in an answer that covers several
 	after   string // last key or value given
+	uppers  uppers // of what the pages so far held: the next may come from a new snapshot, which must not be older
 }
 
 const (
-	tokenVersion = 2
+	tokenVersion = 3
 	tokenHead    = 1 + 8 + 8
 	tokenMAC     = 8
 	tokenTail    = tokenMAC + 4
@@ -69,7 +73,15 @@ func (s *signer) write(t token) string {
 	b = binary.AppendUvarint(b, t.pin)
 	b = binary.AppendUvarint(b, t.passed)
 	b = binary.AppendUvarint(b, uint64(len(t.cluster)))
-	b = append(append(b, t.cluster...), t.after...)
+	b = append(b, t.cluster...)
+	b = binary.AppendUvarint(b, uint64(len(t.uppers)))
+	for _, cluster := range slices.Sorted(maps.Keys(t.uppers)) {
+		at := t.uppers[cluster]
+		b = append(binary.AppendUvarint(b, uint64(len(cluster))), cluster...)
+		b = binary.AppendUvarint(b, at.Epoch)
+		b = append(binary.AppendUvarint(b, uint64(len(at.RV))), at.RV...)
+	}
+	b = append(b, t.after...)
 	b = append(b, s.mac(b)...)
 	b = binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b))
 	return base64.RawURLEncoding.EncodeToString(b)
@@ -98,7 +110,7 @@ func (s *signer) parse(text string) (token, error) {
 		return token{}, errToken
 	}
 	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
-	if err != nil || len(b) < tokenHead+3+tokenTail || b[0] != tokenVersion {
+	if err != nil || len(b) < tokenHead+4+tokenTail || b[0] != tokenVersion {
 		return token{}, errToken
 	}
 	sum := len(b) - 4
@@ -122,6 +134,57 @@ func (s *signer) parse(text string) (token, error) {
 	if cluster > uint64(len(body)) {
 		return token{}, errToken
 	}
-	t.cluster, t.after = string(body[:cluster]), string(body[cluster:])
+	t.cluster, body = string(body[:cluster]), body[cluster:]
+	var ok bool
+	if t.uppers, body, ok = readUppers(body); !ok {
+		return token{}, errToken
+	}
+	t.after = string(body)
 	return t, nil
+}
+
+// uppers are upper bounds of collections, by cluster; "" in an answer of one
+// collection.
+type uppers map[string]delta.Revision
+
+// of is that of a collection; zero, which every snapshot meets, when there is none.
+func (u uppers) of(c *collection) delta.Revision {
+	if at, ok := u[c.id.Cluster]; ok {
+		return at
+	}
+	return u[""]
+}
+
+// readUppers reads what a token says of them, and returns what follows.
+func readUppers(body []byte) (u uppers, rest []byte, ok bool) {
+	number := func() (v uint64) {
+		n := 0
+		if v, n = binary.Uvarint(body); n <= 0 {
+			ok = false
+			return 0
+		}
+		body = body[n:]
+		return v
+	}
+	text := func() string {
+		n := number()
+		if ok = ok && n <= uint64(len(body)); !ok {
+			return ""
+		}
+		s := string(body[:n])
+		body = body[n:]
+		return s
+	}
+	ok = true
+	u = uppers{}
+	for n := number(); ok && n > 0; n-- {
+		cluster, at := text(), delta.Revision{Epoch: number()}
+		if rv := text(); rv != "" {
+			var err error
+			at.RV, err = delta.ParseRV(rv)
+			ok = ok && err == nil
+		}
+		u[cluster] = at
+	}
+	return u, body, ok
 }

@@ -16,9 +16,10 @@ func misshapen(key, name, spec, status string) delta.Record {
 	return r
 }
 
-// S-05: what could not be read is not the empty value. By the field of an index
-// nothing is answered, as by the index; by one that no index has, the object is.
-func TestS05AFieldThatCouldNotBeReadIsNotTakenForEmpty(t *testing.T) {
+// What could not be read is not the empty value: by a field selector the object is
+// answered, whether an index has the field or not. Under a value of the index it is
+// left out, and named.
+func TestAFieldThatCouldNotBeReadIsNotTakenForEmpty(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.start(t, fleet()...)
@@ -57,15 +58,27 @@ func TestS05AFieldThatCouldNotBeReadIsNotTakenForEmpty(t *testing.T) {
 
 	w.put(t, misshapen("b/node", "node", `{"nodeName":["n1"]}`, `{}`))
 	w.caughtUp(t, r)
-	_, err := r.ByIndex(t.Context(), &indexv1.ByIndexRequest{Collection: podsName, Index: "node", Values: []string{"n1"}})
-	wantStatus(t, "the index", err, codes.FailedPrecondition, "INDEX_FAILED", "")
-	for _, fields := range []string{"spec.nodeName=n1", "spec.nodeName!=n1", "spec.nodeName="} {
-		_, err := list(fields)
+	resp, err := r.ByIndex(t.Context(), &indexv1.ByIndexRequest{Collection: podsName, Index: "node", Values: []string{"n1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantKeys(t, "the index", resp.GetObjects(), "b/one", "b/phase")
+	wantUnindexed(t, "the index", resp.GetUnindexed(), "node", "b/node")
+	for fields, want := range map[string][]string{
+		"spec.nodeName=n1": {"a/one", "b/node", "b/one", "b/phase"}, "spec.nodeName!=n1": {"a/one", "a/two", "b/node", "b/two"}, "spec.nodeName=": {"a/one", "b/node", "b/two"},
+	} {
+		resp, err := list(fields)
+		if err != nil {
+			t.Fatalf("%s: %v", fields, err)
+		}
+		wantKeys(t, fields, resp.GetObjects(), want...)
+		wantUnindexed(t, fields, resp.GetUnindexed(), "node", "b/node")
+		_, err = r.List(t.Context(), &indexv1.ListRequest{Collection: podsName, FieldSelector: fields, Strict: true})
 		wantStatus(t, fields, err, codes.FailedPrecondition, "INDEX_FAILED", "")
 	}
 	w.put(t, gone("b/node"))
 	w.caughtUp(t, r)
-	if _, err := list("spec.nodeName=n1"); err != nil {
-		t.Errorf("after the object went: %v", err)
+	if resp, err := list("spec.nodeName=n1"); err != nil || resp.GetUnindexed() != nil {
+		t.Errorf("after the object went: %v, %v", resp.GetUnindexed(), err)
 	}
 }

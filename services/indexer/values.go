@@ -20,11 +20,14 @@ func (s *server) IndexKeys(ctx context.Context, req *indexv1.IndexKeysRequest) (
 		return nil, err
 	}
 	hits, err := snap.ByIndex(req.GetIndex(), req.GetValue())
-	if err != nil {
+	if err := tolerate(err, req.GetStrict()); err != nil {
 		return nil, c.indexError(err)
 	}
 	size := 0
-	resp := &indexv1.IndexKeysResponse{Revision: revision(snap)}
+	resp := &indexv1.IndexKeysResponse{Revision: revision(snap), Upper: upper(snap)}
+	if u := c.unindexed(snap, req.GetIndex()); u != nil {
+		resp.Unindexed = append(resp.Unindexed, u)
+	}
 	for o := range hits.After("") {
 		key := o.Key()
 		n := len(key) + 3
@@ -54,10 +57,13 @@ func (s *server) ListIndexFuncValues(ctx context.Context, req *indexv1.ListIndex
 	}
 	snap := p.parts[0].snap
 	values, err := snap.IndexValues(req.GetIndex(), req.GetPrefix(), p.after)
-	if err != nil {
+	if err := tolerate(err, req.GetStrict()); err != nil {
 		return nil, t.one.indexError(err)
 	}
-	resp := &indexv1.ListIndexFuncValuesResponse{Revision: revision(snap)}
+	resp := &indexv1.ListIndexFuncValuesResponse{Revision: revision(snap), Upper: upper(snap)}
+	if u := t.one.unindexed(snap, req.GetIndex()); u != nil {
+		resp.Unindexed = append(resp.Unindexed, u)
+	}
 	size, last := 0, ""
 	for value, keys := range values {
 		if n := len(resp.Values); n > 0 && (n >= p.size || size+tokenShare*len(value) > s.cfg.MaxPageBytes) {
@@ -104,17 +110,18 @@ func (s *server) Count(ctx context.Context, req *indexv1.CountRequest) (*indexv1
 		}
 		resp.Count += int64(n)
 		resp.Quarantined += int64(filters.of(part.c).faulty(part.snap))
+		resp.Unindexed = append(resp.Unindexed, filters.of(part.c).unindexed(part.c, part.snap)...)
 		if p.many {
 			resp.Revisions = append(resp.Revisions, revisionOf(part))
 		} else {
-			resp.Revision = revision(part.snap)
+			resp.Revision, resp.Upper = revision(part.snap), upper(part.snap)
 		}
 	}
 	return resp, nil
 }
 
 func countChoice(req *indexv1.CountRequest) (choice, error) {
-	var ch choice
+	ch := choice{strict: req.GetStrict()}
 	if err := ch.scope(req.GetNamespace(), req.GetNamespaces()); err != nil {
 		return ch, err
 	}

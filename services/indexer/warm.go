@@ -139,7 +139,7 @@ func (c *collection) adopt(ctx context.Context, image *checkpoint.Image, size in
 	follower := delta.Restore(image.Mark)
 	if err := c.store.Load(store.Dump{
 		Objects: slices.Values(image.Objects), Tombstones: slices.Values(image.Tombstones), Horizon: image.Horizon,
-		State: store.State{Revision: follower.Revision(), Position: follower.Position(), Fresh: image.Fresh},
+		State: store.State{Revision: follower.Revision(), Upper: follower.Upper(), Position: follower.Position(), Fresh: image.Fresh},
 	}, now); err != nil {
 		return err
 	}
@@ -283,9 +283,16 @@ func (s *Service) save(ctx context.Context, c *collection, rate int) {
 	if err != nil {
 		if ctx.Err() == nil || !errors.Is(err, context.Canceled) {
 			s.metrics.files.written.WithLabelValues("failed").Inc()
-			s.slog.Warn("cannot write checkpoint", slog.String(telemetry.KeyCollection, c.name), telemetry.Err(err))
+			c.unsaved.Store(&err)
+			if !s.unsaving.Swap(true) { // one line for all collections and attempts
+				s.slog.Warn("cannot write checkpoints", slog.String(telemetry.KeyCollection, c.name), telemetry.Err(err))
+			}
 		}
 		return
+	}
+	c.unsaved.Store(nil)
+	if n, _, _ := s.unsaved(); n == 0 && s.unsaving.Swap(false) {
+		s.slog.Info("checkpoints can be written again")
 	}
 	took := time.Since(began)
 	s.metrics.files.written.WithLabelValues("saved").Inc()
@@ -304,7 +311,8 @@ type checkpointing struct {
 
 	saveAfter time.Time // of the goroutine that writes files
 	saved     atomic.Pointer[savedFile]
-	warm      atomic.Bool // what is served began with the file
+	unsaved   atomic.Pointer[error] // why the last one could not be written
+	warm      atomic.Bool           // what is served began with the file
 }
 
 // noteLog keeps in step with what the reader says of the log.

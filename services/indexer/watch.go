@@ -49,8 +49,9 @@ type watcher struct {
 	at     delta.Position // the reader has been told everything up to here that this replica knew
 	safe   delta.Position // the same of the log; zero when that is nowhere
 	resume place          // what the reader came with
-	rev    delta.Revision // last that was told
+	bounds bounds         // last that were told
 	told   uint64         // number of the last change that was told
+	lags   bool           // the reader was told that the collection lags
 	waited bool           // in line, for its initial state
 	spoke  bool           // the reader was told something before its state
 	forget func()         // gives back the memory of what the reader knew
@@ -98,6 +99,8 @@ func (s *server) newWatcher(req *indexv1.WatchRequest, stream grpc.ServerStream)
 		return nil, err
 	}
 	switch {
+	case req.GetConsistency().GetExact():
+		return nil, rpc.InvalidArgument("consistency.exact", "is of reads: a watch tells whether its state is exact by upper and revision of its end and of bookmarks")
 	case req.GetResume() != nil && req.GetSkipInitialState():
 		return nil, rpc.InvalidArgument("skip_initial_state", "excludes resume")
 	case len(req.GetKnown()) > 0 && req.GetSkipInitialState():
@@ -125,7 +128,7 @@ func (s *server) newWatcher(req *indexv1.WatchRequest, stream grpc.ServerStream)
 }
 
 func (c *collection) watchFilter(req *indexv1.WatchRequest) (filter, error) {
-	var ch choice
+	ch := choice{strict: req.GetStrict()}
 	if err := ch.scope(req.GetNamespace(), req.GetNamespaces()); err != nil {
 		return filter{}, err
 	}
@@ -158,7 +161,7 @@ func groupKey(f *filter, req *indexv1.WatchRequest) (key, view string) {
 	if mask := req.GetFieldMask(); mask != nil {
 		view = "mask " + strings.Join(mask.GetPaths(), ",")
 	}
-	return fmt.Sprintf("%q %q %q %q %q %q", f.namespaces, req.GetLabelSelector(), req.GetFieldSelector(), f.index, f.values, view), view
+	return fmt.Sprintf("%q %q %q %q %q %q %t", f.namespaces, req.GetLabelSelector(), req.GetFieldSelector(), f.index, f.values, view, f.strict), view
 }
 
 // chunkSize bounds one message of a watch.
@@ -194,7 +197,7 @@ func (w *watcher) run(ctx context.Context, req *indexv1.WatchRequest) error {
 		err = w.goOn(ctx, snap, known)
 	case req.GetSkipInitialState():
 		w.at = snap.State().Position
-		err = w.note(placeAt(snap), snap.State().Revision)
+		err = w.note(placeAt(snap), boundsOf(snap))
 	default:
 		err = w.initial(ctx, known)
 	}
@@ -235,7 +238,7 @@ func (w *watcher) initial(ctx context.Context, req *indexv1.WatchRequest) error 
 		return err
 	}
 	at := st.place
-	if w.at, w.rev = st.at, st.rev; moved {
+	if w.at, w.bounds = st.at, st.bounds; moved {
 		// The reader took so long that parts came from later snapshots: what changed since the first is part of the state.
 		at, err = w.catch(ctx)
 		if again, ok := errors.AsType[*restart](err); ok {
@@ -249,7 +252,8 @@ func (w *watcher) initial(ctx context.Context, req *indexv1.WatchRequest) error 
 	o := newOut()
 	o.head(2, 0) // InitialStateEnd
 	w.safe, at = at.at, w.filter.by(at)
-	o.trailer(at, w.rev)
+	o.trailer(at, w.bounds)
+	o.unindexed(w.filter.unindexed(w.c, w.hub().current()))
 	err = w.stream.SendMsg(o.frame())
 	letOthers() // with the place still held
 	return err
@@ -355,9 +359,12 @@ func (w *watcher) live(ctx context.Context) error {
 	}
 	defer context.AfterFunc(ctx, poke)()
 	due := time.Now().Add(w.every)
-	tick := time.AfterFunc(w.every, poke)
+	tick := time.AfterFunc(min(w.every, bookmarkEvery), poke)
 	defer tick.Stop()
 	for {
+		if err := w.lag(); err != nil {
+			return err
+		}
 		blocks, wake, err := w.group.take(&w.cursor)
 		if over := w.over(ctx); over != nil { // behind take: what ends from here on closes the wake that it returned
 			return over
@@ -373,11 +380,12 @@ func (w *watcher) live(ctx context.Context) error {
 			select {
 			case <-wake:
 			case <-own:
-				if now := time.Now(); !now.Before(due) {
+				now := time.Now()
+				if !now.Before(due) {
 					due = now.Add(w.every)
-					tick.Reset(w.every)
 					err = w.bookmark()
 				}
+				tick.Reset(min(due.Sub(now), bookmarkEvery))
 			}
 		}
 		if err != nil {
@@ -389,7 +397,7 @@ func (w *watcher) live(ctx context.Context) error {
 // deliver sends blocks as one message.
 func (w *watcher) deliver(blocks []*block) error {
 	last := blocks[len(blocks)-1]
-	w.told, w.at, w.safe, w.rev = last.last, last.at.at, last.at.at, last.rev
+	w.told, w.at, w.safe, w.bounds = last.last, last.at.at, last.at.at, last.bounds
 	return w.stream.SendMsg(merge(blocks))
 }
 
@@ -406,15 +414,16 @@ func (w *watcher) bookmark() error {
 	if snap == nil {
 		return nil
 	}
-	w.at, w.rev, w.told = snap.State().Position, snap.State().Revision, snap.LastChange()
-	return w.note(placeAt(snap), w.rev)
+	w.at, w.told = snap.State().Position, snap.LastChange()
+	return w.note(placeAt(snap), boundsOf(snap))
 }
 
 // note sends a bookmark.
-func (w *watcher) note(at place, rev delta.Revision) error {
-	w.rev, w.safe = rev, at.at
+func (w *watcher) note(at place, b bounds) error {
+	w.bounds, w.safe = b, at.at
 	o := newOut()
 	o.head(3, 0)
-	o.trailer(w.filter.by(at), rev)
+	o.trailer(w.filter.by(at), b)
+	o.unindexed(w.filter.unindexed(w.c, w.hub().current()))
 	return w.stream.SendMsg(o.frame())
 }

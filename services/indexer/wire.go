@@ -302,11 +302,16 @@ func (o *out) revision(field int, r delta.Revision) {
 
 // collectionRevision writes a delta.v1.CollectionRevision as a field.
 func (o *out) collectionRevision(field int, p part) {
-	r := p.snap.State().Revision
-	inner := uintLen(r.Epoch) + bytesLen(len(r.RV))
-	o.head(field, bytesLen(len(p.c.name))+1+varintLen(uint64(inner))+inner)
+	st := p.snap.State()
+	size := bytesLen(len(p.c.name))
+	for _, r := range [...]delta.Revision{st.Revision, st.Upper} {
+		inner := uintLen(r.Epoch) + bytesLen(len(r.RV))
+		size += 1 + varintLen(uint64(inner)) + inner
+	}
+	o.head(field, size)
 	o.string(1, p.c.name)
-	o.revision(2, r)
+	o.revision(2, st.Revision)
+	o.revision(3, st.Upper)
 }
 
 func positionLen(p delta.Position) int {
@@ -327,6 +332,9 @@ type event struct {
 	item     item
 	reason   deltav1.DeleteReason
 	position delta.Position // zero is left out
+	// unindexed: the object has left because the index of the watch fails on it.
+	unindexed bool
+	unknown   bool // of a deletion: what the object was like in the end
 }
 
 func (e *event) len() int {
@@ -338,6 +346,12 @@ func (e *event) len() int {
 		n += 1 + varintLen(uint64(inner)) + inner
 	}
 	if e.item.quarantined {
+		n += 2
+	}
+	if e.unknown {
+		n += 2
+	}
+	if e.unindexed {
 		n += 2
 	}
 	return n

@@ -62,7 +62,7 @@ func (r random) position() (delta.Position, *deltav1.Position) {
 }
 
 func (r random) revision() (delta.Revision, *deltav1.Revision) {
-	v := delta.Revision{Epoch: r.number(), RV: r.text(40)}
+	v := delta.Revision{Epoch: r.number() | 1, RV: r.text(40)}
 	return v, &deltav1.Revision{Epoch: v.Epoch, ResourceVersion: v.RV}
 }
 
@@ -112,9 +112,10 @@ func TestHandWrittenMessagesAgreeWithTheGeneratedOnes(t *testing.T) {
 		atMsg.ToldEpoch, atMsg.ToldSequence, atMsg.ToldTerm = toldMsg.GetEpoch(), toldMsg.GetSequence(), toldMsg.GetTerm()
 		atMsg.Selection = r.Uint64()
 		resp := &indexv1.WatchResponse{}
-		decode(t, newBlock(list, place{at, told, atMsg.GetSelection()}, rev).frame, resp)
+		upper, upperMsg := r.revision()
+		decode(t, newBlock(list, place{at, told, atMsg.GetSelection()}, bounds{rev, upper}).frame, resp)
 		same(t, "WatchResponse", &indexv1.WatchResponse{
-			Kind: &indexv1.WatchResponse_Events{Events: events}, Position: atMsg, Revision: revMsg,
+			Kind: &indexv1.WatchResponse_Events{Events: events}, Position: atMsg, Revision: revMsg, Upper: upperMsg,
 		}, resp)
 	}
 }

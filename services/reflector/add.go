@@ -2,12 +2,14 @@ package reflector
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
 )
@@ -36,6 +38,9 @@ func (v *server) AddReflection(ctx context.Context, req *reflectorv1.AddReflecti
 	same := s.sameAs(ctx, spec)
 	if kept, err := s.fixed(spec, req.GetReplace(), same); kept != nil || err != nil {
 		return &reflectorv1.AddReflectionResponse{Spec: kept}, err
+	}
+	if req.GetServed() && s.unserved(ctx, spec) {
+		return nil, fmt.Errorf("%w: %s", errNotServed, spec)
 	}
 	resp := &reflectorv1.AddReflectionResponse{}
 	err = s.registry.edit(ctx, name, func(a *additions) (bool, error) {
@@ -131,6 +136,19 @@ func (s *Service) sameAs(ctx context.Context, spec Resource) func(Resource) bool
 	}
 }
 
+// unserved reports that the API server has just said that there is no such resource.
+func (s *Service) unserved(ctx context.Context, spec Resource) bool {
+	if spec.Name == everything {
+		return false
+	}
+	short, cancel := context.WithTimeout(ctx, identifyWithin)
+	defer cancel()
+	resource, version, group := spec.parts()
+	col := delta.Collection{Cluster: spec.Cluster, Group: group, Version: version, Resource: resource}
+	_, _, err := s.cluster(spec.Cluster).catalog.find(short, col, time.Now())
+	return errors.Is(err, kube.ErrNotServed)
+}
+
 // resolved reports whether the API server's name of a reflection's resource is known.
 func (s *Service) resolved(r *reflection) bool {
 	s.mu.Lock()
@@ -206,7 +224,7 @@ func (s *Service) notAdded(cluster, name string, means func(Resource) bool) erro
 			return fmt.Errorf(`%w: %s is found by "*"`, errNotAdded, r.want)
 		}
 	}
-	return fmt.Errorf("%w: %.200q in %s", errNotAdded, name, cluster)
+	return fmt.Errorf("%w: %.200q in %s; %s", errNotAdded, name, cluster, rpc.ThereAre(s.mirrored(cluster), name))
 }
 
 // logsOf are the collections that a spec was mirrored into. Where the resource was never found, those are the logs of its name.

@@ -14,6 +14,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/embedded"
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 	"github.com/deltaplane/deltaplane/internal/rpc"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
 	"github.com/deltaplane/deltaplane/services/reflector"
 )
@@ -132,6 +133,23 @@ func TestANATSWithoutJetStreamIsNamedUntilItHasIt(t *testing.T) {
 	well(t, c, "pods")
 }
 
+// failingMetric is the reason that a metric gives for a reflection that fails.
+func failingMetric(t *testing.T, tel *telemetry.Telemetry, name string) (reason string) {
+	t.Helper()
+	families, err := tel.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if l := m.GetLabel(); f.GetName() == "deltaplane_reflector_failing" && strings.Contains(l[0].GetValue(), name) {
+				return l[1].GetValue()
+			}
+		}
+	}
+	return ""
+}
+
 func TestAFullLogIsNamedAndTheMirrorGoesOnOnceThereIsRoom(t *testing.T) {
 	t.Parallel()
 	const large = 40
@@ -151,9 +169,15 @@ func TestAFullLogIsNamedAndTheMirrorGoesOnOnceThereIsRoom(t *testing.T) {
 	nats := small.URL()
 	cfg := quick()
 	cfg.LeaseTTL = 3 * time.Second
-	svc, _ := start(t, cfg, a.URL, nats)
+	svc, tel, _ := startSeen(t, cfg, clientOf(t, a.URL), nats, logs(t))
 	c := dial(t, svc)
 	failing(t, c, "pods", "LOG_FULL")
+	if named := failingMetric(t, tel, "pods"); named != "LOG_FULL" {
+		t.Errorf("the metric names %q, want LOG_FULL", named)
+	}
+	if ready := fmt.Sprint(svc.Ready(t.Context())); !strings.Contains(ready, "LOG_FULL") {
+		t.Errorf("readiness does not name the reason: %s", ready)
+	}
 	small.Stop()
 	n, err := embedded.StartNATS(embedded.NATSConfig{Dir: dir, Listen: strings.TrimPrefix(nats, "nats://")})
 	if err != nil {

@@ -87,6 +87,7 @@ var (
 	termDesc      = prometheus.NewDesc("deltaplane_reflector_term", "Term of this reflector's own reign; 0 while standby.", []string{"name"}, nil)
 	leaderDesc    = prometheus.NewDesc("deltaplane_reflector_leader", "1 while this reflector leads the collection.", []string{"name"}, nil)
 	watchingDesc  = prometheus.NewDesc("deltaplane_reflector_watching", "1 while the watch is open.", []string{"name"}, nil)
+	failingDesc   = prometheus.NewDesc("deltaplane_reflector_failing", "1 while the reflection fails, by the reason that ListReflections names, such as LOG_FULL; absent while it does not.", []string{"name", "reason"}, nil)
 	lastRVDesc    = prometheus.NewDesc("reflector_last_resource_version", "Last 15 digits of the watermark.", []string{"name"}, nil)
 	silenceDesc   = prometheus.NewDesc("deltaplane_reflector_source_silence_seconds", "Since the source was last heard.", []string{"name"}, nil)
 )
@@ -94,7 +95,7 @@ var (
 // Describe implements prometheus.Collector.
 func (g gauges) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		objectsDesc, pendingDesc, lagDesc, coalescedDesc, shedDesc, poisonedDesc, listDesc, remainingDesc, epochDesc, termDesc, leaderDesc, watchingDesc, lastRVDesc, silenceDesc,
+		objectsDesc, pendingDesc, lagDesc, coalescedDesc, shedDesc, poisonedDesc, listDesc, remainingDesc, epochDesc, termDesc, leaderDesc, watchingDesc, failingDesc, lastRVDesc, silenceDesc,
 	} {
 		ch <- d
 	}
@@ -128,6 +129,9 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 		gauge(termDesc, float64(v.term))
 		gauge(leaderDesc, flag(v.term != 0))
 		gauge(watchingDesc, flag(v.phase == reflectorv1.ReflectionState_REFLECTION_STATE_WATCHING))
+		if v.reason != "" {
+			ch <- prometheus.MustNewConstMetric(failingDesc, prometheus.GaugeValue, 1, v.name, v.reason)
+		}
 		digits := v.revision.RV[max(0, len(v.revision.RV)-15):]
 		rv, _ := strconv.ParseFloat(digits, 64) // empty before the first list: 0
 		gauge(lastRVDesc, rv)

@@ -49,6 +49,14 @@ type reflection struct {
 	spoiled uint64
 }
 
+// scope is where the keys of the collection live, as discovery said.
+func (r *reflection) scope() delta.Scope {
+	if r.resource.Namespaced {
+		return delta.Namespaced
+	}
+	return delta.ClusterScoped
+}
+
 // fail reports one failure: log, metric, state. The log gets a warning when the reason is another than before, not for every attempt.
 func (r *reflection) fail(ctx context.Context, stage string, err error, wait time.Duration) {
 	name := r.state.get().name

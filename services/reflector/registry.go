@@ -173,25 +173,25 @@ func (g *registry) edit(ctx context.Context, cluster string, change func(*additi
 func (g *registry) change(ctx context.Context, key string, fn func([]byte) ([]byte, bool, error)) error {
 	ctx, cancel := patiently(ctx)
 	defer cancel()
-	for range 20 {
-		b, e, err := g.bucket.Get(ctx, key)
-		if err != nil {
-			return notDone(err)
-		}
-		value, changed, err := fn(e.Value)
-		if err != nil || !changed {
-			return err
-		}
-		revision, err := b.Update(ctx, key, value, e.Revision)
-		switch {
-		case err == nil:
-			g.follow(ctx, revision)
-			return nil
-		case !errors.Is(err, stream.ErrConflict):
-			return perhapsDone(err)
-		}
+	var refused error
+	var revision uint64
+	err := g.bucket.Change(ctx, key, func(value []byte) (next []byte, changed bool, err error) {
+		next, changed, refused = fn(value)
+		return next, changed, refused
+	}, func(b *stream.Bucket, e stream.Entry) bool {
+		revision = e.Revision
+		return g.bucket.Current(b)
+	})
+	switch {
+	case err == nil:
+		g.follow(ctx, revision)
+		return nil
+	case refused != nil:
+		return refused
+	case errors.Is(err, stream.ErrOutcomeUnknown):
+		return perhapsDone(err)
 	}
-	return notDone(errors.New("others keep changing it"))
+	return notDone(err)
 }
 
 // additions are those of a cluster as they are now.

@@ -69,7 +69,11 @@ func New(cfg Config, log *stream.Conn, kc *kube.Client, tel *telemetry.Telemetry
 	if err := tel.Registry.Register(gauges{s}); err != nil {
 		return nil, fmt.Errorf("reflector metrics: %w", err)
 	}
-	s.rpc, err = rpc.NewServer(s.cfg.RPC, rpc.Options{Log: tel.Log, Registry: tel.Registry, Tracer: tel.Tracer, Rules: rules})
+	bounds := map[string]int{}
+	for _, m := range reflectorv1.ReflectorService_ServiceDesc.Methods {
+		bounds["/"+reflectorv1.ReflectorService_ServiceDesc.ServiceName+"/"+m.MethodName] = 1 << 20
+	}
+	s.rpc, err = rpc.NewServer(s.cfg.RPC, rpc.Options{Log: tel.Log, Registry: tel.Registry, Tracer: tel.Tracer, Rules: rules, MessageBytes: bounds})
 	if err != nil {
 		return nil, err
 	}
@@ -78,6 +82,7 @@ func New(cfg Config, log *stream.Conn, kc *kube.Client, tel *telemetry.Telemetry
 		return nil, err
 	}
 	s.admin.Ready("serving", s.rpc.Ready)
+	s.admin.Ready("authorization", telemetry.Degrades(s.rpc.CheckAuthorizer))
 	s.admin.Ready("log", func(context.Context) error {
 		if !s.log.Healthy() {
 			return errors.New("not connected")
@@ -170,19 +175,35 @@ func (s *Service) all() []*reflection {
 	return slices.Clone(s.reflections)
 }
 
-// checkSource is ready while any reflection is not failing: one that cannot be listed must not hold the others back.
+// Ready runs the checks of /readyz.
+func (s *Service) Ready(ctx context.Context) telemetry.Readiness { return s.admin.Readiness(ctx) }
+
+// checkSource is ready while any reflection is not failing: one that cannot be listed, or whose log is full, must not hold
+// the others back. It is a detail then.
 func (s *Service) checkSource(context.Context) error {
 	all := s.all()
 	if len(all) == 0 {
 		return errors.New("no reflections yet")
 	}
-	var last string
+	var first, last view
+	failing, fails := 0, 0
 	for _, r := range all {
 		v := r.state.get()
-		if v.phase != reflectorv1.ReflectionState_REFLECTION_STATE_BACKOFF && v.phase != reflectorv1.ReflectionState_REFLECTION_STATE_STOPPED {
-			return nil
+		if v.phase == reflectorv1.ReflectionState_REFLECTION_STATE_BACKOFF || v.phase == reflectorv1.ReflectionState_REFLECTION_STATE_STOPPED {
+			fails++
+			last = v
 		}
-		last = v.lastErr
+		if v.reason != "" {
+			if failing++; failing == 1 {
+				first = v
+			}
+		}
 	}
-	return fmt.Errorf("every reflection fails, the last with: %s", last)
+	switch {
+	case fails == len(all):
+		return fmt.Errorf("every reflection fails, the last with: %s: %s", last.reason, last.lastErr)
+	case failing > 0:
+		return telemetry.Degraded(fmt.Errorf("%d of %d reflections fail: %s: %s: %s", failing, len(all), first.name, first.reason, first.lastErr))
+	}
+	return nil
 }

@@ -24,6 +24,7 @@ var (
 	errDiffers    = errors.New("reflector: mirrored in another form")
 	errConfigured = errors.New("reflector: fixed by the configuration of this process")
 	errTooMany    = errors.New("reflector: too many reflections")
+	errNotServed  = errors.New("reflector: the API server does not serve the resource")
 	errNotAdded   = errors.New("reflector: no such reflection was added")
 	errStoreAway  = errors.New("reflector: NATS cannot be reached for the bucket " + reflectionsBucket + ", which keeps what was added")
 )
@@ -34,6 +35,7 @@ var rules = []rpc.Rule{
 	{Is: errDiffers, Code: codes.AlreadyExists, Reason: "REFLECTION_DIFFERS"},
 	{Is: errConfigured, Code: codes.FailedPrecondition, Reason: "CONFIGURED"},
 	{Is: errTooMany, Code: codes.ResourceExhausted, Reason: "TOO_MANY_REFLECTIONS"},
+	{Is: errNotServed, Code: codes.NotFound, Reason: "RESOURCE_NOT_SERVED"},
 	{Is: errNotAdded, Code: codes.NotFound, Reason: "REFLECTION_NOT_FOUND"},
 	{Is: errStoreAway, Code: codes.Unavailable, Reason: "REFLECTIONS_UNAVAILABLE", Retry: time.Second},
 }
@@ -54,12 +56,27 @@ func (v *server) ListReflections(_ context.Context, req *reflectorv1.ListReflect
 		}
 	}
 	if req.GetCollection() != "" && len(resp.GetReflections()) == 0 {
-		return nil, fmt.Errorf("%w: %.200q", errUnknown, req.GetCollection())
+		return nil, v.s.unknown(req.GetCollection())
 	}
 	slices.SortFunc(resp.GetReflections(), func(a, b *reflectorv1.Reflection) int {
 		return strings.Compare(a.GetCollection(), b.GetCollection())
 	})
 	return resp, nil
+}
+
+// unknown says that nothing of the name is mirrored, and what is.
+func (s *Service) unknown(name string) error {
+	return fmt.Errorf("%w: %.200q; %s", errUnknown, name, rpc.ThereAre(s.mirrored(""), name))
+}
+
+// mirrored are the collections of a cluster, or of all where it is empty.
+func (s *Service) mirrored(cluster string) (names []string) {
+	for _, r := range s.all() {
+		if cluster == "" || r.want.Cluster == cluster {
+			names = append(names, r.state.get().name)
+		}
+	}
+	return names
 }
 
 // Relist asks the leader of a collection for a list, whichever process that is.
@@ -76,7 +93,7 @@ func (v *server) Relist(ctx context.Context, req *reflectorv1.RelistRequest) (*r
 	}
 	switch {
 	case len(found) == 0:
-		return nil, fmt.Errorf("%w: %.200q", errUnknown, req.GetCollection())
+		return nil, v.s.unknown(req.GetCollection())
 	case len(found) > 1:
 		slices.Sort(names)
 		return nil, rpc.InvalidArgument("collection", "means several: "+strings.Join(names, ", "))

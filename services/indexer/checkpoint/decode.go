@@ -334,7 +334,7 @@ func (c *cursor) header(h *Header) {
 	for _, n := range []*uint64{&h.Mark.Position.Epoch, &h.Mark.Position.Sequence, &h.Mark.Position.Term, &h.Mark.Claimed.Epoch, &h.Mark.FrozenTo, &h.Horizon} {
 		*n = c.uvarint()
 	}
-	for _, rv := range []*delta.RV{&h.Mark.Watermark, &h.Mark.Claimed.RV} {
+	for _, rv := range []*delta.RV{&h.Mark.Watermark, &h.Mark.Claimed.RV, &h.Mark.Upper} {
 		text := c.string()
 		if text == "" {
 			continue

@@ -265,6 +265,7 @@ func appendHeader(b []byte, h Header) []byte {
 	}
 	b = appendString(b, h.Mark.Watermark)
 	b = appendString(b, h.Mark.Claimed.RV)
+	b = appendString(b, h.Mark.Upper)
 	b = appendTime(b, h.Fresh)
 	b = binary.AppendUvarint(b, uint64(len(h.Terms)))
 	for _, t := range h.Terms {

@@ -51,7 +51,7 @@ type Program struct {
 // Compile makes a definition ready to be used. Of those that [FromProto] has
 // accepted, only expressions can fail: they do not parse, do not type-check,
 // may cost more than [MaxDeclaredCost], or return neither a string nor a list
-// of strings.
+// of strings, or fail, whatever the object is.
 func Compile(d Definition) (*Program, error) {
 	p := &Program{def: d}
 	switch {
@@ -88,17 +88,18 @@ func (p *Program) Field() string { return p.field }
 // environment is what expressions are checked in: the standard library with
 // its macros, strings, and optional values, which make `object.?spec.?nodeName`
 // possible.
-var environment = sync.OnceValues(func() (*cel.Env, error) {
-	return cel.NewEnv(
-		cel.Variable("object", cel.DynType),
+var environment = sync.OnceValues(func() (*cel.Env, error) { return newEnvironment(cel.Variable("object", cel.DynType)) })
+
+func newEnvironment(more ...cel.EnvOption) (*cel.Env, error) {
+	return cel.NewEnv(append([]cel.EnvOption{
 		cel.OptionalTypes(),
 		ext.Strings(),
 		boundedTexts(),
 		cel.ParserRecursionLimit(100),
 		cel.ParserExpressionSizeLimit(MaxExpressionBytes),
 		cel.ASTValidators(cel.ValidateRegexLiterals(), cel.ValidateComprehensionNestingLimit(maxNesting)),
-	)
-})
+	}, more...)...)
+}
 
 // compiling is held while an expression is compiled: the checkers of cel-go 0.33 share what they write.
 var compiling sync.Mutex
@@ -114,10 +115,10 @@ func (p *Program) compile(text string) error {
 	if err := issues.Err(); err != nil {
 		return fmt.Errorf("does not compile: %w", err)
 	}
-	if t := ast.OutputType(); !returnable(t) {
-		return fmt.Errorf("returns %s, want string or list(string)", cel.FormatCELType(t))
+	if err := errors.Join(checkReturned(ast), checkPatterns(ast)); err != nil {
+		return err
 	}
-	if err := checkPatterns(ast); err != nil {
+	if err := checkType(text); err != nil {
 		return err
 	}
 	worst, err := env.EstimateCost(ast, estimator{assumedSize})
@@ -136,7 +137,7 @@ func (p *Program) compile(text string) error {
 	if err != nil {
 		return fmt.Errorf("does not compile: %w", err)
 	}
-	return nil
+	return checkAny(p.eval)
 }
 
 func costText(c uint64) string {

@@ -270,7 +270,10 @@ type CollectionRevision struct {
 	// Collection the revision belongs to.
 	Collection string `protobuf:"bytes,1,opt,name=collection,proto3" json:"collection,omitempty"`
 	// Revision in that collection.
-	Revision      *Revision `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision *Revision `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	// In answers of the index: no event above it is in the answer. Where it is at most `revision` the answer is exactly the state at
+	// `revision`. Elsewhere it is left out, and requests do not use it.
+	Upper         *Revision `protobuf:"bytes,3,opt,name=upper,proto3" json:"upper,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -315,6 +318,13 @@ func (x *CollectionRevision) GetCollection() string {
 func (x *CollectionRevision) GetRevision() *Revision {
 	if x != nil {
 		return x.Revision
+	}
+	return nil
+}
+
+func (x *CollectionRevision) GetUpper() *Revision {
+	if x != nil {
+		return x.Upper
 	}
 	return nil
 }
@@ -553,7 +563,8 @@ func (x *IndexHint) GetValues() []string {
 // Delta is one change of one key. No service sends this message: it says what a record of the log means. There the payload is
 // the body, the sequence is the log's own, and everything else is in the message headers that the fields name, so that triggers and
 // standbys can run on headers alone. Beside them are Dp-Version (of this form, 1), Dp-Kind (delta, or one of the control
-// records) and Dp-Crc (CRC-32C of the payload); records of any kind may have Dp-Live (how many keys live), control records Dp-Start
+// records) and Dp-Crc (CRC-32C of the payload); records of any kind may have Dp-Live (how many keys live), Dp-Scope (synced and liveness
+// records: `namespaced` or `cluster`, as the source's discovery says where the keys live), control records Dp-Start
 // (the sequence at which a term begins) and Dp-Writer. Texts are percent-escaped. Readers pass over headers that they do not know.
 type Delta struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -787,12 +798,13 @@ const file_deltaplane_delta_v1_delta_proto_rawDesc = "" +
 	"\x1fdeltaplane/delta/v1/delta.proto\x12\x13deltaplane.delta.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"K\n" +
 	"\bRevision\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12)\n" +
-	"\x10resource_version\x18\x02 \x01(\tR\x0fresourceVersion\"o\n" +
+	"\x10resource_version\x18\x02 \x01(\tR\x0fresourceVersion\"\xa4\x01\n" +
 	"\x12CollectionRevision\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
 	"collection\x129\n" +
-	"\brevision\x18\x02 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\"\xcf\x01\n" +
+	"\brevision\x18\x02 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\x123\n" +
+	"\x05upper\x18\x03 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\x05upper\"\xcf\x01\n" +
 	"\bPosition\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x12\n" +
@@ -892,19 +904,20 @@ var file_deltaplane_delta_v1_delta_proto_goTypes = []any{
 }
 var file_deltaplane_delta_v1_delta_proto_depIdxs = []int32{
 	3,  // 0: deltaplane.delta.v1.CollectionRevision.revision:type_name -> deltaplane.delta.v1.Revision
-	0,  // 1: deltaplane.delta.v1.Delta.type:type_name -> deltaplane.delta.v1.DeltaType
-	2,  // 2: deltaplane.delta.v1.Delta.encoding:type_name -> deltaplane.delta.v1.Encoding
-	1,  // 3: deltaplane.delta.v1.Delta.delete_reason:type_name -> deltaplane.delta.v1.DeleteReason
-	9,  // 4: deltaplane.delta.v1.Delta.labels:type_name -> deltaplane.delta.v1.Delta.LabelsEntry
-	6,  // 5: deltaplane.delta.v1.Delta.owners:type_name -> deltaplane.delta.v1.OwnerReference
-	7,  // 6: deltaplane.delta.v1.Delta.index_hints:type_name -> deltaplane.delta.v1.IndexHint
-	10, // 7: deltaplane.delta.v1.Delta.observed_at:type_name -> google.protobuf.Timestamp
-	10, // 8: deltaplane.delta.v1.Delta.published_at:type_name -> google.protobuf.Timestamp
-	9,  // [9:9] is the sub-list for method output_type
-	9,  // [9:9] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	3,  // 1: deltaplane.delta.v1.CollectionRevision.upper:type_name -> deltaplane.delta.v1.Revision
+	0,  // 2: deltaplane.delta.v1.Delta.type:type_name -> deltaplane.delta.v1.DeltaType
+	2,  // 3: deltaplane.delta.v1.Delta.encoding:type_name -> deltaplane.delta.v1.Encoding
+	1,  // 4: deltaplane.delta.v1.Delta.delete_reason:type_name -> deltaplane.delta.v1.DeleteReason
+	9,  // 5: deltaplane.delta.v1.Delta.labels:type_name -> deltaplane.delta.v1.Delta.LabelsEntry
+	6,  // 6: deltaplane.delta.v1.Delta.owners:type_name -> deltaplane.delta.v1.OwnerReference
+	7,  // 7: deltaplane.delta.v1.Delta.index_hints:type_name -> deltaplane.delta.v1.IndexHint
+	10, // 8: deltaplane.delta.v1.Delta.observed_at:type_name -> google.protobuf.Timestamp
+	10, // 9: deltaplane.delta.v1.Delta.published_at:type_name -> google.protobuf.Timestamp
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_deltaplane_delta_v1_delta_proto_init() }

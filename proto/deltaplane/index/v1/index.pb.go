@@ -94,8 +94,8 @@ const (
 	IndexerState_INDEXER_STATE_BUILDING IndexerState = 1
 	// It is complete.
 	IndexerState_INDEXER_STATE_READY IndexerState = 2
-	// Its values could not be found for some keys; reads of it fail with FAILED_PRECONDITION INDEX_FAILED until those are
-	// repaired, everything else goes on.
+	// Its definition cannot be used on this replica, or there is no room for it; reads of it fail with FAILED_PRECONDITION
+	// INDEX_FAILED, everything else goes on. An index that has no values for some objects is READY.
 	IndexerState_INDEXER_STATE_FAILED IndexerState = 3
 )
 
@@ -142,6 +142,60 @@ func (IndexerState) EnumDescriptor() ([]byte, []int) {
 	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{1}
 }
 
+// KeyScope tells which keys a collection has.
+type KeyScope int32
+
+const (
+	// Nobody has said yet: the collection is empty, and its log was written by an older version, or this replica has read a
+	// checkpoint and not heard the reflector since.
+	KeyScope_KEY_SCOPE_UNSPECIFIED KeyScope = 0
+	// `namespace/name`.
+	KeyScope_KEY_SCOPE_NAMESPACED KeyScope = 1
+	// `name`.
+	KeyScope_KEY_SCOPE_CLUSTER KeyScope = 2
+)
+
+// Enum value maps for KeyScope.
+var (
+	KeyScope_name = map[int32]string{
+		0: "KEY_SCOPE_UNSPECIFIED",
+		1: "KEY_SCOPE_NAMESPACED",
+		2: "KEY_SCOPE_CLUSTER",
+	}
+	KeyScope_value = map[string]int32{
+		"KEY_SCOPE_UNSPECIFIED": 0,
+		"KEY_SCOPE_NAMESPACED":  1,
+		"KEY_SCOPE_CLUSTER":     2,
+	}
+)
+
+func (x KeyScope) Enum() *KeyScope {
+	p := new(KeyScope)
+	*p = x
+	return p
+}
+
+func (x KeyScope) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (KeyScope) Descriptor() protoreflect.EnumDescriptor {
+	return file_deltaplane_index_v1_index_proto_enumTypes[2].Descriptor()
+}
+
+func (KeyScope) Type() protoreflect.EnumType {
+	return &file_deltaplane_index_v1_index_proto_enumTypes[2]
+}
+
+func (x KeyScope) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use KeyScope.Descriptor instead.
+func (KeyScope) EnumDescriptor() ([]byte, []int) {
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{2}
+}
+
 // Tier is how payloads are kept in memory.
 type Tier int32
 
@@ -179,11 +233,11 @@ func (x Tier) String() string {
 }
 
 func (Tier) Descriptor() protoreflect.EnumDescriptor {
-	return file_deltaplane_index_v1_index_proto_enumTypes[2].Descriptor()
+	return file_deltaplane_index_v1_index_proto_enumTypes[3].Descriptor()
 }
 
 func (Tier) Type() protoreflect.EnumType {
-	return &file_deltaplane_index_v1_index_proto_enumTypes[2]
+	return &file_deltaplane_index_v1_index_proto_enumTypes[3]
 }
 
 func (x Tier) Number() protoreflect.EnumNumber {
@@ -192,7 +246,7 @@ func (x Tier) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Tier.Descriptor instead.
 func (Tier) EnumDescriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{2}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{3}
 }
 
 // WhenSlow is what a reader gets that falls behind by more changes than the server keeps for all.
@@ -237,11 +291,11 @@ func (x WhenSlow) String() string {
 }
 
 func (WhenSlow) Descriptor() protoreflect.EnumDescriptor {
-	return file_deltaplane_index_v1_index_proto_enumTypes[3].Descriptor()
+	return file_deltaplane_index_v1_index_proto_enumTypes[4].Descriptor()
 }
 
 func (WhenSlow) Type() protoreflect.EnumType {
-	return &file_deltaplane_index_v1_index_proto_enumTypes[3]
+	return &file_deltaplane_index_v1_index_proto_enumTypes[4]
 }
 
 func (x WhenSlow) Number() protoreflect.EnumNumber {
@@ -250,7 +304,7 @@ func (x WhenSlow) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WhenSlow.Descriptor instead.
 func (WhenSlow) EnumDescriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{3}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{4}
 }
 
 // Consistency says how current an answer must be. Left out, any synced state will do.
@@ -259,7 +313,11 @@ type Consistency struct {
 	// The least revision the snapshot must have reached.
 	AtLeast *v1.Revision `protobuf:"bytes,1,opt,name=at_least,json=atLeast,proto3" json:"at_least,omitempty"`
 	// How long to wait for it; zero means the server's default (3 s), and the server's maximum (30 s) bounds it.
-	Timeout       *durationpb.Duration `protobuf:"bytes,2,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	Timeout *durationpb.Duration `protobuf:"bytes,2,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	// Wait for an exact state: one whose `upper` is at most its `revision`, and which has reached `at_least` when that is given.
+	// When none comes in time the call fails with STATE_NOT_EXACT. Over several clusters each collection's state is exact. Refused by
+	// Watch, whose bookmarks tell when what it has told is exact.
+	Exact         bool `protobuf:"varint,3,opt,name=exact,proto3" json:"exact,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -306,6 +364,13 @@ func (x *Consistency) GetTimeout() *durationpb.Duration {
 		return x.Timeout
 	}
 	return nil
+}
+
+func (x *Consistency) GetExact() bool {
+	if x != nil {
+		return x.Exact
+	}
+	return false
 }
 
 // Object is one stored object.
@@ -454,6 +519,80 @@ func (x *QuarantinedKey) GetKey() string {
 	return ""
 }
 
+// UnindexedObjects are the objects of a collection for which an index has no values, since its path or expression fails on them,
+// whatever else the request chooses by.
+type UnindexedObjects struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the index.
+	Index string `protobuf:"bytes,1,opt,name=index,proto3" json:"index,omitempty"`
+	// How many they are.
+	Count int64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	// Their first ten keys, in order.
+	Keys []string `protobuf:"bytes,3,rep,name=keys,proto3" json:"keys,omitempty"`
+	// Their collection, by its whole name.
+	Collection    string `protobuf:"bytes,4,opt,name=collection,proto3" json:"collection,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnindexedObjects) Reset() {
+	*x = UnindexedObjects{}
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnindexedObjects) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnindexedObjects) ProtoMessage() {}
+
+func (x *UnindexedObjects) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnindexedObjects.ProtoReflect.Descriptor instead.
+func (*UnindexedObjects) Descriptor() ([]byte, []int) {
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *UnindexedObjects) GetIndex() string {
+	if x != nil {
+		return x.Index
+	}
+	return ""
+}
+
+func (x *UnindexedObjects) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *UnindexedObjects) GetKeys() []string {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *UnindexedObjects) GetCollection() string {
+	if x != nil {
+		return x.Collection
+	}
+	return ""
+}
+
 // GetRequest asks for one object.
 type GetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -476,7 +615,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[3]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -488,7 +627,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[3]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -501,7 +640,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{3}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *GetRequest) GetCollection() string {
@@ -545,14 +684,16 @@ type GetResponse struct {
 	// The object.
 	Object *Object `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
 	// Revision of the snapshot it was read from.
-	Revision      *v1.Revision `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision *v1.Revision `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Upper bound of the snapshot; see IndexService.
+	Upper         *v1.Revision `protobuf:"bytes,3,opt,name=upper,proto3" json:"upper,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetResponse) Reset() {
 	*x = GetResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[4]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -564,7 +705,7 @@ func (x *GetResponse) String() string {
 func (*GetResponse) ProtoMessage() {}
 
 func (x *GetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[4]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -577,7 +718,7 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
 func (*GetResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{4}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *GetResponse) GetObject() *Object {
@@ -590,6 +731,13 @@ func (x *GetResponse) GetObject() *Object {
 func (x *GetResponse) GetRevision() *v1.Revision {
 	if x != nil {
 		return x.Revision
+	}
+	return nil
+}
+
+func (x *GetResponse) GetUpper() *v1.Revision {
+	if x != nil {
+		return x.Upper
 	}
 	return nil
 }
@@ -613,7 +761,7 @@ type BatchGetRequest struct {
 
 func (x *BatchGetRequest) Reset() {
 	*x = BatchGetRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[5]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -625,7 +773,7 @@ func (x *BatchGetRequest) String() string {
 func (*BatchGetRequest) ProtoMessage() {}
 
 func (x *BatchGetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[5]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -638,7 +786,7 @@ func (x *BatchGetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchGetRequest.ProtoReflect.Descriptor instead.
 func (*BatchGetRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{5}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *BatchGetRequest) GetCollection() string {
@@ -686,14 +834,16 @@ type BatchGetResponse struct {
 	// Keys whose newest version could not be read.
 	QuarantinedKeys []string `protobuf:"bytes,3,rep,name=quarantined_keys,json=quarantinedKeys,proto3" json:"quarantined_keys,omitempty"`
 	// Revision of the snapshot.
-	Revision      *v1.Revision `protobuf:"bytes,4,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision *v1.Revision `protobuf:"bytes,4,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Upper bound of the snapshot; see IndexService.
+	Upper         *v1.Revision `protobuf:"bytes,5,opt,name=upper,proto3" json:"upper,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BatchGetResponse) Reset() {
 	*x = BatchGetResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[6]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -705,7 +855,7 @@ func (x *BatchGetResponse) String() string {
 func (*BatchGetResponse) ProtoMessage() {}
 
 func (x *BatchGetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[6]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -718,7 +868,7 @@ func (x *BatchGetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchGetResponse.ProtoReflect.Descriptor instead.
 func (*BatchGetResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{6}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *BatchGetResponse) GetObjects() []*Object {
@@ -749,6 +899,13 @@ func (x *BatchGetResponse) GetRevision() *v1.Revision {
 	return nil
 }
 
+func (x *BatchGetResponse) GetUpper() *v1.Revision {
+	if x != nil {
+		return x.Upper
+	}
+	return nil
+}
+
 // ListRequest asks for a page of a collection.
 type ListRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -759,14 +916,15 @@ type ListRequest struct {
 	// Kubernetes label selector, for example `app=web,tier!=db`.
 	LabelSelector string `protobuf:"bytes,3,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"`
 	// Kubernetes field selector over metadata.name, metadata.namespace and the paths of field indexes, built in or declared:
-	// `spec.nodeName=node-1,status.phase!=Running`. A field that could not be read of an object is not its empty value: by a path
-	// that has an index the answer is INDEX_FAILED, as by the index; by another path such an object is chosen.
+	// `spec.nodeName=node-1,status.phase!=Running`. A field that could not be read of an object is not its empty value: such an object
+	// is chosen, by = and by !=. Where the path has an index, `unindexed` names it, and `strict` refuses the answer.
 	FieldSelector string `protobuf:"bytes,4,opt,name=field_selector,json=fieldSelector,proto3" json:"field_selector,omitempty"`
 	// Most objects in the page; zero means 500, more than 5,000 is cut to 5,000. A page may hold fewer.
 	PageSize int32 `protobuf:"varint,5,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// Token of the previous page's answer; the rest of the request must be the same.
 	PageToken string `protobuf:"bytes,6,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// How current the first page must be; ignored with a page token.
+	// How current the first page must be. With a page token only the timeout counts: a page that goes on in a new snapshot waits until
+	// that has reached the `upper` of the pages before, on any replica.
 	Consistency *Consistency `protobuf:"bytes,7,opt,name=consistency,proto3" json:"consistency,omitempty"`
 	// How much of each object to return.
 	View View `protobuf:"varint,8,opt,name=view,proto3,enum=deltaplane.index.v1.View" json:"view,omitempty"`
@@ -778,14 +936,16 @@ type ListRequest struct {
 	Clusters []string `protobuf:"bytes,11,rep,name=clusters,proto3" json:"clusters,omitempty"`
 	// With `clusters`: leaves out collections that cannot be read (not synced yet, or refused by the memory budget) and names them
 	// in `left_out`, where the whole call would fail with COLLECTION_NOT_SYNCED or MEMORY_BUDGET. It fails so when none is left.
-	SkipUnsynced  bool `protobuf:"varint,12,opt,name=skip_unsynced,json=skipUnsynced,proto3" json:"skip_unsynced,omitempty"`
+	SkipUnsynced bool `protobuf:"varint,12,opt,name=skip_unsynced,json=skipUnsynced,proto3" json:"skip_unsynced,omitempty"`
+	// Fails with INDEX_FAILED while an index that the request goes by has no values for some objects; see IndexService.
+	Strict        bool `protobuf:"varint,20,opt,name=strict,proto3" json:"strict,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[7]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -797,7 +957,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[7]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -810,7 +970,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{7}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListRequest) GetCollection() string {
@@ -897,6 +1057,13 @@ func (x *ListRequest) GetSkipUnsynced() bool {
 	return false
 }
 
+func (x *ListRequest) GetStrict() bool {
+	if x != nil {
+		return x.Strict
+	}
+	return false
+}
+
 // ListResponse is a page.
 type ListResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -916,14 +1083,18 @@ type ListResponse struct {
 	Quarantined []*QuarantinedKey `protobuf:"bytes,7,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
 	// The collections that `skip_unsynced` has left out, by cluster. With `*` later pages name those too that have come since the first.
 	// A later page also leaves out, and names, one that cannot be read any more, though earlier pages may have some of it.
-	LeftOut       []string `protobuf:"bytes,8,rep,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
+	LeftOut []string `protobuf:"bytes,8,rep,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
+	// Upper bound of the snapshot; see IndexService. Left out with `clusters`.
+	Upper *v1.Revision `protobuf:"bytes,9,opt,name=upper,proto3" json:"upper,omitempty"`
+	// Indexes that the request goes by and that have no values for some objects of the collection; see IndexService.
+	Unindexed     []*UnindexedObjects `protobuf:"bytes,20,rep,name=unindexed,proto3" json:"unindexed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[8]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -935,7 +1106,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[8]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -948,7 +1119,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{8}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListResponse) GetObjects() []*Object {
@@ -1007,6 +1178,20 @@ func (x *ListResponse) GetLeftOut() []string {
 	return nil
 }
 
+func (x *ListResponse) GetUpper() *v1.Revision {
+	if x != nil {
+		return x.Upper
+	}
+	return nil
+}
+
+func (x *ListResponse) GetUnindexed() []*UnindexedObjects {
+	if x != nil {
+		return x.Unindexed
+	}
+	return nil
+}
+
 // ByIndexRequest asks for the objects filed under values of an index.
 type ByIndexRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1020,7 +1205,8 @@ type ByIndexRequest struct {
 	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// Token of the previous page's answer; the rest of the request must be the same.
 	PageToken string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// How current the first page must be; ignored with a page token.
+	// How current the first page must be. With a page token only the timeout counts: a page that goes on in a new snapshot waits until
+	// that has reached the `upper` of the pages before, on any replica.
 	Consistency *Consistency `protobuf:"bytes,6,opt,name=consistency,proto3" json:"consistency,omitempty"`
 	// How much of each object to return.
 	View View `protobuf:"varint,7,opt,name=view,proto3,enum=deltaplane.index.v1.View" json:"view,omitempty"`
@@ -1036,14 +1222,16 @@ type ByIndexRequest struct {
 	Clusters []string `protobuf:"bytes,12,rep,name=clusters,proto3" json:"clusters,omitempty"`
 	// With `clusters`: leaves out collections that cannot be read (not synced yet, or refused by the memory budget) and names them
 	// in `left_out`, where the whole call would fail with COLLECTION_NOT_SYNCED or MEMORY_BUDGET. It fails so when none is left.
-	SkipUnsynced  bool `protobuf:"varint,13,opt,name=skip_unsynced,json=skipUnsynced,proto3" json:"skip_unsynced,omitempty"`
+	SkipUnsynced bool `protobuf:"varint,13,opt,name=skip_unsynced,json=skipUnsynced,proto3" json:"skip_unsynced,omitempty"`
+	// Fails with INDEX_FAILED while an index that the request goes by has no values for some objects; see IndexService.
+	Strict        bool `protobuf:"varint,20,opt,name=strict,proto3" json:"strict,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ByIndexRequest) Reset() {
 	*x = ByIndexRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[9]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1055,7 +1243,7 @@ func (x *ByIndexRequest) String() string {
 func (*ByIndexRequest) ProtoMessage() {}
 
 func (x *ByIndexRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[9]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1068,7 +1256,7 @@ func (x *ByIndexRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ByIndexRequest.ProtoReflect.Descriptor instead.
 func (*ByIndexRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{9}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ByIndexRequest) GetCollection() string {
@@ -1162,6 +1350,13 @@ func (x *ByIndexRequest) GetSkipUnsynced() bool {
 	return false
 }
 
+func (x *ByIndexRequest) GetStrict() bool {
+	if x != nil {
+		return x.Strict
+	}
+	return false
+}
+
 // ByIndexResponse is a page of objects.
 type ByIndexResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1179,14 +1374,18 @@ type ByIndexResponse struct {
 	Quarantined []*QuarantinedKey `protobuf:"bytes,6,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
 	// The collections that `skip_unsynced` has left out, by cluster. With `*` later pages name those too that have come since the first.
 	// A later page also leaves out, and names, one that cannot be read any more, though earlier pages may have some of it.
-	LeftOut       []string `protobuf:"bytes,7,rep,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
+	LeftOut []string `protobuf:"bytes,7,rep,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
+	// Upper bound of the snapshot; see IndexService. Left out with `clusters`.
+	Upper *v1.Revision `protobuf:"bytes,8,opt,name=upper,proto3" json:"upper,omitempty"`
+	// Indexes that the request goes by and that have no values for some objects of the collection; see IndexService.
+	Unindexed     []*UnindexedObjects `protobuf:"bytes,20,rep,name=unindexed,proto3" json:"unindexed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ByIndexResponse) Reset() {
 	*x = ByIndexResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[10]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1198,7 +1397,7 @@ func (x *ByIndexResponse) String() string {
 func (*ByIndexResponse) ProtoMessage() {}
 
 func (x *ByIndexResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[10]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1211,7 +1410,7 @@ func (x *ByIndexResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ByIndexResponse.ProtoReflect.Descriptor instead.
 func (*ByIndexResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{10}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ByIndexResponse) GetObjects() []*Object {
@@ -1263,6 +1462,20 @@ func (x *ByIndexResponse) GetLeftOut() []string {
 	return nil
 }
 
+func (x *ByIndexResponse) GetUpper() *v1.Revision {
+	if x != nil {
+		return x.Upper
+	}
+	return nil
+}
+
+func (x *ByIndexResponse) GetUnindexed() []*UnindexedObjects {
+	if x != nil {
+		return x.Unindexed
+	}
+	return nil
+}
+
 // IndexRequest asks for the objects that share an index value with an example.
 type IndexRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1277,14 +1490,16 @@ type IndexRequest struct {
 	// How much of each object to return.
 	View View `protobuf:"varint,5,opt,name=view,proto3,enum=deltaplane.index.v1.View" json:"view,omitempty"`
 	// Paths to keep, as in GetRequest; excludes `view`.
-	FieldMask     *fieldmaskpb.FieldMask `protobuf:"bytes,6,opt,name=field_mask,json=fieldMask,proto3" json:"field_mask,omitempty"`
+	FieldMask *fieldmaskpb.FieldMask `protobuf:"bytes,6,opt,name=field_mask,json=fieldMask,proto3" json:"field_mask,omitempty"`
+	// Fails with INDEX_FAILED while an index that the request goes by has no values for some objects; see IndexService.
+	Strict        bool `protobuf:"varint,20,opt,name=strict,proto3" json:"strict,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *IndexRequest) Reset() {
 	*x = IndexRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[11]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1296,7 +1511,7 @@ func (x *IndexRequest) String() string {
 func (*IndexRequest) ProtoMessage() {}
 
 func (x *IndexRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[11]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1309,7 +1524,7 @@ func (x *IndexRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IndexRequest.ProtoReflect.Descriptor instead.
 func (*IndexRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{11}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *IndexRequest) GetCollection() string {
@@ -1354,6 +1569,13 @@ func (x *IndexRequest) GetFieldMask() *fieldmaskpb.FieldMask {
 	return nil
 }
 
+func (x *IndexRequest) GetStrict() bool {
+	if x != nil {
+		return x.Strict
+	}
+	return false
+}
+
 // IndexResponse is the union over the example's values.
 type IndexResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1365,13 +1587,17 @@ type IndexResponse struct {
 	Revision *v1.Revision `protobuf:"bytes,3,opt,name=revision,proto3" json:"revision,omitempty"`
 	// Keys whose newest version could not be read; their objects have no payload and no encoding.
 	QuarantinedKeys []string `protobuf:"bytes,4,rep,name=quarantined_keys,json=quarantinedKeys,proto3" json:"quarantined_keys,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Upper bound of the snapshot; see IndexService.
+	Upper *v1.Revision `protobuf:"bytes,5,opt,name=upper,proto3" json:"upper,omitempty"`
+	// Indexes that the request goes by and that have no values for some objects of the collection; see IndexService.
+	Unindexed     []*UnindexedObjects `protobuf:"bytes,20,rep,name=unindexed,proto3" json:"unindexed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *IndexResponse) Reset() {
 	*x = IndexResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[12]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1383,7 +1609,7 @@ func (x *IndexResponse) String() string {
 func (*IndexResponse) ProtoMessage() {}
 
 func (x *IndexResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[12]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1396,7 +1622,7 @@ func (x *IndexResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IndexResponse.ProtoReflect.Descriptor instead.
 func (*IndexResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{12}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *IndexResponse) GetObjects() []*Object {
@@ -1427,6 +1653,20 @@ func (x *IndexResponse) GetQuarantinedKeys() []string {
 	return nil
 }
 
+func (x *IndexResponse) GetUpper() *v1.Revision {
+	if x != nil {
+		return x.Upper
+	}
+	return nil
+}
+
+func (x *IndexResponse) GetUnindexed() []*UnindexedObjects {
+	if x != nil {
+		return x.Unindexed
+	}
+	return nil
+}
+
 // IndexKeysRequest asks for the keys under one value.
 type IndexKeysRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1437,14 +1677,16 @@ type IndexKeysRequest struct {
 	// The value.
 	Value string `protobuf:"bytes,3,opt,name=value,proto3" json:"value,omitempty"`
 	// How current the answer must be.
-	Consistency   *Consistency `protobuf:"bytes,4,opt,name=consistency,proto3" json:"consistency,omitempty"`
+	Consistency *Consistency `protobuf:"bytes,4,opt,name=consistency,proto3" json:"consistency,omitempty"`
+	// Fails with INDEX_FAILED while an index that the request goes by has no values for some objects; see IndexService.
+	Strict        bool `protobuf:"varint,20,opt,name=strict,proto3" json:"strict,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *IndexKeysRequest) Reset() {
 	*x = IndexKeysRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[13]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1456,7 +1698,7 @@ func (x *IndexKeysRequest) String() string {
 func (*IndexKeysRequest) ProtoMessage() {}
 
 func (x *IndexKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[13]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1469,7 +1711,7 @@ func (x *IndexKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IndexKeysRequest.ProtoReflect.Descriptor instead.
 func (*IndexKeysRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{13}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *IndexKeysRequest) GetCollection() string {
@@ -1500,6 +1742,13 @@ func (x *IndexKeysRequest) GetConsistency() *Consistency {
 	return nil
 }
 
+func (x *IndexKeysRequest) GetStrict() bool {
+	if x != nil {
+		return x.Strict
+	}
+	return false
+}
+
 // IndexKeysResponse is a list of keys.
 type IndexKeysResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1509,13 +1758,17 @@ type IndexKeysResponse struct {
 	Revision *v1.Revision `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	// Those of the keys whose newest version could not be read, sorted.
 	QuarantinedKeys []string `protobuf:"bytes,3,rep,name=quarantined_keys,json=quarantinedKeys,proto3" json:"quarantined_keys,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Upper bound of the snapshot; see IndexService.
+	Upper *v1.Revision `protobuf:"bytes,4,opt,name=upper,proto3" json:"upper,omitempty"`
+	// Indexes that the request goes by and that have no values for some objects of the collection; see IndexService.
+	Unindexed     []*UnindexedObjects `protobuf:"bytes,20,rep,name=unindexed,proto3" json:"unindexed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *IndexKeysResponse) Reset() {
 	*x = IndexKeysResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[14]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1527,7 +1780,7 @@ func (x *IndexKeysResponse) String() string {
 func (*IndexKeysResponse) ProtoMessage() {}
 
 func (x *IndexKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[14]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1540,7 +1793,7 @@ func (x *IndexKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IndexKeysResponse.ProtoReflect.Descriptor instead.
 func (*IndexKeysResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{14}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *IndexKeysResponse) GetKeys() []string {
@@ -1564,6 +1817,20 @@ func (x *IndexKeysResponse) GetQuarantinedKeys() []string {
 	return nil
 }
 
+func (x *IndexKeysResponse) GetUpper() *v1.Revision {
+	if x != nil {
+		return x.Upper
+	}
+	return nil
+}
+
+func (x *IndexKeysResponse) GetUnindexed() []*UnindexedObjects {
+	if x != nil {
+		return x.Unindexed
+	}
+	return nil
+}
+
 // ListIndexFuncValuesRequest asks for the values of an index.
 type ListIndexFuncValuesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1577,15 +1844,18 @@ type ListIndexFuncValuesRequest struct {
 	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// Token of the previous page's answer; the rest of the request must be the same.
 	PageToken string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// How current the first page must be; ignored with a page token.
-	Consistency   *Consistency `protobuf:"bytes,6,opt,name=consistency,proto3" json:"consistency,omitempty"`
+	// How current the first page must be. With a page token only the timeout counts: a page that goes on in a new snapshot waits until
+	// that has reached the `upper` of the pages before, on any replica.
+	Consistency *Consistency `protobuf:"bytes,6,opt,name=consistency,proto3" json:"consistency,omitempty"`
+	// Fails with INDEX_FAILED while an index that the request goes by has no values for some objects; see IndexService.
+	Strict        bool `protobuf:"varint,20,opt,name=strict,proto3" json:"strict,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListIndexFuncValuesRequest) Reset() {
 	*x = ListIndexFuncValuesRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[15]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1597,7 +1867,7 @@ func (x *ListIndexFuncValuesRequest) String() string {
 func (*ListIndexFuncValuesRequest) ProtoMessage() {}
 
 func (x *ListIndexFuncValuesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[15]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1610,7 +1880,7 @@ func (x *ListIndexFuncValuesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListIndexFuncValuesRequest.ProtoReflect.Descriptor instead.
 func (*ListIndexFuncValuesRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{15}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListIndexFuncValuesRequest) GetCollection() string {
@@ -1655,6 +1925,13 @@ func (x *ListIndexFuncValuesRequest) GetConsistency() *Consistency {
 	return nil
 }
 
+func (x *ListIndexFuncValuesRequest) GetStrict() bool {
+	if x != nil {
+		return x.Strict
+	}
+	return false
+}
+
 // IndexValue is one value of an index.
 type IndexValue struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1668,7 +1945,7 @@ type IndexValue struct {
 
 func (x *IndexValue) Reset() {
 	*x = IndexValue{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[16]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1680,7 +1957,7 @@ func (x *IndexValue) String() string {
 func (*IndexValue) ProtoMessage() {}
 
 func (x *IndexValue) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[16]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1693,7 +1970,7 @@ func (x *IndexValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IndexValue.ProtoReflect.Descriptor instead.
 func (*IndexValue) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{16}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *IndexValue) GetValue() string {
@@ -1718,14 +1995,18 @@ type ListIndexFuncValuesResponse struct {
 	// Token of the next page; empty at the end.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	// Revision of the snapshot.
-	Revision      *v1.Revision `protobuf:"bytes,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision *v1.Revision `protobuf:"bytes,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Upper bound of the snapshot; see IndexService.
+	Upper *v1.Revision `protobuf:"bytes,4,opt,name=upper,proto3" json:"upper,omitempty"`
+	// Indexes that the request goes by and that have no values for some objects of the collection; see IndexService.
+	Unindexed     []*UnindexedObjects `protobuf:"bytes,20,rep,name=unindexed,proto3" json:"unindexed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListIndexFuncValuesResponse) Reset() {
 	*x = ListIndexFuncValuesResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[17]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1737,7 +2018,7 @@ func (x *ListIndexFuncValuesResponse) String() string {
 func (*ListIndexFuncValuesResponse) ProtoMessage() {}
 
 func (x *ListIndexFuncValuesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[17]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1750,7 +2031,7 @@ func (x *ListIndexFuncValuesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListIndexFuncValuesResponse.ProtoReflect.Descriptor instead.
 func (*ListIndexFuncValuesResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{17}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListIndexFuncValuesResponse) GetValues() []*IndexValue {
@@ -1774,6 +2055,20 @@ func (x *ListIndexFuncValuesResponse) GetRevision() *v1.Revision {
 	return nil
 }
 
+func (x *ListIndexFuncValuesResponse) GetUpper() *v1.Revision {
+	if x != nil {
+		return x.Upper
+	}
+	return nil
+}
+
+func (x *ListIndexFuncValuesResponse) GetUnindexed() []*UnindexedObjects {
+	if x != nil {
+		return x.Unindexed
+	}
+	return nil
+}
+
 // ListIndexersRequest names the collection.
 type ListIndexersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1785,7 +2080,7 @@ type ListIndexersRequest struct {
 
 func (x *ListIndexersRequest) Reset() {
 	*x = ListIndexersRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[18]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1797,7 +2092,7 @@ func (x *ListIndexersRequest) String() string {
 func (*ListIndexersRequest) ProtoMessage() {}
 
 func (x *ListIndexersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[18]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1810,7 +2105,7 @@ func (x *ListIndexersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListIndexersRequest.ProtoReflect.Descriptor instead.
 func (*ListIndexersRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{18}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListIndexersRequest) GetCollection() string {
@@ -1841,7 +2136,7 @@ type IndexerDefinition struct {
 
 func (x *IndexerDefinition) Reset() {
 	*x = IndexerDefinition{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[19]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1853,7 +2148,7 @@ func (x *IndexerDefinition) String() string {
 func (*IndexerDefinition) ProtoMessage() {}
 
 func (x *IndexerDefinition) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[19]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1866,7 +2161,7 @@ func (x *IndexerDefinition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IndexerDefinition.ProtoReflect.Descriptor instead.
 func (*IndexerDefinition) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{19}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *IndexerDefinition) GetName() string {
@@ -1942,7 +2237,8 @@ type IndexerDefinition_OwnerUid struct {
 
 type IndexerDefinition_Cel struct {
 	// A CEL expression over `object` that returns a string or a list of strings, for example
-	// `object.spec.containers.map(c, c.image)`. Its cost is bounded when it is declared and again when it runs.
+	// `object.spec.containers.map(c, c.image)`. One that returns something else, or that fails, whatever the object is, is refused,
+	// as far as that can be known: of an object no more is known than its apiVersion, kind and metadata. Its cost is bounded when it is declared and again when it runs.
 	Cel string `protobuf:"bytes,5,opt,name=cel,proto3,oneof"`
 }
 
@@ -1967,7 +2263,7 @@ type OwnerSource struct {
 
 func (x *OwnerSource) Reset() {
 	*x = OwnerSource{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[20]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1979,7 +2275,7 @@ func (x *OwnerSource) String() string {
 func (*OwnerSource) ProtoMessage() {}
 
 func (x *OwnerSource) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[20]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1992,7 +2288,7 @@ func (x *OwnerSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnerSource.ProtoReflect.Descriptor instead.
 func (*OwnerSource) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{20}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *OwnerSource) GetControllerOnly() bool {
@@ -2020,7 +2316,7 @@ type Indexer struct {
 	BuiltIn bool `protobuf:"varint,3,opt,name=built_in,json=builtIn,proto3" json:"built_in,omitempty"`
 	// Distinct values with at least one key.
 	Values int64 `protobuf:"varint,4,opt,name=values,proto3" json:"values,omitempty"`
-	// Objects whose value could not be extracted.
+	// Objects for which the index has no values, since its path or expression fails on them.
 	Errors int64 `protobuf:"varint,5,opt,name=errors,proto3" json:"errors,omitempty"`
 	// The definition; left out for built-in indexes.
 	Definition *IndexerDefinition `protobuf:"bytes,6,opt,name=definition,proto3" json:"definition,omitempty"`
@@ -2033,14 +2329,16 @@ type Indexer struct {
 	// Revision from which the index is complete on this replica; left out while it is being built.
 	CompleteFrom *v1.Revision `protobuf:"bytes,10,opt,name=complete_from,json=completeFrom,proto3" json:"complete_from,omitempty"`
 	// One of the errors, naming its key; empty when there are none.
-	LastError     string `protobuf:"bytes,11,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	LastError string `protobuf:"bytes,11,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	// The first ten keys of the `errors` objects, in order.
+	UnindexedKeys []string `protobuf:"bytes,12,rep,name=unindexed_keys,json=unindexedKeys,proto3" json:"unindexed_keys,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Indexer) Reset() {
 	*x = Indexer{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[21]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2052,7 +2350,7 @@ func (x *Indexer) String() string {
 func (*Indexer) ProtoMessage() {}
 
 func (x *Indexer) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[21]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2065,7 +2363,7 @@ func (x *Indexer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Indexer.ProtoReflect.Descriptor instead.
 func (*Indexer) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{21}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Indexer) GetName() string {
@@ -2145,20 +2443,29 @@ func (x *Indexer) GetLastError() string {
 	return ""
 }
 
+func (x *Indexer) GetUnindexedKeys() []string {
+	if x != nil {
+		return x.UnindexedKeys
+	}
+	return nil
+}
+
 // ListIndexersResponse lists indexes.
 type ListIndexersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The indexes, by name.
 	Indexers []*Indexer `protobuf:"bytes,1,rep,name=indexers,proto3" json:"indexers,omitempty"`
 	// Revision of the collection.
-	Revision      *v1.Revision `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision *v1.Revision `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Upper bound of the collection; see IndexService.
+	Upper         *v1.Revision `protobuf:"bytes,3,opt,name=upper,proto3" json:"upper,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListIndexersResponse) Reset() {
 	*x = ListIndexersResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[22]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2170,7 +2477,7 @@ func (x *ListIndexersResponse) String() string {
 func (*ListIndexersResponse) ProtoMessage() {}
 
 func (x *ListIndexersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[22]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2183,7 +2490,7 @@ func (x *ListIndexersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListIndexersResponse.ProtoReflect.Descriptor instead.
 func (*ListIndexersResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{22}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListIndexersResponse) GetIndexers() []*Indexer {
@@ -2196,6 +2503,13 @@ func (x *ListIndexersResponse) GetIndexers() []*Indexer {
 func (x *ListIndexersResponse) GetRevision() *v1.Revision {
 	if x != nil {
 		return x.Revision
+	}
+	return nil
+}
+
+func (x *ListIndexersResponse) GetUpper() *v1.Revision {
+	if x != nil {
+		return x.Upper
 	}
 	return nil
 }
@@ -2217,7 +2531,7 @@ type AddIndexersRequest struct {
 
 func (x *AddIndexersRequest) Reset() {
 	*x = AddIndexersRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[23]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2229,7 +2543,7 @@ func (x *AddIndexersRequest) String() string {
 func (*AddIndexersRequest) ProtoMessage() {}
 
 func (x *AddIndexersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[23]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2242,7 +2556,7 @@ func (x *AddIndexersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddIndexersRequest.ProtoReflect.Descriptor instead.
 func (*AddIndexersRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{23}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *AddIndexersRequest) GetCollection() string {
@@ -2272,14 +2586,16 @@ type AddIndexersResponse struct {
 	// The indexes, in the order of the request; of the first collection by name when several are concerned.
 	Indexers []*Indexer `protobuf:"bytes,1,rep,name=indexers,proto3" json:"indexers,omitempty"`
 	// Revision of that collection.
-	Revision      *v1.Revision `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision *v1.Revision `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Upper bound of that collection; see IndexService.
+	Upper         *v1.Revision `protobuf:"bytes,3,opt,name=upper,proto3" json:"upper,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AddIndexersResponse) Reset() {
 	*x = AddIndexersResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[24]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2291,7 +2607,7 @@ func (x *AddIndexersResponse) String() string {
 func (*AddIndexersResponse) ProtoMessage() {}
 
 func (x *AddIndexersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[24]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2304,7 +2620,7 @@ func (x *AddIndexersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddIndexersResponse.ProtoReflect.Descriptor instead.
 func (*AddIndexersResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{24}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *AddIndexersResponse) GetIndexers() []*Indexer {
@@ -2317,6 +2633,13 @@ func (x *AddIndexersResponse) GetIndexers() []*Indexer {
 func (x *AddIndexersResponse) GetRevision() *v1.Revision {
 	if x != nil {
 		return x.Revision
+	}
+	return nil
+}
+
+func (x *AddIndexersResponse) GetUpper() *v1.Revision {
+	if x != nil {
+		return x.Upper
 	}
 	return nil
 }
@@ -2334,7 +2657,7 @@ type RemoveIndexersRequest struct {
 
 func (x *RemoveIndexersRequest) Reset() {
 	*x = RemoveIndexersRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[25]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2346,7 +2669,7 @@ func (x *RemoveIndexersRequest) String() string {
 func (*RemoveIndexersRequest) ProtoMessage() {}
 
 func (x *RemoveIndexersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[25]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2359,7 +2682,7 @@ func (x *RemoveIndexersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveIndexersRequest.ProtoReflect.Descriptor instead.
 func (*RemoveIndexersRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{25}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RemoveIndexersRequest) GetCollection() string {
@@ -2385,7 +2708,7 @@ type RemoveIndexersResponse struct {
 
 func (x *RemoveIndexersResponse) Reset() {
 	*x = RemoveIndexersResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[26]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2397,7 +2720,7 @@ func (x *RemoveIndexersResponse) String() string {
 func (*RemoveIndexersResponse) ProtoMessage() {}
 
 func (x *RemoveIndexersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[26]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2410,7 +2733,7 @@ func (x *RemoveIndexersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveIndexersResponse.ProtoReflect.Descriptor instead.
 func (*RemoveIndexersResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{26}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{27}
 }
 
 // CountRequest asks how many objects match.
@@ -2435,14 +2758,16 @@ type CountRequest struct {
 	// Several values of the index; excludes `value`. At most 100. An object under several of them counts once.
 	Values []string `protobuf:"bytes,9,rep,name=values,proto3" json:"values,omitempty"`
 	// Clusters to look in, `*` for all; see IndexService. Left out, the collection is one.
-	Clusters      []string `protobuf:"bytes,10,rep,name=clusters,proto3" json:"clusters,omitempty"`
+	Clusters []string `protobuf:"bytes,10,rep,name=clusters,proto3" json:"clusters,omitempty"`
+	// Fails with INDEX_FAILED while an index that the request goes by has no values for some objects; see IndexService.
+	Strict        bool `protobuf:"varint,20,opt,name=strict,proto3" json:"strict,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CountRequest) Reset() {
 	*x = CountRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[27]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2454,7 +2779,7 @@ func (x *CountRequest) String() string {
 func (*CountRequest) ProtoMessage() {}
 
 func (x *CountRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[27]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2467,7 +2792,7 @@ func (x *CountRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountRequest.ProtoReflect.Descriptor instead.
 func (*CountRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{27}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CountRequest) GetCollection() string {
@@ -2540,6 +2865,13 @@ func (x *CountRequest) GetClusters() []string {
 	return nil
 }
 
+func (x *CountRequest) GetStrict() bool {
+	if x != nil {
+		return x.Strict
+	}
+	return false
+}
+
 // CountResponse is a number of objects.
 type CountResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2550,14 +2882,18 @@ type CountResponse struct {
 	// Revision of every collection of the answer; only with `clusters`.
 	Revisions []*v1.CollectionRevision `protobuf:"bytes,3,rep,name=revisions,proto3" json:"revisions,omitempty"`
 	// Those of the objects counted whose newest version could not be read; nobody can tell whether the selectors would take them.
-	Quarantined   int64 `protobuf:"varint,4,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
+	Quarantined int64 `protobuf:"varint,4,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
+	// Upper bound of the snapshot; see IndexService. Left out with `clusters`.
+	Upper *v1.Revision `protobuf:"bytes,5,opt,name=upper,proto3" json:"upper,omitempty"`
+	// Indexes that the request goes by and that have no values for some objects of the collection; see IndexService.
+	Unindexed     []*UnindexedObjects `protobuf:"bytes,20,rep,name=unindexed,proto3" json:"unindexed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CountResponse) Reset() {
 	*x = CountResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[28]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2569,7 +2905,7 @@ func (x *CountResponse) String() string {
 func (*CountResponse) ProtoMessage() {}
 
 func (x *CountResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[28]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2582,7 +2918,7 @@ func (x *CountResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountResponse.ProtoReflect.Descriptor instead.
 func (*CountResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{28}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *CountResponse) GetCount() int64 {
@@ -2613,6 +2949,20 @@ func (x *CountResponse) GetQuarantined() int64 {
 	return 0
 }
 
+func (x *CountResponse) GetUpper() *v1.Revision {
+	if x != nil {
+		return x.Upper
+	}
+	return nil
+}
+
+func (x *CountResponse) GetUnindexed() []*UnindexedObjects {
+	if x != nil {
+		return x.Unindexed
+	}
+	return nil
+}
+
 // ListCollectionsRequest asks for the collections of this replica.
 type ListCollectionsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2622,7 +2972,7 @@ type ListCollectionsRequest struct {
 
 func (x *ListCollectionsRequest) Reset() {
 	*x = ListCollectionsRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[29]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2634,7 +2984,7 @@ func (x *ListCollectionsRequest) String() string {
 func (*ListCollectionsRequest) ProtoMessage() {}
 
 func (x *ListCollectionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[29]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2647,7 +2997,7 @@ func (x *ListCollectionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCollectionsRequest.ProtoReflect.Descriptor instead.
 func (*ListCollectionsRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{29}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{30}
 }
 
 // CollectionStatus tells how current a collection is on this replica.
@@ -2692,14 +3042,23 @@ type CollectionStatus struct {
 	// Whether the collection was read from a snapshot file when this replica started.
 	WarmStart bool `protobuf:"varint,19,opt,name=warm_start,json=warmStart,proto3" json:"warm_start,omitempty"`
 	// Open watches.
-	Watchers      int64 `protobuf:"varint,20,opt,name=watchers,proto3" json:"watchers,omitempty"`
+	Watchers int64 `protobuf:"varint,20,opt,name=watchers,proto3" json:"watchers,omitempty"`
+	// Where its keys live.
+	Scope KeyScope `protobuf:"varint,21,opt,name=scope,proto3,enum=deltaplane.index.v1.KeyScope" json:"scope,omitempty"`
+	// Highest resource version applied in the epoch; above `revision` while the state is not exact. See IndexService.
+	Upper *v1.Revision `protobuf:"bytes,22,opt,name=upper,proto3" json:"upper,omitempty"`
+	// Its revision has stood still for more than 10 s while this replica applies records behind a hole in the log: reads go on, and
+	// barriers (`at_least`) are not met here meanwhile. Ask another replica.
+	Lagging bool `protobuf:"varint,23,opt,name=lagging,proto3" json:"lagging,omitempty"`
+	// Since when the revision stands still so; left out while it does not.
+	FrozenSince   *timestamppb.Timestamp `protobuf:"bytes,24,opt,name=frozen_since,json=frozenSince,proto3" json:"frozen_since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CollectionStatus) Reset() {
 	*x = CollectionStatus{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[30]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2711,7 +3070,7 @@ func (x *CollectionStatus) String() string {
 func (*CollectionStatus) ProtoMessage() {}
 
 func (x *CollectionStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[30]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2724,7 +3083,7 @@ func (x *CollectionStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CollectionStatus.ProtoReflect.Descriptor instead.
 func (*CollectionStatus) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{30}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *CollectionStatus) GetCollection() string {
@@ -2867,6 +3226,34 @@ func (x *CollectionStatus) GetWatchers() int64 {
 	return 0
 }
 
+func (x *CollectionStatus) GetScope() KeyScope {
+	if x != nil {
+		return x.Scope
+	}
+	return KeyScope_KEY_SCOPE_UNSPECIFIED
+}
+
+func (x *CollectionStatus) GetUpper() *v1.Revision {
+	if x != nil {
+		return x.Upper
+	}
+	return nil
+}
+
+func (x *CollectionStatus) GetLagging() bool {
+	if x != nil {
+		return x.Lagging
+	}
+	return false
+}
+
+func (x *CollectionStatus) GetFrozenSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.FrozenSince
+	}
+	return nil
+}
+
 // ListCollectionsResponse lists collections.
 type ListCollectionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2880,7 +3267,7 @@ type ListCollectionsResponse struct {
 
 func (x *ListCollectionsResponse) Reset() {
 	*x = ListCollectionsResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[31]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2892,7 +3279,7 @@ func (x *ListCollectionsResponse) String() string {
 func (*ListCollectionsResponse) ProtoMessage() {}
 
 func (x *ListCollectionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[31]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2905,7 +3292,7 @@ func (x *ListCollectionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCollectionsResponse.ProtoReflect.Descriptor instead.
 func (*ListCollectionsResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{31}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ListCollectionsResponse) GetCollections() []*CollectionStatus {
@@ -2935,7 +3322,7 @@ type WaitForRevisionRequest struct {
 
 func (x *WaitForRevisionRequest) Reset() {
 	*x = WaitForRevisionRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[32]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2947,7 +3334,7 @@ func (x *WaitForRevisionRequest) String() string {
 func (*WaitForRevisionRequest) ProtoMessage() {}
 
 func (x *WaitForRevisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[32]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2960,7 +3347,7 @@ func (x *WaitForRevisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitForRevisionRequest.ProtoReflect.Descriptor instead.
 func (*WaitForRevisionRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{32}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *WaitForRevisionRequest) GetRevisions() []*v1.CollectionRevision {
@@ -2988,7 +3375,7 @@ type WaitForRevisionResponse struct {
 
 func (x *WaitForRevisionResponse) Reset() {
 	*x = WaitForRevisionResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[33]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3000,7 +3387,7 @@ func (x *WaitForRevisionResponse) String() string {
 func (*WaitForRevisionResponse) ProtoMessage() {}
 
 func (x *WaitForRevisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[33]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3013,7 +3400,7 @@ func (x *WaitForRevisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitForRevisionResponse.ProtoReflect.Descriptor instead.
 func (*WaitForRevisionResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{33}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *WaitForRevisionResponse) GetRevisions() []*v1.CollectionRevision {
@@ -3064,14 +3451,16 @@ type WatchRequest struct {
 	// `known`.
 	KnownEpoch uint64 `protobuf:"varint,16,opt,name=known_epoch,json=knownEpoch,proto3" json:"known_epoch,omitempty"`
 	// What happens when the reader falls behind by more than the server keeps.
-	WhenSlow      WhenSlow `protobuf:"varint,17,opt,name=when_slow,json=whenSlow,proto3,enum=deltaplane.index.v1.WhenSlow" json:"when_slow,omitempty"`
+	WhenSlow WhenSlow `protobuf:"varint,17,opt,name=when_slow,json=whenSlow,proto3,enum=deltaplane.index.v1.WhenSlow" json:"when_slow,omitempty"`
+	// Ends the watch with INDEX_FAILED once an index that the request goes by has no values for some objects; see IndexService.
+	Strict        bool `protobuf:"varint,20,opt,name=strict,proto3" json:"strict,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[34]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3083,7 +3472,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[34]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3096,7 +3485,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{34}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *WatchRequest) GetCollection() string {
@@ -3218,12 +3607,20 @@ func (x *WatchRequest) GetWhenSlow() WhenSlow {
 	return WhenSlow_WHEN_SLOW_UNSPECIFIED
 }
 
+func (x *WatchRequest) GetStrict() bool {
+	if x != nil {
+		return x.Strict
+	}
+	return false
+}
+
 // Event is one change.
 type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Added, Updated or Deleted (Added for the initial state).
 	Type v1.DeltaType `protobuf:"varint,1,opt,name=type,proto3,enum=deltaplane.delta.v1.DeltaType" json:"type,omitempty"`
-	// The object; only key, uid and resource version when deleted.
+	// The object. When deleted, the object as it was deleted, in the view asked for, with the resource version of the deletion, unless
+	// `final_state_unknown` is set or the reason is DELETE_REASON_FILTERED: then only key, uid and resource version.
 	Object *Object `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
 	// How a deletion became known.
 	DeleteReason v1.DeleteReason `protobuf:"varint,3,opt,name=delete_reason,json=deleteReason,proto3,enum=deltaplane.delta.v1.DeleteReason" json:"delete_reason,omitempty"`
@@ -3232,14 +3629,21 @@ type Event struct {
 	Position *v1.Position `protobuf:"bytes,4,opt,name=position,proto3" json:"position,omitempty"`
 	// The newest version of the key could not be read: the object has no payload and no encoding, and nobody can tell whether
 	// a selector would take it. The mark is given in every view. A later event says what became of the key.
-	Quarantined   bool `protobuf:"varint,5,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
+	Quarantined bool `protobuf:"varint,5,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
+	// When deleted, but for DELETE_REASON_FILTERED: nobody can tell here what the object was like in the end. The deletion was inferred
+	// from a list, the source or the log did not carry the object, or the reader comes later than the server keeps changes
+	// (WatchRequest.resume, WHEN_SLOW_COALESCE): of a deletion the server keeps no more than the key, uid and version then. The
+	// version is one at which the object was gone.
+	FinalStateUnknown bool `protobuf:"varint,6,opt,name=final_state_unknown,json=finalStateUnknown,proto3" json:"final_state_unknown,omitempty"`
+	// With DELETE_REASON_FILTERED: the object has left the selection because the index of the watch fails on its new version. It lives.
+	Unindexed     bool `protobuf:"varint,7,opt,name=unindexed,proto3" json:"unindexed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[35]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3251,7 +3655,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[35]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3264,7 +3668,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{35}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Event) GetType() v1.DeltaType {
@@ -3302,6 +3706,20 @@ func (x *Event) GetQuarantined() bool {
 	return false
 }
 
+func (x *Event) GetFinalStateUnknown() bool {
+	if x != nil {
+		return x.FinalStateUnknown
+	}
+	return false
+}
+
+func (x *Event) GetUnindexed() bool {
+	if x != nil {
+		return x.Unindexed
+	}
+	return false
+}
+
 // InitialStateEnd marks that every object of the initial state has been sent.
 type InitialStateEnd struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3311,7 +3729,7 @@ type InitialStateEnd struct {
 
 func (x *InitialStateEnd) Reset() {
 	*x = InitialStateEnd{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[36]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3323,7 +3741,7 @@ func (x *InitialStateEnd) String() string {
 func (*InitialStateEnd) ProtoMessage() {}
 
 func (x *InitialStateEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[36]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3336,7 +3754,7 @@ func (x *InitialStateEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitialStateEnd.ProtoReflect.Descriptor instead.
 func (*InitialStateEnd) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{36}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{37}
 }
 
 // Bookmark carries nothing but the position and the revision of its answer.
@@ -3348,7 +3766,7 @@ type Bookmark struct {
 
 func (x *Bookmark) Reset() {
 	*x = Bookmark{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[37]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3360,7 +3778,7 @@ func (x *Bookmark) String() string {
 func (*Bookmark) ProtoMessage() {}
 
 func (x *Bookmark) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[37]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3373,7 +3791,7 @@ func (x *Bookmark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bookmark.ProtoReflect.Descriptor instead.
 func (*Bookmark) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{37}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{38}
 }
 
 // Gap says that changes between the resume position and now can no longer be told one by one. The initial state
@@ -3388,7 +3806,7 @@ type Gap struct {
 
 func (x *Gap) Reset() {
 	*x = Gap{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[38]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3400,7 +3818,7 @@ func (x *Gap) String() string {
 func (*Gap) ProtoMessage() {}
 
 func (x *Gap) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[38]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3413,7 +3831,7 @@ func (x *Gap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gap.ProtoReflect.Descriptor instead.
 func (*Gap) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{38}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Gap) GetReason() string {
@@ -3421,6 +3839,54 @@ func (x *Gap) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+// Lagging says that the collection lags on the replica that answers: its revision has stood still for more than 10 s behind a hole in
+// the log, and changes are not told until that is over. Sent when that begins, to a watch that is opened meanwhile behind what it is
+// told first, and when it is over; never before the first other message of an initial state. Readers may ignore it.
+type Lagging struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Since when the revision stands still; left out when it is over.
+	FrozenSince   *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=frozen_since,json=frozenSince,proto3" json:"frozen_since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Lagging) Reset() {
+	*x = Lagging{}
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Lagging) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Lagging) ProtoMessage() {}
+
+func (x *Lagging) ProtoReflect() protoreflect.Message {
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Lagging.ProtoReflect.Descriptor instead.
+func (*Lagging) Descriptor() ([]byte, []int) {
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *Lagging) GetFrozenSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.FrozenSince
+	}
+	return nil
 }
 
 // Events is a batch of changes in log order.
@@ -3436,7 +3902,7 @@ type Events struct {
 
 func (x *Events) Reset() {
 	*x = Events{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[39]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3448,7 +3914,7 @@ func (x *Events) String() string {
 func (*Events) ProtoMessage() {}
 
 func (x *Events) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[39]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3461,7 +3927,7 @@ func (x *Events) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Events.ProtoReflect.Descriptor instead.
 func (*Events) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{39}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Events) GetEvents() []*Event {
@@ -3489,18 +3955,26 @@ type WatchResponse struct {
 	//	*WatchResponse_InitialStateEnd
 	//	*WatchResponse_Bookmark
 	//	*WatchResponse_Gap
+	//	*WatchResponse_Lagging
 	Kind isWatchResponse_Kind `protobuf_oneof:"kind"`
 	// Position to resume from after this message, to be sent back whole; left out within the initial state.
 	Position *v1.Position `protobuf:"bytes,5,opt,name=position,proto3" json:"position,omitempty"`
-	// Revision reached with this message.
-	Revision      *v1.Revision `protobuf:"bytes,6,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Revision reached with this message: every event at or below it has been told. Left out where none may be claimed: within the
+	// initial state, and of what is told first after a resume.
+	Revision *v1.Revision `protobuf:"bytes,6,opt,name=revision,proto3" json:"revision,omitempty"`
+	// No event above it has been told up to this message. Where it is at most `revision`, what the reader has is exactly the state at
+	// `revision`.
+	Upper *v1.Revision `protobuf:"bytes,7,opt,name=upper,proto3" json:"upper,omitempty"`
+	// With initial_state_end and bookmark: indexes that the watch goes by and that have no values for some objects; see
+	// IndexService.
+	Unindexed     []*UnindexedObjects `protobuf:"bytes,20,rep,name=unindexed,proto3" json:"unindexed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[40]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3512,7 +3986,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[40]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3525,7 +3999,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{40}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *WatchResponse) GetKind() isWatchResponse_Kind {
@@ -3571,6 +4045,15 @@ func (x *WatchResponse) GetGap() *Gap {
 	return nil
 }
 
+func (x *WatchResponse) GetLagging() *Lagging {
+	if x != nil {
+		if x, ok := x.Kind.(*WatchResponse_Lagging); ok {
+			return x.Lagging
+		}
+	}
+	return nil
+}
+
 func (x *WatchResponse) GetPosition() *v1.Position {
 	if x != nil {
 		return x.Position
@@ -3581,6 +4064,20 @@ func (x *WatchResponse) GetPosition() *v1.Position {
 func (x *WatchResponse) GetRevision() *v1.Revision {
 	if x != nil {
 		return x.Revision
+	}
+	return nil
+}
+
+func (x *WatchResponse) GetUpper() *v1.Revision {
+	if x != nil {
+		return x.Upper
+	}
+	return nil
+}
+
+func (x *WatchResponse) GetUnindexed() []*UnindexedObjects {
+	if x != nil {
+		return x.Unindexed
 	}
 	return nil
 }
@@ -3609,6 +4106,11 @@ type WatchResponse_Gap struct {
 	Gap *Gap `protobuf:"bytes,4,opt,name=gap,proto3,oneof"`
 }
 
+type WatchResponse_Lagging struct {
+	// The collection lags on this replica, or does so no more. It has no position or revision.
+	Lagging *Lagging `protobuf:"bytes,8,opt,name=lagging,proto3,oneof"`
+}
+
 func (*WatchResponse_Events) isWatchResponse_Kind() {}
 
 func (*WatchResponse_InitialStateEnd) isWatchResponse_Kind() {}
@@ -3616,6 +4118,8 @@ func (*WatchResponse_InitialStateEnd) isWatchResponse_Kind() {}
 func (*WatchResponse_Bookmark) isWatchResponse_Kind() {}
 
 func (*WatchResponse_Gap) isWatchResponse_Kind() {}
+
+func (*WatchResponse_Lagging) isWatchResponse_Kind() {}
 
 // QueryRequest is one call of a query stream.
 type QueryRequest struct {
@@ -3645,7 +4149,7 @@ type QueryRequest struct {
 
 func (x *QueryRequest) Reset() {
 	*x = QueryRequest{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[41]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3657,7 +4161,7 @@ func (x *QueryRequest) String() string {
 func (*QueryRequest) ProtoMessage() {}
 
 func (x *QueryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[41]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3670,7 +4174,7 @@ func (x *QueryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryRequest.ProtoReflect.Descriptor instead.
 func (*QueryRequest) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{41}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *QueryRequest) GetTag() uint64 {
@@ -3880,7 +4384,7 @@ type QueryError struct {
 
 func (x *QueryError) Reset() {
 	*x = QueryError{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[42]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3892,7 +4396,7 @@ func (x *QueryError) String() string {
 func (*QueryError) ProtoMessage() {}
 
 func (x *QueryError) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[42]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3905,7 +4409,7 @@ func (x *QueryError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryError.ProtoReflect.Descriptor instead.
 func (*QueryError) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{42}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *QueryError) GetCode() int32 {
@@ -3976,7 +4480,7 @@ type QueryResponse struct {
 
 func (x *QueryResponse) Reset() {
 	*x = QueryResponse{}
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[43]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3988,7 +4492,7 @@ func (x *QueryResponse) String() string {
 func (*QueryResponse) ProtoMessage() {}
 
 func (x *QueryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_deltaplane_index_v1_index_proto_msgTypes[43]
+	mi := &file_deltaplane_index_v1_index_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4001,7 +4505,7 @@ func (x *QueryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryResponse.ProtoReflect.Descriptor instead.
 func (*QueryResponse) Descriptor() ([]byte, []int) {
-	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{43}
+	return file_deltaplane_index_v1_index_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *QueryResponse) GetTag() uint64 {
@@ -4186,10 +4690,11 @@ var File_deltaplane_index_v1_index_proto protoreflect.FileDescriptor
 
 const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\n" +
-	"\x1fdeltaplane/index/v1/index.proto\x12\x13deltaplane.index.v1\x1a\x1fdeltaplane/delta/v1/delta.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"|\n" +
+	"\x1fdeltaplane/index/v1/index.proto\x12\x13deltaplane.index.v1\x1a\x1fdeltaplane/delta/v1/delta.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x92\x01\n" +
 	"\vConsistency\x128\n" +
 	"\bat_least\x18\x01 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\aatLeast\x123\n" +
-	"\atimeout\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\atimeout\"\xcc\x01\n" +
+	"\atimeout\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12\x14\n" +
+	"\x05exact\x18\x03 \x01(\bR\x05exact\"\xcc\x01\n" +
 	"\x06Object\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12)\n" +
@@ -4203,7 +4708,14 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
 	"collection\x12\x10\n" +
-	"\x03key\x18\x02 \x01(\tR\x03key\"\xec\x01\n" +
+	"\x03key\x18\x02 \x01(\tR\x03key\"r\n" +
+	"\x10UnindexedObjects\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\tR\x05index\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x03R\x05count\x12\x12\n" +
+	"\x04keys\x18\x03 \x03(\tR\x04keys\x12\x1e\n" +
+	"\n" +
+	"collection\x18\x04 \x01(\tR\n" +
+	"collection\"\xec\x01\n" +
 	"\n" +
 	"GetRequest\x12\x1e\n" +
 	"\n" +
@@ -4213,10 +4725,11 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\vconsistency\x18\x03 \x01(\v2 .deltaplane.index.v1.ConsistencyR\vconsistency\x12-\n" +
 	"\x04view\x18\x04 \x01(\x0e2\x19.deltaplane.index.v1.ViewR\x04view\x129\n" +
 	"\n" +
-	"field_mask\x18\x05 \x01(\v2\x1a.google.protobuf.FieldMaskR\tfieldMask\"}\n" +
+	"field_mask\x18\x05 \x01(\v2\x1a.google.protobuf.FieldMaskR\tfieldMask\"\xb2\x01\n" +
 	"\vGetResponse\x123\n" +
 	"\x06object\x18\x01 \x01(\v2\x1b.deltaplane.index.v1.ObjectR\x06object\x129\n" +
-	"\brevision\x18\x02 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\"\xf3\x01\n" +
+	"\brevision\x18\x02 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\x123\n" +
+	"\x05upper\x18\x03 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\x05upper\"\xf3\x01\n" +
 	"\x0fBatchGetRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -4225,12 +4738,13 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\vconsistency\x18\x03 \x01(\v2 .deltaplane.index.v1.ConsistencyR\vconsistency\x12-\n" +
 	"\x04view\x18\x04 \x01(\x0e2\x19.deltaplane.index.v1.ViewR\x04view\x129\n" +
 	"\n" +
-	"field_mask\x18\x05 \x01(\v2\x1a.google.protobuf.FieldMaskR\tfieldMask\"\xd2\x01\n" +
+	"field_mask\x18\x05 \x01(\v2\x1a.google.protobuf.FieldMaskR\tfieldMask\"\x87\x02\n" +
 	"\x10BatchGetResponse\x125\n" +
 	"\aobjects\x18\x01 \x03(\v2\x1b.deltaplane.index.v1.ObjectR\aobjects\x12!\n" +
 	"\fmissing_keys\x18\x02 \x03(\tR\vmissingKeys\x12)\n" +
 	"\x10quarantined_keys\x18\x03 \x03(\tR\x0fquarantinedKeys\x129\n" +
-	"\brevision\x18\x04 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\"\xe4\x03\n" +
+	"\brevision\x18\x04 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\x123\n" +
+	"\x05upper\x18\x05 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\x05upper\"\xfc\x03\n" +
 	"\vListRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -4250,7 +4764,8 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	" \x03(\tR\n" +
 	"namespaces\x12\x1a\n" +
 	"\bclusters\x18\v \x03(\tR\bclusters\x12#\n" +
-	"\rskip_unsynced\x18\f \x01(\bR\fskipUnsynced\"\x9a\x03\n" +
+	"\rskip_unsynced\x18\f \x01(\bR\fskipUnsynced\x12\x16\n" +
+	"\x06strict\x18\x14 \x01(\bR\x06strict\"\x94\x04\n" +
 	"\fListResponse\x125\n" +
 	"\aobjects\x18\x01 \x03(\v2\x1b.deltaplane.index.v1.ObjectR\aobjects\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x129\n" +
@@ -4259,7 +4774,9 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\x10quarantined_keys\x18\x05 \x03(\tR\x0fquarantinedKeys\x12E\n" +
 	"\trevisions\x18\x06 \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\trevisions\x12E\n" +
 	"\vquarantined\x18\a \x03(\v2#.deltaplane.index.v1.QuarantinedKeyR\vquarantined\x12\x19\n" +
-	"\bleft_out\x18\b \x03(\tR\aleftOut\"\xf7\x03\n" +
+	"\bleft_out\x18\b \x03(\tR\aleftOut\x123\n" +
+	"\x05upper\x18\t \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\x05upper\x12C\n" +
+	"\tunindexed\x18\x14 \x03(\v2%.deltaplane.index.v1.UnindexedObjectsR\tunindexed\"\x8f\x04\n" +
 	"\x0eByIndexRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -4280,7 +4797,8 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	" \x01(\tR\rlabelSelector\x12%\n" +
 	"\x0efield_selector\x18\v \x01(\tR\rfieldSelector\x12\x1a\n" +
 	"\bclusters\x18\f \x03(\tR\bclusters\x12#\n" +
-	"\rskip_unsynced\x18\r \x01(\bR\fskipUnsynced\"\xff\x02\n" +
+	"\rskip_unsynced\x18\r \x01(\bR\fskipUnsynced\x12\x16\n" +
+	"\x06strict\x18\x14 \x01(\bR\x06strict\"\xf9\x03\n" +
 	"\x0fByIndexResponse\x125\n" +
 	"\aobjects\x18\x01 \x03(\v2\x1b.deltaplane.index.v1.ObjectR\aobjects\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x129\n" +
@@ -4288,7 +4806,9 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\x10quarantined_keys\x18\x04 \x03(\tR\x0fquarantinedKeys\x12E\n" +
 	"\trevisions\x18\x05 \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\trevisions\x12E\n" +
 	"\vquarantined\x18\x06 \x03(\v2#.deltaplane.index.v1.QuarantinedKeyR\vquarantined\x12\x19\n" +
-	"\bleft_out\x18\a \x03(\tR\aleftOut\"\x8a\x02\n" +
+	"\bleft_out\x18\a \x03(\tR\aleftOut\x123\n" +
+	"\x05upper\x18\b \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\x05upper\x12C\n" +
+	"\tunindexed\x18\x14 \x03(\v2%.deltaplane.index.v1.UnindexedObjectsR\tunindexed\"\xa2\x02\n" +
 	"\fIndexRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -4298,23 +4818,29 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\vconsistency\x18\x04 \x01(\v2 .deltaplane.index.v1.ConsistencyR\vconsistency\x12-\n" +
 	"\x04view\x18\x05 \x01(\x0e2\x19.deltaplane.index.v1.ViewR\x04view\x129\n" +
 	"\n" +
-	"field_mask\x18\x06 \x01(\v2\x1a.google.protobuf.FieldMaskR\tfieldMask\"\xc4\x01\n" +
+	"field_mask\x18\x06 \x01(\v2\x1a.google.protobuf.FieldMaskR\tfieldMask\x12\x16\n" +
+	"\x06strict\x18\x14 \x01(\bR\x06strict\"\xbe\x02\n" +
 	"\rIndexResponse\x125\n" +
 	"\aobjects\x18\x01 \x03(\v2\x1b.deltaplane.index.v1.ObjectR\aobjects\x12\x16\n" +
 	"\x06values\x18\x02 \x03(\tR\x06values\x129\n" +
 	"\brevision\x18\x03 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\x12)\n" +
-	"\x10quarantined_keys\x18\x04 \x03(\tR\x0fquarantinedKeys\"\xa2\x01\n" +
+	"\x10quarantined_keys\x18\x04 \x03(\tR\x0fquarantinedKeys\x123\n" +
+	"\x05upper\x18\x05 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\x05upper\x12C\n" +
+	"\tunindexed\x18\x14 \x03(\v2%.deltaplane.index.v1.UnindexedObjectsR\tunindexed\"\xba\x01\n" +
 	"\x10IndexKeysRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
 	"collection\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\tR\x05index\x12\x14\n" +
 	"\x05value\x18\x03 \x01(\tR\x05value\x12B\n" +
-	"\vconsistency\x18\x04 \x01(\v2 .deltaplane.index.v1.ConsistencyR\vconsistency\"\x8d\x01\n" +
+	"\vconsistency\x18\x04 \x01(\v2 .deltaplane.index.v1.ConsistencyR\vconsistency\x12\x16\n" +
+	"\x06strict\x18\x14 \x01(\bR\x06strict\"\x87\x02\n" +
 	"\x11IndexKeysResponse\x12\x12\n" +
 	"\x04keys\x18\x01 \x03(\tR\x04keys\x129\n" +
 	"\brevision\x18\x02 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\x12)\n" +
-	"\x10quarantined_keys\x18\x03 \x03(\tR\x0fquarantinedKeys\"\xea\x01\n" +
+	"\x10quarantined_keys\x18\x03 \x03(\tR\x0fquarantinedKeys\x123\n" +
+	"\x05upper\x18\x04 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\x05upper\x12C\n" +
+	"\tunindexed\x18\x14 \x03(\v2%.deltaplane.index.v1.UnindexedObjectsR\tunindexed\"\x82\x02\n" +
 	"\x1aListIndexFuncValuesRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -4324,15 +4850,18 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\tpage_size\x18\x04 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x05 \x01(\tR\tpageToken\x12B\n" +
-	"\vconsistency\x18\x06 \x01(\v2 .deltaplane.index.v1.ConsistencyR\vconsistency\"6\n" +
+	"\vconsistency\x18\x06 \x01(\v2 .deltaplane.index.v1.ConsistencyR\vconsistency\x12\x16\n" +
+	"\x06strict\x18\x14 \x01(\bR\x06strict\"6\n" +
 	"\n" +
 	"IndexValue\x12\x14\n" +
 	"\x05value\x18\x01 \x01(\tR\x05value\x12\x12\n" +
-	"\x04keys\x18\x02 \x01(\x03R\x04keys\"\xb9\x01\n" +
+	"\x04keys\x18\x02 \x01(\x03R\x04keys\"\xb3\x02\n" +
 	"\x1bListIndexFuncValuesResponse\x127\n" +
 	"\x06values\x18\x01 \x03(\v2\x1f.deltaplane.index.v1.IndexValueR\x06values\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x129\n" +
-	"\brevision\x18\x03 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\"5\n" +
+	"\brevision\x18\x03 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\x123\n" +
+	"\x05upper\x18\x04 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\x05upper\x12C\n" +
+	"\tunindexed\x18\x14 \x03(\v2%.deltaplane.index.v1.UnindexedObjectsR\tunindexed\"5\n" +
 	"\x13ListIndexersRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -4346,7 +4875,7 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\x06source\"J\n" +
 	"\vOwnerSource\x12'\n" +
 	"\x0fcontroller_only\x18\x01 \x01(\bR\x0econtrollerOnly\x12\x12\n" +
-	"\x04kind\x18\x02 \x01(\tR\x04kind\"\x9e\x03\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\"\xc5\x03\n" +
 	"\aIndexer\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\x12\x19\n" +
@@ -4362,25 +4891,28 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\rcomplete_from\x18\n" +
 	" \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\fcompleteFrom\x12\x1d\n" +
 	"\n" +
-	"last_error\x18\v \x01(\tR\tlastError\"\x8b\x01\n" +
+	"last_error\x18\v \x01(\tR\tlastError\x12%\n" +
+	"\x0eunindexed_keys\x18\f \x03(\tR\runindexedKeys\"\xc0\x01\n" +
 	"\x14ListIndexersResponse\x128\n" +
 	"\bindexers\x18\x01 \x03(\v2\x1c.deltaplane.index.v1.IndexerR\bindexers\x129\n" +
-	"\brevision\x18\x02 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\"\xa7\x01\n" +
+	"\brevision\x18\x02 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\x123\n" +
+	"\x05upper\x18\x03 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\x05upper\"\xa7\x01\n" +
 	"\x12AddIndexersRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
 	"collection\x12B\n" +
 	"\bindexers\x18\x02 \x03(\v2&.deltaplane.index.v1.IndexerDefinitionR\bindexers\x12-\n" +
-	"\x04wait\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x04wait\"\x8a\x01\n" +
+	"\x04wait\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x04wait\"\xbf\x01\n" +
 	"\x13AddIndexersResponse\x128\n" +
 	"\bindexers\x18\x01 \x03(\v2\x1c.deltaplane.index.v1.IndexerR\bindexers\x129\n" +
-	"\brevision\x18\x02 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\"M\n" +
+	"\brevision\x18\x02 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\x123\n" +
+	"\x05upper\x18\x03 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\x05upper\"M\n" +
 	"\x15RemoveIndexersRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
 	"collection\x12\x14\n" +
 	"\x05names\x18\x02 \x03(\tR\x05names\"\x18\n" +
-	"\x16RemoveIndexersResponse\"\xde\x02\n" +
+	"\x16RemoveIndexersResponse\"\xf6\x02\n" +
 	"\fCountRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -4396,13 +4928,16 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"namespaces\x12\x16\n" +
 	"\x06values\x18\t \x03(\tR\x06values\x12\x1a\n" +
 	"\bclusters\x18\n" +
-	" \x03(\tR\bclusters\"\xc9\x01\n" +
+	" \x03(\tR\bclusters\x12\x16\n" +
+	"\x06strict\x18\x14 \x01(\bR\x06strict\"\xc3\x02\n" +
 	"\rCountResponse\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\x03R\x05count\x129\n" +
 	"\brevision\x18\x02 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\x12E\n" +
 	"\trevisions\x18\x03 \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\trevisions\x12 \n" +
-	"\vquarantined\x18\x04 \x01(\x03R\vquarantined\"\x18\n" +
-	"\x16ListCollectionsRequest\"\xb3\x05\n" +
+	"\vquarantined\x18\x04 \x01(\x03R\vquarantined\x123\n" +
+	"\x05upper\x18\x05 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\x05upper\x12C\n" +
+	"\tunindexed\x18\x14 \x03(\v2%.deltaplane.index.v1.UnindexedObjectsR\tunindexed\"\x18\n" +
+	"\x16ListCollectionsRequest\"\xf6\x06\n" +
 	"\x10CollectionStatus\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -4429,7 +4964,11 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\fmemory_bytes\x18\x12 \x01(\x03R\vmemoryBytes\x12\x1d\n" +
 	"\n" +
 	"warm_start\x18\x13 \x01(\bR\twarmStart\x12\x1a\n" +
-	"\bwatchers\x18\x14 \x01(\x03R\bwatchers\"|\n" +
+	"\bwatchers\x18\x14 \x01(\x03R\bwatchers\x123\n" +
+	"\x05scope\x18\x15 \x01(\x0e2\x1d.deltaplane.index.v1.KeyScopeR\x05scope\x123\n" +
+	"\x05upper\x18\x16 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\x05upper\x12\x18\n" +
+	"\alagging\x18\x17 \x01(\bR\alagging\x12=\n" +
+	"\ffrozen_since\x18\x18 \x01(\v2\x1a.google.protobuf.TimestampR\vfrozenSince\"|\n" +
 	"\x17ListCollectionsResponse\x12G\n" +
 	"\vcollections\x18\x01 \x03(\v2%.deltaplane.index.v1.CollectionStatusR\vcollections\x12\x18\n" +
 	"\areplica\x18\x02 \x01(\tR\areplica\"\x94\x01\n" +
@@ -4437,7 +4976,7 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\trevisions\x18\x01 \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\trevisions\x123\n" +
 	"\atimeout\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\atimeout\"`\n" +
 	"\x17WaitForRevisionResponse\x12E\n" +
-	"\trevisions\x18\x01 \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\trevisions\"\xca\x06\n" +
+	"\trevisions\x18\x01 \x03(\v2'.deltaplane.delta.v1.CollectionRevisionR\trevisions\"\xe2\x06\n" +
 	"\fWatchRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -4463,32 +5002,40 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\x05known\x18\x0f \x03(\v2,.deltaplane.index.v1.WatchRequest.KnownEntryR\x05known\x12\x1f\n" +
 	"\vknown_epoch\x18\x10 \x01(\x04R\n" +
 	"knownEpoch\x12:\n" +
-	"\twhen_slow\x18\x11 \x01(\x0e2\x1d.deltaplane.index.v1.WhenSlowR\bwhenSlow\x1a8\n" +
+	"\twhen_slow\x18\x11 \x01(\x0e2\x1d.deltaplane.index.v1.WhenSlowR\bwhenSlow\x12\x16\n" +
+	"\x06strict\x18\x14 \x01(\bR\x06strict\x1a8\n" +
 	"\n" +
 	"KnownEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x95\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe3\x02\n" +
 	"\x05Event\x122\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x1e.deltaplane.delta.v1.DeltaTypeR\x04type\x123\n" +
 	"\x06object\x18\x02 \x01(\v2\x1b.deltaplane.index.v1.ObjectR\x06object\x12F\n" +
 	"\rdelete_reason\x18\x03 \x01(\x0e2!.deltaplane.delta.v1.DeleteReasonR\fdeleteReason\x129\n" +
 	"\bposition\x18\x04 \x01(\v2\x1d.deltaplane.delta.v1.PositionR\bposition\x12 \n" +
-	"\vquarantined\x18\x05 \x01(\bR\vquarantined\"\x11\n" +
+	"\vquarantined\x18\x05 \x01(\bR\vquarantined\x12.\n" +
+	"\x13final_state_unknown\x18\x06 \x01(\bR\x11finalStateUnknown\x12\x1c\n" +
+	"\tunindexed\x18\a \x01(\bR\tunindexed\"\x11\n" +
 	"\x0fInitialStateEnd\"\n" +
 	"\n" +
 	"\bBookmark\"\x1d\n" +
 	"\x03Gap\x12\x16\n" +
-	"\x06reason\x18\x01 \x01(\tR\x06reason\"Z\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\"H\n" +
+	"\aLagging\x12=\n" +
+	"\ffrozen_since\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\vfrozenSince\"Z\n" +
 	"\x06Events\x122\n" +
 	"\x06events\x18\x01 \x03(\v2\x1a.deltaplane.index.v1.EventR\x06events\x12\x1c\n" +
-	"\tcoalesced\x18\x02 \x01(\bR\tcoalesced\"\x83\x03\n" +
+	"\tcoalesced\x18\x02 \x01(\bR\tcoalesced\"\xb7\x04\n" +
 	"\rWatchResponse\x125\n" +
 	"\x06events\x18\x01 \x01(\v2\x1b.deltaplane.index.v1.EventsH\x00R\x06events\x12R\n" +
 	"\x11initial_state_end\x18\x02 \x01(\v2$.deltaplane.index.v1.InitialStateEndH\x00R\x0finitialStateEnd\x12;\n" +
 	"\bbookmark\x18\x03 \x01(\v2\x1d.deltaplane.index.v1.BookmarkH\x00R\bbookmark\x12,\n" +
-	"\x03gap\x18\x04 \x01(\v2\x18.deltaplane.index.v1.GapH\x00R\x03gap\x129\n" +
+	"\x03gap\x18\x04 \x01(\v2\x18.deltaplane.index.v1.GapH\x00R\x03gap\x128\n" +
+	"\alagging\x18\b \x01(\v2\x1c.deltaplane.index.v1.LaggingH\x00R\alagging\x129\n" +
 	"\bposition\x18\x05 \x01(\v2\x1d.deltaplane.delta.v1.PositionR\bposition\x129\n" +
-	"\brevision\x18\x06 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevisionB\x06\n" +
+	"\brevision\x18\x06 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\brevision\x123\n" +
+	"\x05upper\x18\a \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\x05upper\x12C\n" +
+	"\tunindexed\x18\x14 \x03(\v2%.deltaplane.index.v1.UnindexedObjectsR\tunindexedB\x06\n" +
 	"\x04kind\"\xec\x05\n" +
 	"\fQueryRequest\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\x04R\x03tag\x123\n" +
@@ -4545,7 +5092,11 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\x19INDEXER_STATE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16INDEXER_STATE_BUILDING\x10\x01\x12\x17\n" +
 	"\x13INDEXER_STATE_READY\x10\x02\x12\x18\n" +
-	"\x14INDEXER_STATE_FAILED\x10\x03*<\n" +
+	"\x14INDEXER_STATE_FAILED\x10\x03*V\n" +
+	"\bKeyScope\x12\x19\n" +
+	"\x15KEY_SCOPE_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14KEY_SCOPE_NAMESPACED\x10\x01\x12\x15\n" +
+	"\x11KEY_SCOPE_CLUSTER\x10\x02*<\n" +
 	"\x04Tier\x12\x14\n" +
 	"\x10TIER_UNSPECIFIED\x10\x00\x12\f\n" +
 	"\bTIER_RAW\x10\x01\x12\x10\n" +
@@ -4587,205 +5138,231 @@ func file_deltaplane_index_v1_index_proto_rawDescGZIP() []byte {
 	return file_deltaplane_index_v1_index_proto_rawDescData
 }
 
-var file_deltaplane_index_v1_index_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_deltaplane_index_v1_index_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
+var file_deltaplane_index_v1_index_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_deltaplane_index_v1_index_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_deltaplane_index_v1_index_proto_goTypes = []any{
 	(View)(0),                           // 0: deltaplane.index.v1.View
 	(IndexerState)(0),                   // 1: deltaplane.index.v1.IndexerState
-	(Tier)(0),                           // 2: deltaplane.index.v1.Tier
-	(WhenSlow)(0),                       // 3: deltaplane.index.v1.WhenSlow
-	(*Consistency)(nil),                 // 4: deltaplane.index.v1.Consistency
-	(*Object)(nil),                      // 5: deltaplane.index.v1.Object
-	(*QuarantinedKey)(nil),              // 6: deltaplane.index.v1.QuarantinedKey
-	(*GetRequest)(nil),                  // 7: deltaplane.index.v1.GetRequest
-	(*GetResponse)(nil),                 // 8: deltaplane.index.v1.GetResponse
-	(*BatchGetRequest)(nil),             // 9: deltaplane.index.v1.BatchGetRequest
-	(*BatchGetResponse)(nil),            // 10: deltaplane.index.v1.BatchGetResponse
-	(*ListRequest)(nil),                 // 11: deltaplane.index.v1.ListRequest
-	(*ListResponse)(nil),                // 12: deltaplane.index.v1.ListResponse
-	(*ByIndexRequest)(nil),              // 13: deltaplane.index.v1.ByIndexRequest
-	(*ByIndexResponse)(nil),             // 14: deltaplane.index.v1.ByIndexResponse
-	(*IndexRequest)(nil),                // 15: deltaplane.index.v1.IndexRequest
-	(*IndexResponse)(nil),               // 16: deltaplane.index.v1.IndexResponse
-	(*IndexKeysRequest)(nil),            // 17: deltaplane.index.v1.IndexKeysRequest
-	(*IndexKeysResponse)(nil),           // 18: deltaplane.index.v1.IndexKeysResponse
-	(*ListIndexFuncValuesRequest)(nil),  // 19: deltaplane.index.v1.ListIndexFuncValuesRequest
-	(*IndexValue)(nil),                  // 20: deltaplane.index.v1.IndexValue
-	(*ListIndexFuncValuesResponse)(nil), // 21: deltaplane.index.v1.ListIndexFuncValuesResponse
-	(*ListIndexersRequest)(nil),         // 22: deltaplane.index.v1.ListIndexersRequest
-	(*IndexerDefinition)(nil),           // 23: deltaplane.index.v1.IndexerDefinition
-	(*OwnerSource)(nil),                 // 24: deltaplane.index.v1.OwnerSource
-	(*Indexer)(nil),                     // 25: deltaplane.index.v1.Indexer
-	(*ListIndexersResponse)(nil),        // 26: deltaplane.index.v1.ListIndexersResponse
-	(*AddIndexersRequest)(nil),          // 27: deltaplane.index.v1.AddIndexersRequest
-	(*AddIndexersResponse)(nil),         // 28: deltaplane.index.v1.AddIndexersResponse
-	(*RemoveIndexersRequest)(nil),       // 29: deltaplane.index.v1.RemoveIndexersRequest
-	(*RemoveIndexersResponse)(nil),      // 30: deltaplane.index.v1.RemoveIndexersResponse
-	(*CountRequest)(nil),                // 31: deltaplane.index.v1.CountRequest
-	(*CountResponse)(nil),               // 32: deltaplane.index.v1.CountResponse
-	(*ListCollectionsRequest)(nil),      // 33: deltaplane.index.v1.ListCollectionsRequest
-	(*CollectionStatus)(nil),            // 34: deltaplane.index.v1.CollectionStatus
-	(*ListCollectionsResponse)(nil),     // 35: deltaplane.index.v1.ListCollectionsResponse
-	(*WaitForRevisionRequest)(nil),      // 36: deltaplane.index.v1.WaitForRevisionRequest
-	(*WaitForRevisionResponse)(nil),     // 37: deltaplane.index.v1.WaitForRevisionResponse
-	(*WatchRequest)(nil),                // 38: deltaplane.index.v1.WatchRequest
-	(*Event)(nil),                       // 39: deltaplane.index.v1.Event
-	(*InitialStateEnd)(nil),             // 40: deltaplane.index.v1.InitialStateEnd
-	(*Bookmark)(nil),                    // 41: deltaplane.index.v1.Bookmark
-	(*Gap)(nil),                         // 42: deltaplane.index.v1.Gap
-	(*Events)(nil),                      // 43: deltaplane.index.v1.Events
-	(*WatchResponse)(nil),               // 44: deltaplane.index.v1.WatchResponse
-	(*QueryRequest)(nil),                // 45: deltaplane.index.v1.QueryRequest
-	(*QueryError)(nil),                  // 46: deltaplane.index.v1.QueryError
-	(*QueryResponse)(nil),               // 47: deltaplane.index.v1.QueryResponse
-	nil,                                 // 48: deltaplane.index.v1.WatchRequest.KnownEntry
-	nil,                                 // 49: deltaplane.index.v1.QueryError.MetadataEntry
-	nil,                                 // 50: deltaplane.index.v1.QueryError.FieldViolationsEntry
-	(*v1.Revision)(nil),                 // 51: deltaplane.delta.v1.Revision
-	(*durationpb.Duration)(nil),         // 52: google.protobuf.Duration
-	(v1.Encoding)(0),                    // 53: deltaplane.delta.v1.Encoding
-	(*fieldmaskpb.FieldMask)(nil),       // 54: google.protobuf.FieldMask
-	(*v1.CollectionRevision)(nil),       // 55: deltaplane.delta.v1.CollectionRevision
-	(*v1.Position)(nil),                 // 56: deltaplane.delta.v1.Position
-	(*timestamppb.Timestamp)(nil),       // 57: google.protobuf.Timestamp
-	(v1.DeltaType)(0),                   // 58: deltaplane.delta.v1.DeltaType
-	(v1.DeleteReason)(0),                // 59: deltaplane.delta.v1.DeleteReason
+	(KeyScope)(0),                       // 2: deltaplane.index.v1.KeyScope
+	(Tier)(0),                           // 3: deltaplane.index.v1.Tier
+	(WhenSlow)(0),                       // 4: deltaplane.index.v1.WhenSlow
+	(*Consistency)(nil),                 // 5: deltaplane.index.v1.Consistency
+	(*Object)(nil),                      // 6: deltaplane.index.v1.Object
+	(*QuarantinedKey)(nil),              // 7: deltaplane.index.v1.QuarantinedKey
+	(*UnindexedObjects)(nil),            // 8: deltaplane.index.v1.UnindexedObjects
+	(*GetRequest)(nil),                  // 9: deltaplane.index.v1.GetRequest
+	(*GetResponse)(nil),                 // 10: deltaplane.index.v1.GetResponse
+	(*BatchGetRequest)(nil),             // 11: deltaplane.index.v1.BatchGetRequest
+	(*BatchGetResponse)(nil),            // 12: deltaplane.index.v1.BatchGetResponse
+	(*ListRequest)(nil),                 // 13: deltaplane.index.v1.ListRequest
+	(*ListResponse)(nil),                // 14: deltaplane.index.v1.ListResponse
+	(*ByIndexRequest)(nil),              // 15: deltaplane.index.v1.ByIndexRequest
+	(*ByIndexResponse)(nil),             // 16: deltaplane.index.v1.ByIndexResponse
+	(*IndexRequest)(nil),                // 17: deltaplane.index.v1.IndexRequest
+	(*IndexResponse)(nil),               // 18: deltaplane.index.v1.IndexResponse
+	(*IndexKeysRequest)(nil),            // 19: deltaplane.index.v1.IndexKeysRequest
+	(*IndexKeysResponse)(nil),           // 20: deltaplane.index.v1.IndexKeysResponse
+	(*ListIndexFuncValuesRequest)(nil),  // 21: deltaplane.index.v1.ListIndexFuncValuesRequest
+	(*IndexValue)(nil),                  // 22: deltaplane.index.v1.IndexValue
+	(*ListIndexFuncValuesResponse)(nil), // 23: deltaplane.index.v1.ListIndexFuncValuesResponse
+	(*ListIndexersRequest)(nil),         // 24: deltaplane.index.v1.ListIndexersRequest
+	(*IndexerDefinition)(nil),           // 25: deltaplane.index.v1.IndexerDefinition
+	(*OwnerSource)(nil),                 // 26: deltaplane.index.v1.OwnerSource
+	(*Indexer)(nil),                     // 27: deltaplane.index.v1.Indexer
+	(*ListIndexersResponse)(nil),        // 28: deltaplane.index.v1.ListIndexersResponse
+	(*AddIndexersRequest)(nil),          // 29: deltaplane.index.v1.AddIndexersRequest
+	(*AddIndexersResponse)(nil),         // 30: deltaplane.index.v1.AddIndexersResponse
+	(*RemoveIndexersRequest)(nil),       // 31: deltaplane.index.v1.RemoveIndexersRequest
+	(*RemoveIndexersResponse)(nil),      // 32: deltaplane.index.v1.RemoveIndexersResponse
+	(*CountRequest)(nil),                // 33: deltaplane.index.v1.CountRequest
+	(*CountResponse)(nil),               // 34: deltaplane.index.v1.CountResponse
+	(*ListCollectionsRequest)(nil),      // 35: deltaplane.index.v1.ListCollectionsRequest
+	(*CollectionStatus)(nil),            // 36: deltaplane.index.v1.CollectionStatus
+	(*ListCollectionsResponse)(nil),     // 37: deltaplane.index.v1.ListCollectionsResponse
+	(*WaitForRevisionRequest)(nil),      // 38: deltaplane.index.v1.WaitForRevisionRequest
+	(*WaitForRevisionResponse)(nil),     // 39: deltaplane.index.v1.WaitForRevisionResponse
+	(*WatchRequest)(nil),                // 40: deltaplane.index.v1.WatchRequest
+	(*Event)(nil),                       // 41: deltaplane.index.v1.Event
+	(*InitialStateEnd)(nil),             // 42: deltaplane.index.v1.InitialStateEnd
+	(*Bookmark)(nil),                    // 43: deltaplane.index.v1.Bookmark
+	(*Gap)(nil),                         // 44: deltaplane.index.v1.Gap
+	(*Lagging)(nil),                     // 45: deltaplane.index.v1.Lagging
+	(*Events)(nil),                      // 46: deltaplane.index.v1.Events
+	(*WatchResponse)(nil),               // 47: deltaplane.index.v1.WatchResponse
+	(*QueryRequest)(nil),                // 48: deltaplane.index.v1.QueryRequest
+	(*QueryError)(nil),                  // 49: deltaplane.index.v1.QueryError
+	(*QueryResponse)(nil),               // 50: deltaplane.index.v1.QueryResponse
+	nil,                                 // 51: deltaplane.index.v1.WatchRequest.KnownEntry
+	nil,                                 // 52: deltaplane.index.v1.QueryError.MetadataEntry
+	nil,                                 // 53: deltaplane.index.v1.QueryError.FieldViolationsEntry
+	(*v1.Revision)(nil),                 // 54: deltaplane.delta.v1.Revision
+	(*durationpb.Duration)(nil),         // 55: google.protobuf.Duration
+	(v1.Encoding)(0),                    // 56: deltaplane.delta.v1.Encoding
+	(*fieldmaskpb.FieldMask)(nil),       // 57: google.protobuf.FieldMask
+	(*v1.CollectionRevision)(nil),       // 58: deltaplane.delta.v1.CollectionRevision
+	(*v1.Position)(nil),                 // 59: deltaplane.delta.v1.Position
+	(*timestamppb.Timestamp)(nil),       // 60: google.protobuf.Timestamp
+	(v1.DeltaType)(0),                   // 61: deltaplane.delta.v1.DeltaType
+	(v1.DeleteReason)(0),                // 62: deltaplane.delta.v1.DeleteReason
 }
 var file_deltaplane_index_v1_index_proto_depIdxs = []int32{
-	51,  // 0: deltaplane.index.v1.Consistency.at_least:type_name -> deltaplane.delta.v1.Revision
-	52,  // 1: deltaplane.index.v1.Consistency.timeout:type_name -> google.protobuf.Duration
-	53,  // 2: deltaplane.index.v1.Object.encoding:type_name -> deltaplane.delta.v1.Encoding
-	4,   // 3: deltaplane.index.v1.GetRequest.consistency:type_name -> deltaplane.index.v1.Consistency
+	54,  // 0: deltaplane.index.v1.Consistency.at_least:type_name -> deltaplane.delta.v1.Revision
+	55,  // 1: deltaplane.index.v1.Consistency.timeout:type_name -> google.protobuf.Duration
+	56,  // 2: deltaplane.index.v1.Object.encoding:type_name -> deltaplane.delta.v1.Encoding
+	5,   // 3: deltaplane.index.v1.GetRequest.consistency:type_name -> deltaplane.index.v1.Consistency
 	0,   // 4: deltaplane.index.v1.GetRequest.view:type_name -> deltaplane.index.v1.View
-	54,  // 5: deltaplane.index.v1.GetRequest.field_mask:type_name -> google.protobuf.FieldMask
-	5,   // 6: deltaplane.index.v1.GetResponse.object:type_name -> deltaplane.index.v1.Object
-	51,  // 7: deltaplane.index.v1.GetResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	4,   // 8: deltaplane.index.v1.BatchGetRequest.consistency:type_name -> deltaplane.index.v1.Consistency
-	0,   // 9: deltaplane.index.v1.BatchGetRequest.view:type_name -> deltaplane.index.v1.View
-	54,  // 10: deltaplane.index.v1.BatchGetRequest.field_mask:type_name -> google.protobuf.FieldMask
-	5,   // 11: deltaplane.index.v1.BatchGetResponse.objects:type_name -> deltaplane.index.v1.Object
-	51,  // 12: deltaplane.index.v1.BatchGetResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	4,   // 13: deltaplane.index.v1.ListRequest.consistency:type_name -> deltaplane.index.v1.Consistency
-	0,   // 14: deltaplane.index.v1.ListRequest.view:type_name -> deltaplane.index.v1.View
-	54,  // 15: deltaplane.index.v1.ListRequest.field_mask:type_name -> google.protobuf.FieldMask
-	5,   // 16: deltaplane.index.v1.ListResponse.objects:type_name -> deltaplane.index.v1.Object
-	51,  // 17: deltaplane.index.v1.ListResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	55,  // 18: deltaplane.index.v1.ListResponse.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
-	6,   // 19: deltaplane.index.v1.ListResponse.quarantined:type_name -> deltaplane.index.v1.QuarantinedKey
-	4,   // 20: deltaplane.index.v1.ByIndexRequest.consistency:type_name -> deltaplane.index.v1.Consistency
-	0,   // 21: deltaplane.index.v1.ByIndexRequest.view:type_name -> deltaplane.index.v1.View
-	54,  // 22: deltaplane.index.v1.ByIndexRequest.field_mask:type_name -> google.protobuf.FieldMask
-	5,   // 23: deltaplane.index.v1.ByIndexResponse.objects:type_name -> deltaplane.index.v1.Object
-	51,  // 24: deltaplane.index.v1.ByIndexResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	55,  // 25: deltaplane.index.v1.ByIndexResponse.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
-	6,   // 26: deltaplane.index.v1.ByIndexResponse.quarantined:type_name -> deltaplane.index.v1.QuarantinedKey
-	4,   // 27: deltaplane.index.v1.IndexRequest.consistency:type_name -> deltaplane.index.v1.Consistency
-	0,   // 28: deltaplane.index.v1.IndexRequest.view:type_name -> deltaplane.index.v1.View
-	54,  // 29: deltaplane.index.v1.IndexRequest.field_mask:type_name -> google.protobuf.FieldMask
-	5,   // 30: deltaplane.index.v1.IndexResponse.objects:type_name -> deltaplane.index.v1.Object
-	51,  // 31: deltaplane.index.v1.IndexResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	4,   // 32: deltaplane.index.v1.IndexKeysRequest.consistency:type_name -> deltaplane.index.v1.Consistency
-	51,  // 33: deltaplane.index.v1.IndexKeysResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	4,   // 34: deltaplane.index.v1.ListIndexFuncValuesRequest.consistency:type_name -> deltaplane.index.v1.Consistency
-	20,  // 35: deltaplane.index.v1.ListIndexFuncValuesResponse.values:type_name -> deltaplane.index.v1.IndexValue
-	51,  // 36: deltaplane.index.v1.ListIndexFuncValuesResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	24,  // 37: deltaplane.index.v1.IndexerDefinition.owner_uid:type_name -> deltaplane.index.v1.OwnerSource
-	23,  // 38: deltaplane.index.v1.Indexer.definition:type_name -> deltaplane.index.v1.IndexerDefinition
-	1,   // 39: deltaplane.index.v1.Indexer.state:type_name -> deltaplane.index.v1.IndexerState
-	51,  // 40: deltaplane.index.v1.Indexer.complete_from:type_name -> deltaplane.delta.v1.Revision
-	25,  // 41: deltaplane.index.v1.ListIndexersResponse.indexers:type_name -> deltaplane.index.v1.Indexer
-	51,  // 42: deltaplane.index.v1.ListIndexersResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	23,  // 43: deltaplane.index.v1.AddIndexersRequest.indexers:type_name -> deltaplane.index.v1.IndexerDefinition
-	52,  // 44: deltaplane.index.v1.AddIndexersRequest.wait:type_name -> google.protobuf.Duration
-	25,  // 45: deltaplane.index.v1.AddIndexersResponse.indexers:type_name -> deltaplane.index.v1.Indexer
-	51,  // 46: deltaplane.index.v1.AddIndexersResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	4,   // 47: deltaplane.index.v1.CountRequest.consistency:type_name -> deltaplane.index.v1.Consistency
-	51,  // 48: deltaplane.index.v1.CountResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	55,  // 49: deltaplane.index.v1.CountResponse.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
-	51,  // 50: deltaplane.index.v1.CollectionStatus.revision:type_name -> deltaplane.delta.v1.Revision
-	56,  // 51: deltaplane.index.v1.CollectionStatus.position:type_name -> deltaplane.delta.v1.Position
-	57,  // 52: deltaplane.index.v1.CollectionStatus.live_at:type_name -> google.protobuf.Timestamp
-	2,   // 53: deltaplane.index.v1.CollectionStatus.tier:type_name -> deltaplane.index.v1.Tier
-	34,  // 54: deltaplane.index.v1.ListCollectionsResponse.collections:type_name -> deltaplane.index.v1.CollectionStatus
-	55,  // 55: deltaplane.index.v1.WaitForRevisionRequest.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
-	52,  // 56: deltaplane.index.v1.WaitForRevisionRequest.timeout:type_name -> google.protobuf.Duration
-	55,  // 57: deltaplane.index.v1.WaitForRevisionResponse.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
-	56,  // 58: deltaplane.index.v1.WatchRequest.resume:type_name -> deltaplane.delta.v1.Position
-	0,   // 59: deltaplane.index.v1.WatchRequest.view:type_name -> deltaplane.index.v1.View
-	4,   // 60: deltaplane.index.v1.WatchRequest.consistency:type_name -> deltaplane.index.v1.Consistency
-	52,  // 61: deltaplane.index.v1.WatchRequest.bookmark_interval:type_name -> google.protobuf.Duration
-	54,  // 62: deltaplane.index.v1.WatchRequest.field_mask:type_name -> google.protobuf.FieldMask
-	48,  // 63: deltaplane.index.v1.WatchRequest.known:type_name -> deltaplane.index.v1.WatchRequest.KnownEntry
-	3,   // 64: deltaplane.index.v1.WatchRequest.when_slow:type_name -> deltaplane.index.v1.WhenSlow
-	58,  // 65: deltaplane.index.v1.Event.type:type_name -> deltaplane.delta.v1.DeltaType
-	5,   // 66: deltaplane.index.v1.Event.object:type_name -> deltaplane.index.v1.Object
-	59,  // 67: deltaplane.index.v1.Event.delete_reason:type_name -> deltaplane.delta.v1.DeleteReason
-	56,  // 68: deltaplane.index.v1.Event.position:type_name -> deltaplane.delta.v1.Position
-	39,  // 69: deltaplane.index.v1.Events.events:type_name -> deltaplane.index.v1.Event
-	43,  // 70: deltaplane.index.v1.WatchResponse.events:type_name -> deltaplane.index.v1.Events
-	40,  // 71: deltaplane.index.v1.WatchResponse.initial_state_end:type_name -> deltaplane.index.v1.InitialStateEnd
-	41,  // 72: deltaplane.index.v1.WatchResponse.bookmark:type_name -> deltaplane.index.v1.Bookmark
-	42,  // 73: deltaplane.index.v1.WatchResponse.gap:type_name -> deltaplane.index.v1.Gap
-	56,  // 74: deltaplane.index.v1.WatchResponse.position:type_name -> deltaplane.delta.v1.Position
-	51,  // 75: deltaplane.index.v1.WatchResponse.revision:type_name -> deltaplane.delta.v1.Revision
-	7,   // 76: deltaplane.index.v1.QueryRequest.get:type_name -> deltaplane.index.v1.GetRequest
-	9,   // 77: deltaplane.index.v1.QueryRequest.batch_get:type_name -> deltaplane.index.v1.BatchGetRequest
-	11,  // 78: deltaplane.index.v1.QueryRequest.list:type_name -> deltaplane.index.v1.ListRequest
-	13,  // 79: deltaplane.index.v1.QueryRequest.by_index:type_name -> deltaplane.index.v1.ByIndexRequest
-	15,  // 80: deltaplane.index.v1.QueryRequest.index:type_name -> deltaplane.index.v1.IndexRequest
-	17,  // 81: deltaplane.index.v1.QueryRequest.index_keys:type_name -> deltaplane.index.v1.IndexKeysRequest
-	19,  // 82: deltaplane.index.v1.QueryRequest.list_index_func_values:type_name -> deltaplane.index.v1.ListIndexFuncValuesRequest
-	31,  // 83: deltaplane.index.v1.QueryRequest.count:type_name -> deltaplane.index.v1.CountRequest
-	36,  // 84: deltaplane.index.v1.QueryRequest.wait_for_revision:type_name -> deltaplane.index.v1.WaitForRevisionRequest
-	52,  // 85: deltaplane.index.v1.QueryRequest.timeout:type_name -> google.protobuf.Duration
-	49,  // 86: deltaplane.index.v1.QueryError.metadata:type_name -> deltaplane.index.v1.QueryError.MetadataEntry
-	50,  // 87: deltaplane.index.v1.QueryError.field_violations:type_name -> deltaplane.index.v1.QueryError.FieldViolationsEntry
-	52,  // 88: deltaplane.index.v1.QueryError.retry_delay:type_name -> google.protobuf.Duration
-	8,   // 89: deltaplane.index.v1.QueryResponse.get:type_name -> deltaplane.index.v1.GetResponse
-	10,  // 90: deltaplane.index.v1.QueryResponse.batch_get:type_name -> deltaplane.index.v1.BatchGetResponse
-	12,  // 91: deltaplane.index.v1.QueryResponse.list:type_name -> deltaplane.index.v1.ListResponse
-	14,  // 92: deltaplane.index.v1.QueryResponse.by_index:type_name -> deltaplane.index.v1.ByIndexResponse
-	16,  // 93: deltaplane.index.v1.QueryResponse.index:type_name -> deltaplane.index.v1.IndexResponse
-	18,  // 94: deltaplane.index.v1.QueryResponse.index_keys:type_name -> deltaplane.index.v1.IndexKeysResponse
-	21,  // 95: deltaplane.index.v1.QueryResponse.list_index_func_values:type_name -> deltaplane.index.v1.ListIndexFuncValuesResponse
-	32,  // 96: deltaplane.index.v1.QueryResponse.count:type_name -> deltaplane.index.v1.CountResponse
-	37,  // 97: deltaplane.index.v1.QueryResponse.wait_for_revision:type_name -> deltaplane.index.v1.WaitForRevisionResponse
-	46,  // 98: deltaplane.index.v1.QueryResponse.error:type_name -> deltaplane.index.v1.QueryError
-	7,   // 99: deltaplane.index.v1.IndexService.Get:input_type -> deltaplane.index.v1.GetRequest
-	9,   // 100: deltaplane.index.v1.IndexService.BatchGet:input_type -> deltaplane.index.v1.BatchGetRequest
-	11,  // 101: deltaplane.index.v1.IndexService.List:input_type -> deltaplane.index.v1.ListRequest
-	13,  // 102: deltaplane.index.v1.IndexService.ByIndex:input_type -> deltaplane.index.v1.ByIndexRequest
-	15,  // 103: deltaplane.index.v1.IndexService.Index:input_type -> deltaplane.index.v1.IndexRequest
-	17,  // 104: deltaplane.index.v1.IndexService.IndexKeys:input_type -> deltaplane.index.v1.IndexKeysRequest
-	19,  // 105: deltaplane.index.v1.IndexService.ListIndexFuncValues:input_type -> deltaplane.index.v1.ListIndexFuncValuesRequest
-	22,  // 106: deltaplane.index.v1.IndexService.ListIndexers:input_type -> deltaplane.index.v1.ListIndexersRequest
-	27,  // 107: deltaplane.index.v1.IndexService.AddIndexers:input_type -> deltaplane.index.v1.AddIndexersRequest
-	29,  // 108: deltaplane.index.v1.IndexService.RemoveIndexers:input_type -> deltaplane.index.v1.RemoveIndexersRequest
-	31,  // 109: deltaplane.index.v1.IndexService.Count:input_type -> deltaplane.index.v1.CountRequest
-	33,  // 110: deltaplane.index.v1.IndexService.ListCollections:input_type -> deltaplane.index.v1.ListCollectionsRequest
-	36,  // 111: deltaplane.index.v1.IndexService.WaitForRevision:input_type -> deltaplane.index.v1.WaitForRevisionRequest
-	38,  // 112: deltaplane.index.v1.IndexService.Watch:input_type -> deltaplane.index.v1.WatchRequest
-	45,  // 113: deltaplane.index.v1.IndexService.Query:input_type -> deltaplane.index.v1.QueryRequest
-	8,   // 114: deltaplane.index.v1.IndexService.Get:output_type -> deltaplane.index.v1.GetResponse
-	10,  // 115: deltaplane.index.v1.IndexService.BatchGet:output_type -> deltaplane.index.v1.BatchGetResponse
-	12,  // 116: deltaplane.index.v1.IndexService.List:output_type -> deltaplane.index.v1.ListResponse
-	14,  // 117: deltaplane.index.v1.IndexService.ByIndex:output_type -> deltaplane.index.v1.ByIndexResponse
-	16,  // 118: deltaplane.index.v1.IndexService.Index:output_type -> deltaplane.index.v1.IndexResponse
-	18,  // 119: deltaplane.index.v1.IndexService.IndexKeys:output_type -> deltaplane.index.v1.IndexKeysResponse
-	21,  // 120: deltaplane.index.v1.IndexService.ListIndexFuncValues:output_type -> deltaplane.index.v1.ListIndexFuncValuesResponse
-	26,  // 121: deltaplane.index.v1.IndexService.ListIndexers:output_type -> deltaplane.index.v1.ListIndexersResponse
-	28,  // 122: deltaplane.index.v1.IndexService.AddIndexers:output_type -> deltaplane.index.v1.AddIndexersResponse
-	30,  // 123: deltaplane.index.v1.IndexService.RemoveIndexers:output_type -> deltaplane.index.v1.RemoveIndexersResponse
-	32,  // 124: deltaplane.index.v1.IndexService.Count:output_type -> deltaplane.index.v1.CountResponse
-	35,  // 125: deltaplane.index.v1.IndexService.ListCollections:output_type -> deltaplane.index.v1.ListCollectionsResponse
-	37,  // 126: deltaplane.index.v1.IndexService.WaitForRevision:output_type -> deltaplane.index.v1.WaitForRevisionResponse
-	44,  // 127: deltaplane.index.v1.IndexService.Watch:output_type -> deltaplane.index.v1.WatchResponse
-	47,  // 128: deltaplane.index.v1.IndexService.Query:output_type -> deltaplane.index.v1.QueryResponse
-	114, // [114:129] is the sub-list for method output_type
-	99,  // [99:114] is the sub-list for method input_type
-	99,  // [99:99] is the sub-list for extension type_name
-	99,  // [99:99] is the sub-list for extension extendee
-	0,   // [0:99] is the sub-list for field type_name
+	57,  // 5: deltaplane.index.v1.GetRequest.field_mask:type_name -> google.protobuf.FieldMask
+	6,   // 6: deltaplane.index.v1.GetResponse.object:type_name -> deltaplane.index.v1.Object
+	54,  // 7: deltaplane.index.v1.GetResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	54,  // 8: deltaplane.index.v1.GetResponse.upper:type_name -> deltaplane.delta.v1.Revision
+	5,   // 9: deltaplane.index.v1.BatchGetRequest.consistency:type_name -> deltaplane.index.v1.Consistency
+	0,   // 10: deltaplane.index.v1.BatchGetRequest.view:type_name -> deltaplane.index.v1.View
+	57,  // 11: deltaplane.index.v1.BatchGetRequest.field_mask:type_name -> google.protobuf.FieldMask
+	6,   // 12: deltaplane.index.v1.BatchGetResponse.objects:type_name -> deltaplane.index.v1.Object
+	54,  // 13: deltaplane.index.v1.BatchGetResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	54,  // 14: deltaplane.index.v1.BatchGetResponse.upper:type_name -> deltaplane.delta.v1.Revision
+	5,   // 15: deltaplane.index.v1.ListRequest.consistency:type_name -> deltaplane.index.v1.Consistency
+	0,   // 16: deltaplane.index.v1.ListRequest.view:type_name -> deltaplane.index.v1.View
+	57,  // 17: deltaplane.index.v1.ListRequest.field_mask:type_name -> google.protobuf.FieldMask
+	6,   // 18: deltaplane.index.v1.ListResponse.objects:type_name -> deltaplane.index.v1.Object
+	54,  // 19: deltaplane.index.v1.ListResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	58,  // 20: deltaplane.index.v1.ListResponse.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
+	7,   // 21: deltaplane.index.v1.ListResponse.quarantined:type_name -> deltaplane.index.v1.QuarantinedKey
+	54,  // 22: deltaplane.index.v1.ListResponse.upper:type_name -> deltaplane.delta.v1.Revision
+	8,   // 23: deltaplane.index.v1.ListResponse.unindexed:type_name -> deltaplane.index.v1.UnindexedObjects
+	5,   // 24: deltaplane.index.v1.ByIndexRequest.consistency:type_name -> deltaplane.index.v1.Consistency
+	0,   // 25: deltaplane.index.v1.ByIndexRequest.view:type_name -> deltaplane.index.v1.View
+	57,  // 26: deltaplane.index.v1.ByIndexRequest.field_mask:type_name -> google.protobuf.FieldMask
+	6,   // 27: deltaplane.index.v1.ByIndexResponse.objects:type_name -> deltaplane.index.v1.Object
+	54,  // 28: deltaplane.index.v1.ByIndexResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	58,  // 29: deltaplane.index.v1.ByIndexResponse.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
+	7,   // 30: deltaplane.index.v1.ByIndexResponse.quarantined:type_name -> deltaplane.index.v1.QuarantinedKey
+	54,  // 31: deltaplane.index.v1.ByIndexResponse.upper:type_name -> deltaplane.delta.v1.Revision
+	8,   // 32: deltaplane.index.v1.ByIndexResponse.unindexed:type_name -> deltaplane.index.v1.UnindexedObjects
+	5,   // 33: deltaplane.index.v1.IndexRequest.consistency:type_name -> deltaplane.index.v1.Consistency
+	0,   // 34: deltaplane.index.v1.IndexRequest.view:type_name -> deltaplane.index.v1.View
+	57,  // 35: deltaplane.index.v1.IndexRequest.field_mask:type_name -> google.protobuf.FieldMask
+	6,   // 36: deltaplane.index.v1.IndexResponse.objects:type_name -> deltaplane.index.v1.Object
+	54,  // 37: deltaplane.index.v1.IndexResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	54,  // 38: deltaplane.index.v1.IndexResponse.upper:type_name -> deltaplane.delta.v1.Revision
+	8,   // 39: deltaplane.index.v1.IndexResponse.unindexed:type_name -> deltaplane.index.v1.UnindexedObjects
+	5,   // 40: deltaplane.index.v1.IndexKeysRequest.consistency:type_name -> deltaplane.index.v1.Consistency
+	54,  // 41: deltaplane.index.v1.IndexKeysResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	54,  // 42: deltaplane.index.v1.IndexKeysResponse.upper:type_name -> deltaplane.delta.v1.Revision
+	8,   // 43: deltaplane.index.v1.IndexKeysResponse.unindexed:type_name -> deltaplane.index.v1.UnindexedObjects
+	5,   // 44: deltaplane.index.v1.ListIndexFuncValuesRequest.consistency:type_name -> deltaplane.index.v1.Consistency
+	22,  // 45: deltaplane.index.v1.ListIndexFuncValuesResponse.values:type_name -> deltaplane.index.v1.IndexValue
+	54,  // 46: deltaplane.index.v1.ListIndexFuncValuesResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	54,  // 47: deltaplane.index.v1.ListIndexFuncValuesResponse.upper:type_name -> deltaplane.delta.v1.Revision
+	8,   // 48: deltaplane.index.v1.ListIndexFuncValuesResponse.unindexed:type_name -> deltaplane.index.v1.UnindexedObjects
+	26,  // 49: deltaplane.index.v1.IndexerDefinition.owner_uid:type_name -> deltaplane.index.v1.OwnerSource
+	25,  // 50: deltaplane.index.v1.Indexer.definition:type_name -> deltaplane.index.v1.IndexerDefinition
+	1,   // 51: deltaplane.index.v1.Indexer.state:type_name -> deltaplane.index.v1.IndexerState
+	54,  // 52: deltaplane.index.v1.Indexer.complete_from:type_name -> deltaplane.delta.v1.Revision
+	27,  // 53: deltaplane.index.v1.ListIndexersResponse.indexers:type_name -> deltaplane.index.v1.Indexer
+	54,  // 54: deltaplane.index.v1.ListIndexersResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	54,  // 55: deltaplane.index.v1.ListIndexersResponse.upper:type_name -> deltaplane.delta.v1.Revision
+	25,  // 56: deltaplane.index.v1.AddIndexersRequest.indexers:type_name -> deltaplane.index.v1.IndexerDefinition
+	55,  // 57: deltaplane.index.v1.AddIndexersRequest.wait:type_name -> google.protobuf.Duration
+	27,  // 58: deltaplane.index.v1.AddIndexersResponse.indexers:type_name -> deltaplane.index.v1.Indexer
+	54,  // 59: deltaplane.index.v1.AddIndexersResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	54,  // 60: deltaplane.index.v1.AddIndexersResponse.upper:type_name -> deltaplane.delta.v1.Revision
+	5,   // 61: deltaplane.index.v1.CountRequest.consistency:type_name -> deltaplane.index.v1.Consistency
+	54,  // 62: deltaplane.index.v1.CountResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	58,  // 63: deltaplane.index.v1.CountResponse.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
+	54,  // 64: deltaplane.index.v1.CountResponse.upper:type_name -> deltaplane.delta.v1.Revision
+	8,   // 65: deltaplane.index.v1.CountResponse.unindexed:type_name -> deltaplane.index.v1.UnindexedObjects
+	54,  // 66: deltaplane.index.v1.CollectionStatus.revision:type_name -> deltaplane.delta.v1.Revision
+	59,  // 67: deltaplane.index.v1.CollectionStatus.position:type_name -> deltaplane.delta.v1.Position
+	60,  // 68: deltaplane.index.v1.CollectionStatus.live_at:type_name -> google.protobuf.Timestamp
+	3,   // 69: deltaplane.index.v1.CollectionStatus.tier:type_name -> deltaplane.index.v1.Tier
+	2,   // 70: deltaplane.index.v1.CollectionStatus.scope:type_name -> deltaplane.index.v1.KeyScope
+	54,  // 71: deltaplane.index.v1.CollectionStatus.upper:type_name -> deltaplane.delta.v1.Revision
+	60,  // 72: deltaplane.index.v1.CollectionStatus.frozen_since:type_name -> google.protobuf.Timestamp
+	36,  // 73: deltaplane.index.v1.ListCollectionsResponse.collections:type_name -> deltaplane.index.v1.CollectionStatus
+	58,  // 74: deltaplane.index.v1.WaitForRevisionRequest.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
+	55,  // 75: deltaplane.index.v1.WaitForRevisionRequest.timeout:type_name -> google.protobuf.Duration
+	58,  // 76: deltaplane.index.v1.WaitForRevisionResponse.revisions:type_name -> deltaplane.delta.v1.CollectionRevision
+	59,  // 77: deltaplane.index.v1.WatchRequest.resume:type_name -> deltaplane.delta.v1.Position
+	0,   // 78: deltaplane.index.v1.WatchRequest.view:type_name -> deltaplane.index.v1.View
+	5,   // 79: deltaplane.index.v1.WatchRequest.consistency:type_name -> deltaplane.index.v1.Consistency
+	55,  // 80: deltaplane.index.v1.WatchRequest.bookmark_interval:type_name -> google.protobuf.Duration
+	57,  // 81: deltaplane.index.v1.WatchRequest.field_mask:type_name -> google.protobuf.FieldMask
+	51,  // 82: deltaplane.index.v1.WatchRequest.known:type_name -> deltaplane.index.v1.WatchRequest.KnownEntry
+	4,   // 83: deltaplane.index.v1.WatchRequest.when_slow:type_name -> deltaplane.index.v1.WhenSlow
+	61,  // 84: deltaplane.index.v1.Event.type:type_name -> deltaplane.delta.v1.DeltaType
+	6,   // 85: deltaplane.index.v1.Event.object:type_name -> deltaplane.index.v1.Object
+	62,  // 86: deltaplane.index.v1.Event.delete_reason:type_name -> deltaplane.delta.v1.DeleteReason
+	59,  // 87: deltaplane.index.v1.Event.position:type_name -> deltaplane.delta.v1.Position
+	60,  // 88: deltaplane.index.v1.Lagging.frozen_since:type_name -> google.protobuf.Timestamp
+	41,  // 89: deltaplane.index.v1.Events.events:type_name -> deltaplane.index.v1.Event
+	46,  // 90: deltaplane.index.v1.WatchResponse.events:type_name -> deltaplane.index.v1.Events
+	42,  // 91: deltaplane.index.v1.WatchResponse.initial_state_end:type_name -> deltaplane.index.v1.InitialStateEnd
+	43,  // 92: deltaplane.index.v1.WatchResponse.bookmark:type_name -> deltaplane.index.v1.Bookmark
+	44,  // 93: deltaplane.index.v1.WatchResponse.gap:type_name -> deltaplane.index.v1.Gap
+	45,  // 94: deltaplane.index.v1.WatchResponse.lagging:type_name -> deltaplane.index.v1.Lagging
+	59,  // 95: deltaplane.index.v1.WatchResponse.position:type_name -> deltaplane.delta.v1.Position
+	54,  // 96: deltaplane.index.v1.WatchResponse.revision:type_name -> deltaplane.delta.v1.Revision
+	54,  // 97: deltaplane.index.v1.WatchResponse.upper:type_name -> deltaplane.delta.v1.Revision
+	8,   // 98: deltaplane.index.v1.WatchResponse.unindexed:type_name -> deltaplane.index.v1.UnindexedObjects
+	9,   // 99: deltaplane.index.v1.QueryRequest.get:type_name -> deltaplane.index.v1.GetRequest
+	11,  // 100: deltaplane.index.v1.QueryRequest.batch_get:type_name -> deltaplane.index.v1.BatchGetRequest
+	13,  // 101: deltaplane.index.v1.QueryRequest.list:type_name -> deltaplane.index.v1.ListRequest
+	15,  // 102: deltaplane.index.v1.QueryRequest.by_index:type_name -> deltaplane.index.v1.ByIndexRequest
+	17,  // 103: deltaplane.index.v1.QueryRequest.index:type_name -> deltaplane.index.v1.IndexRequest
+	19,  // 104: deltaplane.index.v1.QueryRequest.index_keys:type_name -> deltaplane.index.v1.IndexKeysRequest
+	21,  // 105: deltaplane.index.v1.QueryRequest.list_index_func_values:type_name -> deltaplane.index.v1.ListIndexFuncValuesRequest
+	33,  // 106: deltaplane.index.v1.QueryRequest.count:type_name -> deltaplane.index.v1.CountRequest
+	38,  // 107: deltaplane.index.v1.QueryRequest.wait_for_revision:type_name -> deltaplane.index.v1.WaitForRevisionRequest
+	55,  // 108: deltaplane.index.v1.QueryRequest.timeout:type_name -> google.protobuf.Duration
+	52,  // 109: deltaplane.index.v1.QueryError.metadata:type_name -> deltaplane.index.v1.QueryError.MetadataEntry
+	53,  // 110: deltaplane.index.v1.QueryError.field_violations:type_name -> deltaplane.index.v1.QueryError.FieldViolationsEntry
+	55,  // 111: deltaplane.index.v1.QueryError.retry_delay:type_name -> google.protobuf.Duration
+	10,  // 112: deltaplane.index.v1.QueryResponse.get:type_name -> deltaplane.index.v1.GetResponse
+	12,  // 113: deltaplane.index.v1.QueryResponse.batch_get:type_name -> deltaplane.index.v1.BatchGetResponse
+	14,  // 114: deltaplane.index.v1.QueryResponse.list:type_name -> deltaplane.index.v1.ListResponse
+	16,  // 115: deltaplane.index.v1.QueryResponse.by_index:type_name -> deltaplane.index.v1.ByIndexResponse
+	18,  // 116: deltaplane.index.v1.QueryResponse.index:type_name -> deltaplane.index.v1.IndexResponse
+	20,  // 117: deltaplane.index.v1.QueryResponse.index_keys:type_name -> deltaplane.index.v1.IndexKeysResponse
+	23,  // 118: deltaplane.index.v1.QueryResponse.list_index_func_values:type_name -> deltaplane.index.v1.ListIndexFuncValuesResponse
+	34,  // 119: deltaplane.index.v1.QueryResponse.count:type_name -> deltaplane.index.v1.CountResponse
+	39,  // 120: deltaplane.index.v1.QueryResponse.wait_for_revision:type_name -> deltaplane.index.v1.WaitForRevisionResponse
+	49,  // 121: deltaplane.index.v1.QueryResponse.error:type_name -> deltaplane.index.v1.QueryError
+	9,   // 122: deltaplane.index.v1.IndexService.Get:input_type -> deltaplane.index.v1.GetRequest
+	11,  // 123: deltaplane.index.v1.IndexService.BatchGet:input_type -> deltaplane.index.v1.BatchGetRequest
+	13,  // 124: deltaplane.index.v1.IndexService.List:input_type -> deltaplane.index.v1.ListRequest
+	15,  // 125: deltaplane.index.v1.IndexService.ByIndex:input_type -> deltaplane.index.v1.ByIndexRequest
+	17,  // 126: deltaplane.index.v1.IndexService.Index:input_type -> deltaplane.index.v1.IndexRequest
+	19,  // 127: deltaplane.index.v1.IndexService.IndexKeys:input_type -> deltaplane.index.v1.IndexKeysRequest
+	21,  // 128: deltaplane.index.v1.IndexService.ListIndexFuncValues:input_type -> deltaplane.index.v1.ListIndexFuncValuesRequest
+	24,  // 129: deltaplane.index.v1.IndexService.ListIndexers:input_type -> deltaplane.index.v1.ListIndexersRequest
+	29,  // 130: deltaplane.index.v1.IndexService.AddIndexers:input_type -> deltaplane.index.v1.AddIndexersRequest
+	31,  // 131: deltaplane.index.v1.IndexService.RemoveIndexers:input_type -> deltaplane.index.v1.RemoveIndexersRequest
+	33,  // 132: deltaplane.index.v1.IndexService.Count:input_type -> deltaplane.index.v1.CountRequest
+	35,  // 133: deltaplane.index.v1.IndexService.ListCollections:input_type -> deltaplane.index.v1.ListCollectionsRequest
+	38,  // 134: deltaplane.index.v1.IndexService.WaitForRevision:input_type -> deltaplane.index.v1.WaitForRevisionRequest
+	40,  // 135: deltaplane.index.v1.IndexService.Watch:input_type -> deltaplane.index.v1.WatchRequest
+	48,  // 136: deltaplane.index.v1.IndexService.Query:input_type -> deltaplane.index.v1.QueryRequest
+	10,  // 137: deltaplane.index.v1.IndexService.Get:output_type -> deltaplane.index.v1.GetResponse
+	12,  // 138: deltaplane.index.v1.IndexService.BatchGet:output_type -> deltaplane.index.v1.BatchGetResponse
+	14,  // 139: deltaplane.index.v1.IndexService.List:output_type -> deltaplane.index.v1.ListResponse
+	16,  // 140: deltaplane.index.v1.IndexService.ByIndex:output_type -> deltaplane.index.v1.ByIndexResponse
+	18,  // 141: deltaplane.index.v1.IndexService.Index:output_type -> deltaplane.index.v1.IndexResponse
+	20,  // 142: deltaplane.index.v1.IndexService.IndexKeys:output_type -> deltaplane.index.v1.IndexKeysResponse
+	23,  // 143: deltaplane.index.v1.IndexService.ListIndexFuncValues:output_type -> deltaplane.index.v1.ListIndexFuncValuesResponse
+	28,  // 144: deltaplane.index.v1.IndexService.ListIndexers:output_type -> deltaplane.index.v1.ListIndexersResponse
+	30,  // 145: deltaplane.index.v1.IndexService.AddIndexers:output_type -> deltaplane.index.v1.AddIndexersResponse
+	32,  // 146: deltaplane.index.v1.IndexService.RemoveIndexers:output_type -> deltaplane.index.v1.RemoveIndexersResponse
+	34,  // 147: deltaplane.index.v1.IndexService.Count:output_type -> deltaplane.index.v1.CountResponse
+	37,  // 148: deltaplane.index.v1.IndexService.ListCollections:output_type -> deltaplane.index.v1.ListCollectionsResponse
+	39,  // 149: deltaplane.index.v1.IndexService.WaitForRevision:output_type -> deltaplane.index.v1.WaitForRevisionResponse
+	47,  // 150: deltaplane.index.v1.IndexService.Watch:output_type -> deltaplane.index.v1.WatchResponse
+	50,  // 151: deltaplane.index.v1.IndexService.Query:output_type -> deltaplane.index.v1.QueryResponse
+	137, // [137:152] is the sub-list for method output_type
+	122, // [122:137] is the sub-list for method input_type
+	122, // [122:122] is the sub-list for extension type_name
+	122, // [122:122] is the sub-list for extension extendee
+	0,   // [0:122] is the sub-list for field type_name
 }
 
 func init() { file_deltaplane_index_v1_index_proto_init() }
@@ -4793,19 +5370,20 @@ func file_deltaplane_index_v1_index_proto_init() {
 	if File_deltaplane_index_v1_index_proto != nil {
 		return
 	}
-	file_deltaplane_index_v1_index_proto_msgTypes[19].OneofWrappers = []any{
+	file_deltaplane_index_v1_index_proto_msgTypes[20].OneofWrappers = []any{
 		(*IndexerDefinition_Label)(nil),
 		(*IndexerDefinition_Field)(nil),
 		(*IndexerDefinition_OwnerUid)(nil),
 		(*IndexerDefinition_Cel)(nil),
 	}
-	file_deltaplane_index_v1_index_proto_msgTypes[40].OneofWrappers = []any{
+	file_deltaplane_index_v1_index_proto_msgTypes[42].OneofWrappers = []any{
 		(*WatchResponse_Events)(nil),
 		(*WatchResponse_InitialStateEnd)(nil),
 		(*WatchResponse_Bookmark)(nil),
 		(*WatchResponse_Gap)(nil),
+		(*WatchResponse_Lagging)(nil),
 	}
-	file_deltaplane_index_v1_index_proto_msgTypes[41].OneofWrappers = []any{
+	file_deltaplane_index_v1_index_proto_msgTypes[43].OneofWrappers = []any{
 		(*QueryRequest_Get)(nil),
 		(*QueryRequest_BatchGet)(nil),
 		(*QueryRequest_List)(nil),
@@ -4817,7 +5395,7 @@ func file_deltaplane_index_v1_index_proto_init() {
 		(*QueryRequest_WaitForRevision)(nil),
 		(*QueryRequest_Cancel)(nil),
 	}
-	file_deltaplane_index_v1_index_proto_msgTypes[43].OneofWrappers = []any{
+	file_deltaplane_index_v1_index_proto_msgTypes[45].OneofWrappers = []any{
 		(*QueryResponse_Get)(nil),
 		(*QueryResponse_BatchGet)(nil),
 		(*QueryResponse_List)(nil),
@@ -4834,8 +5412,8 @@ func file_deltaplane_index_v1_index_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_deltaplane_index_v1_index_proto_rawDesc), len(file_deltaplane_index_v1_index_proto_rawDesc)),
-			NumEnums:      4,
-			NumMessages:   47,
+			NumEnums:      5,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -42,22 +42,41 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// IndexService serves reads of indexed collections. Every answer comes from one consistent snapshot and states the
-// revision of it.
+// IndexService serves reads of indexed collections. Every answer comes from one snapshot of a collection and states two bounds
+// of it:
+//
+//   - `revision`: every event at or below it is in the answer;
+//   - `upper`: no event above it is in the answer. It is the highest resource version applied in the epoch.
+//
+// Where `upper` is at most `revision` the answer is exactly the state at `revision`, and at every revision from `upper` up to it.
+// Where it is above, the answer has some of the events between the two and lacks others: while records of the log that were
+// replaced before they were read are made up for, while a list of the source is applied, and in the middle of a burst that the
+// reflector has coalesced. Otherwise answers are exact. `consistency.exact` waits for that.
+//
+// `at_least` is met by `revision`. Pass on the `upper` of what was read, not its `revision`, to whoever must not read an older
+// state: every event that the first answer has is then in the second, on any replica. A settlement of the queue service takes
+// `revision` as `read_at` and `upper` as `wrote`. Page tokens do so by themselves.
 //
 // Errors common to all: NOT_FOUND COLLECTION_NOT_FOUND; UNAVAILABLE COLLECTION_NOT_SYNCED before the current epoch's
 // synced record has been applied, whatever the consistency; DEADLINE_EXCEEDED REVISION_NOT_REACHED when `at_least` was
-// not met in time (the details name the revision reached); RESOURCE_EXHAUSTED MEMORY_BUDGET for a collection that does not
+// not met in time, and STATE_NOT_EXACT when `exact` was not (the details of both name the revision reached and its upper bound); RESOURCE_EXHAUSTED MEMORY_BUDGET for a collection that does not
 // fit into the server's memory budget, TOO_MANY_REQUESTS and TOO_MANY_STREAMS when the caller has more calls or streams under way
 // than one client may, RESPONSE_TOO_LARGE for an answer without pages that would be too large (BatchGet, Index, IndexKeys),
 // REQUEST_MEMORY when requests and answers that wait take too much memory, of the caller or of all (each with RetryInfo;
 // the metadata `limit_name` and `limit` of the latter say which); INVALID_ARGUMENT with field violations for malformed
-// keys, selectors, page tokens and resource versions, and COLLECTION_AMBIGUOUS for a short name that several collections have;
+// keys, selectors, page tokens and resource versions, for a namespaced key or a namespace asked of a cluster-scoped collection and a
+// key without namespace asked of a namespaced one (as the API server's discovery told it; while nobody has said, an empty collection
+// answers that it has no such key), and COLLECTION_AMBIGUOUS for a short name that several collections have;
 // UNAVAILABLE STOPPING from a replica that is going away (with RetryInfo: any other replica answers at once).
 //
 // Reads of an index: NOT_FOUND INDEX_NOT_FOUND, UNAVAILABLE INDEX_BUILDING while it is not complete on this replica, and
-// FAILED_PRECONDITION INDEX_FAILED while its values could not be found for some objects. A field selector by a declared
-// index fails likewise.
+// FAILED_PRECONDITION INDEX_FAILED for a definition that cannot be used on this replica (`last_error` of the index says why).
+//
+// Objects that an index cannot take, since its path or expression fails on them, do not keep the others from being answered:
+// anybody who may create an object could make one. Under a value of the index (ByIndex, Index, IndexKeys, ListIndexFuncValues,
+// Count and Watch with `index`) they are left out. By a field selector they are taken, whether the path has an index or not, since
+// nobody can tell that they do not match. Either way the answer names them in `unindexed`. With `strict` such a request fails with
+// INDEX_FAILED instead, while there are any; a strict watch ends with it.
 //
 // Several clusters. List, ByIndex and Count take `clusters`: the collection then names the resource without a cluster
 // (`pods.v1`), and the answer covers that resource of each named cluster, `*` meaning every one that has it. Objects come
@@ -297,22 +316,41 @@ type IndexService_QueryClient = grpc.BidiStreamingClient[QueryRequest, QueryResp
 // All implementations must embed UnimplementedIndexServiceServer
 // for forward compatibility.
 //
-// IndexService serves reads of indexed collections. Every answer comes from one consistent snapshot and states the
-// revision of it.
+// IndexService serves reads of indexed collections. Every answer comes from one snapshot of a collection and states two bounds
+// of it:
+//
+//   - `revision`: every event at or below it is in the answer;
+//   - `upper`: no event above it is in the answer. It is the highest resource version applied in the epoch.
+//
+// Where `upper` is at most `revision` the answer is exactly the state at `revision`, and at every revision from `upper` up to it.
+// Where it is above, the answer has some of the events between the two and lacks others: while records of the log that were
+// replaced before they were read are made up for, while a list of the source is applied, and in the middle of a burst that the
+// reflector has coalesced. Otherwise answers are exact. `consistency.exact` waits for that.
+//
+// `at_least` is met by `revision`. Pass on the `upper` of what was read, not its `revision`, to whoever must not read an older
+// state: every event that the first answer has is then in the second, on any replica. A settlement of the queue service takes
+// `revision` as `read_at` and `upper` as `wrote`. Page tokens do so by themselves.
 //
 // Errors common to all: NOT_FOUND COLLECTION_NOT_FOUND; UNAVAILABLE COLLECTION_NOT_SYNCED before the current epoch's
 // synced record has been applied, whatever the consistency; DEADLINE_EXCEEDED REVISION_NOT_REACHED when `at_least` was
-// not met in time (the details name the revision reached); RESOURCE_EXHAUSTED MEMORY_BUDGET for a collection that does not
+// not met in time, and STATE_NOT_EXACT when `exact` was not (the details of both name the revision reached and its upper bound); RESOURCE_EXHAUSTED MEMORY_BUDGET for a collection that does not
 // fit into the server's memory budget, TOO_MANY_REQUESTS and TOO_MANY_STREAMS when the caller has more calls or streams under way
 // than one client may, RESPONSE_TOO_LARGE for an answer without pages that would be too large (BatchGet, Index, IndexKeys),
 // REQUEST_MEMORY when requests and answers that wait take too much memory, of the caller or of all (each with RetryInfo;
 // the metadata `limit_name` and `limit` of the latter say which); INVALID_ARGUMENT with field violations for malformed
-// keys, selectors, page tokens and resource versions, and COLLECTION_AMBIGUOUS for a short name that several collections have;
+// keys, selectors, page tokens and resource versions, for a namespaced key or a namespace asked of a cluster-scoped collection and a
+// key without namespace asked of a namespaced one (as the API server's discovery told it; while nobody has said, an empty collection
+// answers that it has no such key), and COLLECTION_AMBIGUOUS for a short name that several collections have;
 // UNAVAILABLE STOPPING from a replica that is going away (with RetryInfo: any other replica answers at once).
 //
 // Reads of an index: NOT_FOUND INDEX_NOT_FOUND, UNAVAILABLE INDEX_BUILDING while it is not complete on this replica, and
-// FAILED_PRECONDITION INDEX_FAILED while its values could not be found for some objects. A field selector by a declared
-// index fails likewise.
+// FAILED_PRECONDITION INDEX_FAILED for a definition that cannot be used on this replica (`last_error` of the index says why).
+//
+// Objects that an index cannot take, since its path or expression fails on them, do not keep the others from being answered:
+// anybody who may create an object could make one. Under a value of the index (ByIndex, Index, IndexKeys, ListIndexFuncValues,
+// Count and Watch with `index`) they are left out. By a field selector they are taken, whether the path has an index or not, since
+// nobody can tell that they do not match. Either way the answer names them in `unindexed`. With `strict` such a request fails with
+// INDEX_FAILED instead, while there are any; a strict watch ends with it.
 //
 // Several clusters. List, ByIndex and Count take `clusters`: the collection then names the resource without a cluster
 // (`pods.v1`), and the answer covers that resource of each named cluster, `*` meaning every one that has it. Objects come

@@ -912,7 +912,10 @@ type AddReflectionRequest struct {
 	Spec *ReflectionSpec `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"`
 	// Replace an added reflection of the same resource that has another form. A list follows, and what the new form leaves out is deleted
 	// from the collection with the reason "filtered out".
-	Replace       bool `protobuf:"varint,2,opt,name=replace,proto3" json:"replace,omitempty"`
+	Replace bool `protobuf:"varint,2,opt,name=replace,proto3" json:"replace,omitempty"`
+	// Refuse a resource that the API server does not serve, with RESOURCE_NOT_SERVED. Without it such a reflection waits until a
+	// CustomResourceDefinition makes it so, as it does with it when the API server cannot be asked.
+	Served        bool `protobuf:"varint,3,opt,name=served,proto3" json:"served,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -957,6 +960,13 @@ func (x *AddReflectionRequest) GetSpec() *ReflectionSpec {
 func (x *AddReflectionRequest) GetReplace() bool {
 	if x != nil {
 		return x.Replace
+	}
+	return false
+}
+
+func (x *AddReflectionRequest) GetServed() bool {
+	if x != nil {
+		return x.Served
 	}
 	return false
 }
@@ -1259,10 +1269,11 @@ const file_deltaplane_reflector_v1_reflector_proto_rawDesc = "" +
 	"\rRelistRequest\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
-	"collection\"m\n" +
+	"collection\"\x85\x01\n" +
 	"\x14AddReflectionRequest\x12;\n" +
 	"\x04spec\x18\x01 \x01(\v2'.deltaplane.reflector.v1.ReflectionSpecR\x04spec\x12\x18\n" +
-	"\areplace\x18\x02 \x01(\bR\areplace\"j\n" +
+	"\areplace\x18\x02 \x01(\bR\areplace\x12\x16\n" +
+	"\x06served\x18\x03 \x01(\bR\x06served\"j\n" +
 	"\x15AddReflectionResponse\x12;\n" +
 	"\x04spec\x18\x01 \x01(\v2'.deltaplane.reflector.v1.ReflectionSpecR\x04spec\x12\x14\n" +
 	"\x05added\x18\x02 \x01(\bR\x05added\"n\n" +

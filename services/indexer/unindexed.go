@@ -1,0 +1,67 @@
+package indexer
+
+import (
+	"errors"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/deltaplane/deltaplane/core/store"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+)
+
+const (
+	// unindexedField is the number of UnindexedObjects in every answer.
+	unindexedField = 20
+	// namedUnindexed is how many keys they name.
+	namedUnindexed = 10
+)
+
+// tolerate leaves out the error of an index that has no values for some objects,
+// unless it is asked for.
+func tolerate(err error, strict bool) error {
+	if _, failed := errors.AsType[*store.FailedError](err); failed && !strict {
+		return nil
+	}
+	return err
+}
+
+// unindexed are the objects for which an index of a snapshot has no values; nil
+// when there are none.
+func (c *collection) unindexed(snap *store.Snapshot, index string) *indexv1.UnindexedObjects {
+	n, keys := snap.UnindexedKeys(index, namedUnindexed)
+	if n == 0 {
+		return nil
+	}
+	return &indexv1.UnindexedObjects{Index: index, Count: int64(n), Keys: keys, Collection: c.name}
+}
+
+// unindexed are those of all indexes that the filter goes by.
+func (f *filter) unindexed(c *collection, snap *store.Snapshot) (list []*indexv1.UnindexedObjects) {
+	for i, index := range f.byField {
+		if index == "" || index == f.index || slices.Contains(f.byField[:i], index) {
+			continue
+		}
+		if u := c.unindexed(snap, index); u != nil {
+			list = append(list, u)
+		}
+	}
+	if f.index != "" {
+		if u := c.unindexed(snap, f.index); u != nil {
+			list = append(list, u)
+		}
+	}
+	return list
+}
+
+// unindexed writes them.
+func (o *out) unindexed(list []*indexv1.UnindexedObjects) {
+	for _, u := range list {
+		b, err := proto.Marshal(u)
+		if err != nil { // a key that is not UTF-8
+			b, _ = proto.Marshal(&indexv1.UnindexedObjects{Index: u.GetIndex(), Count: u.GetCount(), Collection: u.GetCollection()})
+		}
+		o.head(unindexedField, len(b))
+		o.buf = append(o.buf, b...)
+	}
+}
