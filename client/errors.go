@@ -20,11 +20,14 @@ var (
 	ErrNotSynced error = reason("COLLECTION_NOT_SYNCED")
 	// ErrRevisionNotReached: the index did not reach the revision in time; try again later.
 	ErrRevisionNotReached error = reason("REVISION_NOT_REACHED")
+	// ErrNotExact: there was no exact state in time; see ReadOptions.Exact.
+	ErrNotExact error = reason("STATE_NOT_EXACT")
 	// ErrIndexNotFound: the collection has no such index.
 	ErrIndexNotFound error = reason("INDEX_NOT_FOUND")
 	// ErrIndexBuilding: the index is declared and not complete yet; try again later.
 	ErrIndexBuilding error = reason("INDEX_BUILDING")
-	// ErrIndexFailed: the index could not find the values of some objects.
+	// ErrIndexFailed: the definition of the index cannot be used on the replica; of a
+	// strict read, also that the index has no values for some objects.
 	ErrIndexFailed error = reason("INDEX_FAILED")
 	// ErrIndexConflict: the name of the index has another definition.
 	ErrIndexConflict error = reason("INDEX_CONFLICT")

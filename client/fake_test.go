@@ -95,10 +95,14 @@ func (s *scripted) Work(stream queuev1.QueueService_WorkServer) error {
 
 const testLease = 10 * time.Second
 
+// serverClock is what a scripted service's clock shows.
+func serverClock() int64 { return time.Now().UnixMicro() }
+
 func (sc *script) welcome(w *queuev1.Welcome) {
 	if w.LeaseDuration == nil {
 		w.LeaseDuration = durationpb.New(testLease)
 	}
+	w.ClockUs = serverClock()
 	sc.out <- &queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Welcome{Welcome: w}}
 }
 
@@ -106,6 +110,9 @@ func (sc *script) assign(leases ...*queuev1.Lease) {
 	for _, l := range leases {
 		if l.Remaining == nil {
 			l.Remaining = durationpb.New(testLease)
+		}
+		if l.EndsUs == 0 {
+			l.EndsUs = serverClock() + l.Remaining.AsDuration().Microseconds()
 		}
 	}
 	sc.out <- &queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Assign{Assign: &queuev1.Assign{Leases: leases}}}
@@ -135,6 +142,16 @@ func (sc *script) settle() *queuev1.SettleBatch {
 		}
 	}
 	return nil
+}
+
+// ping waits for the next ping and returns its number.
+func (sc *script) ping() uint64 {
+	for req := range sc.in {
+		if p := req.GetPing(); p != nil {
+			return p.GetId()
+		}
+	}
+	return 0
 }
 
 // extend waits for the next request for more time; settlements are answered.

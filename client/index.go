@@ -17,9 +17,11 @@ import (
 // in full ("dev/pods.v1") or by any short form the server accepts.
 type Index struct{ c indexv1.IndexServiceClient }
 
-// NewIndex returns a client on a connection to an indexer.
+// NewIndex returns a client on a connection to an indexer. Where the connection has
+// several replicas, a read that waits for AtLeast or Exact for a quarter of its
+// timeout, at most 250 ms, is also asked of another one, and the first answer is taken.
 func NewIndex(conn grpc.ClientConnInterface) *Index {
-	return &Index{c: indexv1.NewIndexServiceClient(conn)}
+	return &Index{c: indexv1.NewIndexServiceClient(elsewhere{conn})}
 }
 
 // Object is one stored object. Payload is its JSON, as the view asked; it must
@@ -48,19 +50,48 @@ const (
 type ReadOptions struct {
 	// AtLeast is the least revision the answer may be of; see [Item.AtLeast].
 	AtLeast Revision
-	// Timeout is how long the server may wait for that. Default: the server's, 3 s.
+	// Timeout is how long the server may wait for that and for Exact. Default: the server's, 3 s.
 	Timeout time.Duration
+	// Exact waits, as long, for an answer that is exactly the state at its revision;
+	// see [Bounds]. Watches refuse it.
+	Exact bool
 	// View is ViewFull, ViewMetadata or ViewKeys. Default ViewFull.
 	View indexv1.View
 	// Fields are paths to keep, "metadata.name"; it excludes View.
 	Fields []string
+	// Strict makes a read by an index, or by the field of one, fail with
+	// [ErrIndexFailed] while the index has no values for some objects. Without it
+	// they are left out, and OnUnindexed is called.
+	Strict bool
+	// OnUnindexed is told, before the read returns, of each index that the read goes
+	// by and that has no values for some objects; of several pages by each.
+	OnUnindexed func(Unindexed)
+}
+
+// Unindexed are the objects for which an index has no values, since its path or
+// expression fails on them. Reads by a value of the index leave them out; field
+// selectors by its path take them.
+type Unindexed struct {
+	Collection, Index string
+	// Count is how many they are, Keys their first ten keys.
+	Count int64
+	Keys  []string
+}
+
+// unindexed tells of what an answer names.
+func (o ReadOptions) unindexed(list []*indexv1.UnindexedObjects) {
+	for _, u := range list {
+		if o.OnUnindexed != nil {
+			o.OnUnindexed(Unindexed{Collection: u.GetCollection(), Index: u.GetIndex(), Count: u.GetCount(), Keys: u.GetKeys()})
+		}
+	}
 }
 
 func (o ReadOptions) consistency() *indexv1.Consistency {
-	if o.AtLeast.IsZero() {
+	if o.AtLeast.IsZero() && !o.Exact {
 		return nil
 	}
-	c := &indexv1.Consistency{AtLeast: toRevision(o.AtLeast)}
+	c := &indexv1.Consistency{AtLeast: toRevision(o.AtLeast), Exact: o.Exact}
 	if o.Timeout > 0 {
 		c.Timeout = durationpb.New(o.Timeout)
 	}
@@ -74,57 +105,58 @@ func (o ReadOptions) mask() *fieldmaskpb.FieldMask {
 	return &fieldmaskpb.FieldMask{Paths: o.Fields}
 }
 
-// Get returns one object and the revision it was read at. Errors:
-// [ErrKeyNotFound], [ErrCollectionNotFound], [ErrNotSynced], [ErrRevisionNotReached].
-func (x *Index) Get(ctx context.Context, collection, key string, o ReadOptions) (Object, Revision, error) {
+// Get returns one object and the bounds it was read at. Errors: [ErrKeyNotFound],
+// [ErrCollectionNotFound], [ErrNotSynced], [ErrRevisionNotReached], [ErrNotExact].
+func (x *Index) Get(ctx context.Context, collection, key string, o ReadOptions) (Object, Bounds, error) {
 	resp, err := x.c.Get(ctx, &indexv1.GetRequest{Collection: collection, Key: key, Consistency: o.consistency(), View: o.View, FieldMask: o.mask()})
 	if err != nil {
-		return Object{}, Revision{}, wrap(err, "get %s %s", collection, key)
+		return Object{}, Bounds{}, wrap(err, "get %s %s", collection, key)
 	}
-	return fromObject(resp.GetObject()), fromRevision(resp.GetRevision()), nil
+	return fromObject(resp.GetObject()), fromBounds(resp.GetRevision(), resp.GetUpper()), nil
 }
 
-// Find is Get for a key that may be absent: found is false then, and the
-// revision is the one that does not hold it.
-func (x *Index) Find(ctx context.Context, collection, key string, o ReadOptions) (obj Object, found bool, rev Revision, err error) {
-	objs, _, rev, err := x.BatchGet(ctx, collection, []string{key}, o)
+// Find is Get for a key that may be absent: found is false then, and the bounds are
+// those of the state that does not hold it.
+func (x *Index) Find(ctx context.Context, collection, key string, o ReadOptions) (obj Object, found bool, at Bounds, err error) {
+	objs, _, at, err := x.BatchGet(ctx, collection, []string{key}, o)
 	if err != nil || len(objs) == 0 {
-		return Object{}, false, rev, err
+		return Object{}, false, at, err
 	}
-	return objs[0], true, rev, nil
+	return objs[0], true, at, nil
 }
 
 // BatchGet returns the objects of up to 1,000 keys from one snapshot, in the
 // order asked for, and the keys that do not exist. A quarantined key makes it
 // fail with [ErrKeyQuarantined].
-func (x *Index) BatchGet(ctx context.Context, collection string, keys []string, o ReadOptions) (objs []Object, missing []string, rev Revision, err error) {
+func (x *Index) BatchGet(ctx context.Context, collection string, keys []string, o ReadOptions) (objs []Object, missing []string, at Bounds, err error) {
 	resp, err := x.c.BatchGet(ctx, &indexv1.BatchGetRequest{Collection: collection, Keys: keys, Consistency: o.consistency(), View: o.View, FieldMask: o.mask()})
 	if err != nil {
-		return nil, nil, Revision{}, wrap(err, "batch get %s", collection)
+		return nil, nil, Bounds{}, wrap(err, "batch get %s", collection)
 	}
 	if bad := resp.GetQuarantinedKeys(); len(bad) > 0 {
-		return nil, nil, Revision{}, &Error{Op: "batch get " + collection + " " + bad[0], Reason: "KEY_QUARANTINED", err: ErrKeyQuarantined}
+		return nil, nil, Bounds{}, &Error{Op: "batch get " + collection + " " + bad[0], Reason: "KEY_QUARANTINED", err: ErrKeyQuarantined}
 	}
-	return fromObjects(resp.GetObjects(), nil, nil), resp.GetMissingKeys(), fromRevision(resp.GetRevision()), nil
+	return fromObjects(resp.GetObjects(), nil, nil), resp.GetMissingKeys(), fromBounds(resp.GetRevision(), resp.GetUpper()), nil
 }
 
 // ByIndex returns every object filed under any of up to 100 values of an index,
-// each once, in key order, with the revision they were read at. [Index.List] does
+// each once, in key order, with the bounds they were read at. [Index.List] does
 // the same with more to choose by.
-func (x *Index) ByIndex(ctx context.Context, collection, index string, values []string, o ReadOptions) ([]Object, Revision, error) {
+func (x *Index) ByIndex(ctx context.Context, collection, index string, values []string, o ReadOptions) ([]Object, Bounds, error) {
 	if index == "" { // to List it would mean every object
-		return nil, Revision{}, wrap(rpc.Status(rpc.InvalidArgument("index", "is required"), nil), "by index %s", collection)
+		return nil, Bounds{}, wrap(rpc.Status(rpc.InvalidArgument("index", "is required"), nil), "by index %s", collection)
 	}
 	return x.List(ctx, collection, ListOptions{ReadOptions: o, Index: index, Values: values})
 }
 
 // IndexKeys returns the keys filed under a value of an index, sorted.
-func (x *Index) IndexKeys(ctx context.Context, collection, index, value string, o ReadOptions) ([]string, Revision, error) {
-	resp, err := x.c.IndexKeys(ctx, &indexv1.IndexKeysRequest{Collection: collection, Index: index, Value: value, Consistency: o.consistency()})
+func (x *Index) IndexKeys(ctx context.Context, collection, index, value string, o ReadOptions) ([]string, Bounds, error) {
+	resp, err := x.c.IndexKeys(ctx, &indexv1.IndexKeysRequest{Collection: collection, Index: index, Value: value, Consistency: o.consistency(), Strict: o.Strict})
 	if err != nil {
-		return nil, Revision{}, wrap(err, "index keys %s %s", collection, index)
+		return nil, Bounds{}, wrap(err, "index keys %s %s", collection, index)
 	}
-	return resp.GetKeys(), fromRevision(resp.GetRevision()), nil
+	o.unindexed(resp.GetUnindexed())
+	return resp.GetKeys(), fromBounds(resp.GetRevision(), resp.GetUpper()), nil
 }
 
 // WaitFor returns once a replica has reached the barrier, with the revisions

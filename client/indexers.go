@@ -44,9 +44,9 @@ func ByOwner(name string, which Owners) Indexer {
 }
 
 // ByCEL files objects under what a CEL expression over `object` returns, a
-// string or a list of strings: "object.spec.containers.map(c, c.image)". On an
-// object on which it fails the whole index fails, until that is repaired, so it
-// should provide for what may be absent: "object.?spec.?nodeName".
+// string or a list of strings: "object.spec.containers.map(c, c.image)".
+// Objects on which it fails are not in the index ([Unindexed]), so it should provide
+// for what may be absent: "object.?spec.?nodeName".
 func ByCEL(name, expression string) Indexer {
 	return Indexer{&indexv1.IndexerDefinition{Name: name, Source: &indexv1.IndexerDefinition_Cel{Cel: expression}}}
 }
@@ -60,7 +60,8 @@ const (
 	IndexerBuilding = indexv1.IndexerState_INDEXER_STATE_BUILDING
 	// IndexerReady: it is complete.
 	IndexerReady = indexv1.IndexerState_INDEXER_STATE_READY
-	// IndexerFailed: reads fail with [ErrIndexFailed] until it is repaired.
+	// IndexerFailed: the definition cannot be used on the replica, or there is no
+	// room for the index; reads fail with [ErrIndexFailed].
 	IndexerFailed = indexv1.IndexerState_INDEXER_STATE_FAILED
 )
 
@@ -74,9 +75,11 @@ type IndexerStatus struct {
 	// Values is how many different ones there are, Entries how many pairs of a
 	// value and a key, Bytes about what they take in memory.
 	Values, Entries, Bytes int64
-	// Errors is how many objects have no value that could be found; LastError is
-	// why, for one of them.
+	// Errors is how many objects the index has no values for, since its path or
+	// expression fails on them; Unindexed are the first ten keys, and LastError is why,
+	// for one of them.
 	Errors    int64
+	Unindexed []string
 	LastError string
 	// CompleteFrom is the revision from which the index is complete; zero while it
 	// is being built.
@@ -131,7 +134,7 @@ func fromIndexers(in []*indexv1.Indexer) []IndexerStatus {
 	for i, x := range in {
 		out[i] = IndexerStatus{
 			Name: x.GetName(), Description: x.GetDescription(), BuiltIn: x.GetBuiltIn(), State: x.GetState(),
-			Values: x.GetValues(), Entries: x.GetEntries(), Bytes: x.GetBytes(), Errors: x.GetErrors(), LastError: x.GetLastError(),
+			Values: x.GetValues(), Entries: x.GetEntries(), Bytes: x.GetBytes(), Errors: x.GetErrors(), Unindexed: x.GetUnindexedKeys(), LastError: x.GetLastError(),
 			CompleteFrom: fromRevision(x.GetCompleteFrom()),
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
@@ -24,9 +26,15 @@ type link struct {
 	settled chan struct{} // holds one token when a batch was answered
 	goodbye bool          // sender's own
 
-	left    bool        // guarded by Worker.mu: another stream takes over
-	extends []time.Time // guarded by Worker.mu: when unanswered ExtendBatches were sent
-	credit  int         // guarded by Worker.mu: keys the server may still assign
+	// Guarded by Worker.mu:
+	left    bool        // another stream takes over
+	extends []time.Time // when unanswered ExtendBatches were sent
+	credit  int         // keys the server may still assign
+	anchor  anchor      // of the server's clock; zero when it does not tell it
+	pings   uint64      // sent
+	pinged  time.Time   // when the last one was, or the hello
+	awaits  bool        // it was not answered
+	unsure  bool        // leases have come whose end only an extension tells
 }
 
 var errReconnect = errors.New("client: server asks for another stream")
@@ -37,13 +45,16 @@ const (
 )
 
 // stayLinked keeps a stream open until ctx ends (nil), the session is shut down
-// or the service refuses what can only be refused again.
+// or the service refuses what can only be refused again. A server that knows no queue
+// at the first attempt is another service; later it may be one of several replicas.
 func (w *Worker) stayLinked(ctx context.Context) error {
 	var wait backOff
 	var said complaint
 	var old *link
+	welcomed := false
 	for {
 		l, err := w.open(ctx)
+		welcomed = welcomed || err == nil
 		if old != nil {
 			old.cancel()
 			old = nil
@@ -64,6 +75,8 @@ func (w *Worker) stayLinked(ctx context.Context) error {
 			return nil
 		case closed(w.idle):
 			return nil // the server ends a stream after the goodbye
+		case rpc.Code(err) == codes.Unimplemented && !welcomed:
+			return wrap(noQueueService(err), "work on queue %s", w.cfg.Queue)
 		case permanent(err) && w.dropPoison(err):
 		case permanent(err):
 			return wrap(err, "work on queue %s", w.cfg.Queue)
@@ -73,6 +86,11 @@ func (w *Worker) stayLinked(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// noQueueService says what to look at when a server does not know what a queue is.
+func noQueueService(err error) error {
+	return fmt.Errorf("the server at this address is not a queue service (7442 is its default port, 7441 the index's): %w", err)
 }
 
 // open opens a stream, says hello with every lease in hand, and sends again
@@ -87,7 +105,14 @@ func (w *Worker) open(ctx context.Context) (*link, error) {
 	}
 	w.mu.Lock()
 	if d := welcome.GetLeaseDuration().AsDuration(); d > 0 {
+		if d < w.cfg.Lease && w.lease != d { // told once
+			w.cfg.Log.Warn("the queue's longest lease is shorter than what was asked for",
+				slog.String("queue", w.cfg.Queue), slog.Duration("asked", w.cfg.Lease), slog.Duration("granted", d))
+		}
 		w.lease = d
+	}
+	if clock := welcome.GetClockUs(); clock != 0 {
+		l.anchor = anchor{l.pinged, clock}
 	}
 	w.link = l
 	again := slices.Clone(w.unsettled)
@@ -113,10 +138,11 @@ func (w *Worker) open(ctx context.Context) (*link, error) {
 
 func (w *Worker) hello(ctx context.Context, l *link) (*queuev1.Welcome, int, error) {
 	hello := &queuev1.Hello{
-		SessionId: w.cfg.Session, Client: w.cfg.Name, Queues: []string{w.cfg.Queue}, LeaseDuration: duration(w.cfg.Lease), Compact: true,
+		SessionId: w.cfg.Session, Client: w.cfg.Name, Queues: []string{w.cfg.Queue}, LeaseDuration: duration(w.cfg.Lease), Compact: true, Partial: true,
 	}
 	s, resp, err := hail(ctx, l.cancel, w.c.Work, func() *queuev1.WorkRequest {
 		hello.Resume = w.inHand()
+		l.pinged = time.Now()
 		return &queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Hello{Hello: hello}}
 	})
 	if err != nil {
@@ -139,11 +165,7 @@ func (w *Worker) inHand() []*queuev1.LeaseRef {
 			refs = append(refs, w.ref(id))
 		}
 	}
-	settling := slices.Clone(w.outbox)
-	for _, batch := range w.unsettled {
-		settling = append(settling, batch.GetSettlements()...)
-	}
-	for _, s := range settling {
+	for _, s := range w.unsure() {
 		refs = append(refs, w.ref(leaseID{s.GetKey(), s.GetToken()}))
 	}
 	return refs
@@ -156,6 +178,7 @@ func (w *Worker) ref(id leaseID) *queuev1.LeaseRef {
 func (w *Worker) unlinked() {
 	w.mu.Lock()
 	w.link = nil
+	w.unstick()
 	w.mu.Unlock()
 	if w.cfg.Hooks.Connected != nil {
 		w.cfg.Hooks.Connected(false, "")
@@ -197,6 +220,7 @@ func (w *Worker) serve(ctx context.Context, l *link) error {
 		case <-l.leave:
 			return w.part(l)
 		case <-tick.C:
+			w.ping(l)
 			w.extend(l)
 		case <-w.wake:
 		}
@@ -256,10 +280,19 @@ func (w *Worker) flush(l *link) error {
 	// Other reconciles may be about to end: one message for all of them.
 	runtime.Gosched()
 	for {
-		var credit, goodbye *queuev1.WorkRequest
+		var credit, goodbye, again *queuev1.WorkRequest
 		var batch *queuev1.SettleBatch
 		w.mu.Lock()
+		if b := w.retryBatch(time.Now()); b != nil {
+			again = &queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Settle{Settle: b}}
+		}
 		w.asleep = false
+		if l.unsure {
+			l.unsure = false
+			w.mu.Unlock()
+			w.extend(l)
+			w.mu.Lock()
+		}
 		n := min(len(w.outbox), maxBatch)
 		if len(w.unsettled) >= maxUnanswered || len(w.unsettled) >= eagerSettles && n < largeSettle {
 			n = 0 // what waits makes a larger batch
@@ -282,7 +315,7 @@ func (w *Worker) flush(l *link) error {
 			l.goodbye = true
 			goodbye = &queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Goodbye{Goodbye: &queuev1.Goodbye{}}}
 		}
-		if credit == nil && batch == nil && goodbye == nil {
+		if credit == nil && batch == nil && goodbye == nil && again == nil {
 			w.asleep = true
 			w.mu.Unlock()
 			return nil
@@ -292,7 +325,7 @@ func (w *Worker) flush(l *link) error {
 		if batch != nil {
 			settle = &queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Settle{Settle: batch}}
 		}
-		for _, req := range []*queuev1.WorkRequest{settle, credit, goodbye} {
+		for _, req := range []*queuev1.WorkRequest{settle, again, credit, goodbye} {
 			if req == nil {
 				continue
 			}
@@ -350,6 +383,8 @@ func (w *Worker) receive(l *link) {
 			w.extended(l, k.Extended)
 		case *queuev1.WorkResponse_Control:
 			w.control(l, k.Control)
+		case *queuev1.WorkResponse_Pong:
+			w.pong(l, k.Pong)
 		}
 	}
 }
@@ -365,45 +400,6 @@ func (w *Worker) outlived(l *link) {
 	}
 }
 
-func (w *Worker) settled(l *link, s *queuev1.Settled) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	at := slices.IndexFunc(w.unsettled, func(b *queuev1.SettleBatch) bool { return b.GetRequestId() == s.GetRequestId() })
-	if at < 0 || l.left {
-		return
-	}
-	select {
-	case l.settled <- struct{}{}:
-	default:
-	}
-	batch := w.unsettled[at]
-	w.unsettled = slices.Delete(w.unsettled, at, at+1)
-	lose := func(key string) {
-		w.tellLost(key)
-		if !batch.GetHoldCredit() && l.credit > 0 {
-			l.credit-- // the server may not have given it back
-		}
-	}
-	if len(s.GetStatuses()) == len(batch.GetSettlements()) { // compact
-		for i, status := range s.GetStatuses() {
-			if gone(status) {
-				lose(batch.GetSettlements()[i].GetKey())
-			}
-		}
-	} else {
-		for _, r := range s.GetResults() {
-			if gone(r.GetStatus()) {
-				lose(r.GetKey())
-			}
-		}
-	}
-	if len(w.free) < maxFree {
-		w.free = append(w.free, batch.GetSettlements()...)
-	}
-	w.checkIdle()
-	w.poke()
-}
-
 func (w *Worker) extended(l *link, e *queuev1.Extended) {
 	w.lose(e.GetLost())
 	w.mu.Lock()
@@ -413,8 +409,15 @@ func (w *Worker) extended(l *link, e *queuev1.Extended) {
 	}
 	sent := l.extends[0]
 	l.extends = l.extends[1:]
+	// The server's clock when it extended was that of our asking, or later.
+	ends := sent.Add(e.GetRemaining().AsDuration())
+	if us := e.GetEndsUs(); us != 0 && !l.anchor.sent.IsZero() {
+		ends = l.anchor.at(us)
+	}
 	w.mu.Unlock()
-	w.deadline(sent, e.GetRemaining().AsDuration())
+	if e.GetExtended() > 0 {
+		w.deadline(sent, ends, e.GetUnreachable())
+	}
 }
 
 func (w *Worker) control(l *link, c *queuev1.Control) {

@@ -43,10 +43,10 @@ type Page struct {
 	Objects []Object
 	// Next is the token of the page behind it; empty at the end.
 	Next string
-	// Revision is what all pages of one listing were read at. With Clusters it is
-	// zero, and Revisions has that of each collection.
-	Revision  Revision
-	Revisions Barrier
+	// Bounds are what all pages of one listing were read at. With Clusters they are
+	// zero, and Reading has those of each collection.
+	Bounds  Bounds
+	Reading Reading
 	// Remaining is how many objects follow: exact when only namespaces choose, else an
 	// upper bound. It is not known by an index, and 0.
 	Remaining int64
@@ -71,6 +71,7 @@ type paged interface {
 	GetObjects() []*indexv1.Object
 	GetNextPageToken() string
 	GetRevision() *deltav1.Revision
+	GetUpper() *deltav1.Revision
 	GetQuarantinedKeys() []string
 	GetQuarantined() []*indexv1.QuarantinedKey
 	GetRevisions() []*deltav1.CollectionRevision
@@ -82,8 +83,9 @@ func (x *Index) page(ctx context.Context, collection string, o ListOptions, toke
 		resp, err := x.c.List(ctx, &indexv1.ListRequest{
 			Collection: collection, Namespace: o.Namespace, Namespaces: o.Namespaces, LabelSelector: o.Labels, FieldSelector: o.FieldSelector,
 			PageSize: int32(o.PageSize), PageToken: token, Consistency: o.consistency(), View: o.View, FieldMask: o.mask(), Clusters: o.Clusters,
-			SkipUnsynced: o.SkipUnsynced,
+			SkipUnsynced: o.SkipUnsynced, Strict: o.Strict,
 		})
+		o.unindexed(resp.GetUnindexed())
 		p := fromPage(resp, err)
 		p.Remaining = resp.GetRemaining()
 		return p, err
@@ -98,8 +100,9 @@ func (x *Index) page(ctx context.Context, collection string, o ListOptions, toke
 	resp, err := x.c.ByIndex(ctx, &indexv1.ByIndexRequest{
 		Collection: collection, Index: o.Index, Values: o.Values, Namespaces: namespaces, LabelSelector: o.Labels, FieldSelector: o.FieldSelector,
 		PageSize: int32(o.PageSize), PageToken: token, Consistency: o.consistency(), View: o.View, FieldMask: o.mask(), Clusters: o.Clusters,
-		SkipUnsynced: o.SkipUnsynced,
+		SkipUnsynced: o.SkipUnsynced, Strict: o.Strict,
 	})
+	o.unindexed(resp.GetUnindexed())
 	return fromPage(resp, err), err
 }
 
@@ -108,11 +111,11 @@ func fromPage(resp paged, err error) Page {
 		return Page{}
 	}
 	p := Page{
-		Objects: fromObjects(resp.GetObjects(), resp.GetQuarantinedKeys(), resp.GetQuarantined()), Next: resp.GetNextPageToken(), Revision: fromRevision(resp.GetRevision()),
+		Objects: fromObjects(resp.GetObjects(), resp.GetQuarantinedKeys(), resp.GetQuarantined()), Next: resp.GetNextPageToken(), Bounds: fromBounds(resp.GetRevision(), resp.GetUpper()),
 		LeftOut: resp.GetLeftOut(),
 	}
 	if list := resp.GetRevisions(); len(list) > 0 {
-		p.Revisions = fromBarrier(list)
+		p.Reading = fromReading(list)
 	}
 	return p
 }
@@ -134,29 +137,31 @@ func fromObjects(in []*indexv1.Object, keys []string, named []*indexv1.Quarantin
 	return out
 }
 
-// Count returns how many objects match, and the revision they were counted at,
-// which is zero with Clusters. An object under several of Values counts once.
-func (x *Index) Count(ctx context.Context, collection string, o ListOptions) (int64, Revision, error) {
+// Count returns how many objects match, and the bounds they were counted at,
+// which are zero with Clusters. An object under several of Values counts once.
+func (x *Index) Count(ctx context.Context, collection string, o ListOptions) (int64, Bounds, error) {
 	if err := o.whole(); err != nil {
-		return 0, Revision{}, wrap(err, "count %s", collection)
+		return 0, Bounds{}, wrap(err, "count %s", collection)
 	}
 	resp, err := x.c.Count(ctx, &indexv1.CountRequest{
 		Collection: collection, Namespace: o.Namespace, Namespaces: o.Namespaces, LabelSelector: o.Labels, FieldSelector: o.FieldSelector,
-		Index: o.Index, Values: o.Values, Clusters: o.Clusters, Consistency: o.consistency(),
+		Index: o.Index, Values: o.Values, Clusters: o.Clusters, Consistency: o.consistency(), Strict: o.Strict,
 	})
 	if err != nil {
-		return 0, Revision{}, wrap(err, "count %s", collection)
+		return 0, Bounds{}, wrap(err, "count %s", collection)
 	}
-	return resp.GetCount(), fromRevision(resp.GetRevision()), nil
+	o.unindexed(resp.GetUnindexed())
+	return resp.GetCount(), fromBounds(resp.GetRevision(), resp.GetUpper()), nil
 }
 
 // ByExample returns the objects that share a value of an index with an example,
 // each once, in key order, and the example's values. The example is an object in
 // JSON, which need not exist.
-func (x *Index) ByExample(ctx context.Context, collection, index string, example []byte, o ReadOptions) (objs []Object, values []string, rev Revision, err error) {
-	resp, err := x.c.Index(ctx, &indexv1.IndexRequest{Collection: collection, Index: index, Object: example, Consistency: o.consistency(), View: o.View, FieldMask: o.mask()})
+func (x *Index) ByExample(ctx context.Context, collection, index string, example []byte, o ReadOptions) (objs []Object, values []string, at Bounds, err error) {
+	resp, err := x.c.Index(ctx, &indexv1.IndexRequest{Collection: collection, Index: index, Object: example, Consistency: o.consistency(), View: o.View, FieldMask: o.mask(), Strict: o.Strict})
 	if err != nil {
-		return nil, nil, Revision{}, wrap(err, "by example %s %s", collection, index)
+		return nil, nil, Bounds{}, wrap(err, "by example %s %s", collection, index)
 	}
-	return fromObjects(resp.GetObjects(), resp.GetQuarantinedKeys(), nil), resp.GetValues(), fromRevision(resp.GetRevision()), nil
+	o.unindexed(resp.GetUnindexed())
+	return fromObjects(resp.GetObjects(), resp.GetQuarantinedKeys(), nil), resp.GetValues(), fromBounds(resp.GetRevision(), resp.GetUpper()), nil
 }

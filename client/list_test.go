@@ -71,7 +71,7 @@ func TestEveryFieldOfAReadCanBeSet(t *testing.T) {
 	t.Parallel()
 	a := &asked{byIndex: &indexv1.ByIndexResponse{}}
 	x, ctx := a.client(t), t.Context()
-	read := client.ReadOptions{AtLeast: client.Revision{Epoch: 1, RV: "5"}, Timeout: time.Second, View: client.ViewKeys, Fields: []string{"metadata.name"}}
+	read := client.ReadOptions{AtLeast: client.Revision{Epoch: 1, RV: "5"}, Timeout: time.Second, Exact: true, View: client.ViewKeys, Fields: []string{"metadata.name"}, Strict: true}
 	o := client.ListOptions{
 		ReadOptions: read, Namespace: "n", Namespaces: []string{"m"}, Labels: "a=b", FieldSelector: "c=d", Clusters: []string{"*"}, PageSize: 7,
 		SkipUnsynced: true,
@@ -101,10 +101,23 @@ func TestEveryFieldOfAReadCanBeSet(t *testing.T) {
 	}
 }
 
+func TestAReaderIsToldWhatAnIndexHasNoValuesFor(t *testing.T) {
+	t.Parallel()
+	a := &asked{byIndex: &indexv1.ByIndexResponse{Unindexed: []*indexv1.UnindexedObjects{{Collection: "dev/pods.v1", Index: "i", Count: 12, Keys: []string{"a", "b"}}}}}
+	var told []client.Unindexed
+	o := client.ReadOptions{OnUnindexed: func(u client.Unindexed) { told = append(told, u) }}
+	if _, _, err := a.client(t).ByIndex(t.Context(), "pods", "i", []string{"v"}, o); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]client.Unindexed{{Collection: "dev/pods.v1", Index: "i", Count: 12, Keys: []string{"a", "b"}}}, told); diff != "" {
+		t.Errorf("told (-want +got)\n%s", diff)
+	}
+}
+
 func TestAListingOverClustersTellsWhatIsOfWhich(t *testing.T) {
 	t.Parallel()
 	revisions := []*deltav1.CollectionRevision{
-		{Collection: "one/pods.v1", Revision: revision("5")}, {Collection: "two/pods.v1", Revision: revision("9")},
+		{Collection: "one/pods.v1", Revision: revision("5"), Upper: revision("7")}, {Collection: "two/pods.v1", Revision: revision("9")},
 	}
 	a := &asked{list: func(n int) (*indexv1.ListResponse, error) {
 		if n == 1 {
@@ -126,9 +139,13 @@ func TestAListingOverClustersTellsWhatIsOfWhich(t *testing.T) {
 	if diff := cmp.Diff(want, objs); diff != "" {
 		t.Errorf("objects (-want +got)\n%s", diff)
 	}
-	if diff := cmp.Diff(client.Barrier{"one/pods.v1": {Epoch: 1, RV: "5"}, "two/pods.v1": {Epoch: 1, RV: "9"}}, at); diff != "" {
+	if diff := cmp.Diff(client.Reading{"one/pods.v1": between("5", "7"), "two/pods.v1": between("9", "9")}, at); diff != "" {
 		t.Errorf("revisions (-want +got)\n%s", diff)
 	}
+}
+
+func between(revision, upper string) client.Bounds {
+	return client.Bounds{Revision: client.Revision{Epoch: 1, RV: revision}, Upper: client.Revision{Epoch: 1, RV: upper}}
 }
 
 // In a view of keys an object that could not be read looks like any other.

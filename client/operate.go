@@ -36,6 +36,14 @@ func (q *Queue) Open(ctx context.Context) error {
 	return wrap(err, "open queue %s", q.name)
 }
 
+// DeleteQueue removes the queue with everything in it, on all servers: its streams end
+// and its adds fail with NOT_FOUND. While keys are leased it is refused with
+// FAILED_PRECONDITION (reason QUEUE_LEASED), unless forced.
+func (q *Queue) DeleteQueue(ctx context.Context, force bool) error {
+	_, err := q.c.DeleteQueue(ctx, &queuev1.DeleteQueueRequest{Queue: q.name, Force: force})
+	return wrap(err, "delete queue %s", q.name)
+}
+
 // ItemStatus is what an operator's call did to a key.
 type ItemStatus = queuev1.ItemStatus
 

@@ -57,20 +57,20 @@ func oneSnapshot(read func(*rpc.Place) error) error {
 	}
 }
 
-// List returns every object that matches, in key order, and the revision they
-// were read at, which is zero with Clusters. The pages come from one snapshot, of
+// List returns every object that matches, in key order, and the bounds they
+// were read at, which are zero with Clusters. The pages come from one snapshot, of
 // whichever replica gave the first; when it is gone before the end (a replica
 // restarted), the listing begins again.
-func (x *Index) List(ctx context.Context, collection string, o ListOptions) ([]Object, Revision, error) {
+func (x *Index) List(ctx context.Context, collection string, o ListOptions) ([]Object, Bounds, error) {
 	objs, last, err := x.whole(ctx, collection, o)
-	return objs, last.Revision, err
+	return objs, last.Bounds, err
 }
 
-// ListClusters is List for options with Clusters, and returns the revision of
-// every collection of the answer.
-func (x *Index) ListClusters(ctx context.Context, collection string, o ListOptions) ([]Object, Barrier, error) {
+// ListClusters is List for options with Clusters, and returns the bounds of every
+// collection of the answer.
+func (x *Index) ListClusters(ctx context.Context, collection string, o ListOptions) ([]Object, Reading, error) {
 	objs, last, err := x.whole(ctx, collection, o)
-	return objs, last.Revisions, err
+	return objs, last.Reading, err
 }
 
 func (x *Index) whole(ctx context.Context, collection string, o ListOptions) (all []Object, last Page, err error) {
@@ -94,11 +94,11 @@ func (x *Index) whole(ctx context.Context, collection string, o ListOptions) (al
 }
 
 // All yields every object that matches, in key order, a page at a time. When a
-// page's snapshot is gone it goes on behind the last key in a newer one, so the
-// whole need not be of one revision. It ends after an error.
+// page's snapshot is gone it goes on behind the last key in a newer one, which holds
+// all that the pages before did, so the whole need not be of one revision. It ends after an error.
 func (x *Index) All(ctx context.Context, collection string, o ListOptions) iter.Seq2[Object, error] {
 	return func(yield func(Object, error) bool) {
-		err := x.pages(ctx, collection, o, func(objs []Object, _ Revision) error {
+		err := x.pages(ctx, collection, o, func(objs []Object, _ Bounds) error {
 			for _, obj := range objs {
 				if !yield(obj, nil) {
 					return errEnough
@@ -115,7 +115,7 @@ func (x *Index) All(ctx context.Context, collection string, o ListOptions) iter.
 var errEnough = errors.New("client: enough")
 
 // pages visits one page after the other, going on from newer snapshots.
-func (x *Index) pages(ctx context.Context, collection string, o ListOptions, visit func([]Object, Revision) error) error {
+func (x *Index) pages(ctx context.Context, collection string, o ListOptions, visit func([]Object, Bounds) error) error {
 	if err := o.whole(); err != nil {
 		return wrap(err, "list %s", collection)
 	}
@@ -132,7 +132,7 @@ func (x *Index) pages(ctx context.Context, collection string, o ListOptions, vis
 			return err
 		}
 		gone = 0
-		if err := visit(p.Objects, p.Revision); err != nil {
+		if err := visit(p.Objects, p.Bounds); err != nil {
 			return err
 		}
 		if token = p.Next; token == "" {
@@ -149,14 +149,14 @@ type IndexValue struct {
 
 // IndexValues returns the values of an index that begin with a prefix and have at
 // least one key, sorted, from one snapshot.
-func (x *Index) IndexValues(ctx context.Context, collection, index, prefix string, o ReadOptions) (all []IndexValue, at Revision, err error) {
+func (x *Index) IndexValues(ctx context.Context, collection, index, prefix string, o ReadOptions) (all []IndexValue, at Bounds, err error) {
 	err = oneSnapshot(func(place *rpc.Place) error {
 		all = nil
 		for token := ""; ; {
 			var resp *indexv1.ListIndexFuncValuesResponse
 			err := repeat(ctx, place, token, func(ctx context.Context) (err error) {
 				resp, err = x.c.ListIndexFuncValues(ctx, &indexv1.ListIndexFuncValuesRequest{
-					Collection: collection, Index: index, Prefix: prefix, PageToken: token, Consistency: o.consistency(),
+					Collection: collection, Index: index, Prefix: prefix, PageToken: token, Consistency: o.consistency(), Strict: o.Strict,
 				})
 				return err
 			})
@@ -164,11 +164,12 @@ func (x *Index) IndexValues(ctx context.Context, collection, index, prefix strin
 				all = nil
 				return wrap(err, "index values %s %s", collection, index)
 			}
+			o.unindexed(resp.GetUnindexed())
 			for _, v := range resp.GetValues() {
 				all = append(all, IndexValue{Value: v.GetValue(), Keys: v.GetKeys()})
 			}
 			if token = resp.GetNextPageToken(); token == "" {
-				at = fromRevision(resp.GetRevision())
+				at = fromBounds(resp.GetRevision(), resp.GetUpper())
 				return nil
 			}
 		}

@@ -33,7 +33,7 @@ type ProducerConfig struct {
 	// MaxPending is how many operations may wait for their answer before Send
 	// waits. Default 100,000.
 	MaxPending int
-	// Log receives failures. Default: discarded.
+	// Log receives failures, each when it begins and once a minute. Default: slog.Default().
 	Log *slog.Logger
 	// Connected is told when the Produce stream is open (true, with the store's
 	// generation) or broke (false). It may be nil.
@@ -45,9 +45,7 @@ func (c ProducerConfig) withDefaults() ProducerConfig {
 	c.Name = cmp.Or(c.Name, c.Queue)
 	c.Grace = cmp.Or(c.Grace, 3*time.Second)
 	c.MaxPending = cmp.Or(c.MaxPending, 100_000)
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.Log = logger(c.Log)
 	return c
 }
 
@@ -151,8 +149,13 @@ func newProducer(c queuev1.QueueServiceClient, cfg ProducerConfig) (*Producer, e
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	return &Producer{cfg: cfg, c: c, wake: make(chan struct{}, 1), window: 1}, nil
+	return &Producer{cfg: cfg, c: c, wake: make(chan struct{}, 1), window: 1, lastID: firstID()}, nil
 }
+
+// firstID is below the numbers of a session's requests. They begin at the time,
+// so that a program that starts again under the session it had goes on above
+// those it used: the service refuses a number that was used for something else.
+func firstID() uint64 { return uint64(time.Now().UnixMicro()) } //nolint:gosec // after 1970
 
 // Session is the id by which the service knows this producer.
 func (p *Producer) Session() string { return p.cfg.Session }

@@ -392,3 +392,31 @@ func TestSendWaitsWhenTooMuchIsPending(t *testing.T) {
 		}
 	})
 }
+
+func TestARestartedProducerGoesOnAboveTheNumbersItUsed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		run := func() uint64 {
+			p, s, stop := produce(t, client.ProducerConfig{Session: "kept over the restart"})
+			defer stop()
+			sc := <-s.streams
+			sc.welcome(8)
+			done := make(chan error, 1)
+			go func() {
+				_, err := p.Add(t.Context(), client.AddItem{Key: "a"})
+				done <- err
+			}()
+			b := <-sc.in
+			sc.queued(b)
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+			return b.GetRequestId()
+		}
+		first := run()
+		time.Sleep(time.Second)
+		if again := run(); again <= first {
+			t.Errorf("after a restart the first number is %d, want above %d", again, first)
+		}
+	})
+}

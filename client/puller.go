@@ -158,7 +158,7 @@ func (p *Puller) Held() (held, unclaimed int) {
 func (p *Puller) Flush(ctx context.Context) error {
 	w := p.w
 	w.mu.Lock()
-	if len(w.outbox)+len(w.unsettled) == 0 {
+	if w.unanswered() == 0 {
 		w.mu.Unlock()
 		return nil
 	}

@@ -102,6 +102,9 @@ func (q *Query) Invoke(ctx context.Context, method string, args, reply any, opts
 		return status.Error(codes.Canceled, "client: query is closed")
 	}
 	for attempt, delay := 1, queryFirstDelay; ; attempt++ {
+		if q.apart(ctx) {
+			return q.conn.Invoke(ctx, method, args, reply)
+		}
 		err := q.try(ctx, kind, body, out)
 		switch {
 		case rpc.Code(err) == codes.Unimplemented && q.singly():
@@ -142,11 +145,22 @@ func (q *Query) singly() bool {
 	return q.single
 }
 
+// apart reports whether a call is for another replica than the one of the stream.
+func (q *Query) apart(ctx context.Context) bool {
+	q.mu.Lock()
+	l := q.link
+	q.mu.Unlock()
+	return l != nil && rpc.Apart(ctx, &l.place)
+}
+
 // try makes a call once.
 func (q *Query) try(ctx context.Context, kind protowire.Number, body []byte, into proto.Message) error {
 	l, tag, answer, err := q.enter(ctx)
 	if err != nil {
 		return err
+	}
+	if p := rpc.PlaceOf(ctx); p != nil {
+		p.Move(&l.place)
 	}
 	if err := l.put(ctx, queryMessage(ctx, tag, kind, body)); err != nil {
 		l.leave(tag)

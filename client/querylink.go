@@ -24,6 +24,7 @@ type queryLink struct {
 	ready chan struct{} // closed when the stream is open, or will not be
 	out   chan []byte
 	ended chan struct{} // closed when nothing will be received any more
+	place rpc.Place     // of the stream
 
 	mu      sync.Mutex // guards the rest
 	calls   map[uint64]chan queryAnswer
@@ -51,7 +52,7 @@ func newQueryLink(q *Query) *queryLink {
 func (l *queryLink) run(q *Query) {
 	ctx, cancel := context.WithCancel(q.ctx)
 	defer cancel()
-	s, err := q.conn.NewStream(ctx, &indexv1.IndexService_ServiceDesc.Streams[queryStream], indexv1.IndexService_Query_FullMethodName, grpc.ForceCodec(queryCodec{}))
+	s, err := q.conn.NewStream(l.place.Call(ctx), &indexv1.IndexService_ServiceDesc.Streams[queryStream], indexv1.IndexService_Query_FullMethodName, grpc.ForceCodec(queryCodec{}))
 	if err == nil {
 		var sender sync.WaitGroup
 		sender.Go(func() { l.send(s) })

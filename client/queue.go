@@ -172,7 +172,7 @@ func (q *Queue) Configure(ctx context.Context, cfg *queuev1.QueueConfig) (*queue
 
 // Generation is the store's generation: it changes when keys may have been lost.
 func (q *Queue) Generation(ctx context.Context) (string, error) {
-	resp, err := q.c.ListQueues(ctx, &queuev1.ListQueuesRequest{Prefix: q.name})
+	resp, err := q.c.ListQueues(ctx, &queuev1.ListQueuesRequest{Prefix: q.name, Partial: true})
 	if err != nil {
 		return "", wrap(err, "generation of queue %s", q.name)
 	}

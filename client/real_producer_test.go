@@ -46,7 +46,7 @@ func TestAProducerLosesAndDoublesNothingWhileConnectionsBreak(t *testing.T) {
 	t.Parallel()
 	addr := realQueue(t)
 	q := client.NewQueue(dial(t, addr, client.DialConfig{}), "dev/produce", "")
-	if _, _, err := q.Configure(t.Context(), &queuev1.QueueConfig{RateLimiter: &queuev1.RateLimiter{Kind: &queuev1.RateLimiter_Exponential{
+	if _, _, err := q.Configure(t.Context(), &queuev1.QueueConfig{MaxLease: durationpb.New(time.Hour), RateLimiter: &queuev1.RateLimiter{Kind: &queuev1.RateLimiter_Exponential{
 		Exponential: &queuev1.ExponentialLimiter{Base: durationpb.New(time.Hour), Max: durationpb.New(time.Hour)},
 	}}}); err != nil {
 		t.Fatal(err)

@@ -150,7 +150,7 @@ func TestAnItemCarriesWhatTheLastOneLeft(t *testing.T) {
 			return client.Result{}, err
 		}
 		return client.Result{
-			ReadAt: client.Barrier{pods: {Epoch: 1, RV: "10"}}, Wrote: client.Barrier{pods: {Epoch: 1, RV: "12"}},
+			ReadAt: client.Reading{pods: {Revision: client.Revision{Epoch: 1, RV: "10"}}}, Wrote: client.Barrier{pods: {Epoch: 1, RV: "12"}},
 		}, errors.New("once more")
 	}), client.WorkerConfig{Queue: "dev/carry"})
 	if err != nil {

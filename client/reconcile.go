@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -166,11 +165,11 @@ type Result struct {
 	// Reason is kept for people to see, at most 1,024 bytes. An error's text is
 	// used when it is empty.
 	Reason string
-	// ReadAt are the revisions the world was read at, per collection. They and
-	// what the key's barrier holds above them are its next barrier: the next
-	// worker may meet another indexer, and never decides on an older world than
-	// this one did.
-	ReadAt Barrier
+	// ReadAt is what the world was read at, per collection. The upper bounds, and what
+	// the key's barrier holds above the revisions, are its next barrier: the next
+	// worker may meet another indexer, and never decides on an older world than this
+	// one did.
+	ReadAt Reading
 	// Wrote are the revisions of own writes, per collection: the next worker of
 	// the key will see them. What was seen elsewhere than in the index, by a live
 	// read, belongs here too.
@@ -233,7 +232,7 @@ func decide(res Result, err, cause error) Result {
 	switch _, terminal := errors.AsType[*terminalError](err); {
 	case terminal:
 		res.Outcome = OutcomeDead
-	case errors.Is(err, ErrRevisionNotReached), errors.Is(err, ErrNotSynced):
+	case errors.Is(err, ErrRevisionNotReached), errors.Is(err, ErrNotSynced), errors.Is(err, ErrNotExact):
 		res.Outcome, res.After = OutcomeRelease, barrierRetry
 	case errors.Is(cause, ErrLeaseLost), errors.Is(cause, ErrStopping):
 		res.Outcome = OutcomeRelease
@@ -254,10 +253,9 @@ func (r *Result) settle(s *queuev1.Settlement, queue, key string, token uint64) 
 	}
 	if len(r.ReadAt)+len(r.Wrote) > 0 {
 		// The service keeps what was written, and of the rest what lies above ReadAt.
-		keep := Barrier{}
-		maps.Copy(keep, r.ReadAt)
+		keep := r.ReadAt.Uppers()
 		keep.Merge(r.Wrote)
-		s.ReadAt, s.Wrote = r.ReadAt.proto(), keep.proto()
+		s.ReadAt, s.Wrote = r.ReadAt.Revisions().proto(), keep.proto()
 	}
 	if r.Outcome == OutcomeAfter || r.Outcome == OutcomeRelease && r.After > 0 {
 		s.Delay = durationpb.New(r.After)

@@ -26,6 +26,7 @@ type task struct {
 	received time.Time
 	began    time.Time // zero until its reconcile begins
 	ends     time.Time // a margin before the lease does, by our own clock
+	unsure   bool      // its end is known once it has been extended
 	over     bool      // its reconcile was cancelled, or its end is behind it
 	lost     bool      // the server said so: there is nothing to settle
 }
@@ -72,7 +73,12 @@ func (w *Worker) assign(l *link, a *queuev1.Assign) {
 			continue
 		}
 		fromLease(&t.item, lease, w.cfg.Queue)
-		t.ends = now.Add(remaining(lease) - margin)
+		if us := lease.GetEndsUs(); us != 0 && !l.anchor.sent.IsZero() {
+			t.ends = l.anchor.at(us).Add(-margin)
+		} else {
+			t.ends = now.Add(remaining(lease) - margin)
+			t.unsure, l.unsure = true, true
+		}
 		t.item.lease, t.item.mu = t, &w.mu
 		w.tasks[t.id] = t
 		w.ready = append(w.ready, t)
@@ -123,7 +129,7 @@ func (w *Worker) begin() *task {
 		return nil
 	}
 	for i, t := range w.ready {
-		if w.busy[t.id.key] != nil {
+		if w.busy[t.id.key] != nil || t.unsure {
 			continue
 		}
 		if i == 0 {
@@ -172,6 +178,11 @@ func (w *Worker) tick() {
 	}
 	if at := w.unclaim(now); !at.IsZero() {
 		sooner(at)
+	}
+	if at := w.nextRetry(); at.After(now) {
+		sooner(at)
+	} else if !at.IsZero() {
+		w.poke()
 	}
 	for _, t := range w.tasks {
 		if t.over || t.lost {
@@ -270,20 +281,25 @@ func (w *Worker) tellLost(key string) {
 	}
 }
 
-// deadline moves the end of every lease in hand that was received before sent.
-// Only later makes an end later.
-func (w *Worker) deadline(sent time.Time, remaining time.Duration) {
+// deadline moves the end of every lease in hand that was received before the
+// extension was sent, but for those that the store has not answered for: they
+// end when they did.
+func (w *Worker) deadline(sent, ends time.Time, unreachable []*queuev1.LeaseRef) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	// Counting from when we asked is on the safe side of the server's clock.
-	ends := sent.Add(remaining - w.margin())
+	except := make(map[leaseID]bool, len(unreachable))
+	for _, ref := range unreachable {
+		except[leaseID{ref.GetKey(), ref.GetToken()}] = true
+	}
+	ends = ends.Add(-w.margin())
 	for _, t := range w.tasks {
-		if t.lost || t.over || t.received.After(sent) || w.overdue(t, sent) {
+		if t.lost || t.over || t.received.After(sent) || w.overdue(t, sent) || except[t.id] {
 			continue
 		}
-		t.ends = ends
+		t.ends, t.unsure = ends, false
 	}
 	w.watch(ends)
+	w.dispatch()
 }
 
 // orphanLease is what a lease is shortened to by the server when its stream closes.
@@ -326,10 +342,6 @@ func (w *Worker) reconcile(t *task) Result {
 	}
 	return res
 }
-
-// startUp is how long after a worker's own start it is ordinary that a
-// collection is not served yet.
-const startUp = 30 * time.Second
 
 func (w *Worker) report(t *task, res Result, err error) {
 	level := slog.LevelWarn

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/rpc"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
@@ -61,7 +62,7 @@ type TriggerConfig struct {
 	Check time.Duration
 	// Queue is applied when the queue does not exist, and at the start.
 	Queue *queuev1.QueueConfig
-	// Log receives failures. Default: discarded.
+	// Log receives failures, each when it begins and once a minute. Default: slog.Default().
 	Log *slog.Logger
 	// Swept is told of every round over all keys; for metrics. It may be nil.
 	Swept func(reason string, keys int, err error)
@@ -80,9 +81,7 @@ const ResyncKey = "@resync"
 func (c TriggerConfig) withDefaults() TriggerConfig {
 	c.Resync = cmp.Or(c.Resync, 10*time.Hour)
 	c.Check = cmp.Or(c.Check, 10*time.Second)
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.Log = logger(c.Log)
 	return c
 }
 
@@ -163,10 +162,12 @@ func (t *Trigger) Ready() error {
 	return t.fault
 }
 
-// Run triggers until ctx ends, and returns nil then. What fails is tried again.
+// Run triggers until ctx ends, and returns nil then. What fails is tried again and
+// logged for as long as it lasts, a collection that nobody serves for one; only a
+// server that is no queue service ends it.
 func (t *Trigger) Run(ctx context.Context) error {
-	if !t.begin(ctx) {
-		return nil
+	if ok, err := t.begin(ctx); !ok {
+		return err
 	}
 	var parts sync.WaitGroup
 	defer parts.Wait()
@@ -190,22 +191,26 @@ func (t *Trigger) Run(ctx context.Context) error {
 	}
 }
 
-// begin loads the generation and configures the queue; false when ctx ended.
-func (t *Trigger) begin(ctx context.Context) bool {
+// begin loads the generation and configures the queue; false when ctx ended, or it
+// can only fail.
+func (t *Trigger) begin(ctx context.Context) (bool, error) {
 	var wait backOff
 	var said complaint
 	for {
 		err := t.prepare(ctx)
 		if err == nil {
-			return true
+			return true, nil
 		}
 		if ctx.Err() != nil {
-			return false
+			return false, nil
 		}
 		t.note(err)
+		if rpc.Code(err) == codes.Unimplemented {
+			return false, wrap(noQueueService(err), "configure queue %s", t.q.Name())
+		}
 		said.log(t.cfg.Log, "trigger cannot begin", err, slog.String("queue", t.q.Name()))
 		if !wait.sleep(ctx, 0) {
-			return false
+			return false, nil
 		}
 	}
 }
@@ -488,7 +493,7 @@ func (t *Trigger) sweepAll(ctx context.Context) (int, error) {
 		if col == t.cfg.Primary {
 			mapper, view = Self(), ViewKeys
 		}
-		err := t.index.pages(ctx, name, ListOptions{ReadOptions: ReadOptions{View: view, AtLeast: t.heard(name)}}, func(objs []Object, rev Revision) error {
+		err := t.index.pages(ctx, name, ListOptions{ReadOptions: ReadOptions{View: view, AtLeast: t.heard(name)}}, func(objs []Object, at Bounds) error {
 			var items []AddItem
 			for _, obj := range objs {
 				r := &delta.Record{Key: delta.Key(obj.Key)}
@@ -502,7 +507,7 @@ func (t *Trigger) sweepAll(ctx context.Context) (int, error) {
 				for _, key := range keys {
 					if !seen[key] {
 						seen[key] = true
-						items = append(items, AddItem{Key: key, Barrier: Barrier{name: rev}})
+						items = append(items, AddItem{Key: key, Barrier: Barrier{name: at.Upper}})
 					}
 				}
 			}

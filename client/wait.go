@@ -45,27 +45,43 @@ func duration(d time.Duration) *durationpb.Duration {
 	return durationpb.New(d)
 }
 
+// startUp is how long it is ordinary that something does not exist yet: services and
+// their users may start in any order.
+const startUp = 30 * time.Second
+
 // complaint logs what goes on failing: when it begins, when the reason changes,
 // and once a minute. The zero value is ready.
 type complaint struct {
-	last string
-	at   time.Time
+	last  string
+	level slog.Level
+	began time.Time
+	at    time.Time
 }
 
 func (c *complaint) log(log *slog.Logger, msg string, err error, attrs ...any) {
-	if err.Error() == c.last && time.Since(c.at) < time.Minute {
-		return
+	now, level := time.Now(), slog.LevelWarn
+	if c.began.IsZero() {
+		c.began = now
 	}
-	c.last, c.at = err.Error(), time.Now()
-	level := slog.LevelWarn
-	// While everything starts, in whatever order, these are to be expected.
 	for _, expected := range []error{ErrNotSynced, ErrCollectionNotFound, ErrQueueNotFound} {
-		if errors.Is(wrap(err, ""), expected) {
+		if errors.Is(wrap(err, ""), expected) && now.Sub(c.began) < startUp {
 			level = slog.LevelInfo
 		}
 	}
+	if err.Error() == c.last && now.Sub(c.at) < time.Minute && level == c.level {
+		return
+	}
+	c.last, c.at, c.level = err.Error(), now, level
 	//nolint:forbidigo,sloglint // no trace belongs to it, and the callers' messages are constants
 	log.Log(context.Background(), level, msg, append(attrs, slog.Any("error", err))...)
 }
 
 func (c *complaint) over() { *c = complaint{} }
+
+// logger is where a configuration without one logs to: who wants silence says so.
+func logger(log *slog.Logger) *slog.Logger {
+	if log == nil {
+		return slog.Default() //nolint:forbidigo // a library's user finds out what fails without being asked for a logger
+	}
+	return log
+}

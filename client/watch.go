@@ -73,7 +73,9 @@ const (
 	EventAdded EventType = iota + 1
 	// EventUpdated: the object changed.
 	EventUpdated
-	// EventDeleted: the object is gone, or left the watch's selection; it has no payload.
+	// EventDeleted: the object is gone, or left the watch's selection. It has the object as it
+	// was deleted, unless FinalStateUnknown is set or DeleteReason is DeleteFiltered:
+	// then it has no payload.
 	EventDeleted
 	// EventInitialEnd: the initial state is complete.
 	EventInitialEnd
@@ -90,6 +92,9 @@ type Event struct {
 	Object Object
 	// DeleteReason is that of EventDeleted.
 	DeleteReason DeleteReason
+	// FinalStateUnknown, of EventDeleted: nobody can tell what the object was like in
+	// the end.
+	FinalStateUnknown bool
 	// Coalesced: earlier changes of the key were folded into this one, because the
 	// reader was behind. It may delete what the reader never had.
 	Coalesced bool
@@ -99,6 +104,10 @@ type Event struct {
 	// Revision is what has been reached with this event; zero when that is not news.
 	// EventInitialEnd and EventBookmark always have one.
 	Revision Revision
+	// Upper bounds what was told up to this event: nothing above it. Where it is at most
+	// Revision, what the reader has is exactly the state there. Zero of servers that do
+	// not state it.
+	Upper Revision
 	// Reason is that of EventGap.
 	Reason string
 	// Differences is set with EventGap when the state that follows is told against
@@ -151,7 +160,12 @@ type WatchOptions struct {
 	// OnRetry is told whenever the watch has broken and will be opened again. It
 	// must be quick. Nil tells nobody.
 	OnRetry func(WatchRetry)
-	// Log receives the same, once per reason and minute. Default: discarded.
+	// OnLagging is told when the replica that answers says that the collection lags
+	// there, with the time since when its revision stands still: changes are not told
+	// until that is over. It is told the zero time then, or when the stream ends. It must
+	// be quick. Nil tells nobody.
+	OnLagging func(since time.Time)
+	// Log receives both, retries once per reason and minute. Default: slog.Default().
 	Log *slog.Logger
 }
 
@@ -183,9 +197,7 @@ var ErrStreamEnded = errors.New("client: the server ended the stream")
 func (x *Index) Watch(ctx context.Context, collection string, o WatchOptions) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		w := &watch{c: x.c, collection: collection, o: o, yield: yield, at: o.Resume, heard: time.Now()}
-		if o.Log == nil {
-			w.o.Log = slog.New(slog.DiscardHandler)
-		}
+		w.o.Log = logger(o.Log)
 		w.began = o.Resume != Position{}
 		w.run(ctx)
 	}

@@ -103,7 +103,7 @@ func TestAWatchTellsReasonsRevisionsAndPlacesToResume(t *testing.T) {
 		want := []client.Event{
 			{Type: client.EventUpdated, Object: client.Object{Key: "a"}, Position: pos(4), Coalesced: true},
 			// The next is of the same record: resuming behind it would lose that.
-			{Type: client.EventDeleted, Object: client.Object{Key: "b"}, Position: pos(5), Coalesced: true, DeleteReason: client.DeleteInferred},
+			{Type: client.EventDeleted, Object: client.Object{Key: "b"}, Position: pos(5), Coalesced: true, DeleteReason: client.DeleteInferred, FinalStateUnknown: true},
 			{
 				Type: client.EventDeleted, Object: client.Object{Key: "c"}, Position: pos(7), Coalesced: true, DeleteReason: client.DeleteFiltered,
 				Revision: client.Revision{Epoch: 1, RV: "70"},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"time"
 
 	"google.golang.org/grpc"
@@ -29,10 +30,11 @@ type watch struct {
 	began  bool      // something has been told, be it that nothing happened
 	lost   string    // why the position is worth nothing, while the reader has not been told
 	kept   Known     // what the reader had when the position was lost
-	seen   Revision  // the last that was told
+	seen   Revision  // no event above it was told
 	heard  time.Time // when the server last said anything
 	plain  bool      // the server had no room for what the reader has: it is not told again before a state is complete
 	enough bool      // the reader wants no more
+	lags   bool      // the server said that the collection lags there
 	again  bool      // open another stream at once
 }
 
@@ -55,6 +57,7 @@ const (
 func (w *watch) stream(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	defer w.lagging(nil)
 	req := w.request()
 	s := open{known: req.GetKnown() != nil, place: req.GetResume() != nil, first: true}
 	// The library would try again by itself, sooner than a server asks for. It does
@@ -128,27 +131,36 @@ func (w *watch) say(e Event) bool {
 
 // tell tells what a message says.
 func (w *watch) tell(s *open, resp *indexv1.WatchResponse) {
-	end, rev := fromPosition(resp.GetPosition()), fromRevision(resp.GetRevision())
+	end, at := fromPosition(resp.GetPosition()), Bounds{fromRevision(resp.GetRevision()), fromRevision(resp.GetUpper())}
 	if gap, ok := resp.GetKind().(*indexv1.WatchResponse_Gap); ok {
 		w.gap(s, gap.Gap.GetReason())
+		return
+	}
+	if l := resp.GetLagging(); l != nil {
+		w.lagging(l)
 		return
 	}
 	if s.first && !w.restate(s) {
 		return
 	}
 	s.first, w.began, w.lost, w.kept = false, true, "", Known{}
+	for _, told := range [...]Revision{at.Revision, at.Upper} { // by servers that state no upper bound, the former
+		if told.Compare(w.seen) > 0 {
+			w.seen = told
+		}
+	}
 	switch k := resp.GetKind().(type) {
 	case *indexv1.WatchResponse_Events:
-		if !w.events(k.Events, end, rev) {
+		if !w.events(k.Events, end, at) {
 			return
 		}
 	case *indexv1.WatchResponse_InitialStateEnd:
 		s.ended, w.plain = true, false
-		if !w.say(Event{Type: EventInitialEnd, Position: end, Revision: rev}) {
+		if !w.say(Event{Type: EventInitialEnd, Position: end, Revision: at.Revision, Upper: at.Upper}) {
 			return
 		}
 	case *indexv1.WatchResponse_Bookmark:
-		if !w.say(Event{Type: EventBookmark, Position: end, Revision: rev}) {
+		if !w.say(Event{Type: EventBookmark, Position: end, Revision: at.Revision, Upper: at.Upper}) {
 			return
 		}
 	default: // a kind newer than this client
@@ -156,8 +168,20 @@ func (w *watch) tell(s *open, resp *indexv1.WatchResponse) {
 	if end != (Position{}) {
 		w.at = end
 	}
-	if !rev.IsZero() {
-		w.seen = rev
+}
+
+// lagging tells that the collection lags on the server, or does so no more.
+func (w *watch) lagging(l *indexv1.Lagging) {
+	lags, since := l.GetFrozenSince() != nil, time.Time{}
+	if lags == w.lags {
+		return
+	}
+	if w.lags = lags; lags {
+		since = l.GetFrozenSince().AsTime()
+		w.o.Log.Warn("the index says that the collection lags: changes come late", slog.String("collection", w.collection), slog.Time("since", since))
+	}
+	if w.o.OnLagging != nil {
+		w.o.OnLagging(since)
 	}
 }
 
@@ -192,17 +216,18 @@ func (w *watch) restate(s *open) bool {
 	}
 }
 
-func (w *watch) events(batch *indexv1.Events, end Position, rev Revision) bool {
+func (w *watch) events(batch *indexv1.Events, end Position, at Bounds) bool {
 	all := batch.GetEvents()
 	for i, e := range all {
 		event := Event{
 			Type: eventType(e), Object: fromObject(e.GetObject()), Position: fromPosition(e.GetPosition()),
-			DeleteReason: deleteReason(e.GetDeleteReason()), Coalesced: batch.GetCoalesced(),
+			DeleteReason: deleteReason(e.GetDeleteReason()), Coalesced: batch.GetCoalesced(), Upper: at.Upper,
+			FinalStateUnknown: finalUnknown(e),
 		}
 		event.Object.Quarantined = e.GetQuarantined()
 		event.Position.Selection = end.Selection
 		if i == len(all)-1 {
-			event.Position, event.Revision = end, rev
+			event.Position, event.Revision = end, at.Revision
 		} else if e.GetPosition() == nil {
 			event.Position = w.within(end)
 		} else if all[i+1].GetPosition().GetSequence() == event.Position.Sequence && event.Position.Sequence > 0 {
@@ -213,6 +238,12 @@ func (w *watch) events(batch *indexv1.Events, end Position, rev Revision) bool {
 		}
 	}
 	return true
+}
+
+// finalUnknown also knows the deletions of servers that never tell the object.
+func finalUnknown(e *indexv1.Event) bool {
+	return e.GetType() == deltav1.DeltaType_DELTA_TYPE_DELETED && e.GetDeleteReason() != deltav1.DeleteReason_DELETE_REASON_FILTERED &&
+		(e.GetFinalStateUnknown() || len(e.GetObject().GetPayload()) == 0)
 }
 
 // within is the position of an event that has none of its own, in a message that

@@ -30,8 +30,9 @@ type WorkerConfig struct {
 	// Prefetch is how many further keys are leased ahead, so that a slot never
 	// waits for the network. Default 0.
 	Prefetch int
-	// Lease is the lease duration asked for. Default: the queue's. Leases are
-	// extended for as long as their reconcile runs.
+	// Lease is the lease duration asked for, at most the queue's max_lease.
+	// Default: the queue's lease duration. Leases are extended for as long as
+	// their reconcile runs.
 	Lease time.Duration
 	// Margin is how long before the end of a lease its reconcile is cancelled,
 	// when it could not be extended. Default a fifth of the lease, at most 2 s.
@@ -41,7 +42,7 @@ type WorkerConfig struct {
 	// Grace is how long reconciles may go on once the worker stops, before they
 	// are cancelled. Default 20 s.
 	Grace time.Duration
-	// Log receives failures. Default: discarded.
+	// Log receives failures, each when it begins and once a minute. Default: slog.Default().
 	Log *slog.Logger
 	// Tracer makes a span per reconcile, linked to the item's traces. Default: none.
 	Tracer trace.TracerProvider
@@ -68,9 +69,7 @@ func (c WorkerConfig) withDefaults() WorkerConfig {
 	c.Concurrency = cmp.Or(c.Concurrency, 1)
 	c.Timeout = cmp.Or(c.Timeout, 5*time.Minute)
 	c.Grace = cmp.Or(c.Grace, 20*time.Second)
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.Log = logger(c.Log)
 	return c
 }
 
@@ -115,6 +114,8 @@ type Worker struct {
 	ready     []*task           // leases whose reconcile has not begun
 	outbox    []*queuev1.Settlement
 	unsettled []*queuev1.SettleBatch // sent and not answered
+	late      []*lateBatch           // answered in part: the rest is under way
+	retries   map[leaseID]*retry     // the store was not reached
 	free      []*queuev1.Settlement  // answered, to be used again
 	getters   []chan *task           // of a Puller: those that wait for a key
 	flushed   []chan struct{}        // closed when every settlement is answered
@@ -142,7 +143,8 @@ func NewWorker(conn grpc.ClientConnInterface, rec Reconciler, cfg WorkerConfig) 
 	return &Worker{
 		cfg: cfg, c: queuev1.NewQueueServiceClient(conn), rec: rec,
 		wake: make(chan struct{}, 1), drained: make(chan struct{}), quiet: make(chan struct{}), idle: make(chan struct{}), shut: make(chan struct{}),
-		tasks: map[leaseID]*task{}, busy: map[string]*task{}, lease: cmp.Or(cfg.Lease, 30*time.Second),
+		tasks: map[leaseID]*task{}, retries: map[leaseID]*retry{}, busy: map[string]*task{}, lease: cmp.Or(cfg.Lease, 30*time.Second),
+		lastID: firstID(),
 	}, nil
 }
 
@@ -164,7 +166,10 @@ const settleTimeout = 3 * time.Second
 // no more keys are leased and what is in hand is finished; after the grace period
 // the rest is cancelled and given back. It returns nil after such a stop,
 // [ErrShutDown] when the session was shut down by somebody, and an error when
-// the service refuses the worker's own settings or a reconciler does not return.
+// the service refuses the worker's own settings, the server is no queue service,
+// or a reconciler does not return. Everything else is tried again and logged for as
+// long as it lasts: a service that is away or does not trust this process, and a queue
+// that does not exist, which may be created later.
 func (w *Worker) Run(ctx context.Context) error {
 	w.started, w.base = time.Now(), context.WithoutCancel(ctx)
 	defer w.stopClock()
@@ -220,7 +225,7 @@ func (w *Worker) leftovers() error {
 	within(gone, time.Second)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if n := len(w.outbox) + len(w.unsettled); n > 0 {
+	if n := len(w.unsure()); n > 0 {
 		w.cfg.Log.Warn("settlements not sent: their leases will expire", slog.String("queue", w.cfg.Queue), slog.Int("count", n))
 	}
 	if len(w.busy) == 0 {
@@ -275,7 +280,7 @@ func (w *Worker) room() int {
 
 // checkIdle must be called with mu held whenever something was taken off.
 func (w *Worker) checkIdle() {
-	if len(w.flushed) > 0 && len(w.outbox)+len(w.unsettled) == 0 {
+	if len(w.flushed) > 0 && w.unanswered() == 0 {
 		for _, c := range w.flushed {
 			close(c)
 		}
@@ -285,7 +290,7 @@ func (w *Worker) checkIdle() {
 		return
 	}
 	shut(w.quiet)
-	if len(w.outbox)+len(w.unsettled) == 0 {
+	if w.unanswered() == 0 {
 		shut(w.idle)
 	}
 }

@@ -53,7 +53,7 @@ func TestWhatAReconcileReturnsBecomesASettlement(t *testing.T) {
 		}},
 		"an unknown collection is an error": {client.Result{}, client.ErrCollectionNotFound, &queuev1.Settlement{Outcome: queuev1.Outcome_OUTCOME_RETRY_RATE_LIMITED, Reason: "client: COLLECTION_NOT_FOUND"}},
 		"revisions travel": {
-			client.Result{ReadAt: client.Barrier{"dev/pods.v1": {Epoch: 3, RV: "7"}}, Wrote: client.Barrier{"dev/jobs.v1.batch": {Epoch: 3, RV: "9"}}, Priority: new(2)},
+			client.Result{ReadAt: client.Reading{"dev/pods.v1": bounds("7", "7")}, Wrote: client.Barrier{"dev/jobs.v1.batch": {Epoch: 3, RV: "9"}}, Priority: new(2)},
 			nil,
 			&queuev1.Settlement{
 				Outcome: queuev1.Outcome_OUTCOME_FORGET, Priority: wrapperspb.Int32(2),
@@ -66,7 +66,7 @@ func TestWhatAReconcileReturnsBecomesASettlement(t *testing.T) {
 		},
 		"the next run reads no older than this one, and sees its writes": {
 			client.Result{
-				ReadAt: client.Barrier{"dev/jobs.v1.batch": {Epoch: 3, RV: "8"}, "dev/pods.v1": {Epoch: 3, RV: "10"}},
+				ReadAt: client.Reading{"dev/jobs.v1.batch": bounds("8", "8"), "dev/pods.v1": bounds("10", "12")},
 				Wrote:  client.Barrier{"dev/jobs.v1.batch": {Epoch: 3, RV: "9"}, "dev/pods.v1": {RV: "9"}},
 			},
 			nil,
@@ -78,7 +78,7 @@ func TestWhatAReconcileReturnsBecomesASettlement(t *testing.T) {
 				},
 				Wrote: []*deltav1.CollectionRevision{
 					{Collection: "dev/jobs.v1.batch", Revision: &deltav1.Revision{Epoch: 3, ResourceVersion: "9"}},
-					{Collection: "dev/pods.v1", Revision: &deltav1.Revision{Epoch: 3, ResourceVersion: "10"}},
+					{Collection: "dev/pods.v1", Revision: &deltav1.Revision{Epoch: 3, ResourceVersion: "12"}},
 				},
 			},
 		},
@@ -131,6 +131,87 @@ func TestAPanicIsAnErrorOfItsKey(t *testing.T) {
 	})
 }
 
+func TestALeaseThatWasLongOnItsWayEndsNoLater(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := work(t, client.WorkerConfig{}, func(ctx context.Context, _ client.Item) (client.Result, error) {
+			<-ctx.Done()
+			return client.Result{}, context.Cause(ctx)
+		})
+		sc := b.open()
+		time.Sleep(time.Second)
+		l, granted := lease("ns/a", 1), time.Now()
+		l.EndsUs = serverClock() + testLease.Microseconds()
+		time.Sleep(testLease / 2) // the message is on its way; no ping is answered
+		sc.assign(l)
+		sc.answer(sc.settle())
+		if got, most := time.Since(granted), testLease-2*time.Second; got > most || got < most-100*time.Millisecond {
+			t.Errorf("ended %v after it was granted, want just below %v", got, most)
+		}
+	})
+}
+
+func TestAPingKeepsLeasesLongOnAStreamThatIsOld(t *testing.T) {
+	t.Parallel()
+	for name, answered := range map[string]bool{"answered": true, "not answered": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := work(t, client.WorkerConfig{}, func(ctx context.Context, _ client.Item) (client.Result, error) {
+					<-ctx.Done()
+					return client.Result{}, context.Cause(ctx)
+				})
+				sc := b.open()
+				asked := sc.ping()
+				if answered {
+					sc.out <- &queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Pong{Pong: &queuev1.Pong{Id: asked, ClockUs: serverClock()}}}
+				}
+				time.Sleep(testLease/3 - time.Millisecond)
+				began, known := time.Now(), testLease/3 // how long ago the server's clock was told
+				if !answered {
+					known = 2 * testLease / 3
+				}
+				sc.assign(lease("ns/a", 1))
+				sc.answer(sc.settle())
+				want := testLease - 2*time.Second - (testLease+known)/200
+				if got := time.Since(began); got < want-time.Millisecond || got > want+time.Millisecond {
+					t.Errorf("ended after %v, want %v", got, want)
+				}
+			})
+		})
+	}
+}
+
+func TestALeaseOfAServerThatDoesNotTellItsClockIsExtendedBeforeItIsUsed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var began, ended atomic.Int64
+		b := work(t, client.WorkerConfig{}, func(ctx context.Context, _ client.Item) (client.Result, error) {
+			began.Store(time.Now().UnixNano())
+			<-ctx.Done()
+			ended.Store(time.Now().UnixNano())
+			return client.Result{}, context.Cause(ctx)
+		})
+		sc := <-b.streams
+		sc.out <- &queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Welcome{Welcome: &queuev1.Welcome{LeaseDuration: durationpb.New(testLease)}}}
+		l := lease("ns/a", 1)
+		l.Remaining = durationpb.New(testLease)
+		sc.out <- &queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Assign{Assign: &queuev1.Assign{Leases: []*queuev1.Lease{l}}}}
+		sc.extend()
+		asked := time.Now().UnixNano()
+		time.Sleep(time.Second) // on its way
+		synctest.Wait()
+		if began.Load() != 0 {
+			t.Fatal("the reconcile began before the lease was known to last")
+		}
+		sc.extended(&queuev1.Extended{Extended: 1, Remaining: durationpb.New(testLease)})
+		sc.answer(sc.settle())
+		if got, want := time.Duration(ended.Load()-asked), testLease-2*time.Second; began.Load() == 0 || got != want {
+			t.Errorf("ended %v after the extension was asked for, want %v", got, want)
+		}
+	})
+}
+
 func TestTheContextEndsByOurOwnClockBeforeTheLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -148,8 +229,8 @@ func TestTheContextEndsByOurOwnClockBeforeTheLease(t *testing.T) {
 		sc := b.open()
 		sc.assign(lease("ns/a", 1)) // and no extension is ever answered
 		batch := sc.settle()
-		if got, want := time.Since(began), testLease-2*time.Second; got != want {
-			t.Errorf("ended after %v, want %v: a margin before the lease", got, want)
+		if got, want := time.Since(began), testLease-testLease/200-2*time.Second; got != want {
+			t.Errorf("ended after %v, want %v: a margin and a share for drift before the lease", got, want)
 		}
 		if got := batch.GetSettlements()[0].GetOutcome(); got != queuev1.Outcome_OUTCOME_RELEASE {
 			t.Errorf("outcome %v, want an uncounted release", got)
@@ -705,8 +786,8 @@ func TestACompactStreamSaysTheSameInFewerWords(t *testing.T) {
 		added, ready := time.UnixMicro(1_000_001).UTC(), time.UnixMicro(2_000_002).UTC()
 		began := time.Now()
 		sc.out <- &queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Assign{Assign: &queuev1.Assign{Queue: "dev/test", Leases: []*queuev1.Lease{
-			{Key: "ns/slow", Token: 1, RemainingUs: testLease.Microseconds(), AddedUs: added.UnixMicro(), ReadyUs: ready.UnixMicro()},
-			{Key: "ns/fast", Token: 2, RemainingUs: testLease.Microseconds()},
+			{Key: "ns/slow", Token: 1, EndsUs: serverClock() + testLease.Microseconds(), RemainingUs: testLease.Microseconds(), AddedUs: added.UnixMicro(), ReadyUs: ready.UnixMicro()},
+			{Key: "ns/fast", Token: 2, EndsUs: serverClock() + testLease.Microseconds(), RemainingUs: testLease.Microseconds()},
 		}}}}
 		item := <-items
 		if item.Queue != "dev/test" || !item.AddedAt.Equal(added) || !item.ReadyAt.Equal(ready) {
@@ -732,4 +813,8 @@ func TestACompactStreamSaysTheSameInFewerWords(t *testing.T) {
 			t.Errorf("lost %q, want ns/fast", lost)
 		}
 	})
+}
+
+func bounds(revision, upper string) client.Bounds {
+	return client.Bounds{Revision: client.Revision{Epoch: 3, RV: revision}, Upper: client.Revision{Epoch: 3, RV: upper}}
 }

@@ -20,6 +20,7 @@ type note[T any] struct {
 	sync     bool   // of updated: a resync, nothing changed
 	rv       string // of deleted: where it was gone
 	reason   Reason // of deleted
+	final    *T     // of deleted: the object as it was deleted; nil when that is not known
 	at       time.Time
 }
 
@@ -49,13 +50,13 @@ func merge[T any](p *note[T], n note[T]) merged {
 		return folded
 	case p.kind == updated && n.kind == deleted:
 		p.old, p.obj, p.folded = n.old, p.old, true
-		p.kind, p.sync, p.uid, p.rv, p.reason = deleted, false, n.uid, n.rv, n.reason
+		p.kind, p.sync, p.uid, p.rv, p.reason, p.final = deleted, false, n.uid, n.rv, n.reason, n.final
 		return folded
 	case p.kind == deleted && n.kind == added && p.uid == n.uid:
 		if p.folded {
 			p.old, p.folded = p.obj, false
 		}
-		p.kind, p.obj, p.rv, p.reason = updated, n.obj, "", 0
+		p.kind, p.obj, p.rv, p.reason, p.final = updated, n.obj, "", 0, nil
 		return folded
 	default:
 		return apart

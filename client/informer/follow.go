@@ -48,6 +48,7 @@ type item[T any] struct {
 	obj          T
 	err          error
 	gone         Reason // not zero: there is none
+	final        *T     // of gone: the object as it was deleted; nil when that is not known
 }
 
 // stage gathers a state until it is complete.
@@ -69,6 +70,9 @@ type follower[T any] struct {
 	stage    *stage[T] // nil once a state is complete
 	position client.Position
 	told     uint64 // epoch of what the server was last told to be known
+
+	refusal    string // why the watch was refused when that was last logged
+	complained time.Time
 }
 
 // refusedOver and refusedTo bound the wait after a request that was refused: the
@@ -92,6 +96,7 @@ func (i *Shared[T]) follow(ctx context.Context) {
 		d := min(refusedOver<<min(refused, 10), refusedTo)
 		d = d/2 + rand.N(d) //nolint:gosec // jitter needs no secrecy
 		refused++
+		i.complain(err, refused)
 		i.disconnected(&DisconnectedError{Informer: i.name, Err: err, Attempt: refused, Wait: d})
 		timer := time.NewTimer(d)
 		select {
@@ -102,6 +107,16 @@ func (i *Shared[T]) follow(ctx context.Context) {
 	}
 }
 
+// complain logs a watch that was refused: at first, when the reason changes and once a
+// minute. One that broke is logged by the client.
+func (i *Shared[T]) complain(err error, attempt int) {
+	if attempt > 1 && i.refusal == err.Error() && time.Since(i.complained) < time.Minute {
+		return
+	}
+	i.refusal, i.complained = err.Error(), time.Now()
+	i.cfg.Log.Warn("informer cannot follow its collection", slog.String("informer", i.name), slog.String("collection", i.cfg.Collection), slog.Any("error", err))
+}
+
 func (i *Shared[T]) watchOptions() client.WatchOptions {
 	if i.position == (client.Position{}) {
 		i.stage = &stage[T]{items: map[string]item[T]{}}
@@ -110,6 +125,11 @@ func (i *Shared[T]) watchOptions() client.WatchOptions {
 		Namespaces: i.cfg.Namespaces, Labels: i.cfg.Labels, FieldSelector: i.cfg.FieldSelector, Index: i.cfg.Index, Values: i.cfg.Values,
 		View: i.cfg.View, Fields: i.cfg.Fields, BookmarkEvery: i.cfg.BookmarkEvery, Log: i.cfg.Log,
 		Resume: i.position, Known: i.known,
+		OnLagging: func(since time.Time) {
+			i.mu.Lock()
+			defer i.mu.Unlock()
+			i.status.LaggingSince = since
+		},
 		OnRetry: func(r client.WatchRetry) {
 			if r.Attempt == 1 && errors.Is(r.Err, client.ErrStreamEnded) {
 				return // connections are spread anew
@@ -118,7 +138,7 @@ func (i *Shared[T]) watchOptions() client.WatchOptions {
 		},
 	}
 	if o.Resume == (client.Position{}) {
-		o.AtLeast = i.store.Revision() // a state must not be older than what handlers were told
+		o.AtLeast = i.store.Bounds().Upper // a state must not be older than what handlers were told
 	}
 	return o
 }
@@ -142,6 +162,7 @@ func (i *Shared[T]) disconnected(err *DisconnectedError) {
 // take takes in an event.
 func (i *Shared[T]) take(e client.Event) {
 	i.heard(e)
+	at := client.Bounds{Revision: e.Revision, Upper: e.Upper}
 	switch e.Type {
 	case client.EventGap:
 		i.cfg.Log.Info("history was lost, a state follows", slog.String("informer", i.name), slog.String("reason", e.Reason), slog.Bool("differences", e.Differences))
@@ -151,23 +172,28 @@ func (i *Shared[T]) take(e client.Event) {
 		if i.stage != nil {
 			i.stage.put(it)
 		} else {
-			i.apply([]item[T]{it}, e.Revision, false)
+			i.apply([]item[T]{it}, at, false)
 		}
 	case client.EventDeleted:
 		it := item[T]{key: e.Object.Key, uid: e.Object.UID, rv: e.Object.ResourceVersion, gone: reasonOf(e.DeleteReason)}
+		if it.gone == Observed && !e.FinalStateUnknown && len(e.Object.Payload) > 0 {
+			if last := i.decode(e); last.err == nil {
+				it.final = &last.obj
+			}
+		}
 		if i.stage != nil {
 			i.stage.put(it)
 		} else {
-			i.apply([]item[T]{it}, e.Revision, false)
+			i.apply([]item[T]{it}, at, false)
 		}
 	case client.EventInitialEnd:
 		if i.stage != nil {
-			i.replace(i.stage, e.Revision)
+			i.replace(i.stage, at)
 			i.stage = nil
 		}
 	case client.EventBookmark:
 		if i.stage == nil {
-			i.store.advance(e.Revision)
+			i.store.advance(at)
 		}
 	}
 	if i.stage == nil && e.Position != (client.Position{}) {
@@ -221,10 +247,10 @@ func (i *Shared[T]) decode(e client.Event) (it item[T]) {
 
 // replace makes the store what a complete state says, in one step: handlers see all
 // of it during the first callback (C-04). Deletions are told first.
-func (i *Shared[T]) replace(s *stage[T], rev client.Revision) {
+func (i *Shared[T]) replace(s *stage[T], at client.Bounds) {
 	items := make([]item[T], 0, len(s.items))
 	// A server that finds the epoch changed tells everything.
-	if whole := !s.differences || rev.Epoch != i.told; whole {
+	if whole := !s.differences || at.Epoch != i.told; whole {
 		i.store.mu.RLock()
 		for _, key := range slices.Sorted(maps.Keys(i.store.entries)) {
 			if _, named := s.items[key]; !named {
@@ -240,21 +266,21 @@ func (i *Shared[T]) replace(s *stage[T], rev client.Revision) {
 	}
 	for _, key := range s.order {
 		if it := s.items[key]; it.gone == 0 {
-			it.epoch = rev.Epoch
+			it.epoch = at.Epoch
 			items = append(items, it)
 		}
 	}
-	i.apply(items, rev, true)
+	i.apply(items, at, true)
 }
 
 // apply changes the store, which has then reached a revision unless that is zero,
 // and tells every handler after it (C-02). complete says that the items make the
 // store complete.
-func (i *Shared[T]) apply(items []item[T], rev client.Revision, complete bool) {
+func (i *Shared[T]) apply(items []item[T], at client.Bounds, complete bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	first := complete && !i.HasSynced()
-	notes := i.change(items, rev, first)
+	notes := i.change(items, at, first)
 	for _, l := range i.listeners {
 		l.push(notes...)
 		if first {
@@ -266,7 +292,7 @@ func (i *Shared[T]) apply(items []item[T], rev client.Revision, complete bool) {
 	}
 }
 
-func (i *Shared[T]) change(items []item[T], rev client.Revision, first bool) []note[T] {
+func (i *Shared[T]) change(items []item[T], at client.Bounds, first bool) []note[T] {
 	now := time.Now()
 	notes := make([]note[T], 0, len(items))
 	s := i.store
@@ -290,10 +316,7 @@ func (i *Shared[T]) change(items []item[T], rev client.Revision, first bool) []n
 		}
 	}
 	s.synced = s.synced || first
-	if !rev.IsZero() {
-		s.revision = rev
-		s.notify()
-	}
+	s.reach(at)
 	return notes
 }
 
@@ -328,7 +351,11 @@ func (s *Store[T]) delete(old *entry[T], it item[T], notes []note[T]) []note[T] 
 	if !old.has {
 		return notes
 	}
-	return append(notes, note[T]{kind: deleted, key: old.key, uid: old.uid, old: old.obj, rv: it.rv, reason: it.gone})
+	n := note[T]{kind: deleted, key: old.key, uid: old.uid, old: old.obj, rv: it.rv, reason: it.gone}
+	if it.uid == old.uid {
+		n.final = it.final
+	}
+	return append(notes, n)
 }
 
 // upsert puts a version in place of whatever there is (C-01).

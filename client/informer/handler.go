@@ -61,14 +61,21 @@ type Deletion[T any] struct {
 	UID string
 	// ResourceVersion is one at which the object was gone; empty when none is known.
 	ResourceVersion string
-	// Object is the last version that was known.
+	// Object is the object as it was deleted, at ResourceVersion or before; with Stale,
+	// and for the reason Filtered, the last version that was known.
 	Object T
 	Reason Reason
+	// Stale: nobody could tell what the object was like in the end.
+	Stale bool
+
+	known *T // what the handler was told last
 }
 
 // FinalStateUnknown reports whether the object may have changed after the version
 // at hand (D-05).
-func (d Deletion[T]) FinalStateUnknown() bool { return d.Reason == Inferred || d.Reason == Recreated }
+func (d Deletion[T]) FinalStateUnknown() bool {
+	return d.Stale || d.Reason == Inferred || d.Reason == Recreated
+}
 
 // HandlerFuncs is a Handler made of functions; those that are nil do nothing.
 type HandlerFuncs[T any] struct {
@@ -139,7 +146,11 @@ func (h FilteringHandler[T]) OnUpdate(old, obj T) {
 
 // OnDelete implements Handler.
 func (h FilteringHandler[T]) OnDelete(d Deletion[T]) {
-	if h.Filter(d.Object) {
+	had := d.Object
+	if d.known != nil { // the object as it was deleted may be acceptable no more, or only then
+		had = *d.known
+	}
+	if h.Filter(had) {
 		h.Handler.OnDelete(d)
 	}
 }

@@ -92,7 +92,9 @@ type Config[T any] struct {
 	// OnError is told what goes wrong: *[DisconnectedError], *[DecodeError],
 	// *[PanicError]. It must be quick and safe for concurrent use, and may be nil.
 	OnError func(error)
-	// Log receives the same. Default: discarded.
+	// Log receives the same, a watch that cannot be opened once a minute for as long as
+	// that lasts: the informer goes on trying, for the collection may come to be served.
+	// Default: slog.Default().
 	Log *slog.Logger
 }
 
@@ -109,7 +111,7 @@ func (c Config[T]) withDefaults() Config[T] {
 		c.Decode = raw
 	}
 	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
+		c.Log = slog.Default() //nolint:forbidigo // an informer that follows nothing must not do so in silence
 	}
 	if c.OnError == nil {
 		c.OnError = func(error) {}
@@ -209,6 +211,9 @@ type Status struct {
 	Connected bool
 	// Err is the last failure, nil while Connected.
 	Err error
+	// LaggingSince is since when the collection stands still on the replica that is
+	// followed, which it tells after 10 s; zero when it does not. The client logs it.
+	LaggingSince time.Time
 	// HeardAt is when the index last said anything, a bookmark for one.
 	HeardAt time.Time
 	// Revision is what the store has reached.

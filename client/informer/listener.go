@@ -310,7 +310,14 @@ func (l *listener[T]) tell(n note[T]) (panicked bool) {
 	case updated:
 		l.handler.OnUpdate(n.old, n.obj)
 	case deleted:
-		l.handler.OnDelete(Deletion[T]{Key: n.key, UID: n.uid, ResourceVersion: n.rv, Object: n.old, Reason: n.reason})
+		d := Deletion[T]{Key: n.key, UID: n.uid, ResourceVersion: n.rv, Object: n.old, Reason: n.reason, Stale: n.reason != Filtered}
+		if d.known = &n.old; n.folded {
+			d.known = &n.obj
+		}
+		if n.final != nil {
+			d.Object, d.Stale = *n.final, false
+		}
+		l.handler.OnDelete(d)
 	}
 	return false
 }

@@ -230,6 +230,16 @@ func (s *source) delete(key string, why client.DeleteReason) {
 	s.emit(client.Event{Type: client.EventDeleted, Object: o, DeleteReason: why})
 }
 
+// end deletes an object, and tells it as it was deleted.
+func (s *source) end(key, payload string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.n++
+	o := client.Object{Key: key, UID: s.objects[key].UID, ResourceVersion: strconv.FormatUint(s.n, 10), Payload: []byte(payload)}
+	delete(s.objects, key)
+	s.emit(client.Event{Type: client.EventDeleted, Object: o, DeleteReason: client.DeleteObserved})
+}
+
 // send tells an event as it is.
 func (s *source) send(e client.Event) {
 	s.mu.Lock()

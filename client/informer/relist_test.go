@@ -141,19 +141,37 @@ func TestC08AnObjectMadeAgainInAGapIsADeletionAndAnAdd(t *testing.T) {
 	}
 }
 
-func TestADeletionCarriesTheLastKnownState(t *testing.T) {
+// A handler is told the object as it was deleted, and of one of which nobody knows that the last version it was told, marked.
+func TestADeletionCarriesTheFinalStateOrTheLastKnown(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T) {
-		src := newSource("ns/a")
+		src := newSource()
+		src.set("ns/a", "|last")
+		src.set("ns/b", "|last")
 		i := create(t, src, nil)
 		var got []informer.Deletion[*thing]
-		i.handle(t, informer.HandlerFuncs[*thing]{DeleteFunc: func(d informer.Deletion[*thing]) { got = append(got, d) }}, informer.HandlerOptions{})
+		handler := informer.HandlerFuncs[*thing]{DeleteFunc: func(d informer.Deletion[*thing]) { got = append(got, d) }}
+		i.handle(t, handler, informer.HandlerOptions{})
+		filtered := &recorder{}
+		i.handle(t, informer.FilteringHandler[*thing]{Filter: func(o *thing) bool { return o.value != "final" }, Handler: filtered}, informer.HandlerOptions{})
 		i.run(t)
-		uid := src.objects["ns/a"].UID
-		src.delete("ns/a", client.DeleteObserved)
 		after(0)
-		if len(got) != 1 || got[0].Key != "ns/a" || got[0].UID != uid || got[0].ResourceVersion != "2" || got[0].Object.rv != "1" || got[0].FinalStateUnknown() {
-			t.Errorf("told %+v", got)
+		filtered.take()
+		a, b := src.objects["ns/a"].UID, src.objects["ns/b"].UID
+		src.delete("ns/a", client.DeleteObserved)
+		src.end("ns/b", "|final")
+		after(0)
+		if len(got) != 2 {
+			t.Fatalf("told %+v", got)
+		}
+		if d := got[0]; d.Key != "ns/a" || d.UID != a || d.ResourceVersion != "3" || d.Object.rv != "1" || !d.FinalStateUnknown() {
+			t.Errorf("without the object: told %+v", d)
+		}
+		if d := got[1]; d.Key != "ns/b" || d.UID != b || d.ResourceVersion != "4" || d.Object.rv != "4" || d.Object.value != "final" || d.FinalStateUnknown() {
+			t.Errorf("with the object: told %+v", d)
+		}
+		if n := len(filtered.take()); n != 2 {
+			t.Errorf("a filter that the final state does not pass keeps the handler from %d of 2 deletions", 2-n)
 		}
 	})
 }

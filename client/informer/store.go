@@ -42,7 +42,8 @@ type Store[T any] struct {
 	synced     bool
 	stopped    bool
 	revision   client.Revision
-	moved      chan struct{} // closed when revision, synced or stopped changes; nil when nobody waits
+	upper      client.Revision // no event above it is in
+	moved      chan struct{}   // closed when revision, synced or stopped changes; nil when nobody waits
 }
 
 // entry is one key. It is changed only under the store's mutex.
@@ -186,6 +187,14 @@ func (s *Store[T]) Revision() client.Revision {
 	return s.revision
 }
 
+// Bounds are the revision and the upper bound of what the store holds: pass on the
+// latter as the least that somebody else may read.
+func (s *Store[T]) Bounds() client.Bounds {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return client.Bounds{Revision: s.revision, Upper: s.upper}
+}
+
 // AtLeast returns once the store has reached a revision: that of a write, for one,
 // so that the reads that follow see it (in place of S-10's overlay). A revision
 // without an epoch is one of the store's. What the API server returned for a write
@@ -235,11 +244,25 @@ func (s *Store[T]) notify() {
 }
 
 // advance notes what was reached with nothing changed.
-func (s *Store[T]) advance(rev client.Revision) {
+func (s *Store[T]) advance(at client.Bounds) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.revision = rev
-	s.notify()
+	s.reach(at)
+}
+
+// reach notes how far the store has come; a zero revision is no news. The mutex is
+// held.
+func (s *Store[T]) reach(at client.Bounds) {
+	if at.Upper.IsZero() { // of a server that states none
+		at.Upper = at.Revision
+	}
+	if at.Upper.Compare(s.upper) > 0 {
+		s.upper = at.Upper
+	}
+	if !at.Revision.IsZero() {
+		s.revision = at.Revision
+		s.notify()
+	}
 }
 
 func (s *Store[T]) stop() {

@@ -14,15 +14,25 @@
 //
 // What is not, beside what a network brings:
 //
-//   - The interface has no errors. Whatever cannot be done is told to
-//     Config.OnError and tried again until the context of New ends, unless trying
+//   - The interface has no errors. Whatever cannot be done goes to Config.OnError (without
+//     one to the log) and is tried again until the context of New ends, unless trying
 //     again is useless (a key of over 1,024 bytes).
-//   - Adds do not wait for the service. They are sent in order; Len, NumRequeues
-//     and a Get of a queue that is shutting down see the adds before them.
+//   - Add, AddAfter, AddRateLimited and Forget never wait for the service, and need memory
+//     by distinct key: what is called for before it is sent is folded. Every
+//     rate-limited add still counts. Len, NumRequeues and a Get of a queue that is
+//     shutting down wait for the service, and see the calls before them.
+//   - What was called for and is not sent lives in this process alone. After a shutdown it
+//     is still sent. Once the context of New has ended and the keys in hand are done it
+//     has 3 s; what is left then is dropped, and OnError is called with each key. A
+//     process that is killed drops it without a word.
 //   - Done of a key that is not held does nothing (Q-03 fixed).
 //   - ShutDown and ShutDownWithDrain concern this process. What waits, and what is
 //     delayed, stays for the other replicas and for the next start (Q-09 fixed),
-//     and a pending limiter delay is not forgotten.
+//     and a pending limiter delay is not forgotten: AddAfter and AddRateLimited of a key
+//     in hand work during a shutdown too. A key that this process added while it had it
+//     in hand comes again, though Get said before that there is nothing, unless another
+//     replica takes it first. If nobody calls Get after the Done of such a key, it stays in
+//     hand until the context of New ends, and [Queue.Wait] lasts as long.
 //   - The rate limiter is the queue's, see Config.Settings, and is shared by all
 //     replicas.
 //   - A process that is cut off, or stopped for longer than a lease, loses its

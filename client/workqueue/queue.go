@@ -26,16 +26,18 @@ type Config struct {
 	Session string
 	// Name tells people who it is.
 	Name string
-	// Lease is how long a key may be held by a process that is cut off. Default:
-	// the queue's, 30 s.
+	// Lease is how long a key may be held by a process that is cut off, at most
+	// the queue's max_lease. Default: the queue's, 30 s.
 	Lease time.Duration
 	// Grace is how long keys may be held after the context of New has ended.
 	// Default 20 s.
 	Grace time.Duration
-	// OnError is told what cannot be done, as "add", "len", "done"; key may be
-	// empty. It must be quick and safe for concurrent use, and may be nil.
+	// OnError is called with what cannot be done, as "add", "len", "done", and "run" when the
+	// service refuses this process and Get says that there is nothing any more; key may be
+	// empty. It must be quick and safe for concurrent use. Without it these failures go to Log,
+	// each kind once a minute.
 	OnError func(op, key string, err error)
-	// Log receives failures of the connection. Default: discarded.
+	// Log receives failures of the connection. Default: slog.Default().
 	Log *slog.Logger
 }
 
@@ -56,23 +58,30 @@ type Queue struct {
 	forced  chan struct{}      // closed by ShutDown, which ends a drain
 	retries chan struct{}      // holds one token when something has failed
 
-	mu     sync.Mutex // guards what follows
-	held   map[string]*client.Held
-	free   chan struct{}           // closed and made anew when a key was settled
-	force  bool                    // forced is closed
-	ended  bool                    // a Get has told that nothing is left
-	failed map[operation]client.Op // to be tried again
+	out *outbox // what was called for and is not answered
+
+	mu    sync.Mutex // guards what follows
+	held  map[string]*holding
+	again map[string]bool // done while dirty during a shutdown, and not here again yet; true once settled
+	free  chan struct{}   // closed and replaced when a key was settled
+	force bool            // forced is closed
+	ended bool            // a Get has said that nothing is left
+	said  map[string]time.Time
 }
 
-type operation struct {
-	kind client.OpKind
-	key  string
+// holding is a key that a caller has in hand.
+type holding struct {
+	*client.Held
+	dirty bool // this process added it since
 }
 
 // New returns a queue that works until ctx ends; then Get tells of a shutdown,
 // and keys that are held may be Done for the grace period. It does not wait for
 // the service to be reachable.
 func New(ctx context.Context, conn grpc.ClientConnInterface, cfg Config) (*Queue, error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.Default() //nolint:forbidigo // a controller that says nothing about its failures must be wanted
+	}
 	adds, err := client.NewProducer(conn, client.ProducerConfig{Queue: cfg.Queue, Name: cfg.Name, Log: cfg.Log})
 	if err != nil {
 		return nil, err
@@ -85,28 +94,57 @@ func New(ctx context.Context, conn grpc.ClientConnInterface, cfg Config) (*Queue
 	}
 	q := &Queue{
 		cfg: cfg, admin: client.NewQueue(conn, cfg.Queue, ""), adds: adds, pulls: pulls,
-		held: map[string]*client.Held{}, free: make(chan struct{}), forced: make(chan struct{}), ready: make(chan struct{}),
-		failed: map[operation]client.Op{}, retries: make(chan struct{}, 1),
+		held: map[string]*holding{}, again: map[string]bool{}, said: map[string]time.Time{}, free: make(chan struct{}),
+		forced: make(chan struct{}), ready: make(chan struct{}), retries: make(chan struct{}, 1),
 	}
+	q.out = newOutbox(window, q.send, q.failure)
 	q.ctx, q.cancel = context.WithCancel(ctx)
 	q.open, q.shut = context.WithCancel(q.ctx)
 	q.parts.Go(func() {
 		q.configure()
 		close(q.ready)
-		q.parts.Go(func() { _ = adds.Run(q.ctx) })
+		// What is called for while the last keys are finished is sent as well.
+		sending, stop := context.WithCancel(context.WithoutCancel(ctx))
+		q.parts.Go(func() { _ = adds.Run(sending) })
 		q.tell("run", "", pulls.Run(q.ctx))
+		<-q.ctx.Done()
+		last, cancel := context.WithTimeout(sending, lastSends)
+		defer cancel()
+		_ = q.out.flush(last, "")
+		q.out.close()
+		stop()
 	})
-	q.parts.Go(q.again)
+	q.parts.Go(q.out.run)
+	q.parts.Go(q.retry)
 	return q, nil
 }
 
 // Wait returns when everything the queue has started has ended: after the
-// context of New has, or after a shutdown when nothing is held any more.
+// context of New has, or after a shutdown when nothing is held any more. A key that became
+// dirty while it was in hand during the shutdown is held until a Get takes it and its Done
+// follows; if nobody calls Get, Wait lasts until the context of New ends.
 func (q *Queue) Wait() { q.parts.Wait() }
 
 func (q *Queue) tell(op, key string, err error) {
-	if err != nil && q.cfg.OnError != nil {
+	switch {
+	case err == nil:
+	case q.cfg.OnError != nil:
 		q.cfg.OnError(op, key, err)
+	default:
+		q.complain(op, key, err)
+	}
+}
+
+// complain logs the first failure of its kind, and then one a minute.
+func (q *Queue) complain(op, key string, err error) {
+	q.mu.Lock()
+	quiet := time.Since(q.said[op]) < time.Minute
+	if !quiet {
+		q.said[op] = time.Now()
+	}
+	q.mu.Unlock()
+	if !quiet {
+		q.cfg.Log.Error("work queue failed", slog.String("queue", q.cfg.Queue), slog.String("op", op), slog.String("key", key), slog.Any("error", err))
 	}
 }
 
@@ -166,31 +204,41 @@ func (q *Queue) configure() bool {
 	})
 }
 
-// do sends an operation; one that fails is tried again by again.
-func (q *Queue) do(name string, op client.Op) {
-	err := q.adds.Send(q.ctx, op, func(_ client.OpResult, err error) { q.failure(name, op, err) })
-	q.failure(name, op, err)
+const (
+	// window is how many operations are sent and not answered. A producer sends at most
+	// 8 batches of 1,000 at a time.
+	window = 16_000
+	// lastSends is how long what was called for may take to be sent after the end.
+	lastSends = 3 * time.Second
+)
+
+// send is the outbox's: the producer never waits for so few.
+func (q *Queue) send(op client.Op, done func(error)) {
+	if err := q.adds.Send(context.WithoutCancel(q.ctx), op, func(_ client.OpResult, err error) { done(err) }); err != nil {
+		done(err)
+	}
 }
 
-func (q *Queue) failure(name string, op client.Op, err error) {
-	if err == nil {
-		return
+var opNames = map[client.OpKind]string{
+	0: "add", client.OpAdd: "add", client.OpAddAfter: "add after",
+	client.OpAddRateLimited: "add rate limited", client.OpForget: "forget",
+}
+
+// failure is the outbox's.
+func (q *Queue) failure(op client.Op, err error) (again bool) {
+	q.tell(opNames[op.Kind], op.Key, err)
+	if !useful(err) || errors.Is(err, client.ErrStopped) || errors.Is(err, errNotSent) {
+		return false
 	}
-	q.tell(name, op.Key, err)
-	if !useful(err) || q.ctx.Err() != nil {
-		return
-	}
-	q.mu.Lock()
-	q.failed[operation{op.Kind, op.Key}] = op
-	q.mu.Unlock()
 	select {
 	case q.retries <- struct{}{}:
 	default:
 	}
+	return true
 }
 
-// again sends what failed once more, after a while.
-func (q *Queue) again() {
+// retry has what failed sent once more, after a while.
+func (q *Queue) retry() {
 	const every = 500 * time.Millisecond
 	for {
 		select {
@@ -202,47 +250,67 @@ func (q *Queue) again() {
 		if !q.pause(every) || !q.configure() {
 			return
 		}
-		q.mu.Lock()
-		failed := q.failed
-		q.failed = map[operation]client.Op{}
-		q.mu.Unlock()
-		for _, op := range failed {
-			q.do("add", op)
-		}
+		q.out.again()
 	}
 }
 
-// Add makes a key wait, unless it waits already.
-func (q *Queue) Add(key string) { q.add("add", client.Op{Key: key}) }
+// Add makes a key wait, unless it waits already. It never waits for the service, nor do
+// AddAfter, AddRateLimited and Forget: what they ask for is folded by key until it is sent.
+func (q *Queue) Add(key string) {
+	q.mu.Lock()
+	shut := q.ShuttingDown()
+	if h := q.held[key]; h != nil && !shut {
+		h.dirty = true
+	}
+	q.mu.Unlock()
+	if !shut {
+		q.put(client.Op{Key: key})
+	}
+}
 
-// AddAfter makes a key wait after d; the earlier of two due times wins.
+// AddAfter makes a key wait after d; the earlier of two due times wins. The time counts
+// from the call, also while the service cannot be reached.
 func (q *Queue) AddAfter(key string, d time.Duration) {
 	if d <= 0 {
 		q.Add(key)
 		return
 	}
-	q.add("add after", client.Op{Key: key, Kind: client.OpAddAfter, Delay: d})
+	q.addLater(client.Op{Key: key, Kind: client.OpAddAfter, Delay: d})
 }
 
 // AddRateLimited makes a key wait as the queue's rate limiter says.
 func (q *Queue) AddRateLimited(key string) {
-	q.add("add rate limited", client.Op{Key: key, Kind: client.OpAddRateLimited})
+	q.addLater(client.Op{Key: key, Kind: client.OpAddRateLimited})
 }
 
-func (q *Queue) add(name string, op client.Op) {
-	if !q.ShuttingDown() {
-		q.do(name, op)
+// addLater ignores keys after a shutdown, as upstream does, except those in hand: their next run
+// is due when this process is gone, and nobody else knows of it.
+func (q *Queue) addLater(op client.Op) {
+	q.mu.Lock()
+	ignored := q.ShuttingDown() && q.held[op.Key] == nil
+	q.mu.Unlock()
+	if !ignored {
+		q.put(op)
 	}
 }
 
 // Forget has the rate limiter forget a key; Done is still needed.
-func (q *Queue) Forget(key string) { q.do("forget", client.Op{Key: key, Kind: client.OpForget}) }
+func (q *Queue) Forget(key string) { q.put(client.Op{Key: key, Kind: client.OpForget}) }
+
+func (q *Queue) put(op client.Op) {
+	if !q.out.put(op) {
+		q.tell(opNames[op.Kind], op.Key, client.ErrStopped)
+	}
+}
 
 // NumRequeues is how often a key was added rate-limited since it was forgotten;
 // 0 when the service cannot be asked before the context of New ends.
 func (q *Queue) NumRequeues(key string) int {
 	var n int64
 	q.keep("num requeues", key, func() (err error) {
+		if err = q.out.flush(q.ctx, key); err != nil {
+			return err
+		}
 		n, err = q.adds.NumRequeues(q.ctx, key)
 		return err
 	})
@@ -258,7 +326,7 @@ func (q *Queue) Len() int { return int(q.counts().GetReady()) }
 func (q *Queue) counts() (counts *client.Counts) {
 	<-q.ready
 	q.keep("len", "", func() error {
-		err := errors.Join(q.adds.Flush(q.ctx), q.pulls.Flush(q.ctx))
+		err := errors.Join(q.out.flush(q.ctx, ""), q.pulls.Flush(q.ctx))
 		if err == nil {
 			counts, err = q.admin.Len(q.ctx)
 		}
@@ -273,6 +341,10 @@ func (q *Queue) Done(key string) {
 	q.mu.Lock()
 	h := q.held[key]
 	delete(q.held, key)
+	again := h != nil && h.dirty && q.ShuttingDown()
+	if again {
+		q.again[key] = false
+	}
 	close(q.free)
 	q.free = make(chan struct{})
 	q.mu.Unlock()
@@ -281,6 +353,13 @@ func (q *Queue) Done(key string) {
 		return
 	}
 	q.tell("done", key, h.Settle(client.Result{Outcome: client.OutcomeDone}))
+	if again {
+		q.mu.Lock()
+		if _, waits := q.again[key]; waits {
+			q.again[key] = true
+		}
+		q.mu.Unlock()
+	}
 	q.maybeEnd()
 }
 
@@ -307,105 +386,3 @@ func (q *Queue) Item(key string) (client.Item, bool) {
 	}
 	return h.Item(), true
 }
-
-const (
-	// onItsWay is how long a Get of a queue that is shutting down waits for a key
-	// before it asks the service whether there is one.
-	onItsWay = 50 * time.Millisecond
-	// elsewhere is how long it takes keys that are held, and not here, to be on
-	// their way here; then they are another replica's.
-	elsewhere = time.Second
-)
-
-// Get waits for a key and holds it until Done. When shutdown is true there is
-// none and none will come.
-func (q *Queue) Get() (key string, shutdown bool) {
-	for {
-		h, err := q.get()
-		switch {
-		case err == nil:
-			key = h.Item().Key
-			q.mu.Lock()
-			q.held[key] = h
-			q.mu.Unlock()
-			return key, false
-		case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded): // shutting down: look again
-		default:
-			q.mu.Lock()
-			q.ended = true
-			q.mu.Unlock()
-			q.shut()
-			q.maybeEnd()
-			return "", true
-		}
-	}
-}
-
-func (q *Queue) get() (*client.Held, error) {
-	switch {
-	case !q.ShuttingDown():
-		return q.pulls.Get(q.open)
-	case q.ctx.Err() != nil:
-		return nil, client.ErrStopped
-	}
-	for began := time.Now(); ; {
-		ctx, cancel := context.WithTimeout(q.ctx, onItsWay)
-		h, err := q.pulls.Get(ctx)
-		cancel()
-		if !errors.Is(err, context.DeadlineExceeded) {
-			return h, err
-		}
-		counts := q.counts()
-		held, unclaimed := q.pulls.Held()
-		strange := counts.GetProcessing() > int64(held) && time.Since(began) < elsewhere
-		if counts.GetReady() == 0 && unclaimed == 0 && !strange {
-			return nil, client.ErrStopped
-		}
-	}
-}
-
-// maybeEnd lets go of the streams once nothing can come any more.
-func (q *Queue) maybeEnd() {
-	q.mu.Lock()
-	over := q.ended && len(q.held) == 0
-	q.mu.Unlock()
-	if over {
-		q.cancel()
-	}
-}
-
-// ShutDown has Adds ignored from now on, and Get hand out what is ready and then
-// tell of the shutdown. It does not wait, and ends a drain that does.
-func (q *Queue) ShutDown() {
-	q.mu.Lock()
-	if !q.force {
-		q.force = true
-		close(q.forced)
-	}
-	q.mu.Unlock()
-	q.shut()
-}
-
-// ShutDownWithDrain is ShutDown that waits until this process holds no key any
-// more, ShutDown is called, or the context of New ends.
-func (q *Queue) ShutDownWithDrain() {
-	q.shut()
-	for {
-		q.mu.Lock()
-		held, free := len(q.held), q.free
-		q.mu.Unlock()
-		if held == 0 {
-			return
-		}
-		select {
-		case <-free:
-		case <-q.forced:
-			return
-		case <-q.ctx.Done():
-			return
-		}
-	}
-}
-
-// ShuttingDown reports whether the queue was shut down.
-func (q *Queue) ShuttingDown() bool { return q.open.Err() != nil }

@@ -9,5 +9,6 @@
 //	    the later of (taint added, pod bound) + seconds of the first toleration that matches the taint
 //
 // which depends on stored facts only, never on when somebody looked: a restart
-// moves no deadline (d.10).
+// moves no deadline (d.10). A countdown that runs is not moved later by taints that
+// change ([Stay.Continue]); its end is the one thing to be remembered of it.
 package taint

@@ -26,6 +26,17 @@ func (s Stay) Forever() bool { return s.Ends.IsZero() }
 // Due reports that the pod must go now.
 func (s Stay) Due(now time.Time) bool { return !s.Forever() && !now.Before(s.Ends) }
 
+// Continue is s for a pod whose countdown runs already and ends at a time, zero for
+// none: taints that change make a countdown shorter or cancel it, and never make it
+// longer. So a node that changes between not-ready and unreachable loses its pods
+// when the first of the two ends their stay.
+func (s Stay) Continue(ends time.Time) Stay {
+	if !ends.IsZero() && ends.Before(s.Ends) {
+		s.Ends = ends
+	}
+	return s
+}
+
 // Seen is when taints were first seen, by [Taint.ID], of those that do not say
 // when they were placed or name a time that has not come. Nil is empty.
 type Seen map[string]time.Time

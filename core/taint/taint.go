@@ -144,6 +144,22 @@ func Fingerprint(all []Taint) string {
 	return fmt.Sprintf("%016x", h.Sum64())
 }
 
+// FingerprintOf is a text of 16 letters that differs when tolerations do, in their
+// order too: the first that matches counts.
+func FingerprintOf(list []Toleration) string {
+	h := fnv.New64a()
+	for _, t := range list {
+		seconds := ""
+		if t.Seconds != nil {
+			seconds = strconv.FormatInt(*t.Seconds, 10)
+		}
+		for _, part := range []string{t.Key, t.Operator, t.Value, t.Effect, seconds} {
+			h.Write(strconv.AppendQuote(nil, part))
+		}
+	}
+	return fmt.Sprintf("%016x", h.Sum64())
+}
+
 func added(x Taint) time.Time {
 	if x.TimeAdded == nil {
 		return time.Time{}

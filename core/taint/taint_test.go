@@ -253,3 +253,48 @@ func FuzzStayNeverEndsEarlierThanTolerated(f *testing.F) {
 		}
 	})
 }
+
+func TestTaintsThatChangeMoveARunningCountdownOnlyEarlier(t *testing.T) {
+	t.Parallel()
+	at := func(seconds int) time.Time { return now.Add(time.Duration(seconds) * time.Second) }
+	for _, c := range []struct {
+		name                string
+		stay, running, want time.Time
+	}{
+		{"no countdown runs", at(300), time.Time{}, at(300)},
+		{"a later end does not hold", at(300), at(100), at(100)},
+		{"an earlier end does", at(50), at(100), at(50)},
+		{"for ever cancels it", time.Time{}, at(100), time.Time{}},
+	} {
+		if got := (taint.Stay{Ends: c.stay}).Continue(c.running).Ends; !got.Equal(c.want) {
+			t.Errorf("%s: ends at %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+func TestFingerprintsOfTolerationsTellEveryDifference(t *testing.T) {
+	t.Parallel()
+	a, b := tolerate("a", nil), tolerate("b", new(int64(0)))
+	seen := map[string]int{}
+	for i, list := range [][]taint.Toleration{
+		nil,
+		{a},
+		{b},
+		{a, b},
+		{b, a},
+		{tolerate("a", new(int64(0)))},
+		{tolerate("a", new(int64(1)))},
+		{{Key: "a", Operator: taint.Exists}},
+		{{Key: "a", Operator: taint.Equal, Effect: taint.NoExecute}},
+		{{Key: "a", Operator: taint.Exists, Effect: taint.NoExecute, Value: "v"}},
+	} {
+		p := taint.FingerprintOf(list)
+		if other, ok := seen[p]; ok || len(p) != 16 {
+			t.Errorf("list %d has the fingerprint %q, as list %d", i, p, other)
+		}
+		seen[p] = i
+		if taint.FingerprintOf(slices.Clone(list)) != p {
+			t.Errorf("list %d has two fingerprints", i)
+		}
+	}
+}

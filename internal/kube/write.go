@@ -36,6 +36,8 @@ type WriteOptions struct {
 	DryRun bool
 	// Force lets an ApplyPatch take over fields of other managers.
 	Force bool
+	// Strict refuses fields that the resource does not have, and repeated ones; else the server drops them.
+	Strict bool
 }
 
 func (o WriteOptions) query() url.Values {
@@ -46,6 +48,9 @@ func (o WriteOptions) query() url.Values {
 	}
 	if o.Force {
 		q.Set("force", "true")
+	}
+	if o.Strict {
+		q.Set("fieldValidation", "Strict")
 	}
 	return q
 }

@@ -65,14 +65,14 @@ func TestAJobsResultBecomesTheWorkers(t *testing.T) {
 		{job.Result{Settle: job.Dead, Err: failure}, client.OutcomeDead, failure, true},
 	} {
 		c.in.ReadAt.Pods = delta.Revision{Epoch: 1, RV: "5"}
-		res, err := a.result(c.in)
+		res, err := a.result(c.in, client.Reading{"dev/pods.v1": {Revision: client.Revision{Epoch: 1, RV: "5"}, Upper: client.Revision{Epoch: 1, RV: "8"}}})
 		if res.Outcome != c.outcome || !errors.Is(err, c.err) || res.After != c.in.After {
 			t.Errorf("%v: outcome %v, error %v", c.in.Settle, res.Outcome, err)
 		}
 		if c.terminal && err.Error() == failure.Error() {
 			t.Errorf("%v: the error is not terminal", c.in.Settle)
 		}
-		if len(res.ReadAt) != 1 || res.ReadAt["dev/pods.v1"].RV != "5" || len(res.Wrote) != 0 {
+		if len(res.ReadAt) != 1 || res.ReadAt["dev/pods.v1"].RV != "5" || res.ReadAt["dev/pods.v1"].Upper.RV != "8" || len(res.Wrote) != 0 {
 			t.Errorf("%v: read at %v, wrote %v", c.in.Settle, res.ReadAt, res.Wrote)
 		}
 	}

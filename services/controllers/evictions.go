@@ -74,11 +74,11 @@ func (l *evictionLook) Node(ctx context.Context, name string) ([]byte, error) {
 }
 
 func (l *evictionLook) PodsOn(ctx context.Context, node string) ([]string, error) {
-	keys, rev, err := l.index.IndexKeys(ctx, l.of.pods, "node", node, client.ReadOptions{AtLeast: l.least(l.of.pods)})
+	keys, at, err := l.index.IndexKeys(ctx, l.of.pods, "node", node, client.ReadOptions{AtLeast: l.least(l.of.pods)})
 	if err := l.heard(ctx, err); err != nil {
 		return nil, err
 	}
-	l.read.Raise(l.of.pods, rev)
+	l.read.Raise(l.of.pods, at)
 	return keys, nil
 }
 
@@ -88,11 +88,11 @@ func (l *evictionLook) Save(ctx context.Context, state []byte) error {
 	return l.of.queue.SaveState(ctx, l.item.Key, l.item.Token, state)
 }
 
-// Wake adds pods behind the revision at which their node was read.
+// Wake adds pods behind the state in which their node was read.
 func (l *evictionLook) Wake(ctx context.Context, keys []string) error {
 	seen := client.Barrier{}
-	if rev := l.read[l.of.nodes]; !rev.IsZero() {
-		seen.Raise(l.of.nodes, rev)
+	if at, ok := l.read[l.of.nodes]; ok {
+		seen.Raise(l.of.nodes, at.Upper)
 	}
 	items := make([]client.AddItem, len(keys))
 	for i, key := range keys {

@@ -58,12 +58,14 @@ func (a *jobAdapter) Reconcile(ctx context.Context, item client.Item) (client.Re
 	}
 	req := job.Request{
 		Key: item.Key, Token: item.Token, Attempt: item.Attempt, State: item.State,
-		Reader: &jobReader{a, item}, Lease: &jobLease{a.queue, item},
+		Lease: &jobLease{a.queue, item},
 	}
+	reader := &jobReader{jobAdapter: a, item: item, read: client.Reading{}}
+	req.Reader = reader
 	if e := item.Expectations; e != nil {
 		req.Expected = job.Expected{Owner: e.OwnerUID, Creations: e.Creations, Deletions: e.Deletions, Token: e.Token}
 	}
-	return a.result(a.rec.Reconcile(ctx, req))
+	return a.result(a.rec.Reconcile(ctx, req), reader.read)
 }
 
 // wakeSelecting wakes the Jobs of a namespace that may select pods they have not
@@ -91,12 +93,20 @@ func (a *jobAdapter) wakeSelecting(ctx context.Context, namespace string, item c
 	if _, err := a.queue.Add(ctx, items...); err != nil { // no items, no call
 		return client.Result{}, err
 	}
-	seen.Raise(a.jobs, read)
-	return client.Result{ReadAt: seen}, nil
+	return client.Result{ReadAt: client.Reading{a.jobs: read}, Wrote: seen}, nil
 }
 
-func (a *jobAdapter) result(r job.Result) (client.Result, error) {
-	res := client.Result{After: r.After, ReadAt: a.barrier(r.ReadAt), Wrote: a.barrier(r.Wrote)}
+// result is how the key is settled: read at the earliest revision that the sync says, with the upper bounds of
+// all that was read.
+func (a *jobAdapter) result(r job.Result, read client.Reading) (client.Result, error) {
+	res := client.Result{After: r.After, ReadAt: client.Reading{}, Wrote: a.barrier(r.Wrote)}
+	for collection, at := range a.barrier(r.ReadAt) {
+		b := client.Bounds{Revision: at, Upper: at}
+		if upper := read[collection].Upper; upper.Compare(at) > 0 {
+			b.Upper = upper
+		}
+		res.ReadAt[collection] = b
+	}
 	switch r.Settle {
 	case job.Forget:
 		res.Outcome = client.OutcomeForget
@@ -134,40 +144,50 @@ func (a *jobAdapter) barrier(r job.Revisions) client.Barrier {
 type jobReader struct {
 	*jobAdapter
 	item client.Item
+	read client.Reading
 }
 
 func (r *jobReader) at(collection string) client.ReadOptions {
 	return client.ReadOptions{AtLeast: r.item.AtLeast(collection)}
 }
 
-func (r *jobReader) Job(ctx context.Context, namespace, name string) ([]byte, delta.Revision, error) {
-	obj, found, rev, err := r.index.Find(ctx, r.jobs, string(delta.NewKey(namespace, name)), r.at(r.jobs))
-	if err := r.heard(ctx, err); err != nil || !found {
-		return nil, rev, err
+func (r *jobReader) saw(collection string, at client.Bounds, err error) {
+	if err == nil {
+		r.read.Raise(collection, at)
 	}
-	return obj.Payload, rev, nil
+}
+
+func (r *jobReader) Job(ctx context.Context, namespace, name string) ([]byte, delta.Revision, error) {
+	obj, found, at, err := r.index.Find(ctx, r.jobs, string(delta.NewKey(namespace, name)), r.at(r.jobs))
+	r.saw(r.jobs, at, err)
+	if err := r.heard(ctx, err); err != nil || !found {
+		return nil, at.Revision, err
+	}
+	return obj.Payload, at.Revision, nil
 }
 
 func (r *jobReader) OwnedPods(ctx context.Context, namespace string, uid types.UID) ([][]byte, delta.Revision, error) {
-	objs, rev, err := r.index.ByIndex(ctx, r.pods, "owner", []string{string(uid)}, r.at(r.pods))
+	objs, at, err := r.index.ByIndex(ctx, r.pods, "owner", []string{string(uid)}, r.at(r.pods))
+	r.saw(r.pods, at, err)
 	var out [][]byte
 	for _, obj := range objs {
 		if delta.Key(obj.Key).Namespace() == namespace {
 			out = append(out, obj.Payload)
 		}
 	}
-	return out, rev, r.heard(ctx, err)
+	return out, at.Revision, r.heard(ctx, err)
 }
 
 func (r *jobReader) PodKeys(ctx context.Context, namespace, selector string) ([]string, delta.Revision, error) {
 	o := client.ListOptions{ReadOptions: r.at(r.pods), Namespace: namespace, Labels: selector}
 	o.View = client.ViewKeys
-	objs, rev, err := r.index.List(ctx, r.pods, o)
+	objs, at, err := r.index.List(ctx, r.pods, o)
+	r.saw(r.pods, at, err)
 	names := make([]string, len(objs))
 	for i, obj := range objs {
 		names[i] = delta.Key(obj.Key).Name()
 	}
-	return names, rev, r.heard(ctx, err)
+	return names, at.Revision, r.heard(ctx, err)
 }
 
 func (r *jobReader) Pods(ctx context.Context, namespace string, names []string) ([][]byte, delta.Revision, error) {
@@ -178,12 +198,13 @@ func (r *jobReader) Pods(ctx context.Context, namespace string, names []string) 
 		for i, name := range chunk {
 			keys[i] = string(delta.NewKey(namespace, name))
 		}
-		objs, _, rev, err := r.index.BatchGet(ctx, r.pods, keys, r.at(r.pods))
+		objs, _, at, err := r.index.BatchGet(ctx, r.pods, keys, r.at(r.pods))
+		r.saw(r.pods, at, err)
 		if err := r.heard(ctx, err); err != nil {
-			return nil, rev, err
+			return nil, at.Revision, err
 		}
-		if oldest.IsZero() || rev.Compare(oldest) < 0 {
-			oldest = rev
+		if oldest.IsZero() || at.Compare(oldest) < 0 {
+			oldest = at.Revision
 		}
 		for _, obj := range objs {
 			out = append(out, obj.Payload)

@@ -77,20 +77,20 @@ type look struct {
 	*reads
 	item  client.Item
 	floor client.Barrier
-	read  client.Barrier
+	read  client.Reading
 }
 
 func (r *reads) look(item client.Item) look {
-	return look{reads: r, item: item, read: client.Barrier{}}
+	return look{reads: r, item: item, read: client.Reading{}}
 }
 
 // find is an object as JSON, nil when there is none.
 func (l *look) find(ctx context.Context, collection, key string) ([]byte, error) {
-	obj, found, rev, err := l.index.Find(ctx, collection, key, client.ReadOptions{AtLeast: l.least(collection)})
+	obj, found, at, err := l.index.Find(ctx, collection, key, client.ReadOptions{AtLeast: l.least(collection)})
 	if err := l.heard(ctx, err); err != nil {
 		return nil, err
 	}
-	l.read.Raise(collection, rev)
+	l.read.Raise(collection, at)
 	if !found {
 		return nil, nil
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 	rules "github.com/deltaplane/deltaplane/core/nodelifecycle"
 	"github.com/deltaplane/deltaplane/internal/kube"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/controllers/nodelifecycle"
 )
 
@@ -97,10 +98,16 @@ func (a *nodeAdapter) freshness(ctx context.Context) (rules.Fresh, client.Barrie
 	if err := a.heard(ctx, err); err != nil {
 		return rules.Fresh{}, nil, err
 	}
+	return freshOf(served, a.nodes, a.leases)
+}
+
+// freshOf is how current both collections are: known until the older of the times at
+// which they were live, heard of until the newer.
+func freshOf(served []*indexv1.CollectionStatus, nodes, leases string) (rules.Fresh, client.Barrier, error) {
 	var f rules.Fresh
 	at := client.Barrier{}
 	for _, c := range served {
-		if name := c.GetCollection(); name != a.nodes && name != a.leases {
+		if name := c.GetCollection(); name != nodes && name != leases {
 			continue
 		}
 		live := instant(c.GetLiveAt())
@@ -115,7 +122,7 @@ func (a *nodeAdapter) freshness(ctx context.Context) (rules.Fresh, client.Barrie
 		}
 		at[c.GetCollection()] = delta.Revision{Epoch: c.GetRevision().GetEpoch(), RV: c.GetRevision().GetResourceVersion()}
 	}
-	for _, name := range []string{a.nodes, a.leases} {
+	for _, name := range []string{nodes, leases} {
 		if _, ok := at[name]; !ok {
 			return rules.Fresh{}, nil, fmt.Errorf("%w: collection %s is not mirrored", nodelifecycle.ErrStale, name)
 		}
@@ -137,7 +144,7 @@ func (a *nodeAdapter) all(ctx context.Context, least string) ([][]byte, error) {
 	if least != "" {
 		at.Raise(a.nodes, client.Revision{RV: least})
 	}
-	objs, rev, err := a.index.List(ctx, a.nodes, client.ListOptions{ReadOptions: client.ReadOptions{
+	objs, read, err := a.index.List(ctx, a.nodes, client.ListOptions{ReadOptions: client.ReadOptions{
 		AtLeast: at[a.nodes], Fields: []string{"metadata.name", "metadata.labels", "status.conditions"},
 	}})
 	if err := a.heard(ctx, err); err != nil {
@@ -148,7 +155,7 @@ func (a *nodeAdapter) all(ctx context.Context, least string) ([][]byte, error) {
 	if a.judged == nil {
 		a.judged = client.Barrier{}
 	}
-	a.judged.Raise(a.nodes, rev)
+	a.judged.Raise(a.nodes, read.Upper)
 	return payloads(objs), nil
 }
 
@@ -172,13 +179,13 @@ func (l *nodeLook) Lease(ctx context.Context, name string) ([]byte, error) {
 // PodsOn implements [nodelifecycle.Reader].
 func (l *nodeLook) PodsOn(ctx context.Context, node string) ([][]byte, error) {
 	pods := l.of.pods
-	objs, rev, err := l.index.ByIndex(ctx, pods, "node", []string{node}, client.ReadOptions{
-		AtLeast: l.least(pods), Fields: []string{"metadata.namespace", "metadata.name", "metadata.uid", "status.conditions"},
+	objs, at, err := l.index.ByIndex(ctx, pods, "node", []string{node}, client.ReadOptions{
+		AtLeast: l.least(pods), Fields: []string{"metadata.namespace", "metadata.name", "metadata.uid", "metadata.creationTimestamp", "status.conditions"},
 	})
 	if err := l.heard(ctx, err); err != nil {
 		return nil, err
 	}
-	l.read.Raise(pods, rev)
+	l.read.Raise(pods, at)
 	return payloads(objs), nil
 }
 

@@ -79,7 +79,7 @@ func TestA218AnOrphansKeyIsDoneOnlyWhenTheJobsAreWoken(t *testing.T) {
 		if diff := cmp.Diff(want, w.added, protocmp.Transform()); diff != "" {
 			t.Errorf("woken (-want +got):\n%s", diff)
 		}
-		if diff := cmp.Diff(client.Barrier{pods: seen, jobs: {Epoch: 3, RV: "40"}}, res.ReadAt); diff != "" {
+		if diff := cmp.Diff(client.Reading{jobs: {Revision: client.Revision{Epoch: 3, RV: "40"}, Upper: client.Revision{Epoch: 3, RV: "40"}}}, res.ReadAt); diff != "" {
 			t.Errorf("read at (-want +got):\n%s", diff)
 		}
 	}

@@ -108,6 +108,10 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	return s, nil
 }
 
+// maxDeliveries is how many workers in a row a key may take down before its
+// queue gives it up.
+const maxDeliveries = 20
+
 func (s *Service) add(name string) error {
 	queue := s.cfg.Cluster + "/" + name
 	q := client.NewQueue(s.deps.Queue, queue, "")
@@ -118,7 +122,7 @@ func (s *Service) add(name string) error {
 	p := &part{plan: pl}
 	tc := client.TriggerConfig{
 		Name: queue, Primary: pl.primary, Others: pl.others, Delay: pl.delay, Resync: s.cfg.Resync, Check: s.cfg.Check, Log: s.log,
-		Queue: &queuev1.QueueConfig{RateLimiter: pl.limiter, Partitions: int32(s.cfg.Partitions), AbsorbDelays: pl.absorb},
+		Queue: &queuev1.QueueConfig{RateLimiter: pl.limiter, Partitions: int32(s.cfg.Partitions), AbsorbDelays: pl.absorb, MaxDeliveries: maxDeliveries},
 		Swept: s.metrics.sweptFor(name),
 	}
 	if s.cfg.Lease > 0 {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/deltaplane/deltaplane/client"
 	rules "github.com/deltaplane/deltaplane/core/nodelifecycle"
@@ -81,10 +82,15 @@ func (z *zoneQueues) Limit(ctx context.Context, zone rules.Zone, rate float64) e
 			return err
 		}
 	}
-	_, _, err := q.Configure(ctx, &queuev1.QueueConfig{
+	cfg := &queuev1.QueueConfig{
 		RateLimiter:     exponential(50*time.Millisecond, 10*time.Second),
 		DispatchLimiter: &queuev1.BucketLimiter{Qps: max(rate, 1e-6), Burst: 1},
-	})
+		MaxDeliveries:   maxDeliveries,
+	}
+	if z.s.cfg.Lease > 0 {
+		cfg.LeaseDuration = durationpb.New(z.s.cfg.Lease)
+	}
+	_, _, err := q.Configure(ctx, cfg)
 	if err != nil {
 		return err
 	}

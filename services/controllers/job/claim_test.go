@@ -1,6 +1,7 @@
 package job_test
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
@@ -154,6 +155,69 @@ func TestOrphans(t *testing.T) {
 			}
 		})
 	}
+	for name, set := range map[string]func(*batchv1.Job){
+		"managed by somebody else": func(j *batchv1.Job) { j.Spec.ManagedBy = new("acme.io/c") },
+		"not supported":            func(j *batchv1.Job) { j.Spec.CompletionMode = new(batchv1.IndexedCompletion) },
+	} {
+		for _, manual := range []bool{false, true} {
+			t.Run(fmt.Sprintf("a Job %s, with a selector of its own %v, is seen, then gone", name, manual), func(t *testing.T) {
+				t.Parallel()
+				goneAfterItWasSeen(t, set, manual)
+			})
+		}
+		t.Run("a Job "+name+", pod of a Job of that name before", func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			j := newJob(b.w, 1, 1, 6)
+			set(j)
+			b.w.putJob(j)
+			old := b.w.addPod(j, inPhase(corev1.PodRunning), ownedBySomebody("Job", "batch/v1", "work"))
+			own := b.w.addPod(j, inPhase(corev1.PodRunning))
+			b.w.fault = func(op, _ string) fault { return fault{before: errors.New("timeout")} }
+			if res := b.sync("default/work"); res.Settle != job.RateLimited {
+				t.Errorf("with an API server that is away it settled as %v, %v", res.Settle, res.Err)
+			}
+			b.w.fault = nil
+			if res := b.sync("default/work"); res.Err != nil || len(b.w.pods[old.Name].Finalizers) != 0 || len(b.w.pods[own.Name].Finalizers) != 1 {
+				t.Errorf("%v; the old Job's pod keeps %v, its own %v", res.Err, b.w.pods[old.Name].Finalizers, b.w.pods[own.Name].Finalizers)
+			}
+		})
+	}
+	t.Run("a Job that is being deleted", func(t *testing.T) {
+		t.Parallel()
+		for _, c := range []struct {
+			name     string
+			set      func(*batchv1.Job)
+			stripped bool
+		}{
+			{"not supported", func(j *batchv1.Job) { j.Spec.SuccessPolicy = &batchv1.SuccessPolicy{} }, true},
+			{"managed by somebody else, who strips them", func(j *batchv1.Job) { j.Spec.ManagedBy = new("acme.io/c") }, false},
+		} {
+			b := newBench(t)
+			j := newJob(b.w, 1, 1, 6)
+			c.set(j)
+			b.w.putJob(j)
+			p := b.w.addPod(j, inPhase(corev1.PodRunning))
+			if b.sync("default/work"); len(b.w.pods[p.Name].Finalizers) != 1 {
+				t.Errorf("%s: stripped before it was deleted", c.name)
+			}
+			v := b.w.current()
+			deleted := j.DeepCopy()
+			deleted.DeletionTimestamp = new(metav1.NewTime(epoch))
+			b.w.putJob(deleted) // waits for its pods
+			b.w.putJob(j.DeepCopy())
+			if res := b.r.Reconcile(t.Context(), job.Request{Key: "default/work", Token: 9, Attempt: 1, Reader: &view{b.w, v.jobs + 1, v.pods}, Lease: b.lease}); c.stripped && res.Err == nil || len(b.w.pods[p.Name].Finalizers) != 1 {
+				t.Errorf("%s: %v, and a deletion that a live read does not show stripped a pod", c.name, res.Err)
+			}
+			b.w.putJob(deleted)
+			if res := b.sync("default/work"); res.Err != nil || (len(b.w.pods[p.Name].Finalizers) == 0) != c.stripped {
+				t.Errorf("%s: %v, finalizers %v", c.name, res.Err, b.w.pods[p.Name].Finalizers)
+			}
+			if len(b.w.statuses) != 0 {
+				t.Errorf("%s: %d status writes", c.name, len(b.w.statuses))
+			}
+		}
+	})
 	t.Run("an index that does not show a Job yet strips nothing", func(t *testing.T) {
 		t.Parallel()
 		b := newBench(t)
@@ -167,6 +231,55 @@ func TestOrphans(t *testing.T) {
 			t.Errorf("settled %v, %d patches", res.Settle, b.w.calls["patch"])
 		}
 	})
+}
+
+// goneAfterItWasSeen looks at a Job that is not synced, deletes it, and looks again.
+func goneAfterItWasSeen(t *testing.T, set func(*batchv1.Job), manual bool) {
+	b := newBench(t)
+	j := newJob(b.w, 1, 1, 6)
+	set(j)
+	if manual {
+		j.Spec.ManualSelector = new(true)
+		j.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}}
+		j.Spec.Template.Labels = map[string]string{"app": "x"} // by which nobody finds the Job's name
+	}
+	b.w.putJob(j)
+	p := b.w.addPod(j, inPhase(corev1.PodRunning))
+	if res := b.sync("default/work"); res.Err != nil || len(b.w.pods[p.Name].Finalizers) != 1 {
+		t.Fatalf("%v; finalizers %v of a pod whose Job is there", res.Err, b.w.pods[p.Name].Finalizers)
+	}
+	if err := b.w.DeleteJob(t.Context(), ns, "work", j.UID); err != nil {
+		t.Fatal(err)
+	}
+	if res := b.sync("default/work"); res.Err != nil || len(b.w.pods[p.Name].Finalizers) != 0 {
+		t.Errorf("%v; finalizers %v of a pod whose Job is gone", res.Err, b.w.pods[p.Name].Finalizers)
+	}
+	if len(b.lease.state) != 0 {
+		t.Errorf("the queue keeps %s for a Job that is gone", b.lease.state)
+	}
+}
+
+// A selector without requirements selects every pod, as the API server has it.
+func TestASelectorWithoutRequirementsSelectsEveryPod(t *testing.T) {
+	t.Parallel()
+	for _, live := range []bool{false, true} {
+		b := newBench(t)
+		j := newJob(b.w, 2, 2, 6)
+		j.Spec.ManualSelector, j.Spec.Selector = new(true), &metav1.LabelSelector{}
+		b.w.putJob(j)
+		free := b.w.addPod(j, ownerless, untracked, func(p *corev1.Pod) { p.Labels = nil })
+		if live {
+			b.lease.state = []byte(`{"x":true}`)
+		}
+		for range 3 {
+			if res := b.sync("default/work"); res.Err != nil {
+				t.Fatalf("live %v: %v", live, res.Err)
+			}
+		}
+		if got := b.w.pods[free.Name]; len(got.OwnerReferences) != 1 || len(b.w.born) != 1 || b.status("work").Active != 2 {
+			t.Errorf("live %v: the free pod is owned by %v, %d pods made, status %s; want it adopted and one made", live, got.OwnerReferences, len(b.w.born), show(b.status("work")))
+		}
+	}
 }
 
 // 131917, controllers.md section 6: a Job deleted and made again at once starts

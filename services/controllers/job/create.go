@@ -41,7 +41,7 @@ func (s *run) create(ctx context.Context, t *turn) (acted, error) {
 	if err := b.giveBack(ctx); err != nil {
 		return acted{}, err
 	}
-	s.metrics.created(b.created, b.failed)
+	s.metrics.created(t.creates(), b.created, b.failed)
 	return acted{created: b.created}, b.err
 }
 

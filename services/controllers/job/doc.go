@@ -48,7 +48,8 @@
 //  6. A pod is counted when its UID was written to uncountedTerminatedPods and its
 //     finalizer is gone since. Status writes carry the resource version they were
 //     decided on, patches and deletions the UID, and the patch that gives up a
-//     pod's right to be counted (scaling down) the version of the pod.
+//     pod's right to be counted (scaling down) a version of the pod in which it is
+//     active; where the index shows an older one, the pod is read live.
 //
 // Hence at most parallelism pods are active, each success is counted once, and
 // counters never fall. What is left to chance is a packet that was sent in time and
@@ -79,11 +80,15 @@
 //
 //   - Indexed completion, podFailurePolicy, successPolicy and backoffLimitPerIndex
 //     are not implemented. A Job that uses one gets one Warning event,
-//     UnsupportedJobFeature, and is otherwise left alone.
+//     UnsupportedJobFeature, and is otherwise left alone; while it is being deleted
+//     its pods lose their finalizers.
 //   - Pods are named by ordinal instead of at random, and carry the annotation
 //     [TokenAnnotation].
-//   - The failure back-off survives restarts (upstream issue 114650), creations in
-//     a namespace that is being deleted are not counted as active, and a pod that
+//   - The failure back-off survives restarts (upstream issue 114650) and status
+//     writes without an answer, creations in a namespace that is being deleted are not counted as active, and a pod that
 //     lost its finalizer to a deletion that then failed is deleted first.
-//   - ttlSecondsAfterFinished (a.2-47) is kept by this controller, not by one of its own.
+//   - ttlSecondsAfterFinished (a.2-47) is kept by this controller, not by one of its
+//     own, also for the Jobs that other controllers manage.
+//   - An activeDeadlineSeconds of more than a hundred years never ends a Job (upstream
+//     one that no duration holds ends it at once).
 package job

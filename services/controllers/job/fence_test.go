@@ -2,7 +2,9 @@ package job_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -365,5 +367,68 @@ func TestDoubtIsHandedOn(t *testing.T) {
 	}
 	if res := r.Reconcile(t.Context(), p.request(1, p.w.current(), nil)); res.Err != nil || strings.Contains(string(p.lease.state), `"x":true`) {
 		t.Errorf("%v, state %s", res.Err, p.lease.state)
+	}
+}
+
+// tracedLease notes what is stored with the key, in one list with the creations.
+type tracedLease struct {
+	*keptLease
+	trace                     *[]string
+	alive, saveErr, expectErr error
+}
+
+func (l tracedLease) Alive() error { return l.alive }
+
+func (l tracedLease) Save(ctx context.Context, state []byte) error {
+	var mark struct{ N int64 }
+	if err := json.Unmarshal(state, &mark); err != nil {
+		return err
+	}
+	*l.trace = append(*l.trace, fmt.Sprint("save the mark ", mark.N))
+	if l.saveErr != nil {
+		return l.saveErr
+	}
+	return l.keptLease.Save(ctx, state)
+}
+
+func (l tracedLease) Expect(ctx context.Context, owner string, creations, deletions []string) error {
+	*l.trace = append(*l.trace, fmt.Sprint("expect ", len(creations)))
+	if l.expectErr != nil {
+		return l.expectErr
+	}
+	return l.keptLease.Expect(ctx, owner, creations, deletions)
+}
+
+func TestTheMarkIsSavedThenTheNamesAreExpectedBeforeAPodIsMade(t *testing.T) {
+	t.Parallel()
+	down := errors.New("the queue is down")
+	for _, c := range []struct {
+		name    string
+		pods    int32
+		lease   tracedLease
+		want    []string // the first of the trace
+		creates int
+	}{
+		{name: "one pod", pods: 1, want: []string{"save the mark 1", "expect 1", "create"}, creates: 1},
+		{name: "three pods", pods: 3, want: []string{"save the mark 3", "expect 3", "create"}, creates: 3},
+		{name: "the mark cannot be saved", pods: 1, lease: tracedLease{saveErr: down}, want: []string{"save the mark 1"}},
+		{name: "the names cannot be stored", pods: 1, lease: tracedLease{expectErr: down}, want: []string{"save the mark 1", "expect 1"}},
+		{name: "the lease is lost", pods: 1, lease: tracedLease{alive: job.ErrLeaseLost}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			b.w.putJob(newJob(b.w, c.pods, c.pods, 6))
+			var trace []string
+			c.lease.keptLease, c.lease.trace = b.lease, &trace
+			r := (&pair{bench: b}).worker(stopping{b.w, func(string) { trace = append(trace, "create") }})
+			res := r.Reconcile(t.Context(), job.Request{Key: "default/work", Token: 1, Attempt: 1, Reader: b.w.current(), Lease: c.lease})
+			if len(trace) < len(c.want) || !slices.Equal(trace[:len(c.want)], c.want) || len(c.want) == 0 && len(trace) > 0 {
+				t.Errorf("%q, want %q first; settled %v, %v", trace, c.want, res.Settle, res.Err)
+			}
+			if made := len(b.w.born); made != c.creates || slices.Contains(trace[min(len(trace), len(c.want)):], "expect 1") {
+				t.Errorf("%d pods made, want %d: %q", made, c.creates, trace)
+			}
+		})
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -59,16 +60,17 @@ type bench struct {
 	now   time.Time
 	w     *world
 	rec   *recorder
+	reg   *prometheus.Registry
 	r     *job.Reconciler
 	lease *keptLease
 }
 
 func newBench(t *testing.T) *bench {
 	t.Helper()
-	b := &bench{t: t, now: epoch, rec: &recorder{}, lease: &keptLease{}}
+	b := &bench{t: t, now: epoch, rec: &recorder{}, reg: prometheus.NewRegistry(), lease: &keptLease{}}
 	b.w = newWorld(func() time.Time { return b.now })
 	var err error
-	b.r, err = job.New(job.Config{Now: func() time.Time { return b.now }, Parallel: 1}, b.w, b.rec, slog.New(slog.DiscardHandler))
+	b.r, err = job.New(job.Config{Now: func() time.Time { return b.now }, Parallel: 1, Metrics: b.reg}, b.w, b.rec, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

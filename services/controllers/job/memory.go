@@ -22,6 +22,8 @@ type memory struct {
 	// Failed and FailedAt are the pod-failure record (rule a.2-36).
 	Failed   int32 `json:"k,omitempty"`
 	FailedAt int64 `json:"l,omitempty"` // unix nanoseconds
+	// Accounted are the pods of the status that the record has taken into account.
+	Accounted *tally `json:"a,omitempty"`
 	// Unsure: the outcome of a write is not known; read live next time.
 	Unsure bool `json:"x,omitempty"`
 	// Floor is the resource version of the last live list of pods, FloorEpoch the

@@ -11,9 +11,8 @@ import (
 // metrics carry the names of the upstream Job controller. completion_mode is
 // always NonIndexed.
 type metrics struct {
-	syncs, ended, pods *prometheus.CounterVec
-	externals          prometheus.Counter
-	duration           *prometheus.HistogramVec
+	syncs, ended, pods, externals *prometheus.CounterVec
+	duration                      *prometheus.HistogramVec
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -25,10 +24,10 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		syncs: counter("job_syncs_total",
 			"Syncs of Jobs. result: success, error, lost; action: tracking, pods_created, pods_deleted, sweep.", mode, "result", "action"),
 		ended: counter("jobs_finished_total", "Finished Jobs. result: succeeded, failed; reason: of the condition.", mode, "result", "reason"),
-		pods:  counter("job_pods_creation_total", "Creations of pods. status: succeeded, failed.", "status"),
-		externals: prometheus.NewCounter(prometheus.CounterOpts{
-			Namespace: ns, Name: "jobs_by_external_controller_total", Help: "Syncs skipped because spec.managedBy names another controller.",
-		}),
+		pods: counter("job_pods_creation_total",
+			"Creations of pods. reason: new, recreate_terminating_or_failed, recreate_failed; status: succeeded, failed.", "reason", "status"),
+		externals: counter("jobs_by_external_controller_total",
+			"Jobs that another controller manages, when they are first seen. controller_name: their spec.managedBy.", "controller_name"),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: ns, Name: "job_sync_duration_seconds", Help: "Time to sync a Job; labels as in job_syncs_total.",
 			Buckets: prometheus.ExponentialBuckets(0.004, 2, 15),
@@ -66,7 +65,11 @@ func (m *metrics) finished(c *batchv1.JobCondition) {
 	m.ended.WithLabelValues(nonIndexed, result, c.Reason).Inc()
 }
 
-func (m *metrics) created(ok, failed int32) {
-	m.pods.WithLabelValues("succeeded").Add(float64(ok))
-	m.pods.WithLabelValues("failed").Add(float64(failed))
+func (m *metrics) created(reason string, ok, failed int32) {
+	if ok > 0 {
+		m.pods.WithLabelValues(reason, "succeeded").Add(float64(ok))
+	}
+	if failed > 0 {
+		m.pods.WithLabelValues(reason, "failed").Add(float64(failed))
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -20,7 +19,11 @@ import (
 // the outcome of a write is unknown, the index is older than the last live list,
 // or it shows pods as counted of which the Job knows nothing.
 func (s *run) pods(ctx context.Context, j *batchv1.Job) (*batchv1.Job, []*corev1.Pod, error) {
-	pods, rev, err := s.indexedPods(ctx, j.UID, candidates(j))
+	selector, err := candidates(j)
+	if err != nil {
+		return nil, nil, err
+	}
+	pods, rev, err := s.indexedPods(ctx, j.UID, selector)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -74,16 +77,29 @@ func behind(j *batchv1.Job, pods []*corev1.Pod) bool {
 
 // candidates selects pods the Job may adopt or has to clean up: those that carry
 // its name, or those a selector chosen by the user matches.
-func candidates(j *batchv1.Job) string {
+func candidates(j *batchv1.Job) (string, error) {
 	if j.Spec.ManualSelector != nil && *j.Spec.ManualSelector {
-		return metav1.FormatLabelSelector(j.Spec.Selector)
+		return selectorOf(j)
 	}
-	return named(j.Name)
+	return named(j.Name), nil
 }
+
+// selectorOf is a Job's selector as the API server reads it. One without
+// requirements is empty, and selects every pod.
+func selectorOf(j *batchv1.Job) (string, error) {
+	selector, err := metav1.LabelSelectorAsSelector(j.Spec.Selector)
+	if err != nil {
+		return "", fmt.Errorf("selector of job: %w", err)
+	}
+	return selector.String(), nil
+}
+
+// nobody selects no pod.
+const nobody = "<nobody>"
 
 func named(job string) string {
 	if len(job) > 63 { // not a label value: no pod can carry it
-		return ""
+		return nobody
 	}
 	return batchv1.JobNameLabel + "=" + job
 }
@@ -102,7 +118,7 @@ func (s *run) indexedPods(ctx context.Context, uid types.UID, selector string) (
 	if err != nil {
 		return nil, rev, err
 	}
-	if selector != "" && !strings.HasPrefix(selector, "<") { // "<none>" and "<error>" match nothing
+	if selector != nobody {
 		have := map[string]bool{}
 		for _, p := range pods {
 			have[p.Name] = true
@@ -150,7 +166,11 @@ func without(names []string, have map[string]bool) []string {
 // livePods reads the same pods from the API server. Pods that only the index
 // knows are read one by one: gone, or not selected any more.
 func (s *run) livePods(ctx context.Context, j *batchv1.Job, indexed []*corev1.Pod) ([]*corev1.Pod, error) {
-	list, rv, err := s.api.ListPods(ctx, j.Namespace, metav1.FormatLabelSelector(j.Spec.Selector))
+	selector, err := selectorOf(j)
+	if err != nil {
+		return nil, err
+	}
+	list, rv, err := s.api.ListPods(ctx, j.Namespace, selector)
 	if err != nil {
 		return nil, fmt.Errorf("list pods live: %w", err)
 	}
@@ -215,7 +235,7 @@ func (s *run) claim(ctx context.Context, j *batchv1.Job, pods []*corev1.Pod) ([]
 		case ref != nil:
 			if isJobRef(ref) && ref.Name == j.Name && tracked(p) {
 				if err = stillThere(); err == nil {
-					_, err = s.strip(ctx, p, false)
+					_, err = s.strip(ctx, p)
 				}
 			}
 		case matches && p.DeletionTimestamp == nil && j.DeletionTimestamp == nil:
@@ -227,7 +247,7 @@ func (s *run) claim(ctx context.Context, j *batchv1.Job, pods []*corev1.Pod) ([]
 				claimed = append(claimed, adopted)
 			}
 		case tracked(p):
-			_, err = s.strip(ctx, p, false)
+			_, err = s.strip(ctx, p)
 		}
 		if err != nil {
 			return nil, err

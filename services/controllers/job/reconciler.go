@@ -133,22 +133,17 @@ func (s *run) sync(ctx context.Context) error {
 	case j == nil:
 		return s.sweepGone(ctx, "")
 	case j.Spec.ManagedBy != nil && *j.Spec.ManagedBy != batchv1.JobControllerName:
-		s.metrics.externals.Inc()
-		return nil
+		return s.external(ctx, j)
 	case finished(j):
 		return s.sweep(ctx, j)
 	}
 	if j.Spec.Selector == nil {
 		return fmt.Errorf("job %s/%s has no selector", s.namespace, s.name)
 	}
-	s.memory.UID = j.UID
 	if reason, message := unsupported(j); reason != "" {
-		if s.memory.Told != message {
-			s.events.Event(j, corev1.EventTypeWarning, reason, message)
-			s.memory.Told = message
-		}
-		return nil
+		return s.unmanaged(ctx, j, reason, message)
 	}
+	s.memory.UID = j.UID
 	if !s.remembered && !s.live && touched(&j.Status) {
 		s.live = true // what was known about this Job is lost
 		if j, err = s.sameJob(ctx, j.UID); err != nil {
@@ -156,6 +151,51 @@ func (s *run) sync(ctx context.Context) error {
 		}
 	}
 	return s.syncJob(ctx, j)
+}
+
+// external is a Job that another controller manages (a.2-22): of it only the TTL is
+// kept, as upstream does for every Job.
+func (s *run) external(ctx context.Context, j *batchv1.Job) error {
+	first, err := s.leaveAlone(ctx, j)
+	if err != nil {
+		return err
+	}
+	if first {
+		s.metrics.externals.WithLabelValues(*j.Spec.ManagedBy).Inc()
+	}
+	if finished(j) {
+		return s.expire(ctx, j)
+	}
+	return nil
+}
+
+// unmanaged is a Job that this controller cannot run. While it is being deleted its
+// pods have nobody else to take their finalizers off.
+func (s *run) unmanaged(ctx context.Context, j *batchv1.Job, reason, message string) error {
+	if _, err := s.leaveAlone(ctx, j); err != nil {
+		return err
+	}
+	if s.memory.Told != message {
+		s.events.Event(j, corev1.EventTypeWarning, reason, message)
+		s.memory.Told = message
+	}
+	if j.DeletionTimestamp == nil {
+		return nil
+	}
+	return s.sweepDeleting(ctx, j)
+}
+
+// leaveAlone remembers a Job that is not synced, so that its pods are found once it is
+// gone (a.2-27), and frees those of earlier Jobs of its name when it is seen first.
+func (s *run) leaveAlone(ctx context.Context, j *batchv1.Job) (first bool, err error) {
+	if first = s.memory.UID != j.UID; first {
+		if err := s.sweepOthers(ctx, j); err != nil {
+			return false, err
+		}
+	}
+	s.memory = memory{UID: j.UID, Told: s.memory.Told}
+	s.unsure = false // nothing is decided by the index
+	return first, nil
 }
 
 // touched reports whether a Job has been synced before, by anybody.

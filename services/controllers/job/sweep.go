@@ -3,6 +3,7 @@ package job
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -47,6 +48,49 @@ func (s *run) sweepGone(ctx context.Context, uid types.UID) error {
 	return s.stripAll(ctx, orphans)
 }
 
+// sweepOthers takes the tracking finalizer off pods of Jobs that had this Job's name
+// before it (rule a.2-27). A Job that is synced does so when it claims its pods.
+func (s *run) sweepOthers(ctx context.Context, j *batchv1.Job) error {
+	pods, _, err := s.indexedPods(ctx, "", named(s.name))
+	if err != nil {
+		return err
+	}
+	var left []*corev1.Pod
+	for _, p := range pods {
+		if ref := metav1.GetControllerOfNoCopy(p); tracked(p) && ref != nil && isJobRef(ref) && ref.Name == j.Name && ref.UID != j.UID {
+			left = append(left, p)
+		}
+	}
+	if len(left) == 0 {
+		return nil
+	}
+	if _, err := s.sameJob(ctx, j.UID); err != nil {
+		return err
+	}
+	return s.stripAll(ctx, left)
+}
+
+// sweepDeleting takes the tracking finalizer off the pods of a Job that is being
+// deleted, whose deletion may wait for them.
+func (s *run) sweepDeleting(ctx context.Context, j *batchv1.Job) error {
+	s.action = "sweep"
+	pods, _, err := s.indexedPods(ctx, j.UID, nobody)
+	if err != nil {
+		return err
+	}
+	left := slices.DeleteFunc(pods, func(p *corev1.Pod) bool { return !ownedBy(j, p) || !tracked(p) })
+	if len(left) == 0 {
+		return nil
+	}
+	if j, err = s.sameJob(ctx, j.UID); err != nil {
+		return err
+	}
+	if j.DeletionTimestamp == nil {
+		return fmt.Errorf("job %s/%s is not being deleted any more", s.namespace, s.name)
+	}
+	return s.stripAll(ctx, left)
+}
+
 // sweep is all that is left to do for a Job that has ended.
 func (s *run) sweep(ctx context.Context, j *batchv1.Job) error {
 	s.memory = memory{}
@@ -62,7 +106,7 @@ func (s *run) sweep(ctx context.Context, j *batchv1.Job) error {
 // its lease.
 func (s *run) sweepFinished(ctx context.Context, j *batchv1.Job) error {
 	s.action = "sweep"
-	pods, _, err := s.indexedPods(ctx, j.UID, "")
+	pods, _, err := s.indexedPods(ctx, j.UID, nobody)
 	if err != nil {
 		return err
 	}
@@ -95,7 +139,7 @@ func (s *run) sweepFinished(ctx context.Context, j *batchv1.Job) error {
 
 func (s *run) stripAll(ctx context.Context, pods []*corev1.Pod) error {
 	return s.forEach(pods, func(p *corev1.Pod) error {
-		_, err := s.strip(ctx, p, false)
+		_, err := s.strip(ctx, p)
 		return err
 	})
 }

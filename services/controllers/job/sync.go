@@ -2,6 +2,7 @@ package job
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -32,7 +33,7 @@ func (s *run) syncJob(ctx context.Context, j *batchv1.Job) error {
 	s.status = *j.Status.DeepCopy()
 	t := begin(facts{
 		job: j, pods: pods, satisfied: len(s.deleting) == 0, ignored: s.stripped,
-		failures: s.memory.failures(), now: s.now(),
+		failures: s.memory.failures(), accounted: s.memory.Accounted, now: s.now(),
 	})
 	done, actErr := s.act(ctx, t)
 	if lost(actErr) {
@@ -159,7 +160,7 @@ func (s *run) dropSurplus(ctx context.Context, j *batchv1.Job, pods []*corev1.Po
 	}
 	return kept, s.forEach(surplus, func(p *corev1.Pod) error {
 		if tracked(p) {
-			if gone, err := s.strip(ctx, p, false); gone || err != nil {
+			if gone, err := s.strip(ctx, p); gone || err != nil {
 				return err
 			}
 		}
@@ -190,8 +191,8 @@ func (s *run) act(ctx context.Context, t *turn) (acted, error) {
 
 // deletePods deletes the action's pods in parallel (rules a.1-9, a.1-13). When
 // scaling down the finalizer goes first, so that the pods are not counted as
-// failed (rule a.2-34); that patch holds only for the very version the decision
-// was made on, so that a pod that has ended meanwhile is counted after all.
+// failed (rule a.2-34); that patch holds only for a version in which the pod is
+// active, so that one that has ended meanwhile is counted after all.
 func (s *run) deletePods(ctx context.Context, t *turn, stripFirst bool) (acted, error) {
 	var mu sync.Mutex
 	var done acted
@@ -203,7 +204,7 @@ func (s *run) deletePods(ctx context.Context, t *turn, stripFirst bool) (acted, 
 			if stripFirst { // b-2: what failed is not going to be seen
 				s.ended = append(s.ended, string(p.UID))
 			}
-			if !lost(err) {
+			if !lost(err) && !errors.Is(err, errChanged) {
 				s.events.Event(t.job, corev1.EventTypeWarning, "FailedDelete", "Error deleting: "+said(err))
 			}
 			return err
@@ -219,8 +220,8 @@ func (s *run) deletePods(ctx context.Context, t *turn, stripFirst bool) (acted, 
 }
 
 func (s *run) remove(ctx context.Context, p *corev1.Pod, stripFirst bool) error {
-	if stripFirst && tracked(p) {
-		if gone, err := s.strip(ctx, p, true); gone || err != nil {
+	if stripFirst {
+		if gone, err := s.giveUp(ctx, p); gone || err != nil {
 			return err
 		}
 	}
@@ -237,6 +238,7 @@ func (s *run) track(ctx context.Context, t *turn) error {
 		s.flushEvents(t)
 	}
 	s.memory.setFailures(t.failures)
+	s.memory.Accounted = new(tallyOf(&t.job.Status))
 	gone, rmErr := s.removeFinalizers(ctx, t, remove)
 	if lost(rmErr) {
 		return rmErr
@@ -279,7 +281,7 @@ func (s *run) removeFinalizers(ctx context.Context, t *turn, pods []*corev1.Pod)
 	var done []types.UID
 	vanishing := false
 	err := s.forEach(pods, func(p *corev1.Pod) error {
-		gone, err := s.strip(ctx, p, false)
+		gone, err := s.strip(ctx, p)
 		if err != nil {
 			return err
 		}

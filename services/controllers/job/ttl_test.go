@@ -1,6 +1,7 @@
 package job_test
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -31,6 +32,21 @@ func TestTTLAfterFinished(t *testing.T) {
 		{name: "done 10 s ago, ttl 15", ttl: new(int32(15)), job: ended(batchv1.JobComplete, 10*time.Second), settle: job.After, after: 5 * time.Second},
 		{name: "failed 15 s ago, ttl 15", ttl: new(int32(15)), job: ended(batchv1.JobFailed, 15*time.Second), gone: true},
 		{name: "ttl 0", ttl: new(int32(0)), job: ended(batchv1.JobComplete, 0), gone: true},
+		{
+			name: "managed by somebody else, ended 15 s ago, ttl 15", ttl: new(int32(15)), gone: true,
+			job: func(j *batchv1.Job) { ended(batchv1.JobFailed, 15*time.Second)(j); j.Spec.ManagedBy = new("acme.io/c") },
+		},
+		{
+			name: "managed by somebody else, ended 10 s ago, ttl 15", ttl: new(int32(15)), settle: job.After, after: 5 * time.Second,
+			job: func(j *batchv1.Job) {
+				ended(batchv1.JobComplete, 10*time.Second)(j)
+				j.Spec.ManagedBy = new("acme.io/c")
+			},
+		},
+		{
+			name: "managed by somebody else, running", ttl: new(int32(0)),
+			job: func(j *batchv1.Job) { j.Spec.ManagedBy = new("acme.io/c") },
+		},
 		{name: "no ttl", job: ended(batchv1.JobComplete, time.Hour)},
 		{
 			name: "being deleted already", ttl: new(int32(0)),
@@ -71,5 +87,27 @@ func TestTTLAfterFinished(t *testing.T) {
 				t.Errorf("gone: %v, want %v", gone, tc.gone)
 			}
 		})
+	}
+}
+
+// A deadline that no duration holds is no deadline of the past.
+func TestADeadlineOfAHundredYearsAndMoreNeverEndsAJob(t *testing.T) {
+	t.Parallel()
+	const year = 365 * 24 * 3600
+	for seconds, after := range map[int64]time.Duration{
+		99 * year:     99*year*time.Second - time.Hour,
+		101 * year:    0,
+		9223372036:    0, // the most seconds that a duration holds
+		9223372037:    0,
+		math.MaxInt64: 0,
+	} {
+		b := newBench(t)
+		j := newJob(b.w, 1, 1, 6)
+		j.Spec.ActiveDeadlineSeconds = new(seconds)
+		j.Status.StartTime = new(metav1.NewTime(epoch.Add(-time.Hour)))
+		b.w.putJob(j)
+		if res := b.sync("default/work"); res.Err != nil || res.After != after || len(b.w.born) != 1 || summary(b.status("work")) != "" {
+			t.Errorf("%d s: settled after %v, %v, with %d pods and %q; want %v", seconds, res.After, res.Err, len(b.w.born), summary(b.status("work")), after)
+		}
 	}
 }

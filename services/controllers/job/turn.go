@@ -23,7 +23,23 @@ type facts struct {
 	// still shows it (rule a.2-26).
 	ignored  map[types.UID]bool
 	failures replica.Failures
-	now      time.Time
+	// accounted is what the failure record has taken into account; nil when that is
+	// not known.
+	accounted *tally
+	now       time.Time
+}
+
+// tally is how many pods a status accounts for as succeeded and as failed,
+// counted or not.
+type tally [2]int32
+
+func tallyOf(st *batchv1.JobStatus) tally {
+	n := tally{st.Succeeded, st.Failed}
+	if un := st.UncountedTerminatedPods; un != nil {
+		n[0] += count(un.Succeeded)
+		n[1] += count(un.Failed)
+	}
+	return n
 }
 
 type actionKind int
@@ -120,7 +136,34 @@ func (t *turn) countFinished() {
 	st := &t.job.Status
 	t.succeeded = st.Succeeded + count(ok) + count(st.UncountedTerminatedPods.Succeeded)
 	t.failed = st.Failed + count(bad) + count(st.UncountedTerminatedPods.Failed)
-	t.failures = t.failures.Add(ok, bad)
+	missedOK, missedBad := t.missed()
+	t.failures = t.failures.Add(append(ok, missedOK...), append(bad, missedBad...))
+}
+
+// missed are the times at which pods finished that the status accounts for and the
+// failure record does not: that status was written and nobody heard the answer, or
+// came to save the record. A failure whose pod is gone counts as of now.
+func (t *turn) missed() (ok, bad []time.Time) {
+	if t.accounted == nil {
+		return nil, nil
+	}
+	is := tallyOf(&t.job.Status)
+	latest := func(of map[types.UID]bool, n int32) []time.Time {
+		var times []time.Time
+		for _, p := range t.pods {
+			if of[p.UID] {
+				times = append(times, finishedAt(p))
+			}
+		}
+		slices.SortFunc(times, func(a, b time.Time) int { return b.Compare(a) })
+		return times[:min(len(times), max(0, int(n)))]
+	}
+	failed := is[1] - t.accounted[1]
+	bad = latest(t.uncountedBad, failed)
+	for count(bad) < min(failed, maxUncounted) {
+		bad = append(bad, t.now)
+	}
+	return latest(t.uncountedOK, is[0]-t.accounted[0]), bad
 }
 
 // relevant is false for pods that are in the counters or have no say.
@@ -178,7 +221,7 @@ func (t *turn) restartedTooOften() bool {
 // counts; it never does while suspended (rule a.2-44).
 func (t *turn) untilDeadline() (time.Duration, bool) {
 	s := t.job.Spec.ActiveDeadlineSeconds
-	if s == nil || t.job.Status.StartTime == nil || suspended(t.job) {
+	if s == nil || *s > longestDeadline || t.job.Status.StartTime == nil || suspended(t.job) {
 		return 0, false
 	}
 	return time.Duration(*s)*time.Second - t.now.Sub(t.job.Status.StartTime.Time), true
@@ -216,6 +259,18 @@ func (t *turn) manage() {
 		return
 	}
 	t.action = action{kind: creating, create: min(int(missing), replica.MaxPerSync)}
+}
+
+// creates is why a turn creates pods, as upstream's metric says it.
+func (t *turn) creates() string {
+	switch {
+	case t.failed > 0 && replaceFailedOnly(t.job):
+		return "recreate_failed"
+	case t.failed > 0 || t.terminatingN > 0:
+		return "recreate_terminating_or_failed"
+	default:
+		return "new"
+	}
 }
 
 func (t *turn) want() int32 {

@@ -26,11 +26,51 @@ func (s *run) patchPod(ctx context.Context, p *corev1.Pod, patch []byte) (*corev
 	return got, nil
 }
 
+// errChanged is that a pod is not as it was when its removal was decided on. The
+// next sync decides again; nothing has failed.
+var errChanged = errors.New("the pod has changed meanwhile")
+
+// giveUpTries bounds how often a pod that changes all the time is read.
+const giveUpTries = 5
+
+// giveUp takes the tracking finalizer off an active pod that is to be deleted and not
+// counted. An index that is behind shows versions that are not the pod's any more:
+// what a read of it shows decides, as long as the pod is active in it.
+func (s *run) giveUp(ctx context.Context, p *corev1.Pod) (gone bool, err error) {
+	for range giveUpTries {
+		if !tracked(p) {
+			return false, nil
+		}
+		_, err := s.patchPod(ctx, p, stripPatch(p, true))
+		switch {
+		case err == nil:
+			return false, nil
+		case errors.Is(err, ErrNotFound):
+			return true, nil
+		case !errors.Is(err, ErrConflict) && !errors.Is(err, ErrInvalid):
+			return false, err
+		}
+		fresh, err := s.api.Pod(ctx, p.Namespace, p.Name)
+		if errors.Is(err, ErrNotFound) || err == nil && fresh.UID != p.UID {
+			return true, nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("read pod %s: %w", p.Name, err)
+		}
+		s.sawPod(fresh.ResourceVersion)
+		if !active(fresh) {
+			return false, fmt.Errorf("remove pod %s: %w", p.Name, errChanged)
+		}
+		p = fresh
+	}
+	return false, fmt.Errorf("remove pod %s: %w", p.Name, errChanged)
+}
+
 // strip takes the tracking finalizer off a pod. gone says that the pod has
 // vanished or is about to vanish, so that no later version of it will show the
 // finalizer missing.
-func (s *run) strip(ctx context.Context, p *corev1.Pod, exact bool) (gone bool, err error) {
-	got, err := s.patchPod(ctx, p, stripPatch(p, exact))
+func (s *run) strip(ctx context.Context, p *corev1.Pod) (gone bool, err error) {
+	got, err := s.patchPod(ctx, p, stripPatch(p, false))
 	switch {
 	case err == nil:
 		return got.DeletionTimestamp != nil, nil

@@ -139,7 +139,7 @@ func (s *source) follow(ctx context.Context) error {
 	initial := map[string]*corev1.Pod{} // nil once the initial state is complete
 	s.setWatched(false)
 	defer s.setWatched(false)
-	for e, err := range s.index.Watch(ctx, s.collection, client.WatchOptions{Index: nodeIndex, Value: s.node}) {
+	for e, err := range s.index.Watch(ctx, s.collection, client.WatchOptions{Index: nodeIndex, Value: s.node, Log: s.log}) {
 		if err != nil {
 			return err
 		}

@@ -7,6 +7,7 @@
 //	    taints, labels      NoSchedule at once; NoExecute swapped or removed at once
 //	    first NoExecute     key NAME in the queue of its zone
 //	    Ready unknown       its pods' Ready becomes False
+//	    Ready False         so does that of pods bound since, once
 //
 //	queue of a zone, which hands out no faster than the zone's rate ──► Reconciler.Taint
 //	    read live, place the taint

@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
+	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -15,38 +18,66 @@ import (
 // pod is what matters of a pod.
 type pod struct {
 	Metadata struct {
-		Namespace string `json:"namespace"`
-		Name      string `json:"name"`
-		UID       string `json:"uid"`
+		Namespace         string    `json:"namespace"`
+		Name              string    `json:"name"`
+		UID               string    `json:"uid"`
+		CreationTimestamp time.Time `json:"creationTimestamp"`
 	} `json:"metadata"`
 	Status struct {
-		Conditions []struct {
-			Type   string `json:"type"`
-			Status string `json:"status"`
-		} `json:"conditions"`
+		Conditions []podCondition `json:"conditions"`
 	} `json:"status"`
 }
 
-func (p *pod) ready() bool {
+type podCondition struct {
+	Type               string    `json:"type"`
+	Status             string    `json:"status"`
+	LastTransitionTime time.Time `json:"lastTransitionTime"`
+}
+
+func (p *pod) condition(kind string) podCondition {
 	for _, c := range p.Status.Conditions {
-		if c.Type == nodelifecycle.Ready {
-			return c.Status == nodelifecycle.True
+		if c.Type == kind {
+			return c
 		}
 	}
-	return false
+	return podCondition{}
+}
+
+func (p *pod) ready() bool { return p.condition(nodelifecycle.Ready).Status == nodelifecycle.True }
+
+// bound is when the pod came to its node, as the scheduler said, else when it was created.
+func (p *pod) bound() time.Time {
+	if c := p.condition("PodScheduled"); c.Status == nodelifecycle.True && !c.LastTransitionTime.IsZero() {
+		return c.LastTransitionTime
+	}
+	return p.Metadata.CreationTimestamp
 }
 
 // podWriters is how many of a node's pods are written at once.
 const podWriters = 4
 
-// markPods makes the Ready condition of a silent node's pods False (c.7). It goes
-// by what they say, not by what was done before: pods that were missed, or came
-// later (c.8), are marked by the next look.
-func (r *Reconciler) markPods(ctx context.Context, req Request, n *nodelifecycle.Node) error {
+// maxLate bounds how many late pods are remembered; a node runs fewer.
+const maxLate = 256
+
+// markPods makes the Ready condition of a node's pods False. Of a silent node it
+// marks all (c.7), by what they say and not by what was done before: pods that were
+// missed, or came later, are marked by the next look. Of a node that says itself
+// that it is not ready it marks those bound to it since, when it first sees them:
+// its kubelet lives, and what that says of them afterwards holds (c.8).
+func (r *Reconciler) markPods(ctx context.Context, req Request, m *memory, n *nodelifecycle.Node) error {
+	ready := n.Condition(nodelifecycle.Ready)
+	if ready.Status != nodelifecycle.False {
+		m.Late = nil
+	}
+	if ready.Status != nodelifecycle.False && ready.Status != nodelifecycle.Unknown {
+		return nil
+	}
 	raws, err := req.Reader.PodsOn(ctx, n.Metadata.Name)
 	if err != nil {
 		return err
 	}
+	since, _ := time.Parse(time.RFC3339, ready.LastTransitionTime) // it may not say
+	var mu sync.Mutex                                              // guards m
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(podWriters)
 	for _, raw := range raws {
@@ -54,12 +85,36 @@ func (r *Reconciler) markPods(ctx context.Context, req Request, n *nodelifecycle
 		if err != nil {
 			return errors.Join(fmt.Errorf("nodelifecycle: pod on node %s: %w", n.Metadata.Name, err), g.Wait())
 		}
-		if !p.ready() {
-			continue
+		if ready.Status == nodelifecycle.False {
+			mu.Lock()
+			known := slices.Contains(m.Late, short(p.Metadata.UID)) || len(m.Late) >= maxLate
+			mu.Unlock()
+			if known || p.bound().Before(since) {
+				continue
+			}
 		}
-		g.Go(func() error { return r.markPod(ctx, p) })
+		g.Go(func() error {
+			if p.ready() {
+				if err := r.markPod(ctx, p); err != nil {
+					return err
+				}
+			}
+			if ready.Status == nodelifecycle.False {
+				mu.Lock()
+				defer mu.Unlock()
+				m.Late = append(m.Late, short(p.Metadata.UID))
+			}
+			return nil
+		})
 	}
 	return g.Wait()
+}
+
+// short tells the pods of one node from each other.
+func short(uid string) uint32 {
+	h := fnv.New32a()
+	h.Write([]byte(uid))
+	return h.Sum32()
 }
 
 func (r *Reconciler) markPod(ctx context.Context, p *pod) error {

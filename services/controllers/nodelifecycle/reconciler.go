@@ -62,6 +62,9 @@ type memory struct {
 
 	// Waits is the zone in whose queue the node was put; nil for none.
 	Waits *nodelifecycle.Zone `json:"waits,omitempty"`
+	// Late are the pods seen that were bound since the node says that it is not
+	// ready, by [short] UIDs.
+	Late []uint32 `json:"late,omitempty"`
 }
 
 // Look is what a look at a node came to.
@@ -119,10 +122,8 @@ func (r *Reconciler) node(ctx context.Context, req Request, told *nodelifecycle.
 	if n, err = r.place(ctx, n, &m, known, view); err != nil {
 		return 0, errors.Join(err, r.save(ctx, req, &m))
 	}
-	if n.Ready() == nodelifecycle.Unknown {
-		if err := r.markPods(ctx, req, n); err != nil {
-			return 0, errors.Join(err, r.save(ctx, req, &m))
-		}
+	if err := r.markPods(ctx, req, &m, n); err != nil {
+		return 0, errors.Join(err, r.save(ctx, req, &m))
 	}
 	return r.next(silence, fresh), r.save(ctx, req, &m)
 }

@@ -78,18 +78,64 @@ func TestC7MarkingPodsIsTriedAgain(t *testing.T) {
 	}
 }
 
-func TestC7AKubeletsOwnFalseMarksNoPods(t *testing.T) {
+func TestAKubeletsOwnFalseMarksOnlyPodsBoundSinceAndEachOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.node("other", nil)
-	w.node("n", func(n *rules.Node) { n.Status.Conditions[0].Status = rules.False })
-	w.pods["p"] = rules.True
+	w.node("n", nil)
+	w.pods["p"], w.bound["p"] = rules.True, w.now
+	if err := w.run(time.Minute, "n", "other"); err != nil {
+		t.Fatal(err)
+	}
+	becomes := func(status string) {
+		w.node("n", func(n *rules.Node) {
+			n.Status.Conditions[0].Status, n.Status.Conditions[0].LastTransitionTime = status, w.now.Format(time.RFC3339)
+		})
+	}
+	becomes(rules.False)
 	if err := w.run(time.Minute, "n", "other"); err != nil {
 		t.Fatal(err)
 	}
 	if w.podCalls != 0 || len(w.events) != 0 || w.taints("n") != "not-ready:NoSchedule" {
 		t.Errorf("%d calls, events %q, taints %q", w.podCalls, w.events, w.taints("n"))
 	}
+	marked := func(what string, calls int, want ...string) {
+		t.Helper()
+		if err := w.run(10*time.Second, "n", "other"); err != nil {
+			t.Fatal(err)
+		}
+		for name, status := range w.pods {
+			if (status == rules.False) != slices.Contains(want, name) {
+				t.Errorf("%s: %s is %s, want %v not ready", what, name, status, want)
+			}
+		}
+		if w.podCalls != calls {
+			t.Errorf("%s: %d calls, want %d", what, w.podCalls, calls)
+		}
+	}
+	broken := 1
+	w.fail = func(call string) error {
+		if call == "patch pod" && broken > 0 {
+			broken--
+			return errDown
+		}
+		return nil
+	}
+	w.pods["late"], w.bound["late"] = rules.True, w.now
+	w.pods["waits"], w.bound["waits"] = "", w.now // its kubelet has said nothing of it
+	w.run(5*time.Second, "n", "other")
+	marked("bound to a node that is not ready, at the second try", 2, "late")
+	w.pods["late"], w.pods["waits"] = rules.True, rules.True // says the kubelet, which lives
+	w.restart()
+	marked("what the kubelet says of them afterwards holds", 2)
+	if want := []string{"late NodeNotReady Node is not ready"}; !slices.Equal(w.events, want) {
+		t.Errorf("events = %q, want %q", w.events, want)
+	}
+	becomes(rules.True)
+	w.run(5*time.Second, "n", "other")
+	becomes(rules.False)
+	w.pods["waits"], w.bound["waits"] = rules.True, w.now
+	marked("another time it is not ready", 3, "waits")
 }
 
 func TestTheLiveLookDecidesNotTheIndex(t *testing.T) {

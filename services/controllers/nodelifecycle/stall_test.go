@@ -73,6 +73,9 @@ func TestEachPartStoppedForFiveMinutesTaintsNobodyAndNoBurstFollows(t *testing.T
 			}
 			return rules.Fresh{Known: since, Heard: w.now}, nil
 		}},
+		{part: "log of the leases, while node objects flow and nobody calls it stale", fresh: func(w *world, since time.Time) (rules.Fresh, error) {
+			return rules.Fresh{Known: since, Heard: w.now}, nil
+		}},
 		{part: "log, and nobody calls it stale", fresh: func(_ *world, since time.Time) (rules.Fresh, error) {
 			return rules.Fresh{Known: since, Heard: since}, nil
 		}},

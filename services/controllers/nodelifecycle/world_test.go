@@ -30,8 +30,9 @@ type world struct {
 	leases   map[string]string // renewals
 	shown    map[string]string // as the index shows them
 	pods     map[string]string // Ready by name; "p@x" is on node x, others on "n"
-	frozen   bool              // the index does not follow writes
-	stale    bool              // the collections are not followed
+	bound    map[string]time.Time
+	frozen   bool // the index does not follow writes
+	stale    bool // the collections are not followed
 	fresh    func() (rules.Fresh, error)
 	known    time.Time
 	states   map[string][]byte
@@ -50,7 +51,7 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{
 		t: t, now: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC), live: map[string]*rules.Node{}, index: map[string]*rules.Node{},
-		leases: map[string]string{}, shown: map[string]string{}, pods: map[string]string{}, states: map[string][]byte{}, queues: map[string][]string{}, rates: map[string]float64{},
+		leases: map[string]string{}, shown: map[string]string{}, pods: map[string]string{}, bound: map[string]time.Time{}, states: map[string][]byte{}, queues: map[string][]string{}, rates: map[string]float64{},
 	}
 	w.known = w.now
 	w.restart()
@@ -232,7 +233,10 @@ func (x index) PodsOn(_ context.Context, node string) ([][]byte, error) {
 		}
 		out = append(out, must(json.Marshal(map[string]any{
 			"metadata": map[string]any{"namespace": "default", "name": name, "uid": "uid-" + name},
-			"status":   map[string]any{"conditions": []any{map[string]any{"type": "Ready", "status": x.w.pods[name]}}},
+			"status": map[string]any{"conditions": []any{
+				map[string]any{"type": "PodScheduled", "status": "True", "lastTransitionTime": x.w.bound[name].Format(time.RFC3339)},
+				map[string]any{"type": "Ready", "status": x.w.pods[name]},
+			}},
 		})))
 	}
 	return out, nil

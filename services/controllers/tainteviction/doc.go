@@ -15,8 +15,10 @@
 //     pod's binding, tolerationSeconds). When a taint has no usable time, the time
 //     it was first seen is kept in the key's saved state. So no crash moves a
 //     deadline, and a queue whose store was lost is filled again with the same ones.
-//   - Every change of the node's taints or the pod plans anew: a deadline may move
-//     both ways (upstream's timers never move, d.10).
+//   - Taints that change never move the end of a running countdown later, as
+//     upstream: a node that changes between not-ready and unreachable loses its pods
+//     when the first of the two ends their stay. They may move it earlier, and
+//     tolerations that change move it both ways (upstream's timers never move, d.10).
 //   - A pod is deleted only after it and its node were read live and judged again,
 //     and only by its UID: neither an index that is behind nor a pod of the same
 //     name is ever the cause of a wrong eviction.

@@ -31,6 +31,9 @@ const (
 	// changed: two indexers that are each behind in one collection could make both
 	// the pod's own look and the node's first one miss the pair (d.4).
 	lookAgain = 10 * time.Second
+	// untilShown is when a pod is looked at again whose countdown is over and whose
+	// node has other taints than the index shows.
+	untilShown = time.Second
 	// maxState is what the queue keeps with a key.
 	maxState = 4096
 )
@@ -115,14 +118,17 @@ type podState struct {
 	UID  string     `json:"uid"`
 	Node string     `json:"node"`
 	Ends *time.Time `json:"ends,omitempty"` // of the countdown that runs
+	// By is what the countdown was planned by: the node's UID and the tolerations.
+	By   string     `json:"by,omitempty"`
 	Seen taint.Seen `json:"seen,omitempty"`
 }
 
-func (s podState) stay() taint.Stay {
+// ends is when the countdown that runs ends; zero for none.
+func (s podState) ends() time.Time {
 	if s.Ends == nil {
-		return taint.Stay{}
+		return time.Time{}
 	}
-	return taint.Stay{Ends: *s.Ends}
+	return *s.Ends
 }
 
 func (r *Reconciler) pod(ctx context.Context, req Request) (time.Duration, error) {
@@ -148,14 +154,14 @@ func (r *Reconciler) pod(ctx context.Context, req Request) (time.Duration, error
 	if err != nil {
 		return 0, err
 	}
-	stay, seen, err := r.judge(p, raw, was)
+	j, err := r.judge(p, raw, was)
 	if err != nil {
 		return 0, err
 	}
-	if !stay.Due(r.cfg.Now()) {
-		return r.plan(ctx, req, p, was, stay, seen)
+	if !j.stay.Due(r.cfg.Now()) {
+		return r.plan(ctx, req, p, was, j)
 	}
-	return r.evict(ctx, req, was, seen)
+	return r.evict(ctx, req, was, j)
 }
 
 func (r *Reconciler) nodeOf(ctx context.Context, p *pod, read func(context.Context, string) ([]byte, error)) ([]byte, error) {
@@ -165,32 +171,51 @@ func (r *Reconciler) nodeOf(ctx context.Context, p *pod, read func(context.Conte
 	return read(ctx, p.Spec.NodeName)
 }
 
+// judgement is how long a pod may stay on its node.
+type judgement struct {
+	stay taint.Stay
+	// continued says that a running countdown ends it, before the taints that stand would.
+	continued bool
+	seen      taint.Seen
+	taints    string // their fingerprint
+	by        string // what the stay was judged by, besides taints
+}
+
 // judge says how long a pod may stay on its node; raw is nil when there is none.
-func (r *Reconciler) judge(p *pod, raw []byte, was podState) (taint.Stay, taint.Seen, error) {
-	if raw == nil {
-		return was.stay(), was.Seen, nil // the node is gone: what was planned holds (d.7)
+// A running countdown goes on only under the tolerations and on the node that it
+// was planned by.
+func (r *Reconciler) judge(p *pod, raw []byte, was podState) (judgement, error) {
+	if raw == nil { // the node is gone: what was planned holds (d.7)
+		return judgement{stay: taint.Stay{Ends: was.ends()}, seen: was.Seen, by: was.By}, nil
 	}
 	n, err := decode[node]("node "+p.Spec.NodeName, raw)
 	if err != nil {
-		return taint.Stay{}, nil, err
+		return judgement{}, err
 	}
-	stay, seen := r.cfg.Rules.Stay(r.cfg.Now(), n.Spec.Taints, p.judged(), was.Seen)
-	return stay, seen, nil
+	j := judgement{taints: taint.Fingerprint(n.Spec.Taints), by: n.Metadata.UID + "/" + taint.FingerprintOf(p.Spec.Tolerations)}
+	j.stay, j.seen = r.cfg.Rules.Stay(r.cfg.Now(), n.Spec.Taints, p.judged(), was.Seen)
+	if j.by == was.By {
+		fresh := j.stay.Ends
+		j.stay = j.stay.Continue(was.ends())
+		j.continued = j.stay.Ends.Before(fresh)
+	}
+	return j, nil
 }
 
 // plan keeps what the next look must know and says when that is.
-func (r *Reconciler) plan(ctx context.Context, req Request, p *pod, was podState, stay taint.Stay, seen taint.Seen) (time.Duration, error) {
+func (r *Reconciler) plan(ctx context.Context, req Request, p *pod, was podState, j judgement) (time.Duration, error) {
+	stay := j.stay
 	if stay.Forever() {
 		if was.Ends != nil {
 			r.events.Pod(p.Metadata.Namespace, p.Metadata.Name, p.Metadata.UID, eventReason, "Cancelling deletion of Pod "+p.key())
 		}
-		if len(seen) == 0 {
+		if len(j.seen) == 0 {
 			return 0, save(ctx, req, nil)
 		}
 	}
-	is := podState{UID: p.Metadata.UID, Node: p.Spec.NodeName, Seen: seen}
+	is := podState{UID: p.Metadata.UID, Node: p.Spec.NodeName, Seen: j.seen}
 	if !stay.Forever() {
-		is.Ends = &stay.Ends
+		is.Ends, is.By = &stay.Ends, j.by
 	}
 	if err := save(ctx, req, is); err != nil || stay.Forever() {
 		return 0, err
@@ -201,7 +226,7 @@ func (r *Reconciler) plan(ctx context.Context, req Request, p *pod, was podState
 const eventReason = "TaintManagerEviction"
 
 // evict reads the pod and its node as they are, judges again, and deletes.
-func (r *Reconciler) evict(ctx context.Context, req Request, was podState, seen taint.Seen) (time.Duration, error) {
+func (r *Reconciler) evict(ctx context.Context, req Request, was podState, indexed judgement) (time.Duration, error) {
 	namespace, name, _ := strings.Cut(req.Key, "/")
 	raw, err := r.writer.Pod(ctx, namespace, name)
 	if errors.Is(err, ErrNotFound) {
@@ -215,20 +240,25 @@ func (r *Reconciler) evict(ctx context.Context, req Request, was podState, seen 
 		return 0, err
 	}
 	if p.Metadata.UID != was.UID || p.Spec.NodeName != was.Node {
-		was, seen = podState{}, nil
+		was = podState{}
+	} else {
+		was.Seen = indexed.seen
 	}
-	was.Seen = seen
 	raw, err = r.nodeOf(ctx, p, r.writer.Node)
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return 0, err
 	}
-	stay, seen, err := r.judge(p, raw, was)
+	live, err := r.judge(p, raw, was)
 	if err != nil {
 		return 0, err
 	}
 	now := r.cfg.Now()
+	stay := live.stay
 	if !stay.Due(now) {
-		return r.plan(ctx, req, p, was, stay, seen)
+		return r.plan(ctx, req, p, was, live)
+	}
+	if live.continued && live.taints != indexed.taints {
+		return untilShown, nil // the node may have been well in between: what the index tells of that decides
 	}
 	if err := req.Lease.Alive(); err != nil {
 		return 0, err

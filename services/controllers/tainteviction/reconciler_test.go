@@ -222,6 +222,72 @@ func TestD10ALaterStricterTaintMakesTheDeadlineEarlier(t *testing.T) {
 	w.want("5 s later", "p")
 }
 
+func TestATaintThatChangesItsKeyDoesNotRestartTheCountdown(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.pod("p", "n", tolerate(taint.NotReady, 300), tolerate(taint.Unreachable, 300))
+	w.pod("patient", "n", tolerate(taint.NotReady, 300), tolerate(taint.Unreachable, 3600))
+	w.pod("changed", "n", tolerate(taint.NotReady, 300), tolerate(taint.Unreachable, 300))
+	w.pod("faithful", "n", tolerate(taint.NotReady, 300), always(taint.Unreachable))
+	keys := []string{taint.NotReady, taint.Unreachable}
+	for i := range 6 { // the node flaps every 50 s
+		w.node("n", w.taint(keys[i%2]))
+		if i == 3 {
+			w.restart()
+			w.pod("changed", "n", tolerate(taint.NotReady, 400), tolerate(taint.Unreachable, 400))
+		}
+		w.run(50*time.Second - time.Millisecond)
+		w.want(fmt.Sprint("change ", i), "")
+		w.run(time.Millisecond)
+	}
+	w.want("300 s after the first taint", "p patient")
+	w.node("n", w.taint(taint.NotReady)) // after 300 s of unbroken taints
+	w.run(250*time.Second - time.Millisecond)
+	w.want("tolerations that changed are counted from the taint that stood then, which was placed at 150 s", "p patient")
+	w.run(time.Millisecond)
+	w.want("400 s after that taint", "p patient changed")
+	w.node("n")
+	w.run(time.Second)
+	w.node("n", w.taint(taint.NotReady))
+	w.run(299 * time.Second)
+	w.want("a node that was well in between begins again", "p patient changed")
+	w.run(time.Second)
+	w.want("after 300 s of the second outage", "p patient changed faithful")
+}
+
+func TestAnIndexThatMissedARecoveryDoesNotEndANewCountdownEarly(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.node("n", w.taint(taint.NotReady))
+	w.pod("p", "n", tolerate(taint.NotReady, 300), tolerate(taint.Unreachable, 300))
+	w.run(290 * time.Second)
+	w.frozen = true
+	w.node("n") // well again for a moment, of which the index shows nothing
+	w.now = w.now.Add(5 * time.Second)
+	w.node("n", w.taint(taint.Unreachable))
+	w.run(20 * time.Second)
+	w.want("the index shows a taint that the node has not any more", "")
+	w.index["n"] = map[string]any{"metadata": w.live["n"]["metadata"], "spec": map[string]any{}} // it catches up, state by state
+	w.wake("n")
+	w.run(time.Second)
+	w.catchUp("n")
+	w.run(278 * time.Second)
+	w.want("before 300 s of the taint that stands", "")
+	w.run(time.Second)
+	w.want("after 300 s of the taint that stands", "p")
+
+	// A stay that the taints end by themselves waits for no index.
+	w = newWorld(t)
+	first := w.taint("a")
+	w.node("n", first)
+	w.pod("p", "n", tolerate("a", 10))
+	w.run(5 * time.Second)
+	w.frozen = true
+	w.node("n", first, w.taint("b"))
+	w.run(5 * time.Second)
+	w.want("the index shows one of two taints", "p")
+}
+
 func TestD10FailuresAreTriedUntilThePodIsGone(t *testing.T) {
 	t.Parallel()
 	for _, broken := range []string{"get", "patch", "delete"} {

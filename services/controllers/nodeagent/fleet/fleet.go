@@ -144,7 +144,7 @@ func (f *Fleet) follow(ctx context.Context) error {
 func (f *Fleet) watch(ctx context.Context, collection string) error {
 	seen := map[string]bool{} // of the initial state that is being told
 	whole := false
-	for e, err := range f.deps.Index.Watch(ctx, collection, client.WatchOptions{View: client.ViewMetadata}) {
+	for e, err := range f.deps.Index.Watch(ctx, collection, client.WatchOptions{View: client.ViewMetadata, Log: f.log}) {
 		if err != nil {
 			return err
 		}

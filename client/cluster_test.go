@@ -1,0 +1,215 @@
+package client_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue"
+	"github.com/deltaplane/deltaplane/services/queue/engine"
+)
+
+// onRedis runs a queue service on a Redis and returns a connection to it.
+func onRedis(t *testing.T, url string) *grpc.ClientConn {
+	t.Helper()
+	tel, err := telemetry.Setup(t.Context(), telemetry.Config{Service: "queue", LogOutput: t.Output(), LogLevel: "error"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := queue.New(queue.Config{RedisURL: url, Admin: telemetry.AdminConfig{Listen: "off"}}, tel)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("queue: %v", err)
+		}
+	})
+	addr, err := s.Addr(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dial(t, addr, client.DialConfig{})
+}
+
+// diary is what workers did.
+type diary struct {
+	mu    sync.Mutex
+	done  map[string]int  // by key: reconciles that ended
+	token map[string]bool // of leases that were worked on
+	twice []string
+}
+
+func (d *diary) reconcile(_ context.Context, item client.Item) (client.Result, error) {
+	time.Sleep(5 * time.Millisecond)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	id := fmt.Sprint(item.Key, " ", item.Token)
+	if d.token[id] {
+		d.twice = append(d.twice, id)
+	}
+	d.token[id] = true
+	d.done[item.Key]++
+	if d.done[item.Key] == 1 && strings.HasSuffix(item.Key, "77") {
+		return client.Result{Outcome: client.OutcomeRateLimited}, nil // takes a token of the limiter
+	}
+	return client.Result{}, nil
+}
+
+// count is how many keys for which of holds are done.
+func (d *diary) count(of func(key string) bool) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := 0
+	for key := range d.done {
+		if of(key) {
+			n++
+		}
+	}
+	return n
+}
+
+func TestAWorkerGoesOnWithTheMastersThatAreThere(t *testing.T) {
+	t.Parallel()
+	const name, parts = "dev/test", 6
+	c := embeddedtest.Cluster(t, 3, "--cluster-require-full-coverage", "no")
+	conn := onRedis(t, c.URL())
+	q := client.NewQueue(conn, name, "")
+	if _, _, err := q.Configure(t.Context(), &queuev1.QueueConfig{Partitions: parts, LeaseDuration: durationpb.New(5 * time.Second)}); err != nil {
+		t.Fatal(err)
+	}
+	down := c.Of(fmt.Sprintf("dp:{%s/0}:st", name)) // that of the limiters
+	away := map[int]bool{}
+	for p := range parts {
+		away[p] = c.Of(fmt.Sprintf("dp:{%s/%d}:st", name, p)) == down
+	}
+	healthy := func(key string) bool { return !away[engine.PartitionOf(key, parts)] }
+	anything := func(string) bool { return true }
+
+	d := &diary{done: map[string]int{}, token: map[string]bool{}}
+	var lost sync.Map
+	w, err := client.NewWorker(conn, client.ReconcilerFunc(d.reconcile), client.WorkerConfig{
+		Queue: name, Concurrency: 4, Prefetch: 8, Hooks: client.Hooks{Lost: func(key string) { lost.Store(key, true) }},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	background(t, w)
+
+	// One goroutine adds without an end, a key in each call.
+	ctx, stop := context.WithCancel(t.Context())
+	var added []string
+	var adding sync.WaitGroup
+	for feeder := range 2 { // one for each kind, so that neither waits for the other
+		adding.Go(func() {
+			var mine []string
+			for i := 0; ctx.Err() == nil; i++ {
+				key := fmt.Sprintf("ns/%d-%d", feeder, i)
+				if healthy(key) != (feeder == 0) {
+					continue
+				}
+				if _, err := q.Add(ctx, client.Keys(key)...); err == nil {
+					mine = append(mine, key)
+				}
+				time.Sleep(2 * time.Millisecond)
+			}
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			added = append(added, mine...)
+		})
+	}
+	during := func(span time.Duration) int {
+		was := d.count(healthy)
+		time.Sleep(span)
+		return d.count(healthy) - was
+	}
+	for d.count(anything) < 100 {
+		time.Sleep(10 * time.Millisecond)
+	}
+	before := during(2 * time.Second)
+	down.Kill()
+	first := during(2 * time.Second)
+	then := during(6 * time.Second)
+	t.Logf("keys of healthy partitions in 2 s: %d before, %d at once, %d then", before, first, then/3)
+	if first == 0 || then/3 < before/4 { // other tests share the machine
+		t.Errorf("keys of healthy partitions in 2 s: %d before, %d at once, %d then", before, first, then/3)
+	}
+
+	// What can be counted is, and what cannot is named.
+	if _, err := q.Len(t.Context()); rpc.Reason(err) != "STORE_UNAVAILABLE" || !strings.Contains(err.Error(), "partitions [") {
+		t.Errorf("Len = %v", err)
+	}
+	raw := queuev1.NewQueueServiceClient(conn)
+	some, err := raw.Len(t.Context(), &queuev1.LenRequest{Queue: name, Partial: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for p := range parts {
+		if slices.Contains(some.GetUnreachable(), int32(p)) != away[p] {
+			t.Errorf("partition %d, away %v: %v is unreachable", p, away[p], some.GetUnreachable())
+		}
+	}
+	if list, err := raw.ListItems(t.Context(), &queuev1.ListItemsRequest{Queue: name, Partial: true, PageSize: 1000}); err != nil || len(list.GetUnreachable()) == 0 {
+		t.Errorf("ListItems = %v unreachable, %v", list.GetUnreachable(), err)
+	}
+	if list, err := raw.ListQueues(t.Context(), &queuev1.ListQueuesRequest{Partial: true}); err == nil && !slices.Equal(list.GetQueues()[0].GetUnreachable(), some.GetUnreachable()) {
+		t.Errorf("ListQueues = %v", list)
+	}
+	// A server and a worker that are started now work as well.
+	other := onRedis(t, c.URL())
+	fresh := &diary{done: map[string]int{}, token: map[string]bool{}}
+	w2, err := client.NewWorker(other, client.ReconcilerFunc(fresh.reconcile), client.WorkerConfig{Queue: name, Concurrency: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	background(t, w2)
+	for began := time.Now(); fresh.count(healthy) < 3; time.Sleep(20 * time.Millisecond) {
+		if time.Since(began) > time.Minute {
+			t.Fatalf("a worker on a server that was started meanwhile did %d keys", fresh.count(healthy))
+		}
+	}
+
+	down.Start()
+	c.Wait()
+	stop()
+	adding.Wait()
+	for began := time.Now(); ; time.Sleep(50 * time.Millisecond) {
+		n, err := q.Len(t.Context())
+		if err == nil && n.GetReady()+n.GetProcessing()+n.GetDelayed()+n.GetDirty() == 0 {
+			break
+		}
+		if time.Since(began) > time.Minute {
+			t.Fatalf("left: %v, %v", n, err)
+		}
+	}
+	missed := 0
+	for _, key := range added {
+		if d.done[key]+fresh.done[key] == 0 {
+			missed++
+		}
+	}
+	if missed > 0 || len(d.twice)+len(fresh.twice) > 0 {
+		t.Errorf("%d of %d acknowledged keys were not worked on; leases worked on twice: %v %v", missed, len(added), d.twice, fresh.twice)
+	}
+	for id := range d.token {
+		if fresh.token[id] {
+			t.Errorf("lease %s was worked on by both workers", id)
+		}
+	}
+}
