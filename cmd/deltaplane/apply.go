@@ -103,22 +103,29 @@ func (a *applyFlags) register(cmd *cobra.Command) {
 
 func newApply() *cobra.Command {
 	var a applyFlags
+	var validate string
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE",
 		Short: "Create or change objects on the API server",
 		Long: `Create the objects of a file, or change those that exist by a merge patch with the
 object of the file: fields the file names are set, others stay. kubectl apply, which also
-removes fields, works as well, against the same API server.`,
+removes fields, works as well, against the same API server.
+
+A field that the resource does not have is an error, unless --validate=ignore drops it.`,
 		Example: `  deltaplane apply -f examples/job.yaml`,
 		Args:    args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if validate != "strict" && validate != "ignore" {
+				return &usageError{fmt.Errorf("--validate %q: want strict or ignore", validate)}
+			}
+			options := kube.WriteOptions{Strict: validate == "strict"}
 			return a.each(cmd, func(ctx context.Context, client *kube.Client, m *manifest) (string, error) {
 				if m.name == "" {
-					created, err := client.Create(ctx, m.ref(), m.raw, kube.WriteOptions{})
+					created, err := client.Create(ctx, m.ref(), m.raw, options)
 					m.name = gjson.GetBytes(created, "metadata.name").String()
 					return "created", err
 				}
-				_, err := client.Create(ctx, m.ref(), m.raw, kube.WriteOptions{})
+				_, err := client.Create(ctx, m.ref(), m.raw, options)
 				if !kube.IsAlreadyExists(err) {
 					return "created", err
 				}
@@ -126,7 +133,7 @@ removes fields, works as well, against the same API server.`,
 				if err != nil {
 					return "", err
 				}
-				after, err := client.Patch(ctx, m.ref(), kube.MergePatch, m.raw, kube.WriteOptions{})
+				after, err := client.Patch(ctx, m.ref(), kube.MergePatch, m.raw, options)
 				if err == nil && sameObject(before, after) {
 					return "unchanged", nil
 				}
@@ -135,6 +142,7 @@ removes fields, works as well, against the same API server.`,
 		},
 	}
 	a.register(cmd)
+	cmd.Flags().StringVar(&validate, "validate", "strict", "what becomes of fields that a resource does not have: strict or ignore")
 	return cmd
 }
 

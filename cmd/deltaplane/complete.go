@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"google.golang.org/grpc"
 
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
@@ -31,7 +30,7 @@ func completing(cmd *cobra.Command, ask func(context.Context, queuev1.QueueServi
 
 // dialAsFlagged connects to the queue service as the command itself would. A completion runs before the command, so its
 // settings are yet to be applied.
-func dialAsFlagged(cmd *cobra.Command) (*grpc.ClientConn, error) {
+func dialAsFlagged(cmd *cobra.Command) (*calledConn, error) {
 	if err := cmd.Root().PersistentPreRunE(cmd, nil); err != nil {
 		return nil, err
 	}

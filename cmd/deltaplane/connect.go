@@ -44,7 +44,17 @@ func registerDial(flags *pflag.FlagSet, c *rpc.DialConfig) {
 	flags.StringVar(&c.TokenFile, "token-file", "", "`file` with the bearer token to present")
 }
 
-func dial(target string, c rpc.DialConfig) (*grpc.ClientConn, error) {
+// dial connects a command to a service; calls that do not reach it say what may be wrong with the address.
+func dial(target string, c rpc.DialConfig) (*calledConn, error) {
+	conn, err := connect(target, c)
+	if err != nil {
+		return nil, err
+	}
+	return &calledConn{ClientConn: conn, target: target, config: c}, nil
+}
+
+// connect connects one service to another, for which to be away is ordinary.
+func connect(target string, c rpc.DialConfig) (*grpc.ClientConn, error) {
 	conn, err := rpc.Dial(target, c)
 	if err != nil {
 		return nil, &usageError{fmt.Errorf("address %q: %w", target, err)}

@@ -90,7 +90,8 @@ more keys, then, after --grace, they cancel what they are at.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&c.config.Cluster, "cluster", "dev", "`name` of the cluster, the first part of its collections' names")
-	flags.StringVar(&c.config.Admin.Listen, "admin-listen", "127.0.0.1:7454", "`address` of /metrics, /healthz, /readyz and /debug/pprof; off for none")
+	flags.StringVar(&c.config.Admin.Listen, "admin-listen", "127.0.0.1:7454", "`address` of /metrics, /healthz and /readyz; off for none")
+	registerPprof(flags, &c.config.Admin.Pprof)
 	flags.BoolVar(&c.config.Admin.Insecure, "insecure", false, "permit --admin-listen beyond loopback; that port has neither TLS nor authentication")
 	flags.StringVar(&c.index, "index-url", defaultIndexAddr, "`address` of the index service, host:port or a gRPC target")
 	flags.StringVar(&c.queue, "queue-url", defaultQueueAddr, "`address` of the queue service")
@@ -119,12 +120,12 @@ func runControllers(ctx context.Context, c *controlFlags, t telemetry.Config, lo
 		defer conn.Close()
 		traced := c.dial
 		traced.Tracer = tel.Tracer
-		index, err := dial(c.index, traced)
+		index, err := connect(c.index, traced)
 		if err != nil {
 			return err
 		}
 		defer index.Close()
-		queue, err := dial(c.queue, traced)
+		queue, err := connect(c.queue, traced)
 		if err != nil {
 			return err
 		}

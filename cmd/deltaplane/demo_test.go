@@ -10,16 +10,20 @@ import (
 	"time"
 )
 
-// hurried is an `up` whose nodes beat every second and are given up after four.
+// hurried is an `up` whose nodes beat every second and are given up after ten.
 func hurried(t *testing.T, more ...string) *running {
 	t.Helper()
-	return startUp(t, append([]string{"--heartbeat-every", "1s", "--node-monitor-grace-period", "4s", "--liveness-every", "500ms"}, more...)...)
+	return startUp(t, append([]string{"--heartbeat-every", "1s", "--node-monitor-grace-period", "10s", "--liveness-every", "500ms"}, more...)...)
 }
 
 func TestTheDemoOfANodesFailureTellsTheWholeStory(t *testing.T) {
 	t.Parallel()
 	r := hurried(t)
-	out, errs, code := command(t.Context(), "", slices.Concat([]string{"demo", "node-failure", "--stay", "3s", "--limit", "90s"}, r.ask, r.api)...)
+	until(t, func() bool { // the demo needs two that are ready
+		out, _, _ := command(t.Context(), "", append([]string{"get", "nodes", "--no-headers"}, r.ask[:2]...)...)
+		return len(regexp.MustCompile(`\bReady\b`).FindAllString(out, -1)) == 3
+	})
+	out, errs, code := command(t.Context(), "", slices.Concat([]string{"demo", "node-failure", "--stay", "3s", "--limit", "5m"}, r.ask, r.api)...)
 	if code != exitOK {
 		t.Fatalf("the demo exited with %d: %s\n%s", code, errs, out)
 	}

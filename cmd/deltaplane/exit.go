@@ -135,15 +135,15 @@ func listenFlag(flags *pflag.FlagSet, err error) string {
 
 // message is what a person should read of an error: for a status its text, reason and field faults, not its Go form.
 func message(err error) string {
-	if h, ok := errors.AsType[*hintError](err); ok {
-		return message(h.err) + "\n" + h.hint
-	}
 	if joined, ok := err.(interface{ Unwrap() []error }); ok && errors.Join(joined.Unwrap()...).Error() == err.Error() {
 		var lines []string
 		for _, sub := range joined.Unwrap() {
 			lines = append(lines, message(sub))
 		}
 		return strings.Join(lines, "\n")
+	}
+	if h, ok := errors.AsType[*hintError](err); ok {
+		return message(h.err) + "\n" + h.hint
 	}
 	var grpcStatus interface{ GRPCStatus() *status.Status }
 	if !errors.As(err, &grpcStatus) {

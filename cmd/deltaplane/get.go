@@ -1,17 +1,15 @@
 package main
 
 import (
-	"cmp"
-	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/deltaplane/deltaplane/client"
-	"github.com/deltaplane/deltaplane/internal/rpc"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
@@ -19,20 +17,27 @@ import (
 // selection is what `get` and `watch` are asked for.
 type selection struct {
 	dialFlags
-	collection string
-	key        string
-	namespace  string
-	selector   string
-	index      string // name=value
-	atLeast    string
-	output     string
-	noHeaders  bool
+	collection    string
+	key           string
+	namespaces    []string
+	allNamespaces bool
+	selector      string
+	fields        string
+	index         string // name=value
+	atLeast       string
+	output        string
+	noHeaders     bool
+
+	scope   indexv1.KeyScope // once resolved
+	assumed bool             // the key's namespace was not given
 }
 
 func (s *selection) register(flags *pflag.FlagSet) {
 	s.dialFlags.register(flags)
-	flags.StringVarP(&s.namespace, "namespace", "n", "", "only this `namespace` (default: all)")
+	flags.StringSliceVarP(&s.namespaces, "namespace", "n", nil, "only this `namespace`; several, repeated or with commas, up to 100 (default: all, and default for a KEY)")
+	flags.BoolVarP(&s.allNamespaces, "all-namespaces", "A", false, "objects of all namespaces, whatever --namespace says")
 	flags.StringVarP(&s.selector, "selector", "l", "", "only objects that match this label `selector`, for example app=web,tier!=db")
+	flags.StringVar(&s.fields, "field-selector", "", "only objects that match this field `selector`: of metadata.name, metadata.namespace and the paths of declared indexes, for example metadata.name!=web")
 	flags.StringVar(&s.index, "index", "", "only objects filed under `name=value` of an index, for example node=node-1")
 	flags.StringVar(&s.atLeast, "at-least", "", "wait until this resource `version` has been seen")
 	flags.StringVarP(&s.output, "output", "o", "table", "`format`: table, wide, json, yaml, name or keys")
@@ -44,12 +49,21 @@ func (s *selection) read(args []string) error {
 	s.collection = args[0]
 	if len(args) == 2 {
 		s.key = args[1]
-		if s.namespace != "" && !strings.Contains(s.key, "/") {
-			s.key = s.namespace + "/" + s.key
+		if s.selector != "" || s.fields != "" || s.index != "" {
+			return &usageError{errors.New("a key excludes --selector, --field-selector and --index")}
 		}
-		if s.selector != "" || s.index != "" {
-			return &usageError{errors.New("a key excludes --selector and --index")}
+		if len(s.namespaces) > 1 {
+			return &usageError{fmt.Errorf("--namespace %s: one object is of one namespace", strings.Join(s.namespaces, ","))}
 		}
+		if namespace, _, has := strings.Cut(s.key, "/"); has && len(s.namespaces) == 1 && s.namespaces[0] != namespace {
+			return &usageError{fmt.Errorf("--namespace %s and the key %s name two namespaces", s.namespaces[0], s.key)}
+		}
+	}
+	if slices.Contains(s.namespaces, "") {
+		return &usageError{errors.New("--namespace: the name of one is empty")}
+	}
+	if s.allNamespaces {
+		s.namespaces = nil
 	}
 	if s.index != "" && !strings.Contains(s.index, "=") {
 		return &usageError{fmt.Errorf("--index %q: want name=value", s.index)}
@@ -78,15 +92,17 @@ func newGet() *cobra.Command {
 		Short: "Show objects of a collection",
 		Long: `Show objects of a collection, answered from the index's memory.
 
-COLLECTION is a name such as pods, jobs.batch or dev/pods.v1; "deltaplane get" with an
-unknown name lists those there are. KEY is namespace/name, or name for cluster-scoped
-objects and together with --namespace.
+COLLECTION is a name such as pods, jobs.batch or dev/pods.v1, or as kubectl has it: pod, po,
+deploy; "deltaplane get" with an unknown name lists those there are. KEY is namespace/name, or
+name for cluster-scoped objects, together with --namespace, and in the namespace default.
 
 An object whose newest version could not be read is an error that names its key; of a list
 the others are shown before it. With -o keys and -o name such keys stand among the others.`,
 		Example: `  deltaplane get pods
   deltaplane get pods -n default -l job-name=hello
   deltaplane get pods --index node=node-1 -o keys
+  deltaplane get pods -n shop -n billing
+  deltaplane get job hello -o yaml
   deltaplane get jobs default/hello -o yaml`,
 		Args:              args(cobra.RangeArgs(1, 2)),
 		ValidArgsFunction: completeCollections,
@@ -110,6 +126,9 @@ func runGet(cmd *cobra.Command, s *selection) error {
 	ctx, cancel := contextWithTimeout(cmd, s.timeout)
 	defer cancel()
 	index := indexv1.NewIndexServiceClient(conn)
+	if err := s.resolve(ctx, index); err != nil {
+		return err
+	}
 	p := newPrinter(cmd.OutOrStdout(), s.output, s.collection, s.noHeaders)
 
 	if s.key != "" {
@@ -117,7 +136,7 @@ func runGet(cmd *cobra.Command, s *selection) error {
 			Collection: s.collection, Key: s.key, View: s.view(), Consistency: s.consistency(),
 		})
 		if err != nil {
-			return served(ctx, index, err)
+			return s.missed(err)
 		}
 		p.single = true
 		p.add(answer.GetObject())
@@ -131,7 +150,7 @@ func runGet(cmd *cobra.Command, s *selection) error {
 	for obj, err := range client.NewIndex(conn).All(ctx, s.collection, o) {
 		switch {
 		case err != nil:
-			return served(ctx, index, plain(err))
+			return plain(err)
 		case obj.Quarantined && s.view() == indexv1.View_VIEW_FULL: // of the others no more than the key is shown
 			unread = append(unread, obj.Key)
 		default:
@@ -152,41 +171,21 @@ func runGet(cmd *cobra.Command, s *selection) error {
 
 // missing names the objects that could not be read, beside so many that were shown.
 func (s *selection) missing(keys []string, shown int) error {
-	const most = 10
-	names := make([]string, 0, most+1)
-	for _, key := range keys[:min(len(keys), most)] {
+	names := make([]string, 0, len(keys))
+	for _, key := range keys {
 		names = append(names, printable(key))
 	}
-	if more := len(keys) - most; more > 0 {
-		names = append(names, fmt.Sprintf("and %d more", more))
-	}
 	return &hintError{
-		fmt.Errorf("%d of %d objects could not be read: %s", len(keys), shown+len(keys), strings.Join(names, ", ")),
+		fmt.Errorf("%d of %d objects could not be read: %s", len(keys), shown+len(keys), few(names)),
 		fmt.Sprintf("deltaplane get %s %s tells why", s.collection, names[0]),
 	}
 }
 
-// served adds to an error about an unknown collection the names of those there are.
-func served(ctx context.Context, client indexv1.IndexServiceClient, err error) error {
-	if rpc.Reason(err) != "COLLECTION_NOT_FOUND" {
-		return err
+// few lists names on one line, at most ten of them.
+func few(names []string) string {
+	const most = 10
+	if more := len(names) - most; more > 0 {
+		names = append(slices.Clone(names[:most]), fmt.Sprintf("and %d more", more))
 	}
-	answer, listErr := client.ListCollections(ctx, &indexv1.ListCollectionsRequest{})
-	if listErr != nil {
-		return err
-	}
-	names := make([]string, 0, len(answer.GetCollections()))
-	for _, c := range answer.GetCollections() {
-		names = append(names, c.GetCollection())
-	}
-	return &hintError{err, thereAre(names)}
-}
-
-// thereAre lists a few names on one line, and many below each other.
-func thereAre(names []string) string {
-	const few = 8
-	if len(names) > few {
-		return "there are:\n  " + strings.Join(names, "\n  ")
-	}
-	return "there are: " + cmp.Or(strings.Join(names, ", "), "none yet")
+	return strings.Join(names, ", ")
 }

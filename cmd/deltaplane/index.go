@@ -35,7 +35,8 @@ func newIndexLs() *cobra.Command {
 			defer conn.Close()
 			ctx, cancel := contextWithTimeout(cmd, d.timeout)
 			defer cancel()
-			answer, err := indexv1.NewIndexServiceClient(conn).ListIndexers(ctx, &indexv1.ListIndexersRequest{Collection: a[0]})
+			index := indexv1.NewIndexServiceClient(conn)
+			answer, err := index.ListIndexers(ctx, &indexv1.ListIndexersRequest{Collection: a[0]})
 			if err != nil {
 				return err
 			}
@@ -70,7 +71,9 @@ func newIndexValues() *cobra.Command {
 			if err != nil {
 				return plain(err)
 			}
-			all := &indexv1.ListIndexFuncValuesResponse{Revision: &deltav1.Revision{Epoch: at.Epoch, ResourceVersion: at.RV}}
+			all := &indexv1.ListIndexFuncValuesResponse{
+				Revision: &deltav1.Revision{Epoch: at.Epoch, ResourceVersion: at.RV}, Upper: &deltav1.Revision{Epoch: at.Upper.Epoch, ResourceVersion: at.Upper.RV},
+			}
 			for _, v := range values {
 				all.Values = append(all.Values, &indexv1.IndexValue{Value: v.Value, Keys: v.Keys})
 			}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
@@ -84,14 +87,17 @@ COLLECTION may be */pods.v1, for the pods of every cluster, also of later ones.`
 			if wait > 0 {
 				req.Wait = durationpb.New(wait)
 			}
-			answer, err := indexv1.NewIndexServiceClient(conn).AddIndexers(ctx, req)
+			index := indexv1.NewIndexServiceClient(conn)
+			answer, err := index.AddIndexers(ctx, req)
 			if err != nil {
 				return err
 			}
 			if output == "json" {
-				return printMessage(cmd.OutOrStdout(), answer)
+				err = printMessage(cmd.OutOrStdout(), answer)
+			} else {
+				err = printIndexers(cmd.OutOrStdout(), answer.GetIndexers())
 			}
-			return printIndexers(cmd.OutOrStdout(), answer.GetIndexers())
+			return errors.Join(err, failedIndexes(answer.GetIndexers()))
 		},
 	}
 	d.register(cmd.Flags())
@@ -123,7 +129,8 @@ func newIndexRemove() *cobra.Command {
 			defer conn.Close()
 			ctx, cancel := contextWithTimeout(cmd, d.timeout)
 			defer cancel()
-			if _, err := indexv1.NewIndexServiceClient(conn).RemoveIndexers(ctx, &indexv1.RemoveIndexersRequest{Collection: a[0], Names: a[1:]}); err != nil {
+			index := indexv1.NewIndexServiceClient(conn)
+			if _, err := index.RemoveIndexers(ctx, &indexv1.RemoveIndexersRequest{Collection: a[0], Names: a[1:]}); err != nil {
 				return err
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "removed %s\n", strings.Join(a[1:], ", "))
@@ -132,6 +139,19 @@ func newIndexRemove() *cobra.Command {
 	}
 	d.register(cmd.Flags())
 	return cmd
+}
+
+// failedIndexes names those that were declared and do not work, or took no object and could not take some.
+func failedIndexes(list []*indexv1.Indexer) error {
+	var failed []error
+	for _, i := range list {
+		none := i.GetState() == indexv1.IndexerState_INDEXER_STATE_READY && i.GetEntries() == 0 && i.GetErrors() > 0
+		if none || i.GetState() == indexv1.IndexerState_INDEXER_STATE_FAILED {
+			failed = append(failed, status.Errorf(codes.FailedPrecondition,
+				"index %s was declared and fails: %s", i.GetName(), cmp.Or(i.GetLastError(), "the index service does not say why")))
+		}
+	}
+	return errors.Join(failed...)
 }
 
 // printIndexers prints indexes for people.
@@ -152,6 +172,13 @@ func printIndexers(w io.Writer, list []*indexv1.Indexer) error {
 	for _, i := range list {
 		if i.GetLastError() != "" {
 			fmt.Fprintf(w, "\n%s: %s\n", i.GetName(), i.GetLastError())
+		}
+		if keys := i.GetUnindexedKeys(); len(keys) > 0 {
+			text := strings.Join(keys, ", ")
+			if more := i.GetErrors() - int64(len(keys)); more > 0 {
+				text += fmt.Sprintf(" and %d more", more)
+			}
+			fmt.Fprintf(w, "%s: not in the index: %s\n", i.GetName(), printable(text))
 		}
 	}
 	return nil

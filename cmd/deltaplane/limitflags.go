@@ -12,7 +12,9 @@ import (
 // registerLimits adds the flags for what one gRPC server takes, and how it stops. Zero is the default of the
 // configuration.
 func registerLimits(flags *pflag.FlagSet, prefix string, c *rpc.ServerConfig, grace time.Duration) {
-	flags.IntVar(&c.MaxMessageBytes, prefix+"max-message-bytes", 0, "`bytes` one received message may have (default 16 MiB)")
+	flags.IntVar(&c.MaxMessageBytes, prefix+"max-message-bytes", 0, "`bytes` one received message may have (default 16 MiB; methods that need less have less, a health check 4 KiB). Headers may have 64 KiB, and compressed messages are refused")
+	flags.IntVar(&c.MaxConnections, prefix+"max-connections", 0, "`connections` that may be open, those whose handshake is under way among them; further ones are closed (default 8192, -1 for any number). As many health calls may be under way")
+	flags.IntVar(&c.MaxClientConnections, prefix+"max-client-connections", 0, "`connections` that one host, or /64 network of IPv6, may have open (default 1024, -1 for any number)")
 	flags.IntVar(&c.MaxClientCalls, prefix+"max-client-calls", 0, "unary `calls` one client may have under way; more are answered TOO_MANY_REQUESTS, to be tried again (default 4096, -1 for any number). A client is the name of its token, else the subject of its certificate, else the host it calls from")
 	flags.IntVar(&c.MaxClientStreams, prefix+"max-client-streams", 0, "`streams` one client may have open (default 8192, -1 for any number)")
 	flags.IntVar(&c.MaxStreams, prefix+"max-streams", 0, "`streams` all clients together may have open (default 32768, -1 for any number)")

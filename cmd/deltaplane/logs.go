@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/core/delta"
@@ -112,12 +114,12 @@ func (q *logQuestion) find(payload []byte) (string, error) {
 			back = 2
 		}
 		if len(instances) < back {
-			return "", fmt.Errorf("%s holds no log of that instance", folder)
+			return "", status.Errorf(codes.NotFound, "%s holds no log of that instance", folder)
 		}
 		return filepath.Join(folder, strconv.Itoa(instances[len(instances)-back])+".log"), nil
 	}
 	return "", &hintError{
-		fmt.Errorf("no log of pod %s/%s in %s", p.Namespace, p.Name, strings.Join(dirs, " or ")),
+		status.Errorf(codes.NotFound, "no log of pod %s/%s in %s", p.Namespace, p.Name, strings.Join(dirs, " or ")),
 		fmt.Sprintf("its node is %q; with --data-dir DIR, the logs of \"up\" are in DIR/nodes/logs: say so by --log-dir", p.Spec.NodeName),
 	}
 }

@@ -35,9 +35,9 @@ func TestLogsPrintsWhatContainersOfThisMachineWrote(t *testing.T) {
 		{[]string{"-c", "side"}, exitOK, "and hello\n"},
 		{[]string{"--timestamps"}, exitOK, "T"},
 		{[]string{"-c", "none"}, exitUsage, "there are main, side"},
-		{[]string{"-c", "side", "--previous"}, exitFailure, "no log of that instance"},
+		{[]string{"-c", "side", "--previous"}, exitNotFound, "no log of that instance"},
 		{[]string{"-n", "other"}, exitNotFound, "other/talk"},
-		{[]string{"--log-dir", t.TempDir()}, exitFailure, "--log-dir"},
+		{[]string{"--log-dir", t.TempDir()}, exitNotFound, "--log-dir"},
 	} {
 		out, errs, code := logs(c.args...)
 		if code != c.code || !strings.Contains(out+errs, c.says) || c.code == exitOK && strings.Contains(out, "stdout F") {

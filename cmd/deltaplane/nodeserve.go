@@ -104,7 +104,8 @@ write nodes, leases, pods and events and read config maps and secrets.`,
 	flags.IntVar(&n.config.StatusBurst, "kube-api-burst", 0, "such calls at once (default 100, simulated 1000)")
 	flags.BoolVar(&n.config.NoEvents, "no-cri-events", false, "do not follow the runtime's event stream")
 	flags.StringVar(&n.index, "index-url", defaultIndexAddr, "`address` of the index service, host:port or a gRPC target")
-	flags.StringVar(&n.admin.Listen, "admin-listen", "127.0.0.1:7455", "`address` of /metrics, /healthz, /readyz and /debug/pprof; off for none")
+	flags.StringVar(&n.admin.Listen, "admin-listen", "127.0.0.1:7455", "`address` of /metrics, /healthz and /readyz; off for none")
+	registerPprof(flags, &n.admin.Pprof)
 	flags.BoolVar(&n.admin.Insecure, "insecure", false, "permit --admin-listen beyond loopback; that port has neither TLS nor authentication")
 	n.register(flags)
 	registerDial(flags, &n.dial)
@@ -201,7 +202,7 @@ func runNodes(ctx context.Context, n *nodeFlags, t telemetry.Config, kc *kube.Cl
 	return withTelemetry(ctx, t, "node", func(tel *telemetry.Telemetry) error {
 		traced := n.dial
 		traced.Tracer = tel.Tracer
-		index, err := dial(n.index, traced)
+		index, err := connect(n.index, traced)
 		if err != nil {
 			return err
 		}

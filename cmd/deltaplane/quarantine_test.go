@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 
@@ -37,7 +38,7 @@ func (withUnread) Get(context.Context, *indexv1.GetRequest) (*indexv1.GetRespons
 
 func (withUnread) List(_ context.Context, r *indexv1.ListRequest) (*indexv1.ListResponse, error) {
 	resp := &indexv1.ListResponse{QuarantinedKeys: []string{"default/a"}, Objects: []*indexv1.Object{{Key: "default/a"}, podOf("b"), podOf("c")}}
-	if r.GetNamespace() == "broken" {
+	if slices.Contains(r.GetNamespaces(), "broken") {
 		resp.Objects = resp.GetObjects()[:1]
 	}
 	return resp, nil

@@ -27,7 +27,7 @@ A key is idle, ready, delayed, processing (held by a worker under a lease), dirt
 added again meanwhile: it runs once more) or dead (kept aside after too many failures).
 "ls" shows every queue, "items" the keys of one, "describe" why one key waits and what
 happened to it last. A queue that is closed takes no keys; one that is paused hands none
-out; "drain" waits until one is worked off.`,
+out; "drain" waits until one is worked off; "remove" deletes one with everything in it.`,
 	}
 	cmd.AddGroup(
 		&cobra.Group{ID: "look", Title: "Look:"},
@@ -37,7 +37,7 @@ out; "drain" waits until one is worked off.`,
 	for id, commands := range map[string][]*cobra.Command{
 		"look":  {newQueueLs(), newQueueItems(), newQueueDescribe(), newQueueDead()},
 		"keys":  {newQueueAdd(), newQueueRetry(), newQueueForget(), newQueueRelease(), newQueueDelete(), newQueueBackoff()},
-		"queue": {newQueueConfigure(), newQueuePause(), newQueueResume(), newQueueClose(), newQueueOpen(), newQueueDrain()},
+		"queue": {newQueueConfigure(), newQueuePause(), newQueueResume(), newQueueClose(), newQueueOpen(), newQueueDrain(), newQueueRemove()},
 	} {
 		for _, c := range commands {
 			c.GroupID = id
@@ -70,7 +70,8 @@ func longQueueCommand(cmd *cobra.Command, longer *time.Duration, do func(*cobra.
 		ctx, cancel := contextWithTimeout(cmd, d.timeout+*longer)
 		defer cancel()
 		cmd.SetContext(ctx)
-		return do(cmd, queuev1.NewQueueServiceClient(conn), a)
+		client := queuev1.NewQueueServiceClient(conn)
+		return do(cmd, client, a)
 	}
 	d.register(cmd.Flags())
 	if cmd.ValidArgsFunction == nil {
@@ -87,12 +88,20 @@ func newQueueLs() *cobra.Command {
 		Short:   "List queues with what they hold",
 		Args:    args(cobra.MaximumNArgs(1)),
 	}, func(cmd *cobra.Command, client queuev1.QueueServiceClient, a []string) error {
-		answer, err := client.ListQueues(cmd.Context(), &queuev1.ListQueuesRequest{Prefix: strings.Join(a, "")})
+		answer, err := client.ListQueues(cmd.Context(), &queuev1.ListQueuesRequest{Prefix: strings.Join(a, ""), Partial: true})
 		if err != nil {
 			return err
 		}
 		if output == "json" {
 			return printMessage(cmd.OutOrStdout(), answer)
+		}
+		if len(answer.GetQueues()) == 0 {
+			text := "no queues found"
+			if len(a) > 0 {
+				text = fmt.Sprintf("no queue's name begins with %q", a[0])
+			}
+			fmt.Fprintln(cmd.ErrOrStderr(), text)
+			return nil
 		}
 		t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 3, ' ', 0)
 		fmt.Fprintln(t, queueHeader)
@@ -117,6 +126,9 @@ func queueRow(q *queuev1.QueueStatus) string {
 	}
 	if until := q.GetHeldUntil(); until != nil && time.Until(until.AsTime()) > 0 {
 		states = append(states, "held after a restart of the store until "+moment(until))
+	}
+	if p := q.GetUnreachable(); len(p) > 0 {
+		states = append(states, fmt.Sprintf("partitions %v cannot be reached and are not counted", p))
 	}
 	if len(states) == 0 {
 		states = []string{"open"}
@@ -145,6 +157,9 @@ since it was started; with several servers each knows its own part.`,
 		if err != nil {
 			return err
 		}
+		if nothingKnown(answer) {
+			return unknownKeys(cmd, client, a[0], a[1:])
+		}
 		if output == "json" {
 			return printMessage(cmd.OutOrStdout(), answer)
 		}
@@ -168,9 +183,6 @@ func describe(t *tabwriter.Writer, item *queuev1.Item) {
 	line("Key", printable(item.GetKey()))
 	line("State", stateName(item.GetState()))
 	line("Holder", printable(item.GetHolder()))
-	if item.GetToken() != 0 {
-		line("Token", fmt.Sprint(item.GetToken()))
-	}
 	line("Lease ends", moment(item.GetDeadline()))
 	line("Added", moment(item.GetAddedAt()))
 	line("Ready", moment(item.GetReadyAt()))
@@ -189,6 +201,7 @@ func describe(t *tabwriter.Writer, item *queuev1.Item) {
 		line("Expected deletions", printable(strings.Join(e.GetDeletions(), ", ")))
 	}
 	line("Last reason", printable(item.GetLastReason()))
+	line("Last holders", printable(strings.Join(item.GetLastHolders(), ", ")))
 }
 
 // printHistory shows what happened to a key as a table under it.
@@ -197,20 +210,17 @@ func printHistory(out io.Writer, history []*queuev1.HistoryEvent) error {
 		return nil
 	}
 	t := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(t, "\nWHEN\tEVENT\tTIMES\tBY\tTOKEN\tHELD\tWHY")
+	fmt.Fprintln(t, "\nWHEN\tEVENT\tTIMES\tBY\tHELD\tWHY")
 	for _, e := range history {
-		token, held, event := "", "", enumText(e.GetKind().String(), "EVENT_KIND_")
-		if e.GetToken() != 0 {
-			token = fmt.Sprint(e.GetToken())
-		}
+		held, event := "", enumText(e.GetKind().String(), "EVENT_KIND_")
 		if e.GetHeld() != nil {
 			held = e.GetHeld().AsDuration().Round(time.Millisecond).String()
 		}
 		if e.GetOutcome() != queuev1.Outcome_OUTCOME_UNSPECIFIED {
 			event += ": " + enumText(e.GetOutcome().String(), "OUTCOME_")
 		}
-		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n", moment(e.GetTime()), event, e.GetRepeats()+1,
-			dash(printable(e.GetSessionId())), dash(token), dash(held), dash(printable(e.GetReason())))
+		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%s\n", moment(e.GetTime()), event, e.GetRepeats()+1,
+			dash(printable(e.GetSessionId())), dash(held), dash(printable(e.GetReason())))
 	}
 	return t.Flush()
 }
@@ -340,12 +350,16 @@ func itemsCommand(cmd *cobra.Command, state func() (queuev1.State, error)) *cobr
 				size = min(limit-len(all.Items), size)
 			}
 			answer, err := client.ListItems(cmd.Context(), &queuev1.ListItemsRequest{
-				Queue: a[0], State: wanted, PageSize: int32(size), PageToken: all.NextPageToken,
+				Queue: a[0], State: wanted, PageSize: int32(size), PageToken: all.NextPageToken, Partial: true,
 			})
 			if err != nil {
 				return err
 			}
 			all.Items = append(all.Items, answer.GetItems()...)
+			if p := answer.GetUnreachable(); len(p) > 0 {
+				all.Unreachable = append(all.Unreachable, p...)
+				fmt.Fprintf(cmd.ErrOrStderr(), "keys of partitions %v are missing: they cannot be reached\n", p)
+			}
 			if all.NextPageToken = answer.GetNextPageToken(); all.NextPageToken == "" {
 				break
 			}

@@ -88,6 +88,12 @@ func TestQueueConfigureChangesWhatItIsTold(t *testing.T) {
 	out := s.must("queue", "configure", "dev/a", "--rate-limiter", "exponential:1s,1m+bucket:10,100@30s", "--max-retries", "7", "--partitions", "2",
 		"--dispatch-limiter", "50,10", "--aging", "1m", "--backoff-initial", "2s", "--reserve-once")
 	contains(t, out, "dev/a created", "exponential:1s,1m0s+bucket:10,100@30s", "50,10", "2s to 5m0s")
+	out = s.must("queue", "configure", "dev/a", "--lease-duration", "40s") // the longest lease goes with it until it is set
+	contains(t, out, "Lease duration:     40s", "Max lease:          40s")
+	out = s.must("queue", "configure", "dev/a", "--max-lease", "2m")
+	contains(t, out, "Lease duration:     40s", "Max lease:          2m0s")
+	s.refuses(exitUsage, "config.max_lease: 10s is not between the lease duration, 40s, and 1 h", "queue", "configure", "dev/a", "--max-lease", "10s")
+	contains(t, s.must("queue", "configure", "dev/a", "--max-deliveries", "5"), "Max deliveries:     5", "Max retries:        7")
 	out = s.must("queue", "configure", "dev/a", "--dispatch-limiter", "none", "--absorb-delays", "--max-processing", "1h")
 	contains(t, out, "dev/a configured", "exponential:1s,1m0s+bucket:10,100@30s", "Max processing:     1h0m0s", "Max retries:        7")
 
@@ -151,8 +157,8 @@ func TestAnOperatorChangesKeysByTheCommandLine(t *testing.T) {
 	if out := s.must("queue", "items", "dev/a", "--state", "delayed", "--page-token", token); strings.Count(out, "\n") != 2 {
 		t.Errorf("the next page is\n%s", out)
 	}
-	if out := s.must("queue", "retry", "dev/a", "one", "absent"); out != "one done\nabsent unchanged\n" {
-		t.Errorf("retry printed %q", out)
+	if out, errs, code := s.try("queue", "retry", "dev/a", "one", "absent"); out != "one done\nabsent unchanged\n" || code != exitNotFound || !strings.Contains(errs, `"absent"`) {
+		t.Errorf("retry: exit %d, printed %q, said %s", code, out, errs)
 	}
 	contains(t, s.must("queue", "describe", "dev/a", "one"), "State:", "ready", "EVENT", "added")
 	if text := s.must("queue", "inspect", "dev/a", "one", "-o", "json"); !json.Valid([]byte(text)) || !strings.Contains(text, `"history"`) {
@@ -181,6 +187,7 @@ func TestAnOperatorChangesKeysByTheCommandLine(t *testing.T) {
 	go func() { worked <- w.Run(ctx) }()
 	<-held
 	s.refuses(exitRefused, "held by a worker", "queue", "delete", "dev/a", "one")
+	s.refuses(exitRefused, `1 of queue "dev/a"`, "queue", "remove", "dev/a")
 	s.must("queue", "pause", "dev/a")
 	contains(t, s.must("queue", "ls"), "paused")
 	if out := s.must("queue", "release", "dev/a", "one"); out != "one done\n" {
@@ -189,7 +196,17 @@ func TestAnOperatorChangesKeysByTheCommandLine(t *testing.T) {
 	if cause := <-held; cause == nil || !strings.Contains(cause.Error(), "lease") {
 		t.Errorf("the worker's context ended with %v", cause)
 	}
-	s.refuses(exitUnavailable, "not drained within", "queue", "drain", "dev/a", "--wait", "200ms")
+	s.must("queue", "add", "dev/a", "soon", "--after", "50s")
+	s.must("queue", "add", "dev/a", "tonight", "--after", "10h")
+	_, errs, code = s.try("queue", "drain", "dev/a", "--wait", "200ms")
+	if code != exitUnavailable || !strings.Contains(errs, "not drained within 200ms: waits for one (ready), soon (delayed)\n") {
+		t.Errorf("drain: exit %d, said %s; want the keys it waits for, and not that of tonight", code, errs)
+	}
+	if out, _, _ := s.try("queue", "drain", "dev/a", "--wait", "200ms", "-o", "json"); !strings.Contains(out, `"waits_for":["one (ready)","soon (delayed)"]`) {
+		t.Errorf("drain -o json printed %s; want the keys it waits for", out)
+	}
+	s.refuses(exitUnavailable, "tonight (delayed)", "queue", "drain", "dev/a", "--wait", "200ms", "--due-within", "-1s")
+	s.must("queue", "delete", "dev/a", "soon")
 	stop()
 	if err := <-worked; err != nil {
 		t.Error(err)
@@ -202,11 +219,17 @@ func TestAnOperatorChangesKeysByTheCommandLine(t *testing.T) {
 		t.Errorf("drain -o json printed %q", out)
 	}
 	s.refuses(exitRefused, "QUEUE_CLOSED", "queue", "add", "dev/a", "x")
+	s.refuses(exitNotFound, "there are: dev/a", "queue", "describe", "dev/b", "x")
 	contains(t, s.must("queue", "ls"), "closed, paused")
 	s.must("queue", "resume", "dev/a")
 	s.must("queue", "open", "dev/a")
 	s.must("queue", "add", "dev/a", "x")
 
+	if out := s.must("queue", "remove", "dev/a"); out != "dev/a removed\n" {
+		t.Errorf("remove printed %q", out)
+	}
+	s.refuses(exitNotFound, "QUEUE_NOT_FOUND", "queue", "add", "dev/a", "x")
+	s.refuses(exitNotFound, "QUEUE_NOT_FOUND", "queue", "remove", "dev/a", "--force")
 	s.refuses(exitNotFound, "QUEUE_NOT_FOUND", "queue", "pause", "none")
 	s.refuses(exitUsage, "name keys", "queue", "retry", "dev/a")
 	s.refuses(exitUsage, "name keys", "queue", "retry", "dev/a", "x", "--state", "dead")
@@ -251,15 +274,16 @@ func TestBackoffEntriesByTheCommandLine(t *testing.T) {
 	if out := s.must("queue", "backoff", "reset", "dev/a", "x"); out != "x reset\n" {
 		t.Errorf("reset printed %q", out)
 	}
-	contains(t, s.must("queue", "backoff", "get", "dev/a", "x", "y"), "x    0s", "y    1m0s")
+	contains(t, s.must("queue", "backoff", "get", "dev/a", "y"), "y    1m0s")
+	s.refuses(exitNotFound, `"x"`, "queue", "backoff", "get", "dev/a", "x", "y") // x begins anew
+	if text := s.must("queue", "backoff", "get", "dev/a", "y", "-o", "json"); !json.Valid([]byte(text)) {
+		t.Errorf("get -o json printed\n%s", text)
+	}
 	if out := s.must("queue", "backoff", "delete", "dev/a", "y"); out != "y deleted\n" {
 		t.Errorf("delete printed %q", out)
 	}
 	if out := s.must("queue", "backoff", "gc", "dev/a"); out != "0 entries dropped\n" {
 		t.Errorf("gc printed %q", out)
-	}
-	if text := s.must("queue", "backoff", "get", "dev/a", "x", "-o", "json"); !json.Valid([]byte(text)) {
-		t.Errorf("get -o json printed\n%s", text)
 	}
 	s.refuses(exitUsage, "--event-time", "queue", "backoff", "next", "dev/a", "x", "--event-time", "noon")
 	s.refuses(exitUsage, "ids", "queue", "backoff", "get", "dev/a", "")

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
@@ -38,12 +41,28 @@ func newBackoffGet() *cobra.Command {
 			return err
 		}
 		if output == "json" {
-			return printMessage(cmd.OutOrStdout(), answer)
+			err = printMessage(cmd.OutOrStdout(), answer)
+		} else {
+			err = printEntries(cmd.OutOrStdout(), answer.GetEntries())
 		}
-		return printEntries(cmd.OutOrStdout(), answer.GetEntries())
+		return errors.Join(err, noEntries(a[0], answer.GetEntries()))
 	})
 	registerOutput(cmd, &output)
 	return cmd
+}
+
+// noEntries names the ids that have no entry.
+func noEntries(queue string, entries []*queuev1.BackoffEntry) error {
+	var without []string
+	for _, e := range entries {
+		if e.GetLastUpdate() == nil {
+			without = append(without, fmt.Sprintf("%q", e.GetId()))
+		}
+	}
+	if len(without) == 0 {
+		return nil
+	}
+	return status.Errorf(codes.NotFound, "queue %s has no back-off entry of %s: its next delay is the first", queue, few(without))
 }
 
 func newBackoffNext() *cobra.Command {

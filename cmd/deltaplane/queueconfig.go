@@ -22,21 +22,23 @@ import (
 
 // queueSettings are the flags of `queue configure`.
 type queueSettings struct {
-	file, limiter, dispatch, durability                                               string
-	lease, barrier, aging, maxProcessing, backoffInitial, backoffMax, backoffExpireIn time.Duration
-	partitions, replicas                                                              int32
-	maxRetries                                                                        int64
-	absorb, once                                                                      bool
-	jitter                                                                            float64
+	file, limiter, dispatch, durability                                                         string
+	lease, maxLease, barrier, aging, maxProcessing, backoffInitial, backoffMax, backoffExpireIn time.Duration
+	partitions, replicas, maxDeliveries                                                         int32
+	maxRetries                                                                                  int64
+	absorb, once                                                                                bool
+	jitter                                                                                      float64
 }
 
 func (s *queueSettings) register(flags *pflag.FlagSet) {
 	flags.StringVarP(&s.file, "filename", "f", "", "YAML or JSON `file` with the whole configuration, - for standard input; what it leaves out is the default")
 	flags.StringVar(&s.limiter, "rate-limiter", "", "how long a retried key waits: a `limiter`, see above")
 	flags.DurationVar(&s.lease, "lease-duration", 0, "how long a worker may hold a key without extending, when it asks for nothing else")
+	flags.DurationVar(&s.maxLease, "max-lease", 0, "longest lease, to which what a worker asks for is cut (default: the lease duration)")
 	flags.Int32Var(&s.partitions, "partitions", 0, "partitions, 1 to 64, fixed when the queue is created")
 	flags.DurationVar(&s.barrier, "barrier-retention", 0, "how long a barrier is kept after a key is done")
 	flags.Int64Var(&s.maxRetries, "max-retries", 0, "rate-limited retries after which a key is dead, 0 for never")
+	flags.Int32Var(&s.maxDeliveries, "max-deliveries", 0, "leases of a key that may end without a settlement before it is dead, 0 for any number")
 	flags.BoolVar(&s.absorb, "absorb-delays", false, "an add takes a pending delay away (controller-runtime) in place of running again when it is due (client-go)")
 	flags.BoolVar(&s.once, "reserve-once", false, "count a rate-limited add only when no delay of an earlier one is pending")
 	flags.DurationVar(&s.aging, "aging", 0, "how long a key of low priority waits before every 8th lease goes to the oldest")
@@ -65,12 +67,17 @@ func (s *queueSettings) apply(flags *pflag.FlagSet, c *queuev1.QueueConfig) erro
 	if c.Backoff == nil {
 		c.Backoff = &queuev1.BackoffConfig{}
 	}
+	if c.GetMaxLease().AsDuration() == c.GetLeaseDuration().AsDuration() {
+		c.MaxLease = nil // the default goes with the lease duration
+	}
 	for flag, set := range map[string]func() error{
 		"rate-limiter":         func() (err error) { c.RateLimiter, err = parseLimiter(s.limiter); return err },
 		"lease-duration":       func() error { c.LeaseDuration = durationpb.New(s.lease); return nil },
+		"max-lease":            func() error { c.MaxLease = durationpb.New(s.maxLease); return nil },
 		"partitions":           func() error { c.Partitions = s.partitions; return nil },
 		"barrier-retention":    func() error { c.BarrierRetention = durationpb.New(s.barrier); return nil },
 		"max-retries":          func() error { c.MaxRetries = s.maxRetries; return nil },
+		"max-deliveries":       func() error { c.MaxDeliveries = s.maxDeliveries; return nil },
 		"absorb-delays":        func() error { c.AbsorbDelays = s.absorb; return nil },
 		"reserve-once":         func() error { c.ReserveOnce = s.once; return nil },
 		"aging":                func() error { c.Aging = durationpb.New(s.aging); return nil },
@@ -222,8 +229,10 @@ func printConfig(out io.Writer, answer *queuev1.ConfigureQueueResponse, output s
 	line("Rate limiter", formatLimiter(c.GetRateLimiter()))
 	line("Dispatch limiter", formatDispatch(c.GetDispatchLimiter()))
 	line("Lease duration", c.GetLeaseDuration().AsDuration())
+	line("Max lease", c.GetMaxLease().AsDuration())
 	line("Max processing", orNone(c.GetMaxProcessing()))
 	line("Max retries", c.GetMaxRetries())
+	line("Max deliveries", c.GetMaxDeliveries())
 	line("Partitions", c.GetPartitions())
 	line("Durability", enumText(c.GetDurability().String(), "DURABILITY_"))
 	if c.GetDurability() == queuev1.Durability_DURABILITY_REPLICATED {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
@@ -71,11 +73,48 @@ func keysCommand(cmd *cobra.Command, states string, call func(*cobra.Command, qu
 		if held > 0 {
 			return &heldError{held, len(keys)}
 		}
-		return nil
+		if state != "" {
+			return nil // keys may have moved on since they were listed
+		}
+		var unchanged []string
+		for _, r := range all.GetResults() {
+			if r.GetStatus() == queuev1.ItemStatus_ITEM_STATUS_UNCHANGED {
+				unchanged = append(unchanged, r.GetKey())
+			}
+		}
+		return unknownKeys(cmd, client, queue, unchanged)
 	})
 	registerOutput(cmd, &output)
 	registerState(cmd, &state, "every key in this `state`, in place of KEY: "+states)
 	return cmd
+}
+
+// unknownKeys is an error that names those of which the queue knows nothing.
+func unknownKeys(cmd *cobra.Command, client queuev1.QueueServiceClient, queue string, keys []string) error {
+	var unknown []string
+	for _, key := range keys {
+		answer, err := client.Inspect(cmd.Context(), &queuev1.InspectRequest{Queue: queue, Key: key})
+		if err != nil {
+			return err
+		}
+		if nothingKnown(answer) {
+			unknown = append(unknown, fmt.Sprintf("%q", key))
+		}
+	}
+	if len(unknown) == 0 {
+		return nil
+	}
+	return status.Errorf(codes.NotFound, "queue %s knows nothing of the key %s: it is not queued, and nothing is kept of it", queue, few(unknown))
+}
+
+// nothingKnown reports that a key has no state, and that nothing happened to it lately as far as the server knows.
+func nothingKnown(answer *queuev1.InspectResponse) bool {
+	if answer.GetItem().GetState() != queuev1.State_STATE_IDLE || len(answer.GetHistory()) > 0 {
+		return false
+	}
+	rest := proto.CloneOf(answer.GetItem())
+	rest.Key, rest.State = "", queuev1.State_STATE_UNSPECIFIED
+	return proto.Size(rest) == 0
 }
 
 // keysIn reads the keys in a state.
@@ -163,6 +202,7 @@ delay that is pending already stays; "queue retry" ends it.`,
 		Args:              args(cobra.MinimumNArgs(2)),
 		ValidArgsFunction: completeKeys(queuev1.State_STATE_UNSPECIFIED),
 	}, func(cmd *cobra.Command, client queuev1.QueueServiceClient, a []string) error {
+		unknown := unknownKeys(cmd, client, a[0], a[1:])
 		for rest := a[1:]; len(rest) > 0; {
 			n := min(len(rest), keysPerCall)
 			if _, err := client.Forget(cmd.Context(), &queuev1.ForgetRequest{Queue: a[0], Keys: rest[:n]}); err != nil {
@@ -173,7 +213,7 @@ delay that is pending already stays; "queue retry" ends it.`,
 			}
 			rest = rest[n:]
 		}
-		return nil
+		return unknown
 	})
 }
 
@@ -233,6 +273,22 @@ func newQueueOpen() *cobra.Command {
 	})
 }
 
+func newQueueRemove() *cobra.Command {
+	var force bool
+	cmd := gateCommand(&cobra.Command{
+		Use:   "remove QUEUE",
+		Short: "Delete a queue with everything in it",
+		Long: `Delete a queue with every key, back-off entry and saved state in it, on all servers. Workers
+and triggers on it are told QUEUE_NOT_FOUND. While keys are leased it is refused. A queue that a
+server is configured with is made again when it is next used.`,
+	}, "removed", func(cmd *cobra.Command, client queuev1.QueueServiceClient, queue string) error {
+		_, err := client.DeleteQueue(cmd.Context(), &queuev1.DeleteQueueRequest{Queue: queue, Force: force})
+		return err
+	})
+	cmd.Flags().BoolVar(&force, "force", false, "delete it although keys are leased; their settlements are then refused")
+	return cmd
+}
+
 func newQueueDrain() *cobra.Command {
 	var output string
 	var wait, dueWithin time.Duration
@@ -241,15 +297,15 @@ func newQueueDrain() *cobra.Command {
 		Use:   "drain QUEUE",
 		Short: "Wait until a queue is worked off",
 		Long: `Wait until nothing is ready, held or delayed any more, and tell how far it is once a second.
-Dead keys are not waited for. The exit code is 4 when the time was over first. A controller's
-queue is never without its periodic round, a delayed key that is due within hours: give
---due-within for such a queue.`,
+Delayed keys that are due later than --due-within are not waited for, such as a controller's
+periodic round, nor are dead ones. The first keys waited for are named, with -o json as waits_for.
+The exit code is 4 when the time was over first.`,
 		Example: `  deltaplane queue drain dev/mine --close --wait 10m
-  deltaplane queue drain dev/job --due-within 1m    # not for keys that are due later`,
+  deltaplane queue drain dev/job --due-within -1s   # for every delayed key`,
 		Args: args(cobra.ExactArgs(1)),
 	}, &wait, func(cmd *cobra.Command, client queuev1.QueueServiceClient, a []string) error {
 		req := &queuev1.DrainQueueRequest{Queue: a[0], Close: closing, Timeout: durationpb.New(wait)}
-		if cmd.Flags().Changed("due-within") {
+		if dueWithin >= 0 {
 			req.DueWithin = durationpb.New(dueWithin)
 		}
 		stream, err := client.DrainQueue(cmd.Context(), req)
@@ -264,33 +320,41 @@ queue is never without its periodic round, a delayed key that is due within hour
 				}
 				return err
 			}
-			if err := printDrain(cmd.OutOrStdout(), a[0], report, output); err != nil {
+			var keys []string
+			if !report.GetDrained() {
+				keys = awaited(cmd.Context(), client, a[0], dueWithin)
+			}
+			if err := printDrain(cmd.OutOrStdout(), a[0], report, keys, output); err != nil {
 				return err
 			}
 			switch {
 			case report.GetDrained():
 				return nil
 			case report.GetTimedOut():
-				return status.Errorf(codes.DeadlineExceeded, "%s is not drained within %v", a[0], wait)
+				return status.Errorf(codes.DeadlineExceeded, "%s is not drained within %v%s", a[0], wait, waitsFor(keys))
 			}
 		}
 	})
 	registerOutput(cmd, &output)
 	cmd.Flags().DurationVar(&wait, "wait", 5*time.Minute, "how long to wait at most")
-	cmd.Flags().DurationVar(&dueWithin, "due-within", 0, "wait for delayed keys only when they are due within this `time` (default: for every one)")
+	cmd.Flags().DurationVar(&dueWithin, "due-within", time.Minute, "wait for delayed keys that are due within this `time`; a negative one waits for every one")
 	cmd.Flags().BoolVar(&closing, "close", false, "close the queue first, so that nothing is added meanwhile")
 	return cmd
 }
 
 // printDrain shows a report as a line: for people, or one JSON document.
-func printDrain(out io.Writer, queue string, r *queuev1.DrainQueueResponse, output string) error {
+func printDrain(out io.Writer, queue string, r *queuev1.DrainQueueResponse, keys []string, output string) error {
 	if output == "json" {
 		text, err := protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}.Marshal(r)
 		if err != nil {
 			return err
 		}
-		var line json.RawMessage = text
-		compact, err := json.Marshal(line) // protojson varies its spaces
+		var line map[string]any
+		if err := json.Unmarshal(text, &line); err != nil {
+			return err
+		}
+		line["waits_for"] = orEmpty(keys)
+		compact, err := json.Marshal(line)
 		if err != nil {
 			return err
 		}
@@ -302,6 +366,44 @@ func printDrain(out io.Writer, queue string, r *queuev1.DrainQueueResponse, outp
 		return err
 	}
 	c := r.GetCounts()
-	_, err := fmt.Fprintf(out, "%s: %d ready, %d held, %d delayed (%d waited for)\n", queue, c.GetReady(), c.GetProcessing(), c.GetDelayed(), r.GetAwaited())
+	missing := ""
+	if p := r.GetUnreachable(); len(p) > 0 {
+		missing = fmt.Sprintf("; partitions %v cannot be reached", p)
+	}
+	_, err := fmt.Fprintf(out, "%s: %d ready, %d held, %d delayed (%d waited for)%s%s\n",
+		queue, c.GetReady(), c.GetProcessing(), c.GetDelayed(), r.GetAwaited(), missing, waitsFor(keys))
 	return err
+}
+
+// awaited names the first keys of each state that a drain waits for; none when they cannot be read.
+func awaited(ctx context.Context, client queuev1.QueueServiceClient, queue string, dueWithin time.Duration) []string {
+	const most = 5
+	var keys []string
+	for _, state := range []queuev1.State{queuev1.State_STATE_PROCESSING, queuev1.State_STATE_DIRTY, queuev1.State_STATE_READY, queuev1.State_STATE_DELAYED} {
+		answer, err := client.ListItems(ctx, &queuev1.ListItemsRequest{Queue: queue, State: state, PageSize: keysPerCall})
+		if err != nil {
+			return nil
+		}
+		named := 0
+		for _, i := range answer.GetItems() {
+			due := time.Until(i.GetDelayedUntil().AsTime())
+			if state == queuev1.State_STATE_DELAYED && dueWithin >= 0 && due > dueWithin {
+				continue
+			}
+			if named++; named > most {
+				keys = append(keys, "and more "+stateName(state))
+				break
+			}
+			keys = append(keys, printable(i.GetKey())+" ("+strings.TrimSuffix(stateName(state)+", held by "+printable(i.GetHolder()), ", held by ")+")")
+		}
+	}
+	return keys
+}
+
+// waitsFor ends a message with the keys that a drain waits for.
+func waitsFor(keys []string) string {
+	if len(keys) == 0 {
+		return ""
+	}
+	return ": waits for " + strings.Join(keys, ", ")
 }

@@ -24,7 +24,8 @@ func reflections(d *dialFlags, fn func(reflectorv1.ReflectorServiceClient) error
 		return err
 	}
 	defer conn.Close()
-	err = fn(reflectorv1.NewReflectorServiceClient(conn))
+	client := reflectorv1.NewReflectorServiceClient(conn)
+	err = fn(client)
 	if rpc.Code(err) == codes.DeadlineExceeded {
 		return &hintError{err, fmt.Sprintf("the reflector at %s did not answer within %v, see --timeout; whether it did what was asked, deltaplane reflection ls tells", d.reflector, d.timeout)}
 	}
@@ -66,7 +67,7 @@ func newReflectionLs() *cobra.Command {
 func newReflectionAdd() *cobra.Command {
 	var d dialFlags
 	var output string
-	var replace bool
+	var replace, unserved bool
 	var namespaces []string
 	spec := &reflectorv1.ReflectionSpec{}
 	cmd := &cobra.Command{
@@ -75,7 +76,8 @@ func newReflectionAdd() *cobra.Command {
 		Long: `Mirror one more resource, in every reflector process and for good. Adding the same again
 changes nothing.
 
-RESOURCE is resource[.version][.group]; what is left out is found by discovery. "*" is everything
+RESOURCE is resource[.version][.group]; what is left out is found by discovery, and what the API
+server does not serve is refused unless --unserved is given. "*" is everything
 that can be watched, except secrets, the copy of events in events.k8s.io, and what is named beside it.
 
 Several namespaces are read from one list and one watch of the whole cluster, and the others left
@@ -99,7 +101,10 @@ spec, needs the cluster under a second name; see deltaplane serve reflector --he
 			return reflections(&d, func(c reflectorv1.ReflectorServiceClient) error {
 				ctx, cancel := contextWithTimeout(cmd, d.timeout)
 				defer cancel()
-				answer, err := c.AddReflection(ctx, &reflectorv1.AddReflectionRequest{Spec: spec, Replace: replace})
+				answer, err := c.AddReflection(ctx, &reflectorv1.AddReflectionRequest{Spec: spec, Replace: replace, Served: !unserved})
+				if rpc.Reason(err) == "RESOURCE_NOT_SERVED" {
+					return &hintError{err, "nothing was added; --unserved adds it all the same, to be mirrored as soon as it is served"}
+				}
 				if rpc.Reason(err) == "REFLECTION_DIFFERS" && !replace {
 					return &hintError{err, "--replace gives what was added another form; what --resources names is changed there;\na second form needs the cluster under a second name"}
 				}
@@ -131,6 +136,7 @@ spec, needs the cluster under a second name; see deltaplane serve reflector --he
 	flags.BoolVar(&spec.KeepLastApplied, "keep-last-applied", false, "leave kubectl's last-applied-configuration in")
 	flags.StringToStringVar(&spec.Hints, "hint", nil, "index hints in the headers of records, as `name=path`")
 	flags.StringSliceVar(&spec.Labels, "header-label", nil, "labels in the headers of records, by `name`")
+	flags.BoolVar(&unserved, "unserved", false, "add a resource that the API server does not serve yet, such as that of a CustomResourceDefinition to come")
 	flags.BoolVar(&replace, "replace", false, "replace an added reflection of the resource that has another form")
 	return cmd
 }

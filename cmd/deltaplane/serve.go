@@ -186,6 +186,10 @@ times the sum, 3.2 GiB for 2Gi, and up to 80 MiB more for each collection that s
 read. The garbage collector is held to that limit, unless GOMEMLIMIT is set; without a budget
 it is not, and the heap may reach twice what lives.
 
+Health and /readyz tell the same: SERVING once every log was read to its end. While NATS is
+away a replica goes on serving what it has, as stale, and /readyz?verbose has that as a
+detail, like checkpoints that cannot be written.
+
 Any number of replicas may serve behind one name. Told to stop, one says NOT_SERVING, goes
 on answering for --drain-grace, then sends watches elsewhere and lets calls finish.`,
 		Args: args(cobra.NoArgs),

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -11,7 +12,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -92,7 +92,7 @@ forms, errors with the next try, quarantined keys.`,
 func readFlow(ctx context.Context, d *dialFlags) (*flow, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
-	var conns []*grpc.ClientConn
+	var conns []*calledConn
 	for _, target := range []string{d.reflector, d.index, d.queue} {
 		conn, err := dial(target, d.config)
 		if err != nil {
@@ -110,17 +110,20 @@ func readFlow(ctx context.Context, d *dialFlags) (*flow, error) {
 		f.collections, f.indexError = indexv1.NewIndexServiceClient(conns[1]).ListCollections(ctx, &indexv1.ListCollectionsRequest{})
 	})
 	wg.Go(func() {
-		f.queues, f.queueError = queuev1.NewQueueServiceClient(conns[2]).ListQueues(ctx, &queuev1.ListQueuesRequest{})
+		f.queues, f.queueError = queuev1.NewQueueServiceClient(conns[2]).ListQueues(ctx, &queuev1.ListQueuesRequest{Partial: true})
 	})
 	wg.Wait()
 	return &f, nil
 }
 
+// oneLine is an error as a cell of a table.
+func oneLine(err error) string { return strings.ReplaceAll(message(err), "\n", "; ") }
+
 func (f *flow) print(out io.Writer) error {
 	t := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(t, "REFLECTOR\tSTATE\tREVISION\tOBJECTS\tLAG\tPENDING\tRELISTS\tQUARANTINED\tERROR")
 	if f.reflectorError != nil {
-		fmt.Fprintf(t, "-\tunreachable: %s\n", message(f.reflectorError))
+		fmt.Fprintf(t, "-\tunreachable: %s\n", oneLine(f.reflectorError))
 	}
 	for _, r := range f.reflections.GetReflections() {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%d\t%d\t%d\t%s\n", r.GetCollection(),
@@ -130,7 +133,7 @@ func (f *flow) print(out io.Writer) error {
 	}
 	fmt.Fprintln(t, "\nINDEX\tSTATE\tREVISION\tOBJECTS\tLAG\tHEARD\tBYTES\tMEMORY\tTIER\tWATCHERS\tQUARANTINED\tERROR")
 	if f.indexError != nil {
-		fmt.Fprintf(t, "-\tunreachable: %s\n", message(f.indexError))
+		fmt.Fprintf(t, "-\tunreachable: %s\n", oneLine(f.indexError))
 	}
 	for _, c := range f.collections.GetCollections() {
 		heard := "-"
@@ -143,7 +146,7 @@ func (f *flow) print(out io.Writer) error {
 	}
 	fmt.Fprintln(t, "\n"+queueHeader)
 	if f.queueError != nil {
-		fmt.Fprintf(t, "-\tunreachable: %s\n", message(f.queueError))
+		fmt.Fprintf(t, "-\tunreachable: %s\n", oneLine(f.queueError))
 	}
 	for _, q := range f.queues.GetQueues() {
 		fmt.Fprintln(t, queueRow(q))
@@ -155,6 +158,8 @@ func collectionState(c *indexv1.CollectionStatus) string {
 	switch {
 	case !c.GetSynced():
 		return "not synced"
+	case c.GetLagging():
+		return "LAGGING"
 	case c.GetStale():
 		return "stale"
 	case c.GetWarmStart():
@@ -181,13 +186,17 @@ func (f *flow) printJSON(out io.Writer) error {
 
 // verdict is nil when every part answered and every collection is served.
 func (f *flow) verdict() error {
+	var faults []error
 	for _, part := range []struct {
 		name string
 		err  error
 	}{{"reflector", f.reflectorError}, {"index", f.indexError}, {"queue", f.queueError}} {
 		if part.err != nil {
-			return fmt.Errorf("%s: %w", part.name, part.err)
+			faults = append(faults, fmt.Errorf("%s: %w", part.name, part.err))
 		}
+	}
+	if len(faults) > 0 {
+		return errors.Join(faults...)
 	}
 	var waiting []string
 	for _, c := range f.collections.GetCollections() {

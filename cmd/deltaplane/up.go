@@ -87,7 +87,7 @@ own would create every pod twice.`,
 	registerIndexer(flags, &u.indexer)
 	registerServer(flags, "queue-", &u.queue.config.RPC, &u.queue.config.Admin, defaultQueueAddr, "127.0.0.1:7452")
 	registerServer(flags, "reflector-", &u.reflecting.config.RPC, &u.reflecting.config.Admin, defaultReflectorAddr, "127.0.0.1:7453")
-	flags.StringVar(&u.control.config.Admin.Listen, "controllers-admin-listen", "127.0.0.1:7454", "`address` of the controllers' /metrics, /healthz, /readyz and /debug/pprof")
+	flags.StringVar(&u.control.config.Admin.Listen, "controllers-admin-listen", "127.0.0.1:7454", "`address` of the controllers' /metrics, /healthz and /readyz")
 	u.log.register(flags, "")
 	u.kube.register(flags)
 	// DELTAPLANE_API_URL leads commands to a dev cluster, also to that of the last `up`: the next must not take it for a
@@ -103,7 +103,7 @@ own would create every pod twice.`,
 	registerTolerations(flags, &u.tolerations)
 	flags.IntVar(&u.nodes.simulated, "nodes", 3, "simulated `nodes` of the dev cluster; 0 for none")
 	flags.DurationVar(&u.nodes.config.Heartbeat, "heartbeat-every", devHeartbeat, "how often these nodes renew their leases")
-	flags.StringVar(&u.nodes.admin.Listen, "nodes-admin-listen", "127.0.0.1:7455", "`address` of the nodes' /metrics, /healthz, /readyz and /debug/pprof; off for none")
+	flags.StringVar(&u.nodes.admin.Listen, "nodes-admin-listen", "127.0.0.1:7455", "`address` of the nodes' /metrics, /healthz and /readyz; off for none")
 	u.nodes.register(flags)
 	registerTelemetry(flags, &u.telemetry, "warn")
 	u.security.register(flags)
@@ -134,12 +134,13 @@ func (u *upFlags) complete(cmd *cobra.Command) error {
 	u.security.apply(&u.indexer.RPC, &u.indexer.Admin)
 	u.security.apply(&u.queue.config.RPC, &u.queue.config.Admin)
 	u.security.apply(&u.reflecting.config.RPC, &u.reflecting.config.Admin)
-	u.control.config.Admin.Insecure = u.security.insecure
+	u.control.config.Admin.Insecure, u.control.config.Admin.Pprof = u.security.insecure, u.security.pprof
 	u.control.config.Cluster = u.reflecting.config.Cluster
 	u.control.index, u.control.queue = u.indexer.RPC.Listen, u.queue.config.RPC.Listen
 	u.control.config.Controllers = u.control.names
 	u.nodes.config.Cluster, u.nodes.index, u.nodes.dial = u.reflecting.config.Cluster, u.indexer.RPC.Listen, u.control.dial
 	u.nodes.config.RootDir, u.nodes.admin.Insecure = filepath.Join(u.dataDir, "nodes"), u.security.insecure
+	u.nodes.admin.Pprof = u.security.pprof
 	errs = append(errs, u.telemetry.Validate(), u.reflecting.config.Validate(), u.indexer.Validate(), u.queue.check(), u.log.check())
 	if u.runs("controllers") {
 		errs = append(errs, u.control.config.Validate())

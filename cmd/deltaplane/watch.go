@@ -56,14 +56,18 @@ func runWatch(cmd *cobra.Command, s *selection, changesOnly bool) error {
 		return err
 	}
 	defer conn.Close()
+	index := indexv1.NewIndexServiceClient(conn)
+	if err := s.resolve(cmd.Context(), index); err != nil {
+		return err
+	}
 	request := &indexv1.WatchRequest{
-		Collection: s.collection, Namespace: s.namespace, LabelSelector: s.selector,
+		Collection: s.collection, Namespaces: s.namespaces, LabelSelector: s.selector, FieldSelector: s.fields,
 		View: s.view(), SkipInitialState: changesOnly, Consistency: s.consistency(),
 	}
 	if s.index != "" {
 		request.Index, request.IndexValue, _ = strings.Cut(s.index, "=")
 	}
-	w := watcher{cmd: cmd, selection: s, client: indexv1.NewIndexServiceClient(conn)}
+	w := watcher{cmd: cmd, selection: s, client: index}
 	w.printer = newPrinter(cmd.OutOrStdout(), s.output, s.collection, s.noHeaders)
 	w.printer.table.widths = []int{len("UPDATED")}
 	pause := watchRetry
@@ -75,7 +79,7 @@ func runWatch(cmd *cobra.Command, s *selection, changesOnly bool) error {
 		}
 		retriable := errors.Is(err, io.EOF) || rpc.Code(err) == codes.Unavailable || rpc.Code(err) == codes.ResourceExhausted
 		if !retriable || (!opened && request.GetResume() == nil && !w.seen) {
-			return served(cmd.Context(), w.client, err)
+			return err
 		}
 		fmt.Fprintln(cmd.ErrOrStderr(), "watch interrupted, resuming:", message(err))
 		select {

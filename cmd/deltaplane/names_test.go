@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+)
+
+// catalog is an index that notes what it is asked for and has nothing.
+type catalog struct {
+	indexv1.UnimplementedIndexServiceServer
+	mu    sync.Mutex
+	asked []string
+}
+
+func (c *catalog) note(words ...string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asked = append(c.asked, strings.Join(words, " "))
+}
+
+func (c *catalog) take() (all []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all, c.asked = c.asked, nil
+	return all
+}
+
+func (*catalog) ListCollections(context.Context, *indexv1.ListCollectionsRequest) (*indexv1.ListCollectionsResponse, error) {
+	status := func(group, resource string, scope indexv1.KeyScope) *indexv1.CollectionStatus {
+		return &indexv1.CollectionStatus{
+			Collection: strings.TrimSuffix("dev/"+resource+".v1."+group, "."), Cluster: "dev", Group: group, Version: "v1", Resource: resource, Scope: scope,
+		}
+	}
+	const namespaced, cluster = indexv1.KeyScope_KEY_SCOPE_NAMESPACED, indexv1.KeyScope_KEY_SCOPE_CLUSTER
+	return &indexv1.ListCollectionsResponse{Collections: []*indexv1.CollectionStatus{
+		status("", "pods", namespaced), status("batch", "jobs", namespaced), status("", "nodes", cluster),
+		status("networking.k8s.io", "networkpolicies", namespaced), status("example.com", "ponies", indexv1.KeyScope_KEY_SCOPE_UNSPECIFIED),
+		status("a.example.com", "twin", namespaced), status("a.example.com", "twins", namespaced), status("b.example.com", "boxes", namespaced), status("c.example.com", "boxs", namespaced),
+	}}, nil
+}
+
+func (c *catalog) Get(_ context.Context, r *indexv1.GetRequest) (*indexv1.GetResponse, error) {
+	c.note("get", r.GetCollection(), r.GetKey())
+	return nil, rpc.Status(context.Canceled, []rpc.Rule{{Is: context.Canceled, Code: codes.NotFound, Reason: "KEY_NOT_FOUND"}})
+}
+
+func (c *catalog) List(_ context.Context, r *indexv1.ListRequest) (*indexv1.ListResponse, error) {
+	c.note("list", r.GetCollection(), strings.Join(append(r.GetNamespaces(), r.GetNamespace()), ","), r.GetFieldSelector())
+	return &indexv1.ListResponse{}, nil
+}
+
+func (c *catalog) Watch(r *indexv1.WatchRequest, _ indexv1.IndexService_WatchServer) error {
+	c.note("watch", r.GetCollection(), strings.Join(r.GetNamespaces(), ","), r.GetFieldSelector())
+	return rpc.InvalidArgument("collection", "it is over")
+}
+
+// servedAt starts a gRPC server and returns its address.
+func servedAt(t *testing.T, register func(*grpc.Server)) string {
+	t.Helper()
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := grpc.NewServer()
+	register(srv)
+	go func() { _ = srv.Serve(lis) }()
+	t.Cleanup(srv.Stop)
+	return lis.Addr().String()
+}
+
+func TestCollectionsNamespacesAndKeysAreTakenAsKubectlTakesThem(t *testing.T) {
+	t.Parallel()
+	var c catalog
+	addr := servedAt(t, func(s *grpc.Server) { indexv1.RegisterIndexServiceServer(s, &c) })
+	for line, want := range map[string]string{
+		"get pods -n a -n b":                        "list pods a,b, ",
+		"get pods -n a,b":                           "list pods a,b, ",
+		"get pods -n a -A":                          "list pods  ",
+		"get po --field-selector metadata.name=web": "list pods  metadata.name=web",
+		"get pod":                              "list pods  ",
+		"get Pod":                              "list pods  ",
+		"get dev/pod":                          "list dev/pods  ",
+		"get pod.v1":                           "list pods.v1  ",
+		"get job.batch":                        "list jobs.batch  ",
+		"get netpol":                           "list networkpolicies  ",
+		"get networkpolicy":                    "list networkpolicies  ",
+		"get pony":                             "list ponies  ",
+		"get twin":                             "list twin  ",
+		"get no -n a":                          "list nodes  ",
+		"get other/pod":                        "list other/pod  ",
+		"get pod.batch":                        "list pod.batch  ",
+		"get job hello":                        "get jobs default/hello",
+		"get job hello -n a":                   "get jobs a/hello",
+		"get job a/hello -n a":                 "get jobs a/hello",
+		"get job a/hello":                      "get jobs a/hello",
+		"get node n1 -n a":                     "get nodes n1",
+		"get pony p":                           "get ponies p",
+		"get pony p -n a":                      "get ponies a/p",
+		"watch po -n a,b --field-selector x=y": "watch pods a,b x=y",
+	} {
+		_, errs, code := command(t.Context(), "", append(strings.Fields(line), "--index-url", addr)...)
+		if got := c.take(); !slices.Equal(got, []string{want}) {
+			t.Errorf("%s asks for %q, want %q (exit %d, %s)", line, got, want, code, errs)
+		}
+	}
+	for line, want := range map[string]string{
+		"get pods hello -n a -n b":   "one namespace",
+		"get pods a/hello -n b":      "two namespaces",
+		"get pods hello -A":          "one namespace",
+		"get pods -n a,,b":           "empty",
+		"get pods hello -l a=b":      "excludes",
+		"get box":                    "may be",
+		"watch pods hello -n a,b":    "one namespace",
+		"get pods x --index a=b":     "excludes",
+		"get p x --field-selector x": "excludes",
+	} {
+		if _, errs, code := command(t.Context(), "", append(strings.Fields(line), "--index-url", addr)...); code != exitUsage || !strings.Contains(errs, want) {
+			t.Errorf("%s: exit %d, %s; want %q", line, code, errs, want)
+		}
+	}
+	if _, errs, code := command(t.Context(), "", "get", "job", "hello", "--index-url", addr); code != exitNotFound || !strings.Contains(errs, "looked for in default") {
+		t.Errorf("a miss in the namespace that nobody named: exit %d, %s", code, errs)
+	}
+	if _, errs, _ := command(t.Context(), "", "get", "job", "a/hello", "--index-url", addr); strings.Contains(errs, "looked for in default") {
+		t.Errorf("a miss in the namespace that was named: %s", errs)
+	}
+}
