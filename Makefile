@@ -17,6 +17,8 @@ FUZZTIME ?= 10s
 SOAK ?= 10m
 SOAK_OPS ?= 10000000
 CHAOS ?= 5m
+ANSWERS ?= 100000
+ROUNDS ?= 200
 CHAOS_DIR ?=
 CHAOS_SEED ?=
 # A race-enabled build compiles everything twice; on two cores the limit is generous.
@@ -100,7 +102,7 @@ up: ## run everything in one process (go run ./cmd/deltaplane up)
 
 ##### tests #####
 
-.PHONY: deps vet test test-packages test-model race fuzz bench bench-queue chaos-queue system soak race-soak
+.PHONY: deps vet test test-packages test-model race fuzz bench bench-queue chaos-queue consistency system soak race-soak
 # The tests start a real redis-server. On a fresh Debian machine root gets it installed; others are told.
 deps:
 	@command -v redis-server >/dev/null || { \
@@ -152,6 +154,11 @@ bench-queue: ## the figures of the queue: BENCH_FLAGS="-o FILE", --quick for a s
 chaos-queue: deps ## the queue under faults for CHAOS, and across failovers for half of it
 	DELTAPLANE_CHAOS=$(CHAOS) DELTAPLANE_CHAOS_DIR=$(CHAOS_DIR) DELTAPLANE_CHAOS_SEED=$(CHAOS_SEED) \
 	  go test -count=1 -v -parallel 1 -timeout 24h -run 'Promise' ./test/chaos
+
+# The second time with a collector that runs all the time, which makes readers of the log fall behind by themselves.
+consistency: deps ## ANSWERS answers of the index compared with the source's history under faults, and ROUNDS rounds between two replicas
+	DELTAPLANE_ANSWERS=$(ANSWERS) DELTAPLANE_ROUNDS=$(ROUNDS) go test -count=1 -v -timeout 2h ./test/consistency
+	GOGC=10 DELTAPLANE_ANSWERS=$(ANSWERS) DELTAPLANE_ROUNDS=$(ROUNDS) go test -count=1 -v -timeout 2h ./test/consistency
 
 # With DELTAPLANE_KUBECONFIG the suite also runs against that API server; with DELTAPLANE_COMPOSE=1 against compose.
 # Whole systems wait more than they work: more at once than there are processors, here and below.

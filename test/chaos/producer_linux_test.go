@@ -168,7 +168,7 @@ type pending struct {
 // streams adds by Produce streams; what was not answered is sent again on the next one.
 func (p *chaosProducer) streams(ctx context.Context) {
 	var unanswered []*pending
-	request := uint64(0)
+	request := uint64(time.Now().UnixMicro()) // above those of a process before, which had the same session
 	for at := 0; ctx.Err() == nil || len(unanswered) > 0 && at < 100; at++ {
 		linked, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second) // one that hangs is left, too
 		unanswered = p.stream(linked, ctx, p.role.Servers[at%len(p.role.Servers)], unanswered, &request)
