@@ -12,27 +12,39 @@ import (
 const firstPort, lastPort = 10_000, 30_000
 
 // Ports finds n different free loopback addresses, host:port, for programs that must be told theirs before they listen.
+// No other call returns one of them before the test has ended, in this process or another: the UDP port of the same
+// number is held that long.
 func Ports(t testing.TB, n int) []string {
 	t.Helper()
-	var listen net.ListenConfig
 	var found []string
-	var held []net.Listener
 	for tries := 0; len(found) < n; tries++ {
 		if tries > 1000 {
 			t.Fatal("no free ports")
 		}
 		address := fmt.Sprintf("127.0.0.1:%d", firstPort+rand.N(lastPort-firstPort))
-		l, err := listen.Listen(t.Context(), "tcp", address)
-		if err != nil {
-			continue
-		}
-		held = append(held, l) // so that no port is found twice
-		found = append(found, address)
-	}
-	for _, l := range held {
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
+		if reserve(t, address) {
+			found = append(found, address)
 		}
 	}
 	return found
+}
+
+// reserve holds an address's UDP port until the test has ended, and tells whether it could, with the TCP port free.
+func reserve(t testing.TB, address string) bool {
+	t.Helper()
+	var listen net.ListenConfig
+	held, err := listen.ListenPacket(t.Context(), "udp", address)
+	if err != nil {
+		return false
+	}
+	l, err := listen.Listen(t.Context(), "tcp", address)
+	if err != nil {
+		_ = held.Close() // nothing was sent on it
+		return false
+	}
+	t.Cleanup(func() { _ = held.Close() })
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return true
 }
