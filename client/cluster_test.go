@@ -24,27 +24,7 @@ import (
 // onRedis runs a queue service on a Redis and returns a connection to it.
 func onRedis(t *testing.T, url string) *grpc.ClientConn {
 	t.Helper()
-	tel, err := telemetry.Setup(t.Context(), telemetry.Config{Service: "queue", LogOutput: t.Output(), LogLevel: "error"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := queue.New(queue.Config{RedisURL: url, Admin: telemetry.AdminConfig{Listen: "off"}}, tel)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("queue: %v", err)
-		}
-	})
-	addr, err := s.Addr(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	addr := serveQueue(t, queue.Config{RedisURL: url, Admin: telemetry.AdminConfig{Listen: "off"}}, "error")
 	return dial(t, addr, client.DialConfig{})
 }
 

@@ -26,11 +26,17 @@ import (
 // realQueue runs a queue service on the memory engine and returns its address.
 func realQueue(t *testing.T) string {
 	t.Helper()
-	tel, err := telemetry.Setup(t.Context(), telemetry.Config{Service: "queue", LogOutput: t.Output(), LogLevel: "warn"})
+	return serveQueue(t, queue.Config{}, "warn")
+}
+
+// serveQueue runs a queue service that logs from a level on, and returns its address.
+func serveQueue(t *testing.T, cfg queue.Config, level string) string {
+	t.Helper()
+	tel, err := telemetry.Setup(t.Context(), telemetry.Config{Service: "queue", LogOutput: t.Output(), LogLevel: level})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := queue.New(queue.Config{}, tel)
+	s, err := queue.New(cfg, tel)
 	if err != nil {
 		t.Fatal(err)
 	}
