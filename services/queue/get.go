@@ -2,11 +2,13 @@ package queue
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
 
 // getter is one Get while it waits, in line in every partition of the queue.
@@ -16,9 +18,24 @@ type getter struct {
 	want   int
 	leases []*queuev1.Lease
 	left   int // takers that are not finished
-	err    error
+	parts  []fromPart
 	some   chan struct{} // closed when there is something
+	heard  chan struct{} // closed when a partition has told what it has
 	over   chan struct{} // closed when there is nothing more to wait for
+}
+
+// fromPart is what a Get knows of a partition.
+type fromPart struct {
+	over bool  // its taker is not waited for any more
+	told bool  // what it has
+	err  error // why it did not
+}
+
+// got is the outcome of a Get.
+type got struct {
+	leases  []*queuev1.Lease
+	shut    bool    // the session was shut down and there is nothing left for it
+	missing []int32 // partitions that were not reached
 }
 
 func (g *getter) deliver(ss *session, t *taker, d *dispatcher, ls []workqueue.Lease, now int64) bool {
@@ -34,13 +51,25 @@ func (g *getter) deliver(ss *session, t *taker, d *dispatcher, ls []workqueue.Le
 	return true
 }
 
-func (g *getter) finish(err error) {
+// finish takes in that a partition has told what it has, or why it did not.
+func (g *getter) finish(part int, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.left--
-	if g.err == nil {
-		g.err = err
+	p := &g.parts[part]
+	p.told, p.err = err == nil, err
+	if err == nil {
+		shut(g.heard)
 	}
+	g.leave(p)
+}
+
+// leave counts a taker as finished. Mu must be held.
+func (g *getter) leave(p *fromPart) {
+	if p.over {
+		return
+	}
+	p.over = true
+	g.left--
 	if len(g.leases) > 0 {
 		shut(g.some)
 	}
@@ -58,29 +87,51 @@ func shut(ch chan struct{}) {
 	}
 }
 
-// end takes what was delivered; what comes later goes back.
-func (g *getter) end() ([]*queuev1.Lease, error) {
+// end takes what was delivered; what comes later goes back. Late says that some may
+// have been waited for in vain. There is an error when no partition was reached.
+func (g *getter) end(l *lines, ss *session, takers []*taker, late bool) (got, error) {
+	away := make([]bool, len(takers))
+	for i, t := range takers {
+		in := !l.all[i].withdraw(t)
+		away[i] = late && (in || t.once) || l.all[i].silent()
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.gone = true
-	if len(g.leases) > 0 {
-		return g.leases, nil
+	out := got{leases: g.leases}
+	var failed error
+	for i, p := range g.parts {
+		if !p.told && away[i] || unreached(p.err) {
+			out.missing = append(out.missing, int32(i)) //nolint:gosec // at most 64
+		} else if p.err != nil && len(out.leases) == 0 {
+			return got{}, p.err
+		}
+		if failed == nil {
+			failed = p.err
+		}
 	}
-	return nil, g.err
+	if len(out.leases) == 0 && len(out.missing) == len(takers) {
+		if failed == nil {
+			failed = fmt.Errorf("%w: no partition of queue %q answered in time", engine.ErrUnavailable, l.name)
+		}
+		return got{}, failed
+	}
+	out.shut = len(out.leases)+len(out.missing) == 0 && ss.shutDown()
+	return out, nil
 }
 
 // get leases keys for a session, waiting for the first.
-func (s *Service) get(ctx context.Context, l *lines, ss *session, n int, leaseFor int64, wait time.Duration) ([]*queuev1.Lease, bool, error) {
-	g := &getter{want: n, left: len(l.all), some: make(chan struct{}), over: make(chan struct{})}
+func (s *Service) get(ctx context.Context, l *lines, ss *session, n int, leaseFor int64, wait time.Duration) (got, error) {
+	g := &getter{want: n, left: len(l.all), parts: make([]fromPart, len(l.all)), some: make(chan struct{}), heard: make(chan struct{}), over: make(chan struct{})}
 	cr := &credit{any: n}
 	takers := make([]*taker, len(l.all))
-	shut := false
+	once := wait == 0
 	for i, d := range l.all {
-		t := &taker{holder: ss.id, leaseFor: leaseFor, single: true, once: wait == 0, credit: cr, finish: g.finish}
+		t := &taker{holder: ss.id, leaseFor: leaseFor, single: true, once: once, credit: cr, finish: func(err error) { g.finish(i, err) }}
 		t.again = func() { d.offer(t) }
 		t.deliver = func(d *dispatcher, ls []workqueue.Lease, now int64) bool { return g.deliver(ss, t, d, ls, now) }
 		takers[i] = t
-		shut = ss.enter(t, d)
+		once = ss.enter(t, d) || once
 	}
 	defer func() {
 		for i, t := range takers {
@@ -92,9 +143,7 @@ func (s *Service) get(ctx context.Context, l *lines, ss *session, n int, leaseFo
 	first := int(s.gets.Add(1) % uint32(len(l.all)))
 	for i := range takers {
 		at := (first + i) % len(takers)
-		if shut {
-			takers[at].once = true // what is ready, but no waiting
-		}
+		takers[at].once = once // what is ready, but no waiting, when the session was shut down
 		l.all[at].offer(takers[at])
 	}
 
@@ -105,69 +154,78 @@ func (s *Service) get(ctx context.Context, l *lines, ss *session, n int, leaseFo
 		defer timer.Stop()
 		deadline = timer.C
 	}
+	some, heard := g.some, g.heard
+	if !once {
+		heard = nil
+	}
+	var slow <-chan time.Time // what has not answered by then is answered without
+	hurry := func() {
+		if slow == nil {
+			slow = time.After(partWait)
+		}
+	}
 	// A turn that is under way may bring something yet.
 	parted := func() bool {
-		all := true
+		in := 0
 		for i, t := range takers {
-			all = l.all[i].withdraw(t) && all
+			if !l.all[i].withdraw(t) {
+				in++
+			}
 		}
-		return all
+		if in > 0 {
+			g.settle(takers, l)
+		}
+		if in < len(takers) {
+			hurry()
+		}
+		return in == 0
 	}
-	some := g.some
-	var slow <-chan time.Time
 	for {
 		select {
-		case <-slow: // a partition does not answer: what it has later goes back
-			parted()
-			got, err := g.end()
-			return got, false, err
+		case <-slow:
+			return g.end(l, ss, takers, true)
+		case <-heard:
+			heard = nil
+			hurry()
 		case <-some: // what other partitions have ready comes along
 			some = nil
-			timer := time.NewTimer(partWait)
-			defer timer.Stop()
-			slow = timer.C
+			hurry()
 			for i, t := range takers {
 				if !l.all[i].lastCall(t) {
-					g.finish(nil)
+					g.finish(i, nil)
 				}
 			}
 		case <-g.over:
-			got, err := g.end()
-			if len(got) == 0 && err == nil && wait > 0 && !ss.shutDown() && s.ending() {
+			out, err := g.end(l, ss, takers, false)
+			if len(out.leases) == 0 && err == nil && wait > 0 && !ss.shutDown() && s.ending() {
 				err = errStopping // the wait was cut short
 			}
-			return got, len(got) == 0 && ss.shutDown(), err
+			return out, err
 		case <-deadline:
 			deadline = nil
-			if !parted() {
-				g.settle(takers, l)
-				continue
+			if parted() {
+				return g.end(l, ss, takers, false)
 			}
-			got, err := g.end()
-			return got, len(got) == 0 && ss.shutDown(), err
 		case <-stopping: // do not hold up the server; the caller asks another one
 			stopping = nil
 			if !parted() {
-				g.settle(takers, l)
 				continue
 			}
-			got, err := g.end()
-			if len(got) == 0 && err == nil {
+			out, err := g.end(l, ss, takers, false)
+			if len(out.leases) == 0 && err == nil {
 				err = errStopping
 			}
-			return got, false, err
+			return out, err
 		case <-l.ctx.Done(): // the queue was deleted
-			parted()
-			if got, err := g.end(); len(got) > 0 || err != nil {
-				return got, false, err
+			if out, _ := g.end(l, ss, takers, false); len(out.leases) > 0 {
+				return out, nil
 			}
-			return nil, false, l.gone()
+			return got{}, l.gone()
 		case <-ctx.Done():
-			parted()
-			if got, _ := g.end(); len(got) > 0 { // delivered, but the caller has left
-				s.giveBack(l, ss, got)
+			if out, _ := g.end(l, ss, takers, false); len(out.leases) > 0 { // delivered, but the caller has left
+				s.giveBack(l, ss, out.leases)
 			}
-			return nil, false, ctx.Err()
+			return got{}, ctx.Err()
 		}
 	}
 }
@@ -180,7 +238,9 @@ func (g *getter) settle(takers []*taker, l *lines) {
 		out := !t.inTurn && !t.leaving
 		d.mu.Unlock()
 		if out {
-			g.finish(nil)
+			g.mu.Lock()
+			g.leave(&g.parts[i])
+			g.mu.Unlock()
 		}
 	}
 }

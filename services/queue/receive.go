@@ -103,14 +103,14 @@ func (st *stream) offer(only *station) {
 	}
 }
 
-// partWait is how long a partition of the store may take, before a stream is
+// partWait is how long a partition of the store may take, before its caller is
 // answered without it.
 const partWait = 500 * time.Millisecond
 
-// patience is how long the store may take to extend leases, zero for as long as
-// it tries.
-func (st *stream) patience() time.Duration {
-	if !st.partial {
+// patience is how long the store may take to end or extend leases, zero for as long
+// as it tries, where the caller does not know partial answers.
+func patience(partial bool) time.Duration {
+	if !partial {
 		return 0
 	}
 	return partWait
@@ -129,7 +129,7 @@ func (st *stream) settle(ctx context.Context, m *settleMessage) error {
 	if !m.hold {
 		defer callAll(st.reuse(m.plan)) // after the settlements are in line
 	}
-	st.s.settle(ctx, st.ss, m.id, m.plan, false, st.patience(), func(out *settled) {
+	st.s.settle(ctx, st.ss, m.id, m.plan, false, patience(st.partial), func(out *settled) {
 		if out.err != nil {
 			st.close(out.err)
 			return
@@ -168,7 +168,7 @@ func (st *stream) extend(ctx context.Context, b *queuev1.ExtendBatch) error {
 	st.extending++
 	st.mu.Unlock()
 	asked := st.s.clock(time.Now()) // before any turn that extends
-	st.s.extend(ctx, st.ss, b.GetLeases(), 0, false, st.patience(), func(e extension) {
+	st.s.extend(ctx, st.ss, b.GetLeases(), 0, false, patience(st.partial), func(e extension) {
 		if !st.partial {
 			e.forsake(st.s.Service, st.ss)
 		}

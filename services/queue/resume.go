@@ -39,7 +39,7 @@ func (st *stream) resume(ctx context.Context, refs []*queuev1.LeaseRef, leaseFor
 		return extension{}, nil
 	}
 	done := make(chan extension, 1)
-	st.s.extend(ctx, st.ss, once, leaseFor, false, st.patience(), func(e extension) { done <- e })
+	st.s.extend(ctx, st.ss, once, leaseFor, false, patience(st.partial), func(e extension) { done <- e })
 	select {
 	case e := <-done:
 		if !st.partial {

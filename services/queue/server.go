@@ -61,15 +61,18 @@ func (s *server) Get(ctx context.Context, r *queuev1.GetRequest) (*queuev1.GetRe
 	if err != nil {
 		return nil, err
 	}
-	leases, shut, err := s.get(ctx, d, ss, max(int(r.GetMaxItems()), 1), leaseFor, wait)
+	got, err := s.get(ctx, d, ss, max(int(r.GetMaxItems()), 1), leaseFor, wait)
 	if err != nil {
 		return nil, err
 	}
+	leases := got.leases
 	if n := within(leases); n < len(leases) { // the caller could not receive the rest
 		s.giveBack(d, ss, leases[n:])
 		leases = leases[:n]
 	}
-	return &queuev1.GetResponse{Leases: leases, ShutDown: shut, Generation: s.engine.Generation(), ClockUs: came}, nil
+	return &queuev1.GetResponse{
+		Leases: leases, ShutDown: got.shut, Generation: s.engine.Generation(), ClockUs: came, Unreachable: got.missing,
+	}, nil
 }
 
 func (s *server) Forget(ctx context.Context, r *queuev1.ForgetRequest) (*queuev1.ForgetResponse, error) {
@@ -154,17 +157,21 @@ func (s *server) Settle(ctx context.Context, r *queuev1.SettleRequest) (*queuev1
 	if err := s.mine(ctx, ss, len(plan.ops), plan.lease); err != nil {
 		return nil, err
 	}
-	results := make(chan *settled, 1)
-	s.settle(ctx, ss, r.GetRequestId(), plan, true, 0, func(out *settled) {
+	type outcome struct {
+		results []*queuev1.SettleResult
+		err     error
+	}
+	answers := make(chan outcome, 2) // the second is of what was late: nobody waits for it
+	s.settle(ctx, ss, r.GetRequestId(), plan, !r.GetPartial(), patience(r.GetPartial()), func(out *settled) {
 		ended(out.freed, false)
-		results <- out
+		answers <- outcome{out.each(), out.err}
 	})
 	select {
-	case out := <-results:
+	case out := <-answers:
 		if out.err != nil {
 			return nil, out.err
 		}
-		return &queuev1.SettleResponse{Results: out.results(false), RequestId: r.GetRequestId()}, nil
+		return &queuev1.SettleResponse{Results: out.results, RequestId: r.GetRequestId()}, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -185,7 +192,7 @@ func (s *server) Extend(ctx context.Context, r *queuev1.ExtendRequest) (*queuev1
 		return nil, err
 	}
 	done := make(chan extension, 1)
-	s.extend(ctx, ss, r.GetLeases(), 0, true, 0, func(e extension) {
+	s.extend(ctx, ss, r.GetLeases(), 0, !r.GetPartial(), patience(r.GetPartial()), func(e extension) {
 		ended(e.freed, false)
 		done <- e
 	})
@@ -194,7 +201,9 @@ func (s *server) Extend(ctx context.Context, r *queuev1.ExtendRequest) (*queuev1
 		if e.err != nil {
 			return nil, e.err
 		}
-		return &queuev1.ExtendResponse{Extended: int64(len(e.kept)), Lost: e.lost, Remaining: durationpb.New(e.remaining)}, nil
+		return &queuev1.ExtendResponse{
+			Extended: int64(len(e.kept)), Lost: e.lost, Remaining: durationpb.New(e.remaining), Unreachable: e.unreachable,
+		}, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}

@@ -157,6 +157,17 @@ func (s *settled) results(partial bool) []*queuev1.SettleResult {
 	return out
 }
 
+// each is the outcome of every settlement, where one answer is all there is: what
+// is under way was not reached in time.
+func (s *settled) each() []*queuev1.SettleResult {
+	out := make([]*queuev1.SettleResult, len(s.rows))
+	for i, r := range s.rows {
+		r.away, r.waits = r.away || r.waits, false
+		out[i] = s.result(i, r, true)
+	}
+	return out
+}
+
 func (s *settled) result(i int, r row, partial bool) *queuev1.SettleResult {
 	op := &s.plan.ops[i]
 	return &queuev1.SettleResult{

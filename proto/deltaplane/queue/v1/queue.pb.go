@@ -46,7 +46,7 @@ const (
 	SettleStatus_SETTLE_STATUS_NOT_LEASED SettleStatus = 4
 	// The part of the store that has the key could not be reached, so nobody can tell whether the lease has ended. Send the
 	// settlement again, under another request id, until the lease's deadline: a token is settled once, whatever is repeated. Only
-	// on a stream whose hello says `partial`.
+	// on a stream whose hello says `partial`, or of a SettleRequest that does.
 	SettleStatus_SETTLE_STATUS_UNAVAILABLE SettleStatus = 5
 )
 
@@ -1080,7 +1080,9 @@ type GetResponse struct {
 	// The store's generation.
 	Generation string `protobuf:"bytes,3,opt,name=generation,proto3" json:"generation,omitempty"`
 	// The server's clock when the request had come, for the ends_us of the leases: see Lease. t0 is when the request was sent.
-	ClockUs       int64 `protobuf:"varint,4,opt,name=clock_us,json=clockUs,proto3" json:"clock_us,omitempty"`
+	ClockUs int64 `protobuf:"varint,4,opt,name=clock_us,json=clockUs,proto3" json:"clock_us,omitempty"`
+	// Numbers of the partitions, from 0, that could not be reached: nothing here is of them. Call again for what they have.
+	Unreachable   []int32 `protobuf:"varint,10,rep,packed,name=unreachable,proto3" json:"unreachable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1141,6 +1143,13 @@ func (x *GetResponse) GetClockUs() int64 {
 		return x.ClockUs
 	}
 	return 0
+}
+
+func (x *GetResponse) GetUnreachable() []int32 {
+	if x != nil {
+		return x.Unreachable
+	}
+	return nil
 }
 
 // Settlement ends one lease.
@@ -1357,7 +1366,11 @@ type SettleRequest struct {
 	// A program that keeps its session over a restart goes on above the numbers it used. Zero: no protection.
 	RequestId uint64 `protobuf:"varint,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The settlements, at most 1,000.
-	Settlements   []*Settlement `protobuf:"bytes,3,rep,name=settlements,proto3" json:"settlements,omitempty"`
+	Settlements []*Settlement `protobuf:"bytes,3,rep,name=settlements,proto3" json:"settlements,omitempty"`
+	// The caller knows SETTLE_STATUS_UNAVAILABLE. What cannot be reached within 0.5 s, a partition or a whole queue, is answered
+	// so, and concerns no other settlement of the request; those of a queue that does not exist are NOT_LEASED. Without it the
+	// request has an error when any of its settlements was not carried out.
+	Partial       bool `protobuf:"varint,10,opt,name=partial,proto3" json:"partial,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1411,6 +1424,13 @@ func (x *SettleRequest) GetSettlements() []*Settlement {
 		return x.Settlements
 	}
 	return nil
+}
+
+func (x *SettleRequest) GetPartial() bool {
+	if x != nil {
+		return x.Partial
+	}
+	return false
 }
 
 // SettleResponse tells what the settlements did.
@@ -1475,7 +1495,10 @@ type ExtendRequest struct {
 	// that was handed to another caller is refused with PERMISSION_DENIED LEASE_OF_ANOTHER_CALLER.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	// The leases; none extends every lease of the session.
-	Leases        []*LeaseRef `protobuf:"bytes,2,rep,name=leases,proto3" json:"leases,omitempty"`
+	Leases []*LeaseRef `protobuf:"bytes,2,rep,name=leases,proto3" json:"leases,omitempty"`
+	// The caller knows `unreachable` of the answer: what cannot be reached within 0.5 s is named there, and concerns no other lease;
+	// leases of a queue that does not exist are lost. Without it the request has an error when any lease was not answered for.
+	Partial       bool `protobuf:"varint,10,opt,name=partial,proto3" json:"partial,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1524,6 +1547,13 @@ func (x *ExtendRequest) GetLeases() []*LeaseRef {
 	return nil
 }
 
+func (x *ExtendRequest) GetPartial() bool {
+	if x != nil {
+		return x.Partial
+	}
+	return false
+}
+
 // ExtendResponse tells which leases are still held.
 type ExtendResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1532,7 +1562,9 @@ type ExtendResponse struct {
 	// Leases that are not held any more.
 	Lost []*LeaseRef `protobuf:"bytes,2,rep,name=lost,proto3" json:"lost,omitempty"`
 	// Time from the extension until the new deadline, the first of several: count it from when the request was sent.
-	Remaining     *durationpb.Duration `protobuf:"bytes,3,opt,name=remaining,proto3" json:"remaining,omitempty"`
+	Remaining *durationpb.Duration `protobuf:"bytes,3,opt,name=remaining,proto3" json:"remaining,omitempty"`
+	// Leases that the store has not answered for in time, as in Extended; only with `partial`.
+	Unreachable   []*LeaseRef `protobuf:"bytes,10,rep,name=unreachable,proto3" json:"unreachable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1584,6 +1616,13 @@ func (x *ExtendResponse) GetLost() []*LeaseRef {
 func (x *ExtendResponse) GetRemaining() *durationpb.Duration {
 	if x != nil {
 		return x.Remaining
+	}
+	return nil
+}
+
+func (x *ExtendResponse) GetUnreachable() []*LeaseRef {
+	if x != nil {
+		return x.Unreachable
 	}
 	return nil
 }
@@ -5575,14 +5614,16 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"session_id\x18\x02 \x01(\tR\tsessionId\x12\x1b\n" +
 	"\tmax_items\x18\x03 \x01(\x05R\bmaxItems\x12-\n" +
 	"\x04wait\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x04wait\x12@\n" +
-	"\x0elease_duration\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\rleaseDuration\"\x99\x01\n" +
+	"\x0elease_duration\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\rleaseDuration\"\xbb\x01\n" +
 	"\vGetResponse\x122\n" +
 	"\x06leases\x18\x01 \x03(\v2\x1a.deltaplane.queue.v1.LeaseR\x06leases\x12\x1b\n" +
 	"\tshut_down\x18\x02 \x01(\bR\bshutDown\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x03 \x01(\tR\n" +
 	"generation\x12\x19\n" +
-	"\bclock_us\x18\x04 \x01(\x03R\aclockUs\"\x85\x03\n" +
+	"\bclock_us\x18\x04 \x01(\x03R\aclockUs\x12 \n" +
+	"\vunreachable\x18\n" +
+	" \x03(\x05R\vunreachable\"\x85\x03\n" +
 	"\n" +
 	"Settlement\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x10\n" +
@@ -5599,25 +5640,31 @@ const file_deltaplane_queue_v1_queue_proto_rawDesc = "" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x129\n" +
 	"\x06status\x18\x03 \x01(\x0e2!.deltaplane.queue.v1.SettleStatusR\x06status\x12!\n" +
 	"\fnum_requeues\x18\x04 \x01(\x03R\vnumRequeues\x125\n" +
-	"\bready_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\areadyAt\"\x90\x01\n" +
+	"\bready_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\areadyAt\"\xaa\x01\n" +
 	"\rSettleRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x02 \x01(\x04R\trequestId\x12A\n" +
-	"\vsettlements\x18\x03 \x03(\v2\x1f.deltaplane.queue.v1.SettlementR\vsettlements\"l\n" +
+	"\vsettlements\x18\x03 \x03(\v2\x1f.deltaplane.queue.v1.SettlementR\vsettlements\x12\x18\n" +
+	"\apartial\x18\n" +
+	" \x01(\bR\apartial\"l\n" +
 	"\x0eSettleResponse\x12;\n" +
 	"\aresults\x18\x01 \x03(\v2!.deltaplane.queue.v1.SettleResultR\aresults\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\x02 \x01(\x04R\trequestId\"e\n" +
+	"request_id\x18\x02 \x01(\x04R\trequestId\"\x7f\n" +
 	"\rExtendRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x125\n" +
-	"\x06leases\x18\x02 \x03(\v2\x1d.deltaplane.queue.v1.LeaseRefR\x06leases\"\x98\x01\n" +
+	"\x06leases\x18\x02 \x03(\v2\x1d.deltaplane.queue.v1.LeaseRefR\x06leases\x12\x18\n" +
+	"\apartial\x18\n" +
+	" \x01(\bR\apartial\"\xd9\x01\n" +
 	"\x0eExtendResponse\x12\x1a\n" +
 	"\bextended\x18\x01 \x01(\x03R\bextended\x121\n" +
 	"\x04lost\x18\x02 \x03(\v2\x1d.deltaplane.queue.v1.LeaseRefR\x04lost\x127\n" +
-	"\tremaining\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\tremaining\"\x83\x02\n" +
+	"\tremaining\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\tremaining\x12?\n" +
+	"\vunreachable\x18\n" +
+	" \x03(\v2\x1d.deltaplane.queue.v1.LeaseRefR\vunreachable\"\x83\x02\n" +
 	"\x05Hello\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x16\n" +
@@ -6119,162 +6166,163 @@ var file_deltaplane_queue_v1_queue_proto_depIdxs = []int32{
 	86,  // 30: deltaplane.queue.v1.ExtendRequest.leases:type_name -> deltaplane.queue.v1.LeaseRef
 	86,  // 31: deltaplane.queue.v1.ExtendResponse.lost:type_name -> deltaplane.queue.v1.LeaseRef
 	82,  // 32: deltaplane.queue.v1.ExtendResponse.remaining:type_name -> google.protobuf.Duration
-	82,  // 33: deltaplane.queue.v1.Hello.lease_duration:type_name -> google.protobuf.Duration
-	86,  // 34: deltaplane.queue.v1.Hello.resume:type_name -> deltaplane.queue.v1.LeaseRef
-	14,  // 35: deltaplane.queue.v1.SettleBatch.settlements:type_name -> deltaplane.queue.v1.Settlement
-	86,  // 36: deltaplane.queue.v1.ExtendBatch.leases:type_name -> deltaplane.queue.v1.LeaseRef
-	20,  // 37: deltaplane.queue.v1.WorkRequest.hello:type_name -> deltaplane.queue.v1.Hello
-	21,  // 38: deltaplane.queue.v1.WorkRequest.credit:type_name -> deltaplane.queue.v1.Credit
-	22,  // 39: deltaplane.queue.v1.WorkRequest.settle:type_name -> deltaplane.queue.v1.SettleBatch
-	23,  // 40: deltaplane.queue.v1.WorkRequest.extend:type_name -> deltaplane.queue.v1.ExtendBatch
-	25,  // 41: deltaplane.queue.v1.WorkRequest.goodbye:type_name -> deltaplane.queue.v1.Goodbye
-	24,  // 42: deltaplane.queue.v1.WorkRequest.ping:type_name -> deltaplane.queue.v1.Ping
-	81,  // 43: deltaplane.queue.v1.Welcome.server_time:type_name -> google.protobuf.Timestamp
-	82,  // 44: deltaplane.queue.v1.Welcome.lease_duration:type_name -> google.protobuf.Duration
-	86,  // 45: deltaplane.queue.v1.Welcome.kept:type_name -> deltaplane.queue.v1.LeaseRef
-	86,  // 46: deltaplane.queue.v1.Welcome.lost:type_name -> deltaplane.queue.v1.LeaseRef
-	86,  // 47: deltaplane.queue.v1.Welcome.unreachable:type_name -> deltaplane.queue.v1.LeaseRef
-	28,  // 48: deltaplane.queue.v1.Welcome.refused:type_name -> deltaplane.queue.v1.RefusedQueue
-	11,  // 49: deltaplane.queue.v1.Assign.leases:type_name -> deltaplane.queue.v1.Lease
-	15,  // 50: deltaplane.queue.v1.Settled.results:type_name -> deltaplane.queue.v1.SettleResult
-	0,   // 51: deltaplane.queue.v1.Settled.statuses:type_name -> deltaplane.queue.v1.SettleStatus
-	86,  // 52: deltaplane.queue.v1.Extended.lost:type_name -> deltaplane.queue.v1.LeaseRef
-	82,  // 53: deltaplane.queue.v1.Extended.remaining:type_name -> google.protobuf.Duration
-	86,  // 54: deltaplane.queue.v1.Extended.unreachable:type_name -> deltaplane.queue.v1.LeaseRef
-	27,  // 55: deltaplane.queue.v1.WorkResponse.welcome:type_name -> deltaplane.queue.v1.Welcome
-	29,  // 56: deltaplane.queue.v1.WorkResponse.assign:type_name -> deltaplane.queue.v1.Assign
-	30,  // 57: deltaplane.queue.v1.WorkResponse.settled:type_name -> deltaplane.queue.v1.Settled
-	31,  // 58: deltaplane.queue.v1.WorkResponse.extended:type_name -> deltaplane.queue.v1.Extended
-	87,  // 59: deltaplane.queue.v1.WorkResponse.control:type_name -> deltaplane.queue.v1.Control
-	32,  // 60: deltaplane.queue.v1.WorkResponse.pong:type_name -> deltaplane.queue.v1.Pong
-	88,  // 61: deltaplane.queue.v1.LenResponse.counts:type_name -> deltaplane.queue.v1.Counts
-	82,  // 62: deltaplane.queue.v1.ShutDownWithDrainRequest.timeout:type_name -> google.protobuf.Duration
-	82,  // 63: deltaplane.queue.v1.ExponentialLimiter.base:type_name -> google.protobuf.Duration
-	82,  // 64: deltaplane.queue.v1.ExponentialLimiter.max:type_name -> google.protobuf.Duration
-	82,  // 65: deltaplane.queue.v1.FastSlowLimiter.fast:type_name -> google.protobuf.Duration
-	82,  // 66: deltaplane.queue.v1.FastSlowLimiter.slow:type_name -> google.protobuf.Duration
-	57,  // 67: deltaplane.queue.v1.MaxOfLimiter.limiters:type_name -> deltaplane.queue.v1.RateLimiter
-	57,  // 68: deltaplane.queue.v1.MaxWaitLimiter.limiter:type_name -> deltaplane.queue.v1.RateLimiter
-	82,  // 69: deltaplane.queue.v1.MaxWaitLimiter.max:type_name -> google.protobuf.Duration
-	52,  // 70: deltaplane.queue.v1.RateLimiter.exponential:type_name -> deltaplane.queue.v1.ExponentialLimiter
-	53,  // 71: deltaplane.queue.v1.RateLimiter.bucket:type_name -> deltaplane.queue.v1.BucketLimiter
-	54,  // 72: deltaplane.queue.v1.RateLimiter.fast_slow:type_name -> deltaplane.queue.v1.FastSlowLimiter
-	55,  // 73: deltaplane.queue.v1.RateLimiter.max_of:type_name -> deltaplane.queue.v1.MaxOfLimiter
-	56,  // 74: deltaplane.queue.v1.RateLimiter.max_wait:type_name -> deltaplane.queue.v1.MaxWaitLimiter
-	57,  // 75: deltaplane.queue.v1.QueueConfig.rate_limiter:type_name -> deltaplane.queue.v1.RateLimiter
-	82,  // 76: deltaplane.queue.v1.QueueConfig.lease_duration:type_name -> google.protobuf.Duration
-	82,  // 77: deltaplane.queue.v1.QueueConfig.barrier_retention:type_name -> google.protobuf.Duration
-	82,  // 78: deltaplane.queue.v1.QueueConfig.aging:type_name -> google.protobuf.Duration
-	53,  // 79: deltaplane.queue.v1.QueueConfig.dispatch_limiter:type_name -> deltaplane.queue.v1.BucketLimiter
-	89,  // 80: deltaplane.queue.v1.QueueConfig.durability:type_name -> deltaplane.queue.v1.Durability
-	82,  // 81: deltaplane.queue.v1.QueueConfig.max_processing:type_name -> google.protobuf.Duration
-	90,  // 82: deltaplane.queue.v1.QueueConfig.backoff:type_name -> deltaplane.queue.v1.BackoffConfig
-	82,  // 83: deltaplane.queue.v1.QueueConfig.max_lease:type_name -> google.protobuf.Duration
-	58,  // 84: deltaplane.queue.v1.ConfigureQueueRequest.config:type_name -> deltaplane.queue.v1.QueueConfig
-	58,  // 85: deltaplane.queue.v1.ConfigureQueueResponse.config:type_name -> deltaplane.queue.v1.QueueConfig
-	58,  // 86: deltaplane.queue.v1.QueueStatus.config:type_name -> deltaplane.queue.v1.QueueConfig
-	88,  // 87: deltaplane.queue.v1.QueueStatus.counts:type_name -> deltaplane.queue.v1.Counts
-	82,  // 88: deltaplane.queue.v1.QueueStatus.oldest_ready:type_name -> google.protobuf.Duration
-	81,  // 89: deltaplane.queue.v1.QueueStatus.held_until:type_name -> google.protobuf.Timestamp
-	62,  // 90: deltaplane.queue.v1.ListQueuesResponse.queues:type_name -> deltaplane.queue.v1.QueueStatus
-	1,   // 91: deltaplane.queue.v1.Item.state:type_name -> deltaplane.queue.v1.State
-	81,  // 92: deltaplane.queue.v1.Item.deadline:type_name -> google.protobuf.Timestamp
-	81,  // 93: deltaplane.queue.v1.Item.added_at:type_name -> google.protobuf.Timestamp
-	81,  // 94: deltaplane.queue.v1.Item.ready_at:type_name -> google.protobuf.Timestamp
-	81,  // 95: deltaplane.queue.v1.Item.delayed_until:type_name -> google.protobuf.Timestamp
-	79,  // 96: deltaplane.queue.v1.Item.barrier:type_name -> deltaplane.delta.v1.CollectionRevision
-	10,  // 97: deltaplane.queue.v1.Item.expectations:type_name -> deltaplane.queue.v1.Expectations
-	64,  // 98: deltaplane.queue.v1.InspectResponse.item:type_name -> deltaplane.queue.v1.Item
-	91,  // 99: deltaplane.queue.v1.InspectResponse.history:type_name -> deltaplane.queue.v1.HistoryEvent
-	1,   // 100: deltaplane.queue.v1.ListItemsRequest.state:type_name -> deltaplane.queue.v1.State
-	64,  // 101: deltaplane.queue.v1.ListItemsResponse.items:type_name -> deltaplane.queue.v1.Item
-	0,   // 102: deltaplane.queue.v1.SaveStateResponse.status:type_name -> deltaplane.queue.v1.SettleStatus
-	0,   // 103: deltaplane.queue.v1.ExpectResponse.status:type_name -> deltaplane.queue.v1.SettleStatus
-	10,  // 104: deltaplane.queue.v1.ObserveResponse.expectations:type_name -> deltaplane.queue.v1.Expectations
-	10,  // 105: deltaplane.queue.v1.GetExpectationsResponse.expectations:type_name -> deltaplane.queue.v1.Expectations
-	4,   // 106: deltaplane.queue.v1.QueueService.Add:input_type -> deltaplane.queue.v1.AddRequest
-	6,   // 107: deltaplane.queue.v1.QueueService.AddAfter:input_type -> deltaplane.queue.v1.AddAfterRequest
-	8,   // 108: deltaplane.queue.v1.QueueService.AddRateLimited:input_type -> deltaplane.queue.v1.AddRateLimitedRequest
-	12,  // 109: deltaplane.queue.v1.QueueService.Get:input_type -> deltaplane.queue.v1.GetRequest
-	16,  // 110: deltaplane.queue.v1.QueueService.Settle:input_type -> deltaplane.queue.v1.SettleRequest
-	18,  // 111: deltaplane.queue.v1.QueueService.Extend:input_type -> deltaplane.queue.v1.ExtendRequest
-	26,  // 112: deltaplane.queue.v1.QueueService.Work:input_type -> deltaplane.queue.v1.WorkRequest
-	92,  // 113: deltaplane.queue.v1.QueueService.Produce:input_type -> deltaplane.queue.v1.ProduceRequest
-	34,  // 114: deltaplane.queue.v1.QueueService.Forget:input_type -> deltaplane.queue.v1.ForgetRequest
-	36,  // 115: deltaplane.queue.v1.QueueService.NumRequeues:input_type -> deltaplane.queue.v1.NumRequeuesRequest
-	38,  // 116: deltaplane.queue.v1.QueueService.Len:input_type -> deltaplane.queue.v1.LenRequest
-	40,  // 117: deltaplane.queue.v1.QueueService.ShutDown:input_type -> deltaplane.queue.v1.ShutDownRequest
-	42,  // 118: deltaplane.queue.v1.QueueService.ShutDownWithDrain:input_type -> deltaplane.queue.v1.ShutDownWithDrainRequest
-	44,  // 119: deltaplane.queue.v1.QueueService.ShuttingDown:input_type -> deltaplane.queue.v1.ShuttingDownRequest
-	46,  // 120: deltaplane.queue.v1.QueueService.CloseQueue:input_type -> deltaplane.queue.v1.CloseQueueRequest
-	50,  // 121: deltaplane.queue.v1.QueueService.OpenQueue:input_type -> deltaplane.queue.v1.OpenQueueRequest
-	93,  // 122: deltaplane.queue.v1.QueueService.PauseQueue:input_type -> deltaplane.queue.v1.PauseQueueRequest
-	94,  // 123: deltaplane.queue.v1.QueueService.ResumeQueue:input_type -> deltaplane.queue.v1.ResumeQueueRequest
-	95,  // 124: deltaplane.queue.v1.QueueService.DrainQueue:input_type -> deltaplane.queue.v1.DrainQueueRequest
-	59,  // 125: deltaplane.queue.v1.QueueService.ConfigureQueue:input_type -> deltaplane.queue.v1.ConfigureQueueRequest
-	48,  // 126: deltaplane.queue.v1.QueueService.DeleteQueue:input_type -> deltaplane.queue.v1.DeleteQueueRequest
-	61,  // 127: deltaplane.queue.v1.QueueService.ListQueues:input_type -> deltaplane.queue.v1.ListQueuesRequest
-	65,  // 128: deltaplane.queue.v1.QueueService.Inspect:input_type -> deltaplane.queue.v1.InspectRequest
-	67,  // 129: deltaplane.queue.v1.QueueService.ListItems:input_type -> deltaplane.queue.v1.ListItemsRequest
-	96,  // 130: deltaplane.queue.v1.QueueService.RetryNow:input_type -> deltaplane.queue.v1.RetryNowRequest
-	97,  // 131: deltaplane.queue.v1.QueueService.ReleaseItems:input_type -> deltaplane.queue.v1.ReleaseItemsRequest
-	98,  // 132: deltaplane.queue.v1.QueueService.DeleteItems:input_type -> deltaplane.queue.v1.DeleteItemsRequest
-	69,  // 133: deltaplane.queue.v1.QueueService.SaveState:input_type -> deltaplane.queue.v1.SaveStateRequest
-	71,  // 134: deltaplane.queue.v1.QueueService.Expect:input_type -> deltaplane.queue.v1.ExpectRequest
-	73,  // 135: deltaplane.queue.v1.QueueService.Observe:input_type -> deltaplane.queue.v1.ObserveRequest
-	75,  // 136: deltaplane.queue.v1.QueueService.GetExpectations:input_type -> deltaplane.queue.v1.GetExpectationsRequest
-	77,  // 137: deltaplane.queue.v1.QueueService.DeleteExpectations:input_type -> deltaplane.queue.v1.DeleteExpectationsRequest
-	99,  // 138: deltaplane.queue.v1.QueueService.GetBackoff:input_type -> deltaplane.queue.v1.GetBackoffRequest
-	100, // 139: deltaplane.queue.v1.QueueService.NextBackoff:input_type -> deltaplane.queue.v1.NextBackoffRequest
-	101, // 140: deltaplane.queue.v1.QueueService.IsInBackOffSince:input_type -> deltaplane.queue.v1.IsInBackOffSinceRequest
-	102, // 141: deltaplane.queue.v1.QueueService.IsInBackOffSinceUpdate:input_type -> deltaplane.queue.v1.IsInBackOffSinceUpdateRequest
-	103, // 142: deltaplane.queue.v1.QueueService.ResetBackoff:input_type -> deltaplane.queue.v1.ResetBackoffRequest
-	104, // 143: deltaplane.queue.v1.QueueService.DeleteBackoffEntry:input_type -> deltaplane.queue.v1.DeleteBackoffEntryRequest
-	105, // 144: deltaplane.queue.v1.QueueService.GCBackoff:input_type -> deltaplane.queue.v1.GCBackoffRequest
-	5,   // 145: deltaplane.queue.v1.QueueService.Add:output_type -> deltaplane.queue.v1.AddResponse
-	7,   // 146: deltaplane.queue.v1.QueueService.AddAfter:output_type -> deltaplane.queue.v1.AddAfterResponse
-	9,   // 147: deltaplane.queue.v1.QueueService.AddRateLimited:output_type -> deltaplane.queue.v1.AddRateLimitedResponse
-	13,  // 148: deltaplane.queue.v1.QueueService.Get:output_type -> deltaplane.queue.v1.GetResponse
-	17,  // 149: deltaplane.queue.v1.QueueService.Settle:output_type -> deltaplane.queue.v1.SettleResponse
-	19,  // 150: deltaplane.queue.v1.QueueService.Extend:output_type -> deltaplane.queue.v1.ExtendResponse
-	33,  // 151: deltaplane.queue.v1.QueueService.Work:output_type -> deltaplane.queue.v1.WorkResponse
-	106, // 152: deltaplane.queue.v1.QueueService.Produce:output_type -> deltaplane.queue.v1.ProduceResponse
-	35,  // 153: deltaplane.queue.v1.QueueService.Forget:output_type -> deltaplane.queue.v1.ForgetResponse
-	37,  // 154: deltaplane.queue.v1.QueueService.NumRequeues:output_type -> deltaplane.queue.v1.NumRequeuesResponse
-	39,  // 155: deltaplane.queue.v1.QueueService.Len:output_type -> deltaplane.queue.v1.LenResponse
-	41,  // 156: deltaplane.queue.v1.QueueService.ShutDown:output_type -> deltaplane.queue.v1.ShutDownResponse
-	43,  // 157: deltaplane.queue.v1.QueueService.ShutDownWithDrain:output_type -> deltaplane.queue.v1.ShutDownWithDrainResponse
-	45,  // 158: deltaplane.queue.v1.QueueService.ShuttingDown:output_type -> deltaplane.queue.v1.ShuttingDownResponse
-	47,  // 159: deltaplane.queue.v1.QueueService.CloseQueue:output_type -> deltaplane.queue.v1.CloseQueueResponse
-	51,  // 160: deltaplane.queue.v1.QueueService.OpenQueue:output_type -> deltaplane.queue.v1.OpenQueueResponse
-	107, // 161: deltaplane.queue.v1.QueueService.PauseQueue:output_type -> deltaplane.queue.v1.PauseQueueResponse
-	108, // 162: deltaplane.queue.v1.QueueService.ResumeQueue:output_type -> deltaplane.queue.v1.ResumeQueueResponse
-	109, // 163: deltaplane.queue.v1.QueueService.DrainQueue:output_type -> deltaplane.queue.v1.DrainQueueResponse
-	60,  // 164: deltaplane.queue.v1.QueueService.ConfigureQueue:output_type -> deltaplane.queue.v1.ConfigureQueueResponse
-	49,  // 165: deltaplane.queue.v1.QueueService.DeleteQueue:output_type -> deltaplane.queue.v1.DeleteQueueResponse
-	63,  // 166: deltaplane.queue.v1.QueueService.ListQueues:output_type -> deltaplane.queue.v1.ListQueuesResponse
-	66,  // 167: deltaplane.queue.v1.QueueService.Inspect:output_type -> deltaplane.queue.v1.InspectResponse
-	68,  // 168: deltaplane.queue.v1.QueueService.ListItems:output_type -> deltaplane.queue.v1.ListItemsResponse
-	110, // 169: deltaplane.queue.v1.QueueService.RetryNow:output_type -> deltaplane.queue.v1.RetryNowResponse
-	111, // 170: deltaplane.queue.v1.QueueService.ReleaseItems:output_type -> deltaplane.queue.v1.ReleaseItemsResponse
-	112, // 171: deltaplane.queue.v1.QueueService.DeleteItems:output_type -> deltaplane.queue.v1.DeleteItemsResponse
-	70,  // 172: deltaplane.queue.v1.QueueService.SaveState:output_type -> deltaplane.queue.v1.SaveStateResponse
-	72,  // 173: deltaplane.queue.v1.QueueService.Expect:output_type -> deltaplane.queue.v1.ExpectResponse
-	74,  // 174: deltaplane.queue.v1.QueueService.Observe:output_type -> deltaplane.queue.v1.ObserveResponse
-	76,  // 175: deltaplane.queue.v1.QueueService.GetExpectations:output_type -> deltaplane.queue.v1.GetExpectationsResponse
-	78,  // 176: deltaplane.queue.v1.QueueService.DeleteExpectations:output_type -> deltaplane.queue.v1.DeleteExpectationsResponse
-	113, // 177: deltaplane.queue.v1.QueueService.GetBackoff:output_type -> deltaplane.queue.v1.GetBackoffResponse
-	114, // 178: deltaplane.queue.v1.QueueService.NextBackoff:output_type -> deltaplane.queue.v1.NextBackoffResponse
-	115, // 179: deltaplane.queue.v1.QueueService.IsInBackOffSince:output_type -> deltaplane.queue.v1.IsInBackOffSinceResponse
-	116, // 180: deltaplane.queue.v1.QueueService.IsInBackOffSinceUpdate:output_type -> deltaplane.queue.v1.IsInBackOffSinceUpdateResponse
-	117, // 181: deltaplane.queue.v1.QueueService.ResetBackoff:output_type -> deltaplane.queue.v1.ResetBackoffResponse
-	118, // 182: deltaplane.queue.v1.QueueService.DeleteBackoffEntry:output_type -> deltaplane.queue.v1.DeleteBackoffEntryResponse
-	119, // 183: deltaplane.queue.v1.QueueService.GCBackoff:output_type -> deltaplane.queue.v1.GCBackoffResponse
-	145, // [145:184] is the sub-list for method output_type
-	106, // [106:145] is the sub-list for method input_type
-	106, // [106:106] is the sub-list for extension type_name
-	106, // [106:106] is the sub-list for extension extendee
-	0,   // [0:106] is the sub-list for field type_name
+	86,  // 33: deltaplane.queue.v1.ExtendResponse.unreachable:type_name -> deltaplane.queue.v1.LeaseRef
+	82,  // 34: deltaplane.queue.v1.Hello.lease_duration:type_name -> google.protobuf.Duration
+	86,  // 35: deltaplane.queue.v1.Hello.resume:type_name -> deltaplane.queue.v1.LeaseRef
+	14,  // 36: deltaplane.queue.v1.SettleBatch.settlements:type_name -> deltaplane.queue.v1.Settlement
+	86,  // 37: deltaplane.queue.v1.ExtendBatch.leases:type_name -> deltaplane.queue.v1.LeaseRef
+	20,  // 38: deltaplane.queue.v1.WorkRequest.hello:type_name -> deltaplane.queue.v1.Hello
+	21,  // 39: deltaplane.queue.v1.WorkRequest.credit:type_name -> deltaplane.queue.v1.Credit
+	22,  // 40: deltaplane.queue.v1.WorkRequest.settle:type_name -> deltaplane.queue.v1.SettleBatch
+	23,  // 41: deltaplane.queue.v1.WorkRequest.extend:type_name -> deltaplane.queue.v1.ExtendBatch
+	25,  // 42: deltaplane.queue.v1.WorkRequest.goodbye:type_name -> deltaplane.queue.v1.Goodbye
+	24,  // 43: deltaplane.queue.v1.WorkRequest.ping:type_name -> deltaplane.queue.v1.Ping
+	81,  // 44: deltaplane.queue.v1.Welcome.server_time:type_name -> google.protobuf.Timestamp
+	82,  // 45: deltaplane.queue.v1.Welcome.lease_duration:type_name -> google.protobuf.Duration
+	86,  // 46: deltaplane.queue.v1.Welcome.kept:type_name -> deltaplane.queue.v1.LeaseRef
+	86,  // 47: deltaplane.queue.v1.Welcome.lost:type_name -> deltaplane.queue.v1.LeaseRef
+	86,  // 48: deltaplane.queue.v1.Welcome.unreachable:type_name -> deltaplane.queue.v1.LeaseRef
+	28,  // 49: deltaplane.queue.v1.Welcome.refused:type_name -> deltaplane.queue.v1.RefusedQueue
+	11,  // 50: deltaplane.queue.v1.Assign.leases:type_name -> deltaplane.queue.v1.Lease
+	15,  // 51: deltaplane.queue.v1.Settled.results:type_name -> deltaplane.queue.v1.SettleResult
+	0,   // 52: deltaplane.queue.v1.Settled.statuses:type_name -> deltaplane.queue.v1.SettleStatus
+	86,  // 53: deltaplane.queue.v1.Extended.lost:type_name -> deltaplane.queue.v1.LeaseRef
+	82,  // 54: deltaplane.queue.v1.Extended.remaining:type_name -> google.protobuf.Duration
+	86,  // 55: deltaplane.queue.v1.Extended.unreachable:type_name -> deltaplane.queue.v1.LeaseRef
+	27,  // 56: deltaplane.queue.v1.WorkResponse.welcome:type_name -> deltaplane.queue.v1.Welcome
+	29,  // 57: deltaplane.queue.v1.WorkResponse.assign:type_name -> deltaplane.queue.v1.Assign
+	30,  // 58: deltaplane.queue.v1.WorkResponse.settled:type_name -> deltaplane.queue.v1.Settled
+	31,  // 59: deltaplane.queue.v1.WorkResponse.extended:type_name -> deltaplane.queue.v1.Extended
+	87,  // 60: deltaplane.queue.v1.WorkResponse.control:type_name -> deltaplane.queue.v1.Control
+	32,  // 61: deltaplane.queue.v1.WorkResponse.pong:type_name -> deltaplane.queue.v1.Pong
+	88,  // 62: deltaplane.queue.v1.LenResponse.counts:type_name -> deltaplane.queue.v1.Counts
+	82,  // 63: deltaplane.queue.v1.ShutDownWithDrainRequest.timeout:type_name -> google.protobuf.Duration
+	82,  // 64: deltaplane.queue.v1.ExponentialLimiter.base:type_name -> google.protobuf.Duration
+	82,  // 65: deltaplane.queue.v1.ExponentialLimiter.max:type_name -> google.protobuf.Duration
+	82,  // 66: deltaplane.queue.v1.FastSlowLimiter.fast:type_name -> google.protobuf.Duration
+	82,  // 67: deltaplane.queue.v1.FastSlowLimiter.slow:type_name -> google.protobuf.Duration
+	57,  // 68: deltaplane.queue.v1.MaxOfLimiter.limiters:type_name -> deltaplane.queue.v1.RateLimiter
+	57,  // 69: deltaplane.queue.v1.MaxWaitLimiter.limiter:type_name -> deltaplane.queue.v1.RateLimiter
+	82,  // 70: deltaplane.queue.v1.MaxWaitLimiter.max:type_name -> google.protobuf.Duration
+	52,  // 71: deltaplane.queue.v1.RateLimiter.exponential:type_name -> deltaplane.queue.v1.ExponentialLimiter
+	53,  // 72: deltaplane.queue.v1.RateLimiter.bucket:type_name -> deltaplane.queue.v1.BucketLimiter
+	54,  // 73: deltaplane.queue.v1.RateLimiter.fast_slow:type_name -> deltaplane.queue.v1.FastSlowLimiter
+	55,  // 74: deltaplane.queue.v1.RateLimiter.max_of:type_name -> deltaplane.queue.v1.MaxOfLimiter
+	56,  // 75: deltaplane.queue.v1.RateLimiter.max_wait:type_name -> deltaplane.queue.v1.MaxWaitLimiter
+	57,  // 76: deltaplane.queue.v1.QueueConfig.rate_limiter:type_name -> deltaplane.queue.v1.RateLimiter
+	82,  // 77: deltaplane.queue.v1.QueueConfig.lease_duration:type_name -> google.protobuf.Duration
+	82,  // 78: deltaplane.queue.v1.QueueConfig.barrier_retention:type_name -> google.protobuf.Duration
+	82,  // 79: deltaplane.queue.v1.QueueConfig.aging:type_name -> google.protobuf.Duration
+	53,  // 80: deltaplane.queue.v1.QueueConfig.dispatch_limiter:type_name -> deltaplane.queue.v1.BucketLimiter
+	89,  // 81: deltaplane.queue.v1.QueueConfig.durability:type_name -> deltaplane.queue.v1.Durability
+	82,  // 82: deltaplane.queue.v1.QueueConfig.max_processing:type_name -> google.protobuf.Duration
+	90,  // 83: deltaplane.queue.v1.QueueConfig.backoff:type_name -> deltaplane.queue.v1.BackoffConfig
+	82,  // 84: deltaplane.queue.v1.QueueConfig.max_lease:type_name -> google.protobuf.Duration
+	58,  // 85: deltaplane.queue.v1.ConfigureQueueRequest.config:type_name -> deltaplane.queue.v1.QueueConfig
+	58,  // 86: deltaplane.queue.v1.ConfigureQueueResponse.config:type_name -> deltaplane.queue.v1.QueueConfig
+	58,  // 87: deltaplane.queue.v1.QueueStatus.config:type_name -> deltaplane.queue.v1.QueueConfig
+	88,  // 88: deltaplane.queue.v1.QueueStatus.counts:type_name -> deltaplane.queue.v1.Counts
+	82,  // 89: deltaplane.queue.v1.QueueStatus.oldest_ready:type_name -> google.protobuf.Duration
+	81,  // 90: deltaplane.queue.v1.QueueStatus.held_until:type_name -> google.protobuf.Timestamp
+	62,  // 91: deltaplane.queue.v1.ListQueuesResponse.queues:type_name -> deltaplane.queue.v1.QueueStatus
+	1,   // 92: deltaplane.queue.v1.Item.state:type_name -> deltaplane.queue.v1.State
+	81,  // 93: deltaplane.queue.v1.Item.deadline:type_name -> google.protobuf.Timestamp
+	81,  // 94: deltaplane.queue.v1.Item.added_at:type_name -> google.protobuf.Timestamp
+	81,  // 95: deltaplane.queue.v1.Item.ready_at:type_name -> google.protobuf.Timestamp
+	81,  // 96: deltaplane.queue.v1.Item.delayed_until:type_name -> google.protobuf.Timestamp
+	79,  // 97: deltaplane.queue.v1.Item.barrier:type_name -> deltaplane.delta.v1.CollectionRevision
+	10,  // 98: deltaplane.queue.v1.Item.expectations:type_name -> deltaplane.queue.v1.Expectations
+	64,  // 99: deltaplane.queue.v1.InspectResponse.item:type_name -> deltaplane.queue.v1.Item
+	91,  // 100: deltaplane.queue.v1.InspectResponse.history:type_name -> deltaplane.queue.v1.HistoryEvent
+	1,   // 101: deltaplane.queue.v1.ListItemsRequest.state:type_name -> deltaplane.queue.v1.State
+	64,  // 102: deltaplane.queue.v1.ListItemsResponse.items:type_name -> deltaplane.queue.v1.Item
+	0,   // 103: deltaplane.queue.v1.SaveStateResponse.status:type_name -> deltaplane.queue.v1.SettleStatus
+	0,   // 104: deltaplane.queue.v1.ExpectResponse.status:type_name -> deltaplane.queue.v1.SettleStatus
+	10,  // 105: deltaplane.queue.v1.ObserveResponse.expectations:type_name -> deltaplane.queue.v1.Expectations
+	10,  // 106: deltaplane.queue.v1.GetExpectationsResponse.expectations:type_name -> deltaplane.queue.v1.Expectations
+	4,   // 107: deltaplane.queue.v1.QueueService.Add:input_type -> deltaplane.queue.v1.AddRequest
+	6,   // 108: deltaplane.queue.v1.QueueService.AddAfter:input_type -> deltaplane.queue.v1.AddAfterRequest
+	8,   // 109: deltaplane.queue.v1.QueueService.AddRateLimited:input_type -> deltaplane.queue.v1.AddRateLimitedRequest
+	12,  // 110: deltaplane.queue.v1.QueueService.Get:input_type -> deltaplane.queue.v1.GetRequest
+	16,  // 111: deltaplane.queue.v1.QueueService.Settle:input_type -> deltaplane.queue.v1.SettleRequest
+	18,  // 112: deltaplane.queue.v1.QueueService.Extend:input_type -> deltaplane.queue.v1.ExtendRequest
+	26,  // 113: deltaplane.queue.v1.QueueService.Work:input_type -> deltaplane.queue.v1.WorkRequest
+	92,  // 114: deltaplane.queue.v1.QueueService.Produce:input_type -> deltaplane.queue.v1.ProduceRequest
+	34,  // 115: deltaplane.queue.v1.QueueService.Forget:input_type -> deltaplane.queue.v1.ForgetRequest
+	36,  // 116: deltaplane.queue.v1.QueueService.NumRequeues:input_type -> deltaplane.queue.v1.NumRequeuesRequest
+	38,  // 117: deltaplane.queue.v1.QueueService.Len:input_type -> deltaplane.queue.v1.LenRequest
+	40,  // 118: deltaplane.queue.v1.QueueService.ShutDown:input_type -> deltaplane.queue.v1.ShutDownRequest
+	42,  // 119: deltaplane.queue.v1.QueueService.ShutDownWithDrain:input_type -> deltaplane.queue.v1.ShutDownWithDrainRequest
+	44,  // 120: deltaplane.queue.v1.QueueService.ShuttingDown:input_type -> deltaplane.queue.v1.ShuttingDownRequest
+	46,  // 121: deltaplane.queue.v1.QueueService.CloseQueue:input_type -> deltaplane.queue.v1.CloseQueueRequest
+	50,  // 122: deltaplane.queue.v1.QueueService.OpenQueue:input_type -> deltaplane.queue.v1.OpenQueueRequest
+	93,  // 123: deltaplane.queue.v1.QueueService.PauseQueue:input_type -> deltaplane.queue.v1.PauseQueueRequest
+	94,  // 124: deltaplane.queue.v1.QueueService.ResumeQueue:input_type -> deltaplane.queue.v1.ResumeQueueRequest
+	95,  // 125: deltaplane.queue.v1.QueueService.DrainQueue:input_type -> deltaplane.queue.v1.DrainQueueRequest
+	59,  // 126: deltaplane.queue.v1.QueueService.ConfigureQueue:input_type -> deltaplane.queue.v1.ConfigureQueueRequest
+	48,  // 127: deltaplane.queue.v1.QueueService.DeleteQueue:input_type -> deltaplane.queue.v1.DeleteQueueRequest
+	61,  // 128: deltaplane.queue.v1.QueueService.ListQueues:input_type -> deltaplane.queue.v1.ListQueuesRequest
+	65,  // 129: deltaplane.queue.v1.QueueService.Inspect:input_type -> deltaplane.queue.v1.InspectRequest
+	67,  // 130: deltaplane.queue.v1.QueueService.ListItems:input_type -> deltaplane.queue.v1.ListItemsRequest
+	96,  // 131: deltaplane.queue.v1.QueueService.RetryNow:input_type -> deltaplane.queue.v1.RetryNowRequest
+	97,  // 132: deltaplane.queue.v1.QueueService.ReleaseItems:input_type -> deltaplane.queue.v1.ReleaseItemsRequest
+	98,  // 133: deltaplane.queue.v1.QueueService.DeleteItems:input_type -> deltaplane.queue.v1.DeleteItemsRequest
+	69,  // 134: deltaplane.queue.v1.QueueService.SaveState:input_type -> deltaplane.queue.v1.SaveStateRequest
+	71,  // 135: deltaplane.queue.v1.QueueService.Expect:input_type -> deltaplane.queue.v1.ExpectRequest
+	73,  // 136: deltaplane.queue.v1.QueueService.Observe:input_type -> deltaplane.queue.v1.ObserveRequest
+	75,  // 137: deltaplane.queue.v1.QueueService.GetExpectations:input_type -> deltaplane.queue.v1.GetExpectationsRequest
+	77,  // 138: deltaplane.queue.v1.QueueService.DeleteExpectations:input_type -> deltaplane.queue.v1.DeleteExpectationsRequest
+	99,  // 139: deltaplane.queue.v1.QueueService.GetBackoff:input_type -> deltaplane.queue.v1.GetBackoffRequest
+	100, // 140: deltaplane.queue.v1.QueueService.NextBackoff:input_type -> deltaplane.queue.v1.NextBackoffRequest
+	101, // 141: deltaplane.queue.v1.QueueService.IsInBackOffSince:input_type -> deltaplane.queue.v1.IsInBackOffSinceRequest
+	102, // 142: deltaplane.queue.v1.QueueService.IsInBackOffSinceUpdate:input_type -> deltaplane.queue.v1.IsInBackOffSinceUpdateRequest
+	103, // 143: deltaplane.queue.v1.QueueService.ResetBackoff:input_type -> deltaplane.queue.v1.ResetBackoffRequest
+	104, // 144: deltaplane.queue.v1.QueueService.DeleteBackoffEntry:input_type -> deltaplane.queue.v1.DeleteBackoffEntryRequest
+	105, // 145: deltaplane.queue.v1.QueueService.GCBackoff:input_type -> deltaplane.queue.v1.GCBackoffRequest
+	5,   // 146: deltaplane.queue.v1.QueueService.Add:output_type -> deltaplane.queue.v1.AddResponse
+	7,   // 147: deltaplane.queue.v1.QueueService.AddAfter:output_type -> deltaplane.queue.v1.AddAfterResponse
+	9,   // 148: deltaplane.queue.v1.QueueService.AddRateLimited:output_type -> deltaplane.queue.v1.AddRateLimitedResponse
+	13,  // 149: deltaplane.queue.v1.QueueService.Get:output_type -> deltaplane.queue.v1.GetResponse
+	17,  // 150: deltaplane.queue.v1.QueueService.Settle:output_type -> deltaplane.queue.v1.SettleResponse
+	19,  // 151: deltaplane.queue.v1.QueueService.Extend:output_type -> deltaplane.queue.v1.ExtendResponse
+	33,  // 152: deltaplane.queue.v1.QueueService.Work:output_type -> deltaplane.queue.v1.WorkResponse
+	106, // 153: deltaplane.queue.v1.QueueService.Produce:output_type -> deltaplane.queue.v1.ProduceResponse
+	35,  // 154: deltaplane.queue.v1.QueueService.Forget:output_type -> deltaplane.queue.v1.ForgetResponse
+	37,  // 155: deltaplane.queue.v1.QueueService.NumRequeues:output_type -> deltaplane.queue.v1.NumRequeuesResponse
+	39,  // 156: deltaplane.queue.v1.QueueService.Len:output_type -> deltaplane.queue.v1.LenResponse
+	41,  // 157: deltaplane.queue.v1.QueueService.ShutDown:output_type -> deltaplane.queue.v1.ShutDownResponse
+	43,  // 158: deltaplane.queue.v1.QueueService.ShutDownWithDrain:output_type -> deltaplane.queue.v1.ShutDownWithDrainResponse
+	45,  // 159: deltaplane.queue.v1.QueueService.ShuttingDown:output_type -> deltaplane.queue.v1.ShuttingDownResponse
+	47,  // 160: deltaplane.queue.v1.QueueService.CloseQueue:output_type -> deltaplane.queue.v1.CloseQueueResponse
+	51,  // 161: deltaplane.queue.v1.QueueService.OpenQueue:output_type -> deltaplane.queue.v1.OpenQueueResponse
+	107, // 162: deltaplane.queue.v1.QueueService.PauseQueue:output_type -> deltaplane.queue.v1.PauseQueueResponse
+	108, // 163: deltaplane.queue.v1.QueueService.ResumeQueue:output_type -> deltaplane.queue.v1.ResumeQueueResponse
+	109, // 164: deltaplane.queue.v1.QueueService.DrainQueue:output_type -> deltaplane.queue.v1.DrainQueueResponse
+	60,  // 165: deltaplane.queue.v1.QueueService.ConfigureQueue:output_type -> deltaplane.queue.v1.ConfigureQueueResponse
+	49,  // 166: deltaplane.queue.v1.QueueService.DeleteQueue:output_type -> deltaplane.queue.v1.DeleteQueueResponse
+	63,  // 167: deltaplane.queue.v1.QueueService.ListQueues:output_type -> deltaplane.queue.v1.ListQueuesResponse
+	66,  // 168: deltaplane.queue.v1.QueueService.Inspect:output_type -> deltaplane.queue.v1.InspectResponse
+	68,  // 169: deltaplane.queue.v1.QueueService.ListItems:output_type -> deltaplane.queue.v1.ListItemsResponse
+	110, // 170: deltaplane.queue.v1.QueueService.RetryNow:output_type -> deltaplane.queue.v1.RetryNowResponse
+	111, // 171: deltaplane.queue.v1.QueueService.ReleaseItems:output_type -> deltaplane.queue.v1.ReleaseItemsResponse
+	112, // 172: deltaplane.queue.v1.QueueService.DeleteItems:output_type -> deltaplane.queue.v1.DeleteItemsResponse
+	70,  // 173: deltaplane.queue.v1.QueueService.SaveState:output_type -> deltaplane.queue.v1.SaveStateResponse
+	72,  // 174: deltaplane.queue.v1.QueueService.Expect:output_type -> deltaplane.queue.v1.ExpectResponse
+	74,  // 175: deltaplane.queue.v1.QueueService.Observe:output_type -> deltaplane.queue.v1.ObserveResponse
+	76,  // 176: deltaplane.queue.v1.QueueService.GetExpectations:output_type -> deltaplane.queue.v1.GetExpectationsResponse
+	78,  // 177: deltaplane.queue.v1.QueueService.DeleteExpectations:output_type -> deltaplane.queue.v1.DeleteExpectationsResponse
+	113, // 178: deltaplane.queue.v1.QueueService.GetBackoff:output_type -> deltaplane.queue.v1.GetBackoffResponse
+	114, // 179: deltaplane.queue.v1.QueueService.NextBackoff:output_type -> deltaplane.queue.v1.NextBackoffResponse
+	115, // 180: deltaplane.queue.v1.QueueService.IsInBackOffSince:output_type -> deltaplane.queue.v1.IsInBackOffSinceResponse
+	116, // 181: deltaplane.queue.v1.QueueService.IsInBackOffSinceUpdate:output_type -> deltaplane.queue.v1.IsInBackOffSinceUpdateResponse
+	117, // 182: deltaplane.queue.v1.QueueService.ResetBackoff:output_type -> deltaplane.queue.v1.ResetBackoffResponse
+	118, // 183: deltaplane.queue.v1.QueueService.DeleteBackoffEntry:output_type -> deltaplane.queue.v1.DeleteBackoffEntryResponse
+	119, // 184: deltaplane.queue.v1.QueueService.GCBackoff:output_type -> deltaplane.queue.v1.GCBackoffResponse
+	146, // [146:185] is the sub-list for method output_type
+	107, // [107:146] is the sub-list for method input_type
+	107, // [107:107] is the sub-list for extension type_name
+	107, // [107:107] is the sub-list for extension extendee
+	0,   // [0:107] is the sub-list for field type_name
 }
 
 func init() { file_deltaplane_queue_v1_queue_proto_init() }

@@ -84,11 +84,12 @@ type QueueServiceClient interface {
 	// AddRateLimited makes keys wait after the delay that the queue's rate limiter gives (rule Q-10).
 	AddRateLimited(ctx context.Context, in *AddRateLimitedRequest, opts ...grpc.CallOption) (*AddRateLimitedResponse, error)
 	// Get leases up to max_items keys, waiting up to `wait` for the first one. It never polls. It may bring fewer than are
-	// ready: an answer is kept to about 1 MiB.
+	// ready: an answer is kept to about 1 MiB. A partition that does not answer holds up what the others have by 0.5 s at most; an
+	// error of the store is answered only when no partition was reached.
 	Get(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*GetResponse, error)
 	// Settle ends leases. Each settlement is one atomic step; a stale token is answered LOST, which is not an error. Several
-	// queues in one call are several steps: UNKNOWN STORE_OUTCOME_UNKNOWN says that some may have been settled, and repeating
-	// the call is safe.
+	// queues or partitions in one call are several steps: UNKNOWN STORE_OUTCOME_UNKNOWN says that some may have been settled,
+	// and repeating the call is safe. With `partial` each settlement is answered by itself.
 	Settle(ctx context.Context, in *SettleRequest, opts ...grpc.CallOption) (*SettleResponse, error)
 	// Extend moves deadlines of leases to now plus the lease duration.
 	Extend(ctx context.Context, in *ExtendRequest, opts ...grpc.CallOption) (*ExtendResponse, error)
@@ -604,11 +605,12 @@ type QueueServiceServer interface {
 	// AddRateLimited makes keys wait after the delay that the queue's rate limiter gives (rule Q-10).
 	AddRateLimited(context.Context, *AddRateLimitedRequest) (*AddRateLimitedResponse, error)
 	// Get leases up to max_items keys, waiting up to `wait` for the first one. It never polls. It may bring fewer than are
-	// ready: an answer is kept to about 1 MiB.
+	// ready: an answer is kept to about 1 MiB. A partition that does not answer holds up what the others have by 0.5 s at most; an
+	// error of the store is answered only when no partition was reached.
 	Get(context.Context, *GetRequest) (*GetResponse, error)
 	// Settle ends leases. Each settlement is one atomic step; a stale token is answered LOST, which is not an error. Several
-	// queues in one call are several steps: UNKNOWN STORE_OUTCOME_UNKNOWN says that some may have been settled, and repeating
-	// the call is safe.
+	// queues or partitions in one call are several steps: UNKNOWN STORE_OUTCOME_UNKNOWN says that some may have been settled,
+	// and repeating the call is safe. With `partial` each settlement is answered by itself.
 	Settle(context.Context, *SettleRequest) (*SettleResponse, error)
 	// Extend moves deadlines of leases to now plus the lease duration.
 	Extend(context.Context, *ExtendRequest) (*ExtendResponse, error)

@@ -1,0 +1,167 @@
+package queue
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/engine"
+)
+
+func settlements(ls ...*queuev1.Lease) (out []*queuev1.Settlement) {
+	for _, l := range ls {
+		out = append(out, &queuev1.Settlement{Queue: q, Key: l.GetKey(), Token: l.GetToken(), Outcome: done})
+	}
+	return out
+}
+
+// keysOf are further keys of a partition of two.
+func keysOf(part, n int) (out []string) {
+	for i := 5000; len(out) < n; i++ {
+		if key := "default/job-" + strconv.Itoa(i); engine.PartitionOf(key, 2) == part {
+			out = append(out, key)
+		}
+	}
+	return out
+}
+
+func TestOneSettleAnswersForEachPartitionByItself(t *testing.T) {
+	t.Parallel()
+	for name, refused := range map[string]bool{"silent": false, "refused": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, a, _, held := twoParts(t, 1, &queuev1.Hello{SessionId: "w", Partial: true})
+			a.away()
+			if refused {
+				a.deny()
+			}
+			nowhere := &queuev1.Settlement{Queue: "nowhere", Key: "a", Token: 1, Outcome: done}
+			req := &queuev1.SettleRequest{SessionId: "w", RequestId: 1, Partial: true, Settlements: append(settlements(held[1], held[0]), nowhere)}
+			got, err := r.Settle(t.Context(), req)
+			if err != nil || len(got.GetResults()) != 3 {
+				t.Fatalf("Settle = %v, %v", got, err)
+			}
+			for i, want := range []queuev1.SettleStatus{unavailable, settledOK, queuev1.SettleStatus_SETTLE_STATUS_NOT_LEASED} {
+				if res := got.GetResults()[i]; res.GetStatus() != want || res.GetKey() != req.GetSettlements()[i].GetKey() {
+					t.Errorf("result %d: %v, want %v", i, res, want)
+				}
+			}
+			if c := r.counts(t); c.GetProcessing() != 1 {
+				t.Errorf("counts %v, want the one held that was not reached", c)
+			}
+			a.back()
+			// Sent again until it is reached, as the contract says.
+			for id := uint64(2); ; id++ {
+				got, err := r.Settle(t.Context(), &queuev1.SettleRequest{SessionId: "w", RequestId: id, Partial: true, Settlements: settlements(held[1])})
+				if err != nil {
+					t.Fatal(err)
+				}
+				st := got.GetResults()[0].GetStatus()
+				if st == settledOK {
+					break
+				}
+				if st != unavailable || id > 100 {
+					t.Fatalf("sent again: %v", st)
+				}
+			}
+			if c := r.counts(t); c.GetProcessing() != 0 {
+				t.Errorf("counts %v, want none held", c)
+			}
+		})
+	}
+}
+
+func TestOneExtendAnswersForEachPartitionByItself(t *testing.T) {
+	t.Parallel()
+	for name, refused := range map[string]bool{"silent": false, "refused": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, a, _, held := twoParts(t, 1, &queuev1.Hello{SessionId: "w", Partial: true})
+			a.away()
+			if refused {
+				a.deny()
+			}
+			refs := []*queuev1.LeaseRef{ref(held[0]), ref(held[1]), {Queue: "nowhere", Key: "a", Token: 1}}
+			got, err := r.Extend(t.Context(), &queuev1.ExtendRequest{SessionId: "w", Leases: refs, Partial: true})
+			if err != nil || got.GetExtended() != 1 || got.GetRemaining().AsDuration() < time.Second {
+				t.Fatalf("Extend = %v, %v", got, err)
+			}
+			if u := got.GetUnreachable(); len(u) != 1 || u[0].GetKey() != held[1].GetKey() {
+				t.Errorf("unreachable %v", u)
+			}
+			if l := got.GetLost(); len(l) != 1 || l[0].GetQueue() != "nowhere" {
+				t.Errorf("lost %v", l)
+			}
+			got, err = r.Extend(t.Context(), &queuev1.ExtendRequest{SessionId: "w", Partial: true})
+			if err != nil || got.GetExtended() != 1 || len(got.GetUnreachable()) != 1 {
+				t.Errorf("Extend of all = %v, %v", got, err)
+			}
+			if !refused {
+				a.deny()
+			}
+			if _, err := r.Extend(t.Context(), &queuev1.ExtendRequest{SessionId: "w"}); rpc.Reason(err) != "STORE_UNAVAILABLE" {
+				t.Errorf("Extend without partial = %v", err)
+			}
+		})
+	}
+}
+
+func TestAGetBringsWhatIsReachedAndSaysWhatIsNot(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		refused bool
+		wait    time.Duration
+	}{
+		"silent":       {false, 0},
+		"refused":      {true, 0},
+		"silent, long": {false, 50 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, a, _, _ := twoParts(t, 1, &queuev1.Hello{SessionId: "w", Partial: true})
+			a.away()
+			if tc.refused {
+				a.deny()
+			}
+			get := func() *queuev1.GetResponse {
+				t.Helper()
+				got, err := r.Get(t.Context(), &queuev1.GetRequest{Queue: q, SessionId: "g", Wait: durationpb.New(tc.wait)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return got
+			}
+			for range 3 { // also behind the silent turn of the one before
+				if got := get(); len(got.GetLeases()) != 0 || len(got.GetUnreachable()) != 1 || got.GetUnreachable()[0] != 1 {
+					t.Errorf("nothing is ready: %v", got)
+				}
+			}
+			r.add(t, keysOf(0, 3)...)
+			for range 3 {
+				if got := get(); len(got.GetLeases()) != 1 {
+					t.Errorf("one is ready: %v", got)
+				}
+			}
+			if _, err := r.ShutDown(t.Context(), &queuev1.ShutDownRequest{SessionId: "g"}); err != nil {
+				t.Fatal(err)
+			}
+			if got := get(); got.GetShutDown() {
+				t.Errorf("shut down, when a partition was not reached: %v", got)
+			}
+			a.back()
+			for range 100 { // the dispatcher pauses after a failure
+				if got := get(); len(got.GetUnreachable()) == 0 {
+					if !got.GetShutDown() {
+						t.Errorf("reached: %v", got)
+					}
+					return
+				}
+			}
+			t.Error("still not reached")
+		})
+	}
+}
