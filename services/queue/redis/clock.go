@@ -23,6 +23,9 @@ const (
 	// leastSlack is how much later than expected a turn may come before it has to
 	// be asked whether it was long on its way.
 	leastSlack = 250 * time.Millisecond
+	// asking is how long a process that has just come lets no delay end and asks the
+	// others, which may know of a step, to look: at most the shortest lease time.
+	asking = time.Second
 )
 
 // estimate is what this process knows of a partition's clock: what it is ahead
@@ -52,11 +55,12 @@ func (e *estimate) spread(at time.Duration) (lo, hi time.Duration) {
 }
 
 // young is how long this process does not know yet whether the clock stepped
-// before it came: for one longest lease. Its turns let no lease expire.
-func (e *estimate) young(at time.Duration, longest time.Duration) time.Duration {
+// before it came: for one longest lease. Its turns let no lease expire, and as long
+// as it asks others no delay end.
+func (e *estimate) young(at time.Duration, longest time.Duration) (left, asks time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.unsure(at, longest)
+	return e.unsure(at, longest), e.unsure(at, asking)
 }
 
 // unsure is young. Mu must be held.

@@ -97,6 +97,64 @@ func TestAServerThatComesAfterAStepHandsNothingOutTwice(t *testing.T) {
 	}
 }
 
+func TestAServerThatComesAfterAStepLetsNoDelayEndEarly(t *testing.T) {
+	t.Parallel()
+	cfg, skew, step := stepping(start(t).URL())
+	old := newEngine(t, cfg)
+	q := configure(t, old, workqueue.Config{LeaseFor: 20 * time.Second})
+	delayed := add("delayed")
+	delayed.Ops[0].Delay = (10 * time.Second).Microseconds()
+	turn(t, q, delayed)
+	woken := wakes(t, old)
+	for len(woken) > 0 {
+		<-woken
+	}
+
+	step.Add(int64(time.Hour))
+	other, err := newEngine(t, cfg).Open(t.Context(), "dev/job")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := turn(t, other, take(1))
+	if len(r.Leases) != 0 {
+		t.Errorf("%s came early", r.Leases[0].Key)
+	}
+	if wait := r.NextDue - r.Now; wait < 0.5e6 || wait > 1e6 {
+		t.Errorf("next due in %d us, want when the other has looked", wait)
+	}
+	if name := <-woken; name != "dev/job" { // the old one is asked to look
+		t.Errorf("woken for %q", name)
+	}
+	turn(t, q, workqueue.Turn{})
+	skew.Add(int64(5 * time.Second))
+	if r := turn(t, other, take(1)); len(r.Leases) != 0 {
+		t.Errorf("%s came early, when the clock was right again", r.Leases[0].Key)
+	}
+	skew.Add(int64(5500 * time.Millisecond))
+	if r := turn(t, other, take(1)); len(r.Leases) != 1 {
+		t.Error("what was delayed did not come")
+	}
+}
+
+func TestAServerAloneLetsDelaysEndAfterItHasAsked(t *testing.T) {
+	t.Parallel()
+	cfg, skew, _ := stepping(start(t).URL())
+	q := configure(t, newEngine(t, cfg), workqueue.Config{LeaseFor: 20 * time.Second})
+	delayed := add("delayed")
+	delayed.Ops[0].Delay = time.Second.Microseconds()
+	turn(t, q, delayed)
+	skew.Add(int64(2 * time.Second))
+	alone, err := newEngine(t, cfg).Open(t.Context(), "dev/job")
+	if err != nil {
+		t.Fatal(err)
+	}
+	turn(t, alone, workqueue.Turn{})
+	skew.Add(int64(1100 * time.Millisecond))
+	if r := turn(t, alone, take(1)); len(r.Leases) != 1 {
+		t.Error("what was delayed did not come")
+	}
+}
+
 func TestAServerAloneLetsNoLeaseExpireUntilItKnowsTheClock(t *testing.T) {
 	t.Parallel()
 	cfg, skew, step := stepping(start(t).URL())

@@ -74,6 +74,44 @@ func TestAFailoverLosesNothingAcknowledgedAndPausesLeases(t *testing.T) {
 	}
 }
 
+func TestAFailoverToARedisWithAnotherClockMovesNothing(t *testing.T) {
+	t.Parallel()
+	for name, by := range map[string]time.Duration{"an hour ahead": time.Hour, "an hour behind": -time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := embeddedtest.Sentinel(t, 2)
+			cfg, skew, step := stepping(s.URL())
+			cfg.GiveUp = 30 * time.Second
+			e := newEngine(t, cfg)
+			q := configure(t, e, workqueue.Config{LeaseFor: time.Minute, Durability: workqueue.Replicated})
+			turn(t, q, add("held"))
+			held := turn(t, q, take(1)).Leases[0]
+			delayed := add("delayed")
+			delayed.Ops[0].Delay = (2 * time.Minute).Microseconds()
+			turn(t, q, delayed)
+
+			s.Master().Kill()
+			step.Add(int64(by)) // of whatever is promoted: nothing else answers any more
+			turn(t, q, workqueue.Turn{})
+			if got := e.ClockSteps(); got != 1 {
+				t.Errorf("%d steps counted, want 1", got)
+			}
+			extend := workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpExtend, Key: held.Key, Token: held.Token, For: time.Minute.Microseconds()}}}
+			if r := turn(t, q, extend); r.Replies[0].Status != workqueue.Settled {
+				t.Errorf("extend: status %d, want the lease held", r.Replies[0].Status)
+			}
+			skew.Add(int64(50 * time.Second))
+			if r := turn(t, q, take(5)); len(r.Leases) != 0 {
+				t.Errorf("%s was handed out", r.Leases[0].Key)
+			}
+			skew.Add(int64(71 * time.Second)) // the longest lease, and the delay
+			if r := turn(t, q, take(5)); len(r.Leases) != 2 {
+				t.Errorf("leases %v, want what a dead worker held and what was delayed", r.Leases)
+			}
+		})
+	}
+}
+
 func TestAKilledRedisThatSyncsAlwaysComesBackWithEverything(t *testing.T) {
 	t.Parallel()
 	srv := embeddedtest.DurableRedis(t)

@@ -79,7 +79,7 @@ func (p *partition) Turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Res
 
 func (p *partition) turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Result, done, error) {
 	longest := p.conf.Load().cfg.MaxLease
-	young := p.clock.young(p.e.clock(), longest)
+	young, asks := p.clock.young(p.e.clock(), longest)
 	d, err := p.run(ctx, p.e.turns.Add(1), t, &p.sender)
 	if err != nil {
 		return nil, d, err
@@ -96,6 +96,9 @@ func (p *partition) turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Res
 		if r.NextDue == 0 || at < r.NextDue {
 			r.NextDue = at
 		}
+	}
+	if asks > 0 && r.NextDue != 0 { // by then others have looked
+		r.NextDue = max(r.NextDue, r.Now+asks.Microseconds())
 	}
 	return r, d, nil
 }
@@ -233,9 +236,9 @@ func (p *partition) attempt(ctx context.Context, seq uint64, maybe bool, t *work
 	h := &head{
 		seq: seq, ordered: seq != 0, skew: p.e.skew().Microseconds(), run: d.run, version: c.version, cfg: &c.cfg, left: p.left(d.run), fix: set,
 	}
-	h.young = p.clock.young(p.e.clock(), c.cfg.MaxLease) > 0
+	young, asks := p.clock.young(p.e.clock(), c.cfg.MaxLease)
+	h.young, h.asks = young > 0 || t.KeepLeases, asks > 0
 	h.early, h.late, _ = p.clock.bounds(p.e.clock())
-	h.young = h.young || t.KeepLeases
 	packed, err := s.write(h, t)
 	if err != nil {
 		return d, err

@@ -186,9 +186,13 @@ type head struct {
 	cfg          *workqueue.Config
 	left         time.Duration // until the last lease granted by this process ends; below zero: not told
 	young        bool          // no lease expires
+	asks         bool          // no delay ends either, and other servers are asked to look
 	early, late  int64         // the first and last time it may find; zero for any
 	fix          *fix          // what sets the clock right
 }
+
+// asksOthers is what a turn has in place of young when it asks.
+const asksOthers = 2
 
 // write packs a turn. The result is valid until the next call.
 func (s *sender) write(h *head, t *workqueue.Turn) ([]byte, error) {
@@ -263,7 +267,11 @@ func (s *sender) write(h *head, t *workqueue.Turn) ([]byte, error) {
 	} else {
 		p.num(h.left.Microseconds())
 	}
-	p.flag(h.young)
+	if h.asks {
+		p.num(asksOthers)
+	} else {
+		p.flag(h.young)
+	}
 	if h.late == 0 {
 		p.flag(false)
 		p.flag(false)

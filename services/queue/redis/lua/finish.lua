@@ -101,7 +101,7 @@ if nops == 0 then
     if nextsweep == 0 or at < nextsweep then nextsweep = at end
   end
 end
-if m.nready > 0 and not hadready then
+if asks or m.nready > 0 and not hadready then
   local channel, notice = munpack(ARGV[3])
   call('PUBLISH', channel, notice)
 end

@@ -33,8 +33,11 @@ local function each(zset, f)
   for j = 1, #list do n = n + (f(list[j], raws[j]) or 1) end
   return n
 end
+-- A server that has just come does not know whether the clock stepped. Those that
+-- were there look, and put it right before a delay ends early.
 local nextdue = m.ndelayed > 0 and first(dly) or 0
-if nextdue ~= 0 and nextdue <= now then
+local asks = young == 2 and nextdue ~= 0 and nextdue <= now
+if nextdue ~= 0 and nextdue <= now and not asks then
   m.promoted = each(dly, general().fallDue)
   nextdue = m.ndelayed > 0 and first(dly) or 0
 end
