@@ -163,6 +163,21 @@ type refusal struct {
 	again int    // how often it was refused before without having been served
 }
 
+// wants is how much room is worth another try, now that the log has so many
+// bytes; 0 when that is not known.
+func (r *refusal) wants(log uint64) int {
+	need := r.need + r.need/10
+	if log < r.log {
+		need = int(float64(need) * float64(log) / float64(r.log))
+	}
+	if log > 0 {
+		// What was counted may be more than this log ever needs: garbage, buffers used in part, or a part of
+		// a log that was larger when it was read. The log is not, and it may not change any more.
+		need = min(need, int(log+log/4))
+	}
+	return need
+}
+
 func (s *Service) overBudget(c *collection, used int) *fault {
 	budget := s.cfg.MemoryBudget
 	need := c.memory() + used - s.memory()
@@ -215,12 +230,7 @@ func (s *Service) awaitRoom(ctx context.Context, c *collection) {
 				return
 			}
 		}
-		room := s.cfg.MemoryBudget - s.memory()
-		need := r.need + r.need/10
-		if now := c.logBytes.Load(); now < r.log {
-			need = int(float64(need) * float64(now) / float64(r.log))
-		}
-		if room >= need {
+		if s.cfg.MemoryBudget-s.memory() >= r.wants(c.logBytes.Load()) {
 			return
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -184,6 +185,84 @@ func TestACollectionThatGrewUnseenIsHeldAgainOnceItIsSmall(t *testing.T) {
 	log.away.Store(false)
 	if c := r.status(t, "held", "dev/pods.v1", func(c *indexv1.CollectionStatus) bool { return c.GetSynced() && c.GetObjects() == 200 }); c.GetLastError() != "" {
 		t.Errorf("status %v, want no error", c)
+	}
+}
+
+// halting is a log whose first replay is handed over in two parts, with a pause between them.
+type halting struct {
+	*stream.Conn
+	first   int           // payload bytes of the first part
+	halted  chan struct{} // closed when that was handed over
+	resume  chan struct{}
+	tails   atomic.Int32 // how often the log's end was asked for
+	replays atomic.Int32
+}
+
+func (l *halting) Tail(ctx context.Context, col delta.Collection) (stream.Tail, error) {
+	l.tails.Add(1)
+	return l.Conn.Tail(ctx, col)
+}
+
+func (l *halting) Read(ctx context.Context, col delta.Collection, cfg stream.ReadConfig, h stream.Handler) error {
+	if l.replays.Add(1) > 1 {
+		return l.Conn.Read(ctx, col, cfg, h)
+	}
+	cfg.Lend = false // it is kept until all has come
+	var all delta.Batch
+	return l.Conn.Read(ctx, col, cfg, func(ctx context.Context, b delta.Batch) error {
+		if all.Replayed {
+			return h(ctx, b)
+		}
+		b.Records, b.Reset = slices.Concat(all.Records, b.Records), b.Reset || all.Reset
+		if all = b; !all.Replayed {
+			return nil
+		}
+		records := all.Records
+		part, rest := all, all
+		n, size := 0, 0
+		for ; n < len(records) && size < l.first; n++ {
+			size += len(records[n].Payload)
+		}
+		part.Records, part.Replayed, part.Next = records[:n], false, records[n-1].Sequence+1
+		rest.Records, rest.Reset = records[n:], false
+		if err := h(ctx, part); err != nil {
+			return err
+		}
+		close(l.halted)
+		select {
+		case <-l.resume:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		return h(ctx, rest)
+	})
+}
+
+// What was read of a log is compared with the log's size, which may be that of a smaller log by then: after that it does not change any more.
+func TestACollectionIsTriedAgainThoughItsLogHadBecomeSmallerBeforeItWasRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start(t, many(0, 1500, 2000)...)
+	// The last buffer of the first part is the largest there is, and hardly used.
+	log := &halting{Conn: w.connect(t), first: 1060 << 10, halted: make(chan struct{}), resume: make(chan struct{})}
+	r := w.indexOn(t, log, func(c *indexer.Config) { c.Tier, c.MemoryBudget = indexer.TierRaw, 2<<20 }, io.Discard)
+	<-log.halted
+	var deletes []delta.Record
+	for i := range 1300 {
+		deletes = append(deletes, gone(fmt.Sprintf("n/p%d", i)))
+	}
+	w.put(t, deletes...)
+	asked := log.tails.Load()
+	eventually(t, func() string { // what the second answers has been taken in when the third is asked
+		if log.tails.Load() < asked+3 {
+			return "the log's end is not known yet"
+		}
+		return ""
+	})
+	close(log.resume)
+	r.status(t, "held", "dev/pods.v1", func(c *indexv1.CollectionStatus) bool { return c.GetSynced() && c.GetObjects() == 200 })
+	if log.replays.Load() < 2 {
+		t.Error("it was not refused, so this shows nothing")
 	}
 }
 
