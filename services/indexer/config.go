@@ -89,8 +89,9 @@ type Config struct {
 	// are sent at a time; other watches wait in line. Default 16.
 	MaxInitialStates int
 	// RingChanges and RingBytes bound the changes kept per collection for watchers
-	// that lag; defaults 8192 and 64 MiB. The payloads count for MemoryBudget; what is
-	// written for such watchers takes up to RingBytes per collection beside it.
+	// that lag; defaults 8192, and 64 MiB but at most an eighth of MemoryBudget. The
+	// payloads, those of deletions too, count for MemoryBudget; what is written for
+	// such watchers takes up to RingBytes per collection beside it.
 	RingChanges, RingBytes int
 	// Tier says how payloads are kept; default TierAuto.
 	Tier Tier
@@ -134,7 +135,12 @@ func (c Config) withDefaults() Config {
 	}
 	c.MaxInitialStates = cmp.Or(c.MaxInitialStates, 16)
 	c.RingChanges = cmp.Or(c.RingChanges, 8192)
-	c.RingBytes = cmp.Or(c.RingBytes, 64<<20)
+	if c.RingBytes == 0 {
+		c.RingBytes = 64 << 20
+		if c.MemoryBudget > 0 {
+			c.RingBytes = max(min(c.RingBytes, c.MemoryBudget/8), 1)
+		}
+	}
 	c.Tier = cmp.Or(c.Tier, TierAuto)
 	c.StaleAfter = cmp.Or(c.StaleAfter, 15*time.Second)
 	return c

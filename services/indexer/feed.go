@@ -1,7 +1,6 @@
 package indexer
 
 import (
-	"bytes"
 	"context"
 
 	"github.com/deltaplane/deltaplane/core/delta"
@@ -46,7 +45,7 @@ func (c *collection) take(b delta.Batch) intake {
 		// What is lent is not kept. Only readers of changes want a deleted object, and in the first replay there are none.
 		if r.Type == delta.Deleted && r.DeleteReason == delta.Observed && len(r.Payload) > 0 && c.replayed.Load() {
 			in.taken[i].fault = extract.Check(r)
-			r.Payload = bytes.Clone(r.Payload)
+			r.Payload = c.keeper.PutGone(r.Payload)
 		} else {
 			r.Payload = nil
 		}

@@ -47,6 +47,7 @@ type Keeper struct {
 	cfg   Config
 
 	raw, packed Slab
+	gone        Slab // apart: what the ring of changes drops soon keeps no segment of what lives
 	compact     atomic.Bool
 	eager       atomic.Bool
 	idle        atomic.Bool  // nothing that waits can be compressed
@@ -95,6 +96,10 @@ func (k *Keeper) Put(parts ...[]byte) []byte {
 	return p
 }
 
+// PutGone copies a payload that only the store's ring of changes is to hold, of an
+// object as it was deleted. It counts in Held and is left as it is.
+func (k *Keeper) PutGone(payload []byte) []byte { return k.gone.Put(payload) }
+
 // Compact says that objects are to be compressed; eager, that those that have
 // changed recently are too when it makes a difference. It is not undone.
 func (k *Keeper) Compact(eager bool) {
@@ -137,7 +142,7 @@ func (k *Keeper) Backlog() (bool, <-chan struct{}) {
 
 // Measure makes Held say what the segments take as of the last garbage
 // collection.
-func (k *Keeper) Measure() { k.held.Store(int64(k.raw.Size() + k.packed.Size())) }
+func (k *Keeper) Measure() { k.held.Store(int64(k.raw.Size() + k.packed.Size() + k.gone.Size())) }
 
 // Behind reports whether much waits to be compressed, as after a replay.
 func (k *Keeper) Behind() bool {
