@@ -186,6 +186,11 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 		}
 		send(gaugeWatchers, float64(c.watchers.Load()))
 		send(gaugeErrors, float64(failed))
+		lagging := 0.0
+		if c.lagging(c.now()) {
+			lagging = 1
+		}
+		send(gaugeLagging, lagging)
 		if g.s.files != nil {
 			failing := 0.0
 			if c.unsaved.Load() != nil {
