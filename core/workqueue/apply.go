@@ -82,6 +82,8 @@ func (m *Machine) apply(now int64, op *Op, rep *Reply, r *Result) {
 		m.reserve(now, op.Count, rep)
 	case OpAdmit:
 		m.admit(now, op.Count, rep)
+	case OpAudit:
+		m.audit(now, rep)
 	}
 }
 

@@ -25,6 +25,7 @@ type Machine struct {
 	throttle  backoff.Throttle // of the dispatch limiter
 	closed    bool
 	paused    bool
+	orphans   []*item // held without a deadline when the queue was restored
 	saving    *saving // the snapshot being taken
 	snapshots uint32  // ever begun
 

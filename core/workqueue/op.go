@@ -33,6 +33,7 @@ const (
 	OpBackoffGC    // answers with how many entries the turn's sweep dropped; SweepMax or more means there may be others
 	OpReserve      // Count: tokens of every bucket of the limiter, for another partition; negative gives back
 	OpAdmit        // Count: tokens of the dispatch limiter, for another partition; negative gives back
+	OpAudit        // Count, once a turn: some of the keys are looked at, and those held without a deadline get one of MaxLease
 )
 
 // Outcome is how a lease ends.
@@ -67,7 +68,7 @@ type Op struct {
 	// Once names a limited add, zero for none: while the delay that an add of
 	// this name set is pending, another of the same name changes nothing.
 	Once   uint64
-	Count  int     // tokens
+	Count  int     // tokens; audit: where to go on, a former reply's Next, zero for the start
 	Event  int64   // back-off: when it happened; zero for now
 	Random float64 // back-off: [0,1), for the jitter
 	More   *More   // nil when nothing of it is set
@@ -113,9 +114,11 @@ type Reply struct {
 	Expect   *expectations.Set
 	Item     *Item
 	Backoff  BackoffEntry
-	Count    int       // collected; reserved; admitted
+	Count    int       // collected; reserved; admitted; audited keys that got a deadline
 	From     []float64 // reserved: per bucket, where its tokens begin (see Reserved)
-	Next     int64     // admit: when the next token is there, zero when Count is all that was asked
+	// Next is, of admit, when the next token is there, zero when Count is all that
+	// was asked; of audit where the next step goes on, zero at the end.
+	Next int64
 }
 
 // BackoffEntry is one id's delay in microseconds and when it was last moved;

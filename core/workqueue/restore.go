@@ -44,7 +44,6 @@ func (r *Restorer) add(v *SavedItem) {
 	it := m.get(v.Key)
 	it.state, it.level, it.again, it.dueLvl, it.limited = v.State, v.Level%Levels, v.Again%Levels, v.DueLevel%Levels, v.DueLimited
 	it.attempt, it.failures, it.seq = v.Attempt, v.Failures, v.Seq
-	it.token, it.holder, it.deadline = v.Token, v.Holder, v.Deadline
 	it.addedAt, it.readyAt, it.dirtyAt, it.due = v.AddedAt, v.ReadyAt, v.DirtyAt, v.Due
 	if v.Barrier != nil || v.Traces != nil || v.Data != nil || v.Reason != "" || v.Holders != nil || v.DueOnce != 0 || v.Expect != nil {
 		it.aux = &aux{barrier: v.Barrier, barrierUntil: v.BarrierUntil, traces: v.Traces, data: v.Data, reason: v.Reason, holders: v.Holders, once: v.DueOnce, expectPos: -1}
@@ -64,7 +63,12 @@ func (r *Restorer) add(v *SavedItem) {
 		fallthrough
 	case Processing:
 		m.counts.Processing++
-		m.leases.fix(it)
+		it.token, it.holder, it.deadline = v.Token, v.Holder, v.Deadline
+		if it.deadline == 0 { // nobody knows until when it was granted
+			m.orphans = append(m.orphans, it)
+		} else {
+			m.leases.fix(it)
+		}
 	case Buried:
 		m.counts.Dead++
 	}

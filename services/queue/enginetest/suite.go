@@ -23,6 +23,9 @@ type Fixture struct {
 	// Step moves the clock that the engine reads, without time having passed.
 	// Nil: it cannot be moved. Random histories then have none of it.
 	Step func(time.Duration)
+	// Orphan takes the deadline of a held key away, as lost data or an operator's
+	// hand may. Nil: it cannot be done.
+	Orphan func(t *testing.T, queue, key string)
 	// Remote says that the engine is reached through the QueueService, whose
 	// answers leave out the store's clock, due times and what a turn moved.
 	Remote bool
@@ -44,6 +47,9 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 	}
 	if fx.Operators || !fx.Remote {
 		groups = append(groups, optionRules, operatorRules, backoffRules)
+	}
+	if fx.Orphan != nil {
+		groups = append(groups, auditRules)
 	}
 	for _, group := range groups {
 		for name, rule := range group {

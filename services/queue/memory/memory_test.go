@@ -32,7 +32,7 @@ func open(t *testing.T, dir string) enginetest.Fixture {
 			t.Error(err)
 		}
 	})
-	return enginetest.Fixture{Engine: e, Advance: c.Advance}
+	return enginetest.Fixture{Engine: e, Advance: c.Advance, Orphan: func(t *testing.T, queue, key string) { memory.Orphan(t, e, queue, key) }}
 }
 
 func TestEngine(t *testing.T) {

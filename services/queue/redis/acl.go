@@ -7,7 +7,7 @@ import "strings"
 const commands = "ping hello info command time wait " +
 	"eval evalsha script|load " +
 	"get getrange set setnx setrange pexpire unlink sadd smembers srem " +
-	"hget hmget hset hdel hexists hscan rpush lrange ltrim lindex zadd zrem zrange zrangebyscore zscore " +
+	"hget hmget hset hdel hexists hscan rpush lrange ltrim lindex zadd zrem zrange zrangebyscore zscore zcard " +
 	"publish subscribe unsubscribe"
 
 // Rules are the ACL rules of a user under which the engine works, for keys that

@@ -20,9 +20,9 @@ import (
 var allowed = map[string]string{
 	"TIME": "", "INFO": "", "PUBLISH": "",
 	"UNLINK": "all",
-	"HGET":   "first", "HMGET": "first", "HSET": "first", "HDEL": "first", "HEXISTS": "first",
+	"HGET":   "first", "HMGET": "first", "HSET": "first", "HDEL": "first", "HEXISTS": "first", "HSCAN": "first",
 	"LRANGE": "first", "LTRIM": "first", "RPUSH": "first",
-	"ZADD": "first", "ZREM": "first", "ZRANGE": "first", "ZRANGEBYSCORE": "first", "ZSCORE": "first",
+	"ZADD": "first", "ZREM": "first", "ZRANGE": "first", "ZRANGEBYSCORE": "first", "ZSCORE": "first", "ZCARD": "first",
 	"SET": "first", "GET": "first", "GETRANGE": "first", "SETRANGE": "first",
 }
 

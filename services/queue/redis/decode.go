@@ -217,7 +217,7 @@ func (r *reader) reply(status byte, op *workqueue.Op, rep *workqueue.Reply, now 
 				rep.From = append(rep.From, math.Float64frombits(r.id()))
 			}
 		}
-	case workqueue.OpAdmit:
+	case workqueue.OpAdmit, workqueue.OpAudit:
 		rep.Count, rep.Next = int(r.num()), r.num()
 	}
 }

@@ -38,7 +38,14 @@ func open(t *testing.T, url string) (*redis.Engine, enginetest.Fixture) {
 func TestEngine(t *testing.T) {
 	t.Parallel()
 	enginetest.Run(t, func(t *testing.T) enginetest.Fixture {
-		_, fx := open(t, start(t).URL())
+		srv := start(t)
+		_, fx := open(t, srv.URL())
+		fx.Orphan = func(t *testing.T, queue, key string) {
+			t.Helper()
+			if n, err := raw(t, srv).ZRem(t.Context(), "dp:{"+queue+"/0}:lease", key).Result(); n != 1 || err != nil {
+				t.Fatalf("ZREM of %q = %d, %v", key, n, err)
+			}
+		}
 		return fx
 	})
 }

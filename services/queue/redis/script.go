@@ -16,7 +16,7 @@ import (
 var sources embed.FS
 
 var (
-	turnLua      = script("control", "base", "begin", "holders", "step", "record", "ops", "codes", "plain", "time", "lease", "finish")
+	turnLua      = script("control", "base", "begin", "holders", "step", "record", "ops", "codes", "plain", "time", "lease", "audit", "finish")
 	configureLua = script("control", "configure")
 	deleteLua    = script("control", "delete")
 )
@@ -174,7 +174,7 @@ var general = [...]int{
 	workqueue.OpClose: 20, workqueue.OpOpen: 21, workqueue.OpPause: 22, workqueue.OpResume: 23,
 	workqueue.OpRetryNow: 24, workqueue.OpRevoke: 25, workqueue.OpDelete: 26,
 	workqueue.OpBackoffGet: 27, workqueue.OpBackoffNext: 28, workqueue.OpBackoffReset: 29, workqueue.OpBackoffGC: 30,
-	workqueue.OpReserve: 31, workqueue.OpAdmit: 32,
+	workqueue.OpReserve: 31, workqueue.OpAdmit: 32, workqueue.OpAudit: 33,
 }
 
 // head is what a turn carries beside its operations.
@@ -361,7 +361,7 @@ func (s *sender) op(cfg *workqueue.Config, op *workqueue.Op) {
 		num(op.Event)
 		s.nargs++
 		s.args.float(op.Random)
-	case workqueue.OpReserve, workqueue.OpAdmit:
+	case workqueue.OpReserve, workqueue.OpAdmit, workqueue.OpAudit:
 		num(int64(op.Count))
 	}
 }

@@ -233,6 +233,12 @@ g[32] = function() -- admit
   ok()
   say(got); say(at)
 end
+g[33] = function() -- audit: answered at the end
+  m.audit = arg()
+  ok()
+  say(0); say(0)
+  m.auditAt = m.ne - 1
+end
 
 g.torec = torec
 return g

@@ -46,7 +46,7 @@ end
 if m.nbo > 0 or G and G.backoff then general().sweepBackoff() end
 if m.nleased == 0 and m.nhold > 0 then
   call('UNLINK', lease, hid, hz)
-  m.nhold, m.wide = 0, false
+  m.nhold, m.wide, m.ndirty = 0, false, 0
 elseif late then
   for id, h in next, late do
     call('HSET', hid, 'n' .. h[1], id .. spack('>d', h[2]), 'i' .. id, h[1])

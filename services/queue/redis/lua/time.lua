@@ -46,4 +46,4 @@ if firstlease ~= 0 and firstlease <= now and not young then
   m.expired = each(lease, general().expireLease)
   firstlease = m.nleased > 0 and first(lease) or 0
 end
-if firstlease == math.huge then m.nleased, firstlease = 0, 0 end -- the count was wrong
+if firstlease == math.huge then firstlease = 0 end -- no held key has a deadline: an audit will find out why
