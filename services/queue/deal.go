@@ -64,7 +64,7 @@ func (d *dispatcher) deal(b *batch, r *workqueue.Result, began time.Time) time.D
 		// just come takes the time for the right one: after one longest lease.
 		next = min(next, d.of.of.Config().MaxLease/2)
 	}
-	return min(next, sweepIn(&b.turn, r))
+	return min(next, sweepIn(&b.turn, r), d.auditIn(r.Counts.Processing))
 }
 
 // sweepIn is how long until a turn should free what is kept for a time only: a

@@ -59,10 +59,13 @@ type dispatcher struct {
 	clock    int64     // the store's, when it was heard of last
 	heard    time.Time // zero for never
 	doubt    bool      // a turn that opens, closes, pauses or resumes may be applied yet
+	audited  time.Time // when an audit was put into a turn last
+	auditAt  int       // where the next one goes on
+	holds    bool      // keys were held after the last turn
 }
 
 func newDispatcher(l *lines, part int, p engine.Partition) *dispatcher {
-	return &dispatcher{name: l.name, svc: l.svc, of: l, part: part, q: p, line: l.line, wake: make(chan struct{}, 1), look: true}
+	return &dispatcher{name: l.name, svc: l.svc, of: l, part: part, q: p, line: l.line, wake: make(chan struct{}, 1), look: true, audited: time.Now()}
 }
 
 func (d *dispatcher) nudge() {
@@ -182,6 +185,7 @@ func (d *dispatcher) run(ctx context.Context) {
 			d.stop()
 			return
 		}
+		d.audit()
 		d.collect(&b)
 		began := time.Now()
 		over := d.lend(&b)

@@ -19,7 +19,7 @@ import (
 // counts by level are not kept by the store.
 type metrics struct {
 	adds, retries, expired, redelivered *prometheus.CounterVec
-	buried, shed, lostExt               *prometheus.CounterVec
+	buried, shed, lostExt, repaired     *prometheus.CounterVec
 	settles, errors                     *prometheus.CounterVec
 	waited, worked, turnOps, turnTime   *prometheus.HistogramVec
 	streams, refusing                   *prometheus.GaugeVec
@@ -50,6 +50,7 @@ func newMetrics(reg prometheus.Registerer, s *Service) (*metrics, error) {
 		settles:     counter("deltaplane_queue_settlements_total", "Settlements, by result: settled, requeued, lost, not_leased.", "result"),
 		expired:     counter("deltaplane_queue_leases_expired_total", "Leases that ended unsettled; their keys wait again."),
 		redelivered: counter("deltaplane_queue_leases_redelivered_total", "Leases of keys whose holder before was lost."),
+		repaired:    counter("deltaplane_queue_leases_repaired_total", "Keys found held without a lease, as after lost data; each got one."),
 		lostExt:     counter("deltaplane_queue_extensions_lost_total", "Leases that could not be extended any more."),
 		buried:      counter("deltaplane_queue_buried_total", "Keys that became dead."),
 		shed:        counter("deltaplane_queue_shed_total", "Calls refused because too many waited for a turn."),
@@ -103,10 +104,10 @@ func (m *metrics) open(kind string) (end func()) {
 
 // line is the metrics of one queue, looked up once.
 type line struct {
-	adds, retries, expired, redelivered, buried, shed, lostExt prometheus.Counter
-	waited, worked, turnOps, turnTime                          prometheus.Observer
-	settles                                                    [workqueue.Held + 1]prometheus.Counter
-	errors                                                     *prometheus.CounterVec
+	adds, retries, expired, redelivered, buried, shed, lostExt, repaired prometheus.Counter
+	waited, worked, turnOps, turnTime                                    prometheus.Observer
+	settles                                                              [workqueue.Held + 1]prometheus.Counter
+	errors                                                               *prometheus.CounterVec
 
 	mu     sync.Mutex
 	counts workqueue.Counts // of the whole queue as last seen; guarded by mu, as is all that follows
@@ -118,7 +119,7 @@ func (m *metrics) line(name string) *line {
 	l := &line{
 		adds: m.adds.WithLabelValues(name), retries: m.retries.WithLabelValues(name), expired: m.expired.WithLabelValues(name),
 		redelivered: m.redelivered.WithLabelValues(name), buried: m.buried.WithLabelValues(name), shed: m.shed.WithLabelValues(name),
-		lostExt: m.lostExt.WithLabelValues(name), waited: m.waited.WithLabelValues(name), worked: m.worked.WithLabelValues(name),
+		lostExt: m.lostExt.WithLabelValues(name), repaired: m.repaired.WithLabelValues(name), waited: m.waited.WithLabelValues(name), worked: m.worked.WithLabelValues(name),
 		turnOps: m.turnOps.WithLabelValues(name), turnTime: m.turnTime.WithLabelValues(name),
 		errors: m.errors.MustCurryWith(prometheus.Labels{"name": name}),
 	}

@@ -1,0 +1,54 @@
+package queue
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
+)
+
+// auditEvery is how often a turn of a partition in use also looks over some of
+// its keys for such as are held without a deadline, which nothing would end: 256
+// keys, which take Redis 0.4 ms; eight times as many while the numbers of held
+// keys and of deadlines differ.
+const auditEvery = 10 * time.Second
+
+// audit puts an audit into the next turn when it is time for one. A partition
+// that holds nothing is given no turn for it.
+func (d *dispatcher) audit() {
+	if time.Since(d.audited) < auditEvery {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.holds && len(d.pending) == 0 {
+		return
+	}
+	d.audited = time.Now()
+	d.pending = append(d.pending, &call{ops: []workqueue.Op{{Kind: workqueue.OpAudit, Count: d.auditAt}}, done: d.wasAudited})
+	d.waiting++
+}
+
+// wasAudited tells of what an audit found.
+func (d *dispatcher) wasAudited(c *call) {
+	if c.err != nil {
+		return // the next one looks at the same keys
+	}
+	r := c.reply(0)
+	d.auditAt = int(r.Next)
+	if r.Count == 0 {
+		return
+	}
+	count(d.line.repaired, r.Count)
+	d.svc.log.Warn("keys were held without a lease; each got one, and is handed out again when it ends unsettled",
+		slog.String(telemetry.KeyQueue, d.name), slog.Int(telemetry.KeyCount, r.Count), slog.Duration(telemetry.KeyAfter, d.of.of.Config().MaxLease))
+}
+
+// auditIn is how long until the next audit, given what a turn left held.
+func (d *dispatcher) auditIn(held int) time.Duration {
+	if d.holds = held != 0; !d.holds {
+		return time.Hour
+	}
+	return max(auditEvery-time.Since(d.audited), 0)
+}
