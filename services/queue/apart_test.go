@@ -2,6 +2,9 @@ package queue
 
 import (
 	"context"
+	"errors"
+	"io"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -184,6 +187,39 @@ func TestAPartitionThatIsAwayHoldsUpNoOther(t *testing.T) {
 				t.Fatalf("settled when it is back: %v", st)
 			}
 		}
+	}
+}
+
+func TestAResumedLeaseThatIsNotReachedIsTheNewStreams(t *testing.T) {
+	t.Parallel()
+	r, a, _, held := twoParts(t, 1, &queuev1.Hello{SessionId: "w", Partial: true})
+	a.away() // and silent: hello is answered all the same
+	again := r.work(t, &queuev1.Hello{SessionId: "w", Partial: true, Resume: []*queuev1.LeaseRef{ref(held[1])}})
+	if g := again.welcome; len(g.GetUnreachable()) != 1 {
+		t.Fatalf("welcome %v", g)
+	}
+	again.send(&queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Goodbye{Goodbye: &queuev1.Goodbye{}}})
+	again.send(&queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Extend{Extend: &queuev1.ExtendBatch{}}})
+	// The stream waits for its lease, and extends it.
+	if u := wait(t, again.extended).GetUnreachable(); !slices.ContainsFunc(u, func(l *queuev1.LeaseRef) bool { return l.GetKey() == held[1].GetKey() }) {
+		t.Fatalf("not reached: %v", u)
+	}
+	a.back()
+	for id := uint64(1); ; id++ { // the dispatcher pauses after a failure
+		again.sendSettle(id, held[1])
+		st := wait(t, again.settled)
+		for st.GetMore() {
+			st = wait(t, again.settled)
+		}
+		if st.GetResults()[0].GetStatus() == settledOK {
+			break
+		}
+		if id > 100 {
+			t.Fatalf("settled %v", st)
+		}
+	}
+	if err := wait(t, again.end); !errors.Is(err, io.EOF) {
+		t.Errorf("the stream ended with %v", err)
 	}
 }
 

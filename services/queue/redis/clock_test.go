@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
+	"github.com/deltaplane/deltaplane/services/queue/engine"
 	"github.com/deltaplane/deltaplane/services/queue/redis"
 )
 
@@ -316,5 +318,70 @@ func TestACorrectionThatAFailoverLostIsDoneAgain(t *testing.T) {
 	}
 	if got := e.ClockSteps(); got != 2 {
 		t.Errorf("the clock was set %d times, want 2", got)
+	}
+}
+
+// wrong is a queue whose clock stepped before a server came that could not know, and
+// the server that had lived through the step and has not looked yet.
+func wrong(t *testing.T, by time.Duration, c workqueue.Config, keys ...string) (young, old engine.Queue, skew *atomic.Int64) {
+	t.Helper()
+	cfg, skew, step := stepping(start(t).URL())
+	old = configure(t, newEngine(t, cfg), c)
+	turn(t, old, add(keys...))
+	step.Add(int64(by))
+	young, err := newEngine(t, cfg).Open(t.Context(), "dev/job")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return young, old, skew
+}
+
+func TestWhatTheDispatchLimiterGaveInAWrongTimeHoldsNothingUp(t *testing.T) {
+	t.Parallel()
+	young, old, skew := wrong(t, time.Hour, workqueue.Config{Dispatch: &workqueue.Rate{QPS: 1, Burst: 1}}, "a", "b")
+	if r := turn(t, young, take(1)); len(r.Leases) != 1 {
+		t.Fatal("nothing was handed out")
+	}
+	turn(t, old, workqueue.Turn{})
+	skew.Add(int64(2 * time.Second))
+	if r := turn(t, old, take(1)); len(r.Leases) != 1 {
+		t.Error("the limiter waits for the wrong time")
+	}
+}
+
+func TestAHolderThatCameInAWrongTimeIsStillKnown(t *testing.T) {
+	t.Parallel()
+	young, old, _ := wrong(t, -time.Hour, workqueue.Config{}, "a", "b", "c", "d")
+	by := func(holder string) workqueue.Turn {
+		return workqueue.Turn{Takes: []workqueue.Take{{Holder: holder, Max: 1}}}
+	}
+	key := turn(t, young, by("first")).Leases[0].Key
+	turn(t, old, workqueue.Turn{})
+	for _, next := range []string{"x", "y", "z"} { // each looks for holders that are not needed
+		turn(t, old, by(next))
+	}
+	r := turn(t, old, workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpInspect, Key: key}}})
+	if it := r.Replies[0].Item; it == nil || it.Holder != "first" {
+		t.Errorf("%s is held by %+v, want first", key, it)
+	}
+}
+
+func TestAPauseThatBeganInAWrongTimeLasts(t *testing.T) {
+	t.Parallel()
+	srv := embeddedtest.DurableRedis(t)
+	cfg, _, step := stepping(srv.URL())
+	cfg.GiveUp = 20 * time.Second
+	old := configure(t, newEngine(t, cfg), workqueue.Config{LeaseFor: time.Minute})
+	turn(t, old, add("a"))
+	srv.Kill()
+	srv.Start()
+	step.Add(-int64(time.Hour))
+	young, err := newEngine(t, cfg).Open(t.Context(), "dev/job")
+	if err != nil {
+		t.Fatal(err)
+	}
+	turn(t, young, workqueue.Turn{}) // begins the pause, and does not know the time
+	if r := turn(t, old, take(1)); len(r.Leases) != 0 {
+		t.Errorf("%s was handed out in the pause", r.Leases[0].Key)
 	}
 }
