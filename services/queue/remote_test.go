@@ -28,7 +28,7 @@ func TestTheEngineSuitePassesOverGRPC(t *testing.T) {
 		enginetest.Run(t, func(t *testing.T) enginetest.Fixture {
 			r := start(t, kind, Config{})
 			var skew atomic.Int64
-			return enginetest.Fixture{Remote: true, Operators: true, Engine: &remote{r, &skew}, Advance: func(d time.Duration) {
+			return enginetest.Fixture{Remote: true, Operators: true, Engine: &remote{c: r, skew: &skew}, Advance: func(d time.Duration) {
 				skew.Add(int64(d))
 				r.advance(d)
 			}}
@@ -38,8 +38,9 @@ func TestTheEngineSuitePassesOverGRPC(t *testing.T) {
 
 // remote is an engine behind the QueueService.
 type remote struct {
-	c    *rig
-	skew *atomic.Int64
+	engine.Engine // what has no call
+	c             *rig
+	skew          *atomic.Int64
 }
 
 func (r *remote) Kind() string                                    { return "remote" }

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 )
@@ -19,6 +20,8 @@ var (
 	ErrNoQueue = errors.New("queue: no such queue")
 	// ErrDeleted: the queue does not exist because it was deleted. It matches ErrNoQueue.
 	ErrDeleted = fmt.Errorf("%w: it was deleted", ErrNoQueue)
+	// ErrInUse: the queue is used, or holds keys.
+	ErrInUse = errors.New("queue: it is in use")
 	// ErrLeased: the queue has keys that are leased.
 	ErrLeased = errors.New("queue: keys are leased")
 	// ErrPartitions: the partition count of an existing queue cannot change.
@@ -65,6 +68,19 @@ type Engine interface {
 	// ErrLeased while keys are leased, unless forced; and any store error, after
 	// which it can be called again.
 	Delete(ctx context.Context, name string, force bool) error
+	// Idle tells how long nobody has used a queue. Uses are turns with operations or
+	// takes of any server, [Engine.Keep], creation and changes of the configuration;
+	// the store notes one at most every [UseEvery]. Errors: ErrNoQueue, and any store
+	// error, also while a partition cannot be reached.
+	Idle(ctx context.Context, name string) (Idle, error)
+	// Keep uses a queue, and does nothing else. Errors: ErrNoQueue, and any store error.
+	Keep(ctx context.Context, name string) error
+	// Expire removes a queue that holds no key (ready, delayed, leased or dead) and was
+	// not used since Idle told seen; what is remembered of idle keys goes with it. The
+	// store decides: a turn comes before, and then the queue stays, or after, and then
+	// it answers ErrDeleted and was not applied. Errors: ErrInUse, ErrNoQueue, and any
+	// store error, after which it can be called again.
+	Expire(ctx context.Context, name string, seen Idle) error
 	// Names lists the queues that exist, sorted.
 	Names(ctx context.Context) ([]string, error)
 	// Wakes calls wake with the name of a queue in which another replica made
@@ -76,6 +92,16 @@ type Engine interface {
 	Check(ctx context.Context) error
 	// Close releases what the engine holds. No call may follow.
 	Close() error
+}
+
+// UseEvery is how far what a store notes of the last use of a queue may lie behind.
+const UseEvery = 10 * time.Second
+
+// Idle is how long a queue has not been used.
+type Idle struct {
+	For   time.Duration // since the last use that was noted, by the store's clock
+	Empty bool          // it holds no key, and no lease may be worked on
+	Mark  string        // of that use: another one has another mark
 }
 
 // Queue is one queue of an [Engine]. It is safe for concurrent use.

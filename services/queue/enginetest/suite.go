@@ -61,6 +61,9 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 	}
 	t.Run("engine", func(t *testing.T) { administration(t, fx) })
 	t.Run("deletion", func(t *testing.T) { deletion(t, fx) })
+	if !fx.Remote {
+		t.Run("expiry", func(t *testing.T) { expiry(t, fx) })
+	}
 	t.Run("items", func(t *testing.T) { items(t, fx) })
 }
 

@@ -140,21 +140,27 @@ func (e *Engine) Configure(_ context.Context, name string, cfg workqueue.Config)
 func (e *Engine) Open(_ context.Context, name string) (engine.Queue, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if q := e.queues[name]; q != nil {
-		return q, nil
+	q, err := e.find(name)
+	if err != nil {
+		return nil, err // not q: a nil *queue is no nil Queue
 	}
-	return nil, fmt.Errorf("%w: %q", engine.ErrNoQueue, name)
+	return q, nil
 }
 
 // Delete implements engine.Engine. The log's file is gone when it returns.
 func (e *Engine) Delete(_ context.Context, name string, force bool) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	q := e.queues[name]
-	if q == nil {
-		return fmt.Errorf("%w: %q", engine.ErrNoQueue, name)
+	q, err := e.find(name)
+	if err != nil {
+		return err
 	}
-	keys, err := q.remove(force)
+	keys, err := q.remove(func(c workqueue.Counts) error {
+		if c.Processing > 0 && !force {
+			return fmt.Errorf("%w: %d of queue %q", engine.ErrLeased, c.Processing, name)
+		}
+		return nil
+	})
 	if err != nil {
 		return err
 	}
@@ -241,6 +247,7 @@ func (q *queue) configure(cfg workqueue.Config) error {
 	for _, p := range q.parts {
 		p.m.Configure(now, cfg)
 	}
+	q.used.Store(now)
 	q.fsync.Store(q.e.cfg.Fsync || cfg.Durability == workqueue.Fsync)
 	return nil
 }

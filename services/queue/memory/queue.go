@@ -24,6 +24,7 @@ type queue struct {
 
 	rewriting atomic.Bool
 	closing   atomic.Bool
+	used      atomic.Int64   // when it was used last
 	gone      atomic.Bool    // it was deleted; set with the locks of all partitions
 	work      sync.WaitGroup // the rewriting of the log
 }
@@ -42,6 +43,7 @@ func newQueue(e *Engine, name string, cfg workqueue.Config) *queue {
 	for range cfg.Partitions {
 		q.add(workqueue.New(cfg))
 	}
+	q.used.Store(e.now())
 	return q
 }
 
@@ -95,6 +97,9 @@ func (p *partition) turn(t *workqueue.Turn) (r *workqueue.Result, at int64, err 
 		return nil, 0, fmt.Errorf("%w: %q", engine.ErrDeleted, p.q.name)
 	}
 	now := p.q.e.now()
+	if len(t.Ops)+len(t.Takes) > 0 {
+		p.q.used.Store(now)
+	}
 	if log := p.q.log; log != nil && !p.m.Quiet(now, t) {
 		if at, err = log.append(recTurn, func(b []byte) []byte { return appendTurn(b, p.number, now, t) }); err != nil {
 			return nil, 0, p.q.unavailable(err)
@@ -156,22 +161,16 @@ func (q *queue) endRewriting() {
 	q.work.Wait()
 }
 
-// remove deletes the queue, and tells how many keys it held.
-func (q *queue) remove(force bool) (keys int, err error) {
+// remove deletes the queue, unless it is refused by what it holds or when it was
+// used last, and tells how many keys it held.
+func (q *queue) remove(refuse func(c workqueue.Counts) error) (keys int, err error) {
 	q.endRewriting()
 	for _, p := range q.parts {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 	}
-	leased := 0
-	for _, p := range q.parts {
-		c := p.m.Counts()
-		leased += c.Processing
-		keys += c.Ready + c.Delayed + c.Processing + c.Dead
-	}
-	if leased > 0 && !force {
-		err = fmt.Errorf("%w: %d of queue %q", engine.ErrLeased, leased, q.name)
-	} else if q.log != nil {
+	all := q.counts()
+	if err = refuse(all); err == nil && q.log != nil {
 		if err = os.Remove(q.path()); err == nil {
 			err = q.e.syncDir(q.e.cfg.Dir)
 		}
@@ -190,5 +189,14 @@ func (q *queue) remove(force bool) (keys int, err error) {
 	if q.log != nil {
 		_ = q.log.close(engine.ErrDeleted) // what it holds is of no use
 	}
-	return keys, nil
+	return all.Ready + all.Delayed + all.Processing + all.Dead, nil
+}
+
+// counts adds up what the partitions hold. It needs their locks.
+func (q *queue) counts() (all workqueue.Counts) {
+	for _, p := range q.parts {
+		c := p.m.Counts()
+		all.Ready, all.Delayed, all.Processing, all.Dead = all.Ready+c.Ready, all.Delayed+c.Delayed, all.Processing+c.Processing, all.Dead+c.Dead
+	}
+	return all
 }

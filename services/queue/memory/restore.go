@@ -60,8 +60,12 @@ func (e *Engine) reopen(name, path string) error {
 		e.ahead = max(e.ahead, m.Last()-e.cfg.Now().UnixMicro())
 	}
 	for _, m := range ms {
+		q.used.Store(max(q.used.Load(), m.Last()))
 		m.EndLeases(e.now() + graceAfterStart)
 		q.add(m)
+	}
+	if q.used.Load() == 0 { // it had no turn
+		q.used.Store(e.now())
 	}
 	if err := q.create(); err != nil {
 		return err

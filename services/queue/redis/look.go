@@ -57,7 +57,7 @@ func (p *partition) Status(ctx context.Context) (engine.Status, error) {
 		return st, fmt.Errorf("%w: %q", engine.ErrNoQueue, p.q.name)
 	}
 	st.Now = now.Val().Add(p.e.skew()).UnixMicro()
-	last, err := readControl(control.Val(), &st)
+	last, _, err := readControl(control.Val(), &st)
 	if err != nil {
 		return st, err
 	}
@@ -96,11 +96,12 @@ func (p *partition) Status(ctx context.Context) (engine.Status, error) {
 }
 
 // readControl reads a partition's control record, which has the form that
-// lua/control.lua tells, and returns the run of Redis in which its last turn was.
-func readControl(s string, st *engine.Status) (run string, err error) {
-	const width, numbers = 8, 15
+// lua/control.lua tells, and returns the run of Redis in which its last turn was
+// and when it was used.
+func readControl(s string, st *engine.Status) (run string, used int64, err error) {
+	const width, numbers = 8, 16
 	if len(s) < numbers*width {
-		return "", errReply
+		return "", 0, errReply
 	}
 	if texts := strings.SplitN(s[numbers*width:], "\x00", 3); len(texts) == 3 { // version, run, buckets
 		run = texts[1]
@@ -114,7 +115,7 @@ func readControl(s string, st *engine.Status) (run string, err error) {
 	flags := at(2)
 	st.Closed, st.Paused = flags&1 != 0, flags&2 != 0
 	st.Counts = workqueue.Counts{Ready: int(at(3)), Dirty: int(at(4)), Processing: int(at(5)), Delayed: int(at(6)), Dead: int(at(7))}
-	return run, nil
+	return run, at(15), nil
 }
 
 // Items implements engine.Partition. The cursor is the place in a scan of the

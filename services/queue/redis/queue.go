@@ -31,6 +31,8 @@ type stored struct {
 	blob, version string
 	born          string // the version with which its data began
 	gone          string // the partitions it had when it was deleted; empty when it was not
+	idle          bool   // it is gone because nobody used it
+	sealed        bool   // it refuses turns because it is about to expire
 }
 
 var configureScript = redis.NewScript(configureLua)
@@ -71,7 +73,10 @@ func (e *Engine) Configure(ctx context.Context, name string, cfg workqueue.Confi
 	if err != nil {
 		return nil, false, err
 	}
-	if first[0].gone != "" {
+	if first[0].idle { // it left nothing, and no lease
+		e.forget(name)
+		existed = false
+	} else if first[0].gone != "" {
 		if _, err := e.deleteRest(ctx, name, first[0].gone); err != nil {
 			return nil, false, err
 		}
@@ -105,6 +110,11 @@ func (e *Engine) Configure(ctx context.Context, name string, cfg workqueue.Confi
 			return nil, false, err
 		}
 	}
+	if made > 0 { // it may have been taken out again by who ended the one before
+		if err := e.list(ctx, name); err != nil {
+			return nil, false, err
+		}
+	}
 	q, err := e.Open(ctx, name)
 	return q, first[0].version == "", err
 }
@@ -125,7 +135,7 @@ func (e *Engine) configure(ctx context.Context, name string, part int, cfg *work
 	if cfg.Dispatch != nil {
 		rate = *cfg.Dispatch
 	}
-	names := configureKeys(e.cfg.Prefix, name, part)
+	names, later := configureKeys(e.cfg.Prefix, name, part), min(part, 1)
 	err = e.again(ctx, func() error {
 		n, err := e.place.node(ctx, names[0])
 		if err != nil {
@@ -133,7 +143,7 @@ func (e *Engine) configure(ctx context.Context, name string, part int, cfg *work
 		}
 		sent := e.clock()
 		res, err := configureScript.Run(ctx, n.client, names, blob, version, cfg.Partitions, hold.Microseconds(),
-			e.skew().Microseconds(), rate.QPS, rate.Burst).Slice()
+			e.skew().Microseconds(), rate.QPS, rate.Burst, later).Slice()
 		// After a lost reply it is done again, and then it is not who created it.
 		if len(res) == 2 {
 			created = true
@@ -178,7 +188,7 @@ func (e *Engine) storedFrom(ctx context.Context, name string, from, n int) ([]st
 		var got []*redis.SliceCmd
 		_, err := e.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 			for part := range n {
-				got = append(got, p.HMGet(ctx, metaKey(e.cfg.Prefix, name, from+part), "cfg", "ver", "born", "gone"))
+				got = append(got, p.HMGet(ctx, metaKey(e.cfg.Prefix, name, from+part), "cfg", "ver", "born", "gone", "idle", "seal"))
 			}
 			return nil
 		})
@@ -191,6 +201,7 @@ func (e *Engine) storedFrom(ctx context.Context, name string, from, n int) ([]st
 			out[part].version, _ = v[1].(string)
 			out[part].born, _ = v[2].(string)
 			out[part].gone, _ = v[3].(string)
+			out[part].idle, out[part].sealed = v[4] != nil, v[5] != nil
 		}
 		return nil
 	})
@@ -201,6 +212,9 @@ func (e *Engine) storedFrom(ctx context.Context, name string, from, n int) ([]st
 // away, any copy of it.
 func (e *Engine) first(ctx context.Context, name string) (stored, error) {
 	first, err := e.stored(ctx, name, 1)
+	if err == nil && first[0].idle {
+		e.forget(name) // no lease was left
+	}
 	if err == nil && first[0].gone != "" {
 		return stored{}, fmt.Errorf("%w: %q", engine.ErrDeleted, name)
 	}
@@ -277,10 +291,13 @@ func (q *queue) load(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		lost, healed = lost || created, true
+		lost, healed = lost || created && !all[part].idle, true
 	}
 	if healed {
 		all, missing = e.storedApart(ctx, q.name, cfg.Partitions)
+	}
+	if err := q.wanted(ctx, all, missing); err != nil {
+		return err
 	}
 	for len(q.parts) < cfg.Partitions { // never after the first time
 		q.parts = append(q.parts, newPartition(q, len(q.parts)))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/backoff"
 	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
 
 //go:embed lua/*.lua
@@ -19,6 +20,7 @@ var (
 	turnLua      = script("control", "base", "begin", "holders", "step", "record", "ops", "codes", "plain", "time", "lease", "audit", "finish")
 	configureLua = script("control", "configure")
 	deleteLua    = script("control", "delete")
+	expireLua    = script("control", "expire")
 )
 
 // script puts the parts of a script together, and into them what the program
@@ -32,7 +34,9 @@ func script(parts ...string) string {
 		}
 		sb.Write(b)
 	}
-	return strings.ReplaceAll(sb.String(), "ANSWER_MS", strconv.FormatInt(answerTTL.Milliseconds(), 10))
+	return strings.NewReplacer(
+		"ANSWER_MS", strconv.FormatInt(answerTTL.Milliseconds(), 10), "USE_US", strconv.FormatInt(engine.UseEvery.Microseconds(), 10),
+	).Replace(sb.String())
 }
 
 // Places in what keys returns.

@@ -27,7 +27,7 @@ if not control then return redis.error_reply('DPNOQUEUE no such queue') end
 local m = {added = 0, retried = 0, promoted = 0, expired = 0, buried = 0, spent = 0}
 local tok, flags, ver0, run0, tatsAt
 m.hold, tok, flags, m.nready, m.ndirty, m.nleased, m.ndelayed, m.ndead, m.ngc, m.nstale, m.nhold, m.granted, m.lines,
-  m.ttat, m.nbo, ver0, run0, tatsAt = sunpack(CONTROL, control)
+  m.ttat, m.nbo, m.used, ver0, run0, tatsAt = sunpack(CONTROL, control)
 if ver0 ~= ver then return redis.error_reply('DPCONFIG the configuration changed') end
 
 local T = call('TIME')
@@ -51,6 +51,9 @@ if run ~= run0 and run0 ~= '' then
   m.hold = max(m.hold, now + (left and max(left, leaseFor) or maxLease))
 elseif left then
   m.hold = max(m.hold, now + left)
+end
+if ordered and (#keys > 1 or #takes > 0) and max(now - m.used, m.used - now) >= USE_US then
+  m.used, m.noted = now, true
 end
 m.closed, m.paused, m.wide = flags % 2 == 1, flags % 4 >= 2, flags >= 4
 local hadready = m.nready > 0

@@ -6,7 +6,7 @@
 --   ngc    members of the sorted set gc    nstale   places in line to be skipped
 --   nhold  holder numbers given            granted  leases ever
 --   lines  a bit per ready list in use     ttat     of the dispatch limiter
---   nbo    back-off entries
+--   nbo    back-off entries                      used    when it was used last, about
 -- then the configuration's version, Redis' run id with, behind a space, the offset to its clock where
 -- there is one, and one number per bucket.
-local CONTROL = '>ddddddddddddddd' .. 'ss'
+local CONTROL = '>dddddddddddddddd' .. 'ss'

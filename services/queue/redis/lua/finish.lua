@@ -76,7 +76,7 @@ for b = 1, #batches, 2 do
   end
 end
 local changed = spack(CONTROL, m.hold, tok, (m.closed and 1 or 0) + (m.paused and 2 or 0) + (m.wide and 4 or 0), m.nready, m.ndirty, m.nleased,
-  m.ndelayed, m.ndead, m.ngc, m.nstale, m.nhold, m.granted, m.lines, m.ttat, m.nbo, ver, off == 0 and run or run .. ' ' .. S(off))
+  m.ndelayed, m.ndead, m.ngc, m.nstale, m.nhold, m.granted, m.lines, m.ttat, m.nbo, m.used, ver, off == 0 and run or run .. ' ' .. S(off))
 if G and G.tats then
   for j = 1, #G.tats do changed = changed .. spack('>d', G.tats[j]) end
 else

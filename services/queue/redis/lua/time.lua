@@ -13,7 +13,7 @@ end
 local nops = #keys - 1
 if grows then
   call('SETRANGE', rq, 0, '')
-elseif ngone == 0 and (nops > 0 or m.nready > 0 or run ~= run0 or shift ~= 0) then
+elseif ngone == 0 and (nops > 0 or m.nready > 0 or run ~= run0 or shift ~= 0 or m.noted) then
   call('HDEL', stale, '')
 end
 if ngone > 0 then chunked('ZREM', lease, gone) end
