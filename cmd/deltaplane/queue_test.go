@@ -230,6 +230,7 @@ func TestAnOperatorChangesKeysByTheCommandLine(t *testing.T) {
 	}
 	s.refuses(exitNotFound, "QUEUE_NOT_FOUND", "queue", "add", "dev/a", "x")
 	s.refuses(exitNotFound, "QUEUE_NOT_FOUND", "queue", "remove", "dev/a", "--force")
+	s.refuses(exitNotFound, "there are: none yet", "queue", "remove", "dev/a")
 	s.refuses(exitNotFound, "QUEUE_NOT_FOUND", "queue", "pause", "none")
 	s.refuses(exitUsage, "name keys", "queue", "retry", "dev/a")
 	s.refuses(exitUsage, "name keys", "queue", "retry", "dev/a", "x", "--state", "dead")

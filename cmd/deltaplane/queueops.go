@@ -280,7 +280,8 @@ func newQueueRemove() *cobra.Command {
 		Short: "Delete a queue with everything in it",
 		Long: `Delete a queue with every key, back-off entry and saved state in it, on all servers. Workers
 and triggers on it are told QUEUE_NOT_FOUND. While keys are leased it is refused. A queue that a
-server is configured with is made again when it is next used.`,
+server is configured with is made again when it is next used. With --queue-expire-after servers
+delete empty queues that nobody uses by themselves.`,
 	}, "removed", func(cmd *cobra.Command, client queuev1.QueueServiceClient, queue string) error {
 		_, err := client.DeleteQueue(cmd.Context(), &queuev1.DeleteQueueRequest{Queue: queue, Force: force})
 		return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -82,11 +83,17 @@ func (s *server) DeleteQueue(ctx context.Context, r *queuev1.DeleteQueueRequest)
 // delete deletes a queue. The partitions of one that must not have leases are
 // paused first, else one could lease keys while another is looked at.
 func (s *server) delete(ctx context.Context, name string, force bool) error {
-	q, err := s.engine.Open(ctx, name)
+	q, err := s.Service.open(ctx, name)
 	if err != nil && !errors.Is(err, engine.ErrDeleted) {
 		return err
 	}
-	if err != nil || force || len(q.Partitions()) == 1 {
+	if err != nil { // something may be left of it
+		if rest := s.engine.Delete(ctx, name, force); !errors.Is(rest, engine.ErrDeleted) {
+			return rest
+		}
+		return err
+	}
+	if force || len(q.Partitions()) == 1 {
 		return s.engine.Delete(ctx, name, force)
 	}
 	_, st, missing, err := s.status(ctx, name)
@@ -131,7 +138,7 @@ func (s *server) ConfigureQueue(ctx context.Context, r *queuev1.ConfigureQueueRe
 	if err := c.err(); err != nil {
 		return nil, err
 	}
-	q, created, err := s.engine.Configure(ctx, name, cfg)
+	q, created, err := s.create(ctx, name, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -141,6 +148,24 @@ func (s *server) ConfigureQueue(ctx context.Context, r *queuev1.ConfigureQueueRe
 	}
 	d.lookNow() // its turns take the new configuration
 	return &queuev1.ConfigureQueueResponse{Config: configOut(name, q.Config()), Created: created, Generation: s.engine.Generation()}, nil
+}
+
+// create makes a queue, unless there are as many as there may be, or changes it.
+func (s *server) create(ctx context.Context, name string, cfg workqueue.Config) (engine.Queue, bool, error) {
+	_, err := s.engine.Open(ctx, name)
+	if _, declared := s.declared(name); declared || !errors.Is(err, engine.ErrNoQueue) {
+		return s.engine.Configure(ctx, name, cfg) // which tells what else is wrong
+	}
+	s.making.Lock()
+	defer s.making.Unlock()
+	names, err := s.engine.Names(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	if _, listed := slices.BinarySearch(names, name); !listed && len(names) >= s.cfg.MaxQueues {
+		return nil, false, fmt.Errorf("%w: there are %d, and --queue-max-queues is %d; \"deltaplane queue remove\" deletes one", errQueues, len(names), s.cfg.MaxQueues)
+	}
+	return s.engine.Configure(ctx, name, cfg)
 }
 
 func (s *server) ListQueues(ctx context.Context, r *queuev1.ListQueuesRequest) (*queuev1.ListQueuesResponse, error) {

@@ -57,6 +57,15 @@ type Config struct {
 	// longest first; where there is none, new ones are refused with
 	// RESOURCE_EXHAUSTED TOO_MANY_SESSIONS. Default 100,000.
 	MaxSessions int
+	// MaxQueues bounds the queues of the store: ConfigureQueue makes no further
+	// one, with RESOURCE_EXHAUSTED TOO_MANY_QUEUES, and those that exist go on.
+	// Those of Queues are made all the same. Default 10,000.
+	MaxQueues int
+	// ExpireAfter is how long a queue may be empty and unused before it is deleted
+	// with its configuration, 1 min at least: no call but a look at it, no Work
+	// stream, and no Produce stream that added to it, on any server of the store.
+	// Those of Queues stay. Default 0: never.
+	ExpireAfter time.Duration
 	// MaxPending bounds the operations that wait for a turn of one partition;
 	// calls beyond are refused with RESOURCE_EXHAUSTED OVERLOADED, what ends or
 	// extends leases excepted. Default 100,000.
@@ -78,6 +87,7 @@ func (c Config) withDefaults() Config {
 	c.StopGrace = cmp.Or(c.StopGrace, 2*time.Second)
 	c.MaxTurn = cmp.Or(c.MaxTurn, 512)
 	c.MaxSessions = cmp.Or(c.MaxSessions, 100_000)
+	c.MaxQueues = cmp.Or(c.MaxQueues, 10_000)
 	c.MaxPending = cmp.Or(c.MaxPending, 100_000)
 	c.HistoryKeys = cmp.Or(c.HistoryKeys, 100_000)
 	return c
@@ -110,6 +120,12 @@ func (c Config) Validate() error {
 	}
 	if c.MaxSessions < 1 {
 		errs = append(errs, fmt.Errorf("queue: max sessions %d is below 1", c.MaxSessions))
+	}
+	if c.MaxQueues < 1 {
+		errs = append(errs, fmt.Errorf("queue: max queues %d is below 1", c.MaxQueues))
+	}
+	if c.ExpireAfter != 0 && c.ExpireAfter < leastExpiry {
+		errs = append(errs, fmt.Errorf("queue: expire after %v is not 0 (never) or at least %v", c.ExpireAfter, leastExpiry))
 	}
 	if c.MaxPending < maxItems {
 		errs = append(errs, fmt.Errorf("queue: max pending %d is below %d, one call's worth", c.MaxPending, maxItems))

@@ -98,6 +98,9 @@ func TestADeletedQueueEndsWhatUsesIt(t *testing.T) {
 		notFound(t, "Add", err)
 		_, err = r.DeleteQueue(ctx, &queuev1.DeleteQueueRequest{Queue: q})
 		notFound(t, "DeleteQueue again", err)
+		if !strings.Contains(err.Error(), "there are: ") {
+			t.Errorf("%v: it does not say which queues there are", err)
+		}
 
 		r.config(t, &queuev1.QueueConfig{Name: q, Partitions: 2, LeaseDuration: seconds(1)})
 		if b := p.do(plainAdds("d")...); b.GetError() != nil {

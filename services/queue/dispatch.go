@@ -204,6 +204,9 @@ func (d *dispatcher) run(ctx context.Context) {
 			continue
 		}
 		pause, d.clock, d.heard = 0, r.Now, time.Now()
+		if len(b.turn.Ops)+len(b.turn.Takes) > 0 {
+			d.of.used.Store(began.UnixNano())
+		}
 		next := d.deal(&b, r, began)
 		d.tell()
 		timer.Reset(next)

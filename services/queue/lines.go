@@ -22,7 +22,9 @@ type lines struct {
 	all  []*dispatcher
 	line *line
 
-	paused atomic.Bool // by a call that came here
+	paused  atomic.Bool  // by a call that came here
+	streams atomic.Int64 // that keep the queue
+	used    atomic.Int64 // when the store heard of a use from here last, in Unix nanoseconds
 
 	ctx     context.Context         // of the dispatchers; its cause tells why it ended
 	end     context.CancelCauseFunc // of ctx

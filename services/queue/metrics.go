@@ -23,6 +23,7 @@ type metrics struct {
 	settles, errors                     *prometheus.CounterVec
 	waited, worked, turnOps, turnTime   *prometheus.HistogramVec
 	streams, refusing                   *prometheus.GaugeVec
+	unused                              prometheus.Counter
 	byQueue                             []interface{ DeletePartialMatch(prometheus.Labels) int }
 }
 
@@ -65,6 +66,9 @@ func newMetrics(reg prometheus.Registerer, s *Service) (*metrics, error) {
 	m.refusing = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "deltaplane_queue_store_refuses_adds", Help: "1 while the store refuses adds, by reason: full, evicts.",
 	}, []string{"reason"})
+	m.unused = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "deltaplane_queue_unused_deleted_total", Help: "Queues that this server deleted because nobody used them.",
+	})
 	for _, reason := range []string{"full", "evicts"} {
 		m.refusing.WithLabelValues(reason)
 	}
@@ -79,7 +83,7 @@ func newMetrics(reg prometheus.Registerer, s *Service) (*metrics, error) {
 		}
 		return 0
 	})
-	for _, c := range append(all, steps, m.streams, m.refusing, newGauges(s)) {
+	for _, c := range append(all, steps, m.streams, m.refusing, m.unused, newGauges(s)) {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}

@@ -163,6 +163,7 @@ func (p *producer) control(a queuev1.Action, reason string) {
 // receive takes batches until the producer's side ends or fails.
 func (p *producer) receive(ctx context.Context) error {
 	queues := map[string]*lines{}
+	defer releaseAll(queues)
 	var m produceMessage
 	for {
 		b := p.next(ctx)
@@ -220,9 +221,13 @@ func (p *producer) begin(ctx context.Context, queues map[string]*lines, b *produ
 		if l == nil || l.gone() != nil {
 			if l, b.err = p.s.queue(ctx, b.queue); b.err == nil {
 				if len(queues) > maxQueues {
-					clear(queues)
+					releaseAll(queues)
+				}
+				if was := queues[b.queue]; was != nil {
+					was.release()
 				}
 				queues[strings.Clone(b.queue)] = l
+				p.s.keep(l)
 			}
 		}
 		if b.err == nil {
@@ -244,6 +249,14 @@ func (p *producer) begin(ctx context.Context, queues map[string]*lines, b *produ
 		}
 	}
 	p.finished(b)
+}
+
+// releaseAll forgets queues that a stream kept.
+func releaseAll(queues map[string]*lines) {
+	for _, l := range queues {
+		l.release()
+	}
+	clear(queues)
 }
 
 // finished notes that a batch can be answered.

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
 
 // server answers the QueueService.
@@ -24,21 +26,27 @@ func (s *server) do(ctx context.Context, queue string, ops ...workqueue.Op) (*ca
 
 // doAs runs operations that a session asked for.
 func (s *server) doAs(ctx context.Context, queue, session string, ops ...workqueue.Op) (*call, error) {
-	l, err := s.queue(ctx, queue)
-	if err != nil {
-		return nil, err
-	}
-	done := make(chan struct{})
-	c := &call{ops: ops, by: session, done: func(*call) { close(done) }}
-	l.submit(c)
-	select {
-	case <-done:
+	for again := true; ; again = false {
+		l, err := s.queue(ctx, queue)
+		if err != nil {
+			return nil, err
+		}
+		done := make(chan struct{})
+		c := &call{ops: ops, by: session, done: func(*call) { close(done) }}
+		l.submit(c)
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if again && errors.Is(c.err, engine.ErrDeleted) && !errors.Is(c.err, engine.ErrUnknown) { // nothing was done, and it may have been made again
+			s.drop(l, c.err)
+			continue
+		}
 		if c.err == nil {
 			c.unfold()
 		}
 		return c, c.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
@@ -29,6 +30,8 @@ type Service struct {
 	sessions  sessions
 	condition condition
 	gets      atomic.Uint32 // counts Gets
+	kept      chan struct{} // holds one token when a queue is to be kept
+	making    sync.Mutex    // of queues, one at a time
 	began     time.Time     // where the clock begins that workers count by
 
 	mu      sync.Mutex
@@ -72,7 +75,7 @@ func New(cfg Config, tel *telemetry.Telemetry) (*Service, error) {
 func build(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, error) {
 	s := &Service{
 		cfg: cfg, engine: e, log: tel.Log, began: time.Now(), queues: map[string]*lines{},
-		history:  newHistory(cfg.HistoryKeys),
+		history: newHistory(cfg.HistoryKeys), kept: make(chan struct{}, 1),
 		sessions: sessions{max: cfg.MaxSessions, all: map[string]*session{}},
 	}
 	s.condition = condition{log: tel.Log, err: errNotReached}
@@ -113,7 +116,7 @@ func (s *Service) Run(ctx context.Context) (err error) {
 	s.running = running
 	s.mu.Unlock()
 
-	err = s.rpc.Run(ctx, s.admin.Run, s.watchStore, func(ctx context.Context) error { return s.engine.Wakes(ctx, s.woken) })
+	err = s.rpc.Run(ctx, s.admin.Run, s.watchStore, s.keepQueues, s.expireQueues, func(ctx context.Context) error { return s.engine.Wakes(ctx, s.woken) })
 
 	s.mu.Lock()
 	s.running = nil
@@ -145,16 +148,24 @@ func (s *Service) queue(ctx context.Context, name string) (*lines, error) {
 	}
 	q, err := s.open(ctx, name)
 	if errors.Is(err, engine.ErrNoQueue) {
-		for _, c := range s.cfg.Queues {
-			if c.Name == name { // the store came up after the service, or lost it
-				q, _, err = s.engine.Configure(ctx, name, c.Config)
-			}
+		if c, ok := s.declared(name); ok { // the store came up after the service, or lost it
+			q, _, err = s.engine.Configure(ctx, name, c)
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
 	return s.adopt(name, q)
+}
+
+// declared is the configuration of a queue that the service is configured with.
+func (s *Service) declared(name string) (workqueue.Config, bool) {
+	for _, c := range s.cfg.Queues {
+		if c.Name == name {
+			return c.Config, true
+		}
+	}
+	return workqueue.Config{}, false
 }
 
 // open finds a queue of the store. Where there is none, the error lists those there are.

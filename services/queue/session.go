@@ -2,6 +2,7 @@ package queue
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -81,7 +82,7 @@ func (s *sessions) get(id string) (*session, error) {
 	ss := s.all[id]
 	if ss == nil {
 		if len(s.all) >= s.max && !s.forget(time.Now()) {
-			return nil, errSessions
+			return nil, fmt.Errorf("%w: there are %d in use, and --queue-max-sessions is %d", errSessions, len(s.all), s.max)
 		}
 		ss = &session{id: id, leases: map[leaseKey]*held{}, makers: map[*producer]bool{}, gets: map[*taker]*dispatcher{}, changed: make(chan struct{})}
 		s.all[id] = ss

@@ -19,6 +19,7 @@ var (
 	errNotHello      = errors.New("the first message of a Work stream must be hello, and no other")
 	errOverrun       = errors.New("the worker does not read its stream")
 	errSessions      = errors.New("too many sessions")
+	errQueues        = errors.New("too many queues")
 	errStopping      = errors.New("server is stopping")
 	errOverload      = errors.New("too many operations wait for the queue's next turns")
 	errMoved         = errors.New("the session was resumed by another stream")
@@ -43,6 +44,7 @@ var rules = []rpc.Rule{
 	{Is: errNotHello, Code: codes.InvalidArgument, Reason: "HELLO_EXPECTED"},
 	{Is: errOverrun, Code: codes.ResourceExhausted, Reason: "WORKER_TOO_SLOW", Retry: time.Second},
 	{Is: errSessions, Code: codes.ResourceExhausted, Reason: "TOO_MANY_SESSIONS", Retry: 5 * time.Second},
+	{Is: errQueues, Code: codes.ResourceExhausted, Reason: "TOO_MANY_QUEUES"},
 	{Is: errOverload, Code: codes.ResourceExhausted, Reason: "OVERLOADED", Retry: 100 * time.Millisecond},
 	{Is: errStopping, Code: codes.Unavailable, Reason: "STOPPING"},
 	{Is: errOtherCaller, Code: codes.PermissionDenied, Reason: "LEASE_OF_ANOTHER_CALLER"},

@@ -164,6 +164,7 @@ func (s *server) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello) (*
 		old.close(errMoved)
 	}
 	for _, q := range st.all {
+		s.keep(q.l)
 		q.unbind = context.AfterFunc(q.l.ctx, func() {
 			if err := q.l.gone(); errors.Is(err, engine.ErrNoQueue) {
 				st.close(err)
@@ -301,6 +302,7 @@ func (st *stream) part(ctx context.Context) {
 	st.withdraw()
 	for _, q := range st.all {
 		q.unbind()
+		q.l.release()
 		for _, t := range q.takers {
 			st.ss.leave(t)
 		}

@@ -125,13 +125,14 @@ type QueueServiceClient interface {
 	DrainQueue(ctx context.Context, in *DrainQueueRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DrainQueueResponse], error)
 	// ConfigureQueue creates a queue or changes it while it runs. Errors: INVALID_ARGUMENT for limits out of range;
 	// FAILED_PRECONDITION PARTITIONS_FIXED when the partition count of an existing queue differs, DURABILITY_UNAVAILABLE when
-	// the store cannot keep the durability asked for.
+	// the store cannot keep the durability asked for; RESOURCE_EXHAUSTED TOO_MANY_QUEUES when there are as many queues as the server makes.
 	ConfigureQueue(ctx context.Context, in *ConfigureQueueRequest, opts ...grpc.CallOption) (*ConfigureQueueResponse, error)
 	// DeleteQueue removes a queue with everything in it, on all servers; open Work streams on it end with QUEUE_NOT_FOUND, and adds are
 	// refused so. The generation changes when it held keys. A queue of a server's own configuration is made again when it is next used.
 	// One that was deleted by force and is made again in Redis hands out nothing until the leases granted before have ended.
 	// Errors: QUEUE_NOT_FOUND; FAILED_PRECONDITION QUEUE_LEASED while keys are leased, unless forced; UNAVAILABLE when a partition cannot
-	// be reached: the call can be made again.
+	// be reached: the call can be made again. A server may also be configured to delete queues that are empty and that nobody used for a
+	// time; then they answer the same.
 	DeleteQueue(ctx context.Context, in *DeleteQueueRequest, opts ...grpc.CallOption) (*DeleteQueueResponse, error)
 	// ListQueues lists queues with their configuration and counts.
 	ListQueues(ctx context.Context, in *ListQueuesRequest, opts ...grpc.CallOption) (*ListQueuesResponse, error)
@@ -646,13 +647,14 @@ type QueueServiceServer interface {
 	DrainQueue(*DrainQueueRequest, grpc.ServerStreamingServer[DrainQueueResponse]) error
 	// ConfigureQueue creates a queue or changes it while it runs. Errors: INVALID_ARGUMENT for limits out of range;
 	// FAILED_PRECONDITION PARTITIONS_FIXED when the partition count of an existing queue differs, DURABILITY_UNAVAILABLE when
-	// the store cannot keep the durability asked for.
+	// the store cannot keep the durability asked for; RESOURCE_EXHAUSTED TOO_MANY_QUEUES when there are as many queues as the server makes.
 	ConfigureQueue(context.Context, *ConfigureQueueRequest) (*ConfigureQueueResponse, error)
 	// DeleteQueue removes a queue with everything in it, on all servers; open Work streams on it end with QUEUE_NOT_FOUND, and adds are
 	// refused so. The generation changes when it held keys. A queue of a server's own configuration is made again when it is next used.
 	// One that was deleted by force and is made again in Redis hands out nothing until the leases granted before have ended.
 	// Errors: QUEUE_NOT_FOUND; FAILED_PRECONDITION QUEUE_LEASED while keys are leased, unless forced; UNAVAILABLE when a partition cannot
-	// be reached: the call can be made again.
+	// be reached: the call can be made again. A server may also be configured to delete queues that are empty and that nobody used for a
+	// time; then they answer the same.
 	DeleteQueue(context.Context, *DeleteQueueRequest) (*DeleteQueueResponse, error)
 	// ListQueues lists queues with their configuration and counts.
 	ListQueues(context.Context, *ListQueuesRequest) (*ListQueuesResponse, error)

@@ -1,0 +1,334 @@
+package queue
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"google.golang.org/grpc/codes"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/memory"
+	"github.com/deltaplane/deltaplane/services/queue/redis"
+)
+
+const unused = time.Hour
+
+// sweeper is the expiry of a server by a clock of its own, beside which the store's
+// is moved.
+type sweeper struct {
+	x   *expiry
+	now time.Time
+}
+
+func newSweeper(r *rig) *sweeper {
+	r.svc.cfg.ExpireAfter = unused // without the loop of its own
+	return &sweeper{&expiry{s: r.svc, seen: map[string]sighting{}}, time.Now()}
+}
+
+func (s *sweeper) sweep(t *testing.T, later time.Duration) {
+	t.Helper()
+	s.now = s.now.Add(later)
+	if err := s.x.sweep(t.Context(), s.now); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (r *rig) names(t *testing.T) []string {
+	t.Helper()
+	names, err := r.svc.engine.Names(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+func TestAQueueThatNobodyUsesExpiresOnceItWasWatched(t *testing.T) {
+	t.Parallel()
+	on(t, func(t *testing.T, kind string) {
+		r := start(t, kind, Config{Queues: []QueueConfig{{Name: "dev/declared"}}})
+		x := newSweeper(r)
+		r.configure(t)
+		r.add(t, "a")
+		l := r.lease(t)
+		r.advance(2 * unused)
+		x.sweep(t, 0)
+		x.sweep(t, 2*unused)
+		if n := r.names(t); len(n) != 2 {
+			t.Fatalf("with a key there are %v", n)
+		}
+		r.finish(t, l)
+		x.sweep(t, unused)
+		r.advance(unused - time.Minute)
+		x.sweep(t, unused)
+		if n := r.names(t); len(n) != 2 {
+			t.Fatalf("before its time there are %v", n)
+		}
+		r.advance(2 * time.Minute)
+		y := newSweeper(r) // another server, which has just been started
+		y.sweep(t, 0)
+		y.sweep(t, mostWatch-time.Second)
+		if n := r.names(t); len(n) != 2 {
+			t.Fatalf("a server that has not watched for long enough left %v", n)
+		}
+		y.sweep(t, time.Second)
+		if n := r.names(t); len(n) != 1 || n[0] != "dev/declared" {
+			t.Fatalf("there are %v, want the declared one", n)
+		}
+		_, err := r.Add(t.Context(), &queuev1.AddRequest{Queue: q, Items: []*queuev1.AddItem{{Key: "a"}}})
+		notFound(t, "an add after that", err)
+		if !strings.Contains(err.Error(), "there are: dev/declared") {
+			t.Errorf("%v: it does not say which queues there are", err)
+		}
+		r.configure(t)
+		r.add(t, "a")
+		r.finish(t, r.lease(t))
+	})
+}
+
+func (r *rig) lease(t *testing.T) *queuev1.Lease {
+	t.Helper()
+	res, err := r.Get(t.Context(), &queuev1.GetRequest{Queue: q, SessionId: "g", Wait: seconds(25)})
+	if err != nil || len(res.GetLeases()) != 1 {
+		t.Fatalf("Get = %v, %v", res, err)
+	}
+	return res.GetLeases()[0]
+}
+
+// finish settles a lease, which may have run out meanwhile.
+func (r *rig) finish(t *testing.T, l *queuev1.Lease) {
+	t.Helper()
+	_, err := r.Settle(t.Context(), &queuev1.SettleRequest{SessionId: "g", Settlements: []*queuev1.Settlement{{
+		Queue: q, Key: l.GetKey(), Token: l.GetToken(), Outcome: queuev1.Outcome_OUTCOME_FORGET,
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.DeleteItems(t.Context(), &queuev1.DeleteItemsRequest{Queue: q, Keys: []string{l.GetKey()}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestStreamsOfOtherServersKeepAQueue(t *testing.T) {
+	t.Parallel()
+	node := embeddedtest.DurableRedis(t)
+	var servers [2]*rig
+	for i := range servers {
+		e, err := redis.New(redis.Config{URL: node.URL()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		servers[i] = serve(t, Config{}, e)
+	}
+	a, b := servers[0], servers[1]
+	for _, name := range []string{"dev/worker", "dev/producer", "dev/nobody"} {
+		a.config(t, &queuev1.QueueConfig{Name: name, Partitions: 2})
+	}
+	marks := func(name string) string {
+		idle, err := a.svc.engine.Idle(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return idle.Mark
+	}
+	b.work(t, &queuev1.Hello{SessionId: "w", Queues: []string{"dev/worker"}}) // without credit it has no turns
+	p := b.produce(t, "p")
+	p.send(1, "dev/producer", plainAdds("k")...)
+	if got := wait(t, p.produced); got.GetError() != nil {
+		t.Fatal(got)
+	}
+	if _, err := b.DeleteItems(t.Context(), &queuev1.DeleteItemsRequest{Queue: "dev/producer", Keys: []string{"k"}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"dev/worker", "dev/producer"} {
+		l, ok := b.svc.known(name)
+		if !ok || l.streams.Load() != 1 {
+			t.Fatalf("%s is not kept by its stream", name)
+		}
+		was := marks(name)
+		l.used.Store(0) // its last use was long ago
+		b.svc.kept <- struct{}{}
+		for until := time.Now().Add(30 * time.Second); marks(name) == was; time.Sleep(time.Millisecond) {
+			if time.Now().After(until) {
+				t.Fatalf("%s: its stream is no use of it", name)
+			}
+		}
+	}
+}
+
+// keepers are stores, with how many keys or files they hold that do not go by
+// themselves.
+var keepers = map[string]func(t *testing.T, skew *atomic.Int64) (engine.Engine, func() int){
+	"memory": func(t *testing.T, skew *atomic.Int64) (engine.Engine, func() int) {
+		dir := t.TempDir()
+		e, err := memory.New(memory.Config{Dir: dir, Now: func() time.Time { return time.Now().Add(time.Duration(skew.Load())) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e, func() int {
+			files, err := os.ReadDir(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(files)
+		}
+	},
+	"redis": func(t *testing.T, skew *atomic.Int64) (engine.Engine, func() int) {
+		srv := embeddedtest.Redis(t)
+		e, err := redis.New(redis.Config{URL: srv.URL(), Skew: func() time.Duration { return time.Duration(skew.Load()) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := goredis.NewClient(&goredis.Options{Addr: srv.Addr()})
+		t.Cleanup(func() { _ = c.Close() })
+		return e, func() (n int) {
+			keys, err := c.Keys(t.Context(), "*").Result()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, key := range keys { // notes and answers have a time to live
+				if ttl, err := c.TTL(t.Context(), key).Result(); err != nil {
+					t.Fatal(err)
+				} else if ttl < 0 {
+					n++
+				}
+			}
+			return n
+		}
+	},
+}
+
+func TestTwoHundredQueuesThatExpireLeaveNothing(t *testing.T) { // not parallel: it counts goroutines
+	for kind, open := range keepers {
+		t.Run(kind, func(t *testing.T) {
+			var skew atomic.Int64
+			e, stored := open(t, &skew)
+			r := serve(t, Config{}, e)
+			r.advance = func(d time.Duration) { skew.Add(int64(d)) }
+			x := newSweeper(r)
+			ctx := t.Context()
+			r.configure(t)
+			r.add(t, "a") // all that the first use of a server starts
+			r.finish(t, r.lease(t))
+			r.advance(2 * unused)
+			x.sweep(t, 0)
+			x.sweep(t, unused)
+			settle := func(want int) int {
+				for until := time.Now().Add(20 * time.Second); runtime.NumGoroutine() > want && time.Now().Before(until); time.Sleep(5 * time.Millisecond) {
+				}
+				return runtime.NumGoroutine()
+			}
+			time.Sleep(200 * time.Millisecond) // more goroutines at the start only make the test weaker
+			goroutines, keys := runtime.NumGoroutine(), stored()
+			all := func(i int) string { return fmt.Sprintf("dev/random-%d", i) }
+			for i := range 200 {
+				r.config(t, &queuev1.QueueConfig{Name: all(i), Partitions: int32(1 + i%3)})
+				if _, err := r.Add(ctx, &queuev1.AddRequest{Queue: all(i), Items: []*queuev1.AddItem{{Key: "k"}}}); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := r.DeleteItems(ctx, &queuev1.DeleteItemsRequest{Queue: all(i), Keys: []string{"k"}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if n := runtime.NumGoroutine(); n < goroutines+200 {
+				t.Fatalf("%d goroutines, %d before", n, goroutines)
+			}
+			x.sweep(t, 0)
+			r.advance(2 * unused)
+			x.sweep(t, unused)
+			if n := r.names(t); len(n) != 0 {
+				t.Fatalf("%d queues are left", len(n))
+			}
+			if n := settle(goroutines); n > goroutines {
+				t.Errorf("%d goroutines, %d before", n, goroutines)
+			}
+			for i := range 200 {
+				if n := series(t, r, all(i)); n != 0 {
+					t.Fatalf("%s: %d metric series are left", all(i), n)
+				}
+			}
+			if n := stored(); n != keys {
+				t.Errorf("%d keys in the store, %d before", n, keys)
+			}
+		})
+	}
+}
+
+func TestNoMoreQueuesAreMadeThanThereMayBe(t *testing.T) {
+	t.Parallel()
+	on(t, func(t *testing.T, kind string) {
+		r := start(t, kind, Config{MaxQueues: 3, Queues: []QueueConfig{{Name: "dev/declared"}}})
+		r.waitFor(t, "dev/declared")
+		for i := range 2 {
+			r.config(t, &queuev1.QueueConfig{Name: fmt.Sprint("dev/", i)})
+		}
+		_, err := r.ConfigureQueue(t.Context(), &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{Name: q}})
+		if rpc.Code(err) != codes.ResourceExhausted || rpc.Reason(err) != "TOO_MANY_QUEUES" || !strings.Contains(err.Error(), "--queue-max-queues is 3") {
+			t.Fatalf("ConfigureQueue = %v", err)
+		}
+		r.config(t, &queuev1.QueueConfig{Name: "dev/0", MaxRetries: 7}) // those there are can be changed
+		if _, err := r.Add(t.Context(), &queuev1.AddRequest{Queue: "dev/1", Items: []*queuev1.AddItem{{Key: "a"}}}); err != nil {
+			t.Error(err)
+		}
+		if _, err := r.DeleteQueue(t.Context(), &queuev1.DeleteQueueRequest{Queue: "dev/0"}); err != nil {
+			t.Fatal(err)
+		}
+		r.configure(t)
+	})
+}
+
+func (r *rig) waitFor(t *testing.T, name string) {
+	t.Helper()
+	for until := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+		if _, err := r.svc.engine.Open(t.Context(), name); err == nil {
+			return
+		} else if time.Now().After(until) {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestAnAddMeetsAQueueThatWasMadeAnewByAnother(t *testing.T) {
+	t.Parallel()
+	on(t, func(t *testing.T, kind string) {
+		r := start(t, kind, Config{})
+		r.configure(t)
+		r.add(t, "a")
+		r.finish(t, r.lease(t))
+		idle, err := r.svc.engine.Idle(t.Context(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.svc.engine.Expire(t.Context(), q, idle); err != nil { // as another server does
+			t.Fatal(err)
+		}
+		if _, _, err := r.svc.engine.Configure(t.Context(), q, workqueue.Config{Partitions: 2}); err != nil {
+			t.Fatal(err)
+		}
+		r.add(t, "b")
+		if l := r.lease(t); l.GetKey() != "b" {
+			t.Errorf("leased %v", l)
+		}
+	})
+}
+
+func TestTheShortestExpiryIsAMinute(t *testing.T) {
+	t.Parallel()
+	for d, ok := range map[time.Duration]bool{0: true, -1: false, time.Second: false, time.Minute: true, 48 * time.Hour: true} {
+		if err := (Config{ExpireAfter: d}).Validate(); (err == nil) != ok {
+			t.Errorf("%v: %v", d, err)
+		}
+	}
+	if err := (Config{MaxQueues: -1}).Validate(); err == nil {
+		t.Error("a limit below 1 is taken")
+	}
+}
