@@ -207,7 +207,7 @@ var keepers = map[string]func(t *testing.T, skew *atomic.Int64) (engine.Engine, 
 	},
 }
 
-func TestTwoHundredQueuesThatExpireLeaveNothing(t *testing.T) { // not parallel: it counts goroutines
+func TestTwoHundredQueuesThatExpireLeaveNothing(t *testing.T) { //nolint:paralleltest // it counts goroutines
 	for kind, open := range keepers {
 		t.Run(kind, func(t *testing.T) {
 			var skew atomic.Int64

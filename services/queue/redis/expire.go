@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -150,7 +151,7 @@ func (e *Engine) Expire(ctx context.Context, name string, seen engine.Idle) erro
 			return undo(err)
 		}
 	}
-	for part := len(marks) - 1; part >= 0; part-- {
+	for part := range slices.Backward(marks) {
 		done, err := e.step(ctx, name, part, "end", id, "")
 		if err == nil && !done {
 			err = used()
