@@ -2,6 +2,7 @@ package delta
 
 import (
 	"maps"
+	"math"
 	"slices"
 	"time"
 )
@@ -16,8 +17,9 @@ type Batch struct {
 	Reset bool
 	// Replayed reports that with this batch the end of the log, as seen when the replay began, has been applied.
 	Replayed bool
-	// End, when not 0, is the last sequence of the log, read after a hole was found in or before this batch: the revision
-	// stays frozen until End has been applied (design 6.2).
+	// End, when not 0, is a sequence by which every record that was replaced in a hole of the log has been replaced, the hole
+	// being in or before this batch: the revision stays frozen until End has been applied (design 6.2). It is [EndUnknown]
+	// where that is not known yet; a later batch says it then, be it one without records.
 	End uint64
 	// Next is the sequence after the last one this batch accounts for.
 	Next uint64
@@ -27,6 +29,9 @@ type Batch struct {
 	// Created is when the log was made; a log made anew is another log. It is zero when the reader does not know.
 	Created time.Time
 }
+
+// EndUnknown is the End of a batch behind whose hole it is not known yet what must be applied.
+const EndUnknown = math.MaxUint64
 
 // Unreadable is a record that could not be decoded.
 type Unreadable struct {
@@ -60,9 +65,18 @@ func (f *Follower) Apply(b Batch) Revision {
 	if b.Next > 0 && b.Next-1 > f.position.Sequence {
 		f.position.Sequence = b.Next - 1
 	}
-	f.frozenTo = max(f.frozenTo, b.End)
+	switch {
+	case b.End == 0:
+	case f.frozenTo == EndUnknown:
+		f.frozenTo = b.End
+	default:
+		f.frozenTo = max(f.frozenTo, b.End)
+	}
 	if b.Replayed {
 		f.replaying = false
+		if f.frozenTo == EndUnknown && b.End == 0 { // restored: the end of the log now is behind it
+			f.frozenTo = 0
+		}
 		// Deletions that the log has forgotten count as applied: others may have met them.
 		f.upper = MaxRV(f.upper, f.watermark)
 	}
@@ -121,7 +135,8 @@ type Mark struct {
 	Claimed   Revision
 	// Upper is the highest resource version applied in the position's epoch.
 	Upper RV
-	// FrozenTo is the end of the log that had to be applied after a hole before more could be claimed; 0 without one.
+	// FrozenTo is the end of the log that had to be applied after a hole before more could be claimed; 0 without one,
+	// [EndUnknown] where it was not known yet.
 	FrozenTo uint64
 }
 

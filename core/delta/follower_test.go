@@ -198,3 +198,38 @@ func TestARestoredFollowerKeepsItsUpperBound(t *testing.T) {
 		t.Errorf("upper %v restored from %v", r.Upper(), f.Upper())
 	}
 }
+
+func TestARevisionStandsStillUntilTheEndBehindAHoleIsKnown(t *testing.T) {
+	t.Parallel()
+	at := func(seq uint64, w delta.RV) delta.Batch {
+		return delta.Batch{Records: []delta.Record{{Kind: delta.KindDelta, Epoch: 1, Term: 1, Sequence: seq, RV: w, Watermark: w}}, Next: seq + 1}
+	}
+	var f delta.Follower
+	first := at(1, "10")
+	first.Reset, first.Replayed = true, true
+	first.Records = append(first.Records, delta.Record{Kind: delta.KindSynced, Epoch: 1, Term: 1, Sequence: 2, RV: "10", Watermark: "10"})
+	f.Apply(first)
+	hole := at(5, "13")
+	hole.End = delta.EndUnknown
+	if rev := f.Apply(hole); rev.RV != "10" || !f.Frozen() {
+		t.Fatalf("behind the hole %v is claimed, frozen %v", rev, f.Frozen())
+	}
+	if rev := f.Apply(at(6, "14")); rev.RV != "10" || !f.Frozen() {
+		t.Fatalf("a record further %v is claimed, frozen %v", rev, f.Frozen())
+	}
+	mark, _ := f.Mark()
+	known := delta.Batch{End: 7, Next: 7}
+	if rev := f.Apply(known); rev.RV != "10" || !f.Frozen() {
+		t.Errorf("before the end that is known now %v is claimed, frozen %v", rev, f.Frozen())
+	}
+	if rev := f.Apply(at(7, "15")); rev.RV != "15" || f.Frozen() {
+		t.Errorf("at the end %v is claimed, frozen %v", rev, f.Frozen())
+	}
+	again := delta.Restore(mark)
+	if rev := again.Apply(at(7, "15")); rev.RV != "10" {
+		t.Errorf("restored and not caught up, %v is claimed", rev)
+	}
+	if rev := again.Apply(delta.Batch{Replayed: true, Next: 8}); rev.RV != "15" || again.Frozen() {
+		t.Errorf("restored and caught up, %v is claimed, frozen %v", rev, again.Frozen())
+	}
+}

@@ -28,6 +28,8 @@ type Tail struct {
 	Bytes uint64
 	// Epoch, Term and Start are those of the last term record; 0 without one. Fence is the highest term of a fence.
 	Epoch, Term, Start, Fence uint64
+	// Replicas is how many servers keep the log.
+	Replicas int
 	// Created is when the stream was made; a stream made anew is another log.
 	Created time.Time
 	// Now is the log's clock when it answered.
@@ -58,7 +60,7 @@ func (c *Conn) Tail(ctx context.Context, col delta.Collection) (Tail, error) {
 		return Tail{}, err
 	}
 	t := Tail{
-		First: info.State.FirstSeq, Last: info.State.LastSeq, Messages: info.State.Msgs, Bytes: info.State.Bytes,
+		First: info.State.FirstSeq, Last: info.State.LastSeq, Messages: info.State.Msgs, Bytes: info.State.Bytes, Replicas: info.Config.Replicas,
 		Created: info.Created, Now: info.TimeStamp, asked: asked, answered: time.Now(),
 	}
 	term, err := c.control(ctx, col, delta.KindTerm)

@@ -187,6 +187,8 @@ type reader struct {
 	began       time.Time // when the replay began
 	target      uint64    // the end the replay must reach
 	hole        bool      // a hole was seen since target was read
+	replicas    int       // of the log
+	holeEnd     holeEnd   // of a replicated log
 	consumerSeq uint64
 	decoder     delta.Decoder
 	moved       bool // this session has read something

@@ -18,7 +18,7 @@ func (r *reader) process(ctx, calls context.Context, msgs []message) error {
 		return tooLong(away)
 	}
 	b := delta.Batch{Records: make([]delta.Record, 0, len(msgs))}
-	pos, hole := r.pos, false
+	pos, hole, open := r.pos, false, r.holeEnd.open
 	now := time.Now()
 	var at place
 	for i := range msgs {
@@ -32,7 +32,11 @@ func (r *reader) process(ctx, calls context.Context, msgs []message) error {
 		if (!r.replaying || r.resumed) && now.Sub(stored) > r.c.cfg.TombstoneTTL/2 {
 			return fmt.Errorf("%w: fell behind by more than half the tombstone ttl", ErrBootstrap)
 		}
-		hole = hole || at.sequence != pos.Sequence+1
+		if at.sequence != pos.Sequence+1 {
+			if hole = true; r.replicas > 1 {
+				r.holeEnd.begin()
+			}
+		}
 		rec, err := r.decode(m)
 		if err != nil {
 			r.c.cfg.Log.Error("record cannot be read", slog.String("collection", r.col.String()),
@@ -50,11 +54,14 @@ func (r *reader) process(ctx, calls context.Context, msgs []message) error {
 			r.old = at.sequence
 		}
 		pos = delta.Position{Epoch: r.epoch, Term: r.term, Sequence: at.sequence}
+		if !r.replaying || at.sequence >= r.target { // a replay is not over before
+			r.holeEnd.saw(&rec)
+		}
 		b.Records = append(b.Records, rec)
 	}
 	r.hole = r.hole || hole
 	b.Next = pos.Sequence + 1
-	if err := r.settle(calls, &b, pos); err != nil {
+	if err := r.settle(calls, &b, pos, open); err != nil {
 		return err
 	}
 	r.pos, r.contact, r.moved = pos, time.Now(), true
@@ -83,9 +90,10 @@ func (r *reader) decode(m *message) (rec delta.Record, err error) {
 }
 
 // settle decides about the end of a replay and about the freeze after a hole: what was missing was replaced by a record that lies before
-// the end of the log as read after the hole was found.
-func (r *reader) settle(ctx context.Context, b *delta.Batch, pos delta.Position) error {
-	if r.replaying && pos.Sequence < r.target || !r.replaying && !r.hole {
+// the end of the log as read after the hole was found, and, where the log is replicated, not beyond what [holeEnd] waits for. open says
+// that it waited before this batch.
+func (r *reader) settle(ctx context.Context, b *delta.Batch, pos delta.Position, open bool) error {
+	if r.replaying && pos.Sequence < r.target || !r.replaying && !r.hole && !open {
 		return nil
 	}
 	if r.hole {
@@ -97,12 +105,15 @@ func (r *reader) settle(ctx context.Context, b *delta.Batch, pos delta.Position)
 			return errMadeAnew
 		}
 		r.hole, r.target = false, info.State.LastSeq
-		if !r.replaying {
-			b.End = r.target
-			return nil
-		}
 	}
-	if r.replaying && pos.Sequence >= r.target {
+	switch {
+	case r.holeEnd.open:
+		if !r.replaying {
+			b.End = delta.EndUnknown
+		}
+	case !r.replaying:
+		b.End = r.target
+	case pos.Sequence >= r.target:
 		b.Replayed = true
 		return r.finish()
 	}

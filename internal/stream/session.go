@@ -46,6 +46,7 @@ func (r *reader) session(ctx context.Context) error {
 			return err
 		}
 		r.replaying, r.resumed, r.target, r.hole, r.began, r.old = true, false, tail.Last, false, time.Now(), 0
+		r.holeEnd.close()
 		if err := r.deliver(ctx, delta.Batch{Reset: true}); err != nil {
 			return err
 		}
@@ -56,6 +57,8 @@ func (r *reader) session(ctx context.Context) error {
 		}
 	}
 	r.catchUp = false
+	r.replicas = tail.Replicas
+	r.holeEnd.inherit(tail.Last)
 	cons, err := r.open(calls)
 	if err != nil {
 		return err
@@ -270,8 +273,11 @@ func (r *reader) inquire(ctx context.Context, cons jetstream.Consumer, pull *pul
 }
 
 func (r *reader) patience() time.Duration {
-	if r.replaying {
+	switch {
+	case r.replaying:
 		return 200 * time.Millisecond
+	case r.holeEnd.open:
+		return 100 * time.Millisecond
 	}
 	return min(silence, r.c.cfg.TombstoneTTL/4)
 }
@@ -282,18 +288,26 @@ func (r *reader) idle(ctx, calls context.Context, cons jetstream.Consumer) error
 	if err != nil {
 		return err
 	}
+	if r.holeEnd.open && tail.Last < r.pos.Sequence && since(r.contact) < silence {
+		return nil // the leader is behind the server that feeds this reader, or lost what that one had
+	}
 	if !r.replaying {
-		return r.identify(tail)
+		if err := r.identify(tail); err != nil || !r.holeEnd.open {
+			return err
+		}
 	}
 	if !tail.Created.Equal(r.created) {
 		return errMadeAnew
 	}
-	info, err := cons.Info(calls)
-	if err != nil {
+	switch all, err := r.exhausted(calls, cons, tail); {
+	case err != nil:
 		return fmt.Errorf("read the log of %s: %w", r.col, named(err))
+	case !all:
+		return nil
 	}
-	if info.NumPending > 0 || info.Delivered.Consumer != r.consumerSeq {
-		return nil // on its way
+	r.holeEnd.close()
+	if !r.replaying {
+		return r.deliver(ctx, delta.Batch{End: r.pos.Sequence, Next: r.pos.Sequence + 1})
 	}
 	r.contact, r.heard = time.Now(), tail.Now
 	r.pos = delta.Position{Epoch: r.epoch, Term: r.term, Sequence: max(r.pos.Sequence, tail.Last)}

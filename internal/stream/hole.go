@@ -1,0 +1,89 @@
+package stream
+
+import (
+	"context"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+)
+
+// holeEnd is what a reader of a replicated log knows behind a hole. A hole is where records were replaced before they were
+// read; the revision may move again once those that replaced them have been read. All of them were in the store of the
+// server that feeds the reader when it left the hole out. The end of the log is not the place to wait for: the log's leader
+// says it, and its store may be behind that server's, because every server of a group applies what was agreed on at its
+// own pace. It is certain that all have been read once
+//   - two records of one subject were read behind the hole. The first was in the store, or came later; a store
+//     keeps one record of a subject, so that the second came after all that were there. Or
+//   - the feeding server has nothing more to send, and the leader holds nothing beyond it.
+//
+// The end that the leader says must be reached as well: a server that is catching up with the others leaves out what was
+// replaced there, and has less than they.
+type holeEnd struct {
+	open  bool
+	read  map[subject]struct{} // behind the last hole
+	twice bool                 // two of one subject were
+	// least must be read too. It is set when another consumer found the hole, whose server may have been ahead of this
+	// one's and of the leader: the end as the leader says, and what a writer may have under way.
+	least uint64
+}
+
+// subject names what the log keeps one record of.
+type subject struct {
+	kind delta.Kind
+	key  delta.Key
+}
+
+// begin notes a hole in front of the next record.
+func (h *holeEnd) begin() {
+	h.open, h.twice = true, false
+	clear(h.read)
+}
+
+// inherit goes on with a hole that another consumer found. last is the log's end as the leader says now.
+func (h *holeEnd) inherit(last uint64) {
+	if h.open {
+		h.begin()
+		h.least = last + MaxInFlight
+	}
+}
+
+// saw takes a record that was read behind the hole.
+func (h *holeEnd) saw(r *delta.Record) {
+	if !h.open {
+		return
+	}
+	if !h.twice {
+		if h.read == nil {
+			h.read = map[subject]struct{}{}
+		}
+		n := len(h.read)
+		h.read[subject{r.Kind, r.Key}] = struct{}{}
+		h.twice = len(h.read) == n
+	}
+	if h.twice && r.Sequence >= h.least {
+		h.close()
+	}
+}
+
+func (h *holeEnd) close() { *h = holeEnd{} }
+
+// exhausted reports whether there is nothing more to read: the server that feeds the consumer has sent all it has, and for
+// a replicated log the leader holds nothing beyond it. tail was read before.
+func (r *reader) exhausted(ctx context.Context, cons jetstream.Consumer, tail Tail) (bool, error) {
+	info, err := cons.Info(ctx)
+	if err != nil {
+		return false, err
+	}
+	if info.NumPending > 0 || info.Delivered.Consumer != r.consumerSeq {
+		return false, nil // on its way
+	}
+	if r.replicas <= 1 || tail.Last <= r.pos.Sequence {
+		return true, nil
+	}
+	next, err := r.c.message(ctx, r.col, struct {
+		Seq     uint64 `json:"seq"`
+		NextFor string `json:"next_by_subj"`
+	}{r.pos.Sequence + 1, ">"})
+	return err == nil && next == nil, err // what lay there may have expired
+}
