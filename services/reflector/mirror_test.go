@@ -120,7 +120,7 @@ func (m *mirror) kinds(kind delta.Kind) []delta.Record {
 
 func (m *mirror) until(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(2 * time.Minute)
 	for !cond() {
 		select {
 		case <-m.changed:

@@ -321,7 +321,7 @@ func TestScriptsForbiddenByACL(t *testing.T) {
 func TestAReadOnlyReplicaIsUnavailable(t *testing.T) {
 	t.Parallel()
 	srv := start(t)
-	e := newEngine(t, redis.Config{URL: srv.URL(), GiveUp: 300 * time.Millisecond})
+	e := newEngine(t, redis.Config{URL: srv.URL(), GiveUp: 3 * time.Second})
 	q := configure(t, e, workqueue.Config{})
 	turn(t, q, add("a"))
 	host, port, _ := net.SplitHostPort(start(t).Addr())
