@@ -102,7 +102,9 @@ func (sc *script) welcome(w *queuev1.Welcome) {
 	if w.LeaseDuration == nil {
 		w.LeaseDuration = durationpb.New(testLease)
 	}
-	w.ClockUs = serverClock()
+	if w.ClockUs == 0 {
+		w.ClockUs = serverClock()
+	}
 	sc.out <- &queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Welcome{Welcome: w}}
 }
 
