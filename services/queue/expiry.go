@@ -89,6 +89,7 @@ type sighting struct {
 // expiry ends queues that nobody uses. It is used by one goroutine.
 type expiry struct {
 	s          *Service
+	after      time.Duration
 	seen       map[string]sighting
 	generation string // of the store, in which they were seen
 }
@@ -97,7 +98,7 @@ func (s *Service) expireQueues(ctx context.Context) error {
 	if s.cfg.ExpireAfter == 0 {
 		return nil
 	}
-	x := &expiry{s: s, seen: map[string]sighting{}}
+	x := &expiry{s: s, after: s.cfg.ExpireAfter, seen: map[string]sighting{}}
 	ticker := time.NewTicker(min(s.cfg.ExpireAfter/4, mostSweep))
 	defer ticker.Stop()
 	for {
@@ -143,7 +144,7 @@ func (x *expiry) sweep(ctx context.Context, now time.Time) error {
 		if at.mark != idle.Mark {
 			at = sighting{idle.Mark, now}
 		}
-		if idle.For < x.s.cfg.ExpireAfter || now.Sub(at.since) < min(x.s.cfg.ExpireAfter, mostWatch) {
+		if idle.For < x.after || now.Sub(at.since) < min(x.after, mostWatch) {
 			x.seen[name] = at
 			continue
 		}

@@ -31,8 +31,7 @@ type sweeper struct {
 }
 
 func newSweeper(r *rig) *sweeper {
-	r.svc.cfg.ExpireAfter = unused // without the loop of its own
-	return &sweeper{&expiry{s: r.svc, seen: map[string]sighting{}}, time.Now()}
+	return &sweeper{&expiry{s: r.svc, after: unused, seen: map[string]sighting{}}, time.Now()}
 }
 
 func (s *sweeper) sweep(t *testing.T, later time.Duration) {
