@@ -250,7 +250,7 @@ func (r *reader) unheard(ctx context.Context, cons jetstream.Consumer, pull *pul
 }
 
 // answering reports a consumer as lost that sends nothing, not even the end of a request, though
-// its server answers. A server that does not answer is the connection's to give up.
+// its server answers. A lone server that does not answer is the connection's to give up.
 func (r *reader) answering(ctx context.Context, cons jetstream.Consumer, pull *puller) error {
 	switch _, err := r.inquire(ctx, cons, pull); {
 	case errors.Is(err, errConsumerLost):
@@ -261,13 +261,19 @@ func (r *reader) answering(ctx context.Context, cons jetstream.Consumer, pull *p
 	return errConsumerLost
 }
 
-// inquire returns what the server knows of the consumer. No answer in time is an error.
+// inquire returns what the server knows of the consumer. No answer in time is an error; the consumer of a replicated log is
+// lost then if the log's leader answers, since each server has consumers of its own, and this one's may be down.
 func (r *reader) inquire(ctx context.Context, cons jetstream.Consumer, pull *puller) (*jetstream.ConsumerInfo, error) {
-	ctx, cancel := context.WithTimeout(ctx, pull.late())
+	soon, cancel := context.WithTimeout(ctx, pull.late())
 	defer cancel()
-	info, err := cons.Info(ctx)
-	if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
+	info, err := cons.Info(soon)
+	switch {
+	case errors.Is(err, jetstream.ErrConsumerNotFound), errors.Is(err, jetstream.ErrStreamNotFound):
 		return nil, fmt.Errorf("%w: the server has none", errConsumerLost)
+	case err != nil && r.replicas > 1:
+		if _, away := r.c.info(ctx, r.col); away == nil {
+			return nil, fmt.Errorf("%w: its server does not answer, that of the log does: %w", errConsumerLost, err)
+		}
 	}
 	return info, err
 }

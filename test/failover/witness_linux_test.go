@@ -25,6 +25,7 @@ type witness struct {
 	resets   int
 	terms    []uint64
 	writers  []string
+	term     uint64 // the newest since the last reset
 	oldTerm  int
 	gaps     int
 	deltas   int
@@ -56,8 +57,9 @@ func newWitness(t *testing.T, url string, src *source) *witness {
 func (w *witness) take(_ context.Context, b delta.Batch) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if b.Reset {
+	if b.Reset { // records of earlier terms are read again
 		w.resets++
+		w.term = 0
 	}
 	w.gaps += len(b.Unreadable)
 	for i := range b.Records {
@@ -74,9 +76,10 @@ func (w *witness) take(_ context.Context, b delta.Batch) error {
 }
 
 func (w *witness) record(r *delta.Record) {
-	if n := len(w.terms); n > 0 && r.Term < w.terms[n-1] {
+	if r.Term < w.term {
 		w.oldTerm++
 	}
+	w.term = max(w.term, r.Term)
 	switch r.Kind {
 	case delta.KindTerm:
 		w.terms, w.writers = append(w.terms, r.Term), append(w.writers, r.Writer)
