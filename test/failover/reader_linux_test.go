@@ -34,7 +34,7 @@ func (s *servers) read(through string) *reading {
 	go func() {
 		done <- conn.Read(ctx, pods, stream.ReadConfig{}, func(_ context.Context, b delta.Batch) error {
 			for _, record := range b.Records {
-				if rv, err := strconv.ParseInt(string(record.RV), 10, 64); err == nil && record.Kind == delta.KindDelta {
+				if rv, err := strconv.ParseInt(record.RV, 10, 64); err == nil && record.Kind == delta.KindDelta {
 					last = rv
 				}
 			}
@@ -100,7 +100,7 @@ func TestAReaderGoesOnWhenTheServerOfItsConsumerIsKilled(t *testing.T) {
 	}
 	write := func(rv string) {
 		t.Helper()
-		record := delta.Record{Kind: delta.KindDelta, Type: delta.Updated, Key: "ns0/p0", UID: "u", RV: delta.RV(rv), Payload: []byte("{}"), Encoding: delta.EncodingJSON}
+		record := delta.Record{Kind: delta.KindDelta, Type: delta.Updated, Key: "ns0/p0", UID: "u", RV: rv, Payload: []byte("{}"), Encoding: delta.EncodingJSON}
 		if err := w.Append(t.Context(), []delta.Record{record}); err != nil {
 			t.Fatal(err)
 		}
