@@ -42,7 +42,7 @@ func (s *server) fenced(ctx context.Context, c *checks, queue string, op workque
 	if err := c.err(); err != nil {
 		return 0, err
 	}
-	if err := s.myLease(ctx, leaseAt{queue, op.Key, op.Token}); err != nil {
+	if err := s.myLease(ctx, leaseAt{queue: queue, key: op.Key, token: op.Token}); err != nil {
 		return 0, err
 	}
 	done, err := s.do(ctx, queue, op)

@@ -48,18 +48,15 @@ type extending struct {
 	known map[*queuev1.LeaseRef]bool
 }
 
-// extend moves the deadlines of leases, or of all the session holds when there
-// are none, to now plus a lease time in microseconds; zero means what each was
+// extend moves the deadlines of leases, but those of which nobody can tell whose
+// they are, to now plus a lease time in microseconds; zero means what each was
 // leased for, or else its queue's.
 // A negative one shortens: no later than now plus its amount, but not what
 // another server has extended since.
 // Done is called once, possibly from a dispatcher. Unless it is to be done as a
 // whole, what is not reached, or not within a time when there is a limit, is told
 // as unreachable.
-func (s *Service) extend(ctx context.Context, ss *session, refs []*queuev1.LeaseRef, leaseFor int64, whole bool, limit time.Duration, done func(extension)) {
-	if len(refs) == 0 {
-		refs = ss.refs(nil)
-	}
+func (s *Service) extend(ctx context.Context, ss *session, refs []*queuev1.LeaseRef, whose unsure, leaseFor int64, whole bool, limit time.Duration, done func(extension)) {
 	if len(refs) == 0 {
 		done(extension{})
 		return
@@ -67,7 +64,11 @@ func (s *Service) extend(ctx context.Context, ss *session, refs []*queuev1.Lease
 	w := &extending{s: s, ss: ss, asked: refs, whole: whole, done: done, known: make(map[*queuev1.LeaseRef]bool, len(refs))}
 	byPart := map[*dispatcher][]*queuev1.LeaseRef{}
 	queues := map[string]*lines{}
-	for _, r := range refs {
+	for i, r := range refs {
+		if err := whose[i]; err != nil {
+			w.out.err = errors.Join(w.out.err, err)
+			continue
+		}
 		l, ok := queues[r.GetQueue()]
 		if !ok {
 			var err error

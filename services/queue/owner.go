@@ -1,12 +1,16 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/internal/rpc"
@@ -54,19 +58,26 @@ func split(session string) (tag, id string) {
 // errOtherCaller refuses a lease that was handed to another caller.
 var errOtherCaller = errors.New("a lease of another caller")
 
-// leaseAt names a lease that a request is about.
+var errWhose = fmt.Errorf("%w: it did not tell in time whose a lease is", engine.ErrUnavailable)
+
+// leaseAt names a lease that a request is about, at a place of it.
 type leaseAt struct {
+	place      int
 	queue, key string
 	token      uint64
 }
 
+// unsure are the places of a request about whose leases nobody can tell whose they are, and why: nothing
+// is done with them.
+type unsure map[int]error
+
 func refAt(refs []*queuev1.LeaseRef) func(int) leaseAt {
-	return func(i int) leaseAt { return leaseAt{refs[i].GetQueue(), refs[i].GetKey(), refs[i].GetToken()} }
+	return func(i int) leaseAt { return leaseAt{i, refs[i].GetQueue(), refs[i].GetKey(), refs[i].GetToken()} }
 }
 
 // lease is what operation i of a plan is about.
 func (p *plan) lease(i int) leaseAt {
-	at := leaseAt{p.parts[0].queue, p.ops[i].Key, p.ops[i].Token}
+	at := leaseAt{i, p.parts[0].queue, p.ops[i].Key, p.ops[i].Token}
 	for n := range p.parts {
 		if slices.Contains(p.parts[n].at, i) {
 			at.queue = p.parts[n].queue
@@ -76,84 +87,120 @@ func (p *plan) lease(i int) leaseAt {
 }
 
 // mine is an error when one of the leases was handed to another caller. Leases this server handed to
-// the session are known; of the others the store is asked. That need not be atomic with what follows:
-// a token belongs to one holder for ever. A lease from before callers were authenticated is anybody's.
-func (s *Service) mine(ctx context.Context, ss *session, n int, lease func(i int) leaseAt) error {
+// the session are known; of the others the store is asked, for no longer than a limit that is not zero.
+// That need not be atomic with what follows: a token belongs to one holder for ever. A lease from before
+// callers were authenticated is anybody's.
+func (s *Service) mine(ctx context.Context, ss *session, n int, lease func(i int) leaseAt, limit time.Duration) (unsure, error) {
 	of, _ := split(ss.id)
 	if of == "" {
-		return nil
+		return nil, nil
 	}
 	var (
-		unknown map[*dispatcher][]leaseAt
+		unknown = map[*dispatcher][]leaseAt{}
+		out     = unsure{}
+		queue   string
 		l       *lines
+		err     error
 	)
 	for i := range n {
 		at := lease(i)
-		if l == nil || l.name != at.queue {
-			var err error
-			if l, err = s.queue(ctx, at.queue); err != nil {
-				l = nil
-				continue // what is asked for is answered so
+		if i == 0 || at.queue != queue {
+			queue = at.queue
+			l, err = s.queue(ctx, queue)
+		}
+		if err != nil {
+			if !errors.Is(err, engine.ErrNoQueue) { // nobody holds a key of it
+				out[i] = err
 			}
+			continue
 		}
 		d := l.at(at.key)
 		ss.mu.Lock()
-		known := ss.find(d, &queuev1.LeaseRef{Key: at.key, Token: at.token}) != nil
+		h := ss.find(d, &queuev1.LeaseRef{Key: at.key, Token: at.token})
+		known := h != nil && h.known != 0
 		ss.mu.Unlock()
-		if known {
-			continue
+		if !known {
+			unknown[d] = append(unknown[d], at)
 		}
-		if unknown == nil {
-			unknown = map[*dispatcher][]leaseAt{}
-		}
-		unknown[d] = append(unknown[d], at)
 	}
-	return ofTag(ctx, of, unknown)
+	return out, ofTag(ctx, of, unknown, limit, out)
 }
 
-// ofTag asks the store whose the leases are, each partition by itself. One that cannot be reached says
-// nothing: what was asked for is answered so by the same partition, and others must not suffer from it.
-func ofTag(ctx context.Context, of string, leases map[*dispatcher][]leaseAt) error {
+// ofTag asks the store whose the leases are, each partition by itself: others must not suffer from one
+// that cannot be reached.
+func ofTag(ctx context.Context, of string, leases map[*dispatcher][]leaseAt, limit time.Duration, out unsure) error {
 	if len(leases) == 0 {
 		return nil
 	}
-	asked := make(chan error, len(leases))
+	type answer struct {
+		d   *dispatcher
+		err error
+	}
+	answers := make(chan answer, len(leases))
 	for d, leases := range leases {
 		ops := make([]workqueue.Op, len(leases))
 		for i := range leases {
 			ops[i] = workqueue.Op{Kind: workqueue.OpInspect, Key: leases[i].key}
 		}
-		d.submit(&call{ops: ops, done: func(c *call) {
-			switch {
-			case errors.Is(c.err, engine.ErrUnavailable):
-				asked <- nil
-				return
-			case c.err != nil: // such as overload, which an end of a lease would get past
-				asked <- c.err
-				return
-			}
-			c.unfold()
-			for i := range leases {
-				it := c.replies[i].Item
-				if it == nil || it.Token != leases[i].token {
-					continue // it has ended, and is answered so
-				}
-				if other, _ := split(it.Holder); other != "" && other != of {
-					asked <- errOtherCaller
-					return
-				}
-			}
-			asked <- nil
-		}})
+		d.submit(&call{ops: ops, done: func(c *call) { answers <- answer{d, anothers(c, of, leases)} }})
 	}
-	for range leases {
+	var late <-chan time.Time
+	if limit > 0 {
+		timer := time.NewTimer(limit)
+		defer timer.Stop()
+		late = timer.C
+	}
+	missing := maps.Clone(leases)
+	for len(missing) > 0 {
 		select {
-		case err := <-asked:
-			if err != nil {
-				return err
+		case a := <-answers:
+			delete(missing, a.d)
+			if errors.Is(a.err, errOtherCaller) || errors.Is(a.err, errStopping) {
+				return a.err
 			}
+			out.add(leases[a.d], a.err)
+		case <-late:
+			for _, leases := range missing {
+				out.add(leases, errWhose)
+			}
+			return nil
 		case <-ctx.Done():
 			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+func (u unsure) add(leases []leaseAt, err error) {
+	if err == nil {
+		return
+	}
+	for i := range leases {
+		u[leases[i].place] = err
+	}
+}
+
+// any is why there are places of which nobody can tell, nil when there are none.
+func (u unsure) any() error {
+	for _, err := range u {
+		return err
+	}
+	return nil
+}
+
+// anothers is an error when one of the leases a call asked for is another caller's, or when it failed.
+func anothers(c *call, of string, leases []leaseAt) error {
+	if c.err != nil {
+		return c.err
+	}
+	c.unfold()
+	for i := range leases {
+		it := c.replies[i].Item
+		if it == nil || it.Token != leases[i].token {
+			continue // it has ended, and is answered so
+		}
+		if other, _ := split(it.Holder); other != "" && other != of {
+			return errOtherCaller
 		}
 	}
 	return nil
@@ -173,7 +220,14 @@ func (s *Service) myLease(ctx context.Context, at leaseAt) error {
 	if s.sessions.holds(of, leaseKey{d, at.token}, at.key) {
 		return nil
 	}
-	return ofTag(ctx, of, map[*dispatcher][]leaseAt{d: {at}})
+	out := unsure{}
+	return cmp.Or(ofTag(ctx, of, map[*dispatcher][]leaseAt{d: {at}}, 0, out), out.any())
+}
+
+// owns says that the store has told that a lease is the session's, or that nobody asks.
+func (s *session) owns(h *held) bool {
+	of, _ := split(s.id)
+	return of == "" || h.known != 0
 }
 
 // holds says whether a session of a caller is known to hold a lease.
@@ -186,7 +240,7 @@ func (s *sessions) holds(of string, k leaseKey, key string) bool {
 		}
 		ss.mu.Lock()
 		h := ss.leases[k]
-		known := h != nil && h.key == key
+		known := h != nil && h.key == key && h.known != 0
 		ss.mu.Unlock()
 		if known {
 			return true

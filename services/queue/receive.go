@@ -120,7 +120,8 @@ func (st *stream) settle(ctx context.Context, m *settleMessage) error {
 	if m.err != nil {
 		return m.err
 	}
-	if err := st.s.mine(ctx, st.ss, len(m.plan.ops), m.plan.lease); err != nil {
+	whose, err := st.s.mine(ctx, st.ss, len(m.plan.ops), m.plan.lease, partWait)
+	if err != nil {
 		return err
 	}
 	st.mu.Lock()
@@ -129,7 +130,7 @@ func (st *stream) settle(ctx context.Context, m *settleMessage) error {
 	if !m.hold {
 		defer callAll(st.reuse(m.plan)) // after the settlements are in line
 	}
-	st.s.settle(ctx, st.ss, m.id, m.plan, false, patience(st.partial), func(out *settled) {
+	st.s.settle(ctx, st.ss, m.id, m.plan, whose, false, patience(st.partial), func(out *settled) {
 		if out.err != nil {
 			st.close(out.err)
 			return
@@ -161,14 +162,16 @@ func (st *stream) extend(ctx context.Context, b *queuev1.ExtendBatch) error {
 	if err := c.err(); err != nil {
 		return err
 	}
-	if err := st.s.mine(ctx, st.ss, len(b.GetLeases()), refAt(b.GetLeases())); err != nil {
+	refs := st.ss.orAll(b.GetLeases())
+	whose, err := st.s.mine(ctx, st.ss, len(refs), refAt(refs), partWait)
+	if err != nil {
 		return err
 	}
 	st.mu.Lock()
 	st.extending++
 	st.mu.Unlock()
 	asked := st.s.clock(time.Now()) // before any turn that extends
-	st.s.extend(ctx, st.ss, b.GetLeases(), 0, false, patience(st.partial), func(e extension) {
+	st.s.extend(ctx, st.ss, refs, whose, 0, false, patience(st.partial), func(e extension) {
 		if !st.partial {
 			e.forsake(st.s.Service, st.ss)
 		}

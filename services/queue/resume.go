@@ -8,26 +8,38 @@ import (
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
-// resume keeps the leases a worker believes it holds, and soon ends those of
-// the session that it does not know of.
-func (st *stream) resume(ctx context.Context, refs []*queuev1.LeaseRef, leaseFor int64) (extension, error) {
-	type lease struct {
-		queue, key string
-		token      uint64
-	}
-	known := make(map[lease]bool, len(refs))
+// leaseName tells leases apart.
+type leaseName struct {
+	queue, key string
+	token      uint64
+}
+
+func nameOf(r *queuev1.LeaseRef) leaseName { return leaseName{r.GetQueue(), r.GetKey(), r.GetToken()} }
+
+// distinct is every lease once.
+func distinct(refs []*queuev1.LeaseRef) []*queuev1.LeaseRef {
+	known := make(map[leaseName]bool, len(refs))
 	once := refs[:0:0]
 	for _, r := range refs {
-		l := lease{r.GetQueue(), r.GetKey(), r.GetToken()}
-		if !known[l] {
+		if l := nameOf(r); !known[l] {
 			known[l] = true
 			once = append(once, r)
 		}
 	}
+	return once
+}
+
+// resume keeps the leases a worker believes it holds, each named once, and soon
+// ends those of the session that it does not know of.
+func (st *stream) resume(ctx context.Context, refs []*queuev1.LeaseRef, whose unsure, leaseFor int64) (extension, error) {
+	known := make(map[leaseName]bool, len(refs))
+	for _, r := range refs {
+		known[nameOf(r)] = true
+	}
 	var unknown []*queuev1.LeaseRef
 	st.ss.mu.Lock()
 	for k, h := range st.ss.leases {
-		if h.stream != nil && !known[lease{k.d.name, h.key, k.token}] {
+		if h.stream != nil && st.ss.owns(h) && !known[leaseName{k.d.name, h.key, k.token}] {
 			unknown = append(unknown, &queuev1.LeaseRef{Queue: k.d.name, Key: h.key, Token: k.token})
 		}
 	}
@@ -35,11 +47,11 @@ func (st *stream) resume(ctx context.Context, refs []*queuev1.LeaseRef, leaseFor
 	if len(unknown) > 0 {
 		st.s.shorten(ctx, st.ss, unknown)
 	}
-	if len(once) == 0 {
+	if len(refs) == 0 {
 		return extension{}, nil
 	}
 	done := make(chan extension, 1)
-	st.s.extend(ctx, st.ss, once, leaseFor, false, patience(st.partial), func(e extension) { done <- e })
+	st.s.extend(ctx, st.ss, refs, whose, leaseFor, false, patience(st.partial), func(e extension) { done <- e })
 	select {
 	case e := <-done:
 		if !st.partial {
@@ -109,7 +121,7 @@ func (st *stream) adoptOne(ctx context.Context, r *queuev1.LeaseRef, until time.
 
 // shorten ends leases soon and forgets them here. It does not wait.
 func (s *Service) shorten(ctx context.Context, ss *session, refs []*queuev1.LeaseRef) {
-	s.extend(ctx, ss, refs, -s.cfg.CloseGrace.Microseconds(), true, 0, func(extension) {})
+	s.extend(ctx, ss, refs, nil, -s.cfg.CloseGrace.Microseconds(), true, 0, func(extension) {})
 }
 
 // reuse gives the credit of leases back that are about to end, whatever comes

@@ -162,7 +162,8 @@ func (s *server) Settle(ctx context.Context, r *queuev1.SettleRequest) (*queuev1
 	if err != nil {
 		return nil, err
 	}
-	if err := s.mine(ctx, ss, len(plan.ops), plan.lease); err != nil {
+	whose, err := s.mine(ctx, ss, len(plan.ops), plan.lease, patience(r.GetPartial()))
+	if err != nil {
 		return nil, err
 	}
 	type outcome struct {
@@ -170,7 +171,7 @@ func (s *server) Settle(ctx context.Context, r *queuev1.SettleRequest) (*queuev1
 		err     error
 	}
 	answers := make(chan outcome, 2) // the second is of what was late: nobody waits for it
-	s.settle(ctx, ss, r.GetRequestId(), plan, !r.GetPartial(), patience(r.GetPartial()), func(out *settled) {
+	s.settle(ctx, ss, r.GetRequestId(), plan, whose, !r.GetPartial(), patience(r.GetPartial()), func(out *settled) {
 		ended(out.freed, false)
 		answers <- outcome{out.each(), out.err}
 	})
@@ -196,11 +197,13 @@ func (s *server) Extend(ctx context.Context, r *queuev1.ExtendRequest) (*queuev1
 	if err != nil {
 		return nil, err
 	}
-	if err := s.mine(ctx, ss, len(r.GetLeases()), refAt(r.GetLeases())); err != nil {
+	refs := ss.orAll(r.GetLeases())
+	whose, err := s.mine(ctx, ss, len(refs), refAt(refs), patience(r.GetPartial()))
+	if err != nil {
 		return nil, err
 	}
 	done := make(chan extension, 1)
-	s.extend(ctx, ss, r.GetLeases(), 0, !r.GetPartial(), patience(r.GetPartial()), func(e extension) {
+	s.extend(ctx, ss, refs, whose, 0, !r.GetPartial(), patience(r.GetPartial()), func(e extension) {
 		ended(e.freed, false)
 		done <- e
 	})

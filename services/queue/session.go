@@ -278,13 +278,22 @@ func (s *session) find(d *dispatcher, r *queuev1.LeaseRef) *held {
 	return nil
 }
 
-// refs lists the session's leases, of one stream or of all.
+// orAll is what leases a request names, or all of the session's when it names none.
+func (s *session) orAll(refs []*queuev1.LeaseRef) []*queuev1.LeaseRef {
+	if len(refs) > 0 {
+		return refs
+	}
+	return s.refs(nil)
+}
+
+// refs lists the session's leases: all of them, or those of one stream that are the
+// session's for certain.
 func (s *session) refs(of *stream) []*queuev1.LeaseRef {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := make([]*queuev1.LeaseRef, 0, len(s.leases))
 	for k, h := range s.leases {
-		if of == nil || h.stream == of {
+		if of == nil || h.stream == of && s.owns(h) {
 			out = append(out, &queuev1.LeaseRef{Queue: k.d.name, Key: h.key, Token: k.token})
 		}
 	}

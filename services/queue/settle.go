@@ -215,8 +215,8 @@ type portion struct {
 // it must not block. Done is called once, or, where partitions take longer than
 // early and that is set, also with what there is by then. A repeated request gets the
 // first answer. Unless it is to be done as a whole, what is not reached is told
-// by its rows.
-func (s *Service) settle(ctx context.Context, ss *session, id uint64, p *plan, whole bool, early time.Duration, done func(*settled)) {
+// by its rows, and so are leases of which nobody can tell whose they are.
+func (s *Service) settle(ctx context.Context, ss *session, id uint64, p *plan, whose unsure, whole bool, early time.Duration, done func(*settled)) {
 	sum := uint64(0)
 	if id != 0 {
 		sum = p.sum()
@@ -239,6 +239,17 @@ func (s *Service) settle(ctx context.Context, ss *session, id uint64, p *plan, w
 		return
 	}
 	w := &settling{ss: ss, a: a, whole: whole, done: done, out: settled{plan: p, rows: make([]row, len(p.ops))}}
+	if err := whose.any(); err != nil {
+		if whole {
+			ss.end(a, nil, err)
+			done(&settled{err: err})
+			return
+		}
+		w.out.err = err
+		for i := range whose {
+			w.out.rows[i] = row{away: true}
+		}
+	}
 	var shares []portion
 	for i := range p.parts {
 		pt := &p.parts[i]
@@ -251,7 +262,11 @@ func (s *Service) settle(ctx context.Context, ss *session, id uint64, p *plan, w
 		case err != nil:
 			w.refused(pt, err)
 		default:
-			shares = append(shares, p.split(pt, l)...)
+			for _, sh := range p.split(pt, l) {
+				if sh = w.sure(sh, whose); sh.at == nil || len(sh.at) > 0 {
+					shares = append(shares, sh)
+				}
+			}
 		}
 	}
 	w.left = len(shares)
@@ -318,6 +333,20 @@ func (w *settling) count(sh *portion) int {
 		return len(w.out.rows)
 	}
 	return len(sh.at)
+}
+
+// sure is a share without what is not to be done.
+func (w *settling) sure(sh portion, whose unsure) portion {
+	if len(whose) == 0 {
+		return sh
+	}
+	at := make([]int, 0, w.count(&sh))
+	for n := range w.count(&sh) {
+		if i := sh.place(n); whose[i] == nil {
+			at = append(at, i)
+		}
+	}
+	return portion{sh.d, at}
 }
 
 // refused answers for a queue that cannot be used: nobody holds a key of one

@@ -123,7 +123,9 @@ func (s *server) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello) (*
 	if err != nil {
 		return nil, err
 	}
-	if err := s.mine(ctx, ss, len(h.GetResume()), refAt(h.GetResume())); err != nil {
+	resume := distinct(h.GetResume())
+	whose, err := s.mine(ctx, ss, len(resume), refAt(resume), partWait)
+	if err != nil {
 		return nil, err
 	}
 	st := &stream{
@@ -171,7 +173,7 @@ func (s *server) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello) (*
 			}
 		})
 	}
-	resumed, err := st.resume(ctx, h.GetResume(), leaseFor)
+	resumed, err := st.resume(ctx, resume, whose, leaseFor)
 	if err != nil {
 		st.part(context.WithoutCancel(ctx))
 		return nil, err
