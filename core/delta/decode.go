@@ -37,6 +37,7 @@ const (
 	slotOwner
 	slotHint
 	slotLabel
+	slotNamed
 	slots
 
 	repeated = slotOwner
@@ -45,6 +46,7 @@ const (
 var slotNames = [slots]string{
 	HeaderVersion, HeaderKind, HeaderType, HeaderKey, HeaderUID, HeaderRV, HeaderEpoch, HeaderTerm, HeaderWatermark, HeaderHash, HeaderChecksum,
 	HeaderEncoding, HeaderGen, HeaderReason, HeaderOverflow, HeaderScope, HeaderStart, HeaderLive, HeaderWriter, HeaderObserved, HeaderPublished, HeaderTrace, HeaderOwner, HeaderHint, HeaderLabel,
+	HeaderNames,
 }
 
 // slotOf finds the place of a header; false for one that is not ours.
@@ -100,6 +102,8 @@ func slotOf(name string) (slot, bool) {
 		return slotHint, true
 	case HeaderLabel:
 		return slotLabel, true
+	case HeaderNames:
+		return slotNamed, true
 	}
 	return 0, false
 }

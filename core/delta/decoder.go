@@ -85,7 +85,7 @@ func (d *decoder) record(subject string, c Collection, kind Kind, key Key, body 
 			d.fail(slotRV, "is missing")
 		}
 	}
-	r.Scope = d.scope()
+	r.Scope, r.Names = d.scope(), OtherNames(c.Resource, d.all[slotNamed-repeated]...)
 	r.Start, r.Writer = d.uint(slotStart, 10), d.text(slotWriter)
 	if r.Counted = d.first[slotLive] != ""; r.Counted {
 		r.Live = int(d.uint(slotLive, 10))

@@ -35,6 +35,7 @@ const (
 	HeaderLabel     = "Dp-Label" // repeated: name=value
 	HeaderOverflow  = "Dp-Overflow"
 	HeaderScope     = "Dp-Scope"
+	HeaderNames     = "Dp-Names" // repeated: one name
 	HeaderStart     = "Dp-Start"
 	HeaderLive      = "Dp-Live"
 	HeaderWriter    = "Dp-Writer"
@@ -71,6 +72,7 @@ func (r *Record) Header() map[string][]string {
 		f.marks(r)
 	}
 	f.set(HeaderScope, string(r.Scope))
+	f.names(r)
 	if r.Start != 0 {
 		f.set(HeaderStart, strconv.FormatUint(r.Start, 10))
 	}
@@ -120,6 +122,15 @@ func (f *fields) marks(r *Record) {
 	if r.Overflow {
 		f.set(HeaderOverflow, "1")
 	}
+}
+
+func (f *fields) names(r *Record) {
+	if len(r.Names) == 0 {
+		return
+	}
+	begin := len(f.values)
+	f.values = append(f.values, OtherNames(r.Collection.Resource, r.Names...)...)
+	f.end(HeaderNames, begin)
 }
 
 func (f *fields) pairs(header string, m map[string][]string) {

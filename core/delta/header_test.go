@@ -5,6 +5,8 @@ import (
 	"errors"
 	"os"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -59,7 +61,7 @@ func TestARecordSurvivesItsHeaders(t *testing.T) {
 		{Kind: delta.KindDelta, Collection: jobs, Key: "n", Type: delta.Added, RV: "1"},
 		{Kind: delta.KindSynced, Collection: jobs, RV: "9", Epoch: 1, Term: 2, Watermark: "9"},
 		{Kind: delta.KindTerm, Collection: jobs, Epoch: 1, Term: 2, Start: 99, Writer: "host 1"},
-		{Kind: delta.KindLiveness, Collection: jobs, Epoch: 1, Term: 2, Live: 7, Counted: true, Scope: delta.ClusterScoped},
+		{Kind: delta.KindLiveness, Collection: jobs, Epoch: 1, Term: 2, Live: 7, Counted: true, Scope: delta.ClusterScoped, Names: []string{"job", "jb", "j-2"}},
 		{Kind: delta.KindSynced, Collection: jobs, Epoch: 1, Term: 2, RV: "5", Scope: delta.Namespaced},
 		{Kind: delta.KindSynced, Collection: jobs, Epoch: 1, Term: 2, RV: "5", Counted: true},
 	} {
@@ -177,10 +179,40 @@ func TestMalformedHeadersAreErrorsThatNameTheHeader(t *testing.T) {
 	}
 }
 
+// Names come from whoever made a definition: what is no name is left out by writers and by readers, and never keeps a record from being read.
+func TestWhatIsNoNameOfAResourceIsLeftOut(t *testing.T) {
+	t.Parallel()
+	long, many := strings.Repeat("x", 63), make([]string, 0, 100)
+	for i := range cap(many) {
+		many = append(many, "n"+strconv.Itoa(i))
+	}
+	for _, row := range []struct {
+		words, want []string
+	}{
+		{[]string{"job", "Job", "jobs", "JB"}, []string{"job", "jb"}},
+		{[]string{"", "a b", "a,b", "a/b", "a.b", "a\r\nDp-Kind: delta", "é", "%2", "ok", long, long + "x"}, []string{"ok", long}},
+		{many, many[:16]},
+		{[]string{"jobs"}, nil},
+	} {
+		if got := delta.OtherNames("jobs", row.words...); !slices.Equal(got, row.want) {
+			t.Errorf("OtherNames(%.60q) = %q, want %q", row.words, got, row.want)
+		}
+		r := delta.Record{Kind: delta.KindLiveness, Collection: jobs, Epoch: 1, Term: 2, Names: row.words}
+		h := r.Header()
+		if got := h[delta.HeaderNames]; !slices.Equal(got, row.want) {
+			t.Errorf("the headers of %.60q are %q, want %q", row.words, got, row.want)
+		}
+		h[delta.HeaderNames] = row.words
+		if got, err := delta.DecodeRecord(r.Subject(), h, nil); err != nil || !slices.Equal(got.Names, row.want) {
+			t.Errorf("headers %.60q are read as %q, %v; want %q", row.words, got.Names, err, row.want)
+		}
+	}
+}
+
 func FuzzDecodeRecord(f *testing.F) {
-	f.Add("default/a", "DELETED", "12", "c,b,d", "node=n1", "observed")
-	f.Add("a", "ADDED", "", "a,b,c,c", "=", "")
-	f.Fuzz(func(t *testing.T, key, typ, rv, owner, hint, reason string) {
+	f.Add("default/a", "DELETED", "12", "c,b,d", "node=n1", "observed", "po")
+	f.Add("a", "ADDED", "", "a,b,c,c", "=", "", "Two words")
+	f.Fuzz(func(t *testing.T, key, typ, rv, owner, hint, reason, name string) {
 		k, err := delta.ParseKey(key)
 		if err != nil {
 			return
@@ -189,8 +221,9 @@ func FuzzDecodeRecord(f *testing.F) {
 		h := base.Header()
 		h[delta.HeaderType], h[delta.HeaderRV], h[delta.HeaderReason] = []string{typ}, []string{rv}, []string{reason}
 		h[delta.HeaderOwner], h[delta.HeaderHint] = []string{owner}, []string{hint}
+		h[delta.HeaderNames] = []string{name, "n"}
 		r, err := delta.DecodeRecord(base.Subject(), h, nil)
-		if !strings.ContainsAny(typ+rv+owner+hint+reason, "\r\n") && strings.Trim(typ+rv+owner+hint+reason, " \t") == typ+rv+owner+hint+reason {
+		if !strings.ContainsAny(typ+rv+owner+hint+reason+name, "\r\n") && strings.Trim(typ+rv+owner+hint+reason+name, " \t") == typ+rv+owner+hint+reason+name {
 			var d delta.Decoder
 			other, err2 := d.Decode(base.Subject(), lines(h), nil)
 			if diff := cmp.Diff(r, other); diff != "" || (err == nil) != (err2 == nil) {
