@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
@@ -74,7 +75,8 @@ func (s *Service) adopt(ctx context.Context, r *reflection, res kube.Resource) e
 	case r.want.narrowed() && !res.Namespaced:
 		return fmt.Errorf("%w: %s has none, and %s was asked for", errNoNamespaces, col, quoted(r.want.namespaces()))
 	}
-	if r.want.MetadataOnly {
+	names := delta.OtherNames(res.Name, slices.Concat([]string{res.Singular, res.Kind}, res.ShortNames)...)
+	if r.want.MetadataOnly { // the kind is another one then
 		res = res.MetadataOnly()
 	}
 	if err := s.keep(ctx, col.String()); err != nil { // a log that was to be deleted
@@ -83,7 +85,7 @@ func (s *Service) adopt(ctx context.Context, r *reflection, res kube.Resource) e
 	s.mu.Lock()
 	taken := slices.ContainsFunc(s.reflections, func(o *reflection) bool { return o != r && o.resource.Kind != "" && !o.vanished && o.col == col })
 	if !taken {
-		r.col, r.resource = col, res
+		r.col, r.resource, r.names = col, res, names
 		s.touch()
 	}
 	asked := s.relists[col.String()]

@@ -32,6 +32,8 @@ type seen struct {
 type kind struct {
 	group, version, name, kind string
 	namespaced                 bool
+	singular                   string
+	shortNames                 []string
 	objects                    map[string]string               // by namespace/name
 	watchers                   map[chan string]<-chan struct{} // with the end of each
 }
@@ -181,8 +183,9 @@ func (f *fleet) resources(w http.ResponseWriter, group, version string) {
 	var list []string
 	for _, k := range f.kinds {
 		if k.at(group, version) {
-			list = append(list, fmt.Sprintf(`{"name":%q,"kind":%q,"namespaced":%v,"verbs":["list","watch"]},{"name":"%s/status","kind":%q,"verbs":["get"]}`,
-				k.name, k.kind, k.namespaced, k.name, k.kind))
+			short, _ := json.Marshal(k.shortNames)
+			list = append(list, fmt.Sprintf(`{"name":%q,"kind":%q,"singularName":%q,"shortNames":%s,"namespaced":%v,"verbs":["list","watch"]},{"name":"%s/status","kind":%q,"verbs":["get"]}`,
+				k.name, k.kind, k.singular, short, k.namespaced, k.name, k.kind))
 		}
 	}
 	if list == nil {

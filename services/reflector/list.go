@@ -177,7 +177,7 @@ func (s *source) finish(ctx context.Context, listRV delta.RV) error {
 		s.p.lists = append(s.p.lists, doubts)
 		s.p.asked = false // what finds no room from here on needs a list of its own
 		st.Advance(listRV)
-		st.Control(delta.Record{Kind: delta.KindSynced, RV: listRV, ObservedAt: now, Scope: s.r.scope()})
+		st.Control(delta.Record{Kind: delta.KindSynced, RV: listRV, ObservedAt: now, Scope: s.r.scope(), Names: s.r.names})
 	})
 	s.w, s.unavailable = delta.MaxRV(s.w, listRV), false
 	s.lost.found()

@@ -264,7 +264,8 @@ func (p *publisher) beat(ctx context.Context) error {
 		return err
 	}
 	p.mu.Lock()
-	rec := delta.Record{Kind: delta.KindLiveness, Writer: p.r.cfg.Holder, Watermark: p.stage.Watermark(), ObservedAt: p.heard, Scope: p.r.scope()}
+	rec := delta.Record{Kind: delta.KindLiveness, Writer: p.r.cfg.Holder, Watermark: p.stage.Watermark(), ObservedAt: p.heard}
+	rec.Scope, rec.Names = p.r.scope(), p.r.names
 	rec.Live, rec.Counted = p.stage.Live()
 	open, heard := p.open, p.heard
 	p.mu.Unlock()

@@ -37,6 +37,7 @@ type reflection struct {
 
 	col      delta.Collection
 	resource kube.Resource
+	names    []string // of the resource, beside its plural
 	state    state
 	relist   chan struct{} // cap 1; a relist was asked for
 	wish     *wish         // for whose sake it is there
