@@ -67,7 +67,7 @@ type collection struct {
 	logBytes atomic.Uint64           // size of the log as last known
 	replayed atomic.Bool             // the log has been read to its end once
 	absent   atomic.Bool             // there is no log yet
-	keyScope keyScope
+	known    discovered
 	frozen   atomic.Int64  // since when the revision stands still behind a hole, in nanoseconds; 0 when it does not
 	tail     atomic.Uint64 // last sequence of the log as last known
 	head     atomic.Uint64 // its first
@@ -252,7 +252,7 @@ func (c *collection) apply(ctx context.Context, b intake) {
 				c.fresh = now
 			}
 		}
-		c.keyScope.note(r)
+		c.known.note(r)
 		c.horizon(&batch, r)
 		if op, ok := c.op(ctx, r, b.taken[i]); ok {
 			batch.Ops = append(batch.Ops, op)

@@ -24,6 +24,7 @@ func (s *server) ListCollections(context.Context, *indexv1.ListCollectionsReques
 			Stale:    stale(st, now, s.cfg.StaleAfter), Quarantined: int64(snap.Faults()), Bytes: int64(snap.Bytes()), LastError: *c.lastErr.Load(),
 			Tier: indexv1.Tier_TIER_RAW, StoredBytes: int64(snap.StoredBytes()), MemoryBytes: int64(c.memory()),
 			WarmStart: c.warm.Load(), Watchers: c.watchers.Load(), Scope: scopes[c.scopeIn(snap)],
+			Names: c.known.otherNames(),
 		}
 		if c.keeper.Compacting() {
 			status.Tier = indexv1.Tier_TIER_COMPACT

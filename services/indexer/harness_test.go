@@ -43,6 +43,7 @@ type world struct {
 	rv   int
 
 	scope delta.Scope // in synced records
+	names []string    // likewise
 }
 
 func newWorld(t testing.TB) *world {
@@ -123,7 +124,7 @@ func (w *world) stamp(records []delta.Record) []delta.Record {
 func (w *world) sync(t testing.TB) {
 	t.Helper()
 	w.rv++
-	write(t, w.w, delta.Record{Kind: delta.KindSynced, RV: strconv.Itoa(w.rv), Watermark: strconv.Itoa(w.rv), Scope: w.scope})
+	write(t, w.w, delta.Record{Kind: delta.KindSynced, RV: strconv.Itoa(w.rv), Watermark: strconv.Itoa(w.rv), Scope: w.scope, Names: w.names})
 }
 
 func write(t testing.TB, w *stream.Writer, records ...delta.Record) {

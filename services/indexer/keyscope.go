@@ -3,7 +3,6 @@ package indexer
 import (
 	"fmt"
 	"strings"
-	"sync/atomic"
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
@@ -11,30 +10,11 @@ import (
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
 
-// keyScope is where the keys of a collection live, as the log says in one epoch:
-// a definition that is made again with another scope begins a new one.
-type keyScope struct {
-	epoch uint64 // the reader's
-	known atomic.Pointer[delta.Scope]
-}
-
-// note takes what a record says.
-func (k *keyScope) note(r *delta.Record) {
-	if r.Epoch > k.epoch {
-		k.epoch = r.Epoch
-		k.known.Store(nil)
-	}
-	if known := k.known.Load(); r.Scope != "" && r.Epoch == k.epoch && (known == nil || *known != r.Scope) {
-		scope := r.Scope // not the record, which is not to be kept for it
-		k.known.Store(&scope)
-	}
-}
-
 // scopeIn is where keys live: as the log says or, where it is of an older
 // version, as the objects show. It is empty for an empty collection of which
 // nobody has said.
 func (c *collection) scopeIn(snap *store.Snapshot) delta.Scope {
-	if known := c.keyScope.known.Load(); known != nil {
+	if known := c.known.scope.Load(); known != nil {
 		return *known
 	}
 	for o := range snap.All("") {

@@ -1,6 +1,7 @@
 package indexer_test
 
 import (
+	"slices"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -127,4 +128,38 @@ func TestANewEpochBringsItsOwnScope(t *testing.T) {
 	w.sync(t)
 	w.caughtUp(t, r)
 	wantMisfit(t, r, "one", false)
+}
+
+// What a resource is called is told as the log says it last: a synced record of an older reflector says nothing, and a new epoch begins anew.
+func TestListCollectionsTellsWhatElseAResourceIsCalled(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start(t)
+	r := w.index(t, nil)
+	told := func(what string, want ...string) {
+		t.Helper()
+		w.caughtUp(t, r)
+		resp, err := r.ListCollections(t.Context(), &indexv1.ListCollectionsRequest{})
+		if err != nil || len(resp.GetCollections()) != 1 {
+			t.Fatalf("ListCollections: %v, %v", resp, err)
+		}
+		if got := resp.GetCollections()[0].GetNames(); !slices.Equal(got, want) {
+			t.Errorf("%s: ListCollections tells %q, want %q", what, got, want)
+		}
+	}
+	told("before anybody has said")
+	for _, names := range [][]string{{"pod", "po"}, {"pod", "pd"}, {"pod"}} {
+		w.names = names
+		w.sync(t)
+		told("said by the log", names...)
+	}
+	w.names = nil
+	w.sync(t)
+	told("an older reflector says nothing", "pod")
+	w.w = w.lead(t, pods, true)
+	w.sync(t)
+	told("a new epoch of which nobody has said")
+	w.names = []string{"po"}
+	w.sync(t)
+	told("said by the new epoch", "po")
 }

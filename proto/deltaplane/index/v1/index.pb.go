@@ -3051,7 +3051,11 @@ type CollectionStatus struct {
 	// barriers (`at_least`) are not met here meanwhile. Ask another replica.
 	Lagging bool `protobuf:"varint,23,opt,name=lagging,proto3" json:"lagging,omitempty"`
 	// Since when the revision stands still so; left out while it does not.
-	FrozenSince   *timestamppb.Timestamp `protobuf:"bytes,24,opt,name=frozen_since,json=frozenSince,proto3" json:"frozen_since,omitempty"`
+	FrozenSince *timestamppb.Timestamp `protobuf:"bytes,24,opt,name=frozen_since,json=frozenSince,proto3" json:"frozen_since,omitempty"`
+	// What else the resource is called: its singular, kind and short names in lower case, as the API server's discovery told them when the
+	// reflector found the resource. At most 16. Empty while nobody has said, as with `scope`. Requests do not take them as names of the
+	// collection; several collections may have the same.
+	Names         []string `protobuf:"bytes,25,rep,name=names,proto3" json:"names,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3250,6 +3254,13 @@ func (x *CollectionStatus) GetLagging() bool {
 func (x *CollectionStatus) GetFrozenSince() *timestamppb.Timestamp {
 	if x != nil {
 		return x.FrozenSince
+	}
+	return nil
+}
+
+func (x *CollectionStatus) GetNames() []string {
+	if x != nil {
+		return x.Names
 	}
 	return nil
 }
@@ -4937,7 +4948,7 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\vquarantined\x18\x04 \x01(\x03R\vquarantined\x123\n" +
 	"\x05upper\x18\x05 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\x05upper\x12C\n" +
 	"\tunindexed\x18\x14 \x03(\v2%.deltaplane.index.v1.UnindexedObjectsR\tunindexed\"\x18\n" +
-	"\x16ListCollectionsRequest\"\xf6\x06\n" +
+	"\x16ListCollectionsRequest\"\x8c\a\n" +
 	"\x10CollectionStatus\x12\x1e\n" +
 	"\n" +
 	"collection\x18\x01 \x01(\tR\n" +
@@ -4968,7 +4979,8 @@ const file_deltaplane_index_v1_index_proto_rawDesc = "" +
 	"\x05scope\x18\x15 \x01(\x0e2\x1d.deltaplane.index.v1.KeyScopeR\x05scope\x123\n" +
 	"\x05upper\x18\x16 \x01(\v2\x1d.deltaplane.delta.v1.RevisionR\x05upper\x12\x18\n" +
 	"\alagging\x18\x17 \x01(\bR\alagging\x12=\n" +
-	"\ffrozen_since\x18\x18 \x01(\v2\x1a.google.protobuf.TimestampR\vfrozenSince\"|\n" +
+	"\ffrozen_since\x18\x18 \x01(\v2\x1a.google.protobuf.TimestampR\vfrozenSince\x12\x14\n" +
+	"\x05names\x18\x19 \x03(\tR\x05names\"|\n" +
 	"\x17ListCollectionsResponse\x12G\n" +
 	"\vcollections\x18\x01 \x03(\v2%.deltaplane.index.v1.CollectionStatusR\vcollections\x12\x18\n" +
 	"\areplica\x18\x02 \x01(\tR\areplica\"\x94\x01\n" +
