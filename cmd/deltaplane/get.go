@@ -93,8 +93,9 @@ func newGet() *cobra.Command {
 		Long: `Show objects of a collection, answered from the index's memory.
 
 COLLECTION is a name such as pods, jobs.batch or dev/pods.v1, or as kubectl has it: pod, po,
-deploy; "deltaplane get" with an unknown name lists those there are. KEY is namespace/name, or
-name for cluster-scoped objects, together with --namespace, and in the namespace default.
+deploy and the short names of custom resources; "deltaplane get" with an unknown name lists
+those there are. KEY is namespace/name, or name for cluster-scoped objects, together with
+--namespace, and in the namespace default.
 
 An object whose newest version could not be read is an error that names its key; of a list
 the others are shown before it. With -o keys and -o name such keys stand among the others.`,

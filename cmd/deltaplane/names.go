@@ -13,7 +13,7 @@ import (
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
 
-// shortNames are those of Kubernetes' own resources, as its discovery has them.
+// shortNames are those of Kubernetes' own resources, as its discovery has them; for collections of which the log does not say.
 var shortNames = map[string]string{
 	"cm": "configmaps", "cs": "componentstatuses", "ep": "endpoints", "ev": "events", "limits": "limitranges", "ns": "namespaces", "no": "nodes",
 	"pvc": "persistentvolumeclaims", "pv": "persistentvolumes", "po": "pods", "rc": "replicationcontrollers", "quota": "resourcequotas",
@@ -23,9 +23,12 @@ var shortNames = map[string]string{
 	"pc": "priorityclasses", "sc": "storageclasses",
 }
 
-// names reports whether a word, in lower case, names the resource: by its short name or its singular.
-func names(word, resource string) bool {
-	return shortNames[word] == resource || slices.Contains(plurals(word), resource)
+// names reports whether a word, in lower case, names the collection's resource: by its short name, its singular or its kind.
+func names(word string, c *indexv1.CollectionStatus) bool {
+	if said := c.GetNames(); len(said) > 0 {
+		return slices.Contains(said, word)
+	}
+	return shortNames[word] == c.GetResource() || slices.Contains(plurals(word), c.GetResource())
 }
 
 // plurals are what the plural of a word may be; the names of resources are in lower case.
@@ -37,9 +40,10 @@ func plurals(word string) []string {
 	return all
 }
 
-// resolve finds the collection that is meant: kubectl's short names and singulars are taken where the name itself is not
-// served. A key without a namespace is one of "default" where keys have namespaces, and a namespace is ignored where they
-// have none. Whatever cannot be found out is left as it is, for the service to say so.
+// resolve finds the collection that is meant: short names, singulars and kinds are taken as by kubectl where no collection has
+// the name itself, and one that stands for several is refused with their names. A key without a namespace is one of "default"
+// where keys have namespaces, and a namespace is ignored where they have none. Whatever cannot be found out is left as it is, for
+// the service to say so.
 func (s *selection) resolve(ctx context.Context, index indexv1.IndexServiceClient) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
@@ -52,35 +56,48 @@ func (s *selection) resolve(ctx context.Context, index indexv1.IndexServiceClien
 		cluster, name = "", s.collection
 	}
 	word, rest, dotted := strings.Cut(strings.ToLower(name), ".")
+	plurals := map[string]int{}
 	var exact, meant []*indexv1.CollectionStatus
 	for _, c := range answer.GetCollections() {
 		group := c.GetVersion()
 		if c.GetGroup() != "" {
 			group += "." + c.GetGroup()
 		}
+		if qualified && cluster != c.GetCluster() || dotted && rest != c.GetGroup() && rest != group && rest != c.GetVersion() {
+			continue
+		}
+		plurals[c.GetResource()]++
 		switch {
-		case qualified && cluster != c.GetCluster(), dotted && rest != c.GetGroup() && rest != group && rest != c.GetVersion():
 		case word == c.GetResource():
 			exact = append(exact, c)
-		case names(word, c.GetResource()):
+		case names(word, c):
 			meant = append(meant, c)
 		}
 	}
 	found := exact
 	if len(exact) == 0 && len(meant) > 0 {
-		resource := meant[0].GetResource()
-		for _, c := range meant {
-			if c.GetResource() != resource {
-				return &usageError{fmt.Errorf("%q may be %s or %s", s.collection, resource, c.GetResource())}
-			}
+		if len(meant) > 1 {
+			return &usageError{fmt.Errorf("%q may be %s", s.collection, several(meant))}
 		}
-		s.collection = strings.TrimPrefix(cluster+"/", "/") + resource + strings.TrimSuffix("."+rest, ".")
 		found = meant
+		s.collection = strings.TrimPrefix(cluster+"/", "/") + meant[0].GetResource() + strings.TrimSuffix("."+rest, ".")
+		if plurals[meant[0].GetResource()] > 1 { // of a collection, too, that the word does not name
+			s.collection = meant[0].GetCollection()
+		}
 	}
 	if len(found) > 0 {
 		s.scope = found[0].GetScope()
 	}
 	return s.place()
+}
+
+// several are the names of collections.
+func several(all []*indexv1.CollectionStatus) string {
+	names := make([]string, len(all))
+	for i, c := range all {
+		names[i] = c.GetCollection()
+	}
+	return strings.Join(names, " or ")
 }
 
 // place gives the key its namespace.

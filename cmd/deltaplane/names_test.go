@@ -41,11 +41,19 @@ func (*catalog) ListCollections(context.Context, *indexv1.ListCollectionsRequest
 			Collection: strings.TrimSuffix("dev/"+resource+".v1."+group, "."), Cluster: "dev", Group: group, Version: "v1", Resource: resource, Scope: scope,
 		}
 	}
+	custom := func(group, resource string, names ...string) *indexv1.CollectionStatus {
+		c := status(group, resource, indexv1.KeyScope_KEY_SCOPE_NAMESPACED)
+		c.Names = names
+		return c
+	}
 	const namespaced, cluster = indexv1.KeyScope_KEY_SCOPE_NAMESPACED, indexv1.KeyScope_KEY_SCOPE_CLUSTER
 	return &indexv1.ListCollectionsResponse{Collections: []*indexv1.CollectionStatus{
 		status("", "pods", namespaced), status("batch", "jobs", namespaced), status("", "nodes", cluster),
 		status("networking.k8s.io", "networkpolicies", namespaced), status("example.com", "ponies", indexv1.KeyScope_KEY_SCOPE_UNSPECIFIED),
 		status("a.example.com", "twin", namespaced), status("a.example.com", "twins", namespaced), status("b.example.com", "boxes", namespaced), status("c.example.com", "boxs", namespaced),
+		custom("example.com", "mice", "rodent", "mouse", "mx", "twins"), custom("a.example.com", "rats", "rat", "rodent"),
+		custom("", "services", "service", "svc"), custom("serving.example.com", "services", "kservice", "ksvc"),
+		custom("b.example.com", "tales", "tale", "te"), custom("c.example.com", "tales", "tale", "te"), custom("d.example.com", "tales", "story"),
 	}}, nil
 }
 
@@ -96,6 +104,20 @@ func TestCollectionsNamespacesAndKeysAreTakenAsKubectlTakesThem(t *testing.T) {
 		"get networkpolicy":                    "list networkpolicies  ",
 		"get pony":                             "list ponies  ",
 		"get twin":                             "list twin  ",
+		"get twins":                            "list twins  ",
+		"get mx":                               "list mice  ",
+		"get Mouse":                            "list mice  ",
+		"get mx.example.com":                   "list mice.example.com  ",
+		"get dev/mx":                           "list dev/mice  ",
+		"get mx m -n a":                        "get mice a/m",
+		"get mouse m":                          "get mice default/m",
+		"get rodent.a.example.com":             "list rats.a.example.com  ",
+		"get tale.d.example.com":               "list tale.d.example.com  ",
+		"get svc":                              "list dev/services.v1  ",
+		"get ksvc":                             "list dev/services.v1.serving.example.com  ",
+		"get te.b.example.com":                 "list tales.b.example.com  ",
+		"get story":                            "list dev/tales.v1.d.example.com  ",
+		"get mx.other":                         "list mx.other  ",
 		"get no -n a":                          "list nodes  ",
 		"get other/pod":                        "list other/pod  ",
 		"get pod.batch":                        "list pod.batch  ",
@@ -119,7 +141,9 @@ func TestCollectionsNamespacesAndKeysAreTakenAsKubectlTakesThem(t *testing.T) {
 		"get pods hello -A":          "one namespace",
 		"get pods -n a,,b":           "empty",
 		"get pods hello -l a=b":      "excludes",
-		"get box":                    "may be",
+		"get box":                    "may be dev/boxes.v1.b.example.com or dev/boxs.v1.c.example.com",
+		"get rodent":                 "may be dev/mice.v1.example.com or dev/rats.v1.a.example.com",
+		"get te":                     "may be dev/tales.v1.b.example.com or dev/tales.v1.c.example.com",
 		"watch pods hello -n a,b":    "one namespace",
 		"get pods x --index a=b":     "excludes",
 		"get p x --field-selector x": "excludes",
@@ -133,5 +157,47 @@ func TestCollectionsNamespacesAndKeysAreTakenAsKubectlTakesThem(t *testing.T) {
 	}
 	if _, errs, _ := command(t.Context(), "", "get", "job", "a/hello", "--index-url", addr); strings.Contains(errs, "looked for in default") {
 		t.Errorf("a miss in the namespace that was named: %s", errs)
+	}
+}
+
+const widgets = `apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: widgets.example.com}
+spec:
+  group: example.com
+  scope: Namespaced
+  names: {plural: widgets, singular: gadget, kind: Widget, shortNames: [wd]}
+  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]
+`
+
+const widget = `apiVersion: example.com/v1
+kind: Widget
+metadata: {name: one}
+`
+
+// The names of a definition go from the API server's discovery by the log and the index to the command.
+func TestACustomResourceIsTakenByItsShortName(t *testing.T) {
+	t.Parallel()
+	r := startUp(t)
+	for _, manifest := range []string{widgets, widget} {
+		if _, errs, code := command(t.Context(), manifest, append([]string{"apply", "-f", "-"}, r.api...)...); code != exitOK {
+			t.Fatalf("apply: %s", errs)
+		}
+	}
+	if _, errs, code := command(t.Context(), "", append([]string{"reflection", "add", "widgets.v1.example.com"}, r.ask[4:]...)...); code != exitOK {
+		t.Fatalf("reflection add: %s", errs)
+	}
+	get := func(word string) string {
+		out, _, _ := command(t.Context(), "", append([]string{"get", word, "-o", "name"}, r.ask...)...)
+		return out
+	}
+	until(t, func() bool { return get("widgets") != "" })
+	for _, word := range []string{"wd", "WD", "gadget", "widget", "Widget", "wd.example.com"} {
+		if got := get(word); !strings.HasPrefix(got, "widgets") || !strings.HasSuffix(got, "default/one\n") {
+			t.Errorf("get %s printed %q", word, got)
+		}
+	}
+	if _, errs, code := command(t.Context(), "", append([]string{"get", "gadge"}, r.ask...)...); code != exitNotFound {
+		t.Errorf("a word that is no name of it: exit %d, %s", code, errs)
 	}
 }
