@@ -64,12 +64,12 @@ func newMetrics(reg prometheus.Registerer, s *Service) (*metrics, error) {
 		}, []string{"kind"}),
 	}
 	m.refusing = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "deltaplane_queue_store_refuses_adds", Help: "1 while the store refuses adds, by reason: full, evicts.",
+		Name: "deltaplane_queue_store_refuses_adds", Help: "1 while the store refuses adds, by reason: full, evicts, disk (and everything else too).",
 	}, []string{"reason"})
 	m.unused = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "deltaplane_queue_unused_deleted_total", Help: "Queues that this server deleted because nobody used them.",
 	})
-	for _, reason := range []string{"full", "evicts"} {
+	for _, reason := range []string{"full", "evicts", "disk"} {
 		m.refusing.WithLabelValues(reason)
 	}
 	for _, kind := range []string{"work", "produce"} {

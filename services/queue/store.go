@@ -55,6 +55,7 @@ func (c *condition) checked(err error) error {
 	defer c.mu.Unlock()
 	was, whole := c.err, c.part == nil
 	c.err, c.part = err, part
+	c.tell()
 	switch {
 	case part != nil && whole:
 		c.log.Warn("part of the store cannot be reached; the rest serves", telemetry.Err(part))
@@ -106,6 +107,7 @@ func (c *condition) tell() {
 	for reason, is := range map[string]error{"full": engine.ErrFull, "evicts": engine.ErrEviction} {
 		c.gauge.WithLabelValues(reason).Set(float64(btoi(errors.Is(c.limit, is))))
 	}
+	c.gauge.WithLabelValues("disk").Set(float64(btoi(errors.Is(c.err, engine.ErrNoSpace))))
 }
 
 // ready is nil when the store can be used, else why not. A store that refuses

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/internal/embedded"
 	"github.com/deltaplane/deltaplane/internal/rpc"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 	"github.com/deltaplane/deltaplane/services/queue/redis"
@@ -108,9 +110,14 @@ func TestAStoreThatRefusesAddsGoesOnWithEverythingElse(t *testing.T) {
 }
 
 // refuses are the reasons for which the metric says that adds are refused.
-func (r *rig) refuses(t *testing.T) (reasons []string) {
+func (r *rig) refuses(t *testing.T) []string {
 	t.Helper()
-	families, err := r.tel.Registry.Gather()
+	return refusing(t, r.tel)
+}
+
+func refusing(t *testing.T, tel *telemetry.Telemetry) (reasons []string) {
+	t.Helper()
+	families, err := tel.Registry.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,4 +178,30 @@ func TestAStoreAtItsLimitIsOneLineOfTheLog(t *testing.T) {
 			t.Errorf("%d lines:\n%s", n, log.String())
 		}
 	})
+}
+
+func TestADiskWithoutSpaceIsSeenInHealthTheMetricAndOneLine(t *testing.T) {
+	t.Parallel()
+	var log logged
+	tel := quiet()
+	m, err := newMetrics(tel.Registry, &Service{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := condition{log: slog.New(slog.NewTextHandler(&log, nil)), gauge: m.refusing}
+	full := fmt.Errorf("%w: %w", engine.ErrUnavailable, engine.ErrNoSpace)
+	for range 3 {
+		if err := c.checked(full); !errors.Is(err, engine.ErrNoSpace) || !errors.Is(c.ready(), engine.ErrNoSpace) {
+			t.Errorf("checked = %v, ready = %v", err, c.ready())
+		}
+	}
+	if got := refusing(t, tel); !slices.Equal(got, []string{"disk"}) {
+		t.Errorf("the metric says %v", got)
+	}
+	if err := c.checked(nil); err != nil || c.ready() != nil || len(refusing(t, tel)) > 0 {
+		t.Errorf("with space again: checked = %v, ready = %v", err, c.ready())
+	}
+	if n := strings.Count(log.String(), "store cannot be used"); n != 1 || strings.Count(log.String(), "store is ready") != 1 {
+		t.Errorf("%d lines:\n%s", n, log.String())
+	}
 }

@@ -34,6 +34,9 @@ var (
 	ErrUnknown = errors.New("queue: store did not answer, the outcome is unknown")
 	// ErrFull: the store is out of memory; nothing was applied.
 	ErrFull = errors.New("queue: store is full")
+	// ErrNoSpace: there is no space for the store's log, so that nothing can be
+	// done. It comes with ErrUnavailable.
+	ErrNoSpace = errors.New("queue: no space on the store's disk")
 	// ErrDenied: the store refuses the service's credentials or commands.
 	ErrDenied = errors.New("queue: store denies access")
 	// ErrCursor: the cursor was not made by this engine.

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
@@ -70,6 +71,9 @@ func (q *queue) Partitions() []engine.Partition {
 }
 
 func (q *queue) unavailable(err error) error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		err = fmt.Errorf("%w: %w", engine.ErrNoSpace, err)
+	}
 	return fmt.Errorf("%w: log of queue %q: %w", engine.ErrUnavailable, q.name, err)
 }
 

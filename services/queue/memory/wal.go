@@ -65,6 +65,7 @@ type wal struct {
 	base int64    // of the snapshot at its start
 	pos  int64    // bytes ever appended, in whatever file
 	torn bool     // a failed append may have left part of its record
+	full bool     // the last append failed
 	buf  []byte
 
 	syncing sync.Mutex // of what follows; taken before mu
@@ -105,9 +106,10 @@ func (w *wal) append(kind byte, body func([]byte) []byte) (int64, error) {
 		return 0, err
 	}
 	if _, err := w.f.Write(b); err != nil {
-		w.torn = true
+		w.torn, w.full = true, true
 		return 0, err
 	}
+	w.full = false
 	w.size += int64(len(b))
 	w.pos += int64(len(b))
 	return w.pos, nil
@@ -167,11 +169,18 @@ func (w *wal) exclusively(do func() (int64, error)) {
 	w.turn.Broadcast()
 }
 
-// check says what is wrong with the log, and mends what can be.
+// check says what is wrong with the log, and mends what can be. After an append
+// that failed it tries another, which it takes back.
 func (w *wal) check() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return cmp.Or(w.failed(), w.cut())
+	if err := cmp.Or(w.failed(), w.cut()); err != nil || !w.full {
+		return err
+	}
+	w.torn = true
+	_, err := w.f.Write(make([]byte, 4096))
+	w.full = err != nil
+	return cmp.Or(err, w.cut())
 }
 
 // grown says that the log has grown enough since its snapshot to be rewritten.
