@@ -37,7 +37,11 @@ type subject struct {
 // begin notes a hole in front of the next record.
 func (h *holeEnd) begin() {
 	h.open, h.twice = true, false
-	clear(h.read)
+	if len(h.read) < 64 { // to clear a map costs what it could hold
+		clear(h.read)
+	} else {
+		h.read = nil
+	}
 }
 
 // inherit goes on with a hole that another consumer found. last is the log's end as the leader says now.
