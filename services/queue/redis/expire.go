@@ -197,11 +197,14 @@ func (e *Engine) expired(ctx context.Context, name string) error {
 
 // wanted has partitions take turns that were sealed: by an expiry that is under
 // way or broke off, or because they were just made. The first one is kept before
-// that, so that no turn is done in a partition of a queue that is gone.
+// that, so that no turn is done in a partition of a queue that is gone. A seal of
+// another time stays, and is found by the next turn: the expiry whose it is, or
+// that ended the partition before it was made again, may have begun after the first
+// one was kept.
 func (q *queue) wanted(ctx context.Context, all []stored, missing []error) error {
 	var sealed []int
 	for part, s := range all {
-		if s.sealed && missing[part] == nil {
+		if s.seal != "" && missing[part] == nil {
 			sealed = append(sealed, part)
 		}
 	}
@@ -215,7 +218,7 @@ func (q *queue) wanted(ctx context.Context, all []stored, missing []error) error
 		if part == 0 {
 			continue
 		}
-		if _, err := q.e.step(ctx, q.name, part, "keep", "", ""); err != nil {
+		if _, err := q.e.step(ctx, q.name, part, "keep", all[part].seal, ""); err != nil {
 			return err
 		}
 	}

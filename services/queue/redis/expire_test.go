@@ -128,6 +128,58 @@ func TestAnExpiryThatBrokeOffIsFinishedByTheNext(t *testing.T) {
 	}
 }
 
+// Whoever found a seal keeps the first partition, and then takes the seal off. Between the two the expiry may have ended,
+// another begun, and the partition been made again: an add to it would be left behind when the first one ends.
+func TestASealOfAnotherTimeIsNotTakenOff(t *testing.T) {
+	t.Parallel()
+	e, fx := open(t, start(t).URL())
+	const name = "test/seals"
+	if _, _, err := e.Configure(t.Context(), name, workqueue.Config{Partitions: 3}); err != nil {
+		t.Fatal(err)
+	}
+	fx.Advance(time.Hour)
+	seen, err := e.Idle(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !redis.ExpireSteps(t, e, name, seen, 0, 3) {
+		t.Fatal("it was refused")
+	}
+	first := redis.SealOf(t, e, name, 1)
+	if redis.KeepPartition(t, e, name, 1, "of another") || redis.SealOf(t, e, name, 1) != first {
+		t.Error("the seal of an expiry was taken off by who saw another")
+	}
+	if !redis.ExpireSteps(t, e, name, seen, 3, 5) {
+		t.Fatal("it was refused")
+	}
+	if _, err := e.Open(t.Context(), name); err != nil { // makes it again, and keeps the first
+		t.Fatal(err)
+	}
+	if seal := redis.SealOf(t, e, name, 1); seal != "" {
+		t.Errorf("the seal %q is left where it is used", seal)
+	}
+	fx.Advance(time.Hour)
+	made := map[string]bool{}
+	for range 3 {
+		other := "test/seals-" + string(rune('a'+len(made)))
+		if _, _, err := e.Configure(t.Context(), other, workqueue.Config{Partitions: 2}); err != nil {
+			t.Fatal(err)
+		}
+		seen, err := e.Idle(t.Context(), other)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !redis.ExpireSteps(t, e, other, seen, 0, 3) { // the second has ended
+			t.Fatal("it was refused")
+		}
+		seal := redis.MakeAgain(t, e, other, 1)
+		if redis.KeepPartition(t, e, other, 1, "broken-off") || made[seal] {
+			t.Errorf("a partition that was made again has the seal %q", seal)
+		}
+		made[seal] = true
+	}
+}
+
 func useOf(t *testing.T, q engine.Queue, part int) error {
 	_, err := q.Partitions()[part].Turn(t.Context(), &workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpAdd, Key: "used"}}})
 	return err

@@ -32,7 +32,7 @@ type stored struct {
 	born          string // the version with which its data began
 	gone          string // the partitions it had when it was deleted; empty when it was not
 	idle          bool   // it is gone because nobody used it
-	sealed        bool   // it refuses turns because it is about to expire
+	seal          string // by what it refuses turns, because it is about to expire; empty when it does not
 }
 
 var configureScript = redis.NewScript(configureLua)
@@ -201,7 +201,8 @@ func (e *Engine) storedFrom(ctx context.Context, name string, from, n int) ([]st
 			out[part].version, _ = v[1].(string)
 			out[part].born, _ = v[2].(string)
 			out[part].gone, _ = v[3].(string)
-			out[part].idle, out[part].sealed = v[4] != nil, v[5] != nil
+			out[part].idle = v[4] != nil
+			out[part].seal, _ = v[5].(string)
 		}
 		return nil
 	})

@@ -20,7 +20,7 @@ if not was[1] or not control then
   redis.call('UNLINK', meta) -- it may say that the queue was deleted
   redis.call('HSET', meta, 'cfg', ARGV[1], 'ver', ARGV[2], 'parts', ARGV[3], 'born', ARGV[2])
   redis.call('HSET', st, '', struct.pack(CONTROL, hold, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, now(), ARGV[8] == '1' and '' or ARGV[2], ''))
-  if ARGV[8] == '1' then redis.call('HSET', meta, 'seal', 'new') end
+  if ARGV[8] == '1' then redis.call('HSET', meta, 'seal', 'new ' .. string.format('%.0f', now())) end
   return {1, now()}
 end
 if was[3] ~= ARGV[3] then return redis.error_reply('DPPARTS ' .. was[3]) end

@@ -5,7 +5,7 @@
 --   expire  seals and ends it at once: of a queue with one partition
 --   end     ends what this expiry sealed
 --   unseal  turns are taken again, if this expiry sealed it
---   keep    turns are taken again, and it is used now
+--   keep    turns are taken again, and it is used now, if it has the seal of this id, or whatever it has without one
 local meta, st = KEYS[1], KEYS[2]
 local what, id = ARGV[1], ARGV[2]
 local call = redis.call
@@ -23,7 +23,7 @@ end
 if what == 'seal' or what == 'expire' then
   local keys = c[4] + c[6] + c[7] + c[8]
   if keys > 0 or c[1] > now or string.format('%.0f', c[16]) ~= ARGV[3] then return 0 end
-elseif what ~= 'keep' and was[2] ~= id then
+elseif (what ~= 'keep' or id ~= '') and was[2] ~= id then
   return 0
 end
 if what == 'expire' or what == 'end' then
