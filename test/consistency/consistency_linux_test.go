@@ -16,8 +16,18 @@ import (
 
 func TestAnswersKeepTheirBoundsWhateverIsStoppedOrKilled(t *testing.T) {
 	t.Parallel()
-	most := number(t, "DELTAPLANE_ANSWERS", 2000)
-	c := newCrew(t)
+	judge(t, newCrew(t, 1), number(t, "DELTAPLANE_ANSWERS", 2000))
+}
+
+// Each server of the log applies what was agreed on at its own pace, so that readers see more or less than its leader says.
+func TestAnswersFromAReplicatedLogKeepTheirBounds(t *testing.T) {
+	t.Parallel()
+	judge(t, newCrew(t, 3), number(t, "DELTAPLANE_ANSWERS", 1000))
+}
+
+// judge compares so many answers with what happened at the source, while one fault follows the other.
+func judge(t *testing.T, c *crew, most int) {
+	t.Helper()
 	v := newVerdicts(t, c.src)
 	ctx, cancel := context.WithCancel(t.Context())
 	var readers sync.WaitGroup
@@ -54,7 +64,7 @@ func TestAnswersKeepTheirBoundsWhateverIsStoppedOrKilled(t *testing.T) {
 func TestTheUpperBoundOfOneReplicaKeepsTheOtherFromGoingBack(t *testing.T) {
 	t.Parallel()
 	rounds := number(t, "DELTAPLANE_ROUNDS", 6)
-	c := newCrew(t)
+	c := newCrew(t, 1)
 	v := newVerdicts(t, c.src)
 	list := func(i int, least *deltav1.Revision) (got shown, b bounds, resp *indexv1.ListResponse) {
 		t.Helper()

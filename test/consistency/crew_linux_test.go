@@ -19,7 +19,7 @@ import (
 	"github.com/deltaplane/deltaplane/test/child"
 )
 
-// crew is a source, two reflectors, a log and two indexers.
+// crew is a source, two reflectors, a log of one server or three, and two indexers.
 type crew struct {
 	t        *testing.T
 	src      *source
@@ -27,6 +27,7 @@ type crew struct {
 	mirrors  [2]*process
 	replicas [2]indexv1.IndexServiceClient
 	admin    [2]reflectorv1.ReflectorServiceClient
+	servers  *embeddedtest.NATSSet // of the log; nil for one
 }
 
 type process struct {
@@ -34,13 +35,20 @@ type process struct {
 	role role
 }
 
-func newCrew(t *testing.T) *crew {
+func newCrew(t *testing.T, servers int) *crew {
 	t.Helper()
 	c := &crew{t: t, src: newSource(t)}
-	url, ports := embeddedtest.NATS(t).URL(), embeddedtest.Ports(t, 4)
+	var url string
+	if servers == 1 {
+		url = embeddedtest.NATS(t).URL()
+	} else {
+		c.servers = embeddedtest.NATSCluster(t, servers)
+		url = c.servers.URL
+	}
+	ports := embeddedtest.Ports(t, 4)
 	for i := range 2 {
-		c.mirrors[i] = &process{role: role{Name: fmt.Sprintf("reflector-%d", i), Listen: ports[i], NATS: url, Source: c.src.URL}}
-		c.indexes[i] = &process{role: role{Name: fmt.Sprintf("indexer-%d", i), Listen: ports[2+i], NATS: url, Dir: t.TempDir()}}
+		c.mirrors[i] = &process{role: role{Name: fmt.Sprintf("reflector-%d", i), Listen: ports[i], NATS: url, Servers: servers, Source: c.src.URL}}
+		c.indexes[i] = &process{role: role{Name: fmt.Sprintf("indexer-%d", i), Listen: ports[2+i], NATS: url, Servers: servers, Dir: t.TempDir()}}
 		for _, p := range []*process{c.mirrors[i], c.indexes[i]} {
 			p.Process = child.Start(t, p.role)
 		}
@@ -114,6 +122,13 @@ func pause(d time.Duration, list ...*process) {
 func (c *crew) trouble() string {
 	one := rand.IntN(2)
 	short, long := time.Duration(50+rand.IntN(700))*time.Millisecond, leaseTTL+time.Duration(rand.IntN(700))*time.Millisecond
+	if c.servers != nil && rand.IntN(10) == 0 {
+		i := rand.IntN(3)
+		c.servers.Stop(i)
+		time.Sleep(short)
+		c.servers.Start(i)
+		return "log's server stopped"
+	}
 	switch rand.IntN(10) {
 	case 0, 1, 2:
 		pause(short, c.indexes[one])

@@ -21,6 +21,7 @@ import (
 // role is a reflector of a source, or an indexer with a folder.
 type role struct {
 	Name, Listen, NATS string
+	Servers            int // that keep the log
 	Source             string
 	Dir                string
 }
@@ -30,7 +31,10 @@ const leaseTTL = time.Second
 func TestMain(m *testing.M) {
 	child.Main(m, func(ctx context.Context, r role) error {
 		log := child.Logger(r.Name, slog.LevelInfo)
-		conn, err := stream.Connect(ctx, stream.Config{URL: r.NATS, Log: log})
+		conn, err := stream.Connect(ctx, stream.Config{URL: r.NATS, Replicas: r.Servers, Log: log})
+		for err != nil && ctx.Err() == nil { // the servers may be electing
+			conn, err = stream.Connect(ctx, stream.Config{URL: r.NATS, Replicas: r.Servers, Log: log})
+		}
 		if err != nil {
 			return err
 		}
