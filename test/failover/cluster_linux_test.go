@@ -39,18 +39,24 @@ func (s *servers) start(name string) {
 	s.run[name] = child.Start(s.t, role{Name: name, Server: &cfg})
 }
 
-// leader is the server that leads a stream's group.
-func (s *servers) leader(stream string) string {
+// jetStream is a client of the servers, and what ends it.
+func (s *servers) jetStream() (js jetstream.JetStream, end func()) {
 	s.t.Helper()
 	nc, err := nats.Connect(s.url)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
+	if js, err = jetstream.New(nc); err != nil {
 		s.t.Fatal(err)
 	}
+	return js, nc.Close
+}
+
+// leader is the server that leads a stream's group.
+func (s *servers) leader(stream string) string {
+	s.t.Helper()
+	js, end := s.jetStream()
+	defer end()
 	for deadline := time.Now().Add(60 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		ctx, cancel := context.WithTimeout(s.t.Context(), 2*time.Second)
 		str, err := js.Stream(ctx, stream)

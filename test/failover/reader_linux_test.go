@@ -7,9 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/stream"
 )
@@ -66,15 +63,8 @@ func (r *reading) until(t *testing.T, rv int64) {
 // host is the server that has the log's only consumer.
 func (s *servers) host() (name string) {
 	s.t.Helper()
-	nc, err := nats.Connect(s.url)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	js, end := s.jetStream()
+	defer end()
 	log, err := js.Stream(s.t.Context(), pods.StreamName())
 	if err != nil {
 		s.t.Fatal(err)
