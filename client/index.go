@@ -63,8 +63,8 @@ type ReadOptions struct {
 	// [ErrIndexFailed] while the index has no values for some objects. Without it
 	// they are left out, and OnUnindexed is called.
 	Strict bool
-	// OnUnindexed is told, before the read returns, of each index that the read goes
-	// by and that has no values for some objects; of several pages by each.
+	// OnUnindexed is called before the read returns, once for each index that the read
+	// uses and that has no values for some objects; in a read of several pages, by each.
 	OnUnindexed func(Unindexed)
 }
 

@@ -160,10 +160,10 @@ type WatchOptions struct {
 	// OnRetry is told whenever the watch has broken and will be opened again. It
 	// must be quick. Nil tells nobody.
 	OnRetry func(WatchRetry)
-	// OnLagging is told when the replica that answers says that the collection lags
-	// there, with the time since when its revision stands still: changes are not told
-	// until that is over. It is told the zero time then, or when the stream ends. It must
-	// be quick. Nil tells nobody.
+	// OnLagging is called when the replica that answers says that the collection lags
+	// there, with the time since which its revision stands still: no changes arrive until
+	// that is over. It is called with the zero time then, or when the stream ends. It must
+	// be quick. Nil is not called.
 	OnLagging func(since time.Time)
 	// Log receives both, retries once per reason and minute. Default: slog.Default().
 	Log *slog.Logger

@@ -141,7 +141,8 @@ func TestC08AnObjectMadeAgainInAGapIsADeletionAndAnAdd(t *testing.T) {
 	}
 }
 
-// A handler is told the object as it was deleted, and of one of which nobody knows that the last version it was told, marked.
+// A handler gets the object as it was deleted. Where that state is unknown it gets the last
+// version that it has seen, marked.
 func TestADeletionCarriesTheFinalStateOrTheLastKnown(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T) {
