@@ -1,10 +1,12 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -27,7 +29,8 @@ type deleted struct {
 
 // Delete implements engine.Engine. The first partition goes first: without it
 // there is no queue, and what is left of it is deleted when this is called again
-// or before the queue is made again.
+// or before the queue is made again. Its note says which data that is, so that no
+// deletion that comes late takes what was made since.
 func (e *Engine) Delete(ctx context.Context, name string, force bool) error {
 	if err := e.identify(ctx); err != nil {
 		return err
@@ -70,48 +73,57 @@ func (e *Engine) Delete(ctx context.Context, name string, force bool) error {
 	if leased > 0 && !force {
 		return leasedError(leased)
 	}
-	d, err := e.deletePart(ctx, name, 0, parts, force)
+	all, err := e.stored(ctx, name, parts)
 	if err != nil {
 		return err
 	}
-	if !d.done {
+	all[0].born = first[0].born
+	note := goneNote(all)
+	d, err := e.deletePart(ctx, name, 0, note, force)
+	switch {
+	case err != nil:
+		return err
+	case d.leased > 0 && !d.done:
 		return leasedError(d.leased)
+	case !d.done:
+		return fmt.Errorf("%w by another meanwhile: %q", engine.ErrDeleted, name)
 	}
-	if _, err := e.deleteRest(ctx, name, strconv.Itoa(parts)); err != nil {
+	if _, err := e.deleteRest(ctx, name, note); err != nil {
 		return err
 	}
-	if max(leased, d.leased) == 0 { // else what is made again waits until leases have ended
+	counted := d.existed                       // else the first reply was lost
+	if counted && max(leased, d.leased) == 0 { // else what is made again waits until leases have ended
 		e.forget(name)
 	}
-	if keys+d.keys > 0 {
+	if !counted || keys+d.keys > 0 {
 		return e.lost(ctx)
 	}
 	return nil
 }
 
-// deleteRest deletes all partitions but the first, the name, and tells the other
-// servers. It reports whether any was there.
-func (e *Engine) deleteRest(ctx context.Context, name, parts string) (some bool, err error) {
-	n, err := strconv.Atoi(parts)
-	if err != nil {
-		return false, fmt.Errorf("partitions of queue %q: %w", name, err)
+// goneNote names the data of each partition by the version with which it began.
+func goneNote(all []stored) string {
+	born := make([]string, len(all))
+	for part, s := range all {
+		born[part] = cmp.Or(s.born, "-")
 	}
-	for part := 1; part < n; part++ {
-		d, err := e.deletePart(ctx, name, part, n, true)
+	return strings.Join(born, " ")
+}
+
+// deleteRest deletes what a note names of all partitions but the first, and the
+// queue's name. It reports whether any was there.
+func (e *Engine) deleteRest(ctx context.Context, name, note string) (some bool, err error) {
+	for part := 1; part < len(strings.Fields(note)); part++ {
+		d, err := e.deletePart(ctx, name, part, note, true)
 		if err != nil {
 			return some, err
 		}
 		some = some || d.existed
 	}
-	return some, e.again(ctx, func() error {
-		if err := e.client.SRem(ctx, e.cfg.Prefix+":queues", name).Err(); err != nil {
-			return err
-		}
-		return e.client.Publish(ctx, e.channel(), e.server+" "+name).Err()
-	})
+	return some, e.unlist(ctx, name)
 }
 
-func (e *Engine) deletePart(ctx context.Context, name string, part, parts int, force bool) (d deleted, err error) {
+func (e *Engine) deletePart(ctx context.Context, name string, part int, note string, force bool) (d deleted, err error) {
 	names := append([]string{metaKey(e.cfg.Prefix, name, part)}, keys(e.cfg.Prefix, name, part, e.server)...)
 	forced := 0
 	if force {
@@ -122,18 +134,30 @@ func (e *Engine) deletePart(ctx context.Context, name string, part, parts int, f
 		if err != nil {
 			return err
 		}
-		res, err := deleteScript.Run(ctx, n.client, names, forced, goneFor.Milliseconds(), parts).Int64Slice()
+		res, err := deleteScript.Run(ctx, n.client, names, forced, goneFor.Milliseconds(), note, strings.Fields(note)[part]).Int64Slice()
 		if err != nil {
 			return err
 		}
 		if len(res) != 4 {
 			return errReply
 		}
-		// After a lost reply it is done again, and finds nothing.
-		d = deleted{res[0] == 1, d.existed || res[3] == 1, max(d.leased, res[1]), max(d.keys, res[2])}
+		d = deleted{res[0] == 1, res[3] == 1, res[1], res[2]}
 		return nil
 	})
 	return d, err
+}
+
+// unlist takes the name of a queue that is gone from the list, unless it was made
+// again meanwhile, and tells the other servers.
+func (e *Engine) unlist(ctx context.Context, name string) error {
+	err := e.again(ctx, func() error { return e.client.SRem(ctx, e.cfg.Prefix+":queues", name).Err() })
+	if err != nil {
+		return err
+	}
+	if first, err := e.stored(ctx, name, 1); err != nil || first[0].version != "" {
+		return errors.Join(err, e.list(ctx, name))
+	}
+	return e.again(ctx, func() error { return e.client.Publish(ctx, e.channel(), e.server+" "+name).Err() })
 }
 
 // forget has a queue that is made again begin without a pause.

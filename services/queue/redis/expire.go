@@ -131,7 +131,8 @@ func (e *Engine) Expire(ctx context.Context, name string, seen engine.Idle) erro
 		if err != nil {
 			return err
 		}
-		return e.expired(ctx, name)
+		e.forget(name)
+		return e.unlist(ctx, name)
 	}
 	id := strings.ToLower(rand.Text()[:12])
 	undo := func(err error) error {
@@ -160,7 +161,8 @@ func (e *Engine) Expire(ctx context.Context, name string, seen engine.Idle) erro
 			return undo(err)
 		}
 	}
-	return e.expired(ctx, name)
+	e.forget(name)
+	return e.unlist(ctx, name)
 }
 
 // step does a step of the expiry in one partition.
@@ -179,20 +181,6 @@ func (e *Engine) step(ctx context.Context, name string, part int, what, id, mark
 		return err
 	})
 	return done, err
-}
-
-// expired takes the name of a queue that expired from the list, unless it was
-// made again meanwhile, and tells the other servers.
-func (e *Engine) expired(ctx context.Context, name string) error {
-	e.forget(name)
-	err := e.again(ctx, func() error { return e.client.SRem(ctx, e.cfg.Prefix+":queues", name).Err() })
-	if err != nil {
-		return err
-	}
-	if first, err := e.stored(ctx, name, 1); err != nil || first[0].version != "" {
-		return errors.Join(err, e.list(ctx, name))
-	}
-	return e.again(ctx, func() error { return e.client.Publish(ctx, e.channel(), e.server+" "+name).Err() })
 }
 
 // wanted has partitions take turns that were sealed: by an expiry that is under

@@ -30,7 +30,7 @@ type queue struct {
 type stored struct {
 	blob, version string
 	born          string // the version with which its data began
-	gone          string // the partitions it had when it was deleted; empty when it was not
+	gone          string // names the data that was deleted; empty when it was not
 	idle          bool   // it is gone because nobody used it
 	seal          string // by what it refuses turns, because it is about to expire; empty when it does not
 }
