@@ -66,6 +66,14 @@ func TestObjectsThatAnIndexCannotTakeAreNamedAndTheOthersAnswered(t *testing.T) 
 				resp, err := r.Count(ctx, &indexv1.CountRequest{Collection: podsName, FieldSelector: "spec.nodeName=n1", Strict: strict})
 				return resp.GetUnindexed(), resp.GetCount() == 14, err
 			},
+			"Count by a field asked for twice": func() ([]*indexv1.UnindexedObjects, bool, error) {
+				resp, err := r.Count(ctx, &indexv1.CountRequest{Collection: podsName, FieldSelector: "spec.nodeName=n1,spec.nodeName!=n2", Strict: strict})
+				return resp.GetUnindexed(), resp.GetCount() == 14, err
+			},
+			"Count by the index and by its field": func() ([]*indexv1.UnindexedObjects, bool, error) {
+				resp, err := r.Count(ctx, &indexv1.CountRequest{Collection: podsName, Index: "node", Value: "n1", FieldSelector: "spec.nodeName=n1", Strict: strict})
+				return resp.GetUnindexed(), resp.GetCount() == 2, err
+			},
 		}
 		for what, ask := range answers {
 			got, whole, err := ask()
