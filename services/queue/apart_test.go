@@ -223,6 +223,31 @@ func TestAResumedLeaseThatIsNotReachedIsTheNewStreams(t *testing.T) {
 	}
 }
 
+func TestALeaseOfAnotherServerThatIsNotReachedCountsAsHeld(t *testing.T) {
+	t.Parallel()
+	_, a, _, held := twoParts(t, 1, &queuev1.Hello{SessionId: "w", Partial: true})
+	b := serve(t, Config{}, a)
+	b.make(t, &queuev1.QueueConfig{Name: q, Partitions: 2})
+	a.away()
+	again := b.work(t, &queuev1.Hello{SessionId: "w", Partial: true, Resume: []*queuev1.LeaseRef{ref(held[1])}})
+	if g := again.welcome; len(g.GetUnreachable()) != 1 {
+		t.Fatalf("welcome %v", g)
+	}
+	families, err := b.tel.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "workqueue_longest_running_processor_seconds" {
+			if got := f.GetMetric()[0].GetGauge().GetValue(); got <= 0 {
+				t.Errorf("the longest has run for %v s, as if the lease had ended", got)
+			}
+			return
+		}
+	}
+	t.Error("the metric is missing")
+}
+
 func TestAWorkerThatDoesNotKnowOfPartsIsToldTheyAreLost(t *testing.T) {
 	t.Parallel()
 	r, a, w, held := twoParts(t, 1, &queuev1.Hello{SessionId: "w"})

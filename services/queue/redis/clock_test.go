@@ -66,6 +66,34 @@ func TestAStepOfTheClockMovesNothing(t *testing.T) {
 	}
 }
 
+func TestEachPartitionIsPutRightOnce(t *testing.T) {
+	t.Parallel()
+	for name, by := range steps {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg, _, step := stepping(start(t).URL())
+			e := newEngine(t, cfg)
+			q := configure(t, e, workqueue.Config{LeaseFor: 20 * time.Second, Partitions: 2})
+			other := at(q, 1)
+			for _, of := range []engine.Queue{q, other} {
+				turn(t, of, add("held"))
+				turn(t, of, take(1))
+			}
+			step.Add(int64(by))
+			for range 3 {
+				for _, of := range []engine.Queue{q, other} {
+					if r := turn(t, of, take(1)); len(r.Leases) != 0 {
+						t.Errorf("%s was handed out while it was held", r.Leases[0].Key)
+					}
+				}
+			}
+			if got := e.ClockSteps(); got != 2 {
+				t.Errorf("%d steps counted, want one for each partition", got)
+			}
+		})
+	}
+}
+
 func TestAServerThatComesAfterAStepHandsNothingOutTwice(t *testing.T) {
 	t.Parallel()
 	for name, by := range steps {
@@ -273,12 +301,14 @@ func TestAServerThatMadeAQueueAndDidNotServeItKnowsItsClock(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cfg, _, step := stepping(start(t).URL())
-			maker := configure(t, newEngine(t, cfg), workqueue.Config{LeaseFor: 20 * time.Second})
+			e := newEngine(t, cfg)
+			maker := at(configure(t, e, workqueue.Config{LeaseFor: 20 * time.Second, Partitions: 2}), 1)
 			gone := newEngine(t, cfg)
 			q, err := gone.Open(t.Context(), "dev/job")
 			if err != nil {
 				t.Fatal(err)
 			}
+			q = at(q, 1)
 			turn(t, q, add("held"))
 			turn(t, q, take(1))
 			if err := gone.Close(); err != nil {
@@ -290,6 +320,9 @@ func TestAServerThatMadeAQueueAndDidNotServeItKnowsItsClock(t *testing.T) {
 			}
 			if r := turn(t, maker, workqueue.Turn{}); r.NextDue > r.Now+25e6 {
 				t.Errorf("next due in %d us, want one lease time at the most", r.NextDue-r.Now)
+			}
+			if got := e.ClockSteps(); got != 1 {
+				t.Errorf("%d steps counted, want 1", got)
 			}
 		})
 	}

@@ -1,9 +1,12 @@
 package redis_test
 
 import (
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
@@ -47,6 +50,59 @@ func TestAfterDataWasLostThePauseLastsAsLongAsTheLongestLeaseGranted(t *testing.
 	q = configure(t, e, longLeases)
 	turn(t, q, add("a"))
 	pausedUntil(t, q, &skew, 30*time.Second)
+}
+
+func TestEachPartitionPausesForItsOwnLeases(t *testing.T) {
+	t.Parallel()
+	cfg := longLeases
+	cfg.Partitions = 3
+	for name, lose := range map[string]func(*testing.T, *goredis.Client) error{
+		"all was lost": func(t *testing.T, c *goredis.Client) error { return c.FlushAll(t.Context()).Err() },
+		"all but the first was lost": func(t *testing.T, c *goredis.Client) error {
+			for _, part := range []string{"1", "2"} {
+				names, err := c.Keys(t.Context(), "*{dev/job/"+part+"}*").Result()
+				if err != nil || len(names) == 0 {
+					return fmt.Errorf("names %v, %w", names, err)
+				}
+				if err := c.Del(t.Context(), names...).Err(); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			srv := start(t)
+			e := newEngine(t, redis.Config{URL: srv.URL()})
+			q := configure(t, e, cfg)
+			began := time.Now()
+			leases := []time.Duration{20 * time.Second, 40 * time.Second, 10 * time.Second}
+			for part, d := range leases {
+				turn(t, at(q, part), add("a"))
+				turn(t, at(q, part), takeFor(d))
+			}
+			if err := lose(t, raw(t, srv)); err != nil {
+				t.Fatal(err)
+			}
+			if again, err := e.Open(t.Context(), "dev/job"); err == nil {
+				q = again // the others were made again
+			} else {
+				q = configure(t, e, cfg)
+			}
+			for part, d := range leases {
+				st, err := q.Partitions()[part].Status(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := time.Duration(st.HeldUntil-st.Now) * time.Microsecond; st.HeldUntil > 0 && (got > d || got < d-time.Since(began)) {
+					t.Errorf("partition %d pauses for %v, want %v less what has gone by", part, got, d)
+				} else if st.HeldUntil == 0 && (part > 0 || name == "all was lost") {
+					t.Errorf("partition %d does not pause", part)
+				}
+			}
+		})
+	}
 }
 
 func TestAfterDataWasLostAnotherServersLeasesAreWaitedForToo(t *testing.T) {

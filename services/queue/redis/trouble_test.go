@@ -43,6 +43,16 @@ func turn(t *testing.T, q engine.Queue, in workqueue.Turn) *workqueue.Result {
 	return r
 }
 
+// at is a queue seen from one of its partitions: turn is done there.
+func at(q engine.Queue, part int) engine.Queue { return onePartition{q, part} }
+
+type onePartition struct {
+	engine.Queue
+	part int
+}
+
+func (q onePartition) Partitions() []engine.Partition { return q.Queue.Partitions()[q.part:] }
+
 func raw(t *testing.T, srv *embedded.Redis) *goredis.Client {
 	t.Helper()
 	c := goredis.NewClient(&goredis.Options{Addr: srv.Addr()})
