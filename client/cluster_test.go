@@ -30,6 +30,8 @@ func onRedis(t *testing.T, url string) *grpc.ClientConn {
 
 // diary is what workers did.
 type diary struct {
+	hold sync.RWMutex // keeps reconciles from going on
+
 	mu    sync.Mutex
 	done  map[string]int  // by key: reconciles that ended
 	token map[string]bool // of leases that were worked on
@@ -38,6 +40,8 @@ type diary struct {
 
 func (d *diary) reconcile(_ context.Context, item client.Item) (client.Result, error) {
 	time.Sleep(5 * time.Millisecond)
+	d.hold.RLock()
+	defer d.hold.RUnlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	id := fmt.Sprint(item.Key, " ", item.Token)
@@ -151,7 +155,8 @@ func TestAWorkerGoesOnWithTheMastersThatAreThere(t *testing.T) {
 	if list, err := raw.ListQueues(t.Context(), &queuev1.ListQueuesRequest{Partial: true}); err == nil && !slices.Equal(list.GetQueues()[0].GetUnreachable(), some.GetUnreachable()) {
 		t.Errorf("ListQueues = %v", list)
 	}
-	// A server and a worker that are started now work as well.
+	// A server and a worker that are started now work as well. The first one takes what it can at once, so it is held up.
+	d.hold.Lock()
 	other := onRedis(t, c.URL())
 	fresh := &diary{done: map[string]int{}, token: map[string]bool{}}
 	w2, err := client.NewWorker(other, client.ReconcilerFunc(fresh.reconcile), client.WorkerConfig{Queue: name, Concurrency: 4})
@@ -159,10 +164,13 @@ func TestAWorkerGoesOnWithTheMastersThatAreThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	background(t, w2)
-	for began := time.Now(); fresh.count(healthy) < 3; time.Sleep(20 * time.Millisecond) {
-		if time.Since(began) > time.Minute {
-			t.Fatalf("a worker on a server that was started meanwhile did %d keys", fresh.count(healthy))
-		}
+	began := time.Now()
+	for fresh.count(healthy) < 3 && time.Since(began) < time.Minute {
+		time.Sleep(20 * time.Millisecond)
+	}
+	d.hold.Unlock()
+	if n := fresh.count(healthy); n < 3 {
+		t.Errorf("a worker on a server that was started meanwhile did %d keys", n)
 	}
 
 	down.Start()

@@ -53,7 +53,7 @@ func names(t testing.TB, c reflectorv1.ReflectorServiceClient) []string {
 // eventually waits until cond holds.
 func eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for tick := time.NewTicker(10 * time.Millisecond); !cond(); <-tick.C {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s: not seen in time", what)

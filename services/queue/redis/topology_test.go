@@ -230,7 +230,7 @@ func TestAPartitionThatMovesToAnotherNodeIsFollowed(t *testing.T) {
 func TestAPartitionInTheMiddleOfAMoveWaitsForItsEnd(t *testing.T) {
 	t.Parallel()
 	c := embeddedtest.Cluster(t, 3)
-	e := newEngine(t, redis.Config{URL: c.URL(), GiveUp: 500 * time.Millisecond})
+	e := newEngine(t, redis.Config{URL: c.URL(), GiveUp: 4 * time.Second}) // a reply that takes as long is no answer
 	patient := newEngine(t, redis.Config{URL: c.URL(), GiveUp: 20 * time.Second})
 	q := spread(t, e, workqueue.Config{})
 	pq, err := patient.Open(t.Context(), "dev/wide")
