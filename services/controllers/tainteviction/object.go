@@ -63,8 +63,9 @@ func (p *pod) condition(kind string) condition {
 	return condition{}
 }
 
-// bound is when the pod came to its node, as the scheduler said, else when it was
-// created: a node's own clock is not asked.
+// bound is when the pod came to its node, as the API server said when it was
+// bound, else when it was created. Of a pod that was made with its node the node
+// says it later, and from then that counts: nothing tells the two apart.
 func (p *pod) bound() time.Time {
 	if c := p.condition("PodScheduled"); c.Status == "True" && c.LastTransitionTime != nil {
 		return *c.LastTransitionTime
