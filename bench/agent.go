@@ -9,7 +9,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	observed "github.com/deltaplane/deltaplane/services/controllers/nodeagent/container"
+	observed "github.com/deltaplane/deltaplane/services/nodeagent/container"
 	"github.com/deltaplane/deltaplane/test/node/containerd"
 )
 

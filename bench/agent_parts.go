@@ -15,8 +15,8 @@ import (
 
 	"github.com/deltaplane/deltaplane/internal/criruntime"
 	"github.com/deltaplane/deltaplane/internal/rpc"
-	"github.com/deltaplane/deltaplane/services/controllers/nodeagent"
-	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/kuberuntime"
+	"github.com/deltaplane/deltaplane/services/nodeagent"
+	"github.com/deltaplane/deltaplane/services/nodeagent/kuberuntime"
 )
 
 // runtimeServer is the servant that simulates a container runtime on the unix socket it is told.

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/deltaplane/deltaplane/internal/kube"
-	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/fleet"
+	"github.com/deltaplane/deltaplane/services/nodeagent/fleet"
 )
 
 func newNode() *cobra.Command {

@@ -20,8 +20,8 @@ import (
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
-	"github.com/deltaplane/deltaplane/services/controllers/nodeagent"
-	"github.com/deltaplane/deltaplane/services/controllers/nodeagent/fleet"
+	"github.com/deltaplane/deltaplane/services/nodeagent"
+	"github.com/deltaplane/deltaplane/services/nodeagent/fleet"
 )
 
 // simulatedCRI is the --cri of nodes whose containers are simulated in this process.

@@ -1,0 +1,240 @@
+package kuberuntime
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/deltaplane/deltaplane/services/nodeagent/container"
+	"github.com/deltaplane/deltaplane/services/nodeagent/podspec"
+)
+
+// Actions are what a pod needs done, in the order of the fields.
+type Actions struct {
+	// KillPod stops everything of the pod, instead of Kill.
+	KillPod bool
+	// Kill are containers to stop.
+	Kill []Kill
+	// CreateSandbox asks for a new sandbox, as the Attempt-th; otherwise SandboxID is the one to use, or the one
+	// that is given up.
+	CreateSandbox bool
+	SandboxID     string
+	Attempt       uint32
+	// StartInit and Start are indices of the spec's init containers and containers, ascending.
+	StartInit, Start []int
+}
+
+// Kill is a container to stop, and why.
+type Kill struct{ ID, Name, Message string }
+
+// Decide says what a pod needs, given what was observed of it; nil is a pod of which nothing was. It is
+// the kubelet's computePodActions without probes, resizing and ephemeral containers, and reads neither clock nor runtime.
+// Back-off is not its matter. It differs from it so:
+//   - Of two instances of a container that run, the older is stopped.
+//   - With restartPolicy Never a container of unknown state is stopped and not started again, because it may have run.
+//   - With restartPolicy Never a dead sandbox is replaced for containers that never ran; the kubelet leaves such a pod Pending.
+//   - An init container counts as done only in the current sandbox, so nothing has to be removed for it to run in a new one.
+//   - A sandbox without an address is kept.
+func Decide(pod *corev1.Pod, status *container.PodStatus) Actions {
+	if status == nil {
+		status = &container.PodStatus{}
+	}
+	a := decide(pod, status)
+	if pod.DeletionTimestamp != nil {
+		a.CreateSandbox, a.StartInit, a.Start = false, nil, nil
+	}
+	if a.KillPod {
+		a.Kill = nil
+		return a
+	}
+	for i := range status.Containers {
+		c := &status.Containers[i]
+		if alive := c.State == container.Running || c.State == container.Unknown; alive && status.Latest(c.Name) != c {
+			a.Kill = append(a.Kill, Kill{c.ID, c.Name, fmt.Sprintf("Container %s has a newer instance", c.Name)})
+		}
+	}
+	return a
+}
+
+func decide(pod *corev1.Pod, status *container.PodStatus) Actions {
+	var a Actions
+	a.CreateSandbox, a.Attempt, a.SandboxID = sandboxChanged(pod, status)
+	a.KillPod = a.CreateSandbox
+	if a.CreateSandbox {
+		a.renew(pod, status)
+		return a
+	}
+	initialized := a.initContainers(pod, status)
+	if a.KillPod || !initialized {
+		return a
+	}
+	kept := 0
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+		s := status.Latest(c.Name)
+		if s == nil || s.State != container.Running {
+			if s != nil && s.State == container.Unknown {
+				a.Kill = append(a.Kill, Kill{s.ID, s.Name, "Container is in \"unknown\" state, try killing it"})
+			}
+			if shouldStart(pod, s) {
+				a.Start = append(a.Start, i)
+			}
+			continue
+		}
+		if !changed(c, s) {
+			kept++
+			continue
+		}
+		// Whatever the restart policy: it did not end, its definition did.
+		a.Start = append(a.Start, i)
+		a.Kill = append(a.Kill, Kill{s.ID, s.Name, fmt.Sprintf("Container %s definition changed, will be restarted", c.Name)})
+	}
+	if kept == 0 && len(a.Start) == 0 {
+		a.KillPod, a.StartInit = true, nil // sidecars alone keep no pod alive
+	}
+	return a
+}
+
+// sandboxChanged says whether a new sandbox is needed, its attempt and the ID of the present one.
+func sandboxChanged(pod *corev1.Pod, status *container.PodStatus) (create bool, attempt uint32, id string) {
+	if len(status.Sandboxes) == 0 {
+		return true, 0, ""
+	}
+	ready := 0
+	for _, s := range status.Sandboxes {
+		if s.Ready {
+			ready++
+		}
+	}
+	newest := status.Sandboxes[0]
+	if ready > 1 || !newest.Ready {
+		return true, newest.Attempt + 1, newest.ID
+	}
+	if pod.Spec.HostNetwork && !newest.HostNetwork {
+		return true, newest.Attempt + 1, newest.ID
+	}
+	return false, newest.Attempt, newest.ID
+}
+
+// renew fills in what is started in a new sandbox, or that none is needed any more.
+func (a *Actions) renew(pod *corev1.Pod, status *container.PodStatus) {
+	for i := range pod.Spec.Containers {
+		s := status.Latest(pod.Spec.Containers[i].Name)
+		switch ran := s != nil && s.State != container.Created; {
+		case ran && pod.Spec.RestartPolicy == corev1.RestartPolicyNever:
+		case ran && pod.Spec.RestartPolicy == corev1.RestartPolicyOnFailure && s.State == container.Exited && s.ExitCode == 0:
+		default:
+			a.Start = append(a.Start, i)
+		}
+	}
+	switch {
+	case len(a.Start) == 0, pod.Spec.RestartPolicy == corev1.RestartPolicyNever && initFailed(pod, status):
+		a.CreateSandbox, a.Start = false, nil
+	case len(pod.Spec.InitContainers) > 0:
+		a.StartInit, a.Start = []int{0}, nil
+	}
+}
+
+// initFailed says that an init container ended otherwise than well, or was ended by the end of its sandbox.
+func initFailed(pod *corev1.Pod, status *container.PodStatus) bool {
+	return slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool {
+		s := status.Latest(c.Name)
+		return s != nil && !podspec.Sidecar(&c) && s.State != container.Created && (s.State != container.Exited || s.ExitCode != 0 || s.Reason == reasonOOMKilled)
+	})
+}
+
+// initContainers fills in which init containers to start, and says whether the containers proper may be. It goes
+// from the last to the first, because those that ended may have been removed while a later one was not.
+func (a *Actions) initContainers(pod *corev1.Pod, status *container.PodStatus) (initialized bool) {
+	inits := pod.Spec.InitContainers
+	if len(inits) == 0 {
+		return true
+	}
+	here := func(name string) *container.Status {
+		if s := status.Latest(name); s != nil && (s.SandboxID == a.SandboxID || s.SandboxID == "") {
+			return s
+		}
+		return nil
+	}
+	// Containers of an older sandbox say nothing: a node's restart leaves them exited. The kubelet, which does not tell
+	// sandboxes apart, takes no exited container for a sign.
+	for i := range pod.Spec.Containers {
+		if s := here(pod.Spec.Containers[i].Name); s != nil && s.State != container.Unknown {
+			initialized = true
+		}
+	}
+	before := initialized
+	defer func() { slices.Sort(a.StartInit); a.StartInit = slices.Compact(a.StartInit) }()
+	for i := len(inits) - 1; i >= 0; i-- {
+		c, sidecar := &inits[i], podspec.Sidecar(&inits[i])
+		s := here(c.Name)
+		if s == nil {
+			if before && sidecar {
+				a.StartInit = append(a.StartInit, i)
+			}
+			continue
+		}
+		if before && !sidecar {
+			continue
+		}
+		done := func() {
+			if i == len(inits)-1 {
+				initialized = true
+			} else if !before {
+				a.StartInit = append(a.StartInit, i+1)
+			}
+		}
+		switch {
+		case s.State == container.Created:
+			a.StartInit = append(a.StartInit, i)
+		case s.State == container.Running && sidecar:
+			done()
+			if changed(c, s) {
+				a.Kill = append(a.Kill, Kill{s.ID, s.Name, fmt.Sprintf("Init container %s definition changed", c.Name)})
+				a.StartInit = append(a.StartInit, i)
+			}
+		case s.State == container.Running:
+		case s.State == container.Exited && sidecar:
+			a.StartInit = append(a.StartInit, i)
+		case s.State == container.Exited && s.ExitCode == 0 && s.Reason != reasonOOMKilled:
+			done()
+		case !sidecar && pod.Spec.RestartPolicy == corev1.RestartPolicyNever:
+			a.KillPod, a.StartInit = true, nil
+			return false
+		case s.State == container.Exited:
+			a.StartInit = append(a.StartInit, i)
+		default:
+			a.Kill = append(a.Kill, Kill{s.ID, s.Name, "Init container is in \"unknown\" state, try killing it before restart"})
+			a.StartInit = append(a.StartInit, i)
+		}
+		before = true
+	}
+	if !before {
+		a.StartInit = append(a.StartInit, 0)
+	}
+	return initialized
+}
+
+// reasonOOMKilled is a runtime's word for a container that was killed for its memory.
+const reasonOOMKilled = "OOMKilled"
+
+// shouldStart says whether a container that does not run is to be started; nil is one that never was.
+func shouldStart(pod *corev1.Pod, s *container.Status) bool {
+	if pod.DeletionTimestamp != nil {
+		return false
+	}
+	if s == nil || s.State == container.Created {
+		return true
+	}
+	switch pod.Spec.RestartPolicy {
+	case corev1.RestartPolicyNever:
+		return false // one of unknown state may have run
+	case corev1.RestartPolicyOnFailure:
+		return s.State == container.Unknown || s.ExitCode != 0
+	}
+	return true
+}
+
+// changed says that a container runs by another definition; one of unknown definition is left alone.
+func changed(c *corev1.Container, s *container.Status) bool { return s.Hash != 0 && s.Hash != Hash(c) }
