@@ -284,14 +284,14 @@ func TestALeaseNamedTwiceInHelloCountsOnce(t *testing.T) {
 
 func TestAWorkerIsAskedToMoveBeforeItsConnectionEnds(t *testing.T) {
 	t.Parallel()
-	r := start(t, "memory", Config{RPC: rpc.ServerConfig{MaxConnectionAge: 500 * time.Millisecond, MaxConnectionGrace: 900 * time.Millisecond}})
+	r := start(t, "memory", Config{RPC: rpc.ServerConfig{MaxConnectionAge: 500 * time.Millisecond, MaxConnectionGrace: 6 * time.Second}})
 	r.configure(t)
 	r.add(t, "a")
 	w := r.work(t, &queuev1.Hello{SessionId: "w"})
 	w.give(1)
 	l := wait(t, w.leases)
 	began := time.Now()
-	for moves := 0; time.Since(began) < 1500*time.Millisecond || moves == 0; moves++ { // over at least one connection's end
+	for moves := 0; time.Since(began) < 7*time.Second || moves == 0; moves++ { // over at least one connection's end
 		c := wait(t, w.control)
 		if c.GetAction() != queuev1.Action_ACTION_RECONNECT {
 			t.Fatalf("control %v", c)

@@ -2,6 +2,7 @@ package failover
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -85,6 +86,9 @@ func TestAReaderGoesOnWhenTheServerOfItsConsumerIsKilled(t *testing.T) {
 	}
 	t.Cleanup(conn.Close)
 	w, err := conn.Writer(t.Context(), pods, stream.WriterConfig{Term: 1})
+	for deadline := time.Now().Add(2 * time.Minute); errors.Is(err, stream.ErrUnavailable) && time.Now().Before(deadline); {
+		w, err = conn.Writer(t.Context(), pods, stream.WriterConfig{Term: 1}) // the log's group has no leader yet
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,9 @@ type ClusterSet struct {
 }
 
 // Cluster starts masters of a Redis Cluster, without replicas, each with an
-// append-only file with fsync always, and waits until every one serves.
+// append-only file with fsync always, and waits until every one serves. A node
+// that answers slowly is not taken for dead: it may be silent for a minute. A
+// test of dead nodes passes a shorter --cluster-node-timeout.
 func Cluster(t testing.TB, masters int, args ...string) *ClusterSet {
 	t.Helper()
 	const slots = 16384
@@ -26,7 +28,7 @@ func Cluster(t testing.TB, masters int, args ...string) *ClusterSet {
 	bus := func(i int) string { return addrs[masters+i][strings.LastIndex(addrs[masters+i], ":")+1:] }
 	for i, addr := range addrs[:masters] {
 		own := append([]string{
-			"--appendfsync", "always", "--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--cluster-port", bus(i),
+			"--appendfsync", "always", "--cluster-enabled", "yes", "--cluster-node-timeout", "60000", "--cluster-port", bus(i),
 		}, args...)
 		c.Nodes = append(c.Nodes, newNode(t, addr, embedded.RedisConfig{Persist: true, Args: own}))
 	}
@@ -64,7 +66,7 @@ func (c *ClusterSet) URL() string { return "redis+cluster://" + strings.Join(c.A
 // Wait waits until every node sees every other and all slots served.
 func (c *ClusterSet) Wait() {
 	c.t.Helper()
-	wait(c.t, "the cluster", 20*time.Second, func() bool {
+	wait(c.t, "the cluster", time.Minute, func() bool {
 		for _, n := range c.Nodes {
 			info, err := n.try("CLUSTER", "INFO")
 			text := fmt.Sprint(info)

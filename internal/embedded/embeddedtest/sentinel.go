@@ -14,8 +14,13 @@ import (
 // MasterName is what sentinels call the master they watch.
 const MasterName = "deltaplane"
 
-// SentinelSet is a master, its replicas, and three sentinels that replace a
-// master which has been silent for half a second.
+// steady and quick are how long a master may be silent before the sentinels
+// replace it: as a rule, and once it was killed.
+const steady, quick = time.Minute, 500 * time.Millisecond
+
+// SentinelSet is a master, its replicas, and three sentinels. They replace a
+// master that Kill or Fail ended within a second or two, any other one only
+// after a minute of silence: a slow machine is no failover.
 type SentinelSet struct {
 	t         testing.TB
 	Nodes     []*Node // the first was the first master
@@ -43,7 +48,7 @@ func Sentinel(t testing.TB, replicas int, args ...string) *SentinelSet {
 		line := func(format string, a ...any) { fmt.Fprintf(&conf, "sentinel "+format+"\n", a...) }
 		line("myid %040d", i+1)
 		line("monitor %s %s 2", MasterName, strings.Replace(addrs[0], ":", " ", 1))
-		line("down-after-milliseconds %s 500", MasterName)
+		line("down-after-milliseconds %s %d", MasterName, steady.Milliseconds())
 		line("failover-timeout %s 3000", MasterName)
 		// What they would tell one another in their first seconds.
 		for _, replica := range addrs[1 : 1+replicas] {
@@ -99,20 +104,38 @@ func (s *SentinelSet) master() *Node {
 	return nil
 }
 
-// Fail kills the master as kill -9 does, and waits until the sentinels have
-// made a replica the master and it takes writes. It returns the old master,
-// which Start brings back as a replica, and the new one.
-func (s *SentinelSet) Fail() (was, is *Node) {
+// Kill ends the master as kill -9 does, and lets the sentinels replace it soon.
+// It returns the old master, which Start brings back as a replica.
+func (s *SentinelSet) Kill() (was *Node) {
 	s.t.Helper()
 	was = s.Master()
+	s.replaceAfter(quick)
 	was.Kill()
-	return was, s.WaitMaster(was)
+	return was
+}
+
+// Fail is Kill, and waits until the sentinels have made a replica the master
+// and it takes writes. It returns the old master and the new one.
+func (s *SentinelSet) Fail() (was, is *Node) {
+	s.t.Helper()
+	was = s.Kill()
+	is = s.WaitMaster(was)
+	s.replaceAfter(steady)
+	return was, is
+}
+
+// replaceAfter sets how long a master may be silent before it is replaced.
+func (s *SentinelSet) replaceAfter(silence time.Duration) {
+	s.t.Helper()
+	for _, w := range s.Sentinels {
+		w.Do("SENTINEL", "SET", MasterName, "down-after-milliseconds", silence.Milliseconds())
+	}
 }
 
 // WaitMaster waits until another node than was is the master and takes writes.
 func (s *SentinelSet) WaitMaster(was *Node) (is *Node) {
 	s.t.Helper()
-	s.wait("a new master", 30*time.Second, func() bool {
+	s.wait("a new master", time.Minute, func() bool {
 		is = s.master()
 		return is != nil && is != was && s.role(is) == "master"
 	})
@@ -130,7 +153,7 @@ func (s *SentinelSet) role(n *Node) string {
 // WaitReplicas waits until n replicas have what the master has.
 func (s *SentinelSet) WaitReplicas(n int) {
 	s.t.Helper()
-	s.wait(fmt.Sprintf("%d replicas in step", n), 20*time.Second, func() bool {
+	s.wait(fmt.Sprintf("%d replicas in step", n), time.Minute, func() bool {
 		m := s.master()
 		if m == nil {
 			return false

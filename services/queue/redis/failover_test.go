@@ -28,7 +28,7 @@ func TestAFailoverLosesNothingAcknowledgedAndPausesLeases(t *testing.T) {
 		<-woken
 	}
 
-	s.Master().Kill()
+	s.Kill()
 	r := turn(t, q, workqueue.Turn{Ops: add("during").Ops, Takes: take(200).Takes})
 	if len(r.Leases) != 0 || r.Counts.Ready != 100 || r.Counts.Processing != 1 {
 		t.Errorf("right after the failover: %d leases, counts %+v; want none, 100 ready, 1 held", len(r.Leases), r.Counts)
@@ -90,7 +90,7 @@ func TestAFailoverToARedisWithAnotherClockMovesNothing(t *testing.T) {
 			delayed.Ops[0].Delay = (2 * time.Minute).Microseconds()
 			turn(t, q, delayed)
 
-			s.Master().Kill()
+			s.Kill()
 			step.Add(int64(by)) // of whatever is promoted: nothing else answers any more
 			turn(t, q, workqueue.Turn{})
 			if got := e.ClockSteps(); got != 1 {

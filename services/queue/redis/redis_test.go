@@ -21,7 +21,7 @@ func open(t *testing.T, url string) (*redis.Engine, enginetest.Fixture) {
 	t.Helper()
 	var skew, step atomic.Int64
 	e, err := redis.New(redis.Config{
-		URL: url, Skew: func() time.Duration { return time.Duration(skew.Load()) }, Step: func() time.Duration { return time.Duration(step.Load()) },
+		URL: url, GiveUp: time.Minute, Skew: func() time.Duration { return time.Duration(skew.Load()) }, Step: func() time.Duration { return time.Duration(step.Load()) },
 	})
 	if err != nil {
 		t.Fatal(err)
