@@ -38,8 +38,8 @@ type process struct {
 
 func newCrew(t *testing.T, servers int) *crew {
 	t.Helper()
-	// Where a server is stopped, another one sometimes leaves records out, and its readers cannot know ("What the log
-	// promises on NATS" in ARCHITECTURE.md): so it is for long runs only, which say how often.
+	// Where a server is stopped, another one sometimes leaves records out, and its readers cannot know ("The log
+	// on NATS" in docs/guarantees.md): so it is for long runs only, which say how often.
 	c := &crew{t: t, src: newSource(t), stops: os.Getenv("DELTAPLANE_ANSWERS") != ""}
 	var url string
 	if servers == 1 {
