@@ -45,7 +45,7 @@ type line struct {
 // would wait for few that take long.
 type lines struct{ large, small line }
 
-func newLines(cfg *Config) lines {
+func newLines(cfg *watchConfig) lines {
 	places := smallPerProc * runtime.GOMAXPROCS(0)
 	return lines{
 		large: line{places: cfg.MaxInitialStates, most: linePerPlace * cfg.MaxInitialStates, keepFor: largeFor},
@@ -229,12 +229,12 @@ func (l *line) len() (taken, waiting int) {
 
 // admit waits until the watch may begin with its state.
 func (w *watcher) admit(ctx context.Context) (done func(), err error) {
-	src, err := w.filter.source(w.hub().current())
+	src, err := w.filter.source(w.hub.current())
 	if err != nil {
 		return nil, w.c.indexError(err)
 	}
 	l := w.s.lines.of(src.total)
 	taken, _ := l.len()
 	w.waited = w.waited || taken >= l.places
-	return l.enter(ctx, rpc.Client(ctx), w.s.stopping, w.s.cfg.MaxWait)
+	return l.enter(ctx, rpc.Client(ctx), w.s.waits.stopping, w.s.waits.maxWait)
 }

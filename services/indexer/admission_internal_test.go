@@ -92,8 +92,7 @@ func TestAHerdOfSmallStatesIsSentAFewAtATime(t *testing.T) {
 		c := newTestCollection(t, nil)
 		c.mustApply(t, delta.Batch{Reset: true, Records: []delta.Record{synced(1)}, Replayed: true, Next: 2})
 		stopping := make(chan struct{})
-		cfg := Config{}.withDefaults()
-		s := &server{Service: &Service{cfg: cfg, metrics: c.metrics, lines: newLines(&cfg), stopping: stopping}}
+		s := newTestWatches(t, nil, Config{}.withDefaults(), stopping)
 		if s.lines.of(smallState) == s.lines.of(smallState+1) {
 			t.Fatal("small states wait behind large ones")
 		}
@@ -102,12 +101,12 @@ func TestAHerdOfSmallStatesIsSentAFewAtATime(t *testing.T) {
 		admitted, left := make(chan func(), herd), make(chan error, herd)
 		for range herd {
 			go func() {
-				w := &watcher{s: s, c: c}
-				if _, err := c.hub.join(w, "all", "full"); err != nil {
+				w := &watcher{s: s, c: c, hub: hubOf(c)}
+				if _, err := hubOf(c).join(w, "all", "full"); err != nil {
 					left <- err
 					return
 				}
-				defer c.hub.leave(w)
+				defer hubOf(c).leave(w)
 				done, err := w.admit(t.Context())
 				if err != nil {
 					left <- err

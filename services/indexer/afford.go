@@ -49,7 +49,7 @@ func (x scope) sum(cluster string, set definition.Set, costs map[string]uint64) 
 // together with those declared before them: such as were stored when there was no
 // bound. list is in the order in which they were declared, which is that of the
 // bucket, so that all replicas refuse the same ones.
-func (c *collection) refuseUnaffordable(list []declaration) {
+func (c *indexes) refuseUnaffordable(list []declaration) {
 	sum, counted := uint64(0), map[string]bool{}
 	for i := range list {
 		d := &list[i]

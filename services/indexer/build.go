@@ -69,7 +69,7 @@ func byOwners(o *store.Owners, which definition.Owner) []string {
 // declare brings what the collection has in line with what is declared for it,
 // as far as that takes no time: the plan of what is read at ingest, and indexes
 // that are declared no more. The rest is for build, which is woken.
-func (c *collection) declare() {
+func (c *indexes) declare() {
 	c.declaring.Lock()
 	defer c.declaring.Unlock()
 	list := c.declarations.of(c.id)
@@ -102,7 +102,7 @@ func (c *collection) declare() {
 
 // drop removes the indexes that are not declared any more. Watches go by those of
 // a snapshot, so they are gone before objects are read without their fields.
-func (c *collection) drop(list []declaration, plan *extract.Plan) {
+func (c *indexes) drop(list []declaration, plan *extract.Plan) {
 	for name, source := range c.built {
 		if x := find(list, name); x == nil || x.program == nil || x.Source() != source {
 			delete(c.built, name)
@@ -124,7 +124,7 @@ type origin struct {
 }
 
 // describe tells watches which definition each declared index has.
-func (c *collection) describe() {
+func (c *indexes) describe() {
 	snap, origins := c.store.Snapshot(), map[string]origin{}
 	for name, source := range c.built {
 		if added, ok := snap.Added(name); ok {
@@ -135,32 +135,18 @@ func (c *collection) describe() {
 }
 
 // wake makes build look whether there is something to do.
-func (c *collection) wake() {
+func (c *indexes) wake() {
 	select {
 	case c.rebuild <- struct{}{}:
 	default:
 	}
 }
 
-// build builds the indexes of a collection, and of those that take its place,
-// until ctx ends.
-func (s *Service) build(ctx context.Context, c *collection) error {
-	for ctx.Err() == nil {
-		c.build(ctx)
-		for _, next := range s.names.Load().all {
-			if next.id == c.id {
-				c = next
-			}
-		}
-	}
-	return nil
-}
-
 // build adds the indexes that are declared and not there, each time it is
 // woken, until ctx ends or the collection is given up. Objects that were
 // ingested before get their fields first, so that an index begins with all it
 // needs.
-func (c *collection) build(ctx context.Context) {
+func (c *indexes) build(ctx context.Context) {
 	for {
 		if err := c.buildOnce(ctx); err != nil {
 			return
@@ -172,7 +158,7 @@ func (c *collection) build(ctx context.Context) {
 }
 
 // awaitBuild waits until build is woken; false when it is to end.
-func (c *collection) awaitBuild(ctx context.Context) bool {
+func (c *indexes) awaitBuild(ctx context.Context) bool {
 	look := time.NewTimer(c.lookEvery)
 	defer look.Stop()
 	for {
@@ -194,7 +180,7 @@ func (c *collection) awaitBuild(ctx context.Context) bool {
 	}
 }
 
-func (c *collection) buildOnce(ctx context.Context) error {
+func (c *indexes) buildOnce(ctx context.Context) error {
 	plan := c.plan.Load()
 	if err := c.renew(ctx, plan); err != nil {
 		return c.withoutRoom(err)
@@ -206,7 +192,7 @@ func (c *collection) buildOnce(ctx context.Context) error {
 	}
 	c.declaring.Unlock()
 	return c.withoutRoom(c.store.BuildWithin(ctx, func(index string) error {
-		if err := c.room(ctx, buildMargin); err != nil {
+		if err := c.room.Spare(ctx, buildMargin); err != nil {
 			return unfit(err, index)
 		}
 		return nil
@@ -214,7 +200,7 @@ func (c *collection) buildOnce(ctx context.Context) error {
 }
 
 // addMissing adds the indexes that are declared; every object has their fields.
-func (c *collection) addMissing() {
+func (c *indexes) addMissing() {
 	fns := map[string]store.IndexFunc{}
 	for _, x := range *c.declared.Load() {
 		if _, ok := c.built[x.Name]; !ok && x.program != nil {

@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"errors"
 	"runtime"
 
 	"google.golang.org/grpc"
@@ -14,6 +15,8 @@ import (
 
 // This file is where experimental API of grpc-go is used: the second codec
 // interface and its buffers. copyCodec does the same without it.
+
+var errNotMessage = errors.New("not a message")
 
 // frame is a message that is protobuf already and may be sent any number of
 // times. It goes to the transport as it is; stored payloads in it are not

@@ -4,12 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
-	"math"
-	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,7 +13,6 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
-	"github.com/deltaplane/deltaplane/services/indexer/definition"
 	"github.com/deltaplane/deltaplane/services/indexer/extract"
 	"github.com/deltaplane/deltaplane/services/indexer/payload"
 )
@@ -34,34 +29,21 @@ type collection struct {
 	replayBegan time.Time // the last one
 	fresh       time.Time
 	tracer      trace.Tracer
-	metrics     *metrics
+	metrics     *followMetrics
 	ttl         time.Duration
 	hazed       uint64 // end of the last span of hazy
 	now         func() time.Time
 
 	checkpointing
 
-	ingest sync.Mutex // held while a batch is applied, and while the plan is replaced
-	plan   atomic.Pointer[extract.Plan]
-	read   atomic.Pointer[extract.Plan] // by which, or a later one, every object has been read
-	paths  []definition.Path            // that are read whatever is declared
-	slog   *slog.Logger
-
-	declarations *declarations
-	declared     atomic.Pointer[[]declaration] // what is declared for the collection, by name
-	rebuild      chan struct{}                 // wakes build
-	declaring    sync.Mutex                    // guards built and unfit, and orders changes of what is declared
-	built        map[string]string             // declared indexes of the store, with their sources
-	unfit        map[string]*omission          // declared indexes for which there was no room
-	room         func(ctx context.Context, size int) error
-	fits         func(size int) bool // whether indexes may take so much more at present
-	lookEvery    time.Duration       // how often it is looked whether there is room for one that was left out
-	origins      atomic.Pointer[map[string]origin]
+	*indexes
+	history
 
 	id       delta.Collection
 	name     string
 	store    *store.Store
 	keeper   *payload.Keeper
+	observer observer
 	refused  atomic.Pointer[refusal] // set while the collection does not fit
 	evicted  chan struct{}           // closed when another collection takes its place
 	logBytes atomic.Uint64           // size of the log as last known
@@ -71,146 +53,35 @@ type collection struct {
 	frozen   atomic.Int64  // since when the revision stands still behind a hole, in nanoseconds; 0 when it does not
 	tail     atomic.Uint64 // last sequence of the log as last known
 	head     atomic.Uint64 // its first
-	watchers atomic.Int64
-	hub      *hub
 	lastErr  atomic.Pointer[string]
-	terms    atomic.Pointer[[]reign]
-	hazy     atomic.Pointer[[]span]
 }
 
-// reign is a term with the lowest sequence at which it was seen.
-type reign struct{ term, first uint64 }
-
-// noteTerms remembers where terms began, for readers that resume. seen is the
-// last sequence before the records. A term that is met by another record than
-// those that begin it may have begun anywhere behind the one before.
-func (c *collection) noteTerms(records []delta.Record, seen uint64) {
-	var known []reign
-	if p := c.terms.Load(); p != nil {
-		known = *p
-	}
-	changed := false
-	for i := range records {
-		r := &records[i]
-		if r.Sequence == 0 {
-			continue
-		}
-		if n := len(known); n == 0 || known[n-1].term < r.Term {
-			first := seen + 1
-			if r.Kind == delta.KindTerm || r.Kind == delta.KindFence || r.Kind == delta.KindOrigin {
-				first = r.Sequence
-			}
-			known, changed = append(slices.Clip(known), reign{r.Term, first}), true
-		}
-		seen = r.Sequence
-	}
-	if changed {
-		c.terms.Store(&known)
-	}
+// observer is told what has been applied to a collection.
+type observer interface {
+	// Applied is called behind each snapshot made of live records, with their number.
+	Applied(records int)
+	// Wake is called when the collection has begun to lag, or does no more.
+	Wake()
 }
 
-// disowned reports whether a term newer than the position's began at or below
-// it: the record that was there is not part of the log any more (design 6.4).
-func (c *collection) disowned(p delta.Position) bool {
-	known := c.terms.Load()
-	if known == nil || p.Term == 0 {
-		return false
-	}
-	for _, k := range *known {
-		if k.term > p.Term && k.first <= p.Sequence {
-			return true
-		}
-	}
-	return false
-}
-
-// span is the positions between two, both left out.
-type span struct{ from, to uint64 }
-
-// open is the end of a span that goes on.
-const open = math.MaxUint64
-
-// mostSpans bounds what is remembered; the two oldest become one.
-const mostSpans = 64
-
-// holed reports whether a batch that follows a sequence leaves some out: records
-// that were replaced before they were read.
-func holed(b *delta.Batch, seen uint64) bool {
-	n := uint64(len(b.Records) + len(b.Unreadable))
-	return b.End > 0 || b.Next > seen+1+n
-}
-
-// noteHaze remembers at which positions the objects held are not those of the
-// log at that position, since newer records had replaced theirs: until the end
-// of the log as it was seen after that.
-func (c *collection) noteHaze(b *delta.Batch, gap bool, seen uint64) {
-	var spans []span
-	if p := c.hazy.Load(); p != nil && !b.Reset {
-		spans = slices.Clone(*p)
-	}
-	n := len(spans)
-	hazy := n > 0 && spans[n-1].to == open
-	if !hazy && !gap && !b.Reset {
-		return
-	}
-	if !hazy {
-		spans = append(spans, span{seen, open})
-	}
-	c.hazed = c.follower.Position().Sequence
-	if n := len(spans); n > mostSpans {
-		spans = slices.Replace(spans, 0, 2, span{spans[0].from, spans[1].to})
-	}
-	c.hazy.Store(&spans)
-}
-
-// clearHaze ends a span whose end has been applied. That is done behind the
-// snapshot, so that whoever finds it ended finds that too.
-func (c *collection) clearHaze() {
-	p := c.hazy.Load()
-	if p == nil || !c.follower.Readable() || c.follower.Frozen() || (*p)[len(*p)-1].to != open {
-		return
-	}
-	spans := slices.Clone(*p)
-	spans[len(spans)-1].to = c.follower.Position().Sequence
-	c.hazy.Store(&spans)
-}
-
-// exact reports whether a reader of the log up to a position knew what this
-// replica knew there, so that its changes since are the reader's.
-func (c *collection) exact(p delta.Position) bool {
-	if spans := c.hazy.Load(); spans != nil {
-		for _, s := range *spans {
-			if s.from < p.Sequence && p.Sequence < s.to {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-func (s *Service) newCollection(id delta.Collection) *collection {
+func (s *collections) newCollection(id delta.Collection) *collection {
 	ttl := s.log.TombstoneTTL()
-	fields := paths(id, s.cfg.Fields)
-	plan := extract.NewPlan(fields, nil)
 	c := &collection{
-		id: id, name: id.String(), ttl: ttl, now: time.Now, metrics: s.metrics, tracer: s.tracer,
-		extract: extract.New(plan), paths: fields, slog: s.slog,
-		declarations: s.declarations, rebuild: make(chan struct{}, 1), built: map[string]string{},
+		id: id, name: id.String(), ttl: ttl, now: time.Now, metrics: s.metrics, tracer: s.tracer, evicted: make(chan struct{}),
 		store: store.New(store.Options{
 			TombstoneTTL: ttl, RingChanges: s.cfg.RingChanges, RingBytes: s.cfg.RingBytes, Indexers: builtIn(id),
 		}),
 	}
-	c.plan.Store(plan)
-	c.read.Store(plan)
-	c.declared.Store(&[]declaration{})
-	c.origins.Store(&map[string]origin{})
-	c.keeper, c.evicted = payload.NewKeeper(c.store, payload.Config{}), make(chan struct{})
+	c.indexes = newIndexes(indexesConfig{
+		id: id, store: c.store, slog: s.slog, now: func() time.Time { return c.now() }, declarations: s.declarations, fields: s.cfg.Fields,
+		evicted: c.evicted, room: &roomOf{s, c}, lookEvery: min(time.Second, s.cfg.DiscoverEvery),
+	})
+	c.extract = extract.New(c.plan.Load())
+	c.keeper = payload.NewKeeper(c.store, payload.Config{})
 	if s.cfg.Tier == TierCompact {
 		c.keeper.Compact(false)
 	}
-	c.unfit, c.room = map[string]*omission{}, func(ctx context.Context, size int) error { return s.spare(ctx, c, size) }
-	c.fits, c.lookEvery = s.fits, min(time.Second, s.cfg.DiscoverEvery)
-	c.hub = newHub(c, s.cfg.RingBytes, &s.requests, s.scans, s.stopping)
+	c.observer = s.observe(c)
 	c.fail(nil)
 	return c
 }
@@ -222,6 +93,17 @@ func (c *collection) fail(err error) {
 		text = err.Error()
 	}
 	c.lastErr.Store(&text)
+}
+
+// synced says whether reads of the collection may be answered.
+func (c *collection) synced(snap *store.Snapshot) error {
+	if snap.State().Synced {
+		return nil
+	}
+	if r := c.refused.Load(); r != nil {
+		return r.fault
+	}
+	return newFault(errNotSynced, c.name, "collection", c.name)
 }
 
 // apply makes one snapshot of one batch of the log.
@@ -260,7 +142,9 @@ func (c *collection) apply(ctx context.Context, b intake) {
 	}
 	gap := holed(&b.Batch, seen)
 	revision := c.follower.Apply(b.Batch)
-	c.noteHaze(&b.Batch, gap, seen)
+	if c.noteStale(b.Reset, gap, seen) {
+		c.hazed = c.follower.Position().Sequence
+	}
 	for _, u := range b.Unreadable {
 		c.metrics.unreadable.WithLabelValues(c.name).Inc()
 		if u.Key != "" {
@@ -294,16 +178,15 @@ func (c *collection) apply(ctx context.Context, b intake) {
 	}
 	result := c.store.Apply(batch, now)
 	if lagged {
-		c.hub.wake()
+		c.observer.Wake()
 	}
 	visible := c.now()
-	if live && c.watchers.Load() > 0 {
-		if len(b.Records) <= fewRecords {
-			c.hub.atOnce()
-		}
-		runtime.Gosched() // to whom the snapshot has woken: what follows is bookkeeping
+	if live {
+		c.observer.Applied(len(b.Records))
 	}
-	c.clearHaze()
+	if c.follower.Readable() && !c.follower.Frozen() {
+		c.endStale(c.follower.Position().Sequence)
+	}
 	if state.Synced {
 		c.refused.Store(nil)
 	}
@@ -322,6 +205,13 @@ func (c *collection) apply(ctx context.Context, b intake) {
 	}
 	clear(batch.Ops)
 	c.ops = batch.Ops[:0]
+}
+
+// holed reports whether a batch that follows a sequence leaves some out: records
+// that were replaced before they were read.
+func holed(b *delta.Batch, seen uint64) bool {
+	n := uint64(len(b.Records) + len(b.Unreadable))
+	return b.End > 0 || b.Next > seen+1+n
 }
 
 // horizon finds, during a replay, from where on every delete is still in the

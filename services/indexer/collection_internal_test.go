@@ -15,6 +15,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/stream"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/indexer/extract"
 )
 
@@ -40,20 +41,25 @@ var now = time.Unix(1_700_000_000, 0)
 
 func newTestCollection(t *testing.T, spans *tracetest.SpanRecorder) *collection {
 	t.Helper()
-	m, err := newMetrics(prometheus.NewRegistry())
+	c := newTestCollections(t, spans, Config{}.withDefaults(), time.Hour).newCollection(delta.Collection{Cluster: "dev", Version: "v1", Resource: "pods"})
+	c.now = func() time.Time { return now }
+	return c
+}
+
+// newTestCollections are none yet, of a log that nobody reads.
+func newTestCollections(t *testing.T, spans *tracetest.SpanRecorder, cfg Config, ttl time.Duration) *collections {
+	t.Helper()
+	provider := trace.NewTracerProvider()
+	if spans != nil {
+		provider = trace.NewTracerProvider(trace.WithSpanProcessor(spans))
+	}
+	tel := &telemetry.Telemetry{Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Tracer: provider}
+	s, err := newCollections(cfg.follow(), deadLog{ttl: ttl}, tel)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Service{
-		cfg: Config{}.withDefaults(), log: deadLog{ttl: time.Hour}, metrics: m, tracer: trace.NewTracerProvider().Tracer(""), scans: make(chan struct{}, 1),
-	}
-	s.declarations = newDeclarations(s.log, slog.New(slog.DiscardHandler), s.redeclare)
-	if spans != nil {
-		s.tracer = trace.NewTracerProvider(trace.WithSpanProcessor(spans)).Tracer("")
-	}
-	c := s.newCollection(delta.Collection{Cluster: "dev", Version: "v1", Resource: "pods"})
-	c.now = func() time.Time { return now }
-	return c
+	s.observe = newTestWatches(t, s, cfg, make(chan struct{})).observe
+	return s
 }
 
 func record(seq uint64, age time.Duration) delta.Record {

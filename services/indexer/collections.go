@@ -2,40 +2,114 @@ package indexer
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
 	"time"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
+	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/sync/errgroup"
 
-	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
-	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/stream"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/services/indexer/checkpoint"
 )
 
-// ListCollections tells how current each collection is. It answers at any time.
-func (s *server) ListCollections(context.Context, *indexv1.ListCollectionsRequest) (*indexv1.ListCollectionsResponse, error) {
-	resp := &indexv1.ListCollectionsResponse{Replica: s.cfg.Replica}
-	now := time.Now()
-	for _, c := range s.names.Load().all {
-		snap := c.store.Snapshot()
-		st := snap.State()
-		status := &indexv1.CollectionStatus{
-			Collection: c.name, Cluster: c.id.Cluster, Group: c.id.Group, Version: c.id.Version, Resource: c.id.Resource,
-			Synced: st.Synced, Revision: revision(snap), Upper: upper(snap), Objects: int64(snap.Len()), LagRecords: int64(c.lag(st)),
-			Position: &deltav1.Position{Epoch: st.Position.Epoch, Sequence: st.Position.Sequence, Term: st.Position.Term},
-			Stale:    stale(st, now, s.cfg.StaleAfter), Quarantined: int64(snap.Faults()), Bytes: int64(snap.Bytes()), LastError: *c.lastErr.Load(),
-			Tier: indexv1.Tier_TIER_RAW, StoredBytes: int64(snap.StoredBytes()), MemoryBytes: int64(c.memory()),
-			WarmStart: c.warm.Load(), Watchers: c.watchers.Load(), Scope: scopes[c.scopeIn(snap)],
-			Names: c.known.otherNames(),
-		}
-		if c.keeper.Compacting() {
-			status.Tier = indexv1.Tier_TIER_COMPACT
-		}
-		if at := c.frozenSince(); !at.IsZero() {
-			status.FrozenSince, status.Lagging = timestamppb.New(at), c.lagging(now)
-		}
-		if !st.Fresh.IsZero() {
-			status.LiveAt = timestamppb.New(st.Fresh)
-		}
-		resp.Collections = append(resp.Collections, status)
+// deltaLog is what is read of the log; *stream.Conn has it.
+type deltaLog interface {
+	Collections(ctx context.Context) ([]delta.Collection, error)
+	Read(ctx context.Context, col delta.Collection, cfg stream.ReadConfig, h stream.Handler) error
+	Tail(ctx context.Context, col delta.Collection) (stream.Tail, error)
+	TombstoneTTL() time.Duration
+	Healthy() bool
+	Bucket(ctx context.Context, name string, ttl time.Duration) (*stream.Bucket, error)
+}
+
+// health is where it is told what is served; *rpc.Server has it.
+type health interface {
+	SetServing(service string, serving bool)
+	SetPart(name string, serving bool)
+}
+
+// followConfig says which logs are followed, and how; see indexer.Config.
+type followConfig struct {
+	Collections                []string
+	DiscoverEvery, ForgetAfter time.Duration
+	Fields                     map[string][]string
+	DataDir                    string
+	CheckpointEvery            time.Duration
+	CheckpointRate             int
+	RingChanges, RingBytes     int
+	Tier                       Tier
+	MemoryBudget               int
+}
+
+// collections are what this process holds: one collection for each log that it follows.
+type collections struct {
+	cfg          followConfig
+	log          deltaLog
+	slog         *slog.Logger
+	tracer       trace.Tracer
+	metrics      *followMetrics
+	health       health
+	observe      func(*collection) observer
+	declarations *declarations
+
+	files    *checkpoint.Dir // nil when none are kept
+	unsaving atomic.Bool     // some cannot be written, which was logged
+
+	naming     sync.Mutex // held to replace names
+	names      atomic.Pointer[names]
+	discovered atomic.Bool
+	ready      atomic.Bool // every log found at first has been replayed; stays
+	reclaimed  reclaimed
+}
+
+// newCollections returns none yet, to be opened.
+func newCollections(cfg followConfig, log deltaLog, tel *telemetry.Telemetry) (*collections, error) {
+	s := &collections{cfg: cfg, log: log, slog: tel.Log, tracer: tel.Tracer.Tracer("deltaplane/indexer")}
+	s.names.Store(&names{})
+	s.declarations = newDeclarations(log, tel.Log, s.redeclare)
+	var err error
+	if s.metrics, err = newFollowMetrics(tel.Registry); err != nil {
+		return nil, err
 	}
-	return resp, nil
+	return s, tel.Registry.Register(followGauges{s})
+}
+
+// open makes those known that the configuration names. Every collection gets the
+// observer that observe returns for it.
+func (s *collections) open(health health, observe func(*collection) observer) error {
+	s.health, s.observe = health, observe
+	for _, name := range s.cfg.Collections {
+		id, err := delta.ParseCollection(name)
+		if err != nil {
+			return err
+		}
+		s.know(id)
+	}
+	return nil
+}
+
+// run follows the logs until ctx ends.
+func (s *collections) run(ctx context.Context) (err error) {
+	g, following := errgroup.WithContext(ctx)
+	if s.cfg.DataDir != "" {
+		if s.files, err = checkpoint.Open(s.cfg.DataDir); err != nil {
+			return fmt.Errorf("indexer: data dir: %w", err)
+		}
+		defer func() { err = errors.Join(err, s.files.Close()) }()
+		defer s.saveAll(ctx)
+		g.Go(func() error { return s.keep(following) })
+	}
+	g.Go(func() error {
+		s.declarations.run(following)
+		return nil
+	})
+	g.Go(func() error { return s.discover(following, g) })
+	g.Go(func() error { return s.tend(following) })
+	return g.Wait()
 }

@@ -203,3 +203,24 @@ func (c Config) Validate() error {
 	}
 	return errors.Join(errs...)
 }
+
+func (c Config) follow() followConfig {
+	return followConfig{
+		Collections: c.Collections, DiscoverEvery: c.DiscoverEvery, ForgetAfter: c.ForgetAfter, Fields: c.Fields, DataDir: c.DataDir,
+		CheckpointEvery: c.CheckpointEvery, CheckpointRate: c.CheckpointRate, RingChanges: c.RingChanges, RingBytes: c.RingBytes,
+		Tier: c.Tier, MemoryBudget: c.MemoryBudget,
+	}
+}
+
+func (c Config) read() readConfig {
+	return readConfig{
+		MaxPageBytes: c.MaxPageBytes, MaxResponseBytes: c.MaxResponseBytes, ExpireEvery: c.DiscoverEvery,
+		SnapshotTTL: c.SnapshotTTL, MaxSnapshots: c.MaxSnapshots, SnapshotMaxAge: c.SnapshotMaxAge, SnapshotBytes: c.SnapshotBytes,
+	}
+}
+
+func (c Config) watch() watchConfig {
+	return watchConfig{
+		MaxWatchers: c.MaxWatchers, MaxClientWatchers: c.MaxClientWatchers, MaxInitialStates: c.MaxInitialStates, RingBytes: c.RingBytes,
+	}
+}

@@ -2,7 +2,6 @@ package indexer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -29,6 +28,12 @@ type waiter interface {
 	resume()
 }
 
+// waits bound how long requests wait for the snapshots that answer them.
+type waits struct {
+	defaultWait, maxWait time.Duration
+	stopping             <-chan struct{} // closed when calls that last are to end
+}
+
 // demand is what a request asks of a snapshot, and how long it waits for one.
 type demand struct {
 	least delta.Revision
@@ -42,7 +47,7 @@ func (d *demand) met(snap *store.Snapshot) bool {
 }
 
 // demand reads a consistency.
-func (s *Service) demand(want *indexv1.Consistency) (d demand, err error) {
+func (s *waits) demand(want *indexv1.Consistency) (d demand, err error) {
 	if want.GetAtLeast() == nil && !want.GetExact() {
 		return d, nil
 	}
@@ -56,7 +61,7 @@ func (s *Service) demand(want *indexv1.Consistency) (d demand, err error) {
 
 // read returns the snapshot that answers a request: the latest one, or the
 // first that is as the consistency asks.
-func (s *Service) read(ctx context.Context, c *collection, want *indexv1.Consistency) (*store.Snapshot, error) {
+func (s *waits) read(ctx context.Context, c *collection, want *indexv1.Consistency) (*store.Snapshot, error) {
 	d, err := s.demand(want)
 	if err != nil {
 		return nil, err
@@ -65,7 +70,7 @@ func (s *Service) read(ctx context.Context, c *collection, want *indexv1.Consist
 }
 
 // meet returns the latest snapshot, or the first that meets a demand.
-func (s *Service) meet(ctx context.Context, c *collection, d *demand) (*store.Snapshot, error) {
+func (s *waits) meet(ctx context.Context, c *collection, d *demand) (*store.Snapshot, error) {
 	snap := c.store.Snapshot()
 	if err := c.synced(snap); err != nil || d.wait == 0 || d.met(snap) {
 		return snap, err
@@ -84,7 +89,7 @@ func (s *Service) meet(ctx context.Context, c *collection, d *demand) (*store.Sn
 		case <-s.stopping:
 			return nil, newFault(errStopping, "")
 		case <-ctx.Done():
-			return nil, c.late(snap, d)
+			return nil, late(c, snap, d)
 		}
 		snap = c.store.Snapshot()
 		if err := c.synced(snap); err != nil || d.met(snap) {
@@ -93,54 +98,7 @@ func (s *Service) meet(ctx context.Context, c *collection, d *demand) (*store.Sn
 	}
 }
 
-// readAll returns a snapshot of each of several collections. A revision belongs
-// to one of them, so at_least is refused unless there is only one; the tokens of
-// pages, which go on from least, have one for each. Skipping, it leaves out those
-// that cannot be read, as long as one can.
-func (s *Service) readAll(ctx context.Context, list []*collection, want *indexv1.Consistency, least uppers, skip bool) ([]part, error) {
-	if want.GetAtLeast() != nil && len(list) > 1 && least == nil {
-		return nil, rpc.InvalidArgument("consistency.at_least",
-			fmt.Sprintf("is a revision of one collection, and this is a read of %d; name each in WaitForRevision first", len(list)))
-	}
-	all, err := s.demand(want)
-	if err != nil {
-		return nil, err
-	}
-	parts := make([]part, 0, len(list))
-	var unread error
-	for _, c := range list {
-		d := all
-		if least != nil {
-			d.least, d.wait = least.of(c), all.wait
-		}
-		snap, err := s.meet(ctx, c, &d)
-		switch {
-		case err == nil:
-			parts = append(parts, part{c, snap})
-		case !skip || !errors.Is(err, errNotSynced) && !errors.Is(err, errMemoryBudget):
-			return nil, err
-		case unread == nil:
-			unread = err
-		}
-	}
-	if len(parts) == 0 {
-		return nil, unread
-	}
-	return parts, nil
-}
-
-// synced says whether reads of the collection may be answered.
-func (c *collection) synced(snap *store.Snapshot) error {
-	if snap.State().Synced {
-		return nil
-	}
-	if r := c.refused.Load(); r != nil {
-		return r.fault
-	}
-	return newFault(errNotSynced, c.name, "collection", c.name)
-}
-
-func (c *collection) late(snap *store.Snapshot, d *demand) error {
+func late(c *collection, snap *store.Snapshot, d *demand) error {
 	st := snap.State()
 	if reached(snap, d.least) {
 		return newFault(errNotExact, fmt.Sprintf("%s is at %v and has events up to %v", c.name, st.Revision, st.Upper), "collection", c.name).reached(snap)
@@ -171,9 +129,9 @@ func parseRevision(field string, r *deltav1.Revision) (delta.Revision, error) {
 }
 
 // timeout bounds how long a request may wait.
-func (s *Service) timeout(field string, d *durationpb.Duration) (time.Duration, error) {
+func (s *waits) timeout(field string, d *durationpb.Duration) (time.Duration, error) {
 	if d == nil {
-		return s.cfg.DefaultWait, nil
+		return s.defaultWait, nil
 	}
 	if err := d.CheckValid(); err != nil {
 		return 0, rpc.InvalidField(field, err)
@@ -182,9 +140,9 @@ func (s *Service) timeout(field string, d *durationpb.Duration) (time.Duration, 
 	case wait < 0:
 		return 0, rpc.InvalidArgument(field, fmt.Sprintf("%v is negative", wait))
 	case wait == 0:
-		return s.cfg.DefaultWait, nil
+		return s.defaultWait, nil
 	default:
-		return min(wait, s.cfg.MaxWait), nil
+		return min(wait, s.maxWait), nil
 	}
 }
 
@@ -203,39 +161,8 @@ func deadline(ctx context.Context, wait time.Duration) time.Time {
 	return at
 }
 
-// WaitForRevision answers when every revision asked for has been reached. It
-// also waits for a collection to be synced.
-func (s *server) WaitForRevision(ctx context.Context, req *indexv1.WaitForRevisionRequest) (*indexv1.WaitForRevisionResponse, error) {
-	wait, err := s.timeout("timeout", req.GetTimeout())
-	if err != nil {
-		return nil, err
-	}
-	if n := len(req.GetRevisions()); n == 0 || n > maxBatch {
-		return nil, rpc.InvalidArgument("revisions", fmt.Sprintf("has %d entries, want 1 to %d", n, maxBatch))
-	}
-	ctx, cancel := context.WithDeadline(ctx, deadline(ctx, wait))
-	defer cancel()
-	resp := &indexv1.WaitForRevisionResponse{}
-	for i, r := range req.GetRevisions() {
-		c, err := s.find(fmt.Sprintf("revisions[%d].collection", i), r.GetCollection())
-		if err != nil {
-			return nil, err
-		}
-		least, err := parseRevision(fmt.Sprintf("revisions[%d].revision", i), r.GetRevision())
-		if err != nil {
-			return nil, err
-		}
-		snap, err := s.await(ctx, c, least)
-		if err != nil {
-			return nil, err
-		}
-		resp.Revisions = append(resp.Revisions, revisionOf(part{c, snap}))
-	}
-	return resp, nil
-}
-
 // await waits until a collection is synced and at a revision.
-func (s *Service) await(ctx context.Context, c *collection, least delta.Revision) (*store.Snapshot, error) {
+func (s *waits) await(ctx context.Context, c *collection, least delta.Revision) (*store.Snapshot, error) {
 	for {
 		snap := c.store.Snapshot()
 		err := c.synced(snap)
@@ -252,17 +179,6 @@ func (s *Service) await(ctx context.Context, c *collection, least delta.Revision
 		if err != nil {
 			return nil, err
 		}
-		return nil, c.late(snap, &demand{least: least})
+		return nil, late(c, snap, &demand{least: least})
 	}
-}
-
-func revision(snap *store.Snapshot) *deltav1.Revision {
-	return protoRevision(snap.State().Revision)
-}
-
-// upper bounds what a snapshot holds.
-func upper(snap *store.Snapshot) *deltav1.Revision { return protoRevision(snap.State().Upper) }
-
-func protoRevision(r delta.Revision) *deltav1.Revision {
-	return &deltav1.Revision{Epoch: r.Epoch, ResourceVersion: r.RV}
 }

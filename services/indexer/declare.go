@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/stream"
@@ -29,6 +30,11 @@ type declaration struct {
 	err     error
 }
 
+// buckets opens buckets of the log.
+type buckets interface {
+	Bucket(ctx context.Context, name string, ttl time.Duration) (*stream.Bucket, error)
+}
+
 // declarations are the indexes that callers have declared, as last known. They
 // go on being known while the log is away, and a bucket that is lost is made
 // anew with them: only RemoveIndexers removes.
@@ -49,13 +55,16 @@ type declaredEntry struct {
 	err      error // of a value that is no set
 }
 
-func newDeclarations(log deltaLog, slog *slog.Logger, changed func(string)) *declarations {
+func newDeclarations(log buckets, slog *slog.Logger, changed func(string)) *declarations {
 	d := &declarations{slog: slog, changed: changed, known: make(chan struct{}), entries: map[string]*declaredEntry{}}
 	d.bucket = stream.NewFollower(log.Bucket, stream.FollowConfig{
 		Name: definitionsBucket, Take: d.take, Known: d.revision, Forget: d.forget, Held: d.values, Log: slog,
 	})
 	return d
 }
+
+// run follows the bucket until ctx ends.
+func (d *declarations) run(ctx context.Context) { d.bucket.Run(ctx) }
 
 // complete reports whether all that was declared before this replica began is
 // known.

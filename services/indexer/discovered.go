@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/core/store"
 )
 
 // discovered is what the source's discovery says of a collection's resource, as
@@ -49,4 +50,20 @@ func (d *discovered) otherNames() []string {
 		return *names
 	}
 	return nil
+}
+
+// scopeIn is where keys live: as the log says or, where it is of an older
+// version, as the objects show. It is empty for an empty collection of which
+// nobody has said.
+func (c *collection) scopeIn(snap *store.Snapshot) delta.Scope {
+	if known := c.known.scope.Load(); known != nil {
+		return *known
+	}
+	for o := range snap.All("") {
+		if o.Namespace() != "" {
+			return delta.Namespaced
+		}
+		return delta.ClusterScoped
+	}
+	return ""
 }

@@ -59,7 +59,7 @@ func (c *collection) take(b delta.Batch) intake {
 // each, and no more than two batches are in memory. Otherwise a batch is applied
 // before the handler returns.
 type feed struct {
-	s      *Service
+	s      *collections
 	c      *collection
 	replay bool
 	size   int           // of the batch before

@@ -17,17 +17,14 @@ type filter struct {
 	choice
 	byField []string // the index of each field, "" for none
 	none    bool     // nothing can match
-
-	needs     []need // see bind
-	selection uint64 // see place
 }
 
 // newFilter checks that the collection has the namespaces and fields a choice
 // goes by.
-func (c *collection) newFilter(ch choice) (filter, error) {
+func newFilter(c *collection, ch choice) (filter, error) {
 	f := filter{choice: ch}
 	if len(ch.namespaces) > 0 {
-		if err := c.namespaceFits(ch.named, ch.namespaces[0]); err != nil {
+		if err := namespaceFits(c, ch.named, ch.namespaces[0]); err != nil {
 			return f, err
 		}
 	}
@@ -44,7 +41,7 @@ func (c *collection) newFilter(ch choice) (filter, error) {
 			f.fields, f.byField = append(f.fields, r), append(f.byField, c.indexOf(r.Field))
 			continue
 		}
-		if err := c.namespaceFits("field_selector", r.Value); err != nil {
+		if err := namespaceFits(c, "field_selector", r.Value); err != nil {
 			return f, err
 		}
 		f.none = f.none || f.namespaces != nil && !slices.Contains(f.namespaces, r.Value)

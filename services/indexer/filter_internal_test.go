@@ -361,7 +361,7 @@ func TestAFaultyObjectDoesNotMakeSelectorsLookAtAllOthers(t *testing.T) {
 	if err := ch.selectors("app=a3", ""); err != nil {
 		t.Fatal(err)
 	}
-	f, err := c.newFilter(ch)
+	f, err := newFilter(c, ch)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ type following struct {
 
 // followers is what runs for all of them. It belongs to discover.
 type followers struct {
-	s    *Service
+	s    *collections
 	g    *errgroup.Group
 	each map[delta.Collection]*following
 }
@@ -66,7 +66,7 @@ func (f *followers) forget(now time.Time) {
 
 // remove takes a collection that nothing runs for any more away. Who reads or
 // watches it is told that it is not there.
-func (s *Service) remove(id delta.Collection) {
+func (s *collections) remove(id delta.Collection) {
 	s.naming.Lock()
 	defer s.naming.Unlock()
 	for _, c := range s.names.Load().all {
@@ -77,7 +77,7 @@ func (s *Service) remove(id delta.Collection) {
 		s.names.Store(s.names.Load().without(c))
 		close(c.evicted)
 		c.store.Apply(store.Batch{State: &store.State{}}, c.now()) // wakes who waits for it
-		s.rpc.SetPart(indexv1.IndexService_ServiceDesc.ServiceName+"/"+c.name, false)
+		s.health.SetPart(indexv1.IndexService_ServiceDesc.ServiceName+"/"+c.name, false)
 		s.slog.Info("collection forgotten: its log was deleted", slog.String(telemetry.KeyCollection, c.name))
 	}
 }

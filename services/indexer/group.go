@@ -21,7 +21,7 @@ var errBehind = errors.New("changes are dropped")
 // has dropped the changes in it.
 type group struct {
 	key    string
-	filter filter
+	filter selector
 	view   projection
 	most   chunkSize
 

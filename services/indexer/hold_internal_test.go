@@ -52,7 +52,7 @@ func TestRequestsAreCountedAsWhatTheyTake(t *testing.T) { //nolint:paralleltest 
 			if err := proto.Unmarshal(selection, req); err != nil {
 				t.Fatal(err)
 			}
-			f, err := c.watchFilter(req)
+			f, err := watchFilter(c, req)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -287,17 +287,17 @@ func TestAStateWithoutMemoryToShareIsTheSame(t *testing.T) {
 			pods = append(pods, podFacts{namespace: "n", name: fmt.Sprintf("p%02d", i), pad: 300})
 		}
 		c := s.fill(t, "dev", pods)
-		c.hub.most = chunkSize{7, 1 << 20}
+		hubOf(c).most = chunkSize{7, 1 << 20}
 		var readers [3]*watcher
 		var states [3]*state
 		for i := range readers {
-			readers[i] = &watcher{s: s, c: c}
-			if _, err := c.hub.join(readers[i], "all", "full"); err != nil {
+			readers[i] = &watcher{s: s.watches, c: c, hub: hubOf(c)}
+			if _, err := hubOf(c).join(readers[i], "all", "full"); err != nil {
 				t.Fatal(err)
 			}
-			defer c.hub.leave(readers[i])
+			defer hubOf(c).leave(readers[i])
 			var err error
-			if states[i], err = c.hub.begin(readers[i], false); err != nil {
+			if states[i], err = hubOf(c).begin(readers[i], false); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -338,7 +338,7 @@ func TestAStateWithoutMemoryToShareIsTheSame(t *testing.T) {
 func TestRequestsThatHoldTooMuchAreErrorsOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	s := serving(t, func(c *Config) { c.MaxRequestBytes = 10 })
-	_, err := s.hold("one", 6, "x")
+	_, err := s.requests.hold("one", 6, "x")
 	if !errors.Is(err, errRequestMemory) {
 		t.Fatalf("more than a half: %v", err)
 	}

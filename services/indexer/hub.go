@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/deltaplane/deltaplane/core/store"
@@ -23,9 +24,10 @@ import (
 // that the log was in. The changes
 // are told when it is synced again, as far as they are kept.
 type hub struct {
-	c     *collection
-	limit int // of the bytes that blocks take beside payloads
-	most  chunkSize
+	c        *collection
+	watchers atomic.Int64 // also those that have not joined
+	limit    int          // of the bytes that blocks take beside payloads
+	most     chunkSize
 
 	requests *quota // of the service
 
@@ -78,7 +80,7 @@ func (h *hub) join(w *watcher, key, view string) (*store.Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := h.c.bind(&w.filter, snap); err != nil {
+	if err := bind(h.c, &w.filter, snap); err != nil {
 		if h.open == 0 {
 			h.snap = nil // or it would be kept until somebody watches
 		}
@@ -189,8 +191,8 @@ func (h *hub) unfile(g *group) {
 	}
 }
 
-// wake makes every watch look whether it is over.
-func (h *hub) wake() {
+// Wake makes every watch look whether it is over.
+func (h *hub) Wake() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, g := range h.groups {

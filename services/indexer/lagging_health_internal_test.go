@@ -16,7 +16,7 @@ import (
 func laggingGauges(t *testing.T, s *server) map[string]float64 {
 	t.Helper()
 	r := prometheus.NewRegistry()
-	if err := r.Register(gauges{s.Service}); err != nil {
+	if err := r.Register(followGauges{s.collections}); err != nil {
 		t.Fatal(err)
 	}
 	families, err := r.Gather()

@@ -12,7 +12,7 @@ import (
 // Objects are 1, the next token 2 and the revision 3 in all of them.
 type answerFields struct{ remaining, quarantined, revisions, named, leftOut, upper int }
 
-func (s *server) list(ctx context.Context, req *indexv1.ListRequest) (*out, error) {
+func (s *reader) list(ctx context.Context, req *indexv1.ListRequest) (*out, error) {
 	t, err := s.targets(req.GetCollection(), req.GetClusters())
 	if err == nil {
 		err = t.skipping(req.GetSkipUnsynced())
@@ -42,7 +42,7 @@ func (s *server) list(ctx context.Context, req *indexv1.ListRequest) (*out, erro
 	return p.answer(ctx, &t, filters, &proj, answerFields{remaining: 4, quarantined: 5, revisions: 6, named: 7, leftOut: 8, upper: 9})
 }
 
-func (s *server) byIndex(ctx context.Context, req *indexv1.ByIndexRequest) (*out, error) {
+func (s *reader) byIndex(ctx context.Context, req *indexv1.ByIndexRequest) (*out, error) {
 	t, err := s.targets(req.GetCollection(), req.GetClusters())
 	if err == nil {
 		err = t.skipping(req.GetSkipUnsynced())
@@ -85,12 +85,12 @@ func (t *target) filters(ch choice) (filters, error) {
 	var fs filters
 	if t.one != nil {
 		var err error
-		fs.one, err = t.one.newFilter(ch)
+		fs.one, err = newFilter(t.one, ch)
 		return fs, err
 	}
 	fs.many = make(map[*collection]*filter, len(t.many))
 	for _, c := range t.many {
-		f, err := c.newFilter(ch)
+		f, err := newFilter(c, ch)
 		if err != nil {
 			return fs, err
 		}

@@ -8,33 +8,10 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 )
-
-// errMemoryBudget is why a collection is not held.
-var errMemoryBudget = errors.New("collection does not fit into the memory budget")
-
-// Tier says how payloads are kept.
-type Tier string
-
-// The tiers. Measured with pods of 5.4 KB: raw takes 5.5 KB each and is served
-// as it lies; compact takes 0.7 KB, and 5 to 12 us of a core for each object
-// returned.
-const (
-	// TierAuto keeps payloads raw while there is room in the memory budget, and
-	// compact from there on. Without a budget it is TierRaw.
-	TierAuto Tier = "auto"
-	// TierRaw keeps payloads as they are served.
-	TierRaw Tier = "raw"
-	// TierCompact compresses payloads that have not changed for ten seconds.
-	TierCompact Tier = "compact"
-)
-
-func (t Tier) valid() bool { return t == TierAuto || t == TierRaw || t == TierCompact }
 
 // pressure is the share of the memory budget from which collections turn
 // compact.
@@ -51,7 +28,7 @@ func (c *collection) memory() int {
 }
 
 // memory is about what all collections take.
-func (s *Service) memory() int {
+func (s *collections) memory() int {
 	n := 0
 	for _, c := range s.names.Load().all {
 		n += c.memory()
@@ -61,7 +38,7 @@ func (s *Service) memory() int {
 
 // admit makes room for a batch before it is applied: a replay waits for what is
 // being compressed, and what would pass the memory budget is refused.
-func (s *Service) admit(ctx context.Context, in *feed, b *delta.Batch) error {
+func (s *collections) admit(ctx context.Context, in *feed, b *delta.Batch) error {
 	c := in.c
 	if in.replay {
 		if err := c.holdBack(ctx); err != nil {
@@ -93,7 +70,7 @@ func (s *Service) admit(ctx context.Context, in *feed, b *delta.Batch) error {
 	}
 	for {
 		err := s.fit(ctx, c, size)
-		if !errors.Is(err, errMemoryBudget) || !c.shed(ctx, err) {
+		if !errors.Is(err, errMemoryBudget) || !c.shed(ctx, c.memory(), err) {
 			return err
 		}
 	}
@@ -118,13 +95,13 @@ func (c *collection) holdBack(ctx context.Context) error {
 const (
 	// fitWithin is how long a batch waits for room that compression may yet make.
 	fitWithin = 30 * time.Second
-	// collections is how often garbage is collected before a batch is refused.
-	collections = 4
+	// garbageCollections is how often garbage is collected before a batch is refused.
+	garbageCollections = 4
 )
 
 // fit waits until a batch of some size fits into the budget, or it is clear
 // that it will not.
-func (s *Service) fit(ctx context.Context, c *collection, size int) error {
+func (s *collections) fit(ctx context.Context, c *collection, size int) error {
 	patience := time.NewTimer(fitWithin)
 	defer patience.Stop()
 	for collected := 0; ; {
@@ -136,7 +113,7 @@ func (s *Service) fit(ctx context.Context, c *collection, size int) error {
 		for _, c := range s.names.Load().all {
 			pending = pending || c.keeper.Pending()
 		}
-		if !pending && collected == collections {
+		if !pending && collected == garbageCollections {
 			return s.overBudget(c, used)
 		}
 		// What was compressed or replaced may not have been collected yet, and readers, or a walk that is under way, may
@@ -154,6 +131,35 @@ func (s *Service) fit(ctx context.Context, c *collection, size int) error {
 		}
 	}
 }
+
+// buildShare is the share of the memory budget that indexes may fill when they
+// are built: the rest is for what is written next.
+const buildShare = 0.9
+
+// roomOf is what memory the indexes of a collection may take.
+type roomOf struct {
+	s *collections
+	c *collection
+}
+
+// Spare waits until an index that is built may take size more bytes. The error
+// tells that it will not, or that ctx has ended.
+func (r *roomOf) Spare(ctx context.Context, size int) error {
+	s := r.s
+	budget := s.cfg.MemoryBudget
+	if budget == 0 || s.memory()+size <= int(buildShare*float64(budget)) {
+		return nil
+	}
+	if s.cfg.Tier == TierAuto {
+		for _, c := range s.names.Load().all {
+			c.keeper.Compact(true)
+		}
+	}
+	return s.fit(ctx, r.c, size+budget-int(buildShare*float64(budget)))
+}
+
+// Fits reports whether indexes may take so many bytes more at present.
+func (r *roomOf) Fits(size int) bool { return r.s.fits(size) }
 
 // refusal is why a collection is not held, and what it would need.
 type refusal struct {
@@ -178,7 +184,7 @@ func (r *refusal) wants(log uint64) int {
 	return need
 }
 
-func (s *Service) overBudget(c *collection, used int) *fault {
+func (s *collections) overBudget(c *collection, used int) *fault {
 	budget := s.cfg.MemoryBudget
 	need := c.memory() + used - s.memory()
 	return newFault(errMemoryBudget, fmt.Sprintf("%s took %d bytes of %d, all collections would take %d", c.name, need, budget, used),
@@ -187,7 +193,7 @@ func (s *Service) overBudget(c *collection, used int) *fault {
 
 // evict replaces a collection that does not fit by one that holds nothing and
 // says so. The old one is gone when its last reader is.
-func (s *Service) evict(c *collection, f *fault) *collection {
+func (s *collections) evict(c *collection, f *fault) *collection {
 	next := s.newCollection(c.id)
 	// What it holds is in the log, whenever that was last looked at: one that was smaller then would never seem to have become smaller.
 	r := &refusal{fault: f, need: c.memory(), log: max(c.logBytes.Load(), uint64(c.store.Snapshot().Bytes()))}
@@ -215,7 +221,7 @@ func (s *Service) evict(c *collection, f *fault) *collection {
 
 // awaitRoom waits until a refused collection may fit: others have become
 // smaller, or its own log has, or what is declared for it has changed.
-func (s *Service) awaitRoom(ctx context.Context, c *collection) {
+func (s *collections) awaitRoom(ctx context.Context, c *collection) {
 	r, declared := c.refused.Load(), c.declared.Load()
 	tick := time.NewTicker(min(time.Second, s.cfg.DiscoverEvery))
 	defer tick.Stop()
@@ -246,7 +252,7 @@ const (
 
 // tend compresses payloads and puts them together, a little at a time, until
 // ctx ends.
-func (s *Service) tend(ctx context.Context) error {
+func (s *collections) tend(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -271,25 +277,4 @@ func (s *Service) tend(ctx context.Context) error {
 			timer.Reset(time.Duration((1 - tendShare) / tendShare * float64(took)))
 		}
 	}
-}
-
-// memory sends what is known of the memory of a collection.
-func (g gauges) memory(ch chan<- prometheus.Metric, c *collection) {
-	send := func(d *prometheus.Desc, t prometheus.ValueType, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, t, v, append([]string{c.name}, labels...)...)
-	}
-	st, refused := c.keeper.Stats(), 0.0
-	if c.refused.Load() != nil {
-		refused = 1
-	}
-	send(gaugeStored, prometheus.GaugeValue, float64(st.Raw), string(TierRaw))
-	send(gaugeStored, prometheus.GaugeValue, float64(st.Packed), string(TierCompact))
-	send(gaugeMemory, prometheus.GaugeValue, float64(c.memory()))
-	send(gaugeDicts, prometheus.GaugeValue, float64(st.Dictionaries))
-	if st.Out > 0 {
-		send(gaugeRatio, prometheus.GaugeValue, float64(st.In)/float64(st.Out))
-	}
-	send(countTrained, prometheus.CounterValue, float64(st.Trained))
-	send(countDecode, prometheus.CounterValue, float64(st.Failed))
-	send(gaugeRefused, prometheus.GaugeValue, refused)
 }

@@ -1,9 +1,12 @@
 package indexer
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/deltaplane/deltaplane/internal/rpc"
 )
 
 // names finds collections by whole and short names. It is immutable: adding a
@@ -68,4 +71,31 @@ func (n *names) find(name string) (*collection, error) {
 		}
 		return nil, newFault(errCollectionAmbiguous, fmt.Sprintf("%q may be %s", name, strings.Join(list, " or ")), "collection", name)
 	}
+}
+
+// find returns the collection a request field names.
+func (s *collections) find(field, name string) (*collection, error) {
+	if name == "" {
+		return nil, rpc.InvalidArgument(field, "is required")
+	}
+	known := s.discovered.Load() // read first: what is found after it is not missed
+	c, err := s.names.Load().find(name)
+	switch {
+	case err != nil && strings.ContainsAny(name, " \t\n%"):
+		return nil, rpc.InvalidArgument(field, fmt.Sprintf("%.100q is not a collection name", name))
+	case errors.Is(err, errCollectionNotFound) && !known:
+		return nil, newFault(errNotSynced, "the logs are not listed yet", "collection", name)
+	case errors.Is(err, errCollectionNotFound):
+		return nil, s.unknown(fmt.Sprintf("%.100q", name), name)
+	}
+	return c, err
+}
+
+// unknown says that there is no such collection, and which there are.
+func (s *collections) unknown(what, name string) error {
+	var names []string
+	for _, c := range s.names.Load().all {
+		names = append(names, c.name)
+	}
+	return newFault(errCollectionNotFound, what+"; "+rpc.ThereAre(names, name), "collection", name)
 }

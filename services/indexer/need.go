@@ -7,6 +7,13 @@ import (
 	"github.com/deltaplane/deltaplane/core/store"
 )
 
+// selector is a filter with what a watch goes by.
+type selector struct {
+	filter
+	needs     []need // see bind
+	selection uint64 // see place
+}
+
 // need is a declared index that a watch goes by, itself or by its field, as it
 // was when the watch began. Every object of a snapshot that has it was read with
 // its field.
@@ -17,7 +24,7 @@ type need struct {
 
 // bind notes which declared indexes a filter goes by in a snapshot. The error
 // tells that one is not there, or not yet.
-func (c *collection) bind(f *filter, snap *store.Snapshot) error {
+func bind(c *collection, f *selector, snap *store.Snapshot) error {
 	if f.index != "" {
 		_, err := snap.ByIndex(f.index, f.values...)
 		if err := tolerate(err, f.strict); err != nil {
@@ -40,19 +47,19 @@ func (c *collection) bind(f *filter, snap *store.Snapshot) error {
 		if o, ok := (*c.origins.Load())[index]; ok && o.added == added {
 			f.selection = o.selection
 		} else if ok {
-			return c.declaredAnew(index)
+			return declaredAnew(c, index)
 		}
 	}
 	return nil
 }
 
-func (c *collection) declaredAnew(index string) error {
+func declaredAnew(c *collection, index string) error {
 	return newFault(errIndexBuilding, fmt.Sprintf("%q in %s was declared anew: resume the watch", index, c.name), "index", index, "collection", c.name)
 }
 
 // missing says why a watch whose need is not met has to end: what it goes by is
 // gone, or is another.
-func (c *collection) missing(f *filter, n need) error {
+func missing(c *collection, f *selector, n need) error {
 	for i, index := range f.byField {
 		if index != n.index {
 			continue
@@ -60,7 +67,7 @@ func (c *collection) missing(f *filter, n need) error {
 		field := f.fields[i].Field
 		switch _, err := c.field(field); {
 		case err == nil:
-			return c.declaredAnew(index)
+			return declaredAnew(c, index)
 		case !c.plan.Load().Reads(field):
 			return newFault(errIndexNotFound, fmt.Sprintf("field %.100q of %s is not indexed any more", field, c.name), "index", index, "collection", c.name)
 		default:
@@ -70,5 +77,5 @@ func (c *collection) missing(f *filter, n need) error {
 	if find(*c.declared.Load(), n.index) == nil {
 		return c.unknownIndex(n.index)
 	}
-	return c.declaredAnew(n.index)
+	return declaredAnew(c, n.index)
 }

@@ -39,7 +39,7 @@ type paged interface {
 
 // page is a place in a paged answer: from which snapshots and after what.
 type page struct {
-	s      *Service
+	s      *reader
 	req    paged
 	parts  []part // in the order of the answer
 	at     int    // the part that the page begins in
@@ -53,7 +53,7 @@ type page struct {
 }
 
 // page finds the snapshots for a request: those of its token, or new ones.
-func (s *Service) page(ctx context.Context, req paged, t *target, zero int) (*page, error) {
+func (s *reader) page(ctx context.Context, req paged, t *target, zero int) (*page, error) {
 	p := &page{s: s, req: req, size: zero, known: true, many: t.one == nil}
 	switch size := req.GetPageSize(); {
 	case size < 0:
@@ -91,10 +91,10 @@ func (s *Service) page(ctx context.Context, req paged, t *target, zero int) (*pa
 		if own {
 			where, text = snapshotExpired, "it is not kept any more; go on from a new snapshot with the token in the details"
 		}
-		s.metrics.pages.WithLabelValues(where).Inc()
+		s.pages.WithLabelValues(where).Inc()
 		return p, newFault(errSnapshotGone, text, "page_token", s.tokens.write(tok), "snapshot", where, "collection", t.resource)
 	}
-	s.metrics.pages.WithLabelValues("served").Inc()
+	s.pages.WithLabelValues("served").Inc()
 	if err := p.keepSynced(t, tok.cluster); err != nil {
 		return p, err
 	}

@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"runtime"
 	"slices"
 	"time"
 
@@ -50,10 +51,10 @@ func (h *hub) follow(idle <-chan struct{}) {
 			return
 		case <-stopping:
 			stopping = nil
-			h.wake()
+			h.Wake()
 		case <-evicted:
 			evicted = nil
-			h.wake()
+			h.Wake()
 		}
 	}
 }
@@ -61,6 +62,17 @@ func (h *hub) follow(idle <-chan struct{}) {
 // fewRecords is up to how many records of the log are told at once: their pass
 // is soon over.
 const fewRecords = 4
+
+// Applied tells the watches at once of few records.
+func (h *hub) Applied(records int) {
+	if h.watchers.Load() == 0 {
+		return
+	}
+	if records <= fewRecords {
+		h.atOnce()
+	}
+	runtime.Gosched() // to whom the snapshot has woken: what follows is bookkeeping
+}
 
 // atOnce makes the pass that follow is about to make, for whoever has applied
 // what it tells: the watches are woken sooner by one goroutine. It leaves the pass
@@ -127,7 +139,7 @@ func (h *hub) check(snap *store.Snapshot) {
 	for n, groups := range h.byNeed {
 		if added, ok := snap.Added(n.index); !ok || added != n.added {
 			for _, g := range slices.Clone(groups) {
-				g.fail(h.c.missing(&g.filter, n))
+				g.fail(missing(h.c, &g.filter, n))
 				h.unfile(g)
 			}
 		}
@@ -160,7 +172,7 @@ func (h *hub) look(before, snap *store.Snapshot) bool {
 		return true
 	}
 	var err error
-	if h.floor, err = h.c.floors(h.floor, first, snap); err != nil {
+	if h.floor, err = floors(h.c, h.floor, first, snap); err != nil {
 		return false
 	}
 	from, rest := before.State().Position, between(before, snap)

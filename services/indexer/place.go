@@ -69,7 +69,7 @@ func between(before, snap *store.Snapshot) place {
 }
 
 // by adds how the filter chooses.
-func (f *filter) by(p place) place {
+func (f *selector) by(p place) place {
 	p.selection = f.selection
 	return p
 }
@@ -85,7 +85,7 @@ func (p place) from(sequence uint64) place {
 // floors finds, for each change of a snapshot from first on, the least sequence
 // of it and all that follow; one more stands for what the snapshot does not hold
 // yet. into is used again. The error is that of a change that was dropped.
-func (c *collection) floors(into []uint64, first uint64, snap *store.Snapshot) ([]uint64, error) {
+func floors(c *collection, into []uint64, first uint64, snap *store.Snapshot) ([]uint64, error) {
 	n := int(snap.LastChange() + 1 - first)
 	list := slices.Grow(into[:0], n+1)[:n+1]
 	least := snap.State().Position.Sequence + 1

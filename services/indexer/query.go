@@ -188,7 +188,7 @@ func (q *querier) take(ctx context.Context, req *queryRequest) error {
 	if err != nil || later == nil {
 		return err
 	}
-	free, err := q.s.hold(rpc.Client(ctx), callCost+3*len(req.call), "calls of Query streams wait")
+	free, err := q.s.requests.hold(rpc.Client(ctx), callCost+3*len(req.call), "calls of Query streams wait")
 	if err != nil {
 		q.fail(req.tag, req.kind, err)
 		return nil

@@ -5,12 +5,16 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // quota is a number of things that calls hold and give back: so many all
 // together, and so many each client. It is safe for concurrent use.
 type quota struct {
 	all, each limit
+	is        error                  // what a refusal is
+	limited   *prometheus.CounterVec // counts refusals, by limit
 
 	mu   sync.Mutex
 	held int
@@ -100,7 +104,24 @@ func (q *quota) used() int {
 }
 
 // refuse makes the error of a limit that was met.
-func (s *Service) refuse(is error, l *limit, what string) error {
-	s.metrics.limited.WithLabelValues(l.name).Inc()
-	return newFault(is, fmt.Sprintf("%s: %s is %d", what, l.name, l.most), "limit", strconv.Itoa(l.most), "limit_name", l.name)
+func (q *quota) refuse(l *limit, what string) error {
+	q.limited.WithLabelValues(l.name).Inc()
+	return newFault(q.is, fmt.Sprintf("%s: %s is %d", what, l.name, l.most), "limit", strconv.Itoa(l.most), "limit_name", l.name)
+}
+
+// hold takes n for a client; free gives it back, once.
+func (q *quota) hold(client string, n int, what string) (free func(), err error) {
+	if l := q.take(client, n); l != nil {
+		return nil, q.refuse(l, what)
+	}
+	return func() { q.give(client, n) }, nil
+}
+
+// newLimited counts what quotas refuse.
+func newLimited(reg prometheus.Registerer) (*prometheus.CounterVec, error) {
+	limited := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "deltaplane_indexer_limited_total",
+		Help: "Watches, calls and answers refused, by limit: max_watchers, max_client_watchers, max_request_bytes, max_client_request_bytes.",
+	}, []string{"limit"})
+	return limited, reg.Register(limited)
 }

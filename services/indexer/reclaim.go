@@ -34,7 +34,7 @@ func (r *reclaimed) note(now time.Time, useful bool) {
 // fits reports whether indexes may take so many bytes more at present. What was
 // deleted counts until it is collected, which a process with little to do does
 // every two minutes: if that may make the difference, it is collected now.
-func (s *Service) fits(size int) bool {
+func (s *collections) fits(size int) bool {
 	most := int(buildShare*float64(s.cfg.MemoryBudget)) - size
 	if s.memory() <= most {
 		return true
@@ -52,7 +52,7 @@ func (s *Service) fits(size int) bool {
 }
 
 // collect collects garbage and notes what is left.
-func (s *Service) collect() {
+func (s *collections) collect() {
 	runtime.GC()
 	for _, c := range s.names.Load().all {
 		c.keeper.Measure()
@@ -61,7 +61,7 @@ func (s *Service) collect() {
 
 // unused is what is kept beside the payloads of all collections, as far as is
 // known: some of it is garbage.
-func (s *Service) unused() int {
+func (s *collections) unused() int {
 	n := 0
 	for _, c := range s.names.Load().all {
 		n += max(0, c.keeper.Held()-c.store.Snapshot().StoredBytes())

@@ -30,7 +30,7 @@ func TestWhatNobodyHoldsIsCollectedWhenThatMakesRoom(t *testing.T) {
 	}
 	s.reclaimed.at = time.Time{}
 	if !s.fits(size) {
-		t.Errorf("it does not fit: %d bytes of %d are taken, though nothing is held", s.memory(), budget)
+		t.Errorf("it does not fit: %d bytes of %d are taken, though nothing is held", s.collections.memory(), budget)
 	}
 }
 

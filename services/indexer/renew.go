@@ -23,7 +23,7 @@ const (
 // not. Their bytes are read outside the store's lock; an object that changes
 // meanwhile was ingested by the plan, or is met again. When another plan has
 // taken its place nothing more is done.
-func (c *collection) renew(ctx context.Context, plan *extract.Plan) error {
+func (c *indexes) renew(ctx context.Context, plan *extract.Plan) error {
 	r := renewal{c: c, plan: plan, extract: extract.New(plan), heavy: map[string]int{}}
 	for again := true; again; {
 		again = false
@@ -51,7 +51,7 @@ func (c *collection) renew(ctx context.Context, plan *extract.Plan) error {
 
 // applyBy applies operations that were made by a plan, unless another one has
 // taken its place.
-func (c *collection) applyBy(plan *extract.Plan, ops []store.Op) bool {
+func (c *indexes) applyBy(plan *extract.Plan, ops []store.Op) bool {
 	c.ingest.Lock()
 	defer c.ingest.Unlock()
 	if c.plan.Load() != plan {
@@ -63,7 +63,7 @@ func (c *collection) applyBy(plan *extract.Plan, ops []store.Op) bool {
 
 // renewal is one renewing of a collection's objects by a plan.
 type renewal struct {
-	c       *collection
+	c       *indexes
 	plan    *extract.Plan
 	extract *extract.Extractor
 	heavy   map[string]int // about what was added by field
@@ -117,7 +117,7 @@ func (r *renewal) room(ctx context.Context) error {
 	if r.size == 0 {
 		return nil
 	}
-	err := r.c.room(ctx, r.size)
+	err := r.c.room.Spare(ctx, r.size)
 	if !errors.Is(err, errMemoryBudget) {
 		return err
 	}

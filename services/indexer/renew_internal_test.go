@@ -11,6 +11,15 @@ import (
 	"github.com/deltaplane/deltaplane/services/indexer/definition"
 )
 
+// fakeRoom is as large as the functions say.
+type fakeRoom struct {
+	spare func() error
+	fits  func(size int) bool
+}
+
+func (r fakeRoom) Spare(context.Context, int) error { return r.spare() }
+func (r fakeRoom) Fits(size int) bool               { return r.fits(size) }
+
 // Indexes that the first sync makes ready take no room before it, and what is
 // not declared any more needs none: build does not begin again for them, which
 // would collect garbage on and on while there is no room.
@@ -18,7 +27,7 @@ func TestBuildDoesNotGoRoundWhereNothingCanBeGivenUp(t *testing.T) {
 	t.Parallel()
 	c := newTestCollection(t, nil)
 	asked := 0
-	c.room = func(context.Context, int) error { asked++; return newFault(errMemoryBudget, "") }
+	c.room = fakeRoom{spare: func() error { asked++; return newFault(errMemoryBudget, "") }}
 	if err := c.buildOnce(t.Context()); err != nil || asked > 0 {
 		t.Errorf("before the first sync: %v, asked for room %d times", err, asked)
 	}
@@ -49,9 +58,9 @@ func TestIndexesThatWereGivenUpAreBegunAgainWithHysteresisAndGrowingPatience(t *
 	}
 	c.declarations.entries[c.id.ResourceName()] = &declaredEntry{list: list}
 	c.declare()
-	c.slog = slog.New(slog.DiscardHandler)
+	c.indexes.slog = slog.New(slog.DiscardHandler)
 	at, free := now, 1<<40
-	c.now, c.fits = func() time.Time { return at }, func(size int) bool { return size <= free }
+	c.now, c.room = func() time.Time { return at }, fakeRoom{fits: func(size int) bool { return size <= free }}
 	want := func(when, names string) {
 		t.Helper()
 		var out []string

@@ -28,13 +28,13 @@ func (w *watcher) goOn(ctx context.Context, snap *store.Snapshot, known *indexv1
 		return w.gap(ctx, reason, known)
 	}
 	if at.Sequence < w.resume.end().Sequence { // it has fallen behind again
-		return w.c.notReached(snap, w.resume.end())
+		return notReached(w.c, snap, w.resume.end())
 	}
 	next, ok := w.c.store.Resume(snap, w.at.Sequence)
 	if !ok || w.resume.ahead() || !w.exact(snap) || !w.complete(snap, next) {
 		return w.coalesce(ctx, known)
 	}
-	floor, err := w.c.floors(nil, next, snap)
+	floor, err := floors(w.c, nil, next, snap)
 	if err != nil {
 		return w.coalesce(ctx, known)
 	}
@@ -99,7 +99,7 @@ func (w *watcher) lost(at delta.Position) string {
 		return gapHistory
 	case at.Epoch != w.at.Epoch:
 		return gapEpoch
-	case w.c.disowned(w.at), w.resume.ahead() && w.c.disowned(w.resume.told):
+	case w.c.cutBack(w.at), w.resume.ahead() && w.c.cutBack(w.resume.told):
 		return gapCutBack
 	case !w.resume.isZero() && w.resume.selection != w.filter.selection:
 		return gapSelection
@@ -124,14 +124,14 @@ func (w *watcher) gap(ctx context.Context, reason string, known *indexv1.WatchRe
 func (w *watcher) behind(ctx context.Context) error {
 	switch w.slow {
 	case indexv1.WhenSlow_WHEN_SLOW_DISCONNECT:
-		w.s.metrics.watch.overran("disconnect")
+		w.s.metrics.overran("disconnect")
 		missed := w.c.store.Snapshot().LastChange() - w.told
 		return newFault(errWatcherTooSlow, fmt.Sprintf("%d changes were lost", missed), "missed", fmt.Sprint(missed), "collection", w.c.name)
 	case indexv1.WhenSlow_WHEN_SLOW_BOOTSTRAP:
-		w.s.metrics.watch.overran("bootstrap")
+		w.s.metrics.overran("bootstrap")
 		return w.gap(ctx, gapBehind, nil)
 	default:
-		w.s.metrics.watch.overran("coalesce")
+		w.s.metrics.overran("coalesce")
 		return w.coalesce(ctx, nil)
 	}
 }
@@ -154,7 +154,7 @@ func (w *watcher) catch(ctx context.Context) (place, error) { return w.fold(ctx,
 
 func (w *watcher) fold(ctx context.Context, known *indexv1.WatchRequest, within bool) (at place, err error) {
 	for {
-		s, err := w.hub().missed(ctx, w)
+		s, err := w.hub.missed(ctx, w)
 		if err != nil {
 			return at, err
 		}
@@ -208,7 +208,7 @@ func (w *watcher) tell(s *scan, within bool) (done bool, err error) {
 				at, told = s.place, s.bounds
 			}
 			b := writeBlock(events, true, w.filter.by(at), told)
-			w.s.metrics.watch.coalesced.WithLabelValues(w.c.name).Add(float64(len(events)))
+			w.s.metrics.coalesced.WithLabelValues(w.c.name).Add(float64(len(events)))
 			clear(events)
 			if err := w.send(b); err != nil {
 				return false, err
@@ -227,7 +227,7 @@ func (w *watcher) tell(s *scan, within bool) (done bool, err error) {
 // sent back in time; and all that replaced records below it before they could be
 // read, so that the reader is told what became of what it has.
 func (w *watcher) catchUp(ctx context.Context, want *indexv1.Consistency) error {
-	wait, err := w.s.timeout("consistency.timeout", want.GetTimeout())
+	wait, err := w.s.waits.timeout("consistency.timeout", want.GetTimeout())
 	if err != nil {
 		return err
 	}
@@ -241,7 +241,7 @@ func (w *watcher) catchUp(ctx context.Context, want *indexv1.Consistency) error 
 		}
 		at := snap.State().Position
 		switch {
-		case at.Epoch > end.Epoch, at.Epoch == end.Epoch && w.c.disowned(end):
+		case at.Epoch > end.Epoch, at.Epoch == end.Epoch && w.c.cutBack(end):
 			return nil
 		case at.Epoch < end.Epoch && at.Term > end.Term: // what began the epoch is not part of the log any more
 			return nil
@@ -250,15 +250,15 @@ func (w *watcher) catchUp(ctx context.Context, want *indexv1.Consistency) error 
 		}
 		select {
 		case <-snap.Superseded():
-		case <-w.s.stopping:
+		case <-w.s.waits.stopping:
 			return newFault(errStopping, "")
 		case <-ctx.Done():
-			return w.c.notReached(snap, end)
+			return notReached(w.c, snap, end)
 		}
 	}
 }
 
-func (c *collection) notReached(snap *store.Snapshot, want delta.Position) error {
+func notReached(c *collection, snap *store.Snapshot, want delta.Position) error {
 	at := snap.State().Position
 	return newFault(errRevisionNotReached, fmt.Sprintf("%s is at position %d:%d, not at %d:%d", c.name, at.Epoch, at.Sequence, want.Epoch, want.Sequence),
 		"collection", c.name).reached(snap)

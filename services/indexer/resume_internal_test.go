@@ -80,15 +80,15 @@ func TestAReaderThatLeavesWithinChangesOfAHoleLosesNothing(t *testing.T) {
 		every := []delta.Record{synced(1), labelled(2, "a", "db"), labelled(3, "b", "db"), labelled(4, "a", "web"), labelled(5, "b", "web"), labelled(6, "a", "db"), labelled(7, "b", "db")}
 		first, second := newTestCollection(t, nil), newTestCollection(t, nil)
 		for _, c := range []*collection{first, second} {
-			c.hub.most.events = 1
+			hubOf(c).most.events = 1
 			c.mustApply(t, delta.Batch{Reset: true, Records: every[:3], Replayed: true, Next: 4})
 		}
 		s, stop, _ := serve(t, first, &indexv1.WatchRequest{LabelSelector: "app=web", SkipInitialState: true})
 		<-s.heard
-		first.hub.mu.Lock()                                                   // the watch looks when all is there
+		hubOf(first).mu.Lock()                                                   // the watch looks when all is there
 		first.mustApply(t, delta.Batch{Records: every[4:5], Next: 6, End: 5}) // as if another record of a had been there
 		first.mustApply(t, delta.Batch{Records: []delta.Record{labelled(6, "c", "web"), labelled(7, "d", "web")}, Next: 8})
-		first.hub.mu.Unlock()
+		hubOf(first).mu.Unlock()
 		m := <-s.heard
 		stop()
 		if at := placeOf(m.GetPosition()); len(m.GetEvents().GetEvents()) != 1 || at.at.Sequence > 3 || at.told.Sequence < 5 {
@@ -136,14 +136,14 @@ func TestS04AnIndexThatFailsMeanwhileDeletesNothing(t *testing.T) {
 		}
 		c.mustApply(t, delta.Batch{Reset: true, Records: []delta.Record{synced(1)}, Replayed: true, Next: 2})
 		c.mustApply(t, delta.Batch{Records: []delta.Record{labelled(4, "a", "web"), labelled(5, "b", "web")}, Next: 6, End: 5})
-		c.hub.scans <- struct{}{} // others scan
+		hubOf(c).scans <- struct{}{} // others scan
 		s, stop, ended := serve(t, c, &indexv1.WatchRequest{
 			Index: "mood", IndexValue: "good", Strict: true, Resume: &deltav1.Position{Epoch: 1, Sequence: 2, Term: 1},
 		})
 		defer stop()
 		synctest.Wait()
 		c.mustApply(t, delta.Batch{Records: []delta.Record{labelled(6, "c", "bad")}, Next: 7})
-		<-c.hub.scans
+		<-hubOf(c).scans
 		select {
 		case m := <-s.heard:
 			t.Errorf("told %v", m)
@@ -212,14 +212,14 @@ func TestAWatchWhoseIndexIsDeclaredAnewEndsAndBeginsAgain(t *testing.T) {
 					t.Fatalf("told %v", m)
 				}
 				at := (<-s.heard).GetPosition()
-				c.hub.mu.Lock() // the watch looks when all is done
+				hubOf(c).mu.Lock() // the watch looks when all is done
 				other := "metadata.labels.app"
 				if req.GetIndex() == "" {
 					other = "spec.zone"
 				}
 				c.declareZone(t, other)
 				c.mustApply(t, delta.Batch{Records: []delta.Record{labelled(3, "b", "web"), labelled(4, "a", "db")}, Next: 5})
-				c.hub.mu.Unlock()
+				hubOf(c).mu.Unlock()
 				if err := <-ended; !errors.Is(err, errIndexBuilding) {
 					t.Errorf("ended by %v", err)
 				}

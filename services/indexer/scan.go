@@ -71,7 +71,7 @@ func (h *hub) missed(ctx context.Context, w *watcher) (*scan, error) {
 	case <-s.ready:
 		return s, s.err
 	case <-ctx.Done():
-	case <-w.s.stopping:
+	case <-w.s.waits.stopping:
 	case <-w.c.evicted:
 	}
 	h.mu.Lock()

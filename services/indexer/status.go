@@ -33,9 +33,8 @@ var (
 	errTooManyWatchers     = errors.New("too many watchers")
 	errRequestMemory       = errors.New("requests that wait hold too much memory")
 	errTooLarge            = errors.New("response too large")
+	errMemoryBudget        = errors.New("collection does not fit into the memory budget")
 	errStopping            = errors.New("server is stopping")
-
-	errNotMessage = errors.New("not a message")
 )
 
 // rules map the above to statuses.
@@ -115,37 +114,4 @@ func metadata(err error) map[string]string {
 		return f.meta
 	}
 	return nil
-}
-
-// indexError turns the store's errors into ours. An index that is declared and
-// not there yet is being built.
-func (c *collection) indexError(err error) error {
-	if unknown, ok := errors.AsType[*store.UnknownIndexError](err); ok {
-		return c.unknownIndex(unknown.Index)
-	}
-	if building, ok := errors.AsType[*store.BuildingError](err); ok {
-		return newFault(errIndexBuilding, fmt.Sprintf("%q in %s: %d of %d objects are in it", building.Index, c.name, building.Filed, building.Total),
-			"index", building.Index, "collection", c.name)
-	}
-	if failed, ok := errors.AsType[*store.FailedError](err); ok {
-		return newFault(errIndexFailed, failed.Error(), "index", failed.Index, "collection", c.name, "key", failed.Key)
-	}
-	return err
-}
-
-func (c *collection) unknownIndex(name string) error {
-	x, pairs := find(*c.declared.Load(), name), []string{"index", name, "collection", c.name}
-	switch {
-	case x != nil && x.err != nil:
-		return newFault(errIndexFailed, fmt.Sprintf("%q in %s cannot be used: %v", name, c.name, x.err), pairs...)
-	case x != nil:
-		return newFault(errIndexBuilding, fmt.Sprintf("%q in %s", name, c.name), pairs...)
-	case !c.declarations.complete():
-		return newFault(errIndexBuilding, fmt.Sprintf("%q in %s: which indexes are declared is not known yet", name, c.name), pairs...)
-	}
-	var names []string
-	for _, known := range c.indexers(c.store.Snapshot()) {
-		names = append(names, known.GetName())
-	}
-	return newFault(errIndexNotFound, fmt.Sprintf("%.100q in %s; %s", name, c.name, rpc.ThereAre(names, name)), pairs...)
 }

@@ -24,11 +24,11 @@ type target struct {
 const everyCluster = "*"
 
 // targets finds what a request's collection and clusters name.
-func (s *Service) targets(resource string, clusters []string) (target, error) {
+func (s *reader) targets(resource string, clusters []string) (target, error) {
 	t := target{resource: resource}
 	if len(clusters) == 0 {
 		var err error
-		t.one, err = s.find("collection", resource)
+		t.one, err = s.collections.find("collection", resource)
 		return t, err
 	}
 	switch n := len(clusters); {
@@ -49,7 +49,7 @@ func (s *Service) targets(resource string, clusters []string) (target, error) {
 		case resource == "":
 			return t, rpc.InvalidArgument("collection", "is required")
 		}
-		c, err := s.find("collection", cluster+"/"+resource)
+		c, err := s.collections.find("collection", cluster+"/"+resource)
 		if err != nil {
 			return t, err
 		}
@@ -64,13 +64,13 @@ func byCluster(a, b *collection) int {
 	return cmp.Or(strings.Compare(a.id.Cluster, b.id.Cluster), strings.Compare(a.name, b.name))
 }
 
-func (s *Service) everywhere(t target) (target, error) {
+func (s *reader) everywhere(t target) (target, error) {
 	t.every = true
 	if t.resource == "" {
 		return t, rpc.InvalidArgument("collection", "is required")
 	}
-	known := s.discovered.Load() // read first: what is found after it is not missed
-	names := s.names.Load()
+	known := s.collections.discovered.Load() // read first: what is found after it is not missed
+	names := s.collections.names.Load()
 	last := ""
 	for _, c := range names.all { // by name, so one cluster's stand together
 		if c.id.Cluster == last {
@@ -93,7 +93,7 @@ func (s *Service) everywhere(t target) (target, error) {
 	case !known:
 		return t, newFault(errNotSynced, "the logs are not listed yet", "collection", t.resource)
 	}
-	return t, s.unknown(fmt.Sprintf("%.100q in any cluster", t.resource), t.resource)
+	return t, s.collections.unknown(fmt.Sprintf("%.100q in any cluster", t.resource), t.resource)
 }
 
 // skipping makes the target one that leaves out what cannot be read.

@@ -12,9 +12,6 @@ import (
 )
 
 const (
-	// buildShare is the share of the memory budget that indexes may fill when they
-	// are built: the rest is for what is written next.
-	buildShare = 0.9
 	// shedShare is the share of a collection's memory from which a declared index
 	// is given up before the collection is.
 	shedShare = 0.25
@@ -61,23 +58,8 @@ func unfit(err error, index string) error {
 	return err
 }
 
-// spare waits until an index that is built may take size more bytes. The error
-// tells that it will not, or that ctx has ended.
-func (s *Service) spare(ctx context.Context, c *collection, size int) error {
-	budget := s.cfg.MemoryBudget
-	if budget == 0 || s.memory()+size <= int(buildShare*float64(budget)) {
-		return nil
-	}
-	if s.cfg.Tier == TierAuto {
-		for _, c := range s.names.Load().all {
-			c.keeper.Compact(true)
-		}
-	}
-	return s.fit(ctx, c, size+budget-int(buildShare*float64(budget)))
-}
-
 // withoutRoom gives up building what does not fit; any other error it returns.
-func (c *collection) withoutRoom(err error) error {
+func (c *indexes) withoutRoom(err error) error {
 	e, ok := errors.AsType[*unfitError](err)
 	if !ok {
 		return err
@@ -102,7 +84,7 @@ func (c *collection) withoutRoom(err error) error {
 }
 
 // omit notes that there is no room for an index. c.declaring is held.
-func (c *collection) omit(name string, need int, why error) *omission {
+func (c *indexes) omit(name string, need int, why error) *omission {
 	o := c.unfit[name]
 	if o == nil {
 		o = &omission{}
@@ -118,12 +100,12 @@ func (c *collection) omit(name string, need int, why error) *omission {
 }
 
 // patience is how long an index is left out that has been given up so often.
-func (c *collection) patience(times int) time.Duration {
+func (c *indexes) patience(times int) time.Duration {
 	return c.lookEvery * retryPatience << min(times-1, retryDoublings)
 }
 
 // omitting reports whether an index is left out for lack of room.
-func (c *collection) omitting() bool {
+func (c *indexes) omitting() bool {
 	c.declaring.Lock()
 	defer c.declaring.Unlock()
 	for _, o := range c.unfit {
@@ -136,9 +118,9 @@ func (c *collection) omitting() bool {
 
 // retry begins to build again one of the indexes that were given up, if it may
 // fit now: that which needs least. build is woken for it.
-func (c *collection) retry() {
+func (c *indexes) retry() {
 	name, least := c.cheapest()
-	if name == "" || !c.fits(least) { // which may take a while
+	if name == "" || !c.room.Fits(least) { // which may take a while
 		return
 	}
 	c.declaring.Lock()
@@ -155,7 +137,7 @@ func (c *collection) retry() {
 
 // cheapest is the index that needs least of those that may be tried again, and
 // how much; empty when there is none.
-func (c *collection) cheapest() (name string, least int) {
+func (c *indexes) cheapest() (name string, least int) {
 	c.declaring.Lock()
 	defer c.declaring.Unlock()
 	objects := c.store.Snapshot().Len()
@@ -172,15 +154,15 @@ func (c *collection) cheapest() (name string, least int) {
 
 // ripe reports whether an index was left out for long enough; nil is none.
 // c.declaring is held.
-func (c *collection) ripe(o *omission) bool {
+func (c *indexes) ripe(o *omission) bool {
 	return o != nil && !o.trying && c.now().Sub(o.at) >= c.patience(o.times)
 }
 
 // shed gives up the declared index that takes most, if that is much of what the
 // collection takes; it reports whether it did. A collection without one of its
 // indexes is worth more than none.
-func (c *collection) shed(ctx context.Context, why error) bool {
-	name, most := "", int(shedShare*float64(c.memory()))
+func (c *indexes) shed(ctx context.Context, memory int, why error) bool {
+	name, most := "", int(shedShare*float64(memory))
 	for index, n := range c.weights() {
 		if n > most || n == most && index > name {
 			name, most = index, n
@@ -196,7 +178,7 @@ func (c *collection) shed(ctx context.Context, why error) bool {
 }
 
 // weights are about what the declared indexes take, with their fields.
-func (c *collection) weights() map[string]int {
+func (c *indexes) weights() map[string]int {
 	snap, fields, seen := c.store.Snapshot(), map[string]int{}, map[*store.Reading]bool{}
 	for o := range snap.All("") {
 		for _, r := range o.Fields().Readings() {
@@ -231,7 +213,7 @@ func weight(f store.Field) int {
 
 // leaveOut marks the indexes for which there was no room. Once something is
 // declared no more they are tried again.
-func (c *collection) leaveOut(list []declaration) {
+func (c *indexes) leaveOut(list []declaration) {
 	for _, x := range *c.declared.Load() {
 		if now := find(list, x.Name); now == nil || now.Source() != x.Source() {
 			clear(c.unfit)

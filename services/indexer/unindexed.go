@@ -13,8 +13,6 @@ import (
 const (
 	// unindexedField is the number of UnindexedObjects in every answer.
 	unindexedField = 20
-	// namedUnindexed is how many keys they name.
-	namedUnindexed = 10
 )
 
 // tolerate leaves out the error of an index that has no values for some objects,
@@ -24,16 +22,6 @@ func tolerate(err error, strict bool) error {
 		return nil
 	}
 	return err
-}
-
-// unindexed are the objects for which an index of a snapshot has no values; nil
-// when there are none.
-func (c *collection) unindexed(snap *store.Snapshot, index string) *indexv1.UnindexedObjects {
-	n, keys := snap.UnindexedKeys(index, namedUnindexed)
-	if n == 0 {
-		return nil
-	}
-	return &indexv1.UnindexedObjects{Index: index, Count: int64(n), Keys: keys, Collection: c.name}
 }
 
 // unindexed are those of all indexes that the filter goes by.

@@ -10,8 +10,8 @@ import (
 )
 
 // IndexKeys returns the keys under one value, sorted.
-func (s *server) IndexKeys(ctx context.Context, req *indexv1.IndexKeysRequest) (*indexv1.IndexKeysResponse, error) {
-	c, err := s.find("collection", req.GetCollection())
+func (s *reader) IndexKeys(ctx context.Context, req *indexv1.IndexKeysRequest) (*indexv1.IndexKeysResponse, error) {
+	c, err := s.collections.find("collection", req.GetCollection())
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +46,7 @@ func (s *server) IndexKeys(ctx context.Context, req *indexv1.IndexKeysRequest) (
 }
 
 // ListIndexFuncValues returns a page of the values of an index.
-func (s *server) ListIndexFuncValues(ctx context.Context, req *indexv1.ListIndexFuncValuesRequest) (*indexv1.ListIndexFuncValuesResponse, error) {
+func (s *reader) ListIndexFuncValues(ctx context.Context, req *indexv1.ListIndexFuncValuesRequest) (*indexv1.ListIndexFuncValuesResponse, error) {
 	t, err := s.targets(req.GetCollection(), nil)
 	if err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ const tokenShare = 3
 func readable(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 // Count returns how many objects match.
-func (s *server) Count(ctx context.Context, req *indexv1.CountRequest) (*indexv1.CountResponse, error) {
+func (s *reader) Count(ctx context.Context, req *indexv1.CountRequest) (*indexv1.CountResponse, error) {
 	t, err := s.targets(req.GetCollection(), req.GetClusters())
 	if err != nil {
 		return nil, err
@@ -98,7 +98,7 @@ func (s *server) Count(ctx context.Context, req *indexv1.CountRequest) (*indexv1
 	if err != nil {
 		return nil, err
 	}
-	p := &page{s: s.Service, many: t.one == nil}
+	p := &page{s: s, many: t.one == nil}
 	if err := p.read(ctx, &t, req.GetConsistency()); err != nil {
 		return nil, err
 	}

@@ -48,7 +48,7 @@ func (c *collection) resumable() time.Duration { return c.ttl / 2 }
 // restore fills the collection from its file, if that can be used, before the
 // log is read. What is restored is not served: not before the log has accepted
 // the position, and has been read to its end.
-func (s *Service) restore(ctx context.Context, c *collection) {
+func (s *collections) restore(ctx context.Context, c *collection) {
 	if s.files == nil {
 		return
 	}
@@ -82,7 +82,7 @@ func (s *Service) restore(ctx context.Context, c *collection) {
 
 // room is how long a file may be to fit into the memory budget without
 // pressure: a replay makes room, a file that is read whole cannot.
-func (s *Service) room() int64 {
+func (s *collections) room() int64 {
 	if s.cfg.MemoryBudget == 0 {
 		return math.MaxInt64
 	}
@@ -145,13 +145,13 @@ func (c *collection) adopt(ctx context.Context, image *checkpoint.Image, size in
 	}
 	c.keeper.AdoptBlocks(image.Blocks)
 	c.follower, c.fresh, c.created, c.catchUp = follower, image.Fresh, image.Created, true
-	var terms []reign
+	var terms []termStart
 	for _, t := range image.Terms {
-		terms = append(terms, reign{t.Term, t.First})
+		terms = append(terms, termStart{t.Term, t.First})
 	}
 	c.terms.Store(&terms)
 	if follower.Frozen() { // what is held is not yet what the log had anywhere
-		c.hazy.Store(&[]span{{follower.Position().Sequence, open}})
+		c.stale.Store(&[]span{{follower.Position().Sequence, open}})
 	}
 	c.warm.Store(true)
 	c.saved.Store(&savedFile{position: image.Mark.Position, at: now, fresh: image.Fresh, bytes: size})
@@ -233,7 +233,7 @@ func (c *collection) due(snap *store.Snapshot, every time.Duration, now time.Tim
 }
 
 // keep writes files as they become due, until ctx ends.
-func (s *Service) keep(ctx context.Context) error {
+func (s *collections) keep(ctx context.Context) error {
 	tick := time.NewTicker(max(min(s.cfg.CheckpointEvery/10, time.Second), 10*time.Millisecond))
 	defer tick.Stop()
 	if n, err := s.files.Expire(time.Now(), s.log.TombstoneTTL()/2); err != nil {
@@ -257,7 +257,7 @@ func (s *Service) keep(ctx context.Context) error {
 
 // saveAll writes what has changed since, as fast as it goes: nothing follows
 // the logs any more.
-func (s *Service) saveAll(ctx context.Context) {
+func (s *collections) saveAll(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkpointStop)
 	defer cancel()
 	var g errgroup.Group
@@ -272,7 +272,7 @@ func (s *Service) saveAll(ctx context.Context) {
 
 // save writes the file of one collection. One that cannot be written is tried
 // again later; the collection is served all the same.
-func (s *Service) save(ctx context.Context, c *collection, rate int) {
+func (s *collections) save(ctx context.Context, c *collection, rate int) {
 	h, snap, ok := c.cut()
 	if !ok {
 		return

@@ -35,10 +35,11 @@ const (
 //	resume ──────────────────────> live ──fell behind──> coalesced ──> live
 //	   └──gap──> state ──end──> live └──────gap──> state ──end──> live
 type watcher struct {
-	s      *server
+	s      *watches
 	c      *collection
+	hub    *hub
 	stream grpc.ServerStream
-	filter filter
+	filter selector
 	view   projection
 	slow   indexv1.WhenSlow
 	every  time.Duration
@@ -58,7 +59,7 @@ type watcher struct {
 }
 
 // Watch streams the initial state, a marker, and what happens after it.
-func (s *server) Watch(req *indexv1.WatchRequest, stream grpc.ServerStreamingServer[indexv1.WatchResponse]) error {
+func (s *watches) Watch(req *indexv1.WatchRequest, stream grpc.ServerStreamingServer[indexv1.WatchResponse]) error {
 	w, err := s.newWatcher(req, stream)
 	if err != nil {
 		return err
@@ -66,30 +67,30 @@ func (s *server) Watch(req *indexv1.WatchRequest, stream grpc.ServerStreamingSer
 	ctx := stream.Context()
 	client := rpc.Client(ctx)
 	if l := s.watchers.take(client, 1); l != nil {
-		return s.refuse(errTooManyWatchers, l, "so many are open")
+		return s.watchers.refuse(l, "so many are open")
 	}
 	defer s.watchers.give(client, 1)
-	free, err := s.hold(client, watchCost(req), "watches are open")
+	free, err := s.requests.hold(client, watchCost(req), "watches are open")
 	if err != nil {
 		return err
 	}
 	defer free()
-	if w.forget, err = s.hold(client, knownSize(req.GetKnown()), "what readers know is compared"); err != nil {
+	if w.forget, err = s.requests.hold(client, knownSize(req.GetKnown()), "what readers know is compared"); err != nil {
 		return err
 	}
 	defer w.forgetKnown()
-	w.c.watchers.Add(1)
-	defer w.c.watchers.Add(-1)
+	w.hub.watchers.Add(1)
+	defer w.hub.watchers.Add(-1)
 	return w.run(ctx, req)
 }
 
-func (s *server) newWatcher(req *indexv1.WatchRequest, stream grpc.ServerStream) (*watcher, error) {
-	c, err := s.find("collection", req.GetCollection())
+func (s *watches) newWatcher(req *indexv1.WatchRequest, stream grpc.ServerStream) (*watcher, error) {
+	c, err := s.collections.find("collection", req.GetCollection())
 	if err != nil {
 		return nil, err
 	}
-	w := &watcher{s: s, c: c, stream: stream, slow: req.GetWhenSlow(), every: bookmarkEvery}
-	if w.filter, err = c.watchFilter(req); err != nil {
+	w := &watcher{s: s, c: c, hub: hubOf(c), stream: stream, slow: req.GetWhenSlow(), every: bookmarkEvery}
+	if w.filter, err = watchFilter(c, req); err != nil {
 		return nil, err
 	}
 	if w.view, err = project(req.GetView(), req.GetFieldMask()); err != nil {
@@ -127,36 +128,37 @@ func (s *server) newWatcher(req *indexv1.WatchRequest, stream grpc.ServerStream)
 	return w, nil
 }
 
-func (c *collection) watchFilter(req *indexv1.WatchRequest) (filter, error) {
+func watchFilter(c *collection, req *indexv1.WatchRequest) (selector, error) {
 	ch := choice{strict: req.GetStrict()}
 	if err := ch.scope(req.GetNamespace(), req.GetNamespaces()); err != nil {
-		return filter{}, err
+		return selector{}, err
 	}
 	if err := ch.selectors(req.GetLabelSelector(), req.GetFieldSelector()); err != nil {
-		return filter{}, err
+		return selector{}, err
 	}
 	field, values := "index_values", req.GetIndexValues()
 	if v := req.GetIndexValue(); v != "" {
 		if len(values) > 0 {
-			return filter{}, rpc.InvalidArgument("index_values", "excludes index_value")
+			return selector{}, rpc.InvalidArgument("index_values", "excludes index_value")
 		}
 		values = []string{v}
 	}
 	switch {
 	case req.GetIndex() == "" && len(values) > 0:
-		return filter{}, rpc.InvalidArgument("index", "is required with index_value and index_values")
+		return selector{}, rpc.InvalidArgument("index", "is required with index_value and index_values")
 	case req.GetIndex() != "" && len(values) == 0:
-		return filter{}, rpc.InvalidArgument("index_value", "is required with index, or index_values is")
+		return selector{}, rpc.InvalidArgument("index_value", "is required with index, or index_values is")
 	case req.GetIndex() != "":
 		if err := ch.under(req.GetIndex(), field, values); err != nil {
-			return filter{}, err
+			return selector{}, err
 		}
 	}
-	return c.newFilter(ch)
+	f, err := newFilter(c, ch)
+	return selector{filter: f}, err
 }
 
 // groupKey names the group of the watches that ask for the same, and their view.
-func groupKey(f *filter, req *indexv1.WatchRequest) (key, view string) {
+func groupKey(f *selector, req *indexv1.WatchRequest) (key, view string) {
 	view = max(req.GetView(), indexv1.View_VIEW_FULL).String()
 	if mask := req.GetFieldMask(); mask != nil {
 		view = "mask " + strings.Join(mask.GetPaths(), ",")
@@ -167,10 +169,8 @@ func groupKey(f *filter, req *indexv1.WatchRequest) (key, view string) {
 // chunkSize bounds one message of a watch.
 type chunkSize struct{ events, bytes int }
 
-func (w *watcher) hub() *hub { return w.c.hub }
-
 func (w *watcher) run(ctx context.Context, req *indexv1.WatchRequest) error {
-	if _, err := w.s.read(ctx, w.c, req.GetConsistency()); err != nil {
+	if _, err := w.s.waits.read(ctx, w.c, req.GetConsistency()); err != nil {
 		return err
 	}
 	resume := req.GetResume()
@@ -182,11 +182,11 @@ func (w *watcher) run(ctx context.Context, req *indexv1.WatchRequest) error {
 		}
 	}
 	key, view := groupKey(&w.filter, req)
-	snap, err := w.hub().join(w, key, view)
+	snap, err := w.hub.join(w, key, view)
 	if err != nil {
 		return err
 	}
-	defer w.hub().leave(w)
+	defer w.hub.leave(w)
 	w.told = snap.LastChange()
 	var known *indexv1.WatchRequest
 	if len(req.GetKnown()) > 0 {
@@ -227,7 +227,7 @@ func (w *watcher) initial(ctx context.Context, req *indexv1.WatchRequest) error 
 		return err
 	}
 	defer done()
-	st, err := w.hub().begin(w, req != nil)
+	st, err := w.hub.begin(w, req != nil)
 	if err != nil {
 		return err
 	}
@@ -253,7 +253,7 @@ func (w *watcher) initial(ctx context.Context, req *indexv1.WatchRequest) error 
 	o.head(2, 0) // InitialStateEnd
 	w.safe, at = at.at, w.filter.by(at)
 	o.trailer(at, w.bounds)
-	o.unindexed(w.filter.unindexed(w.c, w.hub().current()))
+	o.unindexed(w.filter.unindexed(w.c, w.hub.current()))
 	err = w.stream.SendMsg(o.frame())
 	letOthers() // with the place still held
 	return err
@@ -267,7 +267,7 @@ func (w *watcher) objects(ctx context.Context, st *state, known map[string]strin
 		ch, err := st.chunk(i, last, known)
 		if err == nil && ch == nil {
 			moved = true
-			now := w.hub().current()
+			now := w.hub.current()
 			if err := w.group.failed(); err != nil { // now may have another index by the name
 				return moved, err
 			}
@@ -296,7 +296,7 @@ func (w *watcher) objects(ctx context.Context, st *state, known map[string]strin
 	for part := range slices.Chunk(keys, w.group.most.events) {
 		snap := st.kept()
 		if snap == nil {
-			snap, moved = w.hub().current(), true
+			snap, moved = w.hub.current(), true
 		}
 		if err := w.stream.SendMsg(forgotten(snap, part)); err != nil {
 			return moved, err
@@ -314,7 +314,7 @@ func (w *watcher) part(ctx context.Context, ch *chunk) error {
 	case ch.kept:
 		return w.stream.SendMsg(ch.frame)
 	}
-	free, err := w.s.hold(rpc.Client(ctx), ch.own, "states are sent")
+	free, err := w.s.requests.hold(rpc.Client(ctx), ch.own, "states are sent")
 	if err != nil {
 		return err
 	}
@@ -325,7 +325,7 @@ func (w *watcher) part(ctx context.Context, ch *chunk) error {
 // over says why a watch has to end; nil while it has not.
 func (w *watcher) over(ctx context.Context) error {
 	switch {
-	case closed(w.s.stopping):
+	case closed(w.s.waits.stopping):
 		return newFault(errStopping, "resume the watch on another replica")
 	case closed(w.c.evicted):
 		return w.c.refused.Load().fault
@@ -410,7 +410,7 @@ func (w *watcher) send(b *block) error {
 // bookmark says that nothing more happened up to now, if the reader was told
 // all that did.
 func (w *watcher) bookmark() error {
-	snap := w.hub().quiet(w)
+	snap := w.hub.quiet(w)
 	if snap == nil {
 		return nil
 	}
@@ -424,6 +424,6 @@ func (w *watcher) note(at place, b bounds) error {
 	o := newOut()
 	o.head(3, 0)
 	o.trailer(w.filter.by(at), b)
-	o.unindexed(w.filter.unindexed(w.c, w.hub().current()))
+	o.unindexed(w.filter.unindexed(w.c, w.hub.current()))
 	return w.stream.SendMsg(o.frame())
 }

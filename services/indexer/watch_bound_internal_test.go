@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/core/delta"
-	"github.com/deltaplane/deltaplane/core/store"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
 
@@ -17,8 +16,10 @@ func TestAWatchThatIsNeverReadIsKeptLittleForAndDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const ring, changes = 64, 4000
-		c := newTestCollection(t, nil)
-		c.store = store.New(store.Options{TombstoneTTL: time.Hour, RingChanges: ring, Indexers: builtIn(c.id)})
+		cfg := Config{}.withDefaults()
+		cfg.RingChanges = ring
+		c := newTestCollections(t, nil, cfg, time.Hour).newCollection(delta.Collection{Cluster: "dev", Version: "v1", Resource: "pods"})
+		c.now = func() time.Time { return now }
 		c.mustApply(t, delta.Batch{Reset: true, Records: []delta.Record{synced(1)}, Replayed: true, Next: 2})
 		stalled, stop, ended := serve(t, c, &indexv1.WatchRequest{})
 		<-stalled.heard // the end of the state, and nothing more
@@ -32,8 +33,8 @@ func TestAWatchThatIsNeverReadIsKeptLittleForAndDelaysNoOther(t *testing.T) {
 			if len(events) != 1 || events[0].GetObject().GetResourceVersion() != fmt.Sprint(n) {
 				t.Fatalf("the watch beside it was told %v, want change %d", events, n)
 			}
-			c.hub.mu.Lock()
-			for _, g := range c.hub.groups {
+			hubOf(c).mu.Lock()
+			for _, g := range hubOf(c).groups {
 				kept := 0
 				g.mu.Lock()
 				for _, b := range g.blocks {
@@ -42,7 +43,7 @@ func TestAWatchThatIsNeverReadIsKeptLittleForAndDelaysNoOther(t *testing.T) {
 				g.mu.Unlock()
 				most = max(most, kept)
 			}
-			c.hub.mu.Unlock()
+			hubOf(c).mu.Unlock()
 		}
 		if between := int(trimEvery / time.Millisecond); most < ring || most > ring+between+1 {
 			t.Errorf("%d changes are kept for a watch that is not read, want at most the ring's %d and what comes before the next look, %d", most, ring, between)
@@ -60,12 +61,12 @@ func TestAWatchThatIsRefusedKeepsNoSnapshot(t *testing.T) {
 	t.Parallel()
 	c := newTestCollection(t, nil)
 	c.mustApply(t, delta.Batch{Reset: true, Records: []delta.Record{synced(1)}, Replayed: true, Next: 2})
-	w := &watcher{c: c}
+	w := &watcher{c: c, hub: hubOf(c)}
 	w.filter.index, w.filter.values = "never", []string{"v"}
-	if _, err := c.hub.join(w, "never", "full"); err == nil {
+	if _, err := hubOf(c).join(w, "never", "full"); err == nil {
 		t.Fatal("a watch by an index that is not there has begun")
 	}
-	if c.hub.current() != nil {
+	if hubOf(c).current() != nil {
 		t.Error("the snapshot is kept")
 	}
 }
@@ -76,10 +77,10 @@ func TestFewChangesAreToldAtOnceToFewWatches(t *testing.T) {
 	t.Parallel()
 	c := newTestCollection(t, nil)
 	c.mustApply(t, delta.Batch{Reset: true, Records: []delta.Record{synced(1)}, Replayed: true, Next: 2})
-	c.hub.idle = make(chan struct{}) // follow is started where there is none
-	c.watchers.Add(1)
-	w := &watcher{c: c}
-	if _, err := c.hub.join(w, "all", "full"); err != nil {
+	hubOf(c).idle = make(chan struct{}) // follow is started where there is none
+	hubOf(c).watchers.Add(1)
+	w := &watcher{c: c, hub: hubOf(c)}
+	if _, err := hubOf(c).join(w, "all", "full"); err != nil {
 		t.Fatal(err)
 	}
 	next := uint64(2)
@@ -91,7 +92,7 @@ func TestFewChangesAreToldAtOnceToFewWatches(t *testing.T) {
 		}
 		b.Next = next
 		c.mustApply(t, b)
-		return c.hub.current() == c.store.Snapshot()
+		return hubOf(c).current() == c.store.Snapshot()
 	}
 	if !told(1) || !told(fewRecords) {
 		t.Error("few changes wait for another goroutine")
@@ -99,11 +100,11 @@ func TestFewChangesAreToldAtOnceToFewWatches(t *testing.T) {
 	if told(fewRecords + 1) {
 		t.Error("many changes hold up the log's reader")
 	}
-	c.hub.crowd = int(leastPace / paceWatch)
+	hubOf(c).crowd = int(leastPace / paceWatch)
 	if told(1) {
 		t.Error("changes that many watches are told of are not paced")
 	}
-	c.hub.leave(w)
+	hubOf(c).leave(w)
 }
 
 // What slow watches of several collections are kept is counted for all of them,
@@ -115,15 +116,15 @@ func TestWhatWatchesHoldIsCountedForAllCollections(t *testing.T) {
 	var leave []func()
 	for _, cluster := range []string{"a", "b"} {
 		c := s.fill(t, cluster, []podFacts{{namespace: "n", name: "p"}})
-		c.hub.idle = make(chan struct{}) // follow is started where there is none
-		w := &watcher{c: c}
-		if _, err := c.hub.join(w, "all", "full"); err != nil {
+		hubOf(c).idle = make(chan struct{}) // follow is started where there is none
+		w := &watcher{c: c, hub: hubOf(c)}
+		if _, err := hubOf(c).join(w, "all", "full"); err != nil {
 			t.Fatal(err)
 		}
-		leave = append(leave, func() { c.hub.leave(w) })
+		leave = append(leave, func() { hubOf(c).leave(w) })
 		for i := range 3 {
 			s.apply(t, c, []podFacts{{namespace: "n", name: fmt.Sprint("p", i)}})
-			c.hub.atOnce()
+			hubOf(c).atOnce()
 		}
 		sums = append(sums, s.WatchMemory())
 	}

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 
 	"github.com/deltaplane/deltaplane/core/delta"
@@ -34,6 +35,17 @@ func (s *tape) SendMsg(m any) error {
 	}
 }
 
+// newTestWatches are watches of collections that are filled by hand.
+func newTestWatches(t *testing.T, all *collections, cfg Config, stopping chan struct{}) *watches {
+	t.Helper()
+	waits := &waits{defaultWait: cfg.DefaultWait, maxWait: cfg.MaxWait, stopping: stopping}
+	s, err := newWatches(cfg.watch(), all, waits, &quota{}, nil, prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 // serve runs a watch of a collection; what ends it is sent last.
 func serve(t *testing.T, c *collection, req *indexv1.WatchRequest) (s *tape, stop func(), ended <-chan error) {
 	t.Helper()
@@ -41,13 +53,11 @@ func serve(t *testing.T, c *collection, req *indexv1.WatchRequest) (s *tape, sto
 	s = &tape{t: t, ctx: ctx, heard: make(chan *indexv1.WatchResponse)}
 	done := make(chan error, 1)
 	cfg := Config{}.withDefaults()
-	srv := &server{Service: &Service{
-		cfg: cfg, metrics: c.metrics, lines: newLines(&cfg), stopping: make(chan struct{}),
-	}}
+	srv := newTestWatches(t, nil, cfg, make(chan struct{}))
 	go func() {
-		w := &watcher{s: srv, c: c, stream: s, slow: req.GetWhenSlow(), every: bookmarkEvery}
+		w := &watcher{s: srv, c: c, hub: hubOf(c), stream: s, slow: req.GetWhenSlow(), every: bookmarkEvery}
 		var err error
-		if w.filter, err = c.watchFilter(req); err == nil {
+		if w.filter, err = watchFilter(c, req); err == nil {
 			err = w.run(ctx, req)
 		}
 		done <- err
@@ -67,7 +77,7 @@ func TestAPositionInsideALagNeverNamesALaterEpochOrTermThanItsRecord(t *testing.
 		for seq := uint64(5000); seq < 5000+2*chunkEvents; seq++ {
 			records = append(records, record(seq, 0))
 		}
-		c.hub.mu.Lock() // until the end of this, no pass is made
+		hubOf(c).mu.Lock() // until the end of this, no pass is made
 		c.mustApply(t, delta.Batch{Records: records, Next: 6000})
 		// The log is lost; a new leader begins it anew in a new epoch, at low sequences.
 		again := []delta.Record{record(3, 0), synced(4)}
@@ -75,7 +85,7 @@ func TestAPositionInsideALagNeverNamesALaterEpochOrTermThanItsRecord(t *testing.
 			again[i].Epoch, again[i].Term = 2, 2
 		}
 		c.mustApply(t, delta.Batch{Reset: true, Records: again, Replayed: true, Next: 5})
-		c.hub.mu.Unlock()
+		hubOf(c).mu.Unlock()
 		events := 0
 		for {
 			m := <-s.heard

@@ -13,9 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"go.opentelemetry.io/otel/sdk/trace"
-
 	"github.com/deltaplane/deltaplane/core/delta"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
@@ -26,9 +23,9 @@ type truth struct {
 	rv, app, node string
 }
 
-// history is a source and the log it is written to, of which only the newest
+// logHistory is a source and the log it is written to, of which only the newest
 // record of each subject is kept.
-type history struct {
+type logHistory struct {
 	*rand.Rand
 	source           map[string]truth
 	all, log         []delta.Record // ever written, and of those the newest of each subject
@@ -43,7 +40,7 @@ type history struct {
 
 const modelTTL = time.Minute
 
-func (h *history) append(r delta.Record) {
+func (h *logHistory) append(r delta.Record) {
 	h.seq++
 	r.Sequence, r.Epoch, r.Term, r.PublishedAt = h.seq, h.epoch, h.term, time.Now()
 	r.StoredAt = r.PublishedAt
@@ -55,13 +52,13 @@ func (h *history) append(r delta.Record) {
 }
 
 // restart begins an epoch; no two have the same.
-func (h *history) restart() {
+func (h *logHistory) restart() {
 	h.epochs++
 	h.epoch, h.listed = h.epochs, false
 }
 
 // cutBack takes the end of the log back.
-func (h *history) cutBack(to uint64) {
+func (h *logHistory) cutBack(to uint64) {
 	all := slices.DeleteFunc(h.all, func(r delta.Record) bool { return r.Sequence > to })
 	h.all, h.log, h.cut, h.seq, h.life = nil, nil, to, to, h.life+1
 	for _, r := range all {
@@ -71,13 +68,13 @@ func (h *history) cutBack(to uint64) {
 }
 
 // expire drops tombstones past their time, as the log does.
-func (h *history) expire() {
+func (h *logHistory) expire() {
 	h.log = slices.DeleteFunc(h.log, func(o delta.Record) bool {
 		return o.Kind == delta.KindDelta && o.Type == delta.Deleted && time.Since(o.PublishedAt) > modelTTL
 	})
 }
 
-func (h *history) upsert(key string, o truth) {
+func (h *logHistory) upsert(key string, o truth) {
 	h.append(delta.Record{
 		Kind: delta.KindDelta, Type: delta.Updated, Key: delta.Key(key), UID: "u-" + key, RV: o.rv, Payload: o.payload(key),
 	})
@@ -89,12 +86,12 @@ func (o truth) payload(key string) []byte {
 		ns, name, key, o.rv, o.app, o.node)
 }
 
-func (h *history) bury(key string, why delta.DeleteReason) {
+func (h *logHistory) bury(key string, why delta.DeleteReason) {
 	h.append(delta.Record{Kind: delta.KindDelta, Type: delta.Deleted, Key: delta.Key(key), UID: "u-" + key, RV: strconv.Itoa(h.rv), DeleteReason: why})
 }
 
 // relist publishes what differs from the log.
-func (h *history) relist() {
+func (h *logHistory) relist() {
 	had := map[string]delta.Record{}
 	for _, r := range h.log {
 		if r.Kind == delta.KindDelta {
@@ -115,13 +112,13 @@ func (h *history) relist() {
 	h.append(delta.Record{Kind: delta.KindSynced, RV: strconv.Itoa(h.rv)})
 }
 
-func (h *history) lead() {
+func (h *logHistory) lead() {
 	h.term++
 	h.append(delta.Record{Kind: delta.KindFence})
 	h.append(delta.Record{Kind: delta.KindTerm, Start: h.seq + 1})
 }
 
-func (h *history) change() {
+func (h *logHistory) change() {
 	h.rv++
 	key := fmt.Sprintf("n%d/p%d", h.IntN(3), h.IntN(6))
 	if _, ok := h.source[key]; ok && h.IntN(3) == 0 {
@@ -133,10 +130,10 @@ func (h *history) change() {
 	h.upsert(key, h.source[key])
 }
 
-func (h *history) pick(of ...string) string { return of[h.IntN(len(of))] }
+func (h *logHistory) pick(of ...string) string { return of[h.IntN(len(of))] }
 
 // step does one thing that happens to logs.
-func (h *history) step() {
+func (h *logHistory) step() {
 	switch h.IntN(40) {
 	case 0:
 		h.lead()
@@ -182,8 +179,8 @@ func (h *history) step() {
 	h.expire()
 }
 
-// reader is a replica's place in the log.
-type reader struct {
+// logReader is a replica's place in the log.
+type logReader struct {
 	t    *testing.T
 	c    *collection
 	life int
@@ -192,22 +189,15 @@ type reader struct {
 	from bool // a replay is under way
 }
 
-func newReader(t *testing.T, h *history) *reader {
-	m, err := newMetrics(prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
+func newLogReader(t *testing.T, h *logHistory) *logReader {
 	cfg := Config{RingChanges: 2 + h.IntN(40), RingBytes: 200 + h.IntN(20_000)}.withDefaults()
-	s := &Service{
-		cfg: cfg, log: deadLog{ttl: modelTTL}, metrics: m, tracer: trace.NewTracerProvider().Tracer(""), scans: make(chan struct{}, 1),
-	}
-	c := s.newCollection(delta.Collection{Cluster: "dev", Version: "v1", Resource: "pods"})
-	c.hub.most.events = 1 + h.IntN(5) // messages have an end wherever they can
-	return &reader{t: t, c: c, life: -1}
+	c := newTestCollections(t, nil, cfg, modelTTL).newCollection(delta.Collection{Cluster: "dev", Version: "v1", Resource: "pods"})
+	hubOf(c).most.events = 1 + h.IntN(5) // messages have an end wherever they can
+	return &logReader{t: t, c: c, life: -1}
 }
 
 // read applies up to n records; it begins anew where a follower would.
-func (r *reader) read(h *history, n int) {
+func (r *logReader) read(h *logHistory, n int) {
 	b := delta.Batch{}
 	if r.life != h.life && (r.life < 0 || r.at > h.cut || h.life != r.life+1) || time.Since(r.seen) > modelTTL/2 {
 		b.Reset, r.from, r.at = true, true, 0
@@ -234,7 +224,7 @@ func (r *reader) read(h *history, n int) {
 // folder is a client: it adds up what it is told.
 type folder struct {
 	t       *testing.T
-	h       *history
+	h       *logHistory
 	req     func() *indexv1.WatchRequest
 	chosen  func(key string, o truth) bool
 	slow    indexv1.WhenSlow
@@ -243,7 +233,7 @@ type folder struct {
 	at      *deltav1.Position
 	first   bool // nothing was heard on the stream
 	diff    bool // what is told next is differences
-	on      *reader
+	on      *logReader
 	tape    *tape
 	stop    func()
 	ended   <-chan error
@@ -251,7 +241,7 @@ type folder struct {
 	epoch   uint64 // of the state
 }
 
-func (f *folder) connect(on *reader) {
+func (f *folder) connect(on *logReader) {
 	req := f.req()
 	req.WhenSlow, f.on = f.slow, on
 	f.diff, f.next, f.first = false, nil, true
@@ -368,10 +358,10 @@ func TestAClientThatAddsUpWhatItIsToldHasTheSelection(t *testing.T) {
 }
 
 func watchModel(t *testing.T, seed uint64) {
-	h := &history{Rand: rand.New(rand.NewPCG(seed, 6)), source: map[string]truth{}, epoch: 1, epochs: 1}
+	h := &logHistory{Rand: rand.New(rand.NewPCG(seed, 6)), source: map[string]truth{}, epoch: 1, epochs: 1}
 	h.lead()
 	h.relist()
-	replicas := []*reader{newReader(t, h), newReader(t, h), newReader(t, h)}
+	replicas := []*logReader{newLogReader(t, h), newLogReader(t, h), newLogReader(t, h)}
 	var clients []*folder
 	for i := range 6 {
 		f := &folder{t: t, h: h, state: map[string]string{}, slow: indexv1.WhenSlow(h.IntN(4))}
@@ -410,7 +400,7 @@ func watchModel(t *testing.T, seed uint64) {
 					f.tape = nil
 				}
 			}
-			replicas[i] = newReader(t, h)
+			replicas[i] = newLogReader(t, h)
 		}
 		for _, f := range clients {
 			switch {

@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"errors"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,7 +13,7 @@ type watchMetrics struct {
 	coalesced *prometheus.CounterVec
 }
 
-func newWatchMetrics() *watchMetrics {
+func newWatchMetrics(reg prometheus.Registerer) (*watchMetrics, error) {
 	m := &watchMetrics{
 		overruns: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "deltaplane_indexer_watch_overruns_total",
@@ -26,16 +27,18 @@ func newWatchMetrics() *watchMetrics {
 	for _, outcome := range []string{"coalesce", "bootstrap", "disconnect"} {
 		m.overruns.WithLabelValues(outcome)
 	}
-	return m
+	return m, errors.Join(reg.Register(m.overruns), reg.Register(m.coalesced))
 }
 
 func (m *watchMetrics) overran(outcome string) { m.overruns.WithLabelValues(outcome).Inc() }
 
 var (
-	gaugeWatchLag      = prometheus.NewDesc("deltaplane_indexer_watch_lag_seconds", "Age of the oldest change that an open watch has not taken; what is kept no more counts from when it was dropped.", perCollection, nil)
-	gaugeWatchLagCount = prometheus.NewDesc("deltaplane_indexer_watch_lag_changes", "Changes of the collection since the oldest one kept that an open watch has not taken.", perCollection, nil)
-	gaugeWatchBehind   = prometheus.NewDesc("deltaplane_indexer_watchers_behind", "Open watches that have missed changes and were not yet told what of it is left.", perCollection, nil)
-	gaugeWatchGroups   = prometheus.NewDesc("deltaplane_indexer_watch_groups", "Different selections that are watched.", perCollection, nil)
+	perWatched         = []string{"collection"}
+	gaugeWatchers      = prometheus.NewDesc("deltaplane_indexer_watchers", "Open watches.", perWatched, nil)
+	gaugeWatchLag      = prometheus.NewDesc("deltaplane_indexer_watch_lag_seconds", "Age of the oldest change that an open watch has not taken; what is kept no more counts from when it was dropped.", perWatched, nil)
+	gaugeWatchLagCount = prometheus.NewDesc("deltaplane_indexer_watch_lag_changes", "Changes of the collection since the oldest one kept that an open watch has not taken.", perWatched, nil)
+	gaugeWatchBehind   = prometheus.NewDesc("deltaplane_indexer_watchers_behind", "Open watches that have missed changes and were not yet told what of it is left.", perWatched, nil)
+	gaugeWatchGroups   = prometheus.NewDesc("deltaplane_indexer_watch_groups", "Different selections that are watched.", perWatched, nil)
 	gaugeStates        = prometheus.NewDesc("deltaplane_indexer_watch_initial_states", "Initial states, by stage: sending, waiting.", []string{"stage"}, nil)
 )
 
@@ -68,30 +71,32 @@ func (h *hub) kept() (n int) {
 	return n
 }
 
-// WatchMemory is about how many bytes the messages take at present that watches
-// of all collections have not taken, beside the payloads in them: at most RingBytes
-// for each collection.
-func (s *Service) WatchMemory() int {
-	n := 0
-	for _, c := range s.names.Load().all {
-		n += c.hub.kept()
+// watchGauges read how far watches are behind when asked.
+type watchGauges struct{ s *watches }
+
+// Describe implements prometheus.Collector.
+func (watchGauges) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{gaugeWatchers, gaugeWatchLag, gaugeWatchLagCount, gaugeWatchBehind, gaugeWatchGroups, gaugeStates} {
+		ch <- d
 	}
-	return n
 }
 
-// watchGauges sends the gauges of all watches.
-func (s *Service) watchGauges(ch chan<- prometheus.Metric, now time.Time) {
-	for _, c := range s.names.Load().all {
+// Collect implements prometheus.Collector.
+func (g watchGauges) Collect(ch chan<- prometheus.Metric) {
+	now := time.Now()
+	for _, c := range g.s.collections.names.Load().all {
 		send := func(d *prometheus.Desc, v float64) {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, c.name)
 		}
-		age, changes, behind, groups := c.hub.lag(now)
+		h := hubOf(c)
+		age, changes, behind, groups := h.lag(now)
+		send(gaugeWatchers, float64(h.watchers.Load()))
 		send(gaugeWatchLag, age.Seconds())
 		send(gaugeWatchLagCount, float64(changes))
 		send(gaugeWatchBehind, float64(behind))
 		send(gaugeWatchGroups, float64(groups))
 	}
-	sending, waiting := s.lines.len()
+	sending, waiting := g.s.lines.len()
 	ch <- prometheus.MustNewConstMetric(gaugeStates, prometheus.GaugeValue, float64(sending), "sending")
 	ch <- prometheus.MustNewConstMetric(gaugeStates, prometheus.GaugeValue, float64(waiting), "waiting")
 }

@@ -98,7 +98,7 @@ func paths(c delta.Collection, configured map[string][]string) []definition.Path
 }
 
 // fieldNames are the fields that selectors may use.
-func (c *collection) fieldNames() []string {
+func (c *indexes) fieldNames() []string {
 	names := []string{nameField, namespaceField}
 	for _, p := range c.plan.Load().Paths() {
 		names = append(names, p.String())
@@ -109,7 +109,7 @@ func (c *collection) fieldNames() []string {
 // field returns the name under which objects have the field of a selector: a
 // path may be written in several ways. A field of a declared index can be used
 // once every object has been read by it.
-func (c *collection) field(name string) (string, error) {
+func (c *indexes) field(name string) (string, error) {
 	if name == nameField || name == namespaceField {
 		return name, nil
 	}
@@ -134,7 +134,7 @@ func (c *collection) field(name string) (string, error) {
 
 // indexOf returns the index that files objects under the values of a field; ""
 // when there is none.
-func (c *collection) indexOf(field string) string {
+func (c *indexes) indexOf(field string) string {
 	if field == nodeField && isPods(c.id) {
 		return nodeIndex
 	}
@@ -148,7 +148,7 @@ func (c *collection) indexOf(field string) string {
 
 // planOf is what one index needs of an object; without the expressions of the
 // others.
-func (c *collection) planOf(index string) *extract.Plan {
+func (c *indexes) planOf(index string) *extract.Plan {
 	var programs []*definition.Program
 	if d := find(*c.declared.Load(), index); d != nil && d.program != nil {
 		programs = append(programs, d.program)

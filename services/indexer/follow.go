@@ -1,0 +1,65 @@
+package indexer
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/deltaplane/deltaplane/internal/stream"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
+)
+
+// follow reads one log until ctx ends. One that fails is begun again where it
+// was; the others go on. One that does not fit into memory is replaced.
+func (s *collections) follow(ctx context.Context, c *collection) error {
+	const least, most = 200 * time.Millisecond, 10 * time.Second
+	pause := least
+	s.restore(ctx, c)
+	for ctx.Err() == nil {
+		began := time.Now()
+		from := stream.ReadConfig{From: c.follower.Position(), FromTime: c.fresh, Created: c.created, CatchUp: c.catchUp, Lend: true}
+		if c.replaying { // only a replay from the start can be known to be complete
+			from = stream.ReadConfig{Lend: true}
+		}
+		in := feed{s: s, c: c}
+		err := s.log.Read(ctx, c.id, from, in.batch)
+		in.wait()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if f, ok := errors.AsType[*fault](err); ok && errors.Is(err, errMemoryBudget) {
+			c = s.evict(c, f)
+			s.awaitRoom(ctx, c)
+			continue
+		}
+		if time.Since(began) > most {
+			pause = least
+		}
+		if err == nil {
+			err = errors.New("log reader ended")
+		}
+		c.fail(err)
+		s.slog.Warn("cannot follow log", slog.String(telemetry.KeyCollection, c.name), telemetry.Err(err), slog.Duration(telemetry.KeyAfter, pause))
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, most)
+	}
+	return nil
+}
+
+// build builds the indexes of a collection, and of those that take its place,
+// until ctx ends.
+func (s *collections) build(ctx context.Context, c *collection) error {
+	for ctx.Err() == nil {
+		c.build(ctx)
+		for _, next := range s.names.Load().all {
+			if next.id == c.id {
+				c = next
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,166 @@
+package indexer
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/extract"
+)
+
+// maxBatch is how many keys or revisions one call may name.
+const maxBatch = 1000
+
+func checkKey(field, key string) error {
+	if _, err := delta.ParseKey(key); err != nil {
+		return rpc.InvalidField(field, err)
+	}
+	return nil
+}
+
+// bounds writes the revision of the snapshot that an answer comes from, and its
+// upper bound.
+func (o *out) bounds(revision, upper int, snap *store.Snapshot) {
+	st := snap.State()
+	o.revision(revision, st.Revision)
+	o.revision(upper, st.Upper)
+}
+
+func (s *reader) get(ctx context.Context, req *indexv1.GetRequest) (*out, error) {
+	c, err := s.collections.find("collection", req.GetCollection())
+	if err != nil {
+		return nil, err
+	}
+	if err := checkKey("key", req.GetKey()); err != nil {
+		return nil, err
+	}
+	p, err := project(req.GetView(), req.GetFieldMask())
+	if err != nil {
+		return nil, err
+	}
+	snap, err := s.read(ctx, c, req.GetConsistency())
+	if err != nil {
+		return nil, err
+	}
+	obj := snap.Get(req.GetKey())
+	if obj == nil {
+		if err := keyFits(c, snap, "key", req.GetKey()); err != nil {
+			return nil, err
+		}
+		return nil, newFault(errKeyNotFound, fmt.Sprintf("%q in %s", req.GetKey(), c.name), "collection", c.name, "key", req.GetKey()).reached(snap)
+	}
+	if obj.Faulty() {
+		return nil, newFault(errKeyQuarantined, fmt.Sprintf("%q in %s: %s", obj.Key(), c.name, obj.Fault()), "collection", c.name, "key", obj.Key()).reached(snap)
+	}
+	o := newOut()
+	if !o.object(obj, &p, "") {
+		return nil, newFault(errKeyQuarantined, fmt.Sprintf("%q in %s: its stored form is damaged", obj.Key(), c.name), "collection", c.name, "key", obj.Key()).reached(snap)
+	}
+	o.bounds(2, 3, snap)
+	return o, nil
+}
+
+func (s *reader) batchGet(ctx context.Context, req *indexv1.BatchGetRequest) (*out, error) {
+	c, err := s.collections.find("collection", req.GetCollection())
+	if err != nil {
+		return nil, err
+	}
+	if n := len(req.GetKeys()); n == 0 || n > maxBatch {
+		return nil, rpc.InvalidArgument("keys", fmt.Sprintf("has %d entries, want 1 to %d", n, maxBatch))
+	}
+	for i, key := range req.GetKeys() {
+		if _, err := delta.ParseKey(key); err != nil {
+			return nil, rpc.InvalidField(fmt.Sprintf("keys[%d]", i), err)
+		}
+	}
+	p, err := project(req.GetView(), req.GetFieldMask())
+	if err != nil {
+		return nil, err
+	}
+	snap, err := s.read(ctx, c, req.GetConsistency())
+	if err != nil {
+		return nil, err
+	}
+	o := newOut()
+	for i, key := range req.GetKeys() {
+		obj := snap.Get(key)
+		switch {
+		case obj == nil:
+			if err := keyFits(c, snap, fmt.Sprintf("keys[%d]", i), key); err != nil {
+				o.free()
+				return nil, err
+			}
+			o.element(2, key)
+		case obj.Faulty():
+			o.element(3, key)
+		default:
+			if mark := o.mark(); !o.object(obj, &p, "") {
+				o.rewind(mark)
+				o.element(3, key)
+			}
+		}
+		if o.len() > s.cfg.MaxResponseBytes {
+			return nil, s.tooLarge("ask for fewer keys, or for less of each object")
+		}
+	}
+	o.bounds(4, 5, snap)
+	return o, nil
+}
+
+func (s *reader) tooLarge(advice string) error {
+	return newFault(errTooLarge, fmt.Sprintf("more than %d bytes: %s", s.cfg.MaxResponseBytes, advice))
+}
+
+// byExample is the method Index.
+func (s *reader) byExample(ctx context.Context, req *indexv1.IndexRequest) (*out, error) {
+	c, err := s.collections.find("collection", req.GetCollection())
+	if err != nil {
+		return nil, err
+	}
+	p, err := project(req.GetView(), req.GetFieldMask())
+	if err != nil {
+		return nil, err
+	}
+	example, err := extract.New(c.planOf(req.GetIndex())).Example(ctx, req.GetObject())
+	if err != nil {
+		return nil, rpc.InvalidField("object", err)
+	}
+	snap, err := s.read(ctx, c, req.GetConsistency())
+	if err != nil {
+		return nil, err
+	}
+	values, err := snap.Values(req.GetIndex(), example)
+	if err != nil {
+		return nil, c.indexError(err)
+	}
+	hits, err := snap.ByIndex(req.GetIndex(), values...)
+	if err := tolerate(err, req.GetStrict()); err != nil {
+		return nil, c.indexError(err)
+	}
+	o := newOut()
+	var faulty []string
+	beside := 0 // about what it takes to name them
+	for obj := range hits.After("") {
+		if !o.object(obj, &p, "") {
+			faulty = append(faulty, obj.Key())
+			beside += naming(obj.Key(), "")
+		}
+		if o.len()+beside > s.cfg.MaxResponseBytes {
+			return nil, s.tooLarge("use ByIndex, which has pages")
+		}
+	}
+	for _, v := range values {
+		o.element(2, readable(v))
+	}
+	o.bounds(3, 5, snap)
+	for _, key := range faulty {
+		o.element(4, key)
+	}
+	if u := c.unindexed(snap, req.GetIndex()); u != nil {
+		o.unindexed([]*indexv1.UnindexedObjects{u})
+	}
+	return o, nil
+}

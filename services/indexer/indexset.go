@@ -1,0 +1,74 @@
+package indexer
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/services/indexer/definition"
+	"github.com/deltaplane/deltaplane/services/indexer/extract"
+)
+
+// indexes are the indexes of one collection: those that are built in and those that are declared.
+type indexes struct {
+	id           delta.Collection
+	name         string
+	store        *store.Store
+	slog         *slog.Logger
+	now          func() time.Time
+	declarations *declarations
+	paths        []definition.Path // that are read whatever is declared
+
+	ingest sync.Mutex // held while a batch is applied, and while the plan is replaced
+	plan   atomic.Pointer[extract.Plan]
+	read   atomic.Pointer[extract.Plan] // by which, or a later one, every object has been read
+
+	declared  atomic.Pointer[[]declaration] // what is declared for the collection, by name
+	origins   atomic.Pointer[map[string]origin]
+	rebuild   chan struct{}        // wakes build
+	evicted   <-chan struct{}      // closed when the collection is given up
+	declaring sync.Mutex           // guards built and unfit, and orders changes of what is declared
+	built     map[string]string    // declared indexes of the store, with their sources
+	unfit     map[string]*omission // declared indexes for which there was no room
+	room      room
+	lookEvery time.Duration // how often it is looked whether there is room for one that was left out
+}
+
+// room says what memory declared indexes may take.
+type room interface {
+	// Spare waits until size more bytes are free. The error tells that they will not be, or that ctx has ended.
+	Spare(ctx context.Context, size int) error
+	// Fits reports whether indexes may take so much more at present.
+	Fits(size int) bool
+}
+
+// indexesConfig is what the indexes of a collection belong to.
+type indexesConfig struct {
+	id           delta.Collection
+	store        *store.Store // with the indexes of builtIn
+	slog         *slog.Logger
+	now          func() time.Time
+	declarations *declarations
+	fields       map[string][]string // to read whatever is declared, by plural resource name
+	evicted      <-chan struct{}     // closed when the collection is given up
+	room         room
+	lookEvery    time.Duration
+}
+
+// newIndexes returns the indexes of a collection with nothing declared.
+func newIndexes(cfg indexesConfig) *indexes {
+	c := &indexes{
+		id: cfg.id, name: cfg.id.String(), store: cfg.store, slog: cfg.slog, now: cfg.now, declarations: cfg.declarations, paths: paths(cfg.id, cfg.fields),
+		rebuild: make(chan struct{}, 1), evicted: cfg.evicted, built: map[string]string{}, unfit: map[string]*omission{}, room: cfg.room, lookEvery: cfg.lookEvery,
+	}
+	plan := extract.NewPlan(c.paths, nil)
+	c.plan.Store(plan)
+	c.read.Store(plan)
+	c.declared.Store(&[]declaration{})
+	c.origins.Store(&map[string]origin{})
+	return c
+}

@@ -1,0 +1,46 @@
+package indexer
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+)
+
+// ListCollections tells how current each collection is. It answers at any time.
+func (s *server) ListCollections(context.Context, *indexv1.ListCollectionsRequest) (*indexv1.ListCollectionsResponse, error) {
+	resp := &indexv1.ListCollectionsResponse{Replica: s.cfg.Replica}
+	now := time.Now()
+	for _, c := range s.names.Load().all {
+		snap := c.store.Snapshot()
+		st := snap.State()
+		status := &indexv1.CollectionStatus{
+			Collection: c.name, Cluster: c.id.Cluster, Group: c.id.Group, Version: c.id.Version, Resource: c.id.Resource,
+			Synced: st.Synced, Revision: revision(snap), Upper: upper(snap), Objects: int64(snap.Len()), LagRecords: int64(c.lag(st)),
+			Position: &deltav1.Position{Epoch: st.Position.Epoch, Sequence: st.Position.Sequence, Term: st.Position.Term},
+			Stale:    stale(st, now, s.cfg.StaleAfter), Quarantined: int64(snap.Faults()), Bytes: int64(snap.Bytes()), LastError: *c.lastErr.Load(),
+			Tier: indexv1.Tier_TIER_RAW, StoredBytes: int64(snap.StoredBytes()), MemoryBytes: int64(c.memory()),
+			WarmStart: c.warm.Load(), Watchers: hubOf(c).watchers.Load(), Scope: scopes[c.scopeIn(snap)],
+			Names: c.known.otherNames(),
+		}
+		if c.keeper.Compacting() {
+			status.Tier = indexv1.Tier_TIER_COMPACT
+		}
+		if at := c.frozenSince(); !at.IsZero() {
+			status.FrozenSince, status.Lagging = timestamppb.New(at), c.lagging(now)
+		}
+		if !st.Fresh.IsZero() {
+			status.LiveAt = timestamppb.New(st.Fresh)
+		}
+		resp.Collections = append(resp.Collections, status)
+	}
+	return resp, nil
+}
+
+var scopes = map[delta.Scope]indexv1.KeyScope{
+	delta.Namespaced: indexv1.KeyScope_KEY_SCOPE_NAMESPACED, delta.ClusterScoped: indexv1.KeyScope_KEY_SCOPE_CLUSTER,
+}

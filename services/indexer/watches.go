@@ -1,0 +1,55 @@
+package indexer
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// watchConfig bounds watches; see indexer.Config.
+type watchConfig struct {
+	MaxWatchers, MaxClientWatchers int
+	MaxInitialStates               int
+	RingBytes                      int
+}
+
+// watches serve what happens to collections.
+type watches struct {
+	cfg         watchConfig
+	collections *collections
+	waits       *waits
+	metrics     *watchMetrics
+	watchers    quota
+	requests    *quota        // bytes that requests hold while they wait
+	scans       chan struct{} // one place: what slow readers missed is looked for one collection at a time
+	lines       lines         // of the initial states
+}
+
+func newWatches(cfg watchConfig, all *collections, waits *waits, requests *quota, limited *prometheus.CounterVec, reg prometheus.Registerer) (*watches, error) {
+	s := &watches{
+		cfg: cfg, collections: all, waits: waits, requests: requests, scans: make(chan struct{}, 1), lines: newLines(&cfg),
+		watchers: quota{
+			is: errTooManyWatchers, limited: limited, all: limit{"max_watchers", cfg.MaxWatchers}, each: limit{"max_client_watchers", cfg.MaxClientWatchers},
+		},
+	}
+	var err error
+	if s.metrics, err = newWatchMetrics(reg); err != nil {
+		return nil, err
+	}
+	return s, reg.Register(watchGauges{s})
+}
+
+// observe makes the hub of a collection.
+func (s *watches) observe(c *collection) observer {
+	return newHub(c, s.cfg.RingBytes, s.requests, s.scans, s.waits.stopping)
+}
+
+// hubOf is the hub of a collection that watches observe.
+func hubOf(c *collection) *hub { return c.observer.(*hub) }
+
+// memory is what messages take that not every watch has taken, beside payloads.
+func (s *watches) memory() int {
+	n := 0
+	for _, c := range s.collections.names.Load().all {
+		n += hubOf(c).kept()
+	}
+	return n
+}
