@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/internal/rpc"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
 const (
@@ -101,7 +102,7 @@ func (l *line) enter(ctx context.Context, client string, stopping <-chan struct{
 	}
 	if n := l.waiting.Len(); n >= l.most && !l.giveWay(client) {
 		l.mu.Unlock()
-		return nil, newFault(errTooManyWatchers, fmt.Sprintf("%d wait for their initial state", n))
+		return nil, fault.New(fault.ErrTooManyWatchers, fmt.Sprintf("%d wait for their initial state", n))
 	}
 	w := &queuer{client: client, turn: make(chan struct{})}
 	e := l.push(w)
@@ -111,15 +112,15 @@ func (l *line) enter(ctx context.Context, client string, stopping <-chan struct{
 	select {
 	case <-w.turn:
 		if w.refused {
-			return nil, newFault(errTooManyWatchers, "others wait for fewer initial states")
+			return nil, fault.New(fault.ErrTooManyWatchers, "others wait for fewer initial states")
 		}
 		return l.hold(client), nil
 	case <-ctx.Done():
 		err = ctx.Err()
 	case <-stopping:
-		err = newFault(errStopping, "resume the watch on another replica")
+		err = fault.New(fault.ErrStopping, "resume the watch on another replica")
 	case <-timer.C:
-		err = newFault(errTooManyWatchers, fmt.Sprintf("waited %v for the initial state", most))
+		err = fault.New(fault.ErrTooManyWatchers, fmt.Sprintf("waited %v for the initial state", most))
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

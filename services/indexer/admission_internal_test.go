@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
 // asks waits in line and tells when it got its place, or why not.
@@ -61,11 +62,11 @@ func TestAFullLineGivesWayToWhoWaitsLess(t *testing.T) {
 			refusals = append(refusals, refused)
 		}
 		_, refused := l.asks(t, "many")
-		if err := <-refused; !errors.Is(err, errTooManyWatchers) {
+		if err := <-refused; !errors.Is(err, fault.ErrTooManyWatchers) {
 			t.Errorf("one more of the same client: %v", err)
 		}
 		other, _ := l.asks(t, "other")
-		if err := <-refusals[linePerPlace-1]; !errors.Is(err, errTooManyWatchers) {
+		if err := <-refusals[linePerPlace-1]; !errors.Is(err, fault.ErrTooManyWatchers) {
 			t.Errorf("the last of the client that waits most: %v", err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())

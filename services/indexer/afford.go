@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/deltaplane/deltaplane/services/indexer/definition"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
 // afford checks what the expressions of a cluster's collection may cost together
@@ -17,7 +18,7 @@ func (x scope) afford(cluster string, before, next definition.Set, costs map[str
 	if had, _, _ := x.sum(cluster, before, costs); sum <= had {
 		return nil
 	}
-	return newFault(errTooManyIndexes, fmt.Sprintf("the expressions of %s/%s may cost %d for one object, at most %d; %q costs most, up to %d",
+	return fault.New(fault.ErrTooManyIndexes, fmt.Sprintf("the expressions of %s/%s may cost %d for one object, at most %d; %q costs most, up to %d",
 		cluster, x.resource, sum, definition.MaxCostOfAll, dearest, most), "collection", cluster+"/"+x.resource, "index", dearest)
 }
 
@@ -58,7 +59,7 @@ func (c *indexes) refuseUnaffordable(list []declaration) {
 		}
 		cost := d.program.Cost()
 		if sum+cost > definition.MaxCostOfAll {
-			d.program, d.err = nil, newFault(errTooManyIndexes, fmt.Sprintf("it may cost %d for one object, and the expressions that %s had before it may cost %d, at most %d together",
+			d.program, d.err = nil, fault.New(fault.ErrTooManyIndexes, fmt.Sprintf("it may cost %d for one object, and the expressions that %s had before it may cost %d, at most %d together",
 				cost, c.name, sum, definition.MaxCostOfAll), "collection", c.name, "index", d.Name)
 			continue
 		}

@@ -3,6 +3,7 @@ package indexer
 import (
 	"context"
 	"errors"
+	"hash/fnv"
 	"log/slog"
 	"maps"
 	"slices"
@@ -82,6 +83,7 @@ func (c *indexes) declare() {
 	slices.SortFunc(list, func(a, b declaration) int { return strings.Compare(a.Name, b.Name) })
 	c.leaveOut(list)
 	c.declared.Store(&list)
+	c.version.Add(1)
 	var programs []*definition.Program
 	for _, x := range list {
 		if x.program != nil {
@@ -148,7 +150,7 @@ func (c *indexes) wake() {
 // needs.
 func (c *indexes) build(ctx context.Context) {
 	for {
-		if err := c.buildOnce(ctx); err != nil {
+		if err := c.BuildOnce(ctx); err != nil {
 			return
 		}
 		if !c.awaitBuild(ctx) {
@@ -180,7 +182,8 @@ func (c *indexes) awaitBuild(ctx context.Context) bool {
 	}
 }
 
-func (c *indexes) buildOnce(ctx context.Context) error {
+// BuildOnce builds the indexes that are declared and not there.
+func (c *indexes) BuildOnce(ctx context.Context) error {
 	plan := c.plan.Load()
 	if err := c.renew(ctx, plan); err != nil {
 		return c.withoutRoom(err)
@@ -228,4 +231,12 @@ func find(list []declaration, name string) *declaration {
 		}
 	}
 	return nil
+}
+
+// selectionOf names a definition: all replicas name it alike, and no two have
+// the same name.
+func selectionOf(source string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(source))
+	return max(h.Sum64(), 1)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/services/indexer/definition"
 	"github.com/deltaplane/deltaplane/services/indexer/extract"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
 // The built-in indexes.
@@ -34,6 +35,12 @@ var descriptions = map[string]string{
 	ownerIndex:     "owner uid",
 	labelIndex:     "label: name, and name=value",
 }
+
+// The fields that every object has.
+const (
+	nameField      = "metadata.name"
+	namespaceField = "metadata.namespace"
+)
 
 // builtIn returns the indexes of a collection.
 func builtIn(c delta.Collection) map[string]store.IndexFunc {
@@ -120,14 +127,14 @@ func (c *indexes) field(name string) (string, error) {
 		case err == nil && plan.Reads(p.String()):
 			name = p.String()
 		case !c.declarations.complete():
-			return "", newFault(errIndexBuilding, fmt.Sprintf("field %.100q of %s: which indexes are declared is not known yet", name, c.name), "collection", c.name)
+			return "", fault.New(fault.ErrIndexBuilding, fmt.Sprintf("field %.100q of %s: which indexes are declared is not known yet", name, c.name), "collection", c.name)
 		default:
 			return "", rpc.InvalidArgument("field_selector",
 				fmt.Sprintf("field %.100q is not indexed in %s; there are %s", name, c.name, strings.Join(c.fieldNames(), ", ")))
 		}
 	}
 	if !c.read.Load().Reads(name) {
-		return "", newFault(errIndexBuilding, fmt.Sprintf("field %.100q of %s", name, c.name), "collection", c.name)
+		return "", fault.New(fault.ErrIndexBuilding, fmt.Sprintf("field %.100q of %s", name, c.name), "collection", c.name)
 	}
 	return name, nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/services/indexer/extract"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
 	"github.com/deltaplane/deltaplane/services/indexer/payload"
 )
 
@@ -76,7 +77,7 @@ func (s *collections) newCollection(id delta.Collection) *collection {
 		id: id, store: c.store, slog: s.slog, now: func() time.Time { return c.now() }, declarations: s.declarations, fields: s.cfg.Fields,
 		evicted: c.evicted, room: &roomOf{s, c}, lookEvery: min(time.Second, s.cfg.DiscoverEvery),
 	})
-	c.extract = extract.New(c.plan.Load())
+	c.extract = extract.New(c.Plan())
 	c.keeper = payload.NewKeeper(c.store, payload.Config{})
 	if s.cfg.Tier == TierCompact {
 		c.keeper.Compact(false)
@@ -103,15 +104,15 @@ func (c *collection) synced(snap *store.Snapshot) error {
 	if r := c.refused.Load(); r != nil {
 		return r.fault
 	}
-	return newFault(errNotSynced, c.name, "collection", c.name)
+	return fault.New(fault.ErrNotSynced, c.name, "collection", c.name)
 }
 
 // apply makes one snapshot of one batch of the log.
 func (c *collection) apply(ctx context.Context, b intake) {
 	// A plan that is replaced between batches holds for all that is applied later.
-	c.ingest.Lock()
-	defer c.ingest.Unlock()
-	c.extract.Follow(c.plan.Load())
+	plan, release := c.Hold()
+	defer release()
+	c.extract.Follow(plan)
 	now := c.now()
 	live := c.replayed.Load()
 	batch := store.Batch{Ops: c.ops[:0]}

@@ -12,6 +12,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
 // A tenth of what a caller's deadline leaves is kept back from it, within these
@@ -87,7 +88,7 @@ func (s *waits) meet(ctx context.Context, c *collection, d *demand) (*store.Snap
 		select {
 		case <-snap.Superseded():
 		case <-s.stopping:
-			return nil, newFault(errStopping, "")
+			return nil, fault.New(fault.ErrStopping, "")
 		case <-ctx.Done():
 			return nil, late(c, snap, d)
 		}
@@ -101,9 +102,9 @@ func (s *waits) meet(ctx context.Context, c *collection, d *demand) (*store.Snap
 func late(c *collection, snap *store.Snapshot, d *demand) error {
 	st := snap.State()
 	if reached(snap, d.least) {
-		return newFault(errNotExact, fmt.Sprintf("%s is at %v and has events up to %v", c.name, st.Revision, st.Upper), "collection", c.name).reached(snap)
+		return fault.New(fault.ErrNotExact, fmt.Sprintf("%s is at %v and has events up to %v", c.name, st.Revision, st.Upper), "collection", c.name).Reached(snap)
 	}
-	return newFault(errRevisionNotReached, fmt.Sprintf("%s is at %v, not at %v", c.name, st.Revision, d.least), "collection", c.name).reached(snap)
+	return fault.New(fault.ErrRevisionNotReached, fmt.Sprintf("%s is at %v, not at %v", c.name, st.Revision, d.least), "collection", c.name).Reached(snap)
 }
 
 // reached reports whether a snapshot is at a revision. Epoch zero is the
@@ -173,7 +174,7 @@ func (s *waits) await(ctx context.Context, c *collection, least delta.Revision) 
 		case <-snap.Superseded():
 			continue
 		case <-s.stopping:
-			return nil, newFault(errStopping, "")
+			return nil, fault.New(fault.ErrStopping, "")
 		case <-ctx.Done():
 		}
 		if err != nil {

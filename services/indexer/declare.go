@@ -12,6 +12,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/stream"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/indexer/definition"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
 // definitionsBucket keeps declared indexes beside the log: one key per resource
@@ -58,13 +59,16 @@ type declaredEntry struct {
 func newDeclarations(log buckets, slog *slog.Logger, changed func(string)) *declarations {
 	d := &declarations{slog: slog, changed: changed, known: make(chan struct{}), entries: map[string]*declaredEntry{}}
 	d.bucket = stream.NewFollower(log.Bucket, stream.FollowConfig{
-		Name: definitionsBucket, Take: d.take, Known: d.revision, Forget: d.forget, Held: d.values, Log: slog,
+		Name: definitionsBucket, Take: d.Take, Known: d.revision, Forget: d.forget, Held: d.values, Log: slog,
 	})
 	return d
 }
 
 // run follows the bucket until ctx ends.
 func (d *declarations) run(ctx context.Context) { d.bucket.Run(ctx) }
+
+// Known is closed once all that was there has been read.
+func (d *declarations) Known() <-chan struct{} { return d.known }
 
 // complete reports whether all that was declared before this replica began is
 // known.
@@ -147,7 +151,7 @@ func (d *declarations) edit(ctx context.Context, resource string, change func(de
 	err := d.bucket.Change(ctx, resource, func(value []byte) ([]byte, bool, error) {
 		set, refused = definition.DecodeSet(value)
 		if refused != nil {
-			refused = newFault(errDefinitionsAway, refused.Error(), "resource", resource)
+			refused = fault.New(fault.ErrDefinitionsAway, refused.Error(), "resource", resource)
 			return nil, false, refused
 		}
 		var next definition.Set
@@ -156,7 +160,7 @@ func (d *declarations) edit(ctx context.Context, resource string, change func(de
 		}
 		set = next
 		if value, refused = next.Encode(); refused == nil && len(value) > maxSetBytes {
-			refused = newFault(errTooManyIndexes, fmt.Sprintf("definitions for %s would take %d bytes, at most %d", resource, len(value), maxSetBytes), "resource", resource)
+			refused = fault.New(fault.ErrTooManyIndexes, fmt.Sprintf("definitions for %s would take %d bytes, at most %d", resource, len(value), maxSetBytes), "resource", resource)
 		}
 		return value, true, refused
 	}, func(b *stream.Bucket, e stream.Entry) bool { // also when nothing changes: what is known here may be older
@@ -198,8 +202,8 @@ func (d *declarations) values() map[string][]byte {
 	return values
 }
 
-// take is the handler of the bucket's entries; an empty one ends the first.
-func (d *declarations) take(b *stream.Bucket, e stream.Entry) error {
+// Take is the handler of the bucket's entries; an empty one ends the first.
+func (d *declarations) Take(b *stream.Bucket, e stream.Entry) error {
 	if e.Key == "" {
 		if !d.complete() {
 			close(d.known)
@@ -217,4 +221,4 @@ func (d *declarations) take(b *stream.Bucket, e stream.Entry) error {
 	return nil
 }
 
-func away(err error) error { return newFault(errDefinitionsAway, err.Error()) }
+func away(err error) error { return fault.New(fault.ErrDefinitionsAway, err.Error()) }

@@ -26,7 +26,7 @@ const definitionsWait = 5 * time.Second
 func (s *collections) discover(ctx context.Context, g *errgroup.Group) error {
 	// What is declared is read once, at ingest, if it is known before.
 	select {
-	case <-s.declarations.known:
+	case <-s.declarations.Known():
 	case <-ctx.Done():
 	case <-time.After(definitionsWait):
 	}

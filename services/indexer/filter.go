@@ -50,11 +50,6 @@ func newFilter(c *collection, ch choice) (filter, error) {
 	return f, nil
 }
 
-const (
-	nameField      = "metadata.name"
-	namespaceField = "metadata.namespace"
-)
-
 // all reports whether nothing but namespaces chooses.
 func (f *filter) all() bool {
 	return f.labels == nil && len(f.fields) == 0 && f.index == "" && !f.none

@@ -15,6 +15,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
 // crowd is a random population of pods with few names, so that selectors
@@ -166,7 +167,7 @@ func TestNamesOfUnreadableObjectsCountForTheSizeOfAnAnswer(t *testing.T) {
 	if o, err := s.byExample(t.Context(), &indexv1.IndexRequest{Collection: c.name, Index: namespaceIndex, Object: example}); err == nil {
 		resp := decodeAnswer(t, o, err, &indexv1.IndexResponse{})
 		t.Errorf("%d objects like an example, and the names of %d, take %d bytes, at most %d", len(resp.GetObjects()), len(resp.GetQuarantinedKeys()), proto.Size(resp), answer)
-	} else if !errors.Is(err, errTooLarge) {
+	} else if !errors.Is(err, fault.ErrTooLarge) {
 		t.Error(err)
 	}
 }

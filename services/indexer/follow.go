@@ -8,6 +8,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/internal/stream"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
 // follow reads one log until ctx ends. One that fails is begun again where it
@@ -28,7 +29,7 @@ func (s *collections) follow(ctx context.Context, c *collection) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if f, ok := errors.AsType[*fault](err); ok && errors.Is(err, errMemoryBudget) {
+		if f, ok := errors.AsType[*fault.Error](err); ok && errors.Is(err, fault.ErrMemoryBudget) {
 			c = s.evict(c, f)
 			s.awaitRoom(ctx, c)
 			continue

@@ -12,6 +12,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
 // following is what runs for one collection.
@@ -73,7 +74,7 @@ func (s *collections) remove(id delta.Collection) {
 		if c.id != id {
 			continue
 		}
-		c.refused.Store(&refusal{fault: newFault(errCollectionNotFound, c.name+": its log was deleted", "collection", c.name)})
+		c.refused.Store(&refusal{fault: fault.New(fault.ErrCollectionNotFound, c.name+": its log was deleted", "collection", c.name)})
 		s.names.Store(s.names.Load().without(c))
 		close(c.evicted)
 		c.store.Apply(store.Batch{State: &store.State{}}, c.now()) // wakes who waits for it

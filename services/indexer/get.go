@@ -9,6 +9,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/extract"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
 // maxBatch is how many keys or revisions one call may name.
@@ -50,14 +51,14 @@ func (s *reader) get(ctx context.Context, req *indexv1.GetRequest) (*out, error)
 		if err := keyFits(c, snap, "key", req.GetKey()); err != nil {
 			return nil, err
 		}
-		return nil, newFault(errKeyNotFound, fmt.Sprintf("%q in %s", req.GetKey(), c.name), "collection", c.name, "key", req.GetKey()).reached(snap)
+		return nil, fault.New(fault.ErrKeyNotFound, fmt.Sprintf("%q in %s", req.GetKey(), c.name), "collection", c.name, "key", req.GetKey()).Reached(snap)
 	}
 	if obj.Faulty() {
-		return nil, newFault(errKeyQuarantined, fmt.Sprintf("%q in %s: %s", obj.Key(), c.name, obj.Fault()), "collection", c.name, "key", obj.Key()).reached(snap)
+		return nil, fault.New(fault.ErrKeyQuarantined, fmt.Sprintf("%q in %s: %s", obj.Key(), c.name, obj.Fault()), "collection", c.name, "key", obj.Key()).Reached(snap)
 	}
 	o := newOut()
 	if !o.object(obj, &p, "") {
-		return nil, newFault(errKeyQuarantined, fmt.Sprintf("%q in %s: its stored form is damaged", obj.Key(), c.name), "collection", c.name, "key", obj.Key()).reached(snap)
+		return nil, fault.New(fault.ErrKeyQuarantined, fmt.Sprintf("%q in %s: its stored form is damaged", obj.Key(), c.name), "collection", c.name, "key", obj.Key()).Reached(snap)
 	}
 	o.bounds(2, 3, snap)
 	return o, nil
@@ -111,7 +112,7 @@ func (s *reader) batchGet(ctx context.Context, req *indexv1.BatchGetRequest) (*o
 }
 
 func (s *reader) tooLarge(advice string) error {
-	return newFault(errTooLarge, fmt.Sprintf("more than %d bytes: %s", s.cfg.MaxResponseBytes, advice))
+	return fault.New(fault.ErrTooLarge, fmt.Sprintf("more than %d bytes: %s", s.cfg.MaxResponseBytes, advice))
 }
 
 // byExample is the method Index.

@@ -10,6 +10,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/store"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/limit"
 )
 
 // errBehind says that changes which a watch has not been told are dropped.
@@ -25,7 +26,7 @@ type group struct {
 	view   projection
 	most   chunkSize
 
-	requests *quota // of the service
+	requests *limit.Quota // of the service
 
 	// These belong to the pass under way; hub.mu guards them.
 	refs   int    // open watches

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/deltaplane/deltaplane/internal/rpc"
+	"github.com/deltaplane/deltaplane/services/indexer/limit"
 )
 
 // This file counts the memory of requests that wait: what a watch asks for and
@@ -25,14 +26,14 @@ const (
 // charge counts an answer until it has been sent, and what its call takes beside.
 func (s *Service) charge(ctx context.Context, o *out, beside int) error {
 	n := o.own() + beside + sendCost
-	if n <= smallAnswer && s.requests.lend(n) {
-		*o.lease = lease{from: s.requests, n: n, lent: true}
+	if n <= smallAnswer && s.requests.Lend(n) {
+		*o.lease = limit.Lease{From: s.requests, N: n, Lent: true}
 		return nil
 	}
 	client := rpc.Client(ctx)
-	if l := s.requests.take(client, n); l != nil {
-		return s.requests.refuse(l, "answers wait to be sent")
+	if l := s.requests.Take(client, n); l != nil {
+		return s.requests.Refuse(l, "answers wait to be sent")
 	}
-	*o.lease = lease{from: s.requests, client: client, n: n}
+	*o.lease = limit.Lease{From: s.requests, Client: client, N: n}
 	return nil
 }

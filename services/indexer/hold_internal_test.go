@@ -6,8 +6,6 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +14,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
 // What is counted is about what a request takes, or the limit would bound
@@ -84,120 +83,6 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-func TestAQuotaNamesTheLimitAndForgetsClientsThatHoldNothing(t *testing.T) {
-	t.Parallel()
-	q := quota{all: limit{"all", 100}, each: limit{"each", 40}}
-	rng := rand.New(rand.NewPCG(1, 2))
-	type taken struct {
-		client string
-		n      int
-	}
-	var list []taken
-	held, by := 0, map[string]int{}
-	for range 20_000 {
-		if len(list) > 0 && rng.IntN(2) == 0 {
-			i := rng.IntN(len(list))
-			x := list[i]
-			q.give(x.client, x.n)
-			held, by[x.client] = held-x.n, by[x.client]-x.n
-			list = append(list[:i], list[i+1:]...)
-			continue
-		}
-		x := taken{[]string{"", "a", "b", "c", "d"}[rng.IntN(5)], rng.IntN(30)}
-		want := ""
-		switch {
-		case held+x.n > 100:
-			want = "all"
-		case x.client != "" && by[x.client]+x.n > 40:
-			want = "each"
-		}
-		got := ""
-		if l := q.take(x.client, x.n); l != nil {
-			got = l.name
-		}
-		if got != want {
-			t.Fatalf("%q takes %d of %d, %d its own: refused by %q, want %q", x.client, x.n, held, by[x.client], got, want)
-		}
-		if want == "" {
-			list = append(list, x)
-			held, by[x.client] = held+x.n, by[x.client]+x.n
-		}
-	}
-	for _, x := range list {
-		q.give(x.client, x.n)
-	}
-	if q.used() != 0 || len(q.by) != 0 {
-		t.Errorf("%d are held by %v when all is given back", q.used(), q.by)
-	}
-}
-
-// What is lent and what is taken never pass the limit together, also when they
-// meet.
-func TestLentAndTakenStayBelowTheLimit(t *testing.T) {
-	t.Parallel()
-	const most = 1600
-	q := quota{all: limit{"all", most}}
-	if !q.lend(most/lentShare) || q.lend(1) {
-		t.Error("not just the share is lent")
-	}
-	if l := q.take("", most-most/lentShare); l != nil {
-		t.Errorf("what is not lent is refused by %q", l.name)
-	}
-	if l := q.take("", 1); l == nil {
-		t.Error("more than all is taken")
-	}
-	q.giveLent(most / lentShare)
-	if l := q.take("", 1); l != nil || q.lend(1) {
-		t.Errorf("%v; something is lent when less than the share is free beside it", l)
-	}
-	if q.give("", most-most/lentShare+1); !q.lend(1) {
-		t.Error("nothing is lent when nothing is held")
-	}
-	if q.giveLent(1); q.used() != 0 {
-		t.Errorf("%d are held when all is given back", q.used())
-	}
-	var held atomic.Int64 // less than what is counted, at any time
-	var lent, taken, over atomic.Int64
-	var done sync.WaitGroup
-	for seed := range uint64(4) {
-		done.Go(func() {
-			rng := rand.New(rand.NewPCG(seed, 1))
-			for range 20_000 {
-				n := rng.IntN(most/8) + 1
-				give := func() { q.give("", n) }
-				if rng.IntN(2) == 0 {
-					n = rng.IntN(most/lentShare) + 1
-					if !q.lend(n) {
-						continue
-					}
-					lent.Add(1)
-					give = func() { q.giveLent(n) }
-				} else {
-					n *= 1 + 7*rng.IntN(2)
-					if q.take("", n) != nil {
-						continue
-					}
-					taken.Add(1)
-				}
-				if held.Add(int64(n)) > most {
-					over.Add(1)
-				}
-				runtime.Gosched()
-				held.Add(int64(-n))
-				give()
-			}
-		})
-	}
-	done.Wait()
-	if over.Load() > 0 || lent.Load() == 0 || taken.Load() == 0 || q.used() != 0 {
-		t.Errorf("%d lent, %d taken, the limit was passed %d times; %d are held in the end", lent.Load(), taken.Load(), over.Load(), q.used())
-	}
-	free := quota{}
-	if !free.lend(1<<40) || free.take("", 1<<40) != nil {
-		t.Error("without a limit something is refused")
-	}
-}
-
 func TestAnswersCountUntilTheTransportLetsGo(t *testing.T) {
 	t.Parallel()
 	s := serving(t, func(c *Config) { c.MaxRequestBytes = 1 << 20 })
@@ -211,21 +96,21 @@ func TestAnswersCountUntilTheTransportLetsGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := s.charge(t.Context(), large(), 0)
-	if st := rpc.Status(err, rules); rpc.Code(st) != codes.ResourceExhausted || rpc.Reason(st) != "REQUEST_MEMORY" || rpc.Info(st).GetMetadata()["limit_name"] != "max_request_bytes" || rpc.RetryDelay(st) <= 0 {
+	if st := rpc.Status(err, fault.Rules); rpc.Code(st) != codes.ResourceExhausted || rpc.Reason(st) != "REQUEST_MEMORY" || rpc.Info(st).GetMetadata()["limit_name"] != "max_request_bytes" || rpc.RetryDelay(st) <= 0 {
 		t.Errorf("a second large answer: %v, want RESOURCE_EXHAUSTED REQUEST_MEMORY that names the limit, with RetryInfo", err)
 	}
 	parts := o.parts()
-	if s.requests.used() == 0 {
+	if s.requests.Used() == 0 {
 		t.Error("an answer that is being sent is not counted")
 	}
 	parts.Free()
-	if n := s.requests.used(); n != 0 {
+	if n := s.requests.Used(); n != 0 {
 		t.Errorf("%d bytes are counted when it was sent", n)
 	}
 	if err := s.charge(t.Context(), large(), 0); err != nil { // and its connection breaks
 		t.Errorf("when the first was sent: %v", err)
 	}
-	for began := time.Now(); s.requests.used() != 0; runtime.GC() {
+	for began := time.Now(); s.requests.Used() != 0; runtime.GC() {
 		if time.Since(began) > time.Minute {
 			t.Fatal("an answer that nobody sends is counted for ever")
 		}
@@ -237,15 +122,15 @@ func TestAnswersCountUntilTheTransportLetsGo(t *testing.T) {
 		return o
 	}
 	o = small()
-	if err := s.charge(t.Context(), o, 0); err != nil || !o.lease.lent || s.requests.used() < cap(o.buf) {
-		t.Errorf("a small answer: %v, %d bytes are counted, lent: %v; want it lent, with its buffer", err, s.requests.used(), o.lease.lent)
+	if err := s.charge(t.Context(), o, 0); err != nil || !o.lease.Lent || s.requests.Used() < cap(o.buf) {
+		t.Errorf("a small answer: %v, %d bytes are counted, lent: %v; want it lent, with its buffer", err, s.requests.Used(), o.lease.Lent)
 	}
 	parts = o.parts()
-	if s.requests.used() == 0 {
+	if s.requests.Used() == 0 {
 		t.Error("a small answer that is being sent is not counted")
 	}
 	parts.Free()
-	if n := s.requests.used(); n != 0 {
+	if n := s.requests.Used(); n != 0 {
 		t.Errorf("%d bytes are counted when the small answer was sent", n)
 	}
 	var waiting []*out
@@ -255,20 +140,20 @@ func TestAnswersCountUntilTheTransportLetsGo(t *testing.T) {
 		if refused = s.charge(t.Context(), o, 0); refused == nil {
 			waiting = append(waiting, o)
 		}
-		if n := s.requests.used(); n > 1<<20 {
+		if n := s.requests.Used(); n > 1<<20 {
 			t.Fatalf("%d bytes are held by %d small answers", n, len(waiting))
 		}
 	}
-	if !errors.Is(refused, errRequestMemory) || len(waiting) < 50 {
+	if !errors.Is(refused, fault.ErrRequestMemory) || len(waiting) < 50 {
 		t.Errorf("%d small answers wait, and then: %v", len(waiting), refused)
 	}
 	for _, o := range waiting[1:] {
 		o.free()
 	}
-	if waiting = nil; s.requests.used() == 0 {
+	if waiting = nil; s.requests.Used() == 0 {
 		t.Error("one that still waits is not counted")
 	}
-	for began := time.Now(); s.requests.used() != 0; runtime.GC() {
+	for began := time.Now(); s.requests.Used() != 0; runtime.GC() {
 		if time.Since(began) > time.Minute {
 			t.Fatal("a small answer that nobody sends is counted for ever")
 		}
@@ -318,18 +203,18 @@ func TestAStateWithoutMemoryToShareIsTheSame(t *testing.T) {
 			}
 			last[i], ends[i] = ch.last, ch.end
 			n[i]++
-			if used := s.requests.used(); used > most {
+			if used := s.requests.Used(); used > most {
 				t.Fatalf("%d bytes are held, at most %d may be", used, most)
 			}
 		}
-		if used := s.requests.used(); (used > 0) != (most > 1) {
+		if used := s.requests.Used(); (used > 0) != (most > 1) {
 			t.Errorf("with %d bytes: %d are held", most, used)
 		}
 		for i := range states {
 			states[i].leave()
 		}
 		states[0].close()
-		if used := s.requests.used(); used != 0 {
+		if used := s.requests.Used(); used != 0 {
 			t.Errorf("with %d bytes: %d are still held when all have the state", most, used)
 		}
 	}
@@ -338,11 +223,11 @@ func TestAStateWithoutMemoryToShareIsTheSame(t *testing.T) {
 func TestRequestsThatHoldTooMuchAreErrorsOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	s := serving(t, func(c *Config) { c.MaxRequestBytes = 10 })
-	_, err := s.requests.hold("one", 6, "x")
-	if !errors.Is(err, errRequestMemory) {
+	_, err := s.requests.Hold("one", 6, "x")
+	if !errors.Is(err, fault.ErrRequestMemory) {
 		t.Fatalf("more than a half: %v", err)
 	}
-	if f, ok := errors.AsType[*fault](err); !ok || f.meta["limit_name"] != "max_client_request_bytes" || f.meta["limit"] != "5" {
+	if f, ok := errors.AsType[*fault.Error](err); !ok || f.Meta["limit_name"] != "max_client_request_bytes" || f.Meta["limit"] != "5" {
 		t.Errorf("%v, want the limit of one client", err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/services/indexer/limit"
 )
 
 // hub hands the changes of one collection to its watches. A pass, made by one
@@ -29,7 +30,7 @@ type hub struct {
 	limit    int          // of the bytes that blocks take beside payloads
 	most     chunkSize
 
-	requests *quota // of the service
+	requests *limit.Quota // of the service
 
 	mu      sync.Mutex
 	open    int             // watches
@@ -57,7 +58,7 @@ type hub struct {
 	stopping <-chan struct{} // closed when the service stops
 }
 
-func newHub(c *collection, limit int, requests *quota, scans chan struct{}, stopping <-chan struct{}) *hub {
+func newHub(c *collection, limit int, requests *limit.Quota, scans chan struct{}, stopping <-chan struct{}) *hub {
 	h := &hub{c: c, limit: limit, most: chunkSize{chunkEvents, chunkBytes}, requests: requests, scans: scans, stopping: stopping}
 	h.clear()
 	return h

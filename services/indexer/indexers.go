@@ -11,6 +11,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/definition"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
 // scoped is a scope with the collections that have the resource, by name.
@@ -30,7 +31,7 @@ func (s *server) scope(name string) (x scoped, err error) {
 		return scoped{scope{c.id.Cluster, c.id.ResourceName()}, []*collection{c}}, nil
 	}
 	t, err := s.everywhere(target{resource: rest})
-	if errors.Is(err, errCollectionNotFound) || errors.Is(err, errNotSynced) {
+	if errors.Is(err, fault.ErrCollectionNotFound) || errors.Is(err, fault.ErrNotSynced) {
 		id, perr := delta.ParseResource(definition.EveryCluster, rest) // no cluster has it yet
 		if perr != nil {
 			return x, err
@@ -43,7 +44,7 @@ func (s *server) scope(name string) (x scoped, err error) {
 	x = scoped{scope{definition.EveryCluster, t.many[0].id.ResourceName()}, t.many}
 	for _, c := range t.many {
 		if c.id.ResourceName() != x.resource {
-			return scoped{}, newFault(errCollectionAmbiguous, fmt.Sprintf("%.100q may be %s or %s", name, x.resource, c.id.ResourceName()), "collection", name)
+			return scoped{}, fault.New(fault.ErrCollectionAmbiguous, fmt.Sprintf("%.100q may be %s or %s", name, x.resource, c.id.ResourceName()), "collection", name)
 		}
 	}
 	return x, nil

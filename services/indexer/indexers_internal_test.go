@@ -6,10 +6,10 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/stream"
 	"github.com/deltaplane/deltaplane/services/indexer/extract"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
 const byPhase = `{"version":1,"indexers":[{"cluster":"*","definition":{"name":"by-phase","field":"status.phase"}},{"cluster":"dev","definition":{"name":"by-zone","field":"spec.zone"}},{"cluster":"dev","definition":{"name":"odd","cel":"object."}}]}`
@@ -18,14 +18,10 @@ const byPhase = `{"version":1,"indexers":[{"cluster":"*","definition":{"name":"b
 // before anything is known to its removal.
 func TestS06AnIndexIsNeverSaidToBeMissingWhileItMayBeDeclared(t *testing.T) {
 	t.Parallel()
-	c := newTestCollection(t, nil)
-	d := newDeclarations(deadLog{}, slog.New(slog.DiscardHandler), func(string) { c.declare() })
+	c := newTestIndexes(t)
+	d := newDeclarations(noBuckets{}, slog.New(slog.DiscardHandler), func(string) { c.declare() })
 	c.declarations = d
-	var records []delta.Record
-	for seq := range uint64(3000) {
-		records = append(records, record(seq+1, 0))
-	}
-	c.mustApply(t, delta.Batch{Reset: true, Records: append(records, synced(3001)), Replayed: true, Next: 3002})
+	c.fill(t, 3000)
 	want := func(when, index string, want error) {
 		t.Helper()
 		_, err := c.store.Snapshot().ByIndex(index, "v")
@@ -43,25 +39,25 @@ func TestS06AnIndexIsNeverSaidToBeMissingWhileItMayBeDeclared(t *testing.T) {
 			t.Errorf("%s, field %s: %v, want %v", when, field, err, want)
 		}
 	}
-	want("before anything is known", "by-zone", errIndexBuilding)
-	wantField("before anything is known", "spec.zone", errIndexBuilding)
+	want("before anything is known", "by-zone", fault.ErrIndexBuilding)
+	wantField("before anything is known", "spec.zone", fault.ErrIndexBuilding)
 	for _, e := range []stream.Entry{{Key: "pods.v1", Value: []byte(byPhase), Revision: 5}, {}} {
-		if err := d.take(nil, e); err != nil {
+		if err := d.Take(nil, e); err != nil {
 			t.Fatal(err)
 		}
 	}
-	want("before it is built", "by-zone", errIndexBuilding)
-	want("before it is built", "odd", errIndexFailed)
-	want("before it is built", "never", errIndexNotFound)
-	wantField("before it is built", "spec.zone", errIndexBuilding)
+	want("before it is built", "by-zone", fault.ErrIndexBuilding)
+	want("before it is built", "odd", fault.ErrIndexFailed)
+	want("before it is built", "never", fault.ErrIndexNotFound)
+	wantField("before it is built", "spec.zone", fault.ErrIndexBuilding)
 	wantField("before it is built", "status.phase", nil) // it was read at ingest before
-	if _, err := c.field("spec.never"); err == nil || rpc.Violations(rpc.Status(err, rules))["field_selector"] == "" {
+	if _, err := c.field("spec.never"); err == nil || rpc.Violations(rpc.Status(err, fault.Rules))["field_selector"] == "" {
 		t.Errorf("a field that is not declared: %v, want a violation", err)
 	}
 	if list := c.indexers(c.store.Snapshot()); len(list) != 3+4 {
 		t.Errorf("%d indexes are listed, want the built-in four and three: %v", len(list), list)
 	}
-	if err := c.buildOnce(t.Context()); err != nil {
+	if err := c.BuildOnce(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"by-zone", "by-phase"} {
@@ -72,14 +68,14 @@ func TestS06AnIndexIsNeverSaidToBeMissingWhileItMayBeDeclared(t *testing.T) {
 		t.Errorf("index of spec.zone = %q", got)
 	}
 	// An older value than what is known, as a watch that begins again may bring.
-	if err := d.take(nil, stream.Entry{Key: "pods.v1", Revision: 4}); err != nil {
+	if err := d.Take(nil, stream.Entry{Key: "pods.v1", Revision: 4}); err != nil {
 		t.Fatal(err)
 	}
 	want("after an older value", "by-zone", nil)
-	if err := d.take(nil, stream.Entry{Key: "pods.v1", Revision: 6, Deleted: true}); err != nil {
+	if err := d.Take(nil, stream.Entry{Key: "pods.v1", Revision: 6, Deleted: true}); err != nil {
 		t.Fatal(err)
 	}
-	want("after the removal", "by-zone", errIndexNotFound)
+	want("after the removal", "by-zone", fault.ErrIndexNotFound)
 	if names := c.fieldNames(); slices.Contains(names, "spec.zone") || !slices.Contains(names, "status.phase") {
 		t.Errorf("fields after the removal = %q", names)
 	}
@@ -89,18 +85,18 @@ func TestS06AnIndexIsNeverSaidToBeMissingWhileItMayBeDeclared(t *testing.T) {
 // a removal and a new declaration as one step.
 func TestS04ADefinitionThatChangesUnderItsNameIsBuiltAnew(t *testing.T) {
 	t.Parallel()
-	c := newTestCollection(t, nil)
-	d := newDeclarations(deadLog{}, slog.New(slog.DiscardHandler), func(string) { c.declare() })
+	c := newTestIndexes(t)
+	d := newDeclarations(noBuckets{}, slog.New(slog.DiscardHandler), func(string) { c.declare() })
 	c.declarations = d
-	c.mustApply(t, delta.Batch{Reset: true, Records: []delta.Record{record(1, 0), synced(2)}, Replayed: true, Next: 3})
+	c.fill(t, 1)
 	for i, run := range []struct{ def, value string }{
 		{`"field":"metadata.name"`, "p1"}, {`"field":"metadata.namespace"`, "n"}, {`"cel":"object.metadata.name + '!'"`, "p1!"},
 	} {
 		set := `{"version":1,"indexers":[{"cluster":"*","definition":{"name":"x",` + run.def + `}}]}`
-		if err := d.take(nil, stream.Entry{Key: "pods.v1", Value: []byte(set), Revision: uint64(i + 1)}); err != nil {
+		if err := d.Take(nil, stream.Entry{Key: "pods.v1", Value: []byte(set), Revision: uint64(i + 1)}); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.buildOnce(t.Context()); err != nil {
+		if err := c.BuildOnce(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		hits, err := c.store.Snapshot().ByIndex("x", run.value)
@@ -114,11 +110,11 @@ func TestS04ADefinitionThatChangesUnderItsNameIsBuiltAnew(t *testing.T) {
 // more than the call.
 func TestS03AnExampleIsReadForTheAskedIndexOnly(t *testing.T) {
 	t.Parallel()
-	c := newTestCollection(t, nil)
-	c.declarations = newDeclarations(deadLog{}, slog.New(slog.DiscardHandler), func(string) { c.declare() })
+	c := newTestIndexes(t)
+	c.declarations = newDeclarations(noBuckets{}, slog.New(slog.DiscardHandler), func(string) { c.declare() })
 	const two = `{"version":1,"indexers":[{"cluster":"*","definition":{"name":"one","cel":"object.a"}},{"cluster":"*","definition":{"name":"two","cel":"object.b"}},{"cluster":"*","definition":{"name":"path","field":"spec.zone"}}]}`
 	for _, e := range []stream.Entry{{Key: "pods.v1", Value: []byte(two), Revision: 5}, {}} {
-		if err := c.declarations.take(nil, e); err != nil {
+		if err := c.declarations.Take(nil, e); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/definition"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
 // indexError turns the store's errors into ours. An index that is declared and
@@ -21,11 +22,11 @@ func (c *indexes) indexError(err error) error {
 		return c.unknownIndex(unknown.Index)
 	}
 	if building, ok := errors.AsType[*store.BuildingError](err); ok {
-		return newFault(errIndexBuilding, fmt.Sprintf("%q in %s: %d of %d objects are in it", building.Index, c.name, building.Filed, building.Total),
+		return fault.New(fault.ErrIndexBuilding, fmt.Sprintf("%q in %s: %d of %d objects are in it", building.Index, c.name, building.Filed, building.Total),
 			"index", building.Index, "collection", c.name)
 	}
 	if failed, ok := errors.AsType[*store.FailedError](err); ok {
-		return newFault(errIndexFailed, failed.Error(), "index", failed.Index, "collection", c.name, "key", failed.Key)
+		return fault.New(fault.ErrIndexFailed, failed.Error(), "index", failed.Index, "collection", c.name, "key", failed.Key)
 	}
 	return err
 }
@@ -34,17 +35,17 @@ func (c *indexes) unknownIndex(name string) error {
 	x, pairs := find(*c.declared.Load(), name), []string{"index", name, "collection", c.name}
 	switch {
 	case x != nil && x.err != nil:
-		return newFault(errIndexFailed, fmt.Sprintf("%q in %s cannot be used: %v", name, c.name, x.err), pairs...)
+		return fault.New(fault.ErrIndexFailed, fmt.Sprintf("%q in %s cannot be used: %v", name, c.name, x.err), pairs...)
 	case x != nil:
-		return newFault(errIndexBuilding, fmt.Sprintf("%q in %s", name, c.name), pairs...)
+		return fault.New(fault.ErrIndexBuilding, fmt.Sprintf("%q in %s", name, c.name), pairs...)
 	case !c.declarations.complete():
-		return newFault(errIndexBuilding, fmt.Sprintf("%q in %s: which indexes are declared is not known yet", name, c.name), pairs...)
+		return fault.New(fault.ErrIndexBuilding, fmt.Sprintf("%q in %s: which indexes are declared is not known yet", name, c.name), pairs...)
 	}
 	var names []string
 	for _, known := range c.indexers(c.store.Snapshot()) {
 		names = append(names, known.GetName())
 	}
-	return newFault(errIndexNotFound, fmt.Sprintf("%.100q in %s; %s", name, c.name, rpc.ThereAre(names, name)), pairs...)
+	return fault.New(fault.ErrIndexNotFound, fmt.Sprintf("%.100q in %s; %s", name, c.name, rpc.ThereAre(names, name)), pairs...)
 }
 
 // namedUnindexed is how many of the objects that an index has no values for are named.

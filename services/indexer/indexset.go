@@ -28,6 +28,7 @@ type indexes struct {
 	read   atomic.Pointer[extract.Plan] // by which, or a later one, every object has been read
 
 	declared  atomic.Pointer[[]declaration] // what is declared for the collection, by name
+	version   atomic.Uint64                 // of declared
 	origins   atomic.Pointer[map[string]origin]
 	rebuild   chan struct{}        // wakes build
 	evicted   <-chan struct{}      // closed when the collection is given up
@@ -71,4 +72,30 @@ func newIndexes(cfg indexesConfig) *indexes {
 	c.declared.Store(&[]declaration{})
 	c.origins.Store(&map[string]origin{})
 	return c
+}
+
+// Plan is by what objects are read.
+func (c *indexes) Plan() *extract.Plan { return c.plan.Load() }
+
+// Hold keeps the plan as it is until release is called: what is read by it in
+// between is met again when another one takes its place.
+func (c *indexes) Hold() (plan *extract.Plan, release func()) {
+	c.ingest.Lock()
+	return c.plan.Load(), c.ingest.Unlock
+}
+
+// Complete reports whether every object has been read by the plan.
+func (c *indexes) Complete() bool { return c.read.Load() == c.plan.Load() }
+
+// Version changes with what is declared.
+func (c *indexes) Version() uint64 { return c.version.Load() }
+
+// Declares reports whether an index of a name is declared.
+func (c *indexes) Declares(name string) bool { return find(*c.declared.Load(), name) != nil }
+
+// Selection names the definition of a declared index of a snapshot: the same on
+// all replicas. added is when this replica has added the index, see store.Snapshot.Added.
+func (c *indexes) Selection(index string) (selection, added uint64, ok bool) {
+	o, ok := (*c.origins.Load())[index]
+	return o.selection, o.added, ok
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
 // pressure is the share of the memory budget from which collections turn
@@ -70,7 +71,7 @@ func (s *collections) admit(ctx context.Context, in *feed, b *delta.Batch) error
 	}
 	for {
 		err := s.fit(ctx, c, size)
-		if !errors.Is(err, errMemoryBudget) || !c.shed(ctx, c.memory(), err) {
+		if !errors.Is(err, fault.ErrMemoryBudget) || !c.shed(ctx, c.memory(), err) {
 			return err
 		}
 	}
@@ -163,7 +164,7 @@ func (r *roomOf) Fits(size int) bool { return r.s.fits(size) }
 
 // refusal is why a collection is not held, and what it would need.
 type refusal struct {
-	fault *fault
+	fault *fault.Error
 	need  int    // memory it had when it was refused
 	log   uint64 // bytes of its log then, at least
 	again int    // how often it was refused before without having been served
@@ -184,16 +185,16 @@ func (r *refusal) wants(log uint64) int {
 	return need
 }
 
-func (s *collections) overBudget(c *collection, used int) *fault {
+func (s *collections) overBudget(c *collection, used int) *fault.Error {
 	budget := s.cfg.MemoryBudget
 	need := c.memory() + used - s.memory()
-	return newFault(errMemoryBudget, fmt.Sprintf("%s took %d bytes of %d, all collections would take %d", c.name, need, budget, used),
+	return fault.New(fault.ErrMemoryBudget, fmt.Sprintf("%s took %d bytes of %d, all collections would take %d", c.name, need, budget, used),
 		"collection", c.name, "bytes", strconv.Itoa(need), "used_bytes", strconv.Itoa(used), "budget_bytes", strconv.Itoa(budget))
 }
 
 // evict replaces a collection that does not fit by one that holds nothing and
 // says so. The old one is gone when its last reader is.
-func (s *collections) evict(c *collection, f *fault) *collection {
+func (s *collections) evict(c *collection, f *fault.Error) *collection {
 	next := s.newCollection(c.id)
 	// What it holds is in the log, whenever that was last looked at: one that was smaller then would never seem to have become smaller.
 	r := &refusal{fault: f, need: c.memory(), log: max(c.logBytes.Load(), uint64(c.store.Snapshot().Bytes()))}
@@ -222,7 +223,7 @@ func (s *collections) evict(c *collection, f *fault) *collection {
 // awaitRoom waits until a refused collection may fit: others have become
 // smaller, or its own log has, or what is declared for it has changed.
 func (s *collections) awaitRoom(ctx context.Context, c *collection) {
-	r, declared := c.refused.Load(), c.declared.Load()
+	r, declared := c.refused.Load(), c.Version()
 	tick := time.NewTicker(min(time.Second, s.cfg.DiscoverEvery))
 	defer tick.Stop()
 	for r != nil {
@@ -232,7 +233,7 @@ func (s *collections) awaitRoom(ctx context.Context, c *collection) {
 			case <-ctx.Done():
 				return
 			}
-			if c.declared.Load() != declared {
+			if c.Version() != declared {
 				return
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/deltaplane/deltaplane/internal/rpc"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
 // names finds collections by whole and short names. It is immutable: adding a
@@ -58,7 +59,7 @@ func (n *names) find(name string) (*collection, error) {
 	case 1:
 		return found[0], nil
 	case 0:
-		return nil, newFault(errCollectionNotFound, fmt.Sprintf("%q", name), "collection", name)
+		return nil, fault.New(fault.ErrCollectionNotFound, fmt.Sprintf("%q", name), "collection", name)
 	default:
 		for _, c := range found {
 			if c.name == name {
@@ -69,7 +70,7 @@ func (n *names) find(name string) (*collection, error) {
 		for i, c := range found {
 			list[i] = c.name
 		}
-		return nil, newFault(errCollectionAmbiguous, fmt.Sprintf("%q may be %s", name, strings.Join(list, " or ")), "collection", name)
+		return nil, fault.New(fault.ErrCollectionAmbiguous, fmt.Sprintf("%q may be %s", name, strings.Join(list, " or ")), "collection", name)
 	}
 }
 
@@ -83,9 +84,9 @@ func (s *collections) find(field, name string) (*collection, error) {
 	switch {
 	case err != nil && strings.ContainsAny(name, " \t\n%"):
 		return nil, rpc.InvalidArgument(field, fmt.Sprintf("%.100q is not a collection name", name))
-	case errors.Is(err, errCollectionNotFound) && !known:
-		return nil, newFault(errNotSynced, "the logs are not listed yet", "collection", name)
-	case errors.Is(err, errCollectionNotFound):
+	case errors.Is(err, fault.ErrCollectionNotFound) && !known:
+		return nil, fault.New(fault.ErrNotSynced, "the logs are not listed yet", "collection", name)
+	case errors.Is(err, fault.ErrCollectionNotFound):
 		return nil, s.unknown(fmt.Sprintf("%.100q", name), name)
 	}
 	return c, err
@@ -97,5 +98,5 @@ func (s *collections) unknown(what, name string) error {
 	for _, c := range s.names.Load().all {
 		names = append(names, c.name)
 	}
-	return newFault(errCollectionNotFound, what+"; "+rpc.ThereAre(names, name), "collection", name)
+	return fault.New(fault.ErrCollectionNotFound, what+"; "+rpc.ThereAre(names, name), "collection", name)
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
 // selector is a filter with what a watch goes by.
@@ -38,14 +39,14 @@ func bind(c *collection, f *selector, snap *store.Snapshot) error {
 		}
 		added, ok := snap.Added(index)
 		if !ok { // the collection has it by now, and will answer by a snapshot that does
-			return newFault(errIndexBuilding, fmt.Sprintf("%q in %s", index, c.name), "index", index, "collection", c.name)
+			return fault.New(fault.ErrIndexBuilding, fmt.Sprintf("%q in %s", index, c.name), "index", index, "collection", c.name)
 		}
 		f.needs = append(f.needs, need{index, added})
 		if i < len(f.byField) {
 			continue
 		}
-		if o, ok := (*c.origins.Load())[index]; ok && o.added == added {
-			f.selection = o.selection
+		if selection, since, ok := c.Selection(index); ok && since == added {
+			f.selection = selection
 		} else if ok {
 			return declaredAnew(c, index)
 		}
@@ -54,7 +55,7 @@ func bind(c *collection, f *selector, snap *store.Snapshot) error {
 }
 
 func declaredAnew(c *collection, index string) error {
-	return newFault(errIndexBuilding, fmt.Sprintf("%q in %s was declared anew: resume the watch", index, c.name), "index", index, "collection", c.name)
+	return fault.New(fault.ErrIndexBuilding, fmt.Sprintf("%q in %s was declared anew: resume the watch", index, c.name), "index", index, "collection", c.name)
 }
 
 // missing says why a watch whose need is not met has to end: what it goes by is
@@ -68,13 +69,13 @@ func missing(c *collection, f *selector, n need) error {
 		switch _, err := c.field(field); {
 		case err == nil:
 			return declaredAnew(c, index)
-		case !c.plan.Load().Reads(field):
-			return newFault(errIndexNotFound, fmt.Sprintf("field %.100q of %s is not indexed any more", field, c.name), "index", index, "collection", c.name)
+		case !c.Plan().Reads(field):
+			return fault.New(fault.ErrIndexNotFound, fmt.Sprintf("field %.100q of %s is not indexed any more", field, c.name), "index", index, "collection", c.name)
 		default:
 			return err
 		}
 	}
-	if find(*c.declared.Load(), n.index) == nil {
+	if !c.Declares(n.index) {
 		return c.unknownIndex(n.index)
 	}
 	return declaredAnew(c, n.index)

@@ -15,6 +15,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
 const (
@@ -92,7 +93,7 @@ func (s *reader) page(ctx context.Context, req paged, t *target, zero int) (*pag
 			where, text = snapshotExpired, "it is not kept any more; go on from a new snapshot with the token in the details"
 		}
 		s.pages.WithLabelValues(where).Inc()
-		return p, newFault(errSnapshotGone, text, "page_token", s.tokens.write(tok), "snapshot", where, "collection", t.resource)
+		return p, fault.New(fault.ErrSnapshotGone, text, "page_token", s.tokens.write(tok), "snapshot", where, "collection", t.resource)
 	}
 	s.pages.WithLabelValues("served").Inc()
 	if err := p.keepSynced(t, tok.cluster); err != nil {

@@ -1,7 +1,6 @@
 package indexer
 
 import (
-	"hash/fnv"
 	"slices"
 
 	"github.com/deltaplane/deltaplane/core/delta"
@@ -141,12 +140,4 @@ func (o *out) place(field int, p place) {
 	o.uint(5, p.told.Sequence)
 	o.uint(6, p.told.Term)
 	o.uint(7, p.selection)
-}
-
-// selectionOf names a definition: all replicas name it alike, and no two have
-// the same name.
-func selectionOf(source string) uint64 {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(source))
-	return max(h.Sum64(), 1)
 }

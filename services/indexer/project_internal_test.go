@@ -10,6 +10,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
 // A path that no object can have is refused by name; whatever a name may hold
@@ -25,7 +26,7 @@ func TestPathsOfFieldMasksAreRefusedByName(t *testing.T) {
 		"a." + strings.Repeat("x", maxMaskPath): "longer than", "kind.x": "kind has no fields", "metadata.name.first": "metadata.name has no fields",
 	} {
 		_, err := project(indexv1.View_VIEW_UNSPECIFIED, &fieldmaskpb.FieldMask{Paths: []string{"status.phase", path}})
-		st := rpc.Status(err, rules)
+		st := rpc.Status(err, fault.Rules)
 		if got := rpc.Violations(st)["field_mask.paths[1]"]; rpc.Code(st) != codes.InvalidArgument || !strings.Contains(got, why) || path != "" && !strings.Contains(got, strconv.Quote(path)[1:min(10, len(path))]) {
 			t.Errorf("%q: %v, violation %q, want one of paths[1] that tells it and says %q", path, err, got, why)
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
 // maxAnswers is how many answers of one stream may be in the making, or wait
@@ -79,11 +80,11 @@ func (s *server) Query(stream grpc.BidiStreamingServer[indexv1.QueryRequest, ind
 	case <-ctx.Done():
 		err = ctx.Err()
 	case <-s.stopping:
-		err = newFault(errStopping, "ask another replica what was not answered")
+		err = fault.New(fault.ErrStopping, "ask another replica what was not answered")
 	case <-old:
-		err = newFault(errStopping, "the connection is old; ask on another what was not answered")
+		err = fault.New(fault.ErrStopping, "the connection is old; ask on another what was not answered")
 	}
-	q.drain(err != nil && !errors.Is(err, errStopping))
+	q.drain(err != nil && !errors.Is(err, fault.ErrStopping))
 	return err
 }
 
@@ -176,7 +177,7 @@ func (q *querier) take(ctx context.Context, req *queryRequest) error {
 		return rpc.InvalidArgument("tag", fmt.Sprintf("%d is that of a call still under way", req.tag))
 	}
 	if draining {
-		q.fail(req.tag, req.kind, newFault(errStopping, "ask on another stream"))
+		q.fail(req.tag, req.kind, fault.New(fault.ErrStopping, "ask on another stream"))
 		return nil
 	}
 	timeout, err := queryWait(req.timeout)
@@ -188,7 +189,7 @@ func (q *querier) take(ctx context.Context, req *queryRequest) error {
 	if err != nil || later == nil {
 		return err
 	}
-	free, err := q.s.requests.hold(rpc.Client(ctx), callCost+3*len(req.call), "calls of Query streams wait")
+	free, err := q.s.requests.Hold(rpc.Client(ctx), callCost+3*len(req.call), "calls of Query streams wait")
 	if err != nil {
 		q.fail(req.tag, req.kind, err)
 		return nil
@@ -304,7 +305,7 @@ const queryFailed = 11
 
 // fail answers a call with the status that it would have ended with by itself.
 func (q *querier) fail(tag uint64, kind protowire.Number, err error) {
-	st := rpc.Status(err, rules)
+	st := rpc.Status(err, fault.Rules)
 	e := &indexv1.QueryError{
 		Code: int32(rpc.Code(st)), Message: readable(rpc.Message(st)), Reason: rpc.Reason(st), Metadata: rpc.Info(st).GetMetadata(),
 		FieldViolations: rpc.Violations(st),
@@ -333,7 +334,7 @@ func (q *querier) beyond(o *out) bool {
 	select {
 	case q.last <- struct{}{}:
 		last := q.last // not q, through whose stream the transport holds o
-		o.lease.after = func() { <-last }
+		o.lease.After = func() { <-last }
 		return true
 	case <-q.stream.Context().Done():
 		return false

@@ -13,6 +13,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
 // readConfig bounds answers and the snapshots kept for pages; see indexer.Config.
@@ -84,7 +85,7 @@ func (s *reader) readAll(ctx context.Context, list []*collection, want *indexv1.
 		switch {
 		case err == nil:
 			parts = append(parts, part{c, snap})
-		case !skip || !errors.Is(err, errNotSynced) && !errors.Is(err, errMemoryBudget):
+		case !skip || !errors.Is(err, fault.ErrNotSynced) && !errors.Is(err, fault.ErrMemoryBudget):
 			return nil, err
 		case unread == nil:
 			unread = err

@@ -8,6 +8,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/services/indexer/extract"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
 const (
@@ -118,7 +119,7 @@ func (r *renewal) room(ctx context.Context) error {
 		return nil
 	}
 	err := r.c.room.Spare(ctx, r.size)
-	if !errors.Is(err, errMemoryBudget) {
+	if !errors.Is(err, fault.ErrMemoryBudget) {
 		return err
 	}
 	e := &unfitError{err: err}

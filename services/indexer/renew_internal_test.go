@@ -9,6 +9,7 @@ import (
 
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/definition"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
 // fakeRoom is as large as the functions say.
@@ -25,13 +26,13 @@ func (r fakeRoom) Fits(size int) bool               { return r.fits(size) }
 // would collect garbage on and on while there is no room.
 func TestBuildDoesNotGoRoundWhereNothingCanBeGivenUp(t *testing.T) {
 	t.Parallel()
-	c := newTestCollection(t, nil)
+	c := newTestIndexes(t)
 	asked := 0
-	c.room = fakeRoom{spare: func() error { asked++; return newFault(errMemoryBudget, "") }}
-	if err := c.buildOnce(t.Context()); err != nil || asked > 0 {
+	c.room = fakeRoom{spare: func() error { asked++; return fault.New(fault.ErrMemoryBudget, "") }}
+	if err := c.BuildOnce(t.Context()); err != nil || asked > 0 {
 		t.Errorf("before the first sync: %v, asked for room %d times", err, asked)
 	}
-	if err := c.withoutRoom(&unfitError{index: "removed", err: errMemoryBudget}); err != nil {
+	if err := c.withoutRoom(&unfitError{index: "removed", err: fault.ErrMemoryBudget}); err != nil {
 		t.Error(err)
 	}
 	if len(c.rebuild) > 0 {
@@ -43,7 +44,7 @@ func TestBuildDoesNotGoRoundWhereNothingCanBeGivenUp(t *testing.T) {
 // one at a time, and later each time that it is given up.
 func TestIndexesThatWereGivenUpAreBegunAgainWithHysteresisAndGrowingPatience(t *testing.T) {
 	t.Parallel()
-	c := newTestCollection(t, nil)
+	c := newTestIndexes(t)
 	var list []declaration
 	for _, name := range []string{"a", "b"} {
 		d, err := definition.FromProto("i", &indexv1.IndexerDefinition{Name: name, Source: &indexv1.IndexerDefinition_Label{Label: name}})
@@ -58,8 +59,8 @@ func TestIndexesThatWereGivenUpAreBegunAgainWithHysteresisAndGrowingPatience(t *
 	}
 	c.declarations.entries[c.id.ResourceName()] = &declaredEntry{list: list}
 	c.declare()
-	c.indexes.slog = slog.New(slog.DiscardHandler)
-	at, free := now, 1<<40
+	c.slog = slog.New(slog.DiscardHandler)
+	at, free := begun, 1<<40
 	c.now, c.room = func() time.Time { return at }, fakeRoom{fits: func(size int) bool { return size <= free }}
 	want := func(when, names string) {
 		t.Helper()
@@ -75,7 +76,7 @@ func TestIndexesThatWereGivenUpAreBegunAgainWithHysteresisAndGrowingPatience(t *
 	}
 	giveUp := func(name string) {
 		t.Helper()
-		if err := c.withoutRoom(&unfitError{index: name, err: newFault(errMemoryBudget, "")}); err != nil {
+		if err := c.withoutRoom(&unfitError{index: name, err: fault.New(fault.ErrMemoryBudget, "")}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
 // The reasons of a gap.
@@ -126,7 +127,7 @@ func (w *watcher) behind(ctx context.Context) error {
 	case indexv1.WhenSlow_WHEN_SLOW_DISCONNECT:
 		w.s.metrics.overran("disconnect")
 		missed := w.c.store.Snapshot().LastChange() - w.told
-		return newFault(errWatcherTooSlow, fmt.Sprintf("%d changes were lost", missed), "missed", fmt.Sprint(missed), "collection", w.c.name)
+		return fault.New(fault.ErrWatcherTooSlow, fmt.Sprintf("%d changes were lost", missed), "missed", fmt.Sprint(missed), "collection", w.c.name)
 	case indexv1.WhenSlow_WHEN_SLOW_BOOTSTRAP:
 		w.s.metrics.overran("bootstrap")
 		return w.gap(ctx, gapBehind, nil)
@@ -251,7 +252,7 @@ func (w *watcher) catchUp(ctx context.Context, want *indexv1.Consistency) error 
 		select {
 		case <-snap.Superseded():
 		case <-w.s.waits.stopping:
-			return newFault(errStopping, "")
+			return fault.New(fault.ErrStopping, "")
 		case <-ctx.Done():
 			return notReached(w.c, snap, end)
 		}
@@ -260,6 +261,6 @@ func (w *watcher) catchUp(ctx context.Context, want *indexv1.Consistency) error 
 
 func notReached(c *collection, snap *store.Snapshot, want delta.Position) error {
 	at := snap.State().Position
-	return newFault(errRevisionNotReached, fmt.Sprintf("%s is at position %d:%d, not at %d:%d", c.name, at.Epoch, at.Sequence, want.Epoch, want.Sequence),
-		"collection", c.name).reached(snap)
+	return fault.New(fault.ErrRevisionNotReached, fmt.Sprintf("%s is at position %d:%d, not at %d:%d", c.name, at.Epoch, at.Sequence, want.Epoch, want.Sequence),
+		"collection", c.name).Reached(snap)
 }

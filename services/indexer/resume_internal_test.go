@@ -8,10 +8,10 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/internal/stream"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
-	"github.com/deltaplane/deltaplane/services/indexer/definition"
-	"github.com/deltaplane/deltaplane/services/indexer/extract"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
 // labelled is a record of a pod with a label app and a field spec.zone.
@@ -85,7 +85,7 @@ func TestAReaderThatLeavesWithinChangesOfAHoleLosesNothing(t *testing.T) {
 		}
 		s, stop, _ := serve(t, first, &indexv1.WatchRequest{LabelSelector: "app=web", SkipInitialState: true})
 		<-s.heard
-		hubOf(first).mu.Lock()                                                   // the watch looks when all is there
+		hubOf(first).mu.Lock()                                                // the watch looks when all is there
 		first.mustApply(t, delta.Batch{Records: every[4:5], Next: 6, End: 5}) // as if another record of a had been there
 		first.mustApply(t, delta.Batch{Records: []delta.Record{labelled(6, "c", "web"), labelled(7, "d", "web")}, Next: 8})
 		hubOf(first).mu.Unlock()
@@ -148,7 +148,7 @@ func TestS04AnIndexThatFailsMeanwhileDeletesNothing(t *testing.T) {
 		case m := <-s.heard:
 			t.Errorf("told %v", m)
 		case err := <-ended:
-			if !errors.Is(err, errIndexFailed) {
+			if !errors.Is(err, fault.ErrIndexFailed) {
 				t.Errorf("ended by %v", err)
 			}
 		}
@@ -170,10 +170,10 @@ func TestAReaderOfAnIndexResumesBehindWhatWasReadWithoutIt(t *testing.T) {
 				c.mustApply(t, delta.Batch{Reset: true, Records: []delta.Record{synced(1)}, Replayed: true, Next: 2})
 				c.mustApply(t, delta.Batch{Records: []delta.Record{labelled(2, "a", "web")}, Next: 3})
 				c.mustApply(t, delta.Batch{Records: []delta.Record{labelled(3, "b", "web"), labelled(4, "a", "db")}, Next: 5})
-				c.declareZone(t, "spec.zone")
+				declareZone(t, c, 1, "spec.zone")
 				req.Resume = &deltav1.Position{Epoch: 1, Sequence: 2, Term: 1}
 				if req.GetIndex() != "" {
-					req.Resume.Selection = selectionOf("field spec.zone")
+					req.Resume.Selection, _, _ = c.Selection("zone")
 				}
 				s, stop, _ := serve(t, c, req)
 				defer stop()
@@ -206,7 +206,7 @@ func TestAWatchWhoseIndexIsDeclaredAnewEndsAndBeginsAgain(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newTestCollection(t, nil)
 				c.mustApply(t, delta.Batch{Reset: true, Records: []delta.Record{synced(1), labelled(2, "a", "web")}, Replayed: true, Next: 3})
-				c.declareZone(t, "spec.zone")
+				declareZone(t, c, 1, "spec.zone")
 				s, stop, ended := serve(t, c, req)
 				if m := <-s.heard; len(m.GetEvents().GetEvents()) != 1 {
 					t.Fatalf("told %v", m)
@@ -217,10 +217,10 @@ func TestAWatchWhoseIndexIsDeclaredAnewEndsAndBeginsAgain(t *testing.T) {
 				if req.GetIndex() == "" {
 					other = "spec.zone"
 				}
-				c.declareZone(t, other)
+				declareZone(t, c, 2, other)
 				c.mustApply(t, delta.Batch{Records: []delta.Record{labelled(3, "b", "web"), labelled(4, "a", "db")}, Next: 5})
 				hubOf(c).mu.Unlock()
-				if err := <-ended; !errors.Is(err, errIndexBuilding) {
+				if err := <-ended; !errors.Is(err, fault.ErrIndexBuilding) {
 					t.Errorf("ended by %v", err)
 				}
 				stop()
@@ -237,24 +237,14 @@ func TestAWatchWhoseIndexIsDeclaredAnewEndsAndBeginsAgain(t *testing.T) {
 }
 
 // declareZone gives a collection an index "zone" by a path, and no other.
-func (c *collection) declareZone(t *testing.T, field string) {
+func declareZone(t *testing.T, c *collection, revision uint64, field string) {
 	t.Helper()
-	path, err := definition.ParsePath(field)
-	if err != nil {
+	set := fmt.Sprintf(`{"version":1,"indexers":[{"cluster":"*","definition":{"name":"zone","field":%q}}]}`, field)
+	if err := c.declarations.Take(nil, stream.Entry{Key: "pods.v1", Value: []byte(set), Revision: revision}); err != nil {
 		t.Fatal(err)
 	}
-	d := definition.Definition{Name: "zone", Field: path}
-	p, err := definition.Compile(d)
-	if err != nil {
-		t.Fatal(err)
-	}
-	list, plan := []declaration{{Declared: definition.Declared{Definition: d}, program: p}}, extract.NewPlan(c.paths, []*definition.Program{p})
-	if _, ok := c.built["zone"]; ok {
-		c.drop(nil, c.plan.Load())
-	}
-	c.declared.Store(&list)
-	c.plan.Store(plan)
-	if err := c.buildOnce(t.Context()); err != nil {
+	c.declare()
+	if err := c.BuildOnce(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }

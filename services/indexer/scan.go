@@ -10,6 +10,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
 // scan is what readers have missed whose changes are not kept any more: the
@@ -130,13 +131,13 @@ func (h *hub) place(wait time.Duration) error {
 	select {
 	case <-timer.C:
 	case <-h.stopping:
-		return newFault(errStopping, "resume the watch on another replica")
+		return fault.New(fault.ErrStopping, "resume the watch on another replica")
 	}
 	select {
 	case h.scans <- struct{}{}:
 		return nil
 	case <-h.stopping:
-		return newFault(errStopping, "resume the watch on another replica")
+		return fault.New(fault.ErrStopping, "resume the watch on another replica")
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/definition"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
 // maxDefinitions is how many indexes one call may declare or remove.
@@ -67,7 +68,7 @@ func (x scope) add(set definition.Set, list []definition.Definition, most int) (
 			case o.Cluster == x.cluster && o.Err == nil && o.Equal(d):
 				there = true
 			default:
-				return nil, newFault(errIndexConflict, fmt.Sprintf("%q is declared for %s/%s as %s", d.Name, o.Cluster, x.resource, o.Source()),
+				return nil, fault.New(fault.ErrIndexConflict, fmt.Sprintf("%q is declared for %s/%s as %s", d.Name, o.Cluster, x.resource, o.Source()),
 					"index", d.Name, "collection", o.Cluster+"/"+x.resource)
 			}
 		}
@@ -92,7 +93,7 @@ func (x scope) add(set definition.Set, list []definition.Definition, most int) (
 			}
 		}
 		if n > most && (cluster == x.cluster || x.cluster == definition.EveryCluster) {
-			return nil, newFault(errTooManyIndexes, fmt.Sprintf("%s/%s would have %d, at most %d", cluster, x.resource, n, most), "collection", cluster+"/"+x.resource)
+			return nil, fault.New(fault.ErrTooManyIndexes, fmt.Sprintf("%s/%s would have %d, at most %d", cluster, x.resource, n, most), "collection", cluster+"/"+x.resource)
 		}
 	}
 	return next, nil
@@ -144,7 +145,7 @@ func (x scope) missing(set definition.Set, names []string) error {
 			}
 			text += "; " + rpc.ThereAre(there, name)
 		}
-		return newFault(errIndexNotFound, text, "index", name, "collection", x.String())
+		return fault.New(fault.ErrIndexNotFound, text, "index", name, "collection", x.String())
 	}
 	return nil
 }

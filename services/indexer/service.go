@@ -11,6 +11,8 @@ import (
 
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
+	"github.com/deltaplane/deltaplane/services/indexer/limit"
 )
 
 // Service is an indexer. Make it with New, run it once.
@@ -23,7 +25,7 @@ type Service struct {
 	metrics  *metrics
 	rpc      *rpc.Server
 	admin    *telemetry.Admin
-	requests *quota // bytes that requests hold while they wait
+	requests *limit.Quota // bytes that requests hold while they wait
 }
 
 // New builds an indexer that follows log, usually a *stream.Conn, and reports
@@ -38,13 +40,13 @@ func New(cfg Config, log deltaLog, tel *telemetry.Telemetry) (*Service, error) {
 		cfg.Replica = rand.Text()[:10]
 	}
 	s := &Service{cfg: cfg, slog: tel.Log}
-	limited, err := newLimited(tel.Registry)
+	limited, err := limit.NewCounter(tel.Registry)
 	if err != nil {
 		return nil, fmt.Errorf("indexer metrics: %w", err)
 	}
-	s.requests = &quota{
-		is: errRequestMemory, limited: limited, all: limit{"max_request_bytes", cfg.MaxRequestBytes},
-		each: limit{"max_client_request_bytes", cfg.MaxRequestBytes / 2},
+	s.requests = &limit.Quota{
+		Is: fault.ErrRequestMemory, Limited: limited, All: limit.Limit{Name: "max_request_bytes", Most: cfg.MaxRequestBytes},
+		Each: limit.Limit{Name: "max_client_request_bytes", Most: cfg.MaxRequestBytes / 2},
 	}
 	if s.metrics, err = newMetrics(tel.Registry, s.requests); err != nil {
 		return nil, fmt.Errorf("indexer metrics: %w", err)
@@ -57,7 +59,7 @@ func New(cfg Config, log deltaLog, tel *telemetry.Telemetry) (*Service, error) {
 		gather = nil
 	}
 	s.rpc, err = rpc.NewServer(cfg.RPC, rpc.Options{
-		Log: tel.Log, Registry: tel.Registry, Tracer: tel.Tracer, Rules: rules,
+		Log: tel.Log, Registry: tel.Registry, Tracer: tel.Tracer, Rules: fault.Rules,
 		Extra: serverOptions(cfg.CopyFrames, cfg.RPC.TLS.CertFile != ""), Gather: gather,
 		MessageBytes: requestBytes(), Unmarshal: codec{CodecV2: encoding.GetCodecV2("proto")}.Unmarshal,
 	})

@@ -15,6 +15,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
 // One cluster that was never synced fails a read of all, which names it; by
@@ -26,7 +27,7 @@ func TestAClusterThatCannotBeReadIsLeftOutOnlyWhereAskedFor(t *testing.T) {
 	pods := []podFacts{{namespace: "a", name: "one", node: "n1"}, {namespace: "a", name: "two", node: "n1"}}
 	s.know(delta.Collection{Cluster: "eu", Version: "v1", Resource: "pods"})
 	_, err := s.list(ctx, &indexv1.ListRequest{Collection: "pods.v1", Clusters: []string{"*"}, SkipUnsynced: true})
-	if !errors.Is(err, errNotSynced) {
+	if !errors.Is(err, fault.ErrNotSynced) {
 		t.Errorf("with nothing that can be read: %v", err)
 	}
 	s.fill(t, "asia", pods)
@@ -47,7 +48,7 @@ func TestAClusterThatCannotBeReadIsLeftOutOnlyWhereAskedFor(t *testing.T) {
 				return err
 			},
 		} {
-			err := rpc.Status(call(), rules)
+			err := rpc.Status(call(), fault.Rules)
 			if info := rpc.Info(err); info.GetReason() != "COLLECTION_NOT_SYNCED" || info.GetMetadata()["collection"] != eu || !strings.Contains(err.Error(), eu) {
 				t.Errorf("%s of %q: %v", name, clusters, err)
 			}
@@ -138,7 +139,7 @@ func TestAClusterThatMustBeSyncedAgainIsLeftOutOfTheFollowingPages(t *testing.T)
 			o, err := s.list(t.Context(), list)
 			o2, err2 := s.byIndex(t.Context(), by)
 			if run.want == nil && page == 2 {
-				if !errors.Is(err, errNotSynced) || !errors.Is(err2, errNotSynced) {
+				if !errors.Is(err, fault.ErrNotSynced) || !errors.Is(err2, fault.ErrNotSynced) {
 					t.Errorf("without skip_unsynced: %v, by the index %v", err, err2)
 				}
 				break
@@ -202,7 +203,7 @@ func TestAClusterThatMustBeSyncedAgainIsNamedOnlyWhileItsObjectsAreMissing(t *te
 		t.Errorf("with the other lost, too: %v, want an end that leaves it out", resp)
 	}
 	req.PageToken = "" // and one that has nothing to keep
-	if _, err := s.list(t.Context(), req); !errors.Is(err, errNotSynced) {
+	if _, err := s.list(t.Context(), req); !errors.Is(err, fault.ErrNotSynced) {
 		t.Errorf("with none left: %v", err)
 	}
 }

@@ -137,7 +137,7 @@ func (st *state) forget() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.timer.Stop()
-	st.g.requests.give("", st.held)
+	st.g.requests.Give("", st.held)
 	st.snap, st.chunks, st.held = nil, nil, 0
 }
 
@@ -164,7 +164,7 @@ func (st *state) chunk(i int, after string, known map[string]string) (*chunk, er
 		return ch, err
 	}
 	// Without memory for it each watch writes the rest for itself. Parts are found by number: none may be left out.
-	if st.shared = st.g.requests.take("", ch.own) == nil; st.shared {
+	if st.shared = st.g.requests.Take("", ch.own) == nil; st.shared {
 		ch.kept, st.held, st.chunks = true, st.held+ch.own, append(st.chunks, ch)
 	}
 	return ch, nil

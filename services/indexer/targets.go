@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/deltaplane/deltaplane/internal/rpc"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
 // target is what a request reads: one collection, or that resource of several
@@ -79,7 +80,7 @@ func (s *reader) everywhere(t target) (target, error) {
 		last = c.id.Cluster
 		c, err := names.find(last + "/" + t.resource)
 		switch {
-		case errors.Is(err, errCollectionNotFound):
+		case errors.Is(err, fault.ErrCollectionNotFound):
 		case err != nil:
 			return t, err
 		default:
@@ -91,7 +92,7 @@ func (s *reader) everywhere(t target) (target, error) {
 		slices.SortFunc(t.many, byCluster)
 		return t, nil
 	case !known:
-		return t, newFault(errNotSynced, "the logs are not listed yet", "collection", t.resource)
+		return t, fault.New(fault.ErrNotSynced, "the logs are not listed yet", "collection", t.resource)
 	}
 	return t, s.collections.unknown(fmt.Sprintf("%.100q in any cluster", t.resource), t.resource)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
 const (
@@ -52,7 +53,7 @@ type unfitError struct {
 func (e *unfitError) Error() string { return e.err.Error() }
 
 func unfit(err error, index string) error {
-	if errors.Is(err, errMemoryBudget) {
+	if errors.Is(err, fault.ErrMemoryBudget) {
 		return &unfitError{index: index, err: err}
 	}
 	return err

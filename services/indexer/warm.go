@@ -128,9 +128,9 @@ func (c *collection) adopt(ctx context.Context, image *checkpoint.Image, size in
 	case away < -clockSlack: // the clock was put back: nobody knows how long ago
 		return fmt.Errorf("%w: the file is %v ahead of the clock", errCheckpointOld, -away.Round(time.Second))
 	}
-	c.ingest.Lock() // the plan must not be replaced behind what is read by it
-	defer c.ingest.Unlock()
-	if plan := c.plan.Load(); factsOf(plan) != image.Facts {
+	plan, release := c.Hold() // it must not be replaced behind what is read by it
+	defer release()
+	if factsOf(plan) != image.Facts {
 		c.extract.Follow(plan)
 		if err := renew(ctx, c.extract, image.Objects); err != nil {
 			return err
@@ -198,12 +198,12 @@ type savedFile struct {
 // cut returns what a file is made of; false while there is nothing worth
 // keeping.
 func (c *collection) cut() (checkpoint.Header, *store.Snapshot, bool) {
-	c.ingest.Lock()
-	defer c.ingest.Unlock()
+	plan, release := c.Hold()
+	defer release()
 	mark, ok := c.follower.Mark()
 	snap := c.store.Snapshot()
 	h := checkpoint.Header{
-		Collection: c.name, Created: c.created, Facts: factsOf(c.plan.Load()), Mark: mark, Fresh: snap.State().Fresh, Horizon: snap.Dump().Horizon,
+		Collection: c.name, Created: c.created, Facts: factsOf(plan), Mark: mark, Fresh: snap.State().Fresh, Horizon: snap.Dump().Horizon,
 	}
 	if terms := c.terms.Load(); terms != nil {
 		for _, t := range *terms {
@@ -211,7 +211,7 @@ func (c *collection) cut() (checkpoint.Header, *store.Snapshot, bool) {
 		}
 	}
 	// Objects may not have all that the plan reads until they have been renewed.
-	ok = ok && c.read.Load() == c.plan.Load()
+	ok = ok && c.Complete()
 	// Nor is it known yet, while a replay looks for it, from where on all deletions are.
 	ok = ok && c.replayAt.IsZero()
 	return h, snap, ok && snap.State().Synced && snap.State().Position == mark.Position && !c.created.IsZero()

@@ -14,6 +14,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
 const (
@@ -66,16 +67,16 @@ func (s *watches) Watch(req *indexv1.WatchRequest, stream grpc.ServerStreamingSe
 	}
 	ctx := stream.Context()
 	client := rpc.Client(ctx)
-	if l := s.watchers.take(client, 1); l != nil {
-		return s.watchers.refuse(l, "so many are open")
+	if l := s.watchers.Take(client, 1); l != nil {
+		return s.watchers.Refuse(l, "so many are open")
 	}
-	defer s.watchers.give(client, 1)
-	free, err := s.requests.hold(client, watchCost(req), "watches are open")
+	defer s.watchers.Give(client, 1)
+	free, err := s.requests.Hold(client, watchCost(req), "watches are open")
 	if err != nil {
 		return err
 	}
 	defer free()
-	if w.forget, err = s.requests.hold(client, knownSize(req.GetKnown()), "what readers know is compared"); err != nil {
+	if w.forget, err = s.requests.Hold(client, knownSize(req.GetKnown()), "what readers know is compared"); err != nil {
 		return err
 	}
 	defer w.forgetKnown()
@@ -314,7 +315,7 @@ func (w *watcher) part(ctx context.Context, ch *chunk) error {
 	case ch.kept:
 		return w.stream.SendMsg(ch.frame)
 	}
-	free, err := w.s.requests.hold(rpc.Client(ctx), ch.own, "states are sent")
+	free, err := w.s.requests.Hold(rpc.Client(ctx), ch.own, "states are sent")
 	if err != nil {
 		return err
 	}
@@ -326,7 +327,7 @@ func (w *watcher) part(ctx context.Context, ch *chunk) error {
 func (w *watcher) over(ctx context.Context) error {
 	switch {
 	case closed(w.s.waits.stopping):
-		return newFault(errStopping, "resume the watch on another replica")
+		return fault.New(fault.ErrStopping, "resume the watch on another replica")
 	case closed(w.c.evicted):
 		return w.c.refused.Load().fault
 	default:

@@ -13,6 +13,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/limit"
 )
 
 // tape is a stream that decodes what a watch sends. Every message waits to be
@@ -39,7 +40,7 @@ func (s *tape) SendMsg(m any) error {
 func newTestWatches(t *testing.T, all *collections, cfg Config, stopping chan struct{}) *watches {
 	t.Helper()
 	waits := &waits{defaultWait: cfg.DefaultWait, maxWait: cfg.MaxWait, stopping: stopping}
-	s, err := newWatches(cfg.watch(), all, waits, &quota{}, nil, prometheus.NewRegistry())
+	s, err := newWatches(cfg.watch(), all, waits, &limit.Quota{}, nil, prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}

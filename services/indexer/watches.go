@@ -2,6 +2,9 @@ package indexer
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
+	"github.com/deltaplane/deltaplane/services/indexer/limit"
 )
 
 // watchConfig bounds watches; see indexer.Config.
@@ -17,17 +20,17 @@ type watches struct {
 	collections *collections
 	waits       *waits
 	metrics     *watchMetrics
-	watchers    quota
-	requests    *quota        // bytes that requests hold while they wait
+	watchers    limit.Quota
+	requests    *limit.Quota  // bytes that requests hold while they wait
 	scans       chan struct{} // one place: what slow readers missed is looked for one collection at a time
 	lines       lines         // of the initial states
 }
 
-func newWatches(cfg watchConfig, all *collections, waits *waits, requests *quota, limited *prometheus.CounterVec, reg prometheus.Registerer) (*watches, error) {
+func newWatches(cfg watchConfig, all *collections, waits *waits, requests *limit.Quota, limited *prometheus.CounterVec, reg prometheus.Registerer) (*watches, error) {
 	s := &watches{
 		cfg: cfg, collections: all, waits: waits, requests: requests, scans: make(chan struct{}, 1), lines: newLines(&cfg),
-		watchers: quota{
-			is: errTooManyWatchers, limited: limited, all: limit{"max_watchers", cfg.MaxWatchers}, each: limit{"max_client_watchers", cfg.MaxClientWatchers},
+		watchers: limit.Quota{
+			Is: fault.ErrTooManyWatchers, Limited: limited, All: limit.Limit{Name: "max_watchers", Most: cfg.MaxWatchers}, Each: limit.Limit{Name: "max_client_watchers", Most: cfg.MaxClientWatchers},
 		},
 	}
 	var err error

@@ -14,6 +14,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/store"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/limit"
 )
 
 // This file writes the hot messages of index.proto by hand. Field numbers are
@@ -36,9 +37,9 @@ type out struct {
 	kept []byte  // the buffer of small messages, while buf is one of large
 	lent *[]byte // that, as its pool has it
 
-	lease  *lease // memory it is counted for
-	pieces pieces // what is being sent
-	yields bool   // when it has been
+	lease  *limit.Lease // memory it is counted for
+	pieces pieces       // what is being sent
+	yields bool         // when it has been
 }
 
 // cut says that data comes after the first at bytes of buf.
@@ -67,9 +68,9 @@ var outs = sync.Pool{New: func() any { return makeOut(outLeast) }}
 var largeBufs = sync.Pool{New: func() any { b := make([]byte, 0, 4*outSmall); return &b }}
 
 func makeOut(room int) *out {
-	o := &out{buf: make([]byte, headRoom, room), from: headRoom, lease: &lease{}}
+	o := &out{buf: make([]byte, headRoom, room), from: headRoom, lease: &limit.Lease{}}
 	// An answer whose connection breaks may be left to the collector.
-	runtime.AddCleanup(o, (*lease).end, o.lease)
+	runtime.AddCleanup(o, (*limit.Lease).End, o.lease)
 	return o
 }
 
@@ -89,7 +90,7 @@ func (o *out) room(n int) {
 
 // free gives o back. Nothing may refer to it.
 func (o *out) free() {
-	o.lease.end()
+	o.lease.End()
 	if o.lent != nil {
 		if cap(o.buf) <= outMost {
 			*o.lent = o.buf
