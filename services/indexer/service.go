@@ -12,7 +12,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc"
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
@@ -98,14 +98,10 @@ func New(cfg Config, log deltaLog, tel *telemetry.Telemetry) (*Service, error) {
 	for _, c := range s.names.Load().all {
 		c.metrics = s.metrics
 	}
-	gather := gathers
-	if cfg.CopyFrames {
-		gather = nil
-	}
+	codec := newCodec()
 	s.rpc, err = rpc.NewServer(cfg.RPC, rpc.Options{
 		Log: tel.Log, Registry: tel.Registry, Tracer: tel.Tracer, Rules: rules,
-		Extra: serverOptions(cfg.CopyFrames, cfg.RPC.TLS.CertFile != ""), Gather: gather,
-		MessageBytes: requestBytes(), Unmarshal: codec{CodecV2: encoding.GetCodecV2("proto")}.Unmarshal,
+		Extra: []grpc.ServerOption{grpc.ForceServerCodecV2(codec)}, MessageBytes: requestBytes(), Unmarshal: codec.Unmarshal,
 	})
 	if err != nil {
 		return nil, err
