@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/deltaplane/deltaplane/internal/rpc"
@@ -70,20 +69,6 @@ func (l *lines) len() (taken, waiting int) {
 	return t1 + t2, w1 + w2
 }
 
-// inLine is how many wait in any line of this process: the processors, for which
-// the states and all other calls wait, are the process's too.
-var inLine atomic.Int64
-
-// letOthers lets go first who waits for a processor. One who sends a state wakes
-// its connection's writer, and whoever gets the place next, and the scheduler
-// prefers those just woken: a herd's states would be sent one behind the other,
-// and the ends of those already sent would wait behind them with all other calls.
-// The writer itself steps back once for a short message; the second time is for it.
-func letOthers() {
-	runtime.Gosched()
-	runtime.Gosched()
-}
-
 type queuer struct {
 	client  string
 	turn    chan struct{} // closed when the place is theirs, or refused
@@ -141,14 +126,12 @@ func (l *line) push(w *queuer) *list.Element {
 		l.waits = map[string]int{}
 	}
 	l.waits[w.client]++
-	inLine.Add(1)
 	return l.waiting.PushBack(w)
 }
 
 // remove takes one out of the line. mu is held.
 func (l *line) remove(e *list.Element) *queuer {
 	w := l.waiting.Remove(e).(*queuer)
-	inLine.Add(-1)
 	if l.waits[w.client]--; l.waits[w.client] == 0 {
 		delete(l.waits, w.client)
 	}

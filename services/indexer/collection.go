@@ -137,7 +137,7 @@ func (c *collection) apply(ctx context.Context, b intake) {
 		}
 		c.known.note(r)
 		c.horizon(&batch, r)
-		if op, ok := c.op(ctx, r, b.taken[i]); ok {
+		if op, ok := c.op(ctx, r, b.faults[i]); ok {
 			batch.Ops = append(batch.Ops, op)
 		}
 	}
@@ -239,12 +239,12 @@ func sequenceOf(op store.Op) uint64 {
 
 // op turns a record that was taken in into a store operation; control records
 // have none.
-func (c *collection) op(ctx context.Context, r *delta.Record, t taken) (store.Op, bool) {
+func (c *collection) op(ctx context.Context, r *delta.Record, fault error) (store.Op, bool) {
 	switch {
 	case r.Kind != delta.KindDelta || r.Type == delta.Bookmark:
 		return store.Op{}, false
 	case r.Type != delta.Deleted:
-		return store.Op{Put: c.extract.Checked(ctx, r, t.frame, t.fault)}, true
+		return store.Op{Put: c.extract.Checked(ctx, r, fault)}, true
 	}
 	at := r.PublishedAt
 	if at.IsZero() {
@@ -253,15 +253,15 @@ func (c *collection) op(ctx context.Context, r *delta.Record, t taken) (store.Op
 	// A record's texts are parts of its message, which is not to be kept for them.
 	return store.Op{Delete: &store.Tombstone{
 		Key: strings.Clone(string(r.Key)), UID: strings.Clone(r.UID), RV: strings.Clone(r.RV), Epoch: r.Epoch, Sequence: r.Sequence, Reason: reasons[r.DeleteReason], At: at,
-	}, Final: c.final(ctx, r, t)}, true
+	}, Final: c.final(ctx, r, fault)}, true
 }
 
 // final is the object as it was deleted, if the record of the deletion has it.
-func (c *collection) final(ctx context.Context, r *delta.Record, t taken) *store.Object {
-	if len(r.Payload) == 0 || t.fault != nil {
+func (c *collection) final(ctx context.Context, r *delta.Record, fault error) *store.Object {
+	if len(r.Payload) == 0 || fault != nil {
 		return nil
 	}
-	if o := c.extract.Checked(ctx, r, nil, nil); !o.Faulty() {
+	if o := c.extract.Checked(ctx, r, nil); !o.Faulty() {
 		return o
 	}
 	return nil

@@ -65,10 +65,6 @@ type Config struct {
 	MaxPageBytes int
 	// MaxResponseBytes is what an answer without pages may hold; default 32 MiB.
 	MaxResponseBytes int
-	// CopyFrames copies every answer into one piece instead of pointing at stored
-	// bytes, and lets grpc-go write them: it does without experimental parts of that. Answers then count for
-	// MaxRequestBytes only until they were copied: nobody tells when they were sent.
-	CopyFrames bool
 	// MaxQueryCalls bounds the calls under way on one Query stream; beyond it the
 	// stream is not read. Default 1000.
 	MaxQueryCalls int

@@ -10,43 +10,24 @@ import (
 // intake is a batch whose payloads were checked and copied.
 type intake struct {
 	delta.Batch
-	taken []taken // of each record
-}
-
-// taken is what was found out about a record's payload.
-type taken struct {
-	fault error
-	frame []byte // holds the payload; nil without one
+	faults []error // what is wrong with each record's payload
 }
 
 // take checks the payloads of a batch and copies them out of the log's messages.
 // It is for any goroutine.
 func (c *collection) take(b delta.Batch) intake {
-	in, o := intake{b, make([]taken, len(b.Records))}, newOut()
-	defer o.free()
+	in := intake{b, make([]error, len(b.Records))}
 	for i := range b.Records {
 		r := &b.Records[i]
-		if r.Kind == delta.KindDelta && r.Type != delta.Bookmark && r.Type != delta.Deleted {
-			t := &in.taken[i]
-			t.fault = extract.Check(r)
-			var head, tail []byte
-			if t.fault == nil && !c.keeper.Compacting() {
-				head, tail = o.around(r)
-			}
-			if head == nil {
-				r.Payload = c.keeper.Put(r.Payload)
-				continue
-			}
-			end := len(head) + len(r.Payload)
-			t.frame = c.keeper.Put(head, r.Payload, tail)
-			r.Payload = t.frame[len(head):end:end]
-			continue
-		}
+		switch {
+		case r.Kind == delta.KindDelta && r.Type != delta.Bookmark && r.Type != delta.Deleted:
+			in.faults[i] = extract.Check(r)
+			r.Payload = c.keeper.Put(r.Payload)
 		// What is lent is not kept. Only readers of changes want a deleted object, and in the first replay there are none.
-		if r.Type == delta.Deleted && r.DeleteReason == delta.Observed && len(r.Payload) > 0 && c.replayed.Load() {
-			in.taken[i].fault = extract.Check(r)
+		case r.Type == delta.Deleted && r.DeleteReason == delta.Observed && len(r.Payload) > 0 && c.replayed.Load():
+			in.faults[i] = extract.Check(r)
 			r.Payload = c.keeper.PutGone(r.Payload)
-		} else {
+		default:
 			r.Payload = nil
 		}
 	}

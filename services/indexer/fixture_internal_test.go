@@ -57,7 +57,7 @@ func (s *server) apply(t testing.TB, c *collection, pods []podFacts) {
 	}
 	in := c.take(delta.Batch{Records: records})
 	for i := range in.Records {
-		op, _ := c.op(t.Context(), &in.Records[i], in.taken[i])
+		op, _ := c.op(t.Context(), &in.Records[i], in.faults[i])
 		b.Ops = append(b.Ops, op)
 	}
 	b.State = &store.State{

@@ -3,7 +3,6 @@ package indexer
 import (
 	"unicode/utf8"
 
-	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
@@ -24,11 +23,6 @@ func (o *out) object(obj *store.Object, p *projection, collection string) bool {
 			o.item(objectField, &item{key: obj.Key(), collection: collection})
 		}
 		return !obj.Faulty()
-	}
-	if frame := obj.Framed(); frame != nil && p.mask == nil && collection == "" {
-		o.cuts = append(o.cuts, cut{len(o.buf), frame})
-		o.size += len(frame)
-		return true
 	}
 	if obj.Faulty() {
 		o.body(obj, nil, 0, collection)
@@ -62,23 +56,6 @@ func (o *out) object(obj *store.Object, p *projection, collection string) bool {
 		o.tail(n, collection)
 	}
 	return true
-}
-
-// around writes what stands around a record's payload in the Object of a full
-// view: with it the payload is stored as the one piece that most answers are
-// made of. Head is nil when the payload is copied to where it is sent from
-// anyway, and when a text would have to be changed. Both are o's until it writes
-// again. Checkpoints hold what is stored: their format is another one when this is.
-func (o *out) around(r *delta.Record) (head, tail []byte) {
-	if len(r.Payload) < copyBelow || !utf8.ValidString(r.UID) || !utf8.ValidString(r.RV) {
-		return nil, nil
-	}
-	o.rewind([3]int{o.from, 0, 0})
-	o.item(objectField, &item{
-		key: string(r.Key), uid: r.UID, rv: r.RV, payload: r.Payload, encoding: deltav1.Encoding_ENCODING_JSON,
-	})
-	at := o.cuts[0].at
-	return o.buf[o.from:at], o.buf[at:]
 }
 
 // body writes an Object with a payload that is at hand; none when n is zero.
@@ -150,9 +127,6 @@ func (p *projection) objectLen(obj *store.Object) int {
 	}
 	if p.mask != nil {
 		return 0
-	}
-	if frame := obj.Framed(); frame != nil { // without a look at its key, which is far away
-		return len(frame) + 24
 	}
 	return len(obj.Key()) + obj.Size() + 80
 }

@@ -1,7 +1,6 @@
 package indexer
 
 import (
-	"runtime"
 	"slices"
 	"time"
 
@@ -65,13 +64,9 @@ const fewRecords = 4
 
 // Applied tells the watches at once of few records.
 func (h *hub) Applied(records int) {
-	if h.watchers.Load() == 0 {
-		return
-	}
-	if records <= fewRecords {
+	if h.watchers.Load() > 0 && records <= fewRecords {
 		h.atOnce()
 	}
-	runtime.Gosched() // to whom the snapshot has woken: what follows is bookkeeping
 }
 
 // atOnce makes the pass that follow is about to make, for whoever has applied

@@ -417,6 +417,8 @@ func starter[R request[M], M any](
 	}
 }
 
+var errNotMessage = errors.New("not a message")
+
 func decodeCall(data []byte, into any) error {
 	if d, ok := into.(decoder); ok {
 		return d.decode(data)

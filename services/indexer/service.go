@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"sync"
 
-	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc"
 
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
@@ -54,14 +54,10 @@ func New(cfg Config, log deltaLog, tel *telemetry.Telemetry) (*Service, error) {
 	if s.collections, err = newCollections(cfg.follow(), log, tel); err != nil {
 		return nil, fmt.Errorf("indexer metrics: %w", err)
 	}
-	gather := gathers
-	if cfg.CopyFrames {
-		gather = nil
-	}
+	codec := newCodec()
 	s.rpc, err = rpc.NewServer(cfg.RPC, rpc.Options{
 		Log: tel.Log, Registry: tel.Registry, Tracer: tel.Tracer, Rules: fault.Rules,
-		Extra: serverOptions(cfg.CopyFrames, cfg.RPC.TLS.CertFile != ""), Gather: gather,
-		MessageBytes: requestBytes(), Unmarshal: codec{CodecV2: encoding.GetCodecV2("proto")}.Unmarshal,
+		Extra: []grpc.ServerOption{grpc.ForceServerCodecV2(codec)}, MessageBytes: requestBytes(), Unmarshal: codec.Unmarshal,
 	})
 	if err != nil {
 		return nil, err

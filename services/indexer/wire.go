@@ -37,9 +37,8 @@ type out struct {
 	kept []byte  // the buffer of small messages, while buf is one of large
 	lent *[]byte // that, as its pool has it
 
-	lease  *limit.Lease // memory it is counted for
-	pieces pieces       // what is being sent
-	yields bool         // when it has been
+	lease *limit.Lease // memory it is counted for
+	view  []byte       // of buf: the message that is being sent
 }
 
 // cut says that data comes after the first at bytes of buf.
@@ -58,8 +57,8 @@ const (
 	outSmall = 16 << 10
 	outMost  = 1 << 20
 	// outTiny is what the buffer of a message holds that is not hot: the least that
-	// the transport gives back.
-	outTiny = headRoom + leastOwner
+	// mem.NewBuffer gives back to its pool.
+	outTiny = headRoom + 1<<10 + 1
 )
 
 var outs = sync.Pool{New: func() any { return makeOut(outLeast) }}
@@ -102,7 +101,6 @@ func (o *out) free() {
 		return
 	}
 	clear(o.cuts) // the store's bytes are not to be kept alive
-	clear(o.pieces.slices)
 	outs.Put(o)
 }
 

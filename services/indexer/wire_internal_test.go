@@ -3,19 +3,15 @@ package indexer
 import (
 	"bytes"
 	"math/rand/v2"
-	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 
 	"github.com/deltaplane/deltaplane/core/delta"
-	"github.com/deltaplane/deltaplane/internal/rpc"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
@@ -23,7 +19,7 @@ import (
 // decode reads a frame the way a client does.
 func decode(t *testing.T, f *frame, into proto.Message) {
 	t.Helper()
-	c := codec{encoding.GetCodecV2("proto"), true}
+	c := newCodec()
 	parts, err := c.Marshal(f)
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +130,7 @@ func TestStoredBytesAreNotCopiedAndOtherMessagesPassThrough(t *testing.T) {
 	if !found {
 		t.Error("the stored payload was copied")
 	}
-	c := codec{encoding.GetCodecV2("proto"), true}
+	c := newCodec()
 	want := &indexv1.CountResponse{Count: 7}
 	parts, err := c.Marshal(want)
 	if err != nil {
@@ -150,68 +146,26 @@ func TestStoredBytesAreNotCopiedAndOtherMessagesPassThrough(t *testing.T) {
 	}
 }
 
-// The server's connections write such pieces when the answer's buffer may be another one's.
-func TestNoLongPieceOfALargeAnswerIsOfABufferThatIsUsedAgain(t *testing.T) {
-	t.Parallel()
-	payload := bytes.Repeat([]byte("p"), rpc.LentFrom)
-	for n := range 200 {
-		for _, cuts := range []bool{true, false} {
-			o := makeOut(outLeast)
-			for i := range n {
-				o.room(2 * copyBelow)
-				o.string(7, strings.Repeat("k", 13*i%700))
-				if cuts && i%5 == 0 {
-					o.stored(8, payload)
-				}
-			}
-			want, length := o.bytes(), o.len()
-			parts, err := codec{CodecV2: encoding.GetCodecV2("proto")}.Marshal(o)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := parts.Materialize(); !bytes.Equal(got, want) {
-				t.Fatalf("%d strings, cuts %t: the pieces hold %d bytes, want %d, or others", n, cuts, len(got), len(want))
-			}
-			for _, part := range parts {
-				b := part.ReadOnlyData()
-				if stored := len(b) > 0 && &b[0] == &payload[0]; !stored && len(b) >= rpc.LentFrom && length+messageHead >= rpc.LentIn {
-					t.Fatalf("%d strings, cuts %t: a piece of %d bytes of an answer of %d is of its buffer", n, cuts, len(b), length)
-				}
-			}
-			parts.Free()
-		}
-	}
-}
-
-// The least answer of which pieces are written so is one with what gRPC puts before it.
-func TestNoLongPieceOfTheLeastLargeAnswerIsOfABufferThatIsUsedAgain(t *testing.T) {
-	t.Parallel()
-	for length := rpc.LentIn - messageHead; length <= rpc.LentIn; length++ {
-		o := makeOut(outLeast)
-		o.buf = append(o.buf, make([]byte, length)...)
-		for _, part := range o.parts() {
-			if part.Len() >= rpc.LentFrom {
-				t.Fatalf("a piece of %d bytes of an answer of %d is of its buffer", part.Len(), length)
-			}
-		}
-	}
-}
-
-func TestFramesAndOtherMessagesAreOfNoPool(t *testing.T) {
+// A frame is sent by many streams, each of which frees it.
+func TestFramesAreOfNoPool(t *testing.T) {
 	t.Parallel()
 	o := makeOut(outLeast)
-	o.string(1, strings.Repeat("k", 2*rpc.LentIn))
-	list := &indexv1.ListResponse{NextPageToken: strings.Repeat("k", 2*rpc.LentIn)}
-	for _, v := range []any{o.frame(), list} {
-		parts, err := codec{CodecV2: encoding.GetCodecV2("proto")}.Marshal(v)
-		if err != nil {
-			t.Fatal(err)
+	o.string(1, strings.Repeat("k", 30_000))
+	parts, err := newCodec().Marshal(o.frame())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range parts {
+		if _, ok := part.(mem.SliceBuffer); !ok {
+			t.Errorf("a piece of %d bytes is a %T, which is used again", part.Len(), part)
 		}
-		for _, part := range parts {
-			if _, ok := part.(mem.SliceBuffer); !ok {
-				t.Errorf("%T: a piece of %d bytes is a %T, which is used again", v, part.Len(), part)
-			}
-		}
+	}
+}
+
+func TestTheLeastBufferOfAnAnswerIsGivenBackByTheTransport(t *testing.T) {
+	t.Parallel()
+	if n := min(outTiny, outLeast) - headRoom; mem.IsBelowBufferPoolingThreshold(n) {
+		t.Errorf("nobody would be told when an answer in a buffer of %d bytes has been sent", n)
 	}
 }
 
@@ -230,7 +184,8 @@ func TestEveryMethodIsServedByItsNameInTheContract(t *testing.T) {
 // It is not parallel: it looks at what it gave back.
 func TestAnAnswerIsGivenBackWhenItHasBeenSent(t *testing.T) { //nolint:paralleltest // as it says
 	payload := bytes.Repeat([]byte("p"), copyBelow)
-	c := codec{encoding.GetCodecV2("proto"), true}
+	c := newCodec()
+	order := rand.New(rand.NewPCG(7, 9))
 	for n := range 40 { // up to more than the buffer holds beside the pieces
 		o := makeOut(outLeast)
 		want := &indexv1.ByIndexResponse{Revision: &deltav1.Revision{Epoch: 7, ResourceVersion: "100"}}
@@ -249,48 +204,26 @@ func TestAnAnswerIsGivenBackWhenItHasBeenSent(t *testing.T) { //nolint:parallelt
 			t.Fatal(err)
 		}
 		same(t, "ByIndexResponse", want, got)
-		if last := parts[len(parts)-1]; cap(last.ReadOnlyData()) < leastOwner {
-			t.Fatalf("with %d objects the last piece has room for %d bytes: it would be left to the collector", n, cap(last.ReadOnlyData()))
-		}
+		// The sender frees the message as soon as it waits to be written, the writer each piece when it was.
+		parts.Ref()
 		parts.Free()
+		left := 0
+		for _, part := range parts {
+			if _, stored := part.(mem.SliceBuffer); !stored {
+				left++
+			}
+		}
+		for _, i := range order.Perm(len(parts)) {
+			if n > 0 && left > 0 && o.cuts[:1][0].data == nil {
+				t.Fatalf("with %d objects the answer was given back when %d pieces of its buffer were not sent", n, left)
+			}
+			if _, stored := parts[i].(mem.SliceBuffer); !stored {
+				left--
+			}
+			parts[i].Free()
+		}
 		if n > 0 && o.cuts[:1][0].data != nil {
 			t.Fatalf("with %d objects the answer was not given back", n)
 		}
-	}
-}
-
-// A herd's writers may be ready to run by the hundred: an answer that stepped back
-// for others would wait for them all.
-func TestNoAnswerWaitsForOthersWhileWatchersWaitInLine(t *testing.T) {
-	t.Parallel()
-	l := &line{places: 1, most: 10, keepFor: time.Hour}
-	done, err := l.enter(t.Context(), "a", nil, time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	second := make(chan func(), 1)
-	go func() {
-		done, err := l.enter(t.Context(), "b", nil, time.Hour)
-		if err != nil {
-			t.Error(err)
-			done = func() {}
-		}
-		second <- done
-	}()
-	for _, waiting := l.len(); waiting == 0; _, waiting = l.len() {
-		runtime.Gosched()
-	}
-	if gathers(100) {
-		t.Error("a short answer waits for others while a watcher waits for its state")
-	}
-	done()
-	(<-second)()
-	for deadline := time.Now().Add(time.Minute); !gathers(100); runtime.Gosched() { // those of other tests wait too
-		if time.Now().After(deadline) {
-			t.Fatal("short answers wait for no others although nobody waits for a state")
-		}
-	}
-	if gathers(gatherBelow) {
-		t.Error("a long answer waits for others")
 	}
 }

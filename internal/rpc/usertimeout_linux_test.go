@@ -24,9 +24,9 @@ func (l keptListener) Accept() (net.Conn, error) {
 
 // Without it a peer that is gone would be found out by the next ping alone, and
 // what it was sent be kept until then.
-func TestConnectionsThatGatherHaveTheTimeoutOfKeepalive(t *testing.T) {
+func TestConnectionsHaveTheTimeoutOfKeepalive(t *testing.T) {
 	t.Parallel()
-	srv, err := NewServer(ServerConfig{}, Options{Gather: always})
+	srv, err := NewServer(ServerConfig{}, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
