@@ -215,7 +215,7 @@ func (l *line) len() (taken, waiting int) {
 func (w *watcher) admit(ctx context.Context) (done func(), err error) {
 	src, err := w.filter.source(w.hub.current())
 	if err != nil {
-		return nil, w.c.indexError(err)
+		return nil, w.c.IndexError(err)
 	}
 	l := w.s.lines.of(src.total)
 	taken, _ := l.len()

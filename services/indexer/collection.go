@@ -13,6 +13,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/services/indexer/define"
 	"github.com/deltaplane/deltaplane/services/indexer/extract"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
 	"github.com/deltaplane/deltaplane/services/indexer/payload"
@@ -37,7 +38,7 @@ type collection struct {
 
 	checkpointing
 
-	*indexes
+	*define.Indexes
 	history
 
 	id       delta.Collection
@@ -70,12 +71,12 @@ func (s *collections) newCollection(id delta.Collection) *collection {
 	c := &collection{
 		id: id, name: id.String(), ttl: ttl, now: time.Now, metrics: s.metrics, tracer: s.tracer, evicted: make(chan struct{}),
 		store: store.New(store.Options{
-			TombstoneTTL: ttl, RingChanges: s.cfg.RingChanges, RingBytes: s.cfg.RingBytes, Indexers: builtIn(id),
+			TombstoneTTL: ttl, RingChanges: s.cfg.RingChanges, RingBytes: s.cfg.RingBytes, Indexers: define.BuiltIn(id),
 		}),
 	}
-	c.indexes = newIndexes(indexesConfig{
-		id: id, store: c.store, slog: s.slog, now: func() time.Time { return c.now() }, declarations: s.declarations, fields: s.cfg.Fields,
-		evicted: c.evicted, room: &roomOf{s, c}, lookEvery: min(time.Second, s.cfg.DiscoverEvery),
+	c.Indexes = define.New(define.Config{
+		ID: id, Store: c.store, Slog: s.slog, Now: func() time.Time { return c.now() }, Declarations: s.declarations, Fields: s.cfg.Fields,
+		Evicted: c.evicted, Room: &roomOf{s, c}, LookEvery: min(time.Second, s.cfg.DiscoverEvery),
 	})
 	c.extract = extract.New(c.Plan())
 	c.keeper = payload.NewKeeper(c.store, payload.Config{})
@@ -194,7 +195,7 @@ func (c *collection) apply(ctx context.Context, b intake) {
 	if b.Replayed {
 		c.replaying = false
 		c.replayed.Store(true)
-		c.wake() // what was there before may have been read by another plan
+		c.Wake() // what was there before may have been read by another plan
 	}
 	c.fail(nil)
 	if n := len(b.Unreadable); n > 0 {

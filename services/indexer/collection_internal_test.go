@@ -16,6 +16,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/stream"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/services/indexer/define"
 	"github.com/deltaplane/deltaplane/services/indexer/extract"
 )
 
@@ -208,7 +209,7 @@ func FuzzExtractNeverPanics(f *testing.F) {
 	f.Add([]byte(`{"metadata":{"name":"a","namespace":"b","labels":{"x":"y"},"ownerReferences":[{"uid":"u","kind":"Job","controller":true}]},"spec":{"nodeName":"n"}}`))
 	f.Add([]byte(`{"metadata":{"labels":[],"ownerReferences":{}},"spec":[{"nodeName":{}}]}`))
 	f.Add([]byte(`{"metadata":{"name":"A\ud800"}}`))
-	x := extract.New(extract.NewPlan(paths(delta.Collection{Resource: "pods"}, Config{}.withDefaults().Fields), nil))
+	x := extract.New(extract.NewPlan(define.Paths(delta.Collection{Resource: "pods"}, Config{}.withDefaults().Fields), nil))
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		before := string(payload)
 		o, err := x.Example(t.Context(), payload)

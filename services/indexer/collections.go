@@ -16,6 +16,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/stream"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/indexer/checkpoint"
+	"github.com/deltaplane/deltaplane/services/indexer/define"
 )
 
 // deltaLog is what is read of the log; *stream.Conn has it.
@@ -56,7 +57,7 @@ type collections struct {
 	metrics      *followMetrics
 	health       health
 	observe      func(*collection) observer
-	declarations *declarations
+	declarations *define.Declarations
 
 	files    *checkpoint.Dir // nil when none are kept
 	unsaving atomic.Bool     // some cannot be written, which was logged
@@ -72,7 +73,7 @@ type collections struct {
 func newCollections(cfg followConfig, log deltaLog, tel *telemetry.Telemetry) (*collections, error) {
 	s := &collections{cfg: cfg, log: log, slog: tel.Log, tracer: tel.Tracer.Tracer("deltaplane/indexer")}
 	s.names.Store(&names{})
-	s.declarations = newDeclarations(log, tel.Log, s.redeclare)
+	s.declarations = define.NewDeclarations(log, tel.Log, s.redeclare)
 	var err error
 	if s.metrics, err = newFollowMetrics(tel.Registry); err != nil {
 		return nil, err
@@ -106,7 +107,7 @@ func (s *collections) run(ctx context.Context) (err error) {
 		g.Go(func() error { return s.keep(following) })
 	}
 	g.Go(func() error {
-		s.declarations.run(following)
+		s.declarations.Run(following)
 		return nil
 	})
 	g.Go(func() error { return s.discover(following, g) })

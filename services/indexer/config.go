@@ -9,6 +9,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/services/indexer/define"
 	"github.com/deltaplane/deltaplane/services/indexer/definition"
 )
 
@@ -106,7 +107,7 @@ func (c Config) withDefaults() Config {
 	c.DiscoverEvery = cmp.Or(c.DiscoverEvery, time.Second)
 	c.ForgetAfter = cmp.Or(c.ForgetAfter, time.Minute)
 	if c.Fields == nil {
-		c.Fields = map[string][]string{"pods": {nodeField, "status.phase"}}
+		c.Fields = map[string][]string{"pods": {define.NodeField, "status.phase"}}
 	}
 	c.CheckpointEvery = cmp.Or(c.CheckpointEvery, 5*time.Minute)
 	c.CheckpointRate = cmp.Or(c.CheckpointRate, 64<<20)

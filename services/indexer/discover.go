@@ -92,7 +92,7 @@ func (s *collections) know(id delta.Collection) *collection {
 	}
 	c := s.newCollection(id)
 	s.names.Store(old.with(c))
-	c.declare() // also what has been declared since c was made
+	c.Declare() // also what has been declared since c was made
 	return c
 }
 
@@ -101,7 +101,7 @@ func (s *collections) know(id delta.Collection) *collection {
 func (s *collections) redeclare(resource string) {
 	for _, c := range s.names.Load().all {
 		if c.id.ResourceName() == resource {
-			c.declare()
+			c.Declare()
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 
 	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/services/indexer/define"
 )
 
 // filter is a choice made ready for one collection. The zero value takes all.
@@ -34,11 +35,11 @@ func newFilter(c *collection, ch choice) (filter, error) {
 	f.fields = nil
 	for _, r := range ch.fields {
 		var err error
-		if r.Field, err = c.field(r.Field); err != nil {
+		if r.Field, err = c.Field(r.Field); err != nil {
 			return f, err
 		}
-		if r.Field != namespaceField || r.Operator == selection.NotEquals || r.Value == "" {
-			f.fields, f.byField = append(f.fields, r), append(f.byField, c.indexOf(r.Field))
+		if r.Field != define.NamespaceField || r.Operator == selection.NotEquals || r.Value == "" {
+			f.fields, f.byField = append(f.fields, r), append(f.byField, c.IndexOf(r.Field))
 			continue
 		}
 		if err := namespaceFits(c, "field_selector", r.Value); err != nil {
@@ -88,7 +89,7 @@ func (f *filter) judges(snap *store.Snapshot, o *store.Object) bool {
 		return true
 	}
 	for i := range f.fields {
-		if name := f.fields[i].Field; name != nameField && name != namespaceField && !o.Faulty() {
+		if name := f.fields[i].Field; name != define.NameField && name != define.NamespaceField && !o.Faulty() {
 			if _, ok := o.Field(name); !ok {
 				return false
 			}
@@ -107,9 +108,9 @@ func (f *filter) judges(snap *store.Snapshot, o *store.Object) bool {
 func matchField(r *fields.Requirement, o *store.Object) bool {
 	negative := r.Operator == selection.NotEquals
 	switch r.Field {
-	case nameField:
+	case define.NameField:
 		return (o.Name() == r.Value) != negative
-	case namespaceField:
+	case define.NamespaceField:
 		return (o.Namespace() == r.Value) != negative
 	}
 	if o.Faulty() {
@@ -215,7 +216,7 @@ func (s *source) labels() {
 	for i := range f.labels.must[:min(len(f.labels.must), fewTerms)] {
 		t := &f.labels.must[i]
 		if len(t.values) <= maxValues {
-			s.try(labelIndex, t.terms(), sole && t.op != selection.GreaterThan && t.op != selection.LessThan)
+			s.try(define.LabelIndex, t.terms(), sole && t.op != selection.GreaterThan && t.op != selection.LessThan)
 		}
 	}
 }
@@ -238,7 +239,7 @@ func (s *source) scope() error {
 	}
 	n := 0
 	for _, ns := range s.filter.namespaces {
-		hits, err := s.snap.ByIndex(namespaceIndex, ns)
+		hits, err := s.snap.ByIndex(define.NamespaceIndex, ns)
 		if err != nil {
 			return err
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/define"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
@@ -159,12 +160,12 @@ func TestNamesOfUnreadableObjectsCountForTheSizeOfAnAnswer(t *testing.T) {
 			t.Errorf("%d objects of %d", found, want)
 		}
 	}
-	req := &indexv1.IndexKeysRequest{Collection: c.name, Index: namespaceIndex, Value: strings.Repeat("n", 250)}
+	req := &indexv1.IndexKeysRequest{Collection: c.name, Index: define.NamespaceIndex, Value: strings.Repeat("n", 250)}
 	if resp, err := s.IndexKeys(t.Context(), req); err == nil {
 		t.Errorf("%d keys, and the names of %d, take %d bytes, at most %d", len(resp.GetKeys()), len(resp.GetQuarantinedKeys()), proto.Size(resp), answer)
 	}
 	example := fmt.Appendf(nil, `{"metadata":{"name":"a","namespace":%q}}`, strings.Repeat("n", 250))
-	if o, err := s.byExample(t.Context(), &indexv1.IndexRequest{Collection: c.name, Index: namespaceIndex, Object: example}); err == nil {
+	if o, err := s.byExample(t.Context(), &indexv1.IndexRequest{Collection: c.name, Index: define.NamespaceIndex, Object: example}); err == nil {
 		resp := decodeAnswer(t, o, err, &indexv1.IndexResponse{})
 		t.Errorf("%d objects like an example, and the names of %d, take %d bytes, at most %d", len(resp.GetObjects()), len(resp.GetQuarantinedKeys()), proto.Size(resp), answer)
 	} else if !errors.Is(err, fault.ErrTooLarge) {

@@ -55,7 +55,7 @@ func (s *collections) follow(ctx context.Context, c *collection) error {
 // until ctx ends.
 func (s *collections) build(ctx context.Context, c *collection) error {
 	for ctx.Err() == nil {
-		c.build(ctx)
+		c.Build(ctx)
 		for _, next := range s.names.Load().all {
 			if next.id == c.id {
 				c = next

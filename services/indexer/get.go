@@ -125,7 +125,7 @@ func (s *reader) byExample(ctx context.Context, req *indexv1.IndexRequest) (*out
 	if err != nil {
 		return nil, err
 	}
-	example, err := extract.New(c.planOf(req.GetIndex())).Example(ctx, req.GetObject())
+	example, err := extract.New(c.PlanOf(req.GetIndex())).Example(ctx, req.GetObject())
 	if err != nil {
 		return nil, rpc.InvalidField("object", err)
 	}
@@ -135,11 +135,11 @@ func (s *reader) byExample(ctx context.Context, req *indexv1.IndexRequest) (*out
 	}
 	values, err := snap.Values(req.GetIndex(), example)
 	if err != nil {
-		return nil, c.indexError(err)
+		return nil, c.IndexError(err)
 	}
 	hits, err := snap.ByIndex(req.GetIndex(), values...)
 	if err := tolerate(err, req.GetStrict()); err != nil {
-		return nil, c.indexError(err)
+		return nil, c.IndexError(err)
 	}
 	o := newOut()
 	var faulty []string
@@ -160,7 +160,7 @@ func (s *reader) byExample(ctx context.Context, req *indexv1.IndexRequest) (*out
 	for _, key := range faulty {
 		o.element(4, key)
 	}
-	if u := c.unindexed(snap, req.GetIndex()); u != nil {
+	if u := c.Unindexed(snap, req.GetIndex()); u != nil {
 		o.unindexed([]*indexv1.UnindexedObjects{u})
 	}
 	return o, nil

@@ -10,13 +10,14 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/define"
 	"github.com/deltaplane/deltaplane/services/indexer/definition"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
 // scoped is a scope with the collections that have the resource, by name.
 type scoped struct {
-	scope
+	define.Scope
 	many []*collection
 }
 
@@ -28,7 +29,7 @@ func (s *server) scope(name string) (x scoped, err error) {
 		if err != nil {
 			return x, err
 		}
-		return scoped{scope{c.id.Cluster, c.id.ResourceName()}, []*collection{c}}, nil
+		return scoped{define.Scope{Cluster: c.id.Cluster, Resource: c.id.ResourceName()}, []*collection{c}}, nil
 	}
 	t, err := s.everywhere(target{resource: rest})
 	if errors.Is(err, fault.ErrCollectionNotFound) || errors.Is(err, fault.ErrNotSynced) {
@@ -36,15 +37,15 @@ func (s *server) scope(name string) (x scoped, err error) {
 		if perr != nil {
 			return x, err
 		}
-		return scoped{scope: scope{id.Cluster, id.ResourceName()}}, nil
+		return scoped{Scope: define.Scope{Cluster: id.Cluster, Resource: id.ResourceName()}}, nil
 	}
 	if err != nil {
 		return x, err
 	}
-	x = scoped{scope{definition.EveryCluster, t.many[0].id.ResourceName()}, t.many}
+	x = scoped{define.Scope{Cluster: definition.EveryCluster, Resource: t.many[0].id.ResourceName()}, t.many}
 	for _, c := range t.many {
-		if c.id.ResourceName() != x.resource {
-			return scoped{}, fault.New(fault.ErrCollectionAmbiguous, fmt.Sprintf("%.100q may be %s or %s", name, x.resource, c.id.ResourceName()), "collection", name)
+		if c.id.ResourceName() != x.Resource {
+			return scoped{}, fault.New(fault.ErrCollectionAmbiguous, fmt.Sprintf("%.100q may be %s or %s", name, x.Resource, c.id.ResourceName()), "collection", name)
 		}
 	}
 	return x, nil
@@ -60,7 +61,7 @@ func (s *server) ListIndexers(_ context.Context, req *indexv1.ListIndexersReques
 	if err := c.synced(snap); err != nil {
 		return nil, err
 	}
-	return &indexv1.ListIndexersResponse{Indexers: c.indexers(snap), Revision: revision(snap), Upper: upper(snap)}, nil
+	return &indexv1.ListIndexersResponse{Indexers: c.Indexers(snap), Revision: revision(snap), Upper: upper(snap)}, nil
 }
 
 // AddIndexers declares indexes (S-06).
@@ -73,12 +74,12 @@ func (s *server) AddIndexers(ctx context.Context, req *indexv1.AddIndexersReques
 	if err != nil {
 		return nil, err
 	}
-	list, err := readDefinitions(x.scope, req.GetIndexers())
+	list, err := define.ReadDefinitions(x.Scope, req.GetIndexers())
 	if err != nil {
 		return nil, err
 	}
-	err = s.declarations.edit(ctx, x.resource, func(set definition.Set) (definition.Set, error) {
-		return x.add(set, list, s.cfg.MaxIndexes)
+	err = s.declarations.Edit(ctx, x.Resource, func(set definition.Set) (definition.Set, error) {
+		return x.Add(set, list, s.cfg.MaxIndexes)
 	})
 	if err != nil {
 		return nil, err
@@ -86,13 +87,13 @@ func (s *server) AddIndexers(ctx context.Context, req *indexv1.AddIndexersReques
 	ctx, cancel := context.WithDeadline(ctx, deadline(ctx, wait))
 	defer cancel()
 	for _, c := range x.many {
-		c.awaitBuilt(ctx, list, s.stopping)
+		c.AwaitBuilt(ctx, list, s.stopping)
 	}
 	resp := &indexv1.AddIndexersResponse{}
 	var have []*indexv1.Indexer
 	if len(x.many) > 0 {
 		snap := x.many[0].store.Snapshot()
-		have, resp.Revision, resp.Upper = x.many[0].indexers(snap), revision(snap), upper(snap)
+		have, resp.Revision, resp.Upper = x.many[0].Indexers(snap), revision(snap), upper(snap)
 	}
 	for _, d := range list {
 		i := slices.IndexFunc(have, func(x *indexv1.Indexer) bool { return x.GetName() == d.Name })
@@ -116,16 +117,16 @@ func (s *server) RemoveIndexers(ctx context.Context, req *indexv1.RemoveIndexers
 		return nil, err
 	}
 	names := unique(req.GetNames())
-	if n := len(req.GetNames()); n == 0 || n > maxDefinitions {
-		return nil, rpc.InvalidArgument("names", fmt.Sprintf("has %d entries, want 1 to %d", n, maxDefinitions))
+	if n := len(req.GetNames()); n == 0 || n > define.MaxDefinitions {
+		return nil, rpc.InvalidArgument("names", fmt.Sprintf("has %d entries, want 1 to %d", n, define.MaxDefinitions))
 	}
 	for i, name := range req.GetNames() {
-		if _, ok := builtInOf(x.id(), name); ok {
+		if _, ok := define.BuiltInOf(x.ID(), name); ok {
 			return nil, rpc.InvalidArgument(fmt.Sprintf("names[%d]", i), fmt.Sprintf("%q is a built-in index", name))
 		}
 	}
-	err = s.declarations.edit(ctx, x.resource, func(set definition.Set) (definition.Set, error) {
-		return x.remove(set, names)
+	err = s.declarations.Edit(ctx, x.Resource, func(set definition.Set) (definition.Set, error) {
+		return x.Remove(set, names)
 	})
 	if err != nil {
 		return nil, err

@@ -229,7 +229,7 @@ func (p *page) answer(ctx context.Context, t *target, fs filters, proj *projecti
 		f := fs.of(part.c)
 		src, err := f.source(part.snap)
 		if err != nil {
-			return nil, part.c.indexError(err)
+			return nil, part.c.IndexError(err)
 		}
 		total += uint64(src.total)
 		if w.at = at; at < p.at || more {

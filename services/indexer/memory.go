@@ -71,7 +71,7 @@ func (s *collections) admit(ctx context.Context, in *feed, b *delta.Batch) error
 	}
 	for {
 		err := s.fit(ctx, c, size)
-		if !errors.Is(err, fault.ErrMemoryBudget) || !c.shed(ctx, c.memory(), err) {
+		if !errors.Is(err, fault.ErrMemoryBudget) || !c.Shed(ctx, c.memory(), err) {
 			return err
 		}
 	}
@@ -209,9 +209,9 @@ func (s *collections) evict(c *collection, f *fault.Error) *collection {
 	c.refused.Store(next.refused.Load())
 	s.naming.Lock()
 	s.names.Store(s.names.Load().without(c).with(next))
-	next.declare()
+	next.Declare()
 	s.naming.Unlock()
-	next.declare()
+	next.Declare()
 	close(c.evicted)
 	c.store.Apply(store.Batch{State: &store.State{}}, c.now()) // wakes who waits for it
 	s.metrics.refused.WithLabelValues(c.name).Inc()

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/services/indexer/define"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
@@ -29,12 +30,12 @@ func bind(c *collection, f *selector, snap *store.Snapshot) error {
 	if f.index != "" {
 		_, err := snap.ByIndex(f.index, f.values...)
 		if err := tolerate(err, f.strict); err != nil {
-			return c.indexError(err)
+			return c.IndexError(err)
 		}
 	}
 	f.needs, f.selection = nil, 0
 	for i, index := range append(slices.Clip(f.byField), f.index) {
-		if _, ok := builtInOf(c.id, index); ok || index == "" {
+		if _, ok := define.BuiltInOf(c.id, index); ok || index == "" {
 			continue
 		}
 		added, ok := snap.Added(index)
@@ -66,7 +67,7 @@ func missing(c *collection, f *selector, n need) error {
 			continue
 		}
 		field := f.fields[i].Field
-		switch _, err := c.field(field); {
+		switch _, err := c.Field(field); {
 		case err == nil:
 			return declaredAnew(c, index)
 		case !c.Plan().Reads(field):
@@ -76,7 +77,7 @@ func missing(c *collection, f *selector, n need) error {
 		}
 	}
 	if !c.Declares(n.index) {
-		return c.unknownIndex(n.index)
+		return c.UnknownIndex(n.index)
 	}
 	return declaredAnew(c, n.index)
 }

@@ -146,14 +146,14 @@ func (h *hub) check(snap *store.Snapshot) {
 		}
 		for _, g := range h.groups {
 			if g.filter.index == index {
-				g.fail(h.c.indexError(err))
+				g.fail(h.c.IndexError(err))
 				h.unfile(g)
 			}
 		}
 	}
 	for g := range h.strict {
 		if err := g.filter.vouch(snap); err != nil {
-			g.fail(h.c.indexError(err))
+			g.fail(h.c.IndexError(err))
 			h.unfile(g)
 		}
 	}

@@ -240,10 +240,10 @@ func TestAWatchWhoseIndexIsDeclaredAnewEndsAndBeginsAgain(t *testing.T) {
 func declareZone(t *testing.T, c *collection, revision uint64, field string) {
 	t.Helper()
 	set := fmt.Sprintf(`{"version":1,"indexers":[{"cluster":"*","definition":{"name":"zone","field":%q}}]}`, field)
-	if err := c.declarations.Take(nil, stream.Entry{Key: "pods.v1", Value: []byte(set), Revision: revision}); err != nil {
+	if err := c.Declarations.Take(nil, stream.Entry{Key: "pods.v1", Value: []byte(set), Revision: revision}); err != nil {
 		t.Fatal(err)
 	}
-	c.declare()
+	c.Declare()
 	if err := c.BuildOnce(t.Context()); err != nil {
 		t.Fatal(err)
 	}

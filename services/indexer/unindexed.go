@@ -30,12 +30,12 @@ func (f *filter) unindexed(c *collection, snap *store.Snapshot) (list []*indexv1
 		if index == "" || index == f.index || slices.Contains(f.byField[:i], index) {
 			continue
 		}
-		if u := c.unindexed(snap, index); u != nil {
+		if u := c.Unindexed(snap, index); u != nil {
 			list = append(list, u)
 		}
 	}
 	if f.index != "" {
-		if u := c.unindexed(snap, f.index); u != nil {
+		if u := c.Unindexed(snap, f.index); u != nil {
 			list = append(list, u)
 		}
 	}

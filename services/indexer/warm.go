@@ -19,6 +19,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/indexer/checkpoint"
+	"github.com/deltaplane/deltaplane/services/indexer/define"
 	"github.com/deltaplane/deltaplane/services/indexer/extract"
 	"github.com/deltaplane/deltaplane/services/indexer/payload"
 )
@@ -173,7 +174,7 @@ func renew(ctx context.Context, x *extract.Extractor, objects []*store.Object) e
 			fields, err = x.Fields(ctx, served)
 		}
 		if err != nil {
-			fields = x.Plan().Failed(fmt.Errorf("%w: %w", errNotRead, err))
+			fields = x.Plan().Failed(fmt.Errorf("%w: %w", define.ErrNotRead, err))
 		}
 		objects[i] = o.WithFields(fields)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/define"
 )
 
 // truth is an object of the source.
@@ -310,7 +311,7 @@ func (f *folder) look(m *indexv1.WatchResponse) {
 	want := map[string]string{}
 	for o := range snap.All("") {
 		app := o.Labels().Get("app")
-		node, _ := o.Field(nodeField)
+		node, _ := o.Field(define.NodeField)
 		if f.chosen(o.Key(), truth{app: app, node: node[0]}) {
 			want[o.Key()] = o.RV()
 		}
@@ -371,7 +372,7 @@ func watchModel(t *testing.T, seed uint64) {
 			f.chosen = func(_ string, o truth) bool { return o.app == "web" }
 		case 1:
 			f.req = func() *indexv1.WatchRequest {
-				return &indexv1.WatchRequest{Index: nodeIndex, IndexValues: []string{"a", "b"}}
+				return &indexv1.WatchRequest{Index: define.NodeIndex, IndexValues: []string{"a", "b"}}
 			}
 			f.chosen = func(_ string, o truth) bool { return o.node != "c" }
 		case 2:

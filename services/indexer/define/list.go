@@ -1,4 +1,4 @@
-package indexer
+package define
 
 import (
 	"context"
@@ -15,11 +15,11 @@ import (
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
-// indexError turns the store's errors into ours. An index that is declared and
+// IndexError turns the store's errors into ours. An index that is declared and
 // not there yet is being built.
-func (c *indexes) indexError(err error) error {
+func (c *Indexes) IndexError(err error) error {
 	if unknown, ok := errors.AsType[*store.UnknownIndexError](err); ok {
-		return c.unknownIndex(unknown.Index)
+		return c.UnknownIndex(unknown.Index)
 	}
 	if building, ok := errors.AsType[*store.BuildingError](err); ok {
 		return fault.New(fault.ErrIndexBuilding, fmt.Sprintf("%q in %s: %d of %d objects are in it", building.Index, c.name, building.Filed, building.Total),
@@ -31,18 +31,18 @@ func (c *indexes) indexError(err error) error {
 	return err
 }
 
-func (c *indexes) unknownIndex(name string) error {
+func (c *Indexes) UnknownIndex(name string) error {
 	x, pairs := find(*c.declared.Load(), name), []string{"index", name, "collection", c.name}
 	switch {
 	case x != nil && x.err != nil:
 		return fault.New(fault.ErrIndexFailed, fmt.Sprintf("%q in %s cannot be used: %v", name, c.name, x.err), pairs...)
 	case x != nil:
 		return fault.New(fault.ErrIndexBuilding, fmt.Sprintf("%q in %s", name, c.name), pairs...)
-	case !c.declarations.complete():
+	case !c.Declarations.complete():
 		return fault.New(fault.ErrIndexBuilding, fmt.Sprintf("%q in %s: which indexes are declared is not known yet", name, c.name), pairs...)
 	}
 	var names []string
-	for _, known := range c.indexers(c.store.Snapshot()) {
+	for _, known := range c.Indexers(c.store.Snapshot()) {
 		names = append(names, known.GetName())
 	}
 	return fault.New(fault.ErrIndexNotFound, fmt.Sprintf("%.100q in %s; %s", name, c.name, rpc.ThereAre(names, name)), pairs...)
@@ -51,9 +51,9 @@ func (c *indexes) unknownIndex(name string) error {
 // namedUnindexed is how many of the objects that an index has no values for are named.
 const namedUnindexed = 10
 
-// indexers describes what a collection has in a snapshot, and what is declared
+// Indexers describes what a collection has in a snapshot, and what is declared
 // for it beside, by name.
-func (c *indexes) indexers(snap *store.Snapshot) []*indexv1.Indexer {
+func (c *Indexes) Indexers(snap *store.Snapshot) []*indexv1.Indexer {
 	declared := *c.declared.Load()
 	var list []*indexv1.Indexer
 	for _, info := range snap.Indexers() {
@@ -61,7 +61,7 @@ func (c *indexes) indexers(snap *store.Snapshot) []*indexv1.Indexer {
 			Name: info.Name, Values: int64(info.Values), Entries: int64(info.Entries), Bytes: int64(info.Bytes), Errors: int64(info.Failed),
 			State: indexv1.IndexerState_INDEXER_STATE_BUILDING,
 		}
-		if text, ok := builtInOf(c.id, info.Name); ok {
+		if text, ok := BuiltInOf(c.id, info.Name); ok {
 			x.Description, x.BuiltIn = text, true
 		} else if d := find(declared, info.Name); d != nil {
 			x.Description, x.Definition = d.Source(), d.Proto()
@@ -91,11 +91,11 @@ func (c *indexes) indexers(snap *store.Snapshot) []*indexv1.Indexer {
 	return list
 }
 
-// awaitBuilt waits until the collection has built the indexes, ctx ends or stopping is closed.
-func (c *indexes) awaitBuilt(ctx context.Context, list []definition.Definition, stopping <-chan struct{}) {
+// AwaitBuilt waits until the collection has built the indexes, ctx ends or stopping is closed.
+func (c *Indexes) AwaitBuilt(ctx context.Context, list []definition.Definition, stopping <-chan struct{}) {
 	for {
 		snap := c.store.Snapshot()
-		have := c.indexers(snap)
+		have := c.Indexers(snap)
 		building := slices.ContainsFunc(list, func(d definition.Definition) bool {
 			return slices.ContainsFunc(have, func(x *indexv1.Indexer) bool {
 				return x.GetName() == d.Name && x.GetState() == indexv1.IndexerState_INDEXER_STATE_BUILDING
@@ -114,9 +114,9 @@ func (c *indexes) awaitBuilt(ctx context.Context, list []definition.Definition, 
 	}
 }
 
-// unindexed are the objects for which an index of a snapshot has no values; nil
+// Unindexed are the objects for which an index of a snapshot has no values; nil
 // when there are none.
-func (c *indexes) unindexed(snap *store.Snapshot, index string) *indexv1.UnindexedObjects {
+func (c *Indexes) Unindexed(snap *store.Snapshot, index string) *indexv1.UnindexedObjects {
 	n, keys := snap.UnindexedKeys(index, namedUnindexed)
 	if n == 0 {
 		return nil

@@ -1,4 +1,4 @@
-package indexer
+package define
 
 import (
 	"bytes"
@@ -36,10 +36,10 @@ type buckets interface {
 	Bucket(ctx context.Context, name string, ttl time.Duration) (*stream.Bucket, error)
 }
 
-// declarations are the indexes that callers have declared, as last known. They
+// Declarations are the indexes that callers have declared, as last known. They
 // go on being known while the log is away, and a bucket that is lost is made
 // anew with them: only RemoveIndexers removes.
-type declarations struct {
+type Declarations struct {
 	slog    *slog.Logger
 	changed func(resource string) // called without the lock after each change
 	known   chan struct{}         // closed once all that was there has been read
@@ -56,23 +56,23 @@ type declaredEntry struct {
 	err      error // of a value that is no set
 }
 
-func newDeclarations(log buckets, slog *slog.Logger, changed func(string)) *declarations {
-	d := &declarations{slog: slog, changed: changed, known: make(chan struct{}), entries: map[string]*declaredEntry{}}
+func NewDeclarations(log buckets, slog *slog.Logger, changed func(string)) *Declarations {
+	d := &Declarations{slog: slog, changed: changed, known: make(chan struct{}), entries: map[string]*declaredEntry{}}
 	d.bucket = stream.NewFollower(log.Bucket, stream.FollowConfig{
 		Name: definitionsBucket, Take: d.Take, Known: d.revision, Forget: d.forget, Held: d.values, Log: slog,
 	})
 	return d
 }
 
-// run follows the bucket until ctx ends.
-func (d *declarations) run(ctx context.Context) { d.bucket.Run(ctx) }
+// Run follows the bucket until ctx ends.
+func (d *Declarations) Run(ctx context.Context) { d.bucket.Run(ctx) }
 
 // Known is closed once all that was there has been read.
-func (d *declarations) Known() <-chan struct{} { return d.known }
+func (d *Declarations) Known() <-chan struct{} { return d.known }
 
 // complete reports whether all that was declared before this replica began is
 // known.
-func (d *declarations) complete() bool {
+func (d *Declarations) complete() bool {
 	select {
 	case <-d.known:
 		return true
@@ -82,7 +82,7 @@ func (d *declarations) complete() bool {
 }
 
 // of returns what is declared for a collection.
-func (d *declarations) of(id delta.Collection) []declaration {
+func (d *Declarations) of(id delta.Collection) []declaration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var list []declaration
@@ -99,7 +99,7 @@ func (d *declarations) of(id delta.Collection) []declaration {
 // note takes in a value of b that is newer than what is known; it reports
 // whether b is still the bucket. A value that cannot be read changes nothing
 // that is in use.
-func (d *declarations) note(b *stream.Bucket, resource string, revision uint64, value []byte, set definition.Set, err error) bool {
+func (d *Declarations) note(b *stream.Bucket, resource string, revision uint64, value []byte, set definition.Set, err error) bool {
 	d.mu.Lock()
 	old := d.entries[resource]
 	if old == nil {
@@ -141,11 +141,11 @@ func compileAll(set definition.Set, old []declaration) []declaration {
 	return list
 }
 
-// edit changes what is declared for a resource: change gets the set as it is
+// Edit changes what is declared for a resource: change gets the set as it is
 // and returns it as it is to be, or nil to leave it; several callers at once
 // are put one after another. The change holds on this replica when edit
 // returns. Errors are those of change, or errDefinitionsAway.
-func (d *declarations) edit(ctx context.Context, resource string, change func(definition.Set) (definition.Set, error)) error {
+func (d *Declarations) Edit(ctx context.Context, resource string, change func(definition.Set) (definition.Set, error)) error {
 	var set definition.Set // as it is once noted
 	var refused error
 	err := d.bucket.Change(ctx, resource, func(value []byte) ([]byte, bool, error) {
@@ -173,7 +173,7 @@ func (d *declarations) edit(ctx context.Context, resource string, change func(de
 }
 
 // revision is that of what is known of a resource; 0 when nothing is.
-func (d *declarations) revision(resource string) uint64 {
+func (d *Declarations) revision(resource string) uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if e := d.entries[resource]; e != nil {
@@ -183,7 +183,7 @@ func (d *declarations) revision(resource string) uint64 {
 }
 
 // forget makes revisions those of no bucket.
-func (d *declarations) forget() {
+func (d *Declarations) forget() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, e := range d.entries {
@@ -192,7 +192,7 @@ func (d *declarations) forget() {
 }
 
 // values are what is known, as it is in the bucket.
-func (d *declarations) values() map[string][]byte {
+func (d *Declarations) values() map[string][]byte {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	values := map[string][]byte{}
@@ -203,7 +203,7 @@ func (d *declarations) values() map[string][]byte {
 }
 
 // Take is the handler of the bucket's entries; an empty one ends the first.
-func (d *declarations) Take(b *stream.Bucket, e stream.Entry) error {
+func (d *Declarations) Take(b *stream.Bucket, e stream.Entry) error {
 	if e.Key == "" {
 		if !d.complete() {
 			close(d.known)

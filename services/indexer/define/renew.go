@@ -1,4 +1,4 @@
-package indexer
+package define
 
 import (
 	"context"
@@ -24,7 +24,7 @@ const (
 // not. Their bytes are read outside the store's lock; an object that changes
 // meanwhile was ingested by the plan, or is met again. When another plan has
 // taken its place nothing more is done.
-func (c *indexes) renew(ctx context.Context, plan *extract.Plan) error {
+func (c *Indexes) renew(ctx context.Context, plan *extract.Plan) error {
 	r := renewal{c: c, plan: plan, extract: extract.New(plan), heavy: map[string]int{}}
 	for again := true; again; {
 		again = false
@@ -52,7 +52,7 @@ func (c *indexes) renew(ctx context.Context, plan *extract.Plan) error {
 
 // applyBy applies operations that were made by a plan, unless another one has
 // taken its place.
-func (c *indexes) applyBy(plan *extract.Plan, ops []store.Op) bool {
+func (c *Indexes) applyBy(plan *extract.Plan, ops []store.Op) bool {
 	c.ingest.Lock()
 	defer c.ingest.Unlock()
 	if c.plan.Load() != plan {
@@ -64,7 +64,7 @@ func (c *indexes) applyBy(plan *extract.Plan, ops []store.Op) bool {
 
 // renewal is one renewing of a collection's objects by a plan.
 type renewal struct {
-	c       *indexes
+	c       *Indexes
 	plan    *extract.Plan
 	extract *extract.Extractor
 	heavy   map[string]int // about what was added by field
@@ -88,7 +88,7 @@ func (r *renewal) chunk(ctx context.Context, after string) (ops []store.Op, last
 			fields, err = r.extract.Fields(ctx, payload)
 		}
 		if err != nil {
-			fields = r.plan.Failed(fmt.Errorf("%w: %w", errNotRead, err))
+			fields = r.plan.Failed(fmt.Errorf("%w: %w", ErrNotRead, err))
 		}
 		if len(fields.Readings()) == len(o.Fields().Readings()) && !r.plan.Lacks(o) {
 			continue // what it has is what it gets

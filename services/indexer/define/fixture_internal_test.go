@@ -1,4 +1,4 @@
-package indexer
+package define
 
 import (
 	"context"
@@ -25,16 +25,16 @@ func (noBuckets) Bucket(context.Context, string, time.Duration) (*stream.Bucket,
 var begun = time.Unix(1_700_000_000, 0)
 
 // testIndexes are the indexes of pods that are put by hand.
-type testIndexes struct{ *indexes }
+type testIndexes struct{ *Indexes }
 
 func newTestIndexes(t *testing.T) testIndexes {
 	t.Helper()
 	id := delta.Collection{Cluster: "dev", Version: "v1", Resource: "pods"}
-	return testIndexes{newIndexes(indexesConfig{
-		id: id, store: store.New(store.Options{TombstoneTTL: time.Hour, Indexers: builtIn(id)}), slog: slog.New(slog.DiscardHandler),
-		now: func() time.Time { return begun }, declarations: newDeclarations(noBuckets{}, slog.New(slog.DiscardHandler), func(string) {}),
-		fields: map[string][]string{"pods": {nodeField, "status.phase"}}, evicted: make(chan struct{}),
-		room: fakeRoom{spare: func() error { return nil }, fits: func(int) bool { return true }}, lookEvery: time.Second,
+	return testIndexes{New(Config{
+		ID: id, Store: store.New(store.Options{TombstoneTTL: time.Hour, Indexers: BuiltIn(id)}), Slog: slog.New(slog.DiscardHandler),
+		Now: func() time.Time { return begun }, Declarations: NewDeclarations(noBuckets{}, slog.New(slog.DiscardHandler), func(string) {}),
+		Fields: map[string][]string{"pods": {NodeField, "status.phase"}}, Evicted: make(chan struct{}),
+		Room: fakeRoom{spare: func() error { return nil }, fits: func(int) bool { return true }}, LookEvery: time.Second,
 	})}
 }
 

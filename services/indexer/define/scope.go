@@ -1,4 +1,4 @@
-package indexer
+package define
 
 import (
 	"errors"
@@ -12,28 +12,28 @@ import (
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
-// maxDefinitions is how many indexes one call may declare or remove.
-const maxDefinitions = 16
+// MaxDefinitions is how many indexes one call may declare or remove.
+const MaxDefinitions = 16
 
-// scope is what indexes are declared for: a resource of one cluster or of all.
-type scope struct {
-	cluster  string // or definition.EveryCluster
-	resource string
+// Scope is what indexes are declared for: a resource of one cluster or of all.
+type Scope struct {
+	Cluster  string // or definition.EveryCluster
+	Resource string
 }
 
 // String is the scope as a collection's name, "*/pods.v1".
-func (x scope) String() string { return x.cluster + "/" + x.resource }
+func (x Scope) String() string { return x.Cluster + "/" + x.Resource }
 
-func (x scope) id() delta.Collection {
-	id, _ := delta.ParseResource(x.cluster, x.resource) // the resource is a collection's, or was parsed
+func (x Scope) ID() delta.Collection {
+	id, _ := delta.ParseResource(x.Cluster, x.Resource) // the resource is a collection's, or was parsed
 	return id
 }
 
-// readDefinitions checks all that can be known of definitions without what else
+// ReadDefinitions checks all that can be known of definitions without what else
 // is declared.
-func readDefinitions(x scope, in []*indexv1.IndexerDefinition) ([]definition.Definition, error) {
-	if n := len(in); n == 0 || n > maxDefinitions {
-		return nil, rpc.InvalidArgument("indexers", fmt.Sprintf("has %d entries, want 1 to %d", n, maxDefinitions))
+func ReadDefinitions(x Scope, in []*indexv1.IndexerDefinition) ([]definition.Definition, error) {
+	if n := len(in); n == 0 || n > MaxDefinitions {
+		return nil, rpc.InvalidArgument("indexers", fmt.Sprintf("has %d entries, want 1 to %d", n, MaxDefinitions))
 	}
 	var list []definition.Definition
 	var errs []error
@@ -46,7 +46,7 @@ func readDefinitions(x scope, in []*indexv1.IndexerDefinition) ([]definition.Def
 				err = rpc.InvalidField(field+".cel", err)
 			}
 		}
-		if _, ok := builtInOf(x.id(), d.Name); ok {
+		if _, ok := BuiltInOf(x.ID(), d.Name); ok {
 			err = errors.Join(err, rpc.InvalidArgument(field+".name", fmt.Sprintf("%q is a built-in index of %s", d.Name, x)))
 		}
 		if slices.ContainsFunc(list, func(o definition.Definition) bool { return o.Name == d.Name }) {
@@ -57,23 +57,23 @@ func readDefinitions(x scope, in []*indexv1.IndexerDefinition) ([]definition.Def
 	return list, errors.Join(errs...)
 }
 
-// add puts definitions into a set, all or none; nil if they are in it.
-func (x scope) add(set definition.Set, list []definition.Definition, most int) (definition.Set, error) {
+// Add puts definitions into a set, all or none; nil if they are in it.
+func (x Scope) Add(set definition.Set, list []definition.Definition, most int) (definition.Set, error) {
 	next := slices.Clone(set)
 	for _, d := range list {
 		there := false
 		for _, o := range set {
 			switch {
-			case o.Name != d.Name || !o.In(x.cluster):
-			case o.Cluster == x.cluster && o.Err == nil && o.Equal(d):
+			case o.Name != d.Name || !o.In(x.Cluster):
+			case o.Cluster == x.Cluster && o.Err == nil && o.Equal(d):
 				there = true
 			default:
-				return nil, fault.New(fault.ErrIndexConflict, fmt.Sprintf("%q is declared for %s/%s as %s", d.Name, o.Cluster, x.resource, o.Source()),
-					"index", d.Name, "collection", o.Cluster+"/"+x.resource)
+				return nil, fault.New(fault.ErrIndexConflict, fmt.Sprintf("%q is declared for %s/%s as %s", d.Name, o.Cluster, x.Resource, o.Source()),
+					"index", d.Name, "collection", o.Cluster+"/"+x.Resource)
 			}
 		}
 		if !there {
-			next = append(next, definition.Declared{Definition: d, Cluster: x.cluster})
+			next = append(next, definition.Declared{Definition: d, Cluster: x.Cluster})
 		}
 	}
 	if len(next) == len(set) {
@@ -81,7 +81,7 @@ func (x scope) add(set definition.Set, list []definition.Definition, most int) (
 	}
 	costs := map[string]uint64{}
 	for _, cluster := range clusters(next) {
-		if cluster == x.cluster || x.cluster == definition.EveryCluster {
+		if cluster == x.Cluster || x.Cluster == definition.EveryCluster {
 			if err := x.afford(cluster, set, next, costs); err != nil {
 				return nil, err
 			}
@@ -92,8 +92,8 @@ func (x scope) add(set definition.Set, list []definition.Definition, most int) (
 				n++
 			}
 		}
-		if n > most && (cluster == x.cluster || x.cluster == definition.EveryCluster) {
-			return nil, fault.New(fault.ErrTooManyIndexes, fmt.Sprintf("%s/%s would have %d, at most %d", cluster, x.resource, n, most), "collection", cluster+"/"+x.resource)
+		if n > most && (cluster == x.Cluster || x.Cluster == definition.EveryCluster) {
+			return nil, fault.New(fault.ErrTooManyIndexes, fmt.Sprintf("%s/%s would have %d, at most %d", cluster, x.Resource, n, most), "collection", cluster+"/"+x.Resource)
 		}
 	}
 	return next, nil
@@ -109,12 +109,12 @@ func clusters(set definition.Set) []string {
 	return slices.Compact(names)
 }
 
-// remove takes the definitions of names, each there once, out of a set: all or none.
-func (x scope) remove(set definition.Set, names []string) (definition.Set, error) {
+// Remove takes the definitions of names, each there once, out of a set: all or none.
+func (x Scope) Remove(set definition.Set, names []string) (definition.Set, error) {
 	next := definition.Set{}
 	gone := 0
 	for _, d := range set {
-		if d.Cluster == x.cluster && slices.Contains(names, d.Name) {
+		if d.Cluster == x.Cluster && slices.Contains(names, d.Name) {
 			gone++
 			continue
 		}
@@ -127,19 +127,19 @@ func (x scope) remove(set definition.Set, names []string) (definition.Set, error
 }
 
 // missing names the first index that is not declared for the scope.
-func (x scope) missing(set definition.Set, names []string) error {
+func (x Scope) missing(set definition.Set, names []string) error {
 	for _, name := range names {
-		if slices.ContainsFunc(set, func(d definition.Declared) bool { return d.Cluster == x.cluster && d.Name == name }) {
+		if slices.ContainsFunc(set, func(d definition.Declared) bool { return d.Cluster == x.Cluster && d.Name == name }) {
 			continue
 		}
 		text := fmt.Sprintf("%.100q is not declared for %s", name, x)
-		i := slices.IndexFunc(set, func(d definition.Declared) bool { return d.Name == name && d.In(x.cluster) })
+		i := slices.IndexFunc(set, func(d definition.Declared) bool { return d.Name == name && d.In(x.Cluster) })
 		if i >= 0 {
-			text += fmt.Sprintf(", but for %s/%s", set[i].Cluster, x.resource)
+			text += fmt.Sprintf(", but for %s/%s", set[i].Cluster, x.Resource)
 		} else {
 			var there []string
 			for _, d := range set {
-				if d.Cluster == x.cluster {
+				if d.Cluster == x.Cluster {
 					there = append(there, d.Name)
 				}
 			}

@@ -1,4 +1,4 @@
-package indexer
+package define
 
 import (
 	"context"
@@ -60,7 +60,7 @@ func unfit(err error, index string) error {
 }
 
 // withoutRoom gives up building what does not fit; any other error it returns.
-func (c *indexes) withoutRoom(err error) error {
+func (c *Indexes) withoutRoom(err error) error {
 	e, ok := errors.AsType[*unfitError](err)
 	if !ok {
 		return err
@@ -79,13 +79,13 @@ func (c *indexes) withoutRoom(err error) error {
 	if !given { // whoever removed it has woken build
 		return nil
 	}
-	c.declare()                           // wakes build: what the index had is taken away
+	c.Declare()                           // wakes build: what the index had is taken away
 	c.store.Apply(store.Batch{}, c.now()) // wakes who waits for the index
 	return nil
 }
 
 // omit notes that there is no room for an index. c.declaring is held.
-func (c *indexes) omit(name string, need int, why error) *omission {
+func (c *Indexes) omit(name string, need int, why error) *omission {
 	o := c.unfit[name]
 	if o == nil {
 		o = &omission{}
@@ -101,12 +101,12 @@ func (c *indexes) omit(name string, need int, why error) *omission {
 }
 
 // patience is how long an index is left out that has been given up so often.
-func (c *indexes) patience(times int) time.Duration {
+func (c *Indexes) patience(times int) time.Duration {
 	return c.lookEvery * retryPatience << min(times-1, retryDoublings)
 }
 
 // omitting reports whether an index is left out for lack of room.
-func (c *indexes) omitting() bool {
+func (c *Indexes) omitting() bool {
 	c.declaring.Lock()
 	defer c.declaring.Unlock()
 	for _, o := range c.unfit {
@@ -119,7 +119,7 @@ func (c *indexes) omitting() bool {
 
 // retry begins to build again one of the indexes that were given up, if it may
 // fit now: that which needs least. build is woken for it.
-func (c *indexes) retry() {
+func (c *Indexes) retry() {
 	name, least := c.cheapest()
 	if name == "" || !c.room.Fits(least) { // which may take a while
 		return
@@ -133,12 +133,12 @@ func (c *indexes) retry() {
 	o.trying, o.at = true, c.now()
 	c.declaring.Unlock()
 	c.slog.Info("an index is built again, there may be room for it", slog.String(telemetry.KeyCollection, c.name), slog.String("index", name))
-	c.declare()
+	c.Declare()
 }
 
 // cheapest is the index that needs least of those that may be tried again, and
 // how much; empty when there is none.
-func (c *indexes) cheapest() (name string, least int) {
+func (c *Indexes) cheapest() (name string, least int) {
 	c.declaring.Lock()
 	defer c.declaring.Unlock()
 	objects := c.store.Snapshot().Len()
@@ -155,14 +155,14 @@ func (c *indexes) cheapest() (name string, least int) {
 
 // ripe reports whether an index was left out for long enough; nil is none.
 // c.declaring is held.
-func (c *indexes) ripe(o *omission) bool {
+func (c *Indexes) ripe(o *omission) bool {
 	return o != nil && !o.trying && c.now().Sub(o.at) >= c.patience(o.times)
 }
 
-// shed gives up the declared index that takes most, if that is much of what the
+// Shed gives up the declared index that takes most, if that is much of what the
 // collection takes; it reports whether it did. A collection without one of its
 // indexes is worth more than none.
-func (c *indexes) shed(ctx context.Context, memory int, why error) bool {
+func (c *Indexes) Shed(ctx context.Context, memory int, why error) bool {
 	name, most := "", int(shedShare*float64(memory))
 	for index, n := range c.weights() {
 		if n > most || n == most && index > name {
@@ -179,7 +179,7 @@ func (c *indexes) shed(ctx context.Context, memory int, why error) bool {
 }
 
 // weights are about what the declared indexes take, with their fields.
-func (c *indexes) weights() map[string]int {
+func (c *Indexes) weights() map[string]int {
 	snap, fields, seen := c.store.Snapshot(), map[string]int{}, map[*store.Reading]bool{}
 	for o := range snap.All("") {
 		for _, r := range o.Fields().Readings() {
@@ -214,7 +214,7 @@ func weight(f store.Field) int {
 
 // leaveOut marks the indexes for which there was no room. Once something is
 // declared no more they are tried again.
-func (c *indexes) leaveOut(list []declaration) {
+func (c *Indexes) leaveOut(list []declaration) {
 	for _, x := range *c.declared.Load() {
 		if now := find(list, x.Name); now == nil || now.Source() != x.Source() {
 			clear(c.unfit)

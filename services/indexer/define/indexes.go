@@ -1,4 +1,4 @@
-package indexer
+package define
 
 import (
 	"context"
@@ -13,14 +13,14 @@ import (
 	"github.com/deltaplane/deltaplane/services/indexer/extract"
 )
 
-// indexes are the indexes of one collection: those that are built in and those that are declared.
-type indexes struct {
+// Indexes are the indexes of one collection: those that are built in and those that are declared.
+type Indexes struct {
 	id           delta.Collection
 	name         string
 	store        *store.Store
 	slog         *slog.Logger
 	now          func() time.Time
-	declarations *declarations
+	Declarations *Declarations
 	paths        []definition.Path // that are read whatever is declared
 
 	ingest sync.Mutex // held while a batch is applied, and while the plan is replaced
@@ -47,24 +47,24 @@ type room interface {
 	Fits(size int) bool
 }
 
-// indexesConfig is what the indexes of a collection belong to.
-type indexesConfig struct {
-	id           delta.Collection
-	store        *store.Store // with the indexes of builtIn
-	slog         *slog.Logger
-	now          func() time.Time
-	declarations *declarations
-	fields       map[string][]string // to read whatever is declared, by plural resource name
-	evicted      <-chan struct{}     // closed when the collection is given up
-	room         room
-	lookEvery    time.Duration
+// Config is what the indexes of a collection belong to.
+type Config struct {
+	ID           delta.Collection
+	Store        *store.Store // with the indexes of builtIn
+	Slog         *slog.Logger
+	Now          func() time.Time
+	Declarations *Declarations
+	Fields       map[string][]string // to read whatever is declared, by plural resource name
+	Evicted      <-chan struct{}     // closed when the collection is given up
+	Room         room
+	LookEvery    time.Duration
 }
 
-// newIndexes returns the indexes of a collection with nothing declared.
-func newIndexes(cfg indexesConfig) *indexes {
-	c := &indexes{
-		id: cfg.id, name: cfg.id.String(), store: cfg.store, slog: cfg.slog, now: cfg.now, declarations: cfg.declarations, paths: paths(cfg.id, cfg.fields),
-		rebuild: make(chan struct{}, 1), evicted: cfg.evicted, built: map[string]string{}, unfit: map[string]*omission{}, room: cfg.room, lookEvery: cfg.lookEvery,
+// New returns the indexes of a collection with nothing declared.
+func New(cfg Config) *Indexes {
+	c := &Indexes{
+		id: cfg.ID, name: cfg.ID.String(), store: cfg.Store, slog: cfg.Slog, now: cfg.Now, Declarations: cfg.Declarations, paths: Paths(cfg.ID, cfg.Fields),
+		rebuild: make(chan struct{}, 1), evicted: cfg.Evicted, built: map[string]string{}, unfit: map[string]*omission{}, room: cfg.Room, lookEvery: cfg.LookEvery,
 	}
 	plan := extract.NewPlan(c.paths, nil)
 	c.plan.Store(plan)
@@ -75,27 +75,27 @@ func newIndexes(cfg indexesConfig) *indexes {
 }
 
 // Plan is by what objects are read.
-func (c *indexes) Plan() *extract.Plan { return c.plan.Load() }
+func (c *Indexes) Plan() *extract.Plan { return c.plan.Load() }
 
 // Hold keeps the plan as it is until release is called: what is read by it in
 // between is met again when another one takes its place.
-func (c *indexes) Hold() (plan *extract.Plan, release func()) {
+func (c *Indexes) Hold() (plan *extract.Plan, release func()) {
 	c.ingest.Lock()
 	return c.plan.Load(), c.ingest.Unlock
 }
 
 // Complete reports whether every object has been read by the plan.
-func (c *indexes) Complete() bool { return c.read.Load() == c.plan.Load() }
+func (c *Indexes) Complete() bool { return c.read.Load() == c.plan.Load() }
 
 // Version changes with what is declared.
-func (c *indexes) Version() uint64 { return c.version.Load() }
+func (c *Indexes) Version() uint64 { return c.version.Load() }
 
 // Declares reports whether an index of a name is declared.
-func (c *indexes) Declares(name string) bool { return find(*c.declared.Load(), name) != nil }
+func (c *Indexes) Declares(name string) bool { return find(*c.declared.Load(), name) != nil }
 
 // Selection names the definition of a declared index of a snapshot: the same on
 // all replicas. added is when this replica has added the index, see store.Snapshot.Added.
-func (c *indexes) Selection(index string) (selection, added uint64, ok bool) {
+func (c *Indexes) Selection(index string) (selection, added uint64, ok bool) {
 	o, ok := (*c.origins.Load())[index]
 	return o.selection, o.added, ok
 }

@@ -1,4 +1,4 @@
-package indexer
+package define
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 
 // Why objects cannot be filed.
 var (
-	errNotRead = errors.New("the object could not be read")
+	ErrNotRead = errors.New("the object could not be read")
 	errBuiltIn = errors.New("the name is that of a built-in index")
 )
 
@@ -36,7 +36,7 @@ func indexFunc(p *definition.Program) store.IndexFunc {
 	return func(o *store.Object) ([]string, error) {
 		values, ok := o.Field(field)
 		if !ok {
-			return nil, errNotRead
+			return nil, ErrNotRead
 		}
 		return values, o.FieldErr(field)
 	}
@@ -67,15 +67,15 @@ func byOwners(o *store.Owners, which definition.Owner) []string {
 	return values
 }
 
-// declare brings what the collection has in line with what is declared for it,
+// Declare brings what the collection has in line with what is declared for it,
 // as far as that takes no time: the plan of what is read at ingest, and indexes
 // that are declared no more. The rest is for build, which is woken.
-func (c *indexes) declare() {
+func (c *Indexes) Declare() {
 	c.declaring.Lock()
 	defer c.declaring.Unlock()
-	list := c.declarations.of(c.id)
+	list := c.Declarations.of(c.id)
 	for i := range list {
-		if _, ok := builtInOf(c.id, list[i].Name); ok { // written by a version that did not have it
+		if _, ok := BuiltInOf(c.id, list[i].Name); ok { // written by a version that did not have it
 			list[i].program, list[i].err = nil, errBuiltIn
 		}
 	}
@@ -99,12 +99,12 @@ func (c *indexes) declare() {
 		c.addMissing()
 		c.read.Store(plan)
 	}
-	c.wake()
+	c.Wake()
 }
 
 // drop removes the indexes that are not declared any more. Watches go by those of
 // a snapshot, so they are gone before objects are read without their fields.
-func (c *indexes) drop(list []declaration, plan *extract.Plan) {
+func (c *Indexes) drop(list []declaration, plan *extract.Plan) {
 	for name, source := range c.built {
 		if x := find(list, name); x == nil || x.program == nil || x.Source() != source {
 			delete(c.built, name)
@@ -126,7 +126,7 @@ type origin struct {
 }
 
 // describe tells watches which definition each declared index has.
-func (c *indexes) describe() {
+func (c *Indexes) describe() {
 	snap, origins := c.store.Snapshot(), map[string]origin{}
 	for name, source := range c.built {
 		if added, ok := snap.Added(name); ok {
@@ -136,19 +136,19 @@ func (c *indexes) describe() {
 	c.origins.Store(&origins)
 }
 
-// wake makes build look whether there is something to do.
-func (c *indexes) wake() {
+// Wake makes build look whether there is something to do.
+func (c *Indexes) Wake() {
 	select {
 	case c.rebuild <- struct{}{}:
 	default:
 	}
 }
 
-// build adds the indexes that are declared and not there, each time it is
+// Build adds the indexes that are declared and not there, each time it is
 // woken, until ctx ends or the collection is given up. Objects that were
 // ingested before get their fields first, so that an index begins with all it
 // needs.
-func (c *indexes) build(ctx context.Context) {
+func (c *Indexes) Build(ctx context.Context) {
 	for {
 		if err := c.BuildOnce(ctx); err != nil {
 			return
@@ -160,7 +160,7 @@ func (c *indexes) build(ctx context.Context) {
 }
 
 // awaitBuild waits until build is woken; false when it is to end.
-func (c *indexes) awaitBuild(ctx context.Context) bool {
+func (c *Indexes) awaitBuild(ctx context.Context) bool {
 	look := time.NewTimer(c.lookEvery)
 	defer look.Stop()
 	for {
@@ -183,7 +183,7 @@ func (c *indexes) awaitBuild(ctx context.Context) bool {
 }
 
 // BuildOnce builds the indexes that are declared and not there.
-func (c *indexes) BuildOnce(ctx context.Context) error {
+func (c *Indexes) BuildOnce(ctx context.Context) error {
 	plan := c.plan.Load()
 	if err := c.renew(ctx, plan); err != nil {
 		return c.withoutRoom(err)
@@ -203,7 +203,7 @@ func (c *indexes) BuildOnce(ctx context.Context) error {
 }
 
 // addMissing adds the indexes that are declared; every object has their fields.
-func (c *indexes) addMissing() {
+func (c *Indexes) addMissing() {
 	fns := map[string]store.IndexFunc{}
 	for _, x := range *c.declared.Load() {
 		if _, ok := c.built[x.Name]; !ok && x.program != nil {

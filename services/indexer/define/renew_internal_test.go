@@ -1,4 +1,4 @@
-package indexer
+package define
 
 import (
 	"context"
@@ -57,8 +57,8 @@ func TestIndexesThatWereGivenUpAreBegunAgainWithHysteresisAndGrowingPatience(t *
 		}
 		list = append(list, declaration{Declared: definition.Declared{Definition: d, Cluster: "dev"}, program: p})
 	}
-	c.declarations.entries[c.id.ResourceName()] = &declaredEntry{list: list}
-	c.declare()
+	c.Declarations.entries[c.id.ResourceName()] = &declaredEntry{list: list}
+	c.Declare()
 	c.slog = slog.New(slog.DiscardHandler)
 	at, free := begun, 1<<40
 	c.now, c.room = func() time.Time { return at }, fakeRoom{fits: func(size int) bool { return size <= free }}

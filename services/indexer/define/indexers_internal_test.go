@@ -1,4 +1,4 @@
-package indexer
+package define
 
 import (
 	"errors"
@@ -19,14 +19,14 @@ const byPhase = `{"version":1,"indexers":[{"cluster":"*","definition":{"name":"b
 func TestS06AnIndexIsNeverSaidToBeMissingWhileItMayBeDeclared(t *testing.T) {
 	t.Parallel()
 	c := newTestIndexes(t)
-	d := newDeclarations(noBuckets{}, slog.New(slog.DiscardHandler), func(string) { c.declare() })
-	c.declarations = d
+	d := NewDeclarations(noBuckets{}, slog.New(slog.DiscardHandler), func(string) { c.Declare() })
+	c.Declarations = d
 	c.fill(t, 3000)
 	want := func(when, index string, want error) {
 		t.Helper()
 		_, err := c.store.Snapshot().ByIndex(index, "v")
 		if err != nil {
-			err = c.indexError(err)
+			err = c.IndexError(err)
 		}
 		if !errors.Is(err, want) || (err == nil) != (want == nil) {
 			t.Errorf("%s, a read of %s: %v, want %v", when, index, err, want)
@@ -34,7 +34,7 @@ func TestS06AnIndexIsNeverSaidToBeMissingWhileItMayBeDeclared(t *testing.T) {
 	}
 	wantField := func(when, field string, want error) {
 		t.Helper()
-		_, err := c.field(field)
+		_, err := c.Field(field)
 		if !errors.Is(err, want) || (err == nil) != (want == nil) {
 			t.Errorf("%s, field %s: %v, want %v", when, field, err, want)
 		}
@@ -51,10 +51,10 @@ func TestS06AnIndexIsNeverSaidToBeMissingWhileItMayBeDeclared(t *testing.T) {
 	want("before it is built", "never", fault.ErrIndexNotFound)
 	wantField("before it is built", "spec.zone", fault.ErrIndexBuilding)
 	wantField("before it is built", "status.phase", nil) // it was read at ingest before
-	if _, err := c.field("spec.never"); err == nil || rpc.Violations(rpc.Status(err, fault.Rules))["field_selector"] == "" {
+	if _, err := c.Field("spec.never"); err == nil || rpc.Violations(rpc.Status(err, fault.Rules))["field_selector"] == "" {
 		t.Errorf("a field that is not declared: %v, want a violation", err)
 	}
-	if list := c.indexers(c.store.Snapshot()); len(list) != 3+4 {
+	if list := c.Indexers(c.store.Snapshot()); len(list) != 3+4 {
 		t.Errorf("%d indexes are listed, want the built-in four and three: %v", len(list), list)
 	}
 	if err := c.BuildOnce(t.Context()); err != nil {
@@ -64,7 +64,7 @@ func TestS06AnIndexIsNeverSaidToBeMissingWhileItMayBeDeclared(t *testing.T) {
 		want("after it is built", name, nil)
 	}
 	wantField("after it is built", "spec['zone']", nil)
-	if got := c.indexOf("spec.zone"); got != "by-zone" {
+	if got := c.IndexOf("spec.zone"); got != "by-zone" {
 		t.Errorf("index of spec.zone = %q", got)
 	}
 	// An older value than what is known, as a watch that begins again may bring.
@@ -86,8 +86,8 @@ func TestS06AnIndexIsNeverSaidToBeMissingWhileItMayBeDeclared(t *testing.T) {
 func TestS04ADefinitionThatChangesUnderItsNameIsBuiltAnew(t *testing.T) {
 	t.Parallel()
 	c := newTestIndexes(t)
-	d := newDeclarations(noBuckets{}, slog.New(slog.DiscardHandler), func(string) { c.declare() })
-	c.declarations = d
+	d := NewDeclarations(noBuckets{}, slog.New(slog.DiscardHandler), func(string) { c.Declare() })
+	c.Declarations = d
 	c.fill(t, 1)
 	for i, run := range []struct{ def, value string }{
 		{`"field":"metadata.name"`, "p1"}, {`"field":"metadata.namespace"`, "n"}, {`"cel":"object.metadata.name + '!'"`, "p1!"},
@@ -111,16 +111,16 @@ func TestS04ADefinitionThatChangesUnderItsNameIsBuiltAnew(t *testing.T) {
 func TestS03AnExampleIsReadForTheAskedIndexOnly(t *testing.T) {
 	t.Parallel()
 	c := newTestIndexes(t)
-	c.declarations = newDeclarations(noBuckets{}, slog.New(slog.DiscardHandler), func(string) { c.declare() })
+	c.Declarations = NewDeclarations(noBuckets{}, slog.New(slog.DiscardHandler), func(string) { c.Declare() })
 	const two = `{"version":1,"indexers":[{"cluster":"*","definition":{"name":"one","cel":"object.a"}},{"cluster":"*","definition":{"name":"two","cel":"object.b"}},{"cluster":"*","definition":{"name":"path","field":"spec.zone"}}]}`
 	for _, e := range []stream.Entry{{Key: "pods.v1", Value: []byte(two), Revision: 5}, {}} {
-		if err := c.declarations.Take(nil, e); err != nil {
+		if err := c.Declarations.Take(nil, e); err != nil {
 			t.Fatal(err)
 		}
 	}
 	snap := c.store.Snapshot()
-	for index, want := range map[string]string{"one": "A", "two": "B", "path": "Z", nodeIndex: "N"} {
-		o, err := extract.New(c.planOf(index)).Example(t.Context(), []byte(`{"metadata":{"name":"x"},"a":"A","b":"B","spec":{"zone":"Z","nodeName":"N"}}`))
+	for index, want := range map[string]string{"one": "A", "two": "B", "path": "Z", NodeIndex: "N"} {
+		o, err := extract.New(c.PlanOf(index)).Example(t.Context(), []byte(`{"metadata":{"name":"x"},"a":"A","b":"B","spec":{"zone":"Z","nodeName":"N"}}`))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package indexer
+package define
 
 import (
 	"fmt"
@@ -10,7 +10,7 @@ import (
 // afford checks what the expressions of a cluster's collection may cost together
 // for one object, if that is more with the next set than with the one before.
 // costs remembers those of sources.
-func (x scope) afford(cluster string, before, next definition.Set, costs map[string]uint64) error {
+func (x Scope) afford(cluster string, before, next definition.Set, costs map[string]uint64) error {
 	sum, dearest, most := x.sum(cluster, next, costs)
 	if sum <= definition.MaxCostOfAll {
 		return nil
@@ -19,12 +19,12 @@ func (x scope) afford(cluster string, before, next definition.Set, costs map[str
 		return nil
 	}
 	return fault.New(fault.ErrTooManyIndexes, fmt.Sprintf("the expressions of %s/%s may cost %d for one object, at most %d; %q costs most, up to %d",
-		cluster, x.resource, sum, definition.MaxCostOfAll, dearest, most), "collection", cluster+"/"+x.resource, "index", dearest)
+		cluster, x.Resource, sum, definition.MaxCostOfAll, dearest, most), "collection", cluster+"/"+x.Resource, "index", dearest)
 }
 
 // sum is what the expressions of a set may cost a cluster's collection, and which
 // of them costs most.
-func (x scope) sum(cluster string, set definition.Set, costs map[string]uint64) (sum uint64, dearest string, most uint64) {
+func (x Scope) sum(cluster string, set definition.Set, costs map[string]uint64) (sum uint64, dearest string, most uint64) {
 	counted := map[string]bool{}
 	for _, d := range set {
 		source := d.Source()
@@ -50,7 +50,7 @@ func (x scope) sum(cluster string, set definition.Set, costs map[string]uint64) 
 // together with those declared before them: such as were stored when there was no
 // bound. list is in the order in which they were declared, which is that of the
 // bucket, so that all replicas refuse the same ones.
-func (c *indexes) refuseUnaffordable(list []declaration) {
+func (c *Indexes) refuseUnaffordable(list []declaration) {
 	sum, counted := uint64(0), map[string]bool{}
 	for i := range list {
 		d := &list[i]

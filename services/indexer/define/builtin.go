@@ -1,4 +1,4 @@
-package indexer
+package define
 
 import (
 	"fmt"
@@ -14,52 +14,52 @@ import (
 
 // The built-in indexes.
 const (
-	// namespaceIndex files namespaced objects under their namespace.
-	namespaceIndex = "namespace"
-	// nodeIndex files pods under spec.nodeName.
-	nodeIndex = "node"
+	// NamespaceIndex files namespaced objects under their namespace.
+	NamespaceIndex = "namespace"
+	// NodeIndex files pods under spec.nodeName.
+	NodeIndex = "node"
 	// ownerIndex files objects under the UID of each owner reference.
 	ownerIndex = "owner"
-	// labelIndex files objects under "name" and "name=value" of each label.
-	labelIndex = "label"
+	// LabelIndex files objects under "name" and "name=value" of each label.
+	LabelIndex = "label"
 
-	nodeField = "spec.nodeName"
+	NodeField = "spec.nodeName"
 	// selectorField tells the Jobs that may adopt pods they have not made.
 	selectorField = "spec.manualSelector"
 )
 
 // descriptions say how each built-in index finds its values.
 var descriptions = map[string]string{
-	namespaceIndex: "metadata.namespace",
-	nodeIndex:      "field " + nodeField,
+	NamespaceIndex: "metadata.namespace",
+	NodeIndex:      "field " + NodeField,
 	ownerIndex:     "owner uid",
-	labelIndex:     "label: name, and name=value",
+	LabelIndex:     "label: name, and name=value",
 }
 
 // The fields that every object has.
 const (
-	nameField      = "metadata.name"
-	namespaceField = "metadata.namespace"
+	NameField      = "metadata.name"
+	NamespaceField = "metadata.namespace"
 )
 
-// builtIn returns the indexes of a collection.
-func builtIn(c delta.Collection) map[string]store.IndexFunc {
+// BuiltIn returns the indexes of a collection.
+func BuiltIn(c delta.Collection) map[string]store.IndexFunc {
 	fns := map[string]store.IndexFunc{
-		namespaceIndex: byNamespace,
+		NamespaceIndex: byNamespace,
 		ownerIndex:     byOwner,
-		labelIndex:     func(o *store.Object) ([]string, error) { return o.Labels().Terms(), nil },
+		LabelIndex:     func(o *store.Object) ([]string, error) { return o.Labels().Terms(), nil },
 	}
 	if isPods(c) {
-		fns[nodeIndex] = byNode
+		fns[NodeIndex] = byNode
 	}
 	return fns
 }
 
-// builtInOf describes a built-in index of a collection; false if it has none of
+// BuiltInOf describes a built-in index of a collection; false if it has none of
 // the name.
-func builtInOf(c delta.Collection, name string) (string, bool) {
+func BuiltInOf(c delta.Collection, name string) (string, bool) {
 	text, ok := descriptions[name]
-	return text, ok && (name != nodeIndex || isPods(c))
+	return text, ok && (name != NodeIndex || isPods(c))
 }
 
 func isPods(c delta.Collection) bool { return c.Group == "" && c.Resource == "pods" }
@@ -74,18 +74,18 @@ func byNamespace(o *store.Object) ([]string, error) {
 // byNode gives one value, or several for a faulty pod whose record names the
 // nodes it has had.
 func byNode(o *store.Object) ([]string, error) {
-	values, _ := o.Field(nodeField)
+	values, _ := o.Field(NodeField)
 	if len(values) == 1 && values[0] == "" {
 		return nil, nil
 	}
-	return values, o.FieldErr(nodeField)
+	return values, o.FieldErr(NodeField)
 }
 
 func byOwner(o *store.Object) ([]string, error) { return o.Owners().UIDs(), nil }
 
-// paths returns the fields to read from a collection's objects. Those that are
+// Paths returns the fields to read from a collection's objects. Those that are
 // configured have been checked.
-func paths(c delta.Collection, configured map[string][]string) []definition.Path {
+func Paths(c delta.Collection, configured map[string][]string) []definition.Path {
 	var list []definition.Path
 	add := func(field string) {
 		if p, err := definition.ParsePath(field); err == nil {
@@ -97,7 +97,7 @@ func paths(c delta.Collection, configured map[string][]string) []definition.Path
 	}
 	switch {
 	case isPods(c):
-		add(nodeField)
+		add(NodeField)
 	case c.Group == "batch" && c.Resource == "jobs":
 		add(selectorField)
 	}
@@ -105,19 +105,19 @@ func paths(c delta.Collection, configured map[string][]string) []definition.Path
 }
 
 // fieldNames are the fields that selectors may use.
-func (c *indexes) fieldNames() []string {
-	names := []string{nameField, namespaceField}
+func (c *Indexes) fieldNames() []string {
+	names := []string{NameField, NamespaceField}
 	for _, p := range c.plan.Load().Paths() {
 		names = append(names, p.String())
 	}
 	return names
 }
 
-// field returns the name under which objects have the field of a selector: a
+// Field returns the name under which objects have the field of a selector: a
 // path may be written in several ways. A field of a declared index can be used
 // once every object has been read by it.
-func (c *indexes) field(name string) (string, error) {
-	if name == nameField || name == namespaceField {
+func (c *Indexes) Field(name string) (string, error) {
+	if name == NameField || name == NamespaceField {
 		return name, nil
 	}
 	plan := c.plan.Load()
@@ -126,7 +126,7 @@ func (c *indexes) field(name string) (string, error) {
 		switch {
 		case err == nil && plan.Reads(p.String()):
 			name = p.String()
-		case !c.declarations.complete():
+		case !c.Declarations.complete():
 			return "", fault.New(fault.ErrIndexBuilding, fmt.Sprintf("field %.100q of %s: which indexes are declared is not known yet", name, c.name), "collection", c.name)
 		default:
 			return "", rpc.InvalidArgument("field_selector",
@@ -139,11 +139,11 @@ func (c *indexes) field(name string) (string, error) {
 	return name, nil
 }
 
-// indexOf returns the index that files objects under the values of a field; ""
+// IndexOf returns the index that files objects under the values of a field; ""
 // when there is none.
-func (c *indexes) indexOf(field string) string {
-	if field == nodeField && isPods(c.id) {
-		return nodeIndex
+func (c *Indexes) IndexOf(field string) string {
+	if field == NodeField && isPods(c.id) {
+		return NodeIndex
 	}
 	for _, d := range *c.declared.Load() {
 		if d.program != nil && d.program.Path().String() == field {
@@ -153,9 +153,9 @@ func (c *indexes) indexOf(field string) string {
 	return ""
 }
 
-// planOf is what one index needs of an object; without the expressions of the
+// PlanOf is what one index needs of an object; without the expressions of the
 // others.
-func (c *indexes) planOf(index string) *extract.Plan {
+func (c *Indexes) PlanOf(index string) *extract.Plan {
 	var programs []*definition.Program
 	if d := find(*c.declared.Load(), index); d != nil && d.program != nil {
 		programs = append(programs, d.program)
