@@ -9,6 +9,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
+	"github.com/deltaplane/deltaplane/services/indexer/indexertest"
 )
 
 // asks waits in line and tells when it got its place, or why not.
@@ -90,8 +91,8 @@ func TestAFullLineGivesWayToWhoWaitsLess(t *testing.T) {
 func TestAHerdOfSmallStatesIsSentAFewAtATime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := newTestCollection(t, nil)
-		c.mustApply(t, delta.Batch{Reset: true, Records: []delta.Record{synced(1)}, Replayed: true, Next: 2})
+		c := newWatched(t)
+		mustFeed(t, c, delta.Batch{Reset: true, Records: []delta.Record{indexertest.Synced(1)}, Replayed: true, Next: 2})
 		stopping := make(chan struct{})
 		s := newTestWatches(t, nil, Config{}.withDefaults(), stopping)
 		if s.lines.of(smallState) == s.lines.of(smallState+1) {

@@ -11,6 +11,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/indexer/define"
 	"github.com/deltaplane/deltaplane/services/indexer/definition"
+	"github.com/deltaplane/deltaplane/services/indexer/follow"
 )
 
 // Config says what an indexer follows and how it answers. The zero value
@@ -91,7 +92,7 @@ type Config struct {
 	// such watchers takes up to RingBytes per collection beside it.
 	RingChanges, RingBytes int
 	// Tier says how payloads are kept; default TierAuto.
-	Tier Tier
+	Tier follow.Tier
 	// MemoryBudget is about how many bytes all collections may take; zero sets no
 	// bound. Towards it TierAuto turns compact. A collection that would pass it
 	// is let go: reads of it fail with RESOURCE_EXHAUSTED MEMORY_BUDGET until
@@ -138,7 +139,7 @@ func (c Config) withDefaults() Config {
 			c.RingBytes = max(min(c.RingBytes, c.MemoryBudget/8), 1)
 		}
 	}
-	c.Tier = cmp.Or(c.Tier, TierAuto)
+	c.Tier = cmp.Or(c.Tier, follow.TierAuto)
 	c.StaleAfter = cmp.Or(c.StaleAfter, 15*time.Second)
 	return c
 }
@@ -192,8 +193,8 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("indexer: %s is %d, want a positive number", name, n))
 		}
 	}
-	if !c.Tier.valid() {
-		errs = append(errs, fmt.Errorf("indexer: tier is %q, want %s, %s or %s", c.Tier, TierAuto, TierRaw, TierCompact))
+	if !c.Tier.Valid() {
+		errs = append(errs, fmt.Errorf("indexer: tier is %q, want %s, %s or %s", c.Tier, follow.TierAuto, follow.TierRaw, follow.TierCompact))
 	}
 	if c.DefaultWait > c.MaxWait {
 		errs = append(errs, fmt.Errorf("indexer: default wait %v exceeds max wait %v", c.DefaultWait, c.MaxWait))
@@ -201,8 +202,8 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-func (c Config) follow() followConfig {
-	return followConfig{
+func (c Config) follow() follow.Config {
+	return follow.Config{
 		Collections: c.Collections, DiscoverEvery: c.DiscoverEvery, ForgetAfter: c.ForgetAfter, Fields: c.Fields, DataDir: c.DataDir,
 		CheckpointEvery: c.CheckpointEvery, CheckpointRate: c.CheckpointRate, RingChanges: c.RingChanges, RingBytes: c.RingBytes,
 		Tier: c.Tier, MemoryBudget: c.MemoryBudget,

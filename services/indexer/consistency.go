@@ -13,6 +13,7 @@ import (
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
+	"github.com/deltaplane/deltaplane/services/indexer/follow"
 )
 
 // A tenth of what a caller's deadline leaves is kept back from it, within these
@@ -62,7 +63,7 @@ func (s *waits) demand(want *indexv1.Consistency) (d demand, err error) {
 
 // read returns the snapshot that answers a request: the latest one, or the
 // first that is as the consistency asks.
-func (s *waits) read(ctx context.Context, c *collection, want *indexv1.Consistency) (*store.Snapshot, error) {
+func (s *waits) read(ctx context.Context, c *follow.Collection, want *indexv1.Consistency) (*store.Snapshot, error) {
 	d, err := s.demand(want)
 	if err != nil {
 		return nil, err
@@ -71,9 +72,9 @@ func (s *waits) read(ctx context.Context, c *collection, want *indexv1.Consisten
 }
 
 // meet returns the latest snapshot, or the first that meets a demand.
-func (s *waits) meet(ctx context.Context, c *collection, d *demand) (*store.Snapshot, error) {
-	snap := c.store.Snapshot()
-	if err := c.synced(snap); err != nil || d.wait == 0 || d.met(snap) {
+func (s *waits) meet(ctx context.Context, c *follow.Collection, d *demand) (*store.Snapshot, error) {
+	snap := c.Snapshot()
+	if err := c.Synced(snap); err != nil || d.wait == 0 || d.met(snap) {
 		return snap, err
 	}
 	if w, ok := ctx.(waiter); ok {
@@ -92,19 +93,19 @@ func (s *waits) meet(ctx context.Context, c *collection, d *demand) (*store.Snap
 		case <-ctx.Done():
 			return nil, late(c, snap, d)
 		}
-		snap = c.store.Snapshot()
-		if err := c.synced(snap); err != nil || d.met(snap) {
+		snap = c.Snapshot()
+		if err := c.Synced(snap); err != nil || d.met(snap) {
 			return snap, err
 		}
 	}
 }
 
-func late(c *collection, snap *store.Snapshot, d *demand) error {
+func late(c *follow.Collection, snap *store.Snapshot, d *demand) error {
 	st := snap.State()
 	if reached(snap, d.least) {
-		return fault.New(fault.ErrNotExact, fmt.Sprintf("%s is at %v and has events up to %v", c.name, st.Revision, st.Upper), "collection", c.name).Reached(snap)
+		return fault.New(fault.ErrNotExact, fmt.Sprintf("%s is at %v and has events up to %v", c.Name, st.Revision, st.Upper), "collection", c.Name).Reached(snap)
 	}
-	return fault.New(fault.ErrRevisionNotReached, fmt.Sprintf("%s is at %v, not at %v", c.name, st.Revision, d.least), "collection", c.name).Reached(snap)
+	return fault.New(fault.ErrRevisionNotReached, fmt.Sprintf("%s is at %v, not at %v", c.Name, st.Revision, d.least), "collection", c.Name).Reached(snap)
 }
 
 // reached reports whether a snapshot is at a revision. Epoch zero is the
@@ -163,10 +164,10 @@ func deadline(ctx context.Context, wait time.Duration) time.Time {
 }
 
 // await waits until a collection is synced and at a revision.
-func (s *waits) await(ctx context.Context, c *collection, least delta.Revision) (*store.Snapshot, error) {
+func (s *waits) await(ctx context.Context, c *follow.Collection, least delta.Revision) (*store.Snapshot, error) {
 	for {
-		snap := c.store.Snapshot()
-		err := c.synced(snap)
+		snap := c.Snapshot()
+		err := c.Synced(snap)
 		if err == nil && reached(snap, least) {
 			return snap, nil
 		}

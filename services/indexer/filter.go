@@ -11,6 +11,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/services/indexer/define"
+	"github.com/deltaplane/deltaplane/services/indexer/follow"
 )
 
 // filter is a choice made ready for one collection. The zero value takes all.
@@ -22,7 +23,7 @@ type filter struct {
 
 // newFilter checks that the collection has the namespaces and fields a choice
 // goes by.
-func newFilter(c *collection, ch choice) (filter, error) {
+func newFilter(c *follow.Collection, ch choice) (filter, error) {
 	f := filter{choice: ch}
 	if len(ch.namespaces) > 0 {
 		if err := namespaceFits(c, ch.named, ch.namespaces[0]); err != nil {

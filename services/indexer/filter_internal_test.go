@@ -142,7 +142,7 @@ func TestNamesOfUnreadableObjectsCountForTheSizeOfAnAnswer(t *testing.T) {
 	}
 	c := s.fill(t, "eu", pods)
 	s.fill(t, "us", pods)
-	for _, req := range []*indexv1.ListRequest{{Collection: c.name}, {Collection: "pods.v1", Clusters: []string{"*"}}} {
+	for _, req := range []*indexv1.ListRequest{{Collection: c.Name}, {Collection: "pods.v1", Clusters: []string{"*"}}} {
 		found, want := 0, len(pods)*max(1, 2*len(req.GetClusters()))
 		for again := true; again; again = req.GetPageToken() != "" {
 			o, err := s.list(t.Context(), req)
@@ -160,12 +160,12 @@ func TestNamesOfUnreadableObjectsCountForTheSizeOfAnAnswer(t *testing.T) {
 			t.Errorf("%d objects of %d", found, want)
 		}
 	}
-	req := &indexv1.IndexKeysRequest{Collection: c.name, Index: define.NamespaceIndex, Value: strings.Repeat("n", 250)}
+	req := &indexv1.IndexKeysRequest{Collection: c.Name, Index: define.NamespaceIndex, Value: strings.Repeat("n", 250)}
 	if resp, err := s.IndexKeys(t.Context(), req); err == nil {
 		t.Errorf("%d keys, and the names of %d, take %d bytes, at most %d", len(resp.GetKeys()), len(resp.GetQuarantinedKeys()), proto.Size(resp), answer)
 	}
 	example := fmt.Appendf(nil, `{"metadata":{"name":"a","namespace":%q}}`, strings.Repeat("n", 250))
-	if o, err := s.byExample(t.Context(), &indexv1.IndexRequest{Collection: c.name, Index: define.NamespaceIndex, Object: example}); err == nil {
+	if o, err := s.byExample(t.Context(), &indexv1.IndexRequest{Collection: c.Name, Index: define.NamespaceIndex, Object: example}); err == nil {
 		resp := decodeAnswer(t, o, err, &indexv1.IndexResponse{})
 		t.Errorf("%d objects like an example, and the names of %d, take %d bytes, at most %d", len(resp.GetObjects()), len(resp.GetQuarantinedKeys()), proto.Size(resp), answer)
 	} else if !errors.Is(err, fault.ErrTooLarge) {
@@ -358,7 +358,7 @@ func TestAFaultyObjectDoesNotMakeSelectorsLookAtAllOthers(t *testing.T) {
 	s := serving(t, nil)
 	pods := herd(300, 3, 0)
 	c := s.fill(t, "dev", pods)
-	c.store.Apply(store.Batch{Ops: []store.Op{{Doubt: &store.Doubt{Key: pods[7].key(), Epoch: 1, Sequence: 10_000, Fault: "checksum"}}}}, time.Now())
+	c.Store().Apply(store.Batch{Ops: []store.Op{{Doubt: &store.Doubt{Key: pods[7].key(), Epoch: 1, Sequence: 10_000, Fault: "checksum"}}}}, time.Now())
 	var ch choice
 	if err := ch.selectors("app=a3", ""); err != nil {
 		t.Fatal(err)
@@ -367,7 +367,7 @@ func TestAFaultyObjectDoesNotMakeSelectorsLookAtAllOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	snap := c.store.Snapshot()
+	snap := c.Snapshot()
 	src, err := f.source(snap)
 	if err != nil || snap.Faults() != 1 || src.whole || src.total != 6+1 || src.exact {
 		t.Errorf("source() holds %d of %d objects (whole %v, exact %v, %d faults), %v; want the 6 with the label and the faulty one",

@@ -11,10 +11,12 @@ import (
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/services/indexer/extract"
+	"github.com/deltaplane/deltaplane/services/indexer/follow"
 )
 
 // noLog is a log that nobody reads.
-type noLog struct{ deltaLog }
+type noLog struct{ follow.Log }
 
 func (noLog) TombstoneTTL() time.Duration { return time.Hour }
 
@@ -33,37 +35,36 @@ func serving(t testing.TB, change func(*Config)) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.discovered.Store(true)
+	s.Collections.Listed()
 	return &server{Service: s}
 }
 
 // fill makes a synced collection of pods of a cluster.
-func (s *server) fill(t testing.TB, cluster string, pods []podFacts) *collection {
+func (s *server) fill(t testing.TB, cluster string, pods []podFacts) *follow.Collection {
 	t.Helper()
-	c := s.know(delta.Collection{Cluster: cluster, Version: "v1", Resource: "pods"})
+	c := s.Know(delta.Collection{Cluster: cluster, Version: "v1", Resource: "pods"})
 	s.apply(t, c, pods)
 	return c
 }
 
 // apply puts pods, and claims the state behind them.
-func (s *server) apply(t testing.TB, c *collection, pods []podFacts) {
+func (s *server) apply(t testing.TB, c *follow.Collection, pods []podFacts) {
 	t.Helper()
-	at := c.store.Snapshot().State().Position.Sequence
+	at := c.Snapshot().State().Position.Sequence
 	b := store.Batch{}
 	var records []delta.Record
 	for i := range pods {
 		at++
 		records = append(records, pods[i].record(at))
 	}
-	in := c.take(delta.Batch{Records: records})
-	for i := range in.Records {
-		op, _ := c.op(t.Context(), &in.Records[i], in.faults[i])
-		b.Ops = append(b.Ops, op)
+	x := extract.New(c.Plan())
+	for i := range records {
+		b.Ops = append(b.Ops, store.Op{Put: x.Object(t.Context(), &records[i])})
 	}
 	b.State = &store.State{
 		Revision: delta.Revision{Epoch: 1, RV: fmt.Sprint(at)}, Position: delta.Position{Epoch: 1, Sequence: at}, Synced: true,
 	}
-	c.store.Apply(b, time.Now())
+	c.Store().Apply(b, time.Now())
 }
 
 // podFacts are what tests look for in a pod.

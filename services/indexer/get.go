@@ -31,7 +31,7 @@ func (o *out) bounds(revision, upper int, snap *store.Snapshot) {
 }
 
 func (s *reader) get(ctx context.Context, req *indexv1.GetRequest) (*out, error) {
-	c, err := s.collections.find("collection", req.GetCollection())
+	c, err := s.collections.Find("collection", req.GetCollection())
 	if err != nil {
 		return nil, err
 	}
@@ -51,21 +51,21 @@ func (s *reader) get(ctx context.Context, req *indexv1.GetRequest) (*out, error)
 		if err := keyFits(c, snap, "key", req.GetKey()); err != nil {
 			return nil, err
 		}
-		return nil, fault.New(fault.ErrKeyNotFound, fmt.Sprintf("%q in %s", req.GetKey(), c.name), "collection", c.name, "key", req.GetKey()).Reached(snap)
+		return nil, fault.New(fault.ErrKeyNotFound, fmt.Sprintf("%q in %s", req.GetKey(), c.Name), "collection", c.Name, "key", req.GetKey()).Reached(snap)
 	}
 	if obj.Faulty() {
-		return nil, fault.New(fault.ErrKeyQuarantined, fmt.Sprintf("%q in %s: %s", obj.Key(), c.name, obj.Fault()), "collection", c.name, "key", obj.Key()).Reached(snap)
+		return nil, fault.New(fault.ErrKeyQuarantined, fmt.Sprintf("%q in %s: %s", obj.Key(), c.Name, obj.Fault()), "collection", c.Name, "key", obj.Key()).Reached(snap)
 	}
 	o := newOut()
 	if !o.object(obj, &p, "") {
-		return nil, fault.New(fault.ErrKeyQuarantined, fmt.Sprintf("%q in %s: its stored form is damaged", obj.Key(), c.name), "collection", c.name, "key", obj.Key()).Reached(snap)
+		return nil, fault.New(fault.ErrKeyQuarantined, fmt.Sprintf("%q in %s: its stored form is damaged", obj.Key(), c.Name), "collection", c.Name, "key", obj.Key()).Reached(snap)
 	}
 	o.bounds(2, 3, snap)
 	return o, nil
 }
 
 func (s *reader) batchGet(ctx context.Context, req *indexv1.BatchGetRequest) (*out, error) {
-	c, err := s.collections.find("collection", req.GetCollection())
+	c, err := s.collections.Find("collection", req.GetCollection())
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +117,7 @@ func (s *reader) tooLarge(advice string) error {
 
 // byExample is the method Index.
 func (s *reader) byExample(ctx context.Context, req *indexv1.IndexRequest) (*out, error) {
-	c, err := s.collections.find("collection", req.GetCollection())
+	c, err := s.collections.Find("collection", req.GetCollection())
 	if err != nil {
 		return nil, err
 	}

@@ -37,7 +37,7 @@ func TestRequestsAreCountedAsWhatTheyTake(t *testing.T) { //nolint:paralleltest 
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := newTestCollection(t, nil)
+	c := newWatched(t)
 	for what, take := range map[string]func() (held any, counted int){
 		"known": func() (any, int) {
 			req := &indexv1.WatchRequest{}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/services/indexer/follow"
 	"github.com/deltaplane/deltaplane/services/indexer/limit"
 )
 
@@ -25,7 +26,7 @@ import (
 // that the log was in. The changes
 // are told when it is synced again, as far as they are kept.
 type hub struct {
-	c        *collection
+	c        *follow.Collection
 	watchers atomic.Int64 // also those that have not joined
 	limit    int          // of the bytes that blocks take beside payloads
 	most     chunkSize
@@ -58,7 +59,7 @@ type hub struct {
 	stopping <-chan struct{} // closed when the service stops
 }
 
-func newHub(c *collection, limit int, requests *limit.Quota, scans chan struct{}, stopping <-chan struct{}) *hub {
+func newHub(c *follow.Collection, limit int, requests *limit.Quota, scans chan struct{}, stopping <-chan struct{}) *hub {
 	h := &hub{c: c, limit: limit, most: chunkSize{chunkEvents, chunkBytes}, requests: requests, scans: scans, stopping: stopping}
 	h.clear()
 	return h
@@ -206,8 +207,8 @@ func (h *hub) Wake() {
 // advance makes a pass up to the latest snapshot and returns it. The error is
 // that of a collection that is not synced. h.mu is held.
 func (h *hub) advance() (*store.Snapshot, error) {
-	snap := h.c.store.Snapshot()
-	if err := h.c.synced(snap); err != nil {
+	snap := h.c.Snapshot()
+	if err := h.c.Synced(snap); err != nil {
 		return nil, err
 	}
 	if h.snap == nil {
@@ -237,7 +238,7 @@ func (g *group) move(c *cursor) {
 func (h *hub) quiet(w *watcher) *store.Snapshot {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	snap := h.c.store.Snapshot()
+	snap := h.c.Snapshot()
 	h.pass(snap)
 	g := w.group
 	g.mu.Lock()

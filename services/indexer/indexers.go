@@ -13,23 +13,24 @@ import (
 	"github.com/deltaplane/deltaplane/services/indexer/define"
 	"github.com/deltaplane/deltaplane/services/indexer/definition"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
+	"github.com/deltaplane/deltaplane/services/indexer/follow"
 )
 
 // scoped is a scope with the collections that have the resource, by name.
 type scoped struct {
 	define.Scope
-	many []*collection
+	many []*follow.Collection
 }
 
 // scope reads the collection that a request declares indexes for.
 func (s *server) scope(name string) (x scoped, err error) {
 	rest, every := strings.CutPrefix(name, definition.EveryCluster+"/")
 	if !every {
-		c, err := s.collections.find("collection", name)
+		c, err := s.Collections.Find("collection", name)
 		if err != nil {
 			return x, err
 		}
-		return scoped{define.Scope{Cluster: c.id.Cluster, Resource: c.id.ResourceName()}, []*collection{c}}, nil
+		return scoped{define.Scope{Cluster: c.ID.Cluster, Resource: c.ID.ResourceName()}, []*follow.Collection{c}}, nil
 	}
 	t, err := s.everywhere(target{resource: rest})
 	if errors.Is(err, fault.ErrCollectionNotFound) || errors.Is(err, fault.ErrNotSynced) {
@@ -42,10 +43,10 @@ func (s *server) scope(name string) (x scoped, err error) {
 	if err != nil {
 		return x, err
 	}
-	x = scoped{define.Scope{Cluster: definition.EveryCluster, Resource: t.many[0].id.ResourceName()}, t.many}
+	x = scoped{define.Scope{Cluster: definition.EveryCluster, Resource: t.many[0].ID.ResourceName()}, t.many}
 	for _, c := range t.many {
-		if c.id.ResourceName() != x.Resource {
-			return scoped{}, fault.New(fault.ErrCollectionAmbiguous, fmt.Sprintf("%.100q may be %s or %s", name, x.Resource, c.id.ResourceName()), "collection", name)
+		if c.ID.ResourceName() != x.Resource {
+			return scoped{}, fault.New(fault.ErrCollectionAmbiguous, fmt.Sprintf("%.100q may be %s or %s", name, x.Resource, c.ID.ResourceName()), "collection", name)
 		}
 	}
 	return x, nil
@@ -53,12 +54,12 @@ func (s *server) scope(name string) (x scoped, err error) {
 
 // ListIndexers returns the indexes of a collection.
 func (s *server) ListIndexers(_ context.Context, req *indexv1.ListIndexersRequest) (*indexv1.ListIndexersResponse, error) {
-	c, err := s.collections.find("collection", req.GetCollection())
+	c, err := s.Collections.Find("collection", req.GetCollection())
 	if err != nil {
 		return nil, err
 	}
-	snap := c.store.Snapshot()
-	if err := c.synced(snap); err != nil {
+	snap := c.Snapshot()
+	if err := c.Synced(snap); err != nil {
 		return nil, err
 	}
 	return &indexv1.ListIndexersResponse{Indexers: c.Indexers(snap), Revision: revision(snap), Upper: upper(snap)}, nil
@@ -78,7 +79,7 @@ func (s *server) AddIndexers(ctx context.Context, req *indexv1.AddIndexersReques
 	if err != nil {
 		return nil, err
 	}
-	err = s.declarations.Edit(ctx, x.Resource, func(set definition.Set) (definition.Set, error) {
+	err = s.Collections.Declarations().Edit(ctx, x.Resource, func(set definition.Set) (definition.Set, error) {
 		return x.Add(set, list, s.cfg.MaxIndexes)
 	})
 	if err != nil {
@@ -92,7 +93,7 @@ func (s *server) AddIndexers(ctx context.Context, req *indexv1.AddIndexersReques
 	resp := &indexv1.AddIndexersResponse{}
 	var have []*indexv1.Indexer
 	if len(x.many) > 0 {
-		snap := x.many[0].store.Snapshot()
+		snap := x.many[0].Snapshot()
 		have, resp.Revision, resp.Upper = x.many[0].Indexers(snap), revision(snap), upper(snap)
 	}
 	for _, d := range list {
@@ -125,7 +126,7 @@ func (s *server) RemoveIndexers(ctx context.Context, req *indexv1.RemoveIndexers
 			return nil, rpc.InvalidArgument(fmt.Sprintf("names[%d]", i), fmt.Sprintf("%q is a built-in index", name))
 		}
 	}
-	err = s.declarations.Edit(ctx, x.Resource, func(set definition.Set) (definition.Set, error) {
+	err = s.Collections.Declarations().Edit(ctx, x.Resource, func(set definition.Set) (definition.Set, error) {
 		return x.Remove(set, names)
 	})
 	if err != nil {

@@ -7,24 +7,25 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/internal/rpc"
+	"github.com/deltaplane/deltaplane/services/indexer/follow"
 )
 
 // keyFits refuses a key that no object of the collection can have.
-func keyFits(c *collection, snap *store.Snapshot, field, key string) error {
+func keyFits(c *follow.Collection, snap *store.Snapshot, field, key string) error {
 	namespaced := strings.Contains(key, "/")
-	switch scope := c.scopeIn(snap); {
+	switch scope := c.Scope(snap); {
 	case namespaced && scope == delta.ClusterScoped:
-		return rpc.InvalidArgument(field, fmt.Sprintf("%q names a namespace, and %s is cluster-scoped: want a name alone", key, c.name))
+		return rpc.InvalidArgument(field, fmt.Sprintf("%q names a namespace, and %s is cluster-scoped: want a name alone", key, c.Name))
 	case !namespaced && scope == delta.Namespaced:
-		return rpc.InvalidArgument(field, fmt.Sprintf("%q names no namespace, and %s is namespaced: want namespace/name", key, c.name))
+		return rpc.InvalidArgument(field, fmt.Sprintf("%q names no namespace, and %s is namespaced: want namespace/name", key, c.Name))
 	}
 	return nil
 }
 
 // namespaceFits refuses a namespace where there is none.
-func namespaceFits(c *collection, field, namespace string) error {
-	if c.scopeIn(c.store.Snapshot()) == delta.ClusterScoped {
-		return rpc.InvalidArgument(field, fmt.Sprintf("names namespace %.100q, and %s is cluster-scoped", namespace, c.name))
+func namespaceFits(c *follow.Collection, field, namespace string) error {
+	if c.Scope(c.Snapshot()) == delta.ClusterScoped {
+		return rpc.InvalidArgument(field, fmt.Sprintf("names namespace %.100q, and %s is cluster-scoped", namespace, c.Name))
 	}
 	return nil
 }

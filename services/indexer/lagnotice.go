@@ -9,12 +9,12 @@ import (
 
 // lag tells the reader once that the collection lags, and once that it does no more.
 func (w *watcher) lag() error {
-	lags := w.c.lagging(w.c.now())
+	lags := w.c.Lagging()
 	if lags == w.lags {
 		return nil
 	}
 	notice := &indexv1.Lagging{}
-	if at := w.c.frozenSince(); lags && !at.IsZero() {
+	if at := w.c.FrozenSince(); lags && !at.IsZero() {
 		notice.FrozenSince = timestamppb.New(at)
 	} else if lags {
 		return nil // it is over by now

@@ -6,6 +6,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/store"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/follow"
 )
 
 // answerFields are the field numbers of a page of objects in its message.
@@ -78,7 +79,7 @@ func (s *reader) byIndex(ctx context.Context, req *indexv1.ByIndexRequest) (*out
 // filters are a choice made ready for each collection of a target.
 type filters struct {
 	one  filter
-	many map[*collection]*filter
+	many map[*follow.Collection]*filter
 }
 
 func (t *target) filters(ch choice) (filters, error) {
@@ -88,7 +89,7 @@ func (t *target) filters(ch choice) (filters, error) {
 		fs.one, err = newFilter(t.one, ch)
 		return fs, err
 	}
-	fs.many = make(map[*collection]*filter, len(t.many))
+	fs.many = make(map[*follow.Collection]*filter, len(t.many))
 	for _, c := range t.many {
 		f, err := newFilter(c, ch)
 		if err != nil {
@@ -99,7 +100,7 @@ func (t *target) filters(ch choice) (filters, error) {
 	return fs, nil
 }
 
-func (fs *filters) of(c *collection) *filter {
+func (fs *filters) of(c *follow.Collection) *filter {
 	if f, ok := fs.many[c]; ok {
 		return f
 	}
@@ -141,7 +142,7 @@ func (w *pageWriter) objects(ctx context.Context, src *source, f *filter) (bool,
 		after = w.p.after
 	}
 	if w.p.many {
-		name = w.p.parts[w.at].c.name
+		name = w.p.parts[w.at].c.Name
 	}
 	for obj := range src.after(after) {
 		if w.visited++; w.visited%checkEvery == 0 && ctx.Err() != nil {
@@ -264,7 +265,7 @@ func (p *page) answer(ctx context.Context, t *target, fs filters, proj *projecti
 	}
 	if p.many {
 		for _, f := range w.faulty {
-			o.located(fields.named, p.parts[f.part].c.name, f.key)
+			o.located(fields.named, p.parts[f.part].c.Name, f.key)
 		}
 		for _, part := range p.parts {
 			o.collectionRevision(fields.revisions, part)
@@ -305,5 +306,5 @@ func (p *page) remaining(fs filters, total uint64, w *pageWriter) uint64 {
 }
 
 func revisionOf(p part) *deltav1.CollectionRevision {
-	return &deltav1.CollectionRevision{Collection: p.c.name, Revision: revision(p.snap), Upper: upper(p.snap)}
+	return &deltav1.CollectionRevision{Collection: p.c.Name, Revision: revision(p.snap), Upper: upper(p.snap)}
 }

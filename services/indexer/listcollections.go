@@ -9,29 +9,30 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/follow"
 )
 
 // ListCollections tells how current each collection is. It answers at any time.
 func (s *server) ListCollections(context.Context, *indexv1.ListCollectionsRequest) (*indexv1.ListCollectionsResponse, error) {
 	resp := &indexv1.ListCollectionsResponse{Replica: s.cfg.Replica}
 	now := time.Now()
-	for _, c := range s.names.Load().all {
-		snap := c.store.Snapshot()
+	for _, c := range s.Names().All {
+		snap := c.Snapshot()
 		st := snap.State()
 		status := &indexv1.CollectionStatus{
-			Collection: c.name, Cluster: c.id.Cluster, Group: c.id.Group, Version: c.id.Version, Resource: c.id.Resource,
-			Synced: st.Synced, Revision: revision(snap), Upper: upper(snap), Objects: int64(snap.Len()), LagRecords: int64(c.lag(st)),
+			Collection: c.Name, Cluster: c.ID.Cluster, Group: c.ID.Group, Version: c.ID.Version, Resource: c.ID.Resource,
+			Synced: st.Synced, Revision: revision(snap), Upper: upper(snap), Objects: int64(snap.Len()), LagRecords: int64(c.Lag(st)),
 			Position: &deltav1.Position{Epoch: st.Position.Epoch, Sequence: st.Position.Sequence, Term: st.Position.Term},
-			Stale:    stale(st, now, s.cfg.StaleAfter), Quarantined: int64(snap.Faults()), Bytes: int64(snap.Bytes()), LastError: *c.lastErr.Load(),
-			Tier: indexv1.Tier_TIER_RAW, StoredBytes: int64(snap.StoredBytes()), MemoryBytes: int64(c.memory()),
-			WarmStart: c.warm.Load(), Watchers: hubOf(c).watchers.Load(), Scope: scopes[c.scopeIn(snap)],
-			Names: c.known.otherNames(),
+			Stale:    follow.Stale(st, now, s.cfg.StaleAfter), Quarantined: int64(snap.Faults()), Bytes: int64(snap.Bytes()), LastError: c.LastError(),
+			Tier: indexv1.Tier_TIER_RAW, StoredBytes: int64(snap.StoredBytes()), MemoryBytes: int64(c.Memory()),
+			WarmStart: c.Warm(), Watchers: hubOf(c).watchers.Load(), Scope: scopes[c.Scope(snap)],
+			Names: c.OtherNames(),
 		}
-		if c.keeper.Compacting() {
+		if c.Compacting() {
 			status.Tier = indexv1.Tier_TIER_COMPACT
 		}
-		if at := c.frozenSince(); !at.IsZero() {
-			status.FrozenSince, status.Lagging = timestamppb.New(at), c.lagging(now)
+		if at := c.FrozenSince(); !at.IsZero() {
+			status.FrozenSince, status.Lagging = timestamppb.New(at), c.Lagging()
 		}
 		if !st.Fresh.IsZero() {
 			status.LiveAt = timestamppb.New(st.Fresh)

@@ -7,6 +7,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/services/indexer/define"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
+	"github.com/deltaplane/deltaplane/services/indexer/follow"
 )
 
 // selector is a filter with what a watch goes by.
@@ -26,7 +27,7 @@ type need struct {
 
 // bind notes which declared indexes a filter goes by in a snapshot. The error
 // tells that one is not there, or not yet.
-func bind(c *collection, f *selector, snap *store.Snapshot) error {
+func bind(c *follow.Collection, f *selector, snap *store.Snapshot) error {
 	if f.index != "" {
 		_, err := snap.ByIndex(f.index, f.values...)
 		if err := tolerate(err, f.strict); err != nil {
@@ -35,12 +36,12 @@ func bind(c *collection, f *selector, snap *store.Snapshot) error {
 	}
 	f.needs, f.selection = nil, 0
 	for i, index := range append(slices.Clip(f.byField), f.index) {
-		if _, ok := define.BuiltInOf(c.id, index); ok || index == "" {
+		if _, ok := define.BuiltInOf(c.ID, index); ok || index == "" {
 			continue
 		}
 		added, ok := snap.Added(index)
 		if !ok { // the collection has it by now, and will answer by a snapshot that does
-			return fault.New(fault.ErrIndexBuilding, fmt.Sprintf("%q in %s", index, c.name), "index", index, "collection", c.name)
+			return fault.New(fault.ErrIndexBuilding, fmt.Sprintf("%q in %s", index, c.Name), "index", index, "collection", c.Name)
 		}
 		f.needs = append(f.needs, need{index, added})
 		if i < len(f.byField) {
@@ -55,13 +56,13 @@ func bind(c *collection, f *selector, snap *store.Snapshot) error {
 	return nil
 }
 
-func declaredAnew(c *collection, index string) error {
-	return fault.New(fault.ErrIndexBuilding, fmt.Sprintf("%q in %s was declared anew: resume the watch", index, c.name), "index", index, "collection", c.name)
+func declaredAnew(c *follow.Collection, index string) error {
+	return fault.New(fault.ErrIndexBuilding, fmt.Sprintf("%q in %s was declared anew: resume the watch", index, c.Name), "index", index, "collection", c.Name)
 }
 
 // missing says why a watch whose need is not met has to end: what it goes by is
 // gone, or is another.
-func missing(c *collection, f *selector, n need) error {
+func missing(c *follow.Collection, f *selector, n need) error {
 	for i, index := range f.byField {
 		if index != n.index {
 			continue
@@ -71,7 +72,7 @@ func missing(c *collection, f *selector, n need) error {
 		case err == nil:
 			return declaredAnew(c, index)
 		case !c.Plan().Reads(field):
-			return fault.New(fault.ErrIndexNotFound, fmt.Sprintf("field %.100q of %s is not indexed any more", field, c.name), "index", index, "collection", c.name)
+			return fault.New(fault.ErrIndexNotFound, fmt.Sprintf("field %.100q of %s is not indexed any more", field, c.Name), "index", index, "collection", c.Name)
 		default:
 			return err
 		}

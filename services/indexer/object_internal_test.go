@@ -15,13 +15,14 @@ import (
 	"github.com/deltaplane/deltaplane/core/store"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/extract"
 )
 
 // Objects are written as they are taken in, in every form of an answer.
 func TestObjectsAreWrittenAsGeneratedCodeWritesThem(t *testing.T) {
 	t.Parallel()
 	s := serving(t, nil)
-	c := s.know(delta.Collection{Cluster: "dev", Version: "v1", Resource: "pods"})
+	c := s.Know(delta.Collection{Cluster: "dev", Version: "v1", Resource: "pods"})
 	texts := []string{"", "7", "18446744073709551615", "01", "odd", "\xff", "0000002a-0000-4000-8000-00000000002a", "0000002A-0000-4000-8000-00000000002A"}
 	readable := func(text string) string { return strings.ReplaceAll(text, "\xff", "?") }
 	r := rand.New(rand.NewPCG(4, 8))
@@ -33,8 +34,7 @@ func TestObjectsAreWrittenAsGeneratedCodeWritesThem(t *testing.T) {
 		if bad {
 			rec.Checksum = delta.Checksum(rec.Payload) + 1
 		}
-		in := c.take(delta.Batch{Records: []delta.Record{rec}})
-		obj := c.extract.Checked(t.Context(), &in.Records[0], in.faults[0])
+		obj := extract.New(c.Plan()).Object(t.Context(), &rec)
 		for _, p := range []projection{{}, {view: indexv1.View_VIEW_FULL}, {view: indexv1.View_VIEW_KEYS}, {view: indexv1.View_VIEW_METADATA, mask: metadataMask}} {
 			for _, name := range []string{"", "dev/pods.v1"} {
 				m := &indexv1.Object{Key: "ns/a", Collection: name}
@@ -71,7 +71,7 @@ func TestWholeObjectsAreNotCopiedAndFillPages(t *testing.T) {
 	}
 	c := s.fill(t, "dev", pods)
 	var told []string
-	req := &indexv1.ListRequest{Collection: c.name}
+	req := &indexv1.ListRequest{Collection: c.Name}
 	for pages := 1; ; pages++ {
 		o, err := s.list(t.Context(), req)
 		if err != nil {
@@ -96,7 +96,7 @@ func TestWholeObjectsAreNotCopiedAndFillPages(t *testing.T) {
 		}
 		for i, obj := range resp.GetObjects() {
 			told = append(told, obj.GetKey())
-			want, err := c.store.Snapshot().Get(obj.GetKey()).Payload()
+			want, err := c.Snapshot().Get(obj.GetKey()).Payload()
 			if at := o.cuts[i].data; &at[0] != &want[0] {
 				t.Errorf("the payload of %s is a copy", obj.GetKey())
 			}

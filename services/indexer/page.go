@@ -16,6 +16,7 @@ import (
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
+	"github.com/deltaplane/deltaplane/services/indexer/follow"
 )
 
 const (
@@ -110,11 +111,11 @@ func (s *reader) page(ctx context.Context, req paged, t *target, zero int) (*pag
 func (p *page) keepSynced(t *target, cluster string) (unread error) {
 	kept := make([]part, 0, len(p.parts))
 	for _, part := range p.parts {
-		err := part.c.synced(part.c.store.Snapshot())
+		err := part.c.Synced(part.c.Snapshot())
 		if err != nil && !t.partial {
 			return err
 		}
-		if err == nil || part.c.id.Cluster < cluster {
+		if err == nil || part.c.ID.Cluster < cluster {
 			kept = append(kept, part)
 		} else if unread == nil {
 			unread = err
@@ -139,7 +140,7 @@ func (p *page) read(ctx context.Context, t *target, want *indexv1.Consistency) e
 	if t.one == nil || p.least != nil {
 		list := t.many
 		if t.one != nil {
-			list = []*collection{t.one}
+			list = []*follow.Collection{t.one}
 		}
 		var err error
 		p.parts, err = p.s.readAll(ctx, list, want, p.least, t.partial)
@@ -161,7 +162,7 @@ func (p *page) uppers() uppers {
 	for _, part := range p.parts {
 		cluster := ""
 		if p.many {
-			cluster = part.c.id.Cluster
+			cluster = part.c.ID.Cluster
 		}
 		u[cluster] = part.snap.State().Upper
 	}
@@ -174,11 +175,11 @@ func (p *page) seek(cluster string) {
 	if !p.many {
 		return
 	}
-	at := slices.IndexFunc(p.parts, func(part part) bool { return part.c.id.Cluster >= cluster })
+	at := slices.IndexFunc(p.parts, func(part part) bool { return part.c.ID.Cluster >= cluster })
 	switch {
 	case at < 0:
 		p.at = len(p.parts)
-	case p.parts[at].c.id.Cluster != cluster:
+	case p.parts[at].c.ID.Cluster != cluster:
 		p.at, p.after = at, ""
 	default:
 		p.at = at
@@ -193,7 +194,7 @@ func (p *page) next(ctx context.Context, at int, after string, given int) string
 		query:  requestPrint(p.req), pin: p.s.pins.hold(rpc.Client(ctx), p.parts, time.Now()), passed: p.passed + uint64(given), after: after,
 	}
 	if p.many {
-		t.cluster = p.parts[at].c.id.Cluster
+		t.cluster = p.parts[at].c.ID.Cluster
 	}
 	return p.s.tokens.write(t)
 }

@@ -23,7 +23,7 @@ const (
 // concern many, until nobody watches any more. It wakes every watch when the
 // service stops or the collection is given up.
 func (h *hub) follow(idle <-chan struct{}) {
-	stopping, evicted := h.stopping, (<-chan struct{})(h.c.evicted)
+	stopping, evicted := h.stopping, h.c.Evicted()
 	for {
 		h.mu.Lock()
 		select {
@@ -32,7 +32,7 @@ func (h *hub) follow(idle <-chan struct{}) {
 			return
 		default:
 		}
-		snap := h.c.store.Snapshot()
+		snap := h.c.Snapshot()
 		h.woken = 0
 		h.pass(snap)
 		pace := min(time.Duration(h.woken)*paceWatch, mostPace)
@@ -78,7 +78,7 @@ func (h *hub) atOnce() {
 	}
 	defer h.mu.Unlock()
 	if h.open > 0 && time.Duration(h.crowd)*paceWatch < leastPace {
-		h.pass(h.c.store.Snapshot())
+		h.pass(h.c.Snapshot())
 	}
 }
 
@@ -119,7 +119,7 @@ func (h *hub) trim() {
 		g.mu.Lock()
 		n := 0
 		for ; n < len(g.blocks); n++ {
-			if _, err := h.c.store.Change(g.blocks[n].first); err == nil {
+			if _, err := h.c.Store().Change(g.blocks[n].first); err == nil {
 				break
 			}
 		}
@@ -173,7 +173,7 @@ func (h *hub) look(before, snap *store.Snapshot) bool {
 	from, rest := before.State().Position, between(before, snap)
 	inOrder := orderly(before, snap)
 	for n := first; n <= last; n++ {
-		c, err := h.c.store.Change(n)
+		c, err := h.c.Store().Change(n)
 		if err != nil {
 			h.abandon()
 			return false

@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/services/indexer/follow"
 )
 
 // part is one collection of an answer, at one moment.
 type part struct {
-	c    *collection
+	c    *follow.Collection
 	snap *store.Snapshot
 }
 
@@ -128,7 +129,7 @@ func (p *pins) expire(now time.Time) {
 // current reports whether the collections hold just what is pinned.
 func (x *pin) current() bool {
 	for _, p := range x.parts {
-		if p.c.store.Snapshot() != p.snap {
+		if p.c.Snapshot() != p.snap {
 			return false
 		}
 	}
@@ -140,7 +141,7 @@ func (x *pin) current() bool {
 // counted with them, so that several hold less than their sum.
 func (x *pin) held() (n int) {
 	for _, p := range x.parts {
-		then, now := p.snap.State().Position, p.c.store.Snapshot().State().Position
+		then, now := p.snap.State().Position, p.c.Snapshot().State().Position
 		bytes, objects := p.snap.StoredBytes(), p.snap.Len()
 		switch {
 		case objects == 0:

@@ -6,6 +6,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/follow"
 )
 
 // place is where a reader is, and what it resumes from.
@@ -84,13 +85,13 @@ func (p place) from(sequence uint64) place {
 // floors finds, for each change of a snapshot from first on, the least sequence
 // of it and all that follow; one more stands for what the snapshot does not hold
 // yet. into is used again. The error is that of a change that was dropped.
-func floors(c *collection, into []uint64, first uint64, snap *store.Snapshot) ([]uint64, error) {
+func floors(c *follow.Collection, into []uint64, first uint64, snap *store.Snapshot) ([]uint64, error) {
 	n := int(snap.LastChange() + 1 - first)
 	list := slices.Grow(into[:0], n+1)[:n+1]
 	least := snap.State().Position.Sequence + 1
 	list[n] = least
 	for i := n - 1; i >= 0; i-- {
-		change, err := c.store.Change(first + uint64(i))
+		change, err := c.Store().Change(first + uint64(i))
 		if err != nil {
 			return list, err
 		}

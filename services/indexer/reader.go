@@ -14,6 +14,7 @@ import (
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
+	"github.com/deltaplane/deltaplane/services/indexer/follow"
 )
 
 // readConfig bounds answers and the snapshots kept for pages; see indexer.Config.
@@ -28,13 +29,13 @@ type readConfig struct {
 type reader struct {
 	*waits
 	cfg         readConfig
-	collections *collections
+	collections *follow.Collections
 	pins        *pins
 	tokens      *signer
 	pages       *prometheus.CounterVec
 }
 
-func newReader(cfg readConfig, all *collections, waits *waits, reg prometheus.Registerer) (*reader, error) {
+func newReader(cfg readConfig, all *follow.Collections, waits *waits, reg prometheus.Registerer) (*reader, error) {
 	s := &reader{
 		waits: waits, cfg: cfg, collections: all, tokens: newSigner(), pins: newPins(cfg.MaxSnapshots, cfg.SnapshotTTL, cfg.SnapshotMaxAge, cfg.SnapshotBytes),
 		pages: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -65,7 +66,7 @@ func (s *reader) expire(ctx context.Context) {
 // to one of them, so at_least is refused unless there is only one; the tokens of
 // pages, which go on from least, have one for each. Skipping, it leaves out those
 // that cannot be read, as long as one can.
-func (s *reader) readAll(ctx context.Context, list []*collection, want *indexv1.Consistency, least uppers, skip bool) ([]part, error) {
+func (s *reader) readAll(ctx context.Context, list []*follow.Collection, want *indexv1.Consistency, least uppers, skip bool) ([]part, error) {
 	if want.GetAtLeast() != nil && len(list) > 1 && least == nil {
 		return nil, rpc.InvalidArgument("consistency.at_least",
 			fmt.Sprintf("is a revision of one collection, and this is a read of %d; name each in WaitForRevision first", len(list)))
@@ -111,7 +112,7 @@ func (s *reader) WaitForRevision(ctx context.Context, req *indexv1.WaitForRevisi
 	defer cancel()
 	resp := &indexv1.WaitForRevisionResponse{}
 	for i, r := range req.GetRevisions() {
-		c, err := s.collections.find(fmt.Sprintf("revisions[%d].collection", i), r.GetCollection())
+		c, err := s.collections.Find(fmt.Sprintf("revisions[%d].collection", i), r.GetCollection())
 		if err != nil {
 			return nil, err
 		}

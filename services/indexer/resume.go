@@ -8,6 +8,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/store"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
+	"github.com/deltaplane/deltaplane/services/indexer/follow"
 )
 
 // The reasons of a gap.
@@ -31,7 +32,7 @@ func (w *watcher) goOn(ctx context.Context, snap *store.Snapshot, known *indexv1
 	if at.Sequence < w.resume.end().Sequence { // it has fallen behind again
 		return notReached(w.c, snap, w.resume.end())
 	}
-	next, ok := w.c.store.Resume(snap, w.at.Sequence)
+	next, ok := w.c.Store().Resume(snap, w.at.Sequence)
 	if !ok || w.resume.ahead() || !w.exact(snap) || !w.complete(snap, next) {
 		return w.coalesce(ctx, known)
 	}
@@ -45,7 +46,7 @@ func (w *watcher) goOn(ctx context.Context, snap *store.Snapshot, known *indexv1
 	var events []event
 	size := 0
 	for n := next; n <= snap.LastChange(); n++ {
-		c, err := w.c.store.Change(n)
+		c, err := w.c.Store().Change(n)
 		if err != nil {
 			return w.coalesce(ctx, known)
 		}
@@ -75,7 +76,7 @@ func (w *watcher) goOn(ctx context.Context, snap *store.Snapshot, known *indexv1
 
 // exact reports whether the changes behind w.at that are kept are the reader's.
 func (w *watcher) exact(snap *store.Snapshot) bool {
-	return w.c.exact(w.at) && w.c.store.Snapshot().Run() == snap.Run() // else it was of another log that it knew all
+	return w.c.Exact(w.at) && w.c.Snapshot().Run() == snap.Run() // else it was of another log that it knew all
 }
 
 // complete reports whether the changes from a number on tell of all indexes and
@@ -85,7 +86,7 @@ func (w *watcher) complete(snap *store.Snapshot, next uint64) bool {
 		return true
 	}
 	for n := next; n <= snap.LastChange(); n++ {
-		c, err := w.c.store.Change(n)
+		c, err := w.c.Store().Change(n)
 		if err != nil || !w.filter.judges(snap, c.Old) || !w.filter.judges(snap, c.New) {
 			return false
 		}
@@ -100,7 +101,7 @@ func (w *watcher) lost(at delta.Position) string {
 		return gapHistory
 	case at.Epoch != w.at.Epoch:
 		return gapEpoch
-	case w.c.cutBack(w.at), w.resume.ahead() && w.c.cutBack(w.resume.told):
+	case w.c.CutBack(w.at), w.resume.ahead() && w.c.CutBack(w.resume.told):
 		return gapCutBack
 	case !w.resume.isZero() && w.resume.selection != w.filter.selection:
 		return gapSelection
@@ -126,8 +127,8 @@ func (w *watcher) behind(ctx context.Context) error {
 	switch w.slow {
 	case indexv1.WhenSlow_WHEN_SLOW_DISCONNECT:
 		w.s.metrics.overran("disconnect")
-		missed := w.c.store.Snapshot().LastChange() - w.told
-		return fault.New(fault.ErrWatcherTooSlow, fmt.Sprintf("%d changes were lost", missed), "missed", fmt.Sprint(missed), "collection", w.c.name)
+		missed := w.c.Snapshot().LastChange() - w.told
+		return fault.New(fault.ErrWatcherTooSlow, fmt.Sprintf("%d changes were lost", missed), "missed", fmt.Sprint(missed), "collection", w.c.Name)
 	case indexv1.WhenSlow_WHEN_SLOW_BOOTSTRAP:
 		w.s.metrics.overran("bootstrap")
 		return w.gap(ctx, gapBehind, nil)
@@ -209,7 +210,7 @@ func (w *watcher) tell(s *scan, within bool) (done bool, err error) {
 				at, told = s.place, s.bounds
 			}
 			b := writeBlock(events, true, w.filter.by(at), told)
-			w.s.metrics.coalesced.WithLabelValues(w.c.name).Add(float64(len(events)))
+			w.s.metrics.coalesced.WithLabelValues(w.c.Name).Add(float64(len(events)))
 			clear(events)
 			if err := w.send(b); err != nil {
 				return false, err
@@ -236,13 +237,13 @@ func (w *watcher) catchUp(ctx context.Context, want *indexv1.Consistency) error 
 	defer cancel()
 	end := w.resume.end()
 	for {
-		snap := w.c.store.Snapshot()
-		if err := w.c.synced(snap); err != nil {
+		snap := w.c.Snapshot()
+		if err := w.c.Synced(snap); err != nil {
 			return err
 		}
 		at := snap.State().Position
 		switch {
-		case at.Epoch > end.Epoch, at.Epoch == end.Epoch && w.c.cutBack(end):
+		case at.Epoch > end.Epoch, at.Epoch == end.Epoch && w.c.CutBack(end):
 			return nil
 		case at.Epoch < end.Epoch && at.Term > end.Term: // what began the epoch is not part of the log any more
 			return nil
@@ -259,8 +260,8 @@ func (w *watcher) catchUp(ctx context.Context, want *indexv1.Consistency) error 
 	}
 }
 
-func notReached(c *collection, snap *store.Snapshot, want delta.Position) error {
+func notReached(c *follow.Collection, snap *store.Snapshot, want delta.Position) error {
 	at := snap.State().Position
-	return fault.New(fault.ErrRevisionNotReached, fmt.Sprintf("%s is at position %d:%d, not at %d:%d", c.name, at.Epoch, at.Sequence, want.Epoch, want.Sequence),
-		"collection", c.name).Reached(snap)
+	return fault.New(fault.ErrRevisionNotReached, fmt.Sprintf("%s is at position %d:%d, not at %d:%d", c.Name, at.Epoch, at.Sequence, want.Epoch, want.Sequence),
+		"collection", c.Name).Reached(snap)
 }

@@ -12,11 +12,13 @@ import (
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
+	"github.com/deltaplane/deltaplane/services/indexer/follow"
+	"github.com/deltaplane/deltaplane/services/indexer/indexertest"
 )
 
 // labelled is a record of a pod with a label app and a field spec.zone.
 func labelled(seq uint64, name, app string) delta.Record {
-	r := record(seq, 0)
+	r := indexertest.Record(seq, 0)
 	r.Key = delta.Key("n/" + name)
 	r.Payload = fmt.Appendf(nil, `{"metadata":{"namespace":"n","name":%q,"labels":{"app":%q}},"spec":{"zone":%q}}`, name, app, app)
 	return r
@@ -28,17 +30,17 @@ func TestAReaderThatLeavesWithinWhatItMissedLosesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const last = 2*chunkEvents + 50
-		every := []delta.Record{synced(1), labelled(2, "leaver", "web"), labelled(3, "leaver", "db")}
+		every := []delta.Record{indexertest.Synced(1), labelled(2, "leaver", "web"), labelled(3, "leaver", "db")}
 		for seq := uint64(4); seq < last; seq++ {
 			every = append(every, labelled(seq, fmt.Sprint("p", seq), "web"))
 		}
 		every = append(every, labelled(last, "leaver", "db"))
 		// One replica has read the log as it was written, the other what is left of it.
-		whole, behind := newTestCollection(t, nil), newTestCollection(t, nil)
-		whole.mustApply(t, delta.Batch{Reset: true, Records: every[:1], Replayed: true, Next: 2})
-		whole.mustApply(t, delta.Batch{Records: every[1:], Next: last + 1})
-		behind.mustApply(t, delta.Batch{Reset: true, Records: every[:1], Replayed: true, Next: 2})
-		behind.mustApply(t, delta.Batch{Records: every[3:], Next: last + 1, End: last})
+		whole, behind := newWatched(t), newWatched(t)
+		mustFeed(t, whole, delta.Batch{Reset: true, Records: every[:1], Replayed: true, Next: 2})
+		mustFeed(t, whole, delta.Batch{Records: every[1:], Next: last + 1})
+		mustFeed(t, behind, delta.Batch{Reset: true, Records: every[:1], Replayed: true, Next: 2})
+		mustFeed(t, behind, delta.Batch{Records: every[3:], Next: last + 1, End: last})
 
 		has := map[string]bool{"n/leaver": true}
 		at := &deltav1.Position{Epoch: 1, Sequence: 2, Term: 1}
@@ -77,17 +79,17 @@ func TestAReaderThatLeavesWithinWhatItMissedLosesNothing(t *testing.T) {
 func TestAReaderThatLeavesWithinChangesOfAHoleLosesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		every := []delta.Record{synced(1), labelled(2, "a", "db"), labelled(3, "b", "db"), labelled(4, "a", "web"), labelled(5, "b", "web"), labelled(6, "a", "db"), labelled(7, "b", "db")}
-		first, second := newTestCollection(t, nil), newTestCollection(t, nil)
-		for _, c := range []*collection{first, second} {
+		every := []delta.Record{indexertest.Synced(1), labelled(2, "a", "db"), labelled(3, "b", "db"), labelled(4, "a", "web"), labelled(5, "b", "web"), labelled(6, "a", "db"), labelled(7, "b", "db")}
+		first, second := newWatched(t), newWatched(t)
+		for _, c := range []*follow.Collection{first, second} {
 			hubOf(c).most.events = 1
-			c.mustApply(t, delta.Batch{Reset: true, Records: every[:3], Replayed: true, Next: 4})
+			mustFeed(t, c, delta.Batch{Reset: true, Records: every[:3], Replayed: true, Next: 4})
 		}
 		s, stop, _ := serve(t, first, &indexv1.WatchRequest{LabelSelector: "app=web", SkipInitialState: true})
 		<-s.heard
 		hubOf(first).mu.Lock()                                                // the watch looks when all is there
-		first.mustApply(t, delta.Batch{Records: every[4:5], Next: 6, End: 5}) // as if another record of a had been there
-		first.mustApply(t, delta.Batch{Records: []delta.Record{labelled(6, "c", "web"), labelled(7, "d", "web")}, Next: 8})
+		mustFeed(t, first, delta.Batch{Records: every[4:5], Next: 6, End: 5}) // as if another record of a had been there
+		mustFeed(t, first, delta.Batch{Records: []delta.Record{labelled(6, "c", "web"), labelled(7, "d", "web")}, Next: 8})
 		hubOf(first).mu.Unlock()
 		m := <-s.heard
 		stop()
@@ -103,7 +105,7 @@ func TestAReaderThatLeavesWithinChangesOfAHoleLosesNothing(t *testing.T) {
 			t.Errorf("a replica that is behind says %v", m)
 		default:
 		}
-		second.mustApply(t, delta.Batch{Records: every[5:], Next: 8, End: 7})
+		mustFeed(t, second, delta.Batch{Records: every[5:], Next: 8, End: 7})
 		has := map[string]bool{"n/b": true}
 		for at := uint64(0); at < 7; {
 			m := <-s.heard
@@ -123,9 +125,9 @@ func TestAReaderThatLeavesWithinChangesOfAHoleLosesNothing(t *testing.T) {
 func TestS04AnIndexThatFailsMeanwhileDeletesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := newTestCollection(t, nil)
+		c := newWatched(t)
 		bad := errors.New("bad")
-		err := c.store.AddIndexers(map[string]store.IndexFunc{"mood": func(o *store.Object) ([]string, error) {
+		err := c.Store().AddIndexers(map[string]store.IndexFunc{"mood": func(o *store.Object) ([]string, error) {
 			if o.Labels().Get("app") == "bad" {
 				return nil, bad
 			}
@@ -134,15 +136,15 @@ func TestS04AnIndexThatFailsMeanwhileDeletesNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.mustApply(t, delta.Batch{Reset: true, Records: []delta.Record{synced(1)}, Replayed: true, Next: 2})
-		c.mustApply(t, delta.Batch{Records: []delta.Record{labelled(4, "a", "web"), labelled(5, "b", "web")}, Next: 6, End: 5})
+		mustFeed(t, c, delta.Batch{Reset: true, Records: []delta.Record{indexertest.Synced(1)}, Replayed: true, Next: 2})
+		mustFeed(t, c, delta.Batch{Records: []delta.Record{labelled(4, "a", "web"), labelled(5, "b", "web")}, Next: 6, End: 5})
 		hubOf(c).scans <- struct{}{} // others scan
 		s, stop, ended := serve(t, c, &indexv1.WatchRequest{
 			Index: "mood", IndexValue: "good", Strict: true, Resume: &deltav1.Position{Epoch: 1, Sequence: 2, Term: 1},
 		})
 		defer stop()
 		synctest.Wait()
-		c.mustApply(t, delta.Batch{Records: []delta.Record{labelled(6, "c", "bad")}, Next: 7})
+		mustFeed(t, c, delta.Batch{Records: []delta.Record{labelled(6, "c", "bad")}, Next: 7})
 		<-hubOf(c).scans
 		select {
 		case m := <-s.heard:
@@ -166,10 +168,10 @@ func TestAReaderOfAnIndexResumesBehindWhatWasReadWithoutIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				c := newTestCollection(t, nil)
-				c.mustApply(t, delta.Batch{Reset: true, Records: []delta.Record{synced(1)}, Replayed: true, Next: 2})
-				c.mustApply(t, delta.Batch{Records: []delta.Record{labelled(2, "a", "web")}, Next: 3})
-				c.mustApply(t, delta.Batch{Records: []delta.Record{labelled(3, "b", "web"), labelled(4, "a", "db")}, Next: 5})
+				c := newWatched(t)
+				mustFeed(t, c, delta.Batch{Reset: true, Records: []delta.Record{indexertest.Synced(1)}, Replayed: true, Next: 2})
+				mustFeed(t, c, delta.Batch{Records: []delta.Record{labelled(2, "a", "web")}, Next: 3})
+				mustFeed(t, c, delta.Batch{Records: []delta.Record{labelled(3, "b", "web"), labelled(4, "a", "db")}, Next: 5})
 				declareZone(t, c, 1, "spec.zone")
 				req.Resume = &deltav1.Position{Epoch: 1, Sequence: 2, Term: 1}
 				if req.GetIndex() != "" {
@@ -204,8 +206,8 @@ func TestAWatchWhoseIndexIsDeclaredAnewEndsAndBeginsAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				c := newTestCollection(t, nil)
-				c.mustApply(t, delta.Batch{Reset: true, Records: []delta.Record{synced(1), labelled(2, "a", "web")}, Replayed: true, Next: 3})
+				c := newWatched(t)
+				mustFeed(t, c, delta.Batch{Reset: true, Records: []delta.Record{indexertest.Synced(1), labelled(2, "a", "web")}, Replayed: true, Next: 3})
 				declareZone(t, c, 1, "spec.zone")
 				s, stop, ended := serve(t, c, req)
 				if m := <-s.heard; len(m.GetEvents().GetEvents()) != 1 {
@@ -218,7 +220,7 @@ func TestAWatchWhoseIndexIsDeclaredAnewEndsAndBeginsAgain(t *testing.T) {
 					other = "spec.zone"
 				}
 				declareZone(t, c, 2, other)
-				c.mustApply(t, delta.Batch{Records: []delta.Record{labelled(3, "b", "web"), labelled(4, "a", "db")}, Next: 5})
+				mustFeed(t, c, delta.Batch{Records: []delta.Record{labelled(3, "b", "web"), labelled(4, "a", "db")}, Next: 5})
 				hubOf(c).mu.Unlock()
 				if err := <-ended; !errors.Is(err, fault.ErrIndexBuilding) {
 					t.Errorf("ended by %v", err)
@@ -237,7 +239,7 @@ func TestAWatchWhoseIndexIsDeclaredAnewEndsAndBeginsAgain(t *testing.T) {
 }
 
 // declareZone gives a collection an index "zone" by a path, and no other.
-func declareZone(t *testing.T, c *collection, revision uint64, field string) {
+func declareZone(t *testing.T, c *follow.Collection, revision uint64, field string) {
 	t.Helper()
 	set := fmt.Sprintf(`{"version":1,"indexers":[{"cluster":"*","definition":{"name":"zone","field":%q}}]}`, field)
 	if err := c.Declarations.Take(nil, stream.Entry{Key: "pods.v1", Value: []byte(set), Revision: revision}); err != nil {

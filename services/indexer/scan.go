@@ -73,7 +73,7 @@ func (h *hub) missed(ctx context.Context, w *watcher) (*scan, error) {
 		return s, s.err
 	case <-ctx.Done():
 	case <-w.s.waits.stopping:
-	case <-w.c.evicted:
+	case <-w.c.Evicted():
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -12,12 +12,13 @@ import (
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
+	"github.com/deltaplane/deltaplane/services/indexer/follow"
 	"github.com/deltaplane/deltaplane/services/indexer/limit"
 )
 
 // Service is an indexer. Make it with New, run it once.
 type Service struct {
-	*collections
+	*follow.Collections
 	*reader
 	*watches
 	cfg      Config
@@ -31,7 +32,7 @@ type Service struct {
 // New builds an indexer that follows log, usually a *stream.Conn, and reports
 // through tel. It opens nothing. The error holds every fault of the
 // configuration.
-func New(cfg Config, log deltaLog, tel *telemetry.Telemetry) (*Service, error) {
+func New(cfg Config, log follow.Log, tel *telemetry.Telemetry) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -51,7 +52,7 @@ func New(cfg Config, log deltaLog, tel *telemetry.Telemetry) (*Service, error) {
 	if s.metrics, err = newMetrics(tel.Registry, s.requests); err != nil {
 		return nil, fmt.Errorf("indexer metrics: %w", err)
 	}
-	if s.collections, err = newCollections(cfg.follow(), log, tel); err != nil {
+	if s.Collections, err = follow.New(cfg.follow(), log, tel); err != nil {
 		return nil, fmt.Errorf("indexer metrics: %w", err)
 	}
 	codec := newCodec()
@@ -63,13 +64,13 @@ func New(cfg Config, log deltaLog, tel *telemetry.Telemetry) (*Service, error) {
 		return nil, err
 	}
 	waits := &waits{defaultWait: cfg.DefaultWait, maxWait: cfg.MaxWait, stopping: s.rpc.Stopping()}
-	if s.reader, err = newReader(cfg.read(), s.collections, waits, tel.Registry); err != nil {
+	if s.reader, err = newReader(cfg.read(), s.Collections, waits, tel.Registry); err != nil {
 		return nil, fmt.Errorf("indexer metrics: %w", err)
 	}
-	if s.watches, err = newWatches(cfg.watch(), s.collections, waits, s.requests, limited, tel.Registry); err != nil {
+	if s.watches, err = newWatches(cfg.watch(), s.Collections, waits, s.requests, limited, tel.Registry); err != nil {
 		return nil, fmt.Errorf("indexer metrics: %w", err)
 	}
-	if err := s.collections.open(s.rpc, s.watches.observe); err != nil {
+	if err := s.Collections.Open(s.rpc, s.watches.observe); err != nil {
 		return nil, err
 	}
 	s.rpc.RegisterService(&serviceDesc, &server{Service: s})
@@ -78,9 +79,9 @@ func New(cfg Config, log deltaLog, tel *telemetry.Telemetry) (*Service, error) {
 	}
 	s.admin.Ready("serving", s.rpc.Ready)
 	s.admin.Ready("authorization", telemetry.Degrades(s.rpc.CheckAuthorizer))
-	s.admin.Ready("log", telemetry.Degrades(s.checkLog))
-	s.admin.Ready("checkpoints", telemetry.Degrades(s.checkFiles))
-	s.admin.Ready("replayed", s.checkReplayed)
+	s.admin.Ready("log", telemetry.Degrades(s.CheckLog))
+	s.admin.Ready("checkpoints", telemetry.Degrades(s.CheckFiles))
+	s.admin.Ready("replayed", s.CheckReplayed)
 	return s, nil
 }
 
@@ -99,7 +100,7 @@ func (s *Service) work(ctx context.Context) error {
 	expirer.Go(func() { s.reader.expire(expiring) })
 	defer expirer.Wait()
 	defer cancel()
-	return s.collections.run(ctx)
+	return s.Collections.Run(ctx)
 }
 
 // WatchMemory is about how many bytes the messages take at present that watches

@@ -16,6 +16,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
+	"github.com/deltaplane/deltaplane/services/indexer/follow"
 )
 
 // One cluster that was never synced fails a read of all, which names it; by
@@ -25,7 +26,7 @@ func TestAClusterThatCannotBeReadIsLeftOutOnlyWhereAskedFor(t *testing.T) {
 	s := serving(t, nil)
 	ctx := t.Context()
 	pods := []podFacts{{namespace: "a", name: "one", node: "n1"}, {namespace: "a", name: "two", node: "n1"}}
-	s.know(delta.Collection{Cluster: "eu", Version: "v1", Resource: "pods"})
+	s.Know(delta.Collection{Cluster: "eu", Version: "v1", Resource: "pods"})
 	_, err := s.list(ctx, &indexv1.ListRequest{Collection: "pods.v1", Clusters: []string{"*"}, SkipUnsynced: true})
 	if !errors.Is(err, fault.ErrNotSynced) {
 		t.Errorf("with nothing that can be read: %v", err)
@@ -128,7 +129,7 @@ func TestAClusterThatMustBeSyncedAgainIsLeftOutOfTheFollowingPages(t *testing.T)
 		{"eu", false, nil, nil, 0},
 	} {
 		s := serving(t, nil)
-		all := map[string]*collection{}
+		all := map[string]*follow.Collection{}
 		for _, cluster := range []string{"asia", "eu", "us"} {
 			all[cluster] = s.fill(t, cluster, pods)
 		}
@@ -151,7 +152,7 @@ func TestAClusterThatMustBeSyncedAgainIsLeftOutOfTheFollowingPages(t *testing.T)
 			}
 			if page == 1 {
 				for cluster := range strings.FieldsSeq(run.lost) {
-					all[cluster].store.Apply(store.Batch{State: &store.State{Position: delta.Position{Epoch: 2}}}, time.Now())
+					all[cluster].Store().Apply(store.Batch{State: &store.State{Position: delta.Position{Epoch: 2}}}, time.Now())
 				}
 			} else if !slices.Equal(resp.GetLeftOut(), run.out) || !slices.Equal(same.GetLeftOut(), run.out) || len(resp.GetRevisions()) != 3-len(run.out) {
 				t.Errorf("%q: page %d is %v, by the index %v, want %q left out", run.lost, page, resp, same, run.out)
@@ -184,8 +185,8 @@ func TestAClusterThatMustBeSyncedAgainIsNamedOnlyWhileItsObjectsAreMissing(t *te
 	s := serving(t, nil)
 	pods := []podFacts{{namespace: "a", name: "one"}, {namespace: "a", name: "two"}}
 	asia, eu := s.fill(t, "asia", pods), s.fill(t, "eu", pods)
-	lose := func(c *collection) {
-		c.store.Apply(store.Batch{State: &store.State{Position: delta.Position{Epoch: 2}}}, time.Now())
+	lose := func(c *follow.Collection) {
+		c.Store().Apply(store.Batch{State: &store.State{Position: delta.Position{Epoch: 2}}}, time.Now())
 	}
 	req := &indexv1.ListRequest{Collection: "pods.v1", Clusters: []string{"*"}, SkipUnsynced: true, PageSize: 3}
 	o, err := s.list(t.Context(), req) // all of asia, and one of eu

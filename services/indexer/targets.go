@@ -9,16 +9,17 @@ import (
 
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
+	"github.com/deltaplane/deltaplane/services/indexer/follow"
 )
 
 // target is what a request reads: one collection, or that resource of several
 // clusters.
 type target struct {
-	resource string        // as the request names it
-	one      *collection   // without clusters
-	many     []*collection // with clusters, in their order
-	every    bool          // the clusters are all that have the resource
-	partial  bool          // those that cannot be read are left out
+	resource string               // as the request names it
+	one      *follow.Collection   // without clusters
+	many     []*follow.Collection // with clusters, in their order
+	every    bool                 // the clusters are all that have the resource
+	partial  bool                 // those that cannot be read are left out
 }
 
 // everyCluster stands for every cluster that has the resource.
@@ -29,7 +30,7 @@ func (s *reader) targets(resource string, clusters []string) (target, error) {
 	t := target{resource: resource}
 	if len(clusters) == 0 {
 		var err error
-		t.one, err = s.collections.find("collection", resource)
+		t.one, err = s.collections.Find("collection", resource)
 		return t, err
 	}
 	switch n := len(clusters); {
@@ -50,7 +51,7 @@ func (s *reader) targets(resource string, clusters []string) (target, error) {
 		case resource == "":
 			return t, rpc.InvalidArgument("collection", "is required")
 		}
-		c, err := s.collections.find("collection", cluster+"/"+resource)
+		c, err := s.collections.Find("collection", cluster+"/"+resource)
 		if err != nil {
 			return t, err
 		}
@@ -61,8 +62,8 @@ func (s *reader) targets(resource string, clusters []string) (target, error) {
 	return t, nil
 }
 
-func byCluster(a, b *collection) int {
-	return cmp.Or(strings.Compare(a.id.Cluster, b.id.Cluster), strings.Compare(a.name, b.name))
+func byCluster(a, b *follow.Collection) int {
+	return cmp.Or(strings.Compare(a.ID.Cluster, b.ID.Cluster), strings.Compare(a.Name, b.Name))
 }
 
 func (s *reader) everywhere(t target) (target, error) {
@@ -70,15 +71,15 @@ func (s *reader) everywhere(t target) (target, error) {
 	if t.resource == "" {
 		return t, rpc.InvalidArgument("collection", "is required")
 	}
-	known := s.collections.discovered.Load() // read first: what is found after it is not missed
-	names := s.collections.names.Load()
+	known := s.collections.Discovered() // read first: what is found after it is not missed
+	names := s.collections.Names()
 	last := ""
-	for _, c := range names.all { // by name, so one cluster's stand together
-		if c.id.Cluster == last {
+	for _, c := range names.All { // by name, so one cluster's stand together
+		if c.ID.Cluster == last {
 			continue
 		}
-		last = c.id.Cluster
-		c, err := names.find(last + "/" + t.resource)
+		last = c.ID.Cluster
+		c, err := names.Find(last + "/" + t.resource)
 		switch {
 		case errors.Is(err, fault.ErrCollectionNotFound):
 		case err != nil:
@@ -94,7 +95,7 @@ func (s *reader) everywhere(t target) (target, error) {
 	case !known:
 		return t, fault.New(fault.ErrNotSynced, "the logs are not listed yet", "collection", t.resource)
 	}
-	return t, s.collections.unknown(fmt.Sprintf("%.100q in any cluster", t.resource), t.resource)
+	return t, s.collections.Unknown(fmt.Sprintf("%.100q in any cluster", t.resource), t.resource)
 }
 
 // skipping makes the target one that leaves out what cannot be read.
@@ -114,7 +115,7 @@ func (t *target) without(parts []part) (names []string) {
 	}
 	for _, c := range t.many {
 		if !slices.ContainsFunc(parts, func(p part) bool { return p.c == c }) {
-			names = append(names, c.name)
+			names = append(names, c.Name)
 		}
 	}
 	return names
@@ -128,5 +129,5 @@ func (t *target) is(parts []part) bool {
 	case t.every, t.partial: // clusters may have come since, or have been left out
 		return !slices.ContainsFunc(parts, func(p part) bool { return !slices.Contains(t.many, p.c) })
 	}
-	return slices.EqualFunc(parts, t.many, func(p part, c *collection) bool { return p.c == c })
+	return slices.EqualFunc(parts, t.many, func(p part, c *follow.Collection) bool { return p.c == c })
 }

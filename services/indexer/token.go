@@ -13,6 +13,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/rpc"
+	"github.com/deltaplane/deltaplane/services/indexer/follow"
 )
 
 // token is a place in a paged answer. It names the process that made it and the
@@ -148,8 +149,8 @@ func (s *signer) parse(text string) (token, error) {
 type uppers map[string]delta.Revision
 
 // of is that of a collection; zero, which every snapshot meets, when there is none.
-func (u uppers) of(c *collection) delta.Revision {
-	if at, ok := u[c.id.Cluster]; ok {
+func (u uppers) of(c *follow.Collection) delta.Revision {
+	if at, ok := u[c.ID.Cluster]; ok {
 		return at
 	}
 	return u[""]

@@ -19,7 +19,7 @@ func TestPinsAreLetGoAfterTheirTTLAndBeyondTheirNumber(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_700_000_000, 0)
 	p := newPins(2, time.Minute, time.Hour, 1<<20)
-	c := &collection{name: "dev/pods.v1", store: store.New(store.Options{})}
+	c := newWatched(t)
 	one := func() []part { return []part{{c, store.New(store.Options{}).Snapshot()}} }
 	a, b, d := one(), one(), one()
 	ida, idb := p.hold("one", a, now), p.hold("one", b, now.Add(time.Second))
@@ -41,7 +41,7 @@ func TestPinsOfAClientThatHoldsManyGoFirst(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_700_000_000, 0)
 	p := newPins(4, time.Hour, time.Hour, 1<<20)
-	c := &collection{name: "dev/pods.v1", store: store.New(store.Options{})}
+	c := newWatched(t)
 	one := func() []part { return []part{{c, store.New(store.Options{}).Snapshot()}} }
 	kept := func(id uint64) bool { return p.byID[id] != nil }
 	shared := one()
@@ -83,7 +83,7 @@ func TestPinsOfAClientThatHoldsManyGoFirst(t *testing.T) {
 func TestPinsAreLetGoBeyondTheirAgeAndBytes(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_700_000_000, 0)
-	c := &collection{name: "dev/pods.v1", store: store.New(store.Options{})}
+	c := newWatched(t)
 	sequence := uint64(0)
 	write := func(keys int) {
 		var b store.Batch
@@ -92,9 +92,9 @@ func TestPinsAreLetGoBeyondTheirAgeAndBytes(t *testing.T) {
 			b.Ops = append(b.Ops, store.Op{Put: store.NewObject(store.ObjectConfig{Key: string(rune('a' + i)), Epoch: 1, Sequence: sequence, Payload: make([]byte, 1000)})})
 		}
 		b.State = &store.State{Position: delta.Position{Epoch: 1, Sequence: sequence}, Synced: true}
-		c.store.Apply(b, now)
+		c.Store().Apply(b, now)
 	}
-	pinned := func() []part { return []part{{c, c.store.Snapshot()}} }
+	pinned := func() []part { return []part{{c, c.Snapshot()}} }
 	write(10)
 	p := newPins(10, time.Hour, 10*time.Minute, 12_000)
 	used := p.hold("one", pinned(), now)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/store"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/follow"
 )
 
 const (
@@ -25,7 +26,7 @@ func tolerate(err error, strict bool) error {
 }
 
 // unindexed are those of all indexes that the filter goes by.
-func (f *filter) unindexed(c *collection, snap *store.Snapshot) (list []*indexv1.UnindexedObjects) {
+func (f *filter) unindexed(c *follow.Collection, snap *store.Snapshot) (list []*indexv1.UnindexedObjects) {
 	for i, index := range f.byField {
 		if index == "" || index == f.index || slices.Contains(f.byField[:i], index) {
 			continue

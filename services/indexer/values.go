@@ -11,7 +11,7 @@ import (
 
 // IndexKeys returns the keys under one value, sorted.
 func (s *reader) IndexKeys(ctx context.Context, req *indexv1.IndexKeysRequest) (*indexv1.IndexKeysResponse, error) {
-	c, err := s.collections.find("collection", req.GetCollection())
+	c, err := s.collections.Find("collection", req.GetCollection())
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
+	"github.com/deltaplane/deltaplane/services/indexer/follow"
 )
 
 const (
@@ -37,7 +38,7 @@ const (
 //	   └──gap──> state ──end──> live └──────gap──> state ──end──> live
 type watcher struct {
 	s      *watches
-	c      *collection
+	c      *follow.Collection
 	hub    *hub
 	stream grpc.ServerStream
 	filter selector
@@ -86,7 +87,7 @@ func (s *watches) Watch(req *indexv1.WatchRequest, stream grpc.ServerStreamingSe
 }
 
 func (s *watches) newWatcher(req *indexv1.WatchRequest, stream grpc.ServerStream) (*watcher, error) {
-	c, err := s.collections.find("collection", req.GetCollection())
+	c, err := s.collections.Find("collection", req.GetCollection())
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +130,7 @@ func (s *watches) newWatcher(req *indexv1.WatchRequest, stream grpc.ServerStream
 	return w, nil
 }
 
-func watchFilter(c *collection, req *indexv1.WatchRequest) (selector, error) {
+func watchFilter(c *follow.Collection, req *indexv1.WatchRequest) (selector, error) {
 	ch := choice{strict: req.GetStrict()}
 	if err := ch.scope(req.GetNamespace(), req.GetNamespaces()); err != nil {
 		return selector{}, err
@@ -325,8 +326,8 @@ func (w *watcher) over(ctx context.Context) error {
 	switch {
 	case closed(w.s.waits.stopping):
 		return fault.New(fault.ErrStopping, "resume the watch on another replica")
-	case closed(w.c.evicted):
-		return w.c.refused.Load().fault
+	case closed(w.c.Evicted()):
+		return w.c.Refused()
 	default:
 		return ctx.Err()
 	}

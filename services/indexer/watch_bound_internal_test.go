@@ -8,6 +8,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/indexertest"
 )
 
 // For a watch that is never read no more is kept than the ring keeps, however
@@ -16,11 +17,8 @@ func TestAWatchThatIsNeverReadIsKeptLittleForAndDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const ring, changes = 64, 4000
-		cfg := Config{}.withDefaults()
-		cfg.RingChanges = ring
-		c := newTestCollections(t, nil, cfg, time.Hour).newCollection(delta.Collection{Cluster: "dev", Version: "v1", Resource: "pods"})
-		c.now = func() time.Time { return now }
-		c.mustApply(t, delta.Batch{Reset: true, Records: []delta.Record{synced(1)}, Replayed: true, Next: 2})
+		c := newWatchedWith(t, Config{RingChanges: ring}, indexertest.DeadLog{TTL: time.Hour}, func() time.Time { return indexertest.Now })
+		mustFeed(t, c, delta.Batch{Reset: true, Records: []delta.Record{indexertest.Synced(1)}, Replayed: true, Next: 2})
 		stalled, stop, ended := serve(t, c, &indexv1.WatchRequest{})
 		<-stalled.heard // the end of the state, and nothing more
 		quick, stopQuick, endedQuick := serve(t, c, &indexv1.WatchRequest{Namespace: "n"})
@@ -28,7 +26,7 @@ func TestAWatchThatIsNeverReadIsKeptLittleForAndDelaysNoOther(t *testing.T) {
 		most := 0
 		for n := uint64(2); n < 2+changes; n++ {
 			time.Sleep(time.Millisecond)
-			c.mustApply(t, delta.Batch{Records: []delta.Record{record(n, 0)}, Next: n + 1})
+			mustFeed(t, c, delta.Batch{Records: []delta.Record{indexertest.Record(n, 0)}, Next: n + 1})
 			events := (<-quick.heard).GetEvents().GetEvents()
 			if len(events) != 1 || events[0].GetObject().GetResourceVersion() != fmt.Sprint(n) {
 				t.Fatalf("the watch beside it was told %v, want change %d", events, n)
@@ -59,8 +57,8 @@ func TestAWatchThatIsNeverReadIsKeptLittleForAndDelaysNoOther(t *testing.T) {
 // it holds for as long as nobody else watches.
 func TestAWatchThatIsRefusedKeepsNoSnapshot(t *testing.T) {
 	t.Parallel()
-	c := newTestCollection(t, nil)
-	c.mustApply(t, delta.Batch{Reset: true, Records: []delta.Record{synced(1)}, Replayed: true, Next: 2})
+	c := newWatched(t)
+	mustFeed(t, c, delta.Batch{Reset: true, Records: []delta.Record{indexertest.Synced(1)}, Replayed: true, Next: 2})
 	w := &watcher{c: c, hub: hubOf(c)}
 	w.filter.index, w.filter.values = "never", []string{"v"}
 	if _, err := hubOf(c).join(w, "never", "full"); err == nil {
@@ -75,8 +73,8 @@ func TestAWatchThatIsRefusedKeepsNoSnapshot(t *testing.T) {
 // woken that passes are paced: then that is follow's, which does not run here.
 func TestFewChangesAreToldAtOnceToFewWatches(t *testing.T) {
 	t.Parallel()
-	c := newTestCollection(t, nil)
-	c.mustApply(t, delta.Batch{Reset: true, Records: []delta.Record{synced(1)}, Replayed: true, Next: 2})
+	c := newWatched(t)
+	mustFeed(t, c, delta.Batch{Reset: true, Records: []delta.Record{indexertest.Synced(1)}, Replayed: true, Next: 2})
 	hubOf(c).idle = make(chan struct{}) // follow is started where there is none
 	hubOf(c).watchers.Add(1)
 	w := &watcher{c: c, hub: hubOf(c)}
@@ -87,12 +85,12 @@ func TestFewChangesAreToldAtOnceToFewWatches(t *testing.T) {
 	told := func(records int) bool {
 		var b delta.Batch
 		for range records {
-			b.Records = append(b.Records, record(next, 0))
+			b.Records = append(b.Records, indexertest.Record(next, 0))
 			next++
 		}
 		b.Next = next
-		c.mustApply(t, b)
-		return hubOf(c).current() == c.store.Snapshot()
+		mustFeed(t, c, b)
+		return hubOf(c).current() == c.Snapshot()
 	}
 	if !told(1) || !told(fewRecords) {
 		t.Error("few changes wait for another goroutine")

@@ -3,16 +3,21 @@ package indexer
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace/noop"
 	"google.golang.org/grpc"
 
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/follow"
+	"github.com/deltaplane/deltaplane/services/indexer/indexertest"
 	"github.com/deltaplane/deltaplane/services/indexer/limit"
 )
 
@@ -36,8 +41,36 @@ func (s *tape) SendMsg(m any) error {
 	}
 }
 
+// newWatched is a collection whose watches are served by hand.
+func newWatched(t *testing.T) *follow.Collection {
+	t.Helper()
+	return newWatchedWith(t, Config{}, indexertest.DeadLog{TTL: time.Hour}, func() time.Time { return indexertest.Now })
+}
+
+func newWatchedWith(t *testing.T, cfg Config, log follow.Log, now func() time.Time) *follow.Collection {
+	t.Helper()
+	cfg = cfg.withDefaults()
+	follows := cfg.follow()
+	follows.Now = now
+	tel := &telemetry.Telemetry{Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Tracer: noop.NewTracerProvider()}
+	s, err := follow.New(follows, log, tel)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Open(nil, newTestWatches(t, s, cfg, make(chan struct{})).observe); err != nil {
+		t.Fatal(err)
+	}
+	return s.Know(indexertest.Pods)
+}
+
+// mustFeed applies a batch of the log.
+func mustFeed(t *testing.T, c *follow.Collection, b delta.Batch) {
+	t.Helper()
+	c.Feed(t.Context(), b)
+}
+
 // newTestWatches are watches of collections that are filled by hand.
-func newTestWatches(t *testing.T, all *collections, cfg Config, stopping chan struct{}) *watches {
+func newTestWatches(t *testing.T, all *follow.Collections, cfg Config, stopping chan struct{}) *watches {
 	t.Helper()
 	waits := &waits{defaultWait: cfg.DefaultWait, maxWait: cfg.MaxWait, stopping: stopping}
 	s, err := newWatches(cfg.watch(), all, waits, &limit.Quota{}, nil, prometheus.NewRegistry())
@@ -48,7 +81,7 @@ func newTestWatches(t *testing.T, all *collections, cfg Config, stopping chan st
 }
 
 // serve runs a watch of a collection; what ends it is sent last.
-func serve(t *testing.T, c *collection, req *indexv1.WatchRequest) (s *tape, stop func(), ended <-chan error) {
+func serve(t *testing.T, c *follow.Collection, req *indexv1.WatchRequest) (s *tape, stop func(), ended <-chan error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	s = &tape{t: t, ctx: ctx, heard: make(chan *indexv1.WatchResponse)}
@@ -69,23 +102,23 @@ func serve(t *testing.T, c *collection, req *indexv1.WatchRequest) (s *tape, sto
 func TestAPositionInsideALagNeverNamesALaterEpochOrTermThanItsRecord(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := newTestCollection(t, nil)
-		c.mustApply(t, delta.Batch{Reset: true, Records: []delta.Record{synced(1)}, Replayed: true, Next: 2})
+		c := newWatched(t)
+		mustFeed(t, c, delta.Batch{Reset: true, Records: []delta.Record{indexertest.Synced(1)}, Replayed: true, Next: 2})
 		s, stop, _ := serve(t, c, &indexv1.WatchRequest{})
 		defer stop()
 		<-s.heard // the end of the state
 		var records []delta.Record
 		for seq := uint64(5000); seq < 5000+2*chunkEvents; seq++ {
-			records = append(records, record(seq, 0))
+			records = append(records, indexertest.Record(seq, 0))
 		}
 		hubOf(c).mu.Lock() // until the end of this, no pass is made
-		c.mustApply(t, delta.Batch{Records: records, Next: 6000})
+		mustFeed(t, c, delta.Batch{Records: records, Next: 6000})
 		// The log is lost; a new leader begins it anew in a new epoch, at low sequences.
-		again := []delta.Record{record(3, 0), synced(4)}
+		again := []delta.Record{indexertest.Record(3, 0), indexertest.Synced(4)}
 		for i := range again {
 			again[i].Epoch, again[i].Term = 2, 2
 		}
-		c.mustApply(t, delta.Batch{Reset: true, Records: again, Replayed: true, Next: 5})
+		mustFeed(t, c, delta.Batch{Reset: true, Records: again, Replayed: true, Next: 5})
 		hubOf(c).mu.Unlock()
 		events := 0
 		for {
@@ -114,8 +147,8 @@ func TestFastChangesOfManyWatchersShareMessagesAndAreNeverLate(t *testing.T) {
 	t.Parallel()
 	for watchers, most := range map[int]int{1: 40, 100: 21} { // messages
 		synctest.Test(t, func(t *testing.T) {
-			c := newTestCollection(t, nil)
-			c.mustApply(t, delta.Batch{Reset: true, Records: []delta.Record{synced(1)}, Replayed: true, Next: 2})
+			c := newWatched(t)
+			mustFeed(t, c, delta.Batch{Reset: true, Records: []delta.Record{indexertest.Synced(1)}, Replayed: true, Next: 2})
 			const changes, every = 40, 2500 * time.Microsecond
 			began := time.Now()
 			var group sync.WaitGroup
@@ -147,7 +180,7 @@ func TestFastChangesOfManyWatchersShareMessagesAndAreNeverLate(t *testing.T) {
 			}
 			for i := range uint64(changes) {
 				time.Sleep(every)
-				c.mustApply(t, delta.Batch{Records: []delta.Record{record(2+i, 0)}, Next: 3 + i})
+				mustFeed(t, c, delta.Batch{Records: []delta.Record{indexertest.Record(2+i, 0)}, Next: 3 + i})
 			}
 			group.Wait()
 			for _, stop := range stops {

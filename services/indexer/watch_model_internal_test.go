@@ -17,6 +17,8 @@ import (
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/define"
+	"github.com/deltaplane/deltaplane/services/indexer/follow"
+	"github.com/deltaplane/deltaplane/services/indexer/indexertest"
 )
 
 // truth is an object of the source.
@@ -183,7 +185,7 @@ func (h *logHistory) step() {
 // logReader is a replica's place in the log.
 type logReader struct {
 	t    *testing.T
-	c    *collection
+	c    *follow.Collection
 	life int
 	at   uint64
 	seen time.Time
@@ -191,8 +193,8 @@ type logReader struct {
 }
 
 func newLogReader(t *testing.T, h *logHistory) *logReader {
-	cfg := Config{RingChanges: 2 + h.IntN(40), RingBytes: 200 + h.IntN(20_000)}.withDefaults()
-	c := newTestCollections(t, nil, cfg, modelTTL).newCollection(delta.Collection{Cluster: "dev", Version: "v1", Resource: "pods"})
+	cfg := Config{RingChanges: 2 + h.IntN(40), RingBytes: 200 + h.IntN(20_000)}
+	c := newWatchedWith(t, cfg, indexertest.DeadLog{TTL: modelTTL}, time.Now)
 	hubOf(c).most.events = 1 + h.IntN(5) // messages have an end wherever they can
 	return &logReader{t: t, c: c, life: -1}
 }
@@ -218,7 +220,7 @@ func (r *logReader) read(h *logHistory, n int) {
 		b.Replayed, r.from = true, false
 	}
 	if len(b.Records) > 0 || b.Reset {
-		r.c.mustApply(r.t, b)
+		mustFeed(r.t, r.c, b)
 	}
 }
 
@@ -303,7 +305,7 @@ func (f *folder) hear(m *indexv1.WatchResponse) {
 
 // look compares what a client has with what its replica would answer.
 func (f *folder) look(m *indexv1.WatchResponse) {
-	snap := f.on.c.store.Snapshot()
+	snap := f.on.c.Snapshot()
 	p := snap.State().Position
 	if at := placeOf(m.GetPosition()); !snap.State().Synced || f.tape == nil || at.ahead() || at.at != p {
 		return

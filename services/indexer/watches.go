@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
+	"github.com/deltaplane/deltaplane/services/indexer/follow"
 	"github.com/deltaplane/deltaplane/services/indexer/limit"
 )
 
@@ -17,7 +18,7 @@ type watchConfig struct {
 // watches serve what happens to collections.
 type watches struct {
 	cfg         watchConfig
-	collections *collections
+	collections *follow.Collections
 	waits       *waits
 	metrics     *watchMetrics
 	watchers    limit.Quota
@@ -26,7 +27,7 @@ type watches struct {
 	lines       lines         // of the initial states
 }
 
-func newWatches(cfg watchConfig, all *collections, waits *waits, requests *limit.Quota, limited *prometheus.CounterVec, reg prometheus.Registerer) (*watches, error) {
+func newWatches(cfg watchConfig, all *follow.Collections, waits *waits, requests *limit.Quota, limited *prometheus.CounterVec, reg prometheus.Registerer) (*watches, error) {
 	s := &watches{
 		cfg: cfg, collections: all, waits: waits, requests: requests, scans: make(chan struct{}, 1), lines: newLines(&cfg),
 		watchers: limit.Quota{
@@ -41,17 +42,17 @@ func newWatches(cfg watchConfig, all *collections, waits *waits, requests *limit
 }
 
 // observe makes the hub of a collection.
-func (s *watches) observe(c *collection) observer {
+func (s *watches) observe(c *follow.Collection) follow.Observer {
 	return newHub(c, s.cfg.RingBytes, s.requests, s.scans, s.waits.stopping)
 }
 
 // hubOf is the hub of a collection that watches observe.
-func hubOf(c *collection) *hub { return c.observer.(*hub) }
+func hubOf(c *follow.Collection) *hub { return c.Observer().(*hub) }
 
 // memory is what messages take that not every watch has taken, beside payloads.
 func (s *watches) memory() int {
 	n := 0
-	for _, c := range s.collections.names.Load().all {
+	for _, c := range s.collections.Names().All {
 		n += hubOf(c).kept()
 	}
 	return n

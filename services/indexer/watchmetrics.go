@@ -84,9 +84,9 @@ func (watchGauges) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (g watchGauges) Collect(ch chan<- prometheus.Metric) {
 	now := time.Now()
-	for _, c := range g.s.collections.names.Load().all {
+	for _, c := range g.s.collections.Names().All {
 		send := func(d *prometheus.Desc, v float64) {
-			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, c.name)
+			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, c.Name)
 		}
 		h := hubOf(c)
 		age, changes, behind, groups := h.lag(now)

@@ -302,13 +302,13 @@ func (o *out) revision(field int, r delta.Revision) {
 // collectionRevision writes a delta.v1.CollectionRevision as a field.
 func (o *out) collectionRevision(field int, p part) {
 	st := p.snap.State()
-	size := bytesLen(len(p.c.name))
+	size := bytesLen(len(p.c.Name))
 	for _, r := range [...]delta.Revision{st.Revision, st.Upper} {
 		inner := uintLen(r.Epoch) + bytesLen(len(r.RV))
 		size += 1 + varintLen(uint64(inner)) + inner
 	}
 	o.head(field, size)
-	o.string(1, p.c.name)
+	o.string(1, p.c.Name)
 	o.revision(2, st.Revision)
 	o.revision(3, st.Upper)
 }

@@ -1,4 +1,4 @@
-package indexer
+package follow
 
 import (
 	"slices"
@@ -52,10 +52,10 @@ func (d *discovered) otherNames() []string {
 	return nil
 }
 
-// scopeIn is where keys live: as the log says or, where it is of an older
+// Scope is where keys live: as the log says or, where it is of an older
 // version, as the objects show. It is empty for an empty collection of which
 // nobody has said.
-func (c *collection) scopeIn(snap *store.Snapshot) delta.Scope {
+func (c *Collection) Scope(snap *store.Snapshot) delta.Scope {
 	if known := c.known.scope.Load(); known != nil {
 		return *known
 	}

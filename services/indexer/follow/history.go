@@ -1,4 +1,4 @@
-package indexer
+package follow
 
 import (
 	"math"
@@ -45,9 +45,9 @@ func (h *history) noteTerms(records []delta.Record, seen uint64) {
 	}
 }
 
-// cutBack reports whether a term newer than the position's began at or below
+// CutBack reports whether a term newer than the position's began at or below
 // it: the record that was there is not part of the log any more (design 6.4).
-func (h *history) cutBack(p delta.Position) bool {
+func (h *history) CutBack(p delta.Position) bool {
 	known := h.terms.Load()
 	if known == nil || p.Term == 0 {
 		return false
@@ -106,9 +106,9 @@ func (h *history) endStale(at uint64) {
 	h.stale.Store(&spans)
 }
 
-// exact reports whether a reader of the log up to a position knew what this
+// Exact reports whether a reader of the log up to a position knew what this
 // replica knew there, so that its changes since are the reader's.
-func (h *history) exact(p delta.Position) bool {
+func (h *history) Exact(p delta.Position) bool {
 	if spans := h.stale.Load(); spans != nil {
 		for _, s := range *spans {
 			if s.from < p.Sequence && p.Sequence < s.to {

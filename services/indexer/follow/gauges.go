@@ -1,4 +1,4 @@
-package indexer
+package follow
 
 import (
 	"time"
@@ -7,7 +7,7 @@ import (
 )
 
 // followGauges read the state of every collection when asked.
-type followGauges struct{ s *collections }
+type followGauges struct{ s *Collections }
 
 var (
 	perCollection  = []string{"collection"}
@@ -43,31 +43,31 @@ func (followGauges) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (g followGauges) Collect(ch chan<- prometheus.Metric) {
 	now := time.Now()
-	for _, c := range g.s.names.Load().all {
+	for _, c := range g.s.names.Load().All {
 		snap := c.store.Snapshot()
 		failed, synced := 0, 0
 		for _, x := range snap.Indexers() {
 			failed += x.Failed
-			ch <- prometheus.MustNewConstMetric(gaugeUnindexed, prometheus.GaugeValue, float64(x.Failed), c.name, x.Name)
+			ch <- prometheus.MustNewConstMetric(gaugeUnindexed, prometheus.GaugeValue, float64(x.Failed), c.Name, x.Name)
 		}
 		if snap.State().Synced {
 			synced = 1
 		}
 		send := func(d *prometheus.Desc, v float64) {
-			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, c.name)
+			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, c.Name)
 		}
 		send(gaugeObjects, float64(snap.Len()))
 		send(gaugeBytes, float64(snap.Bytes()))
 		g.memory(ch, c)
 		send(gaugeFaults, float64(snap.Faults()))
 		send(gaugeSynced, float64(synced))
-		send(gaugeLag, float64(c.lag(snap.State())))
+		send(gaugeLag, float64(c.Lag(snap.State())))
 		if fresh := snap.State().Fresh; !fresh.IsZero() {
 			send(gaugeSilence, now.Sub(fresh).Seconds())
 		}
 		send(gaugeErrors, float64(failed))
 		lagging := 0.0
-		if c.lagging(c.now()) {
+		if c.Lagging() {
 			lagging = 1
 		}
 		send(gaugeLagging, lagging)
@@ -89,9 +89,9 @@ func (g followGauges) Collect(ch chan<- prometheus.Metric) {
 }
 
 // memory sends what is known of the memory of a collection.
-func (g followGauges) memory(ch chan<- prometheus.Metric, c *collection) {
+func (g followGauges) memory(ch chan<- prometheus.Metric, c *Collection) {
 	send := func(d *prometheus.Desc, t prometheus.ValueType, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, t, v, append([]string{c.name}, labels...)...)
+		ch <- prometheus.MustNewConstMetric(d, t, v, append([]string{c.Name}, labels...)...)
 	}
 	st, refused := c.keeper.Stats(), 0.0
 	if c.refused.Load() != nil {
@@ -99,7 +99,7 @@ func (g followGauges) memory(ch chan<- prometheus.Metric, c *collection) {
 	}
 	send(gaugeStored, prometheus.GaugeValue, float64(st.Raw), string(TierRaw))
 	send(gaugeStored, prometheus.GaugeValue, float64(st.Packed), string(TierCompact))
-	send(gaugeMemory, prometheus.GaugeValue, float64(c.memory()))
+	send(gaugeMemory, prometheus.GaugeValue, float64(c.Memory()))
 	send(gaugeDicts, prometheus.GaugeValue, float64(st.Dictionaries))
 	if st.Out > 0 {
 		send(gaugeRatio, prometheus.GaugeValue, float64(st.In)/float64(st.Out))

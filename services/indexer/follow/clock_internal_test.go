@@ -1,4 +1,4 @@
-package indexer
+package follow
 
 import (
 	"errors"
@@ -17,7 +17,7 @@ import (
 func TestDesign64ARecordFromTheFutureMakesNothingFresherThanNow(t *testing.T) {
 	t.Parallel()
 	c := newTestCollection(t, nil)
-	c.mustApply(t, delta.Batch{Reset: true, Replayed: true, Records: []delta.Record{record(1, time.Hour), synced(2), record(3, -2*time.Hour)}, Next: 4})
+	mustApply(t, c, delta.Batch{Reset: true, Replayed: true, Records: []delta.Record{record(1, time.Hour), synced(2), record(3, -2*time.Hour)}, Next: 4})
 	if got := c.store.Snapshot().State().Fresh; !got.Equal(now) {
 		t.Errorf("fresh at %v, want %v", got, now)
 	}

@@ -1,4 +1,4 @@
-package indexer
+package follow
 
 import (
 	"runtime"
@@ -34,7 +34,7 @@ func (r *reclaimed) note(now time.Time, useful bool) {
 // fits reports whether indexes may take so many bytes more at present. What was
 // deleted counts until it is collected, which a process with little to do does
 // every two minutes: if that may make the difference, it is collected now.
-func (s *collections) fits(size int) bool {
+func (s *Collections) fits(size int) bool {
 	most := int(buildShare*float64(s.cfg.MemoryBudget)) - size
 	if s.memory() <= most {
 		return true
@@ -52,18 +52,18 @@ func (s *collections) fits(size int) bool {
 }
 
 // collect collects garbage and notes what is left.
-func (s *collections) collect() {
+func (s *Collections) collect() {
 	runtime.GC()
-	for _, c := range s.names.Load().all {
+	for _, c := range s.names.Load().All {
 		c.keeper.Measure()
 	}
 }
 
 // unused is what is kept beside the payloads of all collections, as far as is
 // known: some of it is garbage.
-func (s *collections) unused() int {
+func (s *Collections) unused() int {
 	n := 0
-	for _, c := range s.names.Load().all {
+	for _, c := range s.names.Load().All {
 		n += max(0, c.keeper.Held()-c.store.Snapshot().StoredBytes())
 	}
 	return n

@@ -1,4 +1,4 @@
-package indexer
+package follow
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 
 // follow reads one log until ctx ends. One that fails is begun again where it
 // was; the others go on. One that does not fit into memory is replaced.
-func (s *collections) follow(ctx context.Context, c *collection) error {
+func (s *Collections) follow(ctx context.Context, c *Collection) error {
 	const least, most = 200 * time.Millisecond, 10 * time.Second
 	pause := least
 	s.restore(ctx, c)
@@ -24,7 +24,7 @@ func (s *collections) follow(ctx context.Context, c *collection) error {
 			from = stream.ReadConfig{Lend: true}
 		}
 		in := feed{s: s, c: c}
-		err := s.log.Read(ctx, c.id, from, in.batch)
+		err := s.log.Read(ctx, c.ID, from, in.batch)
 		in.wait()
 		if ctx.Err() != nil {
 			return nil
@@ -41,7 +41,7 @@ func (s *collections) follow(ctx context.Context, c *collection) error {
 			err = errors.New("log reader ended")
 		}
 		c.fail(err)
-		s.slog.Warn("cannot follow log", slog.String(telemetry.KeyCollection, c.name), telemetry.Err(err), slog.Duration(telemetry.KeyAfter, pause))
+		s.slog.Warn("cannot follow log", slog.String(telemetry.KeyCollection, c.Name), telemetry.Err(err), slog.Duration(telemetry.KeyAfter, pause))
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):
@@ -53,11 +53,11 @@ func (s *collections) follow(ctx context.Context, c *collection) error {
 
 // build builds the indexes of a collection, and of those that take its place,
 // until ctx ends.
-func (s *collections) build(ctx context.Context, c *collection) error {
+func (s *Collections) build(ctx context.Context, c *Collection) error {
 	for ctx.Err() == nil {
 		c.Build(ctx)
-		for _, next := range s.names.Load().all {
-			if next.id == c.id {
+		for _, next := range s.names.Load().All {
+			if next.ID == c.ID {
 				c = next
 			}
 		}

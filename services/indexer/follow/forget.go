@@ -1,4 +1,4 @@
-package indexer
+package follow
 
 import (
 	"context"
@@ -24,16 +24,16 @@ type following struct {
 
 // followers is what runs for all of them. It belongs to discover.
 type followers struct {
-	s    *collections
+	s    *Collections
 	g    *errgroup.Group
 	each map[delta.Collection]*following
 }
 
 // begin starts what a collection takes.
-func (f *followers) begin(ctx context.Context, c *collection) {
+func (f *followers) begin(ctx context.Context, c *Collection) {
 	ctx, cancel := context.WithCancel(ctx)
 	own := &following{cancel: cancel}
-	f.each[c.id] = own
+	f.each[c.ID] = own
 	own.ended.Add(2)
 	f.g.Go(func() error {
 		defer own.ended.Done()
@@ -49,8 +49,8 @@ func (f *followers) begin(ctx context.Context, c *collection) {
 // while: what they hold would be served for ever. Those named by the
 // configuration stay. The logs must just have been listed and looked at.
 func (f *followers) forget(now time.Time) {
-	for _, c := range f.s.names.Load().all {
-		own := f.each[c.id]
+	for _, c := range f.s.names.Load().All {
+		own := f.each[c.ID]
 		switch {
 		case !c.absent.Load():
 			own.absent = time.Time{}
@@ -59,26 +59,26 @@ func (f *followers) forget(now time.Time) {
 		case now.Sub(own.absent) >= f.s.cfg.ForgetAfter:
 			own.cancel()
 			own.ended.Wait() // what follows it may put another in its place until then
-			delete(f.each, c.id)
-			f.s.remove(c.id)
+			delete(f.each, c.ID)
+			f.s.remove(c.ID)
 		}
 	}
 }
 
 // remove takes a collection that nothing runs for any more away. Who reads or
 // watches it is told that it is not there.
-func (s *collections) remove(id delta.Collection) {
+func (s *Collections) remove(id delta.Collection) {
 	s.naming.Lock()
 	defer s.naming.Unlock()
-	for _, c := range s.names.Load().all {
-		if c.id != id {
+	for _, c := range s.names.Load().All {
+		if c.ID != id {
 			continue
 		}
-		c.refused.Store(&refusal{fault: fault.New(fault.ErrCollectionNotFound, c.name+": its log was deleted", "collection", c.name)})
+		c.refused.Store(&refusal{fault: fault.New(fault.ErrCollectionNotFound, c.Name+": its log was deleted", "collection", c.Name)})
 		s.names.Store(s.names.Load().without(c))
 		close(c.evicted)
 		c.store.Apply(store.Batch{State: &store.State{}}, c.now()) // wakes who waits for it
-		s.health.SetPart(indexv1.IndexService_ServiceDesc.ServiceName+"/"+c.name, false)
-		s.slog.Info("collection forgotten: its log was deleted", slog.String(telemetry.KeyCollection, c.name))
+		s.health.SetPart(indexv1.IndexService_ServiceDesc.ServiceName+"/"+c.Name, false)
+		s.slog.Info("collection forgotten: its log was deleted", slog.String(telemetry.KeyCollection, c.Name))
 	}
 }

@@ -1,4 +1,4 @@
-package indexer
+package follow
 
 import (
 	"bytes"
@@ -27,33 +27,22 @@ func TestObjectsAsTheyWereDeletedCountForTheMemory(t *testing.T) {
 	for i := uint64(1); i <= n; i++ {
 		puts = append(puts, record(i, 0))
 	}
-	c.mustApply(t, delta.Batch{Reset: true, Replayed: true, Records: append(puts, synced(n+1)), Next: n + 2})
+	mustApply(t, c, delta.Batch{Reset: true, Replayed: true, Records: append(puts, synced(n+1)), Next: n + 2})
 	runtime.GC()
 	c.keeper.Measure()
-	before := c.memory()
+	before := c.Memory()
 	for i := uint64(1); i <= n; i++ {
 		ends = append(ends, deleted(n+1+i, fmt.Sprintf("n/p%d", i), size))
 	}
-	c.mustApply(t, delta.Batch{Records: ends, Next: 2*n + 2})
+	mustApply(t, c, delta.Batch{Records: ends, Next: 2*n + 2})
 	change, err := c.store.Change(c.store.Snapshot().LastChange())
 	if err != nil || change.Final == nil {
 		t.Fatalf("the last change is %+v, %v", change, err)
 	}
 	runtime.GC()
 	c.keeper.Measure()
-	if grown := c.memory() - before; grown < n*size {
+	if grown := c.Memory() - before; grown < n*size {
 		t.Errorf("the memory grew by %d, with %d objects of %d bytes", grown, n, size)
-	}
-}
-
-func TestTheRingIsBoundedByTheMemoryBudget(t *testing.T) {
-	t.Parallel()
-	for _, row := range []struct{ budget, bytes, want int }{
-		{0, 0, 64 << 20}, {64 << 20, 0, 8 << 20}, {64 << 30, 0, 64 << 20}, {64 << 20, 32 << 20, 32 << 20}, {1, 0, 1},
-	} {
-		if got := (Config{MemoryBudget: row.budget, RingBytes: row.bytes}).withDefaults().RingBytes; got != row.want {
-			t.Errorf("with a budget of %d and %d asked for, the ring has %d bytes, want %d", row.budget, row.bytes, got, row.want)
-		}
 	}
 }
 

@@ -1,4 +1,4 @@
-package indexer
+package follow
 
 import (
 	"context"
@@ -8,15 +8,15 @@ import (
 	"github.com/deltaplane/deltaplane/core/store"
 )
 
-func (s *collections) checkLog(context.Context) error {
+func (s *Collections) CheckLog(context.Context) error {
 	if !s.log.Healthy() {
 		return errors.New("not connected to the log: what is served grows stale")
 	}
 	return nil
 }
 
-// checkFiles tells of checkpoints that cannot be written, as on a full disk.
-func (s *collections) checkFiles(context.Context) error {
+// CheckFiles tells of checkpoints that cannot be written, as on a full disk.
+func (s *Collections) CheckFiles(context.Context) error {
 	n, name, err := s.unsaved()
 	if n == 0 {
 		return nil
@@ -26,39 +26,39 @@ func (s *collections) checkFiles(context.Context) error {
 
 // unsaved counts the collections whose last checkpoint could not be written, and
 // names the first.
-func (s *collections) unsaved() (n int, name string, err error) {
-	for _, c := range s.names.Load().all {
+func (s *Collections) unsaved() (n int, name string, err error) {
+	for _, c := range s.names.Load().All {
 		why := c.unsaved.Load()
 		if why == nil {
 			continue
 		}
-		if n++; err == nil || c.name < name {
-			name, err = c.name, *why
+		if n++; err == nil || c.Name < name {
+			name, err = c.Name, *why
 		}
 	}
 	return n, name, err
 }
 
-// checkReplayed latches: a collection that appears later is not served until it
+// CheckReplayed latches: a collection that appears later is not served until it
 // is synced, and must not take the others out of rotation.
-func (s *collections) checkReplayed(context.Context) error {
+func (s *Collections) CheckReplayed(context.Context) error {
 	if s.ready.Load() {
 		return nil
 	}
 	if !s.discovered.Load() {
 		return errors.New("logs not listed yet")
 	}
-	for _, c := range s.names.Load().all {
+	for _, c := range s.names.Load().All {
 		if !c.replayed.Load() && !c.absent.Load() && c.refused.Load() == nil {
-			return fmt.Errorf("%s not replayed yet", c.name)
+			return fmt.Errorf("%s not replayed yet", c.Name)
 		}
 	}
 	s.ready.Store(true)
 	return nil
 }
 
-// lag is how many log records are not applied yet, as last known. A log begins far above 1.
-func (c *collection) lag(state store.State) uint64 {
+// Lag is how many log records are not applied yet, as last known. A log begins far above 1.
+func (c *Collection) Lag(state store.State) uint64 {
 	applied := max(state.Position.Sequence, max(c.head.Load(), 1)-1)
 	return max(c.tail.Load(), applied) - applied
 }

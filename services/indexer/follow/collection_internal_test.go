@@ -1,9 +1,6 @@
-package indexer
+package follow
 
 import (
-	"context"
-	"fmt"
-	"io"
 	"log/slog"
 	"strings"
 	"testing"
@@ -14,67 +11,50 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/deltaplane/deltaplane/core/delta"
-	"github.com/deltaplane/deltaplane/internal/stream"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
-	"github.com/deltaplane/deltaplane/services/indexer/define"
 	"github.com/deltaplane/deltaplane/services/indexer/extract"
+	"github.com/deltaplane/deltaplane/services/indexer/indexertest"
 )
 
-// deadLog is a log nobody reads.
-type deadLog struct{ ttl time.Duration }
+// These are shorter here.
+var (
+	now            = indexertest.Now
+	record, synced = indexertest.Record, indexertest.Synced
+)
 
-func (deadLog) Collections(context.Context) ([]delta.Collection, error) { return nil, io.EOF }
-func (deadLog) Read(context.Context, delta.Collection, stream.ReadConfig, stream.Handler) error {
-	return io.EOF
-}
+// noObserver observes nothing.
+type noObserver struct{}
 
-func (deadLog) Tail(context.Context, delta.Collection) (stream.Tail, error) {
-	return stream.Tail{}, io.EOF
-}
-func (l deadLog) TombstoneTTL() time.Duration { return l.ttl }
-func (deadLog) Healthy() bool                 { return false }
+func (noObserver) Applied(int) {}
+func (noObserver) Wake()       {}
 
-func (deadLog) Bucket(context.Context, string, time.Duration) (*stream.Bucket, error) {
-	return nil, io.EOF
-}
-
-var now = time.Unix(1_700_000_000, 0)
-
-func newTestCollection(t *testing.T, spans *tracetest.SpanRecorder) *collection {
+func newTestCollection(t *testing.T, spans *tracetest.SpanRecorder) *Collection {
 	t.Helper()
-	c := newTestCollections(t, spans, Config{}.withDefaults(), time.Hour).newCollection(delta.Collection{Cluster: "dev", Version: "v1", Resource: "pods"})
-	c.now = func() time.Time { return now }
-	return c
+	return newTestCollections(t, spans, Config{}).Know(indexertest.Pods)
 }
 
 // newTestCollections are none yet, of a log that nobody reads.
-func newTestCollections(t *testing.T, spans *tracetest.SpanRecorder, cfg Config, ttl time.Duration) *collections {
+func newTestCollections(t *testing.T, spans *tracetest.SpanRecorder, cfg Config) *Collections {
 	t.Helper()
 	provider := trace.NewTracerProvider()
 	if spans != nil {
 		provider = trace.NewTracerProvider(trace.WithSpanProcessor(spans))
 	}
+	cfg.Now = func() time.Time { return now }
+	cfg.DiscoverEvery, cfg.RingChanges, cfg.RingBytes = time.Second, 8192, 64<<20
 	tel := &telemetry.Telemetry{Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Tracer: provider}
-	s, err := newCollections(cfg.follow(), deadLog{ttl: ttl}, tel)
+	s, err := New(cfg, indexertest.DeadLog{TTL: time.Hour}, tel)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.observe = newTestWatches(t, s, cfg, make(chan struct{})).observe
+	if err := s.Open(nil, func(*Collection) Observer { return noObserver{} }); err != nil {
+		t.Fatal(err)
+	}
 	return s
 }
 
-func record(seq uint64, age time.Duration) delta.Record {
-	return delta.Record{
-		Kind: delta.KindDelta, Type: delta.Updated, Key: delta.Key(fmt.Sprintf("n/p%d", seq)), RV: fmt.Sprint(seq), Watermark: fmt.Sprint(seq),
-		Epoch: 1, Term: 1, Sequence: seq, PublishedAt: now.Add(-age), StoredAt: now.Add(-age), Payload: fmt.Appendf(nil, `{"metadata":{"namespace":"n","name":"p%d"}}`, seq),
-	}
-}
-
-func synced(seq uint64) delta.Record {
-	return delta.Record{Kind: delta.KindSynced, RV: fmt.Sprint(seq), Watermark: fmt.Sprint(seq), Epoch: 1, Term: 1, Sequence: seq, PublishedAt: now.Add(-3 * time.Hour), StoredAt: now.Add(-3 * time.Hour)}
-}
-
-func (c *collection) mustApply(t *testing.T, b delta.Batch) {
+// mustApply applies a batch as the reader of the log does.
+func mustApply(t *testing.T, c *Collection, b delta.Batch) {
 	t.Helper()
 	c.apply(t.Context(), c.take(b))
 }
@@ -98,7 +78,7 @@ func TestT06AFreshReplicaResumesOnlyWhereNoTombstoneCanHaveExpired(t *testing.T)
 				records = append(records, record(uint64(i+1), age))
 			}
 			end := uint64(len(records) + 1)
-			c.mustApply(t, delta.Batch{Reset: true, Records: append(records, synced(end)), Replayed: true, Next: end + 1})
+			mustApply(t, c, delta.Batch{Reset: true, Records: append(records, synced(end)), Replayed: true, Next: end + 1})
 			for seq := range end {
 				_, _, ok := c.store.Snapshot().Since(seq)
 				if want := seq >= row.from; ok != want {
@@ -112,12 +92,12 @@ func TestT06AFreshReplicaResumesOnlyWhereNoTombstoneCanHaveExpired(t *testing.T)
 func TestDesign62TheRevisionIsFrozenAfterAHoleUntilTheEndIsApplied(t *testing.T) {
 	t.Parallel()
 	c := newTestCollection(t, nil)
-	c.mustApply(t, delta.Batch{Reset: true, Records: []delta.Record{record(1, 0), synced(2)}, Replayed: true, Next: 3})
-	c.mustApply(t, delta.Batch{Records: []delta.Record{record(9, 0)}, End: 12, Next: 10})
+	mustApply(t, c, delta.Batch{Reset: true, Records: []delta.Record{record(1, 0), synced(2)}, Replayed: true, Next: 3})
+	mustApply(t, c, delta.Batch{Records: []delta.Record{record(9, 0)}, End: 12, Next: 10})
 	if got := c.store.Snapshot().State().Revision.RV; got != "2" {
 		t.Errorf("revision %s after a hole, want 2", got)
 	}
-	c.mustApply(t, delta.Batch{Records: []delta.Record{record(12, 0)}, Next: 13})
+	mustApply(t, c, delta.Batch{Records: []delta.Record{record(12, 0)}, Next: 13})
 	if got := c.store.Snapshot().State().Revision.RV; got != "12" {
 		t.Errorf("revision %s after the end was applied, want 12", got)
 	}
@@ -128,16 +108,16 @@ func TestDesign9ALeaderThatOnlyTakesOverDoesNotMakeACollectionFresh(t *testing.T
 	c := newTestCollection(t, nil)
 	old := synced(1)
 	old.PublishedAt = now.Add(-time.Minute)
-	c.mustApply(t, delta.Batch{Reset: true, Replayed: true, Records: []delta.Record{old}, Next: 2})
+	mustApply(t, c, delta.Batch{Reset: true, Replayed: true, Records: []delta.Record{old}, Next: 2})
 	term := delta.Record{Kind: delta.KindTerm, Epoch: 1, Term: 2, Start: 3, Sequence: 3, PublishedAt: now}
 	fence := delta.Record{Kind: delta.KindFence, Epoch: 1, Term: 2, Sequence: 2, PublishedAt: now}
-	c.mustApply(t, delta.Batch{Records: []delta.Record{fence, term}, Next: 4})
-	if st := c.store.Snapshot().State(); !stale(st, now, 15*time.Second) {
+	mustApply(t, c, delta.Batch{Records: []delta.Record{fence, term}, Next: 4})
+	if st := c.store.Snapshot().State(); !Stale(st, now, 15*time.Second) {
 		t.Errorf("fresh at %v: a reflector that leads and cannot reach the source vouches for nothing", st.Fresh)
 	}
 	live := delta.Record{Kind: delta.KindLiveness, Epoch: 1, Term: 2, Sequence: 4, PublishedAt: now}
-	c.mustApply(t, delta.Batch{Records: []delta.Record{live}, Next: 5})
-	if stale(c.store.Snapshot().State(), now, 15*time.Second) {
+	mustApply(t, c, delta.Batch{Records: []delta.Record{live}, Next: 5})
+	if Stale(c.store.Snapshot().State(), now, 15*time.Second) {
 		t.Error("a liveness record does not make the collection fresh")
 	}
 }
@@ -145,8 +125,8 @@ func TestDesign9ALeaderThatOnlyTakesOverDoesNotMakeACollectionFresh(t *testing.T
 func TestARecordOfUnknownSchemaPutsItsKeyInDoubt(t *testing.T) {
 	t.Parallel()
 	c := newTestCollection(t, nil)
-	c.mustApply(t, delta.Batch{Reset: true, Records: []delta.Record{record(1, 0), synced(2)}, Replayed: true, Next: 3})
-	c.mustApply(t, delta.Batch{Unreadable: []delta.Unreadable{{Sequence: 3, Key: "n/p1", Err: delta.ErrHeader}}, Next: 4})
+	mustApply(t, c, delta.Batch{Reset: true, Records: []delta.Record{record(1, 0), synced(2)}, Replayed: true, Next: 3})
+	mustApply(t, c, delta.Batch{Unreadable: []delta.Unreadable{{Sequence: 3, Key: "n/p1", Err: delta.ErrHeader}}, Next: 4})
 	o := c.store.Snapshot().Get("n/p1")
 	if !o.Faulty() || o.Size() != 0 || c.store.Snapshot().State().Position.Sequence != 3 {
 		t.Errorf("object = %+v", o)
@@ -160,12 +140,12 @@ func TestABatchIsLinkedToTheTracesOfItsSampledDeltas(t *testing.T) {
 	t.Parallel()
 	spans := tracetest.NewSpanRecorder()
 	c := newTestCollection(t, spans)
-	c.mustApply(t, delta.Batch{Reset: true, Records: []delta.Record{synced(1)}, Replayed: true, Next: 2})
+	mustApply(t, c, delta.Batch{Reset: true, Records: []delta.Record{synced(1)}, Replayed: true, Next: 2})
 	records := []delta.Record{record(2, 0), record(3, 0), record(4, 0)}
 	records[0].Trace = "00-11111111111111111111111111111111-2222222222222222-01"
 	records[1].Trace = "00-33333333333333333333333333333333-4444444444444444-00"
 	records[2].Trace = "00-55555555555555555555555555555555-6666666666666666-01"
-	c.mustApply(t, delta.Batch{Records: records, Next: 5})
+	mustApply(t, c, delta.Batch{Records: records, Next: 5})
 	ended := spans.Ended()
 	if len(ended) != 1 || len(ended[0].Links()) != 2 {
 		t.Fatalf("%d spans, want one with the two sampled links", len(ended))
@@ -205,35 +185,6 @@ func TestAPayloadThatNestsWithoutEndIsRefusedBeforeItIsRead(t *testing.T) {
 	}
 }
 
-func FuzzExtractNeverPanics(f *testing.F) {
-	f.Add([]byte(`{"metadata":{"name":"a","namespace":"b","labels":{"x":"y"},"ownerReferences":[{"uid":"u","kind":"Job","controller":true}]},"spec":{"nodeName":"n"}}`))
-	f.Add([]byte(`{"metadata":{"labels":[],"ownerReferences":{}},"spec":[{"nodeName":{}}]}`))
-	f.Add([]byte(`{"metadata":{"name":"A\ud800"}}`))
-	x := extract.New(extract.NewPlan(define.Paths(delta.Collection{Resource: "pods"}, Config{}.withDefaults().Fields), nil))
-	f.Fuzz(func(t *testing.T, payload []byte) {
-		before := string(payload)
-		o, err := x.Example(t.Context(), payload)
-		if string(payload) != before {
-			t.Fatal("the payload was changed")
-		}
-		if err != nil {
-			return
-		}
-		for _, term := range o.Labels().Terms() {
-			if name, _, ok := strings.Cut(term, "="); !ok && !o.Labels().Has(name) {
-				t.Fatalf("term %q of a label that is not there", term)
-			}
-		}
-		p := projection{mask: metadataMask}
-		p.payload(payload)
-		mask, err := parseMask([]string{"metadata.name", "spec.nodeName", "metadata.ownerReferences.uid"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		(&projection{mask: mask}).payload(payload)
-	})
-}
-
 func TestT06TombstonesThatExpireDuringASlowReplayAreNotCountedOn(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
@@ -247,10 +198,10 @@ func TestT06TombstonesThatExpireDuringASlowReplayAreNotCountedOn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := newTestCollection(t, nil)
-			c.mustApply(t, delta.Batch{Reset: true})
-			c.mustApply(t, delta.Batch{Records: []delta.Record{record(1, 29*time.Minute), record(2, time.Minute)}, Next: 3})
+			mustApply(t, c, delta.Batch{Reset: true})
+			mustApply(t, c, delta.Batch{Records: []delta.Record{record(1, 29*time.Minute), record(2, time.Minute)}, Next: 3})
 			c.now = func() time.Time { return now.Add(row.took) }
-			c.mustApply(t, delta.Batch{Records: []delta.Record{synced(3)}, Replayed: true, Next: 4})
+			mustApply(t, c, delta.Batch{Records: []delta.Record{synced(3)}, Replayed: true, Next: 4})
 			for seq := range uint64(4) {
 				_, _, ok := c.store.Snapshot().Since(seq)
 				if want := seq >= row.from; ok != want {

@@ -1,4 +1,4 @@
-package indexer
+package follow
 
 import (
 	"cmp"
@@ -19,9 +19,9 @@ import (
 	"github.com/deltaplane/deltaplane/services/indexer/payload"
 )
 
-// collection follows one log. The fields above the line belong to the
+// Collection follows one log. The fields above the line belong to the
 // goroutine that reads it; the rest is for everybody.
-type collection struct {
+type Collection struct {
 	follower    delta.Follower
 	extract     *extract.Extractor
 	ops         []store.Op
@@ -41,11 +41,11 @@ type collection struct {
 	*define.Indexes
 	history
 
-	id       delta.Collection
-	name     string
+	ID       delta.Collection
+	Name     string
 	store    *store.Store
 	keeper   *payload.Keeper
-	observer observer
+	observer Observer
 	refused  atomic.Pointer[refusal] // set while the collection does not fit
 	evicted  chan struct{}           // closed when another collection takes its place
 	logBytes atomic.Uint64           // size of the log as last known
@@ -58,18 +58,18 @@ type collection struct {
 	lastErr  atomic.Pointer[string]
 }
 
-// observer is told what has been applied to a collection.
-type observer interface {
+// Observer is told what has been applied to a collection.
+type Observer interface {
 	// Applied is called behind each snapshot made of live records, with their number.
 	Applied(records int)
 	// Wake is called when the collection has begun to lag, or does no more.
 	Wake()
 }
 
-func (s *collections) newCollection(id delta.Collection) *collection {
+func (s *Collections) newCollection(id delta.Collection) *Collection {
 	ttl := s.log.TombstoneTTL()
-	c := &collection{
-		id: id, name: id.String(), ttl: ttl, now: time.Now, metrics: s.metrics, tracer: s.tracer, evicted: make(chan struct{}),
+	c := &Collection{
+		ID: id, Name: id.String(), ttl: ttl, now: s.cfg.Now, metrics: s.metrics, tracer: s.tracer, evicted: make(chan struct{}),
 		store: store.New(store.Options{
 			TombstoneTTL: ttl, RingChanges: s.cfg.RingChanges, RingBytes: s.cfg.RingBytes, Indexers: define.BuiltIn(id),
 		}),
@@ -88,8 +88,43 @@ func (s *collections) newCollection(id delta.Collection) *collection {
 	return c
 }
 
+// Store holds the objects. It is written to by the collection alone.
+func (c *Collection) Store() *store.Store { return c.store }
+
+// Snapshot is what is held at present.
+func (c *Collection) Snapshot() *store.Snapshot { return c.store.Snapshot() }
+
+// Observer is what the collection was opened with.
+func (c *Collection) Observer() Observer { return c.observer }
+
+// Evicted is closed when the collection is given up; Refused says why.
+func (c *Collection) Evicted() <-chan struct{} { return c.evicted }
+
+// Refused says why the collection is not held; nil while it is.
+func (c *Collection) Refused() error {
+	if r := c.refused.Load(); r != nil {
+		return r.fault
+	}
+	return nil
+}
+
+// LastError is the last one in following the log; empty when all is well.
+func (c *Collection) LastError() string { return *c.lastErr.Load() }
+
+// Warm reports whether what is served began with a checkpoint.
+func (c *Collection) Warm() bool { return c.warm.Load() }
+
+// Compacting reports whether payloads are kept compact.
+func (c *Collection) Compacting() bool { return c.keeper.Compacting() }
+
+// OtherNames are what the resource is called besides its plural, if that is known.
+func (c *Collection) OtherNames() []string { return c.known.otherNames() }
+
+// Feed applies a batch of the log.
+func (c *Collection) Feed(ctx context.Context, b delta.Batch) { c.apply(ctx, c.take(b)) }
+
 // fail notes the last error in following the log; nil is well again.
-func (c *collection) fail(err error) {
+func (c *Collection) fail(err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
@@ -97,19 +132,19 @@ func (c *collection) fail(err error) {
 	c.lastErr.Store(&text)
 }
 
-// synced says whether reads of the collection may be answered.
-func (c *collection) synced(snap *store.Snapshot) error {
+// Synced says whether reads of the collection may be answered.
+func (c *Collection) Synced(snap *store.Snapshot) error {
 	if snap.State().Synced {
 		return nil
 	}
 	if r := c.refused.Load(); r != nil {
 		return r.fault
 	}
-	return fault.New(fault.ErrNotSynced, c.name, "collection", c.name)
+	return fault.New(fault.ErrNotSynced, c.Name, "collection", c.Name)
 }
 
 // apply makes one snapshot of one batch of the log.
-func (c *collection) apply(ctx context.Context, b intake) {
+func (c *Collection) apply(ctx context.Context, b intake) {
 	// A plan that is replaced between batches holds for all that is applied later.
 	plan, release := c.Hold()
 	defer release()
@@ -148,7 +183,7 @@ func (c *collection) apply(ctx context.Context, b intake) {
 		c.hazed = c.follower.Position().Sequence
 	}
 	for _, u := range b.Unreadable {
-		c.metrics.unreadable.WithLabelValues(c.name).Inc()
+		c.metrics.unreadable.WithLabelValues(c.Name).Inc()
 		if u.Key != "" {
 			batch.Ops = append(batch.Ops, store.Op{Doubt: &store.Doubt{
 				Key: string(u.Key), Epoch: c.follower.Position().Epoch, Sequence: u.Sequence, Fault: u.Err.Error(),
@@ -201,7 +236,7 @@ func (c *collection) apply(ctx context.Context, b intake) {
 	if n := len(b.Unreadable); n > 0 {
 		c.fail(fmt.Errorf("record %d cannot be read: %w", b.Unreadable[n-1].Sequence, b.Unreadable[n-1].Err))
 	}
-	c.metrics.applied(c.name, result)
+	c.metrics.applied(c.Name, result)
 	if live {
 		c.observe(ctx, b.Records, now, visible)
 	}
@@ -219,7 +254,7 @@ func holed(b *delta.Batch, seen uint64) bool {
 // horizon finds, during a replay, from where on every delete is still in the
 // log: a tombstone that has expired is older than every record younger than
 // half the TTL, and so has a lower sequence (design 6.4).
-func (c *collection) horizon(batch *store.Batch, r *delta.Record) {
+func (c *Collection) horizon(batch *store.Batch, r *delta.Record) {
 	stored := r.StoredAt // not PublishedAt: the reflector's clock may be ahead
 	if c.replayAt.IsZero() || r.Sequence == 0 || stored.IsZero() || !stored.After(c.replayAt.Add(-c.ttl/2)) {
 		return
@@ -240,7 +275,7 @@ func sequenceOf(op store.Op) uint64 {
 
 // op turns a record that was taken in into a store operation; control records
 // have none.
-func (c *collection) op(ctx context.Context, r *delta.Record, fault error) (store.Op, bool) {
+func (c *Collection) op(ctx context.Context, r *delta.Record, fault error) (store.Op, bool) {
 	switch {
 	case r.Kind != delta.KindDelta || r.Type == delta.Bookmark:
 		return store.Op{}, false
@@ -258,7 +293,7 @@ func (c *collection) op(ctx context.Context, r *delta.Record, fault error) (stor
 }
 
 // final is the object as it was deleted, if the record of the deletion has it.
-func (c *collection) final(ctx context.Context, r *delta.Record, fault error) *store.Object {
+func (c *Collection) final(ctx context.Context, r *delta.Record, fault error) *store.Object {
 	if len(r.Payload) == 0 || fault != nil {
 		return nil
 	}
@@ -272,7 +307,7 @@ var reasons = map[delta.DeleteReason]store.Reason{
 	delta.Observed: store.Observed, delta.Inferred: store.Inferred, delta.FilteredOut: store.Filtered,
 }
 
-// stale reports whether the reflector has been silent for too long.
-func stale(state store.State, now time.Time, after time.Duration) bool {
+// Stale reports whether the reflector has been silent for too long.
+func Stale(state store.State, now time.Time, after time.Duration) bool {
 	return state.Fresh.IsZero() || now.Sub(state.Fresh) > after
 }

@@ -1,4 +1,4 @@
-package indexer
+package follow
 
 import (
 	"context"
@@ -19,8 +19,8 @@ import (
 	"github.com/deltaplane/deltaplane/services/indexer/define"
 )
 
-// deltaLog is what is read of the log; *stream.Conn has it.
-type deltaLog interface {
+// Log is what is read of the log; *stream.Conn has it.
+type Log interface {
 	Collections(ctx context.Context) ([]delta.Collection, error)
 	Read(ctx context.Context, col delta.Collection, cfg stream.ReadConfig, h stream.Handler) error
 	Tail(ctx context.Context, col delta.Collection) (stream.Tail, error)
@@ -35,8 +35,8 @@ type health interface {
 	SetPart(name string, serving bool)
 }
 
-// followConfig says which logs are followed, and how; see indexer.Config.
-type followConfig struct {
+// Config says which logs are followed, and how; see indexer.Config.
+type Config struct {
 	Collections                []string
 	DiscoverEvery, ForgetAfter time.Duration
 	Fields                     map[string][]string
@@ -46,17 +46,18 @@ type followConfig struct {
 	RingChanges, RingBytes     int
 	Tier                       Tier
 	MemoryBudget               int
+	Now                        func() time.Time // default time.Now
 }
 
-// collections are what this process holds: one collection for each log that it follows.
-type collections struct {
-	cfg          followConfig
-	log          deltaLog
+// Collections are what this process holds: one collection for each log that it follows.
+type Collections struct {
+	cfg          Config
+	log          Log
 	slog         *slog.Logger
 	tracer       trace.Tracer
 	metrics      *followMetrics
 	health       health
-	observe      func(*collection) observer
+	observe      func(*Collection) Observer
 	declarations *define.Declarations
 
 	files    *checkpoint.Dir // nil when none are kept
@@ -69,9 +70,12 @@ type collections struct {
 	reclaimed  reclaimed
 }
 
-// newCollections returns none yet, to be opened.
-func newCollections(cfg followConfig, log deltaLog, tel *telemetry.Telemetry) (*collections, error) {
-	s := &collections{cfg: cfg, log: log, slog: tel.Log, tracer: tel.Tracer.Tracer("deltaplane/indexer")}
+// New returns none yet, to be opened.
+func New(cfg Config, log Log, tel *telemetry.Telemetry) (*Collections, error) {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	s := &Collections{cfg: cfg, log: log, slog: tel.Log, tracer: tel.Tracer.Tracer("deltaplane/indexer")}
 	s.names.Store(&names{})
 	s.declarations = define.NewDeclarations(log, tel.Log, s.redeclare)
 	var err error
@@ -81,22 +85,31 @@ func newCollections(cfg followConfig, log deltaLog, tel *telemetry.Telemetry) (*
 	return s, tel.Registry.Register(followGauges{s})
 }
 
-// open makes those known that the configuration names. Every collection gets the
+// Open makes those known that the configuration names. Every collection gets the
 // observer that observe returns for it.
-func (s *collections) open(health health, observe func(*collection) observer) error {
+func (s *Collections) Open(health health, observe func(*Collection) Observer) error {
 	s.health, s.observe = health, observe
 	for _, name := range s.cfg.Collections {
 		id, err := delta.ParseCollection(name)
 		if err != nil {
 			return err
 		}
-		s.know(id)
+		s.Know(id)
 	}
 	return nil
 }
 
-// run follows the logs until ctx ends.
-func (s *collections) run(ctx context.Context) (err error) {
+// Names are the collections that are known at present.
+func (s *Collections) Names() *names { return s.names.Load() }
+
+// Discovered reports whether the logs have been listed: what is not known then is not there.
+func (s *Collections) Discovered() bool { return s.discovered.Load() }
+
+// Declarations are the indexes that callers have declared.
+func (s *Collections) Declarations() *define.Declarations { return s.declarations }
+
+// Run follows the logs until ctx ends.
+func (s *Collections) Run(ctx context.Context) (err error) {
 	g, following := errgroup.WithContext(ctx)
 	if s.cfg.DataDir != "" {
 		if s.files, err = checkpoint.Open(s.cfg.DataDir); err != nil {

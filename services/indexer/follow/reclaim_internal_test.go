@@ -1,17 +1,19 @@
-package indexer
+package follow
 
 import (
 	"runtime"
 	"testing"
 	"time"
+
+	"github.com/deltaplane/deltaplane/services/indexer/indexertest"
 )
 
 // What nobody holds any more makes no room by itself before the runtime collects it, which may be two minutes later.
 func TestWhatNobodyHoldsIsCollectedWhenThatMakesRoom(t *testing.T) {
 	t.Parallel()
 	const budget, size, payloads = 20 << 20, 4 << 20, 18
-	s := serving(t, func(c *Config) { c.MemoryBudget = budget })
-	c := s.fill(t, "dev", nil)
+	s := newTestCollections(t, nil, Config{MemoryBudget: budget})
+	c := s.Know(indexertest.Pods)
 	held := make([][]byte, payloads)
 	for i := range held {
 		held[i] = c.keeper.Put(make([]byte, 1<<20))
@@ -30,7 +32,7 @@ func TestWhatNobodyHoldsIsCollectedWhenThatMakesRoom(t *testing.T) {
 	}
 	s.reclaimed.at = time.Time{}
 	if !s.fits(size) {
-		t.Errorf("it does not fit: %d bytes of %d are taken, though nothing is held", s.collections.memory(), budget)
+		t.Errorf("it does not fit: %d bytes of %d are taken, though nothing is held", s.memory(), budget)
 	}
 }
 

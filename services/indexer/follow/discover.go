@@ -1,4 +1,4 @@
-package indexer
+package follow
 
 import (
 	"context"
@@ -23,7 +23,7 @@ const definitionsWait = 5 * time.Second
 
 // discover starts a follower for every collection, now and whenever a new log
 // appears, and keeps health and the known ends of the logs up to date.
-func (s *collections) discover(ctx context.Context, g *errgroup.Group) error {
+func (s *Collections) discover(ctx context.Context, g *errgroup.Group) error {
 	// What is declared is read once, at ingest, if it is known before.
 	select {
 	case <-s.declarations.Known():
@@ -31,21 +31,21 @@ func (s *collections) discover(ctx context.Context, g *errgroup.Group) error {
 	case <-time.After(definitionsWait):
 	}
 	all := followers{s: s, g: g, each: map[delta.Collection]*following{}}
-	for _, c := range s.names.Load().all {
+	for _, c := range s.names.Load().All {
 		all.begin(ctx, c)
 	}
 	pause, failing := discoverLeast, false
 	for {
 		var err error
-		known := len(s.names.Load().all)
+		known := len(s.names.Load().All)
 		if len(s.cfg.Collections) == 0 {
 			err = s.findLogs(ctx, &all)
 		}
-		if n := len(s.names.Load().all); err == nil && (n == 0 || n > known) {
+		if n := len(s.names.Load().All); err == nil && (n == 0 || n > known) {
 			pause = discoverLeast
 		}
 		if err == nil {
-			s.discovered.Store(true)
+			s.Listed()
 		} else if !failing && ctx.Err() == nil {
 			s.slog.Warn("cannot list logs", telemetry.Err(err))
 		}
@@ -64,7 +64,7 @@ func (s *collections) discover(ctx context.Context, g *errgroup.Group) error {
 	}
 }
 
-func (s *collections) findLogs(ctx context.Context, all *followers) error {
+func (s *Collections) findLogs(ctx context.Context, all *followers) error {
 	ctx2, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	ids, err := s.log.Collections(ctx2)
@@ -72,21 +72,24 @@ func (s *collections) findLogs(ctx context.Context, all *followers) error {
 		return err
 	}
 	for _, id := range ids {
-		if c := s.know(id); c != nil {
-			s.slog.Info("following collection", slog.String(telemetry.KeyCollection, c.name))
+		if c := s.Know(id); c != nil {
+			s.slog.Info("following collection", slog.String(telemetry.KeyCollection, c.Name))
 			all.begin(ctx, c)
 		}
 	}
 	return nil
 }
 
-// know adds a collection; nil if it is known already.
-func (s *collections) know(id delta.Collection) *collection {
+// Listed notes that the logs have been listed.
+func (s *Collections) Listed() { s.discovered.Store(true) }
+
+// Know adds a collection; nil if it is known already.
+func (s *Collections) Know(id delta.Collection) *Collection {
 	s.naming.Lock()
 	defer s.naming.Unlock()
 	old := s.names.Load()
-	for _, c := range old.all {
-		if c.id == id {
+	for _, c := range old.All {
+		if c.ID == id {
 			return nil
 		}
 	}
@@ -98,20 +101,20 @@ func (s *collections) know(id delta.Collection) *collection {
 
 // redeclare tells the collections of a resource that what is declared for it
 // has changed.
-func (s *collections) redeclare(resource string) {
-	for _, c := range s.names.Load().all {
-		if c.id.ResourceName() == resource {
+func (s *Collections) redeclare(resource string) {
+	for _, c := range s.names.Load().All {
+		if c.ID.ResourceName() == resource {
 			c.Declare()
 		}
 	}
 }
 
 // lookAtTails learns where the logs end now, for the lag.
-func (s *collections) lookAtTails(ctx context.Context) {
+func (s *Collections) lookAtTails(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	for _, c := range s.names.Load().all {
-		tail, err := s.log.Tail(ctx, c.id)
+	for _, c := range s.names.Load().All {
+		tail, err := s.log.Tail(ctx, c.ID)
 		c.absent.Store(errors.Is(err, stream.ErrNoLog))
 		if err == nil {
 			c.tail.Store(tail.Last)
@@ -125,10 +128,10 @@ func (s *collections) lookAtTails(ctx context.Context) {
 // is healthy when every log found has been read to its end once. Whether a
 // collection is synced, and not lagging, is its own health, named by the service
 // and it: one that lags must not take the others out of rotation.
-func (s *collections) publishHealth(ctx context.Context) {
+func (s *Collections) publishHealth(ctx context.Context) {
 	service := indexv1.IndexService_ServiceDesc.ServiceName
-	s.health.SetServing(service, s.checkReplayed(ctx) == nil)
-	for _, c := range s.names.Load().all {
-		s.health.SetPart(service+"/"+c.name, c.store.Snapshot().State().Synced && !c.lagging(c.now()))
+	s.health.SetServing(service, s.CheckReplayed(ctx) == nil)
+	for _, c := range s.names.Load().All {
+		s.health.SetPart(service+"/"+c.Name, c.store.Snapshot().State().Synced && !c.Lagging())
 	}
 }

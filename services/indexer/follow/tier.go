@@ -1,4 +1,4 @@
-package indexer
+package follow
 
 // Tier says how payloads are kept.
 type Tier string
@@ -16,4 +16,4 @@ const (
 	TierCompact Tier = "compact"
 )
 
-func (t Tier) valid() bool { return t == TierAuto || t == TierRaw || t == TierCompact }
+func (t Tier) Valid() bool { return t == TierAuto || t == TierRaw || t == TierCompact }

@@ -1,4 +1,4 @@
-package indexer
+package follow
 
 import (
 	"context"
@@ -15,7 +15,7 @@ type intake struct {
 
 // take checks the payloads of a batch and copies them out of the log's messages.
 // It is for any goroutine.
-func (c *collection) take(b delta.Batch) intake {
+func (c *Collection) take(b delta.Batch) intake {
 	in := intake{b, make([]error, len(b.Records))}
 	for i := range b.Records {
 		r := &b.Records[i]
@@ -40,8 +40,8 @@ func (c *collection) take(b delta.Batch) intake {
 // each, and no more than two batches are in memory. Otherwise a batch is applied
 // before the handler returns.
 type feed struct {
-	s      *collections
-	c      *collection
+	s      *Collections
+	c      *Collection
 	replay bool
 	size   int           // of the batch before
 	busy   chan struct{} // closed when that has been applied; nil without one

@@ -1,4 +1,4 @@
-package indexer
+package follow
 
 import (
 	"context"
@@ -44,17 +44,17 @@ const (
 
 // resumable is how long ago a position may have been current for a log to be
 // resumed from it (design 6.4).
-func (c *collection) resumable() time.Duration { return c.ttl / 2 }
+func (c *Collection) resumable() time.Duration { return c.ttl / 2 }
 
 // restore fills the collection from its file, if that can be used, before the
 // log is read. What is restored is not served: not before the log has accepted
 // the position, and has been read to its end.
-func (s *collections) restore(ctx context.Context, c *collection) {
+func (s *Collections) restore(ctx context.Context, c *Collection) {
 	if s.files == nil {
 		return
 	}
 	began := time.Now()
-	image, size, err := s.files.Load(c.name, checkpoint.Options{MaxBytes: s.room(), Open: func(b []byte) (store.Codec, error) {
+	image, size, err := s.files.Load(c.Name, checkpoint.Options{MaxBytes: s.room(), Open: func(b []byte) (store.Codec, error) {
 		d, err := payload.Open(b)
 		if err == nil {
 			c.keeper.Adopt(d)
@@ -74,16 +74,16 @@ func (s *collections) restore(ctx context.Context, c *collection) {
 			level = slog.LevelWarn
 		}
 		s.slog.LogAttrs(ctx, level, "checkpoint not used, the log is replayed",
-			slog.String(telemetry.KeyCollection, c.name), slog.String(telemetry.KeyReason, outcome), telemetry.Err(err))
+			slog.String(telemetry.KeyCollection, c.Name), slog.String(telemetry.KeyReason, outcome), telemetry.Err(err))
 	default:
-		s.slog.Info("checkpoint read", slog.String(telemetry.KeyCollection, c.name), slog.Int(telemetry.KeyCount, len(image.Objects)),
+		s.slog.Info("checkpoint read", slog.String(telemetry.KeyCollection, c.Name), slog.Int(telemetry.KeyCount, len(image.Objects)),
 			slog.Int64(telemetry.KeyBytes, size), slog.Duration(telemetry.KeyDuration, time.Since(began)))
 	}
 }
 
 // room is how long a file may be to fit into the memory budget without
 // pressure: a replay makes room, a file that is read whole cannot.
-func (s *collections) room() int64 {
+func (s *Collections) room() int64 {
 	if s.cfg.MemoryBudget == 0 {
 		return math.MaxInt64
 	}
@@ -118,7 +118,7 @@ func warmOutcome(err error) string {
 }
 
 // adopt makes an image the collection's content.
-func (c *collection) adopt(ctx context.Context, image *checkpoint.Image, size int64) error {
+func (c *Collection) adopt(ctx context.Context, image *checkpoint.Image, size int64) error {
 	now := c.now()
 	if image.Mark.Position.IsZero() || image.Mark.Position.Epoch == 0 {
 		return errCheckpointEmpty
@@ -198,13 +198,13 @@ type savedFile struct {
 
 // cut returns what a file is made of; false while there is nothing worth
 // keeping.
-func (c *collection) cut() (checkpoint.Header, *store.Snapshot, bool) {
+func (c *Collection) cut() (checkpoint.Header, *store.Snapshot, bool) {
 	plan, release := c.Hold()
 	defer release()
 	mark, ok := c.follower.Mark()
 	snap := c.store.Snapshot()
 	h := checkpoint.Header{
-		Collection: c.name, Created: c.created, Facts: factsOf(plan), Mark: mark, Fresh: snap.State().Fresh, Horizon: snap.Dump().Horizon,
+		Collection: c.Name, Created: c.created, Facts: factsOf(plan), Mark: mark, Fresh: snap.State().Fresh, Horizon: snap.Dump().Horizon,
 	}
 	if terms := c.terms.Load(); terms != nil {
 		for _, t := range *terms {
@@ -220,7 +220,7 @@ func (c *collection) cut() (checkpoint.Header, *store.Snapshot, bool) {
 
 // due reports whether a collection's file is to be written, when nothing else
 // asks for it.
-func (c *collection) due(snap *store.Snapshot, every time.Duration, now time.Time) bool {
+func (c *Collection) due(snap *store.Snapshot, every time.Duration, now time.Time) bool {
 	old, at := c.saved.Load(), snap.State().Position
 	switch {
 	case old == nil:
@@ -234,7 +234,7 @@ func (c *collection) due(snap *store.Snapshot, every time.Duration, now time.Tim
 }
 
 // keep writes files as they become due, until ctx ends.
-func (s *collections) keep(ctx context.Context) error {
+func (s *Collections) keep(ctx context.Context) error {
 	tick := time.NewTicker(max(min(s.cfg.CheckpointEvery/10, time.Second), 10*time.Millisecond))
 	defer tick.Stop()
 	if n, err := s.files.Expire(time.Now(), s.log.TombstoneTTL()/2); err != nil {
@@ -248,7 +248,7 @@ func (s *collections) keep(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		for _, c := range s.names.Load().all {
+		for _, c := range s.names.Load().All {
 			if now := time.Now(); now.After(c.saveAfter) && c.due(c.store.Snapshot(), s.cfg.CheckpointEvery, now) {
 				s.save(ctx, c, s.cfg.CheckpointRate)
 			}
@@ -258,12 +258,12 @@ func (s *collections) keep(ctx context.Context) error {
 
 // saveAll writes what has changed since, as fast as it goes: nothing follows
 // the logs any more.
-func (s *collections) saveAll(ctx context.Context) {
+func (s *Collections) saveAll(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkpointStop)
 	defer cancel()
 	var g errgroup.Group
 	g.SetLimit(2)
-	for _, c := range s.names.Load().all {
+	for _, c := range s.names.Load().All {
 		if old := c.saved.Load(); old == nil || old.position != c.store.Snapshot().State().Position {
 			g.Go(func() error { s.save(ctx, c, 0); return nil })
 		}
@@ -273,7 +273,7 @@ func (s *collections) saveAll(ctx context.Context) {
 
 // save writes the file of one collection. One that cannot be written is tried
 // again later; the collection is served all the same.
-func (s *collections) save(ctx context.Context, c *collection, rate int) {
+func (s *Collections) save(ctx context.Context, c *Collection, rate int) {
 	h, snap, ok := c.cut()
 	if !ok {
 		return
@@ -286,7 +286,7 @@ func (s *collections) save(ctx context.Context, c *collection, rate int) {
 			s.metrics.files.written.WithLabelValues("failed").Inc()
 			c.unsaved.Store(&err)
 			if !s.unsaving.Swap(true) { // one line for all collections and attempts
-				s.slog.Warn("cannot write checkpoints", slog.String(telemetry.KeyCollection, c.name), telemetry.Err(err))
+				s.slog.Warn("cannot write checkpoints", slog.String(telemetry.KeyCollection, c.Name), telemetry.Err(err))
 			}
 		}
 		return
@@ -299,7 +299,7 @@ func (s *collections) save(ctx context.Context, c *collection, rate int) {
 	s.metrics.files.written.WithLabelValues("saved").Inc()
 	s.metrics.files.took.Observe(took.Seconds())
 	c.saved.Store(&savedFile{position: h.Mark.Position, at: time.Now(), fresh: h.Fresh, bytes: saved.Bytes})
-	s.slog.Debug("checkpoint written", slog.String(telemetry.KeyCollection, c.name), slog.Int(telemetry.KeyCount, saved.Objects),
+	s.slog.Debug("checkpoint written", slog.String(telemetry.KeyCollection, c.Name), slog.Int(telemetry.KeyCount, saved.Objects),
 		slog.Int64(telemetry.KeyBytes, saved.Bytes), slog.Duration(telemetry.KeyDuration, took))
 }
 
@@ -317,7 +317,7 @@ type checkpointing struct {
 }
 
 // noteLog keeps in step with what the reader says of the log.
-func (c *collection) noteLog(b *delta.Batch) {
+func (c *Collection) noteLog(b *delta.Batch) {
 	if !b.Created.IsZero() {
 		c.created = b.Created
 	}

@@ -1,4 +1,4 @@
-package indexer
+package follow
 
 import (
 	"context"
@@ -22,24 +22,24 @@ const pressure = 0.7
 // been applied.
 const recordMemory = 600
 
-// memory is about what the collection takes.
-func (c *collection) memory() int {
+// Memory is about what the collection takes.
+func (c *Collection) Memory() int {
 	snap := c.store.Snapshot()
 	return snap.Memory() + max(0, c.keeper.Held()-snap.StoredBytes())
 }
 
 // memory is about what all collections take.
-func (s *collections) memory() int {
+func (s *Collections) memory() int {
 	n := 0
-	for _, c := range s.names.Load().all {
-		n += c.memory()
+	for _, c := range s.names.Load().All {
+		n += c.Memory()
 	}
 	return n
 }
 
 // admit makes room for a batch before it is applied: a replay waits for what is
 // being compressed, and what would pass the memory budget is refused.
-func (s *collections) admit(ctx context.Context, in *feed, b *delta.Batch) error {
+func (s *Collections) admit(ctx context.Context, in *feed, b *delta.Batch) error {
 	c := in.c
 	if in.replay {
 		if err := c.holdBack(ctx); err != nil {
@@ -65,20 +65,20 @@ func (s *collections) admit(ctx context.Context, in *feed, b *delta.Batch) error
 		return nil
 	}
 	if s.cfg.Tier == TierAuto {
-		for _, c := range s.names.Load().all {
+		for _, c := range s.names.Load().All {
 			c.keeper.Compact(true)
 		}
 	}
 	for {
 		err := s.fit(ctx, c, size)
-		if !errors.Is(err, fault.ErrMemoryBudget) || !c.Shed(ctx, c.memory(), err) {
+		if !errors.Is(err, fault.ErrMemoryBudget) || !c.Shed(ctx, c.Memory(), err) {
 			return err
 		}
 	}
 }
 
 // holdBack waits while too much of a replay is yet to be compressed.
-func (c *collection) holdBack(ctx context.Context) error {
+func (c *Collection) holdBack(ctx context.Context) error {
 	for {
 		full, progress := c.keeper.Backlog()
 		if !full {
@@ -102,7 +102,7 @@ const (
 
 // fit waits until a batch of some size fits into the budget, or it is clear
 // that it will not.
-func (s *collections) fit(ctx context.Context, c *collection, size int) error {
+func (s *Collections) fit(ctx context.Context, c *Collection, size int) error {
 	patience := time.NewTimer(fitWithin)
 	defer patience.Stop()
 	for collected := 0; ; {
@@ -111,7 +111,7 @@ func (s *collections) fit(ctx context.Context, c *collection, size int) error {
 			return nil
 		}
 		pending := false
-		for _, c := range s.names.Load().all {
+		for _, c := range s.names.Load().All {
 			pending = pending || c.keeper.Pending()
 		}
 		if !pending && collected == garbageCollections {
@@ -139,8 +139,8 @@ const buildShare = 0.9
 
 // roomOf is what memory the indexes of a collection may take.
 type roomOf struct {
-	s *collections
-	c *collection
+	s *Collections
+	c *Collection
 }
 
 // Spare waits until an index that is built may take size more bytes. The error
@@ -152,7 +152,7 @@ func (r *roomOf) Spare(ctx context.Context, size int) error {
 		return nil
 	}
 	if s.cfg.Tier == TierAuto {
-		for _, c := range s.names.Load().all {
+		for _, c := range s.names.Load().All {
 			c.keeper.Compact(true)
 		}
 	}
@@ -185,19 +185,19 @@ func (r *refusal) wants(log uint64) int {
 	return need
 }
 
-func (s *collections) overBudget(c *collection, used int) *fault.Error {
+func (s *Collections) overBudget(c *Collection, used int) *fault.Error {
 	budget := s.cfg.MemoryBudget
-	need := c.memory() + used - s.memory()
-	return fault.New(fault.ErrMemoryBudget, fmt.Sprintf("%s took %d bytes of %d, all collections would take %d", c.name, need, budget, used),
-		"collection", c.name, "bytes", strconv.Itoa(need), "used_bytes", strconv.Itoa(used), "budget_bytes", strconv.Itoa(budget))
+	need := c.Memory() + used - s.memory()
+	return fault.New(fault.ErrMemoryBudget, fmt.Sprintf("%s took %d bytes of %d, all collections would take %d", c.Name, need, budget, used),
+		"collection", c.Name, "bytes", strconv.Itoa(need), "used_bytes", strconv.Itoa(used), "budget_bytes", strconv.Itoa(budget))
 }
 
 // evict replaces a collection that does not fit by one that holds nothing and
 // says so. The old one is gone when its last reader is.
-func (s *collections) evict(c *collection, f *fault.Error) *collection {
-	next := s.newCollection(c.id)
+func (s *Collections) evict(c *Collection, f *fault.Error) *Collection {
+	next := s.newCollection(c.ID)
 	// What it holds is in the log, whenever that was last looked at: one that was smaller then would never seem to have become smaller.
-	r := &refusal{fault: f, need: c.memory(), log: max(c.logBytes.Load(), uint64(c.store.Snapshot().Bytes()))}
+	r := &refusal{fault: f, need: c.Memory(), log: max(c.logBytes.Load(), uint64(c.store.Snapshot().Bytes()))}
 	if before := c.refused.Load(); before != nil {
 		r.again = before.again + 1
 	}
@@ -214,15 +214,15 @@ func (s *collections) evict(c *collection, f *fault.Error) *collection {
 	next.Declare()
 	close(c.evicted)
 	c.store.Apply(store.Batch{State: &store.State{}}, c.now()) // wakes who waits for it
-	s.metrics.refused.WithLabelValues(c.name).Inc()
+	s.metrics.refused.WithLabelValues(c.Name).Inc()
 	s.slog.Warn("collection does not fit into the memory budget",
-		slog.String(telemetry.KeyCollection, c.name), telemetry.Err(f))
+		slog.String(telemetry.KeyCollection, c.Name), telemetry.Err(f))
 	return next
 }
 
 // awaitRoom waits until a refused collection may fit: others have become
 // smaller, or its own log has, or what is declared for it has changed.
-func (s *collections) awaitRoom(ctx context.Context, c *collection) {
+func (s *Collections) awaitRoom(ctx context.Context, c *Collection) {
 	r, declared := c.refused.Load(), c.Version()
 	tick := time.NewTicker(min(time.Second, s.cfg.DiscoverEvery))
 	defer tick.Stop()
@@ -253,7 +253,7 @@ const (
 
 // tend compresses payloads and puts them together, a little at a time, until
 // ctx ends.
-func (s *collections) tend(ctx context.Context) error {
+func (s *Collections) tend(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -263,7 +263,7 @@ func (s *collections) tend(ctx context.Context) error {
 			return nil
 		}
 		began, busy, urgent := time.Now(), false, false
-		for _, c := range s.names.Load().all {
+		for _, c := range s.names.Load().All {
 			if c.keeper.Step(time.Now()) {
 				busy = true
 				urgent = urgent || c.keeper.Behind() && !c.store.Snapshot().State().Synced

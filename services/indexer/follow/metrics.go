@@ -1,4 +1,4 @@
-package indexer
+package follow
 
 import (
 	"context"
@@ -72,7 +72,7 @@ func (m *followMetrics) applied(collection string, r store.Result) {
 
 // observe records how long live deltas took until they were visible, and a span
 // for those that are traced.
-func (c *collection) observe(ctx context.Context, records []delta.Record, began, visible time.Time) {
+func (c *Collection) observe(ctx context.Context, records []delta.Record, began, visible time.Time) {
 	var links []trace.Link
 	for i := range records {
 		r := &records[i]
@@ -99,6 +99,6 @@ func (c *collection) observe(ctx context.Context, records []delta.Record, began,
 	}
 	_, span := c.tracer.Start(ctx, "index.apply", trace.WithTimestamp(began), trace.WithLinks(links...),
 		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
-			attribute.String("deltaplane.collection", c.name), attribute.Int("deltaplane.records", len(records))))
+			attribute.String("deltaplane.collection", c.Name), attribute.Int("deltaplane.records", len(records))))
 	span.End(trace.WithTimestamp(visible))
 }
