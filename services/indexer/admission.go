@@ -68,15 +68,6 @@ func (l *lines) len() (taken, waiting int) {
 	return t1 + t2, w1 + w2
 }
 
-// letOthers lets go first who waits for a processor. One who sends a state wakes
-// its connection's writer, and whoever gets the place next, and the scheduler
-// prefers those just woken: a herd's states would be sent one behind the other,
-// and the ends of those already sent would wait behind them with all other calls.
-func letOthers() {
-	runtime.Gosched()
-	runtime.Gosched()
-}
-
 type queuer struct {
 	client  string
 	turn    chan struct{} // closed when the place is theirs, or refused

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -297,11 +296,8 @@ func (c *collection) apply(ctx context.Context, b intake) {
 		c.hub.wake()
 	}
 	visible := c.now()
-	if live && c.watchers.Load() > 0 {
-		if len(b.Records) <= fewRecords {
-			c.hub.atOnce()
-		}
-		runtime.Gosched() // to whom the snapshot has woken: what follows is bookkeeping
+	if live && c.watchers.Load() > 0 && len(b.Records) <= fewRecords {
+		c.hub.atOnce()
 	}
 	c.clearHaze()
 	if state.Synced {

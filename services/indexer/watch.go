@@ -254,9 +254,7 @@ func (w *watcher) initial(ctx context.Context, req *indexv1.WatchRequest) error 
 	w.safe, at = at.at, w.filter.by(at)
 	o.trailer(at, w.bounds)
 	o.unindexed(w.filter.unindexed(w.c, w.hub().current()))
-	err = w.stream.SendMsg(o.frame())
-	letOthers() // with the place still held
-	return err
+	return w.stream.SendMsg(o.frame()) // with the place still held
 }
 
 // objects sends the objects of a state, and the keys that are known and not
@@ -284,7 +282,6 @@ func (w *watcher) objects(ctx context.Context, st *state, known map[string]strin
 		if end {
 			break
 		}
-		letOthers()
 		if err := w.over(ctx); err != nil {
 			return moved, err
 		}
