@@ -2,7 +2,6 @@ package payload
 
 import (
 	"cmp"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -309,7 +308,6 @@ func (k *Keeper) advance(snap *store.Snapshot, now time.Time) {
 		if n := k.improved(w, o); n != nil {
 			ops = append(ops, store.Op{Swap: &store.Swap{Old: o, New: n}})
 			o = n
-			runtime.Gosched()
 		}
 		stored, codec := o.Stored()
 		if d, ok := codec.(*Dictionary); ok {
