@@ -4,15 +4,12 @@ import (
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/proto" // registers the codec we fall back to
 	"google.golang.org/grpc/mem"
+
+	"github.com/deltaplane/deltaplane/services/indexer/message"
 )
 
 // This file is where experimental API of grpc-go is used: the second codec
 // interface and its buffers.
-
-// frame is a message that is protobuf already and may be sent any number of
-// times. It goes to the transport as it is; stored payloads in it are not
-// copied.
-type frame struct{ parts mem.BufferSlice }
 
 // decoder is a request that reads itself. It must not keep data.
 type decoder interface{ decode(data []byte) error }
@@ -27,10 +24,10 @@ func newCodec() codec { return codec{encoding.GetCodecV2("proto")} }
 // Marshal implements encoding.CodecV2.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	switch v := v.(type) {
-	case *out:
-		return v.parts(), nil
-	case *frame:
-		return v.parts, nil
+	case *message.Writer:
+		return v.Parts(), nil
+	case *message.Frame:
+		return v.Parts, nil
 	}
 	return c.CodecV2.Marshal(v)
 }
@@ -46,35 +43,6 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	}
 	return d.decode(data.Materialize())
 }
-
-// parts ends the message and sends it once: stored bytes as they are, and between
-// them views of the buffer of o. When the transport has freed the last of these, in
-// whatever order, o goes back to its pool.
-func (o *out) parts() mem.BufferSlice {
-	o.view = o.buf[o.from:]
-	whole := mem.NewBuffer(&o.view, (*outPool)(o))
-	if len(o.cuts) == 0 {
-		return mem.BufferSlice{whole}
-	}
-	list := make(mem.BufferSlice, 0, 2*len(o.cuts)+1)
-	at := o.from
-	for _, c := range o.cuts {
-		list = append(list, whole.Slice(at-o.from, c.at-o.from), mem.SliceBuffer(c.data))
-		at = c.at
-	}
-	list = append(list, whole.Slice(at-o.from, len(o.view)))
-	whole.Free()
-	return list
-}
-
-// outPool is an out whose buffer has been lent to the transport.
-type outPool out
-
-// Get implements mem.BufferPool; nobody calls it.
-func (*outPool) Get(n int) *[]byte { b := make([]byte, n); return &b }
-
-// Put implements mem.BufferPool.
-func (p *outPool) Put(*[]byte) { (*out)(p).free() }
 
 // requestBytes bounds the requests of unary methods, by full name. A page token may have 4 MiB.
 func requestBytes() map[string]int {

@@ -17,11 +17,15 @@ import (
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/define"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
+	"github.com/deltaplane/deltaplane/services/indexer/message"
 )
+
+// chooser makes questions, and what they are asked of.
+type chooser struct{ *rand.Rand }
 
 // crowd is a random population of pods with few names, so that selectors
 // meet.
-func (r random) crowd(n int) []podFacts {
+func (r chooser) crowd(n int) []podFacts {
 	pods := make([]podFacts, n)
 	seen := map[string]bool{}
 	for i := range pods {
@@ -46,7 +50,7 @@ func (r random) crowd(n int) []podFacts {
 	return pods
 }
 
-func (r random) labelSelector() string {
+func (r chooser) labelSelector() string {
 	var terms []string
 	for range r.IntN(4) {
 		name := []string{"app", "tier", "x.io/track", "n", "none"}[r.IntN(5)]
@@ -71,7 +75,7 @@ type fieldTerm struct {
 	not         bool
 }
 
-func (r random) fieldSelector() (text string, terms []fieldTerm) {
+func (r chooser) fieldSelector() (text string, terms []fieldTerm) {
 	var list []string
 	for range r.IntN(3) {
 		t := fieldTerm{path: []string{"metadata.name", "metadata.namespace", "spec.nodeName", "status.phase"}[r.IntN(4)], not: r.IntN(3) == 0}
@@ -118,13 +122,13 @@ func (p *podFacts) chosen(namespaces []string, sel labels.Selector, terms []fiel
 	return nodes == nil || !p.unreadable && slices.Contains(nodes, p.node)
 }
 
-func decodeAnswer[M proto.Message](t *testing.T, o *out, err error, into M) M {
+func decodeAnswer[M proto.Message](t *testing.T, o *message.Writer, err error, into M) M {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer o.free()
-	if err := proto.Unmarshal(o.bytes(), into); err != nil {
+	defer o.Free()
+	if err := proto.Unmarshal(o.Bytes(), into); err != nil {
 		t.Fatal(err)
 	}
 	return into
@@ -178,7 +182,7 @@ func TestListByIndexAndCountFindWhatALookAtEveryObjectDoes(t *testing.T) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
-			r := random{rand.New(rand.NewPCG(seed, 11))}
+			r := chooser{rand.New(rand.NewPCG(seed, 11))}
 			s := serving(t, nil)
 			clusters := map[string][]podFacts{}
 			for _, cluster := range []string{"eu", "us", "za"} {
@@ -198,7 +202,7 @@ func TestListByIndexAndCountFindWhatALookAtEveryObjectDoes(t *testing.T) {
 }
 
 // compare asks one random question by every method that can answer it.
-func (s *server) compare(t *testing.T, r random, clusters map[string][]podFacts) {
+func (s *server) compare(t *testing.T, r chooser, clusters map[string][]podFacts) {
 	t.Helper()
 	ctx := t.Context()
 	var namespaces, asked, nodes []string

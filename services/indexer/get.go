@@ -5,11 +5,11 @@ import (
 	"fmt"
 
 	"github.com/deltaplane/deltaplane/core/delta"
-	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/extract"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
+	"github.com/deltaplane/deltaplane/services/indexer/message"
 )
 
 // maxBatch is how many keys or revisions one call may name.
@@ -22,15 +22,7 @@ func checkKey(field, key string) error {
 	return nil
 }
 
-// bounds writes the revision of the snapshot that an answer comes from, and its
-// upper bound.
-func (o *out) bounds(revision, upper int, snap *store.Snapshot) {
-	st := snap.State()
-	o.revision(revision, st.Revision)
-	o.revision(upper, st.Upper)
-}
-
-func (s *reader) get(ctx context.Context, req *indexv1.GetRequest) (*out, error) {
+func (s *reader) get(ctx context.Context, req *indexv1.GetRequest) (*message.Writer, error) {
 	c, err := s.collections.Find("collection", req.GetCollection())
 	if err != nil {
 		return nil, err
@@ -38,7 +30,7 @@ func (s *reader) get(ctx context.Context, req *indexv1.GetRequest) (*out, error)
 	if err := checkKey("key", req.GetKey()); err != nil {
 		return nil, err
 	}
-	p, err := project(req.GetView(), req.GetFieldMask())
+	p, err := message.Project(req.GetView(), req.GetFieldMask())
 	if err != nil {
 		return nil, err
 	}
@@ -56,15 +48,15 @@ func (s *reader) get(ctx context.Context, req *indexv1.GetRequest) (*out, error)
 	if obj.Faulty() {
 		return nil, fault.New(fault.ErrKeyQuarantined, fmt.Sprintf("%q in %s: %s", obj.Key(), c.Name, obj.Fault()), "collection", c.Name, "key", obj.Key()).Reached(snap)
 	}
-	o := newOut()
-	if !o.object(obj, &p, "") {
+	o := message.New()
+	if !o.Object(obj, &p, "") {
 		return nil, fault.New(fault.ErrKeyQuarantined, fmt.Sprintf("%q in %s: its stored form is damaged", obj.Key(), c.Name), "collection", c.Name, "key", obj.Key()).Reached(snap)
 	}
-	o.bounds(2, 3, snap)
+	o.Bounds(2, 3, snap)
 	return o, nil
 }
 
-func (s *reader) batchGet(ctx context.Context, req *indexv1.BatchGetRequest) (*out, error) {
+func (s *reader) batchGet(ctx context.Context, req *indexv1.BatchGetRequest) (*message.Writer, error) {
 	c, err := s.collections.Find("collection", req.GetCollection())
 	if err != nil {
 		return nil, err
@@ -77,7 +69,7 @@ func (s *reader) batchGet(ctx context.Context, req *indexv1.BatchGetRequest) (*o
 			return nil, rpc.InvalidField(fmt.Sprintf("keys[%d]", i), err)
 		}
 	}
-	p, err := project(req.GetView(), req.GetFieldMask())
+	p, err := message.Project(req.GetView(), req.GetFieldMask())
 	if err != nil {
 		return nil, err
 	}
@@ -85,29 +77,29 @@ func (s *reader) batchGet(ctx context.Context, req *indexv1.BatchGetRequest) (*o
 	if err != nil {
 		return nil, err
 	}
-	o := newOut()
+	o := message.New()
 	for i, key := range req.GetKeys() {
 		obj := snap.Get(key)
 		switch {
 		case obj == nil:
 			if err := keyFits(c, snap, fmt.Sprintf("keys[%d]", i), key); err != nil {
-				o.free()
+				o.Free()
 				return nil, err
 			}
-			o.element(2, key)
+			o.Element(2, key)
 		case obj.Faulty():
-			o.element(3, key)
+			o.Element(3, key)
 		default:
-			if mark := o.mark(); !o.object(obj, &p, "") {
-				o.rewind(mark)
-				o.element(3, key)
+			if mark := o.Mark(); !o.Object(obj, &p, "") {
+				o.Rewind(mark)
+				o.Element(3, key)
 			}
 		}
-		if o.len() > s.cfg.MaxResponseBytes {
+		if o.Len() > s.cfg.MaxResponseBytes {
 			return nil, s.tooLarge("ask for fewer keys, or for less of each object")
 		}
 	}
-	o.bounds(4, 5, snap)
+	o.Bounds(4, 5, snap)
 	return o, nil
 }
 
@@ -116,12 +108,12 @@ func (s *reader) tooLarge(advice string) error {
 }
 
 // byExample is the method Index.
-func (s *reader) byExample(ctx context.Context, req *indexv1.IndexRequest) (*out, error) {
+func (s *reader) byExample(ctx context.Context, req *indexv1.IndexRequest) (*message.Writer, error) {
 	c, err := s.collections.Find("collection", req.GetCollection())
 	if err != nil {
 		return nil, err
 	}
-	p, err := project(req.GetView(), req.GetFieldMask())
+	p, err := message.Project(req.GetView(), req.GetFieldMask())
 	if err != nil {
 		return nil, err
 	}
@@ -141,27 +133,27 @@ func (s *reader) byExample(ctx context.Context, req *indexv1.IndexRequest) (*out
 	if err := tolerate(err, req.GetStrict()); err != nil {
 		return nil, c.IndexError(err)
 	}
-	o := newOut()
+	o := message.New()
 	var faulty []string
 	beside := 0 // about what it takes to name them
 	for obj := range hits.After("") {
-		if !o.object(obj, &p, "") {
+		if !o.Object(obj, &p, "") {
 			faulty = append(faulty, obj.Key())
 			beside += naming(obj.Key(), "")
 		}
-		if o.len()+beside > s.cfg.MaxResponseBytes {
+		if o.Len()+beside > s.cfg.MaxResponseBytes {
 			return nil, s.tooLarge("use ByIndex, which has pages")
 		}
 	}
 	for _, v := range values {
-		o.element(2, readable(v))
+		o.Element(2, readable(v))
 	}
-	o.bounds(3, 5, snap)
+	o.Bounds(3, 5, snap)
 	for _, key := range faulty {
-		o.element(4, key)
+		o.Element(4, key)
 	}
 	if u := c.Unindexed(snap, req.GetIndex()); u != nil {
-		o.unindexed([]*indexv1.UnindexedObjects{u})
+		o.Unindexed([]*indexv1.UnindexedObjects{u})
 	}
 	return o, nil
 }

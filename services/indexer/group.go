@@ -5,12 +5,11 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc/mem"
-
 	"github.com/deltaplane/deltaplane/core/store"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/limit"
+	"github.com/deltaplane/deltaplane/services/indexer/message"
 )
 
 // errBehind says that changes which a watch has not been told are dropped.
@@ -23,7 +22,7 @@ var errBehind = errors.New("changes are dropped")
 type group struct {
 	key    string
 	filter selector
-	view   projection
+	view   message.Projection
 	most   chunkSize
 
 	requests *limit.Quota // of the service
@@ -31,7 +30,7 @@ type group struct {
 	// These belong to the pass under way; hub.mu guards them.
 	refs   int    // open watches
 	stamp  uint64 // number of the change looked at last
-	events []event
+	events []message.Event
 	bytes  int
 	first  uint64 // number of the change that events begin with
 
@@ -50,157 +49,30 @@ type group struct {
 // it.
 type cursor struct{ next uint64 }
 
-// block is some changes of a group made ready for the wire.
-type block struct {
-	frame       *frame
-	body        mem.BufferSlice // the events of frame
-	n, size     int             // of the events
-	cost        int             // memory beside the payloads
-	left        int             // cursors that have not taken it
-	first, last uint64          // numbers of the changes
-	at          place           // behind it; zero within a state
-	bounds      bounds
-	made        time.Time
-}
-
-// partCost is about what one more piece of a message takes.
-const partCost = 48
-
-// newBlock writes events, and where a reader is behind them.
-func newBlock(events []event, at place, b bounds) *block {
-	return writeBlock(events, false, at, b)
-}
-
-// writeBlock is newBlock that also says whether earlier events were left out.
-func writeBlock(events []event, folded bool, at place, b bounds) *block {
-	o := newOut()
-	o.changes(events)
-	if folded {
-		o.uint(2, 1)
-	}
-	size, cost := o.len(), len(o.buf)-o.from
-	body := o.shared()
-	o = newOut()
-	o.head(1, size)
-	head := o.flat()
-	o = newOut()
-	o.trailer(at, b)
-	tail := o.flat()
-	parts := make(mem.BufferSlice, 0, len(body)+2)
-	parts = append(append(append(parts, mem.SliceBuffer(head)), body...), mem.SliceBuffer(tail))
-	return &block{
-		frame: &frame{parts: parts}, body: parts[1 : len(parts)-1], n: len(events), size: size,
-		cost: cost + len(head) + len(tail) + partCost*len(parts), at: at, bounds: b, made: time.Now(),
-	}
-}
-
-// trailer ends a WatchResponse.
-func (o *out) trailer(at place, b bounds) {
-	if !at.isZero() {
-		o.place(5, at)
-	}
-	if !b.revision.IsZero() {
-		o.revision(6, b.revision)
-	}
-	if !b.upper.IsZero() {
-		o.revision(7, b.upper)
-	}
-}
-
-// changes writes the repeated field of an Events message.
-func (o *out) changes(list []event) {
-	for i := range list {
-		e := &list[i]
-		o.head(1, e.len())
-		o.uint(1, uint64(e.typ))
-		o.item(2, &e.item)
-		o.uint(3, uint64(e.reason))
-		if !e.position.IsZero() {
-			o.position(4, e.position)
-		}
-		if e.item.quarantined {
-			o.uint(5, 1)
-		}
-		if e.unknown {
-			o.uint(6, 1)
-		}
-		if e.unindexed {
-			o.uint(7, 1)
-		}
-	}
-}
-
-// flat returns what was written, without stored bytes, and gives o back.
-func (o *out) flat() []byte {
-	defer o.free()
-	return o.bytes()
-}
-
-// shared is what frame makes, in pieces that many streams may send: nothing of
-// it goes back to a pool.
-func (o *out) shared() mem.BufferSlice {
-	defer o.free()
-	buf := append(make([]byte, 0, len(o.buf)-o.from), o.buf[o.from:]...)
-	parts := make(mem.BufferSlice, 0, 2*len(o.cuts)+1)
-	at := 0
-	for _, c := range o.cuts {
-		end := c.at - o.from
-		if at < end {
-			parts = append(parts, mem.SliceBuffer(buf[at:end:end]))
-		}
-		parts = append(parts, mem.SliceBuffer(c.data))
-		at = end
-	}
-	if at < len(buf) {
-		parts = append(parts, mem.SliceBuffer(buf[at:]))
-	}
-	return parts
-}
-
-// merge makes one message of several blocks.
-func merge(blocks []*block) *frame {
-	if len(blocks) == 1 {
-		return blocks[0].frame
-	}
-	size, n := 0, 2
-	for _, b := range blocks {
-		size += b.size
-		n += len(b.body)
-	}
-	o := newOut()
-	o.head(1, size)
-	parts := append(make(mem.BufferSlice, 0, n), mem.SliceBuffer(o.flat()))
-	for _, b := range blocks {
-		parts = append(parts, b.body...)
-	}
-	last := blocks[len(blocks)-1].frame.parts
-	return &frame{parts: append(parts, last[len(last)-1])}
-}
-
 // event is what a change means to the group; false when nothing.
-func (g *group) event(snap *store.Snapshot, c *store.Change, items *items) (event, bool) {
+func (g *group) event(snap *store.Snapshot, c *store.Change, items *items) (message.Event, bool) {
 	had := c.Old != nil && g.filter.match(snap, c.Old)
 	has := c.New != nil && g.filter.match(snap, c.New)
 	switch {
 	case has && had:
-		return event{typ: deltav1.DeltaType_DELTA_TYPE_UPDATED, item: items.of(&g.view, c)}, true
+		return message.Event{Type: deltav1.DeltaType_DELTA_TYPE_UPDATED, Item: items.of(&g.view, c)}, true
 	case has:
-		return event{typ: deltav1.DeltaType_DELTA_TYPE_ADDED, item: items.of(&g.view, c)}, true
+		return message.Event{Type: deltav1.DeltaType_DELTA_TYPE_ADDED, Item: items.of(&g.view, c)}, true
 	case had && c.New != nil:
 		e := deletion(c.Key, c.New.UID(), c.RV, deltav1.DeleteReason_DELETE_REASON_FILTERED)
 		if g.filter.index != "" {
 			_, err := snap.Values(g.filter.index, c.New)
-			_, e.unindexed = errors.AsType[*store.FailedError](err)
+			_, e.Unindexed = errors.AsType[*store.FailedError](err)
 		}
 		return e, true
 	case had:
 		e := deletion(c.Key, c.Old.UID(), c.RV, deleteReasons[c.Reason])
 		if c.Final != nil {
-			e.final(items.of(&g.view, c))
+			e.Final(items.of(&g.view, c))
 		}
 		return e, true
 	default:
-		return event{}, false
+		return message.Event{}, false
 	}
 }
 
@@ -214,20 +86,11 @@ var deleteReasons = map[store.Reason]deltav1.DeleteReason{
 
 // deletion is that of an object of which nobody can tell what it was like in the
 // end, or which lives.
-func deletion(key, uid, rv string, reason deltav1.DeleteReason) event {
-	return event{
-		typ: deltav1.DeltaType_DELTA_TYPE_DELETED, item: item{key: key, uid: uid, rv: rv}, reason: reason,
-		unknown: reason != deltav1.DeleteReason_DELETE_REASON_FILTERED,
+func deletion(key, uid, rv string, reason deltav1.DeleteReason) message.Event {
+	return message.Event{
+		Type: deltav1.DeltaType_DELTA_TYPE_DELETED, Item: message.Item{Key: key, UID: uid, RV: rv}, Reason: reason,
+		Unknown: reason != deltav1.DeleteReason_DELETE_REASON_FILTERED,
 	}
-}
-
-// final makes a deletion one of a known object, as a view shows it. What is not
-// in the view stays as it was: a deletion has its version in any.
-func (e *event) final(it item) {
-	if it.quarantined {
-		return
-	}
-	e.item.payload, e.item.encoding, e.unknown = it.payload, it.encoding, false
 }
 
 // items remembers how one change looks in the views that were asked for, so
@@ -238,18 +101,18 @@ type items struct {
 }
 
 type viewed struct {
-	mask *maskNode
+	mask *message.Mask
 	keys bool
-	item item
+	item message.Item
 }
 
-func (m *items) of(p *projection, c *store.Change) item {
+func (m *items) of(p *message.Projection, c *store.Change) message.Item {
 	if m.n != c.N {
 		m.n, m.seen = c.N, m.seen[:0]
 	}
-	keys := p.view == indexv1.View_VIEW_KEYS
+	keys := p.View == indexv1.View_VIEW_KEYS
 	for i := range m.seen {
-		if v := &m.seen[i]; v.mask == p.mask && v.keys == keys {
+		if v := &m.seen[i]; v.mask == p.Mask && v.keys == keys {
 			return v.item
 		}
 	}
@@ -257,8 +120,8 @@ func (m *items) of(p *projection, c *store.Change) item {
 	if o == nil {
 		o = c.Final
 	}
-	it := p.item(o)
-	m.seen = append(m.seen, viewed{mask: p.mask, keys: keys, item: it})
+	it := p.Item(o)
+	m.seen = append(m.seen, viewed{mask: p.Mask, keys: keys, item: it})
 	return it
 }
 
@@ -278,10 +141,10 @@ func (g *group) take(c *cursor) (taken []*block, wake <-chan struct{}, err error
 	rest := g.blocks[c.next-g.base:]
 	for n < len(rest) {
 		b := rest[n]
-		if n > 0 && (events+b.n > g.most.events || size+b.size > g.most.bytes) {
+		if n > 0 && (events+b.n > g.most.events || size+b.Size > g.most.bytes) {
 			break
 		}
-		n, events, size = n+1, events+b.n, size+b.size
+		n, events, size = n+1, events+b.n, size+b.Size
 	}
 	if n == 0 {
 		return nil, g.wake, nil
@@ -337,7 +200,7 @@ func (g *group) drop(n int) {
 		if b.left > 0 && g.dropped.IsZero() {
 			g.dropped = b.made
 		}
-		g.cost -= b.cost
+		g.cost -= b.Cost
 		g.blocks[i] = nil
 	}
 	g.base += uint64(n)
@@ -355,10 +218,10 @@ func (g *group) add(b *block, limit int) {
 		return
 	}
 	g.blocks = append(g.blocks, b)
-	g.cost += b.cost
+	g.cost += b.Cost
 	n := 0
 	for cost := g.cost; cost > limit && n < len(g.blocks)-1; n++ {
-		cost -= g.blocks[n].cost
+		cost -= g.blocks[n].Cost
 	}
 	g.drop(n)
 	g.signal()

@@ -5,6 +5,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/services/indexer/limit"
+	"github.com/deltaplane/deltaplane/services/indexer/message"
 )
 
 // This file counts the memory of requests that wait: what a watch asks for and
@@ -24,16 +25,16 @@ const (
 )
 
 // charge counts an answer until it has been sent, and what its call takes beside.
-func (s *Service) charge(ctx context.Context, o *out, beside int) error {
-	n := o.own() + beside + sendCost
+func (s *Service) charge(ctx context.Context, o *message.Writer, beside int) error {
+	n := o.Own() + beside + sendCost
 	if n <= smallAnswer && s.requests.Lend(n) {
-		*o.lease = limit.Lease{From: s.requests, N: n, Lent: true}
+		*o.Lease = limit.Lease{From: s.requests, N: n, Lent: true}
 		return nil
 	}
 	client := rpc.Client(ctx)
 	if l := s.requests.Take(client, n); l != nil {
 		return s.requests.Refuse(l, "answers wait to be sent")
 	}
-	*o.lease = limit.Lease{From: s.requests, Client: client, N: n}
+	*o.Lease = limit.Lease{From: s.requests, Client: client, N: n}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
+	"github.com/deltaplane/deltaplane/services/indexer/message"
 )
 
 // What is counted is about what a request takes, or the limit would bound
@@ -86,9 +87,9 @@ func heap() uint64 {
 func TestAnswersCountUntilTheTransportLetsGo(t *testing.T) {
 	t.Parallel()
 	s := serving(t, func(c *Config) { c.MaxRequestBytes = 1 << 20 })
-	large := func() *out {
-		o := newOut()
-		o.buf = append(o.buf, make([]byte, 700<<10)...)
+	large := func() *message.Writer {
+		o := message.New()
+		o.Raw(1, make([]byte, 700<<10))
 		return o
 	}
 	o := large()
@@ -99,7 +100,7 @@ func TestAnswersCountUntilTheTransportLetsGo(t *testing.T) {
 	if st := rpc.Status(err, fault.Rules); rpc.Code(st) != codes.ResourceExhausted || rpc.Reason(st) != "REQUEST_MEMORY" || rpc.Info(st).GetMetadata()["limit_name"] != "max_request_bytes" || rpc.RetryDelay(st) <= 0 {
 		t.Errorf("a second large answer: %v, want RESOURCE_EXHAUSTED REQUEST_MEMORY that names the limit, with RetryInfo", err)
 	}
-	parts := o.parts()
+	parts := o.Parts()
 	if s.requests.Used() == 0 {
 		t.Error("an answer that is being sent is not counted")
 	}
@@ -116,16 +117,16 @@ func TestAnswersCountUntilTheTransportLetsGo(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	small := func() *out {
-		o := newOut()
-		o.string(1, strings.Repeat("x", 2000))
+	small := func() *message.Writer {
+		o := message.New()
+		o.Text(1, strings.Repeat("x", 2000))
 		return o
 	}
 	o = small()
-	if err := s.charge(t.Context(), o, 0); err != nil || !o.lease.Lent || s.requests.Used() < cap(o.buf) {
-		t.Errorf("a small answer: %v, %d bytes are counted, lent: %v; want it lent, with its buffer", err, s.requests.Used(), o.lease.Lent)
+	if err := s.charge(t.Context(), o, 0); err != nil || !o.Lease.Lent || s.requests.Used() < o.Own() {
+		t.Errorf("a small answer: %v, %d bytes are counted, lent: %v; want it lent, with its buffer", err, s.requests.Used(), o.Lease.Lent)
 	}
-	parts = o.parts()
+	parts = o.Parts()
 	if s.requests.Used() == 0 {
 		t.Error("a small answer that is being sent is not counted")
 	}
@@ -133,7 +134,7 @@ func TestAnswersCountUntilTheTransportLetsGo(t *testing.T) {
 	if n := s.requests.Used(); n != 0 {
 		t.Errorf("%d bytes are counted when the small answer was sent", n)
 	}
-	var waiting []*out
+	var waiting []*message.Writer
 	var refused error
 	for refused == nil && len(waiting) < 1000 {
 		o := small()
@@ -148,7 +149,7 @@ func TestAnswersCountUntilTheTransportLetsGo(t *testing.T) {
 		t.Errorf("%d small answers wait, and then: %v", len(waiting), refused)
 	}
 	for _, o := range waiting[1:] {
-		o.free()
+		o.Free()
 	}
 	if waiting = nil; s.requests.Used() == 0 {
 		t.Error("one that still waits is not counted")

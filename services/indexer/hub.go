@@ -10,6 +10,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
 	"github.com/deltaplane/deltaplane/services/indexer/limit"
+	"github.com/deltaplane/deltaplane/services/indexer/message"
 )
 
 // hub hands the changes of one collection to its watches. A pass, made by one
@@ -37,7 +38,7 @@ type hub struct {
 	open    int             // watches
 	snap    *store.Snapshot // that of the last pass; nil without watches
 	groups  map[string]*group
-	views   map[string]projection // by what makes them equal, so that those share a mask
+	views   map[string]message.Projection // by what makes them equal, so that those share a mask
 	byValue map[string]map[string][]*group
 	byScope map[string][]*group
 	rest    []*group // concerned by every change
@@ -67,7 +68,7 @@ func newHub(c *follow.Collection, limit int, requests *limit.Quota, scans chan s
 
 func (h *hub) clear() {
 	h.snap = nil
-	h.groups, h.views = map[string]*group{}, map[string]projection{}
+	h.groups, h.views = map[string]*group{}, map[string]message.Projection{}
 	h.byValue, h.byScope, h.rest = map[string]map[string][]*group{}, map[string][]*group{}, nil
 	h.byNeed, h.strict = map[need][]*group{}, map[*group]struct{}{}
 	h.touched, h.floor, h.items = nil, nil, items{}

@@ -5,6 +5,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/message"
 )
 
 // lag tells the reader once that the collection lags, and once that it does no more.
@@ -24,10 +25,9 @@ func (w *watcher) lag() error {
 	if err != nil {
 		return err
 	}
-	o := newOut()
-	o.head(laggingField, len(b))
-	o.buf = append(o.buf, b...)
-	return w.stream.SendMsg(o.frame())
+	o := message.New()
+	o.Raw(laggingField, b)
+	return w.stream.SendMsg(o.Frame())
 }
 
 // laggingField is the number of Lagging in a message of a watch.

@@ -7,13 +7,14 @@ import (
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
+	"github.com/deltaplane/deltaplane/services/indexer/message"
 )
 
 // answerFields are the field numbers of a page of objects in its message.
 // Objects are 1, the next token 2 and the revision 3 in all of them.
 type answerFields struct{ remaining, quarantined, revisions, named, leftOut, upper int }
 
-func (s *reader) list(ctx context.Context, req *indexv1.ListRequest) (*out, error) {
+func (s *reader) list(ctx context.Context, req *indexv1.ListRequest) (*message.Writer, error) {
 	t, err := s.targets(req.GetCollection(), req.GetClusters())
 	if err == nil {
 		err = t.skipping(req.GetSkipUnsynced())
@@ -28,7 +29,7 @@ func (s *reader) list(ctx context.Context, req *indexv1.ListRequest) (*out, erro
 	if err := ch.selectors(req.GetLabelSelector(), req.GetFieldSelector()); err != nil {
 		return nil, err
 	}
-	proj, err := project(req.GetView(), req.GetFieldMask())
+	proj, err := message.Project(req.GetView(), req.GetFieldMask())
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +44,7 @@ func (s *reader) list(ctx context.Context, req *indexv1.ListRequest) (*out, erro
 	return p.answer(ctx, &t, filters, &proj, answerFields{remaining: 4, quarantined: 5, revisions: 6, named: 7, leftOut: 8, upper: 9})
 }
 
-func (s *reader) byIndex(ctx context.Context, req *indexv1.ByIndexRequest) (*out, error) {
+func (s *reader) byIndex(ctx context.Context, req *indexv1.ByIndexRequest) (*message.Writer, error) {
 	t, err := s.targets(req.GetCollection(), req.GetClusters())
 	if err == nil {
 		err = t.skipping(req.GetSkipUnsynced())
@@ -61,7 +62,7 @@ func (s *reader) byIndex(ctx context.Context, req *indexv1.ByIndexRequest) (*out
 	if err := ch.selectors(req.GetLabelSelector(), req.GetFieldSelector()); err != nil {
 		return nil, err
 	}
-	proj, err := project(req.GetView(), req.GetFieldMask())
+	proj, err := message.Project(req.GetView(), req.GetFieldMask())
 	if err != nil {
 		return nil, err
 	}
@@ -110,8 +111,8 @@ func (fs *filters) of(c *follow.Collection) *filter {
 // pageWriter writes objects until a page is full.
 type pageWriter struct {
 	p       *page
-	o       *out
-	proj    *projection
+	o       *message.Writer
+	proj    *message.Projection
 	at      int // the part being written
 	n       int
 	lastAt  int
@@ -124,7 +125,7 @@ type pageWriter struct {
 
 // full reports whether the page has no room for one more object of a size.
 func (w *pageWriter) full(size int) bool {
-	return w.n > 0 && (w.n >= w.p.size || w.o.len()+w.beside+size > w.p.s.cfg.MaxPageBytes)
+	return w.n > 0 && (w.n >= w.p.size || w.o.Len()+w.beside+size > w.p.s.cfg.MaxPageBytes)
 }
 
 // written is the key that was written last.
@@ -151,17 +152,17 @@ func (w *pageWriter) objects(ctx context.Context, src *source, f *filter) (bool,
 		if !src.exact && !f.match(src.snap, obj) {
 			continue
 		}
-		size := w.proj.objectLen(obj)
+		size := w.proj.ObjectLen(obj)
 		if obj.Faulty() {
 			size += naming(obj.Key(), name)
 		}
 		if w.full(size) {
 			return false, nil
 		}
-		mark := w.o.mark()
-		ok := w.o.object(obj, w.proj, name)
-		if w.proj.mask != nil && w.n > 0 && w.o.len()+w.beside > w.p.s.cfg.MaxPageBytes { // only now its length is known
-			w.o.rewind(mark)
+		mark := w.o.Mark()
+		ok := w.o.Object(obj, w.proj, name)
+		if w.proj.Mask != nil && w.n > 0 && w.o.Len()+w.beside > w.p.s.cfg.MaxPageBytes { // only now its length is known
+			w.o.Rewind(mark)
 			return false, nil
 		}
 		if !ok {
@@ -190,13 +191,6 @@ func naming(key, collection string) int {
 	return 4*head + 2*len(key) + len(collection)
 }
 
-// located writes a QuarantinedKey as a field.
-func (o *out) located(field int, collection, key string) {
-	o.head(field, bytesLen(len(collection))+bytesLen(len(key)))
-	o.string(1, collection)
-	o.string(2, key)
-}
-
 // keys is objects for a view of keys of objects none of which is faulty.
 func (w *pageWriter) keys(hits store.Hits) bool {
 	after, bound := "", w.p.s.cfg.MaxPageBytes
@@ -204,10 +198,10 @@ func (w *pageWriter) keys(hits store.Hits) bool {
 		after = w.p.after
 	}
 	for key := range hits.KeysAfter(after) {
-		if w.n > 0 && (w.n >= w.p.size || w.o.len()+len(key) > bound) {
+		if w.n > 0 && (w.n >= w.p.size || w.o.Len()+len(key) > bound) {
 			return false
 		}
-		w.o.key(1, key)
+		w.o.Key(1, key)
 		w.lastKey = key
 		w.n++
 	}
@@ -220,8 +214,8 @@ func (w *pageWriter) keys(hits store.Hits) bool {
 const checkEvery = 4096
 
 // answer writes a page.
-func (p *page) answer(ctx context.Context, t *target, fs filters, proj *projection, fields answerFields) (*out, error) {
-	w := pageWriter{p: p, o: newOut(), proj: proj, lastAt: p.at}
+func (p *page) answer(ctx context.Context, t *target, fs filters, proj *message.Projection, fields answerFields) (*message.Writer, error) {
+	w := pageWriter{p: p, o: message.New(), proj: proj, lastAt: p.at}
 	more, total := false, uint64(0)
 	for at, part := range p.parts {
 		if at < p.at && fields.remaining == 0 {
@@ -237,7 +231,7 @@ func (p *page) answer(ctx context.Context, t *target, fs filters, proj *projecti
 			continue
 		}
 		whole := false
-		if proj.view == indexv1.View_VIEW_KEYS && src.exact && !src.whole && !p.many && part.snap.Faults() == 0 {
+		if proj.View == indexv1.View_VIEW_KEYS && src.exact && !src.whole && !p.many && part.snap.Faults() == 0 {
 			whole = w.keys(src.hits)
 		} else if whole, err = w.objects(ctx, &src, f); err != nil {
 			return nil, err
@@ -252,30 +246,30 @@ func (p *page) answer(ctx context.Context, t *target, fs filters, proj *projecti
 		left = p.remaining(fs, total, &w)
 	}
 	if more {
-		o.string(2, p.next(ctx, w.lastAt, w.written(), w.n))
+		o.Text(2, p.next(ctx, w.lastAt, w.written(), w.n))
 	}
 	if !p.many {
-		o.bounds(3, fields.upper, p.parts[0].snap)
+		o.Bounds(3, fields.upper, p.parts[0].snap)
 	}
 	if left > 0 {
-		o.uint(fields.remaining, left)
+		o.Uint(fields.remaining, left)
 	}
 	for _, f := range w.faulty {
-		o.element(fields.quarantined, f.key)
+		o.Element(fields.quarantined, f.key)
 	}
 	if p.many {
 		for _, f := range w.faulty {
-			o.located(fields.named, p.parts[f.part].c.Name, f.key)
+			o.Located(fields.named, p.parts[f.part].c.Name, f.key)
 		}
 		for _, part := range p.parts {
-			o.collectionRevision(fields.revisions, part)
+			o.CollectionRevision(fields.revisions, part.c.Name, part.snap)
 		}
 		for _, name := range t.without(p.parts) {
-			o.element(fields.leftOut, name)
+			o.Element(fields.leftOut, name)
 		}
 	}
 	for _, part := range p.parts {
-		o.unindexed(fs.of(part.c).unindexed(part.c, part.snap))
+		o.Unindexed(fs.of(part.c).unindexed(part.c, part.snap))
 	}
 	return o, nil
 }

@@ -188,16 +188,16 @@ func (h *hub) look(before, snap *store.Snapshot) bool {
 			if !ok {
 				return
 			}
-			if len(g.events) >= h.most.events || len(g.events) > 0 && g.bytes+len(e.item.payload) > h.most.bytes {
+			if len(g.events) >= h.most.events || len(g.events) > 0 && g.bytes+len(e.Item.Payload) > h.most.bytes {
 				h.flush(g, n-1, below, boundsOf(before).towards(snap))
 			}
 			if len(g.events) == 0 {
 				g.first = n
 				h.touched = append(h.touched, g)
 			}
-			e.position = at
+			e.Position = at
 			g.events = append(g.events, e)
-			g.bytes += e.len()
+			g.bytes += e.Len()
 		})
 	}
 	return true

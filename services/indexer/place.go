@@ -126,19 +126,3 @@ func (b bounds) towards(snap *store.Snapshot) bounds {
 	b.upper = snap.State().Upper
 	return b
 }
-
-func (p place) len() int {
-	return positionLen(p.at) + positionLen(p.told) + uintLen(p.selection)
-}
-
-// place writes a delta.v1.Position as a field.
-func (o *out) place(field int, p place) {
-	o.head(field, p.len())
-	o.uint(1, p.at.Epoch)
-	o.uint(2, p.at.Sequence)
-	o.uint(3, p.at.Term)
-	o.uint(4, p.told.Epoch)
-	o.uint(5, p.told.Sequence)
-	o.uint(6, p.told.Term)
-	o.uint(7, p.selection)
-}

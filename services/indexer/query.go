@@ -21,6 +21,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
+	"github.com/deltaplane/deltaplane/services/indexer/message"
 )
 
 // maxAnswers is how many answers of one stream may be in the making, or wait
@@ -228,7 +229,7 @@ func queryWait(d *durationpb.Duration) (time.Duration, error) {
 }
 
 // laterCall makes the answer of a call that may wait.
-type laterCall func(ctx context.Context) (*out, error)
+type laterCall func(ctx context.Context) (*message.Writer, error)
 
 // run answers a call that may wait.
 func (q *querier) run(ctx context.Context, c *queryCall, later laterCall) {
@@ -236,7 +237,7 @@ func (q *querier) run(ctx context.Context, c *queryCall, later laterCall) {
 	defer c.free()
 	defer func() { <-q.slots }()
 	defer c.give()
-	var o *out
+	var o *message.Writer
 	var err error
 	if c.kind == queryWaitForRevision { // has a small answer, and waits for all of its time
 		o, err = later(ctx)
@@ -279,13 +280,13 @@ func (p patient) pause() error { <-p.answers; return nil } //nolint:unparam // h
 func (p patient) resume()      { p.answers <- struct{}{} }
 
 // answer sends what became of a call.
-func (q *querier) answer(tag uint64, kind protowire.Number, o *out, err error) {
+func (q *querier) answer(tag uint64, kind protowire.Number, o *message.Writer, err error) {
 	if err != nil {
 		q.fail(tag, kind, err)
 		return
 	}
 	if err := q.s.charge(q.stream.Context(), o, 0); err != nil {
-		o.free()
+		o.Free()
 		q.fail(tag, kind, err)
 		return
 	}
@@ -293,8 +294,8 @@ func (q *querier) answer(tag uint64, kind protowire.Number, o *out, err error) {
 	q.send(tag, kind, o)
 }
 
-func (q *querier) send(tag uint64, field protowire.Number, o *out) {
-	o.wrap(tag, int(field))
+func (q *querier) send(tag uint64, field protowire.Number, o *message.Writer) {
+	o.Wrap(tag, int(field))
 	q.sending.Lock()
 	defer q.sending.Unlock()
 	_ = q.stream.SendMsg(o) // a stream that broke is found by its reader
@@ -317,10 +318,10 @@ func (q *querier) fail(tag uint64, kind protowire.Number, err error) {
 		e.RetryDelay = durationpb.New(d)
 	}
 	q.s.metrics.queries.WithLabelValues(queryNames[kind], codes.Code(e.Code).String()).Inc()
-	o := makeOut(outTiny)
-	if o.message(e) != nil { // text in it is not UTF-8
-		o = makeOut(outTiny)
-		_ = o.message(&indexv1.QueryError{Code: e.Code, Reason: e.Reason})
+	o := message.NewSmall()
+	if o.Message(e) != nil { // text in it is not UTF-8
+		o = message.NewSmall()
+		_ = o.Message(&indexv1.QueryError{Code: e.Code, Reason: e.Reason})
 	}
 	if q.s.charge(q.stream.Context(), o, 0) != nil && !q.beyond(o) {
 		return
@@ -330,11 +331,11 @@ func (q *querier) fail(tag uint64, kind protowire.Number, err error) {
 
 // beyond sends an error for which there is no memory: one at a time, so a stream
 // that is not read holds one of them. It reports false when the stream has ended.
-func (q *querier) beyond(o *out) bool {
+func (q *querier) beyond(o *message.Writer) bool {
 	select {
 	case q.last <- struct{}{}:
 		last := q.last // not q, through whose stream the transport holds o
-		o.lease.After = func() { <-last }
+		o.Lease.After = func() { <-last }
 		return true
 	case <-q.stream.Context().Done():
 		return false
@@ -396,7 +397,7 @@ func smallCount(r *plain[indexv1.CountRequest]) bool {
 // starter makes a call. Those that are small are tried at once, by the
 // goroutine that reads.
 func starter[R request[M], M any](
-	fresh func() R, call func(*server, context.Context, *M) (*out, error), small func(R) bool,
+	fresh func() R, call func(*server, context.Context, *M) (*message.Writer, error), small func(R) bool,
 ) func(*querier, *queryRequest) (laterCall, error) {
 	return func(q *querier, in *queryRequest) (laterCall, error) {
 		req := fresh()
@@ -413,7 +414,7 @@ func starter[R request[M], M any](
 				return nil, nil
 			}
 		}
-		return func(ctx context.Context) (*out, error) { return guarded(ctx, q.s, req.message(), call) }, nil
+		return func(ctx context.Context) (*message.Writer, error) { return guarded(ctx, q.s, req.message(), call) }, nil
 	}
 }
 
@@ -431,7 +432,7 @@ func decodeCall(data []byte, into any) error {
 }
 
 // guarded makes an error of a panic: one call must not end the others.
-func guarded[M any](ctx context.Context, s *server, m *M, call func(*server, context.Context, *M) (*out, error)) (o *out, err error) {
+func guarded[M any](ctx context.Context, s *server, m *M, call func(*server, context.Context, *M) (*message.Writer, error)) (o *message.Writer, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			s.slog.LogAttrs(ctx, slog.LevelError, "query panicked", slog.Any("panic", cause), slog.String("stack", string(debug.Stack())))
@@ -444,15 +445,15 @@ func guarded[M any](ctx context.Context, s *server, m *M, call func(*server, con
 var errPanicked = errors.New("call panicked")
 
 // generated adapts a method whose answer generated code writes.
-func generated[Req any, Resp proto.Message](call func(*server, context.Context, *Req) (Resp, error)) func(*server, context.Context, *Req) (*out, error) {
-	return func(s *server, ctx context.Context, req *Req) (*out, error) {
+func generated[Req any, Resp proto.Message](call func(*server, context.Context, *Req) (Resp, error)) func(*server, context.Context, *Req) (*message.Writer, error) {
+	return func(s *server, ctx context.Context, req *Req) (*message.Writer, error) {
 		resp, err := call(s, ctx, req)
 		if err != nil {
 			return nil, err
 		}
-		o := newOut()
-		if err := o.message(resp); err != nil {
-			o.free()
+		o := message.New()
+		if err := o.Message(resp); err != nil {
+			o.Free()
 			return nil, err
 		}
 		return o, nil

@@ -8,6 +8,7 @@ import (
 
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/message"
 )
 
 // seedWith adds messages and pieces of them.
@@ -94,11 +95,11 @@ func FuzzSelectorsMasksAndFields(f *testing.F) {
 			l.matches(labelsOf(map[string]string{"app": "web", "n": "4"}))
 		}
 		_, _ = parseFields(text)
-		p, err := project(indexv1.View_VIEW_UNSPECIFIED, &fieldmaskpb.FieldMask{Paths: []string{text, "metadata.name"}})
+		p, err := message.Project(indexv1.View_VIEW_UNSPECIFIED, &fieldmaskpb.FieldMask{Paths: []string{text, "metadata.name"}})
 		if err != nil {
 			return
 		}
-		out := p.payload([]byte(`{"metadata":{"name":"a","labels":{"app":"web"}},"spec":{"list":[{"x":1},2]}}`))
+		out := p.Payload([]byte(`{"metadata":{"name":"a","labels":{"app":"web"}},"spec":{"list":[{"x":1},2]}}`))
 		if len(out) == 0 {
 			t.Errorf("mask %q leaves nothing, not even an object", text)
 		}

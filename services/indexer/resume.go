@@ -9,6 +9,7 @@ import (
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
+	"github.com/deltaplane/deltaplane/services/indexer/message"
 )
 
 // The reasons of a gap.
@@ -43,7 +44,7 @@ func (w *watcher) goOn(ctx context.Context, snap *store.Snapshot, known *indexv1
 	rest := place{at: w.at, told: at}
 	inOrder := w.at.Term == at.Term && snap.State().Hazed <= w.at.Sequence
 	var items items
-	var events []event
+	var events []message.Event
 	size := 0
 	for n := next; n <= snap.LastChange(); n++ {
 		c, err := w.c.Store().Change(n)
@@ -54,7 +55,7 @@ func (w *watcher) goOn(ctx context.Context, snap *store.Snapshot, known *indexv1
 		if !ok {
 			continue
 		}
-		if most := w.group.most; len(events) >= most.events || len(events) > 0 && size+e.len() > most.bytes {
+		if most := w.group.most; len(events) >= most.events || len(events) > 0 && size+e.Len() > most.bytes {
 			behind := rest
 			if inOrder {
 				behind = rest.from(floor[n-next] - 1)
@@ -65,7 +66,7 @@ func (w *watcher) goOn(ctx context.Context, snap *store.Snapshot, known *indexv1
 			clear(events)
 			events, size = events[:0], 0
 		}
-		events, size = append(events, e), size+e.len()
+		events, size = append(events, e), size+e.Len()
 	}
 	w.at, w.bounds, w.told = snap.State().Position, boundsOf(snap), snap.LastChange()
 	if len(events) == 0 { // the reader has to learn that it is not told differences to what it has
@@ -113,10 +114,10 @@ func (w *watcher) lost(at delta.Position) string {
 // gap says that history is lost, and sends the state: of what the reader is
 // known to have, the differences.
 func (w *watcher) gap(ctx context.Context, reason string, known *indexv1.WatchRequest) error {
-	o := newOut()
-	o.head(4, bytesLen(len(reason)))
-	o.string(1, reason)
-	if err := w.stream.SendMsg(o.frame()); err != nil {
+	o := message.New()
+	o.Head(4, message.BytesLen(len(reason)))
+	o.Text(1, reason)
+	if err := w.stream.SendMsg(o.Frame()); err != nil {
 		return err
 	}
 	return w.initial(ctx, known)

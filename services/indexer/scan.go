@@ -11,6 +11,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/store"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
+	"github.com/deltaplane/deltaplane/services/indexer/message"
 )
 
 // scan is what readers have missed whose changes are not kept any more: the
@@ -162,33 +163,33 @@ func (m *missed) behind(sequence uint64) int {
 
 // part returns the events of one message, from an index on, the index behind
 // them, and up to which sequence that is all there is.
-func (m *missed) part(g *group, i int) (events []event, next int, at uint64) {
+func (m *missed) part(g *group, i int) (events []message.Event, next int, at uint64) {
 	size := 0
 	for ; i < len(m.list); i++ {
 		e, ok := g.latest(m.snap, m.list[i])
 		if !ok {
 			continue
 		}
-		if len(events) >= g.most.events || len(events) > 0 && size+e.len() > g.most.bytes {
+		if len(events) >= g.most.events || len(events) > 0 && size+e.Len() > g.most.bytes {
 			// Keys that were swept together share a sequence: resuming from one below repeats them and loses none.
 			return events, i, m.list[i].sequence() - 1
 		}
-		events, size = append(events, e), size+e.len()
+		events, size = append(events, e), size+e.Len()
 	}
 	return events, i, m.snap.State().Position.Sequence
 }
 
 // latest is what the newest of a key means to the group: whether a reader has a
 // key that is not chosen is not known, so it is told to forget it.
-func (g *group) latest(snap *store.Snapshot, l latest) (event, bool) {
-	var e event
+func (g *group) latest(snap *store.Snapshot, l latest) (message.Event, bool) {
+	var e message.Event
 	switch {
 	case l.tomb != nil:
 		e = deletion(l.tomb.Key, l.tomb.UID, l.tomb.RV, deleteReasons[l.tomb.Reason])
 	case g.filter.match(snap, l.object):
-		return event{typ: deltav1.DeltaType_DELTA_TYPE_UPDATED, item: g.view.item(l.object)}, true
+		return message.Event{Type: deltav1.DeltaType_DELTA_TYPE_UPDATED, Item: g.view.Item(l.object)}, true
 	default:
 		e = deletion(l.object.Key(), l.object.UID(), l.object.RV(), deltav1.DeleteReason_DELETE_REASON_FILTERED)
 	}
-	return e, g.filter.namespaces == nil || contains(g.filter.namespaces, store.Namespace(e.item.key))
+	return e, g.filter.namespaces == nil || contains(g.filter.namespaces, store.Namespace(e.Item.Key))
 }

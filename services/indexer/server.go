@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc"
 
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/message"
 )
 
 // server is the IndexService. Methods whose answers are stored bytes return
@@ -64,7 +65,7 @@ func (p *plain[M]) release()    {}
 // unary is what protoc-gen-go-grpc generates for a method, but for the types of
 // request and answer. After an error the request is left to the collector: the
 // error may hold its strings.
-func unary[R request[M], M any](name string, fresh func() R, call func(*server, context.Context, *M) (*out, error)) grpc.MethodHandler {
+func unary[R request[M], M any](name string, fresh func() R, call func(*server, context.Context, *M) (*message.Writer, error)) grpc.MethodHandler {
 	return func(srv any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 		req := fresh()
 		if err := dec(req.target()); err != nil {
@@ -77,7 +78,7 @@ func unary[R request[M], M any](name string, fresh func() R, call func(*server, 
 				return nil, err
 			}
 			if err := s.charge(ctx, o, streamCost); err != nil {
-				o.free()
+				o.Free()
 				return nil, err
 			}
 			req.release()

@@ -8,6 +8,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/store"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/message"
 )
 
 const (
@@ -41,8 +42,8 @@ type state struct {
 
 // chunk is one message of a state.
 type chunk struct {
-	frame *frame // nil when it would be empty
-	last  string // key of the last object looked at
+	frame *message.Frame // nil when it would be empty
+	last  string         // key of the last object looked at
 	end   bool
 	own   int  // memory of the frame beside stored bytes
 	kept  bool // for others, and counted
@@ -177,7 +178,7 @@ func (g *group) chunk(snap *store.Snapshot, after string, known map[string]strin
 	if err != nil {
 		return nil, err
 	}
-	var events []event
+	var events []message.Event
 	size, own, ch := 0, 0, &chunk{last: after, end: true}
 	for o := range src.after(after) {
 		if !src.exact && !g.filter.match(snap, o) {
@@ -189,27 +190,27 @@ func (g *group) chunk(snap *store.Snapshot, after string, known map[string]strin
 			ch.last = key
 			continue
 		}
-		e := event{typ: deltav1.DeltaType_DELTA_TYPE_ADDED, item: g.view.item(o)}
-		if len(events) >= g.most.events || len(events) > 0 && size+e.len() > g.most.bytes {
+		e := message.Event{Type: deltav1.DeltaType_DELTA_TYPE_ADDED, Item: g.view.Item(o)}
+		if len(events) >= g.most.events || len(events) > 0 && size+e.Len() > g.most.bytes {
 			ch.end = false
 			break
 		}
-		if _, codec := o.Stored(); codec != nil || g.view.mask != nil {
-			own += len(e.item.payload)
+		if _, codec := o.Stored(); codec != nil || g.view.Mask != nil {
+			own += len(e.Item.Payload)
 		}
 		delete(known, key)
-		events, size, ch.last = append(events, e), size+e.len(), key
+		events, size, ch.last = append(events, e), size+e.Len(), key
 	}
 	if len(events) > 0 {
 		b := newBlock(events, place{}, bounds{}.towards(snap))
-		ch.frame, ch.own = b.frame, b.cost+own
+		ch.frame, ch.own = b.Frame, b.Cost+own
 	}
 	return ch, nil
 }
 
 // forgotten writes that keys a reader has are gone, or not chosen in a snapshot.
-func forgotten(snap *store.Snapshot, keys []string) *frame {
-	events := make([]event, 0, len(keys))
+func forgotten(snap *store.Snapshot, keys []string) *message.Frame {
+	events := make([]message.Event, 0, len(keys))
 	for _, key := range keys {
 		if o := snap.Get(key); o != nil {
 			events = append(events, deletion(key, o.UID(), o.RV(), deltav1.DeleteReason_DELETE_REASON_FILTERED))
@@ -217,7 +218,7 @@ func forgotten(snap *store.Snapshot, keys []string) *frame {
 		}
 		events = append(events, deletion(key, "", "", deltav1.DeleteReason_DELETE_REASON_INFERRED))
 	}
-	return newBlock(events, place{}, bounds{}.towards(snap)).frame
+	return newBlock(events, place{}, bounds{}.towards(snap)).Frame
 }
 
 // knownOf is what a reader says it has. In another epoch resource versions mean

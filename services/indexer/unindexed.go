@@ -4,16 +4,9 @@ import (
 	"errors"
 	"slices"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/deltaplane/deltaplane/core/store"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
-)
-
-const (
-	// unindexedField is the number of UnindexedObjects in every answer.
-	unindexedField = 20
 )
 
 // tolerate leaves out the error of an index that has no values for some objects,
@@ -41,16 +34,4 @@ func (f *filter) unindexed(c *follow.Collection, snap *store.Snapshot) (list []*
 		}
 	}
 	return list
-}
-
-// unindexed writes them.
-func (o *out) unindexed(list []*indexv1.UnindexedObjects) {
-	for _, u := range list {
-		b, err := proto.Marshal(u)
-		if err != nil { // a key that is not UTF-8
-			b, _ = proto.Marshal(&indexv1.UnindexedObjects{Index: u.GetIndex(), Count: u.GetCount(), Collection: u.GetCollection()})
-		}
-		o.head(unindexedField, len(b))
-		o.buf = append(o.buf, b...)
-	}
 }

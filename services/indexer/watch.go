@@ -16,6 +16,7 @@ import (
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
+	"github.com/deltaplane/deltaplane/services/indexer/message"
 )
 
 const (
@@ -42,7 +43,7 @@ type watcher struct {
 	hub    *hub
 	stream grpc.ServerStream
 	filter selector
-	view   projection
+	view   message.Projection
 	slow   indexv1.WhenSlow
 	every  time.Duration
 	least  delta.Revision // that the state must have reached
@@ -95,7 +96,7 @@ func (s *watches) newWatcher(req *indexv1.WatchRequest, stream grpc.ServerStream
 	if w.filter, err = watchFilter(c, req); err != nil {
 		return nil, err
 	}
-	if w.view, err = project(req.GetView(), req.GetFieldMask()); err != nil {
+	if w.view, err = message.Project(req.GetView(), req.GetFieldMask()); err != nil {
 		return nil, err
 	}
 	if w.least, err = parseRevision("consistency.at_least", req.GetConsistency().GetAtLeast()); err != nil {
@@ -251,12 +252,12 @@ func (w *watcher) initial(ctx context.Context, req *indexv1.WatchRequest) error 
 			return err
 		}
 	}
-	o := newOut()
-	o.head(2, 0) // InitialStateEnd
+	o := message.New()
+	o.Head(2, 0) // InitialStateEnd
 	w.safe, at = at.at, w.filter.by(at)
-	o.trailer(at, w.bounds)
-	o.unindexed(w.filter.unindexed(w.c, w.hub.current()))
-	return w.stream.SendMsg(o.frame()) // with the place still held
+	o.Trailer(behind(at, w.bounds))
+	o.Unindexed(w.filter.unindexed(w.c, w.hub.current()))
+	return w.stream.SendMsg(o.Frame()) // with the place still held
 }
 
 // objects sends the objects of a state, and the keys that are known and not
@@ -403,7 +404,7 @@ func (w *watcher) deliver(blocks []*block) error {
 // send sends one message that is for this watch alone.
 func (w *watcher) send(b *block) error {
 	w.safe, w.spoke = b.at.at, true
-	return w.stream.SendMsg(b.frame)
+	return w.stream.SendMsg(b.Frame)
 }
 
 // bookmark says that nothing more happened up to now, if the reader was told
@@ -420,9 +421,9 @@ func (w *watcher) bookmark() error {
 // note sends a bookmark.
 func (w *watcher) note(at place, b bounds) error {
 	w.bounds, w.safe = b, at.at
-	o := newOut()
-	o.head(3, 0)
-	o.trailer(w.filter.by(at), b)
-	o.unindexed(w.filter.unindexed(w.c, w.hub.current()))
-	return w.stream.SendMsg(o.frame())
+	o := message.New()
+	o.Head(3, 0)
+	o.Trailer(behind(w.filter.by(at), b))
+	o.Unindexed(w.filter.unindexed(w.c, w.hub.current()))
+	return w.stream.SendMsg(o.Frame())
 }

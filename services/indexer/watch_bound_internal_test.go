@@ -9,6 +9,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/indexertest"
+	"github.com/deltaplane/deltaplane/services/indexer/message"
 )
 
 // For a watch that is never read no more is kept than the ring keeps, however
@@ -126,7 +127,7 @@ func TestWhatWatchesHoldIsCountedForAllCollections(t *testing.T) {
 		}
 		sums = append(sums, s.WatchMemory())
 	}
-	if sums[0] < 3*partCost || sums[1] != 2*sums[0] {
+	if sums[0] < 3*message.PartCost || sums[1] != 2*sums[0] {
 		t.Errorf("%d bytes with one collection, %d with two: want some for the first and as many for the second", sums[0], sums[1])
 	}
 	for _, f := range leave {

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace/noop"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
@@ -19,6 +20,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
 	"github.com/deltaplane/deltaplane/services/indexer/indexertest"
 	"github.com/deltaplane/deltaplane/services/indexer/limit"
+	"github.com/deltaplane/deltaplane/services/indexer/message"
 )
 
 // tape is a stream that decodes what a watch sends. Every message waits to be
@@ -32,7 +34,9 @@ type tape struct {
 
 func (s *tape) SendMsg(m any) error {
 	resp := &indexv1.WatchResponse{}
-	decode(s.t, m.(*frame), resp)
+	if err := proto.Unmarshal(m.(*message.Frame).Parts.Materialize(), resp); err != nil {
+		s.t.Error(err)
+	}
 	select {
 	case s.heard <- resp:
 		return nil

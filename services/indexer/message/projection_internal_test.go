@@ -1,4 +1,4 @@
-package indexer
+package message
 
 import (
 	"strconv"
@@ -25,7 +25,7 @@ func TestPathsOfFieldMasksAreRefusedByName(t *testing.T) {
 		"metadata.name,status": "',' is not part", "a b": "' ' is not part", "a\tb": "'\\t' is not part", "/metadata/name": "joined by dots",
 		"a." + strings.Repeat("x", maxMaskPath): "longer than", "kind.x": "kind has no fields", "metadata.name.first": "metadata.name has no fields",
 	} {
-		_, err := project(indexv1.View_VIEW_UNSPECIFIED, &fieldmaskpb.FieldMask{Paths: []string{"status.phase", path}})
+		_, err := Project(indexv1.View_VIEW_UNSPECIFIED, &fieldmaskpb.FieldMask{Paths: []string{"status.phase", path}})
 		st := rpc.Status(err, fault.Rules)
 		if got := rpc.Violations(st)["field_mask.paths[1]"]; rpc.Code(st) != codes.InvalidArgument || !strings.Contains(got, why) || path != "" && !strings.Contains(got, strconv.Quote(path)[1:min(10, len(path))]) {
 			t.Errorf("%q: %v, violation %q, want one of paths[1] that tells it and says %q", path, err, got, why)
@@ -37,12 +37,12 @@ func TestPathsOfFieldMasksAreRefusedByName(t *testing.T) {
 		"metadata.labels.`k8s.io/z`": `{"metadata":{"labels":{"k8s.io/z":"w"}}}`, "list.name": `{"list":[{"name":"one"},{},null]}`,
 		"none": `{}`, "none.deeper": `{}`, "text.deeper": `{}`, "metadata.none": `{"metadata":{}}`, "list.v.deeper": `{"list":[{},{},null]}`,
 	} {
-		p, err := project(indexv1.View_VIEW_UNSPECIFIED, &fieldmaskpb.FieldMask{Paths: []string{path}})
+		p, err := Project(indexv1.View_VIEW_UNSPECIFIED, &fieldmaskpb.FieldMask{Paths: []string{path}})
 		if err != nil {
 			t.Errorf("%q: %v", path, err)
 			continue
 		}
-		if got := string(p.payload(payload)); got != want {
+		if got := string(p.Payload(payload)); got != want {
 			t.Errorf("%q leaves %s, want %s", path, got, want)
 		}
 	}

@@ -1,4 +1,4 @@
-package indexer
+package message
 
 import (
 	"errors"
@@ -13,23 +13,23 @@ import (
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
 
-// projection is how much of each object an answer holds.
-type projection struct {
-	view indexv1.View
-	mask *maskNode // nil without a field mask
+// Projection is how much of each object an answer holds.
+type Projection struct {
+	View indexv1.View
+	Mask *Mask // nil without a field mask
 }
 
 // metadataMask is VIEW_METADATA.
-var metadataMask = &maskNode{kids: map[string]*maskNode{"apiVersion": {}, "kind": {}, "metadata": {}}}
+var metadataMask = &Mask{kids: map[string]*Mask{"apiVersion": {}, "kind": {}, "metadata": {}}}
 
-// project checks what a request asks for. Only one of view and mask may be set.
-func project(view indexv1.View, mask *fieldmaskpb.FieldMask) (projection, error) {
-	p := projection{view: view}
+// Project checks what a request asks for. Only one of view and mask may be set.
+func Project(view indexv1.View, mask *fieldmaskpb.FieldMask) (Projection, error) {
+	p := Projection{View: view}
 	if _, ok := indexv1.View_name[int32(view)]; !ok {
 		return p, rpc.InvalidArgument("view", fmt.Sprintf("%d is not a view", view))
 	}
 	if view == indexv1.View_VIEW_METADATA {
-		p.mask = metadataMask
+		p.Mask = metadataMask
 	}
 	if mask == nil {
 		return p, nil
@@ -38,23 +38,23 @@ func project(view indexv1.View, mask *fieldmaskpb.FieldMask) (projection, error)
 		return p, rpc.InvalidArgument("field_mask", "excludes view")
 	}
 	var err error
-	p.mask, err = parseMask(mask.GetPaths())
+	p.Mask, err = parseMask(mask.GetPaths())
 	return p, err
 }
 
-// maskNode is a tree of the names to keep; a node without kids keeps all.
-type maskNode struct{ kids map[string]*maskNode }
+// Mask is a tree of the names to keep; a node without kids keeps all.
+type Mask struct{ kids map[string]*Mask }
 
 const maxMaskPaths = 100
 
-func parseMask(paths []string) (*maskNode, error) {
+func parseMask(paths []string) (*Mask, error) {
 	switch {
 	case len(paths) == 0:
 		return nil, rpc.InvalidArgument("field_mask", "has no paths")
 	case len(paths) > maxMaskPaths:
 		return nil, rpc.InvalidArgument("field_mask", fmt.Sprintf("%d paths, at most %d", len(paths), maxMaskPaths))
 	}
-	root := &maskNode{}
+	root := &Mask{}
 	var errs []error
 	for i, path := range paths {
 		names, err := splitPath(path)
@@ -118,7 +118,7 @@ func splitPath(path string) ([]string, error) {
 	}
 }
 
-func (n *maskNode) add(names []string) {
+func (n *Mask) add(names []string) {
 	for i, name := range names {
 		if i > 0 && n.kids == nil {
 			return // a shorter path keeps all of this already
@@ -127,9 +127,9 @@ func (n *maskNode) add(names []string) {
 		switch {
 		case kid == nil:
 			if n.kids == nil {
-				n.kids = map[string]*maskNode{}
+				n.kids = map[string]*Mask{}
 			}
-			kid = &maskNode{}
+			kid = &Mask{}
 			n.kids[name] = kid
 			kid.build(names[i+1:])
 			return
@@ -141,26 +141,26 @@ func (n *maskNode) add(names []string) {
 	}
 }
 
-func (n *maskNode) build(names []string) {
+func (n *Mask) build(names []string) {
 	for _, name := range names {
-		kid := &maskNode{}
-		n.kids = map[string]*maskNode{name: kid}
+		kid := &Mask{}
+		n.kids = map[string]*Mask{name: kid}
 		n = kid
 	}
 }
 
-// payload returns the part of an object's bytes that the projection keeps; the
+// Payload returns the part of an object's bytes that the projection keeps; the
 // bytes themselves when that is all.
-func (p *projection) payload(payload []byte) []byte {
-	if p.mask == nil {
+func (p *Projection) Payload(payload []byte) []byte {
+	if p.Mask == nil {
 		return payload
 	}
-	return pick(make([]byte, 0, 512), gjson.Parse(unsafe.String(unsafe.SliceData(payload), len(payload))), p.mask)
+	return pick(make([]byte, 0, 512), gjson.Parse(unsafe.String(unsafe.SliceData(payload), len(payload))), p.Mask)
 }
 
 // pick appends the parts of a value that a mask keeps. Names inside an array
 // are kept in each of its elements; a name that is not there is left out.
-func pick(dst []byte, v gjson.Result, n *maskNode) []byte {
+func pick(dst []byte, v gjson.Result, n *Mask) []byte {
 	switch {
 	case n.kids == nil:
 		return append(dst, v.Raw...)

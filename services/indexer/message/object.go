@@ -1,4 +1,4 @@
-package indexer
+package message
 
 import (
 	"unicode/utf8"
@@ -11,16 +11,16 @@ import (
 // objectField is the field of objects in every message that has some.
 const objectField = 1
 
-// object writes an index.v1.Object as a projection asks, with its collection
+// Object writes an index.v1.Object as a projection asks, with its collection
 // unless that is empty. It reports whether the object could be read: a faulty
 // one is written without payload and encoding.
-func (o *out) object(obj *store.Object, p *projection, collection string) bool {
+func (o *Writer) Object(obj *store.Object, p *Projection, collection string) bool {
 	o.room(2 * copyBelow) // about what one takes whose payload is not copied
-	if p.view == indexv1.View_VIEW_KEYS {
+	if p.View == indexv1.View_VIEW_KEYS {
 		if collection == "" {
-			o.key(objectField, obj.Key())
+			o.Key(objectField, obj.Key())
 		} else {
-			o.item(objectField, &item{key: obj.Key(), collection: collection})
+			o.item(objectField, &Item{Key: obj.Key(), collection: collection})
 		}
 		return !obj.Faulty()
 	}
@@ -30,14 +30,14 @@ func (o *out) object(obj *store.Object, p *projection, collection string) bool {
 	}
 	_, codec := obj.Stored()
 	switch {
-	case p.mask != nil || codec == nil:
+	case p.Mask != nil || codec == nil:
 		payload, err := obj.Payload()
 		if err != nil {
 			o.body(obj, nil, 0, collection)
 			return false
 		}
-		if p.mask != nil {
-			payload = p.payload(payload)
+		if p.Mask != nil {
+			payload = p.Payload(payload)
 			o.made += len(payload)
 		}
 		o.body(obj, payload, len(payload), collection)
@@ -59,7 +59,7 @@ func (o *out) object(obj *store.Object, p *projection, collection string) bool {
 }
 
 // body writes an Object with a payload that is at hand; none when n is zero.
-func (o *out) body(obj *store.Object, payload []byte, n int, collection string) {
+func (o *Writer) body(obj *store.Object, payload []byte, n int, collection string) {
 	o.head4(obj, n, collection)
 	if n > 0 && n < copyBelow {
 		o.buf = append(o.buf, payload...)
@@ -72,39 +72,39 @@ func (o *out) body(obj *store.Object, payload []byte, n int, collection string) 
 
 // head4 writes an Object up to the bytes of its payload, which are n, and
 // returns n.
-func (o *out) head4(obj *store.Object, n int, collection string) int {
+func (o *Writer) head4(obj *store.Object, n int, collection string) int {
 	key := obj.Key()
 	uid, rv := obj.UIDLen(), obj.RVLen()
-	size := bytesLen(len(key)) + bytesLen(uid) + bytesLen(rv) + bytesLen(n) + bytesLen(len(collection))
+	size := BytesLen(len(key)) + BytesLen(uid) + BytesLen(rv) + BytesLen(n) + BytesLen(len(collection))
 	if n > 0 {
 		size += uintLen(uint64(deltav1.Encoding_ENCODING_JSON))
 	}
-	o.head(objectField, size)
-	o.string(1, key)
+	o.Head(objectField, size)
+	o.Text(1, key)
 	if uid > 0 {
-		o.head(2, uid)
+		o.Head(2, uid)
 		at := len(o.buf)
 		o.buf = obj.AppendUID(o.buf)
 		ascii(o.buf[at:])
 	}
 	if rv > 0 {
-		o.head(3, rv)
+		o.Head(3, rv)
 		at := len(o.buf)
 		o.buf = obj.AppendRV(o.buf)
 		ascii(o.buf[at:])
 	}
 	if n > 0 {
-		o.head(4, n)
+		o.Head(4, n)
 	}
 	return n
 }
 
 // tail writes what stands behind the payload.
-func (o *out) tail(n int, collection string) {
+func (o *Writer) tail(n int, collection string) {
 	if n > 0 {
-		o.uint(5, uint64(deltav1.Encoding_ENCODING_JSON))
+		o.Uint(5, uint64(deltav1.Encoding_ENCODING_JSON))
 	}
-	o.string(6, collection)
+	o.Text(6, collection)
 }
 
 // ascii makes text that is not UTF-8 readable: one such would keep a client from
@@ -120,12 +120,12 @@ func ascii(b []byte) {
 	}
 }
 
-// objectLen is about what an object adds to a message, at least its payload.
-func (p *projection) objectLen(obj *store.Object) int {
-	if p.view == indexv1.View_VIEW_KEYS {
+// ObjectLen is about what an object adds to a message, at least its payload.
+func (p *Projection) ObjectLen(obj *store.Object) int {
+	if p.View == indexv1.View_VIEW_KEYS {
 		return len(obj.Key()) + 4
 	}
-	if p.mask != nil {
+	if p.Mask != nil {
 		return 0
 	}
 	return len(obj.Key()) + obj.Size() + 80
