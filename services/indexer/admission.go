@@ -213,12 +213,12 @@ func (l *line) len() (taken, waiting int) {
 
 // admit waits until the watch may begin with its state.
 func (w *watcher) admit(ctx context.Context) (done func(), err error) {
-	src, err := w.filter.source(w.hub.current())
+	src, err := w.filter.Source(w.hub.current())
 	if err != nil {
 		return nil, w.c.IndexError(err)
 	}
-	l := w.s.lines.of(src.total)
+	l := w.s.lines.of(src.Total)
 	taken, _ := l.len()
 	w.waited = w.waited || taken >= l.places
-	return l.enter(ctx, rpc.Client(ctx), w.s.waits.stopping, w.s.waits.maxWait)
+	return l.enter(ctx, rpc.Client(ctx), w.s.waits.Stopping, w.s.waits.MaxWait)
 }

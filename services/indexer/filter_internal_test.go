@@ -13,10 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/deltaplane/deltaplane/core/store"
-	"github.com/deltaplane/deltaplane/internal/rpc"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/define"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
+	"github.com/deltaplane/deltaplane/services/indexer/filter"
 	"github.com/deltaplane/deltaplane/services/indexer/message"
 )
 
@@ -312,69 +312,24 @@ func (s *server) compare(t *testing.T, r chooser, clusters map[string][]podFacts
 	}
 }
 
-func TestSelectorsThatAreTooLargeAreRefused(t *testing.T) {
-	t.Parallel()
-	many := func(n int, term string) string { return strings.TrimSuffix(strings.Repeat(term+",", n), ",") }
-	for name, text := range map[string]string{
-		"10,000 requirements": many(10_000, "a!=b"),
-		"10,000 values":       "a in (" + many(10_000, "b") + ")",
-		"one long term":       strings.Repeat("a", maxSelector+1),
-	} {
-		if _, err := parseLabels(text); rpc.Violations(rpc.Status(err, nil))["label_selector"] == "" {
-			t.Errorf("label selector with %s: %.100v", name, err)
-		}
-		if _, err := parseFields(text); rpc.Violations(rpc.Status(err, nil))["field_selector"] == "" {
-			t.Errorf("field selector with %s: %.100v", name, err)
-		}
-	}
-	if _, err := parseLabels(many(maxTerms, "a!=b")); err != nil {
-		t.Errorf("%d terms: %v", maxTerms, err)
-	}
-}
-
-func FuzzSelectorsMeanWhatKubernetesTakesThemToMean(f *testing.F) {
-	for _, text := range []string{"a=b,c!=d", "a in (b,c),!d", "a>1,b<2", "a notin (,b)", "a,", "x in (", "==", strings.Repeat("!a,", 9) + "b"} {
-		f.Add(text, "a=b,c=d")
-	}
-	f.Fuzz(func(t *testing.T, text, pairs string) {
-		set := map[string]string{}
-		for pair := range strings.SplitSeq(pairs, ",") {
-			if name, value, ok := strings.Cut(pair, "="); ok {
-				set[name] = value
-			}
-		}
-		got, err := parseLabels(text)
-		want, wantErr := labels.Parse(text)
-		if err != nil {
-			if wantErr == nil && checkSelector("", text) == nil {
-				t.Fatalf("%q is refused: %v", text, err)
-			}
-			return
-		}
-		if l := labelsOf(set); wantErr != nil || (got == nil || got.matches(l)) != want.Matches(labels.Set(set)) {
-			t.Errorf("%q of %v: %v, want %v (%v)", text, set, got == nil || got.matches(l), want.Matches(labels.Set(set)), wantErr)
-		}
-	})
-}
-
 func TestAFaultyObjectDoesNotMakeSelectorsLookAtAllOthers(t *testing.T) {
 	t.Parallel()
 	s := serving(t, nil)
 	pods := herd(300, 3, 0)
 	c := s.fill(t, "dev", pods)
 	c.Store().Apply(store.Batch{Ops: []store.Op{{Doubt: &store.Doubt{Key: pods[7].key(), Epoch: 1, Sequence: 10_000, Fault: "checksum"}}}}, time.Now())
-	var ch choice
-	if err := ch.selectors("app=a3", ""); err != nil {
+	var ch filter.Choice
+	if err := ch.Selectors("app=a3", ""); err != nil {
 		t.Fatal(err)
 	}
-	f, err := newFilter(c, ch)
+	f, err := filter.New(c, ch)
 	if err != nil {
 		t.Fatal(err)
 	}
 	snap := c.Snapshot()
-	src, err := f.source(snap)
-	if err != nil || snap.Faults() != 1 || src.whole || src.total != 6+1 || src.exact {
+	src, err := f.Source(snap)
+	if err != nil || snap.Faults() != 1 || src.Whole || src.Total != 6+1 || src.Exact {
 		t.Errorf("source() holds %d of %d objects (whole %v, exact %v, %d faults), %v; want the 6 with the label and the faulty one",
-			src.total, snap.Len(), src.whole, src.exact, snap.Faults(), err)
+			src.Total, snap.Len(), src.Whole, src.Exact, snap.Faults(), err)
 	}
 }

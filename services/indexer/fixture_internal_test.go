@@ -93,11 +93,3 @@ func (p *podFacts) record(at uint64) delta.Record {
 	}
 	return r
 }
-
-func labelsOf(set map[string]string) *store.Labels {
-	var pairs []store.Pair
-	for name, value := range set {
-		pairs = append(pairs, store.Pair{Name: name, Value: value})
-	}
-	return store.NewLabels(pairs)
-}

@@ -9,6 +9,7 @@ import (
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/extract"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
+	"github.com/deltaplane/deltaplane/services/indexer/filter"
 	"github.com/deltaplane/deltaplane/services/indexer/message"
 )
 
@@ -34,7 +35,7 @@ func (s *reader) get(ctx context.Context, req *indexv1.GetRequest) (*message.Wri
 	if err != nil {
 		return nil, err
 	}
-	snap, err := s.read(ctx, c, req.GetConsistency())
+	snap, err := s.Read(ctx, c, req.GetConsistency())
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +74,7 @@ func (s *reader) batchGet(ctx context.Context, req *indexv1.BatchGetRequest) (*m
 	if err != nil {
 		return nil, err
 	}
-	snap, err := s.read(ctx, c, req.GetConsistency())
+	snap, err := s.Read(ctx, c, req.GetConsistency())
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +122,7 @@ func (s *reader) byExample(ctx context.Context, req *indexv1.IndexRequest) (*mes
 	if err != nil {
 		return nil, rpc.InvalidField("object", err)
 	}
-	snap, err := s.read(ctx, c, req.GetConsistency())
+	snap, err := s.Read(ctx, c, req.GetConsistency())
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +131,7 @@ func (s *reader) byExample(ctx context.Context, req *indexv1.IndexRequest) (*mes
 		return nil, c.IndexError(err)
 	}
 	hits, err := snap.ByIndex(req.GetIndex(), values...)
-	if err := tolerate(err, req.GetStrict()); err != nil {
+	if err := filter.Tolerate(err, req.GetStrict()); err != nil {
 		return nil, c.IndexError(err)
 	}
 	o := message.New()

@@ -51,8 +51,8 @@ type cursor struct{ next uint64 }
 
 // event is what a change means to the group; false when nothing.
 func (g *group) event(snap *store.Snapshot, c *store.Change, items *items) (message.Event, bool) {
-	had := c.Old != nil && g.filter.match(snap, c.Old)
-	has := c.New != nil && g.filter.match(snap, c.New)
+	had := c.Old != nil && g.filter.Match(snap, c.Old)
+	has := c.New != nil && g.filter.Match(snap, c.New)
 	switch {
 	case has && had:
 		return message.Event{Type: deltav1.DeltaType_DELTA_TYPE_UPDATED, Item: items.of(&g.view, c)}, true
@@ -60,8 +60,8 @@ func (g *group) event(snap *store.Snapshot, c *store.Change, items *items) (mess
 		return message.Event{Type: deltav1.DeltaType_DELTA_TYPE_ADDED, Item: items.of(&g.view, c)}, true
 	case had && c.New != nil:
 		e := deletion(c.Key, c.New.UID(), c.RV, deltav1.DeleteReason_DELETE_REASON_FILTERED)
-		if g.filter.index != "" {
-			_, err := snap.Values(g.filter.index, c.New)
+		if g.filter.Index != "" {
+			_, err := snap.Values(g.filter.Index, c.New)
 			_, e.Unindexed = errors.AsType[*store.FailedError](err)
 		}
 		return e, true

@@ -15,6 +15,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
+	"github.com/deltaplane/deltaplane/services/indexer/filter"
 	"github.com/deltaplane/deltaplane/services/indexer/message"
 )
 
@@ -29,7 +30,7 @@ func TestRequestsAreCountedAsWhatTheyTake(t *testing.T) { //nolint:paralleltest 
 	if err != nil {
 		t.Fatal(err)
 	}
-	terms := make([]string, maxTerms)
+	terms := make([]string, filter.MaxTerms)
 	for i := range terms {
 		terms[i] = fmt.Sprintf("label-%d!=v%d", i, i)
 	}

@@ -134,22 +134,22 @@ func (h *hub) leave(w *watcher) {
 func (h *hub) file(g *group) {
 	h.groups[g.key] = g
 	f := &g.filter
-	if f.strict {
+	if f.Strict {
 		h.strict[g] = struct{}{}
 	}
 	for _, n := range f.needs {
 		h.byNeed[n] = append(h.byNeed[n], g)
 	}
 	switch {
-	case f.index != "":
-		if h.byValue[f.index] == nil {
-			h.byValue[f.index] = map[string][]*group{}
+	case f.Index != "":
+		if h.byValue[f.Index] == nil {
+			h.byValue[f.Index] = map[string][]*group{}
 		}
-		for _, v := range f.values {
-			h.byValue[f.index][v] = append(h.byValue[f.index][v], g)
+		for _, v := range f.Values {
+			h.byValue[f.Index][v] = append(h.byValue[f.Index][v], g)
 		}
-	case f.namespaces != nil:
-		for _, ns := range f.namespaces {
+	case f.Namespaces != nil:
+		for _, ns := range f.Namespaces {
 			h.byScope[ns] = append(h.byScope[ns], g)
 		}
 	default:
@@ -173,18 +173,18 @@ func (h *hub) unfile(g *group) {
 		}
 	}
 	switch {
-	case f.index != "":
-		values := h.byValue[f.index]
-		for _, v := range f.values {
+	case f.Index != "":
+		values := h.byValue[f.Index]
+		for _, v := range f.Values {
 			if values[v] = without(values[v]); len(values[v]) == 0 {
 				delete(values, v)
 			}
 		}
 		if len(values) == 0 {
-			delete(h.byValue, f.index)
+			delete(h.byValue, f.Index)
 		}
-	case f.namespaces != nil:
-		for _, ns := range f.namespaces {
+	case f.Namespaces != nil:
+		for _, ns := range f.Namespaces {
 			if h.byScope[ns] = without(h.byScope[ns]); len(h.byScope[ns]) == 0 {
 				delete(h.byScope, ns)
 			}

@@ -10,9 +10,11 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/consistency"
 	"github.com/deltaplane/deltaplane/services/indexer/define"
 	"github.com/deltaplane/deltaplane/services/indexer/definition"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
+	"github.com/deltaplane/deltaplane/services/indexer/filter"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
 )
 
@@ -71,7 +73,7 @@ func (s *server) AddIndexers(ctx context.Context, req *indexv1.AddIndexersReques
 	if err != nil {
 		return nil, err
 	}
-	wait, err := s.timeout("wait", req.GetWait())
+	wait, err := s.Timeout("wait", req.GetWait())
 	if err != nil {
 		return nil, err
 	}
@@ -85,10 +87,10 @@ func (s *server) AddIndexers(ctx context.Context, req *indexv1.AddIndexersReques
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithDeadline(ctx, deadline(ctx, wait))
+	ctx, cancel := context.WithDeadline(ctx, consistency.Deadline(ctx, wait))
 	defer cancel()
 	for _, c := range x.many {
-		c.AwaitBuilt(ctx, list, s.stopping)
+		c.AwaitBuilt(ctx, list, s.Stopping)
 	}
 	resp := &indexv1.AddIndexersResponse{}
 	var have []*indexv1.Indexer
@@ -117,7 +119,7 @@ func (s *server) RemoveIndexers(ctx context.Context, req *indexv1.RemoveIndexers
 	if err != nil {
 		return nil, err
 	}
-	names := unique(req.GetNames())
+	names := filter.Unique(req.GetNames())
 	if n := len(req.GetNames()); n == 0 || n > define.MaxDefinitions {
 		return nil, rpc.InvalidArgument("names", fmt.Sprintf("has %d entries, want 1 to %d", n, define.MaxDefinitions))
 	}

@@ -21,11 +21,3 @@ func keyFits(c *follow.Collection, snap *store.Snapshot, field, key string) erro
 	}
 	return nil
 }
-
-// namespaceFits refuses a namespace where there is none.
-func namespaceFits(c *follow.Collection, field, namespace string) error {
-	if c.Scope(c.Snapshot()) == delta.ClusterScoped {
-		return rpc.InvalidArgument(field, fmt.Sprintf("names namespace %.100q, and %s is cluster-scoped", namespace, c.Name))
-	}
-	return nil
-}

@@ -6,6 +6,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/store"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/filter"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
 	"github.com/deltaplane/deltaplane/services/indexer/message"
 )
@@ -22,11 +23,11 @@ func (s *reader) list(ctx context.Context, req *indexv1.ListRequest) (*message.W
 	if err != nil {
 		return nil, err
 	}
-	ch := choice{strict: req.GetStrict()}
-	if err := ch.scope(req.GetNamespace(), req.GetNamespaces()); err != nil {
+	ch := filter.Choice{Strict: req.GetStrict()}
+	if err := ch.Scope(req.GetNamespace(), req.GetNamespaces()); err != nil {
 		return nil, err
 	}
-	if err := ch.selectors(req.GetLabelSelector(), req.GetFieldSelector()); err != nil {
+	if err := ch.Selectors(req.GetLabelSelector(), req.GetFieldSelector()); err != nil {
 		return nil, err
 	}
 	proj, err := message.Project(req.GetView(), req.GetFieldMask())
@@ -52,14 +53,14 @@ func (s *reader) byIndex(ctx context.Context, req *indexv1.ByIndexRequest) (*mes
 	if err != nil {
 		return nil, err
 	}
-	ch := choice{strict: req.GetStrict()}
-	if err := ch.under(req.GetIndex(), "values", req.GetValues()); err != nil {
+	ch := filter.Choice{Strict: req.GetStrict()}
+	if err := ch.Under(req.GetIndex(), "values", req.GetValues()); err != nil {
 		return nil, err
 	}
-	if err := ch.scope("", req.GetNamespaces()); err != nil {
+	if err := ch.Scope("", req.GetNamespaces()); err != nil {
 		return nil, err
 	}
-	if err := ch.selectors(req.GetLabelSelector(), req.GetFieldSelector()); err != nil {
+	if err := ch.Selectors(req.GetLabelSelector(), req.GetFieldSelector()); err != nil {
 		return nil, err
 	}
 	proj, err := message.Project(req.GetView(), req.GetFieldMask())
@@ -79,20 +80,20 @@ func (s *reader) byIndex(ctx context.Context, req *indexv1.ByIndexRequest) (*mes
 
 // filters are a choice made ready for each collection of a target.
 type filters struct {
-	one  filter
-	many map[*follow.Collection]*filter
+	one  filter.Filter
+	many map[*follow.Collection]*filter.Filter
 }
 
-func (t *target) filters(ch choice) (filters, error) {
+func (t *target) filters(ch filter.Choice) (filters, error) {
 	var fs filters
 	if t.one != nil {
 		var err error
-		fs.one, err = newFilter(t.one, ch)
+		fs.one, err = filter.New(t.one, ch)
 		return fs, err
 	}
-	fs.many = make(map[*follow.Collection]*filter, len(t.many))
+	fs.many = make(map[*follow.Collection]*filter.Filter, len(t.many))
 	for _, c := range t.many {
-		f, err := newFilter(c, ch)
+		f, err := filter.New(c, ch)
 		if err != nil {
 			return fs, err
 		}
@@ -101,7 +102,7 @@ func (t *target) filters(ch choice) (filters, error) {
 	return fs, nil
 }
 
-func (fs *filters) of(c *follow.Collection) *filter {
+func (fs *filters) of(c *follow.Collection) *filter.Filter {
 	if f, ok := fs.many[c]; ok {
 		return f
 	}
@@ -137,7 +138,7 @@ func (w *pageWriter) written() string {
 }
 
 // objects writes the matching objects of a source; false when the page is full.
-func (w *pageWriter) objects(ctx context.Context, src *source, f *filter) (bool, error) {
+func (w *pageWriter) objects(ctx context.Context, src *filter.Source, f *filter.Filter) (bool, error) {
 	after, name := "", ""
 	if w.at == w.p.at {
 		after = w.p.after
@@ -145,11 +146,11 @@ func (w *pageWriter) objects(ctx context.Context, src *source, f *filter) (bool,
 	if w.p.many {
 		name = w.p.parts[w.at].c.Name
 	}
-	for obj := range src.after(after) {
-		if w.visited++; w.visited%checkEvery == 0 && ctx.Err() != nil {
+	for obj := range src.After(after) {
+		if w.visited++; w.visited%filter.CheckEvery == 0 && ctx.Err() != nil {
 			return false, ctx.Err()
 		}
-		if !src.exact && !f.match(src.snap, obj) {
+		if !src.Exact && !f.Match(src.Snap, obj) {
 			continue
 		}
 		size := w.proj.ObjectLen(obj)
@@ -209,10 +210,6 @@ func (w *pageWriter) keys(hits store.Hits) bool {
 	return true
 }
 
-// checkEvery is how many objects are looked at between two looks at whether
-// the caller still waits.
-const checkEvery = 4096
-
 // answer writes a page.
 func (p *page) answer(ctx context.Context, t *target, fs filters, proj *message.Projection, fields answerFields) (*message.Writer, error) {
 	w := pageWriter{p: p, o: message.New(), proj: proj, lastAt: p.at}
@@ -222,17 +219,17 @@ func (p *page) answer(ctx context.Context, t *target, fs filters, proj *message.
 			continue
 		}
 		f := fs.of(part.c)
-		src, err := f.source(part.snap)
+		src, err := f.Source(part.snap)
 		if err != nil {
 			return nil, part.c.IndexError(err)
 		}
-		total += uint64(src.total)
+		total += uint64(src.Total)
 		if w.at = at; at < p.at || more {
 			continue
 		}
 		whole := false
-		if proj.View == indexv1.View_VIEW_KEYS && src.exact && !src.whole && !p.many && part.snap.Faults() == 0 {
-			whole = w.keys(src.hits)
+		if proj.View == indexv1.View_VIEW_KEYS && src.Exact && !src.Whole && !p.many && part.snap.Faults() == 0 {
+			whole = w.keys(src.Hits)
 		} else if whole, err = w.objects(ctx, &src, f); err != nil {
 			return nil, err
 		}
@@ -269,7 +266,7 @@ func (p *page) answer(ctx context.Context, t *target, fs filters, proj *message.
 		}
 	}
 	for _, part := range p.parts {
-		o.Unindexed(fs.of(part.c).unindexed(part.c, part.snap))
+		o.Unindexed(fs.of(part.c).Unindexed(part.c, part.snap))
 	}
 	return o, nil
 }
@@ -283,7 +280,7 @@ func (p *page) remaining(fs filters, total uint64, w *pageWriter) uint64 {
 	// Not all pages before this one came from these snapshots: count, this once.
 	n := uint64(0)
 	for at := w.lastAt; at < len(p.parts); at++ {
-		src, err := fs.of(p.parts[at].c).source(p.parts[at].snap)
+		src, err := fs.of(p.parts[at].c).Source(p.parts[at].snap)
 		if err != nil {
 			return n
 		}
@@ -291,7 +288,7 @@ func (p *page) remaining(fs filters, total uint64, w *pageWriter) uint64 {
 		if at == w.lastAt {
 			after = w.written()
 		}
-		for range src.after(after) {
+		for range src.After(after) {
 			n++
 		}
 	}

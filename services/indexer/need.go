@@ -7,12 +7,13 @@ import (
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/services/indexer/define"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
+	"github.com/deltaplane/deltaplane/services/indexer/filter"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
 )
 
 // selector is a filter with what a watch goes by.
 type selector struct {
-	filter
+	filter.Filter
 	needs     []need // see bind
 	selection uint64 // see place
 }
@@ -28,14 +29,14 @@ type need struct {
 // bind notes which declared indexes a filter goes by in a snapshot. The error
 // tells that one is not there, or not yet.
 func bind(c *follow.Collection, f *selector, snap *store.Snapshot) error {
-	if f.index != "" {
-		_, err := snap.ByIndex(f.index, f.values...)
-		if err := tolerate(err, f.strict); err != nil {
+	if f.Index != "" {
+		_, err := snap.ByIndex(f.Index, f.Values...)
+		if err := filter.Tolerate(err, f.Strict); err != nil {
 			return c.IndexError(err)
 		}
 	}
 	f.needs, f.selection = nil, 0
-	for i, index := range append(slices.Clip(f.byField), f.index) {
+	for i, index := range append(slices.Clip(f.ByField), f.Index) {
 		if _, ok := define.BuiltInOf(c.ID, index); ok || index == "" {
 			continue
 		}
@@ -44,7 +45,7 @@ func bind(c *follow.Collection, f *selector, snap *store.Snapshot) error {
 			return fault.New(fault.ErrIndexBuilding, fmt.Sprintf("%q in %s", index, c.Name), "index", index, "collection", c.Name)
 		}
 		f.needs = append(f.needs, need{index, added})
-		if i < len(f.byField) {
+		if i < len(f.ByField) {
 			continue
 		}
 		if selection, since, ok := c.Selection(index); ok && since == added {
@@ -63,11 +64,11 @@ func declaredAnew(c *follow.Collection, index string) error {
 // missing says why a watch whose need is not met has to end: what it goes by is
 // gone, or is another.
 func missing(c *follow.Collection, f *selector, n need) error {
-	for i, index := range f.byField {
+	for i, index := range f.ByField {
 		if index != n.index {
 			continue
 		}
-		field := f.fields[i].Field
+		field := f.Fields[i].Field
 		switch _, err := c.Field(field); {
 		case err == nil:
 			return declaredAnew(c, index)

@@ -146,7 +146,7 @@ func (p *page) read(ctx context.Context, t *target, want *indexv1.Consistency) e
 		p.parts, err = p.s.readAll(ctx, list, want, p.least, t.partial)
 		return err
 	}
-	snap, err := p.s.read(ctx, t.one, want)
+	snap, err := p.s.Read(ctx, t.one, want)
 	p.one[0] = part{t.one, snap}
 	p.parts = p.one[:]
 	return err

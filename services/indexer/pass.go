@@ -6,6 +6,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/services/indexer/filter"
 )
 
 const (
@@ -141,18 +142,18 @@ func (h *hub) check(snap *store.Snapshot) {
 	}
 	for index := range h.byValue {
 		_, err := snap.ByIndex(index, "")
-		if tolerate(err, false) == nil {
+		if filter.Tolerate(err, false) == nil {
 			continue
 		}
 		for _, g := range h.groups {
-			if g.filter.index == index {
+			if g.filter.Index == index {
 				g.fail(h.c.IndexError(err))
 				h.unfile(g)
 			}
 		}
 	}
 	for g := range h.strict {
-		if err := g.filter.vouch(snap); err != nil {
+		if err := g.filter.Vouch(snap); err != nil {
 			g.fail(h.c.IndexError(err))
 			h.unfile(g)
 		}

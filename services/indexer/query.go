@@ -80,7 +80,7 @@ func (s *server) Query(stream grpc.BidiStreamingServer[indexv1.QueryRequest, ind
 	case err = <-ended:
 	case <-ctx.Done():
 		err = ctx.Err()
-	case <-s.stopping:
+	case <-s.Stopping:
 		err = fault.New(fault.ErrStopping, "ask another replica what was not answered")
 	case <-old:
 		err = fault.New(fault.ErrStopping, "the connection is old; ask on another what was not answered")
@@ -243,8 +243,8 @@ func (q *querier) run(ctx context.Context, c *queryCall, later laterCall) {
 		o, err = later(ctx)
 	} else {
 		p := patient{ctx, q.answers}
-		p.resume()
-		defer func() { _ = p.pause() }()
+		p.Resume()
+		defer func() { _ = p.Pause() }()
 		if err = ctx.Err(); err == nil {
 			o, err = later(p)
 		}
@@ -266,8 +266,8 @@ type hasty struct{ context.Context }
 
 var errWouldWait = errors.New("would wait")
 
-func (hasty) pause() error { return errWouldWait }
-func (hasty) resume()      {}
+func (hasty) Pause() error { return errWouldWait }
+func (hasty) Resume()      {}
 
 // patient is the context of a call that holds a place among the answers in the
 // making, but while it waits.
@@ -276,8 +276,8 @@ type patient struct {
 	answers chan struct{}
 }
 
-func (p patient) pause() error { <-p.answers; return nil } //nolint:unparam // hasty fails
-func (p patient) resume()      { p.answers <- struct{}{} }
+func (p patient) Pause() error { <-p.answers; return nil } //nolint:unparam // hasty fails
+func (p patient) Resume()      { p.answers <- struct{}{} }
 
 // answer sends what became of a call.
 func (q *querier) answer(tag uint64, kind protowire.Number, o *message.Writer, err error) {

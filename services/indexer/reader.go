@@ -13,6 +13,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/consistency"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
 )
@@ -27,7 +28,7 @@ type readConfig struct {
 
 // reader answers reads from snapshots.
 type reader struct {
-	*waits
+	*consistency.Waits
 	cfg         readConfig
 	collections *follow.Collections
 	pins        *pins
@@ -35,9 +36,9 @@ type reader struct {
 	pages       *prometheus.CounterVec
 }
 
-func newReader(cfg readConfig, all *follow.Collections, waits *waits, reg prometheus.Registerer) (*reader, error) {
+func newReader(cfg readConfig, all *follow.Collections, waits *consistency.Waits, reg prometheus.Registerer) (*reader, error) {
 	s := &reader{
-		waits: waits, cfg: cfg, collections: all, tokens: newSigner(), pins: newPins(cfg.MaxSnapshots, cfg.SnapshotTTL, cfg.SnapshotMaxAge, cfg.SnapshotBytes),
+		Waits: waits, cfg: cfg, collections: all, tokens: newSigner(), pins: newPins(cfg.MaxSnapshots, cfg.SnapshotTTL, cfg.SnapshotMaxAge, cfg.SnapshotBytes),
 		pages: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "deltaplane_indexer_page_tokens_total", Help: "Page tokens used, by result: served, elsewhere (another replica made it), expired.",
 		}, []string{"result"}),
@@ -71,7 +72,7 @@ func (s *reader) readAll(ctx context.Context, list []*follow.Collection, want *i
 		return nil, rpc.InvalidArgument("consistency.at_least",
 			fmt.Sprintf("is a revision of one collection, and this is a read of %d; name each in WaitForRevision first", len(list)))
 	}
-	all, err := s.demand(want)
+	all, err := s.Demand(want)
 	if err != nil {
 		return nil, err
 	}
@@ -80,9 +81,9 @@ func (s *reader) readAll(ctx context.Context, list []*follow.Collection, want *i
 	for _, c := range list {
 		d := all
 		if least != nil {
-			d.least, d.wait = least.of(c), all.wait
+			d.Least, d.Wait = least.of(c), all.Wait
 		}
-		snap, err := s.meet(ctx, c, &d)
+		snap, err := s.Meet(ctx, c, &d)
 		switch {
 		case err == nil:
 			parts = append(parts, part{c, snap})
@@ -101,14 +102,14 @@ func (s *reader) readAll(ctx context.Context, list []*follow.Collection, want *i
 // WaitForRevision answers when every revision asked for has been reached. It
 // also waits for a collection to be synced.
 func (s *reader) WaitForRevision(ctx context.Context, req *indexv1.WaitForRevisionRequest) (*indexv1.WaitForRevisionResponse, error) {
-	wait, err := s.timeout("timeout", req.GetTimeout())
+	wait, err := s.Timeout("timeout", req.GetTimeout())
 	if err != nil {
 		return nil, err
 	}
 	if n := len(req.GetRevisions()); n == 0 || n > maxBatch {
 		return nil, rpc.InvalidArgument("revisions", fmt.Sprintf("has %d entries, want 1 to %d", n, maxBatch))
 	}
-	ctx, cancel := context.WithDeadline(ctx, deadline(ctx, wait))
+	ctx, cancel := context.WithDeadline(ctx, consistency.Deadline(ctx, wait))
 	defer cancel()
 	resp := &indexv1.WaitForRevisionResponse{}
 	for i, r := range req.GetRevisions() {
@@ -116,11 +117,11 @@ func (s *reader) WaitForRevision(ctx context.Context, req *indexv1.WaitForRevisi
 		if err != nil {
 			return nil, err
 		}
-		least, err := parseRevision(fmt.Sprintf("revisions[%d].revision", i), r.GetRevision())
+		least, err := consistency.ParseRevision(fmt.Sprintf("revisions[%d].revision", i), r.GetRevision())
 		if err != nil {
 			return nil, err
 		}
-		snap, err := s.await(ctx, c, least)
+		snap, err := s.Await(ctx, c, least)
 		if err != nil {
 			return nil, err
 		}

@@ -8,7 +8,6 @@ import (
 
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
-	"github.com/deltaplane/deltaplane/services/indexer/message"
 )
 
 // seedWith adds messages and pieces of them.
@@ -82,26 +81,6 @@ func FuzzQueryRequestsAreReadOrRefused(f *testing.F) {
 		}
 		if q.kind == queryCancel && q.cancel != want.GetCancel() {
 			t.Errorf("cancels %d, want %d", q.cancel, want.GetCancel())
-		}
-	})
-}
-
-func FuzzSelectorsMasksAndFields(f *testing.F) {
-	for _, s := range []string{"", "app=web,tier!=db", "app in (a,b),!x", "spec.nodeName=n1,metadata.name!=a", "metadata.labels", "a.b.c", "n>3", "\xff", "=="} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		if l, err := parseLabels(text); err == nil && l != nil {
-			l.matches(labelsOf(map[string]string{"app": "web", "n": "4"}))
-		}
-		_, _ = parseFields(text)
-		p, err := message.Project(indexv1.View_VIEW_UNSPECIFIED, &fieldmaskpb.FieldMask{Paths: []string{text, "metadata.name"}})
-		if err != nil {
-			return
-		}
-		out := p.Payload([]byte(`{"metadata":{"name":"a","labels":{"app":"web"}},"spec":{"list":[{"x":1},2]}}`))
-		if len(out) == 0 {
-			t.Errorf("mask %q leaves nothing, not even an object", text)
 		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/consistency"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
 	"github.com/deltaplane/deltaplane/services/indexer/message"
@@ -83,12 +84,12 @@ func (w *watcher) exact(snap *store.Snapshot) bool {
 // complete reports whether the changes from a number on tell of all indexes and
 // fields that the filter goes by: those from before one was declared do not.
 func (w *watcher) complete(snap *store.Snapshot, next uint64) bool {
-	if w.filter.index == "" && len(w.filter.fields) == 0 {
+	if w.filter.Index == "" && len(w.filter.Fields) == 0 {
 		return true
 	}
 	for n := next; n <= snap.LastChange(); n++ {
 		c, err := w.c.Store().Change(n)
-		if err != nil || !w.filter.judges(snap, c.Old) || !w.filter.judges(snap, c.New) {
+		if err != nil || !w.filter.Judges(snap, c.Old) || !w.filter.Judges(snap, c.New) {
 			return false
 		}
 	}
@@ -230,11 +231,11 @@ func (w *watcher) tell(s *scan, within bool) (done bool, err error) {
 // sent back in time; and all that replaced records below it before they could be
 // read, so that the reader is told what became of what it has.
 func (w *watcher) catchUp(ctx context.Context, want *indexv1.Consistency) error {
-	wait, err := w.s.waits.timeout("consistency.timeout", want.GetTimeout())
+	wait, err := w.s.waits.Timeout("consistency.timeout", want.GetTimeout())
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithDeadline(ctx, deadline(ctx, wait))
+	ctx, cancel := context.WithDeadline(ctx, consistency.Deadline(ctx, wait))
 	defer cancel()
 	end := w.resume.end()
 	for {
@@ -253,7 +254,7 @@ func (w *watcher) catchUp(ctx context.Context, want *indexv1.Consistency) error 
 		}
 		select {
 		case <-snap.Superseded():
-		case <-w.s.waits.stopping:
+		case <-w.s.waits.Stopping:
 			return fault.New(fault.ErrStopping, "")
 		case <-ctx.Done():
 			return notReached(w.c, snap, end)

@@ -11,6 +11,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/store"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
+	"github.com/deltaplane/deltaplane/services/indexer/filter"
 	"github.com/deltaplane/deltaplane/services/indexer/message"
 )
 
@@ -73,7 +74,7 @@ func (h *hub) missed(ctx context.Context, w *watcher) (*scan, error) {
 	case <-s.ready:
 		return s, s.err
 	case <-ctx.Done():
-	case <-w.s.waits.stopping:
+	case <-w.s.waits.Stopping:
 	case <-w.c.Evicted():
 	}
 	h.mu.Lock()
@@ -186,10 +187,10 @@ func (g *group) latest(snap *store.Snapshot, l latest) (message.Event, bool) {
 	switch {
 	case l.tomb != nil:
 		e = deletion(l.tomb.Key, l.tomb.UID, l.tomb.RV, deleteReasons[l.tomb.Reason])
-	case g.filter.match(snap, l.object):
+	case g.filter.Match(snap, l.object):
 		return message.Event{Type: deltav1.DeltaType_DELTA_TYPE_UPDATED, Item: g.view.Item(l.object)}, true
 	default:
 		e = deletion(l.object.Key(), l.object.UID(), l.object.RV(), deltav1.DeleteReason_DELETE_REASON_FILTERED)
 	}
-	return e, g.filter.namespaces == nil || contains(g.filter.namespaces, store.Namespace(e.Item.Key))
+	return e, g.filter.Namespaces == nil || filter.Contains(g.filter.Namespaces, store.Namespace(e.Item.Key))
 }

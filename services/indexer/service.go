@@ -11,6 +11,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/services/indexer/consistency"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
 	"github.com/deltaplane/deltaplane/services/indexer/limit"
@@ -63,7 +64,7 @@ func New(cfg Config, log follow.Log, tel *telemetry.Telemetry) (*Service, error)
 	if err != nil {
 		return nil, err
 	}
-	waits := &waits{defaultWait: cfg.DefaultWait, maxWait: cfg.MaxWait, stopping: s.rpc.Stopping()}
+	waits := &consistency.Waits{DefaultWait: cfg.DefaultWait, MaxWait: cfg.MaxWait, Stopping: s.rpc.Stopping()}
 	if s.reader, err = newReader(cfg.read(), s.Collections, waits, tel.Registry); err != nil {
 		return nil, fmt.Errorf("indexer metrics: %w", err)
 	}

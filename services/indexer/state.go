@@ -174,14 +174,14 @@ func (st *state) chunk(i int, after string, known map[string]string) (*chunk, er
 // chunk writes the next part of the group's objects in a snapshot. What a
 // reader is known to have is left out and taken from the list.
 func (g *group) chunk(snap *store.Snapshot, after string, known map[string]string) (*chunk, error) {
-	src, err := g.filter.source(snap)
+	src, err := g.filter.Source(snap)
 	if err != nil {
 		return nil, err
 	}
 	var events []message.Event
 	size, own, ch := 0, 0, &chunk{last: after, end: true}
-	for o := range src.after(after) {
-		if !src.exact && !g.filter.match(snap, o) {
+	for o := range src.After(after) {
+		if !src.Exact && !g.filter.Match(snap, o) {
 			continue
 		}
 		key := o.Key()

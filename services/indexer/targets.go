@@ -9,6 +9,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
+	"github.com/deltaplane/deltaplane/services/indexer/filter"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
 )
 
@@ -36,8 +37,8 @@ func (s *reader) targets(resource string, clusters []string) (target, error) {
 	switch n := len(clusters); {
 	case strings.Contains(resource, "/"):
 		return t, rpc.InvalidArgument("collection", fmt.Sprintf("%.100q names a cluster; with clusters it is the resource alone", resource))
-	case n > maxClusters:
-		return t, rpc.InvalidArgument("clusters", fmt.Sprintf("has %d entries, at most %d", n, maxClusters))
+	case n > filter.MaxClusters:
+		return t, rpc.InvalidArgument("clusters", fmt.Sprintf("has %d entries, at most %d", n, filter.MaxClusters))
 	case n == 1 && clusters[0] == everyCluster:
 		return s.everywhere(t)
 	}

@@ -4,9 +4,9 @@ import (
 	"context"
 	"strings"
 
-	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/filter"
 )
 
 // IndexKeys returns the keys under one value, sorted.
@@ -15,12 +15,12 @@ func (s *reader) IndexKeys(ctx context.Context, req *indexv1.IndexKeysRequest) (
 	if err != nil {
 		return nil, err
 	}
-	snap, err := s.read(ctx, c, req.GetConsistency())
+	snap, err := s.Read(ctx, c, req.GetConsistency())
 	if err != nil {
 		return nil, err
 	}
 	hits, err := snap.ByIndex(req.GetIndex(), req.GetValue())
-	if err := tolerate(err, req.GetStrict()); err != nil {
+	if err := filter.Tolerate(err, req.GetStrict()); err != nil {
 		return nil, c.IndexError(err)
 	}
 	size := 0
@@ -57,7 +57,7 @@ func (s *reader) ListIndexFuncValues(ctx context.Context, req *indexv1.ListIndex
 	}
 	snap := p.parts[0].snap
 	values, err := snap.IndexValues(req.GetIndex(), req.GetPrefix(), p.after)
-	if err := tolerate(err, req.GetStrict()); err != nil {
+	if err := filter.Tolerate(err, req.GetStrict()); err != nil {
 		return nil, t.one.IndexError(err)
 	}
 	resp := &indexv1.ListIndexFuncValuesResponse{Revision: revision(snap), Upper: upper(snap)}
@@ -104,13 +104,13 @@ func (s *reader) Count(ctx context.Context, req *indexv1.CountRequest) (*indexv1
 	}
 	resp := &indexv1.CountResponse{}
 	for _, part := range p.parts {
-		n, err := filters.of(part.c).count(ctx, part.snap)
+		n, err := filters.of(part.c).Count(ctx, part.snap)
 		if err != nil {
 			return nil, part.c.IndexError(err)
 		}
 		resp.Count += int64(n)
-		resp.Quarantined += int64(filters.of(part.c).faulty(part.snap))
-		resp.Unindexed = append(resp.Unindexed, filters.of(part.c).unindexed(part.c, part.snap)...)
+		resp.Quarantined += int64(filters.of(part.c).Faulty(part.snap))
+		resp.Unindexed = append(resp.Unindexed, filters.of(part.c).Unindexed(part.c, part.snap)...)
 		if p.many {
 			resp.Revisions = append(resp.Revisions, revisionOf(part))
 		} else {
@@ -120,12 +120,12 @@ func (s *reader) Count(ctx context.Context, req *indexv1.CountRequest) (*indexv1
 	return resp, nil
 }
 
-func countChoice(req *indexv1.CountRequest) (choice, error) {
-	ch := choice{strict: req.GetStrict()}
-	if err := ch.scope(req.GetNamespace(), req.GetNamespaces()); err != nil {
+func countChoice(req *indexv1.CountRequest) (filter.Choice, error) {
+	ch := filter.Choice{Strict: req.GetStrict()}
+	if err := ch.Scope(req.GetNamespace(), req.GetNamespaces()); err != nil {
 		return ch, err
 	}
-	if err := ch.selectors(req.GetLabelSelector(), req.GetFieldSelector()); err != nil {
+	if err := ch.Selectors(req.GetLabelSelector(), req.GetFieldSelector()); err != nil {
 		return ch, err
 	}
 	switch {
@@ -136,37 +136,9 @@ func countChoice(req *indexv1.CountRequest) (choice, error) {
 	case req.GetIndex() == "":
 		return ch, nil
 	case len(req.GetValues()) > 0:
-		return ch, ch.under(req.GetIndex(), "values", req.GetValues())
+		return ch, ch.Under(req.GetIndex(), "values", req.GetValues())
 	case req.GetValue() == "":
 		return ch, rpc.InvalidArgument("value", "is required with index, or values are")
 	}
-	return ch, ch.under(req.GetIndex(), "value", []string{req.GetValue()})
-}
-
-// faulty is how many objects the filter takes that could not be read.
-func (f *filter) faulty(snap *store.Snapshot) (n int) {
-	for o := range snap.Faulty().After("") {
-		if f.match(snap, o) {
-			n++
-		}
-	}
-	return n
-}
-
-// count is how many objects of a snapshot the filter takes.
-func (f *filter) count(ctx context.Context, snap *store.Snapshot) (int, error) {
-	src, err := f.source(snap)
-	if err != nil || src.exact {
-		return src.total, err
-	}
-	n, visited := 0, 0
-	for o := range src.after("") {
-		if visited++; visited%checkEvery == 0 && ctx.Err() != nil {
-			return n, ctx.Err()
-		}
-		if f.match(snap, o) {
-			n++
-		}
-	}
-	return n, nil
+	return ch, ch.Under(req.GetIndex(), "value", []string{req.GetValue()})
 }

@@ -14,7 +14,9 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/consistency"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
+	"github.com/deltaplane/deltaplane/services/indexer/filter"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
 	"github.com/deltaplane/deltaplane/services/indexer/message"
 )
@@ -99,7 +101,7 @@ func (s *watches) newWatcher(req *indexv1.WatchRequest, stream grpc.ServerStream
 	if w.view, err = message.Project(req.GetView(), req.GetFieldMask()); err != nil {
 		return nil, err
 	}
-	if w.least, err = parseRevision("consistency.at_least", req.GetConsistency().GetAtLeast()); err != nil {
+	if w.least, err = consistency.ParseRevision("consistency.at_least", req.GetConsistency().GetAtLeast()); err != nil {
 		return nil, err
 	}
 	switch {
@@ -132,11 +134,11 @@ func (s *watches) newWatcher(req *indexv1.WatchRequest, stream grpc.ServerStream
 }
 
 func watchFilter(c *follow.Collection, req *indexv1.WatchRequest) (selector, error) {
-	ch := choice{strict: req.GetStrict()}
-	if err := ch.scope(req.GetNamespace(), req.GetNamespaces()); err != nil {
+	ch := filter.Choice{Strict: req.GetStrict()}
+	if err := ch.Scope(req.GetNamespace(), req.GetNamespaces()); err != nil {
 		return selector{}, err
 	}
-	if err := ch.selectors(req.GetLabelSelector(), req.GetFieldSelector()); err != nil {
+	if err := ch.Selectors(req.GetLabelSelector(), req.GetFieldSelector()); err != nil {
 		return selector{}, err
 	}
 	field, values := "index_values", req.GetIndexValues()
@@ -152,12 +154,12 @@ func watchFilter(c *follow.Collection, req *indexv1.WatchRequest) (selector, err
 	case req.GetIndex() != "" && len(values) == 0:
 		return selector{}, rpc.InvalidArgument("index_value", "is required with index, or index_values is")
 	case req.GetIndex() != "":
-		if err := ch.under(req.GetIndex(), field, values); err != nil {
+		if err := ch.Under(req.GetIndex(), field, values); err != nil {
 			return selector{}, err
 		}
 	}
-	f, err := newFilter(c, ch)
-	return selector{filter: f}, err
+	f, err := filter.New(c, ch)
+	return selector{Filter: f}, err
 }
 
 // groupKey names the group of the watches that ask for the same, and their view.
@@ -166,14 +168,14 @@ func groupKey(f *selector, req *indexv1.WatchRequest) (key, view string) {
 	if mask := req.GetFieldMask(); mask != nil {
 		view = "mask " + strings.Join(mask.GetPaths(), ",")
 	}
-	return fmt.Sprintf("%q %q %q %q %q %q %t", f.namespaces, req.GetLabelSelector(), req.GetFieldSelector(), f.index, f.values, view, f.strict), view
+	return fmt.Sprintf("%q %q %q %q %q %q %t", f.Namespaces, req.GetLabelSelector(), req.GetFieldSelector(), f.Index, f.Values, view, f.Strict), view
 }
 
 // chunkSize bounds one message of a watch.
 type chunkSize struct{ events, bytes int }
 
 func (w *watcher) run(ctx context.Context, req *indexv1.WatchRequest) error {
-	if _, err := w.s.waits.read(ctx, w.c, req.GetConsistency()); err != nil {
+	if _, err := w.s.waits.Read(ctx, w.c, req.GetConsistency()); err != nil {
 		return err
 	}
 	resume := req.GetResume()
@@ -256,7 +258,7 @@ func (w *watcher) initial(ctx context.Context, req *indexv1.WatchRequest) error 
 	o.Head(2, 0) // InitialStateEnd
 	w.safe, at = at.at, w.filter.by(at)
 	o.Trailer(behind(at, w.bounds))
-	o.Unindexed(w.filter.unindexed(w.c, w.hub.current()))
+	o.Unindexed(w.filter.Unindexed(w.c, w.hub.current()))
 	return w.stream.SendMsg(o.Frame()) // with the place still held
 }
 
@@ -325,7 +327,7 @@ func (w *watcher) part(ctx context.Context, ch *chunk) error {
 // over says why a watch has to end; nil while it has not.
 func (w *watcher) over(ctx context.Context) error {
 	switch {
-	case closed(w.s.waits.stopping):
+	case closed(w.s.waits.Stopping):
 		return fault.New(fault.ErrStopping, "resume the watch on another replica")
 	case closed(w.c.Evicted()):
 		return w.c.Refused()
@@ -424,6 +426,6 @@ func (w *watcher) note(at place, b bounds) error {
 	o := message.New()
 	o.Head(3, 0)
 	o.Trailer(behind(w.filter.by(at), b))
-	o.Unindexed(w.filter.unindexed(w.c, w.hub.current()))
+	o.Unindexed(w.filter.Unindexed(w.c, w.hub.current()))
 	return w.stream.SendMsg(o.Frame())
 }

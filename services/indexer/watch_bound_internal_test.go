@@ -61,7 +61,7 @@ func TestAWatchThatIsRefusedKeepsNoSnapshot(t *testing.T) {
 	c := newWatched(t)
 	mustFeed(t, c, delta.Batch{Reset: true, Records: []delta.Record{indexertest.Synced(1)}, Replayed: true, Next: 2})
 	w := &watcher{c: c, hub: hubOf(c)}
-	w.filter.index, w.filter.values = "never", []string{"v"}
+	w.filter.Index, w.filter.Values = "never", []string{"v"}
 	if _, err := hubOf(c).join(w, "never", "full"); err == nil {
 		t.Fatal("a watch by an index that is not there has begun")
 	}

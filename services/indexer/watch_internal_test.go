@@ -17,6 +17,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/consistency"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
 	"github.com/deltaplane/deltaplane/services/indexer/indexertest"
 	"github.com/deltaplane/deltaplane/services/indexer/limit"
@@ -76,7 +77,7 @@ func mustFeed(t *testing.T, c *follow.Collection, b delta.Batch) {
 // newTestWatches are watches of collections that are filled by hand.
 func newTestWatches(t *testing.T, all *follow.Collections, cfg Config, stopping chan struct{}) *watches {
 	t.Helper()
-	waits := &waits{defaultWait: cfg.DefaultWait, maxWait: cfg.MaxWait, stopping: stopping}
+	waits := &consistency.Waits{DefaultWait: cfg.DefaultWait, MaxWait: cfg.MaxWait, Stopping: stopping}
 	s, err := newWatches(cfg.watch(), all, waits, &limit.Quota{}, nil, prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)

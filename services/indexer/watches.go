@@ -3,6 +3,7 @@ package indexer
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/deltaplane/deltaplane/services/indexer/consistency"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
 	"github.com/deltaplane/deltaplane/services/indexer/limit"
@@ -19,7 +20,7 @@ type watchConfig struct {
 type watches struct {
 	cfg         watchConfig
 	collections *follow.Collections
-	waits       *waits
+	waits       *consistency.Waits
 	metrics     *watchMetrics
 	watchers    limit.Quota
 	requests    *limit.Quota  // bytes that requests hold while they wait
@@ -27,7 +28,7 @@ type watches struct {
 	lines       lines         // of the initial states
 }
 
-func newWatches(cfg watchConfig, all *follow.Collections, waits *waits, requests *limit.Quota, limited *prometheus.CounterVec, reg prometheus.Registerer) (*watches, error) {
+func newWatches(cfg watchConfig, all *follow.Collections, waits *consistency.Waits, requests *limit.Quota, limited *prometheus.CounterVec, reg prometheus.Registerer) (*watches, error) {
 	s := &watches{
 		cfg: cfg, collections: all, waits: waits, requests: requests, scans: make(chan struct{}, 1), lines: newLines(&cfg),
 		watchers: limit.Quota{
@@ -43,7 +44,7 @@ func newWatches(cfg watchConfig, all *follow.Collections, waits *waits, requests
 
 // observe makes the hub of a collection.
 func (s *watches) observe(c *follow.Collection) follow.Observer {
-	return newHub(c, s.cfg.RingBytes, s.requests, s.scans, s.waits.stopping)
+	return newHub(c, s.cfg.RingBytes, s.requests, s.scans, s.waits.Stopping)
 }
 
 // hubOf is the hub of a collection that watches observe.

@@ -1,4 +1,4 @@
-package indexer
+package consistency
 
 import (
 	"context"
@@ -26,69 +26,69 @@ const (
 // waiter is a context that is told when its call waits for a revision. It may
 // refuse to wait.
 type waiter interface {
-	pause() error
-	resume()
+	Pause() error
+	Resume()
 }
 
-// waits bound how long requests wait for the snapshots that answer them.
-type waits struct {
-	defaultWait, maxWait time.Duration
-	stopping             <-chan struct{} // closed when calls that last are to end
+// Waits bound how long requests wait for the snapshots that answer them.
+type Waits struct {
+	DefaultWait, MaxWait time.Duration
+	Stopping             <-chan struct{} // closed when calls that last are to end
 }
 
 // demand is what a request asks of a snapshot, and how long it waits for one.
 type demand struct {
-	least delta.Revision
+	Least delta.Revision
 	exact bool
-	wait  time.Duration
+	Wait  time.Duration
 }
 
 func (d *demand) met(snap *store.Snapshot) bool {
 	st := snap.State()
-	return reached(snap, d.least) && (!d.exact || st.Exact())
+	return reached(snap, d.Least) && (!d.exact || st.Exact())
 }
 
-// demand reads a consistency.
-func (s *waits) demand(want *indexv1.Consistency) (d demand, err error) {
+// Demand reads a consistency.
+func (s *Waits) Demand(want *indexv1.Consistency) (d demand, err error) {
 	if want.GetAtLeast() == nil && !want.GetExact() {
 		return d, nil
 	}
 	d.exact = want.GetExact()
-	if d.least, err = parseRevision("consistency.at_least", want.GetAtLeast()); err != nil {
+	if d.Least, err = ParseRevision("consistency.at_least", want.GetAtLeast()); err != nil {
 		return d, err
 	}
-	d.wait, err = s.timeout("consistency.timeout", want.GetTimeout())
+	d.Wait, err = s.Timeout("consistency.timeout", want.GetTimeout())
 	return d, err
 }
 
-// read returns the snapshot that answers a request: the latest one, or the
+// Read returns the snapshot that answers a request: the latest one, or the
 // first that is as the consistency asks.
-func (s *waits) read(ctx context.Context, c *follow.Collection, want *indexv1.Consistency) (*store.Snapshot, error) {
-	d, err := s.demand(want)
+func (s *Waits) Read(ctx context.Context, c *follow.Collection, want *indexv1.Consistency) (*store.Snapshot, error) {
+	d, err := s.Demand(want)
 	if err != nil {
 		return nil, err
 	}
-	return s.meet(ctx, c, &d)
+	return s.Meet(ctx, c, &d)
 }
 
-// meet returns the latest snapshot, or the first that meets a demand.
-func (s *waits) meet(ctx context.Context, c *follow.Collection, d *demand) (*store.Snapshot, error) {
+// Meet returns the latest snapshot, or the first that meets a demand.
+func (s *Waits) Meet(ctx context.Context, c *follow.Collection, d *demand) (*store.Snapshot, error) {
 	snap := c.Snapshot()
-	if err := c.Synced(snap); err != nil || d.wait == 0 || d.met(snap) {
+	if err := c.Synced(snap); err != nil || d.Wait == 0 || d.met(snap) {
 		return snap, err
 	}
 	if w, ok := ctx.(waiter); ok {
-		if err := w.pause(); err != nil {
+		if err := w.Pause(); err != nil {
 			return nil, err
 		}
-		defer w.resume()
+		defer w.Resume()
 	}
-	ctx, cancel := context.WithDeadline(ctx, deadline(ctx, d.wait))
+	ctx, cancel := context.WithDeadline(ctx, Deadline(ctx, d.Wait))
 	defer cancel()
 	for {
 		select {
 		case <-snap.Superseded():
-		case <-s.stopping:
+		case <-s.Stopping:
 			return nil, fault.New(fault.ErrStopping, "")
 		case <-ctx.Done():
 			return nil, late(c, snap, d)
@@ -102,10 +102,10 @@ func (s *waits) meet(ctx context.Context, c *follow.Collection, d *demand) (*sto
 
 func late(c *follow.Collection, snap *store.Snapshot, d *demand) error {
 	st := snap.State()
-	if reached(snap, d.least) {
+	if reached(snap, d.Least) {
 		return fault.New(fault.ErrNotExact, fmt.Sprintf("%s is at %v and has events up to %v", c.Name, st.Revision, st.Upper), "collection", c.Name).Reached(snap)
 	}
-	return fault.New(fault.ErrRevisionNotReached, fmt.Sprintf("%s is at %v, not at %v", c.Name, st.Revision, d.least), "collection", c.Name).Reached(snap)
+	return fault.New(fault.ErrRevisionNotReached, fmt.Sprintf("%s is at %v, not at %v", c.Name, st.Revision, d.Least), "collection", c.Name).Reached(snap)
 }
 
 // reached reports whether a snapshot is at a revision. Epoch zero is the
@@ -118,7 +118,7 @@ func reached(snap *store.Snapshot, least delta.Revision) bool {
 	return at.Compare(least) >= 0
 }
 
-func parseRevision(field string, r *deltav1.Revision) (delta.Revision, error) {
+func ParseRevision(field string, r *deltav1.Revision) (delta.Revision, error) {
 	rev := delta.Revision{Epoch: r.GetEpoch()}
 	if r.GetResourceVersion() == "" {
 		return rev, nil
@@ -130,10 +130,10 @@ func parseRevision(field string, r *deltav1.Revision) (delta.Revision, error) {
 	return rev, nil
 }
 
-// timeout bounds how long a request may wait.
-func (s *waits) timeout(field string, d *durationpb.Duration) (time.Duration, error) {
+// Timeout bounds how long a request may wait.
+func (s *Waits) Timeout(field string, d *durationpb.Duration) (time.Duration, error) {
 	if d == nil {
-		return s.defaultWait, nil
+		return s.DefaultWait, nil
 	}
 	if err := d.CheckValid(); err != nil {
 		return 0, rpc.InvalidField(field, err)
@@ -142,14 +142,14 @@ func (s *waits) timeout(field string, d *durationpb.Duration) (time.Duration, er
 	case wait < 0:
 		return 0, rpc.InvalidArgument(field, fmt.Sprintf("%v is negative", wait))
 	case wait == 0:
-		return s.defaultWait, nil
+		return s.DefaultWait, nil
 	default:
-		return min(wait, s.maxWait), nil
+		return min(wait, s.MaxWait), nil
 	}
 }
 
-// deadline is when waiting ends: after wait, or just before the caller's own.
-func deadline(ctx context.Context, wait time.Duration) time.Time {
+// Deadline is when waiting ends: after wait, or just before the caller's own.
+func Deadline(ctx context.Context, wait time.Duration) time.Time {
 	now := time.Now()
 	at := now.Add(wait)
 	own, ok := ctx.Deadline()
@@ -163,8 +163,8 @@ func deadline(ctx context.Context, wait time.Duration) time.Time {
 	return at
 }
 
-// await waits until a collection is synced and at a revision.
-func (s *waits) await(ctx context.Context, c *follow.Collection, least delta.Revision) (*store.Snapshot, error) {
+// Await waits until a collection is synced and at a revision.
+func (s *Waits) Await(ctx context.Context, c *follow.Collection, least delta.Revision) (*store.Snapshot, error) {
 	for {
 		snap := c.Snapshot()
 		err := c.Synced(snap)
@@ -174,13 +174,13 @@ func (s *waits) await(ctx context.Context, c *follow.Collection, least delta.Rev
 		select {
 		case <-snap.Superseded():
 			continue
-		case <-s.stopping:
+		case <-s.Stopping:
 			return nil, fault.New(fault.ErrStopping, "")
 		case <-ctx.Done():
 		}
 		if err != nil {
 			return nil, err
 		}
-		return nil, late(c, snap, &demand{least: least})
+		return nil, late(c, snap, &demand{Least: least})
 	}
 }

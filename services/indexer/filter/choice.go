@@ -1,4 +1,4 @@
-package indexer
+package filter
 
 import (
 	"fmt"
@@ -14,28 +14,28 @@ import (
 const (
 	maxNamespaces = 100
 	maxValues     = 100
-	maxClusters   = 100
+	MaxClusters   = 100
 )
 
-// choice is which objects a request is after, whatever the collection. The
+// Choice is which objects a request is after, whatever the collection. The
 // zero value takes all.
-type choice struct {
-	namespaces []string // sorted, each once; nil takes all
+type Choice struct {
+	Namespaces []string // sorted, each once; nil takes all
 	named      string   // the field of the request that names them
 	labels     *labelSelector
-	fields     fields.Requirements
-	index      string   // with values, sorted, each once
-	values     []string // any of them
-	strict     bool     // not without the objects that an index has no values of
+	Fields     fields.Requirements
+	Index      string   // with values, sorted, each once
+	Values     []string // any of them
+	Strict     bool     // not without the objects that an index has no values of
 }
 
-// scope checks the namespaces of a request, the one and the many.
-func (ch *choice) scope(namespace string, namespaces []string) error {
+// Scope checks the namespaces of a request, the one and the many.
+func (ch *Choice) Scope(namespace string, namespaces []string) error {
 	switch {
 	case namespace != "" && len(namespaces) > 0:
 		return rpc.InvalidArgument("namespaces", "excludes namespace")
 	case namespace != "":
-		ch.namespaces, ch.named = []string{namespace}, "namespace"
+		ch.Namespaces, ch.named = []string{namespace}, "namespace"
 		return checkNamespace("namespace", namespace)
 	case len(namespaces) == 0:
 		return nil
@@ -47,28 +47,28 @@ func (ch *choice) scope(namespace string, namespaces []string) error {
 			return err
 		}
 	}
-	ch.namespaces, ch.named = unique(namespaces), "namespaces"
+	ch.Namespaces, ch.named = Unique(namespaces), "namespaces"
 	return nil
 }
 
-// selectors reads the selectors of a request.
-func (ch *choice) selectors(labelSelector, fieldSelector string) (err error) {
+// Selectors reads the selectors of a request.
+func (ch *Choice) Selectors(labelSelector, fieldSelector string) (err error) {
 	if ch.labels, err = parseLabels(labelSelector); err != nil {
 		return err
 	}
-	ch.fields, err = parseFields(fieldSelector)
+	ch.Fields, err = parseFields(fieldSelector)
 	return err
 }
 
-// under checks the values of an index that a request names in a field.
-func (ch *choice) under(index, field string, values []string) error {
+// Under checks the values of an index that a request names in a field.
+func (ch *Choice) Under(index, field string, values []string) error {
 	if index == "" { // the choice of no index is everything
 		return rpc.InvalidArgument("index", "is required")
 	}
 	if n := len(values); n == 0 || n > maxValues {
 		return rpc.InvalidArgument(field, fmt.Sprintf("has %d entries, want 1 to %d", n, maxValues))
 	}
-	ch.index, ch.values = index, unique(values)
+	ch.Index, ch.Values = index, Unique(values)
 	return nil
 }
 
@@ -79,8 +79,8 @@ func checkNamespace(field, namespace string) error {
 	return nil
 }
 
-// unique returns the strings in order, each once; list stays as it is.
-func unique(list []string) []string {
+// Unique returns the strings in order, each once; list stays as it is.
+func Unique(list []string) []string {
 	if len(list) == 1 {
 		return list
 	}

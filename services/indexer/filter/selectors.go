@@ -1,4 +1,4 @@
-package indexer
+package filter
 
 import (
 	"fmt"
@@ -18,7 +18,7 @@ import (
 // it are short. A term is a requirement, or a value in the list of one.
 const (
 	maxSelector = 64 << 10
-	maxTerms    = 1000
+	MaxTerms    = 1000
 )
 
 // checkSelector refuses a selector that is too large to be parsed. Commas part
@@ -27,8 +27,8 @@ func checkSelector(field, text string) error {
 	if len(text) > maxSelector {
 		return rpc.InvalidArgument(field, fmt.Sprintf("is %d bytes long, at most %d", len(text), maxSelector))
 	}
-	if n := strings.Count(text, ",") + 1; n > maxTerms {
-		return rpc.InvalidArgument(field, fmt.Sprintf("has %d terms, at most %d", n, maxTerms))
+	if n := strings.Count(text, ",") + 1; n > MaxTerms {
+		return rpc.InvalidArgument(field, fmt.Sprintf("has %d terms, at most %d", n, MaxTerms))
 	}
 	return nil
 }
