@@ -12,6 +12,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/indexer/define"
 	"github.com/deltaplane/deltaplane/services/indexer/definition"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
+	"github.com/deltaplane/deltaplane/services/indexer/watch"
 )
 
 // Config says what an indexer follows and how it answers. The zero value
@@ -217,8 +218,8 @@ func (c Config) read() readConfig {
 	}
 }
 
-func (c Config) watch() watchConfig {
-	return watchConfig{
+func (c Config) watch() watch.Config {
+	return watch.Config{
 		MaxWatchers: c.MaxWatchers, MaxClientWatchers: c.MaxClientWatchers, MaxInitialStates: c.MaxInitialStates, RingBytes: c.RingBytes,
 	}
 }

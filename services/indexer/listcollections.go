@@ -10,6 +10,7 @@ import (
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
+	"github.com/deltaplane/deltaplane/services/indexer/watch"
 )
 
 // ListCollections tells how current each collection is. It answers at any time.
@@ -25,7 +26,7 @@ func (s *server) ListCollections(context.Context, *indexv1.ListCollectionsReques
 			Position: &deltav1.Position{Epoch: st.Position.Epoch, Sequence: st.Position.Sequence, Term: st.Position.Term},
 			Stale:    follow.Stale(st, now, s.cfg.StaleAfter), Quarantined: int64(snap.Faults()), Bytes: int64(snap.Bytes()), LastError: c.LastError(),
 			Tier: indexv1.Tier_TIER_RAW, StoredBytes: int64(snap.StoredBytes()), MemoryBytes: int64(c.Memory()),
-			WarmStart: c.Warm(), Watchers: hubOf(c).watchers.Load(), Scope: scopes[c.Scope(snap)],
+			WarmStart: c.Warm(), Watchers: watch.Watching(c), Scope: scopes[c.Scope(snap)],
 			Names: c.OtherNames(),
 		}
 		if c.Compacting() {

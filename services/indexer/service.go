@@ -15,13 +15,14 @@ import (
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
 	"github.com/deltaplane/deltaplane/services/indexer/limit"
+	"github.com/deltaplane/deltaplane/services/indexer/watch"
 )
 
 // Service is an indexer. Make it with New, run it once.
 type Service struct {
 	*follow.Collections
 	*reader
-	*watches
+	*watch.Watches
 	cfg      Config
 	slog     *slog.Logger
 	metrics  *metrics
@@ -68,10 +69,10 @@ func New(cfg Config, log follow.Log, tel *telemetry.Telemetry) (*Service, error)
 	if s.reader, err = newReader(cfg.read(), s.Collections, waits, tel.Registry); err != nil {
 		return nil, fmt.Errorf("indexer metrics: %w", err)
 	}
-	if s.watches, err = newWatches(cfg.watch(), s.Collections, waits, s.requests, limited, tel.Registry); err != nil {
+	if s.Watches, err = watch.New(cfg.watch(), s.Collections, waits, s.requests, limited, tel.Registry); err != nil {
 		return nil, fmt.Errorf("indexer metrics: %w", err)
 	}
-	if err := s.Collections.Open(s.rpc, s.watches.observe); err != nil {
+	if err := s.Collections.Open(s.rpc, s.Watches.Observe); err != nil {
 		return nil, err
 	}
 	s.rpc.RegisterService(&serviceDesc, &server{Service: s})
@@ -107,7 +108,7 @@ func (s *Service) work(ctx context.Context) error {
 // WatchMemory is about how many bytes the messages take at present that watches
 // of all collections have not taken, beside the payloads in them: at most RingBytes
 // for each collection.
-func (s *Service) WatchMemory() int { return s.watches.memory() }
+func (s *Service) WatchMemory() int { return s.Watches.Memory() }
 
 // Ready runs the checks of /readyz. It and gRPC health tell the same: a replica
 // that has read the logs to their end once serves what it has while the log is

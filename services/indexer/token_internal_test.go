@@ -2,24 +2,30 @@ package indexer
 
 import (
 	"encoding/base64"
+	"log/slog"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace/noop"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/internal/rpc"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/follow"
+	"github.com/deltaplane/deltaplane/services/indexer/indexertest"
 )
 
 func TestPinsAreLetGoAfterTheirTTLAndBeyondTheirNumber(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_700_000_000, 0)
 	p := newPins(2, time.Minute, time.Hour, 1<<20)
-	c := newWatched(t)
+	c := newPinned(t)
 	one := func() []part { return []part{{c, store.New(store.Options{}).Snapshot()}} }
 	a, b, d := one(), one(), one()
 	ida, idb := p.hold("one", a, now), p.hold("one", b, now.Add(time.Second))
@@ -41,7 +47,7 @@ func TestPinsOfAClientThatHoldsManyGoFirst(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_700_000_000, 0)
 	p := newPins(4, time.Hour, time.Hour, 1<<20)
-	c := newWatched(t)
+	c := newPinned(t)
 	one := func() []part { return []part{{c, store.New(store.Options{}).Snapshot()}} }
 	kept := func(id uint64) bool { return p.byID[id] != nil }
 	shared := one()
@@ -83,7 +89,7 @@ func TestPinsOfAClientThatHoldsManyGoFirst(t *testing.T) {
 func TestPinsAreLetGoBeyondTheirAgeAndBytes(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_700_000_000, 0)
-	c := newWatched(t)
+	c := newPinned(t)
 	sequence := uint64(0)
 	write := func(keys int) {
 		var b store.Batch
@@ -229,4 +235,18 @@ func FuzzTokensNeverPanicAndSurviveWriting(f *testing.F) {
 			t.Errorf("token %+v does not survive writing: %+v, %v", got, again, err)
 		}
 	})
+}
+
+// newPinned is a collection that is filled by hand.
+func newPinned(t *testing.T) *follow.Collection {
+	t.Helper()
+	tel := &telemetry.Telemetry{Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Tracer: noop.NewTracerProvider()}
+	all, err := follow.New(follow.Config{DiscoverEvery: time.Second}, indexertest.DeadLog{TTL: time.Hour}, tel)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := all.Open(nil, func(*follow.Collection) follow.Observer { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return all.Know(indexertest.Pods)
 }

@@ -1,4 +1,4 @@
-package indexer
+package watch
 
 import (
 	"context"
@@ -40,7 +40,7 @@ const (
 //	resume ──────────────────────> live ──fell behind──> coalesced ──> live
 //	   └──gap──> state ──end──> live └──────gap──> state ──end──> live
 type watcher struct {
-	s      *watches
+	s      *Watches
 	c      *follow.Collection
 	hub    *hub
 	stream grpc.ServerStream
@@ -64,7 +64,7 @@ type watcher struct {
 }
 
 // Watch streams the initial state, a marker, and what happens after it.
-func (s *watches) Watch(req *indexv1.WatchRequest, stream grpc.ServerStreamingServer[indexv1.WatchResponse]) error {
+func (s *Watches) Watch(req *indexv1.WatchRequest, stream grpc.ServerStreamingServer[indexv1.WatchResponse]) error {
 	w, err := s.newWatcher(req, stream)
 	if err != nil {
 		return err
@@ -89,7 +89,7 @@ func (s *watches) Watch(req *indexv1.WatchRequest, stream grpc.ServerStreamingSe
 	return w.run(ctx, req)
 }
 
-func (s *watches) newWatcher(req *indexv1.WatchRequest, stream grpc.ServerStream) (*watcher, error) {
+func (s *Watches) newWatcher(req *indexv1.WatchRequest, stream grpc.ServerStream) (*watcher, error) {
 	c, err := s.collections.Find("collection", req.GetCollection())
 	if err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-package indexer
+package watch
 
 import (
 	"testing"
@@ -16,7 +16,7 @@ const lagsAfter = 10 * time.Second
 func TestWatchesSayOnceThatTheirCollectionLagsAndOnceThatItDoesNoMore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := newWatchedWith(t, Config{}, indexertest.DeadLog{TTL: time.Hour}, time.Now)
+		c := newWatchedWith(t, testConfig{now: time.Now})
 		mustFeed(t, c, delta.Batch{Reset: true, Records: []delta.Record{indexertest.Synced(1)}, Replayed: true, Next: 2})
 		s, stop, ended := serve(t, c, &indexv1.WatchRequest{})
 		<-s.heard // the end of the state

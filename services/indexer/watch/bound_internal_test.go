@@ -1,4 +1,4 @@
-package indexer
+package watch
 
 import (
 	"fmt"
@@ -18,7 +18,7 @@ func TestAWatchThatIsNeverReadIsKeptLittleForAndDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const ring, changes = 64, 4000
-		c := newWatchedWith(t, Config{RingChanges: ring}, indexertest.DeadLog{TTL: time.Hour}, func() time.Time { return indexertest.Now })
+		c := newWatchedWith(t, testConfig{ringChanges: ring})
 		mustFeed(t, c, delta.Batch{Reset: true, Records: []delta.Record{indexertest.Synced(1)}, Replayed: true, Next: 2})
 		stalled, stop, ended := serve(t, c, &indexv1.WatchRequest{})
 		<-stalled.heard // the end of the state, and nothing more
@@ -110,11 +110,14 @@ func TestFewChangesAreToldAtOnceToFewWatches(t *testing.T) {
 // until it is taken or they are gone.
 func TestWhatWatchesHoldIsCountedForAllCollections(t *testing.T) {
 	t.Parallel()
-	s := serving(t, nil)
+	all, s := newTestWatches(t, testConfig{})
 	var sums []int
 	var leave []func()
 	for _, cluster := range []string{"a", "b"} {
-		c := s.fill(t, cluster, []podFacts{{namespace: "n", name: "p"}})
+		id := indexertest.Pods
+		id.Cluster = cluster
+		c := all.Know(id)
+		mustFeed(t, c, delta.Batch{Reset: true, Records: []delta.Record{indexertest.Record(1, 0), indexertest.Synced(2)}, Replayed: true, Next: 3})
 		hubOf(c).idle = make(chan struct{}) // follow is started where there is none
 		w := &watcher{c: c, hub: hubOf(c)}
 		if _, err := hubOf(c).join(w, "all", "full"); err != nil {
@@ -122,10 +125,10 @@ func TestWhatWatchesHoldIsCountedForAllCollections(t *testing.T) {
 		}
 		leave = append(leave, func() { hubOf(c).leave(w) })
 		for i := range 3 {
-			s.apply(t, c, []podFacts{{namespace: "n", name: fmt.Sprint("p", i)}})
+			mustFeed(t, c, delta.Batch{Records: []delta.Record{indexertest.Record(uint64(i+3), 0)}, Next: uint64(i + 4)})
 			hubOf(c).atOnce()
 		}
-		sums = append(sums, s.WatchMemory())
+		sums = append(sums, s.Memory())
 	}
 	if sums[0] < 3*message.PartCost || sums[1] != 2*sums[0] {
 		t.Errorf("%d bytes with one collection, %d with two: want some for the first and as many for the second", sums[0], sums[1])
@@ -133,7 +136,7 @@ func TestWhatWatchesHoldIsCountedForAllCollections(t *testing.T) {
 	for _, f := range leave {
 		f()
 	}
-	if n := s.WatchMemory(); n != 0 {
+	if n := s.Memory(); n != 0 {
 		t.Errorf("%d bytes when nobody watches", n)
 	}
 }

@@ -1,4 +1,4 @@
-package indexer
+package watch
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
@@ -9,16 +9,16 @@ import (
 	"github.com/deltaplane/deltaplane/services/indexer/limit"
 )
 
-// watchConfig bounds watches; see indexer.Config.
-type watchConfig struct {
+// Config bounds watches; see indexer.Config.
+type Config struct {
 	MaxWatchers, MaxClientWatchers int
 	MaxInitialStates               int
 	RingBytes                      int
 }
 
-// watches serve what happens to collections.
-type watches struct {
-	cfg         watchConfig
+// Watches serve what happens to collections.
+type Watches struct {
+	cfg         Config
 	collections *follow.Collections
 	waits       *consistency.Waits
 	metrics     *watchMetrics
@@ -28,8 +28,8 @@ type watches struct {
 	lines       lines         // of the initial states
 }
 
-func newWatches(cfg watchConfig, all *follow.Collections, waits *consistency.Waits, requests *limit.Quota, limited *prometheus.CounterVec, reg prometheus.Registerer) (*watches, error) {
-	s := &watches{
+func New(cfg Config, all *follow.Collections, waits *consistency.Waits, requests *limit.Quota, limited *prometheus.CounterVec, reg prometheus.Registerer) (*Watches, error) {
+	s := &Watches{
 		cfg: cfg, collections: all, waits: waits, requests: requests, scans: make(chan struct{}, 1), lines: newLines(&cfg),
 		watchers: limit.Quota{
 			Is: fault.ErrTooManyWatchers, Limited: limited, All: limit.Limit{Name: "max_watchers", Most: cfg.MaxWatchers}, Each: limit.Limit{Name: "max_client_watchers", Most: cfg.MaxClientWatchers},
@@ -42,19 +42,22 @@ func newWatches(cfg watchConfig, all *follow.Collections, waits *consistency.Wai
 	return s, reg.Register(watchGauges{s})
 }
 
-// observe makes the hub of a collection.
-func (s *watches) observe(c *follow.Collection) follow.Observer {
+// Observe makes the hub of a collection.
+func (s *Watches) Observe(c *follow.Collection) follow.Observer {
 	return newHub(c, s.cfg.RingBytes, s.requests, s.scans, s.waits.Stopping)
 }
 
 // hubOf is the hub of a collection that watches observe.
 func hubOf(c *follow.Collection) *hub { return c.Observer().(*hub) }
 
-// memory is what messages take that not every watch has taken, beside payloads.
-func (s *watches) memory() int {
+// Memory is what messages take that not every watch has taken, beside payloads.
+func (s *Watches) Memory() int {
 	n := 0
 	for _, c := range s.collections.Names().All {
 		n += hubOf(c).kept()
 	}
 	return n
 }
+
+// Watching is how many watches of a collection are open.
+func Watching(c *follow.Collection) int64 { return hubOf(c).watchers.Load() }

@@ -1,4 +1,4 @@
-package indexer
+package watch
 
 import (
 	"container/list"
@@ -45,7 +45,7 @@ type line struct {
 // would wait for few that take long.
 type lines struct{ large, small line }
 
-func newLines(cfg *watchConfig) lines {
+func newLines(cfg *Config) lines {
 	places := smallPerProc * runtime.GOMAXPROCS(0)
 	return lines{
 		large: line{places: cfg.MaxInitialStates, most: linePerPlace * cfg.MaxInitialStates, keepFor: largeFor},

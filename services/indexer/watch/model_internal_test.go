@@ -1,4 +1,4 @@
-package indexer
+package watch
 
 import (
 	"bytes"
@@ -18,7 +18,6 @@ import (
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/define"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
-	"github.com/deltaplane/deltaplane/services/indexer/indexertest"
 )
 
 // truth is an object of the source.
@@ -193,8 +192,8 @@ type logReader struct {
 }
 
 func newLogReader(t *testing.T, h *logHistory) *logReader {
-	cfg := Config{RingChanges: 2 + h.IntN(40), RingBytes: 200 + h.IntN(20_000)}
-	c := newWatchedWith(t, cfg, indexertest.DeadLog{TTL: modelTTL}, time.Now)
+	cfg := testConfig{ringChanges: 2 + h.IntN(40), ringBytes: 200 + h.IntN(20_000), ttl: modelTTL, now: time.Now}
+	c := newWatchedWith(t, cfg)
 	hubOf(c).most.events = 1 + h.IntN(5) // messages have an end wherever they can
 	return &logReader{t: t, c: c, life: -1}
 }

@@ -1,6 +1,7 @@
-package indexer
+package watch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -18,6 +19,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/consistency"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
 	"github.com/deltaplane/deltaplane/services/indexer/indexertest"
 	"github.com/deltaplane/deltaplane/services/indexer/limit"
@@ -46,26 +48,25 @@ func (s *tape) SendMsg(m any) error {
 	}
 }
 
+// testConfig is what collections and watches of tests differ in.
+type testConfig struct {
+	ringChanges, ringBytes int
+	ttl                    time.Duration    // of tombstones; default an hour
+	now                    func() time.Time // default indexertest.Now
+	requests               limit.Limit      // of the bytes that requests hold
+	stopping               chan struct{}
+}
+
 // newWatched is a collection whose watches are served by hand.
 func newWatched(t *testing.T) *follow.Collection {
 	t.Helper()
-	return newWatchedWith(t, Config{}, indexertest.DeadLog{TTL: time.Hour}, func() time.Time { return indexertest.Now })
+	return newWatchedWith(t, testConfig{})
 }
 
-func newWatchedWith(t *testing.T, cfg Config, log follow.Log, now func() time.Time) *follow.Collection {
+func newWatchedWith(t *testing.T, cfg testConfig) *follow.Collection {
 	t.Helper()
-	cfg = cfg.withDefaults()
-	follows := cfg.follow()
-	follows.Now = now
-	tel := &telemetry.Telemetry{Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Tracer: noop.NewTracerProvider()}
-	s, err := follow.New(follows, log, tel)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Open(nil, newTestWatches(t, s, cfg, make(chan struct{})).observe); err != nil {
-		t.Fatal(err)
-	}
-	return s.Know(indexertest.Pods)
+	all, _ := newTestWatches(t, cfg)
+	return all.Know(indexertest.Pods)
 }
 
 // mustFeed applies a batch of the log.
@@ -75,14 +76,37 @@ func mustFeed(t *testing.T, c *follow.Collection, b delta.Batch) {
 }
 
 // newTestWatches are watches of collections that are filled by hand.
-func newTestWatches(t *testing.T, all *follow.Collections, cfg Config, stopping chan struct{}) *watches {
+func newTestWatches(t *testing.T, cfg testConfig) (*follow.Collections, *Watches) {
 	t.Helper()
-	waits := &consistency.Waits{DefaultWait: cfg.DefaultWait, MaxWait: cfg.MaxWait, Stopping: stopping}
-	s, err := newWatches(cfg.watch(), all, waits, &limit.Quota{}, nil, prometheus.NewRegistry())
+	const defaultChanges, defaultBytes = 8192, 64 << 20
+	if cfg.now == nil {
+		cfg.now = func() time.Time { return indexertest.Now }
+	}
+	if cfg.stopping == nil {
+		cfg.stopping = make(chan struct{})
+	}
+	ring := cmp.Or(cfg.ringBytes, defaultBytes)
+	tel := &telemetry.Telemetry{Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Tracer: noop.NewTracerProvider()}
+	all, err := follow.New(follow.Config{
+		DiscoverEvery: time.Second, RingChanges: cmp.Or(cfg.ringChanges, defaultChanges), RingBytes: ring, Now: cfg.now,
+	}, indexertest.DeadLog{TTL: cmp.Or(cfg.ttl, time.Hour)}, tel)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s
+	limited, err := limit.NewCounter(tel.Registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := New(Config{MaxWatchers: 10_000, MaxClientWatchers: 2500, MaxInitialStates: 16, RingBytes: ring}, all,
+		&consistency.Waits{DefaultWait: 3 * time.Second, MaxWait: 30 * time.Second, Stopping: cfg.stopping},
+		&limit.Quota{All: cfg.requests, Is: fault.ErrRequestMemory, Limited: limited}, limited, tel.Registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := all.Open(nil, s.Observe); err != nil {
+		t.Fatal(err)
+	}
+	return all, s
 }
 
 // serve runs a watch of a collection; what ends it is sent last.
@@ -91,8 +115,7 @@ func serve(t *testing.T, c *follow.Collection, req *indexv1.WatchRequest) (s *ta
 	ctx, cancel := context.WithCancel(t.Context())
 	s = &tape{t: t, ctx: ctx, heard: make(chan *indexv1.WatchResponse)}
 	done := make(chan error, 1)
-	cfg := Config{}.withDefaults()
-	srv := newTestWatches(t, nil, cfg, make(chan struct{}))
+	_, srv := newTestWatches(t, testConfig{})
 	go func() {
 		w := &watcher{s: srv, c: c, hub: hubOf(c), stream: s, slow: req.GetWhenSlow(), every: bookmarkEvery}
 		var err error

@@ -1,4 +1,4 @@
-package indexer
+package watch
 
 import (
 	"errors"
@@ -72,7 +72,7 @@ func (h *hub) kept() (n int) {
 }
 
 // watchGauges read how far watches are behind when asked.
-type watchGauges struct{ s *watches }
+type watchGauges struct{ s *Watches }
 
 // Describe implements prometheus.Collector.
 func (watchGauges) Describe(ch chan<- *prometheus.Desc) {

@@ -1,4 +1,4 @@
-package indexer
+package watch
 
 import (
 	"github.com/deltaplane/deltaplane/services/indexer/message"

@@ -1,4 +1,4 @@
-package indexer
+package watch
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 )
 
 // asks waits in line and tells when it got its place, or why not.
-func (l *line) asks(t *testing.T, client string) (got <-chan func(), refused <-chan error) {
+func asks(t *testing.T, l *line, client string) (got <-chan func(), refused <-chan error) {
 	t.Helper()
 	places, errs := make(chan func(), 1), make(chan error, 1)
 	go func() {
@@ -32,10 +32,10 @@ func TestPlacesGoToTheClientThatHasFewest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := &line{places: 2, most: 2 * linePerPlace, keepFor: time.Minute}
-		first, _ := l.asks(t, "many")
-		second, _ := l.asks(t, "many")
-		third, _ := l.asks(t, "many")
-		other, _ := l.asks(t, "other")
+		first, _ := asks(t, l, "many")
+		second, _ := asks(t, l, "many")
+		third, _ := asks(t, l, "many")
+		other, _ := asks(t, l, "other")
 		(<-first)()
 		synctest.Wait()
 		select {
@@ -56,17 +56,17 @@ func TestAFullLineGivesWayToWhoWaitsLess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := &line{places: 1, most: linePerPlace, keepFor: time.Minute}
-		place, _ := l.asks(t, "many")
+		place, _ := asks(t, l, "many")
 		var refusals []<-chan error
 		for range linePerPlace {
-			_, refused := l.asks(t, "many")
+			_, refused := asks(t, l, "many")
 			refusals = append(refusals, refused)
 		}
-		_, refused := l.asks(t, "many")
+		_, refused := asks(t, l, "many")
 		if err := <-refused; !errors.Is(err, fault.ErrTooManyWatchers) {
 			t.Errorf("one more of the same client: %v", err)
 		}
-		other, _ := l.asks(t, "other")
+		other, _ := asks(t, l, "other")
 		if err := <-refusals[linePerPlace-1]; !errors.Is(err, fault.ErrTooManyWatchers) {
 			t.Errorf("the last of the client that waits most: %v", err)
 		}
@@ -94,7 +94,7 @@ func TestAHerdOfSmallStatesIsSentAFewAtATime(t *testing.T) {
 		c := newWatched(t)
 		mustFeed(t, c, delta.Batch{Reset: true, Records: []delta.Record{indexertest.Synced(1)}, Replayed: true, Next: 2})
 		stopping := make(chan struct{})
-		s := newTestWatches(t, nil, Config{}.withDefaults(), stopping)
+		_, s := newTestWatches(t, testConfig{stopping: stopping})
 		if s.lines.of(smallState) == s.lines.of(smallState+1) {
 			t.Fatal("small states wait behind large ones")
 		}
