@@ -6,6 +6,7 @@ import (
 	"google.golang.org/grpc/mem"
 
 	"github.com/deltaplane/deltaplane/services/indexer/message"
+	"github.com/deltaplane/deltaplane/services/indexer/read"
 )
 
 // This file is where experimental API of grpc-go is used: the second codec
@@ -51,7 +52,7 @@ func requestBytes() map[string]int {
 		most := 1 << 20
 		switch m.MethodName {
 		case "List", "ByIndex", "Index":
-			most = maxToken + 1<<20
+			most = read.MaxToken + 1<<20
 		}
 		bounds["/"+serviceDesc.ServiceName+"/"+m.MethodName] = most
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/indexer/define"
 	"github.com/deltaplane/deltaplane/services/indexer/definition"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
+	"github.com/deltaplane/deltaplane/services/indexer/read"
 	"github.com/deltaplane/deltaplane/services/indexer/watch"
 )
 
@@ -211,8 +212,8 @@ func (c Config) follow() follow.Config {
 	}
 }
 
-func (c Config) read() readConfig {
-	return readConfig{
+func (c Config) read() read.Config {
+	return read.Config{
 		MaxPageBytes: c.MaxPageBytes, MaxResponseBytes: c.MaxResponseBytes, ExpireEvery: c.DiscoverEvery,
 		SnapshotTTL: c.SnapshotTTL, MaxSnapshots: c.MaxSnapshots, SnapshotMaxAge: c.SnapshotMaxAge, SnapshotBytes: c.SnapshotBytes,
 	}
@@ -222,4 +223,8 @@ func (c Config) watch() watch.Config {
 	return watch.Config{
 		MaxWatchers: c.MaxWatchers, MaxClientWatchers: c.MaxClientWatchers, MaxInitialStates: c.MaxInitialStates, RingBytes: c.RingBytes,
 	}
+}
+
+func (c Config) wire() wireConfig {
+	return wireConfig{MaxQueryCalls: c.MaxQueryCalls, MaxIndexes: c.MaxIndexes, StaleAfter: c.StaleAfter, Replica: c.Replica}
 }

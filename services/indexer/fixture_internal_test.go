@@ -35,14 +35,14 @@ func serving(t testing.TB, change func(*Config)) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Collections.Listed()
-	return &server{Service: s}
+	s.collections.Listed()
+	return s.server
 }
 
 // fill makes a synced collection of pods of a cluster.
 func (s *server) fill(t testing.TB, cluster string, pods []podFacts) *follow.Collection {
 	t.Helper()
-	c := s.Know(delta.Collection{Cluster: cluster, Version: "v1", Resource: "pods"})
+	c := s.collections.Know(delta.Collection{Cluster: cluster, Version: "v1", Resource: "pods"})
 	s.apply(t, c, pods)
 	return c
 }

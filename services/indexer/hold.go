@@ -25,7 +25,7 @@ const (
 )
 
 // charge counts an answer until it has been sent, and what its call takes beside.
-func (s *Service) charge(ctx context.Context, o *message.Writer, beside int) error {
+func (s *server) charge(ctx context.Context, o *message.Writer, beside int) error {
 	n := o.Own() + beside + sendCost
 	if n <= smallAnswer && s.requests.Lend(n) {
 		*o.Lease = limit.Lease{From: s.requests, N: n, Lent: true}

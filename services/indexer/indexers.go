@@ -16,6 +16,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
 	"github.com/deltaplane/deltaplane/services/indexer/filter"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
+	"github.com/deltaplane/deltaplane/services/indexer/read"
 )
 
 // scoped is a scope with the collections that have the resource, by name.
@@ -28,13 +29,13 @@ type scoped struct {
 func (s *server) scope(name string) (x scoped, err error) {
 	rest, every := strings.CutPrefix(name, definition.EveryCluster+"/")
 	if !every {
-		c, err := s.Collections.Find("collection", name)
+		c, err := s.collections.Find("collection", name)
 		if err != nil {
 			return x, err
 		}
 		return scoped{define.Scope{Cluster: c.ID.Cluster, Resource: c.ID.ResourceName()}, []*follow.Collection{c}}, nil
 	}
-	t, err := s.everywhere(target{resource: rest})
+	many, err := s.reader.EveryCluster(rest)
 	if errors.Is(err, fault.ErrCollectionNotFound) || errors.Is(err, fault.ErrNotSynced) {
 		id, perr := delta.ParseResource(definition.EveryCluster, rest) // no cluster has it yet
 		if perr != nil {
@@ -45,8 +46,8 @@ func (s *server) scope(name string) (x scoped, err error) {
 	if err != nil {
 		return x, err
 	}
-	x = scoped{define.Scope{Cluster: definition.EveryCluster, Resource: t.many[0].ID.ResourceName()}, t.many}
-	for _, c := range t.many {
+	x = scoped{define.Scope{Cluster: definition.EveryCluster, Resource: many[0].ID.ResourceName()}, many}
+	for _, c := range many {
 		if c.ID.ResourceName() != x.Resource {
 			return scoped{}, fault.New(fault.ErrCollectionAmbiguous, fmt.Sprintf("%.100q may be %s or %s", name, x.Resource, c.ID.ResourceName()), "collection", name)
 		}
@@ -56,7 +57,7 @@ func (s *server) scope(name string) (x scoped, err error) {
 
 // ListIndexers returns the indexes of a collection.
 func (s *server) ListIndexers(_ context.Context, req *indexv1.ListIndexersRequest) (*indexv1.ListIndexersResponse, error) {
-	c, err := s.Collections.Find("collection", req.GetCollection())
+	c, err := s.collections.Find("collection", req.GetCollection())
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +65,7 @@ func (s *server) ListIndexers(_ context.Context, req *indexv1.ListIndexersReques
 	if err := c.Synced(snap); err != nil {
 		return nil, err
 	}
-	return &indexv1.ListIndexersResponse{Indexers: c.Indexers(snap), Revision: revision(snap), Upper: upper(snap)}, nil
+	return &indexv1.ListIndexersResponse{Indexers: c.Indexers(snap), Revision: read.Revision(snap), Upper: read.Upper(snap)}, nil
 }
 
 // AddIndexers declares indexes (S-06).
@@ -73,7 +74,7 @@ func (s *server) AddIndexers(ctx context.Context, req *indexv1.AddIndexersReques
 	if err != nil {
 		return nil, err
 	}
-	wait, err := s.Timeout("wait", req.GetWait())
+	wait, err := s.waits.Timeout("wait", req.GetWait())
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +82,7 @@ func (s *server) AddIndexers(ctx context.Context, req *indexv1.AddIndexersReques
 	if err != nil {
 		return nil, err
 	}
-	err = s.Collections.Declarations().Edit(ctx, x.Resource, func(set definition.Set) (definition.Set, error) {
+	err = s.collections.Declarations().Edit(ctx, x.Resource, func(set definition.Set) (definition.Set, error) {
 		return x.Add(set, list, s.cfg.MaxIndexes)
 	})
 	if err != nil {
@@ -90,13 +91,13 @@ func (s *server) AddIndexers(ctx context.Context, req *indexv1.AddIndexersReques
 	ctx, cancel := context.WithDeadline(ctx, consistency.Deadline(ctx, wait))
 	defer cancel()
 	for _, c := range x.many {
-		c.AwaitBuilt(ctx, list, s.Stopping)
+		c.AwaitBuilt(ctx, list, s.waits.Stopping)
 	}
 	resp := &indexv1.AddIndexersResponse{}
 	var have []*indexv1.Indexer
 	if len(x.many) > 0 {
 		snap := x.many[0].Snapshot()
-		have, resp.Revision, resp.Upper = x.many[0].Indexers(snap), revision(snap), upper(snap)
+		have, resp.Revision, resp.Upper = x.many[0].Indexers(snap), read.Revision(snap), read.Upper(snap)
 	}
 	for _, d := range list {
 		i := slices.IndexFunc(have, func(x *indexv1.Indexer) bool { return x.GetName() == d.Name })
@@ -128,7 +129,7 @@ func (s *server) RemoveIndexers(ctx context.Context, req *indexv1.RemoveIndexers
 			return nil, rpc.InvalidArgument(fmt.Sprintf("names[%d]", i), fmt.Sprintf("%q is a built-in index", name))
 		}
 	}
-	err = s.Collections.Declarations().Edit(ctx, x.Resource, func(set definition.Set) (definition.Set, error) {
+	err = s.collections.Declarations().Edit(ctx, x.Resource, func(set definition.Set) (definition.Set, error) {
 		return x.Remove(set, names)
 	})
 	if err != nil {

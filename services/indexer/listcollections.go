@@ -10,6 +10,7 @@ import (
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
+	"github.com/deltaplane/deltaplane/services/indexer/read"
 	"github.com/deltaplane/deltaplane/services/indexer/watch"
 )
 
@@ -17,12 +18,12 @@ import (
 func (s *server) ListCollections(context.Context, *indexv1.ListCollectionsRequest) (*indexv1.ListCollectionsResponse, error) {
 	resp := &indexv1.ListCollectionsResponse{Replica: s.cfg.Replica}
 	now := time.Now()
-	for _, c := range s.Names().All {
+	for _, c := range s.collections.Names().All {
 		snap := c.Snapshot()
 		st := snap.State()
 		status := &indexv1.CollectionStatus{
 			Collection: c.Name, Cluster: c.ID.Cluster, Group: c.ID.Group, Version: c.ID.Version, Resource: c.ID.Resource,
-			Synced: st.Synced, Revision: revision(snap), Upper: upper(snap), Objects: int64(snap.Len()), LagRecords: int64(c.Lag(st)),
+			Synced: st.Synced, Revision: read.Revision(snap), Upper: read.Upper(snap), Objects: int64(snap.Len()), LagRecords: int64(c.Lag(st)),
 			Position: &deltav1.Position{Epoch: st.Position.Epoch, Sequence: st.Position.Sequence, Term: st.Position.Term},
 			Stale:    follow.Stale(st, now, s.cfg.StaleAfter), Quarantined: int64(snap.Faults()), Bytes: int64(snap.Bytes()), LastError: c.LastError(),
 			Tier: indexv1.Tier_TIER_RAW, StoredBytes: int64(snap.StoredBytes()), MemoryBytes: int64(c.Memory()),

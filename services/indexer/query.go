@@ -22,6 +22,7 @@ import (
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
 	"github.com/deltaplane/deltaplane/services/indexer/message"
+	"github.com/deltaplane/deltaplane/services/indexer/read"
 )
 
 // maxAnswers is how many answers of one stream may be in the making, or wait
@@ -80,7 +81,7 @@ func (s *server) Query(stream grpc.BidiStreamingServer[indexv1.QueryRequest, ind
 	case err = <-ended:
 	case <-ctx.Done():
 		err = ctx.Err()
-	case <-s.Stopping:
+	case <-s.waits.Stopping:
 		err = fault.New(fault.ErrStopping, "ask another replica what was not answered")
 	case <-old:
 		err = fault.New(fault.ErrStopping, "the connection is old; ask on another what was not answered")
@@ -308,7 +309,7 @@ const queryFailed = 11
 func (q *querier) fail(tag uint64, kind protowire.Number, err error) {
 	st := rpc.Status(err, fault.Rules)
 	e := &indexv1.QueryError{
-		Code: int32(rpc.Code(st)), Message: readable(rpc.Message(st)), Reason: rpc.Reason(st), Metadata: rpc.Info(st).GetMetadata(),
+		Code: int32(rpc.Code(st)), Message: read.Readable(rpc.Message(st)), Reason: rpc.Reason(st), Metadata: rpc.Info(st).GetMetadata(),
 		FieldViolations: rpc.Violations(st),
 	}
 	if codes.Code(e.Code) == codes.Internal {

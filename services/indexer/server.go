@@ -2,19 +2,114 @@ package indexer
 
 import (
 	"context"
+	"log/slog"
 	"slices"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 
+	"github.com/deltaplane/deltaplane/internal/rpc"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+	"github.com/deltaplane/deltaplane/services/indexer/consistency"
+	"github.com/deltaplane/deltaplane/services/indexer/follow"
+	"github.com/deltaplane/deltaplane/services/indexer/limit"
 	"github.com/deltaplane/deltaplane/services/indexer/message"
+	"github.com/deltaplane/deltaplane/services/indexer/read"
+	"github.com/deltaplane/deltaplane/services/indexer/watch"
 )
 
 // server is the IndexService. Methods whose answers are stored bytes return
 // frames and are not part of the generated interface; serviceDesc calls them.
 type server struct {
-	*Service
 	indexv1.UnimplementedIndexServiceServer
+
+	cfg         wireConfig
+	collections *follow.Collections
+	reader      *read.Reader
+	watches     *watch.Watches
+	waits       *consistency.Waits
+	requests    *limit.Quota // bytes that requests hold while they wait
+	metrics     *metrics
+	slog        *slog.Logger
+	rpc         *rpc.Server
+}
+
+// wireConfig bounds calls, and says what is told of the process; see indexer.Config.
+type wireConfig struct {
+	MaxQueryCalls, MaxIndexes int
+	StaleAfter                time.Duration
+	Replica                   string
+}
+
+// parts are what calls are answered from.
+type parts struct {
+	collections *follow.Collections
+	reader      *read.Reader
+	watches     *watch.Watches
+	waits       *consistency.Waits
+	requests    *limit.Quota
+	slog        *slog.Logger
+	registry    prometheus.Registerer
+}
+
+// register makes the IndexService and has srv serve it.
+func register(cfg wireConfig, p parts, srv *rpc.Server) (*server, error) {
+	s := &server{
+		cfg: cfg, collections: p.collections, reader: p.reader, watches: p.watches, waits: p.waits, requests: p.requests, slog: p.slog, rpc: srv,
+	}
+	var err error
+	if s.metrics, err = newMetrics(p.registry, p.requests); err != nil {
+		return nil, err
+	}
+	srv.RegisterService(&serviceDesc, s)
+	return s, nil
+}
+
+func (s *server) get(ctx context.Context, req *indexv1.GetRequest) (*message.Writer, error) {
+	return s.reader.Get(ctx, req)
+}
+
+func (s *server) batchGet(ctx context.Context, req *indexv1.BatchGetRequest) (*message.Writer, error) {
+	return s.reader.BatchGet(ctx, req)
+}
+
+func (s *server) list(ctx context.Context, req *indexv1.ListRequest) (*message.Writer, error) {
+	return s.reader.List(ctx, req)
+}
+
+func (s *server) byIndex(ctx context.Context, req *indexv1.ByIndexRequest) (*message.Writer, error) {
+	return s.reader.ByIndex(ctx, req)
+}
+
+// byExample is the method Index.
+func (s *server) byExample(ctx context.Context, req *indexv1.IndexRequest) (*message.Writer, error) {
+	return s.reader.ByExample(ctx, req)
+}
+
+// IndexKeys returns the keys under one value, sorted.
+func (s *server) IndexKeys(ctx context.Context, req *indexv1.IndexKeysRequest) (*indexv1.IndexKeysResponse, error) {
+	return s.reader.IndexKeys(ctx, req)
+}
+
+// ListIndexFuncValues returns a page of the values of an index.
+func (s *server) ListIndexFuncValues(ctx context.Context, req *indexv1.ListIndexFuncValuesRequest) (*indexv1.ListIndexFuncValuesResponse, error) {
+	return s.reader.ListIndexFuncValues(ctx, req)
+}
+
+// Count returns how many objects match.
+func (s *server) Count(ctx context.Context, req *indexv1.CountRequest) (*indexv1.CountResponse, error) {
+	return s.reader.Count(ctx, req)
+}
+
+// WaitForRevision answers when every revision asked for has been reached.
+func (s *server) WaitForRevision(ctx context.Context, req *indexv1.WaitForRevisionRequest) (*indexv1.WaitForRevisionResponse, error) {
+	return s.reader.WaitForRevision(ctx, req)
+}
+
+// Watch streams the initial state, a marker, and what happens after it.
+func (s *server) Watch(req *indexv1.WatchRequest, stream grpc.ServerStreamingServer[indexv1.WatchResponse]) error {
+	return s.watches.Watch(req, stream)
 }
 
 // serviceDesc is the generated description with the hot methods replaced by

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"log/slog"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -15,20 +14,18 @@ import (
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
 	"github.com/deltaplane/deltaplane/services/indexer/limit"
+	"github.com/deltaplane/deltaplane/services/indexer/read"
 	"github.com/deltaplane/deltaplane/services/indexer/watch"
 )
 
 // Service is an indexer. Make it with New, run it once.
 type Service struct {
-	*follow.Collections
-	*reader
-	*watch.Watches
-	cfg      Config
-	slog     *slog.Logger
-	metrics  *metrics
-	rpc      *rpc.Server
-	admin    *telemetry.Admin
-	requests *limit.Quota // bytes that requests hold while they wait
+	collections *follow.Collections
+	reader      *read.Reader
+	watches     *watch.Watches
+	server      *server
+	rpc         *rpc.Server
+	admin       *telemetry.Admin
 }
 
 // New builds an indexer that follows log, usually a *stream.Conn, and reports
@@ -42,19 +39,16 @@ func New(cfg Config, log follow.Log, tel *telemetry.Telemetry) (*Service, error)
 	if cfg.Replica == "" {
 		cfg.Replica = rand.Text()[:10]
 	}
-	s := &Service{cfg: cfg, slog: tel.Log}
+	s := &Service{}
 	limited, err := limit.NewCounter(tel.Registry)
 	if err != nil {
 		return nil, fmt.Errorf("indexer metrics: %w", err)
 	}
-	s.requests = &limit.Quota{
+	requests := &limit.Quota{
 		Is: fault.ErrRequestMemory, Limited: limited, All: limit.Limit{Name: "max_request_bytes", Most: cfg.MaxRequestBytes},
 		Each: limit.Limit{Name: "max_client_request_bytes", Most: cfg.MaxRequestBytes / 2},
 	}
-	if s.metrics, err = newMetrics(tel.Registry, s.requests); err != nil {
-		return nil, fmt.Errorf("indexer metrics: %w", err)
-	}
-	if s.Collections, err = follow.New(cfg.follow(), log, tel); err != nil {
+	if s.collections, err = follow.New(cfg.follow(), log, tel); err != nil {
 		return nil, fmt.Errorf("indexer metrics: %w", err)
 	}
 	codec := newCodec()
@@ -66,24 +60,29 @@ func New(cfg Config, log follow.Log, tel *telemetry.Telemetry) (*Service, error)
 		return nil, err
 	}
 	waits := &consistency.Waits{DefaultWait: cfg.DefaultWait, MaxWait: cfg.MaxWait, Stopping: s.rpc.Stopping()}
-	if s.reader, err = newReader(cfg.read(), s.Collections, waits, tel.Registry); err != nil {
+	if s.reader, err = read.New(cfg.read(), s.collections, waits, tel.Registry); err != nil {
 		return nil, fmt.Errorf("indexer metrics: %w", err)
 	}
-	if s.Watches, err = watch.New(cfg.watch(), s.Collections, waits, s.requests, limited, tel.Registry); err != nil {
+	if s.watches, err = watch.New(cfg.watch(), s.collections, waits, requests, limited, tel.Registry); err != nil {
 		return nil, fmt.Errorf("indexer metrics: %w", err)
 	}
-	if err := s.Collections.Open(s.rpc, s.Watches.Observe); err != nil {
+	if err := s.collections.Open(s.rpc, s.watches.Observe); err != nil {
 		return nil, err
 	}
-	s.rpc.RegisterService(&serviceDesc, &server{Service: s})
+	s.server, err = register(cfg.wire(), parts{
+		collections: s.collections, reader: s.reader, watches: s.watches, waits: waits, requests: requests, slog: tel.Log, registry: tel.Registry,
+	}, s.rpc)
+	if err != nil {
+		return nil, fmt.Errorf("indexer metrics: %w", err)
+	}
 	if s.admin, err = telemetry.NewAdmin(cfg.Admin, tel.Registry, tel.Log); err != nil {
 		return nil, err
 	}
 	s.admin.Ready("serving", s.rpc.Ready)
 	s.admin.Ready("authorization", telemetry.Degrades(s.rpc.CheckAuthorizer))
-	s.admin.Ready("log", telemetry.Degrades(s.CheckLog))
-	s.admin.Ready("checkpoints", telemetry.Degrades(s.CheckFiles))
-	s.admin.Ready("replayed", s.CheckReplayed)
+	s.admin.Ready("log", telemetry.Degrades(s.collections.CheckLog))
+	s.admin.Ready("checkpoints", telemetry.Degrades(s.collections.CheckFiles))
+	s.admin.Ready("replayed", s.collections.CheckReplayed)
 	return s, nil
 }
 
@@ -99,16 +98,16 @@ func (s *Service) Run(ctx context.Context) error { return s.rpc.Run(ctx, s.admin
 func (s *Service) work(ctx context.Context) error {
 	expiring, cancel := context.WithCancel(ctx)
 	var expirer sync.WaitGroup
-	expirer.Go(func() { s.reader.expire(expiring) })
+	expirer.Go(func() { s.reader.Expire(expiring) })
 	defer expirer.Wait()
 	defer cancel()
-	return s.Collections.Run(ctx)
+	return s.collections.Run(ctx)
 }
 
 // WatchMemory is about how many bytes the messages take at present that watches
 // of all collections have not taken, beside the payloads in them: at most RingBytes
 // for each collection.
-func (s *Service) WatchMemory() int { return s.Watches.Memory() }
+func (s *Service) WatchMemory() int { return s.watches.Memory() }
 
 // Ready runs the checks of /readyz. It and gRPC health tell the same: a replica
 // that has read the logs to their end once serves what it has while the log is

@@ -26,7 +26,7 @@ func TestAClusterThatCannotBeReadIsLeftOutOnlyWhereAskedFor(t *testing.T) {
 	s := serving(t, nil)
 	ctx := t.Context()
 	pods := []podFacts{{namespace: "a", name: "one", node: "n1"}, {namespace: "a", name: "two", node: "n1"}}
-	s.Know(delta.Collection{Cluster: "eu", Version: "v1", Resource: "pods"})
+	s.collections.Know(delta.Collection{Cluster: "eu", Version: "v1", Resource: "pods"})
 	_, err := s.list(ctx, &indexv1.ListRequest{Collection: "pods.v1", Clusters: []string{"*"}, SkipUnsynced: true})
 	if !errors.Is(err, fault.ErrNotSynced) {
 		t.Errorf("with nothing that can be read: %v", err)

@@ -1,4 +1,4 @@
-package indexer
+package read
 
 import (
 	"context"
@@ -18,26 +18,26 @@ import (
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
 )
 
-// readConfig bounds answers and the snapshots kept for pages; see indexer.Config.
-type readConfig struct {
+// Config bounds answers and the snapshots kept for pages; see indexer.Config.
+type Config struct {
 	MaxPageBytes, MaxResponseBytes int
 	SnapshotTTL, SnapshotMaxAge    time.Duration
 	MaxSnapshots, SnapshotBytes    int
 	ExpireEvery                    time.Duration // how often snapshots are let go of
 }
 
-// reader answers reads from snapshots.
-type reader struct {
+// Reader answers reads from snapshots.
+type Reader struct {
 	*consistency.Waits
-	cfg         readConfig
+	cfg         Config
 	collections *follow.Collections
 	pins        *pins
 	tokens      *signer
 	pages       *prometheus.CounterVec
 }
 
-func newReader(cfg readConfig, all *follow.Collections, waits *consistency.Waits, reg prometheus.Registerer) (*reader, error) {
-	s := &reader{
+func New(cfg Config, all *follow.Collections, waits *consistency.Waits, reg prometheus.Registerer) (*Reader, error) {
+	s := &Reader{
 		Waits: waits, cfg: cfg, collections: all, tokens: newSigner(), pins: newPins(cfg.MaxSnapshots, cfg.SnapshotTTL, cfg.SnapshotMaxAge, cfg.SnapshotBytes),
 		pages: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "deltaplane_indexer_page_tokens_total", Help: "Page tokens used, by result: served, elsewhere (another replica made it), expired.",
@@ -49,8 +49,8 @@ func newReader(cfg readConfig, all *follow.Collections, waits *consistency.Waits
 	return s, errors.Join(reg.Register(s.pages), reg.Register(pinned))
 }
 
-// expire lets go of the snapshots of pages that nobody asks for, until ctx ends.
-func (s *reader) expire(ctx context.Context) {
+// Expire lets go of the snapshots of pages that nobody asks for, until ctx ends.
+func (s *Reader) Expire(ctx context.Context) {
 	tick := time.NewTicker(s.cfg.ExpireEvery)
 	defer tick.Stop()
 	for {
@@ -67,7 +67,7 @@ func (s *reader) expire(ctx context.Context) {
 // to one of them, so at_least is refused unless there is only one; the tokens of
 // pages, which go on from least, have one for each. Skipping, it leaves out those
 // that cannot be read, as long as one can.
-func (s *reader) readAll(ctx context.Context, list []*follow.Collection, want *indexv1.Consistency, least uppers, skip bool) ([]part, error) {
+func (s *Reader) readAll(ctx context.Context, list []*follow.Collection, want *indexv1.Consistency, least uppers, skip bool) ([]part, error) {
 	if want.GetAtLeast() != nil && len(list) > 1 && least == nil {
 		return nil, rpc.InvalidArgument("consistency.at_least",
 			fmt.Sprintf("is a revision of one collection, and this is a read of %d; name each in WaitForRevision first", len(list)))
@@ -101,7 +101,7 @@ func (s *reader) readAll(ctx context.Context, list []*follow.Collection, want *i
 
 // WaitForRevision answers when every revision asked for has been reached. It
 // also waits for a collection to be synced.
-func (s *reader) WaitForRevision(ctx context.Context, req *indexv1.WaitForRevisionRequest) (*indexv1.WaitForRevisionResponse, error) {
+func (s *Reader) WaitForRevision(ctx context.Context, req *indexv1.WaitForRevisionRequest) (*indexv1.WaitForRevisionResponse, error) {
 	wait, err := s.Timeout("timeout", req.GetTimeout())
 	if err != nil {
 		return nil, err
@@ -130,12 +130,12 @@ func (s *reader) WaitForRevision(ctx context.Context, req *indexv1.WaitForRevisi
 	return resp, nil
 }
 
-func revision(snap *store.Snapshot) *deltav1.Revision {
+func Revision(snap *store.Snapshot) *deltav1.Revision {
 	return protoRevision(snap.State().Revision)
 }
 
-// upper bounds what a snapshot holds.
-func upper(snap *store.Snapshot) *deltav1.Revision { return protoRevision(snap.State().Upper) }
+// Upper bounds what a snapshot holds.
+func Upper(snap *store.Snapshot) *deltav1.Revision { return protoRevision(snap.State().Upper) }
 
 func protoRevision(r delta.Revision) *deltav1.Revision {
 	return &deltav1.Revision{Epoch: r.Epoch, ResourceVersion: r.RV}

@@ -1,4 +1,4 @@
-package indexer
+package read
 
 import (
 	"crypto/hmac"
@@ -38,9 +38,9 @@ const (
 	tokenHead    = 1 + 8 + 8
 	tokenMAC     = 8
 	tokenTail    = tokenMAC + 4
-	// maxToken is longer than any token made: it holds one cluster, and a key or a
+	// MaxToken is longer than any token made: it holds one cluster, and a key or a
 	// value of an index, which may be as long as an object.
-	maxToken = 4 << 20
+	MaxToken = 4 << 20
 )
 
 // signer makes and reads tokens. It is safe for concurrent use.
@@ -107,7 +107,7 @@ func (s *signer) read(text string, query uint64) (token, error) {
 }
 
 func (s *signer) parse(text string) (token, error) {
-	if len(text) > maxToken {
+	if len(text) > MaxToken {
 		return token{}, errToken
 	}
 	b, err := base64.RawURLEncoding.Strict().DecodeString(text)

@@ -1,4 +1,4 @@
-package indexer
+package read
 
 import (
 	"context"
@@ -23,7 +23,7 @@ func checkKey(field, key string) error {
 	return nil
 }
 
-func (s *reader) get(ctx context.Context, req *indexv1.GetRequest) (*message.Writer, error) {
+func (s *Reader) Get(ctx context.Context, req *indexv1.GetRequest) (*message.Writer, error) {
 	c, err := s.collections.Find("collection", req.GetCollection())
 	if err != nil {
 		return nil, err
@@ -57,7 +57,7 @@ func (s *reader) get(ctx context.Context, req *indexv1.GetRequest) (*message.Wri
 	return o, nil
 }
 
-func (s *reader) batchGet(ctx context.Context, req *indexv1.BatchGetRequest) (*message.Writer, error) {
+func (s *Reader) BatchGet(ctx context.Context, req *indexv1.BatchGetRequest) (*message.Writer, error) {
 	c, err := s.collections.Find("collection", req.GetCollection())
 	if err != nil {
 		return nil, err
@@ -104,12 +104,12 @@ func (s *reader) batchGet(ctx context.Context, req *indexv1.BatchGetRequest) (*m
 	return o, nil
 }
 
-func (s *reader) tooLarge(advice string) error {
+func (s *Reader) tooLarge(advice string) error {
 	return fault.New(fault.ErrTooLarge, fmt.Sprintf("more than %d bytes: %s", s.cfg.MaxResponseBytes, advice))
 }
 
-// byExample is the method Index.
-func (s *reader) byExample(ctx context.Context, req *indexv1.IndexRequest) (*message.Writer, error) {
+// ByExample is the method Index.
+func (s *Reader) ByExample(ctx context.Context, req *indexv1.IndexRequest) (*message.Writer, error) {
 	c, err := s.collections.Find("collection", req.GetCollection())
 	if err != nil {
 		return nil, err
@@ -147,7 +147,7 @@ func (s *reader) byExample(ctx context.Context, req *indexv1.IndexRequest) (*mes
 		}
 	}
 	for _, v := range values {
-		o.Element(2, readable(v))
+		o.Element(2, Readable(v))
 	}
 	o.Bounds(3, 5, snap)
 	for _, key := range faulty {

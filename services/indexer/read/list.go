@@ -1,4 +1,4 @@
-package indexer
+package read
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 // Objects are 1, the next token 2 and the revision 3 in all of them.
 type answerFields struct{ remaining, quarantined, revisions, named, leftOut, upper int }
 
-func (s *reader) list(ctx context.Context, req *indexv1.ListRequest) (*message.Writer, error) {
+func (s *Reader) List(ctx context.Context, req *indexv1.ListRequest) (*message.Writer, error) {
 	t, err := s.targets(req.GetCollection(), req.GetClusters())
 	if err == nil {
 		err = t.skipping(req.GetSkipUnsynced())
@@ -45,7 +45,7 @@ func (s *reader) list(ctx context.Context, req *indexv1.ListRequest) (*message.W
 	return p.answer(ctx, &t, filters, &proj, answerFields{remaining: 4, quarantined: 5, revisions: 6, named: 7, leftOut: 8, upper: 9})
 }
 
-func (s *reader) byIndex(ctx context.Context, req *indexv1.ByIndexRequest) (*message.Writer, error) {
+func (s *Reader) ByIndex(ctx context.Context, req *indexv1.ByIndexRequest) (*message.Writer, error) {
 	t, err := s.targets(req.GetCollection(), req.GetClusters())
 	if err == nil {
 		err = t.skipping(req.GetSkipUnsynced())
@@ -297,5 +297,5 @@ func (p *page) remaining(fs filters, total uint64, w *pageWriter) uint64 {
 }
 
 func revisionOf(p part) *deltav1.CollectionRevision {
-	return &deltav1.CollectionRevision{Collection: p.c.Name, Revision: revision(p.snap), Upper: upper(p.snap)}
+	return &deltav1.CollectionRevision{Collection: p.c.Name, Revision: Revision(p.snap), Upper: Upper(p.snap)}
 }

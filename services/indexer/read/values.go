@@ -1,4 +1,4 @@
-package indexer
+package read
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 )
 
 // IndexKeys returns the keys under one value, sorted.
-func (s *reader) IndexKeys(ctx context.Context, req *indexv1.IndexKeysRequest) (*indexv1.IndexKeysResponse, error) {
+func (s *Reader) IndexKeys(ctx context.Context, req *indexv1.IndexKeysRequest) (*indexv1.IndexKeysResponse, error) {
 	c, err := s.collections.Find("collection", req.GetCollection())
 	if err != nil {
 		return nil, err
@@ -24,7 +24,7 @@ func (s *reader) IndexKeys(ctx context.Context, req *indexv1.IndexKeysRequest) (
 		return nil, c.IndexError(err)
 	}
 	size := 0
-	resp := &indexv1.IndexKeysResponse{Revision: revision(snap), Upper: upper(snap)}
+	resp := &indexv1.IndexKeysResponse{Revision: Revision(snap), Upper: Upper(snap)}
 	if u := c.Unindexed(snap, req.GetIndex()); u != nil {
 		resp.Unindexed = append(resp.Unindexed, u)
 	}
@@ -46,7 +46,7 @@ func (s *reader) IndexKeys(ctx context.Context, req *indexv1.IndexKeysRequest) (
 }
 
 // ListIndexFuncValues returns a page of the values of an index.
-func (s *reader) ListIndexFuncValues(ctx context.Context, req *indexv1.ListIndexFuncValuesRequest) (*indexv1.ListIndexFuncValuesResponse, error) {
+func (s *Reader) ListIndexFuncValues(ctx context.Context, req *indexv1.ListIndexFuncValuesRequest) (*indexv1.ListIndexFuncValuesResponse, error) {
 	t, err := s.targets(req.GetCollection(), nil)
 	if err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func (s *reader) ListIndexFuncValues(ctx context.Context, req *indexv1.ListIndex
 	if err := filter.Tolerate(err, req.GetStrict()); err != nil {
 		return nil, t.one.IndexError(err)
 	}
-	resp := &indexv1.ListIndexFuncValuesResponse{Revision: revision(snap), Upper: upper(snap)}
+	resp := &indexv1.ListIndexFuncValuesResponse{Revision: Revision(snap), Upper: Upper(snap)}
 	if u := t.one.Unindexed(snap, req.GetIndex()); u != nil {
 		resp.Unindexed = append(resp.Unindexed, u)
 	}
@@ -72,7 +72,7 @@ func (s *reader) ListIndexFuncValues(ctx context.Context, req *indexv1.ListIndex
 		}
 		size += len(value) + 8
 		last = value
-		resp.Values = append(resp.Values, &indexv1.IndexValue{Value: readable(value), Keys: int64(keys)})
+		resp.Values = append(resp.Values, &indexv1.IndexValue{Value: Readable(value), Keys: int64(keys)})
 	}
 	return resp, nil
 }
@@ -80,12 +80,12 @@ func (s *reader) ListIndexFuncValues(ctx context.Context, req *indexv1.ListIndex
 // tokenShare is what a value takes that ends a page: the token holds it too.
 const tokenShare = 3
 
-// readable is the text in a form that every protobuf library takes: what came
+// Readable is the text in a form that every protobuf library takes: what came
 // from a payload need not be UTF-8.
-func readable(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+func Readable(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 // Count returns how many objects match.
-func (s *reader) Count(ctx context.Context, req *indexv1.CountRequest) (*indexv1.CountResponse, error) {
+func (s *Reader) Count(ctx context.Context, req *indexv1.CountRequest) (*indexv1.CountResponse, error) {
 	t, err := s.targets(req.GetCollection(), req.GetClusters())
 	if err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ func (s *reader) Count(ctx context.Context, req *indexv1.CountRequest) (*indexv1
 		if p.many {
 			resp.Revisions = append(resp.Revisions, revisionOf(part))
 		} else {
-			resp.Revision, resp.Upper = revision(part.snap), upper(part.snap)
+			resp.Revision, resp.Upper = Revision(part.snap), Upper(part.snap)
 		}
 	}
 	return resp, nil

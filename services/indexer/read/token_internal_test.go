@@ -1,4 +1,4 @@
-package indexer
+package read
 
 import (
 	"encoding/base64"
@@ -161,7 +161,7 @@ func TestATokenIsReadByItsMakerOnlyAsItWasMade(t *testing.T) {
 		"another pin":          other.write(forged),
 		"not base64":           "!!" + text,
 		"of another version":   base64.RawURLEncoding.EncodeToString(append([]byte{9}, make([]byte, 60)...)),
-		"very long":            strings.Repeat("A", maxToken+4),
+		"very long":            strings.Repeat("A", MaxToken+4),
 		"one bit of it turned": text[:20] + string(text[20]^1) + text[21:],
 	} {
 		if _, err := ours.read(bad, 3); rpc.Violations(rpc.Status(err, nil))["page_token"] == "" {

@@ -1,4 +1,4 @@
-package indexer
+package read
 
 import (
 	"cmp"
@@ -27,7 +27,7 @@ type target struct {
 const everyCluster = "*"
 
 // targets finds what a request's collection and clusters name.
-func (s *reader) targets(resource string, clusters []string) (target, error) {
+func (s *Reader) targets(resource string, clusters []string) (target, error) {
 	t := target{resource: resource}
 	if len(clusters) == 0 {
 		var err error
@@ -67,7 +67,14 @@ func byCluster(a, b *follow.Collection) int {
 	return cmp.Or(strings.Compare(a.ID.Cluster, b.ID.Cluster), strings.Compare(a.Name, b.Name))
 }
 
-func (s *reader) everywhere(t target) (target, error) {
+// EveryCluster are the collections of a resource in every cluster that has it, by
+// cluster.
+func (s *Reader) EveryCluster(resource string) ([]*follow.Collection, error) {
+	t, err := s.everywhere(target{resource: resource})
+	return t.many, err
+}
+
+func (s *Reader) everywhere(t target) (target, error) {
 	t.every = true
 	if t.resource == "" {
 		return t, rpc.InvalidArgument("collection", "is required")

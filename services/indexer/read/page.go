@@ -1,4 +1,4 @@
-package indexer
+package read
 
 import (
 	"context"
@@ -41,7 +41,7 @@ type paged interface {
 
 // page is a place in a paged answer: from which snapshots and after what.
 type page struct {
-	s      *reader
+	s      *Reader
 	req    paged
 	parts  []part // in the order of the answer
 	at     int    // the part that the page begins in
@@ -55,7 +55,7 @@ type page struct {
 }
 
 // page finds the snapshots for a request: those of its token, or new ones.
-func (s *reader) page(ctx context.Context, req paged, t *target, zero int) (*page, error) {
+func (s *Reader) page(ctx context.Context, req paged, t *target, zero int) (*page, error) {
 	p := &page{s: s, req: req, size: zero, known: true, many: t.one == nil}
 	switch size := req.GetPageSize(); {
 	case size < 0:
