@@ -14,6 +14,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
 	"github.com/deltaplane/deltaplane/services/indexer/read"
 	"github.com/deltaplane/deltaplane/services/indexer/watch"
+	"github.com/deltaplane/deltaplane/services/indexer/wire"
 )
 
 // Config says what an indexer follows and how it answers. The zero value
@@ -225,6 +226,6 @@ func (c Config) watch() watch.Config {
 	}
 }
 
-func (c Config) wire() wireConfig {
-	return wireConfig{MaxQueryCalls: c.MaxQueryCalls, MaxIndexes: c.MaxIndexes, StaleAfter: c.StaleAfter, Replica: c.Replica}
+func (c Config) wire() wire.Config {
+	return wire.Config{MaxQueryCalls: c.MaxQueryCalls, MaxIndexes: c.MaxIndexes, StaleAfter: c.StaleAfter, Replica: c.Replica}
 }

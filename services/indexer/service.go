@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"sync"
 
-	"google.golang.org/grpc"
-
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/indexer/consistency"
@@ -16,6 +14,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/indexer/limit"
 	"github.com/deltaplane/deltaplane/services/indexer/read"
 	"github.com/deltaplane/deltaplane/services/indexer/watch"
+	"github.com/deltaplane/deltaplane/services/indexer/wire"
 )
 
 // Service is an indexer. Make it with New, run it once.
@@ -23,7 +22,6 @@ type Service struct {
 	collections *follow.Collections
 	reader      *read.Reader
 	watches     *watch.Watches
-	server      *server
 	rpc         *rpc.Server
 	admin       *telemetry.Admin
 }
@@ -51,11 +49,7 @@ func New(cfg Config, log follow.Log, tel *telemetry.Telemetry) (*Service, error)
 	if s.collections, err = follow.New(cfg.follow(), log, tel); err != nil {
 		return nil, fmt.Errorf("indexer metrics: %w", err)
 	}
-	codec := newCodec()
-	s.rpc, err = rpc.NewServer(cfg.RPC, rpc.Options{
-		Log: tel.Log, Registry: tel.Registry, Tracer: tel.Tracer, Rules: fault.Rules,
-		Extra: []grpc.ServerOption{grpc.ForceServerCodecV2(codec)}, MessageBytes: requestBytes(), Unmarshal: codec.Unmarshal,
-	})
+	s.rpc, err = rpc.NewServer(cfg.RPC, wire.ServerOptions(rpc.Options{Log: tel.Log, Registry: tel.Registry, Tracer: tel.Tracer}))
 	if err != nil {
 		return nil, err
 	}
@@ -69,8 +63,8 @@ func New(cfg Config, log follow.Log, tel *telemetry.Telemetry) (*Service, error)
 	if err := s.collections.Open(s.rpc, s.watches.Observe); err != nil {
 		return nil, err
 	}
-	s.server, err = register(cfg.wire(), parts{
-		collections: s.collections, reader: s.reader, watches: s.watches, waits: waits, requests: requests, slog: tel.Log, registry: tel.Registry,
+	err = wire.Register(cfg.wire(), wire.Parts{
+		Collections: s.collections, Reader: s.reader, Watches: s.watches, Waits: waits, Requests: requests, Slog: tel.Log, Registry: tel.Registry,
 	}, s.rpc)
 	if err != nil {
 		return nil, fmt.Errorf("indexer metrics: %w", err)

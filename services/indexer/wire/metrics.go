@@ -1,4 +1,4 @@
-package indexer
+package wire
 
 import (
 	"github.com/deltaplane/deltaplane/services/indexer/limit"

@@ -1,4 +1,4 @@
-package indexer
+package wire
 
 import (
 	"errors"
@@ -16,7 +16,7 @@ import (
 
 func TestAnswersCountUntilTheTransportLetsGo(t *testing.T) {
 	t.Parallel()
-	s := serving(t, func(c *Config) { c.MaxRequestBytes = 1 << 20 })
+	s := serving(t, func(c *testConfig) { c.MaxRequestBytes = 1 << 20 })
 	large := func() *message.Writer {
 		o := message.New()
 		o.Raw(1, make([]byte, 700<<10))
@@ -94,7 +94,7 @@ func TestAnswersCountUntilTheTransportLetsGo(t *testing.T) {
 
 func TestRequestsThatHoldTooMuchAreErrorsOfTheirOwn(t *testing.T) {
 	t.Parallel()
-	s := serving(t, func(c *Config) { c.MaxRequestBytes = 10 })
+	s := serving(t, func(c *testConfig) { c.MaxRequestBytes = 10 })
 	_, err := s.requests.Hold("one", 6, "x")
 	if !errors.Is(err, fault.ErrRequestMemory) {
 		t.Fatalf("more than a half: %v", err)

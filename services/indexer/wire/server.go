@@ -1,4 +1,4 @@
-package indexer
+package wire
 
 import (
 	"context"
@@ -24,7 +24,7 @@ import (
 type server struct {
 	indexv1.UnimplementedIndexServiceServer
 
-	cfg         wireConfig
+	cfg         Config
 	collections *follow.Collections
 	reader      *read.Reader
 	watches     *watch.Watches
@@ -35,31 +35,36 @@ type server struct {
 	rpc         *rpc.Server
 }
 
-// wireConfig bounds calls, and says what is told of the process; see indexer.Config.
-type wireConfig struct {
+// Config bounds calls, and says what is told of the process; see indexer.Config.
+type Config struct {
 	MaxQueryCalls, MaxIndexes int
 	StaleAfter                time.Duration
 	Replica                   string
 }
 
-// parts are what calls are answered from.
-type parts struct {
-	collections *follow.Collections
-	reader      *read.Reader
-	watches     *watch.Watches
-	waits       *consistency.Waits
-	requests    *limit.Quota
-	slog        *slog.Logger
-	registry    prometheus.Registerer
+// Parts are what calls are answered from.
+type Parts struct {
+	Collections *follow.Collections
+	Reader      *read.Reader
+	Watches     *watch.Watches
+	Waits       *consistency.Waits
+	Requests    *limit.Quota
+	Slog        *slog.Logger
+	Registry    prometheus.Registerer
 }
 
-// register makes the IndexService and has srv serve it.
-func register(cfg wireConfig, p parts, srv *rpc.Server) (*server, error) {
+// Register has srv serve the IndexService.
+func Register(cfg Config, p Parts, srv *rpc.Server) error {
+	_, err := newServer(cfg, p, srv)
+	return err
+}
+
+func newServer(cfg Config, p Parts, srv *rpc.Server) (*server, error) {
 	s := &server{
-		cfg: cfg, collections: p.collections, reader: p.reader, watches: p.watches, waits: p.waits, requests: p.requests, slog: p.slog, rpc: srv,
+		cfg: cfg, collections: p.Collections, reader: p.Reader, watches: p.Watches, waits: p.Waits, requests: p.Requests, slog: p.Slog, rpc: srv,
 	}
 	var err error
-	if s.metrics, err = newMetrics(p.registry, p.requests); err != nil {
+	if s.metrics, err = newMetrics(p.Registry, p.Requests); err != nil {
 		return nil, err
 	}
 	srv.RegisterService(&serviceDesc, s)

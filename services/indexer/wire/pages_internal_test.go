@@ -1,4 +1,4 @@
-package indexer
+package wire
 
 import (
 	"bytes"
@@ -17,7 +17,7 @@ import (
 func TestWholeObjectsAreNotCopiedAndFillPages(t *testing.T) {
 	t.Parallel()
 	const most = 20_000
-	s := serving(t, func(c *Config) { c.MaxPageBytes = most })
+	s := serving(t, func(c *testConfig) { c.MaxPageBytes = most })
 	var pods []podFacts
 	for i := range 60 {
 		pods = append(pods, podFacts{namespace: "ns", name: fmt.Sprintf("p%02d", i), node: "n", pad: (1 << 10) + i*37})

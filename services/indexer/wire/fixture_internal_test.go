@@ -1,4 +1,4 @@
-package indexer
+package wire
 
 import (
 	"fmt"
@@ -11,32 +11,71 @@ import (
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/services/indexer/consistency"
 	"github.com/deltaplane/deltaplane/services/indexer/extract"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
+	"github.com/deltaplane/deltaplane/services/indexer/indexertest"
+	"github.com/deltaplane/deltaplane/services/indexer/limit"
+	"github.com/deltaplane/deltaplane/services/indexer/read"
+	"github.com/deltaplane/deltaplane/services/indexer/watch"
 )
 
-// noLog is a log that nobody reads.
-type noLog struct{ follow.Log }
-
-func (noLog) TombstoneTTL() time.Duration { return time.Hour }
+// testConfig bounds requests and answers.
+type testConfig struct{ MaxPageBytes, MaxResponseBytes, MaxRequestBytes int }
 
 // serving is a server that is not run, whose collections are filled by hand.
-func serving(t testing.TB, change func(*Config)) *server {
+func serving(t testing.TB, change func(*testConfig)) *server {
 	t.Helper()
 	tel, err := telemetry.Setup(t.Context(), telemetry.Config{Service: "indexer", LogOutput: io.Discard})
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{Admin: telemetry.AdminConfig{Listen: "off"}, RPC: rpc.ServerConfig{StreamWorkers: -1}}
+	cfg := testConfig{MaxPageBytes: 7 << 19, MaxResponseBytes: 32 << 20, MaxRequestBytes: 256 << 20}
 	if change != nil {
 		change(&cfg)
 	}
-	s, err := New(cfg, noLog{}, tel)
+	limited, err := limit.NewCounter(tel.Registry)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.collections.Listed()
-	return s.server
+	requests := &limit.Quota{
+		Is: fault.ErrRequestMemory, Limited: limited, All: limit.Limit{Name: "max_request_bytes", Most: cfg.MaxRequestBytes},
+		Each: limit.Limit{Name: "max_client_request_bytes", Most: cfg.MaxRequestBytes / 2},
+	}
+	all, err := follow.New(follow.Config{
+		DiscoverEvery: time.Second, RingChanges: 8192, RingBytes: 64 << 20, Fields: map[string][]string{"pods": {"spec.nodeName", "status.phase"}},
+	}, indexertest.DeadLog{TTL: time.Hour}, tel)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv, err := rpc.NewServer(rpc.ServerConfig{StreamWorkers: -1}, ServerOptions(rpc.Options{Log: tel.Log, Registry: tel.Registry, Tracer: tel.Tracer}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	waits := &consistency.Waits{DefaultWait: 3 * time.Second, MaxWait: 30 * time.Second, Stopping: srv.Stopping()}
+	reader, err := read.New(read.Config{
+		MaxPageBytes: cfg.MaxPageBytes, MaxResponseBytes: cfg.MaxResponseBytes, MaxSnapshots: 64, SnapshotTTL: time.Minute,
+		SnapshotMaxAge: 15 * time.Minute, SnapshotBytes: 256 << 20, ExpireEvery: time.Second,
+	}, all, waits, tel.Registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	watches, err := watch.New(watch.Config{MaxWatchers: 10_000, MaxClientWatchers: 2500, MaxInitialStates: 16, RingBytes: 64 << 20}, all, waits, requests, limited, tel.Registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := all.Open(srv, watches.Observe); err != nil {
+		t.Fatal(err)
+	}
+	s, err := newServer(Config{MaxQueryCalls: 1000, MaxIndexes: 64, StaleAfter: 15 * time.Second, Replica: "test"}, Parts{
+		Collections: all, Reader: reader, Watches: watches, Waits: waits, Requests: requests, Slog: tel.Log, Registry: tel.Registry,
+	}, srv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all.Listed()
+	return s
 }
 
 // fill makes a synced collection of pods of a cluster.

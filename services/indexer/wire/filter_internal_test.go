@@ -1,4 +1,4 @@
-package indexer
+package wire
 
 import (
 	"errors"
@@ -139,7 +139,7 @@ func decodeAnswer[M proto.Message](t *testing.T, o *message.Writer, err error, i
 func TestNamesOfUnreadableObjectsCountForTheSizeOfAnAnswer(t *testing.T) {
 	t.Parallel()
 	const most, answer, slack = 64 << 10, 100 << 10, 1 << 10
-	s := serving(t, func(c *Config) { c.MaxPageBytes, c.MaxResponseBytes = most, answer })
+	s := serving(t, func(c *testConfig) { c.MaxPageBytes, c.MaxResponseBytes = most, answer })
 	var pods []podFacts
 	for i := range 150 {
 		pods = append(pods, podFacts{namespace: strings.Repeat("n", 250), name: fmt.Sprintf("%0250d", i), unreadable: true})

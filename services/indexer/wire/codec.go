@@ -1,10 +1,13 @@
-package indexer
+package wire
 
 import (
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/proto" // registers the codec we fall back to
 	"google.golang.org/grpc/mem"
 
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
 	"github.com/deltaplane/deltaplane/services/indexer/message"
 	"github.com/deltaplane/deltaplane/services/indexer/read"
 )
@@ -43,6 +46,14 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 		return d.decode(data[0].ReadOnlyData())
 	}
 	return d.decode(data.Materialize())
+}
+
+// ServerOptions adds to the options of a server what the IndexService needs of it.
+func ServerOptions(o rpc.Options) rpc.Options {
+	c := newCodec()
+	o.Rules, o.MessageBytes, o.Unmarshal = fault.Rules, requestBytes(), c.Unmarshal
+	o.Extra = append(o.Extra, grpc.ForceServerCodecV2(c))
+	return o
 }
 
 // requestBytes bounds the requests of unary methods, by full name. A page token may have 4 MiB.
