@@ -17,6 +17,16 @@ import (
 	"github.com/deltaplane/deltaplane/services/indexer/wire"
 )
 
+// Tier says how payloads are kept.
+type Tier = follow.Tier
+
+// The tiers; see package follow.
+const (
+	TierAuto    = follow.TierAuto
+	TierRaw     = follow.TierRaw
+	TierCompact = follow.TierCompact
+)
+
 // Config says what an indexer follows and how it answers. The zero value
 // follows every collection that has a log and listens on a free loopback port.
 type Config struct {
@@ -95,7 +105,7 @@ type Config struct {
 	// such watchers takes up to RingBytes per collection beside it.
 	RingChanges, RingBytes int
 	// Tier says how payloads are kept; default TierAuto.
-	Tier follow.Tier
+	Tier Tier
 	// MemoryBudget is about how many bytes all collections may take; zero sets no
 	// bound. Towards it TierAuto turns compact. A collection that would pass it
 	// is let go: reads of it fail with RESOURCE_EXHAUSTED MEMORY_BUDGET until
@@ -142,7 +152,7 @@ func (c Config) withDefaults() Config {
 			c.RingBytes = max(min(c.RingBytes, c.MemoryBudget/8), 1)
 		}
 	}
-	c.Tier = cmp.Or(c.Tier, follow.TierAuto)
+	c.Tier = cmp.Or(c.Tier, TierAuto)
 	c.StaleAfter = cmp.Or(c.StaleAfter, 15*time.Second)
 	return c
 }
@@ -197,7 +207,7 @@ func (c Config) Validate() error {
 		}
 	}
 	if !c.Tier.Valid() {
-		errs = append(errs, fmt.Errorf("indexer: tier is %q, want %s, %s or %s", c.Tier, follow.TierAuto, follow.TierRaw, follow.TierCompact))
+		errs = append(errs, fmt.Errorf("indexer: tier is %q, want %s, %s or %s", c.Tier, TierAuto, TierRaw, TierCompact))
 	}
 	if c.DefaultWait > c.MaxWait {
 		errs = append(errs, fmt.Errorf("indexer: default wait %v exceeds max wait %v", c.DefaultWait, c.MaxWait))

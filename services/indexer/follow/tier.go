@@ -16,4 +16,5 @@ const (
 	TierCompact Tier = "compact"
 )
 
+// Valid reports whether t is one of them.
 func (t Tier) Valid() bool { return t == TierAuto || t == TierRaw || t == TierCompact }
