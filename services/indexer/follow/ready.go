@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/deltaplane/deltaplane/core/store"
 )
@@ -61,4 +62,26 @@ func (s *Collections) CheckReplayed(context.Context) error {
 func (c *Collection) Lag(state store.State) uint64 {
 	applied := max(state.Position.Sequence, max(c.head.Load(), 1)-1)
 	return max(c.tail.Load(), applied) - applied
+}
+
+// laggingAfter is how long the revision of a collection may stand still behind a
+// hole in the log before it is said. Usually that is over within moments.
+const laggingAfter = 10 * time.Second
+
+// FrozenSince is when the revision began to stand still; zero when it does not.
+func (c *Collection) FrozenSince() time.Time {
+	if at := c.frozen.Load(); at != 0 {
+		return time.Unix(0, at)
+	}
+	return time.Time{}
+}
+
+// Lagging reports whether the revision has stood still for too long.
+func (c *Collection) Lagging() bool { return c.lagging(c.now()) }
+
+// lagging reports whether the revision has stood still for too long: what is
+// asked at a revision is not answered here.
+func (c *Collection) lagging(now time.Time) bool {
+	at := c.FrozenSince()
+	return !at.IsZero() && now.Sub(at) > laggingAfter
 }

@@ -3,10 +3,6 @@ package watch
 import (
 	"context"
 	"errors"
-	"fmt"
-	"maps"
-	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -14,9 +10,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
-	"github.com/deltaplane/deltaplane/services/indexer/consistency"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
-	"github.com/deltaplane/deltaplane/services/indexer/filter"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
 	"github.com/deltaplane/deltaplane/services/indexer/message"
 )
@@ -89,88 +83,6 @@ func (s *Watches) Watch(req *indexv1.WatchRequest, stream grpc.ServerStreamingSe
 	return w.run(ctx, req)
 }
 
-func (s *Watches) newWatcher(req *indexv1.WatchRequest, stream grpc.ServerStream) (*watcher, error) {
-	c, err := s.collections.Find("collection", req.GetCollection())
-	if err != nil {
-		return nil, err
-	}
-	w := &watcher{s: s, c: c, hub: hubOf(c), stream: stream, slow: req.GetWhenSlow(), every: bookmarkEvery}
-	if w.filter, err = watchFilter(c, req); err != nil {
-		return nil, err
-	}
-	if w.view, err = message.Project(req.GetView(), req.GetFieldMask()); err != nil {
-		return nil, err
-	}
-	if w.least, err = consistency.ParseRevision("consistency.at_least", req.GetConsistency().GetAtLeast()); err != nil {
-		return nil, err
-	}
-	switch {
-	case req.GetConsistency().GetExact():
-		return nil, rpc.InvalidArgument("consistency.exact", "is of reads: a watch tells whether its state is exact by upper and revision of its end and of bookmarks")
-	case req.GetResume() != nil && req.GetSkipInitialState():
-		return nil, rpc.InvalidArgument("skip_initial_state", "excludes resume")
-	case len(req.GetKnown()) > 0 && req.GetSkipInitialState():
-		return nil, rpc.InvalidArgument("skip_initial_state", "excludes known")
-	case len(req.GetKnown()) == 0 && req.GetKnownEpoch() != 0:
-		return nil, rpc.InvalidArgument("known_epoch", "is that of known, which is empty")
-	case len(req.GetKnown()) > maxKnown:
-		return nil, rpc.InvalidArgument("known", fmt.Sprintf("has %d keys, at most %d", len(req.GetKnown()), maxKnown))
-	}
-	if _, ok := indexv1.WhenSlow_name[int32(w.slow)]; !ok {
-		return nil, rpc.InvalidArgument("when_slow", fmt.Sprintf("%d is not known", w.slow))
-	}
-	if d := req.GetBookmarkInterval(); d != nil {
-		if err := d.CheckValid(); err != nil {
-			return nil, rpc.InvalidField("bookmark_interval", err)
-		}
-		if d.AsDuration() < 0 {
-			return nil, rpc.InvalidArgument("bookmark_interval", fmt.Sprintf("%v is negative", d.AsDuration()))
-		}
-		if d.AsDuration() > 0 {
-			w.every = max(d.AsDuration(), bookmarkLeast)
-		}
-	}
-	return w, nil
-}
-
-func watchFilter(c *follow.Collection, req *indexv1.WatchRequest) (selector, error) {
-	ch := filter.Choice{Strict: req.GetStrict()}
-	if err := ch.Scope(req.GetNamespace(), req.GetNamespaces()); err != nil {
-		return selector{}, err
-	}
-	if err := ch.Selectors(req.GetLabelSelector(), req.GetFieldSelector()); err != nil {
-		return selector{}, err
-	}
-	field, values := "index_values", req.GetIndexValues()
-	if v := req.GetIndexValue(); v != "" {
-		if len(values) > 0 {
-			return selector{}, rpc.InvalidArgument("index_values", "excludes index_value")
-		}
-		values = []string{v}
-	}
-	switch {
-	case req.GetIndex() == "" && len(values) > 0:
-		return selector{}, rpc.InvalidArgument("index", "is required with index_value and index_values")
-	case req.GetIndex() != "" && len(values) == 0:
-		return selector{}, rpc.InvalidArgument("index_value", "is required with index, or index_values is")
-	case req.GetIndex() != "":
-		if err := ch.Under(req.GetIndex(), field, values); err != nil {
-			return selector{}, err
-		}
-	}
-	f, err := filter.New(c, ch)
-	return selector{Filter: f}, err
-}
-
-// groupKey names the group of the watches that ask for the same, and their view.
-func groupKey(f *selector, req *indexv1.WatchRequest) (key, view string) {
-	view = max(req.GetView(), indexv1.View_VIEW_FULL).String()
-	if mask := req.GetFieldMask(); mask != nil {
-		view = "mask " + strings.Join(mask.GetPaths(), ",")
-	}
-	return fmt.Sprintf("%q %q %q %q %q %q %t", f.Namespaces, req.GetLabelSelector(), req.GetFieldSelector(), f.Index, f.Values, view, f.Strict), view
-}
-
 // chunkSize bounds one message of a watch.
 type chunkSize struct{ events, bytes int }
 
@@ -221,107 +133,6 @@ func (w *watcher) forgetKnown() {
 		w.forget()
 		w.forget = nil
 	}
-}
-
-// initial sends the whole state and its end marker; of what a reader is known to
-// have, the differences.
-func (w *watcher) initial(ctx context.Context, req *indexv1.WatchRequest) error {
-	w.resume = place{}
-	done, err := w.admit(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
-	st, err := w.hub.begin(w, req != nil)
-	if err != nil {
-		return err
-	}
-	known := knownOf(req, st.at.Epoch)
-	moved, err := w.objects(ctx, st, known)
-	st.leave()
-	if err != nil {
-		return err
-	}
-	at := st.place
-	if w.at, w.bounds = st.at, st.bounds; moved {
-		// The reader took so long that parts came from later snapshots: what changed since the first is part of the state.
-		at, err = w.catch(ctx)
-		if again, ok := errors.AsType[*restart](err); ok {
-			done()
-			return w.gap(ctx, again.reason, nil)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	o := message.New()
-	o.Head(2, 0) // InitialStateEnd
-	w.safe, at = at.at, w.filter.by(at)
-	o.Trailer(behind(at, w.bounds))
-	o.Unindexed(w.filter.Unindexed(w.c, w.hub.current()))
-	return w.stream.SendMsg(o.Frame()) // with the place still held
-}
-
-// objects sends the objects of a state, and the keys that are known and not
-// among them. moved tells that some are from later snapshots.
-func (w *watcher) objects(ctx context.Context, st *state, known map[string]string) (moved bool, err error) {
-	last := ""
-	for i := 0; ; i++ {
-		ch, err := st.chunk(i, last, known)
-		if err == nil && ch == nil {
-			moved = true
-			now := w.hub.current()
-			if err := w.group.failed(); err != nil { // now may have another index by the name
-				return moved, err
-			}
-			ch, err = w.group.chunk(now, last, known)
-		}
-		if err != nil {
-			return moved, w.c.IndexError(err)
-		}
-		end := ch.end
-		last = ch.last
-		if err := w.part(ctx, ch); err != nil {
-			return moved, err
-		}
-		if end {
-			break
-		}
-		if err := w.over(ctx); err != nil {
-			return moved, err
-		}
-	}
-	if len(known) == 0 {
-		return moved, nil
-	}
-	keys := slices.Sorted(maps.Keys(known))
-	for part := range slices.Chunk(keys, w.group.most.events) {
-		snap := st.kept()
-		if snap == nil {
-			snap, moved = w.hub.current(), true
-		}
-		if err := w.stream.SendMsg(forgotten(snap, part)); err != nil {
-			return moved, err
-		}
-	}
-	return moved, nil
-}
-
-// part sends a part of the state. One that is not kept for others is counted
-// until the reader has taken it.
-func (w *watcher) part(ctx context.Context, ch *chunk) error {
-	switch {
-	case ch.frame == nil:
-		return nil
-	case ch.kept:
-		return w.stream.SendMsg(ch.frame)
-	}
-	free, err := w.s.requests.Hold(rpc.Client(ctx), ch.own, "states are sent")
-	if err != nil {
-		return err
-	}
-	defer free()
-	return w.stream.SendMsg(ch.frame)
 }
 
 // over says why a watch has to end; nil while it has not.
