@@ -118,6 +118,7 @@ func reached(snap *store.Snapshot, least delta.Revision) bool {
 	return at.Compare(least) >= 0
 }
 
+// ParseRevision reads the revision in a field of a request.
 func ParseRevision(field string, r *deltav1.Revision) (delta.Revision, error) {
 	rev := delta.Revision{Epoch: r.GetEpoch()}
 	if r.GetResourceVersion() == "" {

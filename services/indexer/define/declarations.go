@@ -56,6 +56,8 @@ type declaredEntry struct {
 	err      error // of a value that is no set
 }
 
+// NewDeclarations returns those of a log, of which none are known before Run. changed
+// is called for a resource, without a lock, after each change.
 func NewDeclarations(log buckets, slog *slog.Logger, changed func(string)) *Declarations {
 	d := &Declarations{slog: slog, changed: changed, known: make(chan struct{}), entries: map[string]*declaredEntry{}}
 	d.bucket = stream.NewFollower(log.Bucket, stream.FollowConfig{

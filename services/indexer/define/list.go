@@ -31,6 +31,8 @@ func (c *Indexes) IndexError(err error) error {
 	return err
 }
 
+// UnknownIndex is the error of an index that the collection does not have: one that is
+// declared is being built, or cannot be used.
 func (c *Indexes) UnknownIndex(name string) error {
 	x, pairs := find(*c.declared.Load(), name), []string{"index", name, "collection", c.name}
 	switch {

@@ -24,6 +24,7 @@ type Scope struct {
 // String is the scope as a collection's name, "*/pods.v1".
 func (x Scope) String() string { return x.Cluster + "/" + x.Resource }
 
+// ID is the scope as a collection.
 func (x Scope) ID() delta.Collection {
 	id, _ := delta.ParseResource(x.Cluster, x.Resource) // the resource is a collection's, or was parsed
 	return id

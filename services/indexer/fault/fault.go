@@ -99,6 +99,7 @@ func (f *Error) Reached(snap *store.Snapshot) *Error {
 	return f
 }
 
+// Error implements error.
 func (f *Error) Error() string {
 	if f.Text == "" {
 		return f.is.Error()

@@ -9,6 +9,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/store"
 )
 
+// CheckLog tells that the log is away.
 func (s *Collections) CheckLog(context.Context) error {
 	if !s.log.Healthy() {
 		return errors.New("not connected to the log: what is served grows stale")

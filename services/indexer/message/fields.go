@@ -69,6 +69,7 @@ type Event struct {
 	Unknown   bool // of a deletion: what the object was like in the end
 }
 
+// Len is the length of the event in a message.
 func (e *Event) Len() int {
 	n := uintLen(uint64(e.Type)) + uintLen(uint64(e.Reason))
 	inner := e.Item.len()

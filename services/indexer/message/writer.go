@@ -72,6 +72,7 @@ func makeOut(room int) *Writer {
 // NewSmall is newOut for a message that is not hot.
 func NewSmall() *Writer { return makeOut(outTiny) }
 
+// New returns a writer for one message, from a pool.
 func New() *Writer {
 	o := outs.Get().(*Writer)
 	o.buf, o.cuts, o.size, o.from, o.made = o.buf[:headRoom], o.cuts[:0], 0, headRoom, 0
@@ -113,6 +114,7 @@ func (o *Writer) Own() int { return max(len(o.buf), min(cap(o.buf), outMost)) + 
 // Mark is a place to rewind to.
 func (o *Writer) Mark() [3]int { return [3]int{len(o.buf), len(o.cuts), o.size} }
 
+// Rewind drops what was written behind a mark.
 func (o *Writer) Rewind(mark [3]int) {
 	o.buf, o.cuts, o.size = o.buf[:mark[0]], o.cuts[:mark[1]], mark[2]
 }
@@ -236,6 +238,7 @@ func uintLen(v uint64) int { // with a tag below 16
 	return 1 + varintLen(v)
 }
 
+// BytesLen is what a text or bytes of a length take as a field; nothing when it is empty.
 func BytesLen(n int) int { // with a tag below 16
 	if n == 0 {
 		return 0

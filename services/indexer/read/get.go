@@ -23,6 +23,7 @@ func checkKey(field, key string) error {
 	return nil
 }
 
+// Get answers with one object.
 func (s *Reader) Get(ctx context.Context, req *indexv1.GetRequest) (*message.Writer, error) {
 	c, err := s.collections.Find("collection", req.GetCollection())
 	if err != nil {
@@ -57,6 +58,7 @@ func (s *Reader) Get(ctx context.Context, req *indexv1.GetRequest) (*message.Wri
 	return o, nil
 }
 
+// BatchGet answers with the objects of several keys.
 func (s *Reader) BatchGet(ctx context.Context, req *indexv1.BatchGetRequest) (*message.Writer, error) {
 	c, err := s.collections.Find("collection", req.GetCollection())
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 // Objects are 1, the next token 2 and the revision 3 in all of them.
 type answerFields struct{ remaining, quarantined, revisions, named, leftOut, upper int }
 
+// List answers with a page of the objects that a request chooses.
 func (s *Reader) List(ctx context.Context, req *indexv1.ListRequest) (*message.Writer, error) {
 	t, err := s.targets(req.GetCollection(), req.GetClusters())
 	if err == nil {
@@ -44,6 +45,7 @@ func (s *Reader) List(ctx context.Context, req *indexv1.ListRequest) (*message.W
 	return p.answer(ctx, &t, filters, &proj, answerFields{remaining: 4, quarantined: 5, revisions: 6, named: 7, leftOut: 8, upper: 9})
 }
 
+// ByIndex answers with a page of the objects under values of an index.
 func (s *Reader) ByIndex(ctx context.Context, req *indexv1.ByIndexRequest) (*message.Writer, error) {
 	t, err := s.targets(req.GetCollection(), req.GetClusters())
 	if err == nil {

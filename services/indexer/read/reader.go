@@ -36,6 +36,7 @@ type Reader struct {
 	pages       *prometheus.CounterVec
 }
 
+// New returns a reader of collections.
 func New(cfg Config, all *follow.Collections, waits *consistency.Waits, reg prometheus.Registerer) (*Reader, error) {
 	s := &Reader{
 		Waits: waits, cfg: cfg, collections: all, tokens: newSigner(), pins: newPins(cfg.MaxSnapshots, cfg.SnapshotTTL, cfg.SnapshotMaxAge, cfg.SnapshotBytes),
@@ -130,6 +131,7 @@ func (s *Reader) WaitForRevision(ctx context.Context, req *indexv1.WaitForRevisi
 	return resp, nil
 }
 
+// Revision is that of a snapshot.
 func Revision(snap *store.Snapshot) *deltav1.Revision {
 	return protoRevision(snap.State().Revision)
 }

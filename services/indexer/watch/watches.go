@@ -28,6 +28,7 @@ type Watches struct {
 	lines       lines         // of the initial states
 }
 
+// New returns watches of collections, which are to be opened with Observe.
 func New(cfg Config, all *follow.Collections, waits *consistency.Waits, requests *limit.Quota, limited *prometheus.CounterVec, reg prometheus.Registerer) (*Watches, error) {
 	s := &Watches{
 		cfg: cfg, collections: all, waits: waits, requests: requests, scans: make(chan struct{}, 1), lines: newLines(&cfg),
