@@ -36,20 +36,20 @@ type Waits struct {
 	Stopping             <-chan struct{} // closed when calls that last are to end
 }
 
-// demand is what a request asks of a snapshot, and how long it waits for one.
-type demand struct {
+// Demand is what a request asks of a snapshot, and how long it waits for one.
+type Demand struct {
 	Least delta.Revision
 	exact bool
 	Wait  time.Duration
 }
 
-func (d *demand) met(snap *store.Snapshot) bool {
+func (d *Demand) met(snap *store.Snapshot) bool {
 	st := snap.State()
 	return reached(snap, d.Least) && (!d.exact || st.Exact())
 }
 
 // Demand reads a consistency.
-func (s *Waits) Demand(want *indexv1.Consistency) (d demand, err error) {
+func (s *Waits) Demand(want *indexv1.Consistency) (d Demand, err error) {
 	if want.GetAtLeast() == nil && !want.GetExact() {
 		return d, nil
 	}
@@ -72,7 +72,7 @@ func (s *Waits) Read(ctx context.Context, c *follow.Collection, want *indexv1.Co
 }
 
 // Meet returns the latest snapshot, or the first that meets a demand.
-func (s *Waits) Meet(ctx context.Context, c *follow.Collection, d *demand) (*store.Snapshot, error) {
+func (s *Waits) Meet(ctx context.Context, c *follow.Collection, d *Demand) (*store.Snapshot, error) {
 	snap := c.Snapshot()
 	if err := c.Synced(snap); err != nil || d.Wait == 0 || d.met(snap) {
 		return snap, err
@@ -100,7 +100,7 @@ func (s *Waits) Meet(ctx context.Context, c *follow.Collection, d *demand) (*sto
 	}
 }
 
-func late(c *follow.Collection, snap *store.Snapshot, d *demand) error {
+func late(c *follow.Collection, snap *store.Snapshot, d *Demand) error {
 	st := snap.State()
 	if reached(snap, d.Least) {
 		return fault.New(fault.ErrNotExact, fmt.Sprintf("%s is at %v and has events up to %v", c.Name, st.Revision, st.Upper), "collection", c.Name).Reached(snap)
@@ -182,6 +182,6 @@ func (s *Waits) Await(ctx context.Context, c *follow.Collection, least delta.Rev
 		if err != nil {
 			return nil, err
 		}
-		return nil, late(c, snap, &demand{Least: least})
+		return nil, late(c, snap, &Demand{Least: least})
 	}
 }

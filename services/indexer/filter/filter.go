@@ -36,11 +36,11 @@ func New(c *follow.Collection, ch Choice) (Filter, error) {
 	f.Fields = nil
 	for _, r := range ch.Fields {
 		var err error
-		if r.Field, err = c.Field(r.Field); err != nil {
+		if r.Field, err = c.Indexes.Field(r.Field); err != nil {
 			return f, err
 		}
 		if r.Field != define.NamespaceField || r.Operator == selection.NotEquals || r.Value == "" {
-			f.Fields, f.ByField = append(f.Fields, r), append(f.ByField, c.IndexOf(r.Field))
+			f.Fields, f.ByField = append(f.Fields, r), append(f.ByField, c.Indexes.IndexOf(r.Field))
 			continue
 		}
 		if err := namespaceFits(c, "field_selector", r.Value); err != nil {

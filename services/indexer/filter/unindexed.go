@@ -24,12 +24,12 @@ func (f *Filter) Unindexed(c *follow.Collection, snap *store.Snapshot) (list []*
 		if index == "" || index == f.Index || slices.Contains(f.ByField[:i], index) {
 			continue
 		}
-		if u := c.Unindexed(snap, index); u != nil {
+		if u := c.Indexes.Unindexed(snap, index); u != nil {
 			list = append(list, u)
 		}
 	}
 	if f.Index != "" {
-		if u := c.Unindexed(snap, f.Index); u != nil {
+		if u := c.Indexes.Unindexed(snap, f.Index); u != nil {
 			list = append(list, u)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 // apply makes one snapshot of one batch of the log.
 func (c *Collection) apply(ctx context.Context, b intake) {
 	// A plan that is replaced between batches holds for all that is applied later.
-	plan, release := c.Hold()
+	plan, release := c.Indexes.Hold()
 	defer release()
 	c.extract.Follow(plan)
 	now := c.now()
@@ -99,7 +99,7 @@ func (c *Collection) apply(ctx context.Context, b intake) {
 	if b.Replayed {
 		c.replaying = false
 		c.replayed.Store(true)
-		c.Wake() // what was there before may have been read by another plan
+		c.Indexes.Wake() // what was there before may have been read by another plan
 	}
 	c.fail(nil)
 	if n := len(b.Unreadable); n > 0 {

@@ -29,7 +29,7 @@ func TestDesign64AFileFromTheFutureIsNotResumed(t *testing.T) {
 		c := newTestCollection(t, nil)
 		image := &checkpoint.Image{Header: checkpoint.Header{
 			Fresh: now.Add(ahead), Mark: delta.Mark{Position: delta.Position{Epoch: 1, Sequence: 3, Term: 1}, Claimed: delta.Revision{Epoch: 1, RV: "3"}},
-			Facts: factsOf(c.Plan()),
+			Facts: factsOf(c.Indexes.Plan()),
 		}}
 		if err := c.adopt(t.Context(), image, 1); !errors.Is(err, want) {
 			t.Errorf("a file that was current %v from now: %v, want %v", ahead, err, want)
@@ -46,7 +46,7 @@ func TestBuffersOfAFileAreCountedAndPutTogether(t *testing.T) {
 	var image checkpoint.Image
 	image.Header = checkpoint.Header{
 		Fresh: now, Mark: delta.Mark{Position: delta.Position{Epoch: 1, Sequence: objects, Term: 1}, Claimed: delta.Revision{Epoch: 1, RV: "3"}},
-		Facts: factsOf(c.Plan()),
+		Facts: factsOf(c.Indexes.Plan()),
 	}
 	for at := 0; at < objects; at += objects / 10 {
 		block := make([]byte, objects/10*size)

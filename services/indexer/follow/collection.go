@@ -29,13 +29,13 @@ type Collection struct {
 	tracer      trace.Tracer
 	metrics     *followMetrics
 	ttl         time.Duration
-	hazed       uint64 // end of the last span of hazy
+	hazed       uint64 // end of the last span of history.stale
 	now         func() time.Time
 
 	checkpointing
-
-	*define.Indexes
 	history
+
+	Indexes *define.Indexes // what is declared
 
 	ID       delta.Collection
 	Name     string
@@ -74,7 +74,7 @@ func (s *Collections) newCollection(id delta.Collection) *Collection {
 		ID: id, Store: c.store, Slog: s.slog, Now: func() time.Time { return c.now() }, Declarations: s.declarations, Fields: s.cfg.Fields,
 		Evicted: c.evicted, Room: &roomOf{s, c}, LookEvery: min(time.Second, s.cfg.DiscoverEvery),
 	})
-	c.extract = extract.New(c.Plan())
+	c.extract = extract.New(c.Indexes.Plan())
 	c.keeper = payload.NewKeeper(c.store, payload.Config{})
 	if s.cfg.Tier == TierCompact {
 		c.keeper.Compact(false)

@@ -95,7 +95,7 @@ func (s *Collections) Know(id delta.Collection) *Collection {
 	}
 	c := s.newCollection(id)
 	s.names.Store(old.with(c))
-	c.Declare() // also what has been declared since c was made
+	c.Indexes.Declare() // also what has been declared since c was made
 	return c
 }
 
@@ -104,7 +104,7 @@ func (s *Collections) Know(id delta.Collection) *Collection {
 func (s *Collections) redeclare(resource string) {
 	for _, c := range s.names.Load().All {
 		if c.ID.ResourceName() == resource {
-			c.Declare()
+			c.Indexes.Declare()
 		}
 	}
 }

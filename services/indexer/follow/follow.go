@@ -55,7 +55,7 @@ func (s *Collections) follow(ctx context.Context, c *Collection) error {
 // until ctx ends.
 func (s *Collections) build(ctx context.Context, c *Collection) error {
 	for ctx.Err() == nil {
-		c.Build(ctx)
+		c.Indexes.Build(ctx)
 		for _, next := range s.names.Load().All {
 			if next.ID == c.ID {
 				c = next

@@ -71,7 +71,7 @@ func (s *Collections) admit(ctx context.Context, in *feed, b *delta.Batch) error
 	}
 	for {
 		err := s.fit(ctx, c, size)
-		if !errors.Is(err, fault.ErrMemoryBudget) || !c.Shed(ctx, c.Memory(), err) {
+		if !errors.Is(err, fault.ErrMemoryBudget) || !c.Indexes.Shed(ctx, c.Memory(), err) {
 			return err
 		}
 	}
@@ -209,9 +209,9 @@ func (s *Collections) evict(c *Collection, f *fault.Error) *Collection {
 	c.refused.Store(next.refused.Load())
 	s.naming.Lock()
 	s.names.Store(s.names.Load().without(c).with(next))
-	next.Declare()
+	next.Indexes.Declare()
 	s.naming.Unlock()
-	next.Declare()
+	next.Indexes.Declare()
 	close(c.evicted)
 	c.store.Apply(store.Batch{State: &store.State{}}, c.now()) // wakes who waits for it
 	s.metrics.refused.WithLabelValues(c.Name).Inc()
@@ -223,7 +223,7 @@ func (s *Collections) evict(c *Collection, f *fault.Error) *Collection {
 // awaitRoom waits until a refused collection may fit: others have become
 // smaller, or its own log has, or what is declared for it has changed.
 func (s *Collections) awaitRoom(ctx context.Context, c *Collection) {
-	r, declared := c.refused.Load(), c.Version()
+	r, declared := c.refused.Load(), c.Indexes.Version()
 	tick := time.NewTicker(min(time.Second, s.cfg.DiscoverEvery))
 	defer tick.Stop()
 	for r != nil {
@@ -233,7 +233,7 @@ func (s *Collections) awaitRoom(ctx context.Context, c *Collection) {
 			case <-ctx.Done():
 				return
 			}
-			if c.Version() != declared {
+			if c.Indexes.Version() != declared {
 				return
 			}
 		}

@@ -126,7 +126,7 @@ func (c *Collection) adopt(ctx context.Context, image *checkpoint.Image, size in
 	case away < -clockSlack: // the clock was put back: nobody knows how long ago
 		return fmt.Errorf("%w: the file is %v ahead of the clock", errCheckpointOld, -away.Round(time.Second))
 	}
-	plan, release := c.Hold() // it must not be replaced behind what is read by it
+	plan, release := c.Indexes.Hold() // it must not be replaced behind what is read by it
 	defer release()
 	if factsOf(plan) != image.Facts {
 		c.extract.Follow(plan)

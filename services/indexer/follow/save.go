@@ -25,7 +25,7 @@ type savedFile struct {
 // cut returns what a file is made of; false while there is nothing worth
 // keeping.
 func (c *Collection) cut() (checkpoint.Header, *store.Snapshot, bool) {
-	plan, release := c.Hold()
+	plan, release := c.Indexes.Hold()
 	defer release()
 	mark, ok := c.follower.Mark()
 	snap := c.store.Snapshot()
@@ -38,7 +38,7 @@ func (c *Collection) cut() (checkpoint.Header, *store.Snapshot, bool) {
 		}
 	}
 	// Objects may not have all that the plan reads until they have been renewed.
-	ok = ok && c.Complete()
+	ok = ok && c.Indexes.Complete()
 	// Nor is it known yet, while a replay looks for it, from where on all deletions are.
 	ok = ok && c.replayAt.IsZero()
 	return h, snap, ok && snap.State().Synced && snap.State().Position == mark.Position && !c.created.IsZero()

@@ -120,7 +120,7 @@ func (s *Reader) ByExample(ctx context.Context, req *indexv1.IndexRequest) (*mes
 	if err != nil {
 		return nil, err
 	}
-	example, err := extract.New(c.PlanOf(req.GetIndex())).Example(ctx, req.GetObject())
+	example, err := extract.New(c.Indexes.PlanOf(req.GetIndex())).Example(ctx, req.GetObject())
 	if err != nil {
 		return nil, rpc.InvalidField("object", err)
 	}
@@ -130,11 +130,11 @@ func (s *Reader) ByExample(ctx context.Context, req *indexv1.IndexRequest) (*mes
 	}
 	values, err := snap.Values(req.GetIndex(), example)
 	if err != nil {
-		return nil, c.IndexError(err)
+		return nil, c.Indexes.IndexError(err)
 	}
 	hits, err := snap.ByIndex(req.GetIndex(), values...)
 	if err := filter.Tolerate(err, req.GetStrict()); err != nil {
-		return nil, c.IndexError(err)
+		return nil, c.Indexes.IndexError(err)
 	}
 	o := message.New()
 	var faulty []string
@@ -155,7 +155,7 @@ func (s *Reader) ByExample(ctx context.Context, req *indexv1.IndexRequest) (*mes
 	for _, key := range faulty {
 		o.Element(4, key)
 	}
-	if u := c.Unindexed(snap, req.GetIndex()); u != nil {
+	if u := c.Indexes.Unindexed(snap, req.GetIndex()); u != nil {
 		o.Unindexed([]*indexv1.UnindexedObjects{u})
 	}
 	return o, nil

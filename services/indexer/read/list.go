@@ -121,7 +121,7 @@ func (p *page) answer(ctx context.Context, t *target, fs filters, proj *message.
 		f := fs.of(part.c)
 		src, err := f.Source(part.snap)
 		if err != nil {
-			return nil, part.c.IndexError(err)
+			return nil, part.c.Indexes.IndexError(err)
 		}
 		total += uint64(src.Total)
 		if w.at = at; at < p.at || more {

@@ -21,11 +21,11 @@ func (s *Reader) IndexKeys(ctx context.Context, req *indexv1.IndexKeysRequest) (
 	}
 	hits, err := snap.ByIndex(req.GetIndex(), req.GetValue())
 	if err := filter.Tolerate(err, req.GetStrict()); err != nil {
-		return nil, c.IndexError(err)
+		return nil, c.Indexes.IndexError(err)
 	}
 	size := 0
 	resp := &indexv1.IndexKeysResponse{Revision: Revision(snap), Upper: Upper(snap)}
-	if u := c.Unindexed(snap, req.GetIndex()); u != nil {
+	if u := c.Indexes.Unindexed(snap, req.GetIndex()); u != nil {
 		resp.Unindexed = append(resp.Unindexed, u)
 	}
 	for o := range hits.After("") {
@@ -58,10 +58,10 @@ func (s *Reader) ListIndexFuncValues(ctx context.Context, req *indexv1.ListIndex
 	snap := p.parts[0].snap
 	values, err := snap.IndexValues(req.GetIndex(), req.GetPrefix(), p.after)
 	if err := filter.Tolerate(err, req.GetStrict()); err != nil {
-		return nil, t.one.IndexError(err)
+		return nil, t.one.Indexes.IndexError(err)
 	}
 	resp := &indexv1.ListIndexFuncValuesResponse{Revision: Revision(snap), Upper: Upper(snap)}
-	if u := t.one.Unindexed(snap, req.GetIndex()); u != nil {
+	if u := t.one.Indexes.Unindexed(snap, req.GetIndex()); u != nil {
 		resp.Unindexed = append(resp.Unindexed, u)
 	}
 	size, last := 0, ""
@@ -106,7 +106,7 @@ func (s *Reader) Count(ctx context.Context, req *indexv1.CountRequest) (*indexv1
 	for _, part := range p.parts {
 		n, err := filters.of(part.c).Count(ctx, part.snap)
 		if err != nil {
-			return nil, part.c.IndexError(err)
+			return nil, part.c.Indexes.IndexError(err)
 		}
 		resp.Count += int64(n)
 		resp.Quarantined += int64(filters.of(part.c).Faulty(part.snap))

@@ -215,7 +215,7 @@ func (l *line) len() (taken, waiting int) {
 func (w *watcher) admit(ctx context.Context) (done func(), err error) {
 	src, err := w.filter.Source(w.hub.current())
 	if err != nil {
-		return nil, w.c.IndexError(err)
+		return nil, w.c.Indexes.IndexError(err)
 	}
 	l := w.s.lines.of(src.Total)
 	taken, _ := l.len()

@@ -65,7 +65,7 @@ func (w *watcher) objects(ctx context.Context, st *state, known map[string]strin
 			ch, err = w.group.chunk(now, last, known)
 		}
 		if err != nil {
-			return moved, w.c.IndexError(err)
+			return moved, w.c.Indexes.IndexError(err)
 		}
 		end := ch.end
 		last = ch.last

@@ -147,14 +147,14 @@ func (h *hub) check(snap *store.Snapshot) {
 		}
 		for _, g := range h.groups {
 			if g.filter.Index == index {
-				g.fail(h.c.IndexError(err))
+				g.fail(h.c.Indexes.IndexError(err))
 				h.unfile(g)
 			}
 		}
 	}
 	for g := range h.strict {
 		if err := g.filter.Vouch(snap); err != nil {
-			g.fail(h.c.IndexError(err))
+			g.fail(h.c.Indexes.IndexError(err))
 			h.unfile(g)
 		}
 	}

@@ -175,7 +175,7 @@ func TestAReaderOfAnIndexResumesBehindWhatWasReadWithoutIt(t *testing.T) {
 				declareZone(t, c, 1, "spec.zone")
 				req.Resume = &deltav1.Position{Epoch: 1, Sequence: 2, Term: 1}
 				if req.GetIndex() != "" {
-					req.Resume.Selection, _, _ = c.Selection("zone")
+					req.Resume.Selection, _, _ = c.Indexes.Selection("zone")
 				}
 				s, stop, _ := serve(t, c, req)
 				defer stop()
@@ -242,11 +242,11 @@ func TestAWatchWhoseIndexIsDeclaredAnewEndsAndBeginsAgain(t *testing.T) {
 func declareZone(t *testing.T, c *follow.Collection, revision uint64, field string) {
 	t.Helper()
 	set := fmt.Sprintf(`{"version":1,"indexers":[{"cluster":"*","definition":{"name":"zone","field":%q}}]}`, field)
-	if err := c.Declarations.Take(nil, stream.Entry{Key: "pods.v1", Value: []byte(set), Revision: revision}); err != nil {
+	if err := c.Indexes.Declarations.Take(nil, stream.Entry{Key: "pods.v1", Value: []byte(set), Revision: revision}); err != nil {
 		t.Fatal(err)
 	}
-	c.Declare()
-	if err := c.BuildOnce(t.Context()); err != nil {
+	c.Indexes.Declare()
+	if err := c.Indexes.BuildOnce(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -32,7 +32,7 @@ func bind(c *follow.Collection, f *selector, snap *store.Snapshot) error {
 	if f.Index != "" {
 		_, err := snap.ByIndex(f.Index, f.Values...)
 		if err := filter.Tolerate(err, f.Strict); err != nil {
-			return c.IndexError(err)
+			return c.Indexes.IndexError(err)
 		}
 	}
 	f.needs, f.selection = nil, 0
@@ -48,7 +48,7 @@ func bind(c *follow.Collection, f *selector, snap *store.Snapshot) error {
 		if i < len(f.ByField) {
 			continue
 		}
-		if selection, since, ok := c.Selection(index); ok && since == added {
+		if selection, since, ok := c.Indexes.Selection(index); ok && since == added {
 			f.selection = selection
 		} else if ok {
 			return declaredAnew(c, index)
@@ -69,17 +69,17 @@ func missing(c *follow.Collection, f *selector, n need) error {
 			continue
 		}
 		field := f.Fields[i].Field
-		switch _, err := c.Field(field); {
+		switch _, err := c.Indexes.Field(field); {
 		case err == nil:
 			return declaredAnew(c, index)
-		case !c.Plan().Reads(field):
+		case !c.Indexes.Plan().Reads(field):
 			return fault.New(fault.ErrIndexNotFound, fmt.Sprintf("field %.100q of %s is not indexed any more", field, c.Name), "index", index, "collection", c.Name)
 		default:
 			return err
 		}
 	}
-	if !c.Declares(n.index) {
-		return c.UnknownIndex(n.index)
+	if !c.Indexes.Declares(n.index) {
+		return c.Indexes.UnknownIndex(n.index)
 	}
 	return declaredAnew(c, n.index)
 }

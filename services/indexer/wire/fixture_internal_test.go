@@ -96,7 +96,7 @@ func (s *server) apply(t testing.TB, c *follow.Collection, pods []podFacts) {
 		at++
 		records = append(records, pods[i].record(at))
 	}
-	x := extract.New(c.Plan())
+	x := extract.New(c.Indexes.Plan())
 	for i := range records {
 		b.Ops = append(b.Ops, store.Op{Put: x.Object(t.Context(), &records[i])})
 	}

@@ -65,7 +65,7 @@ func (s *server) ListIndexers(_ context.Context, req *indexv1.ListIndexersReques
 	if err := c.Synced(snap); err != nil {
 		return nil, err
 	}
-	return &indexv1.ListIndexersResponse{Indexers: c.Indexers(snap), Revision: read.Revision(snap), Upper: read.Upper(snap)}, nil
+	return &indexv1.ListIndexersResponse{Indexers: c.Indexes.Indexers(snap), Revision: read.Revision(snap), Upper: read.Upper(snap)}, nil
 }
 
 // AddIndexers declares indexes (S-06).
@@ -91,13 +91,13 @@ func (s *server) AddIndexers(ctx context.Context, req *indexv1.AddIndexersReques
 	ctx, cancel := context.WithDeadline(ctx, consistency.Deadline(ctx, wait))
 	defer cancel()
 	for _, c := range x.many {
-		c.AwaitBuilt(ctx, list, s.waits.Stopping)
+		c.Indexes.AwaitBuilt(ctx, list, s.waits.Stopping)
 	}
 	resp := &indexv1.AddIndexersResponse{}
 	var have []*indexv1.Indexer
 	if len(x.many) > 0 {
 		snap := x.many[0].Snapshot()
-		have, resp.Revision, resp.Upper = x.many[0].Indexers(snap), read.Revision(snap), read.Upper(snap)
+		have, resp.Revision, resp.Upper = x.many[0].Indexes.Indexers(snap), read.Revision(snap), read.Upper(snap)
 	}
 	for _, d := range list {
 		i := slices.IndexFunc(have, func(x *indexv1.Indexer) bool { return x.GetName() == d.Name })
