@@ -15,9 +15,31 @@ import (
 	"github.com/deltaplane/deltaplane/services/indexer/payload"
 )
 
-// Collection follows one log. The fields above the line belong to the
-// goroutine that reads it; the rest is for everybody.
+// Collection follows one log.
 type Collection struct {
+	ID       delta.Collection
+	Name     string
+	Indexes  *define.Indexes // what is declared
+	ttl      time.Duration   // of tombstones
+	now      func() time.Time
+	tracer   trace.Tracer
+	metrics  *metrics
+	store    *store.Store
+	keeper   *payload.Keeper
+	observer Observer
+
+	ingesting
+	checkpointing
+	history
+	logState
+	known   discovered
+	refused atomic.Pointer[refusal] // set while the collection does not fit
+	evicted chan struct{}           // closed when another collection takes its place
+}
+
+// ingesting belongs to the goroutine that reads the log and, while the plan is held,
+// to others.
+type ingesting struct {
 	follower    delta.Follower
 	extract     *extract.Extractor
 	ops         []store.Op
@@ -26,31 +48,17 @@ type Collection struct {
 	replayAt    time.Time // when the replay began; zero once its horizon is known
 	replayBegan time.Time // the last one
 	fresh       time.Time
-	tracer      trace.Tracer
-	metrics     *followMetrics
-	ttl         time.Duration
 	hazed       uint64 // end of the last span of history.stale
-	now         func() time.Time
+}
 
-	checkpointing
-	history
-
-	Indexes *define.Indexes // what is declared
-
-	ID       delta.Collection
-	Name     string
-	store    *store.Store
-	keeper   *payload.Keeper
-	observer Observer
-	refused  atomic.Pointer[refusal] // set while the collection does not fit
-	evicted  chan struct{}           // closed when another collection takes its place
-	logBytes atomic.Uint64           // size of the log as last known
-	replayed atomic.Bool             // the log has been read to its end once
-	absent   atomic.Bool             // there is no log yet
-	known    discovered
-	frozen   atomic.Int64  // since when the revision stands still behind a hole, in nanoseconds; 0 when it does not
+// logState is what is known of a log and of how it is read, for everybody.
+type logState struct {
+	bytes    atomic.Uint64 // size of the log as last known
 	tail     atomic.Uint64 // last sequence of the log as last known
 	head     atomic.Uint64 // its first
+	absent   atomic.Bool   // there is no log yet
+	replayed atomic.Bool   // the log has been read to its end once
+	frozen   atomic.Int64  // since when the revision stands still behind a hole, in nanoseconds; 0 when it does not
 	lastErr  atomic.Pointer[string]
 }
 

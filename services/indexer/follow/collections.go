@@ -55,7 +55,7 @@ type Collections struct {
 	log          Log
 	slog         *slog.Logger
 	tracer       trace.Tracer
-	metrics      *followMetrics
+	metrics      *metrics
 	health       health
 	observe      func(*Collection) Observer
 	declarations *define.Declarations
@@ -79,10 +79,10 @@ func New(cfg Config, log Log, tel *telemetry.Telemetry) (*Collections, error) {
 	s.names.Store(&names{})
 	s.declarations = define.NewDeclarations(log, tel.Log, s.redeclare)
 	var err error
-	if s.metrics, err = newFollowMetrics(tel.Registry); err != nil {
+	if s.metrics, err = newMetrics(tel.Registry); err != nil {
 		return nil, err
 	}
-	return s, tel.Registry.Register(followGauges{s})
+	return s, tel.Registry.Register(gauges{s})
 }
 
 // Open makes those known that the configuration names. Every collection gets the

@@ -119,7 +119,7 @@ func (s *Collections) lookAtTails(ctx context.Context) {
 		if err == nil {
 			c.tail.Store(tail.Last)
 			c.head.Store(tail.First)
-			c.logBytes.Store(tail.Bytes)
+			c.logState.bytes.Store(tail.Bytes)
 		}
 	}
 }

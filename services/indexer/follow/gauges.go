@@ -6,8 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// followGauges read the state of every collection when asked.
-type followGauges struct{ s *Collections }
+// gauges read the state of every collection when asked.
+type gauges struct{ s *Collections }
 
 var (
 	perCollection  = []string{"collection"}
@@ -31,7 +31,7 @@ var (
 )
 
 // Describe implements prometheus.Collector.
-func (followGauges) Describe(ch chan<- *prometheus.Desc) {
+func (gauges) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		gaugeObjects, gaugeBytes, gaugeFaults, gaugeSynced, gaugeLag, gaugeSilence, gaugeErrors, gaugeLagging, gaugeUnindexed, gaugeFileAge, gaugeFileBytes, gaugeUnsaved,
 		gaugeStored, gaugeMemory, gaugeDicts, gaugeRatio, countTrained, countDecode, gaugeRefused, gaugeBudget,
@@ -41,7 +41,7 @@ func (followGauges) Describe(ch chan<- *prometheus.Desc) {
 }
 
 // Collect implements prometheus.Collector.
-func (g followGauges) Collect(ch chan<- prometheus.Metric) {
+func (g gauges) Collect(ch chan<- prometheus.Metric) {
 	now := time.Now()
 	for _, c := range g.s.names.Load().All {
 		snap := c.store.Snapshot()
@@ -89,7 +89,7 @@ func (g followGauges) Collect(ch chan<- prometheus.Metric) {
 }
 
 // memory sends what is known of the memory of a collection.
-func (g followGauges) memory(ch chan<- prometheus.Metric, c *Collection) {
+func (g gauges) memory(ch chan<- prometheus.Metric, c *Collection) {
 	send := func(d *prometheus.Desc, t prometheus.ValueType, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, t, v, append([]string{c.Name}, labels...)...)
 	}

@@ -11,7 +11,8 @@ import (
 func TestDesign64TheHorizonIsFoundByTheLogsClockNotTheReflectors(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	c := &Collection{ttl: time.Hour, replayAt: now}
+	c := &Collection{ttl: time.Hour}
+	c.replayAt = now
 	var b store.Batch
 	c.horizon(&b, &delta.Record{Sequence: 7, PublishedAt: now, StoredAt: now.Add(-2 * time.Hour)}) // by a clock that is two hours ahead
 	if b.Horizon != 0 {

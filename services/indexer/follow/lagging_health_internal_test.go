@@ -15,7 +15,7 @@ import (
 func laggingGauges(t *testing.T, s *Collections) map[string]float64 {
 	t.Helper()
 	r := prometheus.NewRegistry()
-	if err := r.Register(followGauges{s}); err != nil {
+	if err := r.Register(gauges{s}); err != nil {
 		t.Fatal(err)
 	}
 	families, err := r.Gather()

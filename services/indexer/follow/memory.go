@@ -197,12 +197,12 @@ func (s *Collections) overBudget(c *Collection, used int) *fault.Error {
 func (s *Collections) evict(c *Collection, f *fault.Error) *Collection {
 	next := s.newCollection(c.ID)
 	// What it holds is in the log, whenever that was last looked at: one that was smaller then would never seem to have become smaller.
-	r := &refusal{fault: f, need: c.Memory(), log: max(c.logBytes.Load(), uint64(c.store.Snapshot().Bytes()))}
+	r := &refusal{fault: f, need: c.Memory(), log: max(c.logState.bytes.Load(), uint64(c.store.Snapshot().Bytes()))}
 	if before := c.refused.Load(); before != nil {
 		r.again = before.again + 1
 	}
 	next.refused.Store(r)
-	next.logBytes.Store(c.logBytes.Load())
+	next.logState.bytes.Store(c.logState.bytes.Load())
 	next.tail.Store(c.tail.Load())
 	next.head.Store(c.head.Load())
 	next.fail(f)
@@ -237,7 +237,7 @@ func (s *Collections) awaitRoom(ctx context.Context, c *Collection) {
 				return
 			}
 		}
-		if s.cfg.MemoryBudget-s.memory() >= r.wants(c.logBytes.Load()) {
+		if s.cfg.MemoryBudget-s.memory() >= r.wants(c.logState.bytes.Load()) {
 			return
 		}
 	}

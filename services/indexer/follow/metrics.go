@@ -14,9 +14,9 @@ import (
 	"github.com/deltaplane/deltaplane/core/store"
 )
 
-// followMetrics counts what is read of the logs. What can be read from a snapshot is
+// metrics counts what is read of the logs. What can be read from a snapshot is
 // read when it is asked for, by gauges.
-type followMetrics struct {
+type metrics struct {
 	deltas     *prometheus.CounterVec
 	latency    prometheus.Histogram
 	visible    prometheus.Histogram
@@ -25,8 +25,8 @@ type followMetrics struct {
 	refused    *prometheus.CounterVec
 }
 
-func newFollowMetrics(reg prometheus.Registerer) (*followMetrics, error) {
-	m := &followMetrics{
+func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+	m := &metrics{
 		deltas: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "deltaplane_indexer_deltas_total",
 			Help: "Records applied, by collection and result: added, updated, deleted, stale, same.",
@@ -59,7 +59,7 @@ func newFollowMetrics(reg prometheus.Registerer) (*followMetrics, error) {
 	return m, nil
 }
 
-func (m *followMetrics) applied(collection string, r store.Result) {
+func (m *metrics) applied(collection string, r store.Result) {
 	for _, v := range [...]struct {
 		result string
 		n      int

@@ -2,15 +2,12 @@ package watch
 
 import (
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/deltaplane/deltaplane/core/store"
 	"github.com/deltaplane/deltaplane/services/indexer/follow"
 	"github.com/deltaplane/deltaplane/services/indexer/limit"
-	"github.com/deltaplane/deltaplane/services/indexer/message"
 )
 
 // hub hands the changes of one collection to its watches. A pass, made by one
@@ -24,53 +21,36 @@ import (
 //
 // While the collection is not synced, or lacks records that were replaced before
 // they were read, the hub stands still: what a reader is told is always a state
-// that the log was in. The changes
-// are told when it is synced again, as far as they are kept.
+// that the log was in. The changes are told when it is synced again, as far as they are kept.
 type hub struct {
 	c        *follow.Collection
 	watchers atomic.Int64 // also those that have not joined
 	limit    int          // of the bytes that blocks take beside payloads
 	most     chunkSize
 
-	requests *limit.Quota // of the service
-
-	mu      sync.Mutex
-	open    int             // watches
-	snap    *store.Snapshot // that of the last pass; nil without watches
-	groups  map[string]*group
-	views   map[string]message.Projection // by what makes them equal, so that those share a mask
-	byValue map[string]map[string][]*group
-	byScope map[string][]*group
-	rest    []*group // concerned by every change
-	byNeed  map[need][]*group
-	strict  map[*group]struct{}
-	idle    chan struct{}
-	trimmed time.Time
-
-	items   items    // of the pass
-	touched []*group // of the pass
-	floor   []uint64 // of the pass
-	woken   int      // watches that have got something by the last pass
-	crowd   int      // the same of the last pass by which any have
-
-	scan    *scan // gathering those who will share it
-	resting time.Time
-	scans   chan struct{} // one place for the scans of all collections
-
+	requests *limit.Quota    // of the service
 	stopping <-chan struct{} // closed when the service stops
+
+	mu   sync.Mutex      // guards the rest
+	open int             // watches
+	snap *store.Snapshot // that of the last pass; nil without watches
+	idle chan struct{}
+	directory
+	passing
+	scanning
 }
 
 func newHub(c *follow.Collection, limit int, requests *limit.Quota, scans chan struct{}, stopping <-chan struct{}) *hub {
-	h := &hub{c: c, limit: limit, most: chunkSize{chunkEvents, chunkBytes}, requests: requests, scans: scans, stopping: stopping}
+	h := &hub{c: c, limit: limit, most: chunkSize{chunkEvents, chunkBytes}, requests: requests, stopping: stopping}
+	h.scans = scans
 	h.clear()
 	return h
 }
 
+// clear forgets what only open watches need.
 func (h *hub) clear() {
 	h.snap = nil
-	h.groups, h.views = map[string]*group{}, map[string]message.Projection{}
-	h.byValue, h.byScope, h.rest = map[string]map[string][]*group{}, map[string][]*group{}, nil
-	h.byNeed, h.strict = map[need][]*group{}, map[*group]struct{}{}
+	h.directory = newDirectory()
 	h.touched, h.floor, h.items = nil, nil, items{}
 }
 
@@ -127,70 +107,6 @@ func (h *hub) leave(w *watcher) {
 		close(h.idle)
 		h.idle = nil
 		h.clear()
-	}
-}
-
-// file finds the place where changes look for the group.
-func (h *hub) file(g *group) {
-	h.groups[g.key] = g
-	f := &g.filter
-	if f.Strict {
-		h.strict[g] = struct{}{}
-	}
-	for _, n := range f.needs {
-		h.byNeed[n] = append(h.byNeed[n], g)
-	}
-	switch {
-	case f.Index != "":
-		if h.byValue[f.Index] == nil {
-			h.byValue[f.Index] = map[string][]*group{}
-		}
-		for _, v := range f.Values {
-			h.byValue[f.Index][v] = append(h.byValue[f.Index][v], g)
-		}
-	case f.Namespaces != nil:
-		for _, ns := range f.Namespaces {
-			h.byScope[ns] = append(h.byScope[ns], g)
-		}
-	default:
-		h.rest = append(h.rest, g)
-	}
-}
-
-func (h *hub) unfile(g *group) {
-	if h.groups[g.key] != g { // it failed, and may have a successor
-		return
-	}
-	delete(h.groups, g.key)
-	delete(h.strict, g)
-	without := func(list []*group) []*group {
-		return slices.DeleteFunc(list, func(o *group) bool { return o == g })
-	}
-	f := &g.filter
-	for _, n := range f.needs {
-		if h.byNeed[n] = without(h.byNeed[n]); len(h.byNeed[n]) == 0 {
-			delete(h.byNeed, n)
-		}
-	}
-	switch {
-	case f.Index != "":
-		values := h.byValue[f.Index]
-		for _, v := range f.Values {
-			if values[v] = without(values[v]); len(values[v]) == 0 {
-				delete(values, v)
-			}
-		}
-		if len(values) == 0 {
-			delete(h.byValue, f.Index)
-		}
-	case f.Namespaces != nil:
-		for _, ns := range f.Namespaces {
-			if h.byScope[ns] = without(h.byScope[ns]); len(h.byScope[ns]) == 0 {
-				delete(h.byScope, ns)
-			}
-		}
-	default:
-		h.rest = without(h.rest)
 	}
 }
 

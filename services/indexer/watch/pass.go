@@ -83,6 +83,16 @@ func (h *hub) atOnce() {
 	}
 }
 
+// passing is what one pass leaves to the next.
+type passing struct {
+	items   items
+	touched []*group
+	floor   []uint64
+	woken   int // watches that have got something by the last pass
+	crowd   int // the same of the last pass by which any have
+	trimmed time.Time
+}
+
 // pass tells the groups what happened up to a snapshot. h.mu is held.
 func (h *hub) pass(snap *store.Snapshot) {
 	before := h.snap
@@ -202,33 +212,6 @@ func (h *hub) look(before, snap *store.Snapshot) bool {
 		})
 	}
 	return true
-}
-
-// concerned visits the groups that a change may mean something to, each once.
-func (h *hub) concerned(snap *store.Snapshot, c *store.Change, visit func(*group)) {
-	once := func(list []*group) {
-		for _, g := range list {
-			if g.stamp != c.N {
-				g.stamp = c.N
-				visit(g)
-			}
-		}
-	}
-	for index, groups := range h.byValue {
-		for _, o := range [...]*store.Object{c.Old, c.New} {
-			if o == nil {
-				continue
-			}
-			values, _ := snap.Values(index, o) // one that the index fails on is under none
-			for _, v := range values {
-				once(groups[v])
-			}
-		}
-	}
-	if len(h.byScope) > 0 {
-		once(h.byScope[store.Namespace(c.Key)])
-	}
-	once(h.rest)
 }
 
 // flush makes a block of a group's events.

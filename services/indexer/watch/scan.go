@@ -33,6 +33,13 @@ type scan struct {
 	missed atomic.Pointer[missed] // nil when it is no longer kept
 }
 
+// scanning is what of scans a hub keeps.
+type scanning struct {
+	scan    *scan // gathering those who will share it
+	resting time.Time
+	scans   chan struct{} // one place for the scans of all collections
+}
+
 // missed is what a scan has found: the newest of each key, by sequence.
 type missed struct {
 	snap *store.Snapshot
