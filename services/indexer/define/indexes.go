@@ -41,7 +41,8 @@ type Indexes struct {
 
 // room says what memory declared indexes may take.
 type room interface {
-	// Spare waits until size more bytes are free. The error tells that they will not be, or that ctx has ended.
+	// Spare waits until size more bytes are free. The error tells that they will not be, or that
+	// ctx has ended.
 	Spare(ctx context.Context, size int) error
 	// Fits reports whether indexes may take so much more at present.
 	Fits(size int) bool
