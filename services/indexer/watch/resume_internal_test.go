@@ -238,14 +238,19 @@ func TestAWatchWhoseIndexIsDeclaredAnewEndsAndBeginsAgain(t *testing.T) {
 	}
 }
 
-// declareZone gives a collection an index "zone" by a path, and no other.
-func declareZone(t *testing.T, c *follow.Collection, revision uint64, field string) {
+// declareZone gives a collection an index "zone" by a path, in place of the one that it
+// has. times is how often that was done, with this.
+func declareZone(t *testing.T, c *follow.Collection, times uint64, field string) {
 	t.Helper()
 	set := fmt.Sprintf(`{"version":1,"indexers":[{"cluster":"*","definition":{"name":"zone","field":%q}}]}`, field)
-	if err := c.Indexes.Declarations.Take(nil, stream.Entry{Key: "pods.v1", Value: []byte(set), Revision: revision}); err != nil {
-		t.Fatal(err)
+	for _, e := range []stream.Entry{
+		{Key: "pods.v1", Deleted: true, Revision: 2*times - 1},
+		{Key: "pods.v1", Value: []byte(set), Revision: 2 * times},
+	} {
+		if err := c.Indexes.Declarations.Take(nil, e); err != nil {
+			t.Fatal(err)
+		}
 	}
-	c.Indexes.Declare()
 	if err := c.Indexes.BuildOnce(t.Context()); err != nil {
 		t.Fatal(err)
 	}
