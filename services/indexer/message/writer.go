@@ -14,7 +14,7 @@ import (
 )
 
 // This file writes the hot messages of index.proto by hand. Field numbers are
-// those of the proto; wire_test.go decodes everything written here with the
+// those of the proto; the tests decode everything written here with the
 // generated code.
 
 // copyBelow is the payload length below which copying is cheaper than one more
