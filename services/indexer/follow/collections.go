@@ -64,7 +64,7 @@ type Collections struct {
 	unsaving atomic.Bool     // some cannot be written, which was logged
 
 	naming     sync.Mutex // held to replace names
-	names      atomic.Pointer[names]
+	names      atomic.Pointer[Names]
 	discovered atomic.Bool
 	ready      atomic.Bool // every log found at first has been replayed; stays
 	reclaimed  reclaimed
@@ -76,7 +76,7 @@ func New(cfg Config, log Log, tel *telemetry.Telemetry) (*Collections, error) {
 		cfg.Now = time.Now
 	}
 	s := &Collections{cfg: cfg, log: log, slog: tel.Log, tracer: tel.Tracer.Tracer("deltaplane/indexer")}
-	s.names.Store(&names{})
+	s.names.Store(&Names{})
 	s.declarations = define.NewDeclarations(log, tel.Log, s.redeclare)
 	var err error
 	if s.metrics, err = newMetrics(tel.Registry); err != nil {
@@ -100,7 +100,7 @@ func (s *Collections) Open(health health, observe func(*Collection) Observer) er
 }
 
 // Names are the collections that are known at present.
-func (s *Collections) Names() *names { return s.names.Load() }
+func (s *Collections) Names() *Names { return s.names.Load() }
 
 // Discovered reports whether the logs have been listed: what is not known then is not there.
 func (s *Collections) Discovered() bool { return s.discovered.Load() }

@@ -10,25 +10,25 @@ import (
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
-// names finds collections by whole and short names. It is immutable: adding a
+// Names finds collections by whole and short names. It is immutable: adding a
 // collection makes another one.
-type names struct {
+type Names struct {
 	All   []*Collection // by name
 	known map[string][]*Collection
 }
 
 // with returns names that also have c.
-func (n *names) with(c *Collection) *names {
+func (n *Names) with(c *Collection) *Names {
 	return namesOf(append(slices.Clone(n.All), c))
 }
 
 // without returns names that do not have c.
-func (n *names) without(c *Collection) *names {
+func (n *Names) without(c *Collection) *Names {
 	return namesOf(slices.DeleteFunc(slices.Clone(n.All), func(x *Collection) bool { return x == c }))
 }
 
-func namesOf(all []*Collection) *names {
-	next := &names{All: all, known: map[string][]*Collection{}}
+func namesOf(all []*Collection) *Names {
+	next := &Names{All: all, known: map[string][]*Collection{}}
 	slices.SortFunc(next.All, func(a, b *Collection) int { return strings.Compare(a.Name, b.Name) })
 	for _, c := range next.All {
 		for _, alias := range aliases(c) {
@@ -54,7 +54,7 @@ func aliases(c *Collection) []string {
 }
 
 // Find returns the collection that a name stands for.
-func (n *names) Find(name string) (*Collection, error) {
+func (n *Names) Find(name string) (*Collection, error) {
 	switch found := n.known[name]; len(found) {
 	case 1:
 		return found[0], nil

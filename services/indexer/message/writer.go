@@ -69,7 +69,7 @@ func makeOut(room int) *Writer {
 	return o
 }
 
-// NewSmall is newOut for a message that is not hot.
+// NewSmall is New for a message that is not hot.
 func NewSmall() *Writer { return makeOut(outTiny) }
 
 // New returns a writer for one message, from a pool.
