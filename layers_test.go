@@ -66,12 +66,40 @@ var layers = []layer{
 		ours:   []string{"client/", "core/", "internal/", "proto/", "services/nodeagent/"},
 	},
 	{folder: "services/reflector", why: wire, ours: []string{"core/", "internal/", "proto/", "services/reflector/"}},
+	indexerRoom("wire", "read", "watch", "consistency", "filter", "follow", "define", "definition", "message", "limit", "fault"),
+	indexerRoom("watch", "consistency", "filter", "follow", "define", "message", "limit", "fault"),
+	indexerRoom("read", "consistency", "filter", "follow", "extract", "message", "fault"),
+	indexerRoom("consistency", "follow", "fault"),
+	indexerRoom("filter", "follow", "define"),
+	indexerRoom("follow", "define", "extract", "checkpoint", "payload", "fault"),
+	indexerRoom("define", "definition", "extract", "fault"),
+	indexerRoom("extract", "definition"),
+	indexerRoom("definition"),
+	indexerRoom("checkpoint", "pages"),
+	indexerRoom("payload", "pages"),
+	indexerRoom("message", "limit"),
+	indexerRoom("limit", "fault"),
+	indexerRoom("fault"),
+	indexerRoom("pages"),
 	{folder: "services/indexer", why: wire, ours: []string{"core/", "internal/", "proto/", "services/indexer/"}},
 	{folder: "services/queue", why: wire, ours: []string{"core/", "internal/", "proto/", "services/queue/"}},
 	{folder: "cmd/", why: "cmd wires everything"},
 	{folder: "bench", why: "benchmarks compare everything"},
 	{folder: "test/", why: "whole-system tests speak the contracts", ours: []string{"client/", "internal/", "proto/", "test/", "core/"}},
 	{folder: "examples/", why: "an example uses what a user has", ours: []string{"client/", "proto/", "examples/"}},
+}
+
+// indexerRoom is a package of the indexer, and which of the others it may import.
+func indexerRoom(name string, others ...string) layer {
+	l := layer{
+		folder: "services/indexer/" + name,
+		why:    "the indexer's packages stand along the way of a delta and of a call: what is nearer to the log knows nothing of what reads it",
+		ours:   []string{"core/", "internal/", "proto/"},
+	}
+	for _, other := range others {
+		l.ours = append(l.ours, "services/indexer/"+other)
+	}
+	return l
 }
 
 const wire = "services meet only through proto, so that each can be deployed, replaced and restarted alone"
@@ -93,6 +121,11 @@ var doors = []door{
 	{"github.com/spf13/", []string{"cmd"}, "only cmd reads flags"},
 	{"github.com/knadh/koanf", []string{"cmd"}, "only cmd reads configuration files"},
 	{"github.com/stretchr/testify", nil, "plain testing and go-cmp"},
+}
+
+// inner are packages of ours that only some folders may import.
+var inner = []door{
+	{"services/indexer/", []string{"services/indexer"}, "the indexer's packages are its own: everybody else has Config, New and Run"},
 }
 
 // forbiddenInCore are packages of the standard library by which I/O, logging or a clock of its own would come in.
@@ -151,6 +184,11 @@ func faults(l layer, folder, imported string) []string {
 		if slices.ContainsFunc(embedded, func(f string) bool { return within(ours, f) }) && !isTestFolder(folder) && !slices.ContainsFunc(embeddedUsers, func(f string) bool { return within(folder, f) }) {
 			out = append(out, "servers are started by cmd and by tests; everybody else is given an address")
 		}
+		for _, d := range inner {
+			if strings.HasPrefix(ours, d.library) && !slices.ContainsFunc(d.folders, func(f string) bool { return within(folder, f) }) {
+				out = append(out, d.why)
+			}
+		}
 		if isTestFolder(ours) && !isTestFolder(folder) && !within(folder, "test/") {
 			out = append(out, "packages that help tests are for tests")
 		}
@@ -193,6 +231,16 @@ func TestTheRulesCatchWhatTheyForbid(t *testing.T) {
 		{"services/indexer", module + "internal/embedded", false},
 		{"services/nodeagent", module + "internal/criruntime", false},
 		{"services/nodeagent/nodeagenttest", module + "internal/criruntime", true},
+		{"services/indexer", module + "services/indexer/wire", true},
+		{"services/indexer/wire", module + "services/indexer/read", true},
+		{"services/indexer/read", module + "services/indexer/wire", false},
+		{"services/indexer/read", module + "services/indexer/watch", false},
+		{"services/indexer/follow", module + "services/indexer/define", true},
+		{"services/indexer/define", module + "services/indexer/follow", false},
+		{"services/indexer/follow", module + "services/indexer", false},
+		{"services/indexer/message", module + "services/indexer/follow", false},
+		{"cmd/deltaplane", module + "services/indexer", true},
+		{"cmd/deltaplane", module + "services/indexer/follow", false},
 		{"services/indexer", "k8s.io/api/core/v1", false},
 		{"services/indexer", "k8s.io/apimachinery/pkg/labels", true},
 		{"services/nodeagent", module + "services/nodeagent/pleg", true},

@@ -52,17 +52,13 @@ func oneAnswer(w *wire) *answers { return &answers{all: []*wire{w}} }
 
 func (a *answers) next() *wire { return a.all[int(a.at.Add(1))%len(a.all)] }
 
-// startEcho serves an echo on a free loopback port until ctx ends. One that
-// gathers has its bytes written as the indexer does, and not as grpc-go does.
-func startEcho(ctx context.Context, e *echo, gather bool) (addr string, err error) {
+// startEcho serves an echo on a free loopback port until ctx ends.
+func startEcho(ctx context.Context, e *echo) (addr string, err error) {
 	tel, err := telemetry.Setup(ctx, telemetry.Config{Service: "echo", LogLevel: "warn"})
 	if err != nil {
 		return "", err
 	}
 	o := rpc.Options{Log: tel.Log, Registry: tel.Registry, Tracer: tel.Tracer, Extra: []grpc.ServerOption{serverCodec()}}
-	if gather {
-		o.Gather = func(pending int) bool { return pending < 16<<10 }
-	}
 	srv, err := rpc.NewServer(rpc.ServerConfig{}, o)
 	if err != nil {
 		return "", err

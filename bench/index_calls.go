@@ -38,7 +38,6 @@ func indexCalls(ctx context.Context, b *bench) (err error) {
 		turn("get", raw.child, caller{raw.conns, indexv1.IndexService_Get_FullMethodName, q.gets}),
 		turn("objects-near", raw.child, caller{echoes, echoObjectsNear, q.objects}),
 		turn("objects-pieces", raw.child, caller{echoes, echoObjectsPieces, q.objects}),
-		turn("objects-gathered", raw.child, caller{r.gathering, echoObjects, q.objects}),
 		turn("objects-echo", raw.child, caller{echoes, echoObjects, q.objects}),
 		turn("objects", raw.child, caller{raw.conns, indexv1.IndexService_ByIndex_FullMethodName, q.objects}),
 		turn("keys-echo", raw.child, caller{echoes, echoByIndex, q.keys}),
@@ -146,21 +145,17 @@ func addCalls(b *bench, t table) {
 		f := compare(name, "calls/s seen", t.of(side, "rate"), besideName, t.of(beside, "rate"), limit)
 		b.add(f.with("core busy", "", t.of(side, "busy")).with("beside", "", t.of(beside, "busy")))
 	}
-	row("ByIndex, 30 hits, keys only, raw tier", "keys", "empty echo", "empty", atLeast("ratio", 0.65))
+	row("ByIndex, 30 hits, keys only, raw tier", "keys", "empty echo", "empty", atLeast("ratio", 0.6))
 	row("ByIndex, 30 hits, keys only, raw tier", "keys", "echo of the same bytes", "keys-echo", nil)
-	row("ByIndex, 30 x 5 KB, raw tier", "objects", "echo of the same bytes", "objects-echo", atLeast("ratio", 0.95))
-	seen("ByIndex, 30 x 5 KB, raw tier", "objects", "echo of the same bytes", "objects-echo", atLeast("ratio", 0.95))
-	row("Get, 5 KB, raw tier", "get", "echo of the same bytes", "get-echo", atLeast("ratio", 0.92))
+	row("ByIndex, 30 x 5 KB, raw tier", "objects", "echo of the same bytes", "objects-echo", atLeast("ratio", 0.82))
+	seen("ByIndex, 30 x 5 KB, raw tier", "objects", "echo of the same bytes", "objects-echo", atLeast("ratio", 0.82))
+	row("Get, 5 KB, raw tier", "get", "echo of the same bytes", "get-echo", atLeast("ratio", 0.9))
 	row("Query stream, ByIndex, 30 hits, keys only, raw tier", "stream", "empty unary echo", "empty", nil)
 	row("Query stream, ByIndex, 30 hits, keys only, raw tier", "stream", "unary echo of the same bytes", "keys-echo", atLeast("ratio", 3))
 	// What grpc-go takes for pieces instead of one buffer, with nobody looking for them.
 	row("echo, 30 x 5 KB in pieces", "objects-pieces", "echo of the same bytes", "objects-echo", nil)
 	row("echo, 30 x 5 KB in pieces of one buffer", "objects-near", "echo of the same bytes", "objects-echo", nil)
 	row("ByIndex, 30 x 5 KB, raw tier", "objects", "echo of the same pieces", "objects-pieces", nil)
-	// An echo of one buffer that is not copied either: what our own writing gives to anybody.
-	row("echo, 30 x 5 KB, gathered", "objects-gathered", "echo of the same bytes", "objects-echo", nil)
-	row("ByIndex, 30 x 5 KB, raw tier", "objects", "echo of the same bytes, gathered", "objects-gathered", nil)
-	seen("ByIndex, 30 x 5 KB, raw tier", "objects", "echo of the same bytes, gathered", "objects-gathered", nil)
 	row("echo, 5 KB in pieces", "get-pieces", "echo of the same bytes", "get-echo", nil)
 	row("Get, 5 KB, raw tier", "get", "echo of the same pieces", "get-pieces", nil)
 	row("ByIndex, 30 hits, keys only, compact tier", "compact-keys", "empty echo", "empty", nil)

@@ -18,7 +18,6 @@ type readRig struct {
 
 	raw       *replica
 	echoes    pool
-	gathering pool // to an echo that writes as the indexer does
 	questions questions
 }
 
@@ -39,16 +38,14 @@ func (b *bench) readRig(ctx context.Context, name string) (r *readRig, err error
 		return r, err
 	}
 	r.questions = newQuestions(r.info)
-	if r.echoes, err = r.echo(false); err == nil {
-		r.gathering, err = r.echo(true)
-	}
+	r.echoes, err = r.echo()
 	return r, err
 }
 
 // echo starts an echo in the indexer's process.
-func (r *readRig) echo(gather bool) (pool, error) {
+func (r *readRig) echo() (pool, error) {
 	var addr string
-	if err := r.raw.call("echo", echoConfig{Index: r.raw.addr, Keys: r.info.Keys, Values: r.info.Values, Gather: gather}, &addr); err != nil {
+	if err := r.raw.call("echo", echoConfig{Index: r.raw.addr, Keys: r.info.Keys, Values: r.info.Values}, &addr); err != nil {
 		return nil, err
 	}
 	return dial(addr, 1)
@@ -56,7 +53,7 @@ func (r *readRig) echo(gather bool) (pool, error) {
 
 // close ends what there is of the rig.
 func (r *readRig) close() error {
-	err := errors.Join(r.echoes.Close(), r.gathering.Close())
+	err := r.echoes.Close()
 	if r.raw != nil {
 		err = errors.Join(err, r.raw.close())
 	}
@@ -71,7 +68,6 @@ type echoConfig struct {
 	Index  string   `json:"index"`
 	Keys   []string `json:"keys"`
 	Values []string `json:"values"`
-	Gather bool     `json:"gather"`
 }
 
 // serve asks the indexer every question and starts an echo with the answers.
@@ -120,7 +116,7 @@ func (c echoConfig) serve(ctx context.Context) (addr string, err error) {
 			e.objectsPieces.all, e.objectsNear.all = append(e.objectsPieces.all, pieces), append(e.objectsNear.all, pieces.near())
 		}
 	}
-	return startEcho(ctx, e, c.Gather)
+	return startEcho(ctx, e)
 }
 
 // asField is an object as it stands in an answer: the pieces an indexer sends.

@@ -152,7 +152,7 @@ func loadIndex(ctx context.Context, x *indexing, cfg indexServerConfig) (indexSe
 	}
 	e := &echo{get: oneAnswer(encoded(got)), byIndex: oneAnswer(encoded(hits))}
 	info.GetSize, info.ByIndexSize = proto.Size(got), proto.Size(hits)
-	info.Echo, err = startEcho(ctx, e, false)
+	info.Echo, err = startEcho(ctx, e)
 	return info, err
 }
 

@@ -51,7 +51,7 @@ func queueServer(ctx context.Context, raw json.RawMessage) (*servant, error) {
 	if info.Queue, err = s.Addr(ctx); err != nil {
 		return nil, errors.Join(err, stop())
 	}
-	if info.Echo, err = startEcho(ctx, &echo{}, false); err != nil {
+	if info.Echo, err = startEcho(ctx, &echo{}); err != nil {
 		return nil, errors.Join(err, stop())
 	}
 	return &servant{info: info, stop: stop}, nil

@@ -36,7 +36,6 @@ func registerIndexer(flags *pflag.FlagSet, c *indexer.Config) {
 	flags.IntVar(&c.SnapshotBytes, "index-snapshot-bytes", 0, "`bytes` of replaced payloads the snapshots may hold, about; beyond it the oldest go (default 256 MiB)")
 	flags.IntVar(&c.MaxWatchers, "index-max-watchers", 0, "`watches` that may be open (default 10000)")
 	flags.IntVar(&c.MaxClientWatchers, "index-max-client-watchers", 0, "`watches` that one client may have open (default a quarter of --index-max-watchers, at least 100)")
-	flags.BoolVar(&c.CopyFrames, "index-copy-frames", false, "copy every answer of the index into one piece, instead of sending objects from where they are kept: takes more CPU and memory, and does without experimental parts of grpc-go")
 	flags.Var((*byteSize)(&c.MaxRequestBytes), "index-max-request-bytes", "`bytes` that requests may hold while they wait, one client half of them: what watches select and their readers know, calls on Query streams, answers not taken yet; beside --index-memory-budget (default an eighth of that, 64Mi to 256Mi)")
 	flags.IntVar(&c.MaxInitialStates, "index-max-initial-states", 0, "`states` of more than 1,000 objects sent at a time; other watches wait in line, the clients in turn (default 16)")
 }

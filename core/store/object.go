@@ -36,10 +36,6 @@ type ObjectConfig struct {
 	// Payload is the object as it is served, or what Codec makes that of. The
 	// store does not look into it and does not copy it; it must not change.
 	Payload []byte
-	// Frame is Payload with what a transport puts around it, as one piece of memory:
-	// it ends [FrameTail] bytes behind the payload. Nil has none, and with Codec it
-	// is ignored.
-	Frame []byte
 	// Codec is nil when Payload is served as it is.
 	Codec Codec
 	// Size is the length of the served payload; it is needed with Codec only.
@@ -64,7 +60,7 @@ type Object struct {
 	owners *Owners
 	fields *Fields
 	data   *byte
-	stored uint32 // length of data; with a frame it is more than size, and there is no codec
+	stored uint32 // length of data
 	size   uint32 // length of the served payload
 	odd    unique.Handle[odd]
 }
@@ -79,9 +75,6 @@ type odd struct {
 	epoch      uint64
 	generation int64
 }
-
-// FrameTail is how many bytes of a frame stand behind the payload.
-const FrameTail = 2
 
 const (
 	generationBits = 16
@@ -98,9 +91,6 @@ func NewObject(c ObjectConfig) *Object {
 		size = c.Size
 	}
 	stored := c.Payload
-	if c.Codec == nil && len(c.Frame) >= size+FrameTail {
-		stored = c.Frame
-	}
 	if size > math.MaxUint32 || len(stored) > math.MaxUint32 {
 		x.fault = cmp.Or(x.fault, fmt.Sprintf("payload of %d bytes is too long", size))
 		stored, size, x.codec = nil, 0, nil
@@ -267,7 +257,7 @@ func (o *Object) Faulty() bool { return !o.plain() && o.odd.Value().fault != "" 
 func (o *Object) Payload() ([]byte, error) {
 	stored, codec := o.Stored()
 	if codec == nil {
-		return o.unframed(stored), nil
+		return stored, nil
 	}
 	return decode(make([]byte, 0, o.size), stored, codec)
 }
@@ -277,7 +267,7 @@ func (o *Object) Payload() ([]byte, error) {
 func (o *Object) AppendPayload(dst []byte) ([]byte, error) {
 	stored, codec := o.Stored()
 	if codec == nil {
-		return append(dst, o.unframed(stored)...), nil
+		return append(dst, stored...), nil
 	}
 	return decode(dst, stored, codec)
 }
@@ -290,28 +280,8 @@ func decode(dst, stored []byte, codec Codec) ([]byte, error) {
 	return out, nil
 }
 
-func (o *Object) unframed(stored []byte) []byte {
-	if o.stored == o.size {
-		return stored
-	}
-	end := o.stored - FrameTail
-	return stored[end-o.size : end : end]
-}
-
-// Framed returns the payload in its frame, nil when it has none or cannot be
-// served. It must not be changed.
-func (o *Object) Framed() []byte {
-	if o.stored == o.size {
-		return nil
-	}
-	if x := o.oddity(); x.codec != nil || x.fault != "" {
-		return nil
-	}
-	return unsafe.Slice(o.data, o.stored)
-}
-
 // Stored returns the bytes that are kept and the codec that makes the served
-// payload of them; nil when they are it, or its frame. They must not be changed.
+// payload of them; nil when they are it. They must not be changed.
 func (o *Object) Stored() ([]byte, Codec) {
 	return unsafe.Slice(o.data, o.stored), o.oddity().codec
 }

@@ -112,43 +112,23 @@ func TestAPayloadIsServedSharedOrDecoded(t *testing.T) {
 	}
 }
 
-func TestAPayloadLiesInItsFrame(t *testing.T) {
+func TestAPayloadIsServedFromWhereItIsStored(t *testing.T) {
 	t.Parallel()
-	frame := []byte("head>HELLO\r\n")
-	o := store.NewObject(store.ObjectConfig{Key: "a", UID: "odd uid", RV: "1", Payload: frame[5:10], Frame: frame})
-	p, err := o.Payload()
-	if err != nil || &p[0] != &frame[5] || len(p) != 5 || cap(p) != 5 || o.Size() != 5 || o.StoredSize() != len(frame) {
-		t.Errorf("payload = %q with room for %d, %v, size %d of %d", p, cap(p), err, o.Size(), o.StoredSize())
+	stored := []byte("head>HELLO\r\n")
+	o := store.NewObject(store.ObjectConfig{Key: "a", UID: "odd uid", RV: "1", Payload: stored[5:10]})
+	if p, err := o.Payload(); err != nil || &p[0] != &stored[5] || len(p) != 5 || cap(p) != 5 {
+		t.Errorf("payload = %q with room for %d, %v", p, cap(p), err)
 	}
-	if p, err := o.AppendPayload([]byte("x")); err != nil || string(p) != "xHELLO" {
-		t.Errorf("appended payload = %q, %v", p, err)
-	}
-	if got := o.Framed(); len(got) != len(frame) || &got[0] != &frame[0] {
-		t.Errorf("frame = %q", got)
-	}
-	moved := o.Moved([]byte(string(frame)))
-	if p, err := moved.Payload(); err != nil || string(p) != "HELLO" || string(moved.Framed()) != string(frame) || moved.UID() != "odd uid" {
-		t.Errorf("elsewhere: %q, %v in %q", p, err, moved.Framed())
+	moved := o.Moved([]byte("HELLO"))
+	if p, err := moved.Payload(); err != nil || string(p) != "HELLO" || &p[0] == &stored[5] || moved.UID() != "odd uid" {
+		t.Errorf("elsewhere: %q, %v", p, err)
 	}
 	small := o.WithStored([]byte("hello world"), &upper{})
-	if p, err := small.Payload(); err != nil || string(p) != "HELLO WORLD" || small.Framed() != nil || small.Size() != 5 {
-		t.Errorf("with a codec: %q, %v, frame %q", p, err, small.Framed())
+	if p, err := small.Payload(); err != nil || string(p) != "HELLO WORLD" || small.Size() != 5 {
+		t.Errorf("with a codec: %q, %v, size %d", p, err, small.Size())
 	}
-	if back := small.WithStored([]byte("HELLO"), nil); back.Framed() != nil || back.Size() != 5 {
-		t.Errorf("back to raw: frame %q, size %d", back.Framed(), back.Size())
-	}
-	for what, c := range map[string]store.ObjectConfig{
-		"a fault":             {Payload: frame[5:10], Frame: frame, Fault: "odd"},
-		"a codec":             {Payload: []byte("hello"), Frame: frame, Codec: &upper{}, Size: 5},
-		"too short a frame":   {Payload: frame[5:10], Frame: frame[5:11]},
-		"no frame":            {Payload: frame[5:10]},
-		"neither of the two":  {},
-		"a frame of no bytes": {Payload: []byte("hello"), Frame: []byte{}},
-	} {
-		c.Key = "a"
-		if got := store.NewObject(c).Framed(); got != nil {
-			t.Errorf("with %s: frame %q", what, got)
-		}
+	if back := small.WithStored([]byte("HELLO"), nil); back.Size() != 5 || back.StoredSize() != 5 {
+		t.Errorf("back to raw: size %d of %d", back.Size(), back.StoredSize())
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 
 // seats counts connections, in all and by the host they come from, from the moment they are
 // accepted: before that host has named itself. Connections are not wrapped for it, because grpc-go
-// and [gatherer] know a bare TCP connection. A connection whose handshake fails thus gives its seat
+// knows a bare TCP connection. A connection whose handshake fails thus gives its seat
 // back only when the time for handshakes is over.
 type seats struct {
 	all, each int // limits

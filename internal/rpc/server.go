@@ -46,12 +46,6 @@ type Options struct {
 	// Unmarshal reads messages of methods in MessageBytes, as the server's codec does.
 	// Default: that of protobuf. It must not keep the buffers.
 	Unmarshal func(mem.BufferSlice, any) error
-	// Gather makes connections without TLS write large answers from where they are.
-	// For that, nothing may change that the codec gives the transport in pieces of
-	// [LentFrom] bytes or more, also after the piece was given back; shorter ones, and
-	// messages shorter than [LentIn], are copied. Without a codec among Extra one is used that keeps to that. The function
-	// tells whether so many bytes wait for what others that are ready to run may add. Default: grpc-go copies and writes.
-	Gather func(pending int) bool
 }
 
 // Server is a gRPC server with health, reflection, metrics, traces, recovery,
@@ -147,15 +141,11 @@ func NewServer(cfg ServerConfig, o Options) (*Server, error) {
 		options = append(options, grpc.NumStreamWorkers(uint32(cfg.StreamWorkers)))
 	}
 	if cfg.TLS.CertFile != "" {
-		o.Gather = nil // what is encrypted is copied anyway
 		conf, err := cfg.TLS.server()
 		if err != nil {
 			return nil, err
 		}
 		options = append(options, grpc.Creds(credentials.NewTLS(conf)))
-	}
-	if o.Gather != nil {
-		options = append(options, gatherOptions(o.Gather)...)
 	}
 	s := &Server{
 		cfg: cfg, log: o.Log, guard: g, o: o, gate: admission, serving: map[string]bool{},

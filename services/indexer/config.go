@@ -9,7 +9,22 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/services/indexer/define"
 	"github.com/deltaplane/deltaplane/services/indexer/definition"
+	"github.com/deltaplane/deltaplane/services/indexer/follow"
+	"github.com/deltaplane/deltaplane/services/indexer/read"
+	"github.com/deltaplane/deltaplane/services/indexer/watch"
+	"github.com/deltaplane/deltaplane/services/indexer/wire"
+)
+
+// Tier says how payloads are kept.
+type Tier = follow.Tier
+
+// The tiers; see package follow.
+const (
+	TierAuto    = follow.TierAuto
+	TierRaw     = follow.TierRaw
+	TierCompact = follow.TierCompact
 )
 
 // Config says what an indexer follows and how it answers. The zero value
@@ -65,10 +80,6 @@ type Config struct {
 	MaxPageBytes int
 	// MaxResponseBytes is what an answer without pages may hold; default 32 MiB.
 	MaxResponseBytes int
-	// CopyFrames copies every answer into one piece instead of pointing at stored
-	// bytes, and lets grpc-go write them: it does without experimental parts of that. Answers then count for
-	// MaxRequestBytes only until they were copied: nobody tells when they were sent.
-	CopyFrames bool
 	// MaxQueryCalls bounds the calls under way on one Query stream; beyond it the
 	// stream is not read. Default 1000.
 	MaxQueryCalls int
@@ -110,7 +121,7 @@ func (c Config) withDefaults() Config {
 	c.DiscoverEvery = cmp.Or(c.DiscoverEvery, time.Second)
 	c.ForgetAfter = cmp.Or(c.ForgetAfter, time.Minute)
 	if c.Fields == nil {
-		c.Fields = map[string][]string{"pods": {nodeField, "status.phase"}}
+		c.Fields = map[string][]string{"pods": {define.NodeField, "status.phase"}}
 	}
 	c.CheckpointEvery = cmp.Or(c.CheckpointEvery, 5*time.Minute)
 	c.CheckpointRate = cmp.Or(c.CheckpointRate, 64<<20)
@@ -195,11 +206,36 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("indexer: %s is %d, want a positive number", name, n))
 		}
 	}
-	if !c.Tier.valid() {
+	if !c.Tier.Valid() {
 		errs = append(errs, fmt.Errorf("indexer: tier is %q, want %s, %s or %s", c.Tier, TierAuto, TierRaw, TierCompact))
 	}
 	if c.DefaultWait > c.MaxWait {
 		errs = append(errs, fmt.Errorf("indexer: default wait %v exceeds max wait %v", c.DefaultWait, c.MaxWait))
 	}
 	return errors.Join(errs...)
+}
+
+func (c Config) follow() follow.Config {
+	return follow.Config{
+		Collections: c.Collections, DiscoverEvery: c.DiscoverEvery, ForgetAfter: c.ForgetAfter, Fields: c.Fields, DataDir: c.DataDir,
+		CheckpointEvery: c.CheckpointEvery, CheckpointRate: c.CheckpointRate, RingChanges: c.RingChanges, RingBytes: c.RingBytes,
+		Tier: c.Tier, MemoryBudget: c.MemoryBudget,
+	}
+}
+
+func (c Config) read() read.Config {
+	return read.Config{
+		MaxPageBytes: c.MaxPageBytes, MaxResponseBytes: c.MaxResponseBytes, ExpireEvery: c.DiscoverEvery,
+		SnapshotTTL: c.SnapshotTTL, MaxSnapshots: c.MaxSnapshots, SnapshotMaxAge: c.SnapshotMaxAge, SnapshotBytes: c.SnapshotBytes,
+	}
+}
+
+func (c Config) watch() watch.Config {
+	return watch.Config{
+		MaxWatchers: c.MaxWatchers, MaxClientWatchers: c.MaxClientWatchers, MaxInitialStates: c.MaxInitialStates, RingBytes: c.RingBytes,
+	}
+}
+
+func (c Config) wire() wire.Config {
+	return wire.Config{MaxQueryCalls: c.MaxQueryCalls, MaxIndexes: c.MaxIndexes, StaleAfter: c.StaleAfter, Replica: c.Replica}
 }

@@ -1,17 +1,16 @@
-// Package indexer serves reads of collections from memory.
+// Package indexer serves reads of collections from memory, and tells what happens to
+// them.
 //
-// One goroutine per collection follows its log, turns records into store
-// operations and publishes a snapshot per batch; gRPC handlers only read
-// snapshots. No payload is decoded to answer a read, but for field masks and
-// views of metadata: what selectors and indexes need is read once at ingest, and
-// responses are the stored bytes behind a hand-written header (see wire.go).
+// It holds the configuration and the wiring. What happens is in its packages, along the
+// way of a delta and of a call; each says in its documentation what comes in, what goes
+// out and what it may touch. Imports point from left to right alone:
 //
-//	log ──Read──> collection.apply ──Batch──> store.Store ──Snapshot──> handlers
-//	                 │  extract.Extractor: labels, owners, fields └──Change──> watchers
-//	                 └─ delta.Follower: synced, revision, position
+//	                      ┌─> read ──┬─> filter, consistency ─┐
+//	indexer ─> wire ──────┤          │                        ├─> follow ─> define ─> definition
+//	(service, config)     └─> watch ─┴─> message              │     │          └────> extract
+//	                                                          │     ├─> checkpoint
+//	                           limit, fault <── all of them ──┘     └─> payload ─> pages
 //
-// A collection is readable only while its current epoch is synced and no
-// replay is running; before that every read fails with COLLECTION_NOT_SYNCED,
-// whatever the consistency. An object whose bytes cannot be used is an error on
-// its key: Get answers KEY_QUARANTINED, lists carry the key without a payload.
+// One goroutine per collection follows its log, turns records into store operations and
+// publishes a snapshot per batch (follow); calls only read snapshots.
 package indexer

@@ -176,6 +176,7 @@ type replica struct {
 	tel  *telemetry.Telemetry
 	stop func()
 	addr string
+	tls  rpc.TLSConfig // of its clients
 }
 
 func (w *world) index(t testing.TB, change func(*indexer.Config)) *replica {
@@ -227,12 +228,8 @@ func (w *world) indexOn(t testing.TB, log deltaLog, change func(*indexer.Config)
 		t.Fatal(err)
 	}
 	r.addr = addr
-	dialled, err := rpc.Dial(addr, rpc.DialConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = dialled.Close() })
-	r.IndexServiceClient = indexv1.NewIndexServiceClient(dialled)
+	r.tls.CAFile = cfg.RPC.TLS.CertFile // it signs itself
+	r.IndexServiceClient = indexv1.NewIndexServiceClient(r.connect(t))
 	return r
 }
 

@@ -237,8 +237,8 @@ func TestLargeAnswersAreGivenBackWhenTheyWereSent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.start(t, many(0, 400, 1500)...)
-	for _, copying := range []bool{false, true} {
-		r := w.index(t, func(c *indexer.Config) { c.CopyFrames = copying })
+	for _, tls := range []rpc.TLSConfig{{}, certificate(t)} {
+		r := w.index(t, func(c *indexer.Config) { c.RPC.TLS = tls })
 		w.caughtUp(t, r)
 		for range 20 {
 			got, err := r.List(t.Context(), &indexv1.ListRequest{Collection: "pods", View: indexv1.View_VIEW_METADATA})

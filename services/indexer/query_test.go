@@ -3,7 +3,6 @@ package indexer_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"strconv"
 	"testing"
@@ -83,12 +82,16 @@ func same(t *testing.T, what string, got, want proto.Message) {
 
 func TestEveryCallOnAQueryStreamIsAnsweredAsTheUnaryOne(t *testing.T) {
 	t.Parallel()
-	for _, copying := range []bool{false, true} {
-		t.Run(fmt.Sprint("copying frames: ", copying), func(t *testing.T) {
+	for _, over := range []string{"TCP", "TLS"} {
+		t.Run(over, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.start(t, append(fleet(), pod("big/pod", options{node: "n1", pad: 60_000}))...)
-			r := w.index(t, func(c *indexer.Config) { c.CopyFrames = copying })
+			r := w.index(t, func(c *indexer.Config) {
+				if over == "TLS" {
+					c.RPC.TLS = certificate(t)
+				}
+			})
 			w.caughtUp(t, r)
 			ctx := t.Context()
 			a := ask(t, r)

@@ -350,6 +350,7 @@ func TestFilesThatCannotBeUsedAreNamedAndTheLogIsReplayed(t *testing.T) {
 		"damaged": {same, func(b []byte) []byte { b[len(b)/2] ^= 1; return b }},
 		"cut":     {same, func(b []byte) []byte { return b[:len(b)-3] }},
 		"format":  {same, func(b []byte) []byte { b[8]++; return b }},
+		"older":   {same, func(b []byte) []byte { b[8]--; return b }},
 		"foreign": {change: func(h *checkpoint.Header) { h.Collection = "dev/nodes.v1" }},
 		"old":     {change: func(h *checkpoint.Header) { h.Fresh = h.Fresh.Add(-31 * time.Second) }}, // the TTL is a minute
 		"failed":  {change: func(h *checkpoint.Header) { h.Mark = delta.Mark{} }},
@@ -365,8 +366,11 @@ func TestFilesThatCannotBeUsedAreNamedAndTheLogIsReplayed(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(dir, podsFile), data, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if reason == "cut" {
+			switch reason {
+			case "cut":
 				reason = "damaged"
+			case "older":
+				reason = "format"
 			}
 			var logged lockedBuffer
 			r := w.indexOn(t, w.connect(t), func(c *indexer.Config) { keeping(dir)(c); c.CheckpointEvery = time.Hour }, &logged)

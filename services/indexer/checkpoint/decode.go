@@ -263,11 +263,8 @@ func (d *decoder) objects(c *cursor) {
 			o.Payload, d.payloads = d.payloads[:n:n], d.payloads[n:]
 		}
 		if o.Codec == nil && n != size {
-			if n < size+store.FrameTail {
-				c.bad = true
-				return
-			}
-			o.Frame, o.Payload = o.Payload, o.Payload[n-size-store.FrameTail:n-store.FrameTail]
+			c.bad = true
+			return
 		}
 		o.Size = int(size)
 		if last := len(d.image.Objects); last > 0 && !before(d.image.Objects[last-1].Key(), o.Key) {

@@ -15,7 +15,7 @@ const (
 	magic = "DPINDEX\n"
 	// Format is the version of what is written. Files of any other are not read:
 	// what was in them is in the log.
-	Format = 4
+	Format = 5
 
 	// blockBytes is about how long a block of payloads is made.
 	blockBytes = 1 << 20

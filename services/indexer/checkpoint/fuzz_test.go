@@ -21,7 +21,7 @@ func (*opened) Decode(dst, stored []byte) ([]byte, error) { return append(dst, s
 func FuzzRead(f *testing.F) {
 	codec := &opened{by: []byte("d")}
 	s := store.New(store.Options{})
-	labels, framed := store.NewLabels([]store.Pair{{Name: "a", Value: "b"}}), []byte("h>{}\r\n")
+	labels := store.NewLabels([]store.Pair{{Name: "a", Value: "b"}})
 	s.Apply(store.Batch{Ops: []store.Op{
 		{Put: store.NewObject(store.ObjectConfig{
 			Key: "a/b", UID: "u", RV: "5", Labels: labels, Owners: store.NewOwners([]store.Owner{{Kind: "Job", Name: "j", UID: "x"}}),
@@ -29,8 +29,7 @@ func FuzzRead(f *testing.F) {
 			Payload: []byte("{}"), Codec: codec, Size: 2,
 		})},
 		{Put: store.NewObject(store.ObjectConfig{Key: "a/c", RV: "6", Labels: labels, Payload: []byte("{}")})},
-		{Put: store.NewObject(store.ObjectConfig{Key: "a/e", RV: "8", Payload: framed[2:4], Frame: framed})},
-		{Put: store.NewObject(store.ObjectConfig{Key: "a/f", RV: "9", Payload: framed[2:4], Frame: framed, Fault: "odd"})},
+		{Put: store.NewObject(store.ObjectConfig{Key: "a/f", RV: "9", Payload: []byte("{}"), Fault: "odd"})},
 		{Delete: &store.Tombstone{Key: "a/d", RV: "7"}},
 	}}, s.Snapshot().State().Fresh)
 	var whole bytes.Buffer
@@ -81,8 +80,8 @@ func FuzzRead(f *testing.F) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if frame := o.Framed(); frame != nil && (o.Faulty() || len(p) != o.Size() || !bytes.HasSuffix(frame[:len(frame)-store.FrameTail], p)) {
-				t.Fatalf("%q in the frame %q, size %d, fault %q", p, frame, o.Size(), o.Fault())
+			if _, codec := o.Stored(); codec == nil && len(p) != o.Size() {
+				t.Fatalf("%q, size %d, fault %q", p, o.Size(), o.Fault())
 			}
 		}
 		s := store.New(store.Options{})
@@ -104,18 +103,17 @@ func FuzzRead(f *testing.F) {
 }
 
 // A length of a payload that disagrees with what is stored of it is damage: without
-// a codec it is the whole, or what is framed by so much more.
+// a codec it is the whole.
 func TestLengthsOfPayloadsThatDisagreeAreDamage(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		stored, size uint64
-		framed, bad  bool
+		bad          bool
 	}{
 		{stored: 0, size: 0},
 		{stored: 10, size: 10},
-		{stored: 10, size: 8, framed: true},
-		{stored: 10, size: 0, framed: true},
-		{stored: 2, size: 0, framed: true},
+		{stored: 10, size: 8, bad: true}, // as format 4 wrote an object of 8 bytes in its frame
+		{stored: 10, size: 0, bad: true},
 		{stored: 1, size: 0, bad: true},
 		{stored: 10, size: 9, bad: true},
 		{stored: 10, size: 11, bad: true},
@@ -126,19 +124,8 @@ func TestLengthsOfPayloadsThatDisagreeAreDamage(t *testing.T) {
 		{stored: 10, size: 1<<64 - 2, bad: true},
 		{stored: 1<<64 - 1, size: 1<<64 - 3, bad: true},
 	} {
-		var file bytes.Buffer
-		out, held := blockWriter{w: &file}, bytes.Repeat([]byte("p"), int(min(c.stored, 10)))
-		record := appendString(appendString(appendString(nil, "a/b"), "u"), "5")
-		record = append(record, 1, 1, 2, 0, 0, 0, 0, 0) // epoch, sequence, generation; neither facts, fault nor codec
-		record = binary.AppendUvarint(binary.AppendUvarint(record, c.size), c.stored)
-		err := errors.Join(out.start(), out.block(kindHeader, appendHeader(nil, Header{Collection: "x"})))
-		if len(held) > 0 {
-			err = errors.Join(err, out.block(kindPayloads, held))
-		}
-		if err = errors.Join(err, out.block(kindObjects, record), out.block(kindEnd, []byte{1, 0})); err != nil {
-			t.Fatal(err)
-		}
-		image, err := Read(bytes.NewReader(file.Bytes()), int64(file.Len()), Options{})
+		file := fileOfOne(t, bytes.Repeat([]byte("p"), int(min(c.stored, 10))), c.stored, c.size)
+		image, err := Read(bytes.NewReader(file), int64(len(file)), Options{})
 		if c.bad {
 			if !errors.Is(err, ErrDamaged) {
 				t.Errorf("%d stored of %d: %v, want damage", c.stored, c.size, err)
@@ -150,9 +137,44 @@ func TestLengthsOfPayloadsThatDisagreeAreDamage(t *testing.T) {
 			continue
 		}
 		o := image.Objects[0]
-		if p, err := o.Payload(); err != nil || uint64(len(p)) != c.size || o.Size() != len(p) || o.StoredSize() != len(held) || (o.Framed() != nil) != c.framed {
-			t.Errorf("%d stored of %d: payload %q, %v, frame %q", c.stored, c.size, p, err, o.Framed())
+		if p, err := o.Payload(); err != nil || uint64(len(p)) != c.size || o.Size() != len(p) || uint64(o.StoredSize()) != c.stored {
+			t.Errorf("%d stored of %d: payload %q, %v", c.stored, c.size, p, err)
 		}
+	}
+}
+
+// fileOfOne is a file of one object, whose record says that so many bytes are stored
+// of so many.
+func fileOfOne(t *testing.T, held []byte, stored, size uint64) []byte {
+	t.Helper()
+	var file bytes.Buffer
+	out := blockWriter{w: &file}
+	record := appendString(appendString(appendString(nil, "a/b"), "u"), "5")
+	record = append(record, 1, 1, 2, 0, 0, 0, 0, 0) // epoch, sequence, generation; neither facts, fault nor codec
+	record = binary.AppendUvarint(binary.AppendUvarint(record, size), stored)
+	err := errors.Join(out.start(), out.block(kindHeader, appendHeader(nil, Header{Collection: "x"})))
+	if len(held) > 0 {
+		err = errors.Join(err, out.block(kindPayloads, held))
+	}
+	if err = errors.Join(err, out.block(kindObjects, record), out.block(kindEnd, []byte{1, 0})); err != nil {
+		t.Fatal(err)
+	}
+	return file.Bytes()
+}
+
+// Format 4 stored objects in the frame in which answers held them: head, payload, and
+// two bytes more. Its blocks are those of this format, and their checksums are right.
+func TestAFileOfTheFormatWithFramesIsNotUsed(t *testing.T) {
+	t.Parallel()
+	const payload = `{"kind":"Pod"}`
+	file := fileOfOne(t, []byte("\x0a\x1d\x0a\x03a/b\x12\x01u\x1a\x015\x22\x0e"+payload+"\x28\x01"), 31, uint64(len(payload)))
+	binary.LittleEndian.PutUint16(file[len(magic):], 4)
+	if image, err := Read(bytes.NewReader(file), int64(len(file)), Options{}); !errors.Is(err, ErrFormat) || image != nil {
+		t.Errorf("Read = %v, %v, want ErrFormat", image, err)
+	}
+	binary.LittleEndian.PutUint16(file[len(magic):], Format)
+	if image, err := Read(bytes.NewReader(file), int64(len(file)), Options{}); !errors.Is(err, ErrDamaged) || image != nil {
+		t.Errorf("called one of this format: Read = %v, %v, want ErrDamaged", image, err)
 	}
 }
 

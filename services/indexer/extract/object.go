@@ -25,7 +25,7 @@ var hinted = map[string]string{"node": "spec.nodeName"}
 // faulty, with the hints of the record's headers in place of facts, so that the
 // key is still found, and refused, where it was.
 func (x *Extractor) Object(ctx context.Context, r *delta.Record) *store.Object {
-	return x.Checked(ctx, r, nil, Check(r))
+	return x.Checked(ctx, r, Check(r))
 }
 
 // Check tells what is wrong with a record's payload before it is looked into:
@@ -45,11 +45,10 @@ func Check(r *delta.Record) error {
 	return nil
 }
 
-// Checked is Object of a record that was checked, and what came of it. The frame
-// holds the record's payload; nil is none.
-func (x *Extractor) Checked(ctx context.Context, r *delta.Record, frame []byte, fault error) *store.Object {
+// Checked is Object of a record that was checked, and what came of it.
+func (x *Extractor) Checked(ctx context.Context, r *delta.Record, fault error) *store.Object {
 	o := store.ObjectConfig{
-		Key: string(r.Key), UID: r.UID, RV: r.RV, Epoch: r.Epoch, Sequence: r.Sequence, Generation: r.Generation, Payload: r.Payload, Frame: frame,
+		Key: string(r.Key), UID: r.UID, RV: r.RV, Epoch: r.Epoch, Sequence: r.Sequence, Generation: r.Generation, Payload: r.Payload,
 	}
 	f, err := facts{}, fault
 	if err == nil {

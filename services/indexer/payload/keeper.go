@@ -2,7 +2,6 @@ package payload
 
 import (
 	"cmp"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -88,12 +87,10 @@ func NewKeeper(s *store.Store, cfg Config) *Keeper {
 	return &Keeper{store: s, cfg: cfg.withDefaults(), progress: make(chan struct{}, 1)}
 }
 
-// Put copies a payload that is about to be put into the store; its parts come
-// one behind the other.
-func (k *Keeper) Put(parts ...[]byte) []byte {
-	p := k.raw.Put(parts...)
-	k.put.Add(int64(len(p)))
-	return p
+// Put copies a payload that is about to be put into the store.
+func (k *Keeper) Put(payload []byte) []byte {
+	k.put.Add(int64(len(payload)))
+	return k.raw.Put(payload)
 }
 
 // PutGone copies a payload that only the store's ring of changes is to hold, of an
@@ -311,7 +308,6 @@ func (k *Keeper) advance(snap *store.Snapshot, now time.Time) {
 		if n := k.improved(w, o); n != nil {
 			ops = append(ops, store.Op{Swap: &store.Swap{Old: o, New: n}})
 			o = n
-			runtime.Gosched()
 		}
 		stored, codec := o.Stored()
 		if d, ok := codec.(*Dictionary); ok {

@@ -41,21 +41,20 @@ func TestAnObjectThatGotFieldsMeanwhileIsStoredBetterAllTheSame(t *testing.T) {
 	}
 }
 
-// A payload that is moved while its object gets fields keeps its frame.
-func TestAFramedPayloadThatIsMovedWhileItsObjectGetsFieldsKeepsItsFrame(t *testing.T) {
+func TestAPayloadIsMovedWhileItsObjectGetsFields(t *testing.T) {
 	t.Parallel()
 	s, now := store.New(store.Options{}), time.Unix(1_700_000_000, 0)
 	k := NewKeeper(s, Config{})
-	frame := k.Put([]byte("head"), []byte(`{"metadata":{}}`), []byte("\r\n"))
-	o := store.NewObject(store.ObjectConfig{Key: "a/b", RV: "1", Epoch: 1, Sequence: 1, Payload: frame[4 : len(frame)-2], Frame: frame})
-	moved := o.Moved(k.raw.Put(frame))
+	o := store.NewObject(store.ObjectConfig{Key: "a/b", RV: "1", Epoch: 1, Sequence: 1, Payload: k.Put([]byte(`{"metadata":{}}`))})
+	stored, _ := o.Stored()
+	elsewhere := k.raw.Put(stored)
 	s.Apply(store.Batch{Ops: []store.Op{{Put: o}}}, now)
 	fields := store.NewFields([]store.Field{{Name: "f", Values: []string{"v"}}})
 	s.Apply(store.Batch{Ops: []store.Op{{Swap: &store.Swap{Old: o, New: o.WithFields(fields)}}}}, now)
-	k.swap([]store.Op{{Swap: &store.Swap{Old: o, New: moved}}}, now)
+	k.swap([]store.Op{{Swap: &store.Swap{Old: o, New: o.Moved(elsewhere)}}}, now)
 	got := s.Snapshot().Get("a/b")
-	if p, err := got.Payload(); err != nil || string(p) != `{"metadata":{}}` || string(got.Framed()) != string(frame) || &got.Framed()[0] != &moved.Framed()[0] {
-		t.Errorf("after the move: %q, %v, in the frame %q", p, err, got.Framed())
+	if p, err := got.Payload(); err != nil || string(p) != `{"metadata":{}}` || &p[0] != &elsewhere[0] {
+		t.Errorf("after the move: %q, %v", p, err)
 	}
 	if values, _ := got.Field("f"); len(values) != 1 {
 		t.Errorf("the new fields are lost: %q", values)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -43,20 +42,10 @@ func (s *shelf) fill(synced bool, objects map[string][]byte) {
 	for key, o := range objects {
 		s.seq++
 		s.want[key] = o
-		c := store.ObjectConfig{Key: key, RV: fmt.Sprint(s.seq), Epoch: s.epoch, Sequence: s.seq}
-		if head, tail := around(key); len(o)%2 == 0 {
-			c.Frame = s.Put(head, o, tail)
-			c.Payload = c.Frame[len(head) : len(head)+len(o)]
-		} else {
-			c.Payload = s.Put(o)
-		}
-		ops = append(ops, store.Op{Put: store.NewObject(c)})
+		ops = append(ops, store.Op{Put: store.NewObject(store.ObjectConfig{Key: key, RV: fmt.Sprint(s.seq), Epoch: s.epoch, Sequence: s.seq, Payload: s.Put(o)})})
 	}
 	s.store.Apply(store.Batch{Ops: ops, State: s.state(synced)}, s.now)
 }
-
-// around is the frame of payloads of even length.
-func around(key string) (head, tail []byte) { return []byte(key + "="), []byte("\r\n") }
 
 // settle lets time pass until there is nothing left to do.
 func (s *shelf) settle() {
@@ -83,12 +72,6 @@ func (s *shelf) check(t testing.TB) {
 		got, err := snap.Get(key).Payload()
 		if err != nil || !bytes.Equal(got, want) {
 			t.Fatalf("%s reads %.60q, %v, want %.60q", key, got, err, want)
-		}
-		if _, codec := snap.Get(key).Stored(); codec == nil && len(want)%2 == 0 {
-			head, tail := around(key)
-			if got, want := snap.Get(key).Framed(), slices.Concat(head, want, tail); !bytes.Equal(got, want) {
-				t.Fatalf("%s has the frame %.60q, want %.60q", key, got, want)
-			}
 		}
 	}
 }

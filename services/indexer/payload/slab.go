@@ -39,22 +39,16 @@ type segment struct {
 	size  int
 }
 
-// Put copies the parts, one behind the other, and returns the copy, which must
-// not be changed; it has no spare capacity.
-func (s *Slab) Put(parts ...[]byte) []byte {
-	n := 0
-	for _, part := range parts {
-		n += len(part)
-	}
-	if n == 0 {
+// Put copies a payload and returns the copy, which must not be changed; it has no
+// spare capacity.
+func (s *Slab) Put(payload []byte) []byte {
+	if len(payload) == 0 {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := s.take(n)[:0]
-	for _, part := range parts {
-		p = append(p, part...)
-	}
+	p := s.take(len(payload))
+	copy(p, payload)
 	return p
 }
 

@@ -1,0 +1,69 @@
+package follow
+
+import (
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/core/store"
+)
+
+// discovered is what the source's discovery says of a collection's resource, as
+// the log has it in one epoch: a definition that is made again with another
+// scope begins a new one. Checkpoints hold none of it, the reflector says it
+// again with every sign of life.
+type discovered struct {
+	epoch uint64 // the reader's
+	scope atomic.Pointer[delta.Scope]
+	names atomic.Pointer[[]string]
+}
+
+// note takes what a record says. It does not keep the record for it, nor the
+// message that the record's texts are parts of.
+func (d *discovered) note(r *delta.Record) {
+	if r.Epoch > d.epoch {
+		d.epoch = r.Epoch
+		d.scope.Store(nil)
+		d.names.Store(nil)
+	}
+	if r.Epoch != d.epoch {
+		return
+	}
+	if known := d.scope.Load(); r.Scope != "" && (known == nil || *known != r.Scope) {
+		scope := r.Scope
+		d.scope.Store(&scope)
+	}
+	if len(r.Names) > 0 && !slices.Equal(d.otherNames(), r.Names) {
+		names := make([]string, len(r.Names))
+		for i, name := range r.Names {
+			names[i] = strings.Clone(name)
+		}
+		d.names.Store(&names)
+	}
+}
+
+// otherNames are what the resource is called beside its plural, if anybody has
+// said.
+func (d *discovered) otherNames() []string {
+	if names := d.names.Load(); names != nil {
+		return *names
+	}
+	return nil
+}
+
+// Scope is where keys live: as the log says or, where it is of an older
+// version, as the objects show. It is empty for an empty collection of which
+// nobody has said.
+func (c *Collection) Scope(snap *store.Snapshot) delta.Scope {
+	if known := c.known.scope.Load(); known != nil {
+		return *known
+	}
+	for o := range snap.All("") {
+		if o.Namespace() != "" {
+			return delta.Namespaced
+		}
+		return delta.ClusterScoped
+	}
+	return ""
+}

@@ -1,0 +1,66 @@
+package follow
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/deltaplane/deltaplane/internal/stream"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/services/indexer/fault"
+)
+
+// follow reads one log until ctx ends. One that fails is begun again where it
+// was; the others go on. One that does not fit into memory is replaced.
+func (s *Collections) follow(ctx context.Context, c *Collection) error {
+	const least, most = 200 * time.Millisecond, 10 * time.Second
+	pause := least
+	s.restore(ctx, c)
+	for ctx.Err() == nil {
+		began := time.Now()
+		from := stream.ReadConfig{From: c.follower.Position(), FromTime: c.fresh, Created: c.created, CatchUp: c.catchUp, Lend: true}
+		if c.replaying { // only a replay from the start can be known to be complete
+			from = stream.ReadConfig{Lend: true}
+		}
+		in := feed{s: s, c: c}
+		err := s.log.Read(ctx, c.ID, from, in.batch)
+		in.wait()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if f, ok := errors.AsType[*fault.Error](err); ok && errors.Is(err, fault.ErrMemoryBudget) {
+			c = s.evict(c, f)
+			s.awaitRoom(ctx, c)
+			continue
+		}
+		if time.Since(began) > most {
+			pause = least
+		}
+		if err == nil {
+			err = errors.New("log reader ended")
+		}
+		c.fail(err)
+		s.slog.Warn("cannot follow log", slog.String(telemetry.KeyCollection, c.Name), telemetry.Err(err), slog.Duration(telemetry.KeyAfter, pause))
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, most)
+	}
+	return nil
+}
+
+// build builds the indexes of a collection, and of those that take its place,
+// until ctx ends.
+func (s *Collections) build(ctx context.Context, c *Collection) error {
+	for ctx.Err() == nil {
+		c.Indexes.Build(ctx)
+		for _, next := range s.names.Load().All {
+			if next.ID == c.ID {
+				c = next
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,37 @@
+package message
+
+import "google.golang.org/grpc/mem"
+
+// Frame is a message that is protobuf already and may be sent any number of
+// times. It goes to the transport as it is; stored payloads in it are not
+// copied.
+type Frame struct{ Parts mem.BufferSlice }
+
+// Parts ends the message and sends it once: stored bytes as they are, and between
+// them views of the buffer of o. When the transport has freed the last of these, in
+// whatever order, o goes back to its pool.
+func (o *Writer) Parts() mem.BufferSlice {
+	o.view = o.buf[o.from:]
+	whole := mem.NewBuffer(&o.view, (*outPool)(o))
+	if len(o.cuts) == 0 {
+		return mem.BufferSlice{whole}
+	}
+	list := make(mem.BufferSlice, 0, 2*len(o.cuts)+1)
+	at := o.from
+	for _, c := range o.cuts {
+		list = append(list, whole.Slice(at-o.from, c.at-o.from), mem.SliceBuffer(c.data))
+		at = c.at
+	}
+	list = append(list, whole.Slice(at-o.from, len(o.view)))
+	whole.Free()
+	return list
+}
+
+// outPool is an out whose buffer has been lent to the transport.
+type outPool Writer
+
+// Get implements mem.BufferPool; nobody calls it.
+func (*outPool) Get(n int) *[]byte { b := make([]byte, n); return &b }
+
+// Put implements mem.BufferPool.
+func (p *outPool) Put(*[]byte) { (*Writer)(p).Free() }
