@@ -16,10 +16,11 @@ func (o *Writer) Parts() mem.BufferSlice {
 	if len(o.cuts) == 0 {
 		return mem.BufferSlice{whole}
 	}
-	list := make(mem.BufferSlice, 0, 2*len(o.cuts)+1)
+	list, stored := make(mem.BufferSlice, 0, 2*len(o.cuts)+1), make([]mem.SliceBuffer, len(o.cuts))
 	at := o.from
-	for _, c := range o.cuts {
-		list = append(list, whole.Slice(at-o.from, c.at-o.from), mem.SliceBuffer(c.data))
+	for i, c := range o.cuts {
+		stored[i] = c.data // one allocation for all
+		list = append(list, whole.Slice(at-o.from, c.at-o.from), &stored[i])
 		at = c.at
 	}
 	list = append(list, whole.Slice(at-o.from, len(o.view)))
