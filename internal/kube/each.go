@@ -8,7 +8,12 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+
+	"github.com/deltaplane/deltaplane/internal/jsonscan"
 )
+
+// feedSize fits most objects; a larger one makes the reader's buffer grow.
+const feedSize = 64 << 10
 
 // List asks for one page. Errors are those of [Client.ListEach].
 func (c *Client) List(ctx context.Context, r Resource, o ListOptions) (Page, error) {
@@ -59,13 +64,13 @@ func (c *Client) ListEach(ctx context.Context, r Resource, o ListOptions, begin 
 		return Page{}, newStatusError(req, resp, body)
 	}
 	p := pager{begin: begin, item: item, partial: r.metadata}
-	f := newFeed(&bounded{r: resp.Body, left: maxBody}, feedSize)
+	f := jsonscan.NewReader(&bounded{r: resp.Body, left: maxBody}, feedSize)
 	if err := p.read(f); err != nil {
 		switch {
 		case p.refused != nil:
 			return Page{}, p.refused
-		case f.err != nil && !errors.Is(f.err, io.EOF):
-			return Page{}, fmt.Errorf("kube: list %s: %w", req.path, f.err)
+		case f.Err() != nil && !errors.Is(f.Err(), io.EOF):
+			return Page{}, fmt.Errorf("kube: list %s: %w", req.path, f.Err())
 		}
 		return Page{}, fmt.Errorf("%w: list %s: %w", ErrBadAnswer, req.path, err)
 	}
@@ -100,11 +105,11 @@ type pager struct {
 	refused                error    // what begin or item said
 }
 
-func (p *pager) read(f *feed) error {
-	if err := f.object(func(key []byte) error { return p.member(f, key) }); err != nil {
+func (p *pager) read(f *jsonscan.Reader) error {
+	if err := f.Object(func(key []byte) error { return p.member(f, key) }); err != nil {
 		return err
 	}
-	if err := f.end(); err != nil {
+	if err := f.End(); err != nil {
 		return err
 	}
 	if p.items == 0 {
@@ -116,10 +121,10 @@ func (p *pager) read(f *feed) error {
 	return p.release()
 }
 
-func (p *pager) member(f *feed, key []byte) error {
+func (p *pager) member(f *jsonscan.Reader, key []byte) error {
 	switch string(key) {
 	case "kind":
-		v, err := f.value()
+		v, err := f.Value()
 		if err != nil {
 			return err
 		}
@@ -127,10 +132,10 @@ func (p *pager) member(f *feed, key []byte) error {
 			return errors.New("the answer has two kinds")
 		}
 		p.sawKind = true
-		p.kind, _ = unquote(v)
+		p.kind, _ = jsonscan.Unquote(v)
 		return p.isList()
 	case "metadata":
-		v, err := f.value()
+		v, err := f.Value()
 		if err != nil {
 			return err
 		}
@@ -145,7 +150,7 @@ func (p *pager) member(f *feed, key []byte) error {
 		}
 		return p.list(f)
 	}
-	_, err := f.value()
+	_, err := f.Value()
 	return err
 }
 
@@ -157,13 +162,13 @@ func (p *pager) isList() error {
 }
 
 func (p *pager) header(metadata []byte) error {
-	return object(metadata, func(key, value []byte) error {
+	return jsonscan.Members(metadata, func(_, _ int, key, value []byte) error {
 		var err error
 		switch string(key) {
 		case "resourceVersion":
-			p.page.RV, err = unquote(value)
+			p.page.RV, err = jsonscan.Unquote(value)
 		case "continue":
-			p.page.Continue, err = unquote(value)
+			p.page.Continue, err = jsonscan.Unquote(value)
 		case "remainingItemCount":
 			p.page.Remaining, err = strconv.ParseInt(string(value), 10, 64)
 		}
@@ -171,9 +176,9 @@ func (p *pager) header(metadata []byte) error {
 	})
 }
 
-func (p *pager) list(f *feed) error {
-	if f.peek() != '[' {
-		v, err := f.value()
+func (p *pager) list(f *jsonscan.Reader) error {
+	if f.Peek() != '[' {
+		v, err := f.Value()
 		if err == nil && string(v) != "null" {
 			err = errors.New("items is not an array")
 		}
@@ -184,7 +189,7 @@ func (p *pager) list(f *feed) error {
 			return err
 		}
 	}
-	return f.array(func(item []byte) error {
+	return f.Array(func(item []byte) error {
 		if !p.open {
 			p.held = append(p.held, bytes.Clone(item))
 			return nil

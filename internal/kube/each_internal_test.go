@@ -12,25 +12,27 @@ import (
 	"testing/iotest"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/deltaplane/deltaplane/internal/jsonscan"
 )
 
-// wholePage is the plain reader of a page with its whole text in hand: what [feed] and [pager] must agree with.
+// wholePage is the plain reader of a page with its whole text in hand: what [jsonscan.Reader] and [pager] must agree with.
 func wholePage(body []byte) (Page, error) {
 	var p Page
 	var kind string
 	var hasItems bool
-	err := object(body, func(key, value []byte) error {
+	err := jsonscan.Members(body, func(_, _ int, key, value []byte) error {
 		switch string(key) {
 		case "kind":
-			kind, _ = unquote(value)
+			kind, _ = jsonscan.Unquote(value)
 		case "metadata":
-			return object(value, func(key, value []byte) error {
+			return jsonscan.Members(value, func(_, _ int, key, value []byte) error {
 				var err error
 				switch string(key) {
 				case "resourceVersion":
-					p.RV, err = unquote(value)
+					p.RV, err = jsonscan.Unquote(value)
 				case "continue":
-					p.Continue, err = unquote(value)
+					p.Continue, err = jsonscan.Unquote(value)
 				case "remainingItemCount":
 					p.Remaining, err = strconv.ParseInt(string(value), 10, 64)
 				}
@@ -41,9 +43,10 @@ func wholePage(body []byte) (Page, error) {
 			if string(value) == "null" {
 				return nil
 			}
-			var err error
-			p.Items, err = elements(value)
-			return err
+			return jsonscan.Elements(value, func(item []byte) error {
+				p.Items = append(p.Items, item)
+				return nil
+			})
 		}
 		return nil
 	})
@@ -60,40 +63,10 @@ func wholePage(body []byte) (Page, error) {
 	return p, nil
 }
 
-// elements reads an array.
-func elements(b []byte) ([][]byte, error) {
-	w := walker{b: b}
-	if w.peek() != '[' {
-		return nil, w.fault("no array")
-	}
-	w.i++
-	if w.peek() == ']' {
-		w.i++
-		return nil, w.end()
-	}
-	var all [][]byte
-	for {
-		element, err := w.value()
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, element)
-		switch w.peek() {
-		case ',':
-			w.i++
-		case ']':
-			w.i++
-			return all, w.end()
-		default:
-			return nil, w.fault("array is not closed")
-		}
-	}
-}
-
 // twice reports whether a member the pager reads occurs twice; JSON does not say which counts, and it refuses them.
 func twice(body []byte) bool {
 	seen := map[string]int{}
-	_ = object(body, func(key, _ []byte) error {
+	_ = jsonscan.Members(body, func(_, _ int, key, _ []byte) error {
 		seen[string(key)]++
 		return nil
 	})
@@ -122,7 +95,7 @@ func readPage(r io.Reader, size int) (Page, bool, error) {
 			return nil
 		},
 	}
-	err := p.read(newFeed(r, size))
+	err := p.read(jsonscan.NewReader(r, size))
 	got.RV, got.Continue, got.Remaining = p.page.RV, p.page.Continue, p.page.Remaining
 	return got, begun == 1 && cmp.Equal(header, p.page), err
 }
@@ -168,8 +141,8 @@ func TestAPageThatBreaksOffIsAnErrorWhereverItDoes(t *testing.T) {
 	const body = `{"kind":"PodList","metadata":{"resourceVersion":"7"},"items":[{"a":"b"},{"c":[1,2]}]}`
 	broken := errors.New("connection reset")
 	for n := range len(body) {
-		if _, _, err := readPage(strings.NewReader(body[:n]), 8); !errors.Is(err, errJSON) {
-			t.Errorf("%q = %v, want %v", body[:n], err, errJSON)
+		if _, _, err := readPage(strings.NewReader(body[:n]), 8); !errors.Is(err, jsonscan.ErrSyntax) {
+			t.Errorf("%q = %v, want %v", body[:n], err, jsonscan.ErrSyntax)
 		}
 		if _, _, err := readPage(io.MultiReader(strings.NewReader(body[:n]), iotest.ErrReader(broken)), 8); !errors.Is(err, broken) {
 			t.Errorf("%q and a reset = %v, want %v", body[:n], err, broken)
@@ -180,25 +153,6 @@ func TestAPageThatBreaksOffIsAnErrorWhereverItDoes(t *testing.T) {
 	}
 	if _, _, err := readPage(&bounded{r: strings.NewReader(body), left: len(body) - 1}, 8); err == nil || !strings.Contains(err.Error(), "larger than") {
 		t.Errorf("a page beyond the bound = %v", err)
-	}
-}
-
-func TestTheFeedHoldsOneItemAtATime(t *testing.T) {
-	t.Parallel()
-	var b strings.Builder
-	b.WriteString(`{"kind":"PodList","metadata":{"resourceVersion":"7"},"items":[{"big":"` + strings.Repeat("x", 3<<20) + `"}`)
-	for i := range 20_000 {
-		fmt.Fprintf(&b, `,{"metadata":{"name":"p%d"},"x":%q}`, i, strings.Repeat("y", 500))
-	}
-	b.WriteString("]}")
-	text, sizes, n := b.String(), 0, 0
-	p := pager{begin: func(Page) error { return nil }, item: func(item []byte) error { n++; sizes += len(item); return nil }}
-	f := newFeed(strings.NewReader(text), feedSize)
-	if err := p.read(f); err != nil || n != 20_001 || sizes < 13<<20 {
-		t.Fatalf("%d items, %d bytes, %v", n, sizes, err)
-	}
-	if cap(f.buf) > 8<<20 {
-		t.Errorf("the buffer grew to %d bytes for an item of 3 MB", cap(f.buf))
 	}
 }
 
@@ -225,7 +179,7 @@ func BenchmarkPage(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			p := pager{begin: func(Page) error { return nil }, item: func([]byte) error { return nil }}
-			if err := p.read(newFeed(bytes.NewReader(text), feedSize)); err != nil {
+			if err := p.read(jsonscan.NewReader(bytes.NewReader(text), feedSize)); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/tidwall/gjson"
+
+	"github.com/deltaplane/deltaplane/internal/jsonscan"
 )
 
 // Scope narrows a list or a watch.
@@ -156,11 +158,11 @@ func (w *Watch) Next() (Event, error) {
 		return Event{}, err
 	}
 	var e Event
-	err = object(line, func(key, value []byte) error {
+	err = jsonscan.Members(line, func(_, _ int, key, value []byte) error {
 		switch string(key) {
 		case "type":
 			var err error
-			e.Type, err = unquote(value)
+			e.Type, err = jsonscan.Unquote(value)
 			return err
 		case "object":
 			e.Object = value

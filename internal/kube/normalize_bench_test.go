@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/jsonscan"
 )
 
 // benchPod is a pod as a kube-apiserver sends it in a watch: two containers, and the managed fields of two managers.
@@ -69,7 +70,7 @@ func BenchmarkListPage(b *testing.B) {
 			}
 			return err
 		}}
-		if err := p.read(newFeed(bytes.NewReader(page.Bytes()), feedSize)); err != nil || items != 500 {
+		if err := p.read(jsonscan.NewReader(bytes.NewReader(page.Bytes()), feedSize)); err != nil || items != 500 {
 			b.Fatal(items, err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/tidwall/sjson"
 
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/jsonscan"
 )
 
 // ErrPoison is wrapped by every error about an object that cannot be taken in: it is not JSON, or has no name or version.
@@ -37,12 +38,13 @@ type Transform struct {
 // raw. Errors wrap [ErrPoison]; the returned object then holds the key and version if they could be read, and no payload.
 func (t *Transform) Normalize(raw []byte, r Resource) (delta.Object, error) {
 	raw = bytes.TrimSpace(raw) // answers to writes end in a newline
-	in := reading{t: t, r: r, walker: walker{b: raw, strict: true}}
+	in := reading{t: t, r: r, scanner: scanner{Strict: true, MaxDepth: delta.MaxDepth}}
+	in.Reset(raw)
 	in.look()
 	err := in.object()
 	valid := err == nil
 	if !valid { // what is wrong may lie beside what names the object
-		in = reading{t: t, r: r, walker: walker{b: raw}}
+		in = reading{t: t, r: r, scanner: jsonscan.Over(raw)}
 		err = in.object()
 	}
 	o := in.o
@@ -62,9 +64,11 @@ func (t *Transform) Normalize(raw []byte, r Resource) (delta.Object, error) {
 			return o, fmt.Errorf("%w: drop %q: %w", ErrPoison, path, err)
 		}
 	}
-	if (!valid || len(t.Drop) > 0) && !gjson.ValidBytes(o.Payload) {
-		o.Payload = nil
-		return o, fmt.Errorf("%w: %w", ErrPoison, errJSON)
+	if !valid || len(t.Drop) > 0 {
+		if err := jsonscan.Valid(o.Payload, 0); err != nil {
+			o.Payload = nil
+			return o, fmt.Errorf("%w: %w", ErrPoison, err)
+		}
 	}
 	o.Encoding, o.Hash = delta.EncodingJSON, delta.Hash(o.Payload)
 	o.Owners = owners(in.ownerRefs)
@@ -77,9 +81,11 @@ func (t *Transform) Normalize(raw []byte, r Resource) (delta.Object, error) {
 	return o, nil
 }
 
+type scanner = jsonscan.Scanner
+
 // reading is one pass over an object.
 type reading struct {
-	walker
+	scanner
 	t *Transform
 	r Resource
 
@@ -125,12 +131,12 @@ func plainName(s string) bool {
 
 // inside goes through a member that wanted hints may be in.
 func (in *reading) inside(outer []byte) error {
-	if in.peek() != '{' {
-		_, err := in.value()
+	if in.Peek() != '{' {
+		_, err := in.Value()
 		return err
 	}
-	return in.walker.object(func(_ int, key []byte) error {
-		v, err := in.value()
+	return in.Object(func(_ int, key []byte) error {
+		v, err := in.Value()
 		for i := range in.wanted {
 			if h := &in.wanted[i]; h.value == nil && h.inner == string(key) && h.outer == string(outer) {
 				h.value = v
@@ -163,15 +169,15 @@ func (in *reading) hints() map[string][]string {
 }
 
 func (in *reading) object() error {
-	err := in.walker.object(func(_ int, key []byte) error {
+	err := in.Object(func(_ int, key []byte) error {
 		switch string(key) {
 		case "kind":
-			value, err := in.value()
+			value, err := in.Value()
 			if err != nil {
 				return err
 			}
 			in.kind = true
-			if k, err := unquote(value); err != nil || k != in.r.Kind {
+			if k, err := jsonscan.Unquote(value); err != nil || k != in.r.Kind {
 				in.wrong = fmt.Errorf("kind is %.100s, want %q", value, in.r.Kind) // R-23; the metadata may still tell which key
 			}
 			return nil
@@ -180,44 +186,44 @@ func (in *reading) object() error {
 		case "metadata":
 			return in.metadata()
 		default:
-			if in.strict && in.wants(key) {
+			if in.Strict && in.wants(key) {
 				return in.inside(key)
 			}
 		}
-		_, err := in.value()
+		_, err := in.Value()
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return in.end()
+	return in.End()
 }
 
 func (in *reading) metadata() error {
 	var room [16]span
 	list, strip := spans(room[:0]), -1
-	err := in.walker.object(func(begin int, key []byte) error {
+	err := in.Object(func(begin int, key []byte) error {
 		var v []byte
 		var err error
 		if string(key) == "managedFields" && !in.t.KeepManagedFields {
-			v, err = in.loose()
+			err = in.Skip()
 			strip = len(list)
 		} else {
-			v, err = in.value()
+			v, err = in.Value()
 		}
 		if err != nil {
 			return err
 		}
-		list = append(list, span{begin, in.i})
+		list = append(list, span{begin, in.Offset()})
 		switch string(key) {
 		case "name":
-			in.name, err = unquote(v)
+			in.name, err = jsonscan.Unquote(v)
 		case "namespace":
-			in.namespace, err = unquote(v)
+			in.namespace, err = jsonscan.Unquote(v)
 		case "uid":
-			in.o.UID, err = unquote(v)
+			in.o.UID, err = jsonscan.Unquote(v)
 		case "resourceVersion":
-			in.o.RV, err = unquote(v)
+			in.o.RV, err = jsonscan.Unquote(v)
 		case "generation":
 			in.o.Generation, err = strconv.ParseInt(string(v), 10, 64)
 		case "ownerReferences":
@@ -226,7 +232,7 @@ func (in *reading) metadata() error {
 			in.labels = v
 		case "annotations":
 			if !in.t.KeepLastApplied && bytes.Contains(v, []byte(lastApplied)) {
-				err = in.cut.annotation(v, in.i-len(v))
+				err = in.cut.annotation(v, in.Offset()-len(v))
 			}
 		}
 		return err
@@ -273,24 +279,23 @@ func EventRV(raw []byte) (delta.RV, error) {
 // to it. Of two that it names, which nobody sends, it is the first, where [Transform.Normalize] takes the last.
 func Namespace(raw []byte) (namespace string, told bool) {
 	var found []byte
-	w := walker{b: raw}
-	_ = w.object(func(_ int, key []byte) error {
+	s := jsonscan.Over(raw)
+	_ = s.Object(func(_ int, key []byte) error {
 		if string(key) != "metadata" {
-			_, err := w.loose()
-			return err
+			return s.Skip()
 		}
-		return w.object(func(_ int, key []byte) error {
-			v, err := w.loose()
-			if err == nil && string(key) == "namespace" {
-				found, err = v, io.EOF
+		return s.Object(func(_ int, key []byte) error {
+			if string(key) != "namespace" {
+				return s.Skip()
 			}
-			return err
+			found, _ = s.Value()
+			return io.EOF
 		})
 	}) // what is wrong with it Normalize tells
 	if found == nil {
 		return "", false
 	}
-	namespace, err := unquote(found)
+	namespace, err := jsonscan.Unquote(found)
 	return namespace, err == nil && namespace != ""
 }
 
@@ -380,7 +385,7 @@ func (c *cuts) add(list spans, i int) {
 func (c *cuts) annotation(annotations []byte, at int) error {
 	var list spans
 	strip := -1
-	err := members(annotations, func(begin int, key, _ []byte, end int) error {
+	err := jsonscan.Members(annotations, func(begin, end int, key, _ []byte) error {
 		list = append(list, span{at + begin, at + end})
 		if string(key) == lastApplied {
 			strip = len(list) - 1

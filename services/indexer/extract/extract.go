@@ -10,20 +10,18 @@
 package extract
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"unicode/utf8"
 	"unsafe"
 
-	"github.com/tidwall/gjson"
 	kjson "sigs.k8s.io/json"
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/internal/jsonscan"
 	"github.com/deltaplane/deltaplane/services/indexer/definition"
 )
 
@@ -32,6 +30,7 @@ var (
 	errNotJSON    = errors.New("payload is not a JSON object")
 	errNoMetadata = errors.New("metadata is not a JSON object")
 	errTooDeep    = fmt.Errorf("payload nests deeper than %d", delta.MaxDepth)
+	errCut        = errors.New("payload ends or breaks off inside a value")
 )
 
 // Extractor reads payloads by a plan. Objects made from one template share
@@ -89,25 +88,17 @@ func (x *Extractor) Fields(ctx context.Context, payload []byte) (*store.Fields, 
 // read finds the facts of a payload. One that is not trusted is validated.
 func (x *Extractor) read(ctx context.Context, payload []byte, trusted bool) (facts, error) {
 	if !trusted {
-		if delta.TooDeep(payload) {
-			return facts{}, errTooDeep
-		}
-		// gjson only reads, and payloads never change.
-		if !gjson.Valid(unsafe.String(unsafe.SliceData(payload), len(payload))) {
-			return facts{}, errNotJSON
+		if err := jsonscan.Valid(payload, delta.MaxDepth); err != nil {
+			return facts{}, cmp.Or(tooDeep(err), errNotJSON)
 		}
 	}
 	if x.plan.slow {
 		return x.decode(ctx, payload)
 	}
 	s := &x.scan
-	s.b, s.i, s.depth, s.marks = payload, 0, 0, [marks]span{}
-	for i := range s.spans {
-		s.spans[i], s.errs[i] = s.spans[i][:0], nil
-	}
-	defer func() { s.b = nil }()
-	s.space()
-	if s.i >= len(payload) || payload[s.i] != '{' {
+	s.begin(payload)
+	defer s.Reset(nil)
+	if s.Peek() != '{' {
 		return facts{}, errNotJSON
 	}
 	err := s.visit(x.plan.root, 0)
@@ -115,12 +106,20 @@ func (x *Extractor) read(ctx context.Context, payload []byte, trusted bool) (fac
 		return x.decode(ctx, payload)
 	}
 	if err != nil {
-		return facts{}, err
+		return facts{}, cmp.Or(tooDeep(err), fmt.Errorf("%w: %w", errCut, err))
 	}
-	if s.space(); s.i != len(payload) {
+	if s.End() != nil {
 		return facts{}, errNotJSON
 	}
 	return x.facts(ctx, payload)
+}
+
+// tooDeep is the scanner's error in our words, if it is that one.
+func tooDeep(err error) error {
+	if errors.Is(err, jsonscan.ErrDepth) {
+		return errTooDeep
+	}
+	return nil
 }
 
 // facts reads what the scan has marked.
@@ -138,8 +137,8 @@ func (x *Extractor) facts(ctx context.Context, payload []byte) (facts, error) {
 			continue
 		}
 		*text.to = raw[1 : len(raw)-1]
-		if !simple(raw) {
-			s, err := unquote(raw)
+		if !jsonscan.Plain(raw) {
+			s, err := jsonscan.Unquote(raw)
 			if err != nil {
 				return f, err
 			}
@@ -160,7 +159,7 @@ func (x *Extractor) facts(ctx context.Context, payload []byte) (facts, error) {
 // marked is the value that the scan has noted, empty when there is none.
 func (x *Extractor) marked(mark int) []byte {
 	m := x.scan.marks[mark]
-	return x.scan.b[m.from:m.to]
+	return x.scan.Text()[m.from:m.to]
 }
 
 // fieldSet returns the fields of the payload that was scanned.
@@ -283,7 +282,7 @@ func (x *Extractor) scalar(raw []byte, remember bool) (string, error) {
 	}
 	s, err := string(raw), error(nil)
 	if len(raw) > 0 && raw[0] == '"' {
-		s, err = unquote(raw)
+		s, err = jsonscan.Unquote(raw)
 	}
 	if remember && err == nil && len(raw) <= definition.MaxValueBytes {
 		x.strings.put(raw, s)
@@ -299,21 +298,4 @@ func (x *Extractor) intern(s string) string {
 	}
 	x.results.put(raw, s)
 	return s
-}
-
-// simple reports whether a JSON string is its own content.
-func simple(raw []byte) bool {
-	return bytes.IndexByte(raw, '\\') < 0 && utf8.Valid(raw)
-}
-
-// unquote returns the content of a JSON string.
-func unquote(raw []byte) (string, error) {
-	if len(raw) >= 2 && simple(raw) {
-		return string(raw[1 : len(raw)-1]), nil
-	}
-	var s string
-	if err := json.Unmarshal(raw, &s); err != nil {
-		return "", errNotJSON
-	}
-	return s, nil
 }

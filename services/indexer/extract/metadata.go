@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/internal/jsonscan"
 )
 
 // labelSet reads metadata.labels.
@@ -57,7 +58,7 @@ func (x *Extractor) ownerList(raw []byte) (*store.Owners, error) {
 	err := elements(raw, func(ref []byte) error {
 		var w store.Owner
 		err := members(ref, func(key, value []byte) (err error) {
-			name, err := unquote(key)
+			name, err := jsonscan.Unquote(key)
 			if err != nil {
 				return err
 			}
@@ -65,9 +66,9 @@ func (x *Extractor) ownerList(raw []byte) (*store.Owners, error) {
 			case "kind":
 				w.Kind, err = x.text(stringOrNone(value))
 			case "name":
-				w.Name, err = unquote(stringOrNone(value))
+				w.Name, err = jsonscan.Unquote(stringOrNone(value))
 			case "uid":
-				w.UID, err = unquote(stringOrNone(value))
+				w.UID, err = jsonscan.Unquote(stringOrNone(value))
 			case "controller":
 				w.Controller = string(value) == "true"
 			}
@@ -99,64 +100,21 @@ var (
 	errNotList   = errors.New("is not a JSON list")
 )
 
-// members walks the members of a JSON object, key and value as they are
-// written; neither is empty.
+// members walks the members of a JSON object that was validated, key and value as
+// they are written.
 func members(raw []byte, visit func(key, value []byte) error) error {
-	s := scan{b: raw}
 	if len(raw) == 0 || raw[0] != '{' {
 		return errNotObject
 	}
-	s.i++
-	if s.space(); s.i < len(raw) && raw[s.i] == '}' {
-		return nil
-	}
-	for {
-		if s.i >= len(raw) || raw[s.i] != '"' {
-			return errCut
-		}
-		from := s.i
-		if _, ok := s.str(); !ok {
-			return errCut
-		}
-		key := raw[from:s.i]
-		if s.space(); s.i >= len(raw) || raw[s.i] != ':' {
-			return errCut
-		}
-		s.i++
-		s.space()
-		from = s.i
-		if err := s.skip(); err != nil {
-			return err
-		}
-		if err := visit(key, raw[from:s.i]); err != nil {
-			return err
-		}
-		if more, err := s.next('}'); err != nil || !more {
-			return err
-		}
-	}
+	return jsonscan.Members(raw, func(begin, _ int, key, value []byte) error {
+		return visit(raw[begin:begin+len(key)+2], value)
+	})
 }
 
-// elements walks the elements of a JSON list; none is empty.
+// elements walks the elements of a JSON list that was validated.
 func elements(raw []byte, visit func(value []byte) error) error {
-	s := scan{b: raw}
 	if len(raw) == 0 || raw[0] != '[' {
 		return errNotList
 	}
-	s.i++
-	if s.space(); s.i < len(raw) && raw[s.i] == ']' {
-		return nil
-	}
-	for {
-		from := s.i
-		if err := s.skip(); err != nil {
-			return err
-		}
-		if err := visit(raw[from:s.i]); err != nil {
-			return err
-		}
-		if more, err := s.next(']'); err != nil || !more {
-			return err
-		}
-	}
+	return jsonscan.Elements(raw, visit)
 }

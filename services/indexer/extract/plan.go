@@ -2,9 +2,11 @@ package extract
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 
 	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/internal/jsonscan"
 	"github.com/deltaplane/deltaplane/services/indexer/definition"
 )
 
@@ -127,11 +129,10 @@ func (p *Plan) child(n *node, name string) *node {
 	return c
 }
 
-// key finds the child of a key that is given in JSON, with its quotes.
-func (n *node) key(raw []byte, escaped bool) *key {
-	name := raw[1 : len(raw)-1]
-	if escaped {
-		s, err := unquote(raw)
+// key finds the child of a key that is given as it is written between its quotes.
+func (n *node) key(name []byte) *key {
+	if bytes.IndexByte(name, '\\') >= 0 {
+		s, err := jsonscan.Unquote(fmt.Appendf(nil, `"%s"`, name))
 		if err != nil {
 			return nil
 		}
