@@ -88,13 +88,12 @@ func parseStatus(body []byte) *StatusError {
 
 func status(err error, code int, reasons ...string) bool {
 	e, ok := errors.AsType[*StatusError](err)
-	if !ok {
-		return false
-	}
-	if slices.Contains(reasons, e.Reason) {
-		return true
-	}
-	return e.Code == code && (e.Reason == "" || len(reasons) == 0)
+	return ok && e.says(code, reasons...)
+}
+
+// says reports whether the answer has one of the reasons, or none and the code.
+func (e *StatusError) says(code int, reasons ...string) bool {
+	return slices.Contains(reasons, e.Reason) || e.Code == code && e.Reason == ""
 }
 
 // IsExpired reports that a resource version or a continue token is too old (410).
@@ -142,18 +141,6 @@ func IsUnauthorized(err error) bool {
 
 // errNoCredentials marks a call that was not sent, because the kubeconfig's credential plugin failed.
 var errNoCredentials = errors.New("no credentials")
-
-// IsNotFound reports 404: no such object, or no such resource.
-func IsNotFound(err error) bool { return status(err, http.StatusNotFound, "NotFound") }
-
-// IsConflict reports a failed precondition on UID or resource version (409).
-func IsConflict(err error) bool { return status(err, http.StatusConflict, "Conflict") }
-
-// IsAlreadyExists reports a create of a name that exists (409).
-func IsAlreadyExists(err error) bool { return status(err, -1, "AlreadyExists") }
-
-// IsInvalid reports an object the server refuses (422).
-func IsInvalid(err error) bool { return status(err, http.StatusUnprocessableEntity, "Invalid") }
 
 // IsBadRequest reports a request the server does not understand (400).
 func IsBadRequest(err error) bool { return status(err, http.StatusBadRequest, "BadRequest") }

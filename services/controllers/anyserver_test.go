@@ -43,14 +43,14 @@ func (k *kubelet) register(zone string) {
 	k.f.t.Helper()
 	ctx := k.f.t.Context()
 	body := fmt.Sprintf(`{"apiVersion":"v1","kind":"Node","metadata":{"name":%q,"labels":{%q:%q,"kubernetes.io/os":"linux"}}}`, k.name, nodelifecycle.ZoneLabel, zone)
-	need(k.f.kube.Create(ctx, kube.Ref{Resource: nodeResource}, []byte(body), kube.WriteOptions{}))
-	body = fmt.Sprintf(`{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":%q,"namespace":%q},"spec":{"holderIdentity":%[1]q,"leaseDurationSeconds":40}}`, k.name, nodeLeases)
-	need(k.f.kube.Create(ctx, kube.Ref{Resource: leaseResource, Namespace: nodeLeases}, []byte(body), kube.WriteOptions{}))
+	need(k.f.kube.Create(ctx, kube.Ref{Resource: kube.Nodes}, []byte(body), kube.WriteOptions{}))
+	body = fmt.Sprintf(`{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":%q,"namespace":%q},"spec":{"holderIdentity":%[1]q,"leaseDurationSeconds":40}}`, k.name, kube.NodeLeaseNamespace)
+	need(k.f.kube.Create(ctx, kube.Ref{Resource: kube.Leases, Namespace: kube.NodeLeaseNamespace}, []byte(body), kube.WriteOptions{}))
 	k.post()
 	k.f.t.Cleanup(func() { // the cluster may outlive the test
 		ctx := context.WithoutCancel(k.f.t.Context())
-		_, errNode := k.f.kube.Delete(ctx, kube.Ref{Resource: nodeResource, Name: k.name}, kube.DeleteOptions{})
-		_, errLease := k.f.kube.Delete(ctx, kube.Ref{Resource: leaseResource, Namespace: nodeLeases, Name: k.name}, kube.DeleteOptions{})
+		_, errNode := k.f.kube.Delete(ctx, kube.Nodes.Ref("", k.name), kube.DeleteOptions{})
+		_, errLease := k.f.kube.Delete(ctx, kube.Leases.Ref(kube.NodeLeaseNamespace, k.name), kube.DeleteOptions{})
 		for _, err := range []error{errNode, errLease} {
 			if err != nil && !kube.IsNotFound(err) && os.Getenv(kubeconfigEnv) != "" {
 				k.f.t.Errorf("%s is left behind: %v", k.name, err)
@@ -68,7 +68,7 @@ func (k *kubelet) post() {
 		conditions = append(conditions, nodelifecycle.Condition{Type: kind, Status: status, LastHeartbeatTime: now, LastTransitionTime: now, Reason: "Kubelet"})
 	}
 	patch := need(json.Marshal(map[string]any{"status": map[string]any{"conditions": conditions}}))
-	need(k.f.kube.Patch(k.f.t.Context(), kube.Ref{Resource: nodeResource, Name: k.name, Subresource: "status"}, kube.StrategicPatch, patch, kube.WriteOptions{}))
+	need(k.f.kube.Patch(k.f.t.Context(), kube.Ref{Resource: kube.Nodes, Name: k.name, Subresource: "status"}, kube.StrategicPatch, patch, kube.WriteOptions{}))
 }
 
 // beat renews the lease once.
@@ -77,7 +77,7 @@ func (k *kubelet) beat() {
 		return
 	}
 	patch := fmt.Sprintf(`{"spec":{"renewTime":%q}}`, behind().Format("2006-01-02T15:04:05.000000Z"))
-	ref := kube.Ref{Resource: leaseResource, Namespace: nodeLeases, Name: k.name}
+	ref := kube.Leases.Ref(kube.NodeLeaseNamespace, k.name)
 	if _, err := k.f.kube.Patch(k.f.t.Context(), ref, kube.MergePatch, []byte(patch), kube.WriteOptions{}); err != nil && k.f.t.Context().Err() == nil {
 		k.f.t.Errorf("%s: %v", k.name, err)
 	}
@@ -115,7 +115,7 @@ func TestThreeReplicasRuleTheLivesOfNodesOnAnyAPIServer(t *testing.T) {
 	if file := os.Getenv(kubeconfigEnv); file != "" {
 		embeddedtest.Alone(t, file)
 		kc = need(kube.Load(kube.Config{Kubeconfig: file}))
-		if page := need(kc.List(t.Context(), nodeResource, kube.ListOptions{})); len(page.Items) > 0 {
+		if page := need(kc.List(t.Context(), kube.Nodes, kube.ListOptions{})); len(page.Items) > 0 {
 			t.Skip("the cluster has nodes of its own")
 		}
 	} else {

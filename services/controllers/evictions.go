@@ -2,7 +2,6 @@ package controllers
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -14,8 +13,6 @@ import (
 	"github.com/deltaplane/deltaplane/services/controllers/tainteviction"
 )
 
-var nodeResource = kube.Resource{Version: "v1", Name: "nodes", Kind: "Node"}
-
 func nodesOf(cluster string) delta.Collection {
 	return delta.Collection{Cluster: cluster, Version: "v1", Resource: "nodes"}
 }
@@ -26,7 +23,7 @@ func buildTaintEviction(s *Service, q *client.Queue) (plan, error) {
 	nodes, pods := nodesOf(s.cfg.Cluster), podsOf(s.cfg.Cluster)
 	recorder := kube.NewRecorder(s.deps.Kube, "taint-eviction-controller", s.cfg.Identity, s.log)
 	s.events = append(s.events, recorder)
-	rec, err := tainteviction.New(tainteviction.Config{Rules: s.cfg.Taints, Metrics: s.deps.Telemetry.Registry}, evictionWriter{s.deps.Kube}, podEvents{recorder, kube.Normal}, s.log)
+	rec, err := tainteviction.New(tainteviction.Config{Rules: s.cfg.Taints, Metrics: s.deps.Telemetry.Registry}, s.deps.Kube, recorder, s.log)
 	if err != nil {
 		return plan{}, err
 	}
@@ -103,52 +100,4 @@ func (l *evictionLook) Wake(ctx context.Context, keys []string) error {
 	}
 	_, err := l.of.queue.Add(ctx, items...) // no items, no call
 	return err
-}
-
-// evictionWriter is the API server as the taint eviction controller calls it.
-type evictionWriter struct{ c *kube.Client }
-
-func (w evictionWriter) Pod(ctx context.Context, namespace, name string) ([]byte, error) {
-	raw, err := w.c.Get(ctx, podRef(namespace, name))
-	return raw, evictionRefusal(err)
-}
-
-func (w evictionWriter) Node(ctx context.Context, name string) ([]byte, error) {
-	raw, err := w.c.Get(ctx, kube.Ref{Resource: nodeResource, Name: name})
-	return raw, evictionRefusal(err)
-}
-
-func (w evictionWriter) PatchPodStatus(ctx context.Context, namespace, name string, patch []byte) error {
-	ref := podRef(namespace, name)
-	ref.Subresource = "status"
-	_, err := w.c.Patch(ctx, ref, kube.StrategicPatch, patch, kube.WriteOptions{})
-	return evictionRefusal(err)
-}
-
-func (w evictionWriter) DeletePod(ctx context.Context, namespace, name, uid string) error {
-	_, err := w.c.Delete(ctx, podRef(namespace, name), kube.DeleteOptions{UID: uid})
-	return evictionRefusal(err)
-}
-
-func evictionRefusal(err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case kube.IsNotFound(err):
-		return fmt.Errorf("%w: %w", tainteviction.ErrNotFound, err)
-	case kube.IsConflict(err):
-		return fmt.Errorf("%w: %w", tainteviction.ErrConflict, err)
-	default:
-		return err
-	}
-}
-
-// podEvents writes Kubernetes Events about pods.
-type podEvents struct {
-	r   *kube.Recorder
-	typ string
-}
-
-func (e podEvents) Pod(namespace, name, uid, reason, message string) {
-	e.r.Event(kube.Involved{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: name, UID: uid}, e.typ, reason, message)
 }

@@ -34,7 +34,7 @@ func (f *flow) bindTo(name, node, key string, seconds ...int64) {
 		"spec": map[string]any{"nodeName": node, "tolerations": list, "terminationGracePeriodSeconds": 0, "containers": []any{map[string]any{"name": "c", "image": "i"}}},
 	})
 	f.ok(err)
-	_, err = f.kube.Create(f.t.Context(), podRef("default", ""), body, kube.WriteOptions{})
+	_, err = f.kube.Create(f.t.Context(), kube.Pods.Ref("default", ""), body, kube.WriteOptions{})
 	f.ok(err)
 }
 
@@ -43,14 +43,14 @@ func (f *flow) taintNode(name string, taints ...taint.Taint) {
 	f.t.Helper()
 	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"taints": taints}})
 	f.ok(err)
-	_, err = f.kube.Patch(f.t.Context(), kube.Ref{Resource: nodeResource, Name: name}, kube.MergePatch, patch, kube.WriteOptions{})
+	_, err = f.kube.Patch(f.t.Context(), kube.Nodes.Ref("", name), kube.MergePatch, patch, kube.WriteOptions{})
 	f.ok(err)
 }
 
 // left are the names of the pods there are, sorted.
 func (f *flow) left() []string {
 	f.t.Helper()
-	page, err := f.kube.List(f.t.Context(), podResource, kube.ListOptions{Scope: kube.Scope{Namespace: "default"}})
+	page, err := f.kube.List(f.t.Context(), kube.Pods, kube.ListOptions{Scope: kube.Scope{Namespace: "default"}})
 	f.ok(err)
 	names := []string{}
 	for _, raw := range page.Items {
@@ -143,7 +143,7 @@ func TestACountdownSurvivesTheLossOfEveryProcess(t *testing.T) {
 	f.bind("q", "node-1", int64(late/time.Second))
 	// A pod that was made with its node counts from when the node said that it has it, where that is after the taint.
 	f.eventually("the node has the pods", func() string {
-		page, err := f.kube.List(f.t.Context(), podResource, kube.ListOptions{Scope: kube.Scope{Namespace: "default"}})
+		page, err := f.kube.List(f.t.Context(), kube.Pods, kube.ListOptions{Scope: kube.Scope{Namespace: "default"}})
 		f.ok(err)
 		if n := bytes.Count(bytes.Join(page.Items, nil), []byte(`"PodScheduled"`)); n < 2 {
 			return fmt.Sprint(n)

@@ -128,7 +128,7 @@ func (f *flow) startNodes(n int, heartbeat time.Duration) {
 	f.t.Helper()
 	f.nodes = nodeagenttest.Start(f.t, nodeagenttest.Config{Kube: f.kube, Index: f.index, Nodes: n, Heartbeat: heartbeat})
 	f.eventually("nodes are ready", func() string {
-		page, err := f.kube.List(f.t.Context(), nodeResource, kube.ListOptions{})
+		page, err := f.kube.List(f.t.Context(), kube.Nodes, kube.ListOptions{})
 		f.ok(err)
 		if ready := strings.Count(string(bytes.Join(page.Items, nil)), `"KubeletReady"`); ready < n {
 			return fmt.Sprint(ready)
@@ -238,7 +238,7 @@ func (f *flow) createJob(name string, parallelism, completions int, run string) 
 	body := fmt.Sprintf(`{"apiVersion":"batch/v1","kind":"Job","metadata":{"name":%q},"spec":{"parallelism":%d,"completions":%d,"template":{
 		"metadata":{"annotations":{%q:%q}},"spec":{"restartPolicy":"Never","containers":[{"name":"c","image":"i"}]}}}}`,
 		name, parallelism, completions, criruntime.RunSecondsAnnotation, run)
-	if _, err := f.kube.Create(f.t.Context(), kube.Ref{Resource: jobResource, Namespace: "default"}, []byte(body), kube.WriteOptions{}); err != nil {
+	if _, err := f.kube.Create(f.t.Context(), kube.Ref{Resource: kube.Jobs, Namespace: "default"}, []byte(body), kube.WriteOptions{}); err != nil {
 		f.t.Fatal(err)
 	}
 }
@@ -352,7 +352,7 @@ func TestADeletedJobLeavesNoFinalizer(t *testing.T) {
 		}
 		return ""
 	})
-	if _, err := f.kube.Delete(t.Context(), kube.Ref{Resource: jobResource, Namespace: "default", Name: "doomed"}, kube.DeleteOptions{Propagation: kube.Background}); err != nil {
+	if _, err := f.kube.Delete(t.Context(), kube.Jobs.Ref("default", "doomed"), kube.DeleteOptions{Propagation: kube.Background}); err != nil {
 		t.Fatal(err)
 	}
 	f.eventually("pods are gone", func() string {

@@ -74,12 +74,12 @@ func (p *place) make(name, spec, run, exit string) {
 	body := fmt.Sprintf(`{"apiVersion":"batch/v1","kind":"Job","metadata":{"name":%q},"spec":{%s,"template":{
 		"metadata":{"annotations":{"deltaplane.io/run-seconds":%q,"deltaplane.io/exit-code":%q}},
 		"spec":{"restartPolicy":"Never","terminationGracePeriodSeconds":0,"containers":[{"name":"c","image":"i"}]}}}}`, name, spec, run, exit)
-	need(p.kube.Create(p.t.Context(), kube.Ref{Resource: jobResource, Namespace: p.ns}, []byte(body), kube.WriteOptions{}))
+	need(p.kube.Create(p.t.Context(), kube.Ref{Resource: kube.Jobs, Namespace: p.ns}, []byte(body), kube.WriteOptions{}))
 }
 
 func (p *place) patch(name, patch string) {
 	p.t.Helper()
-	need(p.kube.Patch(p.t.Context(), kube.Ref{Resource: jobResource, Namespace: p.ns, Name: name}, kube.MergePatch, []byte(patch), kube.WriteOptions{}))
+	need(p.kube.Patch(p.t.Context(), kube.Jobs.Ref(p.ns, name), kube.MergePatch, []byte(patch), kube.WriteOptions{}))
 }
 
 func (p *place) get(name string) *batchv1.Job {
@@ -155,7 +155,7 @@ func TestJobsOfAllKinds(t *testing.T) {
 
 	p.eventually("brief goes with its pods", func() string {
 		_, err := jobWriter{p.kube}.Job(t.Context(), p.ns, "brief")
-		if !errors.Is(err, job.ErrNotFound) || len(p.of("brief")) > 0 {
+		if !errors.Is(err, kube.ErrNotFound) || len(p.of("brief")) > 0 {
 			return fmt.Sprint(err, len(p.of("brief")))
 		}
 		return ""
@@ -166,7 +166,7 @@ func TestJobsOfAllKinds(t *testing.T) {
 		name string
 		by   kube.Propagation
 	}{{"doomed", kube.Background}, {"scaled", kube.Foreground}, {"plain", kube.Orphan}} {
-		ref := kube.Ref{Resource: jobResource, Namespace: p.ns, Name: how.name}
+		ref := kube.Jobs.Ref(p.ns, how.name)
 		need(p.kube.Delete(t.Context(), ref, kube.DeleteOptions{Propagation: how.by}))
 	}
 	for _, name := range []string{"doomed", "scaled"} {
@@ -228,7 +228,7 @@ func TestPreconditionsOfTheAPIServer(t *testing.T) {
 	first := need(w.CreatePod(t.Context(), pod))
 
 	_, err := w.CreatePod(t.Context(), pod)
-	if !errors.Is(err, job.ErrExists) {
+	if !errors.Is(err, kube.ErrAlreadyExists) {
 		t.Errorf("a second pod of a name: %v", err)
 	}
 	var told job.Explainer
@@ -247,7 +247,7 @@ func TestPreconditionsOfTheAPIServer(t *testing.T) {
 		}
 		return got.Finalizers, nil
 	}
-	if _, err := strip("another", ""); !errors.Is(err, job.ErrConflict) && !errors.Is(err, job.ErrInvalid) {
+	if _, err := strip("another", ""); !errors.Is(err, kube.ErrConflict) && !errors.Is(err, kube.ErrInvalid) {
 		t.Errorf("a patch for another UID: %v", err)
 	}
 	p.eventually("bound", func() string {
@@ -257,10 +257,10 @@ func TestPreconditionsOfTheAPIServer(t *testing.T) {
 		}
 		return ""
 	})
-	if _, err := strip(string(first.UID), first.ResourceVersion); !errors.Is(err, job.ErrConflict) {
+	if _, err := strip(string(first.UID), first.ResourceVersion); !errors.Is(err, kube.ErrConflict) {
 		t.Errorf("a patch of an old version: %v", err)
 	}
-	if _, err := w.DeletePod(t.Context(), p.ns, "one", "another"); !errors.Is(err, job.ErrConflict) {
+	if _, err := w.DeletePod(t.Context(), p.ns, "one", "another"); !errors.Is(err, kube.ErrConflict) {
 		t.Errorf("a deletion for another UID: %v", err)
 	}
 	if got, err := strip(string(first.UID), ""); err != nil || fmt.Sprint(got) != "[example.com/other]" {
@@ -274,7 +274,7 @@ func TestPreconditionsOfTheAPIServer(t *testing.T) {
 	}
 	need(w.PatchPod(t.Context(), p.ns, "one", []byte(`{"metadata":{"$deleteFromPrimitiveList/finalizers":["example.com/other"]}}`)))
 	p.eventually("gone", func() string {
-		if _, err := w.Pod(t.Context(), p.ns, "one"); !errors.Is(err, job.ErrNotFound) {
+		if _, err := w.Pod(t.Context(), p.ns, "one"); !errors.Is(err, kube.ErrNotFound) {
 			return fmt.Sprint(err)
 		}
 		return ""
@@ -305,7 +305,7 @@ func TestA218APodThatNobodyControlsWakesTheJobThatSelectsIt(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	p.controllers("a", nil)
-	pods := kube.Ref{Resource: podResource, Namespace: p.ns}
+	pods := kube.Ref{Resource: kube.Pods, Namespace: p.ns}
 	create := func(name, meta string) {
 		t.Helper()
 		body := fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q,%s"annotations":{"deltaplane.io/run-seconds":"forever"}},
@@ -329,20 +329,20 @@ func TestA218APodThatNobodyControlsWakesTheJobThatSelectsIt(t *testing.T) {
 	}
 
 	p.eventually("a node", func() string {
-		if len(need(p.kube.List(t.Context(), nodeResource, kube.ListOptions{})).Items) == 0 {
+		if len(need(p.kube.List(t.Context(), kube.Nodes, kube.ListOptions{})).Items) == 0 {
 			return "none yet"
 		}
 		return ""
 	})
 	var node corev1.Node
-	p.ok(json.Unmarshal(need(p.kube.List(t.Context(), nodeResource, kube.ListOptions{})).Items[0], &node))
+	p.ok(json.Unmarshal(need(p.kube.List(t.Context(), kube.Nodes, kube.ListOptions{})).Items[0], &node))
 	create("labelled", "")
 	create("let-go", fmt.Sprintf(`"labels":{"team":"let-go"},"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":%q,"uid":%q,"controller":true}],`, node.Name, node.UID))
 	for _, name := range []string{"created", "labelled", "let-go"} {
 		body := fmt.Sprintf(`{"apiVersion":"batch/v1","kind":"Job","metadata":{"name":"for-%[1]s"},"spec":{"parallelism":1,"completions":2,
 			"manualSelector":true,"selector":{"matchLabels":{"team":%[1]q}},"template":{"metadata":{"labels":{"team":%[1]q}},"spec":{
 			"nodeName":"nobody-runs-this-node","restartPolicy":"Never","terminationGracePeriodSeconds":0,"containers":[{"name":"c","image":"i"}]}}}}`, name)
-		need(p.kube.Create(t.Context(), kube.Ref{Resource: jobResource, Namespace: p.ns}, []byte(body), kube.WriteOptions{}))
+		need(p.kube.Create(t.Context(), kube.Ref{Resource: kube.Jobs, Namespace: p.ns}, []byte(body), kube.WriteOptions{}))
 		p.until("for-"+name, "a1 s0 f0")
 	}
 	for _, name := range []string{"labelled", "let-go"} {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
-	batchv1 "k8s.io/api/batch/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/deltaplane/deltaplane/client"
@@ -24,7 +23,7 @@ func buildJob(s *Service, q *client.Queue) (plan, error) {
 	jobs, pods := jobsOf(s.cfg.Cluster), podsOf(s.cfg.Cluster)
 	recorder := kube.NewRecorder(s.deps.Kube, "job-controller", s.cfg.Identity, s.log)
 	s.events = append(s.events, recorder)
-	rec, err := job.New(job.Config{Metrics: s.deps.Telemetry.Registry}, jobWriter{s.deps.Kube}, jobEvents{recorder}, s.log)
+	rec, err := job.New(job.Config{Metrics: s.deps.Telemetry.Registry}, jobWriter{s.deps.Kube}, recorder, s.log)
 	if err != nil {
 		return plan{}, err
 	}
@@ -239,13 +238,4 @@ func lost(err error) error {
 		return fmt.Errorf("%w: %w", job.ErrLeaseLost, err)
 	}
 	return err
-}
-
-// jobEvents writes Kubernetes Events about Jobs.
-type jobEvents struct{ r *kube.Recorder }
-
-func (e jobEvents) Event(j *batchv1.Job, eventType, reason, message string) {
-	e.r.Event(kube.Involved{
-		APIVersion: "batch/v1", Kind: "Job", Namespace: j.Namespace, Name: j.Name, UID: string(j.UID), RV: j.ResourceVersion,
-	}, eventType, reason, message)
 }

@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/deltaplane/deltaplane/internal/kube"
-	"github.com/deltaplane/deltaplane/services/controllers/job"
 )
 
 func podNamed(name string) *corev1.Pod {
@@ -38,15 +37,15 @@ func TestTheJobWriterSortsTheAnswersOfTheAPIServer(t *testing.T) {
 		}
 	}
 	_, err = w.CreatePod(ctx, podNamed("a"))
-	wants("create again", err, job.ErrExists)
+	wants("create again", err, kube.ErrAlreadyExists)
 	_, err = w.CreatePod(ctx, podNamed("Not A Name"))
-	wants("create invalid", err, job.ErrInvalid, job.ErrRefused)
+	wants("create invalid", err, kube.ErrInvalid, kube.ErrRefused)
 	_, err = w.Pod(ctx, "default", "none")
-	wants("get none", err, job.ErrNotFound)
+	wants("get none", err, kube.ErrNotFound)
 	_, err = w.PatchPod(ctx, "default", "a", []byte(`{"metadata":{"resourceVersion":"1"}}`))
-	wants("patch an old version", err, job.ErrConflict)
+	wants("patch an old version", err, kube.ErrConflict)
 	_, err = w.DeletePod(ctx, "default", "a", "00000000-0000-0000-0000-000000000000")
-	wants("delete another uid", err, job.ErrConflict)
+	wants("delete another uid", err, kube.ErrConflict)
 
 	pods, rv, err := w.ListPods(ctx, "default", "app=x")
 	if err != nil || len(pods) != 1 || pods[0].UID != pod.UID || rv == "" {
@@ -61,7 +60,7 @@ func TestTheJobWriterSortsTheAnswersOfTheAPIServer(t *testing.T) {
 		t.Errorf("take off the finalizer: %v", err)
 	}
 	_, err = w.Pod(ctx, "default", "a")
-	wants("get after the last finalizer", err, job.ErrNotFound)
+	wants("get after the last finalizer", err, kube.ErrNotFound)
 }
 
 func TestTheJobWriterPatchesOnlyTheStatus(t *testing.T) {
@@ -69,7 +68,7 @@ func TestTheJobWriterPatchesOnlyTheStatus(t *testing.T) {
 	kc := cluster(t)
 	w, ctx := jobWriter{kc}, t.Context()
 	body := []byte(`{"apiVersion":"batch/v1","kind":"Job","metadata":{"name":"j"},"spec":{"template":{"spec":{"restartPolicy":"Never","containers":[{"name":"c","image":"i"}]}}}}`)
-	created, err := answer[batchv1.Job](kc.Create(ctx, kube.Ref{Resource: jobResource, Namespace: "default"}, body, kube.WriteOptions{}))
+	created, err := answer[batchv1.Job](kc.Create(ctx, kube.Ref{Resource: kube.Jobs, Namespace: "default"}, body, kube.WriteOptions{}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,42 +77,10 @@ func TestTheJobWriterPatchesOnlyTheStatus(t *testing.T) {
 	if err != nil || j.Status.Active != 1 || j.ResourceVersion == created.ResourceVersion {
 		t.Errorf("patch status: active %d, %v", j.Status.Active, err)
 	}
-	if _, err := w.PatchJobStatus(ctx, "default", "j", []byte(patch)); !errors.Is(err, job.ErrConflict) {
+	if _, err := w.PatchJobStatus(ctx, "default", "j", []byte(patch)); !errors.Is(err, kube.ErrConflict) {
 		t.Errorf("again from the old version: %v, want ErrConflict", err)
 	}
 	if live, err := w.Job(ctx, "default", "j"); err != nil || live.Status.Active != 1 {
 		t.Errorf("read back: %v, %v", live, err)
-	}
-}
-
-func TestRefusalsAreToldFromUnknownOutcomes(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		name string
-		err  error
-		want []error
-		not  []error
-	}{
-		{"terminating namespace", &kube.StatusError{Code: 403, Reason: "Forbidden", Causes: []kube.Cause{{Reason: "NamespaceTerminating"}}}, []error{job.ErrRefused, job.ErrTerminating}, nil},
-		{"over quota", &kube.StatusError{Code: 403, Reason: "Forbidden"}, []error{job.ErrRefused}, []error{job.ErrTerminating}},
-		{"too many requests", &kube.StatusError{Code: 429, Reason: "TooManyRequests"}, []error{job.ErrRefused}, nil},
-		{"server timeout", &kube.StatusError{Code: 504, Reason: "Timeout"}, nil, []error{job.ErrRefused}},
-		{"internal", &kube.StatusError{Code: 500, Reason: "InternalError"}, nil, []error{job.ErrRefused}},
-		{"connection cut", errors.New("EOF"), nil, []error{job.ErrRefused, job.ErrNotFound}},
-	} {
-		got := refusal(c.err)
-		for _, want := range c.want {
-			if !errors.Is(got, want) {
-				t.Errorf("%s: %v, want %v", c.name, got, want)
-			}
-		}
-		for _, not := range c.not {
-			if errors.Is(got, not) {
-				t.Errorf("%s: %v must not be %v", c.name, got, not)
-			}
-		}
-		if !errors.Is(got, c.err) {
-			t.Errorf("%s: %v hides its cause", c.name, got)
-		}
 	}
 }

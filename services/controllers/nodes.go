@@ -16,10 +16,6 @@ import (
 	"github.com/deltaplane/deltaplane/services/controllers/nodelifecycle"
 )
 
-var leaseResource = kube.Resource{Group: "coordination.k8s.io", Version: "v1", Name: "leases", Kind: "Lease", Namespaced: true}
-
-const nodeLeases = "kube-node-lease"
-
 func leasesOf(cluster string) delta.Collection {
 	return delta.Collection{Cluster: cluster, Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}
 }
@@ -31,7 +27,7 @@ func buildNodeLifecycle(s *Service, q *client.Queue) (plan, error) {
 	recorder := kube.NewRecorder(s.deps.Kube, "node-controller", s.cfg.Identity, s.log)
 	s.events = append(s.events, recorder)
 	zones := &zoneQueues{s: s, queues: map[rules.Zone]*client.Queue{}, started: make(chan rules.Zone, 64)}
-	rec, err := nodelifecycle.New(nodelifecycle.Config{Rules: s.cfg.Nodes, Metrics: s.deps.Telemetry.Registry}, nodeWriter{s.deps.Kube}, zones, nodeEvents{recorder}, s.log)
+	rec, err := nodelifecycle.New(nodelifecycle.Config{Rules: s.cfg.Nodes, Metrics: s.deps.Telemetry.Registry}, s.deps.Kube, zones, recorder, s.log)
 	if err != nil {
 		return plan{}, err
 	}
@@ -49,7 +45,7 @@ func buildNodeLifecycle(s *Service, q *client.Queue) (plan, error) {
 // leaseOwner maps a node's lease to its node; other leases concern nobody.
 func leaseOwner(r *delta.Record) ([]string, bool) {
 	namespace, name, err := r.Key.Split()
-	if err != nil || namespace != nodeLeases {
+	if err != nil || namespace != kube.NodeLeaseNamespace {
 		return nil, false
 	}
 	return []string{name}, false
@@ -173,7 +169,7 @@ func (l *nodeLook) Node(ctx context.Context, name string) ([]byte, error) {
 
 // Lease implements [nodelifecycle.Reader].
 func (l *nodeLook) Lease(ctx context.Context, name string) ([]byte, error) {
-	return l.find(ctx, l.of.leases, string(delta.NewKey(nodeLeases, name)))
+	return l.find(ctx, l.of.leases, string(delta.NewKey(kube.NodeLeaseNamespace, name)))
 }
 
 // PodsOn implements [nodelifecycle.Reader].
@@ -211,55 +207,4 @@ func (l *nodeLease) Alive() error { return l.item.Alive() }
 
 func (l *nodeLease) Save(ctx context.Context, state []byte) error {
 	return l.queue.SaveState(ctx, l.item.Key, l.item.Token, state)
-}
-
-// nodeWriter is the API server as the node lifecycle controller calls it.
-type nodeWriter struct{ c *kube.Client }
-
-func (w nodeWriter) Node(ctx context.Context, name string) ([]byte, error) {
-	return nodeAnswer(w.c.Get(ctx, kube.Ref{Resource: nodeResource, Name: name}))
-}
-
-func (w nodeWriter) Lease(ctx context.Context, name string) ([]byte, error) {
-	return nodeAnswer(w.c.Get(ctx, kube.Ref{Resource: leaseResource, Namespace: nodeLeases, Name: name}))
-}
-
-func (w nodeWriter) PatchNode(ctx context.Context, name string, patch []byte) ([]byte, error) {
-	return nodeAnswer(w.c.Patch(ctx, kube.Ref{Resource: nodeResource, Name: name}, kube.MergePatch, patch, kube.WriteOptions{}))
-}
-
-func (w nodeWriter) PatchNodeStatus(ctx context.Context, name string, patch []byte) ([]byte, error) {
-	return nodeAnswer(w.c.Patch(ctx, kube.Ref{Resource: nodeResource, Name: name, Subresource: "status"}, kube.StrategicPatch, patch, kube.WriteOptions{}))
-}
-
-func (w nodeWriter) PatchPodStatus(ctx context.Context, namespace, name string, patch []byte) error {
-	ref := podRef(namespace, name)
-	ref.Subresource = "status"
-	_, err := nodeAnswer(w.c.Patch(ctx, ref, kube.StrategicPatch, patch, kube.WriteOptions{}))
-	return err
-}
-
-func nodeAnswer(raw []byte, err error) ([]byte, error) {
-	switch {
-	case err == nil:
-		return raw, nil
-	case kube.IsNotFound(err):
-		return nil, fmt.Errorf("%w: %w", nodelifecycle.ErrNotFound, err)
-	case kube.IsConflict(err):
-		return nil, fmt.Errorf("%w: %w", nodelifecycle.ErrConflict, err)
-	default:
-		return nil, err
-	}
-}
-
-// nodeEvents writes Kubernetes Events about nodes and their pods.
-type nodeEvents struct{ r *kube.Recorder }
-
-// Node writes as upstream does: about the node's name and UID, in no namespace.
-func (e nodeEvents) Node(name, uid, reason, message string) {
-	e.r.Event(kube.Involved{APIVersion: "v1", Kind: "Node", Name: name, UID: uid}, kube.Normal, reason, message)
-}
-
-func (e nodeEvents) Pod(namespace, name, uid, reason, message string) {
-	podEvents{e.r, kube.Warning}.Pod(namespace, name, uid, reason, message)
 }

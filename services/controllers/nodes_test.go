@@ -36,7 +36,7 @@ func newNodeFlowOf(t *testing.T, nodes int, redisURL string) *flow {
 
 func (f *flow) node(name string) *nodelifecycle.Node {
 	f.t.Helper()
-	raw, err := f.kube.Get(f.t.Context(), kube.Ref{Resource: nodeResource, Name: name})
+	raw, err := f.kube.Get(f.t.Context(), kube.Nodes.Ref("", name))
 	f.ok(err)
 	n := new(nodelifecycle.Node)
 	f.ok(json.Unmarshal(raw, n))
@@ -46,7 +46,7 @@ func (f *flow) node(name string) *nodelifecycle.Node {
 // renewed is when a node's lease was renewed last.
 func (f *flow) renewed(name string) time.Time {
 	f.t.Helper()
-	raw, err := f.kube.Get(f.t.Context(), kube.Ref{Resource: leaseResource, Namespace: nodeLeases, Name: name})
+	raw, err := f.kube.Get(f.t.Context(), kube.Leases.Ref(kube.NodeLeaseNamespace, name))
 	f.ok(err)
 	var l nodelifecycle.Lease
 	f.ok(json.Unmarshal(raw, &l))
@@ -57,7 +57,7 @@ func (f *flow) renewed(name string) time.Time {
 
 func (f *flow) allNodes() []*nodelifecycle.Node {
 	f.t.Helper()
-	page, err := f.kube.List(f.t.Context(), nodeResource, kube.ListOptions{})
+	page, err := f.kube.List(f.t.Context(), kube.Nodes, kube.ListOptions{})
 	f.ok(err)
 	var all []*nodelifecycle.Node
 	for _, raw := range page.Items {
@@ -148,7 +148,7 @@ func TestADeadNodeIsTaintedAndItsPodsEvictedThroughTheWholeFlow(t *testing.T) {
 
 func (f *flow) podReady(name string) string {
 	f.t.Helper()
-	raw, err := f.kube.Get(f.t.Context(), podRef("default", name))
+	raw, err := f.kube.Get(f.t.Context(), kube.Pods.Ref("default", name))
 	f.ok(err)
 	var p struct {
 		Status struct {
@@ -185,7 +185,7 @@ func keepRate(t *testing.T, redisURL string) {
 			zone = "two"
 		}
 		patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, nodelifecycle.ZoneLabel, zone)
-		_, err := f.kube.Patch(t.Context(), kube.Ref{Resource: nodeResource, Name: fmt.Sprint("node-", i)}, kube.MergePatch, []byte(patch), kube.WriteOptions{})
+		_, err := f.kube.Patch(t.Context(), kube.Ref{Resource: kube.Nodes, Name: fmt.Sprint("node-", i)}, kube.MergePatch, []byte(patch), kube.WriteOptions{})
 		f.ok(err)
 	}
 	for _, name := range []string{"a", "b", "c"} {

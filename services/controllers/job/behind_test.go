@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/services/controllers/job"
 )
 
@@ -184,7 +185,7 @@ func TestPodsAreRemovedBehindAnIndexThatLags(t *testing.T) {
 		b.rec.events, b.w.calls = nil, map[string]int{}
 		b.w.fault = func(op, _ string) fault {
 			if op == "patch" {
-				return fault{before: job.ErrConflict}
+				return fault{before: kube.ErrConflict}
 			}
 			return fault{}
 		}

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/services/controllers/job"
 )
 
@@ -69,7 +70,7 @@ func TestClaims(t *testing.T) {
 			}
 			b.w.fault = func(op, _ string) fault { // only claims are looked at
 				if op == "create" {
-					return fault{before: fmt.Errorf("%w: %w", job.ErrRefused, job.ErrTerminating)}
+					return fault{before: fmt.Errorf("%w: %w", kube.ErrRefused, kube.ErrTerminating)}
 				}
 				return fault{}
 			}

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/deltaplane/deltaplane/core/replica"
+	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
 func lost(err error) bool { return errors.Is(err, ErrLeaseLost) }
@@ -99,12 +100,12 @@ func (b *births) make(ctx context.Context, i int) {
 			b.created++
 		}
 		return
-	case errors.Is(err, ErrTerminating): // nothing more can be created, and that is no fault (51)
+	case kube.IsTerminating(err): // nothing more can be created, and that is no fault (51)
 		b.closed = true
 		return
-	case errors.Is(err, ErrExists): // another's pod
+	case kube.IsAlreadyExists(err): // another's pod
 		b.used = append(b.used, o)
-	case !errors.Is(err, ErrRefused) && !errors.Is(err, ErrNotFound) && !lost(err): // a.1-15 [now]: counts as failed, but may exist
+	case (kube.IsUnresolved(err) || kube.IsConflict(err)) && !lost(err): // a.1-15 [now]: counts as failed, but may exist
 		b.used = append(b.used, o)
 		b.open = union(b.open, []int64{o})
 	}
@@ -113,7 +114,7 @@ func (b *births) make(ctx context.Context, i int) {
 		b.err = err
 	}
 	if !lost(err) {
-		b.events.Event(b.job, corev1.EventTypeWarning, "FailedCreate", "Error creating: "+said(err))
+		b.events.Event(about(b.job), kube.Warning, "FailedCreate", "Error creating: "+said(err))
 	}
 }
 
@@ -126,10 +127,10 @@ func (b *births) try(ctx context.Context, o int64) (*corev1.Pod, error) {
 	want := newPod(b.job, o, b.req.Token)
 	p, err := b.api.CreatePod(ctx, want)
 	if err == nil {
-		b.events.Event(b.job, corev1.EventTypeNormal, "SuccessfulCreate", "Created pod: "+p.Name)
+		b.events.Event(about(b.job), kube.Normal, "SuccessfulCreate", "Created pod: "+p.Name)
 		return p, nil
 	}
-	if !errors.Is(err, ErrExists) {
+	if !kube.IsAlreadyExists(err) {
 		b.blame(err)
 		return nil, err
 	}
@@ -138,7 +139,7 @@ func (b *births) try(ctx context.Context, o int64) (*corev1.Pod, error) {
 		return p, nil
 	}
 	if err == nil { // another's pod: the ordinal is burnt
-		return nil, fmt.Errorf("pod %s belongs to somebody else: %w", want.Name, ErrExists)
+		return nil, fmt.Errorf("pod %s belongs to somebody else: %w", want.Name, kube.ErrAlreadyExists)
 	}
 	b.doubt()
 	return nil, fmt.Errorf("read pod %s that exists: %v", want.Name, err) //nolint:errorlint // the creation is in doubt, whatever the read says

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/deltaplane/deltaplane/core/replica"
+	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/services/controllers/job"
 )
 
@@ -273,7 +274,7 @@ func TestCreations(t *testing.T) {
 		quota := 3
 		b.w.fault = func(op, _ string) fault {
 			if op == "create" && len(b.w.born) >= quota {
-				return fault{before: job.ErrRefused}
+				return fault{before: kube.ErrRefused}
 			}
 			return fault{}
 		}
@@ -304,7 +305,7 @@ func TestCreations(t *testing.T) {
 		b.w.putJob(newJob(b.w, 5, 5, 6))
 		b.w.fault = func(op, _ string) fault {
 			if op == "create" {
-				return fault{before: errors.Join(job.ErrRefused, job.ErrTerminating)}
+				return fault{before: errors.Join(kube.ErrRefused, kube.ErrTerminating)}
 			}
 			return fault{}
 		}

@@ -9,7 +9,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/deltaplane/deltaplane/services/controllers/job"
+	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
 // series are the series of a counter with their values, in order.
@@ -68,7 +68,7 @@ func TestCreationsAreCountedByReasonAndStatus(t *testing.T) {
 		}
 		b.w.fault = func(op, _ string) fault {
 			if op == "create" && b.w.calls[op] <= c.fail {
-				return fault{before: job.ErrRefused}
+				return fault{before: kube.ErrRefused}
 			}
 			return fault{}
 		}

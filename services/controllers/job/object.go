@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/deltaplane/deltaplane/core/replica"
+	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
 func decodeJob(raw []byte) (*batchv1.Job, error) {
@@ -212,4 +213,11 @@ func standing(p *corev1.Pod) replica.Standing {
 		}
 	}
 	return s
+}
+
+// about names a Job for Events.
+func about(j *batchv1.Job) kube.Involved {
+	involved := kube.Jobs.Involved(j.Namespace, j.Name, string(j.UID))
+	involved.RV = j.ResourceVersion
+	return involved
 }

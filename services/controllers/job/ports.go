@@ -12,27 +12,6 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 )
 
-// Answers of the API server that the controller tells apart. A [Writer] wraps
-// them; any other error means that the outcome of the call is unknown, unless it
-// wraps ErrRefused.
-var (
-	// ErrNotFound: there is no such object.
-	ErrNotFound = errors.New("not found")
-	// ErrExists: the name is taken.
-	ErrExists = errors.New("already exists")
-	// ErrConflict: a resource version or UID precondition did not hold.
-	ErrConflict = errors.New("conflict")
-	// ErrRefused: the server understood the call and did not do it (invalid,
-	// forbidden, over quota, too many requests). Its text is shown to users.
-	ErrRefused = errors.New("refused")
-	// ErrInvalid: refused because the object would not be valid, as when a patch
-	// names another UID than the object has. It is wrapped beside ErrRefused.
-	ErrInvalid = errors.New("invalid")
-	// ErrTerminating: refused because the namespace is being deleted. It is
-	// wrapped beside ErrRefused.
-	ErrTerminating = errors.New("namespace is terminating")
-)
-
 // Explainer is an error that has a text for the user, shorter than the one for
 // the log.
 type Explainer interface{ Explain() string }
@@ -64,9 +43,9 @@ type Reader interface {
 	Pods(ctx context.Context, namespace string, names []string) ([][]byte, delta.Revision, error)
 }
 
-// Writer calls the API server. Answers are never read from a cache. It must
-// send a call at most once: a creation that may have reached the server is not
-// repeated.
+// Writer calls the API server, under the terms of the calls of package kube, whose
+// predicates tell the errors apart: nothing is read from a cache, and a creation
+// that may have reached the server is not repeated.
 type Writer interface {
 	Job(ctx context.Context, namespace, name string) (*batchv1.Job, error)
 	Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error)
@@ -98,11 +77,6 @@ type Lease interface {
 	Expect(ctx context.Context, owner string, creations, deletions []string) error
 	// Observe takes names off.
 	Observe(ctx context.Context, owner string, creations, deletions []string) error
-}
-
-// Recorder writes Kubernetes events about a Job. It must not block.
-type Recorder interface {
-	Event(job *batchv1.Job, eventType, reason, message string)
 }
 
 // Expected is what an earlier sync expected and nobody has observed yet.

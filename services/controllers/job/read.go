@@ -2,7 +2,6 @@ package job
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -12,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
 // pods reads the pods that are or may become the Job's, from the index, or live
@@ -190,7 +190,7 @@ func (s *run) livePods(ctx context.Context, j *batchv1.Job, indexed []*corev1.Po
 			continue
 		}
 		switch fresh, err := s.api.Pod(ctx, p.Namespace, p.Name); {
-		case errors.Is(err, ErrNotFound):
+		case kube.IsNotFound(err):
 		case err != nil:
 			return nil, fmt.Errorf("read pod live: %w", err)
 		default:
@@ -262,7 +262,7 @@ func isJobRef(ref *metav1.OwnerReference) bool {
 
 func (s *run) adopt(ctx context.Context, j *batchv1.Job, p *corev1.Pod) (*corev1.Pod, error) {
 	got, err := s.patchPod(ctx, p, adoptPatch(j, p))
-	if errors.Is(err, ErrNotFound) {
+	if kube.IsNotFound(err) {
 		return nil, nil //nolint:nilnil // nothing left to adopt
 	}
 	return got, err
@@ -270,7 +270,7 @@ func (s *run) adopt(ctx context.Context, j *batchv1.Job, p *corev1.Pod) (*corev1
 
 func (s *run) release(ctx context.Context, j *batchv1.Job, p *corev1.Pod) error {
 	_, err := s.patchPod(ctx, p, releasePatch(j.UID, p))
-	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrInvalid) {
+	if kube.IsNotFound(err) || kube.IsInvalid(err) {
 		return nil
 	}
 	return err

@@ -13,10 +13,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	batchv1 "k8s.io/api/batch/v1"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
 // Config is how a [Reconciler] runs. Zero values mean defaults.
@@ -42,13 +42,13 @@ type Reconciler struct {
 	parallel int
 	now      func() time.Time
 	api      Writer
-	events   Recorder
+	events   kube.EventSink
 	log      *slog.Logger
 	metrics  *metrics
 }
 
 // New returns a reconciler that writes through api and records events.
-func New(cfg Config, api Writer, events Recorder, log *slog.Logger) (*Reconciler, error) {
+func New(cfg Config, api Writer, events kube.EventSink, log *slog.Logger) (*Reconciler, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
@@ -176,7 +176,7 @@ func (s *run) unmanaged(ctx context.Context, j *batchv1.Job, reason, message str
 		return err
 	}
 	if s.memory.Told != message {
-		s.events.Event(j, corev1.EventTypeWarning, reason, message)
+		s.events.Event(about(j), kube.Warning, reason, message)
 		s.memory.Told = message
 	}
 	if j.DeletionTimestamp == nil {
@@ -245,7 +245,7 @@ func (s *run) job(ctx context.Context) (*batchv1.Job, error) {
 func (s *run) liveJob(ctx context.Context) (*batchv1.Job, error) {
 	j, err := s.api.Job(ctx, s.namespace, s.name)
 	switch {
-	case errors.Is(err, ErrNotFound):
+	case kube.IsNotFound(err):
 		return nil, nil //nolint:nilnil // absent
 	case err != nil:
 		return nil, fmt.Errorf("read job live: %w", err)

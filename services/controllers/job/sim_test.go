@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/services/controllers/job"
 )
 
@@ -170,7 +171,7 @@ func through[T any](g gated, op string, do func() (T, error)) (T, error) {
 		return zero, job.ErrLeaseLost
 	case ending:
 	case dice < f:
-		return zero, fmt.Errorf("%w: over quota", job.ErrRefused)
+		return zero, fmt.Errorf("%w: over quota", kube.ErrRefused)
 	case dice < 2*f:
 		return zero, errTimeout
 	case dice < 3*f:

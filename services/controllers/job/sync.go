@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/deltaplane/deltaplane/core/replica"
+	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
 // syncJob is one turn of a Job that is there, unfinished and ours.
@@ -205,7 +206,7 @@ func (s *run) deletePods(ctx context.Context, t *turn, stripFirst bool) (acted, 
 				s.ended = append(s.ended, string(p.UID))
 			}
 			if !lost(err) && !errors.Is(err, errChanged) {
-				s.events.Event(t.job, corev1.EventTypeWarning, "FailedDelete", "Error deleting: "+said(err))
+				s.events.Event(about(t.job), kube.Warning, "FailedDelete", "Error deleting: "+said(err))
 			}
 			return err
 		}
@@ -213,7 +214,7 @@ func (s *run) deletePods(ctx context.Context, t *turn, stripFirst bool) (acted, 
 		if ready(p) {
 			done.deletedReady++
 		}
-		s.events.Event(t.job, corev1.EventTypeNormal, "SuccessfulDelete", "Deleted pod: "+p.Name)
+		s.events.Event(about(t.job), kube.Normal, "SuccessfulDelete", "Deleted pod: "+p.Name)
 		return nil
 	})
 	return done, err
@@ -269,7 +270,7 @@ func (s *run) track(ctx context.Context, t *turn) error {
 
 func (s *run) flushEvents(t *turn) {
 	for _, e := range t.events {
-		s.events.Event(t.job, e.kind, e.reason, e.message)
+		s.events.Event(about(t.job), e.kind, e.reason, e.message)
 	}
 	t.events = nil
 }

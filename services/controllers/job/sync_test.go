@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/services/controllers/job"
 )
 
@@ -39,7 +40,7 @@ func TestControllerSyncJob(t *testing.T) {
 			j.Status.Conditions = []batchv1.JobCondition{{Type: c, Status: corev1.ConditionFalse}}
 		}
 	}
-	refused := fmt.Errorf("fake error: %w", job.ErrRefused)
+	refused := fmt.Errorf("fake error: %w", kube.ErrRefused)
 	tests := []struct {
 		name       string
 		p, c, l    int32
@@ -492,7 +493,7 @@ func TestWhatCannotBeSynced(t *testing.T) {
 	}
 	t.Run("TestSyncJobUpdateRequeue: a conflict and any other status error are tried again", func(t *testing.T) {
 		t.Parallel()
-		for _, fail := range []error{job.ErrConflict, errors.New("timeout")} {
+		for _, fail := range []error{kube.ErrConflict, errors.New("timeout")} {
 			b := newBench(t)
 			b.w.putJob(newJob(b.w, 2, 2, 6))
 			b.w.fault = func(op, _ string) fault {

@@ -2,11 +2,12 @@ package job
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
+
+	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
 // expire deletes a finished Job whose ttlSecondsAfterFinished has passed, or
@@ -33,7 +34,7 @@ func (s *run) expire(ctx context.Context, j *batchv1.Job) error {
 		return err
 	}
 	err = s.api.DeleteJob(ctx, s.namespace, s.name, j.UID)
-	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrConflict) { // gone, or another Job by now
+	if kube.IsNotFound(err) || kube.IsConflict(err) { // gone, or another Job by now
 		return nil
 	}
 	if err != nil {

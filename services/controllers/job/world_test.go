@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/deltaplane/deltaplane/core/delta"
-	"github.com/deltaplane/deltaplane/services/controllers/job"
+	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
 const ns = "default"
@@ -125,7 +125,7 @@ func (w *world) Job(_ context.Context, _, name string) (*batchv1.Job, error) {
 	}
 	j, ok := w.jobs[name]
 	if !ok {
-		return nil, job.ErrNotFound
+		return nil, kube.ErrNotFound
 	}
 	return j.DeepCopy(), nil
 }
@@ -138,7 +138,7 @@ func (w *world) Pod(_ context.Context, _, name string) (*corev1.Pod, error) {
 	}
 	p, ok := w.pods[name]
 	if !ok {
-		return nil, job.ErrNotFound
+		return nil, kube.ErrNotFound
 	}
 	return p.DeepCopy(), nil
 }
@@ -170,7 +170,7 @@ func (w *world) CreatePod(_ context.Context, p *corev1.Pod) (*corev1.Pod, error)
 		return nil, f.before
 	}
 	if _, ok := w.pods[p.Name]; ok {
-		return nil, job.ErrExists
+		return nil, kube.ErrAlreadyExists
 	}
 	p = p.DeepCopy()
 	p.UID, p.CreationTimestamp = w.uid(), metav1.NewTime(w.now())
@@ -211,14 +211,14 @@ func (w *world) PatchPod(_ context.Context, _, name string, raw []byte) (*corev1
 	}
 	old, ok := w.pods[name]
 	if !ok {
-		return nil, job.ErrNotFound
+		return nil, kube.ErrNotFound
 	}
 	m := patch.Metadata
 	if m.UID != "" && m.UID != old.UID {
-		return nil, fmt.Errorf("%w: %w", job.ErrRefused, job.ErrInvalid)
+		return nil, fmt.Errorf("%w: %w", kube.ErrRefused, kube.ErrInvalid)
 	}
 	if m.ResourceVersion != "" && m.ResourceVersion != old.ResourceVersion {
-		return nil, job.ErrConflict
+		return nil, kube.ErrConflict
 	}
 	p := old.DeepCopy()
 	for _, ref := range m.OwnerReferences {
@@ -254,9 +254,9 @@ func (w *world) DeletePod(_ context.Context, _, name string, uid types.UID) (str
 	old, ok := w.pods[name]
 	switch {
 	case !ok:
-		return "", job.ErrNotFound
+		return "", kube.ErrNotFound
 	case old.UID != uid:
-		return "", job.ErrConflict
+		return "", kube.ErrConflict
 	}
 	p := old.DeepCopy()
 	if p.DeletionTimestamp == nil {
@@ -279,9 +279,9 @@ func (w *world) DeleteJob(_ context.Context, _, name string, uid types.UID) erro
 	}
 	switch j, ok := w.jobs[name]; {
 	case !ok:
-		return job.ErrNotFound
+		return kube.ErrNotFound
 	case j.UID != uid:
-		return job.ErrConflict
+		return kube.ErrConflict
 	}
 	w.rv++
 	delete(w.jobs, name)
@@ -309,9 +309,9 @@ func (w *world) PatchJobStatus(_ context.Context, _, name string, raw []byte) (*
 	old, ok := w.jobs[name]
 	switch {
 	case !ok:
-		return nil, job.ErrNotFound
+		return nil, kube.ErrNotFound
 	case patch.Metadata.UID != old.UID || patch.Metadata.ResourceVersion != old.ResourceVersion:
-		return nil, job.ErrConflict
+		return nil, kube.ErrConflict
 	}
 	j := old.DeepCopy()
 	j.Status = batchv1.JobStatus{}
@@ -333,7 +333,7 @@ func (w *world) PatchJobStatus(_ context.Context, _, name string, raw []byte) (*
 	}
 	if err := validStatus(old, j); err != nil {
 		w.violate("status of %s: %v", name, err)
-		return nil, fmt.Errorf("%w: %w: %w", job.ErrRefused, job.ErrInvalid, err)
+		return nil, fmt.Errorf("%w: %w: %w", kube.ErrRefused, kube.ErrInvalid, err)
 	}
 	w.putJob(j)
 	w.statuses = append(w.statuses, *j.Status.DeepCopy())
@@ -471,13 +471,13 @@ func (v *view) Pods(_ context.Context, _ string, names []string) ([][]byte, delt
 	return raws, revision(v.pods), nil
 }
 
-// recorder is job.Recorder.
+// recorder is a [kube.EventSink].
 type recorder struct {
 	mu     sync.Mutex
 	events []string
 }
 
-func (r *recorder) Event(_ *batchv1.Job, kind, reason, message string) {
+func (r *recorder) Event(_ kube.Involved, kind, reason, message string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.events = append(r.events, kind+" "+reason+" "+message)

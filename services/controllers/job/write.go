@@ -7,6 +7,8 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
 // Every write goes through one of the methods below: the lease is looked at
@@ -45,13 +47,13 @@ func (s *run) giveUp(ctx context.Context, p *corev1.Pod) (gone bool, err error) 
 		switch {
 		case err == nil:
 			return false, nil
-		case errors.Is(err, ErrNotFound):
+		case kube.IsNotFound(err):
 			return true, nil
-		case !errors.Is(err, ErrConflict) && !errors.Is(err, ErrInvalid):
+		case !kube.IsConflict(err) && !kube.IsInvalid(err):
 			return false, err
 		}
 		fresh, err := s.api.Pod(ctx, p.Namespace, p.Name)
-		if errors.Is(err, ErrNotFound) || err == nil && fresh.UID != p.UID {
+		if kube.IsNotFound(err) || err == nil && fresh.UID != p.UID {
 			return true, nil
 		}
 		if err != nil {
@@ -74,11 +76,11 @@ func (s *run) strip(ctx context.Context, p *corev1.Pod) (gone bool, err error) {
 	switch {
 	case err == nil:
 		return got.DeletionTimestamp != nil, nil
-	case errors.Is(err, ErrNotFound):
+	case kube.IsNotFound(err):
 		return true, nil
-	case errors.Is(err, ErrConflict) || errors.Is(err, ErrInvalid):
+	case kube.IsConflict(err) || kube.IsInvalid(err):
 		fresh, getErr := s.api.Pod(ctx, p.Namespace, p.Name)
-		if errors.Is(getErr, ErrNotFound) || getErr == nil && fresh.UID != p.UID {
+		if kube.IsNotFound(getErr) || getErr == nil && fresh.UID != p.UID {
 			return true, nil
 		}
 	}
@@ -92,7 +94,7 @@ func (s *run) deletePod(ctx context.Context, p *corev1.Pod) error {
 	}
 	rv, err := s.api.DeletePod(ctx, p.Namespace, p.Name, p.UID)
 	switch {
-	case errors.Is(err, ErrNotFound) || errors.Is(err, ErrConflict):
+	case kube.IsNotFound(err) || kube.IsConflict(err):
 		return nil
 	case err != nil:
 		s.blame(err)
@@ -113,7 +115,7 @@ func (s *run) writeStatus(ctx context.Context, t *turn) error {
 	got, err := s.api.PatchJobStatus(ctx, s.namespace, s.name, patch)
 	if err != nil {
 		s.blame(err)
-		if errors.Is(err, ErrConflict) {
+		if kube.IsConflict(err) {
 			s.doubt() // somebody else has written; the index may not show it yet
 		}
 		return fmt.Errorf("write status: %w", err)
@@ -126,12 +128,9 @@ func (s *run) writeStatus(ctx context.Context, t *turn) error {
 
 // blame notes a call whose outcome is unknown.
 func (s *run) blame(err error) {
-	for _, known := range []error{ErrNotFound, ErrExists, ErrConflict, ErrRefused, ErrLeaseLost} {
-		if errors.Is(err, known) {
-			return
-		}
+	if kube.IsUnresolved(err) && !lost(err) {
+		s.doubt()
 	}
-	s.doubt()
 }
 
 // each calls f for 0..n-1, at most limit at a time, and waits for all.

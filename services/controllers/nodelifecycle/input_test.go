@@ -9,7 +9,7 @@ import (
 	"time"
 
 	rules "github.com/deltaplane/deltaplane/core/nodelifecycle"
-	"github.com/deltaplane/deltaplane/services/controllers/nodelifecycle"
+	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
 // What kubelets say of the time is compared with what they said before, never
@@ -211,7 +211,7 @@ func TestConflictsForAMinuteWhileTaintsArePlacedAndRemovedOnlyDelay(t *testing.T
 	w.node("n", func(n *rules.Node) {
 		n.Status.Conditions = []rules.Condition{{Type: rules.Ready, Status: rules.True, LastHeartbeatTime: "back"}}
 	})
-	if err := w.run(55*time.Second, "n"); !errors.Is(err, nodelifecycle.ErrConflict) && err != nil {
+	if err := w.run(55*time.Second, "n"); !errors.Is(err, kube.ErrConflict) && err != nil {
 		t.Fatal(err)
 	}
 	if got := w.taints("n"); got != "unreachable:NoSchedule unreachable:NoExecute" {

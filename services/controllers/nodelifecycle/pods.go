@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/deltaplane/deltaplane/core/nodelifecycle"
+	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
 // pod is what matters of a pod.
@@ -127,13 +128,13 @@ func (r *Reconciler) markPod(ctx context.Context, p *pod) error {
 	if err != nil {
 		return err
 	}
-	err = r.writer.PatchPodStatus(ctx, p.Metadata.Namespace, p.Metadata.Name, patch)
-	if errors.Is(err, ErrNotFound) {
+	_, err = r.api.Patch(ctx, kube.Pods.Ref(p.Metadata.Namespace, p.Metadata.Name).Status(), kube.StrategicPatch, patch, kube.WriteOptions{})
+	if kube.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("nodelifecycle: mark pod %s/%s: %w", p.Metadata.Namespace, p.Metadata.Name, err)
 	}
-	r.events.Pod(p.Metadata.Namespace, p.Metadata.Name, p.Metadata.UID, notReadyReason, "Node is not ready")
+	r.events.Event(kube.Pods.Involved(p.Metadata.Namespace, p.Metadata.Name, p.Metadata.UID), kube.Warning, notReadyReason, "Node is not ready")
 	return nil
 }

@@ -5,14 +5,7 @@ import (
 	"errors"
 
 	"github.com/deltaplane/deltaplane/core/nodelifecycle"
-)
-
-// Answers of the API server that are told apart; a [Writer] wraps them. Any other
-// error is tried again.
-var (
-	ErrNotFound = errors.New("not found")
-	// ErrConflict: a version or UID precondition did not hold.
-	ErrConflict = errors.New("conflict")
+	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
 // ErrStale is that the collections are not followed at present: nothing can be
@@ -30,21 +23,10 @@ type Reader interface {
 	PodsOn(ctx context.Context, node string) ([][]byte, error)
 }
 
-// Writer calls the API server; nothing it answers comes from a cache. Patches are
-// merge patches of JSON for nodes and strategic ones for statuses; metadata.uid
-// and metadata.resourceVersion in them are preconditions.
-type Writer interface {
-	Node(ctx context.Context, name string) ([]byte, error)
-	Lease(ctx context.Context, name string) ([]byte, error)
-	PatchNode(ctx context.Context, name string, patch []byte) ([]byte, error)
-	PatchNodeStatus(ctx context.Context, name string, patch []byte) ([]byte, error)
-	PatchPodStatus(ctx context.Context, namespace, name string, patch []byte) error
-}
-
-// Events receives the Events to write, without waiting.
-type Events interface {
-	Node(name, uid, reason, message string)
-	Pod(namespace, name, uid, reason, message string)
+// API is the API server: nodes and leases are read, nodes and statuses of pods patched.
+type API interface {
+	kube.Getter
+	kube.Patcher
 }
 
 // Waiting is the queues of the zones.

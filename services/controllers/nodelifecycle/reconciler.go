@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/deltaplane/deltaplane/core/nodelifecycle"
+	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
 // Config is what a [Reconciler] may be told. The zero value is Kubernetes' behaviour.
@@ -26,16 +27,16 @@ type Config struct {
 // Reconciler looks at nodes. It is safe for concurrent use.
 type Reconciler struct {
 	cfg     Config
-	writer  Writer
+	api     API
 	waiting Waiting
-	events  Events
+	events  kube.EventSink
 	zones   *Zones
 	log     *slog.Logger
 	metrics *metrics
 }
 
 // New returns a reconciler.
-func New(cfg Config, w Writer, q Waiting, e Events, log *slog.Logger) (*Reconciler, error) {
+func New(cfg Config, api API, q Waiting, e kube.EventSink, log *slog.Logger) (*Reconciler, error) {
 	if err := cfg.Rules.Validate(); err != nil {
 		return nil, err
 	}
@@ -48,7 +49,7 @@ func New(cfg Config, w Writer, q Waiting, e Events, log *slog.Logger) (*Reconcil
 		return nil, fmt.Errorf("nodelifecycle: metrics: %w", err)
 	}
 	return &Reconciler{
-		cfg: cfg, writer: w, waiting: q, events: e, log: log, metrics: m,
+		cfg: cfg, api: api, waiting: q, events: e, log: log, metrics: m,
 		zones: &Zones{rules: cfg.Rules, waiting: q, metrics: m, log: log, round: make(chan struct{}, 1), set: map[nodelifecycle.Zone]float64{}},
 	}, nil
 }
@@ -147,11 +148,11 @@ func (r *Reconciler) expire(ctx context.Context, req Request, m *memory, n *node
 	if len(nodelifecycle.Expire(n, r.cfg.Now())) == 0 {
 		return n, nil // it is known to be silent
 	}
-	live, err := found[nodelifecycle.Node](r.writer.Node(ctx, req.Name))
+	live, err := found[nodelifecycle.Node](r.api.Get(ctx, kube.Nodes.Ref("", req.Name)))
 	if err != nil || live == nil {
 		return nil, err
 	}
-	lease, err := found[nodelifecycle.Lease](r.writer.Lease(ctx, req.Name))
+	lease, err := found[nodelifecycle.Lease](r.api.Get(ctx, kube.Leases.Ref(kube.NodeLeaseNamespace, req.Name)))
 	if err != nil {
 		return nil, err
 	}
@@ -173,13 +174,14 @@ func (r *Reconciler) expire(ctx context.Context, req Request, m *memory, n *node
 	if err != nil {
 		return nil, err
 	}
-	after, err := found[nodelifecycle.Node](r.writer.PatchNodeStatus(ctx, req.Name, patch))
+	after, err := found[nodelifecycle.Node](r.api.Patch(ctx, kube.Nodes.Ref("", req.Name).Status(), kube.StrategicPatch, patch, kube.WriteOptions{}))
 	if err != nil || after == nil {
 		return nil, err
 	}
 	r.log.InfoContext(ctx, "node is silent", slog.String("node", req.Name), slog.Duration("silence", silence.For))
 	if live.Ready() == nodelifecycle.True {
-		r.events.Node(req.Name, live.Metadata.UID, notReadyReason, "Node "+req.Name+" status is now: NodeNotReady")
+		// As upstream does: about the node's name and UID, in no namespace.
+		r.events.Event(kube.Nodes.Involved("", req.Name, live.Metadata.UID), kube.Normal, notReadyReason, "Node "+req.Name+" status is now: NodeNotReady")
 	}
 	return after, nil
 }
@@ -242,7 +244,7 @@ func (r *Reconciler) patch(ctx context.Context, n *nodelifecycle.Node, plan node
 	if err != nil {
 		return nil, err
 	}
-	next, err := found[nodelifecycle.Node](r.writer.PatchNode(ctx, n.Metadata.Name, patch))
+	next, err := found[nodelifecycle.Node](r.api.Patch(ctx, kube.Nodes.Ref("", n.Metadata.Name), kube.MergePatch, patch, kube.WriteOptions{}))
 	if err != nil {
 		return nil, fmt.Errorf("nodelifecycle: patch node %s: %w", n.Metadata.Name, err)
 	}
@@ -278,7 +280,7 @@ func read[T any](raw []byte, err error) (*T, error) {
 
 // found is read where what is not found is nil.
 func found[T any](raw []byte, err error) (*T, error) {
-	if errors.Is(err, ErrNotFound) {
+	if kube.IsNotFound(err) {
 		return nil, nil
 	}
 	return read[T](raw, err)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	rules "github.com/deltaplane/deltaplane/core/nodelifecycle"
+	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/services/controllers/nodelifecycle"
 )
 
@@ -213,7 +214,7 @@ func TestConflictsOnEveryWriteForAMinuteOnlyDelay(t *testing.T) {
 		}
 		return nil
 	}
-	if err := w.run(110*time.Second, "other"); err != nil && !errors.Is(err, nodelifecycle.ErrConflict) {
+	if err := w.run(110*time.Second, "other"); err != nil && !errors.Is(err, kube.ErrConflict) {
 		t.Fatal(err)
 	}
 	if got := w.live["n"].Ready(); got != rules.True || len(w.events) != 0 {

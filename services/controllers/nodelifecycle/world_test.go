@@ -17,6 +17,7 @@ import (
 
 	rules "github.com/deltaplane/deltaplane/core/nodelifecycle"
 	"github.com/deltaplane/deltaplane/core/taint"
+	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/services/controllers/nodelifecycle"
 )
 
@@ -279,17 +280,13 @@ func (q queues) Limit(_ context.Context, zone rules.Zone, rate float64) error {
 
 type recorder struct{ w *world }
 
-func (r recorder) Node(name, _, reason, message string) {
-	r.w.events = append(r.w.events, name+" "+reason+" "+message)
-}
-
-func (r recorder) Pod(_, name, _, reason, message string) {
+func (r recorder) Event(about kube.Involved, _, reason, message string) {
 	r.w.mu.Lock()
 	defer r.w.mu.Unlock()
-	r.w.events = append(r.w.events, name+" "+reason+" "+message)
+	r.w.events = append(r.w.events, about.Name+" "+reason+" "+message)
 }
 
-var errConflict = fmt.Errorf("%w: changed meanwhile", nodelifecycle.ErrConflict)
+var errConflict = fmt.Errorf("%w: changed meanwhile", kube.ErrConflict)
 
 func (w *world) call(what string) error {
 	if w.fail != nil {
@@ -298,19 +295,44 @@ func (w *world) call(what string) error {
 	return nil
 }
 
-func (w *world) Node(_ context.Context, name string) ([]byte, error) {
+// Get and Patch are the [nodelifecycle.API].
+func (w *world) Get(_ context.Context, ref kube.Ref) ([]byte, error) {
+	if ref.Resource.Name == kube.Leases.Name {
+		return w.lease(ref.Name)
+	}
+	return w.get(ref.Name)
+}
+
+func (w *world) Patch(_ context.Context, ref kube.Ref, t kube.PatchType, body []byte, _ kube.WriteOptions) ([]byte, error) {
+	want := kube.StrategicPatch
+	if ref.Subresource == "" {
+		want = kube.MergePatch
+	}
+	if t != want {
+		w.t.Errorf("%s of %s has the type %s, want %s", ref.Subresource, ref.Resource.Name, t, want)
+	}
+	switch {
+	case ref.Resource.Name == kube.Pods.Name:
+		return nil, w.patchPod(ref.Name)
+	case ref.Subresource == "status":
+		return w.patchNode("patch status", ref.Name, body)
+	}
+	return w.patchNode("patch node", ref.Name, body)
+}
+
+func (w *world) get(name string) ([]byte, error) {
 	if err := w.call("get"); err != nil {
 		return nil, err
 	}
 	if w.live[name] == nil {
-		return nil, nodelifecycle.ErrNotFound
+		return nil, kube.ErrNotFound
 	}
 	return json.Marshal(w.live[name])
 }
 
-func (w *world) Lease(_ context.Context, name string) ([]byte, error) {
+func (w *world) lease(name string) ([]byte, error) {
 	if w.leases[name] == "" {
-		return nil, nodelifecycle.ErrNotFound
+		return nil, kube.ErrNotFound
 	}
 	return leaseJSON(w.leases[name])
 }
@@ -332,7 +354,7 @@ func (w *world) change(name string, body []byte) ([]byte, error) {
 	}
 	n := w.live[name]
 	if n == nil {
-		return nil, nodelifecycle.ErrNotFound
+		return nil, kube.ErrNotFound
 	}
 	if p.Metadata.UID != n.Metadata.UID || p.Metadata.ResourceVersion != n.Metadata.ResourceVersion {
 		return nil, errConflict
@@ -348,21 +370,14 @@ func (w *world) change(name string, body []byte) ([]byte, error) {
 	return json.Marshal(w.live[name])
 }
 
-func (w *world) PatchNode(_ context.Context, name string, body []byte) ([]byte, error) {
-	if err := w.call("patch node"); err != nil {
+func (w *world) patchNode(call, name string, body []byte) ([]byte, error) {
+	if err := w.call(call); err != nil {
 		return nil, err
 	}
 	return w.change(name, body)
 }
 
-func (w *world) PatchNodeStatus(_ context.Context, name string, body []byte) ([]byte, error) {
-	if err := w.call("patch status"); err != nil {
-		return nil, err
-	}
-	return w.change(name, body)
-}
-
-func (w *world) PatchPodStatus(_ context.Context, _, name string, _ []byte) error {
+func (w *world) patchPod(name string) error {
 	w.mu.Lock() // the pods of a node are written by several at once
 	defer w.mu.Unlock()
 	w.podCalls++
@@ -370,7 +385,7 @@ func (w *world) PatchPodStatus(_ context.Context, _, name string, _ []byte) erro
 		return err
 	}
 	if w.pods[name] == "" {
-		return nodelifecycle.ErrNotFound
+		return kube.ErrNotFound
 	}
 	w.pods[name] = rules.False
 	return nil

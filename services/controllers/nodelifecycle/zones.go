@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/core/nodelifecycle"
+	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
 // Zones is a replica's view of the zones. All replicas see the same index and set
@@ -168,7 +169,7 @@ type Turn struct {
 func (r *Reconciler) Taint(ctx context.Context, t Turn) (after time.Duration, err error) {
 	for try := 1; ; try++ {
 		// A conflict is tried again here: it must not cost the zone another token.
-		if after, err = r.taint(ctx, t); !errors.Is(err, ErrConflict) || try == tries {
+		if after, err = r.taint(ctx, t); !kube.IsConflict(err) || try == tries {
 			return after, err
 		}
 	}
@@ -178,7 +179,7 @@ func (r *Reconciler) Taint(ctx context.Context, t Turn) (after time.Duration, er
 const tries = 5
 
 func (r *Reconciler) taint(ctx context.Context, t Turn) (after time.Duration, err error) {
-	n, err := found[nodelifecycle.Node](r.writer.Node(ctx, t.Name))
+	n, err := found[nodelifecycle.Node](r.api.Get(ctx, kube.Nodes.Ref("", t.Name)))
 	if err != nil || n == nil {
 		return 0, err
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/core/taint"
+	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/services/controllers/tainteviction"
 )
 
@@ -64,7 +65,7 @@ func TestConflictsOnEveryWriteForAMinuteOnlyDelayAnEviction(t *testing.T) {
 		began := w.now
 		w.fail = func(call string) error {
 			if strings.Contains(broken, call) && w.now.Before(began.Add(time.Minute)) {
-				return fmt.Errorf("%w: changed meanwhile", tainteviction.ErrConflict)
+				return fmt.Errorf("%w: changed meanwhile", kube.ErrConflict)
 			}
 			return nil
 		}

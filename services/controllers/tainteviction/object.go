@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/core/taint"
+	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
 // pod is what matters of a pod.
@@ -25,6 +26,10 @@ type pod struct {
 		StartTime  *time.Time  `json:"startTime"`
 		Conditions []condition `json:"conditions"`
 	} `json:"status"`
+}
+
+func (p *pod) involved() kube.Involved {
+	return kube.Pods.Involved(p.Metadata.Namespace, p.Metadata.Name, p.Metadata.UID)
 }
 
 type condition struct {

@@ -2,16 +2,8 @@ package tainteviction
 
 import (
 	"context"
-	"errors"
-)
 
-// Answers of the API server that are told apart; a [Writer] wraps them. Any other
-// error is tried again.
-var (
-	// ErrNotFound: there is no such object.
-	ErrNotFound = errors.New("not found")
-	// ErrConflict: a UID precondition did not hold.
-	ErrConflict = errors.New("conflict")
+	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
 // Reader reads the index, at the lease's barrier. Answers are the JSON of objects
@@ -23,14 +15,11 @@ type Reader interface {
 	PodsOn(ctx context.Context, node string) ([]string, error)
 }
 
-// Writer calls the API server; nothing it answers comes from a cache.
-type Writer interface {
-	Pod(ctx context.Context, namespace, name string) ([]byte, error)
-	Node(ctx context.Context, name string) ([]byte, error)
-	// PatchPodStatus applies a strategic merge patch; metadata.uid in it is a precondition.
-	PatchPodStatus(ctx context.Context, namespace, name string, patch []byte) error
-	// DeletePod deletes the pod with this UID.
-	DeletePod(ctx context.Context, namespace, name, uid string) error
+// API is the API server: pods and nodes are read, statuses of pods patched, pods deleted.
+type API interface {
+	kube.Getter
+	kube.Patcher
+	kube.Deleter
 }
 
 // Lease is the right to work on the key.
@@ -41,11 +30,6 @@ type Lease interface {
 	Alive() error
 	// Wake adds keys to the queue.
 	Wake(ctx context.Context, keys []string) error
-}
-
-// Events receives the Events to write about pods, without waiting.
-type Events interface {
-	Pod(namespace, name, uid, reason, message string)
 }
 
 // Request is one key to look at.

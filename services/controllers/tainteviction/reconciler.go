@@ -3,7 +3,6 @@ package tainteviction
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/deltaplane/deltaplane/core/taint"
+	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
 // Config is what a [Reconciler] may be told. The zero value is Kubernetes' behaviour.
@@ -42,14 +42,14 @@ const (
 // concurrent use.
 type Reconciler struct {
 	cfg     Config
-	writer  Writer
-	events  Events
+	api     API
+	events  kube.EventSink
 	log     *slog.Logger
 	metrics *metrics
 }
 
 // New returns a reconciler.
-func New(cfg Config, w Writer, e Events, log *slog.Logger) (*Reconciler, error) {
+func New(cfg Config, api API, e kube.EventSink, log *slog.Logger) (*Reconciler, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
@@ -57,7 +57,7 @@ func New(cfg Config, w Writer, e Events, log *slog.Logger) (*Reconciler, error) 
 	if err != nil {
 		return nil, fmt.Errorf("tainteviction: metrics: %w", err)
 	}
-	return &Reconciler{cfg: cfg, writer: w, events: e, log: log, metrics: m}, nil
+	return &Reconciler{cfg: cfg, api: api, events: e, log: log, metrics: m}, nil
 }
 
 // Reconcile looks at one key. It returns when to look again, zero for not before
@@ -207,7 +207,7 @@ func (r *Reconciler) plan(ctx context.Context, req Request, p *pod, was podState
 	stay := j.stay
 	if stay.Forever() {
 		if was.Ends != nil {
-			r.events.Pod(p.Metadata.Namespace, p.Metadata.Name, p.Metadata.UID, eventReason, "Cancelling deletion of Pod "+p.key())
+			r.events.Event(p.involved(), kube.Normal, eventReason, "Cancelling deletion of Pod "+p.key())
 		}
 		if len(j.seen) == 0 {
 			return 0, save(ctx, req, nil)
@@ -228,8 +228,8 @@ const eventReason = "TaintManagerEviction"
 // evict reads the pod and its node as they are, judges again, and deletes.
 func (r *Reconciler) evict(ctx context.Context, req Request, was podState, indexed judgement) (time.Duration, error) {
 	namespace, name, _ := strings.Cut(req.Key, "/")
-	raw, err := r.writer.Pod(ctx, namespace, name)
-	if errors.Is(err, ErrNotFound) {
+	raw, err := r.api.Get(ctx, kube.Pods.Ref(namespace, name))
+	if kube.IsNotFound(err) {
 		return 0, save(ctx, req, nil)
 	}
 	if err != nil {
@@ -244,8 +244,10 @@ func (r *Reconciler) evict(ctx context.Context, req Request, was podState, index
 	} else {
 		was.Seen = indexed.seen
 	}
-	raw, err = r.nodeOf(ctx, p, r.writer.Node)
-	if err != nil && !errors.Is(err, ErrNotFound) {
+	raw, err = r.nodeOf(ctx, p, func(ctx context.Context, node string) ([]byte, error) {
+		return r.api.Get(ctx, kube.Nodes.Ref("", node))
+	})
+	if err != nil && !kube.IsNotFound(err) {
 		return 0, err
 	}
 	live, err := r.judge(p, raw, was)
@@ -264,22 +266,22 @@ func (r *Reconciler) evict(ctx context.Context, req Request, was podState, index
 		return 0, err
 	}
 	if req.Retries == 0 {
-		r.events.Pod(namespace, name, p.Metadata.UID, eventReason, "Marking for deletion Pod "+req.Key)
+		r.events.Event(p.involved(), kube.Normal, eventReason, "Marking for deletion Pod "+req.Key)
 	}
 	if c := p.condition(disruptionTarget); c.Status != "True" || c.Reason != disruptionReason {
 		patch, err := disruptionPatch(p.Metadata.UID, now)
 		if err == nil {
-			err = r.writer.PatchPodStatus(ctx, namespace, name, patch)
+			_, err = r.api.Patch(ctx, kube.Pods.Ref(namespace, name).Status(), kube.StrategicPatch, patch, kube.WriteOptions{})
 		}
-		if errors.Is(err, ErrNotFound) {
+		if kube.IsNotFound(err) {
 			return 0, save(ctx, req, nil)
 		}
 		if err != nil { // a conflict too: whoever has the name now is judged by itself
 			return 0, fmt.Errorf("tainteviction: mark pod %s: %w", req.Key, err)
 		}
 	}
-	switch err := r.writer.DeletePod(ctx, namespace, name, p.Metadata.UID); {
-	case errors.Is(err, ErrNotFound):
+	switch _, err := r.api.Delete(ctx, kube.Pods.Ref(namespace, name), kube.DeleteOptions{UID: p.Metadata.UID}); {
+	case kube.IsNotFound(err):
 		return 0, save(ctx, req, nil)
 	case err != nil:
 		return 0, fmt.Errorf("tainteviction: delete pod %s: %w", req.Key, err)

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/deltaplane/deltaplane/core/taint"
+	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/services/controllers/tainteviction"
 )
 
@@ -172,29 +173,37 @@ func (w *world) call(what string) error {
 	return nil
 }
 
-func (w *world) Pod(_ context.Context, namespace, name string) ([]byte, error) {
-	return w.get(namespace + "/" + name)
+// key is that of what ref names: nodes have no namespace.
+func key(ref kube.Ref) string {
+	if ref.Namespace == "" {
+		return ref.Name
+	}
+	return ref.Namespace + "/" + ref.Name
 }
 
-func (w *world) Node(_ context.Context, name string) ([]byte, error) { return w.get(name) }
+// Get, Patch and Delete are the [tainteviction.API].
+func (w *world) Get(_ context.Context, ref kube.Ref) ([]byte, error) { return w.get(key(ref)) }
 
 func (w *world) get(key string) ([]byte, error) {
 	if err := w.call("get"); err != nil {
 		return nil, err
 	}
 	if w.live[key] == nil {
-		return nil, tainteviction.ErrNotFound
+		return nil, kube.ErrNotFound
 	}
 	return encode(w.live[key])
 }
 
-func (w *world) PatchPodStatus(_ context.Context, namespace, name string, patch []byte) error {
-	if err := w.call("patch"); err != nil {
-		return err
+func (w *world) Patch(_ context.Context, ref kube.Ref, t kube.PatchType, patch []byte, _ kube.WriteOptions) ([]byte, error) {
+	if ref.Subresource != "status" || t != kube.StrategicPatch {
+		w.t.Errorf("a %s of %s %s", t, ref.Resource.Name, ref.Subresource)
 	}
-	obj := w.live[namespace+"/"+name]
+	if err := w.call("patch"); err != nil {
+		return nil, err
+	}
+	obj := w.live[key(ref)]
 	if obj == nil {
-		return tainteviction.ErrNotFound
+		return nil, kube.ErrNotFound
 	}
 	var p struct {
 		Metadata struct{ UID string }
@@ -203,26 +212,26 @@ func (w *world) PatchPodStatus(_ context.Context, namespace, name string, patch 
 		}
 	}
 	if err := json.Unmarshal(patch, &p); err != nil {
-		return err
+		return nil, err
 	}
 	if p.Metadata.UID != uid(obj) {
-		return tainteviction.ErrConflict
+		return nil, kube.ErrConflict
 	}
 	c := p.Status.Conditions[0]
-	w.did = append(w.did, fmt.Sprintf("patch %s %s=%s/%s", name, c.Type, c.Status, c.Reason))
-	return nil
+	w.did = append(w.did, fmt.Sprintf("patch %s %s=%s/%s", ref.Name, c.Type, c.Status, c.Reason))
+	return patch, nil
 }
 
-func (w *world) DeletePod(_ context.Context, namespace, name, id string) error {
+func (w *world) Delete(_ context.Context, ref kube.Ref, o kube.DeleteOptions) ([]byte, error) {
 	if err := w.call("delete"); err != nil {
-		return err
+		return nil, err
 	}
-	key := namespace + "/" + name
+	key, name := key(ref), ref.Name
 	switch obj := w.live[key]; {
 	case obj == nil:
-		return tainteviction.ErrNotFound
-	case uid(obj) != id:
-		return tainteviction.ErrConflict
+		return nil, kube.ErrNotFound
+	case uid(obj) != o.UID:
+		return nil, kube.ErrConflict
 	}
 	if n := w.live["n"]; n != nil && w.live[key]["spec"].(map[string]any)["nodeName"] == "n" {
 		taints, _ := n["spec"].(map[string]any)["taints"].([]taint.Taint)
@@ -233,13 +242,13 @@ func (w *world) DeletePod(_ context.Context, namespace, name, id string) error {
 	}
 	w.did = append(w.did, "delete "+name)
 	w.set(key, nil)
-	return nil
+	return nil, nil
 }
 
 // recorder is the world's ear for Events.
 type recorder struct{ w *world }
 
-func (r recorder) Pod(_, _, _, reason, message string) {
+func (r recorder) Event(_ kube.Involved, _, reason, message string) {
 	r.w.events = append(r.w.events, reason+": "+message)
 }
 
