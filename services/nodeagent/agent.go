@@ -131,7 +131,7 @@ func (a *Agent) buildRuntime() error {
 	a.runtime, err = kuberuntime.New(kuberuntime.Config{
 		Node: a.cfg.Node, RootDir: a.cfg.RootDir, PodsDir: a.podsDir(), LogRoot: a.cfg.LogRoot,
 		CrashLoop: a.cfg.CrashLoop, ImagePull: a.cfg.ImagePull, HostNetworkOnly: a.cfg.HostNetworkOnly,
-	}, a.cri, kuberuntime.Deps{Recorder: events{a.recorder}, Log: a.log, Metrics: reg})
+	}, a.cri, kuberuntime.Deps{Recorder: a.recorder, Log: a.log, Metrics: reg})
 	if err != nil {
 		return err
 	}

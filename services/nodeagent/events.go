@@ -18,19 +18,13 @@ const (
 	reasonBadEnv          = "InvalidEnvironmentVariableNames"
 )
 
-// events writes Events about pods.
-type events struct{ r *kube.Recorder }
-
-// Event implements [kuberuntime.Recorder].
-func (e events) Event(pod *corev1.Pod, eventType, reason, message string) {
+func (a *Agent) event(pod *corev1.Pod, eventType, reason, message string) {
 	if pod == nil {
 		return
 	}
-	e.r.Event(kube.Involved{
-		APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID),
-	}, eventType, reason, message)
+	a.recorder.Event(kube.Pods.Involved(pod.Namespace, pod.Name, string(pod.UID)), eventType, reason, message)
 }
 
 func (a *Agent) warn(pod *corev1.Pod, reason, message string) {
-	events{a.recorder}.Event(pod, corev1.EventTypeWarning, reason, message)
+	a.event(pod, kube.Warning, reason, message)
 }

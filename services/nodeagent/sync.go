@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/deltaplane/deltaplane/core/podsync"
+	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/services/nodeagent/container"
 	"github.com/deltaplane/deltaplane/services/nodeagent/environ"
 	"github.com/deltaplane/deltaplane/services/nodeagent/kuberuntime"
@@ -141,7 +142,7 @@ func (a *Agent) tell(pod *corev1.Pod, seen *container.PodStatus, t telling) core
 func (a *Agent) refusal(pod *corev1.Pod) *podstatus.Reason {
 	if a.pastDeadline(pod, time.Now()) {
 		r := &podstatus.Reason{Reason: reasonDeadline, Message: "Pod was active on the node longer than the specified deadline"}
-		events{a.recorder}.Event(pod, corev1.EventTypeNormal, r.Reason, r.Message)
+		a.event(pod, kube.Normal, r.Reason, r.Message)
 		return r
 	}
 	faults := append(podspec.Unsupported(pod), kuberuntime.Unsupported(pod)...)

@@ -9,7 +9,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	corev1 "k8s.io/api/core/v1"
+
+	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
 // Backoff says how a delay grows: the first is Initial, each next twice the one
@@ -54,15 +55,10 @@ type Config struct {
 // Deps are what a manager is built on. Recorder and Log may be nil, Metrics too;
 // Now is time.Now by default.
 type Deps struct {
-	Recorder Recorder
+	Recorder kube.EventSink
 	Now      func() time.Time
 	Log      *slog.Logger
 	Metrics  prometheus.Registerer
-}
-
-// Recorder writes Events about pods, without making its callers wait.
-type Recorder interface {
-	Event(pod *corev1.Pod, eventType, reason, message string)
 }
 
 func (c Config) withDefaults() Config {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/internal/cri"
 	"github.com/deltaplane/deltaplane/internal/criruntime"
+	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/services/nodeagent/container"
 	"github.com/deltaplane/deltaplane/services/nodeagent/kuberuntime"
 )
@@ -125,7 +126,7 @@ type recorder struct {
 	events []string
 }
 
-func (r *recorder) Event(pod *corev1.Pod, eventType, reason, message string) {
+func (r *recorder) Event(_ kube.Involved, eventType, reason, message string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.events = append(r.events, eventType+" "+reason+" "+message)

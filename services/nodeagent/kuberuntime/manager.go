@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/deltaplane/deltaplane/internal/cri"
+	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/services/nodeagent/environ"
 )
 
@@ -24,7 +25,7 @@ type Manager struct {
 	rt  *cri.Client
 	now func() time.Time
 	log *slog.Logger
-	rec Recorder
+	rec kube.EventSink
 
 	crash *backoffs
 	pulls *backoffs
@@ -107,6 +108,6 @@ func (m *Manager) setWaiting(uid types.UID, reasons map[string]WaitReason) {
 
 func (m *Manager) event(pod *corev1.Pod, eventType, reason, message string) {
 	if m.rec != nil && pod != nil {
-		m.rec.Event(pod, eventType, reason, message)
+		m.rec.Event(kube.Pods.Involved(pod.Namespace, pod.Name, string(pod.UID)), eventType, reason, message)
 	}
 }

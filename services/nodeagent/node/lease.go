@@ -10,7 +10,6 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/deltaplane/deltaplane/internal/kube"
@@ -22,11 +21,6 @@ const InstanceAnnotation = "deltaplane.io/agent-instance"
 
 // ErrNodeTaken says that another agent is this node and alive.
 var ErrNodeTaken = errors.New("node: another agent is this node")
-
-var (
-	nodes  = kube.Resource{Version: "v1", Name: "nodes", Kind: "Node"}
-	leases = kube.Resource{Group: "coordination.k8s.io", Version: "v1", Name: "leases", Kind: "Lease", Namespaced: true}
-)
 
 func decode[T any](raw []byte) (*T, error) {
 	v := new(T)
@@ -144,7 +138,7 @@ func (r *Registrar) tryClaim(ctx context.Context, seen *sight) (time.Duration, e
 }
 
 func (r *Registrar) leaseRef() kube.Ref {
-	return kube.Ref{Resource: leases, Namespace: corev1.NamespaceNodeLease, Name: r.cfg.Name}
+	return kube.Leases.Ref(kube.NodeLeaseNamespace, r.cfg.Name)
 }
 
 // duration of the lease: a whole number of seconds, four heartbeats.
@@ -154,11 +148,11 @@ func (r *Registrar) duration() time.Duration {
 
 // writeLease renews the lease, or creates it when was is nil, for this agent.
 func (r *Registrar) writeLease(ctx context.Context, was *coordinationv1.Lease) error {
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: r.cfg.Name, Namespace: corev1.NamespaceNodeLease}}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: r.cfg.Name, Namespace: kube.NodeLeaseNamespace}}
 	if was != nil {
 		lease = was.DeepCopy()
 	}
-	lease.TypeMeta = metav1.TypeMeta{Kind: leases.Kind, APIVersion: leases.APIVersion()}
+	lease.TypeMeta = metav1.TypeMeta{Kind: kube.Leases.Kind, APIVersion: kube.Leases.APIVersion()}
 	annotations := maps.Clone(lease.Annotations)
 	if annotations == nil {
 		annotations = map[string]string{}
@@ -184,7 +178,7 @@ func (r *Registrar) putLease(ctx context.Context, lease *coordinationv1.Lease, c
 	}
 	var raw []byte
 	if create {
-		raw, err = r.api.Create(ctx, kube.Ref{Resource: leases, Namespace: corev1.NamespaceNodeLease}, body, kube.WriteOptions{})
+		raw, err = r.api.Create(ctx, kube.Leases.Ref(kube.NodeLeaseNamespace, ""), body, kube.WriteOptions{})
 	} else {
 		raw, err = r.api.Update(ctx, r.leaseRef(), body, kube.WriteOptions{})
 	}
@@ -269,7 +263,7 @@ func (r *Registrar) release(ctx context.Context) {
 	var err error
 	for range tries {
 		lease = lease.DeepCopy()
-		lease.TypeMeta = metav1.TypeMeta{Kind: leases.Kind, APIVersion: leases.APIVersion()}
+		lease.TypeMeta = metav1.TypeMeta{Kind: kube.Leases.Kind, APIVersion: kube.Leases.APIVersion()}
 		lease.Annotations[InstanceAnnotation] = ""
 		if err = r.putLease(ctx, lease, false); !kube.IsConflict(err) {
 			break

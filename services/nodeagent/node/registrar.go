@@ -15,12 +15,12 @@ import (
 	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
-// API is the part of the API server's client that is used: [kube.Client] has it.
+// API is the API server: the node and its lease are read and written.
 type API interface {
-	Get(ctx context.Context, ref kube.Ref) ([]byte, error)
-	Create(ctx context.Context, ref kube.Ref, body []byte, o kube.WriteOptions) ([]byte, error)
-	Update(ctx context.Context, ref kube.Ref, body []byte, o kube.WriteOptions) ([]byte, error)
-	Patch(ctx context.Context, ref kube.Ref, t kube.PatchType, patch []byte, o kube.WriteOptions) ([]byte, error)
+	kube.Getter
+	kube.Creator
+	kube.Updater
+	kube.Patcher
 }
 
 // Health says what keeps the node from being ready: every error is in the condition's
@@ -158,7 +158,7 @@ func (r *Registrar) check(ctx context.Context) error {
 }
 
 func (r *Registrar) report(ctx context.Context) error {
-	ref := kube.Ref{Resource: nodes, Name: r.cfg.Name}
+	ref := kube.Nodes.Ref("", r.cfg.Name)
 	raw, err := r.api.Get(ctx, ref)
 	if kube.IsNotFound(err) {
 		return r.create(ctx)
@@ -210,7 +210,7 @@ func (r *Registrar) create(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	raw, err := r.api.Create(ctx, kube.Ref{Resource: nodes}, body, kube.WriteOptions{})
+	raw, err := r.api.Create(ctx, kube.Nodes.Ref("", ""), body, kube.WriteOptions{})
 	if err != nil {
 		return fmt.Errorf("node: create %q: %w", r.cfg.Name, err)
 	}

@@ -14,6 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
 // Sources are the readings behind the conditions. Each says whether there is pressure and
@@ -31,7 +33,7 @@ type Pressure struct {
 // object is the node as it is created.
 func (r *Registrar) object() *corev1.Node {
 	return &corev1.Node{
-		TypeMeta:   metav1.TypeMeta{Kind: nodes.Kind, APIVersion: nodes.APIVersion()},
+		TypeMeta:   metav1.TypeMeta{Kind: kube.Nodes.Kind, APIVersion: kube.Nodes.APIVersion()},
 		ObjectMeta: metav1.ObjectMeta{Name: r.cfg.Name, Labels: r.cfg.Labels, Annotations: r.cfg.Annotations},
 		Spec:       corev1.NodeSpec{ProviderID: r.cfg.ProviderID, Taints: r.cfg.Taints},
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/internal/cri"
 	"github.com/deltaplane/deltaplane/internal/criruntime"
+	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/services/nodeagent/container"
 	"github.com/deltaplane/deltaplane/services/nodeagent/kuberuntime"
 	"github.com/deltaplane/deltaplane/services/nodeagent/pleg"
@@ -23,7 +24,7 @@ import (
 // silent records nothing.
 type silent struct{}
 
-func (silent) Event(*corev1.Pod, string, string, string) {}
+func (silent) Event(kube.Involved, string, string, string) {}
 
 // onCRI runs a PLEG over the simulated runtime, by the CRI.
 func onCRI(t *testing.T, runtime criruntime.Config, cfg pleg.Config) (*pleg.PLEG, *kuberuntime.Manager) {

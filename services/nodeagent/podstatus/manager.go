@@ -2,7 +2,6 @@ package podstatus
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,11 +18,11 @@ import (
 	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
-// API is the part of the API server's client that is used: [kube.Client] has it.
+// API is the API server: pods are read, their statuses patched, and pods deleted at last.
 type API interface {
-	Get(ctx context.Context, ref kube.Ref) ([]byte, error)
-	Patch(ctx context.Context, ref kube.Ref, t kube.PatchType, patch []byte, o kube.WriteOptions) ([]byte, error)
-	Delete(ctx context.Context, ref kube.Ref, o kube.DeleteOptions) ([]byte, error)
+	kube.Getter
+	kube.Patcher
+	kube.Deleter
 }
 
 // Config of a manager; the zero value is the kubelet's.

@@ -17,8 +17,6 @@ import (
 	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
-var pods = kube.Resource{Version: "v1", Name: "pods", Kind: "Pod", Namespaced: true}
-
 // drain is how long statuses that wait are still written once Run is to end.
 const drain = 2 * time.Second
 
@@ -214,7 +212,7 @@ func (m *Manager) read(ctx context.Context, e *entry) (*corev1.Pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	raw, err := m.api.Get(ctx, kube.Ref{Resource: pods, Namespace: e.namespace, Name: e.name})
+	raw, err := m.api.Get(ctx, kube.Pods.Ref(e.namespace, e.name))
 	end("get", err)
 	if kube.IsNotFound(err) {
 		return nil, nil
@@ -248,7 +246,7 @@ func (m *Manager) patch(ctx context.Context, live *corev1.Pod, status corev1.Pod
 	if err != nil {
 		return nil, err
 	}
-	raw, err := m.api.Patch(ctx, kube.Ref{Resource: pods, Namespace: live.Namespace, Name: live.Name, Subresource: "status"}, kube.StrategicPatch, body, kube.WriteOptions{})
+	raw, err := m.api.Patch(ctx, kube.Pods.Ref(live.Namespace, live.Name).Status(), kube.StrategicPatch, body, kube.WriteOptions{})
 	end("patch", err)
 	if err != nil {
 		return nil, err
@@ -277,7 +275,7 @@ func (m *Manager) remove(ctx context.Context, pod *corev1.Pod) (gone bool, err e
 	if err != nil {
 		return false, err
 	}
-	_, err = m.api.Delete(ctx, kube.Ref{Resource: pods, Namespace: pod.Namespace, Name: pod.Name}, kube.DeleteOptions{UID: string(pod.UID), Grace: new(int64(0))})
+	_, err = m.api.Delete(ctx, kube.Pods.Ref(pod.Namespace, pod.Name), kube.DeleteOptions{UID: string(pod.UID), Grace: new(int64(0))})
 	end("delete", err)
 	if kube.IsNotFound(err) {
 		return true, nil

@@ -15,10 +15,10 @@ import (
 	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
-// API is the part of the API server's client that is used: [kube.Client] has it.
+// API is the API server: objects are read, tokens created.
 type API interface {
-	Get(ctx context.Context, ref kube.Ref) ([]byte, error)
-	Create(ctx context.Context, ref kube.Ref, body []byte, o kube.WriteOptions) ([]byte, error)
+	kube.Getter
+	kube.Creator
 }
 
 var (
