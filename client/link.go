@@ -48,7 +48,7 @@ const (
 // or the service refuses what can only be refused again. A server that knows no queue
 // at the first attempt is another service; later it may be one of several replicas.
 func (w *Worker) stayLinked(ctx context.Context) error {
-	var wait backOff
+	wait := newWait()
 	var said complaint
 	var old *link
 	welcomed := false
@@ -60,7 +60,7 @@ func (w *Worker) stayLinked(ctx context.Context) error {
 			old = nil
 		}
 		if err == nil {
-			wait.reset()
+			wait.Reset()
 			said.over()
 			err = w.serve(ctx, l)
 			w.unlinked()
@@ -82,7 +82,7 @@ func (w *Worker) stayLinked(ctx context.Context) error {
 			return wrap(err, "work on queue %s", w.cfg.Queue)
 		}
 		said.log(w.cfg.Log, "work stream broke", err, slog.String("queue", w.cfg.Queue))
-		if !wait.sleep(ctx, rpc.RetryDelay(err)) {
+		if !wait.Sleep(ctx, rpc.RetryDelay(err)) {
 			return nil
 		}
 	}

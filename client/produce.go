@@ -67,10 +67,10 @@ func (p *Producer) drop(err error) {
 
 // stayLinked keeps a stream open until ctx ends.
 func (p *Producer) stayLinked(ctx context.Context) {
-	var wait backOff
+	wait := newWait()
 	var said complaint
 	for ctx.Err() == nil {
-		err := p.link(ctx, func() { wait.reset(); said.over() })
+		err := p.link(ctx, func() { wait.Reset(); said.over() })
 		if errors.Is(err, errReconnect) {
 			continue
 		}
@@ -78,7 +78,7 @@ func (p *Producer) stayLinked(ctx context.Context) {
 			return
 		}
 		said.log(p.cfg.Log, "produce stream broke", err, slog.String("queue", p.cfg.Queue))
-		if !wait.sleep(ctx, rpc.RetryDelay(err)) {
+		if !wait.Sleep(ctx, rpc.RetryDelay(err)) {
 			return
 		}
 	}

@@ -175,7 +175,7 @@ func (t *Trigger) Run(ctx context.Context) error {
 	parts.Go(func() { _ = t.producer.Run(ctx) })
 	t.produces.Store(true)
 	defer t.produces.Store(false)
-	var wait backOff
+	wait := newWait()
 	var said complaint
 	for {
 		err := t.log.Consume(ctx, t.Handle)
@@ -185,7 +185,7 @@ func (t *Trigger) Run(ctx context.Context) error {
 		if err != nil {
 			said.log(t.cfg.Log, "trigger's log ended", err, slog.String("queue", t.q.Name()))
 		}
-		if !wait.sleep(ctx, 0) {
+		if !wait.Sleep(ctx, 0) {
 			return nil
 		}
 	}
@@ -194,7 +194,7 @@ func (t *Trigger) Run(ctx context.Context) error {
 // begin loads the generation and configures the queue; false when ctx ended, or it
 // can only fail.
 func (t *Trigger) begin(ctx context.Context) (bool, error) {
-	var wait backOff
+	wait := newWait()
 	var said complaint
 	for {
 		err := t.prepare(ctx)
@@ -209,7 +209,7 @@ func (t *Trigger) begin(ctx context.Context) (bool, error) {
 			return false, wrap(noQueueService(err), "configure queue %s", t.q.Name())
 		}
 		said.log(t.cfg.Log, "trigger cannot begin", err, slog.String("queue", t.q.Name()))
-		if !wait.sleep(ctx, 0) {
+		if !wait.Sleep(ctx, 0) {
 			return false, nil
 		}
 	}
@@ -279,7 +279,7 @@ func (t *Trigger) note(err error) {
 func (t *Trigger) watchGeneration(ctx context.Context) {
 	tick := time.NewTicker(t.cfg.Check)
 	defer tick.Stop()
-	var wait backOff
+	wait := newWait()
 	var said complaint
 	var retry <-chan time.Time
 	var seen string
@@ -309,14 +309,14 @@ func (t *Trigger) watchGeneration(ctx context.Context) {
 		err := t.heal(ctx, seen)
 		t.note(err)
 		if err == nil {
-			wait.reset()
+			wait.Reset()
 			said.over()
 			continue
 		}
 		if ctx.Err() == nil {
 			said.log(t.cfg.Log, "cannot add every key yet", err, slog.String("queue", t.q.Name()), slog.String("reason", SweepGeneration))
 		}
-		retry = time.After(wait.next())
+		retry = time.After(wait.Next())
 	}
 }
 

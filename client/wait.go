@@ -4,38 +4,16 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/deltaplane/deltaplane/internal/attempt"
 )
 
-// backOff is the wait between attempts: 50 ms doubling to 2 s, with jitter. The
-// zero value is ready.
-type backOff struct{ n int }
-
-func (b *backOff) reset() { b.n = 0 }
-
-func (b *backOff) next() time.Duration {
-	d := min(50*time.Millisecond<<min(b.n, 10), 2*time.Second)
-	b.n++
-	return d/2 + rand.N(d/2+1) //nolint:gosec // jitter needs no secrecy
-}
-
-// sleep waits for the next delay, at least for atLeast; false when ctx ended first.
-func (b *backOff) sleep(ctx context.Context, atLeast time.Duration) bool {
-	return sleep(ctx, max(b.next(), atLeast))
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
+// newWait is the wait between attempts: 50 ms doubling to 2 s, with jitter.
+func newWait() attempt.Wait {
+	return attempt.Wait{First: 50 * time.Millisecond, Most: 2 * time.Second, Low: 0.5, High: 1}
 }
 
 func duration(d time.Duration) *durationpb.Duration {

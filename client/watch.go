@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/attempt"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
@@ -204,7 +205,7 @@ func (x *Index) Watch(ctx context.Context, collection string, o WatchOptions) it
 }
 
 func (w *watch) run(ctx context.Context) {
-	var wait spread
+	wait := attempt.Wait{First: spreadOver, Most: spreadTo, High: 1}
 	var said complaint
 	for {
 		opened, before := time.Now(), w.heard
@@ -225,15 +226,15 @@ func (w *watch) run(ctx context.Context) {
 			w.plain = true
 		}
 		if w.heard != before && time.Since(opened) > wellAfter {
-			wait.reset()
+			wait.Reset()
 			said.over()
 		}
-		d := wait.next(rpc.RetryDelay(err))
-		said.log(w.o.Log, "watch broke", err, slog.String("collection", w.collection), slog.Int("attempt", wait.n))
+		d := max(wait.Next(), spread(rpc.RetryDelay(err)))
+		said.log(w.o.Log, "watch broke", err, slog.String("collection", w.collection), slog.Int("attempt", wait.Attempts()))
 		if w.o.OnRetry != nil {
-			w.o.OnRetry(WatchRetry{Err: broke(err, w.collection), Attempt: wait.n, Wait: d, Silent: time.Since(w.heard)})
+			w.o.OnRetry(WatchRetry{Err: broke(err, w.collection), Attempt: wait.Attempts(), Wait: d, Silent: time.Since(w.heard)})
 		}
-		if !sleep(ctx, d) {
+		if !attempt.Sleep(ctx, d) {
 			return
 		}
 	}
@@ -248,25 +249,16 @@ func broke(err error, collection string) error {
 
 const (
 	// wellAfter is how long a stream must last for the next wait to be short again.
-	wellAfter            = 10 * time.Second
+	wellAfter = 10 * time.Second
+	// spreadOver and spreadTo bound the wait of one of very many: anything up to a delay that
+	// doubles between them.
 	spreadOver, spreadTo = 500 * time.Millisecond, 5 * time.Second
 )
 
-// spread is the wait of one of very many: anything up to a delay that doubles. The
-// zero value is ready.
-type spread struct{ n int }
-
-func (s *spread) reset() { s.n = 0 }
-
-// next is never less than what a server asked for, and up to half more: it may
-// have asked everybody for the same.
-func (s *spread) next(asked time.Duration) time.Duration {
-	d := rand.N(min(spreadOver<<min(s.n, 10), spreadTo)) //nolint:gosec // jitter needs no secrecy
-	s.n++
-	if asked > 0 {
-		d = max(d, asked+rand.N(asked/2+1)) //nolint:gosec // as above
-	}
-	return d
+// spread is what a server asked for, and up to half more: it may have asked everybody for
+// the same.
+func spread(asked time.Duration) time.Duration {
+	return asked + rand.N(asked/2+1) //nolint:gosec // jitter needs no secrecy
 }
 
 // retriable reports whether the same request may succeed later or elsewhere.

@@ -8,12 +8,12 @@ import (
 	"hash/maphash"
 	"log/slog"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"time"
 
 	"github.com/deltaplane/deltaplane/client"
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/attempt"
 )
 
 // DisconnectedError is a watch that broke, or was refused, and will be tried again.
@@ -80,37 +80,31 @@ type follower[T any] struct {
 const refusedOver, refusedTo = time.Second, 30 * time.Second
 
 func (i *Shared[T]) follow(ctx context.Context) {
-	for refused := 0; ctx.Err() == nil; {
+	wait := attempt.Wait{First: refusedOver, Most: refusedTo, Low: 0.5, High: 1.5}
+	for ctx.Err() == nil {
 		err := errors.New("the source ended the watch")
 		for e, failed := range i.src.Watch(ctx, i.cfg.Collection, i.watchOptions()) {
 			if failed != nil {
 				err = failed
 				break
 			}
-			refused = 0
+			wait.Reset()
 			i.take(e)
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		d := min(refusedOver<<min(refused, 10), refusedTo)
-		d = d/2 + rand.N(d) //nolint:gosec // jitter needs no secrecy
-		refused++
-		i.complain(err, refused)
-		i.disconnected(&DisconnectedError{Informer: i.name, Err: err, Attempt: refused, Wait: d})
-		timer := time.NewTimer(d)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-		}
-		timer.Stop()
+		d := wait.Next()
+		i.complain(err, wait.Attempts())
+		i.disconnected(&DisconnectedError{Informer: i.name, Err: err, Attempt: wait.Attempts(), Wait: d})
+		attempt.Sleep(ctx, d)
 	}
 }
 
 // complain logs a watch that was refused: at first, when the reason changes and once a
 // minute. One that broke is logged by the client.
-func (i *Shared[T]) complain(err error, attempt int) {
-	if attempt > 1 && i.refusal == err.Error() && time.Since(i.complained) < time.Minute {
+func (i *Shared[T]) complain(err error, n int) {
+	if n > 1 && i.refusal == err.Error() && time.Since(i.complained) < time.Minute {
 		return
 	}
 	i.refusal, i.complained = err.Error(), time.Now()

@@ -4,13 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
 
+	"github.com/deltaplane/deltaplane/internal/attempt"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
@@ -70,7 +70,7 @@ func runWatch(cmd *cobra.Command, s *selection, changesOnly bool) error {
 	w := watcher{cmd: cmd, selection: s, client: index}
 	w.printer = newPrinter(cmd.OutOrStdout(), s.output, s.collection, s.noHeaders)
 	w.printer.table.widths = []int{len("UPDATED")}
-	pause := watchRetry
+	pause := attempt.Wait{First: watchRetry, Most: watchRetryMost, Low: 0.5, High: 1.5}
 	for opened := false; ; opened = true {
 		w.heard = false
 		err := w.follow(request)
@@ -82,13 +82,11 @@ func runWatch(cmd *cobra.Command, s *selection, changesOnly bool) error {
 			return err
 		}
 		fmt.Fprintln(cmd.ErrOrStderr(), "watch interrupted, resuming:", message(err))
-		select {
-		case <-cmd.Context().Done():
+		if !pause.Sleep(cmd.Context(), rpc.RetryDelay(err)) {
 			return nil
-		case <-time.After(max(rand.N(pause)+pause/2, rpc.RetryDelay(err))): //nolint:gosec // jitter needs no secrecy
 		}
-		if pause = min(2*pause, watchRetryMost); w.heard {
-			pause = watchRetry
+		if w.heard {
+			pause.Reset()
 		}
 	}
 }

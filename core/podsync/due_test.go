@@ -130,17 +130,3 @@ func TestCompleteWorkEnqueue(t *testing.T) {
 		})
 	}
 }
-
-func TestThePauseDoublesFrom100msTo5s(t *testing.T) {
-	t.Parallel()
-	var p podsync.Pause
-	for _, want := range []int{100, 200, 400, 800, 1600, 3200, 5000, 5000} {
-		if got := p.Next(); got != time.Duration(want)*time.Millisecond {
-			t.Errorf("g.7: Next() = %v, want %d ms", got, want)
-		}
-	}
-	p.Reset()
-	if got := p.Next(); got != 100*time.Millisecond {
-		t.Errorf("g.7: Next() after Reset = %v, want 100 ms", got)
-	}
-}

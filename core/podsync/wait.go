@@ -76,22 +76,3 @@ func (w Waits) After(err error, moved bool, now time.Time, random float64) time.
 	}
 	return jitter(min(w.Error, w.Resync))
 }
-
-// The bounds of a [Pause].
-const (
-	pauseFirst = 100 * time.Millisecond
-	pauseMost  = 5 * time.Second
-)
-
-// Pause is how long the loop stands still while the runtime is in error: 100 ms,
-// doubling to 5 s (g.7). The zero value is ready.
-type Pause struct{ last time.Duration }
-
-// Next is the next pause.
-func (p *Pause) Next() time.Duration {
-	p.last = min(max(2*p.last, pauseFirst), pauseMost)
-	return p.last
-}
-
-// Reset begins again, after the runtime was well.
-func (p *Pause) Reset() { p.last = 0 }

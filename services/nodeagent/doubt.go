@@ -9,14 +9,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/deltaplane/deltaplane/internal/attempt"
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 )
 
 // live is what is asked of a [kube.Client].
 type live interface {
-	Get(ctx context.Context, ref kube.Ref) ([]byte, error)
-	ListEach(ctx context.Context, r kube.Resource, o kube.ListOptions, begin func(kube.Page) error, item func([]byte) error) (kube.Page, error)
+	kube.Getter
+	kube.EachLister
 }
 
 // newcomers returns the pods of a state that were not known before, as far as the
@@ -34,7 +35,7 @@ func (s *source) newcomers(ctx context.Context, state map[string]*corev1.Pod) ma
 	if len(unknown) == 0 {
 		return nil
 	}
-	wait := doubtFirst
+	wait := attempt.Wait{First: doubtFirst, Most: doubtMost}
 	for {
 		there, err := s.list(ctx)
 		if err == nil {
@@ -53,12 +54,9 @@ func (s *source) newcomers(ctx context.Context, state map[string]*corev1.Pod) ma
 			return nil
 		}
 		s.log.Warn("pods that are new to this node wait until the API server confirms them", slog.Int(telemetry.KeyCount, len(unknown)), telemetry.Err(err))
-		select {
-		case <-ctx.Done():
+		if !wait.Sleep(ctx, 0) {
 			return nil
-		case <-time.After(wait):
 		}
-		wait = min(2*wait, doubtMost)
 	}
 }
 
@@ -68,7 +66,7 @@ func (s *source) list(ctx context.Context) (map[string]*corev1.Pod, error) {
 	o := kube.ListOptions{Scope: kube.Scope{FieldSelector: "spec.nodeName=" + s.node}, Limit: 500}
 	for {
 		limited, cancel := context.WithTimeout(ctx, 30*time.Second)
-		page, err := s.live.ListEach(limited, podResource, o, func(kube.Page) error { return nil }, func(raw []byte) error {
+		page, err := s.live.ListEach(limited, kube.Pods, o, func(kube.Page) error { return nil }, func(raw []byte) error {
 			pod, err := decode(raw)
 			if err == nil {
 				pods[pod.Namespace+"/"+pod.Name] = pod
@@ -221,7 +219,7 @@ func (s *source) lives(ctx context.Context, pod *corev1.Pod) {
 func (s *source) read(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	raw, err := s.live.Get(ctx, podRef(namespace, name))
+	raw, err := s.live.Get(ctx, kube.Pods.Ref(namespace, name))
 	if kube.IsNotFound(err) {
 		return nil, nil //nolint:nilnil // absence is the answer
 	}
@@ -229,10 +227,4 @@ func (s *source) read(ctx context.Context, namespace, name string) (*corev1.Pod,
 		return nil, fmt.Errorf("nodeagent: get pod: %w", err)
 	}
 	return decode(raw)
-}
-
-var podResource = kube.Resource{Version: "v1", Name: "pods", Kind: "Pod", Namespaced: true}
-
-func podRef(namespace, name string) kube.Ref {
-	return kube.Ref{Resource: podResource, Namespace: namespace, Name: name}
 }

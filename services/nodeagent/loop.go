@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/deltaplane/deltaplane/core/podsync"
+	"github.com/deltaplane/deltaplane/internal/attempt"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/nodeagent/pleg"
 	"github.com/deltaplane/deltaplane/services/nodeagent/podworker"
@@ -27,7 +28,7 @@ func (a *Agent) loop(ctx context.Context) {
 	defer timer.Stop()
 	housekeeping := time.NewTicker(a.cfg.Housekeeping)
 	defer housekeeping.Stop()
-	var pause podsync.Pause
+	pause := attempt.Wait{First: pauseFirst, Most: pauseMost}
 	tick := time.Now().Add(syncEvery)
 	for {
 		if !a.paused(ctx, &pause) {
@@ -51,14 +52,18 @@ func (a *Agent) loop(ctx context.Context) {
 	}
 }
 
+// The bounds of the pause between two looks at a runtime that is in error.
+const (
+	pauseFirst = 100 * time.Millisecond
+	pauseMost  = 5 * time.Second
+)
+
 // paused waits while the runtime is in error (g.7); false when ctx ended meanwhile.
-func (a *Agent) paused(ctx context.Context, pause *podsync.Pause) bool {
+func (a *Agent) paused(ctx context.Context, pause *attempt.Wait) bool {
 	for a.runtimeError() != nil {
 		a.metrics.paused.Set(1)
-		select {
-		case <-ctx.Done():
+		if !pause.Sleep(ctx, 0) {
 			return false
-		case <-time.After(pause.Next()):
 		}
 	}
 	a.metrics.paused.Set(0)

@@ -2,7 +2,6 @@ package reflector
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -65,21 +64,4 @@ func (r *retry) fail(atLeast time.Duration) time.Duration {
 	d := r.delay(r.failures, rand.Float64())
 	r.failures++
 	return max(d, atLeast)
-}
-
-// sleep waits, or returns false when ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool { return sleepUntil(ctx, d, nil) }
-
-// sleepUntil is sleep that wake ends early.
-func sleepUntil(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-wake:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

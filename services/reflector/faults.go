@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/attempt"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 )
 
@@ -99,7 +100,7 @@ func (c *chorus) fold(key, collection string, longest time.Duration, say func(),
 	c.mu.Unlock()
 	say()
 	c.loops.Go(func() {
-		for wait := chorusFor; sleep(c.ctx(), wait); {
+		for wait := chorusFor; attempt.Sleep(c.ctx(), wait); {
 			c.mu.Lock()
 			wait = min(time.Until(v.last.Add(chorusFor)), time.Until(began.Add(longest)))
 			c.mu.Unlock()

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/attempt"
 )
 
 // intakeChunk is how many items are staged at once.
@@ -90,7 +91,7 @@ func (t *intake) catchUp() {
 // rest takes everything that came late, as there is room.
 func (t *intake) rest(ctx context.Context) error {
 	for t.catchUp(); t.full; t.catchUp() {
-		if !sleep(ctx, 5*time.Millisecond) {
+		if !attempt.Sleep(ctx, 5*time.Millisecond) {
 			return ctx.Err()
 		}
 	}

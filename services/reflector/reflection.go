@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/attempt"
 	"github.com/deltaplane/deltaplane/internal/kube"
 	"github.com/deltaplane/deltaplane/internal/stream"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
@@ -111,7 +112,7 @@ func (r *reflection) run(ctx context.Context) {
 		}
 		r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_BACKOFF)
 		r.fail(ctx, stageLead, err, wait)
-		if !sleepUntil(ctx, wait, reconnected) { // a log that is back is not waited for any longer
+		if !attempt.SleepUntil(ctx, wait, reconnected) { // a log that is back is not waited for any longer
 			return
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/attempt"
 	"github.com/deltaplane/deltaplane/internal/stream"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 )
@@ -48,7 +49,7 @@ func (s *Service) removing(cluster string, want map[string]time.Time) {
 // removeLog deletes a log once its time has come, tried until that is done or not asked for any more.
 func (s *Service) removeLog(ctx context.Context, col delta.Collection, after time.Time) {
 	b := retry{Backoff: s.cfg.Backoff}
-	for sleep(ctx, time.Until(after)) {
+	for attempt.Sleep(ctx, time.Until(after)) {
 		err := s.tryRemoveLog(ctx, col)
 		if err == nil || ctx.Err() != nil {
 			return

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/attempt"
 	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
@@ -157,7 +158,7 @@ func (s *script) RoundTrip(r *http.Request) (*http.Response, error) {
 		if a.body != "" {
 			_, _ = io.WriteString(in, a.body+"\n")
 		}
-		if a.ends != nil && sleep(r.Context(), a.lasts) && stop() {
+		if a.ends != nil && attempt.Sleep(r.Context(), a.lasts) && stop() {
 			_ = in.CloseWithError(a.ends)
 		}
 	}()
