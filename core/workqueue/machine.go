@@ -29,16 +29,12 @@ type Machine struct {
 	saving    *saving // the snapshot being taken
 	snapshots uint32  // ever begun
 
-	warmth int   // keeps warm from being left out
-	last   int64 // when the latest turn was
+	last int64 // when the latest turn was
 
 	// Of the turn that is being applied.
 	away  bool
 	froms []float64
 }
-
-// big is from how many keys on their memory is far away.
-const big = 1 << 16
 
 // New returns an empty queue. The configuration must be valid.
 func New(cfg Config) *Machine {
@@ -98,7 +94,6 @@ func (m *Machine) Turn(now int64, t *Turn) *Result {
 	r := &Result{Now: now, Replies: make([]Reply, len(t.Ops))}
 	m.last = max(m.last, now)
 	m.begin(t)
-	m.warm(t)
 	for i := range t.Ops {
 		m.apply(now, &t.Ops[i], &r.Replies[i], r)
 	}
@@ -115,19 +110,6 @@ func (m *Machine) Turn(now int64, t *Turn) *Result {
 		r.NextSweep = m.nextSweep()
 	}
 	return r
-}
-
-// warm looks the keys of a turn up in a big queue before they are needed one
-// after another: the processor then waits for several at a time.
-func (m *Machine) warm(t *Turn) {
-	if len(m.items.of) < big {
-		return
-	}
-	for i := range t.Ops {
-		if it := m.items.of[t.Ops[i].Key]; it != nil {
-			m.warmth += int(it.state)
-		}
-	}
 }
 
 // begin takes over what the turn says of the buckets.
