@@ -8,7 +8,6 @@ func (m *Machine) audit(now int64, rep *Reply) {
 		it := m.orphans[0]
 		m.orphans = m.orphans[1:]
 		if (it.state == Processing || it.state == Dirty) && it.leasePos < 0 { // not settled or extended meanwhile
-			m.keep(it)
 			it.deadline = now + m.cfg.MaxLease.Microseconds()
 			m.leases.fix(it)
 			rep.Count++

@@ -92,7 +92,6 @@ func (m *Machine) lease(now int64, t *Turn, r *Result) {
 }
 
 func (m *Machine) grant(now int64, it *item, take int, t *Take) Lease {
-	m.keep(it)
 	m.lastToken = max(m.lastToken+1, uint64(max(now, 0)))
 	it.state, it.token, it.holder, it.deadline = Processing, m.lastToken, t.Holder, now+m.cfg.Capped(t.For)
 	it.attempt = min(it.attempt, math.MaxUint16-1) + 1

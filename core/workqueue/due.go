@@ -106,7 +106,6 @@ func (m *Machine) promote(now int64, r *Result) {
 		if it == nil {
 			return
 		}
-		m.keep(it)
 		m.unschedule(it)
 		m.enqueue(now, it, it.dueLvl, r)
 		m.tidy(now, it)
@@ -121,7 +120,6 @@ func (m *Machine) reclaim(now int64, r *Result) {
 		if it == nil {
 			return
 		}
-		m.keep(it)
 		m.expire(now, it, r)
 		r.Expired++
 	}

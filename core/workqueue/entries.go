@@ -7,7 +7,6 @@ type entry struct {
 	id string
 	backoff.Entry
 	pos, slot int32
-	saved     uint32
 }
 
 // backoffGet reads an entry as it is, expired or not; entries that were swept
@@ -22,12 +21,8 @@ func (m *Machine) backoffNext(now int64, op *Op, rep *Reply) {
 	e := m.entries.of[op.Key]
 	if e == nil {
 		e = &entry{id: op.Key, pos: -1}
-		if m.saving != nil {
-			e.saved = m.saving.number
-		}
 		m.entries.put(op.Key, e)
 	}
-	m.keepEntry(e)
 	event := op.Event
 	if event == 0 {
 		event = now
@@ -44,7 +39,6 @@ func (m *Machine) backoffReset(op *Op) {
 }
 
 func (m *Machine) forgetEntry(e *entry) {
-	m.keepEntry(e)
 	m.aging.remove(e)
 	m.entries.remove(e.id, e)
 }

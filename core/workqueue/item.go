@@ -25,7 +25,6 @@ type item struct {
 	duePos, leasePos, barrierPos int32
 	slot                         int32
 	failures                     uint32
-	saved                        uint32 // the last snapshot that has it, or need not
 	*aux
 }
 
@@ -42,14 +41,8 @@ type aux struct {
 	expectPos    int32
 }
 
-// find is the item of a key that is about to be read or changed, or nil.
-func (m *Machine) find(key string) *item {
-	it := m.items.of[key]
-	if it != nil && m.saving != nil {
-		m.keep(it)
-	}
-	return it
-}
+// find is the item of a key, or nil.
+func (m *Machine) find(key string) *item { return m.items.of[key] }
 
 func (m *Machine) get(key string) *item {
 	it := m.find(key)
@@ -60,9 +53,6 @@ func (m *Machine) get(key string) *item {
 			it = new(item)
 		}
 		*it = item{key: key, duePos: -1, leasePos: -1, barrierPos: -1}
-		if m.saving != nil {
-			it.saved = m.saving.number // it came after the snapshot
-		}
 		m.items.put(key, it)
 	}
 	return it
@@ -129,7 +119,6 @@ func (m *Machine) sweep(now int64, t *Turn) {
 		if it == nil {
 			break
 		}
-		m.keep(it)
 		m.expireBarrier(now, it)
 		m.drop(it)
 	}
@@ -138,7 +127,6 @@ func (m *Machine) sweep(now int64, t *Turn) {
 		if it == nil {
 			return
 		}
-		m.keep(it)
 		m.expect(it, expectations.Set{})
 		m.drop(it)
 	}

@@ -26,10 +26,7 @@ type Machine struct {
 	closed    bool
 	paused    bool
 	orphans   []*item // held without a deadline when the queue was restored
-	saving    *saving // the snapshot being taken
-	snapshots uint32  // ever begun
-
-	last int64 // when the latest turn was
+	last      int64   // when the latest turn was
 
 	// Of the turn that is being applied.
 	away  bool

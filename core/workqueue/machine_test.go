@@ -217,7 +217,7 @@ func TestNothingIsKeptOfAnIdleKey(t *testing.T) {
 	}
 }
 
-func TestASnapshotTakenInStepsIsOfTheMomentItBegan(t *testing.T) {
+func TestAQueueIsRestoredInSteps(t *testing.T) {
 	t.Parallel()
 	limiter := backoff.Controller()
 	for seed := range uint64(20) {
@@ -253,13 +253,12 @@ func TestASnapshotTakenInStepsIsOfTheMomentItBegan(t *testing.T) {
 			turn()
 		}
 		want := m.Snapshot()
-		restorer := workqueue.NewRestorer(m.BeginSnapshot())
-		for done := false; !done; {
-			turn()
-			var items []workqueue.SavedItem
-			var entries []workqueue.SavedEntry
-			items, entries, done = m.NextSnapshot(1 + g.IntN(20))
-			restorer.Add(items, entries)
+		restorer := workqueue.NewRestorer(m.Head())
+		for it := range m.SavedItems() {
+			restorer.Add([]workqueue.SavedItem{it}, nil)
+		}
+		for e := range m.SavedEntries() {
+			restorer.Add(nil, []workqueue.SavedEntry{e})
 		}
 		if diff := cmp.Diff(restorer.Done().Snapshot(), want, cmpopts.EquateEmpty()); diff != "" {
 			t.Fatalf("seed %d (-in steps +at once):\n%s", seed, diff)

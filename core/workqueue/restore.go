@@ -93,7 +93,6 @@ func (r *Restorer) Done() *Machine {
 func (m *Machine) Correct(now, by int64) {
 	most := now + m.cfg.MaxLease.Microseconds()
 	for _, e := range slices.Clone(m.leases.all) {
-		m.keep(e.it)
 		e.it.deadline = min(max(e.it.deadline, e.it.deadline+by), most)
 		m.leases.fix(e.it)
 	}
@@ -106,7 +105,6 @@ func (m *Machine) Correct(now, by int64) {
 func (m *Machine) EndLeases(at int64) {
 	for _, e := range slices.Clone(m.leases.all) {
 		if it := e.it; it.deadline > at {
-			m.keep(it)
 			it.deadline = at
 			m.leases.fix(it)
 		}

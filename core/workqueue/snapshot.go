@@ -1,6 +1,7 @@
 package workqueue
 
 import (
+	"iter"
 	"slices"
 	"strings"
 
@@ -56,73 +57,35 @@ type SavedItem struct {
 	Holders      []string          `json:"holders,omitempty"`
 }
 
-// saving is a snapshot being taken while the queue goes on: what a turn is
-// about to change is kept as it was, the rest is walked in steps.
-type saving struct {
-	number  uint32 // of the snapshot, never zero
-	at, end int    // the items walked so far
-	eat     int    // the entries
-	eend    int
-	items   []SavedItem
-	entries []SavedEntry
-}
-
-// BeginSnapshot starts a snapshot of the queue as it is now and returns all of
-// it but Entries and Items, which [Machine.NextSnapshot] gives in steps while
-// turns go on. It ends one that was begun before.
-func (m *Machine) BeginSnapshot() *Snapshot {
-	m.snapshots = max(m.snapshots+1, 1)
-	m.saving = &saving{number: m.snapshots, end: len(m.items.all), eend: len(m.entries.all)}
+// Head is the queue's state but for its keys and back-off ids, which
+// [Machine.SavedItems] and [Machine.SavedEntries] give.
+func (m *Machine) Head() *Snapshot {
 	return &Snapshot{
 		Config: m.cfg, Closed: m.closed, Paused: m.paused, LastToken: m.lastToken, Granted: m.granted, Seq: m.seq,
 		Buckets: slices.Clone(m.tats), Throttle: m.throttle.TAT, Last: m.last,
 	}
 }
 
-// NextSnapshot is the next part of the snapshot: what changed since the last
-// step, and up to n more keys or ids. Done is true with the last part. When
-// none was begun there is nothing.
-func (m *Machine) NextSnapshot(n int) (items []SavedItem, entries []SavedEntry, done bool) {
-	s := m.saving
-	if s == nil {
-		return nil, nil, true
-	}
-	for end := min(s.at+n, s.end, len(m.items.all)); s.at < end; s.at++ {
-		if it := m.items.all[s.at]; it != nil {
-			m.keep(it)
-		}
-	}
-	if done = s.at >= min(s.end, len(m.items.all)); done {
-		for end := min(s.eat+n, s.eend, len(m.entries.all)); s.eat < end; s.eat++ {
-			if e := m.entries.all[s.eat]; e != nil {
-				m.keepEntry(e)
+// SavedItems is every key, in no particular order. No turn may come between.
+func (m *Machine) SavedItems() iter.Seq[SavedItem] {
+	return func(yield func(SavedItem) bool) {
+		for _, it := range m.items.all {
+			if it != nil && !yield(it.save()) {
+				return
 			}
 		}
-		done = s.eat >= min(s.eend, len(m.entries.all))
-	}
-	items, entries = s.items, s.entries
-	s.items, s.entries = nil, nil
-	if done {
-		m.saving = nil
-	}
-	return items, entries, done
-}
-
-// EndSnapshot gives up the snapshot that was begun.
-func (m *Machine) EndSnapshot() { m.saving = nil }
-
-// keep puts an item into the snapshot being taken as it is, before it changes.
-func (m *Machine) keep(it *item) {
-	if s := m.saving; s != nil && it.saved != s.number {
-		it.saved = s.number
-		s.items = append(s.items, it.save())
 	}
 }
 
-func (m *Machine) keepEntry(e *entry) {
-	if s := m.saving; s != nil && e.saved != s.number {
-		e.saved = s.number
-		s.entries = append(s.entries, SavedEntry{e.id, e.Entry})
+// SavedEntries is every back-off id, in no particular order. No turn may come
+// between.
+func (m *Machine) SavedEntries() iter.Seq[SavedEntry] {
+	return func(yield func(SavedEntry) bool) {
+		for _, e := range m.entries.all {
+			if e != nil && !yield(SavedEntry{e.id, e.Entry}) {
+				return
+			}
+		}
 	}
 }
 
@@ -154,10 +117,8 @@ func (it *item) save() SavedItem {
 
 // Snapshot copies the queue, sorted by key and id.
 func (m *Machine) Snapshot() *Snapshot {
-	s := m.BeginSnapshot()
-	s.Items, s.Entries, _ = m.NextSnapshot(len(m.items.all) + len(m.entries.all))
-	m.EndSnapshot()
-	slices.SortFunc(s.Items, func(a, b SavedItem) int { return strings.Compare(a.Key, b.Key) })
-	slices.SortFunc(s.Entries, func(a, b SavedEntry) int { return strings.Compare(a.ID, b.ID) })
+	s := m.Head()
+	s.Items = slices.SortedFunc(m.SavedItems(), func(a, b SavedItem) int { return strings.Compare(a.Key, b.Key) })
+	s.Entries = slices.SortedFunc(m.SavedEntries(), func(a, b SavedEntry) int { return strings.Compare(a.ID, b.ID) })
 	return s
 }

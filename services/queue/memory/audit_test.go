@@ -64,9 +64,9 @@ func TestAnAuditThatFindsNothingIsNotLogged(t *testing.T) {
 	turn(t, q, adds(2))
 	turn(t, q, workqueue.Turn{Takes: []workqueue.Take{{Holder: "w", Max: 1}}})
 	log := q.(*queue).log
-	before := log.size
+	before := log.End()
 	turn(t, q, workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpAudit}}})
-	if log.size != before {
-		t.Errorf("the log grew by %d bytes", log.size-before)
+	if log.End() != before {
+		t.Errorf("the log grew by %d bytes", log.End()-before)
 	}
 }

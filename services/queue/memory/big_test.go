@@ -37,7 +37,7 @@ func BenchmarkRewrite(b *testing.B) {
 	for b.Loop() {
 		done := make(chan error)
 		began := time.Now()
-		go func() { done <- q.replace() }()
+		go func() { done <- q.log.Rewrite(q.snapshot) }()
 		for running := true; running; turns++ {
 			in := adds(64)
 			in.Takes = []workqueue.Take{{Holder: "w", Max: 64}}

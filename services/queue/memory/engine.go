@@ -25,6 +25,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/internal/dirlock"
+	"github.com/deltaplane/deltaplane/internal/journal"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
 
@@ -36,8 +37,9 @@ type Config struct {
 	// Fsync forces the turns of every queue to disk, whatever the queue asks
 	// for, so that they also survive a crash of the machine.
 	Fsync bool
-	// CompactBytes is how far a log grows at least before it is rewritten,
-	// which happens beside turns; it then has to double. Default 64 MiB.
+	// CompactBytes is how far a log grows at least before it is rewritten; it
+	// then has to double. Turns of a partition wait while its keys are copied.
+	// Default 64 MiB.
 	CompactBytes int64
 	// Log is told of logs that were cut, kept aside or not rewritten.
 	// Default: nobody.
@@ -52,10 +54,10 @@ type Config struct {
 type Engine struct {
 	cfg        Config
 	generation atomic.Pointer[string]
-	lock       *os.File // held while the directory is this process'
-	ahead      int64    // of cfg.Now, in microseconds: time goes on where logs end, or later
-	steady     *steady  // cfg.Now, unless a test gave one
-	syncDir    func(dir string) error
+	lock       *os.File        // held while the directory is this process'
+	ahead      int64           // of cfg.Now, in microseconds: time goes on where logs end, or later
+	steady     *steady         // cfg.Now, unless a test gave one
+	disk       journal.Options // of tests
 
 	mu     sync.Mutex
 	queues map[string]*queue // guarded by mu
@@ -84,7 +86,7 @@ func New(cfg Config) (*Engine, error) {
 		clock = newSteady(cfg.Step, cfg.Log)
 		cfg.Now = clock.now
 	}
-	e := &Engine{cfg: cfg, steady: clock, queues: map[string]*queue{}, syncDir: syncDir}
+	e := &Engine{cfg: cfg, steady: clock, queues: map[string]*queue{}}
 	e.generation.Store(new(newGeneration()))
 	if cfg.Dir == "" {
 		return e, nil
@@ -100,6 +102,13 @@ func New(cfg Config) (*Engine, error) {
 		return nil, errors.Join(fmt.Errorf("queue data in %s: %w", cfg.Dir, err), e.Close())
 	}
 	return e, nil
+}
+
+// journal says how logs are written.
+func (e *Engine) journal() journal.Options {
+	o := e.disk
+	o.Format = format
+	return o
 }
 
 // now is the store's clock.
@@ -203,7 +212,7 @@ func (e *Engine) Check(context.Context) error {
 		if q.log == nil {
 			continue
 		}
-		if err := q.log.check(); err != nil {
+		if err := q.log.Check(); err != nil {
 			return q.unavailable(err)
 		}
 	}

@@ -1,16 +1,15 @@
 package memory
 
 import (
-	"bufio"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"io"
+	"errors"
 	"net/url"
-	"os"
 	"strings"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/internal/journal"
 )
 
 // namedHead is the beginning of a log: all of a snapshot but keys and back-off
@@ -45,18 +44,15 @@ func nameOf(file, path string) (string, error) {
 	if !strings.Contains(file, cutSign) {
 		return url.PathUnescape(file)
 	}
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return "", err
-	}
-	kind, body, err := readRecord(&io.LimitedReader{R: bufio.NewReader(f), N: info.Size()})
 	var head namedHead
-	if err != nil || kind != recHead || len(body) == 0 || json.Unmarshal(body[1:], &head) != nil || fileName(head.Name) != file {
+	enough := errors.New("the first record is enough")
+	_, err := journal.Read(path, format, func(body []byte) error {
+		if body[0] == recHead && len(body) > 1 {
+			_ = json.Unmarshal(body[2:], &head) // what it leaves is no name
+		}
+		return enough
+	})
+	if !errors.Is(err, enough) || fileName(head.Name) != file {
 		return "", errNoSnapshot
 	}
 	return head.Name, nil

@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/internal/journal"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
 
@@ -20,7 +21,7 @@ type queue struct {
 	e     *Engine
 	name  string
 	parts []*partition
-	log   *wal // nil without a directory
+	log   *journal.Log // nil without a directory
 	fsync atomic.Bool
 
 	rewriting atomic.Bool
@@ -87,7 +88,7 @@ func (p *partition) Turn(_ context.Context, t *workqueue.Turn) (*workqueue.Resul
 	if err != nil || at == 0 {
 		return r, err
 	}
-	if err := p.q.log.sync(at); err != nil {
+	if err := p.q.log.Sync(at); err != nil {
 		return nil, p.q.unknown(err)
 	}
 	return r, nil
@@ -105,13 +106,13 @@ func (p *partition) turn(t *workqueue.Turn) (r *workqueue.Result, at int64, err 
 		p.q.used.Store(now)
 	}
 	if log := p.q.log; log != nil && !p.m.Quiet(now, t) {
-		if at, err = log.append(recTurn, func(b []byte) []byte { return appendTurn(b, p.number, now, t) }); err != nil {
+		if at, err = log.Append(record(recTurn, func(b []byte) []byte { return appendTurn(b, p.number, now, t) })); err != nil {
 			return nil, 0, p.q.unavailable(err)
 		}
 		if !p.q.fsync.Load() {
 			at = 0
 		}
-		if log.grown(p.q.e.cfg.CompactBytes) && !p.q.closing.Load() && p.q.rewriting.CompareAndSwap(false, true) {
+		if log.Grown(p.q.e.cfg.CompactBytes) && !p.q.closing.Load() && p.q.rewriting.CompareAndSwap(false, true) {
 			p.q.work.Go(p.q.rewrite)
 		}
 	}
@@ -152,7 +153,7 @@ func (q *queue) close() error {
 	if q.log == nil {
 		return nil
 	}
-	return q.log.close(errors.New("closed"))
+	return q.log.Close(errors.New("closed"))
 }
 
 // endRewriting ends the rewriting of the log and lets none begin.
@@ -176,10 +177,10 @@ func (q *queue) remove(refuse func(c workqueue.Counts) error) (keys int, err err
 	all := q.counts()
 	if err = refuse(all); err == nil && q.log != nil {
 		if err = os.Remove(q.path()); err == nil {
-			err = q.e.syncDir(q.e.cfg.Dir)
+			err = journal.SyncDir(q.e.cfg.Dir)
 		}
 		if errors.Is(err, fs.ErrNotExist) { // an earlier try removed it
-			err = q.e.syncDir(q.e.cfg.Dir)
+			err = journal.SyncDir(q.e.cfg.Dir)
 		}
 		if err != nil {
 			err = q.unavailable(err)
@@ -191,7 +192,7 @@ func (q *queue) remove(refuse func(c workqueue.Counts) error) (keys int, err err
 	}
 	q.gone.Store(true)
 	if q.log != nil {
-		_ = q.log.close(engine.ErrDeleted) // what it holds is of no use
+		_ = q.log.Close(engine.ErrDeleted) // what it holds is of no use
 	}
 	return all.Ready + all.Delayed + all.Processing + all.Dead, nil
 }

@@ -10,14 +10,19 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/internal/journal"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
+
+// headLen is how much of a record comes before its body.
+const headLen = 12
 
 func add(key string) workqueue.Turn {
 	return workqueue.Turn{Ops: []workqueue.Op{{Kind: workqueue.OpAdd, Key: key, Level: workqueue.Level(0)}}}
@@ -77,7 +82,7 @@ func damage(t *testing.T, dir string) (path string, before int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all[at+int64(headLen)+5] ^= 0x10
+	all[at+headLen+5] ^= 0x10
 	if err := os.WriteFile(path, all, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -116,11 +121,11 @@ func TestDamageInTheMiddleOfALogIsKeptAsideAndTold(t *testing.T) {
 func TestATornTailIsToldQuietly(t *testing.T) {
 	t.Parallel()
 	for name, tail := range map[string][]byte{
-		"part of a record":    append([]byte(mark), 200, 0, 0, 0, 1, 2, 3, 4, 't', 'x'),
+		"part of a record":    append([]byte(format), 200, 0, 0, 0, 1, 2, 3, 4, 't', 'x'),
 		"zeros":               make([]byte, 5000),
-		"anything":            bytes.Repeat([]byte("garbage "+mark), 300_000),
-		"less than a head":    []byte(mark),
-		"a length of nothing": append([]byte(mark), make([]byte, 40)...),
+		"anything":            bytes.Repeat([]byte("garbage "+string(format)), 300_000),
+		"less than a head":    []byte(format),
+		"a length of nothing": append([]byte(format), make([]byte, 40)...),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -205,48 +210,58 @@ func TestDurabilityThatMemoryCannotKeepIsRefused(t *testing.T) {
 	}
 }
 
+// syncs is a disk that says when it is synced, and waits for leave.
+type syncs struct {
+	journal.File
+	began, leave chan struct{}
+	n            *atomic.Int64
+}
+
+func (s syncs) Sync() error {
+	if s.n.Add(1) > 1 { // the first is of the log's beginning
+		s.began <- struct{}{}
+		<-s.leave
+	}
+	return s.File.Sync()
+}
+
 func TestTurnsThatWaitForTheDiskShareASync(t *testing.T) {
 	t.Parallel()
-	_, q := loggedAs(t, t.TempDir(), Config{}, workqueue.Config{Partitions: 8, Durability: workqueue.Fsync})
-	w := q.(*queue).log
-	// The disk is busy while every partition logs a turn: none is answered.
-	w.syncing.Lock()
-	w.busy = true
-	w.syncing.Unlock()
+	s := syncs{began: make(chan struct{}, 100), leave: make(chan struct{}), n: new(atomic.Int64)}
+	wrap := func(f journal.File) journal.File { s.File = f; return s }
+	_, q := loggedOn(t, t.TempDir(), journal.Options{Wrap: wrap}, Config{}, workqueue.Config{Partitions: 8, Durability: workqueue.Fsync})
 	var wg sync.WaitGroup
 	answered := make(chan int, 8)
-	for i, p := range q.Partitions() {
+	begin := func(i int) {
 		wg.Go(func() {
 			in := add("k")
 			in.Away = i > 0
-			if _, err := p.Turn(t.Context(), &in); err != nil {
+			if _, err := q.Partitions()[i].Turn(t.Context(), &in); err != nil {
 				t.Error(err)
 			}
 			answered <- i
 		})
 	}
-	for logged := int64(0); logged < 8; { // all have logged
+	begin(0)
+	<-s.began // the disk is busy while every other partition logs a turn: none is answered
+	for i := 1; i < 8; i++ {
+		begin(i)
+	}
+	for logged := 0; logged < 8; {
 		logged = 0
 		for _, p := range q.(*queue).parts {
 			p.mu.Lock()
-			logged += int64(p.m.Counts().Ready)
+			logged += p.m.Counts().Ready
 			p.mu.Unlock()
 		}
 	}
 	if n := len(answered); n != 0 {
 		t.Errorf("%d turns were answered before the disk had them", n)
 	}
-	// One sync of everything logged so far answers all of them.
-	w.syncing.Lock()
-	w.exclusively(func() (int64, error) {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		return w.pos, w.f.Sync()
-	})
-	w.syncing.Unlock()
+	close(s.leave) // one more sync of everything logged so far answers the rest
 	wg.Wait()
-	if w.synced != w.pos {
-		t.Errorf("synced up to %d of %d", w.synced, w.pos)
+	if n := s.n.Load(); n != 3 {
+		t.Errorf("the log was synced %d times, want 3: as it began, for the first turn and for the others", n)
 	}
 }
 
@@ -255,6 +270,10 @@ func TestALogIsRewrittenWhileTurnsGoOn(t *testing.T) {
 	dir := t.TempDir()
 	cfg := workqueue.Config{Partitions: 2, Durability: workqueue.Fsync}
 	e, q := loggedAs(t, dir, Config{CompactBytes: 4 << 10}, cfg)
+	before, err := os.Stat(q.(*queue).path())
+	if err != nil {
+		t.Fatal(err)
+	}
 	const rounds = 300
 	var wg sync.WaitGroup
 	for i, p := range q.Partitions() {
@@ -283,16 +302,16 @@ func TestALogIsRewrittenWhileTurnsGoOn(t *testing.T) {
 	wg.Wait()
 	mq := q.(*queue)
 	mq.work.Wait()
-	if mq.log.base <= int64(headLen)*3 {
-		t.Errorf("the log of %d bytes has a snapshot of %d: it was never rewritten", mq.log.size, mq.log.base)
+	if now, err := os.Stat(mq.path()); err != nil || os.SameFile(before, now) {
+		t.Errorf("the log was never rewritten: %v", err)
 	}
 	var want []*workqueue.Snapshot
 	for _, p := range mq.parts {
 		want = append(want, p.m.Snapshot())
 	}
 	ms, end, err := replay(mq.path())
-	if err != nil || end != mq.log.size {
-		t.Fatalf("replay up to %d of %d: %v", end, mq.log.size, err)
+	if err != nil || end.At != end.Size {
+		t.Fatalf("replay up to %+v: %v", end, err)
 	}
 	for i, m := range ms {
 		if n := m.Counts().Ready; n != rounds*17 {
@@ -383,7 +402,7 @@ func FuzzReplay(f *testing.F) {
 	if _, err := q.Partitions()[0].Turn(f.Context(), &in); err != nil {
 		f.Fatal(err)
 	}
-	if err := q.(*queue).replace(); err != nil {
+	if err := q.(*queue).log.Rewrite(q.(*queue).snapshot); err != nil {
 		f.Fatal(err)
 	}
 	if _, err := q.Partitions()[1].Turn(f.Context(), &in); err != nil {
@@ -408,11 +427,8 @@ func FuzzReplay(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if end > int64(len(log)) || len(ms) == 0 {
-			t.Fatalf("%d partitions up to byte %d of %d", len(ms), end, len(log))
-		}
-		if _, err := recordAfter(path, end); err != nil {
-			t.Fatal(err)
+		if end.At > int64(len(log)) || len(ms) == 0 {
+			t.Fatalf("%d partitions up to byte %d of %d", len(ms), end.At, len(log))
 		}
 	})
 }
