@@ -1,25 +1,25 @@
 package devcluster
 
 import (
-	"bufio"
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/deltaplane/deltaplane/internal/dirlock"
+	"github.com/deltaplane/deltaplane/internal/journal"
 )
 
 // walName is the log's file in Config.DataDir.
 const walName = "objects.wal"
 
-// entry is one line of the log. Applying all lines in order gives the state; the
-// first line of a compacted log carries only the resource version reached, and a
-// line with a table alone that of the table's newest change.
+// walFormat names the log of this release. The one before was lines of JSON.
+const walFormat journal.Format = "\xd1Dc1"
+
+// entry is one record of the log, in JSON. Applying all in order gives the state; the
+// first record of a compacted log carries only the resource version reached, and a
+// record with a table alone that of the table's newest change.
 type entry struct {
 	RV     uint64          `json:"rv"`
 	Table  string          `json:"table,omitempty"`
@@ -28,13 +28,12 @@ type entry struct {
 	Object json.RawMessage `json:"object,omitempty"`
 }
 
-// wal appends changes to a file, one JSON line each, in one write per change, so
-// that whatever was acknowledged survives the death of the process (not of the
-// machine: nothing is synced). A nil wal keeps nothing.
+// wal appends every change to a file, so that whatever was acknowledged survives the
+// death of the process (not of the machine: changes are not synced). A nil wal keeps
+// nothing.
 type wal struct {
-	file *os.File
+	log  *journal.Log
 	lock *os.File
-	buf  []byte
 }
 
 // write appends one change. The caller holds the store's lock.
@@ -42,107 +41,77 @@ func (w *wal) write(table string, o *object, del bool) error {
 	if w == nil {
 		return nil
 	}
-	b := fmt.Appendf(w.buf[:0], `{"rv":%d,"table":%q,"key":%q`, o.rv, table, o.key)
-	if del {
-		b = append(b, `,"delete":true`...)
-	} else {
-		b = append(append(b, `,"object":`...), o.raw...)
-	}
-	b = append(b, '}', '\n')
-	if cap(b) <= 1<<20 {
-		w.buf = b
-	}
-	n, err := w.file.Write(b)
-	if err != nil && n > 0 {
-		// A torn line would end every later replay, so take it back.
-		if at, serr := w.file.Seek(0, io.SeekCurrent); serr == nil {
-			err = errors.Join(err, w.file.Truncate(at-int64(n)))
-			_, serr = w.file.Seek(at-int64(n), io.SeekStart)
-			err = errors.Join(err, serr)
-		}
-	}
+	_, err := w.log.Append(change(table, o, del))
 	return err
+}
+
+// change is the record of a change. The object is JSON already.
+func change(table string, o *object, del bool) func([]byte) []byte {
+	return func(b []byte) []byte {
+		b = fmt.Appendf(b, `{"rv":%d,"table":%q,"key":%q`, o.rv, table, o.key)
+		if del {
+			b = append(b, `,"delete":true`...)
+		} else {
+			b = append(append(b, `,"object":`...), o.raw...)
+		}
+		return append(b, '}')
+	}
 }
 
 func (w *wal) close() error {
 	if w == nil {
 		return nil
 	}
-	return errors.Join(w.file.Close(), w.lock.Close())
+	return errors.Join(w.log.Close(os.ErrClosed), w.lock.Close())
 }
 
-// readWAL calls apply for every whole line of the log. A torn last line, left by a
-// process killed in the middle of a write, was never acknowledged and is ignored;
-// damage before the end is an error naming the line.
+// readWAL calls apply for every record of the log. What a kill tore off its end was
+// never acknowledged and is ignored; damage before the end is an error naming the place.
 func readWAL(path string, apply func(entry) error) error {
-	f, err := os.Open(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	in := bufio.NewReaderSize(f, 1<<20)
-	for n := 1; ; n++ {
-		line, err := in.ReadBytes('\n')
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
+	end, err := journal.Read(path, walFormat, func(body []byte) error {
+		var e entry
+		if err := json.Unmarshal(body, &e); err != nil {
 			return err
 		}
-		var e entry
-		if err := json.Unmarshal(bytes.TrimSpace(line), &e); err != nil {
-			return fmt.Errorf("%s line %d: %w", path, n, err)
-		}
-		if err := apply(e); err != nil {
-			return fmt.Errorf("%s line %d: %w", path, n, err)
-		}
+		return apply(e)
+	})
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil
+	case errors.Is(err, journal.ErrFormat):
+		return fmt.Errorf("move the file away to begin with an empty cluster: %w", err)
+	case err == nil && end.Damaged:
+		return fmt.Errorf("%s: %w", path, end.Err())
 	}
+	return err
 }
 
-// rewriteWAL replaces the log by one that holds exactly the given state and
-// returns it opened for appending. CRDs come first, so that a replay knows every
-// resource before its objects.
+// rewriteWAL replaces the log by one that holds exactly the given state. CRDs come
+// first, so that a replay knows every resource before its objects.
 func rewriteWAL(dir string, s *store) (*wal, error) {
-	path := filepath.Join(dir, walName)
-	f, err := os.CreateTemp(dir, walName+".*")
-	if err != nil {
-		return nil, err
-	}
-	out := bufio.NewWriterSize(f, 1<<20)
-	fmt.Fprintf(out, "{\"rv\":%d}\n", s.rv)
-	dump := func(t *table) {
-		fmt.Fprintf(out, "{\"rv\":%d,\"table\":%q}\n", t.floor, t.res.id())
-		t.live.Ascend(func(o *object) bool {
-			fmt.Fprintf(out, `{"rv":%d,"table":%q,"key":%q,"object":`, o.rv, t.res.id(), o.key)
-			_, err := out.Write(append(slices.Clip(o.raw), '}', '\n'))
-			return err == nil // the error sticks to the buffer, and Flush reports it
-		})
-	}
-	if t := s.tables[crdID]; t != nil {
-		dump(t)
-	}
-	for id, t := range s.tables {
-		if id != crdID {
+	log, err := journal.Create(filepath.Join(dir, walName), journal.Options{Format: walFormat}, func(w *journal.Writer) error {
+		err := w.Append(func(b []byte) []byte { return fmt.Appendf(b, `{"rv":%d}`, s.rv) })
+		dump := func(t *table) {
+			err = errors.Join(err, w.Append(func(b []byte) []byte { return fmt.Appendf(b, `{"rv":%d,"table":%q}`, t.floor, t.res.id()) }))
+			t.live.Ascend(func(o *object) bool {
+				err = errors.Join(err, w.Append(change(t.res.id(), o, false)))
+				return err == nil
+			})
+		}
+		if t := s.tables[crdID]; t != nil {
 			dump(t)
 		}
-	}
-	if err := errors.Join(out.Flush(), f.Close()); err != nil {
-		return nil, errors.Join(err, os.Remove(f.Name()))
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return nil, err
-	}
-	file, err := os.OpenFile(path, os.O_WRONLY, 0o600)
+		for id, t := range s.tables {
+			if id != crdID {
+				dump(t)
+			}
+		}
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
-	if _, err := file.Seek(0, io.SeekEnd); err != nil {
-		return nil, errors.Join(err, file.Close())
-	}
-	return &wal{file: file}, nil
+	return &wal{log: log}, nil
 }
 
 // replay loads the log in dir into an empty store and opens it for writing.

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/deltaplane/deltaplane/internal/devcluster"
+	"github.com/deltaplane/deltaplane/internal/journal"
 )
 
 const widgetCRD = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"widgets.example.com"},
@@ -148,7 +150,7 @@ func TestADirectoryServesOneClusterAtATime(t *testing.T) {
 	must(t, c, http.MethodPost, configMaps, configMap("a"))
 }
 
-func TestATornLastLineIsIgnored(t *testing.T) {
+func TestATornLastRecordIsIgnored(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	c := idle(t, devcluster.Config{DataDir: dir})
@@ -174,19 +176,43 @@ func lists2(t *testing.T, c *devcluster.Cluster) any {
 	return must(t, c, http.MethodGet, configMaps, nil)["items"]
 }
 
-func TestADamagedLogIsAnErrorNamingTheLine(t *testing.T) {
+// walFormat begins every record of a log.
+const walFormat journal.Format = "\xd1Dc1"
+
+func TestADamagedLogIsAnErrorNamingTheRecord(t *testing.T) {
 	t.Parallel()
-	for damage, want := range map[string]string{
-		"{nonsense\n": "line 2",
-		`{"rv":9,"table":"ghosts.example.com","key":"a","object":{}}` + "\n": "ghosts.example.com",
-		`{"rv":9,"table":"pods","key":"a","object":{"spec":5}}` + "\n":       "line 2",
-	} {
-		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, "objects.wal"), []byte("{\"rv\":5}\n"+damage+"{\"rv\":10}\n"), 0o600); err != nil {
+	var first []byte
+	record := func(b []byte, text string) []byte {
+		b, err := walFormat.Append(b, func(b []byte) []byte { return append(b, text...) })
+		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := devcluster.New(devcluster.Config{DataDir: dir}, nil); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("New() with %q = %v, want an error naming %s", damage, err, want)
+		return b
+	}
+	first = record(nil, `{"rv":5}`)
+	second := fmt.Sprintf("byte %d", len(first))
+	flipped := record(slices.Clone(first), `{"rv":9}`)
+	flipped[len(flipped)-1] ^= 1
+	for name, c := range map[string]struct {
+		log  []byte
+		want string
+	}{
+		"no JSON":          {record(slices.Clone(first), "{nonsense"), second},
+		"no such resource": {record(slices.Clone(first), `{"rv":9,"table":"ghosts.example.com","key":"a","object":{}}`), "ghosts.example.com"},
+		"no such object":   {record(slices.Clone(first), `{"rv":9,"table":"pods","key":"a","object":{"spec":5}}`), second},
+		"another byte":     {flipped, second},
+		"lines of JSON":    {[]byte("{\"rv\":5}\n"), "move the file away"},
+	} {
+		dir := t.TempDir()
+		log := c.log
+		if name != "lines of JSON" {
+			log = record(log, `{"rv":10}`)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "objects.wal"), log, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := devcluster.New(devcluster.Config{DataDir: dir}, nil); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "objects.wal") {
+			t.Errorf("%s: New() = %v, want an error naming the file and %s", name, err, c.want)
 		}
 	}
 }
