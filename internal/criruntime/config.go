@@ -19,7 +19,8 @@ type Config struct {
 	StopDelay time.Duration
 	// PullDelay is how long it takes to pull an image that is not slow; 50 ms by default.
 	PullDelay time.Duration
-	// CompactAt is the journal's size in bytes above which it is written anew, when it has also grown fourfold; 8 MiB by default.
+	// CompactAt is how many bytes the journal grows by at least before it is written anew; it
+	// then has to double. 8 MiB by default.
 	CompactAt int64
 	// NoEvents makes GetContainerEvents Unimplemented, as in containerd 1.6.
 	NoEvents bool

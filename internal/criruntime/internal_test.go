@@ -1,31 +1,34 @@
 package criruntime
 
 import (
-	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
 
-func FuzzReplay(f *testing.F) {
-	good, err := encode(record{Op: opImage, ID: "app"})
-	if err != nil {
-		f.Fatal(err)
+func FuzzLoad(f *testing.F) {
+	for _, r := range []record{{Op: opBegin}, {Op: opImage, ID: "app"}, {Op: opStarted, ID: "nobody"}, {Op: opSandbox, ID: "x"}} {
+		body, err := json.Marshal(r)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(body)
+		f.Add(body[:10])
 	}
-	lost, err := encode(record{Op: opStarted, ID: "nobody"})
-	if err != nil {
-		f.Fatal(err)
-	}
-	empty, err := encode(record{Op: opSandbox, ID: "x"})
-	if err != nil {
-		f.Fatal(err)
-	}
-	for _, seed := range [][]byte{good, good[:10], append(good, good...), lost, empty, []byte("\n"), nil} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, text []byte) {
-		s := newState()
-		if err := replay(bytes.NewReader(text), s); err != nil && !strings.Contains(err.Error(), "line ") {
-			t.Errorf("replay: %v, want the line named", err)
+	f.Fuzz(func(t *testing.T, body []byte) {
+		path := filepath.Join(t.TempDir(), journalFile)
+		log, err := journalFormat.Append(nil, func(b []byte) []byte { return append(b, body...) })
+		if err != nil {
+			return
+		}
+		if err := os.WriteFile(path, log, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := load(path, newState()); err != nil && (!errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "byte 0")) {
+			t.Errorf("load: %v, want ErrCorrupt with the place of the record", err)
 		}
 	})
 }

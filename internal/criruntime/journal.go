@@ -1,43 +1,32 @@
 package criruntime
 
 import (
-	"bufio"
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/deltaplane/deltaplane/internal/dirlock"
+	"github.com/deltaplane/deltaplane/internal/journal"
 )
 
 // ErrCorrupt says that the journal holds something that was never written to it.
 var ErrCorrupt = errors.New("criruntime: journal is corrupt")
 
-const journalFile = "journal"
+const (
+	journalFile = "journal"
+	// journalFormat names the journal of this release. The one before was lines of text.
+	journalFormat journal.Format = "\xd1Dr1"
+)
 
-// journal is the state as a sequence of records, a line each: the CRC-32 of a record
-// in eight hexadecimal digits, a space, the record in JSON. A line without its end was
-// being written when the process was killed, and does not count. Nothing is synced: a
-// journal outlives the process, not the machine, and nor do containers.
-type journal struct {
-	path      string
-	file      *os.File
-	size      int64 // now
-	compacted int64 // when it was written anew
-	compactAt int64
-}
-
-// open takes the directory, reads its journal and writes it anew.
+// open takes the directory, reads its journal and writes it anew. Records are not synced:
+// a journal outlives the process, not the machine, and nor do containers.
 func (s *Server) open() error {
 	if s.cfg.Dir == "" {
 		return nil
@@ -50,11 +39,11 @@ func (s *Server) open() error {
 		return fmt.Errorf("criruntime: %w", err)
 	}
 	s.lock = lock
-	s.journal = &journal{path: filepath.Join(s.cfg.Dir, journalFile), compactAt: s.cfg.CompactAt}
-	if err := s.journal.load(s.state); err != nil {
+	path := filepath.Join(s.cfg.Dir, journalFile)
+	if err := load(path, s.state); err != nil {
 		return errors.Join(err, s.closeFiles())
 	}
-	if err := s.journal.compact(s.state); err != nil {
+	if s.journal, err = journal.Create(path, journal.Options{Format: journalFormat}, s.state.write); err != nil {
 		return errors.Join(fmt.Errorf("criruntime: %w", err), s.closeFiles())
 	}
 	return nil
@@ -62,8 +51,8 @@ func (s *Server) open() error {
 
 func (s *Server) closeFiles() error {
 	var faults []error
-	if s.journal != nil && s.journal.file != nil {
-		faults = append(faults, s.journal.file.Close())
+	if s.journal != nil {
+		faults = append(faults, s.journal.Close(ErrClosed))
 	}
 	if s.lock != nil {
 		faults = append(faults, s.lock.Close())
@@ -71,118 +60,66 @@ func (s *Server) closeFiles() error {
 	return errors.Join(faults...)
 }
 
-func (j *journal) load(into *state) error {
-	f, err := os.Open(j.path)
-	if errors.Is(err, os.ErrNotExist) {
+// load applies every record of a journal. What a kill tore off its end does not count.
+func load(path string, into *state) error {
+	end, err := journal.Read(path, journalFormat, func(body []byte) error {
+		var r record
+		if err := json.Unmarshal(body, &r); err != nil {
+			return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		if err := into.apply(r); err != nil {
+			return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
 		return nil
+	})
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil
+	case errors.Is(err, journal.ErrFormat):
+		return fmt.Errorf("criruntime: %w; move the file away to begin without containers", err)
+	case err == nil && end.Damaged:
+		return fmt.Errorf("%s: %w: %w", path, ErrCorrupt, end.Err())
 	}
-	if err != nil {
-		return fmt.Errorf("criruntime: %w", err)
-	}
-	err = replay(f, into)
-	if err != nil {
-		err = fmt.Errorf("%s: %w", j.path, err)
-	}
-	return errors.Join(err, f.Close())
+	return err
 }
 
-// replay applies every record of a journal.
-func replay(from io.Reader, into *state) error {
-	in := bufio.NewReaderSize(from, 64<<10)
-	for number := 1; ; number++ {
-		line, err := in.ReadBytes('\n')
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		r, err := decode(line)
-		if err == nil {
-			err = into.apply(r)
-		}
-		if err != nil {
-			return fmt.Errorf("line %d: %w: %w", number, ErrCorrupt, err)
-		}
-	}
-}
-
-func encode(r record) ([]byte, error) {
+// keep writes a record down. The mutex is held.
+func (s *Server) keep(r record) error {
 	body, err := json.Marshal(r)
 	if err != nil {
-		return nil, err
-	}
-	line := make([]byte, 0, len(body)+10)
-	line = fmt.Appendf(line, "%08x ", crc32.ChecksumIEEE(body))
-	line = append(line, body...)
-	return append(line, '\n'), nil
-}
-
-func decode(line []byte) (record, error) {
-	var r record
-	sum, body, ok := bytes.Cut(bytes.TrimSuffix(line, []byte{'\n'}), []byte{' '})
-	if !ok || len(sum) != 8 {
-		return r, errors.New("no checksum")
-	}
-	want, err := strconv.ParseUint(string(sum), 16, 32)
-	if err != nil {
-		return r, errors.New("no checksum")
-	}
-	if crc32.ChecksumIEEE(body) != uint32(want) {
-		return r, errors.New("the checksum does not fit")
-	}
-	return r, json.Unmarshal(body, &r)
-}
-
-func (j *journal) append(r record) error {
-	line, err := encode(r)
-	if err != nil {
 		return err
 	}
-	n, err := j.file.Write(line)
-	if err != nil {
-		// What was written of the line must not precede the next one.
-		return errors.Join(err, j.file.Truncate(j.size))
-	}
-	j.size += int64(n)
-	return nil
+	_, err = s.journal.Append(func(b []byte) []byte { return append(b, body...) })
+	return err
 }
 
-func (j *journal) full() bool { return j.size > j.compactAt && j.size > 4*j.compacted }
-
-// compact writes the journal anew, with what the state needs and nothing else. The
-// old one stays in place until the new one is complete.
-func (j *journal) compact(s *state) error {
-	next, err := os.OpenFile(j.path+".next", os.O_CREATE|os.O_TRUNC|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		return err
+// compact leaves in the journal what the state needs, once that pays. The mutex is held.
+func (s *Server) compact() error {
+	if !s.journal.Grown(s.cfg.CompactAt) {
+		return nil
 	}
-	out := bufio.NewWriterSize(next, 256<<10)
-	var size int64
-	err = s.records(func(r record) error {
-		line, err := encode(r)
+	return s.journal.Rewrite(func(w *journal.Writer) error {
+		w.Drop(s.journal.End())
+		return s.state.write(w)
+	})
+}
+
+// write writes the shortest history that leads to a state.
+func (s *state) write(w *journal.Writer) error {
+	give := func(r record) error {
+		body, err := json.Marshal(r)
 		if err != nil {
 			return err
 		}
-		size += int64(len(line))
-		_, err = out.Write(line)
+		return w.Append(func(b []byte) []byte { return append(b, body...) })
+	}
+	if err := give(record{Op: opBegin}); err != nil { // a journal has a record also when nothing is kept
 		return err
-	})
-	if err = errors.Join(err, out.Flush()); err == nil {
-		err = os.Rename(j.path+".next", j.path)
 	}
-	if err != nil {
-		return errors.Join(err, next.Close())
-	}
-	old := j.file
-	j.file, j.size, j.compacted = next, size, size
-	if old != nil {
-		return old.Close()
-	}
-	return nil
+	return s.records(give)
 }
 
-// records gives the shortest history that leads to a state.
+// records gives the records of the state.
 func (s *state) records(give func(record) error) error {
 	for _, name := range slices.Sorted(maps.Keys(s.pulled)) {
 		op := opImage

@@ -154,7 +154,10 @@ func TestRandomHistoriesSurviveARestart(t *testing.T) {
 	}
 }
 
-func TestAHalfWrittenLastLineDoesNotCount(t *testing.T) {
+// journalFormat begins every record of a journal.
+const journalFormat = "\xd1Dr1"
+
+func TestAHalfWrittenLastRecordDoesNotCount(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	n := newNode(t, criruntime.Config{Dir: dir})
@@ -167,13 +170,25 @@ func TestAHalfWrittenLastLineDoesNotCount(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	last := bytes.LastIndexByte(whole[:len(whole)-1], '\n')
+	last := bytes.LastIndex(whole, []byte(journalFormat))
 	if err := os.WriteFile(path, whole[:last+20], 0o600); err != nil {
 		t.Fatal(err)
 	}
 	n = newNode(t, criruntime.Config{Dir: dir})
 	if got := n.status(first); got.State != runtimeapi.ContainerState_CONTAINER_CREATED {
-		t.Errorf("it is %s: the start was the line that was not complete", got.State)
+		t.Errorf("it is %s: the start was the record that was not complete", got.State)
+	}
+}
+
+func TestAJournalOfAReleaseBeforeIsRefused(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "journal")
+	if err := os.WriteFile(path, []byte("0badcafe {\"op\":\"image\",\"id\":\"a\"}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := criruntime.New(criruntime.Config{Dir: dir}); err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "move the file away") {
+		t.Errorf("New() = %v, want a refusal that names the file and what to do", err)
 	}
 }
 
@@ -190,12 +205,13 @@ func TestACorruptJournalIsNamedAndNotRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text[30] ^= 1
+	second := bytes.Index(text[1:], []byte(journalFormat)) + 1
+	text[second+30] ^= 1
 	if err := os.WriteFile(path, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := criruntime.New(criruntime.Config{Dir: dir}); !errors.Is(err, criruntime.ErrCorrupt) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "line 1") {
-		t.Errorf("New() = %v, want ErrCorrupt with the file and the line", err)
+	if _, err := criruntime.New(criruntime.Config{Dir: dir}); !errors.Is(err, criruntime.ErrCorrupt) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), fmt.Sprintf("byte %d of %d", second, len(text))) {
+		t.Errorf("New() = %v, want ErrCorrupt with the file and the place of the record", err)
 	}
 }
 

@@ -14,6 +14,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/deltaplane/deltaplane/internal/journal"
 )
 
 // ErrClosed says that the runtime was closed.
@@ -35,7 +37,7 @@ type Server struct {
 	// mu guards all below, and holds the order of state, journal and events together.
 	mu         sync.Mutex
 	state      *state
-	journal    *journal // nil in memory
+	journal    *journal.Log // nil in memory
 	conditions map[string]*runtimeapi.RuntimeCondition
 	closed     bool
 
@@ -151,7 +153,7 @@ func (s *Server) commit(r record, events ...event) error {
 		return ErrClosed
 	}
 	if s.journal != nil {
-		if err := s.journal.append(r); err != nil {
+		if err := s.keep(r); err != nil {
 			return fmt.Errorf("criruntime: journal: %w", err)
 		}
 	}
@@ -161,8 +163,8 @@ func (s *Server) commit(r record, events ...event) error {
 	for _, e := range events {
 		s.publish(e)
 	}
-	if s.journal != nil && s.journal.full() {
-		if err := s.journal.compact(s.state); err != nil {
+	if s.journal != nil {
+		if err := s.compact(); err != nil {
 			s.cfg.Log.Warn("the journal cannot be compacted", slog.Any("error", err))
 		}
 	}

@@ -118,6 +118,7 @@ func (x index[T]) candidates(selector map[string]string) (set map[T]struct{}, ok
 
 // Operations of a record.
 const (
+	opBegin          = "begin" // nothing changes
 	opSandbox        = "sandbox"
 	opSandboxStopped = "sandbox-stopped"
 	opSandboxRemoved = "sandbox-removed"
@@ -130,7 +131,7 @@ const (
 	opImageRemoved   = "image-removed"
 )
 
-// record is one change of the state, and one line of the journal. Times are Unix nanoseconds.
+// record is one change of the state, kept in the journal as JSON. Times are Unix nanoseconds.
 type record struct {
 	Op      string `json:"op"`
 	ID      string `json:"id"`
@@ -148,6 +149,8 @@ type record struct {
 // apply makes one change. An error leaves the state as it was; it means that the record does not fit it.
 func (s *state) apply(r record) error {
 	switch r.Op {
+	case opBegin:
+		return nil
 	case opSandbox:
 		return s.addSandbox(r)
 	case opContainer:
