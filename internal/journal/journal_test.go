@@ -288,21 +288,56 @@ func TestARewriteThatFailsLeavesTheLog(t *testing.T) {
 	}
 }
 
-// Where appends were synced, the new file is on disk before it replaces the old
-// one, and no later append counts as synced before the directory is.
-func TestARewriteIsAsSafeAsTheFileBefore(t *testing.T) {
+// The old file may come back when the machine dies before the directory is on
+// disk: until then nothing more counts as synced, also what the new file has.
+func TestNothingIsSyncedBeforeTheDirectoryIs(t *testing.T) {
 	t.Parallel()
 	var fails error
 	dirs := 0
-	o := journal.Options{SyncDir: func(string) error { dirs++; return fails }}
-	l, _ := create(t, o, "head")
+	l, _ := create(t, journal.Options{SyncDir: func(string) error { dirs++; return fails }}, "head")
+	place := appendAll(t, l, "a")
 	fails = os.ErrPermission
 	if err := l.Rewrite(func(w *journal.Writer) error { return w.Append(body("new")) }); err != nil {
 		t.Fatal(err)
 	}
-	place := appendAll(t, l, "a")
 	if err := l.Sync(place); !errors.Is(err, os.ErrPermission) || dirs != 3 {
 		t.Errorf("Sync = %v after %d syncs of the directory, want its error and 3", err, dirs)
+	}
+}
+
+type counted struct {
+	journal.File
+	syncs *int
+}
+
+func (c counted) Sync() error { *c.syncs++; return c.File.Sync() }
+
+// A record that was on disk in the old file is on disk in the new one before
+// that replaces it.
+func TestARewriteIsAsSafeAsTheFileBefore(t *testing.T) {
+	t.Parallel()
+	for synced, want := range map[bool]int{false: 1, true: 2} {
+		var files []*int
+		l, _ := create(t, journal.Options{Wrap: func(f journal.File) journal.File {
+			files = append(files, new(int))
+			return counted{f, files[len(files)-1]}
+		}}, "head")
+		err := l.Rewrite(func(w *journal.Writer) error {
+			w.Drop(l.End())
+			place := appendAll(t, l, "while it is rewritten")
+			if synced {
+				if err := l.Sync(place); err != nil {
+					return err
+				}
+			}
+			return w.Append(body("new"))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := *files[1]; got != want {
+			t.Errorf("synced %t: the new file was synced %d times, want %d", synced, got, want)
+		}
 	}
 }
 

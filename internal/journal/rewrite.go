@@ -162,7 +162,9 @@ func (l *Log) rewrite(write func(*Writer) error) error {
 			err = w.giveUp(l.path, err)
 			return 0, nil // the old file is whole
 		}
-		_ = l.syncDir() // with an error it is tried again before anything else counts as synced
+		if l.syncDir() != nil { // the old file may come back: the next Sync tries it again
+			return 0, nil
+		}
 		return safe, nil
 	})
 	return err
