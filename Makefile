@@ -95,7 +95,7 @@ fix: $(GOLANGCI) ## apply what go fix, the formatters and the linters can mend
 
 .PHONY: build up
 build: ## build bin/deltaplane
-	CGO_ENABLED=0 go build -trimpath -ldflags "-X main.version=$$(git describe --always --dirty 2>/dev/null || echo dev)" -o bin/deltaplane ./cmd/deltaplane
+	CGO_ENABLED=0 go build -trimpath -ldflags "-X github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli.version=$$(git describe --always --dirty 2>/dev/null || echo dev)" -o bin/deltaplane ./cmd/deltaplane
 
 up: ## run everything in one process (go run ./cmd/deltaplane up)
 	go run ./cmd/deltaplane up

@@ -3,6 +3,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
 )
 
 const misspelt = `apiVersion: batch/v1
@@ -29,51 +31,51 @@ func TestCommandsThatDidNotDoWhatTheyWereAskedSayWhatAndFail(t *testing.T) {
 	until(t, func() bool {
 		_, _, pods := do("", "get pods")
 		_, _, jobs := do("", "get jobs")
-		return pods == exitOK && jobs == exitOK
+		return pods == cli.ExitOK && jobs == cli.ExitOK
 	})
 	for _, x := range []struct {
 		stdin, line string
 		code        int
 		says        string
 	}{
-		{"", "queue describe dev/job default/nobody", exitNotFound, `"default/nobody"`},
-		{"", "queue retry dev/job default/nobody other/nobody", exitNotFound, `"default/nobody", "other/nobody"`},
-		{"", "queue release dev/job default/nobody", exitNotFound, `"default/nobody"`},
-		{"", "queue delete dev/job default/nobody", exitNotFound, `"default/nobody"`},
-		{"", "queue forget dev/job default/nobody", exitNotFound, `"default/nobody"`},
-		{"", "queue retry dev/job --state dead", exitOK, ""},
-		{"", "reflection add nonsense", exitNotFound, "dev/nonsense (RESOURCE_NOT_SERVED)\nnothing was added"},
-		{"", "reflection ls nonsense", exitNotFound, "there are:"},
-		{"", "reflection remove nonsense", exitNotFound, "there are: dev/"},
-		{"", "index values pods nonsense", exitNotFound, "there are: label, namespace"},
-		{"", "index ls nonsense", exitNotFound, "there are:"},
-		{"", "index remove pods nonsense", exitNotFound, "there are: none yet"},
-		{"", "get pods --index nonsense=1", exitNotFound, "there are: label, namespace"},
-		{"", "watch nonsense", exitNotFound, "there are:"},
-		{"", "get nonsense", exitNotFound, "there are: dev/"},
-		{"", "describe node n1 --cluster nonsense", exitNotFound, "there are: dev/"},
-		{"", "describe pod p1 --cluster nonsense", exitNotFound, "there are: dev/"},
-		{"", "logs p1 --cluster nonsense", exitNotFound, "there are: dev/"},
-		{"", "logs nobody", exitNotFound, "default/nobody"},
-		{"", "queue describe nonsense x", exitNotFound, "there are: "},
-		{"", "queue backoff get nonsense x", exitNotFound, "there are: "},
-		{"", "queue backoff get dev/job nobody", exitNotFound, `"nobody"`},
-		{"", "queue configure dev/job --rate-limiter nonsense", exitUsage, "nonsense"},
-		{"", "node stop nobody", exitNotFound, "nobody"},
-		{"", "reflection add nonsense --unserved", exitOK, ""},
-		{"", "reflection remove nonsense", exitOK, ""},
-		{misspelt, "apply -f -", exitFailure, `unknown field "spec.paralelism"`},
-		{"", "get jobs misspelt", exitNotFound, "default/misspelt"},
-		{misspelt, "apply -f - --validate ignore", exitOK, ""},
-		{strings.Replace(misspelt, "suspend", "suspended", 1), "apply -f -", exitFailure, `unknown field "spec.suspended"`}, // it exists now
-		{misspelt, "apply -f - --validate maybe", exitUsage, "--validate"},
+		{"", "queue describe dev/job default/nobody", cli.ExitNotFound, `"default/nobody"`},
+		{"", "queue retry dev/job default/nobody other/nobody", cli.ExitNotFound, `"default/nobody", "other/nobody"`},
+		{"", "queue release dev/job default/nobody", cli.ExitNotFound, `"default/nobody"`},
+		{"", "queue delete dev/job default/nobody", cli.ExitNotFound, `"default/nobody"`},
+		{"", "queue forget dev/job default/nobody", cli.ExitNotFound, `"default/nobody"`},
+		{"", "queue retry dev/job --state dead", cli.ExitOK, ""},
+		{"", "reflection add nonsense", cli.ExitNotFound, "dev/nonsense (RESOURCE_NOT_SERVED)\nnothing was added"},
+		{"", "reflection ls nonsense", cli.ExitNotFound, "there are:"},
+		{"", "reflection remove nonsense", cli.ExitNotFound, "there are: dev/"},
+		{"", "index values pods nonsense", cli.ExitNotFound, "there are: label, namespace"},
+		{"", "index ls nonsense", cli.ExitNotFound, "there are:"},
+		{"", "index remove pods nonsense", cli.ExitNotFound, "there are: none yet"},
+		{"", "get pods --index nonsense=1", cli.ExitNotFound, "there are: label, namespace"},
+		{"", "watch nonsense", cli.ExitNotFound, "there are:"},
+		{"", "get nonsense", cli.ExitNotFound, "there are: dev/"},
+		{"", "describe node n1 --cluster nonsense", cli.ExitNotFound, "there are: dev/"},
+		{"", "describe pod p1 --cluster nonsense", cli.ExitNotFound, "there are: dev/"},
+		{"", "logs p1 --cluster nonsense", cli.ExitNotFound, "there are: dev/"},
+		{"", "logs nobody", cli.ExitNotFound, "default/nobody"},
+		{"", "queue describe nonsense x", cli.ExitNotFound, "there are: "},
+		{"", "queue backoff get nonsense x", cli.ExitNotFound, "there are: "},
+		{"", "queue backoff get dev/job nobody", cli.ExitNotFound, `"nobody"`},
+		{"", "queue configure dev/job --rate-limiter nonsense", cli.ExitUsage, "nonsense"},
+		{"", "node stop nobody", cli.ExitNotFound, "nobody"},
+		{"", "reflection add nonsense --unserved", cli.ExitOK, ""},
+		{"", "reflection remove nonsense", cli.ExitOK, ""},
+		{misspelt, "apply -f -", cli.ExitFailure, `unknown field "spec.paralelism"`},
+		{"", "get jobs misspelt", cli.ExitNotFound, "default/misspelt"},
+		{misspelt, "apply -f - --validate ignore", cli.ExitOK, ""},
+		{strings.Replace(misspelt, "suspend", "suspended", 1), "apply -f -", cli.ExitFailure, `unknown field "spec.suspended"`}, // it exists now
+		{misspelt, "apply -f - --validate maybe", cli.ExitUsage, "--validate"},
 	} {
 		out, errs, code := do(x.stdin, x.line)
-		if code != x.code || !strings.Contains(errs, x.says) || strings.Count(errs, "there are: ") > 1 || x.code == exitOK && errs != "" {
+		if code != x.code || !strings.Contains(errs, x.says) || strings.Count(errs, "there are: ") > 1 || x.code == cli.ExitOK && errs != "" {
 			t.Errorf("%s: exit %d, want %d; printed %q and said %q, want %q", x.line, code, x.code, out, errs, x.says)
 		}
 	}
-	if out, errs, code := do("", "queue ls nonsense"); code != exitOK || out != "" || !strings.Contains(errs, `begins with "nonsense"`) {
+	if out, errs, code := do("", "queue ls nonsense"); code != cli.ExitOK || out != "" || !strings.Contains(errs, `begins with "nonsense"`) {
 		t.Errorf("queue ls of a prefix that no queue has: exit %d, printed %q and said %q", code, out, errs)
 	}
 }

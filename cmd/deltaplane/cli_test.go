@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 )
 
@@ -69,7 +70,7 @@ func startUp(t *testing.T, more ...string) *running {
 	}()
 	t.Cleanup(func() {
 		cancel()
-		if code := <-done; code != exitOK {
+		if code := <-done; code != cli.ExitOK {
 			t.Errorf("up ended with %d:\n%s", code, r.out)
 		}
 	})
@@ -113,7 +114,7 @@ func TestCommandsAgainstARunningUp(t *testing.T) {
 	must := func(stdin string, flags []string, args ...string) string {
 		t.Helper()
 		out, errs, code := command(t.Context(), stdin, append(args, flags...)...)
-		if code != exitOK {
+		if code != cli.ExitOK {
 			t.Fatalf("%v exited with %d: %s", args, code, errs)
 		}
 		return out
@@ -173,7 +174,7 @@ func TestCommandsAgainstARunningUp(t *testing.T) {
 			t.Errorf("pods of the image are %q", out)
 		}
 		out, errs, code := command(t.Context(), "", append([]string{"index", "add", "pods", "bad", "--cel", "object.nothing", "--wait", "20s"}, r.ask...)...)
-		if code != exitRefused || !strings.Contains(errs, "index bad was declared and fails") || !strings.Contains(errs, "no such key: nothing") {
+		if code != cli.ExitRefused || !strings.Contains(errs, "index bad was declared and fails") || !strings.Contains(errs, "no such key: nothing") {
 			t.Errorf("an index that fails: exit %d\n%s\n%s", code, out, errs)
 		}
 		if out := must("", r.ask, "index", "list", "pods", "-o", "json"); !json.Valid([]byte(out)) || !strings.Contains(out, `"spec.containers[].image"`) {
@@ -184,10 +185,10 @@ func TestCommandsAgainstARunningUp(t *testing.T) {
 		if out := must("", r.ask, "index", "list", "pods"); strings.Contains(out, "by-image") {
 			t.Errorf("a removed index shows:\n%s", out)
 		}
-		if _, errs, code := command(t.Context(), "", append([]string{"index", "add", "pods", "map", "--cel", "{1: 2}"}, r.ask...)...); code == exitOK || !strings.Contains(errs, "want string or list(string)") {
+		if _, errs, code := command(t.Context(), "", append([]string{"index", "add", "pods", "map", "--cel", "{1: 2}"}, r.ask...)...); code == cli.ExitOK || !strings.Contains(errs, "want string or list(string)") {
 			t.Errorf("a map-valued expression: %d, %s", code, errs)
 		}
-		if _, errs, code := command(t.Context(), "", append([]string{"index", "add", "pods", "two", "--cel", "object.a", "--label", "a"}, r.ask...)...); code != exitUsage {
+		if _, errs, code := command(t.Context(), "", append([]string{"index", "add", "pods", "two", "--cel", "object.a", "--label", "a"}, r.ask...)...); code != cli.ExitUsage {
 			t.Errorf("two sources: %d, %s", code, errs)
 		}
 	})
@@ -224,7 +225,7 @@ func TestCommandsAgainstARunningUp(t *testing.T) {
 		must(manifests, r.api, "delete", "-f", "-")
 		until(t, func() bool { return strings.Count(out.String(), `"type":"DELETED"`) == 2 })
 		cancel()
-		if code := <-done; code != exitOK {
+		if code := <-done; code != cli.ExitOK {
 			t.Errorf("watch ended with %d: %s", code, &out)
 		}
 	})
@@ -233,23 +234,23 @@ func TestCommandsAgainstARunningUp(t *testing.T) {
 		code int
 		says string
 	}{
-		{append([]string{"get", "jobs", "default/none"}, r.ask...), exitNotFound, "KEY_NOT_FOUND"},
-		{append([]string{"get", "gadgets"}, r.ask...), exitNotFound, "COLLECTION_NOT_FOUND"},
-		{append([]string{"get", "pods", "--index", "color=red"}, r.ask...), exitNotFound, "INDEX_NOT_FOUND"},
-		{append([]string{"get", "pods", "-l", "a in ("}, r.ask...), exitUsage, "label_selector"},
-		{append([]string{"get", "pods", "a/b/c"}, r.ask...), exitUsage, "key"},
-		{append([]string{"get", "pods", "--at-least", "x1"}, r.ask...), exitUsage, "resource_version"},
-		{append([]string{"queue", "describe", "none", "a"}, r.queue...), exitNotFound, "QUEUE_NOT_FOUND"},
-		{append([]string{"queue", "add", "dev/job", "a", "--after", "-1s"}, r.queue...), exitUsage, "delay"},
-		{append([]string{"delete", "-f", "-"}, r.api...), exitUsage, "no objects"},
-		{[]string{"get", "pods", "-o", "csv"}, exitUsage, "--output"},
-		{[]string{"get"}, exitUsage, "arg"},
-		{[]string{"frobnicate"}, exitUsage, "unknown command"},
-		{[]string{"get", "pods", "--index-url", "127.0.0.1:1", "--timeout", "300ms"}, exitUnavailable, ""},
-		{[]string{"up", "--skip", "everything"}, exitUsage, "--skip"},
-		{[]string{"serve", "indexer", "--listen", "0.0.0.0:0"}, exitUsage, "insecure"},
-		{[]string{"serve", "indexer", "--nats-url", "nats://127.0.0.1:1", "--nats-wait", "0s", "--listen", "127.0.0.1:0", "--admin-listen", "off"}, exitUnavailable, "NATS"},
-		{[]string{"serve", "reflector", "--kubeconfig", "/does/not/exist"}, exitUsage, "/does/not/exist"},
+		{append([]string{"get", "jobs", "default/none"}, r.ask...), cli.ExitNotFound, "KEY_NOT_FOUND"},
+		{append([]string{"get", "gadgets"}, r.ask...), cli.ExitNotFound, "COLLECTION_NOT_FOUND"},
+		{append([]string{"get", "pods", "--index", "color=red"}, r.ask...), cli.ExitNotFound, "INDEX_NOT_FOUND"},
+		{append([]string{"get", "pods", "-l", "a in ("}, r.ask...), cli.ExitUsage, "label_selector"},
+		{append([]string{"get", "pods", "a/b/c"}, r.ask...), cli.ExitUsage, "key"},
+		{append([]string{"get", "pods", "--at-least", "x1"}, r.ask...), cli.ExitUsage, "resource_version"},
+		{append([]string{"queue", "describe", "none", "a"}, r.queue...), cli.ExitNotFound, "QUEUE_NOT_FOUND"},
+		{append([]string{"queue", "add", "dev/job", "a", "--after", "-1s"}, r.queue...), cli.ExitUsage, "delay"},
+		{append([]string{"delete", "-f", "-"}, r.api...), cli.ExitUsage, "no objects"},
+		{[]string{"get", "pods", "-o", "csv"}, cli.ExitUsage, "--output"},
+		{[]string{"get"}, cli.ExitUsage, "arg"},
+		{[]string{"frobnicate"}, cli.ExitUsage, "unknown command"},
+		{[]string{"get", "pods", "--index-url", "127.0.0.1:1", "--timeout", "300ms"}, cli.ExitUnavailable, ""},
+		{[]string{"up", "--skip", "everything"}, cli.ExitUsage, "--skip"},
+		{[]string{"serve", "indexer", "--listen", "0.0.0.0:0"}, cli.ExitUsage, "insecure"},
+		{[]string{"serve", "indexer", "--nats-url", "nats://127.0.0.1:1", "--nats-wait", "0s", "--listen", "127.0.0.1:0", "--admin-listen", "off"}, cli.ExitUnavailable, "NATS"},
+		{[]string{"serve", "reflector", "--kubeconfig", "/does/not/exist"}, cli.ExitUsage, "/does/not/exist"},
 	} {
 		t.Run(fmt.Sprint(strings.Join(x.args[:min(3, len(x.args))], " "), " exits with ", x.code), func(t *testing.T) {
 			_, errs, code := command(t.Context(), "", x.args...)
@@ -273,7 +274,7 @@ func TestFlagsWinOverTheEnvironmentAndThatOverTheFile(t *testing.T) {
 	format := func(args ...string) (string, int) {
 		var errs buffer
 		root := newRoot(streams{In: strings.NewReader(""), Out: &errs, Err: &errs})
-		root.PersistentPreRunE = applySettings(func(name string) (string, bool) {
+		root.PersistentPreRunE = cli.ApplySettings(func(name string) (string, bool) {
 			value, ok := environment[name]
 			return value, ok
 		})
@@ -282,10 +283,10 @@ func TestFlagsWinOverTheEnvironmentAndThatOverTheFile(t *testing.T) {
 		if err == nil {
 			t.Fatal("a wrong log format was accepted")
 		}
-		return err.Error(), exitCode(err)
+		return err.Error(), cli.ExitCode(err)
 	}
 	write("log-format: from-file\n")
-	if text, code := format(); code != exitUsage || !strings.Contains(text, "from-file") {
+	if text, code := format(); code != cli.ExitUsage || !strings.Contains(text, "from-file") {
 		t.Errorf("file alone: %d %q", code, text)
 	}
 	environment["DELTAPLANE_LOG_FORMAT"] = "from-environment"
@@ -303,7 +304,7 @@ func TestFlagsWinOverTheEnvironmentAndThatOverTheFile(t *testing.T) {
 			t.Errorf("faults lack %q: %s", want, text)
 		}
 	}
-	if code != exitUsage {
-		t.Errorf("exit code %d, want %d", code, exitUsage)
+	if code != cli.ExitUsage {
+		t.Errorf("exit code %d, want %d", code, cli.ExitUsage)
 	}
 }

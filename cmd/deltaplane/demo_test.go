@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
 )
 
 // hurried is an `up` whose nodes beat every second and are given up after ten.
@@ -24,7 +26,7 @@ func TestTheDemoOfANodesFailureTellsTheWholeStory(t *testing.T) {
 		return len(regexp.MustCompile(`\bReady\b`).FindAllString(out, -1)) == 3
 	})
 	out, errs, code := command(t.Context(), "", slices.Concat([]string{"demo", "node-failure", "--stay", "3s", "--limit", "5m"}, r.ask, r.api)...)
-	if code != exitOK {
+	if code != cli.ExitOK {
 		t.Fatalf("the demo exited with %d: %s\n%s", code, errs, out)
 	}
 	rest := out
@@ -61,12 +63,12 @@ func TestAnInterruptedDemoPutsThingsRight(t *testing.T) {
 	}()
 	until(t, func() bool { return strings.Contains(out.String(), " stopped: ") })
 	cancel()
-	if code := <-done; code != exitOK || !strings.Contains(out.String(), " deleted") || strings.Contains(out.String(), "canceled") {
+	if code := <-done; code != cli.ExitOK || !strings.Contains(out.String(), " deleted") || strings.Contains(out.String(), "canceled") {
 		t.Errorf("it exited with %d:\n%s", code, &out)
 	}
 	until(t, func() bool {
 		text, _, code := command(t.Context(), "", append([]string{"get", "nodes", "-o", "json"}, r.ask[:2]...)...)
-		return code == exitOK && !strings.Contains(text, "deltaplane.io/stopped") && strings.Contains(text, "node-2")
+		return code == cli.ExitOK && !strings.Contains(text, "deltaplane.io/stopped") && strings.Contains(text, "node-2")
 	})
 }
 
@@ -77,7 +79,7 @@ func TestTheDemoSaysWhatItNeeds(t *testing.T) {
 		"1 nodes are ready, and the demo needs two": {"demo", "node-failure"},
 		"--stay 10ms must be a second":              {"demo", "node-failure", "--stay", "10ms"},
 	} {
-		if _, errs, code := command(t.Context(), "", slices.Concat(args, r.ask, r.api)...); code == exitOK || !strings.Contains(errs, want) {
+		if _, errs, code := command(t.Context(), "", slices.Concat(args, r.ask, r.api)...); code == cli.ExitOK || !strings.Contains(errs, want) {
 			t.Errorf("%v exited with %d and said %q, want %q", args, code, errs, want)
 		}
 	}
@@ -98,7 +100,7 @@ func TestNodesServedByThemselvesRunThePodsOfACluster(t *testing.T) {
 	}()
 	defer func() {
 		cancel()
-		if code := <-done; code != exitOK {
+		if code := <-done; code != cli.ExitOK {
 			t.Errorf("it exited with %d: %s", code, &out)
 		}
 	}()
@@ -107,7 +109,7 @@ kind: Job
 metadata: {name: far, namespace: default}
 spec: {parallelism: 2, completions: 4, template: {spec: {nodeSelector: {disk: ssd}, restartPolicy: Never, containers: [{name: main, image: none}]}}}
 `
-	if _, errs, code := command(t.Context(), job, append([]string{"apply", "-f", "-"}, r.api...)...); code != exitOK {
+	if _, errs, code := command(t.Context(), job, append([]string{"apply", "-f", "-"}, r.api...)...); code != cli.ExitOK {
 		t.Fatal(errs)
 	}
 	until(t, func() bool {
@@ -134,7 +136,7 @@ func TestServeNodeRefusesWhatCannotBe(t *testing.T) {
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // what is accepted would serve for ever
 		defer cancel()
-		if _, errs, code := command(ctx, "", append([]string{"serve", "node", "--root-dir", t.TempDir()}, args...)...); code != exitUsage || !strings.Contains(errs, want) {
+		if _, errs, code := command(ctx, "", append([]string{"serve", "node", "--root-dir", t.TempDir()}, args...)...); code != cli.ExitUsage || !strings.Contains(errs, want) {
 			t.Errorf("%v exited with %d and said %q, want it to name %q", args, code, errs, want)
 		}
 	}

@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/change"
+	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
+	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/inspect"
 	"github.com/deltaplane/deltaplane/core/nodelifecycle"
 	"github.com/deltaplane/deltaplane/internal/criruntime"
 	"github.com/deltaplane/deltaplane/internal/kube"
@@ -29,13 +32,13 @@ spec:
 func TestDescribeNodeTellsItsSilenceItsZoneAndTheNextEvictions(t *testing.T) {
 	t.Parallel()
 	r := startUp(t, "--controllers", "nodelifecycle,tainteviction", "--node-monitor-grace-period", "45s")
-	ask := func(flags ...string) (nodeAnswer, string) {
+	ask := func(flags ...string) (inspect.NodeAnswer, string) {
 		t.Helper()
-		var a nodeAnswer
+		var a inspect.NodeAnswer
 		for _, format := range []string{"json", "table"} {
 			args := append([]string{"describe", "node", "node-1", "-o", format}, append(flags, r.ask...)...)
 			out, errs, code := command(t.Context(), "", args...)
-			if code != exitOK {
+			if code != cli.ExitOK {
 				t.Fatalf("%v exited with %d: %s", args, code, errs)
 			}
 			if format == "table" {
@@ -67,7 +70,7 @@ func TestDescribeNodeTellsItsSilenceItsZoneAndTheNextEvictions(t *testing.T) {
 		t.Errorf("nothing is to be evicted:\n%s", text)
 	}
 
-	if _, errs, code := command(t.Context(), tolerant("late", 900)+tolerant("soon", 600), append([]string{"apply", "-f", "-"}, r.api...)...); code != exitOK {
+	if _, errs, code := command(t.Context(), tolerant("late", 900)+tolerant("soon", 600), append([]string{"apply", "-f", "-"}, r.api...)...); code != cli.ExitOK {
 		t.Fatalf("apply: %s", errs)
 	}
 	kc, err := kube.Load(kube.Config{URL: r.api[1]})
@@ -76,7 +79,7 @@ func TestDescribeNodeTellsItsSilenceItsZoneAndTheNextEvictions(t *testing.T) {
 	}
 	placed := time.Now().UTC().Truncate(time.Second)
 	patch := fmt.Sprintf(`{"spec":{"taints":[{"key":"test","effect":"NoExecute","timeAdded":%q}]}}`, placed.Format(time.RFC3339))
-	if _, err := kc.Patch(t.Context(), kube.Ref{Resource: nodeResource, Name: "node-1"}, kube.MergePatch, []byte(patch), kube.WriteOptions{}); err != nil {
+	if _, err := kc.Patch(t.Context(), kube.Ref{Resource: change.NodeResource, Name: "node-1"}, kube.MergePatch, []byte(patch), kube.WriteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	until(t, func() bool {
@@ -110,12 +113,12 @@ func TestDescribeNodeTellsItsSilenceItsZoneAndTheNextEvictions(t *testing.T) {
 		code int
 		says string
 	}{
-		{append([]string{"describe", "node", "none"}, r.ask...), exitNotFound, "KEY_NOT_FOUND"},
-		{append([]string{"describe", "node", "node-1", "--cluster", "other"}, r.ask...), exitNotFound, "COLLECTION_NOT_FOUND"},
-		{append([]string{"describe", "node", "node-1", "-o", "csv"}, r.ask...), exitUsage, "--output"},
-		{[]string{"describe", "node"}, exitUsage, "arg"},
-		{[]string{"describe", "gadget"}, exitUsage, "unknown command"},
-		{[]string{"describe", "node", "node-1", "--index-url", "127.0.0.1:1", "--timeout", "300ms"}, exitUnavailable, ""},
+		{append([]string{"describe", "node", "none"}, r.ask...), cli.ExitNotFound, "KEY_NOT_FOUND"},
+		{append([]string{"describe", "node", "node-1", "--cluster", "other"}, r.ask...), cli.ExitNotFound, "COLLECTION_NOT_FOUND"},
+		{append([]string{"describe", "node", "node-1", "-o", "csv"}, r.ask...), cli.ExitUsage, "--output"},
+		{[]string{"describe", "node"}, cli.ExitUsage, "arg"},
+		{[]string{"describe", "gadget"}, cli.ExitUsage, "unknown command"},
+		{[]string{"describe", "node", "node-1", "--index-url", "127.0.0.1:1", "--timeout", "300ms"}, cli.ExitUnavailable, ""},
 	} {
 		if _, errs, code := command(t.Context(), "", x.args...); code != x.code || !strings.Contains(errs, x.says) {
 			t.Errorf("%v exited with %d, want %d, and said %q, want it to name %q", x.args, code, x.code, errs, x.says)
@@ -127,27 +130,27 @@ func TestDescribeNodeSaysWhatNobodyMeasuresAndWhatIsStopped(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name string
-		a    nodeAnswer
+		a    inspect.NodeAnswer
 		want []string
 	}{
-		{"no controller runs", nodeAnswer{}, []string{"not measured: no node lifecycle", "(no labels), -", "nobody taints"}},
-		{"the controller cannot judge", nodeAnswer{Trouble: "leases are stale"}, []string{"not measured: leases are stale"}},
+		{"no controller runs", inspect.NodeAnswer{}, []string{"not measured: no node lifecycle", "(no labels), -", "nobody taints"}},
+		{"the controller cannot judge", inspect.NodeAnswer{Trouble: "leases are stale"}, []string{"not measured: leases are stale"}},
 		{
 			"c.7: silent for longer than the grace",
-			nodeAnswer{Silence: &silenceAnswer{Seconds: 61.26, Grace: 50, Over: true}, Waits: true, Zone: zoneAnswer{Region: "r", Name: "z", State: nodelifecycle.Full, NotReady: 4, Rate: new(0.1), Waiting: 3}},
+			inspect.NodeAnswer{Silence: &inspect.SilenceAnswer{Seconds: 61.26, Grace: 50, Over: true}, Waits: true, Zone: inspect.ZoneAnswer{Region: "r", Name: "z", State: nodelifecycle.Full, NotReady: 4, Rate: new(0.1), Waiting: 3}},
 			[]string{"1m1.3s of a grace of 50s, which is over", "r/z, FullDisruption: 0 ready, 4 not; 0.1 nodes a second", "waits for its NoExecute taint, 3 in"},
 		},
-		{"c.13: a small zone partially disrupted", nodeAnswer{Zone: zoneAnswer{Name: "z", State: nodelifecycle.Partial, Rate: new(0.0)}}, []string{"z, PartialDisruption", "; nothing is tainted"}},
-		{"c.13: every zone is down", nodeAnswer{Zone: zoneAnswer{State: nodelifecycle.Full, Rate: new(0.0), Stopped: true}}, []string{"every zone is down"}},
-		{"a node writes to the terminal", nodeAnswer{Conditions: []nodelifecycle.Condition{{Type: "Ready", Status: "True", Reason: "a\x1b[2Jb"}}}, []string{`"a\x1b[2Jb"`}},
-		{"a node that is not well says why", nodeAnswer{Conditions: []nodelifecycle.Condition{
+		{"c.13: a small zone partially disrupted", inspect.NodeAnswer{Zone: inspect.ZoneAnswer{Name: "z", State: nodelifecycle.Partial, Rate: new(0.0)}}, []string{"z, PartialDisruption", "; nothing is tainted"}},
+		{"c.13: every zone is down", inspect.NodeAnswer{Zone: inspect.ZoneAnswer{State: nodelifecycle.Full, Rate: new(0.0), Stopped: true}}, []string{"every zone is down"}},
+		{"a node writes to the terminal", inspect.NodeAnswer{Conditions: []nodelifecycle.Condition{{Type: "Ready", Status: "True", Reason: "a\x1b[2Jb"}}}, []string{`"a\x1b[2Jb"`}},
+		{"a node that is not well says why", inspect.NodeAnswer{Conditions: []nodelifecycle.Condition{
 			{Type: "Ready", Status: "False", Message: "runtime: it does not answer"},
 			{Type: "DiskPressure", Status: "True", Message: "it is full"},
 		}}, []string{"Ready says: runtime: it does not answer\n", "DiskPressure says: it is full\n"}},
-		{"an eviction nobody has planned", nodeAnswer{Evictions: []evictionAnswer{{Pod: "a/b", Taint: "t", State: "not planned"}}}, []string{"a/b", "not planned"}},
+		{"an eviction nobody has planned", inspect.NodeAnswer{Evictions: []inspect.EvictionAnswer{{Pod: "a/b", Taint: "t", State: "not planned"}}}, []string{"a/b", "not planned"}},
 	} {
 		var out bytes.Buffer
-		if err := c.a.print(&out); err != nil {
+		if err := c.a.Print(&out); err != nil {
 			t.Fatal(err)
 		}
 		for _, want := range c.want {

@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -12,9 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
+	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
 	"github.com/deltaplane/deltaplane/internal/embedded"
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 )
@@ -45,7 +42,13 @@ func TestFaultsOfTheStartAreNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	badCA := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := os.WriteFile(badCA, []byte(strings.Replace(twoContexts, `6443"`, `6443", certificate-authority-data: AAAA`, 1)), 0o600); err != nil {
+	if err := os.WriteFile(badCA, []byte(`
+apiVersion: v1
+kind: Config
+current-context: one
+clusters: [{name: c, cluster: {server: "https://api.example:6443", certificate-authority-data: AAAA}}]
+contexts: [{name: one, context: {cluster: c}}]
+`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
@@ -53,39 +56,39 @@ func TestFaultsOfTheStartAreNamed(t *testing.T) {
 		code int
 		want []string
 	}{
-		"index port in use":         {up("--index-listen", busy), exitFailure, append(inUse, "--index-listen: ")},
-		"admin port in use":         {up("--controllers-admin-listen", busy), exitFailure, append(inUse, "--controllers-admin-listen: ")},
-		"NATS port in use":          {up("--nats-listen", busy), exitFailure, append(inUse, "--nats-listen: ")},
-		"API port in use":           {up("--api-listen", busy), exitFailure, append(inUse, "--api-listen: ")},
-		"service's port in use":     {[]string{"serve", "queue", "--admin-listen", "off", "--listen", busy}, exitFailure, append(inUse, "--listen: ")},
-		"a ratio beyond 1":          {up("--trace-ratio", "7"), exitUsage, []string{"trace ratio 7"}},
-		"nodes below zero":          {up("--nodes", "-1"), exitUsage, []string{"--nodes -1 is below zero"}},
-		"unknown controller":        {up("--controllers", "foo"), exitUsage, []string{`"foo"`, "there are job"}},
-		"NATS does not answer":      {up("--nats-url", "nats://u:hush@127.0.0.1:1", "--nats-wait", "1ms"), exitUnavailable, []string{"cannot reach NATS", "--nats-url"}},
-		"no NATS URL":               {up("--nats-url", "nats://u:hush@a b"), exitUsage, []string{"--nats-url"}},
-		"no Redis URL":              {up("--redis-url", "foo"), exitUsage, []string{"--redis-url"}},
-		"password in no URL":        {[]string{"serve", "queue", "--redis-url", "redis://:hush@127.0.0.1:bad"}, exitUsage, []string{"--redis-url"}},
-		"sentinel names no master":  {[]string{"serve", "queue", "--redis-url", "redis+sentinel://u:hush@a:1,b"}, exitUsage, []string{"--redis-url", "name of the master"}},
-		"Redis flags without Redis": {[]string{"serve", "queue", "--redis-username", "u", "--redis-tls-cert", "x"}, exitUsage, []string{"--redis-username is for a Redis", "--redis-tls-cert is for", "--redis-tls-key"}},
-		"Redis TLS without TLS":     {[]string{"serve", "queue", "--redis-url", "redis://a:1", "--redis-tls-ca", "x"}, exitUsage, []string{"--redis-tls-ca has no effect"}},
-		"every fault of a service":  {[]string{"serve", "queue", "--listen", "0.0.0.0:1", "--log-level", "loud", "--redis-url", "rediss://a:1", "--redis-password-file", "/nonexistent/pw"}, exitUsage, []string{`"loud"`, "0.0.0.0:1", "/nonexistent/pw"}},
-		"Redis files not there":     {[]string{"serve", "queue", "--redis-url", "rediss+cluster://a,b", "--redis-tls-ca", "/nonexistent/ca", "--redis-password-file", "/nonexistent/pw"}, exitUsage, []string{"/nonexistent/ca", "/nonexistent/pw"}},
-		"queue bounds":              {[]string{"serve", "queue", "--queue-max-pending", "-1"}, exitUsage, []string{"max pending"}},
-		"Redis password is wrong":   {[]string{"serve", "queue", "--listen", "127.0.0.1:0", "--admin-listen", "off", "--redis-url", "redis://" + locked, "--redis-password-file", wrong}, exitRefused, []string{"--redis-url", "denies access"}},
-		"no such service":           {[]string{"serve", "foo"}, exitUsage, []string{`unknown command "foo"`}},
-		"no such queue command":     {[]string{"queue", "foo"}, exitUsage, []string{`unknown command "foo"`}},
-		"no such index command":     {[]string{"index", "foo"}, exitUsage, []string{`unknown command "foo"`}},
-		"index does not answer":     {[]string{"get", "pods", "--index-url", "127.0.0.1:1"}, exitUnavailable, []string{"cannot connect: dial tcp 127.0.0.1:1"}},
-		"API does not answer":       {[]string{"apply", "-f", "-", "--api-url", "http://127.0.0.1:1"}, exitUnavailable, []string{"127.0.0.1:1"}},
-		"kubeconfig not a file":     {up("--kubeconfig", "/nonexistent"), exitUsage, []string{"/nonexistent"}},
-		"context without a file":    {up("--context", "no-such-context"), exitUsage, []string{"--context: ", "no-such-context"}},
-		"cluster's kubeconfig":      {[]string{"serve", "reflector", "--cluster", "a=/nonexistent"}, exitUsage, []string{"--cluster a: ", "/nonexistent"}},
-		"cluster's certificates":    {[]string{"serve", "reflector", "--kubeconfig", badCA}, exitUsage, []string{"--kubeconfig: ", badCA, "root certificates"}},
-		"faults of the log":         {[]string{"serve", "reflector", "--nats-replicas", "7", "--tombstone-ttl", "1ms", "--nats-creds", "/nonexistent"}, exitUsage, []string{"--nats-replicas: 7", "--tombstone-ttl: 1ms", "--nats-creds: "}},
-		"status names its fault":    {[]string{"status", "--index-url", "127.0.0.1:1", "--queue-url", "127.0.0.1:1", "--reflector-url", "127.0.0.1:1"}, exitUnavailable, []string{"reflector service at 127.0.0.1:1 (--reflector-url): cannot connect", "(--index-url)", "(--queue-url)"}},
-		"own callers lack a token":  {up("--auth-token-file", "x"), exitUsage, []string{"--token-file"}},
-		"own callers lack TLS":      {up("--serve-tls-cert", "x", "--serve-tls-key", "y"), exitUsage, []string{"--tls"}},
-		"Redis denies access":       {up("--redis-url", "redis://:hush@"+locked), exitRefused, []string{"--redis-url", "denies access"}},
+		"index port in use":         {up("--index-listen", busy), cli.ExitFailure, append(inUse, "--index-listen: ")},
+		"admin port in use":         {up("--controllers-admin-listen", busy), cli.ExitFailure, append(inUse, "--controllers-admin-listen: ")},
+		"NATS port in use":          {up("--nats-listen", busy), cli.ExitFailure, append(inUse, "--nats-listen: ")},
+		"API port in use":           {up("--api-listen", busy), cli.ExitFailure, append(inUse, "--api-listen: ")},
+		"service's port in use":     {[]string{"serve", "queue", "--admin-listen", "off", "--listen", busy}, cli.ExitFailure, append(inUse, "--listen: ")},
+		"a ratio beyond 1":          {up("--trace-ratio", "7"), cli.ExitUsage, []string{"trace ratio 7"}},
+		"nodes below zero":          {up("--nodes", "-1"), cli.ExitUsage, []string{"--nodes -1 is below zero"}},
+		"unknown controller":        {up("--controllers", "foo"), cli.ExitUsage, []string{`"foo"`, "there are job"}},
+		"NATS does not answer":      {up("--nats-url", "nats://u:hush@127.0.0.1:1", "--nats-wait", "1ms"), cli.ExitUnavailable, []string{"cannot reach NATS", "--nats-url"}},
+		"no NATS URL":               {up("--nats-url", "nats://u:hush@a b"), cli.ExitUsage, []string{"--nats-url"}},
+		"no Redis URL":              {up("--redis-url", "foo"), cli.ExitUsage, []string{"--redis-url"}},
+		"password in no URL":        {[]string{"serve", "queue", "--redis-url", "redis://:hush@127.0.0.1:bad"}, cli.ExitUsage, []string{"--redis-url"}},
+		"sentinel names no master":  {[]string{"serve", "queue", "--redis-url", "redis+sentinel://u:hush@a:1,b"}, cli.ExitUsage, []string{"--redis-url", "name of the master"}},
+		"Redis flags without Redis": {[]string{"serve", "queue", "--redis-username", "u", "--redis-tls-cert", "x"}, cli.ExitUsage, []string{"--redis-username is for a Redis", "--redis-tls-cert is for", "--redis-tls-key"}},
+		"Redis TLS without TLS":     {[]string{"serve", "queue", "--redis-url", "redis://a:1", "--redis-tls-ca", "x"}, cli.ExitUsage, []string{"--redis-tls-ca has no effect"}},
+		"every fault of a service":  {[]string{"serve", "queue", "--listen", "0.0.0.0:1", "--log-level", "loud", "--redis-url", "rediss://a:1", "--redis-password-file", "/nonexistent/pw"}, cli.ExitUsage, []string{`"loud"`, "0.0.0.0:1", "/nonexistent/pw"}},
+		"Redis files not there":     {[]string{"serve", "queue", "--redis-url", "rediss+cluster://a,b", "--redis-tls-ca", "/nonexistent/ca", "--redis-password-file", "/nonexistent/pw"}, cli.ExitUsage, []string{"/nonexistent/ca", "/nonexistent/pw"}},
+		"queue bounds":              {[]string{"serve", "queue", "--queue-max-pending", "-1"}, cli.ExitUsage, []string{"max pending"}},
+		"Redis password is wrong":   {[]string{"serve", "queue", "--listen", "127.0.0.1:0", "--admin-listen", "off", "--redis-url", "redis://" + locked, "--redis-password-file", wrong}, cli.ExitRefused, []string{"--redis-url", "denies access"}},
+		"no such service":           {[]string{"serve", "foo"}, cli.ExitUsage, []string{`unknown command "foo"`}},
+		"no such queue command":     {[]string{"queue", "foo"}, cli.ExitUsage, []string{`unknown command "foo"`}},
+		"no such index command":     {[]string{"index", "foo"}, cli.ExitUsage, []string{`unknown command "foo"`}},
+		"index does not answer":     {[]string{"get", "pods", "--index-url", "127.0.0.1:1"}, cli.ExitUnavailable, []string{"cannot connect: dial tcp 127.0.0.1:1"}},
+		"API does not answer":       {[]string{"apply", "-f", "-", "--api-url", "http://127.0.0.1:1"}, cli.ExitUnavailable, []string{"127.0.0.1:1"}},
+		"kubeconfig not a file":     {up("--kubeconfig", "/nonexistent"), cli.ExitUsage, []string{"/nonexistent"}},
+		"context without a file":    {up("--context", "no-such-context"), cli.ExitUsage, []string{"--context: ", "no-such-context"}},
+		"cluster's kubeconfig":      {[]string{"serve", "reflector", "--cluster", "a=/nonexistent"}, cli.ExitUsage, []string{"--cluster a: ", "/nonexistent"}},
+		"cluster's certificates":    {[]string{"serve", "reflector", "--kubeconfig", badCA}, cli.ExitUsage, []string{"--kubeconfig: ", badCA, "root certificates"}},
+		"faults of the log":         {[]string{"serve", "reflector", "--nats-replicas", "7", "--tombstone-ttl", "1ms", "--nats-creds", "/nonexistent"}, cli.ExitUsage, []string{"--nats-replicas: 7", "--tombstone-ttl: 1ms", "--nats-creds: "}},
+		"status names its fault":    {[]string{"status", "--index-url", "127.0.0.1:1", "--queue-url", "127.0.0.1:1", "--reflector-url", "127.0.0.1:1"}, cli.ExitUnavailable, []string{"reflector service at 127.0.0.1:1 (--reflector-url): cannot connect", "(--index-url)", "(--queue-url)"}},
+		"own callers lack a token":  {up("--auth-token-file", "x"), cli.ExitUsage, []string{"--token-file"}},
+		"own callers lack TLS":      {up("--serve-tls-cert", "x", "--serve-tls-key", "y"), cli.ExitUsage, []string{"--tls"}},
+		"Redis denies access":       {up("--redis-url", "redis://:hush@"+locked), cli.ExitRefused, []string{"--redis-url", "denies access"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -130,46 +133,4 @@ func lockedRedis(t *testing.T) string {
 		t.Fatalf("Redis answered %q, %v", answer, err)
 	}
 	return server.Addr()
-}
-
-func TestOnlyAnInterruptIsSuccess(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		err  error
-		code int
-	}{
-		{fmt.Errorf("a: %w", context.Canceled), exitOK},
-		{errors.Join(fmt.Errorf("a: %w", context.Canceled), errors.Join(context.Canceled)), exitOK},
-		{errors.Join(errors.New("real"), context.Canceled), exitFailure},
-		{errors.Join(context.Canceled, &usageError{errors.New("real")}), exitUsage},
-	} {
-		if got := exitCode(c.err); got != c.code {
-			t.Errorf("%q: exit code %d, want %d", c.err, got, c.code)
-		}
-	}
-}
-
-func TestEveryFaultIsTold(t *testing.T) {
-	t.Parallel()
-	away := status.Error(codes.Unavailable, "max retries exhausted: failed after 3 attempts: it is away")
-	for _, c := range []struct {
-		err  error
-		want string
-	}{
-		{errors.Join(fmt.Errorf("list: %w", away), errors.New("node-1 may still be stopped")), "list: it is away\nnode-1 may still be stopped"},
-		{fmt.Errorf("get %w of %w", errors.New("this"), errors.New("that")), "get this of that"},
-	} {
-		if got := message(c.err); got != c.want {
-			t.Errorf("%q is told as %q, want %q", c.err, got, c.want)
-		}
-	}
-}
-
-func TestAPasswordIsNotShown(t *testing.T) {
-	t.Parallel()
-	for _, list := range []string{"nats://u:hush@a:1,nats://u:hush@b:1", "nats://u:hush@a b"} {
-		if got := withoutPassword(list); strings.Contains(got, "hush") {
-			t.Errorf("%q is shown as %q", list, got)
-		}
-	}
 }

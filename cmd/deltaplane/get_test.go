@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
@@ -79,7 +80,7 @@ func TestPagesWhoseSnapshotIsNotHereAreReadAllTheSame(t *testing.T) {
 		go func() { _ = srv.Serve(lis) }()
 		t.Cleanup(srv.Stop)
 		out, errs, code := command(t.Context(), "", append(c.args, "--index-url", lis.Addr().String())...)
-		if out != c.want || code != exitOK {
+		if out != c.want || code != cli.ExitOK {
 			t.Errorf("%s: exit %d, printed %q %s, want %q", c.name, code, out, errs, c.want)
 		}
 	}

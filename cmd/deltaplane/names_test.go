@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
+	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
@@ -148,11 +149,11 @@ func TestCollectionsNamespacesAndKeysAreTakenAsKubectlTakesThem(t *testing.T) {
 		"get pods x --index a=b":     "excludes",
 		"get p x --field-selector x": "excludes",
 	} {
-		if _, errs, code := command(t.Context(), "", append(strings.Fields(line), "--index-url", addr)...); code != exitUsage || !strings.Contains(errs, want) {
+		if _, errs, code := command(t.Context(), "", append(strings.Fields(line), "--index-url", addr)...); code != cli.ExitUsage || !strings.Contains(errs, want) {
 			t.Errorf("%s: exit %d, %s; want %q", line, code, errs, want)
 		}
 	}
-	if _, errs, code := command(t.Context(), "", "get", "job", "hello", "--index-url", addr); code != exitNotFound || !strings.Contains(errs, "looked for in default") {
+	if _, errs, code := command(t.Context(), "", "get", "job", "hello", "--index-url", addr); code != cli.ExitNotFound || !strings.Contains(errs, "looked for in default") {
 		t.Errorf("a miss in the namespace that nobody named: exit %d, %s", code, errs)
 	}
 	if _, errs, _ := command(t.Context(), "", "get", "job", "a/hello", "--index-url", addr); strings.Contains(errs, "looked for in default") {
@@ -180,11 +181,11 @@ func TestACustomResourceIsTakenByItsShortName(t *testing.T) {
 	t.Parallel()
 	r := startUp(t)
 	for _, manifest := range []string{widgets, widget} {
-		if _, errs, code := command(t.Context(), manifest, append([]string{"apply", "-f", "-"}, r.api...)...); code != exitOK {
+		if _, errs, code := command(t.Context(), manifest, append([]string{"apply", "-f", "-"}, r.api...)...); code != cli.ExitOK {
 			t.Fatalf("apply: %s", errs)
 		}
 	}
-	if _, errs, code := command(t.Context(), "", append([]string{"reflection", "add", "widgets.v1.example.com"}, r.ask[4:]...)...); code != exitOK {
+	if _, errs, code := command(t.Context(), "", append([]string{"reflection", "add", "widgets.v1.example.com"}, r.ask[4:]...)...); code != cli.ExitOK {
 		t.Fatalf("reflection add: %s", errs)
 	}
 	get := func(word string) string {
@@ -197,7 +198,7 @@ func TestACustomResourceIsTakenByItsShortName(t *testing.T) {
 			t.Errorf("get %s printed %q", word, got)
 		}
 	}
-	if _, errs, code := command(t.Context(), "", append([]string{"get", "gadge"}, r.ask...)...); code != exitNotFound {
+	if _, errs, code := command(t.Context(), "", append([]string{"get", "gadge"}, r.ask...)...); code != cli.ExitNotFound {
 		t.Errorf("a word that is no name of it: exit %d, %s", code, errs)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
@@ -75,18 +76,18 @@ func TestWhatCannotBeReadIsNamedAndTheOthersAreShown(t *testing.T) {
 		out  func(string) bool
 		errs string
 	}{
-		{"get pods default/a -o json", exitFailure, func(out string) bool { return out == "" }, `"default/a" in dev/pods.v1: not JSON (KEY_QUARANTINED)`},
-		{"get pods default/a -o yaml", exitFailure, func(out string) bool { return out == "" }, `"default/a" in dev/pods.v1: not JSON (KEY_QUARANTINED)`},
-		{"get pods -o json", exitFailure, others, said},
-		{"get pods -o yaml", exitFailure, others, said},
-		{"get pods", exitFailure, func(out string) bool { return strings.HasPrefix(out, "NAMESPACE") && others(out) }, said},
-		{"get pods -n broken", exitFailure, func(out string) bool { return out == "" }, "1 of 1 objects could not be read: default/a"},
-		{"get pods -n broken -o json", exitFailure, func(out string) bool { return strings.Contains(out, `"items": []`) }, "1 of 1 objects could not be read: default/a"},
-		{"get pods -o keys", exitOK, func(out string) bool { return out == "default/a\ndefault/b\ndefault/c\n" }, ""}, // nothing is missing
-		{"watch pods -o json", exitFailure, func(out string) bool {
+		{"get pods default/a -o json", cli.ExitFailure, func(out string) bool { return out == "" }, `"default/a" in dev/pods.v1: not JSON (KEY_QUARANTINED)`},
+		{"get pods default/a -o yaml", cli.ExitFailure, func(out string) bool { return out == "" }, `"default/a" in dev/pods.v1: not JSON (KEY_QUARANTINED)`},
+		{"get pods -o json", cli.ExitFailure, others, said},
+		{"get pods -o yaml", cli.ExitFailure, others, said},
+		{"get pods", cli.ExitFailure, func(out string) bool { return strings.HasPrefix(out, "NAMESPACE") && others(out) }, said},
+		{"get pods -n broken", cli.ExitFailure, func(out string) bool { return out == "" }, "1 of 1 objects could not be read: default/a"},
+		{"get pods -n broken -o json", cli.ExitFailure, func(out string) bool { return strings.Contains(out, `"items": []`) }, "1 of 1 objects could not be read: default/a"},
+		{"get pods -o keys", cli.ExitOK, func(out string) bool { return out == "default/a\ndefault/b\ndefault/c\n" }, ""}, // nothing is missing
+		{"watch pods -o json", cli.ExitFailure, func(out string) bool {
 			return strings.HasPrefix(out, `{"type":"ADDED","key":"default/a","quarantined":true,"object":{"key":"default/a"}}`+"\n"+`{"type":"ADDED","key":"default/b","object":{"api`)
 		}, "the end"},
-		{"watch pods", exitFailure, func(out string) bool {
+		{"watch pods", cli.ExitFailure, func(out string) bool {
 			first, rest, _ := strings.Cut(out, "\n")
 			return strings.Contains(first, "cannot be read") && strings.Contains(rest, "NAMESPACE") && strings.Contains(rest, "b")
 		}, "the end"},

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/deltaplane/deltaplane/client"
+	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 )
 
@@ -39,14 +40,14 @@ func serveQueue(t *testing.T, more ...string) *servedQueue {
 	t.Cleanup(func() {
 		conn.Close()
 		cancel()
-		if code := <-done; code != exitOK {
+		if code := <-done; code != cli.ExitOK {
 			t.Errorf("serve queue ended with %d:\n%s", code, &out)
 		}
 	})
 	s := &servedQueue{t, addr, conn}
 	until(t, func() bool {
 		_, _, code := s.try("queue", "ls")
-		return code == exitOK
+		return code == cli.ExitOK
 	})
 	return s
 }
@@ -59,7 +60,7 @@ func (s *servedQueue) try(args ...string) (stdout, stderr string, code int) {
 func (s *servedQueue) must(args ...string) string {
 	s.t.Helper()
 	out, errs, code := s.try(args...)
-	if code != exitOK {
+	if code != cli.ExitOK {
 		s.t.Fatalf("%v exited with %d: %s", args, code, errs)
 	}
 	return out
@@ -92,7 +93,7 @@ func TestQueueConfigureChangesWhatItIsTold(t *testing.T) {
 	contains(t, out, "Lease duration:     40s", "Max lease:          40s")
 	out = s.must("queue", "configure", "dev/a", "--max-lease", "2m")
 	contains(t, out, "Lease duration:     40s", "Max lease:          2m0s")
-	s.refuses(exitUsage, "config.max_lease: 10s is not between the lease duration, 40s, and 1 h", "queue", "configure", "dev/a", "--max-lease", "10s")
+	s.refuses(cli.ExitUsage, "config.max_lease: 10s is not between the lease duration, 40s, and 1 h", "queue", "configure", "dev/a", "--max-lease", "10s")
 	contains(t, s.must("queue", "configure", "dev/a", "--max-deliveries", "5"), "Max deliveries:     5", "Max retries:        7")
 	out = s.must("queue", "configure", "dev/a", "--dispatch-limiter", "none", "--absorb-delays", "--max-processing", "1h")
 	contains(t, out, "dev/a configured", "exponential:1s,1m0s+bucket:10,100@30s", "Max processing:     1h0m0s", "Max retries:        7")
@@ -112,34 +113,19 @@ func TestQueueConfigureChangesWhatItIsTold(t *testing.T) {
 	}
 	contains(t, s.must("queue", "ls"), "PARTITIONS", "dev/a", "open")
 
-	s.refuses(exitUsage, "--rate-limiter", "queue", "configure", "dev/a", "--rate-limiter", "quick")
-	s.refuses(exitUsage, "--durability", "queue", "configure", "dev/a", "--durability", "hope", "--rate-limiter", "bucket:x,1")
-	s.refuses(exitUsage, "is the configuration of dev/a", "queue", "configure", "dev/b", "-f", file)
-	s.refuses(exitUsage, "nonexistent", "queue", "configure", "dev/b", "-f", "/nonexistent")
-	s.refuses(exitRefused, "PARTITIONS_FIXED", "queue", "configure", "dev/a", "--partitions", "3")
-	s.refuses(exitUsage, "-2 is not between 0 (any number) and 2^30", "queue", "configure", "dev/a", "--max-retries", "-2")
+	s.refuses(cli.ExitUsage, "--rate-limiter", "queue", "configure", "dev/a", "--rate-limiter", "quick")
+	s.refuses(cli.ExitUsage, "--durability", "queue", "configure", "dev/a", "--durability", "hope", "--rate-limiter", "bucket:x,1")
+	s.refuses(cli.ExitUsage, "is the configuration of dev/a", "queue", "configure", "dev/b", "-f", file)
+	s.refuses(cli.ExitUsage, "nonexistent", "queue", "configure", "dev/b", "-f", "/nonexistent")
+	s.refuses(cli.ExitRefused, "PARTITIONS_FIXED", "queue", "configure", "dev/a", "--partitions", "3")
+	s.refuses(cli.ExitUsage, "-2 is not between 0 (any number) and 2^30", "queue", "configure", "dev/a", "--max-retries", "-2")
 	if err := os.WriteFile(file, []byte("max_retires: 3\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s.refuses(exitUsage, "max_retires", "queue", "configure", "dev/a", "-f", file)
+	s.refuses(cli.ExitUsage, "max_retires", "queue", "configure", "dev/a", "-f", file)
 	out, errs, code := command(t.Context(), `{"lease_duration":"45s"}`, "queue", "configure", "dev/c", "-f", "-", "--queue-url", s.addr)
-	if code != exitOK || !strings.Contains(out, "45s") {
+	if code != cli.ExitOK || !strings.Contains(out, "45s") {
 		t.Errorf("from standard input: %d %s%s", code, out, errs)
-	}
-}
-
-func TestLimitersAreReadAsTheyAreWritten(t *testing.T) {
-	t.Parallel()
-	for _, text := range []string{"exponential:5ms,16m40s", "bucket:0.5,1", "fast-slow:5ms,10s,3", "fast-slow:1ms,2s,3+bucket:10,100", "exponential:5ms,1m0s+bucket:10,100@30s"} {
-		limiter, err := parseLimiter(text)
-		if err != nil || formatLimiter(limiter) != text {
-			t.Errorf("%q is %q, %v", text, formatLimiter(limiter), err)
-		}
-	}
-	for _, text := range []string{"", "exponential", "exponential:5ms", "exponential:x,1s", "bucket:1", "bucket:1,y", "fast-slow:1s,2s,z", "bucket:1,1@soon", "bucket:1,1+"} {
-		if limiter, err := parseLimiter(text); err == nil {
-			t.Errorf("%q is taken for %v", text, limiter)
-		}
 	}
 }
 
@@ -149,7 +135,7 @@ func TestAnOperatorChangesKeysByTheCommandLine(t *testing.T) {
 	s.must("queue", "configure", "dev/a", "--max-retries", "1", "--rate-limiter", "exponential:1h,1h")
 	s.must("queue", "add", "dev/a", "one", "two", "three", "--after", "1h")
 	out, errs, code := s.try("queue", "items", "dev/a", "--state", "delayed", "--limit", "2")
-	if code != exitOK || strings.Count(out, "\n") != 3 {
+	if code != cli.ExitOK || strings.Count(out, "\n") != 3 {
 		t.Fatalf("two items of three: %d\n%s%s", code, out, errs)
 	}
 	_, token, _ := strings.Cut(errs, "--page-token ")
@@ -157,7 +143,7 @@ func TestAnOperatorChangesKeysByTheCommandLine(t *testing.T) {
 	if out := s.must("queue", "items", "dev/a", "--state", "delayed", "--page-token", token); strings.Count(out, "\n") != 2 {
 		t.Errorf("the next page is\n%s", out)
 	}
-	if out, errs, code := s.try("queue", "retry", "dev/a", "one", "absent"); out != "one done\nabsent unchanged\n" || code != exitNotFound || !strings.Contains(errs, `"absent"`) {
+	if out, errs, code := s.try("queue", "retry", "dev/a", "one", "absent"); out != "one done\nabsent unchanged\n" || code != cli.ExitNotFound || !strings.Contains(errs, `"absent"`) {
 		t.Errorf("retry: exit %d, printed %q, said %s", code, out, errs)
 	}
 	contains(t, s.must("queue", "describe", "dev/a", "one"), "State:", "ready", "EVENT", "added")
@@ -186,8 +172,8 @@ func TestAnOperatorChangesKeysByTheCommandLine(t *testing.T) {
 	worked := make(chan error, 1)
 	go func() { worked <- w.Run(ctx) }()
 	<-held
-	s.refuses(exitRefused, "held by a worker", "queue", "delete", "dev/a", "one")
-	s.refuses(exitRefused, `1 of queue "dev/a"`, "queue", "remove", "dev/a")
+	s.refuses(cli.ExitRefused, "held by a worker", "queue", "delete", "dev/a", "one")
+	s.refuses(cli.ExitRefused, `1 of queue "dev/a"`, "queue", "remove", "dev/a")
 	s.must("queue", "pause", "dev/a")
 	contains(t, s.must("queue", "ls"), "paused")
 	if out := s.must("queue", "release", "dev/a", "one"); out != "one done\n" {
@@ -199,13 +185,13 @@ func TestAnOperatorChangesKeysByTheCommandLine(t *testing.T) {
 	s.must("queue", "add", "dev/a", "soon", "--after", "50s")
 	s.must("queue", "add", "dev/a", "tonight", "--after", "10h")
 	_, errs, code = s.try("queue", "drain", "dev/a", "--wait", "200ms")
-	if code != exitUnavailable || !strings.Contains(errs, "not drained within 200ms: waits for one (ready), soon (delayed)\n") {
+	if code != cli.ExitUnavailable || !strings.Contains(errs, "not drained within 200ms: waits for one (ready), soon (delayed)\n") {
 		t.Errorf("drain: exit %d, said %s; want the keys it waits for, and not that of tonight", code, errs)
 	}
 	if out, _, _ := s.try("queue", "drain", "dev/a", "--wait", "200ms", "-o", "json"); !strings.Contains(out, `"waits_for":["one (ready)","soon (delayed)"]`) {
 		t.Errorf("drain -o json printed %s; want the keys it waits for", out)
 	}
-	s.refuses(exitUnavailable, "tonight (delayed)", "queue", "drain", "dev/a", "--wait", "200ms", "--due-within", "-1s")
+	s.refuses(cli.ExitUnavailable, "tonight (delayed)", "queue", "drain", "dev/a", "--wait", "200ms", "--due-within", "-1s")
 	s.must("queue", "delete", "dev/a", "soon")
 	stop()
 	if err := <-worked; err != nil {
@@ -218,8 +204,8 @@ func TestAnOperatorChangesKeysByTheCommandLine(t *testing.T) {
 	if out := s.must("queue", "drain", "dev/a", "-o", "json"); !strings.Contains(out, `"drained":true`) {
 		t.Errorf("drain -o json printed %q", out)
 	}
-	s.refuses(exitRefused, "QUEUE_CLOSED", "queue", "add", "dev/a", "x")
-	s.refuses(exitNotFound, "there are: dev/a", "queue", "describe", "dev/b", "x")
+	s.refuses(cli.ExitRefused, "QUEUE_CLOSED", "queue", "add", "dev/a", "x")
+	s.refuses(cli.ExitNotFound, "there are: dev/a", "queue", "describe", "dev/b", "x")
 	contains(t, s.must("queue", "ls"), "closed, paused")
 	s.must("queue", "resume", "dev/a")
 	s.must("queue", "open", "dev/a")
@@ -228,14 +214,14 @@ func TestAnOperatorChangesKeysByTheCommandLine(t *testing.T) {
 	if out := s.must("queue", "remove", "dev/a"); out != "dev/a removed\n" {
 		t.Errorf("remove printed %q", out)
 	}
-	s.refuses(exitNotFound, "QUEUE_NOT_FOUND", "queue", "add", "dev/a", "x")
-	s.refuses(exitNotFound, "QUEUE_NOT_FOUND", "queue", "remove", "dev/a", "--force")
-	s.refuses(exitNotFound, "there are: none yet", "queue", "remove", "dev/a")
-	s.refuses(exitNotFound, "QUEUE_NOT_FOUND", "queue", "pause", "none")
-	s.refuses(exitUsage, "name keys", "queue", "retry", "dev/a")
-	s.refuses(exitUsage, "name keys", "queue", "retry", "dev/a", "x", "--state", "dead")
-	s.refuses(exitUsage, "--state", "queue", "delete", "dev/a", "--state", "asleep")
-	s.refuses(exitUsage, "--limit", "queue", "items", "dev/a", "--limit", "-1")
+	s.refuses(cli.ExitNotFound, "QUEUE_NOT_FOUND", "queue", "add", "dev/a", "x")
+	s.refuses(cli.ExitNotFound, "QUEUE_NOT_FOUND", "queue", "remove", "dev/a", "--force")
+	s.refuses(cli.ExitNotFound, "there are: none yet", "queue", "remove", "dev/a")
+	s.refuses(cli.ExitNotFound, "QUEUE_NOT_FOUND", "queue", "pause", "none")
+	s.refuses(cli.ExitUsage, "name keys", "queue", "retry", "dev/a")
+	s.refuses(cli.ExitUsage, "name keys", "queue", "retry", "dev/a", "x", "--state", "dead")
+	s.refuses(cli.ExitUsage, "--state", "queue", "delete", "dev/a", "--state", "asleep")
+	s.refuses(cli.ExitUsage, "--limit", "queue", "items", "dev/a", "--limit", "-1")
 }
 
 func TestDeadKeysAreListedWithTheirReasonAndRunAgain(t *testing.T) {
@@ -276,7 +262,7 @@ func TestBackoffEntriesByTheCommandLine(t *testing.T) {
 		t.Errorf("reset printed %q", out)
 	}
 	contains(t, s.must("queue", "backoff", "get", "dev/a", "y"), "y    1m0s")
-	s.refuses(exitNotFound, `"x"`, "queue", "backoff", "get", "dev/a", "x", "y") // x begins anew
+	s.refuses(cli.ExitNotFound, `"x"`, "queue", "backoff", "get", "dev/a", "x", "y") // x begins anew
 	if text := s.must("queue", "backoff", "get", "dev/a", "y", "-o", "json"); !json.Valid([]byte(text)) {
 		t.Errorf("get -o json printed\n%s", text)
 	}
@@ -286,8 +272,8 @@ func TestBackoffEntriesByTheCommandLine(t *testing.T) {
 	if out := s.must("queue", "backoff", "gc", "dev/a"); out != "0 entries dropped\n" {
 		t.Errorf("gc printed %q", out)
 	}
-	s.refuses(exitUsage, "--event-time", "queue", "backoff", "next", "dev/a", "x", "--event-time", "noon")
-	s.refuses(exitUsage, "ids", "queue", "backoff", "get", "dev/a", "")
+	s.refuses(cli.ExitUsage, "--event-time", "queue", "backoff", "next", "dev/a", "x", "--event-time", "noon")
+	s.refuses(cli.ExitUsage, "ids", "queue", "backoff", "get", "dev/a", "")
 }
 
 func TestQueueArgumentsAreCompleted(t *testing.T) {
@@ -306,7 +292,7 @@ func TestQueueArgumentsAreCompleted(t *testing.T) {
 		{[]string{"queue", "pause", "--queue-url", "127.0.0.1:1", ""}, ":4\n"},
 	} {
 		out, _, code := command(t.Context(), "", append([]string{"__complete"}, x.args...)...)
-		if code != exitOK || !strings.HasPrefix(out, x.want) {
+		if code != cli.ExitOK || !strings.HasPrefix(out, x.want) {
 			t.Errorf("%v offers %q with code %d, want %q", x.args, out, code, x.want)
 		}
 	}
@@ -345,9 +331,9 @@ func TestBadAddsAreWrongUsage(t *testing.T) {
 	t.Parallel()
 	s := serveQueue(t)
 	s.must("queue", "configure", "dev/a")
-	s.refuses(exitUsage, "--after and --rate-limited", "queue", "add", "dev/a", "k", "--after", "1s", "--rate-limited")
-	s.refuses(exitUsage, `"\xff" is not UTF-8`, "queue", "add", "dev/a", "\xff")
-	s.refuses(exitUsage, `"\xff" is not UTF-8`, "queue", "describe", "dev/a", "\xff")
+	s.refuses(cli.ExitUsage, "--after and --rate-limited", "queue", "add", "dev/a", "k", "--after", "1s", "--rate-limited")
+	s.refuses(cli.ExitUsage, `"\xff" is not UTF-8`, "queue", "add", "dev/a", "\xff")
+	s.refuses(cli.ExitUsage, `"\xff" is not UTF-8`, "queue", "describe", "dev/a", "\xff")
 }
 
 func TestServeQueueFindsRedisBehindSentinelsAndInACluster(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
@@ -56,7 +57,7 @@ func TestAWrongAddressSaysWhatWasExpectedAndWhatIsThere(t *testing.T) {
 	} {
 		flag := x.line[strings.LastIndex(x.line, "--"):]
 		_, errs, code := command(t.Context(), "", append(strings.Fields(x.line), x.address)...)
-		if code != exitUnavailable || !strings.Contains(errs, x.says) || !strings.Contains(errs, "service at "+x.address+" ("+flag+")") {
+		if code != cli.ExitUnavailable || !strings.Contains(errs, x.says) || !strings.Contains(errs, "service at "+x.address+" ("+flag+")") {
 			t.Errorf("%s: exit %d, said %s; want %q", x.line, code, errs, x.says)
 		}
 	}

@@ -5,9 +5,15 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime/debug"
 
 	"github.com/spf13/cobra"
+
+	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/ask"
+	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/change"
+	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
+	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/inspect"
+	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/queues"
+	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/serve"
 )
 
 // streams are the process's standard streams, replaced in tests.
@@ -17,18 +23,15 @@ type streams struct {
 	Err io.Writer
 }
 
-// version is set by the linker in released binaries; otherwise the module's build information is shown.
-var version string
-
 // run executes one command line and returns its exit code. It never exits the process.
 func run(ctx context.Context, args []string, io streams) int {
 	root := newRoot(io)
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
-	if err != nil && !cancelled(err) {
-		fmt.Fprintln(io.Err, "deltaplane: "+listenFlag(cmd.Flags(), err)+message(err))
+	if err != nil && !cli.Cancelled(err) {
+		fmt.Fprintln(io.Err, "deltaplane: "+cli.ListenFlag(cmd.Flags(), err)+cli.Message(err))
 	}
-	return exitCode(err)
+	return cli.ExitCode(err)
 }
 
 func newRoot(io streams) *cobra.Command {
@@ -51,58 +54,27 @@ Exit codes: 0 success, 1 failure, 2 wrong usage, 3 not found, 4 a service cannot
 reached or is not ready, 5 refused (conflict, precondition or no permission).`,
 		SilenceUsage:      true,
 		SilenceErrors:     true,
-		Version:           buildVersion(),
-		PersistentPreRunE: applySettings(os.LookupEnv),
+		Version:           cli.BuildVersion(),
+		PersistentPreRunE: cli.ApplySettings(os.LookupEnv),
 	}
 	root.SetIn(io.In)
 	root.SetOut(io.Out)
 	root.SetErr(io.Err)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &cli.UsageError{Err: err} })
 	root.PersistentFlags().String("config", "", "YAML `file` of settings; its keys are flag names")
 	root.AddGroup(
 		&cobra.Group{ID: "run", Title: "Run:"},
 		&cobra.Group{ID: "ask", Title: "Ask and change:"},
 	)
-	for _, c := range []*cobra.Command{newUp(), newServe()} {
+	for _, c := range []*cobra.Command{serve.NewUp(), serve.NewServe()} {
 		c.GroupID = "run"
 		root.AddCommand(c)
 	}
 	for _, c := range []*cobra.Command{
-		newGet(), newDescribe(), newLogs(), newWatch(), newReflection(), newIndex(), newQueue(), newStatus(), newApply(), newDelete(), newNode(), newDemo(), newHealth(),
+		ask.NewGet(), inspect.NewDescribe(), inspect.NewLogs(), ask.NewWatch(), inspect.NewReflection(), ask.NewIndex(), queues.NewQueue(), inspect.NewStatus(), change.NewApply(), change.NewDelete(), change.NewNode(), change.NewDemo(), inspect.NewHealth(),
 	} {
 		c.GroupID = "ask"
 		root.AddCommand(c)
 	}
 	return root
-}
-
-func buildVersion() string {
-	if version != "" {
-		return version
-	}
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "(devel)"
-}
-
-// args wraps cobra's argument checks so that a wrong number of arguments is a usage error.
-func args(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, a []string) error {
-		if err := check(cmd, a); err != nil {
-			return &usageError{fmt.Errorf("%w\nusage: %s", err, cmd.UseLine())}
-		}
-		return nil
-	}
-}
-
-// group makes a command that only holds others show its help, and refuse one it does not hold.
-func group(cmd *cobra.Command) {
-	cmd.Args = func(cmd *cobra.Command, a []string) error {
-		if len(a) > 0 {
-			return &usageError{fmt.Errorf("unknown command %q for %q", a[0], cmd.CommandPath())}
-		}
-		return nil
-	}
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 }

@@ -1,0 +1,122 @@
+package serve
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/deltaplane/deltaplane/services/queue"
+)
+
+// queueFlags say where queues are kept.
+type queueFlags struct {
+	config       queue.Config
+	password     string // files
+	sentinel     string
+	ca           string
+	cert, key    string
+	redisTLSName string
+}
+
+func (q *queueFlags) register(flags *pflag.FlagSet) {
+	flags.StringVar(&q.config.RedisURL, "redis-url", "", "`URL` of the Redis that keeps the queues, see \"serve queue --help\" (default: queues are kept in memory)")
+	flags.StringVar(&q.config.RedisUsername, "redis-username", "", "`user` Redis knows this service as, in place of the URL's")
+	flags.StringVar(&q.password, "redis-password-file", "", "`file` with the password of Redis, in place of the URL's")
+	flags.StringVar(&q.config.RedisSentinelUsername, "redis-sentinel-username", "", "`user` the sentinels know this service as")
+	flags.StringVar(&q.sentinel, "redis-sentinel-password-file", "", "`file` with the password of the sentinels")
+	flags.StringVar(&q.ca, "redis-tls-ca", "", "PEM `file` of the authorities that sign the certificate of Redis (default: the system's)")
+	flags.StringVar(&q.cert, "redis-tls-cert", "", "PEM `file` of the certificate shown to Redis")
+	flags.StringVar(&q.key, "redis-tls-key", "", "PEM `file` of its key")
+	flags.StringVar(&q.redisTLSName, "redis-tls-server-name", "", "`name` the certificate of Redis must have (default: the host's)")
+	flags.StringVar(&q.config.RedisPrefix, "redis-prefix", "dp", "`text` every Redis key begins with")
+	flags.BoolVar(&q.config.AllowEviction, "redis-allow-eviction", false, "permit a Redis that evicts keys, which can lose queues silently")
+	flags.BoolVar(&q.config.Fsync, "queue-fsync", false, "acknowledge only what is on disk (memory engine)")
+	flags.IntVar(&q.config.HistoryKeys, "queue-history-keys", 100_000, "keys whose last 8 events are remembered for \"queue describe\", about 400 bytes each; below zero for none")
+	flags.IntVar(&q.config.MaxPending, "queue-max-pending", 100_000, "operations of one partition that may wait for the store before more are refused")
+	flags.IntVar(&q.config.MaxQueues, "queue-max-queues", 10_000, "queues that may be made; further ones are refused with TOO_MANY_QUEUES, those that exist go on")
+	flags.IntVar(&q.config.MaxSessions, "queue-max-sessions", 100_000, "sessions that are remembered; at the limit those that nobody uses are forgotten, and further ones are refused with TOO_MANY_SESSIONS")
+	flags.DurationVar(&q.config.ExpireAfter, "queue-expire-after", 0, "delete a queue with its configuration once it is empty and nobody has used it for this long, on any server: no call but a look at it, no open stream on it; 1m at least (default 0: never)")
+}
+
+var redisSchemes = []string{"redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"}
+
+// check reports every fault of the flags together. It names no URL: that may hold a password.
+func (q *queueFlags) check() error {
+	errs := []error{q.config.Validate()}
+	scheme, _, ok := strings.Cut(q.config.RedisURL, "://")
+	ok = ok && slices.Contains(redisSchemes, scheme)
+	if _, err := url.Parse(q.config.RedisURL); !strings.Contains(scheme, "+") { // several hosts are not what URLs have
+		ok = ok && err == nil
+	}
+	if q.config.RedisURL != "" && !ok {
+		errs = append(errs, errors.New("--redis-url is not redis://[user:password@]host:port[/db], redis+sentinel://host,host/master or redis+cluster://host,host (or rediss)"))
+	}
+	secured := strings.HasPrefix(scheme, "rediss")
+	for flag, value := range map[string]string{
+		"redis-username": q.config.RedisUsername, "redis-password-file": q.password,
+		"redis-sentinel-username": q.config.RedisSentinelUsername, "redis-sentinel-password-file": q.sentinel,
+		"redis-tls-ca": q.ca, "redis-tls-cert": q.cert, "redis-tls-key": q.key, "redis-tls-server-name": q.redisTLSName,
+	} {
+		switch {
+		case value == "":
+		case q.config.RedisURL == "":
+			errs = append(errs, fmt.Errorf("--%s is for a Redis: set --redis-url as well", flag))
+		case strings.HasPrefix(flag, "redis-tls-") && !secured:
+			errs = append(errs, fmt.Errorf("--%s has no effect without TLS: write --redis-url with rediss", flag))
+		}
+	}
+	if (q.cert == "") != (q.key == "") {
+		errs = append(errs, errors.New("--redis-tls-cert and --redis-tls-key need one another"))
+	}
+	slices.SortStableFunc(errs, func(a, b error) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+	return errors.Join(errs...)
+}
+
+// readSecrets reads the files that the flags name. All faults are reported together.
+func (q *queueFlags) readSecrets(c *queue.Config) error {
+	var errs []error
+	read := func(flag, path string) string {
+		if path == "" {
+			return ""
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--%s: %w", flag, err))
+			return ""
+		}
+		if len(strings.TrimSpace(string(text))) == 0 {
+			errs = append(errs, fmt.Errorf("--%s: %s is empty", flag, path))
+		}
+		return string(text)
+	}
+	if q.password != "" {
+		c.RedisPassword = strings.TrimSpace(read("redis-password-file", q.password))
+	}
+	if q.sentinel != "" {
+		c.RedisSentinelPassword = strings.TrimSpace(read("redis-sentinel-password-file", q.sentinel))
+	}
+	if q.ca != "" || q.cert != "" || q.redisTLSName != "" {
+		c.RedisTLS = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: q.redisTLSName}
+	}
+	if q.ca != "" {
+		c.RedisTLS.RootCAs = x509.NewCertPool()
+		if pem := read("redis-tls-ca", q.ca); pem != "" && !c.RedisTLS.RootCAs.AppendCertsFromPEM([]byte(pem)) {
+			errs = append(errs, fmt.Errorf("--redis-tls-ca: %s holds no certificate", q.ca))
+		}
+	}
+	if q.cert != "" {
+		pair, err := tls.LoadX509KeyPair(q.cert, q.key)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--redis-tls-cert: %w", err))
+		}
+		c.RedisTLS.Certificates = []tls.Certificate{pair}
+	}
+	return errors.Join(errs...)
+}

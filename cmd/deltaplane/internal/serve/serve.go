@@ -1,0 +1,382 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
+	"github.com/deltaplane/deltaplane/core/taint"
+	"github.com/deltaplane/deltaplane/internal/devcluster"
+	"github.com/deltaplane/deltaplane/internal/kube"
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	"github.com/deltaplane/deltaplane/internal/stream"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/services/indexer"
+	"github.com/deltaplane/deltaplane/services/queue"
+	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/reflector"
+)
+
+// NewServe is the command "serve" and those below it.
+func NewServe() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "serve SERVICE",
+		Short: "Run one service",
+		Long: `Run one service in the foreground until it is interrupted. Services find each other by
+address and may start in any order once NATS (and Redis) can be reached.`,
+	}
+	cmd.AddCommand(newServeReflector(), newServeIndexer(), newServeQueue(), newServeControllers(), newServeNode(), newServeDevcluster())
+	cli.Group(cmd)
+	return cmd
+}
+
+// connectRetry is the pause between attempts to reach a server at the start.
+const connectRetry = 500 * time.Millisecond
+
+// complainEvery is the number of such attempts from one complaint to the next.
+const complainEvery = 10
+
+// natsFlags say where the log is.
+type natsFlags struct {
+	config stream.Config
+	wait   time.Duration
+}
+
+const defaultNATSURL = "nats://127.0.0.1:4222"
+
+func (n *natsFlags) register(flags *pflag.FlagSet, url string) {
+	flags.StringVar(&n.config.URL, "nats-url", url, "`URL` of the NATS server, or several separated by commas")
+	flags.StringVar(&n.config.Credentials, "nats-creds", "", "NATS credentials `file`")
+	flags.DurationVar(&n.wait, "nats-wait", 15*time.Second, "how long to try to reach NATS at the start")
+	flags.IntVar(&n.config.Replicas, "nats-replicas", 1, "replicas of each log, made by the reflector")
+	flags.DurationVar(&n.config.TombstoneTTL, "tombstone-ttl", time.Hour, "how long deletions stay in the log")
+}
+
+// check reports faults that trying again cannot heal. It names no URL: that may hold a password.
+func (n *natsFlags) check() error {
+	for i, one := range strings.Split(n.config.URL, ",") {
+		if one = strings.TrimSpace(one); !strings.Contains(one, "://") {
+			one = "nats://" + one
+		}
+		u, err := url.Parse(one)
+		if err != nil || !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) {
+			return fmt.Errorf("--nats-url: address %d is not nats://host:port (or tls, ws, wss)", i+1)
+		}
+	}
+	var errs []error
+	if n.config.Replicas < 1 || n.config.Replicas > 5 {
+		errs = append(errs, fmt.Errorf("--nats-replicas: %d: want 1 to 5", n.config.Replicas))
+	}
+	if n.config.TombstoneTTL < time.Second {
+		errs = append(errs, fmt.Errorf("--tombstone-ttl: %v: want at least 1s", n.config.TombstoneTTL))
+	}
+	if n.config.Credentials != "" {
+		if _, err := os.Stat(n.config.Credentials); err != nil {
+			errs = append(errs, fmt.Errorf("--nats-creds: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// await returns when the log can be reached, and complains while it cannot.
+func (n *natsFlags) await(ctx context.Context) func(*telemetry.Telemetry) error {
+	return func(tel *telemetry.Telemetry) error {
+		conn, err := n.connect(ctx, "up", tel.Log)
+		if err == nil {
+			conn.Close()
+		}
+		return err
+	}
+}
+
+// connect opens the log for one service.
+func (n *natsFlags) connect(ctx context.Context, service string, log *slog.Logger) (*stream.Conn, error) {
+	c := n.config
+	c.Name, c.Log = "deltaplane-"+service, log
+	deadline := time.Now().Add(n.wait)
+	for attempt := 0; ; attempt++ {
+		conn, err := stream.Connect(ctx, c)
+		if err == nil {
+			return conn, nil
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if time.Now().After(deadline) {
+			return nil, &cli.UnreachableError{What: "NATS (--nats-url)", Err: err}
+		}
+		// Services may start in any order, also before the server they need.
+		if attempt%complainEvery == 0 {
+			log.Warn("cannot reach NATS yet", telemetry.Err(err))
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(connectRetry):
+		}
+	}
+}
+
+// withTelemetry runs a service with its own telemetry, and sends what is left of it at the end.
+func withTelemetry(ctx context.Context, c telemetry.Config, service string, run func(*telemetry.Telemetry) error) error {
+	if c.TraceRatio == 0 { // said so: the default of the flag is 1, and of the configuration too
+		c.TraceRatio = math.SmallestNonzeroFloat64
+	}
+	c.Service, c.Version = service, cli.BuildVersion()
+	tel, err := telemetry.Setup(ctx, c)
+	if err != nil {
+		return &cli.UsageError{Err: err}
+	}
+	err = run(tel)
+	flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
+	defer cancel()
+	return errors.Join(err, tel.Shutdown(flush))
+}
+
+// serving are the flags every `serve` command has.
+type serving struct {
+	telemetry telemetry.Config
+	security  security
+}
+
+func (s *serving) register(flags *pflag.FlagSet, c *rpc.ServerConfig, admin *telemetry.AdminConfig, listen, adminListen string) {
+	registerServer(flags, "", c, admin, listen, adminListen)
+	registerTelemetry(flags, &s.telemetry, "info")
+	s.security.register(flags)
+}
+
+func newServeIndexer() *cobra.Command {
+	var s serving
+	var cfg indexer.Config
+	var log natsFlags
+	cmd := &cobra.Command{
+		Use:   "indexer",
+		Short: "Serve the index: reads of mirrored collections from memory",
+		Long: `Follow every log found in NATS and answer IndexService from memory. A collection is
+served once its current epoch has been read completely; until then its reads fail with
+COLLECTION_NOT_SYNCED. It may start long before the reflector.
+
+With --index-data-dir a restart takes a second or so instead of reading every log from its
+start. The log stays the truth: a checkpoint that is damaged, of another version or too old
+is named in the log and not used. The folder belongs to one process.
+
+--index-memory-budget bounds what collections take, what rings of changes keep for watches
+among it. Beside it requests, page snapshots and the process itself may hold up to about
+576 MiB (about 384 MiB with a budget below 512Mi), messages for watches that lag up to 64 MiB
+for each collection, and a quarter of all that is left for garbage: give a container 1.25
+times the sum, 3.2 GiB for 2Gi, and up to 80 MiB more for each collection that slow watches
+read. The garbage collector is held to that limit, unless GOMEMLIMIT is set; without a budget
+it is not, and the heap may reach twice what lives.
+
+Health and /readyz tell the same: SERVING once every log was read to its end. While NATS is
+away a replica goes on serving what it has, as stale, and /readyz?verbose has that as a
+detail, like checkpoints that cannot be written.
+
+Any number of replicas may serve behind one name. Told to stop, one says NOT_SERVING, goes
+on answering for --drain-grace, then sends watches elsewhere and lets calls finish.`,
+		Args: cli.Args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s.security.apply(&cfg.RPC, &cfg.Admin)
+			return runIndexer(cmd.Context(), cfg, 0, s.telemetry, &log)
+		},
+	}
+	s.register(cmd.Flags(), &cfg.RPC, &cfg.Admin, cli.DefaultIndexAddr, "127.0.0.1:7451")
+	log.register(cmd.Flags(), defaultNATSURL)
+	registerLimits(cmd.Flags(), "", &cfg.RPC, time.Second)
+	registerIndexer(cmd.Flags(), &cfg)
+	cmd.Flags().StringVar(&cfg.DataDir, "index-data-dir", "", "`folder` for checkpoints: a restart reads them, and from the log only what came since (default: none, the whole log is read)")
+	cmd.Flags().StringSliceVar(&cfg.Collections, "collections", nil, "whole `names` of the collections to follow, for example dev/pods.v1 (default: every one that has a log)")
+	cmd.Flags().DurationVar(&cfg.ForgetAfter, "forget-after", 0, "how long a collection whose log was deleted is still served, as stale (default 1m)")
+	registerMemory(cmd.Flags(), &cfg)
+	cmd.Flags().StringVar(&cfg.Replica, "replica", "", "`name` of this replica in answers and page tokens (default: random)")
+	return cmd
+}
+
+func newServeQueue() *cobra.Command {
+	var s serving
+	var q queueFlags
+	cmd := &cobra.Command{
+		Use:   "queue",
+		Short: "Serve the work queues, kept in Redis or in memory",
+		Long: `Serve the work queues. With --redis-url any number of queue services share one store and
+none of them holds anything of its own; without it queues live in this process, and in the
+folder --queue-data-dir names so that they survive it.
+
+Redis may be one server, a master that sentinels watch, or a cluster:
+
+  redis://HOST:PORT[/DB]
+  redis+sentinel://HOST[:PORT],HOST,HOST/MASTER[/DB]
+  redis+cluster://HOST[:PORT],HOST,HOST
+
+and each with TLS: rediss, rediss+sentinel, rediss+cluster. USER:PASSWORD@ may stand before
+the hosts, though --redis-password-file keeps the password out of the list of processes.`,
+		Args: cli.Args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s.security.apply(&q.config.RPC, &q.config.Admin)
+			return runQueue(cmd.Context(), &q, s.telemetry)
+		},
+	}
+	s.register(cmd.Flags(), &q.config.RPC, &q.config.Admin, cli.DefaultQueueAddr, "127.0.0.1:7452")
+	q.register(cmd.Flags())
+	registerLimits(cmd.Flags(), "", &q.config.RPC, 0)
+	cmd.Flags().StringVar(&q.config.DataDir, "queue-data-dir", "", "`folder` that keeps the memory engine's queues (default: memory only)")
+	return cmd
+}
+
+func runQueue(ctx context.Context, q *queueFlags, t telemetry.Config) error {
+	cfg := q.config
+	if err := errors.Join(t.Validate(), q.check(), q.readSecrets(&cfg)); err != nil {
+		return &cli.UsageError{Err: err}
+	}
+	return withTelemetry(ctx, t, "queue", func(tel *telemetry.Telemetry) error {
+		service, err := queue.New(cfg, tel)
+		if err != nil && cfg.RedisURL != "" { // it has not connected yet
+			return &cli.UsageError{Err: fmt.Errorf("--redis-url: %w", err)}
+		}
+		if err != nil {
+			return err
+		}
+		err = service.Run(ctx)
+		for _, unfit := range []error{engine.ErrDenied, engine.ErrUnfit, engine.ErrEviction} {
+			if errors.Is(err, unfit) {
+				return fmt.Errorf("--redis-url: %w", err)
+			}
+		}
+		return err
+	})
+}
+
+// runIndexer runs an indexer in a process whose other parts take about so many bytes.
+func runIndexer(ctx context.Context, cfg indexer.Config, beside int64, t telemetry.Config, log *natsFlags) error {
+	if err := errors.Join(t.Validate(), cfg.Validate(), log.check()); err != nil {
+		return &cli.UsageError{Err: err}
+	}
+	return withTelemetry(ctx, t, "indexer", func(tel *telemetry.Telemetry) error {
+		ctx, stop := context.WithCancel(ctx)
+		defer stop()
+		conn, err := log.connect(ctx, "indexer", tel.Log)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		service, err := indexer.New(cfg, conn, tel)
+		if err != nil {
+			return err
+		}
+		limitMemory(ctx, cfg, beside, service.WatchMemory, tel.Log)
+		return service.Run(ctx)
+	})
+}
+
+func newServeReflector() *cobra.Command {
+	var s serving
+	var r reflecting
+	var log natsFlags
+	var k cli.KubeFlags
+	cmd := &cobra.Command{
+		Use:   "reflector",
+		Short: "Mirror collections of an API server into the log",
+		Long: `List and watch collections of a Kubernetes API server and append what changes to their
+logs in NATS. Of several reflectors of one cluster one leads each collection; the others
+follow its log, and one takes over within a second or so when it dies, without a list. A
+collection that cannot be listed does not hold the others back.
+
+Several clusters are mirrored by one process when --cluster is repeated; credentials, token
+files, plugins, TLS and proxies come from their kubeconfigs, as kubectl takes them. One that
+cannot be reached holds no other back. --resources without a cluster are those of each.
+
+A resource has one form in a cluster. For a second one, such as the pods of one application,
+name the cluster twice; it is then listed and watched twice:
+
+  --cluster prod=$HOME/.kube/config#prod --cluster prod-web=$HOME/.kube/config#prod
+  --resources '{cluster: prod, resource: pods, metadata_only: true}'
+  --resources '{cluster: prod-web, resource: pods, label_selector: app=web}'
+
+With metadata_only the payloads are PartialObjectMetadata: no spec, no status, and indexes of
+them stay empty. What stands in --resources is fixed. More is added with the same words, for
+all reflectors of the log and for good, by "deltaplane reflection add". In a --config file:
+
+  resources:
+  - nodes
+  - {resource: pods, drop_fields: [status.conditions]}`,
+		Args: cli.Args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s.security.apply(&r.config.RPC, &r.config.Admin)
+			if err := errors.Join(r.read(&k), r.config.Validate(), s.telemetry.Validate(), log.check()); err != nil {
+				return &cli.UsageError{Err: err}
+			}
+			client, err := k.Load()
+			if err != nil {
+				return err
+			}
+			return runReflector(cmd.Context(), r.config, s.telemetry, &log, client)
+		},
+	}
+	s.register(cmd.Flags(), &r.config.RPC, &r.config.Admin, cli.DefaultReflectorAddr, "127.0.0.1:7453")
+	log.register(cmd.Flags(), defaultNATSURL)
+	k.Register(cmd.Flags())
+	r.register(cmd.Flags())
+	registerLimits(cmd.Flags(), "", &r.config.RPC, 0)
+	cmd.Flags().DurationVar(&r.config.LeaseTTL, "lease-ttl", 0, "how long a leader that does not renew its lease keeps a collection; the same for all replicas (default 3s)")
+	cmd.Flags().DurationVar(&r.config.LeasePatience, "lease-patience", 0, `how long a leader may leave the pings of the others unanswered, as when its process is stopped
+(default a third of --lease-ttl)`)
+	return cmd
+}
+
+func runReflector(ctx context.Context, cfg reflector.Config, t telemetry.Config, log *natsFlags, client *kube.Client) error {
+	if err := errors.Join(t.Validate(), cfg.Validate(), log.check()); err != nil {
+		return &cli.UsageError{Err: err}
+	}
+	return withTelemetry(ctx, t, "reflector", func(tel *telemetry.Telemetry) error {
+		conn, err := log.connect(ctx, "reflector", tel.Log)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		service, err := reflector.New(cfg, conn, client, tel)
+		if err != nil {
+			return err
+		}
+		return service.Run(ctx)
+	})
+}
+
+func newServeDevcluster() *cobra.Command {
+	var cfg devcluster.Config
+	var tolerations taint.Defaults
+	var t telemetry.Config
+	cmd := &cobra.Command{
+		Use:   "devcluster",
+		Short: "Serve a small Kubernetes API server, for trying things",
+		Long: `Serve a small Kubernetes API server that binds pods to nodes and collects what is owned by
+nothing any more. Its nodes are run by "deltaplane serve node --simulated-nodes".`,
+		Args: cli.Args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg.DefaultTolerations = &tolerations
+			return withTelemetry(cmd.Context(), t, "devcluster", func(tel *telemetry.Telemetry) error {
+				cluster, err := devcluster.New(cfg, tel.Log)
+				if err != nil {
+					return err
+				}
+				return cluster.Run(cmd.Context())
+			})
+		},
+	}
+	registerTelemetry(cmd.Flags(), &t, "info")
+	cmd.Flags().StringVar(&cfg.Listen, "listen", "127.0.0.1:7448", "`address` of the API")
+	cmd.Flags().BoolVar(&cfg.Insecure, "insecure", false, "permit listening beyond loopback; this server authenticates nobody")
+	registerTolerations(cmd.Flags(), &tolerations)
+	cmd.Flags().StringVar(&cfg.DataDir, "data-dir", "", "`folder` that keeps the cluster's state (default: memory only)")
+	return cmd
+}

@@ -1,0 +1,176 @@
+package show
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"sigs.k8s.io/yaml"
+
+	"github.com/deltaplane/deltaplane/cmd/deltaplane/internal/cli"
+	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
+)
+
+var outputs = []string{"table", "wide", "json", "yaml", "name", "keys"}
+
+// CheckOutput refuses a format that a Printer does not know.
+func CheckOutput(format string) error {
+	if !slices.Contains(outputs, format) {
+		return &cli.UsageError{Err: fmt.Errorf("--output %q: want one of %s", format, strings.Join(outputs, ", "))}
+	}
+	return nil
+}
+
+// PrintJSON writes one document for programs, indented.
+func PrintJSON(out io.Writer, document any) error {
+	text, err := json.MarshalIndent(document, "", "  ")
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(out, string(text))
+	return err
+}
+
+// Printer writes objects in one of the formats. Tables and lists are written by flush.
+type Printer struct {
+	out        io.Writer
+	Format     string
+	collection string
+	Table      table
+	columns    []column
+	headers    bool
+	Single     bool // one object was asked for: no list around it
+	items      []json.RawMessage
+	Count      int
+	Err        error
+}
+
+// NewPrinter prints objects of a collection in a format.
+func NewPrinter(out io.Writer, format, collection string, noHeaders bool) *Printer {
+	return &Printer{
+		out: out, Format: format, collection: collection,
+		Table: table{out: out}, headers: !noHeaders,
+	}
+}
+
+// Add takes one object, and prefix cells for tables (the event type of a watch).
+func (p *Printer) Add(o *indexv1.Object, prefix ...string) {
+	p.Count++
+	switch p.Format {
+	case "keys":
+		p.Printf("%s\n", strings.Join(append(prefix, o.GetKey()), " "))
+	case "name":
+		p.Printf("%s\n", strings.Join(append(prefix, p.collection+"/"+o.GetKey()), " "))
+	case "json", "yaml":
+		p.items = append(p.items, o.GetPayload())
+	default:
+		p.row(o, prefix)
+	}
+}
+
+func (p *Printer) row(o *indexv1.Object, prefix []string) {
+	if p.columns == nil {
+		p.columns = columnsOf(o.GetPayload(), p.Format == "wide")
+		if p.headers {
+			var names []string
+			if len(prefix) > 0 {
+				names = append(names, "EVENT")
+			}
+			for _, c := range p.columns {
+				names = append(names, c.name)
+			}
+			p.Table.Row(names)
+		}
+	}
+	cells := slices.Clone(prefix)
+	for _, c := range p.columns {
+		cells = append(cells, c.cell(o))
+	}
+	p.Table.Row(cells)
+}
+
+// Printf writes text between the objects; a fault of the writer is kept for Flush.
+func (p *Printer) Printf(format string, a ...any) {
+	if _, err := fmt.Fprintf(p.out, format, a...); err != nil {
+		p.Err = err
+	}
+}
+
+// Flush writes what is held back: aligned tables, and JSON and YAML documents.
+func (p *Printer) Flush() error {
+	if err := p.Table.flush(); err != nil {
+		return err
+	}
+	if p.Err != nil || (p.Format != "json" && p.Format != "yaml") {
+		return p.Err
+	}
+	var document []byte
+	if p.Single && len(p.items) == 1 {
+		document = p.items[0]
+	} else {
+		if p.items == nil {
+			p.items = []json.RawMessage{}
+		}
+		encoded, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": p.items})
+		if err != nil {
+			return err
+		}
+		document = encoded
+	}
+	return p.Document(document)
+}
+
+// Document prints one JSON document in the format.
+func (p *Printer) Document(document []byte) error {
+	if p.Format == "yaml" {
+		text, err := yaml.JSONToYAML(document)
+		if err != nil {
+			return err
+		}
+		_, err = p.out.Write(text)
+		return err
+	}
+	var indented bytes.Buffer
+	if err := json.Indent(&indented, document, "", "  "); err != nil {
+		return err
+	}
+	indented.WriteByte('\n')
+	_, err := indented.WriteTo(p.out)
+	return err
+}
+
+// PrintMessage writes an answer for programs: one JSON document with proto field names.
+func PrintMessage(out io.Writer, m proto.Message) error {
+	text, err := protojson.MarshalOptions{Multiline: true, UseProtoNames: true, EmitUnpopulated: true}.Marshal(m)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(out, string(text))
+	return err
+}
+
+// OrEmpty is the list, empty where it is nil, which JSON shows as [] and not as null.
+func OrEmpty[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}
+
+// RegisterOutput adds -o to commands that print a table for people and JSON for programs.
+func RegisterOutput(cmd *cobra.Command, output *string) {
+	cmd.Flags().StringVarP(output, "output", "o", "table", "`format`: table or json")
+	check := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, a []string) error {
+		if *output != "table" && *output != "json" {
+			return &cli.UsageError{Err: fmt.Errorf("--output %q: want table or json", *output)}
+		}
+		return check(cmd, a)
+	}
+}
