@@ -29,11 +29,11 @@ func agentFamily() family {
 }
 
 // onBoth runs work on a real containerd, where one can run, and on the simulated runtime.
-func (b *bench) onBoth(ctx context.Context, name string, work func(ctx context.Context, r *agentRig, on string) error) error {
+func onBoth(ctx context.Context, b *bench, name string, work func(ctx context.Context, r *agentRig, on string) error) error {
 	for _, real := range []bool{true, false} {
 		on := map[bool]string{true: "containerd", false: "simulated"}[real]
 		err := func() (err error) {
-			r, err := b.agentRig(ctx, name+"-"+on, real)
+			r, err := newAgentRig(ctx, b, name+"-"+on, real)
 			if err != nil {
 				return err
 			}
@@ -60,7 +60,7 @@ func (b *bench) onBoth(ctx context.Context, name string, work func(ctx context.C
 func exitToStatus(ctx context.Context, b *bench) error {
 	n := pick(b, 20, 60)
 	b.note("exit: pods of one container each that ends after 1 s, one made every 0.8 s on each node in turn (simulated: every 150 ms); from the runtime's finishedAt to the watch event that shows it terminated, by one clock")
-	return b.onBoth(ctx, "exit", func(ctx context.Context, r *agentRig, on string) error {
+	return onBoth(ctx, b, "exit", func(ctx context.Context, r *agentRig, on string) error {
 		for node, events := range map[string]bool{"relisting": false, "streaming": true} {
 			if _, err := r.agent(ctx, node, events, 0, 0); err != nil {
 				return err
@@ -137,7 +137,7 @@ func relistCost(ctx context.Context, b *bench) error {
 		var mean, p99 float64
 		for _, events := range []bool{false, true} {
 			err := func() (err error) {
-				r, err := b.agentRig(ctx, fmt.Sprintf("relist-%d-%t", n, events), false)
+				r, err := newAgentRig(ctx, b, fmt.Sprintf("relist-%d-%t", n, events), false)
 				if err != nil {
 					return err
 				}
@@ -188,7 +188,7 @@ func relistCost(ctx context.Context, b *bench) error {
 // hungCall lets the runtime never answer about one pod, and measures what that does to the others.
 func hungCall(ctx context.Context, b *bench) (err error) {
 	n := pick(b, 20, 60)
-	r, err := b.agentRig(ctx, "hung", false)
+	r, err := newAgentRig(ctx, b, "hung", false)
 	if err != nil {
 		return err
 	}
@@ -246,7 +246,7 @@ func hungCall(ctx context.Context, b *bench) (err error) {
 // podsAtOnce makes 110 pods in one go.
 func podsAtOnce(ctx context.Context, b *bench) error {
 	n := pick(b, 20, 110)
-	return b.onBoth(ctx, "start", func(ctx context.Context, r *agentRig, on string) error {
+	return onBoth(ctx, b, "start", func(ctx context.Context, r *agentRig, on string) error {
 		c, err := r.agent(ctx, "fresh", true, 0, 0)
 		if err != nil {
 			return err

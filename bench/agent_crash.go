@@ -15,7 +15,7 @@ func restartSchedule(ctx context.Context, b *bench) error {
 	initial, limit := pick(b, time.Second, 10*time.Second), pick(b, 10*time.Second, 300*time.Second)
 	const restarts = 4
 	b.note("crash: a container that ends with 1 after 200 ms, 3 pods on each of two nodes; back-off of %v doubling up to %v; late is from the end of the instance before, beyond the delay that is due, to when the next is created, by the runtime's times", initial, limit)
-	return b.onBoth(ctx, "crash", func(ctx context.Context, r *agentRig, on string) error {
+	return onBoth(ctx, b, "crash", func(ctx context.Context, r *agentRig, on string) error {
 		pods := map[string][]string{}
 		for node, events := range map[string]bool{"relisting": false, "streaming": true} {
 			if _, err := r.agent(ctx, node, events, initial, limit); err != nil {

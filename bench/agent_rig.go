@@ -37,9 +37,9 @@ type agentRig struct {
 	n     int // pods made
 }
 
-// agentRig starts a runtime, real when that is asked for, with everything but agents.
+// newAgentRig starts a runtime, real when that is asked for, with everything but agents.
 // The error is containerd.ErrMissing where no real one can run.
-func (b *bench) agentRig(ctx context.Context, name string, real bool) (r *agentRig, err error) {
+func newAgentRig(ctx context.Context, b *bench, name string, real bool) (r *agentRig, err error) {
 	r = &agentRig{b: b}
 	defer func() {
 		if err != nil {
@@ -68,7 +68,7 @@ func (b *bench) agentRig(ctx context.Context, name string, real bool) (r *agentR
 	if r.cri, err = cri.Dial(ctx, r.at); err != nil {
 		return r, err
 	}
-	if r.plane, err = b.plane(ctx, name, planeConfig{}); err != nil {
+	if r.plane, err = startPlane(ctx, b, name, planeConfig{}); err != nil {
 		return r, err
 	}
 	if r.pods, err = watchPods(ctx, r.plane.kube); err != nil {

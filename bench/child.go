@@ -59,11 +59,11 @@ type usage struct {
 	PeakRSS int64         `json:"peak_rss"` // bytes; 0 where /proc does not say
 }
 
-// serveChild runs a servant until in ends.
-func serveChild(ctx context.Context, kind string, in io.Reader, out io.Writer) error {
-	start, ok := servants()[kind]
+// serveChild runs a servant of one of the kinds until in ends.
+func serveChild(ctx context.Context, kinds map[string]makeServant, kind string, in io.Reader, out io.Writer) error {
+	start, ok := kinds[kind]
 	if !ok {
-		return fmt.Errorf("unknown child %q, want one of %s", kind, strings.Join(slices.Sorted(maps.Keys(servants())), ", "))
+		return fmt.Errorf("unknown child %q, want one of %s", kind, strings.Join(slices.Sorted(maps.Keys(kinds)), ", "))
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -16,7 +16,7 @@ func TestAChildAnswersCallsUntilItsInputEnds(t *testing.T) {
 {"op":"frob"}
 `)
 	var out bytes.Buffer
-	if err := serveChild(t.Context(), "pipeline", in, &out); err != nil {
+	if err := serveChild(t.Context(), servants(), "pipeline", in, &out); err != nil {
 		t.Fatal(err)
 	}
 	answers := json.NewDecoder(&out)
@@ -37,11 +37,11 @@ func TestAChildAnswersCallsUntilItsInputEnds(t *testing.T) {
 
 func TestAChildOfUnknownKindOrThatCannotStartSaysSo(t *testing.T) {
 	t.Parallel()
-	if err := serveChild(t.Context(), "frob", strings.NewReader("{}"), &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "informer") {
+	if err := serveChild(t.Context(), servants(), "frob", strings.NewReader("{}"), &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "informer") {
 		t.Errorf("unknown child = %v, want the kinds there are", err)
 	}
 	var out bytes.Buffer
-	if err := serveChild(t.Context(), "pipeline", strings.NewReader(`{"part":"frob"}`), &out); err != nil {
+	if err := serveChild(t.Context(), servants(), "pipeline", strings.NewReader(`{"part":"frob"}`), &out); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(out.String(), "unknown part") {

@@ -39,8 +39,8 @@ type published struct {
 }
 
 // publishInto publishes a population into a log of its own.
-func (b *bench) publishInto(ctx context.Context, name string, cfg sourceConfig) (*published, error) {
-	log, url, err := b.startLog(ctx, name)
+func publishInto(ctx context.Context, b *bench, name string, cfg sourceConfig) (*published, error) {
+	log, url, err := startLog(ctx, b, name)
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +58,7 @@ func (r *published) close() error { return errors.Join(r.source.stop(), r.log.st
 
 // replica starts an indexer on the rig's log.
 func (r *published) replica(ctx context.Context, b *bench, at place, tier indexer.Tier) (*replica, error) {
-	return b.startReplica(ctx, at, replicaConfig{NATS: r.nats, Collection: r.name, Tier: tier})
+	return spawnReplica(ctx, b, at, replicaConfig{NATS: r.nats, Collection: r.name, Tier: tier})
 }
 
 // verify compares an indexer with the source.

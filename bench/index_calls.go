@@ -16,7 +16,7 @@ import (
 // one core of the server could answer in a second. The echoes run in the process
 // of the raw tier's indexer: the same heap, the same collector.
 func indexCalls(ctx context.Context, b *bench) (err error) {
-	r, err := b.readRig(ctx, "reads")
+	r, err := newReadRig(ctx, b, "reads")
 	if err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func indexCalls(ctx context.Context, b *bench) (err error) {
 	} else {
 		sides = append(sides, queryTurn(b, raw, q.keys))
 	}
-	compact, err := b.compactReplica(ctx, r.published)
+	compact, err := compactReplica(ctx, b, r.published)
 	if err != nil {
 		missing = errors.Join(missing, err)
 	} else {
@@ -80,7 +80,7 @@ func indexCalls(ctx context.Context, b *bench) (err error) {
 
 // compactReplica starts an indexer of the compact tier and waits until it has
 // compressed everything.
-func (b *bench) compactReplica(ctx context.Context, r *published) (*replica, error) {
+func compactReplica(ctx context.Context, b *bench, r *published) (*replica, error) {
 	began := time.Now()
 	x, err := r.replica(ctx, b, place{pinned: true}, indexer.TierCompact)
 	if err != nil {
@@ -188,7 +188,7 @@ func ghzCalls(ctx context.Context, b *bench, x *replica, q questions) error {
 	} {
 		f := compare("ghz, "+row.name+", raw tier", "calls/s", t.of(row.side, "rate"), "Health/Check", t.of("health", "rate"), nil)
 		b.add(f.with("p50", "ms", t.of(row.side, "p50")).with("p99", "ms", t.of(row.side, "p99")))
-		b.noteCut(row.name, t.of(row.side, "cut"))
+		noteCut(b, row.name, t.of(row.side, "cut"))
 	}
 	return nil
 }

@@ -21,14 +21,14 @@ type readRig struct {
 	questions questions
 }
 
-func (b *bench) readRig(ctx context.Context, name string) (r *readRig, err error) {
+func newReadRig(ctx context.Context, b *bench, name string) (r *readRig, err error) {
 	r = &readRig{}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, r.close())
 		}
 	}()
-	if r.published, err = b.publishInto(ctx, name, sourceConfig{Objects: pick(b, 3000, 9990), Templates: pick(b, 500, 600)}); err != nil {
+	if r.published, err = publishInto(ctx, b, name, sourceConfig{Objects: pick(b, 3000, 9990), Templates: pick(b, 500, 600)}); err != nil {
 		return r, err
 	}
 	if r.raw, err = r.replica(ctx, b, place{pinned: true}, indexer.TierRaw); err != nil {

@@ -22,12 +22,12 @@ const (
 // indexFanout measures what the delivery of changes to many watchers costs the
 // server. Each watcher has a connection of its own, as a process of its own has.
 func indexFanout(ctx context.Context, b *bench) (err error) {
-	r, err := b.publishInto(ctx, "fanout", sourceConfig{Objects: 990, Templates: 500, Keep: 990})
+	r, err := publishInto(ctx, b, "fanout", sourceConfig{Objects: 990, Templates: 500, Keep: 990})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	x, err := b.syncedReplica(ctx, r)
+	x, err := syncedReplica(ctx, b, r)
 	if err != nil {
 		return err
 	}

@@ -25,12 +25,12 @@ const probeRate = 200
 // each on a connection of its own for the pods of one node, and measures how soon
 // each has its initial state again, and what becomes of other reads meanwhile.
 func indexHerd(ctx context.Context, b *bench) (err error) {
-	r, err := b.publishInto(ctx, "herd", sourceConfig{Objects: pick(b, 3000, 9990), Templates: pick(b, 500, 600)})
+	r, err := publishInto(ctx, b, "herd", sourceConfig{Objects: pick(b, 3000, 9990), Templates: pick(b, 500, 600)})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	x, err := b.syncedReplica(ctx, r)
+	x, err := syncedReplica(ctx, b, r)
 	if err != nil {
 		return err
 	}

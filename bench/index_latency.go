@@ -24,7 +24,7 @@ type read struct {
 // below the ceiling of driver and server together, beside echoes of the same
 // bytes at the same load.
 func indexLatency(ctx context.Context, b *bench) (err error) {
-	r, err := b.readRig(ctx, "latency")
+	r, err := newReadRig(ctx, b, "latency")
 	if err != nil {
 		return err
 	}

@@ -22,27 +22,27 @@ func indexMillion(ctx context.Context, b *bench) (err error) {
 		b.leaveOut("a million small objects", "--quick")
 		return nil
 	}
-	few, err := b.publishInto(ctx, "few", sourceConfig{Objects: fewObjects})
+	few, err := publishInto(ctx, b, "few", sourceConfig{Objects: fewObjects})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, few.close()) }()
-	many, err := b.publishInto(ctx, "million", sourceConfig{Objects: 1_000_020})
+	many, err := publishInto(ctx, b, "million", sourceConfig{Objects: 1_000_020})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, many.close()) }()
-	small, err := b.syncedReplica(ctx, few)
+	small, err := syncedReplica(ctx, b, few)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, small.close()) }()
-	large, err := b.readyReplica(ctx, place{}, replicaConfig{NATS: many.nats, Collection: many.name, Tier: indexer.TierRaw})
+	large, err := readyReplica(ctx, b, place{}, replicaConfig{NATS: many.nats, Collection: many.name, Tier: indexer.TierRaw})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, large.close()) }()
-	m, err := b.beginMeasurement(large.child, many.log, many.info.Objects*heldPerSmall)
+	m, err := beginMeasurement(b, large.child, many.log, many.info.Objects*heldPerSmall)
 	if err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func indexMillion(ctx context.Context, b *bench) (err error) {
 }
 
 // syncedReplica starts an indexer of the raw tier and waits until it holds everything.
-func (b *bench) syncedReplica(ctx context.Context, r *published) (*replica, error) {
+func syncedReplica(ctx context.Context, b *bench, r *published) (*replica, error) {
 	x, err := r.replica(ctx, b, place{}, indexer.TierRaw)
 	if err != nil {
 		return nil, err

@@ -15,7 +15,7 @@ import (
 // informer with the same five indexes on the same pods, as an API server sends
 // them. Every holder is a fresh process.
 func indexPods(ctx context.Context, b *bench) (err error) {
-	r, err := b.publishInto(ctx, "pods", sourceConfig{
+	r, err := publishInto(ctx, b, "pods", sourceConfig{
 		Objects: pick(b, 9990, 100_020), Templates: pick(b, 500, 600), Lists: b.pathIn("pods.list"),
 	})
 	if err != nil {
@@ -69,7 +69,7 @@ func (h *holders) dataDir() string { return h.b.pathIn("warm") }
 // first snapshot file.
 func (h *holders) prepare(ctx context.Context) error {
 	cfg := replicaConfig{NATS: h.rig.nats, Collection: h.rig.name, Tier: indexer.TierRaw, DataDir: h.dataDir()}
-	x, err := h.b.startReplica(ctx, place{}, cfg)
+	x, err := spawnReplica(ctx, h.b, place{}, cfg)
 	if err != nil {
 		return err
 	}
@@ -87,12 +87,12 @@ func (h *holders) prepare(ctx context.Context) error {
 func (h *holders) ours(name string, cfg replicaConfig) side {
 	cfg.NATS, cfg.Collection = h.rig.nats, h.rig.name
 	return side{name, func(ctx context.Context, _ time.Duration) (_ map[string]float64, err error) {
-		x, err := h.b.readyReplica(ctx, place{}, cfg)
+		x, err := readyReplica(ctx, h.b, place{}, cfg)
 		if err != nil {
 			return nil, err
 		}
 		defer func() { err = errors.Join(err, x.close()) }()
-		m, err := h.b.beginMeasurement(x.child, h.rig.log, h.rig.info.Objects*heldPerPod)
+		m, err := beginMeasurement(h.b, x.child, h.rig.log, h.rig.info.Objects*heldPerPod)
 		if err != nil {
 			return nil, err
 		}
@@ -134,7 +134,7 @@ func (h *holders) theirs(name string, cfg cacheConfig) side {
 			return nil, err
 		}
 		defer func() { err = errors.Join(err, c.stop()) }()
-		m, err := h.b.beginMeasurement(c, h.api, h.rig.info.Objects*heldPerPod)
+		m, err := beginMeasurement(h.b, c, h.api, h.rig.info.Objects*heldPerPod)
 		if err != nil {
 			return nil, err
 		}
@@ -168,7 +168,7 @@ type measurement struct {
 
 // beginMeasurement begins one of a load whose objects take no more bytes of
 // memory than held.
-func (b *bench) beginMeasurement(c, other *child, held int) (*measurement, error) {
+func beginMeasurement(b *bench, c, other *child, held int) (*measurement, error) {
 	b.memory.get(heldEmpty + int64(held))
 	m := &measurement{child: c, other: other, numbers: map[string]float64{}}
 	mine, err := c.usage()

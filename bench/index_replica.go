@@ -84,15 +84,15 @@ type replica struct {
 }
 
 // startLog runs NATS in a child, with the log in a folder of its own.
-func (b *bench) startLog(ctx context.Context, name string) (*child, string, error) {
+func startLog(ctx context.Context, b *bench, name string) (*child, string, error) {
 	var url string
 	c, err := b.spawn(ctx, "pipeline", place{}, pipelineConfig{Part: "nats", Dir: filepath.Join(b.dir, name)}, &url)
 	return c, url, err
 }
 
-// startReplica runs an indexer in a child and connects to it.
-func (b *bench) startReplica(ctx context.Context, at place, cfg replicaConfig) (*replica, error) {
-	r, err := b.readyReplica(ctx, at, cfg)
+// spawnReplica runs an indexer in a child and connects to it.
+func spawnReplica(ctx context.Context, b *bench, at place, cfg replicaConfig) (*replica, error) {
+	r, err := readyReplica(ctx, b, at, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +103,7 @@ func (b *bench) startReplica(ctx context.Context, at place, cfg replicaConfig) (
 }
 
 // readyReplica makes the child of an indexer, which is not started yet.
-func (b *bench) readyReplica(ctx context.Context, at place, cfg replicaConfig) (*replica, error) {
+func readyReplica(ctx context.Context, b *bench, at place, cfg replicaConfig) (*replica, error) {
 	c, err := b.spawn(ctx, "replica", at, cfg, nil)
 	return &replica{child: c, collection: cfg.Collection}, err
 }

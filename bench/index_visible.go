@@ -20,12 +20,12 @@ type visibleConfig struct {
 // and indexer are processes of their own; publisher and client share one. All of
 // them read one machine's clock. The kinds of readers take turns.
 func indexVisible(ctx context.Context, b *bench) (err error) {
-	log, url, err := b.startLog(ctx, "visible")
+	log, url, err := startLog(ctx, b, "visible")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, log.stop()) }()
-	x, err := b.startReplica(ctx, place{}, replicaConfig{NATS: url, Collection: podsCollection.String(), Tier: indexer.TierRaw})
+	x, err := spawnReplica(ctx, b, place{}, replicaConfig{NATS: url, Collection: podsCollection.String(), Tier: indexer.TierRaw})
 	if err != nil {
 		return err
 	}

@@ -35,26 +35,26 @@ type mirror struct {
 	reader *consumers
 }
 
-func (b *bench) startMirror(ctx context.Context, name string, cfg scriptConfig) (m *mirror, err error) {
+func startMirror(ctx context.Context, b *bench, name string, cfg scriptConfig) (m *mirror, err error) {
 	m = &mirror{b: b}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, m.close())
 		}
 	}()
-	if m.script, err = b.startScript(ctx, name, cfg); err != nil {
+	if m.script, err = startScript(ctx, b, name, cfg); err != nil {
 		return m, err
 	}
-	if m.log, m.nats, err = b.startLog(ctx, name); err != nil {
+	if m.log, m.nats, err = startLog(ctx, b, name); err != nil {
 		return m, err
 	}
-	m.reader, err = b.startReaders(ctx, m.nats, 1, m.script)
+	m.reader, err = startReaders(ctx, b, m.nats, 1, m.script)
 	return m, err
 }
 
 // reflector starts a reflector that writes to the log at a URL.
 func (m *mirror) reflector(ctx context.Context, holder, nats string) (*reflecting, error) {
-	return m.b.startReflector(ctx, reflectorConfig{NATS: nats, URL: m.script.URL, Holder: holder})
+	return spawnReflector(ctx, m.b, reflectorConfig{NATS: nats, URL: m.script.URL, Holder: holder})
 }
 
 // settle waits until everything that happened is in the log and compares what the

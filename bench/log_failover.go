@@ -19,7 +19,7 @@ const failoverRate = 500
 // measures the time until the next leader's first change is at a consumer. At the
 // end nothing may be missing, and nobody may have asked for a list.
 func logFailover(ctx context.Context, b *bench) (err error) {
-	m, err := b.startMirror(ctx, "failover", scriptConfig{Pods: pick(b, 3000, 9990), Templates: pick(b, 500, 600)})
+	m, err := startMirror(ctx, b, "failover", scriptConfig{Pods: pick(b, 3000, 9990), Templates: pick(b, 500, 600)})
 	if err != nil {
 		return err
 	}

@@ -125,7 +125,7 @@ func (j *jsonInformers) handler() cache.ResourceEventHandler {
 // peers is the parent's side of informers.
 type peers struct{ *child }
 
-func (b *bench) startPeers(ctx context.Context, cfg jsonConfig) (*peers, error) {
+func startPeers(ctx context.Context, b *bench, cfg jsonConfig) (*peers, error) {
 	c, err := b.spawn(ctx, "json", place{}, cfg, nil)
 	return &peers{c}, err
 }

@@ -12,7 +12,7 @@ import (
 // plays the same. Each of them is a process of its own; the clock is the machine's.
 func logLatency(ctx context.Context, b *bench) (err error) {
 	cfg := scriptConfig{Pods: pick(b, 3000, 9990), Templates: pick(b, 500, 600)}
-	m, err := b.startMirror(ctx, "latency", cfg)
+	m, err := startMirror(ctx, b, "latency", cfg)
 	if err != nil {
 		return err
 	}
@@ -22,12 +22,12 @@ func logLatency(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, leader.close()) }()
-	other, err := b.startScript(ctx, "latency-informer", cfg)
+	other, err := startScript(ctx, b, "latency-informer", cfg)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, other.stop()) }()
-	peer, err := b.startPeers(ctx, jsonConfig{URL: other.URL, Count: 1})
+	peer, err := startPeers(ctx, b, jsonConfig{URL: other.URL, Count: 1})
 	if err != nil {
 		return err
 	}

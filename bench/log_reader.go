@@ -220,7 +220,7 @@ func (r *reader) wait(ctx context.Context, what string, is func() bool) error {
 // consumers is the parent's side of readers.
 type consumers struct{ *child }
 
-func (b *bench) startReaders(ctx context.Context, nats string, count int, s *scripted) (*consumers, error) {
+func startReaders(ctx context.Context, b *bench, nats string, count int, s *scripted) (*consumers, error) {
 	c, err := b.spawn(ctx, "reader", place{}, readerConfig{NATS: nats, Count: count, Keys: s.Keys, First: s.First}, nil)
 	return &consumers{c}, err
 }

@@ -73,14 +73,14 @@ type reflecting struct {
 }
 
 // readyReflector makes the child of a reflector, which is not started yet.
-func (b *bench) readyReflector(ctx context.Context, cfg reflectorConfig) (*reflecting, error) {
+func readyReflector(ctx context.Context, b *bench, cfg reflectorConfig) (*reflecting, error) {
 	c, err := b.spawn(ctx, "reflector", place{}, cfg, nil)
 	return &reflecting{child: c, holder: cfg.Holder}, err
 }
 
-// startReflector runs a reflector in a child.
-func (b *bench) startReflector(ctx context.Context, cfg reflectorConfig) (*reflecting, error) {
-	r, err := b.readyReflector(ctx, cfg)
+// spawnReflector runs a reflector in a child.
+func spawnReflector(ctx context.Context, b *bench, cfg reflectorConfig) (*reflecting, error) {
+	r, err := readyReflector(ctx, b, cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -13,19 +13,19 @@ const manyConsumers = 20
 // logRequests counts what an API server is asked for when 1 and when 20
 // consumers follow the pods: by one reflector and a log, and by an informer each.
 func logRequests(ctx context.Context, b *bench) error {
-	err := b.requests(ctx, "lists", false)
+	err := countRequests(ctx, b, "lists", false)
 	if b.quick {
 		b.leaveOut("requests to an API server that sends initial states as events (watch-list)", "--quick")
 		return err
 	}
-	return errors.Join(err, b.requests(ctx, "watch-list", true))
+	return errors.Join(err, countRequests(ctx, b, "watch-list", true))
 }
 
-// requests brings consumers up to date, lets some events happen, counts, compares
+// countRequests brings consumers up to date, lets some events happen, counts, compares
 // what everybody holds, and does so again with more consumers.
-func (b *bench) requests(ctx context.Context, how string, streams bool) (err error) {
+func countRequests(ctx context.Context, b *bench, how string, streams bool) (err error) {
 	cfg := scriptConfig{Pods: 990, Templates: 500, Streams: streams}
-	m, err := b.startMirror(ctx, "requests-"+how, cfg)
+	m, err := startMirror(ctx, b, "requests-"+how, cfg)
 	if err != nil {
 		return err
 	}
@@ -35,20 +35,20 @@ func (b *bench) requests(ctx context.Context, how string, streams bool) (err err
 		return err
 	}
 	defer func() { err = errors.Join(err, leader.close()) }()
-	other, err := b.startScript(ctx, "requests-informers-"+how, cfg)
+	other, err := startScript(ctx, b, "requests-informers-"+how, cfg)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, other.stop()) }()
 	reach := m.settle
 	for total, more := 0, 1; total < manyConsumers; more = manyConsumers - total {
-		peer, err := b.startPeers(ctx, jsonConfig{URL: other.URL, Count: more})
+		peer, err := startPeers(ctx, b, jsonConfig{URL: other.URL, Count: more})
 		if err != nil {
 			return err
 		}
 		defer func() { _ = peer.stop() }() // what it had to tell has been compared
 		if total > 0 {
-			further, err := b.startReaders(ctx, m.nats, more, m.script)
+			further, err := startReaders(ctx, b, m.nats, more, m.script)
 			if err != nil {
 				return err
 			}
@@ -62,7 +62,7 @@ func (b *bench) requests(ctx context.Context, how string, streams bool) (err err
 		if err != nil {
 			return err
 		}
-		if err := b.addRequests(m.script, other, total, how); err != nil {
+		if err := addRequests(b, m.script, other, total, how); err != nil {
 			return err
 		}
 	}
@@ -70,7 +70,7 @@ func (b *bench) requests(ctx context.Context, how string, streams bool) (err err
 }
 
 // addRequests adds how often two API servers were asked, one by the reflector, one by n informers.
-func (b *bench) addRequests(reflected, informed *scripted, n int, how string) error {
+func addRequests(b *bench, reflected, informed *scripted, n int, how string) error {
 	ours, err := reflected.counts()
 	if err != nil {
 		return err

@@ -21,7 +21,7 @@ const (
 // The watch must go on as if nothing were, memory must stay bounded, and once the
 // log is fast again everything must be in it.
 func logSlow(ctx context.Context, b *bench) (err error) {
-	m, err := b.startMirror(ctx, "slow", scriptConfig{Pods: pick(b, 3000, 9990), Templates: pick(b, 500, 600)})
+	m, err := startMirror(ctx, b, "slow", scriptConfig{Pods: pick(b, 3000, 9990), Templates: pick(b, 500, 600)})
 	if err != nil {
 		return err
 	}

@@ -343,7 +343,7 @@ type scripted struct {
 	scriptInfo
 }
 
-func (b *bench) startScript(ctx context.Context, name string, cfg scriptConfig) (*scripted, error) {
+func startScript(ctx context.Context, b *bench, name string, cfg scriptConfig) (*scripted, error) {
 	cfg.File, cfg.Seed = b.pathIn(strings.ReplaceAll(name, " ", "-")+".pods"), b.seed
 	s := &scripted{}
 	var err error

@@ -20,19 +20,19 @@ import (
 func logSync(ctx context.Context, b *bench) error {
 	if b.quick {
 		b.leaveOut("20,000 and 100,000 pods on a real API server", "--quick; 9,990 of a scripted one instead")
-		return b.scriptedSync(ctx, 9990)
+		return scriptedSync(ctx, b, 9990)
 	}
-	err := b.clusterSyncs(ctx)
+	err := clusterSyncs(ctx, b)
 	if errors.Is(err, errNoCluster) {
 		b.leaveOut("sync from a real API server", err.Error()+"; from a scripted one instead")
-		return errors.Join(b.scriptedSync(ctx, 20_010), b.scriptedSync(ctx, 100_020))
+		return errors.Join(scriptedSync(ctx, b, 20_010), scriptedSync(ctx, b, 100_020))
 	}
 	return err
 }
 
 // scriptedSync syncs from an API server whose answers cost it next to nothing.
-func (b *bench) scriptedSync(ctx context.Context, pods int) (err error) {
-	s, err := b.startScript(ctx, "sync", scriptConfig{Pods: pods, Templates: pick(b, 500, 600), Managed: true, Streams: true})
+func scriptedSync(ctx context.Context, b *bench, pods int) (err error) {
+	s, err := startScript(ctx, b, "sync", scriptConfig{Pods: pods, Templates: pick(b, 500, 600), Managed: true, Streams: true})
 	if err != nil {
 		return err
 	}
@@ -42,23 +42,23 @@ func (b *bench) scriptedSync(ctx context.Context, pods int) (err error) {
 	if err := errors.Join(s.call("versions", nil, &versions), s.call("hash", nil, &hash)); err != nil {
 		return err
 	}
-	return b.sync(ctx, syncing{what: "scripted API server", pods: pods, url: s.URL, versions: versions, hash: hash})
+	return syncOnce(ctx, b, syncing{what: "scripted API server", pods: pods, url: s.URL, versions: versions, hash: hash})
 }
 
 // clusterSyncs syncs from a real API server, first with 20,000 pods, then with 100,000.
-func (b *bench) clusterSyncs(ctx context.Context) (err error) {
-	c, err := b.bareCluster(ctx, filepath.Join(b.dir, "kube"))
+func clusterSyncs(ctx context.Context, b *bench) (err error) {
+	c, err := bareCluster(ctx, b, filepath.Join(b.dir, "kube"))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.down()) }()
 	total := 0
 	for round, pods := range []int{20_010, 80_010} {
-		if err := b.seedManaged(ctx, c, b.seed+uint64(round), pods); err != nil {
+		if err := seedManaged(ctx, b, c, b.seed+uint64(round), pods); err != nil {
 			return err
 		}
 		total += pods
-		if err := b.sync(ctx, syncing{what: "real API server", pods: total, kubeconfig: c.kubeconfig()}); err != nil {
+		if err := syncOnce(ctx, b, syncing{what: "real API server", pods: total, kubeconfig: c.kubeconfig()}); err != nil {
 			return err
 		}
 	}
@@ -66,7 +66,7 @@ func (b *bench) clusterSyncs(ctx context.Context) (err error) {
 }
 
 // seedManaged writes pods with managed fields to the etcd of a cluster.
-func (b *bench) seedManaged(ctx context.Context, c *testCluster, seed uint64, pods int) (err error) {
+func seedManaged(ctx context.Context, b *bench, c *testCluster, seed uint64, pods int) (err error) {
 	file, err := os.Create(b.pathIn("seed.jsonl"))
 	if err != nil {
 		return err
@@ -93,12 +93,12 @@ type syncing struct {
 	versions, hash string
 }
 
-// sync lets a reflector and informers take turns.
-func (b *bench) sync(ctx context.Context, s syncing) error {
+// syncOnce lets a reflector and informers take turns.
+func syncOnce(ctx context.Context, b *bench, s syncing) error {
 	n := 0
 	peer := func(name string, protobuf bool) side {
 		return side{name, func(ctx context.Context, _ time.Duration) (map[string]float64, error) {
-			got, versions, err := b.syncPeer(ctx, jsonConfig{URL: s.url, Kubeconfig: s.kubeconfig, Count: 1, Protobuf: protobuf}, s.pods)
+			got, versions, err := syncPeer(ctx, b, jsonConfig{URL: s.url, Kubeconfig: s.kubeconfig, Count: 1, Protobuf: protobuf}, s.pods)
 			switch {
 			case err != nil:
 			case !strings.HasPrefix(versions, strconv.Itoa(s.pods)+":"):
@@ -113,7 +113,7 @@ func (b *bench) sync(ctx context.Context, s syncing) error {
 	}
 	sides := []side{peer("json", false), {"ours", func(ctx context.Context, _ time.Duration) (map[string]float64, error) {
 		n++
-		return b.syncOurs(ctx, s, fmt.Sprintf("sync-%d-%d", s.pods, n))
+		return syncOurs(ctx, b, s, fmt.Sprintf("sync-%d-%d", s.pods, n))
 	}}}
 	if s.kubeconfig != "" {
 		sides = append(sides, peer("protobuf", true))
@@ -128,11 +128,11 @@ func (b *bench) sync(ctx context.Context, s syncing) error {
 		return err
 	}
 	b.note("sync: a turn is one sync, whatever its length; foreign CPU includes that of a real API server and etcd; every log and every informer ended with the same keys and versions, %d of them", s.pods)
-	b.addSync(s, t)
+	addSync(b, s, t)
 	return nil
 }
 
-func (b *bench) addSync(s syncing, t table) {
+func addSync(b *bench, s syncing, t table) {
 	what := fmt.Sprintf("%d pods, %s", s.pods, s.what)
 	f := compare("sync of "+what+", until the last delta is in the log", "s", t.of("ours", "seconds"), "client-go informer, JSON", t.of("json", "seconds"), atMost("ratio", 1))
 	if proto := t.of("protobuf", "seconds"); len(proto) > 0 {
@@ -152,13 +152,13 @@ func (b *bench) addSync(s syncing, t table) {
 }
 
 // syncOurs is one sync by a reflector into a new log.
-func (b *bench) syncOurs(ctx context.Context, s syncing, name string) (_ map[string]float64, err error) {
-	log, url, err := b.startLog(ctx, name)
+func syncOurs(ctx context.Context, b *bench, s syncing, name string) (_ map[string]float64, err error) {
+	log, url, err := startLog(ctx, b, name)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, log.stop(), os.RemoveAll(b.pathIn(name))) }()
-	r, err := b.readyReflector(ctx, reflectorConfig{NATS: url, URL: s.url, Kubeconfig: s.kubeconfig, Holder: "bench"})
+	r, err := readyReflector(ctx, b, reflectorConfig{NATS: url, URL: s.url, Kubeconfig: s.kubeconfig, Holder: "bench"})
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +168,7 @@ func (b *bench) syncOurs(ctx context.Context, s syncing, name string) (_ map[str
 		return nil, err
 	}
 	defer conn.Close()
-	m, err := b.beginMeasurement(r.child, log, s.pods*heldPerPod)
+	m, err := beginMeasurement(b, r.child, log, s.pods*heldPerPod)
 	if err != nil {
 		return nil, err
 	}
@@ -233,13 +233,13 @@ func awaitRecords(ctx context.Context, conn *stream.Conn, n int) error {
 }
 
 // syncPeer is one sync by an informer.
-func (b *bench) syncPeer(ctx context.Context, cfg jsonConfig, pods int) (_ map[string]float64, versions string, err error) {
-	p, err := b.startPeers(ctx, cfg)
+func syncPeer(ctx context.Context, b *bench, cfg jsonConfig, pods int) (_ map[string]float64, versions string, err error) {
+	p, err := startPeers(ctx, b, cfg)
 	if err != nil {
 		return nil, "", err
 	}
 	defer func() { err = errors.Join(err, p.stop()) }()
-	m, err := b.beginMeasurement(p.child, p.child, pods*heldPerPod)
+	m, err := beginMeasurement(b, p.child, p.child, pods*heldPerPod)
 	if err != nil {
 		return nil, "", err
 	}

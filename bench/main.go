@@ -39,7 +39,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	var err error
 	if len(os.Args) == 3 && os.Args[1] == childCommand {
-		err = serveChild(ctx, os.Args[2], os.Stdin, os.Stdout)
+		err = serveChild(ctx, servants(), os.Args[2], os.Stdin, os.Stdout)
 	} else {
 		err = run(ctx, families(), os.Args[1:], os.Stdout, os.Stderr)
 	}

@@ -47,7 +47,7 @@ func tenths(nodes int) planeConfig {
 // the end of their grace they are tainted, and how long after that their pod goes.
 func silenceToEviction(ctx context.Context, b *bench) (err error) {
 	trials := pick(b, 20, 30)
-	p, err := b.plane(ctx, "silence", tenths(2*trials))
+	p, err := startPlane(ctx, b, "silence", tenths(2*trials))
 	if err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func silenceToEviction(ctx context.Context, b *bench) (err error) {
 // to taint them, against the schedule that the rate implies.
 func zoneRates(ctx context.Context, b *bench) (err error) {
 	const zone = 200
-	p, err := b.plane(ctx, "rates", tenths(zone))
+	p, err := startPlane(ctx, b, "rates", tenths(zone))
 	if err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ func evictionsAcrossAKill(ctx context.Context, b *bench) (err error) {
 		first = 15 // seconds of the shortest toleration
 		key   = "bench"
 	)
-	p, err := b.plane(ctx, "kill", planeConfig{Nodes: on, Heartbeat: 10 * time.Second, Grace: 50 * time.Second, Liveness: time.Second})
+	p, err := startPlane(ctx, b, "kill", planeConfig{Nodes: on, Heartbeat: 10 * time.Second, Grace: 50 * time.Second, Liveness: time.Second})
 	if err != nil {
 		return err
 	}
@@ -250,7 +250,7 @@ func heartbeatCost(ctx context.Context, b *bench) (err error) {
 		return nil
 	}
 	const nodes, each = 500, 30
-	p, err := b.plane(ctx, "heartbeats", planeConfig{Nodes: nodes, Heartbeat: 10 * time.Second, Grace: 50 * time.Second, Liveness: 5 * time.Second})
+	p, err := startPlane(ctx, b, "heartbeats", planeConfig{Nodes: nodes, Heartbeat: 10 * time.Second, Grace: 50 * time.Second, Liveness: 5 * time.Second})
 	if err != nil {
 		return err
 	}

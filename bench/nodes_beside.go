@@ -32,7 +32,7 @@ func besideManager(ctx context.Context, b *bench) (err error) {
 		trials = 24
 		apart  = 5500 * time.Millisecond // so that trials fall anywhere between two passes, which are 5 s apart
 	)
-	ours, err := b.newSide(ctx, "ours", trials)
+	ours, err := newSide(ctx, b, "ours", trials)
 	defer func() { err = errors.Join(err, ours.close()) }()
 	if errors.Is(err, errNoCluster) {
 		b.leaveOut(what, err.Error())
@@ -41,14 +41,14 @@ func besideManager(ctx context.Context, b *bench) (err error) {
 	if err != nil {
 		return err
 	}
-	theirs, err := b.newSide(ctx, "manager", trials,
+	theirs, err := newSide(ctx, b, "manager", trials,
 		"--controllers", "garbage-collector-controller,serviceaccount-controller,serviceaccount-token-controller,namespace-controller,node-lifecycle-controller,taint-eviction-controller",
 		"--manager-arg", fmt.Sprintf("--node-monitor-grace-period=%v", defaultGrace), "--manager-arg", fmt.Sprintf("--node-eviction-rate=%v", defaultRate))
 	defer func() { err = errors.Join(err, theirs.close()) }()
 	if err != nil {
 		return err
 	}
-	p, err := b.plane(ctx, "beside", planeConfig{Kubeconfig: ours.cluster.kubeconfig(), Grace: defaultGrace})
+	p, err := startPlane(ctx, b, "beside", planeConfig{Kubeconfig: ours.cluster.kubeconfig(), Grace: defaultGrace})
 	if err != nil {
 		return err
 	}
@@ -70,10 +70,10 @@ func besideManager(ctx context.Context, b *bench) (err error) {
 	}
 	b.note("beside: Kubernetes 1.36 on two clusters of test/kube; %d trials a side in turn, %v apart, each node in a zone of two; heartbeats every %v, grace %v, rate %g, everything else by default (passes of kube-controller-manager every 5 s)", trials, apart, defaultHeartbeat, defaultGrace, defaultRate)
 	b.note("beside: the manager runs the two controllers with those that both clusters need, without client-side limits; times are from the last renewal to the event, as a watch of each API server saw them")
-	return b.addBeside(trials, ours, theirs)
+	return addBeside(b, trials, ours, theirs)
 }
 
-func (b *bench) addBeside(trials int, ours, theirs *nodesSide) error {
+func addBeside(b *bench, trials int, ours, theirs *nodesSide) error {
 	const name = "kube-controller-manager"
 	oursTaint, oursGone, err := ours.times(trials)
 	if err != nil {
@@ -110,9 +110,9 @@ type nodesSide struct {
 }
 
 // newSide returns a side that is to be closed also when there is an error.
-func (b *bench) newSide(ctx context.Context, name string, trials int, args ...string) (s *nodesSide, err error) {
+func newSide(ctx context.Context, b *bench, name string, trials int, args ...string) (s *nodesSide, err error) {
 	s = &nodesSide{name: name}
-	if s.cluster, err = b.bareCluster(ctx, filepath.Join(b.dir, "kube-"+name), args...); err != nil {
+	if s.cluster, err = bareCluster(ctx, b, filepath.Join(b.dir, "kube-"+name), args...); err != nil {
 		return s, err
 	}
 	if s.kube, err = kube.Load(kube.Config{Kubeconfig: s.cluster.kubeconfig()}); err != nil {

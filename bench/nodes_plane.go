@@ -198,8 +198,8 @@ type plane struct {
 	workers []*child // the controllers
 }
 
-// plane starts everything but controllers, beside a dev cluster unless cfg names another one.
-func (b *bench) plane(ctx context.Context, name string, cfg planeConfig) (p *plane, err error) {
+// startPlane starts everything but controllers, beside a dev cluster unless cfg names another one.
+func startPlane(ctx context.Context, b *bench, name string, cfg planeConfig) (p *plane, err error) {
 	p = &plane{b: b, cfg: cfg, dir: filepath.Join(b.dir, name), parts: map[string]*child{}}
 	defer func() {
 		if err != nil {

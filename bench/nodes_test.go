@@ -39,7 +39,7 @@ func TestAWatcherKeepsTheFirstMomentOfATaintAndOfADeletion(t *testing.T) {
 func TestAPartOfAPlaneThatIsNoneSaysSo(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	if err := serveChild(t.Context(), "plane", strings.NewReader(`{"part":"frob"}`), &out); err != nil {
+	if err := serveChild(t.Context(), map[string]makeServant{"plane": planeServer}, "plane", strings.NewReader(`{"part":"frob"}`), &out); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(out.String(), `unknown part \"frob\"`) {

@@ -38,7 +38,7 @@ type redisStore struct {
 	admin *redis.Client
 }
 
-func (b *bench) redisStore(ctx context.Context, name string, always bool) (*redisStore, error) {
+func startRedisStore(ctx context.Context, b *bench, name string, always bool) (*redisStore, error) {
 	cfg := embedded.RedisConfig{Dir: filepath.Join(b.dir, name)}
 	if always {
 		cfg.Persist, cfg.Args = true, []string{"--appendfsync", "always"}
@@ -74,8 +74,8 @@ type rig struct {
 	pools   []pool
 }
 
-// rig starts servers. An empty name of the store is the memory engine.
-func (b *bench) rig(ctx context.Context, store string, always bool, replicas int) (r *rig, err error) {
+// newRig starts servers. An empty name of the store is the memory engine.
+func newRig(ctx context.Context, b *bench, store string, always bool, replicas int) (r *rig, err error) {
 	r = &rig{}
 	defer func() {
 		if err != nil {
@@ -84,7 +84,7 @@ func (b *bench) rig(ctx context.Context, store string, always bool, replicas int
 	}()
 	var cfg queueServerConfig
 	if store != "" {
-		if r.store, err = b.redisStore(ctx, store, always); err != nil {
+		if r.store, err = startRedisStore(ctx, b, store, always); err != nil {
 			return r, err
 		}
 		cfg.RedisURL = r.store.URL()
@@ -125,9 +125,9 @@ func (r *rig) close() error {
 	return err
 }
 
-// measure runs a loop and returns its rate and what server, Redis and this
+// measureKeys runs a loop and returns its rate and what server, Redis and this
 // process spent on each turn, in microseconds of CPU.
-func (b *bench) measure(ctx context.Context, name string, server *child, store *redisStore, d time.Duration, loop func(context.Context, time.Duration) (turns, error)) (got map[string]float64, err error) {
+func measureKeys(ctx context.Context, b *bench, name string, server *child, store *redisStore, d time.Duration, loop func(context.Context, time.Duration) (turns, error)) (got map[string]float64, err error) {
 	run := func() error {
 		before, err := ownUsage()
 		if err != nil {

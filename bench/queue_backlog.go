@@ -13,7 +13,7 @@ import (
 // bigBacklog compares a cycle on a queue that holds a million ready and a
 // million delayed keys with one on an empty queue, both on the same Redis.
 func bigBacklog(ctx context.Context, b *bench) (err error) {
-	r, err := b.rig(ctx, "backlog", false, 1)
+	r, err := newRig(ctx, b, "backlog", false, 1)
 	if err != nil {
 		return err
 	}
@@ -46,7 +46,7 @@ func bigBacklog(ctx context.Context, b *bench) (err error) {
 	}
 	cycles := func(name string, l *load) side {
 		return side{name, func(ctx context.Context, d time.Duration) (map[string]float64, error) {
-			return b.measure(ctx, name, r.servers[0], r.store, d, func(ctx context.Context, d time.Duration) (turns, error) {
+			return measureKeys(ctx, b, name, r.servers[0], r.store, d, func(ctx context.Context, d time.Duration) (turns, error) {
 				return l.run(ctx, d, mix{inFlight: 256, paired: true})
 			})
 		}}

@@ -19,7 +19,7 @@ const (
 // bucketRate lets three replicas retry keys half as often again as a queue's
 // token bucket allows and counts what comes back.
 func bucketRate(ctx context.Context, b *bench) (err error) {
-	r, err := b.rig(ctx, "bucket", false, 3)
+	r, err := newRig(ctx, b, "bucket", false, 3)
 	if err != nil {
 		return err
 	}

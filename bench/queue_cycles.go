@@ -28,7 +28,7 @@ func streamCycles(ctx context.Context, b *bench) (err error) {
 		}
 	}()
 	start := func(store string, always bool, cfg *queuev1.QueueConfig) (*rig, *load, error) {
-		r, err := b.rig(ctx, store, always, 1)
+		r, err := newRig(ctx, b, store, always, 1)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -66,7 +66,7 @@ func streamCycles(ctx context.Context, b *bench) (err error) {
 
 	measured := func(name string, server *child, store *redisStore, loop func(context.Context, time.Duration) (turns, error)) side {
 		return side{name, func(ctx context.Context, d time.Duration) (map[string]float64, error) {
-			return b.measure(ctx, name, server, store, d, loop)
+			return measureKeys(ctx, b, name, server, store, d, loop)
 		}}
 	}
 	cycles := func(name string, r *rig, l *load, m mix) side {

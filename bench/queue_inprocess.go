@@ -40,7 +40,7 @@ func inProcess(ctx context.Context, b *bench) (err error) {
 		}
 		var next uint64
 		sides = append(sides, side{k.name, func(ctx context.Context, d time.Duration) (map[string]float64, error) {
-			return b.measure(ctx, k.name, nil, nil, d, func(ctx context.Context, d time.Duration) (turns, error) {
+			return measureKeys(ctx, b, k.name, nil, nil, d, func(ctx context.Context, d time.Duration) (turns, error) {
 				return engineTurns(ctx, q, &next, d, 256)
 			})
 		}})

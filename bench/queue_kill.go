@@ -75,7 +75,7 @@ const (
 // hands of another: killed, so that its stream closes, and stopped, so that
 // nothing but the lease tells.
 func killRecovery(ctx context.Context, b *bench) (err error) {
-	r, err := b.rig(ctx, "kill", false, 1)
+	r, err := newRig(ctx, b, "kill", false, 1)
 	if err != nil {
 		return err
 	}

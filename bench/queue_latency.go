@@ -16,7 +16,7 @@ const latencyRate = 500 // adds a second
 // addLatency measures from the moment an add was due to be sent until a worker
 // has the key, on an idle queue; and what workers that wait cost Redis.
 func addLatency(ctx context.Context, b *bench) (err error) {
-	r, err := b.rig(ctx, "latency", false, 1)
+	r, err := newRig(ctx, b, "latency", false, 1)
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ const barrierKept = time.Second
 // keyMemory measures what a key costs Redis while it waits and while it is
 // held, and what is left of it afterwards.
 func keyMemory(ctx context.Context, b *bench) (err error) {
-	r, err := b.rig(ctx, "memory", false, 1)
+	r, err := newRig(ctx, b, "memory", false, 1)
 	if err != nil {
 		return err
 	}

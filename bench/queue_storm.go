@@ -22,7 +22,7 @@ const (
 // addStorm lets 1,000 callers add 100 hot keys, each waiting for its answer
 // before it adds again; a client sends what its callers have in hand together.
 func addStorm(ctx context.Context, b *bench) (err error) {
-	r, err := b.rig(ctx, "storm", false, 1)
+	r, err := newRig(ctx, b, "storm", false, 1)
 	if err != nil {
 		return err
 	}
@@ -33,7 +33,7 @@ func addStorm(ctx context.Context, b *bench) (err error) {
 	}
 	storm := func(name string, loop func(context.Context, time.Duration) (turns, error)) side {
 		return side{name, func(ctx context.Context, d time.Duration) (map[string]float64, error) {
-			return b.measure(ctx, name, r.servers[0], r.store, d, loop)
+			return measureKeys(ctx, b, name, r.servers[0], r.store, d, loop)
 		}}
 	}
 	t, err := interleave(ctx, b, b.plan("storm", 2, 5, 700*time.Millisecond, 1500*time.Millisecond), storm("storm", l.storm), storm("callers", l.stormOfCallers))

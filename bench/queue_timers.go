@@ -18,7 +18,7 @@ const timerRate = 10_000 // keys that fall due each second
 
 // timerError measures how far from its due time a delayed key reaches a worker.
 func timerError(ctx context.Context, b *bench) (err error) {
-	r, err := b.rig(ctx, "timers", false, 1)
+	r, err := newRig(ctx, b, "timers", false, 1)
 	if err != nil {
 		return err
 	}

@@ -34,7 +34,7 @@ func clusterPods(ctx context.Context, b *bench) (err error) {
 	}
 	kubeconfig := b.kubeconfig
 	if kubeconfig == "" {
-		c, err := b.startCluster(ctx)
+		c, err := startCluster(ctx, b)
 		if errors.Is(err, errNoCluster) {
 			b.leaveOut("20,000 pods on a real API server, beside an informer", err.Error())
 			return nil
@@ -57,10 +57,10 @@ func clusterPods(ctx context.Context, b *bench) (err error) {
 	}
 	t, err := interleave(ctx, b, plan{what: "cluster", rounds: 5, turn: time.Second},
 		turn("informer", func(ctx context.Context, _ int) (map[string]float64, string, error) {
-			return b.informerLoad(ctx, kubeconfig)
+			return loadByInformer(ctx, b, kubeconfig)
 		}),
 		turn("ours", func(ctx context.Context, n int) (map[string]float64, string, error) {
-			return b.pipelineLoad(ctx, kubeconfig, filepath.Join(b.dir, fmt.Sprintf("pipeline-%d", n)))
+			return pipelineLoad(ctx, b, kubeconfig, filepath.Join(b.dir, fmt.Sprintf("pipeline-%d", n)))
 		}),
 	)
 	if err != nil {
@@ -77,8 +77,8 @@ func clusterPods(ctx context.Context, b *bench) (err error) {
 	return nil
 }
 
-// informerLoad is one load by the peer.
-func (b *bench) informerLoad(ctx context.Context, kubeconfig string) (_ map[string]float64, hash string, err error) {
+// loadByInformer is one load by the peer.
+func loadByInformer(ctx context.Context, b *bench, kubeconfig string) (_ map[string]float64, hash string, err error) {
 	peer, err := b.spawn(ctx, "informer", place{}, kubeconfig, nil)
 	if err != nil {
 		return nil, "", err
@@ -100,7 +100,7 @@ func (b *bench) informerLoad(ctx context.Context, kubeconfig string) (_ map[stri
 
 // pipelineLoad is one load by ours. The clock runs from the moment the services
 // are told to start until a Count over gRPC tells that all objects are served.
-func (b *bench) pipelineLoad(ctx context.Context, kubeconfig, dir string) (_ map[string]float64, hash string, err error) {
+func pipelineLoad(ctx context.Context, b *bench, kubeconfig, dir string) (_ map[string]float64, hash string, err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	var url, addr string
 	nats, err := b.spawn(ctx, "pipeline", place{}, pipelineConfig{Part: "nats", Dir: dir}, &url)
@@ -208,9 +208,9 @@ type testCluster struct {
 	stderr      *bytes.Buffer
 }
 
-func (b *bench) startCluster(ctx context.Context) (*testCluster, error) {
+func startCluster(ctx context.Context, b *bench) (*testCluster, error) {
 	// No node of the population exists, so that nobody updates its pods.
-	c, err := b.bareCluster(ctx, filepath.Join(b.dir, "kube"))
+	c, err := bareCluster(ctx, b, filepath.Join(b.dir, "kube"))
 	if err != nil {
 		return nil, err
 	}
@@ -227,7 +227,7 @@ func (b *bench) startCluster(ctx context.Context) (*testCluster, error) {
 }
 
 // bareCluster starts a cluster without nodes in dir.
-func (b *bench) bareCluster(ctx context.Context, dir string, args ...string) (*testCluster, error) {
+func bareCluster(ctx context.Context, b *bench, dir string, args ...string) (*testCluster, error) {
 	root, err := repoRoot()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNoCluster, err)

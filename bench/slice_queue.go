@@ -64,7 +64,7 @@ type queueEnd struct {
 	echoes pool
 }
 
-func (b *bench) queueEnd(ctx context.Context, redisURL string) (*queueEnd, error) {
+func newQueueEnd(ctx context.Context, b *bench, redisURL string) (*queueEnd, error) {
 	var info queueServerInfo
 	server, err := b.spawn(ctx, "queue", place{}, queueServerConfig{RedisURL: redisURL}, &info)
 	if err != nil {
@@ -108,12 +108,12 @@ func queueCycles(ctx context.Context, b *bench) (err error) {
 	b.version(ctx, "redis", "redis-server", "--version")
 	admin := redis.NewClient(&redis.Options{Addr: store.Addr(), DB: asynqDB})
 	defer admin.Close()
-	memory, err := b.queueEnd(ctx, "")
+	memory, err := newQueueEnd(ctx, b, "")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, memory.close()) }()
-	shared, err := b.queueEnd(ctx, store.URL())
+	shared, err := newQueueEnd(ctx, b, store.URL())
 	if err != nil {
 		return err
 	}
