@@ -1,3 +1,3 @@
-// Package nodes holds the figures of node failure: from a kubelet's silence to the eviction of its pods, beside
-// kube-controller-manager.
+// Package nodes holds the figures of node failure: from a kubelet's silence to the eviction of its
+// pods, beside kube-controller-manager.
 package nodes
