@@ -57,7 +57,7 @@ type ReadConfig struct {
 	HeadersOnly bool
 	// MaxBatch bounds the records of one batch; default 1024.
 	MaxBatch int
-	// PullBytes bounds what the server sends ahead; default 16 MiB, and never less than two records of the largest size.
+	// PullBytes bounds what the server sends ahead; default 8 MiB, and never less than the largest record.
 	PullBytes int
 }
 
