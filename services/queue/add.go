@@ -23,15 +23,15 @@ type adds struct {
 	after, last, limited bool
 }
 
-func (s *server) Add(ctx context.Context, r *queuev1.AddRequest) (*queuev1.AddResponse, error) {
+func (s *produceServer) Add(ctx context.Context, r *queuev1.AddRequest) (*queuev1.AddResponse, error) {
 	results, err := s.add(ctx, &checks{}, adds{queue: r.GetQueue(), session: r.GetSessionId(), items: r.GetItems()})
 	if err != nil {
 		return nil, err
 	}
-	return &queuev1.AddResponse{Results: results, Generation: s.engine.Generation()}, nil
+	return &queuev1.AddResponse{Results: results, Generation: s.queues.Engine.Generation()}, nil
 }
 
-func (s *server) AddAfter(ctx context.Context, r *queuev1.AddAfterRequest) (*queuev1.AddAfterResponse, error) {
+func (s *produceServer) AddAfter(ctx context.Context, r *queuev1.AddAfterRequest) (*queuev1.AddAfterResponse, error) {
 	c := &checks{}
 	if _, known := queuev1.DelayPolicy_name[int32(r.GetPolicy())]; !known {
 		c.add("policy", "%d is not known", r.GetPolicy())
@@ -44,18 +44,18 @@ func (s *server) AddAfter(ctx context.Context, r *queuev1.AddAfterRequest) (*que
 	if err != nil {
 		return nil, err
 	}
-	return &queuev1.AddAfterResponse{Results: results, Generation: s.engine.Generation()}, nil
+	return &queuev1.AddAfterResponse{Results: results, Generation: s.queues.Engine.Generation()}, nil
 }
 
-func (s *server) AddRateLimited(ctx context.Context, r *queuev1.AddRateLimitedRequest) (*queuev1.AddRateLimitedResponse, error) {
+func (s *produceServer) AddRateLimited(ctx context.Context, r *queuev1.AddRateLimitedRequest) (*queuev1.AddRateLimitedResponse, error) {
 	results, err := s.add(ctx, &checks{}, adds{queue: r.GetQueue(), session: r.GetSessionId(), items: r.GetItems(), limited: true})
 	if err != nil {
 		return nil, err
 	}
-	return &queuev1.AddRateLimitedResponse{Results: results, Generation: s.engine.Generation()}, nil
+	return &queuev1.AddRateLimitedResponse{Results: results, Generation: s.queues.Engine.Generation()}, nil
 }
 
-func (s *server) add(ctx context.Context, c *checks, a adds) ([]*queuev1.AddResult, error) {
+func (s *produceServer) add(ctx context.Context, c *checks, a adds) ([]*queuev1.AddResult, error) {
 	c.queue("queue", a.queue)
 	c.session("session_id", a.session, false)
 	c.count("items", len(a.items), 1, maxItems)
@@ -91,7 +91,7 @@ func (s *server) add(ctx context.Context, c *checks, a adds) ([]*queuev1.AddResu
 		}
 		return results, nil
 	}
-	done, err := s.doAs(ctx, a.queue, session, ops...)
+	done, err := s.queues.doAs(ctx, a.queue, session, ops...)
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +107,7 @@ func (s *server) add(ctx context.Context, c *checks, a adds) ([]*queuev1.AddResu
 		}
 	}
 	if a.after && a.delay == 0 {
-		if l, err := s.queue(ctx, a.queue); err == nil {
+		if l, err := s.queues.use(ctx, a.queue); err == nil {
 			count(l.line.retries, len(ops))
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
@@ -15,13 +16,24 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
 
-func (s *server) Len(ctx context.Context, r *queuev1.LenRequest) (*queuev1.LenResponse, error) {
+// adminServer answers the calls of operators: on queues, keys and what happened to them.
+type adminServer struct {
+	queues  *queues
+	look    look
+	history *history // nil when none is kept
+	// maxQueues bounds the queues of the store.
+	maxQueues int
+	stopping  <-chan struct{}
+	making    sync.Mutex // of queues, one at a time
+}
+
+func (s *adminServer) Len(ctx context.Context, r *queuev1.LenRequest) (*queuev1.LenResponse, error) {
 	c := &checks{}
 	c.queue("queue", r.GetQueue())
 	if err := c.err(); err != nil {
 		return nil, err
 	}
-	_, st, missing, err := s.status(ctx, r.GetQueue())
+	_, st, missing, err := s.look.status(ctx, r.GetQueue())
 	if err == nil && !r.GetPartial() {
 		err = complete(r.GetQueue(), missing)
 	}
@@ -31,35 +43,35 @@ func (s *server) Len(ctx context.Context, r *queuev1.LenRequest) (*queuev1.LenRe
 	return &queuev1.LenResponse{Counts: counts(st.Counts), Unreachable: missing}, nil
 }
 
-func (s *server) CloseQueue(ctx context.Context, r *queuev1.CloseQueueRequest) (*queuev1.CloseQueueResponse, error) {
+func (s *adminServer) CloseQueue(ctx context.Context, r *queuev1.CloseQueueRequest) (*queuev1.CloseQueueResponse, error) {
 	if err := s.gate(ctx, r.GetQueue(), workqueue.OpClose); err != nil {
 		return nil, err
 	}
 	return &queuev1.CloseQueueResponse{}, nil
 }
 
-func (s *server) OpenQueue(ctx context.Context, r *queuev1.OpenQueueRequest) (*queuev1.OpenQueueResponse, error) {
+func (s *adminServer) OpenQueue(ctx context.Context, r *queuev1.OpenQueueRequest) (*queuev1.OpenQueueResponse, error) {
 	if err := s.gate(ctx, r.GetQueue(), workqueue.OpOpen); err != nil {
 		return nil, err
 	}
 	return &queuev1.OpenQueueResponse{}, nil
 }
 
-func (s *server) PauseQueue(ctx context.Context, r *queuev1.PauseQueueRequest) (*queuev1.PauseQueueResponse, error) {
+func (s *adminServer) PauseQueue(ctx context.Context, r *queuev1.PauseQueueRequest) (*queuev1.PauseQueueResponse, error) {
 	if err := s.gate(ctx, r.GetQueue(), workqueue.OpPause); err != nil {
 		return nil, err
 	}
 	return &queuev1.PauseQueueResponse{}, nil
 }
 
-func (s *server) ResumeQueue(ctx context.Context, r *queuev1.ResumeQueueRequest) (*queuev1.ResumeQueueResponse, error) {
+func (s *adminServer) ResumeQueue(ctx context.Context, r *queuev1.ResumeQueueRequest) (*queuev1.ResumeQueueResponse, error) {
 	if err := s.gate(ctx, r.GetQueue(), workqueue.OpResume); err != nil {
 		return nil, err
 	}
 	return &queuev1.ResumeQueueResponse{}, nil
 }
 
-func (s *server) DeleteQueue(ctx context.Context, r *queuev1.DeleteQueueRequest) (*queuev1.DeleteQueueResponse, error) {
+func (s *adminServer) DeleteQueue(ctx context.Context, r *queuev1.DeleteQueueRequest) (*queuev1.DeleteQueueResponse, error) {
 	c := &checks{}
 	name := r.GetQueue()
 	c.queue("queue", name)
@@ -67,36 +79,36 @@ func (s *server) DeleteQueue(ctx context.Context, r *queuev1.DeleteQueueRequest)
 		return nil, err
 	}
 	err := s.delete(ctx, name, r.GetForce())
-	if l, ok := s.known(name); ok && (err == nil || errors.Is(err, engine.ErrDeleted)) {
+	if l, ok := s.queues.known(name); ok && (err == nil || errors.Is(err, engine.ErrDeleted)) {
 		select {
-		case <-s.drop(l, fmt.Errorf("%w: %q", engine.ErrDeleted, name)):
+		case <-s.queues.drop(l, fmt.Errorf("%w: %q", engine.ErrDeleted, name)):
 		case <-ctx.Done(): // it ends by itself
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
-	s.log.LogAttrs(ctx, slog.LevelInfo, "queue was deleted", slog.String(telemetry.KeyQueue, name))
+	s.queues.Log.LogAttrs(ctx, slog.LevelInfo, "queue was deleted", slog.String(telemetry.KeyQueue, name))
 	return &queuev1.DeleteQueueResponse{}, nil
 }
 
 // delete deletes a queue. The partitions of one that must not have leases are
 // paused first, else one could lease keys while another is looked at.
-func (s *server) delete(ctx context.Context, name string, force bool) error {
-	q, err := s.Service.open(ctx, name)
+func (s *adminServer) delete(ctx context.Context, name string, force bool) error {
+	q, err := s.queues.open(ctx, name)
 	if err != nil && !errors.Is(err, engine.ErrDeleted) {
 		return err
 	}
 	if err != nil { // something may be left of it
-		if rest := s.engine.Delete(ctx, name, force); !errors.Is(rest, engine.ErrDeleted) {
+		if rest := s.queues.Engine.Delete(ctx, name, force); !errors.Is(rest, engine.ErrDeleted) {
 			return rest
 		}
 		return err
 	}
 	if force || len(q.Partitions()) == 1 {
-		return s.engine.Delete(ctx, name, force)
+		return s.queues.Engine.Delete(ctx, name, force)
 	}
-	_, st, missing, err := s.status(ctx, name)
+	_, st, missing, err := s.look.status(ctx, name)
 	if err == nil {
 		err = complete(name, missing)
 	}
@@ -108,7 +120,7 @@ func (s *server) delete(ctx context.Context, name string, force bool) error {
 			return err
 		}
 	}
-	err = s.engine.Delete(ctx, name, false)
+	err = s.queues.Engine.Delete(ctx, name, false)
 	if err != nil && !st.Paused && !errors.Is(err, engine.ErrNoQueue) {
 		after, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
@@ -120,17 +132,17 @@ func (s *server) delete(ctx context.Context, name string, force bool) error {
 }
 
 // gate does an operation on the whole queue, in every partition.
-func (s *server) gate(ctx context.Context, queue string, kind workqueue.OpKind) error {
+func (s *adminServer) gate(ctx context.Context, queue string, kind workqueue.OpKind) error {
 	c := &checks{}
 	c.queue("queue", queue)
 	if err := c.err(); err != nil {
 		return err
 	}
-	_, err := s.do(ctx, queue, workqueue.Op{Kind: kind})
+	_, err := s.queues.do(ctx, queue, workqueue.Op{Kind: kind})
 	return err
 }
 
-func (s *server) ConfigureQueue(ctx context.Context, r *queuev1.ConfigureQueueRequest) (*queuev1.ConfigureQueueResponse, error) {
+func (s *adminServer) ConfigureQueue(ctx context.Context, r *queuev1.ConfigureQueueRequest) (*queuev1.ConfigureQueueResponse, error) {
 	c := &checks{}
 	name := r.GetConfig().GetName()
 	c.queue("config.name", name)
@@ -142,43 +154,43 @@ func (s *server) ConfigureQueue(ctx context.Context, r *queuev1.ConfigureQueueRe
 	if err != nil {
 		return nil, err
 	}
-	d, err := s.adopt(name, q)
+	d, err := s.queues.adopt(name, q)
 	if err != nil {
 		return nil, err
 	}
 	d.lookNow() // its turns take the new configuration
-	return &queuev1.ConfigureQueueResponse{Config: configOut(name, q.Config()), Created: created, Generation: s.engine.Generation()}, nil
+	return &queuev1.ConfigureQueueResponse{Config: configOut(name, q.Config()), Created: created, Generation: s.queues.Engine.Generation()}, nil
 }
 
 // create makes a queue, unless there are as many as there may be, or changes it.
-func (s *server) create(ctx context.Context, name string, cfg workqueue.Config) (engine.Queue, bool, error) {
-	_, err := s.engine.Open(ctx, name)
-	if _, declared := s.declared(name); declared || !errors.Is(err, engine.ErrNoQueue) {
-		return s.engine.Configure(ctx, name, cfg) // which tells what else is wrong
+func (s *adminServer) create(ctx context.Context, name string, cfg workqueue.Config) (engine.Queue, bool, error) {
+	_, err := s.queues.Engine.Open(ctx, name)
+	if _, declared := s.queues.Declared[name]; declared || !errors.Is(err, engine.ErrNoQueue) {
+		return s.queues.Engine.Configure(ctx, name, cfg) // which tells what else is wrong
 	}
 	s.making.Lock()
 	defer s.making.Unlock()
-	names, err := s.engine.Names(ctx)
+	names, err := s.queues.Engine.Names(ctx)
 	if err != nil {
 		return nil, false, err
 	}
-	if _, listed := slices.BinarySearch(names, name); !listed && len(names) >= s.cfg.MaxQueues {
-		return nil, false, fmt.Errorf("%w: there are %d, and --queue-max-queues is %d; \"deltaplane queue remove\" deletes one", errQueues, len(names), s.cfg.MaxQueues)
+	if _, listed := slices.BinarySearch(names, name); !listed && len(names) >= s.maxQueues {
+		return nil, false, fmt.Errorf("%w: there are %d, and --queue-max-queues is %d; \"deltaplane queue remove\" deletes one", errQueues, len(names), s.maxQueues)
 	}
-	return s.engine.Configure(ctx, name, cfg)
+	return s.queues.Engine.Configure(ctx, name, cfg)
 }
 
-func (s *server) ListQueues(ctx context.Context, r *queuev1.ListQueuesRequest) (*queuev1.ListQueuesResponse, error) {
-	names, err := s.engine.Names(ctx)
+func (s *adminServer) ListQueues(ctx context.Context, r *queuev1.ListQueuesRequest) (*queuev1.ListQueuesResponse, error) {
+	names, err := s.queues.Engine.Names(ctx)
 	if err != nil {
 		return nil, err
 	}
-	out := &queuev1.ListQueuesResponse{Engine: s.engine.Kind(), Generation: s.engine.Generation()}
+	out := &queuev1.ListQueuesResponse{Engine: s.queues.Engine.Kind(), Generation: s.queues.Engine.Generation()}
 	for _, n := range names {
 		if !strings.HasPrefix(n, r.GetPrefix()) {
 			continue
 		}
-		cfg, st, missing, err := s.status(ctx, n)
+		cfg, st, missing, err := s.look.status(ctx, n)
 		if err == nil && !r.GetPartial() {
 			err = complete(n, missing)
 		}

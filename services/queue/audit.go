@@ -41,7 +41,7 @@ func (d *dispatcher) wasAudited(c *call) {
 		return
 	}
 	count(d.line.repaired, r.Count)
-	d.svc.log.Warn("keys were held without a lease; each got one, and is handed out again when it ends unsettled",
+	d.queues.Log.Warn("keys were held without a lease; each got one, and is handed out again when it ends unsettled",
 		slog.String(telemetry.KeyQueue, d.name), slog.Int(telemetry.KeyCount, r.Count), slog.Duration(telemetry.KeyAfter, d.of.of.Config().MaxLease))
 }
 

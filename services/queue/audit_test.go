@@ -82,8 +82,7 @@ func TestKeysHeldWithoutALeaseAreLookedForWhileAnyAreHeld(t *testing.T) {
 			return workqueue.Reply{}, nil
 		}}
 		sleep := func(d time.Duration) { time.Sleep(d); synctest.Wait() }
-		s, gather := shell(t, e)
-		s.log = slog.New(slog.NewTextHandler(&told, nil))
+		s, gather := shell(t, e, slog.New(slog.NewTextHandler(&told, nil)))
 		ctx := t.Context()
 		must := func(err error) {
 			t.Helper()

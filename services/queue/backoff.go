@@ -13,7 +13,10 @@ import (
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
-func (s *server) GetBackoff(ctx context.Context, r *queuev1.GetBackoffRequest) (*queuev1.GetBackoffResponse, error) {
+// backoffServer answers the calls of the back-off of ids.
+type backoffServer struct{ queues *queues }
+
+func (s *backoffServer) GetBackoff(ctx context.Context, r *queuev1.GetBackoffRequest) (*queuev1.GetBackoffResponse, error) {
 	done, err := s.backoff(ctx, &checks{}, r.GetQueue(), r.GetIds(), workqueue.Op{Kind: workqueue.OpBackoffGet})
 	if err != nil {
 		return nil, err
@@ -21,7 +24,7 @@ func (s *server) GetBackoff(ctx context.Context, r *queuev1.GetBackoffRequest) (
 	return &queuev1.GetBackoffResponse{Entries: entries(r.GetIds(), done)}, nil
 }
 
-func (s *server) NextBackoff(ctx context.Context, r *queuev1.NextBackoffRequest) (*queuev1.NextBackoffResponse, error) {
+func (s *backoffServer) NextBackoff(ctx context.Context, r *queuev1.NextBackoffRequest) (*queuev1.NextBackoffResponse, error) {
 	c := &checks{}
 	event := c.event("event_time", r.GetEventTime(), false)
 	done, err := s.backoff(ctx, c, r.GetQueue(), r.GetIds(), workqueue.Op{Kind: workqueue.OpBackoffNext, Event: event})
@@ -31,21 +34,21 @@ func (s *server) NextBackoff(ctx context.Context, r *queuev1.NextBackoffRequest)
 	return &queuev1.NextBackoffResponse{Entries: entries(r.GetIds(), done)}, nil
 }
 
-func (s *server) ResetBackoff(ctx context.Context, r *queuev1.ResetBackoffRequest) (*queuev1.ResetBackoffResponse, error) {
+func (s *backoffServer) ResetBackoff(ctx context.Context, r *queuev1.ResetBackoffRequest) (*queuev1.ResetBackoffResponse, error) {
 	if _, err := s.backoff(ctx, &checks{}, r.GetQueue(), r.GetIds(), workqueue.Op{Kind: workqueue.OpBackoffReset}); err != nil {
 		return nil, err
 	}
 	return &queuev1.ResetBackoffResponse{}, nil
 }
 
-func (s *server) DeleteBackoffEntry(ctx context.Context, r *queuev1.DeleteBackoffEntryRequest) (*queuev1.DeleteBackoffEntryResponse, error) {
+func (s *backoffServer) DeleteBackoffEntry(ctx context.Context, r *queuev1.DeleteBackoffEntryRequest) (*queuev1.DeleteBackoffEntryResponse, error) {
 	if _, err := s.backoff(ctx, &checks{}, r.GetQueue(), r.GetIds(), workqueue.Op{Kind: workqueue.OpBackoffReset}); err != nil {
 		return nil, err
 	}
 	return &queuev1.DeleteBackoffEntryResponse{}, nil
 }
 
-func (s *server) GCBackoff(ctx context.Context, r *queuev1.GCBackoffRequest) (*queuev1.GCBackoffResponse, error) {
+func (s *backoffServer) GCBackoff(ctx context.Context, r *queuev1.GCBackoffRequest) (*queuev1.GCBackoffResponse, error) {
 	c := &checks{}
 	c.queue("queue", r.GetQueue())
 	if err := c.err(); err != nil {
@@ -53,7 +56,7 @@ func (s *server) GCBackoff(ctx context.Context, r *queuev1.GCBackoffRequest) (*q
 	}
 	out := &queuev1.GCBackoffResponse{}
 	for { // a turn collects a bounded number
-		done, err := s.do(ctx, r.GetQueue(), workqueue.Op{Kind: workqueue.OpBackoffGC})
+		done, err := s.queues.do(ctx, r.GetQueue(), workqueue.Op{Kind: workqueue.OpBackoffGC})
 		if err != nil {
 			return nil, err
 		}
@@ -68,7 +71,7 @@ func (s *server) GCBackoff(ctx context.Context, r *queuev1.GCBackoffRequest) (*q
 	}
 }
 
-func (s *server) IsInBackOffSince(ctx context.Context, r *queuev1.IsInBackOffSinceRequest) (*queuev1.IsInBackOffSinceResponse, error) {
+func (s *backoffServer) IsInBackOffSince(ctx context.Context, r *queuev1.IsInBackOffSinceRequest) (*queuev1.IsInBackOffSinceResponse, error) {
 	left, err := s.inBackOff(ctx, r.GetQueue(), r.GetId(), r.GetEventTime(), backoff.Growth.Since)
 	if err != nil {
 		return nil, err
@@ -76,7 +79,7 @@ func (s *server) IsInBackOffSince(ctx context.Context, r *queuev1.IsInBackOffSin
 	return &queuev1.IsInBackOffSinceResponse{InBackOff: left > 0, Remaining: span(left)}, nil
 }
 
-func (s *server) IsInBackOffSinceUpdate(ctx context.Context, r *queuev1.IsInBackOffSinceUpdateRequest) (*queuev1.IsInBackOffSinceUpdateResponse, error) {
+func (s *backoffServer) IsInBackOffSinceUpdate(ctx context.Context, r *queuev1.IsInBackOffSinceUpdateRequest) (*queuev1.IsInBackOffSinceUpdateResponse, error) {
 	left, err := s.inBackOff(ctx, r.GetQueue(), r.GetId(), r.GetEventTime(), func(g backoff.Growth, e backoff.Entry, event, _ int64) int64 {
 		return g.SinceUpdate(e, event)
 	})
@@ -88,7 +91,7 @@ func (s *server) IsInBackOffSinceUpdate(ctx context.Context, r *queuev1.IsInBack
 
 // inBackOff is what is left of an id's delay as left counts it, in
 // microseconds; zero when the id is unknown or, at the event, had expired (B-04).
-func (s *server) inBackOff(
+func (s *backoffServer) inBackOff(
 	ctx context.Context, queue, id string, at *timestamppb.Timestamp, left func(g backoff.Growth, e backoff.Entry, event, now int64) int64,
 ) (int64, error) {
 	c := &checks{}
@@ -98,7 +101,7 @@ func (s *server) inBackOff(
 	if err := c.err(); err != nil {
 		return 0, err
 	}
-	d, err := s.queue(ctx, queue)
+	d, err := s.queues.use(ctx, queue)
 	if err != nil {
 		return 0, err
 	}
@@ -111,7 +114,7 @@ func (s *server) inBackOff(
 
 // backoff does one operation on every id. The jitter's random number is drawn
 // here, so that the engines only compute.
-func (s *server) backoff(ctx context.Context, c *checks, queue string, ids []string, op workqueue.Op) (*call, error) {
+func (s *backoffServer) backoff(ctx context.Context, c *checks, queue string, ids []string, op workqueue.Op) (*call, error) {
 	c.queue("queue", queue)
 	c.count("ids", len(ids), 1, maxItems)
 	ops := make([]workqueue.Op, min(len(ids), maxItems))
@@ -126,7 +129,7 @@ func (s *server) backoff(ctx context.Context, c *checks, queue string, ids []str
 	if err := c.err(); err != nil {
 		return nil, err
 	}
-	return s.do(ctx, queue, ops...)
+	return s.queues.do(ctx, queue, ops...)
 }
 
 func entries(ids []string, done *call) []*queuev1.BackoffEntry {

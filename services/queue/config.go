@@ -138,17 +138,3 @@ func (c Config) Validate() error {
 	}
 	return errors.Join(errs...)
 }
-
-const maxName = 253
-
-func checkName(name string) error {
-	ok := name != "" && len(name) <= maxName
-	for i := 0; ok && i < len(name); i++ {
-		c := name[i]
-		ok = 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '.' || c == '-' || c == '_' || c == '/'
-	}
-	if !ok {
-		return fmt.Errorf("name %.64q is not 1 to %d of letters, digits, '.', '-', '_' and '/'", name, maxName)
-	}
-	return nil
-}

@@ -36,6 +36,24 @@ func addResult(r *workqueue.Reply) *queuev1.AddResult {
 	return &queuev1.AddResult{Status: addStatus[r.Status], ReadyAt: stamp(r.ReadyAt), NumRequeues: int64(r.Requeues)}
 }
 
+var outcomes = map[queuev1.Outcome]workqueue.Outcome{
+	queuev1.Outcome_OUTCOME_DONE:               workqueue.Done,
+	queuev1.Outcome_OUTCOME_FORGET:             workqueue.Forget,
+	queuev1.Outcome_OUTCOME_RETRY_RATE_LIMITED: workqueue.Retry,
+	queuev1.Outcome_OUTCOME_RETRY_AFTER:        workqueue.After,
+	queuev1.Outcome_OUTCOME_RELEASE:            workqueue.Release,
+	queuev1.Outcome_OUTCOME_DEAD:               workqueue.Dead,
+}
+
+func outcomeOut(o workqueue.Outcome) queuev1.Outcome {
+	for out, in := range outcomes {
+		if in == o {
+			return out
+		}
+	}
+	return queuev1.Outcome_OUTCOME_UNSPECIFIED
+}
+
 func settleStatus(s workqueue.Status) queuev1.SettleStatus {
 	switch s {
 	case workqueue.Settled:
@@ -68,10 +86,6 @@ func expected(s *expectations.Set) *queuev1.Expectations {
 	}
 	return &queuev1.Expectations{OwnerUid: s.Owner, Creations: s.Creates, Deletions: s.Deletes, Token: s.Token, StoredAt: stamp(s.StoredAt)}
 }
-
-// clock is a time by the clock that workers count their leases by: it does not
-// step, and is never zero.
-func (s *Service) clock(at time.Time) int64 { return at.Sub(s.began).Microseconds() + 1 }
 
 // lease is a lease granted at a time of the store's clock; ends is its deadline
 // by the server's.
@@ -112,8 +126,28 @@ func item(it *workqueue.Item) *queuev1.Item {
 	return out
 }
 
+func itemStatus(s workqueue.Status) queuev1.ItemStatus {
+	switch s {
+	case workqueue.OK:
+		return queuev1.ItemStatus_ITEM_STATUS_DONE
+	case workqueue.Unchanged:
+		return queuev1.ItemStatus_ITEM_STATUS_UNCHANGED
+	case workqueue.Held:
+		return queuev1.ItemStatus_ITEM_STATUS_HELD
+	default:
+		return queuev1.ItemStatus_ITEM_STATUS_UNSPECIFIED
+	}
+}
+
 func counts(c workqueue.Counts) *queuev1.Counts {
 	return &queuev1.Counts{
 		Ready: int64(c.Ready), Delayed: int64(c.Delayed), Processing: int64(c.Processing), Dirty: int64(c.Dirty), Dead: int64(c.Dead),
 	}
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }

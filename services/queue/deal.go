@@ -10,13 +10,13 @@ import (
 // deal gives replies and leases to whom they belong, and tells how long until
 // the next turn without a reason.
 func (d *dispatcher) deal(b *batch, r *workqueue.Result, began time.Time) time.Duration {
-	d.svc.history.turn(d.name, b.calls, &b.turn, r)
+	d.queues.History.record(d.name, b.authors(), &b.turn, r)
 	if d.doubt {
 		d.confirm(b)
 	}
 	// The turn was done after it began: what is left of a lease by the server's
 	// clock is no more than the store leaves it.
-	d.ahead = d.svc.clock(began) - r.Now
+	d.ahead = d.queues.clock(began) - r.Now
 	for _, c := range b.calls {
 		c.now, c.via = r.Now, d
 		if c.folded == nil {
@@ -52,7 +52,7 @@ func (d *dispatcher) deal(b *batch, r *workqueue.Result, began time.Time) time.D
 
 	next := time.Hour
 	if hungry {
-		next = d.svc.cfg.FallbackEvery
+		next = d.queues.FallbackEvery
 		if b.next > 0 && r.Counts.Ready > 0 {
 			next = min(next, b.next)
 		}

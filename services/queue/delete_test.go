@@ -62,7 +62,7 @@ func TestADeletedQueueEndsWhatUsesIt(t *testing.T) {
 		}
 		w.give(1)
 		<-w.leases // the queue hands out again
-		used, ok := r.svc.known(q)
+		used, ok := r.svc.queues.known(q)
 		if !ok {
 			t.Fatal("the queue is not in use")
 		}
@@ -75,11 +75,9 @@ func TestADeletedQueueEndsWhatUsesIt(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, d := range used.all {
-			d.mu.Lock()
-			if d.ended == nil {
+			if d.end() == nil {
 				t.Errorf("the dispatcher of partition %d goes on", d.part)
 			}
-			d.mu.Unlock()
 		}
 		if n := series(t, r, q); n != 0 {
 			t.Errorf("%d metric series are left", n)

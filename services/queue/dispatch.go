@@ -33,13 +33,13 @@ type waker interface{ nudge() }
 
 // dispatcher runs the turns of one partition of a queue.
 type dispatcher struct {
-	name string
-	svc  *Service
-	of   *lines
-	part int
-	q    engine.Partition
-	line *line
-	wake chan struct{} // holds one token when there is a reason to look
+	name   string
+	queues *queues
+	of     *lines
+	part   int
+	q      engine.Partition
+	line   *line
+	wake   chan struct{} // holds one token when there is a reason to look
 
 	mu      sync.Mutex
 	pending []*call   // guarded by mu, as is all that follows
@@ -65,7 +65,7 @@ type dispatcher struct {
 }
 
 func newDispatcher(l *lines, part int, p engine.Partition) *dispatcher {
-	return &dispatcher{name: l.name, svc: l.svc, of: l, part: part, q: p, line: l.line, wake: make(chan struct{}, 1), look: true, audited: time.Now()}
+	return &dispatcher{name: l.name, queues: l.queues, of: l, part: part, q: p, line: l.line, wake: make(chan struct{}, 1), look: true, audited: time.Now()}
 }
 
 func (d *dispatcher) nudge() {
@@ -86,7 +86,7 @@ func (d *dispatcher) submit(c *call) {
 		c.done(c)
 		return
 	}
-	if d.waiting+len(c.ops) > d.svc.cfg.MaxPending && !endsLeases(c.ops) {
+	if d.waiting+len(c.ops) > d.queues.MaxPending && !endsLeases(c.ops) {
 		d.mu.Unlock()
 		d.line.shed.Inc()
 		c.err = errOverload
@@ -156,6 +156,13 @@ func (d *dispatcher) finalize(t *taker) {
 	d.offer(t)
 }
 
+// serves says that a turn under way may lease for a taker.
+func (d *dispatcher) serves(t *taker) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return t.inTurn || t.leaving
+}
+
 // lookNow asks for a turn although nobody here has a reason.
 func (d *dispatcher) lookNow() {
 	d.mu.Lock()
@@ -197,7 +204,7 @@ func (d *dispatcher) run(ctx context.Context) {
 			d.failed(&b, err)
 			d.tell()
 			if errors.Is(err, engine.ErrDeleted) {
-				d.svc.drop(d.of, err)
+				d.queues.drop(d.of, err)
 			}
 			pause = min(max(2*pause, 20*time.Millisecond), time.Second)
 			timer.Reset(pause)
@@ -211,6 +218,13 @@ func (d *dispatcher) run(ctx context.Context) {
 		d.tell()
 		timer.Reset(next)
 	}
+}
+
+// end is why there are no more turns, nil while there are.
+func (d *dispatcher) end() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.ended
 }
 
 func (d *dispatcher) due() bool {

@@ -28,7 +28,7 @@ const (
 
 // drain is one DrainQueue call.
 type drain struct {
-	s       *server
+	s       *adminServer
 	queue   string
 	every   time.Duration
 	all     bool  // every delayed key is waited for
@@ -36,7 +36,7 @@ type drain struct {
 	horizon int64 // that, by the store's clock; zero until it is known
 }
 
-func (s *server) DrainQueue(r *queuev1.DrainQueueRequest, stream grpc.ServerStreamingServer[queuev1.DrainQueueResponse]) error {
+func (s *adminServer) DrainQueue(r *queuev1.DrainQueueRequest, stream grpc.ServerStreamingServer[queuev1.DrainQueueResponse]) error {
 	ctx := stream.Context()
 	c := &checks{}
 	c.queue("queue", r.GetQueue())
@@ -79,7 +79,7 @@ func bounded(ctx context.Context, timeout time.Duration) time.Duration {
 // wait reports until nothing is left or time is up. A turn of this server that
 // leaves nothing is noticed at once, one of another replica at the next report.
 func (d *drain) wait(ctx context.Context, timeout time.Duration, send func(*queuev1.DrainQueueResponse) error) error {
-	l, err := d.s.queue(ctx, d.queue)
+	l, err := d.s.queues.use(ctx, d.queue)
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (d *drain) wait(ctx context.Context, timeout time.Duration, send func(*queu
 func (d *drain) look(ctx context.Context) (*queuev1.DrainQueueResponse, error) {
 	out := &queuev1.DrainQueueResponse{}
 	for seen := 0; ; {
-		_, st, missing, err := d.s.status(ctx, d.queue)
+		_, st, missing, err := d.s.look.status(ctx, d.queue)
 		if err != nil {
 			return nil, err
 		}
@@ -161,7 +161,7 @@ func (d *drain) awaited(ctx context.Context, st engine.Status) (int64, error) {
 	}
 	n, cursor := int64(0), ""
 	for {
-		page, next, _, err := d.s.items(ctx, d.queue, workqueue.Waiting, cursor, itemsPage)
+		page, next, _, err := d.s.look.items(ctx, d.queue, workqueue.Waiting, cursor, itemsPage)
 		if err != nil {
 			return 0, err
 		}

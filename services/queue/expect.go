@@ -7,7 +7,7 @@ import (
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
-func (s *server) SaveState(ctx context.Context, r *queuev1.SaveStateRequest) (*queuev1.SaveStateResponse, error) {
+func (s *sessionServer) SaveState(ctx context.Context, r *queuev1.SaveStateRequest) (*queuev1.SaveStateResponse, error) {
 	c := &checks{}
 	c.count("state", len(r.GetState()), 0, workqueue.MaxStateLen)
 	st, err := s.fenced(ctx, c, r.GetQueue(), workqueue.Op{
@@ -19,7 +19,7 @@ func (s *server) SaveState(ctx context.Context, r *queuev1.SaveStateRequest) (*q
 	return &queuev1.SaveStateResponse{Status: st}, nil
 }
 
-func (s *server) Expect(ctx context.Context, r *queuev1.ExpectRequest) (*queuev1.ExpectResponse, error) {
+func (s *sessionServer) Expect(ctx context.Context, r *queuev1.ExpectRequest) (*queuev1.ExpectResponse, error) {
 	c := &checks{}
 	c.owner("owner_uid", r.GetOwnerUid(), true)
 	c.names("creations", r.GetCreations())
@@ -35,24 +35,24 @@ func (s *server) Expect(ctx context.Context, r *queuev1.ExpectRequest) (*queuev1
 }
 
 // fenced runs one operation that only the lease's token may do.
-func (s *server) fenced(ctx context.Context, c *checks, queue string, op workqueue.Op) (queuev1.SettleStatus, error) {
+func (s *sessionServer) fenced(ctx context.Context, c *checks, queue string, op workqueue.Op) (queuev1.SettleStatus, error) {
 	c.queue("queue", queue)
 	c.key("key", op.Key)
 	c.token("token", op.Token)
 	if err := c.err(); err != nil {
 		return 0, err
 	}
-	if err := s.myLease(ctx, leaseAt{queue: queue, key: op.Key, token: op.Token}); err != nil {
+	if err := s.leases.myLease(ctx, leaseAt{queue: queue, key: op.Key, token: op.Token}); err != nil {
 		return 0, err
 	}
-	done, err := s.do(ctx, queue, op)
+	done, err := s.queues.do(ctx, queue, op)
 	if err != nil {
 		return 0, err
 	}
 	return settleStatus(done.replies[0].Status), nil
 }
 
-func (s *server) Observe(ctx context.Context, r *queuev1.ObserveRequest) (*queuev1.ObserveResponse, error) {
+func (s *sessionServer) Observe(ctx context.Context, r *queuev1.ObserveRequest) (*queuev1.ObserveResponse, error) {
 	c := &checks{}
 	c.owner("owner_uid", r.GetOwnerUid(), false)
 	c.names("creations", r.GetCreations())
@@ -61,26 +61,30 @@ func (s *server) Observe(ctx context.Context, r *queuev1.ObserveRequest) (*queue
 	return &queuev1.ObserveResponse{Expectations: left}, err
 }
 
-func (s *server) GetExpectations(ctx context.Context, r *queuev1.GetExpectationsRequest) (*queuev1.GetExpectationsResponse, error) {
+func (s *sessionServer) GetExpectations(ctx context.Context, r *queuev1.GetExpectationsRequest) (*queuev1.GetExpectationsResponse, error) {
 	left, err := s.observe(ctx, &checks{}, r.GetQueue(), r.GetKey(), nil)
 	return &queuev1.GetExpectationsResponse{Expectations: left}, err
 }
 
-func (s *server) observe(ctx context.Context, c *checks, queue, key string, seen *workqueue.More) (*queuev1.Expectations, error) {
+func (s *sessionServer) observe(ctx context.Context, c *checks, queue, key string, seen *workqueue.More) (*queuev1.Expectations, error) {
 	c.queue("queue", queue)
 	c.key("key", key)
 	if err := c.err(); err != nil {
 		return nil, err
 	}
-	done, err := s.do(ctx, queue, workqueue.Op{Kind: workqueue.OpObserve, Key: key, More: seen})
+	done, err := s.queues.do(ctx, queue, workqueue.Op{Kind: workqueue.OpObserve, Key: key, More: seen})
 	if err != nil {
 		return nil, err
 	}
 	return expected(done.replies[0].Expect), nil
 }
 
-func (s *server) DeleteExpectations(ctx context.Context, r *queuev1.DeleteExpectationsRequest) (*queuev1.DeleteExpectationsResponse, error) {
-	if _, err := s.eachKey(ctx, r.GetQueue(), []string{r.GetKey()}, workqueue.OpUnexpect); err != nil {
+func (s *sessionServer) DeleteExpectations(ctx context.Context, r *queuev1.DeleteExpectationsRequest) (*queuev1.DeleteExpectationsResponse, error) {
+	ops, err := eachKey(r.GetQueue(), []string{r.GetKey()}, workqueue.OpUnexpect)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := s.queues.do(ctx, r.GetQueue(), ops...); err != nil {
 		return nil, err
 	}
 	return &queuev1.DeleteExpectationsResponse{}, nil

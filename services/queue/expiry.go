@@ -24,62 +24,6 @@ const (
 	mostSweep = 5 * time.Minute
 )
 
-// keep has a queue kept by a stream until release is called.
-func (s *Service) keep(l *lines) {
-	l.streams.Add(1)
-	if !l.usedWithin(engine.UseEvery) {
-		select {
-		case s.kept <- struct{}{}:
-		default:
-		}
-	}
-}
-
-// release ends what keep began.
-func (l *lines) release() { l.streams.Add(-1) }
-
-func (l *lines) usedWithin(d time.Duration) bool {
-	return time.Since(time.Unix(0, l.used.Load())) < d
-}
-
-// keepQueues has the store know of queues that streams are open on, where their
-// turns do not tell: a worker without credit, a producer that adds nothing.
-func (s *Service) keepQueues(ctx context.Context) error {
-	ticker := time.NewTicker(engine.UseEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		case <-s.kept:
-		}
-		for _, l := range s.inUse() {
-			if l.streams.Load() == 0 || l.usedWithin(engine.UseEvery) {
-				continue
-			}
-			at := time.Now()
-			switch err := s.engine.Keep(ctx, l.name); {
-			case err == nil:
-				l.used.Store(at.UnixNano())
-			case errors.Is(err, engine.ErrNoQueue):
-				l.lookNow() // its next turn finds out why
-			}
-		}
-	}
-}
-
-// inUse are the queues that have dispatchers here.
-func (s *Service) inUse() []*lines {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	all := make([]*lines, 0, len(s.queues))
-	for _, l := range s.queues {
-		all = append(all, l)
-	}
-	return all
-}
-
 // sighting is a queue that was seen to be empty and unused.
 type sighting struct {
 	mark  string
@@ -88,18 +32,22 @@ type sighting struct {
 
 // expiry ends queues that nobody uses. It is used by one goroutine.
 type expiry struct {
-	s          *Service
+	s          *upkeep
 	after      time.Duration
 	seen       map[string]sighting
 	generation string // of the store, in which they were seen
 }
 
-func (s *Service) expireQueues(ctx context.Context) error {
-	if s.cfg.ExpireAfter == 0 {
+func newExpiry(s *upkeep, after time.Duration) *expiry {
+	return &expiry{s: s, after: after, seen: map[string]sighting{}}
+}
+
+func (s *upkeep) expireQueues(ctx context.Context) error {
+	if s.ExpireAfter == 0 {
 		return nil
 	}
-	x := &expiry{s: s, after: s.cfg.ExpireAfter, seen: map[string]sighting{}}
-	ticker := time.NewTicker(min(s.cfg.ExpireAfter/4, mostSweep))
+	x := newExpiry(s, s.ExpireAfter)
+	ticker := time.NewTicker(min(s.ExpireAfter/4, mostSweep))
 	defer ticker.Stop()
 	for {
 		select {
@@ -107,7 +55,7 @@ func (s *Service) expireQueues(ctx context.Context) error {
 			return nil
 		case now := <-ticker.C:
 			if err := x.sweep(ctx, now); err != nil && ctx.Err() == nil {
-				s.log.LogAttrs(ctx, slog.LevelWarn, "queues that nobody uses were not all looked for", telemetry.Err(err))
+				s.Log.LogAttrs(ctx, slog.LevelWarn, "queues that nobody uses were not all looked for", telemetry.Err(err))
 			}
 		}
 	}
@@ -116,11 +64,11 @@ func (s *Service) expireQueues(ctx context.Context) error {
 // sweep looks at every queue of the store and ends those that have been unused
 // for long enough by the store's clock, and by this server's since it was seen.
 func (x *expiry) sweep(ctx context.Context, now time.Time) error {
-	names, err := x.s.engine.Names(ctx)
+	names, err := x.s.Engine.Names(ctx)
 	if err != nil {
 		return err
 	}
-	if g := x.s.engine.Generation(); g != x.generation {
+	if g := x.s.Engine.Generation(); g != x.generation {
 		clear(x.seen)
 		x.generation = g
 	}
@@ -130,10 +78,10 @@ func (x *expiry) sweep(ctx context.Context, now time.Time) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if _, declared := x.s.declared(name); declared {
+		if _, declared := x.s.Declared[name]; declared {
 			continue
 		}
-		idle, failed := x.s.engine.Idle(ctx, name)
+		idle, failed := x.s.Engine.Idle(ctx, name)
 		if failed != nil || !idle.Empty {
 			if !errors.Is(failed, engine.ErrNoQueue) {
 				err = cmp.Or(err, failed)
@@ -157,18 +105,18 @@ func (x *expiry) sweep(ctx context.Context, now time.Time) error {
 
 // end has a queue expire, and what this server runs for it end.
 func (x *expiry) end(ctx context.Context, name string, idle engine.Idle) error {
-	l, here := x.s.known(name)
+	l, here := x.s.InUse.known(name)
 	if here && l.streams.Load() > 0 { // the store has not heard of it yet
 		return nil
 	}
-	if err := x.s.engine.Expire(ctx, name, idle); err != nil {
+	if err := x.s.Engine.Expire(ctx, name, idle); err != nil {
 		return err
 	}
-	x.s.metrics.unused.Inc()
-	x.s.log.LogAttrs(ctx, slog.LevelInfo, "queue was deleted: nobody used it",
+	x.s.Unused.Inc()
+	x.s.Log.LogAttrs(ctx, slog.LevelInfo, "queue was deleted: nobody used it",
 		slog.String(telemetry.KeyQueue, name), slog.Duration(telemetry.KeyDuration, idle.For))
 	if here {
-		x.s.drop(l, fmt.Errorf("%w: %q, which nobody used for %v", engine.ErrDeleted, name, idle.For.Round(time.Second)))
+		x.s.InUse.drop(l, fmt.Errorf("%w: %q, which nobody used for %v", engine.ErrDeleted, name, idle.For.Round(time.Second)))
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package queue
 import (
 	"context"
 	"errors"
-	"strconv"
 	"sync"
 	"time"
 
@@ -22,19 +21,9 @@ type extension struct {
 	err         error
 }
 
-func (c *checks) refs(field string, refs []*queuev1.LeaseRef) {
-	c.count(field, len(refs), 0, maxResume)
-	for i, r := range refs {
-		at := field + "[" + strconv.Itoa(i) + "]"
-		c.queue(at+".queue", r.GetQueue())
-		c.key(at+".key", r.GetKey())
-		c.token(at+".token", r.GetToken())
-	}
-}
-
 // extending is an extension under way: one turn of each partition it concerns.
 type extending struct {
-	s     *Service
+	s     *leases
 	ss    *session
 	asked []*queuev1.LeaseRef
 	whole bool // what is not reached is an error of the whole request
@@ -56,7 +45,7 @@ type extending struct {
 // Done is called once, possibly from a dispatcher. Unless it is to be done as a
 // whole, what is not reached, or not within a time when there is a limit, is told
 // as unreachable.
-func (s *Service) extend(ctx context.Context, ss *session, refs []*queuev1.LeaseRef, whose unsure, leaseFor int64, whole bool, limit time.Duration, done func(extension)) {
+func (s *leases) extend(ctx context.Context, ss *session, refs []*queuev1.LeaseRef, whose unsure, leaseFor int64, whole bool, limit time.Duration, done func(extension)) {
 	if len(refs) == 0 {
 		done(extension{})
 		return
@@ -72,7 +61,7 @@ func (s *Service) extend(ctx context.Context, ss *session, refs []*queuev1.Lease
 		l, ok := queues[r.GetQueue()]
 		if !ok {
 			var err error
-			l, err = s.queue(ctx, r.GetQueue())
+			l, err = s.queues.use(ctx, r.GetQueue())
 			if err != nil && (whole || !errors.Is(err, engine.ErrNoQueue)) {
 				w.out.err = errors.Join(w.out.err, err)
 			}
@@ -207,14 +196,19 @@ func (w *extending) finish() {
 
 // forsake tells what is unreachable as lost, to a worker that knows only that,
 // and forgets it, so that it is not extended any more.
-func (e *extension) forsake(s *Service, ss *session) {
+func (s *leases) forsake(e *extension, ss *session) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	for _, r := range e.unreachable {
-		if l, ok := s.known(r.GetQueue()); ok {
+		if l, ok := s.queues.known(r.GetQueue()); ok {
 			e.freed = ss.drop(leaseKey{l.at(r.GetKey()), r.GetToken()}, r.GetKey(), e.freed)
 		}
 		e.lost = append(e.lost, r)
 	}
 	e.unreachable = nil
+}
+
+// shorten ends leases soon and forgets them here. It does not wait.
+func (s *leases) shorten(ctx context.Context, ss *session, refs []*queuev1.LeaseRef) {
+	s.extend(ctx, ss, refs, nil, -s.closeGrace.Microseconds(), true, 0, func(extension) {})
 }

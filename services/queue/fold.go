@@ -254,3 +254,17 @@ func (c *call) unfold() {
 	}
 	c.replies, c.folded = replies, nil
 }
+
+// went is how many operations of a call are in its turn.
+func (c *call) went() int {
+	if c.folded == nil {
+		return len(c.ops)
+	}
+	n := 0
+	for _, p := range c.folded.place {
+		if p >= 0 {
+			n++
+		}
+	}
+	return n
+}

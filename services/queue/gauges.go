@@ -19,7 +19,7 @@ import (
 // several partitions, since a turn tells of one. When the store does not
 // answer, the last that was seen is told.
 type gauges struct {
-	s                            *Service
+	source
 	depth, delayed, leases, dead *prometheus.Desc
 	unfinished, longest          *prometheus.Desc
 }
@@ -33,10 +33,26 @@ const (
 	lookers = 8
 )
 
-func newGauges(s *Service) *gauges {
+// source is what gauges ask.
+type source struct {
+	// InUse are the queues that have dispatchers here.
+	InUse func() map[string]used
+	// Counts is what a queue holds by the store; false when that is not known in full.
+	Counts func(ctx context.Context, queue string) (workqueue.Counts, bool)
+	// Held calls f for every lease held through this server, with its queue and since when.
+	Held func(f func(queue string, since time.Time))
+}
+
+// used is a queue in use.
+type used struct {
+	line       *line
+	partitions int
+}
+
+func newGauges(s source) *gauges {
 	desc := func(name, help string) *prometheus.Desc { return prometheus.NewDesc(name, help, []string{"name"}, nil) }
 	return &gauges{
-		s:          s,
+		source:     s,
 		depth:      desc("workqueue_depth", "Keys that wait, those added again while held included; of the store, the same on every replica."),
 		delayed:    desc("deltaplane_queue_delayed", "Keys that wait for a due time; of the store, the same on every replica."),
 		leases:     desc("deltaplane_queue_leases", "Keys that are held; of the store, the same on every replica."),
@@ -55,9 +71,7 @@ func (g *gauges) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (g *gauges) Collect(ch chan<- prometheus.Metric) {
-	g.s.mu.Lock()
-	queues := maps.Clone(g.s.queues)
-	g.s.mu.Unlock()
+	queues := g.InUse()
 	looked := g.refresh(queues)
 	work := g.held()
 	for _, name := range slices.Sorted(maps.Keys(queues)) {
@@ -79,7 +93,7 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 
 // refresh asks the store about queues of which it is not known what they hold,
 // and returns what it answered.
-func (g *gauges) refresh(queues map[string]*lines) map[string]workqueue.Counts {
+func (g *gauges) refresh(queues map[string]used) map[string]workqueue.Counts {
 	ctx, cancel := context.WithTimeout(context.Background(), lookFor) //nolint:forbidigo // a scrape carries no context
 	defer cancel()
 	var all errgroup.Group
@@ -87,14 +101,14 @@ func (g *gauges) refresh(queues map[string]*lines) map[string]workqueue.Counts {
 	var mu sync.Mutex
 	looked := map[string]workqueue.Counts{} // guarded by mu
 	for name, l := range queues {
-		if len(l.all) == 1 && !l.line.stale() {
+		if l.partitions == 1 && !l.line.stale() {
 			continue
 		}
 		all.Go(func() error {
-			if _, st, missing, err := g.s.status(ctx, name); err == nil && len(missing) == 0 {
-				l.line.saw(st.Counts)
+			if c, ok := g.Counts(ctx, name); ok {
+				l.line.saw(c)
 				mu.Lock()
-				looked[name] = st.Counts
+				looked[name] = c
 				mu.Unlock()
 			}
 			return nil
@@ -117,6 +131,20 @@ func (l *line) stale() bool {
 	return time.Since(l.seen) > fresh
 }
 
+// invalidate has the next scrape ask the store.
+func (l *line) invalidate() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.seen = time.Time{}
+}
+
+// lastSeen is when what the queue held was last seen.
+func (l *line) lastSeen() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.seen
+}
+
 // work is how long keys of a queue have been held, in seconds.
 type work struct{ sum, longest float64 }
 
@@ -124,16 +152,9 @@ type work struct{ sum, longest float64 }
 func (g *gauges) held() map[string]work {
 	byQueue := map[string]work{}
 	now := time.Now()
-	g.s.sessions.each(func(s *session) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		for k, h := range s.leases {
-			if h.deadline.Before(now) {
-				continue
-			}
-			w, age := byQueue[k.d.name], now.Sub(h.since).Seconds()
-			byQueue[k.d.name] = work{w.sum + age, max(w.longest, age)}
-		}
+	g.Held(func(queue string, since time.Time) {
+		w, age := byQueue[queue], now.Sub(since).Seconds()
+		byQueue[queue] = work{w.sum + age, max(w.longest, age)}
 	})
 	return byQueue
 }

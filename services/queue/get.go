@@ -121,7 +121,7 @@ func (g *getter) end(l *lines, ss *session, takers []*taker, late bool) (got, er
 }
 
 // get leases keys for a session, waiting for the first.
-func (s *Service) get(ctx context.Context, l *lines, ss *session, n int, leaseFor int64, wait time.Duration) (got, error) {
+func (s *workServer) get(ctx context.Context, l *lines, ss *session, n int, leaseFor int64, wait time.Duration) (got, error) {
 	g := &getter{want: n, left: len(l.all), parts: make([]fromPart, len(l.all)), some: make(chan struct{}), heard: make(chan struct{}), over: make(chan struct{})}
 	cr := &credit{any: n}
 	takers := make([]*taker, len(l.all))
@@ -197,7 +197,7 @@ func (s *Service) get(ctx context.Context, l *lines, ss *session, n int, leaseFo
 			}
 		case <-g.over:
 			out, err := g.end(l, ss, takers, false)
-			if len(out.leases) == 0 && err == nil && wait > 0 && !ss.shutDown() && s.ending() {
+			if len(out.leases) == 0 && err == nil && wait > 0 && !ss.shutDown() && isClosed(s.stopping) {
 				err = errStopping // the wait was cut short
 			}
 			return out, err
@@ -233,11 +233,7 @@ func (s *Service) get(ctx context.Context, l *lines, ss *session, n int, leaseFo
 // settle counts only those takers as outstanding that a turn still serves.
 func (g *getter) settle(takers []*taker, l *lines) {
 	for i, t := range takers {
-		d := l.all[i]
-		d.mu.Lock()
-		out := !t.inTurn && !t.leaving
-		d.mu.Unlock()
-		if out {
+		if !l.all[i].serves(t) {
 			g.mu.Lock()
 			g.leave(&g.parts[i])
 			g.mu.Unlock()
@@ -246,18 +242,26 @@ func (g *getter) settle(takers []*taker, l *lines) {
 }
 
 // giveBack releases leases whose holder never got them.
-func (s *Service) giveBack(l *lines, ss *session, leases []*queuev1.Lease) {
+func (s *workServer) giveBack(l *lines, ss *session, leases []*queuev1.Lease) {
 	back := make([][]workqueue.Lease, len(l.all))
-	ss.mu.Lock()
 	for _, le := range leases {
 		d := l.at(le.GetKey())
-		ss.drop(leaseKey{d, le.GetToken()}, le.GetKey(), nil)
+		ss.forget(d, le.GetKey(), le.GetToken())
 		back[d.part] = append(back[d.part], workqueue.Lease{Key: le.GetKey(), Token: le.GetToken()})
 	}
-	ss.mu.Unlock()
 	for i, some := range back {
 		if len(some) > 0 {
 			l.all[i].release(some)
 		}
+	}
+}
+
+// isClosed reports whether a channel has been closed.
+func isClosed(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
 	}
 }

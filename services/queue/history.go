@@ -52,21 +52,27 @@ func newHistory(max int) *history {
 
 func (h *history) hash(queue uint64, key string) uint64 { return maphash.String(h.seed, key) ^ queue }
 
-// turn records what a turn of a queue did. A duplicate that was folded into
-// another add of its turn is not told apart.
-func (h *history) turn(queue string, calls []*call, t *workqueue.Turn, r *workqueue.Result) {
+// author is who asked for a row of a transaction's operations.
+type author struct {
+	session      string // empty for none
+	first, count int
+}
+
+// record notes what a transaction of a queue did. A duplicate that was folded into
+// another add of its transaction is not told apart.
+func (h *history) record(queue string, authors []author, t *workqueue.Turn, r *workqueue.Result) {
 	if h == nil || len(t.Ops) != len(r.Replies) {
 		return
 	}
 	q := maphash.String(h.seed, queue)*2 + 1
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, c := range calls {
+	for _, a := range authors {
 		by := uint32(0)
-		if c.by != "" {
-			by = h.who.id(c.by)
+		if a.session != "" {
+			by = h.who.id(a.session)
 		}
-		for at := c.first; at < c.first+c.went(); at++ {
+		for at := a.first; at < a.first+a.count; at++ {
 			h.op(q, by, &t.Ops[at], &r.Replies[at], r.Now)
 		}
 	}
@@ -78,20 +84,6 @@ func (h *history) turn(queue string, calls []*call, t *workqueue.Turn, r *workqu
 		}
 		h.leased(q, holder, l, r.Now)
 	}
-}
-
-// went is how many operations of a call are in its turn.
-func (c *call) went() int {
-	if c.folded == nil {
-		return len(c.ops)
-	}
-	n := 0
-	for _, p := range c.folded.place {
-		if p >= 0 {
-			n++
-		}
-	}
-	return n
 }
 
 func (h *history) op(q uint64, by uint32, op *workqueue.Op, rep *workqueue.Reply, now int64) {

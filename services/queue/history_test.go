@@ -98,7 +98,7 @@ func TestInspectTellsWhatHappenedToAKey(t *testing.T) {
 
 // told tells a history of a turn.
 func told(h *history, now int64, ops []workqueue.Op, replies []workqueue.Reply, takes []workqueue.Take, leases ...workqueue.Lease) {
-	h.turn("q", []*call{{ops: ops, by: "s"}}, &workqueue.Turn{Ops: ops, Takes: takes}, &workqueue.Result{Now: now, Replies: replies, Leases: leases})
+	h.record("q", []author{{session: "s", count: len(ops)}}, &workqueue.Turn{Ops: ops, Takes: takes}, &workqueue.Result{Now: now, Replies: replies, Leases: leases})
 }
 
 func TestTheHistoryIsBounded(t *testing.T) {
@@ -165,10 +165,10 @@ func TestRecordingAllocatesNothing(t *testing.T) { //nolint:paralleltest // allo
 		ops = append(ops, workqueue.Op{Kind: workqueue.OpAdd, Key: fmt.Sprint("key", i), Trace: "cause"})
 		replies = append(replies, workqueue.Reply{Status: workqueue.Queued})
 	}
-	c := []*call{{ops: ops, by: "s"}}
+	c := []author{{session: "s", count: len(ops)}}
 	turn, r := &workqueue.Turn{Ops: ops}, &workqueue.Result{Now: 1, Replies: replies}
-	h.turn("q", c, turn, r)
-	if n := testing.AllocsPerRun(20, func() { h.turn("q", c, turn, r) }); n > 0 {
+	h.record("q", c, turn, r)
+	if n := testing.AllocsPerRun(20, func() { h.record("q", c, turn, r) }); n > 0 {
 		t.Errorf("%v allocations a turn", n)
 	}
 }
@@ -184,7 +184,7 @@ func BenchmarkHistory(b *testing.B) {
 			ops, replies, leases := make([]workqueue.Op, 2*n), make([]workqueue.Reply, 2*n), make([]workqueue.Lease, n)
 			turn := &workqueue.Turn{Ops: ops, Takes: []workqueue.Take{{Holder: "w"}}}
 			r := &workqueue.Result{Replies: replies, Leases: leases}
-			c := []*call{{ops: ops[:n], by: "p"}, {ops: ops[n:], by: "w", first: n}}
+			c := []author{{session: "p", count: n}, {session: "w", first: n, count: n}}
 			at := 0
 			b.ReportAllocs()
 			for b.Loop() {
@@ -198,7 +198,7 @@ func BenchmarkHistory(b *testing.B) {
 						leases[i] = workqueue.Lease{Key: k, Token: uint64(at + i), Attempt: 1}
 					}
 					r.Now++
-					h.turn("q", c, turn, r)
+					h.record("q", c, turn, r)
 				}
 				at++
 			}

@@ -17,14 +17,14 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
 
-func (s *server) Inspect(ctx context.Context, r *queuev1.InspectRequest) (*queuev1.InspectResponse, error) {
+func (s *adminServer) Inspect(ctx context.Context, r *queuev1.InspectRequest) (*queuev1.InspectResponse, error) {
 	c := &checks{}
 	c.queue("queue", r.GetQueue())
 	c.key("key", r.GetKey())
 	if err := c.err(); err != nil {
 		return nil, err
 	}
-	done, err := s.do(ctx, r.GetQueue(), workqueue.Op{Kind: workqueue.OpInspect, Key: r.GetKey()})
+	done, err := s.queues.do(ctx, r.GetQueue(), workqueue.Op{Kind: workqueue.OpInspect, Key: r.GetKey()})
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +38,7 @@ var listed = map[queuev1.State]workqueue.State{
 	queuev1.State_STATE_DIRTY: workqueue.Dirty, queuev1.State_STATE_DEAD: workqueue.Buried,
 }
 
-func (s *server) ListItems(ctx context.Context, r *queuev1.ListItemsRequest) (*queuev1.ListItemsResponse, error) {
+func (s *adminServer) ListItems(ctx context.Context, r *queuev1.ListItemsRequest) (*queuev1.ListItemsResponse, error) {
 	c := &checks{}
 	c.queue("queue", r.GetQueue())
 	c.count("page_size", int(r.GetPageSize()), 0, maxPage)
@@ -77,11 +77,11 @@ type page struct {
 // list gathers pages of the engine until there are size keys, or about as many
 // bytes as an answer may have. A page that does not fit is read again for the
 // next answer, so each is sorted.
-func (s *server) list(ctx context.Context, queue string, state workqueue.State, at page, size int, partial bool) (*queuev1.ListItemsResponse, error) {
+func (s *adminServer) list(ctx context.Context, queue string, state workqueue.State, at page, size int, partial bool) (*queuev1.ListItemsResponse, error) {
 	out, bytes := &queuev1.ListItemsResponse{}, 0
 	for {
 		at.limit = cmp.Or(at.limit, min(size, itemsPage)) // read again, it must be the same page
-		items, next, missing, err := s.items(ctx, queue, state, at.cursor, at.limit)
+		items, next, missing, err := s.look.items(ctx, queue, state, at.cursor, at.limit)
 		if err == nil && !partial {
 			err = complete(queue, missing)
 		}

@@ -5,19 +5,7 @@ import (
 	"maps"
 	"slices"
 	"time"
-
-	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
-
-// ending reports whether the service is stopping.
-func (s *Service) ending() bool {
-	select {
-	case <-s.stopping:
-		return true
-	default:
-		return false
-	}
-}
 
 // enter registers a waiting taker, so that a shutdown can finish it. It
 // reports whether the session was shut down already.
@@ -34,9 +22,16 @@ func (s *session) leave(t *taker) {
 	delete(s.gets, t)
 }
 
+// waits says whether a Get of the session waits.
+func (s *session) waits() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.gets) > 0
+}
+
 // shutDown ends a session: its takers get what is ready, and no more, and its
 // producers are told.
-func (s *server) shutDown(ctx context.Context, id string) (*session, error) {
+func (s *sessionServer) shutDown(ctx context.Context, id string) (*session, error) {
 	c := &checks{}
 	c.session("session_id", id, true)
 	if err := c.err(); err != nil {
@@ -58,7 +53,7 @@ func (s *server) shutDown(ctx context.Context, id string) (*session, error) {
 	}
 	for _, p := range makers {
 		if first {
-			p.control(queuev1.Action_ACTION_SHUT_DOWN, "the session was shut down")
+			p.ShutDown()
 		}
 	}
 	return ss, nil

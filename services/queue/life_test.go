@@ -116,9 +116,7 @@ func TestAWaitingGetDoesNotHoldUpTheStop(t *testing.T) {
 	}()
 	for waits := false; !waits; {
 		if ss := r.svc.sessions.find("w"); ss != nil {
-			ss.mu.Lock()
-			waits = len(ss.gets) > 0
-			ss.mu.Unlock()
+			waits = ss.waits()
 		}
 	}
 	began := time.Now()

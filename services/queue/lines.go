@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,11 +14,11 @@ import (
 
 // lines is one queue: a dispatcher for each of its partitions.
 type lines struct {
-	name string
-	svc  *Service
-	of   engine.Queue
-	all  []*dispatcher
-	line *line
+	name   string
+	queues *queues
+	of     engine.Queue
+	all    []*dispatcher
+	line   *line
 
 	paused  atomic.Bool  // by a call that came here
 	streams atomic.Int64 // that keep the queue
@@ -34,8 +32,15 @@ type lines struct {
 	counts []workqueue.Counts // of each partition after its last turn; guarded by mu
 }
 
-func newLines(s *Service, name string, q engine.Queue) *lines {
-	l := &lines{name: name, svc: s, of: q, line: s.metrics.line(name)}
+// partWait is how long a partition of the store may take, before its caller is
+// answered without it.
+const partWait = 500 * time.Millisecond
+
+// lookWait bounds how long one partition of several is looked at.
+const lookWait = 2 * time.Second
+
+func newLines(s *queues, name string, q engine.Queue) *lines {
+	l := &lines{name: name, queues: s, of: q, line: s.Metrics.line(name)}
 	l.ctx, l.end = context.WithCancelCause(s.running)
 	parts := q.Partitions()
 	l.counts = make([]workqueue.Counts, len(parts))
@@ -80,6 +85,7 @@ func (l *lines) counted(part int, r *workqueue.Result) *workqueue.Result {
 	return &whole
 }
 
+// sum adds counts up.
 func sum(to *workqueue.Counts, c workqueue.Counts) {
 	to.Ready += c.Ready
 	to.Delayed += c.Delayed
@@ -204,103 +210,7 @@ func (l *lines) submit(c *call) {
 	}
 }
 
-// lookPart bounds how long one partition of several is looked at.
-const lookPart = 2 * time.Second
-
-// status counts a queue, all partitions together, without a dispatcher. What
-// cannot be reached is missing, unless nothing can.
-func (s *Service) status(ctx context.Context, name string) (cfg workqueue.Config, st engine.Status, missing []int32, err error) {
-	q, err := s.open(ctx, name)
-	if err != nil {
-		return workqueue.Config{}, engine.Status{}, nil, err
-	}
-	parts := q.Partitions()
-	all, failed := make([]engine.Status, len(parts)), make([]error, len(parts))
-	var wg sync.WaitGroup
-	for i, p := range parts {
-		wg.Go(func() {
-			short := ctx
-			if len(parts) > 1 {
-				var cancel context.CancelFunc
-				short, cancel = context.WithTimeout(ctx, lookPart)
-				defer cancel()
-			}
-			all[i], failed[i] = p.Status(short)
-		})
-	}
-	wg.Wait()
-	for i, o := range all {
-		if err := failed[i]; err != nil {
-			if !unreached(err) || ctx.Err() != nil {
-				return workqueue.Config{}, engine.Status{}, nil, err
-			}
-			missing = append(missing, int32(i)) //nolint:gosec // at most 64
-			continue
-		}
-		sum(&st.Counts, o.Counts)
-		st.Closed, st.Paused = st.Closed || o.Closed, st.Paused || o.Paused
-		if st.OldestReady == 0 || o.OldestReady != 0 && o.OldestReady < st.OldestReady {
-			st.OldestReady = o.OldestReady
-		}
-		st.HeldUntil, st.Now = max(st.HeldUntil, o.HeldUntil), max(st.Now, o.Now)
-	}
-	if len(missing) == len(parts) {
-		return workqueue.Config{}, engine.Status{}, nil, failed[0]
-	}
-	return q.Config(), st, missing, nil
-}
-
 // unreached says that an error is of a part of the store that did not answer.
 func unreached(err error) bool {
 	return errors.Is(err, engine.ErrUnavailable) || errors.Is(err, engine.ErrUnknown) || errors.Is(err, context.DeadlineExceeded)
-}
-
-// complete is nil when no partition is missing, else an error that names them.
-func complete(queue string, missing []int32) error {
-	if len(missing) == 0 {
-		return nil
-	}
-	return fmt.Errorf("%w: partitions %v of queue %q cannot be reached; ask for partial to leave them out", engine.ErrUnavailable, missing, queue)
-}
-
-// items is a page of a queue's keys: of one partition after the other. The
-// cursor is a partition and the cursor inside it. Partitions that cannot be
-// reached are missing from it.
-func (s *Service) items(ctx context.Context, name string, state workqueue.State, cursor string, limit int) (out []workqueue.Item, next string, missing []int32, err error) {
-	q, err := s.open(ctx, name)
-	if err != nil {
-		return nil, "", nil, err
-	}
-	parts := q.Partitions()
-	p := 0
-	if cursor != "" {
-		head, tail, ok := strings.Cut(cursor, ":")
-		if p, err = strconv.Atoi(head); err != nil || !ok || p < 0 || p >= len(parts) {
-			return nil, "", nil, engine.ErrCursor
-		}
-		cursor = tail
-	}
-	for ; p < len(parts) && len(out) < limit; p++ {
-		for len(out) < limit {
-			page, next, err := parts[p].Items(ctx, state, cursor, limit-len(out))
-			if len(parts) > 1 && unreached(err) && ctx.Err() == nil {
-				missing, cursor = append(missing, int32(p)), "" //nolint:gosec // at most 64
-				break
-			}
-			if err != nil {
-				return nil, "", nil, err
-			}
-			out, cursor = append(out, page...), next
-			if next == "" {
-				break
-			}
-		}
-		if cursor != "" {
-			return out, strconv.Itoa(p) + ":" + cursor, missing, nil
-		}
-	}
-	if p < len(parts) {
-		return out, strconv.Itoa(p) + ":", missing, nil
-	}
-	return out, "", missing, nil
 }

@@ -27,7 +27,8 @@ type metrics struct {
 	byQueue                             []interface{ DeletePartialMatch(prometheus.Labels) int }
 }
 
-func newMetrics(reg prometheus.Registerer, s *Service) (*metrics, error) {
+// newMetrics registers metrics. ClockSteps counts steps of the store's clock; nil where they are not counted.
+func newMetrics(reg prometheus.Registerer, clockSteps func() int64) (*metrics, error) {
 	var all []prometheus.Collector
 	var byQueue []interface{ DeletePartialMatch(prometheus.Labels) int }
 	name := []string{"name"}
@@ -78,12 +79,12 @@ func newMetrics(reg prometheus.Registerer, s *Service) (*metrics, error) {
 	steps := prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "deltaplane_queue_clock_steps_total", Help: "Steps of the clock that this server kept away from queues: of a partition's Redis, or of the machine of the memory engine.",
 	}, func() float64 {
-		if e, ok := s.engine.(interface{ ClockSteps() int64 }); ok {
-			return float64(e.ClockSteps())
+		if clockSteps == nil {
+			return 0
 		}
-		return 0
+		return float64(clockSteps())
 	})
-	for _, c := range append(all, steps, m.streams, m.refusing, m.unused, newGauges(s)) {
+	for _, c := range append(all, steps, m.streams, m.refusing, m.unused) {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}

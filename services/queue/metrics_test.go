@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"strings"
 	"testing"
@@ -24,22 +25,24 @@ func (deaf) Close() error              { return nil }
 func (deaf) Addr() net.Addr            { return &net.TCPAddr{} }
 
 // shell is a service without its listeners, for fake time.
-func shell(t *testing.T, e engine.Engine) (*server, func() map[string]*dto.Metric) {
+func shell(t *testing.T, e engine.Engine, log ...*slog.Logger) (*server, func() map[string]*dto.Metric) {
 	t.Helper()
 	tel := quiet()
+	if len(log) > 0 {
+		tel.Log = log[0]
+	}
 	svc, err := build(Config{}.withDefaults(), e, tel)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	svc.running = ctx
+	svc.queues.start(ctx)
 	t.Cleanup(func() {
-		cancel()
-		svc.wg.Wait()
+		svc.queues.stop(cancel)
 		_ = svc.rpc.Serve(context.Background(), deaf{}) // ends the server's own goroutines
 		_ = e.Close()
 	})
-	return &server{Service: svc}, func() map[string]*dto.Metric {
+	return svc.server, func() map[string]*dto.Metric {
 		families, err := tel.Registry.Gather()
 		if err != nil {
 			t.Fatal(err)
@@ -196,22 +199,16 @@ func TestAnIdleReplicaTellsTheDepthOfTheStore(t *testing.T) {
 		}
 		return -1
 	}
-	l := b.svc.queues[q].line
-	l.mu.Lock()
-	l.seen = time.Now().Add(-2 * fresh) // it had its last turn a while ago
-	l.mu.Unlock()
+	used, _ := b.svc.queues.known(q)
+	l := used.line
+	l.invalidate() // it had its last turn a while ago
 	turns := b.turns(t)
 	if got := depth(b); got != 3 {
 		t.Errorf("the idle replica's depth is %v, want 3", got)
 	}
-	l.mu.Lock()
-	seen := l.seen
-	l.mu.Unlock()
+	seen := l.lastSeen()
 	depth(b)
-	l.mu.Lock()
-	again := l.seen
-	l.mu.Unlock()
-	if again != seen || b.turns(t) != turns {
+	if again := l.lastSeen(); again != seen || b.turns(t) != turns {
 		t.Error("a scrape right after looked at the store again, or took a turn")
 	}
 }

@@ -14,8 +14,8 @@ type mover struct {
 	every time.Duration
 }
 
-func newMover(ctx context.Context, s *Service) *mover {
-	first, every := s.rpc.Aging(ctx)
+func newMover(ctx context.Context, aging func(context.Context) (first, every time.Duration)) *mover {
+	first, every := aging(ctx)
 	if every == 0 {
 		return &mover{}
 	}

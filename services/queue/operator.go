@@ -7,7 +7,7 @@ import (
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
-func (s *server) RetryNow(ctx context.Context, r *queuev1.RetryNowRequest) (*queuev1.RetryNowResponse, error) {
+func (s *adminServer) RetryNow(ctx context.Context, r *queuev1.RetryNowRequest) (*queuev1.RetryNowResponse, error) {
 	results, err := s.operate(ctx, r.GetQueue(), r.GetKeys(), workqueue.OpRetryNow)
 	if err != nil {
 		return nil, err
@@ -15,7 +15,7 @@ func (s *server) RetryNow(ctx context.Context, r *queuev1.RetryNowRequest) (*que
 	return &queuev1.RetryNowResponse{Results: results}, nil
 }
 
-func (s *server) ReleaseItems(ctx context.Context, r *queuev1.ReleaseItemsRequest) (*queuev1.ReleaseItemsResponse, error) {
+func (s *adminServer) ReleaseItems(ctx context.Context, r *queuev1.ReleaseItemsRequest) (*queuev1.ReleaseItemsResponse, error) {
 	results, err := s.operate(ctx, r.GetQueue(), r.GetKeys(), workqueue.OpRevoke)
 	if err != nil {
 		return nil, err
@@ -23,7 +23,7 @@ func (s *server) ReleaseItems(ctx context.Context, r *queuev1.ReleaseItemsReques
 	return &queuev1.ReleaseItemsResponse{Results: results}, nil
 }
 
-func (s *server) DeleteItems(ctx context.Context, r *queuev1.DeleteItemsRequest) (*queuev1.DeleteItemsResponse, error) {
+func (s *adminServer) DeleteItems(ctx context.Context, r *queuev1.DeleteItemsRequest) (*queuev1.DeleteItemsResponse, error) {
 	results, err := s.operate(ctx, r.GetQueue(), r.GetKeys(), workqueue.OpDelete)
 	if err != nil {
 		return nil, err
@@ -32,8 +32,12 @@ func (s *server) DeleteItems(ctx context.Context, r *queuev1.DeleteItemsRequest)
 }
 
 // operate does one operator's operation on every key.
-func (s *server) operate(ctx context.Context, queue string, keys []string, kind workqueue.OpKind) ([]*queuev1.ItemResult, error) {
-	done, err := s.eachKey(ctx, queue, keys, kind)
+func (s *adminServer) operate(ctx context.Context, queue string, keys []string, kind workqueue.OpKind) ([]*queuev1.ItemResult, error) {
+	ops, err := eachKey(queue, keys, kind)
+	if err != nil {
+		return nil, err
+	}
+	done, err := s.queues.do(ctx, queue, ops...)
 	if err != nil {
 		return nil, err
 	}
@@ -42,17 +46,4 @@ func (s *server) operate(ctx context.Context, queue string, keys []string, kind 
 		results[i] = &queuev1.ItemResult{Key: key, Status: itemStatus(done.replies[i].Status)}
 	}
 	return results, nil
-}
-
-func itemStatus(s workqueue.Status) queuev1.ItemStatus {
-	switch s {
-	case workqueue.OK:
-		return queuev1.ItemStatus_ITEM_STATUS_DONE
-	case workqueue.Unchanged:
-		return queuev1.ItemStatus_ITEM_STATUS_UNCHANGED
-	case workqueue.Held:
-		return queuev1.ItemStatus_ITEM_STATUS_HELD
-	default:
-		return queuev1.ItemStatus_ITEM_STATUS_UNSPECIFIED
-	}
 }

@@ -3,62 +3,16 @@ package queue
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
-	"github.com/deltaplane/deltaplane/internal/rpc"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
-
-// Sessions and leases belong to the authenticated caller that opened them. The id of a session in
-// this package, which is also the holder that the store keeps with a lease, begins with a tag of its
-// caller: two callers that choose the same id have two sessions, and every server can tell whose a
-// lease is. Without authentication there is no tag, and all callers are one.
-
-const (
-	tagBytes = 12                   // of the hash of a caller's name
-	tagLen   = 1 + tagBytes*8/6 + 1 // between two marks
-	tagMark  = "~"
-)
-
-// tag is the caller's.
-func tag(ctx context.Context) string {
-	who := rpc.Identity(ctx)
-	if who == "" {
-		return ""
-	}
-	sum := sha256.Sum256([]byte(who))
-	return tagMark + base64.RawURLEncoding.EncodeToString(sum[:tagBytes]) + tagMark
-}
-
-// owned is the session id of a caller as this package and the store know it.
-func owned(ctx context.Context, id string) string {
-	if id == "" {
-		return ""
-	}
-	return tag(ctx) + id
-}
-
-// split is the tag of a session, empty for none, and the id its caller gave it.
-func split(session string) (tag, id string) {
-	if len(session) < tagLen || !strings.HasPrefix(session, tagMark) || session[tagLen-1:tagLen] != tagMark {
-		return "", session
-	}
-	return session[:tagLen], session[tagLen:]
-}
-
-// errOtherCaller refuses a lease that was handed to another caller.
-var errOtherCaller = errors.New("a lease of another caller")
-
-var errWhose = fmt.Errorf("%w: it did not tell in time whose a lease is", engine.ErrUnavailable)
 
 // leaseAt names a lease that a request is about, at a place of it.
 type leaseAt struct {
@@ -66,6 +20,8 @@ type leaseAt struct {
 	queue, key string
 	token      uint64
 }
+
+var errWhose = fmt.Errorf("%w: it did not tell in time whose a lease is", engine.ErrUnavailable)
 
 // unsure are the places of a request about whose leases nobody can tell whose they are, and why: nothing
 // is done with them.
@@ -75,22 +31,11 @@ func refAt(refs []*queuev1.LeaseRef) func(int) leaseAt {
 	return func(i int) leaseAt { return leaseAt{i, refs[i].GetQueue(), refs[i].GetKey(), refs[i].GetToken()} }
 }
 
-// lease is what operation i of a plan is about.
-func (p *plan) lease(i int) leaseAt {
-	at := leaseAt{i, p.parts[0].queue, p.ops[i].Key, p.ops[i].Token}
-	for n := range p.parts {
-		if slices.Contains(p.parts[n].at, i) {
-			at.queue = p.parts[n].queue
-		}
-	}
-	return at
-}
-
 // mine is an error when one of the leases was handed to another caller. Leases this server handed to
 // the session are known; of the others the store is asked, for no longer than a limit that is not zero.
 // That need not be atomic with what follows: a token belongs to one holder for ever. A lease from before
 // callers were authenticated is anybody's.
-func (s *Service) mine(ctx context.Context, ss *session, n int, lease func(i int) leaseAt, limit time.Duration) (unsure, error) {
+func (s *leases) mine(ctx context.Context, ss *session, n int, lease func(i int) leaseAt, limit time.Duration) (unsure, error) {
 	of, _ := split(ss.id)
 	if of == "" {
 		return nil, nil
@@ -106,7 +51,7 @@ func (s *Service) mine(ctx context.Context, ss *session, n int, lease func(i int
 		at := lease(i)
 		if i == 0 || at.queue != queue {
 			queue = at.queue
-			l, err = s.queue(ctx, queue)
+			l, err = s.queues.use(ctx, queue)
 		}
 		if err != nil {
 			if !errors.Is(err, engine.ErrNoQueue) { // nobody holds a key of it
@@ -207,12 +152,12 @@ func anothers(c *call, of string, leases []leaseAt) error {
 }
 
 // myLease is mine for a request that names no session.
-func (s *Service) myLease(ctx context.Context, at leaseAt) error {
+func (s *leases) myLease(ctx context.Context, at leaseAt) error {
 	of := tag(ctx)
 	if of == "" {
 		return nil
 	}
-	l, err := s.queue(ctx, at.queue)
+	l, err := s.queues.use(ctx, at.queue)
 	if err != nil {
 		return err
 	}

@@ -106,15 +106,6 @@ func (h *history) key(queue, key string) []*queuev1.HistoryEvent {
 	return out
 }
 
-func outcomeOut(o workqueue.Outcome) queuev1.Outcome {
-	for out, in := range outcomes {
-		if in == o {
-			return out
-		}
-	}
-	return queuev1.Outcome_OUTCOME_UNSPECIFIED
-}
-
 // names are numbers for the sessions seen last.
 type names struct {
 	ids  map[string]uint32

@@ -15,9 +15,8 @@ import (
 )
 
 const (
-	// produceWindow is how many batches of one stream may be under way.
-	produceWindow = 64
-	// produceBytes is about how many bytes of them; one batch may always be.
+	// produceBytes is about how many bytes of batches may be under way; one batch may
+	// always be.
 	produceBytes = 8 << 20
 	// keptBatches is how many a stream keeps to be used again.
 	keptBatches = 4
@@ -25,7 +24,7 @@ const (
 
 // producer is one Produce stream: one goroutine receives, one sends.
 type producer struct {
-	s    *server
+	s    *produceServer
 	ss   *session
 	grpc queuev1.QueueService_ProduceServer
 	name uint64 // hash of the session, for Once
@@ -44,7 +43,7 @@ type producer struct {
 }
 
 // Produce adds keys in batches.
-func (s *server) Produce(grpc queuev1.QueueService_ProduceServer) error {
+func (s *produceServer) Produce(grpc queuev1.QueueService_ProduceServer) error {
 	var first produceMessage
 	if err := grpc.RecvMsg(&first); err != nil {
 		return err
@@ -64,7 +63,7 @@ func (s *server) Produce(grpc queuev1.QueueService_ProduceServer) error {
 		return err
 	}
 	p := &producer{
-		s: s, ss: ss, grpc: grpc, name: onceOf(ss.id), generation: s.engine.Generation(), known: collections{},
+		s: s, ss: ss, grpc: grpc, name: onceOf(ss.id), generation: s.queues.Engine.Generation(), known: collections{},
 		wake: make(chan struct{}, 1), room: make(chan struct{}, 1),
 	}
 	welcome := &queuev1.ProduceWelcome{ServerTime: timestamppb.Now(), Generation: p.generation, Window: produceWindow}
@@ -72,18 +71,10 @@ func (s *server) Produce(grpc queuev1.QueueService_ProduceServer) error {
 		return err
 	}
 	defer s.metrics.open("produce")()
-	ss.mu.Lock()
-	ss.makers[p] = true
-	shut := ss.shut
-	ss.mu.Unlock()
-	defer func() {
-		ss.mu.Lock()
-		delete(ss.makers, p)
-		ss.mu.Unlock()
-		ss.touch()
-	}()
+	shut := ss.addProducer(p)
+	defer ss.removeProducer(p)
 	if shut {
-		p.control(queuev1.Action_ACTION_SHUT_DOWN, "the session was shut down")
+		p.ShutDown()
 	}
 	ctx, cancel := context.WithCancel(grpc.Context())
 	defer cancel()
@@ -96,7 +87,7 @@ func (s *server) Produce(grpc queuev1.QueueService_ProduceServer) error {
 
 // wait keeps the stream until the producer ends it, or the server.
 func (p *producer) wait(ctx context.Context, cancel func(), sent, received chan error) error {
-	move := newMover(ctx, p.s.Service)
+	move := newMover(ctx, p.s.aging)
 	defer move.stop()
 	var over <-chan time.Time
 	stopped := false
@@ -122,7 +113,7 @@ func (p *producer) wait(ctx context.Context, cancel func(), sent, received chan 
 		case <-stopping:
 			stopping = nil
 			p.control(queuev1.Action_ACTION_RECONNECT, "the server is stopping")
-			timer := time.NewTimer(p.s.cfg.StopGrace)
+			timer := time.NewTimer(p.s.stopGrace)
 			defer timer.Stop()
 			over = timer.C
 		case <-over:
@@ -148,6 +139,11 @@ func (p *producer) nudge() {
 	case p.wake <- struct{}{}:
 	default:
 	}
+}
+
+// ShutDown tells the producer that its session was shut down.
+func (p *producer) ShutDown() {
+	p.control(queuev1.Action_ACTION_SHUT_DOWN, "the session was shut down")
 }
 
 // control queues a control message.
@@ -219,7 +215,7 @@ func (p *producer) begin(ctx context.Context, queues map[string]*lines, b *produ
 	if b.err == nil {
 		l := queues[b.queue]
 		if l == nil || l.gone() != nil {
-			if l, b.err = p.s.queue(ctx, b.queue); b.err == nil {
+			if l, b.err = p.s.queues.use(ctx, b.queue); b.err == nil {
 				if len(queues) > maxQueues {
 					releaseAll(queues)
 				}
@@ -227,7 +223,7 @@ func (p *producer) begin(ctx context.Context, queues map[string]*lines, b *produ
 					was.release()
 				}
 				queues[strings.Clone(b.queue)] = l
-				p.s.keep(l)
+				p.s.queues.keep(l)
 			}
 		}
 		if b.err == nil {
@@ -296,7 +292,7 @@ func (p *producer) send(ctx context.Context) error {
 			}
 		}
 		for _, b := range answers {
-			generation := p.s.engine.Generation()
+			generation := p.s.queues.Engine.Generation()
 			tell := ""
 			if generation != p.generation {
 				p.generation, tell = generation, generation

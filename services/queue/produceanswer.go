@@ -1,9 +1,7 @@
 package queue
 
 import (
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/internal/rpc"
@@ -112,14 +110,4 @@ func appendDetail(b []byte, at int, readyAt int64, requeues int, err error) []by
 		d.Error = produceError(err)
 	}
 	return appendMessage(b, fieldProducedMore, d)
-}
-
-// produceError says what a status would.
-func produceError(err error) *queuev1.ProduceError {
-	st := rpc.Status(err, rules)
-	out := &queuev1.ProduceError{Code: int32(rpc.Code(st)), Reason: rpc.Reason(st), Message: status.Convert(st).Message()} //nolint:gosec // a code
-	if d := rpc.RetryDelay(st); d > 0 {
-		out.RetryAfter = durationpb.New(d)
-	}
-	return out
 }

@@ -34,7 +34,7 @@ func (st *stream) receive(ctx context.Context) error {
 		case *queuev1.WorkRequest_Goodbye:
 			st.leave()
 		case *queuev1.WorkRequest_Ping:
-			st.push(&queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Pong{Pong: &queuev1.Pong{Id: k.Ping.GetId(), ClockUs: st.s.clock(time.Now())}}})
+			st.push(&queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Pong{Pong: &queuev1.Pong{Id: k.Ping.GetId(), ClockUs: st.s.queues.clock(time.Now())}}})
 		default:
 			err = errNotHello
 		}
@@ -103,24 +103,11 @@ func (st *stream) offer(only *station) {
 	}
 }
 
-// partWait is how long a partition of the store may take, before its caller is
-// answered without it.
-const partWait = 500 * time.Millisecond
-
-// patience is how long the store may take to end or extend leases, zero for as long
-// as it tries, where the caller does not know partial answers.
-func patience(partial bool) time.Duration {
-	if !partial {
-		return 0
-	}
-	return partWait
-}
-
 func (st *stream) settle(ctx context.Context, m *settleMessage) error {
 	if m.err != nil {
 		return m.err
 	}
-	whose, err := st.s.mine(ctx, st.ss, len(m.plan.ops), m.plan.lease, partWait)
+	whose, err := st.s.leases.mine(ctx, st.ss, len(m.plan.ops), m.plan.lease, partWait)
 	if err != nil {
 		return err
 	}
@@ -130,9 +117,9 @@ func (st *stream) settle(ctx context.Context, m *settleMessage) error {
 	if !m.hold {
 		defer callAll(st.reuse(m.plan)) // after the settlements are in line
 	}
-	st.s.settle(ctx, st.ss, m.id, m.plan, whose, false, patience(st.partial), func(out *settled) {
+	st.s.leases.settle(ctx, st.ss, m.id, m.plan, whose, false, patience(st.partial), func(out *settled) {
 		if out.err != nil {
-			st.close(out.err)
+			st.Close(out.err)
 			return
 		}
 		var msg any
@@ -163,24 +150,24 @@ func (st *stream) extend(ctx context.Context, b *queuev1.ExtendBatch) error {
 		return err
 	}
 	refs := st.ss.orAll(b.GetLeases())
-	whose, err := st.s.mine(ctx, st.ss, len(refs), refAt(refs), partWait)
+	whose, err := st.s.leases.mine(ctx, st.ss, len(refs), refAt(refs), partWait)
 	if err != nil {
 		return err
 	}
 	st.mu.Lock()
 	st.extending++
 	st.mu.Unlock()
-	asked := st.s.clock(time.Now()) // before any turn that extends
-	st.s.extend(ctx, st.ss, refs, whose, 0, false, patience(st.partial), func(e extension) {
+	asked := st.s.queues.clock(time.Now()) // before any turn that extends
+	st.s.leases.extend(ctx, st.ss, refs, whose, 0, false, patience(st.partial), func(e extension) {
 		if !st.partial {
-			e.forsake(st.s.Service, st.ss)
+			st.s.leases.forsake(&e, st.ss)
 		}
 		st.mu.Lock()
 		st.extending--
 		holds := st.holds
 		st.mu.Unlock()
 		if e.err != nil {
-			st.close(e.err)
+			st.Close(e.err)
 			return
 		}
 		st.push(&queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Extended{Extended: &queuev1.Extended{

@@ -2,32 +2,12 @@ package queue
 
 import (
 	"context"
+	"iter"
 	"slices"
 	"time"
 
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
-
-// leaseName tells leases apart.
-type leaseName struct {
-	queue, key string
-	token      uint64
-}
-
-func nameOf(r *queuev1.LeaseRef) leaseName { return leaseName{r.GetQueue(), r.GetKey(), r.GetToken()} }
-
-// distinct is every lease once.
-func distinct(refs []*queuev1.LeaseRef) []*queuev1.LeaseRef {
-	known := make(map[leaseName]bool, len(refs))
-	once := refs[:0:0]
-	for _, r := range refs {
-		if l := nameOf(r); !known[l] {
-			known[l] = true
-			once = append(once, r)
-		}
-	}
-	return once
-}
 
 // resume keeps the leases a worker believes it holds, each named once, and soon
 // ends those of the session that it does not know of.
@@ -36,26 +16,18 @@ func (st *stream) resume(ctx context.Context, refs []*queuev1.LeaseRef, whose un
 	for _, r := range refs {
 		known[nameOf(r)] = true
 	}
-	var unknown []*queuev1.LeaseRef
-	st.ss.mu.Lock()
-	for k, h := range st.ss.leases {
-		if h.stream != nil && st.ss.owns(h) && !known[leaseName{k.d.name, h.key, k.token}] {
-			unknown = append(unknown, &queuev1.LeaseRef{Queue: k.d.name, Key: h.key, Token: k.token})
-		}
-	}
-	st.ss.mu.Unlock()
-	if len(unknown) > 0 {
-		st.s.shorten(ctx, st.ss, unknown)
+	if unknown := st.ss.unknownTo(known); len(unknown) > 0 {
+		st.s.leases.shorten(ctx, st.ss, unknown)
 	}
 	if len(refs) == 0 {
 		return extension{}, nil
 	}
 	done := make(chan extension, 1)
-	st.s.extend(ctx, st.ss, refs, whose, leaseFor, false, patience(st.partial), func(e extension) { done <- e })
+	st.s.leases.extend(ctx, st.ss, refs, whose, leaseFor, false, patience(st.partial), func(e extension) { done <- e })
 	select {
 	case e := <-done:
 		if !st.partial {
-			e.forsake(st.s.Service, st.ss)
+			st.s.leases.forsake(&e, st.ss)
 		}
 		if e.err != nil {
 			return e, e.err
@@ -77,7 +49,7 @@ func (st *stream) adopt(ctx context.Context, e extension, leaseFor int64) error 
 	}
 	n := len(e.kept)
 	for _, r := range e.unreachable {
-		l, ok := st.s.known(r.GetQueue())
+		l, ok := st.s.queues.known(r.GetQueue())
 		if !ok {
 			continue // it cannot be opened; the next extension tries again
 		}
@@ -99,7 +71,7 @@ func (st *stream) adopt(ctx context.Context, e extension, leaseFor int64) error 
 // adoptOne makes a lease the stream's. The deadline counts where this server
 // knows no other.
 func (st *stream) adoptOne(ctx context.Context, r *queuev1.LeaseRef, until time.Time, deadline int64) error {
-	l, err := st.s.queue(ctx, r.GetQueue())
+	l, err := st.s.queues.use(ctx, r.GetQueue())
 	if err != nil {
 		return err
 	}
@@ -108,20 +80,8 @@ func (st *stream) adoptOne(ctx context.Context, r *queuev1.LeaseRef, until time.
 	if q := st.queues[r.GetQueue()]; q != nil {
 		from = q.takers[d.part]
 	}
-	st.ss.mu.Lock()
-	defer st.ss.mu.Unlock()
-	h := st.ss.find(d, r)
-	if h == nil {
-		st.ss.put(leaseKey{d, r.GetToken()}, held{key: r.GetKey(), since: time.Now(), deadline: until, known: deadline})
-		h = st.ss.find(d, r)
-	}
-	h.stream, h.from, h.paid = st, from, false
+	st.ss.adopt(d, r, st, from, until, deadline)
 	return nil
-}
-
-// shorten ends leases soon and forgets them here. It does not wait.
-func (s *Service) shorten(ctx context.Context, ss *session, refs []*queuev1.LeaseRef) {
-	s.extend(ctx, ss, refs, nil, -s.cfg.CloseGrace.Microseconds(), true, 0, func(extension) {})
 }
 
 // reuse gives the credit of leases back that are about to end, whatever comes
@@ -129,40 +89,17 @@ func (s *Service) shorten(ctx context.Context, ss *session, refs []*queuev1.Leas
 // takers elsewhere that waited for it.
 func (st *stream) reuse(p *plan) (fed []*taker) {
 	var again []*taker
-	st.ss.mu.Lock()
-	for n := range p.parts {
-		pt := &p.parts[n]
-		q := st.queues[pt.queue]
-		if q == nil {
-			l, _ := st.s.known(pt.queue)
-			if l == nil {
-				continue
-			}
-			q = &station{l: l}
+	st.ss.payBack(st, st.leasesOf(p), func(d *dispatcher, from *taker) {
+		if from == nil {
+			fed = append(fed, st.credit.give(nil, 1)...)
+			return
 		}
-		count := len(p.ops)
-		if pt.at != nil {
-			count = len(pt.at)
+		fed = append(fed, st.credit.refund(from, 1)...)
+		q := st.queues[d.name]
+		if q != nil && d.part < len(q.takers) && (len(again) == 0 || again[len(again)-1] != q.takers[d.part]) {
+			again = append(again, q.takers[d.part])
 		}
-		for i := range count {
-			op := &p.ops[pt.place(i)]
-			d := q.l.at(op.Key)
-			h := st.ss.leases[leaseKey{d, op.Token}]
-			if h == nil || h.key != op.Key || h.stream != st || h.paid {
-				continue
-			}
-			h.paid = true
-			if h.from == nil {
-				fed = append(fed, st.credit.give(nil, 1)...)
-				continue
-			}
-			fed = append(fed, st.credit.refund(h.from, 1)...)
-			if d.part < len(q.takers) && (len(again) == 0 || again[len(again)-1] != q.takers[d.part]) {
-				again = append(again, q.takers[d.part])
-			}
-		}
-	}
-	st.ss.mu.Unlock()
+	})
 	if st.parting() {
 		return nil
 	}
@@ -176,25 +113,48 @@ func (st *stream) reuse(p *plan) (fed []*taker) {
 	return slices.DeleteFunc(fed, func(t *taker) bool { return slices.Contains(again, t) })
 }
 
-// ended accounts for leases that ended, each to the stream it came from, and
-// gives their credit back unless that has been done or they hold it.
-func ended(all []freed, hold bool) {
-	for _, f := range all {
-		st := f.stream
-		st.mu.Lock()
-		st.live -= f.leases
-		idle := st.leaving && st.live <= 0
-		st.mu.Unlock()
-		if idle {
-			st.nudge()
+// leasesOf are the leases that a plan is about, with their keys.
+func (st *stream) leasesOf(p *plan) iter.Seq2[leaseKey, string] {
+	return func(yield func(leaseKey, string) bool) {
+		for n := range p.parts {
+			pt := &p.parts[n]
+			l, _ := st.s.queues.known(pt.queue)
+			if q := st.queues[pt.queue]; q != nil {
+				l = q.l
+			}
+			if l == nil {
+				continue
+			}
+			count := len(p.ops)
+			if pt.at != nil {
+				count = len(pt.at)
+			}
+			for i := range count {
+				op := &p.ops[pt.place(i)]
+				if !yield(leaseKey{l.at(op.Key), op.Token}, op.Key) {
+					return
+				}
+			}
 		}
-		if f.unpaid == 0 || hold {
-			continue
-		}
-		if f.from == nil {
-			callAll(st.credit.give(nil, f.unpaid))
-		} else {
-			callAll(st.credit.refund(f.from, f.unpaid))
-		}
+	}
+}
+
+// Ended accounts for leases of the stream that ended. Their credit comes back, unless that has been done or the
+// worker counts it.
+func (st *stream) Ended(f freed, hold bool) {
+	st.mu.Lock()
+	st.live -= f.leases
+	idle := st.leaving && st.live <= 0
+	st.mu.Unlock()
+	if idle {
+		st.nudge()
+	}
+	if f.unpaid == 0 || hold {
+		return
+	}
+	if f.from == nil {
+		callAll(st.credit.give(nil, f.unpaid))
+	} else {
+		callAll(st.credit.refund(f.from, f.unpaid))
 	}
 }

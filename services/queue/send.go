@@ -40,7 +40,7 @@ func (st *stream) send(ctx context.Context) {
 		}
 		st.mu.Unlock()
 		if over {
-			st.close(errOver)
+			st.Close(errOver)
 			return
 		}
 		if out.empty() {
@@ -54,7 +54,7 @@ func (st *stream) send(ctx context.Context) {
 			}
 		}
 		if err := out.send(st.grpc); err != nil {
-			st.close(err)
+			st.Close(err)
 			return
 		}
 		st.mu.Lock()

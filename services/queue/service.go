@@ -4,10 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/internal/rpc"
@@ -20,26 +16,13 @@ import (
 
 // Service is a queue server. Make it with New, run it once.
 type Service struct {
-	cfg       Config
-	engine    engine.Engine
-	log       *slog.Logger
-	metrics   *metrics
-	history   *history // nil when none is kept
-	rpc       *rpc.Server
-	admin     *telemetry.Admin
-	sessions  sessions
-	condition condition
-	gets      atomic.Uint32 // counts Gets
-	kept      chan struct{} // holds one token when a queue is to be kept
-	making    sync.Mutex    // of queues, one at a time
-	began     time.Time     // where the clock begins that workers count by
-
-	mu      sync.Mutex
-	queues  map[string]*lines // guarded by mu
-	running context.Context   // of the dispatchers; guarded by mu, nil when none may be started
-
-	wg       sync.WaitGroup  // dispatchers
-	stopping <-chan struct{} // closed when calls that last are to end
+	engine   engine.Engine
+	queues   *queues
+	sessions *sessions
+	upkeep   *upkeep
+	server   *server
+	rpc      *rpc.Server
+	admin    *telemetry.Admin
 }
 
 // New builds a queue service that reports through tel. It reads the memory
@@ -73,32 +56,74 @@ func New(cfg Config, tel *telemetry.Telemetry) (*Service, error) {
 
 // build assembles a service around an engine.
 func build(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, error) {
-	s := &Service{
-		cfg: cfg, engine: e, log: tel.Log, began: time.Now(), queues: map[string]*lines{},
-		history: newHistory(cfg.HistoryKeys), kept: make(chan struct{}, 1),
-		sessions: sessions{max: cfg.MaxSessions, all: map[string]*session{}},
+	s := &Service{engine: e, sessions: newSessions(cfg.MaxSessions)}
+	var clockSteps func() int64
+	if e, ok := e.(interface{ ClockSteps() int64 }); ok {
+		clockSteps = e.ClockSteps
 	}
-	s.condition = condition{log: tel.Log, err: errNotReached}
-	var err error
-	if s.metrics, err = newMetrics(tel.Registry, s); err != nil {
+	metrics, err := newMetrics(tel.Registry, clockSteps)
+	if err != nil {
 		return nil, fmt.Errorf("queue metrics: %w", err)
 	}
-	s.condition.gauge = s.metrics.refusing
+	condition := newCondition(tel.Log, metrics.refusing)
+	history := newHistory(cfg.HistoryKeys)
+	declared := map[string]workqueue.Config{}
+	for _, q := range cfg.Queues {
+		declared[q.Name] = q.Config
+	}
+	s.queues = newQueues(queuesConfig{
+		Engine: e, Log: tel.Log, Metrics: metrics, History: history, Listener: s.sessions, Refused: condition.refused, Declared: declared,
+		MaxTurn: cfg.MaxTurn, MaxPending: cfg.MaxPending, FallbackEvery: cfg.FallbackEvery,
+	})
+	look := look{s.queues}
+	if err := tel.Registry.Register(newGauges(source{InUse: s.inUse, Counts: look.whole, Held: s.sessions.held})); err != nil {
+		return nil, fmt.Errorf("queue metrics: %w", err)
+	}
 	s.rpc, err = rpc.NewServer(cfg.RPC, rpc.Options{
 		Log: tel.Log, Registry: tel.Registry, Tracer: tel.Tracer, Rules: rules, Extra: wireOptions(), MessageBytes: requestBytes(),
 	})
 	if err != nil {
 		return nil, err
 	}
-	s.stopping = s.rpc.Stopping()
-	queuev1.RegisterQueueServiceServer(s.rpc, &server{Service: s})
+	s.upkeep = newUpkeep(upkeepConfig{
+		Engine: e, Log: tel.Log, InUse: s.queues, Declared: declared, ExpireAfter: cfg.ExpireAfter, Unused: metrics.unused,
+		SetServing: func(ok bool) { s.rpc.SetServing(queuev1.QueueService_ServiceDesc.ServiceName, ok) }, Tick: s.sessions.expire,
+	}, condition)
+	s.server = s.answering(cfg, metrics, history, look)
+	queuev1.RegisterQueueServiceServer(s.rpc, s.server)
 	if s.admin, err = telemetry.NewAdmin(cfg.Admin, tel.Registry, tel.Log); err != nil {
 		return nil, err
 	}
 	s.admin.Ready("serving", s.rpc.Ready)
 	s.admin.Ready("authorization", telemetry.Degrades(s.rpc.CheckAuthorizer))
-	s.admin.Ready("store", func(context.Context) error { return s.condition.ready() })
+	s.admin.Ready("store", func(context.Context) error { return condition.ready() })
 	return s, nil
+}
+
+// answering makes the parts that answer calls.
+func (s *Service) answering(cfg Config, metrics *metrics, history *history, look look) *server {
+	stopping := s.rpc.Stopping()
+	leases := newLeases(s.queues, s.sessions, cfg.CloseGrace)
+	return &server{
+		workServer: &workServer{
+			queues: s.queues, sessions: s.sessions, leases: leases, metrics: metrics, stopGrace: cfg.StopGrace, stopping: stopping, aging: s.rpc.Aging,
+		},
+		sessionServer: &sessionServer{queues: s.queues, sessions: s.sessions, leases: leases, stopping: stopping},
+		produceServer: &produceServer{
+			queues: s.queues, sessions: s.sessions, metrics: metrics, stopGrace: cfg.StopGrace, stopping: stopping, aging: s.rpc.Aging,
+		},
+		adminServer:   &adminServer{queues: s.queues, look: look, history: history, maxQueues: cfg.MaxQueues, stopping: stopping},
+		backoffServer: &backoffServer{queues: s.queues},
+	}
+}
+
+// inUse are the queues in use, for the gauges.
+func (s *Service) inUse() map[string]used {
+	out := map[string]used{}
+	for _, l := range s.queues.all() {
+		out[l.name] = used{l.line, len(l.all)}
+	}
+	return out
 }
 
 // Addr is where the QueueService listens; it waits until Run has opened it.
@@ -112,129 +137,9 @@ func (s *Service) Run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, s.engine.Close()) }()
 	// Dispatchers outlive ctx: calls in hand are still answered.
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	s.mu.Lock()
-	s.running = running
-	s.mu.Unlock()
-
-	err = s.rpc.Run(ctx, s.admin.Run, s.watchStore, s.keepQueues, s.expireQueues, func(ctx context.Context) error { return s.engine.Wakes(ctx, s.woken) })
-
-	s.mu.Lock()
-	s.running = nil
-	s.mu.Unlock()
-	stop()
-	s.wg.Wait()
+	s.queues.start(running)
+	err = s.rpc.Run(ctx, s.admin.Run, s.upkeep.watchStore, s.queues.keepQueues, s.upkeep.expireQueues,
+		func(ctx context.Context) error { return s.engine.Wakes(ctx, s.queues.woken) })
+	s.queues.stop(stop)
 	return err
-}
-
-// woken has a queue looked at because another replica made keys ready.
-func (s *Service) woken(name string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for n, l := range s.queues {
-		if name == "" || n == name {
-			l.lookNow()
-		}
-	}
-}
-
-// queue finds the lines of a queue that exists, starting their dispatchers when
-// this is the first use of the queue here.
-func (s *Service) queue(ctx context.Context, name string) (*lines, error) {
-	s.mu.Lock()
-	l := s.queues[name]
-	s.mu.Unlock()
-	if l != nil {
-		return l, nil
-	}
-	q, err := s.open(ctx, name)
-	if errors.Is(err, engine.ErrNoQueue) {
-		if c, ok := s.declared(name); ok { // the store came up after the service, or lost it
-			q, _, err = s.engine.Configure(ctx, name, c)
-		}
-	}
-	if err != nil {
-		return nil, err
-	}
-	return s.adopt(name, q)
-}
-
-// declared is the configuration of a queue that the service is configured with.
-func (s *Service) declared(name string) (workqueue.Config, bool) {
-	for _, c := range s.cfg.Queues {
-		if c.Name == name {
-			return c.Config, true
-		}
-	}
-	return workqueue.Config{}, false
-}
-
-// open finds a queue of the store. Where there is none, the error lists those there are.
-func (s *Service) open(ctx context.Context, name string) (engine.Queue, error) {
-	q, err := s.engine.Open(ctx, name)
-	if !errors.Is(err, engine.ErrNoQueue) {
-		return q, err
-	}
-	short, cancel := context.WithTimeout(ctx, lookPart)
-	defer cancel()
-	names, failed := s.engine.Names(short)
-	if failed != nil {
-		return nil, err //nolint:nilerr // the list is an addition
-	}
-	return nil, fmt.Errorf("%w; %s", err, rpc.ThereAre(names, name))
-}
-
-// known finds the lines of a queue that is in use here, else nil.
-func (s *Service) known(name string) (*lines, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	l := s.queues[name]
-	return l, l != nil
-}
-
-// adopt starts a queue's dispatchers unless it has them.
-func (s *Service) adopt(name string, q engine.Queue) (*lines, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if l := s.queues[name]; l != nil {
-		return l, nil
-	}
-	if s.running == nil {
-		return nil, errStopping
-	}
-	l := newLines(s, name, q)
-	s.queues[name] = l
-	for _, d := range l.all {
-		l.running.Add(1)
-		s.wg.Go(func() {
-			defer l.running.Done()
-			d.run(l.ctx)
-		})
-	}
-	return l, nil
-}
-
-// drop ends the use of a queue that was deleted: calls and streams get the
-// error, and its dispatchers and metrics go. Done is closed when they are gone.
-func (s *Service) drop(l *lines, err error) (done chan struct{}) {
-	done = make(chan struct{})
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.queues[l.name] == l {
-		delete(s.queues, l.name)
-	}
-	l.end(err)
-	if s.running == nil { // all of them end
-		close(done)
-		return done
-	}
-	s.wg.Go(func() {
-		defer close(done)
-		l.running.Wait()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.queues[l.name] == nil {
-			s.metrics.forget(l.name)
-		}
-	})
-	return done
 }

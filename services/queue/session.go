@@ -16,11 +16,11 @@ import (
 type held struct {
 	key      string
 	since    time.Time
-	deadline time.Time // by this server's clock
-	known    int64     // the same by the store's clock
-	from     *taker    // who leased it
-	stream   *stream   // whose credit it uses; nil for a Get's
-	paid     bool      // the credit has been given back
+	deadline time.Time  // by this server's clock
+	known    int64      // the same by the store's clock
+	from     *taker     // who leased it
+	stream   workStream // whose credit it uses; nil for a Get's
+	paid     bool       // the credit has been given back
 }
 
 // leaseKey names a lease: a token is one key's in its partition. A key whose
@@ -40,20 +40,21 @@ type session struct {
 	leases  map[leaseKey]*held // guarded by mu, as is all that follows
 	spare   []*held            // to be used again
 	shut    bool
-	stream  *stream                // the one stream that is in charge
-	makers  map[*producer]bool     // Produce streams
+	stream  workStream             // the one stream that is in charge
+	makers  map[produceStream]bool // Produce streams
 	gets    map[*taker]*dispatcher // Gets that wait
 	changed chan struct{}          // closed when a lease went, if anybody waits for it
 	waiting int                    // how many do
 	answers []*answer              // the last ones, oldest first
-	batches []batchSum             // the last ones produced, each at its number modulo keptSums; nil for none
+	batches []batchSum             // the last ones produced, each at its number modulo produceWindow; nil for none
 }
 
 // batchSum is the number of a batch that was produced, and what it asked for.
 type batchSum struct{ id, sum uint64 }
 
-// keptSums is how many batches a session remembers the numbers of.
-const keptSums = produceWindow
+// produceWindow is how many batches of one Produce stream may be under way, and of
+// how many a session remembers the numbers.
+const produceWindow = 64
 
 // answer is what a settlement request got, for when it comes again.
 type answer struct {
@@ -74,6 +75,8 @@ type sessions struct {
 	use time.Time           // when all of them were last found in use
 }
 
+func newSessions(max int) *sessions { return &sessions{max: max, all: map[string]*session{}} }
+
 // get returns a session, making it when it is not known. At the limit those are
 // forgotten that nobody uses; an error says that all are in use.
 func (s *sessions) get(id string) (*session, error) {
@@ -84,7 +87,7 @@ func (s *sessions) get(id string) (*session, error) {
 		if len(s.all) >= s.max && !s.forget(time.Now()) {
 			return nil, fmt.Errorf("%w: there are %d in use, and --queue-max-sessions is %d", errSessions, len(s.all), s.max)
 		}
-		ss = &session{id: id, leases: map[leaseKey]*held{}, makers: map[*producer]bool{}, gets: map[*taker]*dispatcher{}, changed: make(chan struct{})}
+		ss = &session{id: id, leases: map[leaseKey]*held{}, makers: map[produceStream]bool{}, gets: map[*taker]*dispatcher{}, changed: make(chan struct{})}
 		s.all[id] = ss
 	}
 	ss.used.Store(time.Now().UnixNano())
@@ -199,7 +202,7 @@ func (s *session) shutDown() bool {
 }
 
 // hold remembers leases.
-func (s *session) hold(d *dispatcher, leases []workqueue.Lease, now int64, from *taker, st *stream) {
+func (s *session) hold(d *dispatcher, leases []workqueue.Lease, now int64, from *taker, st workStream) {
 	at := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -225,7 +228,7 @@ func (s *session) put(k leaseKey, h held) {
 
 // freed is leases that ended, of one taker.
 type freed struct {
-	stream *stream
+	stream workStream
 	from   *taker
 	leases int
 	unpaid int // their credit has not been given back
@@ -288,7 +291,7 @@ func (s *session) orAll(refs []*queuev1.LeaseRef) []*queuev1.LeaseRef {
 
 // refs lists the session's leases: all of them, or those of one stream that are the
 // session's for certain.
-func (s *session) refs(of *stream) []*queuev1.LeaseRef {
+func (s *session) refs(of workStream) []*queuev1.LeaseRef {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := make([]*queuev1.LeaseRef, 0, len(s.leases))
@@ -351,9 +354,9 @@ func (s *session) produced(id, sum uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.batches == nil {
-		s.batches = make([]batchSum, keptSums)
+		s.batches = make([]batchSum, produceWindow)
 	}
-	last := &s.batches[id%keptSums]
+	last := &s.batches[id%produceWindow]
 	if last.id == id && last.sum != sum {
 		return errRequestReused
 	}

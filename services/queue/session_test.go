@@ -24,7 +24,7 @@ func TestRandomSessionIDsLockNobodyOut(t *testing.T) {
 	}
 	r.work(t, &queuev1.Hello{SessionId: "streaming", Queues: []string{q}})
 
-	srv := &server{Service: r.svc} // called without the network, which would take long
+	srv := r.svc.server // called without the network, which would take long
 	held := got.GetLeases()[0]
 	nobodys := []*queuev1.Settlement{{Queue: q, Key: "old", Token: held.GetToken() + 1000, Outcome: queuev1.Outcome_OUTCOME_DONE}}
 	for i := range 100_000 {
@@ -56,7 +56,7 @@ func TestRandomSessionIDsLockNobodyOut(t *testing.T) {
 func TestSessionsInUseAreNotForgottenForOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := sessions{max: 4, all: map[string]*session{}}
+		s := newSessions(4)
 		get := func(id string) error {
 			t.Helper()
 			_, err := s.get(id)

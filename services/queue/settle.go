@@ -5,126 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
-	"unicode/utf8"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
-
-// plan is a settlement request, checked: its operations in order, and the
-// queues they are for.
-type plan struct {
-	ops   []workqueue.Op
-	parts []part
-}
-
-// part is what a request says of one queue.
-type part struct {
-	queue string
-	at    []int // places of its operations; nil for all of them
-}
-
-var outcomes = map[queuev1.Outcome]workqueue.Outcome{
-	queuev1.Outcome_OUTCOME_DONE:               workqueue.Done,
-	queuev1.Outcome_OUTCOME_FORGET:             workqueue.Forget,
-	queuev1.Outcome_OUTCOME_RETRY_RATE_LIMITED: workqueue.Retry,
-	queuev1.Outcome_OUTCOME_RETRY_AFTER:        workqueue.After,
-	queuev1.Outcome_OUTCOME_RELEASE:            workqueue.Release,
-	queuev1.Outcome_OUTCOME_DEAD:               workqueue.Dead,
-}
-
-// plan checks settlements.
-func (s *server) plan(c *checks, in []*queuev1.Settlement) *plan {
-	p := &plan{}
-	if !c.count("settlements", len(in), 1, maxItems) {
-		return p
-	}
-	p.ops = make([]workqueue.Op, 0, len(in))
-	for i, st := range in {
-		p.add(st.GetQueue(), c.settlement("settlements["+strconv.Itoa(i)+"]", st))
-	}
-	return p
-}
-
-// add puts an operation on a queue behind the others.
-func (p *plan) add(queue string, op workqueue.Op) {
-	i := len(p.ops)
-	p.ops = append(p.ops, op)
-	switch {
-	case i == 0:
-		p.parts = append(p.parts, part{queue: queue})
-		return
-	case len(p.parts) == 1 && p.parts[0].queue == queue && p.parts[0].at == nil:
-		return
-	case p.parts[0].at == nil: // the second queue
-		for n := range i {
-			p.parts[0].at = append(p.parts[0].at, n)
-		}
-	}
-	n := slices.IndexFunc(p.parts, func(pt part) bool { return pt.queue == queue })
-	if n < 0 {
-		n = len(p.parts)
-		p.parts = append(p.parts, part{queue: queue})
-	}
-	p.parts[n].at = append(p.parts[n].at, i)
-}
-
-// place is where operation n of a part stands in the request.
-func (pt *part) place(n int) int {
-	if pt.at == nil {
-		return n
-	}
-	return pt.at[n]
-}
-
-// sum tells plans apart that settle different leases or settle them otherwise.
-func (p *plan) sum() uint64 {
-	d := digest(len(p.ops))
-	for i := range p.parts {
-		pt := &p.parts[i]
-		d.text(pt.queue)
-		d.number(uint64(len(pt.at)))
-		for _, at := range pt.at {
-			d.number(uint64(at)) //nolint:gosec // not negative
-		}
-	}
-	for i := range p.ops {
-		d.op(&p.ops[i])
-	}
-	return uint64(d)
-}
-
-func (c *checks) settlement(at string, st *queuev1.Settlement) workqueue.Op {
-	c.queue(at+".queue", st.GetQueue())
-	c.key(at+".key", st.GetKey())
-	c.token(at+".token", st.GetToken())
-	outcome, known := outcomes[st.GetOutcome()]
-	if !known {
-		c.add(at+".outcome", "%v is not allowed", st.GetOutcome())
-	}
-	op := workqueue.Op{
-		Kind: workqueue.OpSettle, Key: st.GetKey(), Token: st.GetToken(), Outcome: outcome,
-		Delay: wholeMicros(c.duration(at+".delay", st.GetDelay(), workqueue.MaxDelay)),
-	}
-	if st.GetDelay() != nil && op.Delay != 0 && outcome != workqueue.After && outcome != workqueue.Release {
-		c.add(at+".delay", "only with OUTCOME_RETRY_AFTER and OUTCOME_RELEASE")
-	}
-	if st.Priority != nil {
-		op.Relevel, op.Level = true, c.level(at+".priority", st.GetPriority().GetValue())
-	}
-	if r := st.GetReason(); len(r) > workqueue.MaxReasonLen || !utf8.ValidString(r) {
-		c.add(at+".reason", "%d bytes, at most %d of UTF-8", len(r), workqueue.MaxReasonLen)
-	}
-	read, wrote := c.barrier(at+".read_at", st.GetReadAt()), c.barrier(at+".wrote", st.GetWrote())
-	if st.GetReason() != "" || len(read) > 0 || len(wrote) > 0 {
-		op.More = &workqueue.More{Reason: st.GetReason(), Barrier: read, Wrote: wrote}
-	}
-	return op
-}
 
 // row is the outcome of one settlement.
 type row struct {
@@ -216,7 +103,7 @@ type portion struct {
 // early and that is set, also with what there is by then. A repeated request gets the
 // first answer. Unless it is to be done as a whole, what is not reached is told
 // by its rows, and so are leases of which nobody can tell whose they are.
-func (s *Service) settle(ctx context.Context, ss *session, id uint64, p *plan, whose unsure, whole bool, early time.Duration, done func(*settled)) {
+func (s *leases) settle(ctx context.Context, ss *session, id uint64, p *plan, whose unsure, whole bool, early time.Duration, done func(*settled)) {
 	sum := uint64(0)
 	if id != 0 {
 		sum = p.sum()
@@ -253,7 +140,7 @@ func (s *Service) settle(ctx context.Context, ss *session, id uint64, p *plan, w
 	var shares []portion
 	for i := range p.parts {
 		pt := &p.parts[i]
-		l, err := s.queue(ctx, pt.queue)
+		l, err := s.queues.use(ctx, pt.queue)
 		switch {
 		case err != nil && (whole || ctx.Err() != nil || errors.Is(err, errStopping)):
 			ss.end(a, nil, err)

@@ -5,8 +5,11 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/deltaplane/deltaplane/internal/rpc"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
 
@@ -23,6 +26,8 @@ var (
 	errStopping      = errors.New("server is stopping")
 	errOverload      = errors.New("too many operations wait for the queue's next turns")
 	errMoved         = errors.New("the session was resumed by another stream")
+	// errOtherCaller refuses a lease that was handed to another caller.
+	errOtherCaller = errors.New("a lease of another caller")
 )
 
 // rules map errors to statuses.
@@ -49,4 +54,14 @@ var rules = []rpc.Rule{
 	{Is: errStopping, Code: codes.Unavailable, Reason: "STOPPING"},
 	{Is: errOtherCaller, Code: codes.PermissionDenied, Reason: "LEASE_OF_ANOTHER_CALLER"},
 	{Is: errMoved, Code: codes.Aborted, Reason: "SESSION_MOVED"},
+}
+
+// produceError says what a status would.
+func produceError(err error) *queuev1.ProduceError {
+	st := rpc.Status(err, rules)
+	out := &queuev1.ProduceError{Code: int32(rpc.Code(st)), Reason: rpc.Reason(st), Message: status.Convert(st).Message()} //nolint:gosec // a code
+	if d := rpc.RetryDelay(st); d > 0 {
+		out.RetryAfter = durationpb.New(d)
+	}
+	return out
 }

@@ -1,8 +1,6 @@
 package queue
 
 import (
-	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,7 +10,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/deltaplane/deltaplane/internal/telemetry"
-	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
 
@@ -27,6 +24,10 @@ type condition struct {
 	part  error     // why some of it cannot
 	limit error     // why it refuses adds
 	seen  time.Time // when it did last
+}
+
+func newCondition(log *slog.Logger, gauge *prometheus.GaugeVec) *condition {
+	return &condition{log: log, gauge: gauge, err: errNotReached}
 }
 
 var errNotReached = fmt.Errorf("%w: not reached yet", engine.ErrUnavailable)
@@ -122,103 +123,4 @@ func (c *condition) ready() error {
 		return telemetry.Degraded(c.part)
 	}
 	return c.err
-}
-
-// watchStore keeps health in step with the store and makes the configured
-// queues.
-func (s *Service) watchStore(ctx context.Context) error {
-	const every = 3 * time.Second
-	first, wait, generation := true, time.Duration(0), ""
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(wait):
-		}
-		err := s.checkStore(ctx, first)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if first && (errors.Is(err, engine.ErrEviction) || errors.Is(err, engine.ErrDenied) || errors.Is(err, engine.ErrUnfit)) {
-			return err
-		}
-		err = s.condition.checked(err)
-		s.rpc.SetServing(queuev1.QueueService_ServiceDesc.ServiceName, err == nil)
-		wait = every
-		if err == nil && !s.condition.apart() { // else queues are configured later
-			first = false
-		} else if err != nil && first {
-			wait = 250 * time.Millisecond
-		}
-		if g := s.engine.Generation(); err == nil && g != generation {
-			if err := s.beginRun(ctx); err != nil {
-				s.log.Warn("not every queue was looked at after the store came back", telemetry.Err(err))
-			} else {
-				generation = g
-			}
-		}
-		s.sessions.expire(time.Now())
-	}
-}
-
-// starter is a partition of a store that hands nothing out for a time after a
-// restart of its own. Start begins that time, unless it has begun; it may be
-// called beside turns.
-type starter interface {
-	Start(ctx context.Context) error
-}
-
-// beginRun has every queue begin the store's present run: after a restart the
-// time in which nothing is handed out should not begin with the first use. Those
-// in use here have a turn; for the others nothing is left running.
-func (s *Service) beginRun(ctx context.Context) error {
-	names, err := s.engine.Names(ctx)
-	for _, name := range names {
-		if l, ok := s.known(name); ok {
-			l.lookNow()
-			continue
-		}
-		q, failed := s.engine.Open(ctx, name)
-		if errors.Is(failed, engine.ErrNoQueue) {
-			continue // one that was lost is made again at its first use
-		}
-		if failed == nil {
-			failed = begin(ctx, q)
-		}
-		if failed != nil {
-			err = errors.Join(err, fmt.Errorf("queue %q: %w", name, failed))
-		}
-	}
-	return err
-}
-
-func begin(ctx context.Context, q engine.Queue) error {
-	for _, p := range q.Partitions() {
-		if p, ok := p.(starter); ok {
-			if err := p.Start(ctx); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func (s *Service) checkStore(ctx context.Context, configure bool) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	limits := s.engine.Check(ctx)
-	if limits != nil && !errors.Is(limits, engine.ErrFull) && !errors.Is(limits, engine.ErrPartial) || !configure {
-		return limits
-	}
-	for _, q := range s.cfg.Queues {
-		_, _, err := s.engine.Configure(ctx, q.Name, q.Config)
-		if unreached(err) && errors.Is(limits, engine.ErrPartial) { // it is as it was
-			_, err = s.engine.Open(ctx, q.Name)
-		}
-		if err != nil && !errors.Is(err, engine.ErrFull) { // a full one has no room for new queues
-			return fmt.Errorf("queue %q: %w", q.Name, err)
-		}
-		limits = cmp.Or(limits, err)
-	}
-	return limits
 }

@@ -147,7 +147,7 @@ func TestAStoreAtItsLimitIsOneLineOfTheLog(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log logged
-		m, err := newMetrics(quiet().Registry, &Service{})
+		m, err := newMetrics(quiet().Registry, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -184,7 +184,7 @@ func TestADiskWithoutSpaceIsSeenInHealthTheMetricAndOneLine(t *testing.T) {
 	t.Parallel()
 	var log logged
 	tel := quiet()
-	m, err := newMetrics(tel.Registry, &Service{})
+	m, err := newMetrics(tel.Registry, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ const (
 // stream is one Work stream: one goroutine receives, one sends, and the
 // handler's watches.
 type stream struct {
-	s       *server
+	s       *workServer
 	ss      *session
 	grpc    queuev1.QueueService_WorkServer
 	compact bool
@@ -68,7 +68,7 @@ func (st *stream) takers() int {
 }
 
 // Work hands out keys and takes their settlements.
-func (s *server) Work(grpc queuev1.QueueService_WorkServer) error {
+func (s *workServer) Work(grpc queuev1.QueueService_WorkServer) error {
 	first, err := grpc.Recv()
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func (s *server) Work(grpc queuev1.QueueService_WorkServer) error {
 	defer cancel()
 	sent := make(chan struct{})
 	go func() { defer close(sent); st.send(ctx) }()
-	go func() { st.close(st.receive(ctx)) }() // ends with the RPC at the latest
+	go func() { st.Close(st.receive(ctx)) }() // ends with the RPC at the latest
 	st.watch(ctx)
 	err = st.reason()
 	cancel()
@@ -105,7 +105,7 @@ func (s *server) Work(grpc queuev1.QueueService_WorkServer) error {
 var errOver = errors.New("stream is over")
 
 // open checks hello, takes the session over and answers Welcome.
-func (s *server) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello) (*stream, error) {
+func (s *workServer) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello) (*stream, error) {
 	ctx := grpc.Context()
 	c := &checks{}
 	c.session("hello.session_id", h.GetSessionId(), true)
@@ -124,7 +124,7 @@ func (s *server) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello) (*
 		return nil, err
 	}
 	resume := distinct(h.GetResume())
-	whose, err := s.mine(ctx, ss, len(resume), refAt(resume), partWait)
+	whose, err := s.leases.mine(ctx, ss, len(resume), refAt(resume), partWait)
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +135,7 @@ func (s *server) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello) (*
 	inForce := time.Duration(0)
 	var refusal error
 	for _, name := range h.GetQueues() {
-		l, err := s.queue(ctx, name)
+		l, err := s.queues.use(ctx, name)
 		if err != nil {
 			if !st.refuse(name, err) || ctx.Err() != nil {
 				return nil, err
@@ -158,18 +158,14 @@ func (s *server) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello) (*
 	if len(st.all) == 0 {
 		return nil, refusal
 	}
-	ss.mu.Lock()
-	old := ss.stream
-	ss.stream = st
-	ss.mu.Unlock()
-	if old != nil {
-		old.close(errMoved)
+	if old := ss.takeOver(st); old != nil {
+		old.Close(errMoved)
 	}
 	for _, q := range st.all {
-		s.keep(q.l)
+		s.queues.keep(q.l)
 		q.unbind = context.AfterFunc(q.l.ctx, func() {
 			if err := q.l.gone(); errors.Is(err, engine.ErrNoQueue) {
-				st.close(err)
+				st.Close(err)
 			}
 		})
 	}
@@ -179,8 +175,8 @@ func (s *server) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello) (*
 		return nil, err
 	}
 	st.push(&queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Welcome{Welcome: &queuev1.Welcome{
-		ServerTime: timestamppb.Now(), LeaseDuration: durationpb.New(inForce), Generation: s.engine.Generation(), Kept: resumed.kept, Lost: resumed.lost,
-		Unreachable: resumed.unreachable, Refused: st.refused, ClockUs: s.clock(time.Now()),
+		ServerTime: timestamppb.Now(), LeaseDuration: durationpb.New(inForce), Generation: s.queues.Engine.Generation(), Kept: resumed.kept, Lost: resumed.lost,
+		Unreachable: resumed.unreachable, Refused: st.refused, ClockUs: s.queues.clock(time.Now()),
 	}}})
 	for _, q := range st.all {
 		if q.l.paused.Load() {
@@ -281,8 +277,8 @@ func (st *stream) withdraw() {
 	}
 }
 
-// close ends the stream for a reason; only the first counts.
-func (st *stream) close(err error) {
+// Close ends the stream for a reason; only the first counts.
+func (st *stream) Close(err error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if st.closed == nil {
@@ -300,7 +296,7 @@ func (st *stream) reason() error {
 // part takes the stream out of its lines and shortens its leases, unless
 // another stream of the session took over.
 func (st *stream) part(ctx context.Context) {
-	st.close(errOver)
+	st.Close(errOver)
 	st.withdraw()
 	for _, q := range st.all {
 		q.unbind()
@@ -309,13 +305,8 @@ func (st *stream) part(ctx context.Context) {
 			st.ss.leave(t)
 		}
 	}
-	st.ss.mu.Lock()
-	mine := st.ss.stream == st
-	if mine {
-		st.ss.stream = nil
-	}
-	st.ss.mu.Unlock()
+	mine := st.ss.handOver(st)
 	if refs := st.ss.refs(st); mine && len(refs) > 0 {
-		st.s.shorten(ctx, st.ss, refs)
+		st.s.leases.shorten(ctx, st.ss, refs)
 	}
 }

@@ -408,9 +408,7 @@ func TestAWaitingGetEndsWhenItsSessionIsShutDown(t *testing.T) {
 	}()
 	for waits := false; !waits; {
 		if ss := r.svc.sessions.find("w"); ss != nil {
-			ss.mu.Lock()
-			waits = len(ss.gets) > 0
-			ss.mu.Unlock()
+			waits = ss.waits()
 		}
 	}
 	r.ShutDown(t.Context(), &queuev1.ShutDownRequest{SessionId: "w"})

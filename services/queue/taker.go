@@ -185,13 +185,6 @@ func (c *credit) block(blocked bool) (fed []*taker) {
 	return fed
 }
 
-func btoi(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
-}
-
 // forget takes a taker that has left out of those that wait. It returns takers
 // that what was kept for it is of use to.
 func (c *credit) forget(t *taker) (fed []*taker) {

@@ -20,6 +20,7 @@ type batch struct {
 	takers []*taker // one per Take, repeats possible
 	gone   []*taker
 	fold   fold
+	who    []author
 	next   time.Duration // until tokens for the dispatch limiter are there; zero for none awaited
 
 	funded bool // its tokens are the first partition's
@@ -27,6 +28,15 @@ type batch struct {
 	// Guarded by the dispatcher's mu.
 	over bool // the turn is done
 	lent bool // it takes long, and its takers' credit is of use elsewhere meanwhile
+}
+
+// authors are those who asked for the operations of the turn.
+func (b *batch) authors() []author {
+	b.who = b.who[:0]
+	for _, c := range b.calls {
+		b.who = append(b.who, author{session: c.by, first: c.first, count: c.went()})
+	}
+	return b.who
 }
 
 const (
@@ -42,7 +52,7 @@ func (d *dispatcher) collect(b *batch) {
 	clear(b.calls)
 	clear(b.takers)
 	b.turn.Ops, b.turn.Takes, b.calls, b.takers, b.gone = b.turn.Ops[:0], b.turn.Takes[:0], b.calls[:0], b.takers[:0], b.gone[:0]
-	limit := d.svc.cfg.MaxTurn
+	limit := d.queues.MaxTurn
 
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -145,21 +155,21 @@ func (d *dispatcher) turn(ctx context.Context, b *batch) (*workqueue.Result, err
 		return nil, err
 	}
 	if errors.Is(err, engine.ErrNoQueue) {
-		found, missing := d.svc.engine.Open(ctx, d.name)
+		found, missing := d.queues.Engine.Open(ctx, d.name)
 		switch {
 		case errors.Is(missing, engine.ErrDeleted):
 			return nil, missing
 		case missing == nil && len(found.Partitions()) != len(d.of.all):
 			return nil, fmt.Errorf("%w: %q, and made again", engine.ErrDeleted, d.name)
 		}
-		d.svc.log.LogAttrs(ctx, slog.LevelWarn, "queue was lost by its store and is made again", slog.String(telemetry.KeyQueue, d.name))
-		if _, _, err := d.svc.engine.Configure(ctx, d.name, d.of.of.Config()); err != nil {
+		d.queues.Log.LogAttrs(ctx, slog.LevelWarn, "queue was lost by its store and is made again", slog.String(telemetry.KeyQueue, d.name))
+		if _, _, err := d.queues.Engine.Configure(ctx, d.name, d.of.of.Config()); err != nil {
 			return nil, err
 		}
 		r, err = d.q.Turn(ctx, &b.turn)
 	}
 	if limited(err) {
-		d.svc.condition.refused(err)
+		d.queues.Refused(err)
 	}
 	if limited(err) && len(b.calls) > 0 {
 		kept := b.calls[:0]

@@ -14,9 +14,11 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
 const (
+	maxName     = 253
 	maxItems    = 1000
 	maxSession  = 253
 	maxTrace    = 128
@@ -173,4 +175,40 @@ func (c *checks) owner(field, uid string, required bool) {
 	case len(uid) > expectations.MaxNameLen || !spaceless(uid) || !utf8.ValidString(uid):
 		c.add(field, "too long, or holds a space or invalid UTF-8")
 	}
+}
+
+func (c *checks) refs(field string, refs []*queuev1.LeaseRef) {
+	c.count(field, len(refs), 0, maxResume)
+	for i, r := range refs {
+		at := field + "[" + strconv.Itoa(i) + "]"
+		c.queue(at+".queue", r.GetQueue())
+		c.key(at+".key", r.GetKey())
+		c.token(at+".token", r.GetToken())
+	}
+}
+
+// checkName says what is wrong with the name of a queue.
+func checkName(name string) error {
+	ok := name != "" && len(name) <= maxName
+	for i := 0; ok && i < len(name); i++ {
+		c := name[i]
+		ok = 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '.' || c == '-' || c == '_' || c == '/'
+	}
+	if !ok {
+		return fmt.Errorf("name %.64q is not 1 to %d of letters, digits, '.', '-', '_' and '/'", name, maxName)
+	}
+	return nil
+}
+
+// eachKey is an operation on each key of a request, checked.
+func eachKey(queue string, keys []string, kind workqueue.OpKind) ([]workqueue.Op, error) {
+	c := &checks{}
+	c.queue("queue", queue)
+	c.count("keys", len(keys), 1, maxItems)
+	ops := make([]workqueue.Op, min(len(keys), maxItems))
+	for i := range ops {
+		c.key("keys["+strconv.Itoa(i)+"]", keys[i])
+		ops[i] = workqueue.Op{Kind: kind, Key: keys[i]}
+	}
+	return ops, c.err()
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
@@ -18,7 +17,7 @@ const retryRefused = 3 * time.Second
 // served is a queue that was refused and can be served now, if there is one.
 func (st *stream) served(ctx context.Context) string {
 	for _, q := range st.refused {
-		if _, err := st.s.queue(ctx, q.GetQueue()); err == nil {
+		if _, err := st.s.queues.use(ctx, q.GetQueue()); err == nil {
 			return q.GetQueue()
 		}
 	}
@@ -28,7 +27,7 @@ func (st *stream) served(ctx context.Context) string {
 // watch keeps an eye on the stream until it ends: leases that run out, a server
 // that stops, a connection that grows old.
 func (st *stream) watch(ctx context.Context) {
-	move := newMover(ctx, st.s.Service)
+	move := newMover(ctx, st.s.aging)
 	defer move.stop()
 	expiry := time.NewTimer(st.leases)
 	defer expiry.Stop()
@@ -45,7 +44,7 @@ func (st *stream) watch(ctx context.Context) {
 		case <-st.done:
 			return
 		case <-ctx.Done():
-			st.close(ctx.Err())
+			st.Close(ctx.Err())
 		case <-expiry.C:
 			expiry.Reset(st.expire(time.Now()))
 		case <-again:
@@ -60,11 +59,11 @@ func (st *stream) watch(ctx context.Context) {
 			stopping = nil
 			st.control(&queuev1.Control{Action: queuev1.Action_ACTION_RECONNECT, Reason: "the server is stopping"})
 			st.leave()
-			timer := time.NewTimer(st.s.cfg.StopGrace)
+			timer := time.NewTimer(st.s.stopGrace)
 			defer timer.Stop()
 			over = timer.C
 		case <-over:
-			st.close(errOver)
+			st.Close(errOver)
 		}
 	}
 }
@@ -78,37 +77,19 @@ func (st *stream) expire(now time.Time) time.Duration {
 	stuck := !st.sending.IsZero() && now.Sub(st.sending) > maxStuck
 	st.mu.Unlock()
 	if stuck {
-		st.close(errOverrun)
+		st.Close(errOverrun)
 		return time.Hour
 	}
-	var lost []*queuev1.LeaseRef
-	var gone []freed
-	next := now.Add(max(st.leases, 2*expiryMargin))
-	st.ss.mu.Lock()
-	for k, h := range st.ss.leases {
-		if h.stream != st {
-			continue
-		}
-		until := h.deadline.Add(expiryMargin)
-		if !until.After(now) && !extending {
-			lost = append(lost, &queuev1.LeaseRef{Queue: k.d.name, Key: h.key, Token: k.token})
-			gone = st.ss.drop(k, h.key, gone)
-			continue
-		}
-		if until.Before(next) {
-			next = until
-		}
-	}
-	st.ss.mu.Unlock()
+	lost, gone, next := st.ss.expired(st, now.Add(-expiryMargin), extending, now.Add(max(st.leases, 2*expiryMargin)-expiryMargin))
 	if len(lost) > 0 {
-		st.cancel(lost, "the lease has run out")
+		st.Cancel(lost, "the lease has run out")
 		ended(gone, holds)
 	}
-	return max(next.Sub(now), expiryMargin)
+	return max(next.Add(expiryMargin).Sub(now), expiryMargin)
 }
 
-// cancel tells the worker of leases it does not hold any more.
-func (st *stream) cancel(lost []*queuev1.LeaseRef, why string) {
+// Cancel tells the worker of leases it does not hold any more.
+func (st *stream) Cancel(lost []*queuev1.LeaseRef, why string) {
 	for len(lost) > 0 {
 		n := min(len(lost), maxAssign)
 		st.control(&queuev1.Control{Action: queuev1.Action_ACTION_CANCEL, Reason: why, Leases: lost[:n:n]})
@@ -116,72 +97,16 @@ func (st *stream) cancel(lost []*queuev1.LeaseRef, why string) {
 	}
 }
 
-// notice tells streams of what an operator did to their queue.
-func (d *dispatcher) notice(c *call) {
-	var revoked map[string]bool
-	for i := range c.ops {
-		switch c.ops[i].Kind {
-		case workqueue.OpPause, workqueue.OpResume:
-			if d.part == 0 {
-				d.of.pause(c.ops[i].Kind == workqueue.OpPause)
-			}
-		case workqueue.OpRevoke:
-			if c.status(i) == workqueue.OK {
-				if revoked == nil {
-					revoked = map[string]bool{}
-				}
-				revoked[c.ops[i].Key] = true
-			}
-		}
-	}
-	if revoked != nil {
-		d.revoked(revoked)
+// Paused tells the worker that a queue is paused, if the stream takes keys of it.
+func (st *stream) Paused(queue string) {
+	if st.queues[queue] != nil {
+		st.control(&queuev1.Control{Action: queuev1.Action_ACTION_PAUSE, Reason: "the queue is paused", Queue: queue})
 	}
 }
 
-// pause remembers that the queue is paused or not, and tells its streams when
-// it has just been paused.
-func (l *lines) pause(paused bool) {
-	if was := l.paused.Swap(paused); was || !paused {
-		return
-	}
-	l.svc.sessions.each(func(ss *session) {
-		ss.mu.Lock()
-		st := ss.stream
-		ss.mu.Unlock()
-		if st != nil && st.queues[l.name] != nil {
-			st.control(&queuev1.Control{Action: queuev1.Action_ACTION_PAUSE, Reason: "the queue is paused", Queue: l.name})
-		}
-	})
-}
-
-// revoked takes the leases of keys from the sessions that hold them here.
-func (d *dispatcher) revoked(keys map[string]bool) {
-	d.svc.sessions.each(func(ss *session) {
-		byStream := map[*stream][]*queuev1.LeaseRef{}
-		var gone []freed
-		ss.mu.Lock()
-		for k, h := range ss.leases {
-			if k.d == d && keys[h.key] {
-				if h.stream != nil {
-					byStream[h.stream] = append(byStream[h.stream], &queuev1.LeaseRef{Queue: d.name, Key: h.key, Token: k.token})
-				}
-				gone = ss.drop(k, h.key, gone)
-			}
-		}
-		ss.mu.Unlock()
-		for st, lost := range byStream {
-			st.cancel(lost, "an operator took the key back")
-			st.mu.Lock()
-			holds := st.holds
-			st.mu.Unlock()
-			var own []freed
-			for _, f := range gone {
-				if f.stream == st {
-					own = append(own, f)
-				}
-			}
-			ended(own, holds)
-		}
-	})
+// CountsItself says that the worker counts its credit itself.
+func (st *stream) CountsItself() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.holds
 }

@@ -166,7 +166,7 @@ func TestSettlementsAreReadAsTheGeneratedCodeReadsThem(t *testing.T) {
 			t.Fatalf("decode: %v", err)
 		}
 		c := &checks{}
-		want := (&server{}).plan(c, b.GetSettlements())
+		want := newPlan(c, b.GetSettlements())
 		werr, gerr := c.err(), m.settle.err
 		if (werr == nil) != (gerr == nil) || werr != nil && werr.Error() != gerr.Error() {
 			t.Fatalf("seed %d: %v, want %v", seed, gerr, werr)
@@ -329,7 +329,7 @@ func FuzzWire(f *testing.F) {
 			var r queuev1.WorkRequest
 			_ = proto.Unmarshal(raw, &r)
 			c := &checks{}
-			want := (&server{}).plan(c, r.GetSettle().GetSettlements())
+			want := newPlan(c, r.GetSettle().GetSettlements())
 			if c.err() == nil && w.settle.err == nil && len(want.ops) != len(w.settle.plan.ops) {
 				t.Errorf("%d settlements, want %d", len(w.settle.plan.ops), len(want.ops))
 			}

@@ -1,0 +1,123 @@
+package queue
+
+import (
+	"slices"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+)
+
+// plan is a settlement request, checked: its operations in order, and the
+// queues they are for.
+type plan struct {
+	ops   []workqueue.Op
+	parts []part
+}
+
+// part is what a request says of one queue.
+type part struct {
+	queue string
+	at    []int // places of its operations; nil for all of them
+}
+
+// newPlan checks settlements.
+func newPlan(c *checks, in []*queuev1.Settlement) *plan {
+	p := &plan{}
+	if !c.count("settlements", len(in), 1, maxItems) {
+		return p
+	}
+	p.ops = make([]workqueue.Op, 0, len(in))
+	for i, st := range in {
+		p.add(st.GetQueue(), c.settlement("settlements["+strconv.Itoa(i)+"]", st))
+	}
+	return p
+}
+
+// add puts an operation on a queue behind the others.
+func (p *plan) add(queue string, op workqueue.Op) {
+	i := len(p.ops)
+	p.ops = append(p.ops, op)
+	switch {
+	case i == 0:
+		p.parts = append(p.parts, part{queue: queue})
+		return
+	case len(p.parts) == 1 && p.parts[0].queue == queue && p.parts[0].at == nil:
+		return
+	case p.parts[0].at == nil: // the second queue
+		for n := range i {
+			p.parts[0].at = append(p.parts[0].at, n)
+		}
+	}
+	n := slices.IndexFunc(p.parts, func(pt part) bool { return pt.queue == queue })
+	if n < 0 {
+		n = len(p.parts)
+		p.parts = append(p.parts, part{queue: queue})
+	}
+	p.parts[n].at = append(p.parts[n].at, i)
+}
+
+// place is where operation n of a part stands in the request.
+func (pt *part) place(n int) int {
+	if pt.at == nil {
+		return n
+	}
+	return pt.at[n]
+}
+
+// sum tells plans apart that settle different leases or settle them otherwise.
+func (p *plan) sum() uint64 {
+	d := digest(len(p.ops))
+	for i := range p.parts {
+		pt := &p.parts[i]
+		d.text(pt.queue)
+		d.number(uint64(len(pt.at)))
+		for _, at := range pt.at {
+			d.number(uint64(at)) //nolint:gosec // not negative
+		}
+	}
+	for i := range p.ops {
+		d.op(&p.ops[i])
+	}
+	return uint64(d)
+}
+
+func (c *checks) settlement(at string, st *queuev1.Settlement) workqueue.Op {
+	c.queue(at+".queue", st.GetQueue())
+	c.key(at+".key", st.GetKey())
+	c.token(at+".token", st.GetToken())
+	outcome, known := outcomes[st.GetOutcome()]
+	if !known {
+		c.add(at+".outcome", "%v is not allowed", st.GetOutcome())
+	}
+	op := workqueue.Op{
+		Kind: workqueue.OpSettle, Key: st.GetKey(), Token: st.GetToken(), Outcome: outcome,
+		Delay: wholeMicros(c.duration(at+".delay", st.GetDelay(), workqueue.MaxDelay)),
+	}
+	if st.GetDelay() != nil && op.Delay != 0 && outcome != workqueue.After && outcome != workqueue.Release {
+		c.add(at+".delay", "only with OUTCOME_RETRY_AFTER and OUTCOME_RELEASE")
+	}
+	if st.Priority != nil {
+		op.Relevel, op.Level = true, c.level(at+".priority", st.GetPriority().GetValue())
+	}
+	if r := st.GetReason(); len(r) > workqueue.MaxReasonLen || !utf8.ValidString(r) {
+		c.add(at+".reason", "%d bytes, at most %d of UTF-8", len(r), workqueue.MaxReasonLen)
+	}
+	read, wrote := c.barrier(at+".read_at", st.GetReadAt()), c.barrier(at+".wrote", st.GetWrote())
+	if st.GetReason() != "" || len(read) > 0 || len(wrote) > 0 {
+		op.More = &workqueue.More{Reason: st.GetReason(), Barrier: read, Wrote: wrote}
+	}
+	return op
+}
+
+// lease is what operation i of a plan is about.
+func (p *plan) lease(i int) leaseAt {
+	at := leaseAt{i, p.parts[0].queue, p.ops[i].Key, p.ops[i].Token}
+	for n := range p.parts {
+		if slices.Contains(p.parts[n].at, i) {
+			at.queue = p.parts[n].queue
+		}
+	}
+	return at
+}

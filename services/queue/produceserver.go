@@ -1,0 +1,48 @@
+package queue
+
+import (
+	"context"
+	"time"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+)
+
+// produceServer answers the calls that add keys.
+type produceServer struct {
+	queues   *queues
+	sessions *sessions
+	metrics  *metrics
+	// stopGrace is how long Produce streams may go on once stopping is closed.
+	stopGrace time.Duration
+	stopping  <-chan struct{}
+	// aging is when a connection's streams are to move elsewhere.
+	aging func(context.Context) (first, every time.Duration)
+}
+
+func (s *produceServer) Forget(ctx context.Context, r *queuev1.ForgetRequest) (*queuev1.ForgetResponse, error) {
+	ops, err := eachKey(r.GetQueue(), r.GetKeys(), workqueue.OpForget)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := s.queues.do(ctx, r.GetQueue(), ops...); err != nil {
+		return nil, err
+	}
+	return &queuev1.ForgetResponse{}, nil
+}
+
+func (s *produceServer) NumRequeues(ctx context.Context, r *queuev1.NumRequeuesRequest) (*queuev1.NumRequeuesResponse, error) {
+	ops, err := eachKey(r.GetQueue(), r.GetKeys(), workqueue.OpRequeues)
+	if err != nil {
+		return nil, err
+	}
+	done, err := s.queues.do(ctx, r.GetQueue(), ops...)
+	if err != nil {
+		return nil, err
+	}
+	out := &queuev1.NumRequeuesResponse{Counts: make([]int64, len(done.replies))}
+	for i := range done.replies {
+		out.Counts[i] = int64(done.replies[i].Requeues)
+	}
+	return out, nil
+}

@@ -1,0 +1,191 @@
+package queue
+
+import (
+	"iter"
+	"time"
+
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+)
+
+// workStream is a Work stream as its session knows it. Its methods do not block.
+type workStream interface {
+	// Close ends the stream for a reason; only the first counts.
+	Close(err error)
+	// Paused tells the worker that a queue is paused, if the stream takes keys of it.
+	Paused(queue string)
+	// Cancel tells the worker of leases that it does not hold any more.
+	Cancel(lost []*queuev1.LeaseRef, why string)
+	// CountsItself says that the worker counts its credit itself.
+	CountsItself() bool
+	// Ended accounts for leases that ended. Their credit comes back, unless the worker counts it.
+	Ended(leases freed, hold bool)
+}
+
+// produceStream is a Produce stream as its session knows it.
+type produceStream interface {
+	// ShutDown tells the producer that the session was shut down. It does not block.
+	ShutDown()
+}
+
+// takeOver puts a stream in charge of the session; it returns the one that was.
+func (s *session) takeOver(st workStream) (old workStream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old, s.stream = s.stream, st
+	return old
+}
+
+// handOver ends what takeOver began. It reports false when another stream is in charge.
+func (s *session) handOver(st workStream) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	mine := s.stream == st
+	if mine {
+		s.stream = nil
+	}
+	return mine
+}
+
+// addProducer registers a Produce stream. It reports whether the session was shut down already.
+func (s *session) addProducer(p produceStream) (shut bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.makers[p] = true
+	return s.shut
+}
+
+func (s *session) removeProducer(p produceStream) {
+	s.mu.Lock()
+	delete(s.makers, p)
+	s.mu.Unlock()
+	s.touch()
+}
+
+// unknownTo lists the leases of streams that are the session's for certain, but for those a worker knows of.
+func (s *session) unknownTo(known map[leaseName]bool) (unknown []*queuev1.LeaseRef) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k, h := range s.leases {
+		if h.stream != nil && s.owns(h) && !known[leaseName{k.d.name, h.key, k.token}] {
+			unknown = append(unknown, &queuev1.LeaseRef{Queue: k.d.name, Key: h.key, Token: k.token})
+		}
+	}
+	return unknown
+}
+
+// adopt makes a lease a stream's. The deadlines, by this server's clock and by the store's, count where
+// this server knows no other.
+func (s *session) adopt(d *dispatcher, r *queuev1.LeaseRef, st workStream, from *taker, until time.Time, deadline int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.find(d, r)
+	if h == nil {
+		s.put(leaseKey{d, r.GetToken()}, held{key: r.GetKey(), since: time.Now(), deadline: until, known: deadline})
+		h = s.find(d, r)
+	}
+	h.stream, h.from, h.paid = st, from, false
+}
+
+// payBack notes that the credit of a stream's leases comes back, and calls paid for each of which it had not:
+// with its partition and with who leased it, nil when that is not known.
+func (s *session) payBack(st workStream, leases iter.Seq2[leaseKey, string], paid func(d *dispatcher, from *taker)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k, key := range leases {
+		h := s.leases[k]
+		if h == nil || h.key != key || h.stream != st || h.paid {
+			continue
+		}
+		h.paid = true
+		paid(k.d, h.from)
+	}
+}
+
+// expired takes away the leases of a stream that ended before a time, unless keep is set. It also returns when
+// the next one does, or next if that is sooner.
+func (s *session) expired(st workStream, before time.Time, keep bool, next time.Time) (lost []*queuev1.LeaseRef, gone []freed, until time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k, h := range s.leases {
+		if h.stream != st {
+			continue
+		}
+		if !h.deadline.After(before) && !keep {
+			lost = append(lost, &queuev1.LeaseRef{Queue: k.d.name, Key: h.key, Token: k.token})
+			gone = s.drop(k, h.key, gone)
+			continue
+		}
+		if h.deadline.Before(next) {
+			next = h.deadline
+		}
+	}
+	return lost, gone, next
+}
+
+// forget forgets a lease.
+func (s *session) forget(d *dispatcher, key string, token uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drop(leaseKey{d, token}, key, nil)
+}
+
+// ended accounts for leases that ended, each with the stream it came from. Their credit comes back unless that
+// has been done or the worker counts it.
+func ended(all []freed, hold bool) {
+	for _, f := range all {
+		f.stream.Ended(f, hold)
+	}
+}
+
+// Paused implements the dispatchers' listener.
+func (s *sessions) Paused(queue string) {
+	s.each(func(ss *session) {
+		ss.mu.Lock()
+		st := ss.stream
+		ss.mu.Unlock()
+		if st != nil {
+			st.Paused(queue)
+		}
+	})
+}
+
+// Revoked takes the leases of keys from the sessions that hold them here.
+func (s *sessions) Revoked(d *dispatcher, keys map[string]bool) {
+	s.each(func(ss *session) {
+		byStream := map[workStream][]*queuev1.LeaseRef{}
+		var gone []freed
+		ss.mu.Lock()
+		for k, h := range ss.leases {
+			if k.d == d && keys[h.key] {
+				if h.stream != nil {
+					byStream[h.stream] = append(byStream[h.stream], &queuev1.LeaseRef{Queue: d.name, Key: h.key, Token: k.token})
+				}
+				gone = ss.drop(k, h.key, gone)
+			}
+		}
+		ss.mu.Unlock()
+		for st, lost := range byStream {
+			st.Cancel(lost, "an operator took the key back")
+			hold := st.CountsItself()
+			for _, f := range gone {
+				if f.stream == st {
+					st.Ended(f, hold)
+				}
+			}
+		}
+	})
+}
+
+// held calls f for every lease that has not ended, with its queue and since when it is held.
+func (s *sessions) held(f func(queue string, since time.Time)) {
+	now := time.Now()
+	s.each(func(ss *session) {
+		ss.mu.Lock()
+		defer ss.mu.Unlock()
+		for k, h := range ss.leases {
+			if !h.deadline.Before(now) {
+				f(k.d.name, h.since)
+			}
+		}
+	})
+}

@@ -1,0 +1,56 @@
+package queue
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+)
+
+// workServer answers the calls by which workers get keys.
+type workServer struct {
+	queues   *queues
+	sessions *sessions
+	leases   *leases
+	metrics  *metrics
+	// stopGrace is how long Work streams may go on once stopping is closed.
+	stopGrace time.Duration
+	stopping  <-chan struct{}
+	// aging is when a connection's streams are to move elsewhere.
+	aging func(context.Context) (first, every time.Duration)
+	gets  atomic.Uint32 // counts Gets
+}
+
+func (s *workServer) Get(ctx context.Context, r *queuev1.GetRequest) (*queuev1.GetResponse, error) {
+	came := s.queues.clock(time.Now())
+	c := &checks{}
+	c.queue("queue", r.GetQueue())
+	c.session("session_id", r.GetSessionId(), true)
+	c.count("max_items", int(r.GetMaxItems()), 0, maxItems)
+	wait := c.duration("wait", r.GetWait(), maxWait)
+	leaseFor := c.lease("lease_duration", r.GetLeaseDuration())
+	if err := c.err(); err != nil {
+		return nil, err
+	}
+	d, err := s.queues.use(ctx, r.GetQueue())
+	if err != nil {
+		return nil, err
+	}
+	ss, err := s.sessions.get(owned(ctx, r.GetSessionId()))
+	if err != nil {
+		return nil, err
+	}
+	got, err := s.get(ctx, d, ss, max(int(r.GetMaxItems()), 1), leaseFor, wait)
+	if err != nil {
+		return nil, err
+	}
+	leases := got.leases
+	if n := within(leases); n < len(leases) { // the caller could not receive the rest
+		s.giveBack(d, ss, leases[n:])
+		leases = leases[:n]
+	}
+	return &queuev1.GetResponse{
+		Leases: leases, ShutDown: got.shut, Generation: s.queues.Engine.Generation(), ClockUs: came, Unreachable: got.missing,
+	}, nil
+}
