@@ -108,7 +108,7 @@ func (s *produceServer) add(ctx context.Context, c *checks, a adds) ([]*queuev1.
 	}
 	if a.after && a.delay == 0 {
 		if l, err := s.queues.use(ctx, a.queue); err == nil {
-			count(l.line.retries, len(ops))
+			count(l.metrics.retries, len(ops))
 		}
 	}
 	return results, err

@@ -158,7 +158,7 @@ func (s *adminServer) ConfigureQueue(ctx context.Context, r *queuev1.ConfigureQu
 	if err != nil {
 		return nil, err
 	}
-	d.lookNow() // its turns take the new configuration
+	d.request() // its transactions take the new configuration
 	return &queuev1.ConfigureQueueResponse{Config: configOut(name, q.Config()), Created: created, Generation: s.queues.Engine.Generation()}, nil
 }
 

@@ -8,14 +8,14 @@ import (
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 )
 
-// auditEvery is how often a turn of a partition in use also looks over some of
+// auditEvery is how often a transaction of a partition in use also looks over some of
 // its keys for such as are held without a deadline, which nothing would end: 256
 // keys, which take Redis 0.4 ms; eight times as many while the numbers of held
 // keys and of deadlines differ.
 const auditEvery = 10 * time.Second
 
-// audit puts an audit into the next turn when it is time for one. A partition
-// that holds nothing is given no turn for it.
+// audit puts an audit into the next transaction when it is time for one. A partition
+// that holds nothing is given no transaction for it.
 func (d *dispatcher) audit() {
 	if time.Since(d.audited) < auditEvery {
 		return
@@ -40,12 +40,12 @@ func (d *dispatcher) wasAudited(c *call) {
 	if r.Count == 0 {
 		return
 	}
-	count(d.line.repaired, r.Count)
+	count(d.metrics.repaired, r.Count)
 	d.queues.Log.Warn("keys were held without a lease; each got one, and is handed out again when it ends unsettled",
 		slog.String(telemetry.KeyQueue, d.name), slog.Int(telemetry.KeyCount, r.Count), slog.Duration(telemetry.KeyAfter, d.of.of.Config().MaxLease))
 }
 
-// auditIn is how long until the next audit, given what a turn left held.
+// auditIn is how long until the next audit, given what a transaction left held.
 func (d *dispatcher) auditIn(held int) time.Duration {
 	if d.holds = held != 0; !d.holds {
 		return time.Hour

@@ -13,10 +13,10 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
 
-// fund gets what the limiters have to give for a turn of a partition other than
-// the first, from the first one's next turn, or, while that is away, by itself.
-func (d *dispatcher) fund(ctx context.Context, b *batch) error {
-	b.next, b.funded = 0, false
+// fundTokens gets what the limiters have to give for a transaction of a partition other than
+// the first, from the first one's next transaction, or, while that is away, by itself.
+func (d *dispatcher) fundTokens(ctx context.Context, b *batch) error {
+	b.next, b.fundedByFirst = 0, false
 	t := &b.turn
 	t.Away, t.Reserved, t.Admitted = d.part > 0, nil, 0
 	if d.part == 0 {
@@ -39,15 +39,15 @@ func (d *dispatcher) fund(ctx context.Context, b *batch) error {
 	if len(ops) == 0 {
 		return nil
 	}
-	c, err := d.of.first(ctx, ops...)
+	c, err := d.of.doFirst(ctx, ops...)
 	if ctx.Err() != nil {
 		return fmt.Errorf("%w: %w", engine.ErrUnavailable, ctx.Err())
 	}
 	if err != nil { // the others go on
-		d.alone(b, &cfg, wanted)
+		d.fundAlone(b, &cfg, wanted)
 		return nil
 	}
-	b.funded = true
+	b.fundedByFirst = true
 	for i, op := range ops {
 		r := &c.replies[i]
 		switch op.Kind {
@@ -65,24 +65,24 @@ func (d *dispatcher) fund(ctx context.Context, b *batch) error {
 	return nil
 }
 
-// alone funds a turn while the first partition is away. Each partition then counts
+// fundAlone funds a transaction while the first partition is away. Each partition then counts
 // by itself, on this server, at its share of the queue's rates and bursts: together
 // they stay within them on one server, and on each of several. Keys are handed out
 // without a burst.
-func (d *dispatcher) alone(b *batch, cfg *workqueue.Config, wanted int) {
+func (d *dispatcher) fundAlone(b *batch, cfg *workqueue.Config, wanted int) {
 	t := &b.turn
-	if d.heard.IsZero() { // nothing is known of the store's clock
+	if d.lastHeard.IsZero() { // nothing is known of the store's clock
 		t.Admitted = min(wanted, 1)
 		return
 	}
-	now, share := float64(d.clock)+float64(time.Since(d.heard).Microseconds()), float64(len(d.of.all))
+	now, share := float64(d.clock)+float64(time.Since(d.lastHeard).Microseconds()), float64(len(d.of.all))
 	if n := charges(t.Ops); n > 0 {
 		all := buckets(cfg.Limiter, nil)
 		if len(d.tats) != len(all) {
 			d.tats = make([]float64, len(all))
 		}
 		for i, bucket := range all {
-			// Token k of a turn comes k intervals of the whole rate after the first,
+			// Token k of a transaction comes k intervals of the whole rate after the first,
 			// less the whole burst: the last comes when it should, none before it.
 			interval, burst := 1e6/bucket.Rate, float64(bucket.Burst)
 			own, least := share*interval, max(1, math.Floor(burst/share))
@@ -112,10 +112,10 @@ func buckets(l *backoff.Limiter, all []*backoff.Limiter) []*backoff.Limiter {
 	return all
 }
 
-// first runs operations in the next turn of the first partition, unless that is
+// doFirst runs operations in the next transaction of the first partition, unless that is
 // known not to answer or takes too long.
-func (l *lines) first(ctx context.Context, ops ...workqueue.Op) (*call, error) {
-	if l.all[0].silent() {
+func (l *lines) doFirst(ctx context.Context, ops ...workqueue.Op) (*call, error) {
+	if l.all[0].unresponsive() {
 		return nil, fmt.Errorf("%w: the queue's first partition", engine.ErrUnavailable)
 	}
 	done := make(chan struct{})
@@ -126,12 +126,12 @@ func (l *lines) first(ctx context.Context, ops ...workqueue.Op) (*call, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		if left && c.err == nil {
-			l.giveTokensBack(c)
+			l.returnTokens(c)
 		}
 		close(done)
 	}
 	l.all[0].submit(c)
-	timer := time.NewTimer(partWait)
+	timer := time.NewTimer(partitionTimeout)
 	defer timer.Stop()
 	select {
 	case <-done:
@@ -150,8 +150,8 @@ func (l *lines) first(ctx context.Context, ops ...workqueue.Op) (*call, error) {
 	return nil, fmt.Errorf("%w: the queue's first partition did not answer in time", engine.ErrUnavailable)
 }
 
-// giveTokensBack undoes what a call for tokens got that nobody waits for.
-func (l *lines) giveTokensBack(c *call) {
+// returnTokens undoes what a call for tokens got that nobody waits for.
+func (l *lines) returnTokens(c *call) {
 	var back []workqueue.Op
 	for i, op := range c.ops {
 		if n := c.replies[i].Count; n > 0 {
@@ -163,11 +163,11 @@ func (l *lines) giveTokensBack(c *call) {
 	}
 }
 
-// silent says that the partition's last turn failed, or its present one takes long.
-func (d *dispatcher) silent() bool {
+// unresponsive says that the partition's last transaction failed, or its present one takes long.
+func (d *dispatcher) unresponsive() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.failing || !d.began.IsZero() && time.Since(d.began) > partWait
+	return d.failing || !d.began.IsZero() && time.Since(d.began) > partitionTimeout
 }
 
 // charges is how many operations may take a token of every bucket.
@@ -181,11 +181,11 @@ func charges(ops []workqueue.Op) int {
 	return n
 }
 
-// spend gives back what a turn did not use of its tokens, so that adds which
+// returnTokens gives back what a transaction did not use of its tokens, so that adds which
 // turned out to be free cost the others nothing.
-func (d *dispatcher) spend(b *batch, r *workqueue.Result, err error) {
+func (d *dispatcher) returnTokens(b *batch, r *workqueue.Result, err error) {
 	t := &b.turn
-	if !t.Away || !b.funded || errors.Is(err, engine.ErrUnknown) { // it may have spent them
+	if !t.Away || !b.fundedByFirst || errors.Is(err, engine.ErrUnknown) { // it may have spent them
 		return
 	}
 	if err != nil {

@@ -55,7 +55,7 @@ func (s *backoffServer) GCBackoff(ctx context.Context, r *queuev1.GCBackoffReque
 		return nil, err
 	}
 	out := &queuev1.GCBackoffResponse{}
-	for { // a turn collects a bounded number
+	for { // a transaction collects a bounded number
 		done, err := s.queues.do(ctx, r.GetQueue(), workqueue.Op{Kind: workqueue.OpBackoffGC})
 		if err != nil {
 			return nil, err

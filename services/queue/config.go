@@ -37,7 +37,7 @@ type Config struct {
 	AllowEviction bool
 	// DataDir is where the memory engine logs queues; empty for nowhere.
 	DataDir string
-	// Fsync makes the memory engine force every turn to disk.
+	// Fsync makes the memory engine force every transaction to disk.
 	Fsync bool
 
 	// CloseGrace is what is left of the leases of a stream that broke.
@@ -49,7 +49,7 @@ type Config struct {
 	// StopGrace is how long Work streams may go on after Run's context ended,
 	// to settle and to move elsewhere. Default 2 s.
 	StopGrace time.Duration
-	// MaxTurn is about how many operations, and how many leases, one turn
+	// MaxTurn is about how many operations, and how many leases, one transaction
 	// holds. Default 512.
 	MaxTurn int
 	// MaxSessions bounds sessions remembered. At the limit those without a
@@ -66,7 +66,7 @@ type Config struct {
 	// stream, and no Produce stream that added to it, on any server of the store.
 	// Those of Queues stay. Default 0: never.
 	ExpireAfter time.Duration
-	// MaxPending bounds the operations that wait for a turn of one partition;
+	// MaxPending bounds the operations that wait for a transaction of one partition;
 	// calls beyond are refused with RESOURCE_EXHAUSTED OVERLOADED, what ends or
 	// extends leases excepted. Default 100,000.
 	MaxPending int
@@ -124,8 +124,8 @@ func (c Config) Validate() error {
 	if c.MaxQueues < 1 {
 		errs = append(errs, fmt.Errorf("queue: max queues %d is below 1", c.MaxQueues))
 	}
-	if c.ExpireAfter != 0 && c.ExpireAfter < leastExpiry {
-		errs = append(errs, fmt.Errorf("queue: expire after %v is not 0 (never) or at least %v", c.ExpireAfter, leastExpiry))
+	if c.ExpireAfter != 0 && c.ExpireAfter < MinExpiry {
+		errs = append(errs, fmt.Errorf("queue: expire after %v is not 0 (never) or at least %v", c.ExpireAfter, MinExpiry))
 	}
 	if c.MaxPending < maxItems {
 		errs = append(errs, fmt.Errorf("queue: max pending %d is below %d, one call's worth", c.MaxPending, maxItems))

@@ -7,14 +7,14 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 )
 
-// deal gives replies and leases to whom they belong, and tells how long until
-// the next turn without a reason.
-func (d *dispatcher) deal(b *batch, r *workqueue.Result, began time.Time) time.Duration {
+// distribute gives replies and leases to whom they belong, and tells how long until
+// the next transaction without a reason.
+func (d *dispatcher) distribute(b *batch, r *workqueue.Result, began time.Time) time.Duration {
 	d.queues.History.record(d.name, b.authors(), &b.turn, r)
-	if d.doubt {
+	if d.unresolved {
 		d.confirm(b)
 	}
-	// The turn was done after it began: what is left of a lease by the server's
+	// The transaction was done after it began: what is left of a lease by the server's
 	// clock is no more than the store leaves it.
 	d.ahead = d.queues.clock(began) - r.Now
 	for _, c := range b.calls {
@@ -32,13 +32,13 @@ func (d *dispatcher) deal(b *batch, r *workqueue.Result, began time.Time) time.D
 		for last < len(r.Leases) && r.Leases[last].Take == r.Leases[first].Take {
 			last++
 		}
-		some, t := r.Leases[first:last], b.takers[r.Leases[first].Take]
+		some, t := r.Leases[first:last], b.waiters[r.Leases[first].Take]
 		first = last
-		if n := d.afford(b, t, len(some)); n < len(some) {
+		if n := d.admit(b, t, len(some)); n < len(some) {
 			d.release(some[n:])
 			some = some[:n]
 		}
-		d.line.leased(r.Now, some)
+		d.metrics.leased(r.Now, some)
 		if len(some) == 0 {
 			continue
 		}
@@ -48,7 +48,7 @@ func (d *dispatcher) deal(b *batch, r *workqueue.Result, began time.Time) time.D
 			d.release(some)
 		}
 	}
-	hungry := d.relieve(b, r.Counts.Ready, len(r.Leases) > 0, nil)
+	hungry := d.requeue(b, r.Counts.Ready, len(r.Leases) > 0, nil)
 
 	next := time.Hour
 	if hungry {
@@ -60,15 +60,15 @@ func (d *dispatcher) deal(b *batch, r *workqueue.Result, began time.Time) time.D
 	if r.NextDue != 0 {
 		due := time.Duration(r.NextDue-r.Now)*time.Microsecond - time.Since(began)
 		next = min(next, max(due, 0)+100*time.Microsecond)
-		// A step of the store's clock is found out by turns, before a server that has
+		// A step of the store's clock is found out by transactions, before a server that has
 		// just come takes the time for the right one: after one longest lease.
 		next = min(next, d.of.of.Config().MaxLease/2)
 	}
 	return min(next, sweepIn(&b.turn, r), d.auditIn(r.Counts.Processing))
 }
 
-// sweepIn is how long until a turn should free what is kept for a time only: a
-// turn with operations does not tell, and is asked after.
+// sweepIn is how long until a transaction should free what is kept for a time only: a
+// transaction with operations does not tell, and is asked after.
 func sweepIn(t *workqueue.Turn, r *workqueue.Result) time.Duration {
 	const ask, most, least = time.Minute, time.Hour, 100 * time.Millisecond
 	switch {
@@ -92,8 +92,8 @@ func gates(ops []workqueue.Op) bool {
 }
 
 // confirm has calls that open, close, pause or resume the queue done once more
-// before they are answered: a turn whose outcome is unknown may have been read
-// by the store after them, but not after a turn that was sent since.
+// before they are answered: a transaction whose outcome is unknown may have been read
+// by the store after them, but not after a transaction that was sent since.
 func (d *dispatcher) confirm(b *batch) {
 	sure := false
 	kept := b.calls[:0]
@@ -102,48 +102,48 @@ func (d *dispatcher) confirm(b *batch) {
 			kept = append(kept, c)
 			continue
 		}
-		if sure = c.again; sure {
+		if sure = c.confirmed; sure {
 			kept = append(kept, c)
 			continue
 		}
-		c.again = true
+		c.confirmed = true
 		d.submit(c)
 	}
 	clear(b.calls[len(kept):])
 	b.calls = kept
-	d.doubt = !sure
+	d.unresolved = !sure
 }
 
-// later has a waker nudged when the turn has been dealt out, so that all it
+// later has a waker woken when the transaction has been dealt out, so that all it
 // was given leaves together.
 func (d *dispatcher) later(w waker) { d.woken = append(d.woken, w) }
 
-func (d *dispatcher) tell() {
+func (d *dispatcher) wakeAll() {
 	for i, w := range d.woken {
-		w.nudge()
+		w.wakeUp()
 		d.woken[i] = nil
 	}
 	d.woken = d.woken[:0]
 }
 
-// relieve ends the takers' part in a turn: credit that was not used goes back,
+// requeue ends the waiters' part in a transaction: credit that was not used goes back,
 // and they wait on or are finished. It reports whether any waits.
-func (d *dispatcher) relieve(b *batch, ready int, leased bool, err error) bool {
+func (d *dispatcher) requeue(b *batch, ready int, leased bool, err error) bool {
 	d.mu.Lock()
 	if d.failing && err == nil {
-		d.look = true // now for the takers
+		d.requested = true // now for the waiters
 	}
 	d.ready, d.failing = ready, err != nil
-	var starved []*taker
+	var starved []*waiter
 	served := 0
-	kept := d.takers[:0]
-	for i, t := range d.takers {
-		if !t.inTurn && !t.final && !t.leaving && !(t.single && err != nil) {
+	kept := d.waiters[:0]
+	for i, t := range d.waiters {
+		if !t.inTransaction && !t.final && !t.leaving && !(t.single && err != nil) {
 			kept = append(kept, t)
 			continue
 		}
-		asked, got := t.asked, t.got
-		t.inTurn, t.asked, t.got = false, 0, 0
+		asked, got := t.reserved, t.got
+		t.inTransaction, t.reserved, t.got = false, 0, 0
 		starved = append(starved, t.credit.refund(t, asked-got)...)
 		if got > 0 {
 			served = i + 1
@@ -151,29 +151,29 @@ func (d *dispatcher) relieve(b *batch, ready int, leased bool, err error) bool {
 		over := t.leaving || t.single && (got > 0 || t.once || err != nil) || t.final && ready == 0 && err == nil
 		switch {
 		case over:
-			t.inLine, t.gone = false, true
+			t.queued, t.gone = false, true
 			starved = append(starved, t.credit.forget(t)...)
-			b.gone = append(b.gone, t)
+			b.finished = append(b.finished, t)
 		case t.credit.has(t) || t.final:
 			kept = append(kept, t)
 		default:
-			t.inLine = false
+			t.queued = false
 		}
 	}
-	clear(d.takers[len(kept):])
-	d.takers = kept
+	clear(d.waiters[len(kept):])
+	d.waiters = kept
 	if served > 0 && served < len(kept) { // the others first next time
-		d.takers = slices.Concat(kept[served:], kept[:served])
+		d.waiters = slices.Concat(kept[served:], kept[:served])
 	}
-	hungry := len(d.takers) > 0
+	hungry := len(d.waiters) > 0
 	if ready > 0 && leased && hungry {
-		d.look = true
+		d.requested = true
 	}
 	d.mu.Unlock()
-	for _, t := range b.gone {
+	for _, t := range b.finished {
 		t.finish(err)
 	}
-	callAll(starved)
+	rejoinAll(starved)
 	return hungry
 }
 

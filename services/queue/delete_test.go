@@ -75,7 +75,7 @@ func TestADeletedQueueEndsWhatUsesIt(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, d := range used.all {
-			if d.end() == nil {
+			if d.endedWith() == nil {
 				t.Errorf("the dispatcher of partition %d goes on", d.part)
 			}
 		}

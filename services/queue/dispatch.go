@@ -11,71 +11,71 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
 
-// call is operations that belong together: they go into one turn, in order.
+// call is operations that belong together: they go into one transaction, in order.
 type call struct {
 	ops     []workqueue.Op
 	replies []workqueue.Reply // one per operation, when err is nil
 	failed  []error           // per operation, when some partitions failed
-	now     int64             // the store's clock at the turn
+	now     int64             // the store's clock at the transaction
 	err     error
 	by      string      // session that asked, for the history; empty for none
 	done    func(*call) // called once by the dispatcher; must not block
 	reads   bool        // done uses reply, not replies
-	via     *dispatcher // who calls done, when a turn was done
+	via     *dispatcher // who calls done, when a transaction was done
 
-	again  bool    // done once, in doubt
-	first  int     // place of the first operation in the turn
-	folded *folded // set when some operations became one with others
+	confirmed bool    // done once, unresolved
+	first     int     // place of the first operation in the transaction
+	folded    *folded // set when some operations became one with others
 }
 
-// waker is told at the end of a turn that it was given something.
-type waker interface{ nudge() }
+// waker is told at the end of a transaction that it was given something.
+type waker interface{ wakeUp() }
 
-// dispatcher runs the turns of one partition of a queue.
+// dispatcher runs the transactions of one partition of a queue.
 type dispatcher struct {
-	name   string
-	queues *queues
-	of     *lines
-	part   int
-	q      engine.Partition
-	line   *line
-	wake   chan struct{} // holds one token when there is a reason to look
+	name    string
+	queues  *queues
+	of      *lines
+	part    int
+	q       engine.Partition
+	metrics *queueMetrics
+	signal  chan struct{} // holds one token when there is a reason to look
 
-	mu      sync.Mutex
-	pending []*call   // guarded by mu, as is all that follows
-	waiting int       // operations in pending
-	takers  []*taker  // those that wait for keys, the next one first
-	look    bool      // there is a reason for a turn beside pending
-	ready   int       // keys ready after the last turn
-	failing bool      // the last turn failed
-	began   time.Time // the turn under way; zero for none
-	ended   error     // why there are no more turns
+	mu        sync.Mutex
+	pending   []*call   // guarded by mu, as is all that follows
+	waiting   int       // operations in pending
+	waiters   []*waiter // those that wait for keys, the next one first
+	requested bool      // there is a reason for a transaction beside pending
+	ready     int       // keys ready after the last transaction
+	failing   bool      // the last transaction failed
+	began     time.Time // the transaction under way; zero for none
+	ended     error     // why there are no more transactions
 
 	// Of the dispatcher's own goroutine.
-	ahead    int64 // what the server's clock was ahead of the store's before the turn was sent
-	woken    []waker
-	tats     []float64 // of the limiter's buckets while the first partition is away: when the next token is there
-	throttle float64   // the same of the dispatch limiter
-	clock    int64     // the store's, when it was heard of last
-	heard    time.Time // zero for never
-	doubt    bool      // a turn that opens, closes, pauses or resumes may be applied yet
-	audited  time.Time // when an audit was put into a turn last
-	auditAt  int       // where the next one goes on
-	holds    bool      // keys were held after the last turn
+	ahead      int64 // what the server's clock was ahead of the store's before the transaction was sent
+	woken      []waker
+	tats       []float64 // of the limiter's buckets while the first partition is away: when the next token is there
+	throttle   float64   // the same of the dispatch limiter
+	clock      int64     // the store's, when it was heard of last
+	lastHeard  time.Time // zero for never
+	unresolved bool      // a transaction that opens, closes, pauses or resumes may be applied yet
+	audited    time.Time // when an audit was put into a transaction last
+	auditAt    int       // where the next one goes on
+	holds      bool      // keys were held after the last transaction
 }
 
 func newDispatcher(l *lines, part int, p engine.Partition) *dispatcher {
-	return &dispatcher{name: l.name, queues: l.queues, of: l, part: part, q: p, line: l.line, wake: make(chan struct{}, 1), look: true, audited: time.Now()}
+	return &dispatcher{name: l.name, queues: l.queues, of: l, part: part, q: p, metrics: l.metrics, signal: make(chan struct{}, 1), requested: true, audited: time.Now()}
 }
 
-func (d *dispatcher) nudge() {
+func (d *dispatcher) wakeUp() {
 	select {
-	case d.wake <- struct{}{}:
+	case d.signal <- struct{}{}:
 	default:
 	}
 }
 
-// submit hands a call to the next turn; its done is called when it is over, or
+// submit hands a call to the next transaction; its done is called when it is over, or
 // at once when too many operations wait already: what ends or extends leases
 // is never refused.
 func (d *dispatcher) submit(c *call) {
@@ -88,7 +88,7 @@ func (d *dispatcher) submit(c *call) {
 	}
 	if d.waiting+len(c.ops) > d.queues.MaxPending && !endsLeases(c.ops) {
 		d.mu.Unlock()
-		d.line.shed.Inc()
+		d.metrics.overflows.Inc()
 		c.err = errOverload
 		c.done(c)
 		return
@@ -96,49 +96,49 @@ func (d *dispatcher) submit(c *call) {
 	d.pending = append(d.pending, c)
 	d.waiting += len(c.ops)
 	d.mu.Unlock()
-	d.nudge()
+	d.wakeUp()
 }
 
-// offer puts a taker in line, if it is not there, and has the queue looked at.
-func (d *dispatcher) offer(t *taker) {
+// offer puts a waiter in line, if it is not there, and has the queue looked at.
+func (d *dispatcher) offer(t *waiter) {
 	d.join(t)
-	d.lookNow()
+	d.request()
 }
 
-// join puts a taker in line, if it is not there, for the next turn.
-func (d *dispatcher) join(t *taker) {
+// join puts a waiter in line, if it is not there, for the next transaction.
+func (d *dispatcher) join(t *waiter) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !t.inLine && !t.gone {
-		t.inLine = true
-		d.takers = append(d.takers, t)
+	if !t.queued && !t.gone {
+		t.queued = true
+		d.waiters = append(d.waiters, t)
 	}
 }
 
-// withdraw takes a taker out of line for good. It reports false when a turn may be
+// withdraw takes a waiter out of line permanently. It reports false when a transaction may be
 // leasing for it right now: its finish is then still to come.
-func (d *dispatcher) withdraw(t *taker) bool {
-	defer func(fed []*taker) { callAll(fed) }(t.credit.forget(t))
+func (d *dispatcher) withdraw(t *waiter) bool {
+	defer func(fed []*waiter) { rejoinAll(fed) }(t.credit.forget(t))
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	t.gone = true
-	if t.inTurn {
+	if t.inTransaction {
 		t.leaving = true
 		return false
 	}
-	if t.inLine {
-		t.inLine = false
-		d.takers = slices.DeleteFunc(d.takers, func(o *taker) bool { return o == t })
+	if t.queued {
+		t.queued = false
+		d.waiters = slices.DeleteFunc(d.waiters, func(o *waiter) bool { return o == t })
 	}
 	return true
 }
 
-// lastCall lets a taker have one more turn if there is something ready or a
-// turn is under way. Otherwise it leaves the line, is not finished, and
+// lastTry lets a waiter have one more transaction if there is something ready or a
+// transaction is under way. Otherwise it leaves the line, is not finished, and
 // lastCall reports false.
-func (d *dispatcher) lastCall(t *taker) bool {
+func (d *dispatcher) lastTry(t *waiter) bool {
 	d.mu.Lock()
-	stays := t.gone || t.inTurn || d.ready > 0
+	stays := t.gone || t.inTransaction || d.ready > 0
 	t.once = true
 	d.mu.Unlock()
 	if !stays {
@@ -148,30 +148,30 @@ func (d *dispatcher) lastCall(t *taker) bool {
 	return true
 }
 
-// finalize lets a taker have what is ready and then finishes it.
-func (d *dispatcher) finalize(t *taker) {
+// finalize lets a waiter have what is ready and then finishes it.
+func (d *dispatcher) finalize(t *waiter) {
 	d.mu.Lock()
 	t.final = true
 	d.mu.Unlock()
 	d.offer(t)
 }
 
-// serves says that a turn under way may lease for a taker.
-func (d *dispatcher) serves(t *taker) bool {
+// serves says that a transaction under way may lease for a waiter.
+func (d *dispatcher) serves(t *waiter) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return t.inTurn || t.leaving
+	return t.inTransaction || t.leaving
 }
 
-// lookNow asks for a turn although nobody here has a reason.
-func (d *dispatcher) lookNow() {
+// request asks for a transaction although nobody here has a reason.
+func (d *dispatcher) request() {
 	d.mu.Lock()
-	d.look = true
+	d.requested = true
 	d.mu.Unlock()
-	d.nudge()
+	d.wakeUp()
 }
 
-// run does turns until ctx ends, and then answers what is left with an error.
+// run does transactions until ctx ends, and then answers what is left with an error.
 func (d *dispatcher) run(ctx context.Context) {
 	var b batch
 	timer := time.NewTimer(time.Hour)
@@ -180,9 +180,9 @@ func (d *dispatcher) run(ctx context.Context) {
 	for {
 		for !d.due() {
 			select {
-			case <-d.wake:
+			case <-d.signal:
 			case <-timer.C:
-				d.lookNow()
+				d.request()
 			case <-ctx.Done():
 				d.stop()
 				return
@@ -195,14 +195,14 @@ func (d *dispatcher) run(ctx context.Context) {
 		d.audit()
 		d.collect(&b)
 		began := time.Now()
-		over := d.lend(&b)
-		r, err := d.turn(ctx, &b)
+		over := d.lendCredit(&b)
+		r, err := d.transact(ctx, &b)
 		over()
-		d.line.turn(len(b.turn.Ops), time.Since(began), d.of.counted(d.part, r))
+		d.metrics.transaction(len(b.turn.Ops), time.Since(began), d.of.counted(d.part, r))
 		if err != nil {
-			d.line.failed(err)
+			d.metrics.failed(err)
 			d.failed(&b, err)
-			d.tell()
+			d.wakeAll()
 			if errors.Is(err, engine.ErrDeleted) {
 				d.queues.drop(d.of, err)
 			}
@@ -210,18 +210,18 @@ func (d *dispatcher) run(ctx context.Context) {
 			timer.Reset(pause)
 			continue
 		}
-		pause, d.clock, d.heard = 0, r.Now, time.Now()
+		pause, d.clock, d.lastHeard = 0, r.Now, time.Now()
 		if len(b.turn.Ops)+len(b.turn.Takes) > 0 {
 			d.of.used.Store(began.UnixNano())
 		}
-		next := d.deal(&b, r, began)
-		d.tell()
+		next := d.distribute(&b, r, began)
+		d.wakeAll()
 		timer.Reset(next)
 	}
 }
 
-// end is why there are no more turns, nil while there are.
-func (d *dispatcher) end() error {
+// endedWith is why there are no more transactions, nil while there are.
+func (d *dispatcher) endedWith() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.ended
@@ -230,28 +230,28 @@ func (d *dispatcher) end() error {
 func (d *dispatcher) due() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.look || len(d.pending) > 0
+	return d.requested || len(d.pending) > 0
 }
 
-// failed ends a turn that was not done.
+// failed ends a transaction that was not done.
 func (d *dispatcher) failed(b *batch, err error) {
 	unknown := errors.Is(err, engine.ErrUnknown)
 	for _, c := range b.calls {
-		d.doubt = d.doubt || unknown && gates(c.ops)
+		d.unresolved = d.unresolved || unknown && gates(c.ops)
 		c.err = err
 		c.done(c)
 	}
-	d.relieve(b, 0, false, err)
+	d.requeue(b, 0, false, err)
 }
 
 // stop answers everything that waits and what still comes: the service is going
 // away, or the queue was deleted.
 func (d *dispatcher) stop() {
-	why := d.of.gone()
+	why := d.of.ended()
 	d.mu.Lock()
 	d.ended = why
-	calls, takers := d.pending, d.takers
-	d.pending, d.takers = nil, nil
+	calls, takers := d.pending, d.waiters
+	d.pending, d.waiters = nil, nil
 	d.mu.Unlock()
 	for _, c := range calls {
 		c.err = why
@@ -260,5 +260,5 @@ func (d *dispatcher) stop() {
 	for _, t := range takers {
 		t.finish(why)
 	}
-	d.tell()
+	d.wakeAll()
 }

@@ -2,16 +2,16 @@
 // in Redis.
 //
 // Each queue in use has one dispatcher per partition on each server. It is the
-// group commit: whatever calls and streams asked for while the last turn was
+// group commit: whatever calls and streams asked for while the last transaction was
 // under way goes into the next one, together with the credit of every waiting
-// worker, so that under load a turn carries hundreds of operations and idle it
-// carries one at once. Nothing polls: a turn follows a call, a credit, a wake-up
-// of another replica, or the next due time that the last turn told; a slow
-// fallback turn covers a lost wake-up while workers wait.
+// worker, so that under load a transaction carries hundreds of operations and idle it
+// carries one at once. Nothing polls: a transaction follows a call, a credit, a wake-up
+// of another replica, or the next due time that the last transaction told; a slow
+// fallback transaction covers a lost wake-up while workers wait.
 //
 //	unary calls ────┐                         ┌─▶ replies, Produce streams
 //	Produce streams ┤                         │
-//	Work streams ───┼─▶ dispatchers ─turns─▶ ─┼─▶ leases ─▶ sessions ─▶ Get, Work streams
+//	Work streams ───┼─▶ dispatchers ─▶ transactions ─┼─▶ leases ─▶ sessions ─▶ Get, Work streams
 //	timers ─────────┘   (one per partition)   └─▶ history, metrics
 //
 // A session is a worker or producer process; what it holds is remembered by
@@ -34,7 +34,7 @@
 //
 // # Overload and trouble
 //
-// Operations that wait for a partition's next turns are bounded
+// Operations that wait for a partition's next transactions are bounded
 // (Config.MaxPending). Beyond that, calls are refused with RESOURCE_EXHAUSTED
 // OVERLOADED and a time to come back; settlements and extensions never are, for
 // they are bounded by what was handed out and make room. Answers that list are

@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	maxDrain    = 24 * time.Hour
-	leastReport = 100 * time.Millisecond
-	mostReport  = time.Minute
-	// lookApart is the least time between two looks at a queue that drains.
-	lookApart = 20 * time.Millisecond
+	maxDrain  = 24 * time.Hour
+	minReport = 100 * time.Millisecond
+	maxReport = time.Minute
+	// minLookInterval is the least time between two looks at a queue that drains.
+	minLookInterval = 20 * time.Millisecond
 	// lastReport is how much of a call's deadline is kept for its last report,
 	// when a tenth is more.
 	lastReport = time.Second
@@ -44,10 +44,10 @@ func (s *adminServer) DrainQueue(r *queuev1.DrainQueueRequest, stream grpc.Serve
 	d := drain{
 		s: s, queue: r.GetQueue(), all: r.GetDueWithin() == nil,
 		within: c.duration("due_within", r.GetDueWithin(), workqueue.MaxDelay).Microseconds(),
-		every:  c.duration("report_every", r.GetReportEvery(), mostReport),
+		every:  c.duration("report_every", r.GetReportEvery(), maxReport),
 	}
-	if d.every != 0 && d.every < leastReport && r.GetReportEvery().AsDuration() > 0 {
-		c.add("report_every", "%v is below %v", d.every, leastReport)
+	if d.every != 0 && d.every < minReport && r.GetReportEvery().AsDuration() > 0 {
+		c.add("report_every", "%v is below %v", d.every, minReport)
 	}
 	if err := c.err(); err != nil {
 		return err
@@ -76,7 +76,7 @@ func bounded(ctx context.Context, timeout time.Duration) time.Duration {
 	return timeout
 }
 
-// wait reports until nothing is left or time is up. A turn of this server that
+// wait reports until nothing is left or time is up. A transaction of this server that
 // leaves nothing is noticed at once, one of another replica at the next report.
 func (d *drain) wait(ctx context.Context, timeout time.Duration, send func(*queuev1.DrainQueueResponse) error) error {
 	l, err := d.s.queues.use(ctx, d.queue)
@@ -89,7 +89,7 @@ func (d *drain) wait(ctx context.Context, timeout time.Duration, send func(*queu
 	defer tick.Stop()
 	late := false
 	for report := true; ; {
-		emptied := l.line.emptied()
+		emptied := l.metrics.emptied()
 		out, err := d.look(ctx)
 		if err != nil {
 			return err
@@ -101,7 +101,7 @@ func (d *drain) wait(ctx context.Context, timeout time.Duration, send func(*queu
 				return err
 			}
 		}
-		pause := time.NewTimer(lookApart)
+		pause := time.NewTimer(minLookInterval)
 		select {
 		case <-pause.C:
 		case <-over.C:

@@ -42,7 +42,7 @@ func (s *sessionServer) fenced(ctx context.Context, c *checks, queue string, op 
 	if err := c.err(); err != nil {
 		return 0, err
 	}
-	if err := s.leases.myLease(ctx, leaseAt{queue: queue, key: op.Key, token: op.Token}); err != nil {
+	if err := s.leases.verifyOne(ctx, leaseAt{queue: queue, key: op.Key, token: op.Token}); err != nil {
 		return 0, err
 	}
 	done, err := s.queues.do(ctx, queue, op)

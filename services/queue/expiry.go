@@ -13,19 +13,19 @@ import (
 )
 
 const (
-	// leastExpiry is the shortest [Config.ExpireAfter]: some times as long as a use may
+	// MinExpiry is the shortest [Config.ExpireAfter]: some times as long as a use may
 	// take to be noted.
-	leastExpiry = time.Minute
-	// mostWatch is for how long at most a server must itself see that a queue is not
+	MinExpiry = time.Minute
+	// maxWatch is for how long at most a server must itself see that a queue is not
 	// used before it ends it: after an outage, or a step of the store's clock, whoever
 	// uses the queue has had the time to say so.
-	mostWatch = 5 * time.Minute
-	// mostSweep is how often at least all queues are looked at.
-	mostSweep = 5 * time.Minute
+	maxWatch = 5 * time.Minute
+	// maxSweep is how often at least all queues are looked at.
+	maxSweep = 5 * time.Minute
 )
 
-// sighting is a queue that was seen to be empty and unused.
-type sighting struct {
+// observation is a queue that was seen to be empty and unused.
+type observation struct {
 	mark  string
 	since time.Time
 }
@@ -34,12 +34,12 @@ type sighting struct {
 type expiry struct {
 	s          *upkeep
 	after      time.Duration
-	seen       map[string]sighting
+	seen       map[string]observation
 	generation string // of the store, in which they were seen
 }
 
 func newExpiry(s *upkeep, after time.Duration) *expiry {
-	return &expiry{s: s, after: after, seen: map[string]sighting{}}
+	return &expiry{s: s, after: after, seen: map[string]observation{}}
 }
 
 func (s *upkeep) expireQueues(ctx context.Context) error {
@@ -47,7 +47,7 @@ func (s *upkeep) expireQueues(ctx context.Context) error {
 		return nil
 	}
 	x := newExpiry(s, s.ExpireAfter)
-	ticker := time.NewTicker(min(s.ExpireAfter/4, mostSweep))
+	ticker := time.NewTicker(min(s.ExpireAfter/4, maxSweep))
 	defer ticker.Stop()
 	for {
 		select {
@@ -73,7 +73,7 @@ func (x *expiry) sweep(ctx context.Context, now time.Time) error {
 		x.generation = g
 	}
 	was := x.seen
-	x.seen = make(map[string]sighting, len(was))
+	x.seen = make(map[string]observation, len(was))
 	for _, name := range names {
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -90,9 +90,9 @@ func (x *expiry) sweep(ctx context.Context, now time.Time) error {
 		}
 		at := was[name]
 		if at.mark != idle.Mark {
-			at = sighting{idle.Mark, now}
+			at = observation{idle.Mark, now}
 		}
-		if idle.For < x.after || now.Sub(at.since) < min(x.after, mostWatch) {
+		if idle.For < x.after || now.Sub(at.since) < min(x.after, maxWatch) {
 			x.seen[name] = at
 			continue
 		}

@@ -75,7 +75,7 @@ func TestAQueueThatNobodyUsesExpiresOnceItWasWatched(t *testing.T) {
 		r.advance(2 * time.Minute)
 		y := newSweeper(r) // another server, which has just been started
 		y.sweep(t, 0)
-		y.sweep(t, mostWatch-time.Second)
+		y.sweep(t, maxWatch-time.Second)
 		if n := r.names(t); len(n) != 2 {
 			t.Fatalf("a server that has not watched for long enough left %v", n)
 		}

@@ -21,7 +21,7 @@ type extension struct {
 	err         error
 }
 
-// extending is an extension under way: one turn of each partition it concerns.
+// extending is an extension under way: one transaction of each partition it concerns.
 type extending struct {
 	s     *leases
 	ss    *session
@@ -33,8 +33,8 @@ type extending struct {
 	out  extension // guarded by mu, as is all that follows
 	left int
 	over bool // done was called
-	// known are the leases that were answered for, kept or lost.
-	known map[*queuev1.LeaseRef]bool
+	// answered are the leases that were answered for, kept or lost.
+	answered map[*queuev1.LeaseRef]bool
 }
 
 // extend moves the deadlines of leases, but those of which nobody can tell whose
@@ -45,12 +45,12 @@ type extending struct {
 // Done is called once, possibly from a dispatcher. Unless it is to be done as a
 // whole, what is not reached, or not within a time when there is a limit, is told
 // as unreachable.
-func (s *leases) extend(ctx context.Context, ss *session, refs []*queuev1.LeaseRef, whose unsure, leaseFor int64, whole bool, limit time.Duration, done func(extension)) {
+func (s *leases) extend(ctx context.Context, ss *session, refs []*queuev1.LeaseRef, whose unresolved, leaseFor int64, whole bool, limit time.Duration, done func(extension)) {
 	if len(refs) == 0 {
 		done(extension{})
 		return
 	}
-	w := &extending{s: s, ss: ss, asked: refs, whole: whole, done: done, known: make(map[*queuev1.LeaseRef]bool, len(refs))}
+	w := &extending{s: s, ss: ss, asked: refs, whole: whole, done: done, answered: make(map[*queuev1.LeaseRef]bool, len(refs))}
 	byPart := map[*dispatcher][]*queuev1.LeaseRef{}
 	queues := map[string]*lines{}
 	for i, r := range refs {
@@ -74,7 +74,7 @@ func (s *leases) extend(ctx context.Context, ss *session, refs []*queuev1.LeaseR
 		switch {
 		case l == nil:
 		case len(l.all) == 0:
-			w.known[r] = true
+			w.answered[r] = true
 			w.out.lost = append(w.out.lost, r)
 		default:
 			d := l.at(r.GetKey())
@@ -146,10 +146,10 @@ func (w *extending) part(d *dispatcher, refs []*queuev1.LeaseRef, c *call) {
 		w.ss.mu.Lock()
 		for i, r := range refs {
 			if c.replies[i].Status != workqueue.Settled {
-				d.line.lostExt.Inc()
+				d.metrics.lostExt.Inc()
 				gone = w.ss.drop(leaseKey{d, r.GetToken()}, r.GetKey(), gone)
 				if !w.over {
-					w.known[r] = true
+					w.answered[r] = true
 					w.out.lost = append(w.out.lost, r)
 				}
 				continue
@@ -161,7 +161,7 @@ func (w *extending) part(d *dispatcher, refs []*queuev1.LeaseRef, c *call) {
 			if w.over {
 				continue
 			}
-			w.known[r] = true
+			w.answered[r] = true
 			w.out.kept, w.out.deadlines = append(w.out.kept, r), append(w.out.deadlines, c.replies[i].Deadline)
 			if w.out.remaining == 0 || remaining < w.out.remaining {
 				w.out.remaining = remaining
@@ -186,7 +186,7 @@ func (w *extending) finish() {
 	if !w.whole && !errors.Is(w.out.err, errStopping) {
 		w.out.err = nil
 		for _, r := range w.asked {
-			if !w.known[r] {
+			if !w.answered[r] {
 				w.out.unreachable = append(w.out.unreachable, r)
 			}
 		}
@@ -194,9 +194,9 @@ func (w *extending) finish() {
 	w.done(w.out)
 }
 
-// forsake tells what is unreachable as lost, to a worker that knows only that,
+// giveUpUnreachable tells what is unreachable as lost, to a worker that knows only that,
 // and forgets it, so that it is not extended any more.
-func (s *leases) forsake(e *extension, ss *session) {
+func (s *leases) giveUpUnreachable(e *extension, ss *session) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	for _, r := range e.unreachable {

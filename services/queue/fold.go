@@ -7,7 +7,7 @@ import (
 )
 
 // fold makes one operation of duplicate adds: an immediate add of a key that an
-// immediate add of the same turn made wait already can only answer that it
+// immediate add of the same transaction made wait already can only answer that it
 // waits, so it does not go to the store. What may differ is merged into the
 // first, or else the add stays on its own: a higher level moves the key to the
 // tail of another line, and other collections may not fit. Nothing else may
@@ -19,7 +19,7 @@ type fold struct {
 	prev  []int32 // per operation: the add before it that carries a trace of the same key, −1 for none
 }
 
-// slot is the last operation of a turn on one key.
+// slot is the last operation of a transaction on one key.
 type slot struct {
 	gen    uint32
 	op     int32
@@ -28,15 +28,15 @@ type slot struct {
 
 // folded is where the operations of a call went.
 type folded struct {
-	place   []int32 // in the turn; its complement for a duplicate
+	place   []int32 // in the transaction; its complement for a duplicate
 	replies []workqueue.Reply
 }
 
-// maxFold is how many operations one turn may make of one: it bounds how long
+// maxFold is how many operations one transaction may make of one: it bounds how long
 // answers take to be dealt out.
 const maxFold = 16
 
-// take appends the operations of calls to a turn, about limit of them, and
+// take appends the operations of calls to a transaction, about limit of them, and
 // returns how many calls went in.
 func (f *fold) take(t *workqueue.Turn, calls []*call, limit int) int {
 	f.grow(calls, limit)
@@ -55,7 +55,7 @@ func (f *fold) take(t *workqueue.Turn, calls []*call, limit int) int {
 	return len(calls)
 }
 
-// grow makes room for what may go into one turn.
+// grow makes room for what may go into one transaction.
 func (f *fold) grow(calls []*call, limit int) {
 	ops := 0
 	for _, c := range calls {
@@ -86,7 +86,7 @@ func immediate(op *workqueue.Op) bool {
 	return op.Kind == workqueue.OpAdd && op.Delay <= 0 && !op.Limited
 }
 
-// strange is how many operations are no adds of keys seen in this turn.
+// strange is how many operations are no adds of keys seen in this transaction.
 func (f *fold) strange(t *workqueue.Turn, ops []workqueue.Op) int {
 	n := 0
 	for i := range ops {
@@ -255,8 +255,8 @@ func (c *call) unfold() {
 	c.replies, c.folded = replies, nil
 }
 
-// went is how many operations of a call are in its turn.
-func (c *call) went() int {
+// ownOps is how many operations of a call are in its transaction.
+func (c *call) ownOps() int {
 	if c.folded == nil {
 		return len(c.ops)
 	}

@@ -13,10 +13,10 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 )
 
-// gauges tells what queues hold, when it is asked. A queue that had a turn
+// gauges tells what queues hold, when it is asked. A queue that had a transaction
 // here lately is known; of any other the store is asked then, so that an idle
 // replica tells the truth without looking in between. So it is of a queue in
-// several partitions, since a turn tells of one. When the store does not
+// several partitions, since a transaction tells of one. When the store does not
 // answer, the last that was seen is told.
 type gauges struct {
 	source
@@ -25,7 +25,7 @@ type gauges struct {
 }
 
 const (
-	// fresh is how long what a turn or a look at the store told is good.
+	// fresh is how long what a transaction or a look at the store told is good.
 	fresh = 5 * time.Second
 	// lookFor bounds how long a scrape waits for the store.
 	lookFor = 2 * time.Second
@@ -45,7 +45,7 @@ type source struct {
 
 // used is a queue in use.
 type used struct {
-	line       *line
+	metrics    *queueMetrics
 	partitions int
 }
 
@@ -80,7 +80,7 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 		}
 		c, ok := looked[name]
 		if !ok {
-			c = queues[name].line.last()
+			c = queues[name].metrics.last()
 		}
 		send(g.depth, float64(c.Ready+c.Dirty))
 		send(g.delayed, float64(c.Delayed))
@@ -101,12 +101,12 @@ func (g *gauges) refresh(queues map[string]used) map[string]workqueue.Counts {
 	var mu sync.Mutex
 	looked := map[string]workqueue.Counts{} // guarded by mu
 	for name, l := range queues {
-		if l.partitions == 1 && !l.line.stale() {
+		if l.partitions == 1 && !l.metrics.stale() {
 			continue
 		}
 		all.Go(func() error {
 			if c, ok := g.Counts(ctx, name); ok {
-				l.line.saw(c)
+				l.metrics.saw(c)
 				mu.Lock()
 				looked[name] = c
 				mu.Unlock()
@@ -119,27 +119,27 @@ func (g *gauges) refresh(queues map[string]used) map[string]workqueue.Counts {
 }
 
 // last is what the queue held when it was last seen.
-func (l *line) last() workqueue.Counts {
+func (l *queueMetrics) last() workqueue.Counts {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.counts
 }
 
-func (l *line) stale() bool {
+func (l *queueMetrics) stale() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return time.Since(l.seen) > fresh
 }
 
 // invalidate has the next scrape ask the store.
-func (l *line) invalidate() {
+func (l *queueMetrics) invalidate() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.seen = time.Time{}
 }
 
 // lastSeen is when what the queue held was last seen.
-func (l *line) lastSeen() time.Time {
+func (l *queueMetrics) lastSeen() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.seen

@@ -11,34 +11,34 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
 
-// getter is one Get while it waits, in line in every partition of the queue.
-type getter struct {
-	mu     sync.Mutex
-	gone   bool // nobody is there to take a delivery; guarded by mu, as is all that follows
-	want   int
-	leases []*queuev1.Lease
-	left   int // takers that are not finished
-	parts  []fromPart
-	some   chan struct{} // closed when there is something
-	heard  chan struct{} // closed when a partition has told what it has
-	over   chan struct{} // closed when there is nothing more to wait for
+// pendingGet is one Get while it waits, in line in every partition of the queue.
+type pendingGet struct {
+	mu       sync.Mutex
+	gone     bool // nobody is there to take a delivery; guarded by mu, as is all that follows
+	want     int
+	leases   []*queuev1.Lease
+	left     int // waiters that are not finished
+	parts    []partitionAnswer
+	some     chan struct{} // closed when there is something
+	answered chan struct{} // closed when a partition has told what it has
+	over     chan struct{} // closed when there is nothing more to wait for
 }
 
-// fromPart is what a Get knows of a partition.
-type fromPart struct {
-	over bool  // its taker is not waited for any more
-	told bool  // what it has
-	err  error // why it did not
+// partitionAnswer is what a Get knows of a partition.
+type partitionAnswer struct {
+	over     bool  // its waiter is not waited for any more
+	answered bool  // what it has
+	err      error // why it did not
 }
 
-// got is the outcome of a Get.
-type got struct {
+// getResult is the outcome of a Get.
+type getResult struct {
 	leases  []*queuev1.Lease
 	shut    bool    // the session was shut down and there is nothing left for it
 	missing []int32 // partitions that were not reached
 }
 
-func (g *getter) deliver(ss *session, t *taker, d *dispatcher, ls []workqueue.Lease, now int64) bool {
+func (g *pendingGet) deliver(ss *session, t *waiter, d *dispatcher, ls []workqueue.Lease, now int64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.gone {
@@ -52,34 +52,34 @@ func (g *getter) deliver(ss *session, t *taker, d *dispatcher, ls []workqueue.Le
 }
 
 // finish takes in that a partition has told what it has, or why it did not.
-func (g *getter) finish(part int, err error) {
+func (g *pendingGet) finish(part int, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	p := &g.parts[part]
-	p.told, p.err = err == nil, err
+	p.answered, p.err = err == nil, err
 	if err == nil {
-		shut(g.heard)
+		closeOnce(g.answered)
 	}
 	g.leave(p)
 }
 
-// leave counts a taker as finished. Mu must be held.
-func (g *getter) leave(p *fromPart) {
+// leave counts a waiter as finished. Mu must be held.
+func (g *pendingGet) leave(p *partitionAnswer) {
 	if p.over {
 		return
 	}
 	p.over = true
 	g.left--
 	if len(g.leases) > 0 {
-		shut(g.some)
+		closeOnce(g.some)
 	}
 	if len(g.leases) >= g.want || g.left <= 0 {
-		shut(g.over)
+		closeOnce(g.over)
 	}
 }
 
-// shut closes a channel once. Whoever calls it must hold a lock.
-func shut(ch chan struct{}) {
+// closeOnce closes a channel once. Whoever calls it must hold a lock.
+func closeOnce(ch chan struct{}) {
 	select {
 	case <-ch:
 	default:
@@ -89,22 +89,22 @@ func shut(ch chan struct{}) {
 
 // end takes what was delivered; what comes later goes back. Late says that some may
 // have been waited for in vain. There is an error when no partition was reached.
-func (g *getter) end(l *lines, ss *session, takers []*taker, late bool) (got, error) {
+func (g *pendingGet) end(l *lines, ss *session, takers []*waiter, late bool) (getResult, error) {
 	away := make([]bool, len(takers))
 	for i, t := range takers {
 		in := !l.all[i].withdraw(t)
-		away[i] = late && (in || t.once) || l.all[i].silent()
+		away[i] = late && (in || t.once) || l.all[i].unresponsive()
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.gone = true
-	out := got{leases: g.leases}
+	out := getResult{leases: g.leases}
 	var failed error
 	for i, p := range g.parts {
-		if !p.told && away[i] || unreached(p.err) {
+		if !p.answered && away[i] || unreached(p.err) {
 			out.missing = append(out.missing, int32(i)) //nolint:gosec // at most 64
 		} else if p.err != nil && len(out.leases) == 0 {
-			return got{}, p.err
+			return getResult{}, p.err
 		}
 		if failed == nil {
 			failed = p.err
@@ -114,21 +114,21 @@ func (g *getter) end(l *lines, ss *session, takers []*taker, late bool) (got, er
 		if failed == nil {
 			failed = fmt.Errorf("%w: no partition of queue %q answered in time", engine.ErrUnavailable, l.name)
 		}
-		return got{}, failed
+		return getResult{}, failed
 	}
 	out.shut = len(out.leases)+len(out.missing) == 0 && ss.shutDown()
 	return out, nil
 }
 
 // get leases keys for a session, waiting for the first.
-func (s *workServer) get(ctx context.Context, l *lines, ss *session, n int, leaseFor int64, wait time.Duration) (got, error) {
-	g := &getter{want: n, left: len(l.all), parts: make([]fromPart, len(l.all)), some: make(chan struct{}), heard: make(chan struct{}), over: make(chan struct{})}
+func (s *workServer) get(ctx context.Context, l *lines, ss *session, n int, leaseFor int64, wait time.Duration) (getResult, error) {
+	g := &pendingGet{want: n, left: len(l.all), parts: make([]partitionAnswer, len(l.all)), some: make(chan struct{}), answered: make(chan struct{}), over: make(chan struct{})}
 	cr := &credit{any: n}
-	takers := make([]*taker, len(l.all))
+	takers := make([]*waiter, len(l.all))
 	once := wait == 0
 	for i, d := range l.all {
-		t := &taker{holder: ss.id, leaseFor: leaseFor, single: true, once: once, credit: cr, finish: func(err error) { g.finish(i, err) }}
-		t.again = func() { d.offer(t) }
+		t := &waiter{holder: ss.id, leaseFor: leaseFor, single: true, once: once, credit: cr, finish: func(err error) { g.finish(i, err) }}
+		t.rejoin = func() { d.offer(t) }
 		t.deliver = func(d *dispatcher, ls []workqueue.Lease, now int64) bool { return g.deliver(ss, t, d, ls, now) }
 		takers[i] = t
 		once = ss.enter(t, d) || once
@@ -154,17 +154,17 @@ func (s *workServer) get(ctx context.Context, l *lines, ss *session, n int, leas
 		defer timer.Stop()
 		deadline = timer.C
 	}
-	some, heard := g.some, g.heard
+	some, heard := g.some, g.answered
 	if !once {
 		heard = nil
 	}
 	var slow <-chan time.Time // what has not answered by then is answered without
 	hurry := func() {
 		if slow == nil {
-			slow = time.After(partWait)
+			slow = time.After(partitionTimeout)
 		}
 	}
-	// A turn that is under way may bring something yet.
+	// A transaction that is under way may bring something yet.
 	parted := func() bool {
 		in := 0
 		for i, t := range takers {
@@ -173,7 +173,7 @@ func (s *workServer) get(ctx context.Context, l *lines, ss *session, n int, leas
 			}
 		}
 		if in > 0 {
-			g.settle(takers, l)
+			g.dropIdle(takers, l)
 		}
 		if in < len(takers) {
 			hurry()
@@ -191,7 +191,7 @@ func (s *workServer) get(ctx context.Context, l *lines, ss *session, n int, leas
 			some = nil
 			hurry()
 			for i, t := range takers {
-				if !l.all[i].lastCall(t) {
+				if !l.all[i].lastTry(t) {
 					g.finish(i, nil)
 				}
 			}
@@ -220,18 +220,18 @@ func (s *workServer) get(ctx context.Context, l *lines, ss *session, n int, leas
 			if out, _ := g.end(l, ss, takers, false); len(out.leases) > 0 {
 				return out, nil
 			}
-			return got{}, l.gone()
+			return getResult{}, l.ended()
 		case <-ctx.Done():
 			if out, _ := g.end(l, ss, takers, false); len(out.leases) > 0 { // delivered, but the caller has left
 				s.giveBack(l, ss, out.leases)
 			}
-			return got{}, ctx.Err()
+			return getResult{}, ctx.Err()
 		}
 	}
 }
 
-// settle counts only those takers as outstanding that a turn still serves.
-func (g *getter) settle(takers []*taker, l *lines) {
+// dropIdle counts only those waiters as outstanding that a transaction still serves.
+func (g *pendingGet) dropIdle(takers []*waiter, l *lines) {
 	for i, t := range takers {
 		if !l.all[i].serves(t) {
 			g.mu.Lock()

@@ -18,20 +18,20 @@ import (
 // are rings as well. Nothing in it holds a pointer that grows with the keys, so
 // that the garbage collector has nothing to scan, and recording allocates
 // nothing once the table is full. Keys are known by a 64-bit hash. One lock is
-// taken once a turn; a cycle of add, lease and settle costs 0.1 to 0.3 us of CPU
+// taken once a transaction; a cycle of add, lease and settle costs 0.1 to 0.3 us of CPU
 // (BenchmarkHistory), about a hundredth of what the server spends on it.
 type history struct {
 	max  int // keys
 	seed maphash.Seed
 
-	mu     sync.Mutex
-	index  map[uint64]int32 // guarded by mu, as is all that follows
-	chunks [][]past
-	count  int // of pasts in use
-	hand   int
-	text   []byte // the ring of texts
-	wrote  int64  // bytes of text ever written
-	who    names
+	mu       sync.Mutex
+	index    map[uint64]int32 // guarded by mu, as is all that follows
+	chunks   [][]keyEvents
+	count    int // of pasts in use
+	hand     int
+	text     []byte // the ring of texts
+	written  int64  // bytes of text ever written
+	sessions sessionNames
 }
 
 const (
@@ -47,7 +47,7 @@ func newHistory(max int) *history {
 	if max < 1 {
 		return nil
 	}
-	return &history{max: max, seed: maphash.MakeSeed(), index: map[uint64]int32{}, who: names{ids: map[string]uint32{}}}
+	return &history{max: max, seed: maphash.MakeSeed(), index: map[uint64]int32{}, sessions: sessionNames{ids: map[string]uint32{}}}
 }
 
 func (h *history) hash(queue uint64, key string) uint64 { return maphash.String(h.seed, key) ^ queue }
@@ -70,7 +70,7 @@ func (h *history) record(queue string, authors []author, t *workqueue.Turn, r *w
 	for _, a := range authors {
 		by := uint32(0)
 		if a.session != "" {
-			by = h.who.id(a.session)
+			by = h.sessions.id(a.session)
 		}
 		for at := a.first; at < a.first+a.count; at++ {
 			h.op(q, by, &t.Ops[at], &r.Replies[at], r.Now)
@@ -80,7 +80,7 @@ func (h *history) record(queue string, authors []author, t *workqueue.Turn, r *w
 	for i := range r.Leases {
 		l := &r.Leases[i]
 		if l.Take != take {
-			take, holder = l.Take, h.who.id(t.Takes[l.Take].Holder)
+			take, holder = l.Take, h.sessions.id(t.Takes[l.Take].Holder)
 		}
 		h.leased(q, holder, l, r.Now)
 	}
@@ -153,7 +153,7 @@ func (h *history) leased(q uint64, holder uint32, l *workqueue.Lease, now int64)
 }
 
 // lost records a lost lease, once.
-func (h *history) lost(p *past, token uint64, by uint32, now int64) {
+func (h *history) lost(p *keyEvents, token uint64, by uint32, now int64) {
 	for i := range keptEvents {
 		if e := p.last(i); e != nil && e.kind == lostLease && e.token == token {
 			return
@@ -165,7 +165,7 @@ func (h *history) lost(p *past, token uint64, by uint32, now int64) {
 }
 
 // of finds what is remembered of a key, or makes room for it.
-func (h *history) of(hash uint64) *past {
+func (h *history) of(hash uint64) *keyEvents {
 	if i, ok := h.index[hash]; ok {
 		p := h.at(i)
 		p.seen = true
@@ -175,7 +175,7 @@ func (h *history) of(hash uint64) *past {
 	if h.count < h.max {
 		i = int32(h.count)
 		if h.count++; int(i)%pastChunk == 0 {
-			h.chunks = append(h.chunks, make([]past, min(pastChunk, h.max-int(i))))
+			h.chunks = append(h.chunks, make([]keyEvents, min(pastChunk, h.max-int(i))))
 		}
 	} else {
 		for h.at(int32(h.hand)).seen {
@@ -192,9 +192,9 @@ func (h *history) of(hash uint64) *past {
 	return p
 }
 
-func (h *history) at(i int32) *past { return &h.chunks[i/pastChunk][i%pastChunk] }
+func (h *history) at(i int32) *keyEvents { return &h.chunks[i/pastChunk][i%pastChunk] }
 
-func (h *history) add(p *past, e event, text string) {
+func (h *history) add(p *keyEvents, e event, text string) {
 	if text != "" {
 		e.sum = h.sum(text)
 		e.text, e.textLen = h.write(text[:min(len(text), longestText)])
@@ -210,19 +210,19 @@ func (h *history) write(text string) (at int64, n uint16) {
 		h.text = make([]byte, max(h.max*textPerKey, 4*longestText))
 	}
 	size := int64(len(h.text))
-	if room := size - h.wrote%size; room < int64(len(text)) {
-		h.wrote += room
+	if room := size - h.written%size; room < int64(len(text)) {
+		h.written += room
 	}
-	at = h.wrote
+	at = h.written
 	copy(h.text[at%size:], text)
-	h.wrote += int64(len(text))
+	h.written += int64(len(text))
 	return at, uint16(len(text))
 }
 
 // read is the text of an event, nil when it has been overwritten.
 func (h *history) read(e *event) []byte {
 	size := int64(len(h.text))
-	if e.textLen == 0 || e.text < h.wrote-size {
+	if e.textLen == 0 || e.text < h.written-size {
 		return nil
 	}
 	return h.text[e.text%size:][:e.textLen]

@@ -141,7 +141,7 @@ func TestTheHistoryIsBounded(t *testing.T) {
 
 func TestNamesOfSessionsAreBounded(t *testing.T) {
 	t.Parallel()
-	n := names{ids: map[string]uint32{}}
+	n := sessionNames{ids: map[string]uint32{}}
 	first := n.id("first")
 	if n.id("first") != first || n.name(first) != "first" || n.name(0) != "" {
 		t.Error("a name is not found again")

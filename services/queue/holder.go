@@ -9,10 +9,10 @@ import (
 	"github.com/deltaplane/deltaplane/internal/rpc"
 )
 
-// Sessions and leases belong to the authenticated caller that opened them. The id of a session in
-// this package, which is also the holder that the store keeps with a lease, begins with a tag of its
-// caller: two callers that choose the same id have two sessions, and every server can tell whose a
-// lease is. Without authentication there is no tag, and all callers are one.
+// Sessions and leases belong to the authenticated caller that opened them. The id of a session
+// in this package, which is also the holder that the store keeps with a lease, begins with a
+// tag of its caller: two callers that choose the same id have two sessions, and every server
+// can tell whose a lease is. Without authentication there is no tag, and all callers are one.
 
 const (
 	tagBytes = 12                   // of the hash of a caller's name

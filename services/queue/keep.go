@@ -27,7 +27,7 @@ func (l *lines) usedWithin(d time.Duration) bool {
 }
 
 // keepQueues has the store know of queues that streams are open on, where their
-// turns do not tell: a worker without credit, a producer that adds nothing.
+// transactions do not tell: a worker without credit, a producer that adds nothing.
 func (s *queues) keepQueues(ctx context.Context) error {
 	ticker := time.NewTicker(engine.UseEvery)
 	defer ticker.Stop()
@@ -47,7 +47,7 @@ func (s *queues) keepQueues(ctx context.Context) error {
 			case err == nil:
 				l.used.Store(at.UnixNano())
 			case errors.Is(err, engine.ErrNoQueue):
-				l.lookNow() // its next turn finds out why
+				l.request() // its next transaction finds out why
 			}
 		}
 	}

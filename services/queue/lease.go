@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// enter registers a waiting taker, so that a shutdown can finish it. It
+// enter registers a waiting waiter, so that a shutdown can finish it. It
 // reports whether the session was shut down already.
-func (s *session) enter(t *taker, d *dispatcher) bool {
+func (s *session) enter(t *waiter, d *dispatcher) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.gets[t] = d
 	return s.shut
 }
 
-func (s *session) leave(t *taker) {
+func (s *session) leave(t *waiter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.gets, t)
@@ -29,7 +29,7 @@ func (s *session) waits() bool {
 	return len(s.gets) > 0
 }
 
-// shutDown ends a session: its takers get what is ready, and no more, and its
+// shutDown ends a session: its waiters get what is ready, and no more, and its
 // producers are told.
 func (s *sessionServer) shutDown(ctx context.Context, id string) (*session, error) {
 	c := &checks{}
@@ -44,9 +44,9 @@ func (s *sessionServer) shutDown(ctx context.Context, id string) (*session, erro
 	ss.mu.Lock()
 	first := !ss.shut
 	ss.shut = true
-	takers := make(map[*taker]*dispatcher, len(ss.gets))
+	takers := make(map[*waiter]*dispatcher, len(ss.gets))
 	maps.Copy(takers, ss.gets)
-	makers := slices.Collect(maps.Keys(ss.makers))
+	makers := slices.Collect(maps.Keys(ss.producers))
 	ss.mu.Unlock()
 	for t, d := range takers {
 		d.finalize(t)

@@ -39,11 +39,11 @@ func distinct(refs []*queuev1.LeaseRef) []*queuev1.LeaseRef {
 	return once
 }
 
-// patience is how long the store may take to end or extend leases, zero for as long
+// storeTimeout is how long the store may take to end or extend leases, zero for as long
 // as it tries, where the caller does not know partial answers.
-func patience(partial bool) time.Duration {
+func storeTimeout(partial bool) time.Duration {
 	if !partial {
 		return 0
 	}
-	return partWait
+	return partitionTimeout
 }

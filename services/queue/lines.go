@@ -14,11 +14,11 @@ import (
 
 // lines is one queue: a dispatcher for each of its partitions.
 type lines struct {
-	name   string
-	queues *queues
-	of     engine.Queue
-	all    []*dispatcher
-	line   *line
+	name    string
+	queues  *queues
+	of      engine.Queue
+	all     []*dispatcher
+	metrics *queueMetrics
 
 	paused  atomic.Bool  // by a call that came here
 	streams atomic.Int64 // that keep the queue
@@ -29,18 +29,18 @@ type lines struct {
 	running sync.WaitGroup          // dispatchers
 
 	mu     sync.Mutex
-	counts []workqueue.Counts // of each partition after its last turn; guarded by mu
+	counts []workqueue.Counts // of each partition after its last transaction; guarded by mu
 }
 
-// partWait is how long a partition of the store may take, before its caller is
+// partitionTimeout is how long a partition of the store may take, before its caller is
 // answered without it.
-const partWait = 500 * time.Millisecond
+const partitionTimeout = 500 * time.Millisecond
 
-// lookWait bounds how long one partition of several is looked at.
-const lookWait = 2 * time.Second
+// lookTimeout bounds how long one partition of several is looked at.
+const lookTimeout = 2 * time.Second
 
 func newLines(s *queues, name string, q engine.Queue) *lines {
-	l := &lines{name: name, queues: s, of: q, line: s.Metrics.line(name)}
+	l := &lines{name: name, queues: s, of: q, metrics: s.Metrics.queue(name)}
 	l.ctx, l.end = context.WithCancelCause(s.running)
 	parts := q.Partitions()
 	l.counts = make([]workqueue.Counts, len(parts))
@@ -50,9 +50,9 @@ func newLines(s *queues, name string, q engine.Queue) *lines {
 	return l
 }
 
-// gone is why the queue is not in use here any more, nil while it is: it was
+// ended is why the queue is not in use here any more, nil while it is: it was
 // deleted, or the service ends.
-func (l *lines) gone() error {
+func (l *lines) ended() error {
 	if err := context.Cause(l.ctx); err == nil || errors.Is(err, engine.ErrNoQueue) {
 		return err
 	}
@@ -62,10 +62,10 @@ func (l *lines) gone() error {
 // at is the dispatcher of a key.
 func (l *lines) at(key string) *dispatcher { return l.all[engine.PartitionOf(key, len(l.all))] }
 
-// lookNow has every partition looked at.
-func (l *lines) lookNow() {
+// request has every partition looked at.
+func (l *lines) request() {
 	for _, d := range l.all {
-		d.lookNow()
+		d.request()
 	}
 }
 
@@ -94,7 +94,7 @@ func sum(to *workqueue.Counts, c workqueue.Counts) {
 	to.Dead += c.Dead
 }
 
-// do runs operations, each in the next turn of its key's partition and in
+// do runs operations, each in the next transaction of its key's partition and in
 // order there, and waits for them. Operations without a key are done in every
 // partition. When ctx ends first they happen all the same. An error that
 // matches ErrUnknown also says that some partitions did their part.
@@ -119,7 +119,7 @@ func keyless(k workqueue.OpKind) bool {
 	return false
 }
 
-// submit hands a call to the next turns of the partitions it concerns; its
+// submit hands a call to the next transactions of the partitions it concerns; its
 // done is called when all are over.
 func (l *lines) submit(c *call) {
 	if len(l.all) == 1 {

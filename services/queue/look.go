@@ -29,7 +29,7 @@ func (s look) status(ctx context.Context, name string) (cfg workqueue.Config, st
 			short := ctx
 			if len(parts) > 1 {
 				var cancel context.CancelFunc
-				short, cancel = context.WithTimeout(ctx, lookWait)
+				short, cancel = context.WithTimeout(ctx, lookTimeout)
 				defer cancel()
 			}
 			all[i], failed[i] = p.Status(short)

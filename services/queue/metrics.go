@@ -19,7 +19,7 @@ import (
 // counts by level are not kept by the store.
 type metrics struct {
 	adds, retries, expired, redelivered *prometheus.CounterVec
-	buried, shed, lostExt, repaired     *prometheus.CounterVec
+	died, overflows, lostExt, repaired  *prometheus.CounterVec
 	settles, errors                     *prometheus.CounterVec
 	waited, worked, turnOps, turnTime   *prometheus.HistogramVec
 	streams, refusing                   *prometheus.GaugeVec
@@ -27,7 +27,8 @@ type metrics struct {
 	byQueue                             []interface{ DeletePartialMatch(prometheus.Labels) int }
 }
 
-// newMetrics registers metrics. ClockSteps counts steps of the store's clock; nil where they are not counted.
+// newMetrics registers metrics. ClockSteps counts steps of the store's clock; nil where they
+// are not counted.
 func newMetrics(reg prometheus.Registerer, clockSteps func() int64) (*metrics, error) {
 	var all []prometheus.Collector
 	var byQueue []interface{ DeletePartialMatch(prometheus.Labels) int }
@@ -54,8 +55,8 @@ func newMetrics(reg prometheus.Registerer, clockSteps func() int64) (*metrics, e
 		redelivered: counter("deltaplane_queue_leases_redelivered_total", "Leases of keys whose holder before was lost."),
 		repaired:    counter("deltaplane_queue_leases_repaired_total", "Keys found held without a lease, as after lost data; each got one."),
 		lostExt:     counter("deltaplane_queue_extensions_lost_total", "Leases that could not be extended any more."),
-		buried:      counter("deltaplane_queue_buried_total", "Keys that became dead."),
-		shed:        counter("deltaplane_queue_shed_total", "Calls refused because too many waited for a turn."),
+		died:        counter("deltaplane_queue_buried_total", "Keys that became dead."),
+		overflows:   counter("deltaplane_queue_shed_total", "Calls refused because too many waited for a turn."),
 		turnOps:     histogram("deltaplane_queue_turn_operations", "Operations in one turn of the store.", prometheus.ExponentialBuckets(1, 2, 11)),
 		turnTime:    histogram("deltaplane_queue_turn_seconds", "Time of one turn of the store.", prometheus.ExponentialBuckets(1e-5, 2.5, 14)),
 		errors: counter("deltaplane_queue_turn_errors_total",
@@ -107,12 +108,12 @@ func (m *metrics) open(kind string) (end func()) {
 	return g.Dec
 }
 
-// line is the metrics of one queue, looked up once.
-type line struct {
-	adds, retries, expired, redelivered, buried, shed, lostExt, repaired prometheus.Counter
-	waited, worked, turnOps, turnTime                                    prometheus.Observer
-	settles                                                              [workqueue.Held + 1]prometheus.Counter
-	errors                                                               *prometheus.CounterVec
+// queueMetrics is the metrics of one queue, looked up once.
+type queueMetrics struct {
+	adds, retries, expired, redelivered, died, overflows, lostExt, repaired prometheus.Counter
+	waited, worked, turnOps, turnTime                                       prometheus.Observer
+	settles                                                                 [workqueue.Held + 1]prometheus.Counter
+	errors                                                                  *prometheus.CounterVec
 
 	mu     sync.Mutex
 	counts workqueue.Counts // of the whole queue as last seen; guarded by mu, as is all that follows
@@ -120,10 +121,10 @@ type line struct {
 	empty  chan struct{} // closed when nothing is left, if anybody waits for it
 }
 
-func (m *metrics) line(name string) *line {
-	l := &line{
+func (m *metrics) queue(name string) *queueMetrics {
+	l := &queueMetrics{
 		adds: m.adds.WithLabelValues(name), retries: m.retries.WithLabelValues(name), expired: m.expired.WithLabelValues(name),
-		redelivered: m.redelivered.WithLabelValues(name), buried: m.buried.WithLabelValues(name), shed: m.shed.WithLabelValues(name),
+		redelivered: m.redelivered.WithLabelValues(name), died: m.died.WithLabelValues(name), overflows: m.overflows.WithLabelValues(name),
 		lostExt: m.lostExt.WithLabelValues(name), repaired: m.repaired.WithLabelValues(name), waited: m.waited.WithLabelValues(name), worked: m.worked.WithLabelValues(name),
 		turnOps: m.turnOps.WithLabelValues(name), turnTime: m.turnTime.WithLabelValues(name),
 		errors: m.errors.MustCurryWith(prometheus.Labels{"name": name}),
@@ -136,9 +137,9 @@ func (m *metrics) line(name string) *line {
 	return l
 }
 
-// turn counts one turn; r is nil when it failed, and holds the counts of the
+// transaction counts one transaction; r is nil when it failed, and holds the counts of the
 // whole queue.
-func (l *line) turn(ops int, took time.Duration, r *workqueue.Result) {
+func (l *queueMetrics) transaction(ops int, took time.Duration, r *workqueue.Result) {
 	l.turnTime.Observe(took.Seconds())
 	if r == nil {
 		return
@@ -148,7 +149,7 @@ func (l *line) turn(ops int, took time.Duration, r *workqueue.Result) {
 	count(l.adds, r.Added)
 	count(l.retries, r.Retried)
 	count(l.expired, r.Expired)
-	count(l.buried, r.Buried)
+	count(l.died, r.Buried)
 }
 
 func count(c prometheus.Counter, n int) {
@@ -157,8 +158,8 @@ func count(c prometheus.Counter, n int) {
 	}
 }
 
-// failed counts a turn that failed.
-func (l *line) failed(err error) {
+// failed counts a transaction that failed.
+func (l *queueMetrics) failed(err error) {
 	reason := "other"
 	for is, r := range map[error]string{
 		engine.ErrFull: "full", engine.ErrUnknown: "unknown", engine.ErrDenied: "denied", engine.ErrUnavailable: "unavailable",
@@ -170,7 +171,7 @@ func (l *line) failed(err error) {
 	l.errors.WithLabelValues(reason).Inc()
 }
 
-func (l *line) leased(now int64, leases []workqueue.Lease) {
+func (l *queueMetrics) leased(now int64, leases []workqueue.Lease) {
 	again := 0
 	for i := range leases {
 		l.waited.Observe(float64(max(now-leases[i].AddedAt, 0)) / 1e6)
@@ -183,7 +184,7 @@ func (l *line) leased(now int64, leases []workqueue.Lease) {
 
 // settled counts a settlement. A token is the time of its lease, or barely
 // above it, so it tells how long the work took.
-func (l *line) settled(s workqueue.Status, now int64, token uint64) {
+func (l *queueMetrics) settled(s workqueue.Status, now int64, token uint64) {
 	if int(s) >= len(l.settles) || l.settles[s] == nil {
 		return
 	}
@@ -194,7 +195,7 @@ func (l *line) settled(s workqueue.Status, now int64, token uint64) {
 }
 
 // saw notes what the queue holds.
-func (l *line) saw(c workqueue.Counts) {
+func (l *queueMetrics) saw(c workqueue.Counts) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.counts, l.seen = c, time.Now()
@@ -206,8 +207,8 @@ func (l *line) saw(c workqueue.Counts) {
 
 func idle(c workqueue.Counts) bool { return c.Ready == 0 && c.Processing == 0 && c.Dirty == 0 }
 
-// emptied is closed when a turn of this server next leaves nothing ready or held.
-func (l *line) emptied() <-chan struct{} {
+// emptied is closed when a transaction of this server next leaves nothing ready or held.
+func (l *queueMetrics) emptied() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.empty == nil {

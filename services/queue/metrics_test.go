@@ -200,7 +200,7 @@ func TestAnIdleReplicaTellsTheDepthOfTheStore(t *testing.T) {
 		return -1
 	}
 	used, _ := b.svc.queues.known(q)
-	l := used.line
+	l := used.metrics
 	l.invalidate() // it had its last turn a while ago
 	turns := b.turns(t)
 	if got := depth(b); got != 3 {

@@ -5,34 +5,34 @@ import (
 	"time"
 )
 
-// mover tells a stream when to ask its client for another one, because the
+// agingTimer tells a stream when to ask its client for another one, because the
 // connection is getting old. As long as the server has not said goodbye to the
 // whole connection, the client's next stream may be on the same one: it is
 // asked again.
-type mover struct {
+type agingTimer struct {
 	timer *time.Timer // nil when connections do not age
 	every time.Duration
 }
 
-func newMover(ctx context.Context, aging func(context.Context) (first, every time.Duration)) *mover {
+func newAgingTimer(ctx context.Context, aging func(context.Context) (first, every time.Duration)) *agingTimer {
 	first, every := aging(ctx)
 	if every == 0 {
-		return &mover{}
+		return &agingTimer{}
 	}
-	return &mover{timer: time.NewTimer(first), every: every}
+	return &agingTimer{timer: time.NewTimer(first), every: every}
 }
 
 // C is when to ask.
-func (m *mover) C() <-chan time.Time {
+func (m *agingTimer) C() <-chan time.Time {
 	if m.timer == nil {
 		return nil
 	}
 	return m.timer.C
 }
 
-func (m *mover) again() { m.timer.Reset(m.every) }
+func (m *agingTimer) again() { m.timer.Reset(m.every) }
 
-func (m *mover) stop() {
+func (m *agingTimer) stop() {
 	if m.timer != nil {
 		m.timer.Stop()
 	}

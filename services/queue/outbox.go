@@ -13,9 +13,9 @@ const (
 	// maxAssignBytes is about what their keys, states, barriers and expectations
 	// may take, well below the 4 MiB that stock clients accept.
 	maxAssignBytes = 1 << 20
-	// maxBehind is how many bytes of leases may wait for a worker that does not
+	// maxUnsent is how many bytes of leases may wait for a worker that does not
 	// read, before it gets no more.
-	maxBehind = 4 << 20
+	maxUnsent = 4 << 20
 	// keptBytes is the largest buffer that a stream keeps for the next time.
 	keptBytes = 64 << 10
 )

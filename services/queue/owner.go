@@ -21,28 +21,28 @@ type leaseAt struct {
 	token      uint64
 }
 
-var errWhose = fmt.Errorf("%w: it did not tell in time whose a lease is", engine.ErrUnavailable)
+var errOwnerUnknown = fmt.Errorf("%w: it did not tell in time whose a lease is", engine.ErrUnavailable)
 
-// unsure are the places of a request about whose leases nobody can tell whose they are, and why: nothing
-// is done with them.
-type unsure map[int]error
+// unresolved are the places of a request about whose leases nobody can tell whose they are, and
+// why: nothing is done with them.
+type unresolved map[int]error
 
 func refAt(refs []*queuev1.LeaseRef) func(int) leaseAt {
 	return func(i int) leaseAt { return leaseAt{i, refs[i].GetQueue(), refs[i].GetKey(), refs[i].GetToken()} }
 }
 
-// mine is an error when one of the leases was handed to another caller. Leases this server handed to
-// the session are known; of the others the store is asked, for no longer than a limit that is not zero.
-// That need not be atomic with what follows: a token belongs to one holder for ever. A lease from before
-// callers were authenticated is anybody's.
-func (s *leases) mine(ctx context.Context, ss *session, n int, lease func(i int) leaseAt, limit time.Duration) (unsure, error) {
+// verify is an error when one of the leases was handed to another caller. Leases this server
+// handed to the session are known; of the others the store is asked, for no longer than a limit
+// that is not zero. That need not be atomic with what follows: a token belongs to one holder
+// for ever. A lease from before callers were authenticated is anybody's.
+func (s *leases) verify(ctx context.Context, ss *session, n int, lease func(i int) leaseAt, limit time.Duration) (unresolved, error) {
 	of, _ := split(ss.id)
 	if of == "" {
 		return nil, nil
 	}
 	var (
 		unknown = map[*dispatcher][]leaseAt{}
-		out     = unsure{}
+		out     = unresolved{}
 		queue   string
 		l       *lines
 		err     error
@@ -68,12 +68,12 @@ func (s *leases) mine(ctx context.Context, ss *session, n int, lease func(i int)
 			unknown[d] = append(unknown[d], at)
 		}
 	}
-	return out, ofTag(ctx, of, unknown, limit, out)
+	return out, verifyByStore(ctx, of, unknown, limit, out)
 }
 
-// ofTag asks the store whose the leases are, each partition by itself: others must not suffer from one
-// that cannot be reached.
-func ofTag(ctx context.Context, of string, leases map[*dispatcher][]leaseAt, limit time.Duration, out unsure) error {
+// verifyByStore asks the store whose the leases are, each partition by itself: others must not
+// suffer from one that cannot be reached.
+func verifyByStore(ctx context.Context, of string, leases map[*dispatcher][]leaseAt, limit time.Duration, out unresolved) error {
 	if len(leases) == 0 {
 		return nil
 	}
@@ -87,7 +87,7 @@ func ofTag(ctx context.Context, of string, leases map[*dispatcher][]leaseAt, lim
 		for i := range leases {
 			ops[i] = workqueue.Op{Kind: workqueue.OpInspect, Key: leases[i].key}
 		}
-		d.submit(&call{ops: ops, done: func(c *call) { answers <- answer{d, anothers(c, of, leases)} }})
+		d.submit(&call{ops: ops, done: func(c *call) { answers <- answer{d, heldByAnother(c, of, leases)} }})
 	}
 	var late <-chan time.Time
 	if limit > 0 {
@@ -106,7 +106,7 @@ func ofTag(ctx context.Context, of string, leases map[*dispatcher][]leaseAt, lim
 			out.add(leases[a.d], a.err)
 		case <-late:
 			for _, leases := range missing {
-				out.add(leases, errWhose)
+				out.add(leases, errOwnerUnknown)
 			}
 			return nil
 		case <-ctx.Done():
@@ -116,7 +116,7 @@ func ofTag(ctx context.Context, of string, leases map[*dispatcher][]leaseAt, lim
 	return nil
 }
 
-func (u unsure) add(leases []leaseAt, err error) {
+func (u unresolved) add(leases []leaseAt, err error) {
 	if err == nil {
 		return
 	}
@@ -126,15 +126,16 @@ func (u unsure) add(leases []leaseAt, err error) {
 }
 
 // any is why there are places of which nobody can tell, nil when there are none.
-func (u unsure) any() error {
+func (u unresolved) any() error {
 	for _, err := range u {
 		return err
 	}
 	return nil
 }
 
-// anothers is an error when one of the leases a call asked for is another caller's, or when it failed.
-func anothers(c *call, of string, leases []leaseAt) error {
+// heldByAnother is an error when one of the leases a call asked for is another caller's, or
+// when it failed.
+func heldByAnother(c *call, of string, leases []leaseAt) error {
 	if c.err != nil {
 		return c.err
 	}
@@ -151,8 +152,8 @@ func anothers(c *call, of string, leases []leaseAt) error {
 	return nil
 }
 
-// myLease is mine for a request that names no session.
-func (s *leases) myLease(ctx context.Context, at leaseAt) error {
+// verifyOne is mine for a request that names no session.
+func (s *leases) verifyOne(ctx context.Context, at leaseAt) error {
 	of := tag(ctx)
 	if of == "" {
 		return nil
@@ -165,12 +166,12 @@ func (s *leases) myLease(ctx context.Context, at leaseAt) error {
 	if s.sessions.holds(of, leaseKey{d, at.token}, at.key) {
 		return nil
 	}
-	out := unsure{}
-	return cmp.Or(ofTag(ctx, of, map[*dispatcher][]leaseAt{d: {at}}, 0, out), out.any())
+	out := unresolved{}
+	return cmp.Or(verifyByStore(ctx, of, map[*dispatcher][]leaseAt{d: {at}}, 0, out), out.any())
 }
 
 // owns says that the store has told that a lease is the session's, or that nobody asks.
-func (s *session) owns(h *held) bool {
+func (s *session) owns(h *leased) bool {
 	of, _ := split(s.id)
 	return of == "" || h.known != 0
 }

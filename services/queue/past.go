@@ -10,8 +10,8 @@ import (
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
-// past is the last events of one key.
-type past struct {
+// keyEvents is the last events of one key.
+type keyEvents struct {
 	hash   uint64
 	begun  uint32 // events ever, also those overwritten
 	seen   bool   // since the hand passed
@@ -33,7 +33,7 @@ type event struct {
 }
 
 // last is the event i before the last one; nil when it is not kept.
-func (p *past) last(i int) *event {
+func (p *keyEvents) last(i int) *event {
 	if i >= keptEvents || uint32(i) >= p.begun {
 		return nil
 	}
@@ -41,7 +41,7 @@ func (p *past) last(i int) *event {
 }
 
 // open is the last lease, unless it is known how it ended.
-func (p *past) open() *event {
+func (p *keyEvents) open() *event {
 	for i := range keptEvents {
 		e := p.last(i)
 		if e == nil || e.kind == endedWell || e.kind == lostLease {
@@ -56,7 +56,7 @@ func (p *past) open() *event {
 
 // since fills in how long the lease that e ends was held and, when it is not
 // known, who held it.
-func (p *past) since(e *event) {
+func (p *keyEvents) since(e *event) {
 	from := int64(e.token) // a token is the time of its lease, or barely above it
 	for i := range keptEvents {
 		if b := p.last(i); b != nil && b.kind == begun && b.token == e.token {
@@ -88,7 +88,7 @@ func (h *history) key(queue, key string) []*queuev1.HistoryEvent {
 		if e == nil {
 			break
 		}
-		_, session := split(h.who.name(e.session))
+		_, session := split(h.sessions.name(e.session))
 		o := &queuev1.HistoryEvent{
 			Kind: queuev1.EventKind(e.kind), Time: stamp(e.at), SessionId: session,
 			Outcome: outcomeOut(e.outcome), Repeats: int64(e.repeats),
@@ -106,14 +106,14 @@ func (h *history) key(queue, key string) []*queuev1.HistoryEvent {
 	return out
 }
 
-// names are numbers for the sessions seen last.
-type names struct {
+// sessionNames are numbers for the sessions seen last.
+type sessionNames struct {
 	ids  map[string]uint32
 	ring []string
 	next uint32 // the last number given
 }
 
-func (n *names) id(name string) uint32 {
+func (n *sessionNames) id(name string) uint32 {
 	if id, ok := n.ids[name]; ok {
 		return id
 	}
@@ -128,7 +128,7 @@ func (n *names) id(name string) uint32 {
 	return n.next
 }
 
-func (n *names) name(id uint32) string {
+func (n *sessionNames) name(id uint32) string {
 	if id == 0 || n.next-id >= keptNames {
 		return ""
 	}

@@ -38,7 +38,7 @@ type producer struct {
 	controls   []*queuev1.ProduceResponse // to be sent first
 	ended      bool                       // nothing more comes
 	generation string                     // the last one told
-	wake       chan struct{}              // of the sender
+	signal     chan struct{}              // of the sender
 	room       chan struct{}              // of the receiver
 }
 
@@ -64,7 +64,7 @@ func (s *produceServer) Produce(grpc queuev1.QueueService_ProduceServer) error {
 	}
 	p := &producer{
 		s: s, ss: ss, grpc: grpc, name: onceOf(ss.id), generation: s.queues.Engine.Generation(), known: collections{},
-		wake: make(chan struct{}, 1), room: make(chan struct{}, 1),
+		signal: make(chan struct{}, 1), room: make(chan struct{}, 1),
 	}
 	welcome := &queuev1.ProduceWelcome{ServerTime: timestamppb.Now(), Generation: p.generation, Window: produceWindow}
 	if err := grpc.Send(&queuev1.ProduceResponse{Kind: &queuev1.ProduceResponse_Welcome{Welcome: welcome}}); err != nil {
@@ -87,7 +87,7 @@ func (s *produceServer) Produce(grpc queuev1.QueueService_ProduceServer) error {
 
 // wait keeps the stream until the producer ends it, or the server.
 func (p *producer) wait(ctx context.Context, cancel func(), sent, received chan error) error {
-	move := newMover(ctx, p.s.aging)
+	move := newAgingTimer(ctx, p.s.aging)
 	defer move.stop()
 	var over <-chan time.Time
 	stopped := false
@@ -131,12 +131,12 @@ func (p *producer) end() {
 	p.mu.Lock()
 	p.ended = true
 	p.mu.Unlock()
-	p.nudge()
+	p.wakeUp()
 }
 
-func (p *producer) nudge() {
+func (p *producer) wakeUp() {
 	select {
-	case p.wake <- struct{}{}:
+	case p.signal <- struct{}{}:
 	default:
 	}
 }
@@ -153,7 +153,7 @@ func (p *producer) control(a queuev1.Action, reason string) {
 		Control: &queuev1.Control{Action: a, Reason: reason},
 	}})
 	p.mu.Unlock()
-	p.nudge()
+	p.wakeUp()
 }
 
 // receive takes batches until the producer's side ends or fails.
@@ -214,7 +214,7 @@ func (p *producer) next(ctx context.Context) *produceBatch {
 func (p *producer) begin(ctx context.Context, queues map[string]*lines, b *produceBatch) {
 	if b.err == nil {
 		l := queues[b.queue]
-		if l == nil || l.gone() != nil {
+		if l == nil || l.ended() != nil {
 			if l, b.err = p.s.queues.use(ctx, b.queue); b.err == nil {
 				if len(queues) > maxQueues {
 					releaseAll(queues)
@@ -230,7 +230,7 @@ func (p *producer) begin(ctx context.Context, queues map[string]*lines, b *produ
 			b.err = p.ss.produced(b.id, b.sum())
 		}
 		if b.err == nil && p.ss.shutDown() {
-			b.shut()
+			b.dropAdds()
 		}
 		if b.err == nil && len(b.call.ops) > 0 {
 			for i := range b.call.ops {
@@ -239,7 +239,7 @@ func (p *producer) begin(ctx context.Context, queues map[string]*lines, b *produ
 				}
 			}
 			b.call.by = p.ss.id
-			count(l.line.retries, b.after)
+			count(l.metrics.retries, b.after)
 			l.submit(&b.call)
 			return
 		}
@@ -267,7 +267,7 @@ func (p *producer) finished(b *produceBatch) {
 	case via != nil:
 		via.later(p)
 	default:
-		p.nudge()
+		p.wakeUp()
 	}
 }
 
@@ -309,7 +309,7 @@ func (p *producer) send(ctx context.Context) error {
 			return nil
 		}
 		select {
-		case <-p.wake:
+		case <-p.signal:
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -33,7 +33,7 @@ func (b *produceBatch) answer(generation string) *encoded {
 func (b *produceBatch) outcome(out []byte) []byte {
 	c := &b.call
 	err := b.err
-	if err == nil && c.err != nil && c.failed == nil && len(b.bad)+len(b.down) == 0 {
+	if err == nil && c.err != nil && c.failed == nil && len(b.bad)+len(b.dropped) == 0 {
 		err = c.err
 	}
 	closed := 0
@@ -56,7 +56,7 @@ func (b *produceBatch) outcome(out []byte) []byte {
 	for range b.n {
 		out = append(out, 0)
 	}
-	for _, at := range b.down {
+	for _, at := range b.dropped {
 		out[states+at] = byte(queuev1.AddStatus_ADD_STATUS_SHUT_DOWN)
 	}
 	for i := range c.ops {

@@ -10,18 +10,18 @@ import (
 
 // produceBatch is one ProduceBatch from its receipt to its answer.
 type produceBatch struct {
-	id    uint64
-	queue string
-	n     int   // operations asked for
-	call  call  // those that are done
-	at    []int // their places, when some are not
-	down  []int // places of adds that a shut session did not make
-	bad   []badOp
-	err   error // why the whole batch is refused
-	bytes int
-	after int  // AddAfter without a delay: a retry to client-go all the same
-	ready bool // to be answered; guarded by the producer's mu
-	known collections
+	id      uint64
+	queue   string
+	n       int   // operations asked for
+	call    call  // those that are done
+	at      []int // their places, when some are not
+	dropped []int // places of adds that a shut session did not make
+	bad     []badOp
+	err     error // why the whole batch is refused
+	bytes   int
+	after   int  // AddAfter without a delay: a retry to client-go all the same
+	ready   bool // to be answered; guarded by the producer's mu
+	known   collections
 }
 
 // badOp is an operation that was refused.
@@ -35,7 +35,7 @@ func (b *produceBatch) reset() {
 	clear(b.bad)
 	*b = produceBatch{
 		call: call{ops: b.call.ops[:0], done: b.call.done, reads: true},
-		at:   b.at[:0], down: b.down[:0], bad: b.bad[:0], known: b.known,
+		at:   b.at[:0], dropped: b.dropped[:0], bad: b.bad[:0], known: b.known,
 	}
 }
 
@@ -62,12 +62,12 @@ func (b *produceBatch) sum() uint64 {
 	return uint64(d)
 }
 
-// shut takes the adds out: their session was shut down.
-func (b *produceBatch) shut() {
+// dropAdds takes the adds out: their session was shut down.
+func (b *produceBatch) dropAdds() {
 	kept, places := b.call.ops[:0], make([]int, 0, len(b.call.ops))
 	for i := range b.call.ops {
 		if at := b.place(i); b.call.ops[i].Kind == workqueue.OpAdd {
-			b.down = append(b.down, at)
+			b.dropped = append(b.dropped, at)
 		} else {
 			kept, places = append(kept, b.call.ops[i]), append(places, at)
 		}

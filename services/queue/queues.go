@@ -13,7 +13,8 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
 
-// queues are the queues in use on this server, each with its dispatchers. It is safe for concurrent use.
+// queues are the queues in use on this server, each with its dispatchers. It is safe for
+// concurrent use.
 type queues struct {
 	queuesConfig
 	began time.Time     // where the clock begins that workers count by
@@ -39,17 +40,17 @@ type queuesConfig struct {
 	// Declared are the queues that the service is configured with.
 	Declared map[string]workqueue.Config
 
-	// MaxTurn is about how many operations, and how many leases, one turn holds.
+	// MaxTurn is about how many operations, and how many leases, one transaction holds.
 	MaxTurn int
-	// MaxPending bounds the operations that wait for a turn of one partition.
+	// MaxPending bounds the operations that wait for a transaction of one partition.
 	MaxPending int
 	// FallbackEvery is how often a queue with waiting workers is looked at without a
 	// reason.
 	FallbackEvery time.Duration
 }
 
-// listener is told what operators did to queues, for those who hold leases of them here. Dispatchers
-// call it: it must not block.
+// listener is told what operators did to queues, for those who hold leases of them here.
+// Dispatchers call it: it must not block.
 type listener interface {
 	// Paused says that a queue has just been paused.
 	Paused(queue string)
@@ -81,13 +82,13 @@ func (s *queues) stop(end context.CancelFunc) {
 // step, and is never zero.
 func (s *queues) clock(at time.Time) int64 { return at.Sub(s.began).Microseconds() + 1 }
 
-// woken has a queue looked at because another replica made keys ready; all of them without a name.
-func (s *queues) woken(name string) {
+// wake has a queue looked at because another replica made keys ready; all of them without a name.
+func (s *queues) wake(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for n, l := range s.queues {
 		if name == "" || n == name {
-			l.lookNow()
+			l.request()
 		}
 	}
 }
@@ -118,7 +119,7 @@ func (s *queues) open(ctx context.Context, name string) (engine.Queue, error) {
 	if !errors.Is(err, engine.ErrNoQueue) {
 		return q, err
 	}
-	short, cancel := context.WithTimeout(ctx, lookWait)
+	short, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	names, failed := s.Engine.Names(short)
 	if failed != nil {

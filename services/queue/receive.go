@@ -32,7 +32,7 @@ func (st *stream) receive(ctx context.Context) error {
 		case *queuev1.WorkRequest_Extend:
 			err = st.extend(ctx, k.Extend)
 		case *queuev1.WorkRequest_Goodbye:
-			st.leave()
+			st.drain()
 		case *queuev1.WorkRequest_Ping:
 			st.push(&queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Pong{Pong: &queuev1.Pong{Id: k.Ping.GetId(), ClockUs: st.s.queues.clock(time.Now())}}})
 		default:
@@ -76,27 +76,27 @@ func (st *stream) give(cr *queuev1.Credit) error {
 	if q == nil {
 		st.credit.give(nil, int(cr.GetItems()))
 	} else {
-		st.credit.give(&q.purse, int(cr.GetItems()))
+		st.credit.give(&q.credit, int(cr.GetItems()))
 	}
 	st.offer(q)
 	return nil
 }
 
-// parting says that the stream takes no more keys.
-func (st *stream) parting() bool {
+// ending says that the stream takes no more keys.
+func (st *stream) ending() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	return st.leaving || st.closed != nil
+	return st.draining || st.closed != nil
 }
 
 // offer puts the stream in line for a queue, or for all of them.
-func (st *stream) offer(only *station) {
-	if st.parting() {
+func (st *stream) offer(only *subscription) {
+	if st.ending() {
 		return
 	}
 	for _, q := range st.all {
 		if only == nil || only == q {
-			for i, t := range q.takers {
+			for i, t := range q.waiters {
 				q.l.all[i].offer(t)
 			}
 		}
@@ -107,17 +107,17 @@ func (st *stream) settle(ctx context.Context, m *settleMessage) error {
 	if m.err != nil {
 		return m.err
 	}
-	whose, err := st.s.leases.mine(ctx, st.ss, len(m.plan.ops), m.plan.lease, partWait)
+	whose, err := st.s.leases.verify(ctx, st.ss, len(m.plan.ops), m.plan.lease, partitionTimeout)
 	if err != nil {
 		return err
 	}
 	st.mu.Lock()
-	st.holds = m.hold
+	st.countsCredit = m.hold
 	st.mu.Unlock()
 	if !m.hold {
-		defer callAll(st.reuse(m.plan)) // after the settlements are in line
+		defer rejoinAll(st.reuse(m.plan)) // after the settlements are in line
 	}
-	st.s.leases.settle(ctx, st.ss, m.id, m.plan, whose, false, patience(st.partial), func(out *settled) {
+	st.s.leases.settle(ctx, st.ss, m.id, m.plan, whose, false, storeTimeout(st.partial), func(out *settled) {
 		if out.err != nil {
 			st.Close(out.err)
 			return
@@ -137,7 +137,7 @@ func (st *stream) settle(ctx context.Context, m *settleMessage) error {
 		if out.via != nil {
 			out.via.later(st)
 		} else {
-			st.nudge()
+			st.wakeUp()
 		}
 	})
 	return nil
@@ -150,21 +150,21 @@ func (st *stream) extend(ctx context.Context, b *queuev1.ExtendBatch) error {
 		return err
 	}
 	refs := st.ss.orAll(b.GetLeases())
-	whose, err := st.s.leases.mine(ctx, st.ss, len(refs), refAt(refs), partWait)
+	whose, err := st.s.leases.verify(ctx, st.ss, len(refs), refAt(refs), partitionTimeout)
 	if err != nil {
 		return err
 	}
 	st.mu.Lock()
 	st.extending++
 	st.mu.Unlock()
-	asked := st.s.queues.clock(time.Now()) // before any turn that extends
-	st.s.leases.extend(ctx, st.ss, refs, whose, 0, false, patience(st.partial), func(e extension) {
+	asked := st.s.queues.clock(time.Now()) // before any transaction that extends
+	st.s.leases.extend(ctx, st.ss, refs, whose, 0, false, storeTimeout(st.partial), func(e extension) {
 		if !st.partial {
-			st.s.leases.forsake(&e, st.ss)
+			st.s.leases.giveUpUnreachable(&e, st.ss)
 		}
 		st.mu.Lock()
 		st.extending--
-		holds := st.holds
+		holds := st.countsCredit
 		st.mu.Unlock()
 		if e.err != nil {
 			st.Close(e.err)

@@ -11,7 +11,7 @@ import (
 
 // resume keeps the leases a worker believes it holds, each named once, and soon
 // ends those of the session that it does not know of.
-func (st *stream) resume(ctx context.Context, refs []*queuev1.LeaseRef, whose unsure, leaseFor int64) (extension, error) {
+func (st *stream) resume(ctx context.Context, refs []*queuev1.LeaseRef, whose unresolved, leaseFor int64) (extension, error) {
 	known := make(map[leaseName]bool, len(refs))
 	for _, r := range refs {
 		known[nameOf(r)] = true
@@ -23,11 +23,11 @@ func (st *stream) resume(ctx context.Context, refs []*queuev1.LeaseRef, whose un
 		return extension{}, nil
 	}
 	done := make(chan extension, 1)
-	st.s.leases.extend(ctx, st.ss, refs, whose, leaseFor, false, patience(st.partial), func(e extension) { done <- e })
+	st.s.leases.extend(ctx, st.ss, refs, whose, leaseFor, false, storeTimeout(st.partial), func(e extension) { done <- e })
 	select {
 	case e := <-done:
 		if !st.partial {
-			st.s.leases.forsake(&e, st.ss)
+			st.s.leases.giveUpUnreachable(&e, st.ss)
 		}
 		if e.err != nil {
 			return e, e.err
@@ -76,41 +76,41 @@ func (st *stream) adoptOne(ctx context.Context, r *queuev1.LeaseRef, until time.
 		return err
 	}
 	d := l.at(r.GetKey())
-	var from *taker
+	var from *waiter
 	if q := st.queues[r.GetQueue()]; q != nil {
-		from = q.takers[d.part]
+		from = q.waiters[d.part]
 	}
 	st.ss.adopt(d, r, st, from, until, deadline)
 	return nil
 }
 
 // reuse gives the credit of leases back that are about to end, whatever comes
-// of it, so that the turn that settles them leases the next keys. It returns
-// takers elsewhere that waited for it.
-func (st *stream) reuse(p *plan) (fed []*taker) {
-	var again []*taker
-	st.ss.payBack(st, st.leasesOf(p), func(d *dispatcher, from *taker) {
+// of it, so that the transaction that settles them leases the next keys. It returns
+// waiters elsewhere that waited for it.
+func (st *stream) reuse(p *plan) (fed []*waiter) {
+	var again []*waiter
+	st.ss.payBack(st, st.leasesOf(p), func(d *dispatcher, from *waiter) {
 		if from == nil {
 			fed = append(fed, st.credit.give(nil, 1)...)
 			return
 		}
 		fed = append(fed, st.credit.refund(from, 1)...)
 		q := st.queues[d.name]
-		if q != nil && d.part < len(q.takers) && (len(again) == 0 || again[len(again)-1] != q.takers[d.part]) {
-			again = append(again, q.takers[d.part])
+		if q != nil && d.part < len(q.waiters) && (len(again) == 0 || again[len(again)-1] != q.waiters[d.part]) {
+			again = append(again, q.waiters[d.part])
 		}
 	})
-	if st.parting() {
+	if st.ending() {
 		return nil
 	}
 	for _, q := range st.all {
-		for i, t := range q.takers {
+		for i, t := range q.waiters {
 			if slices.Contains(again, t) {
 				q.l.all[i].join(t)
 			}
 		}
 	}
-	return slices.DeleteFunc(fed, func(t *taker) bool { return slices.Contains(again, t) })
+	return slices.DeleteFunc(fed, func(t *waiter) bool { return slices.Contains(again, t) })
 }
 
 // leasesOf are the leases that a plan is about, with their keys.
@@ -139,22 +139,22 @@ func (st *stream) leasesOf(p *plan) iter.Seq2[leaseKey, string] {
 	}
 }
 
-// Ended accounts for leases of the stream that ended. Their credit comes back, unless that has been done or the
-// worker counts it.
+// Ended accounts for leases of the stream that ended. Their credit comes back, unless that has
+// been done or the worker counts it.
 func (st *stream) Ended(f freed, hold bool) {
 	st.mu.Lock()
 	st.live -= f.leases
-	idle := st.leaving && st.live <= 0
+	idle := st.draining && st.live <= 0
 	st.mu.Unlock()
 	if idle {
-		st.nudge()
+		st.wakeUp()
 	}
 	if f.unpaid == 0 || hold {
 		return
 	}
 	if f.from == nil {
-		callAll(st.credit.give(nil, f.unpaid))
+		rejoinAll(st.credit.give(nil, f.unpaid))
 	} else {
-		callAll(st.credit.refund(f.from, f.unpaid))
+		rejoinAll(st.credit.refund(f.from, f.unpaid))
 	}
 }

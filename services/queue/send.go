@@ -12,7 +12,7 @@ func (st *stream) push(m any) {
 	st.mu.Lock()
 	st.out.messages = append(st.out.messages, m)
 	st.mu.Unlock()
-	st.nudge()
+	st.wakeUp()
 }
 
 // control queues a control message.
@@ -20,9 +20,9 @@ func (st *stream) control(c *queuev1.Control) {
 	st.push(&queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Control{Control: c}})
 }
 
-func (st *stream) nudge() {
+func (st *stream) wakeUp() {
 	select {
-	case st.wake <- struct{}{}:
+	case st.signal <- struct{}{}:
 	default:
 	}
 }
@@ -34,7 +34,7 @@ func (st *stream) send(ctx context.Context) {
 	for {
 		st.mu.Lock()
 		out, st.out = st.out, out
-		over := st.leaving && st.live <= 0 && out.empty() && !st.ss.shutDown()
+		over := st.draining && st.live <= 0 && out.empty() && !st.ss.shutDown()
 		if !out.empty() {
 			st.sending = time.Now()
 		}
@@ -45,7 +45,7 @@ func (st *stream) send(ctx context.Context) {
 		}
 		if out.empty() {
 			select {
-			case <-st.wake:
+			case <-st.signal:
 				continue
 			case <-ctx.Done():
 				return
@@ -59,14 +59,14 @@ func (st *stream) send(ctx context.Context) {
 		}
 		st.mu.Lock()
 		st.sending = time.Time{}
-		behind := st.out.bytes > maxBehind
+		behind := st.out.bytes > maxUnsent
 		st.mu.Unlock()
 		select {
 		case st.room <- struct{}{}:
 		default:
 		}
-		if out.bytes > maxBehind && !behind {
-			callAll(st.credit.block(false))
+		if out.bytes > maxUnsent && !behind {
+			rejoinAll(st.credit.block(false))
 		}
 		out.reset()
 	}

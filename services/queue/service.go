@@ -121,7 +121,7 @@ func (s *Service) answering(cfg Config, metrics *metrics, history *history, look
 func (s *Service) inUse() map[string]used {
 	out := map[string]used{}
 	for _, l := range s.queues.all() {
-		out[l.name] = used{l.line, len(l.all)}
+		out[l.name] = used{l.metrics, len(l.all)}
 	}
 	return out
 }
@@ -139,7 +139,7 @@ func (s *Service) Run(ctx context.Context) (err error) {
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s.queues.start(running)
 	err = s.rpc.Run(ctx, s.admin.Run, s.upkeep.watchStore, s.queues.keepQueues, s.upkeep.expireQueues,
-		func(ctx context.Context) error { return s.engine.Wakes(ctx, s.queues.woken) })
+		func(ctx context.Context) error { return s.engine.Wakes(ctx, s.queues.wake) })
 	s.queues.stop(stop)
 	return err
 }

@@ -12,13 +12,13 @@ import (
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
-// held is a lease as this server last knew it.
-type held struct {
+// leased is a lease as this server last knew it.
+type leased struct {
 	key      string
 	since    time.Time
 	deadline time.Time  // by this server's clock
 	known    int64      // the same by the store's clock
-	from     *taker     // who leased it
+	from     *waiter    // who leased it
 	stream   workStream // whose credit it uses; nil for a Get's
 	paid     bool       // the credit has been given back
 }
@@ -36,17 +36,17 @@ type session struct {
 	id   string
 	used atomic.Int64 // when it was last heard of, in Unix nanoseconds
 
-	mu      sync.Mutex
-	leases  map[leaseKey]*held // guarded by mu, as is all that follows
-	spare   []*held            // to be used again
-	shut    bool
-	stream  workStream             // the one stream that is in charge
-	makers  map[produceStream]bool // Produce streams
-	gets    map[*taker]*dispatcher // Gets that wait
-	changed chan struct{}          // closed when a lease went, if anybody waits for it
-	waiting int                    // how many do
-	answers []*answer              // the last ones, oldest first
-	batches []batchSum             // the last ones produced, each at its number modulo produceWindow; nil for none
+	mu        sync.Mutex
+	leases    map[leaseKey]*leased // guarded by mu, as is all that follows
+	spare     []*leased            // to be used again
+	shut      bool
+	stream    workStream              // the one stream that is in charge
+	producers map[produceStream]bool  // Produce streams
+	gets      map[*waiter]*dispatcher // Gets that wait
+	changed   chan struct{}           // closed when a lease went, if anybody waits for it
+	waiting   int                     // how many do
+	answers   []*answer               // the last ones, oldest first
+	batches   []batchSum              // the last ones produced, each at its number modulo produceWindow; nil for none
 }
 
 // batchSum is the number of a batch that was produced, and what it asked for.
@@ -87,7 +87,7 @@ func (s *sessions) get(id string) (*session, error) {
 		if len(s.all) >= s.max && !s.forget(time.Now()) {
 			return nil, fmt.Errorf("%w: there are %d in use, and --queue-max-sessions is %d", errSessions, len(s.all), s.max)
 		}
-		ss = &session{id: id, leases: map[leaseKey]*held{}, makers: map[produceStream]bool{}, gets: map[*taker]*dispatcher{}, changed: make(chan struct{})}
+		ss = &session{id: id, leases: map[leaseKey]*leased{}, producers: map[produceStream]bool{}, gets: map[*waiter]*dispatcher{}, changed: make(chan struct{})}
 		s.all[id] = ss
 	}
 	ss.used.Store(time.Now().UnixNano())
@@ -188,7 +188,7 @@ func (s *sessions) expire(now time.Time) {
 // must be held.
 func (s *session) inUse(now time.Time) bool {
 	_, live, _ := s.remaining(now)
-	return s.stream != nil || len(s.makers) > 0 || len(s.gets) > 0 || live > 0
+	return s.stream != nil || len(s.producers) > 0 || len(s.gets) > 0 || live > 0
 }
 
 // shutDown says whether the session was shut down. Nil was not.
@@ -202,20 +202,20 @@ func (s *session) shutDown() bool {
 }
 
 // hold remembers leases.
-func (s *session) hold(d *dispatcher, leases []workqueue.Lease, now int64, from *taker, st workStream) {
+func (s *session) hold(d *dispatcher, leases []workqueue.Lease, now int64, from *waiter, st workStream) {
 	at := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range leases {
 		l := &leases[i]
-		s.put(leaseKey{d, l.Token}, held{
+		s.put(leaseKey{d, l.Token}, leased{
 			key: l.Key, since: at, deadline: at.Add(time.Duration(l.Deadline-now) * time.Microsecond), known: l.Deadline, from: from, stream: st,
 		})
 	}
 }
 
 // put remembers a lease. Mu must be held.
-func (s *session) put(k leaseKey, h held) {
+func (s *session) put(k leaseKey, h leased) {
 	if n := len(s.spare); n > 0 {
 		p := s.spare[n-1]
 		s.spare = s.spare[:n-1]
@@ -226,10 +226,10 @@ func (s *session) put(k leaseKey, h held) {
 	s.leases[k] = &h
 }
 
-// freed is leases that ended, of one taker.
+// freed is leases that ended, of one waiter.
 type freed struct {
 	stream workStream
-	from   *taker
+	from   *waiter
 	leases int
 	unpaid int // their credit has not been given back
 }
@@ -243,7 +243,7 @@ func (s *session) drop(k leaseKey, key string, to []freed) []freed {
 	}
 	delete(s.leases, k)
 	to = tally(to, h)
-	*h = held{}
+	*h = leased{}
 	if len(s.spare) < 1024 {
 		s.spare = append(s.spare, h)
 	}
@@ -254,7 +254,7 @@ func (s *session) drop(k leaseKey, key string, to []freed) []freed {
 	return to
 }
 
-func tally(to []freed, h *held) []freed {
+func tally(to []freed, h *leased) []freed {
 	if h.stream == nil {
 		return to
 	}
@@ -274,7 +274,7 @@ func tally(to []freed, h *held) []freed {
 func (s *session) touch() { s.used.Store(time.Now().UnixNano()) }
 
 // find is a lease as it is known, else nil. Mu must be held.
-func (s *session) find(d *dispatcher, r *queuev1.LeaseRef) *held {
+func (s *session) find(d *dispatcher, r *queuev1.LeaseRef) *leased {
 	if h := s.leases[leaseKey{d, r.GetToken()}]; h != nil && h.key == r.GetKey() {
 		return h
 	}

@@ -69,7 +69,7 @@ func TestSessionsInUseAreNotForgottenForOthers(t *testing.T) {
 			}
 		}
 		s.all["shut"].shut = true
-		s.all["leasing"].leases[leaseKey{token: 1}] = &held{deadline: time.Now().Add(time.Hour)}
+		s.all["leasing"].leases[leaseKey{token: 1}] = &leased{deadline: time.Now().Add(time.Hour)}
 		if err := get("first"); err != nil { // it is heard of again
 			t.Fatal(err)
 		}
@@ -87,7 +87,7 @@ func TestSessionsInUseAreNotForgottenForOthers(t *testing.T) {
 			}
 		}
 		for _, ss := range s.all {
-			ss.leases[leaseKey{token: 1}] = &held{deadline: time.Now().Add(10 * time.Minute)}
+			ss.leases[leaseKey{token: 1}] = &leased{deadline: time.Now().Add(10 * time.Minute)}
 		}
 		if err := rpc.Status(get("fifth"), rules); rpc.Code(err) != codes.ResourceExhausted || rpc.Reason(err) != "TOO_MANY_SESSIONS" {
 			t.Errorf("a session while all others are in use: %v", err)

@@ -61,7 +61,7 @@ func (s *sessionServer) Settle(ctx context.Context, r *queuev1.SettleRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	whose, err := s.leases.mine(ctx, ss, len(plan.ops), plan.lease, patience(r.GetPartial()))
+	whose, err := s.leases.verify(ctx, ss, len(plan.ops), plan.lease, storeTimeout(r.GetPartial()))
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +70,7 @@ func (s *sessionServer) Settle(ctx context.Context, r *queuev1.SettleRequest) (*
 		err     error
 	}
 	answers := make(chan outcome, 2) // the second is of what was late: nobody waits for it
-	s.leases.settle(ctx, ss, r.GetRequestId(), plan, whose, !r.GetPartial(), patience(r.GetPartial()), func(out *settled) {
+	s.leases.settle(ctx, ss, r.GetRequestId(), plan, whose, !r.GetPartial(), storeTimeout(r.GetPartial()), func(out *settled) {
 		ended(out.freed, false)
 		answers <- outcome{out.each(), out.err}
 	})
@@ -97,12 +97,12 @@ func (s *sessionServer) Extend(ctx context.Context, r *queuev1.ExtendRequest) (*
 		return nil, err
 	}
 	refs := ss.orAll(r.GetLeases())
-	whose, err := s.leases.mine(ctx, ss, len(refs), refAt(refs), patience(r.GetPartial()))
+	whose, err := s.leases.verify(ctx, ss, len(refs), refAt(refs), storeTimeout(r.GetPartial()))
 	if err != nil {
 		return nil, err
 	}
 	done := make(chan extension, 1)
-	s.leases.extend(ctx, ss, refs, whose, 0, !r.GetPartial(), patience(r.GetPartial()), func(e extension) {
+	s.leases.extend(ctx, ss, refs, whose, 0, !r.GetPartial(), storeTimeout(r.GetPartial()), func(e extension) {
 		ended(e.freed, false)
 		done <- e
 	})

@@ -76,7 +76,7 @@ func (r *row) code(partial bool) queuev1.SettleStatus {
 	return settleStatus(r.status)
 }
 
-// settling is a settlement request under way: one turn of each partition that
+// settling is a settlement request under way: one transaction of each partition that
 // it concerns.
 type settling struct {
 	ss    *session
@@ -84,12 +84,12 @@ type settling struct {
 	whole bool // what is not reached is an error of the whole request
 	done  func(*settled)
 
-	mu    sync.Mutex
-	out   settled // guarded by mu, as is all that follows
-	left  int
-	some  bool // were applied
-	timer *time.Timer
-	told  []bool // by row: it was answered early
+	mu       sync.Mutex
+	out      settled // guarded by mu, as is all that follows
+	left     int
+	some     bool // were applied
+	timer    *time.Timer
+	answered []bool // by row: it was answered early
 }
 
 // portion is what a request says of one partition.
@@ -103,7 +103,7 @@ type portion struct {
 // early and that is set, also with what there is by then. A repeated request gets the
 // first answer. Unless it is to be done as a whole, what is not reached is told
 // by its rows, and so are leases of which nobody can tell whose they are.
-func (s *leases) settle(ctx context.Context, ss *session, id uint64, p *plan, whose unsure, whole bool, early time.Duration, done func(*settled)) {
+func (s *leases) settle(ctx context.Context, ss *session, id uint64, p *plan, whose unresolved, whole bool, early time.Duration, done func(*settled)) {
 	sum := uint64(0)
 	if id != 0 {
 		sum = p.sum()
@@ -150,7 +150,7 @@ func (s *leases) settle(ctx context.Context, ss *session, id uint64, p *plan, wh
 			w.refused(pt, err)
 		default:
 			for _, sh := range p.split(pt, l) {
-				if sh = w.sure(sh, whose); sh.at == nil || len(sh.at) > 0 {
+				if sh = w.resolved(sh, whose); sh.at == nil || len(sh.at) > 0 {
 					shares = append(shares, sh)
 				}
 			}
@@ -170,7 +170,7 @@ func (s *leases) settle(ctx context.Context, ss *session, id uint64, p *plan, wh
 		}
 	}
 	if early > 0 {
-		w.timer = time.AfterFunc(early, w.tell)
+		w.timer = time.AfterFunc(early, w.answerEarly)
 	}
 	for _, sh := range shares {
 		ops := p.ops
@@ -222,8 +222,8 @@ func (w *settling) count(sh *portion) int {
 	return len(sh.at)
 }
 
-// sure is a share without what is not to be done.
-func (w *settling) sure(sh portion, whose unsure) portion {
+// resolved is a share without what is not to be done.
+func (w *settling) resolved(sh portion, whose unresolved) portion {
 	if len(whose) == 0 {
 		return sh
 	}
@@ -266,7 +266,7 @@ func (w *settling) part(sh *portion, c *call) {
 			r, op := &c.replies[i], &c.ops[i]
 			w.out.rows[sh.place(i)] = row{status: r.Status, requeues: r.Requeues, readyAt: r.ReadyAt}
 			w.out.freed = w.ss.drop(leaseKey{sh.d, op.Token}, op.Key, w.out.freed)
-			sh.d.line.settled(r.Status, c.now, op.Token)
+			sh.d.metrics.settled(r.Status, c.now, op.Token)
 		}
 		w.ss.mu.Unlock()
 		w.ss.touch()
@@ -277,16 +277,16 @@ func (w *settling) part(sh *portion, c *call) {
 	}
 }
 
-// tell answers what is known when other partitions are late, once.
-func (w *settling) tell() {
+// answerEarly answers what is known when other partitions are late, once.
+func (w *settling) answerEarly() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.left == 0 {
 		return
 	}
-	w.told = make([]bool, len(w.out.rows))
+	w.answered = make([]bool, len(w.out.rows))
 	for i := range w.out.rows {
-		w.told[i] = !w.out.rows[i].waits
+		w.answered[i] = !w.out.rows[i].waits
 	}
 	w.done(&settled{plan: w.out.plan, rows: w.out.rows, more: true, freed: w.out.freed})
 	w.out.freed = nil
@@ -309,9 +309,9 @@ func (w *settling) finish() {
 		err = nil // what was answered is kept for a repeat
 	}
 	w.ss.end(w.a, w.out.rows, err)
-	if w.told != nil {
+	if w.answered != nil {
 		w.out.rows = slices.Clone(w.out.rows)
-		for i, told := range w.told {
+		for i, told := range w.answered {
 			w.out.rows[i].waits = told
 		}
 	}

@@ -33,7 +33,7 @@ func newCondition(log *slog.Logger, gauge *prometheus.GaugeVec) *condition {
 var errNotReached = fmt.Errorf("%w: not reached yet", engine.ErrUnavailable)
 
 // refusedFor is how long a store must have refused nothing before it counts as one
-// that takes adds: at its limit it does both in turn.
+// that takes adds: at its limit it alternates between both.
 const refusedFor = 10 * time.Second
 
 // limited says that the store refuses adds, and does everything else.
@@ -56,7 +56,7 @@ func (c *condition) checked(err error) error {
 	defer c.mu.Unlock()
 	was, whole := c.err, c.part == nil
 	c.err, c.part = err, part
-	c.tell()
+	c.setGauges()
 	switch {
 	case part != nil && whole:
 		c.log.Warn("part of the store cannot be reached; the rest serves", telemetry.Err(part))
@@ -81,7 +81,7 @@ func (c *condition) refused(err error) {
 		c.log.Warn("store refuses adds; what it holds is worked off", telemetry.Err(err))
 	}
 	c.limit = err
-	c.tell()
+	c.setGauges()
 }
 
 // accepts takes in that the store was found without a limit.
@@ -93,18 +93,18 @@ func (c *condition) accepts(now time.Time) {
 	}
 	c.limit = nil
 	c.log.Info("store takes adds again")
-	c.tell()
+	c.setGauges()
 }
 
-// apart says that part of the store is not reached.
-func (c *condition) apart() bool {
+// partial says that part of the store is not reached.
+func (c *condition) partial() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.part != nil
 }
 
-// tell sets the metric. Mu must be held.
-func (c *condition) tell() {
+// setGauges sets the metric. Mu must be held.
+func (c *condition) setGauges() {
 	for reason, is := range map[string]error{"full": engine.ErrFull, "evicts": engine.ErrEviction} {
 		c.gauge.WithLabelValues(reason).Set(float64(btoi(errors.Is(c.limit, is))))
 	}

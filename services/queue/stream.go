@@ -34,35 +34,35 @@ type stream struct {
 	refused []*queuev1.RefusedQueue // of hello
 	leases  time.Duration           // the longest that is asked for
 	credit  credit
-	queues  map[string]*station
-	all     []*station
+	queues  map[string]*subscription
+	all     []*subscription
 
-	mu        sync.Mutex
-	out       outbox        // guarded by mu, as is all that follows
-	finished  int           // takers that will get nothing more
-	live      int           // leases assigned and not settled
-	holds     bool          // the worker counts its credit itself
-	leaving   bool          // no more keys: goodbye, shutdown or server stop
-	closed    error         // why the stream ends
-	extending int           // extensions under way
-	sending   time.Time     // since when a message is on its way; zero for none
-	wake      chan struct{} // of the sender
-	room      chan struct{} // of the receiver
-	done      chan struct{} // closed when the stream ends
+	mu           sync.Mutex
+	out          outbox        // guarded by mu, as is all that follows
+	finished     int           // waiters that will get nothing more
+	live         int           // leases assigned and not settled
+	countsCredit bool          // the worker counts its credit itself
+	draining     bool          // no more keys: goodbye, shutdown or server stop
+	closed       error         // why the stream ends
+	extending    int           // extensions under way
+	sending      time.Time     // since when a message is on its way; zero for none
+	signal       chan struct{} // of the sender
+	room         chan struct{} // of the receiver
+	done         chan struct{} // closed when the stream ends
 }
 
-// station is a stream in line for one queue, in each of its partitions.
-type station struct {
-	l      *lines
-	takers []*taker
-	purse  purse
-	unbind func() bool // from the queue's end
+// subscription is a stream in line for one queue, in each of its partitions.
+type subscription struct {
+	l       *lines
+	waiters []*waiter
+	credit  queueCredit
+	unbind  func() bool // from the queue's end
 }
 
-func (st *stream) takers() int {
+func (st *stream) waiterCount() int {
 	n := 0
 	for _, q := range st.all {
-		n += len(q.takers)
+		n += len(q.waiters)
 	}
 	return n
 }
@@ -94,7 +94,7 @@ func (s *workServer) Work(grpc queuev1.QueueService_WorkServer) error {
 	case <-sent:
 	case <-time.After(time.Second): // it is stuck in Send, which ends with this call
 	}
-	st.part(context.WithoutCancel(grpc.Context()))
+	st.disconnect(context.WithoutCancel(grpc.Context()))
 	if errors.Is(err, io.EOF) || errors.Is(err, errOver) {
 		return nil
 	}
@@ -124,13 +124,13 @@ func (s *workServer) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello
 		return nil, err
 	}
 	resume := distinct(h.GetResume())
-	whose, err := s.leases.mine(ctx, ss, len(resume), refAt(resume), partWait)
+	whose, err := s.leases.verify(ctx, ss, len(resume), refAt(resume), partitionTimeout)
 	if err != nil {
 		return nil, err
 	}
 	st := &stream{
-		s: s, ss: ss, grpc: grpc, compact: h.GetCompact(), partial: h.GetPartial(), queues: map[string]*station{},
-		wake: make(chan struct{}, 1), room: make(chan struct{}, 1), done: make(chan struct{}),
+		s: s, ss: ss, grpc: grpc, compact: h.GetCompact(), partial: h.GetPartial(), queues: map[string]*subscription{},
+		signal: make(chan struct{}, 1), room: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	inForce := time.Duration(0)
 	var refusal error
@@ -146,7 +146,7 @@ func (s *workServer) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello
 		if st.queues[name] != nil {
 			continue
 		}
-		q := st.station(l, leaseFor)
+		q := st.subscribe(l, leaseFor)
 		st.queues[name], st.all = q, append(st.all, q)
 		cfg := l.of.Config()
 		lasts := time.Duration(cfg.Capped(leaseFor)) * time.Microsecond
@@ -164,14 +164,14 @@ func (s *workServer) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello
 	for _, q := range st.all {
 		s.queues.keep(q.l)
 		q.unbind = context.AfterFunc(q.l.ctx, func() {
-			if err := q.l.gone(); errors.Is(err, engine.ErrNoQueue) {
+			if err := q.l.ended(); errors.Is(err, engine.ErrNoQueue) {
 				st.Close(err)
 			}
 		})
 	}
 	resumed, err := st.resume(ctx, resume, whose, leaseFor)
 	if err != nil {
-		st.part(context.WithoutCancel(ctx))
+		st.disconnect(context.WithoutCancel(ctx))
 		return nil, err
 	}
 	st.push(&queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Welcome{Welcome: &queuev1.Welcome{
@@ -182,7 +182,7 @@ func (s *workServer) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello
 		if q.l.paused.Load() {
 			st.control(&queuev1.Control{Action: queuev1.Action_ACTION_PAUSE, Reason: "the queue is paused", Queue: q.l.name})
 		}
-		for i, t := range q.takers {
+		for i, t := range q.waiters {
 			if ss.enter(t, q.l.all[i]) {
 				q.l.all[i].finalize(t)
 			}
@@ -207,28 +207,28 @@ func (st *stream) refuse(name string, err error) bool {
 	return true
 }
 
-// station makes the takers of one queue.
-func (st *stream) station(l *lines, leaseFor int64) *station {
-	q := &station{l: l}
+// subscribe makes the waiters of one queue.
+func (st *stream) subscribe(l *lines, leaseFor int64) *subscription {
+	q := &subscription{l: l}
 	for _, d := range l.all {
-		t := &taker{holder: st.ss.id, leaseFor: leaseFor, credit: &st.credit, purse: &q.purse}
-		t.again = func() {
-			if !st.parting() {
+		t := &waiter{holder: st.ss.id, leaseFor: leaseFor, credit: &st.credit, own: &q.credit}
+		t.rejoin = func() {
+			if !st.ending() {
 				d.offer(t)
 			}
 		}
 		t.deliver = func(d *dispatcher, leases []workqueue.Lease, now int64) bool { return st.deliver(t, d, leases, now) }
 		t.finish = st.finish
-		q.takers = append(q.takers, t)
+		q.waiters = append(q.waiters, t)
 	}
 	return q
 }
 
 // deliver queues leases for the sender.
-func (st *stream) deliver(t *taker, d *dispatcher, leases []workqueue.Lease, now int64) bool {
+func (st *stream) deliver(t *waiter, d *dispatcher, leases []workqueue.Lease, now int64) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if st.closed != nil || st.leaving {
+	if st.closed != nil || st.draining {
 		return false
 	}
 	st.ss.hold(d, leases, now, t, st)
@@ -239,7 +239,7 @@ func (st *stream) deliver(t *taker, d *dispatcher, leases []workqueue.Lease, now
 			st.out.lease(lease(d.name, &leases[i], now, leases[i].Deadline+d.ahead))
 		}
 	}
-	if st.out.bytes > maxBehind {
+	if st.out.bytes > maxUnsent {
 		st.credit.block(true)
 	}
 	st.live += len(leases)
@@ -247,31 +247,31 @@ func (st *stream) deliver(t *taker, d *dispatcher, leases []workqueue.Lease, now
 	return true
 }
 
-// finish notes that a taker will get nothing more.
+// finish notes that a waiter will get nothing more.
 func (st *stream) finish(err error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.finished++
-	if st.finished < st.takers() || st.leaving || err != nil {
+	if st.finished < st.waiterCount() || st.draining || err != nil {
 		return
 	}
-	st.leaving = true
+	st.draining = true
 	st.out.control(&queuev1.Control{Action: queuev1.Action_ACTION_SHUT_DOWN, Reason: "the session was shut down"})
-	st.nudge()
+	st.wakeUp()
 }
 
-// leave takes no more keys; the stream ends when all are settled.
-func (st *stream) leave() {
+// drain takes no more keys; the stream ends when all are settled.
+func (st *stream) drain() {
 	st.mu.Lock()
-	st.leaving = true
+	st.draining = true
 	st.mu.Unlock()
 	st.withdraw()
-	st.nudge()
+	st.wakeUp()
 }
 
 func (st *stream) withdraw() {
 	for _, q := range st.all {
-		for i, t := range q.takers {
+		for i, t := range q.waiters {
 			q.l.all[i].withdraw(t)
 		}
 	}
@@ -293,15 +293,15 @@ func (st *stream) reason() error {
 	return st.closed
 }
 
-// part takes the stream out of its lines and shortens its leases, unless
+// disconnect takes the stream out of its lines and shortens its leases, unless
 // another stream of the session took over.
-func (st *stream) part(ctx context.Context) {
+func (st *stream) disconnect(ctx context.Context) {
 	st.Close(errOver)
 	st.withdraw()
 	for _, q := range st.all {
 		q.unbind()
 		q.l.release()
-		for _, t := range q.takers {
+		for _, t := range q.waiters {
 			st.ss.leave(t)
 		}
 	}

@@ -50,18 +50,19 @@ func (s *session) handOver(st workStream) bool {
 func (s *session) addProducer(p produceStream) (shut bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.makers[p] = true
+	s.producers[p] = true
 	return s.shut
 }
 
 func (s *session) removeProducer(p produceStream) {
 	s.mu.Lock()
-	delete(s.makers, p)
+	delete(s.producers, p)
 	s.mu.Unlock()
 	s.touch()
 }
 
-// unknownTo lists the leases of streams that are the session's for certain, but for those a worker knows of.
+// unknownTo lists the leases of streams that are the session's for certain, but for those a
+// worker knows of.
 func (s *session) unknownTo(known map[leaseName]bool) (unknown []*queuev1.LeaseRef) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,22 +74,22 @@ func (s *session) unknownTo(known map[leaseName]bool) (unknown []*queuev1.LeaseR
 	return unknown
 }
 
-// adopt makes a lease a stream's. The deadlines, by this server's clock and by the store's, count where
-// this server knows no other.
-func (s *session) adopt(d *dispatcher, r *queuev1.LeaseRef, st workStream, from *taker, until time.Time, deadline int64) {
+// adopt makes a lease a stream's. The deadlines, by this server's clock and by the store's,
+// count where this server knows no other.
+func (s *session) adopt(d *dispatcher, r *queuev1.LeaseRef, st workStream, from *waiter, until time.Time, deadline int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := s.find(d, r)
 	if h == nil {
-		s.put(leaseKey{d, r.GetToken()}, held{key: r.GetKey(), since: time.Now(), deadline: until, known: deadline})
+		s.put(leaseKey{d, r.GetToken()}, leased{key: r.GetKey(), since: time.Now(), deadline: until, known: deadline})
 		h = s.find(d, r)
 	}
 	h.stream, h.from, h.paid = st, from, false
 }
 
-// payBack notes that the credit of a stream's leases comes back, and calls paid for each of which it had not:
-// with its partition and with who leased it, nil when that is not known.
-func (s *session) payBack(st workStream, leases iter.Seq2[leaseKey, string], paid func(d *dispatcher, from *taker)) {
+// payBack notes that the credit of a stream's leases comes back, and calls paid for each of
+// which it had not: with its partition and with who leased it, nil when that is not known.
+func (s *session) payBack(st workStream, leases iter.Seq2[leaseKey, string], paid func(d *dispatcher, from *waiter)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for k, key := range leases {
@@ -101,8 +102,8 @@ func (s *session) payBack(st workStream, leases iter.Seq2[leaseKey, string], pai
 	}
 }
 
-// expired takes away the leases of a stream that ended before a time, unless keep is set. It also returns when
-// the next one does, or next if that is sooner.
+// expired takes away the leases of a stream that ended before a time, unless keep is set. It
+// also returns when the next one does, or next if that is sooner.
 func (s *session) expired(st workStream, before time.Time, keep bool, next time.Time) (lost []*queuev1.LeaseRef, gone []freed, until time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,8 +130,8 @@ func (s *session) forget(d *dispatcher, key string, token uint64) {
 	s.drop(leaseKey{d, token}, key, nil)
 }
 
-// ended accounts for leases that ended, each with the stream it came from. Their credit comes back unless that
-// has been done or the worker counts it.
+// ended accounts for leases that ended, each with the stream it came from. Their credit comes
+// back unless that has been done or the worker counts it.
 func ended(all []freed, hold bool) {
 	for _, f := range all {
 		f.stream.Ended(f, hold)

@@ -13,51 +13,51 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
 
-// batch is one turn in the making.
+// batch is one transaction in the making.
 type batch struct {
-	turn   workqueue.Turn
-	calls  []*call
-	takers []*taker // one per Take, repeats possible
-	gone   []*taker
-	fold   fold
-	who    []author
-	next   time.Duration // until tokens for the dispatch limiter are there; zero for none awaited
+	turn     workqueue.Turn
+	calls    []*call
+	waiters  []*waiter // one per Take, repeats possible
+	finished []*waiter
+	fold     fold
+	who      []author
+	next     time.Duration // until tokens for the dispatch limiter are there; zero for none awaited
 
-	funded bool // its tokens are the first partition's
+	fundedByFirst bool // its tokens are the first partition's
 
 	// Guarded by the dispatcher's mu.
-	over bool // the turn is done
-	lent bool // it takes long, and its takers' credit is of use elsewhere meanwhile
+	over bool // the transaction is done
+	lent bool // it takes long, and its waiters' credit is of use elsewhere meanwhile
 }
 
-// authors are those who asked for the operations of the turn.
+// authors are those who asked for the operations of the transaction.
 func (b *batch) authors() []author {
 	b.who = b.who[:0]
 	for _, c := range b.calls {
-		b.who = append(b.who, author{session: c.by, first: c.first, count: c.went()})
+		b.who = append(b.who, author{session: c.by, first: c.first, count: c.ownOps()})
 	}
 	return b.who
 }
 
 const (
-	// share is how many leases one taker is offered before it is the next one's turn.
+	// share is how many leases one waiter is offered before the next one is served.
 	share = 16
 	// spare is how many leases are asked for beyond what is known to be ready.
 	spare = 32
 )
 
-// collect takes what goes into the next turn.
+// collect takes what goes into the next transaction.
 func (d *dispatcher) collect(b *batch) {
 	clear(b.turn.Ops)
 	clear(b.calls)
-	clear(b.takers)
-	b.turn.Ops, b.turn.Takes, b.calls, b.takers, b.gone = b.turn.Ops[:0], b.turn.Takes[:0], b.calls[:0], b.takers[:0], b.gone[:0]
+	clear(b.waiters)
+	b.turn.Ops, b.turn.Takes, b.calls, b.waiters, b.finished = b.turn.Ops[:0], b.turn.Takes[:0], b.calls[:0], b.waiters[:0], b.finished[:0]
 	limit := d.queues.MaxTurn
 
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	b.over, b.lent = false, false
-	d.look = false
+	d.requested = false
 	n := b.fold.take(&b.turn, d.pending, limit)
 	b.calls = append(b.calls, d.pending[:n]...)
 	for _, c := range b.calls {
@@ -71,49 +71,49 @@ func (d *dispatcher) collect(b *batch) {
 	}
 	for more := true; more && left > 0; {
 		more = false
-		for _, t := range d.takers {
+		for _, t := range d.waiters {
 			if left == 0 {
 				break
 			}
 			most := min(share, left)
-			if t.single || len(d.takers) == 1 {
+			if t.single || len(d.waiters) == 1 {
 				most = left
 			}
-			if t.single && t.inTurn {
+			if t.single && t.inTransaction {
 				continue
 			}
 			n := t.credit.reserve(t, most)
 			if n == 0 {
 				continue
 			}
-			t.inTurn, more = true, true
-			t.asked += n
+			t.inTransaction, more = true, true
+			t.reserved += n
 			left -= n
 			b.turn.Takes = append(b.turn.Takes, workqueue.Take{Holder: t.holder, Max: n, For: t.leaseFor})
-			b.takers = append(b.takers, t)
+			b.waiters = append(b.waiters, t)
 		}
 	}
 }
 
-// lend gives the credit of a turn's takers back while the turn takes long, so that
-// a partition that does not answer keeps no other from handing out keys. The
-// function it returns must be called when the turn is over.
-func (d *dispatcher) lend(b *batch) (over func()) {
+// lendCredit gives the credit of a transaction's waiters back while the transaction takes long,
+// so that a partition that does not answer keeps no other from handing out keys. The function
+// it returns must be called when the transaction is over.
+func (d *dispatcher) lendCredit(b *batch) (over func()) {
 	d.mu.Lock()
 	d.began = time.Now()
 	d.mu.Unlock()
-	timer := time.AfterFunc(partWait, func() {
-		var fed []*taker
+	timer := time.AfterFunc(partitionTimeout, func() {
+		var fed []*waiter
 		d.mu.Lock()
 		if !b.over {
 			b.lent = true
-			for _, t := range b.takers {
-				fed = append(fed, t.credit.refund(t, t.asked)...)
-				t.asked = 0
+			for _, t := range b.waiters {
+				fed = append(fed, t.credit.refund(t, t.reserved)...)
+				t.reserved = 0
 			}
 		}
 		d.mu.Unlock()
-		callAll(fed)
+		rejoinAll(fed)
 	})
 	return func() {
 		timer.Stop()
@@ -123,9 +123,9 @@ func (d *dispatcher) lend(b *batch) (over func()) {
 	}
 }
 
-// afford is how many of the leases of a turn whose credit was lent its taker can
+// admit is how many of the leases of a transaction whose credit was lent its waiter can
 // take now.
-func (d *dispatcher) afford(b *batch, t *taker, leases int) int {
+func (d *dispatcher) admit(b *batch, t *waiter, leases int) int {
 	if !b.lent {
 		return leases
 	}
@@ -137,17 +137,17 @@ func (d *dispatcher) afford(b *batch, t *taker, leases int) int {
 		if more == 0 {
 			break
 		}
-		t.asked, n = t.asked+more, n+more
+		t.reserved, n = t.reserved+more, n+more
 	}
 	return n
 }
 
-// turn has one turn done. A queue whose data was lost is made again, one that
+// transact has one transaction done. A queue whose data was lost is made again, one that
 // was deleted is not. When the
 // store is full or evicts keys, what would make it grow is refused and the rest
 // is done.
-func (d *dispatcher) turn(ctx context.Context, b *batch) (*workqueue.Result, error) {
-	if err := d.fund(ctx, b); err != nil {
+func (d *dispatcher) transact(ctx context.Context, b *batch) (*workqueue.Result, error) {
+	if err := d.fundTokens(ctx, b); err != nil {
 		return nil, err
 	}
 	r, err := d.q.Turn(ctx, &b.turn)
@@ -188,7 +188,7 @@ func (d *dispatcher) turn(ctx context.Context, b *batch) (*workqueue.Result, err
 		b.calls = kept
 		r, err = d.q.Turn(ctx, &b.turn)
 	}
-	d.spend(b, r, err)
+	d.returnTokens(b, r, err)
 	return r, err
 }
 

@@ -66,7 +66,7 @@ func (s *upkeep) watchStore(ctx context.Context) error {
 		err = s.condition.checked(err)
 		s.SetServing(err == nil)
 		wait = every
-		if err == nil && !s.condition.apart() { // else queues are configured later
+		if err == nil && !s.condition.partial() { // else queues are configured later
 			first = false
 		} else if err != nil && first {
 			wait = 250 * time.Millisecond
@@ -84,19 +84,19 @@ func (s *upkeep) watchStore(ctx context.Context) error {
 
 // starter is a partition of a store that hands nothing out for a time after a
 // restart of its own. Start begins that time, unless it has begun; it may be
-// called beside turns.
+// called beside transactions.
 type starter interface {
 	Start(ctx context.Context) error
 }
 
 // beginRun has every queue begin the store's present run: after a restart the
 // time in which nothing is handed out should not begin with the first use. Those
-// in use here have a turn; for the others nothing is left running.
+// in use here have a transaction; for the others nothing is left running.
 func (s *upkeep) beginRun(ctx context.Context) error {
 	names, err := s.Engine.Names(ctx)
 	for _, name := range names {
 		if l, ok := s.InUse.known(name); ok {
-			l.lookNow()
+			l.request()
 			continue
 		}
 		q, failed := s.Engine.Open(ctx, name)

@@ -27,7 +27,7 @@ func (st *stream) served(ctx context.Context) string {
 // watch keeps an eye on the stream until it ends: leases that run out, a server
 // that stops, a connection that grows old.
 func (st *stream) watch(ctx context.Context) {
-	move := newMover(ctx, st.s.aging)
+	move := newAgingTimer(ctx, st.s.aging)
 	defer move.stop()
 	expiry := time.NewTimer(st.leases)
 	defer expiry.Stop()
@@ -58,7 +58,7 @@ func (st *stream) watch(ctx context.Context) {
 		case <-stopping:
 			stopping = nil
 			st.control(&queuev1.Control{Action: queuev1.Action_ACTION_RECONNECT, Reason: "the server is stopping"})
-			st.leave()
+			st.drain()
 			timer := time.NewTimer(st.s.stopGrace)
 			defer timer.Stop()
 			over = timer.C
@@ -73,7 +73,7 @@ func (st *stream) watch(ctx context.Context) {
 // stream ends sooner: those to come last for at least the shortest time asked.
 func (st *stream) expire(now time.Time) time.Duration {
 	st.mu.Lock()
-	extending, holds := st.extending > 0, st.holds
+	extending, holds := st.extending > 0, st.countsCredit
 	stuck := !st.sending.IsZero() && now.Sub(st.sending) > maxStuck
 	st.mu.Unlock()
 	if stuck {
@@ -108,5 +108,5 @@ func (st *stream) Paused(queue string) {
 func (st *stream) CountsItself() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	return st.holds
+	return st.countsCredit
 }

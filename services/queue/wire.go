@@ -35,7 +35,8 @@ func wireOptions() []grpc.ServerOption {
 	}
 }
 
-// requestBytes bounds the requests of the unary methods that carry at most a list of keys, by full name.
+// requestBytes bounds the requests of the unary methods that carry at most a list of keys, by
+// full name.
 func requestBytes() map[string]int {
 	bounds := map[string]int{}
 	for _, m := range queuev1.QueueService_ServiceDesc.Methods {
