@@ -83,15 +83,15 @@ func (s *produceServer) add(ctx context.Context, c *checks, a adds) ([]*queuev1.
 	if err := c.err(); err != nil {
 		return nil, err
 	}
-	session := owned(ctx, a.session)
-	if s.sessions.find(session).shutDown() { // dropped, and told so
+	as := owned(ctx, a.session)
+	if s.sessions.find(as).shutDown() { // dropped, and told so
 		results := make([]*queuev1.AddResult, len(ops))
 		for i := range results {
 			results[i] = &queuev1.AddResult{Status: queuev1.AddStatus_ADD_STATUS_SHUT_DOWN}
 		}
 		return results, nil
 	}
-	done, err := s.queues.doAs(ctx, a.queue, session, ops...)
+	done, err := s.queues.doAs(ctx, a.queue, as, ops...)
 	if err != nil {
 		return nil, err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"math/rand/v2"
 	"strconv"
-	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -139,24 +138,4 @@ func entries(ids []string, done *call) []*queuev1.BackoffEntry {
 		out[i] = &queuev1.BackoffEntry{Id: id, Backoff: span(e.Delay), LastUpdate: stamp(e.Updated)}
 	}
 	return out
-}
-
-// lastEvent is the latest time an event may have: what every engine's numbers
-// can hold to the microsecond.
-var lastEvent = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
-
-// event reads a time in microseconds since 1970; zero when it is left out.
-func (c *checks) event(field string, t *timestamppb.Timestamp, required bool) int64 {
-	switch {
-	case t == nil && required:
-		c.add(field, "missing")
-	case t == nil:
-	case t.CheckValid() != nil:
-		c.add(field, "not a time")
-	case t.AsTime().UnixMicro() <= 0 || t.AsTime().After(lastEvent):
-		c.add(field, "%v is not between 1970 and 2200", t.AsTime())
-	default:
-		return t.AsTime().UnixMicro()
-	}
-	return 0
 }

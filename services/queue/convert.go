@@ -144,10 +144,3 @@ func counts(c workqueue.Counts) *queuev1.Counts {
 		Ready: int64(c.Ready), Delayed: int64(c.Delayed), Processing: int64(c.Processing), Dirty: int64(c.Dirty), Dead: int64(c.Dead),
 	}
 }
-
-func btoi(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
-}

@@ -48,3 +48,10 @@ func (d *digest) op(op *workqueue.Op) {
 		d.text(m.Reason)
 	}
 }
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -19,6 +19,8 @@ type fold struct {
 	prev  []int32 // per operation: the add before it that carries a trace of the same key, −1 for none
 }
 
+var foldSeed = maphash.MakeSeed()
+
 // slot is the last operation of a transaction on one key.
 type slot struct {
 	gen    uint32
@@ -100,7 +102,7 @@ func (f *fold) strange(t *workqueue.Turn, ops []workqueue.Op) int {
 // find is the slot of a key: its own, or the free one where it belongs.
 func (f *fold) find(t *workqueue.Turn, key string) *slot {
 	mask := uint64(len(f.slots) - 1)
-	for h := maphash.String(seed, key); ; h++ {
+	for h := maphash.String(foldSeed, key); ; h++ {
 		s := &f.slots[h&mask]
 		if s.gen != f.gen || t.Ops[s.op].Key == key {
 			return s
@@ -267,4 +269,12 @@ func (c *call) ownOps() int {
 		}
 	}
 	return n
+}
+
+// failure is why operation i was not done, nil when it was.
+func (c *call) failure(i int) error {
+	if c.failed != nil {
+		return c.failed[i]
+	}
+	return c.err
 }

@@ -10,9 +10,6 @@ import (
 const (
 	// maxAssign is how many leases one Assign message holds.
 	maxAssign = 500
-	// maxAssignBytes is about what their keys, states, barriers and expectations
-	// may take, well below the 4 MiB that stock clients accept.
-	maxAssignBytes = 1 << 20
 	// maxUnsent is how many bytes of leases may wait for a worker that does not
 	// read, before it gets no more.
 	maxUnsent = 4 << 20

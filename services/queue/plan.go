@@ -3,7 +3,6 @@ package queue
 import (
 	"slices"
 	"strconv"
-	"unicode/utf8"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
@@ -81,34 +80,6 @@ func (p *plan) sum() uint64 {
 		d.op(&p.ops[i])
 	}
 	return uint64(d)
-}
-
-func (c *checks) settlement(at string, st *queuev1.Settlement) workqueue.Op {
-	c.queue(at+".queue", st.GetQueue())
-	c.key(at+".key", st.GetKey())
-	c.token(at+".token", st.GetToken())
-	outcome, known := outcomes[st.GetOutcome()]
-	if !known {
-		c.add(at+".outcome", "%v is not allowed", st.GetOutcome())
-	}
-	op := workqueue.Op{
-		Kind: workqueue.OpSettle, Key: st.GetKey(), Token: st.GetToken(), Outcome: outcome,
-		Delay: wholeMicros(c.duration(at+".delay", st.GetDelay(), workqueue.MaxDelay)),
-	}
-	if st.GetDelay() != nil && op.Delay != 0 && outcome != workqueue.After && outcome != workqueue.Release {
-		c.add(at+".delay", "only with OUTCOME_RETRY_AFTER and OUTCOME_RELEASE")
-	}
-	if st.Priority != nil {
-		op.Relevel, op.Level = true, c.level(at+".priority", st.GetPriority().GetValue())
-	}
-	if r := st.GetReason(); len(r) > workqueue.MaxReasonLen || !utf8.ValidString(r) {
-		c.add(at+".reason", "%d bytes, at most %d of UTF-8", len(r), workqueue.MaxReasonLen)
-	}
-	read, wrote := c.barrier(at+".read_at", st.GetReadAt()), c.barrier(at+".wrote", st.GetWrote())
-	if st.GetReason() != "" || len(read) > 0 || len(wrote) > 0 {
-		op.More = &workqueue.More{Reason: st.GetReason(), Barrier: read, Wrote: wrote}
-	}
-	return op
 }
 
 // lease is what operation i of a plan is about.

@@ -4,12 +4,21 @@ import (
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
+// The calls of each part, by a name of its own.
+type (
+	workCalls    = workServer
+	sessionCalls = sessionServer
+	produceCalls = produceServer
+	adminCalls   = adminServer
+	backoffCalls = backoffServer
+)
+
 // server answers the QueueService, each call by the room it belongs to.
 type server struct {
 	queuev1.UnsafeQueueServiceServer // what has no method here does not compile
-	*workServer
-	*sessionServer
-	*produceServer
-	*adminServer
-	*backoffServer
+	*workCalls
+	*sessionCalls
+	*produceCalls
+	*adminCalls
+	*backoffCalls
 }

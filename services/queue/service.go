@@ -61,22 +61,22 @@ func build(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, err
 	if e, ok := e.(interface{ ClockSteps() int64 }); ok {
 		clockSteps = e.ClockSteps
 	}
-	metrics, err := newMetrics(tel.Registry, clockSteps)
+	set, err := newMetrics(tel.Registry, clockSteps)
 	if err != nil {
 		return nil, fmt.Errorf("queue metrics: %w", err)
 	}
-	condition := newCondition(tel.Log, metrics.refusing)
-	history := newHistory(cfg.HistoryKeys)
+	condition := newCondition(tel.Log, set.refusing)
+	events := newHistory(cfg.HistoryKeys)
 	declared := map[string]workqueue.Config{}
 	for _, q := range cfg.Queues {
 		declared[q.Name] = q.Config
 	}
 	s.queues = newQueues(queuesConfig{
-		Engine: e, Log: tel.Log, Metrics: metrics, History: history, Listener: s.sessions, Refused: condition.refused, Declared: declared,
+		Engine: e, Log: tel.Log, Metrics: set, History: events, Listener: s.sessions, Refused: condition.refused, Declared: declared,
 		MaxTurn: cfg.MaxTurn, MaxPending: cfg.MaxPending, FallbackEvery: cfg.FallbackEvery,
 	})
-	look := look{s.queues}
-	if err := tel.Registry.Register(newGauges(source{InUse: s.inUse, Counts: look.whole, Held: s.sessions.held})); err != nil {
+	reader := look{s.queues}
+	if err := tel.Registry.Register(newGauges(source{InUse: s.inUse, Counts: reader.whole, Held: s.sessions.held})); err != nil {
 		return nil, fmt.Errorf("queue metrics: %w", err)
 	}
 	s.rpc, err = rpc.NewServer(cfg.RPC, rpc.Options{
@@ -86,10 +86,10 @@ func build(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, err
 		return nil, err
 	}
 	s.upkeep = newUpkeep(upkeepConfig{
-		Engine: e, Log: tel.Log, InUse: s.queues, Declared: declared, ExpireAfter: cfg.ExpireAfter, Unused: metrics.unused,
+		Engine: e, Log: tel.Log, InUse: s.queues, Declared: declared, ExpireAfter: cfg.ExpireAfter, Unused: set.unused,
 		SetServing: func(ok bool) { s.rpc.SetServing(queuev1.QueueService_ServiceDesc.ServiceName, ok) }, Tick: s.sessions.expire,
 	}, condition)
-	s.server = s.answering(cfg, metrics, history, look)
+	s.server = s.answering(cfg, set, events, reader)
 	queuev1.RegisterQueueServiceServer(s.rpc, s.server)
 	if s.admin, err = telemetry.NewAdmin(cfg.Admin, tel.Registry, tel.Log); err != nil {
 		return nil, err
@@ -101,19 +101,19 @@ func build(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, err
 }
 
 // answering makes the parts that answer calls.
-func (s *Service) answering(cfg Config, metrics *metrics, history *history, look look) *server {
+func (s *Service) answering(cfg Config, set *metrics, events *history, reader look) *server {
 	stopping := s.rpc.Stopping()
 	leases := newLeases(s.queues, s.sessions, cfg.CloseGrace)
 	return &server{
-		workServer: &workServer{
-			queues: s.queues, sessions: s.sessions, leases: leases, metrics: metrics, stopGrace: cfg.StopGrace, stopping: stopping, aging: s.rpc.Aging,
+		workCalls: &workServer{
+			queues: s.queues, sessions: s.sessions, leases: leases, metrics: set, stopGrace: cfg.StopGrace, stopping: stopping, aging: s.rpc.Aging,
 		},
-		sessionServer: &sessionServer{queues: s.queues, sessions: s.sessions, leases: leases, stopping: stopping},
-		produceServer: &produceServer{
-			queues: s.queues, sessions: s.sessions, metrics: metrics, stopGrace: cfg.StopGrace, stopping: stopping, aging: s.rpc.Aging,
+		sessionCalls: &sessionServer{queues: s.queues, sessions: s.sessions, leases: leases, stopping: stopping},
+		produceCalls: &produceServer{
+			queues: s.queues, sessions: s.sessions, metrics: set, stopGrace: cfg.StopGrace, stopping: stopping, aging: s.rpc.Aging,
 		},
-		adminServer:   &adminServer{queues: s.queues, look: look, history: history, maxQueues: cfg.MaxQueues, stopping: stopping},
-		backoffServer: &backoffServer{queues: s.queues},
+		adminCalls:   &adminServer{queues: s.queues, look: reader, history: events, maxQueues: cfg.MaxQueues, stopping: stopping},
+		backoffCalls: &backoffServer{queues: s.queues},
 	}
 }
 

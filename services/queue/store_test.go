@@ -1,16 +1,10 @@
 package queue
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
-	"log/slog"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -20,7 +14,6 @@ import (
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
-	"github.com/deltaplane/deltaplane/services/queue/engine"
 	"github.com/deltaplane/deltaplane/services/queue/redis"
 )
 
@@ -129,79 +122,4 @@ func refusing(t *testing.T, tel *telemetry.Telemetry) (reasons []string) {
 		}
 	}
 	return reasons
-}
-
-// logged is a log in memory.
-type logged struct {
-	mu sync.Mutex
-	bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.Buffer.Write(p)
-}
-
-func TestAStoreAtItsLimitIsOneLineOfTheLog(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var log logged
-		m, err := newMetrics(quiet().Registry, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c := condition{log: slog.New(slog.NewTextHandler(&log, nil)), gauge: m.refusing}
-		for range 100 { // an add is refused, then something ends, and a check finds room
-			c.refused(engine.ErrFull)
-			if err := c.checked(nil); err != nil || !errors.Is(c.ready(), engine.ErrFull) {
-				t.Fatalf("checked = %v, ready = %v", err, c.ready())
-			}
-			time.Sleep(3 * time.Second)
-		}
-		if n := strings.Count(log.String(), "refuses adds"); n != 1 || strings.Contains(log.String(), "again") {
-			t.Errorf("%d lines:\n%s", n, log.String())
-		}
-		time.Sleep(refusedFor)
-		if err := c.checked(nil); err != nil || c.ready() != nil {
-			t.Errorf("checked = %v, ready = %v", err, c.ready())
-		}
-		if n := strings.Count(log.String(), "takes adds again"); n != 1 {
-			t.Errorf("%d lines:\n%s", n, log.String())
-		}
-		for _, limit := range []error{engine.ErrEviction, engine.ErrFull} { // another limit is another line
-			if err := c.checked(limit); err != nil {
-				t.Error(err)
-			}
-		}
-		if n := strings.Count(log.String(), "refuses adds"); n != 3 {
-			t.Errorf("%d lines:\n%s", n, log.String())
-		}
-	})
-}
-
-func TestADiskWithoutSpaceIsSeenInHealthTheMetricAndOneLine(t *testing.T) {
-	t.Parallel()
-	var log logged
-	tel := quiet()
-	m, err := newMetrics(tel.Registry, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := condition{log: slog.New(slog.NewTextHandler(&log, nil)), gauge: m.refusing}
-	full := fmt.Errorf("%w: %w", engine.ErrUnavailable, engine.ErrNoSpace)
-	for range 3 {
-		if err := c.checked(full); !errors.Is(err, engine.ErrNoSpace) || !errors.Is(c.ready(), engine.ErrNoSpace) {
-			t.Errorf("checked = %v, ready = %v", err, c.ready())
-		}
-	}
-	if got := refusing(t, tel); !slices.Equal(got, []string{"disk"}) {
-		t.Errorf("the metric says %v", got)
-	}
-	if err := c.checked(nil); err != nil || c.ready() != nil || len(refusing(t, tel)) > 0 {
-		t.Errorf("with space again: checked = %v, ready = %v", err, c.ready())
-	}
-	if n := strings.Count(log.String(), "store cannot be used"); n != 1 || strings.Count(log.String(), "store is ready") != 1 {
-		t.Errorf("%d lines:\n%s", n, log.String())
-	}
 }

@@ -29,6 +29,9 @@ const (
 	maxResume   = 10_000
 	maxPage     = 1000
 	defaultPage = 100
+	// maxAssignBytes is about what the keys, states, barriers and expectations of one
+	// answer may take, well below the 4 MiB that stock clients accept.
+	maxAssignBytes = 1 << 20
 )
 
 // checks collects what is wrong with a request.

@@ -36,11 +36,6 @@ var errNotReached = fmt.Errorf("%w: not reached yet", engine.ErrUnavailable)
 // that takes adds: at its limit it alternates between both.
 const refusedFor = 10 * time.Second
 
-// limited says that the store refuses adds, and does everything else.
-func limited(err error) bool {
-	return errors.Is(err, engine.ErrFull) || errors.Is(err, engine.ErrEviction)
-}
-
 // checked takes in what a check found, and returns why the store cannot be used.
 func (c *condition) checked(err error) error {
 	var part error
@@ -105,10 +100,17 @@ func (c *condition) partial() bool {
 
 // setGauges sets the metric. Mu must be held.
 func (c *condition) setGauges() {
-	for reason, is := range map[string]error{"full": engine.ErrFull, "evicts": engine.ErrEviction} {
-		c.gauge.WithLabelValues(reason).Set(float64(btoi(errors.Is(c.limit, is))))
+	set := func(reason string, on bool) {
+		v := 0.0
+		if on {
+			v = 1
+		}
+		c.gauge.WithLabelValues(reason).Set(v)
 	}
-	c.gauge.WithLabelValues("disk").Set(float64(btoi(errors.Is(c.err, engine.ErrNoSpace))))
+	for reason, is := range map[string]error{"full": engine.ErrFull, "evicts": engine.ErrEviction} {
+		set(reason, errors.Is(c.limit, is))
+	}
+	set("disk", errors.Is(c.err, engine.ErrNoSpace))
 }
 
 // ready is nil when the store can be used, else why not. A store that refuses

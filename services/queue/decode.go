@@ -8,73 +8,6 @@ import (
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
-// produceBatch is one ProduceBatch from its receipt to its answer.
-type produceBatch struct {
-	id      uint64
-	queue   string
-	n       int   // operations asked for
-	call    call  // those that are done
-	at      []int // their places, when some are not
-	dropped []int // places of adds that a shut session did not make
-	bad     []badOp
-	err     error // why the whole batch is refused
-	bytes   int
-	after   int  // AddAfter without a delay: a retry to client-go all the same
-	ready   bool // to be answered; guarded by the producer's mu
-	known   collections
-}
-
-// badOp is an operation that was refused.
-type badOp struct {
-	at  int
-	err error
-}
-
-func (b *produceBatch) reset() {
-	clear(b.call.ops)
-	clear(b.bad)
-	*b = produceBatch{
-		call: call{ops: b.call.ops[:0], done: b.call.done, reads: true},
-		at:   b.at[:0], dropped: b.dropped[:0], bad: b.bad[:0], known: b.known,
-	}
-}
-
-// place is where operation i of the call stands in the batch.
-func (b *produceBatch) place(i int) int {
-	if len(b.at) == 0 {
-		return i
-	}
-	return b.at[i]
-}
-
-// sum tells batches apart that ask for different operations.
-func (b *produceBatch) sum() uint64 {
-	d := digest(b.n)
-	d.text(b.queue)
-	for i := range b.call.ops {
-		d.number(uint64(b.place(i))) //nolint:gosec // not negative
-		d.op(&b.call.ops[i])
-	}
-	for _, bad := range b.bad {
-		d.number(uint64(bad.at)) //nolint:gosec // not negative
-		d.text(bad.err.Error())
-	}
-	return uint64(d)
-}
-
-// dropAdds takes the adds out: their session was shut down.
-func (b *produceBatch) dropAdds() {
-	kept, places := b.call.ops[:0], make([]int, 0, len(b.call.ops))
-	for i := range b.call.ops {
-		if at := b.place(i); b.call.ops[i].Kind == workqueue.OpAdd {
-			b.dropped = append(b.dropped, at)
-		} else {
-			kept, places = append(kept, b.call.ops[i]), append(places, at)
-		}
-	}
-	b.call.ops, b.at = kept, places
-}
-
 // produceMessage is a ProduceRequest as the server reads it: a batch goes into
 // the one it holds, which it loses when the message is something else.
 type produceMessage struct {
@@ -84,7 +17,8 @@ type produceMessage struct {
 
 const fieldBatch = 2 // of ProduceRequest
 
-func (m *produceMessage) decode(data []byte) error {
+// Decode reads one message.
+func (m *produceMessage) Decode(data []byte) error {
 	m.Kind = nil
 	num, typ, n := protowire.ConsumeTag(data)
 	if m.batch != nil && n > 0 && num == fieldBatch && typ == protowire.BytesType {
@@ -251,43 +185,4 @@ func (b *produceBatch) put(place int, op workqueue.Op) {
 		b.at = append(b.at, place)
 	}
 	b.call.ops = append(b.call.ops, op)
-}
-
-func produceKind(k queuev1.ProduceKind) (kind workqueue.OpKind, limited, known bool) {
-	switch k {
-	case queuev1.ProduceKind_PRODUCE_KIND_UNSPECIFIED, queuev1.ProduceKind_PRODUCE_KIND_ADD, queuev1.ProduceKind_PRODUCE_KIND_ADD_AFTER:
-		return workqueue.OpAdd, false, true
-	case queuev1.ProduceKind_PRODUCE_KIND_ADD_RATE_LIMITED:
-		return workqueue.OpAdd, true, true
-	case queuev1.ProduceKind_PRODUCE_KIND_FORGET:
-		return workqueue.OpForget, false, true
-	case queuev1.ProduceKind_PRODUCE_KIND_NUM_REQUEUES:
-		return workqueue.OpRequeues, false, true
-	}
-	return 0, false, false
-}
-
-// produced checks one operation.
-func (c *checks) produced(field string, in *queuev1.ProduceOp) workqueue.Op {
-	kind, limited, known := produceKind(in.GetKind())
-	if !known {
-		c.add(field+".kind", "%d is not known", in.GetKind())
-	}
-	c.key(field+".key", in.GetKey())
-	c.trace(field+".traceparent", in.GetTraceparent())
-	op := workqueue.Op{
-		Kind: kind, Key: in.GetKey(), Level: c.level(field+".priority", in.GetPriority()), Limited: limited, Trace: in.GetTraceparent(),
-		Delay: wholeMicros(c.duration(field+".delay", in.GetDelay(), workqueue.MaxDelay)),
-		Last:  in.GetPolicy() == queuev1.DelayPolicy_DELAY_POLICY_LAST,
-	}
-	if _, known := queuev1.DelayPolicy_name[int32(in.GetPolicy())]; !known {
-		c.add(field+".policy", "%d is not known", in.GetPolicy())
-	}
-	if op.Delay != 0 && in.GetKind() != queuev1.ProduceKind_PRODUCE_KIND_ADD_AFTER {
-		c.add(field+".delay", "only with PRODUCE_KIND_ADD_AFTER")
-	}
-	if b := c.barrier(field+".barrier", in.GetBarrier()); len(b) > 0 {
-		op.More = &workqueue.More{Barrier: b}
-	}
-	return op
 }

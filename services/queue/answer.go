@@ -96,14 +96,6 @@ var addStates = func() (out [workqueue.Died + 1]byte) {
 	return out
 }()
 
-// failure is why operation i was not done, nil when it was.
-func (c *call) failure(i int) error {
-	if c.failed != nil {
-		return c.failed[i]
-	}
-	return c.err
-}
-
 func appendDetail(b []byte, at int, readyAt int64, requeues int, err error) []byte {
 	d := &queuev1.ProduceDetail{Index: int32(at), ReadyAt: stamp(readyAt), NumRequeues: int64(requeues)} //nolint:gosec // below maxItems
 	if err != nil {

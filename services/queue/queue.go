@@ -214,3 +214,8 @@ func (l *lines) submit(c *call) {
 func unreached(err error) bool {
 	return errors.Is(err, engine.ErrUnavailable) || errors.Is(err, engine.ErrUnknown) || errors.Is(err, context.DeadlineExceeded)
 }
+
+// limited says that the store refuses adds, and does everything else.
+func limited(err error) bool {
+	return errors.Is(err, engine.ErrFull) || errors.Is(err, engine.ErrEviction)
+}

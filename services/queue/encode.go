@@ -1,0 +1,84 @@
+package queue
+
+import (
+	"encoding/binary"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+)
+
+// Field numbers of WorkResponse and what it holds.
+const (
+	fieldAssign       = 2
+	fieldSettled      = 3
+	fieldAssignQueue  = 2
+	fieldLeases       = 1
+	fieldSettledID    = 1
+	fieldSettledRows  = 2
+	fieldSettledState = 3
+	fieldSettledMore  = 10
+)
+
+// appendLease writes a compact lease as an element of Assign.leases.
+func appendLease(b []byte, l *workqueue.Lease, now, ends int64) []byte {
+	b = protowire.AppendTag(b, fieldLeases, protowire.BytesType)
+	b = append(b, 0) // its length, which mostly takes one byte
+	at := len(b)
+	b = appendText(b, 2, l.Key)
+	b = appendNumber(b, 3, int64(l.Token))
+	b = appendNumber(b, 6, int64(l.Requeues))
+	b = appendNumber(b, 7, int64(l.Attempt))
+	b = appendNumber(b, 8, int64(workqueue.Priority(l.Level)))
+	for i := range l.Barrier {
+		b = appendMark(b, 11, &l.Barrier[i])
+	}
+	for _, t := range l.Traces {
+		b = protowire.AppendString(protowire.AppendTag(b, 12, protowire.BytesType), t)
+	}
+	if len(l.State) > 0 {
+		b = protowire.AppendBytes(protowire.AppendTag(b, 13, protowire.BytesType), l.State)
+	}
+	if l.Expect != nil {
+		b = appendMessage(b, 14, expected(l.Expect))
+	}
+	b = appendNumber(b, 15, l.Deadline)
+	b = appendNumber(b, 16, l.Deadline-now)
+	b = appendNumber(b, 17, l.AddedAt)
+	b = appendNumber(b, 18, l.ReadyAt)
+	b = appendNumber(b, 19, ends)
+	n := len(b) - at
+	if n < 0x80 {
+		b[at-1] = byte(n)
+		return b
+	}
+	var size [binary.MaxVarintLen64]byte
+	head := protowire.AppendVarint(size[:0], uint64(n))
+	b = append(b, head[1:]...) // makes room
+	copy(b[at-1+len(head):], b[at:at+n])
+	copy(b[at-1:], head)
+	return b
+}
+
+// settledMessage writes a compact Settled.
+func settledMessage(id uint64, out *settled, partial bool) *encoded {
+	tmp := scratch.Get().(*[]byte)
+	b := appendNumber((*tmp)[:0], fieldSettledID, int64(id))
+	for i, r := range out.rows {
+		if r.requeues != 0 || r.readyAt != 0 {
+			b = appendMessage(b, fieldSettledRows, out.result(i, r, partial))
+		}
+	}
+	b = protowire.AppendTag(b, fieldSettledState, protowire.BytesType)
+	b = protowire.AppendVarint(b, uint64(len(out.rows)))
+	for i := range out.rows {
+		b = append(b, byte(out.rows[i].code(partial))) // all below 128
+	}
+	if out.more {
+		b = appendNumber(b, fieldSettledMore, 1)
+	}
+	m := message(fieldSettled, nil, b)
+	*tmp = b
+	scratch.Put(tmp)
+	return m
+}

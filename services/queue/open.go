@@ -1,0 +1,134 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/deltaplane/deltaplane/core/workqueue"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/engine"
+)
+
+// open checks hello, takes the session over and answers Welcome.
+func (s *workServer) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello) (*stream, error) {
+	ctx := grpc.Context()
+	c := &checks{}
+	c.session("hello.session_id", h.GetSessionId(), true)
+	c.session("hello.client", h.GetClient(), false)
+	c.count("hello.queues", len(h.GetQueues()), 1, maxQueues)
+	for _, q := range h.GetQueues() {
+		c.queue("hello.queues", q)
+	}
+	leaseFor := c.lease("hello.lease_duration", h.GetLeaseDuration())
+	c.refs("hello.resume", h.GetResume())
+	if err := c.err(); err != nil {
+		return nil, err
+	}
+	ss, err := s.sessions.get(owned(ctx, h.GetSessionId()))
+	if err != nil {
+		return nil, err
+	}
+	resume := distinct(h.GetResume())
+	whose, err := s.leases.verify(ctx, ss, len(resume), refAt(resume), partitionTimeout)
+	if err != nil {
+		return nil, err
+	}
+	st := &stream{
+		s: s, ss: ss, grpc: grpc, compact: h.GetCompact(), partial: h.GetPartial(), queues: map[string]*subscription{},
+		signal: make(chan struct{}, 1), room: make(chan struct{}, 1), done: make(chan struct{}),
+	}
+	inForce := time.Duration(0)
+	var refusal error
+	for _, name := range h.GetQueues() {
+		l, err := s.queues.use(ctx, name)
+		if err != nil {
+			if !st.refuse(name, err) || ctx.Err() != nil {
+				return nil, err
+			}
+			refusal = err
+			continue
+		}
+		if st.queues[name] != nil {
+			continue
+		}
+		q := st.subscribe(l, leaseFor)
+		st.queues[name], st.all = q, append(st.all, q)
+		cfg := l.of.Config()
+		lasts := time.Duration(cfg.Capped(leaseFor)) * time.Microsecond
+		if inForce == 0 || lasts < inForce {
+			inForce = lasts
+		}
+		st.leases = max(st.leases, lasts)
+	}
+	if len(st.all) == 0 {
+		return nil, refusal
+	}
+	if old := ss.takeOver(st); old != nil {
+		old.Close(errMoved)
+	}
+	for _, q := range st.all {
+		s.queues.keep(q.l)
+		q.unbind = context.AfterFunc(q.l.ctx, func() {
+			if err := q.l.ended(); errors.Is(err, engine.ErrNoQueue) {
+				st.Close(err)
+			}
+		})
+	}
+	resumed, err := st.resume(ctx, resume, whose, leaseFor)
+	if err != nil {
+		st.disconnect(context.WithoutCancel(ctx))
+		return nil, err
+	}
+	st.push(&queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Welcome{Welcome: &queuev1.Welcome{
+		ServerTime: timestamppb.Now(), LeaseDuration: durationpb.New(inForce), Generation: s.queues.Engine.Generation(), Kept: resumed.kept, Lost: resumed.lost,
+		Unreachable: resumed.unreachable, Refused: st.refused, ClockUs: s.queues.clock(time.Now()),
+	}}})
+	for _, q := range st.all {
+		if q.l.paused.Load() {
+			st.control(&queuev1.Control{Action: queuev1.Action_ACTION_PAUSE, Reason: "the queue is paused", Queue: q.l.name})
+		}
+		for i, t := range q.waiters {
+			if ss.enter(t, q.l.all[i]) {
+				q.l.all[i].finalize(t)
+			}
+		}
+	}
+	return st, nil
+}
+
+// refuse notes that a queue is no part of the stream. It reports false when the
+// worker does not know of that, and the stream cannot be opened.
+func (st *stream) refuse(name string, err error) bool {
+	if !st.partial || errors.Is(err, errStopping) {
+		return false
+	}
+	for _, q := range st.refused {
+		if q.GetQueue() == name {
+			return true
+		}
+	}
+	e := produceError(err)
+	st.refused = append(st.refused, &queuev1.RefusedQueue{Queue: name, Code: e.GetCode(), Reason: e.GetReason(), Message: e.GetMessage()})
+	return true
+}
+
+// subscribe makes the waiters of one queue.
+func (st *stream) subscribe(l *lines, leaseFor int64) *subscription {
+	q := &subscription{l: l}
+	for _, d := range l.all {
+		t := &waiter{holder: st.ss.id, leaseFor: leaseFor, credit: &st.credit, own: &q.credit}
+		t.rejoin = func() {
+			if !st.ending() {
+				d.offer(t)
+			}
+		}
+		t.deliver = func(d *dispatcher, leases []workqueue.Lease, now int64) bool { return st.deliver(t, d, leases, now) }
+		t.finish = st.finish
+		q.waiters = append(q.waiters, t)
+	}
+	return q
+}
