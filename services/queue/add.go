@@ -11,6 +11,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // adds is what the three kinds of Add share.
@@ -24,7 +25,7 @@ type adds struct {
 }
 
 func (s *produceServer) Add(ctx context.Context, r *queuev1.AddRequest) (*queuev1.AddResponse, error) {
-	results, err := s.add(ctx, &checks{}, adds{queue: r.GetQueue(), session: r.GetSessionId(), items: r.GetItems()})
+	results, err := s.add(ctx, &wire.Checks{}, adds{queue: r.GetQueue(), session: r.GetSessionId(), items: r.GetItems()})
 	if err != nil {
 		return nil, err
 	}
@@ -32,13 +33,13 @@ func (s *produceServer) Add(ctx context.Context, r *queuev1.AddRequest) (*queuev
 }
 
 func (s *produceServer) AddAfter(ctx context.Context, r *queuev1.AddAfterRequest) (*queuev1.AddAfterResponse, error) {
-	c := &checks{}
+	c := &wire.Checks{}
 	if _, known := queuev1.DelayPolicy_name[int32(r.GetPolicy())]; !known {
-		c.add("policy", "%d is not known", r.GetPolicy())
+		c.Add("policy", "%d is not known", r.GetPolicy())
 	}
 	results, err := s.add(ctx, c, adds{
 		queue: r.GetQueue(), session: r.GetSessionId(), items: r.GetItems(),
-		delay: c.duration("delay", r.GetDelay(), workqueue.MaxDelay),
+		delay: c.Duration("delay", r.GetDelay(), workqueue.MaxDelay),
 		after: true, last: r.GetPolicy() == queuev1.DelayPolicy_DELAY_POLICY_LAST,
 	})
 	if err != nil {
@@ -48,42 +49,42 @@ func (s *produceServer) AddAfter(ctx context.Context, r *queuev1.AddAfterRequest
 }
 
 func (s *produceServer) AddRateLimited(ctx context.Context, r *queuev1.AddRateLimitedRequest) (*queuev1.AddRateLimitedResponse, error) {
-	results, err := s.add(ctx, &checks{}, adds{queue: r.GetQueue(), session: r.GetSessionId(), items: r.GetItems(), limited: true})
+	results, err := s.add(ctx, &wire.Checks{}, adds{queue: r.GetQueue(), session: r.GetSessionId(), items: r.GetItems(), limited: true})
 	if err != nil {
 		return nil, err
 	}
 	return &queuev1.AddRateLimitedResponse{Results: results, Generation: s.queues.Engine.Generation()}, nil
 }
 
-func (s *produceServer) add(ctx context.Context, c *checks, a adds) ([]*queuev1.AddResult, error) {
-	c.queue("queue", a.queue)
-	c.session("session_id", a.session, false)
-	c.count("items", len(a.items), 1, maxItems)
+func (s *produceServer) add(ctx context.Context, c *wire.Checks, a adds) ([]*queuev1.AddResult, error) {
+	c.Queue("queue", a.queue)
+	c.Session("session_id", a.session, false)
+	c.Count("items", len(a.items), 1, wire.MaxItems)
 	cause := traceparent(ctx)
 	ops := make([]workqueue.Op, 0, len(a.items))
 	for i, it := range a.items {
-		if i == maxItems {
+		if i == wire.MaxItems {
 			break
 		}
 		at := "items[" + strconv.Itoa(i) + "]"
-		c.key(at+".key", it.GetKey())
-		c.trace(at+".traceparent", it.GetTraceparent())
+		c.Key(at+".key", it.GetKey())
+		c.Trace(at+".traceparent", it.GetTraceparent())
 		op := workqueue.Op{
-			Kind: workqueue.OpAdd, Key: it.GetKey(), Level: c.level(at+".priority", it.GetPriority()),
-			Delay: wholeMicros(a.delay), Last: a.last, Limited: a.limited, Trace: it.GetTraceparent(),
+			Kind: workqueue.OpAdd, Key: it.GetKey(), Level: c.Level(at+".priority", it.GetPriority()),
+			Delay: wire.WholeMicros(a.delay), Last: a.last, Limited: a.limited, Trace: it.GetTraceparent(),
 		}
 		if op.Trace == "" {
 			op.Trace = cause
 		}
-		if b := c.barrier(at+".barrier", it.GetBarrier()); len(b) > 0 {
+		if b := c.Barrier(at+".barrier", it.GetBarrier()); len(b) > 0 {
 			op.More = &workqueue.More{Barrier: b}
 		}
 		ops = append(ops, op)
 	}
-	if err := c.err(); err != nil {
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
-	as := owned(ctx, a.session)
+	as := wire.SessionID(ctx, a.session)
 	if s.sessions.find(as).shutDown() { // dropped, and told so
 		results := make([]*queuev1.AddResult, len(ops))
 		for i := range results {
@@ -99,11 +100,11 @@ func (s *produceServer) add(ctx context.Context, c *checks, a adds) ([]*queuev1.
 	for i := range done.replies {
 		switch r := &done.replies[i]; r.Status {
 		case workqueue.Closed:
-			return nil, errClosed
+			return nil, wire.ErrClosed
 		case workqueue.BarrierFull:
-			err = errors.Join(err, rpc.InvalidField("items["+strconv.Itoa(i)+"].barrier", errBarrierFull))
+			err = errors.Join(err, rpc.InvalidField("items["+strconv.Itoa(i)+"].barrier", wire.ErrBarrierFull))
 		default:
-			results[i] = addResult(r)
+			results[i] = wire.AddResult(r)
 		}
 	}
 	if a.after && a.delay == 0 {

@@ -14,6 +14,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // adminServer answers the calls of operators: on queues, keys and what happened to them.
@@ -28,9 +29,9 @@ type adminServer struct {
 }
 
 func (s *adminServer) Len(ctx context.Context, r *queuev1.LenRequest) (*queuev1.LenResponse, error) {
-	c := &checks{}
-	c.queue("queue", r.GetQueue())
-	if err := c.err(); err != nil {
+	c := &wire.Checks{}
+	c.Queue("queue", r.GetQueue())
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
 	_, st, missing, err := s.look.status(ctx, r.GetQueue())
@@ -40,7 +41,7 @@ func (s *adminServer) Len(ctx context.Context, r *queuev1.LenRequest) (*queuev1.
 	if err != nil {
 		return nil, err
 	}
-	return &queuev1.LenResponse{Counts: counts(st.Counts), Unreachable: missing}, nil
+	return &queuev1.LenResponse{Counts: wire.Counts(st.Counts), Unreachable: missing}, nil
 }
 
 func (s *adminServer) CloseQueue(ctx context.Context, r *queuev1.CloseQueueRequest) (*queuev1.CloseQueueResponse, error) {
@@ -72,10 +73,10 @@ func (s *adminServer) ResumeQueue(ctx context.Context, r *queuev1.ResumeQueueReq
 }
 
 func (s *adminServer) DeleteQueue(ctx context.Context, r *queuev1.DeleteQueueRequest) (*queuev1.DeleteQueueResponse, error) {
-	c := &checks{}
+	c := &wire.Checks{}
 	name := r.GetQueue()
-	c.queue("queue", name)
-	if err := c.err(); err != nil {
+	c.Queue("queue", name)
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
 	err := s.delete(ctx, name, r.GetForce())
@@ -133,9 +134,9 @@ func (s *adminServer) delete(ctx context.Context, name string, force bool) error
 
 // gate does an operation on the whole queue, in every partition.
 func (s *adminServer) gate(ctx context.Context, queue string, kind workqueue.OpKind) error {
-	c := &checks{}
-	c.queue("queue", queue)
-	if err := c.err(); err != nil {
+	c := &wire.Checks{}
+	c.Queue("queue", queue)
+	if err := c.Err(); err != nil {
 		return err
 	}
 	_, err := s.queues.do(ctx, queue, workqueue.Op{Kind: kind})
@@ -143,11 +144,11 @@ func (s *adminServer) gate(ctx context.Context, queue string, kind workqueue.OpK
 }
 
 func (s *adminServer) ConfigureQueue(ctx context.Context, r *queuev1.ConfigureQueueRequest) (*queuev1.ConfigureQueueResponse, error) {
-	c := &checks{}
+	c := &wire.Checks{}
 	name := r.GetConfig().GetName()
-	c.queue("config.name", name)
-	cfg := c.configIn("config", r.GetConfig())
-	if err := c.err(); err != nil {
+	c.Queue("config.name", name)
+	cfg := c.ConfigIn("config", r.GetConfig())
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
 	q, created, err := s.create(ctx, name, cfg)
@@ -159,7 +160,7 @@ func (s *adminServer) ConfigureQueue(ctx context.Context, r *queuev1.ConfigureQu
 		return nil, err
 	}
 	d.request() // its transactions take the new configuration
-	return &queuev1.ConfigureQueueResponse{Config: configOut(name, q.Config()), Created: created, Generation: s.queues.Engine.Generation()}, nil
+	return &queuev1.ConfigureQueueResponse{Config: wire.ConfigOut(name, q.Config()), Created: created, Generation: s.queues.Engine.Generation()}, nil
 }
 
 // create makes a queue, unless there are as many as there may be, or changes it.
@@ -175,7 +176,7 @@ func (s *adminServer) create(ctx context.Context, name string, cfg workqueue.Con
 		return nil, false, err
 	}
 	if _, listed := slices.BinarySearch(names, name); !listed && len(names) >= s.maxQueues {
-		return nil, false, fmt.Errorf("%w: there are %d, and --queue-max-queues is %d; \"deltaplane queue remove\" deletes one", errQueues, len(names), s.maxQueues)
+		return nil, false, fmt.Errorf("%w: there are %d, and --queue-max-queues is %d; \"deltaplane queue remove\" deletes one", wire.ErrQueues, len(names), s.maxQueues)
 	}
 	return s.queues.Engine.Configure(ctx, name, cfg)
 }
@@ -201,11 +202,11 @@ func (s *adminServer) ListQueues(ctx context.Context, r *queuev1.ListQueuesReque
 			return nil, err
 		}
 		q := &queuev1.QueueStatus{
-			Config: configOut(n, cfg), Counts: counts(st.Counts), Closed: st.Closed, Paused: st.Paused, HeldUntil: stamp(st.HeldUntil),
+			Config: wire.ConfigOut(n, cfg), Counts: wire.Counts(st.Counts), Closed: st.Closed, Paused: st.Paused, HeldUntil: wire.Stamp(st.HeldUntil),
 			Unreachable: missing,
 		}
 		if st.OldestReady != 0 {
-			q.OldestReady = span(max(st.Now-st.OldestReady, 0))
+			q.OldestReady = wire.Span(max(st.Now-st.OldestReady, 0))
 		}
 		out.Queues = append(out.Queues, q)
 	}

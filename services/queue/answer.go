@@ -6,6 +6,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // Field numbers of ProduceResponse and Produced.
@@ -19,14 +20,14 @@ const (
 )
 
 // answer writes the Produced of a batch.
-func (b *produceBatch) answer(generation string) *encoded {
-	tmp := scratch.Get().(*[]byte)
-	out := appendNumber((*tmp)[:0], fieldProducedID, int64(b.id)) //nolint:gosec // the same bits on the wire
-	out = appendText(out, fieldProducedGen, generation)
+func (b *produceBatch) answer(generation string) *wire.Encoded {
+	tmp := wire.Scratch.Get().(*[]byte)
+	out := wire.AppendNumber((*tmp)[:0], fieldProducedID, int64(b.id)) //nolint:gosec // the same bits on the wire
+	out = wire.AppendText(out, fieldProducedGen, generation)
 	out = b.outcome(out)
-	m := message(fieldProduced, nil, out)
+	m := wire.Message(fieldProduced, nil, out)
 	*tmp = out
-	scratch.Put(tmp)
+	wire.Scratch.Put(tmp)
 	return m
 }
 
@@ -44,11 +45,11 @@ func (b *produceBatch) outcome(out []byte) []byte {
 			}
 		}
 		if closed > 0 && closed == b.n {
-			err = errClosed
+			err = wire.ErrClosed
 		}
 	}
 	if err != nil {
-		return appendMessage(out, fieldProducedErr, produceError(err))
+		return wire.AppendMessage(out, fieldProducedErr, wire.AsProduceError(err))
 	}
 	out = protowire.AppendTag(out, fieldProducedState, protowire.BytesType)
 	out = protowire.AppendVarint(out, uint64(b.n)) //nolint:gosec // not negative
@@ -68,10 +69,10 @@ func (b *produceBatch) outcome(out []byte) []byte {
 		r := c.reply(i)
 		switch {
 		case r.Status == workqueue.Closed:
-			out = appendDetail(out, at, 0, 0, errClosed)
+			out = appendDetail(out, at, 0, 0, wire.ErrClosed)
 			continue
 		case r.Status == workqueue.BarrierFull:
-			out = appendDetail(out, at, 0, 0, rpc.InvalidField(atOp(at)+".barrier", errBarrierFull))
+			out = appendDetail(out, at, 0, 0, rpc.InvalidField(atOp(at)+".barrier", wire.ErrBarrierFull))
 			continue
 		case c.ops[i].Kind == workqueue.OpAdd:
 			out[states+at] = addStates[r.Status]
@@ -86,20 +87,20 @@ func (b *produceBatch) outcome(out []byte) []byte {
 	return out
 }
 
-func atOp(i int) string { return at("batch.ops", i) }
+func atOp(i int) string { return wire.At("batch.ops", i) }
 
 // addStates is addStatus for the hot path.
 var addStates = func() (out [workqueue.Died + 1]byte) {
-	for s, to := range addStatus {
+	for s, to := range wire.AddStatus {
 		out[s] = byte(to)
 	}
 	return out
 }()
 
 func appendDetail(b []byte, at int, readyAt int64, requeues int, err error) []byte {
-	d := &queuev1.ProduceDetail{Index: int32(at), ReadyAt: stamp(readyAt), NumRequeues: int64(requeues)} //nolint:gosec // below maxItems
+	d := &queuev1.ProduceDetail{Index: int32(at), ReadyAt: wire.Stamp(readyAt), NumRequeues: int64(requeues)} //nolint:gosec // below maxItems
 	if err != nil {
-		d.Error = produceError(err)
+		d.Error = wire.AsProduceError(err)
 	}
-	return appendMessage(b, fieldProducedMore, d)
+	return wire.AppendMessage(b, fieldProducedMore, d)
 }

@@ -1,6 +1,10 @@
 package queue
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/deltaplane/deltaplane/services/queue/wire"
+)
 
 // batchSum is the number of a batch that was produced, and what it asked for.
 type batchSum struct{ id, sum uint64 }
@@ -31,7 +35,7 @@ func (s *session) begin(id, sum uint64) (a *answer, repeat bool, err error) {
 	defer s.mu.Unlock()
 	for _, a := range s.answers {
 		if a.id == id && a.sum != sum {
-			return nil, false, errRequestReused
+			return nil, false, wire.ErrRequestReused
 		}
 		if a.id == id {
 			return a, true, nil
@@ -39,7 +43,7 @@ func (s *session) begin(id, sum uint64) (a *answer, repeat bool, err error) {
 	}
 	if len(s.answers) >= keptAnswers {
 		if id < s.answers[0].id {
-			return nil, false, errRequestID
+			return nil, false, wire.ErrRequestID
 		}
 		s.answers = slices.Delete(s.answers, 0, 1)
 	}
@@ -58,7 +62,7 @@ func (s *session) produced(id, sum uint64) error {
 	}
 	last := &s.batches[id%produceWindow]
 	if last.id == id && last.sum != sum {
-		return errRequestReused
+		return wire.ErrRequestReused
 	}
 	*last = batchSum{id, sum}
 	return nil

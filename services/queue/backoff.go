@@ -10,13 +10,14 @@ import (
 	"github.com/deltaplane/deltaplane/core/backoff"
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // backoffServer answers the calls of the back-off of ids.
 type backoffServer struct{ queues *queues }
 
 func (s *backoffServer) GetBackoff(ctx context.Context, r *queuev1.GetBackoffRequest) (*queuev1.GetBackoffResponse, error) {
-	done, err := s.backoff(ctx, &checks{}, r.GetQueue(), r.GetIds(), workqueue.Op{Kind: workqueue.OpBackoffGet})
+	done, err := s.backoff(ctx, &wire.Checks{}, r.GetQueue(), r.GetIds(), workqueue.Op{Kind: workqueue.OpBackoffGet})
 	if err != nil {
 		return nil, err
 	}
@@ -24,8 +25,8 @@ func (s *backoffServer) GetBackoff(ctx context.Context, r *queuev1.GetBackoffReq
 }
 
 func (s *backoffServer) NextBackoff(ctx context.Context, r *queuev1.NextBackoffRequest) (*queuev1.NextBackoffResponse, error) {
-	c := &checks{}
-	event := c.event("event_time", r.GetEventTime(), false)
+	c := &wire.Checks{}
+	event := c.Event("event_time", r.GetEventTime(), false)
 	done, err := s.backoff(ctx, c, r.GetQueue(), r.GetIds(), workqueue.Op{Kind: workqueue.OpBackoffNext, Event: event})
 	if err != nil {
 		return nil, err
@@ -34,23 +35,23 @@ func (s *backoffServer) NextBackoff(ctx context.Context, r *queuev1.NextBackoffR
 }
 
 func (s *backoffServer) ResetBackoff(ctx context.Context, r *queuev1.ResetBackoffRequest) (*queuev1.ResetBackoffResponse, error) {
-	if _, err := s.backoff(ctx, &checks{}, r.GetQueue(), r.GetIds(), workqueue.Op{Kind: workqueue.OpBackoffReset}); err != nil {
+	if _, err := s.backoff(ctx, &wire.Checks{}, r.GetQueue(), r.GetIds(), workqueue.Op{Kind: workqueue.OpBackoffReset}); err != nil {
 		return nil, err
 	}
 	return &queuev1.ResetBackoffResponse{}, nil
 }
 
 func (s *backoffServer) DeleteBackoffEntry(ctx context.Context, r *queuev1.DeleteBackoffEntryRequest) (*queuev1.DeleteBackoffEntryResponse, error) {
-	if _, err := s.backoff(ctx, &checks{}, r.GetQueue(), r.GetIds(), workqueue.Op{Kind: workqueue.OpBackoffReset}); err != nil {
+	if _, err := s.backoff(ctx, &wire.Checks{}, r.GetQueue(), r.GetIds(), workqueue.Op{Kind: workqueue.OpBackoffReset}); err != nil {
 		return nil, err
 	}
 	return &queuev1.DeleteBackoffEntryResponse{}, nil
 }
 
 func (s *backoffServer) GCBackoff(ctx context.Context, r *queuev1.GCBackoffRequest) (*queuev1.GCBackoffResponse, error) {
-	c := &checks{}
-	c.queue("queue", r.GetQueue())
-	if err := c.err(); err != nil {
+	c := &wire.Checks{}
+	c.Queue("queue", r.GetQueue())
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
 	out := &queuev1.GCBackoffResponse{}
@@ -75,7 +76,7 @@ func (s *backoffServer) IsInBackOffSince(ctx context.Context, r *queuev1.IsInBac
 	if err != nil {
 		return nil, err
 	}
-	return &queuev1.IsInBackOffSinceResponse{InBackOff: left > 0, Remaining: span(left)}, nil
+	return &queuev1.IsInBackOffSinceResponse{InBackOff: left > 0, Remaining: wire.Span(left)}, nil
 }
 
 func (s *backoffServer) IsInBackOffSinceUpdate(ctx context.Context, r *queuev1.IsInBackOffSinceUpdateRequest) (*queuev1.IsInBackOffSinceUpdateResponse, error) {
@@ -85,7 +86,7 @@ func (s *backoffServer) IsInBackOffSinceUpdate(ctx context.Context, r *queuev1.I
 	if err != nil {
 		return nil, err
 	}
-	return &queuev1.IsInBackOffSinceUpdateResponse{InBackOff: left > 0, Remaining: span(left)}, nil
+	return &queuev1.IsInBackOffSinceUpdateResponse{InBackOff: left > 0, Remaining: wire.Span(left)}, nil
 }
 
 // inBackOff is what is left of an id's delay as left counts it, in
@@ -93,11 +94,11 @@ func (s *backoffServer) IsInBackOffSinceUpdate(ctx context.Context, r *queuev1.I
 func (s *backoffServer) inBackOff(
 	ctx context.Context, queue, id string, at *timestamppb.Timestamp, left func(g backoff.Growth, e backoff.Entry, event, now int64) int64,
 ) (int64, error) {
-	c := &checks{}
-	event := c.event("event_time", at, true)
-	c.queue("queue", queue)
-	c.key("id", id)
-	if err := c.err(); err != nil {
+	c := &wire.Checks{}
+	event := c.Event("event_time", at, true)
+	c.Queue("queue", queue)
+	c.Key("id", id)
+	if err := c.Err(); err != nil {
 		return 0, err
 	}
 	d, err := s.queues.use(ctx, queue)
@@ -113,19 +114,19 @@ func (s *backoffServer) inBackOff(
 
 // backoff does one operation on every id. The jitter's random number is drawn
 // here, so that the engines only compute.
-func (s *backoffServer) backoff(ctx context.Context, c *checks, queue string, ids []string, op workqueue.Op) (*call, error) {
-	c.queue("queue", queue)
-	c.count("ids", len(ids), 1, maxItems)
-	ops := make([]workqueue.Op, min(len(ids), maxItems))
+func (s *backoffServer) backoff(ctx context.Context, c *wire.Checks, queue string, ids []string, op workqueue.Op) (*call, error) {
+	c.Queue("queue", queue)
+	c.Count("ids", len(ids), 1, wire.MaxItems)
+	ops := make([]workqueue.Op, min(len(ids), wire.MaxItems))
 	for i := range ops {
-		c.key("ids["+strconv.Itoa(i)+"]", ids[i])
+		c.Key("ids["+strconv.Itoa(i)+"]", ids[i])
 		ops[i] = op
 		ops[i].Key = ids[i]
 		if op.Kind == workqueue.OpBackoffNext {
 			ops[i].Random = rand.Float64()
 		}
 	}
-	if err := c.err(); err != nil {
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
 	return s.queues.do(ctx, queue, ops...)
@@ -135,7 +136,7 @@ func entries(ids []string, done *call) []*queuev1.BackoffEntry {
 	out := make([]*queuev1.BackoffEntry, len(ids))
 	for i, id := range ids {
 		e := done.replies[i].Backoff
-		out[i] = &queuev1.BackoffEntry{Id: id, Backoff: span(e.Delay), LastUpdate: stamp(e.Updated)}
+		out[i] = &queuev1.BackoffEntry{Id: id, Backoff: wire.Span(e.Delay), LastUpdate: wire.Stamp(e.Updated)}
 	}
 	return out
 }

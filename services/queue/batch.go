@@ -2,6 +2,7 @@ package queue
 
 import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // produceBatch is one ProduceBatch from its receipt to its answer.
@@ -17,7 +18,7 @@ type produceBatch struct {
 	bytes   int
 	after   int  // AddAfter without a delay: a retry to client-go all the same
 	ready   bool // to be answered; guarded by the producer's mu
-	known   collections
+	known   wire.Collections
 }
 
 // badOp is an operation that was refused.
@@ -45,15 +46,15 @@ func (b *produceBatch) place(i int) int {
 
 // sum tells batches apart that ask for different operations.
 func (b *produceBatch) sum() uint64 {
-	d := digest(b.n)
-	d.text(b.queue)
+	d := wire.Digest(b.n)
+	d.Text(b.queue)
 	for i := range b.call.ops {
-		d.number(uint64(b.place(i))) //nolint:gosec // not negative
-		d.op(&b.call.ops[i])
+		d.Number(uint64(b.place(i))) //nolint:gosec // not negative
+		d.Op(&b.call.ops[i])
 	}
 	for _, bad := range b.bad {
-		d.number(uint64(bad.at)) //nolint:gosec // not negative
-		d.text(bad.err.Error())
+		d.Number(uint64(bad.at)) //nolint:gosec // not negative
+		d.Text(bad.err.Error())
 	}
 	return uint64(d)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 func anyProduceOp(rnd *rand.Rand) *queuev1.ProduceOp {
@@ -56,7 +57,7 @@ func anyProduceOp(rnd *rand.Rand) *queuev1.ProduceOp {
 
 func TestProducedBatchesAreReadAsTheGeneratedCodeReadsThem(t *testing.T) {
 	t.Parallel()
-	reused := &produceBatch{known: collections{}}
+	reused := &produceBatch{known: wire.Collections{}}
 	for seed := range uint64(2000) {
 		rnd := rand.New(rand.NewPCG(seed, 3))
 		b := &queuev1.ProduceBatch{RequestId: 1 + rnd.Uint64N(9), Queue: "q"}
@@ -84,9 +85,9 @@ func TestProducedBatchesAreReadAsTheGeneratedCodeReadsThem(t *testing.T) {
 			t.Fatalf("seed %d: batch %d of %d for %q, %d good, %d bad", seed, reused.id, reused.n, reused.queue, len(good), len(bad))
 		}
 		for i, in := range b.GetOps() {
-			c := &checks{}
-			want := c.produced(atOp(i), in)
-			if err := c.err(); err != nil {
+			c := &wire.Checks{}
+			want := c.Produced(atOp(i), in)
+			if err := c.Err(); err != nil {
 				if bad[i] != err.Error() {
 					t.Fatalf("seed %d, operation %d: refused with %q, want %q", seed, i, bad[i], err)
 				}

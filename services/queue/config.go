@@ -10,6 +10,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // Config says where the service listens and where queues are kept. The zero
@@ -99,7 +100,7 @@ func (c Config) Validate() error {
 	errs := []error{c.RPC.Validate(), c.Admin.Validate()}
 	seen := map[string]bool{}
 	for _, q := range c.Queues {
-		if err := checkName(q.Name); err != nil {
+		if err := wire.CheckName(q.Name); err != nil {
 			errs = append(errs, fmt.Errorf("queue: queues: %w", err))
 		}
 		if seen[q.Name] {
@@ -127,8 +128,8 @@ func (c Config) Validate() error {
 	if c.ExpireAfter != 0 && c.ExpireAfter < MinExpiry {
 		errs = append(errs, fmt.Errorf("queue: expire after %v is not 0 (never) or at least %v", c.ExpireAfter, MinExpiry))
 	}
-	if c.MaxPending < maxItems {
-		errs = append(errs, fmt.Errorf("queue: max pending %d is below %d, one call's worth", c.MaxPending, maxItems))
+	if c.MaxPending < wire.MaxItems {
+		errs = append(errs, fmt.Errorf("queue: max pending %d is below %d, one call's worth", c.MaxPending, wire.MaxItems))
 	}
 	if c.HistoryKeys > 10_000_000 {
 		errs = append(errs, fmt.Errorf("queue: history keys %d is above 10,000,000", c.HistoryKeys))

@@ -6,6 +6,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // produceMessage is a ProduceRequest as the server reads it: a batch goes into
@@ -37,44 +38,44 @@ func (b *produceBatch) decode(body []byte) error {
 	for len(body) > 0 {
 		num, typ, n := protowire.ConsumeTag(body)
 		if n < 0 {
-			return errWire
+			return wire.ErrWire
 		}
 		body = body[n:]
 		switch {
 		case num == 1 && typ == protowire.VarintType:
 			if b.id, n = protowire.ConsumeVarint(body); n < 0 {
-				return errWire
+				return wire.ErrWire
 			}
 		case num == 2 && typ == protowire.BytesType:
 			v, k := protowire.ConsumeBytes(body)
 			if n = k; n < 0 {
-				return errWire
+				return wire.ErrWire
 			}
 			b.queue = string(v)
 		case num == 3 && typ == protowire.BytesType:
 			v, k := protowire.ConsumeBytes(body)
 			if n = k; n < 0 {
-				return errWire
+				return wire.ErrWire
 			}
-			if b.n++; b.n <= maxItems {
+			if b.n++; b.n <= wire.MaxItems {
 				if err := b.add(v); err != nil {
 					return err
 				}
 			}
 		default:
 			if n = protowire.ConsumeFieldValue(num, typ, body); n < 0 {
-				return errWire
+				return wire.ErrWire
 			}
 		}
 		body = body[n:]
 	}
-	c := &checks{}
-	c.queue("batch.queue", b.queue)
+	c := &wire.Checks{}
+	c.Queue("batch.queue", b.queue)
 	if b.id == 0 {
-		c.add("batch.request_id", "must be above zero")
+		c.Add("batch.request_id", "must be above zero")
 	}
-	c.count("batch.ops", b.n, 1, maxItems)
-	b.err = c.err()
+	c.Count("batch.ops", b.n, 1, wire.MaxItems)
+	b.err = c.Err()
 	return nil
 }
 
@@ -88,26 +89,26 @@ func (b *produceBatch) add(body []byte) error {
 	for rest := body; len(rest) > 0 && good; {
 		num, typ, n := protowire.ConsumeTag(rest)
 		if n < 0 {
-			return errWire
+			return wire.ErrWire
 		}
 		rest = rest[n:]
 		switch {
 		case num == 1 && typ == protowire.BytesType:
 			v, k := protowire.ConsumeBytes(rest)
 			if n = k; n < 0 {
-				return errWire
+				return wire.ErrWire
 			}
 			op.Key = string(v)
 		case num == 2 && typ == protowire.VarintType:
 			v, k := protowire.ConsumeVarint(rest)
 			if n = k; n < 0 {
-				return errWire
+				return wire.ErrWire
 			}
 			kind = queuev1.ProduceKind(int32(v)) //nolint:gosec // an enum is an int32 on the wire
 		case num == 3 && typ == protowire.VarintType:
 			v, k := protowire.ConsumeVarint(rest)
 			if n = k; n < 0 {
-				return errWire
+				return wire.ErrWire
 			}
 			p := int(int32(v)) //nolint:gosec // an int32 on the wire
 			good = p >= workqueue.MinPriority && p <= workqueue.MaxPriority
@@ -115,17 +116,17 @@ func (b *produceBatch) add(body []byte) error {
 		case num == 7 && typ == protowire.BytesType:
 			v, k := protowire.ConsumeBytes(rest)
 			if n = k; n < 0 {
-				return errWire
+				return wire.ErrWire
 			}
 			op.Trace = string(v)
-			good = goodTrace(op.Trace)
+			good = wire.GoodTrace(op.Trace)
 		case num == 6 && typ == protowire.BytesType:
 			v, k := protowire.ConsumeBytes(rest)
 			if n = k; n < 0 {
-				return errWire
+				return wire.ErrWire
 			}
 			var m workqueue.Mark
-			if m, good = readMark(v, b.known); good && len(marks) < maxMarks {
+			if m, good = wire.ReadMark(v, b.known); good && len(marks) < wire.MaxMarks {
 				marks = append(marks, m)
 			} else {
 				good = false
@@ -137,8 +138,8 @@ func (b *produceBatch) add(body []byte) error {
 	}
 	place := b.n - 1
 	var known bool
-	op.Kind, op.Limited, known = produceKind(kind)
-	if good && known && kind != queuev1.ProduceKind_PRODUCE_KIND_ADD_AFTER && goodKey(op.Key) {
+	op.Kind, op.Limited, known = wire.ProduceKind(kind)
+	if good && known && kind != queuev1.ProduceKind_PRODUCE_KIND_ADD_AFTER && wire.GoodKey(op.Key) {
 		if len(marks) > 0 {
 			op.More = &workqueue.More{Barrier: barrierOf(marks)}
 		}
@@ -147,14 +148,14 @@ func (b *produceBatch) add(body []byte) error {
 	}
 	var in queuev1.ProduceOp
 	if err := (proto.UnmarshalOptions{}).Unmarshal(body, &in); err != nil {
-		if goodKey(op.Key) || op.Key == "" {
+		if wire.GoodKey(op.Key) || op.Key == "" {
 			return err
 		}
 		in = queuev1.ProduceOp{Key: op.Key} // not UTF-8: said of this operation alone
 	}
-	c := &checks{}
-	op = c.produced(at("batch.ops", place), &in)
-	if err := c.err(); err != nil {
+	c := &wire.Checks{}
+	op = c.Produced(wire.At("batch.ops", place), &in)
+	if err := c.Err(); err != nil {
 		if len(b.bad) == 0 && len(b.at) == 0 { // from here on places differ
 			for i := range place {
 				b.at = append(b.at, i)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // call is operations that belong together: they go into one transaction, in order.
@@ -89,7 +90,7 @@ func (d *dispatcher) submit(c *call) {
 	if d.waiting+len(c.ops) > d.queues.MaxPending && !endsLeases(c.ops) {
 		d.mu.Unlock()
 		d.metrics.overflows.Inc()
-		c.err = errOverload
+		c.err = wire.ErrOverload
 		c.done(c)
 		return
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 const (
@@ -38,18 +39,18 @@ type drain struct {
 
 func (s *adminServer) DrainQueue(r *queuev1.DrainQueueRequest, stream grpc.ServerStreamingServer[queuev1.DrainQueueResponse]) error {
 	ctx := stream.Context()
-	c := &checks{}
-	c.queue("queue", r.GetQueue())
-	timeout := c.duration("timeout", r.GetTimeout(), maxDrain)
+	c := &wire.Checks{}
+	c.Queue("queue", r.GetQueue())
+	timeout := c.Duration("timeout", r.GetTimeout(), maxDrain)
 	d := drain{
 		s: s, queue: r.GetQueue(), all: r.GetDueWithin() == nil,
-		within: c.duration("due_within", r.GetDueWithin(), workqueue.MaxDelay).Microseconds(),
-		every:  c.duration("report_every", r.GetReportEvery(), maxReport),
+		within: c.Duration("due_within", r.GetDueWithin(), workqueue.MaxDelay).Microseconds(),
+		every:  c.Duration("report_every", r.GetReportEvery(), maxReport),
 	}
 	if d.every != 0 && d.every < minReport && r.GetReportEvery().AsDuration() > 0 {
-		c.add("report_every", "%v is below %v", d.every, minReport)
+		c.Add("report_every", "%v is below %v", d.every, minReport)
 	}
-	if err := c.err(); err != nil {
+	if err := c.Err(); err != nil {
 		return err
 	}
 	if d.every == 0 {
@@ -108,7 +109,7 @@ func (d *drain) wait(ctx context.Context, timeout time.Duration, send func(*queu
 			late = true
 			continue
 		case <-d.s.stopping:
-			return errStopping
+			return wire.ErrStopping
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -120,7 +121,7 @@ func (d *drain) wait(ctx context.Context, timeout time.Duration, send func(*queu
 		case <-over.C:
 			late = true
 		case <-d.s.stopping:
-			return errStopping
+			return wire.ErrStopping
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -136,7 +137,7 @@ func (d *drain) look(ctx context.Context) (*queuev1.DrainQueueResponse, error) {
 		if err != nil {
 			return nil, err
 		}
-		out.Counts, out.Unreachable = counts(st.Counts), missing
+		out.Counts, out.Unreachable = wire.Counts(st.Counts), missing
 		if out.Awaited, err = d.awaited(ctx, st); err != nil {
 			return nil, err
 		}

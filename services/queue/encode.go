@@ -6,6 +6,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // Field numbers of WorkResponse and what it holds.
@@ -25,13 +26,13 @@ func appendLease(b []byte, l *workqueue.Lease, now, ends int64) []byte {
 	b = protowire.AppendTag(b, fieldLeases, protowire.BytesType)
 	b = append(b, 0) // its length, which mostly takes one byte
 	at := len(b)
-	b = appendText(b, 2, l.Key)
-	b = appendNumber(b, 3, int64(l.Token))
-	b = appendNumber(b, 6, int64(l.Requeues))
-	b = appendNumber(b, 7, int64(l.Attempt))
-	b = appendNumber(b, 8, int64(workqueue.Priority(l.Level)))
+	b = wire.AppendText(b, 2, l.Key)
+	b = wire.AppendNumber(b, 3, int64(l.Token))
+	b = wire.AppendNumber(b, 6, int64(l.Requeues))
+	b = wire.AppendNumber(b, 7, int64(l.Attempt))
+	b = wire.AppendNumber(b, 8, int64(workqueue.Priority(l.Level)))
 	for i := range l.Barrier {
-		b = appendMark(b, 11, &l.Barrier[i])
+		b = wire.AppendMark(b, 11, &l.Barrier[i])
 	}
 	for _, t := range l.Traces {
 		b = protowire.AppendString(protowire.AppendTag(b, 12, protowire.BytesType), t)
@@ -40,13 +41,13 @@ func appendLease(b []byte, l *workqueue.Lease, now, ends int64) []byte {
 		b = protowire.AppendBytes(protowire.AppendTag(b, 13, protowire.BytesType), l.State)
 	}
 	if l.Expect != nil {
-		b = appendMessage(b, 14, expected(l.Expect))
+		b = wire.AppendMessage(b, 14, wire.Expectations(l.Expect))
 	}
-	b = appendNumber(b, 15, l.Deadline)
-	b = appendNumber(b, 16, l.Deadline-now)
-	b = appendNumber(b, 17, l.AddedAt)
-	b = appendNumber(b, 18, l.ReadyAt)
-	b = appendNumber(b, 19, ends)
+	b = wire.AppendNumber(b, 15, l.Deadline)
+	b = wire.AppendNumber(b, 16, l.Deadline-now)
+	b = wire.AppendNumber(b, 17, l.AddedAt)
+	b = wire.AppendNumber(b, 18, l.ReadyAt)
+	b = wire.AppendNumber(b, 19, ends)
 	n := len(b) - at
 	if n < 0x80 {
 		b[at-1] = byte(n)
@@ -61,12 +62,12 @@ func appendLease(b []byte, l *workqueue.Lease, now, ends int64) []byte {
 }
 
 // settledMessage writes a compact Settled.
-func settledMessage(id uint64, out *settled, partial bool) *encoded {
-	tmp := scratch.Get().(*[]byte)
-	b := appendNumber((*tmp)[:0], fieldSettledID, int64(id))
+func settledMessage(id uint64, out *settled, partial bool) *wire.Encoded {
+	tmp := wire.Scratch.Get().(*[]byte)
+	b := wire.AppendNumber((*tmp)[:0], fieldSettledID, int64(id))
 	for i, r := range out.rows {
 		if r.requeues != 0 || r.readyAt != 0 {
-			b = appendMessage(b, fieldSettledRows, out.result(i, r, partial))
+			b = wire.AppendMessage(b, fieldSettledRows, out.result(i, r, partial))
 		}
 	}
 	b = protowire.AppendTag(b, fieldSettledState, protowire.BytesType)
@@ -75,10 +76,10 @@ func settledMessage(id uint64, out *settled, partial bool) *encoded {
 		b = append(b, byte(out.rows[i].code(partial))) // all below 128
 	}
 	if out.more {
-		b = appendNumber(b, fieldSettledMore, 1)
+		b = wire.AppendNumber(b, fieldSettledMore, 1)
 	}
-	m := message(fieldSettled, nil, b)
+	m := wire.Message(fieldSettled, nil, b)
 	*tmp = b
-	scratch.Put(tmp)
+	wire.Scratch.Put(tmp)
 	return m
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // keyEvents is the last events of one key.
@@ -88,10 +89,10 @@ func (h *history) key(queue, key string) []*queuev1.HistoryEvent {
 		if e == nil {
 			break
 		}
-		_, session := split(h.sessions.name(e.session))
+		_, session := wire.SplitSession(h.sessions.name(e.session))
 		o := &queuev1.HistoryEvent{
-			Kind: queuev1.EventKind(e.kind), Time: stamp(e.at), SessionId: session,
-			Outcome: outcomeOut(e.outcome), Repeats: int64(e.repeats),
+			Kind: queuev1.EventKind(e.kind), Time: wire.Stamp(e.at), SessionId: session,
+			Outcome: wire.OutcomeOut(e.outcome), Repeats: int64(e.repeats),
 		}
 		if text := string(h.read(e)); e.kind == added {
 			o.Traceparent = text

@@ -5,11 +5,12 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 func (s *sessionServer) SaveState(ctx context.Context, r *queuev1.SaveStateRequest) (*queuev1.SaveStateResponse, error) {
-	c := &checks{}
-	c.count("state", len(r.GetState()), 0, workqueue.MaxStateLen)
+	c := &wire.Checks{}
+	c.Count("state", len(r.GetState()), 0, workqueue.MaxStateLen)
 	st, err := s.fenced(ctx, c, r.GetQueue(), workqueue.Op{
 		Kind: workqueue.OpSave, Key: r.GetKey(), Token: r.GetToken(), More: &workqueue.More{Data: r.GetState()},
 	})
@@ -20,10 +21,10 @@ func (s *sessionServer) SaveState(ctx context.Context, r *queuev1.SaveStateReque
 }
 
 func (s *sessionServer) Expect(ctx context.Context, r *queuev1.ExpectRequest) (*queuev1.ExpectResponse, error) {
-	c := &checks{}
-	c.owner("owner_uid", r.GetOwnerUid(), true)
-	c.names("creations", r.GetCreations())
-	c.names("deletions", r.GetDeletions())
+	c := &wire.Checks{}
+	c.Owner("owner_uid", r.GetOwnerUid(), true)
+	c.Names("creations", r.GetCreations())
+	c.Names("deletions", r.GetDeletions())
 	st, err := s.fenced(ctx, c, r.GetQueue(), workqueue.Op{
 		Kind: workqueue.OpExpect, Key: r.GetKey(), Token: r.GetToken(),
 		More: &workqueue.More{Owner: r.GetOwnerUid(), Creates: r.GetCreations(), Deletes: r.GetDeletions()},
@@ -35,11 +36,11 @@ func (s *sessionServer) Expect(ctx context.Context, r *queuev1.ExpectRequest) (*
 }
 
 // fenced runs one operation that only the lease's token may do.
-func (s *sessionServer) fenced(ctx context.Context, c *checks, queue string, op workqueue.Op) (queuev1.SettleStatus, error) {
-	c.queue("queue", queue)
-	c.key("key", op.Key)
-	c.token("token", op.Token)
-	if err := c.err(); err != nil {
+func (s *sessionServer) fenced(ctx context.Context, c *wire.Checks, queue string, op workqueue.Op) (queuev1.SettleStatus, error) {
+	c.Queue("queue", queue)
+	c.Key("key", op.Key)
+	c.Token("token", op.Token)
+	if err := c.Err(); err != nil {
 		return 0, err
 	}
 	if err := s.leases.verifyOne(ctx, leaseAt{queue: queue, key: op.Key, token: op.Token}); err != nil {
@@ -49,38 +50,38 @@ func (s *sessionServer) fenced(ctx context.Context, c *checks, queue string, op 
 	if err != nil {
 		return 0, err
 	}
-	return settleStatus(done.replies[0].Status), nil
+	return wire.SettleStatus(done.replies[0].Status), nil
 }
 
 func (s *sessionServer) Observe(ctx context.Context, r *queuev1.ObserveRequest) (*queuev1.ObserveResponse, error) {
-	c := &checks{}
-	c.owner("owner_uid", r.GetOwnerUid(), false)
-	c.names("creations", r.GetCreations())
-	c.names("deletions", r.GetDeletions())
+	c := &wire.Checks{}
+	c.Owner("owner_uid", r.GetOwnerUid(), false)
+	c.Names("creations", r.GetCreations())
+	c.Names("deletions", r.GetDeletions())
 	left, err := s.observe(ctx, c, r.GetQueue(), r.GetKey(), &workqueue.More{Owner: r.GetOwnerUid(), Creates: r.GetCreations(), Deletes: r.GetDeletions()})
 	return &queuev1.ObserveResponse{Expectations: left}, err
 }
 
 func (s *sessionServer) GetExpectations(ctx context.Context, r *queuev1.GetExpectationsRequest) (*queuev1.GetExpectationsResponse, error) {
-	left, err := s.observe(ctx, &checks{}, r.GetQueue(), r.GetKey(), nil)
+	left, err := s.observe(ctx, &wire.Checks{}, r.GetQueue(), r.GetKey(), nil)
 	return &queuev1.GetExpectationsResponse{Expectations: left}, err
 }
 
-func (s *sessionServer) observe(ctx context.Context, c *checks, queue, key string, seen *workqueue.More) (*queuev1.Expectations, error) {
-	c.queue("queue", queue)
-	c.key("key", key)
-	if err := c.err(); err != nil {
+func (s *sessionServer) observe(ctx context.Context, c *wire.Checks, queue, key string, seen *workqueue.More) (*queuev1.Expectations, error) {
+	c.Queue("queue", queue)
+	c.Key("key", key)
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
 	done, err := s.queues.do(ctx, queue, workqueue.Op{Kind: workqueue.OpObserve, Key: key, More: seen})
 	if err != nil {
 		return nil, err
 	}
-	return expected(done.replies[0].Expect), nil
+	return wire.Expectations(done.replies[0].Expect), nil
 }
 
 func (s *sessionServer) DeleteExpectations(ctx context.Context, r *queuev1.DeleteExpectationsRequest) (*queuev1.DeleteExpectationsResponse, error) {
-	ops, err := eachKey(r.GetQueue(), []string{r.GetKey()}, workqueue.OpUnexpect)
+	ops, err := wire.EachKey(r.GetQueue(), []string{r.GetKey()}, workqueue.OpUnexpect)
 	if err != nil {
 		return nil, err
 	}

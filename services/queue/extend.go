@@ -9,6 +9,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // extension is the outcome of extending leases.
@@ -183,7 +184,7 @@ func (w *extending) part(d *dispatcher, refs []*queuev1.LeaseRef, c *call) {
 // finish answers with what is known. Mu must be held.
 func (w *extending) finish() {
 	w.over = true
-	if !w.whole && !errors.Is(w.out.err, errStopping) {
+	if !w.whole && !errors.Is(w.out.err, wire.ErrStopping) {
 		w.out.err = nil
 		for _, r := range w.asked {
 			if !w.answered[r] {

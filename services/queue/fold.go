@@ -4,6 +4,7 @@ import (
 	"hash/maphash"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // fold makes one operation of duplicate adds: an immediate add of a key that an
@@ -61,7 +62,7 @@ func (f *fold) take(t *workqueue.Turn, calls []*call, limit int) int {
 func (f *fold) grow(calls []*call, limit int) {
 	ops := 0
 	for _, c := range calls {
-		if ops += len(c.ops); ops > limit+maxItems {
+		if ops += len(c.ops); ops > limit+wire.MaxItems {
 			break
 		}
 	}

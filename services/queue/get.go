@@ -9,6 +9,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // pendingGet is one Get while it waits, in line in every partition of the queue.
@@ -46,7 +47,7 @@ func (g *pendingGet) deliver(ss *session, t *waiter, d *dispatcher, ls []workque
 	}
 	ss.hold(d, ls, now, t, nil)
 	for i := range ls {
-		g.leases = append(g.leases, lease(d.name, &ls[i], now, ls[i].Deadline+d.ahead))
+		g.leases = append(g.leases, wire.Lease(d.name, &ls[i], now, ls[i].Deadline+d.ahead))
 	}
 	return true
 }
@@ -198,7 +199,7 @@ func (s *workServer) get(ctx context.Context, l *lines, ss *session, n int, leas
 		case <-g.over:
 			out, err := g.end(l, ss, takers, false)
 			if len(out.leases) == 0 && err == nil && wait > 0 && !ss.shutDown() && isClosed(s.stopping) {
-				err = errStopping // the wait was cut short
+				err = wire.ErrStopping // the wait was cut short
 			}
 			return out, err
 		case <-deadline:
@@ -213,7 +214,7 @@ func (s *workServer) get(ctx context.Context, l *lines, ss *session, n int, leas
 			}
 			out, err := g.end(l, ss, takers, false)
 			if len(out.leases) == 0 && err == nil {
-				err = errStopping
+				err = wire.ErrStopping
 			}
 			return out, err
 		case <-l.ctx.Done(): // the queue was deleted

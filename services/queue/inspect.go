@@ -15,20 +15,21 @@ import (
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 func (s *adminServer) Inspect(ctx context.Context, r *queuev1.InspectRequest) (*queuev1.InspectResponse, error) {
-	c := &checks{}
-	c.queue("queue", r.GetQueue())
-	c.key("key", r.GetKey())
-	if err := c.err(); err != nil {
+	c := &wire.Checks{}
+	c.Queue("queue", r.GetQueue())
+	c.Key("key", r.GetKey())
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
 	done, err := s.queues.do(ctx, r.GetQueue(), workqueue.Op{Kind: workqueue.OpInspect, Key: r.GetKey()})
 	if err != nil {
 		return nil, err
 	}
-	return &queuev1.InspectResponse{Item: item(done.replies[0].Item), History: s.history.key(r.GetQueue(), r.GetKey())}, nil
+	return &queuev1.InspectResponse{Item: wire.Item(done.replies[0].Item), History: s.history.key(r.GetQueue(), r.GetKey())}, nil
 }
 
 // listed are the states ListItems takes.
@@ -39,23 +40,23 @@ var listed = map[queuev1.State]workqueue.State{
 }
 
 func (s *adminServer) ListItems(ctx context.Context, r *queuev1.ListItemsRequest) (*queuev1.ListItemsResponse, error) {
-	c := &checks{}
-	c.queue("queue", r.GetQueue())
-	c.count("page_size", int(r.GetPageSize()), 0, maxPage)
+	c := &wire.Checks{}
+	c.Queue("queue", r.GetQueue())
+	c.Count("page_size", int(r.GetPageSize()), 0, wire.MaxPage)
 	want, known := listed[r.GetState()]
 	if !known {
-		c.add("state", "%v cannot be listed", r.GetState())
+		c.Add("state", "%v cannot be listed", r.GetState())
 	}
 	from, err := parsePage(r.GetPageToken(), r.GetState())
 	if err != nil {
-		c.errs = append(c.errs, rpc.InvalidField("page_token", err))
+		c.Errs = append(c.Errs, rpc.InvalidField("page_token", err))
 	}
-	if err := c.err(); err != nil {
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
 	size := int(r.GetPageSize())
 	if size == 0 {
-		size = defaultPage
+		size = wire.DefaultPage
 	}
 	out, err := s.list(ctx, r.GetQueue(), want, from, size, r.GetPartial())
 	if errors.Is(err, engine.ErrCursor) {
@@ -98,9 +99,9 @@ func (s *adminServer) list(ctx context.Context, queue string, state workqueue.St
 			if items[i].Key <= at.after {
 				continue
 			}
-			it := item(&items[i])
+			it := wire.Item(&items[i])
 			bytes += proto.Size(it)
-			if n := len(out.GetItems()); n == size || n > 0 && bytes > maxAssignBytes {
+			if n := len(out.GetItems()); n == size || n > 0 && bytes > wire.MaxAssignBytes {
 				out.NextPageToken = at.String()
 				return out, nil
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // list reads a whole list in pages and tells how many they were.
@@ -138,7 +139,7 @@ func TestThePageSizeMayChangeFromPageToPage(t *testing.T) {
 	for i := range 400 { // in another order than that of their names
 		key := fmt.Sprintf("k%03d", (i*37)%400)
 		want[key] = true
-		for part := range slices.Chunk(barrier, maxMarks) {
+		for part := range slices.Chunk(barrier, wire.MaxMarks) {
 			if _, err := r.Add(t.Context(), &queuev1.AddRequest{Queue: q, Items: []*queuev1.AddItem{{Key: key, Barrier: part}}}); err != nil {
 				t.Fatal(err)
 			}

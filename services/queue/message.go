@@ -6,6 +6,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // workMessage is a WorkRequest as the server reads it: settlements become
@@ -45,78 +46,78 @@ func (m *workMessage) Decode(b []byte) error {
 
 // decode reads a SettleBatch.
 func (s *settleMessage) decode(b string) error {
-	c := &checks{}
+	c := &wire.Checks{}
 	s.plan = &plan{ops: make([]workqueue.Op, 0, len(b)/40+1)}
 	for i := 0; len(b) > 0; {
-		f, rest, err := nextField(b)
+		f, rest, err := wire.NextField(b)
 		if err != nil {
 			return err
 		}
 		b = rest
 		switch {
-		case f.num == 1 && f.typ == protowire.VarintType:
-			s.id = f.v
-		case f.num == 2 && f.typ == protowire.BytesType:
-			if i < maxItems {
-				if err := s.settlement(c, i, f.s); err != nil {
+		case f.Num == 1 && f.Typ == protowire.VarintType:
+			s.id = f.V
+		case f.Num == 2 && f.Typ == protowire.BytesType:
+			if i < wire.MaxItems {
+				if err := s.settlement(c, i, f.S); err != nil {
 					return err
 				}
 			}
 			i++
-			if i > maxItems {
-				c.errs = nil
-				c.count("settlements", i, 1, maxItems)
+			if i > wire.MaxItems {
+				c.Errs = nil
+				c.Count("settlements", i, 1, wire.MaxItems)
 			}
-		case f.num == 3 && f.typ == protowire.VarintType:
-			s.hold = f.v != 0
+		case f.Num == 3 && f.Typ == protowire.VarintType:
+			s.hold = f.V != 0
 		}
 	}
 	if len(s.plan.ops) == 0 {
-		c.count("settlements", 0, 1, maxItems)
+		c.Count("settlements", 0, 1, wire.MaxItems)
 	}
-	s.err = c.err()
+	s.err = c.Err()
 	return nil
 }
 
 // settlement reads one settlement: the common fields here, any other through
 // the generated code.
-func (s *settleMessage) settlement(c *checks, i int, b string) error {
+func (s *settleMessage) settlement(c *wire.Checks, i int, b string) error {
 	var queue string
 	var op workqueue.Op
 	op.Kind = workqueue.OpSettle
 	outcome := queuev1.Outcome(0)
 	rare := false
 	for rest := b; len(rest) > 0 && !rare; {
-		f, next, err := nextField(rest)
+		f, next, err := wire.NextField(rest)
 		if err != nil {
 			return err
 		}
 		rest = next
 		switch {
-		case f.num == 1 && f.typ == protowire.BytesType:
-			queue = f.s
-		case f.num == 2 && f.typ == protowire.BytesType:
-			op.Key = f.s
-		case f.num == 3 && f.typ == protowire.VarintType:
-			op.Token = f.v
-		case f.num == 4 && f.typ == protowire.VarintType:
-			outcome = queuev1.Outcome(int32(f.v)) //nolint:gosec // an enum is an int32 on the wire
+		case f.Num == 1 && f.Typ == protowire.BytesType:
+			queue = f.S
+		case f.Num == 2 && f.Typ == protowire.BytesType:
+			op.Key = f.S
+		case f.Num == 3 && f.Typ == protowire.VarintType:
+			op.Token = f.V
+		case f.Num == 4 && f.Typ == protowire.VarintType:
+			outcome = queuev1.Outcome(int32(f.V)) //nolint:gosec // an enum is an int32 on the wire
 		default:
 			rare = true
 		}
 	}
-	if (queue == "" || queue != s.good) && checkName(queue) != nil {
+	if (queue == "" || queue != s.good) && wire.CheckName(queue) != nil {
 		rare = true
 	} else {
 		s.good = queue
 	}
-	op.Outcome = outcomes[outcome]
-	if rare || op.Outcome == 0 || !goodKey(op.Key) || op.Token == 0 || op.Token > 1<<53 {
+	op.Outcome = wire.Outcomes[outcome]
+	if rare || op.Outcome == 0 || !wire.GoodKey(op.Key) || op.Token == 0 || op.Token > 1<<53 {
 		var st queuev1.Settlement
 		if err := proto.Unmarshal([]byte(b), &st); err != nil {
 			return err
 		}
-		s.plan.add(st.GetQueue(), c.settlement(at("settlements", i), &st))
+		s.plan.add(st.GetQueue(), c.Settlement(wire.At("settlements", i), &st))
 		return nil
 	}
 	s.plan.add(queue, op)

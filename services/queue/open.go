@@ -11,24 +11,25 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // open checks hello, takes the session over and answers Welcome.
 func (s *workServer) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello) (*stream, error) {
 	ctx := grpc.Context()
-	c := &checks{}
-	c.session("hello.session_id", h.GetSessionId(), true)
-	c.session("hello.client", h.GetClient(), false)
-	c.count("hello.queues", len(h.GetQueues()), 1, maxQueues)
+	c := &wire.Checks{}
+	c.Session("hello.session_id", h.GetSessionId(), true)
+	c.Session("hello.client", h.GetClient(), false)
+	c.Count("hello.queues", len(h.GetQueues()), 1, wire.MaxQueues)
 	for _, q := range h.GetQueues() {
-		c.queue("hello.queues", q)
+		c.Queue("hello.queues", q)
 	}
-	leaseFor := c.lease("hello.lease_duration", h.GetLeaseDuration())
-	c.refs("hello.resume", h.GetResume())
-	if err := c.err(); err != nil {
+	leaseFor := c.Lease("hello.lease_duration", h.GetLeaseDuration())
+	c.Refs("hello.resume", h.GetResume())
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
-	ss, err := s.sessions.get(owned(ctx, h.GetSessionId()))
+	ss, err := s.sessions.get(wire.SessionID(ctx, h.GetSessionId()))
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +69,7 @@ func (s *workServer) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello
 		return nil, refusal
 	}
 	if old := ss.takeOver(st); old != nil {
-		old.Close(errMoved)
+		old.Close(wire.ErrMoved)
 	}
 	for _, q := range st.all {
 		s.queues.keep(q.l)
@@ -103,7 +104,7 @@ func (s *workServer) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello
 // refuse notes that a queue is no part of the stream. It reports false when the
 // worker does not know of that, and the stream cannot be opened.
 func (st *stream) refuse(name string, err error) bool {
-	if !st.partial || errors.Is(err, errStopping) {
+	if !st.partial || errors.Is(err, wire.ErrStopping) {
 		return false
 	}
 	for _, q := range st.refused {
@@ -111,7 +112,7 @@ func (st *stream) refuse(name string, err error) bool {
 			return true
 		}
 	}
-	e := produceError(err)
+	e := wire.AsProduceError(err)
 	st.refused = append(st.refused, &queuev1.RefusedQueue{Queue: name, Code: e.GetCode(), Reason: e.GetReason(), Message: e.GetMessage()})
 	return true
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 func (s *adminServer) RetryNow(ctx context.Context, r *queuev1.RetryNowRequest) (*queuev1.RetryNowResponse, error) {
@@ -33,7 +34,7 @@ func (s *adminServer) DeleteItems(ctx context.Context, r *queuev1.DeleteItemsReq
 
 // operate does one operator's operation on every key.
 func (s *adminServer) operate(ctx context.Context, queue string, keys []string, kind workqueue.OpKind) ([]*queuev1.ItemResult, error) {
-	ops, err := eachKey(queue, keys, kind)
+	ops, err := wire.EachKey(queue, keys, kind)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +44,7 @@ func (s *adminServer) operate(ctx context.Context, queue string, keys []string, 
 	}
 	results := make([]*queuev1.ItemResult, len(keys))
 	for i, key := range keys {
-		results[i] = &queuev1.ItemResult{Key: key, Status: itemStatus(done.replies[i].Status)}
+		results[i] = &queuev1.ItemResult{Key: key, Status: wire.ItemStatus(done.replies[i].Status)}
 	}
 	return results, nil
 }

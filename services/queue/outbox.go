@@ -5,6 +5,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 const (
@@ -61,7 +62,7 @@ func (o *outbox) lease(l *queuev1.Lease) {
 
 // encode adds a lease in compact form.
 func (o *outbox) encode(queue string, l *workqueue.Lease, now, ends int64) {
-	if o.used == 0 || o.packed[o.used-1].queue != queue || o.packed[o.used-1].n >= maxAssign || len(o.packed[o.used-1].body) >= maxAssignBytes {
+	if o.used == 0 || o.packed[o.used-1].queue != queue || o.packed[o.used-1].n >= maxAssign || len(o.packed[o.used-1].body) >= wire.MaxAssignBytes {
 		if o.used == len(o.packed) {
 			o.packed = append(o.packed, packed{})
 		}
@@ -94,7 +95,7 @@ func (o *outbox) send(to queuev1.QueueService_WorkServer) error {
 		p := &o.packed[i]
 		var head [512]byte
 		name := protowire.AppendString(protowire.AppendTag(head[:0], fieldAssignQueue, protowire.BytesType), p.queue)
-		if err := to.SendMsg(message(fieldAssign, name, p.body)); err != nil {
+		if err := to.SendMsg(wire.Message(fieldAssign, name, p.body)); err != nil {
 			return err
 		}
 	}
@@ -108,7 +109,7 @@ func fitting(leases []*queuev1.Lease) int { return within(leases[:min(maxAssign,
 func within(leases []*queuev1.Lease) int {
 	size := 0
 	for n, l := range leases {
-		if size += weight(l); size > maxAssignBytes && n > 0 {
+		if size += weight(l); size > wire.MaxAssignBytes && n > 0 {
 			return n
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // leaseAt names a lease that a request is about, at a place of it.
@@ -36,7 +37,7 @@ func refAt(refs []*queuev1.LeaseRef) func(int) leaseAt {
 // that is not zero. That need not be atomic with what follows: a token belongs to one holder
 // for ever. A lease from before callers were authenticated is anybody's.
 func (s *leases) verify(ctx context.Context, ss *session, n int, lease func(i int) leaseAt, limit time.Duration) (unresolved, error) {
-	of, _ := split(ss.id)
+	of, _ := wire.SplitSession(ss.id)
 	if of == "" {
 		return nil, nil
 	}
@@ -100,7 +101,7 @@ func verifyByStore(ctx context.Context, of string, leases map[*dispatcher][]leas
 		select {
 		case a := <-answers:
 			delete(missing, a.d)
-			if errors.Is(a.err, errOtherCaller) || errors.Is(a.err, errStopping) {
+			if errors.Is(a.err, wire.ErrOtherCaller) || errors.Is(a.err, wire.ErrStopping) {
 				return a.err
 			}
 			out.add(leases[a.d], a.err)
@@ -145,8 +146,8 @@ func heldByAnother(c *call, of string, leases []leaseAt) error {
 		if it == nil || it.Token != leases[i].token {
 			continue // it has ended, and is answered so
 		}
-		if other, _ := split(it.Holder); other != "" && other != of {
-			return errOtherCaller
+		if other, _ := wire.SplitSession(it.Holder); other != "" && other != of {
+			return wire.ErrOtherCaller
 		}
 	}
 	return nil
@@ -154,7 +155,7 @@ func heldByAnother(c *call, of string, leases []leaseAt) error {
 
 // verifyOne is mine for a request that names no session.
 func (s *leases) verifyOne(ctx context.Context, at leaseAt) error {
-	of := tag(ctx)
+	of := wire.CallerTag(ctx)
 	if of == "" {
 		return nil
 	}
@@ -172,7 +173,7 @@ func (s *leases) verifyOne(ctx context.Context, at leaseAt) error {
 
 // owns says that the store has told that a lease is the session's, or that nobody asks.
 func (s *session) owns(h *leased) bool {
-	of, _ := split(s.id)
+	of, _ := wire.SplitSession(s.id)
 	return of == "" || h.known != 0
 }
 

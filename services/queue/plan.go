@@ -6,6 +6,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // plan is a settlement request, checked: its operations in order, and the
@@ -22,14 +23,14 @@ type part struct {
 }
 
 // newPlan checks settlements.
-func newPlan(c *checks, in []*queuev1.Settlement) *plan {
+func newPlan(c *wire.Checks, in []*queuev1.Settlement) *plan {
 	p := &plan{}
-	if !c.count("settlements", len(in), 1, maxItems) {
+	if !c.Count("settlements", len(in), 1, wire.MaxItems) {
 		return p
 	}
 	p.ops = make([]workqueue.Op, 0, len(in))
 	for i, st := range in {
-		p.add(st.GetQueue(), c.settlement("settlements["+strconv.Itoa(i)+"]", st))
+		p.add(st.GetQueue(), c.Settlement("settlements["+strconv.Itoa(i)+"]", st))
 	}
 	return p
 }
@@ -67,17 +68,17 @@ func (pt *part) place(n int) int {
 
 // sum tells plans apart that settle different leases or settle them otherwise.
 func (p *plan) sum() uint64 {
-	d := digest(len(p.ops))
+	d := wire.Digest(len(p.ops))
 	for i := range p.parts {
 		pt := &p.parts[i]
-		d.text(pt.queue)
-		d.number(uint64(len(pt.at)))
+		d.Text(pt.queue)
+		d.Number(uint64(len(pt.at)))
 		for _, at := range pt.at {
-			d.number(uint64(at)) //nolint:gosec // not negative
+			d.Number(uint64(at)) //nolint:gosec // not negative
 		}
 	}
 	for i := range p.ops {
-		d.op(&p.ops[i])
+		d.Op(&p.ops[i])
 	}
 	return uint64(d)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 const (
@@ -29,7 +30,7 @@ type producer struct {
 	grpc queuev1.QueueService_ProduceServer
 	name uint64 // hash of the session, for Once
 
-	known collections // of the receiver
+	known wire.Collections // of the receiver
 
 	mu         sync.Mutex
 	out        []*produceBatch            // under way, in order; guarded by mu, as is all that follows
@@ -50,20 +51,20 @@ func (s *produceServer) Produce(grpc queuev1.QueueService_ProduceServer) error {
 	}
 	hello := first.GetHello()
 	if hello == nil {
-		return errNotHello
+		return wire.ErrNotHello
 	}
-	c := &checks{}
-	c.session("hello.session_id", hello.GetSessionId(), true)
-	c.session("hello.client", hello.GetClient(), false)
-	if err := c.err(); err != nil {
+	c := &wire.Checks{}
+	c.Session("hello.session_id", hello.GetSessionId(), true)
+	c.Session("hello.client", hello.GetClient(), false)
+	if err := c.Err(); err != nil {
 		return err
 	}
-	ss, err := s.sessions.get(owned(grpc.Context(), hello.GetSessionId()))
+	ss, err := s.sessions.get(wire.SessionID(grpc.Context(), hello.GetSessionId()))
 	if err != nil {
 		return err
 	}
 	p := &producer{
-		s: s, ss: ss, grpc: grpc, name: onceOf(ss.id), generation: s.queues.Engine.Generation(), known: collections{},
+		s: s, ss: ss, grpc: grpc, name: onceOf(ss.id), generation: s.queues.Engine.Generation(), known: wire.Collections{},
 		signal: make(chan struct{}, 1), room: make(chan struct{}, 1),
 	}
 	welcome := &queuev1.ProduceWelcome{ServerTime: timestamppb.Now(), Generation: p.generation, Window: produceWindow}
@@ -87,8 +88,8 @@ func (s *produceServer) Produce(grpc queuev1.QueueService_ProduceServer) error {
 
 // wait keeps the stream until the producer ends it, or the server.
 func (p *producer) wait(ctx context.Context, cancel func(), sent, received chan error) error {
-	move := newAgingTimer(ctx, p.s.aging)
-	defer move.stop()
+	move := wire.NewAgingTimer(ctx, p.s.aging)
+	defer move.Stop()
 	var over <-chan time.Time
 	stopped := false
 	stopping := p.s.stopping
@@ -108,7 +109,7 @@ func (p *producer) wait(ctx context.Context, cancel func(), sent, received chan 
 		case err := <-sent: // everything is answered, or nobody is there
 			return err
 		case <-move.C():
-			move.again()
+			move.Again()
 			p.control(queuev1.Action_ACTION_RECONNECT, "the connection is old")
 		case <-stopping:
 			stopping = nil
@@ -171,12 +172,12 @@ func (p *producer) receive(ctx context.Context) error {
 			return err
 		}
 		if m.batch == nil { // it was something else
-			return errNotHello
+			return wire.ErrNotHello
 		}
 		p.mu.Lock()
 		if p.ended { // the server stops: what comes now is not done, and not answered
 			p.mu.Unlock()
-			return errStopping
+			return wire.ErrStopping
 		}
 		p.out = append(p.out, b)
 		p.bytes += b.bytes
@@ -216,7 +217,7 @@ func (p *producer) begin(ctx context.Context, queues map[string]*lines, b *produ
 		l := queues[b.queue]
 		if l == nil || l.ended() != nil {
 			if l, b.err = p.s.queues.use(ctx, b.queue); b.err == nil {
-				if len(queues) > maxQueues {
+				if len(queues) > wire.MaxQueues {
 					releaseAll(queues)
 				}
 				if was := queues[b.queue]; was != nil {

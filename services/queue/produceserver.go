@@ -6,6 +6,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // produceServer answers the calls that add keys.
@@ -21,7 +22,7 @@ type produceServer struct {
 }
 
 func (s *produceServer) Forget(ctx context.Context, r *queuev1.ForgetRequest) (*queuev1.ForgetResponse, error) {
-	ops, err := eachKey(r.GetQueue(), r.GetKeys(), workqueue.OpForget)
+	ops, err := wire.EachKey(r.GetQueue(), r.GetKeys(), workqueue.OpForget)
 	if err != nil {
 		return nil, err
 	}
@@ -32,7 +33,7 @@ func (s *produceServer) Forget(ctx context.Context, r *queuev1.ForgetRequest) (*
 }
 
 func (s *produceServer) NumRequeues(ctx context.Context, r *queuev1.NumRequeuesRequest) (*queuev1.NumRequeuesResponse, error) {
-	ops, err := eachKey(r.GetQueue(), r.GetKeys(), workqueue.OpRequeues)
+	ops, err := wire.EachKey(r.GetQueue(), r.GetKeys(), workqueue.OpRequeues)
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // lines is one queue: a dispatcher for each of its partitions.
@@ -56,7 +57,7 @@ func (l *lines) ended() error {
 	if err := context.Cause(l.ctx); err == nil || errors.Is(err, engine.ErrNoQueue) {
 		return err
 	}
-	return errStopping
+	return wire.ErrStopping
 }
 
 // at is the dispatcher of a key.

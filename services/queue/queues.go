@@ -11,6 +11,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // queues are the queues in use on this server, each with its dispatchers. It is safe for
@@ -155,7 +156,7 @@ func (s *queues) adopt(name string, q engine.Queue) (*lines, error) {
 		return l, nil
 	}
 	if s.running == nil {
-		return nil, errStopping
+		return nil, wire.ErrStopping
 	}
 	l := newLines(s, name, q)
 	s.queues[name] = l

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // receive takes messages until the worker's side ends or fails.
@@ -36,7 +37,7 @@ func (st *stream) receive(ctx context.Context) error {
 		case *queuev1.WorkRequest_Ping:
 			st.push(&queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Pong{Pong: &queuev1.Pong{Id: k.Ping.GetId(), ClockUs: st.s.queues.clock(time.Now())}}})
 		default:
-			err = errNotHello
+			err = wire.ErrNotHello
 		}
 		if err != nil {
 			return err
@@ -64,13 +65,13 @@ func (st *stream) await(ctx context.Context) error {
 }
 
 func (st *stream) give(cr *queuev1.Credit) error {
-	c := &checks{}
-	c.count("credit.items", int(cr.GetItems()), 1, maxCredit)
+	c := &wire.Checks{}
+	c.Count("credit.items", int(cr.GetItems()), 1, wire.MaxCredit)
 	q := st.queues[cr.GetQueue()]
 	if cr.GetQueue() != "" && q == nil {
-		c.add("credit.queue", "%.64q was not named in hello", cr.GetQueue())
+		c.Add("credit.queue", "%.64q was not named in hello", cr.GetQueue())
 	}
-	if err := c.err(); err != nil {
+	if err := c.Err(); err != nil {
 		return err
 	}
 	if q == nil {
@@ -144,9 +145,9 @@ func (st *stream) settle(ctx context.Context, m *settleMessage) error {
 }
 
 func (st *stream) extend(ctx context.Context, b *queuev1.ExtendBatch) error {
-	c := &checks{}
-	c.refs("extend.leases", b.GetLeases())
-	if err := c.err(); err != nil {
+	c := &wire.Checks{}
+	c.Refs("extend.leases", b.GetLeases())
+	if err := c.Err(); err != nil {
 		return err
 	}
 	refs := st.ss.orAll(b.GetLeases())

@@ -20,6 +20,7 @@ import (
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 	"github.com/deltaplane/deltaplane/services/queue/enginetest"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 func TestTheEngineSuitePassesOverGRPC(t *testing.T) {
@@ -58,7 +59,7 @@ func (r *remote) Generation() string {
 
 var reasons = map[string]error{
 	"QUEUE_NOT_FOUND": engine.ErrNoQueue, "PARTITIONS_FIXED": engine.ErrPartitions,
-	"QUEUE_LEASED": engine.ErrLeased, "QUEUE_CLOSED": errClosed, "BARRIER_FULL": errBarrierFull,
+	"QUEUE_LEASED": engine.ErrLeased, "QUEUE_CLOSED": wire.ErrClosed, "BARRIER_FULL": wire.ErrBarrierFull,
 }
 
 func plain(err error) error {
@@ -69,14 +70,14 @@ func plain(err error) error {
 }
 
 func (r *remote) Configure(ctx context.Context, name string, cfg workqueue.Config) (engine.Queue, bool, error) {
-	in := configOut(name, cfg.WithDefaults())
+	in := wire.ConfigOut(name, cfg.WithDefaults())
 	res, err := r.c.ConfigureQueue(ctx, &queuev1.ConfigureQueueRequest{Config: in})
 	if err != nil {
 		return nil, false, plain(err)
 	}
-	c := &checks{}
-	out := c.configIn("config", res.GetConfig())
-	return &remoteQueue{r, name, out, &sync.Map{}}, res.GetCreated(), c.err()
+	c := &wire.Checks{}
+	out := c.ConfigIn("config", res.GetConfig())
+	return &remoteQueue{r, name, out, &sync.Map{}}, res.GetCreated(), c.Err()
 }
 
 func (r *remote) Open(ctx context.Context, name string) (engine.Queue, error) {
@@ -136,7 +137,7 @@ func countsIn(c *queuev1.Counts) workqueue.Counts {
 }
 
 func (q *remoteQueue) Items(ctx context.Context, state workqueue.State, cursor string, limit int) ([]workqueue.Item, string, error) {
-	in := states[state]
+	in := wire.States[state]
 	if state == workqueue.Idle {
 		in = queuev1.State_STATE_UNSPECIFIED
 	}
@@ -155,7 +156,7 @@ func (q *remoteQueue) itemIn(it *queuev1.Item) *workqueue.Item {
 		DelayedUntil: micros(it.GetDelayedUntil()), Barrier: barrierIn(it.GetBarrier()), StateBytes: int(it.GetStateBytes()),
 		Expect: expectIn(it.GetExpectations()), Reason: it.GetLastReason(),
 	}
-	for s, p := range states {
+	for s, p := range wire.States {
 		if p == it.GetState() {
 			out.State = s
 		}
@@ -186,9 +187,9 @@ func (q *remoteQueue) Turn(ctx context.Context, t *workqueue.Turn) (*workqueue.R
 	for i := range t.Ops {
 		rep, err := q.op(ctx, &t.Ops[i])
 		switch err = plain(err); {
-		case errors.Is(err, errClosed):
+		case errors.Is(err, wire.ErrClosed):
 			rep.Status = workqueue.Closed
-		case errors.Is(err, errBarrierFull):
+		case errors.Is(err, wire.ErrBarrierFull):
 			rep.Status = workqueue.BarrierFull
 		case err != nil:
 			return nil, err
@@ -223,7 +224,7 @@ func (q *remoteQueue) Turn(ctx context.Context, t *workqueue.Turn) (*workqueue.R
 
 func statusIn(s queuev1.SettleStatus) workqueue.Status {
 	for _, w := range []workqueue.Status{workqueue.Settled, workqueue.Requeued, workqueue.Lost, workqueue.NotLeased} {
-		if settleStatus(w) == s {
+		if wire.SettleStatus(w) == s {
 			return w
 		}
 	}
@@ -241,14 +242,14 @@ func (q *remoteQueue) op(ctx context.Context, op *workqueue.Op) (workqueue.Reply
 	case workqueue.OpAdd:
 		return q.add(ctx, op, more)
 	case workqueue.OpSettle:
-		st := &queuev1.Settlement{Queue: q.name, Key: op.Key, Token: op.Token, Reason: more.Reason, ReadAt: revisions(more.Barrier), Wrote: revisions(more.Wrote)}
-		for p, o := range outcomes {
+		st := &queuev1.Settlement{Queue: q.name, Key: op.Key, Token: op.Token, Reason: more.Reason, ReadAt: wire.Revisions(more.Barrier), Wrote: wire.Revisions(more.Wrote)}
+		for p, o := range wire.Outcomes {
 			if o == op.Outcome {
 				st.Outcome = p
 			}
 		}
 		if op.Delay > 0 {
-			st.Delay = span(op.Delay)
+			st.Delay = wire.Span(op.Delay)
 		}
 		if op.Relevel {
 			st.Priority = wrapperspb.Int32(int32(workqueue.Priority(op.Level)))
@@ -309,7 +310,7 @@ func (q *remoteQueue) operate(ctx context.Context, op *workqueue.Op) (workqueue.
 			return rep, err
 		}
 		for _, s := range []workqueue.Status{workqueue.OK, workqueue.Unchanged, workqueue.Held} {
-			if itemStatus(s) == results[0].GetStatus() {
+			if wire.ItemStatus(s) == results[0].GetStatus() {
 				rep.Status = s
 			}
 		}
@@ -341,7 +342,7 @@ func (q *remoteQueue) operate(ctx context.Context, op *workqueue.Op) (workqueue.
 		res, err := c.GetBackoff(ctx, &queuev1.GetBackoffRequest{Queue: q.name, Ids: keys})
 		return entry(res.GetEntries(), err)
 	case workqueue.OpBackoffNext:
-		res, err := c.NextBackoff(ctx, &queuev1.NextBackoffRequest{Queue: q.name, Ids: keys, EventTime: stamp(op.Event)})
+		res, err := c.NextBackoff(ctx, &queuev1.NextBackoffRequest{Queue: q.name, Ids: keys, EventTime: wire.Stamp(op.Event)})
 		return entry(res.GetEntries(), err)
 	case workqueue.OpBackoffReset:
 		_, err := c.ResetBackoff(ctx, &queuev1.ResetBackoffRequest{Queue: q.name, Ids: keys})
@@ -356,7 +357,7 @@ func (q *remoteQueue) operate(ctx context.Context, op *workqueue.Op) (workqueue.
 }
 
 func (q *remoteQueue) add(ctx context.Context, op *workqueue.Op, more *workqueue.More) (workqueue.Reply, error) {
-	items := []*queuev1.AddItem{{Key: op.Key, Priority: int32(workqueue.Priority(op.Level)), Barrier: revisions(more.Barrier), Traceparent: op.Trace}}
+	items := []*queuev1.AddItem{{Key: op.Key, Priority: int32(workqueue.Priority(op.Level)), Barrier: wire.Revisions(more.Barrier), Traceparent: op.Trace}}
 	var results []*queuev1.AddResult
 	var err error
 	switch {
@@ -370,7 +371,7 @@ func (q *remoteQueue) add(ctx context.Context, op *workqueue.Op, more *workqueue
 			policy = queuev1.DelayPolicy_DELAY_POLICY_LAST
 		}
 		var res *queuev1.AddAfterResponse
-		res, err = q.r.c.AddAfter(ctx, &queuev1.AddAfterRequest{Queue: q.name, Items: items, Delay: span(op.Delay), Policy: policy})
+		res, err = q.r.c.AddAfter(ctx, &queuev1.AddAfterRequest{Queue: q.name, Items: items, Delay: wire.Span(op.Delay), Policy: policy})
 		results = res.GetResults()
 	default:
 		var res *queuev1.AddResponse
@@ -381,7 +382,7 @@ func (q *remoteQueue) add(ctx context.Context, op *workqueue.Op, more *workqueue
 		return workqueue.Reply{}, err
 	}
 	rep := workqueue.Reply{Requeues: int(results[0].GetNumRequeues()), ReadyAt: micros(results[0].GetReadyAt())}
-	for w, p := range addStatus {
+	for w, p := range wire.AddStatus {
 		if p == results[0].GetStatus() {
 			rep.Status = w
 		}

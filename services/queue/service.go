@@ -12,6 +12,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 	"github.com/deltaplane/deltaplane/services/queue/memory"
 	"github.com/deltaplane/deltaplane/services/queue/redis"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // Service is a queue server. Make it with New, run it once.
@@ -80,7 +81,7 @@ func build(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, err
 		return nil, fmt.Errorf("queue metrics: %w", err)
 	}
 	s.rpc, err = rpc.NewServer(cfg.RPC, rpc.Options{
-		Log: tel.Log, Registry: tel.Registry, Tracer: tel.Tracer, Rules: rules, Extra: wireOptions(), MessageBytes: requestBytes(),
+		Log: tel.Log, Registry: tel.Registry, Tracer: tel.Tracer, Rules: wire.Rules, Extra: wire.ServerOptions(), MessageBytes: wire.RequestBytes(),
 	})
 	if err != nil {
 		return nil, err
@@ -121,7 +122,7 @@ func (s *Service) answering(cfg Config, set *metrics, events *history, reader lo
 func (s *Service) inUse() map[string]used {
 	out := map[string]used{}
 	for _, l := range s.queues.all() {
-		out[l.name] = used{l.metrics, len(l.all)}
+		out[l.name] = used{metrics: l.metrics, partitions: len(l.all)}
 	}
 	return out
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // sessions are all sessions of this server.
@@ -26,7 +28,7 @@ func (s *sessions) get(id string) (*session, error) {
 	ss := s.all[id]
 	if ss == nil {
 		if len(s.all) >= s.max && !s.forget(time.Now()) {
-			return nil, fmt.Errorf("%w: there are %d in use, and --queue-max-sessions is %d", errSessions, len(s.all), s.max)
+			return nil, fmt.Errorf("%w: there are %d in use, and --queue-max-sessions is %d", wire.ErrSessions, len(s.all), s.max)
 		}
 		ss = &session{id: id, leases: map[leaseKey]*leased{}, producers: map[produceStream]bool{}, gets: map[*waiter]*dispatcher{}, changed: make(chan struct{})}
 		s.all[id] = ss

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/deltaplane/deltaplane/internal/rpc"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 func TestSessionsInUseAreNotForgottenForOthers(t *testing.T) {
@@ -46,7 +47,7 @@ func TestSessionsInUseAreNotForgottenForOthers(t *testing.T) {
 		for _, ss := range s.all {
 			ss.leases[leaseKey{token: 1}] = &leased{deadline: time.Now().Add(10 * time.Minute)}
 		}
-		if err := rpc.Status(get("fifth"), rules); rpc.Code(err) != codes.ResourceExhausted || rpc.Reason(err) != "TOO_MANY_SESSIONS" {
+		if err := rpc.Status(get("fifth"), wire.Rules); rpc.Code(err) != codes.ResourceExhausted || rpc.Reason(err) != "TOO_MANY_SESSIONS" {
 			t.Errorf("a session while all others are in use: %v", err)
 		}
 		time.Sleep(10 * time.Minute) // the leases end

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // sessionServer answers the calls by which sessions end, and end or extend their leases.
@@ -25,9 +26,9 @@ func (s *sessionServer) ShutDown(ctx context.Context, r *queuev1.ShutDownRequest
 }
 
 func (s *sessionServer) ShutDownWithDrain(ctx context.Context, r *queuev1.ShutDownWithDrainRequest) (*queuev1.ShutDownWithDrainResponse, error) {
-	c := &checks{}
-	timeout := c.duration("timeout", r.GetTimeout(), 24*time.Hour)
-	if err := c.err(); err != nil {
+	c := &wire.Checks{}
+	timeout := c.Duration("timeout", r.GetTimeout(), 24*time.Hour)
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
 	ss, err := s.shutDown(ctx, r.GetSessionId())
@@ -42,22 +43,22 @@ func (s *sessionServer) ShutDownWithDrain(ctx context.Context, r *queuev1.ShutDo
 }
 
 func (s *sessionServer) ShuttingDown(ctx context.Context, r *queuev1.ShuttingDownRequest) (*queuev1.ShuttingDownResponse, error) {
-	c := &checks{}
-	c.session("session_id", r.GetSessionId(), true)
-	if err := c.err(); err != nil {
+	c := &wire.Checks{}
+	c.Session("session_id", r.GetSessionId(), true)
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
-	return &queuev1.ShuttingDownResponse{ShuttingDown: s.sessions.find(owned(ctx, r.GetSessionId())).shutDown()}, nil
+	return &queuev1.ShuttingDownResponse{ShuttingDown: s.sessions.find(wire.SessionID(ctx, r.GetSessionId())).shutDown()}, nil
 }
 
 func (s *sessionServer) Settle(ctx context.Context, r *queuev1.SettleRequest) (*queuev1.SettleResponse, error) {
-	c := &checks{}
-	c.session("session_id", r.GetSessionId(), true)
+	c := &wire.Checks{}
+	c.Session("session_id", r.GetSessionId(), true)
 	plan := newPlan(c, r.GetSettlements())
-	if err := c.err(); err != nil {
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
-	ss, err := s.sessions.get(owned(ctx, r.GetSessionId()))
+	ss, err := s.sessions.get(wire.SessionID(ctx, r.GetSessionId()))
 	if err != nil {
 		return nil, err
 	}
@@ -86,13 +87,13 @@ func (s *sessionServer) Settle(ctx context.Context, r *queuev1.SettleRequest) (*
 }
 
 func (s *sessionServer) Extend(ctx context.Context, r *queuev1.ExtendRequest) (*queuev1.ExtendResponse, error) {
-	c := &checks{}
-	c.session("session_id", r.GetSessionId(), true)
-	c.refs("leases", r.GetLeases())
-	if err := c.err(); err != nil {
+	c := &wire.Checks{}
+	c.Session("session_id", r.GetSessionId(), true)
+	c.Refs("leases", r.GetLeases())
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
-	ss, err := s.sessions.get(owned(ctx, r.GetSessionId()))
+	ss, err := s.sessions.get(wire.SessionID(ctx, r.GetSessionId()))
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // row is the outcome of one settlement.
@@ -58,7 +59,7 @@ func (s *settled) each() []*queuev1.SettleResult {
 func (s *settled) result(i int, r row, partial bool) *queuev1.SettleResult {
 	op := &s.plan.ops[i]
 	return &queuev1.SettleResult{
-		Key: op.Key, Token: op.Token, Status: r.code(partial), NumRequeues: int64(r.requeues), ReadyAt: stamp(r.readyAt),
+		Key: op.Key, Token: op.Token, Status: r.code(partial), NumRequeues: int64(r.requeues), ReadyAt: wire.Stamp(r.readyAt),
 	}
 }
 
@@ -73,7 +74,7 @@ func (r *row) code(partial bool) queuev1.SettleStatus {
 	case r.away:
 		return queuev1.SettleStatus_SETTLE_STATUS_LOST
 	}
-	return settleStatus(r.status)
+	return wire.SettleStatus(r.status)
 }
 
 // settling is a settlement request under way: one transaction of each partition that
@@ -142,7 +143,7 @@ func (s *leases) settle(ctx context.Context, ss *session, id uint64, p *plan, wh
 		pt := &p.parts[i]
 		l, err := s.queues.use(ctx, pt.queue)
 		switch {
-		case err != nil && (whole || ctx.Err() != nil || errors.Is(err, errStopping)):
+		case err != nil && (whole || ctx.Err() != nil || errors.Is(err, wire.ErrStopping)):
 			ss.end(a, nil, err)
 			done(&settled{err: err})
 			return
@@ -302,7 +303,7 @@ func (w *settling) finish() {
 	case err == nil:
 	case w.whole && w.some: // no single cause tells what became of all of them
 		w.out.err = fmt.Errorf("%w: some settlements were applied, others not: %v", engine.ErrUnknown, err) //nolint:errorlint // the cause must not decide the code
-	case !w.whole && !errors.Is(err, errStopping):
+	case !w.whole && !errors.Is(err, wire.ErrStopping):
 		w.out.err = nil
 	}
 	if w.some && w.out.err == nil {

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // enter registers a waiting waiter, so that a shutdown can finish it. It
@@ -32,12 +34,12 @@ func (s *session) waits() bool {
 // shutDown ends a session: its waiters get what is ready, and no more, and its
 // producers are told.
 func (s *sessionServer) shutDown(ctx context.Context, id string) (*session, error) {
-	c := &checks{}
-	c.session("session_id", id, true)
-	if err := c.err(); err != nil {
+	c := &wire.Checks{}
+	c.Session("session_id", id, true)
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
-	ss, err := s.sessions.get(owned(ctx, id))
+	ss, err := s.sessions.get(wire.SessionID(ctx, id))
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +94,7 @@ func (s *session) drained(ctx context.Context, timeout time.Duration, stopping <
 			return live, nil
 		case <-stopping:
 			expiry.Stop()
-			return live, errStopping
+			return live, wire.ErrStopping
 		case <-ctx.Done():
 			expiry.Stop()
 			return live, ctx.Err()

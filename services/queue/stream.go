@@ -9,6 +9,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 const (
@@ -71,7 +72,7 @@ func (s *workServer) Work(grpc queuev1.QueueService_WorkServer) error {
 	}
 	hello := first.GetHello()
 	if hello == nil {
-		return errNotHello
+		return wire.ErrNotHello
 	}
 	st, err := s.open(grpc, hello)
 	if err != nil {
@@ -112,7 +113,7 @@ func (st *stream) deliver(t *waiter, d *dispatcher, leases []workqueue.Lease, no
 		if st.compact {
 			st.out.encode(d.name, &leases[i], now, leases[i].Deadline+d.ahead)
 		} else {
-			st.out.lease(lease(d.name, &leases[i], now, leases[i].Deadline+d.ahead))
+			st.out.lease(wire.Lease(d.name, &leases[i], now, leases[i].Deadline+d.ahead))
 		}
 	}
 	if st.out.bytes > maxUnsent {

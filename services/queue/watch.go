@@ -5,6 +5,7 @@ import (
 	"time"
 
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // expiryMargin is how long after its deadline a lease is given up here: its
@@ -27,8 +28,8 @@ func (st *stream) served(ctx context.Context) string {
 // watch keeps an eye on the stream until it ends: leases that run out, a server
 // that stops, a connection that grows old.
 func (st *stream) watch(ctx context.Context) {
-	move := newAgingTimer(ctx, st.s.aging)
-	defer move.stop()
+	move := wire.NewAgingTimer(ctx, st.s.aging)
+	defer move.Stop()
 	expiry := time.NewTimer(st.leases)
 	defer expiry.Stop()
 	var over <-chan time.Time
@@ -53,7 +54,7 @@ func (st *stream) watch(ctx context.Context) {
 				st.control(&queuev1.Control{Action: queuev1.Action_ACTION_RECONNECT, Reason: "queue " + name + " can be served now"})
 			}
 		case <-move.C():
-			move.again()
+			move.Again()
 			st.control(&queuev1.Control{Action: queuev1.Action_ACTION_RECONNECT, Reason: "the connection is old"})
 		case <-stopping:
 			stopping = nil
@@ -77,7 +78,7 @@ func (st *stream) expire(now time.Time) time.Duration {
 	stuck := !st.sending.IsZero() && now.Sub(st.sending) > maxStuck
 	st.mu.Unlock()
 	if stuck {
-		st.Close(errOverrun)
+		st.Close(wire.ErrOverrun)
 		return time.Hour
 	}
 	lost, gone, next := st.ss.expired(st, now.Add(-expiryMargin), extending, now.Add(max(st.leases, 2*expiryMargin)-expiryMargin))

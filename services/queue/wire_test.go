@@ -18,11 +18,12 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
-func parse[T proto.Message](t testing.TB, e *encoded, to T) T {
+func parse[T proto.Message](t testing.TB, e *wire.Encoded, to T) T {
 	t.Helper()
-	if err := proto.Unmarshal(*e.buf, to); err != nil {
+	if err := proto.Unmarshal(*e.Buf, to); err != nil {
 		t.Fatal(err)
 	}
 	return to
@@ -46,7 +47,7 @@ func TestCompactLeasesAreWhatTheContractSays(t *testing.T) {
 	}
 	want := &queuev1.Assign{Queue: "dev/job"}
 	for i := range leases {
-		l := lease("", &leases[i], now, leases[i].Deadline+5)
+		l := wire.Lease("", &leases[i], now, leases[i].Deadline+5)
 		l.DeadlineUs, l.RemainingUs, l.AddedUs, l.ReadyUs = leases[i].Deadline, leases[i].Deadline-now, leases[i].AddedAt, leases[i].ReadyAt
 		l.Deadline, l.Remaining, l.AddedAt, l.ReadyAt = nil, nil, nil, nil
 		want.Leases = append(want.Leases, l)
@@ -55,7 +56,7 @@ func TestCompactLeasesAreWhatTheContractSays(t *testing.T) {
 	if err := o.send(&sent); err != nil || len(sent.all) != 1 {
 		t.Fatalf("%d messages, %v", len(sent.all), err)
 	}
-	got := parse(t, sent.all[0].(*encoded), &queuev1.WorkResponse{}).GetAssign()
+	got := parse(t, sent.all[0].(*wire.Encoded), &queuev1.WorkResponse{}).GetAssign()
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 		t.Error(diff)
 	}
@@ -84,7 +85,7 @@ func TestCompactAssignmentsNameTheirQueueAndFit(t *testing.T) {
 	}
 	counts := map[string]int{}
 	for _, m := range sent.all {
-		a := parse(t, m.(*encoded), &queuev1.WorkResponse{}).GetAssign()
+		a := parse(t, m.(*wire.Encoded), &queuev1.WorkResponse{}).GetAssign()
 		if size := proto.Size(a); size > 2<<20 {
 			t.Errorf("an assignment of %d bytes", size)
 		}
@@ -111,7 +112,7 @@ func TestCompactSettledSaysMoreOnlyWhereThereIsMore(t *testing.T) {
 		Statuses: []queuev1.SettleStatus{
 			queuev1.SettleStatus_SETTLE_STATUS_SETTLED, queuev1.SettleStatus_SETTLE_STATUS_REQUEUED, queuev1.SettleStatus_SETTLE_STATUS_LOST,
 		},
-		Results: []*queuev1.SettleResult{{Key: "b", Token: 5, Status: queuev1.SettleStatus_SETTLE_STATUS_REQUEUED, NumRequeues: 2, ReadyAt: stamp(1e6)}},
+		Results: []*queuev1.SettleResult{{Key: "b", Token: 5, Status: queuev1.SettleStatus_SETTLE_STATUS_REQUEUED, NumRequeues: 2, ReadyAt: wire.Stamp(1e6)}},
 	}
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 		t.Error(diff)
@@ -164,9 +165,9 @@ func TestSettlementsAreReadAsTheGeneratedCodeReadsThem(t *testing.T) {
 		if err := m.Decode(raw); err != nil || m.settle == nil {
 			t.Fatalf("decode: %v", err)
 		}
-		c := &checks{}
+		c := &wire.Checks{}
 		want := newPlan(c, b.GetSettlements())
-		werr, gerr := c.err(), m.settle.err
+		werr, gerr := c.Err(), m.settle.err
 		if (werr == nil) != (gerr == nil) || werr != nil && werr.Error() != gerr.Error() {
 			t.Fatalf("seed %d: %v, want %v", seed, gerr, werr)
 		}
@@ -222,9 +223,9 @@ func FuzzWire(f *testing.F) {
 		if ours == nil && theirs == nil && w.settle != nil {
 			var r queuev1.WorkRequest
 			_ = proto.Unmarshal(raw, &r)
-			c := &checks{}
+			c := &wire.Checks{}
 			want := newPlan(c, r.GetSettle().GetSettlements())
-			if c.err() == nil && w.settle.err == nil && len(want.ops) != len(w.settle.plan.ops) {
+			if c.Err() == nil && w.settle.err == nil && len(want.ops) != len(w.settle.plan.ops) {
 				t.Errorf("%d settlements, want %d", len(w.settle.plan.ops), len(want.ops))
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // workServer answers the calls by which workers get keys.
@@ -24,20 +25,20 @@ type workServer struct {
 
 func (s *workServer) Get(ctx context.Context, r *queuev1.GetRequest) (*queuev1.GetResponse, error) {
 	came := s.queues.clock(time.Now())
-	c := &checks{}
-	c.queue("queue", r.GetQueue())
-	c.session("session_id", r.GetSessionId(), true)
-	c.count("max_items", int(r.GetMaxItems()), 0, maxItems)
-	wait := c.duration("wait", r.GetWait(), maxWait)
-	leaseFor := c.lease("lease_duration", r.GetLeaseDuration())
-	if err := c.err(); err != nil {
+	c := &wire.Checks{}
+	c.Queue("queue", r.GetQueue())
+	c.Session("session_id", r.GetSessionId(), true)
+	c.Count("max_items", int(r.GetMaxItems()), 0, wire.MaxItems)
+	wait := c.Duration("wait", r.GetWait(), wire.MaxWait)
+	leaseFor := c.Lease("lease_duration", r.GetLeaseDuration())
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
 	d, err := s.queues.use(ctx, r.GetQueue())
 	if err != nil {
 		return nil, err
 	}
-	ss, err := s.sessions.get(owned(ctx, r.GetSessionId()))
+	ss, err := s.sessions.get(wire.SessionID(ctx, r.GetSessionId()))
 	if err != nil {
 		return nil, err
 	}

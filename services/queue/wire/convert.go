@@ -1,4 +1,4 @@
-package queue
+package wire
 
 import (
 	"time"
@@ -12,19 +12,19 @@ import (
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
-// stamp is a time of the store's clock; zero is no time.
-func stamp(us int64) *timestamppb.Timestamp {
+// Stamp is a time of the store's clock; zero is no time.
+func Stamp(us int64) *timestamppb.Timestamp {
 	if us == 0 {
 		return nil
 	}
 	return &timestamppb.Timestamp{Seconds: us / 1e6, Nanos: int32(us%1e6) * 1000}
 }
 
-func span(us int64) *durationpb.Duration {
+func Span(us int64) *durationpb.Duration {
 	return durationpb.New(time.Duration(us) * time.Microsecond)
 }
 
-var addStatus = map[workqueue.Status]queuev1.AddStatus{
+var AddStatus = map[workqueue.Status]queuev1.AddStatus{
 	workqueue.Queued:        queuev1.AddStatus_ADD_STATUS_QUEUED,
 	workqueue.AlreadyQueued: queuev1.AddStatus_ADD_STATUS_ALREADY_QUEUED,
 	workqueue.MarkedDirty:   queuev1.AddStatus_ADD_STATUS_MARKED_DIRTY,
@@ -32,11 +32,11 @@ var addStatus = map[workqueue.Status]queuev1.AddStatus{
 	workqueue.Died:          queuev1.AddStatus_ADD_STATUS_DEAD,
 }
 
-func addResult(r *workqueue.Reply) *queuev1.AddResult {
-	return &queuev1.AddResult{Status: addStatus[r.Status], ReadyAt: stamp(r.ReadyAt), NumRequeues: int64(r.Requeues)}
+func AddResult(r *workqueue.Reply) *queuev1.AddResult {
+	return &queuev1.AddResult{Status: AddStatus[r.Status], ReadyAt: Stamp(r.ReadyAt), NumRequeues: int64(r.Requeues)}
 }
 
-var outcomes = map[queuev1.Outcome]workqueue.Outcome{
+var Outcomes = map[queuev1.Outcome]workqueue.Outcome{
 	queuev1.Outcome_OUTCOME_DONE:               workqueue.Done,
 	queuev1.Outcome_OUTCOME_FORGET:             workqueue.Forget,
 	queuev1.Outcome_OUTCOME_RETRY_RATE_LIMITED: workqueue.Retry,
@@ -45,8 +45,8 @@ var outcomes = map[queuev1.Outcome]workqueue.Outcome{
 	queuev1.Outcome_OUTCOME_DEAD:               workqueue.Dead,
 }
 
-func outcomeOut(o workqueue.Outcome) queuev1.Outcome {
-	for out, in := range outcomes {
+func OutcomeOut(o workqueue.Outcome) queuev1.Outcome {
+	for out, in := range Outcomes {
 		if in == o {
 			return out
 		}
@@ -54,7 +54,7 @@ func outcomeOut(o workqueue.Outcome) queuev1.Outcome {
 	return queuev1.Outcome_OUTCOME_UNSPECIFIED
 }
 
-func settleStatus(s workqueue.Status) queuev1.SettleStatus {
+func SettleStatus(s workqueue.Status) queuev1.SettleStatus {
 	switch s {
 	case workqueue.Settled:
 		return queuev1.SettleStatus_SETTLE_STATUS_SETTLED
@@ -69,7 +69,7 @@ func settleStatus(s workqueue.Status) queuev1.SettleStatus {
 	}
 }
 
-func revisions(b workqueue.Barrier) []*deltav1.CollectionRevision {
+func Revisions(b workqueue.Barrier) []*deltav1.CollectionRevision {
 	if len(b) == 0 {
 		return nil
 	}
@@ -80,25 +80,25 @@ func revisions(b workqueue.Barrier) []*deltav1.CollectionRevision {
 	return out
 }
 
-func expected(s *expectations.Set) *queuev1.Expectations {
+func Expectations(s *expectations.Set) *queuev1.Expectations {
 	if s == nil {
 		return nil
 	}
-	return &queuev1.Expectations{OwnerUid: s.Owner, Creations: s.Creates, Deletions: s.Deletes, Token: s.Token, StoredAt: stamp(s.StoredAt)}
+	return &queuev1.Expectations{OwnerUid: s.Owner, Creations: s.Creates, Deletions: s.Deletes, Token: s.Token, StoredAt: Stamp(s.StoredAt)}
 }
 
-// lease is a lease granted at a time of the store's clock; ends is its deadline
+// Lease is a lease granted at a time of the store's clock; ends is its deadline
 // by the server's.
-func lease(queue string, l *workqueue.Lease, now, ends int64) *queuev1.Lease {
+func Lease(queue string, l *workqueue.Lease, now, ends int64) *queuev1.Lease {
 	return &queuev1.Lease{
-		Queue: queue, Key: l.Key, Token: l.Token, Deadline: stamp(l.Deadline), Remaining: span(l.Deadline - now),
+		Queue: queue, Key: l.Key, Token: l.Token, Deadline: Stamp(l.Deadline), Remaining: Span(l.Deadline - now),
 		NumRequeues: int64(l.Requeues), Attempt: int64(l.Attempt), Priority: int32(workqueue.Priority(l.Level)),
-		AddedAt: stamp(l.AddedAt), ReadyAt: stamp(l.ReadyAt), Barrier: revisions(l.Barrier), Traceparents: l.Traces,
-		State: l.State, Expectations: expected(l.Expect), EndsUs: ends,
+		AddedAt: Stamp(l.AddedAt), ReadyAt: Stamp(l.ReadyAt), Barrier: Revisions(l.Barrier), Traceparents: l.Traces,
+		State: l.State, Expectations: Expectations(l.Expect), EndsUs: ends,
 	}
 }
 
-var states = map[workqueue.State]queuev1.State{
+var States = map[workqueue.State]queuev1.State{
 	workqueue.Idle:       queuev1.State_STATE_IDLE,
 	workqueue.Ready:      queuev1.State_STATE_READY,
 	workqueue.Waiting:    queuev1.State_STATE_DELAYED,
@@ -107,14 +107,14 @@ var states = map[workqueue.State]queuev1.State{
 	workqueue.Buried:     queuev1.State_STATE_DEAD,
 }
 
-// item is a key for people: it has no token, which is its holder's.
-func item(it *workqueue.Item) *queuev1.Item {
-	_, holder := split(it.Holder)
+// Item is a key for people: it has no token, which is its holder's.
+func Item(it *workqueue.Item) *queuev1.Item {
+	_, holder := SplitSession(it.Holder)
 	out := &queuev1.Item{
-		Key: it.Key, State: states[it.State], Holder: holder, Deadline: stamp(it.Deadline),
+		Key: it.Key, State: States[it.State], Holder: holder, Deadline: Stamp(it.Deadline),
 		NumRequeues: int64(it.Requeues), Attempt: int64(it.Attempt),
-		AddedAt: stamp(it.AddedAt), ReadyAt: stamp(it.ReadyAt), DelayedUntil: stamp(it.DelayedUntil),
-		Barrier: revisions(it.Barrier), StateBytes: int32(it.StateBytes), Expectations: expected(it.Expect), LastReason: it.Reason,
+		AddedAt: Stamp(it.AddedAt), ReadyAt: Stamp(it.ReadyAt), DelayedUntil: Stamp(it.DelayedUntil),
+		Barrier: Revisions(it.Barrier), StateBytes: int32(it.StateBytes), Expectations: Expectations(it.Expect), LastReason: it.Reason,
 		LastHolders: it.Holders,
 	}
 	if out.Expectations != nil {
@@ -126,7 +126,7 @@ func item(it *workqueue.Item) *queuev1.Item {
 	return out
 }
 
-func itemStatus(s workqueue.Status) queuev1.ItemStatus {
+func ItemStatus(s workqueue.Status) queuev1.ItemStatus {
 	switch s {
 	case workqueue.OK:
 		return queuev1.ItemStatus_ITEM_STATUS_DONE
@@ -139,7 +139,7 @@ func itemStatus(s workqueue.Status) queuev1.ItemStatus {
 	}
 }
 
-func counts(c workqueue.Counts) *queuev1.Counts {
+func Counts(c workqueue.Counts) *queuev1.Counts {
 	return &queuev1.Counts{
 		Ready: int64(c.Ready), Delayed: int64(c.Delayed), Processing: int64(c.Processing), Dirty: int64(c.Dirty), Dead: int64(c.Dead),
 	}

@@ -1,4 +1,4 @@
-package queue
+package wire
 
 import (
 	"errors"
@@ -16,17 +16,17 @@ import (
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
-// configIn reads a configuration. What is wrong with it is all in c afterwards.
-func (c *checks) configIn(field string, in *queuev1.QueueConfig) workqueue.Config {
+// ConfigIn reads a configuration. What is wrong with it is all in c afterwards.
+func (c *Checks) ConfigIn(field string, in *queuev1.QueueConfig) workqueue.Config {
 	const long = workqueue.MaxDelay
 	cfg := workqueue.Config{
 		Partitions: int(in.GetPartitions()), MaxRetries: clamp(in.GetMaxRetries()), MaxDeliveries: int(in.GetMaxDeliveries()), Replicas: int(in.GetReplicas()),
 		AbsorbDelays: in.GetAbsorbDelays(), ReserveOnce: in.GetReserveOnce(),
-		LeaseFor:         c.duration(field+".lease_duration", in.GetLeaseDuration(), time.Hour),
-		MaxLease:         c.duration(field+".max_lease", in.GetMaxLease(), time.Hour),
-		BarrierRetention: c.duration(field+".barrier_retention", in.GetBarrierRetention(), 24*time.Hour),
-		Aging:            c.duration(field+".aging", in.GetAging(), long),
-		MaxProcessing:    c.duration(field+".max_processing", in.GetMaxProcessing(), 7*24*time.Hour),
+		LeaseFor:         c.Duration(field+".lease_duration", in.GetLeaseDuration(), time.Hour),
+		MaxLease:         c.Duration(field+".max_lease", in.GetMaxLease(), time.Hour),
+		BarrierRetention: c.Duration(field+".barrier_retention", in.GetBarrierRetention(), 24*time.Hour),
+		Aging:            c.Duration(field+".aging", in.GetAging(), long),
+		MaxProcessing:    c.Duration(field+".max_processing", in.GetMaxProcessing(), 7*24*time.Hour),
 	}
 	if in.GetRateLimiter() != nil {
 		cfg.Limiter = new(c.limiterIn(field+".rate_limiter", in.GetRateLimiter(), 1))
@@ -36,12 +36,12 @@ func (c *checks) configIn(field string, in *queuev1.QueueConfig) workqueue.Confi
 	}
 	var known bool
 	if cfg.Durability, known = durabilities[in.GetDurability()]; !known {
-		c.add(field+".durability", "%d is not known", in.GetDurability())
+		c.Add(field+".durability", "%d is not known", in.GetDurability())
 	}
 	if b := in.GetBackoff(); b != nil {
 		cfg.Backoff = workqueue.BackoffConfig{
-			Initial: c.duration(field+".backoff.initial", b.GetInitial(), long), Max: c.duration(field+".backoff.max", b.GetMax(), long),
-			Jitter: b.GetJitterFactor(), ExpireAfter: c.duration(field+".backoff.expire_after", b.GetExpireAfter(), 2*long),
+			Initial: c.Duration(field+".backoff.initial", b.GetInitial(), long), Max: c.Duration(field+".backoff.max", b.GetMax(), long),
+			Jitter: b.GetJitterFactor(), ExpireAfter: c.Duration(field+".backoff.expire_after", b.GetExpireAfter(), 2*long),
 		}
 	}
 	c.faults(field, cfg.Validate())
@@ -50,7 +50,7 @@ func (c *checks) configIn(field string, in *queuev1.QueueConfig) workqueue.Confi
 
 // faults adds what core finds wrong with a configuration, field by field,
 // unless something was found wrong with the field already.
-func (c *checks) faults(field string, err error) {
+func (c *Checks) faults(field string, err error) {
 	switch e := err.(type) { //nolint:errorlint // the tree is walked by hand
 	case *workqueue.FieldError:
 		at := field + "." + e.Field
@@ -58,8 +58,8 @@ func (c *checks) faults(field string, err error) {
 			f, ok := errors.AsType[*rpc.FieldError](err)
 			return ok && (f.Field == at || strings.HasPrefix(f.Field, at+"."))
 		}
-		if !slices.ContainsFunc(c.errs, known) {
-			c.errs = append(c.errs, rpc.InvalidField(at, e.Err))
+		if !slices.ContainsFunc(c.Errs, known) {
+			c.Errs = append(c.Errs, rpc.InvalidField(at, e.Err))
 		}
 	case interface{ Unwrap() []error }:
 		for _, one := range e.Unwrap() {
@@ -69,12 +69,12 @@ func (c *checks) faults(field string, err error) {
 }
 
 // rate reads a token bucket that lets something through now and then.
-func (c *checks) rate(field string, in *queuev1.BucketLimiter) workqueue.Rate {
+func (c *Checks) rate(field string, in *queuev1.BucketLimiter) workqueue.Rate {
 	r := workqueue.Rate{QPS: in.GetQps(), Burst: clamp(in.GetBurst())}
 	if !(r.QPS >= 1e-6) || math.IsInf(r.QPS, 0) { // not a number is not
-		c.add(field+".qps", "%v is not a number of at least one in a million seconds", r.QPS)
+		c.Add(field+".qps", "%v is not a number of at least one in a million seconds", r.QPS)
 	}
-	c.count(field+".burst", r.Burst, 1, 1<<30)
+	c.Count(field+".burst", r.Burst, 1, 1<<30)
 	return r
 }
 
@@ -99,8 +99,8 @@ func durabilityOut(d workqueue.Durability) queuev1.Durability {
 	return queuev1.Durability_DURABILITY_MEMORY
 }
 
-// configOut is a configuration with its defaults filled in.
-func configOut(name string, c workqueue.Config) *queuev1.QueueConfig {
+// ConfigOut is a configuration with its defaults filled in.
+func ConfigOut(name string, c workqueue.Config) *queuev1.QueueConfig {
 	out := &queuev1.QueueConfig{
 		Name: name, RateLimiter: limiterOut(*c.Limiter), LeaseDuration: durationpb.New(c.LeaseFor), MaxLease: durationpb.New(c.MaxLease),
 		Partitions: int32(c.Partitions), BarrierRetention: durationpb.New(c.BarrierRetention), MaxRetries: int64(c.MaxRetries),
@@ -151,24 +151,24 @@ const (
 )
 
 // limiterIn reads a limiter tree; what it means is checked by its Validate.
-func (c *checks) limiterIn(field string, in *queuev1.RateLimiter, depth int) backoff.Limiter {
+func (c *Checks) limiterIn(field string, in *queuev1.RateLimiter, depth int) backoff.Limiter {
 	if depth > maxLimiterDepth {
-		c.add(field, "deeper than %d limiters", maxLimiterDepth)
+		c.Add(field, "deeper than %d limiters", maxLimiterDepth)
 		return backoff.Limiter{}
 	}
 	const limit = workqueue.MaxDelay
 	count := func(field string, n int64) int {
-		c.count(field, int(max(min(n, 1<<31), -1<<31)), 0, 1<<30)
+		c.Count(field, int(max(min(n, 1<<31), -1<<31)), 0, 1<<30)
 		return int(max(min(n, 1<<30), 0))
 	}
 	switch k := in.GetKind().(type) {
 	case *queuev1.RateLimiter_Exponential:
 		e := k.Exponential
 		l := backoff.Limiter{Kind: backoff.Exponential}
-		l.Base = c.duration(field+".exponential.base", e.GetBase(), limit)
-		l.Max = c.duration(field+".exponential.max", e.GetMax(), limit)
+		l.Base = c.Duration(field+".exponential.base", e.GetBase(), limit)
+		l.Max = c.Duration(field+".exponential.max", e.GetMax(), limit)
 		if l.Max > 0 && l.Base > l.Max {
-			c.add(field+".exponential.max", "%v is below the base, %v", l.Max, l.Base)
+			c.Add(field+".exponential.max", "%v is below the base, %v", l.Max, l.Base)
 		}
 		return l
 	case *queuev1.RateLimiter_Bucket:
@@ -177,23 +177,23 @@ func (c *checks) limiterIn(field string, in *queuev1.RateLimiter, depth int) bac
 	case *queuev1.RateLimiter_FastSlow:
 		f := k.FastSlow
 		l := backoff.Limiter{Kind: backoff.FastSlow, MaxFast: count(field+".fast_slow.max_fast_attempts", f.GetMaxFastAttempts())}
-		l.Fast = c.duration(field+".fast_slow.fast", f.GetFast(), limit)
-		l.Slow = c.duration(field+".fast_slow.slow", f.GetSlow(), limit)
+		l.Fast = c.Duration(field+".fast_slow.fast", f.GetFast(), limit)
+		l.Slow = c.Duration(field+".fast_slow.slow", f.GetSlow(), limit)
 		return l
 	case *queuev1.RateLimiter_MaxOf:
 		l := backoff.Limiter{Kind: backoff.MaxOf}
-		if c.count(field+".max_of.limiters", len(k.MaxOf.GetLimiters()), 1, maxLimiters) {
+		if c.Count(field+".max_of.limiters", len(k.MaxOf.GetLimiters()), 1, maxLimiters) {
 			for i, o := range k.MaxOf.GetLimiters() {
 				l.Of = append(l.Of, c.limiterIn(field+".max_of.limiters["+strconv.Itoa(i)+"]", o, depth+1))
 			}
 		}
 		return l
 	case *queuev1.RateLimiter_MaxWait:
-		l := backoff.Limiter{Kind: backoff.MaxWait, Max: c.duration(field+".max_wait.max", k.MaxWait.GetMax(), limit)}
+		l := backoff.Limiter{Kind: backoff.MaxWait, Max: c.Duration(field+".max_wait.max", k.MaxWait.GetMax(), limit)}
 		l.Of = []backoff.Limiter{c.limiterIn(field+".max_wait.limiter", k.MaxWait.GetLimiter(), depth+1)}
 		return l
 	default:
-		c.add(field, "no kind of limiter is set")
+		c.Add(field, "no kind of limiter is set")
 		return backoff.Limiter{}
 	}
 }

@@ -1,4 +1,4 @@
-package queue
+package wire
 
 import (
 	"unicode/utf8"
@@ -17,9 +17,9 @@ const (
 	fieldRV         = 2
 )
 
-// collections are names of collections that were checked, so that each is
+// Collections are names of collections that were checked, so that each is
 // checked once and kept once. It is one stream's.
-type collections map[string]string
+type Collections map[string]string
 
 const (
 	// keptCollections bounds how many names one stream's requests make us keep.
@@ -29,7 +29,7 @@ const (
 )
 
 // good returns the name kept, checking it the first time.
-func (c collections) good(name []byte) (string, bool) {
+func (c Collections) good(name []byte) (string, bool) {
 	if s, ok := c[string(name)]; ok {
 		return s, true
 	}
@@ -46,9 +46,9 @@ func (c collections) good(name []byte) (string, bool) {
 	return s, true
 }
 
-// readMark reads a CollectionRevision as it is mostly written. It reports false
+// ReadMark reads a CollectionRevision as it is mostly written. It reports false
 // for anything else, be it wrong or only unusual.
-func readMark(b []byte, known collections) (m workqueue.Mark, ok bool) {
+func ReadMark(b []byte, known Collections) (m workqueue.Mark, ok bool) {
 	num, typ, n := protowire.ConsumeTag(b)
 	if n < 0 || num != fieldCollection || typ != protowire.BytesType {
 		return m, false
@@ -88,19 +88,19 @@ func readMark(b []byte, known collections) (m workqueue.Mark, ok bool) {
 	return m, ok
 }
 
-// appendMark writes a CollectionRevision as field of a message.
-func appendMark(b []byte, field protowire.Number, m *workqueue.Mark) []byte {
+// AppendMark writes a CollectionRevision as field of a message.
+func AppendMark(b []byte, field protowire.Number, m *workqueue.Mark) []byte {
 	rev := textSize(fieldRV, m.RV)
 	if m.Epoch != 0 {
 		rev += protowire.SizeTag(fieldEpoch) + protowire.SizeVarint(m.Epoch)
 	}
 	b = protowire.AppendTag(b, field, protowire.BytesType)
 	b = protowire.AppendVarint(b, uint64(textSize(fieldCollection, m.Collection)+protowire.SizeTag(fieldRevision)+protowire.SizeBytes(rev))) //nolint:gosec // a size
-	b = appendText(b, fieldCollection, m.Collection)
+	b = AppendText(b, fieldCollection, m.Collection)
 	b = protowire.AppendTag(b, fieldRevision, protowire.BytesType)
 	b = protowire.AppendVarint(b, uint64(rev))      //nolint:gosec // a size
-	b = appendNumber(b, fieldEpoch, int64(m.Epoch)) //nolint:gosec // the same bits on the wire
-	return appendText(b, fieldRV, m.RV)
+	b = AppendNumber(b, fieldEpoch, int64(m.Epoch)) //nolint:gosec // the same bits on the wire
+	return AppendText(b, fieldRV, m.RV)
 }
 
 func textSize(field protowire.Number, s string) int {

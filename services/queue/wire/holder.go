@@ -1,4 +1,4 @@
-package queue
+package wire
 
 import (
 	"context"
@@ -20,8 +20,8 @@ const (
 	tagMark  = "~"
 )
 
-// tag is the caller's.
-func tag(ctx context.Context) string {
+// CallerTag is the caller's.
+func CallerTag(ctx context.Context) string {
 	who := rpc.Identity(ctx)
 	if who == "" {
 		return ""
@@ -30,16 +30,16 @@ func tag(ctx context.Context) string {
 	return tagMark + base64.RawURLEncoding.EncodeToString(sum[:tagBytes]) + tagMark
 }
 
-// owned is the session id of a caller as this package and the store know it.
-func owned(ctx context.Context, id string) string {
+// SessionID is the session id of a caller as this package and the store know it.
+func SessionID(ctx context.Context, id string) string {
 	if id == "" {
 		return ""
 	}
-	return tag(ctx) + id
+	return CallerTag(ctx) + id
 }
 
-// split is the tag of a session, empty for none, and the id its caller gave it.
-func split(session string) (tag, id string) {
+// SplitSession is the tag of a session, empty for none, and the id its caller gave it.
+func SplitSession(session string) (tag, id string) {
 	if len(session) < tagLen || !strings.HasPrefix(session, tagMark) || session[tagLen-1:tagLen] != tagMark {
 		return "", session
 	}

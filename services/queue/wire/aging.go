@@ -1,4 +1,4 @@
-package queue
+package wire
 
 import (
 	"context"
@@ -14,7 +14,7 @@ type agingTimer struct {
 	every time.Duration
 }
 
-func newAgingTimer(ctx context.Context, aging func(context.Context) (first, every time.Duration)) *agingTimer {
+func NewAgingTimer(ctx context.Context, aging func(context.Context) (first, every time.Duration)) *agingTimer {
 	first, every := aging(ctx)
 	if every == 0 {
 		return &agingTimer{}
@@ -30,9 +30,9 @@ func (m *agingTimer) C() <-chan time.Time {
 	return m.timer.C
 }
 
-func (m *agingTimer) again() { m.timer.Reset(m.every) }
+func (m *agingTimer) Again() { m.timer.Reset(m.every) }
 
-func (m *agingTimer) stop() {
+func (m *agingTimer) Stop() {
 	if m.timer != nil {
 		m.timer.Stop()
 	}

@@ -1,4 +1,4 @@
-package queue
+package wire
 
 import (
 	"sync"
@@ -21,9 +21,9 @@ import (
 // codec is protobuf for generated messages, and for the few of ours.
 type codec struct{ encoding.CodecV2 }
 
-// wireOptions are what a server needs to speak with this codec, and buffers
+// ServerOptions are what a server needs to speak with this codec, and buffers
 // that suit large batches.
-func wireOptions() []grpc.ServerOption {
+func ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(grpcproto.Name)}),
 		grpc.InitialWindowSize(1 << 20),
@@ -33,9 +33,9 @@ func wireOptions() []grpc.ServerOption {
 	}
 }
 
-// requestBytes bounds the requests of the unary methods that carry at most a list of keys, by
+// RequestBytes bounds the requests of the unary methods that carry at most a list of keys, by
 // full name.
-func requestBytes() map[string]int {
+func RequestBytes() map[string]int {
 	bounds := map[string]int{}
 	for _, m := range queuev1.QueueService_ServiceDesc.Methods {
 		switch m.MethodName {
@@ -49,8 +49,8 @@ func requestBytes() map[string]int {
 
 // Marshal implements encoding.CodecV2.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
-	if e, ok := v.(*encoded); ok {
-		return mem.BufferSlice{mem.NewBuffer(e.buf, buffers)}, nil
+	if e, ok := v.(*Encoded); ok {
+		return mem.BufferSlice{mem.NewBuffer(e.Buf, buffers)}, nil
 	}
 	return c.CodecV2.Marshal(v)
 }
@@ -68,11 +68,11 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 
 var buffers = mem.DefaultBufferPool()
 
-// encoded is a message that is on the wire already. It can be sent once.
-type encoded struct{ buf *[]byte }
+// Encoded is a message that is on the wire already. It can be sent once.
+type Encoded struct{ Buf *[]byte }
 
-// message wraps the body of a oneof field into a message.
-func message(field protowire.Number, head, body []byte) *encoded {
+// Message wraps the body of a oneof field into a message.
+func Message(field protowire.Number, head, body []byte) *Encoded {
 	n := len(head) + len(body)
 	buf := buffers.Get(protowire.SizeTag(field) + protowire.SizeBytes(n))
 	b := (*buf)[:0]
@@ -80,27 +80,27 @@ func message(field protowire.Number, head, body []byte) *encoded {
 	b = protowire.AppendVarint(b, uint64(n))
 	b = append(append(b, head...), body...)
 	*buf = b
-	return &encoded{buf}
+	return &Encoded{buf}
 }
 
-// scratch are buffers for the bodies of messages, as *[]byte.
-var scratch = sync.Pool{New: func() any { return new([]byte) }}
+// Scratch are buffers for the bodies of messages, as *[]byte.
+var Scratch = sync.Pool{New: func() any { return new([]byte) }}
 
-func appendNumber(b []byte, field protowire.Number, v int64) []byte {
+func AppendNumber(b []byte, field protowire.Number, v int64) []byte {
 	if v == 0 {
 		return b
 	}
 	return protowire.AppendVarint(protowire.AppendTag(b, field, protowire.VarintType), uint64(v))
 }
 
-func appendText(b []byte, field protowire.Number, s string) []byte {
+func AppendText(b []byte, field protowire.Number, s string) []byte {
 	if s == "" {
 		return b
 	}
 	return protowire.AppendString(protowire.AppendTag(b, field, protowire.BytesType), s)
 }
 
-func appendMessage(b []byte, field protowire.Number, m proto.Message) []byte {
+func AppendMessage(b []byte, field protowire.Number, m proto.Message) []byte {
 	b = protowire.AppendTag(b, field, protowire.BytesType)
 	b = protowire.AppendVarint(b, uint64(proto.Size(m)))
 	b, _ = proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(b, m) // its strings are the store's, checked when they came
