@@ -11,6 +11,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/metrics"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
@@ -109,7 +110,7 @@ func (s *produceServer) add(ctx context.Context, c *wire.Checks, a adds) ([]*que
 	}
 	if a.after && a.delay == 0 {
 		if l, err := s.queues.use(ctx, a.queue); err == nil {
-			count(l.metrics.retries, len(ops))
+			metrics.Count(l.metrics.Retries, len(ops))
 		}
 	}
 	return results, err

@@ -6,6 +6,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/services/queue/metrics"
 )
 
 // auditEvery is how often a transaction of a partition in use also looks over some of
@@ -40,7 +41,7 @@ func (d *dispatcher) wasAudited(c *call) {
 	if r.Count == 0 {
 		return
 	}
-	count(d.metrics.repaired, r.Count)
+	metrics.Count(d.metrics.Repaired, r.Count)
 	d.queues.Log.Warn("keys were held without a lease; each got one, and is handed out again when it ends unsettled",
 		slog.String(telemetry.KeyQueue, d.name), slog.Int(telemetry.KeyCount, r.Count), slog.Duration(telemetry.KeyAfter, d.of.of.Config().MaxLease))
 }

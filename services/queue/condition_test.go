@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/metrics"
 )
 
 // limitsSet are those for which the metric says that adds are refused.
@@ -50,11 +51,11 @@ func TestAStoreAtItsLimitIsOneLineOfTheLog(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log logged
-		m, err := newMetrics(prometheus.NewRegistry(), nil)
+		m, err := metrics.New(prometheus.NewRegistry(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := condition{log: slog.New(slog.NewTextHandler(&log, nil)), gauge: m.refusing}
+		c := condition{log: slog.New(slog.NewTextHandler(&log, nil)), gauge: m.Refusing}
 		for range 100 { // an add is refused, then something ends, and a check finds room
 			c.refused(engine.ErrFull)
 			if err := c.checked(nil); err != nil || !errors.Is(c.ready(), engine.ErrFull) {
@@ -87,11 +88,11 @@ func TestADiskWithoutSpaceIsSeenInHealthTheMetricAndOneLine(t *testing.T) {
 	t.Parallel()
 	var log logged
 	registry := prometheus.NewRegistry()
-	m, err := newMetrics(registry, nil)
+	m, err := metrics.New(registry, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := condition{log: slog.New(slog.NewTextHandler(&log, nil)), gauge: m.refusing}
+	c := condition{log: slog.New(slog.NewTextHandler(&log, nil)), gauge: m.Refusing}
 	full := fmt.Errorf("%w: %w", engine.ErrUnavailable, engine.ErrNoSpace)
 	for range 3 {
 		if err := c.checked(full); !errors.Is(err, engine.ErrNoSpace) || !errors.Is(c.ready(), engine.ErrNoSpace) {

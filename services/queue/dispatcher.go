@@ -9,6 +9,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/metrics"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
@@ -39,7 +40,7 @@ type dispatcher struct {
 	of      *lines
 	part    int
 	q       engine.Partition
-	metrics *queueMetrics
+	metrics *metrics.Queue
 	signal  chan struct{} // holds one token when there is a reason to look
 
 	mu        sync.Mutex
@@ -89,7 +90,7 @@ func (d *dispatcher) submit(c *call) {
 	}
 	if d.waiting+len(c.ops) > d.queues.MaxPending && !endsLeases(c.ops) {
 		d.mu.Unlock()
-		d.metrics.overflows.Inc()
+		d.metrics.Overflows.Inc()
 		c.err = wire.ErrOverload
 		c.done(c)
 		return
@@ -199,9 +200,9 @@ func (d *dispatcher) run(ctx context.Context) {
 		over := d.lendCredit(&b)
 		r, err := d.transact(ctx, &b)
 		over()
-		d.metrics.transaction(len(b.turn.Ops), time.Since(began), d.of.counted(d.part, r))
+		d.metrics.Transaction(len(b.turn.Ops), time.Since(began), d.of.counted(d.part, r))
 		if err != nil {
-			d.metrics.failed(err)
+			d.metrics.Failed(err)
 			d.failed(&b, err)
 			d.wakeAll()
 			if errors.Is(err, engine.ErrDeleted) {

@@ -38,7 +38,7 @@ func (d *dispatcher) distribute(b *batch, r *workqueue.Result, began time.Time) 
 			d.release(some[n:])
 			some = some[:n]
 		}
-		d.metrics.leased(r.Now, some)
+		d.metrics.Leased(r.Now, some)
 		if len(some) == 0 {
 			continue
 		}

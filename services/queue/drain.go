@@ -9,6 +9,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/metrics"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
@@ -90,7 +91,7 @@ func (d *drain) wait(ctx context.Context, timeout time.Duration, send func(*queu
 	defer tick.Stop()
 	late := false
 	for report := true; ; {
-		emptied := l.metrics.emptied()
+		emptied := l.metrics.Emptied()
 		out, err := d.look(ctx)
 		if err != nil {
 			return err
@@ -141,7 +142,7 @@ func (d *drain) look(ctx context.Context) (*queuev1.DrainQueueResponse, error) {
 		if out.Awaited, err = d.awaited(ctx, st); err != nil {
 			return nil, err
 		}
-		if !idle(st.Counts) || out.GetAwaited() > 0 || len(missing) > 0 {
+		if !metrics.Idle(st.Counts) || out.GetAwaited() > 0 || len(missing) > 0 {
 			return out, nil
 		}
 		if seen++; seen == 2 {

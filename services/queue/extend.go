@@ -147,7 +147,7 @@ func (w *extending) part(d *dispatcher, refs []*queuev1.LeaseRef, c *call) {
 		w.ss.mu.Lock()
 		for i, r := range refs {
 			if c.replies[i].Status != workqueue.Settled {
-				d.metrics.lostExt.Inc()
+				d.metrics.LostExt.Inc()
 				gone = w.ss.drop(leaseKey{d, r.GetToken()}, r.GetKey(), gone)
 				if !w.over {
 					w.answered[r] = true

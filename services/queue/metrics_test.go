@@ -201,14 +201,14 @@ func TestAnIdleReplicaTellsTheDepthOfTheStore(t *testing.T) {
 	}
 	used, _ := b.svc.queues.known(q)
 	l := used.metrics
-	l.invalidate() // it had its last turn a while ago
+	l.Invalidate() // it had its last turn a while ago
 	turns := b.turns(t)
 	if got := depth(b); got != 3 {
 		t.Errorf("the idle replica's depth is %v, want 3", got)
 	}
-	seen := l.lastSeen()
+	seen := l.LastSeen()
 	depth(b)
-	if again := l.lastSeen(); again != seen || b.turns(t) != turns {
+	if again := l.LastSeen(); again != seen || b.turns(t) != turns {
 		t.Error("a scrape right after looked at the store again, or took a turn")
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/metrics"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
@@ -71,7 +72,7 @@ func (s *produceServer) Produce(grpc queuev1.QueueService_ProduceServer) error {
 	if err := grpc.Send(&queuev1.ProduceResponse{Kind: &queuev1.ProduceResponse_Welcome{Welcome: welcome}}); err != nil {
 		return err
 	}
-	defer s.metrics.open("produce")()
+	defer s.metrics.OpenStream("produce")()
 	shut := ss.addProducer(p)
 	defer ss.removeProducer(p)
 	if shut {
@@ -240,7 +241,7 @@ func (p *producer) begin(ctx context.Context, queues map[string]*lines, b *produ
 				}
 			}
 			b.call.by = p.ss.id
-			count(l.metrics.retries, b.after)
+			metrics.Count(l.metrics.Retries, b.after)
 			l.submit(&b.call)
 			return
 		}

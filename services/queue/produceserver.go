@@ -6,6 +6,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/metrics"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
@@ -13,7 +14,7 @@ import (
 type produceServer struct {
 	queues   *queues
 	sessions *sessions
-	metrics  *metrics
+	metrics  *metrics.Set
 	// stopGrace is how long Produce streams may go on once stopping is closed.
 	stopGrace time.Duration
 	stopping  <-chan struct{}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/metrics"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
@@ -19,7 +20,7 @@ type lines struct {
 	queues  *queues
 	of      engine.Queue
 	all     []*dispatcher
-	metrics *queueMetrics
+	metrics *metrics.Queue
 
 	paused  atomic.Bool  // by a call that came here
 	streams atomic.Int64 // that keep the queue
@@ -41,7 +42,7 @@ const partitionTimeout = 500 * time.Millisecond
 const lookTimeout = 2 * time.Second
 
 func newLines(s *queues, name string, q engine.Queue) *lines {
-	l := &lines{name: name, queues: s, of: q, metrics: s.Metrics.queue(name)}
+	l := &lines{name: name, queues: s, of: q, metrics: s.Metrics.Queue(name)}
 	l.ctx, l.end = context.WithCancelCause(s.running)
 	parts := q.Partitions()
 	l.counts = make([]workqueue.Counts, len(parts))

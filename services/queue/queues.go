@@ -11,6 +11,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/metrics"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
@@ -32,7 +33,7 @@ type queues struct {
 type queuesConfig struct {
 	Engine  engine.Engine
 	Log     *slog.Logger
-	Metrics *metrics
+	Metrics *metrics.Set
 	History *history // nil keeps none
 	// Listener is told what operators did to queues.
 	Listener listener
@@ -190,7 +191,7 @@ func (s *queues) drop(l *lines, err error) (done chan struct{}) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.queues[l.name] == nil {
-			s.Metrics.forget(l.name)
+			s.Metrics.Forget(l.name)
 		}
 	})
 	return done

@@ -11,6 +11,7 @@ import (
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 	"github.com/deltaplane/deltaplane/services/queue/memory"
+	"github.com/deltaplane/deltaplane/services/queue/metrics"
 	"github.com/deltaplane/deltaplane/services/queue/redis"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
@@ -62,11 +63,11 @@ func build(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, err
 	if e, ok := e.(interface{ ClockSteps() int64 }); ok {
 		clockSteps = e.ClockSteps
 	}
-	set, err := newMetrics(tel.Registry, clockSteps)
+	set, err := metrics.New(tel.Registry, clockSteps)
 	if err != nil {
 		return nil, fmt.Errorf("queue metrics: %w", err)
 	}
-	condition := newCondition(tel.Log, set.refusing)
+	condition := newCondition(tel.Log, set.Refusing)
 	events := newHistory(cfg.HistoryKeys)
 	declared := map[string]workqueue.Config{}
 	for _, q := range cfg.Queues {
@@ -77,7 +78,7 @@ func build(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, err
 		MaxTurn: cfg.MaxTurn, MaxPending: cfg.MaxPending, FallbackEvery: cfg.FallbackEvery,
 	})
 	reader := look{s.queues}
-	if err := tel.Registry.Register(newGauges(source{InUse: s.inUse, Counts: reader.whole, Held: s.sessions.held})); err != nil {
+	if err := tel.Registry.Register(metrics.NewGauges(metrics.Sources{InUse: s.inUse, Counts: reader.whole, Held: s.sessions.held})); err != nil {
 		return nil, fmt.Errorf("queue metrics: %w", err)
 	}
 	s.rpc, err = rpc.NewServer(cfg.RPC, rpc.Options{
@@ -87,7 +88,7 @@ func build(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, err
 		return nil, err
 	}
 	s.upkeep = newUpkeep(upkeepConfig{
-		Engine: e, Log: tel.Log, InUse: s.queues, Declared: declared, ExpireAfter: cfg.ExpireAfter, Unused: set.unused,
+		Engine: e, Log: tel.Log, InUse: s.queues, Declared: declared, ExpireAfter: cfg.ExpireAfter, Unused: set.Unused,
 		SetServing: func(ok bool) { s.rpc.SetServing(queuev1.QueueService_ServiceDesc.ServiceName, ok) }, Tick: s.sessions.expire,
 	}, condition)
 	s.server = s.answering(cfg, set, events, reader)
@@ -102,7 +103,7 @@ func build(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, err
 }
 
 // answering makes the parts that answer calls.
-func (s *Service) answering(cfg Config, set *metrics, events *history, reader look) *server {
+func (s *Service) answering(cfg Config, set *metrics.Set, events *history, reader look) *server {
 	stopping := s.rpc.Stopping()
 	leases := newLeases(s.queues, s.sessions, cfg.CloseGrace)
 	return &server{
@@ -119,10 +120,10 @@ func (s *Service) answering(cfg Config, set *metrics, events *history, reader lo
 }
 
 // inUse are the queues in use, for the gauges.
-func (s *Service) inUse() map[string]used {
-	out := map[string]used{}
+func (s *Service) inUse() map[string]metrics.Used {
+	out := map[string]metrics.Used{}
 	for _, l := range s.queues.all() {
-		out[l.name] = used{metrics: l.metrics, partitions: len(l.all)}
+		out[l.name] = metrics.Used{Metrics: l.metrics, Partitions: len(l.all)}
 	}
 	return out
 }

@@ -267,7 +267,7 @@ func (w *settling) part(sh *portion, c *call) {
 			r, op := &c.replies[i], &c.ops[i]
 			w.out.rows[sh.place(i)] = row{status: r.Status, requeues: r.Requeues, readyAt: r.ReadyAt}
 			w.out.freed = w.ss.drop(leaseKey{sh.d, op.Token}, op.Key, w.out.freed)
-			sh.d.metrics.settled(r.Status, c.now, op.Token)
+			sh.d.metrics.Settled(r.Status, c.now, op.Token)
 		}
 		w.ss.mu.Unlock()
 		w.ss.touch()

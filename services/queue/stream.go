@@ -78,7 +78,7 @@ func (s *workServer) Work(grpc queuev1.QueueService_WorkServer) error {
 	if err != nil {
 		return err
 	}
-	defer s.metrics.open("work")()
+	defer s.metrics.OpenStream("work")()
 	ctx, cancel := context.WithCancel(grpc.Context())
 	defer cancel()
 	sent := make(chan struct{})

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/metrics"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
@@ -14,7 +15,7 @@ type workServer struct {
 	queues   *queues
 	sessions *sessions
 	leases   *leases
-	metrics  *metrics
+	metrics  *metrics.Set
 	// stopGrace is how long Work streams may go on once stopping is closed.
 	stopGrace time.Duration
 	stopping  <-chan struct{}

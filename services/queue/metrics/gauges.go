@@ -1,4 +1,4 @@
-package queue
+package metrics
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 // several partitions, since a transaction tells of one. When the store does not
 // answer, the last that was seen is told.
 type gauges struct {
-	source
+	Sources
 	depth, delayed, leases, dead *prometheus.Desc
 	unfinished, longest          *prometheus.Desc
 }
@@ -33,26 +33,26 @@ const (
 	lookers = 8
 )
 
-// source is what gauges ask.
-type source struct {
+// Sources is what gauges ask.
+type Sources struct {
 	// InUse are the queues that have dispatchers here.
-	InUse func() map[string]used
+	InUse func() map[string]Used
 	// Counts is what a queue holds by the store; false when that is not known in full.
 	Counts func(ctx context.Context, queue string) (workqueue.Counts, bool)
 	// Held calls f for every lease held through this server, with its queue and since when.
 	Held func(f func(queue string, since time.Time))
 }
 
-// used is a queue in use.
-type used struct {
-	metrics    *queueMetrics
-	partitions int
+// Used is a queue in use.
+type Used struct {
+	Metrics    *Queue
+	Partitions int
 }
 
-func newGauges(s source) *gauges {
+func NewGauges(s Sources) *gauges {
 	desc := func(name, help string) *prometheus.Desc { return prometheus.NewDesc(name, help, []string{"name"}, nil) }
 	return &gauges{
-		source:     s,
+		Sources:    s,
 		depth:      desc("workqueue_depth", "Keys that wait, those added again while held included; of the store, the same on every replica."),
 		delayed:    desc("deltaplane_queue_delayed", "Keys that wait for a due time; of the store, the same on every replica."),
 		leases:     desc("deltaplane_queue_leases", "Keys that are held; of the store, the same on every replica."),
@@ -80,7 +80,7 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 		}
 		c, ok := looked[name]
 		if !ok {
-			c = queues[name].metrics.last()
+			c = queues[name].Metrics.last()
 		}
 		send(g.depth, float64(c.Ready+c.Dirty))
 		send(g.delayed, float64(c.Delayed))
@@ -93,7 +93,7 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 
 // refresh asks the store about queues of which it is not known what they hold,
 // and returns what it answered.
-func (g *gauges) refresh(queues map[string]used) map[string]workqueue.Counts {
+func (g *gauges) refresh(queues map[string]Used) map[string]workqueue.Counts {
 	ctx, cancel := context.WithTimeout(context.Background(), lookFor) //nolint:forbidigo // a scrape carries no context
 	defer cancel()
 	var all errgroup.Group
@@ -101,12 +101,12 @@ func (g *gauges) refresh(queues map[string]used) map[string]workqueue.Counts {
 	var mu sync.Mutex
 	looked := map[string]workqueue.Counts{} // guarded by mu
 	for name, l := range queues {
-		if l.partitions == 1 && !l.metrics.stale() {
+		if l.Partitions == 1 && !l.Metrics.stale() {
 			continue
 		}
 		all.Go(func() error {
 			if c, ok := g.Counts(ctx, name); ok {
-				l.metrics.saw(c)
+				l.Metrics.saw(c)
 				mu.Lock()
 				looked[name] = c
 				mu.Unlock()
@@ -119,27 +119,27 @@ func (g *gauges) refresh(queues map[string]used) map[string]workqueue.Counts {
 }
 
 // last is what the queue held when it was last seen.
-func (l *queueMetrics) last() workqueue.Counts {
+func (l *Queue) last() workqueue.Counts {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.counts
 }
 
-func (l *queueMetrics) stale() bool {
+func (l *Queue) stale() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return time.Since(l.seen) > fresh
 }
 
-// invalidate has the next scrape ask the store.
-func (l *queueMetrics) invalidate() {
+// Invalidate has the next scrape ask the store.
+func (l *Queue) Invalidate() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.seen = time.Time{}
 }
 
-// lastSeen is when what the queue held was last seen.
-func (l *queueMetrics) lastSeen() time.Time {
+// LastSeen is when what the queue held was last seen.
+func (l *Queue) LastSeen() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.seen

@@ -1,4 +1,4 @@
-package queue
+package metrics
 
 import (
 	"errors"
@@ -11,25 +11,25 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
 
-// metrics counts what queues do, under client-go's names and with their
+// Set counts what queues do, under client-go's names and with their
 // meaning. Counters and histograms are of what this server did: over
 // replicas they add up. Gauges of the store (depth, delayed, leases, dead) are
 // the same on every replica and do not; those of held keys are this server's.
 // There is no label for the priority, as controller-runtime has one (P-06):
 // counts by level are not kept by the store.
-type metrics struct {
+type Set struct {
 	adds, retries, expired, redelivered *prometheus.CounterVec
 	died, overflows, lostExt, repaired  *prometheus.CounterVec
 	settles, errors                     *prometheus.CounterVec
 	waited, worked, turnOps, turnTime   *prometheus.HistogramVec
-	streams, refusing                   *prometheus.GaugeVec
-	unused                              prometheus.Counter
+	streams, Refusing                   *prometheus.GaugeVec
+	Unused                              prometheus.Counter
 	byQueue                             []interface{ DeletePartialMatch(prometheus.Labels) int }
 }
 
-// newMetrics registers metrics. ClockSteps counts steps of the store's clock; nil where they
+// New registers metrics. ClockSteps counts steps of the store's clock; nil where they
 // are not counted.
-func newMetrics(reg prometheus.Registerer, clockSteps func() int64) (*metrics, error) {
+func New(reg prometheus.Registerer, clockSteps func() int64) (*Set, error) {
 	var all []prometheus.Collector
 	var byQueue []interface{ DeletePartialMatch(prometheus.Labels) int }
 	name := []string{"name"}
@@ -44,7 +44,7 @@ func newMetrics(reg prometheus.Registerer, clockSteps func() int64) (*metrics, e
 		all, byQueue = append(all, h), append(byQueue, h)
 		return h
 	}
-	m := &metrics{
+	m := &Set{
 		byQueue:     byQueue,
 		adds:        counter("workqueue_adds_total", "Keys added; adds of keys that waited already are not counted."),
 		retries:     counter("workqueue_retries_total", "Delayed and rate-limited adds, also those without a delay."),
@@ -65,14 +65,14 @@ func newMetrics(reg prometheus.Registerer, clockSteps func() int64) (*metrics, e
 			Name: "deltaplane_queue_streams", Help: "Open streams, by kind: work, produce.",
 		}, []string{"kind"}),
 	}
-	m.refusing = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	m.Refusing = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "deltaplane_queue_store_refuses_adds", Help: "1 while the store refuses adds, by reason: full, evicts, disk (and everything else too).",
 	}, []string{"reason"})
-	m.unused = prometheus.NewCounter(prometheus.CounterOpts{
+	m.Unused = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "deltaplane_queue_unused_deleted_total", Help: "Queues that this server deleted because nobody used them.",
 	})
 	for _, reason := range []string{"full", "evicts", "disk"} {
-		m.refusing.WithLabelValues(reason)
+		m.Refusing.WithLabelValues(reason)
 	}
 	for _, kind := range []string{"work", "produce"} {
 		m.streams.WithLabelValues(kind)
@@ -85,7 +85,7 @@ func newMetrics(reg prometheus.Registerer, clockSteps func() int64) (*metrics, e
 		}
 		return float64(clockSteps())
 	})
-	for _, c := range append(all, steps, m.streams, m.refusing, m.unused) {
+	for _, c := range append(all, steps, m.streams, m.Refusing, m.Unused) {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}
@@ -93,24 +93,24 @@ func newMetrics(reg prometheus.Registerer, clockSteps func() int64) (*metrics, e
 	return m, nil
 }
 
-// forget removes the series of a queue.
-func (m *metrics) forget(name string) {
+// Forget removes the series of a queue.
+func (m *Set) Forget(name string) {
 	of := prometheus.Labels{"name": name}
 	for _, v := range m.byQueue {
 		v.DeletePartialMatch(of)
 	}
 }
 
-// open counts a stream until the function it returns is called.
-func (m *metrics) open(kind string) (end func()) {
+// OpenStream counts a stream until the function it returns is called.
+func (m *Set) OpenStream(kind string) (end func()) {
 	g := m.streams.WithLabelValues(kind)
 	g.Inc()
 	return g.Dec
 }
 
-// queueMetrics is the metrics of one queue, looked up once.
-type queueMetrics struct {
-	adds, retries, expired, redelivered, died, overflows, lostExt, repaired prometheus.Counter
+// Queue is the metrics of one queue, looked up once.
+type Queue struct {
+	adds, Retries, expired, redelivered, died, Overflows, LostExt, Repaired prometheus.Counter
 	waited, worked, turnOps, turnTime                                       prometheus.Observer
 	settles                                                                 [workqueue.Held + 1]prometheus.Counter
 	errors                                                                  *prometheus.CounterVec
@@ -121,11 +121,11 @@ type queueMetrics struct {
 	empty  chan struct{} // closed when nothing is left, if anybody waits for it
 }
 
-func (m *metrics) queue(name string) *queueMetrics {
-	l := &queueMetrics{
-		adds: m.adds.WithLabelValues(name), retries: m.retries.WithLabelValues(name), expired: m.expired.WithLabelValues(name),
-		redelivered: m.redelivered.WithLabelValues(name), died: m.died.WithLabelValues(name), overflows: m.overflows.WithLabelValues(name),
-		lostExt: m.lostExt.WithLabelValues(name), repaired: m.repaired.WithLabelValues(name), waited: m.waited.WithLabelValues(name), worked: m.worked.WithLabelValues(name),
+func (m *Set) Queue(name string) *Queue {
+	l := &Queue{
+		adds: m.adds.WithLabelValues(name), Retries: m.retries.WithLabelValues(name), expired: m.expired.WithLabelValues(name),
+		redelivered: m.redelivered.WithLabelValues(name), died: m.died.WithLabelValues(name), Overflows: m.overflows.WithLabelValues(name),
+		LostExt: m.lostExt.WithLabelValues(name), Repaired: m.repaired.WithLabelValues(name), waited: m.waited.WithLabelValues(name), worked: m.worked.WithLabelValues(name),
 		turnOps: m.turnOps.WithLabelValues(name), turnTime: m.turnTime.WithLabelValues(name),
 		errors: m.errors.MustCurryWith(prometheus.Labels{"name": name}),
 	}
@@ -137,29 +137,29 @@ func (m *metrics) queue(name string) *queueMetrics {
 	return l
 }
 
-// transaction counts one transaction; r is nil when it failed, and holds the counts of the
+// Transaction counts one transaction; r is nil when it failed, and holds the counts of the
 // whole queue.
-func (l *queueMetrics) transaction(ops int, took time.Duration, r *workqueue.Result) {
+func (l *Queue) Transaction(ops int, took time.Duration, r *workqueue.Result) {
 	l.turnTime.Observe(took.Seconds())
 	if r == nil {
 		return
 	}
 	l.turnOps.Observe(float64(ops))
 	l.saw(r.Counts)
-	count(l.adds, r.Added)
-	count(l.retries, r.Retried)
-	count(l.expired, r.Expired)
-	count(l.died, r.Buried)
+	Count(l.adds, r.Added)
+	Count(l.Retries, r.Retried)
+	Count(l.expired, r.Expired)
+	Count(l.died, r.Buried)
 }
 
-func count(c prometheus.Counter, n int) {
+func Count(c prometheus.Counter, n int) {
 	if n > 0 {
 		c.Add(float64(n))
 	}
 }
 
-// failed counts a transaction that failed.
-func (l *queueMetrics) failed(err error) {
+// Failed counts a transaction that failed.
+func (l *Queue) Failed(err error) {
 	reason := "other"
 	for is, r := range map[error]string{
 		engine.ErrFull: "full", engine.ErrUnknown: "unknown", engine.ErrDenied: "denied", engine.ErrUnavailable: "unavailable",
@@ -171,7 +171,7 @@ func (l *queueMetrics) failed(err error) {
 	l.errors.WithLabelValues(reason).Inc()
 }
 
-func (l *queueMetrics) leased(now int64, leases []workqueue.Lease) {
+func (l *Queue) Leased(now int64, leases []workqueue.Lease) {
 	again := 0
 	for i := range leases {
 		l.waited.Observe(float64(max(now-leases[i].AddedAt, 0)) / 1e6)
@@ -179,12 +179,12 @@ func (l *queueMetrics) leased(now int64, leases []workqueue.Lease) {
 			again++
 		}
 	}
-	count(l.redelivered, again)
+	Count(l.redelivered, again)
 }
 
-// settled counts a settlement. A token is the time of its lease, or barely
+// Settled counts a settlement. A token is the time of its lease, or barely
 // above it, so it tells how long the work took.
-func (l *queueMetrics) settled(s workqueue.Status, now int64, token uint64) {
+func (l *Queue) Settled(s workqueue.Status, now int64, token uint64) {
 	if int(s) >= len(l.settles) || l.settles[s] == nil {
 		return
 	}
@@ -195,20 +195,20 @@ func (l *queueMetrics) settled(s workqueue.Status, now int64, token uint64) {
 }
 
 // saw notes what the queue holds.
-func (l *queueMetrics) saw(c workqueue.Counts) {
+func (l *Queue) saw(c workqueue.Counts) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.counts, l.seen = c, time.Now()
-	if l.empty != nil && idle(c) {
+	if l.empty != nil && Idle(c) {
 		close(l.empty)
 		l.empty = nil
 	}
 }
 
-func idle(c workqueue.Counts) bool { return c.Ready == 0 && c.Processing == 0 && c.Dirty == 0 }
+func Idle(c workqueue.Counts) bool { return c.Ready == 0 && c.Processing == 0 && c.Dirty == 0 }
 
-// emptied is closed when a transaction of this server next leaves nothing ready or held.
-func (l *queueMetrics) emptied() <-chan struct{} {
+// Emptied is closed when a transaction of this server next leaves nothing ready or held.
+func (l *Queue) Emptied() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.empty == nil {
