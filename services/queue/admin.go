@@ -14,6 +14,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/history"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
@@ -21,7 +22,7 @@ import (
 type adminServer struct {
 	queues  *queues
 	look    look
-	history *history // nil when none is kept
+	history *history.Recent // nil when none is kept
 	// maxQueues bounds the queues of the store.
 	maxQueues int
 	stopping  <-chan struct{}

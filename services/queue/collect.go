@@ -11,6 +11,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/history"
 )
 
 // batch is one transaction in the making.
@@ -20,7 +21,7 @@ type batch struct {
 	waiters  []*waiter // one per Take, repeats possible
 	finished []*waiter
 	fold     fold
-	who      []author
+	who      []history.Author
 	next     time.Duration // until tokens for the dispatch limiter are there; zero for none awaited
 
 	fundedByFirst bool // its tokens are the first partition's
@@ -31,10 +32,10 @@ type batch struct {
 }
 
 // authors are those who asked for the operations of the transaction.
-func (b *batch) authors() []author {
+func (b *batch) authors() []history.Author {
 	b.who = b.who[:0]
 	for _, c := range b.calls {
-		b.who = append(b.who, author{session: c.by, first: c.first, count: c.ownOps()})
+		b.who = append(b.who, history.Author{Session: c.by, First: c.first, Count: c.ownOps()})
 	}
 	return b.who
 }

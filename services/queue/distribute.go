@@ -10,7 +10,7 @@ import (
 // distribute gives replies and leases to whom they belong, and tells how long until
 // the next transaction without a reason.
 func (d *dispatcher) distribute(b *batch, r *workqueue.Result, began time.Time) time.Duration {
-	d.queues.History.record(d.name, b.authors(), &b.turn, r)
+	d.queues.History.Record(d.name, b.authors(), &b.turn, r)
 	if d.unresolved {
 		d.confirm(b)
 	}

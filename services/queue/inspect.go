@@ -29,7 +29,7 @@ func (s *adminServer) Inspect(ctx context.Context, r *queuev1.InspectRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	return &queuev1.InspectResponse{Item: wire.Item(done.replies[0].Item), History: s.history.key(r.GetQueue(), r.GetKey())}, nil
+	return &queuev1.InspectResponse{Item: wire.Item(done.replies[0].Item), History: s.history.Key(r.GetQueue(), r.GetKey())}, nil
 }
 
 // listed are the states ListItems takes.

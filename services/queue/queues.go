@@ -11,6 +11,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/history"
 	"github.com/deltaplane/deltaplane/services/queue/metrics"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
@@ -34,7 +35,7 @@ type queuesConfig struct {
 	Engine  engine.Engine
 	Log     *slog.Logger
 	Metrics *metrics.Set
-	History *history // nil keeps none
+	History *history.Recent // nil keeps none
 	// Listener is told what operators did to queues.
 	Listener listener
 	// Refused is told that the store refuses what adds.

@@ -10,6 +10,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/history"
 	"github.com/deltaplane/deltaplane/services/queue/memory"
 	"github.com/deltaplane/deltaplane/services/queue/metrics"
 	"github.com/deltaplane/deltaplane/services/queue/redis"
@@ -68,7 +69,7 @@ func build(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, err
 		return nil, fmt.Errorf("queue metrics: %w", err)
 	}
 	condition := newCondition(tel.Log, set.Refusing)
-	events := newHistory(cfg.HistoryKeys)
+	events := history.New(cfg.HistoryKeys)
 	declared := map[string]workqueue.Config{}
 	for _, q := range cfg.Queues {
 		declared[q.Name] = q.Config
@@ -103,7 +104,7 @@ func build(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, err
 }
 
 // answering makes the parts that answer calls.
-func (s *Service) answering(cfg Config, set *metrics.Set, events *history, reader look) *server {
+func (s *Service) answering(cfg Config, set *metrics.Set, events *history.Recent, reader look) *server {
 	stopping := s.rpc.Stopping()
 	leases := newLeases(s.queues, s.sessions, cfg.CloseGrace)
 	return &server{

@@ -1,4 +1,4 @@
-package queue
+package history
 
 import (
 	"hash/maphash"
@@ -71,8 +71,8 @@ func (p *keyEvents) since(e *event) {
 	e.held = float32(max(e.at-from, 0)) / 1e6
 }
 
-// key tells what happened to a key, newest first.
-func (h *history) key(queue, key string) []*queuev1.HistoryEvent {
+// Key tells what happened to a key, newest first.
+func (h *Recent) Key(queue, key string) []*queuev1.HistoryEvent {
 	if h == nil {
 		return nil
 	}

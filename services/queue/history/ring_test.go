@@ -1,4 +1,4 @@
-package queue
+package history
 
 import (
 	"fmt"
@@ -9,13 +9,13 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 )
 
-func told(h *history, now int64, ops []workqueue.Op, replies []workqueue.Reply, takes []workqueue.Take, leases ...workqueue.Lease) {
-	h.record("q", []author{{session: "s", count: len(ops)}}, &workqueue.Turn{Ops: ops, Takes: takes}, &workqueue.Result{Now: now, Replies: replies, Leases: leases})
+func told(h *Recent, now int64, ops []workqueue.Op, replies []workqueue.Reply, takes []workqueue.Take, leases ...workqueue.Lease) {
+	h.Record("q", []Author{{Session: "s", Count: len(ops)}}, &workqueue.Turn{Ops: ops, Takes: takes}, &workqueue.Result{Now: now, Replies: replies, Leases: leases})
 }
 
 func TestTheHistoryIsBounded(t *testing.T) {
 	t.Parallel()
-	h := newHistory(100)
+	h := New(100)
 	add := func(key string) {
 		told(h, 1, []workqueue.Op{{Kind: workqueue.OpAdd, Key: key, Trace: strings.Repeat("t", 50)}}, []workqueue.Reply{{Status: workqueue.Queued}}, nil)
 	}
@@ -26,13 +26,13 @@ func TestTheHistoryIsBounded(t *testing.T) {
 	if len(h.index) != 100 || h.count != 100 {
 		t.Errorf("%d keys indexed, %d kept, want 100", len(h.index), h.count)
 	}
-	if got := h.key("q", "hot"); len(got) != 1 || got[0].GetRepeats() != 999 {
+	if got := h.Key("q", "hot"); len(got) != 1 || got[0].GetRepeats() != 999 {
 		t.Errorf("what is used all the time was forgotten: %v", got)
 	}
-	if got := h.key("q", "key0"); got != nil {
+	if got := h.Key("q", "key0"); got != nil {
 		t.Errorf("what was used long ago is kept: %v", got)
 	}
-	if got := h.key("other", "hot"); got != nil {
+	if got := h.Key("other", "hot"); got != nil {
 		t.Errorf("another queue's key: %v", got)
 	}
 	if size := len(h.text); size > 100*textPerKey+4*longestText {
@@ -40,13 +40,13 @@ func TestTheHistoryIsBounded(t *testing.T) {
 	}
 	// A text that was overwritten is left out, never wrong.
 	for _, key := range []string{"key950", "key999"} {
-		for _, e := range h.key("q", key) {
+		for _, e := range h.Key("q", key) {
 			if e.GetTraceparent() != "" && e.GetTraceparent() != strings.Repeat("t", 50) {
 				t.Errorf("text %q", e.GetTraceparent())
 			}
 		}
 	}
-	if newHistory(-1).key("q", "k") != nil {
+	if New(-1).Key("q", "k") != nil {
 		t.Error("no history keeps something")
 	}
 }
@@ -70,17 +70,17 @@ func TestNamesOfSessionsAreBounded(t *testing.T) {
 }
 
 func TestRecordingAllocatesNothing(t *testing.T) { //nolint:paralleltest // allocations are counted
-	h := newHistory(64)
+	h := New(64)
 	var ops []workqueue.Op
 	var replies []workqueue.Reply
 	for i := range 200 { // more keys than are kept
 		ops = append(ops, workqueue.Op{Kind: workqueue.OpAdd, Key: fmt.Sprint("key", i), Trace: "cause"})
 		replies = append(replies, workqueue.Reply{Status: workqueue.Queued})
 	}
-	c := []author{{session: "s", count: len(ops)}}
+	c := []Author{{Session: "s", Count: len(ops)}}
 	turn, r := &workqueue.Turn{Ops: ops}, &workqueue.Result{Now: 1, Replies: replies}
-	h.record("q", c, turn, r)
-	if n := testing.AllocsPerRun(20, func() { h.record("q", c, turn, r) }); n > 0 {
+	h.Record("q", c, turn, r)
+	if n := testing.AllocsPerRun(20, func() { h.Record("q", c, turn, r) }); n > 0 {
 		t.Errorf("%v allocations a turn", n)
 	}
 }
@@ -90,7 +90,7 @@ func TestRecordingAllocatesNothing(t *testing.T) { //nolint:paralleltest // allo
 func BenchmarkHistory(b *testing.B) {
 	for name, keys := range map[string]int{"hot": 1000, "kept": 90_000, "evicting": 400_000} {
 		b.Run(name, func(b *testing.B) {
-			h := newHistory(100_000)
+			h := New(100_000)
 			all := make([]string, keys)
 			for i := range all {
 				all[i] = "k" + strconv.Itoa(i)
@@ -99,7 +99,7 @@ func BenchmarkHistory(b *testing.B) {
 			ops, replies, leases := make([]workqueue.Op, 2*n), make([]workqueue.Reply, 2*n), make([]workqueue.Lease, n)
 			turn := &workqueue.Turn{Ops: ops, Takes: []workqueue.Take{{Holder: "w"}}}
 			r := &workqueue.Result{Replies: replies, Leases: leases}
-			c := []author{{session: "p", count: n}, {session: "w", first: n, count: n}}
+			c := []Author{{Session: "p", Count: n}, {Session: "w", First: n, Count: n}}
 			at := 0
 			b.ReportAllocs()
 			for b.Loop() {
@@ -113,7 +113,7 @@ func BenchmarkHistory(b *testing.B) {
 						leases[i] = workqueue.Lease{Key: k, Token: uint64(at + i), Attempt: 1}
 					}
 					r.Now++
-					h.record("q", c, turn, r)
+					h.Record("q", c, turn, r)
 				}
 				at++
 			}

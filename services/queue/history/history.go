@@ -1,4 +1,4 @@
-package queue
+package history
 
 import (
 	"hash/maphash"
@@ -8,7 +8,7 @@ import (
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
-// history remembers what happened last to the keys this server saw last, for
+// Recent remembers what happened last to the keys this server saw last, for
 // people: Inspect shows it. It is in memory and of this server, not in the
 // store: there it would cost every cycle bytes and time in the one place that
 // all replicas share, and what is kept of finished work is what fills a Redis.
@@ -20,7 +20,7 @@ import (
 // nothing once the table is full. Keys are known by a 64-bit hash. One lock is
 // taken once a transaction; a cycle of add, lease and settle costs 0.1 to 0.3 us of CPU
 // (BenchmarkHistory), about a hundredth of what the server spends on it.
-type history struct {
+type Recent struct {
 	max  int // keys
 	seed maphash.Seed
 
@@ -42,25 +42,25 @@ const (
 	longestText = 1024
 )
 
-// newHistory keeps the events of max keys, none below one.
-func newHistory(max int) *history {
+// New keeps the events of max keys, none below one.
+func New(max int) *Recent {
 	if max < 1 {
 		return nil
 	}
-	return &history{max: max, seed: maphash.MakeSeed(), index: map[uint64]int32{}, sessions: sessionNames{ids: map[string]uint32{}}}
+	return &Recent{max: max, seed: maphash.MakeSeed(), index: map[uint64]int32{}, sessions: sessionNames{ids: map[string]uint32{}}}
 }
 
-func (h *history) hash(queue uint64, key string) uint64 { return maphash.String(h.seed, key) ^ queue }
+func (h *Recent) hash(queue uint64, key string) uint64 { return maphash.String(h.seed, key) ^ queue }
 
-// author is who asked for a row of a transaction's operations.
-type author struct {
-	session      string // empty for none
-	first, count int
+// Author is who asked for a row of a transaction's operations.
+type Author struct {
+	Session      string // empty for none
+	First, Count int
 }
 
-// record notes what a transaction of a queue did. A duplicate that was folded into
+// Record notes what a transaction of a queue did. A duplicate that was folded into
 // another add of its transaction is not told apart.
-func (h *history) record(queue string, authors []author, t *workqueue.Turn, r *workqueue.Result) {
+func (h *Recent) Record(queue string, authors []Author, t *workqueue.Turn, r *workqueue.Result) {
 	if h == nil || len(t.Ops) != len(r.Replies) {
 		return
 	}
@@ -69,10 +69,10 @@ func (h *history) record(queue string, authors []author, t *workqueue.Turn, r *w
 	defer h.mu.Unlock()
 	for _, a := range authors {
 		by := uint32(0)
-		if a.session != "" {
-			by = h.sessions.id(a.session)
+		if a.Session != "" {
+			by = h.sessions.id(a.Session)
 		}
-		for at := a.first; at < a.first+a.count; at++ {
+		for at := a.First; at < a.First+a.Count; at++ {
 			h.op(q, by, &t.Ops[at], &r.Replies[at], r.Now)
 		}
 	}
@@ -86,7 +86,7 @@ func (h *history) record(queue string, authors []author, t *workqueue.Turn, r *w
 	}
 }
 
-func (h *history) op(q uint64, by uint32, op *workqueue.Op, rep *workqueue.Reply, now int64) {
+func (h *Recent) op(q uint64, by uint32, op *workqueue.Op, rep *workqueue.Reply, now int64) {
 	switch op.Kind {
 	case workqueue.OpAdd:
 		switch rep.Status {
@@ -142,7 +142,7 @@ const (
 
 // leased records a lease, and that the one before it was lost when the key was
 // never settled.
-func (h *history) leased(q uint64, holder uint32, l *workqueue.Lease, now int64) {
+func (h *Recent) leased(q uint64, holder uint32, l *workqueue.Lease, now int64) {
 	p := h.of(h.hash(q, l.Key))
 	if l.Attempt > 1 {
 		if before := p.open(); before != nil {
@@ -153,7 +153,7 @@ func (h *history) leased(q uint64, holder uint32, l *workqueue.Lease, now int64)
 }
 
 // lost records a lost lease, once.
-func (h *history) lost(p *keyEvents, token uint64, by uint32, now int64) {
+func (h *Recent) lost(p *keyEvents, token uint64, by uint32, now int64) {
 	for i := range keptEvents {
 		if e := p.last(i); e != nil && e.kind == lostLease && e.token == token {
 			return
@@ -165,7 +165,7 @@ func (h *history) lost(p *keyEvents, token uint64, by uint32, now int64) {
 }
 
 // of finds what is remembered of a key, or makes room for it.
-func (h *history) of(hash uint64) *keyEvents {
+func (h *Recent) of(hash uint64) *keyEvents {
 	if i, ok := h.index[hash]; ok {
 		p := h.at(i)
 		p.seen = true
@@ -192,9 +192,9 @@ func (h *history) of(hash uint64) *keyEvents {
 	return p
 }
 
-func (h *history) at(i int32) *keyEvents { return &h.chunks[i/pastChunk][i%pastChunk] }
+func (h *Recent) at(i int32) *keyEvents { return &h.chunks[i/pastChunk][i%pastChunk] }
 
-func (h *history) add(p *keyEvents, e event, text string) {
+func (h *Recent) add(p *keyEvents, e event, text string) {
 	if text != "" {
 		e.sum = h.sum(text)
 		e.text, e.textLen = h.write(text[:min(len(text), longestText)])
@@ -205,7 +205,7 @@ func (h *history) add(p *keyEvents, e event, text string) {
 
 // write puts text into the ring, whole: what does not fit before its end
 // begins at the start.
-func (h *history) write(text string) (at int64, n uint16) {
+func (h *Recent) write(text string) (at int64, n uint16) {
 	if h.text == nil {
 		h.text = make([]byte, max(h.max*textPerKey, 4*longestText))
 	}
@@ -220,7 +220,7 @@ func (h *history) write(text string) (at int64, n uint16) {
 }
 
 // read is the text of an event, nil when it has been overwritten.
-func (h *history) read(e *event) []byte {
+func (h *Recent) read(e *event) []byte {
 	size := int64(len(h.text))
 	if e.textLen == 0 || e.text < h.written-size {
 		return nil
@@ -228,7 +228,7 @@ func (h *history) read(e *event) []byte {
 	return h.text[e.text%size:][:e.textLen]
 }
 
-func (h *history) sum(text string) uint32 {
+func (h *Recent) sum(text string) uint32 {
 	if text == "" {
 		return 0
 	}
