@@ -93,13 +93,13 @@ func (s *produceServer) add(ctx context.Context, c *wire.Checks, a adds) ([]*que
 		}
 		return results, nil
 	}
-	done, err := s.queues.doAs(ctx, a.queue, as, ops...)
+	done, err := s.queues.DoAs(ctx, a.queue, as, ops...)
 	if err != nil {
 		return nil, err
 	}
 	results := make([]*queuev1.AddResult, len(ops))
-	for i := range done.replies {
-		switch r := &done.replies[i]; r.Status {
+	for i := range done.Replies {
+		switch r := &done.Replies[i]; r.Status {
 		case workqueue.Closed:
 			return nil, wire.ErrClosed
 		case workqueue.BarrierFull:
@@ -109,8 +109,8 @@ func (s *produceServer) add(ctx context.Context, c *wire.Checks, a adds) ([]*que
 		}
 	}
 	if a.after && a.delay == 0 {
-		if l, err := s.queues.use(ctx, a.queue); err == nil {
-			metrics.Count(l.metrics.Retries, len(ops))
+		if l, err := s.queues.Use(ctx, a.queue); err == nil {
+			metrics.Count(l.Metrics.Retries, len(ops))
 		}
 	}
 	return results, err

@@ -15,12 +15,13 @@ import (
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 	"github.com/deltaplane/deltaplane/services/queue/history"
+	"github.com/deltaplane/deltaplane/services/queue/transaction"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // adminServer answers the calls of operators: on queues, keys and what happened to them.
 type adminServer struct {
-	queues  *queues
+	queues  *transaction.Queues
 	look    look
 	history *history.Recent // nil when none is kept
 	// maxQueues bounds the queues of the store.
@@ -81,9 +82,9 @@ func (s *adminServer) DeleteQueue(ctx context.Context, r *queuev1.DeleteQueueReq
 		return nil, err
 	}
 	err := s.delete(ctx, name, r.GetForce())
-	if l, ok := s.queues.known(name); ok && (err == nil || errors.Is(err, engine.ErrDeleted)) {
+	if l, ok := s.queues.Known(name); ok && (err == nil || errors.Is(err, engine.ErrDeleted)) {
 		select {
-		case <-s.queues.drop(l, fmt.Errorf("%w: %q", engine.ErrDeleted, name)):
+		case <-s.queues.Drop(l, fmt.Errorf("%w: %q", engine.ErrDeleted, name)):
 		case <-ctx.Done(): // it ends by itself
 		}
 	}
@@ -97,7 +98,7 @@ func (s *adminServer) DeleteQueue(ctx context.Context, r *queuev1.DeleteQueueReq
 // delete deletes a queue. The partitions of one that must not have leases are
 // paused first, else one could lease keys while another is looked at.
 func (s *adminServer) delete(ctx context.Context, name string, force bool) error {
-	q, err := s.queues.open(ctx, name)
+	q, err := s.queues.Open(ctx, name)
 	if err != nil && !errors.Is(err, engine.ErrDeleted) {
 		return err
 	}
@@ -140,7 +141,7 @@ func (s *adminServer) gate(ctx context.Context, queue string, kind workqueue.OpK
 	if err := c.Err(); err != nil {
 		return err
 	}
-	_, err := s.queues.do(ctx, queue, workqueue.Op{Kind: kind})
+	_, err := s.queues.Do(ctx, queue, workqueue.Op{Kind: kind})
 	return err
 }
 
@@ -156,11 +157,11 @@ func (s *adminServer) ConfigureQueue(ctx context.Context, r *queuev1.ConfigureQu
 	if err != nil {
 		return nil, err
 	}
-	d, err := s.queues.adopt(name, q)
+	d, err := s.queues.Adopt(name, q)
 	if err != nil {
 		return nil, err
 	}
-	d.request() // its transactions take the new configuration
+	d.Request() // its transactions take the new configuration
 	return &queuev1.ConfigureQueueResponse{Config: wire.ConfigOut(name, q.Config()), Created: created, Generation: s.queues.Engine.Generation()}, nil
 }
 

@@ -34,13 +34,13 @@ func (b *produceBatch) answer(generation string) *wire.Encoded {
 func (b *produceBatch) outcome(out []byte) []byte {
 	c := &b.call
 	err := b.err
-	if err == nil && c.err != nil && c.failed == nil && len(b.bad)+len(b.dropped) == 0 {
-		err = c.err
+	if err == nil && c.Err != nil && c.Failed == nil && len(b.bad)+len(b.dropped) == 0 {
+		err = c.Err
 	}
 	closed := 0
-	if err == nil && c.err == nil {
-		for i := range c.ops {
-			if c.status(i) == workqueue.Closed {
+	if err == nil && c.Err == nil {
+		for i := range c.Ops {
+			if c.Status(i) == workqueue.Closed {
 				closed++
 			}
 		}
@@ -60,13 +60,13 @@ func (b *produceBatch) outcome(out []byte) []byte {
 	for _, at := range b.dropped {
 		out[states+at] = byte(queuev1.AddStatus_ADD_STATUS_SHUT_DOWN)
 	}
-	for i := range c.ops {
+	for i := range c.Ops {
 		at := b.place(i)
-		if err := c.failure(i); err != nil {
+		if err := c.Failure(i); err != nil {
 			out = appendDetail(out, at, 0, 0, err)
 			continue
 		}
-		r := c.reply(i)
+		r := c.Reply(i)
 		switch {
 		case r.Status == workqueue.Closed:
 			out = appendDetail(out, at, 0, 0, wire.ErrClosed)
@@ -74,7 +74,7 @@ func (b *produceBatch) outcome(out []byte) []byte {
 		case r.Status == workqueue.BarrierFull:
 			out = appendDetail(out, at, 0, 0, rpc.InvalidField(atOp(at)+".barrier", wire.ErrBarrierFull))
 			continue
-		case c.ops[i].Kind == workqueue.OpAdd:
+		case c.Ops[i].Kind == workqueue.OpAdd:
 			out[states+at] = addStates[r.Status]
 		}
 		if r.ReadyAt != 0 || r.Requeues != 0 {

@@ -10,11 +10,12 @@ import (
 	"github.com/deltaplane/deltaplane/core/backoff"
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/transaction"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // backoffServer answers the calls of the back-off of ids.
-type backoffServer struct{ queues *queues }
+type backoffServer struct{ queues *transaction.Queues }
 
 func (s *backoffServer) GetBackoff(ctx context.Context, r *queuev1.GetBackoffRequest) (*queuev1.GetBackoffResponse, error) {
 	done, err := s.backoff(ctx, &wire.Checks{}, r.GetQueue(), r.GetIds(), workqueue.Op{Kind: workqueue.OpBackoffGet})
@@ -56,11 +57,11 @@ func (s *backoffServer) GCBackoff(ctx context.Context, r *queuev1.GCBackoffReque
 	}
 	out := &queuev1.GCBackoffResponse{}
 	for { // a transaction collects a bounded number
-		done, err := s.queues.do(ctx, r.GetQueue(), workqueue.Op{Kind: workqueue.OpBackoffGC})
+		done, err := s.queues.Do(ctx, r.GetQueue(), workqueue.Op{Kind: workqueue.OpBackoffGC})
 		if err != nil {
 			return nil, err
 		}
-		n := done.replies[0].Count
+		n := done.Replies[0].Count
 		out.Dropped += int64(n)
 		if n == 0 {
 			return out, nil
@@ -101,20 +102,20 @@ func (s *backoffServer) inBackOff(
 	if err := c.Err(); err != nil {
 		return 0, err
 	}
-	d, err := s.queues.use(ctx, queue)
+	d, err := s.queues.Use(ctx, queue)
 	if err != nil {
 		return 0, err
 	}
-	done, err := d.do(ctx, workqueue.Op{Kind: workqueue.OpBackoffGet, Key: id})
+	done, err := d.Do(ctx, workqueue.Op{Kind: workqueue.OpBackoffGet, Key: id})
 	if err != nil {
 		return 0, err
 	}
-	return max(left(d.of.Config().Backoff.Growth(), done.replies[0].Backoff, event, done.now), 0), nil
+	return max(left(d.Stored.Config().Backoff.Growth(), done.Replies[0].Backoff, event, done.Now), 0), nil
 }
 
 // backoff does one operation on every id. The jitter's random number is drawn
 // here, so that the engines only compute.
-func (s *backoffServer) backoff(ctx context.Context, c *wire.Checks, queue string, ids []string, op workqueue.Op) (*call, error) {
+func (s *backoffServer) backoff(ctx context.Context, c *wire.Checks, queue string, ids []string, op workqueue.Op) (*transaction.Call, error) {
 	c.Queue("queue", queue)
 	c.Count("ids", len(ids), 1, wire.MaxItems)
 	ops := make([]workqueue.Op, min(len(ids), wire.MaxItems))
@@ -129,13 +130,13 @@ func (s *backoffServer) backoff(ctx context.Context, c *wire.Checks, queue strin
 	if err := c.Err(); err != nil {
 		return nil, err
 	}
-	return s.queues.do(ctx, queue, ops...)
+	return s.queues.Do(ctx, queue, ops...)
 }
 
-func entries(ids []string, done *call) []*queuev1.BackoffEntry {
+func entries(ids []string, done *transaction.Call) []*queuev1.BackoffEntry {
 	out := make([]*queuev1.BackoffEntry, len(ids))
 	for i, id := range ids {
-		e := done.replies[i].Backoff
+		e := done.Replies[i].Backoff
 		out[i] = &queuev1.BackoffEntry{Id: id, Backoff: wire.Span(e.Delay), LastUpdate: wire.Stamp(e.Updated)}
 	}
 	return out

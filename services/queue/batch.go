@@ -2,6 +2,7 @@ package queue
 
 import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/services/queue/transaction"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
@@ -9,10 +10,10 @@ import (
 type produceBatch struct {
 	id      uint64
 	queue   string
-	n       int   // operations asked for
-	call    call  // those that are done
-	at      []int // their places, when some are not
-	dropped []int // places of adds that a shut session did not make
+	n       int              // operations asked for
+	call    transaction.Call // those that are done
+	at      []int            // their places, when some are not
+	dropped []int            // places of adds that a shut session did not make
 	bad     []badOp
 	err     error // why the whole batch is refused
 	bytes   int
@@ -28,10 +29,10 @@ type badOp struct {
 }
 
 func (b *produceBatch) reset() {
-	clear(b.call.ops)
+	clear(b.call.Ops)
 	clear(b.bad)
 	*b = produceBatch{
-		call: call{ops: b.call.ops[:0], done: b.call.done, reads: true},
+		call: transaction.Call{Ops: b.call.Ops[:0], Done: b.call.Done, ReadsReplies: true},
 		at:   b.at[:0], dropped: b.dropped[:0], bad: b.bad[:0], known: b.known,
 	}
 }
@@ -48,9 +49,9 @@ func (b *produceBatch) place(i int) int {
 func (b *produceBatch) sum() uint64 {
 	d := wire.Digest(b.n)
 	d.Text(b.queue)
-	for i := range b.call.ops {
+	for i := range b.call.Ops {
 		d.Number(uint64(b.place(i))) //nolint:gosec // not negative
-		d.Op(&b.call.ops[i])
+		d.Op(&b.call.Ops[i])
 	}
 	for _, bad := range b.bad {
 		d.Number(uint64(bad.at)) //nolint:gosec // not negative
@@ -61,13 +62,13 @@ func (b *produceBatch) sum() uint64 {
 
 // dropAdds takes the adds out: their session was shut down.
 func (b *produceBatch) dropAdds() {
-	kept, places := b.call.ops[:0], make([]int, 0, len(b.call.ops))
-	for i := range b.call.ops {
-		if at := b.place(i); b.call.ops[i].Kind == workqueue.OpAdd {
+	kept, places := b.call.Ops[:0], make([]int, 0, len(b.call.Ops))
+	for i := range b.call.Ops {
+		if at := b.place(i); b.call.Ops[i].Kind == workqueue.OpAdd {
 			b.dropped = append(b.dropped, at)
 		} else {
-			kept, places = append(kept, b.call.ops[i]), append(places, at)
+			kept, places = append(kept, b.call.Ops[i]), append(places, at)
 		}
 	}
-	b.call.ops, b.at = kept, places
+	b.call.Ops, b.at = kept, places
 }

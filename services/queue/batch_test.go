@@ -78,7 +78,7 @@ func TestProducedBatchesAreReadAsTheGeneratedCodeReadsThem(t *testing.T) {
 			bad[o.at] = o.err.Error()
 		}
 		good := map[int]workqueue.Op{}
-		for i, op := range reused.call.ops {
+		for i, op := range reused.call.Ops {
 			good[reused.place(i)] = op
 		}
 		if reused.id != b.GetRequestId() || reused.queue != "q" || reused.n != len(b.GetOps()) || len(good)+len(bad) != reused.n {
@@ -114,8 +114,8 @@ func TestAKeyThatIsNotUTF8IsRefusedAlone(t *testing.T) {
 	if err := m.Decode(raw); err != nil || b.err != nil {
 		t.Fatal(err, b.err)
 	}
-	if len(b.call.ops) != 2 || b.place(1) != 2 || len(b.bad) != 1 || b.bad[0].err.Error() != "batch.ops[1].key: not valid UTF-8" {
-		t.Errorf("done %v at %v, refused %v", b.call.ops, b.at, b.bad)
+	if len(b.call.Ops) != 2 || b.place(1) != 2 || len(b.bad) != 1 || b.bad[0].err.Error() != "batch.ops[1].key: not valid UTF-8" {
+		t.Errorf("done %v at %v, refused %v", b.call.Ops, b.at, b.bad)
 	}
 }
 

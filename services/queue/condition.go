@@ -11,6 +11,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/transaction"
 )
 
 // condition is what is known of the store: whether it can be used, and whether
@@ -41,7 +42,7 @@ func (c *condition) checked(err error) error {
 	var part error
 	if errors.Is(err, engine.ErrPartial) {
 		part, err = err, nil
-	} else if limited(err) {
+	} else if transaction.IsLimited(err) {
 		c.refused(err)
 		err = nil
 	} else if err == nil {

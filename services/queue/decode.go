@@ -185,5 +185,5 @@ func (b *produceBatch) put(place int, op workqueue.Op) {
 	if len(b.bad) > 0 {
 		b.at = append(b.at, place)
 	}
-	b.call.ops = append(b.call.ops, op)
+	b.call.Ops = append(b.call.Ops, op)
 }

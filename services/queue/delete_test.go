@@ -62,7 +62,7 @@ func TestADeletedQueueEndsWhatUsesIt(t *testing.T) {
 		}
 		w.give(1)
 		<-w.leases // the queue hands out again
-		used, ok := r.svc.queues.known(q)
+		used, ok := r.svc.queues.Known(q)
 		if !ok {
 			t.Fatal("the queue is not in use")
 		}
@@ -74,9 +74,9 @@ func TestADeletedQueueEndsWhatUsesIt(t *testing.T) {
 		if _, err := r.DeleteQueue(ctx, &queuev1.DeleteQueueRequest{Queue: q, Force: true}); err != nil {
 			t.Fatal(err)
 		}
-		for _, d := range used.all {
-			if d.endedWith() == nil {
-				t.Errorf("the dispatcher of partition %d goes on", d.part)
+		for _, d := range used.Partitions {
+			if d.EndedWith() == nil {
+				t.Errorf("the dispatcher of partition %d goes on", d.Part)
 			}
 		}
 		if n := series(t, r, q); n != 0 {

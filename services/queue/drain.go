@@ -81,7 +81,7 @@ func bounded(ctx context.Context, timeout time.Duration) time.Duration {
 // wait reports until nothing is left or time is up. A transaction of this server that
 // leaves nothing is noticed at once, one of another replica at the next report.
 func (d *drain) wait(ctx context.Context, timeout time.Duration, send func(*queuev1.DrainQueueResponse) error) error {
-	l, err := d.s.queues.use(ctx, d.queue)
+	l, err := d.s.queues.Use(ctx, d.queue)
 	if err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func (d *drain) wait(ctx context.Context, timeout time.Duration, send func(*queu
 	defer tick.Stop()
 	late := false
 	for report := true; ; {
-		emptied := l.metrics.Emptied()
+		emptied := l.Metrics.Emptied()
 		out, err := d.look(ctx)
 		if err != nil {
 			return err

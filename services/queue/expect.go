@@ -46,11 +46,11 @@ func (s *sessionServer) fenced(ctx context.Context, c *wire.Checks, queue string
 	if err := s.leases.verifyOne(ctx, leaseAt{queue: queue, key: op.Key, token: op.Token}); err != nil {
 		return 0, err
 	}
-	done, err := s.queues.do(ctx, queue, op)
+	done, err := s.queues.Do(ctx, queue, op)
 	if err != nil {
 		return 0, err
 	}
-	return wire.SettleStatus(done.replies[0].Status), nil
+	return wire.SettleStatus(done.Replies[0].Status), nil
 }
 
 func (s *sessionServer) Observe(ctx context.Context, r *queuev1.ObserveRequest) (*queuev1.ObserveResponse, error) {
@@ -73,11 +73,11 @@ func (s *sessionServer) observe(ctx context.Context, c *wire.Checks, queue, key 
 	if err := c.Err(); err != nil {
 		return nil, err
 	}
-	done, err := s.queues.do(ctx, queue, workqueue.Op{Kind: workqueue.OpObserve, Key: key, More: seen})
+	done, err := s.queues.Do(ctx, queue, workqueue.Op{Kind: workqueue.OpObserve, Key: key, More: seen})
 	if err != nil {
 		return nil, err
 	}
-	return wire.Expectations(done.replies[0].Expect), nil
+	return wire.Expectations(done.Replies[0].Expect), nil
 }
 
 func (s *sessionServer) DeleteExpectations(ctx context.Context, r *queuev1.DeleteExpectationsRequest) (*queuev1.DeleteExpectationsResponse, error) {
@@ -85,7 +85,7 @@ func (s *sessionServer) DeleteExpectations(ctx context.Context, r *queuev1.Delet
 	if err != nil {
 		return nil, err
 	}
-	if _, err := s.queues.do(ctx, r.GetQueue(), ops...); err != nil {
+	if _, err := s.queues.Do(ctx, r.GetQueue(), ops...); err != nil {
 		return nil, err
 	}
 	return &queuev1.DeleteExpectationsResponse{}, nil

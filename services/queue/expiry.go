@@ -105,8 +105,8 @@ func (x *expiry) sweep(ctx context.Context, now time.Time) error {
 
 // end has a queue expire, and what this server runs for it end.
 func (x *expiry) end(ctx context.Context, name string, idle engine.Idle) error {
-	l, here := x.s.InUse.known(name)
-	if here && l.streams.Load() > 0 { // the store has not heard of it yet
+	l, here := x.s.InUse.Known(name)
+	if here && l.Streams.Load() > 0 { // the store has not heard of it yet
 		return nil
 	}
 	if err := x.s.Engine.Expire(ctx, name, idle); err != nil {
@@ -116,7 +116,7 @@ func (x *expiry) end(ctx context.Context, name string, idle engine.Idle) error {
 	x.s.Log.LogAttrs(ctx, slog.LevelInfo, "queue was deleted: nobody used it",
 		slog.String(telemetry.KeyQueue, name), slog.Duration(telemetry.KeyDuration, idle.For))
 	if here {
-		x.s.InUse.drop(l, fmt.Errorf("%w: %q, which nobody used for %v", engine.ErrDeleted, name, idle.For.Round(time.Second)))
+		x.s.InUse.Drop(l, fmt.Errorf("%w: %q, which nobody used for %v", engine.ErrDeleted, name, idle.For.Round(time.Second)))
 	}
 	return nil
 }

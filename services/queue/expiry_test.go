@@ -149,13 +149,13 @@ func TestStreamsOfOtherServersKeepAQueue(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"dev/worker", "dev/producer"} {
-		l, ok := b.svc.queues.known(name)
-		if !ok || l.streams.Load() != 1 {
+		l, ok := b.svc.queues.Known(name)
+		if !ok || l.Streams.Load() != 1 {
 			t.Fatalf("%s is not kept by its stream", name)
 		}
 		was := marks(name)
-		l.used.Store(0) // its last use was long ago
-		b.svc.queues.kept <- struct{}{}
+		l.Used.Store(0) // its last use was long ago
+		b.svc.queues.Kept <- struct{}{}
 		for until := time.Now().Add(30 * time.Second); marks(name) == was; time.Sleep(time.Millisecond) {
 			if time.Now().After(until) {
 				t.Fatalf("%s: its stream is no use of it", name)

@@ -9,6 +9,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/transaction"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
@@ -52,8 +53,8 @@ func (s *leases) extend(ctx context.Context, ss *session, refs []*queuev1.LeaseR
 		return
 	}
 	w := &extending{s: s, ss: ss, asked: refs, whole: whole, done: done, answered: make(map[*queuev1.LeaseRef]bool, len(refs))}
-	byPart := map[*dispatcher][]*queuev1.LeaseRef{}
-	queues := map[string]*lines{}
+	byPart := map[*transaction.Dispatcher][]*queuev1.LeaseRef{}
+	queues := map[string]*transaction.Queue{}
 	for i, r := range refs {
 		if err := whose[i]; err != nil {
 			w.out.err = errors.Join(w.out.err, err)
@@ -62,23 +63,23 @@ func (s *leases) extend(ctx context.Context, ss *session, refs []*queuev1.LeaseR
 		l, ok := queues[r.GetQueue()]
 		if !ok {
 			var err error
-			l, err = s.queues.use(ctx, r.GetQueue())
+			l, err = s.queues.Use(ctx, r.GetQueue())
 			if err != nil && (whole || !errors.Is(err, engine.ErrNoQueue)) {
 				w.out.err = errors.Join(w.out.err, err)
 			}
 			queues[r.GetQueue()] = l
 			if l == nil && !whole && errors.Is(err, engine.ErrNoQueue) {
-				queues[r.GetQueue()] = &lines{} // nobody holds a key of it
+				queues[r.GetQueue()] = &transaction.Queue{} // nobody holds a key of it
 			}
 			l = queues[r.GetQueue()]
 		}
 		switch {
 		case l == nil:
-		case len(l.all) == 0:
+		case len(l.Partitions) == 0:
 			w.answered[r] = true
 			w.out.lost = append(w.out.lost, r)
 		default:
-			d := l.at(r.GetKey())
+			d := l.At(r.GetKey())
 			byPart[d] = append(byPart[d], r)
 		}
 	}
@@ -99,18 +100,18 @@ func (s *leases) extend(ctx context.Context, ss *session, refs []*queuev1.LeaseR
 		})
 	}
 	for d, refs := range byPart {
-		d.submit(&call{ops: extensions(ss, d, refs, leaseFor), by: ss.id, done: func(c *call) { w.part(d, refs, c) }})
+		d.Submit(&transaction.Call{Ops: extensions(ss, d, refs, leaseFor), Session: ss.id, Done: func(c *transaction.Call) { w.part(d, refs, c) }})
 	}
 }
 
 // extensions are the operations that extend leases of one partition.
-func extensions(ss *session, d *dispatcher, refs []*queuev1.LeaseRef, leaseFor int64) []workqueue.Op {
+func extensions(ss *session, d *transaction.Dispatcher, refs []*queuev1.LeaseRef, leaseFor int64) []workqueue.Op {
 	op := workqueue.Op{Kind: workqueue.OpExtend, For: leaseFor, Shorten: leaseFor < 0}
 	switch {
 	case leaseFor < 0:
 		op.For = -leaseFor
 	case leaseFor == 0:
-		op.For = d.of.of.Config().LeaseFor.Microseconds()
+		op.For = d.Queue.Stored.Config().LeaseFor.Microseconds()
 	}
 	ops := make([]workqueue.Op, len(refs))
 	ss.mu.Lock()
@@ -122,8 +123,8 @@ func extensions(ss *session, d *dispatcher, refs []*queuev1.LeaseRef, leaseFor i
 		if h == nil {
 			continue
 		}
-		if leaseFor == 0 && h.from != nil && h.from.leaseFor > 0 {
-			ops[i].For = h.from.leaseFor
+		if leaseFor == 0 && h.from != nil && h.from.LeaseFor > 0 {
+			ops[i].For = h.from.LeaseFor
 		}
 		if op.Shorten {
 			ops[i].Known = h.known
@@ -135,19 +136,19 @@ func extensions(ss *session, d *dispatcher, refs []*queuev1.LeaseRef, leaseFor i
 // part takes in what became of one partition's share. What comes when the answer
 // was given counts all the same: a lease that was extended lasts longer here, and
 // one that is lost is forgotten.
-func (w *extending) part(d *dispatcher, refs []*queuev1.LeaseRef, c *call) {
+func (w *extending) part(d *transaction.Dispatcher, refs []*queuev1.LeaseRef, c *transaction.Call) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.left--
-	if c.err != nil {
-		w.out.err = errors.Join(w.out.err, c.err)
+	if c.Err != nil {
+		w.out.err = errors.Join(w.out.err, c.Err)
 	} else {
 		var gone []freed
 		at := time.Now()
 		w.ss.mu.Lock()
 		for i, r := range refs {
-			if c.replies[i].Status != workqueue.Settled {
-				d.metrics.LostExt.Inc()
+			if c.Replies[i].Status != workqueue.Settled {
+				d.Metrics.LostExt.Inc()
 				gone = w.ss.drop(leaseKey{d, r.GetToken()}, r.GetKey(), gone)
 				if !w.over {
 					w.answered[r] = true
@@ -155,15 +156,15 @@ func (w *extending) part(d *dispatcher, refs []*queuev1.LeaseRef, c *call) {
 				}
 				continue
 			}
-			remaining := time.Duration(c.replies[i].Deadline-c.now) * time.Microsecond
+			remaining := time.Duration(c.Replies[i].Deadline-c.Now) * time.Microsecond
 			if h := w.ss.find(d, r); h != nil {
-				h.deadline, h.known = at.Add(remaining), c.replies[i].Deadline
+				h.deadline, h.known = at.Add(remaining), c.Replies[i].Deadline
 			}
 			if w.over {
 				continue
 			}
 			w.answered[r] = true
-			w.out.kept, w.out.deadlines = append(w.out.kept, r), append(w.out.deadlines, c.replies[i].Deadline)
+			w.out.kept, w.out.deadlines = append(w.out.kept, r), append(w.out.deadlines, c.Replies[i].Deadline)
 			if w.out.remaining == 0 || remaining < w.out.remaining {
 				w.out.remaining = remaining
 			}
@@ -201,8 +202,8 @@ func (s *leases) giveUpUnreachable(e *extension, ss *session) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	for _, r := range e.unreachable {
-		if l, ok := s.queues.known(r.GetQueue()); ok {
-			e.freed = ss.drop(leaseKey{l.at(r.GetKey()), r.GetToken()}, r.GetKey(), e.freed)
+		if l, ok := s.queues.Known(r.GetQueue()); ok {
+			e.freed = ss.drop(leaseKey{l.At(r.GetKey()), r.GetToken()}, r.GetKey(), e.freed)
 		}
 		e.lost = append(e.lost, r)
 	}

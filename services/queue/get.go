@@ -9,6 +9,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/transaction"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
@@ -39,7 +40,7 @@ type getResult struct {
 	missing []int32 // partitions that were not reached
 }
 
-func (g *pendingGet) deliver(ss *session, t *waiter, d *dispatcher, ls []workqueue.Lease, now int64) bool {
+func (g *pendingGet) deliver(ss *session, t *transaction.Waiter, d *transaction.Dispatcher, ls []workqueue.Lease, now int64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.gone {
@@ -47,7 +48,7 @@ func (g *pendingGet) deliver(ss *session, t *waiter, d *dispatcher, ls []workque
 	}
 	ss.hold(d, ls, now, t, nil)
 	for i := range ls {
-		g.leases = append(g.leases, wire.Lease(d.name, &ls[i], now, ls[i].Deadline+d.ahead))
+		g.leases = append(g.leases, wire.Lease(d.Name, &ls[i], now, ls[i].Deadline+d.ClockAhead))
 	}
 	return true
 }
@@ -90,11 +91,11 @@ func closeOnce(ch chan struct{}) {
 
 // end takes what was delivered; what comes later goes back. Late says that some may
 // have been waited for in vain. There is an error when no partition was reached.
-func (g *pendingGet) end(l *lines, ss *session, takers []*waiter, late bool) (getResult, error) {
+func (g *pendingGet) end(l *transaction.Queue, ss *session, takers []*transaction.Waiter, late bool) (getResult, error) {
 	away := make([]bool, len(takers))
 	for i, t := range takers {
-		in := !l.all[i].withdraw(t)
-		away[i] = late && (in || t.once) || l.all[i].unresponsive()
+		in := !l.Partitions[i].Withdraw(t)
+		away[i] = late && (in || t.Once) || l.Partitions[i].Unresponsive()
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -102,7 +103,7 @@ func (g *pendingGet) end(l *lines, ss *session, takers []*waiter, late bool) (ge
 	out := getResult{leases: g.leases}
 	var failed error
 	for i, p := range g.parts {
-		if !p.answered && away[i] || unreached(p.err) {
+		if !p.answered && away[i] || transaction.IsUnreached(p.err) {
 			out.missing = append(out.missing, int32(i)) //nolint:gosec // at most 64
 		} else if p.err != nil && len(out.leases) == 0 {
 			return getResult{}, p.err
@@ -113,7 +114,7 @@ func (g *pendingGet) end(l *lines, ss *session, takers []*waiter, late bool) (ge
 	}
 	if len(out.leases) == 0 && len(out.missing) == len(takers) {
 		if failed == nil {
-			failed = fmt.Errorf("%w: no partition of queue %q answered in time", engine.ErrUnavailable, l.name)
+			failed = fmt.Errorf("%w: no partition of queue %q answered in time", engine.ErrUnavailable, l.Name)
 		}
 		return getResult{}, failed
 	}
@@ -122,30 +123,32 @@ func (g *pendingGet) end(l *lines, ss *session, takers []*waiter, late bool) (ge
 }
 
 // get leases keys for a session, waiting for the first.
-func (s *workServer) get(ctx context.Context, l *lines, ss *session, n int, leaseFor int64, wait time.Duration) (getResult, error) {
-	g := &pendingGet{want: n, left: len(l.all), parts: make([]partitionAnswer, len(l.all)), some: make(chan struct{}), answered: make(chan struct{}), over: make(chan struct{})}
-	cr := &credit{any: n}
-	takers := make([]*waiter, len(l.all))
+func (s *workServer) get(ctx context.Context, l *transaction.Queue, ss *session, n int, leaseFor int64, wait time.Duration) (getResult, error) {
+	g := &pendingGet{want: n, left: len(l.Partitions), parts: make([]partitionAnswer, len(l.Partitions)), some: make(chan struct{}), answered: make(chan struct{}), over: make(chan struct{})}
+	cr := &transaction.Credit{Any: n}
+	takers := make([]*transaction.Waiter, len(l.Partitions))
 	once := wait == 0
-	for i, d := range l.all {
-		t := &waiter{holder: ss.id, leaseFor: leaseFor, single: true, once: once, credit: cr, finish: func(err error) { g.finish(i, err) }}
-		t.rejoin = func() { d.offer(t) }
-		t.deliver = func(d *dispatcher, ls []workqueue.Lease, now int64) bool { return g.deliver(ss, t, d, ls, now) }
+	for i, d := range l.Partitions {
+		t := &transaction.Waiter{Holder: ss.id, LeaseFor: leaseFor, Single: true, Once: once, Credit: cr, Finish: func(err error) { g.finish(i, err) }}
+		t.Rejoin = func() { d.Offer(t) }
+		t.Deliver = func(d *transaction.Dispatcher, ls []workqueue.Lease, now int64) bool {
+			return g.deliver(ss, t, d, ls, now)
+		}
 		takers[i] = t
 		once = ss.enter(t, d) || once
 	}
 	defer func() {
 		for i, t := range takers {
-			l.all[i].withdraw(t)
+			l.Partitions[i].Withdraw(t)
 			ss.leave(t)
 		}
 	}()
 	// Each Get begins elsewhere, so that no partition is always the last.
-	first := int(s.gets.Add(1) % uint32(len(l.all)))
+	first := int(s.gets.Add(1) % uint32(len(l.Partitions)))
 	for i := range takers {
 		at := (first + i) % len(takers)
-		takers[at].once = once // what is ready, but no waiting, when the session was shut down
-		l.all[at].offer(takers[at])
+		takers[at].Once = once // what is ready, but no waiting, when the session was shut down
+		l.Partitions[at].Offer(takers[at])
 	}
 
 	var deadline <-chan time.Time
@@ -162,14 +165,14 @@ func (s *workServer) get(ctx context.Context, l *lines, ss *session, n int, leas
 	var slow <-chan time.Time // what has not answered by then is answered without
 	hurry := func() {
 		if slow == nil {
-			slow = time.After(partitionTimeout)
+			slow = time.After(transaction.PartitionTimeout)
 		}
 	}
 	// A transaction that is under way may bring something yet.
 	parted := func() bool {
 		in := 0
 		for i, t := range takers {
-			if !l.all[i].withdraw(t) {
+			if !l.Partitions[i].Withdraw(t) {
 				in++
 			}
 		}
@@ -192,7 +195,7 @@ func (s *workServer) get(ctx context.Context, l *lines, ss *session, n int, leas
 			some = nil
 			hurry()
 			for i, t := range takers {
-				if !l.all[i].lastTry(t) {
+				if !l.Partitions[i].LastTry(t) {
 					g.finish(i, nil)
 				}
 			}
@@ -217,11 +220,11 @@ func (s *workServer) get(ctx context.Context, l *lines, ss *session, n int, leas
 				err = wire.ErrStopping
 			}
 			return out, err
-		case <-l.ctx.Done(): // the queue was deleted
+		case <-l.Context.Done(): // the queue was deleted
 			if out, _ := g.end(l, ss, takers, false); len(out.leases) > 0 {
 				return out, nil
 			}
-			return getResult{}, l.ended()
+			return getResult{}, l.Ended()
 		case <-ctx.Done():
 			if out, _ := g.end(l, ss, takers, false); len(out.leases) > 0 { // delivered, but the caller has left
 				s.giveBack(l, ss, out.leases)
@@ -232,9 +235,9 @@ func (s *workServer) get(ctx context.Context, l *lines, ss *session, n int, leas
 }
 
 // dropIdle counts only those waiters as outstanding that a transaction still serves.
-func (g *pendingGet) dropIdle(takers []*waiter, l *lines) {
+func (g *pendingGet) dropIdle(takers []*transaction.Waiter, l *transaction.Queue) {
 	for i, t := range takers {
-		if !l.all[i].serves(t) {
+		if !l.Partitions[i].Serves(t) {
 			g.mu.Lock()
 			g.leave(&g.parts[i])
 			g.mu.Unlock()
@@ -243,16 +246,16 @@ func (g *pendingGet) dropIdle(takers []*waiter, l *lines) {
 }
 
 // giveBack releases leases whose holder never got them.
-func (s *workServer) giveBack(l *lines, ss *session, leases []*queuev1.Lease) {
-	back := make([][]workqueue.Lease, len(l.all))
+func (s *workServer) giveBack(l *transaction.Queue, ss *session, leases []*queuev1.Lease) {
+	back := make([][]workqueue.Lease, len(l.Partitions))
 	for _, le := range leases {
-		d := l.at(le.GetKey())
+		d := l.At(le.GetKey())
 		ss.forget(d, le.GetKey(), le.GetToken())
-		back[d.part] = append(back[d.part], workqueue.Lease{Key: le.GetKey(), Token: le.GetToken()})
+		back[d.Part] = append(back[d.Part], workqueue.Lease{Key: le.GetKey(), Token: le.GetToken()})
 	}
 	for i, some := range back {
 		if len(some) > 0 {
-			l.all[i].release(some)
+			l.Partitions[i].Release(some)
 		}
 	}
 }

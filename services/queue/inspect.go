@@ -25,11 +25,11 @@ func (s *adminServer) Inspect(ctx context.Context, r *queuev1.InspectRequest) (*
 	if err := c.Err(); err != nil {
 		return nil, err
 	}
-	done, err := s.queues.do(ctx, r.GetQueue(), workqueue.Op{Kind: workqueue.OpInspect, Key: r.GetKey()})
+	done, err := s.queues.Do(ctx, r.GetQueue(), workqueue.Op{Kind: workqueue.OpInspect, Key: r.GetKey()})
 	if err != nil {
 		return nil, err
 	}
-	return &queuev1.InspectResponse{Item: wire.Item(done.replies[0].Item), History: s.history.Key(r.GetQueue(), r.GetKey())}, nil
+	return &queuev1.InspectResponse{Item: wire.Item(done.Replies[0].Item), History: s.history.Key(r.GetQueue(), r.GetKey())}, nil
 }
 
 // listed are the states ListItems takes.

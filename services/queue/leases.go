@@ -4,17 +4,18 @@ import (
 	"time"
 
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/transaction"
 )
 
 // leases settles and extends leases for sessions.
 type leases struct {
-	queues   *queues
+	queues   *transaction.Queues
 	sessions *sessions
 	// closeGrace is what shorten leaves of leases.
 	closeGrace time.Duration
 }
 
-func newLeases(q *queues, s *sessions, closeGrace time.Duration) *leases {
+func newLeases(q *transaction.Queues, s *sessions, closeGrace time.Duration) *leases {
 	return &leases{queues: q, sessions: s, closeGrace: closeGrace}
 }
 
@@ -45,5 +46,5 @@ func storeTimeout(partial bool) time.Duration {
 	if !partial {
 		return 0
 	}
-	return partitionTimeout
+	return transaction.PartitionTimeout
 }

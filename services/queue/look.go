@@ -9,15 +9,16 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/transaction"
 )
 
 // look reads what queues of the store hold, without a dispatcher.
-type look struct{ queues *queues }
+type look struct{ queues *transaction.Queues }
 
 // status counts a queue, all partitions together, without a dispatcher. What
 // cannot be reached is missing, unless nothing can.
 func (s look) status(ctx context.Context, name string) (cfg workqueue.Config, st engine.Status, missing []int32, err error) {
-	q, err := s.queues.open(ctx, name)
+	q, err := s.queues.Open(ctx, name)
 	if err != nil {
 		return workqueue.Config{}, engine.Status{}, nil, err
 	}
@@ -29,7 +30,7 @@ func (s look) status(ctx context.Context, name string) (cfg workqueue.Config, st
 			short := ctx
 			if len(parts) > 1 {
 				var cancel context.CancelFunc
-				short, cancel = context.WithTimeout(ctx, lookTimeout)
+				short, cancel = context.WithTimeout(ctx, transaction.LookTimeout)
 				defer cancel()
 			}
 			all[i], failed[i] = p.Status(short)
@@ -38,13 +39,13 @@ func (s look) status(ctx context.Context, name string) (cfg workqueue.Config, st
 	wg.Wait()
 	for i, o := range all {
 		if err := failed[i]; err != nil {
-			if !unreached(err) || ctx.Err() != nil {
+			if !transaction.IsUnreached(err) || ctx.Err() != nil {
 				return workqueue.Config{}, engine.Status{}, nil, err
 			}
 			missing = append(missing, int32(i)) //nolint:gosec // at most 64
 			continue
 		}
-		sum(&st.Counts, o.Counts)
+		transaction.AddCounts(&st.Counts, o.Counts)
 		st.Closed, st.Paused = st.Closed || o.Closed, st.Paused || o.Paused
 		if st.OldestReady == 0 || o.OldestReady != 0 && o.OldestReady < st.OldestReady {
 			st.OldestReady = o.OldestReady
@@ -69,7 +70,7 @@ func complete(queue string, missing []int32) error {
 // cursor is a partition and the cursor inside it. Partitions that cannot be
 // reached are missing from it.
 func (s look) items(ctx context.Context, name string, state workqueue.State, cursor string, limit int) (out []workqueue.Item, next string, missing []int32, err error) {
-	q, err := s.queues.open(ctx, name)
+	q, err := s.queues.Open(ctx, name)
 	if err != nil {
 		return nil, "", nil, err
 	}
@@ -85,7 +86,7 @@ func (s look) items(ctx context.Context, name string, state workqueue.State, cur
 	for ; p < len(parts) && len(out) < limit; p++ {
 		for len(out) < limit {
 			page, next, err := parts[p].Items(ctx, state, cursor, limit-len(out))
-			if len(parts) > 1 && unreached(err) && ctx.Err() == nil {
+			if len(parts) > 1 && transaction.IsUnreached(err) && ctx.Err() == nil {
 				missing, cursor = append(missing, int32(p)), "" //nolint:gosec // at most 64
 				break
 			}

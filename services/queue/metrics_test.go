@@ -36,9 +36,9 @@ func shell(t *testing.T, e engine.Engine, log ...*slog.Logger) (*server, func() 
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	svc.queues.start(ctx)
+	svc.queues.Start(ctx)
 	t.Cleanup(func() {
-		svc.queues.stop(cancel)
+		svc.queues.Stop(cancel)
 		_ = svc.rpc.Serve(context.Background(), deaf{}) // ends the server's own goroutines
 		_ = e.Close()
 	})
@@ -199,8 +199,8 @@ func TestAnIdleReplicaTellsTheDepthOfTheStore(t *testing.T) {
 		}
 		return -1
 	}
-	used, _ := b.svc.queues.known(q)
-	l := used.metrics
+	used, _ := b.svc.queues.Known(q)
+	l := used.Metrics
 	l.Invalidate() // it had its last turn a while ago
 	turns := b.turns(t)
 	if got := depth(b); got != 3 {

@@ -11,6 +11,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/transaction"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
@@ -34,7 +35,7 @@ func (s *workServer) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello
 		return nil, err
 	}
 	resume := distinct(h.GetResume())
-	whose, err := s.leases.verify(ctx, ss, len(resume), refAt(resume), partitionTimeout)
+	whose, err := s.leases.verify(ctx, ss, len(resume), refAt(resume), transaction.PartitionTimeout)
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +46,7 @@ func (s *workServer) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello
 	inForce := time.Duration(0)
 	var refusal error
 	for _, name := range h.GetQueues() {
-		l, err := s.queues.use(ctx, name)
+		l, err := s.queues.Use(ctx, name)
 		if err != nil {
 			if !st.refuse(name, err) || ctx.Err() != nil {
 				return nil, err
@@ -58,7 +59,7 @@ func (s *workServer) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello
 		}
 		q := st.subscribe(l, leaseFor)
 		st.queues[name], st.all = q, append(st.all, q)
-		cfg := l.of.Config()
+		cfg := l.Stored.Config()
 		lasts := time.Duration(cfg.Capped(leaseFor)) * time.Microsecond
 		if inForce == 0 || lasts < inForce {
 			inForce = lasts
@@ -72,9 +73,9 @@ func (s *workServer) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello
 		old.Close(wire.ErrMoved)
 	}
 	for _, q := range st.all {
-		s.queues.keep(q.l)
-		q.unbind = context.AfterFunc(q.l.ctx, func() {
-			if err := q.l.ended(); errors.Is(err, engine.ErrNoQueue) {
+		s.queues.Keep(q.l)
+		q.unbind = context.AfterFunc(q.l.Context, func() {
+			if err := q.l.Ended(); errors.Is(err, engine.ErrNoQueue) {
 				st.Close(err)
 			}
 		})
@@ -86,15 +87,15 @@ func (s *workServer) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello
 	}
 	st.push(&queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Welcome{Welcome: &queuev1.Welcome{
 		ServerTime: timestamppb.Now(), LeaseDuration: durationpb.New(inForce), Generation: s.queues.Engine.Generation(), Kept: resumed.kept, Lost: resumed.lost,
-		Unreachable: resumed.unreachable, Refused: st.refused, ClockUs: s.queues.clock(time.Now()),
+		Unreachable: resumed.unreachable, Refused: st.refused, ClockUs: s.queues.Clock(time.Now()),
 	}}})
 	for _, q := range st.all {
-		if q.l.paused.Load() {
-			st.control(&queuev1.Control{Action: queuev1.Action_ACTION_PAUSE, Reason: "the queue is paused", Queue: q.l.name})
+		if q.l.Paused.Load() {
+			st.control(&queuev1.Control{Action: queuev1.Action_ACTION_PAUSE, Reason: "the queue is paused", Queue: q.l.Name})
 		}
 		for i, t := range q.waiters {
-			if ss.enter(t, q.l.all[i]) {
-				q.l.all[i].finalize(t)
+			if ss.enter(t, q.l.Partitions[i]) {
+				q.l.Partitions[i].Finalize(t)
 			}
 		}
 	}
@@ -118,17 +119,19 @@ func (st *stream) refuse(name string, err error) bool {
 }
 
 // subscribe makes the waiters of one queue.
-func (st *stream) subscribe(l *lines, leaseFor int64) *subscription {
+func (st *stream) subscribe(l *transaction.Queue, leaseFor int64) *subscription {
 	q := &subscription{l: l}
-	for _, d := range l.all {
-		t := &waiter{holder: st.ss.id, leaseFor: leaseFor, credit: &st.credit, own: &q.credit}
-		t.rejoin = func() {
+	for _, d := range l.Partitions {
+		t := &transaction.Waiter{Holder: st.ss.id, LeaseFor: leaseFor, Credit: &st.credit, Own: &q.credit}
+		t.Rejoin = func() {
 			if !st.ending() {
-				d.offer(t)
+				d.Offer(t)
 			}
 		}
-		t.deliver = func(d *dispatcher, leases []workqueue.Lease, now int64) bool { return st.deliver(t, d, leases, now) }
-		t.finish = st.finish
+		t.Deliver = func(d *transaction.Dispatcher, leases []workqueue.Lease, now int64) bool {
+			return st.deliver(t, d, leases, now)
+		}
+		t.Finish = st.finish
 		q.waiters = append(q.waiters, t)
 	}
 	return q

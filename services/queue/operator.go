@@ -38,13 +38,13 @@ func (s *adminServer) operate(ctx context.Context, queue string, keys []string, 
 	if err != nil {
 		return nil, err
 	}
-	done, err := s.queues.do(ctx, queue, ops...)
+	done, err := s.queues.Do(ctx, queue, ops...)
 	if err != nil {
 		return nil, err
 	}
 	results := make([]*queuev1.ItemResult, len(keys))
 	for i, key := range keys {
-		results[i] = &queuev1.ItemResult{Key: key, Status: wire.ItemStatus(done.replies[i].Status)}
+		results[i] = &queuev1.ItemResult{Key: key, Status: wire.ItemStatus(done.Replies[i].Status)}
 	}
 	return results, nil
 }

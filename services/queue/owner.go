@@ -12,6 +12,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/transaction"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
@@ -42,17 +43,17 @@ func (s *leases) verify(ctx context.Context, ss *session, n int, lease func(i in
 		return nil, nil
 	}
 	var (
-		unknown = map[*dispatcher][]leaseAt{}
+		unknown = map[*transaction.Dispatcher][]leaseAt{}
 		out     = unresolved{}
 		queue   string
-		l       *lines
+		l       *transaction.Queue
 		err     error
 	)
 	for i := range n {
 		at := lease(i)
 		if i == 0 || at.queue != queue {
 			queue = at.queue
-			l, err = s.queues.use(ctx, queue)
+			l, err = s.queues.Use(ctx, queue)
 		}
 		if err != nil {
 			if !errors.Is(err, engine.ErrNoQueue) { // nobody holds a key of it
@@ -60,7 +61,7 @@ func (s *leases) verify(ctx context.Context, ss *session, n int, lease func(i in
 			}
 			continue
 		}
-		d := l.at(at.key)
+		d := l.At(at.key)
 		ss.mu.Lock()
 		h := ss.find(d, &queuev1.LeaseRef{Key: at.key, Token: at.token})
 		known := h != nil && h.known != 0
@@ -74,12 +75,12 @@ func (s *leases) verify(ctx context.Context, ss *session, n int, lease func(i in
 
 // verifyByStore asks the store whose the leases are, each partition by itself: others must not
 // suffer from one that cannot be reached.
-func verifyByStore(ctx context.Context, of string, leases map[*dispatcher][]leaseAt, limit time.Duration, out unresolved) error {
+func verifyByStore(ctx context.Context, of string, leases map[*transaction.Dispatcher][]leaseAt, limit time.Duration, out unresolved) error {
 	if len(leases) == 0 {
 		return nil
 	}
 	type answer struct {
-		d   *dispatcher
+		d   *transaction.Dispatcher
 		err error
 	}
 	answers := make(chan answer, len(leases))
@@ -88,7 +89,7 @@ func verifyByStore(ctx context.Context, of string, leases map[*dispatcher][]leas
 		for i := range leases {
 			ops[i] = workqueue.Op{Kind: workqueue.OpInspect, Key: leases[i].key}
 		}
-		d.submit(&call{ops: ops, done: func(c *call) { answers <- answer{d, heldByAnother(c, of, leases)} }})
+		d.Submit(&transaction.Call{Ops: ops, Done: func(c *transaction.Call) { answers <- answer{d, heldByAnother(c, of, leases)} }})
 	}
 	var late <-chan time.Time
 	if limit > 0 {
@@ -136,13 +137,13 @@ func (u unresolved) any() error {
 
 // heldByAnother is an error when one of the leases a call asked for is another caller's, or
 // when it failed.
-func heldByAnother(c *call, of string, leases []leaseAt) error {
-	if c.err != nil {
-		return c.err
+func heldByAnother(c *transaction.Call, of string, leases []leaseAt) error {
+	if c.Err != nil {
+		return c.Err
 	}
-	c.unfold()
+	c.Unfold()
 	for i := range leases {
-		it := c.replies[i].Item
+		it := c.Replies[i].Item
 		if it == nil || it.Token != leases[i].token {
 			continue // it has ended, and is answered so
 		}
@@ -159,16 +160,16 @@ func (s *leases) verifyOne(ctx context.Context, at leaseAt) error {
 	if of == "" {
 		return nil
 	}
-	l, err := s.queues.use(ctx, at.queue)
+	l, err := s.queues.Use(ctx, at.queue)
 	if err != nil {
 		return err
 	}
-	d := l.at(at.key)
+	d := l.At(at.key)
 	if s.sessions.holds(of, leaseKey{d, at.token}, at.key) {
 		return nil
 	}
 	out := unresolved{}
-	return cmp.Or(verifyByStore(ctx, of, map[*dispatcher][]leaseAt{d: {at}}, 0, out), out.any())
+	return cmp.Or(verifyByStore(ctx, of, map[*transaction.Dispatcher][]leaseAt{d: {at}}, 0, out), out.any())
 }
 
 // owns says that the store has told that a lease is the session's, or that nobody asks.

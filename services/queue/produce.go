@@ -13,6 +13,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/metrics"
+	"github.com/deltaplane/deltaplane/services/queue/transaction"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
@@ -133,10 +134,10 @@ func (p *producer) end() {
 	p.mu.Lock()
 	p.ended = true
 	p.mu.Unlock()
-	p.wakeUp()
+	p.Wake()
 }
 
-func (p *producer) wakeUp() {
+func (p *producer) Wake() {
 	select {
 	case p.signal <- struct{}{}:
 	default:
@@ -155,12 +156,12 @@ func (p *producer) control(a queuev1.Action, reason string) {
 		Control: &queuev1.Control{Action: a, Reason: reason},
 	}})
 	p.mu.Unlock()
-	p.wakeUp()
+	p.Wake()
 }
 
 // receive takes batches until the producer's side ends or fails.
 func (p *producer) receive(ctx context.Context) error {
-	queues := map[string]*lines{}
+	queues := map[string]*transaction.Queue{}
 	defer releaseAll(queues)
 	var m produceMessage
 	for {
@@ -197,8 +198,8 @@ func (p *producer) next(ctx context.Context) *produceBatch {
 				b, p.free = p.free[n-1], p.free[:n-1]
 			} else {
 				b = &produceBatch{known: p.known}
-				b.call.done = func(c *call) { p.finished(b) }
-				b.call.reads = true
+				b.call.Done = func(c *transaction.Call) { p.finished(b) }
+				b.call.ReadsReplies = true
 			}
 			p.mu.Unlock()
 			return b
@@ -213,19 +214,19 @@ func (p *producer) next(ctx context.Context) *produceBatch {
 }
 
 // begin has the operations of a batch done.
-func (p *producer) begin(ctx context.Context, queues map[string]*lines, b *produceBatch) {
+func (p *producer) begin(ctx context.Context, queues map[string]*transaction.Queue, b *produceBatch) {
 	if b.err == nil {
 		l := queues[b.queue]
-		if l == nil || l.ended() != nil {
-			if l, b.err = p.s.queues.use(ctx, b.queue); b.err == nil {
+		if l == nil || l.Ended() != nil {
+			if l, b.err = p.s.queues.Use(ctx, b.queue); b.err == nil {
 				if len(queues) > wire.MaxQueues {
 					releaseAll(queues)
 				}
 				if was := queues[b.queue]; was != nil {
-					was.release()
+					was.Release()
 				}
 				queues[strings.Clone(b.queue)] = l
-				p.s.queues.keep(l)
+				p.s.queues.Keep(l)
 			}
 		}
 		if b.err == nil {
@@ -234,15 +235,15 @@ func (p *producer) begin(ctx context.Context, queues map[string]*lines, b *produ
 		if b.err == nil && p.ss.shutDown() {
 			b.dropAdds()
 		}
-		if b.err == nil && len(b.call.ops) > 0 {
-			for i := range b.call.ops {
-				if op := &b.call.ops[i]; op.Kind == workqueue.OpAdd && op.Limited {
+		if b.err == nil && len(b.call.Ops) > 0 {
+			for i := range b.call.Ops {
+				if op := &b.call.Ops[i]; op.Kind == workqueue.OpAdd && op.Limited {
 					op.Once = onceFor(p.name, b.id, b.place(i))
 				}
 			}
-			b.call.by = p.ss.id
-			metrics.Count(l.metrics.Retries, b.after)
-			l.submit(&b.call)
+			b.call.Session = p.ss.id
+			metrics.Count(l.Metrics.Retries, b.after)
+			l.Submit(&b.call)
 			return
 		}
 	}
@@ -250,9 +251,9 @@ func (p *producer) begin(ctx context.Context, queues map[string]*lines, b *produ
 }
 
 // releaseAll forgets queues that a stream kept.
-func releaseAll(queues map[string]*lines) {
+func releaseAll(queues map[string]*transaction.Queue) {
 	for _, l := range queues {
-		l.release()
+		l.Release()
 	}
 	clear(queues)
 }

@@ -7,12 +7,13 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/metrics"
+	"github.com/deltaplane/deltaplane/services/queue/transaction"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // produceServer answers the calls that add keys.
 type produceServer struct {
-	queues   *queues
+	queues   *transaction.Queues
 	sessions *sessions
 	metrics  *metrics.Set
 	// stopGrace is how long Produce streams may go on once stopping is closed.
@@ -27,7 +28,7 @@ func (s *produceServer) Forget(ctx context.Context, r *queuev1.ForgetRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	if _, err := s.queues.do(ctx, r.GetQueue(), ops...); err != nil {
+	if _, err := s.queues.Do(ctx, r.GetQueue(), ops...); err != nil {
 		return nil, err
 	}
 	return &queuev1.ForgetResponse{}, nil
@@ -38,13 +39,13 @@ func (s *produceServer) NumRequeues(ctx context.Context, r *queuev1.NumRequeuesR
 	if err != nil {
 		return nil, err
 	}
-	done, err := s.queues.do(ctx, r.GetQueue(), ops...)
+	done, err := s.queues.Do(ctx, r.GetQueue(), ops...)
 	if err != nil {
 		return nil, err
 	}
-	out := &queuev1.NumRequeuesResponse{Counts: make([]int64, len(done.replies))}
-	for i := range done.replies {
-		out.Counts[i] = int64(done.replies[i].Requeues)
+	out := &queuev1.NumRequeuesResponse{Counts: make([]int64, len(done.Replies))}
+	for i := range done.Replies {
+		out.Counts[i] = int64(done.Replies[i].Requeues)
 	}
 	return out, nil
 }

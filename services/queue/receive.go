@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/transaction"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
@@ -35,7 +36,7 @@ func (st *stream) receive(ctx context.Context) error {
 		case *queuev1.WorkRequest_Goodbye:
 			st.drain()
 		case *queuev1.WorkRequest_Ping:
-			st.push(&queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Pong{Pong: &queuev1.Pong{Id: k.Ping.GetId(), ClockUs: st.s.queues.clock(time.Now())}}})
+			st.push(&queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Pong{Pong: &queuev1.Pong{Id: k.Ping.GetId(), ClockUs: st.s.queues.Clock(time.Now())}}})
 		default:
 			err = wire.ErrNotHello
 		}
@@ -75,9 +76,9 @@ func (st *stream) give(cr *queuev1.Credit) error {
 		return err
 	}
 	if q == nil {
-		st.credit.give(nil, int(cr.GetItems()))
+		st.credit.Give(nil, int(cr.GetItems()))
 	} else {
-		st.credit.give(&q.credit, int(cr.GetItems()))
+		st.credit.Give(&q.credit, int(cr.GetItems()))
 	}
 	st.offer(q)
 	return nil
@@ -98,7 +99,7 @@ func (st *stream) offer(only *subscription) {
 	for _, q := range st.all {
 		if only == nil || only == q {
 			for i, t := range q.waiters {
-				q.l.all[i].offer(t)
+				q.l.Partitions[i].Offer(t)
 			}
 		}
 	}
@@ -108,7 +109,7 @@ func (st *stream) settle(ctx context.Context, m *settleMessage) error {
 	if m.err != nil {
 		return m.err
 	}
-	whose, err := st.s.leases.verify(ctx, st.ss, len(m.plan.ops), m.plan.lease, partitionTimeout)
+	whose, err := st.s.leases.verify(ctx, st.ss, len(m.plan.ops), m.plan.lease, transaction.PartitionTimeout)
 	if err != nil {
 		return err
 	}
@@ -116,7 +117,7 @@ func (st *stream) settle(ctx context.Context, m *settleMessage) error {
 	st.countsCredit = m.hold
 	st.mu.Unlock()
 	if !m.hold {
-		defer rejoinAll(st.reuse(m.plan)) // after the settlements are in line
+		defer transaction.RejoinAll(st.reuse(m.plan)) // after the settlements are in line
 	}
 	st.s.leases.settle(ctx, st.ss, m.id, m.plan, whose, false, storeTimeout(st.partial), func(out *settled) {
 		if out.err != nil {
@@ -136,9 +137,9 @@ func (st *stream) settle(ctx context.Context, m *settleMessage) error {
 		st.mu.Unlock()
 		ended(out.freed, m.hold)
 		if out.via != nil {
-			out.via.later(st)
+			out.via.Later(st)
 		} else {
-			st.wakeUp()
+			st.Wake()
 		}
 	})
 	return nil
@@ -151,14 +152,14 @@ func (st *stream) extend(ctx context.Context, b *queuev1.ExtendBatch) error {
 		return err
 	}
 	refs := st.ss.orAll(b.GetLeases())
-	whose, err := st.s.leases.verify(ctx, st.ss, len(refs), refAt(refs), partitionTimeout)
+	whose, err := st.s.leases.verify(ctx, st.ss, len(refs), refAt(refs), transaction.PartitionTimeout)
 	if err != nil {
 		return err
 	}
 	st.mu.Lock()
 	st.extending++
 	st.mu.Unlock()
-	asked := st.s.queues.clock(time.Now()) // before any transaction that extends
+	asked := st.s.queues.Clock(time.Now()) // before any transaction that extends
 	st.s.leases.extend(ctx, st.ss, refs, whose, 0, false, storeTimeout(st.partial), func(e extension) {
 		if !st.partial {
 			st.s.leases.giveUpUnreachable(&e, st.ss)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/transaction"
 )
 
 // resume keeps the leases a worker believes it holds, each named once, and soon
@@ -49,13 +50,13 @@ func (st *stream) adopt(ctx context.Context, e extension, leaseFor int64) error 
 	}
 	n := len(e.kept)
 	for _, r := range e.unreachable {
-		l, ok := st.s.queues.known(r.GetQueue())
+		l, ok := st.s.queues.Known(r.GetQueue())
 		if !ok {
 			continue // it cannot be opened; the next extension tries again
 		}
 		most := time.Duration(leaseFor) * time.Microsecond
 		if most == 0 {
-			most = l.of.Config().LeaseFor
+			most = l.Stored.Config().LeaseFor
 		}
 		if err := st.adoptOne(ctx, r, now.Add(most), 0); err != nil {
 			return err
@@ -71,14 +72,14 @@ func (st *stream) adopt(ctx context.Context, e extension, leaseFor int64) error 
 // adoptOne makes a lease the stream's. The deadline counts where this server
 // knows no other.
 func (st *stream) adoptOne(ctx context.Context, r *queuev1.LeaseRef, until time.Time, deadline int64) error {
-	l, err := st.s.queues.use(ctx, r.GetQueue())
+	l, err := st.s.queues.Use(ctx, r.GetQueue())
 	if err != nil {
 		return err
 	}
-	d := l.at(r.GetKey())
-	var from *waiter
+	d := l.At(r.GetKey())
+	var from *transaction.Waiter
 	if q := st.queues[r.GetQueue()]; q != nil {
-		from = q.waiters[d.part]
+		from = q.waiters[d.Part]
 	}
 	st.ss.adopt(d, r, st, from, until, deadline)
 	return nil
@@ -87,17 +88,17 @@ func (st *stream) adoptOne(ctx context.Context, r *queuev1.LeaseRef, until time.
 // reuse gives the credit of leases back that are about to end, whatever comes
 // of it, so that the transaction that settles them leases the next keys. It returns
 // waiters elsewhere that waited for it.
-func (st *stream) reuse(p *plan) (fed []*waiter) {
-	var again []*waiter
-	st.ss.payBack(st, st.leasesOf(p), func(d *dispatcher, from *waiter) {
+func (st *stream) reuse(p *plan) (fed []*transaction.Waiter) {
+	var again []*transaction.Waiter
+	st.ss.payBack(st, st.leasesOf(p), func(d *transaction.Dispatcher, from *transaction.Waiter) {
 		if from == nil {
-			fed = append(fed, st.credit.give(nil, 1)...)
+			fed = append(fed, st.credit.Give(nil, 1)...)
 			return
 		}
-		fed = append(fed, st.credit.refund(from, 1)...)
-		q := st.queues[d.name]
-		if q != nil && d.part < len(q.waiters) && (len(again) == 0 || again[len(again)-1] != q.waiters[d.part]) {
-			again = append(again, q.waiters[d.part])
+		fed = append(fed, st.credit.Refund(from, 1)...)
+		q := st.queues[d.Name]
+		if q != nil && d.Part < len(q.waiters) && (len(again) == 0 || again[len(again)-1] != q.waiters[d.Part]) {
+			again = append(again, q.waiters[d.Part])
 		}
 	})
 	if st.ending() {
@@ -106,11 +107,11 @@ func (st *stream) reuse(p *plan) (fed []*waiter) {
 	for _, q := range st.all {
 		for i, t := range q.waiters {
 			if slices.Contains(again, t) {
-				q.l.all[i].join(t)
+				q.l.Partitions[i].Join(t)
 			}
 		}
 	}
-	return slices.DeleteFunc(fed, func(t *waiter) bool { return slices.Contains(again, t) })
+	return slices.DeleteFunc(fed, func(t *transaction.Waiter) bool { return slices.Contains(again, t) })
 }
 
 // leasesOf are the leases that a plan is about, with their keys.
@@ -118,7 +119,7 @@ func (st *stream) leasesOf(p *plan) iter.Seq2[leaseKey, string] {
 	return func(yield func(leaseKey, string) bool) {
 		for n := range p.parts {
 			pt := &p.parts[n]
-			l, _ := st.s.queues.known(pt.queue)
+			l, _ := st.s.queues.Known(pt.queue)
 			if q := st.queues[pt.queue]; q != nil {
 				l = q.l
 			}
@@ -131,7 +132,7 @@ func (st *stream) leasesOf(p *plan) iter.Seq2[leaseKey, string] {
 			}
 			for i := range count {
 				op := &p.ops[pt.place(i)]
-				if !yield(leaseKey{l.at(op.Key), op.Token}, op.Key) {
+				if !yield(leaseKey{l.At(op.Key), op.Token}, op.Key) {
 					return
 				}
 			}
@@ -147,14 +148,14 @@ func (st *stream) Ended(f freed, hold bool) {
 	idle := st.draining && st.live <= 0
 	st.mu.Unlock()
 	if idle {
-		st.wakeUp()
+		st.Wake()
 	}
 	if f.unpaid == 0 || hold {
 		return
 	}
 	if f.from == nil {
-		rejoinAll(st.credit.give(nil, f.unpaid))
+		transaction.RejoinAll(st.credit.Give(nil, f.unpaid))
 	} else {
-		rejoinAll(st.credit.refund(f.from, f.unpaid))
+		transaction.RejoinAll(st.credit.Refund(f.from, f.unpaid))
 	}
 }

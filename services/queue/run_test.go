@@ -60,7 +60,7 @@ func TestThePauseAfterARestartBeginsWithoutAnyUse(t *testing.T) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	if _, ok := r.svc.queues.known(q); ok {
+	if _, ok := r.svc.queues.Known(q); ok {
 		t.Error("a queue that nobody used here has a dispatcher")
 	}
 	if _, err := r.Add(t.Context(), &queuev1.AddRequest{Queue: q, Items: []*queuev1.AddItem{{Key: "a"}}}); err != nil {

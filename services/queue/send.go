@@ -5,6 +5,7 @@ import (
 	"time"
 
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/transaction"
 )
 
 // push queues a message for the sender.
@@ -12,7 +13,7 @@ func (st *stream) push(m any) {
 	st.mu.Lock()
 	st.out.messages = append(st.out.messages, m)
 	st.mu.Unlock()
-	st.wakeUp()
+	st.Wake()
 }
 
 // control queues a control message.
@@ -20,7 +21,7 @@ func (st *stream) control(c *queuev1.Control) {
 	st.push(&queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Control{Control: c}})
 }
 
-func (st *stream) wakeUp() {
+func (st *stream) Wake() {
 	select {
 	case st.signal <- struct{}{}:
 	default:
@@ -66,7 +67,7 @@ func (st *stream) send(ctx context.Context) {
 		default:
 		}
 		if out.bytes > maxUnsent && !behind {
-			rejoinAll(st.credit.block(false))
+			transaction.RejoinAll(st.credit.Block(false))
 		}
 		out.reset()
 	}

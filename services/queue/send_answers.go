@@ -4,7 +4,7 @@ import "context"
 
 // finished notes that a batch can be answered.
 func (p *producer) finished(b *produceBatch) {
-	via := b.call.via // once it is ready the batch is the sender's
+	via := b.call.Via // once it is ready the batch is the sender's
 	p.mu.Lock()
 	b.ready = true
 	head := len(p.out) > 0 && p.out[0] == b
@@ -12,9 +12,9 @@ func (p *producer) finished(b *produceBatch) {
 	switch {
 	case !head:
 	case via != nil:
-		via.later(p)
+		via.Later(p)
 	default:
-		p.wakeUp()
+		p.Wake()
 	}
 }
 

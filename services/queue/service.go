@@ -14,13 +14,14 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/memory"
 	"github.com/deltaplane/deltaplane/services/queue/metrics"
 	"github.com/deltaplane/deltaplane/services/queue/redis"
+	"github.com/deltaplane/deltaplane/services/queue/transaction"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // Service is a queue server. Make it with New, run it once.
 type Service struct {
 	engine   engine.Engine
-	queues   *queues
+	queues   *transaction.Queues
 	sessions *sessions
 	upkeep   *upkeep
 	server   *server
@@ -74,7 +75,7 @@ func build(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, err
 	for _, q := range cfg.Queues {
 		declared[q.Name] = q.Config
 	}
-	s.queues = newQueues(queuesConfig{
+	s.queues = transaction.New(transaction.Config{
 		Engine: e, Log: tel.Log, Metrics: set, History: events, Listener: s.sessions, Refused: condition.refused, Declared: declared,
 		MaxTurn: cfg.MaxTurn, MaxPending: cfg.MaxPending, FallbackEvery: cfg.FallbackEvery,
 	})
@@ -123,8 +124,8 @@ func (s *Service) answering(cfg Config, set *metrics.Set, events *history.Recent
 // inUse are the queues in use, for the gauges.
 func (s *Service) inUse() map[string]metrics.Used {
 	out := map[string]metrics.Used{}
-	for _, l := range s.queues.all() {
-		out[l.name] = metrics.Used{Metrics: l.metrics, Partitions: len(l.all)}
+	for _, l := range s.queues.All() {
+		out[l.Name] = metrics.Used{Metrics: l.Metrics, Partitions: len(l.Partitions)}
 	}
 	return out
 }
@@ -140,9 +141,9 @@ func (s *Service) Run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, s.engine.Close()) }()
 	// Dispatchers outlive ctx: calls in hand are still answered.
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	s.queues.start(running)
-	err = s.rpc.Run(ctx, s.admin.Run, s.upkeep.watchStore, s.queues.keepQueues, s.upkeep.expireQueues,
-		func(ctx context.Context) error { return s.engine.Wakes(ctx, s.queues.wake) })
-	s.queues.stop(stop)
+	s.queues.Start(running)
+	err = s.rpc.Run(ctx, s.admin.Run, s.upkeep.watchStore, s.queues.KeepQueues, s.upkeep.expireQueues,
+		func(ctx context.Context) error { return s.engine.Wakes(ctx, s.queues.WakeUp) })
+	s.queues.Stop(stop)
 	return err
 }

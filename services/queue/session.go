@@ -7,24 +7,25 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/transaction"
 )
 
 // leased is a lease as this server last knew it.
 type leased struct {
 	key      string
 	since    time.Time
-	deadline time.Time  // by this server's clock
-	known    int64      // the same by the store's clock
-	from     *waiter    // who leased it
-	stream   workStream // whose credit it uses; nil for a Get's
-	paid     bool       // the credit has been given back
+	deadline time.Time           // by this server's clock
+	known    int64               // the same by the store's clock
+	from     *transaction.Waiter // who leased it
+	stream   workStream          // whose credit it uses; nil for a Get's
+	paid     bool                // the credit has been given back
 }
 
 // leaseKey names a lease: a token is one key's in its partition. A key whose
 // lease was lost may be leased again while its worker still has to learn of it:
 // both count until they are settled.
 type leaseKey struct {
-	d     *dispatcher
+	d     *transaction.Dispatcher
 	token uint64
 }
 
@@ -37,13 +38,13 @@ type session struct {
 	leases    map[leaseKey]*leased // guarded by mu, as is all that follows
 	spare     []*leased            // to be used again
 	shut      bool
-	stream    workStream              // the one stream that is in charge
-	producers map[produceStream]bool  // Produce streams
-	gets      map[*waiter]*dispatcher // Gets that wait
-	changed   chan struct{}           // closed when a lease went, if anybody waits for it
-	waiting   int                     // how many do
-	answers   []*answer               // the last ones, oldest first
-	batches   []batchSum              // the last ones produced, each at its number modulo produceWindow; nil for none
+	stream    workStream                                      // the one stream that is in charge
+	producers map[produceStream]bool                          // Produce streams
+	gets      map[*transaction.Waiter]*transaction.Dispatcher // Gets that wait
+	changed   chan struct{}                                   // closed when a lease went, if anybody waits for it
+	waiting   int                                             // how many do
+	answers   []*answer                                       // the last ones, oldest first
+	batches   []batchSum                                      // the last ones produced, each at its number modulo produceWindow; nil for none
 }
 
 // inUse says whether the session has a stream, a call that waits or a lease. Mu
@@ -64,7 +65,7 @@ func (s *session) shutDown() bool {
 }
 
 // hold remembers leases.
-func (s *session) hold(d *dispatcher, leases []workqueue.Lease, now int64, from *waiter, st workStream) {
+func (s *session) hold(d *transaction.Dispatcher, leases []workqueue.Lease, now int64, from *transaction.Waiter, st workStream) {
 	at := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,7 +92,7 @@ func (s *session) put(k leaseKey, h leased) {
 // freed is leases that ended, of one waiter.
 type freed struct {
 	stream workStream
-	from   *waiter
+	from   *transaction.Waiter
 	leases int
 	unpaid int // their credit has not been given back
 }
@@ -136,7 +137,7 @@ func tally(to []freed, h *leased) []freed {
 func (s *session) touch() { s.used.Store(time.Now().UnixNano()) }
 
 // find is a lease as it is known, else nil. Mu must be held.
-func (s *session) find(d *dispatcher, r *queuev1.LeaseRef) *leased {
+func (s *session) find(d *transaction.Dispatcher, r *queuev1.LeaseRef) *leased {
 	if h := s.leases[leaseKey{d, r.GetToken()}]; h != nil && h.key == r.GetKey() {
 		return h
 	}
@@ -159,7 +160,7 @@ func (s *session) refs(of workStream) []*queuev1.LeaseRef {
 	out := make([]*queuev1.LeaseRef, 0, len(s.leases))
 	for k, h := range s.leases {
 		if of == nil || h.stream == of && s.owns(h) {
-			out = append(out, &queuev1.LeaseRef{Queue: k.d.name, Key: h.key, Token: k.token})
+			out = append(out, &queuev1.LeaseRef{Queue: k.d.Name, Key: h.key, Token: k.token})
 		}
 	}
 	return out

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/deltaplane/deltaplane/services/queue/transaction"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
@@ -30,7 +31,7 @@ func (s *sessions) get(id string) (*session, error) {
 		if len(s.all) >= s.max && !s.forget(time.Now()) {
 			return nil, fmt.Errorf("%w: there are %d in use, and --queue-max-sessions is %d", wire.ErrSessions, len(s.all), s.max)
 		}
-		ss = &session{id: id, leases: map[leaseKey]*leased{}, producers: map[produceStream]bool{}, gets: map[*waiter]*dispatcher{}, changed: make(chan struct{})}
+		ss = &session{id: id, leases: map[leaseKey]*leased{}, producers: map[produceStream]bool{}, gets: map[*transaction.Waiter]*transaction.Dispatcher{}, changed: make(chan struct{})}
 		s.all[id] = ss
 	}
 	ss.used.Store(time.Now().UnixNano())

@@ -7,12 +7,13 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/transaction"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // sessionServer answers the calls by which sessions end, and end or extend their leases.
 type sessionServer struct {
-	queues   *queues
+	queues   *transaction.Queues
 	sessions *sessions
 	leases   *leases
 	stopping <-chan struct{}

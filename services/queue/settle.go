@@ -11,6 +11,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/transaction"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
@@ -29,7 +30,7 @@ type settled struct {
 	rows  []row   // one per settlement, in order
 	more  bool    // other rows follow
 	freed []freed // leases of the session that ended, with their credit
-	via   *dispatcher
+	via   *transaction.Dispatcher
 	err   error
 }
 
@@ -95,7 +96,7 @@ type settling struct {
 
 // portion is what a request says of one partition.
 type portion struct {
-	d  *dispatcher
+	d  *transaction.Dispatcher
 	at []int // places of its operations; nil for all of them
 }
 
@@ -141,7 +142,7 @@ func (s *leases) settle(ctx context.Context, ss *session, id uint64, p *plan, wh
 	var shares []portion
 	for i := range p.parts {
 		pt := &p.parts[i]
-		l, err := s.queues.use(ctx, pt.queue)
+		l, err := s.queues.Use(ctx, pt.queue)
 		switch {
 		case err != nil && (whole || ctx.Err() != nil || errors.Is(err, wire.ErrStopping)):
 			ss.end(a, nil, err)
@@ -181,29 +182,29 @@ func (s *leases) settle(ctx context.Context, ss *session, id uint64, p *plan, wh
 				ops[n] = p.ops[i]
 			}
 		}
-		sh.d.submit(&call{ops: ops, by: ss.id, done: func(c *call) { w.part(&sh, c) }})
+		sh.d.Submit(&transaction.Call{Ops: ops, Session: ss.id, Done: func(c *transaction.Call) { w.part(&sh, c) }})
 	}
 }
 
 // split is a request's part of a queue by partition.
-func (p *plan) split(pt *part, l *lines) []portion {
-	if len(l.all) == 1 {
-		return []portion{{l.all[0], pt.at}}
+func (p *plan) split(pt *part, l *transaction.Queue) []portion {
+	if len(l.Partitions) == 1 {
+		return []portion{{l.Partitions[0], pt.at}}
 	}
 	var out []portion
-	mine := make([]int, len(l.all)) // by partition: its place in out, plus one
+	mine := make([]int, len(l.Partitions)) // by partition: its place in out, plus one
 	n := len(p.ops)
 	if pt.at != nil {
 		n = len(pt.at)
 	}
 	for k := range n {
 		i := pt.place(k)
-		d := l.at(p.ops[i].Key)
-		if mine[d.part] == 0 {
+		d := l.At(p.ops[i].Key)
+		if mine[d.Part] == 0 {
 			out = append(out, portion{d: d})
-			mine[d.part] = len(out)
+			mine[d.Part] = len(out)
 		}
-		sh := &out[mine[d.part]-1]
+		sh := &out[mine[d.Part]-1]
 		sh.at = append(sh.at, i)
 	}
 	return out
@@ -252,27 +253,27 @@ func (w *settling) refused(pt *part, err error) {
 }
 
 // part takes in what became of one share.
-func (w *settling) part(sh *portion, c *call) {
+func (w *settling) part(sh *portion, c *transaction.Call) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if c.err != nil {
-		w.out.err = errors.Join(w.out.err, c.err)
+	if c.Err != nil {
+		w.out.err = errors.Join(w.out.err, c.Err)
 		for n := range w.count(sh) {
 			w.out.rows[sh.place(n)] = row{away: true}
 		}
 	} else {
 		w.some = true
 		w.ss.mu.Lock()
-		for i := range c.replies {
-			r, op := &c.replies[i], &c.ops[i]
+		for i := range c.Replies {
+			r, op := &c.Replies[i], &c.Ops[i]
 			w.out.rows[sh.place(i)] = row{status: r.Status, requeues: r.Requeues, readyAt: r.ReadyAt}
 			w.out.freed = w.ss.drop(leaseKey{sh.d, op.Token}, op.Key, w.out.freed)
-			sh.d.metrics.Settled(r.Status, c.now, op.Token)
+			sh.d.Metrics.Settled(r.Status, c.Now, op.Token)
 		}
 		w.ss.mu.Unlock()
 		w.ss.touch()
 	}
-	w.out.via = c.via
+	w.out.via = c.Via
 	if w.left--; w.left == 0 {
 		w.finish()
 	}

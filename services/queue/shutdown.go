@@ -6,19 +6,20 @@ import (
 	"slices"
 	"time"
 
+	"github.com/deltaplane/deltaplane/services/queue/transaction"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // enter registers a waiting waiter, so that a shutdown can finish it. It
 // reports whether the session was shut down already.
-func (s *session) enter(t *waiter, d *dispatcher) bool {
+func (s *session) enter(t *transaction.Waiter, d *transaction.Dispatcher) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.gets[t] = d
 	return s.shut
 }
 
-func (s *session) leave(t *waiter) {
+func (s *session) leave(t *transaction.Waiter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.gets, t)
@@ -46,12 +47,12 @@ func (s *sessionServer) shutDown(ctx context.Context, id string) (*session, erro
 	ss.mu.Lock()
 	first := !ss.shut
 	ss.shut = true
-	takers := make(map[*waiter]*dispatcher, len(ss.gets))
+	takers := make(map[*transaction.Waiter]*transaction.Dispatcher, len(ss.gets))
 	maps.Copy(takers, ss.gets)
 	makers := slices.Collect(maps.Keys(ss.producers))
 	ss.mu.Unlock()
 	for t, d := range takers {
-		d.finalize(t)
+		d.Finalize(t)
 	}
 	for _, p := range makers {
 		if first {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/transaction"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
@@ -30,7 +31,7 @@ type stream struct {
 	partial bool                    // the worker knows answers in parts
 	refused []*queuev1.RefusedQueue // of hello
 	leases  time.Duration           // the longest that is asked for
-	credit  credit
+	credit  transaction.Credit
 	queues  map[string]*subscription
 	all     []*subscription
 
@@ -50,9 +51,9 @@ type stream struct {
 
 // subscription is a stream in line for one queue, in each of its partitions.
 type subscription struct {
-	l       *lines
-	waiters []*waiter
-	credit  queueCredit
+	l       *transaction.Queue
+	waiters []*transaction.Waiter
+	credit  transaction.QueueCredit
 	unbind  func() bool // from the queue's end
 }
 
@@ -102,7 +103,7 @@ func (s *workServer) Work(grpc queuev1.QueueService_WorkServer) error {
 var errOver = errors.New("stream is over")
 
 // deliver queues leases for the sender.
-func (st *stream) deliver(t *waiter, d *dispatcher, leases []workqueue.Lease, now int64) bool {
+func (st *stream) deliver(t *transaction.Waiter, d *transaction.Dispatcher, leases []workqueue.Lease, now int64) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if st.closed != nil || st.draining {
@@ -111,16 +112,16 @@ func (st *stream) deliver(t *waiter, d *dispatcher, leases []workqueue.Lease, no
 	st.ss.hold(d, leases, now, t, st)
 	for i := range leases {
 		if st.compact {
-			st.out.encode(d.name, &leases[i], now, leases[i].Deadline+d.ahead)
+			st.out.encode(d.Name, &leases[i], now, leases[i].Deadline+d.ClockAhead)
 		} else {
-			st.out.lease(wire.Lease(d.name, &leases[i], now, leases[i].Deadline+d.ahead))
+			st.out.lease(wire.Lease(d.Name, &leases[i], now, leases[i].Deadline+d.ClockAhead))
 		}
 	}
 	if st.out.bytes > maxUnsent {
-		st.credit.block(true)
+		st.credit.Block(true)
 	}
 	st.live += len(leases)
-	d.later(st)
+	d.Later(st)
 	return true
 }
 
@@ -134,7 +135,7 @@ func (st *stream) finish(err error) {
 	}
 	st.draining = true
 	st.out.control(&queuev1.Control{Action: queuev1.Action_ACTION_SHUT_DOWN, Reason: "the session was shut down"})
-	st.wakeUp()
+	st.Wake()
 }
 
 // drain takes no more keys; the stream ends when all are settled.
@@ -143,13 +144,13 @@ func (st *stream) drain() {
 	st.draining = true
 	st.mu.Unlock()
 	st.withdraw()
-	st.wakeUp()
+	st.Wake()
 }
 
 func (st *stream) withdraw() {
 	for _, q := range st.all {
 		for i, t := range q.waiters {
-			q.l.all[i].withdraw(t)
+			q.l.Partitions[i].Withdraw(t)
 		}
 	}
 }
@@ -177,7 +178,7 @@ func (st *stream) disconnect(ctx context.Context) {
 	st.withdraw()
 	for _, q := range st.all {
 		q.unbind()
-		q.l.release()
+		q.l.Release()
 		for _, t := range q.waiters {
 			st.ss.leave(t)
 		}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/transaction"
 )
 
 // workStream is a Work stream as its session knows it. Its methods do not block.
@@ -67,8 +68,8 @@ func (s *session) unknownTo(known map[leaseName]bool) (unknown []*queuev1.LeaseR
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for k, h := range s.leases {
-		if h.stream != nil && s.owns(h) && !known[leaseName{k.d.name, h.key, k.token}] {
-			unknown = append(unknown, &queuev1.LeaseRef{Queue: k.d.name, Key: h.key, Token: k.token})
+		if h.stream != nil && s.owns(h) && !known[leaseName{k.d.Name, h.key, k.token}] {
+			unknown = append(unknown, &queuev1.LeaseRef{Queue: k.d.Name, Key: h.key, Token: k.token})
 		}
 	}
 	return unknown
@@ -76,7 +77,7 @@ func (s *session) unknownTo(known map[leaseName]bool) (unknown []*queuev1.LeaseR
 
 // adopt makes a lease a stream's. The deadlines, by this server's clock and by the store's,
 // count where this server knows no other.
-func (s *session) adopt(d *dispatcher, r *queuev1.LeaseRef, st workStream, from *waiter, until time.Time, deadline int64) {
+func (s *session) adopt(d *transaction.Dispatcher, r *queuev1.LeaseRef, st workStream, from *transaction.Waiter, until time.Time, deadline int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := s.find(d, r)
@@ -89,7 +90,7 @@ func (s *session) adopt(d *dispatcher, r *queuev1.LeaseRef, st workStream, from 
 
 // payBack notes that the credit of a stream's leases comes back, and calls paid for each of
 // which it had not: with its partition and with who leased it, nil when that is not known.
-func (s *session) payBack(st workStream, leases iter.Seq2[leaseKey, string], paid func(d *dispatcher, from *waiter)) {
+func (s *session) payBack(st workStream, leases iter.Seq2[leaseKey, string], paid func(d *transaction.Dispatcher, from *transaction.Waiter)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for k, key := range leases {
@@ -112,7 +113,7 @@ func (s *session) expired(st workStream, before time.Time, keep bool, next time.
 			continue
 		}
 		if !h.deadline.After(before) && !keep {
-			lost = append(lost, &queuev1.LeaseRef{Queue: k.d.name, Key: h.key, Token: k.token})
+			lost = append(lost, &queuev1.LeaseRef{Queue: k.d.Name, Key: h.key, Token: k.token})
 			gone = s.drop(k, h.key, gone)
 			continue
 		}
@@ -124,7 +125,7 @@ func (s *session) expired(st workStream, before time.Time, keep bool, next time.
 }
 
 // forget forgets a lease.
-func (s *session) forget(d *dispatcher, key string, token uint64) {
+func (s *session) forget(d *transaction.Dispatcher, key string, token uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drop(leaseKey{d, token}, key, nil)
@@ -151,7 +152,7 @@ func (s *sessions) Paused(queue string) {
 }
 
 // Revoked takes the leases of keys from the sessions that hold them here.
-func (s *sessions) Revoked(d *dispatcher, keys map[string]bool) {
+func (s *sessions) Revoked(d *transaction.Dispatcher, keys map[string]bool) {
 	s.each(func(ss *session) {
 		byStream := map[workStream][]*queuev1.LeaseRef{}
 		var gone []freed
@@ -159,7 +160,7 @@ func (s *sessions) Revoked(d *dispatcher, keys map[string]bool) {
 		for k, h := range ss.leases {
 			if k.d == d && keys[h.key] {
 				if h.stream != nil {
-					byStream[h.stream] = append(byStream[h.stream], &queuev1.LeaseRef{Queue: d.name, Key: h.key, Token: k.token})
+					byStream[h.stream] = append(byStream[h.stream], &queuev1.LeaseRef{Queue: d.Name, Key: h.key, Token: k.token})
 				}
 				gone = ss.drop(k, h.key, gone)
 			}
@@ -185,7 +186,7 @@ func (s *sessions) held(f func(queue string, since time.Time)) {
 		defer ss.mu.Unlock()
 		for k, h := range ss.leases {
 			if !h.deadline.Before(now) {
-				f(k.d.name, h.since)
+				f(k.d.Name, h.since)
 			}
 		}
 	})

@@ -15,6 +15,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/transaction"
 )
 
 // upkeep keeps the store in order for as long as the service runs.
@@ -28,7 +29,7 @@ type upkeepConfig struct {
 	Engine engine.Engine
 	Log    *slog.Logger
 	// InUse are the queues that have dispatchers here.
-	InUse *queues
+	InUse *transaction.Queues
 	// Declared are queues that exist from the start, and are made again when the store
 	// lost them.
 	Declared map[string]workqueue.Config
@@ -95,8 +96,8 @@ type starter interface {
 func (s *upkeep) beginRun(ctx context.Context) error {
 	names, err := s.Engine.Names(ctx)
 	for _, name := range names {
-		if l, ok := s.InUse.known(name); ok {
-			l.request()
+		if l, ok := s.InUse.Known(name); ok {
+			l.Request()
 			continue
 		}
 		q, failed := s.Engine.Open(ctx, name)
@@ -133,7 +134,7 @@ func (s *upkeep) checkStore(ctx context.Context, configure bool) error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Declared)) {
 		_, _, err := s.Engine.Configure(ctx, name, s.Declared[name])
-		if unreached(err) && errors.Is(limits, engine.ErrPartial) { // it is as it was
+		if transaction.IsUnreached(err) && errors.Is(limits, engine.ErrPartial) { // it is as it was
 			_, err = s.Engine.Open(ctx, name)
 		}
 		if err != nil && !errors.Is(err, engine.ErrFull) { // a full one has no room for new queues

@@ -18,7 +18,7 @@ const retryRefused = 3 * time.Second
 // served is a queue that was refused and can be served now, if there is one.
 func (st *stream) served(ctx context.Context) string {
 	for _, q := range st.refused {
-		if _, err := st.s.queues.use(ctx, q.GetQueue()); err == nil {
+		if _, err := st.s.queues.Use(ctx, q.GetQueue()); err == nil {
 			return q.GetQueue()
 		}
 	}

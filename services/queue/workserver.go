@@ -7,12 +7,13 @@ import (
 
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/metrics"
+	"github.com/deltaplane/deltaplane/services/queue/transaction"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 // workServer answers the calls by which workers get keys.
 type workServer struct {
-	queues   *queues
+	queues   *transaction.Queues
 	sessions *sessions
 	leases   *leases
 	metrics  *metrics.Set
@@ -25,7 +26,7 @@ type workServer struct {
 }
 
 func (s *workServer) Get(ctx context.Context, r *queuev1.GetRequest) (*queuev1.GetResponse, error) {
-	came := s.queues.clock(time.Now())
+	came := s.queues.Clock(time.Now())
 	c := &wire.Checks{}
 	c.Queue("queue", r.GetQueue())
 	c.Session("session_id", r.GetSessionId(), true)
@@ -35,7 +36,7 @@ func (s *workServer) Get(ctx context.Context, r *queuev1.GetRequest) (*queuev1.G
 	if err := c.Err(); err != nil {
 		return nil, err
 	}
-	d, err := s.queues.use(ctx, r.GetQueue())
+	d, err := s.queues.Use(ctx, r.GetQueue())
 	if err != nil {
 		return nil, err
 	}

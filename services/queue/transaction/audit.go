@@ -43,7 +43,7 @@ func (d *Dispatcher) wasAudited(c *Call) {
 	}
 	metrics.Count(d.Metrics.Repaired, r.Count)
 	d.queues.Log.Warn("keys were held without a lease; each got one, and is handed out again when it ends unsettled",
-		slog.String(telemetry.KeyQueue, d.Name), slog.Int(telemetry.KeyCount, r.Count), slog.Duration(telemetry.KeyAfter, d.queue.Stored.Config().MaxLease))
+		slog.String(telemetry.KeyQueue, d.Name), slog.Int(telemetry.KeyCount, r.Count), slog.Duration(telemetry.KeyAfter, d.Queue.Stored.Config().MaxLease))
 }
 
 // auditIn is how long until the next audit, given what a transaction left held.

@@ -66,7 +66,7 @@ func (d *Dispatcher) collect(b *batch) {
 	}
 	d.pending = slices.Delete(d.pending, 0, n)
 
-	left := min(limit, len(b.turn.Ops)+d.ready+max(4, spare/len(d.queue.Partitions)))
+	left := min(limit, len(b.turn.Ops)+d.ready+max(4, spare/len(d.Queue.Partitions)))
 	if d.failing { // credit that may be held for long is of use elsewhere
 		left = 0
 	}
@@ -160,11 +160,11 @@ func (d *Dispatcher) transact(ctx context.Context, b *batch) (*workqueue.Result,
 		switch {
 		case errors.Is(missing, engine.ErrDeleted):
 			return nil, missing
-		case missing == nil && len(found.Partitions()) != len(d.queue.Partitions):
+		case missing == nil && len(found.Partitions()) != len(d.Queue.Partitions):
 			return nil, fmt.Errorf("%w: %q, and made again", engine.ErrDeleted, d.Name)
 		}
 		d.queues.Log.LogAttrs(ctx, slog.LevelWarn, "queue was lost by its store and is made again", slog.String(telemetry.KeyQueue, d.Name))
-		if _, _, err := d.queues.Engine.Configure(ctx, d.Name, d.queue.Stored.Config()); err != nil {
+		if _, _, err := d.queues.Engine.Configure(ctx, d.Name, d.Queue.Stored.Config()); err != nil {
 			return nil, err
 		}
 		r, err = d.q.Turn(ctx, &b.turn)

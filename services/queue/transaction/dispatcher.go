@@ -30,14 +30,14 @@ type Call struct {
 	folded    *folded // set when some operations became one with others
 }
 
-// waker is told at the end of a transaction that it was given something.
-type waker interface{ wakeUp() }
+// Waker is told at the end of a transaction that it was given something.
+type Waker interface{ Wake() }
 
 // Dispatcher runs the transactions of one partition of a queue.
 type Dispatcher struct {
 	Name    string
 	queues  *Queues
-	queue   *Queue
+	Queue   *Queue
 	Part    int
 	q       engine.Partition
 	Metrics *metrics.Queue
@@ -55,7 +55,7 @@ type Dispatcher struct {
 
 	// Of the dispatcher's own goroutine.
 	ClockAhead int64 // what the server's clock was ahead of the store's before the transaction was sent
-	woken      []waker
+	woken      []Waker
 	tats       []float64 // of the limiter's buckets while the first partition is away: when the next token is there
 	throttle   float64   // the same of the dispatch limiter
 	clock      int64     // the store's, when it was heard of last
@@ -67,10 +67,10 @@ type Dispatcher struct {
 }
 
 func newDispatcher(l *Queue, part int, p engine.Partition) *Dispatcher {
-	return &Dispatcher{Name: l.Name, queues: l.queues, queue: l, Part: part, q: p, Metrics: l.Metrics, signal: make(chan struct{}, 1), requested: true, audited: time.Now()}
+	return &Dispatcher{Name: l.Name, queues: l.queues, Queue: l, Part: part, q: p, Metrics: l.Metrics, signal: make(chan struct{}, 1), requested: true, audited: time.Now()}
 }
 
-func (d *Dispatcher) wakeUp() {
+func (d *Dispatcher) Wake() {
 	select {
 	case d.signal <- struct{}{}:
 	default:
@@ -98,7 +98,7 @@ func (d *Dispatcher) Submit(c *Call) {
 	d.pending = append(d.pending, c)
 	d.waiting += len(c.Ops)
 	d.mu.Unlock()
-	d.wakeUp()
+	d.Wake()
 }
 
 // Offer puts a waiter in line, if it is not there, and has the queue looked at.
@@ -170,7 +170,7 @@ func (d *Dispatcher) request() {
 	d.mu.Lock()
 	d.requested = true
 	d.mu.Unlock()
-	d.wakeUp()
+	d.Wake()
 }
 
 // run does transactions until ctx ends, and then answers what is left with an error.
@@ -200,13 +200,13 @@ func (d *Dispatcher) run(ctx context.Context) {
 		over := d.lendCredit(&b)
 		r, err := d.transact(ctx, &b)
 		over()
-		d.Metrics.Transaction(len(b.turn.Ops), time.Since(began), d.queue.counted(d.Part, r))
+		d.Metrics.Transaction(len(b.turn.Ops), time.Since(began), d.Queue.counted(d.Part, r))
 		if err != nil {
 			d.Metrics.Failed(err)
 			d.failed(&b, err)
 			d.wakeAll()
 			if errors.Is(err, engine.ErrDeleted) {
-				d.queues.Drop(d.queue, err)
+				d.queues.Drop(d.Queue, err)
 			}
 			pause = min(max(2*pause, 20*time.Millisecond), time.Second)
 			timer.Reset(pause)
@@ -214,7 +214,7 @@ func (d *Dispatcher) run(ctx context.Context) {
 		}
 		pause, d.clock, d.lastHeard = 0, r.Now, time.Now()
 		if len(b.turn.Ops)+len(b.turn.Takes) > 0 {
-			d.queue.Used.Store(began.UnixNano())
+			d.Queue.Used.Store(began.UnixNano())
 		}
 		next := d.distribute(&b, r, began)
 		d.wakeAll()
@@ -249,7 +249,7 @@ func (d *Dispatcher) failed(b *batch, err error) {
 // stop answers everything that waits and what still comes: the service is going
 // away, or the queue was deleted.
 func (d *Dispatcher) stop() {
-	why := d.queue.Ended()
+	why := d.Queue.Ended()
 	d.mu.Lock()
 	d.ended = why
 	calls, takers := d.pending, d.waiters

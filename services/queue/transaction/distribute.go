@@ -62,7 +62,7 @@ func (d *Dispatcher) distribute(b *batch, r *workqueue.Result, began time.Time) 
 		next = min(next, max(due, 0)+100*time.Microsecond)
 		// A step of the store's clock is found out by transactions, before a server that has
 		// just come takes the time for the right one: after one longest lease.
-		next = min(next, d.queue.Stored.Config().MaxLease/2)
+		next = min(next, d.Queue.Stored.Config().MaxLease/2)
 	}
 	return min(next, sweepIn(&b.turn, r), d.auditIn(r.Counts.Processing))
 }
@@ -116,11 +116,11 @@ func (d *Dispatcher) confirm(b *batch) {
 
 // Later has a waker woken when the transaction has been dealt out, so that all it
 // was given leaves together.
-func (d *Dispatcher) Later(w waker) { d.woken = append(d.woken, w) }
+func (d *Dispatcher) Later(w Waker) { d.woken = append(d.woken, w) }
 
 func (d *Dispatcher) wakeAll() {
 	for i, w := range d.woken {
-		w.wakeUp()
+		w.Wake()
 		d.woken[i] = nil
 	}
 	d.woken = d.woken[:0]

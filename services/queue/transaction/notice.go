@@ -9,7 +9,7 @@ func (d *Dispatcher) notice(c *Call) {
 		switch c.Ops[i].Kind {
 		case workqueue.OpPause, workqueue.OpResume:
 			if d.Part == 0 {
-				d.queue.pause(c.Ops[i].Kind == workqueue.OpPause)
+				d.Queue.pause(c.Ops[i].Kind == workqueue.OpPause)
 			}
 		case workqueue.OpRevoke:
 			if c.Status(i) == workqueue.OK {

@@ -37,7 +37,7 @@ type Config struct {
 	Metrics *metrics.Set
 	History *history.Recent // nil keeps none
 	// Listener is told what operators did to queues.
-	Listener listener
+	Listener Listener
 	// Refused is told that the store refuses what adds.
 	Refused func(error)
 	// Declared are the queues that the service is configured with.
@@ -52,9 +52,9 @@ type Config struct {
 	FallbackEvery time.Duration
 }
 
-// listener is told what operators did to queues, for those who hold leases of them here.
+// Listener is told what operators did to queues, for those who hold leases of them here.
 // Dispatchers call it: it must not block.
-type listener interface {
+type Listener interface {
 	// Paused says that a queue has just been paused.
 	Paused(queue string)
 	// Revoked says that the leases of keys of a partition were ended.

@@ -22,7 +22,7 @@ func (d *Dispatcher) fundTokens(ctx context.Context, b *batch) error {
 	if d.Part == 0 {
 		return nil
 	}
-	cfg := d.queue.Stored.Config()
+	cfg := d.Queue.Stored.Config()
 	var ops []workqueue.Op
 	if n := charges(t.Ops); n > 0 && cfg.Limiter.Buckets() > 0 {
 		ops = append(ops, workqueue.Op{Kind: workqueue.OpReserve, Count: n})
@@ -39,7 +39,7 @@ func (d *Dispatcher) fundTokens(ctx context.Context, b *batch) error {
 	if len(ops) == 0 {
 		return nil
 	}
-	c, err := d.queue.doFirst(ctx, ops...)
+	c, err := d.Queue.doFirst(ctx, ops...)
 	if ctx.Err() != nil {
 		return fmt.Errorf("%w: %w", engine.ErrUnavailable, ctx.Err())
 	}
@@ -75,7 +75,7 @@ func (d *Dispatcher) fundAlone(b *batch, cfg *workqueue.Config, wanted int) {
 		t.Admitted = min(wanted, 1)
 		return
 	}
-	now, share := float64(d.clock)+float64(time.Since(d.lastHeard).Microseconds()), float64(len(d.queue.Partitions))
+	now, share := float64(d.clock)+float64(time.Since(d.lastHeard).Microseconds()), float64(len(d.Queue.Partitions))
 	if n := charges(t.Ops); n > 0 {
 		all := buckets(cfg.Limiter, nil)
 		if len(d.tats) != len(all) {
@@ -200,6 +200,6 @@ func (d *Dispatcher) returnTokens(b *batch, r *workqueue.Result, err error) {
 		ops = append(ops, workqueue.Op{Kind: workqueue.OpAdmit, Count: -back})
 	}
 	if len(ops) > 0 {
-		d.queue.Partitions[0].Submit(&Call{Ops: ops, Done: func(*Call) {}})
+		d.Queue.Partitions[0].Submit(&Call{Ops: ops, Done: func(*Call) {}})
 	}
 }
