@@ -86,7 +86,7 @@ func (s *produceServer) add(ctx context.Context, c *wire.Checks, a adds) ([]*que
 		return nil, err
 	}
 	as := wire.SessionID(ctx, a.session)
-	if s.sessions.find(as).shutDown() { // dropped, and told so
+	if s.sessions.Find(as).ShutDown() { // dropped, and told so
 		results := make([]*queuev1.AddResult, len(ops))
 		for i := range results {
 			results[i] = &queuev1.AddResult{Status: queuev1.AddStatus_ADD_STATUS_SHUT_DOWN}

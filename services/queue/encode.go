@@ -6,6 +6,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
+	"github.com/deltaplane/deltaplane/services/queue/session"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
@@ -62,20 +63,20 @@ func appendLease(b []byte, l *workqueue.Lease, now, ends int64) []byte {
 }
 
 // settledMessage writes a compact Settled.
-func settledMessage(id uint64, out *settled, partial bool) *wire.Encoded {
+func settledMessage(id uint64, out *session.Outcome, partial bool) *wire.Encoded {
 	tmp := wire.Scratch.Get().(*[]byte)
 	b := wire.AppendNumber((*tmp)[:0], fieldSettledID, int64(id))
-	for i, r := range out.rows {
-		if r.requeues != 0 || r.readyAt != 0 {
-			b = wire.AppendMessage(b, fieldSettledRows, out.result(i, r, partial))
+	for i, r := range out.Rows {
+		if r.Requeues != 0 || r.ReadyAt != 0 {
+			b = wire.AppendMessage(b, fieldSettledRows, out.Result(i, r, partial))
 		}
 	}
 	b = protowire.AppendTag(b, fieldSettledState, protowire.BytesType)
-	b = protowire.AppendVarint(b, uint64(len(out.rows)))
-	for i := range out.rows {
-		b = append(b, byte(out.rows[i].code(partial))) // all below 128
+	b = protowire.AppendVarint(b, uint64(len(out.Rows)))
+	for i := range out.Rows {
+		b = append(b, byte(out.Rows[i].Code(partial))) // all below 128
 	}
-	if out.more {
+	if out.More {
 		b = wire.AppendNumber(b, fieldSettledMore, 1)
 	}
 	m := wire.Message(fieldSettled, nil, b)

@@ -9,6 +9,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/session"
 	"github.com/deltaplane/deltaplane/services/queue/transaction"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
@@ -40,13 +41,13 @@ type getResult struct {
 	missing []int32 // partitions that were not reached
 }
 
-func (g *pendingGet) deliver(ss *session, t *transaction.Waiter, d *transaction.Dispatcher, ls []workqueue.Lease, now int64) bool {
+func (g *pendingGet) deliver(ss *session.Session, t *transaction.Waiter, d *transaction.Dispatcher, ls []workqueue.Lease, now int64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.gone {
 		return false
 	}
-	ss.hold(d, ls, now, t, nil)
+	ss.Hold(d, ls, now, t, nil)
 	for i := range ls {
 		g.leases = append(g.leases, wire.Lease(d.Name, &ls[i], now, ls[i].Deadline+d.ClockAhead))
 	}
@@ -91,7 +92,7 @@ func closeOnce(ch chan struct{}) {
 
 // end takes what was delivered; what comes later goes back. Late says that some may
 // have been waited for in vain. There is an error when no partition was reached.
-func (g *pendingGet) end(l *transaction.Queue, ss *session, takers []*transaction.Waiter, late bool) (getResult, error) {
+func (g *pendingGet) end(l *transaction.Queue, ss *session.Session, takers []*transaction.Waiter, late bool) (getResult, error) {
 	away := make([]bool, len(takers))
 	for i, t := range takers {
 		in := !l.Partitions[i].Withdraw(t)
@@ -118,29 +119,29 @@ func (g *pendingGet) end(l *transaction.Queue, ss *session, takers []*transactio
 		}
 		return getResult{}, failed
 	}
-	out.shut = len(out.leases)+len(out.missing) == 0 && ss.shutDown()
+	out.shut = len(out.leases)+len(out.missing) == 0 && ss.ShutDown()
 	return out, nil
 }
 
 // get leases keys for a session, waiting for the first.
-func (s *workServer) get(ctx context.Context, l *transaction.Queue, ss *session, n int, leaseFor int64, wait time.Duration) (getResult, error) {
+func (s *workServer) get(ctx context.Context, l *transaction.Queue, ss *session.Session, n int, leaseFor int64, wait time.Duration) (getResult, error) {
 	g := &pendingGet{want: n, left: len(l.Partitions), parts: make([]partitionAnswer, len(l.Partitions)), some: make(chan struct{}), answered: make(chan struct{}), over: make(chan struct{})}
 	cr := &transaction.Credit{Any: n}
 	takers := make([]*transaction.Waiter, len(l.Partitions))
 	once := wait == 0
 	for i, d := range l.Partitions {
-		t := &transaction.Waiter{Holder: ss.id, LeaseFor: leaseFor, Single: true, Once: once, Credit: cr, Finish: func(err error) { g.finish(i, err) }}
+		t := &transaction.Waiter{Holder: ss.Id, LeaseFor: leaseFor, Single: true, Once: once, Credit: cr, Finish: func(err error) { g.finish(i, err) }}
 		t.Rejoin = func() { d.Offer(t) }
 		t.Deliver = func(d *transaction.Dispatcher, ls []workqueue.Lease, now int64) bool {
 			return g.deliver(ss, t, d, ls, now)
 		}
 		takers[i] = t
-		once = ss.enter(t, d) || once
+		once = ss.AddGet(t, d) || once
 	}
 	defer func() {
 		for i, t := range takers {
 			l.Partitions[i].Withdraw(t)
-			ss.leave(t)
+			ss.RemoveGet(t)
 		}
 	}()
 	// Each Get begins elsewhere, so that no partition is always the last.
@@ -201,7 +202,7 @@ func (s *workServer) get(ctx context.Context, l *transaction.Queue, ss *session,
 			}
 		case <-g.over:
 			out, err := g.end(l, ss, takers, false)
-			if len(out.leases) == 0 && err == nil && wait > 0 && !ss.shutDown() && isClosed(s.stopping) {
+			if len(out.leases) == 0 && err == nil && wait > 0 && !ss.ShutDown() && isClosed(s.stopping) {
 				err = wire.ErrStopping // the wait was cut short
 			}
 			return out, err
@@ -246,11 +247,11 @@ func (g *pendingGet) dropIdle(takers []*transaction.Waiter, l *transaction.Queue
 }
 
 // giveBack releases leases whose holder never got them.
-func (s *workServer) giveBack(l *transaction.Queue, ss *session, leases []*queuev1.Lease) {
+func (s *workServer) giveBack(l *transaction.Queue, ss *session.Session, leases []*queuev1.Lease) {
 	back := make([][]workqueue.Lease, len(l.Partitions))
 	for _, le := range leases {
 		d := l.At(le.GetKey())
-		ss.forget(d, le.GetKey(), le.GetToken())
+		ss.Forget(d, le.GetKey(), le.GetToken())
 		back[d.Part] = append(back[d.Part], workqueue.Lease{Key: le.GetKey(), Token: le.GetToken()})
 	}
 	for i, some := range back {

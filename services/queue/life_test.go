@@ -115,8 +115,8 @@ func TestAWaitingGetDoesNotHoldUpTheStop(t *testing.T) {
 		got <- err
 	}()
 	for waits := false; !waits; {
-		if ss := r.svc.sessions.find("w"); ss != nil {
-			waits = ss.waits()
+		if ss := r.svc.sessions.Find("w"); ss != nil {
+			waits = ss.Waits()
 		}
 	}
 	began := time.Now()

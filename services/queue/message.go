@@ -6,6 +6,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/session"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
@@ -19,7 +20,7 @@ type workMessage struct {
 type settleMessage struct {
 	id   uint64
 	hold bool
-	plan *plan
+	plan *session.Plan
 	err  error  // what is wrong with the settlements
 	good string // the last name of a queue that was checked
 }
@@ -47,7 +48,7 @@ func (m *workMessage) Decode(b []byte) error {
 // decode reads a SettleBatch.
 func (s *settleMessage) decode(b string) error {
 	c := &wire.Checks{}
-	s.plan = &plan{ops: make([]workqueue.Op, 0, len(b)/40+1)}
+	s.plan = &session.Plan{Ops: make([]workqueue.Op, 0, len(b)/40+1)}
 	for i := 0; len(b) > 0; {
 		f, rest, err := wire.NextField(b)
 		if err != nil {
@@ -72,7 +73,7 @@ func (s *settleMessage) decode(b string) error {
 			s.hold = f.V != 0
 		}
 	}
-	if len(s.plan.ops) == 0 {
+	if len(s.plan.Ops) == 0 {
 		c.Count("settlements", 0, 1, wire.MaxItems)
 	}
 	s.err = c.Err()
@@ -117,9 +118,9 @@ func (s *settleMessage) settlement(c *wire.Checks, i int, b string) error {
 		if err := proto.Unmarshal([]byte(b), &st); err != nil {
 			return err
 		}
-		s.plan.add(st.GetQueue(), c.Settlement(wire.At("settlements", i), &st))
+		s.plan.Add(st.GetQueue(), c.Settlement(wire.At("settlements", i), &st))
 		return nil
 	}
-	s.plan.add(queue, op)
+	s.plan.Add(queue, op)
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/session"
 	"github.com/deltaplane/deltaplane/services/queue/transaction"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
@@ -30,12 +31,12 @@ func (s *workServer) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello
 	if err := c.Err(); err != nil {
 		return nil, err
 	}
-	ss, err := s.sessions.get(wire.SessionID(ctx, h.GetSessionId()))
+	ss, err := s.sessions.Get(wire.SessionID(ctx, h.GetSessionId()))
 	if err != nil {
 		return nil, err
 	}
-	resume := distinct(h.GetResume())
-	whose, err := s.leases.verify(ctx, ss, len(resume), refAt(resume), transaction.PartitionTimeout)
+	resume := session.Distinct(h.GetResume())
+	whose, err := s.leases.Verify(ctx, ss, len(resume), session.RefAt(resume), transaction.PartitionTimeout)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +70,7 @@ func (s *workServer) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello
 	if len(st.all) == 0 {
 		return nil, refusal
 	}
-	if old := ss.takeOver(st); old != nil {
+	if old := ss.TakeOver(st); old != nil {
 		old.Close(wire.ErrMoved)
 	}
 	for _, q := range st.all {
@@ -86,15 +87,15 @@ func (s *workServer) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello
 		return nil, err
 	}
 	st.push(&queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Welcome{Welcome: &queuev1.Welcome{
-		ServerTime: timestamppb.Now(), LeaseDuration: durationpb.New(inForce), Generation: s.queues.Engine.Generation(), Kept: resumed.kept, Lost: resumed.lost,
-		Unreachable: resumed.unreachable, Refused: st.refused, ClockUs: s.queues.Clock(time.Now()),
+		ServerTime: timestamppb.Now(), LeaseDuration: durationpb.New(inForce), Generation: s.queues.Engine.Generation(), Kept: resumed.Kept, Lost: resumed.Lost,
+		Unreachable: resumed.Unreachable, Refused: st.refused, ClockUs: s.queues.Clock(time.Now()),
 	}}})
 	for _, q := range st.all {
 		if q.l.Paused.Load() {
 			st.control(&queuev1.Control{Action: queuev1.Action_ACTION_PAUSE, Reason: "the queue is paused", Queue: q.l.Name})
 		}
 		for i, t := range q.waiters {
-			if ss.enter(t, q.l.Partitions[i]) {
+			if ss.AddGet(t, q.l.Partitions[i]) {
 				q.l.Partitions[i].Finalize(t)
 			}
 		}
@@ -122,7 +123,7 @@ func (st *stream) refuse(name string, err error) bool {
 func (st *stream) subscribe(l *transaction.Queue, leaseFor int64) *subscription {
 	q := &subscription{l: l}
 	for _, d := range l.Partitions {
-		t := &transaction.Waiter{Holder: st.ss.id, LeaseFor: leaseFor, Credit: &st.credit, Own: &q.credit}
+		t := &transaction.Waiter{Holder: st.ss.Id, LeaseFor: leaseFor, Credit: &st.credit, Own: &q.credit}
 		t.Rejoin = func() {
 			if !st.ending() {
 				d.Offer(t)

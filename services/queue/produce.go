@@ -13,6 +13,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/metrics"
+	"github.com/deltaplane/deltaplane/services/queue/session"
 	"github.com/deltaplane/deltaplane/services/queue/transaction"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
@@ -28,7 +29,7 @@ const (
 // producer is one Produce stream: one goroutine receives, one sends.
 type producer struct {
 	s    *produceServer
-	ss   *session
+	ss   *session.Session
 	grpc queuev1.QueueService_ProduceServer
 	name uint64 // hash of the session, for Once
 
@@ -61,21 +62,21 @@ func (s *produceServer) Produce(grpc queuev1.QueueService_ProduceServer) error {
 	if err := c.Err(); err != nil {
 		return err
 	}
-	ss, err := s.sessions.get(wire.SessionID(grpc.Context(), hello.GetSessionId()))
+	ss, err := s.sessions.Get(wire.SessionID(grpc.Context(), hello.GetSessionId()))
 	if err != nil {
 		return err
 	}
 	p := &producer{
-		s: s, ss: ss, grpc: grpc, name: onceOf(ss.id), generation: s.queues.Engine.Generation(), known: wire.Collections{},
+		s: s, ss: ss, grpc: grpc, name: onceOf(ss.Id), generation: s.queues.Engine.Generation(), known: wire.Collections{},
 		signal: make(chan struct{}, 1), room: make(chan struct{}, 1),
 	}
-	welcome := &queuev1.ProduceWelcome{ServerTime: timestamppb.Now(), Generation: p.generation, Window: produceWindow}
+	welcome := &queuev1.ProduceWelcome{ServerTime: timestamppb.Now(), Generation: p.generation, Window: session.ProduceWindow}
 	if err := grpc.Send(&queuev1.ProduceResponse{Kind: &queuev1.ProduceResponse_Welcome{Welcome: welcome}}); err != nil {
 		return err
 	}
 	defer s.metrics.OpenStream("produce")()
-	shut := ss.addProducer(p)
-	defer ss.removeProducer(p)
+	shut := ss.AddProducer(p)
+	defer ss.RemoveProducer(p)
 	if shut {
 		p.ShutDown()
 	}
@@ -192,7 +193,7 @@ func (p *producer) receive(ctx context.Context) error {
 func (p *producer) next(ctx context.Context) *produceBatch {
 	for {
 		p.mu.Lock()
-		if n := len(p.out); n == 0 || n < produceWindow && p.bytes < produceBytes {
+		if n := len(p.out); n == 0 || n < session.ProduceWindow && p.bytes < produceBytes {
 			var b *produceBatch
 			if n := len(p.free); n > 0 {
 				b, p.free = p.free[n-1], p.free[:n-1]
@@ -230,9 +231,9 @@ func (p *producer) begin(ctx context.Context, queues map[string]*transaction.Que
 			}
 		}
 		if b.err == nil {
-			b.err = p.ss.produced(b.id, b.sum())
+			b.err = p.ss.Produced(b.id, b.sum())
 		}
-		if b.err == nil && p.ss.shutDown() {
+		if b.err == nil && p.ss.ShutDown() {
 			b.dropAdds()
 		}
 		if b.err == nil && len(b.call.Ops) > 0 {
@@ -241,7 +242,7 @@ func (p *producer) begin(ctx context.Context, queues map[string]*transaction.Que
 					op.Once = onceFor(p.name, b.id, b.place(i))
 				}
 			}
-			b.call.Session = p.ss.id
+			b.call.Session = p.ss.Id
 			metrics.Count(l.Metrics.Retries, b.after)
 			l.Submit(&b.call)
 			return

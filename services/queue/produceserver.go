@@ -7,6 +7,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/metrics"
+	"github.com/deltaplane/deltaplane/services/queue/session"
 	"github.com/deltaplane/deltaplane/services/queue/transaction"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
@@ -14,7 +15,7 @@ import (
 // produceServer answers the calls that add keys.
 type produceServer struct {
 	queues   *transaction.Queues
-	sessions *sessions
+	sessions *session.Sessions
 	metrics  *metrics.Set
 	// stopGrace is how long Produce streams may go on once stopping is closed.
 	stopGrace time.Duration

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/session"
 	"github.com/deltaplane/deltaplane/services/queue/transaction"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
@@ -109,7 +110,7 @@ func (st *stream) settle(ctx context.Context, m *settleMessage) error {
 	if m.err != nil {
 		return m.err
 	}
-	whose, err := st.s.leases.verify(ctx, st.ss, len(m.plan.ops), m.plan.lease, transaction.PartitionTimeout)
+	whose, err := st.s.leases.Verify(ctx, st.ss, len(m.plan.Ops), m.plan.Lease, transaction.PartitionTimeout)
 	if err != nil {
 		return err
 	}
@@ -119,9 +120,9 @@ func (st *stream) settle(ctx context.Context, m *settleMessage) error {
 	if !m.hold {
 		defer transaction.RejoinAll(st.reuse(m.plan)) // after the settlements are in line
 	}
-	st.s.leases.settle(ctx, st.ss, m.id, m.plan, whose, false, storeTimeout(st.partial), func(out *settled) {
-		if out.err != nil {
-			st.Close(out.err)
+	st.s.leases.Settle(ctx, st.ss, m.id, m.plan, whose, false, session.StoreTimeout(st.partial), func(out *session.Outcome) {
+		if out.Err != nil {
+			st.Close(out.Err)
 			return
 		}
 		var msg any
@@ -129,15 +130,15 @@ func (st *stream) settle(ctx context.Context, m *settleMessage) error {
 			msg = settledMessage(m.id, out, st.partial)
 		} else {
 			msg = &queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Settled{
-				Settled: &queuev1.Settled{RequestId: m.id, Results: out.results(st.partial), More: out.more},
+				Settled: &queuev1.Settled{RequestId: m.id, Results: out.Results(st.partial), More: out.More},
 			}}
 		}
 		st.mu.Lock()
 		st.out.messages = append(st.out.messages, msg)
 		st.mu.Unlock()
-		ended(out.freed, m.hold)
-		if out.via != nil {
-			out.via.Later(st)
+		session.Ended(out.Freed, m.hold)
+		if out.Via != nil {
+			out.Via.Later(st)
 		} else {
 			st.Wake()
 		}
@@ -151,8 +152,8 @@ func (st *stream) extend(ctx context.Context, b *queuev1.ExtendBatch) error {
 	if err := c.Err(); err != nil {
 		return err
 	}
-	refs := st.ss.orAll(b.GetLeases())
-	whose, err := st.s.leases.verify(ctx, st.ss, len(refs), refAt(refs), transaction.PartitionTimeout)
+	refs := st.ss.OrAll(b.GetLeases())
+	whose, err := st.s.leases.Verify(ctx, st.ss, len(refs), session.RefAt(refs), transaction.PartitionTimeout)
 	if err != nil {
 		return err
 	}
@@ -160,23 +161,23 @@ func (st *stream) extend(ctx context.Context, b *queuev1.ExtendBatch) error {
 	st.extending++
 	st.mu.Unlock()
 	asked := st.s.queues.Clock(time.Now()) // before any transaction that extends
-	st.s.leases.extend(ctx, st.ss, refs, whose, 0, false, storeTimeout(st.partial), func(e extension) {
+	st.s.leases.Extend(ctx, st.ss, refs, whose, 0, false, session.StoreTimeout(st.partial), func(e session.Extension) {
 		if !st.partial {
-			st.s.leases.giveUpUnreachable(&e, st.ss)
+			st.s.leases.GiveUpUnreachable(&e, st.ss)
 		}
 		st.mu.Lock()
 		st.extending--
 		holds := st.countsCredit
 		st.mu.Unlock()
-		if e.err != nil {
-			st.Close(e.err)
+		if e.Err != nil {
+			st.Close(e.Err)
 			return
 		}
 		st.push(&queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Extended{Extended: &queuev1.Extended{
-			Extended: int64(len(e.kept)), Lost: e.lost, Remaining: durationpb.New(e.remaining), Unreachable: e.unreachable,
-			EndsUs: asked + e.remaining.Microseconds(),
+			Extended: int64(len(e.Kept)), Lost: e.Lost, Remaining: durationpb.New(e.Remaining), Unreachable: e.Unreachable,
+			EndsUs: asked + e.Remaining.Microseconds(),
 		}}})
-		ended(e.freed, holds)
+		session.Ended(e.Freed, holds)
 	})
 	return nil
 }

@@ -7,49 +7,50 @@ import (
 	"time"
 
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/session"
 	"github.com/deltaplane/deltaplane/services/queue/transaction"
 )
 
 // resume keeps the leases a worker believes it holds, each named once, and soon
 // ends those of the session that it does not know of.
-func (st *stream) resume(ctx context.Context, refs []*queuev1.LeaseRef, whose unresolved, leaseFor int64) (extension, error) {
-	known := make(map[leaseName]bool, len(refs))
+func (st *stream) resume(ctx context.Context, refs []*queuev1.LeaseRef, whose session.Unresolved, leaseFor int64) (session.Extension, error) {
+	known := make(map[session.LeaseName]bool, len(refs))
 	for _, r := range refs {
-		known[nameOf(r)] = true
+		known[session.NameOf(r)] = true
 	}
-	if unknown := st.ss.unknownTo(known); len(unknown) > 0 {
-		st.s.leases.shorten(ctx, st.ss, unknown)
+	if unknown := st.ss.UnknownTo(known); len(unknown) > 0 {
+		st.s.leases.Shorten(ctx, st.ss, unknown)
 	}
 	if len(refs) == 0 {
-		return extension{}, nil
+		return session.Extension{}, nil
 	}
-	done := make(chan extension, 1)
-	st.s.leases.extend(ctx, st.ss, refs, whose, leaseFor, false, storeTimeout(st.partial), func(e extension) { done <- e })
+	done := make(chan session.Extension, 1)
+	st.s.leases.Extend(ctx, st.ss, refs, whose, leaseFor, false, session.StoreTimeout(st.partial), func(e session.Extension) { done <- e })
 	select {
 	case e := <-done:
 		if !st.partial {
-			st.s.leases.giveUpUnreachable(&e, st.ss)
+			st.s.leases.GiveUpUnreachable(&e, st.ss)
 		}
-		if e.err != nil {
-			return e, e.err
+		if e.Err != nil {
+			return e, e.Err
 		}
 		return e, st.adopt(ctx, e, leaseFor)
 	case <-ctx.Done():
-		return extension{}, ctx.Err()
+		return session.Extension{}, ctx.Err()
 	}
 }
 
 // adopt makes resumed leases the stream's own: those that are kept, and those of
 // which nothing is known for as long as they may last.
-func (st *stream) adopt(ctx context.Context, e extension, leaseFor int64) error {
+func (st *stream) adopt(ctx context.Context, e session.Extension, leaseFor int64) error {
 	now := time.Now()
-	for i, r := range e.kept {
-		if err := st.adoptOne(ctx, r, now.Add(e.remaining), e.deadlines[i]); err != nil {
+	for i, r := range e.Kept {
+		if err := st.adoptOne(ctx, r, now.Add(e.Remaining), e.Deadlines[i]); err != nil {
 			return err
 		}
 	}
-	n := len(e.kept)
-	for _, r := range e.unreachable {
+	n := len(e.Kept)
+	for _, r := range e.Unreachable {
 		l, ok := st.s.queues.Known(r.GetQueue())
 		if !ok {
 			continue // it cannot be opened; the next extension tries again
@@ -81,16 +82,16 @@ func (st *stream) adoptOne(ctx context.Context, r *queuev1.LeaseRef, until time.
 	if q := st.queues[r.GetQueue()]; q != nil {
 		from = q.waiters[d.Part]
 	}
-	st.ss.adopt(d, r, st, from, until, deadline)
+	st.ss.Adopt(d, r, st, from, until, deadline)
 	return nil
 }
 
 // reuse gives the credit of leases back that are about to end, whatever comes
 // of it, so that the transaction that settles them leases the next keys. It returns
 // waiters elsewhere that waited for it.
-func (st *stream) reuse(p *plan) (fed []*transaction.Waiter) {
+func (st *stream) reuse(p *session.Plan) (fed []*transaction.Waiter) {
 	var again []*transaction.Waiter
-	st.ss.payBack(st, st.leasesOf(p), func(d *transaction.Dispatcher, from *transaction.Waiter) {
+	st.ss.PayBack(st, st.leasesOf(p), func(d *transaction.Dispatcher, from *transaction.Waiter) {
 		if from == nil {
 			fed = append(fed, st.credit.Give(nil, 1)...)
 			return
@@ -115,24 +116,24 @@ func (st *stream) reuse(p *plan) (fed []*transaction.Waiter) {
 }
 
 // leasesOf are the leases that a plan is about, with their keys.
-func (st *stream) leasesOf(p *plan) iter.Seq2[leaseKey, string] {
-	return func(yield func(leaseKey, string) bool) {
-		for n := range p.parts {
-			pt := &p.parts[n]
-			l, _ := st.s.queues.Known(pt.queue)
-			if q := st.queues[pt.queue]; q != nil {
+func (st *stream) leasesOf(p *session.Plan) iter.Seq2[session.LeaseKey, string] {
+	return func(yield func(session.LeaseKey, string) bool) {
+		for n := range p.Parts {
+			pt := &p.Parts[n]
+			l, _ := st.s.queues.Known(pt.Queue)
+			if q := st.queues[pt.Queue]; q != nil {
 				l = q.l
 			}
 			if l == nil {
 				continue
 			}
-			count := len(p.ops)
-			if pt.at != nil {
-				count = len(pt.at)
+			count := len(p.Ops)
+			if pt.At != nil {
+				count = len(pt.At)
 			}
 			for i := range count {
-				op := &p.ops[pt.place(i)]
-				if !yield(leaseKey{l.At(op.Key), op.Token}, op.Key) {
+				op := &p.Ops[pt.Place(i)]
+				if !yield(session.LeaseKey{l.At(op.Key), op.Token}, op.Key) {
 					return
 				}
 			}
@@ -142,20 +143,20 @@ func (st *stream) leasesOf(p *plan) iter.Seq2[leaseKey, string] {
 
 // Ended accounts for leases of the stream that ended. Their credit comes back, unless that has
 // been done or the worker counts it.
-func (st *stream) Ended(f freed, hold bool) {
+func (st *stream) Ended(f session.Freed, hold bool) {
 	st.mu.Lock()
-	st.live -= f.leases
+	st.live -= f.Leases
 	idle := st.draining && st.live <= 0
 	st.mu.Unlock()
 	if idle {
 		st.Wake()
 	}
-	if f.unpaid == 0 || hold {
+	if f.Unpaid == 0 || hold {
 		return
 	}
-	if f.from == nil {
-		transaction.RejoinAll(st.credit.Give(nil, f.unpaid))
+	if f.From == nil {
+		transaction.RejoinAll(st.credit.Give(nil, f.Unpaid))
 	} else {
-		transaction.RejoinAll(st.credit.Refund(f.from, f.unpaid))
+		transaction.RejoinAll(st.credit.Refund(f.From, f.Unpaid))
 	}
 }

@@ -35,7 +35,7 @@ func (st *stream) send(ctx context.Context) {
 	for {
 		st.mu.Lock()
 		out, st.out = st.out, out
-		over := st.draining && st.live <= 0 && out.empty() && !st.ss.shutDown()
+		over := st.draining && st.live <= 0 && out.empty() && !st.ss.ShutDown()
 		if !out.empty() {
 			st.sending = time.Now()
 		}

@@ -2,12 +2,13 @@ package queue
 
 import (
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/session"
 )
 
 // The calls of each part, by a name of its own.
 type (
 	workCalls    = workServer
-	sessionCalls = sessionServer
+	sessionCalls = session.Server
 	produceCalls = produceServer
 	adminCalls   = adminServer
 	backoffCalls = backoffServer

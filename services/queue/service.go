@@ -14,6 +14,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/memory"
 	"github.com/deltaplane/deltaplane/services/queue/metrics"
 	"github.com/deltaplane/deltaplane/services/queue/redis"
+	"github.com/deltaplane/deltaplane/services/queue/session"
 	"github.com/deltaplane/deltaplane/services/queue/transaction"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
@@ -22,7 +23,7 @@ import (
 type Service struct {
 	engine   engine.Engine
 	queues   *transaction.Queues
-	sessions *sessions
+	sessions *session.Sessions
 	upkeep   *upkeep
 	server   *server
 	rpc      *rpc.Server
@@ -60,7 +61,7 @@ func New(cfg Config, tel *telemetry.Telemetry) (*Service, error) {
 
 // build assembles a service around an engine.
 func build(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, error) {
-	s := &Service{engine: e, sessions: newSessions(cfg.MaxSessions)}
+	s := &Service{engine: e, sessions: session.NewSessions(cfg.MaxSessions)}
 	var clockSteps func() int64
 	if e, ok := e.(interface{ ClockSteps() int64 }); ok {
 		clockSteps = e.ClockSteps
@@ -80,7 +81,7 @@ func build(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, err
 		MaxTurn: cfg.MaxTurn, MaxPending: cfg.MaxPending, FallbackEvery: cfg.FallbackEvery,
 	})
 	reader := look{s.queues}
-	if err := tel.Registry.Register(metrics.NewGauges(metrics.Sources{InUse: s.inUse, Counts: reader.whole, Held: s.sessions.held})); err != nil {
+	if err := tel.Registry.Register(metrics.NewGauges(metrics.Sources{InUse: s.inUse, Counts: reader.whole, Held: s.sessions.Held})); err != nil {
 		return nil, fmt.Errorf("queue metrics: %w", err)
 	}
 	s.rpc, err = rpc.NewServer(cfg.RPC, rpc.Options{
@@ -91,7 +92,7 @@ func build(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, err
 	}
 	s.upkeep = newUpkeep(upkeepConfig{
 		Engine: e, Log: tel.Log, InUse: s.queues, Declared: declared, ExpireAfter: cfg.ExpireAfter, Unused: set.Unused,
-		SetServing: func(ok bool) { s.rpc.SetServing(queuev1.QueueService_ServiceDesc.ServiceName, ok) }, Tick: s.sessions.expire,
+		SetServing: func(ok bool) { s.rpc.SetServing(queuev1.QueueService_ServiceDesc.ServiceName, ok) }, Tick: s.sessions.ForgetIdle,
 	}, condition)
 	s.server = s.answering(cfg, set, events, reader)
 	queuev1.RegisterQueueServiceServer(s.rpc, s.server)
@@ -107,12 +108,12 @@ func build(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, err
 // answering makes the parts that answer calls.
 func (s *Service) answering(cfg Config, set *metrics.Set, events *history.Recent, reader look) *server {
 	stopping := s.rpc.Stopping()
-	leases := newLeases(s.queues, s.sessions, cfg.CloseGrace)
+	leases := session.NewLeases(s.queues, s.sessions, cfg.CloseGrace)
 	return &server{
 		workCalls: &workServer{
 			queues: s.queues, sessions: s.sessions, leases: leases, metrics: set, stopGrace: cfg.StopGrace, stopping: stopping, aging: s.rpc.Aging,
 		},
-		sessionCalls: &sessionServer{queues: s.queues, sessions: s.sessions, leases: leases, stopping: stopping},
+		sessionCalls: &session.Server{Queues: s.queues, Sessions: s.sessions, Leases: leases, Stopping: stopping},
 		produceCalls: &produceServer{
 			queues: s.queues, sessions: s.sessions, metrics: set, stopGrace: cfg.StopGrace, stopping: stopping, aging: s.rpc.Aging,
 		},

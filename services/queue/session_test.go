@@ -42,7 +42,7 @@ func TestRandomSessionIDsLockNobodyOut(t *testing.T) {
 		}
 	}
 	for _, id := range []string{"worker", "streaming"} {
-		if ss := r.svc.sessions.find(id); ss == nil {
+		if ss := r.svc.sessions.Find(id); ss == nil {
 			t.Errorf("session %q is in use and was forgotten", id)
 		}
 	}

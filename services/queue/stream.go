@@ -9,6 +9,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/session"
 	"github.com/deltaplane/deltaplane/services/queue/transaction"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
@@ -25,7 +26,7 @@ const (
 // handler's watches.
 type stream struct {
 	s       *workServer
-	ss      *session
+	ss      *session.Session
 	grpc    queuev1.QueueService_WorkServer
 	compact bool
 	partial bool                    // the worker knows answers in parts
@@ -109,7 +110,7 @@ func (st *stream) deliver(t *transaction.Waiter, d *transaction.Dispatcher, leas
 	if st.closed != nil || st.draining {
 		return false
 	}
-	st.ss.hold(d, leases, now, t, st)
+	st.ss.Hold(d, leases, now, t, st)
 	for i := range leases {
 		if st.compact {
 			st.out.encode(d.Name, &leases[i], now, leases[i].Deadline+d.ClockAhead)
@@ -180,11 +181,11 @@ func (st *stream) disconnect(ctx context.Context) {
 		q.unbind()
 		q.l.Release()
 		for _, t := range q.waiters {
-			st.ss.leave(t)
+			st.ss.RemoveGet(t)
 		}
 	}
-	mine := st.ss.handOver(st)
-	if refs := st.ss.refs(st); mine && len(refs) > 0 {
-		st.s.leases.shorten(ctx, st.ss, refs)
+	mine := st.ss.HandOver(st)
+	if refs := st.ss.Refs(st); mine && len(refs) > 0 {
+		st.s.leases.Shorten(ctx, st.ss, refs)
 	}
 }

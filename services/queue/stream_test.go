@@ -407,8 +407,8 @@ func TestAWaitingGetEndsWhenItsSessionIsShutDown(t *testing.T) {
 		got <- res
 	}()
 	for waits := false; !waits; {
-		if ss := r.svc.sessions.find("w"); ss != nil {
-			waits = ss.waits()
+		if ss := r.svc.sessions.Find("w"); ss != nil {
+			waits = ss.Waits()
 		}
 	}
 	r.ShutDown(t.Context(), &queuev1.ShutDownRequest{SessionId: "w"})

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/session"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
@@ -81,10 +82,10 @@ func (st *stream) expire(now time.Time) time.Duration {
 		st.Close(wire.ErrOverrun)
 		return time.Hour
 	}
-	lost, gone, next := st.ss.expired(st, now.Add(-expiryMargin), extending, now.Add(max(st.leases, 2*expiryMargin)-expiryMargin))
+	lost, gone, next := st.ss.Expired(st, now.Add(-expiryMargin), extending, now.Add(max(st.leases, 2*expiryMargin)-expiryMargin))
 	if len(lost) > 0 {
 		st.Cancel(lost, "the lease has run out")
-		ended(gone, holds)
+		session.Ended(gone, holds)
 	}
 	return max(next.Add(expiryMargin).Sub(now), expiryMargin)
 }

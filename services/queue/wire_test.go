@@ -18,6 +18,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/session"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
@@ -101,11 +102,11 @@ func TestCompactAssignmentsNameTheirQueueAndFit(t *testing.T) {
 
 func TestCompactSettledSaysMoreOnlyWhereThereIsMore(t *testing.T) {
 	t.Parallel()
-	p := &plan{}
+	p := &session.Plan{}
 	for _, k := range []string{"a", "b", "c"} {
-		p.add("q", workqueue.Op{Kind: workqueue.OpSettle, Key: k, Token: 5})
+		p.Add("q", workqueue.Op{Kind: workqueue.OpSettle, Key: k, Token: 5})
 	}
-	out := &settled{plan: p, rows: []row{{status: workqueue.Settled}, {status: workqueue.Requeued, requeues: 2, readyAt: 1e6}, {status: workqueue.Lost}}}
+	out := &session.Outcome{Plan: p, Rows: []session.Row{{Status: workqueue.Settled}, {Status: workqueue.Requeued, Requeues: 2, ReadyAt: 1e6}, {Status: workqueue.Lost}}}
 	got := parse(t, settledMessage(9, out, true), &queuev1.WorkResponse{}).GetSettled()
 	want := &queuev1.Settled{
 		RequestId: 9,
@@ -166,7 +167,7 @@ func TestSettlementsAreReadAsTheGeneratedCodeReadsThem(t *testing.T) {
 			t.Fatalf("decode: %v", err)
 		}
 		c := &wire.Checks{}
-		want := newPlan(c, b.GetSettlements())
+		want := session.NewPlan(c, b.GetSettlements())
 		werr, gerr := c.Err(), m.settle.err
 		if (werr == nil) != (gerr == nil) || werr != nil && werr.Error() != gerr.Error() {
 			t.Fatalf("seed %d: %v, want %v", seed, gerr, werr)
@@ -174,7 +175,7 @@ func TestSettlementsAreReadAsTheGeneratedCodeReadsThem(t *testing.T) {
 		if m.settle.id != b.GetRequestId() || m.settle.hold != b.GetHoldCredit() {
 			t.Fatalf("seed %d: request %d, hold %v", seed, m.settle.id, m.settle.hold)
 		}
-		if diff := cmp.Diff(want, m.settle.plan, cmp.AllowUnexported(plan{}, part{})); werr == nil && diff != "" {
+		if diff := cmp.Diff(want, m.settle.plan, cmp.AllowUnexported(session.Plan{}, session.Part{})); werr == nil && diff != "" {
 			t.Fatalf("seed %d (-generated +ours):\n%s", seed, diff)
 		}
 	}
@@ -224,9 +225,9 @@ func FuzzWire(f *testing.F) {
 			var r queuev1.WorkRequest
 			_ = proto.Unmarshal(raw, &r)
 			c := &wire.Checks{}
-			want := newPlan(c, r.GetSettle().GetSettlements())
-			if c.Err() == nil && w.settle.err == nil && len(want.ops) != len(w.settle.plan.ops) {
-				t.Errorf("%d settlements, want %d", len(w.settle.plan.ops), len(want.ops))
+			want := session.NewPlan(c, r.GetSettle().GetSettlements())
+			if c.Err() == nil && w.settle.err == nil && len(want.Ops) != len(w.settle.plan.Ops) {
+				t.Errorf("%d settlements, want %d", len(w.settle.plan.Ops), len(want.Ops))
 			}
 		}
 	})

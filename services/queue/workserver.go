@@ -7,6 +7,7 @@ import (
 
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/metrics"
+	"github.com/deltaplane/deltaplane/services/queue/session"
 	"github.com/deltaplane/deltaplane/services/queue/transaction"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
@@ -14,8 +15,8 @@ import (
 // workServer answers the calls by which workers get keys.
 type workServer struct {
 	queues   *transaction.Queues
-	sessions *sessions
-	leases   *leases
+	sessions *session.Sessions
+	leases   *session.Leases
 	metrics  *metrics.Set
 	// stopGrace is how long Work streams may go on once stopping is closed.
 	stopGrace time.Duration
@@ -40,7 +41,7 @@ func (s *workServer) Get(ctx context.Context, r *queuev1.GetRequest) (*queuev1.G
 	if err != nil {
 		return nil, err
 	}
-	ss, err := s.sessions.get(wire.SessionID(ctx, r.GetSessionId()))
+	ss, err := s.sessions.Get(wire.SessionID(ctx, r.GetSessionId()))
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package queue
+package session
 
 import (
 	"sync"
@@ -17,29 +17,29 @@ type leased struct {
 	deadline time.Time           // by this server's clock
 	known    int64               // the same by the store's clock
 	from     *transaction.Waiter // who leased it
-	stream   workStream          // whose credit it uses; nil for a Get's
+	stream   Stream              // whose credit it uses; nil for a Get's
 	paid     bool                // the credit has been given back
 }
 
-// leaseKey names a lease: a token is one key's in its partition. A key whose
+// LeaseKey names a lease: a token is one key's in its partition. A key whose
 // lease was lost may be leased again while its worker still has to learn of it:
 // both count until they are settled.
-type leaseKey struct {
-	d     *transaction.Dispatcher
-	token uint64
+type LeaseKey struct {
+	Dispatcher *transaction.Dispatcher
+	Token      uint64
 }
 
-// session is one worker or producer process as this server knows it.
-type session struct {
-	id   string
+// Session is one worker or producer process as this server knows it.
+type Session struct {
+	Id   string
 	used atomic.Int64 // when it was last heard of, in Unix nanoseconds
 
 	mu        sync.Mutex
-	leases    map[leaseKey]*leased // guarded by mu, as is all that follows
+	leases    map[LeaseKey]*leased // guarded by mu, as is all that follows
 	spare     []*leased            // to be used again
 	shut      bool
-	stream    workStream                                      // the one stream that is in charge
-	producers map[produceStream]bool                          // Produce streams
+	stream    Stream                                          // the one stream that is in charge
+	producers map[Producer]bool                               // Produce streams
 	gets      map[*transaction.Waiter]*transaction.Dispatcher // Gets that wait
 	changed   chan struct{}                                   // closed when a lease went, if anybody waits for it
 	waiting   int                                             // how many do
@@ -49,13 +49,13 @@ type session struct {
 
 // inUse says whether the session has a stream, a call that waits or a lease. Mu
 // must be held.
-func (s *session) inUse(now time.Time) bool {
+func (s *Session) inUse(now time.Time) bool {
 	_, live, _ := s.remaining(now)
 	return s.stream != nil || len(s.producers) > 0 || len(s.gets) > 0 || live > 0
 }
 
-// shutDown says whether the session was shut down. Nil was not.
-func (s *session) shutDown() bool {
+// ShutDown says whether the session was shut down. Nil was not.
+func (s *Session) ShutDown() bool {
 	if s == nil {
 		return false
 	}
@@ -64,21 +64,21 @@ func (s *session) shutDown() bool {
 	return s.shut
 }
 
-// hold remembers leases.
-func (s *session) hold(d *transaction.Dispatcher, leases []workqueue.Lease, now int64, from *transaction.Waiter, st workStream) {
+// Hold remembers leases.
+func (s *Session) Hold(d *transaction.Dispatcher, leases []workqueue.Lease, now int64, from *transaction.Waiter, st Stream) {
 	at := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range leases {
 		l := &leases[i]
-		s.put(leaseKey{d, l.Token}, leased{
+		s.put(LeaseKey{d, l.Token}, leased{
 			key: l.Key, since: at, deadline: at.Add(time.Duration(l.Deadline-now) * time.Microsecond), known: l.Deadline, from: from, stream: st,
 		})
 	}
 }
 
 // put remembers a lease. Mu must be held.
-func (s *session) put(k leaseKey, h leased) {
+func (s *Session) put(k LeaseKey, h leased) {
 	if n := len(s.spare); n > 0 {
 		p := s.spare[n-1]
 		s.spare = s.spare[:n-1]
@@ -89,17 +89,17 @@ func (s *session) put(k leaseKey, h leased) {
 	s.leases[k] = &h
 }
 
-// freed is leases that ended, of one waiter.
-type freed struct {
-	stream workStream
-	from   *transaction.Waiter
-	leases int
-	unpaid int // their credit has not been given back
+// Freed is leases that ended, of one waiter.
+type Freed struct {
+	stream Stream
+	From   *transaction.Waiter
+	Leases int
+	Unpaid int // their credit has not been given back
 }
 
 // drop forgets the lease of a key and token, if it is known, and adds it up. Mu
 // must be held.
-func (s *session) drop(k leaseKey, key string, to []freed) []freed {
+func (s *Session) drop(k LeaseKey, key string, to []Freed) []Freed {
 	h := s.leases[k]
 	if h == nil || h.key != key {
 		return to
@@ -117,50 +117,50 @@ func (s *session) drop(k leaseKey, key string, to []freed) []freed {
 	return to
 }
 
-func tally(to []freed, h *leased) []freed {
+func tally(to []Freed, h *leased) []Freed {
 	if h.stream == nil {
 		return to
 	}
 	n := len(to) - 1
-	if n < 0 || to[n].from != h.from || to[n].stream != h.stream {
-		to = append(to, freed{stream: h.stream, from: h.from})
+	if n < 0 || to[n].From != h.from || to[n].stream != h.stream {
+		to = append(to, Freed{stream: h.stream, From: h.from})
 		n++
 	}
-	to[n].leases++
+	to[n].Leases++
 	if !h.paid {
-		to[n].unpaid++
+		to[n].Unpaid++
 	}
 	return to
 }
 
 // touch says that the session was heard of.
-func (s *session) touch() { s.used.Store(time.Now().UnixNano()) }
+func (s *Session) touch() { s.used.Store(time.Now().UnixNano()) }
 
 // find is a lease as it is known, else nil. Mu must be held.
-func (s *session) find(d *transaction.Dispatcher, r *queuev1.LeaseRef) *leased {
-	if h := s.leases[leaseKey{d, r.GetToken()}]; h != nil && h.key == r.GetKey() {
+func (s *Session) find(d *transaction.Dispatcher, r *queuev1.LeaseRef) *leased {
+	if h := s.leases[LeaseKey{d, r.GetToken()}]; h != nil && h.key == r.GetKey() {
 		return h
 	}
 	return nil
 }
 
-// orAll is what leases a request names, or all of the session's when it names none.
-func (s *session) orAll(refs []*queuev1.LeaseRef) []*queuev1.LeaseRef {
+// OrAll is what leases a request names, or all of the session's when it names none.
+func (s *Session) OrAll(refs []*queuev1.LeaseRef) []*queuev1.LeaseRef {
 	if len(refs) > 0 {
 		return refs
 	}
-	return s.refs(nil)
+	return s.Refs(nil)
 }
 
-// refs lists the session's leases: all of them, or those of one stream that are the
+// Refs lists the session's leases: all of them, or those of one stream that are the
 // session's for certain.
-func (s *session) refs(of workStream) []*queuev1.LeaseRef {
+func (s *Session) Refs(of Stream) []*queuev1.LeaseRef {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := make([]*queuev1.LeaseRef, 0, len(s.leases))
 	for k, h := range s.leases {
 		if of == nil || h.stream == of && s.owns(h) {
-			out = append(out, &queuev1.LeaseRef{Queue: k.d.Name, Key: h.key, Token: k.token})
+			out = append(out, &queuev1.LeaseRef{Queue: k.Dispatcher.Name, Key: h.key, Token: k.Token})
 		}
 	}
 	return out
@@ -168,7 +168,7 @@ func (s *session) refs(of workStream) []*queuev1.LeaseRef {
 
 // remaining counts leases that have not expired, and tells when the next one
 // does. What expired long ago is forgotten. Mu must be held.
-func (s *session) remaining(now time.Time) (changed chan struct{}, live int, next time.Time) {
+func (s *Session) remaining(now time.Time) (changed chan struct{}, live int, next time.Time) {
 	for k, h := range s.leases {
 		switch {
 		case h.deadline.After(now):

@@ -1,4 +1,4 @@
-package queue
+package session
 
 import (
 	"cmp"
@@ -25,26 +25,26 @@ type leaseAt struct {
 
 var errOwnerUnknown = fmt.Errorf("%w: it did not tell in time whose a lease is", engine.ErrUnavailable)
 
-// unresolved are the places of a request about whose leases nobody can tell whose they are, and
+// Unresolved are the places of a request about whose leases nobody can tell whose they are, and
 // why: nothing is done with them.
-type unresolved map[int]error
+type Unresolved map[int]error
 
-func refAt(refs []*queuev1.LeaseRef) func(int) leaseAt {
+func RefAt(refs []*queuev1.LeaseRef) func(int) leaseAt {
 	return func(i int) leaseAt { return leaseAt{i, refs[i].GetQueue(), refs[i].GetKey(), refs[i].GetToken()} }
 }
 
-// verify is an error when one of the leases was handed to another caller. Leases this server
+// Verify is an error when one of the leases was handed to another caller. Leases this server
 // handed to the session are known; of the others the store is asked, for no longer than a limit
 // that is not zero. That need not be atomic with what follows: a token belongs to one holder
 // for ever. A lease from before callers were authenticated is anybody's.
-func (s *leases) verify(ctx context.Context, ss *session, n int, lease func(i int) leaseAt, limit time.Duration) (unresolved, error) {
-	of, _ := wire.SplitSession(ss.id)
+func (s *Leases) Verify(ctx context.Context, ss *Session, n int, lease func(i int) leaseAt, limit time.Duration) (Unresolved, error) {
+	of, _ := wire.SplitSession(ss.Id)
 	if of == "" {
 		return nil, nil
 	}
 	var (
 		unknown = map[*transaction.Dispatcher][]leaseAt{}
-		out     = unresolved{}
+		out     = Unresolved{}
 		queue   string
 		l       *transaction.Queue
 		err     error
@@ -75,7 +75,7 @@ func (s *leases) verify(ctx context.Context, ss *session, n int, lease func(i in
 
 // verifyByStore asks the store whose the leases are, each partition by itself: others must not
 // suffer from one that cannot be reached.
-func verifyByStore(ctx context.Context, of string, leases map[*transaction.Dispatcher][]leaseAt, limit time.Duration, out unresolved) error {
+func verifyByStore(ctx context.Context, of string, leases map[*transaction.Dispatcher][]leaseAt, limit time.Duration, out Unresolved) error {
 	if len(leases) == 0 {
 		return nil
 	}
@@ -118,7 +118,7 @@ func verifyByStore(ctx context.Context, of string, leases map[*transaction.Dispa
 	return nil
 }
 
-func (u unresolved) add(leases []leaseAt, err error) {
+func (u Unresolved) add(leases []leaseAt, err error) {
 	if err == nil {
 		return
 	}
@@ -128,7 +128,7 @@ func (u unresolved) add(leases []leaseAt, err error) {
 }
 
 // any is why there are places of which nobody can tell, nil when there are none.
-func (u unresolved) any() error {
+func (u Unresolved) any() error {
 	for _, err := range u {
 		return err
 	}
@@ -155,7 +155,7 @@ func heldByAnother(c *transaction.Call, of string, leases []leaseAt) error {
 }
 
 // verifyOne is mine for a request that names no session.
-func (s *leases) verifyOne(ctx context.Context, at leaseAt) error {
+func (s *Leases) verifyOne(ctx context.Context, at leaseAt) error {
 	of := wire.CallerTag(ctx)
 	if of == "" {
 		return nil
@@ -165,21 +165,21 @@ func (s *leases) verifyOne(ctx context.Context, at leaseAt) error {
 		return err
 	}
 	d := l.At(at.key)
-	if s.sessions.holds(of, leaseKey{d, at.token}, at.key) {
+	if s.sessions.holds(of, LeaseKey{d, at.token}, at.key) {
 		return nil
 	}
-	out := unresolved{}
+	out := Unresolved{}
 	return cmp.Or(verifyByStore(ctx, of, map[*transaction.Dispatcher][]leaseAt{d: {at}}, 0, out), out.any())
 }
 
 // owns says that the store has told that a lease is the session's, or that nobody asks.
-func (s *session) owns(h *leased) bool {
-	of, _ := wire.SplitSession(s.id)
+func (s *Session) owns(h *leased) bool {
+	of, _ := wire.SplitSession(s.Id)
 	return of == "" || h.known != 0
 }
 
 // holds says whether a session of a caller is known to hold a lease.
-func (s *sessions) holds(of string, k leaseKey, key string) bool {
+func (s *Sessions) holds(of string, k LeaseKey, key string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, ss := range s.all {

@@ -1,4 +1,4 @@
-package queue
+package session
 
 import (
 	"testing"
@@ -14,10 +14,10 @@ import (
 func TestSessionsInUseAreNotForgottenForOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newSessions(4)
+		s := NewSessions(4)
 		get := func(id string) error {
 			t.Helper()
-			_, err := s.get(id)
+			_, err := s.Get(id)
 			time.Sleep(time.Minute)
 			return err
 		}
@@ -27,7 +27,7 @@ func TestSessionsInUseAreNotForgottenForOthers(t *testing.T) {
 			}
 		}
 		s.all["shut"].shut = true
-		s.all["leasing"].leases[leaseKey{token: 1}] = &leased{deadline: time.Now().Add(time.Hour)}
+		s.all["leasing"].leases[LeaseKey{Token: 1}] = &leased{deadline: time.Now().Add(time.Hour)}
 		if err := get("first"); err != nil { // it is heard of again
 			t.Fatal(err)
 		}
@@ -35,17 +35,17 @@ func TestSessionsInUseAreNotForgottenForOthers(t *testing.T) {
 			if err := get(want.comes); err != nil {
 				t.Fatalf("%s: %v", want.comes, err)
 			}
-			if s.find(want.goes) != nil || len(s.all) != 4 {
+			if s.Find(want.goes) != nil || len(s.all) != 4 {
 				t.Errorf("%s was not forgotten for %s: %v", want.goes, want.comes, s.all)
 			}
 		}
 		for _, id := range []string{"shut", "leasing"} {
-			if s.find(id) == nil {
+			if s.Find(id) == nil {
 				t.Errorf("%s was forgotten", id)
 			}
 		}
 		for _, ss := range s.all {
-			ss.leases[leaseKey{token: 1}] = &leased{deadline: time.Now().Add(10 * time.Minute)}
+			ss.leases[LeaseKey{Token: 1}] = &leased{deadline: time.Now().Add(10 * time.Minute)}
 		}
 		if err := rpc.Status(get("fifth"), wire.Rules); rpc.Code(err) != codes.ResourceExhausted || rpc.Reason(err) != "TOO_MANY_SESSIONS" {
 			t.Errorf("a session while all others are in use: %v", err)
@@ -57,7 +57,7 @@ func TestSessionsInUseAreNotForgottenForOthers(t *testing.T) {
 			}
 			ss.used.Add(-int64(time.Minute))
 		}
-		if err := get("fifth"); err != nil || s.find("shut") != nil {
+		if err := get("fifth"); err != nil || s.Find("shut") != nil {
 			t.Errorf("a session that was shut down stays instead of one that is being used: %v, %v", err, s.all)
 		}
 	})

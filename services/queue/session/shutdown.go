@@ -1,4 +1,4 @@
-package queue
+package session
 
 import (
 	"context"
@@ -10,23 +10,23 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
-// enter registers a waiting waiter, so that a shutdown can finish it. It
+// AddGet registers a waiting waiter, so that a shutdown can finish it. It
 // reports whether the session was shut down already.
-func (s *session) enter(t *transaction.Waiter, d *transaction.Dispatcher) bool {
+func (s *Session) AddGet(t *transaction.Waiter, d *transaction.Dispatcher) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.gets[t] = d
 	return s.shut
 }
 
-func (s *session) leave(t *transaction.Waiter) {
+func (s *Session) RemoveGet(t *transaction.Waiter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.gets, t)
 }
 
-// waits says whether a Get of the session waits.
-func (s *session) waits() bool {
+// Waits says whether a Get of the session waits.
+func (s *Session) Waits() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.gets) > 0
@@ -34,13 +34,13 @@ func (s *session) waits() bool {
 
 // shutDown ends a session: its waiters get what is ready, and no more, and its
 // producers are told.
-func (s *sessionServer) shutDown(ctx context.Context, id string) (*session, error) {
+func (s *Server) shutDown(ctx context.Context, id string) (*Session, error) {
 	c := &wire.Checks{}
 	c.Session("session_id", id, true)
 	if err := c.Err(); err != nil {
 		return nil, err
 	}
-	ss, err := s.sessions.get(wire.SessionID(ctx, id))
+	ss, err := s.Sessions.Get(wire.SessionID(ctx, id))
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +64,7 @@ func (s *sessionServer) shutDown(ctx context.Context, id string) (*session, erro
 
 // drained waits until the session holds no lease, and tells how many it still
 // holds when time is up.
-func (s *session) drained(ctx context.Context, timeout time.Duration, stopping <-chan struct{}) (int, error) {
+func (s *Session) drained(ctx context.Context, timeout time.Duration, stopping <-chan struct{}) (int, error) {
 	var over <-chan time.Time
 	if timeout > 0 {
 		timer := time.NewTimer(timeout)

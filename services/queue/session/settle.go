@@ -1,4 +1,4 @@
-package queue
+package session
 
 import (
 	"context"
@@ -15,32 +15,32 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
-// row is the outcome of one settlement.
-type row struct {
-	status   workqueue.Status
-	requeues int
-	readyAt  int64
+// Row is the outcome of one settlement.
+type Row struct {
+	Status   workqueue.Status
+	Requeues int
+	ReadyAt  int64
 	waits    bool // the answer is to come
 	away     bool // there was none: the store's part was not reached
 }
 
-// settled is the outcome of a settlement request, or of some of it.
-type settled struct {
-	plan  *plan
-	rows  []row   // one per settlement, in order
-	more  bool    // other rows follow
-	freed []freed // leases of the session that ended, with their credit
-	via   *transaction.Dispatcher
-	err   error
+// Outcome is the outcome of a settlement request, or of some of it.
+type Outcome struct {
+	Plan  *Plan
+	Rows  []Row   // one per settlement, in order
+	More  bool    // other rows follow
+	Freed []Freed // leases of the session that ended, with their credit
+	Via   *transaction.Dispatcher
+	Err   error
 }
 
-// results is the outcome as the contract has it, for whoever knows partial
+// Results is the outcome as the contract has it, for whoever knows partial
 // answers or does not.
-func (s *settled) results(partial bool) []*queuev1.SettleResult {
-	out := make([]*queuev1.SettleResult, 0, len(s.rows))
-	for i, r := range s.rows {
+func (s *Outcome) Results(partial bool) []*queuev1.SettleResult {
+	out := make([]*queuev1.SettleResult, 0, len(s.Rows))
+	for i, r := range s.Rows {
 		if !r.waits {
-			out = append(out, s.result(i, r, partial))
+			out = append(out, s.Result(i, r, partial))
 		}
 	}
 	return out
@@ -48,25 +48,25 @@ func (s *settled) results(partial bool) []*queuev1.SettleResult {
 
 // each is the outcome of every settlement, where one answer is all there is: what
 // is under way was not reached in time.
-func (s *settled) each() []*queuev1.SettleResult {
-	out := make([]*queuev1.SettleResult, len(s.rows))
-	for i, r := range s.rows {
+func (s *Outcome) each() []*queuev1.SettleResult {
+	out := make([]*queuev1.SettleResult, len(s.Rows))
+	for i, r := range s.Rows {
 		r.away, r.waits = r.away || r.waits, false
-		out[i] = s.result(i, r, true)
+		out[i] = s.Result(i, r, true)
 	}
 	return out
 }
 
-func (s *settled) result(i int, r row, partial bool) *queuev1.SettleResult {
-	op := &s.plan.ops[i]
+func (s *Outcome) Result(i int, r Row, partial bool) *queuev1.SettleResult {
+	op := &s.Plan.Ops[i]
 	return &queuev1.SettleResult{
-		Key: op.Key, Token: op.Token, Status: r.code(partial), NumRequeues: int64(r.requeues), ReadyAt: wire.Stamp(r.readyAt),
+		Key: op.Key, Token: op.Token, Status: r.Code(partial), NumRequeues: int64(r.Requeues), ReadyAt: wire.Stamp(r.ReadyAt),
 	}
 }
 
-// code is the row's status. Who does not know that a part of the store can be
+// Code is the row's status. Who does not know that a part of the store can be
 // away is told what is safe: that the lease is lost.
-func (r *row) code(partial bool) queuev1.SettleStatus {
+func (r *Row) Code(partial bool) queuev1.SettleStatus {
 	switch {
 	case r.waits:
 		return queuev1.SettleStatus_SETTLE_STATUS_UNSPECIFIED
@@ -75,19 +75,19 @@ func (r *row) code(partial bool) queuev1.SettleStatus {
 	case r.away:
 		return queuev1.SettleStatus_SETTLE_STATUS_LOST
 	}
-	return wire.SettleStatus(r.status)
+	return wire.SettleStatus(r.Status)
 }
 
 // settling is a settlement request under way: one transaction of each partition that
 // it concerns.
 type settling struct {
-	ss    *session
+	ss    *Session
 	a     *answer
 	whole bool // what is not reached is an error of the whole request
-	done  func(*settled)
+	done  func(*Outcome)
 
 	mu       sync.Mutex
-	out      settled // guarded by mu, as is all that follows
+	out      Outcome // guarded by mu, as is all that follows
 	left     int
 	some     bool // were applied
 	timer    *time.Timer
@@ -100,19 +100,19 @@ type portion struct {
 	at []int // places of its operations; nil for all of them
 }
 
-// settle does a settlement request and calls done, possibly from a dispatcher:
+// Settle does a settlement request and calls done, possibly from a dispatcher:
 // it must not block. Done is called once, or, where partitions take longer than
 // early and that is set, also with what there is by then. A repeated request gets the
 // first answer. Unless it is to be done as a whole, what is not reached is told
 // by its rows, and so are leases of which nobody can tell whose they are.
-func (s *leases) settle(ctx context.Context, ss *session, id uint64, p *plan, whose unresolved, whole bool, early time.Duration, done func(*settled)) {
+func (s *Leases) Settle(ctx context.Context, ss *Session, id uint64, p *Plan, whose Unresolved, whole bool, early time.Duration, done func(*Outcome)) {
 	sum := uint64(0)
 	if id != 0 {
 		sum = p.sum()
 	}
 	a, repeat, err := ss.begin(id, sum)
 	if err != nil {
-		done(&settled{err: err})
+		done(&Outcome{Err: err})
 		return
 	}
 	if repeat {
@@ -120,33 +120,33 @@ func (s *leases) settle(ctx context.Context, ss *session, id uint64, p *plan, wh
 		go func() {
 			select {
 			case <-a.ready:
-				done(&settled{plan: p, rows: a.rows, err: a.err})
+				done(&Outcome{Plan: p, Rows: a.rows, Err: a.err})
 			case <-ctx.Done():
-				done(&settled{err: ctx.Err()})
+				done(&Outcome{Err: ctx.Err()})
 			}
 		}()
 		return
 	}
-	w := &settling{ss: ss, a: a, whole: whole, done: done, out: settled{plan: p, rows: make([]row, len(p.ops))}}
+	w := &settling{ss: ss, a: a, whole: whole, done: done, out: Outcome{Plan: p, Rows: make([]Row, len(p.Ops))}}
 	if err := whose.any(); err != nil {
 		if whole {
 			ss.end(a, nil, err)
-			done(&settled{err: err})
+			done(&Outcome{Err: err})
 			return
 		}
-		w.out.err = err
+		w.out.Err = err
 		for i := range whose {
-			w.out.rows[i] = row{away: true}
+			w.out.Rows[i] = Row{away: true}
 		}
 	}
 	var shares []portion
-	for i := range p.parts {
-		pt := &p.parts[i]
-		l, err := s.queues.Use(ctx, pt.queue)
+	for i := range p.Parts {
+		pt := &p.Parts[i]
+		l, err := s.queues.Use(ctx, pt.Queue)
 		switch {
 		case err != nil && (whole || ctx.Err() != nil || errors.Is(err, wire.ErrStopping)):
 			ss.end(a, nil, err)
-			done(&settled{err: err})
+			done(&Outcome{Err: err})
 			return
 		case err != nil:
 			w.refused(pt, err)
@@ -168,38 +168,38 @@ func (s *leases) settle(ctx context.Context, ss *session, id uint64, p *plan, wh
 	for i := range shares {
 		sh := &shares[i]
 		for n := range w.count(sh) {
-			w.out.rows[sh.place(n)].waits = true
+			w.out.Rows[sh.place(n)].waits = true
 		}
 	}
 	if early > 0 {
 		w.timer = time.AfterFunc(early, w.answerEarly)
 	}
 	for _, sh := range shares {
-		ops := p.ops
+		ops := p.Ops
 		if sh.at != nil {
 			ops = make([]workqueue.Op, len(sh.at))
 			for n, i := range sh.at {
-				ops[n] = p.ops[i]
+				ops[n] = p.Ops[i]
 			}
 		}
-		sh.d.Submit(&transaction.Call{Ops: ops, Session: ss.id, Done: func(c *transaction.Call) { w.part(&sh, c) }})
+		sh.d.Submit(&transaction.Call{Ops: ops, Session: ss.Id, Done: func(c *transaction.Call) { w.part(&sh, c) }})
 	}
 }
 
 // split is a request's part of a queue by partition.
-func (p *plan) split(pt *part, l *transaction.Queue) []portion {
+func (p *Plan) split(pt *Part, l *transaction.Queue) []portion {
 	if len(l.Partitions) == 1 {
-		return []portion{{l.Partitions[0], pt.at}}
+		return []portion{{l.Partitions[0], pt.At}}
 	}
 	var out []portion
 	mine := make([]int, len(l.Partitions)) // by partition: its place in out, plus one
-	n := len(p.ops)
-	if pt.at != nil {
-		n = len(pt.at)
+	n := len(p.Ops)
+	if pt.At != nil {
+		n = len(pt.At)
 	}
 	for k := range n {
-		i := pt.place(k)
-		d := l.At(p.ops[i].Key)
+		i := pt.Place(k)
+		d := l.At(p.Ops[i].Key)
 		if mine[d.Part] == 0 {
 			out = append(out, portion{d: d})
 			mine[d.Part] = len(out)
@@ -219,13 +219,13 @@ func (sh *portion) place(n int) int {
 
 func (w *settling) count(sh *portion) int {
 	if sh.at == nil {
-		return len(w.out.rows)
+		return len(w.out.Rows)
 	}
 	return len(sh.at)
 }
 
 // resolved is a share without what is not to be done.
-func (w *settling) resolved(sh portion, whose unresolved) portion {
+func (w *settling) resolved(sh portion, whose Unresolved) portion {
 	if len(whose) == 0 {
 		return sh
 	}
@@ -240,15 +240,15 @@ func (w *settling) resolved(sh portion, whose unresolved) portion {
 
 // refused answers for a queue that cannot be used: nobody holds a key of one
 // that does not exist.
-func (w *settling) refused(pt *part, err error) {
-	r := row{away: true}
+func (w *settling) refused(pt *Part, err error) {
+	r := Row{away: true}
 	if errors.Is(err, engine.ErrNoQueue) {
-		r, w.some = row{status: workqueue.NotLeased}, true
+		r, w.some = Row{Status: workqueue.NotLeased}, true
 	} else {
-		w.out.err = errors.Join(w.out.err, err)
+		w.out.Err = errors.Join(w.out.Err, err)
 	}
-	for n := range w.count(&portion{at: pt.at}) {
-		w.out.rows[pt.place(n)] = r
+	for n := range w.count(&portion{at: pt.At}) {
+		w.out.Rows[pt.Place(n)] = r
 	}
 }
 
@@ -257,23 +257,23 @@ func (w *settling) part(sh *portion, c *transaction.Call) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if c.Err != nil {
-		w.out.err = errors.Join(w.out.err, c.Err)
+		w.out.Err = errors.Join(w.out.Err, c.Err)
 		for n := range w.count(sh) {
-			w.out.rows[sh.place(n)] = row{away: true}
+			w.out.Rows[sh.place(n)] = Row{away: true}
 		}
 	} else {
 		w.some = true
 		w.ss.mu.Lock()
 		for i := range c.Replies {
 			r, op := &c.Replies[i], &c.Ops[i]
-			w.out.rows[sh.place(i)] = row{status: r.Status, requeues: r.Requeues, readyAt: r.ReadyAt}
-			w.out.freed = w.ss.drop(leaseKey{sh.d, op.Token}, op.Key, w.out.freed)
+			w.out.Rows[sh.place(i)] = Row{Status: r.Status, Requeues: r.Requeues, ReadyAt: r.ReadyAt}
+			w.out.Freed = w.ss.drop(LeaseKey{sh.d, op.Token}, op.Key, w.out.Freed)
 			sh.d.Metrics.Settled(r.Status, c.Now, op.Token)
 		}
 		w.ss.mu.Unlock()
 		w.ss.touch()
 	}
-	w.out.via = c.Via
+	w.out.Via = c.Via
 	if w.left--; w.left == 0 {
 		w.finish()
 	}
@@ -286,12 +286,12 @@ func (w *settling) answerEarly() {
 	if w.left == 0 {
 		return
 	}
-	w.answered = make([]bool, len(w.out.rows))
-	for i := range w.out.rows {
-		w.answered[i] = !w.out.rows[i].waits
+	w.answered = make([]bool, len(w.out.Rows))
+	for i := range w.out.Rows {
+		w.answered[i] = !w.out.Rows[i].waits
 	}
-	w.done(&settled{plan: w.out.plan, rows: w.out.rows, more: true, freed: w.out.freed})
-	w.out.freed = nil
+	w.done(&Outcome{Plan: w.out.Plan, Rows: w.out.Rows, More: true, Freed: w.out.Freed})
+	w.out.Freed = nil
 }
 
 // finish answers when nothing is under way any more. Mu must be held.
@@ -299,22 +299,22 @@ func (w *settling) finish() {
 	if w.timer != nil {
 		w.timer.Stop()
 	}
-	err := w.out.err
+	err := w.out.Err
 	switch {
 	case err == nil:
 	case w.whole && w.some: // no single cause tells what became of all of them
-		w.out.err = fmt.Errorf("%w: some settlements were applied, others not: %v", engine.ErrUnknown, err) //nolint:errorlint // the cause must not decide the code
+		w.out.Err = fmt.Errorf("%w: some settlements were applied, others not: %v", engine.ErrUnknown, err) //nolint:errorlint // the cause must not decide the code
 	case !w.whole && !errors.Is(err, wire.ErrStopping):
-		w.out.err = nil
+		w.out.Err = nil
 	}
-	if w.some && w.out.err == nil {
+	if w.some && w.out.Err == nil {
 		err = nil // what was answered is kept for a repeat
 	}
-	w.ss.end(w.a, w.out.rows, err)
+	w.ss.end(w.a, w.out.Rows, err)
 	if w.answered != nil {
-		w.out.rows = slices.Clone(w.out.rows)
+		w.out.Rows = slices.Clone(w.out.Rows)
 		for i, told := range w.answered {
-			w.out.rows[i].waits = told
+			w.out.Rows[i].waits = told
 		}
 	}
 	w.done(&w.out)

@@ -1,4 +1,4 @@
-package queue
+package session
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
-func (s *sessionServer) SaveState(ctx context.Context, r *queuev1.SaveStateRequest) (*queuev1.SaveStateResponse, error) {
+func (s *Server) SaveState(ctx context.Context, r *queuev1.SaveStateRequest) (*queuev1.SaveStateResponse, error) {
 	c := &wire.Checks{}
 	c.Count("state", len(r.GetState()), 0, workqueue.MaxStateLen)
 	st, err := s.fenced(ctx, c, r.GetQueue(), workqueue.Op{
@@ -20,7 +20,7 @@ func (s *sessionServer) SaveState(ctx context.Context, r *queuev1.SaveStateReque
 	return &queuev1.SaveStateResponse{Status: st}, nil
 }
 
-func (s *sessionServer) Expect(ctx context.Context, r *queuev1.ExpectRequest) (*queuev1.ExpectResponse, error) {
+func (s *Server) Expect(ctx context.Context, r *queuev1.ExpectRequest) (*queuev1.ExpectResponse, error) {
 	c := &wire.Checks{}
 	c.Owner("owner_uid", r.GetOwnerUid(), true)
 	c.Names("creations", r.GetCreations())
@@ -36,24 +36,24 @@ func (s *sessionServer) Expect(ctx context.Context, r *queuev1.ExpectRequest) (*
 }
 
 // fenced runs one operation that only the lease's token may do.
-func (s *sessionServer) fenced(ctx context.Context, c *wire.Checks, queue string, op workqueue.Op) (queuev1.SettleStatus, error) {
+func (s *Server) fenced(ctx context.Context, c *wire.Checks, queue string, op workqueue.Op) (queuev1.SettleStatus, error) {
 	c.Queue("queue", queue)
 	c.Key("key", op.Key)
 	c.Token("token", op.Token)
 	if err := c.Err(); err != nil {
 		return 0, err
 	}
-	if err := s.leases.verifyOne(ctx, leaseAt{queue: queue, key: op.Key, token: op.Token}); err != nil {
+	if err := s.Leases.verifyOne(ctx, leaseAt{queue: queue, key: op.Key, token: op.Token}); err != nil {
 		return 0, err
 	}
-	done, err := s.queues.Do(ctx, queue, op)
+	done, err := s.Queues.Do(ctx, queue, op)
 	if err != nil {
 		return 0, err
 	}
 	return wire.SettleStatus(done.Replies[0].Status), nil
 }
 
-func (s *sessionServer) Observe(ctx context.Context, r *queuev1.ObserveRequest) (*queuev1.ObserveResponse, error) {
+func (s *Server) Observe(ctx context.Context, r *queuev1.ObserveRequest) (*queuev1.ObserveResponse, error) {
 	c := &wire.Checks{}
 	c.Owner("owner_uid", r.GetOwnerUid(), false)
 	c.Names("creations", r.GetCreations())
@@ -62,30 +62,30 @@ func (s *sessionServer) Observe(ctx context.Context, r *queuev1.ObserveRequest) 
 	return &queuev1.ObserveResponse{Expectations: left}, err
 }
 
-func (s *sessionServer) GetExpectations(ctx context.Context, r *queuev1.GetExpectationsRequest) (*queuev1.GetExpectationsResponse, error) {
+func (s *Server) GetExpectations(ctx context.Context, r *queuev1.GetExpectationsRequest) (*queuev1.GetExpectationsResponse, error) {
 	left, err := s.observe(ctx, &wire.Checks{}, r.GetQueue(), r.GetKey(), nil)
 	return &queuev1.GetExpectationsResponse{Expectations: left}, err
 }
 
-func (s *sessionServer) observe(ctx context.Context, c *wire.Checks, queue, key string, seen *workqueue.More) (*queuev1.Expectations, error) {
+func (s *Server) observe(ctx context.Context, c *wire.Checks, queue, key string, seen *workqueue.More) (*queuev1.Expectations, error) {
 	c.Queue("queue", queue)
 	c.Key("key", key)
 	if err := c.Err(); err != nil {
 		return nil, err
 	}
-	done, err := s.queues.Do(ctx, queue, workqueue.Op{Kind: workqueue.OpObserve, Key: key, More: seen})
+	done, err := s.Queues.Do(ctx, queue, workqueue.Op{Kind: workqueue.OpObserve, Key: key, More: seen})
 	if err != nil {
 		return nil, err
 	}
 	return wire.Expectations(done.Replies[0].Expect), nil
 }
 
-func (s *sessionServer) DeleteExpectations(ctx context.Context, r *queuev1.DeleteExpectationsRequest) (*queuev1.DeleteExpectationsResponse, error) {
+func (s *Server) DeleteExpectations(ctx context.Context, r *queuev1.DeleteExpectationsRequest) (*queuev1.DeleteExpectationsResponse, error) {
 	ops, err := wire.EachKey(r.GetQueue(), []string{r.GetKey()}, workqueue.OpUnexpect)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := s.queues.Do(ctx, r.GetQueue(), ops...); err != nil {
+	if _, err := s.Queues.Do(ctx, r.GetQueue(), ops...); err != nil {
 		return nil, err
 	}
 	return &queuev1.DeleteExpectationsResponse{}, nil

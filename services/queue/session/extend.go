@@ -1,4 +1,4 @@
-package queue
+package session
 
 import (
 	"context"
@@ -13,33 +13,33 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
-// extension is the outcome of extending leases.
-type extension struct {
-	kept, lost  []*queuev1.LeaseRef
-	unreachable []*queuev1.LeaseRef // nobody knows
-	deadlines   []int64             // of what is kept, by the store's clock
-	freed       []freed
-	remaining   time.Duration // of the lease that ends first; zero when none is kept
-	err         error
+// Extension is the outcome of extending leases.
+type Extension struct {
+	Kept, Lost  []*queuev1.LeaseRef
+	Unreachable []*queuev1.LeaseRef // nobody knows
+	Deadlines   []int64             // of what is kept, by the store's clock
+	Freed       []Freed
+	Remaining   time.Duration // of the lease that ends first; zero when none is kept
+	Err         error
 }
 
 // extending is an extension under way: one transaction of each partition it concerns.
 type extending struct {
-	s     *leases
-	ss    *session
+	s     *Leases
+	ss    *Session
 	asked []*queuev1.LeaseRef
 	whole bool // what is not reached is an error of the whole request
-	done  func(extension)
+	done  func(Extension)
 
 	mu   sync.Mutex
-	out  extension // guarded by mu, as is all that follows
+	out  Extension // guarded by mu, as is all that follows
 	left int
 	over bool // done was called
 	// answered are the leases that were answered for, kept or lost.
 	answered map[*queuev1.LeaseRef]bool
 }
 
-// extend moves the deadlines of leases, but those of which nobody can tell whose
+// Extend moves the deadlines of leases, but those of which nobody can tell whose
 // they are, to now plus a lease time in microseconds; zero means what each was
 // leased for, or else its queue's.
 // A negative one shortens: no later than now plus its amount, but not what
@@ -47,9 +47,9 @@ type extending struct {
 // Done is called once, possibly from a dispatcher. Unless it is to be done as a
 // whole, what is not reached, or not within a time when there is a limit, is told
 // as unreachable.
-func (s *leases) extend(ctx context.Context, ss *session, refs []*queuev1.LeaseRef, whose unresolved, leaseFor int64, whole bool, limit time.Duration, done func(extension)) {
+func (s *Leases) Extend(ctx context.Context, ss *Session, refs []*queuev1.LeaseRef, whose Unresolved, leaseFor int64, whole bool, limit time.Duration, done func(Extension)) {
 	if len(refs) == 0 {
-		done(extension{})
+		done(Extension{})
 		return
 	}
 	w := &extending{s: s, ss: ss, asked: refs, whole: whole, done: done, answered: make(map[*queuev1.LeaseRef]bool, len(refs))}
@@ -57,7 +57,7 @@ func (s *leases) extend(ctx context.Context, ss *session, refs []*queuev1.LeaseR
 	queues := map[string]*transaction.Queue{}
 	for i, r := range refs {
 		if err := whose[i]; err != nil {
-			w.out.err = errors.Join(w.out.err, err)
+			w.out.Err = errors.Join(w.out.Err, err)
 			continue
 		}
 		l, ok := queues[r.GetQueue()]
@@ -65,7 +65,7 @@ func (s *leases) extend(ctx context.Context, ss *session, refs []*queuev1.LeaseR
 			var err error
 			l, err = s.queues.Use(ctx, r.GetQueue())
 			if err != nil && (whole || !errors.Is(err, engine.ErrNoQueue)) {
-				w.out.err = errors.Join(w.out.err, err)
+				w.out.Err = errors.Join(w.out.Err, err)
 			}
 			queues[r.GetQueue()] = l
 			if l == nil && !whole && errors.Is(err, engine.ErrNoQueue) {
@@ -77,7 +77,7 @@ func (s *leases) extend(ctx context.Context, ss *session, refs []*queuev1.LeaseR
 		case l == nil:
 		case len(l.Partitions) == 0:
 			w.answered[r] = true
-			w.out.lost = append(w.out.lost, r)
+			w.out.Lost = append(w.out.Lost, r)
 		default:
 			d := l.At(r.GetKey())
 			byPart[d] = append(byPart[d], r)
@@ -100,12 +100,12 @@ func (s *leases) extend(ctx context.Context, ss *session, refs []*queuev1.LeaseR
 		})
 	}
 	for d, refs := range byPart {
-		d.Submit(&transaction.Call{Ops: extensions(ss, d, refs, leaseFor), Session: ss.id, Done: func(c *transaction.Call) { w.part(d, refs, c) }})
+		d.Submit(&transaction.Call{Ops: extensions(ss, d, refs, leaseFor), Session: ss.Id, Done: func(c *transaction.Call) { w.part(d, refs, c) }})
 	}
 }
 
 // extensions are the operations that extend leases of one partition.
-func extensions(ss *session, d *transaction.Dispatcher, refs []*queuev1.LeaseRef, leaseFor int64) []workqueue.Op {
+func extensions(ss *Session, d *transaction.Dispatcher, refs []*queuev1.LeaseRef, leaseFor int64) []workqueue.Op {
 	op := workqueue.Op{Kind: workqueue.OpExtend, For: leaseFor, Shorten: leaseFor < 0}
 	switch {
 	case leaseFor < 0:
@@ -141,18 +141,18 @@ func (w *extending) part(d *transaction.Dispatcher, refs []*queuev1.LeaseRef, c 
 	defer w.mu.Unlock()
 	w.left--
 	if c.Err != nil {
-		w.out.err = errors.Join(w.out.err, c.Err)
+		w.out.Err = errors.Join(w.out.Err, c.Err)
 	} else {
-		var gone []freed
+		var gone []Freed
 		at := time.Now()
 		w.ss.mu.Lock()
 		for i, r := range refs {
 			if c.Replies[i].Status != workqueue.Settled {
 				d.Metrics.LostExt.Inc()
-				gone = w.ss.drop(leaseKey{d, r.GetToken()}, r.GetKey(), gone)
+				gone = w.ss.drop(LeaseKey{d, r.GetToken()}, r.GetKey(), gone)
 				if !w.over {
 					w.answered[r] = true
-					w.out.lost = append(w.out.lost, r)
+					w.out.Lost = append(w.out.Lost, r)
 				}
 				continue
 			}
@@ -164,17 +164,17 @@ func (w *extending) part(d *transaction.Dispatcher, refs []*queuev1.LeaseRef, c 
 				continue
 			}
 			w.answered[r] = true
-			w.out.kept, w.out.deadlines = append(w.out.kept, r), append(w.out.deadlines, c.Replies[i].Deadline)
-			if w.out.remaining == 0 || remaining < w.out.remaining {
-				w.out.remaining = remaining
+			w.out.Kept, w.out.Deadlines = append(w.out.Kept, r), append(w.out.Deadlines, c.Replies[i].Deadline)
+			if w.out.Remaining == 0 || remaining < w.out.Remaining {
+				w.out.Remaining = remaining
 			}
 		}
 		w.ss.mu.Unlock()
 		w.ss.touch()
 		if w.over {
-			ended(gone, false)
+			Ended(gone, false)
 		} else {
-			w.out.freed = append(w.out.freed, gone...)
+			w.out.Freed = append(w.out.Freed, gone...)
 		}
 	}
 	if w.left == 0 && !w.over {
@@ -185,32 +185,32 @@ func (w *extending) part(d *transaction.Dispatcher, refs []*queuev1.LeaseRef, c 
 // finish answers with what is known. Mu must be held.
 func (w *extending) finish() {
 	w.over = true
-	if !w.whole && !errors.Is(w.out.err, wire.ErrStopping) {
-		w.out.err = nil
+	if !w.whole && !errors.Is(w.out.Err, wire.ErrStopping) {
+		w.out.Err = nil
 		for _, r := range w.asked {
 			if !w.answered[r] {
-				w.out.unreachable = append(w.out.unreachable, r)
+				w.out.Unreachable = append(w.out.Unreachable, r)
 			}
 		}
 	}
 	w.done(w.out)
 }
 
-// giveUpUnreachable tells what is unreachable as lost, to a worker that knows only that,
+// GiveUpUnreachable tells what is unreachable as lost, to a worker that knows only that,
 // and forgets it, so that it is not extended any more.
-func (s *leases) giveUpUnreachable(e *extension, ss *session) {
+func (s *Leases) GiveUpUnreachable(e *Extension, ss *Session) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	for _, r := range e.unreachable {
+	for _, r := range e.Unreachable {
 		if l, ok := s.queues.Known(r.GetQueue()); ok {
-			e.freed = ss.drop(leaseKey{l.At(r.GetKey()), r.GetToken()}, r.GetKey(), e.freed)
+			e.Freed = ss.drop(LeaseKey{l.At(r.GetKey()), r.GetToken()}, r.GetKey(), e.Freed)
 		}
-		e.lost = append(e.lost, r)
+		e.Lost = append(e.Lost, r)
 	}
-	e.unreachable = nil
+	e.Unreachable = nil
 }
 
-// shorten ends leases soon and forgets them here. It does not wait.
-func (s *leases) shorten(ctx context.Context, ss *session, refs []*queuev1.LeaseRef) {
-	s.extend(ctx, ss, refs, nil, -s.closeGrace.Microseconds(), true, 0, func(extension) {})
+// Shorten ends leases soon and forgets them here. It does not wait.
+func (s *Leases) Shorten(ctx context.Context, ss *Session, refs []*queuev1.LeaseRef) {
+	s.Extend(ctx, ss, refs, nil, -s.closeGrace.Microseconds(), true, 0, func(Extension) {})
 }

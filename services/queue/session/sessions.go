@@ -1,4 +1,4 @@
-package queue
+package session
 
 import (
 	"cmp"
@@ -11,19 +11,19 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
-// sessions are all sessions of this server.
-type sessions struct {
+// Sessions are all sessions of this server.
+type Sessions struct {
 	max int
 	mu  sync.Mutex
-	all map[string]*session // guarded by mu, as is all that follows
+	all map[string]*Session // guarded by mu, as is all that follows
 	use time.Time           // when all of them were last found in use
 }
 
-func newSessions(max int) *sessions { return &sessions{max: max, all: map[string]*session{}} }
+func NewSessions(max int) *Sessions { return &Sessions{max: max, all: map[string]*Session{}} }
 
-// get returns a session, making it when it is not known. At the limit those are
+// Get returns a session, making it when it is not known. At the limit those are
 // forgotten that nobody uses; an error says that all are in use.
-func (s *sessions) get(id string) (*session, error) {
+func (s *Sessions) Get(id string) (*Session, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ss := s.all[id]
@@ -31,15 +31,15 @@ func (s *sessions) get(id string) (*session, error) {
 		if len(s.all) >= s.max && !s.forget(time.Now()) {
 			return nil, fmt.Errorf("%w: there are %d in use, and --queue-max-sessions is %d", wire.ErrSessions, len(s.all), s.max)
 		}
-		ss = &session{id: id, leases: map[leaseKey]*leased{}, producers: map[produceStream]bool{}, gets: map[*transaction.Waiter]*transaction.Dispatcher{}, changed: make(chan struct{})}
+		ss = &Session{Id: id, leases: map[LeaseKey]*leased{}, producers: map[Producer]bool{}, gets: map[*transaction.Waiter]*transaction.Dispatcher{}, changed: make(chan struct{})}
 		s.all[id] = ss
 	}
 	ss.used.Store(time.Now().UnixNano())
 	return ss, nil
 }
 
-// find returns a session that is known, else nil.
-func (s *sessions) find(id string) *session {
+// Find returns a session that is known, else nil.
+func (s *Sessions) Find(id string) *Session {
 	if id == "" {
 		return nil
 	}
@@ -49,9 +49,9 @@ func (s *sessions) find(id string) *session {
 }
 
 // each calls f for every session.
-func (s *sessions) each(f func(*session)) {
+func (s *Sessions) each(f func(*Session)) {
 	s.mu.Lock()
-	all := make([]*session, 0, len(s.all))
+	all := make([]*Session, 0, len(s.all))
 	for _, ss := range s.all {
 		all = append(all, ss)
 	}
@@ -76,7 +76,7 @@ const lookAgain = 100 * time.Millisecond
 // more, so that the next calls need not look. Those that were shut down come
 // later, and last those heard of a moment ago, whose call may be under way. Mu
 // must be held.
-func (s *sessions) forget(now time.Time) bool {
+func (s *Sessions) forget(now time.Time) bool {
 	type idle struct {
 		id    string
 		until int64
@@ -111,8 +111,8 @@ func (s *sessions) forget(now time.Time) bool {
 	return true
 }
 
-// expire forgets sessions that nobody has used for long.
-func (s *sessions) expire(now time.Time) {
+// ForgetIdle forgets sessions that nobody has used for long.
+func (s *Sessions) ForgetIdle(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, ss := range s.all {

@@ -1,4 +1,4 @@
-package queue
+package session
 
 import (
 	"slices"
@@ -9,15 +9,15 @@ import (
 // batchSum is the number of a batch that was produced, and what it asked for.
 type batchSum struct{ id, sum uint64 }
 
-// produceWindow is how many batches of one Produce stream may be under way, and of
+// ProduceWindow is how many batches of one Produce stream may be under way, and of
 // how many a session remembers the numbers.
-const produceWindow = 64
+const ProduceWindow = 64
 
 // answer is what a settlement request got, for when it comes again.
 type answer struct {
 	id, sum uint64        // sum is of what was asked
 	ready   chan struct{} // closed when rows or err are set
-	rows    []row
+	rows    []Row
 	err     error
 }
 
@@ -27,7 +27,7 @@ const keptAnswers = 32
 // begin registers a settlement request. A repeat gets the first one's answer
 // to wait for; one too old to tell is an error, and so is another request with
 // the same number. A request without a number gets nothing.
-func (s *session) begin(id, sum uint64) (a *answer, repeat bool, err error) {
+func (s *Session) begin(id, sum uint64) (a *answer, repeat bool, err error) {
 	if id == 0 {
 		return nil, false, nil
 	}
@@ -52,15 +52,15 @@ func (s *session) begin(id, sum uint64) (a *answer, repeat bool, err error) {
 	return a, false, nil
 }
 
-// produced registers a batch, or refuses it because its number was used for
+// Produced registers a batch, or refuses it because its number was used for
 // another one.
-func (s *session) produced(id, sum uint64) error {
+func (s *Session) Produced(id, sum uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.batches == nil {
-		s.batches = make([]batchSum, produceWindow)
+		s.batches = make([]batchSum, ProduceWindow)
 	}
-	last := &s.batches[id%produceWindow]
+	last := &s.batches[id%ProduceWindow]
 	if last.id == id && last.sum != sum {
 		return wire.ErrRequestReused
 	}
@@ -70,7 +70,7 @@ func (s *session) produced(id, sum uint64) error {
 
 // end sets an answer. A request that failed is forgotten, so that it can be
 // made again.
-func (s *session) end(a *answer, rows []row, err error) {
+func (s *Session) end(a *answer, rows []Row, err error) {
 	if a == nil {
 		return
 	}
