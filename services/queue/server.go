@@ -3,11 +3,12 @@ package queue
 import (
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/session"
+	"github.com/deltaplane/deltaplane/services/queue/work"
 )
 
 // The calls of each part, by a name of its own.
 type (
-	workCalls    = workServer
+	workCalls    = work.Server
 	sessionCalls = session.Server
 	produceCalls = produceServer
 	adminCalls   = adminServer

@@ -17,6 +17,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/session"
 	"github.com/deltaplane/deltaplane/services/queue/transaction"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
+	"github.com/deltaplane/deltaplane/services/queue/work"
 )
 
 // Service is a queue server. Make it with New, run it once.
@@ -110,8 +111,8 @@ func (s *Service) answering(cfg Config, set *metrics.Set, events *history.Recent
 	stopping := s.rpc.Stopping()
 	leases := session.NewLeases(s.queues, s.sessions, cfg.CloseGrace)
 	return &server{
-		workCalls: &workServer{
-			queues: s.queues, sessions: s.sessions, leases: leases, metrics: set, stopGrace: cfg.StopGrace, stopping: stopping, aging: s.rpc.Aging,
+		workCalls: &work.Server{
+			Queues: s.queues, Sessions: s.sessions, Leases: leases, Metrics: set, StopGrace: cfg.StopGrace, Stopping: stopping, Aging: s.rpc.Aging,
 		},
 		sessionCalls: &session.Server{Queues: s.queues, Sessions: s.sessions, Leases: leases, Stopping: stopping},
 		produceCalls: &produceServer{

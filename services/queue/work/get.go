@@ -1,4 +1,4 @@
-package queue
+package work
 
 import (
 	"context"
@@ -124,7 +124,7 @@ func (g *pendingGet) end(l *transaction.Queue, ss *session.Session, takers []*tr
 }
 
 // get leases keys for a session, waiting for the first.
-func (s *workServer) get(ctx context.Context, l *transaction.Queue, ss *session.Session, n int, leaseFor int64, wait time.Duration) (getResult, error) {
+func (s *Server) get(ctx context.Context, l *transaction.Queue, ss *session.Session, n int, leaseFor int64, wait time.Duration) (getResult, error) {
 	g := &pendingGet{want: n, left: len(l.Partitions), parts: make([]partitionAnswer, len(l.Partitions)), some: make(chan struct{}), answered: make(chan struct{}), over: make(chan struct{})}
 	cr := &transaction.Credit{Any: n}
 	takers := make([]*transaction.Waiter, len(l.Partitions))
@@ -153,7 +153,7 @@ func (s *workServer) get(ctx context.Context, l *transaction.Queue, ss *session.
 	}
 
 	var deadline <-chan time.Time
-	stopping := s.stopping
+	stopping := s.Stopping
 	if wait > 0 {
 		timer := time.NewTimer(wait)
 		defer timer.Stop()
@@ -202,7 +202,7 @@ func (s *workServer) get(ctx context.Context, l *transaction.Queue, ss *session.
 			}
 		case <-g.over:
 			out, err := g.end(l, ss, takers, false)
-			if len(out.leases) == 0 && err == nil && wait > 0 && !ss.ShutDown() && isClosed(s.stopping) {
+			if len(out.leases) == 0 && err == nil && wait > 0 && !ss.ShutDown() && isClosed(s.Stopping) {
 				err = wire.ErrStopping // the wait was cut short
 			}
 			return out, err
@@ -247,7 +247,7 @@ func (g *pendingGet) dropIdle(takers []*transaction.Waiter, l *transaction.Queue
 }
 
 // giveBack releases leases whose holder never got them.
-func (s *workServer) giveBack(l *transaction.Queue, ss *session.Session, leases []*queuev1.Lease) {
+func (s *Server) giveBack(l *transaction.Queue, ss *session.Session, leases []*queuev1.Lease) {
 	back := make([][]workqueue.Lease, len(l.Partitions))
 	for _, le := range leases {
 		d := l.At(le.GetKey())

@@ -1,4 +1,4 @@
-package queue
+package work
 
 import (
 	"context"
@@ -25,7 +25,7 @@ const (
 // stream is one Work stream: one goroutine receives, one sends, and the
 // handler's watches.
 type stream struct {
-	s       *workServer
+	s       *Server
 	ss      *session.Session
 	grpc    queuev1.QueueService_WorkServer
 	compact bool
@@ -67,7 +67,7 @@ func (st *stream) waiterCount() int {
 }
 
 // Work hands out keys and takes their settlements.
-func (s *workServer) Work(grpc queuev1.QueueService_WorkServer) error {
+func (s *Server) Work(grpc queuev1.QueueService_WorkServer) error {
 	first, err := grpc.Recv()
 	if err != nil {
 		return err
@@ -80,7 +80,7 @@ func (s *workServer) Work(grpc queuev1.QueueService_WorkServer) error {
 	if err != nil {
 		return err
 	}
-	defer s.metrics.OpenStream("work")()
+	defer s.Metrics.OpenStream("work")()
 	ctx, cancel := context.WithCancel(grpc.Context())
 	defer cancel()
 	sent := make(chan struct{})
@@ -186,6 +186,6 @@ func (st *stream) disconnect(ctx context.Context) {
 	}
 	mine := st.ss.HandOver(st)
 	if refs := st.ss.Refs(st); mine && len(refs) > 0 {
-		st.s.leases.Shorten(ctx, st.ss, refs)
+		st.s.Leases.Shorten(ctx, st.ss, refs)
 	}
 }

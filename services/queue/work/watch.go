@@ -1,4 +1,4 @@
-package queue
+package work
 
 import (
 	"context"
@@ -19,7 +19,7 @@ const retryRefused = 3 * time.Second
 // served is a queue that was refused and can be served now, if there is one.
 func (st *stream) served(ctx context.Context) string {
 	for _, q := range st.refused {
-		if _, err := st.s.queues.Use(ctx, q.GetQueue()); err == nil {
+		if _, err := st.s.Queues.Use(ctx, q.GetQueue()); err == nil {
 			return q.GetQueue()
 		}
 	}
@@ -29,12 +29,12 @@ func (st *stream) served(ctx context.Context) string {
 // watch keeps an eye on the stream until it ends: leases that run out, a server
 // that stops, a connection that grows old.
 func (st *stream) watch(ctx context.Context) {
-	move := wire.NewAgingTimer(ctx, st.s.aging)
+	move := wire.NewAgingTimer(ctx, st.s.Aging)
 	defer move.Stop()
 	expiry := time.NewTimer(st.leases)
 	defer expiry.Stop()
 	var over <-chan time.Time
-	stopping := st.s.stopping
+	stopping := st.s.Stopping
 	var again <-chan time.Time // to look at queues that were refused
 	if len(st.refused) > 0 {
 		ticker := time.NewTicker(retryRefused)
@@ -61,7 +61,7 @@ func (st *stream) watch(ctx context.Context) {
 			stopping = nil
 			st.control(&queuev1.Control{Action: queuev1.Action_ACTION_RECONNECT, Reason: "the server is stopping"})
 			st.drain()
-			timer := time.NewTimer(st.s.stopGrace)
+			timer := time.NewTimer(st.s.StopGrace)
 			defer timer.Stop()
 			over = timer.C
 		case <-over:

@@ -1,4 +1,4 @@
-package queue
+package work
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 )
 
 // open checks hello, takes the session over and answers Welcome.
-func (s *workServer) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello) (*stream, error) {
+func (s *Server) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello) (*stream, error) {
 	ctx := grpc.Context()
 	c := &wire.Checks{}
 	c.Session("hello.session_id", h.GetSessionId(), true)
@@ -31,12 +31,12 @@ func (s *workServer) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello
 	if err := c.Err(); err != nil {
 		return nil, err
 	}
-	ss, err := s.sessions.Get(wire.SessionID(ctx, h.GetSessionId()))
+	ss, err := s.Sessions.Get(wire.SessionID(ctx, h.GetSessionId()))
 	if err != nil {
 		return nil, err
 	}
 	resume := session.Distinct(h.GetResume())
-	whose, err := s.leases.Verify(ctx, ss, len(resume), session.RefAt(resume), transaction.PartitionTimeout)
+	whose, err := s.Leases.Verify(ctx, ss, len(resume), session.RefAt(resume), transaction.PartitionTimeout)
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +47,7 @@ func (s *workServer) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello
 	inForce := time.Duration(0)
 	var refusal error
 	for _, name := range h.GetQueues() {
-		l, err := s.queues.Use(ctx, name)
+		l, err := s.Queues.Use(ctx, name)
 		if err != nil {
 			if !st.refuse(name, err) || ctx.Err() != nil {
 				return nil, err
@@ -74,7 +74,7 @@ func (s *workServer) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello
 		old.Close(wire.ErrMoved)
 	}
 	for _, q := range st.all {
-		s.queues.Keep(q.l)
+		s.Queues.Keep(q.l)
 		q.unbind = context.AfterFunc(q.l.Context, func() {
 			if err := q.l.Ended(); errors.Is(err, engine.ErrNoQueue) {
 				st.Close(err)
@@ -87,8 +87,8 @@ func (s *workServer) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello
 		return nil, err
 	}
 	st.push(&queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Welcome{Welcome: &queuev1.Welcome{
-		ServerTime: timestamppb.Now(), LeaseDuration: durationpb.New(inForce), Generation: s.queues.Engine.Generation(), Kept: resumed.Kept, Lost: resumed.Lost,
-		Unreachable: resumed.Unreachable, Refused: st.refused, ClockUs: s.queues.Clock(time.Now()),
+		ServerTime: timestamppb.Now(), LeaseDuration: durationpb.New(inForce), Generation: s.Queues.Engine.Generation(), Kept: resumed.Kept, Lost: resumed.Lost,
+		Unreachable: resumed.Unreachable, Refused: st.refused, ClockUs: s.Queues.Clock(time.Now()),
 	}}})
 	for _, q := range st.all {
 		if q.l.Paused.Load() {

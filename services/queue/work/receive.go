@@ -1,4 +1,4 @@
-package queue
+package work
 
 import (
 	"context"
@@ -37,7 +37,7 @@ func (st *stream) receive(ctx context.Context) error {
 		case *queuev1.WorkRequest_Goodbye:
 			st.drain()
 		case *queuev1.WorkRequest_Ping:
-			st.push(&queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Pong{Pong: &queuev1.Pong{Id: k.Ping.GetId(), ClockUs: st.s.queues.Clock(time.Now())}}})
+			st.push(&queuev1.WorkResponse{Kind: &queuev1.WorkResponse_Pong{Pong: &queuev1.Pong{Id: k.Ping.GetId(), ClockUs: st.s.Queues.Clock(time.Now())}}})
 		default:
 			err = wire.ErrNotHello
 		}
@@ -110,7 +110,7 @@ func (st *stream) settle(ctx context.Context, m *settleMessage) error {
 	if m.err != nil {
 		return m.err
 	}
-	whose, err := st.s.leases.Verify(ctx, st.ss, len(m.plan.Ops), m.plan.Lease, transaction.PartitionTimeout)
+	whose, err := st.s.Leases.Verify(ctx, st.ss, len(m.plan.Ops), m.plan.Lease, transaction.PartitionTimeout)
 	if err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func (st *stream) settle(ctx context.Context, m *settleMessage) error {
 	if !m.hold {
 		defer transaction.RejoinAll(st.reuse(m.plan)) // after the settlements are in line
 	}
-	st.s.leases.Settle(ctx, st.ss, m.id, m.plan, whose, false, session.StoreTimeout(st.partial), func(out *session.Outcome) {
+	st.s.Leases.Settle(ctx, st.ss, m.id, m.plan, whose, false, session.StoreTimeout(st.partial), func(out *session.Outcome) {
 		if out.Err != nil {
 			st.Close(out.Err)
 			return
@@ -153,17 +153,17 @@ func (st *stream) extend(ctx context.Context, b *queuev1.ExtendBatch) error {
 		return err
 	}
 	refs := st.ss.OrAll(b.GetLeases())
-	whose, err := st.s.leases.Verify(ctx, st.ss, len(refs), session.RefAt(refs), transaction.PartitionTimeout)
+	whose, err := st.s.Leases.Verify(ctx, st.ss, len(refs), session.RefAt(refs), transaction.PartitionTimeout)
 	if err != nil {
 		return err
 	}
 	st.mu.Lock()
 	st.extending++
 	st.mu.Unlock()
-	asked := st.s.queues.Clock(time.Now()) // before any transaction that extends
-	st.s.leases.Extend(ctx, st.ss, refs, whose, 0, false, session.StoreTimeout(st.partial), func(e session.Extension) {
+	asked := st.s.Queues.Clock(time.Now()) // before any transaction that extends
+	st.s.Leases.Extend(ctx, st.ss, refs, whose, 0, false, session.StoreTimeout(st.partial), func(e session.Extension) {
 		if !st.partial {
-			st.s.leases.GiveUpUnreachable(&e, st.ss)
+			st.s.Leases.GiveUpUnreachable(&e, st.ss)
 		}
 		st.mu.Lock()
 		st.extending--

@@ -1,4 +1,4 @@
-package queue
+package work
 
 import (
 	"context"
@@ -12,22 +12,22 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
-// workServer answers the calls by which workers get keys.
-type workServer struct {
-	queues   *transaction.Queues
-	sessions *session.Sessions
-	leases   *session.Leases
-	metrics  *metrics.Set
-	// stopGrace is how long Work streams may go on once stopping is closed.
-	stopGrace time.Duration
-	stopping  <-chan struct{}
-	// aging is when a connection's streams are to move elsewhere.
-	aging func(context.Context) (first, every time.Duration)
+// Server answers the calls by which workers get keys.
+type Server struct {
+	Queues   *transaction.Queues
+	Sessions *session.Sessions
+	Leases   *session.Leases
+	Metrics  *metrics.Set
+	// StopGrace is how long Work streams may go on once stopping is closed.
+	StopGrace time.Duration
+	Stopping  <-chan struct{}
+	// Aging is when a connection's streams are to move elsewhere.
+	Aging func(context.Context) (first, every time.Duration)
 	gets  atomic.Uint32 // counts Gets
 }
 
-func (s *workServer) Get(ctx context.Context, r *queuev1.GetRequest) (*queuev1.GetResponse, error) {
-	came := s.queues.Clock(time.Now())
+func (s *Server) Get(ctx context.Context, r *queuev1.GetRequest) (*queuev1.GetResponse, error) {
+	came := s.Queues.Clock(time.Now())
 	c := &wire.Checks{}
 	c.Queue("queue", r.GetQueue())
 	c.Session("session_id", r.GetSessionId(), true)
@@ -37,11 +37,11 @@ func (s *workServer) Get(ctx context.Context, r *queuev1.GetRequest) (*queuev1.G
 	if err := c.Err(); err != nil {
 		return nil, err
 	}
-	d, err := s.queues.Use(ctx, r.GetQueue())
+	d, err := s.Queues.Use(ctx, r.GetQueue())
 	if err != nil {
 		return nil, err
 	}
-	ss, err := s.sessions.Get(wire.SessionID(ctx, r.GetSessionId()))
+	ss, err := s.Sessions.Get(wire.SessionID(ctx, r.GetSessionId()))
 	if err != nil {
 		return nil, err
 	}
@@ -55,6 +55,6 @@ func (s *workServer) Get(ctx context.Context, r *queuev1.GetRequest) (*queuev1.G
 		leases = leases[:n]
 	}
 	return &queuev1.GetResponse{
-		Leases: leases, ShutDown: got.shut, Generation: s.queues.Engine.Generation(), ClockUs: came, Unreachable: got.missing,
+		Leases: leases, ShutDown: got.shut, Generation: s.Queues.Engine.Generation(), ClockUs: came, Unreachable: got.missing,
 	}, nil
 }

@@ -1,4 +1,4 @@
-package queue
+package work
 
 import (
 	"context"
@@ -19,17 +19,17 @@ func (st *stream) resume(ctx context.Context, refs []*queuev1.LeaseRef, whose se
 		known[session.NameOf(r)] = true
 	}
 	if unknown := st.ss.UnknownTo(known); len(unknown) > 0 {
-		st.s.leases.Shorten(ctx, st.ss, unknown)
+		st.s.Leases.Shorten(ctx, st.ss, unknown)
 	}
 	if len(refs) == 0 {
 		return session.Extension{}, nil
 	}
 	done := make(chan session.Extension, 1)
-	st.s.leases.Extend(ctx, st.ss, refs, whose, leaseFor, false, session.StoreTimeout(st.partial), func(e session.Extension) { done <- e })
+	st.s.Leases.Extend(ctx, st.ss, refs, whose, leaseFor, false, session.StoreTimeout(st.partial), func(e session.Extension) { done <- e })
 	select {
 	case e := <-done:
 		if !st.partial {
-			st.s.leases.GiveUpUnreachable(&e, st.ss)
+			st.s.Leases.GiveUpUnreachable(&e, st.ss)
 		}
 		if e.Err != nil {
 			return e, e.Err
@@ -51,7 +51,7 @@ func (st *stream) adopt(ctx context.Context, e session.Extension, leaseFor int64
 	}
 	n := len(e.Kept)
 	for _, r := range e.Unreachable {
-		l, ok := st.s.queues.Known(r.GetQueue())
+		l, ok := st.s.Queues.Known(r.GetQueue())
 		if !ok {
 			continue // it cannot be opened; the next extension tries again
 		}
@@ -73,7 +73,7 @@ func (st *stream) adopt(ctx context.Context, e session.Extension, leaseFor int64
 // adoptOne makes a lease the stream's. The deadline counts where this server
 // knows no other.
 func (st *stream) adoptOne(ctx context.Context, r *queuev1.LeaseRef, until time.Time, deadline int64) error {
-	l, err := st.s.queues.Use(ctx, r.GetQueue())
+	l, err := st.s.Queues.Use(ctx, r.GetQueue())
 	if err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func (st *stream) leasesOf(p *session.Plan) iter.Seq2[session.LeaseKey, string] 
 	return func(yield func(session.LeaseKey, string) bool) {
 		for n := range p.Parts {
 			pt := &p.Parts[n]
-			l, _ := st.s.queues.Known(pt.Queue)
+			l, _ := st.s.Queues.Known(pt.Queue)
 			if q := st.queues[pt.Queue]; q != nil {
 				l = q.l
 			}
