@@ -2,6 +2,7 @@ package queue
 
 import (
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/produce"
 	"github.com/deltaplane/deltaplane/services/queue/session"
 	"github.com/deltaplane/deltaplane/services/queue/work"
 )
@@ -10,7 +11,7 @@ import (
 type (
 	workCalls    = work.Server
 	sessionCalls = session.Server
-	produceCalls = produceServer
+	produceCalls = produce.Server
 	adminCalls   = adminServer
 	backoffCalls = backoffServer
 )

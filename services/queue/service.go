@@ -13,6 +13,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/history"
 	"github.com/deltaplane/deltaplane/services/queue/memory"
 	"github.com/deltaplane/deltaplane/services/queue/metrics"
+	"github.com/deltaplane/deltaplane/services/queue/produce"
 	"github.com/deltaplane/deltaplane/services/queue/redis"
 	"github.com/deltaplane/deltaplane/services/queue/session"
 	"github.com/deltaplane/deltaplane/services/queue/transaction"
@@ -115,8 +116,8 @@ func (s *Service) answering(cfg Config, set *metrics.Set, events *history.Recent
 			Queues: s.queues, Sessions: s.sessions, Leases: leases, Metrics: set, StopGrace: cfg.StopGrace, Stopping: stopping, Aging: s.rpc.Aging,
 		},
 		sessionCalls: &session.Server{Queues: s.queues, Sessions: s.sessions, Leases: leases, Stopping: stopping},
-		produceCalls: &produceServer{
-			queues: s.queues, sessions: s.sessions, metrics: set, stopGrace: cfg.StopGrace, stopping: stopping, aging: s.rpc.Aging,
+		produceCalls: &produce.Server{
+			Queues: s.queues, Sessions: s.sessions, Metrics: set, StopGrace: cfg.StopGrace, Stopping: stopping, Aging: s.rpc.Aging,
 		},
 		adminCalls:   &adminServer{queues: s.queues, look: reader, history: events, maxQueues: cfg.MaxQueues, stopping: stopping},
 		backoffCalls: &backoffServer{queues: s.queues},

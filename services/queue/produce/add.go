@@ -1,4 +1,4 @@
-package queue
+package produce
 
 import (
 	"context"
@@ -25,15 +25,15 @@ type adds struct {
 	after, last, limited bool
 }
 
-func (s *produceServer) Add(ctx context.Context, r *queuev1.AddRequest) (*queuev1.AddResponse, error) {
+func (s *Server) Add(ctx context.Context, r *queuev1.AddRequest) (*queuev1.AddResponse, error) {
 	results, err := s.add(ctx, &wire.Checks{}, adds{queue: r.GetQueue(), session: r.GetSessionId(), items: r.GetItems()})
 	if err != nil {
 		return nil, err
 	}
-	return &queuev1.AddResponse{Results: results, Generation: s.queues.Engine.Generation()}, nil
+	return &queuev1.AddResponse{Results: results, Generation: s.Queues.Engine.Generation()}, nil
 }
 
-func (s *produceServer) AddAfter(ctx context.Context, r *queuev1.AddAfterRequest) (*queuev1.AddAfterResponse, error) {
+func (s *Server) AddAfter(ctx context.Context, r *queuev1.AddAfterRequest) (*queuev1.AddAfterResponse, error) {
 	c := &wire.Checks{}
 	if _, known := queuev1.DelayPolicy_name[int32(r.GetPolicy())]; !known {
 		c.Add("policy", "%d is not known", r.GetPolicy())
@@ -46,18 +46,18 @@ func (s *produceServer) AddAfter(ctx context.Context, r *queuev1.AddAfterRequest
 	if err != nil {
 		return nil, err
 	}
-	return &queuev1.AddAfterResponse{Results: results, Generation: s.queues.Engine.Generation()}, nil
+	return &queuev1.AddAfterResponse{Results: results, Generation: s.Queues.Engine.Generation()}, nil
 }
 
-func (s *produceServer) AddRateLimited(ctx context.Context, r *queuev1.AddRateLimitedRequest) (*queuev1.AddRateLimitedResponse, error) {
+func (s *Server) AddRateLimited(ctx context.Context, r *queuev1.AddRateLimitedRequest) (*queuev1.AddRateLimitedResponse, error) {
 	results, err := s.add(ctx, &wire.Checks{}, adds{queue: r.GetQueue(), session: r.GetSessionId(), items: r.GetItems(), limited: true})
 	if err != nil {
 		return nil, err
 	}
-	return &queuev1.AddRateLimitedResponse{Results: results, Generation: s.queues.Engine.Generation()}, nil
+	return &queuev1.AddRateLimitedResponse{Results: results, Generation: s.Queues.Engine.Generation()}, nil
 }
 
-func (s *produceServer) add(ctx context.Context, c *wire.Checks, a adds) ([]*queuev1.AddResult, error) {
+func (s *Server) add(ctx context.Context, c *wire.Checks, a adds) ([]*queuev1.AddResult, error) {
 	c.Queue("queue", a.queue)
 	c.Session("session_id", a.session, false)
 	c.Count("items", len(a.items), 1, wire.MaxItems)
@@ -86,14 +86,14 @@ func (s *produceServer) add(ctx context.Context, c *wire.Checks, a adds) ([]*que
 		return nil, err
 	}
 	as := wire.SessionID(ctx, a.session)
-	if s.sessions.Find(as).ShutDown() { // dropped, and told so
+	if s.Sessions.Find(as).ShutDown() { // dropped, and told so
 		results := make([]*queuev1.AddResult, len(ops))
 		for i := range results {
 			results[i] = &queuev1.AddResult{Status: queuev1.AddStatus_ADD_STATUS_SHUT_DOWN}
 		}
 		return results, nil
 	}
-	done, err := s.queues.DoAs(ctx, a.queue, as, ops...)
+	done, err := s.Queues.DoAs(ctx, a.queue, as, ops...)
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +109,7 @@ func (s *produceServer) add(ctx context.Context, c *wire.Checks, a adds) ([]*que
 		}
 	}
 	if a.after && a.delay == 0 {
-		if l, err := s.queues.Use(ctx, a.queue); err == nil {
+		if l, err := s.Queues.Use(ctx, a.queue); err == nil {
 			metrics.Count(l.Metrics.Retries, len(ops))
 		}
 	}

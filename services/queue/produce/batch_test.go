@@ -1,4 +1,4 @@
-package queue
+package produce
 
 import (
 	"math/rand/v2"

@@ -1,4 +1,4 @@
-package queue
+package produce
 
 import (
 	"context"
@@ -28,7 +28,7 @@ const (
 
 // producer is one Produce stream: one goroutine receives, one sends.
 type producer struct {
-	s    *produceServer
+	s    *Server
 	ss   *session.Session
 	grpc queuev1.QueueService_ProduceServer
 	name uint64 // hash of the session, for Once
@@ -47,7 +47,7 @@ type producer struct {
 }
 
 // Produce adds keys in batches.
-func (s *produceServer) Produce(grpc queuev1.QueueService_ProduceServer) error {
+func (s *Server) Produce(grpc queuev1.QueueService_ProduceServer) error {
 	var first produceMessage
 	if err := grpc.RecvMsg(&first); err != nil {
 		return err
@@ -62,19 +62,19 @@ func (s *produceServer) Produce(grpc queuev1.QueueService_ProduceServer) error {
 	if err := c.Err(); err != nil {
 		return err
 	}
-	ss, err := s.sessions.Get(wire.SessionID(grpc.Context(), hello.GetSessionId()))
+	ss, err := s.Sessions.Get(wire.SessionID(grpc.Context(), hello.GetSessionId()))
 	if err != nil {
 		return err
 	}
 	p := &producer{
-		s: s, ss: ss, grpc: grpc, name: onceOf(ss.Id), generation: s.queues.Engine.Generation(), known: wire.Collections{},
+		s: s, ss: ss, grpc: grpc, name: onceOf(ss.Id), generation: s.Queues.Engine.Generation(), known: wire.Collections{},
 		signal: make(chan struct{}, 1), room: make(chan struct{}, 1),
 	}
 	welcome := &queuev1.ProduceWelcome{ServerTime: timestamppb.Now(), Generation: p.generation, Window: session.ProduceWindow}
 	if err := grpc.Send(&queuev1.ProduceResponse{Kind: &queuev1.ProduceResponse_Welcome{Welcome: welcome}}); err != nil {
 		return err
 	}
-	defer s.metrics.OpenStream("produce")()
+	defer s.Metrics.OpenStream("produce")()
 	shut := ss.AddProducer(p)
 	defer ss.RemoveProducer(p)
 	if shut {
@@ -91,11 +91,11 @@ func (s *produceServer) Produce(grpc queuev1.QueueService_ProduceServer) error {
 
 // wait keeps the stream until the producer ends it, or the server.
 func (p *producer) wait(ctx context.Context, cancel func(), sent, received chan error) error {
-	move := wire.NewAgingTimer(ctx, p.s.aging)
+	move := wire.NewAgingTimer(ctx, p.s.Aging)
 	defer move.Stop()
 	var over <-chan time.Time
 	stopped := false
-	stopping := p.s.stopping
+	stopping := p.s.Stopping
 	for {
 		select {
 		case err := <-received:
@@ -117,7 +117,7 @@ func (p *producer) wait(ctx context.Context, cancel func(), sent, received chan 
 		case <-stopping:
 			stopping = nil
 			p.control(queuev1.Action_ACTION_RECONNECT, "the server is stopping")
-			timer := time.NewTimer(p.s.stopGrace)
+			timer := time.NewTimer(p.s.StopGrace)
 			defer timer.Stop()
 			over = timer.C
 		case <-over:
@@ -219,7 +219,7 @@ func (p *producer) begin(ctx context.Context, queues map[string]*transaction.Que
 	if b.err == nil {
 		l := queues[b.queue]
 		if l == nil || l.Ended() != nil {
-			if l, b.err = p.s.queues.Use(ctx, b.queue); b.err == nil {
+			if l, b.err = p.s.Queues.Use(ctx, b.queue); b.err == nil {
 				if len(queues) > wire.MaxQueues {
 					releaseAll(queues)
 				}
@@ -227,7 +227,7 @@ func (p *producer) begin(ctx context.Context, queues map[string]*transaction.Que
 					was.Release()
 				}
 				queues[strings.Clone(b.queue)] = l
-				p.s.queues.Keep(l)
+				p.s.Queues.Keep(l)
 			}
 		}
 		if b.err == nil {

@@ -1,4 +1,4 @@
-package queue
+package produce
 
 import (
 	"github.com/deltaplane/deltaplane/core/workqueue"

@@ -1,4 +1,4 @@
-package queue
+package produce
 
 import (
 	"context"
@@ -12,35 +12,35 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
-// produceServer answers the calls that add keys.
-type produceServer struct {
-	queues   *transaction.Queues
-	sessions *session.Sessions
-	metrics  *metrics.Set
-	// stopGrace is how long Produce streams may go on once stopping is closed.
-	stopGrace time.Duration
-	stopping  <-chan struct{}
-	// aging is when a connection's streams are to move elsewhere.
-	aging func(context.Context) (first, every time.Duration)
+// Server answers the calls that add keys.
+type Server struct {
+	Queues   *transaction.Queues
+	Sessions *session.Sessions
+	Metrics  *metrics.Set
+	// StopGrace is how long Produce streams may go on once stopping is closed.
+	StopGrace time.Duration
+	Stopping  <-chan struct{}
+	// Aging is when a connection's streams are to move elsewhere.
+	Aging func(context.Context) (first, every time.Duration)
 }
 
-func (s *produceServer) Forget(ctx context.Context, r *queuev1.ForgetRequest) (*queuev1.ForgetResponse, error) {
+func (s *Server) Forget(ctx context.Context, r *queuev1.ForgetRequest) (*queuev1.ForgetResponse, error) {
 	ops, err := wire.EachKey(r.GetQueue(), r.GetKeys(), workqueue.OpForget)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := s.queues.Do(ctx, r.GetQueue(), ops...); err != nil {
+	if _, err := s.Queues.Do(ctx, r.GetQueue(), ops...); err != nil {
 		return nil, err
 	}
 	return &queuev1.ForgetResponse{}, nil
 }
 
-func (s *produceServer) NumRequeues(ctx context.Context, r *queuev1.NumRequeuesRequest) (*queuev1.NumRequeuesResponse, error) {
+func (s *Server) NumRequeues(ctx context.Context, r *queuev1.NumRequeuesRequest) (*queuev1.NumRequeuesResponse, error) {
 	ops, err := wire.EachKey(r.GetQueue(), r.GetKeys(), workqueue.OpRequeues)
 	if err != nil {
 		return nil, err
 	}
-	done, err := s.queues.Do(ctx, r.GetQueue(), ops...)
+	done, err := s.Queues.Do(ctx, r.GetQueue(), ops...)
 	if err != nil {
 		return nil, err
 	}

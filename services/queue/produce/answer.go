@@ -1,4 +1,4 @@
-package queue
+package produce
 
 import (
 	"google.golang.org/protobuf/encoding/protowire"

@@ -1,4 +1,4 @@
-package queue
+package produce
 
 import "context"
 
@@ -39,7 +39,7 @@ func (p *producer) send(ctx context.Context) error {
 			}
 		}
 		for _, b := range answers {
-			generation := p.s.queues.Engine.Generation()
+			generation := p.s.Queues.Engine.Generation()
 			tell := ""
 			if generation != p.generation {
 				p.generation, tell = generation, generation

@@ -1,4 +1,4 @@
-package queue
+package produce
 
 // onceOf is the part of a Once that is the session's: FNV-1a, the same in every
 // server and version.
