@@ -2,6 +2,7 @@ package queue
 
 import (
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/admin"
 	"github.com/deltaplane/deltaplane/services/queue/produce"
 	"github.com/deltaplane/deltaplane/services/queue/session"
 	"github.com/deltaplane/deltaplane/services/queue/work"
@@ -12,7 +13,7 @@ type (
 	workCalls    = work.Server
 	sessionCalls = session.Server
 	produceCalls = produce.Server
-	adminCalls   = adminServer
+	adminCalls   = admin.Server
 	backoffCalls = backoffServer
 )
 

@@ -9,6 +9,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/admin"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 	"github.com/deltaplane/deltaplane/services/queue/history"
 	"github.com/deltaplane/deltaplane/services/queue/memory"
@@ -82,8 +83,8 @@ func build(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, err
 		Engine: e, Log: tel.Log, Metrics: set, History: events, Listener: s.sessions, Refused: condition.refused, Declared: declared,
 		MaxTurn: cfg.MaxTurn, MaxPending: cfg.MaxPending, FallbackEvery: cfg.FallbackEvery,
 	})
-	reader := look{s.queues}
-	if err := tel.Registry.Register(metrics.NewGauges(metrics.Sources{InUse: s.inUse, Counts: reader.whole, Held: s.sessions.Held})); err != nil {
+	reader := admin.Reader{Queues: s.queues}
+	if err := tel.Registry.Register(metrics.NewGauges(metrics.Sources{InUse: s.inUse, Counts: reader.Whole, Held: s.sessions.Held})); err != nil {
 		return nil, fmt.Errorf("queue metrics: %w", err)
 	}
 	s.rpc, err = rpc.NewServer(cfg.RPC, rpc.Options{
@@ -108,7 +109,7 @@ func build(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, err
 }
 
 // answering makes the parts that answer calls.
-func (s *Service) answering(cfg Config, set *metrics.Set, events *history.Recent, reader look) *server {
+func (s *Service) answering(cfg Config, set *metrics.Set, events *history.Recent, reader admin.Reader) *server {
 	stopping := s.rpc.Stopping()
 	leases := session.NewLeases(s.queues, s.sessions, cfg.CloseGrace)
 	return &server{
@@ -119,7 +120,7 @@ func (s *Service) answering(cfg Config, set *metrics.Set, events *history.Recent
 		produceCalls: &produce.Server{
 			Queues: s.queues, Sessions: s.sessions, Metrics: set, StopGrace: cfg.StopGrace, Stopping: stopping, Aging: s.rpc.Aging,
 		},
-		adminCalls:   &adminServer{queues: s.queues, look: reader, history: events, maxQueues: cfg.MaxQueues, stopping: stopping},
+		adminCalls:   &admin.Server{Queues: s.queues, Look: reader, History: events, MaxQueues: cfg.MaxQueues, Stopping: stopping},
 		backoffCalls: &backoffServer{queues: s.queues},
 	}
 }

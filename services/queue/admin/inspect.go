@@ -1,4 +1,4 @@
-package queue
+package admin
 
 import (
 	"cmp"
@@ -18,18 +18,18 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
-func (s *adminServer) Inspect(ctx context.Context, r *queuev1.InspectRequest) (*queuev1.InspectResponse, error) {
+func (s *Server) Inspect(ctx context.Context, r *queuev1.InspectRequest) (*queuev1.InspectResponse, error) {
 	c := &wire.Checks{}
 	c.Queue("queue", r.GetQueue())
 	c.Key("key", r.GetKey())
 	if err := c.Err(); err != nil {
 		return nil, err
 	}
-	done, err := s.queues.Do(ctx, r.GetQueue(), workqueue.Op{Kind: workqueue.OpInspect, Key: r.GetKey()})
+	done, err := s.Queues.Do(ctx, r.GetQueue(), workqueue.Op{Kind: workqueue.OpInspect, Key: r.GetKey()})
 	if err != nil {
 		return nil, err
 	}
-	return &queuev1.InspectResponse{Item: wire.Item(done.Replies[0].Item), History: s.history.Key(r.GetQueue(), r.GetKey())}, nil
+	return &queuev1.InspectResponse{Item: wire.Item(done.Replies[0].Item), History: s.History.Key(r.GetQueue(), r.GetKey())}, nil
 }
 
 // listed are the states ListItems takes.
@@ -39,7 +39,7 @@ var listed = map[queuev1.State]workqueue.State{
 	queuev1.State_STATE_DIRTY: workqueue.Dirty, queuev1.State_STATE_DEAD: workqueue.Buried,
 }
 
-func (s *adminServer) ListItems(ctx context.Context, r *queuev1.ListItemsRequest) (*queuev1.ListItemsResponse, error) {
+func (s *Server) ListItems(ctx context.Context, r *queuev1.ListItemsRequest) (*queuev1.ListItemsResponse, error) {
 	c := &wire.Checks{}
 	c.Queue("queue", r.GetQueue())
 	c.Count("page_size", int(r.GetPageSize()), 0, wire.MaxPage)
@@ -78,11 +78,11 @@ type page struct {
 // list gathers pages of the engine until there are size keys, or about as many
 // bytes as an answer may have. A page that does not fit is read again for the
 // next answer, so each is sorted.
-func (s *adminServer) list(ctx context.Context, queue string, state workqueue.State, at page, size int, partial bool) (*queuev1.ListItemsResponse, error) {
+func (s *Server) list(ctx context.Context, queue string, state workqueue.State, at page, size int, partial bool) (*queuev1.ListItemsResponse, error) {
 	out, bytes := &queuev1.ListItemsResponse{}, 0
 	for {
 		at.limit = cmp.Or(at.limit, min(size, itemsPage)) // read again, it must be the same page
-		items, next, missing, err := s.look.items(ctx, queue, state, at.cursor, at.limit)
+		items, next, missing, err := s.Look.items(ctx, queue, state, at.cursor, at.limit)
 		if err == nil && !partial {
 			err = complete(queue, missing)
 		}

@@ -1,4 +1,4 @@
-package queue
+package admin
 
 import (
 	"context"
@@ -12,13 +12,13 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/transaction"
 )
 
-// look reads what queues of the store hold, without a dispatcher.
-type look struct{ queues *transaction.Queues }
+// Reader reads what queues of the store hold, without a dispatcher.
+type Reader struct{ Queues *transaction.Queues }
 
 // status counts a queue, all partitions together, without a dispatcher. What
 // cannot be reached is missing, unless nothing can.
-func (s look) status(ctx context.Context, name string) (cfg workqueue.Config, st engine.Status, missing []int32, err error) {
-	q, err := s.queues.Open(ctx, name)
+func (s Reader) status(ctx context.Context, name string) (cfg workqueue.Config, st engine.Status, missing []int32, err error) {
+	q, err := s.Queues.Open(ctx, name)
 	if err != nil {
 		return workqueue.Config{}, engine.Status{}, nil, err
 	}
@@ -69,8 +69,8 @@ func complete(queue string, missing []int32) error {
 // items is a page of a queue's keys: of one partition after the other. The
 // cursor is a partition and the cursor inside it. Partitions that cannot be
 // reached are missing from it.
-func (s look) items(ctx context.Context, name string, state workqueue.State, cursor string, limit int) (out []workqueue.Item, next string, missing []int32, err error) {
-	q, err := s.queues.Open(ctx, name)
+func (s Reader) items(ctx context.Context, name string, state workqueue.State, cursor string, limit int) (out []workqueue.Item, next string, missing []int32, err error) {
+	q, err := s.Queues.Open(ctx, name)
 	if err != nil {
 		return nil, "", nil, err
 	}
@@ -108,8 +108,8 @@ func (s look) items(ctx context.Context, name string, state workqueue.State, cur
 	return out, "", missing, nil
 }
 
-// whole is what a queue holds, when every partition tells.
-func (s look) whole(ctx context.Context, name string) (workqueue.Counts, bool) {
+// Whole is what a queue holds, when every partition tells.
+func (s Reader) Whole(ctx context.Context, name string) (workqueue.Counts, bool) {
 	_, st, missing, err := s.status(ctx, name)
 	return st.Counts, err == nil && len(missing) == 0
 }

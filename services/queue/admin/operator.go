@@ -1,4 +1,4 @@
-package queue
+package admin
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
-func (s *adminServer) RetryNow(ctx context.Context, r *queuev1.RetryNowRequest) (*queuev1.RetryNowResponse, error) {
+func (s *Server) RetryNow(ctx context.Context, r *queuev1.RetryNowRequest) (*queuev1.RetryNowResponse, error) {
 	results, err := s.operate(ctx, r.GetQueue(), r.GetKeys(), workqueue.OpRetryNow)
 	if err != nil {
 		return nil, err
@@ -16,7 +16,7 @@ func (s *adminServer) RetryNow(ctx context.Context, r *queuev1.RetryNowRequest) 
 	return &queuev1.RetryNowResponse{Results: results}, nil
 }
 
-func (s *adminServer) ReleaseItems(ctx context.Context, r *queuev1.ReleaseItemsRequest) (*queuev1.ReleaseItemsResponse, error) {
+func (s *Server) ReleaseItems(ctx context.Context, r *queuev1.ReleaseItemsRequest) (*queuev1.ReleaseItemsResponse, error) {
 	results, err := s.operate(ctx, r.GetQueue(), r.GetKeys(), workqueue.OpRevoke)
 	if err != nil {
 		return nil, err
@@ -24,7 +24,7 @@ func (s *adminServer) ReleaseItems(ctx context.Context, r *queuev1.ReleaseItemsR
 	return &queuev1.ReleaseItemsResponse{Results: results}, nil
 }
 
-func (s *adminServer) DeleteItems(ctx context.Context, r *queuev1.DeleteItemsRequest) (*queuev1.DeleteItemsResponse, error) {
+func (s *Server) DeleteItems(ctx context.Context, r *queuev1.DeleteItemsRequest) (*queuev1.DeleteItemsResponse, error) {
 	results, err := s.operate(ctx, r.GetQueue(), r.GetKeys(), workqueue.OpDelete)
 	if err != nil {
 		return nil, err
@@ -33,12 +33,12 @@ func (s *adminServer) DeleteItems(ctx context.Context, r *queuev1.DeleteItemsReq
 }
 
 // operate does one operator's operation on every key.
-func (s *adminServer) operate(ctx context.Context, queue string, keys []string, kind workqueue.OpKind) ([]*queuev1.ItemResult, error) {
+func (s *Server) operate(ctx context.Context, queue string, keys []string, kind workqueue.OpKind) ([]*queuev1.ItemResult, error) {
 	ops, err := wire.EachKey(queue, keys, kind)
 	if err != nil {
 		return nil, err
 	}
-	done, err := s.queues.Do(ctx, queue, ops...)
+	done, err := s.Queues.Do(ctx, queue, ops...)
 	if err != nil {
 		return nil, err
 	}

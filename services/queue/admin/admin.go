@@ -1,4 +1,4 @@
-package queue
+package admin
 
 import (
 	"context"
@@ -19,24 +19,24 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
-// adminServer answers the calls of operators: on queues, keys and what happened to them.
-type adminServer struct {
-	queues  *transaction.Queues
-	look    look
-	history *history.Recent // nil when none is kept
-	// maxQueues bounds the queues of the store.
-	maxQueues int
-	stopping  <-chan struct{}
+// Server answers the calls of operators: on queues, keys and what happened to them.
+type Server struct {
+	Queues  *transaction.Queues
+	Look    Reader
+	History *history.Recent // nil when none is kept
+	// MaxQueues bounds the queues of the store.
+	MaxQueues int
+	Stopping  <-chan struct{}
 	making    sync.Mutex // of queues, one at a time
 }
 
-func (s *adminServer) Len(ctx context.Context, r *queuev1.LenRequest) (*queuev1.LenResponse, error) {
+func (s *Server) Len(ctx context.Context, r *queuev1.LenRequest) (*queuev1.LenResponse, error) {
 	c := &wire.Checks{}
 	c.Queue("queue", r.GetQueue())
 	if err := c.Err(); err != nil {
 		return nil, err
 	}
-	_, st, missing, err := s.look.status(ctx, r.GetQueue())
+	_, st, missing, err := s.Look.status(ctx, r.GetQueue())
 	if err == nil && !r.GetPartial() {
 		err = complete(r.GetQueue(), missing)
 	}
@@ -46,35 +46,35 @@ func (s *adminServer) Len(ctx context.Context, r *queuev1.LenRequest) (*queuev1.
 	return &queuev1.LenResponse{Counts: wire.Counts(st.Counts), Unreachable: missing}, nil
 }
 
-func (s *adminServer) CloseQueue(ctx context.Context, r *queuev1.CloseQueueRequest) (*queuev1.CloseQueueResponse, error) {
+func (s *Server) CloseQueue(ctx context.Context, r *queuev1.CloseQueueRequest) (*queuev1.CloseQueueResponse, error) {
 	if err := s.gate(ctx, r.GetQueue(), workqueue.OpClose); err != nil {
 		return nil, err
 	}
 	return &queuev1.CloseQueueResponse{}, nil
 }
 
-func (s *adminServer) OpenQueue(ctx context.Context, r *queuev1.OpenQueueRequest) (*queuev1.OpenQueueResponse, error) {
+func (s *Server) OpenQueue(ctx context.Context, r *queuev1.OpenQueueRequest) (*queuev1.OpenQueueResponse, error) {
 	if err := s.gate(ctx, r.GetQueue(), workqueue.OpOpen); err != nil {
 		return nil, err
 	}
 	return &queuev1.OpenQueueResponse{}, nil
 }
 
-func (s *adminServer) PauseQueue(ctx context.Context, r *queuev1.PauseQueueRequest) (*queuev1.PauseQueueResponse, error) {
+func (s *Server) PauseQueue(ctx context.Context, r *queuev1.PauseQueueRequest) (*queuev1.PauseQueueResponse, error) {
 	if err := s.gate(ctx, r.GetQueue(), workqueue.OpPause); err != nil {
 		return nil, err
 	}
 	return &queuev1.PauseQueueResponse{}, nil
 }
 
-func (s *adminServer) ResumeQueue(ctx context.Context, r *queuev1.ResumeQueueRequest) (*queuev1.ResumeQueueResponse, error) {
+func (s *Server) ResumeQueue(ctx context.Context, r *queuev1.ResumeQueueRequest) (*queuev1.ResumeQueueResponse, error) {
 	if err := s.gate(ctx, r.GetQueue(), workqueue.OpResume); err != nil {
 		return nil, err
 	}
 	return &queuev1.ResumeQueueResponse{}, nil
 }
 
-func (s *adminServer) DeleteQueue(ctx context.Context, r *queuev1.DeleteQueueRequest) (*queuev1.DeleteQueueResponse, error) {
+func (s *Server) DeleteQueue(ctx context.Context, r *queuev1.DeleteQueueRequest) (*queuev1.DeleteQueueResponse, error) {
 	c := &wire.Checks{}
 	name := r.GetQueue()
 	c.Queue("queue", name)
@@ -82,36 +82,36 @@ func (s *adminServer) DeleteQueue(ctx context.Context, r *queuev1.DeleteQueueReq
 		return nil, err
 	}
 	err := s.delete(ctx, name, r.GetForce())
-	if l, ok := s.queues.Known(name); ok && (err == nil || errors.Is(err, engine.ErrDeleted)) {
+	if l, ok := s.Queues.Known(name); ok && (err == nil || errors.Is(err, engine.ErrDeleted)) {
 		select {
-		case <-s.queues.Drop(l, fmt.Errorf("%w: %q", engine.ErrDeleted, name)):
+		case <-s.Queues.Drop(l, fmt.Errorf("%w: %q", engine.ErrDeleted, name)):
 		case <-ctx.Done(): // it ends by itself
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
-	s.queues.Log.LogAttrs(ctx, slog.LevelInfo, "queue was deleted", slog.String(telemetry.KeyQueue, name))
+	s.Queues.Log.LogAttrs(ctx, slog.LevelInfo, "queue was deleted", slog.String(telemetry.KeyQueue, name))
 	return &queuev1.DeleteQueueResponse{}, nil
 }
 
 // delete deletes a queue. The partitions of one that must not have leases are
 // paused first, else one could lease keys while another is looked at.
-func (s *adminServer) delete(ctx context.Context, name string, force bool) error {
-	q, err := s.queues.Open(ctx, name)
+func (s *Server) delete(ctx context.Context, name string, force bool) error {
+	q, err := s.Queues.Open(ctx, name)
 	if err != nil && !errors.Is(err, engine.ErrDeleted) {
 		return err
 	}
 	if err != nil { // something may be left of it
-		if rest := s.queues.Engine.Delete(ctx, name, force); !errors.Is(rest, engine.ErrDeleted) {
+		if rest := s.Queues.Engine.Delete(ctx, name, force); !errors.Is(rest, engine.ErrDeleted) {
 			return rest
 		}
 		return err
 	}
 	if force || len(q.Partitions()) == 1 {
-		return s.queues.Engine.Delete(ctx, name, force)
+		return s.Queues.Engine.Delete(ctx, name, force)
 	}
-	_, st, missing, err := s.look.status(ctx, name)
+	_, st, missing, err := s.Look.status(ctx, name)
 	if err == nil {
 		err = complete(name, missing)
 	}
@@ -123,7 +123,7 @@ func (s *adminServer) delete(ctx context.Context, name string, force bool) error
 			return err
 		}
 	}
-	err = s.queues.Engine.Delete(ctx, name, false)
+	err = s.Queues.Engine.Delete(ctx, name, false)
 	if err != nil && !st.Paused && !errors.Is(err, engine.ErrNoQueue) {
 		after, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
@@ -135,17 +135,17 @@ func (s *adminServer) delete(ctx context.Context, name string, force bool) error
 }
 
 // gate does an operation on the whole queue, in every partition.
-func (s *adminServer) gate(ctx context.Context, queue string, kind workqueue.OpKind) error {
+func (s *Server) gate(ctx context.Context, queue string, kind workqueue.OpKind) error {
 	c := &wire.Checks{}
 	c.Queue("queue", queue)
 	if err := c.Err(); err != nil {
 		return err
 	}
-	_, err := s.queues.Do(ctx, queue, workqueue.Op{Kind: kind})
+	_, err := s.Queues.Do(ctx, queue, workqueue.Op{Kind: kind})
 	return err
 }
 
-func (s *adminServer) ConfigureQueue(ctx context.Context, r *queuev1.ConfigureQueueRequest) (*queuev1.ConfigureQueueResponse, error) {
+func (s *Server) ConfigureQueue(ctx context.Context, r *queuev1.ConfigureQueueRequest) (*queuev1.ConfigureQueueResponse, error) {
 	c := &wire.Checks{}
 	name := r.GetConfig().GetName()
 	c.Queue("config.name", name)
@@ -157,43 +157,43 @@ func (s *adminServer) ConfigureQueue(ctx context.Context, r *queuev1.ConfigureQu
 	if err != nil {
 		return nil, err
 	}
-	d, err := s.queues.Adopt(name, q)
+	d, err := s.Queues.Adopt(name, q)
 	if err != nil {
 		return nil, err
 	}
 	d.Request() // its transactions take the new configuration
-	return &queuev1.ConfigureQueueResponse{Config: wire.ConfigOut(name, q.Config()), Created: created, Generation: s.queues.Engine.Generation()}, nil
+	return &queuev1.ConfigureQueueResponse{Config: wire.ConfigOut(name, q.Config()), Created: created, Generation: s.Queues.Engine.Generation()}, nil
 }
 
 // create makes a queue, unless there are as many as there may be, or changes it.
-func (s *adminServer) create(ctx context.Context, name string, cfg workqueue.Config) (engine.Queue, bool, error) {
-	_, err := s.queues.Engine.Open(ctx, name)
-	if _, declared := s.queues.Declared[name]; declared || !errors.Is(err, engine.ErrNoQueue) {
-		return s.queues.Engine.Configure(ctx, name, cfg) // which tells what else is wrong
+func (s *Server) create(ctx context.Context, name string, cfg workqueue.Config) (engine.Queue, bool, error) {
+	_, err := s.Queues.Engine.Open(ctx, name)
+	if _, declared := s.Queues.Declared[name]; declared || !errors.Is(err, engine.ErrNoQueue) {
+		return s.Queues.Engine.Configure(ctx, name, cfg) // which tells what else is wrong
 	}
 	s.making.Lock()
 	defer s.making.Unlock()
-	names, err := s.queues.Engine.Names(ctx)
+	names, err := s.Queues.Engine.Names(ctx)
 	if err != nil {
 		return nil, false, err
 	}
-	if _, listed := slices.BinarySearch(names, name); !listed && len(names) >= s.maxQueues {
-		return nil, false, fmt.Errorf("%w: there are %d, and --queue-max-queues is %d; \"deltaplane queue remove\" deletes one", wire.ErrQueues, len(names), s.maxQueues)
+	if _, listed := slices.BinarySearch(names, name); !listed && len(names) >= s.MaxQueues {
+		return nil, false, fmt.Errorf("%w: there are %d, and --queue-max-queues is %d; \"deltaplane queue remove\" deletes one", wire.ErrQueues, len(names), s.MaxQueues)
 	}
-	return s.queues.Engine.Configure(ctx, name, cfg)
+	return s.Queues.Engine.Configure(ctx, name, cfg)
 }
 
-func (s *adminServer) ListQueues(ctx context.Context, r *queuev1.ListQueuesRequest) (*queuev1.ListQueuesResponse, error) {
-	names, err := s.queues.Engine.Names(ctx)
+func (s *Server) ListQueues(ctx context.Context, r *queuev1.ListQueuesRequest) (*queuev1.ListQueuesResponse, error) {
+	names, err := s.Queues.Engine.Names(ctx)
 	if err != nil {
 		return nil, err
 	}
-	out := &queuev1.ListQueuesResponse{Engine: s.queues.Engine.Kind(), Generation: s.queues.Engine.Generation()}
+	out := &queuev1.ListQueuesResponse{Engine: s.Queues.Engine.Kind(), Generation: s.Queues.Engine.Generation()}
 	for _, n := range names {
 		if !strings.HasPrefix(n, r.GetPrefix()) {
 			continue
 		}
-		cfg, st, missing, err := s.look.status(ctx, n)
+		cfg, st, missing, err := s.Look.status(ctx, n)
 		if err == nil && !r.GetPartial() {
 			err = complete(n, missing)
 		}

@@ -1,4 +1,4 @@
-package queue
+package admin
 
 import (
 	"context"
@@ -30,7 +30,7 @@ const (
 
 // drain is one DrainQueue call.
 type drain struct {
-	s       *adminServer
+	s       *Server
 	queue   string
 	every   time.Duration
 	all     bool  // every delayed key is waited for
@@ -38,7 +38,7 @@ type drain struct {
 	horizon int64 // that, by the store's clock; zero until it is known
 }
 
-func (s *adminServer) DrainQueue(r *queuev1.DrainQueueRequest, stream grpc.ServerStreamingServer[queuev1.DrainQueueResponse]) error {
+func (s *Server) DrainQueue(r *queuev1.DrainQueueRequest, stream grpc.ServerStreamingServer[queuev1.DrainQueueResponse]) error {
 	ctx := stream.Context()
 	c := &wire.Checks{}
 	c.Queue("queue", r.GetQueue())
@@ -81,7 +81,7 @@ func bounded(ctx context.Context, timeout time.Duration) time.Duration {
 // wait reports until nothing is left or time is up. A transaction of this server that
 // leaves nothing is noticed at once, one of another replica at the next report.
 func (d *drain) wait(ctx context.Context, timeout time.Duration, send func(*queuev1.DrainQueueResponse) error) error {
-	l, err := d.s.queues.Use(ctx, d.queue)
+	l, err := d.s.Queues.Use(ctx, d.queue)
 	if err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ func (d *drain) wait(ctx context.Context, timeout time.Duration, send func(*queu
 		case <-over.C:
 			late = true
 			continue
-		case <-d.s.stopping:
+		case <-d.s.Stopping:
 			return wire.ErrStopping
 		case <-ctx.Done():
 			return ctx.Err()
@@ -121,7 +121,7 @@ func (d *drain) wait(ctx context.Context, timeout time.Duration, send func(*queu
 			report = true
 		case <-over.C:
 			late = true
-		case <-d.s.stopping:
+		case <-d.s.Stopping:
 			return wire.ErrStopping
 		case <-ctx.Done():
 			return ctx.Err()
@@ -134,7 +134,7 @@ func (d *drain) wait(ctx context.Context, timeout time.Duration, send func(*queu
 func (d *drain) look(ctx context.Context) (*queuev1.DrainQueueResponse, error) {
 	out := &queuev1.DrainQueueResponse{}
 	for seen := 0; ; {
-		_, st, missing, err := d.s.look.status(ctx, d.queue)
+		_, st, missing, err := d.s.Look.status(ctx, d.queue)
 		if err != nil {
 			return nil, err
 		}
@@ -163,7 +163,7 @@ func (d *drain) awaited(ctx context.Context, st engine.Status) (int64, error) {
 	}
 	n, cursor := int64(0), ""
 	for {
-		page, next, _, err := d.s.look.items(ctx, d.queue, workqueue.Waiting, cursor, itemsPage)
+		page, next, _, err := d.s.Look.items(ctx, d.queue, workqueue.Waiting, cursor, itemsPage)
 		if err != nil {
 			return 0, err
 		}
