@@ -3,6 +3,7 @@ package queue
 import (
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/admin"
+	"github.com/deltaplane/deltaplane/services/queue/backoff"
 	"github.com/deltaplane/deltaplane/services/queue/produce"
 	"github.com/deltaplane/deltaplane/services/queue/session"
 	"github.com/deltaplane/deltaplane/services/queue/work"
@@ -14,7 +15,7 @@ type (
 	sessionCalls = session.Server
 	produceCalls = produce.Server
 	adminCalls   = admin.Server
-	backoffCalls = backoffServer
+	backoffCalls = backoff.Server
 )
 
 // server answers the QueueService, each call by the room it belongs to.

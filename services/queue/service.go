@@ -10,6 +10,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/admin"
+	"github.com/deltaplane/deltaplane/services/queue/backoff"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 	"github.com/deltaplane/deltaplane/services/queue/history"
 	"github.com/deltaplane/deltaplane/services/queue/memory"
@@ -121,7 +122,7 @@ func (s *Service) answering(cfg Config, set *metrics.Set, events *history.Recent
 			Queues: s.queues, Sessions: s.sessions, Metrics: set, StopGrace: cfg.StopGrace, Stopping: stopping, Aging: s.rpc.Aging,
 		},
 		adminCalls:   &admin.Server{Queues: s.queues, Look: reader, History: events, MaxQueues: cfg.MaxQueues, Stopping: stopping},
-		backoffCalls: &backoffServer{queues: s.queues},
+		backoffCalls: &backoff.Server{Queues: s.queues},
 	}
 }
 

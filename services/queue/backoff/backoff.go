@@ -1,4 +1,4 @@
-package queue
+package backoff
 
 import (
 	"context"
@@ -14,10 +14,10 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
-// backoffServer answers the calls of the back-off of ids.
-type backoffServer struct{ queues *transaction.Queues }
+// Server answers the calls of the back-off of ids.
+type Server struct{ Queues *transaction.Queues }
 
-func (s *backoffServer) GetBackoff(ctx context.Context, r *queuev1.GetBackoffRequest) (*queuev1.GetBackoffResponse, error) {
+func (s *Server) GetBackoff(ctx context.Context, r *queuev1.GetBackoffRequest) (*queuev1.GetBackoffResponse, error) {
 	done, err := s.backoff(ctx, &wire.Checks{}, r.GetQueue(), r.GetIds(), workqueue.Op{Kind: workqueue.OpBackoffGet})
 	if err != nil {
 		return nil, err
@@ -25,7 +25,7 @@ func (s *backoffServer) GetBackoff(ctx context.Context, r *queuev1.GetBackoffReq
 	return &queuev1.GetBackoffResponse{Entries: entries(r.GetIds(), done)}, nil
 }
 
-func (s *backoffServer) NextBackoff(ctx context.Context, r *queuev1.NextBackoffRequest) (*queuev1.NextBackoffResponse, error) {
+func (s *Server) NextBackoff(ctx context.Context, r *queuev1.NextBackoffRequest) (*queuev1.NextBackoffResponse, error) {
 	c := &wire.Checks{}
 	event := c.Event("event_time", r.GetEventTime(), false)
 	done, err := s.backoff(ctx, c, r.GetQueue(), r.GetIds(), workqueue.Op{Kind: workqueue.OpBackoffNext, Event: event})
@@ -35,21 +35,21 @@ func (s *backoffServer) NextBackoff(ctx context.Context, r *queuev1.NextBackoffR
 	return &queuev1.NextBackoffResponse{Entries: entries(r.GetIds(), done)}, nil
 }
 
-func (s *backoffServer) ResetBackoff(ctx context.Context, r *queuev1.ResetBackoffRequest) (*queuev1.ResetBackoffResponse, error) {
+func (s *Server) ResetBackoff(ctx context.Context, r *queuev1.ResetBackoffRequest) (*queuev1.ResetBackoffResponse, error) {
 	if _, err := s.backoff(ctx, &wire.Checks{}, r.GetQueue(), r.GetIds(), workqueue.Op{Kind: workqueue.OpBackoffReset}); err != nil {
 		return nil, err
 	}
 	return &queuev1.ResetBackoffResponse{}, nil
 }
 
-func (s *backoffServer) DeleteBackoffEntry(ctx context.Context, r *queuev1.DeleteBackoffEntryRequest) (*queuev1.DeleteBackoffEntryResponse, error) {
+func (s *Server) DeleteBackoffEntry(ctx context.Context, r *queuev1.DeleteBackoffEntryRequest) (*queuev1.DeleteBackoffEntryResponse, error) {
 	if _, err := s.backoff(ctx, &wire.Checks{}, r.GetQueue(), r.GetIds(), workqueue.Op{Kind: workqueue.OpBackoffReset}); err != nil {
 		return nil, err
 	}
 	return &queuev1.DeleteBackoffEntryResponse{}, nil
 }
 
-func (s *backoffServer) GCBackoff(ctx context.Context, r *queuev1.GCBackoffRequest) (*queuev1.GCBackoffResponse, error) {
+func (s *Server) GCBackoff(ctx context.Context, r *queuev1.GCBackoffRequest) (*queuev1.GCBackoffResponse, error) {
 	c := &wire.Checks{}
 	c.Queue("queue", r.GetQueue())
 	if err := c.Err(); err != nil {
@@ -57,7 +57,7 @@ func (s *backoffServer) GCBackoff(ctx context.Context, r *queuev1.GCBackoffReque
 	}
 	out := &queuev1.GCBackoffResponse{}
 	for { // a transaction collects a bounded number
-		done, err := s.queues.Do(ctx, r.GetQueue(), workqueue.Op{Kind: workqueue.OpBackoffGC})
+		done, err := s.Queues.Do(ctx, r.GetQueue(), workqueue.Op{Kind: workqueue.OpBackoffGC})
 		if err != nil {
 			return nil, err
 		}
@@ -72,7 +72,7 @@ func (s *backoffServer) GCBackoff(ctx context.Context, r *queuev1.GCBackoffReque
 	}
 }
 
-func (s *backoffServer) IsInBackOffSince(ctx context.Context, r *queuev1.IsInBackOffSinceRequest) (*queuev1.IsInBackOffSinceResponse, error) {
+func (s *Server) IsInBackOffSince(ctx context.Context, r *queuev1.IsInBackOffSinceRequest) (*queuev1.IsInBackOffSinceResponse, error) {
 	left, err := s.inBackOff(ctx, r.GetQueue(), r.GetId(), r.GetEventTime(), backoff.Growth.Since)
 	if err != nil {
 		return nil, err
@@ -80,7 +80,7 @@ func (s *backoffServer) IsInBackOffSince(ctx context.Context, r *queuev1.IsInBac
 	return &queuev1.IsInBackOffSinceResponse{InBackOff: left > 0, Remaining: wire.Span(left)}, nil
 }
 
-func (s *backoffServer) IsInBackOffSinceUpdate(ctx context.Context, r *queuev1.IsInBackOffSinceUpdateRequest) (*queuev1.IsInBackOffSinceUpdateResponse, error) {
+func (s *Server) IsInBackOffSinceUpdate(ctx context.Context, r *queuev1.IsInBackOffSinceUpdateRequest) (*queuev1.IsInBackOffSinceUpdateResponse, error) {
 	left, err := s.inBackOff(ctx, r.GetQueue(), r.GetId(), r.GetEventTime(), func(g backoff.Growth, e backoff.Entry, event, _ int64) int64 {
 		return g.SinceUpdate(e, event)
 	})
@@ -92,7 +92,7 @@ func (s *backoffServer) IsInBackOffSinceUpdate(ctx context.Context, r *queuev1.I
 
 // inBackOff is what is left of an id's delay as left counts it, in
 // microseconds; zero when the id is unknown or, at the event, had expired (B-04).
-func (s *backoffServer) inBackOff(
+func (s *Server) inBackOff(
 	ctx context.Context, queue, id string, at *timestamppb.Timestamp, left func(g backoff.Growth, e backoff.Entry, event, now int64) int64,
 ) (int64, error) {
 	c := &wire.Checks{}
@@ -102,7 +102,7 @@ func (s *backoffServer) inBackOff(
 	if err := c.Err(); err != nil {
 		return 0, err
 	}
-	d, err := s.queues.Use(ctx, queue)
+	d, err := s.Queues.Use(ctx, queue)
 	if err != nil {
 		return 0, err
 	}
@@ -115,7 +115,7 @@ func (s *backoffServer) inBackOff(
 
 // backoff does one operation on every id. The jitter's random number is drawn
 // here, so that the engines only compute.
-func (s *backoffServer) backoff(ctx context.Context, c *wire.Checks, queue string, ids []string, op workqueue.Op) (*transaction.Call, error) {
+func (s *Server) backoff(ctx context.Context, c *wire.Checks, queue string, ids []string, op workqueue.Op) (*transaction.Call, error) {
 	c.Queue("queue", queue)
 	c.Count("ids", len(ids), 1, wire.MaxItems)
 	ops := make([]workqueue.Op, min(len(ids), wire.MaxItems))
@@ -130,7 +130,7 @@ func (s *backoffServer) backoff(ctx context.Context, c *wire.Checks, queue strin
 	if err := c.Err(); err != nil {
 		return nil, err
 	}
-	return s.queues.Do(ctx, queue, ops...)
+	return s.Queues.Do(ctx, queue, ops...)
 }
 
 func entries(ids []string, done *transaction.Call) []*queuev1.BackoffEntry {
