@@ -10,6 +10,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
+	"github.com/deltaplane/deltaplane/services/queue/maintain"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
@@ -125,8 +126,8 @@ func (c Config) Validate() error {
 	if c.MaxQueues < 1 {
 		errs = append(errs, fmt.Errorf("queue: max queues %d is below 1", c.MaxQueues))
 	}
-	if c.ExpireAfter != 0 && c.ExpireAfter < MinExpiry {
-		errs = append(errs, fmt.Errorf("queue: expire after %v is not 0 (never) or at least %v", c.ExpireAfter, MinExpiry))
+	if c.ExpireAfter != 0 && c.ExpireAfter < maintain.MinExpiry {
+		errs = append(errs, fmt.Errorf("queue: expire after %v is not 0 (never) or at least %v", c.ExpireAfter, maintain.MinExpiry))
 	}
 	if c.MaxPending < wire.MaxItems {
 		errs = append(errs, fmt.Errorf("queue: max pending %d is below %d, one call's worth", c.MaxPending, wire.MaxItems))

@@ -17,6 +17,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/maintain"
 	"github.com/deltaplane/deltaplane/services/queue/memory"
 	"github.com/deltaplane/deltaplane/services/queue/redis"
 )
@@ -26,18 +27,18 @@ const unused = time.Hour
 // sweeper is the expiry of a server by a clock of its own, beside which the store's
 // is moved.
 type sweeper struct {
-	x   *expiry
+	x   *maintain.Expiry
 	now time.Time
 }
 
 func newSweeper(r *rig) *sweeper {
-	return &sweeper{newExpiry(r.svc.upkeep, unused), time.Now()}
+	return &sweeper{maintain.NewExpiry(r.svc.upkeep, unused), time.Now()}
 }
 
 func (s *sweeper) sweep(t *testing.T, later time.Duration) {
 	t.Helper()
 	s.now = s.now.Add(later)
-	if err := s.x.sweep(t.Context(), s.now); err != nil {
+	if err := s.x.Sweep(t.Context(), s.now); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -75,7 +76,7 @@ func TestAQueueThatNobodyUsesExpiresOnceItWasWatched(t *testing.T) {
 		r.advance(2 * time.Minute)
 		y := newSweeper(r) // another server, which has just been started
 		y.sweep(t, 0)
-		y.sweep(t, maxWatch-time.Second)
+		y.sweep(t, maintain.MaxWatch-time.Second)
 		if n := r.names(t); len(n) != 2 {
 			t.Fatalf("a server that has not watched for long enough left %v", n)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/backoff"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 	"github.com/deltaplane/deltaplane/services/queue/history"
+	"github.com/deltaplane/deltaplane/services/queue/maintain"
 	"github.com/deltaplane/deltaplane/services/queue/memory"
 	"github.com/deltaplane/deltaplane/services/queue/metrics"
 	"github.com/deltaplane/deltaplane/services/queue/produce"
@@ -28,7 +29,7 @@ type Service struct {
 	engine   engine.Engine
 	queues   *transaction.Queues
 	sessions *session.Sessions
-	upkeep   *upkeep
+	upkeep   *maintain.Upkeep
 	server   *server
 	rpc      *rpc.Server
 	admin    *telemetry.Admin
@@ -74,14 +75,14 @@ func build(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, err
 	if err != nil {
 		return nil, fmt.Errorf("queue metrics: %w", err)
 	}
-	condition := newCondition(tel.Log, set.Refusing)
+	condition := maintain.NewCondition(tel.Log, set.Refusing)
 	events := history.New(cfg.HistoryKeys)
 	declared := map[string]workqueue.Config{}
 	for _, q := range cfg.Queues {
 		declared[q.Name] = q.Config
 	}
 	s.queues = transaction.New(transaction.Config{
-		Engine: e, Log: tel.Log, Metrics: set, History: events, Listener: s.sessions, Refused: condition.refused, Declared: declared,
+		Engine: e, Log: tel.Log, Metrics: set, History: events, Listener: s.sessions, Refused: condition.Refused, Declared: declared,
 		MaxTurn: cfg.MaxTurn, MaxPending: cfg.MaxPending, FallbackEvery: cfg.FallbackEvery,
 	})
 	reader := admin.Reader{Queues: s.queues}
@@ -94,7 +95,7 @@ func build(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, err
 	if err != nil {
 		return nil, err
 	}
-	s.upkeep = newUpkeep(upkeepConfig{
+	s.upkeep = maintain.New(maintain.Config{
 		Engine: e, Log: tel.Log, InUse: s.queues, Declared: declared, ExpireAfter: cfg.ExpireAfter, Unused: set.Unused,
 		SetServing: func(ok bool) { s.rpc.SetServing(queuev1.QueueService_ServiceDesc.ServiceName, ok) }, Tick: s.sessions.ForgetIdle,
 	}, condition)
@@ -105,7 +106,7 @@ func build(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, err
 	}
 	s.admin.Ready("serving", s.rpc.Ready)
 	s.admin.Ready("authorization", telemetry.Degrades(s.rpc.CheckAuthorizer))
-	s.admin.Ready("store", func(context.Context) error { return condition.ready() })
+	s.admin.Ready("store", func(context.Context) error { return condition.Ready() })
 	return s, nil
 }
 
@@ -147,7 +148,7 @@ func (s *Service) Run(ctx context.Context) (err error) {
 	// Dispatchers outlive ctx: calls in hand are still answered.
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s.queues.Start(running)
-	err = s.rpc.Run(ctx, s.admin.Run, s.upkeep.watchStore, s.queues.KeepQueues, s.upkeep.expireQueues,
+	err = s.rpc.Run(ctx, s.admin.Run, s.upkeep.WatchStore, s.queues.KeepQueues, s.upkeep.ExpireQueues,
 		func(ctx context.Context) error { return s.engine.Wakes(ctx, s.queues.WakeUp) })
 	s.queues.Stop(stop)
 	return err

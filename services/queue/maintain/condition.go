@@ -1,4 +1,4 @@
-package queue
+package maintain
 
 import (
 	"errors"
@@ -14,9 +14,9 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/transaction"
 )
 
-// condition is what is known of the store: whether it can be used, and whether
+// Condition is what is known of the store: whether it can be used, and whether
 // it refuses adds all the same. A change is one line of the log.
-type condition struct {
+type Condition struct {
 	log   *slog.Logger
 	gauge *prometheus.GaugeVec // by reason
 
@@ -27,8 +27,8 @@ type condition struct {
 	seen  time.Time // when it did last
 }
 
-func newCondition(log *slog.Logger, gauge *prometheus.GaugeVec) *condition {
-	return &condition{log: log, gauge: gauge, err: errNotReached}
+func NewCondition(log *slog.Logger, gauge *prometheus.GaugeVec) *Condition {
+	return &Condition{log: log, gauge: gauge, err: errNotReached}
 }
 
 var errNotReached = fmt.Errorf("%w: not reached yet", engine.ErrUnavailable)
@@ -38,12 +38,12 @@ var errNotReached = fmt.Errorf("%w: not reached yet", engine.ErrUnavailable)
 const refusedFor = 10 * time.Second
 
 // checked takes in what a check found, and returns why the store cannot be used.
-func (c *condition) checked(err error) error {
+func (c *Condition) checked(err error) error {
 	var part error
 	if errors.Is(err, engine.ErrPartial) {
 		part, err = err, nil
 	} else if transaction.IsLimited(err) {
-		c.refused(err)
+		c.Refused(err)
 		err = nil
 	} else if err == nil {
 		c.accepts(time.Now())
@@ -68,8 +68,8 @@ func (c *condition) checked(err error) error {
 	return err
 }
 
-// refused takes in that an add was refused, or would be.
-func (c *condition) refused(err error) {
+// Refused takes in that an add was refused, or would be.
+func (c *Condition) Refused(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.seen = time.Now()
@@ -81,7 +81,7 @@ func (c *condition) refused(err error) {
 }
 
 // accepts takes in that the store was found without a limit.
-func (c *condition) accepts(now time.Time) {
+func (c *Condition) accepts(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.limit == nil || now.Sub(c.seen) < refusedFor {
@@ -93,14 +93,14 @@ func (c *condition) accepts(now time.Time) {
 }
 
 // partial says that part of the store is not reached.
-func (c *condition) partial() bool {
+func (c *Condition) partial() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.part != nil
 }
 
 // setGauges sets the metric. Mu must be held.
-func (c *condition) setGauges() {
+func (c *Condition) setGauges() {
 	set := func(reason string, on bool) {
 		v := 0.0
 		if on {
@@ -114,9 +114,9 @@ func (c *condition) setGauges() {
 	set("disk", errors.Is(c.err, engine.ErrNoSpace))
 }
 
-// ready is nil when the store can be used, else why not. A store that refuses
+// Ready is nil when the store can be used, else why not. A store that refuses
 // adds is ready, and says so.
-func (c *condition) ready() error {
+func (c *Condition) Ready() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err == nil && c.limit != nil {

@@ -1,4 +1,4 @@
-package queue
+package maintain
 
 import (
 	"cmp"
@@ -16,10 +16,10 @@ const (
 	// MinExpiry is the shortest [Config.ExpireAfter]: some times as long as a use may
 	// take to be noted.
 	MinExpiry = time.Minute
-	// maxWatch is for how long at most a server must itself see that a queue is not
+	// MaxWatch is for how long at most a server must itself see that a queue is not
 	// used before it ends it: after an outage, or a step of the store's clock, whoever
 	// uses the queue has had the time to say so.
-	maxWatch = 5 * time.Minute
+	MaxWatch = 5 * time.Minute
 	// maxSweep is how often at least all queues are looked at.
 	maxSweep = 5 * time.Minute
 )
@@ -30,23 +30,23 @@ type observation struct {
 	since time.Time
 }
 
-// expiry ends queues that nobody uses. It is used by one goroutine.
-type expiry struct {
-	s          *upkeep
+// Expiry ends queues that nobody uses. It is used by one goroutine.
+type Expiry struct {
+	s          *Upkeep
 	after      time.Duration
 	seen       map[string]observation
 	generation string // of the store, in which they were seen
 }
 
-func newExpiry(s *upkeep, after time.Duration) *expiry {
-	return &expiry{s: s, after: after, seen: map[string]observation{}}
+func NewExpiry(s *Upkeep, after time.Duration) *Expiry {
+	return &Expiry{s: s, after: after, seen: map[string]observation{}}
 }
 
-func (s *upkeep) expireQueues(ctx context.Context) error {
+func (s *Upkeep) ExpireQueues(ctx context.Context) error {
 	if s.ExpireAfter == 0 {
 		return nil
 	}
-	x := newExpiry(s, s.ExpireAfter)
+	x := NewExpiry(s, s.ExpireAfter)
 	ticker := time.NewTicker(min(s.ExpireAfter/4, maxSweep))
 	defer ticker.Stop()
 	for {
@@ -54,16 +54,16 @@ func (s *upkeep) expireQueues(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case now := <-ticker.C:
-			if err := x.sweep(ctx, now); err != nil && ctx.Err() == nil {
+			if err := x.Sweep(ctx, now); err != nil && ctx.Err() == nil {
 				s.Log.LogAttrs(ctx, slog.LevelWarn, "queues that nobody uses were not all looked for", telemetry.Err(err))
 			}
 		}
 	}
 }
 
-// sweep looks at every queue of the store and ends those that have been unused
+// Sweep looks at every queue of the store and ends those that have been unused
 // for long enough by the store's clock, and by this server's since it was seen.
-func (x *expiry) sweep(ctx context.Context, now time.Time) error {
+func (x *Expiry) Sweep(ctx context.Context, now time.Time) error {
 	names, err := x.s.Engine.Names(ctx)
 	if err != nil {
 		return err
@@ -92,7 +92,7 @@ func (x *expiry) sweep(ctx context.Context, now time.Time) error {
 		if at.mark != idle.Mark {
 			at = observation{idle.Mark, now}
 		}
-		if idle.For < x.after || now.Sub(at.since) < min(x.after, maxWatch) {
+		if idle.For < x.after || now.Sub(at.since) < min(x.after, MaxWatch) {
 			x.seen[name] = at
 			continue
 		}
@@ -104,7 +104,7 @@ func (x *expiry) sweep(ctx context.Context, now time.Time) error {
 }
 
 // end has a queue expire, and what this server runs for it end.
-func (x *expiry) end(ctx context.Context, name string, idle engine.Idle) error {
+func (x *Expiry) end(ctx context.Context, name string, idle engine.Idle) error {
 	l, here := x.s.InUse.Known(name)
 	if here && l.Streams.Load() > 0 { // the store has not heard of it yet
 		return nil

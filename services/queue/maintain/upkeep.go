@@ -1,4 +1,4 @@
-package queue
+package maintain
 
 import (
 	"cmp"
@@ -18,14 +18,14 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/transaction"
 )
 
-// upkeep keeps the store in order for as long as the service runs.
-type upkeep struct {
-	upkeepConfig
-	condition *condition
+// Upkeep keeps the store in order for as long as the service runs.
+type Upkeep struct {
+	Config
+	condition *Condition
 }
 
-// upkeepConfig is what upkeep needs.
-type upkeepConfig struct {
+// Config is what upkeep needs.
+type Config struct {
 	Engine engine.Engine
 	Log    *slog.Logger
 	// InUse are the queues that have dispatchers here.
@@ -44,11 +44,11 @@ type upkeepConfig struct {
 	Tick func(now time.Time)
 }
 
-func newUpkeep(cfg upkeepConfig, c *condition) *upkeep { return &upkeep{cfg, c} }
+func New(cfg Config, c *Condition) *Upkeep { return &Upkeep{cfg, c} }
 
-// watchStore keeps health in step with the store and makes the configured
+// WatchStore keeps health in step with the store and makes the configured
 // queues.
-func (s *upkeep) watchStore(ctx context.Context) error {
+func (s *Upkeep) WatchStore(ctx context.Context) error {
 	const every = 3 * time.Second
 	first, wait, generation := true, time.Duration(0), ""
 	for {
@@ -93,7 +93,7 @@ type starter interface {
 // beginRun has every queue begin the store's present run: after a restart the
 // time in which nothing is handed out should not begin with the first use. Those
 // in use here have a transaction; for the others nothing is left running.
-func (s *upkeep) beginRun(ctx context.Context) error {
+func (s *Upkeep) beginRun(ctx context.Context) error {
 	names, err := s.Engine.Names(ctx)
 	for _, name := range names {
 		if l, ok := s.InUse.Known(name); ok {
@@ -125,7 +125,7 @@ func begin(ctx context.Context, q engine.Queue) error {
 	return nil
 }
 
-func (s *upkeep) checkStore(ctx context.Context, configure bool) error {
+func (s *Upkeep) checkStore(ctx context.Context, configure bool) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	limits := s.Engine.Check(ctx)

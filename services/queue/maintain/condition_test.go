@@ -1,4 +1,4 @@
-package queue
+package maintain
 
 import (
 	"bytes"
@@ -55,11 +55,11 @@ func TestAStoreAtItsLimitIsOneLineOfTheLog(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := condition{log: slog.New(slog.NewTextHandler(&log, nil)), gauge: m.Refusing}
+		c := Condition{log: slog.New(slog.NewTextHandler(&log, nil)), gauge: m.Refusing}
 		for range 100 { // an add is refused, then something ends, and a check finds room
-			c.refused(engine.ErrFull)
-			if err := c.checked(nil); err != nil || !errors.Is(c.ready(), engine.ErrFull) {
-				t.Fatalf("checked = %v, ready = %v", err, c.ready())
+			c.Refused(engine.ErrFull)
+			if err := c.checked(nil); err != nil || !errors.Is(c.Ready(), engine.ErrFull) {
+				t.Fatalf("checked = %v, ready = %v", err, c.Ready())
 			}
 			time.Sleep(3 * time.Second)
 		}
@@ -67,8 +67,8 @@ func TestAStoreAtItsLimitIsOneLineOfTheLog(t *testing.T) {
 			t.Errorf("%d lines:\n%s", n, log.String())
 		}
 		time.Sleep(refusedFor)
-		if err := c.checked(nil); err != nil || c.ready() != nil {
-			t.Errorf("checked = %v, ready = %v", err, c.ready())
+		if err := c.checked(nil); err != nil || c.Ready() != nil {
+			t.Errorf("checked = %v, ready = %v", err, c.Ready())
 		}
 		if n := strings.Count(log.String(), "takes adds again"); n != 1 {
 			t.Errorf("%d lines:\n%s", n, log.String())
@@ -92,18 +92,18 @@ func TestADiskWithoutSpaceIsSeenInHealthTheMetricAndOneLine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := condition{log: slog.New(slog.NewTextHandler(&log, nil)), gauge: m.Refusing}
+	c := Condition{log: slog.New(slog.NewTextHandler(&log, nil)), gauge: m.Refusing}
 	full := fmt.Errorf("%w: %w", engine.ErrUnavailable, engine.ErrNoSpace)
 	for range 3 {
-		if err := c.checked(full); !errors.Is(err, engine.ErrNoSpace) || !errors.Is(c.ready(), engine.ErrNoSpace) {
-			t.Errorf("checked = %v, ready = %v", err, c.ready())
+		if err := c.checked(full); !errors.Is(err, engine.ErrNoSpace) || !errors.Is(c.Ready(), engine.ErrNoSpace) {
+			t.Errorf("checked = %v, ready = %v", err, c.Ready())
 		}
 	}
 	if got := limitsSet(t, registry); !slices.Equal(got, []string{"disk"}) {
 		t.Errorf("the metric says %v", got)
 	}
-	if err := c.checked(nil); err != nil || c.ready() != nil || len(limitsSet(t, registry)) > 0 {
-		t.Errorf("with space again: checked = %v, ready = %v", err, c.ready())
+	if err := c.checked(nil); err != nil || c.Ready() != nil || len(limitsSet(t, registry)) > 0 {
+		t.Errorf("with space again: checked = %v, ready = %v", err, c.Ready())
 	}
 	if n := strings.Count(log.String(), "store cannot be used"); n != 1 || strings.Count(log.String(), "store is ready") != 1 {
 		t.Errorf("%d lines:\n%s", n, log.String())
