@@ -30,6 +30,7 @@ type Server struct {
 	making    sync.Mutex // of queues, one at a time
 }
 
+// Len implements the QueueService.
 func (s *Server) Len(ctx context.Context, r *queuev1.LenRequest) (*queuev1.LenResponse, error) {
 	c := &wire.Checks{}
 	c.Queue("queue", r.GetQueue())
@@ -46,6 +47,7 @@ func (s *Server) Len(ctx context.Context, r *queuev1.LenRequest) (*queuev1.LenRe
 	return &queuev1.LenResponse{Counts: wire.Counts(st.Counts), Unreachable: missing}, nil
 }
 
+// CloseQueue implements the QueueService.
 func (s *Server) CloseQueue(ctx context.Context, r *queuev1.CloseQueueRequest) (*queuev1.CloseQueueResponse, error) {
 	if err := s.gate(ctx, r.GetQueue(), workqueue.OpClose); err != nil {
 		return nil, err
@@ -53,6 +55,7 @@ func (s *Server) CloseQueue(ctx context.Context, r *queuev1.CloseQueueRequest) (
 	return &queuev1.CloseQueueResponse{}, nil
 }
 
+// OpenQueue implements the QueueService.
 func (s *Server) OpenQueue(ctx context.Context, r *queuev1.OpenQueueRequest) (*queuev1.OpenQueueResponse, error) {
 	if err := s.gate(ctx, r.GetQueue(), workqueue.OpOpen); err != nil {
 		return nil, err
@@ -60,6 +63,7 @@ func (s *Server) OpenQueue(ctx context.Context, r *queuev1.OpenQueueRequest) (*q
 	return &queuev1.OpenQueueResponse{}, nil
 }
 
+// PauseQueue implements the QueueService.
 func (s *Server) PauseQueue(ctx context.Context, r *queuev1.PauseQueueRequest) (*queuev1.PauseQueueResponse, error) {
 	if err := s.gate(ctx, r.GetQueue(), workqueue.OpPause); err != nil {
 		return nil, err
@@ -67,6 +71,7 @@ func (s *Server) PauseQueue(ctx context.Context, r *queuev1.PauseQueueRequest) (
 	return &queuev1.PauseQueueResponse{}, nil
 }
 
+// ResumeQueue implements the QueueService.
 func (s *Server) ResumeQueue(ctx context.Context, r *queuev1.ResumeQueueRequest) (*queuev1.ResumeQueueResponse, error) {
 	if err := s.gate(ctx, r.GetQueue(), workqueue.OpResume); err != nil {
 		return nil, err
@@ -74,6 +79,7 @@ func (s *Server) ResumeQueue(ctx context.Context, r *queuev1.ResumeQueueRequest)
 	return &queuev1.ResumeQueueResponse{}, nil
 }
 
+// DeleteQueue implements the QueueService.
 func (s *Server) DeleteQueue(ctx context.Context, r *queuev1.DeleteQueueRequest) (*queuev1.DeleteQueueResponse, error) {
 	c := &wire.Checks{}
 	name := r.GetQueue()
@@ -145,6 +151,7 @@ func (s *Server) gate(ctx context.Context, queue string, kind workqueue.OpKind) 
 	return err
 }
 
+// ConfigureQueue implements the QueueService.
 func (s *Server) ConfigureQueue(ctx context.Context, r *queuev1.ConfigureQueueRequest) (*queuev1.ConfigureQueueResponse, error) {
 	c := &wire.Checks{}
 	name := r.GetConfig().GetName()
@@ -183,6 +190,7 @@ func (s *Server) create(ctx context.Context, name string, cfg workqueue.Config) 
 	return s.Queues.Engine.Configure(ctx, name, cfg)
 }
 
+// ListQueues implements the QueueService.
 func (s *Server) ListQueues(ctx context.Context, r *queuev1.ListQueuesRequest) (*queuev1.ListQueuesResponse, error) {
 	names, err := s.Queues.Engine.Names(ctx)
 	if err != nil {

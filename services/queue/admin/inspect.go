@@ -18,6 +18,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
+// Inspect implements the QueueService.
 func (s *Server) Inspect(ctx context.Context, r *queuev1.InspectRequest) (*queuev1.InspectResponse, error) {
 	c := &wire.Checks{}
 	c.Queue("queue", r.GetQueue())
@@ -39,6 +40,7 @@ var listed = map[queuev1.State]workqueue.State{
 	queuev1.State_STATE_DIRTY: workqueue.Dirty, queuev1.State_STATE_DEAD: workqueue.Buried,
 }
 
+// ListItems implements the QueueService.
 func (s *Server) ListItems(ctx context.Context, r *queuev1.ListItemsRequest) (*queuev1.ListItemsResponse, error) {
 	c := &wire.Checks{}
 	c.Queue("queue", r.GetQueue())

@@ -17,6 +17,7 @@ import (
 // Server answers the calls of the back-off of ids.
 type Server struct{ Queues *transaction.Queues }
 
+// GetBackoff implements the QueueService.
 func (s *Server) GetBackoff(ctx context.Context, r *queuev1.GetBackoffRequest) (*queuev1.GetBackoffResponse, error) {
 	done, err := s.backoff(ctx, &wire.Checks{}, r.GetQueue(), r.GetIds(), workqueue.Op{Kind: workqueue.OpBackoffGet})
 	if err != nil {
@@ -25,6 +26,7 @@ func (s *Server) GetBackoff(ctx context.Context, r *queuev1.GetBackoffRequest) (
 	return &queuev1.GetBackoffResponse{Entries: entries(r.GetIds(), done)}, nil
 }
 
+// NextBackoff implements the QueueService.
 func (s *Server) NextBackoff(ctx context.Context, r *queuev1.NextBackoffRequest) (*queuev1.NextBackoffResponse, error) {
 	c := &wire.Checks{}
 	event := c.Event("event_time", r.GetEventTime(), false)
@@ -35,6 +37,7 @@ func (s *Server) NextBackoff(ctx context.Context, r *queuev1.NextBackoffRequest)
 	return &queuev1.NextBackoffResponse{Entries: entries(r.GetIds(), done)}, nil
 }
 
+// ResetBackoff implements the QueueService.
 func (s *Server) ResetBackoff(ctx context.Context, r *queuev1.ResetBackoffRequest) (*queuev1.ResetBackoffResponse, error) {
 	if _, err := s.backoff(ctx, &wire.Checks{}, r.GetQueue(), r.GetIds(), workqueue.Op{Kind: workqueue.OpBackoffReset}); err != nil {
 		return nil, err
@@ -42,6 +45,7 @@ func (s *Server) ResetBackoff(ctx context.Context, r *queuev1.ResetBackoffReques
 	return &queuev1.ResetBackoffResponse{}, nil
 }
 
+// DeleteBackoffEntry implements the QueueService.
 func (s *Server) DeleteBackoffEntry(ctx context.Context, r *queuev1.DeleteBackoffEntryRequest) (*queuev1.DeleteBackoffEntryResponse, error) {
 	if _, err := s.backoff(ctx, &wire.Checks{}, r.GetQueue(), r.GetIds(), workqueue.Op{Kind: workqueue.OpBackoffReset}); err != nil {
 		return nil, err
@@ -49,6 +53,7 @@ func (s *Server) DeleteBackoffEntry(ctx context.Context, r *queuev1.DeleteBackof
 	return &queuev1.DeleteBackoffEntryResponse{}, nil
 }
 
+// GCBackoff implements the QueueService.
 func (s *Server) GCBackoff(ctx context.Context, r *queuev1.GCBackoffRequest) (*queuev1.GCBackoffResponse, error) {
 	c := &wire.Checks{}
 	c.Queue("queue", r.GetQueue())
@@ -72,6 +77,7 @@ func (s *Server) GCBackoff(ctx context.Context, r *queuev1.GCBackoffRequest) (*q
 	}
 }
 
+// IsInBackOffSince implements the QueueService.
 func (s *Server) IsInBackOffSince(ctx context.Context, r *queuev1.IsInBackOffSinceRequest) (*queuev1.IsInBackOffSinceResponse, error) {
 	left, err := s.inBackOff(ctx, r.GetQueue(), r.GetId(), r.GetEventTime(), backoff.Growth.Since)
 	if err != nil {
@@ -80,6 +86,7 @@ func (s *Server) IsInBackOffSince(ctx context.Context, r *queuev1.IsInBackOffSin
 	return &queuev1.IsInBackOffSinceResponse{InBackOff: left > 0, Remaining: wire.Span(left)}, nil
 }
 
+// IsInBackOffSinceUpdate implements the QueueService.
 func (s *Server) IsInBackOffSinceUpdate(ctx context.Context, r *queuev1.IsInBackOffSinceUpdateRequest) (*queuev1.IsInBackOffSinceUpdateResponse, error) {
 	left, err := s.inBackOff(ctx, r.GetQueue(), r.GetId(), r.GetEventTime(), func(g backoff.Growth, e backoff.Entry, event, _ int64) int64 {
 		return g.SinceUpdate(e, event)

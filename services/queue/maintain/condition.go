@@ -27,6 +27,7 @@ type Condition struct {
 	seen  time.Time // when it did last
 }
 
+// NewCondition is a condition that was not reached yet; the gauge is set by reason.
 func NewCondition(log *slog.Logger, gauge *prometheus.GaugeVec) *Condition {
 	return &Condition{log: log, gauge: gauge, err: errNotReached}
 }

@@ -38,10 +38,12 @@ type Expiry struct {
 	generation string // of the store, in which they were seen
 }
 
+// NewExpiry ends queues that were unused for a time.
 func NewExpiry(s *Upkeep, after time.Duration) *Expiry {
 	return &Expiry{s: s, after: after, seen: map[string]observation{}}
 }
 
+// ExpireQueues ends queues that nobody uses until ctx ends, if they are to expire.
 func (s *Upkeep) ExpireQueues(ctx context.Context) error {
 	if s.ExpireAfter == 0 {
 		return nil

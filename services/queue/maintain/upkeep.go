@@ -44,6 +44,7 @@ type Config struct {
 	Tick func(now time.Time)
 }
 
+// New is the upkeep of a store whose condition is kept in c.
 func New(cfg Config, c *Condition) *Upkeep { return &Upkeep{cfg, c} }
 
 // WatchStore keeps health in step with the store and makes the configured

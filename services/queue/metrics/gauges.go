@@ -49,7 +49,8 @@ type Used struct {
 	Partitions int
 }
 
-func NewGauges(s Sources) *gauges {
+// NewGauges are the gauges of what queues hold.
+func NewGauges(s Sources) prometheus.Collector {
 	desc := func(name, help string) *prometheus.Desc { return prometheus.NewDesc(name, help, []string{"name"}, nil) }
 	return &gauges{
 		Sources:    s,

@@ -121,6 +121,7 @@ type Queue struct {
 	empty  chan struct{} // closed when nothing is left, if anybody waits for it
 }
 
+// Queue is the metrics of a queue. They are looked up: keep them.
 func (m *Set) Queue(name string) *Queue {
 	l := &Queue{
 		adds: m.adds.WithLabelValues(name), Retries: m.retries.WithLabelValues(name), expired: m.expired.WithLabelValues(name),
@@ -152,6 +153,7 @@ func (l *Queue) Transaction(ops int, took time.Duration, r *workqueue.Result) {
 	Count(l.died, r.Buried)
 }
 
+// Count adds n, unless it is zero.
 func Count(c prometheus.Counter, n int) {
 	if n > 0 {
 		c.Add(float64(n))
@@ -171,6 +173,7 @@ func (l *Queue) Failed(err error) {
 	l.errors.WithLabelValues(reason).Inc()
 }
 
+// Leased counts leases granted at a time of the store's clock.
 func (l *Queue) Leased(now int64, leases []workqueue.Lease) {
 	again := 0
 	for i := range leases {
@@ -205,6 +208,7 @@ func (l *Queue) saw(c workqueue.Counts) {
 	}
 }
 
+// Idle says that no key is ready or held.
 func Idle(c workqueue.Counts) bool { return c.Ready == 0 && c.Processing == 0 && c.Dirty == 0 }
 
 // Emptied is closed when a transaction of this server next leaves nothing ready or held.

@@ -25,6 +25,7 @@ type adds struct {
 	after, last, limited bool
 }
 
+// Add implements the QueueService.
 func (s *Server) Add(ctx context.Context, r *queuev1.AddRequest) (*queuev1.AddResponse, error) {
 	results, err := s.add(ctx, &wire.Checks{}, adds{queue: r.GetQueue(), session: r.GetSessionId(), items: r.GetItems()})
 	if err != nil {
@@ -33,6 +34,7 @@ func (s *Server) Add(ctx context.Context, r *queuev1.AddRequest) (*queuev1.AddRe
 	return &queuev1.AddResponse{Results: results, Generation: s.Queues.Engine.Generation()}, nil
 }
 
+// AddAfter implements the QueueService.
 func (s *Server) AddAfter(ctx context.Context, r *queuev1.AddAfterRequest) (*queuev1.AddAfterResponse, error) {
 	c := &wire.Checks{}
 	if _, known := queuev1.DelayPolicy_name[int32(r.GetPolicy())]; !known {
@@ -49,6 +51,7 @@ func (s *Server) AddAfter(ctx context.Context, r *queuev1.AddAfterRequest) (*que
 	return &queuev1.AddAfterResponse{Results: results, Generation: s.Queues.Engine.Generation()}, nil
 }
 
+// AddRateLimited implements the QueueService.
 func (s *Server) AddRateLimited(ctx context.Context, r *queuev1.AddRateLimitedRequest) (*queuev1.AddRateLimitedResponse, error) {
 	results, err := s.add(ctx, &wire.Checks{}, adds{queue: r.GetQueue(), session: r.GetSessionId(), items: r.GetItems(), limited: true})
 	if err != nil {

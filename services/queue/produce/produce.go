@@ -67,7 +67,7 @@ func (s *Server) Produce(grpc queuev1.QueueService_ProduceServer) error {
 		return err
 	}
 	p := &producer{
-		s: s, ss: ss, grpc: grpc, name: onceOf(ss.Id), generation: s.Queues.Engine.Generation(), known: wire.Collections{},
+		s: s, ss: ss, grpc: grpc, name: onceOf(ss.ID), generation: s.Queues.Engine.Generation(), known: wire.Collections{},
 		signal: make(chan struct{}, 1), room: make(chan struct{}, 1),
 	}
 	welcome := &queuev1.ProduceWelcome{ServerTime: timestamppb.Now(), Generation: p.generation, Window: session.ProduceWindow}
@@ -242,7 +242,7 @@ func (p *producer) begin(ctx context.Context, queues map[string]*transaction.Que
 					op.Once = onceFor(p.name, b.id, b.place(i))
 				}
 			}
-			b.call.Session = p.ss.Id
+			b.call.Session = p.ss.ID
 			metrics.Count(l.Metrics.Retries, b.after)
 			l.Submit(&b.call)
 			return

@@ -8,6 +8,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
+// SaveState implements the QueueService.
 func (s *Server) SaveState(ctx context.Context, r *queuev1.SaveStateRequest) (*queuev1.SaveStateResponse, error) {
 	c := &wire.Checks{}
 	c.Count("state", len(r.GetState()), 0, workqueue.MaxStateLen)
@@ -20,6 +21,7 @@ func (s *Server) SaveState(ctx context.Context, r *queuev1.SaveStateRequest) (*q
 	return &queuev1.SaveStateResponse{Status: st}, nil
 }
 
+// Expect implements the QueueService.
 func (s *Server) Expect(ctx context.Context, r *queuev1.ExpectRequest) (*queuev1.ExpectResponse, error) {
 	c := &wire.Checks{}
 	c.Owner("owner_uid", r.GetOwnerUid(), true)
@@ -43,7 +45,7 @@ func (s *Server) fenced(ctx context.Context, c *wire.Checks, queue string, op wo
 	if err := c.Err(); err != nil {
 		return 0, err
 	}
-	if err := s.Leases.verifyOne(ctx, leaseAt{queue: queue, key: op.Key, token: op.Token}); err != nil {
+	if err := s.Leases.verifyOne(ctx, LeaseAt{queue: queue, key: op.Key, token: op.Token}); err != nil {
 		return 0, err
 	}
 	done, err := s.Queues.Do(ctx, queue, op)
@@ -53,6 +55,7 @@ func (s *Server) fenced(ctx context.Context, c *wire.Checks, queue string, op wo
 	return wire.SettleStatus(done.Replies[0].Status), nil
 }
 
+// Observe implements the QueueService.
 func (s *Server) Observe(ctx context.Context, r *queuev1.ObserveRequest) (*queuev1.ObserveResponse, error) {
 	c := &wire.Checks{}
 	c.Owner("owner_uid", r.GetOwnerUid(), false)
@@ -62,6 +65,7 @@ func (s *Server) Observe(ctx context.Context, r *queuev1.ObserveRequest) (*queue
 	return &queuev1.ObserveResponse{Expectations: left}, err
 }
 
+// GetExpectations implements the QueueService.
 func (s *Server) GetExpectations(ctx context.Context, r *queuev1.GetExpectationsRequest) (*queuev1.GetExpectationsResponse, error) {
 	left, err := s.observe(ctx, &wire.Checks{}, r.GetQueue(), r.GetKey(), nil)
 	return &queuev1.GetExpectationsResponse{Expectations: left}, err
@@ -80,6 +84,7 @@ func (s *Server) observe(ctx context.Context, c *wire.Checks, queue, key string,
 	return wire.Expectations(done.Replies[0].Expect), nil
 }
 
+// DeleteExpectations implements the QueueService.
 func (s *Server) DeleteExpectations(ctx context.Context, r *queuev1.DeleteExpectationsRequest) (*queuev1.DeleteExpectationsResponse, error) {
 	ops, err := wire.EachKey(r.GetQueue(), []string{r.GetKey()}, workqueue.OpUnexpect)
 	if err != nil {

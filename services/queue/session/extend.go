@@ -100,7 +100,7 @@ func (s *Leases) Extend(ctx context.Context, ss *Session, refs []*queuev1.LeaseR
 		})
 	}
 	for d, refs := range byPart {
-		d.Submit(&transaction.Call{Ops: extensions(ss, d, refs, leaseFor), Session: ss.Id, Done: func(c *transaction.Call) { w.part(d, refs, c) }})
+		d.Submit(&transaction.Call{Ops: extensions(ss, d, refs, leaseFor), Session: ss.ID, Done: func(c *transaction.Call) { w.part(d, refs, c) }})
 	}
 }
 

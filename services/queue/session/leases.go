@@ -15,6 +15,7 @@ type Leases struct {
 	closeGrace time.Duration
 }
 
+// NewLeases are the leases of sessions. CloseGrace is what Shorten leaves of them.
 func NewLeases(q *transaction.Queues, s *Sessions, closeGrace time.Duration) *Leases {
 	return &Leases{queues: q, sessions: s, closeGrace: closeGrace}
 }
@@ -25,6 +26,7 @@ type LeaseName struct {
 	token      uint64
 }
 
+// NameOf is the name of the lease that a reference is to.
 func NameOf(r *queuev1.LeaseRef) LeaseName { return LeaseName{r.GetQueue(), r.GetKey(), r.GetToken()} }
 
 // Distinct is every lease once.

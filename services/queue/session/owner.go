@@ -16,8 +16,8 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
-// leaseAt names a lease that a request is about, at a place of it.
-type leaseAt struct {
+// LeaseAt names a lease that a request is about, at a place of it.
+type LeaseAt struct {
 	place      int
 	queue, key string
 	token      uint64
@@ -29,21 +29,22 @@ var errOwnerUnknown = fmt.Errorf("%w: it did not tell in time whose a lease is",
 // why: nothing is done with them.
 type Unresolved map[int]error
 
-func RefAt(refs []*queuev1.LeaseRef) func(int) leaseAt {
-	return func(i int) leaseAt { return leaseAt{i, refs[i].GetQueue(), refs[i].GetKey(), refs[i].GetToken()} }
+// RefAt are the leases that references are to, by their places.
+func RefAt(refs []*queuev1.LeaseRef) func(int) LeaseAt {
+	return func(i int) LeaseAt { return LeaseAt{i, refs[i].GetQueue(), refs[i].GetKey(), refs[i].GetToken()} }
 }
 
 // Verify is an error when one of the leases was handed to another caller. Leases this server
 // handed to the session are known; of the others the store is asked, for no longer than a limit
 // that is not zero. That need not be atomic with what follows: a token belongs to one holder
 // for ever. A lease from before callers were authenticated is anybody's.
-func (s *Leases) Verify(ctx context.Context, ss *Session, n int, lease func(i int) leaseAt, limit time.Duration) (Unresolved, error) {
-	of, _ := wire.SplitSession(ss.Id)
+func (s *Leases) Verify(ctx context.Context, ss *Session, n int, lease func(i int) LeaseAt, limit time.Duration) (Unresolved, error) {
+	of, _ := wire.SplitSession(ss.ID)
 	if of == "" {
 		return nil, nil
 	}
 	var (
-		unknown = map[*transaction.Dispatcher][]leaseAt{}
+		unknown = map[*transaction.Dispatcher][]LeaseAt{}
 		out     = Unresolved{}
 		queue   string
 		l       *transaction.Queue
@@ -75,7 +76,7 @@ func (s *Leases) Verify(ctx context.Context, ss *Session, n int, lease func(i in
 
 // verifyByStore asks the store whose the leases are, each partition by itself: others must not
 // suffer from one that cannot be reached.
-func verifyByStore(ctx context.Context, of string, leases map[*transaction.Dispatcher][]leaseAt, limit time.Duration, out Unresolved) error {
+func verifyByStore(ctx context.Context, of string, leases map[*transaction.Dispatcher][]LeaseAt, limit time.Duration, out Unresolved) error {
 	if len(leases) == 0 {
 		return nil
 	}
@@ -118,7 +119,7 @@ func verifyByStore(ctx context.Context, of string, leases map[*transaction.Dispa
 	return nil
 }
 
-func (u Unresolved) add(leases []leaseAt, err error) {
+func (u Unresolved) add(leases []LeaseAt, err error) {
 	if err == nil {
 		return
 	}
@@ -137,7 +138,7 @@ func (u Unresolved) any() error {
 
 // heldByAnother is an error when one of the leases a call asked for is another caller's, or
 // when it failed.
-func heldByAnother(c *transaction.Call, of string, leases []leaseAt) error {
+func heldByAnother(c *transaction.Call, of string, leases []LeaseAt) error {
 	if c.Err != nil {
 		return c.Err
 	}
@@ -155,7 +156,7 @@ func heldByAnother(c *transaction.Call, of string, leases []leaseAt) error {
 }
 
 // verifyOne is mine for a request that names no session.
-func (s *Leases) verifyOne(ctx context.Context, at leaseAt) error {
+func (s *Leases) verifyOne(ctx context.Context, at LeaseAt) error {
 	of := wire.CallerTag(ctx)
 	if of == "" {
 		return nil
@@ -169,12 +170,12 @@ func (s *Leases) verifyOne(ctx context.Context, at leaseAt) error {
 		return nil
 	}
 	out := Unresolved{}
-	return cmp.Or(verifyByStore(ctx, of, map[*transaction.Dispatcher][]leaseAt{d: {at}}, 0, out), out.any())
+	return cmp.Or(verifyByStore(ctx, of, map[*transaction.Dispatcher][]LeaseAt{d: {at}}, 0, out), out.any())
 }
 
 // owns says that the store has told that a lease is the session's, or that nobody asks.
 func (s *Session) owns(h *leased) bool {
-	of, _ := wire.SplitSession(s.Id)
+	of, _ := wire.SplitSession(s.ID)
 	return of == "" || h.known != 0
 }
 

@@ -84,8 +84,8 @@ func (p *Plan) sum() uint64 {
 }
 
 // Lease is what operation i of a plan is about.
-func (p *Plan) Lease(i int) leaseAt {
-	at := leaseAt{i, p.Parts[0].Queue, p.Ops[i].Key, p.Ops[i].Token}
+func (p *Plan) Lease(i int) LeaseAt {
+	at := LeaseAt{i, p.Parts[0].Queue, p.Ops[i].Key, p.Ops[i].Token}
 	for n := range p.Parts {
 		if slices.Contains(p.Parts[n].At, i) {
 			at.queue = p.Parts[n].Queue

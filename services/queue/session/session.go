@@ -31,7 +31,7 @@ type LeaseKey struct {
 
 // Session is one worker or producer process as this server knows it.
 type Session struct {
-	Id   string
+	ID   string
 	used atomic.Int64 // when it was last heard of, in Unix nanoseconds
 
 	mu        sync.Mutex

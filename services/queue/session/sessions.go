@@ -19,6 +19,7 @@ type Sessions struct {
 	use time.Time           // when all of them were last found in use
 }
 
+// NewSessions are at most max sessions.
 func NewSessions(max int) *Sessions { return &Sessions{max: max, all: map[string]*Session{}} }
 
 // Get returns a session, making it when it is not known. At the limit those are
@@ -31,7 +32,7 @@ func (s *Sessions) Get(id string) (*Session, error) {
 		if len(s.all) >= s.max && !s.forget(time.Now()) {
 			return nil, fmt.Errorf("%w: there are %d in use, and --queue-max-sessions is %d", wire.ErrSessions, len(s.all), s.max)
 		}
-		ss = &Session{Id: id, leases: map[LeaseKey]*leased{}, producers: map[Producer]bool{}, gets: map[*transaction.Waiter]*transaction.Dispatcher{}, changed: make(chan struct{})}
+		ss = &Session{ID: id, leases: map[LeaseKey]*leased{}, producers: map[Producer]bool{}, gets: map[*transaction.Waiter]*transaction.Dispatcher{}, changed: make(chan struct{})}
 		s.all[id] = ss
 	}
 	ss.used.Store(time.Now().UnixNano())

@@ -57,6 +57,7 @@ func (s *Outcome) each() []*queuev1.SettleResult {
 	return out
 }
 
+// Result is a row as the contract has it, for one who knows partial answers or does not.
 func (s *Outcome) Result(i int, r Row, partial bool) *queuev1.SettleResult {
 	op := &s.Plan.Ops[i]
 	return &queuev1.SettleResult{
@@ -182,7 +183,7 @@ func (s *Leases) Settle(ctx context.Context, ss *Session, id uint64, p *Plan, wh
 				ops[n] = p.Ops[i]
 			}
 		}
-		sh.d.Submit(&transaction.Call{Ops: ops, Session: ss.Id, Done: func(c *transaction.Call) { w.part(&sh, c) }})
+		sh.d.Submit(&transaction.Call{Ops: ops, Session: ss.ID, Done: func(c *transaction.Call) { w.part(&sh, c) }})
 	}
 }
 

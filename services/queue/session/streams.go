@@ -36,7 +36,7 @@ func (s *Session) TakeOver(st Stream) (old Stream) {
 	return old
 }
 
-// HandOver ends what takeOver began. It reports false when another stream is in charge.
+// HandOver ends what TakeOver began. It reports false when another stream is in charge.
 func (s *Session) HandOver(st Stream) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,6 +55,7 @@ func (s *Session) AddProducer(p Producer) (shut bool) {
 	return s.shut
 }
 
+// RemoveProducer ends what AddProducer began.
 func (s *Session) RemoveProducer(p Producer) {
 	s.mu.Lock()
 	delete(s.producers, p)

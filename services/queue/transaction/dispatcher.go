@@ -70,6 +70,7 @@ func newDispatcher(l *Queue, part int, p engine.Partition) *Dispatcher {
 	return &Dispatcher{Name: l.Name, queues: l.queues, Queue: l, Part: part, q: p, Metrics: l.Metrics, signal: make(chan struct{}, 1), requested: true, audited: time.Now()}
 }
 
+// Wake has the dispatcher look at what waits. It does not block.
 func (d *Dispatcher) Wake() {
 	select {
 	case d.signal <- struct{}{}:

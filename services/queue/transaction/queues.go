@@ -61,6 +61,7 @@ type Listener interface {
 	Revoked(d *Dispatcher, keys map[string]bool)
 }
 
+// New are the queues in use, none yet. Start comes before their first use.
 func New(cfg Config) *Queues {
 	return &Queues{Config: cfg, began: time.Now(), Kept: make(chan struct{}, 1), queues: map[string]*Queue{}}
 }

@@ -86,6 +86,7 @@ func Message(field protowire.Number, head, body []byte) *Encoded {
 // Scratch are buffers for the bodies of messages, as *[]byte.
 var Scratch = sync.Pool{New: func() any { return new([]byte) }}
 
+// AppendNumber writes a field of a number that is not zero.
 func AppendNumber(b []byte, field protowire.Number, v int64) []byte {
 	if v == 0 {
 		return b
@@ -93,6 +94,7 @@ func AppendNumber(b []byte, field protowire.Number, v int64) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(b, field, protowire.VarintType), uint64(v))
 }
 
+// AppendText writes a field of a text that is not empty.
 func AppendText(b []byte, field protowire.Number, s string) []byte {
 	if s == "" {
 		return b
@@ -100,6 +102,7 @@ func AppendText(b []byte, field protowire.Number, s string) []byte {
 	return protowire.AppendString(protowire.AppendTag(b, field, protowire.BytesType), s)
 }
 
+// AppendMessage writes a field of a generated message.
 func AppendMessage(b []byte, field protowire.Number, m proto.Message) []byte {
 	b = protowire.AppendTag(b, field, protowire.BytesType)
 	b = protowire.AppendVarint(b, uint64(proto.Size(m)))

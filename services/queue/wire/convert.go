@@ -20,10 +20,12 @@ func Stamp(us int64) *timestamppb.Timestamp {
 	return &timestamppb.Timestamp{Seconds: us / 1e6, Nanos: int32(us%1e6) * 1000}
 }
 
+// Span is a duration in microseconds.
 func Span(us int64) *durationpb.Duration {
 	return durationpb.New(time.Duration(us) * time.Microsecond)
 }
 
+// AddStatus is the contract's status of an add.
 var AddStatus = map[workqueue.Status]queuev1.AddStatus{
 	workqueue.Queued:        queuev1.AddStatus_ADD_STATUS_QUEUED,
 	workqueue.AlreadyQueued: queuev1.AddStatus_ADD_STATUS_ALREADY_QUEUED,
@@ -32,10 +34,12 @@ var AddStatus = map[workqueue.Status]queuev1.AddStatus{
 	workqueue.Died:          queuev1.AddStatus_ADD_STATUS_DEAD,
 }
 
+// AddResult is the answer to an add.
 func AddResult(r *workqueue.Reply) *queuev1.AddResult {
 	return &queuev1.AddResult{Status: AddStatus[r.Status], ReadyAt: Stamp(r.ReadyAt), NumRequeues: int64(r.Requeues)}
 }
 
+// Outcomes are the outcomes of the contract; what is not in it is not allowed.
 var Outcomes = map[queuev1.Outcome]workqueue.Outcome{
 	queuev1.Outcome_OUTCOME_DONE:               workqueue.Done,
 	queuev1.Outcome_OUTCOME_FORGET:             workqueue.Forget,
@@ -45,6 +49,7 @@ var Outcomes = map[queuev1.Outcome]workqueue.Outcome{
 	queuev1.Outcome_OUTCOME_DEAD:               workqueue.Dead,
 }
 
+// OutcomeOut is the contract's outcome.
 func OutcomeOut(o workqueue.Outcome) queuev1.Outcome {
 	for out, in := range Outcomes {
 		if in == o {
@@ -54,6 +59,7 @@ func OutcomeOut(o workqueue.Outcome) queuev1.Outcome {
 	return queuev1.Outcome_OUTCOME_UNSPECIFIED
 }
 
+// SettleStatus is the contract's status of a settlement.
 func SettleStatus(s workqueue.Status) queuev1.SettleStatus {
 	switch s {
 	case workqueue.Settled:
@@ -69,6 +75,7 @@ func SettleStatus(s workqueue.Status) queuev1.SettleStatus {
 	}
 }
 
+// Revisions is the contract's barrier.
 func Revisions(b workqueue.Barrier) []*deltav1.CollectionRevision {
 	if len(b) == 0 {
 		return nil
@@ -80,6 +87,7 @@ func Revisions(b workqueue.Barrier) []*deltav1.CollectionRevision {
 	return out
 }
 
+// Expectations is the contract's expectations, nil for none.
 func Expectations(s *expectations.Set) *queuev1.Expectations {
 	if s == nil {
 		return nil
@@ -98,6 +106,7 @@ func Lease(queue string, l *workqueue.Lease, now, ends int64) *queuev1.Lease {
 	}
 }
 
+// States is the contract's state of a key.
 var States = map[workqueue.State]queuev1.State{
 	workqueue.Idle:       queuev1.State_STATE_IDLE,
 	workqueue.Ready:      queuev1.State_STATE_READY,
@@ -126,6 +135,7 @@ func Item(it *workqueue.Item) *queuev1.Item {
 	return out
 }
 
+// ItemStatus is the contract's status of an operator's operation.
 func ItemStatus(s workqueue.Status) queuev1.ItemStatus {
 	switch s {
 	case workqueue.OK:
@@ -139,6 +149,7 @@ func ItemStatus(s workqueue.Status) queuev1.ItemStatus {
 	}
 }
 
+// Counts is the contract's counts.
 func Counts(c workqueue.Counts) *queuev1.Counts {
 	return &queuev1.Counts{
 		Ready: int64(c.Ready), Delayed: int64(c.Delayed), Processing: int64(c.Processing), Dirty: int64(c.Dirty), Dead: int64(c.Dead),

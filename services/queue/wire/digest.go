@@ -13,11 +13,13 @@ var seed = maphash.MakeSeed()
 // requests with one number can be told apart. It is of this process.
 type Digest uint64
 
+// Number adds a number.
 func (d *Digest) Number(n uint64) {
 	const prime = 0x9E3779B97F4A7C15
 	*d = Digest((bits.RotateLeft64(uint64(*d), 23) ^ n) * prime)
 }
 
+// Text adds a text.
 func (d *Digest) Text(s string) { d.Number(maphash.String(seed, s)) }
 
 func (d *Digest) marks(all []workqueue.Mark) {

@@ -10,11 +10,13 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 )
 
+// ErrWire: a message cannot be read.
 var ErrWire = errors.New("malformed message")
 
 // At names an element of a repeated field; only refusals pay for it.
 func At(field string, i int) string { return field + "[" + strconv.Itoa(i) + "]" }
 
+// GoodKey says that a key is one; see [Checks.Key] for what is wrong with it.
 func GoodKey(key string) bool {
 	return key != "" && len(key) <= workqueue.MaxKeyLen && utf8.ValidString(key)
 }
@@ -27,6 +29,7 @@ type Field struct {
 	S   string
 }
 
+// GoodTrace says that a trace is one; see [Checks.Trace].
 func GoodTrace(s string) bool {
 	return len(s) <= maxTrace && spaceless(s) && utf8.ValidString(s)
 }

@@ -37,18 +37,22 @@ const (
 // Checks collects what is wrong with a request.
 type Checks struct{ Errs []error }
 
+// Add adds what is wrong with a field.
 func (c *Checks) Add(field, format string, args ...any) {
 	c.Errs = append(c.Errs, rpc.InvalidArgument(field, fmt.Sprintf(format, args...)))
 }
 
+// Err is everything that was found wrong, nil for nothing.
 func (c *Checks) Err() error { return errors.Join(c.Errs...) }
 
+// Queue checks the name of a queue.
 func (c *Checks) Queue(field, name string) {
 	if err := CheckName(name); err != nil {
 		c.Add(field, "%v", err)
 	}
 }
 
+// Key checks a key.
 func (c *Checks) Key(field, key string) {
 	switch {
 	case key == "":
@@ -60,6 +64,7 @@ func (c *Checks) Key(field, key string) {
 	}
 }
 
+// Session checks the id that a caller gave a session.
 func (c *Checks) Session(field, id string, required bool) {
 	switch {
 	case id == "" && required:
@@ -71,12 +76,14 @@ func (c *Checks) Session(field, id string, required bool) {
 	}
 }
 
+// Token checks the token of a lease.
 func (c *Checks) Token(field string, token uint64) {
 	if token == 0 || token > 1<<53 {
 		c.Add(field, "%d was never given", token)
 	}
 }
 
+// Count checks a number, and reports whether it is good.
 func (c *Checks) Count(field string, n, least, most int) bool {
 	if n < least || n > most {
 		c.Add(field, "%d, must be %d to %d", n, least, most)
@@ -116,6 +123,7 @@ func (c *Checks) Lease(field string, d *durationpb.Duration) int64 {
 	return v.Microseconds()
 }
 
+// Level checks a priority and returns its level.
 func (c *Checks) Level(field string, p int32) uint8 {
 	if p < workqueue.MinPriority || p > workqueue.MaxPriority {
 		c.Add(field, "%d, must be %d to %d", p, workqueue.MinPriority, workqueue.MaxPriority)
@@ -123,6 +131,7 @@ func (c *Checks) Level(field string, p int32) uint8 {
 	return workqueue.Level(int(p))
 }
 
+// Barrier reads a barrier.
 func (c *Checks) Barrier(field string, in []*deltav1.CollectionRevision) workqueue.Barrier {
 	if len(in) == 0 {
 		return nil
@@ -159,18 +168,21 @@ func spaceless(s string) bool {
 	return true
 }
 
+// Trace checks a traceparent.
 func (c *Checks) Trace(field, s string) {
 	if len(s) > maxTrace || !spaceless(s) || !utf8.ValidString(s) {
 		c.Add(field, "not a traceparent")
 	}
 }
 
+// Names checks the names of expectations.
 func (c *Checks) Names(field string, names []string) {
 	if err := expectations.Check(field, names); err != nil {
 		c.Add(field, "%v", err)
 	}
 }
 
+// Owner checks the uid of the owner of expectations.
 func (c *Checks) Owner(field, uid string, required bool) {
 	switch {
 	case uid == "" && required:
@@ -180,6 +192,7 @@ func (c *Checks) Owner(field, uid string, required bool) {
 	}
 }
 
+// Refs checks references to leases.
 func (c *Checks) Refs(field string, refs []*queuev1.LeaseRef) {
 	c.Count(field, len(refs), 0, maxResume)
 	for i, r := range refs {

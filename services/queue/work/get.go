@@ -130,7 +130,7 @@ func (s *Server) get(ctx context.Context, l *transaction.Queue, ss *session.Sess
 	takers := make([]*transaction.Waiter, len(l.Partitions))
 	once := wait == 0
 	for i, d := range l.Partitions {
-		t := &transaction.Waiter{Holder: ss.Id, LeaseFor: leaseFor, Single: true, Once: once, Credit: cr, Finish: func(err error) { g.finish(i, err) }}
+		t := &transaction.Waiter{Holder: ss.ID, LeaseFor: leaseFor, Single: true, Once: once, Credit: cr, Finish: func(err error) { g.finish(i, err) }}
 		t.Rejoin = func() { d.Offer(t) }
 		t.Deliver = func(d *transaction.Dispatcher, ls []workqueue.Lease, now int64) bool {
 			return g.deliver(ss, t, d, ls, now)

@@ -123,7 +123,7 @@ func (st *stream) refuse(name string, err error) bool {
 func (st *stream) subscribe(l *transaction.Queue, leaseFor int64) *subscription {
 	q := &subscription{l: l}
 	for _, d := range l.Partitions {
-		t := &transaction.Waiter{Holder: st.ss.Id, LeaseFor: leaseFor, Credit: &st.credit, Own: &q.credit}
+		t := &transaction.Waiter{Holder: st.ss.ID, LeaseFor: leaseFor, Credit: &st.credit, Own: &q.credit}
 		t.Rejoin = func() {
 			if !st.ending() {
 				d.Offer(t)

@@ -19,6 +19,7 @@ type Server struct {
 	Stopping <-chan struct{}
 }
 
+// ShutDown implements the QueueService.
 func (s *Server) ShutDown(ctx context.Context, r *queuev1.ShutDownRequest) (*queuev1.ShutDownResponse, error) {
 	if _, err := s.shutDown(ctx, r.GetSessionId()); err != nil {
 		return nil, err
@@ -26,6 +27,7 @@ func (s *Server) ShutDown(ctx context.Context, r *queuev1.ShutDownRequest) (*que
 	return &queuev1.ShutDownResponse{}, nil
 }
 
+// ShutDownWithDrain implements the QueueService.
 func (s *Server) ShutDownWithDrain(ctx context.Context, r *queuev1.ShutDownWithDrainRequest) (*queuev1.ShutDownWithDrainResponse, error) {
 	c := &wire.Checks{}
 	timeout := c.Duration("timeout", r.GetTimeout(), 24*time.Hour)
@@ -43,6 +45,7 @@ func (s *Server) ShutDownWithDrain(ctx context.Context, r *queuev1.ShutDownWithD
 	return &queuev1.ShutDownWithDrainResponse{Remaining: int64(left)}, nil
 }
 
+// ShuttingDown implements the QueueService.
 func (s *Server) ShuttingDown(ctx context.Context, r *queuev1.ShuttingDownRequest) (*queuev1.ShuttingDownResponse, error) {
 	c := &wire.Checks{}
 	c.Session("session_id", r.GetSessionId(), true)
@@ -52,6 +55,7 @@ func (s *Server) ShuttingDown(ctx context.Context, r *queuev1.ShuttingDownReques
 	return &queuev1.ShuttingDownResponse{ShuttingDown: s.Sessions.Find(wire.SessionID(ctx, r.GetSessionId())).ShutDown()}, nil
 }
 
+// Settle implements the QueueService.
 func (s *Server) Settle(ctx context.Context, r *queuev1.SettleRequest) (*queuev1.SettleResponse, error) {
 	c := &wire.Checks{}
 	c.Session("session_id", r.GetSessionId(), true)
@@ -87,6 +91,7 @@ func (s *Server) Settle(ctx context.Context, r *queuev1.SettleRequest) (*queuev1
 	}
 }
 
+// Extend implements the QueueService.
 func (s *Server) Extend(ctx context.Context, r *queuev1.ExtendRequest) (*queuev1.ExtendResponse, error) {
 	c := &wire.Checks{}
 	c.Session("session_id", r.GetSessionId(), true)

@@ -24,6 +24,7 @@ type Server struct {
 	Aging func(context.Context) (first, every time.Duration)
 }
 
+// Forget implements the QueueService.
 func (s *Server) Forget(ctx context.Context, r *queuev1.ForgetRequest) (*queuev1.ForgetResponse, error) {
 	ops, err := wire.EachKey(r.GetQueue(), r.GetKeys(), workqueue.OpForget)
 	if err != nil {
@@ -35,6 +36,7 @@ func (s *Server) Forget(ctx context.Context, r *queuev1.ForgetRequest) (*queuev1
 	return &queuev1.ForgetResponse{}, nil
 }
 
+// NumRequeues implements the QueueService.
 func (s *Server) NumRequeues(ctx context.Context, r *queuev1.NumRequeuesRequest) (*queuev1.NumRequeuesResponse, error) {
 	ops, err := wire.EachKey(r.GetQueue(), r.GetKeys(), workqueue.OpRequeues)
 	if err != nil {

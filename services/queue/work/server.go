@@ -26,6 +26,7 @@ type Server struct {
 	gets  atomic.Uint32 // counts Gets
 }
 
+// Get implements the QueueService.
 func (s *Server) Get(ctx context.Context, r *queuev1.GetRequest) (*queuev1.GetResponse, error) {
 	came := s.Queues.Clock(time.Now())
 	c := &wire.Checks{}

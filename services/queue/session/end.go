@@ -19,6 +19,7 @@ func (s *Session) AddGet(t *transaction.Waiter, d *transaction.Dispatcher) bool 
 	return s.shut
 }
 
+// RemoveGet ends what AddGet began.
 func (s *Session) RemoveGet(t *transaction.Waiter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
