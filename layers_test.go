@@ -82,6 +82,36 @@ var layers = []layer{
 	indexerRoom("fault"),
 	indexerRoom("pages"),
 	{folder: "services/indexer", why: wire, ours: []string{"core/", "internal/", "proto/", "services/indexer/"}},
+	// The packages of the queue along its flow: streams and sessions, transactions, the store. The first that fits counts.
+	{folder: "services/queue/engine", why: "what is asked of a store is told in the rules' words alone", ours: []string{"core/"}},
+	{folder: "services/queue/enginetest", why: store, ours: []string{"core/", "internal/", "services/queue/engine"}},
+	{folder: "services/queue/memory", why: store, ours: []string{"core/", "internal/", "services/queue/engine"}},
+	{folder: "services/queue/redis", why: store, ours: []string{"core/", "internal/", "services/queue/engine"}},
+	{
+		folder: "services/queue/wire",
+		why:    "what reads requests and writes answers knows no queue and no session",
+		ours:   []string{"core/", "internal/rpc", "proto/", "services/queue/engine"},
+	},
+	{folder: "services/queue/metrics", why: leaf, ours: []string{"core/", "services/queue/engine"}},
+	{folder: "services/queue/history", why: leaf, ours: []string{"core/", "proto/", "services/queue/wire"}},
+	{
+		folder: "services/queue/transaction",
+		why:    "transactions gather calls and waiters: who they are for is told by functions, not by streams and sessions",
+		ours: []string{
+			"core/", "internal/rpc", "internal/telemetry",
+			"services/queue/engine", "services/queue/history", "services/queue/metrics", "services/queue/wire",
+		},
+	},
+	{
+		folder: "services/queue/session",
+		why:    "a session knows streams by the interfaces it declares",
+		ours:   []string{"core/", "proto/", "services/queue/engine", "services/queue/transaction", "services/queue/wire"},
+	},
+	{folder: "services/queue/work", why: answers, ours: queuePackages("services/queue/metrics", "services/queue/session")},
+	{folder: "services/queue/produce", why: answers, ours: queuePackages("services/queue/metrics", "services/queue/session")},
+	{folder: "services/queue/admin", why: answers, ours: queuePackages("services/queue/metrics", "services/queue/history")},
+	{folder: "services/queue/backoff", why: answers, ours: queuePackages()},
+	{folder: "services/queue/maintain", why: "the care of the store answers no caller", ours: []string{"core/", "internal/telemetry", "services/queue/engine", "services/queue/transaction"}},
 	{folder: "services/queue", why: wire, ours: []string{"core/", "internal/", "proto/", "services/queue/"}},
 	{folder: "cmd/", why: "cmd wires everything"},
 	{folder: "bench", why: "benchmarks compare everything"},
@@ -102,6 +132,17 @@ func indexerRoom(name string, others ...string) layer {
 	return l
 }
 
+const (
+	store   = "a store knows the rules and what is asked of it, not who asks"
+	leaf    = "what is counted and remembered is given; it asks nobody"
+	answers = "packages that answer callers meet in transactions and sessions, not one another"
+)
+
+// queuePackages are what every package of the queue that answers callers may import, and more.
+func queuePackages(more ...string) []string {
+	return append([]string{"core/", "internal/rpc", "internal/telemetry", "proto/", "services/queue/engine", "services/queue/transaction", "services/queue/wire"}, more...)
+}
+
 const wire = "services meet only through proto, so that each can be deployed, replaced and restarted alone"
 
 // A door is a library and the only folders that may import it.
@@ -113,7 +154,7 @@ type door struct {
 
 var doors = []door{
 	{"github.com/nats-io/", []string{"internal/stream", "internal/embedded", "bench"}, "NATS has one door, so that the log's five rules live in one place"},
-	{"github.com/redis/", []string{"services/queue", "internal/embedded/embeddedtest", "bench"}, "Redis has one door: its scripts are the queue's atomicity"},
+	{"github.com/redis/", []string{"services/queue/redis", "internal/embedded/embeddedtest", "bench"}, "Redis has one door: its scripts are the queue's atomicity"},
 	{"k8s.io/client-go/", []string{"internal/kube", "bench"}, "the API server has one door: payloads pass as bytes and are decoded nowhere else"},
 	// apimachinery is not listed: its selectors are the grammar that the index promises.
 	{"k8s.io/api/", []string{"internal/kube", "internal/devcluster", "services/reflector", "services/controllers", "services/nodeagent", "cmd", "test", "bench"}, "Kubernetes types stay with those who speak to Kubernetes: an index and a queue hold anything"},
@@ -225,7 +266,17 @@ func TestTheRulesCatchWhatTheyForbid(t *testing.T) {
 		{"internal/rpc", "k8s.io/client-go/rest", false},
 		{"services/queue", module + "services/indexer", false},
 		{"services/queue", module + "services/queue/redis", true},
-		{"services/queue", "github.com/redis/go-redis/v9", true},
+		{"services/queue", "github.com/redis/go-redis/v9", false},
+		{"services/queue/redis", "github.com/redis/go-redis/v9", true},
+		{"services/queue/work", module + "services/queue/session", true},
+		{"services/queue/session", module + "services/queue/work", false},
+		{"services/queue/transaction", module + "services/queue/session", false},
+		{"services/queue/transaction", module + "services/queue/engine", true},
+		{"services/queue/transaction", module + "services/queue/memory", false},
+		{"services/queue/admin", module + "services/queue/session", false},
+		{"services/queue/produce", module + "services/queue/work", false},
+		{"services/queue/wire", module + "services/queue/transaction", false},
+		{"services/queue/redis", module + "services/queue/wire", false},
 		{"services/indexer", "github.com/redis/go-redis/v9", false},
 		{"services/indexer", "github.com/nats-io/nats.go", false},
 		{"services/indexer", module + "internal/embedded", false},
