@@ -108,7 +108,7 @@ func (x *Expiry) Sweep(ctx context.Context, now time.Time) error {
 // end has a queue expire, and what this server runs for it end.
 func (x *Expiry) end(ctx context.Context, name string, idle engine.Idle) error {
 	l, here := x.s.InUse.Known(name)
-	if here && l.Streams.Load() > 0 { // the store has not heard of it yet
+	if here && l.Streams.Load() > 0 { // the store does not know yet
 		return nil
 	}
 	if err := x.s.Engine.Expire(ctx, name, idle); err != nil {

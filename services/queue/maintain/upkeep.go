@@ -86,7 +86,7 @@ func (s *Upkeep) WatchStore(ctx context.Context) error {
 
 // starter is a partition of a store that hands nothing out for a time after a
 // restart of its own. Start begins that time, unless it has begun; it may be
-// called beside transactions.
+// called alongside transactions.
 type starter interface {
 	Start(ctx context.Context) error
 }

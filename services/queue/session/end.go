@@ -34,7 +34,7 @@ func (s *Session) Waits() bool {
 }
 
 // shutDown ends a session: its waiters get what is ready, and no more, and its
-// producers are told.
+// producers are notified.
 func (s *Server) shutDown(ctx context.Context, id string) (*Session, error) {
 	c := &wire.Checks{}
 	c.Session("session_id", id, true)
@@ -48,11 +48,11 @@ func (s *Server) shutDown(ctx context.Context, id string) (*Session, error) {
 	ss.mu.Lock()
 	first := !ss.shut
 	ss.shut = true
-	takers := make(map[*transaction.Waiter]*transaction.Dispatcher, len(ss.gets))
-	maps.Copy(takers, ss.gets)
+	waiters := make(map[*transaction.Waiter]*transaction.Dispatcher, len(ss.gets))
+	maps.Copy(waiters, ss.gets)
 	makers := slices.Collect(maps.Keys(ss.producers))
 	ss.mu.Unlock()
-	for t, d := range takers {
+	for t, d := range waiters {
 		d.Finalize(t)
 	}
 	for _, p := range makers {

@@ -47,7 +47,7 @@ type extending struct {
 // Done is called once, possibly from a dispatcher. Unless it is to be done as a
 // whole, what is not reached, or not within a time when there is a limit, is told
 // as unreachable.
-func (s *Leases) Extend(ctx context.Context, ss *Session, refs []*queuev1.LeaseRef, whose Unresolved, leaseFor int64, whole bool, limit time.Duration, done func(Extension)) {
+func (s *Leases) Extend(ctx context.Context, ss *Session, refs []*queuev1.LeaseRef, unresolved Unresolved, leaseFor int64, whole bool, limit time.Duration, done func(Extension)) {
 	if len(refs) == 0 {
 		done(Extension{})
 		return
@@ -56,7 +56,7 @@ func (s *Leases) Extend(ctx context.Context, ss *Session, refs []*queuev1.LeaseR
 	byPart := map[*transaction.Dispatcher][]*queuev1.LeaseRef{}
 	queues := map[string]*transaction.Queue{}
 	for i, r := range refs {
-		if err := whose[i]; err != nil {
+		if err := unresolved[i]; err != nil {
 			w.out.Err = errors.Join(w.out.Err, err)
 			continue
 		}

@@ -23,7 +23,7 @@ type LeaseAt struct {
 	token      uint64
 }
 
-var errOwnerUnknown = fmt.Errorf("%w: it did not tell in time whose a lease is", engine.ErrUnavailable)
+var errOwnerUnknown = fmt.Errorf("%w: it did not tell in time unresolved a lease is", engine.ErrUnavailable)
 
 // Unresolved are the places of a request about whose leases nobody can tell whose they are, and
 // why: nothing is done with them.

@@ -67,7 +67,7 @@ func (s *Server) Settle(ctx context.Context, r *queuev1.SettleRequest) (*queuev1
 	if err != nil {
 		return nil, err
 	}
-	whose, err := s.Leases.Verify(ctx, ss, len(plan.Ops), plan.Lease, StoreTimeout(r.GetPartial()))
+	unresolved, err := s.Leases.Verify(ctx, ss, len(plan.Ops), plan.Lease, StoreTimeout(r.GetPartial()))
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +76,7 @@ func (s *Server) Settle(ctx context.Context, r *queuev1.SettleRequest) (*queuev1
 		err     error
 	}
 	answers := make(chan outcome, 2) // the second is of what was late: nobody waits for it
-	s.Leases.Settle(ctx, ss, r.GetRequestId(), plan, whose, !r.GetPartial(), StoreTimeout(r.GetPartial()), func(out *Outcome) {
+	s.Leases.Settle(ctx, ss, r.GetRequestId(), plan, unresolved, !r.GetPartial(), StoreTimeout(r.GetPartial()), func(out *Outcome) {
 		Ended(out.Freed, false)
 		answers <- outcome{out.each(), out.Err}
 	})
@@ -104,12 +104,12 @@ func (s *Server) Extend(ctx context.Context, r *queuev1.ExtendRequest) (*queuev1
 		return nil, err
 	}
 	refs := ss.OrAll(r.GetLeases())
-	whose, err := s.Leases.Verify(ctx, ss, len(refs), RefAt(refs), StoreTimeout(r.GetPartial()))
+	unresolved, err := s.Leases.Verify(ctx, ss, len(refs), RefAt(refs), StoreTimeout(r.GetPartial()))
 	if err != nil {
 		return nil, err
 	}
 	done := make(chan Extension, 1)
-	s.Leases.Extend(ctx, ss, refs, whose, 0, !r.GetPartial(), StoreTimeout(r.GetPartial()), func(e Extension) {
+	s.Leases.Extend(ctx, ss, refs, unresolved, 0, !r.GetPartial(), StoreTimeout(r.GetPartial()), func(e Extension) {
 		Ended(e.Freed, false)
 		done <- e
 	})

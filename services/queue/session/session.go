@@ -32,7 +32,7 @@ type LeaseKey struct {
 // Session is one worker or producer process as this server knows it.
 type Session struct {
 	ID   string
-	used atomic.Int64 // when it was last heard of, in Unix nanoseconds
+	used atomic.Int64 // when it was last seen, in Unix nanoseconds
 
 	mu        sync.Mutex
 	leases    map[LeaseKey]*leased // guarded by mu, as is all that follows
@@ -133,7 +133,7 @@ func tally(to []Freed, h *leased) []Freed {
 	return to
 }
 
-// touch says that the session was heard of.
+// touch says that the session was seen.
 func (s *Session) touch() { s.used.Store(time.Now().UnixNano()) }
 
 // find is a lease as it is known, else nil. Mu must be held.

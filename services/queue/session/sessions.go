@@ -73,9 +73,9 @@ const (
 const lookAgain = 100 * time.Millisecond
 
 // forget makes room, and reports false when it finds none: of the sessions that
-// nobody uses it forgets the one that was not heard of for longest, and some
+// nobody uses it forgets the one that was not seen for longest, and some
 // more, so that the next calls need not look. Those that were shut down come
-// later, and last those heard of a moment ago, whose call may be under way. Mu
+// later, and last those seen a moment ago, whose call may be under way. Mu
 // must be held.
 func (s *Sessions) forget(now time.Time) bool {
 	type idle struct {

@@ -9,75 +9,10 @@ import (
 	"time"
 
 	"github.com/deltaplane/deltaplane/core/workqueue"
-	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 	"github.com/deltaplane/deltaplane/services/queue/transaction"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
-
-// Row is the outcome of one settlement.
-type Row struct {
-	Status   workqueue.Status
-	Requeues int
-	ReadyAt  int64
-	waits    bool // the answer is to come
-	away     bool // there was none: the store's part was not reached
-}
-
-// Outcome is the outcome of a settlement request, or of some of it.
-type Outcome struct {
-	Plan  *Plan
-	Rows  []Row   // one per settlement, in order
-	More  bool    // other rows follow
-	Freed []Freed // leases of the session that ended, with their credit
-	Via   *transaction.Dispatcher
-	Err   error
-}
-
-// Results is the outcome as the contract has it, for whoever knows partial
-// answers or does not.
-func (s *Outcome) Results(partial bool) []*queuev1.SettleResult {
-	out := make([]*queuev1.SettleResult, 0, len(s.Rows))
-	for i, r := range s.Rows {
-		if !r.waits {
-			out = append(out, s.Result(i, r, partial))
-		}
-	}
-	return out
-}
-
-// each is the outcome of every settlement, where one answer is all there is: what
-// is under way was not reached in time.
-func (s *Outcome) each() []*queuev1.SettleResult {
-	out := make([]*queuev1.SettleResult, len(s.Rows))
-	for i, r := range s.Rows {
-		r.away, r.waits = r.away || r.waits, false
-		out[i] = s.Result(i, r, true)
-	}
-	return out
-}
-
-// Result is a row as the contract has it, for one who knows partial answers or does not.
-func (s *Outcome) Result(i int, r Row, partial bool) *queuev1.SettleResult {
-	op := &s.Plan.Ops[i]
-	return &queuev1.SettleResult{
-		Key: op.Key, Token: op.Token, Status: r.Code(partial), NumRequeues: int64(r.Requeues), ReadyAt: wire.Stamp(r.ReadyAt),
-	}
-}
-
-// Code is the row's status. Who does not know that a part of the store can be
-// away is told what is safe: that the lease is lost.
-func (r *Row) Code(partial bool) queuev1.SettleStatus {
-	switch {
-	case r.waits:
-		return queuev1.SettleStatus_SETTLE_STATUS_UNSPECIFIED
-	case r.away && partial:
-		return queuev1.SettleStatus_SETTLE_STATUS_UNAVAILABLE
-	case r.away:
-		return queuev1.SettleStatus_SETTLE_STATUS_LOST
-	}
-	return wire.SettleStatus(r.Status)
-}
 
 // settling is a settlement request under way: one transaction of each partition that
 // it concerns.
@@ -106,7 +41,7 @@ type portion struct {
 // early and that is set, also with what there is by then. A repeated request gets the
 // first answer. Unless it is to be done as a whole, what is not reached is told
 // by its rows, and so are leases of which nobody can tell whose they are.
-func (s *Leases) Settle(ctx context.Context, ss *Session, id uint64, p *Plan, whose Unresolved, whole bool, early time.Duration, done func(*Outcome)) {
+func (s *Leases) Settle(ctx context.Context, ss *Session, id uint64, p *Plan, unresolved Unresolved, whole bool, early time.Duration, done func(*Outcome)) {
 	sum := uint64(0)
 	if id != 0 {
 		sum = p.sum()
@@ -129,14 +64,14 @@ func (s *Leases) Settle(ctx context.Context, ss *Session, id uint64, p *Plan, wh
 		return
 	}
 	w := &settling{ss: ss, a: a, whole: whole, done: done, out: Outcome{Plan: p, Rows: make([]Row, len(p.Ops))}}
-	if err := whose.any(); err != nil {
+	if err := unresolved.any(); err != nil {
 		if whole {
 			ss.end(a, nil, err)
 			done(&Outcome{Err: err})
 			return
 		}
 		w.out.Err = err
-		for i := range whose {
+		for i := range unresolved {
 			w.out.Rows[i] = Row{away: true}
 		}
 	}
@@ -153,7 +88,7 @@ func (s *Leases) Settle(ctx context.Context, ss *Session, id uint64, p *Plan, wh
 			w.refused(pt, err)
 		default:
 			for _, sh := range p.split(pt, l) {
-				if sh = w.resolved(sh, whose); sh.at == nil || len(sh.at) > 0 {
+				if sh = w.resolved(sh, unresolved); sh.at == nil || len(sh.at) > 0 {
 					shares = append(shares, sh)
 				}
 			}
@@ -226,13 +161,13 @@ func (w *settling) count(sh *portion) int {
 }
 
 // resolved is a share without what is not to be done.
-func (w *settling) resolved(sh portion, whose Unresolved) portion {
-	if len(whose) == 0 {
+func (w *settling) resolved(sh portion, unresolved Unresolved) portion {
+	if len(unresolved) == 0 {
 		return sh
 	}
 	at := make([]int, 0, w.count(&sh))
 	for n := range w.count(&sh) {
-		if i := sh.place(n); whose[i] == nil {
+		if i := sh.place(n); unresolved[i] == nil {
 			at = append(at, i)
 		}
 	}
@@ -314,8 +249,8 @@ func (w *settling) finish() {
 	w.ss.end(w.a, w.out.Rows, err)
 	if w.answered != nil {
 		w.out.Rows = slices.Clone(w.out.Rows)
-		for i, told := range w.answered {
-			w.out.Rows[i].waits = told
+		for i, answered := range w.answered {
+			w.out.Rows[i].waits = answered
 		}
 	}
 	w.done(&w.out)

@@ -104,17 +104,17 @@ func (d *Dispatcher) lendCredit(b *batch) (over func()) {
 	d.began = time.Now()
 	d.mu.Unlock()
 	timer := time.AfterFunc(PartitionTimeout, func() {
-		var fed []*Waiter
+		var unblocked []*Waiter
 		d.mu.Lock()
 		if !b.over {
 			b.lent = true
 			for _, t := range b.waiters {
-				fed = append(fed, t.Credit.Refund(t, t.reserved)...)
+				unblocked = append(unblocked, t.Credit.Refund(t, t.reserved)...)
 				t.reserved = 0
 			}
 		}
 		d.mu.Unlock()
-		RejoinAll(fed)
+		RejoinAll(unblocked)
 	})
 	return func() {
 		timer.Stop()

@@ -13,13 +13,13 @@ type Credit struct {
 	blocked bool // the worker does not read what it was given
 	// waiting wanted credit when there was none, the longest waiting first. Of
 	// what comes back each is granted one before it can be taken by others, so
-	// that no queue and no partition starves another.
+	// that no queue and no partition keeps another waiting.
 	waiting []creditWait
 }
 
 type creditWait struct {
 	waiter  *Waiter
-	granted bool // one is kept for it, and it was told
+	granted bool // one is reserved for it, and it was notified
 }
 
 // QueueCredit is a stream's credit for one queue alone. Guarded by the credit's mu.
@@ -30,7 +30,7 @@ type QueueCredit struct {
 
 // Give adds credit, for one queue or, without one, for any. It returns waiters
 // that waited for it.
-func (c *Credit) Give(p *QueueCredit, n int) (fed []*Waiter) {
+func (c *Credit) Give(p *QueueCredit, n int) (unblocked []*Waiter) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p == nil {
@@ -41,19 +41,19 @@ func (c *Credit) Give(p *QueueCredit, n int) (fed []*Waiter) {
 }
 
 // put adds credit for any queue, first to those who wait. Mu must be held.
-func (c *Credit) put(n int) (fed []*Waiter) {
+func (c *Credit) put(n int) (unblocked []*Waiter) {
 	for i := range c.waiting {
 		if n == 0 || c.blocked {
 			break
 		}
 		if s := &c.waiting[i]; !s.granted {
 			s.granted = true
-			fed = append(fed, s.waiter)
+			unblocked = append(unblocked, s.waiter)
 			n--
 		}
 	}
 	c.Any += n
-	return fed
+	return unblocked
 }
 
 // take removes a waiter from those that wait, and returns what was kept for it.
@@ -97,7 +97,7 @@ func (c *Credit) reserve(t *Waiter, n int) int {
 	return own + some
 }
 
-// wait remembers a waiter that has to be told of credit that comes back. Mu
+// wait remembers a waiter that is to be notified of credit that comes back. Mu
 // must be held.
 func (c *Credit) wait(t *Waiter) {
 	if !slices.ContainsFunc(c.waiting, func(s creditWait) bool { return s.waiter == t }) {
@@ -107,7 +107,7 @@ func (c *Credit) wait(t *Waiter) {
 
 // Refund gives back what was reserved and not used, or what was used and is
 // free again. It returns waiters that waited for it.
-func (c *Credit) Refund(t *Waiter, n int) (fed []*Waiter) {
+func (c *Credit) Refund(t *Waiter, n int) (unblocked []*Waiter) {
 	if n <= 0 {
 		return nil
 	}
@@ -121,13 +121,13 @@ func (c *Credit) Refund(t *Waiter, n int) (fed []*Waiter) {
 			if c.take(t) > 0 { // it need not wait any more
 				n++
 			}
-			fed = append(fed, t)
+			unblocked = append(unblocked, t)
 		}
 	}
-	return append(fed, c.put(n-own)...)
+	return append(unblocked, c.put(n-own)...)
 }
 
-// has says whether the waiter can take anything; if not, it is told later.
+// has says whether the waiter can take anything; if not, it is notified later.
 func (c *Credit) has(t *Waiter) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -140,7 +140,7 @@ func (c *Credit) has(t *Waiter) bool {
 
 // Block keeps credit from being used, or lets it be used again; it returns
 // waiters that waited for that.
-func (c *Credit) Block(blocked bool) (fed []*Waiter) {
+func (c *Credit) Block(blocked bool) (unblocked []*Waiter) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.blocked = blocked; blocked {
@@ -150,15 +150,15 @@ func (c *Credit) Block(blocked bool) (fed []*Waiter) {
 		if s.granted {
 			c.Any++
 		}
-		fed = append(fed, s.waiter)
+		unblocked = append(unblocked, s.waiter)
 	}
 	c.waiting = nil
-	return fed
+	return unblocked
 }
 
 // forget takes a waiter that has left out of those that wait. It returns waiters
 // that what was kept for it is of use to.
-func (c *Credit) forget(t *Waiter) (fed []*Waiter) {
+func (c *Credit) forget(t *Waiter) (unblocked []*Waiter) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.put(c.take(t))

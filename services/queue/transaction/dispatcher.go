@@ -16,14 +16,14 @@ import (
 // Call is operations that belong together: they go into one transaction, in order.
 type Call struct {
 	Ops          []workqueue.Op
-	Replies      []workqueue.Reply // one per operation, when err is nil
+	Replies      []workqueue.Reply // one per operation, when Err is nil
 	Failed       []error           // per operation, when some partitions failed
 	Now          int64             // the store's clock at the transaction
 	Err          error
 	Session      string      // session that asked, for the history; empty for none
 	Done         func(*Call) // called once by the dispatcher; must not block
-	ReadsReplies bool        // done uses reply, not replies
-	Via          *Dispatcher // who calls done, when a transaction was done
+	ReadsReplies bool        // Done uses Reply, not Replies
+	Via          *Dispatcher // who calls Done, when a transaction was done
 
 	confirmed bool    // done once, unresolved
 	first     int     // place of the first operation in the transaction
@@ -47,7 +47,7 @@ type Dispatcher struct {
 	pending   []*Call   // guarded by mu, as is all that follows
 	waiting   int       // operations in pending
 	waiters   []*Waiter // those that wait for keys, the next one first
-	requested bool      // there is a reason for a transaction beside pending
+	requested bool      // there is a reason for a transaction besides pending
 	ready     int       // keys ready after the last transaction
 	failing   bool      // the last transaction failed
 	began     time.Time // the transaction under way; zero for none
@@ -58,7 +58,7 @@ type Dispatcher struct {
 	woken      []Waker
 	tats       []float64 // of the limiter's buckets while the first partition is away: when the next token is there
 	throttle   float64   // the same of the dispatch limiter
-	clock      int64     // the store's, when it was heard of last
+	clock      int64     // the store's, when it last answered
 	lastHeard  time.Time // zero for never
 	unresolved bool      // a transaction that opens, closes, pauses or resumes may be applied yet
 	audited    time.Time // when an audit was put into a transaction last
@@ -78,7 +78,7 @@ func (d *Dispatcher) Wake() {
 	}
 }
 
-// Submit hands a call to the next transaction; its done is called when it is over, or
+// Submit hands a call to the next transaction; its Done is called when it is over, or
 // at once when too many operations wait already: what ends or extends leases
 // is never refused.
 func (d *Dispatcher) Submit(c *Call) {
@@ -121,7 +121,7 @@ func (d *Dispatcher) Join(t *Waiter) {
 // Withdraw takes a waiter out of line permanently. It reports false when a transaction may be
 // leasing for it right now: its finish is then still to come.
 func (d *Dispatcher) Withdraw(t *Waiter) bool {
-	defer func(fed []*Waiter) { RejoinAll(fed) }(t.Credit.forget(t))
+	defer func(unblocked []*Waiter) { RejoinAll(unblocked) }(t.Credit.forget(t))
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	t.gone = true
@@ -253,14 +253,14 @@ func (d *Dispatcher) stop() {
 	why := d.Queue.Ended()
 	d.mu.Lock()
 	d.ended = why
-	calls, takers := d.pending, d.waiters
+	calls, waiters := d.pending, d.waiters
 	d.pending, d.waiters = nil, nil
 	d.mu.Unlock()
 	for _, c := range calls {
 		c.Err = why
 		c.Done(c)
 	}
-	for _, t := range takers {
+	for _, t := range waiters {
 		t.Finish(why)
 	}
 	d.wakeAll()

@@ -48,10 +48,10 @@ func (d *Dispatcher) distribute(b *batch, r *workqueue.Result, began time.Time) 
 			d.Release(some)
 		}
 	}
-	hungry := d.requeue(b, r.Counts.Ready, len(r.Leases) > 0, nil)
+	waits := d.requeue(b, r.Counts.Ready, len(r.Leases) > 0, nil)
 
 	next := time.Hour
-	if hungry {
+	if waits {
 		next = d.queues.FallbackEvery
 		if b.next > 0 && r.Counts.Ready > 0 {
 			next = min(next, b.next)
@@ -134,7 +134,7 @@ func (d *Dispatcher) requeue(b *batch, ready int, leased bool, err error) bool {
 		d.requested = true // now for the waiters
 	}
 	d.ready, d.failing = ready, err != nil
-	var starved []*Waiter
+	var unblocked []*Waiter
 	served := 0
 	kept := d.waiters[:0]
 	for i, t := range d.waiters {
@@ -144,7 +144,7 @@ func (d *Dispatcher) requeue(b *batch, ready int, leased bool, err error) bool {
 		}
 		asked, got := t.reserved, t.granted
 		t.inTransaction, t.reserved, t.granted = false, 0, 0
-		starved = append(starved, t.Credit.Refund(t, asked-got)...)
+		unblocked = append(unblocked, t.Credit.Refund(t, asked-got)...)
 		if got > 0 {
 			served = i + 1
 		}
@@ -152,7 +152,7 @@ func (d *Dispatcher) requeue(b *batch, ready int, leased bool, err error) bool {
 		switch {
 		case over:
 			t.queued, t.gone = false, true
-			starved = append(starved, t.Credit.forget(t)...)
+			unblocked = append(unblocked, t.Credit.forget(t)...)
 			b.finished = append(b.finished, t)
 		case t.Credit.has(t) || t.final:
 			kept = append(kept, t)
@@ -165,16 +165,16 @@ func (d *Dispatcher) requeue(b *batch, ready int, leased bool, err error) bool {
 	if served > 0 && served < len(kept) { // the others first next time
 		d.waiters = slices.Concat(kept[served:], kept[:served])
 	}
-	hungry := len(d.waiters) > 0
-	if ready > 0 && leased && hungry {
+	waits := len(d.waiters) > 0
+	if ready > 0 && leased && waits {
 		d.requested = true
 	}
 	d.mu.Unlock()
 	for _, t := range b.finished {
 		t.Finish(err)
 	}
-	RejoinAll(starved)
-	return hungry
+	RejoinAll(unblocked)
+	return waits
 }
 
 // Release gives leases back that nobody was there to take.

@@ -24,10 +24,10 @@ type Queue struct {
 
 	Paused  atomic.Bool  // by a call that came here
 	Streams atomic.Int64 // that keep the queue
-	Used    atomic.Int64 // when the store heard of a use from here last, in Unix nanoseconds
+	Used    atomic.Int64 // when the store last noted a use from here, in Unix nanoseconds
 
 	Context context.Context         // of the dispatchers; its cause tells why it ended
-	end     context.CancelCauseFunc // of ctx
+	end     context.CancelCauseFunc // of Context
 	running sync.WaitGroup          // dispatchers
 
 	mu     sync.Mutex

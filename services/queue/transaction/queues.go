@@ -36,9 +36,9 @@ type Config struct {
 	Log     *slog.Logger
 	Metrics *metrics.Set
 	History *history.Recent // nil keeps none
-	// Listener is told what operators did to queues.
+	// Listener is notified of what operators did to queues.
 	Listener Listener
-	// Refused is told that the store refuses what adds.
+	// Refused is called when the store refuses what adds.
 	Refused func(error)
 	// Declared are the queues that the service is configured with.
 	Declared map[string]workqueue.Config
@@ -52,7 +52,7 @@ type Config struct {
 	FallbackEvery time.Duration
 }
 
-// Listener is told what operators did to queues, for those who hold leases of them here.
+// Listener is notified of what operators did to queues, for those who hold leases of them here.
 // Dispatchers call it: it must not block.
 type Listener interface {
 	// Paused says that a queue has just been paused.

@@ -32,8 +32,8 @@ type Waiter struct {
 }
 
 // RejoinAll puts waiters in line again.
-func RejoinAll(fed []*Waiter) {
-	for _, t := range fed {
+func RejoinAll(unblocked []*Waiter) {
+	for _, t := range unblocked {
 		t.Rejoin()
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 )
 
-// What can go wrong beside bad requests and the store.
+// What can go wrong besides bad requests and the store.
 var (
 	ErrClosed        = errors.New("queue is closed")
 	ErrBarrierFull   = errors.New("barrier names too many collections")

@@ -36,7 +36,7 @@ func (s *Server) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello) (*
 		return nil, err
 	}
 	resume := session.Distinct(h.GetResume())
-	whose, err := s.Leases.Verify(ctx, ss, len(resume), session.RefAt(resume), transaction.PartitionTimeout)
+	unresolved, err := s.Leases.Verify(ctx, ss, len(resume), session.RefAt(resume), transaction.PartitionTimeout)
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +81,7 @@ func (s *Server) open(grpc queuev1.QueueService_WorkServer, h *queuev1.Hello) (*
 			}
 		})
 	}
-	resumed, err := st.resume(ctx, resume, whose, leaseFor)
+	resumed, err := st.resume(ctx, resume, unresolved, leaseFor)
 	if err != nil {
 		st.disconnect(context.WithoutCancel(ctx))
 		return nil, err

@@ -110,7 +110,7 @@ func (st *stream) settle(ctx context.Context, m *settleMessage) error {
 	if m.err != nil {
 		return m.err
 	}
-	whose, err := st.s.Leases.Verify(ctx, st.ss, len(m.plan.Ops), m.plan.Lease, transaction.PartitionTimeout)
+	unresolved, err := st.s.Leases.Verify(ctx, st.ss, len(m.plan.Ops), m.plan.Lease, transaction.PartitionTimeout)
 	if err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func (st *stream) settle(ctx context.Context, m *settleMessage) error {
 	if !m.hold {
 		defer transaction.RejoinAll(st.reuse(m.plan)) // after the settlements are in line
 	}
-	st.s.Leases.Settle(ctx, st.ss, m.id, m.plan, whose, false, session.StoreTimeout(st.partial), func(out *session.Outcome) {
+	st.s.Leases.Settle(ctx, st.ss, m.id, m.plan, unresolved, false, session.StoreTimeout(st.partial), func(out *session.Outcome) {
 		if out.Err != nil {
 			st.Close(out.Err)
 			return
@@ -153,7 +153,7 @@ func (st *stream) extend(ctx context.Context, b *queuev1.ExtendBatch) error {
 		return err
 	}
 	refs := st.ss.OrAll(b.GetLeases())
-	whose, err := st.s.Leases.Verify(ctx, st.ss, len(refs), session.RefAt(refs), transaction.PartitionTimeout)
+	unresolved, err := st.s.Leases.Verify(ctx, st.ss, len(refs), session.RefAt(refs), transaction.PartitionTimeout)
 	if err != nil {
 		return err
 	}
@@ -161,7 +161,7 @@ func (st *stream) extend(ctx context.Context, b *queuev1.ExtendBatch) error {
 	st.extending++
 	st.mu.Unlock()
 	asked := st.s.Queues.Clock(time.Now()) // before any transaction that extends
-	st.s.Leases.Extend(ctx, st.ss, refs, whose, 0, false, session.StoreTimeout(st.partial), func(e session.Extension) {
+	st.s.Leases.Extend(ctx, st.ss, refs, unresolved, 0, false, session.StoreTimeout(st.partial), func(e session.Extension) {
 		if !st.partial {
 			st.s.Leases.GiveUpUnreachable(&e, st.ss)
 		}

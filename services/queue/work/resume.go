@@ -13,7 +13,7 @@ import (
 
 // resume keeps the leases a worker believes it holds, each named once, and soon
 // ends those of the session that it does not know of.
-func (st *stream) resume(ctx context.Context, refs []*queuev1.LeaseRef, whose session.Unresolved, leaseFor int64) (session.Extension, error) {
+func (st *stream) resume(ctx context.Context, refs []*queuev1.LeaseRef, unresolved session.Unresolved, leaseFor int64) (session.Extension, error) {
 	known := make(map[session.LeaseName]bool, len(refs))
 	for _, r := range refs {
 		known[session.NameOf(r)] = true
@@ -25,7 +25,7 @@ func (st *stream) resume(ctx context.Context, refs []*queuev1.LeaseRef, whose se
 		return session.Extension{}, nil
 	}
 	done := make(chan session.Extension, 1)
-	st.s.Leases.Extend(ctx, st.ss, refs, whose, leaseFor, false, session.StoreTimeout(st.partial), func(e session.Extension) { done <- e })
+	st.s.Leases.Extend(ctx, st.ss, refs, unresolved, leaseFor, false, session.StoreTimeout(st.partial), func(e session.Extension) { done <- e })
 	select {
 	case e := <-done:
 		if !st.partial {
@@ -89,14 +89,14 @@ func (st *stream) adoptOne(ctx context.Context, r *queuev1.LeaseRef, until time.
 // reuse gives the credit of leases back that are about to end, whatever comes
 // of it, so that the transaction that settles them leases the next keys. It returns
 // waiters elsewhere that waited for it.
-func (st *stream) reuse(p *session.Plan) (fed []*transaction.Waiter) {
+func (st *stream) reuse(p *session.Plan) (unblocked []*transaction.Waiter) {
 	var again []*transaction.Waiter
 	st.ss.PayBack(st, st.leasesOf(p), func(d *transaction.Dispatcher, from *transaction.Waiter) {
 		if from == nil {
-			fed = append(fed, st.credit.Give(nil, 1)...)
+			unblocked = append(unblocked, st.credit.Give(nil, 1)...)
 			return
 		}
-		fed = append(fed, st.credit.Refund(from, 1)...)
+		unblocked = append(unblocked, st.credit.Refund(from, 1)...)
 		q := st.queues[d.Name]
 		if q != nil && d.Part < len(q.waiters) && (len(again) == 0 || again[len(again)-1] != q.waiters[d.Part]) {
 			again = append(again, q.waiters[d.Part])
@@ -112,7 +112,7 @@ func (st *stream) reuse(p *session.Plan) (fed []*transaction.Waiter) {
 			}
 		}
 	}
-	return slices.DeleteFunc(fed, func(t *transaction.Waiter) bool { return slices.Contains(again, t) })
+	return slices.DeleteFunc(unblocked, func(t *transaction.Waiter) bool { return slices.Contains(again, t) })
 }
 
 // leasesOf are the leases that a plan is about, with their keys.
@@ -133,7 +133,7 @@ func (st *stream) leasesOf(p *session.Plan) iter.Seq2[session.LeaseKey, string] 
 			}
 			for i := range count {
 				op := &p.Ops[pt.Place(i)]
-				if !yield(session.LeaseKey{l.At(op.Key), op.Token}, op.Key) {
+				if !yield(session.LeaseKey{Dispatcher: l.At(op.Key), Token: op.Token}, op.Key) {
 					return
 				}
 			}

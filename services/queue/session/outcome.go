@@ -1,0 +1,72 @@
+package session
+
+import (
+	"github.com/deltaplane/deltaplane/core/workqueue"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/transaction"
+	"github.com/deltaplane/deltaplane/services/queue/wire"
+)
+
+// Row is the outcome of one settlement.
+type Row struct {
+	Status   workqueue.Status
+	Requeues int
+	ReadyAt  int64
+	waits    bool // the answer is to come
+	away     bool // there was none: the store's part was not reached
+}
+
+// Outcome is the outcome of a settlement request, or of some of it.
+type Outcome struct {
+	Plan  *Plan
+	Rows  []Row   // one per settlement, in order
+	More  bool    // other rows follow
+	Freed []Freed // leases of the session that ended, with their credit
+	Via   *transaction.Dispatcher
+	Err   error
+}
+
+// Results is the outcome as the contract has it, for whoever knows partial
+// answers or does not.
+func (s *Outcome) Results(partial bool) []*queuev1.SettleResult {
+	out := make([]*queuev1.SettleResult, 0, len(s.Rows))
+	for i, r := range s.Rows {
+		if !r.waits {
+			out = append(out, s.Result(i, r, partial))
+		}
+	}
+	return out
+}
+
+// each is the outcome of every settlement, where one answer is all there is: what
+// is under way was not reached in time.
+func (s *Outcome) each() []*queuev1.SettleResult {
+	out := make([]*queuev1.SettleResult, len(s.Rows))
+	for i, r := range s.Rows {
+		r.away, r.waits = r.away || r.waits, false
+		out[i] = s.Result(i, r, true)
+	}
+	return out
+}
+
+// Result is a row as the contract has it, for one who knows partial answers or does not.
+func (s *Outcome) Result(i int, r Row, partial bool) *queuev1.SettleResult {
+	op := &s.Plan.Ops[i]
+	return &queuev1.SettleResult{
+		Key: op.Key, Token: op.Token, Status: r.Code(partial), NumRequeues: int64(r.Requeues), ReadyAt: wire.Stamp(r.ReadyAt),
+	}
+}
+
+// Code is the row's status. Who does not know that a part of the store can be
+// away is told what is safe: that the lease is lost.
+func (r *Row) Code(partial bool) queuev1.SettleStatus {
+	switch {
+	case r.waits:
+		return queuev1.SettleStatus_SETTLE_STATUS_UNSPECIFIED
+	case r.away && partial:
+		return queuev1.SettleStatus_SETTLE_STATUS_UNAVAILABLE
+	case r.away:
+		return queuev1.SettleStatus_SETTLE_STATUS_LOST
+	}
+	return wire.SettleStatus(r.Status)
+}
