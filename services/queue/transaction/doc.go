@@ -4,9 +4,9 @@
 // In come calls ([Call]: operations that belong together) and waiters ([Waiter]: who takes keys, as
 // far as its [Credit] goes). Out go replies, leases, and word of what operators did ([Listener]).
 //
-//	calls ───┐                      ┌─▶ replies, to Call.Done
-//	waiters ─┼─▶ collect ─▶ store ─▶ distribute ─▶ leases, to Waiter.Deliver
-//	timers ──┘   (fold)             └─▶ history, metrics
+//	calls ───┐                                    ┌─▶ replies, to Call.Done
+//	waiters ─┼─▶ collect ─▶ store ─▶ distribute ─▶┼─▶ leases, to Waiter.Deliver
+//	timers ──┘   (fold)                           └─▶ history, metrics
 //
 // Each partition of a queue has one [Dispatcher], whose goroutine does one transaction after the
 // other. What its callbacks are given must not block.
