@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"bytes"
@@ -14,6 +14,7 @@ import (
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 	"github.com/deltaplane/deltaplane/services/queue/memory"
+	"github.com/deltaplane/deltaplane/services/queue/queuetest"
 )
 
 // orphaned is an engine whose audits are answered by a test.
@@ -90,16 +91,16 @@ func TestKeysHeldWithoutALeaseAreLookedForWhileAnyAreHeld(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		_, err = s.ConfigureQueue(ctx, &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{Name: q, LeaseDuration: seconds(45)}})
+		_, err = s.ConfigureQueue(ctx, &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{Name: queuetest.Q, LeaseDuration: queuetest.Seconds(45)}})
 		must(err)
 		sleep(3 * time.Hour)
 		if len(audits) != 0 {
 			t.Fatalf("audits of a queue that holds nothing after %v", audits)
 		}
-		_, err = s.Add(ctx, &queuev1.AddRequest{Queue: q, Items: []*queuev1.AddItem{{Key: "a"}}})
+		_, err = s.Add(ctx, &queuev1.AddRequest{Queue: queuetest.Q, Items: []*queuev1.AddItem{{Key: "a"}}})
 		must(err)
 		began := 3 * time.Hour // the first turn that somebody asked for
-		res, err := s.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: "w"})
+		res, err := s.Get(ctx, &queuev1.GetRequest{Queue: queuetest.Q, SessionId: "w"})
 		must(err)
 		sleep(41 * time.Second)
 		for i, at := range audits {
@@ -114,10 +115,10 @@ func TestKeysHeldWithoutALeaseAreLookedForWhileAnyAreHeld(t *testing.T) {
 		if n := gather()["deltaplane_queue_leases_repaired_total"].GetCounter().GetValue(); n != 2 {
 			t.Errorf("deltaplane_queue_leases_repaired_total is %v, want 2", n)
 		}
-		if log := told.String(); strings.Count(log, "held without a lease") != 1 || !strings.Contains(log, "queue="+q+" count=2 after=45s") {
+		if log := told.String(); strings.Count(log, "held without a lease") != 1 || !strings.Contains(log, "queue="+queuetest.Q+" count=2 after=45s") {
 			t.Errorf("logged %q, want one line with queue and number", log)
 		}
-		_, err = s.Settle(ctx, &queuev1.SettleRequest{SessionId: "w", Settlements: []*queuev1.Settlement{{Queue: q, Key: "a", Token: res.GetLeases()[0].GetToken(), Outcome: done}}})
+		_, err = s.Settle(ctx, &queuev1.SettleRequest{SessionId: "w", Settlements: []*queuev1.Settlement{{Queue: queuetest.Q, Key: "a", Token: res.GetLeases()[0].GetToken(), Outcome: queuetest.Done}}})
 		must(err)
 		synctest.Wait()
 		n := len(audits)

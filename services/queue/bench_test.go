@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"context"
@@ -15,12 +15,14 @@ import (
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue"
+	"github.com/deltaplane/deltaplane/services/queue/queuetest"
 )
 
 // BenchmarkEcho is the ceiling of unary calls: Health/Check on the same server.
 func BenchmarkEcho(b *testing.B) {
-	r := start(b, "memory", Config{})
-	conn, err := rpc.Dial(r.addr, rpc.DialConfig{})
+	r := queuetest.Start(b, "memory", queue.Config{})
+	conn, err := rpc.Dial(r.Addr, rpc.DialConfig{})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -36,19 +38,19 @@ func BenchmarkEcho(b *testing.B) {
 func BenchmarkUnaryCycle(b *testing.B) {
 	for _, kind := range []string{"memory", "redis"} {
 		b.Run(kind, func(b *testing.B) {
-			r := start(b, kind, Config{})
-			r.configure(b)
+			r := queuetest.Start(b, kind, queue.Config{})
+			r.Configure(b)
 			callers(b, 256, func(ctx context.Context, i int) error {
-				if _, err := r.Add(ctx, &queuev1.AddRequest{Queue: q, Items: []*queuev1.AddItem{{Key: "default/some-job-name-" + strconv.Itoa(i)}}}); err != nil {
+				if _, err := r.Add(ctx, &queuev1.AddRequest{Queue: queuetest.Q, Items: []*queuev1.AddItem{{Key: "default/some-job-name-" + strconv.Itoa(i)}}}); err != nil {
 					return err
 				}
-				res, err := r.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: "w", Wait: durationpb.New(time.Minute)})
+				res, err := r.Get(ctx, &queuev1.GetRequest{Queue: queuetest.Q, SessionId: "w", Wait: durationpb.New(time.Minute)})
 				if err != nil {
 					return err
 				}
 				l := res.GetLeases()[0]
 				_, err = r.Settle(ctx, &queuev1.SettleRequest{SessionId: "w", Settlements: []*queuev1.Settlement{{
-					Queue: q, Key: l.GetKey(), Token: l.GetToken(), Outcome: queuev1.Outcome_OUTCOME_FORGET,
+					Queue: queuetest.Q, Key: l.GetKey(), Token: l.GetToken(), Outcome: queuev1.Outcome_OUTCOME_FORGET,
 				}}})
 				return err
 			})
@@ -87,19 +89,19 @@ func BenchmarkStreams(b *testing.B) {
 	for _, kind := range []string{"memory", "redis"} {
 		for _, inFlight := range []int{256, 1024} {
 			b.Run(kind+"/"+strconv.Itoa(inFlight), func(b *testing.B) {
-				r := start(b, kind, Config{})
-				r.configure(b)
+				r := queuetest.Start(b, kind, queue.Config{})
+				r.Configure(b)
 				turnover(b, r, inFlight, bare)
 			})
 		}
 		b.Run(kind+"/256/laden", func(b *testing.B) { // with all that a key can carry
-			r := start(b, kind, Config{})
-			r.configure(b)
+			r := queuetest.Start(b, kind, queue.Config{})
+			r.Configure(b)
 			turnover(b, r, 256, laden)
 		})
 		b.Run(kind+"/1024/4-partitions", func(b *testing.B) {
-			r := start(b, kind, Config{})
-			r.make(b, &queuev1.QueueConfig{Name: q, Partitions: 4})
+			r := queuetest.Start(b, kind, queue.Config{})
+			r.Make(b, &queuev1.QueueConfig{Name: queuetest.Q, Partitions: 4})
 			turnover(b, r, 1024, bare)
 		})
 	}
@@ -120,77 +122,29 @@ func laden(i int) *queuev1.ProduceOp {
 	}
 }
 
-// adder is the client's end of a Produce stream: what gathered while the window
-// was full leaves together.
-type adder struct {
-	s     queuev1.QueueService_ProduceClient
-	queue string
-	ops   chan *queuev1.ProduceOp
-	slots chan struct{}
-}
-
-func (r *rig) adder(ctx context.Context, t testing.TB, session, queue string, window int) *adder {
-	t.Helper()
-	s, err := r.Produce(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Send(&queuev1.ProduceRequest{Kind: &queuev1.ProduceRequest_Hello{Hello: &queuev1.ProduceHello{SessionId: session}}}); err != nil {
-		t.Fatal(err)
-	}
-	if m, err := s.Recv(); err != nil || m.GetWelcome() == nil {
-		t.Fatalf("first message = %v, %v", m, err)
-	}
-	return &adder{s: s, queue: queue, ops: make(chan *queuev1.ProduceOp, 4096), slots: make(chan struct{}, window)}
-}
-
-// send sends what gathers until ops is closed.
-func (a *adder) send() {
-	id := uint64(0)
-	for op := range a.ops {
-		a.slots <- struct{}{}
-		id++
-		batch := &queuev1.ProduceBatch{RequestId: id, Queue: a.queue, Ops: []*queuev1.ProduceOp{op}}
-		for more := true; more && len(batch.Ops) < 1000; {
-			select {
-			case op, ok := <-a.ops:
-				if more = ok; ok {
-					batch.Ops = append(batch.Ops, op)
-				}
-			default:
-				more = false
-			}
-		}
-		if err := a.s.Send(&queuev1.ProduceRequest{Kind: &queuev1.ProduceRequest_Batch{Batch: batch}}); err != nil {
-			return
-		}
-	}
-	_ = a.s.CloseSend()
-}
-
-func turnover(b *testing.B, r *rig, inFlight int, op func(i int) *queuev1.ProduceOp) {
+func turnover(b *testing.B, r *queuetest.Rig, inFlight int, op func(i int) *queuev1.ProduceOp) {
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
 	w, err := r.Work(ctx)
 	if err != nil {
 		b.Fatal(err)
 	}
-	w.Send(&queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Hello{Hello: &queuev1.Hello{SessionId: "w", Queues: []string{q}, Compact: true}}})
+	w.Send(&queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Hello{Hello: &queuev1.Hello{SessionId: "w", Queues: []string{queuetest.Q}, Compact: true}}})
 	w.Send(&queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Credit{Credit: &queuev1.Credit{Items: int32(inFlight)}}})
-	a := r.adder(ctx, b, "p", q, 2)
+	a := r.Adder(ctx, b, "p", queuetest.Q, 2)
 	var wg sync.WaitGroup
-	wg.Go(a.send)
+	wg.Go(a.Send)
 	wg.Go(func() {
 		for {
-			if _, err := a.s.Recv(); err != nil {
+			if _, err := a.S.Recv(); err != nil {
 				return
 			}
-			<-a.slots
+			<-a.Slots
 		}
 	})
 	key := 0
 	add := func() {
-		a.ops <- op(key)
+		a.Ops <- op(key)
 		key++
 	}
 	b.ReportAllocs()
@@ -211,7 +165,7 @@ func turnover(b *testing.B, r *rig, inFlight int, op func(i int) *queuev1.Produc
 			all := make([]queuev1.Settlement, len(ls))
 			for i, l := range ls {
 				s := &all[i]
-				s.Queue, s.Key, s.Token, s.Outcome = q, l.GetKey(), l.GetToken(), queuev1.Outcome_OUTCOME_FORGET
+				s.Queue, s.Key, s.Token, s.Outcome = queuetest.Q, l.GetKey(), l.GetToken(), queuev1.Outcome_OUTCOME_FORGET
 				batch.Settlements[i] = s
 			}
 			if err := w.Send(&queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Settle{Settle: batch}}); err != nil {
@@ -231,7 +185,7 @@ func turnover(b *testing.B, r *rig, inFlight int, op func(i int) *queuev1.Produc
 	b.StopTimer()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "cycles/s")
 	b.ReportMetric((cpu()-before).Seconds()*1e6/float64(b.N), "cpu-us/cycle") // client and server
-	close(a.ops)
+	close(a.Ops)
 	wg.Wait()
 	cancel()
 }
@@ -248,8 +202,8 @@ func cpu() time.Duration {
 func BenchmarkDuplicateAdds(b *testing.B) {
 	for _, kind := range []string{"memory", "redis"} {
 		b.Run(kind, func(b *testing.B) {
-			r := start(b, kind, Config{})
-			r.configure(b)
+			r := queuetest.Start(b, kind, queue.Config{})
+			r.Configure(b)
 			ctx, cancel := context.WithCancel(b.Context())
 			defer cancel()
 			const streams, callers, keys = 4, 1000, 100
@@ -259,7 +213,7 @@ func BenchmarkDuplicateAdds(b *testing.B) {
 			b.ReportAllocs()
 			b.ResetTimer()
 			for n := range streams {
-				a := r.adder(ctx, b, "p"+strconv.Itoa(n), q, 2)
+				a := r.Adder(ctx, b, "p"+strconv.Itoa(n), queuetest.Q, 2)
 				hot := make([]*queuev1.ProduceOp, keys)
 				for i := range hot {
 					hot[i] = &queuev1.ProduceOp{Key: "default/some-job-name-" + strconv.Itoa(i)}
@@ -269,24 +223,24 @@ func BenchmarkDuplicateAdds(b *testing.B) {
 					if left.Add(-1) < 0 {
 						return false
 					}
-					a.ops <- hot[next%keys]
+					a.Ops <- hot[next%keys]
 					next++
 					under++
 					return true
 				}
-				wg.Go(a.send)
+				wg.Go(a.Send)
 				wg.Go(func() {
-					defer close(a.ops)
+					defer close(a.Ops)
 					for range callers / streams {
 						add()
 					}
 					for under > 0 {
-						m, err := a.s.Recv()
+						m, err := a.S.Recv()
 						if err != nil {
 							b.Error(err)
 							return
 						}
-						<-a.slots
+						<-a.Slots
 						for _, s := range m.GetProduced().GetStatuses() {
 							under--
 							if s == queuev1.AddStatus_ADD_STATUS_UNSPECIFIED {

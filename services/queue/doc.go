@@ -1,5 +1,16 @@
 // Package queue is the queue service: core/workqueue over gRPC, in memory or
-// in Redis.
+// in Redis. The package holds the configuration and the wiring; the work is done
+// in the packages below it, along the flow:
+//
+//	work ─────┐ Get, Work streams
+//	          ├─▶ session ─▶ transaction ─▶ engine: memory or redis
+//	produce ──┘ Add, Produce streams  ▲
+//	admin, backoff ───────────────────┤
+//	maintain ─────────────────────────┘
+//
+// Beside the flow are wire, which reads requests and writes answers, metrics and
+// history. The doc.go of each says what comes in, what goes out and what it may
+// touch; layers_test.go of the module holds the direction.
 //
 // Each queue in use has one dispatcher per partition on each server. It is the
 // group commit: whatever calls and streams asked for while the last transaction was
@@ -8,11 +19,6 @@
 // carries one at once. Nothing polls: a transaction follows a call, a credit, a wake-up
 // of another replica, or the next due time that the last transaction told; a slow
 // fallback transaction covers a lost wake-up while workers wait.
-//
-//	unary calls ────┐                         ┌─▶ replies, Produce streams
-//	Produce streams ┤                         │
-//	Work streams ───┼─▶ dispatchers ─▶ transactions ─┼─▶ leases ─▶ sessions ─▶ Get, Work streams
-//	timers ─────────┘   (one per partition)   └─▶ history, metrics
 //
 // A session is a worker or producer process; what it holds is remembered by
 // the server it talks to, and a stream that breaks shortens its leases to about
@@ -39,5 +45,5 @@
 // OVERLOADED and a time to come back; settlements and extensions never are, for
 // they are bounded by what was handed out and make room. Answers that list are
 // kept to about 1 MiB. What the store cannot do has a reason of its own, see
-// the table in status.go; UNAVAILABLE means that nothing was applied.
+// the table in wire/status.go; UNAVAILABLE means that nothing was applied.
 package queue

@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"fmt"
@@ -16,9 +16,11 @@ import (
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 	"github.com/deltaplane/deltaplane/services/queue/maintain"
 	"github.com/deltaplane/deltaplane/services/queue/memory"
+	"github.com/deltaplane/deltaplane/services/queue/queuetest"
 	"github.com/deltaplane/deltaplane/services/queue/redis"
 )
 
@@ -31,8 +33,8 @@ type sweeper struct {
 	now time.Time
 }
 
-func newSweeper(r *rig) *sweeper {
-	return &sweeper{maintain.NewExpiry(r.svc.upkeep, unused), time.Now()}
+func newSweeper(r *queuetest.Rig) *sweeper {
+	return &sweeper{maintain.NewExpiry(r.Svc.Upkeep(), unused), time.Now()}
 }
 
 func (s *sweeper) sweep(t *testing.T, later time.Duration) {
@@ -43,120 +45,88 @@ func (s *sweeper) sweep(t *testing.T, later time.Duration) {
 	}
 }
 
-func (r *rig) names(t *testing.T) []string {
-	t.Helper()
-	names, err := r.svc.engine.Names(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return names
-}
-
 func TestAQueueThatNobodyUsesExpiresOnceItWasWatched(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
-		r := start(t, kind, Config{Queues: []QueueConfig{{Name: "dev/declared"}}})
+	queuetest.OnEngines(t, func(t *testing.T, kind string) {
+		r := queuetest.Start(t, kind, queue.Config{Queues: []queue.QueueConfig{{Name: "dev/declared"}}})
 		x := newSweeper(r)
-		r.configure(t)
-		r.add(t, "a")
-		l := r.lease(t)
-		r.advance(2 * unused)
+		r.Configure(t)
+		r.AddKeys(t, "a")
+		l := r.Lease(t)
+		r.Advance(2 * unused)
 		x.sweep(t, 0)
 		x.sweep(t, 2*unused)
-		if n := r.names(t); len(n) != 2 {
+		if n := r.Names(t); len(n) != 2 {
 			t.Fatalf("with a key there are %v", n)
 		}
-		r.finish(t, l)
+		r.Finish(t, l)
 		x.sweep(t, unused)
-		r.advance(unused - time.Minute)
+		r.Advance(unused - time.Minute)
 		x.sweep(t, unused)
-		if n := r.names(t); len(n) != 2 {
+		if n := r.Names(t); len(n) != 2 {
 			t.Fatalf("before its time there are %v", n)
 		}
-		r.advance(2 * time.Minute)
+		r.Advance(2 * time.Minute)
 		y := newSweeper(r) // another server, which has just been started
 		y.sweep(t, 0)
 		y.sweep(t, maintain.MaxWatch-time.Second)
-		if n := r.names(t); len(n) != 2 {
+		if n := r.Names(t); len(n) != 2 {
 			t.Fatalf("a server that has not watched for long enough left %v", n)
 		}
 		y.sweep(t, time.Second)
-		if n := r.names(t); len(n) != 1 || n[0] != "dev/declared" {
+		if n := r.Names(t); len(n) != 1 || n[0] != "dev/declared" {
 			t.Fatalf("there are %v, want the declared one", n)
 		}
-		_, err := r.Add(t.Context(), &queuev1.AddRequest{Queue: q, Items: []*queuev1.AddItem{{Key: "a"}}})
-		notFound(t, "an add after that", err)
+		_, err := r.Add(t.Context(), &queuev1.AddRequest{Queue: queuetest.Q, Items: []*queuev1.AddItem{{Key: "a"}}})
+		queuetest.NotFound(t, "an add after that", err)
 		if !strings.Contains(err.Error(), "there are: dev/declared") {
 			t.Errorf("%v: it does not say which queues there are", err)
 		}
-		r.configure(t)
-		r.add(t, "a")
-		r.finish(t, r.lease(t))
+		r.Configure(t)
+		r.AddKeys(t, "a")
+		r.Finish(t, r.Lease(t))
 	})
-}
-
-func (r *rig) lease(t *testing.T) *queuev1.Lease {
-	t.Helper()
-	res, err := r.Get(t.Context(), &queuev1.GetRequest{Queue: q, SessionId: "g", Wait: seconds(25)})
-	if err != nil || len(res.GetLeases()) != 1 {
-		t.Fatalf("Get = %v, %v", res, err)
-	}
-	return res.GetLeases()[0]
-}
-
-// finish settles a lease, which may have run out meanwhile.
-func (r *rig) finish(t *testing.T, l *queuev1.Lease) {
-	t.Helper()
-	_, err := r.Settle(t.Context(), &queuev1.SettleRequest{SessionId: "g", Settlements: []*queuev1.Settlement{{
-		Queue: q, Key: l.GetKey(), Token: l.GetToken(), Outcome: queuev1.Outcome_OUTCOME_FORGET,
-	}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := r.DeleteItems(t.Context(), &queuev1.DeleteItemsRequest{Queue: q, Keys: []string{l.GetKey()}}); err != nil {
-		t.Fatal(err)
-	}
 }
 
 func TestStreamsOfOtherServersKeepAQueue(t *testing.T) {
 	t.Parallel()
 	node := embeddedtest.DurableRedis(t)
-	var servers [2]*rig
+	var servers [2]*queuetest.Rig
 	for i := range servers {
 		e, err := redis.New(redis.Config{URL: node.URL()})
 		if err != nil {
 			t.Fatal(err)
 		}
-		servers[i] = serve(t, Config{}, e)
+		servers[i] = queuetest.Serve(t, queue.Config{}, e)
 	}
 	a, b := servers[0], servers[1]
 	for _, name := range []string{"dev/worker", "dev/producer", "dev/nobody"} {
-		a.config(t, &queuev1.QueueConfig{Name: name, Partitions: 2})
+		a.Config(t, &queuev1.QueueConfig{Name: name, Partitions: 2})
 	}
 	marks := func(name string) string {
-		idle, err := a.svc.engine.Idle(t.Context(), name)
+		idle, err := a.Engine.Idle(t.Context(), name)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return idle.Mark
 	}
-	b.work(t, &queuev1.Hello{SessionId: "w", Queues: []string{"dev/worker"}}) // without credit it has no turns
-	p := b.produce(t, "p")
-	p.send(1, "dev/producer", plainAdds("k")...)
-	if got := wait(t, p.produced); got.GetError() != nil {
+	b.OpenWork(t, &queuev1.Hello{SessionId: "w", Queues: []string{"dev/worker"}}) // without credit it has no turns
+	p := b.OpenProduce(t, "p")
+	p.Send(1, "dev/producer", queuetest.PlainAdds("k")...)
+	if got := queuetest.Wait(t, p.Produced); got.GetError() != nil {
 		t.Fatal(got)
 	}
 	if _, err := b.DeleteItems(t.Context(), &queuev1.DeleteItemsRequest{Queue: "dev/producer", Keys: []string{"k"}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"dev/worker", "dev/producer"} {
-		l, ok := b.svc.queues.Known(name)
+		l, ok := b.Svc.Queues().Known(name)
 		if !ok || l.Streams.Load() != 1 {
 			t.Fatalf("%s is not kept by its stream", name)
 		}
 		was := marks(name)
 		l.Used.Store(0) // its last use was long ago
-		b.svc.queues.Kept <- struct{}{}
+		b.Svc.Queues().Kept <- struct{}{}
 		for until := time.Now().Add(30 * time.Second); marks(name) == was; time.Sleep(time.Millisecond) {
 			if time.Now().After(until) {
 				t.Fatalf("%s: its stream is no use of it", name)
@@ -212,14 +182,14 @@ func TestTwoHundredQueuesThatExpireLeaveNothing(t *testing.T) { //nolint:paralle
 		t.Run(kind, func(t *testing.T) {
 			var skew atomic.Int64
 			e, stored := open(t, &skew)
-			r := serve(t, Config{}, e)
-			r.advance = func(d time.Duration) { skew.Add(int64(d)) }
+			r := queuetest.Serve(t, queue.Config{}, e)
+			r.Advance = func(d time.Duration) { skew.Add(int64(d)) }
 			x := newSweeper(r)
 			ctx := t.Context()
-			r.configure(t)
-			r.add(t, "a") // all that the first use of a server starts
-			r.finish(t, r.lease(t))
-			r.advance(2 * unused)
+			r.Configure(t)
+			r.AddKeys(t, "a") // all that the first use of a server starts
+			r.Finish(t, r.Lease(t))
+			r.Advance(2 * unused)
 			x.sweep(t, 0)
 			x.sweep(t, unused)
 			settle := func(want int) int {
@@ -231,7 +201,7 @@ func TestTwoHundredQueuesThatExpireLeaveNothing(t *testing.T) { //nolint:paralle
 			goroutines, keys := runtime.NumGoroutine(), stored()
 			all := func(i int) string { return fmt.Sprintf("dev/random-%d", i) }
 			for i := range 200 {
-				r.config(t, &queuev1.QueueConfig{Name: all(i), Partitions: int32(1 + i%3)})
+				r.Config(t, &queuev1.QueueConfig{Name: all(i), Partitions: int32(1 + i%3)})
 				if _, err := r.Add(ctx, &queuev1.AddRequest{Queue: all(i), Items: []*queuev1.AddItem{{Key: "k"}}}); err != nil {
 					t.Fatal(err)
 				}
@@ -243,16 +213,16 @@ func TestTwoHundredQueuesThatExpireLeaveNothing(t *testing.T) { //nolint:paralle
 				t.Fatalf("%d goroutines, %d before", n, goroutines)
 			}
 			x.sweep(t, 0)
-			r.advance(2 * unused)
+			r.Advance(2 * unused)
 			x.sweep(t, unused)
-			if n := r.names(t); len(n) != 0 {
+			if n := r.Names(t); len(n) != 0 {
 				t.Fatalf("%d queues are left", len(n))
 			}
 			if n := settle(goroutines); n > goroutines {
 				t.Errorf("%d goroutines, %d before", n, goroutines)
 			}
 			for i := range 200 {
-				if n := series(t, r, all(i)); n != 0 {
+				if n := queuetest.Series(t, r, all(i)); n != 0 {
 					t.Fatalf("%s: %d metric series are left", all(i), n)
 				}
 			}
@@ -265,57 +235,46 @@ func TestTwoHundredQueuesThatExpireLeaveNothing(t *testing.T) { //nolint:paralle
 
 func TestNoMoreQueuesAreMadeThanThereMayBe(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
-		r := start(t, kind, Config{MaxQueues: 3, Queues: []QueueConfig{{Name: "dev/declared"}}})
-		r.waitFor(t, "dev/declared")
+	queuetest.OnEngines(t, func(t *testing.T, kind string) {
+		r := queuetest.Start(t, kind, queue.Config{MaxQueues: 3, Queues: []queue.QueueConfig{{Name: "dev/declared"}}})
+		r.WaitFor(t, "dev/declared")
 		for i := range 2 {
-			r.config(t, &queuev1.QueueConfig{Name: fmt.Sprint("dev/", i)})
+			r.Config(t, &queuev1.QueueConfig{Name: fmt.Sprint("dev/", i)})
 		}
-		_, err := r.ConfigureQueue(t.Context(), &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{Name: q}})
+		_, err := r.ConfigureQueue(t.Context(), &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{Name: queuetest.Q}})
 		if rpc.Code(err) != codes.ResourceExhausted || rpc.Reason(err) != "TOO_MANY_QUEUES" || !strings.Contains(err.Error(), "--queue-max-queues is 3") {
 			t.Fatalf("ConfigureQueue = %v", err)
 		}
-		r.config(t, &queuev1.QueueConfig{Name: "dev/0", MaxRetries: 7}) // those there are can be changed
+		r.Config(t, &queuev1.QueueConfig{Name: "dev/0", MaxRetries: 7}) // those there are can be changed
 		if _, err := r.Add(t.Context(), &queuev1.AddRequest{Queue: "dev/1", Items: []*queuev1.AddItem{{Key: "a"}}}); err != nil {
 			t.Error(err)
 		}
 		if _, err := r.DeleteQueue(t.Context(), &queuev1.DeleteQueueRequest{Queue: "dev/0"}); err != nil {
 			t.Fatal(err)
 		}
-		r.configure(t)
+		r.Configure(t)
 	})
-}
-
-func (r *rig) waitFor(t *testing.T, name string) {
-	t.Helper()
-	for until := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
-		if _, err := r.svc.engine.Open(t.Context(), name); err == nil {
-			return
-		} else if time.Now().After(until) {
-			t.Fatal(err)
-		}
-	}
 }
 
 func TestAnAddMeetsAQueueThatWasMadeAnewByAnother(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
-		r := start(t, kind, Config{})
-		r.configure(t)
-		r.add(t, "a")
-		r.finish(t, r.lease(t))
-		idle, err := r.svc.engine.Idle(t.Context(), q)
+	queuetest.OnEngines(t, func(t *testing.T, kind string) {
+		r := queuetest.Start(t, kind, queue.Config{})
+		r.Configure(t)
+		r.AddKeys(t, "a")
+		r.Finish(t, r.Lease(t))
+		idle, err := r.Engine.Idle(t.Context(), queuetest.Q)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := r.svc.engine.Expire(t.Context(), q, idle); err != nil { // as another server does
+		if err := r.Engine.Expire(t.Context(), queuetest.Q, idle); err != nil { // as another server does
 			t.Fatal(err)
 		}
-		if _, _, err := r.svc.engine.Configure(t.Context(), q, workqueue.Config{Partitions: 2}); err != nil {
+		if _, _, err := r.Engine.Configure(t.Context(), queuetest.Q, workqueue.Config{Partitions: 2}); err != nil {
 			t.Fatal(err)
 		}
-		r.add(t, "b")
-		if l := r.lease(t); l.GetKey() != "b" {
+		r.AddKeys(t, "b")
+		if l := r.Lease(t); l.GetKey() != "b" {
 			t.Errorf("leased %v", l)
 		}
 	})
@@ -324,11 +283,11 @@ func TestAnAddMeetsAQueueThatWasMadeAnewByAnother(t *testing.T) {
 func TestTheShortestExpiryIsAMinute(t *testing.T) {
 	t.Parallel()
 	for d, ok := range map[time.Duration]bool{0: true, -1: false, time.Second: false, time.Minute: true, 48 * time.Hour: true} {
-		if err := (Config{ExpireAfter: d}).Validate(); (err == nil) != ok {
+		if err := (queue.Config{ExpireAfter: d}).Validate(); (err == nil) != ok {
 			t.Errorf("%v: %v", d, err)
 		}
 	}
-	if err := (Config{MaxQueues: -1}).Validate(); err == nil {
+	if err := (queue.Config{MaxQueues: -1}).Validate(); err == nil {
 		t.Error("a limit below 1 is taken")
 	}
 }

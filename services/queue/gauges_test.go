@@ -1,23 +1,24 @@
-package queue
+package queue_test
 
 import (
 	"testing"
 
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/queuetest"
 )
 
 // What another replica does in one partition is told although this one had a
 // turn in another partition just now.
 func TestAReplicaTellsTheDepthOfPartitionsThatOthersServe(t *testing.T) {
 	t.Parallel()
-	a, b := two(t)
-	a.config(t, &queuev1.QueueConfig{Partitions: 4})
-	keys := jobs(80)
-	b.add(t, keys[0])       // b knows the queue, and looked at every partition
-	a.add(t, keys[1:40]...) // the others are told that something is ready
-	a.add(t, keys[40:]...)  // and no more
-	b.add(t, keys[0])       // one of its partitions has a turn
-	families, err := b.tel.Registry.Gather()
+	a, b := queuetest.Two(t)
+	a.Config(t, &queuev1.QueueConfig{Partitions: 4})
+	keys := queuetest.Jobs(80)
+	b.AddKeys(t, keys[0])       // b knows the queue, and looked at every partition
+	a.AddKeys(t, keys[1:40]...) // the others are told that something is ready
+	a.AddKeys(t, keys[40:]...)  // and no more
+	b.AddKeys(t, keys[0])       // one of its partitions has a turn
+	families, err := b.Tel.Registry.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,42 +1,27 @@
-package queue
+package queue_test
 
 import (
 	"testing"
 	"time"
 
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue"
+	"github.com/deltaplane/deltaplane/services/queue/queuetest"
 )
 
 func TestAWorkerThatWaitsCausesNoTurns(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
-		r := start(t, kind, Config{})
-		r.configure(t)
-		w := r.work(t, &queuev1.Hello{SessionId: "w"})
-		w.give(8)
-		r.add(t, "a")
-		w.settle(done, wait(t, w.leases)) // everything is quiet behind this
-		before := r.turns(t)
+	queuetest.OnEngines(t, func(t *testing.T, kind string) {
+		r := queuetest.Start(t, kind, queue.Config{})
+		r.Configure(t)
+		w := r.OpenWork(t, &queuev1.Hello{SessionId: "w"})
+		w.Give(8)
+		r.AddKeys(t, "a")
+		w.Settle(queuetest.Done, queuetest.Wait(t, w.Leases)) // everything is quiet behind this
+		before := r.Turns(t)
 		<-time.After(200 * time.Millisecond) // what is looked for is that nothing happens
-		if n := r.turns(t) - before; n > 5 {
+		if n := r.Turns(t) - before; n > 5 {
 			t.Errorf("%d turns while a worker waited, want a few at most: nothing polls", n)
 		}
 	})
-}
-
-// turns is how many turns all queues have had.
-func (r *rig) turns(t *testing.T) (n uint64) {
-	t.Helper()
-	families, err := r.tel.Registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range families {
-		if f.GetName() == "deltaplane_queue_turn_seconds" {
-			for _, m := range f.GetMetric() {
-				n += m.GetHistogram().GetSampleCount()
-			}
-		}
-	}
-	return n
 }

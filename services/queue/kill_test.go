@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"bufio"
@@ -15,6 +15,8 @@ import (
 
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue"
+	"github.com/deltaplane/deltaplane/services/queue/queuetest"
 )
 
 // serveDir, set in the environment, makes the test binary a queue server on
@@ -22,9 +24,9 @@ import (
 const serveDir = "DELTAPLANE_TEST_QUEUE_DIR"
 
 func serveUntilKilled(dir string) error {
-	cfg := Config{DataDir: dir, Queues: []QueueConfig{{Name: q}}}
+	cfg := queue.Config{DataDir: dir, Queues: []queue.QueueConfig{{Name: queuetest.Q}}}
 	cfg.Admin.Listen = "off"
-	s, err := New(cfg, quiet())
+	s, err := queue.New(cfg, queuetest.Quiet())
 	if err != nil {
 		return err
 	}
@@ -36,7 +38,7 @@ func serveUntilKilled(dir string) error {
 }
 
 // process starts this binary as a queue server and connects to it.
-func process(t *testing.T, dir string) (*rig, *exec.Cmd) {
+func process(t *testing.T, dir string) (*queuetest.Rig, *exec.Cmd) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^$")
 	cmd.Env = append(os.Environ(), serveDir+"="+dir)
@@ -58,7 +60,7 @@ func process(t *testing.T, dir string) (*rig, *exec.Cmd) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	return &rig{QueueServiceClient: queuev1.NewQueueServiceClient(conn)}, cmd
+	return &queuetest.Rig{QueueServiceClient: queuev1.NewQueueServiceClient(conn)}, cmd
 }
 
 func TestKill9OfAServerUnderLoadLosesNoAcknowledgedAdd(t *testing.T) {
@@ -80,7 +82,7 @@ func TestKill9OfAServerUnderLoadLosesNoAcknowledgedAdd(t *testing.T) {
 	for p := range 4 {
 		busy.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
-				req := &queuev1.AddRequest{Queue: q}
+				req := &queuev1.AddRequest{Queue: queuetest.Q}
 				for k := range 5 {
 					req.Items = append(req.Items, &queuev1.AddItem{Key: fmt.Sprintf("%d/%d-%d", p, i, k)})
 				}
@@ -102,7 +104,7 @@ func TestKill9OfAServerUnderLoadLosesNoAcknowledgedAdd(t *testing.T) {
 		id := "w" + strconv.Itoa(w)
 		busy.Go(func() {
 			for ctx.Err() == nil {
-				got, err := r.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: id, MaxItems: 5, Wait: durationpb.New(time.Second)})
+				got, err := r.Get(ctx, &queuev1.GetRequest{Queue: queuetest.Q, SessionId: id, MaxItems: 5, Wait: durationpb.New(time.Second)})
 				if err != nil {
 					return
 				}
@@ -111,7 +113,7 @@ func TestKill9OfAServerUnderLoadLosesNoAcknowledgedAdd(t *testing.T) {
 				for _, l := range got.GetLeases() {
 					token = max(token, l.GetToken())
 					tried[l.GetKey()] = true
-					req.Settlements = append(req.Settlements, &queuev1.Settlement{Queue: q, Key: l.GetKey(), Token: l.GetToken(), Outcome: done})
+					req.Settlements = append(req.Settlements, &queuev1.Settlement{Queue: queuetest.Q, Key: l.GetKey(), Token: l.GetToken(), Outcome: queuetest.Done})
 				}
 				mu.Unlock()
 				if len(req.Settlements) == 0 {
@@ -128,7 +130,7 @@ func TestKill9OfAServerUnderLoadLosesNoAcknowledgedAdd(t *testing.T) {
 			}
 		})
 	}
-	wait(t, enough)
+	queuetest.Wait(t, enough)
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +147,7 @@ func TestKill9OfAServerUnderLoadLosesNoAcknowledgedAdd(t *testing.T) {
 	}
 	t.Logf("%d adds and %d settlements acknowledged, %d keys must come", len(added), len(settled), len(left))
 	for len(left) > 0 {
-		got, err := r.Get(t.Context(), &queuev1.GetRequest{Queue: q, SessionId: "after", MaxItems: 1000, Wait: durationpb.New(2500 * time.Millisecond)})
+		got, err := r.Get(t.Context(), &queuev1.GetRequest{Queue: queuetest.Q, SessionId: "after", MaxItems: 1000, Wait: durationpb.New(2500 * time.Millisecond)})
 		if err != nil {
 			t.Fatal(err)
 		}

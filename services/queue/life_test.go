@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"context"
@@ -22,20 +22,22 @@ import (
 	"github.com/deltaplane/deltaplane/internal/embedded"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue"
 	"github.com/deltaplane/deltaplane/services/queue/memory"
+	"github.com/deltaplane/deltaplane/services/queue/queuetest"
 	"github.com/deltaplane/deltaplane/services/queue/redis"
 )
 
 func TestADelayedKeyIsHandedOutWhenDueAndNotBefore(t *testing.T) {
 	t.Parallel()
-	partitioned(t, func(t *testing.T, r *rig) {
+	queuetest.Partitioned(t, func(t *testing.T, r *queuetest.Rig) {
 		ctx := t.Context()
 		began := time.Now()
 		const delay = 150 * time.Millisecond
-		if _, err := r.AddAfter(ctx, &queuev1.AddAfterRequest{Queue: q, Items: []*queuev1.AddItem{{Key: "k"}}, Delay: durationpb.New(delay)}); err != nil {
+		if _, err := r.AddAfter(ctx, &queuev1.AddAfterRequest{Queue: queuetest.Q, Items: []*queuev1.AddItem{{Key: "k"}}, Delay: durationpb.New(delay)}); err != nil {
 			t.Fatal(err)
 		}
-		res, err := r.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: "w", Wait: durationpb.New(30 * time.Second)})
+		res, err := r.Get(ctx, &queuev1.GetRequest{Queue: queuetest.Q, SessionId: "w", Wait: durationpb.New(30 * time.Second)})
 		if err != nil || len(res.GetLeases()) != 1 {
 			t.Fatalf("Get = %v, %v", res, err)
 		}
@@ -47,14 +49,14 @@ func TestADelayedKeyIsHandedOutWhenDueAndNotBefore(t *testing.T) {
 
 func TestT10ALeaseThatExpiresGoesToAWaitingWorker(t *testing.T) {
 	t.Parallel()
-	partitioned(t, func(t *testing.T, r *rig) {
-		r.add(t, "k")
+	queuetest.Partitioned(t, func(t *testing.T, r *queuetest.Rig) {
+		r.AddKeys(t, "k")
 		ctx := t.Context()
-		first, err := r.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: "a", LeaseDuration: durationpb.New(time.Second)})
+		first, err := r.Get(ctx, &queuev1.GetRequest{Queue: queuetest.Q, SessionId: "a", LeaseDuration: durationpb.New(time.Second)})
 		if err != nil || len(first.GetLeases()) != 1 {
 			t.Fatalf("Get = %v, %v", first, err)
 		}
-		res, err := r.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: "b", Wait: durationpb.New(30 * time.Second)})
+		res, err := r.Get(ctx, &queuev1.GetRequest{Queue: queuetest.Q, SessionId: "b", Wait: durationpb.New(30 * time.Second)})
 		if err != nil || len(res.GetLeases()) != 1 || res.GetLeases()[0].GetAttempt() != 2 {
 			t.Fatalf("Get = %v, %v", res, err)
 		}
@@ -63,25 +65,25 @@ func TestT10ALeaseThatExpiresGoesToAWaitingWorker(t *testing.T) {
 
 func TestAGetThatIsCancelledLosesNoKey(t *testing.T) {
 	t.Parallel()
-	partitioned(t, func(t *testing.T, r *rig) {
+	queuetest.Partitioned(t, func(t *testing.T, r *queuetest.Rig) {
 		var wg sync.WaitGroup
 		var got sync.Map
 		for i := range 60 { // callers that leave while keys arrive
 			wg.Go(func() {
 				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(i)*time.Millisecond/2)
 				defer cancel()
-				res, err := r.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: "w", Wait: durationpb.New(time.Minute)})
+				res, err := r.Get(ctx, &queuev1.GetRequest{Queue: queuetest.Q, SessionId: "w", Wait: durationpb.New(time.Minute)})
 				if err == nil {
 					for _, l := range res.GetLeases() {
 						got.Store(l.GetKey(), true)
 					}
 				}
 			})
-			r.add(t, "k"+strconv.Itoa(i))
+			r.AddKeys(t, "k"+strconv.Itoa(i))
 		}
 		wg.Wait()
 		for { // what was leased to nobody is given back or was never leased
-			res, err := r.Get(t.Context(), &queuev1.GetRequest{Queue: q, SessionId: "rest", MaxItems: 100, Wait: durationpb.New(2 * time.Second), LeaseDuration: durationpb.New(time.Minute)})
+			res, err := r.Get(t.Context(), &queuev1.GetRequest{Queue: queuetest.Q, SessionId: "rest", MaxItems: 100, Wait: durationpb.New(2 * time.Second), LeaseDuration: durationpb.New(time.Minute)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -95,7 +97,7 @@ func TestAGetThatIsCancelledLosesNoKey(t *testing.T) {
 			}
 			if len(res.GetLeases()) == 0 {
 				// An answer the transport dropped keeps its lease until it expires.
-				c := r.counts(t)
+				c := r.Counts(t)
 				if c.GetReady() != 0 || int(c.GetProcessing()) < 60 {
 					t.Fatalf("%d of 60 keys came; counts %v", n, c)
 				}
@@ -107,26 +109,26 @@ func TestAGetThatIsCancelledLosesNoKey(t *testing.T) {
 
 func TestAWaitingGetDoesNotHoldUpTheStop(t *testing.T) {
 	t.Parallel()
-	r := start(t, "memory", Config{})
-	r.configure(t)
+	r := queuetest.Start(t, "memory", queue.Config{})
+	r.Configure(t)
 	got := make(chan error, 1)
 	go func() {
-		_, err := r.Get(context.Background(), &queuev1.GetRequest{Queue: q, SessionId: "w", Wait: durationpb.New(time.Minute)})
+		_, err := r.Get(context.Background(), &queuev1.GetRequest{Queue: queuetest.Q, SessionId: "w", Wait: durationpb.New(time.Minute)})
 		got <- err
 	}()
 	for waits := false; !waits; {
-		if ss := r.svc.sessions.Find("w"); ss != nil {
+		if ss := r.Svc.Sessions().Find("w"); ss != nil {
 			waits = ss.Waits()
 		}
 	}
 	began := time.Now()
-	if err := r.stop(); err != nil {
+	if err := r.Stop(); err != nil {
 		t.Fatal(err)
 	}
 	if took := time.Since(began); took > 4*time.Second {
 		t.Errorf("the stop took %v", took)
 	}
-	if err := wait(t, got); rpc.Code(err) != codes.Unavailable {
+	if err := queuetest.Wait(t, got); rpc.Code(err) != codes.Unavailable {
 		t.Errorf("Get = %v, want UNAVAILABLE", err)
 	}
 }
@@ -134,7 +136,7 @@ func TestAWaitingGetDoesNotHoldUpTheStop(t *testing.T) {
 // TestNoKeyIsEverHeldTwice has many workers fight for few keys.
 func TestNoKeyIsEverHeldTwice(t *testing.T) {
 	t.Parallel()
-	partitioned(t, func(t *testing.T, r *rig) {
+	queuetest.Partitioned(t, func(t *testing.T, r *queuetest.Rig) {
 		neverHeldTwice(t, r)
 	})
 	t.Run("two servers on one redis", func(t *testing.T) {
@@ -144,20 +146,20 @@ func TestNoKeyIsEverHeldTwice(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(srv.Stop)
-		one := func() *rig {
+		one := func() *queuetest.Rig {
 			e, err := redis.New(redis.Config{URL: srv.URL()})
 			if err != nil {
 				t.Fatal(err)
 			}
-			return serve(t, Config{FallbackEvery: time.Hour}, e)
+			return queuetest.Serve(t, queue.Config{FallbackEvery: time.Hour}, e)
 		}
 		a, b := one(), one()
-		a.configure(t)
+		a.Configure(t)
 		neverHeldTwice(t, a, b)
 	})
 }
 
-func neverHeldTwice(t *testing.T, servers ...*rig) {
+func neverHeldTwice(t *testing.T, servers ...*queuetest.Rig) {
 	t.Helper()
 	const keys, rounds = 7, 150
 	var holders [keys]atomic.Int64
@@ -181,14 +183,14 @@ func neverHeldTwice(t *testing.T, servers ...*rig) {
 		r := servers[w%len(servers)]
 		workers.Go(func() {
 			for ctx.Err() == nil {
-				res, err := r.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: fmt.Sprint("u", w), Wait: durationpb.New(time.Minute), MaxItems: 3})
+				res, err := r.Get(ctx, &queuev1.GetRequest{Queue: queuetest.Q, SessionId: fmt.Sprint("u", w), Wait: durationpb.New(time.Minute), MaxItems: 3})
 				if err != nil {
 					continue
 				}
 				for _, l := range res.GetLeases() {
 					hold(l)
 					_, _ = r.Settle(context.Background(), &queuev1.SettleRequest{SessionId: fmt.Sprint("u", w), Settlements: []*queuev1.Settlement{{
-						Queue: q, Key: l.GetKey(), Token: l.GetToken(), Outcome: queuev1.Outcome_OUTCOME_FORGET,
+						Queue: queuetest.Q, Key: l.GetKey(), Token: l.GetToken(), Outcome: queuev1.Outcome_OUTCOME_FORGET,
 					}}})
 				}
 			}
@@ -198,13 +200,13 @@ func neverHeldTwice(t *testing.T, servers ...*rig) {
 		r := servers[p%len(servers)]
 		producers.Go(func() {
 			for i := range rounds {
-				r.add(t, strconv.Itoa(i%keys), strconv.Itoa((i+3)%keys))
+				r.AddKeys(t, strconv.Itoa(i%keys), strconv.Itoa((i+3)%keys))
 			}
 		})
 	}
 	producers.Wait()
 	r := servers[0]
-	for c := r.counts(t); c.GetReady()+c.GetProcessing()+c.GetDirty() > 0; c = r.counts(t) {
+	for c := r.Counts(t); c.GetReady()+c.GetProcessing()+c.GetDirty() > 0; c = r.Counts(t) {
 	}
 	cancel()
 	workers.Wait()
@@ -222,49 +224,49 @@ func TestTwoServersShareOneRedis(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(srv.Stop)
-	one := func() *rig {
+	one := func() *queuetest.Rig {
 		e, err := redis.New(redis.Config{URL: srv.URL()})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return serve(t, Config{FallbackEvery: time.Hour, Queues: []QueueConfig{{Name: q}}}, e)
+		return queuetest.Serve(t, queue.Config{FallbackEvery: time.Hour, Queues: []queue.QueueConfig{{Name: queuetest.Q}}}, e)
 	}
 	a, b := one(), one()
 	ctx := t.Context()
-	w := b.work(t, &queuev1.Hello{SessionId: "w"})
-	w.give(10)
-	got, err := b.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: "x"}) // its turn says that nothing is ready
+	w := b.OpenWork(t, &queuev1.Hello{SessionId: "w"})
+	w.Give(10)
+	got, err := b.Get(ctx, &queuev1.GetRequest{Queue: queuetest.Q, SessionId: "x"}) // its turn says that nothing is ready
 	if err != nil || len(got.GetLeases()) != 0 {
 		t.Fatalf("Get = %v, %v", got, err)
 	}
-	a.add(t, "now")
-	if l := wait(t, w.leases); l.GetKey() != "now" {
+	a.AddKeys(t, "now")
+	if l := queuetest.Wait(t, w.Leases); l.GetKey() != "now" {
 		t.Errorf("leased %v", l)
 	}
 	// A key whose delay ends on one server wakes the other's worker.
-	if _, err := a.AddAfter(ctx, &queuev1.AddAfterRequest{Queue: q, Items: []*queuev1.AddItem{{Key: "later"}}, Delay: durationpb.New(50 * time.Millisecond)}); err != nil {
+	if _, err := a.AddAfter(ctx, &queuev1.AddAfterRequest{Queue: queuetest.Q, Items: []*queuev1.AddItem{{Key: "later"}}, Delay: durationpb.New(50 * time.Millisecond)}); err != nil {
 		t.Fatal(err)
 	}
-	l := wait(t, w.leases)
+	l := queuetest.Wait(t, w.Leases)
 	if l.GetKey() != "later" {
 		t.Errorf("leased %v", l)
 	}
 	// The lease is the store's: another server settles and extends it, and a
 	// session moves there.
-	ext, err := a.Extend(ctx, &queuev1.ExtendRequest{SessionId: "w", Leases: []*queuev1.LeaseRef{ref(l)}})
+	ext, err := a.Extend(ctx, &queuev1.ExtendRequest{SessionId: "w", Leases: []*queuev1.LeaseRef{queuetest.Ref(l)}})
 	if err != nil || ext.GetExtended() != 1 {
 		t.Errorf("Extend elsewhere = %v, %v", ext, err)
 	}
-	w2 := a.work(t, &queuev1.Hello{SessionId: "w", Resume: []*queuev1.LeaseRef{ref(l)}})
-	if len(w2.welcome.GetKept()) != 1 {
-		t.Errorf("welcome elsewhere: %v", w2.welcome)
+	w2 := a.OpenWork(t, &queuev1.Hello{SessionId: "w", Resume: []*queuev1.LeaseRef{queuetest.Ref(l)}})
+	if len(w2.Welcome.GetKept()) != 1 {
+		t.Errorf("welcome elsewhere: %v", w2.Welcome)
 	}
 	// What is left of the session on the server it came from ends late, and
 	// does not end the lease.
-	w.cancel()
-	<-w.end
+	w.Cancel()
+	<-w.End
 	for began := time.Now(); time.Since(began) < 300*time.Millisecond; {
-		it, err := b.Inspect(ctx, &queuev1.InspectRequest{Queue: q, Key: l.GetKey()})
+		it, err := b.Inspect(ctx, &queuev1.InspectRequest{Queue: queuetest.Q, Key: l.GetKey()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -272,7 +274,7 @@ func TestTwoServersShareOneRedis(t *testing.T) {
 			t.Fatalf("the lease ends in %v: the old stream has shortened it", left)
 		}
 	}
-	if s := w2.settle(done, l)[0].GetStatus(); s != queuev1.SettleStatus_SETTLE_STATUS_SETTLED {
+	if s := w2.Settle(queuetest.Done, l)[0].GetStatus(); s != queuev1.SettleStatus_SETTLE_STATUS_SETTLED {
 		t.Errorf("settle elsewhere: %v", s)
 	}
 }
@@ -288,12 +290,12 @@ func TestAQueueWhoseDataWasLostIsMadeAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := serve(t, Config{}, e)
-	if _, err := r.ConfigureQueue(t.Context(), &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{Name: q, LeaseDuration: durationpb.New(time.Second)}}); err != nil {
+	r := queuetest.Serve(t, queue.Config{}, e)
+	if _, err := r.ConfigureQueue(t.Context(), &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{Name: queuetest.Q, LeaseDuration: durationpb.New(time.Second)}}); err != nil {
 		t.Fatal(err)
 	}
 	add := func() string {
-		res, err := r.Add(t.Context(), &queuev1.AddRequest{Queue: q, Items: []*queuev1.AddItem{{Key: "k"}}})
+		res, err := r.Add(t.Context(), &queuev1.AddRequest{Queue: queuetest.Q, Items: []*queuev1.AddItem{{Key: "k"}}})
 		if err != nil || res.GetResults()[0].GetStatus() != queuev1.AddStatus_ADD_STATUS_QUEUED {
 			t.Fatalf("Add = %v, %v", res, err)
 		}
@@ -309,7 +311,7 @@ func TestAQueueWhoseDataWasLostIsMadeAgain(t *testing.T) {
 		t.Error("the generation did not change although every key was lost")
 	}
 	// After one lease time keys are handed out again.
-	res, err := r.Get(t.Context(), &queuev1.GetRequest{Queue: q, SessionId: "w", Wait: durationpb.New(20 * time.Second)})
+	res, err := r.Get(t.Context(), &queuev1.GetRequest{Queue: queuetest.Q, SessionId: "w", Wait: durationpb.New(20 * time.Second)})
 	if err != nil || len(res.GetLeases()) != 1 {
 		t.Errorf("Get = %v, %v", res, err)
 	}
@@ -317,16 +319,16 @@ func TestAQueueWhoseDataWasLostIsMadeAgain(t *testing.T) {
 
 func TestAStreamsLeaseMayBeSettledByACall(t *testing.T) {
 	t.Parallel()
-	r := start(t, "memory", Config{})
-	r.configure(t)
-	r.add(t, "a", "b")
-	w := r.work(t, &queuev1.Hello{SessionId: "w"})
-	w.give(1)
-	l := wait(t, w.leases)
-	if _, err := r.Settle(t.Context(), &queuev1.SettleRequest{SessionId: "w", Settlements: []*queuev1.Settlement{{Queue: q, Key: l.GetKey(), Token: l.GetToken(), Outcome: done}}}); err != nil {
+	r := queuetest.Start(t, "memory", queue.Config{})
+	r.Configure(t)
+	r.AddKeys(t, "a", "b")
+	w := r.OpenWork(t, &queuev1.Hello{SessionId: "w"})
+	w.Give(1)
+	l := queuetest.Wait(t, w.Leases)
+	if _, err := r.Settle(t.Context(), &queuev1.SettleRequest{SessionId: "w", Settlements: []*queuev1.Settlement{{Queue: queuetest.Q, Key: l.GetKey(), Token: l.GetToken(), Outcome: queuetest.Done}}}); err != nil {
 		t.Fatal(err)
 	}
-	if l := wait(t, w.leases); l.GetKey() != "b" {
+	if l := queuetest.Wait(t, w.Leases); l.GetKey() != "b" {
 		t.Errorf("leased %v, want b: the credit came back", l)
 	}
 }
@@ -344,12 +346,12 @@ func TestAServiceStartedBeforeItsStoreBecomesReady(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := serve(t, Config{Queues: []QueueConfig{{Name: q}}}, e)
-	_, err = r.Add(t.Context(), &queuev1.AddRequest{Queue: q, Items: []*queuev1.AddItem{{Key: "k"}}})
+	r := queuetest.Serve(t, queue.Config{Queues: []queue.QueueConfig{{Name: queuetest.Q}}}, e)
+	_, err = r.Add(t.Context(), &queuev1.AddRequest{Queue: queuetest.Q, Items: []*queuev1.AddItem{{Key: "k"}}})
 	if rpc.Code(err) != codes.Unavailable || rpc.Reason(err) != "STORE_UNAVAILABLE" || rpc.RetryDelay(err) == 0 {
 		t.Errorf("Add without a store = %v, want STORE_UNAVAILABLE with RetryInfo", err)
 	}
-	conn, err := rpc.Dial(r.addr, rpc.DialConfig{})
+	conn, err := rpc.Dial(r.Addr, rpc.DialConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -375,61 +377,48 @@ func TestAServiceStartedBeforeItsStoreBecomesReady(t *testing.T) {
 			t.Fatal("not serving 20 s after the store came up")
 		}
 	}
-	r.add(t, "k")
+	r.AddKeys(t, "k")
 }
 
 func TestAMemoryQueueOutlivesItsService(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	open := func() *rig {
+	open := func() *queuetest.Rig {
 		e, err := memory.New(memory.Config{Dir: dir})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return serve(t, Config{Queues: []QueueConfig{{Name: q, Config: workqueue.Config{LeaseFor: 10 * time.Second}}}}, e)
+		return queuetest.Serve(t, queue.Config{Queues: []queue.QueueConfig{{Name: queuetest.Q, Config: workqueue.Config{LeaseFor: 10 * time.Second}}}}, e)
 	}
 	r := open()
-	r.svc.engine.Check(t.Context())
-	r.waitQueue(t)
-	r.add(t, keysN(1000)...)
-	if err := r.stop(); err != nil {
+	r.Engine.Check(t.Context())
+	r.WaitQueue(t)
+	r.AddKeys(t, queuetest.KeysN(1000)...)
+	if err := r.Stop(); err != nil {
 		t.Fatal(err)
 	}
 	r = open()
-	if n := r.counts(t).GetReady(); n != 1000 {
+	if n := r.Counts(t).GetReady(); n != 1000 {
 		t.Errorf("%d keys after the restart, want 1000", n)
-	}
-}
-
-// waitQueue waits until the configured queue has been made.
-func (r *rig) waitQueue(t *testing.T) {
-	t.Helper()
-	for began := time.Now(); ; {
-		if _, err := r.Len(t.Context(), &queuev1.LenRequest{Queue: q}); err == nil {
-			return
-		}
-		if time.Since(began) > time.Minute {
-			t.Fatal("the queue was not made")
-		}
 	}
 }
 
 func TestMetricsHaveClientGosNamesAndMeaning(t *testing.T) {
 	t.Parallel()
-	r := start(t, "memory", Config{})
-	r.configure(t)
+	r := queuetest.Start(t, "memory", queue.Config{})
+	r.Configure(t)
 	ctx := t.Context()
-	r.add(t, "a", "a", "b")
-	r.advance(time.Second)
-	res, err := r.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: "w"})
+	r.AddKeys(t, "a", "a", "b")
+	r.Advance(time.Second)
+	res, err := r.Get(ctx, &queuev1.GetRequest{Queue: queuetest.Q, SessionId: "w"})
 	if err != nil || len(res.GetLeases()) != 1 {
 		t.Fatalf("Get = %v, %v", res, err)
 	}
-	r.add(t, "a") // dirty: counted as an add and in the depth
-	want(t, r.tel.Registry, map[string]float64{
+	r.AddKeys(t, "a") // dirty: counted as an add and in the depth
+	want(t, r.Tel.Registry, map[string]float64{
 		"workqueue_adds_total": 3, "workqueue_depth": 2, "workqueue_retries_total": 0, "workqueue_queue_duration_seconds": 1,
 	})
-	families, err := r.tel.Registry.Gather()
+	families, err := r.Tel.Registry.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -444,11 +433,11 @@ func TestMetricsHaveClientGosNamesAndMeaning(t *testing.T) {
 	}
 	l := res.GetLeases()[0]
 	if _, err := r.Settle(ctx, &queuev1.SettleRequest{SessionId: "w", Settlements: []*queuev1.Settlement{{
-		Queue: q, Key: l.GetKey(), Token: l.GetToken(), Outcome: queuev1.Outcome_OUTCOME_RETRY_RATE_LIMITED,
+		Queue: queuetest.Q, Key: l.GetKey(), Token: l.GetToken(), Outcome: queuev1.Outcome_OUTCOME_RETRY_RATE_LIMITED,
 	}}}); err != nil {
 		t.Fatal(err)
 	}
-	want(t, r.tel.Registry, map[string]float64{
+	want(t, r.Tel.Registry, map[string]float64{
 		"workqueue_adds_total": 3, "workqueue_retries_total": 1, "workqueue_work_duration_seconds": 1, "deltaplane_queue_settlements_total": 1,
 	})
 }
@@ -475,23 +464,23 @@ func want(t *testing.T, g prometheus.Gatherer, want map[string]float64) {
 
 func TestTheTraceOfAnAddReachesTheWorker(t *testing.T) {
 	t.Parallel()
-	r := start(t, "memory", Config{})
-	r.configure(t)
+	r := queuetest.Start(t, "memory", queue.Config{})
+	r.Configure(t)
 	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-	w := r.work(t, &queuev1.Hello{SessionId: "w"})
-	w.give(1)
-	if _, err := r.Add(t.Context(), &queuev1.AddRequest{Queue: q, Items: []*queuev1.AddItem{{Key: "k", Traceparent: parent}}}); err != nil {
+	w := r.OpenWork(t, &queuev1.Hello{SessionId: "w"})
+	w.Give(1)
+	if _, err := r.Add(t.Context(), &queuev1.AddRequest{Queue: queuetest.Q, Items: []*queuev1.AddItem{{Key: "k", Traceparent: parent}}}); err != nil {
 		t.Fatal(err)
 	}
-	if got := wait(t, w.leases).GetTraceparents(); len(got) != 1 || got[0] != parent {
+	if got := queuetest.Wait(t, w.Leases).GetTraceparents(); len(got) != 1 || got[0] != parent {
 		t.Errorf("traceparents %v, want %q", got, parent)
 	}
 }
 
 func TestConfigFaultsAreReportedTogether(t *testing.T) {
 	t.Parallel()
-	err := Config{
-		Queues:   []QueueConfig{{Name: "a b"}, {Name: "x"}, {Name: "x", Config: workqueue.Config{LeaseFor: 1}}},
+	err := queue.Config{
+		Queues:   []queue.QueueConfig{{Name: "a b"}, {Name: "x"}, {Name: "x", Config: workqueue.Config{LeaseFor: 1}}},
 		RedisURL: "redis://x", DataDir: "y", MaxTurn: -1, MaxSessions: -1, CloseGrace: -1,
 	}.Validate()
 	for _, part := range []string{"a b", "named twice", "lease_duration", "exclude one another", "max turn", "max sessions", "close grace"} {
@@ -499,10 +488,10 @@ func TestConfigFaultsAreReportedTogether(t *testing.T) {
 			t.Errorf("error %v does not mention %q", err, part)
 		}
 	}
-	if err := (Config{}).Validate(); err != nil {
+	if err := (queue.Config{}).Validate(); err != nil {
 		t.Errorf("the zero value: %v", err)
 	}
-	if _, err := New(Config{RedisURL: "http://x"}, quiet()); err == nil {
+	if _, err := queue.New(queue.Config{RedisURL: "http://x"}, queuetest.Quiet()); err == nil {
 		t.Error("New took an URL of another scheme")
 	}
 }

@@ -1,10 +1,12 @@
-package queue
+package queue_test
 
 import (
 	"testing"
 
 	"github.com/deltaplane/deltaplane/internal/goldentest"
+	"github.com/deltaplane/deltaplane/services/queue"
 	"github.com/deltaplane/deltaplane/services/queue/memory"
+	"github.com/deltaplane/deltaplane/services/queue/queuetest"
 )
 
 func TestTheMetricsAreThoseThatAreKept(t *testing.T) {
@@ -13,5 +15,5 @@ func TestTheMetricsAreThoseThatAreKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	goldentest.Metrics(t, "metrics.txt", serve(t, Config{}, e).tel.Registry)
+	goldentest.Metrics(t, "metrics.txt", queuetest.Serve(t, queue.Config{}, e).Tel.Registry)
 }

@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"context"
@@ -13,36 +13,40 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 	"github.com/deltaplane/deltaplane/services/queue/memory"
+	"github.com/deltaplane/deltaplane/services/queue/queuetest"
 )
 
 // deaf listens to nobody.
 type deaf struct{ net.Listener }
 
 func (deaf) Accept() (net.Conn, error) { return nil, net.ErrClosed }
-func (deaf) Close() error              { return nil }
-func (deaf) Addr() net.Addr            { return &net.TCPAddr{} }
+
+func (deaf) Close() error { return nil }
+
+func (deaf) Addr() net.Addr { return &net.TCPAddr{} }
 
 // shell is a service without its listeners, for fake time.
-func shell(t *testing.T, e engine.Engine, log ...*slog.Logger) (*server, func() map[string]*dto.Metric) {
+func shell(t *testing.T, e engine.Engine, log ...*slog.Logger) (queuev1.QueueServiceServer, func() map[string]*dto.Metric) {
 	t.Helper()
-	tel := quiet()
+	tel := queuetest.Quiet()
 	if len(log) > 0 {
 		tel.Log = log[0]
 	}
-	svc, err := build(Config{}.withDefaults(), e, tel)
+	svc, err := queue.NewOn(queue.Config{}, e, tel)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	svc.queues.Start(ctx)
+	svc.Queues().Start(ctx)
 	t.Cleanup(func() {
-		svc.queues.Stop(cancel)
-		_ = svc.rpc.Serve(context.Background(), deaf{}) // ends the server's own goroutines
+		svc.Queues().Stop(cancel)
+		_ = svc.RPC().Serve(context.Background(), deaf{}) // ends the server's own goroutines
 		_ = e.Close()
 	})
-	return svc.server, func() map[string]*dto.Metric {
+	return svc.Server(), func() map[string]*dto.Metric {
 		families, err := tel.Registry.Gather()
 		if err != nil {
 			t.Fatal(err)
@@ -78,7 +82,7 @@ func TestQ11UpstreamsMetricsTable(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		must(s.ConfigureQueue(ctx, &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{Name: q}}))
+		must(s.ConfigureQueue(ctx, &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{Name: queuetest.Q}}))
 		says := func(step string, want map[string]float64) {
 			t.Helper()
 			all := gather()
@@ -103,11 +107,11 @@ func TestQ11UpstreamsMetricsTable(t *testing.T) {
 		samples := func(name string) uint64 { return gather()["workqueue_"+name].GetHistogram().GetSampleCount() }
 		add := func() {
 			t.Helper()
-			must(s.Add(ctx, &queuev1.AddRequest{Queue: q, Items: []*queuev1.AddItem{{Key: "foo"}}}))
+			must(s.Add(ctx, &queuev1.AddRequest{Queue: queuetest.Q, Items: []*queuev1.AddItem{{Key: "foo"}}}))
 		}
 		get := func() *queuev1.Lease {
 			t.Helper()
-			res, err := s.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: "w"})
+			res, err := s.Get(ctx, &queuev1.GetRequest{Queue: queuetest.Q, SessionId: "w"})
 			if err != nil || len(res.GetLeases()) != 1 {
 				t.Fatalf("Get = %v, %v", res, err)
 			}
@@ -115,7 +119,7 @@ func TestQ11UpstreamsMetricsTable(t *testing.T) {
 		}
 		finish := func(l *queuev1.Lease) {
 			t.Helper()
-			must(s.Settle(ctx, &queuev1.SettleRequest{SessionId: "w", Settlements: []*queuev1.Settlement{{Queue: q, Key: "foo", Token: l.GetToken(), Outcome: done}}}))
+			must(s.Settle(ctx, &queuev1.SettleRequest{SessionId: "w", Settlements: []*queuev1.Settlement{{Queue: queuetest.Q, Key: "foo", Token: l.GetToken(), Outcome: queuetest.Done}}}))
 		}
 
 		says("before", map[string]float64{"adds_total": 0, "depth": 0, "unfinished_work_seconds": 0, "longest_running_processor_seconds": 0})
@@ -145,12 +149,12 @@ func TestQ11UpstreamsMetricsTable(t *testing.T) {
 
 		after := func(d time.Duration) {
 			t.Helper()
-			must(s.AddAfter(ctx, &queuev1.AddAfterRequest{Queue: q, Items: []*queuev1.AddItem{{Key: "foo"}}, Delay: seconds(d.Seconds())}))
+			must(s.AddAfter(ctx, &queuev1.AddAfterRequest{Queue: queuetest.Q, Items: []*queuev1.AddItem{{Key: "foo"}}, Delay: queuetest.Seconds(d.Seconds())}))
 		}
 		after(0) // client-go counts every AddAfter, also one that adds now
 		says("AddAfter(0)", map[string]float64{"retries_total": 1, "adds_total": 3})
 		after(time.Hour)
-		must(s.AddRateLimited(ctx, &queuev1.AddRateLimitedRequest{Queue: q, Items: []*queuev1.AddItem{{Key: "bar"}}}))
+		must(s.AddRateLimited(ctx, &queuev1.AddRateLimitedRequest{Queue: queuetest.Q, Items: []*queuev1.AddItem{{Key: "bar"}}}))
 		says("AddAfter(1h), AddRateLimited", map[string]float64{"retries_total": 3})
 	})
 }
@@ -163,11 +167,11 @@ func TestQ11ADelayBelowAMicrosecondIsADelay(t *testing.T) {
 			t.Fatal(err)
 		}
 		s, gather := shell(t, e)
-		if _, err := s.ConfigureQueue(t.Context(), &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{Name: q}}); err != nil {
+		if _, err := s.ConfigureQueue(t.Context(), &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{Name: queuetest.Q}}); err != nil {
 			t.Fatal(err)
 		}
 		for i, d := range []time.Duration{0, 1, 999, 1500} {
-			res, err := s.AddAfter(t.Context(), &queuev1.AddAfterRequest{Queue: q, Delay: durationpb.New(d), Items: []*queuev1.AddItem{{Key: d.String()}}})
+			res, err := s.AddAfter(t.Context(), &queuev1.AddAfterRequest{Queue: queuetest.Q, Delay: durationpb.New(d), Items: []*queuev1.AddItem{{Key: d.String()}}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -183,12 +187,12 @@ func TestQ11ADelayBelowAMicrosecondIsADelay(t *testing.T) {
 
 func TestAnIdleReplicaTellsTheDepthOfTheStore(t *testing.T) {
 	t.Parallel()
-	a, b := two(t)
-	a.configure(t)
-	b.add(t, "first") // b knows the queue
-	a.add(t, "second", "third")
-	depth := func(r *rig) float64 {
-		families, err := r.tel.Registry.Gather()
+	a, b := queuetest.Two(t)
+	a.Configure(t)
+	b.AddKeys(t, "first") // b knows the queue
+	a.AddKeys(t, "second", "third")
+	depth := func(r *queuetest.Rig) float64 {
+		families, err := r.Tel.Registry.Gather()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -199,43 +203,43 @@ func TestAnIdleReplicaTellsTheDepthOfTheStore(t *testing.T) {
 		}
 		return -1
 	}
-	used, _ := b.svc.queues.Known(q)
+	used, _ := b.Svc.Queues().Known(queuetest.Q)
 	l := used.Metrics
 	l.Invalidate() // it had its last turn a while ago
-	turns := b.turns(t)
+	turns := b.Turns(t)
 	if got := depth(b); got != 3 {
 		t.Errorf("the idle replica's depth is %v, want 3", got)
 	}
 	seen := l.LastSeen()
 	depth(b)
-	if again := l.LastSeen(); again != seen || b.turns(t) != turns {
+	if again := l.LastSeen(); again != seen || b.Turns(t) != turns {
 		t.Error("a scrape right after looked at the store again, or took a turn")
 	}
 }
 
 func TestLostRedeliveredAndDeadAreCounted(t *testing.T) {
 	t.Parallel()
-	r := start(t, "memory", Config{})
-	r.config(t, &queuev1.QueueConfig{MaxRetries: 0})
+	r := queuetest.Start(t, "memory", queue.Config{})
+	r.Config(t, &queuev1.QueueConfig{MaxRetries: 0})
 	ctx := t.Context()
 	take := func(session string) *queuev1.Settlement {
 		t.Helper()
-		res, err := r.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: session, Wait: seconds(5), LeaseDuration: seconds(1)})
+		res, err := r.Get(ctx, &queuev1.GetRequest{Queue: queuetest.Q, SessionId: session, Wait: queuetest.Seconds(5), LeaseDuration: queuetest.Seconds(1)})
 		if err != nil || len(res.GetLeases()) != 1 {
 			t.Fatalf("Get = %v, %v", res, err)
 		}
-		return &queuev1.Settlement{Queue: q, Key: "k", Token: res.GetLeases()[0].GetToken(), Outcome: queuev1.Outcome_OUTCOME_DEAD}
+		return &queuev1.Settlement{Queue: queuetest.Q, Key: "k", Token: res.GetLeases()[0].GetToken(), Outcome: queuev1.Outcome_OUTCOME_DEAD}
 	}
-	r.add(t, "k")
+	r.AddKeys(t, "k")
 	late := take("a")
-	r.advance(2 * time.Second)
+	r.Advance(2 * time.Second)
 	now := take("b")
 	for _, st := range []*queuev1.Settlement{late, now} {
 		if _, err := r.Settle(ctx, &queuev1.SettleRequest{SessionId: "x", Settlements: []*queuev1.Settlement{st}}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	want(t, r.tel.Registry, map[string]float64{
+	want(t, r.Tel.Registry, map[string]float64{
 		"deltaplane_queue_leases_expired_total": 1, "deltaplane_queue_leases_redelivered_total": 1, "deltaplane_queue_settlements_total": 2,
 		"deltaplane_queue_buried_total": 1, "deltaplane_queue_dead": 1, "deltaplane_queue_leases": 0,
 	})
@@ -243,11 +247,11 @@ func TestLostRedeliveredAndDeadAreCounted(t *testing.T) {
 
 func TestOpenStreamsAreCountedByKind(t *testing.T) {
 	t.Parallel()
-	r := start(t, "memory", Config{})
-	r.configure(t)
+	r := queuetest.Start(t, "memory", queue.Config{})
+	r.Configure(t)
 	open := func() (work, produce float64) {
 		t.Helper()
-		families, err := r.tel.Registry.Gather()
+		families, err := r.Tel.Registry.Gather()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -264,7 +268,7 @@ func TestOpenStreamsAreCountedByKind(t *testing.T) {
 		}
 		return work, produce
 	}
-	w := r.work(t, &queuev1.Hello{SessionId: "w"})
+	w := r.OpenWork(t, &queuev1.Hello{SessionId: "w"})
 	p, err := r.Produce(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -275,7 +279,7 @@ func TestOpenStreamsAreCountedByKind(t *testing.T) {
 	if _, err := p.Recv(); err != nil {
 		t.Fatal(err)
 	}
-	batch := &queuev1.ProduceBatch{RequestId: 1, Queue: q, Ops: []*queuev1.ProduceOp{
+	batch := &queuev1.ProduceBatch{RequestId: 1, Queue: queuetest.Q, Ops: []*queuev1.ProduceOp{
 		{Key: "a", Kind: queuev1.ProduceKind_PRODUCE_KIND_ADD_AFTER}, {Key: "b"},
 	}}
 	if err := p.Send(&queuev1.ProduceRequest{Kind: &queuev1.ProduceRequest_Batch{Batch: batch}}); err != nil {
@@ -287,12 +291,12 @@ func TestOpenStreamsAreCountedByKind(t *testing.T) {
 	if work, produce := open(); work != 1 || produce != 1 {
 		t.Errorf("%v Work and %v Produce streams, want one of each", work, produce)
 	}
-	want(t, r.tel.Registry, map[string]float64{"workqueue_retries_total": 1, "workqueue_adds_total": 2}) // AddAfter without a delay
-	res, err := r.Inspect(t.Context(), &queuev1.InspectRequest{Queue: q, Key: "a"})
-	if err != nil || tell(res.GetHistory()) != "added p" {
-		t.Errorf("history %q, %v, want the producer's add", tell(res.GetHistory()), err)
+	want(t, r.Tel.Registry, map[string]float64{"workqueue_retries_total": 1, "workqueue_adds_total": 2}) // AddAfter without a delay
+	res, err := r.Inspect(t.Context(), &queuev1.InspectRequest{Queue: queuetest.Q, Key: "a"})
+	if err != nil || queuetest.Tell(res.GetHistory()) != "added p" {
+		t.Errorf("history %q, %v, want the producer's add", queuetest.Tell(res.GetHistory()), err)
 	}
-	w.cancel()
+	w.Cancel()
 	for began := time.Now(); time.Since(began) < 10*time.Second; time.Sleep(time.Millisecond) {
 		if work, _ := open(); work == 0 {
 			return
@@ -308,14 +312,14 @@ func TestFailedTurnsAreCountedByReason(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := &failing{Engine: e}
-	r := serve(t, Config{}, f)
-	r.configure(t)
+	r := queuetest.Serve(t, queue.Config{}, f)
+	r.Configure(t)
 	f.err.Store(&engine.ErrDenied)
-	if _, err := r.Add(t.Context(), &queuev1.AddRequest{Queue: q, Items: []*queuev1.AddItem{{Key: "k"}}}); err == nil {
+	if _, err := r.Add(t.Context(), &queuev1.AddRequest{Queue: queuetest.Q, Items: []*queuev1.AddItem{{Key: "k"}}}); err == nil {
 		t.Fatal("an add went through")
 	}
 	f.err.Store(nil)
-	families, err := r.tel.Registry.Gather()
+	families, err := r.Tel.Registry.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}

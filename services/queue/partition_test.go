@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"context"
@@ -11,82 +11,76 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 	"github.com/deltaplane/deltaplane/services/queue/memory"
+	"github.com/deltaplane/deltaplane/services/queue/queuetest"
 )
-
-func jobs(n int) []string {
-	out := make([]string, n)
-	for i := range out {
-		out[i] = "default/job-" + strconv.Itoa(i)
-	}
-	return out
-}
 
 func TestAWorkerGetsTheKeysOfAllPartitions(t *testing.T) {
 	t.Parallel()
-	partitioned(t, func(t *testing.T, r *rig) {
+	queuetest.Partitioned(t, func(t *testing.T, r *queuetest.Rig) {
 		const n = 200
-		r.add(t, jobs(n)...)
-		if c := r.counts(t); c.GetReady() != n {
+		r.AddKeys(t, queuetest.Jobs(n)...)
+		if c := r.Counts(t); c.GetReady() != n {
 			t.Errorf("%v, want %d ready", c, n)
 		}
-		w := r.work(t, &queuev1.Hello{SessionId: "w"})
-		w.give(3)
+		w := r.OpenWork(t, &queuev1.Hello{SessionId: "w"})
+		w.Give(3)
 		seen := map[string]bool{}
 		for range n {
-			l := wait(t, w.leases)
+			l := queuetest.Wait(t, w.Leases)
 			if seen[l.GetKey()] {
 				t.Fatalf("%s came twice", l.GetKey())
 			}
 			seen[l.GetKey()] = true
-			if s := w.settle(done, l)[0].GetStatus(); s != queuev1.SettleStatus_SETTLE_STATUS_SETTLED {
+			if s := w.Settle(queuetest.Done, l)[0].GetStatus(); s != queuev1.SettleStatus_SETTLE_STATUS_SETTLED {
 				t.Fatalf("settle: %v", s)
 			}
 		}
-		if c := r.counts(t); c.GetReady()+c.GetProcessing() != 0 {
+		if c := r.Counts(t); c.GetReady()+c.GetProcessing() != 0 {
 			t.Errorf("%v, want nothing left", c)
 		}
-		r.add(t, "later") // whichever partition it is in, somebody waits there
-		wait(t, w.leases)
+		r.AddKeys(t, "later") // whichever partition it is in, somebody waits there
+		queuetest.Wait(t, w.Leases)
 	})
 }
 
 func TestAGetFindsKeysInEveryPartition(t *testing.T) {
 	t.Parallel()
-	partitioned(t, func(t *testing.T, r *rig) {
+	queuetest.Partitioned(t, func(t *testing.T, r *queuetest.Rig) {
 		ctx := t.Context()
-		for _, key := range jobs(20) {
-			got, err := r.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: "w"})
+		for _, key := range queuetest.Jobs(20) {
+			got, err := r.Get(ctx, &queuev1.GetRequest{Queue: queuetest.Q, SessionId: "w"})
 			if err != nil || len(got.GetLeases()) != 0 {
 				t.Fatalf("Get of nothing = %v, %v", got, err)
 			}
-			r.add(t, key)
-			if got, err = r.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: "w", MaxItems: 5}); err != nil || len(got.GetLeases()) != 1 || got.GetLeases()[0].GetKey() != key {
+			r.AddKeys(t, key)
+			if got, err = r.Get(ctx, &queuev1.GetRequest{Queue: queuetest.Q, SessionId: "w", MaxItems: 5}); err != nil || len(got.GetLeases()) != 1 || got.GetLeases()[0].GetKey() != key {
 				t.Fatalf("Get = %v, %v, want %s", got, err, key)
 			}
 		}
 		for i := range 20 {
 			got := make(chan *queuev1.GetResponse, 1)
 			go func() {
-				res, err := r.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: "w", Wait: durationpb.New(30 * time.Second)})
+				res, err := r.Get(ctx, &queuev1.GetRequest{Queue: queuetest.Q, SessionId: "w", Wait: durationpb.New(30 * time.Second)})
 				if err != nil {
 					t.Error(err)
 				}
 				got <- res
 			}()
 			key := "waited-for-" + strconv.Itoa(i)
-			r.add(t, key)
-			if l := wait(t, got).GetLeases(); len(l) != 1 || l[0].GetKey() != key {
+			r.AddKeys(t, key)
+			if l := queuetest.Wait(t, got).GetLeases(); len(l) != 1 || l[0].GetKey() != key {
 				t.Fatalf("Get that waited = %v, want %s", l, key)
 			}
 		}
 		began := time.Now()
-		got, err := r.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: "w", Wait: durationpb.New(50 * time.Millisecond)})
+		got, err := r.Get(ctx, &queuev1.GetRequest{Queue: queuetest.Q, SessionId: "w", Wait: durationpb.New(50 * time.Millisecond)})
 		if err != nil || len(got.GetLeases()) != 0 || time.Since(began) > 20*time.Second {
 			t.Errorf("Get in vain = %v, %v after %v", got, err, time.Since(began))
 		}
-		if c := r.counts(t); c.GetReady() != 0 || c.GetProcessing() != 40 {
+		if c := r.Counts(t); c.GetReady() != 0 || c.GetProcessing() != 40 {
 			t.Errorf("%v, want 40 held", c)
 		}
 	})
@@ -94,12 +88,12 @@ func TestAGetFindsKeysInEveryPartition(t *testing.T) {
 
 func TestAGetBringsWhatIsReadyInAllPartitions(t *testing.T) {
 	t.Parallel()
-	partitioned(t, func(t *testing.T, r *rig) {
+	queuetest.Partitioned(t, func(t *testing.T, r *queuetest.Rig) {
 		const n = 40
-		r.add(t, jobs(n)...)
+		r.AddKeys(t, queuetest.Jobs(n)...)
 		got, gets := 0, 0
 		for got < n {
-			res, err := r.Get(t.Context(), &queuev1.GetRequest{Queue: q, SessionId: "w", MaxItems: n, Wait: durationpb.New(10 * time.Second)})
+			res, err := r.Get(t.Context(), &queuev1.GetRequest{Queue: queuetest.Q, SessionId: "w", MaxItems: n, Wait: durationpb.New(10 * time.Second)})
 			if err != nil || len(res.GetLeases()) == 0 {
 				t.Fatalf("Get after %d keys = %v, %v", got, res, err)
 			}
@@ -109,7 +103,7 @@ func TestAGetBringsWhatIsReadyInAllPartitions(t *testing.T) {
 		if got != n || gets > 3 {
 			t.Errorf("%d keys by %d calls, want %d by one, or a few", got, gets, n)
 		}
-		if c := r.counts(t); c.GetProcessing() != n || c.GetReady() != 0 {
+		if c := r.Counts(t); c.GetProcessing() != n || c.GetReady() != 0 {
 			t.Errorf("%v, want all held", c)
 		}
 	})
@@ -117,17 +111,17 @@ func TestAGetBringsWhatIsReadyInAllPartitions(t *testing.T) {
 
 func TestNoPartitionStarvesAnother(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
-		r := start(t, kind, Config{})
-		r.make(t, &queuev1.QueueConfig{Name: q, Partitions: 4})
-		r.add(t, jobs(800)...)
-		w := r.work(t, &queuev1.Hello{SessionId: "w"})
-		w.give(2)
+	queuetest.OnEngines(t, func(t *testing.T, kind string) {
+		r := queuetest.Start(t, kind, queue.Config{})
+		r.Make(t, &queuev1.QueueConfig{Name: queuetest.Q, Partitions: 4})
+		r.AddKeys(t, queuetest.Jobs(800)...)
+		w := r.OpenWork(t, &queuev1.Hello{SessionId: "w"})
+		w.Give(2)
 		share := make([]int, 4)
 		for range 200 {
-			l := wait(t, w.leases)
+			l := queuetest.Wait(t, w.Leases)
 			share[engine.PartitionOf(l.GetKey(), 4)]++
-			w.settle(done, l)
+			w.Settle(queuetest.Done, l)
 		}
 		for p, n := range share {
 			if n < 10 {
@@ -139,21 +133,21 @@ func TestNoPartitionStarvesAnother(t *testing.T) {
 
 func TestRL03OneBucketServesAllPartitions(t *testing.T) {
 	t.Parallel()
-	partitioned(t, func(t *testing.T, r *rig) {
+	queuetest.Partitioned(t, func(t *testing.T, r *queuetest.Rig) {
 		const burst = 10
-		r.make(t, r.changed(t, func(c *queuev1.QueueConfig) {
+		r.Make(t, r.Changed(t, func(c *queuev1.QueueConfig) {
 			c.RateLimiter = &queuev1.RateLimiter{Kind: &queuev1.RateLimiter_Bucket{Bucket: &queuev1.BucketLimiter{Qps: .01, Burst: burst}}}
 		}))
-		p := r.produce(t, "p")
+		p := r.OpenProduce(t, "p")
 		now, last := 0, time.Time{}
 		for i := range 10 {
 			var ops []*queuev1.ProduceOp
 			for k := range 4 {
 				ops = append(ops, &queuev1.ProduceOp{Key: strconv.Itoa(4*i + k), Kind: queuev1.ProduceKind_PRODUCE_KIND_ADD_RATE_LIMITED})
 			}
-			got := p.do(ops...)
+			got := p.Do(ops...)
 			for _, s := range got.GetStatuses() {
-				if s == queued {
+				if s == queuetest.Queued {
 					now++
 				}
 			}
@@ -174,25 +168,25 @@ func TestRL03OneBucketServesAllPartitions(t *testing.T) {
 
 func TestTheDispatchLimiterHoldsOverAllPartitions(t *testing.T) {
 	t.Parallel()
-	partitioned(t, func(t *testing.T, r *rig) {
+	queuetest.Partitioned(t, func(t *testing.T, r *queuetest.Rig) {
 		limit := func(qps float64) {
-			r.make(t, r.changed(t, func(c *queuev1.QueueConfig) { c.DispatchLimiter = &queuev1.BucketLimiter{Qps: qps, Burst: 5} }))
+			r.Make(t, r.Changed(t, func(c *queuev1.QueueConfig) { c.DispatchLimiter = &queuev1.BucketLimiter{Qps: qps, Burst: 5} }))
 		}
 		limit(.001)
-		r.add(t, jobs(40)...)
-		w := r.work(t, &queuev1.Hello{SessionId: "w"})
-		w.give(100)
+		r.AddKeys(t, queuetest.Jobs(40)...)
+		w := r.OpenWork(t, &queuev1.Hello{SessionId: "w"})
+		w.Give(100)
 		for range 5 {
-			wait(t, w.leases)
+			queuetest.Wait(t, w.Leases)
 		}
-		r.add(t, "one", "two", "three", "four") // turns in which nothing may be leased
-		if n := len(w.leases); n != 0 {
+		r.AddKeys(t, "one", "two", "three", "four") // turns in which nothing may be leased
+		if n := len(w.Leases); n != 0 {
 			t.Errorf("%d leases beyond the burst", n)
 		}
 		began := time.Now()
 		limit(50)
 		for range 25 {
-			wait(t, w.leases)
+			queuetest.Wait(t, w.Leases)
 		}
 		if took := time.Since(began); took < 500*time.Millisecond || took > 20*time.Second {
 			t.Errorf("C14: 25 leases, 50 a second from a bucket that stays empty, took %v", took)
@@ -234,38 +228,38 @@ func TestAPartitionThatFailsFailsItsKeysOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := serve(t, Config{}, deadEngine{e, 1})
-	r.make(t, &queuev1.QueueConfig{Name: q, Partitions: 2})
-	p := r.produce(t, "p")
-	keys := jobs(10)
-	got := p.do(plainAdds(keys...)...)
+	r := queuetest.Serve(t, queue.Config{}, deadEngine{e, 1})
+	r.Make(t, &queuev1.QueueConfig{Name: queuetest.Q, Partitions: 2})
+	p := r.OpenProduce(t, "p")
+	keys := queuetest.Jobs(10)
+	got := p.Do(queuetest.PlainAdds(keys...)...)
 	failed := map[int32]string{}
 	for _, d := range got.GetDetails() {
 		failed[d.GetIndex()] = d.GetError().GetReason()
 	}
 	var deadKeys []string
 	for i, key := range keys {
-		want, reason := queued, ""
+		want, reason := queuetest.Queued, ""
 		if engine.PartitionOf(key, 2) == 1 {
-			want, reason = nothing, "STORE_UNAVAILABLE"
+			want, reason = queuetest.Nothing, "STORE_UNAVAILABLE"
 			deadKeys = append(deadKeys, key)
 		}
 		if got.GetStatuses()[i] != want || failed[int32(i)] != reason {
 			t.Errorf("%s: %v, %q, want %v, %q", key, got.GetStatuses()[i], failed[int32(i)], want, reason)
 		}
 	}
-	if e := p.do(plainAdds(deadKeys...)...).GetError(); e.GetReason() != "STORE_UNAVAILABLE" || e.GetRetryAfter() == nil {
+	if e := p.Do(queuetest.PlainAdds(deadKeys...)...).GetError(); e.GetReason() != "STORE_UNAVAILABLE" || e.GetRetryAfter() == nil {
 		t.Errorf("a batch of which nothing was done: %v", e)
 	}
-	w := r.work(t, &queuev1.Hello{SessionId: "w"})
+	w := r.OpenWork(t, &queuev1.Hello{SessionId: "w"})
 	alive := len(keys) - len(deadKeys)
-	w.give(alive)
+	w.Give(alive)
 	for range alive {
-		wait(t, w.leases)
+		queuetest.Wait(t, w.Leases)
 	}
-	r.add(t, "default/job-"+strconv.Itoa(aliveKey(t)))
+	r.AddKeys(t, "default/job-"+strconv.Itoa(aliveKey(t)))
 	// What the other partition has.
-	if got, err := r.Get(t.Context(), &queuev1.GetRequest{Queue: q, SessionId: "x"}); err != nil || len(got.GetLeases()) != 1 {
+	if got, err := r.Get(t.Context(), &queuev1.GetRequest{Queue: queuetest.Q, SessionId: "x"}); err != nil || len(got.GetLeases()) != 1 {
 		t.Errorf("Get = %v, %v", got, err)
 	}
 }
@@ -285,11 +279,11 @@ func TestAGetEndsWithTheStoresErrorWhileItFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := serve(t, Config{}, deadEngine{e, 0})
-	r.make(t, &queuev1.QueueConfig{Name: q})
+	r := queuetest.Serve(t, queue.Config{}, deadEngine{e, 0})
+	r.Make(t, &queuev1.QueueConfig{Name: queuetest.Q})
 	for range 5 { // also when the turn before has failed already
 		for _, wait := range []time.Duration{0, 30 * time.Second} {
-			if got, err := r.Get(t.Context(), &queuev1.GetRequest{Queue: q, SessionId: "w", Wait: durationpb.New(wait)}); rpc.Reason(err) != "STORE_UNAVAILABLE" {
+			if got, err := r.Get(t.Context(), &queuev1.GetRequest{Queue: queuetest.Q, SessionId: "w", Wait: durationpb.New(wait)}); rpc.Reason(err) != "STORE_UNAVAILABLE" {
 				t.Fatalf("Get that waits %v = %v, %v", wait, got, err)
 			}
 		}
@@ -347,20 +341,20 @@ func TestATurnThatIsLateDoesNotUndoALaterCall(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := serve(t, Config{}, late{e})
-		r.make(t, &queuev1.QueueConfig{Name: q, Partitions: n})
+		r := queuetest.Serve(t, queue.Config{}, late{e})
+		r.Make(t, &queuev1.QueueConfig{Name: queuetest.Q, Partitions: n})
 		ctx := t.Context()
-		if _, err := r.CloseQueue(ctx, &queuev1.CloseQueueRequest{Queue: q}); err == nil {
+		if _, err := r.CloseQueue(ctx, &queuev1.CloseQueueRequest{Queue: queuetest.Q}); err == nil {
 			t.Fatal("CloseQueue was answered, want its outcome unknown")
 		}
-		if _, err := r.OpenQueue(ctx, &queuev1.OpenQueueRequest{Queue: q}); err != nil {
+		if _, err := r.OpenQueue(ctx, &queuev1.OpenQueueRequest{Queue: queuetest.Q}); err != nil {
 			t.Fatal(err)
 		}
-		r.add(t, jobs(20)...)
-		if c := r.counts(t); c.GetReady() != 20 {
+		r.AddKeys(t, queuetest.Jobs(20)...)
+		if c := r.Counts(t); c.GetReady() != 20 {
 			t.Errorf("%d partitions: %v, want 20 keys in a queue that was opened last", n, c)
 		}
-		if _, err := r.CloseQueue(ctx, &queuev1.CloseQueueRequest{Queue: q}); err != nil {
+		if _, err := r.CloseQueue(ctx, &queuev1.CloseQueueRequest{Queue: queuetest.Q}); err != nil {
 			t.Fatal(err)
 		}
 		if st, err := r.ListQueues(ctx, &queuev1.ListQueuesRequest{}); err != nil || !st.GetQueues()[0].GetClosed() {

@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"context"
@@ -18,20 +18,22 @@ import (
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 	"github.com/deltaplane/deltaplane/services/queue/enginetest"
+	"github.com/deltaplane/deltaplane/services/queue/queuetest"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
 func TestTheEngineSuitePassesOverGRPC(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
+	queuetest.OnEngines(t, func(t *testing.T, kind string) {
 		enginetest.Run(t, func(t *testing.T) enginetest.Fixture {
-			r := start(t, kind, Config{})
+			r := queuetest.Start(t, kind, queue.Config{})
 			var skew atomic.Int64
 			return enginetest.Fixture{Remote: true, Operators: true, Engine: &remote{c: r, skew: &skew}, Advance: func(d time.Duration) {
 				skew.Add(int64(d))
-				r.advance(d)
+				r.Advance(d)
 			}}
 		})
 	})
@@ -40,13 +42,16 @@ func TestTheEngineSuitePassesOverGRPC(t *testing.T) {
 // remote is an engine behind the QueueService.
 type remote struct {
 	engine.Engine // what has no call
-	c             *rig
+	c             *queuetest.Rig
 	skew          *atomic.Int64
 }
 
-func (r *remote) Kind() string                                    { return "remote" }
-func (r *remote) Close() error                                    { return nil }
-func (r *remote) Check(context.Context) error                     { return nil }
+func (r *remote) Kind() string { return "remote" }
+
+func (r *remote) Close() error { return nil }
+
+func (r *remote) Check(context.Context) error { return nil }
+
 func (r *remote) Wakes(ctx context.Context, _ func(string)) error { <-ctx.Done(); return nil }
 
 func (r *remote) Generation() string {

@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"testing"
@@ -7,6 +7,8 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/internal/embedded/embeddedtest"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue"
+	"github.com/deltaplane/deltaplane/services/queue/queuetest"
 	"github.com/deltaplane/deltaplane/services/queue/redis"
 )
 
@@ -17,14 +19,14 @@ func TestThePauseAfterARestartBeginsWithoutAnyUse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	made, _, err := e.Configure(t.Context(), q, workqueue.Config{LeaseFor: time.Hour})
+	made, _, err := e.Configure(t.Context(), queuetest.Q, workqueue.Config{LeaseFor: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := made.Partitions()[0].Turn(t.Context(), &workqueue.Turn{}); err != nil {
 		t.Fatal(err)
 	}
-	r := serve(t, Config{}, e)
+	r := queuetest.Serve(t, queue.Config{}, e)
 	node.Kill()
 	node.Start()
 
@@ -39,7 +41,7 @@ func TestThePauseAfterARestartBeginsWithoutAnyUse(t *testing.T) {
 	began := time.Now()
 	first := int64(0)
 	for {
-		opened, err := other.Open(t.Context(), q)
+		opened, err := other.Open(t.Context(), queuetest.Q)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -60,10 +62,10 @@ func TestThePauseAfterARestartBeginsWithoutAnyUse(t *testing.T) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	if _, ok := r.svc.queues.Known(q); ok {
+	if _, ok := r.Svc.Queues().Known(queuetest.Q); ok {
 		t.Error("a queue that nobody used here has a dispatcher")
 	}
-	if _, err := r.Add(t.Context(), &queuev1.AddRequest{Queue: q, Items: []*queuev1.AddItem{{Key: "a"}}}); err != nil {
+	if _, err := r.Add(t.Context(), &queuev1.AddRequest{Queue: queuetest.Q, Items: []*queuev1.AddItem{{Key: "a"}}}); err != nil {
 		t.Fatal(err)
 	}
 }

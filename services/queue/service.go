@@ -57,15 +57,19 @@ func New(cfg Config, tel *telemetry.Telemetry) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := build(cfg, e, tel)
+	s, err := NewOn(cfg, e, tel)
 	if err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
 	return s, nil
 }
 
-// build assembles a service around an engine.
-func build(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, error) {
+// NewOn is New with queues kept by an engine, which Run closes.
+func NewOn(cfg Config, e engine.Engine, tel *telemetry.Telemetry) (*Service, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
 	s := &Service{engine: e, sessions: session.NewSessions(cfg.MaxSessions)}
 	var clockSteps func() int64
 	if e, ok := e.(interface{ ClockSteps() int64 }); ok {

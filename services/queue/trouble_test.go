@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"context"
@@ -16,28 +16,12 @@ import (
 	"github.com/deltaplane/deltaplane/internal/embedded"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 	"github.com/deltaplane/deltaplane/services/queue/memory"
+	"github.com/deltaplane/deltaplane/services/queue/queuetest"
 	"github.com/deltaplane/deltaplane/services/queue/redis"
 )
-
-// two is two servers on one Redis.
-func two(t *testing.T) (a, b *rig) {
-	t.Helper()
-	srv, err := embedded.StartRedis(t.Context(), filepath.Join(t.TempDir(), "redis"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(srv.Stop)
-	one := func() *rig {
-		e, err := redis.New(redis.Config{URL: srv.URL()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return serve(t, Config{}, e)
-	}
-	return one(), one()
-}
 
 // failing is an engine whose turns fail, or wait, when told so.
 type failing struct {
@@ -103,12 +87,12 @@ func TestTroubleOfTheStoreHasANamedReasonAndLosesNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			f := &failing{Engine: e}
-			r := serve(t, Config{}, f)
-			r.configure(t)
-			r.add(t, "before")
+			r := queuetest.Serve(t, queue.Config{}, f)
+			r.Configure(t)
+			r.AddKeys(t, "before")
 			f.err.Store(&tc.err)
 			for began := time.Now(); ; { // a busy machine may not even hear the refusal in time
-				_, err = r.Add(t.Context(), &queuev1.AddRequest{Queue: q, Items: []*queuev1.AddItem{{Key: "meanwhile"}}})
+				_, err = r.Add(t.Context(), &queuev1.AddRequest{Queue: queuetest.Q, Items: []*queuev1.AddItem{{Key: "meanwhile"}}})
 				if got := rpc.Reason(err); got == reason || got != "STORE_OUTCOME_UNKNOWN" || time.Since(began) > 20*time.Second {
 					break
 				}
@@ -117,8 +101,8 @@ func TestTroubleOfTheStoreHasANamedReasonAndLosesNothing(t *testing.T) {
 				t.Errorf("%v, reason %q, retry after %v", err, rpc.Reason(err), rpc.RetryDelay(err))
 			}
 			f.err.Store(nil)
-			r.add(t, "after")
-			if n := r.counts(t).GetReady(); n != 2 {
+			r.AddKeys(t, "after")
+			if n := r.Counts(t).GetReady(); n != 2 {
 				t.Errorf("%d ready, want what was acknowledged: 2", n)
 			}
 		})
@@ -158,9 +142,9 @@ func TestTroubleOfRedisHasANamedReasonAndLosesNothing(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r := serve(t, Config{}, e)
-			r.configure(t)
-			r.add(t, "before")
+			r := queuetest.Serve(t, queue.Config{}, e)
+			r.Configure(t)
+			r.AddKeys(t, "before")
 			client := goredis.NewClient(&goredis.Options{Addr: srv.Addr()})
 			defer client.Close()
 			operator := client.Conn() // one connection: it stays when others are refused
@@ -175,7 +159,7 @@ func TestTroubleOfRedisHasANamedReasonAndLosesNothing(t *testing.T) {
 			}
 			run(tc.begin)
 			for began := time.Now(); ; { // a busy machine may not even hear the refusal in time
-				_, err = r.Add(t.Context(), &queuev1.AddRequest{Queue: q, Items: []*queuev1.AddItem{{Key: "meanwhile"}}})
+				_, err = r.Add(t.Context(), &queuev1.AddRequest{Queue: queuetest.Q, Items: []*queuev1.AddItem{{Key: "meanwhile"}}})
 				if rpc.Reason(err) != "STORE_OUTCOME_UNKNOWN" || time.Since(began) > 20*time.Second {
 					break
 				}
@@ -185,7 +169,7 @@ func TestTroubleOfRedisHasANamedReasonAndLosesNothing(t *testing.T) {
 			}
 			run(tc.end)
 			for began := time.Now(); ; {
-				_, err := r.Add(t.Context(), &queuev1.AddRequest{Queue: q, Items: []*queuev1.AddItem{{Key: "after"}}})
+				_, err := r.Add(t.Context(), &queuev1.AddRequest{Queue: queuetest.Q, Items: []*queuev1.AddItem{{Key: "after"}}})
 				if err == nil {
 					break
 				}
@@ -193,7 +177,7 @@ func TestTroubleOfRedisHasANamedReasonAndLosesNothing(t *testing.T) {
 					t.Fatalf("still failing: %v", err)
 				}
 			}
-			if n := r.counts(t).GetReady(); n != 2 {
+			if n := r.Counts(t).GetReady(); n != 2 {
 				t.Errorf("%d ready, want what was acknowledged: 2", n)
 			}
 		})
@@ -207,20 +191,20 @@ func TestAnOverloadedQueueRefusesAddsAndStillSettles(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := &failing{Engine: e}
-	r := serve(t, Config{MaxPending: 2000}, f)
-	r.configure(t)
-	w := r.work(t, &queuev1.Hello{SessionId: "w"})
-	w.give(1)
-	r.add(t, "held")
-	held := wait(t, w.leases)
+	r := queuetest.Serve(t, queue.Config{MaxPending: 2000}, f)
+	r.Configure(t)
+	w := r.OpenWork(t, &queuev1.Hello{SessionId: "w"})
+	w.Give(1)
+	r.AddKeys(t, "held")
+	held := queuetest.Wait(t, w.Leases)
 
 	gate := make(chan struct{}) // the store hangs
 	f.gate.Store(&gate)
 	results := make(chan error, 10)
 	for i := range 10 {
 		go func() {
-			req := &queuev1.AddRequest{Queue: q}
-			for _, k := range keysN(500) { // keys of its own: adds of one key would become one
+			req := &queuev1.AddRequest{Queue: queuetest.Q}
+			for _, k := range queuetest.KeysN(500) { // keys of its own: adds of one key would become one
 				req.Items = append(req.Items, &queuev1.AddItem{Key: fmt.Sprintf("%d-%s", i, k)})
 			}
 			_, err := r.Add(context.Background(), req)
@@ -242,7 +226,7 @@ func TestAnOverloadedQueueRefusesAddsAndStillSettles(t *testing.T) {
 	settled := make(chan error, 1)
 	go func() {
 		res, err := r.Settle(context.Background(), &queuev1.SettleRequest{SessionId: "w", Settlements: []*queuev1.Settlement{{
-			Queue: q, Key: held.GetKey(), Token: held.GetToken(), Outcome: done,
+			Queue: queuetest.Q, Key: held.GetKey(), Token: held.GetToken(), Outcome: queuetest.Done,
 		}}})
 		if err == nil && res.GetResults()[0].GetStatus() != queuev1.SettleStatus_SETTLE_STATUS_SETTLED {
 			err = errors.New(res.String())
@@ -251,17 +235,17 @@ func TestAnOverloadedQueueRefusesAddsAndStillSettles(t *testing.T) {
 	}()
 	f.gate.Store(nil)
 	close(gate)
-	if err := wait(t, settled); err != nil {
+	if err := queuetest.Wait(t, settled); err != nil {
 		t.Errorf("Settle of an overloaded queue: %v", err)
 	}
 	for range 10 - refused {
-		switch err := wait(t, results); {
+		switch err := queuetest.Wait(t, results); {
 		case rpc.Reason(err) == "OVERLOADED":
 			refused++
 		case err != nil:
 			t.Errorf("Add once the store answers: %v", err)
 		}
 	}
-	r.add(t, "in the end")
-	want(t, r.tel.Registry, map[string]float64{"deltaplane_queue_shed_total": float64(refused)})
+	r.AddKeys(t, "in the end")
+	want(t, r.Tel.Registry, map[string]float64{"deltaplane_queue_shed_total": float64(refused)})
 }

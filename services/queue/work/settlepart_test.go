@@ -1,4 +1,4 @@
-package queue
+package work_test
 
 import (
 	"strconv"
@@ -10,11 +10,12 @@ import (
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
+	"github.com/deltaplane/deltaplane/services/queue/queuetest"
 )
 
 func settlements(ls ...*queuev1.Lease) (out []*queuev1.Settlement) {
 	for _, l := range ls {
-		out = append(out, &queuev1.Settlement{Queue: q, Key: l.GetKey(), Token: l.GetToken(), Outcome: done})
+		out = append(out, &queuev1.Settlement{Queue: queuetest.Q, Key: l.GetKey(), Token: l.GetToken(), Outcome: queuetest.Done})
 	}
 	return out
 }
@@ -35,25 +36,25 @@ func TestOneSettleAnswersForEachPartitionByItself(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r, a, _, held := twoParts(t, 1, &queuev1.Hello{SessionId: "w", Partial: true})
-			a.away()
+			a.Away()
 			if refused {
-				a.deny()
+				a.Deny()
 			}
-			nowhere := &queuev1.Settlement{Queue: "nowhere", Key: "a", Token: 1, Outcome: done}
+			nowhere := &queuev1.Settlement{Queue: "nowhere", Key: "a", Token: 1, Outcome: queuetest.Done}
 			req := &queuev1.SettleRequest{SessionId: "w", RequestId: 1, Partial: true, Settlements: append(settlements(held[1], held[0]), nowhere)}
 			got, err := r.Settle(t.Context(), req)
 			if err != nil || len(got.GetResults()) != 3 {
 				t.Fatalf("Settle = %v, %v", got, err)
 			}
-			for i, want := range []queuev1.SettleStatus{unavailable, settledOK, queuev1.SettleStatus_SETTLE_STATUS_NOT_LEASED} {
+			for i, want := range []queuev1.SettleStatus{queuetest.Unavailable, queuetest.SettledOK, queuev1.SettleStatus_SETTLE_STATUS_NOT_LEASED} {
 				if res := got.GetResults()[i]; res.GetStatus() != want || res.GetKey() != req.GetSettlements()[i].GetKey() {
 					t.Errorf("result %d: %v, want %v", i, res, want)
 				}
 			}
-			if c := r.counts(t); c.GetProcessing() != 1 {
+			if c := r.Counts(t); c.GetProcessing() != 1 {
 				t.Errorf("counts %v, want the one held that was not reached", c)
 			}
-			a.back()
+			a.Back()
 			// Sent again until it is reached, as the contract says.
 			for id := uint64(2); ; id++ {
 				got, err := r.Settle(t.Context(), &queuev1.SettleRequest{SessionId: "w", RequestId: id, Partial: true, Settlements: settlements(held[1])})
@@ -61,14 +62,14 @@ func TestOneSettleAnswersForEachPartitionByItself(t *testing.T) {
 					t.Fatal(err)
 				}
 				st := got.GetResults()[0].GetStatus()
-				if st == settledOK {
+				if st == queuetest.SettledOK {
 					break
 				}
-				if st != unavailable || id > 100 {
+				if st != queuetest.Unavailable || id > 100 {
 					t.Fatalf("sent again: %v", st)
 				}
 			}
-			if c := r.counts(t); c.GetProcessing() != 0 {
+			if c := r.Counts(t); c.GetProcessing() != 0 {
 				t.Errorf("counts %v, want none held", c)
 			}
 		})
@@ -81,11 +82,11 @@ func TestOneExtendAnswersForEachPartitionByItself(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r, a, _, held := twoParts(t, 1, &queuev1.Hello{SessionId: "w", Partial: true})
-			a.away()
+			a.Away()
 			if refused {
-				a.deny()
+				a.Deny()
 			}
-			refs := []*queuev1.LeaseRef{ref(held[0]), ref(held[1]), {Queue: "nowhere", Key: "a", Token: 1}}
+			refs := []*queuev1.LeaseRef{queuetest.Ref(held[0]), queuetest.Ref(held[1]), {Queue: "nowhere", Key: "a", Token: 1}}
 			got, err := r.Extend(t.Context(), &queuev1.ExtendRequest{SessionId: "w", Leases: refs, Partial: true})
 			if err != nil || got.GetExtended() != 1 || got.GetRemaining().AsDuration() < time.Second {
 				t.Fatalf("Extend = %v, %v", got, err)
@@ -101,7 +102,7 @@ func TestOneExtendAnswersForEachPartitionByItself(t *testing.T) {
 				t.Errorf("Extend of all = %v, %v", got, err)
 			}
 			if !refused {
-				a.deny()
+				a.Deny()
 			}
 			if _, err := r.Extend(t.Context(), &queuev1.ExtendRequest{SessionId: "w"}); rpc.Reason(err) != "STORE_UNAVAILABLE" {
 				t.Errorf("Extend without partial = %v", err)
@@ -123,13 +124,13 @@ func TestAGetBringsWhatIsReachedAndSaysWhatIsNot(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r, a, _, _ := twoParts(t, 1, &queuev1.Hello{SessionId: "w", Partial: true})
-			a.away()
+			a.Away()
 			if tc.refused {
-				a.deny()
+				a.Deny()
 			}
 			get := func() *queuev1.GetResponse {
 				t.Helper()
-				got, err := r.Get(t.Context(), &queuev1.GetRequest{Queue: q, SessionId: "g", Wait: durationpb.New(tc.wait)})
+				got, err := r.Get(t.Context(), &queuev1.GetRequest{Queue: queuetest.Q, SessionId: "g", Wait: durationpb.New(tc.wait)})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -140,7 +141,7 @@ func TestAGetBringsWhatIsReachedAndSaysWhatIsNot(t *testing.T) {
 					t.Errorf("nothing is ready: %v", got)
 				}
 			}
-			r.add(t, keysOf(0, 3)...)
+			r.AddKeys(t, keysOf(0, 3)...)
 			for range 3 {
 				if got := get(); len(got.GetLeases()) != 1 {
 					t.Errorf("one is ready: %v", got)
@@ -152,7 +153,7 @@ func TestAGetBringsWhatIsReachedAndSaysWhatIsNot(t *testing.T) {
 			if got := get(); got.GetShutDown() {
 				t.Errorf("shut down, when a partition was not reached: %v", got)
 			}
-			a.back()
+			a.Back()
 			for range 100 { // the dispatcher pauses after a failure
 				if got := get(); len(got.GetUnreachable()) == 0 {
 					if !got.GetShutDown() {

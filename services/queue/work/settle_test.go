@@ -1,4 +1,4 @@
-package queue
+package work_test
 
 import (
 	"context"
@@ -10,8 +10,10 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 	"github.com/deltaplane/deltaplane/services/queue/memory"
+	"github.com/deltaplane/deltaplane/services/queue/queuetest"
 )
 
 // halfDown is an engine in which one queue settles nothing.
@@ -55,7 +57,7 @@ func TestSettlementsOfSeveralQueuesSayWhatIsSure(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := serve(t, Config{}, halfDown{e, "down"})
+	r := queuetest.Serve(t, queue.Config{}, halfDown{e, "down"})
 	ctx := t.Context()
 	held := map[string]*queuev1.Settlement{}
 	for _, name := range []string{"up", "down"} {
@@ -69,13 +71,13 @@ func TestSettlementsOfSeveralQueuesSayWhatIsSure(t *testing.T) {
 		if err != nil || len(got.GetLeases()) != 1 {
 			t.Fatalf("Get = %v, %v", got, err)
 		}
-		held[name] = &queuev1.Settlement{Queue: name, Key: "a", Token: got.GetLeases()[0].GetToken(), Outcome: done}
+		held[name] = &queuev1.Settlement{Queue: name, Key: "a", Token: got.GetLeases()[0].GetToken(), Outcome: queuetest.Done}
 	}
 	settle := func(all ...*queuev1.Settlement) error {
 		_, err := r.Settle(ctx, &queuev1.SettleRequest{SessionId: "w", Settlements: all})
 		return err
 	}
-	nowhere := &queuev1.Settlement{Queue: "nowhere", Key: "a", Token: 1, Outcome: done}
+	nowhere := &queuev1.Settlement{Queue: "nowhere", Key: "a", Token: 1, Outcome: queuetest.Done}
 	if err := settle(held["up"], nowhere); rpc.Reason(err) != "QUEUE_NOT_FOUND" {
 		t.Errorf("with a queue that does not exist: %v", err)
 	}

@@ -1,4 +1,4 @@
-package queue
+package admin_test
 
 import (
 	"context"
@@ -12,34 +12,9 @@ import (
 
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue"
+	"github.com/deltaplane/deltaplane/services/queue/queuetest"
 )
-
-// drain starts a drain and hands its reports out; the channel is closed at its end.
-func (r *rig) drain(t *testing.T, req *queuev1.DrainQueueRequest) <-chan *queuev1.DrainQueueResponse {
-	t.Helper()
-	if req.Queue == "" {
-		req.Queue = q
-	}
-	s, err := r.DrainQueue(t.Context(), req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	out := make(chan *queuev1.DrainQueueResponse, 1000)
-	go func() {
-		defer close(out)
-		for {
-			m, err := s.Recv()
-			if err != nil {
-				if !errors.Is(err, io.EOF) && rpc.Code(err) != codes.Canceled {
-					t.Error(err)
-				}
-				return
-			}
-			out <- m
-		}
-	}()
-	return out
-}
 
 // last is the last report of a drain.
 func last(t *testing.T, reports <-chan *queuev1.DrainQueueResponse) (m *queuev1.DrainQueueResponse) {
@@ -59,32 +34,32 @@ func last(t *testing.T, reports <-chan *queuev1.DrainQueueResponse) (m *queuev1.
 
 func TestQ05ADrainWaitsForQueuedHeldAndDelayedKeys(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
-		r := start(t, kind, Config{})
-		r.config(t, &queuev1.QueueConfig{Partitions: 2})
+	queuetest.OnEngines(t, func(t *testing.T, kind string) {
+		r := queuetest.Start(t, kind, queue.Config{})
+		r.Config(t, &queuev1.QueueConfig{Partitions: 2})
 		ctx := t.Context()
-		r.add(t, keysN(5)...)
-		if _, err := r.AddAfter(ctx, &queuev1.AddAfterRequest{Queue: q, Delay: seconds(1), Items: []*queuev1.AddItem{{Key: "later"}}}); err != nil {
+		r.AddKeys(t, queuetest.KeysN(5)...)
+		if _, err := r.AddAfter(ctx, &queuev1.AddAfterRequest{Queue: queuetest.Q, Delay: queuetest.Seconds(1), Items: []*queuev1.AddItem{{Key: "later"}}}); err != nil {
 			t.Fatal(err)
 		}
-		reports := r.drain(t, &queuev1.DrainQueueRequest{Close: true, Timeout: seconds(120), ReportEvery: seconds(60)})
-		first := wait(t, makeBoth(reports))
+		reports := r.Drain(t, &queuev1.DrainQueueRequest{Close: true, Timeout: queuetest.Seconds(120), ReportEvery: queuetest.Seconds(60)})
+		first := queuetest.Wait(t, makeBoth(reports))
 		if first.GetDrained() || first.GetCounts().GetReady() != 5 || first.GetAwaited() != 1 {
 			t.Fatalf("first report %v, want 5 ready and 1 awaited: client-go returned here at once", first)
 		}
-		if _, err := r.Add(ctx, &queuev1.AddRequest{Queue: q, Items: []*queuev1.AddItem{{Key: "new"}}}); rpc.Reason(err) != "QUEUE_CLOSED" {
+		if _, err := r.Add(ctx, &queuev1.AddRequest{Queue: queuetest.Q, Items: []*queuev1.AddItem{{Key: "new"}}}); rpc.Reason(err) != "QUEUE_CLOSED" {
 			t.Errorf("an add to the queue that is drained and closed: %v", err)
 		}
-		w := r.work(t, &queuev1.Hello{SessionId: "w"})
-		w.give(10)
+		w := r.OpenWork(t, &queuev1.Hello{SessionId: "w"})
+		w.Give(10)
 		for i := range 6 {
-			l := wait(t, w.leases)
+			l := queuetest.Wait(t, w.Leases)
 			for len(reports) > 0 {
 				if m := <-reports; m.GetDrained() || m.GetTimedOut() {
 					t.Fatalf("after %d keys: %v", i, m)
 				}
 			}
-			w.settle(forget, l)
+			w.Settle(queuetest.Forget, l)
 		}
 		settled := time.Now()
 		m := last(t, reports)
@@ -110,11 +85,11 @@ func makeBoth[T any](in <-chan T) chan T {
 
 func TestADrainOfAnEmptyQueueEndsAtOnce(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
-		r := start(t, kind, Config{})
-		r.configure(t)
+	queuetest.OnEngines(t, func(t *testing.T, kind string) {
+		r := queuetest.Start(t, kind, queue.Config{})
+		r.Configure(t)
 		began := time.Now()
-		if m := last(t, r.drain(t, &queuev1.DrainQueueRequest{})); !m.GetDrained() || time.Since(began) > 20*time.Second {
+		if m := last(t, r.Drain(t, &queuev1.DrainQueueRequest{})); !m.GetDrained() || time.Since(began) > 20*time.Second {
 			t.Errorf("%v after %v", m, time.Since(began))
 		}
 	})
@@ -122,26 +97,26 @@ func TestADrainOfAnEmptyQueueEndsAtOnce(t *testing.T) {
 
 func TestADrainNeedNotWaitForKeysDueMuchLater(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
-		r := start(t, kind, Config{})
-		r.config(t, &queuev1.QueueConfig{Partitions: 2})
+	queuetest.OnEngines(t, func(t *testing.T, kind string) {
+		r := queuetest.Start(t, kind, queue.Config{})
+		r.Config(t, &queuev1.QueueConfig{Partitions: 2})
 		ctx := t.Context()
 		for key, delay := range map[string]float64{"hour": 3600, "day": 86400, "soon": .5} {
-			if _, err := r.AddAfter(ctx, &queuev1.AddAfterRequest{Queue: q, Delay: seconds(delay), Items: []*queuev1.AddItem{{Key: key}}}); err != nil {
+			if _, err := r.AddAfter(ctx, &queuev1.AddAfterRequest{Queue: queuetest.Q, Delay: queuetest.Seconds(delay), Items: []*queuev1.AddItem{{Key: key}}}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		m := last(t, r.drain(t, &queuev1.DrainQueueRequest{DueWithin: durationpb.New(0)}))
+		m := last(t, r.Drain(t, &queuev1.DrainQueueRequest{DueWithin: durationpb.New(0)}))
 		if !m.GetDrained() || m.GetAwaited() != 0 || m.GetCounts().GetDelayed() != 3 {
 			t.Errorf("waiting for none of them: %v", m)
 		}
-		reports := r.drain(t, &queuev1.DrainQueueRequest{DueWithin: seconds(60), ReportEvery: seconds(.1)})
-		if first := wait(t, makeBoth(reports)); first.GetDrained() || first.GetAwaited() != 1 {
+		reports := r.Drain(t, &queuev1.DrainQueueRequest{DueWithin: queuetest.Seconds(60), ReportEvery: queuetest.Seconds(.1)})
+		if first := queuetest.Wait(t, makeBoth(reports)); first.GetDrained() || first.GetAwaited() != 1 {
 			t.Fatalf("waiting for those due in a minute: %v, want 1 awaited", first)
 		}
-		w := r.work(t, &queuev1.Hello{SessionId: "w"})
-		w.give(10)
-		w.settle(forget, wait(t, w.leases))
+		w := r.OpenWork(t, &queuev1.Hello{SessionId: "w"})
+		w.Give(10)
+		w.Settle(queuetest.Forget, queuetest.Wait(t, w.Leases))
 		if m := last(t, reports); !m.GetDrained() || m.GetCounts().GetDelayed() != 2 {
 			t.Errorf("last report %v, want drained with 2 delayed", m)
 		}
@@ -150,12 +125,12 @@ func TestADrainNeedNotWaitForKeysDueMuchLater(t *testing.T) {
 
 func TestADrainIsBoundedAndReportsWhatIsLeft(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
-		r := start(t, kind, Config{})
-		r.configure(t)
-		r.add(t, "a", "b")
+	queuetest.OnEngines(t, func(t *testing.T, kind string) {
+		r := queuetest.Start(t, kind, queue.Config{})
+		r.Configure(t)
+		r.AddKeys(t, "a", "b")
 		began := time.Now()
-		reports := r.drain(t, &queuev1.DrainQueueRequest{Timeout: seconds(.6), ReportEvery: seconds(.1)})
+		reports := r.Drain(t, &queuev1.DrainQueueRequest{Timeout: queuetest.Seconds(.6), ReportEvery: queuetest.Seconds(.1)})
 		n := 0
 		var m *queuev1.DrainQueueResponse
 		for next := range reports {
@@ -170,7 +145,7 @@ func TestADrainIsBoundedAndReportsWhatIsLeft(t *testing.T) {
 
 		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 		defer cancel()
-		s, err := r.DrainQueue(ctx, &queuev1.DrainQueueRequest{Queue: q})
+		s, err := r.DrainQueue(ctx, &queuev1.DrainQueueRequest{Queue: queuetest.Q})
 		for err == nil {
 			var next *queuev1.DrainQueueResponse
 			if next, err = s.Recv(); err == nil {
@@ -185,16 +160,16 @@ func TestADrainIsBoundedAndReportsWhatIsLeft(t *testing.T) {
 
 func TestADrainNoticesWhatAnotherReplicaDid(t *testing.T) {
 	t.Parallel()
-	a, b := two(t)
-	a.configure(t)
-	a.add(t, "k")
-	reports := b.drain(t, &queuev1.DrainQueueRequest{ReportEvery: seconds(.1)})
-	if first := wait(t, makeBoth(reports)); first.GetDrained() || first.GetCounts().GetReady() != 1 {
+	a, b := queuetest.Two(t)
+	a.Configure(t)
+	a.AddKeys(t, "k")
+	reports := b.Drain(t, &queuev1.DrainQueueRequest{ReportEvery: queuetest.Seconds(.1)})
+	if first := queuetest.Wait(t, makeBoth(reports)); first.GetDrained() || first.GetCounts().GetReady() != 1 {
 		t.Fatalf("first report %v", first)
 	}
-	w := a.work(t, &queuev1.Hello{SessionId: "w"})
-	w.give(1)
-	w.settle(forget, wait(t, w.leases))
+	w := a.OpenWork(t, &queuev1.Hello{SessionId: "w"})
+	w.Give(1)
+	w.Settle(queuetest.Forget, queuetest.Wait(t, w.Leases))
 	if m := last(t, reports); !m.GetDrained() {
 		t.Errorf("last report %v, want drained", m)
 	}
@@ -202,13 +177,13 @@ func TestADrainNoticesWhatAnotherReplicaDid(t *testing.T) {
 
 func TestBadDrainsAreNamed(t *testing.T) {
 	t.Parallel()
-	r := start(t, "memory", Config{})
-	r.configure(t)
+	r := queuetest.Start(t, "memory", queue.Config{})
+	r.Configure(t)
 	for field, req := range map[string]*queuev1.DrainQueueRequest{
 		"queue":        {Queue: "a b"},
-		"timeout":      {Queue: q, Timeout: seconds(25 * 3600)},
-		"due_within":   {Queue: q, DueWithin: seconds(-1)},
-		"report_every": {Queue: q, ReportEvery: seconds(.05)},
+		"timeout":      {Queue: queuetest.Q, Timeout: queuetest.Seconds(25 * 3600)},
+		"due_within":   {Queue: queuetest.Q, DueWithin: queuetest.Seconds(-1)},
+		"report_every": {Queue: queuetest.Q, ReportEvery: queuetest.Seconds(.05)},
 	} {
 		s, err := r.DrainQueue(t.Context(), req)
 		if err == nil {

@@ -1,4 +1,4 @@
-package queue
+package session_test
 
 import (
 	"context"
@@ -16,11 +16,13 @@ import (
 	"github.com/deltaplane/deltaplane/internal/embedded"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue"
+	"github.com/deltaplane/deltaplane/services/queue/queuetest"
 	"github.com/deltaplane/deltaplane/services/queue/redis"
 )
 
 // twoCallers are contexts of two authenticated callers, and a configuration that knows them.
-func twoCallers(t *testing.T) (cfg Config, a, b context.Context) {
+func twoCallers(t *testing.T) (cfg queue.Config, a, b context.Context) {
 	t.Helper()
 	const tokenA, tokenB = "aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"
 	file := filepath.Join(t.TempDir(), "tokens")
@@ -35,12 +37,12 @@ func twoCallers(t *testing.T) (cfg Config, a, b context.Context) {
 }
 
 // lent adds a key as a caller and leases it.
-func lent(as context.Context, t *testing.T, r *rig, key string) *queuev1.Lease {
+func lent(as context.Context, t *testing.T, r *queuetest.Rig, key string) *queuev1.Lease {
 	t.Helper()
-	if _, err := r.Add(as, &queuev1.AddRequest{Queue: q, Items: []*queuev1.AddItem{{Key: key}}}); err != nil {
+	if _, err := r.Add(as, &queuev1.AddRequest{Queue: queuetest.Q, Items: []*queuev1.AddItem{{Key: key}}}); err != nil {
 		t.Fatal(err)
 	}
-	res, err := r.Get(as, &queuev1.GetRequest{Queue: q, SessionId: "w", Wait: durationpb.New(30 * time.Second)})
+	res, err := r.Get(as, &queuev1.GetRequest{Queue: queuetest.Q, SessionId: "w", Wait: durationpb.New(30 * time.Second)})
 	if err != nil || len(res.GetLeases()) != 1 || res.GetLeases()[0].GetKey() != key {
 		t.Fatalf("Get = %v, %v", res, err)
 	}
@@ -49,7 +51,7 @@ func lent(as context.Context, t *testing.T, r *rig, key string) *queuev1.Lease {
 
 func settlingOf(l *queuev1.Lease) *queuev1.SettleRequest {
 	return &queuev1.SettleRequest{SessionId: "w", Settlements: []*queuev1.Settlement{{
-		Queue: q, Key: l.GetKey(), Token: l.GetToken(), Outcome: queuev1.Outcome_OUTCOME_FORGET,
+		Queue: queuetest.Q, Key: l.GetKey(), Token: l.GetToken(), Outcome: queuev1.Outcome_OUTCOME_FORGET,
 	}}}
 }
 
@@ -61,23 +63,23 @@ func refused(t *testing.T, what string, err error) {
 }
 
 // foreign tries what only the holder of a lease may do, with the right token and session id.
-func foreign(as context.Context, t *testing.T, r *rig, l *queuev1.Lease) {
+func foreign(as context.Context, t *testing.T, r *queuetest.Rig, l *queuev1.Lease) {
 	t.Helper()
-	ref := []*queuev1.LeaseRef{{Queue: q, Key: l.GetKey(), Token: l.GetToken()}}
+	ref := []*queuev1.LeaseRef{{Queue: queuetest.Q, Key: l.GetKey(), Token: l.GetToken()}}
 	_, err := r.Settle(as, settlingOf(l))
 	refused(t, "Settle", err)
 	_, err = r.Extend(as, &queuev1.ExtendRequest{SessionId: "w", Leases: ref})
 	refused(t, "Extend", err)
-	_, err = r.SaveState(as, &queuev1.SaveStateRequest{Queue: q, Key: l.GetKey(), Token: l.GetToken(), State: []byte("x")})
+	_, err = r.SaveState(as, &queuev1.SaveStateRequest{Queue: queuetest.Q, Key: l.GetKey(), Token: l.GetToken(), State: []byte("x")})
 	refused(t, "SaveState", err)
-	_, err = r.Expect(as, &queuev1.ExpectRequest{Queue: q, Key: l.GetKey(), Token: l.GetToken(), OwnerUid: "u", Creations: []string{"c"}})
+	_, err = r.Expect(as, &queuev1.ExpectRequest{Queue: queuetest.Q, Key: l.GetKey(), Token: l.GetToken(), OwnerUid: "u", Creations: []string{"c"}})
 	refused(t, "Expect", err)
 	work := func(resume []*queuev1.LeaseRef, then *queuev1.WorkRequest) error {
 		s, err := r.Work(as)
 		if err != nil {
 			return err
 		}
-		if err := s.Send(&queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Hello{Hello: &queuev1.Hello{SessionId: "w", Queues: []string{q}, Resume: resume}}}); err != nil {
+		if err := s.Send(&queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Hello{Hello: &queuev1.Hello{SessionId: "w", Queues: []string{queuetest.Q}, Resume: resume}}}); err != nil {
 			return err
 		}
 		if then != nil {
@@ -100,10 +102,10 @@ func foreign(as context.Context, t *testing.T, r *rig, l *queuev1.Lease) {
 
 func TestALeaseIsItsCallers(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
+	queuetest.OnEngines(t, func(t *testing.T, kind string) {
 		cfg, a, b := twoCallers(t)
-		r := start(t, kind, cfg)
-		if _, err := r.ConfigureQueue(a, &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{Name: q}}); err != nil {
+		r := queuetest.Start(t, kind, cfg)
+		if _, err := r.ConfigureQueue(a, &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{Name: queuetest.Q}}); err != nil {
 			t.Fatal(err)
 		}
 		l := lent(a, t, r, "k")
@@ -125,7 +127,7 @@ func TestALeaseIsItsCallers(t *testing.T) {
 		if ext, err := r.Extend(a, &queuev1.ExtendRequest{SessionId: "w"}); err != nil || ext.GetExtended() != 1 {
 			t.Errorf("its own Extend = %v, %v", ext, err)
 		}
-		if st, err := r.SaveState(a, &queuev1.SaveStateRequest{Queue: q, Key: "k", Token: l.GetToken(), State: []byte("mine")}); err != nil ||
+		if st, err := r.SaveState(a, &queuev1.SaveStateRequest{Queue: queuetest.Q, Key: "k", Token: l.GetToken(), State: []byte("mine")}); err != nil ||
 			st.GetStatus() != queuev1.SettleStatus_SETTLE_STATUS_SETTLED {
 			t.Errorf("its own SaveState = %v, %v", st, err)
 		}
@@ -149,15 +151,15 @@ func TestAnotherServerKnowsWhoseALeaseIs(t *testing.T) {
 	}
 	t.Cleanup(srv.Stop)
 	cfg, a, b := twoCallers(t)
-	var servers [2]*rig
+	var servers [2]*queuetest.Rig
 	for i := range servers {
 		e, err := redis.New(redis.Config{URL: srv.URL()})
 		if err != nil {
 			t.Fatal(err)
 		}
-		servers[i] = serve(t, cfg, e)
+		servers[i] = queuetest.Serve(t, cfg, e)
 	}
-	if _, err := servers[0].ConfigureQueue(a, &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{Name: q}}); err != nil {
+	if _, err := servers[0].ConfigureQueue(a, &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{Name: queuetest.Q}}); err != nil {
 		t.Fatal(err)
 	}
 	l := lent(a, t, servers[0], "k")
@@ -166,15 +168,15 @@ func TestAnotherServerKnowsWhoseALeaseIs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ref := []*queuev1.LeaseRef{{Queue: q, Key: "k", Token: l.GetToken()}}
-	if err := s.Send(&queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Hello{Hello: &queuev1.Hello{SessionId: "w", Queues: []string{q}, Resume: ref}}}); err != nil {
+	ref := []*queuev1.LeaseRef{{Queue: queuetest.Q, Key: "k", Token: l.GetToken()}}
+	if err := s.Send(&queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Hello{Hello: &queuev1.Hello{SessionId: "w", Queues: []string{queuetest.Q}, Resume: ref}}}); err != nil {
 		t.Fatal(err)
 	}
 	m, err := s.Recv()
 	if err != nil || len(m.GetWelcome().GetKept()) != 1 {
 		t.Fatalf("its own resumption = %v, %v", m, err)
 	}
-	if st, err := servers[1].SaveState(a, &queuev1.SaveStateRequest{Queue: q, Key: "k", Token: l.GetToken()}); err != nil ||
+	if st, err := servers[1].SaveState(a, &queuev1.SaveStateRequest{Queue: queuetest.Q, Key: "k", Token: l.GetToken()}); err != nil ||
 		st.GetStatus() != queuev1.SettleStatus_SETTLE_STATUS_SETTLED {
 		t.Errorf("its own SaveState = %v, %v", st, err)
 	}
@@ -182,21 +184,21 @@ func TestAnotherServerKnowsWhoseALeaseIs(t *testing.T) {
 
 func TestWhatPeopleAreShownHasNoToken(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
+	queuetest.OnEngines(t, func(t *testing.T, kind string) {
 		cfg, a, b := twoCallers(t)
-		r := start(t, kind, cfg)
-		if _, err := r.ConfigureQueue(a, &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{Name: q}}); err != nil {
+		r := queuetest.Start(t, kind, cfg)
+		if _, err := r.ConfigureQueue(a, &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{Name: queuetest.Q}}); err != nil {
 			t.Fatal(err)
 		}
 		l := lent(a, t, r, "k")
-		if _, err := r.Expect(a, &queuev1.ExpectRequest{Queue: q, Key: "k", Token: l.GetToken(), OwnerUid: "u", Creations: []string{"c"}}); err != nil {
+		if _, err := r.Expect(a, &queuev1.ExpectRequest{Queue: queuetest.Q, Key: "k", Token: l.GetToken(), OwnerUid: "u", Creations: []string{"c"}}); err != nil {
 			t.Fatal(err)
 		}
-		seen, err := r.Inspect(b, &queuev1.InspectRequest{Queue: q, Key: "k"})
+		seen, err := r.Inspect(b, &queuev1.InspectRequest{Queue: queuetest.Q, Key: "k"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		listed, err := r.ListItems(b, &queuev1.ListItemsRequest{Queue: q})
+		listed, err := r.ListItems(b, &queuev1.ListItemsRequest{Queue: queuetest.Q})
 		if err != nil || len(listed.GetItems()) != 1 {
 			t.Fatalf("ListItems = %v, %v", listed, err)
 		}

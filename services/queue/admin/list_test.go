@@ -1,4 +1,4 @@
-package queue
+package admin_test
 
 import (
 	"encoding/base64"
@@ -8,45 +8,20 @@ import (
 	"testing"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue"
+	"github.com/deltaplane/deltaplane/services/queue/queuetest"
 	"github.com/deltaplane/deltaplane/services/queue/wire"
 )
 
-// list reads a whole list in pages and tells how many they were.
-func (r *rig) list(t *testing.T, state queuev1.State, size int32) (keys []string, pages int) {
-	t.Helper()
-	for token := ""; ; pages++ {
-		res, err := r.ListItems(t.Context(), &queuev1.ListItemsRequest{Queue: q, State: state, PageSize: size, PageToken: token})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if n := proto.Size(res); n > 2<<20 {
-			t.Fatalf("a page of %d bytes: a stock client cannot receive more than 4 MiB", n)
-		}
-		if size > 0 && len(res.GetItems()) > int(size) {
-			t.Fatalf("%d items in a page, asked for %d", len(res.GetItems()), size)
-		}
-		for _, it := range res.GetItems() {
-			if state != queuev1.State_STATE_UNSPECIFIED && it.GetState() != state {
-				t.Errorf("%q is %v, asked for %v", it.GetKey(), it.GetState(), state)
-			}
-			keys = append(keys, it.GetKey())
-		}
-		if token = res.GetNextPageToken(); token == "" {
-			return keys, pages + 1
-		}
-	}
-}
-
 func TestItemsAreListedByStateOverAllPartitions(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
-		r := start(t, kind, Config{})
-		r.config(t, &queuev1.QueueConfig{Partitions: 3})
+	queuetest.OnEngines(t, func(t *testing.T, kind string) {
+		r := queuetest.Start(t, kind, queue.Config{})
+		r.Config(t, &queuev1.QueueConfig{Partitions: 3})
 		ctx := t.Context()
 		want := map[queuev1.State][]string{}
 		for i := range 60 {
@@ -56,15 +31,15 @@ func TestItemsAreListedByStateOverAllPartitions(t *testing.T) {
 			}
 			key := fmt.Sprint("k", i)
 			want[state] = append(want[state], key)
-			req := &queuev1.AddAfterRequest{Queue: q, Items: []*queuev1.AddItem{{Key: key}}}
+			req := &queuev1.AddAfterRequest{Queue: queuetest.Q, Items: []*queuev1.AddItem{{Key: key}}}
 			if i%2 == 0 {
-				req.Delay = seconds(3600)
+				req.Delay = queuetest.Seconds(3600)
 			}
 			if _, err := r.AddAfter(ctx, req); err != nil {
 				t.Fatal(err)
 			}
 		}
-		res, err := r.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: "w", MaxItems: 4, Wait: seconds(5)})
+		res, err := r.Get(ctx, &queuev1.GetRequest{Queue: queuetest.Q, SessionId: "w", MaxItems: 4, Wait: queuetest.Seconds(5)})
 		if err != nil || len(res.GetLeases()) == 0 {
 			t.Fatalf("Get = %v, %v", res, err)
 		}
@@ -72,7 +47,7 @@ func TestItemsAreListedByStateOverAllPartitions(t *testing.T) {
 			state := queuev1.State_STATE_PROCESSING
 			if i == 0 {
 				state = queuev1.State_STATE_DIRTY
-				r.add(t, l.GetKey())
+				r.AddKeys(t, l.GetKey())
 			}
 			want[queuev1.State_STATE_READY] = slices.DeleteFunc(want[queuev1.State_STATE_READY], func(k string) bool { return k == l.GetKey() })
 			want[state] = append(want[state], l.GetKey())
@@ -85,7 +60,7 @@ func TestItemsAreListedByStateOverAllPartitions(t *testing.T) {
 		want[queuev1.State_STATE_DEAD] = nil
 		for state, keys := range want {
 			for _, size := range []int32{0, 1, 7, 1000} {
-				got, _ := r.list(t, state, size)
+				got, _ := r.List(t, state, size)
 				slices.Sort(got)
 				slices.Sort(keys)
 				if !slices.Equal(got, keys) {
@@ -98,9 +73,9 @@ func TestItemsAreListedByStateOverAllPartitions(t *testing.T) {
 
 func TestAPageOfItemsIsBoundedInBytes(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
-		r := start(t, kind, Config{})
-		r.config(t, &queuev1.QueueConfig{Partitions: 2})
+	queuetest.OnEngines(t, func(t *testing.T, kind string) {
+		r := queuetest.Start(t, kind, queue.Config{})
+		r.Config(t, &queuev1.QueueConfig{Partitions: 2})
 		barrier := make([]*deltav1.CollectionRevision, 16)
 		for i := range barrier {
 			barrier[i] = &deltav1.CollectionRevision{
@@ -111,11 +86,11 @@ func TestAPageOfItemsIsBoundedInBytes(t *testing.T) {
 		for i := range 600 {
 			key := strings.Repeat("k", 900) + fmt.Sprint(i)
 			want = append(want, key)
-			if _, err := r.Add(t.Context(), &queuev1.AddRequest{Queue: q, Items: []*queuev1.AddItem{{Key: key, Barrier: barrier}}}); err != nil {
+			if _, err := r.Add(t.Context(), &queuev1.AddRequest{Queue: queuetest.Q, Items: []*queuev1.AddItem{{Key: key, Barrier: barrier}}}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		got, pages := r.list(t, queuev1.State_STATE_READY, 1000)
+		got, pages := r.List(t, queuev1.State_STATE_READY, 1000)
 		slices.Sort(got)
 		slices.Sort(want)
 		if !slices.Equal(got, want) || pages < 3 {
@@ -127,8 +102,8 @@ func TestAPageOfItemsIsBoundedInBytes(t *testing.T) {
 // A page that did not fit is told in parts, whatever size the next call asks for.
 func TestThePageSizeMayChangeFromPageToPage(t *testing.T) {
 	t.Parallel()
-	r := start(t, "memory", Config{})
-	r.configure(t)
+	r := queuetest.Start(t, "memory", queue.Config{})
+	r.Configure(t)
 	barrier := make([]*deltav1.CollectionRevision, 64)
 	for i := range barrier {
 		barrier[i] = &deltav1.CollectionRevision{
@@ -140,7 +115,7 @@ func TestThePageSizeMayChangeFromPageToPage(t *testing.T) {
 		key := fmt.Sprintf("k%03d", (i*37)%400)
 		want[key] = true
 		for part := range slices.Chunk(barrier, wire.MaxMarks) {
-			if _, err := r.Add(t.Context(), &queuev1.AddRequest{Queue: q, Items: []*queuev1.AddItem{{Key: key, Barrier: part}}}); err != nil {
+			if _, err := r.Add(t.Context(), &queuev1.AddRequest{Queue: queuetest.Q, Items: []*queuev1.AddItem{{Key: key, Barrier: part}}}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -148,7 +123,7 @@ func TestThePageSizeMayChangeFromPageToPage(t *testing.T) {
 	sizes, cut := []int32{90, 128, 7, 1000, 30}, false
 	for n, token := 0, ""; n == 0 || token != ""; n++ {
 		size := sizes[n%len(sizes)]
-		res, err := r.ListItems(t.Context(), &queuev1.ListItemsRequest{Queue: q, PageSize: size, PageToken: token})
+		res, err := r.ListItems(t.Context(), &queuev1.ListItemsRequest{Queue: queuetest.Q, PageSize: size, PageToken: token})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -165,11 +140,11 @@ func TestThePageSizeMayChangeFromPageToPage(t *testing.T) {
 
 func TestABadPageTokenIsNamed(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
-		r := start(t, kind, Config{})
-		r.config(t, &queuev1.QueueConfig{Partitions: 2})
-		r.add(t, keysN(20)...)
-		res, err := r.ListItems(t.Context(), &queuev1.ListItemsRequest{Queue: q, State: queuev1.State_STATE_READY, PageSize: 3})
+	queuetest.OnEngines(t, func(t *testing.T, kind string) {
+		r := queuetest.Start(t, kind, queue.Config{})
+		r.Config(t, &queuev1.QueueConfig{Partitions: 2})
+		r.AddKeys(t, queuetest.KeysN(20)...)
+		res, err := r.ListItems(t.Context(), &queuev1.ListItemsRequest{Queue: queuetest.Q, State: queuev1.State_STATE_READY, PageSize: 3})
 		if err != nil || res.GetNextPageToken() == "" {
 			t.Fatalf("ListItems = %v, %v", res, err)
 		}
@@ -179,12 +154,12 @@ func TestABadPageTokenIsNamed(t *testing.T) {
 			enc([]byte("2 0 4 9:x1")), enc([]byte("2 0 5 -1:x1")), enc([]byte("x 0 4 0:x1")), enc([]byte("0 0 0 a")),
 			enc([]byte("2 -1 0 a")), enc([]byte("2 129 0 a")), enc([]byte("2 x 0 a")), enc([]byte("2 0 a")),
 		} {
-			_, err := r.ListItems(t.Context(), &queuev1.ListItemsRequest{Queue: q, State: queuev1.State_STATE_READY, PageToken: token})
+			_, err := r.ListItems(t.Context(), &queuev1.ListItemsRequest{Queue: queuetest.Q, State: queuev1.State_STATE_READY, PageToken: token})
 			if rpc.Code(err) != codes.InvalidArgument || rpc.Violations(err)["page_token"] == "" {
 				t.Errorf("token %q: %v", token, err)
 			}
 		}
-		_, err = r.ListItems(t.Context(), &queuev1.ListItemsRequest{Queue: q, State: queuev1.State_STATE_DEAD, PageToken: res.GetNextPageToken()})
+		_, err = r.ListItems(t.Context(), &queuev1.ListItemsRequest{Queue: queuetest.Q, State: queuev1.State_STATE_DEAD, PageToken: res.GetNextPageToken()})
 		if rpc.Violations(err)["page_token"] == "" {
 			t.Errorf("a token of another state's list: %v", err)
 		}

@@ -1,4 +1,4 @@
-package queue
+package session_test
 
 import (
 	"testing"
@@ -11,6 +11,8 @@ import (
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	deltav1 "github.com/deltaplane/deltaplane/proto/deltaplane/delta/v1"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue"
+	"github.com/deltaplane/deltaplane/services/queue/queuetest"
 )
 
 func marked(epoch uint64, rv string) []*deltav1.CollectionRevision {
@@ -19,17 +21,17 @@ func marked(epoch uint64, rv string) []*deltav1.CollectionRevision {
 
 func TestASettlementNumberUsedForSomethingElseIsRefused(t *testing.T) {
 	t.Parallel()
-	r := start(t, "memory", Config{})
-	r.configure(t)
+	r := queuetest.Start(t, "memory", queue.Config{})
+	r.Configure(t)
 	other := "dev/other"
 	if _, err := r.ConfigureQueue(t.Context(), &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{Name: other}}); err != nil {
 		t.Fatal(err)
 	}
 	first := &queuev1.Settlement{
-		Queue: q, Key: "a", Token: 7, Outcome: queuev1.Outcome_OUTCOME_RETRY_AFTER, Delay: durationpb.New(time.Second),
+		Queue: queuetest.Q, Key: "a", Token: 7, Outcome: queuev1.Outcome_OUTCOME_RETRY_AFTER, Delay: durationpb.New(time.Second),
 		Priority: wrapperspb.Int32(1), Reason: "r", ReadAt: marked(1, "5"), Wrote: marked(1, "6"),
 	}
-	second := &queuev1.Settlement{Queue: q, Key: "b", Token: 8, Outcome: queuev1.Outcome_OUTCOME_RELEASE}
+	second := &queuev1.Settlement{Queue: queuetest.Q, Key: "b", Token: 8, Outcome: queuev1.Outcome_OUTCOME_RELEASE}
 	id := uint64(0)
 	for name, change := range map[string]func(all []*queuev1.Settlement) []*queuev1.Settlement{
 		"queue":           func(all []*queuev1.Settlement) []*queuev1.Settlement { all[0].Queue = other; return all },
@@ -67,7 +69,7 @@ func TestASettlementNumberUsedForSomethingElseIsRefused(t *testing.T) {
 		},
 		"order": func(all []*queuev1.Settlement) []*queuev1.Settlement { all[0], all[1] = all[1], all[0]; return all },
 		"one more": func(all []*queuev1.Settlement) []*queuev1.Settlement {
-			return append(all, &queuev1.Settlement{Queue: q, Key: "c", Token: 9, Outcome: done})
+			return append(all, &queuev1.Settlement{Queue: queuetest.Q, Key: "c", Token: 9, Outcome: queuetest.Done})
 		},
 		"one less": func(all []*queuev1.Settlement) []*queuev1.Settlement { return all[:1] },
 	} {
@@ -93,8 +95,8 @@ func TestASettlementNumberUsedForSomethingElseIsRefused(t *testing.T) {
 
 func TestWhichSettlementIsOfWhichQueueIsPartOfARequest(t *testing.T) {
 	t.Parallel()
-	r := start(t, "memory", Config{})
-	r.configure(t)
+	r := queuetest.Start(t, "memory", queue.Config{})
+	r.Configure(t)
 	other := "dev/other"
 	if _, err := r.ConfigureQueue(t.Context(), &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{Name: other}}); err != nil {
 		t.Fatal(err)
@@ -102,22 +104,22 @@ func TestWhichSettlementIsOfWhichQueueIsPartOfARequest(t *testing.T) {
 	ask := func(queues ...string) error {
 		m := &queuev1.SettleRequest{SessionId: "w", RequestId: 1}
 		for i, name := range queues {
-			m.Settlements = append(m.Settlements, &queuev1.Settlement{Queue: name, Key: "k", Token: uint64(i + 1), Outcome: done})
+			m.Settlements = append(m.Settlements, &queuev1.Settlement{Queue: name, Key: "k", Token: uint64(i + 1), Outcome: queuetest.Done})
 		}
 		_, err := r.Settle(t.Context(), m)
 		return err
 	}
-	if err := ask(q, other, q); err != nil {
+	if err := ask(queuetest.Q, other, queuetest.Q); err != nil {
 		t.Fatal(err)
 	}
-	if err := ask(q, other, other); rpc.Reason(err) != "REQUEST_ID_REUSED" {
+	if err := ask(queuetest.Q, other, other); rpc.Reason(err) != "REQUEST_ID_REUSED" {
 		t.Errorf("another queue of the third: %v, want REQUEST_ID_REUSED", err)
 	}
 }
 
 func TestABatchNumberUsedForSomethingElseIsRefused(t *testing.T) {
 	t.Parallel()
-	partitioned(t, func(t *testing.T, r *rig) {
+	queuetest.Partitioned(t, func(t *testing.T, r *queuetest.Rig) {
 		other := "dev/other"
 		if _, err := r.ConfigureQueue(t.Context(), &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{Name: other}}); err != nil {
 			t.Fatal(err)
@@ -144,16 +146,16 @@ func TestABatchNumberUsedForSomethingElseIsRefused(t *testing.T) {
 			"one bad":  func(b *queuev1.ProduceBatch) { b.Ops[1].Key = "" },
 		} {
 			id++
-			p := r.produce(t, "p")
+			p := r.OpenProduce(t, "p")
 			send := func(b *queuev1.ProduceBatch) string {
-				p.send(b.GetRequestId(), b.GetQueue(), b.GetOps()...)
-				return wait(t, p.produced).GetError().GetReason()
+				p.Send(b.GetRequestId(), b.GetQueue(), b.GetOps()...)
+				return queuetest.Wait(t, p.Produced).GetError().GetReason()
 			}
-			fresh := &queuev1.ProduceBatch{RequestId: id, Queue: q, Ops: ops()}
+			fresh := &queuev1.ProduceBatch{RequestId: id, Queue: queuetest.Q, Ops: ops()}
 			if got := send(fresh); got != "" {
 				t.Fatalf("%s: %s", name, got)
 			}
-			p = r.produce(t, "p") // the number is the session's
+			p = r.OpenProduce(t, "p") // the number is the session's
 			changed := proto.CloneOf(fresh)
 			change(changed)
 			if got := send(changed); got != "REQUEST_ID_REUSED" {
@@ -163,9 +165,9 @@ func TestABatchNumberUsedForSomethingElseIsRefused(t *testing.T) {
 				t.Errorf("%s: the same batch again: %s", name, got)
 			}
 		}
-		p := r.produce(t, "another")
-		p.send(1, q, plainAdds("x")...)
-		if got := wait(t, p.produced); got.GetError() != nil {
+		p := r.OpenProduce(t, "another")
+		p.Send(1, queuetest.Q, queuetest.PlainAdds("x")...)
+		if got := queuetest.Wait(t, p.Produced); got.GetError() != nil {
 			t.Errorf("the same number in another session: %v", got)
 		}
 	})

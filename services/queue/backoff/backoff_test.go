@@ -1,4 +1,4 @@
-package queue
+package backoff_test
 
 import (
 	"context"
@@ -11,24 +11,26 @@ import (
 
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue"
+	"github.com/deltaplane/deltaplane/services/queue/queuetest"
 )
 
 // backer calls the back-off calls of one queue for one id.
 type backer struct {
 	t *testing.T
-	*rig
+	*queuetest.Rig
 }
 
 func backing(t *testing.T, kind string, cfg *queuev1.BackoffConfig) backer {
 	t.Helper()
-	r := start(t, kind, Config{})
-	r.config(t, &queuev1.QueueConfig{Partitions: 2, Backoff: cfg})
+	r := queuetest.Start(t, kind, queue.Config{})
+	r.Config(t, &queuev1.QueueConfig{Partitions: 2, Backoff: cfg})
 	return backer{t, r}
 }
 
 func (b backer) get(id string) *queuev1.BackoffEntry {
 	b.t.Helper()
-	res, err := b.GetBackoff(context.Background(), &queuev1.GetBackoffRequest{Queue: q, Ids: []string{id}})
+	res, err := b.GetBackoff(context.Background(), &queuev1.GetBackoffRequest{Queue: queuetest.Q, Ids: []string{id}})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -37,7 +39,7 @@ func (b backer) get(id string) *queuev1.BackoffEntry {
 
 func (b backer) next(id string, event *timestamppb.Timestamp) time.Duration {
 	b.t.Helper()
-	res, err := b.NextBackoff(context.Background(), &queuev1.NextBackoffRequest{Queue: q, Ids: []string{id}, EventTime: event})
+	res, err := b.NextBackoff(context.Background(), &queuev1.NextBackoffRequest{Queue: queuetest.Q, Ids: []string{id}, EventTime: event})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -46,8 +48,8 @@ func (b backer) next(id string, event *timestamppb.Timestamp) time.Duration {
 
 func TestB01TheBackOffDoublesUpToItsMaximum(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) { // upstream's TestSlowBackoff
-		b := backing(t, kind, &queuev1.BackoffConfig{Initial: seconds(1), Max: seconds(50)})
+	queuetest.OnEngines(t, func(t *testing.T, kind string) { // upstream's TestSlowBackoff
+		b := backing(t, kind, &queuev1.BackoffConfig{Initial: queuetest.Seconds(1), Max: queuetest.Seconds(50)})
 		if e := b.get("a"); e.GetId() != "a" || e.GetBackoff().AsDuration() != 0 || e.GetLastUpdate() != nil {
 			t.Errorf("unknown id: %v", e)
 		}
@@ -59,10 +61,10 @@ func TestB01TheBackOffDoublesUpToItsMaximum(t *testing.T) {
 		if got := b.next("other", nil); got != time.Second {
 			t.Errorf("another id: %v", got)
 		}
-		if _, err := b.ResetBackoff(t.Context(), &queuev1.ResetBackoffRequest{Queue: q, Ids: []string{"a"}}); err != nil {
+		if _, err := b.ResetBackoff(t.Context(), &queuev1.ResetBackoffRequest{Queue: queuetest.Q, Ids: []string{"a"}}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := b.DeleteBackoffEntry(t.Context(), &queuev1.DeleteBackoffEntryRequest{Queue: q, Ids: []string{"other"}}); err != nil {
+		if _, err := b.DeleteBackoffEntry(t.Context(), &queuev1.DeleteBackoffEntryRequest{Queue: queuetest.Q, Ids: []string{"other"}}); err != nil {
 			t.Fatal(err)
 		}
 		for _, id := range []string{"a", "other"} {
@@ -75,15 +77,15 @@ func TestB01TheBackOffDoublesUpToItsMaximum(t *testing.T) {
 
 func TestB02B03TheFirstDelayIsNotCappedAndAnOldEntryBeginsAnew(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
-		b := backing(t, kind, &queuev1.BackoffConfig{Initial: seconds(10), Max: seconds(5)})
+	queuetest.OnEngines(t, func(t *testing.T, kind string) {
+		b := backing(t, kind, &queuev1.BackoffConfig{Initial: queuetest.Seconds(10), Max: queuetest.Seconds(5)})
 		for _, want := range []time.Duration{10, 5, 5} {
 			if got := b.next("a", nil); got != want*time.Second {
 				t.Errorf("%v, want %v", got, want*time.Second)
 			}
 		}
-		b.advance(9 * time.Second) // upstream's TestBackoffGC: within twice the maximum it is kept
-		if res, err := b.GCBackoff(t.Context(), &queuev1.GCBackoffRequest{Queue: q}); err != nil || res.GetDropped() != 0 {
+		b.Advance(9 * time.Second) // upstream's TestBackoffGC: within twice the maximum it is kept
+		if res, err := b.GCBackoff(t.Context(), &queuev1.GCBackoffRequest{Queue: queuetest.Q}); err != nil || res.GetDropped() != 0 {
 			t.Errorf("GC after 9 s: %v, %v", res, err)
 		}
 		if got := b.get("a").GetBackoff().AsDuration(); got != 5*time.Second {
@@ -102,12 +104,12 @@ func TestB02B03TheFirstDelayIsNotCappedAndAnOldEntryBeginsAnew(t *testing.T) {
 
 func TestB04InBackOffSince(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
-		b := backing(t, kind, &queuev1.BackoffConfig{Initial: seconds(10), Max: seconds(10)})
+	queuetest.OnEngines(t, func(t *testing.T, kind string) {
+		b := backing(t, kind, &queuev1.BackoffConfig{Initial: queuetest.Seconds(10), Max: queuetest.Seconds(10)})
 		ctx := t.Context()
 		since := func(id string, at time.Time) *queuev1.IsInBackOffSinceResponse {
 			t.Helper()
-			res, err := b.IsInBackOffSince(ctx, &queuev1.IsInBackOffSinceRequest{Queue: q, Id: id, EventTime: timestamppb.New(at)})
+			res, err := b.IsInBackOffSince(ctx, &queuev1.IsInBackOffSinceRequest{Queue: queuetest.Q, Id: id, EventTime: timestamppb.New(at)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -115,7 +117,7 @@ func TestB04InBackOffSince(t *testing.T) {
 		}
 		update := func(id string, at time.Time) *queuev1.IsInBackOffSinceUpdateResponse {
 			t.Helper()
-			res, err := b.IsInBackOffSinceUpdate(ctx, &queuev1.IsInBackOffSinceUpdateRequest{Queue: q, Id: id, EventTime: timestamppb.New(at)})
+			res, err := b.IsInBackOffSinceUpdate(ctx, &queuev1.IsInBackOffSinceUpdateRequest{Queue: queuetest.Q, Id: id, EventTime: timestamppb.New(at)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -138,7 +140,7 @@ func TestB04InBackOffSince(t *testing.T) {
 				t.Errorf("an event %v after the update: %v, want %v remaining", d, res, want)
 			}
 		}
-		b.advance(11 * time.Second)
+		b.Advance(11 * time.Second)
 		if res := since("a", last); res.GetInBackOff() || res.GetRemaining().AsDuration() != 0 {
 			t.Errorf("11 s later: %v", res)
 		}
@@ -147,21 +149,21 @@ func TestB04InBackOffSince(t *testing.T) {
 
 func TestB05GCDropsWhatHasExpiredInAllPartitions(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
-		b := backing(t, kind, &queuev1.BackoffConfig{Initial: seconds(1), Max: seconds(1), ExpireAfter: seconds(3)})
+	queuetest.OnEngines(t, func(t *testing.T, kind string) {
+		b := backing(t, kind, &queuev1.BackoffConfig{Initial: queuetest.Seconds(1), Max: queuetest.Seconds(1), ExpireAfter: queuetest.Seconds(3)})
 		ctx := t.Context()
 		const n = 900 // more than one turn collects
-		if _, err := b.NextBackoff(ctx, &queuev1.NextBackoffRequest{Queue: q, Ids: keysN(n)}); err != nil {
+		if _, err := b.NextBackoff(ctx, &queuev1.NextBackoffRequest{Queue: queuetest.Q, Ids: queuetest.KeysN(n)}); err != nil {
 			t.Fatal(err)
 		}
-		b.advance(2 * time.Second)
+		b.Advance(2 * time.Second)
 		b.next("young", nil)
-		b.advance(2 * time.Second)
-		res, err := b.GCBackoff(ctx, &queuev1.GCBackoffRequest{Queue: q})
+		b.Advance(2 * time.Second)
+		res, err := b.GCBackoff(ctx, &queuev1.GCBackoffRequest{Queue: queuetest.Q})
 		if err != nil || res.GetDropped() < 1 || res.GetDropped() > n {
 			t.Fatalf("GC = %v, %v", res, err)
 		}
-		got, err := b.GetBackoff(ctx, &queuev1.GetBackoffRequest{Queue: q, Ids: append(keysN(n), "young")})
+		got, err := b.GetBackoff(ctx, &queuev1.GetBackoffRequest{Queue: queuetest.Q, Ids: append(queuetest.KeysN(n), "young")})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,11 +177,11 @@ func TestB05GCDropsWhatHasExpiredInAllPartitions(t *testing.T) {
 
 func TestTheJitterIsDrawnForEveryStep(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) { // upstream's TestBackoffWithJitter
-		b := backing(t, kind, &queuev1.BackoffConfig{Initial: seconds(.1), Max: seconds(60), JitterFactor: .1})
+	queuetest.OnEngines(t, func(t *testing.T, kind string) { // upstream's TestBackoffWithJitter
+		b := backing(t, kind, &queuev1.BackoffConfig{Initial: queuetest.Seconds(.1), Max: queuetest.Seconds(60), JitterFactor: .1})
 		seen := map[time.Duration]bool{}
 		for i := range 20 {
-			id := keysN(20)[i]
+			id := queuetest.KeysN(20)[i]
 			prev := b.next(id, nil)
 			if prev < 100*time.Millisecond || prev > 110*time.Millisecond {
 				t.Errorf("first: %v", prev)
@@ -201,7 +203,7 @@ func TestTheJitterIsDrawnForEveryStep(t *testing.T) {
 
 func TestBadBackOffCallsAreNamed(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
+	queuetest.OnEngines(t, func(t *testing.T, kind string) {
 		b := backing(t, kind, nil)
 		ctx := t.Context()
 		at := func(y int) *timestamppb.Timestamp { return timestamppb.New(time.Date(y, 1, 1, 0, 0, 0, 0, time.UTC)) }
@@ -213,24 +215,24 @@ func TestBadBackOffCallsAreNamed(t *testing.T) {
 		}
 		ids := []string{"a"}
 		for field, err := range map[string]error{
-			"ids":        next(&queuev1.NextBackoffRequest{Queue: q}),
-			"ids[0]":     next(&queuev1.NextBackoffRequest{Queue: q, Ids: []string{""}}),
-			"ids[1]":     next(&queuev1.NextBackoffRequest{Queue: q, Ids: []string{"a", string(make([]byte, 2000))}}),
-			"event_time": next(&queuev1.NextBackoffRequest{Queue: q, Ids: ids, EventTime: &timestamppb.Timestamp{Nanos: -1}}),
+			"ids":        next(&queuev1.NextBackoffRequest{Queue: queuetest.Q}),
+			"ids[0]":     next(&queuev1.NextBackoffRequest{Queue: queuetest.Q, Ids: []string{""}}),
+			"ids[1]":     next(&queuev1.NextBackoffRequest{Queue: queuetest.Q, Ids: []string{"a", string(make([]byte, 2000))}}),
+			"event_time": next(&queuev1.NextBackoffRequest{Queue: queuetest.Q, Ids: ids, EventTime: &timestamppb.Timestamp{Nanos: -1}}),
 			"queue":      next(&queuev1.NextBackoffRequest{Ids: ids}),
-			"id":         since(&queuev1.IsInBackOffSinceRequest{Queue: q, EventTime: at(2020)}),
+			"id":         since(&queuev1.IsInBackOffSinceRequest{Queue: queuetest.Q, EventTime: at(2020)}),
 		} {
 			if rpc.Code(err) != codes.InvalidArgument || rpc.Violations(err)[field] == "" {
 				t.Errorf("%s: %v", field, err)
 			}
 		}
 		for name, err := range map[string]error{
-			"too many":   next(&queuev1.NextBackoffRequest{Queue: q, Ids: keysN(1001)}),
-			"before all": next(&queuev1.NextBackoffRequest{Queue: q, Ids: ids, EventTime: at(1960)}),
-			"far ahead":  next(&queuev1.NextBackoffRequest{Queue: q, Ids: ids, EventTime: at(2201)}),
-			"no event":   since(&queuev1.IsInBackOffSinceRequest{Queue: q, Id: "a"}),
-			"no update":  update(&queuev1.IsInBackOffSinceUpdateRequest{Queue: q, Id: "a"}),
-			"nanos":      update(&queuev1.IsInBackOffSinceUpdateRequest{Queue: q, Id: "a", EventTime: &timestamppb.Timestamp{Seconds: 1, Nanos: 2e9}}),
+			"too many":   next(&queuev1.NextBackoffRequest{Queue: queuetest.Q, Ids: queuetest.KeysN(1001)}),
+			"before all": next(&queuev1.NextBackoffRequest{Queue: queuetest.Q, Ids: ids, EventTime: at(1960)}),
+			"far ahead":  next(&queuev1.NextBackoffRequest{Queue: queuetest.Q, Ids: ids, EventTime: at(2201)}),
+			"no event":   since(&queuev1.IsInBackOffSinceRequest{Queue: queuetest.Q, Id: "a"}),
+			"no update":  update(&queuev1.IsInBackOffSinceUpdateRequest{Queue: queuetest.Q, Id: "a"}),
+			"nanos":      update(&queuev1.IsInBackOffSinceUpdateRequest{Queue: queuetest.Q, Id: "a", EventTime: &timestamppb.Timestamp{Seconds: 1, Nanos: 2e9}}),
 		} {
 			if rpc.Code(err) != codes.InvalidArgument {
 				t.Errorf("%s: %v", name, err)

@@ -1,4 +1,4 @@
-package queue
+package admin_test
 
 import (
 	"context"
@@ -15,43 +15,29 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 	"github.com/deltaplane/deltaplane/internal/rpc"
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 	"github.com/deltaplane/deltaplane/services/queue/memory"
+	"github.com/deltaplane/deltaplane/services/queue/queuetest"
 )
-
-func seconds(n float64) *durationpb.Duration {
-	return durationpb.New(time.Duration(n * float64(time.Second)))
-}
-
-func (r *rig) config(t testing.TB, cfg *queuev1.QueueConfig) *queuev1.ConfigureQueueResponse {
-	t.Helper()
-	if cfg.Name == "" {
-		cfg.Name = q
-	}
-	res, err := r.ConfigureQueue(context.Background(), &queuev1.ConfigureQueueRequest{Config: cfg})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return res
-}
 
 func TestEveryFieldOfAConfigurationIsKept(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
-		r := start(t, kind, Config{})
+	queuetest.OnEngines(t, func(t *testing.T, kind string) {
+		r := queuetest.Start(t, kind, queue.Config{})
 		want := &queuev1.QueueConfig{
-			Name: q, LeaseDuration: seconds(10), MaxLease: seconds(100), Partitions: 3, BarrierRetention: seconds(60), MaxRetries: 7,
+			Name: queuetest.Q, LeaseDuration: queuetest.Seconds(10), MaxLease: queuetest.Seconds(100), Partitions: 3, BarrierRetention: queuetest.Seconds(60), MaxRetries: 7,
 			MaxDeliveries: 9,
 			RateLimiter: &queuev1.RateLimiter{Kind: &queuev1.RateLimiter_MaxWait{MaxWait: &queuev1.MaxWaitLimiter{
-				Max: seconds(5), Limiter: &queuev1.RateLimiter{Kind: &queuev1.RateLimiter_FastSlow{FastSlow: &queuev1.FastSlowLimiter{
-					Fast: seconds(.5), Slow: seconds(9), MaxFastAttempts: 3,
+				Max: queuetest.Seconds(5), Limiter: &queuev1.RateLimiter{Kind: &queuev1.RateLimiter_FastSlow{FastSlow: &queuev1.FastSlowLimiter{
+					Fast: queuetest.Seconds(.5), Slow: queuetest.Seconds(9), MaxFastAttempts: 3,
 				}}},
 			}}},
-			AbsorbDelays: true, ReserveOnce: true, Aging: seconds(12), DispatchLimiter: &queuev1.BucketLimiter{Qps: 2.5, Burst: 4},
-			Durability: queuev1.Durability_DURABILITY_MEMORY, MaxProcessing: seconds(90),
-			Backoff: &queuev1.BackoffConfig{Initial: seconds(1), Max: seconds(50), JitterFactor: .25, ExpireAfter: seconds(70)},
+			AbsorbDelays: true, ReserveOnce: true, Aging: queuetest.Seconds(12), DispatchLimiter: &queuev1.BucketLimiter{Qps: 2.5, Burst: 4},
+			Durability: queuev1.Durability_DURABILITY_MEMORY, MaxProcessing: queuetest.Seconds(90),
+			Backoff: &queuev1.BackoffConfig{Initial: queuetest.Seconds(1), Max: queuetest.Seconds(50), JitterFactor: .25, ExpireAfter: queuetest.Seconds(70)},
 		}
-		res := r.config(t, want)
+		res := r.Config(t, want)
 		if diff := cmp.Diff(want, res.GetConfig(), protocmp.Transform()); diff != "" || !res.GetCreated() {
 			t.Errorf("in force, created %v (-want +got):\n%s", res.GetCreated(), diff)
 		}
@@ -62,7 +48,7 @@ func TestEveryFieldOfAConfigurationIsKept(t *testing.T) {
 		if diff := cmp.Diff(want, all.GetQueues()[0].GetConfig(), protocmp.Transform()); diff != "" {
 			t.Errorf("listed (-want +got):\n%s", diff)
 		}
-		other := r.config(t, &queuev1.QueueConfig{Partitions: 3}) // replaces it whole
+		other := r.Config(t, &queuev1.QueueConfig{Partitions: 3}) // replaces it whole
 		if c := other.GetConfig(); c.GetAbsorbDelays() || c.GetDispatchLimiter() != nil || c.GetMaxProcessing() != nil || c.GetMaxRetries() != 0 ||
 			c.GetAging().AsDuration() != 30*time.Second || c.GetMaxLease().AsDuration() != 30*time.Second || c.GetBackoff().GetExpireAfter().AsDuration() != 10*time.Minute || other.GetCreated() {
 			t.Errorf("defaults %v, created %v", c, other.GetCreated())
@@ -72,18 +58,18 @@ func TestEveryFieldOfAConfigurationIsKept(t *testing.T) {
 
 func TestAllFaultsOfAConfigurationAreNamed(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
-		r := start(t, kind, Config{})
+	queuetest.OnEngines(t, func(t *testing.T, kind string) {
+		r := queuetest.Start(t, kind, queue.Config{})
 		nan := math.NaN()
-		exp := &queuev1.RateLimiter{Kind: &queuev1.RateLimiter_Exponential{Exponential: &queuev1.ExponentialLimiter{Base: seconds(2), Max: seconds(1)}}}
+		exp := &queuev1.RateLimiter{Kind: &queuev1.RateLimiter_Exponential{Exponential: &queuev1.ExponentialLimiter{Base: queuetest.Seconds(2), Max: queuetest.Seconds(1)}}}
 		_, err := r.ConfigureQueue(t.Context(), &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{
-			Name: "a b", LeaseDuration: seconds(.5), MaxLease: seconds(.4), Partitions: 65, BarrierRetention: seconds(-1), MaxRetries: math.MaxInt64, MaxDeliveries: 65_536,
+			Name: "a b", LeaseDuration: queuetest.Seconds(.5), MaxLease: queuetest.Seconds(.4), Partitions: 65, BarrierRetention: queuetest.Seconds(-1), MaxRetries: math.MaxInt64, MaxDeliveries: 65_536,
 			RateLimiter: &queuev1.RateLimiter{Kind: &queuev1.RateLimiter_MaxOf{MaxOf: &queuev1.MaxOfLimiter{Limiters: []*queuev1.RateLimiter{
 				exp, {Kind: &queuev1.RateLimiter_Bucket{Bucket: &queuev1.BucketLimiter{Qps: nan}}}, {},
 			}}}},
 			Aging: &durationpb.Duration{Seconds: 1, Nanos: -1}, DispatchLimiter: &queuev1.BucketLimiter{Qps: math.Inf(1), Burst: math.MinInt64},
-			Durability: 9, Replicas: 3, MaxProcessing: seconds(8 * 24 * 3600),
-			Backoff: &queuev1.BackoffConfig{Initial: seconds(-1), Max: seconds(400 * 24 * 3600 * 365), JitterFactor: nan, ExpireAfter: seconds(-2)},
+			Durability: 9, Replicas: 3, MaxProcessing: queuetest.Seconds(8 * 24 * 3600),
+			Backoff: &queuev1.BackoffConfig{Initial: queuetest.Seconds(-1), Max: queuetest.Seconds(400 * 24 * 3600 * 365), JitterFactor: nan, ExpireAfter: queuetest.Seconds(-2)},
 		}})
 		if rpc.Code(err) != codes.InvalidArgument {
 			t.Fatalf("error %v", err)
@@ -122,24 +108,24 @@ func TestADurabilityTheStoreCannotKeepIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := serve(t, Config{}, picky{e})
+	r := queuetest.Serve(t, queue.Config{}, picky{e})
 	_, err = r.ConfigureQueue(t.Context(), &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{
-		Name: q, Durability: queuev1.Durability_DURABILITY_REPLICATED, Replicas: 2,
+		Name: queuetest.Q, Durability: queuev1.Durability_DURABILITY_REPLICATED, Replicas: 2,
 	}})
 	if rpc.Code(err) != codes.FailedPrecondition || rpc.Reason(err) != "DURABILITY_UNAVAILABLE" {
 		t.Errorf("error %v, want DURABILITY_UNAVAILABLE", err)
 	}
-	if _, err := r.Len(t.Context(), &queuev1.LenRequest{Queue: q}); rpc.Reason(err) != "QUEUE_NOT_FOUND" {
+	if _, err := r.Len(t.Context(), &queuev1.LenRequest{Queue: queuetest.Q}); rpc.Reason(err) != "QUEUE_NOT_FOUND" {
 		t.Errorf("the queue exists all the same: %v", err)
 	}
 }
 
 func TestAStoreWithoutReplicasOrDiskRefusesToPromiseThem(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
-		r := start(t, kind, Config{})
+	queuetest.OnEngines(t, func(t *testing.T, kind string) {
+		r := queuetest.Start(t, kind, queue.Config{})
 		for _, d := range []queuev1.Durability{queuev1.Durability_DURABILITY_FSYNC, queuev1.Durability_DURABILITY_REPLICATED} {
-			_, err := r.ConfigureQueue(t.Context(), &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{Name: q, Durability: d}})
+			_, err := r.ConfigureQueue(t.Context(), &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{Name: queuetest.Q, Durability: d}})
 			if rpc.Code(err) != codes.FailedPrecondition || rpc.Reason(err) != "DURABILITY_UNAVAILABLE" {
 				t.Errorf("%v: %v, want DURABILITY_UNAVAILABLE", d, err)
 			}
@@ -149,19 +135,19 @@ func TestAStoreWithoutReplicasOrDiskRefusesToPromiseThem(t *testing.T) {
 
 func TestAReconfigurationThatIsRefusedChangesNothing(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
-		r := start(t, kind, Config{})
-		r.config(t, &queuev1.QueueConfig{Partitions: 2, MaxRetries: 3})
-		r.add(t, keysN(20)...)
+	queuetest.OnEngines(t, func(t *testing.T, kind string) {
+		r := queuetest.Start(t, kind, queue.Config{})
+		r.Config(t, &queuev1.QueueConfig{Partitions: 2, MaxRetries: 3})
+		r.AddKeys(t, queuetest.KeysN(20)...)
 		for want, cfg := range map[string]*queuev1.QueueConfig{
-			"PARTITIONS_FIXED": {Name: q, Partitions: 4},
-			"INVALID_ARGUMENT": {Name: q, Partitions: 2, DispatchLimiter: &queuev1.BucketLimiter{Qps: 0, Burst: 1}},
+			"PARTITIONS_FIXED": {Name: queuetest.Q, Partitions: 4},
+			"INVALID_ARGUMENT": {Name: queuetest.Q, Partitions: 2, DispatchLimiter: &queuev1.BucketLimiter{Qps: 0, Burst: 1}},
 		} {
 			if _, err := r.ConfigureQueue(t.Context(), &queuev1.ConfigureQueueRequest{Config: cfg}); rpc.Reason(err) != want {
 				t.Errorf("%v: %v, want %s", cfg, err, want)
 			}
 		}
-		all, err := r.ListQueues(t.Context(), &queuev1.ListQueuesRequest{Prefix: q})
+		all, err := r.ListQueues(t.Context(), &queuev1.ListQueuesRequest{Prefix: queuetest.Q})
 		if err != nil || len(all.GetQueues()) != 1 {
 			t.Fatalf("ListQueues = %v, %v", all, err)
 		}
@@ -169,10 +155,10 @@ func TestAReconfigurationThatIsRefusedChangesNothing(t *testing.T) {
 		if st.GetConfig().GetPartitions() != 2 || st.GetConfig().GetMaxRetries() != 3 || st.GetCounts().GetReady() != 20 {
 			t.Errorf("after refusals: %v", st)
 		}
-		res, err := r.Get(t.Context(), &queuev1.GetRequest{Queue: q, SessionId: "w", MaxItems: 100, Wait: seconds(5)})
+		res, err := r.Get(t.Context(), &queuev1.GetRequest{Queue: queuetest.Q, SessionId: "w", MaxItems: 100, Wait: queuetest.Seconds(5)})
 		for err == nil && len(res.GetLeases()) < 20 {
 			var more *queuev1.GetResponse
-			if more, err = r.Get(t.Context(), &queuev1.GetRequest{Queue: q, SessionId: "w", MaxItems: 100, Wait: seconds(5)}); err == nil {
+			if more, err = r.Get(t.Context(), &queuev1.GetRequest{Queue: queuetest.Q, SessionId: "w", MaxItems: 100, Wait: queuetest.Seconds(5)}); err == nil {
 				res.Leases = append(res.Leases, more.GetLeases()...)
 			}
 		}
@@ -184,15 +170,15 @@ func TestAReconfigurationThatIsRefusedChangesNothing(t *testing.T) {
 
 func TestAPausedQueueTakesAddsAndHandsOutNothing(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
-		r := start(t, kind, Config{})
-		r.config(t, &queuev1.QueueConfig{Partitions: 3})
+	queuetest.OnEngines(t, func(t *testing.T, kind string) {
+		r := queuetest.Start(t, kind, queue.Config{})
+		r.Config(t, &queuev1.QueueConfig{Partitions: 3})
 		ctx := t.Context()
-		w := r.work(t, &queuev1.Hello{SessionId: "w"})
-		w.give(1)
-		r.add(t, "held")
-		held := wait(t, w.leases)
-		if _, err := r.PauseQueue(ctx, &queuev1.PauseQueueRequest{Queue: q}); err != nil {
+		w := r.OpenWork(t, &queuev1.Hello{SessionId: "w"})
+		w.Give(1)
+		r.AddKeys(t, "held")
+		held := queuetest.Wait(t, w.Leases)
+		if _, err := r.PauseQueue(ctx, &queuev1.PauseQueueRequest{Queue: queuetest.Q}); err != nil {
 			t.Fatal(err)
 		}
 		paused := func() bool {
@@ -202,18 +188,18 @@ func TestAPausedQueueTakesAddsAndHandsOutNothing(t *testing.T) {
 			}
 			return res.GetQueues()[0].GetPaused()
 		}
-		r.add(t, keysN(30)...)
-		w.settle(forget, held) // settlements go on, and its credit is free again
-		res, err := r.Get(ctx, &queuev1.GetRequest{Queue: q, SessionId: "g", MaxItems: 10})
-		if err != nil || len(res.GetLeases()) != 0 || !paused() || len(w.leases) != 0 {
-			t.Errorf("paused: Get = %v, %v; paused %v, %d assigned", res, err, paused(), len(w.leases))
+		r.AddKeys(t, queuetest.KeysN(30)...)
+		w.Settle(queuetest.Forget, held) // settlements go on, and its credit is free again
+		res, err := r.Get(ctx, &queuev1.GetRequest{Queue: queuetest.Q, SessionId: "g", MaxItems: 10})
+		if err != nil || len(res.GetLeases()) != 0 || !paused() || len(w.Leases) != 0 {
+			t.Errorf("paused: Get = %v, %v; paused %v, %d assigned", res, err, paused(), len(w.Leases))
 		}
-		if _, err := r.ResumeQueue(ctx, &queuev1.ResumeQueueRequest{Queue: q}); err != nil {
+		if _, err := r.ResumeQueue(ctx, &queuev1.ResumeQueueRequest{Queue: queuetest.Q}); err != nil {
 			t.Fatal(err)
 		}
-		w.give(30)
+		w.Give(30)
 		for range 30 {
-			wait(t, w.leases)
+			queuetest.Wait(t, w.Leases)
 		}
 		if paused() {
 			t.Error("still paused after ResumeQueue")
@@ -223,23 +209,23 @@ func TestAPausedQueueTakesAddsAndHandsOutNothing(t *testing.T) {
 
 func TestAnAddToAnyPartitionOfAClosedQueueFails(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
-		r := start(t, kind, Config{})
-		r.config(t, &queuev1.QueueConfig{Partitions: 4})
+	queuetest.OnEngines(t, func(t *testing.T, kind string) {
+		r := queuetest.Start(t, kind, queue.Config{})
+		r.Config(t, &queuev1.QueueConfig{Partitions: 4})
 		ctx := t.Context()
-		if _, err := r.CloseQueue(ctx, &queuev1.CloseQueueRequest{Queue: q}); err != nil {
+		if _, err := r.CloseQueue(ctx, &queuev1.CloseQueueRequest{Queue: queuetest.Q}); err != nil {
 			t.Fatal(err)
 		}
-		for _, k := range keysN(16) {
-			if _, err := r.Add(ctx, &queuev1.AddRequest{Queue: q, Items: []*queuev1.AddItem{{Key: k}}}); rpc.Reason(err) != "QUEUE_CLOSED" {
+		for _, k := range queuetest.KeysN(16) {
+			if _, err := r.Add(ctx, &queuev1.AddRequest{Queue: queuetest.Q, Items: []*queuev1.AddItem{{Key: k}}}); rpc.Reason(err) != "QUEUE_CLOSED" {
 				t.Errorf("Add of %q = %v, want QUEUE_CLOSED", k, err)
 			}
 		}
-		if _, err := r.OpenQueue(ctx, &queuev1.OpenQueueRequest{Queue: q}); err != nil {
+		if _, err := r.OpenQueue(ctx, &queuev1.OpenQueueRequest{Queue: queuetest.Q}); err != nil {
 			t.Fatal(err)
 		}
-		r.add(t, keysN(16)...)
-		if n := r.counts(t).GetReady(); n != 16 {
+		r.AddKeys(t, queuetest.KeysN(16)...)
+		if n := r.Counts(t).GetReady(); n != 16 {
 			t.Errorf("%d ready after OpenQueue, want 16", n)
 		}
 	})
@@ -247,9 +233,9 @@ func TestAnAddToAnyPartitionOfAClosedQueueFails(t *testing.T) {
 
 func TestOperatorCallsNameAnUnknownQueue(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
-		r := start(t, kind, Config{})
-		r.configure(t)
+	queuetest.OnEngines(t, func(t *testing.T, kind string) {
+		r := queuetest.Start(t, kind, queue.Config{})
+		r.Configure(t)
 		ctx := t.Context()
 		keys := []string{"k"}
 		for name, call := range map[string]func() error{
@@ -278,7 +264,7 @@ func TestOperatorCallsNameAnUnknownQueue(t *testing.T) {
 				return err
 			},
 		} {
-			if err := call(); rpc.Code(err) != codes.NotFound || rpc.Reason(err) != "QUEUE_NOT_FOUND" || !strings.HasSuffix(rpc.Message(err), "; there are: "+q) {
+			if err := call(); rpc.Code(err) != codes.NotFound || rpc.Reason(err) != "QUEUE_NOT_FOUND" || !strings.HasSuffix(rpc.Message(err), "; there are: "+queuetest.Q) {
 				t.Errorf("%s = %v, want QUEUE_NOT_FOUND and which there are", name, err)
 			}
 		}
@@ -287,24 +273,24 @@ func TestOperatorCallsNameAnUnknownQueue(t *testing.T) {
 
 func TestOperatorCallsSetStatusesPerKey(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, kind string) {
-		r := start(t, kind, Config{})
-		r.config(t, &queuev1.QueueConfig{Partitions: 2})
+	queuetest.OnEngines(t, func(t *testing.T, kind string) {
+		r := queuetest.Start(t, kind, queue.Config{})
+		r.Config(t, &queuev1.QueueConfig{Partitions: 2})
 		ctx := t.Context()
-		w := r.work(t, &queuev1.Hello{SessionId: "w"})
-		w.give(2)
-		r.add(t, "held", "dead")
+		w := r.OpenWork(t, &queuev1.Hello{SessionId: "w"})
+		w.Give(2)
+		r.AddKeys(t, "held", "dead")
 		leases := map[string]*queuev1.Lease{}
 		for range 2 {
-			l := wait(t, w.leases)
+			l := queuetest.Wait(t, w.Leases)
 			leases[l.GetKey()] = l
 		}
-		w.request++
-		w.send(&queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Settle{Settle: &queuev1.SettleBatch{RequestId: w.request, HoldCredit: true, Settlements: []*queuev1.Settlement{{
-			Queue: q, Key: "dead", Token: leases["dead"].GetToken(), Outcome: queuev1.Outcome_OUTCOME_DEAD, Reason: "no such node",
+		w.Request++
+		w.Send(&queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Settle{Settle: &queuev1.SettleBatch{RequestId: w.Request, HoldCredit: true, Settlements: []*queuev1.Settlement{{
+			Queue: queuetest.Q, Key: "dead", Token: leases["dead"].GetToken(), Outcome: queuev1.Outcome_OUTCOME_DEAD, Reason: "no such node",
 		}}}}})
-		wait(t, w.settled)
-		if _, err := r.AddAfter(ctx, &queuev1.AddAfterRequest{Queue: q, Delay: seconds(3600), Items: []*queuev1.AddItem{{Key: "later"}}}); err != nil {
+		queuetest.Wait(t, w.Settled)
+		if _, err := r.AddAfter(ctx, &queuev1.AddAfterRequest{Queue: queuetest.Q, Delay: queuetest.Seconds(3600), Items: []*queuev1.AddItem{{Key: "later"}}}); err != nil {
 			t.Fatal(err)
 		}
 		keys := []string{"held", "dead", "later", "unknown"}
@@ -324,19 +310,19 @@ func TestOperatorCallsSetStatusesPerKey(t *testing.T) {
 				t.Errorf("statuses %v, want %s", got, want)
 			}
 		}
-		retried, err := r.RetryNow(ctx, &queuev1.RetryNowRequest{Queue: q, Keys: keys})
+		retried, err := r.RetryNow(ctx, &queuev1.RetryNowRequest{Queue: queuetest.Q, Keys: keys})
 		says(retried.GetResults(), err, "unchanged done done unchanged")
-		if c := r.counts(t); c.GetReady() != 2 || c.GetDelayed() != 0 || c.GetDead() != 0 || c.GetProcessing() != 1 {
+		if c := r.Counts(t); c.GetReady() != 2 || c.GetDelayed() != 0 || c.GetDead() != 0 || c.GetProcessing() != 1 {
 			t.Errorf("after RetryNow: %v", c)
 		}
-		deleted, err := r.DeleteItems(ctx, &queuev1.DeleteItemsRequest{Queue: q, Keys: keys})
+		deleted, err := r.DeleteItems(ctx, &queuev1.DeleteItemsRequest{Queue: queuetest.Q, Keys: keys})
 		says(deleted.GetResults(), err, "held done done unchanged")
-		released, err := r.ReleaseItems(ctx, &queuev1.ReleaseItemsRequest{Queue: q, Keys: keys})
+		released, err := r.ReleaseItems(ctx, &queuev1.ReleaseItemsRequest{Queue: queuetest.Q, Keys: keys})
 		says(released.GetResults(), err, "done unchanged unchanged unchanged")
-		if got := w.settle(done, leases["held"]); got[0].GetStatus() != queuev1.SettleStatus_SETTLE_STATUS_LOST {
+		if got := w.Settle(queuetest.Done, leases["held"]); got[0].GetStatus() != queuev1.SettleStatus_SETTLE_STATUS_LOST {
 			t.Errorf("settling what was released: %v, want LOST", got)
 		}
-		if c := r.counts(t); c.GetReady()+c.GetProcessing() != 1 || c.GetDelayed() != 0 || c.GetDead() != 0 {
+		if c := r.Counts(t); c.GetReady()+c.GetProcessing() != 1 || c.GetDelayed() != 0 || c.GetDead() != 0 {
 			t.Errorf("in the end: %v", c)
 		}
 	})

@@ -1,4 +1,4 @@
-package queue
+package session_test
 
 import (
 	"context"
@@ -13,10 +13,11 @@ import (
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 	"github.com/deltaplane/deltaplane/services/queue/engine"
 	"github.com/deltaplane/deltaplane/services/queue/memory"
+	"github.com/deltaplane/deltaplane/services/queue/queuetest"
 )
 
 // mute is an engine that answers everything but whose a lease is, while it is away.
-type mute struct{ *apart }
+type mute struct{ *queuetest.Apart }
 
 type muteQueue struct {
 	engine.Queue
@@ -35,7 +36,7 @@ func (m mute) Configure(ctx context.Context, name string, cfg workqueue.Config) 
 
 func (q muteQueue) Partitions() []engine.Partition {
 	p := q.Queue.Partitions()[0]
-	return []engine.Partition{mutePart{p, apartPart{p, q.m.apart}}}
+	return []engine.Partition{mutePart{p, queuetest.ApartPart{Partition: p, Of: q.m.Apart}}}
 }
 
 func (p mutePart) Turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Result, error) {
@@ -48,13 +49,13 @@ func (p mutePart) Turn(ctx context.Context, t *workqueue.Turn) (*workqueue.Resul
 }
 
 // workAs opens a Work stream of a caller and returns its welcome.
-func workAs(as context.Context, t *testing.T, r *rig, hello *queuev1.Hello) (queuev1.QueueService_WorkClient, *queuev1.Welcome) {
+func workAs(as context.Context, t *testing.T, r *queuetest.Rig, hello *queuev1.Hello) (queuev1.QueueService_WorkClient, *queuev1.Welcome) {
 	t.Helper()
 	s, err := r.Work(as)
 	if err != nil {
 		t.Fatal(err)
 	}
-	hello.SessionId, hello.Queues = "w", []string{q}
+	hello.SessionId, hello.Queues = "w", []string{queuetest.Q}
 	if err := s.Send(&queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Hello{Hello: hello}}); err != nil {
 		t.Fatal(err)
 	}
@@ -87,36 +88,36 @@ func TestALeaseIsLeftAloneWhileNobodyCanTellWhoseItIs(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			away := &apart{Engine: e}
+			away := &queuetest.Apart{Engine: e}
 			cfg, a, b := twoCallers(t)
-			r := serve(t, cfg, mute{away})
+			r := queuetest.Serve(t, cfg, mute{away})
 			t.Cleanup(func() {
-				if away.refuse != nil {
-					away.back()
+				if away.Refuse != nil {
+					away.Back()
 				}
 			})
-			if _, err := r.ConfigureQueue(a, &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{Name: q, LeaseDuration: durationpb.New(10 * time.Minute)}}); err != nil {
+			if _, err := r.ConfigureQueue(a, &queuev1.ConfigureQueueRequest{Config: &queuev1.QueueConfig{Name: queuetest.Q, LeaseDuration: durationpb.New(10 * time.Minute)}}); err != nil {
 				t.Fatal(err)
 			}
 			l := lent(a, t, r, "k")
 			b, cancel := context.WithTimeout(b, 30*time.Second)
 			defer cancel()
-			refs := []*queuev1.LeaseRef{{Queue: q, Key: "k", Token: l.GetToken()}}
+			refs := []*queuev1.LeaseRef{{Queue: queuetest.Q, Key: "k", Token: l.GetToken()}}
 			settle := func(id uint64) *queuev1.WorkRequest {
 				return &queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Settle{Settle: &queuev1.SettleBatch{RequestId: id, Settlements: settlingOf(l).GetSettlements()}}}
 			}
 			extend := func(refs ...*queuev1.LeaseRef) *queuev1.WorkRequest {
 				return &queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Extend{Extend: &queuev1.ExtendBatch{Leases: refs}}}
 			}
-			away.away()
+			away.Away()
 			if !silent {
-				away.deny()
+				away.Deny()
 			}
 
 			req := settlingOf(l)
 			req.Partial = true
 			got, err := r.Settle(b, req)
-			if err != nil || got.GetResults()[0].GetStatus() != unavailable {
+			if err != nil || got.GetResults()[0].GetStatus() != queuetest.Unavailable {
 				t.Errorf("Settle = %v, %v", got, err)
 			}
 			ext, err := r.Extend(b, &queuev1.ExtendRequest{SessionId: "w", Leases: refs, Partial: true})
@@ -127,7 +128,7 @@ func TestALeaseIsLeftAloneWhileNobodyCanTellWhoseItIs(t *testing.T) {
 			if len(welcome.GetUnreachable()) != 1 || len(welcome.GetKept()) != 0 {
 				t.Errorf("welcome %v", welcome)
 			}
-			if m := asked(t, s, settle(1)).GetSettled(); m.GetResults()[0].GetStatus() != unavailable {
+			if m := asked(t, s, settle(1)).GetSettled(); m.GetResults()[0].GetStatus() != queuetest.Unavailable {
 				t.Errorf("settled %v", m)
 			}
 			for what, req := range map[string]*queuev1.WorkRequest{"the lease": extend(refs...), "all": extend()} {
@@ -138,7 +139,7 @@ func TestALeaseIsLeftAloneWhileNobodyCanTellWhoseItIs(t *testing.T) {
 			if !silent { // else these wait, as they say
 				_, err := r.Settle(b, settlingOf(l))
 				_, err2 := r.Extend(b, &queuev1.ExtendRequest{SessionId: "w", Leases: refs})
-				_, err3 := r.SaveState(b, &queuev1.SaveStateRequest{Queue: q, Key: "k", Token: l.GetToken(), State: []byte("x")})
+				_, err3 := r.SaveState(b, &queuev1.SaveStateRequest{Queue: queuetest.Q, Key: "k", Token: l.GetToken(), State: []byte("x")})
 				for what, err := range map[string]error{"Settle": err, "Extend": err2, "SaveState": err3} {
 					if rpc.Reason(err) != "STORE_UNAVAILABLE" {
 						t.Errorf("%s without partial: %v", what, err)
@@ -146,7 +147,7 @@ func TestALeaseIsLeftAloneWhileNobodyCanTellWhoseItIs(t *testing.T) {
 				}
 			}
 
-			away.back()
+			away.Back()
 			// What was resumed unseen is still somebody else's.
 			for id, req := range []*queuev1.WorkRequest{settle(2), extend()} {
 				for { // the dispatcher pauses after a failure
@@ -158,7 +159,7 @@ func TestALeaseIsLeftAloneWhileNobodyCanTellWhoseItIs(t *testing.T) {
 						refused(t, "on the stream", err)
 						break
 					}
-					if len(m.GetExtended().GetUnreachable()) == 0 && (len(m.GetSettled().GetResults()) == 0 || m.GetSettled().GetResults()[0].GetStatus() != unavailable) {
+					if len(m.GetExtended().GetUnreachable()) == 0 && (len(m.GetSettled().GetResults()) == 0 || m.GetSettled().GetResults()[0].GetStatus() != queuetest.Unavailable) {
 						t.Fatalf("request %d: %v", id, m)
 					}
 				}
@@ -167,11 +168,11 @@ func TestALeaseIsLeftAloneWhileNobodyCanTellWhoseItIs(t *testing.T) {
 			if _, err := r.Settle(b, settlingOf(l)); rpc.Code(err) != codes.PermissionDenied {
 				t.Errorf("Settle = %v", err)
 			}
-			seen, err := r.Inspect(a, &queuev1.InspectRequest{Queue: q, Key: "k"})
+			seen, err := r.Inspect(a, &queuev1.InspectRequest{Queue: queuetest.Q, Key: "k"})
 			if left := time.Until(seen.GetItem().GetDeadline().AsTime()); err != nil || left < 5*time.Minute {
 				t.Errorf("the lease ends in %v: %v, %v", left, seen, err)
 			}
-			if got, err := r.Settle(a, settlingOf(l)); err != nil || got.GetResults()[0].GetStatus() != settledOK {
+			if got, err := r.Settle(a, settlingOf(l)); err != nil || got.GetResults()[0].GetStatus() != queuetest.SettledOK {
 				t.Errorf("its own Settle = %v, %v", got, err)
 			}
 		})

@@ -1,0 +1,19 @@
+package queue
+
+import (
+	"github.com/deltaplane/deltaplane/internal/rpc"
+	"github.com/deltaplane/deltaplane/internal/telemetry"
+	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
+	"github.com/deltaplane/deltaplane/services/queue/maintain"
+	"github.com/deltaplane/deltaplane/services/queue/session"
+	"github.com/deltaplane/deltaplane/services/queue/transaction"
+)
+
+// What the tests of the whole service look at, or call without the network.
+
+func (s *Service) Queues() *transaction.Queues        { return s.queues }
+func (s *Service) Sessions() *session.Sessions        { return s.sessions }
+func (s *Service) Upkeep() *maintain.Upkeep           { return s.upkeep }
+func (s *Service) Server() queuev1.QueueServiceServer { return s.server }
+func (s *Service) RPC() *rpc.Server                   { return s.rpc }
+func (s *Service) Admin() *telemetry.Admin            { return s.admin }
