@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"runtime"
 	"slices"
 	"time"
 
@@ -277,8 +276,6 @@ const (
 // a loss. In doubt it counts what the server may still assign too low: then the
 // next settlements keep theirs.
 func (w *Worker) flush(l *link) error {
-	// Other reconciles may be about to end: one message for all of them.
-	runtime.Gosched()
 	for {
 		var credit, goodbye, again *queuev1.WorkRequest
 		var batch *queuev1.SettleBatch

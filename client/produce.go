@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"runtime"
 	"slices"
 	"time"
 
@@ -228,8 +227,6 @@ func (p *Producer) held() time.Duration {
 
 // sendAll sends what may be sent.
 func (p *Producer) sendAll(l *produceLink) error {
-	// Whoever was just answered may have more to say: one message for all of them.
-	runtime.Gosched()
 	for {
 		p.mu.Lock()
 		b := p.take()
