@@ -169,7 +169,7 @@ func TestAnAnswerIsGivenBackWhenItHasBeenSent(t *testing.T) { //nolint:parallelt
 		parts.Free()
 		left := 0
 		for _, part := range parts {
-			if _, stored := part.(mem.SliceBuffer); !stored {
+			if _, stored := part.(*mem.SliceBuffer); !stored {
 				left++
 			}
 		}
@@ -177,7 +177,7 @@ func TestAnAnswerIsGivenBackWhenItHasBeenSent(t *testing.T) { //nolint:parallelt
 			if n > 0 && left > 0 && o.cuts[:1][0].data == nil {
 				t.Fatalf("with %d objects the answer was given back when %d pieces of its buffer were not sent", n, left)
 			}
-			if _, stored := parts[i].(mem.SliceBuffer); !stored {
+			if _, stored := parts[i].(*mem.SliceBuffer); !stored {
 				left--
 			}
 			parts[i].Free()
