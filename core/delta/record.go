@@ -146,7 +146,8 @@ type Record struct {
 	// Names are what the collection's resource is called beside its plural, as the source's discovery says (KindSynced and KindLiveness).
 	// They are as [OtherNames] returns them. Logs of older versions have none.
 	Names []string
-	// Start is the first sequence of the reign, which is that of its first fence record (KindTerm only).
+	// Start is the first sequence of the term, which is that of its first fence record (KindTerm
+	// only).
 	Start uint64
 	// Live is how many keys live in the log once r is in it; it means nothing unless Counted is set. A reader that has applied the whole log up to r
 	// and holds another number has not met what somebody took away.
