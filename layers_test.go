@@ -1,4 +1,5 @@
-// Package deltaplane holds no code, only the test of who may import whom (ARCHITECTURE.md, "Layout").
+// Package deltaplane holds no code, only tests of the whole repository: who may import whom
+// (ARCHITECTURE.md, "Layout"), what the client exports, and which words sources use.
 package deltaplane
 
 import (

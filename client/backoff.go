@@ -13,9 +13,8 @@ import (
 
 // Backoff is client-go's flowcontrol.Backoff kept by a queue service: delays by
 // id that double with every failure, shared by all replicas and kept over
-// restarts (rules B-01 to B-05). Ids are apart from the queue's keys. How delays
-// grow is the queue's [queuev1.BackoffConfig]; see [Queue.Configure]. It is safe
-// for concurrent use.
+// restarts. Ids are apart from the queue's keys. How delays grow is the queue's
+// [queuev1.BackoffConfig]; see [Queue.Configure]. It is safe for concurrent use.
 type Backoff struct {
 	c     queuev1.QueueServiceClient
 	queue string
@@ -35,7 +34,7 @@ type BackoffEntry struct {
 	Updated time.Time
 }
 
-// Get is the present delay of an id; 0 for one that is not known (B-01).
+// Get is the present delay of an id; 0 for one that is not known.
 func (b *Backoff) Get(ctx context.Context, id string) (time.Duration, error) {
 	entries, err := b.Entries(ctx, id)
 	if err != nil {
@@ -52,8 +51,8 @@ func (b *Backoff) Entries(ctx context.Context, ids ...string) ([]BackoffEntry, e
 }
 
 // Next moves an id on and returns its new delay: the first one, or twice the
-// last up to the maximum (B-01, B-02). The time of the event decides whether an
-// old entry has expired (B-03); zero means now.
+// last up to the maximum. The time of the event decides whether an old entry
+// has expired; zero means now.
 func (b *Backoff) Next(ctx context.Context, id string, event time.Time) (time.Duration, error) {
 	entries, err := b.NextAll(ctx, event, id)
 	if err != nil {
@@ -114,7 +113,7 @@ func (b *Backoff) each(what string, ids []string, call func([]string) error) err
 }
 
 // IsInBackOffSince reports whether less than the id's delay has passed since an
-// event, and what is left of it (B-04).
+// event, and what is left of it.
 func (b *Backoff) IsInBackOffSince(ctx context.Context, id string, event time.Time) (bool, time.Duration, error) {
 	resp, err := b.c.IsInBackOffSince(ctx, &queuev1.IsInBackOffSinceRequest{Queue: b.queue, Id: id, EventTime: timestamppb.New(event)})
 	if err != nil {
@@ -124,7 +123,7 @@ func (b *Backoff) IsInBackOffSince(ctx context.Context, id string, event time.Ti
 }
 
 // IsInBackOffSinceUpdate reports whether an event lies within the delay after
-// the id's last update, and what is left of it then (B-04).
+// the id's last update, and what is left of it then.
 func (b *Backoff) IsInBackOffSinceUpdate(ctx context.Context, id string, event time.Time) (bool, time.Duration, error) {
 	resp, err := b.c.IsInBackOffSinceUpdate(ctx, &queuev1.IsInBackOffSinceUpdateRequest{Queue: b.queue, Id: id, EventTime: timestamppb.New(event)})
 	if err != nil {
@@ -133,7 +132,7 @@ func (b *Backoff) IsInBackOffSinceUpdate(ctx context.Context, id string, event t
 	return resp.GetInBackOff(), resp.GetRemaining().AsDuration(), nil
 }
 
-// Reset makes ids begin anew (B-05).
+// Reset makes ids begin anew.
 func (b *Backoff) Reset(ctx context.Context, ids ...string) error {
 	return b.each("reset", ids, func(ids []string) error {
 		_, err := b.c.ResetBackoff(ctx, &queuev1.ResetBackoffRequest{Queue: b.queue, Ids: ids})
@@ -141,7 +140,7 @@ func (b *Backoff) Reset(ctx context.Context, ids ...string) error {
 	})
 }
 
-// DeleteEntry forgets ids (B-05).
+// DeleteEntry forgets ids.
 func (b *Backoff) DeleteEntry(ctx context.Context, ids ...string) error {
 	return b.each("delete", ids, func(ids []string) error {
 		_, err := b.c.DeleteBackoffEntry(ctx, &queuev1.DeleteBackoffEntryRequest{Queue: b.queue, Ids: ids})
@@ -149,8 +148,8 @@ func (b *Backoff) DeleteEntry(ctx context.Context, ids ...string) error {
 	})
 }
 
-// GC forgets every expired id and tells how many (B-05). The queue also does so
-// by itself, a few at a time.
+// GC forgets every expired id and tells how many. The queue also does so by
+// itself, a few at a time.
 func (b *Backoff) GC(ctx context.Context) (int64, error) {
 	resp, err := b.c.GCBackoff(ctx, &queuev1.GCBackoffRequest{Queue: b.queue})
 	if err != nil {

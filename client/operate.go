@@ -99,8 +99,8 @@ type DrainOptions struct {
 	Progress func(left *Counts, awaited int64)
 }
 
-// Drain waits until nothing is ready, held or delayed any more, at most until
-// ctx ends (Q-05, as it should be). It tells whether that came to be.
+// Drain waits until no key is ready, held or delayed, at most until ctx ends. It
+// reports whether that was reached.
 func (q *Queue) Drain(ctx context.Context, o DrainOptions) (drained bool, err error) {
 	req := &queuev1.DrainQueueRequest{Queue: q.name, Close: o.Close}
 	if o.DueWithin != nil {

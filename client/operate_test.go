@@ -27,24 +27,24 @@ func TestBackoffGrowsAndIsForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	if d, err := b.Get(ctx, "a"); d != 0 || err != nil {
-		t.Errorf("B-01: an unknown id has %v, %v", d, err)
+		t.Errorf("an unknown id has %v, %v", d, err)
 	}
 	for i, want := range []time.Duration{time.Minute, 2 * time.Minute, 3 * time.Minute, 3 * time.Minute} {
 		if d, err := b.Next(ctx, "a", time.Now()); d != want || err != nil {
-			t.Errorf("B-01: step %d is %v, %v, want %v", i, d, err, want)
+			t.Errorf("step %d is %v, %v, want %v", i, d, err, want)
 		}
 	}
 	if d, err := b.Get(ctx, "a"); d != 3*time.Minute || err != nil {
-		t.Errorf("B-01: Get is %v, %v", d, err)
+		t.Errorf("Get is %v, %v", d, err)
 	}
 	if in, left, err := b.IsInBackOffSince(ctx, "a", time.Now().Add(-time.Minute)); !in || left > 2*time.Minute || left < time.Minute || err != nil {
-		t.Errorf("B-04: a minute after the event %v with %v left, %v", in, left, err)
+		t.Errorf("a minute after the event %v with %v left, %v", in, left, err)
 	}
 	if in, _, err := b.IsInBackOffSinceUpdate(ctx, "a", time.Now().Add(4*time.Minute)); in || err != nil {
-		t.Errorf("B-04: an event after the delay is in back-off: %v, %v", in, err)
+		t.Errorf("an event after the delay is in back-off: %v, %v", in, err)
 	}
 	if d, err := b.Next(ctx, "a", time.Now().Add(10*time.Minute)); d != time.Minute || err != nil {
-		t.Errorf("B-03: after it expired it is %v, %v, want %v", d, err, time.Minute)
+		t.Errorf("after it expired it is %v, %v, want %v", d, err, time.Minute)
 	}
 	if _, err := b.NextAll(ctx, time.Time{}, "b", "c"); err != nil {
 		t.Fatal(err)
@@ -61,10 +61,10 @@ func TestBackoffGrowsAndIsForgotten(t *testing.T) {
 		delays = append(delays, e.Delay)
 	}
 	if d := cmp.Diff([]time.Duration{0, 0, time.Minute}, delays); d != "" || entries[2].ID != "c" || entries[2].Updated.IsZero() {
-		t.Errorf("B-05: after Reset and DeleteEntry (-want +got):\n%s%v", d, entries)
+		t.Errorf("after Reset and DeleteEntry (-want +got):\n%s%v", d, entries)
 	}
 	if n, err := b.GC(ctx); n != 0 || err != nil {
-		t.Errorf("B-05: GC drops %d that have not expired, %v", n, err)
+		t.Errorf("GC drops %d that have not expired, %v", n, err)
 	}
 	if _, err := b.Next(ctx, "", time.Time{}); err == nil {
 		t.Error("an empty id is accepted")

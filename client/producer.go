@@ -85,7 +85,7 @@ type Op struct {
 	Priority int
 	// Delay is that of OpAddAfter, not negative.
 	Delay time.Duration
-	// Last makes the last due time of OpAddAfter win, not the earliest.
+	// Last makes the last due time of OpAddAfter win, not the earliest.
 	Last bool
 	// Barrier is what the worker must see before it acts on the key.
 	Barrier Barrier
@@ -236,13 +236,13 @@ func (p *Producer) Flush(ctx context.Context) error {
 	return nil
 }
 
-// Add makes keys wait now. When it returns nil every key is acknowledged;
-// on an error some may be.
+// Add makes keys wait now. When it returns nil every key is acknowledged; on an
+// error some may be.
 func (p *Producer) Add(ctx context.Context, items ...AddItem) (Added, error) {
 	return p.add(ctx, Op{Kind: OpAdd}, items)
 }
 
-// AddAfter makes keys wait after a delay; the earlier of two due times wins.
+// AddAfter makes keys wait after a delay; the earlier of two due times wins.
 func (p *Producer) AddAfter(ctx context.Context, d time.Duration, items ...AddItem) (Added, error) {
 	return p.add(ctx, Op{Kind: OpAddAfter, Delay: d}, items)
 }
@@ -252,12 +252,12 @@ func (p *Producer) AddAfterLast(ctx context.Context, d time.Duration, items ...A
 	return p.add(ctx, Op{Kind: OpAddAfter, Delay: d, Last: true}, items)
 }
 
-// AddRateLimited makes keys wait as the queue's limiter says.
+// AddRateLimited makes keys wait as the queue's limiter says.
 func (p *Producer) AddRateLimited(ctx context.Context, items ...AddItem) (Added, error) {
 	return p.add(ctx, Op{Kind: OpAddRateLimited}, items)
 }
 
-// Forget clears the limiter's memory of keys.
+// Forget clears the limiter's memory of keys.
 func (p *Producer) Forget(ctx context.Context, keys ...string) error {
 	_, err := p.add(ctx, Op{Kind: OpForget}, Keys(keys...))
 	return err

@@ -61,15 +61,15 @@ type Added struct {
 
 const maxItems = 1000 // of one request
 
-// Add makes keys wait now. When it returns nil every key is acknowledged;
-// on an error some may be. Errors: [ErrQueueClosed], [ErrQueueNotFound].
+// Add makes keys wait now. When it returns nil every key is acknowledged; on an
+// error some may be. Errors: [ErrQueueClosed], [ErrQueueNotFound].
 func (q *Queue) Add(ctx context.Context, items ...AddItem) (Added, error) {
 	return q.add(items, func(items []*queuev1.AddItem) (answer, error) {
 		return q.c.Add(ctx, &queuev1.AddRequest{Queue: q.name, Items: items, SessionId: q.session})
 	})
 }
 
-// AddAfter makes keys wait after a delay; the earlier of two due times wins.
+// AddAfter makes keys wait after a delay; the earlier of two due times wins.
 func (q *Queue) AddAfter(ctx context.Context, d time.Duration, items ...AddItem) (Added, error) {
 	return q.addAfter(ctx, d, queuev1.DelayPolicy_DELAY_POLICY_EARLIEST, items)
 }
@@ -85,7 +85,7 @@ func (q *Queue) addAfter(ctx context.Context, d time.Duration, p queuev1.DelayPo
 	})
 }
 
-// AddRateLimited makes keys wait as the queue's limiter says.
+// AddRateLimited makes keys wait as the queue's limiter says.
 func (q *Queue) AddRateLimited(ctx context.Context, items ...AddItem) (Added, error) {
 	return q.add(items, func(items []*queuev1.AddItem) (answer, error) {
 		return q.c.AddRateLimited(ctx, &queuev1.AddRateLimitedRequest{Queue: q.name, Items: items, SessionId: q.session})
@@ -116,7 +116,7 @@ func (q *Queue) add(items []AddItem, call func([]*queuev1.AddItem) (answer, erro
 	return added, nil
 }
 
-// Forget clears the limiter's memory of keys.
+// Forget clears the limiter's memory of keys.
 func (q *Queue) Forget(ctx context.Context, keys ...string) error {
 	_, err := q.c.Forget(ctx, &queuev1.ForgetRequest{Queue: q.name, Keys: keys})
 	return wrap(err, "forget in queue %s", q.name)
@@ -137,7 +137,7 @@ func (q *Queue) NumRequeues(ctx context.Context, key string) (int64, error) {
 // Counts is how many keys a queue holds in each state.
 type Counts = queuev1.Counts
 
-// Len counts the queue's keys; Ready is client-go's Len.
+// Len counts the queue's keys; Ready is client-go's Len.
 func (q *Queue) Len(ctx context.Context) (*Counts, error) {
 	resp, err := q.c.Len(ctx, &queuev1.LenRequest{Queue: q.name})
 	if err != nil {

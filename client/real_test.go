@@ -102,7 +102,7 @@ func TestTheSDKOnARealQueue(t *testing.T) {
 		t.Fatalf("Add: %v, %v", added, err)
 	}
 	if s := added.Results[2].GetStatus(); s != queuev1.AddStatus_ADD_STATUS_ALREADY_QUEUED {
-		t.Errorf("the second add of a key: %v (Q-01)", s)
+		t.Errorf("the second add of a key: %v", s)
 	}
 	if g, err := q.Generation(ctx); err != nil || g != generation {
 		t.Errorf("Generation: %q, %v; want %q", g, err, generation)

@@ -22,7 +22,7 @@ import (
 // about to (context.Cause tells: [ErrLeaseLost], [ErrTimeout], [ErrStopping]);
 // it must return then, and what it returns hardly matters.
 //
-// What the return means (W-01):
+// What the return means:
 //
 //	nil, zero Result      done and forgotten
 //	nil, After > 0        done, forgotten, and run again after that time

@@ -51,8 +51,8 @@ type TriggerConfig struct {
 	// Others are collections whose records concern keys of the primary one.
 	Others map[delta.Collection]Mapper
 	// Delay, when set, is how long the keys of a record wait, so that a burst of
-	// records makes one run (rule a.2-17). It is called by several goroutines, with
-	// every record that names a key, and must not keep it.
+	// records makes one run. It is called by several goroutines, with every record
+	// that names a key, and must not keep it.
 	Delay func(r *delta.Record) time.Duration
 	// Resync is the time between two rounds over every key. Default 10 h, −1 for
 	// none. The rounds are a delayed key of the queue (see [Trigger.Wrap]), so

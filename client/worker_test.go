@@ -40,14 +40,14 @@ func TestWhatAReconcileReturnsBecomesASettlement(t *testing.T) {
 		err  error
 		want *queuev1.Settlement
 	}{
-		"W-01: success forgets":                   {client.Result{}, nil, &queuev1.Settlement{Outcome: queuev1.Outcome_OUTCOME_FORGET}},
-		"W-01: an error is rate limited":          {client.Result{}, failure, &queuev1.Settlement{Outcome: queuev1.Outcome_OUTCOME_RETRY_RATE_LIMITED, Reason: "no quota"}},
-		"W-01: an error ignores After":            {client.Result{After: time.Hour}, failure, &queuev1.Settlement{Outcome: queuev1.Outcome_OUTCOME_RETRY_RATE_LIMITED, Reason: "no quota"}},
-		"W-01: After forgets and adds later":      {client.Result{After: time.Minute}, nil, &queuev1.Settlement{Outcome: queuev1.Outcome_OUTCOME_RETRY_AFTER, Delay: durationpb.New(time.Minute)}},
-		"W-01: a terminal error is not run again": {client.Result{}, client.Terminal(fmt.Errorf("x: %w", failure)), &queuev1.Settlement{Outcome: queuev1.Outcome_OUTCOME_DEAD, Reason: "terminal: x: no quota"}},
-		"W-01: requeue is rate limited":           {client.Result{Outcome: client.OutcomeRateLimited}, nil, &queuev1.Settlement{Outcome: queuev1.Outcome_OUTCOME_RETRY_RATE_LIMITED}},
-		"done keeps the limiter's memory":         {client.Result{Outcome: client.OutcomeDone}, nil, &queuev1.Settlement{Outcome: queuev1.Outcome_OUTCOME_DONE}},
-		"a release may wait":                      {client.Result{Outcome: client.OutcomeRelease, After: time.Second}, nil, &queuev1.Settlement{Outcome: queuev1.Outcome_OUTCOME_RELEASE, Delay: durationpb.New(time.Second)}},
+		"success forgets":                   {client.Result{}, nil, &queuev1.Settlement{Outcome: queuev1.Outcome_OUTCOME_FORGET}},
+		"an error is rate limited":          {client.Result{}, failure, &queuev1.Settlement{Outcome: queuev1.Outcome_OUTCOME_RETRY_RATE_LIMITED, Reason: "no quota"}},
+		"an error ignores After":            {client.Result{After: time.Hour}, failure, &queuev1.Settlement{Outcome: queuev1.Outcome_OUTCOME_RETRY_RATE_LIMITED, Reason: "no quota"}},
+		"After forgets and adds later":      {client.Result{After: time.Minute}, nil, &queuev1.Settlement{Outcome: queuev1.Outcome_OUTCOME_RETRY_AFTER, Delay: durationpb.New(time.Minute)}},
+		"a terminal error is not run again": {client.Result{}, client.Terminal(fmt.Errorf("x: %w", failure)), &queuev1.Settlement{Outcome: queuev1.Outcome_OUTCOME_DEAD, Reason: "terminal: x: no quota"}},
+		"requeue is rate limited":           {client.Result{Outcome: client.OutcomeRateLimited}, nil, &queuev1.Settlement{Outcome: queuev1.Outcome_OUTCOME_RETRY_RATE_LIMITED}},
+		"done keeps the limiter's memory":   {client.Result{Outcome: client.OutcomeDone}, nil, &queuev1.Settlement{Outcome: queuev1.Outcome_OUTCOME_DONE}},
+		"a release may wait":                {client.Result{Outcome: client.OutcomeRelease, After: time.Second}, nil, &queuev1.Settlement{Outcome: queuev1.Outcome_OUTCOME_RELEASE, Delay: durationpb.New(time.Second)}},
 		"an unmet barrier is an uncounted release": {client.Result{}, fmt.Errorf("read pods: %w", client.ErrRevisionNotReached), &queuev1.Settlement{
 			Outcome: queuev1.Outcome_OUTCOME_RELEASE, Delay: durationpb.New(500 * time.Millisecond), Reason: "read pods: client: REVISION_NOT_REACHED",
 		}},

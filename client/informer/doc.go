@@ -32,42 +32,43 @@
 //
 // # What is the same
 //
-// Any event of an object is an add or an update by what the store has (C-01), the
-// store changes first (C-02), a complete state replaces it in one step and deletions
-// are told before the rest (C-04), and a filtering handler sees adds and deletions at
-// its edge (C-09). Keys, multi-valued indexes, dead values, indexes added to a full
-// store, listers (S-01 to S-04, S-06, S-07, S-09). One handler is told one thing after
-// another, in order, and never delays another (L-01, L-02). Resync periods are those
-// of L-04. A late handler is told of everything there is as initial adds, with no gap
-// and nothing twice (L-05). A registration is synced once the informer is and its
-// initial adds are finished (L-06), removing one is idempotent (L-08), an informer
-// runs once and ends after its handlers (L-09), and waiting names what it waits for
-// in vain (L-10).
+// Whether an event is an add or an update is decided by what the store has. The store
+// changes before the handlers are called, and a complete state replaces it in one step,
+// with the deletions delivered first. A filtering handler sees adds and deletions at the
+// filter's edge. Keys, multi-valued indexes, indexes added to a full store and listers
+// work as in client-go. A handler is called in order, one change at a time, and never
+// delays another. A late handler gets every stored object as an initial add, without a
+// gap or a duplicate. A registration is synced once the informer is synced and its
+// initial adds are finished. Removing a handler is idempotent. An informer runs once and
+// ends after its handlers, and a wait that ends early names what is not synced.
+//
+// A resync period below a second becomes one second. Before the start the shortest period
+// becomes the check period; after it, a shorter period is raised to the check period. An
+// informer without a check period at its start resyncs no handler.
 //
 // # What is not
 //
-//   - C-03: an event that is older than what the store has is dropped.
-//   - C-08: an object that was deleted and made again under its name in a gap is a
+//   - An event that is older than what the store has is dropped.
+//   - An object that was deleted and recreated under its name in a gap is a
 //     deletion and an add, not an update.
-//   - F-01, D-04: a deletion of a key that handlers were not told of is not told.
-//   - an object that cannot be decoded is reported, and reads of its key fail,
-//     while handlers keep what they were told; it blocks nothing.
-//   - S-05: an index function that fails, or panics, makes reads of that index fail,
-//     and an unknown index is an error everywhere.
-//   - S-10: in place of a cache of own writes, a read waits for a revision:
+//   - A deletion of a key that the handlers never saw is not delivered.
+//   - An object that cannot be decoded is reported, and reads of its key fail, while
+//     handlers keep what they saw last; it blocks nothing.
+//   - An index function that fails, or panics, makes reads of that index fail, and
+//     an unknown index is an error everywhere.
+//   - In place of a cache of own writes, a read waits for a revision:
 //     [Store.AtLeast].
 //   - Before the first sync a read is an error, not an empty answer.
-//   - L-01: the buffer of a handler is bounded. While there is room it keeps every
-//     change; beyond that a key's changes are folded into the latest, so that a slow
-//     handler costs at most two notifications for each key. [Registration.Lag] shows it.
-//   - L-03: an unchanged object is told again to handlers that asked for a resync and
-//     are due, and to nobody else: not after a gap, and not to handlers that never
-//     asked.
-//   - L-07: a panic is counted and reported, the handler is told the next thing, and
-//     still becomes synced. Config.CrashOnPanic has the process end, as there.
-//   - L-08: what a removed handler was not told can be told first ([Drain]), and
+//   - The buffer of a handler is bounded. While there is room it keeps every change;
+//     beyond that a key's changes are folded into the latest, so that a slow handler
+//     costs at most two notifications for each key. [Registration.Lag] shows it.
+//   - An unchanged object is delivered again only to handlers with a resync period that
+//     are due: not after a gap, and not to handlers without one.
+//   - A panic is counted and reported. The handler goes on with the next change and still
+//     becomes synced. Config.CrashOnPanic ends the process, as client-go does.
+//   - What a removed handler has not seen yet can be delivered first ([Drain]), and
 //     waiting for the end from within a callback is an error, not a deadlock.
-//   - L-09: a second Run is an error.
+//   - A second Run is an error.
 //   - Deletions are of one type with a reason, not objects or tombstones.
 //   - There are no metrics: [Shared.Status] and [Registration.Lag] have the figures.
 package informer

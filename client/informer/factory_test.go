@@ -96,7 +96,7 @@ func (c checker) Name() string          { return c.name }
 func (c checker) Done() <-chan struct{} { return c.done }
 
 // TestWaitFor upstream, where the names are logged and not returned. A negative delay is never.
-func TestL10WaitForNamesThoseThatAreMissing(t *testing.T) {
+func TestWaitForNamesWhatIsNotSynced(t *testing.T) {
 	t.Parallel()
 	errFish := errors.New("go fish")
 	for name, c := range map[string]struct {

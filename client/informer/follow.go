@@ -240,7 +240,7 @@ func (i *Shared[T]) decode(e client.Event) (it item[T]) {
 }
 
 // replace makes the store what a complete state says, in one step: handlers see all
-// of it during the first callback (C-04). Deletions are told first.
+// of it during the first callback. Deletions are told first.
 func (i *Shared[T]) replace(s *stage[T], at client.Bounds) {
 	items := make([]item[T], 0, len(s.items))
 	// A server that finds the epoch changed tells everything.
@@ -268,8 +268,8 @@ func (i *Shared[T]) replace(s *stage[T], at client.Bounds) {
 }
 
 // apply changes the store, which has then reached a revision unless that is zero,
-// and tells every handler after it (C-02). complete says that the items make the
-// store complete.
+// and tells every handler after it. complete says that the items make the store
+// complete.
 func (i *Shared[T]) apply(items []item[T], at client.Bounds, complete bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -314,14 +314,14 @@ func (i *Shared[T]) change(items []item[T], at client.Bounds, first bool) []note
 	return notes
 }
 
-// same reports whether an item is the version there is: then nothing happened,
-// also when a state repeats it (unlike L-03).
+// same reports whether an item is the version there is: then nothing happened, also
+// when a state repeats it. (client-go delivers it again after a relist.)
 func (e *entry[T]) same(it item[T]) bool {
 	return e != nil && e.uid == it.uid && e.rv == it.rv && e.rv != "" && (e.epoch == it.epoch || e.hash == it.hash)
 }
 
-// newer reports whether there is a later version than the item, which is refused
-// then (unlike C-03).
+// newer reports whether there is a later version than the item, which is then
+// refused. (client-go takes whatever comes last.)
 func (e *entry[T]) newer(it item[T]) bool {
 	if e == nil || e.uid != it.uid || e.epoch != it.epoch || e.epoch == 0 {
 		return false
@@ -336,7 +336,7 @@ func (e *entry[T]) newer(it item[T]) bool {
 
 func (s *Store[T]) delete(old *entry[T], it item[T], notes []note[T]) []note[T] {
 	if old == nil {
-		return notes // of a key nobody was told of (D-04; unlike F-01)
+		return notes // no handler ever saw the key
 	}
 	s.remove(old)
 	if old.err != nil {
@@ -352,7 +352,7 @@ func (s *Store[T]) delete(old *entry[T], it item[T], notes []note[T]) []note[T] 
 	return append(notes, n)
 }
 
-// upsert puts a version in place of whatever there is (C-01).
+// upsert puts a version in place of whatever there is.
 func (s *Store[T]) upsert(old *entry[T], it item[T], notes []note[T]) []note[T] {
 	e := &entry[T]{key: it.key, uid: it.uid, rv: it.rv, epoch: it.epoch, hash: it.hash, obj: it.obj, has: it.err == nil, err: it.err}
 	if old != nil && old.err != nil {
@@ -362,7 +362,7 @@ func (s *Store[T]) upsert(old *entry[T], it item[T], notes []note[T]) []note[T] 
 		s.faulty++
 	}
 	if old != nil && old.has && old.uid != it.uid {
-		// C-08 fixed: one name, two objects.
+		// One name, two objects. (client-go reports an update.)
 		notes = append(notes, note[T]{kind: deleted, key: old.key, uid: old.uid, old: old.obj, rv: it.rv, reason: Recreated})
 		old = nil
 	}

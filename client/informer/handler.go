@@ -3,19 +3,19 @@ package informer
 import "fmt"
 
 // Handler is told what happens to the objects of an informer: one call after
-// another, in the order of the log for each key (L-02). The store is changed
-// before it is told (C-02), so it may be ahead of what a handler sees. Objects are
-// shared and must not be changed (S-07).
+// another, in the order of the log for each key. The store is changed before it is
+// told, so it may be ahead of what a handler sees. Objects are shared and must not
+// be changed.
 //
 // A handler that is slow is told every change as long as its buffer has room, and
 // from then on the latest of each key; see [HandlerOptions].Buffer.
 type Handler[T any] interface {
 	// OnAdd is told of an object that the handler has not been told of. initial is
 	// true for the objects there were when the informer synced or, if that is later,
-	// when the handler was added (L-05).
+	// when the handler was added.
 	OnAdd(obj T, initial bool)
 	// OnUpdate is told of a new version of an object; and, on a resync, of the same
-	// once more (L-03).
+	// once more.
 	OnUpdate(old, obj T)
 	// OnDelete is told of an object that is gone, or is no longer of those selected.
 	OnDelete(d Deletion[T])
@@ -72,7 +72,7 @@ type Deletion[T any] struct {
 }
 
 // FinalStateUnknown reports whether the object may have changed after the version
-// at hand (D-05).
+// at hand.
 func (d Deletion[T]) FinalStateUnknown() bool {
 	return d.Stale || d.Reason == Inferred || d.Reason == Recreated
 }
@@ -105,8 +105,8 @@ func (h HandlerFuncs[T]) OnDelete(d Deletion[T]) {
 	}
 }
 
-// FilteringHandler passes on what concerns objects that Filter accepts (C-09). An
-// update that makes an object acceptable is an add, not initial; one that makes it
+// FilteringHandler passes on what concerns objects that Filter accepts. An update
+// that makes an object acceptable is an add, not initial; one that makes it
 // unacceptable is a deletion, for the reason Filtered.
 type FilteringHandler[T any] struct {
 	// Filter must be a pure function of the object.

@@ -9,12 +9,13 @@ import (
 	"github.com/deltaplane/deltaplane/client"
 )
 
-// IndexFunc returns the values that an object is filed under, none to many (S-03).
-// It must be a pure function of the object, and must not call the store. An error,
-// or a panic, makes reads of the index fail, and nothing else (unlike S-05).
+// IndexFunc returns the values that an object is filed under, none to many. It
+// must be a pure function of the object, and must not call the store. An error, or
+// a panic, makes reads of the index fail, and nothing else (in client-go the process
+// panics).
 type IndexFunc[T any] func(T) ([]string, error)
 
-// ErrIndexConflict says that an index of that name exists; nothing was added (S-06).
+// ErrIndexConflict says that an index of that name exists; nothing was added.
 var ErrIndexConflict = errors.New("informer: index exists already")
 
 // IndexError says that an index cannot vouch for its answers, since its function
@@ -68,7 +69,7 @@ func (x *index[T]) extract(obj T) (values []string, err error) {
 	return slices.Compact(values), nil
 }
 
-// file brings the index up to date with an entry (S-04).
+// file brings the index up to date with an entry.
 func (x *index[T]) file(e *entry[T]) {
 	var now []string
 	delete(x.failed, e.key)
@@ -106,7 +107,7 @@ func (x *index[T]) unfile(key string) {
 
 func (x *index[T]) drop(value, key string) {
 	delete(x.values[value], key)
-	if len(x.values[value]) == 0 { // a dead value must not show (S-04)
+	if len(x.values[value]) == 0 { // a dead value must not show
 		delete(x.values, value)
 	}
 }
@@ -124,8 +125,8 @@ func (s *Store[T]) index(name string) (*index[T], error) {
 }
 
 // AddIndexers adds indexes, also to a store that is full: they are complete when
-// it returns (S-06). When one of the names is taken nothing is added and the error
-// wraps [ErrIndexConflict].
+// it returns. When one of the names is taken nothing is added and the error wraps
+// [ErrIndexConflict].
 func (s *Store[T]) AddIndexers(fns map[string]IndexFunc[T]) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,7 +160,7 @@ func (s *Store[T]) Indexers() []string {
 
 // ByIndex returns the objects filed under a value; an unknown value has none.
 // Errors, of this and all that name an index: one that wraps
-// [client.ErrIndexNotFound], and *IndexError (unlike S-05).
+// [client.ErrIndexNotFound], and *IndexError for an index whose function failed.
 func (s *Store[T]) ByIndex(name, value string) ([]T, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -171,7 +172,7 @@ func (s *Store[T]) ByIndex(name, value string) ([]T, error) {
 }
 
 // Index returns the objects that share a value with an example, which need not be
-// in the store, each once (S-03).
+// in the store, each once.
 func (s *Store[T]) Index(name string, example T) ([]T, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -23,9 +23,9 @@ type Source interface {
 
 // What an informer refuses.
 var (
-	// ErrStarted: an informer runs once (L-09).
+	// ErrStarted: an informer runs once.
 	ErrStarted = errors.New("informer: started before")
-	// ErrStopped: the informer has stopped, for good (L-09).
+	// ErrStopped: the informer has stopped, for good.
 	ErrStopped = errors.New("informer: stopped")
 )
 
@@ -75,19 +75,19 @@ type Config[T any] struct {
 	// Decode makes a T of an object, once per version: [JSON] for the types of
 	// Kubernetes. What else is not needed should be left out here, as with client-go's
 	// transforms. It must be a pure function. An object that it fails on is reported
-	// and kept apart, see [DecodeError]; everything else goes on (unlike R-26).
+	// and kept apart, see [DecodeError]; everything else goes on.
 	Decode func(client.Object) (T, error)
 	// Indexers are the indexes of the store from the start.
 	Indexers map[string]IndexFunc[T]
 	// Resync is how often handlers that do not say otherwise are told of everything
-	// again (L-04). Default never.
+	// again. Default never.
 	Resync time.Duration
 	// BookmarkEvery bounds how long [Store.AtLeast] waits for a revision that changed
 	// nothing in the scope. Default 10 s, at least 1 s.
 	BookmarkEvery time.Duration
 	// CrashOnPanic lets a handler's panic end the process, as client-go does by
-	// default (L-07). Otherwise it is counted and reported, and the handler is told the
-	// next thing after a second.
+	// default. Otherwise it is counted and reported, and the handler is told the next
+	// thing after a second.
 	CrashOnPanic bool
 	// OnError is told what goes wrong: *[DisconnectedError], *[DecodeError],
 	// *[PanicError]. It must be quick and safe for concurrent use, and may be nil.
@@ -143,8 +143,8 @@ func (c Config[T]) validate() error {
 	return errors.Join(faults...)
 }
 
-// Shared is a shared informer: one watch, one store, any number of handlers
-// (L-01). It is safe for concurrent use.
+// Shared is a shared informer: one watch, one store, any number of handlers. It
+// is safe for concurrent use.
 type Shared[T any] struct {
 	src    Source
 	cfg    Config[T]
@@ -193,7 +193,7 @@ func (i *Shared[T]) Store() *Store[T] { return i.store }
 func (i *Shared[T]) AddIndexers(fns map[string]IndexFunc[T]) error { return i.store.AddIndexers(fns) }
 
 // Done is closed once the store has had one complete state. It says nothing of
-// handlers: see [Registration.Done] (L-06).
+// handlers: see [Registration.Done].
 func (i *Shared[T]) Done() <-chan struct{} { return i.synced }
 
 // HasSynced reports whether Done is closed.
@@ -224,7 +224,7 @@ type Status struct {
 	Gaps uint64
 	// Stale counts events that were older than what the store had, and dropped.
 	Stale uint64
-	// ResyncCheck is how often it is looked which handlers are due (L-04).
+	// ResyncCheck is how often it is looked which handlers are due.
 	ResyncCheck time.Duration
 	// Handlers is how many are registered.
 	Handlers int
@@ -243,8 +243,8 @@ func (i *Shared[T]) Status() Status {
 }
 
 // Run follows the collection until ctx ends, and returns when every callback has:
-// handlers stop strictly after the watch, and are not told what was still pending
-// (L-09). An informer runs once: a second call fails with [ErrStarted].
+// handlers stop strictly after the watch, and are not told what was still
+// pending. An informer runs once: a second call fails with [ErrStarted].
 func (i *Shared[T]) Run(ctx context.Context) error {
 	i.mu.Lock()
 	if i.started {
@@ -285,8 +285,8 @@ type HandlerOptions struct {
 	// Name tells people who it is. Default: its type.
 	Name string
 	// Resync is how often it wants to be told of everything again, with OnUpdate of
-	// the same object twice; see L-04 in the package's description. Default: the
-	// informer's; NoResync for never.
+	// the same object twice; see the package's description. Default: the informer's;
+	// NoResync for never.
 	Resync time.Duration
 	// Buffer is how many notifications may wait for the handler, beside initial ones,
 	// before those of one key are folded into the latest. Default 1,024.
@@ -295,13 +295,13 @@ type HandlerOptions struct {
 
 const (
 	defaultBuffer = 1024
-	// minimumResync is the shortest period (L-04).
+	// minimumResync is the shortest period.
 	minimumResync = time.Second
 )
 
 // AddHandler adds a handler, at any time: it is told of every object there is, as
-// initial, and of everything that happens after, with no gap and nothing twice
-// (L-05). After a stop it fails with [ErrStopped].
+// initial, and of everything that happens after, with no gap and nothing twice.
+// After a stop it fails with [ErrStopped].
 func (i *Shared[T]) AddHandler(h Handler[T], o HandlerOptions) (*Registration, error) {
 	if h == nil {
 		return nil, fmt.Errorf("%s: no handler", i.name)
@@ -343,7 +343,7 @@ func (i *Shared[T]) initial() []note[T] {
 type Removal uint8
 
 const (
-	// Drop forgets them, as RemoveEventHandler of client-go does (L-08).
+	// Drop forgets them, as RemoveEventHandler of client-go does.
 	Drop Removal = iota
 	// Drain tells them first.
 	Drain
@@ -351,7 +351,7 @@ const (
 
 // RemoveHandler removes a handler; nothing that happens from now on is told. It
 // does not wait, so a callback may call it too: see [Registration.Wait]. A handler
-// that was removed before, or is of another informer, is left alone (L-08).
+// that was removed before, or is of another informer, is left alone.
 func (i *Shared[T]) RemoveHandler(r *Registration, how Removal) {
 	i.mu.Lock()
 	l := i.listeners[r]

@@ -39,7 +39,7 @@ func sortedCopy(in []string) []string {
 	return out
 }
 
-func TestL01ASlowHandlerDelaysNoOther(t *testing.T) {
+func TestASlowHandlerDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T) {
 		src := newSource("a")
@@ -67,7 +67,7 @@ func TestL01ASlowHandlerDelaysNoOther(t *testing.T) {
 	})
 }
 
-func TestL01ABufferIsBoundedAndKeepsTheLatestOfEachKey(t *testing.T) {
+func TestABufferIsBoundedAndKeepsTheLatestOfEachKey(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T) {
 		src := newSource("a", "b", "c")
@@ -92,7 +92,7 @@ func TestL01ABufferIsBoundedAndKeepsTheLatestOfEachKey(t *testing.T) {
 			t.Errorf("lag %+v, want at most the buffer and two for each key", lag)
 		}
 		if reg.HasSynced() {
-			t.Error("synced before its initial adds were finished (L-06)")
+			t.Error("synced before its initial adds were finished")
 		}
 		close(hold)
 		after(0)
@@ -126,7 +126,7 @@ func TestL01ABufferIsBoundedAndKeepsTheLatestOfEachKey(t *testing.T) {
 	})
 }
 
-func TestL02AHandlerIsToldInOrderAndOneAtATime(t *testing.T) {
+func TestAHandlerIsCalledInOrderOneChangeAtATime(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T) {
 		src := newSource()
@@ -154,7 +154,7 @@ func TestL02AHandlerIsToldInOrderAndOneAtATime(t *testing.T) {
 	})
 }
 
-func TestL03UnchangedObjectsAreToldOnlyToThoseThatAskedAndAreDue(t *testing.T) {
+func TestUnchangedObjectsReachOnlyHandlersWhoseResyncIsDue(t *testing.T) {
 	t.Parallel()
 	for _, resync := range []time.Duration{0, time.Minute} {
 		t.Run(resync.String(), func(t *testing.T) {
@@ -189,7 +189,7 @@ func TestL03UnchangedObjectsAreToldOnlyToThoseThatAskedAndAreDue(t *testing.T) {
 }
 
 // TestListenerResyncPeriods and TestListenerResyncPeriodsDelayed upstream.
-func TestC05L04ResyncsComeWhenTheyAreDue(t *testing.T) {
+func TestResyncsComeWhenTheyAreDue(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T) {
 		src := newSource("pod1", "pod2")
@@ -217,8 +217,8 @@ func TestC05L04ResyncsComeWhenTheyAreDue(t *testing.T) {
 	})
 }
 
-// TestResyncCheckPeriod upstream, and what the package's description of L-04 says beside.
-func TestL04TheCheckPeriodIsTheShortestWishBeforeTheStart(t *testing.T) {
+// Upstream's TestResyncCheckPeriod, and what the package's description adds.
+func TestTheCheckPeriodIsTheShortestResyncPeriodBeforeTheStart(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T) {
 		i := create(t, newSource(), func(c *informer.Config[*thing]) { c.Resync = 12 * time.Hour })
@@ -262,7 +262,7 @@ func TestL04TheCheckPeriodIsTheShortestWishBeforeTheStart(t *testing.T) {
 	})
 }
 
-func TestL05ALateHandlerIsToldTheStoreWithNoGapAndNothingTwice(t *testing.T) {
+func TestALateHandlerGetsEveryStoredObjectOnce(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T) {
 		src := newSource("a", "b")
@@ -292,7 +292,7 @@ func TestL05ALateHandlerIsToldTheStoreWithNoGapAndNothingTwice(t *testing.T) {
 }
 
 // Handlers join while events go on: each must see exactly the versions from the one it began with.
-func TestL05NoGapWhileEventsGoOn(t *testing.T) {
+func TestALateHandlerHasNoGapWhileEventsGoOn(t *testing.T) {
 	t.Parallel()
 	src := newSource("k")
 	i := create(t, src, nil)
@@ -350,7 +350,7 @@ func TestL05NoGapWhileEventsGoOn(t *testing.T) {
 	<-i.Stopped()
 }
 
-func TestD10L06AHandlerIsSyncedWhenItsInitialAddsAreFinished(t *testing.T) {
+func TestAHandlerIsSyncedWhenItsInitialAddsAreFinished(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T) {
 		src := newSource("a", "b")
@@ -387,7 +387,7 @@ func TestD10L06AHandlerIsSyncedWhenItsInitialAddsAreFinished(t *testing.T) {
 }
 
 // TestEventPanics upstream, where the handler never becomes synced.
-func TestL07APanicIsCountedAndTheHandlerStillSyncs(t *testing.T) {
+func TestAPanicIsCountedAndTheHandlerStillSyncs(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T) {
 		src := newSource("pod1", "pod2", "pod3", "pod4", "pod5")
@@ -418,7 +418,7 @@ func TestL07APanicIsCountedAndTheHandlerStillSyncs(t *testing.T) {
 	})
 }
 
-func TestL07APanicEndsTheProcessWhereThatIsWanted(t *testing.T) {
+func TestAPanicEndsTheProcessWhenConfigured(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("INFORMER_TEST_CRASH") != "" {
 		i := create(t, newSource("a"), func(c *informer.Config[*thing]) { c.CrashOnPanic = true })
@@ -434,7 +434,7 @@ func TestL07APanicEndsTheProcessWhereThatIsWanted(t *testing.T) {
 	}
 }
 
-func TestL08RemovingAHandler(t *testing.T) {
+func TestRemovingAHandler(t *testing.T) {
 	t.Parallel()
 	for how, want := range map[informer.Removal][]string{
 		informer.Drop:  {"add a@1 initial"},
@@ -483,7 +483,7 @@ func TestL08RemovingAHandler(t *testing.T) {
 	}
 }
 
-func TestL08ACallbackRemovesItsOwnHandler(t *testing.T) {
+func TestACallbackRemovesItsOwnHandler(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T) {
 		src := newSource("a", "b")
@@ -510,7 +510,7 @@ func TestL08ACallbackRemovesItsOwnHandler(t *testing.T) {
 	})
 }
 
-func TestL08AHandlerOfAnInformerThatNeverRanIsRemoved(t *testing.T) {
+func TestAHandlerOfAnInformerThatNeverRanIsRemoved(t *testing.T) {
 	t.Parallel()
 	i := create(t, newSource("a"), nil)
 	reg := i.handle(t, &recorder{}, informer.HandlerOptions{})
@@ -520,7 +520,7 @@ func TestL08AHandlerOfAnInformerThatNeverRanIsRemoved(t *testing.T) {
 	}
 }
 
-func TestL08TheSameHandlerTwiceIsTwoRegistrations(t *testing.T) {
+func TestTheSameHandlerTwiceIsTwoRegistrations(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T) {
 		src := newSource("a")
@@ -538,7 +538,7 @@ func TestL08TheSameHandlerTwiceIsTwoRegistrations(t *testing.T) {
 	})
 }
 
-func TestL09AnInformerRunsOnceAndStopsItsHandlersLast(t *testing.T) {
+func TestAnInformerRunsOnceAndStopsItsHandlersLast(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T) {
 		src := newSource("a")
@@ -574,7 +574,7 @@ func TestL09AnInformerRunsOnceAndStopsItsHandlersLast(t *testing.T) {
 			t.Errorf("Run = %v", err)
 		}
 		if err := i.AddIndexers(map[string]informer.IndexFunc[*thing]{"x": byValue}); !errors.Is(err, informer.ErrStopped) {
-			t.Errorf("AddIndexers after the stop: %v, want ErrStopped (S-06)", err)
+			t.Errorf("AddIndexers after the stop: %v, want ErrStopped", err)
 		}
 		if err := i.Run(t.Context()); !errors.Is(err, informer.ErrStarted) {
 			t.Errorf("Run after a stop: %v, want ErrStarted", err)

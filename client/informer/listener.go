@@ -62,15 +62,14 @@ type Registration struct {
 func (r *Registration) Name() string { return r.name }
 
 // Done is closed once the informer is synced and the handler has finished every
-// initial add, be it by a panic (L-06; unlike L-07). A handler that was removed before
-// never is.
+// initial add, be it by a panic. It stays open for a handler that was removed before.
 func (r *Registration) Done() <-chan struct{} { return r.synced }
 
 // HasSynced reports whether Done is closed.
 func (r *Registration) HasSynced() bool { return isClosed(r.synced) }
 
-// ResyncPeriod is how often the handler is told of everything again; 0 for never
-// (L-04).
+// ResyncPeriod is how often the handler is told of everything again; 0 for
+// never.
 func (r *Registration) ResyncPeriod() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -91,7 +90,7 @@ func (r *Registration) Lag() Lag {
 
 // Wait returns when the handler was removed, or its informer has stopped, and its
 // last callback has returned. Within a callback of the handler that cannot be
-// waited for, and the answer is [ErrInCallback] (unlike L-08, which is a deadlock).
+// waited for, and the answer is [ErrInCallback] (in client-go it is a deadlock).
 func (r *Registration) Wait(ctx context.Context) error {
 	r.mu.Lock()
 	inside := r.goroutine != "" && r.goroutine == goroutine()
@@ -131,7 +130,7 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// panicPause is how long a handler that panicked is left alone (L-07).
+// panicPause is how long a handler that panicked is left alone.
 const panicPause = time.Second
 
 // listener is a handler with what waits for it.

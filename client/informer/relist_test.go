@@ -26,7 +26,7 @@ func begin(t *testing.T, src *source, change func(*informer.Config[*thing])) (*r
 }
 
 // TestReplaceEvents upstream: {1,2,3} becomes {1',2',4}.
-func TestC02C04AStateReplacesTheStoreInOneStep(t *testing.T) {
+func TestAStateReplacesTheStoreInOneStep(t *testing.T) {
 	t.Parallel()
 	for _, whole := range []bool{false, true} {
 		t.Run(fmt.Sprintf("whole %v", whole), func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestC02C04AStateReplacesTheStoreInOneStep(t *testing.T) {
 }
 
 // TestSharedInformerWatchDisruption upstream.
-func TestL03ADisruptionTellsWhatChangedAndResyncsThoseThatAreDue(t *testing.T) {
+func TestADisruptionDeliversChangesAndResyncsDueHandlers(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T) {
 		src := newSource("pod1", "pod2")
@@ -88,7 +88,7 @@ func TestL03ADisruptionTellsWhatChangedAndResyncsThoseThatAreDue(t *testing.T) {
 	})
 }
 
-func TestC01EventsAreJudgedByWhatTheStoreHas(t *testing.T) {
+func TestEventsAreJudgedByWhatTheStoreHas(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T) {
 		src := newSource("a")
@@ -103,13 +103,13 @@ func TestC01EventsAreJudgedByWhatTheStoreHas(t *testing.T) {
 			e    client.Event
 			want []string
 		}{
-			{"C-01: an update of an unknown key", client.Event{Type: client.EventUpdated, Object: obj("b", "u1", "5")}, []string{"add b@5"}},
-			{"C-01: an add of a known key", client.Event{Type: client.EventAdded, Object: obj("b", "u1", "6")}, []string{"update b@5->6"}},
+			{"an update of an unknown key", client.Event{Type: client.EventUpdated, Object: obj("b", "u1", "5")}, []string{"add b@5"}},
+			{"an add of a known key", client.Event{Type: client.EventAdded, Object: obj("b", "u1", "6")}, []string{"update b@5->6"}},
 			{"the same once more", client.Event{Type: client.EventUpdated, Object: obj("b", "u1", "6")}, nil},
-			{"C-03: an older version", client.Event{Type: client.EventUpdated, Object: obj("b", "u1", "4")}, nil},
+			{"an older version", client.Event{Type: client.EventUpdated, Object: obj("b", "u1", "4")}, nil},
 			{"a longer number is a larger one", client.Event{Type: client.EventUpdated, Object: obj("b", "u1", "10")}, []string{"update b@6->10"}},
-			{"C-08: another object of the name", client.Event{Type: client.EventUpdated, Object: obj("b", "u2", "3")}, []string{"delete b@10 recreated", "add b@3"}},
-			{"D-04: a deletion of an unknown key", client.Event{Type: client.EventDeleted, Object: obj("c", "", "9"), Coalesced: true}, nil},
+			{"another object of the name", client.Event{Type: client.EventUpdated, Object: obj("b", "u2", "3")}, []string{"delete b@10 recreated", "add b@3"}},
+			{"a deletion of an unknown key", client.Event{Type: client.EventDeleted, Object: obj("c", "", "9"), Coalesced: true}, nil},
 			{"a deletion by the filter", client.Event{Type: client.EventDeleted, Object: obj("b", "u2", "11"), DeleteReason: client.DeleteFiltered}, []string{"delete b@3 filtered"}},
 			{"an inferred deletion", client.Event{Type: client.EventDeleted, Object: obj("a", uid, "12"), DeleteReason: client.DeleteInferred}, []string{"delete a@1 inferred"}},
 		} {
@@ -124,7 +124,7 @@ func TestC01EventsAreJudgedByWhatTheStoreHas(t *testing.T) {
 	})
 }
 
-func TestC08AnObjectMadeAgainInAGapIsADeletionAndAnAdd(t *testing.T) {
+func TestAnObjectRecreatedInAGapIsADeletionAndAnAdd(t *testing.T) {
 	t.Parallel()
 	for _, whole := range []bool{false, true} {
 		bubble(t, func(t *testing.T) {
@@ -316,7 +316,7 @@ func timeout(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-func TestR26APoisonedObjectIsKeptApartAndBlocksNothing(t *testing.T) {
+func TestAnUnreadableObjectIsQuarantinedAndBlocksNothing(t *testing.T) {
 	t.Parallel()
 	for _, poison := range []string{"|poison", "|bomb", "|quarantined"} {
 		t.Run(poison, func(t *testing.T) {
@@ -347,7 +347,7 @@ func TestR26APoisonedObjectIsKeptApartAndBlocksNothing(t *testing.T) {
 				}
 				faulty("from the start", 1)
 				if !reg.HasSynced() {
-					t.Error("a poisoned object blocks the sync (T-13)")
+					t.Error("a poisoned object blocks the sync")
 				}
 				if len(i.errors.list()) != 1 {
 					t.Errorf("reported %v", i.errors.list())
@@ -383,7 +383,7 @@ func TestR26APoisonedObjectIsKeptApartAndBlocksNothing(t *testing.T) {
 	}
 }
 
-func TestC09AFilteringHandler(t *testing.T) {
+func TestAFilteringHandlerSeesAddsAndDeletionsAtItsEdge(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T) {
 		src := newSource()

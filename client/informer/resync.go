@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// schedule decides how often a new handler is resynced (L-04):
+// schedule decides how often a new handler is resynced:
 //
 //   - A wish below a second is one of a second.
 //   - Before the start, the shortest wish becomes the check period; after it, wishes
@@ -69,7 +69,7 @@ func (r *Registration) isDue(now time.Time) bool {
 }
 
 // resyncs tells handlers that are due of everything again, from the store: nothing
-// is asked of the index (R-27, T-14).
+// is asked of the index.
 func (i *Shared[T]) resyncs(ctx context.Context, check time.Duration) {
 	if check == 0 {
 		return

@@ -28,9 +28,9 @@ func (e *DecodeError) Error() string {
 func (e *DecodeError) Unwrap() error { return e.Err }
 
 // Store is what an informer has: client-go's Indexer and Lister. Every read is of
-// one state, and what it returns is shared and must not be changed (S-02, S-07).
-// Reads before the first sync fail with [client.ErrNotSynced]: there are no empty
-// answers. Lists are in no order. It is safe for concurrent use.
+// one state, and what it returns is shared and must not be changed. Reads before
+// the first sync fail with [client.ErrNotSynced]: there are no empty answers.
+// Lists are in no order. It is safe for concurrent use.
 type Store[T any] struct {
 	name string
 
@@ -63,7 +63,7 @@ func newStore[T any](name string) *Store[T] {
 	}
 }
 
-// namespaceOf is the namespace of a key; empty when it is of the cluster (S-01).
+// namespaceOf is the namespace of a key; empty when it is of the cluster.
 func namespaceOf(key string) string {
 	ns, _, ok := strings.Cut(key, "/")
 	if !ok {
@@ -100,15 +100,15 @@ func (s *Store[T]) Get(key string) (obj T, ok bool, err error) {
 // List returns every object.
 func (s *Store[T]) List() ([]T, error) { return s.ByNamespace("") }
 
-// ByNamespace returns the objects of a namespace; "" is every one (S-09). Those that
-// cannot be decoded are left out, see Faulty.
+// ByNamespace returns the objects of a namespace; "" is every one. Those that cannot
+// be decoded are left out, see Faulty.
 func (s *Store[T]) ByNamespace(namespace string) ([]T, error) {
 	return s.Select(namespace, labels.Everything())
 }
 
-// Select returns the objects of a namespace ("" is every one) whose labels match
-// (S-09). The labels are those of T's GetLabels method, as Kubernetes' types have it;
-// a selector that needs labels fails for a T without.
+// Select returns the objects of a namespace ("" is every one) whose labels match. The
+// labels are those of T's GetLabels method, as Kubernetes' types have it; a selector
+// that needs labels fails for a T without.
 func (s *Store[T]) Select(namespace string, sel labels.Selector) ([]T, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -196,8 +196,8 @@ func (s *Store[T]) Bounds() client.Bounds {
 }
 
 // AtLeast returns once the store has reached a revision: that of a write, for one,
-// so that the reads that follow see it (in place of S-10's overlay). A revision
-// without an epoch is one of the store's. What the API server returned for a write
+// so that the reads that follow see it. It takes the place of a cache of own writes. A
+// revision without an epoch is one of the store's. What the API server returned for a write
 // is a resource version of the collection:
 //
 //	created, err := pods.Create(ctx, pod, metav1.CreateOptions{})

@@ -54,7 +54,7 @@ func keys(t *testing.T, what string, got []*thing, err error, want ...string) {
 }
 
 // TestIndexer upstream.
-func TestS06AnIndexAddedToAFullStoreIsComplete(t *testing.T) {
+func TestAnIndexAddedToAFullStoreIsComplete(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T) {
 		src := newSource()
@@ -89,7 +89,7 @@ func TestS06AnIndexAddedToAFullStoreIsComplete(t *testing.T) {
 }
 
 // TestMultiIndexKeys and TestGetIndexFuncValues upstream, and thread_safe_store_test.go.
-func TestS03S04AnObjectIsFiledUnderEachOfItsValues(t *testing.T) {
+func TestAnObjectIsFiledUnderEachOfItsValues(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T) {
 		src := newSource()
@@ -135,7 +135,7 @@ func TestS03S04AnObjectIsFiledUnderEachOfItsValues(t *testing.T) {
 	})
 }
 
-func TestS05AFailingIndexFunctionFailsItsIndexOnly(t *testing.T) {
+func TestAFailingIndexFunctionFailsItsIndexOnly(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []string{"error", "panic"} {
 		t.Run(fault, func(t *testing.T) {
@@ -178,7 +178,7 @@ func TestS05AFailingIndexFunctionFailsItsIndexOnly(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-func TestS09Listers(t *testing.T) {
+func TestListersSelectByNamespaceAndLabels(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T) {
 		src := newSource()
@@ -230,7 +230,7 @@ func TestS09Listers(t *testing.T) {
 	})
 }
 
-func TestS10AReadWaitsForTheRevisionOfAWrite(t *testing.T) {
+func TestAReadWaitsForTheRevisionOfAWrite(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T) {
 		src := newSource("a")

@@ -30,8 +30,8 @@ func (e *NotSyncedError) Error() string {
 func (e *NotSyncedError) Unwrap() error { return e.Err }
 
 // WaitFor returns when all are done, at once and not at a next look, or with a
-// *[NotSyncedError] when ctx ends first (L-10). What is done by then is, whatever
-// the context says.
+// *[NotSyncedError] when ctx ends first. What is done by then is, whatever the
+// context says.
 func WaitFor(ctx context.Context, all ...Waitable) error {
 	var missing []string
 	for _, w := range all {

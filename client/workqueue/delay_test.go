@@ -25,20 +25,20 @@ func TestSimpleQueue(t *testing.T) {
 		began := time.Now()
 		q.AddAfter("foo", 5*unit)
 		if n := q.Len(); n != 0 {
-			t.Errorf("Q-07: %d keys wait before their time", n)
+			t.Errorf("%d keys wait before their time", n)
 		}
 		q.Done(get(t, q))
 		if took := time.Since(began); took < 5*unit {
-			t.Errorf("Q-07: it came after %v, before its time of %v", took, 5*unit)
+			t.Errorf("it came after %v, before its time of %v", took, 5*unit)
 		}
-		never(t, 3*unit, "Q-07: it came a second time", func() bool { return q.Len() > 0 })
+		never(t, 3*unit, "it came a second time", func() bool { return q.Len() > 0 })
 	})
 }
 
 func TestDeduping(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, s service) {
-		t.Run("Q-07: a later time is ignored", func(t *testing.T) {
+		t.Run("a later time is ignored", func(t *testing.T) {
 			t.Parallel()
 			q := s.openNamed(t, "later", nil)
 			began := time.Now()
@@ -50,7 +50,7 @@ func TestDeduping(t *testing.T) {
 			}
 			never(t, other+2*unit-time.Since(began), "it came a second time", func() bool { return q.Len() > 0 })
 		})
-		t.Run("Q-07: a sooner time moves it up", func(t *testing.T) {
+		t.Run("a sooner time moves it up", func(t *testing.T) {
 			t.Parallel()
 			q := s.openNamed(t, "sooner", nil)
 			began := time.Now()
@@ -62,7 +62,7 @@ func TestDeduping(t *testing.T) {
 			}
 			never(t, other+2*unit-time.Since(began), "it came a second time", func() bool { return q.Len() > 0 })
 		})
-		t.Run("Q-08: an add does not take a pending delay away", func(t *testing.T) {
+		t.Run("an add does not take a pending delay away", func(t *testing.T) {
 			t.Parallel()
 			q := s.openNamed(t, "pending", nil)
 			q.AddAfter("foo", 3*unit)
@@ -71,7 +71,7 @@ func TestDeduping(t *testing.T) {
 			q.Forget("foo")
 			q.Done(get(t, q)) // once more, when it is due
 		})
-		t.Run("Q-07: no delay is an add", func(t *testing.T) {
+		t.Run("no delay is an add", func(t *testing.T) {
 			t.Parallel()
 			q := s.openNamed(t, "now", nil)
 			q.AddAfter("foo", 0)
@@ -103,7 +103,7 @@ func TestAddTwoFireEarly(t *testing.T) {
 	onEach(t, func(t *testing.T, s service) {
 		got := order(t, s.open(t), map[string]time.Duration{"foo": 6 * unit, "bar": 2 * unit, "baz": 10 * unit}, "foo", "bar", "baz")
 		if d := cmp.Diff([]string{"bar", "foo", "baz"}, got); d != "" {
-			t.Errorf("Q-07: order (-want +got):\n%s", d)
+			t.Errorf("order (-want +got):\n%s", d)
 		}
 	})
 }
@@ -113,7 +113,7 @@ func TestCopyShifting(t *testing.T) {
 	onEach(t, func(t *testing.T, s service) {
 		got := order(t, s.open(t), map[string]time.Duration{"first": 9 * unit, "second": 6 * unit, "third": 3 * unit}, "first", "second", "third")
 		if d := cmp.Diff([]string{"third", "second", "first"}, got); d != "" {
-			t.Errorf("Q-07: order (-want +got):\n%s", d)
+			t.Errorf("order (-want +got):\n%s", d)
 		}
 	})
 }
@@ -128,19 +128,19 @@ func TestRateLimitingQueue(t *testing.T) {
 		}{{"one", 1}, {"one", 2}, {"two", 1}, {"two", 2}} {
 			q.AddRateLimited(x.key)
 			if n := q.NumRequeues(x.key); n != x.want {
-				t.Errorf("Q-10: after step %d NumRequeues of %s is %d, want %d", i, x.key, n, x.want)
+				t.Errorf("after step %d NumRequeues of %s is %d, want %d", i, x.key, n, x.want)
 			}
 		}
-		for range 2 { // 1 ms and 2 ms later, as RL-01 has it
+		for range 2 { // 1 ms and 2 ms later, as the exponential limiter says
 			key := get(t, q)
 			q.Done(key)
 		}
 		q.Forget("one")
 		if n := q.NumRequeues("one"); n != 0 {
-			t.Errorf("Q-10: after Forget NumRequeues is %d, want 0", n)
+			t.Errorf("after Forget NumRequeues is %d, want 0", n)
 		}
 		if n := q.NumRequeues("two"); n != 2 {
-			t.Errorf("Q-10: Forget of one makes NumRequeues of two %d, want 2", n)
+			t.Errorf("Forget of one makes NumRequeues of two %d, want 2", n)
 		}
 		began := time.Now()
 		for range 8 { // 1 ms, 2 ms, ... 128 ms
@@ -153,7 +153,7 @@ func TestRateLimitingQueue(t *testing.T) {
 			}
 		}
 		if took := time.Since(began); took < 255*time.Millisecond {
-			t.Errorf("RL-01: eight retries took %v, want at least the sum of 1 to 128 ms", took)
+			t.Errorf("eight retries took %v, want at least the sum of 1 to 128 ms", took)
 		}
 	})
 }

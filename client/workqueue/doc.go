@@ -7,10 +7,9 @@
 //	queue, err := workqueue.New(ctx, conn, workqueue.Config{Queue: "dev/my-controller"})
 //
 // What is the same: a key waits at most once, is held by one worker at a time
-// (of all replicas), and a key added while it is held runs once more (Q-01,
-// Q-02); Len, AddAfter, AddRateLimited, Forget and NumRequeues count and wait as
-// there (Q-06, Q-07, Q-10, RL-01 to RL-06); a shut down queue ignores Adds and
-// hands out what is ready.
+// (of all replicas), and a key added while it is held runs once more; Len,
+// AddAfter, AddRateLimited, Forget and NumRequeues count and wait as there; a
+// shut down queue ignores Adds and hands out what is ready.
 //
 // What is not, beside what a network brings:
 //
@@ -25,9 +24,9 @@
 //     is still sent. Once the context of New has ended and the keys in hand are done it
 //     has 3 s; what is left then is dropped, and OnError is called with each key. A
 //     process that is killed drops it without a word.
-//   - Done of a key that is not held does nothing (Q-03 fixed).
+//   - Done of a key that is not held does nothing.
 //   - ShutDown and ShutDownWithDrain concern this process. What waits, and what is
-//     delayed, stays for the other replicas and for the next start (Q-09 fixed),
+//     delayed, stays for the other replicas and for the next start,
 //     and a pending limiter delay is not forgotten: AddAfter and AddRateLimited of a key
 //     in hand work during a shutdown too. A key that this process added while it had it
 //     in hand comes again, though Get said before that there is nothing, unless another

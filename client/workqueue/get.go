@@ -17,9 +17,9 @@ const (
 	elsewhere = time.Second
 )
 
-// Get waits for a key and holds it until Done. When shutdown is true there is none, and
-// none will come but a key that this process has in hand and has added since: as upstream, the
-// Get after its Done hands it out once more.
+// Get waits for a key and holds it until Done. When shutdown is true there is none, and none
+// will come but a key that this process has in hand and has added since: as upstream, the Get
+// after its Done hands it out once more.
 func (q *Queue) Get() (key string, shutdown bool) {
 	for {
 		h, err := q.get()
@@ -95,7 +95,7 @@ func (q *Queue) maybeEnd() {
 }
 
 // ShutDown has Adds ignored from now on, and Get hand out what is ready and then
-// tell of the shutdown. It does not wait, and ends a drain that does.
+// tell of the shutdown. It does not wait, and ends a drain that does.
 func (q *Queue) ShutDown() {
 	q.mu.Lock()
 	if !q.force {
@@ -107,7 +107,7 @@ func (q *Queue) ShutDown() {
 }
 
 // ShutDownWithDrain is ShutDown that waits until this process holds no key any
-// more, ShutDown is called, or the context of New ends.
+// more, ShutDown is called, or the context of New ends.
 func (q *Queue) ShutDownWithDrain() {
 	q.shut()
 	for {

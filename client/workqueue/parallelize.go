@@ -20,7 +20,7 @@ func WithChunkSize(n int) Options { return func(p *parallel) { p.chunk = max(n, 
 
 // ParallelizeUntil does the pieces 0 to pieces-1 with a number of workers and
 // returns when they have ended: every piece exactly once, and once ctx has
-// ended no piece that had not begun (rule Q-12).
+// ended no piece that had not begun.
 func ParallelizeUntil(ctx context.Context, workers, pieces int, do DoWorkPieceFunc, options ...Options) {
 	p := parallel{chunk: 1}
 	for _, o := range options {

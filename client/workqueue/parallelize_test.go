@@ -9,7 +9,7 @@ import (
 	"github.com/deltaplane/deltaplane/client/workqueue"
 )
 
-func TestQ12EveryPieceIsDoneExactlyOnce(t *testing.T) {
+func TestEveryPieceIsDoneExactlyOnce(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ pieces, workers, chunk int }{
 		{1000, 10, 0}, {1000, 10, 1}, {1000, 10, 10}, {1000, 10, 100}, {999, 10, 13}, {3, 10, 1}, {3, 2, 10}, {0, 4, 1}, {5, 0, 1},
@@ -31,7 +31,7 @@ func TestQ12EveryPieceIsDoneExactlyOnce(t *testing.T) {
 	}
 }
 
-func TestQ12ACancelStopsBetweenPieces(t *testing.T) {
+func TestACancelStopsBetweenPieces(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	var began atomic.Int32

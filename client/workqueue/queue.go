@@ -254,7 +254,7 @@ func (q *Queue) retry() {
 	}
 }
 
-// Add makes a key wait, unless it waits already. It never waits for the service, nor do
+// Add makes a key wait, unless it waits already. It never waits for the service, nor do
 // AddAfter, AddRateLimited and Forget: what they ask for is folded by key until it is sent.
 func (q *Queue) Add(key string) {
 	q.mu.Lock()
@@ -268,8 +268,8 @@ func (q *Queue) Add(key string) {
 	}
 }
 
-// AddAfter makes a key wait after d; the earlier of two due times wins. The time counts
-// from the call, also while the service cannot be reached.
+// AddAfter makes a key wait after d; the earlier of two due times wins. The time counts from
+// the call, also while the service cannot be reached.
 func (q *Queue) AddAfter(key string, d time.Duration) {
 	if d <= 0 {
 		q.Add(key)
@@ -278,7 +278,7 @@ func (q *Queue) AddAfter(key string, d time.Duration) {
 	q.addLater(client.Op{Key: key, Kind: client.OpAddAfter, Delay: d})
 }
 
-// AddRateLimited makes a key wait as the queue's rate limiter says.
+// AddRateLimited makes a key wait as the queue's rate limiter says.
 func (q *Queue) AddRateLimited(key string) {
 	q.addLater(client.Op{Key: key, Kind: client.OpAddRateLimited})
 }
@@ -294,7 +294,7 @@ func (q *Queue) addLater(op client.Op) {
 	}
 }
 
-// Forget has the rate limiter forget a key; Done is still needed.
+// Forget has the rate limiter forget a key; Done is still needed.
 func (q *Queue) Forget(key string) { q.put(client.Op{Key: key, Kind: client.OpForget}) }
 
 func (q *Queue) put(op client.Op) {
@@ -317,8 +317,8 @@ func (q *Queue) NumRequeues(key string) int {
 	return int(n)
 }
 
-// Len is how many keys are ready and not held, by anybody; 0 when the
-// service cannot be asked before the context of New ends.
+// Len is how many keys are ready and not held, by anybody; 0 when the service
+// cannot be asked before the context of New ends.
 func (q *Queue) Len() int { return int(q.counts().GetReady()) }
 
 // counts asks what the queue holds, behind every call of this process; nil when
@@ -335,8 +335,8 @@ func (q *Queue) counts() (counts *client.Counts) {
 	return counts
 }
 
-// Done ends the holding of a key: if it was added meanwhile it waits again
-// . A key that this process does not hold is left alone.
+// Done ends the holding of a key: if it was added meanwhile it waits again. A
+// key that this process does not hold is left alone.
 func (q *Queue) Done(key string) {
 	q.mu.Lock()
 	h := q.held[key]

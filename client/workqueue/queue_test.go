@@ -39,10 +39,10 @@ func many(t *testing.T, q *workqueue.Queue, left func() *client.Counts, shutDown
 				}
 				mu.Lock()
 				if key == "after the shutdown" {
-					t.Error("a key added after the shutdown was handed out (Q-04)")
+					t.Error("a key added after the shutdown was handed out")
 				}
 				if held[key] {
-					t.Errorf("%s is held twice (Q-02)", key)
+					t.Errorf("%s is held twice", key)
 				}
 				held[key] = true
 				runs[key]++
@@ -73,7 +73,7 @@ func TestBasic(t *testing.T) {
 		for name, shutDown := range map[string]func(*workqueue.Queue){
 			"ShutDown": (*workqueue.Queue).ShutDown, "ShutDownWithDrain": (*workqueue.Queue).ShutDownWithDrain,
 		} {
-			t.Run("Q-01 Q-04: every key added before "+name+" runs, none added after it", func(t *testing.T) {
+			t.Run("every key added before "+name+" runs, none added after it", func(t *testing.T) {
 				t.Parallel()
 				q := s.openNamed(t, "basic/"+name, nil)
 				runs := many(t, q, func() *client.Counts { return s.left(t, "basic/"+name) }, func() { shutDown(q) }, func(string, int) {})
@@ -91,7 +91,7 @@ func TestAddWhileProcessing(t *testing.T) {
 		for name, shutDown := range map[string]func(*workqueue.Queue){
 			"ShutDown": (*workqueue.Queue).ShutDown, "ShutDownWithDrain": (*workqueue.Queue).ShutDownWithDrain,
 		} {
-			t.Run("Q-02: a key added while it is held runs once more, "+name, func(t *testing.T) {
+			t.Run("a key added while it is held runs once more, "+name, func(t *testing.T) {
 				t.Parallel()
 				q := s.openNamed(t, "while/"+name, nil)
 				var again atomic.Int64
@@ -124,7 +124,7 @@ func TestLen(t *testing.T) {
 		}{{"foo", 1}, {"bar", 2}, {"foo", 2}} {
 			q.Add(x.add)
 			if n := q.Len(); n != x.want {
-				t.Errorf("Q-06, Q-01: Len after add %d of %s is %d, want %d", i+1, x.add, n, x.want)
+				t.Errorf("Len after add %d of %s is %d, want %d", i+1, x.add, n, x.want)
 			}
 		}
 	})
@@ -138,11 +138,11 @@ func TestReinsert(t *testing.T) {
 		key := get(t, q)
 		q.Add(key)
 		if n := q.Len(); n != 0 {
-			t.Errorf("Q-06: Len counts %d keys that are held", n)
+			t.Errorf("Len counts %d keys that are held", n)
 		}
 		q.Done(key)
 		if again := get(t, q); again != "foo" {
-			t.Errorf("Q-02: after Done came %q, want foo", again)
+			t.Errorf("after Done came %q, want foo", again)
 		}
 		q.Done("foo")
 		if n := q.Len(); n != 0 {
@@ -159,7 +159,7 @@ func TestCollapse(t *testing.T) {
 		q.Add("bar")
 		q.Done(get(t, q))
 		if n := q.Len(); n != 0 {
-			t.Errorf("Q-01: two adds of a key make %d further runs, want none", n)
+			t.Errorf("two adds of a key make %d further runs, want none", n)
 		}
 	})
 }
@@ -177,7 +177,7 @@ func TestCollapseWhileProcessing(t *testing.T) {
 			key, _ := q.Get()
 			second <- key
 		}()
-		never(t, 100*time.Millisecond, "Q-02: a second worker got the key that is held", func() bool {
+		never(t, 100*time.Millisecond, "a second worker got the key that is held", func() bool {
 			select {
 			case <-second:
 				return true
@@ -187,11 +187,11 @@ func TestCollapseWhileProcessing(t *testing.T) {
 		})
 		q.Done(key)
 		if again := <-second; again != "bar" {
-			t.Errorf("Q-02: the second worker got %q after Done, want bar", again)
+			t.Errorf("the second worker got %q after Done, want bar", again)
 		}
 		q.Done("bar")
 		if n := q.Len(); n != 0 {
-			t.Errorf("Q-02: two adds while it was held make %d further runs, want none", n)
+			t.Errorf("two adds while it was held make %d further runs, want none", n)
 		}
 	})
 }
@@ -221,12 +221,12 @@ func TestQueueDrainageUsingShutDownWithDrain(t *testing.T) {
 		q.Add("bar")
 		first, second := get(t, q), get(t, q)
 		returned, done := background(q.ShutDownWithDrain)
-		never(t, 50*time.Millisecond, "Q-05: a drain ended with two keys held", returned)
+		never(t, 50*time.Millisecond, "a drain ended with two keys held", returned)
 		if !q.ShuttingDown() {
 			t.Error("a queue that drains is not shutting down")
 		}
 		q.Done(first)
-		never(t, 50*time.Millisecond, "Q-05: a drain ended with one key held", returned)
+		never(t, 50*time.Millisecond, "a drain ended with one key held", returned)
 		q.Done(second)
 		<-done
 		if _, shutdown := q.Get(); !shutdown {
@@ -243,7 +243,7 @@ func TestNoQueueDrainageUsingShutDown(t *testing.T) {
 		q.Add("bar")
 		get(t, q)
 		get(t, q)
-		q.ShutDown() // does not wait
+		q.ShutDown() // does not wait
 		if !q.ShuttingDown() {
 			t.Error("the queue is not shutting down")
 		}
@@ -260,7 +260,7 @@ func TestForceQueueShutdownUsingShutDown(t *testing.T) {
 		get(t, q)
 		returned, done := background(q.ShutDownWithDrain)
 		never(t, 50*time.Millisecond, "a drain ended with keys held", returned)
-		q.ShutDown() // ends a drain
+		q.ShutDown() // ends a drain
 		<-done
 	})
 }
@@ -283,7 +283,7 @@ func TestQueueDrainageUsingShutDownWithDrainWithDirtyItem(t *testing.T) {
 		q.Done(key)
 		again, shutdown := q.Get()
 		if shutdown || again != "foo" {
-			t.Fatalf("Q-05: after Done of a key that is dirty came %q, shutdown %t; want foo", again, shutdown)
+			t.Fatalf("after Done of a key that is dirty came %q, shutdown %t; want foo", again, shutdown)
 		}
 		q.Done(again)
 		if key, shutdown := q.Get(); !shutdown {
@@ -343,7 +343,7 @@ func TestDoneOfAKeyThatIsNotHeldChangesNothing(t *testing.T) {
 		q.Len()
 		q.Done("a") // client-go would queue a second copy of it
 		if n := q.Len(); n != 1 || told.Load() != 1 {
-			t.Errorf("Q-03 fixed: %d keys are queued and %d errors told, want 1 and 1", n, told.Load())
+			t.Errorf("%d keys are queued and %d errors told, want 1 and 1", n, told.Load())
 		}
 	})
 }

@@ -56,10 +56,10 @@ func TestDescribeNodeTellsItsSilenceItsZoneAndTheNextEvictions(t *testing.T) {
 	})
 	a, text := ask()
 	if a.Silence.Grace != 45 || a.Silence.Over || a.Silence.Seconds > 20 || a.Heartbeat.Lease == "" {
-		t.Errorf("c.4: silence is %+v, last heartbeat %+v", a.Silence, a.Heartbeat)
+		t.Errorf("silence is %+v, last heartbeat %+v", a.Silence, a.Heartbeat)
 	}
 	if z := a.Zone; z.State != nodelifecycle.Normal || z.Ready != 2 || z.NotReady != 0 || *z.Rate != 0.1 || z.Stopped {
-		t.Errorf("c.12, c.13: zone is %+v, rate %v", z, *z.Rate)
+		t.Errorf("zone is %+v, rate %v", z, *z.Rate)
 	}
 	for _, want := range []string{" of a grace of 45s", "zone-a, Normal: 2 ready, 0 not; 0.1 nodes a second", "Ready ", "the node's clock"} {
 		if !strings.Contains(text, want) {
@@ -95,7 +95,7 @@ func TestDescribeNodeTellsItsSilenceItsZoneAndTheNextEvictions(t *testing.T) {
 	}{{"default/soon", 600 * time.Second}, {"default/late", 900 * time.Second}} {
 		e := a.Evictions[i]
 		if e.Pod != want.pod || e.Taint != "test" || e.Planned == nil || e.Due.Sub(placed) < want.due || e.Due.Sub(placed) > want.due+5*time.Second {
-			t.Errorf("d.5: eviction %d is %+v, want that of %s %v after %v", i, e, want.pod, want.due, placed)
+			t.Errorf("eviction %d is %+v, want that of %s %v after %v", i, e, want.pod, want.due, placed)
 		}
 		if e.Planned == nil {
 			continue
@@ -136,12 +136,12 @@ func TestDescribeNodeSaysWhatNobodyMeasuresAndWhatIsStopped(t *testing.T) {
 		{"no controller runs", inspect.NodeAnswer{}, []string{"not measured: no node lifecycle", "(no labels), -", "nobody taints"}},
 		{"the controller cannot judge", inspect.NodeAnswer{Trouble: "leases are stale"}, []string{"not measured: leases are stale"}},
 		{
-			"c.7: silent for longer than the grace",
+			"silent for longer than the grace",
 			inspect.NodeAnswer{Silence: &inspect.SilenceAnswer{Seconds: 61.26, Grace: 50, Over: true}, Waits: true, Zone: inspect.ZoneAnswer{Region: "r", Name: "z", State: nodelifecycle.Full, NotReady: 4, Rate: new(0.1), Waiting: 3}},
 			[]string{"1m1.3s of a grace of 50s, which is over", "r/z, FullDisruption: 0 ready, 4 not; 0.1 nodes a second", "waits for its NoExecute taint, 3 in"},
 		},
-		{"c.13: a small zone partially disrupted", inspect.NodeAnswer{Zone: inspect.ZoneAnswer{Name: "z", State: nodelifecycle.Partial, Rate: new(0.0)}}, []string{"z, PartialDisruption", "; nothing is tainted"}},
-		{"c.13: every zone is down", inspect.NodeAnswer{Zone: inspect.ZoneAnswer{State: nodelifecycle.Full, Rate: new(0.0), Stopped: true}}, []string{"every zone is down"}},
+		{"a small zone partially disrupted", inspect.NodeAnswer{Zone: inspect.ZoneAnswer{Name: "z", State: nodelifecycle.Partial, Rate: new(0.0)}}, []string{"z, PartialDisruption", "; nothing is tainted"}},
+		{"every zone is down", inspect.NodeAnswer{Zone: inspect.ZoneAnswer{State: nodelifecycle.Full, Rate: new(0.0), Stopped: true}}, []string{"every zone is down"}},
 		{"a node writes to the terminal", inspect.NodeAnswer{Conditions: []nodelifecycle.Condition{{Type: "Ready", Status: "True", Reason: "a\x1b[2Jb"}}}, []string{`"a\x1b[2Jb"`}},
 		{"a node that is not well says why", inspect.NodeAnswer{Conditions: []nodelifecycle.Condition{
 			{Type: "Ready", Status: "False", Message: "runtime: it does not answer"},

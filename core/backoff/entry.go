@@ -9,19 +9,19 @@ type Entry struct {
 	Updated int64 `json:"updated"`
 }
 
-// Growth is how entries grow, in microseconds: the rules B-01 to B-05 as pure
+// Growth is how entries grow, in microseconds: client-go's flowcontrol.Backoff as pure
 // functions of an [Entry], for stores that keep entries of their own.
 type Growth struct {
 	Initial, Max int64
-	ExpireAfter  int64   // B-03: an entry not moved for longer begins anew
+	ExpireAfter  int64   // an entry not moved for longer begins anew
 	Jitter       float64 // 0 to 1
 }
 
 // Next moves an entry on because of something that happened at event: an
-// unknown or expired one gets the initial delay, which Max does not cap (B-02),
-// any other twice its last one up to Max; the jitter adds random*Jitter of the
+// unknown or expired one gets the initial delay, which Max does not cap, any
+// other twice its last one up to Max; the jitter adds random*Jitter of the
 // delay before, random from [0,1), and fractions of a microsecond are dropped.
-// The entry is stamped now, not event (B-01).
+// The entry is stamped now, not event.
 func (g Growth) Next(e Entry, event, now int64, random float64) Entry {
 	if e == (Entry{}) || g.Expired(e, event) {
 		initial := float64(g.Initial)
@@ -32,12 +32,12 @@ func (g Growth) Next(e Entry, event, now int64, random float64) Entry {
 }
 
 // Expired says whether an entry was not moved for longer than ExpireAfter
-// before event, strictly (B-03).
+// before event, strictly.
 func (g Growth) Expired(e Entry, event int64) bool { return event-e.Updated > g.ExpireAfter }
 
 // Since is how much of an entry's delay is left at now, counted from event;
 // zero or less means not in back-off, as for an unknown or expired one. It is
-// IsInBackOffSince (B-04).
+// IsInBackOffSince.
 func (g Growth) Since(e Entry, event, now int64) (left int64) {
 	if e == (Entry{}) || g.Expired(e, event) {
 		return 0
@@ -47,7 +47,7 @@ func (g Growth) Since(e Entry, event, now int64) (left int64) {
 
 // SinceUpdate is how much of an entry's delay is left at event, counted from
 // its last update; zero or less means not in back-off. It is
-// IsInBackOffSinceUpdate (B-04).
+// IsInBackOffSinceUpdate.
 func (g Growth) SinceUpdate(e Entry, event int64) (left int64) {
 	if e == (Entry{}) || g.Expired(e, event) {
 		return 0

@@ -17,7 +17,7 @@ func growth(initial, limit int64) backoff.Growth {
 	return backoff.Growth{Initial: initial * us, Max: limit * us, ExpireAfter: 2 * limit * us}
 }
 
-func TestB01EntriesDoubleUpToTheMaximum(t *testing.T) {
+func TestEntriesDoubleUpToTheMaximum(t *testing.T) {
 	t.Parallel()
 	g, now := growth(1, 50), 1000*us
 	var e backoff.Entry
@@ -34,7 +34,7 @@ func TestB01EntriesDoubleUpToTheMaximum(t *testing.T) {
 	}
 }
 
-func TestB01AResetIsForgotten(t *testing.T) {
+func TestAResetEntryStartsOver(t *testing.T) {
 	t.Parallel()
 	g, now := growth(1, 5), 1000*us
 	var e backoff.Entry
@@ -48,11 +48,11 @@ func TestB01AResetIsForgotten(t *testing.T) {
 		t.Errorf("TestBackoffReset: still in back-off for %d us after 11 s", left)
 	}
 	if left := g.Since(backoff.Entry{}, now, now); left > 0 {
-		t.Errorf("B-05: a reset id is in back-off for %d us", left)
+		t.Errorf("a reset id is in back-off for %d us", left)
 	}
 }
 
-func TestB01HighWaterMark(t *testing.T) {
+func TestTheDelayStaysAtItsMaximum(t *testing.T) {
 	t.Parallel()
 	g, now := growth(1, 5), 1000*us
 	var e backoff.Entry
@@ -67,7 +67,7 @@ func TestB01HighWaterMark(t *testing.T) {
 	}
 }
 
-func TestB01TheJitterStaysInItsBand(t *testing.T) {
+func TestTheJitterStaysWithinItsBounds(t *testing.T) {
 	t.Parallel()
 	g := backoff.Growth{Initial: us / 10, Max: 60 * us, ExpireAfter: 120 * us, Jitter: 0.1}
 	rng, now := rand.New(rand.NewPCG(1, 2)), 1000*us
@@ -86,7 +86,7 @@ func TestB01TheJitterStaysInItsBand(t *testing.T) {
 	}
 }
 
-func TestB02TheFirstEntryIsNotCapped(t *testing.T) {
+func TestTheFirstEntryIsNotCapped(t *testing.T) {
 	t.Parallel()
 	g := growth(10, 5)
 	e := g.Next(backoff.Entry{}, us, us, 0)
@@ -95,7 +95,7 @@ func TestB02TheFirstEntryIsNotCapped(t *testing.T) {
 	}
 }
 
-func TestB03EntriesExpireStrictlyAfter(t *testing.T) {
+func TestEntriesExpireStrictlyAfter(t *testing.T) {
 	t.Parallel()
 	g := growth(1, 5)
 	e := backoff.Entry{Delay: 2 * us, Updated: 1000 * us}
@@ -112,7 +112,7 @@ func TestB03EntriesExpireStrictlyAfter(t *testing.T) {
 	}
 }
 
-func TestB04InBackOffSinceUpdateTickByTick(t *testing.T) {
+func TestInBackOffSinceUpdateTickByTick(t *testing.T) {
 	t.Parallel()
 	g := growth(1, 10)
 	var e backoff.Entry
@@ -141,7 +141,7 @@ func TestB04InBackOffSinceUpdateTickByTick(t *testing.T) {
 	}
 }
 
-func TestB04WhatIsLeftCountsFromTheEvent(t *testing.T) {
+func TestTheRemainingDelayCountsFromTheEvent(t *testing.T) {
 	t.Parallel()
 	g := growth(1, 50)
 	e := backoff.Entry{Delay: 8 * us, Updated: 1000 * us}
@@ -156,8 +156,8 @@ func TestB04WhatIsLeftCountsFromTheEvent(t *testing.T) {
 	}
 }
 
-// TestB06ThrottlesOfUpstream is throttle_test.go: what is taken, and when.
-func TestB06ThrottlesOfUpstream(t *testing.T) {
+// TestThrottlesFollowUpstreamsTable is throttle_test.go: what is taken, and when.
+func TestThrottlesFollowUpstreamsTable(t *testing.T) {
 	t.Parallel()
 	at := func(s float64) int64 { return 1000*us + int64(math.Ceil(s*1e6)) }
 	take := func(tb *backoff.Throttle, now int64, qps float64, burst, n int) (got int) {
@@ -221,7 +221,7 @@ func TestB06ThrottlesOfUpstream(t *testing.T) {
 	})
 }
 
-func TestRL03TokensTakenInOneGoGiveTheSameDelays(t *testing.T) {
+func TestTokensReservedTogetherGiveTheSameDelays(t *testing.T) {
 	t.Parallel()
 	l := backoff.Limiter{Kind: backoff.MaxOf, Of: []backoff.Limiter{
 		{Kind: backoff.Bucket, Rate: 3, Burst: 4},

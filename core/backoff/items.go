@@ -28,7 +28,7 @@ func (i *Items[T]) When(item T, now time.Time) time.Duration {
 func (i *Items[T]) Forget(item T) { delete(i.failures, item) }
 
 // NumRequeues is how many times When was called since the last Forget. A tree
-// of buckets alone counts nothing (RL-03).
+// of buckets alone counts nothing.
 func (i *Items[T]) NumRequeues(item T) int { return i.failures[item] }
 
 func (i *Items[T]) counts() bool { return i.failures != nil && i.limiter.Counts() }

@@ -13,11 +13,11 @@ type Kind string
 // The kinds of limiter. The zero Kind is no limiter: every delay is zero.
 const (
 	None        Kind = ""
-	Exponential Kind = "exponential" // RL-01: min(Base*2^failures, Max)
-	FastSlow    Kind = "fast_slow"   // RL-02: Fast for the first MaxFast calls, then Slow
-	Bucket      Kind = "bucket"      // RL-03: Rate tokens a second, Burst of them at once
-	MaxOf       Kind = "max_of"      // RL-04: the longest delay of all in Of
-	MaxWait     Kind = "max_wait"    // RL-05: the one limiter in Of, its result capped at Max
+	Exponential Kind = "exponential" // min(Base*2^failures, Max)
+	FastSlow    Kind = "fast_slow"   // Fast for the first MaxFast calls, then Slow
+	Bucket      Kind = "bucket"      // Rate tokens a second, Burst of them at once
+	MaxOf       Kind = "max_of"      // the longest delay of all in Of
+	MaxWait     Kind = "max_wait"    // the one limiter in Of, its result capped at Max
 )
 
 // Forever is the delay of a bucket that never has a token (about 292 years).
@@ -47,8 +47,8 @@ type Limiter struct {
 	Of []Limiter `json:"of,omitempty"`
 }
 
-// Controller is client-go's default controller limiter (RL-06): the longer of
-// an exponential 5 ms to 1000 s and a bucket of 10 a second with a burst of 100.
+// Controller is client-go's default controller limiter: the longer of an
+// exponential 5 ms to 1000 s and a bucket of 10 a second with a burst of 100.
 func Controller() Limiter {
 	return Limiter{Kind: MaxOf, Of: []Limiter{
 		{Kind: Exponential, Base: 5 * time.Millisecond, Max: 1000 * time.Second},
@@ -56,14 +56,14 @@ func Controller() Limiter {
 	}}
 }
 
-// ItemBased is client-go's default item-based limiter (RL-06): exponential,
-// 1 ms to 1000 s.
+// ItemBased is client-go's default item-based limiter: exponential, 1 ms to
+// 1000 s.
 func ItemBased() Limiter {
 	return Limiter{Kind: Exponential, Base: time.Millisecond, Max: 1000 * time.Second}
 }
 
-// PriorityQueue is controller-runtime's default with its priority queue
-// (RL-06): exponential 5 ms to 1000 s without a bucket.
+// PriorityQueue is controller-runtime's default with its priority queue:
+// exponential 5 ms to 1000 s without a bucket.
 func PriorityQueue() Limiter {
 	return Limiter{Kind: Exponential, Base: 5 * time.Millisecond, Max: 1000 * time.Second}
 }
@@ -81,11 +81,11 @@ func (l Limiter) Buckets() int {
 	return n
 }
 
-// When is the delay of one call for an item that failed failures times since
-// it was last forgotten. Now is in microseconds of any epoch; tats holds one
+// When is the delay of one call for an item that failed failures times since it
+// was last forgotten. Now is in microseconds of any epoch; tats holds one
 // theoretical arrival time per bucket in depth-first order (zero means a full
 // bucket) and is advanced. Every limiter of the tree is charged, also those
-// that do not bind (RL-04). The result is never negative.
+// that do not bind. The result is never negative.
 func (l Limiter) When(failures int, now int64, tats []float64) time.Duration {
 	us := l.Micros(failures, now, tats)
 	if us >= float64(math.MaxInt64/1000) {

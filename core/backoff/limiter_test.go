@@ -34,14 +34,14 @@ func TestLimiterRowsOfUpstream(t *testing.T) {
 		want     []time.Duration
 		requeues int
 	}{
-		{"RL-01: 1 ms doubles", exp(ms, time.Second), []time.Duration{ms, 2 * ms, 4 * ms, 8 * ms, 16 * ms}, 5},
-		{"RL-01: max 0 is always 0", exp(ms, 0), []time.Duration{0, 0}, 2},
-		{"RL-02: three fast, then slow", fastSlow(5*ms, 10*time.Second, 3), []time.Duration{5 * ms, 5 * ms, 5 * ms, 10 * time.Second, 10 * time.Second}, 5},
-		{"RL-04: max of fast/slow and exponential", backoff.Limiter{Kind: backoff.MaxOf, Of: []backoff.Limiter{
+		{"1 ms doubles", exp(ms, time.Second), []time.Duration{ms, 2 * ms, 4 * ms, 8 * ms, 16 * ms}, 5},
+		{"max 0 is always 0", exp(ms, 0), []time.Duration{0, 0}, 2},
+		{"three fast, then slow", fastSlow(5*ms, 10*time.Second, 3), []time.Duration{5 * ms, 5 * ms, 5 * ms, 10 * time.Second, 10 * time.Second}, 5},
+		{"max of fast/slow and exponential", backoff.Limiter{Kind: backoff.MaxOf, Of: []backoff.Limiter{
 			fastSlow(5*ms, 3*time.Second, 3), exp(ms, time.Second),
 		}}, []time.Duration{5 * ms, 5 * ms, 5 * ms, 3 * time.Second, 3 * time.Second}, 5},
-		{"RL-06: item based", backoff.ItemBased(), []time.Duration{ms, 2 * ms, 4 * ms}, 3},
-		{"RL-06: controller", backoff.Controller(), []time.Duration{5 * ms, 10 * ms, 20 * ms}, 3},
+		{"item based", backoff.ItemBased(), []time.Duration{ms, 2 * ms, 4 * ms}, 3},
+		{"controller", backoff.Controller(), []time.Duration{5 * ms, 10 * ms, 20 * ms}, 3},
 		{"no limiter", backoff.Limiter{}, []time.Duration{0, 0}, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -65,7 +65,7 @@ func TestLimiterRowsOfUpstream(t *testing.T) {
 	}
 }
 
-func TestRL01TheMeasuredCurves(t *testing.T) {
+func TestLimitersFollowTheMeasuredCurves(t *testing.T) {
 	t.Parallel()
 	at := []int{1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 18, 19, 20, 21, 1001}
 	for _, tc := range []struct {
@@ -90,7 +90,7 @@ func TestRL01TheMeasuredCurves(t *testing.T) {
 	}
 }
 
-func TestRL03ABucketReservesAndNeverCancels(t *testing.T) {
+func TestABucketReservesAndNeverCancels(t *testing.T) {
 	t.Parallel()
 	l := backoff.NewItems[string](backoff.Limiter{Kind: backoff.Bucket, Rate: 10, Burst: 100})
 	got := calls(l, "x", 105, time.Unix(1_700_000_000, 0))
@@ -108,7 +108,7 @@ func TestRL03ABucketReservesAndNeverCancels(t *testing.T) {
 	}
 }
 
-func TestRL04EveryLimiterIsCharged(t *testing.T) {
+func TestEveryLimiterIsCharged(t *testing.T) {
 	t.Parallel()
 	l := backoff.NewItems[string](backoff.Limiter{Kind: backoff.MaxOf, Of: []backoff.Limiter{
 		{Kind: backoff.Exponential, Base: time.Second, Max: time.Second},
@@ -121,7 +121,7 @@ func TestRL04EveryLimiterIsCharged(t *testing.T) {
 	}
 }
 
-func TestRL05MaxWaitCapsTheResultOnly(t *testing.T) {
+func TestMaxWaitCapsTheResultOnly(t *testing.T) {
 	t.Parallel()
 	l := backoff.NewItems[string](backoff.Limiter{Kind: backoff.MaxWait, Max: 500 * time.Second, Of: []backoff.Limiter{
 		{Kind: backoff.FastSlow, Fast: 5 * ms, Slow: 1000 * time.Second, MaxFast: 100},

@@ -1,8 +1,8 @@
 package backoff
 
-// Throttle is client-go's flowcontrol token bucket with the time passed in
-// (B-06): tokens of qps a second, burst of them at most. The zero value is
-// full. All times are in microseconds.
+// Throttle is client-go's flowcontrol token bucket with the time passed in:
+// tokens of qps a second, burst of them at most. The zero value is full. All
+// times are in microseconds.
 type Throttle struct {
 	TAT float64 // theoretical arrival time of the next token
 }
@@ -24,9 +24,9 @@ func (t *Throttle) Take(now int64, qps float64, burst int) bool {
 // Return gives n tokens back.
 func (t *Throttle) Return(n int, qps float64) { t.TAT -= float64(float64(n) * (1e6 / qps)) }
 
-// Swap goes on with another rate: the node lifecycle controller's way (c.14). A
-// bucket without a token starts empty, its next token comes an interval of the
-// new rate from now; any other starts full.
+// Swap goes on with another rate: the node lifecycle controller's way. A bucket
+// without a token starts empty, its next token comes an interval of the new
+// rate from now; any other starts full.
 func (t *Throttle) Swap(now int64, wasQPS float64, wasBurst int, qps float64, burst int) {
 	if t.At(now, wasQPS, wasBurst) > float64(now) {
 		t.TAT = float64(now) + float64(float64(burst)*(1e6/qps))

@@ -10,7 +10,7 @@ import (
 // ErrCollection is wrapped by every error about a malformed collection name.
 var ErrCollection = errors.New("delta: malformed collection")
 
-// ErrKey is wrapped by every error about a malformed key (S-01).
+// ErrKey is wrapped by every error about a malformed key.
 var ErrKey = errors.New("delta: malformed key")
 
 // Collection names one watched resource of one cluster. It is comparable and safe as a map key. Resource version
@@ -119,7 +119,7 @@ func NewKey(namespace, name string) Key {
 	return Key(namespace + "/" + name)
 }
 
-// ParseKey checks s and returns it as a key. Errors wrap [ErrKey] and quote s (S-01).
+// ParseKey checks s and returns it as a key. Errors wrap [ErrKey] and quote s.
 func ParseKey(s string) (Key, error) {
 	if _, _, err := Key(s).Split(); err != nil {
 		return "", err
@@ -127,8 +127,9 @@ func ParseKey(s string) (Key, error) {
 	return Key(s), nil
 }
 
-// Split returns the key's namespace, empty for a cluster-scoped object, and its name. Errors wrap [ErrKey] and quote
-// the key: it is empty, has an empty part, or more than one slash (S-01), or is not UTF-8, which no message could carry.
+// Split returns the key's namespace, empty for a cluster-scoped object, and its name. Errors wrap
+// [ErrKey] and quote the key: it is empty, has an empty part, or more than one slash, or is not
+// UTF-8, which no message could carry.
 func (k Key) Split() (namespace, name string, err error) {
 	namespace, name, ok := strings.Cut(string(k), "/")
 	if !ok {

@@ -129,61 +129,61 @@ func (f *fifo) run(ops string) []string {
 }
 
 // Upstream hands out all changes of a key at once; the log has them in the order of their versions.
-func TestD01ToD09AsUpstreamsTablesHaveThem(t *testing.T) {
+func TestDeltasFollowUpstreamsFIFOTables(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		name, known, ops string
 		want             []string
 	}{
 		{
-			"D-01 TestDeltaFIFO_detectLineJumpers", "",
+			"TestDeltaFIFO_detectLineJumpers", "",
 			"Add foo10; Add bar1; Add foo11; Add foo13; Add zab30; Pop; Add foo14",
 			[]string{"Added foo10", "Added bar1", "Added foo11", "Added foo13", "Added zab30", "Added foo14"},
 		},
-		{"D-01 TestDeltaFIFO_addUpdate", "", "Add foo10; Update foo12; Delete foo15", []string{"Added foo10", "Updated foo12", "Deleted foo15"}},
+		{"TestDeltaFIFO_addUpdate", "", "Add foo10; Update foo12; Delete foo15", []string{"Added foo10", "Updated foo12", "Deleted foo15"}},
 		{
-			"D-04 TestDeltaFIFO_enqueueingNoLister", "",
+			"TestDeltaFIFO_enqueueingNoLister", "",
 			"Add foo10; Update bar15; Add qux17; Delete qux18; Delete baz20",
 			// An update of what is not known is an addition.
 			[]string{"Added foo10", "Added bar15", "Added qux17", "Deleted qux18"},
 		},
 		{
-			"D-04 TestDeltaFIFO_enqueueingWithLister", "foo5 bar6 baz7",
+			"TestDeltaFIFO_enqueueingWithLister", "foo5 bar6 baz7",
 			"Add foo10; Update bar15; Add qux17; Delete qux18; Delete baz20",
 			[]string{"Added foo10", "Updated bar15", "Added qux17", "Deleted qux18", "Deleted baz20"},
 		},
-		{"D-07 TestDeltaFIFO_replaceWithDeleteDeltaIn", "foo1", "Delete foo1; Replace foo2", []string{"Deleted foo1", "Replaced foo2, synced"}},
+		{"TestDeltaFIFO_replaceWithDeleteDeltaIn", "foo1", "Delete foo1; Replace foo2", []string{"Deleted foo1", "Replaced foo2, synced"}},
 		{
-			"D-06 TestDeltaFIFO_ReplaceMakesDeletions", "foo5 bar6 baz7", "Delete baz10; Replace foo5",
+			"TestDeltaFIFO_ReplaceMakesDeletions", "foo5 bar6 baz7", "Delete baz10; Replace foo5",
 			[]string{"Deleted baz10", "Tombstone bar, synced"},
 		},
 		{
-			"D-06 the same, an object only in the queue", "foo5 bar6 baz7", "Add baz10; Replace foo5",
+			"the same, an object only in the queue", "foo5 bar6 baz7", "Add baz10; Replace foo5",
 			[]string{"Added baz10", "Tombstone bar", "Tombstone baz, synced"},
 		},
 		{
-			"D-06 the same, recreated in the queue", "foo5 bar6 baz7", "Delete bar6; Add bar100; Replace foo5",
+			"the same, recreated in the queue", "foo5 bar6 baz7", "Delete bar6; Add bar100; Replace foo5",
 			[]string{"Deleted bar6", "Added bar100", "Tombstone bar", "Tombstone baz, synced"},
 		},
 		{
-			"D-06 TestDeltaFIFO_ReplaceMakesDeletionsReplaced", "foo5 bar6 baz7", "Delete baz10; Replace foo6",
+			"TestDeltaFIFO_ReplaceMakesDeletionsReplaced", "foo5 bar6 baz7", "Delete baz10; Replace foo6",
 			[]string{"Deleted baz10", "Replaced foo6", "Tombstone bar, synced"},
 		},
-		{"D-06 only in the queue: added", "", "Add foo5; Replace", []string{"Added foo5", "Tombstone foo, synced"}},
-		{"D-06 only in the queue: replaced", "", "Add foo5; Replace foo5; Replace", []string{"Added foo5, synced", "Tombstone foo, synced"}},
-		{"D-03 only in the queue: deleted", "", "Add foo5; Delete foo5; Replace", []string{"Added foo5", "Deleted foo5, synced"}},
-		{"D-03 only in the queue: synced twice", "", "Add foo5; Replace foo5; Replace foo5; Replace", []string{"Added foo5, synced, synced", "Tombstone foo, synced"}},
-		{"D-03 only in the queue: two lists", "", "Add foo5; Replace; Replace", []string{"Added foo5", "Tombstone foo, synced, synced"}},
+		{"only in the queue: added", "", "Add foo5; Replace", []string{"Added foo5", "Tombstone foo, synced"}},
+		{"only in the queue: replaced", "", "Add foo5; Replace foo5; Replace", []string{"Added foo5, synced", "Tombstone foo, synced"}},
+		{"only in the queue: deleted", "", "Add foo5; Delete foo5; Replace", []string{"Added foo5", "Deleted foo5, synced"}},
+		{"only in the queue: synced twice", "", "Add foo5; Replace foo5; Replace foo5; Replace", []string{"Added foo5, synced, synced", "Tombstone foo, synced"}},
+		{"only in the queue: two lists", "", "Add foo5; Replace; Replace", []string{"Added foo5", "Tombstone foo, synced, synced"}},
 		{
-			"D-06 only in the queue: added, deleted and added", "", "Add foo5; Delete foo5; Add foo6; Replace",
+			"only in the queue: added, deleted and added", "", "Add foo5; Delete foo5; Add foo6; Replace",
 			[]string{"Added foo5", "Deleted foo5", "Added foo6", "Tombstone foo, synced"},
 		},
-		{"D-09 an empty list", "", "Replace", []string{"synced"}},
-		{"D-09 a list of two, and one handed out", "", "Replace a1 b2; Pop", []string{"Replaced a1", "Replaced b2, synced"}},
-		{"D-09 an event alone is not a list", "", "Add a1; Pop; Replace a1", []string{"Added a1", "synced"}},
-		{"D-09, F-05 a key twice in a list", "", "Replace a1 a2", []string{"Replaced a1", "Replaced a2, synced"}},
-		{"D-09 TestDeltaFIFO_HasSyncedCorrectOnDeletion", "foo1 bar2 baz3", "Replace foo1", []string{"Tombstone bar", "Tombstone baz, synced"}},
-		{"D-08 a list that differs in nothing tells nothing", "foo5 bar6", "Replace foo5 bar6", []string{"synced"}},
+		{"an empty list", "", "Replace", []string{"synced"}},
+		{"a list of two, and one handed out", "", "Replace a1 b2; Pop", []string{"Replaced a1", "Replaced b2, synced"}},
+		{"an event alone is not a list", "", "Add a1; Pop; Replace a1", []string{"Added a1", "synced"}},
+		{"a key twice in a list", "", "Replace a1 a2", []string{"Replaced a1", "Replaced a2, synced"}},
+		{"TestDeltaFIFO_HasSyncedCorrectOnDeletion", "foo1 bar2 baz3", "Replace foo1", []string{"Tombstone bar", "Tombstone baz, synced"}},
+		{"a list that differs in nothing tells nothing", "foo5 bar6", "Replace foo5 bar6", []string{"synced"}},
 	} {
 		f := newFIFO(strings.Fields(row.known)...)
 		if diff := cmp.Diff(row.want, f.run(row.ops)); diff != "" {
@@ -195,7 +195,7 @@ func TestD01ToD09AsUpstreamsTablesHaveThem(t *testing.T) {
 	}
 }
 
-func TestD01TwoProducersKeepTheirOrder(t *testing.T) {
+func TestTwoProducersKeepTheirOrder(t *testing.T) {
 	t.Parallel() // TestDeltaFIFO_basic: 2 producers of 500 each
 	f := newFIFO()
 	rng := rand.New(rand.NewPCG(1, 1))
@@ -231,7 +231,7 @@ func TestD01TwoProducersKeepTheirOrder(t *testing.T) {
 	}
 }
 
-func TestD05AnInferredTombstoneTellsTheKeyAndWhoHadIt(t *testing.T) {
+func TestAnInferredTombstoneCarriesTheKeyAndItsOwners(t *testing.T) {
 	t.Parallel()
 	o := obj("d/a", 5)
 	o.UID, o.Owners, o.Hints = "c00cbd93-d2ea-4344-9a77-f14f3fa74642", []delta.Owner{{Kind: "Job", Name: "j"}}, map[string][]string{"node": {"n"}}
@@ -249,7 +249,7 @@ func TestD05AnInferredTombstoneTellsTheKeyAndWhoHadIt(t *testing.T) {
 	}
 }
 
-func TestD11WhatWaitsIsHandedOutWithoutBlocking(t *testing.T) {
+func TestTakingFromTheStageNeverBlocks(t *testing.T) {
 	t.Parallel()
 	f := newFIFO()
 	if got := f.stage.Pop(10, 1<<20); got != nil {
@@ -264,7 +264,7 @@ func TestD11WhatWaitsIsHandedOutWithoutBlocking(t *testing.T) {
 	}
 }
 
-func TestD12AnObjectIsStagedAsItWasMadeOnce(t *testing.T) {
+func TestAnObjectIsTransformedOnceBeforeItIsStaged(t *testing.T) {
 	t.Parallel()
 	s, stage := delta.NewShadow(time.Hour), delta.NewStage(1<<20, "")
 	o := obj("a", 5)

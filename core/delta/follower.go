@@ -17,9 +17,10 @@ type Batch struct {
 	Reset bool
 	// Replayed reports that with this batch the end of the log, as seen when the replay began, has been applied.
 	Replayed bool
-	// End, when not 0, is a sequence by which every record that was replaced in a hole of the log has been replaced, the hole
-	// being in or before this batch: the revision stays frozen until End has been applied (design 6.2). It is [EndUnknown]
-	// where that is not known yet; a later batch says it then, be it one without records.
+	// End, when not 0, is a sequence by which every record that was replaced in a hole of the log
+	// has been replaced, the hole being in or before this batch: the revision stays frozen until
+	// End has been applied. It is [EndUnknown] where that is not known yet; a later batch says it
+	// then, be it one without records.
 	End uint64
 	// Next is the sequence after the last one this batch accounts for.
 	Next uint64
@@ -41,8 +42,8 @@ type Unreadable struct {
 	Err error
 }
 
-// Follower is the rule every reader of a log shares: which revision it may claim, and whether the collection is readable
-// (design 6.1, 6.2, 6.4). It keeps no keys. The zero value has read nothing.
+// Follower is the rule every reader of a log shares: which revision it may claim, and whether the
+// collection is readable. It keeps no keys. The zero value has read nothing.
 type Follower struct {
 	epoch, term uint64
 	position    Position

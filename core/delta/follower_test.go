@@ -24,7 +24,7 @@ func synced(w string) delta.Record {
 	return delta.Record{Kind: delta.KindSynced, RV: w, Watermark: w}
 }
 
-func TestDesign61ACollectionIsReadableWhenTheSyncedRecordOfItsEpochIsApplied(t *testing.T) {
+func TestACollectionIsReadableWhenTheSyncedRecordOfItsEpochIsApplied(t *testing.T) {
 	t.Parallel()
 	var f delta.Follower
 	first := batch(1, at(""))
@@ -52,7 +52,7 @@ func TestDesign61ACollectionIsReadableWhenTheSyncedRecordOfItsEpochIsApplied(t *
 	}
 }
 
-func TestDesign62TheRevisionIsFrozenFromAHoleToTheEndSeenAfterIt(t *testing.T) {
+func TestTheRevisionStandsStillFromAGapToTheEndSeenAfterIt(t *testing.T) {
 	t.Parallel()
 	var f delta.Follower
 	f.Apply(batch(1, synced("10")))
@@ -73,7 +73,7 @@ func TestDesign62TheRevisionIsFrozenFromAHoleToTheEndSeenAfterIt(t *testing.T) {
 }
 
 // What is synced behind a hole has no revision that could be claimed yet, and must not be read without one.
-func TestDesign62ACollectionIsNotReadableBeforeItsFirstRevisionOfTheEpoch(t *testing.T) {
+func TestACollectionIsNotReadableBeforeItsFirstRevisionOfTheEpoch(t *testing.T) {
 	t.Parallel()
 	var f delta.Follower
 	hole := batch(1, synced("10"))
@@ -102,7 +102,7 @@ func TestTheClaimedRevisionNeverGoesBack(t *testing.T) {
 	}
 }
 
-func TestT02ApplyIsMonotoneAndSeesRecreations(t *testing.T) {
+func TestApplyIsMonotoneAndDetectsRecreations(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		held, next delta.Stamp
@@ -120,7 +120,7 @@ func TestT02ApplyIsMonotoneAndSeesRecreations(t *testing.T) {
 		}
 	}
 	if !delta.Recreated("a", "b") || delta.Recreated("a", "a") || delta.Recreated("", "b") || delta.Recreated("a", "") {
-		t.Error("C-08: a recreation is another known uid under the same key")
+		t.Error("a recreation is another known uid under the same key")
 	}
 }
 

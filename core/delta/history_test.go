@@ -38,8 +38,8 @@ type world struct {
 	stage  *delta.Stage
 	limit  int
 	asked  bool // for a list, after changes were lost
-	due    bool // a list is, in the next reign too: the last one held objects without a name
-	began  int  // no watch is opened from before it: what the last list, or the log at the begin of the reign, was complete at
+	due    bool // a list is, in the next term too: the last one held objects without a name
+	began  int  // no watch is opened from before it: what the last list, or the log at the begin of the term, was complete at
 
 	log      []delta.Record // the last record of each key, in the log's order
 	logW     string
@@ -191,8 +191,8 @@ func (w *world) list() {
 	w.lists++
 }
 
-// reign begins anew from what the log says; what was staged is gone.
-func (w *world) reign(newEpoch bool) {
+// lead begins a leadership term from what the log says; what was staged is gone.
+func (w *world) lead(newEpoch bool) {
 	if newEpoch {
 		w.epoch++
 		w.logW = ""
@@ -216,7 +216,7 @@ func (w *world) restore() {
 	back := w.rv - 1 - w.next(8)
 	w.events = slices.DeleteFunc(w.events, func(e event) bool { return e.to.rv > back })
 	w.rv = max(back, 0)
-	w.reign(true)
+	w.lead(true)
 }
 
 func (w *world) step() {
@@ -236,7 +236,7 @@ func (w *world) step() {
 	case op == 28: // the watch is opened again from before what was read
 		w.watch(max(w.began, w.w-w.next(6)), 8)
 	case op == 29:
-		w.reign(false)
+		w.lead(false)
 	case op == 30 && w.next(3) == 0:
 		w.restore()
 	}
@@ -353,7 +353,7 @@ func (w *world) finish() {
 func runHistory(t testing.TB, data []byte) *world {
 	w := &world{t: t, data: data, epoch: 1, rv: 10, unknown: map[string]bool{}}
 	w.limit = 600 << w.next(5)
-	w.reign(false)
+	w.lead(false)
 	for len(w.data) > 0 {
 		w.step()
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 )
 
-func TestT12ResourceVersionsCompareAsDecimalsOfAnyLength(t *testing.T) {
+func TestResourceVersionsCompareAsDecimalsOfAnyLength(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		a, b string
@@ -75,7 +75,7 @@ func TestCollectionsHaveOneSpelling(t *testing.T) {
 	}
 }
 
-func TestS01MalformedKeysAreErrorsThatNameTheKey(t *testing.T) {
+func TestMalformedKeysAreErrorsThatNameTheKey(t *testing.T) {
 	t.Parallel()
 	for _, good := range []string{"name", "ns/name", "system:node:n.1"} {
 		if k, err := delta.ParseKey(good); err != nil || delta.NewKey(k.Namespace(), k.Name()) != k {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Type says what a delta did to its key (D-02). Added, Updated, Replaced and Sync are all upserts (C-01): a reader decides by what it
-// holds, not by the type.
+// Type says what a delta did to its key. Added, Updated, Replaced and Sync are all upserts: a
+// reader decides by what it holds, not by the type.
 type Type uint8
 
 // The delta types. The zero value is not a type.
@@ -36,11 +36,11 @@ type Kind uint8
 const (
 	// KindDelta is a change of one key.
 	KindDelta Kind = iota + 1
-	// KindProgress moves only the watermark (design 6.2).
+	// KindProgress moves only the watermark.
 	KindProgress
-	// KindSynced ends a complete list of the epoch; RV is the list's (design 6.1).
+	// KindSynced ends a complete list of the epoch; RV is the list's.
 	KindSynced
-	// KindTerm opens the reign of a leader; Start is where the reign began (design 6.3).
+	// KindTerm opens a leader's term; Start is where the term began.
 	KindTerm
 	// KindLiveness says every few seconds that the reflector is current.
 	KindLiveness
@@ -71,7 +71,8 @@ type DeleteReason string
 const (
 	// Observed: the API server sent the deletion; the payload is the object's last state.
 	Observed DeleteReason = "observed"
-	// Inferred: a complete list did not hold the key any more; there is no payload and RV is the list's (design 6.5).
+	// Inferred: a complete list did not hold the key any more; there is no payload and RV is the
+	// list's.
 	Inferred DeleteReason = "inferred"
 	// FilteredOut: the object still exists but left the collection's selectors.
 	FilteredOut DeleteReason = "filtered_out"
@@ -120,8 +121,8 @@ type Record struct {
 	Epoch uint64
 	// Term is the leader's term. Terms grow; 0 is never written.
 	Term uint64
-	// Watermark is W: every event at or below it is in the log at or before this record (design 6.2). Empty before the
-	// first complete list.
+	// Watermark is W: every event at or below it is in the log at or before this record. Empty
+	// before the first complete list.
 	Watermark RV
 	// Hash is [Hash] of the payload; 0 when there is none.
 	Hash uint64
@@ -145,7 +146,8 @@ type Record struct {
 	// Names are what the collection's resource is called beside its plural, as the source's discovery says (KindSynced and KindLiveness).
 	// They are as [OtherNames] returns them. Logs of older versions have none.
 	Names []string
-	// Start is the first sequence of the reign, which is that of its first fence record (KindTerm only).
+	// Start is the first sequence of the term, which is that of its first fence record (KindTerm
+	// only).
 	Start uint64
 	// Live is how many keys live in the log once r is in it; it means nothing unless Counted is set. A reader that has applied the whole log up to r
 	// and holds another number has not met what somebody took away.
@@ -197,10 +199,11 @@ func (r *Record) Size() int {
 // Stamp orders the versions of one key across restarts of a collection's history.
 type Stamp = Revision
 
-// Apply is the monotone rule for readers (T-02): a record with stamp next may replace what is held at stamp held. Equal
-// stamps apply, because the log's order decides there (a changed transform republishes the same resource version).
+// Apply is the monotone rule for readers: a record with stamp next may replace what is held at
+// stamp held. Equal stamps apply, because the log's order decides there (a changed transform
+// republishes the same resource version).
 func Apply(held, next Stamp) bool { return next.Compare(held) >= 0 }
 
-// Recreated reports whether a newer record with uid next is another object under the same key (C-08). Unknown UIDs are not taken as
-// a change.
+// Recreated reports whether a newer record with uid next is another object under the same key.
+// Unknown UIDs are not taken as a change.
 func Recreated(held, next string) bool { return held != "" && next != "" && held != next }

@@ -10,8 +10,9 @@ import (
 // ErrRV is wrapped by every error about a malformed resource version.
 var ErrRV = errors.New("delta: malformed resource version")
 
-// RV is a resource version as the API server wrote it: a decimal of any length, compared only inside one collection and
-// epoch (T-12). Empty means "none" and is smaller than every other. It is an alias so that callers may keep plain strings.
+// RV is a resource version as the API server wrote it: a decimal of any length, compared only
+// inside one collection and epoch. Empty means "none" and is smaller than every other. It is an
+// alias so that callers may keep plain strings.
 type RV = string
 
 // maxRVLength bounds what [ParseRV] accepts; Kubernetes promises at most 128 bits, and we leave room.
@@ -88,8 +89,8 @@ type Position struct {
 	Epoch uint64
 	// Sequence is the last sequence that was applied.
 	Sequence uint64
-	// Term is the term of the record at Sequence, or 0 when unknown. It lets a resuming reader find out that a newer
-	// term began at or below its position (design 6.4).
+	// Term is the term of the record at Sequence, or 0 when unknown. It lets a resuming reader find
+	// out that a newer term began at or below its position.
 	Term uint64
 }
 

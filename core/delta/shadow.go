@@ -81,9 +81,10 @@ func (s *Shadow) Restore(r *Record, now time.Time) {
 	}
 }
 
-// Upsert takes an object seen in a watch, and returns the record to publish. It returns false when there is nothing new in it: an event that
-// was replayed from before what is held, also from before a deletion (design 6.2), or the version held already with the owners, hints and labels
-// that the log has of it: what is read for these may have changed, and the object not.
+// Upsert takes an object seen in a watch, and returns the record to publish. It returns false when
+// there is nothing new in it: an event that was replayed from before what is held, also from before
+// a deletion, or the version held already with the owners, hints and labels that the log has of it:
+// what is read for these may have changed, and the object not.
 func (s *Shadow) Upsert(t Type, o *Object, epoch uint64, now time.Time) (Record, bool) {
 	r, _, ok := s.upsert(t, o, epoch, now)
 	return r, ok
@@ -115,8 +116,8 @@ func (s *Shadow) upsert(t Type, o *Object, epoch uint64, now time.Time) (Record,
 	return r, e, true
 }
 
-// Delete takes a deletion seen in a watch; o holds the last state and the deletion's resource version. A deletion of a key that is
-// not known is nothing (D-04), nor is one from before what is held.
+// Delete takes a deletion seen in a watch; o holds the last state and the deletion's resource
+// version. A deletion of a key that is not known is nothing, nor is one from before what is held.
 func (s *Shadow) Delete(reason DeleteReason, o *Object, epoch uint64, now time.Time) (Record, bool) {
 	e := s.entries[o.Key]
 	if e == nil || e.dead() || e.compare(epoch, o.RV) < 0 {
@@ -218,9 +219,10 @@ func (s *Shadow) Unlisted(listRV RV, epoch uint64, now time.Time) (keys []Key, o
 	return keys, out
 }
 
-// EndList returns the tombstones of all living keys that the list did not hold. They carry the list's resource version (design 6.5)
-// and the last owners, hints and labels, in the order of their keys. A key whose version is newer than the list stays: readers would
-// refuse the tombstone, and the watch from the list's version tells what became of it.
+// EndList returns the tombstones of all living keys that the list did not hold. They carry the
+// list's resource version and the last owners, hints and labels, in the order of their keys. A key
+// whose version is newer than the list stays: readers would refuse the tombstone, and the watch
+// from the list's version tells what became of it.
 func (s *Shadow) EndList(listRV RV, epoch uint64, now time.Time) []Record {
 	return s.EndListFor(Inferred, listRV, epoch, now)
 }

@@ -20,7 +20,7 @@ func obj(name string, rv int) *delta.Object {
 	return &delta.Object{Key: delta.Key(name), UID: "u-" + name, RV: strconv.Itoa(rv), Payload: payload, Hash: delta.Hash(payload)}
 }
 
-func TestD02T03Design65ARelistPublishesDifferencesOnly(t *testing.T) {
+func TestARelistPublishesDifferencesOnly(t *testing.T) {
 	t.Parallel()
 	s := delta.NewShadow(time.Hour)
 	for _, o := range []*delta.Object{obj("same", 1), obj("changed", 2), obj("gone", 3), obj("unreadable", 4)} {
@@ -52,7 +52,7 @@ func TestD02T03Design65ARelistPublishesDifferencesOnly(t *testing.T) {
 	}
 }
 
-func TestDesign62AReplayedEventCannotResurrectUntilTheTombstoneIsForgotten(t *testing.T) {
+func TestAReplayedEventCannotResurrectUntilTheTombstoneIsForgotten(t *testing.T) {
 	t.Parallel()
 	s := delta.NewShadow(time.Hour)
 	s.Upsert(delta.Added, obj("a", 5), 1, t0)
@@ -78,7 +78,7 @@ func TestDesign62AReplayedEventCannotResurrectUntilTheTombstoneIsForgotten(t *te
 		t.Error("the tombstone is kept beyond the ttl")
 	}
 	if _, ok := s.Delete(delta.Observed, obj("stranger", 9), 1, t0); ok {
-		t.Error("D-04: the deletion of an unknown key was published")
+		t.Error("the deletion of an unknown key was published")
 	}
 }
 
@@ -241,7 +241,7 @@ func TestMarksAreCutToWhatAMessagesHeadersHold(t *testing.T) {
 	}
 }
 
-func TestDesign65AListOlderThanAKeysVersionDoesNotBuryIt(t *testing.T) {
+func TestAListOlderThanAKeysVersionDoesNotDeleteIt(t *testing.T) {
 	t.Parallel()
 	s := delta.NewShadow(time.Hour)
 	s.Upsert(delta.Replaced, obj("a", 110), 1, t0) // of a list that was broken off at 115; another server then lists at 105
@@ -260,7 +260,7 @@ func TestDesign65AListOlderThanAKeysVersionDoesNotBuryIt(t *testing.T) {
 	}
 }
 
-func TestR26WhatCannotBeReadIsToldAtTheVersionHeldAndOnce(t *testing.T) {
+func TestAnUnreadableObjectIsPublishedOnceAtTheKnownVersion(t *testing.T) {
 	t.Parallel()
 	s, now := delta.NewShadow(time.Hour), time.Unix(1000, 0)
 	if r, ok := s.Unread("default/a", 1, now); ok {
@@ -294,7 +294,7 @@ func TestR26WhatCannotBeReadIsToldAtTheVersionHeldAndOnce(t *testing.T) {
 }
 
 // An object that left the collection's form, and was taken for deleted, is older than its tombstone when the form takes it back.
-func TestDesign65AListThatHoldsWhatWasDeletedIsFoundOut(t *testing.T) {
+func TestAListThatHoldsADeletedObjectIsDetected(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		name   string

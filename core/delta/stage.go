@@ -2,13 +2,15 @@ package delta
 
 import "slices"
 
-// Stage stands between the watch and the log, so that a slow log never makes the API server cut the watch (T-15). It never blocks. While there
-// is room it keeps every change and hands them out in the order they came, which is that of their resource versions in a watch: what a
-// reader of the log has applied is then the state at the watermark, wherever its batch ends. (client-go's queue hands out all changes of a key
-// together, D-01.) Consecutive deletions are collapsed (D-03). Beyond its bound it keeps only the latest change of each key, and counts what it
-// dropped; tombstones give up their payload. Beyond [Overfill] times its bound it takes no further key from the watch ([Stage.Offer]): those
-// are read again when the log has recovered. It also keeps the watermark: no record it hands out vouches for a change that is still
-// waiting, or was not taken (design 6.2).
+// Stage stands between the watch and the log, so that a slow log never makes the API server cut the
+// watch. It never blocks. While there is room it keeps every change and hands them out in the order
+// they came, which is that of their resource versions in a watch: what a reader of the log has
+// applied is then the state at the watermark, wherever its batch ends. (client-go's queue hands out
+// all changes of a key together.) Consecutive deletions are collapsed. Beyond its bound it
+// keeps only the latest change of each key, and counts what it dropped; tombstones give up their
+// payload. Beyond [Overfill] times its bound it takes no further key from the watch
+// ([Stage.Offer]): those are read again when the log has recovered. It also keeps the watermark: no
+// record it hands out vouches for a change that is still waiting, or was not taken.
 //
 // The record that stands for several changes has the number, and the place in the line, of the oldest. So the line is in the order of
 // these numbers, each record that is handed out moves the watermark, and however long a log lags, W is never further behind than one turn
@@ -156,7 +158,7 @@ func (s *Stage) Push(r Record) {
 	}
 	in := staged{rec: r, size: r.Size(), seen: number}
 	if n := len(list); n > 0 && r.Type == Deleted && list[n-1].rec.Type == Deleted {
-		// D-03: the one with real state stays.
+		// The one with real state stays.
 		last := &list[n-1]
 		if last.rec.DeleteReason == Inferred {
 			s.bytes += in.size - last.size

@@ -11,7 +11,7 @@ import (
 
 // However long the log is slower than the source, W follows: one turn of the line behind, as the line is in the order of the oldest change that
 // each record stands for.
-func TestDesign62WAdvancesUnderSustainedLag(t *testing.T) {
+func TestTheWatermarkAdvancesUnderSustainedLag(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []int{1, 20_000, 100_000} {
 		rng := rand.New(rand.NewPCG(1, uint64(limit)))

@@ -54,7 +54,7 @@ func TestChangesAreHandedOutInTheOrderOfTheirVersionsWhileThereIsRoom(t *testing
 	}
 	s.Advance("50")
 	if diff := cmp.Diff([]string{"progress   W50"}, told(s.Pop(100, 1<<20))); diff != "" {
-		t.Errorf("design 6.2: a bookmark alone (-want +got):\n%s", diff)
+		t.Errorf("a bookmark alone (-want +got):\n%s", diff)
 	}
 	if got := s.Pop(100, 1<<20); got != nil {
 		t.Errorf("nothing new gives %v", got)
@@ -90,7 +90,7 @@ func TestEveryPrefixOfWhatAStageWithRoomHandsOutIsAStateOfTheSource(t *testing.T
 	}
 }
 
-func TestD03ConsecutiveDeletionsCollapseToTheOneWithState(t *testing.T) {
+func TestConsecutiveDeletionsMergeIntoTheOneWithState(t *testing.T) {
 	t.Parallel()
 	inferred := change(delta.Deleted, "a", 10)
 	inferred.DeleteReason = delta.Inferred

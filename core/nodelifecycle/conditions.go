@@ -2,7 +2,7 @@ package nodelifecycle
 
 import "time"
 
-// The reasons and messages of conditions that nobody reports (c.5).
+// The reasons and messages of conditions that nobody reports.
 const (
 	NeverUpdated        = "NodeStatusNeverUpdated"
 	StatusUnknown       = "NodeStatusUnknown"

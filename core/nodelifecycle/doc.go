@@ -1,7 +1,7 @@
 // Package nodelifecycle holds the rules by which a node is found dead and kept
-// away from (checklist c.1-c.16): how long it has been silent, what its conditions
-// become, which taints it carries, and how fast a zone's nodes may be tainted.
-// It reads nothing and keeps no time.
+// away from: how long it has been silent, what its conditions become, which taints
+// it carries, and how fast a zone's nodes may be tainted. It reads nothing and
+// keeps no time.
 //
 // Silence is measured on the clock of the collections, not on the wall: a node is
 // silent for as long as its collections are known to have been followed without a

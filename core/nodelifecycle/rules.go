@@ -10,20 +10,20 @@ import (
 // Rules are the numbers in force. The zero value of each is Kubernetes' default,
 // except that of the rates: see [Rules.WithDefaults].
 type Rules struct {
-	// Grace is how long a node may be silent; 50 s (c.1).
+	// Grace is how long a node may be silent; 50 s.
 	Grace time.Duration
-	// StartupGrace is how long one may take to post its first status; 60 s (c.5).
+	// StartupGrace is how long one may take to post its first status; 60 s.
 	StartupGrace time.Duration
 	// Gap is the longest time between two looks at which the collections may be
 	// taken to have been followed all along; two fifths of Grace, at most 20 s.
 	Gap time.Duration
 	// Threshold is the share of nodes that are not ready from which a zone is
-	// partially disrupted; 0.55 (c.12).
+	// partially disrupted; 0.55.
 	Threshold float64
 	// LargeZone is the number of nodes above which such a zone goes on slowly; 50.
 	LargeZone int
 	// Rate is nodes tainted per second and zone, 0.1 when nil; SlowRate that of
-	// large zones partially disrupted, 0.01 when nil (c.13). Zero stops.
+	// large zones partially disrupted, 0.01 when nil. Zero stops.
 	Rate, SlowRate *float64
 }
 

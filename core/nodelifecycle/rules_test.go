@@ -55,7 +55,7 @@ func follow(m nodelifecycle.Memory, n *nodelifecycle.Node, l *nodelifecycle.Leas
 
 // The states of TestMonitorNodeHealth: what the nodes say in two passes, and the
 // zones' states after each.
-func TestC12StatesOfZones(t *testing.T) {
+func TestStatesOfZones(t *testing.T) {
 	t.Parallel()
 	nodes := func(zones ...string) (out []*nodelifecycle.Node) { // "z1:TUF-" is zone z1 with these Ready statuses; - has none, x is excluded and ready
 		for _, text := range zones {
@@ -108,7 +108,7 @@ func TestC12StatesOfZones(t *testing.T) {
 	}
 }
 
-func TestC13RatesOfZones(t *testing.T) {
+func TestRatesOfZones(t *testing.T) {
 	t.Parallel()
 	zone := nodelifecycle.Zone{Name: "z"}
 	for _, c := range []struct {
@@ -143,7 +143,7 @@ func TestC13RatesOfZones(t *testing.T) {
 }
 
 // The rows of TestMonitorNodeHealthUpdateNodeAndPodStatusWithLease.
-func TestC4C5LeaseAndStatus(t *testing.T) {
+func TestALeaseOrAStatusIsAHeartbeat(t *testing.T) {
 	t.Parallel()
 	const rest = "MemoryPressure:NodeStatusNeverUpdated DiskPressure:NodeStatusNeverUpdated PIDPressure:NodeStatusNeverUpdated"
 	type seen struct {
@@ -206,7 +206,7 @@ func TestC4C5LeaseAndStatus(t *testing.T) {
 	}
 }
 
-func TestC5ExpiredConditions(t *testing.T) {
+func TestExpiredConditions(t *testing.T) {
 	t.Parallel()
 	n := node("n", "", "True")
 	n.Status.Conditions = append(n.Status.Conditions,
@@ -224,7 +224,7 @@ func TestC5ExpiredConditions(t *testing.T) {
 	}
 }
 
-func TestC1ANodeMayBeSilentForItsGrace(t *testing.T) {
+func TestANodeMayBeSilentForItsGrace(t *testing.T) {
 	t.Parallel()
 	n, l := node("n", "", "True"), lease("l0")
 	m, s := follow(nodelifecycle.Memory{}, n, l, 0, 45*time.Second)
@@ -245,13 +245,13 @@ func TestC1ANodeMayBeSilentForItsGrace(t *testing.T) {
 		t.Errorf("recreated under its name: %+v", s)
 	}
 	if m, s = rules.Look(m, n, l, at(55*time.Second), true); !s.Over() {
-		t.Errorf("c.13: silence counts while every zone is down, or a node that was not ready before would never be unknown: %+v", s)
+		t.Errorf("silence counts while every zone is down, or a node that was not ready before would never be unknown: %+v", s)
 	}
 	if m, s = rules.Look(m, n, l, at(60*time.Second), false); s.For != 0 {
-		t.Errorf("c.13: it begins again when they are not any more: %+v", s)
+		t.Errorf("it begins again when they are not any more: %+v", s)
 	}
 	if _, s = rules.Look(m, n, l, at(65*time.Second), false); s.For != 5*time.Second {
-		t.Errorf("c.13: once: %+v", s)
+		t.Errorf("once: %+v", s)
 	}
 }
 
@@ -303,7 +303,7 @@ func TestStalenessIsNotSilence(t *testing.T) {
 	}
 }
 
-func TestC9C10C11Taints(t *testing.T) {
+func TestTaintsFollowTheNode(t *testing.T) {
 	t.Parallel()
 	const (
 		notReady, unreachable = taint.NotReady, taint.Unreachable
@@ -320,24 +320,24 @@ func TestC9C10C11Taints(t *testing.T) {
 		wait    bool
 	}{
 		{name: "ready", n: node("n", "", "True")},
-		{name: "c.9: not ready", n: node("n", "", "False"), want: "not-ready:NoSchedule", wait: true},
-		{name: "c.9: unknown", n: node("n", "", "Unknown"), want: "unreachable:NoSchedule", wait: true},
-		{name: "c.9: no Ready condition", n: node("n", "", ""), have: []taint.Taint{x(unreachable, "NoExecute")}, want: "unreachable:NoExecute"},
+		{name: "not ready", n: node("n", "", "False"), want: "not-ready:NoSchedule", wait: true},
+		{name: "unknown", n: node("n", "", "Unknown"), want: "unreachable:NoSchedule", wait: true},
+		{name: "no Ready condition", n: node("n", "", ""), have: []taint.Taint{x(unreachable, "NoExecute")}, want: "unreachable:NoExecute"},
 		{
-			name: "c.9: pressures", n: node("n", "", "True"), more: []nodelifecycle.Condition{{Type: "MemoryPressure", Status: "True"}, {Type: "DiskPressure", Status: "True"}, {Type: "PIDPressure", Status: "True"}, {Type: "NetworkUnavailable", Status: "True"}}, cordon: true,
+			name: "pressures", n: node("n", "", "True"), more: []nodelifecycle.Condition{{Type: "MemoryPressure", Status: "True"}, {Type: "DiskPressure", Status: "True"}, {Type: "PIDPressure", Status: "True"}, {Type: "NetworkUnavailable", Status: "True"}}, cordon: true,
 			want: "memory-pressure:NoSchedule disk-pressure:NoSchedule pid-pressure:NoSchedule network-unavailable:NoSchedule unschedulable:NoSchedule",
 		},
-		{name: "c.9: a pressure that is unknown is none", n: node("n", "", "True"), more: []nodelifecycle.Condition{{Type: "MemoryPressure", Status: "Unknown"}}, have: []taint.Taint{x(taint.MemoryPressure, "NoSchedule")}},
+		{name: "a pressure that is unknown is none", n: node("n", "", "True"), more: []nodelifecycle.Condition{{Type: "MemoryPressure", Status: "Unknown"}}, have: []taint.Taint{x(taint.MemoryPressure, "NoSchedule")}},
 		{
-			name: "c.9: others' taints stay", n: node("n", "", "True"), have: []taint.Taint{x("mine", "NoSchedule"), x(notReady, "NoSchedule"), x("mine", "NoExecute"), x(notReady, "PreferNoSchedule")},
+			name: "others' taints stay", n: node("n", "", "True"), have: []taint.Taint{x("mine", "NoSchedule"), x(notReady, "NoSchedule"), x("mine", "NoExecute"), x(notReady, "PreferNoSchedule")},
 			want: "mine:NoSchedule mine:NoExecute not-ready:PreferNoSchedule",
 		},
-		{name: "c.9: a duplicate goes", n: node("n", "", "True"), cordon: true, have: []taint.Taint{x(taint.Unschedulable, "NoSchedule"), x(taint.Unschedulable, "NoSchedule")}, want: "unschedulable:NoSchedule"},
-		{name: "c.10: swapped at once to unreachable", n: node("n", "", "Unknown"), have: []taint.Taint{x(unreachable, "NoSchedule"), x(notReady, "NoExecute")}, want: "unreachable:NoSchedule unreachable:NoExecute"},
-		{name: "c.10: swapped at once to not-ready", n: node("n", "", "False"), have: []taint.Taint{x(notReady, "NoSchedule"), x(unreachable, "NoExecute")}, want: "not-ready:NoSchedule not-ready:NoExecute"},
-		{name: "c.10: both are made one", n: node("n", "", "False"), have: []taint.Taint{x(notReady, "NoSchedule"), x(unreachable, "NoExecute"), x(notReady, "NoExecute")}, want: "not-ready:NoSchedule not-ready:NoExecute"},
-		{name: "c.11: ready again", n: node("n", "", "True"), have: []taint.Taint{x(unreachable, "NoSchedule"), x(unreachable, "NoExecute"), x(notReady, "NoExecute")}},
-		{name: "c.13: stopped", n: node("n", "", "Unknown"), have: []taint.Taint{x(unreachable, "NoSchedule"), x(unreachable, "NoExecute")}, stopped: true, want: "unreachable:NoSchedule", wait: true},
+		{name: "a duplicate goes", n: node("n", "", "True"), cordon: true, have: []taint.Taint{x(taint.Unschedulable, "NoSchedule"), x(taint.Unschedulable, "NoSchedule")}, want: "unschedulable:NoSchedule"},
+		{name: "swapped at once to unreachable", n: node("n", "", "Unknown"), have: []taint.Taint{x(unreachable, "NoSchedule"), x(notReady, "NoExecute")}, want: "unreachable:NoSchedule unreachable:NoExecute"},
+		{name: "swapped at once to not-ready", n: node("n", "", "False"), have: []taint.Taint{x(notReady, "NoSchedule"), x(unreachable, "NoExecute")}, want: "not-ready:NoSchedule not-ready:NoExecute"},
+		{name: "both are made one", n: node("n", "", "False"), have: []taint.Taint{x(notReady, "NoSchedule"), x(unreachable, "NoExecute"), x(notReady, "NoExecute")}, want: "not-ready:NoSchedule not-ready:NoExecute"},
+		{name: "ready again", n: node("n", "", "True"), have: []taint.Taint{x(unreachable, "NoSchedule"), x(unreachable, "NoExecute"), x(notReady, "NoExecute")}},
+		{name: "stopped", n: node("n", "", "Unknown"), have: []taint.Taint{x(unreachable, "NoSchedule"), x(unreachable, "NoExecute")}, stopped: true, want: "unreachable:NoSchedule", wait: true},
 	} {
 		c.n.Status.Conditions = append(c.n.Status.Conditions, c.more...)
 		c.n.Spec.Taints, c.n.Spec.Unschedulable = c.have, c.cordon
@@ -363,7 +363,7 @@ func TestC9C10C11Taints(t *testing.T) {
 	}
 }
 
-func TestC16Labels(t *testing.T) {
+func TestBetaLabelsRepeatTheStableOnes(t *testing.T) {
 	t.Parallel()
 	n := node("n", "", "True")
 	if got := nodelifecycle.Labels(n); got != nil {
@@ -379,7 +379,7 @@ func TestC16Labels(t *testing.T) {
 	}
 }
 
-func TestC12ZonesByLabel(t *testing.T) {
+func TestZonesByLabel(t *testing.T) {
 	t.Parallel()
 	for want, labels := range map[nodelifecycle.Zone]map[string]string{
 		{}:                          {},

@@ -68,8 +68,8 @@ func ParseSilence(text string, known time.Time) (Silence, bool) {
 	return s, true
 }
 
-// Heartbeat reports whether a node or its lease say anything that m has not seen
-// (c.4). Values are compared, never ordered: clocks of nodes may jump.
+// Heartbeat reports whether a node or its lease say anything that m has not
+// seen. Values are compared, never ordered: clocks of nodes may jump.
 func (m Memory) Heartbeat(n *Node, lease *Lease) bool {
 	return lease != nil && lease.Spec.RenewTime != "" && lease.Spec.RenewTime != m.Lease ||
 		n.heartbeat() != "" && n.heartbeat() != m.Status
@@ -82,10 +82,9 @@ func (n *Node) heartbeat() string { return n.Condition(Ready).LastHeartbeatTime 
 // down: silence counts all the same.
 //
 // The silence begins again when a heartbeat is seen, when the node is another one
-// of its name, when not every zone is down any more (c.13), and when the
-// collections were not followed for longer than the gap: then a heartbeat may have
-// been missed. A node that never posted its status
-// is silent since its creation (c.5).
+// of its name, when not every zone is down any more, and when the collections were
+// not followed for longer than the gap: then a heartbeat may have been missed. A
+// node that never posted its status is silent since its creation.
 func (r Rules) Look(m Memory, n *Node, lease *Lease, f Fresh, held bool) (Memory, Silence) {
 	r = r.WithDefaults()
 	next := Memory{UID: n.Metadata.UID, Lease: m.Lease, Status: m.Status, Since: m.Since, Known: m.Known, Held: held}

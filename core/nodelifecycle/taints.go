@@ -7,7 +7,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/taint"
 )
 
-// scheduling are the taints that conditions stand for, by condition and status (c.9).
+// scheduling are the taints that conditions stand for, by condition and status.
 var scheduling = []struct{ condition, status, key string }{
 	{Ready, False, taint.NotReady},
 	{Ready, Unknown, taint.Unreachable},
@@ -29,10 +29,10 @@ type Plan struct {
 // Taints says which taints a node is to carry now. Those that do not belong to
 // the rules are left as they are.
 //
-// NoSchedule taints follow the conditions and the spec at once (c.9). The two
-// NoExecute taints go when the node is ready (c.11), or when all is stopped because
-// every zone is down: it waits again then (c.13). The wrong one is swapped for the
-// right one at once, and the first one has to wait for its zone (c.10).
+// NoSchedule taints follow the conditions and the spec at once. The two NoExecute
+// taints go when the node is ready, or when all is stopped because every zone is
+// down: it waits again then. The wrong one is swapped for the right one at once,
+// and the first one has to wait for its zone.
 func Taints(n *Node, stopped bool, now time.Time) Plan {
 	var p Plan
 	wanted := map[string]bool{}
@@ -127,7 +127,7 @@ var repeated = []struct{ label, old string }{
 }
 
 // Labels are the labels to set so that the old names of operating system and
-// architecture say what the present ones do (c.16); nil for none.
+// architecture say what the present ones do; nil for none.
 func Labels(n *Node) map[string]string {
 	var out map[string]string
 	for _, r := range repeated {

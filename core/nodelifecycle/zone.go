@@ -7,8 +7,8 @@ const (
 	ExcludeLabel = "node.kubernetes.io/exclude-disruption"
 )
 
-// Zone is where a node is: nodes without labels are in one zone (c.12). The
-// retired labels count where the present ones are missing.
+// Zone is where a node is: nodes without labels are in one zone. The retired
+// labels count where the present ones are missing.
 type Zone struct{ Region, Name string }
 
 // String is the zone as a label of metrics, as upstream writes it.
@@ -50,7 +50,7 @@ type Count struct{ Ready, NotReady int }
 func (c Count) Size() int { return c.Ready + c.NotReady }
 
 // Counts count nodes by zone; those excluded from disruption are left out, and a
-// zone with no other ones is none (c.12).
+// zone with no other ones is none.
 func Counts(nodes []*Node) map[Zone]Count {
 	counts := map[Zone]Count{}
 	for _, n := range nodes {
@@ -70,7 +70,7 @@ func Counts(nodes []*Node) map[Zone]Count {
 }
 
 // State is the state of a zone: Full with no ready node, Partial with more than
-// two nodes not ready that are at least the threshold's share, else Normal (c.12).
+// two nodes not ready that are at least the threshold's share, else Normal.
 func (r Rules) State(c Count) State {
 	switch {
 	case c.Ready == 0 && c.NotReady > 0:
@@ -87,7 +87,7 @@ type View struct {
 	States map[Zone]State
 	Counts map[Zone]Count
 	// Stopped says that every zone is fully disrupted: nothing is tainted, and what
-	// was is no more (c.13).
+	// was is no more.
 	Stopped bool
 }
 
@@ -103,7 +103,7 @@ func (r Rules) View(nodes []*Node) View {
 }
 
 // RateOf is how many nodes a second may be tainted in a zone; zero for none. A zone
-// that is not known has the ordinary rate (c.13).
+// that is not known has the ordinary rate.
 func (r Rules) RateOf(v View, zone Zone) float64 {
 	r = r.WithDefaults()
 	switch {

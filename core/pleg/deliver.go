@@ -1,7 +1,7 @@
 package pleg
 
-// Sync notes a PodSync, unless the pod has something else to tell (f.6). It holds
-// for pods that are not known, too.
+// Sync notes a PodSync, unless the pod has something else to tell. It holds for
+// pods that are not known, too.
 func (r *Records) Sync(pod string) {
 	p := r.record(pod)
 	if len(p.pending) == 0 {

@@ -1,10 +1,10 @@
-// Package pleg holds the rules of the pod lifecycle event generator (checklist
-// f.1-f.12): what a container's change of state is worth telling, what has been
-// told already, and how fresh a generator's knowledge must be. It asks no runtime
-// and keeps no time.
+// Package pleg holds the rules of the pod lifecycle event generator: what a
+// container's change of state is worth telling, what has been told already, and
+// how fresh a generator's knowledge must be. It asks no runtime and keeps no
+// time.
 //
 // A container (and a sandbox, which counts as one) is in one of four states, and
-// every step of it that is observed is worth (f.2):
+// every step of it that is observed is worth:
 //
 //	old \ new      running   exited   unknown   non-existent
 //	running        -         Died     Changed   Died + Removed
@@ -12,7 +12,7 @@
 //	unknown        Started   Died     -         Died + Removed
 //	non-existent   Started   Died     Changed   -
 //
-// Changed is a reason to look at the pod, and is told to nobody (f.3).
+// Changed is a reason to look at the pod, and is told to nobody.
 //
 // [Records] holds per pod what was seen last and what of it has not been
 // delivered yet. Knowledge comes in two ways: by asking (a list of all pods, the

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// ErrNeverListed says that no list of the runtime has succeeded yet (f.10).
+// ErrNeverListed says that no list of the runtime has succeeded yet.
 var ErrNeverListed = errors.New("pleg: the runtime was never listed")
 
-// StaleError says that the runtime has not been listed for too long (f.10).
+// StaleError says that the runtime has not been listed for too long.
 type StaleError struct {
 	Since, Limit time.Duration
 }
@@ -20,9 +20,9 @@ func (e *StaleError) Error() string {
 
 // Pace is how often to list, and how old a list may be.
 type Pace struct {
-	// Period and Threshold hold while nothing but lists tells of changes (f.1, f.10).
+	// Period and Threshold hold while nothing but lists tells of changes.
 	Period, Threshold time.Duration
-	// SlowPeriod and SlowThreshold hold while an event stream does (f.11).
+	// SlowPeriod and SlowThreshold hold while an event stream does.
 	SlowPeriod, SlowThreshold time.Duration
 }
 
@@ -48,7 +48,7 @@ func (p Pace) Validate() error {
 	return errors.Join(faults...)
 }
 
-// Next is the pause after a list (f.1, f.11).
+// Next is the pause after a list.
 func (p Pace) Next(streamed bool) time.Duration {
 	if streamed {
 		return p.SlowPeriod
@@ -56,10 +56,10 @@ func (p Pace) Next(streamed bool) time.Duration {
 	return p.Period
 }
 
-// Healthy judges by the start of the last list that succeeded (f.10). While a
-// stream tells of changes, streamed is true; when it stopped doing so, since is
-// when (zero for never), and the lists have the shorter threshold to take over:
-// the moment a stream breaks, a list that was in time a moment before is not late.
+// Healthy judges by the start of the last list that succeeded. While a stream
+// tells of changes, streamed is true; when it stopped doing so, since is when
+// (zero for never), and the lists have the shorter threshold to take over: the
+// moment a stream breaks, a list that was in time a moment before is not late.
 func (p Pace) Healthy(now, listed time.Time, streamed bool, since time.Time) error {
 	if listed.IsZero() {
 		return ErrNeverListed

@@ -9,7 +9,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/pleg"
 )
 
-func TestF10HealthIsHowOldTheLastListIs(t *testing.T) {
+func TestHealthFollowsTheAgeOfTheLastList(t *testing.T) {
 	t.Parallel()
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	at := start.Add
@@ -26,12 +26,12 @@ func TestF10HealthIsHowOldTheLastListIs(t *testing.T) {
 		{"listed a minute ago", at(time.Minute), start, false, time.Time{}, true},
 		{"listed just as long ago as it may be", at(3 * time.Minute), start, false, time.Time{}, true},
 		{"listed longer ago", at(3*time.Minute + 1), start, false, time.Time{}, false},
-		{"f.11: longer ago with a stream", at(9 * time.Minute), start, true, time.Time{}, true},
-		{"f.11: too long ago with a stream", at(10*time.Minute + 1), start, true, time.Time{}, false},
-		{"f.11: the stream broke a minute ago", at(5 * time.Minute), start, false, at(4 * time.Minute), true},
-		{"f.11: the stream broke longer ago", at(7*time.Minute + 1), start, false, at(4 * time.Minute), false},
-		{"f.11: the stream broke at the very end", at(10*time.Minute + 1), start, false, at(10 * time.Minute), false},
-		{"f.11: a list since the stream broke is too old", at(10 * time.Minute), at(6 * time.Minute), false, at(5 * time.Minute), false},
+		{"longer ago with a stream", at(9 * time.Minute), start, true, time.Time{}, true},
+		{"too long ago with a stream", at(10*time.Minute + 1), start, true, time.Time{}, false},
+		{"the stream broke a minute ago", at(5 * time.Minute), start, false, at(4 * time.Minute), true},
+		{"the stream broke longer ago", at(7*time.Minute + 1), start, false, at(4 * time.Minute), false},
+		{"the stream broke at the very end", at(10*time.Minute + 1), start, false, at(10 * time.Minute), false},
+		{"a list since the stream broke is too old", at(10 * time.Minute), at(6 * time.Minute), false, at(5 * time.Minute), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -64,7 +64,7 @@ func TestPaceReportsEveryFaultTogether(t *testing.T) {
 	}
 }
 
-func TestF11AStreamIsTriedFiveTimesAndThenEveryFiveMinutes(t *testing.T) {
+func TestAStreamIsTriedFiveTimesAndThenEveryFiveMinutes(t *testing.T) {
 	t.Parallel()
 	rules := pleg.StandardStream()
 	var s pleg.Stream
@@ -81,7 +81,7 @@ func TestF11AStreamIsTriedFiveTimesAndThenEveryFiveMinutes(t *testing.T) {
 	}
 }
 
-func TestF11ManyTriesDoNotOverflowThePause(t *testing.T) {
+func TestManyTriesDoNotOverflowThePause(t *testing.T) {
 	t.Parallel()
 	rules := pleg.StreamRules{Tries: 1000, Pause: time.Second, Retry: time.Hour}
 	var s pleg.Stream

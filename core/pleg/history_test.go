@@ -172,7 +172,7 @@ func (h *history) play() {
 	}
 }
 
-func TestF11ListsAndEventsThatRaceNeverContradictAndLoseNothing(t *testing.T) {
+func TestListsAndEventsThatRaceNeverContradictAndLoseNothing(t *testing.T) {
 	t.Parallel()
 	rounds := 20_000
 	if testing.Short() {

@@ -16,9 +16,9 @@ type Observed struct {
 }
 
 // Records is what is known of all pods, and what of it was not delivered yet. An
-// event leaves it when somebody took it and not before (f.12), so that a pod whose
-// status cannot be had, or whose events nobody has room for, is told of later and
-// in full: a container that came and went meanwhile included.
+// event leaves it when somebody took it and not before, so that a pod whose status
+// cannot be had, or whose events nobody has room for, is told of later and in
+// full: a container that came and went meanwhile included.
 //
 // It is not safe for concurrent use.
 type Records struct {

@@ -35,7 +35,7 @@ func all(pairs ...any) []pleg.Observed {
 	return out
 }
 
-func TestF12WhatIsRefusedStaysInItsOrderUntilItIsTaken(t *testing.T) {
+func TestARefusedEventKeepsItsOrderUntilItIsTaken(t *testing.T) {
 	t.Parallel()
 	r := pleg.NewRecords()
 	r.Observe(pod, all("a", exited, "b", running), r.Ask())
@@ -52,7 +52,7 @@ func TestF12WhatIsRefusedStaysInItsOrderUntilItIsTaken(t *testing.T) {
 	wantTold(t, r)
 }
 
-func TestF12AContainerThatCameAndWentBetweenTwoDeliveriesIsToldInFull(t *testing.T) {
+func TestAContainerThatLivedBetweenTwoDeliveriesIsReportedInFull(t *testing.T) {
 	t.Parallel()
 	r := pleg.NewRecords()
 	r.Observe(pod, all("a", running), r.Ask())
@@ -67,7 +67,7 @@ func TestF12AContainerThatCameAndWentBetweenTwoDeliveriesIsToldInFull(t *testing
 	}
 }
 
-func TestF03OnlyChangedIsAChangeAndToldToNobody(t *testing.T) {
+func TestChangedIsNeverDelivered(t *testing.T) {
 	t.Parallel()
 	r := pleg.NewRecords()
 	if !r.Observe(pod, all("a", unknown), r.Ask()) {
@@ -79,7 +79,7 @@ func TestF03OnlyChangedIsAChangeAndToldToNobody(t *testing.T) {
 	}
 }
 
-func TestF12AFlappingContainerDoesNotFillTheRecords(t *testing.T) {
+func TestAFlappingContainerDoesNotFillTheRecords(t *testing.T) {
 	t.Parallel()
 	r := pleg.NewRecords()
 	for range 1000 {
@@ -89,7 +89,7 @@ func TestF12AFlappingContainerDoesNotFillTheRecords(t *testing.T) {
 	wantTold(t, r, "a ContainerStarted", "a ContainerDied")
 }
 
-func TestF04EventsWaitForAnAnswerThatWasAskedForAfterThem(t *testing.T) {
+func TestEventsWaitForAnAnswerRequestedAfterThem(t *testing.T) {
 	t.Parallel()
 	r := pleg.NewRecords()
 	early := r.Ask()
@@ -106,7 +106,7 @@ func TestF04EventsWaitForAnAnswerThatWasAskedForAfterThem(t *testing.T) {
 	}
 }
 
-func TestF06SyncIsToldOnlyWhenNothingElseIs(t *testing.T) {
+func TestPodSyncIsDeliveredOnlyWhenNothingElseIs(t *testing.T) {
 	t.Parallel()
 	r := pleg.NewRecords()
 	r.Sync(pod)
@@ -117,7 +117,7 @@ func TestF06SyncIsToldOnlyWhenNothingElseIs(t *testing.T) {
 	wantTold(t, r, "a ContainerStarted")
 }
 
-func TestF11AnAnswerDoesNotTakeBackWhatWasLearntAfterItsQuestion(t *testing.T) {
+func TestAnAnswerDoesNotUndoEventsNewerThanItsRequest(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name   string
@@ -155,7 +155,7 @@ func TestF11AnAnswerDoesNotTakeBackWhatWasLearntAfterItsQuestion(t *testing.T) {
 	}
 }
 
-func TestF11NewsLeadNoLifeBackwards(t *testing.T) {
+func TestEventsNeverMoveAContainerBackwards(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		was, news         pleg.State
@@ -188,7 +188,7 @@ func TestF11NewsLeadNoLifeBackwards(t *testing.T) {
 	}
 }
 
-func TestF11ARemovedContainerComesBackOnlyInAnAnswerAskedForLater(t *testing.T) {
+func TestARemovedContainerReturnsOnlyInAnAnswerRequestedLater(t *testing.T) {
 	t.Parallel()
 	r := pleg.NewRecords()
 	r.Observe(pod, all("a", running), r.Ask())
@@ -211,7 +211,7 @@ func TestF11ARemovedContainerComesBackOnlyInAnAnswerAskedForLater(t *testing.T) 
 	wantTold(t, r, "a ContainerStarted")
 }
 
-func TestF11AStatusThatCameWithAnEventIsUsedOnlyWhereItContradictsNothing(t *testing.T) {
+func TestAnEventsStatusIsUsedOnlyWhereItContradictsNothing(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name   string

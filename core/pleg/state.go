@@ -3,7 +3,7 @@ package pleg
 // State is that of one container or sandbox, as events are made from it.
 type State uint8
 
-// The states. Unknown is also a container that was created and not started yet (f.2).
+// The states. Unknown is also a container that was created and not started yet.
 const (
 	NonExistent State = iota
 	Unknown
@@ -23,13 +23,13 @@ func (s State) forward(next State) bool { return next > s }
 // Kind is what an event says.
 type Kind uint8
 
-// The kinds. ContainerChanged is never delivered (f.3).
+// The kinds. ContainerChanged is never delivered.
 const (
 	ContainerStarted Kind = iota + 1
 	ContainerDied
 	ContainerRemoved
 	ContainerChanged
-	// PodSync says that a pod was looked at as somebody had asked (f.6).
+	// PodSync says that a pod was looked at as somebody had asked.
 	PodSync
 )
 
@@ -53,8 +53,8 @@ var (
 	changed    = []Kind{ContainerChanged}
 )
 
-// Diff is what a container's step from one state to another is worth (f.2), in
-// the order it is told. Who calls it changes nothing of the answer.
+// Diff is what a container's step from one state to another is worth, in the
+// order it is told. Who calls it changes nothing of the answer.
 func Diff(before, after State) []Kind {
 	switch {
 	case before == after:

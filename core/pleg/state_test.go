@@ -9,7 +9,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/pleg"
 )
 
-// The names of the table in the checklist.
+// Short names for the table of state changes.
 const (
 	none    = pleg.NonExistent
 	unknown = pleg.Unknown
@@ -17,7 +17,7 @@ const (
 	exited  = pleg.Exited
 )
 
-func TestF02EveryStepOfAContainerIsWorthWhatTheTableSays(t *testing.T) {
+func TestEveryStateChangeGivesTheEventsOfTheTable(t *testing.T) {
 	t.Parallel()
 	kinds := func(k ...pleg.Kind) []pleg.Kind { return k }
 	table := map[[2]pleg.State][]pleg.Kind{

@@ -2,7 +2,7 @@ package pleg
 
 import "time"
 
-// StreamRules say when to open a runtime's event stream again (f.11).
+// StreamRules say when to open a runtime's event stream again.
 type StreamRules struct {
 	// Tries are how many streams may fail one after the other before the runtime
 	// is given up for a while.

@@ -9,11 +9,11 @@
 //	                                                       v
 //	       (gone) <-- purged -- [finished] <-- freed -- [terminated]
 //
-// A worker never goes back (g.8). A finished one stays, to refuse whatever comes
-// late for its UID, until its pod is no longer wanted.
+// A worker never goes back. A finished one stays, to refuse whatever comes late
+// for its UID, until its pod is no longer wanted.
 //
-// Static pods (g.11) do not exist here: every pod comes from the API server, so
-// two pods of one full name are one after the other already.
+// Static pods do not exist here: every pod comes from the API server, so two
+// pods of one full name are one after the other already.
 //
 // None of the types is safe for concurrent use.
 package podsync

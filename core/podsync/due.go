@@ -6,7 +6,7 @@ import (
 )
 
 // Due says when keys are to be looked at again. The last write of a key wins,
-// whether it is earlier or later (g.2). The zero value is empty and ready.
+// whether it is earlier or later. The zero value is empty and ready.
 type Due[K comparable] struct {
 	byKey map[K]*due[K]
 	heap  dueHeap[K]

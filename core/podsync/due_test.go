@@ -25,7 +25,7 @@ func TestGetWork(t *testing.T) {
 		keys []string
 	}{{0, []string{"b", "a"}}, {0, nil}, {3600, []string{"c", "d"}}, {3600, nil}} {
 		if got := q.Take(at(want.now)); !slices.Equal(got, want.keys) {
-			t.Errorf("g.2: Take() %d = %v, want %v", i, got, want.keys)
+			t.Errorf("Take() %d = %v, want %v", i, got, want.keys)
 		}
 	}
 }
@@ -36,14 +36,14 @@ func TestTheLastWriteOfADueTimeWins(t *testing.T) {
 	q.Set("a", at(10))
 	q.Set("a", at(20))
 	if got := q.Take(at(11)); got != nil {
-		t.Errorf("g.2: Take() = %v, want nothing: the later time was written last", got)
+		t.Errorf("Take() = %v, want nothing: the later time was written last", got)
 	}
 	q.Set("a", at(5))
 	if next, ok := q.Next(); !ok || !next.Equal(at(5)) {
-		t.Errorf("g.2: Next() = %v, %t, want the earlier time: it was written last", next, ok)
+		t.Errorf("Next() = %v, %t, want the earlier time: it was written last", next, ok)
 	}
 	if got := q.Take(at(5)); got != nil {
-		t.Errorf("g.2: Take() = %v, want nothing: a key is due strictly after its time", got)
+		t.Errorf("Take() = %v, want nothing: a key is due strictly after its time", got)
 	}
 	q.Drop("a")
 	q.Drop("a")
@@ -108,16 +108,16 @@ func TestCompleteWorkEnqueue(t *testing.T) {
 		err      error
 		min, max time.Duration
 	}{
-		{name: "g.3: a change of state is due at once", moved: true},
-		{name: "g.3: success", min: 20 * time.Second, max: 30 * time.Second},
-		{name: "g.3: an error", err: generic, min: 10 * time.Second, max: 15 * time.Second},
-		{name: "g.4: an expiry ahead", err: expiry(5), min: 5 * time.Second, max: 5 * time.Second},
-		{name: "g.4: an expiry among others", err: errors.Join(generic, fmt.Errorf("deep: %w", errors.Join(generic, expiry(7)))), min: 7 * time.Second, max: 7 * time.Second},
-		{name: "g.4: the earliest of two expiries", err: errors.Join(expiry(10), expiry(3)), min: 3 * time.Second, max: 3 * time.Second},
-		{name: "g.4: an expiry that is over", err: expiry(-5)},
-		{name: "g.4: an expiry beyond the resync", err: expiry(40), min: 20 * time.Second, max: 20 * time.Second},
-		{name: "g.3: no network", err: fmt.Errorf("pod: %w", podsync.ErrNetworkNotReady), min: time.Second, max: 1500 * time.Millisecond},
-		{name: "g.3: no network wins over an expiry", err: errors.Join(expiry(5), podsync.ErrNetworkNotReady), min: time.Second, max: 1500 * time.Millisecond},
+		{name: "a change of state is due at once", moved: true},
+		{name: "success", min: 20 * time.Second, max: 30 * time.Second},
+		{name: "an error", err: generic, min: 10 * time.Second, max: 15 * time.Second},
+		{name: "an expiry ahead", err: expiry(5), min: 5 * time.Second, max: 5 * time.Second},
+		{name: "an expiry among others", err: errors.Join(generic, fmt.Errorf("deep: %w", errors.Join(generic, expiry(7)))), min: 7 * time.Second, max: 7 * time.Second},
+		{name: "the earliest of two expiries", err: errors.Join(expiry(10), expiry(3)), min: 3 * time.Second, max: 3 * time.Second},
+		{name: "an expiry that is over", err: expiry(-5)},
+		{name: "an expiry beyond the resync", err: expiry(40), min: 20 * time.Second, max: 20 * time.Second},
+		{name: "no network", err: fmt.Errorf("pod: %w", podsync.ErrNetworkNotReady), min: time.Second, max: 1500 * time.Millisecond},
+		{name: "no network wins over an expiry", err: errors.Join(expiry(5), podsync.ErrNetworkNotReady), min: time.Second, max: 1500 * time.Millisecond},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

@@ -11,9 +11,9 @@ type Facts struct {
 	DeletionGrace, SpecGrace *int64
 }
 
-// Grace is how many seconds a pod gets to end, and whether that is less than it
-// was (g.9). current is what held until now, 0 for nothing yet. The deletion's and
-// the kill's can only lower it; the spec's counts when there is nothing else. It is at least 1.
+// Grace is how many seconds a pod gets to end, and whether that is less than it was. current is
+// what held until now, 0 for nothing yet. The deletion's and the kill's can only lower it; the
+// spec's counts when there is nothing else. It is at least 1.
 func Grace(current int64, f Facts, k *Kill) (grace int64, shorter bool) {
 	grace = current
 	given := false

@@ -16,7 +16,7 @@ type Backoff interface {
 	BackoffUntil() time.Time
 }
 
-// BackoffUntil is the earliest expiry that an error names anywhere in its tree (g.4).
+// BackoffUntil is the earliest expiry that an error names anywhere in its tree.
 func BackoffUntil(err error) (until time.Time, ok bool) {
 	if err == nil {
 		return until, false
@@ -44,7 +44,7 @@ func BackoffUntil(err error) (until time.Time, ok bool) {
 	return until, ok
 }
 
-// Waits are the times between syncs of one pod (g.3).
+// Waits are the times between syncs of one pod.
 type Waits struct {
 	// Resync follows a sync that went well, Error one that failed, and Transient one
 	// that found no network.
@@ -54,12 +54,12 @@ type Waits struct {
 // jitterShare is how much of a wait is added at random, at most.
 const jitterShare = 0.5
 
-// After is how long to wait after a sync that ended at now with err. moved says
-// that the pod's state changed: then the next step is due at once. random is
-// uniform in [0, 1); it adds up to half of the wait, so that pods of one start drift apart (g.3).
+// After is how long to wait after a sync that ended at now with err. moved says that the pod's
+// state changed: then the next step is due at once. random is uniform in [0, 1); it adds up to
+// half of the wait, so that pods of one start drift apart.
 //
 // An error that names a back-off's expiry is waited for until then, at most for
-// Resync (g.4), and nothing is added at random: expiries differ already, and a
+// Resync, and nothing is added at random: expiries differ already, and a
 // restart is never late by chance. That is on purpose unlike the kubelet.
 func (w Waits) After(err error, moved bool, now time.Time, random float64) time.Duration {
 	jitter := func(d time.Duration) time.Duration { return d + time.Duration(random*jitterShare*float64(d)) }

@@ -73,7 +73,7 @@ type Work[T any] struct {
 }
 
 // Worker is the life of one pod UID: which update waits, what is done next, and
-// what is refused (g.8, g.9). At most one step is under way: Next, then Complete.
+// what is refused. At most one step is under way: Next, then Complete.
 type Worker[T any] struct {
 	pending, active *Update[T]
 	busy            bool // a step is under way
@@ -105,8 +105,8 @@ func NewWorker[T any](first Update[T], quiet bool) (*Worker[T], Refusal) {
 	return w, None
 }
 
-// Offer gives the worker an update, which replaces one that waits (g.8). Entering
-// termination, or a shorter grace, cancels the step under way (g.9).
+// Offer gives the worker an update, which replaces one that waits. Entering
+// termination, or a shorter grace, cancels the step under way.
 func (w *Worker[T]) Offer(u Update[T]) (cancel bool, refused Refusal) {
 	switch {
 	case u.Orphan && u.Kind != KindKill:
@@ -232,9 +232,9 @@ func (w *Worker[T]) again() {
 	w.pending = &u
 }
 
-// Again makes the last update wait once more when nothing waits; ok is false
-// when there is none, or nothing is left to do. It is how work that falls due for
-// a pod whose configuration is gone is not lost (g.6).
+// Again makes the last update wait once more when nothing waits; ok is false when
+// there is none, or nothing is left to do. It is how work that falls due for a
+// pod whose configuration is gone is not lost.
 func (w *Worker[T]) Again() (ok bool) {
 	if w.state == Finished {
 		return false

@@ -56,48 +56,48 @@ func TestUpdatePod(t *testing.T) {
 		then   seen
 	}{
 		{
-			name:   "g.8: a new pod is recorded and started",
+			name:   "a new pod is recorded and started",
 			update: create, then: seen{State: podsync.Syncing},
 		},
 		{
-			name:   "g.8: a create on a UID that is ending only flags a restart",
+			name:   "a create on a UID that is ending only flags a restart",
 			before: []update{create, {Kind: podsync.KindKill, Facts: thirty}},
 			update: create, refuse: podsync.RestartFlagged,
 			then: seen{State: podsync.Finished, Restart: true, Grace: 30},
 		},
 		{
-			name:   "g.9: a running pod is terminated when an update carries a deletion stamp",
+			name:   "a running pod is terminated when an update carries a deletion stamp",
 			before: []update{create}, update: update{Kind: podsync.KindUpdate, Facts: deleting},
 			then: seen{State: podsync.Finished, Removable: true, Grace: 15},
 		},
 		{
-			name:   "g.9: a running pod is terminated when an eviction is requested",
+			name:   "a running pod is terminated when an eviction is requested",
 			before: []update{create}, update: update{Kind: podsync.KindKill, Facts: thirty, Kill: &podsync.Kill{Evict: true}},
 			then: seen{State: podsync.Finished, Removable: true, Grace: 30},
 		},
 		{
-			name:   "g.9: a terminal pod that has never started is terminated when the runtime may still run it",
+			name:   "a terminal pod that has never started is terminated when the runtime may still run it",
 			update: update{Kind: podsync.KindCreate, Facts: ended},
 			then:   seen{State: podsync.Finished, Grace: 30},
 		},
 		{
-			name:   "g.9: a terminal pod of which the runtime runs nothing has only its freeing left",
+			name:   "a terminal pod of which the runtime runs nothing has only its freeing left",
 			update: update{Kind: podsync.KindCreate, Facts: ended}, quiet: true,
 			first: &seen{State: podsync.Terminated, Waiting: true},
 			then:  seen{State: podsync.Finished},
 		},
 		{
-			name:   "g.9: an orphan of the runtime is terminated and then forgotten",
+			name:   "an orphan of the runtime is terminated and then forgotten",
 			update: orphan,
 			first:  &seen{State: podsync.Terminating, Waiting: true},
 			then:   seen{State: podsync.Finished, Removable: true, Grace: 1},
 		},
 		{
-			name:   "g.9: an orphan update that is no kill does nothing",
+			name:   "an orphan update that is no kill does nothing",
 			update: update{Kind: podsync.KindCreate, Orphan: true}, refuse: podsync.OrphanNotKilled,
 		},
 		{
-			name:   "g.9: an orphan update of a known pod ends it by its configuration",
+			name:   "an orphan update of a known pod ends it by its configuration",
 			before: []update{create}, update: orphan,
 			then: seen{State: podsync.Finished, Removable: true, Grace: 30},
 		},
@@ -147,14 +147,14 @@ func TestCalculateEffectiveGracePeriod(t *testing.T) {
 		want           int64
 		shorter        bool
 	}{
-		{name: "g.9: the spec's", spec: new(int64(30)), want: 30},
-		{name: "g.9: the deletion's is shorter", spec: new(int64(30)), deletion: new(int64(5)), want: 5},
-		{name: "g.9: the kill's is shorter still", spec: new(int64(30)), deletion: new(int64(5)), kill: new(int64(2)), want: 2},
-		{name: "g.9: none is one second", spec: new(int64(30)), deletion: new(int64(0)), want: 1},
-		{name: "g.9: a kill at once is one second", spec: new(int64(30)), deletion: new(int64(5)), kill: new(int64(0)), want: 1},
-		{name: "g.9: nothing given is one second", want: 1},
-		{name: "g.9: it does not grow", current: 5, spec: new(int64(30)), deletion: new(int64(20)), kill: new(int64(10)), want: 5},
-		{name: "g.9: what shortens says so", current: 30, deletion: new(int64(5)), want: 5, shorter: true},
+		{name: "the spec's", spec: new(int64(30)), want: 30},
+		{name: "the deletion's is shorter", spec: new(int64(30)), deletion: new(int64(5)), want: 5},
+		{name: "the kill's is shorter still", spec: new(int64(30)), deletion: new(int64(5)), kill: new(int64(2)), want: 2},
+		{name: "none is one second", spec: new(int64(30)), deletion: new(int64(0)), want: 1},
+		{name: "a kill at once is one second", spec: new(int64(30)), deletion: new(int64(5)), kill: new(int64(0)), want: 1},
+		{name: "nothing given is one second", want: 1},
+		{name: "it does not grow", current: 5, spec: new(int64(30)), deletion: new(int64(20)), kill: new(int64(10)), want: 5},
+		{name: "what shortens says so", current: 30, deletion: new(int64(5)), want: 5, shorter: true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -181,11 +181,11 @@ func TestWhatCancelsTheStepUnderWay(t *testing.T) {
 		}
 	}
 	w := start()
-	offer(t, w, update{Kind: podsync.KindUpdate, Facts: spec}, false, "g.9: a change")
-	offer(t, w, update{Kind: podsync.KindKill, Facts: spec}, true, "g.9: the end")
-	offer(t, w, update{Kind: podsync.KindKill, Facts: spec}, false, "g.9: the same end again")
-	offer(t, w, update{Kind: podsync.KindKill, Facts: spec, Kill: &podsync.Kill{Grace: new(int64(5))}}, true, "g.9: less grace")
-	offer(t, w, update{Kind: podsync.KindKill, Facts: spec, Kill: &podsync.Kill{Grace: new(int64(9))}}, false, "g.9: more grace")
+	offer(t, w, update{Kind: podsync.KindUpdate, Facts: spec}, false, "a change")
+	offer(t, w, update{Kind: podsync.KindKill, Facts: spec}, true, "the end")
+	offer(t, w, update{Kind: podsync.KindKill, Facts: spec}, false, "the same end again")
+	offer(t, w, update{Kind: podsync.KindKill, Facts: spec, Kill: &podsync.Kill{Grace: new(int64(5))}}, true, "less grace")
+	offer(t, w, update{Kind: podsync.KindKill, Facts: spec, Kill: &podsync.Kill{Grace: new(int64(9))}}, false, "more grace")
 	w.Complete(podsync.Failed)
 	work, ok := w.Next()
 	if !ok || work.State != podsync.Terminating || work.Grace != 5 {
@@ -200,14 +200,14 @@ func TestTheLatestUpdateReplacesTheOneThatWaits(t *testing.T) {
 	w.Offer(update{Kind: podsync.KindSync, Body: "third", Begin: at(3)})
 	work, ok := w.Next()
 	if !ok || work.Update.Body != "third" || !work.Update.Begin.Equal(at(1)) {
-		t.Errorf("Next() = %v, %t, want the third update with the first's begin (g.8)", work, ok)
+		t.Errorf("Next() = %v, %t, want the third update with the first's begin", work, ok)
 	}
 	if _, ok := w.Next(); ok {
-		t.Error("Next() gave a second step while the first is under way (g.8)")
+		t.Error("Next() gave a second step while the first is under way")
 	}
 	w.Complete(podsync.Succeeded)
 	if w.Waiting() {
-		t.Error("an update still waits: updates that were replaced must be gone (g.8)")
+		t.Error("an update still waits: updates that were replaced must be gone")
 	}
 }
 
@@ -242,7 +242,7 @@ func TestAPodThatHasRunItsCourseTerminatesWithoutAnotherUpdate(t *testing.T) {
 		t.Errorf("State() = %v, want finished", w.State())
 	}
 	if _, refused := w.Offer(update{Kind: podsync.KindUpdate}); refused != podsync.AlreadyFinished {
-		t.Errorf("Offer() of a finished worker = %v, want a refusal (g.8)", refused)
+		t.Errorf("Offer() of a finished worker = %v, want a refusal", refused)
 	}
 }
 
@@ -257,7 +257,7 @@ func TestAStepThatFailsIsTakenAgainInTheSameState(t *testing.T) {
 		if moved, gone := w.Complete(podsync.Failed); moved || gone {
 			t.Fatalf("Complete(Failed) = %t, %t, want neither", moved, gone)
 		}
-		if !w.Again() { // g.6: due work of a pod whose configuration is gone
+		if !w.Again() { // due work of a pod whose configuration is gone
 			t.Fatal("Again() = false, want the last update to wait once more")
 		}
 	}

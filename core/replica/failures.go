@@ -12,8 +12,8 @@ type Failures struct {
 	Last  time.Time // of the last failure; zero when Count is zero
 }
 
-// Add takes newly finished children into account, by the times they finished
-// (rule a.2-36). A success resets what failed before it or at the same time.
+// Add takes newly finished children into account, by the times they finished. A
+// success resets what failed before it or at the same time.
 func (f Failures) Add(succeeded, failed []time.Time) Failures {
 	if len(failed) == 0 {
 		if len(succeeded) == 0 {

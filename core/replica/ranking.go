@@ -27,11 +27,11 @@ type Standing struct {
 	Created                   time.Time // zero: not known
 }
 
-// Compare orders children for deletion: negative when a goes before b (rule
-// b-6). Children of no node first, then pending before unknown before running,
-// not ready before ready, ready for a shorter time before longer (an unknown
-// time first), more restarts before fewer, newer before older (an unknown
-// creation time first).
+// Compare orders children for deletion: negative when a goes before b. Children
+// of no node first, then pending before unknown before running, not ready
+// before ready, ready for a shorter time before longer (an unknown time first),
+// more restarts before fewer, newer before older (an unknown creation time
+// first).
 func Compare(a, b Standing) int {
 	return cmp.Or(
 		falseFirst(a.Bound, b.Bound),

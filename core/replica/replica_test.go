@@ -62,10 +62,10 @@ func TestSlowStart(t *testing.T) {
 		batches []int
 		skipped int
 	}{
-		{"b-3: nothing to do", 0, 0, nil, 0},
-		{"b-3: batches double", 20, 20, []int{1, 2, 4, 8, 5}, 0},
-		{"b-3: the first failure ends it", 100, 0, []int{1}, 99},
-		{"b-3: limited pods, 10 of 100 admitted", 100, 10, []int{1, 2, 4, 8}, 85},
+		{"nothing to do", 0, 0, nil, 0},
+		{"batches double", 20, 20, []int{1, 2, 4, 8, 5}, 0},
+		{"the first failure ends it", 100, 0, []int{1}, 99},
+		{"limited pods, 10 of 100 admitted", 100, 10, []int{1, 2, 4, 8}, 85},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
@@ -86,7 +86,7 @@ func TestSlowStart(t *testing.T) {
 	}
 }
 
-// TestSortingActivePods (b-8): any permutation comes out in the same order.
+// TestSortingActivePods: any permutation comes out in the same order.
 func TestRanking(t *testing.T) {
 	t.Parallel()
 	running := func(f func(*replica.Standing)) replica.Standing {
@@ -118,7 +118,7 @@ func TestRanking(t *testing.T) {
 	}
 }
 
-// TestNewBackoffRecord (a.3, a.2-36).
+// TestNewBackoffRecord.
 func TestFailures(t *testing.T) {
 	t.Parallel()
 	at := func(s ...int) []time.Time {
@@ -155,7 +155,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestGetRemainingBackoffTime (a.3): base 5 s, cap 700 s.
+// TestGetRemainingBackoffTime: base 5 s, cap 700 s.
 func TestWait(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

@@ -1,6 +1,6 @@
 package replica
 
-// Bounds of one sync (rules a.2-34 and b-3).
+// Bounds of one sync.
 const (
 	// InitialBatch is the size of the first batch of a slow start.
 	InitialBatch = 1
@@ -9,9 +9,9 @@ const (
 )
 
 // SlowStart calls batch with growing sizes 1, 2, 4, 8… until n children have
-// been tried or a batch says that something failed (rule b-3). It returns how
-// many were never tried. batch is given the number of the first child and how
-// many to try.
+// been tried or a batch says that something failed. It returns how many were
+// never tried. batch is given the number of the first child and how many to
+// try.
 func SlowStart(n int, batch func(first, size int) (ok bool)) (skipped int) {
 	for first, size := 0, min(n, InitialBatch); first < n; {
 		ok := batch(first, size)

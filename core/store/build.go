@@ -15,9 +15,9 @@ import (
 const buildChunk, buildEntries = 512, 1 << 14
 
 // AddIndexers declares indexes, building: changes from now on are filed, reads
-// give a *BuildingError until Build has filed what was there (S-06). In a store
-// that never was synced they become ready when it is. If one of the names
-// exists already nothing is added and the error is a *ConflictError.
+// give a *BuildingError until Build has filed what was there. In a store that
+// never was synced they become ready when it is. If one of the names exists
+// already nothing is added and the error is a *ConflictError.
 func (s *Store) AddIndexers(fns map[string]IndexFunc) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,9 +15,9 @@ import (
 	"github.com/deltaplane/deltaplane/core/store"
 )
 
-// TestS06IndexesAreBuiltAndRemovedBesideAWriterAndReaders compares an index
+// TestIndexesAreBuiltAndRemovedBesideAWriterAndReaders compares an index
 // that is declared again and again with one that was always there.
-func TestS06IndexesAreBuiltAndRemovedBesideAWriterAndReaders(t *testing.T) {
+func TestIndexesAreBuiltAndRemovedBesideAWriterAndReaders(t *testing.T) {
 	t.Parallel()
 	s := store.New(store.Options{Indexers: map[string]store.IndexFunc{"words": words}})
 	var seq uint64
@@ -219,9 +219,9 @@ func compareText(a, b string) int {
 	return 1
 }
 
-// TestS06IndexesBuiltInPartsAreThoseBuiltKeyByKey compares the indexes that a first sync builds, on as many cores as there
-// are, with those of a store that was synced before.
-func TestS06IndexesBuiltInPartsAreThoseBuiltKeyByKey(t *testing.T) {
+// TestIndexesBuiltInPartsAreThoseBuiltKeyByKey compares the indexes that a first sync builds, on as
+// many cores as there are, with those of a store that was synced before.
+func TestIndexesBuiltInPartsAreThoseBuiltKeyByKey(t *testing.T) {
 	t.Parallel()
 	indexers := map[string]store.IndexFunc{"words": words, "picky": func(o *store.Object) ([]string, error) {
 		if strings.HasSuffix(o.Key(), "77") {

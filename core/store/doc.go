@@ -17,7 +17,7 @@
 // and shares the rest, so taking a snapshot is one atomic load, a page token
 // can pin one for as long as it likes, and a posting list is handed to readers
 // as it is. Because postings hold slot ids and not objects, an update that
-// changes no index value costs one path in the vector and nothing else (S-04).
+// changes no index value costs one path in the vector and nothing else.
 //
 // # Memory
 //
@@ -34,17 +34,17 @@
 //
 // Apply is monotone per key by (epoch, resource version, log sequence): older
 // records are refused also after a delete, for as long as the tombstone is
-// kept (a fix of C-03). An object that comes back with another UID is seen as
-// a delete and an add (a fix of C-08).
+// kept. An object that comes back with another UID is seen as a delete and an
+// add. client-go does neither.
 //
 // # Indexes
 //
-// Rules S-02 to S-06 of client-go hold, but for things done on purpose: a
+// Indexes behave as in client-go, but for things done on purpose: a
 // failing index function never panics, the index answers without the key and
 // says so with a *FailedError until it is repaired; an unknown index is an
-// *UnknownIndexError in every call, ListIndexFuncValues included (S-05); and an
-// index declared on a full store is built in chunks beside the writer, until
-// then it answers with a *BuildingError (S-06). Before the first sync, when no
-// read is answered, nothing is filed at all: the first sync builds all indexes
-// at once, which takes a tenth of the time.
+// *UnknownIndexError in every call, ListIndexFuncValues included; and an index
+// declared on a full store is built in chunks beside the writer, until then it
+// answers with a *BuildingError. Before the first sync, when no read is
+// answered, nothing is filed at all: the first sync builds all indexes at once,
+// which takes a tenth of the time.
 package store

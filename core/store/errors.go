@@ -12,7 +12,7 @@ func (e *UnknownIndexError) Error() string {
 	return fmt.Sprintf("store: index %q does not exist", e.Index)
 }
 
-// ConflictError names indexes that exist already; nothing was added (S-06).
+// ConflictError names indexes that exist already; nothing was added.
 type ConflictError struct{ Indexes []string }
 
 func (e *ConflictError) Error() string {

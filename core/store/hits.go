@@ -37,7 +37,7 @@ func (h Hits) list() []uint32 {
 	return h.one.list()
 }
 
-// Keys returns the keys in order (S-02: IndexKeys is sorted).
+// Keys returns the keys in order, so that IndexKeys is sorted.
 func (h Hits) Keys() []string {
 	keys := make([]string, 0, h.Len())
 	for key := range h.KeysAfter("") {

@@ -8,12 +8,11 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 )
 
-// IndexFunc returns the values an object is filed under, none to many (S-03);
-// it may return shared ones, which nobody changes. It must be a pure function
-// of the object's key, UID, labels, owners, fields and fault: an object that
-// agrees in these with its former version is not asked again. An error, or a
-// panic, is recorded against the index and the key; it never reaches the caller
-// of Apply.
+// IndexFunc returns the values an object is filed under, none to many; it may
+// return shared ones, which nobody changes. It must be a pure function of the
+// object's key, UID, labels, owners, fields and fault: an object that agrees in
+// these with its former version is not asked again. An error, or a panic, is
+// recorded against the index and the key; it never reaches the caller of Apply.
 type IndexFunc func(*Object) ([]string, error)
 
 // IndexState says whether an index can be read.
@@ -130,7 +129,7 @@ func alike(a, b *Object) bool {
 }
 
 // refile moves a slot from the values of its old object to those of the new
-// one; nil is none. It does nothing when they are equal (S-04).
+// one; nil is none. It does nothing when they are equal.
 func (x *index) refile(e *edit, ks keyring, id uint32, k *key, old, now *Object) {
 	before, failed := x.extract(old)
 	after, err := x.extract(now)
@@ -183,7 +182,7 @@ func (x *index) unfile(e *edit, ks keyring, k *key, value string) {
 	}
 	x.entries--
 	x.bytes += slots.bytes() - p.slots.bytes()
-	if slots.n == 0 { // a dead value must not show (S-04)
+	if slots.n == 0 { // a dead value must not show
 		x.values, _ = x.values.del(e, value, "")
 		return
 	}

@@ -88,7 +88,7 @@ func keys(t *testing.T, s *store.Snapshot, index string, vals ...string) []strin
 	return hits.Keys()
 }
 
-func TestS04IndexingFunctionsWithMultipleValuesRowByRow(t *testing.T) {
+func TestIndexingFunctionsWithMultipleValuesRowByRow(t *testing.T) {
 	t.Parallel()
 	h := newHistory(store.Options{Indexers: map[string]store.IndexFunc{"words": words}})
 	rows := []struct {
@@ -124,7 +124,7 @@ func TestS04IndexingFunctionsWithMultipleValuesRowByRow(t *testing.T) {
 	}
 }
 
-func TestS03IndexByExampleIsTheUnionWithEachKeyOnce(t *testing.T) {
+func TestIndexByExampleIsTheUnionWithEachKeyOnce(t *testing.T) {
 	t.Parallel()
 	h := newHistory(store.Options{Indexers: map[string]store.IndexFunc{"words": words}})
 	h.put("n/ernie", "one tre")
@@ -154,7 +154,7 @@ func TestS03IndexByExampleIsTheUnionWithEachKeyOnce(t *testing.T) {
 	}
 }
 
-func TestS05AnUnknownIndexIsAnErrorInEveryCall(t *testing.T) {
+func TestAnUnknownIndexIsAnErrorInEveryCall(t *testing.T) {
 	t.Parallel()
 	snap := store.New(store.Options{}).Snapshot()
 	calls := map[string]func() error{
@@ -169,7 +169,7 @@ func TestS05AnUnknownIndexIsAnErrorInEveryCall(t *testing.T) {
 	}
 }
 
-func TestS05AFailingIndexFunctionIsAnErrorOnThatIndexUntilTheKeyIsRepaired(t *testing.T) {
+func TestAFailingIndexFunctionIsAnErrorOnThatIndexUntilTheKeyIsRepaired(t *testing.T) {
 	t.Parallel()
 	for _, payload := range []string{"a bad", "a boom"} {
 		h := newHistory(store.Options{Indexers: map[string]store.IndexFunc{"words": words, "lengths": lengths}})
@@ -208,7 +208,7 @@ func TestS05AFailingIndexFunctionIsAnErrorOnThatIndexUntilTheKeyIsRepaired(t *te
 	}
 }
 
-func TestS06AddIndexersOnAFullStoreIsReadyOnceBuilt(t *testing.T) {
+func TestAddIndexersOnAFullStoreIsReadyOnceBuilt(t *testing.T) {
 	t.Parallel()
 	h := newHistory(store.Options{})
 	for i := range 500 {

@@ -21,7 +21,7 @@ type Codec interface {
 
 // ObjectConfig is what is known of one version of one key when it is put.
 type ObjectConfig struct {
-	// Key is "namespace/name", or "name" for a cluster-scoped object (S-01).
+	// Key is "namespace/name", or "name" for a cluster-scoped object.
 	Key string
 	UID string
 	// RV is the API server's resource version, a decimal of any length.
@@ -128,7 +128,7 @@ func (o *Object) oddity() odd {
 	return o.odd.Value()
 }
 
-// Key is "namespace/name", or "name" for a cluster-scoped object (S-01).
+// Key is "namespace/name", or "name" for a cluster-scoped object.
 func (o *Object) Key() string { return o.key.String() }
 
 // Namespace is the part of the key before the slash, "" when cluster-scoped.
@@ -356,7 +356,7 @@ func (o *Object) compareTombstone(t *Tombstone) int {
 	return cmp.Or(c, cmp.Compare(o.seq, t.Sequence))
 }
 
-// recreated reports whether p is another object under the same key (C-08).
+// recreated reports whether p is another object under the same key.
 func (o *Object) recreated(p *Object) bool {
 	if o.uid == p.uid && o.uid != [16]byte{} {
 		return false

@@ -13,10 +13,10 @@ import (
 	"github.com/deltaplane/deltaplane/core/store"
 )
 
-// Rules S-01 to S-09 of client-go's stores, with the rows of its own tests
-// where they make sense here. S-03 to S-06 have more in index_test.go.
+// The rules of client-go's stores, with the rows of its own tests where they make
+// sense here. Indexes have more in index_test.go.
 
-func TestS02EveryReadIsOfOneSnapshot(t *testing.T) {
+func TestEveryReadIsOfOneSnapshot(t *testing.T) {
 	t.Parallel()
 	h := newHistory(store.Options{Indexers: map[string]store.IndexFunc{"words": words}})
 	h.put("n/b", "red")
@@ -40,7 +40,7 @@ func TestS02EveryReadIsOfOneSnapshot(t *testing.T) {
 	}
 }
 
-func TestS03MultiIndexKeysRowByRow(t *testing.T) {
+func TestMultiIndexKeysRowByRow(t *testing.T) {
 	t.Parallel()
 	h := newHistory(store.Options{Indexers: map[string]store.IndexFunc{"users": words}})
 	for _, r := range [][2]string{{"one", "ernie bert"}, {"tre", "ernie elmo"}, {"two", "bert oscar"}} {
@@ -70,7 +70,7 @@ func TestS03MultiIndexKeysRowByRow(t *testing.T) {
 	}
 }
 
-func TestS04ADeadValueVanishesAndALiveOneStays(t *testing.T) {
+func TestADeadValueVanishesAndALiveOneStays(t *testing.T) {
 	t.Parallel()
 	h := newHistory(store.Options{Indexers: map[string]store.IndexFunc{"words": words}})
 	steps := []struct {
@@ -97,7 +97,7 @@ func TestS04ADeadValueVanishesAndALiveOneStays(t *testing.T) {
 	}
 }
 
-func TestS06AddIndexersIsAllOrNothing(t *testing.T) {
+func TestAddIndexersIsAllOrNothing(t *testing.T) {
 	t.Parallel()
 	h := newHistory(store.Options{Indexers: map[string]store.IndexFunc{"words": words}})
 	h.put("n/1", "a")
@@ -128,7 +128,7 @@ func TestS06AddIndexersIsAllOrNothing(t *testing.T) {
 	}
 }
 
-func TestS06AnIndexIsReadyAtTheRevisionItIsCompleteFrom(t *testing.T) {
+func TestAnIndexIsReadyAtTheRevisionItIsCompleteFrom(t *testing.T) {
 	t.Parallel()
 	h := newHistory(store.Options{})
 	for i := range 50 {
@@ -178,7 +178,7 @@ func TestS06AnIndexIsReadyAtTheRevisionItIsCompleteFrom(t *testing.T) {
 	}
 }
 
-func TestS06AnIndexOfAnEmptyOrNeverSyncedStoreNeedsNoBuild(t *testing.T) {
+func TestAnIndexOfAnEmptyOrNeverSyncedStoreNeedsNoBuild(t *testing.T) {
 	t.Parallel()
 	h := newHistory(store.Options{})
 	if err := h.s.AddIndexers(map[string]store.IndexFunc{"words": words}); err != nil {
@@ -208,7 +208,7 @@ func TestS06AnIndexOfAnEmptyOrNeverSyncedStoreNeedsNoBuild(t *testing.T) {
 	}
 }
 
-func TestS07AReplayRebuildsEveryIndex(t *testing.T) {
+func TestAReplayRebuildsEveryIndex(t *testing.T) {
 	t.Parallel()
 	h := newHistory(store.Options{Indexers: map[string]store.IndexFunc{"words": words}})
 	h.put("n/1", "a")
@@ -225,7 +225,7 @@ func TestS07AReplayRebuildsEveryIndex(t *testing.T) {
 	}
 }
 
-func TestS08TheRevisionIsWhatTheLogClaimsNotTheLastObjects(t *testing.T) {
+func TestTheRevisionIsTheLogsClaimNotTheLastObjectsVersion(t *testing.T) {
 	t.Parallel()
 	h := newHistory(store.Options{})
 	rev := delta.Revision{Epoch: 1, RV: "10"}
@@ -237,7 +237,7 @@ func TestS08TheRevisionIsWhatTheLogClaimsNotTheLastObjects(t *testing.T) {
 	}
 }
 
-func TestS09ANamespaceIsListedWithoutAnIndex(t *testing.T) {
+func TestANamespaceIsListedWithoutAnIndex(t *testing.T) {
 	t.Parallel()
 	h := newHistory(store.Options{})
 	for i := range 300 {

@@ -153,9 +153,9 @@ func (s *Snapshot) ByIndex(name string, values ...string) (Hits, error) {
 	return s.union(x, values), x.err(s.keys.len())
 }
 
-// Index returns the union over the values that the object itself would be
-// filed under; the object need not be in the store (S-03). Besides ByIndex's
-// errors it returns that of the index function on this object.
+// Index returns the union over the values that the object itself would be filed
+// under; the object need not be in the store. Besides ByIndex's errors it
+// returns that of the index function on this object.
 func (s *Snapshot) Index(name string, like *Object) (Hits, error) {
 	x, err := s.index(name)
 	if err != nil {
@@ -223,7 +223,7 @@ func (s *Snapshot) UnindexedKeys(name string, most int) (n int, keys []string) {
 
 // IndexValues walks the values of an index that begin with prefix, in order,
 // those after the given value, with the number of keys under each. Dead values
-// do not show (S-04).
+// do not show.
 func (s *Snapshot) IndexValues(name, prefix, after string) (iter.Seq2[string, int], error) {
 	x, err := s.index(name)
 	if err != nil {

@@ -128,7 +128,7 @@ type Result struct {
 
 // Apply applies a batch and publishes the new snapshot. now drives the expiry
 // of tombstones. Records that are not newer by (epoch, RV, sequence) than what
-// is known of their key, tombstones included, change nothing (C-03).
+// is known of their key, tombstones included, change nothing.
 func (s *Store) Apply(b Batch, now time.Time) Result {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -28,7 +28,7 @@ func apply(s *store.Store, now time.Time, ops ...any) store.Result {
 	return s.Apply(b, now)
 }
 
-func TestC03AnOlderRecordNeverReplacesANewerOne(t *testing.T) {
+func TestAnOlderRecordNeverReplacesANewerOne(t *testing.T) {
 	t.Parallel()
 	rows := []struct {
 		name  string
@@ -60,7 +60,7 @@ func TestC03AnOlderRecordNeverReplacesANewerOne(t *testing.T) {
 	}
 }
 
-func TestDesign62AReplayedEventDoesNotResurrectADeletedObjectWithinTheTTL(t *testing.T) {
+func TestAReplayedEventDoesNotResurrectADeletedObjectWithinTheTTL(t *testing.T) {
 	t.Parallel()
 	s := store.New(store.Options{TombstoneTTL: time.Minute})
 	apply(s, epoch0, object("n/a", "u", "5", 1, 5))
@@ -78,11 +78,11 @@ func TestDesign62AReplayedEventDoesNotResurrectADeletedObjectWithinTheTTL(t *tes
 		t.Errorf("a late delete of the former object = %+v", got)
 	}
 	if got := apply(s, epoch0, &store.Tombstone{Key: "n/unknown", RV: "8", Epoch: 1, Sequence: 12, At: epoch0}); got.Deleted != 0 || s.Snapshot().Tombstones() != 1 {
-		t.Errorf("T-17: a delete of an unknown key = %+v with %d tombstones", got, s.Snapshot().Tombstones())
+		t.Errorf("a delete of an unknown key = %+v with %d tombstones", got, s.Snapshot().Tombstones())
 	}
 }
 
-func TestC08AnotherUIDIsADeleteAndAnAdd(t *testing.T) {
+func TestAnotherUIDIsADeleteAndAnAdd(t *testing.T) {
 	t.Parallel()
 	h := newHistory(store.Options{})
 	apply(h.s, h.now, object("n/a", "one", "1", 1, 1))
@@ -101,7 +101,7 @@ func TestC08AnotherUIDIsADeleteAndAnAdd(t *testing.T) {
 	}
 }
 
-func TestS01ObjectsAreOrderedByNamespaceThenName(t *testing.T) {
+func TestObjectsAreOrderedByNamespaceThenName(t *testing.T) {
 	t.Parallel()
 	s := store.New(store.Options{})
 	for i, key := range []string{"b/a", "a/z", "a-b/a", "a.b/c", "a/b", "node"} {
@@ -238,7 +238,7 @@ func TestSinceGivesWhatAReaderMissedOrSaysItCannot(t *testing.T) {
 	h.now = h.now.Add(time.Minute + 1)
 	h.put("k9", "z")
 	if _, _, ok := h.s.Snapshot().Since(6); ok {
-		t.Error("T-06: Since(6) answers although the delete at 7 is forgotten")
+		t.Error("Since(6) answers although the delete at 7 is forgotten")
 	}
 	if _, _, ok := h.s.Snapshot().Since(7); !ok {
 		t.Error("Since(7) refuses although nothing after 7 is forgotten")
@@ -328,7 +328,7 @@ func TestDuringAReplayTheLogIsTheTruth(t *testing.T) {
 	h.s.Apply(store.Batch{Replay: true, Ops: []store.Op{
 		{Put: object("back", "u", "90", 1, 3)},
 		{Put: object("buried", "u", "90", 1, 4)},
-		{Put: object("back", "u", "80", 1, 5)}, // within the replay the order of C-03 holds again
+		{Put: object("back", "u", "80", 1, 5)}, // within the replay an older record is refused again
 	}}, h.now)
 	if got := h.s.Snapshot().Get("back").RV(); got != "90" {
 		t.Errorf("after the log was rolled back the store has %s, want 90", got)

@@ -6,7 +6,7 @@ import (
 )
 
 // DefaultSeconds is how long a pod stays on a node that is not ready or cannot be
-// reached, unless it or the cluster says otherwise (e.1).
+// reached, unless it or the cluster says otherwise.
 const DefaultSeconds = 300
 
 // Defaults are the seconds of the tolerations every pod is given. They are taken
@@ -34,10 +34,10 @@ func (d Defaults) Validate() error {
 	return errors.Join(faults...)
 }
 
-// Missing are the tolerations to append to a pod's, not-ready first (e.1, e.2). A
-// key is spoken for by a toleration with that key or none whose effect is
-// NoExecute or empty, whatever its operator, value and seconds. Once they are
-// appended nothing is missing any more.
+// Missing are the tolerations to append to a pod's, not-ready first. A key is
+// spoken for by a toleration with that key or none whose effect is NoExecute or
+// empty, whatever its operator, value and seconds. Once they are appended nothing
+// is missing any more.
 func (d Defaults) Missing(have []Toleration) []Toleration {
 	var out []Toleration
 	for _, want := range []struct {

@@ -1,7 +1,6 @@
 // Package taint holds the rules of taints and tolerations that decide how long a
-// pod may stay on a node (checklist d.1-d.10), and which tolerations every pod is
-// given (e.1-e.4). It reads nothing and keeps no time: what it judges and the
-// present time are passed in.
+// pod may stay on a node, and which tolerations every pod is given. It reads
+// nothing and keeps no time: what it judges and the present time are passed in.
 //
 // The end of a pod's stay is
 //
@@ -9,6 +8,6 @@
 //	    the later of (taint added, pod bound) + seconds of the first toleration that matches the taint
 //
 // which depends on stored facts only, never on when somebody looked: a restart
-// moves no deadline (d.10). A countdown that runs is not moved later by taints that
-// change ([Stay.Continue]); its end is the one thing to be remembered of it.
+// moves no deadline. A countdown that runs is not moved later by taints that change
+// ([Stay.Continue]); its end is the one thing to be remembered of it.
 package taint

@@ -45,9 +45,9 @@ type Seen map[string]time.Time
 // larger number of them would not fit a duration.
 const longest = 100 * 365 * 24 * 3600
 
-// Stay judges a pod on a node with these taints at a time (d.5). Taints that do
-// not evict do not count. A taint that no toleration matches ends the stay at
-// once, as do zero or negative seconds; tolerations without seconds never end it.
+// Stay judges a pod on a node with these taints at a time. Taints that do not
+// evict do not count. A taint that no toleration matches ends the stay at once,
+// as do zero or negative seconds; tolerations without seconds never end it.
 //
 // Seconds count from the time the taint was placed, or from the pod's binding
 // when that was later. A taint that names no time, or one in the future (a clock

@@ -21,7 +21,7 @@ const (
 	Equal  = "Equal"
 	Exists = "Exists"
 	// Lt and Gt compare whole numbers. They are an alpha feature of Kubernetes and
-	// match nothing unless Rules.Numeric is set (d.6).
+	// match nothing unless Rules.Numeric is set.
 	Lt = "Lt"
 	Gt = "Gt"
 )
@@ -62,9 +62,9 @@ type Rules struct {
 	Numeric bool
 }
 
-// Tolerates reports whether a toleration matches a taint (d.6): effect empty or
-// equal, key empty or equal, and Equal (or no operator) compares the value, Exists
-// takes any. An operator that is not known matches nothing.
+// Tolerates reports whether a toleration matches a taint: effect empty or equal,
+// key empty or equal, and Equal (or no operator) compares the value, Exists takes
+// any. An operator that is not known matches nothing.
 func (r Rules) Tolerates(t Toleration, x Taint) bool {
 	if t.Effect != "" && t.Effect != x.Effect || t.Key != "" && t.Key != x.Key {
 		return false
@@ -98,7 +98,7 @@ func compares(t Toleration, x Taint) bool {
 }
 
 // First is the first toleration that matches a taint; later ones are not looked
-// at, even if they are longer or shorter (d.5).
+// at, even if they are longer or shorter.
 func (r Rules) First(list []Toleration, x Taint) (Toleration, bool) {
 	i := slices.IndexFunc(list, func(t Toleration) bool { return r.Tolerates(t, x) })
 	if i < 0 {
@@ -128,8 +128,8 @@ func (x Taint) ID() string {
 	return fmt.Sprintf("%016x", h.Sum64())
 }
 
-// Fingerprint is a text that differs when the set of NoExecute taints does (d.2).
-// It does not depend on their order, has at most 16 letters, and is empty for none.
+// Fingerprint is a text that differs when the set of NoExecute taints does. It does
+// not depend on their order, has at most 16 letters, and is empty for none.
 func Fingerprint(all []Taint) string {
 	var ids []string
 	for _, x := range Evicting(all) {

@@ -25,7 +25,7 @@ func tolerate(key string, seconds *int64) taint.Toleration {
 	return taint.Toleration{Key: key, Operator: taint.Exists, Effect: taint.NoExecute, Seconds: seconds}
 }
 
-func TestD6TolerationsMatchTaints(t *testing.T) {
+func TestTolerationsMatchTaints(t *testing.T) {
 	t.Parallel()
 	x := taint.Taint{Key: "k", Value: "v", Effect: taint.NoExecute}
 	number := taint.Taint{Key: "k", Value: "5", Effect: taint.NoExecute}
@@ -59,7 +59,7 @@ func TestD6TolerationsMatchTaints(t *testing.T) {
 	}
 }
 
-func TestD5APodStaysForTheMinimumTolerationTime(t *testing.T) {
+func TestAPodStaysForTheMinimumTolerationTime(t *testing.T) {
 	t.Parallel()
 	const forever = time.Duration(math.MaxInt64)
 	just := before(0)
@@ -94,7 +94,7 @@ func TestD5APodStaysForTheMinimumTolerationTime(t *testing.T) {
 		{"the most negative", []taint.Taint{execute("a", just)}, []taint.Toleration{tolerate("a", new(int64(math.MinInt64)))}, 0},
 		{"huge seconds", []taint.Taint{execute("a", just)}, []taint.Toleration{tolerate("a", new(int64(math.MaxInt64)))}, forever},
 		{"an unknown operator", []taint.Taint{execute("a", just)}, []taint.Toleration{{Key: "a", Operator: "Near", Seconds: new(int64(100))}}, 0},
-		// d.10: the base is the taint's own time
+		// The base is the taint's own time
 		{"placed 40 s ago", []taint.Taint{execute("a", before(40*time.Second))}, []taint.Toleration{tolerate("a", new(int64(100)))}, 60 * time.Second},
 		{"placed too long ago", []taint.Taint{execute("a", before(time.Hour))}, []taint.Toleration{tolerate("a", new(int64(100)))}, 100*time.Second - time.Hour},
 		{"a later, stricter taint", []taint.Taint{execute("a", before(90*time.Second)), execute("b", before(5*time.Second))}, []taint.Toleration{tolerate("a", new(int64(300))), tolerate("b", new(int64(10)))}, 5 * time.Second},
@@ -113,7 +113,7 @@ func TestD5APodStaysForTheMinimumTolerationTime(t *testing.T) {
 	}
 }
 
-func TestD5ATaintCountsFromThePodsBindingWhenThatWasLater(t *testing.T) {
+func TestATaintCountsFromThePodsBindingWhenThatWasLater(t *testing.T) {
 	t.Parallel()
 	list := []taint.Toleration{tolerate("a", new(int64(100)))}
 	stay, _ := rules.Stay(now, []taint.Taint{execute("a", before(time.Hour))}, taint.Pod{Tolerations: list, Bound: now.Add(-30 * time.Second)}, nil)
@@ -126,7 +126,7 @@ func TestD5ATaintCountsFromThePodsBindingWhenThatWasLater(t *testing.T) {
 	}
 }
 
-func TestD10ATaintWithoutAUsableTimeCountsFromWhenItWasFirstSeen(t *testing.T) {
+func TestATaintWithoutAUsableTimeCountsFromWhenItWasFirstSeen(t *testing.T) {
 	t.Parallel()
 	pod := taint.Pod{Tolerations: []taint.Toleration{tolerate("", new(int64(100)))}}
 	for _, c := range []struct {
@@ -168,7 +168,7 @@ func TestD10ATaintWithoutAUsableTimeCountsFromWhenItWasFirstSeen(t *testing.T) {
 	}
 }
 
-func TestD2TheFingerprintChangesWithTheNoExecuteTaintsOnly(t *testing.T) {
+func TestTheFingerprintChangesWithTheNoExecuteTaintsOnly(t *testing.T) {
 	t.Parallel()
 	a, b := execute("a", before(time.Second)), execute("b", nil)
 	base := taint.Fingerprint([]taint.Taint{a, b})
@@ -192,7 +192,7 @@ func TestD2TheFingerprintChangesWithTheNoExecuteTaintsOnly(t *testing.T) {
 	}
 }
 
-func TestE1E2DefaultTolerations(t *testing.T) {
+func TestDefaultTolerations(t *testing.T) {
 	t.Parallel()
 	notReady := tolerate(taint.NotReady, new(int64(300)))
 	unreachable := tolerate(taint.Unreachable, new(int64(300)))
@@ -210,7 +210,7 @@ func TestE1E2DefaultTolerations(t *testing.T) {
 		{"both 700", []taint.Toleration{own(taint.NotReady), own(taint.Unreachable)}, nil},
 		{"unreachable with an empty effect", []taint.Toleration{{Key: taint.Unreachable, Operator: "Exists", Seconds: new(int64(700))}}, []taint.Toleration{notReady}},
 		{"keyless Exists 700", []taint.Toleration{{Operator: "Exists", Seconds: new(int64(700))}}, nil},
-		{"e.3: a DaemonSet pod's, without seconds", []taint.Toleration{tolerate(taint.NotReady, nil), tolerate(taint.Unreachable, nil)}, nil},
+		{"a DaemonSet pod's, without seconds", []taint.Toleration{tolerate(taint.NotReady, nil), tolerate(taint.Unreachable, nil)}, nil},
 		{"operator, value and seconds are not looked at", []taint.Toleration{{Key: taint.NotReady, Operator: "Lt", Value: "9", Effect: "NoExecute", Seconds: new(int64(-1))}}, []taint.Toleration{unreachable}},
 		{"NoSchedule does not speak for it", []taint.Toleration{{Key: taint.NotReady, Operator: "Exists", Effect: "NoSchedule"}}, []taint.Toleration{notReady, unreachable}},
 	} {

@@ -233,7 +233,7 @@ func TestAnswersThatAreNoListsAreRefused(t *testing.T) {
 	} {
 		c := serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) })
 		if p, err := c.List(t.Context(), podResource, kube.ListOptions{}); err == nil {
-			t.Errorf("%s became %+v (R-08)", body, p)
+			t.Errorf("%s became %+v", body, p)
 		}
 	}
 	c := serve(t, func(w http.ResponseWriter, _ *http.Request) {

@@ -36,8 +36,8 @@ func (c *Client) List(ctx context.Context, r Resource, o ListOptions) (Page, err
 // A server that sends the items before the header costs the memory of the whole page: they are held back until the header is known. The
 // connection stays open while item runs, so it must not wait for anything slow.
 //
-// Errors: [StatusError] of the server; one that wraps [ErrBadAnswer] for an answer that is no list, such as a Table, or is no JSON; the
-// connection's; those of begin and item as they are.
+// Errors: [StatusError] of the server; one that wraps [ErrBadAnswer] for an answer that is no list,
+// such as a Table, or is no JSON; the connection's; those of begin and item as they are.
 func (c *Client) ListEach(ctx context.Context, r Resource, o ListOptions, begin func(Page) error, item func(item []byte) error) (Page, error) {
 	q := o.query()
 	if o.Limit > 0 {

@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// ErrBadAnswer is wrapped by every error about an answer that is not what was asked for: no JSON, a Table where a list is due, a list without a
-// version, more than can be taken in.
+// ErrBadAnswer is wrapped by every error about an answer that is not what was asked for: no JSON, a
+// Table where a list is due, a list without a version, more than can be taken in.
 var ErrBadAnswer = errors.New("kube: the answer is not readable")
 
 // IsCertificate reports that the two ends do not trust each other: the server's certificate is signed by somebody else, has expired or names another

@@ -41,7 +41,7 @@ func setQuery(q url.Values, name, value string) {
 // NotOlderThan is the resourceVersionMatch under which a list may be newer than asked for, but never older.
 const NotOlderThan = "NotOlderThan"
 
-// ListOptions of one request. A continuation carries neither RV nor Match (R-04).
+// ListOptions of one request. A continuation carries neither RV nor Match.
 type ListOptions struct {
 	Scope
 	// Limit is the page size; 0 asks for everything at once.
@@ -58,8 +58,8 @@ type Page struct {
 	Continue string
 	// Remaining is the server's estimate of what follows; 0 when it does not say.
 	Remaining int64
-	// Items in order, each on its own so that one that is kept keeps no page alive (R-10). They lack kind and apiVersion for built-in
-	// types. [Client.ListEach] leaves them out.
+	// Items in order, each on its own so that one that is kept keeps no page alive. They lack kind
+	// and apiVersion for built-in types. [Client.ListEach] leaves them out.
 	Items [][]byte
 }
 
@@ -68,8 +68,9 @@ type WatchOptions struct {
 	Scope
 	// RV to start behind.
 	RV string
-	// Initial asks for a streaming start: the whole state not older than RV as ADDED events, then a bookmark of which [InitialEnd] is true, then
-	// what changes (R-11). A server that cannot answers 422, one that does not know the parameters may leave the bookmark out.
+	// Initial asks for a streaming start: the whole state not older than RV as ADDED events, then a
+	// bookmark of which [InitialEnd] is true, then what changes. A server that cannot answers 422,
+	// one that does not know the parameters may leave the bookmark out.
 	Initial bool
 	// Timeout after which the server closes the watch; sent in whole seconds. One that a server that hangs has not closed by then and a
 	// tenth (at least a second) more fails with [context.DeadlineExceeded].
@@ -145,7 +146,7 @@ func (w *Watch) Close() {
 	_ = w.resp.Body.Close()
 }
 
-// InitialEnd reports whether a bookmark ends a streaming start (R-12).
+// InitialEnd reports whether a bookmark ends a streaming start.
 func InitialEnd(bookmark []byte) bool {
 	return gjson.GetBytes(bookmark, `metadata.annotations.k8s\.io/initial-events-end`).String() == "true"
 }

@@ -178,7 +178,7 @@ func (in *reading) object() error {
 			}
 			in.kind = true
 			if k, err := jsonscan.Unquote(value); err != nil || k != in.r.Kind {
-				in.wrong = fmt.Errorf("kind is %.100s, want %q", value, in.r.Kind) // R-23; the metadata may still tell which key
+				in.wrong = fmt.Errorf("kind is %.100s, want %q", value, in.r.Kind) // the metadata may still tell which key
 			}
 			return nil
 		case "apiVersion":

@@ -55,7 +55,7 @@ func TestNormalizeStripsAndKeepsEverythingElseByteForByte(t *testing.T) {
 		}
 		clear(raw)
 		if string(got.Payload) != row.want {
-			t.Errorf("%s: the payload shares memory with its source (R-10)", row.name)
+			t.Errorf("%s: the payload shares memory with its source", row.name)
 		}
 	}
 }

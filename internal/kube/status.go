@@ -99,8 +99,9 @@ func (e *StatusError) says(code int, reasons ...string) bool {
 // IsExpired reports that a resource version or a continue token is too old (410).
 func IsExpired(err error) bool { return status(err, http.StatusGone, "Expired", "Gone") }
 
-// IsTooLargeRV reports that the server has not reached the resource version yet, in any of the three forms it says so: a
-// typed cause, a Timeout whose cause carries the text, a Timeout whose message carries it.
+// IsTooLargeRV reports that the server has not reached the resource version yet, in any of the
+// three forms it says so: a typed cause, a Timeout whose cause carries the text, a Timeout whose
+// message carries it.
 func IsTooLargeRV(err error) bool {
 	e, ok := errors.AsType[*StatusError](err)
 	if !ok {

@@ -222,7 +222,7 @@ type deny struct{}
 
 func (deny) Authorize(context.Context, string) (string, error) { return "", errors.New("never") }
 
-func TestT18TokensDecideWhoMayCallWhat(t *testing.T) {
+func TestTokensDecideWhoMayCallWhat(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	tokens := write(t, dir, "tokens", "# comment\n0123456789abcdef all\nfedcba9876543210 reader /test.Other/*\n")

@@ -135,7 +135,7 @@ func TestThreeReplicasRuleTheLivesOfNodesOnAnyAPIServer(t *testing.T) {
 		})
 	}
 	for _, k := range kubelets {
-		f.eventually("c.16: labels of "+k.name, func() string { return missing(f.node(k.name).Metadata.Labels["beta.kubernetes.io/os"]) })
+		f.eventually("labels of "+k.name, func() string { return missing(f.node(k.name).Metadata.Labels["beta.kubernetes.io/os"]) })
 	}
 	f.bindTo("hasty", "test-0", taint.Unreachable, 0)
 	// Spared's time ends well after test-1 answers again, and before patient goes even when test-1 is tainted last.

@@ -301,7 +301,7 @@ func (p *place) idle() {
 
 // The Jobs' own pods never start, so that a running pod is the one to keep, and
 // nothing is in the queue, so that only the pod itself can wake its Job.
-func TestA218APodThatNobodyControlsWakesTheJobThatSelectsIt(t *testing.T) {
+func TestAPodThatNobodyControlsWakesTheJobThatSelectsIt(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	p.controllers("a", nil)

@@ -34,7 +34,7 @@ func buildJob(s *Service, q *client.Queue) (plan, error) {
 	}, nil
 }
 
-// jobLimiter is the back-off after an error: 1 s doubling to 60 s (rule a.2-20).
+// jobLimiter is the back-off after an error: 1 s doubling to 60 s.
 func jobLimiter() *queuev1.RateLimiter {
 	return &queuev1.RateLimiter{Kind: &queuev1.RateLimiter_Exponential{Exponential: &queuev1.ExponentialLimiter{
 		Base: durationpb.New(time.Second), Max: durationpb.New(time.Minute),
@@ -68,7 +68,7 @@ func (a *jobAdapter) Reconcile(ctx context.Context, item client.Item) (client.Re
 }
 
 // wakeSelecting wakes the Jobs of a namespace that may select pods they have not
-// made (rule a.2-18), behind the revision at which such a pod was seen.
+// made, behind the revision at which such a pod was seen.
 func (a *jobAdapter) wakeSelecting(ctx context.Context, namespace string, item client.Item) (client.Result, error) {
 	jobs, read, err := a.index.List(ctx, a.jobs, client.ListOptions{
 		ReadOptions: client.ReadOptions{AtLeast: item.AtLeast(a.jobs), View: client.ViewKeys},

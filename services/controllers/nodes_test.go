@@ -124,7 +124,7 @@ func TestADeadNodeIsTaintedAndItsPodsEvictedThroughTheWholeFlow(t *testing.T) {
 		t.Errorf("taints = %+v, want NoSchedule too", n.Spec.Taints)
 	}
 	if n.Metadata.Labels["beta.kubernetes.io/os"] != "linux" {
-		t.Errorf("c.16: labels = %v", n.Metadata.Labels)
+		t.Errorf("labels = %v", n.Metadata.Labels)
 	}
 	f.eventually("its pod is not ready", func() string {
 		if got := f.podReady("p"); got != "False" {
@@ -132,7 +132,7 @@ func TestADeadNodeIsTaintedAndItsPodsEvictedThroughTheWholeFlow(t *testing.T) {
 		}
 		return ""
 	})
-	f.eventually("c.7: events", func() string {
+	f.eventually("events", func() string {
 		nodes, pods := f.reasons("Node", "node-2"), f.reasons("Pod", "p")
 		if nodes["NodeNotReady"] != 1 || pods["NodeNotReady"] != 1 {
 			return fmt.Sprint(nodes, pods)

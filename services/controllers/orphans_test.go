@@ -47,7 +47,7 @@ func (w *wire) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.Call
 	return nil, status.Error(codes.Unimplemented, "no streams")
 }
 
-func TestA218AnOrphansKeyIsDoneOnlyWhenTheJobsAreWoken(t *testing.T) {
+func TestAnOrphansKeySucceedsOnlyWhenItsJobsAreWoken(t *testing.T) {
 	t.Parallel()
 	const pods, jobs = "dev/pods.v1", "dev/jobs.v1.batch"
 	seen := client.Revision{Epoch: 3, RV: "50"}

@@ -29,7 +29,7 @@ type zoneQueues struct {
 	queues map[rules.Zone]*client.Queue
 }
 
-// zoneEvery is how often the zones are judged (c.1).
+// zoneEvery is how often the zones are judged.
 const zoneEvery = 5 * time.Second
 
 func (z *zoneQueues) queue(zone rules.Zone) *client.Queue {

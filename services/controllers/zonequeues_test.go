@@ -19,7 +19,7 @@ import (
 )
 
 // A zone's rate is configured by every replica, whenever it has judged the zones.
-func TestC14AZoneThatSpentItsTokenHasNoneAfterAChangeOfItsRate(t *testing.T) {
+func TestAZoneThatSpentItsTokenHasNoneAfterAChangeOfItsRate(t *testing.T) {
 	t.Parallel()
 	for _, redis := range []bool{false, true} {
 		name, url := "memory", ""
@@ -99,7 +99,7 @@ func (r *replicas) Invoke(_ context.Context, _ string, req, resp any, _ ...grpc.
 	return nil
 }
 
-func TestC13ZonesAreNeverJudgedByAnEarlierStateThanBefore(t *testing.T) {
+func TestZonesAreNeverJudgedByAnEarlierStateThanBefore(t *testing.T) {
 	t.Parallel()
 	r := &replicas{}
 	a := &nodeAdapter{reads: &reads{index: client.NewIndex(r), log: slog.New(slog.DiscardHandler)}, nodes: "dev/nodes.v1", leases: "dev/leases.v1.coordination.k8s.io"}

@@ -172,7 +172,7 @@ func (a *Agent) wanted() (pods map[types.UID]*corev1.Pod, synced bool) {
 	return maps.Clone(a.pods), a.synced
 }
 
-// runtimeError is nil while pods can be worked on: the runtime answers, and is listed often enough (g.7, f.10).
+// runtimeError is nil while pods can be worked on: the runtime answers, and is listed often enough.
 func (a *Agent) runtimeError() error {
 	return errors.Join(a.health.err(), a.pleg.Healthy())
 }

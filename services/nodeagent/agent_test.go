@@ -64,7 +64,7 @@ func TestAPodRunsAndEnds(t *testing.T) {
 	}
 }
 
-// g.1: what falls due is synced by the loop though nobody tells any news.
+// What falls due is synced by the loop though nobody tells any news.
 func TestACrashingContainerIsRestartedByTheTable(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -89,8 +89,8 @@ func TestACrashingContainerIsRestartedByTheTable(t *testing.T) {
 		}
 		return ""
 	})
-	// h.2, h.3: the first restart is at once, then 1, 2, 2 s after the exit; never
-	// early, and not by the wait after an error, which is longer than what a busy machine costs.
+	// The first restart is at once, then 1, 2, 2 s after the exit; never early, and not by the
+	// wait after an error, which is longer than what a busy machine costs.
 	for attempt, wait := range []time.Duration{0, time.Second, 2 * time.Second, 2 * time.Second} {
 		n := uint32(attempt)
 		if end, ok := ended[n]; ok {
@@ -146,7 +146,7 @@ func TestAShorterDeletionHastensTheEnd(t *testing.T) {
 		}
 		return ""
 	})
-	w.remove("stubborn", new(int64(1))) // g.9: what shortens the grace cancels the end under way
+	w.remove("stubborn", new(int64(1))) // what shortens the grace cancels the end under way
 	w.vanishes("stubborn")
 }
 

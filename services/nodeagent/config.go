@@ -53,23 +53,23 @@ type Config struct {
 	StatusBurst int
 
 	// Resync is the least time between two syncs of a pod that is well; up to half
-	// is added at random (g.3). Default 1 min.
+	// is added at random. Default 1 min.
 	Resync time.Duration
 	// ErrorWait and TransientWait follow a sync that failed, and one that found no
-	// network; up to half is added at random (g.3). Defaults 10 s and 1 s.
+	// network; up to half is added at random. Defaults 10 s and 1 s.
 	ErrorWait, TransientWait time.Duration
-	// Housekeeping is the time between two rounds of cleaning up (g.1). Default 2 s.
+	// Housekeeping is the time between two rounds of cleaning up. Default 2 s.
 	Housekeeping time.Duration
 	// Collect is the time between two collections of dead containers. Default 1 min.
 	Collect time.Duration
 
-	// Relist is the time between two looks at every pod of the runtime (f.1).
-	// Default 1 s; while the runtime streams events it is 300 s (f.11).
+	// Relist is the time between two looks at every pod of the runtime. Default
+	// 1 s; while the runtime streams events it is 300 s.
 	Relist time.Duration
 	// NoEvents leaves the runtime's event stream unused.
 	NoEvents bool
 
-	// CrashLoop is how restarts are delayed. Default 10 s, 300 s, 600 s (h.1, h.7).
+	// CrashLoop is how restarts are delayed. Default 10 s, 300 s, 600 s.
 	CrashLoop kuberuntime.Backoff
 	// ImagePull is how pulls of a missing image are delayed. Default 10 s, 300 s, 600 s.
 	ImagePull kuberuntime.Backoff

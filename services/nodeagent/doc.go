@@ -12,7 +12,7 @@
 // What always holds:
 //
 //   - Of one pod UID at most one sync runs at a time, and a pod that has begun
-//     to terminate is never started again (g.8, g.9).
+//     to terminate is never started again.
 //   - The agent ends a pod only by what the pod itself says (a deletion stamp, a
 //     terminal phase) or after the API server itself has confirmed that this UID
 //     is gone from this node. An index that is away, restarted, empty or behind

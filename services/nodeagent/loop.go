@@ -18,11 +18,11 @@ import (
 	"github.com/deltaplane/deltaplane/services/nodeagent/podworker"
 )
 
-// syncEvery is the time between two looks at what is due, when nothing is due before (g.1).
+// syncEvery is the time between two looks at what is due, when nothing is due before.
 const syncEvery = time.Second
 
-// loop takes in what happens and hands it to the pods' workers until ctx ends
-// (g.1). It does no I/O itself: nothing that hangs can hold it up.
+// loop takes in what happens and hands it to the pods' workers until ctx ends.
+// It does no I/O itself: nothing that hangs can hold it up.
 func (a *Agent) loop(ctx context.Context) {
 	timer := time.NewTimer(syncEvery)
 	defer timer.Stop()
@@ -58,7 +58,7 @@ const (
 	pauseMost  = 5 * time.Second
 )
 
-// paused waits while the runtime is in error (g.7); false when ctx ended meanwhile.
+// paused waits while the runtime is in error; false when ctx ended meanwhile.
 func (a *Agent) paused(ctx context.Context, pause *attempt.Wait) bool {
 	for a.runtimeError() != nil {
 		a.metrics.paused.Set(1)
@@ -75,7 +75,7 @@ func (a *Agent) paused(ctx context.Context, pause *attempt.Wait) bool {
 // restart is not late by up to a second for want of a tick.
 func (a *Agent) nextSync(tick time.Time) time.Time {
 	if at, ok := a.pool.NextDue(); ok && at.Before(tick) {
-		return at.Add(time.Millisecond) // due is what lies strictly before now (g.2)
+		return at.Add(time.Millisecond) // due is what lies strictly before now
 	}
 	return tick
 }
@@ -157,7 +157,7 @@ func gates(a, b *corev1.Pod) bool {
 	})
 }
 
-// happened takes in an event of the runtime. What was removed needs no sync (g.6).
+// happened takes in an event of the runtime. What was removed needs no sync.
 func (a *Agent) happened(e pleg.Event) {
 	if e.Kind == pleg.ContainerDied {
 		a.sweepSoon()
@@ -170,8 +170,8 @@ func (a *Agent) happened(e pleg.Event) {
 	}
 }
 
-// syncDue hands on the pods that fell due. One whose configuration is gone is
-// still being ended by its worker, which tries again by what it knows: the kubelet loses such work (g.6).
+// syncDue hands on the pods that fell due. One whose configuration is gone is still being ended by
+// its worker, which tries again by what it knows: the kubelet loses such work.
 func (a *Agent) syncDue() {
 	for _, uid := range a.pool.Due() {
 		if pod := a.pod(uid); pod != nil {
@@ -204,9 +204,9 @@ func (a *Agent) checkDeadlines() {
 	}
 }
 
-// housekeep compares the workers with the pods of the node: workers of pods that
-// are gone end, and a pod whose worker was purged begins anew (g.7, g.8). Before the
-// sources are ready it does nothing.
+// housekeep compares the workers with the pods of the node: workers of pods that are
+// gone end, and a pod whose worker was purged begins anew. Before the sources are
+// ready it does nothing.
 func (a *Agent) housekeep() {
 	begin := time.Now()
 	wanted, synced := a.wanted()

@@ -12,9 +12,10 @@ import (
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
 )
 
-// TestDesign64AStandbyThatMakesALostLogAnewKnowsNothingOfIt: the log goes away together with its leader. What the standby has read is of the log that
-// was, and says nothing about what the new one holds: it must list, and publish all of it before the synced record.
-func TestDesign64AStandbyThatMakesALostLogAnewKnowsNothingOfIt(t *testing.T) {
+// TestAStandbyThatRecreatesALostLogStartsEmpty: the log goes away together with its leader. What
+// the standby has read is of the log that was, and says nothing about what the new one holds: it
+// must list, and publish all of it before the synced record.
+func TestAStandbyThatRecreatesALostLogStartsEmpty(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
 	a.onList = func(int, url.Values) (int, string) { return 200, list("10", "", item("a", 1), item("b", 2)) }
@@ -42,9 +43,10 @@ func TestDesign64AStandbyThatMakesALostLogAnewKnowsNothingOfIt(t *testing.T) {
 	}
 }
 
-// TestDesign64AFormThatComesBackBringsWhatAListMissedMeanwhile: an object leaves the narrow form while nobody watches, so that a list infers its deletion. It
-// lives, and is older than its tombstone, when the wide form comes back.
-func TestDesign64AFormThatComesBackBringsWhatAListMissedMeanwhile(t *testing.T) {
+// TestARestoredScopeBringsBackWhatAListMissed: an object leaves the narrow form while nobody
+// watches, so that a list infers its deletion. It lives, and is older than its tombstone, when the
+// wide form comes back.
+func TestARestoredScopeBringsBackWhatAListMissed(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
 	a.onList = func(n int, _ url.Values) (int, string) {
@@ -78,10 +80,11 @@ func TestDesign64AFormThatComesBackBringsWhatAListMissedMeanwhile(t *testing.T) 
 	}
 }
 
-// TestDesign64ATrimThatTombstonesHideIsSeenByWhoeverLeadsNext: a tombstone counts like a key, so the leader does not see at once that a key was taken away.
-// A successor that reads the log does not know the key, and would never miss it. The log says how many keys live. What was deleted at the source
-// meanwhile is gone for readers, too.
-func TestDesign64ATrimThatTombstonesHideIsSeenByWhoeverLeadsNext(t *testing.T) {
+// TestATrimHiddenByTombstonesIsDetectedByTheNextLeader: a tombstone counts like a key, so the
+// leader does not see at once that a key was taken away. A successor that reads the log does not
+// know the key, and would never miss it. The log says how many keys live. What was deleted at the
+// source meanwhile is gone for readers, too.
+func TestATrimHiddenByTombstonesIsDetectedByTheNextLeader(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
 	a.onList = func(n int, _ url.Values) (int, string) {

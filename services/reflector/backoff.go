@@ -8,9 +8,10 @@ import (
 	"time"
 )
 
-// Backoff is the wait after failures of a list or a watch: Base, doubled by each failure, at most Cap, and up to Jitter times
-// longer. The zero value is 0.8 s, 30 s and 1. It starts again only after the source has been well for longer than Cap;
-// client-go starts again every two minutes, also during one outage.
+// Backoff is the wait after failures of a list or a watch: Base, doubled by each failure, at most
+// Cap, and up to Jitter times longer. The zero value is 0.8 s, 30 s and 1. It starts again only
+// after the source has been well for longer than Cap; client-go starts again every two minutes,
+// also during one outage.
 type Backoff struct {
 	Base, Cap time.Duration
 	// Jitter 1 makes a delay of d last between d and 2d; negative means none.

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestR21TheBackoffDoublesToItsCapWithJitter(t *testing.T) {
+func TestTheBackoffDoublesToItsCapWithJitter(t *testing.T) {
 	t.Parallel()
 	b := Backoff{}.withDefaults()
 	for n, want := range []time.Duration{800, 1600, 3200, 6400, 12800, 25600, 30000, 30000} {
@@ -23,7 +23,7 @@ func TestR21TheBackoffDoublesToItsCapWithJitter(t *testing.T) {
 }
 
 // client-go starts again at 0.8 s every two minutes of one outage; this one does not.
-func TestR21TheBackoffStartsAgainOnlyAfterAWellSource(t *testing.T) {
+func TestTheBackoffRestartsOnlyAfterAHealthySource(t *testing.T) {
 	t.Parallel()
 	r := retry{Backoff: Backoff{Jitter: -1}.withDefaults()}
 	now := time.Unix(0, 0)

@@ -172,7 +172,7 @@ func TestProgressOfAListIsToldWhileItRuns(t *testing.T) {
 	}
 }
 
-func TestR26AnEventNobodyCanNameMakesAListDue(t *testing.T) {
+func TestAnEventWithoutAKeyMakesAListDue(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
 	a.onList = func(n int, _ url.Values) (int, string) {
@@ -195,7 +195,7 @@ func TestR26AnEventNobodyCanNameMakesAListDue(t *testing.T) {
 	}
 }
 
-func TestDesign65ASilentWatchAheadOfARestoredSourceIsFoundOut(t *testing.T) {
+func TestASilentWatchAheadOfARestoredSourceIsDetected(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
 	a.onList = func(n int, q url.Values) (int, string) {
@@ -216,7 +216,7 @@ func TestDesign65ASilentWatchAheadOfARestoredSourceIsFoundOut(t *testing.T) {
 	}
 }
 
-func TestR26AListDeclaresNothingDeletedThatItHoldsAndCannotRead(t *testing.T) {
+func TestAListDeletesNoObjectThatItHoldsButCannotRead(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
 	goOn := make(chan struct{})

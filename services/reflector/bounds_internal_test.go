@@ -19,7 +19,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/stream"
 )
 
-func TestR26TheQuarantineRemembersABoundedNumberOfKeys(t *testing.T) {
+func TestTheQuarantineRemembersABoundedNumberOfKeys(t *testing.T) {
 	t.Parallel()
 	var s state
 	key := func(i int) delta.Key { return delta.Key(fmt.Sprintf("default/p%06d", i)) }
@@ -99,7 +99,7 @@ func TestABoundedNumberOfQuestionsIsOpen(t *testing.T) {
 }
 
 // A standby's shadow forgets deletions after the tombstones' time, or it would grow for ever.
-func TestDesign62AStandbyForgetsOldDeletions(t *testing.T) {
+func TestAStandbyForgetsOldDeletions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &standby{r: &reflection{}, shadow: delta.NewShadow(time.Hour), moved: make(chan struct{}, 1)}
@@ -119,7 +119,7 @@ func TestDesign62AStandbyForgetsOldDeletions(t *testing.T) {
 }
 
 // What Check finds out about the log ends the reign, whoever did it.
-func TestDesign64WhatALookAtTheLogFindsEndsTheReign(t *testing.T) {
+func TestALogCheckThatFindsDamageEndsTheTerm(t *testing.T) {
 	t.Parallel()
 	col := delta.Collection{Cluster: "dev", Version: "v1", Resource: "pods"}
 	for want, harm := range map[error]func(*testing.T, *stream.Conn, *stream.Writer, jetstream.Stream, jetstream.JetStream) error{

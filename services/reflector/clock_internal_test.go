@@ -24,67 +24,67 @@ func TestTheTimeOfEveryRequestAfterAnEnd(t *testing.T) {
 		want  []string
 		told  string // reason of the only failure that is logged; empty: none is
 	}{
-		"R-05: an expired list is repeated at once, without back-off": {
+		"an expired list is repeated at once, without back-off": {
 			&script{lists: []answer{refusal(410, "Expired", ""), empty("10")}, watches: []answer{{}}},
 			time.Second,
 			[]string{"list 0 @0s", "list  @0s", "watch 10 @0s"},
 			"EXPIRED",
 		},
-		"R-05, R-06: so is one that is too large": {
+		"a list whose version is too large is repeated at once": {
 			&script{w: "9", lists: []answer{{code: 504, body: `{"kind":"Status","code":504,"reason":"Timeout","message":"Too large resource version: 9, current: 8"}`}, empty("10")}, watches: []answer{told(410, "Expired"), {}}},
 			2 * time.Second,
 			[]string{"watch 9 @0s", "list 9 @1s", "list  @1s", "watch 10 @1s"},
 			"EXPIRED",
 		},
-		"R-05: the most recent state is not asked for again without back-off": {
+		"the most recent state is not asked for again without back-off": {
 			&script{lists: []answer{refusal(410, "Expired", ""), refusal(410, "Expired", ""), empty("10")}, watches: []answer{{}}},
 			2 * time.Second,
 			[]string{"list 0 @0s", "list  @0s", "list  @1s", "watch 10 @1s"},
 			"EXPIRED",
 		},
-		"R-22: a watch that closes after an event, or after a second, is opened again without delay": {
+		"a watch that closes after an event, or after a second, is opened again without delay": {
 			&script{lists: []answer{empty("10")}, watches: []answer{{body: mark("11"), ends: io.EOF}, {ends: io.EOF, lasts: time.Second}, {}}},
 			2 * time.Second,
 			[]string{"list 0 @0s", "watch 10 @0s", "watch 11 @0s", "watch 11 @1s"},
 			"",
 		},
-		"R-22: a very short watch counts as a failure": {
+		"a very short watch counts as a failure": {
 			&script{lists: []answer{empty("10")}, watches: []answer{{ends: io.EOF, lasts: time.Second - 1}, {}}},
 			3 * time.Second,
 			[]string{"list 0 @0s", "watch 10 @0s", "list 10 @1.999999999s", "watch 10 @1.999999999s"},
 			"SHORT_WATCH",
 		},
-		"R-22, R-29: a connection that breaks after an event is like a close, and told": {
+		"a connection that breaks after an event is like a close, and reported": {
 			&script{lists: []answer{empty("10")}, watches: []answer{{body: mark("11"), ends: syscall.ECONNRESET}, {}}},
 			time.Second,
 			[]string{"list 0 @0s", "watch 10 @0s", "watch 11 @0s"},
 			"UNREACHABLE",
 		},
-		"R-29: so is one that breaks after a while": {
+		"a connection that breaks after a while is like a close, and reported": {
 			&script{lists: []answer{empty("10")}, watches: []answer{{lasts: time.Minute, ends: syscall.ECONNRESET}, {}}},
 			90 * time.Second,
 			[]string{"list 0 @0s", "watch 10 @0s", "watch 10 @1m0s"},
 			"UNREACHABLE",
 		},
-		"R-20: too many requests in the stream wait, and make no list": {
+		"too many requests in the stream wait, and make no list": {
 			&script{lists: []answer{empty("10")}, watches: []answer{told(429, "TooManyRequests"), told(429, "TooManyRequests"), {}}},
 			10 * time.Second,
 			[]string{"list 0 @0s", "watch 10 @0s", "watch 10 @1s", "watch 10 @3s"},
 			"THROTTLED",
 		},
-		"R-19, R-20: a watch that is refused waits as long as it was told": {
+		"a watch that is refused waits as long as the server says": {
 			&script{lists: []answer{empty("10")}, watches: []answer{refusal(429, "TooManyRequests", "7"), {}}},
 			10 * time.Second,
 			[]string{"list 0 @0s", "watch 10 @0s", "watch 10 @7s"},
 			"THROTTLED",
 		},
-		"R-21: so does a list, and what it was told is the least": {
+		"a list that is refused waits at least as long as the server says": {
 			&script{lists: []answer{refusal(429, "TooManyRequests", "5"), refusal(503, "ServiceUnavailable", "1"), empty("10")}, watches: []answer{{}}},
 			10 * time.Second,
 			[]string{"list 0 @0s", "list 0 @5s", "list 0 @7s", "watch 10 @7s"},
 			"THROTTLED SOURCE_FAILED",
 		},
-		"R-26: lists that events without a name make due become rarer": {
+		"lists that events without a name make due become rarer": {
 			&script{lists: []answer{empty("10"), empty("11")}, watches: []answer{{body: bad}}},
 			40 * time.Second,
 			[]string{
@@ -116,7 +116,7 @@ func TestTheTimeOfEveryRequestAfterAnEnd(t *testing.T) {
 	}
 }
 
-func TestR18WatchesLastAtLeastTheTimeAskedFor(t *testing.T) {
+func TestWatchesLastAtLeastTheRequestedTime(t *testing.T) {
 	t.Parallel() // TestWatchTimeout: 30 min -> [1800,3600], 1 s -> [300,600]
 	for least, seconds := range map[time.Duration]int{30 * time.Minute: 1800, time.Second: 300, 0: 300} {
 		s := &script{cfg: Config{MinWatchTimeout: least}, lists: []answer{empty("10")}}
@@ -141,7 +141,7 @@ func TestR18WatchesLastAtLeastTheTimeAskedFor(t *testing.T) {
 	}
 }
 
-func TestR16AStreamWhoseEndIsMissingIsWarnedOfEveryTenSeconds(t *testing.T) {
+func TestAMissingEndOfTheInitialStateIsLoggedEveryTenSeconds(t *testing.T) {
 	t.Parallel()
 	s := &script{cfg: Config{WatchList: WatchListAlways}, lists: []answer{empty("10")}, watches: []answer{{}}}
 	if got := s.play(t, time.Second); !got.list.streaming || !got.list.proto(time.Now()).GetStreaming() {
@@ -162,7 +162,7 @@ func TestR16AStreamWhoseEndIsMissingIsWarnedOfEveryTenSeconds(t *testing.T) {
 }
 
 // A leader's shadow forgets deletions after the tombstones' time, or it would grow for ever.
-func TestDesign62ALeaderForgetsOldDeletions(t *testing.T) {
+func TestALeaderForgetsOldDeletions(t *testing.T) {
 	t.Parallel()
 	for lasts, forgotten := range map[time.Duration]bool{50 * time.Minute: false, 70 * time.Minute: true} {
 		s := &script{shadow: delta.NewShadow(time.Hour), cfg: Config{QuietAfter: 24 * time.Hour, MinWatchTimeout: 24 * time.Hour}, w: "10"}

@@ -32,7 +32,8 @@ type Config struct {
 	// Holder names this process in leases and term records; default random. Replicas must differ.
 	Holder string
 
-	// PageSize of lists. 0 means 500 where the server's cache does not serve the list; any other value forces pages of that size.
+	// PageSize of lists. 0 means 500 where the server's cache does not serve the list; any other
+	// value forces pages of that size.
 	PageSize int
 	// WatchList says how the whole state is read; default [WatchListAuto].
 	WatchList WatchList
@@ -41,9 +42,9 @@ type Config struct {
 	StreamPatience time.Duration
 	// QuietAfter is how long a watch may be silent before the API server is asked whether it has reached the watch's version at all; default 2 min.
 	QuietAfter time.Duration
-	// Backoff of failing lists and watches.
+	// Backoff of failing lists and watches.
 	Backoff Backoff
-	// MinWatchTimeout: watches last between it and twice as long; default and least 5 min.
+	// MinWatchTimeout: watches last between it and twice as long; default and least 5 min.
 	MinWatchTimeout time.Duration
 	// StageBytes bounds the changes that wait for a slow log before they are coalesced; default 64 MiB for each collection.
 	StageBytes int

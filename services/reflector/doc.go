@@ -7,7 +7,8 @@
 //	   |                   '------------------------------------'  '--back-off-----'
 //	   '--lease lost, deposed, log lost, new epoch--
 //
-// The source side follows client-go's reflector (R-01..R-30 of the behaviour checklist) except where the log must not lie: lists never
-// go back, the back-off does not restart during one outage, an object that cannot be read is quarantined and
-// holds nothing back, and every end of a watch is reported.
+// The source side follows client-go's reflector (docs/rules.md#reflector) except
+// where the log must not lie: lists never go back, the back-off does not restart during one outage,
+// an object that cannot be read is quarantined and holds nothing back, and every end of a watch is
+// reported.
 package reflector

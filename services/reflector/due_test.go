@@ -12,9 +12,10 @@ import (
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
 )
 
-// TestR23Design62AnEventNobodyCanNameIsMetAgainByASuccessor: something changed, nobody can tell what, and the list that is due fails until the leader is
-// gone. The log must not claim what came behind the event, and the next leader must not resume behind it.
-func TestR23Design62AnEventNobodyCanNameIsMetAgainByASuccessor(t *testing.T) {
+// TestASuccessorListsAfterAnEventWithoutAKey: something changed, nobody can tell what, and the list
+// that is due fails until the leader is gone. The log must not claim what came behind the event,
+// and the next leader must not resume behind it.
+func TestASuccessorListsAfterAnEventWithoutAKey(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
 	a.onList = func(n int, _ url.Values) (int, string) {
@@ -53,9 +54,10 @@ func TestR23Design62AnEventNobodyCanNameIsMetAgainByASuccessor(t *testing.T) {
 	m.until(t, "the change that was missed", func() bool { return m.revision().RV == "15" && m.live()["default/a"] == "11" })
 }
 
-// TestR26AListThatHoldsObjectsWithoutANameDeletesNothing: which of the objects that it does not name are gone, and which are the nameless ones, cannot be
-// told. Readers are told so, and a list is due, also for who leads next.
-func TestR26AListThatHoldsObjectsWithoutANameDeletesNothing(t *testing.T) {
+// TestAListThatHoldsObjectsWithoutANameDeletesNothing: which of the objects that it does not name
+// are gone, and which are the nameless ones, cannot be told. Readers are told so, and a list is
+// due, also for who leads next.
+func TestAListThatHoldsObjectsWithoutANameDeletesNothing(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
 	gone := make(chan struct{})

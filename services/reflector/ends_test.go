@@ -12,7 +12,7 @@ import (
 )
 
 // Closes in good order are no failures, and counted all the same.
-func TestR29EndsOfWatchesAreCountedByReason(t *testing.T) {
+func TestEndsOfWatchesAreCountedByReason(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
 	a.onList = func(int, url.Values) (int, string) { return 200, list("10", "", item("a", 1)) }

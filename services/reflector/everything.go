@@ -34,8 +34,9 @@ type member struct {
 // CustomResourceDefinitions one by one.
 const vanishAfter = 2
 
-// everything mirrors all that can be watched, now and as it appears; secrets only when they are named (design 5). events.k8s.io is a second
-// name of the core group's events. It returns when nothing of it runs any more.
+// everything mirrors all that can be watched, now and as it appears; secrets only when they are
+// named. events.k8s.io is a second name of the core group's events. It returns when nothing of it
+// runs any more.
 func (s *Service) everything(ctx context.Context, w *wish) {
 	t := &throng{s: s, w: w, members: map[delta.Collection]*member{}, lost: map[delta.Collection]int{}, noted: map[delta.Collection]bool{}}
 	defer func() {

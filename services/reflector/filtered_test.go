@@ -191,9 +191,11 @@ func TestAListWaitsForTheQuestionsAndNothingIsAskedWithoutASelector(t *testing.T
 	}
 }
 
-// TestR12AStreamingStartTellsAKeyBehindItsOpenQuestion: a deletion before the end of the initial state is held back until it is known what it means. What
-// the source tells of the key next, in the same stream or in a list that stands in for it, must not overtake the deletion in the log.
-func TestR12AStreamingStartTellsAKeyBehindItsOpenQuestion(t *testing.T) {
+// TestAStreamingStartPublishesAKeyBehindItsPendingDeletion: a deletion before the end of the
+// initial state is held back until it is known what it means. What the source tells of the key
+// next, in the same stream or in a list that stands in for it, must not overtake the deletion in
+// the log.
+func TestAStreamingStartPublishesAKeyBehindItsPendingDeletion(t *testing.T) {
 	t.Parallel()
 	for name, script := range map[string]struct {
 		rest  []string

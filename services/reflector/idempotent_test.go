@@ -11,7 +11,7 @@ import (
 
 // Upstream's transformer runs on the temporary store too, so twice on an object. There is no such store here: an object is transformed once each
 // time the API server tells it, and a second telling of the same comes to the same bytes, of which nothing is published.
-func TestR17WhatIsToldTwiceIsTransformedToTheSame(t *testing.T) {
+func TestAnObjectDeliveredTwiceIsTransformedToTheSame(t *testing.T) {
 	t.Parallel()
 	fat := func(name, rv string) string {
 		return strings.Replace(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"NAME","namespace":"default","uid":"u-NAME","resourceVersion":"`+rv+`",`+

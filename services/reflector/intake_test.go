@@ -35,7 +35,7 @@ func TestAListIsPublishedWhileItArrivesAndSyncedWhenItIsComplete(t *testing.T) {
 	m := mirrored(t, a, quick())
 	m.until(t, "most of the first half", func() bool { return len(m.live()) > half/2 })
 	if m.readable() || len(m.kinds(delta.KindSynced)) > 0 {
-		t.Error("design 6.1: half a list made the collection readable")
+		t.Error("half a list made the collection readable")
 	}
 	close(goOn)
 	m.until(t, "all of it", func() bool { return m.revision().RV == "20" && len(m.live()) == 2*half })

@@ -13,8 +13,9 @@ import (
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 )
 
-// version says from where to list: "0" only onto an empty log, the most recent state after an expired version or when nothing is known, else
-// not older than W (design 6.5; would go back).
+// version says from where to list: "0" only onto an empty log, the most recent state after an
+// expired version or when nothing is known, else not older than W. (client-go lists from "0" or the
+// last version seen, which may go back.)
 func (s *source) version() (rv, match string, limit int) {
 	limit = cmp.Or(s.r.cfg.PageSize, defaultPage)
 	switch {
@@ -25,7 +26,7 @@ func (s *source) version() (rv, match string, limit int) {
 	case s.w == "":
 		return "", "", limit
 	case s.r.cfg.PageSize == 0 && !s.paged:
-		limit = 0 // only then the server's cache may answer
+		limit = 0 // only then the server's cache may answer
 	}
 	return s.w, kube.NotOlderThan, limit
 }
@@ -46,7 +47,7 @@ func (s *source) list(ctx context.Context) error {
 		in := intake{s: s}
 		page, err := s.page(ctx, opts, &listRV, &in)
 		if err != nil && opts.Continue != "" && kube.IsExpired(err) {
-			// the pages have expired; one answer without pages, from where this list began.
+			// The pages have expired; one answer without pages, from where this list began.
 			s.beginList()
 			s.r.state.listing(false, began)
 			opts.Continue, opts.Limit, listRV, items = "", 0, "", 0
@@ -80,7 +81,7 @@ func (s *source) complete(ctx context.Context, rv delta.RV, items int, took time
 		slog.Duration(telemetry.KeyDuration, took))
 }
 
-// page takes one page in. The first page's version is the list's.
+// page takes one page in. The first page's version is the list's.
 func (s *source) page(ctx context.Context, opts kube.ListOptions, listRV *delta.RV, in *intake) (kube.Page, error) {
 	page, err := s.r.kube.ListEach(ctx, s.r.resource, opts, func(header kube.Page) (err error) {
 		if *listRV == "" {
@@ -145,8 +146,9 @@ func (s *source) normalize(raw []byte, now time.Time) (delta.Object, error) {
 	return o, err
 }
 
-// poison quarantines an object (R-26: it holds nothing back and does not vanish silently). When its key is known, a record without a payload
-// tells readers that what they hold for the key is out of date; without a version, it carries the one they hold.
+// poison quarantines an object: it delays nothing and does not vanish silently. When its key is
+// known, a record without a payload tells readers that what they hold for the key is out of date;
+// without a version, it carries the one they hold.
 func (s *source) poison(o delta.Object, why error, now time.Time) (delta.Record, bool) {
 	s.r.metrics.quarantined.WithLabelValues(s.r.col.String()).Inc()
 	s.r.state.poison(o.Key, why, now)

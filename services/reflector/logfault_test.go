@@ -76,7 +76,7 @@ func TestALogThatSomebodyElseMadeIsNamedAndHoldsNoOtherBack(t *testing.T) {
 	well(t, c, "pods")
 }
 
-func TestDesign64APurgedLogIsListedAnewByItsLeaderAlsoWhileQuiet(t *testing.T) {
+func TestAPurgedLogIsListedAgainByItsLeaderAlsoWhileQuiet(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
 	a.onList = func(int, url.Values) (int, string) { return 200, list("10", "", item("a", 1), item("b", 2)) }

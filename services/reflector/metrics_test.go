@@ -19,7 +19,7 @@ import (
 )
 
 // Kubernetes' names, kinds and label, as its reflectors had them; then our own.
-func TestR30MetricsUseKubernetesNames(t *testing.T) {
+func TestMetricsUseKubernetesNames(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
 	a.onList = func(int, url.Values) (int, string) {

@@ -19,7 +19,7 @@ import (
 )
 
 // A form decides whether a collection is listed anew: these texts were written before there were several namespaces, and stand in leases.
-func TestDesign3AFormOfOneNamespaceIsWhatItWas(t *testing.T) {
+func TestTheStoredScopeOfOneNamespaceIsUnchanged(t *testing.T) {
 	t.Parallel()
 	const marks = `"labels":["batch.kubernetes.io/controller-uid","batch.kubernetes.io/job-name"]}`
 	var values []string
@@ -44,7 +44,7 @@ func TestDesign3AFormOfOneNamespaceIsWhatItWas(t *testing.T) {
 	}
 }
 
-func TestDesign3EqualSetsOfNamespacesAreOneForm(t *testing.T) {
+func TestEqualSetsOfNamespacesAreOneScope(t *testing.T) {
 	t.Parallel()
 	one := func(ns string, set ...string) Resource {
 		return Resource{Name: "pods", Scope: kube.Scope{Namespace: ns}, Namespaces: set}
@@ -224,7 +224,7 @@ func TestWhatIsLeftOutDoesNotLetLaterItemsOvertake(t *testing.T) {
 }
 
 // Moves of the watermark that nobody waits for wake the publisher once for all of them.
-func TestDesign62WhatIsLeftOutMovesTheWatermarkInFewRecords(t *testing.T) {
+func TestExcludedEventsMoveTheWatermarkInFewRecords(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := &publisher{r: &reflection{}, wake: make(chan struct{}, 1), stage: delta.NewStage(1<<20, "1")}

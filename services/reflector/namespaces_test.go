@@ -43,7 +43,7 @@ func told(m *mirror) []string {
 	return out
 }
 
-func TestDesign3SeveralNamespacesAreOneListAndOneWatchOfWhichOnlyTheseReachTheLog(t *testing.T) {
+func TestSeveralNamespacesShareOneListAndWatchAndOnlyTheyReachTheLog(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
 	a.onList = func(int, url.Values) (int, string) {
@@ -52,7 +52,7 @@ func TestDesign3SeveralNamespacesAreOneListAndOneWatchOfWhichOnlyTheseReachTheLo
 			`{"metadata":{"name":"bare","uid":"u","resourceVersion":"4"}}`,                          // in no namespace
 			`{"metadata":{"namespace":"out"}}`,                                                      // without a name: of those that are left out
 			`{"metadata":{"name":"odd","namespace":"out","resourceVersion":"5"},"spec":[nonsense]}`, // what is wrong comes behind its namespace
-			`{"metadata":{"name":"sick","namespace":"a"}}`,                                          // R-26: of those that are mirrored
+			`{"metadata":{"name":"sick","namespace":"a"}}`,                                          // of those that are mirrored
 		)
 	}
 	steps := a.stepped()
@@ -94,7 +94,7 @@ func TestDesign3SeveralNamespacesAreOneListAndOneWatchOfWhichOnlyTheseReachTheLo
 	}
 }
 
-func TestDesign65ARelistTellsNothingOfNamespacesThatAreLeftOut(t *testing.T) {
+func TestARelistPublishesNothingOfExcludedNamespaces(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
 	a.onList = func(n int, _ url.Values) (int, string) {
@@ -126,7 +126,7 @@ func TestDesign65ARelistTellsNothingOfNamespacesThatAreLeftOut(t *testing.T) {
 	}
 }
 
-func TestR11AStreamingStartOfSeveralNamespaces(t *testing.T) {
+func TestAStreamingStartOfSeveralNamespaces(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
 	a.onStream = func(_ int, _ url.Values, w *wire) {
@@ -164,7 +164,7 @@ func TestWhoMayNotListTheWholeClusterIsToldThatSeveralNamespacesNeedIt(t *testin
 	}
 }
 
-func TestDesign3AnotherSetOfNamespacesIsAnotherForm(t *testing.T) {
+func TestAnotherSetOfNamespacesIsAnotherScope(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
 	for _, ns := range []string{"a", "b", "c", "out"} {

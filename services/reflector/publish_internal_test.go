@@ -8,7 +8,7 @@ import (
 )
 
 // A log that stands still again while it is given the list that was asked for: what finds no room then needs another one.
-func TestT15WhatFindsNoRoomBehindAListHasAListOfItsOwn(t *testing.T) {
+func TestChangesThatOverflowBehindAListGetAListOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	r := &reflection{relist: make(chan struct{}, 1)}
 	p := &publisher{r: r, wake: make(chan struct{}, 1), stage: delta.NewStage(1<<10, "")}
@@ -50,7 +50,7 @@ func TestT15WhatFindsNoRoomBehindAListHasAListOfItsOwn(t *testing.T) {
 }
 
 // Several lists may wait for a slow log. What the first left open is not settled by the second before the log has that one.
-func TestR26AListIsDueUntilTheLogHasOneWithoutDoubts(t *testing.T) {
+func TestAListIsDueUntilACompleteOneIsInTheLog(t *testing.T) {
 	t.Parallel()
 	p := &publisher{lists: []bool{true, false, true, false}}
 	for i, want := range []struct {

@@ -141,7 +141,7 @@ func TestRealDeparturesAreToldFromDeletions(t *testing.T) {
 	m.until(t, "it comes back", func() bool { return m.live()[delta.Key(r.ns+"/left")] != "" && len(m.live()) == 2 })
 }
 
-func TestRealR06VersionsFromTheFutureAreTooLargeForAListAndSilentForAWatch(t *testing.T) {
+func TestRealVersionsFromTheFutureAreTooLargeForAListAndSilentForAWatch(t *testing.T) {
 	t.Parallel()
 	r := newReal(t)
 	ctx := t.Context()

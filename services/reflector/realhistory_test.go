@@ -70,7 +70,7 @@ func (r *real) create(resource kube.Resource, ns, body string) string {
 	return gjson.GetBytes(made, "metadata.uid").String()
 }
 
-func TestRealR04R05R19R20WhatEtcdForgotExpiresPagesAndWatches(t *testing.T) {
+func TestRealCompactionExpiresPagesAndWatches(t *testing.T) {
 	t.Parallel()
 	r := newReal(t)
 	dir, p := r.dir(), r.relay("")
@@ -95,9 +95,9 @@ func TestRealR04R05R19R20WhatEtcdForgotExpiresPagesAndWatches(t *testing.T) {
 	reflection(t, c, "events", "watching", watching)
 	lists := p.of(listed)
 	if n := len(lists); n != 3 || lists[1].query.Get("continue") == "" || lists[2].query.Has("limit") || lists[2].query.Has("continue") {
-		t.Fatalf("R-04: lists %v, want a page, its continuation, and one list without pages", lists)
+		t.Fatalf("lists %v, want a page, its continuation, and one list without pages", lists)
 	}
-	r.events("g") // a watch without an event would be a very short one
+	r.events("g") // a watch without an event would be a very short one
 	m.until(t, "an event", func() bool { return len(m.live()) == 7 })
 	at := m.revision().RV
 
@@ -122,14 +122,14 @@ func TestRealR04R05R19R20WhatEtcdForgotExpiresPagesAndWatches(t *testing.T) {
 	}
 	lists = slices.DeleteFunc(p.of(listed)[3:], func(c call) bool { return c.query.Has("continue") })
 	if len(lists) != 1 || lists[0].rv() != at || lists[0].query.Get("resourceVersionMatch") != kube.NotOlderThan {
-		t.Errorf("R-05: after a watch that expired %v, want one list, not older than %s", lists, at)
+		t.Errorf("after a watch that expired %v, want one list, not older than %s", lists, at)
 	}
 	if terms := m.kinds(delta.KindTerm); terms[0].Epoch != terms[len(terms)-1].Epoch {
 		t.Error("an expired watch began a new epoch")
 	}
 }
 
-func TestRealR22R23BookmarksMoveTheVersionAndACleanCloseAsksForNoList(t *testing.T) {
+func TestRealBookmarksMoveTheVersionAndACleanCloseNeedsNoList(t *testing.T) {
 	t.Parallel()
 	r := newReal(t)
 	r.make("a")
@@ -164,7 +164,7 @@ func TestRealR22R23BookmarksMoveTheVersionAndACleanCloseAsksForNoList(t *testing
 	}
 }
 
-func TestRealR09Design65ARestoredEtcdBeginsANewEpoch(t *testing.T) {
+func TestRealARestoredEtcdBeginsANewEpoch(t *testing.T) {
 	t.Parallel()
 	shared := newReal(t)
 	shared.dir()

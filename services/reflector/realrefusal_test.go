@@ -78,7 +78,7 @@ func (n never) Read([]byte) (int, error) {
 	return 0, n.Err()
 }
 
-func TestRealR19TooManyRequestsAreWaitedOutWithoutAList(t *testing.T) {
+func TestRealTooManyRequestsAreWaitedOutWithoutAList(t *testing.T) {
 	t.Parallel()
 	r := newReal(t)
 	user := "mirror-of-" + r.ns
@@ -89,7 +89,7 @@ func TestRealR19TooManyRequestsAreWaitedOutWithoutAList(t *testing.T) {
 	svc, _ := startOn(t, r.config(), p.client(t), nats)
 	c, m := dial(t, svc), follow(t, nats, mapsInLog)
 	m.until(t, "one", func() bool { return m.readable() && len(m.live()) == 1 })
-	r.make("b") // a watch without an event would be a very short one
+	r.make("b") // a watch without an event would be a very short one
 	m.until(t, "an event", func() bool { return len(m.live()) == 2 })
 
 	group := "flowcontrol.apiserver.k8s.io"

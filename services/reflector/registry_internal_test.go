@@ -15,9 +15,9 @@ import (
 	"github.com/deltaplane/deltaplane/internal/stream"
 )
 
-// TestDesign5AdditionsSurviveABucketThatIsLostUnderACall: a call that comes first makes the bucket anew with what was added, and does not
-// take it for an empty one.
-func TestDesign5AdditionsSurviveABucketThatIsLostUnderACall(t *testing.T) {
+// TestAdditionsSurviveABucketThatIsLostUnderACall: a call that comes first makes the bucket anew
+// with what was added, and does not take it for an empty one.
+func TestAdditionsSurviveABucketThatIsLostUnderACall(t *testing.T) {
 	t.Parallel()
 	url := embeddedtest.NATS(t).URL()
 	nc, err := nats.Connect(url)

@@ -31,7 +31,7 @@ func relisting(watches int) func(int, url.Values, *wire) {
 	}
 }
 
-func TestR01R02AListAfterTheFirstIsNotOlderThanWAndHasNoPages(t *testing.T) {
+func TestAListAfterReconnectIsNotOlderAndHasNoPages(t *testing.T) {
 	t.Parallel() // TestReflectorResyncWithResourceVersion: "0","10"; TestReflectorNotPaginatingNotConsistentReads: RV 10, limit 0
 	a := newAPI(t)
 	a.onList = func(n int, _ url.Values) (int, string) {
@@ -49,7 +49,7 @@ func TestR01R02AListAfterTheFirstIsNotOlderThanWAndHasNoPages(t *testing.T) {
 	}
 }
 
-func TestR03PagesAtZeroAreRememberedForTheReign(t *testing.T) {
+func TestPagesAtZeroAreRememberedForTheTerm(t *testing.T) {
 	t.Parallel() // TestReflectorPaginatingNonConsistentReadsIfWatchCacheDisabled
 	a := newAPI(t)
 	a.onList = func(n int, q url.Values) (int, string) {
@@ -68,7 +68,7 @@ func TestR03PagesAtZeroAreRememberedForTheReign(t *testing.T) {
 	}
 }
 
-func TestR04PagesThatExpireAtOnceAreAnExpiredList(t *testing.T) {
+func TestPagesThatExpireAtOnceAreAnExpiredList(t *testing.T) {
 	t.Parallel() // an error on page 1 is the caller's: "0","10",""
 	a := newAPI(t)
 	a.onList = func(n int, q url.Values) (int, string) {
@@ -92,7 +92,7 @@ func TestR04PagesThatExpireAtOnceAreAnExpiredList(t *testing.T) {
 	}
 }
 
-func TestR07R28AStopDoesNotWaitForTheServer(t *testing.T) {
+func TestAStopDoesNotWaitForTheServer(t *testing.T) {
 	t.Parallel() // TestReflectorHandleWatchStopped...: whatever is open is given up at once
 	hang := func(w *wire) { w.send(); w.hold() }
 	for what, script := range map[string]func(*api){
@@ -165,7 +165,7 @@ func (d *door) RoundTrip(r *http.Request) (*http.Response, error) {
 	return d.next.RoundTrip(r)
 }
 
-func TestR19R22ARefusedConnectionIsTriedAgainWithoutAList(t *testing.T) {
+func TestARefusedConnectionIsRetriedWithoutAList(t *testing.T) {
 	t.Parallel() // TestReflectorListAndWatchInitConnBackoff
 	a := newAPI(t)
 	a.onList = func(int, url.Values) (int, string) { return 200, list("10", "", item("a", 1)) }
@@ -208,7 +208,7 @@ func TestR19R22ARefusedConnectionIsTriedAgainWithoutAList(t *testing.T) {
 	}
 }
 
-func TestR22AConnectionThatBreaksIsLikeAClose(t *testing.T) {
+func TestAConnectionThatBreaksIsLikeAClose(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
 	a.onList = func(int, url.Values) (int, string) { return 200, list("10", "", item("a", 1)) }
@@ -227,7 +227,7 @@ func TestR22AConnectionThatBreaksIsLikeAClose(t *testing.T) {
 	}
 }
 
-func TestR23WhatIsOfAnotherKindChangesNothingElse(t *testing.T) {
+func TestAnEventOfAnotherKindChangesNothingElse(t *testing.T) {
 	t.Parallel() // TestReflectorWatchHandler: foo, bar; a Service is rejected, foo deleted, bar@55, baz@32
 	a := newAPI(t)
 	a.onList = func(n int, _ url.Values) (int, string) {
@@ -261,8 +261,8 @@ func TestR23WhatIsOfAnotherKindChangesNothingElse(t *testing.T) {
 	}
 }
 
-func TestR27NothingIsResyncedThroughTheLog(t *testing.T) {
-	t.Parallel() // resync is the consumers' matter (T-14): a quiet source makes no deltas, however long
+func TestNothingIsResyncedThroughTheLog(t *testing.T) {
+	t.Parallel() // resync is the consumers' matter: a quiet source makes no deltas, however long
 	a := newAPI(t)
 	a.onList = func(n int, _ url.Values) (int, string) { return 200, list(strconv.Itoa(10*n), "", items(20, 3)...) }
 	a.onWatch = relisting(5)
@@ -273,7 +273,7 @@ func TestR27NothingIsResyncedThroughTheLog(t *testing.T) {
 	}
 }
 
-func TestR29EveryEndOfAWatchIsToldWithAWordAndTheNextRetry(t *testing.T) {
+func TestEveryEndOfAWatchIsReportedWithItsReasonAndTheNextRetry(t *testing.T) {
 	t.Parallel()
 	for want, end := range map[string]func(w *wire){
 		"EXPIRED":       func(w *wire) { w.send(errorEvent(410, "Expired")) },

@@ -61,7 +61,7 @@ func eventually(t testing.TB, what string, cond func() bool) {
 	}
 }
 
-func TestDesign5AnAddedReflectionIsSharedByReplicasAndSurvivesThem(t *testing.T) {
+func TestAnAddedReflectionIsSharedByReplicasAndSurvivesThem(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
 	f.put("configmaps", "default", "a", "", "")
@@ -166,7 +166,7 @@ func TestAddReflectionNamesEveryFault(t *testing.T) {
 	}
 }
 
-func TestDesign3AReplacedFormIsFollowedByAListAndWhatItLeavesOutIsFilteredOut(t *testing.T) {
+func TestAReplacedScopeIsListedAndWhatItExcludesIsFilteredOut(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
 	f.put("configmaps", "default", "mine", `"team":"a"`, `"data":{"k":"v"},"more":1`)

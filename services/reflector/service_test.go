@@ -56,7 +56,7 @@ func watching(r *reflectorv1.Reflection) bool {
 	return r.GetState() == reflectorv1.ReflectionState_REFLECTION_STATE_WATCHING
 }
 
-func TestR26OneBadObjectIsQuarantinedAndHoldsNothingBack(t *testing.T) {
+func TestAnUnreadableObjectIsQuarantinedAndDelaysNothing(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
 	a.onList = func(int, url.Values) (int, string) {
@@ -74,7 +74,7 @@ func TestR26OneBadObjectIsQuarantinedAndHoldsNothingBack(t *testing.T) {
 	for _, line := range []string{
 		`this is not JSON`,
 		event("MODIFIED", `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","namespace":"default","resourceVersion":"11"},"spec":nonsense}`),
-		event("MODIFIED", `{"kind":"Service","apiVersion":"v1","metadata":{"name":"b","namespace":"default","resourceVersion":"12"}}`), // R-23
+		event("MODIFIED", `{"kind":"Service","apiVersion":"v1","metadata":{"name":"b","namespace":"default","resourceVersion":"12"}}`), // of another kind
 		event("ADDED", object("c", 13)),
 	} {
 		steps <- line
@@ -127,7 +127,7 @@ func TestACollectionThatAnswers403HoldsNoOtherBackAndRecovers(t *testing.T) {
 	}
 	m := follow(t, nats, pods)
 	if m.readable() {
-		t.Error("design 6.1: a collection that was never listed is readable")
+		t.Error("a collection that was never listed is readable")
 	}
 	allowed.Store(true)
 	m.until(t, "recovery", func() bool { return m.revision().RV == "10" })
@@ -181,7 +181,7 @@ func TestTwoReflectorsHaveOneLeaderAndTheSecondTakesOverWithoutAGap(t *testing.T
 	}
 }
 
-func TestDesign63APausedLeadersPipelineArrivesInVain(t *testing.T) {
+func TestAPausedLeadersAppendsAreFenced(t *testing.T) {
 	t.Parallel()
 	a, newest := ticking(t)
 	nats := embeddedtest.NATS(t).URL()

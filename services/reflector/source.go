@@ -15,7 +15,7 @@ import (
 
 const (
 	defaultPage = 500
-	// shortWatch is how briefly a watch may last without an event before it counts as a failure.
+	// shortWatch is how briefly a watch may last without an event before it counts as a failure.
 	shortWatch = time.Second
 	// expireEvery is how often the shadow forgets old deletions.
 	expireEvery = time.Minute
@@ -27,7 +27,7 @@ var (
 	// errNameless says why a key is in doubt.
 	errNameless = errors.New("reflector: the list cannot tell whether the object is gone")
 	errRelist   = errors.New("reflector: relist asked for")
-	// errUnfinished: R-14.
+	// errUnfinished moves nothing: the stream is requested again.
 	errUnfinished = errors.New("reflector: the stream of the initial state ended before it was complete")
 )
 
@@ -53,11 +53,11 @@ type source struct {
 
 	nameless    int  // objects without a name in the list under way
 	left        int  // objects of the list under way that are of other namespaces
-	unavailable bool // the last list found its version expired or too large
-	paged       bool // a list at "0" came back in pages: the server's cache is off
+	unavailable bool // the last list found its version expired or too large
+	paged       bool // a list at "0" came back in pages: the server's cache is off
 	slow        bool // a list ran out of time
 	endless     bool // a streaming start did not say where it ends
-	unfinished  int  // streaming starts in a row that ended too early
+	unfinished  int  // streaming starts in a row that ended too early
 	expired     time.Time
 }
 
@@ -84,14 +84,14 @@ func (s *source) run(ctx context.Context) error {
 		case errors.Is(err, errRelist), errors.Is(err, errAhead):
 			relist = true
 			continue
-		case err == nil: // the server closed the watch in good order
+		case err == nil: // the server closed the watch in good order
 			continue
 		case stage == stageList && !s.unavailable && (kube.IsExpired(err) || kube.IsTooLargeRV(err)):
-			s.unavailable = true // again at once, with the most recent state
+			s.unavailable = true // again at once, with the most recent state
 			s.r.fail(ctx, stage, err, 0)
 			continue
 		}
-		// nobody there, or too many requests: the watch is opened again without a list.
+		// Nobody there, or too many requests: the watch is opened again without a list.
 		if stage == stageWatch && !kube.IsConnectionRefused(err) && !kube.IsTooManyRequests(err) {
 			relist = true
 		}
@@ -158,7 +158,7 @@ func (s *source) watch(ctx context.Context) (err error) {
 	})
 }
 
-// open opens a watch that lasts a random time.
+// open opens a watch that lasts a random time.
 func (s *source) open(ctx context.Context, opts kube.WatchOptions) (*kube.Watch, error) {
 	opts.Scope = s.r.want.Scope
 	opts.Timeout = s.r.cfg.MinWatchTimeout + rand.N(s.r.cfg.MinWatchTimeout)
@@ -212,7 +212,7 @@ func (s *source) follow(ctx context.Context, w *kube.Watch, events int) error {
 		case isStatus(err):
 			end = reasonOf(stageWatch, err)
 			return fmt.Errorf("watch %s at %q: %w", s.r.col, s.w, err)
-		default: // the connection broke: like a close, but told
+		default: // the connection broke: like a close, but told
 			end = reasonOf(stageWatch, err)
 			s.r.fail(ctx, stageWatch, err, 0)
 			if short {
@@ -246,7 +246,7 @@ func (s *source) event(ev kube.Event, now time.Time) {
 	switch ev.Type {
 	case kube.EventAdded, kube.EventModified, kube.EventDeleted:
 		rec, rv, publish = s.change(ev, now)
-	default: // a bookmark, or a type from the future, moves only the version
+	default: // a bookmark, or a type from the future, moves only the version
 		var err error
 		if rv, err = kube.EventRV(ev.Object); err != nil {
 			s.poisoned(err, now)

@@ -35,7 +35,7 @@ func mirrored(t testing.TB, a *api, cfg reflector.Config) *mirror {
 	return follow(t, nats, pods)
 }
 
-func TestR05AnExpiredRelistIsRepeatedAtOnceWithTheMostRecentState(t *testing.T) {
+func TestAnExpiredRelistIsRepeatedAtOnceWithTheMostRecentState(t *testing.T) {
 	t.Parallel() // TestReflectorExpiredExactResourceVersion: "0","10",""
 	a := newAPI(t)
 	a.onList = func(n int, _ url.Values) (int, string) {
@@ -62,17 +62,17 @@ func TestR05AnExpiredRelistIsRepeatedAtOnceWithTheMostRecentState(t *testing.T) 
 	}
 	second := a.requests(false)[1].query
 	if second.Get("resourceVersionMatch") != "NotOlderThan" || second.Get("limit") != "" {
-		t.Errorf("R-01 as design 6.5 has it, R-02: relist asked %v, want NotOlderThan without limit", second)
+		t.Errorf("relist asked %v, want NotOlderThan without limit", second)
 	}
 	if first := a.requests(false)[0].query; first.Get("limit") != "500" || first.Get("resourceVersionMatch") != "" {
-		t.Errorf("R-02: first list asked %v, want limit 500", first)
+		t.Errorf("first list asked %v, want limit 500", first)
 	}
 	if got := a.nth(t, watched, 2).rv(); got != "11" {
-		t.Errorf("R-18: watch from %q, want the list's version", got)
+		t.Errorf("watch from %q, want the list's version", got)
 	}
 }
 
-func TestR06ATooLargeVersionIsRecognisedInItsThreeForms(t *testing.T) {
+func TestATooLargeVersionIsRecognisedInItsThreeForms(t *testing.T) {
 	t.Parallel() // TestReflectorFullListIfTooLarge: "0","20","","30","","40",""
 	a := newAPI(t)
 	forms := []string{
@@ -102,7 +102,7 @@ func TestR06ATooLargeVersionIsRecognisedInItsThreeForms(t *testing.T) {
 	}
 }
 
-func TestR02R04AnExplicitPageSizeForcesPagesAndContinuationsCarryNoVersion(t *testing.T) {
+func TestAnExplicitPageSizeForcesPagesAndContinuationsCarryNoVersion(t *testing.T) {
 	t.Parallel() // TestReflectorWatchListPageSize: 4+4+2 via C1, C2
 	a := newAPI(t)
 	ten := items(10, 3)
@@ -124,12 +124,12 @@ func TestR02R04AnExplicitPageSizeForcesPagesAndContinuationsCarryNoVersion(t *te
 	}
 	for _, c := range a.requests(false) {
 		if c.query.Get("limit") != "4" || c.query.Get("continue") != "" && c.query.Has("resourceVersion") {
-			t.Errorf("R-02, R-04: list asked %v", c.query)
+			t.Errorf("list asked %v", c.query)
 		}
 	}
 }
 
-func TestR03R04PagesAtZeroKeepPagingOnAndExpiredPagesEndInOneFullList(t *testing.T) {
+func TestPagesAtZeroKeepPagingOnAndExpiredPagesEndInOneFullList(t *testing.T) {
 	t.Parallel() // TestReflectorPaginatingNonConsistentReadsIfWatchCacheDisabled, TestReflectorFullListIfExpired
 	a := newAPI(t)
 	ten := items(10, 3)
@@ -161,17 +161,17 @@ func TestR03R04PagesAtZeroKeepPagingOnAndExpiredPagesEndInOneFullList(t *testing
 	}
 	reqs := a.requests(false)
 	if got := reqs[2].query.Get("limit"); got != "500" {
-		t.Errorf("R-03: relist limit %q, want 500 once a list at 0 came in pages", got)
+		t.Errorf("relist limit %q, want 500 once a list at 0 came in pages", got)
 	}
 	if got := reqs[4].query.Get("limit"); got != "" {
-		t.Errorf("R-04: full list limit %q, want none", got)
+		t.Errorf("full list limit %q, want none", got)
 	}
 	if r, _ := m.get("default/p9"); !r.Tombstone() || r.DeleteReason != delta.Inferred || r.RV != "21" {
-		t.Errorf("design 6.5: missing pod is %+v, want an inferred tombstone with the list's version", r)
+		t.Errorf("missing pod is %+v, want an inferred tombstone with the list's version", r)
 	}
 }
 
-func TestR08ATableIsNoList(t *testing.T) {
+func TestATableIsNoList(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
 	a.onList = func(n int, _ url.Values) (int, string) {
@@ -187,13 +187,13 @@ func TestR08ATableIsNoList(t *testing.T) {
 	}
 }
 
-func TestR18TheWatchTimeoutIsRandomBetweenFiveAndTenMinutes(t *testing.T) {
+func TestTheWatchTimeoutIsRandomBetweenFiveAndTenMinutes(t *testing.T) {
 	t.Parallel() // TestWatchTimeout: 1 s -> [300,600]
 	a := newAPI(t)
 	a.onList = func(int, url.Values) (int, string) { return 200, list("10", "") }
 	a.onWatch = func(n int, _ url.Values, w *wire) {
 		if n <= 8 {
-			w.send(bookmark(10 + n)) // a close after an event is followed by a watch at once
+			w.send(bookmark(10 + n)) // a close after an event is followed by a watch at once
 			return
 		}
 		w.send()
@@ -210,7 +210,7 @@ func TestR18TheWatchTimeoutIsRandomBetweenFiveAndTenMinutes(t *testing.T) {
 			t.Errorf("watch asked %v", c.query)
 		}
 		if want := strconv.Itoa(10 + i); c.rv() != want {
-			t.Errorf("R-22: watch %d from %s, want %s", i, c.rv(), want)
+			t.Errorf("watch %d from %s, want %s", i, c.rv(), want)
 		}
 		distinct[c.query.Get("timeoutSeconds")] = true
 	}
@@ -219,7 +219,7 @@ func TestR18TheWatchTimeoutIsRandomBetweenFiveAndTenMinutes(t *testing.T) {
 	}
 }
 
-func TestR19R20TooManyRequestsBacksOffWithoutARelist(t *testing.T) {
+func TestTooManyRequestsBacksOffWithoutARelist(t *testing.T) {
 	t.Parallel() // TestNoRelistOnTooManyRequests: 4 x 429 then ok: 1 list, 5 watches; TestBackoffOnTooManyRequests
 	a := newAPI(t)
 	a.onList = func(int, url.Values) (int, string) { return 200, list("10", "") }
@@ -242,7 +242,7 @@ func TestR19R20TooManyRequestsBacksOffWithoutARelist(t *testing.T) {
 	}
 }
 
-func TestR20R22GoneServerErrorsAndVeryShortWatchesEndInARelistFromW(t *testing.T) {
+func TestGoneServerErrorsAndVeryShortWatchesRelistFromTheWatermark(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
 	a.onList = func(n int, _ url.Values) (int, string) { return 200, list(strconv.Itoa(10*n), "", item("a", 1)) }
@@ -252,7 +252,7 @@ func TestR20R22GoneServerErrorsAndVeryShortWatchesEndInARelistFromW(t *testing.T
 			w.send(bookmark(15), errorEvent(410, "Expired"))
 		case 2:
 			w.send(errorEvent(500, "InternalError"))
-		case 3: // very short
+		case 3: // very short
 		case 4:
 			w.w.WriteHeader(http.StatusGone)
 			w.send(status(410, "Expired", "too old"))
@@ -271,7 +271,7 @@ func TestR20R22GoneServerErrorsAndVeryShortWatchesEndInARelistFromW(t *testing.T
 	}
 }
 
-func TestR24EveryEventMovesTheWatermark(t *testing.T) {
+func TestEveryEventMovesTheWatermark(t *testing.T) {
 	t.Parallel() // TestReflectorResourceVersionUpdate: Added10 Modified20 Bookmark30 Deleted40
 	a := newAPI(t)
 	a.onList = func(int, url.Values) (int, string) { return 200, list("5", "") }
@@ -284,7 +284,7 @@ func TestR24EveryEventMovesTheWatermark(t *testing.T) {
 		{bookmark(30), "30"},
 		{event("DELETED", object("foo", 40)), "40"},
 		{event("FUTURE", object("foo", 50)), "50"},
-		{event("DELETED", object("never-seen", 60)), "60"}, // D-04: nothing to publish
+		{event("DELETED", object("never-seen", 60)), "60"}, // nothing to publish
 		{event("MODIFIED", object("foo", 20)), "60"},       // replayed from before the deletion
 	} {
 		steps <- step.line
@@ -293,7 +293,7 @@ func TestR24EveryEventMovesTheWatermark(t *testing.T) {
 	steps <- bookmark(70)
 	m.until(t, "the end", func() bool { return m.revision().RV == "70" })
 	if live := m.live(); len(live) != 0 {
-		t.Errorf("%v lives, want a replayed event not to resurrect (design 6.2)", live)
+		t.Errorf("%v lives, want a replayed event not to resurrect", live)
 	}
 	var got []string
 	for _, r := range m.kinds(delta.KindDelta) {
@@ -322,7 +322,7 @@ func TestPayloadsPassAsBytesAndAreTheSameFromListAndWatch(t *testing.T) {
 	}
 }
 
-func TestR09Design65ASourceThatWentBackBeginsANewEpochAndReadersSweep(t *testing.T) {
+func TestASourceThatWentBackBeginsANewEpochAndReadersSweep(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
 	a.onList = func(n int, q url.Values) (int, string) {
@@ -357,7 +357,7 @@ func TestR09Design65ASourceThatWentBackBeginsANewEpochAndReadersSweep(t *testing
 	}
 }
 
-func TestDesign65RestartsResumeFromWWithoutAList(t *testing.T) {
+func TestRestartsResumeFromTheWatermarkWithoutAList(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
 	a.onList = func(int, url.Values) (int, string) { return 200, list("10", "", items(3, 4)...) }

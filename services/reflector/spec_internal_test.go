@@ -9,7 +9,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
-func TestDesign3EqualFormsHaveEqualFingerprintsAndDifferentOnesDifferentOnes(t *testing.T) {
+func TestFingerprintsAreEqualExactlyForEqualSpecs(t *testing.T) {
 	t.Parallel()
 	pods := Resource{Name: "pods"}
 	for i, same := range [][2]Resource{

@@ -12,7 +12,7 @@ import (
 )
 
 // Every field of a spec reaches the API server's queries or the records, whether they come by a list or by a watch.
-func TestDesign3EveryFieldOfASpecIsHeeded(t *testing.T) {
+func TestEveryFieldOfASpecCounts(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
 	const extra = `"data":{"owner":"joe","secret":"x"}`

@@ -10,9 +10,10 @@ import (
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
 )
 
-// TestR09Design65ASuccessorKnowsThatTheSourceWentBack: who finds out that the source was restored is stopped at that moment. Whoever leads next must not
-// open a watch from a version that the source has not reached: it would be silent, and miss what happens until then.
-func TestR09Design65ASuccessorKnowsThatTheSourceWentBack(t *testing.T) {
+// TestASuccessorKnowsThatTheSourceWentBack: who finds out that the source was restored is stopped
+// at that moment. Whoever leads next must not open a watch from a version that the source has not
+// reached: it would be silent, and miss what happens until then.
+func TestASuccessorKnowsThatTheSourceWentBack(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
 	restored := make(chan struct{})

@@ -82,8 +82,9 @@ func TestAStandbyFindsOutWhatItCouldNotRead(t *testing.T) {
 	}
 }
 
-// TestDesign64DeparturesAreRememberedForLongerThanTheLogHoldsThem: a reader counts a tombstone's time from when it took it.
-func TestDesign64DeparturesAreRememberedForLongerThanTheLogHoldsThem(t *testing.T) {
+// TestDeletionsAreRememberedForLongerThanTheLogHoldsThem: a reader counts a tombstone's time from
+// when it took it.
+func TestDeletionsAreRememberedForLongerThanTheLogHoldsThem(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	for ago, want := range map[time.Duration]bool{0: true, time.Hour: true, 90 * time.Minute: true, 2*time.Hour + 1: false} {

@@ -24,7 +24,8 @@ const (
 	// WatchListAuto lists, and asks for a streaming start after a list that ran out of time: a stream may take as long as a watch. Lists come first
 	// because they cost the API server half as much CPU, and arrive in two thirds of the time.
 	WatchListAuto WatchList = "auto"
-	// WatchListAlways asks for a streaming start each time, and lists when that fails; this is what client-go does.
+	// WatchListAlways asks for a streaming start each time, and lists when that fails; this is what
+	// client-go does.
 	WatchListAlways WatchList = "always"
 	// WatchListOnly never lists, for those who may watch but not list.
 	WatchListOnly WatchList = "only"
@@ -57,9 +58,10 @@ func (s *source) streaming() bool {
 	return false
 }
 
-// lists decides, after a streaming start that failed, whether to list in this round: not when nobody is there or when the server asks for
-// patience, not when the version asked for is gone, and not when the stream merely ended too early for the first time. The next round asks
-// for a stream again.
+// lists decides, after a streaming start that failed, whether to list in this round: not when
+// nobody is there or when the server asks for patience, not when the version asked for is gone, and
+// not when the stream merely ended too early for the first time. The next round asks for a stream
+// again.
 func (s *source) lists(ctx context.Context, err error) bool {
 	s.endless = s.endless || errors.Is(err, errNoEnd)
 	if errors.Is(err, errUnfinished) {
@@ -79,13 +81,14 @@ func (s *source) lists(ctx context.Context, err error) bool {
 	return true
 }
 
-// stream reads the whole state as the beginning of a watch, and follows that watch to its end. Complete says that the state was taken in; the
-// error is then the watch's. A stream that ends before has staged true states and nothing else: W stays, and nothing is named as gone.
+// stream reads the whole state as the beginning of a watch, and follows that watch to its end.
+// Complete says that the state was taken in; the error is then the watch's. A stream that ends
+// before has staged true states and nothing else: W stays, and nothing is named as gone.
 func (s *source) stream(parent context.Context) (complete bool, err error) {
 	began := time.Now()
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
-	opts := kube.WatchOptions{RV: s.w, Initial: true} // without W the most recent state; R-01's "0" is for lists only
+	opts := kube.WatchOptions{RV: s.w, Initial: true} // without W the most recent state; "0" is for lists only
 	if s.unavailable {
 		opts.RV = ""
 	}
@@ -175,7 +178,8 @@ func (s *source) initial(ctx context.Context, cancel context.CancelCauseFunc, w 
 	}
 }
 
-// overdue warns while the end of the initial state is missing, and ends the stream when no object came for too long.
+// overdue warns while the end of the initial state is missing, and ends the stream when no object
+// came for too long.
 func (s *source) overdue(ctx context.Context, cancel context.CancelCauseFunc, heard *atomic.Int64) (stop func()) {
 	patience := s.r.cfg.StreamPatience
 	began, done, ended := time.Now(), make(chan struct{}), make(chan struct{})

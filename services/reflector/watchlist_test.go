@@ -46,7 +46,7 @@ func (a *api) streams() []string {
 	return out
 }
 
-func TestR11R13AStreamingStartIsTheWatchItself(t *testing.T) {
+func TestAStreamingStartIsTheWatchItself(t *testing.T) {
 	t.Parallel() // TestReflectorListAndWatch: 1 watch {RV "", NotOlderThan, initial}, 0 lists
 	a := newAPI(t)
 	a.onStream = func(_ int, _ url.Values, w *wire) {
@@ -74,7 +74,7 @@ func TestR11R13AStreamingStartIsTheWatchItself(t *testing.T) {
 	}
 }
 
-func TestR12R25OnlyTheMarkedBookmarkEndsTheStateAndChangesBeforeItCount(t *testing.T) {
+func TestOnlyTheAnnotatedBookmarkEndsTheInitialStateAndChangesBeforeItCount(t *testing.T) {
 	t.Parallel() // TestWatchList: Modified/Deleted inside the initial stream; annotation "false" is no end
 	a := newAPI(t)
 	end := make(chan struct{})
@@ -91,7 +91,7 @@ func TestR12R25OnlyTheMarkedBookmarkEndsTheStateAndChangesBeforeItCount(t *testi
 	m := mirrored(t, a, streaming())
 	m.until(t, "the deletion", func() bool { r, ok := m.get("default/b"); return ok && r.Tombstone() })
 	if m.readable() || m.revision().RV != "" {
-		t.Errorf("readable at %v before the end of the initial state (R-25)", m.revision())
+		t.Errorf("readable at %v before the end of the initial state", m.revision())
 	}
 	close(end)
 	m.until(t, "the state", func() bool { return m.revision().RV == "6" })
@@ -106,7 +106,7 @@ func TestR12R25OnlyTheMarkedBookmarkEndsTheStateAndChangesBeforeItCount(t *testi
 	}
 }
 
-func TestR12AnUnmarkedBookmarkIsTheSignOfAServerThatDoesNotStream(t *testing.T) {
+func TestAnUnannotatedBookmarkMeansThatTheServerDoesNotStream(t *testing.T) {
 	t.Parallel()
 	for _, mark := range []string{bookmark(9), marked(9, "false")} {
 		a := newAPI(t)
@@ -124,7 +124,7 @@ func TestR12AnUnmarkedBookmarkIsTheSignOfAServerThatDoesNotStream(t *testing.T) 
 	}
 }
 
-func TestR14AStreamThatEndsEarlyMovesNothingAndIsAskedForAgain(t *testing.T) {
+func TestAStreamThatEndsEarlyMovesNothingAndIsRequestedAgain(t *testing.T) {
 	t.Parallel() // TestWatchList: no bookmark -> no sync, asked again
 	a := newAPI(t)
 	again := make(chan struct{})
@@ -164,7 +164,7 @@ func TestR14AStreamThatEndsEarlyMovesNothingAndIsAskedForAgain(t *testing.T) {
 	}
 }
 
-func TestR14AServerWhoseStreamsNeverEndWellIsListed(t *testing.T) {
+func TestAServerWhoseStreamsAlwaysEndEarlyIsListed(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
 	a.onStream = func(n int, _ url.Values, w *wire) {
@@ -181,7 +181,7 @@ func TestR14AServerWhoseStreamsNeverEndWellIsListed(t *testing.T) {
 	}
 }
 
-func TestR15RefusalsAndTooManyRequestsWaitAndAskForTheStreamAgain(t *testing.T) {
+func TestRefusalsAndTooManyRequestsWaitAndRequestTheStreamAgain(t *testing.T) {
 	t.Parallel() // TestWatchList: 429 x 2 -> 3 requests
 	a := newAPI(t)
 	a.onStream = func(n int, _ url.Values, w *wire) {
@@ -202,7 +202,7 @@ func TestR15RefusalsAndTooManyRequestsWaitAndAskForTheStreamAgain(t *testing.T) 
 	}
 }
 
-func TestR15ExpiredAndTooLargeAskAgainAtOnceForTheMostRecentState(t *testing.T) {
+func TestExpiredAndTooLargeRequestTheMostRecentStateAtOnce(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
 	a.onStream = func(n int, _ url.Values, w *wire) {
@@ -229,7 +229,7 @@ func TestR15ExpiredAndTooLargeAskAgainAtOnceForTheMostRecentState(t *testing.T) 
 	}
 }
 
-func TestR15AnyOtherErrorListsInThisRoundAndTheNextAsksForAStreamAgain(t *testing.T) {
+func TestAnyOtherErrorListsOnceAndTheNextRoundRequestsAStream(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
 	a.onStream = func(n int, _ url.Values, w *wire) {
@@ -257,7 +257,7 @@ func TestR15AnyOtherErrorListsInThisRoundAndTheNextAsksForAStreamAgain(t *testin
 	}
 }
 
-func TestR16AServerThatKnowsNoStreamsIsListedAfterAWhile(t *testing.T) {
+func TestAServerWithoutStreamingListsIsListedAfterAWhile(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
 	a.onStream = func(_ int, q url.Values, w *wire) { // as a server that ignores parameters it does not know
@@ -287,7 +287,7 @@ func TestR16AServerThatKnowsNoStreamsIsListedAfterAWhile(t *testing.T) {
 	}
 }
 
-func TestR16TheChoiceBetweenStreamAndList(t *testing.T) {
+func TestTheChoiceBetweenStreamAndList(t *testing.T) {
 	t.Parallel() // TestNewReflectorWithDisablementWatchList
 	answer := func(a *api) {
 		a.onList = func(int, url.Values) (int, string) { return 200, list("10", "", item("a", 1)) }
@@ -356,7 +356,7 @@ func TestAListThatRunsOutOfTimeIsFollowedByAStream(t *testing.T) {
 	}
 }
 
-func TestDesign65AStreamBelowWIsANewEpoch(t *testing.T) {
+func TestAStreamBelowTheWatermarkBeginsANewEpoch(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
 	restored := make(chan struct{})

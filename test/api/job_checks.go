@@ -125,7 +125,7 @@ func checkJob(t *testing.T, g Target) {
 		}
 	}
 
-	t.Run("a.2-49: counters never fall and ready never exceeds active", func(t *testing.T) {
+	t.Run("counters never fall and ready never exceeds active", func(t *testing.T) {
 		t.Parallel()
 		p := path("jobs", g.namespace(t))
 		g.post(t, p, job("j")).ok(t)
@@ -138,7 +138,7 @@ func checkJob(t *testing.T, g Target) {
 		refused(t, p, "status.uncountedTerminatedPods.failed[0]", object{"uncountedTerminatedPods": object{"succeeded": []string{"u"}, "failed": []string{"u"}}})
 	})
 
-	t.Run("a.2-49: Complete needs SuccessCriteriaMet, a time and nothing left", func(t *testing.T) {
+	t.Run("Complete needs SuccessCriteriaMet, a time and nothing left", func(t *testing.T) {
 		t.Parallel()
 		p := path("jobs", g.namespace(t))
 		g.post(t, p, job("j")).ok(t)
@@ -159,7 +159,7 @@ func checkJob(t *testing.T, g Target) {
 		refused(t, p, "status.completionTime", object{"completionTime": "2026-01-01T00:02:00Z"})
 	})
 
-	t.Run("a.2-49: Failed needs FailureTarget", func(t *testing.T) {
+	t.Run("Failed needs FailureTarget", func(t *testing.T) {
 		t.Parallel()
 		p := path("jobs", g.namespace(t))
 		g.post(t, p, job("j")).ok(t)

@@ -69,9 +69,9 @@ func (s *servers) leader(stream string) string {
 	return ""
 }
 
-// TestDesign63AReplicatedLogFailsOverWithItsReflectors is the same on three servers that replicate the log: leaders are killed and stopped, and
-// so is the server that leads the log.
-func TestDesign63AReplicatedLogFailsOverWithItsReflectors(t *testing.T) {
+// TestAReplicatedLogFailsOverWithItsReflectors is the same on three servers that replicate the log:
+// leaders are killed and stopped, and so is the server that leads the log.
+func TestAReplicatedLogFailsOverWithItsReflectors(t *testing.T) {
 	t.Parallel()
 	kills, stops := times(t)
 	kills, stops = max(kills/4, 3), stops/4

@@ -109,7 +109,7 @@ func standingBy(r *reflectorv1.Reflection) bool {
 // lead returns the term and the leader, once somebody else stands by.
 func (c *crew) lead() (uint64, string) {
 	c.t.Helper()
-	term, holder := c.w.reign()
+	term, holder := c.w.leadership()
 	for who := range c.members {
 		if who != holder {
 			c.await(who, "standing by", standingBy)
@@ -176,12 +176,12 @@ func (c *crew) judge(changes, again int) {
 	lists, watches := c.src.requests()
 	c.w.mu.Lock()
 	defer c.w.mu.Unlock()
-	c.t.Logf("%d lists, %d watches, %d reigns, %d changes read, %d resets, revision %d", lists, watches, len(c.w.terms), c.w.deltas, c.w.resets, c.w.claimed)
+	c.t.Logf("%d lists, %d watches, %d terms, %d changes read, %d resets, revision %d", lists, watches, len(c.w.terms), c.w.deltas, c.w.resets, c.w.claimed)
 	if lists != 1 {
 		c.t.Errorf("%d lists, want the first one only", lists)
 	}
 	if len(c.w.terms) < changes+1 {
-		c.t.Errorf("%d reigns, want at least %d", len(c.w.terms), changes+1)
+		c.t.Errorf("%d terms, want at least %d", len(c.w.terms), changes+1)
 	}
 	if c.w.oldTerm != 0 || c.w.gaps != 0 || c.w.resets > 1+again {
 		c.t.Errorf("%d records of an old term after a newer one, %d gaps, %d resets; want none and the first reset", c.w.oldTerm, c.w.gaps, c.w.resets)

@@ -23,9 +23,9 @@ func times(t *testing.T) (kills, stops int) {
 	return n, n / 2
 }
 
-// TestT01LeadersAreKilledAndStoppedAndNobodyNotices is T-01 with real processes: each takeover resumes the watch, and what a stopped leader
-// still has under way arrives in vain.
-func TestT01LeadersAreKilledAndStoppedAndNobodyNotices(t *testing.T) {
+// TestLeadersAreKilledAndStoppedWithoutAGap uses real processes: each takeover resumes the watch,
+// and what a stopped leader still has under way is fenced.
+func TestLeadersAreKilledAndStoppedWithoutAGap(t *testing.T) {
 	t.Parallel()
 	kills, stops := times(t)
 	c := newCrew(t, embeddedtest.NATS(t).URL(), 1, 3)

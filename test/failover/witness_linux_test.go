@@ -29,7 +29,7 @@ type witness struct {
 	oldTerm  int
 	gaps     int
 	deltas   int
-	// first is when the first change of each reign came.
+	// first is when the first change of each term came.
 	first   map[uint64]time.Time
 	changed chan struct{} // cap 1
 }
@@ -117,8 +117,8 @@ func (w *witness) claim(rev delta.Revision) {
 	}
 }
 
-// reign returns the last term and who leads.
-func (w *witness) reign() (term uint64, holder string) {
+// leadership returns the last term and who leads.
+func (w *witness) leadership() (term uint64, holder string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.terms) == 0 {
@@ -127,7 +127,7 @@ func (w *witness) reign() (term uint64, holder string) {
 	return w.terms[len(w.terms)-1], w.writers[len(w.writers)-1]
 }
 
-// after waits for the first change of a reign after a term.
+// after waits for the first change of a term after the given one.
 func (w *witness) after(term uint64, patience time.Duration) (at time.Time, ok bool) {
 	w.until(patience, func() bool {
 		for t, first := range w.first {

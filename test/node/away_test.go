@@ -42,8 +42,9 @@ func testForcedAway(t *testing.T, w *world) {
 	w.awaitRunning(t, "forced")
 }
 
-// testNodeDies leaves the agent away for so long that the node is given up. While it is all there is nobody is evicted:
-// every zone is down (c.13). Once another node is ready its pod is evicted, which needs the agent to become true.
+// testNodeDies leaves the agent away for so long that the node is given up. While it is all there
+// is nobody is evicted: every zone is down. Once another node is ready its pod is evicted, which
+// needs the agent to become true.
 func testNodeDies(t *testing.T, w *world) {
 	pod := w.boxPod(t, "evicted", corev1.RestartPolicyAlways, "sleep", "1h")
 	for _, key := range []string{corev1.TaintNodeUnreachable, corev1.TaintNodeNotReady} {

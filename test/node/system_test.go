@@ -160,8 +160,8 @@ func testSettings(t *testing.T, w *world) {
 
 func testCrashLoop(t *testing.T, w *world, late time.Duration) {
 	w.runPod(t, w.boxPod(t, "crash", corev1.RestartPolicyAlways, "mark", "/mark/starts", "crash"))
-	// h.2, h.3: the first restart is at once, then the wait doubles up to its maximum; each counts from the exit, which
-	// here follows the start within milliseconds.
+	// The first restart is at once, then the wait doubles up to its maximum; each counts from the
+	// exit, which here follows the start within milliseconds.
 	table := []time.Duration{0, 1 * time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 8 * time.Second}
 	seen := w.await(t, "crash", "waits in CrashLoopBackOff", 60*time.Second, func(p *corev1.Pod) bool {
 		s := p.Status.ContainerStatuses
@@ -289,7 +289,7 @@ func testAgentKilled(t *testing.T, w *world) {
 	starts := w.starts(t, "loops")
 	for i := 2; i < len(starts); i++ {
 		if wait, got := min(crashMax, crashInitial<<(i-2)), starts[i].Sub(starts[i-1]); got < wait {
-			t.Errorf("h.9: restart %d came %s after the one before, the table says %s: the state was lost with the agent", i, got, wait)
+			t.Errorf("restart %d came %s after the one before, the table says %s: the state was lost with the agent", i, got, wait)
 		}
 	}
 }

@@ -71,7 +71,7 @@ func TestRealAPIServersGiveDefaultTolerationsByTheWebhook(t *testing.T) {
 	keyless := corev1.Toleration{Operator: corev1.TolerationOpExists}
 	anyEffect := corev1.Toleration{Key: unreachable, Operator: corev1.TolerationOpExists}
 	own := func(key string) corev1.Toleration { return toleration(key, new(int64(700))) }
-	// The rows of TestForgivenessAdmission (e.4), less those that the API server itself refuses.
+	// The rows of TestForgivenessAdmission, less those that the API server itself refuses.
 	for name, c := range map[string]struct{ given, want []corev1.Toleration }{
 		"none":                    {nil, []corev1.Toleration{notReady, away}},
 		"unrelated":               {[]corev1.Toleration{other}, []corev1.Toleration{other, notReady, away}},
@@ -90,7 +90,7 @@ func TestRealAPIServersGiveDefaultTolerationsByTheWebhook(t *testing.T) {
 			t.Errorf("%s, updated (-want +got):\n%s", name, diff)
 		}
 	}
-	// A pod from before gets what it lacks with its next update (e.2).
+	// A pod from before gets what it lacks with its next update.
 	if diff := cmp.Diff([]corev1.Toleration{notReady, away}, k.touch(t, "before")); diff != "" {
 		t.Errorf("a pod from before the webhook, updated (-want +got):\n%s", diff)
 	}
@@ -104,7 +104,7 @@ func TestRealAPIServersGiveDefaultTolerationsByTheWebhook(t *testing.T) {
 	}
 }
 
-// numericTolerations taints the node with a number: what Gt and Lt say of it holds (d.6).
+// numericTolerations taints the node with a number: what Gt and Lt say of it holds.
 func numericTolerations(t *testing.T, k *kubeCluster) {
 	w := k.watch(t)
 	stays := map[string]bool{}

@@ -231,7 +231,7 @@ func testJobs(t *testing.T, x *Target) {
 	})
 }
 
-// checkNoFinalizers waits until no pod of a finished Job holds the tracking finalizer (rule a.2-24).
+// checkNoFinalizers waits until no pod of a finished Job holds the tracking finalizer.
 func checkNoFinalizers(t *testing.T, x *Target, job *batchv1.Job) {
 	t.Helper()
 	eventually(t, 20*time.Second, "no finalizer on pods of "+job.Name, func(ctx context.Context) error {

@@ -44,7 +44,7 @@ func request(op admissionv1.Operation, object string) *admissionv1.AdmissionRequ
 	}
 }
 
-func TestE2Reviews(t *testing.T) {
+func TestAReviewAddsDefaultTolerations(t *testing.T) {
 	t.Parallel()
 	const notReady = `{"key":"node.kubernetes.io/not-ready","operator":"Exists","effect":"NoExecute","tolerationSeconds":300}`
 	const unreachable = `{"key":"node.kubernetes.io/unreachable","operator":"Exists","effect":"NoExecute","tolerationSeconds":300}`

@@ -1,5 +1,5 @@
 // Package admission is a mutating admission webhook that gives pods the default
-// tolerations of not-ready and unreachable nodes (rules e.1-e.4, core/taint), for
+// tolerations of not-ready and unreachable nodes (by core/taint), for
 // API servers whose own plug-in is off or whose seconds cannot be set. It is a part
 // of "deltaplane serve controllers", which --admission-listen switches on.
 //

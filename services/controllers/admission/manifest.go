@@ -24,7 +24,7 @@ type Target struct {
 
 // Manifest is the MutatingWebhookConfiguration that installs the webhook, as
 // YAML. Pods go through unchanged while the webhook cannot be reached, and it is
-// asked again when a later webhook changed a pod (e.2).
+// asked again when a later webhook changed a pod.
 func Manifest(t Target) ([]byte, error) {
 	client := admissionregistrationv1.WebhookClientConfig{CABundle: t.CABundle}
 	switch {

@@ -19,7 +19,7 @@ type change struct {
 }
 
 // Review answers one admission request. A request that is not about pods, or
-// whose pod cannot be read, is denied as a bad request (e.2).
+// whose pod cannot be read, is denied as a bad request.
 func Review(req *admissionv1.AdmissionRequest, defaults taint.Defaults) *admissionv1.AdmissionResponse {
 	resp := &admissionv1.AdmissionResponse{UID: req.UID, Allowed: true}
 	if req.Resource.Group != "" || req.Resource.Resource != "pods" {

@@ -25,7 +25,7 @@ func relabelled(p *corev1.Pod) {
 	p.Labels = map[string]string{"batch.kubernetes.io/job-name": "work", "x": "y"}
 }
 
-// TestGetPodsForJob and TestClaimPods (a.2-23, b-8).
+// TestGetPodsForJob and TestClaimPods.
 func TestClaims(t *testing.T) {
 	t.Parallel()
 	deleting := func(j *batchv1.Job) { j.DeletionTimestamp = new(metav1.NewTime(epoch)) }
@@ -107,7 +107,7 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// TestSyncOrphanPod (a.2-27): which pods lose their finalizer when the Job's key
+// TestSyncOrphanPod: which pods lose their finalizer when the Job's key
 // is synced.
 func TestOrphans(t *testing.T) {
 	t.Parallel()
@@ -283,7 +283,7 @@ func TestASelectorWithoutRequirementsSelectsEveryPod(t *testing.T) {
 	}
 }
 
-// 131917, controllers.md section 6: a Job deleted and made again at once starts
+// kubernetes/kubernetes#131917: a Job deleted and recreated at once starts
 // without waiting, and nothing of the old one is left behind.
 func TestImmediateJobRecreation(t *testing.T) {
 	t.Parallel()

@@ -31,13 +31,13 @@ func conditionTrue(j *batchv1.Job, t batchv1.JobConditionType) *batchv1.JobCondi
 	return nil
 }
 
-// finished is rule a.1-4.
+// finished reports whether the Job is Complete or Failed; it needs no more work.
 func finished(j *batchv1.Job) bool {
 	return conditionTrue(j, batchv1.JobComplete) != nil || conditionTrue(j, batchv1.JobFailed) != nil
 }
 
 // setCondition changes or adds a condition and reports whether it did. One that
-// is not there is never added as false (rule a.2-44).
+// is not there is never added as false.
 func setCondition(j *batchv1.Job, c batchv1.JobCondition) bool {
 	if old := findCondition(j, c.Type); old != nil {
 		if old.Status == c.Status && old.Reason == c.Reason && old.Message == c.Message {

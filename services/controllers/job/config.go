@@ -2,11 +2,11 @@ package job
 
 import "time"
 
-// Fixed times of the Job controller (controllers.md section 3).
+// Fixed times of the Job controller, as upstream.
 const (
-	podBackoff    = 10 * time.Second // first delay after a pod failure (a.2-36)
+	podBackoff    = 10 * time.Second // first delay after a pod failure
 	maxPodBackoff = 10 * time.Minute
-	batchPeriod   = time.Second // delay of pod events (a.2-17)
+	batchPeriod   = time.Second // delay of pod events
 
 	// longestDeadline is the longest activeDeadlineSeconds that ends a Job, a hundred
 	// years; a longer one never does, and would not fit a duration.

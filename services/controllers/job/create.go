@@ -16,7 +16,7 @@ import (
 
 func lost(err error) bool { return errors.Is(err, ErrLeaseLost) }
 
-// create makes the pods the turn wants (rules a.1-14, a.2-34, b-2, b-3). The mark
+// create makes the pods the turn wants. The mark
 // and the names are stored before the first call, so that whoever comes next
 // knows every name that may exist.
 func (s *run) create(ctx context.Context, t *turn) (acted, error) {
@@ -105,7 +105,7 @@ func (b *births) make(ctx context.Context, i int) {
 		return
 	case kube.IsAlreadyExists(err): // another's pod
 		b.used = append(b.used, o)
-	case (kube.IsUnresolved(err) || kube.IsConflict(err)) && !lost(err): // a.1-15 [now]: counts as failed, but may exist
+	case (kube.IsUnresolved(err) || kube.IsConflict(err)) && !lost(err): // counts as failed, but may exist
 		b.used = append(b.used, o)
 		b.open = union(b.open, []int64{o})
 	}

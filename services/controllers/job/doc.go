@@ -1,6 +1,6 @@
 // Package job is the Job controller: it keeps the pods of batch/v1 Jobs as the
-// upstream controller of Kubernetes 1.36 does. Numbers such as a.2-24 name the
-// rule of the behaviour checklist that a piece of code implements.
+// upstream controller of Kubernetes 1.36 does. docs/rules.md#job-controller lists
+// the rules it follows.
 //
 // # How a sync goes
 //
@@ -65,13 +65,13 @@
 // # Pods without a Job
 //
 // Finalizers of pods whose Job is gone, finished, or another of the same name are
-// removed when the Job's key is synced (a.2-27); there is no second queue. Pods
+// removed when the Job's key is synced; there is no second queue. Pods
 // wake the Job that owns or has owned them, and the one whose name they carry as
 // label ([Wakes]), so a key is synced after the garbage collector has taken the
 // reference away. The absence of the Job is checked live before.
 //
 // A pod that nobody controls also puts its namespace's [OrphansKey] into the queue,
-// which wakes the Jobs there that have a selector of their own (a.2-18). They look
+// which wakes the Jobs there that have a selector of their own. They look
 // for the pod at its revision or later. Which Jobs there are is read a batch period
 // after the pod was seen; an index that is further behind than that may miss a Job
 // made just before the pod, which then adopts it at its next sync.
@@ -87,7 +87,7 @@
 //   - The failure back-off survives restarts (upstream issue 114650) and status
 //     writes without an answer, creations in a namespace that is being deleted are not counted as active, and a pod that
 //     lost its finalizer to a deletion that then failed is deleted first.
-//   - ttlSecondsAfterFinished (a.2-47) is kept by this controller, not by one of its
+//   - ttlSecondsAfterFinished is kept by this controller, not by one of its
 //     own, also for the Jobs that other controllers manage.
 //   - An activeDeadlineSeconds of more than a hundred years never ends a Job (upstream
 //     one that no duration holds ends it at once).

@@ -228,7 +228,7 @@ func TestAWorkerStoppedBetweenItsReadAndItsCreate(t *testing.T) {
 func TestCreations(t *testing.T) {
 	t.Parallel()
 	timeout := errors.New("timeout")
-	t.Run("a.1-15 [now]: a creation that timed out counts as failed and is tried again under its name", func(t *testing.T) {
+	t.Run("a creation that timed out counts as failed and is tried again under its name", func(t *testing.T) {
 		t.Parallel()
 		for name, f := range map[string]fault{"and happened": {after: timeout}, "and did not": {before: timeout}} {
 			b := newBench(t)
@@ -266,7 +266,7 @@ func TestCreations(t *testing.T) {
 			t.Errorf("%v, born %v", res.Err, b.w.born)
 		}
 	})
-	t.Run("b-2: what was refused is no longer expected, and its ordinals are used again", func(t *testing.T) {
+	t.Run("what was refused is no longer expected, and its ordinals are used again", func(t *testing.T) {
 		t.Parallel()
 		b := newBench(t)
 		j := newJob(b.w, 50, 50, 6)

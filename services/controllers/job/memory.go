@@ -19,7 +19,7 @@ const maxState = 4096
 type memory struct {
 	UID types.UID `json:"u"`
 	replica.Ledger
-	// Failed and FailedAt are the pod-failure record (rule a.2-36).
+	// Failed and FailedAt are the pod-failure record.
 	Failed   int32 `json:"k,omitempty"`
 	FailedAt int64 `json:"l,omitempty"` // unix nanoseconds
 	// Accounted are the pods of the status that the record has taken into account.

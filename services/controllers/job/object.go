@@ -97,14 +97,14 @@ func terminal(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
-// active is rule a.1-6.
+// active reports whether a pod has not ended and is not being deleted.
 func active(p *corev1.Pod) bool { return !terminal(p) && p.DeletionTimestamp == nil }
 
-// terminating is rule a.2-28.
+// terminating reports whether a pod is being deleted and has not ended.
 func terminating(p *corev1.Pod) bool { return !terminal(p) && p.DeletionTimestamp != nil }
 
-// failed is rule a.2-28: a pod being deleted counts as failed, unless it is to
-// be replaced only once it has failed.
+// failed reports whether a pod counts as failed: a pod being deleted does, unless
+// it is to be replaced only once it has failed.
 func failed(j *batchv1.Job, p *corev1.Pod) bool {
 	if p.Status.Phase == corev1.PodFailed {
 		return true
@@ -112,7 +112,7 @@ func failed(j *batchv1.Job, p *corev1.Pod) bool {
 	return !replaceFailedOnly(j) && p.DeletionTimestamp != nil && p.Status.Phase != corev1.PodSucceeded
 }
 
-// replaceFailedOnly is rule a.2-35.
+// replaceFailedOnly reports whether a terminating pod is replaced only once it has failed.
 func replaceFailedOnly(j *batchv1.Job) bool {
 	return j.Spec.PodReplacementPolicy != nil && *j.Spec.PodReplacementPolicy == batchv1.Failed
 }
@@ -153,7 +153,7 @@ func sidecars(p *corev1.Pod) map[string]bool {
 	return names
 }
 
-// finishedAt is rule a.2-37.
+// finishedAt is when a pod counts as finished, for the pod-failure back-off.
 func finishedAt(p *corev1.Pod) time.Time {
 	if t := containersFinishedAt(p); !t.IsZero() {
 		return t
@@ -191,7 +191,7 @@ func containersFinishedAt(p *corev1.Pod) time.Time {
 	return last
 }
 
-// standing is what rule b-6 compares.
+// standing is what decides in which order pods are deleted.
 func standing(p *corev1.Pod) replica.Standing {
 	s := replica.Standing{Bound: p.Spec.NodeName != "", Ready: ready(p), Created: p.CreationTimestamp.Time}
 	switch p.Status.Phase {

@@ -70,7 +70,7 @@ func stripPatch(p *corev1.Pod, exact bool) []byte {
 	return mustJSON(object{"metadata": meta})
 }
 
-// adoptPatch makes the Job the pod's controller (rule a.2-23).
+// adoptPatch makes the Job the pod's controller.
 func adoptPatch(j *batchv1.Job, p *corev1.Pod) []byte {
 	return mustJSON(object{"metadata": object{
 		"uid":             p.UID,
@@ -79,7 +79,7 @@ func adoptPatch(j *batchv1.Job, p *corev1.Pod) []byte {
 	}})
 }
 
-// releasePatch undoes adoptPatch (rule a.2-23).
+// releasePatch undoes adoptPatch.
 func releasePatch(uid types.UID, p *corev1.Pod) []byte {
 	return mustJSON(object{"metadata": object{
 		"uid":                                 p.UID,

@@ -24,8 +24,8 @@ func controllerRef(j *batchv1.Job) metav1.OwnerReference {
 	}
 }
 
-// newPod is one child of a Job. It always carries the tracking finalizer (rule
-// a.2-24).
+// newPod is one child of a Job. It always carries the tracking finalizer, without
+// which it would not be counted.
 func newPod(j *batchv1.Job, ordinal int64, token uint64) *corev1.Pod {
 	t := j.Spec.Template.DeepCopy()
 	p := &corev1.Pod{

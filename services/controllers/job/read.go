@@ -201,16 +201,15 @@ func (s *run) livePods(ctx context.Context, j *batchv1.Job, indexed []*corev1.Po
 	return pods, nil
 }
 
-// claim is rule a.2-23: it adopts, releases and returns the pods that are the
-// Job's. Along the way the tracking finalizer is taken off pods whose controller
-// is gone (rule a.2-27).
+// claim adopts and releases pods, and returns those that are the Job's. Along the
+// way the tracking finalizer is taken off pods whose controller is gone.
 func (s *run) claim(ctx context.Context, j *batchv1.Job, pods []*corev1.Pod) ([]*corev1.Pod, error) {
 	selector, err := metav1.LabelSelectorAsSelector(j.Spec.Selector)
 	if err != nil {
 		return nil, fmt.Errorf("selector of job: %w", err)
 	}
 	var live *batchv1.Job
-	stillThere := func() error { // one live read for all (a.2-23)
+	stillThere := func() error { // one live read for all
 		if live == nil {
 			if live, err = s.sameJob(ctx, j.UID); err != nil {
 				return err

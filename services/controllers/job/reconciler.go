@@ -62,7 +62,7 @@ func New(cfg Config, api Writer, events kube.EventSink, log *slog.Logger) (*Reco
 	return &Reconciler{parallel: cmp.Or(cfg.Parallel, 32), now: cfg.Now, api: api, events: events, log: log, metrics: m}, nil
 }
 
-// Reconcile syncs the Job of one leased key (rule a.2-22) and says how to end
+// Reconcile syncs the Job of one leased key and says how to end
 // the lease. It returns after every call it started has ended.
 func (r *Reconciler) Reconcile(ctx context.Context, req Request) Result {
 	namespace, name, err := delta.Key(req.Key).Split()
@@ -114,8 +114,8 @@ type run struct {
 	seen, ended []string // to be observed
 }
 
-// sync is the prelude of rule a.2-22; the consistency gate (a.2-21) is the
-// barrier, kept by whoever leased the key.
+// sync makes upstream's first checks, in its order. The consistency gate is the
+// barrier, which the caller that leased the key has waited for.
 func (s *run) sync(ctx context.Context) error {
 	s.action = "tracking"
 	s.live = s.unsure
@@ -153,7 +153,7 @@ func (s *run) sync(ctx context.Context) error {
 	return s.syncJob(ctx, j)
 }
 
-// external is a Job that another controller manages (a.2-22): of it only the TTL is
+// external is a Job that another controller manages: of it only the TTL is
 // kept, as upstream does for every Job.
 func (s *run) external(ctx context.Context, j *batchv1.Job) error {
 	first, err := s.leaveAlone(ctx, j)
@@ -186,7 +186,7 @@ func (s *run) unmanaged(ctx context.Context, j *batchv1.Job, reason, message str
 }
 
 // leaveAlone remembers a Job that is not synced, so that its pods are found once it is
-// gone (a.2-27), and frees those of earlier Jobs of its name when it is seen first.
+// gone, and frees those of earlier Jobs of its name when it is seen first.
 func (s *run) leaveAlone(ctx context.Context, j *batchv1.Job) (first bool, err error) {
 	if first = s.memory.UID != j.UID; first {
 		if err := s.sweepOthers(ctx, j); err != nil {
@@ -205,7 +205,7 @@ func touched(st *batchv1.JobStatus) bool {
 }
 
 // unsupported names a feature of the Job that this controller does not
-// implement, or an unknown completion mode (rule a.2-22).
+// implement, or an unknown completion mode.
 func unsupported(j *batchv1.Job) (reason, message string) {
 	sp := &j.Spec
 	field := ""

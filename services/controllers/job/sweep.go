@@ -13,7 +13,7 @@ import (
 )
 
 // sweepGone takes the tracking finalizer off the pods of a Job that does not
-// exist any more (rule a.2-27): those of uid, and those that carry the Job's name
+// exist any more: those of uid, and those that carry the Job's name
 // and have no controller or one of that name. The Job's absence is checked live
 // before the first finalizer goes.
 func (s *run) sweepGone(ctx context.Context, uid types.UID) error {
@@ -49,7 +49,7 @@ func (s *run) sweepGone(ctx context.Context, uid types.UID) error {
 }
 
 // sweepOthers takes the tracking finalizer off pods of Jobs that had this Job's name
-// before it (rule a.2-27). A Job that is synced does so when it claims its pods.
+// before it. A Job that is synced does so when it claims its pods.
 func (s *run) sweepOthers(ctx context.Context, j *batchv1.Job) error {
 	pods, _, err := s.indexedPods(ctx, "", named(s.name))
 	if err != nil {
@@ -100,7 +100,7 @@ func (s *run) sweep(ctx context.Context, j *batchv1.Job) error {
 	return s.expire(ctx, j)
 }
 
-// sweepFinished takes finalizers off the pods of a finished Job (rule a.2-27),
+// sweepFinished takes finalizers off the pods of a finished Job,
 // and deletes pods that were created for it too late: a Job ends only when no pod
 // of it is left running, so whatever runs now came from a holder that had lost
 // its lease.

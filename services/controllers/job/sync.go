@@ -49,7 +49,7 @@ func (s *run) syncJob(ctx context.Context, j *batchv1.Job) error {
 }
 
 // settleExpectations compares what earlier syncs expected with what the pods
-// show (rules a.2-26 and b-1, b-2). In a live read everything is known. In the
+// show. In a live read everything is known. In the
 // index, at the barrier, every creation that was answered is to be seen or was
 // deleted since; of deletions only those are outstanding whose pod is still
 // there.
@@ -190,9 +190,9 @@ func (s *run) act(ctx context.Context, t *turn) (acted, error) {
 	return acted{}, nil
 }
 
-// deletePods deletes the action's pods in parallel (rules a.1-9, a.1-13). When
+// deletePods deletes the action's pods in parallel. When
 // scaling down the finalizer goes first, so that the pods are not counted as
-// failed (rule a.2-34); that patch holds only for a version in which the pod is
+// failed; that patch holds only for a version in which the pod is
 // active, so that one that has ended meanwhile is counted after all.
 func (s *run) deletePods(ctx context.Context, t *turn, stripFirst bool) (acted, error) {
 	var mu sync.Mutex
@@ -202,7 +202,7 @@ func (s *run) deletePods(ctx context.Context, t *turn, stripFirst bool) (acted, 
 		mu.Lock()
 		defer mu.Unlock()
 		if err != nil {
-			if stripFirst { // b-2: what failed is not going to be seen
+			if stripFirst { // what failed is not going to be seen
 				s.ended = append(s.ended, string(p.UID))
 			}
 			if !lost(err) && !errors.Is(err, errChanged) {
@@ -229,7 +229,9 @@ func (s *run) remove(ctx context.Context, p *corev1.Pod, stripFirst bool) error 
 	return s.deletePod(ctx, p)
 }
 
-// track is the counting protocol of rule a.2-24.
+// track counts each ended pod exactly once: it lists the pod as uncounted, removes
+// the finalizer, and only then moves the counters. See
+// docs/rules.md#job-pods-are-counted-exactly-once.
 func (s *run) track(ctx context.Context, t *turn) error {
 	remove, write := t.track()
 	if write {
@@ -275,7 +277,7 @@ func (s *run) flushEvents(t *turn) {
 	t.events = nil
 }
 
-// removeFinalizers is step (ii) of rule a.2-24. It returns the UIDs of the pods
+// removeFinalizers is the second step of counting. It returns the UIDs of the pods
 // whose finalizer is gone.
 func (s *run) removeFinalizers(ctx context.Context, t *turn, pods []*corev1.Pod) ([]types.UID, error) {
 	var mu sync.Mutex
@@ -289,7 +291,7 @@ func (s *run) removeFinalizers(ctx context.Context, t *turn, pods []*corev1.Pod)
 		mu.Lock()
 		defer mu.Unlock()
 		done = append(done, p.UID)
-		if gone { // a.2-26: its last version in the index may be one with the finalizer
+		if gone { // its last version in the index may be one with the finalizer
 			s.stripped[p.UID] = true
 			vanishing = true
 		}

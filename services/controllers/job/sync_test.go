@@ -23,7 +23,7 @@ const (
 	tooLateDone = tooLate + " Failed(DeadlineExceeded)"
 )
 
-// The non-indexed rows of TestControllerSyncJob (controllers.md a.3), with the
+// The non-indexed rows of TestControllerSyncJob, with the
 // 1.36 defaults: terminating is always reported, terminal conditions follow their
 // interim ones and wait until nothing terminates.
 func TestControllerSyncJob(t *testing.T) {
@@ -70,23 +70,23 @@ func TestControllerSyncJob(t *testing.T) {
 		{name: "too few active", p: 2, c: 5, l: 6, active: 1, ok: 1, create: 1, want: "a2 r0 s1 f0 t0", patches: 1},
 		{name: "too few active, dynamic job", p: 2, c: -1, l: 6, active: 1, create: 1, want: "a2 r0 s0 f0 t0"},
 		{
-			name: "a.2-35: replacement Failed waits for the terminating pod", p: 1, c: -1, l: 6, job: []func(*batchv1.Job){failedOnly},
+			name: "replacement Failed waits for the terminating pod", p: 1, c: -1, l: 6, job: []func(*batchv1.Job){failedOnly},
 			active: 1, bad: 1, terming: 1, want: "a1 r0 s0 f1 t1", patches: 1,
 		},
 		{
-			name: "a.2-35: no policy replaces a terminating pod", p: 1, c: 1, l: 6,
+			name: "no policy replaces a terminating pod", p: 1, c: 1, l: 6,
 			active: 1, bad: 1, terming: 1, want: "a1 r0 s0 f2 t1", patches: 2,
 		},
 		{
-			name: "a.2-35: TerminatingOrFailed replaces a terminating pod", p: 1, c: -1, l: 6, job: []func(*batchv1.Job){either},
+			name: "TerminatingOrFailed replaces a terminating pod", p: 1, c: -1, l: 6, job: []func(*batchv1.Job){either},
 			active: 1, bad: 1, terming: 1, want: "a1 r0 s0 f2 t1", patches: 2,
 		},
 		{
 			name: "more terminating than parallelism", p: 1, c: 1, l: 6, job: []func(*batchv1.Job){failedOnly},
 			active: 2, terming: 4, remove: 1, want: "a1 r0 s0 f0 t5", patches: 1,
 		},
-		{name: "a.2-38: active back-off", p: 1, c: 1, l: 6, failures: 1, want: "a0 r0 s0 f0 t0"},
-		{name: "a.2-38: active back-off, a pod running", p: 2, c: 2, l: 6, failures: 1, active: 1, ready: 1, want: "a1 r1 s0 f0 t0"},
+		{name: "active back-off", p: 1, c: 1, l: 6, failures: 1, want: "a0 r0 s0 f0 t0"},
+		{name: "active back-off, a pod running", p: 2, c: 2, l: 6, failures: 1, active: 1, ready: 1, want: "a1 r1 s0 f0 t0"},
 		{name: "back-off record without failures", p: 1, c: 1, l: 6, create: 1, want: "a1 r0 s0 f0 t0"},
 		{
 			name: "create error", p: 2, c: 5, l: 6, err: refused, active: 1, ok: 1, calls: 1,
@@ -106,37 +106,37 @@ func TestControllerSyncJob(t *testing.T) {
 			job: []func(*batchv1.Job){func(j *batchv1.Job) { j.Status.Active, j.Status.Failed = 1, 1 }},
 		},
 		{name: "job finish", p: 2, c: 5, l: 6, ok: 5, want: "a0 r0 s5 f0 t0", conditions: completed, patches: 5},
-		{name: "a.1-11: work queue job finishing", p: 2, c: -1, l: 6, active: 1, ok: 1, want: "a1 r0 s1 f0 t0", patches: 1},
-		{name: "a.1-11: work queue job all finished", p: 2, c: -1, l: 6, ok: 2, want: "a0 r0 s2 f0 t0", conditions: completed, patches: 2},
+		{name: "work queue job finishing", p: 2, c: -1, l: 6, active: 1, ok: 1, want: "a1 r0 s1 f0 t0", patches: 1},
+		{name: "work queue job all finished", p: 2, c: -1, l: 6, ok: 2, want: "a0 r0 s2 f0 t0", conditions: completed, patches: 2},
 		{name: "work queue job finished despite one failure", p: 2, c: -1, l: 6, ok: 1, bad: 1, want: "a0 r0 s1 f1 t0", conditions: completed, patches: 2},
 		{name: "more active than parallelism", p: 2, c: 5, l: 6, active: 10, remove: 8, want: "a2 r0 s0 f0 t8", patches: 8},
 		{name: "more active than remaining", p: 3, c: 4, l: 6, active: 3, ok: 2, remove: 1, want: "a2 r0 s2 f0 t1", patches: 3},
 		{name: "status change", p: 2, c: 5, l: 6, active: 2, ok: 2, want: "a2 r0 s2 f0 t0", patches: 2},
 		{name: "deleting job", p: 2, c: 5, l: 6, job: []func(*batchv1.Job){deleting}, pending: 1, active: 1, ok: 1, want: "a2 r0 s1 f0 t0", patches: 3},
-		{name: "b-3: limited pods", p: 100, c: 200, l: 6, limit: 10, create: 10, calls: 15, want: "a10 r0 s0 f0 t0", wantErr: true},
+		{name: "limited pods", p: 100, c: 200, l: 6, limit: 10, create: 10, calls: 15, want: "a10 r0 s0 f0 t0", wantErr: true},
 		{name: "too many failures", p: 2, c: 5, job: []func(*batchv1.Job){deleting}, bad: 1, want: "a0 r0 s0 f1 t0", conditions: gaveUp, patches: 1},
 		{
-			name: "a.2-32: too many failures, expectation outstanding", p: 2, c: 5, job: []func(*batchv1.Job){deleting}, bad: 1, unseen: true,
+			name: "too many failures, expectation outstanding", p: 2, c: 5, job: []func(*batchv1.Job){deleting}, bad: 1, unseen: true,
 			active: 1, remove: 1, want: "a0 r0 s0 f1 t1", patches: 2,
 		},
 		{
-			name: "a.2-31: fails with ready active pods", p: 2, c: 3, active: 2, ready: 2, bad: 1, remove: 2,
+			name: "fails with ready active pods", p: 2, c: 3, active: 2, ready: 2, bad: 1, remove: 2,
 			want: "a0 r0 s0 f3 t2", conditions: giveUp, patches: 3,
 		},
 		{
-			name: "a.2-44: suspend", p: 2, c: 4, l: 6, job: []func(*batchv1.Job){suspend}, active: 2, ready: 2, remove: 2,
+			name: "suspend", p: 2, c: 4, l: 6, job: []func(*batchv1.Job){suspend}, active: 2, ready: 2, remove: 2,
 			want: "a0 r0 s0 f0 t2", conditions: "Suspended(JobSuspended)", patches: 2,
 		},
 		{
-			name: "a.2-44: suspend, expectations unsatisfied", p: 2, c: 4, l: 6, job: []func(*batchv1.Job){suspend}, active: 3, unseen: true,
+			name: "suspend, expectations unsatisfied", p: 2, c: 4, l: 6, job: []func(*batchv1.Job){suspend}, active: 3, unseen: true,
 			want: "a3 r0 s0 f0 t0",
 		},
 		{
-			name: "a.2-44: resume", p: 2, c: 4, l: 6, job: []func(*batchv1.Job){wasSuspended}, create: 2,
+			name: "resume", p: 2, c: 4, l: 6, job: []func(*batchv1.Job){wasSuspended}, create: 2,
 			want: "a2 r0 s0 f0 t0", conditions: "!Suspended(JobResumed)",
 		},
 		{
-			name: "a.2-44: suspended and deleting", p: 2, c: 4, l: 6, job: []func(*batchv1.Job){suspend, deleting}, active: 2,
+			name: "suspended and deleting", p: 2, c: 4, l: 6, job: []func(*batchv1.Job){suspend, deleting}, active: 2,
 			want: "a2 r0 s0 f0 t0", patches: 2,
 		},
 		{
@@ -236,7 +236,7 @@ func TestControllerSyncJob(t *testing.T) {
 	}
 }
 
-// TestSyncJobPastDeadline rows (a.3): deadline 10, started 15 s ago unless said.
+// TestSyncJobPastDeadline rows: deadline 10, started 15 s ago unless said.
 func TestSyncJobPastDeadline(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -253,8 +253,8 @@ func TestSyncJobPastDeadline(t *testing.T) {
 		{name: "one active", p: 1, c: 1, l: 6, deadline: 10, started: 15 * time.Second, active: 1, want: "a0 r0 s0 f1 t1", conds: tooLate, afterTerminal: tooLateDone},
 		{name: "one active, one succeeded", p: 1, c: 2, l: 6, deadline: 10, started: 15 * time.Second, active: 1, ok: 1, want: "a0 r0 s1 f1 t1", conds: tooLate, afterTerminal: tooLateDone},
 		{name: "exactly at the deadline, no pods", p: 1, c: 1, l: 6, deadline: 10, started: 10 * time.Second, want: "a0 r0 s0 f0 t0", conds: tooLateDone},
-		{name: "a.1-8: the back-off limit wins", p: 1, c: 1, l: 0, deadline: 1, started: 10 * time.Second, bad: 1, want: "a0 r0 s0 f1 t0", conds: gaveUp},
-		{name: "a.2-44: not while suspended", p: 1, c: 2, l: 6, deadline: 10, started: 15 * time.Second, suspend: true, want: "a0 r0 s0 f0 t0", conds: "Suspended(JobSuspended)"},
+		{name: "the back-off limit wins", p: 1, c: 1, l: 0, deadline: 1, started: 10 * time.Second, bad: 1, want: "a0 r0 s0 f1 t0", conds: gaveUp},
+		{name: "not while suspended", p: 1, c: 2, l: 6, deadline: 10, started: 15 * time.Second, suspend: true, want: "a0 r0 s0 f0 t0", conds: "Suspended(JobSuspended)"},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
@@ -306,7 +306,7 @@ func (w *world) kubelet() {
 
 func TestDeadline(t *testing.T) {
 	t.Parallel()
-	t.Run("TestPastDeadlineJobFinished, a.2-45: armed on every sync and never early", func(t *testing.T) {
+	t.Run("TestPastDeadlineJobFinished: armed on every sync and never early", func(t *testing.T) {
 		t.Parallel()
 		b := newBench(t)
 		j := newJob(b.w, 1, 1, 6)
@@ -341,7 +341,7 @@ func TestDeadline(t *testing.T) {
 			t.Fatalf("conditions %q, want %q", got, want)
 		}
 	})
-	t.Run("a.2-44: resuming starts the time anew", func(t *testing.T) {
+	t.Run("resuming starts the time anew", func(t *testing.T) {
 		t.Parallel()
 		b := newBench(t)
 		j := newJob(b.w, 1, 1, 6)
@@ -363,7 +363,7 @@ func TestDeadline(t *testing.T) {
 	})
 }
 
-// TestJobBackoffForOnFailure rows (a.2-30): restart counts and what they lead to.
+// TestJobBackoffForOnFailure rows: restart counts and what they lead to.
 func TestJobBackoffForOnFailure(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -411,7 +411,7 @@ func TestJobBackoffForOnFailure(t *testing.T) {
 	}
 }
 
-// TestJobBackoffOnRestartPolicyNever rows (a.2-30).
+// TestJobBackoffOnRestartPolicyNever rows.
 func TestJobBackoffOnRestartPolicyNever(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -449,7 +449,7 @@ func TestJobBackoffOnRestartPolicyNever(t *testing.T) {
 
 func TestWhatCannotBeSynced(t *testing.T) {
 	t.Parallel()
-	t.Run("a.1-4: a malformed key is set aside", func(t *testing.T) {
+	t.Run("a malformed key is set aside", func(t *testing.T) {
 		t.Parallel()
 		for _, key := range []string{"", "work", "a/b/c", "/work"} {
 			if res := newBench(t).sync(key); res.Settle != job.Dead || res.Err == nil {
@@ -457,7 +457,7 @@ func TestWhatCannotBeSynced(t *testing.T) {
 			}
 		}
 	})
-	t.Run("a.2-22: a Job managed by somebody else is left alone", func(t *testing.T) {
+	t.Run("a Job managed by somebody else is left alone", func(t *testing.T) {
 		t.Parallel()
 		b := newBench(t)
 		j := newJob(b.w, 1, 1, 6)

@@ -6,13 +6,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// maxUncounted bounds what one sync counts, so that the status stays small (rule
-// a.2-25).
+// maxUncounted bounds what one sync counts, so that the status stays small.
 const maxUncounted = 500
 
-// track is step (i) of rule a.2-24: it puts the UIDs of newly terminated pods
+// track is the first step of counting: it puts the UIDs of newly terminated pods
 // into the status and returns the pods whose finalizers may go once that status
-// is written, and whether it has to be written at all (rule a.2-46).
+// is written, and whether it has to be written at all.
 func (t *turn) track() (remove []*corev1.Pod, write bool) {
 	st := &t.job.Status
 	write = t.suspendChanged || st.Active != t.activeN ||
@@ -38,7 +37,7 @@ func (t *turn) track() (remove []*corev1.Pod, write bool) {
 				un.Succeeded = append(un.Succeeded, p.UID)
 				write = true
 			}
-		case failed(t.job, p) || t.failing(): // a.2-32: when failing, every pod left counts
+		case failed(t.job, p) || t.failing(): // when failing, every pod left counts
 			if !t.uncountedBad[p.UID] {
 				un.Failed = append(un.Failed, p.UID)
 				write = true
@@ -62,7 +61,7 @@ func (t *turn) failing() bool {
 }
 
 // interim adds FailureTarget or SuccessCriteriaMet and turns what the Job ends
-// with into the terminal condition (rule a.2-31).
+// with into the terminal condition.
 func (t *turn) interim() (write bool) {
 	if t.finish == nil {
 		return false
@@ -113,8 +112,7 @@ func (t *turn) counted(gone []types.UID) bool {
 	return t.countRemoved()
 }
 
-// end adds the terminal condition when nothing is left to wait for (rule
-// a.2-31) and reports whether it did.
+// end adds the terminal condition when nothing is left to wait for and reports whether it did.
 func (t *turn) end() bool {
 	st := &t.job.Status
 	un := st.UncountedTerminatedPods

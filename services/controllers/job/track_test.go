@@ -41,8 +41,8 @@ func writes(w *world) []write {
 	return out
 }
 
-// The non-indexed rows of TestTrackJobStatusAndRemoveFinalizers (a.3, a.2-24 to
-// a.2-26, a.2-31): the sequence of status writes and the finalizers removed.
+// The non-indexed rows of TestTrackJobStatusAndRemoveFinalizers: the sequence
+// of status writes and the finalizers removed.
 func TestTrackJobStatusAndRemoveFinalizers(t *testing.T) {
 	t.Parallel()
 	failing := func(j *batchv1.Job) {
@@ -79,7 +79,7 @@ func TestTrackJobStatusAndRemoveFinalizers(t *testing.T) {
 		wantErr   bool
 	}{
 		{
-			name: "a.2-24: track finished pods",
+			name: "track finished pods",
 			pods: [][]podOption{
 				pod(uid("a"), succ), pod(uid("b"), fail), pod(uid("c"), succ, isDeleting), pod(uid("d"), fail, isDeleting),
 				pod(uid("e"), inPhase(corev1.PodPending), isDeleting),
@@ -104,7 +104,7 @@ func TestTrackJobStatusAndRemoveFinalizers(t *testing.T) {
 			wantPatch: 4,
 		},
 		{
-			name:    "a.2-26: a finalizer known to be gone is not counted again",
+			name:    "a finalizer known to be gone is not counted again",
 			setup:   []func(*batchv1.Job){uncounted("a g", "b h", 2, 3)},
 			ignored: "c d g h",
 			pods: [][]podOption{
@@ -118,7 +118,7 @@ func TestTrackJobStatusAndRemoveFinalizers(t *testing.T) {
 			wantPatch: 4,
 		},
 		{
-			name:  "a.2-32: succeeding, a pod that has not ended is not counted",
+			name:  "succeeding, a pod that has not ended is not counted",
 			setup: []func(*batchv1.Job){succeeding},
 			pods:  [][]podOption{pod(uid("a"), succ), pod(uid("b"), fail), pod(uid("c"), inPhase(corev1.PodPending))},
 			want: []write{
@@ -138,7 +138,7 @@ func TestTrackJobStatusAndRemoveFinalizers(t *testing.T) {
 			wantPatch: 2,
 		},
 		{
-			name:  "a.2-32: failing, a running pod counts as failed",
+			name:  "failing, a running pod counts as failed",
 			setup: []func(*batchv1.Job){failing},
 			pods:  [][]podOption{pod(uid("a"), succ), pod(uid("b"), fail), pod(uid("c"), inPhase(corev1.PodRunning))},
 			want: []write{
@@ -159,19 +159,19 @@ func TestTrackJobStatusAndRemoveFinalizers(t *testing.T) {
 			wantPatch: 3,
 		},
 		{
-			name:      "a.2-24: a status that cannot be written leaves the finalizers alone",
+			name:      "a status that cannot be written leaves the finalizers alone",
 			pods:      [][]podOption{pod(uid("a"), succ), pod(uid("b"), fail)},
 			statusErr: unknown, wantErr: true,
 		},
 		{
-			name:      "a.2-24: no finalizer could be removed, the lists stay",
+			name:      "no finalizer could be removed, the lists stay",
 			pods:      [][]podOption{pod(uid("a"), succ), pod(uid("b"), fail)},
 			patchErr:  func(string) error { return unknown },
 			want:      []write{{OK: uids("a"), Bad: uids("b")}},
 			wantPatch: 2, wantErr: true,
 		},
 		{
-			name:  "a.2-24: some finalizers could be removed, the counters move that far",
+			name:  "some finalizers could be removed, the counters move that far",
 			setup: []func(*batchv1.Job){uncounted("a", "b", 0, 0)},
 			pods:  [][]podOption{pod(uid("a"), succ, untracked), pod(uid("c"), succ), pod(uid("d"), fail)},
 			patchErr: func(name string) error {
@@ -187,20 +187,20 @@ func TestTrackJobStatusAndRemoveFinalizers(t *testing.T) {
 			wantPatch: 2, wantErr: true,
 		},
 		{
-			name:      "a.2-30: a pod listed as failed that has succeeded after all counts as failed, once",
+			name:      "a pod listed as failed that has succeeded after all counts as failed, once",
 			setup:     []func(*batchv1.Job){failing, uncounted("", "a b", 0, 0)},
 			pods:      [][]podOption{pod(uid("a"), fail), pod(uid("b"), succ)},
 			want:      []write{{Fail: 2, Conditions: "FailureTarget(X) Failed(X)"}},
 			wantPatch: 2,
 		},
 		{
-			name:  "a.2-31: a terminating pod holds Failed back",
+			name:  "a terminating pod holds Failed back",
 			setup: []func(*batchv1.Job){failing, uncounted("", "a", 0, 0)},
 			pods:  [][]podOption{pod(uid("a"), inPhase(corev1.PodRunning), isDeleting, untracked)},
 			want:  []write{{Fail: 1, Conditions: "FailureTarget(X)"}},
 		},
 		{
-			name:  "a.2-31: a terminating pod holds Complete back",
+			name:  "a terminating pod holds Complete back",
 			setup: []func(*batchv1.Job){succeeding, uncounted("a", "", 0, 0)},
 			pods:  [][]podOption{pod(uid("a"), inPhase(corev1.PodRunning), isDeleting, untracked)},
 			want:  []write{{Succ: 1, Conditions: "SuccessCriteriaMet(X)"}},
@@ -272,10 +272,10 @@ func TestAtMost500AreCountedInOneSync(t *testing.T) {
 		t.Fatalf("%d status writes, want 2", n)
 	}
 	if un := got[0].UncountedTerminatedPods; len(un.Succeeded) != 499 || !slices.Equal(un.Failed, uids("b")) || got[0].Failed != 1 {
-		t.Errorf("a.2-25: first write: %d succeeded, %v failed uncounted, %d failed", len(un.Succeeded), un.Failed, got[0].Failed)
+		t.Errorf("first write: %d succeeded, %v failed uncounted, %d failed", len(un.Succeeded), un.Failed, got[0].Failed)
 	}
 	if got[1].Succeeded != 499 || b.w.calls["patch"] != 499 {
-		t.Errorf("a.2-25: %d counted, %d patches, want 499 of both", got[1].Succeeded, b.w.calls["patch"])
+		t.Errorf("%d counted, %d patches, want 499 of both", got[1].Succeeded, b.w.calls["patch"])
 	}
 	// The rest follows, and only then may the Job end.
 	for range 3 {
@@ -286,7 +286,7 @@ func TestAtMost500AreCountedInOneSync(t *testing.T) {
 	}
 }
 
-// a.2-25 and a.2-34 together: a large Job is created and counted 500 at a time.
+// A large Job is created and counted 500 at a time.
 func TestCapsOfOneSync(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -297,7 +297,7 @@ func TestCapsOfOneSync(t *testing.T) {
 			t.Fatal(res.Err)
 		}
 		if got := len(b.w.born); got != want {
-			t.Fatalf("a.2-34: %d pods after sync %d, want %d", got, i+1, want)
+			t.Fatalf("%d pods after sync %d, want %d", got, i+1, want)
 		}
 	}
 	next := b.w.jobs["work"].DeepCopy()
@@ -306,7 +306,7 @@ func TestCapsOfOneSync(t *testing.T) {
 	for _, want := range []int{500, 1000, 1100, 1100} {
 		b.sync("default/work")
 		if got := b.w.calls["delete"]; got != want {
-			t.Fatalf("a.2-34: %d pods deleted, want %d", got, want)
+			t.Fatalf("%d pods deleted, want %d", got, want)
 		}
 	}
 	next = b.w.jobs["work"].DeepCopy()
@@ -314,7 +314,7 @@ func TestCapsOfOneSync(t *testing.T) {
 	b.w.putJob(next)
 	b.sync("default/work")
 	if st := b.status("work"); st.Active != 0 || st.Failed != 0 {
-		t.Errorf("a.2-44: suspended with %s", show(st))
+		t.Errorf("suspended with %s", show(st))
 	}
 }
 
@@ -338,15 +338,15 @@ func TestFailureBackoff(t *testing.T) {
 		end(corev1.PodFailed)
 		res := b.sync("default/work")
 		if res.Settle != job.After || res.After != want || b.status("work").Active != 0 {
-			t.Fatalf("a.2-38: after failure %d settled %v after %v, %s; want after %v", i+1, res.Settle, res.After, show(b.status("work")), want)
+			t.Fatalf("after failure %d settled %v after %v, %s; want after %v", i+1, res.Settle, res.After, show(b.status("work")), want)
 		}
 		b.now = b.now.Add(want - 500*time.Millisecond)
 		if res := b.sync("default/work"); res.After != time.Second {
-			t.Fatalf("a.2-38: the wait is %v, at least 1 s", res.After)
+			t.Fatalf("the wait is %v, at least 1 s", res.After)
 		}
 		b.now = b.now.Add(500 * time.Millisecond)
 		if res := b.sync("default/work"); res.Settle != job.Forget || len(b.w.born) != i+2 {
-			t.Fatalf("a.2-36: %d pods born, settled %v after %v", len(b.w.born), res.Settle, res.After)
+			t.Fatalf("%d pods born, settled %v after %v", len(b.w.born), res.Settle, res.After)
 		}
 	}
 	t.Run("114650: the record outlives the process and ends with the Job", func(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 )
 
 // expire deletes a finished Job whose ttlSecondsAfterFinished has passed, or
-// wakes its key when it will have (rule a.2-47). The Job is read live first: the
+// wakes its key when it will have. The Job is read live first: the
 // user may have changed its mind.
 func (s *run) expire(ctx context.Context, j *batchv1.Job) error {
 	left, ok := timeLeft(j, s.now())

@@ -12,7 +12,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/controllers/job"
 )
 
-// TestTimeLeft (a.3) and rule a.2-47.
+// Upstream's TestTimeLeft, and that the Job is read live and deleted by UID.
 func TestTTLAfterFinished(t *testing.T) {
 	t.Parallel()
 	ended := func(c batchv1.JobConditionType, ago time.Duration) func(*batchv1.Job) {

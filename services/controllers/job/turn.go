@@ -20,7 +20,7 @@ type facts struct {
 	// satisfied is false while deletions of an earlier sync have not been seen.
 	satisfied bool
 	// ignored are pods whose finalizer is known to be gone although the index
-	// still shows it (rule a.2-26).
+	// still shows it.
 	ignored  map[types.UID]bool
 	failures replica.Failures
 	// accounted is what the failure record has taken into account; nil when that is
@@ -51,8 +51,7 @@ const (
 	creating
 )
 
-// action is what a turn wants done to pods. At most one kind in one sync (rule
-// a.2-34).
+// action is what a turn wants done to pods. At most one kind in one sync.
 type action struct {
 	kind   actionKind
 	pods   []*corev1.Pod // to delete
@@ -69,7 +68,7 @@ type event struct{ kind, reason, message string }
 
 // turn is one sync of one Job, as a sequence of pure steps: begin, then act on
 // its action, acted, track, write the status, remove finalizers, counted, finish,
-// write the status. It mirrors rules a.2-22 to a.2-36 and a.2-44.
+// write the status. See docs/rules.md#job-controller.
 type turn struct {
 	facts
 	action action
@@ -104,7 +103,7 @@ func begin(f facts) *turn {
 	}
 	t.activeN, t.readyN = count(t.activePods), countReady(t.activePods)
 	t.countFinished()
-	if st.StartTime == nil && !suspended(t.job) { // a.1-7, a.2-44
+	if st.StartTime == nil && !suspended(t.job) { // a suspended Job starts when it is resumed
 		st.StartTime = new(metav1.NewTime(t.now))
 	}
 	t.judge()
@@ -118,8 +117,8 @@ func begin(f facts) *turn {
 	return t
 }
 
-// countFinished counts what has ended, counted or not (rule a.2-30), and brings
-// the failure record up to date (rule a.2-36).
+// countFinished counts what has ended, counted or not, and brings
+// the failure record up to date.
 func (t *turn) countFinished() {
 	var ok, bad []time.Time
 	for _, p := range t.pods {
@@ -169,7 +168,7 @@ func (t *turn) missed() (ok, bad []time.Time) {
 // relevant is false for pods that are in the counters or have no say.
 func (t *turn) relevant(p *corev1.Pod) bool { return tracked(p) && !t.ignored[p.UID] }
 
-// judge is the decision order of rule a.2-29, less what is not implemented.
+// judge decides a Job's end in upstream's order, less what is not implemented.
 func (t *turn) judge() {
 	if c := conditionTrue(t.job, batchv1.JobSuccessCriteriaMet); c != nil {
 		t.finish = new(*c)
@@ -191,11 +190,12 @@ func (t *turn) judge() {
 	case running && left <= 0:
 		fail(batchv1.JobReasonDeadlineExceeded, "Job was active longer than specified deadline")
 	case running:
-		t.wakeIn(left) // a.2-45: armed again on every sync
+		t.wakeIn(left) // armed again on every sync
 	}
 }
 
-// restartedTooOften is the second half of rule a.2-30.
+// restartedTooOften reports whether restarts of containers exceed the back-off limit,
+// which counts them for the restart policy OnFailure.
 func (t *turn) restartedTooOften() bool {
 	if t.job.Spec.Template.Spec.RestartPolicy != corev1.RestartPolicyOnFailure {
 		return false
@@ -218,7 +218,7 @@ func (t *turn) restartedTooOften() bool {
 }
 
 // untilDeadline is how long the Job may still run, if it has a deadline that
-// counts; it never does while suspended (rule a.2-44).
+// counts; it never does while suspended.
 func (t *turn) untilDeadline() (time.Duration, bool) {
 	s := t.job.Spec.ActiveDeadlineSeconds
 	if s == nil || *s > longestDeadline || t.job.Status.StartTime == nil || suspended(t.job) {
@@ -233,8 +233,7 @@ func (t *turn) wakeIn(d time.Duration) {
 	}
 }
 
-// manage chooses how many pods to create or which to delete (rules a.1-13,
-// a.1-14, a.2-34 to a.2-36, a.2-44).
+// manage chooses how many pods to create or which to delete.
 func (t *turn) manage() {
 	if suspended(t.job) {
 		if len(t.activePods) > 0 {
@@ -255,7 +254,7 @@ func (t *turn) manage() {
 		return
 	}
 	if d := t.failures.Wait(t.now, podBackoff, maxPodBackoff); d > 0 {
-		t.wakeIn(max(d, batchPeriod)) // a.2-38
+		t.wakeIn(max(d, batchPeriod)) // the rest of the back-off, at least a second
 		return
 	}
 	t.action = action{kind: creating, create: min(int(missing), replica.MaxPerSync)}
@@ -284,7 +283,7 @@ func (t *turn) want() int32 {
 	return max(0, min(*s.Completions-t.succeeded, *s.Parallelism))
 }
 
-// rank orders pods for deletion (rule b-6). A pod that lost its finalizer to a
+// rank orders pods for deletion. A pod that lost its finalizer to a
 // removal that was cut short goes first: it can never be counted.
 func rank(pods []*corev1.Pod) []*corev1.Pod {
 	pods = slices.Clone(pods)
@@ -308,7 +307,7 @@ func (t *turn) acted(a acted) {
 	t.terminatingN += a.deleted
 	if t.action.kind == finishing {
 		if a.deleted != count(t.action.pods) || !t.satisfied {
-			t.finish = nil // a.2-32
+			t.finish = nil // not before every deletion worked and was seen
 		}
 		return
 	}
@@ -322,7 +321,7 @@ func (t *turn) acted(a acted) {
 	}
 }
 
-// complete is rules a.1-11 and a.2-33.
+// complete reports whether enough pods succeeded and none is active.
 func (t *turn) complete() bool {
 	if t.activeN != 0 {
 		return false
@@ -333,7 +332,8 @@ func (t *turn) complete() bool {
 	return t.succeeded >= *t.job.Spec.Completions
 }
 
-// markSuspension is rule a.2-44.
+// markSuspension brings the Suspended condition and the start time up to date with
+// the spec.
 func (t *turn) markSuspension() {
 	st := &t.job.Status
 	if suspended(t.job) {

@@ -10,7 +10,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/delta"
 )
 
-// Batching says how long the Jobs of a record wait to be synced (rule a.2-17):
+// Batching says how long the Jobs of a record wait to be synced:
 // a Job that is new, gone or changed in its spec does not; a pod, or a change of
 // status only, waits 1 s, so that bursts make one sync. A Batching remembers the
 // generations of some Jobs; one it does not remember is not kept waiting. The zero
@@ -44,7 +44,7 @@ func (b *Batching) Delay(r *delta.Record) time.Duration {
 	return 0
 }
 
-// Wakes names the keys to look at because of a pod's record (rules a.1-1, a.2-18):
+// Wakes names the keys to look at because of a pod's record:
 // the Jobs that own it or have owned it, and, when nobody controls it, those whose
 // name it carries as a label, which adopt it or clean it up, and the [OrphansKey]
 // of its namespace. All means that the record cannot tell. Jobs that have owned
@@ -89,9 +89,9 @@ const orphans = "@orphans"
 
 // OrphansKey is the queue's key for the pods of a namespace that nobody controls.
 // A record does not tell all labels of a pod, nor which Jobs select it; so whoever
-// holds this key wakes every Job of the namespace that [ManualSelector] finds
-// (rule a.2-18). However many such pods change, the key runs once for each batch
-// period, and like every key it is not lost before that has been done.
+// holds this key wakes every Job of the namespace that [ManualSelector] finds.
+// However many such pods change, the key runs once for each batch period, and like
+// every key it is not lost before that has been done.
 func OrphansKey(namespace string) string {
 	return string(delta.NewKey(orphans, namespace))
 }

@@ -21,11 +21,11 @@ func TestWakes(t *testing.T) {
 		all  bool
 	}{
 		{"its owner", delta.Record{Key: "ns/p", Owners: []delta.Owner{owner("Job", "work")}, Labels: label}, []string{"ns/work"}, false},
-		{"a.2-18: the owner before as well", delta.Record{Key: "ns/p", Owners: []delta.Owner{owner("Job", "work"), owner("Job", "other")}}, []string{"ns/work", "ns/other"}, false},
-		{"a.2-18: without owner, the Job it is named after and those that select", delta.Record{Key: "ns/p", Labels: label}, []string{"ns/work", "@orphans/ns"}, false},
-		{"a.2-18: without anything, those that select", delta.Record{Key: "ns/p"}, []string{"@orphans/ns"}, false},
-		{"a.2-18: let go, the owner before and those that select", delta.Record{Key: "ns/p", Owners: []delta.Owner{{Kind: "Job", Name: "work"}}, Labels: label}, []string{"ns/work", "@orphans/ns"}, false},
-		{"a.2-18: taken over, the owner before as well", delta.Record{Key: "ns/p", Owners: []delta.Owner{owner("ReplicaSet", "r"), {Kind: "Job", Name: "work"}}}, []string{"ns/work"}, false},
+		{"the owner before as well", delta.Record{Key: "ns/p", Owners: []delta.Owner{owner("Job", "work"), owner("Job", "other")}}, []string{"ns/work", "ns/other"}, false},
+		{"without owner, the Job it is named after and those that select", delta.Record{Key: "ns/p", Labels: label}, []string{"ns/work", "@orphans/ns"}, false},
+		{"without anything, those that select", delta.Record{Key: "ns/p"}, []string{"@orphans/ns"}, false},
+		{"let go, the owner before and those that select", delta.Record{Key: "ns/p", Owners: []delta.Owner{{Kind: "Job", Name: "work"}}, Labels: label}, []string{"ns/work", "@orphans/ns"}, false},
+		{"taken over, the owner before as well", delta.Record{Key: "ns/p", Owners: []delta.Owner{owner("ReplicaSet", "r"), {Kind: "Job", Name: "work"}}}, []string{"ns/work"}, false},
 		{"a pod that is gone is nobody's to adopt", delta.Record{Kind: delta.KindDelta, Type: delta.Deleted, Key: "ns/p", Labels: label}, []string{"ns/work"}, false},
 		{"another controller's", delta.Record{Key: "ns/p", Owners: []delta.Owner{owner("ReplicaSet", "r")}, Labels: label}, nil, false},
 		{"more owners than the record holds", delta.Record{Key: "ns/p", Overflow: true}, []string{"@orphans/ns"}, true},
@@ -75,7 +75,7 @@ func TestBatching(t *testing.T) {
 	}
 	for _, s := range steps {
 		if got := b.Delay(s.rec); got != s.want {
-			t.Errorf("a.2-17: %s: %v, want %v", s.name, got, s.want)
+			t.Errorf("%s: %v, want %v", s.name, got, s.want)
 		}
 	}
 }

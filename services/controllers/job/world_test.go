@@ -358,7 +358,7 @@ func merge(into, patch map[string]any) {
 	}
 }
 
-// validStatus is rule a.2-49.
+// validStatus refuses the status changes that the API server refuses.
 func validStatus(old, j *batchv1.Job) error {
 	st := &j.Status
 	has := func(j *batchv1.Job, t batchv1.JobConditionType) bool {

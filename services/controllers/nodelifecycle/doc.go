@@ -1,5 +1,5 @@
-// Package nodelifecycle finds dead nodes and keeps pods away from them: checklist
-// c.1-c.16, on the rules of core/nodelifecycle.
+// Package nodelifecycle finds dead nodes and keeps pods away from them, by the rules
+// of core/nodelifecycle.
 //
 //	node or lease changed, or time to look ──► key NAME ──► Reconciler.Node
 //	    heartbeat?          remembered in the key's saved state
@@ -24,5 +24,5 @@
 //   - Every write names the UID and the version it was decided on; a conflict is
 //     tried again from the start.
 //   - Within a zone nodes are tainted in the order in which their silence passed
-//     the grace (c.15 fixed), and one that answers again leaves the queue.
+//     the grace, and one that answers again leaves the queue.
 package nodelifecycle

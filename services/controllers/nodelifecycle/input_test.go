@@ -13,7 +13,7 @@ import (
 )
 
 // What kubelets say of the time is compared with what they said before, never
-// with a clock (c.4).
+// with a clock.
 func TestClocksOfKubeletsThatAreHoursOffTaintNobodyAndSpareNobody(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -68,7 +68,7 @@ func TestClocksOfKubeletsThatAreHoursOffTaintNobodyAndSpareNobody(t *testing.T) 
 	}
 }
 
-func TestC5ANodeThatNeverPostedIsJudgedAlsoWhenItsCreationLiesAhead(t *testing.T) {
+func TestANodeThatNeverPostedIsJudgedAlsoWhenItsCreationLiesAhead(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name    string
@@ -98,7 +98,7 @@ func labelled(labels map[string]string) func(*rules.Node) {
 	return func(n *rules.Node) { n.Metadata.Labels = labels }
 }
 
-func TestC12NodesWithoutZoneLabelsAreAZoneOfTheirOwn(t *testing.T) {
+func TestNodesWithoutZoneLabelsAreAZoneOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.node("bare-1", nil)

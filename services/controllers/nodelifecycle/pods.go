@@ -61,10 +61,10 @@ const podWriters = 4
 const maxLate = 256
 
 // markPods makes the Ready condition of a node's pods False. Of a silent node it
-// marks all (c.7), by what they say and not by what was done before: pods that were
+// marks all, by what they say and not by what was done before: pods that were
 // missed, or came later, are marked by the next look. Of a node that says itself
 // that it is not ready it marks those bound to it since, when it first sees them:
-// its kubelet lives, and what that says of them afterwards holds (c.8).
+// its kubelet lives, and what that says of them afterwards holds.
 func (r *Reconciler) markPods(ctx context.Context, req Request, m *memory, n *nodelifecycle.Node) error {
 	ready := n.Condition(nodelifecycle.Ready)
 	if ready.Status != nodelifecycle.False {

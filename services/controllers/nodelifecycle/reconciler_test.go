@@ -14,7 +14,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/controllers/nodelifecycle"
 )
 
-func TestC7ASilentNodeBecomesUnknownWithOneEventAndItsPodsNotReady(t *testing.T) {
+func TestASilentNodeBecomesUnknownWithOneEventAndItsPodsNotReady(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.node("other", nil)
@@ -45,7 +45,7 @@ func TestC7ASilentNodeBecomesUnknownWithOneEventAndItsPodsNotReady(t *testing.T)
 	if w.pods["p"] != rules.False || w.podCalls != 1 {
 		t.Errorf("p is %s after %d calls, want False after one", w.pods["p"], w.podCalls)
 	}
-	w.pods["late"] = rules.True // c.8: bound to a node that is silent already
+	w.pods["late"] = rules.True // bound to a node that is silent already
 	if err := w.run(5*time.Second, "other"); err != nil || w.pods["late"] != rules.False {
 		t.Errorf("a pod that came later is %s, %v", w.pods["late"], err)
 	}
@@ -54,7 +54,7 @@ func TestC7ASilentNodeBecomesUnknownWithOneEventAndItsPodsNotReady(t *testing.T)
 	}
 }
 
-func TestC7MarkingPodsIsTriedAgain(t *testing.T) {
+func TestMarkingPodsIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name, broken string
@@ -248,7 +248,7 @@ func TestANodeRecreatedUnderItsNameBeginsAnew(t *testing.T) {
 	}
 }
 
-func TestC10WhatBecomesOfANodeThatIsHandedOut(t *testing.T) { // TestApplyNoExecuteTaints
+func TestAWaitingNodeIsTaintedByItsPresentState(t *testing.T) { // TestApplyNoExecuteTaints
 	t.Parallel()
 	status := func(s string) func(*rules.Node) {
 		return func(n *rules.Node) { n.Status.Conditions[0].Status = s }
@@ -298,7 +298,7 @@ func TestC10WhatBecomesOfANodeThatIsHandedOut(t *testing.T) { // TestApplyNoExec
 	w.queues[""] = []string{"n"}
 	w.hand(rules.Zone{})
 	if got := w.taints("n"); !strings.Contains(got, "NoExecute") || len(w.queues[""]) != 0 {
-		t.Errorf("c.6: after conflicts %q, waiting %v: a conflict costs another token", got, w.queues[""])
+		t.Errorf("after conflicts %q, waiting %v: a conflict costs another token", got, w.queues[""])
 	}
 	w = newWorld(t)
 	w.node("other", nil)
@@ -309,7 +309,7 @@ func TestC10WhatBecomesOfANodeThatIsHandedOut(t *testing.T) { // TestApplyNoExec
 	}
 }
 
-func TestC10C11TheTaintIsSwappedAndRemovedAtOnce(t *testing.T) { // TestSwapUnreachableNotReadyTaints
+func TestTheTaintIsSwappedAndRemovedAtOnce(t *testing.T) { // TestSwapUnreachableNotReadyTaints
 	t.Parallel()
 	w := newWorld(t)
 	w.node("other", nil)
@@ -337,7 +337,7 @@ func TestC10C11TheTaintIsSwappedAndRemovedAtOnce(t *testing.T) { // TestSwapUnre
 	}
 }
 
-func TestC15NodesWaitInTheOrderOfTheirSilenceAndLeaveWhenTheyAnswer(t *testing.T) { // TestEnqueueTwice
+func TestNodesWaitInTheOrderOfTheirSilenceAndLeaveWhenTheyReport(t *testing.T) { // TestEnqueueTwice
 	t.Parallel()
 	w := newWorld(t)
 	names := []string{"d", "b", "a", "c"} // they stop in this order
@@ -364,7 +364,7 @@ func TestC15NodesWaitInTheOrderOfTheirSilenceAndLeaveWhenTheyAnswer(t *testing.T
 	}
 }
 
-func TestC13WhenEveryZoneIsDownTheTaintsGoAndNobodyIsSilent(t *testing.T) {
+func TestWhenEveryZoneIsDownTheTaintsGoAndNoNodeIsSilent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	zoned := func(z string) func(*rules.Node) {
@@ -403,7 +403,7 @@ func TestC13WhenEveryZoneIsDownTheTaintsGoAndNobodyIsSilent(t *testing.T) {
 	}
 }
 
-func TestC13ANodeIsTaintedByTheZonesAsTheyAreThen(t *testing.T) {
+func TestANodeIsTaintedByTheZonesAsTheyAreThen(t *testing.T) {
 	t.Parallel()
 	down := func(n *rules.Node) { n.Status.Conditions[0].Status = rules.False }
 	for name, c := range map[string]struct {

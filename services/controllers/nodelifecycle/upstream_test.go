@@ -11,7 +11,7 @@ import (
 
 // The rows of TestMonitorNodeHealthUpdateStatus: what is written of a node's
 // conditions, and how often.
-func TestC5WhatIsWrittenOfANodeThatPostedOrNeverDid(t *testing.T) {
+func TestConditionsWrittenForANodeThatPostedOrNeverDid(t *testing.T) {
 	t.Parallel()
 	const rest = " MemoryPressure:NodeStatusNeverUpdated DiskPressure:NodeStatusNeverUpdated PIDPressure:NodeStatusNeverUpdated"
 	for _, c := range []struct {
@@ -65,7 +65,7 @@ func TestC5WhatIsWrittenOfANodeThatPostedOrNeverDid(t *testing.T) {
 
 // TestMonitorNodeHealthUpdateNodeAndPodStatusWithWorkerSize, for any number of
 // workers: one look at each node is enough, and nothing is written twice.
-func TestC7FiftyNodesOfAHundredPodsAreMarkedOnceEach(t *testing.T) {
+func TestFiftyNodesOfAHundredPodsAreMarkedOnceEach(t *testing.T) {
 	t.Parallel()
 	const nodes, podsEach = 50, 100
 	w := newWorld(t)
@@ -98,9 +98,9 @@ func TestC7FiftyNodesOfAHundredPodsAreMarkedOnceEach(t *testing.T) {
 	}
 }
 
-// A kubelet that answers between two tries of an update is alive (c.6, as upstream's
-// TestTryUpdateNodeHealth has it): what was read before is not written.
-func TestC6ANodeThatAnswersBetweenTwoTriesIsLeftAlone(t *testing.T) {
+// A kubelet that answers between two tries of an update is alive (upstream's
+// TestTryUpdateNodeHealth): what was read before is not written.
+func TestANodeThatReportsBetweenTwoTriesIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name   string

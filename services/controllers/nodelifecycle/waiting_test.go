@@ -85,7 +85,7 @@ func (q *zoneQueue) want(what, got, want string) {
 	}
 }
 
-func TestC13NodesAreHandedOutOneForEachToken(t *testing.T) { // TestTry
+func TestNodesAreHandedOutOneForEachToken(t *testing.T) { // TestTry
 	t.Parallel()
 	for _, c := range []struct {
 		name string
@@ -104,7 +104,7 @@ func TestC13NodesAreHandedOutOneForEachToken(t *testing.T) { // TestTry
 	}
 }
 
-func TestC10ANodeThatFailsComesBackAndHoldsUpNobody(t *testing.T) { // TestTryOrdering
+func TestANodeThatFailsIsRetriedAndDelaysNoOther(t *testing.T) { // TestTryOrdering
 	t.Parallel()
 	q := newZoneQueue(t, 10).add("first", "second", "third")
 	var calls []string
@@ -117,7 +117,7 @@ func TestC10ANodeThatFailsComesBackAndHoldsUpNobody(t *testing.T) { // TestTryOr
 		if got == "second" && !failed {
 			failed = true
 			q.end(got, workqueue.Retry)
-			q.want("c.10: it is retried after 50 ms", q.after(49*time.Millisecond), "")
+			q.want("it is retried after 50 ms", q.after(49*time.Millisecond), "")
 			continue
 		}
 		q.end(got, workqueue.Done)
@@ -128,7 +128,7 @@ func TestC10ANodeThatFailsComesBackAndHoldsUpNobody(t *testing.T) { // TestTryOr
 	}
 }
 
-func TestC11ANodeRemovedWhileItIsHandledDoesNotComeBack(t *testing.T) { // TestTryRemovingWhileTry
+func TestANodeRemovedWhileItIsHandledIsNotRetried(t *testing.T) { // TestTryRemovingWhileTry
 	t.Parallel()
 	q := newZoneQueue(t, 10).add("first", "second", "third")
 	q.want("the first", q.after(0), "first")
@@ -142,8 +142,8 @@ func TestC11ANodeRemovedWhileItIsHandledDoesNotComeBack(t *testing.T) { // TestT
 
 // Upstream's queue refuses a value it has handled until it is removed; here a node
 // that is added again waits again, and whoever it is handed to finds it tainted and
-// leaves it alone (see TestC10WhatBecomesOfANodeThatIsHandedOut).
-func TestC15ANodeAddedTwiceWaitsOnceAndKeepsItsPlace(t *testing.T) { // TestAddAfterTry
+// leaves it alone (see TestAWaitingNodeIsTaintedByItsPresentState).
+func TestANodeAddedTwiceWaitsOnceAndKeepsItsPosition(t *testing.T) { // TestAddAfterTry
 	t.Parallel()
 	q := newZoneQueue(t, 1).add("first", "second", "third").add("second", "first", "first")
 	for _, want := range []string{"first", "second", "third", ""} {
@@ -154,7 +154,7 @@ func TestC15ANodeAddedTwiceWaitsOnceAndKeepsItsPlace(t *testing.T) { // TestAddA
 	}
 }
 
-func TestC14WhatAnEmptyBucketIsAfterTheZonesStateChanges(t *testing.T) { // TestSwapLimiter
+func TestAnEmptyBucketIsNotRefilledByAChangeOfTheZonesState(t *testing.T) { // TestSwapLimiter
 	t.Parallel()
 	for _, c := range []struct {
 		name    string

@@ -54,7 +54,7 @@ func (z *Zones) Again() {
 }
 
 // Refresh judges the zones by the index's nodes, which list gives each as JSON,
-// and sets the rates of their queues (c.12, c.13). The rates are set before the
+// and sets the rates of their queues. The rates are set before the
 // view is shown, so that nobody acts on a new view under an old rate. One refresh
 // is under way at a time, and ends within 10 s; a list must not be of an earlier
 // state than the one before.
@@ -161,10 +161,10 @@ type Turn struct {
 	Alive func() error
 }
 
-// Taint places the NoExecute taint on a node whose turn it is (c.10). It reads the
+// Taint places the NoExecute taint on a node whose turn it is. It reads the
 // node live: one that is ready again, tainted already, gone or in another zone by
 // now is left alone. The zones are judged anew with the node as it is: what took it
-// may have taken every zone since they were (c.13). It returns when to try again
+// may have taken every zone since they were. It returns when to try again
 // while the zone is stopped.
 func (r *Reconciler) Taint(ctx context.Context, t Turn) (after time.Duration, err error) {
 	for try := 1; ; try++ {
@@ -175,7 +175,7 @@ func (r *Reconciler) Taint(ctx context.Context, t Turn) (after time.Duration, er
 	}
 }
 
-// tries is how often a node that changes under our hands is read again (c.6).
+// tries is how often a node that changes under our hands is read again.
 const tries = 5
 
 func (r *Reconciler) taint(ctx context.Context, t Turn) (after time.Duration, err error) {

@@ -1,5 +1,5 @@
 // Package tainteviction deletes pods from nodes whose NoExecute taints they do
-// not tolerate (any longer): checklist d.1-d.10, on the rules of core/taint.
+// not tolerate (any longer), by the rules of core/taint.
 //
 // One queue holds two kinds of keys:
 //
@@ -18,13 +18,13 @@
 //   - Taints that change never move the end of a running countdown later, as
 //     upstream: a node that changes between not-ready and unreachable loses its pods
 //     when the first of the two ends their stay. They may move it earlier, and
-//     tolerations that change move it both ways (upstream's timers never move, d.10).
+//     tolerations that change move it both ways (upstream's timers never move).
 //   - A pod is deleted only after it and its node were read live and judged again,
 //     and only by its UID: neither an index that is behind nor a pod of the same
 //     name is ever the cause of a wrong eviction.
 //   - A deletion that fails is tried again, as the queue's limiter says, until the
 //     pod is gone, is replaced or may stay (upstream gives up after five tries).
-//   - A countdown that began goes on when the node's object is deleted (d.7).
+//   - A countdown that began goes on when the node's object is deleted.
 //
 // Upstream also deletes pods that have ended; so does this. Pods that are being
 // deleted already are left alone.

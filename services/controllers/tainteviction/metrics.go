@@ -21,7 +21,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "taint_eviction_controller_pod_deletion_duration_seconds",
 			Help: "How long after the end of a pod's tolerated time it was deleted.",
-			// Upstream's; its values are off by 10^9 (d.10), these are seconds.
+			// Upstream's; its values are off by 10^9, these are seconds.
 			Buckets: []float64{0.005, 0.025, 0.1, 0.5, 1, 2.5, 10, 30, 60, 120, 180, 240},
 		}),
 	}

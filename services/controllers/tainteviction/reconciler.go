@@ -29,7 +29,7 @@ const (
 	longestDelay = 6 * time.Hour
 	// lookAgain is when a node's pods are listed a second time after its taints
 	// changed: two indexers that are each behind in one collection could make both
-	// the pod's own look and the node's first one miss the pair (d.4).
+	// the pod's own look and the node's first one miss the pair.
 	lookAgain = 10 * time.Second
 	// untilShown is when a pod is looked at again whose countdown is over and whose
 	// node has other taints than the index shows.
@@ -77,13 +77,13 @@ type nodeState struct {
 }
 
 // node wakes a node's pods when its NoExecute taints are not those of the last
-// look (d.1, d.2).
+// look.
 func (r *Reconciler) node(ctx context.Context, req Request) (time.Duration, error) {
 	raw, err := req.Reader.Node(ctx, req.Key)
 	if err != nil {
 		return 0, err
 	}
-	if raw == nil { // countdowns go on without it (d.7)
+	if raw == nil { // countdowns go on without it
 		return 0, save(ctx, req, nil)
 	}
 	n, err := decode[node]("node "+req.Key, raw)
@@ -185,7 +185,7 @@ type judgement struct {
 // A running countdown goes on only under the tolerations and on the node that it
 // was planned by.
 func (r *Reconciler) judge(p *pod, raw []byte, was podState) (judgement, error) {
-	if raw == nil { // the node is gone: what was planned holds (d.7)
+	if raw == nil { // the node is gone: what was planned holds
 		return judgement{stay: taint.Stay{Ends: was.ends()}, seen: was.Seen, by: was.By}, nil
 	}
 	n, err := decode[node]("node "+p.Spec.NodeName, raw)

@@ -11,7 +11,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/taint"
 )
 
-func TestCreatePodD5(t *testing.T) {
+func TestCreatePod(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name    string
@@ -40,7 +40,7 @@ func TestCreatePodD5(t *testing.T) {
 	}
 }
 
-func TestUpdatePodD10TolerationsThatChangeMoveTheDeadline(t *testing.T) {
+func TestUpdatePodTolerationsThatChangeMoveTheDeadline(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.node("n", w.taint("a"))
@@ -94,10 +94,10 @@ func TestUpdateNode(t *testing.T) {
 	w.want("a taint removed within 1 s cancels", "added one-of-two both")
 	if !slices.Contains(w.events, "TaintManagerEviction: Cancelling deletion of Pod default/removed") ||
 		!slices.Contains(w.events, "TaintManagerEviction: Marking for deletion Pod default/both") {
-		t.Errorf("d.8: events = %q", w.events)
+		t.Errorf("events = %q", w.events)
 	}
 	if n := strings.Count(strings.Join(w.events, "\n"), "Cancelling"); n != 1 {
-		t.Errorf("d.8: %d cancellations are told, want only that of the countdown that ran: %q", n, w.events)
+		t.Errorf("%d cancellations are told, want only that of the countdown that ran: %q", n, w.events)
 	}
 	if got := w.counted("taint_eviction_controller_pod_deletions_total"); got != 3 {
 		t.Errorf("pod_deletions_total = %v, want 3", got)
@@ -175,7 +175,7 @@ func TestEventualConsistencyAPodUnknownAtTheNodesUpdateIsEvictedOnItsOwn(t *test
 	}
 }
 
-func TestD4ANodesPodsAreListedOnceMore(t *testing.T) {
+func TestANodesPodsAreListedOnceMore(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.node("n")
@@ -190,7 +190,7 @@ func TestD4ANodesPodsAreListedOnceMore(t *testing.T) {
 	w.want("listed again", "p")
 }
 
-func TestD10ARestartMovesNoDeadline(t *testing.T) {
+func TestARestartMovesNoDeadline(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.node("n", w.taint("a"))
@@ -208,7 +208,7 @@ func TestD10ARestartMovesNoDeadline(t *testing.T) {
 	w.want("at 300 s", "p")
 }
 
-func TestD10ALaterStricterTaintMakesTheDeadlineEarlier(t *testing.T) {
+func TestALaterStricterTaintMakesTheDeadlineEarlier(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	first := w.taint("a")
@@ -288,7 +288,7 @@ func TestAnIndexThatMissedARecoveryDoesNotEndANewCountdownEarly(t *testing.T) {
 	w.want("the index shows one of two taints", "p")
 }
 
-func TestD10FailuresAreTriedUntilThePodIsGone(t *testing.T) {
+func TestFailedEvictionsAreRetriedUntilThePodIsGone(t *testing.T) {
 	t.Parallel()
 	for _, broken := range []string{"get", "patch", "delete"} {
 		w := newWorld(t)
@@ -316,7 +316,7 @@ func TestD10FailuresAreTriedUntilThePodIsGone(t *testing.T) {
 	}
 }
 
-func TestD10ATaintRemovedWhileTheIndexLagsEvictsNobody(t *testing.T) {
+func TestATaintRemovedWhileTheIndexLagsEvictsNoPod(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.node("n", w.taint("a"))
@@ -329,7 +329,7 @@ func TestD10ATaintRemovedWhileTheIndexLagsEvictsNobody(t *testing.T) {
 	w.want("119862, 139992", "")
 }
 
-func TestD10APodOfTheSameNameIsNotEvictedInAnothersPlace(t *testing.T) {
+func TestAnotherPodOfTheSameNameIsNotEvicted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.node("n", w.taint("a"))
@@ -364,7 +364,7 @@ func TestD10APodOfTheSameNameIsNotEvictedInAnothersPlace(t *testing.T) {
 	w.want("replaced in the last moment", "")
 }
 
-func TestD7ACountdownGoesOnWithoutItsNode(t *testing.T) {
+func TestACountdownGoesOnWithoutItsNode(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.node("n", w.taint("a"))

@@ -18,15 +18,16 @@ import (
 	"github.com/deltaplane/deltaplane/core/backoff"
 )
 
-// BackoffKey is what a container's restarts are counted under: FNV-64a of the pod's name, namespace and UID and
-// of the container's name, image and resources, so that a change of image or resources starts anew (h.4).
+// BackoffKey is what a container's restarts are counted under: FNV-64a of the pod's name, namespace
+// and UID and of the container's name, image and resources, so that a change of image or resources
+// starts anew.
 func BackoffKey(pod *corev1.Pod, c *corev1.Container) string {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(strings.Join([]string{pod.Name, pod.Namespace, string(pod.UID), c.Name, c.Image, c.Resources.String()}, "/")))
 	return strconv.FormatUint(h.Sum64(), 16)
 }
 
-// backoffs are delays by key (h.1), kept in a file when there is one. Safe for concurrent use.
+// backoffs are delays by key, kept in a file when there is one. Safe for concurrent use.
 type backoffs struct {
 	growth backoff.Growth
 	file   string
@@ -153,8 +154,8 @@ func (b *backoffs) remove(key string) {
 	}
 }
 
-// sweep forgets what is expired (h.5) and what belongs to pods that are gone; the file follows. An entry stays for its own delay
-// longer: a container that ends right before the expiry still waits then.
+// sweep forgets what is expired and what belongs to pods that are gone; the file follows. An entry
+// stays for its own delay longer: a container that ends right before the expiry still waits then.
 func (b *backoffs) sweep(now time.Time, keep func(types.UID) bool) error {
 	b.mu.Lock()
 	before := len(b.entries)

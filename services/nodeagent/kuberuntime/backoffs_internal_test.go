@@ -32,7 +32,7 @@ func next(t *testing.T, b *backoffs, key string, event, now time.Time) time.Dura
 
 func everyPod(types.UID) bool { return true }
 
-func TestH01H10SlowBackoff(t *testing.T) {
+func TestSlowBackoff(t *testing.T) {
 	t.Parallel()
 	b := table(t, Backoff{time.Second, 50 * time.Second, 100 * time.Second}, "")
 	var got []time.Duration
@@ -50,7 +50,7 @@ func TestH01H10SlowBackoff(t *testing.T) {
 	}
 }
 
-func TestH10BackoffReset(t *testing.T) {
+func TestBackoffReset(t *testing.T) {
 	t.Parallel()
 	b := table(t, Backoff{time.Second, 5 * time.Second, 10 * time.Second}, "")
 	for range 4 {
@@ -68,7 +68,7 @@ func TestH10BackoffReset(t *testing.T) {
 	}
 }
 
-func TestH10BackoffHighWaterMark(t *testing.T) {
+func TestBackoffHighWaterMark(t *testing.T) {
 	t.Parallel()
 	b := table(t, Backoff{time.Second, 5 * time.Second, 10 * time.Second}, "")
 	for range 5 {
@@ -80,7 +80,7 @@ func TestH10BackoffHighWaterMark(t *testing.T) {
 }
 
 // The kubelet drops an entry at twice its maximum; ours stays until a wait that began right before that is over.
-func TestH10BackoffGC(t *testing.T) {
+func TestBackoffGC(t *testing.T) {
 	t.Parallel()
 	b := table(t, Backoff{time.Second, 5 * time.Second, 10 * time.Second}, "")
 	for range 5 {
@@ -103,7 +103,7 @@ func TestH10BackoffGC(t *testing.T) {
 	}
 }
 
-func TestH10AlternateBackoffGCAndHasExpiredFunc(t *testing.T) {
+func TestAlternateBackoffGCAndHasExpiredFunc(t *testing.T) {
 	t.Parallel()
 	b := table(t, Backoff{time.Second, 5 * time.Second, 200 * time.Second}, "")
 	next(t, b, "id", begin, begin)
@@ -121,7 +121,7 @@ func TestH10AlternateBackoffGCAndHasExpiredFunc(t *testing.T) {
 	}
 }
 
-func TestH10IsInBackOffSinceUpdate(t *testing.T) {
+func TestIsInBackOffSinceUpdate(t *testing.T) {
 	t.Parallel()
 	b := table(t, Backoff{time.Second, 10 * time.Second, 20 * time.Second}, "")
 	moves := map[int]time.Duration{0: 1, 1: 2, 3: 4, 7: 8, 15: 10, 56: 1}
@@ -150,7 +150,7 @@ func TestH10IsInBackOffSinceUpdate(t *testing.T) {
 	}
 }
 
-func TestH04BackoffKey(t *testing.T) {
+func TestBackoffKey(t *testing.T) {
 	t.Parallel()
 	for name, res := range map[string]corev1.ResourceRequirements{
 		"empty resources": {},
@@ -201,8 +201,9 @@ func TestH04BackoffKey(t *testing.T) {
 	}
 }
 
-// There is no gate of which another takes precedence (h.8): both ends of the growth are said, or their defaults hold.
-func TestH07H08CrashLoopBackOffConfiguration(t *testing.T) {
+// There is no gate of which another takes precedence: both ends of the growth are said, or their
+// defaults hold.
+func TestCrashLoopBackOffConfiguration(t *testing.T) {
 	t.Parallel()
 	s := time.Second
 	for _, tc := range []struct{ have, want Backoff }{

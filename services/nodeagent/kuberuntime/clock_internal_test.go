@@ -33,7 +33,7 @@ func TestAClockThatWasSetBackMakesNoInstanceOlder(t *testing.T) {
 	}
 }
 
-// H-02 with times that cannot be: the wait is neither skipped nor without end.
+// Restart delays with impossible times: the wait is neither skipped nor without end.
 func TestAWaitIsBoundedWhateverTheEndOfAContainer(t *testing.T) {
 	t.Parallel()
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "app:1"}}}}

@@ -29,7 +29,7 @@ type Config struct {
 	// LogRoot is where the containers' logs go, as NAMESPACE_NAME_UID/CONTAINER/ATTEMPT.log.
 	// Without it no logs are kept.
 	LogRoot string
-	// CrashLoop delays restarts (h.1). Default 10 s, 300 s, 600 s; an Initial beyond Max is Max (h.7).
+	// CrashLoop delays restarts. Default 10 s, 300 s, 600 s; an Initial beyond Max is Max.
 	CrashLoop Backoff
 	// ImagePull delays pulls of an image that failed. Default 10 s, 300 s, 600 s.
 	ImagePull Backoff
@@ -74,7 +74,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// withDefaults keeps the first delay at or below the largest (h.7).
+// withDefaults keeps the first delay at or below the largest.
 func (b Backoff) withDefaults() Backoff {
 	b.Max = cmp.Or(b.Max, 300*time.Second)
 	b.Initial = min(cmp.Or(b.Initial, 10*time.Second), b.Max)

@@ -75,7 +75,7 @@ func seconds(in []time.Duration) []int {
 	return out
 }
 
-func TestH02RestartsFollowTheSchedule(t *testing.T) {
+func TestRestartsFollowTheSchedule(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, kuberuntime.Config{RootDir: t.TempDir()})
@@ -93,7 +93,7 @@ func TestH02RestartsFollowTheSchedule(t *testing.T) {
 	})
 }
 
-func TestH03OffsetsFromTheFirstStart(t *testing.T) {
+func TestOffsetsFromTheFirstStart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, kuberuntime.Config{})
@@ -109,7 +109,7 @@ func TestH03OffsetsFromTheFirstStart(t *testing.T) {
 	})
 }
 
-func TestH09TheScheduleHoldsThroughAgentsThatAreKilled(t *testing.T) {
+func TestTheScheduleSurvivesAgentsThatAreKilled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, kuberuntime.Config{RootDir: t.TempDir()})
@@ -120,7 +120,7 @@ func TestH09TheScheduleHoldsThroughAgentsThatAreKilled(t *testing.T) {
 	})
 }
 
-func TestH09WithoutItsFileTheScheduleIsRebuilt(t *testing.T) {
+func TestWithoutItsFileTheScheduleIsRebuilt(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(t *testing.T, file string){
 		"the file is gone": func(t *testing.T, file string) {
@@ -155,7 +155,7 @@ func TestH09WithoutItsFileTheScheduleIsRebuilt(t *testing.T) {
 	}
 }
 
-func TestH02ALongRunResets(t *testing.T) {
+func TestALongRunResets(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, kuberuntime.Config{RootDir: t.TempDir()})
@@ -170,7 +170,7 @@ func TestH02ALongRunResets(t *testing.T) {
 	})
 }
 
-func TestH07TheMaximumOfTheNode(t *testing.T) {
+func TestTheNodesMaximumCapsTheDelay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, kuberuntime.Config{CrashLoop: kuberuntime.Backoff{Max: 2 * time.Second}})
@@ -180,7 +180,7 @@ func TestH07TheMaximumOfTheNode(t *testing.T) {
 	})
 }
 
-func TestH04ANewImageStartsAnew(t *testing.T) {
+func TestANewImageResetsTheDelay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, kuberuntime.Config{RootDir: t.TempDir()})
@@ -196,8 +196,8 @@ func TestH04ANewImageStartsAnew(t *testing.T) {
 	})
 }
 
-// Upstream's three rows of TestDoBackOff; each wait is told by its expiry and an Event (h.6).
-func TestH06H10DoBackOff(t *testing.T) {
+// Upstream's three rows of TestDoBackOff; each wait is told by its expiry and an Event.
+func TestDoBackOff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, kuberuntime.Config{CrashLoop: kuberuntime.Backoff{Initial: time.Second, Max: time.Minute}})
@@ -242,7 +242,7 @@ func TestH06H10DoBackOff(t *testing.T) {
 }
 
 // A Reset below the maximum, as tests shorten it, must not end a wait.
-func TestH05CollectionKeepsADelayThatIsWaitedFor(t *testing.T) {
+func TestCollectionKeepsADelayThatIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, kuberuntime.Config{})

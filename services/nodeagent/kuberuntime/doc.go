@@ -19,9 +19,9 @@
 //
 // # Restarts
 //
-// Restarts of a container that ended are delayed as the rules (h.1) to (h.10) say;
-// the delays are kept in a file, so that neither an agent that is restarted nor one that
-// is killed starts a crashing container early. The file is written before the
-// container is started. Without a readable file the delays are rebuilt from the
-// attempt numbers of the dead containers, on the late side.
+// Restarts of a container that ended are delayed as the kubelet delays them; the delays are
+// kept in a file, so that neither an agent that is restarted nor one that is killed
+// starts a crashing container early. The file is written before the container is
+// started. Without a readable file the delays are rebuilt from the attempt numbers of
+// the dead containers, on the late side.
 package kuberuntime

@@ -41,7 +41,7 @@ type Result struct {
 	Changed bool
 }
 
-// BackoffError says that a container waits until Expiry (h.6).
+// BackoffError says that a container waits until Expiry.
 type BackoffError struct {
 	// Expiry is when the wait is over.
 	Expiry time.Time
@@ -52,7 +52,7 @@ type BackoffError struct {
 
 func (e *BackoffError) Error() string { return e.Reason + ": " + e.Message }
 
-// BackoffUntil is Expiry, in the words of core/podsync (g.4).
+// BackoffUntil is Expiry, in the words of core/podsync.
 func (e *BackoffError) BackoffUntil() time.Time { return e.Expiry }
 
 // ContainerError says why something of a pod could not be started or stopped.

@@ -118,8 +118,8 @@ func (s *syncing) failed(c *corev1.Container, reason string, err error) error {
 	return &ContainerError{Container: c.Name, Reason: reason, Message: cri.Message(err), Err: err}
 }
 
-// restartAllowed is the back-off of restarts (h.2): it is about the end of the newest dead instance, zero when there is
-// none. A [*BackoffError] says until when the container waits.
+// restartAllowed is the back-off of restarts: it is about the end of the newest dead instance, zero
+// when there is none. A [*BackoffError] says until when the container waits.
 func (s *syncing) restartAllowed(c *corev1.Container, now time.Time) (ended time.Time, err error) {
 	dead := s.lastExited(c.Name)
 	if dead == nil {

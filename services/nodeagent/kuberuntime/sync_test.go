@@ -238,7 +238,7 @@ func TestContainersThatCannotStartSayWhy(t *testing.T) {
 	if s == nil || s.ExitCode != 128 || s.Reason != "StartError" {
 		t.Errorf("container %+v, want exited with 128, StartError", s)
 	}
-	r = n.sync(pod) // the first restart is at once (h.2)
+	r = n.sync(pod) // the first restart is at once
 	if w := r.Waiting["c"]; w.Reason != kuberuntime.ReasonRunContainerError {
 		t.Errorf("second try: %+v", w)
 	}

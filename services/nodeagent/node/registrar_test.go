@@ -215,7 +215,7 @@ func TestReadyIsRestoredAfterSilence(t *testing.T) {
 		s.set(true)
 		pass(5 * time.Minute)
 		s.set(false)
-		s.change(func(n *corev1.Node) { // c.5
+		s.change(func(n *corev1.Node) { // what the node controller writes of a silent node
 			for i := range n.Status.Conditions {
 				n.Status.Conditions[i].Status = corev1.ConditionUnknown
 			}

@@ -182,7 +182,8 @@ func (p *PLEG) take(ctx context.Context, a answer) {
 	p.ask(ctx)
 }
 
-// failed notes that there is no answer: readers get the error, and the pod is asked about with the next list (f.4).
+// failed notes that there is no answer: readers get the error, and the pod is asked about with the
+// next list.
 func (p *PLEG) failed(ctx context.Context, q *question, err error, slow bool) {
 	s := p.pods[q.uid]
 	s.suspect, s.again = slow, false
@@ -228,8 +229,8 @@ func (p *PLEG) forget(uid types.UID) {
 	}
 }
 
-// store puts a status into the cache, which takes it. A pod without addresses and
-// ready sandboxes keeps those it had: they are asked for after the network is torn down (f.7).
+// store puts a status into the cache, which takes it. A pod without addresses and ready
+// sandboxes keeps those it had: they are asked for after the network is torn down.
 func (p *PLEG) store(uid types.UID, status *container.PodStatus, at time.Time, stamp rules.Stamp) {
 	if len(status.IPs) == 0 && !ready(status) {
 		if last := p.cache.last(uid); last != nil && len(last.IPs) > 0 {

@@ -14,7 +14,7 @@ import (
 )
 
 // Upstream's TestRelistWithCache.
-func TestF04APodWithoutAStatusIsToldOfOnceThereIsOne(t *testing.T) {
+func TestAPodWithoutAStatusIsReportedOnceThereIsOne(t *testing.T) {
 	t.Parallel()
 	inBubble(t, noStream, func(h *harness) {
 		away := errors.New("unable to get status")
@@ -42,7 +42,7 @@ func TestF04APodWithoutAStatusIsToldOfOnceThereIsOne(t *testing.T) {
 }
 
 // Upstream's TestRemoveCacheEntry.
-func TestF06APodThatIsGoneLeavesTheCache(t *testing.T) {
+func TestAPodThatIsGoneLeavesTheCache(t *testing.T) {
 	t.Parallel()
 	inBubble(t, noStream, func(h *harness) {
 		h.w.put("1234", states{"c1": running}, nil)
@@ -61,7 +61,7 @@ func TestF06APodThatIsGoneLeavesTheCache(t *testing.T) {
 }
 
 // Upstream's TestReinspect. A pod is in the set because its last question failed.
-func TestF06APodInTheReinspectionSetIsAskedAbout(t *testing.T) {
+func TestAPodInTheReinspectionSetIsInspected(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name                         string
@@ -129,7 +129,7 @@ func TestF06APodInTheReinspectionSetIsAskedAbout(t *testing.T) {
 	}
 }
 
-func TestF06AReinspectionOfAPodThatNobodyKnowsIsAnsweredToo(t *testing.T) {
+func TestAReinspectionOfAnUnknownPodIsAnsweredToo(t *testing.T) {
 	t.Parallel()
 	inBubble(t, noStream, func(h *harness) {
 		h.start()
@@ -141,7 +141,7 @@ func TestF06AReinspectionOfAPodThatNobodyKnowsIsAnsweredToo(t *testing.T) {
 	})
 }
 
-func TestF12AHungPodStallsNobodyAndIsNotAskedAboutTwiceAtOnce(t *testing.T) {
+func TestAHungPodStallsNoOtherAndIsInspectedOnceAtATime(t *testing.T) {
 	t.Parallel()
 	inBubble(t, noStream, func(h *harness) {
 		h.w.put("hung", states{"h1": running}, nil)
@@ -181,7 +181,7 @@ func TestF12AHungPodStallsNobodyAndIsNotAskedAboutTwiceAtOnce(t *testing.T) {
 	})
 }
 
-func TestF12ManyHungPodsLeaveTurnsToTheOthers(t *testing.T) {
+func TestManyHungPodsDoNotStarveTheOthers(t *testing.T) {
 	t.Parallel()
 	inBubble(t, noStream, func(h *harness) {
 		for i := range 100 {
@@ -205,7 +205,7 @@ func TestF12ManyHungPodsLeaveTurnsToTheOthers(t *testing.T) {
 	})
 }
 
-func TestF12ARuntimeThatIgnoresTheTimeLimitTakesNoTurnForEver(t *testing.T) {
+func TestARuntimeThatIgnoresTheTimeLimitHoldsNoSlotForever(t *testing.T) {
 	t.Parallel()
 	inBubble(t, pleg.Config{NoStream: true, Parallel: 2}, func(h *harness) {
 		release := make(chan struct{})
@@ -230,7 +230,7 @@ func TestF12ARuntimeThatIgnoresTheTimeLimitTakesNoTurnForEver(t *testing.T) {
 	})
 }
 
-func TestF09ReadersOfAChangedPodWaitForItsStatus(t *testing.T) {
+func TestReadersOfAChangedPodWaitForItsStatus(t *testing.T) {
 	t.Parallel()
 	inBubble(t, noStream, func(h *harness) {
 		h.w.put("1234", states{"c1": running}, nil)
@@ -253,7 +253,7 @@ func TestF09ReadersOfAChangedPodWaitForItsStatus(t *testing.T) {
 }
 
 // Upstream's TestWorkerLoop.
-func TestF08ARequestForOnePodIsServedAtOnceAndOnlyForThatPod(t *testing.T) {
+func TestARequestForOnePodIsServedAtOnceAndOnlyForThatPod(t *testing.T) {
 	t.Parallel()
 	inBubble(t, pleg.Config{NoStream: true, Period: 2 * time.Second}, func(h *harness) {
 		h.w.put("pod1", states{"c1": running}, nil)
@@ -298,7 +298,7 @@ func TestF08ARequestForOnePodIsServedAtOnceAndOnlyForThatPod(t *testing.T) {
 	})
 }
 
-func TestF08ARequestIsSkippedWhenAListBeganAfterIt(t *testing.T) {
+func TestARequestIsSkippedWhenAListBeganAfterIt(t *testing.T) {
 	t.Parallel()
 	inBubble(t, noStream, func(h *harness) {
 		h.w.put("1234", states{"c1": running}, nil)
@@ -323,7 +323,7 @@ func TestF08ARequestIsSkippedWhenAListBeganAfterIt(t *testing.T) {
 	})
 }
 
-func TestF08RequestsBeyondTheQueueAreDropped(t *testing.T) {
+func TestRequestsBeyondTheQueueAreDropped(t *testing.T) {
 	t.Parallel()
 	inBubble(t, pleg.Config{NoStream: true, Requests: 3}, func(h *harness) {
 		for i := range 5 {

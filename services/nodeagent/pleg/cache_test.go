@@ -27,7 +27,7 @@ func answers(t *testing.T, c *Cache, newer time.Time) bool {
 }
 
 // Upstream's TestGetIfNewerThanWhenPodExists.
-func TestF09AKnownPodIsNewerByItsOwnTimeOrByEverybodys(t *testing.T) {
+func TestAKnownPodIsNewerByItsOwnTimeOrTheCaches(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name          string
@@ -59,7 +59,7 @@ func TestF09AKnownPodIsNewerByItsOwnTimeOrByEverybodys(t *testing.T) {
 }
 
 // Upstream's TestGetPodNewerThanWhenPodDoesNotExist.
-func TestF09AnUnknownPodIsEmptyOnceEverybodyIsNewer(t *testing.T) {
+func TestAnUnknownPodIsEmptyOnceTheCacheIsNewer(t *testing.T) {
 	t.Parallel()
 	cache := newCache()
 	cache.declare(epoch)
@@ -74,7 +74,7 @@ func TestF09AnUnknownPodIsEmptyOnceEverybodyIsNewer(t *testing.T) {
 	}
 }
 
-func TestF09WhoWaitsIsAnsweredByWhateverComesFirst(t *testing.T) {
+func TestAWaiterIsAnsweredByWhateverComesFirst(t *testing.T) {
 	t.Parallel()
 	away := errors.New("away")
 	status := &container.PodStatus{UID: uid, Name: "p"}
@@ -130,7 +130,7 @@ func TestF09WhoWaitsIsAnsweredByWhateverComesFirst(t *testing.T) {
 	}
 }
 
-func TestF09AWaitEndsWithItsContext(t *testing.T) {
+func TestAWaitEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	cache := newCache()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -143,7 +143,7 @@ func TestF09AWaitEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestF11OnlyNewerStatusesAreTaken(t *testing.T) {
+func TestOnlyNewerStatusesAreTaken(t *testing.T) {
 	t.Parallel()
 	cache := newCache()
 	cache.set(uid, &container.PodStatus{Name: "new"}, nil, epoch, 1)

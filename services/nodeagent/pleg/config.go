@@ -12,19 +12,20 @@ import (
 // Config holds the knobs; the zero value of each means its default.
 type Config struct {
 	// Period is the pause between lists, Threshold how old the last may be before
-	// the PLEG is unhealthy: 1 s and 3 min (f.1, f.10).
+	// the PLEG is unhealthy: 1 s and 3 min.
 	Period, Threshold time.Duration
-	// SlowPeriod and SlowThreshold are these while the event stream is trusted: 5 min and 10 min (f.11).
+	// SlowPeriod and SlowThreshold are these while the event stream is trusted: 5 min and 10 min.
 	SlowPeriod, SlowThreshold time.Duration
 	// Capacity is how many events wait for whoever reads Events: 1000. More are kept and delivered later.
 	Capacity int
-	// Requests is how many pods may wait for a relist on demand: 200 (f.8).
+	// Requests is how many pods may wait for a relist on demand: 200.
 	Requests int
 	// Parallel is how many pods are asked about at once: 8.
 	Parallel int
 	// StatusLimit is how long one question about a pod may take: 10 s. ListLimit is that of a list: 2 min.
 	StatusLimit, ListLimit time.Duration
-	// Bump is how often the cache as a whole is declared current while the event stream is trusted: 5 s (f.11).
+	// Bump is how often the cache as a whole is declared current while the event stream is trusted:
+	// 5 s.
 	Bump time.Duration
 	// StreamTries, StreamPause and StreamRetry are how the event stream is opened
 	// again: 5 failures, 500 ms doubling between them, and a retry every 5 min once given up.

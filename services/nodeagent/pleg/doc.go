@@ -1,8 +1,7 @@
 // Package pleg is the node agent's pod lifecycle event generator: it finds out
 // what happened to the containers of the node, keeps the status of every pod in a
-// cache, and tells the pod workers which pods to look at (checklist f.1-f.12). The
-// rules are in core/pleg; here are the loop, the questions to the runtime and the
-// cache.
+// cache, and tells the pod workers which pods to look at. The rules are in
+// core/pleg; here are the loop, the questions to the runtime and the cache.
 //
 //	runtime --list, 1 s or 5 min--> +------+ --ask, 8 at a time--> runtime
 //	runtime --event stream--------> | loop | <--status------------ runtime

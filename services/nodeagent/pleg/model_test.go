@@ -324,7 +324,7 @@ func play(t *testing.T, seed uint64, streams bool) {
 	})
 }
 
-func TestF12WhateverTheRuntimeDoesWhatWasSeenIsPublishedAndTheCacheIsRight(t *testing.T) {
+func TestRandomHistoriesPublishEveryChangeAndKeepTheCacheRight(t *testing.T) {
 	t.Parallel()
 	rounds := uint64(100)
 	if testing.Short() {

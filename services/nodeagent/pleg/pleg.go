@@ -34,7 +34,7 @@ type Runtime interface {
 // Kind is what an event says; see the constants.
 type Kind = rules.Kind
 
-// The kinds of events. ContainerChanged is never published (f.3).
+// The kinds of events. ContainerChanged is never published.
 const (
 	ContainerStarted = rules.ContainerStarted
 	ContainerDied    = rules.ContainerDied
@@ -126,14 +126,14 @@ func New(cfg Config, rt Runtime, log *slog.Logger, reg prometheus.Registerer) (*
 	return p, nil
 }
 
-// Events are what happened, to be read by one reader. A full channel delays events and loses none (f.12).
+// Events are what happened, to be read by one reader. A full channel delays events and loses none.
 func (p *PLEG) Events() <-chan Event { return p.events }
 
 // Cache holds the statuses of the pods, as fresh as the events.
 func (p *PLEG) Cache() *Cache { return p.cache }
 
-// RequestRelist asks for a look at one pod now rather than with the next list
-// (f.8): after something was done to it. It never waits; with 200 pods waiting
+// RequestRelist asks for a look at one pod now rather than with the next list,
+// after something was done to it. It never waits; with 200 pods waiting
 // already, the request is dropped, and the next list serves it.
 func (p *PLEG) RequestRelist(uid types.UID) {
 	if !p.requests.relist(uid, time.Now()) {
@@ -142,10 +142,10 @@ func (p *PLEG) RequestRelist(uid types.UID) {
 }
 
 // RequestReinspect asks that the pod is looked at with the next list, whether it
-// changed or not, and told of by at least a PodSync (f.6).
+// changed or not, and told of by at least a PodSync.
 func (p *PLEG) RequestReinspect(uid types.UID) { p.requests.reinspect(uid) }
 
-// Healthy is nil while lists of the runtime succeed often enough (f.10, f.11).
+// Healthy is nil while lists of the runtime succeed often enough.
 func (p *PLEG) Healthy() error {
 	p.mu.Lock()
 	h := p.health

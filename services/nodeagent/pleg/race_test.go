@@ -12,7 +12,7 @@ import (
 
 func slow(d time.Duration) func() time.Duration { return func() time.Duration { return d } }
 
-func TestF12AnAnswerLongUnderWayForgetsNothingThatAFullChannelOwes(t *testing.T) {
+func TestALateAnswerKeepsEventsThatWaitForAFullChannel(t *testing.T) {
 	t.Parallel()
 	inBubble(t, pleg.Config{Capacity: 1}, func(h *harness) {
 		h.w.streams = true
@@ -36,7 +36,7 @@ func TestF12AnAnswerLongUnderWayForgetsNothingThatAFullChannelOwes(t *testing.T)
 	})
 }
 
-func TestF11AnAnswerFromBeforeThePodWasGoneBringsNothingBack(t *testing.T) {
+func TestAnAnswerFromBeforeARemovalRestoresNothing(t *testing.T) {
 	t.Parallel()
 	streamed(t, func(h *harness) {
 		h.w.do(func() { h.w.statusDelay = slow(2 * time.Second) })
@@ -60,7 +60,7 @@ func TestF11AnAnswerFromBeforeThePodWasGoneBringsNothingBack(t *testing.T) {
 	})
 }
 
-func TestF11AnEventThatCameDuringAListWasNotKeptQuiet(t *testing.T) {
+func TestAnEventDuringAListKeepsTheStreamTrusted(t *testing.T) {
 	t.Parallel()
 	streamed(t, func(h *harness) {
 		h.w.do(func() { h.w.listDelay = slow(4 * time.Second) })
@@ -78,7 +78,7 @@ func TestF11AnEventThatCameDuringAListWasNotKeptQuiet(t *testing.T) {
 	})
 }
 
-func TestF11APodThatWentDuringAListIsCountedNoMore(t *testing.T) {
+func TestAPodRemovedDuringAListIsNotCounted(t *testing.T) {
 	t.Parallel()
 	streamed(t, func(h *harness) {
 		h.w.do(func() { h.w.pods["1234"].containers = nil })
@@ -100,7 +100,7 @@ func TestF11APodThatWentDuringAListIsCountedNoMore(t *testing.T) {
 	})
 }
 
-func TestF11ARuntimeClockThatIsWrongMakesNoStatusNewerThanAllToCome(t *testing.T) {
+func TestAWrongRuntimeClockMakesNoStatusNewerThanLaterOnes(t *testing.T) {
 	t.Parallel()
 	streamed(t, func(h *harness) {
 		h.w.mu.Lock()
@@ -120,7 +120,7 @@ func TestF11ARuntimeClockThatIsWrongMakesNoStatusNewerThanAllToCome(t *testing.T
 	})
 }
 
-func TestF11AnEventLostDuringAListForcesAnother(t *testing.T) {
+func TestAnEventLostDuringAListForcesAnother(t *testing.T) {
 	t.Parallel()
 	inBubble(t, pleg.Config{Capacity: 2}, func(h *harness) {
 		h.w.streams = true

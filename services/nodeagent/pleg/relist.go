@@ -13,7 +13,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/nodeagent/container"
 )
 
-// relist lists all pods, dead containers and sandboxes too, and sees to those that changed (f.1).
+// relist lists all pods, dead containers and sandboxes too, and sees to those that changed.
 func (p *PLEG) relist(ctx context.Context) {
 	start := time.Now()
 	if last := p.health.listed; !last.IsZero() {
@@ -101,7 +101,7 @@ func (p *PLEG) compare(ctx context.Context, list []container.Pod, stamp rules.St
 	return changed
 }
 
-// gone sees to a pod of which the runtime has nothing: there is no status to ask for (f.6).
+// gone sees to a pod of which the runtime has nothing: there is no status to ask for.
 func (p *PLEG) gone(uid types.UID, at time.Time) {
 	p.census.set(uid, heads{})
 	p.cache.absent(uid, at)
@@ -145,7 +145,7 @@ func (p *PLEG) send(e rules.Event) bool {
 	return false
 }
 
-// tellEnd writes a container's exit code to the log, where its status is known (f.5).
+// tellEnd writes a container's exit code to the log, where its status is known.
 func (p *PLEG) tellEnd(e rules.Event) {
 	status := p.cache.last(types.UID(e.Pod))
 	if status == nil {
@@ -159,7 +159,8 @@ func (p *PLEG) tellEnd(e rules.Event) {
 	}
 }
 
-// state is what events are made from: created is not running yet, and whatever no CRI defines is not known (f.2).
+// state is what events are made from: created is not running yet, and whatever no CRI defines is
+// not known.
 func state(s container.State) rules.State {
 	switch s {
 	case container.Running:

@@ -25,7 +25,7 @@ const (
 var noStream = pleg.Config{NoStream: true}
 
 // Upstream's TestRelisting.
-func TestF01F02AListTellsOfEachContainerThatStartedDiedOrWasRemoved(t *testing.T) {
+func TestAListReportsEachContainerThatStartedDiedOrWasRemoved(t *testing.T) {
 	t.Parallel()
 	inBubble(t, noStream, func(h *harness) {
 		h.w.put("1234", states{"c1": exited, "c2": running, "c3": unknown}, nil)
@@ -43,7 +43,7 @@ func TestF01F02AListTellsOfEachContainerThatStartedDiedOrWasRemoved(t *testing.T
 }
 
 // Upstream's TestRelistingWithSandboxes; a sandbox is ready or not, and never unknown.
-func TestF02SandboxesAreToldOfAsContainersAre(t *testing.T) {
+func TestSandboxesAreReportedLikeContainers(t *testing.T) {
 	t.Parallel()
 	inBubble(t, noStream, func(h *harness) {
 		h.w.put("1234", nil, map[string]bool{"s1": false, "s2": true})
@@ -61,7 +61,7 @@ func TestF02SandboxesAreToldOfAsContainersAre(t *testing.T) {
 }
 
 // Upstream's TestEventChannelFull, where the fifth event is lost.
-func TestF12EventsWithoutRoomAllArriveInTheEnd(t *testing.T) {
+func TestEventsBeyondAFullChannelAllArrive(t *testing.T) {
 	t.Parallel()
 	inBubble(t, pleg.Config{NoStream: true, Capacity: 4}, func(h *harness) {
 		h.w.put("1234", states{"c1": exited, "c2": running, "c3": unknown}, nil)
@@ -88,7 +88,7 @@ func TestF12EventsWithoutRoomAllArriveInTheEnd(t *testing.T) {
 	})
 }
 
-func TestF12APodWithMoreEventsThanTheChannelHoldsIsToldOfInFull(t *testing.T) {
+func TestAPodWithMoreEventsThanTheChannelHoldsIsReportedInFull(t *testing.T) {
 	t.Parallel()
 	inBubble(t, pleg.Config{NoStream: true, Capacity: 1}, func(h *harness) {
 		h.w.put("1234", states{"c1": running, "c2": running, "c3": running}, nil)
@@ -112,7 +112,7 @@ func TestF12APodWithMoreEventsThanTheChannelHoldsIsToldOfInFull(t *testing.T) {
 }
 
 // Upstream's TestDetectingContainerDeaths.
-func TestF02WhatVanishedBetweenTwoListsDied(t *testing.T) {
+func TestAContainerThatVanishedBetweenTwoListsDied(t *testing.T) {
 	t.Parallel()
 	for _, before := range []int{1, 3} {
 		t.Run(fmt.Sprintf("containers, after %d lists", before), func(t *testing.T) {
@@ -142,7 +142,7 @@ func TestF02WhatVanishedBetweenTwoListsDied(t *testing.T) {
 	}
 }
 
-func TestF01AFailedListChangesNothing(t *testing.T) {
+func TestAFailedListChangesNothing(t *testing.T) {
 	t.Parallel()
 	inBubble(t, noStream, func(h *harness) {
 		h.w.put("1234", states{"c1": running}, nil)
@@ -164,7 +164,7 @@ func TestF01AFailedListChangesNothing(t *testing.T) {
 	})
 }
 
-func TestF08ThePeriodCountsFromTheEndOfTheLastList(t *testing.T) {
+func TestThePeriodCountsFromTheEndOfTheLastList(t *testing.T) {
 	t.Parallel()
 	inBubble(t, noStream, func(h *harness) {
 		h.w.listDelay = func() time.Duration { return 4 * time.Second }
@@ -180,7 +180,7 @@ func TestF08ThePeriodCountsFromTheEndOfTheLastList(t *testing.T) {
 }
 
 // Upstream's TestHealthy.
-func TestF10HealthNeedsAListWithinThreeMinutes(t *testing.T) {
+func TestHealthNeedsAListWithinThreeMinutes(t *testing.T) {
 	t.Parallel()
 	inBubble(t, noStream, func(h *harness) {
 		h.w.listErr = errors.New("away")
@@ -209,7 +209,7 @@ func TestF10HealthNeedsAListWithinThreeMinutes(t *testing.T) {
 	})
 }
 
-func TestF10AListThatHangsIsUnhealthyAndIsGivenUp(t *testing.T) {
+func TestAListThatHangsIsUnhealthyAndIsAbandoned(t *testing.T) {
 	t.Parallel()
 	inBubble(t, noStream, func(h *harness) {
 		h.start()
@@ -268,7 +268,7 @@ func (h *harness) wantGauges(pods float64, containers map[string]float64) {
 }
 
 // Upstream's TestRelistIPChange and TestEventedPLEG_getPodIPs.
-func TestF07APodKeepsItsAddressesUnlessAReadySandboxSaysOtherwise(t *testing.T) {
+func TestAPodKeepsItsAddressesUnlessAReadySandboxSaysOtherwise(t *testing.T) {
 	t.Parallel()
 	old := []string{"192.168.0.10", "192.168.0.1"}
 	for _, c := range []struct {
@@ -352,7 +352,7 @@ func (f *failing) PodStatus(ctx context.Context, uid types.UID, namespace, name 
 	return s, err
 }
 
-func TestF05TheExitCodeOfADeathIsLogged(t *testing.T) {
+func TestTheExitCodeOfADeathIsLogged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()

@@ -14,19 +14,19 @@ const aging = 5 * time.Minute
 // when every call to the runtime has ended.
 func (p *PLEG) Run(ctx context.Context) error {
 	defer p.running.Wait()
-	timer := time.NewTimer(0) // the first list is immediate (f.8)
+	timer := time.NewTimer(0) // the first list is immediate
 	defer timer.Stop()
 	now := time.Now()
 	p.nextList, p.nextBump, p.nextAge = now, now, now.Add(aging)
 	for {
-		// Stop first, then the lists, then everything else (f.8).
+		// Stop first, then the lists, then everything else.
 		if ctx.Err() != nil {
 			return nil
 		}
 		select {
 		case <-timer.C:
 			p.tick(ctx)
-			timer.Reset(p.cfg.Period) // counted from the end of the last (f.8)
+			timer.Reset(p.cfg.Period) // counted from the end of the last
 			continue
 		default:
 		}
@@ -78,7 +78,7 @@ func (p *PLEG) tick(ctx context.Context) {
 	}
 }
 
-// between sees to the reinspection set and to those who wait while lists are slow (f.11).
+// between sees to the reinspection set and to those who wait while lists are slow.
 func (p *PLEG) between(ctx context.Context, now time.Time) {
 	for _, uid := range p.requests.inspections() {
 		p.want(ctx, uid, true)
@@ -93,8 +93,8 @@ func (p *PLEG) between(ctx context.Context, now time.Time) {
 	}
 }
 
-// demand serves one request for a relist of one pod, unless a list that started after it has, or a look at the pod that
-// began after it is there or under way (f.8).
+// demand serves one request for a relist of one pod, unless a list that started after it has, or a
+// look at the pod that began after it is there or under way.
 func (p *PLEG) demand(ctx context.Context) {
 	uid, at, ok := p.requests.next()
 	if ok && !p.health.listed.After(at) && !p.cache.has(uid, at) && !p.asked(uid, at) {

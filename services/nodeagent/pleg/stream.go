@@ -59,7 +59,7 @@ func (p *PLEG) listen(ctx context.Context, now time.Time) {
 	})
 }
 
-// ended sees to the end of a stream: lists take over at once, and one is forced (f.11).
+// ended sees to the end of a stream: lists take over at once, and one is forced.
 func (p *PLEG) ended(ctx context.Context, e end) {
 	p.hearAll(ctx) // what came before the end; nothing comes after it
 	p.stream.open = false

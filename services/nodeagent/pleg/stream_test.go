@@ -25,7 +25,7 @@ func streamed(t *testing.T, f func(h *harness)) {
 	})
 }
 
-func TestF11WhileTheStreamTellsListsAreSlow(t *testing.T) {
+func TestListsAreRareWhileTheStreamWorks(t *testing.T) {
 	t.Parallel()
 	streamed(t, func(h *harness) {
 		h.pass(5 * time.Minute)
@@ -41,7 +41,7 @@ func TestF11WhileTheStreamTellsListsAreSlow(t *testing.T) {
 	})
 }
 
-func TestF11AnEventIsPublishedAtOnceWithItsStatus(t *testing.T) {
+func TestAnEventIsPublishedAtOnceWithItsStatus(t *testing.T) {
 	t.Parallel()
 	streamed(t, func(h *harness) {
 		begun := time.Now()
@@ -71,7 +71,7 @@ func TestF11AnEventIsPublishedAtOnceWithItsStatus(t *testing.T) {
 	})
 }
 
-func TestF11APodWhoseSandboxWasDeletedLeavesTheCache(t *testing.T) {
+func TestAPodWhoseSandboxWasDeletedLeavesTheCache(t *testing.T) {
 	t.Parallel()
 	streamed(t, func(h *harness) {
 		h.w.do(func() { h.w.pods["1234"].containers = nil })
@@ -91,7 +91,7 @@ func TestF11APodWhoseSandboxWasDeletedLeavesTheCache(t *testing.T) {
 	})
 }
 
-func TestF11AnOldSandboxThatIsDeletedLeavesTheNewOneInTheCache(t *testing.T) {
+func TestAnOldSandboxThatIsDeletedLeavesTheNewOneInTheCache(t *testing.T) {
 	t.Parallel()
 	streamed(t, func(h *harness) {
 		p := h.w.pods["1234"]
@@ -108,7 +108,7 @@ func TestF11AnOldSandboxThatIsDeletedLeavesTheNewOneInTheCache(t *testing.T) {
 	})
 }
 
-func TestF11AnEventWithoutAStatusMakesThePodBeAskedAbout(t *testing.T) {
+func TestAnEventWithoutAStatusMakesThePodBeInspected(t *testing.T) {
 	t.Parallel()
 	streamed(t, func(h *harness) {
 		h.w.do(func() { h.w.pods["1234"].containers["c1"] = exited })
@@ -130,7 +130,7 @@ func TestF11AnEventWithoutAStatusMakesThePodBeAskedAbout(t *testing.T) {
 	})
 }
 
-func TestF11EventsThatComeLateOrTwiceOrOutOfOrderContradictNothing(t *testing.T) {
+func TestEventsThatComeLateOrTwiceOrOutOfOrderContradictNothing(t *testing.T) {
 	t.Parallel()
 	streamed(t, func(h *harness) {
 		p := h.w.pods["1234"]
@@ -152,7 +152,7 @@ func TestF11EventsThatComeLateOrTwiceOrOutOfOrderContradictNothing(t *testing.T)
 	})
 }
 
-func TestF11AStatusOlderThanWhatIsKnownIsNotUsed(t *testing.T) {
+func TestAStatusOlderThanWhatIsKnownIsNotUsed(t *testing.T) {
 	t.Parallel()
 	streamed(t, func(h *harness) {
 		old := container.Event{
@@ -178,7 +178,7 @@ func TestF11AStatusOlderThanWhatIsKnownIsNotUsed(t *testing.T) {
 	})
 }
 
-func TestF11AStreamThatFailsForcesAListAndIsOpenedAgain(t *testing.T) {
+func TestAStreamThatFailsForcesAListAndIsOpenedAgain(t *testing.T) {
 	t.Parallel()
 	streamed(t, func(h *harness) {
 		h.pass(time.Minute)
@@ -204,7 +204,7 @@ func TestF11AStreamThatFailsForcesAListAndIsOpenedAgain(t *testing.T) {
 	})
 }
 
-func TestF11AfterFiveFailuresListsGoOnAloneAndTheStreamIsTriedEveryFiveMinutes(t *testing.T) {
+func TestAfterFiveFailuresListsGoOnAloneAndTheStreamIsTriedEveryFiveMinutes(t *testing.T) {
 	t.Parallel()
 	inBubble(t, pleg.Config{}, func(h *harness) {
 		h.w.streams = true
@@ -235,7 +235,7 @@ func TestF11AfterFiveFailuresListsGoOnAloneAndTheStreamIsTriedEveryFiveMinutes(t
 	})
 }
 
-func TestF11ARuntimeWithoutAStreamIsListedEverySecond(t *testing.T) {
+func TestARuntimeWithoutAStreamIsListedEverySecond(t *testing.T) {
 	t.Parallel()
 	inBubble(t, pleg.Config{}, func(h *harness) {
 		h.start()
@@ -254,7 +254,7 @@ func TestF11ARuntimeWithoutAStreamIsListedEverySecond(t *testing.T) {
 	})
 }
 
-func TestF11AStreamThatTellsNothingIsNotTrusted(t *testing.T) {
+func TestASilentStreamIsNotTrusted(t *testing.T) {
 	t.Parallel()
 	inBubble(t, pleg.Config{}, func(h *harness) {
 		h.w.streams = true
@@ -276,7 +276,7 @@ func TestF11AStreamThatTellsNothingIsNotTrusted(t *testing.T) {
 	})
 }
 
-func TestF11MoreEventsThanThereIsRoomForForceAList(t *testing.T) {
+func TestEventsBeyondTheBufferForceAList(t *testing.T) {
 	t.Parallel()
 	inBubble(t, pleg.Config{Capacity: 5}, func(h *harness) {
 		h.w.streams = true
@@ -298,7 +298,7 @@ func TestF11MoreEventsThanThereIsRoomForForceAList(t *testing.T) {
 	})
 }
 
-func TestF11WhoWaitsWhileListsAreSlowIsHelpedAtOnce(t *testing.T) {
+func TestAReaderThatWaitsWhileListsAreRareIsServedAtOnce(t *testing.T) {
 	t.Parallel()
 	streamed(t, func(h *harness) {
 		begun := time.Now()
@@ -318,7 +318,7 @@ func TestF11WhoWaitsWhileListsAreSlowIsHelpedAtOnce(t *testing.T) {
 	})
 }
 
-func TestF11TheCacheAsAWholeIsDeclaredCurrentEveryFiveSeconds(t *testing.T) {
+func TestTheCacheAsAWholeIsDeclaredCurrentEveryFiveSeconds(t *testing.T) {
 	t.Parallel()
 	streamed(t, func(h *harness) {
 		h.count("1234")
@@ -333,7 +333,7 @@ func TestF11TheCacheAsAWholeIsDeclaredCurrentEveryFiveSeconds(t *testing.T) {
 }
 
 // Upstream's TestHealthyEventedPLEG calls a full channel unhealthy, and an unhealthy PLEG is not read from.
-func TestF11AFullChannelIsNotUnhealthy(t *testing.T) {
+func TestAFullChannelIsNotUnhealthy(t *testing.T) {
 	t.Parallel()
 	inBubble(t, pleg.Config{Capacity: 2}, func(h *harness) {
 		h.w.put("1234", states{"c1": running, "c2": running, "c3": running}, nil)
@@ -346,7 +346,7 @@ func TestF11AFullChannelIsNotUnhealthy(t *testing.T) {
 }
 
 // Upstream's TestUpdateRunningPodMetric.
-func TestF11EventsCorrectTheNumbersOfWhatRuns(t *testing.T) {
+func TestEventsCorrectTheCountsOfRunningContainers(t *testing.T) {
 	t.Parallel()
 	streamed(t, func(h *harness) {
 		h.wantGauges(1, map[string]float64{"running": 1, "unknown": 0, "created": 0, "exited": 0})
@@ -357,7 +357,7 @@ func TestF11EventsCorrectTheNumbersOfWhatRuns(t *testing.T) {
 	})
 }
 
-func TestF11AHungPodIsAskedAboutAgainWhileListsAreSlow(t *testing.T) {
+func TestAHungPodIsInspectedAgainWhileListsAreRare(t *testing.T) {
 	t.Parallel()
 	streamed(t, func(h *harness) {
 		h.w.do(func() { h.w.statusErr["1234"] = errors.New("away"); h.w.pods["1234"].containers["c1"] = exited })
@@ -370,7 +370,7 @@ func TestF11AHungPodIsAskedAboutAgainWhileListsAreSlow(t *testing.T) {
 	})
 }
 
-func TestF11ARuntimeThatComesBackIsHeardAgainAtOnce(t *testing.T) {
+func TestARestartedRuntimesStreamIsUsedAtOnce(t *testing.T) {
 	t.Parallel()
 	streamed(t, func(h *harness) {
 		h.w.do(func() { h.w.streams, h.w.listErr = false, errors.New("the runtime is away") })

@@ -10,9 +10,9 @@ import (
 	"github.com/deltaplane/deltaplane/services/nodeagent/container"
 )
 
-// told takes in an event of the runtime's stream (f.11). What it says of its
-// container is believed unless the records know better; the status that it brings
-// is used where it agrees with the records, and asked for otherwise.
+// told takes in an event of the runtime's stream. What it says of its container
+// is believed unless the records know better; the status that it brings is used
+// where it agrees with the records, and asked for otherwise.
 func (p *PLEG) told(ctx context.Context, n news) {
 	p.trust(ctx)
 	e := n.event

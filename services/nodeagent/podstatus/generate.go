@@ -147,7 +147,7 @@ func (g *generator) addresses(s *corev1.PodStatus) {
 	switch {
 	case host && (ready || g.pod.Spec.HostNetwork):
 		ips = g.HostIPs
-	case len(ips) == 0 && !ready: // f.7, across restarts of the agent too
+	case len(ips) == 0 && !ready: // keep the addresses, across restarts of the agent too
 		for _, ip := range g.old.PodIPs {
 			ips = append(ips, ip.IP)
 		}

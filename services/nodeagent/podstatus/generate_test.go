@@ -267,7 +267,8 @@ func TestGenerateAPIPodStatusPodIPs(t *testing.T) {
 	if got := ips(s); got != "10.0.0.7|10.0.0.7" || s.HostIP != hosts[0] || len(s.HostIPs) != 2 {
 		t.Errorf("addresses %s, host %s %v", got, s.HostIP, s.HostIPs)
 	}
-	// f.7: a sandbox that ended does not take the addresses with it, not even over a restart of the agent.
+	// A sandbox that ended does not take the addresses with it, not even over a restart of the
+	// agent.
 	pod.Status = s
 	s = podstatus.Generate(podstatus.Input{Pod: pod, Runtime: observed("dead A:exit0"), HostIPs: hosts, Now: epoch})
 	if got := ips(s); got != "10.0.0.7|10.0.0.7" {

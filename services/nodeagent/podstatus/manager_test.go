@@ -148,7 +148,7 @@ func TestReconcilePodStatus(t *testing.T) {
 		m.Set(pod, running(pod))
 		synctest.Wait()
 		s.took()
-		// c.7: while the node was silent its pods were marked.
+		// While the node was silent its pods were marked.
 		changed := s.change("pod", func(p *corev1.Pod) {
 			for i, c := range p.Status.Conditions {
 				if c.Type == corev1.PodReady {

@@ -54,13 +54,13 @@ func (h *history) step(ctx context.Context, uid types.UID, state podsync.State, 
 	l := h.life(uid)
 	switch {
 	case l.busy:
-		h.t.Errorf("seed %d: %s: two steps at once (g.8)", h.seed, uid)
+		h.t.Errorf("seed %d: %s: two steps at once", h.seed, uid)
 	case state < l.state:
-		h.t.Errorf("seed %d: %s: %v after %v (g.8)", h.seed, uid, state, l.state)
+		h.t.Errorf("seed %d: %s: %v after %v", h.seed, uid, state, l.state)
 	case state == podsync.Terminating && l.grace > 0 && grace > l.grace:
-		h.t.Errorf("seed %d: %s: grace grew from %d to %d (g.9)", h.seed, uid, l.grace, grace)
+		h.t.Errorf("seed %d: %s: grace grew from %d to %d", h.seed, uid, l.grace, grace)
 	case state == podsync.Terminating && grace < 1:
-		h.t.Errorf("seed %d: %s: grace is %d (g.9)", h.seed, uid, grace)
+		h.t.Errorf("seed %d: %s: grace is %d", h.seed, uid, grace)
 	}
 	l.busy, l.state, l.synced = true, state, label
 	if state == podsync.Terminating {
@@ -202,7 +202,7 @@ func randomHistory(t *testing.T, seed uint64) {
 		case !l.killed && state != podsync.Syncing:
 			t.Errorf("seed %d: %s is %v and nobody asked for its end", seed, uid, state)
 		case !l.killed && l.label != "" && l.synced != l.label:
-			t.Errorf("seed %d: %s was last synced as version %s, want the latest, %s (g.8)", seed, uid, l.synced, l.label)
+			t.Errorf("seed %d: %s was last synced as version %s, want the latest, %s", seed, uid, l.synced, l.label)
 		}
 	}
 }

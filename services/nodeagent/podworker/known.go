@@ -70,7 +70,7 @@ func (p *Pool) NextDue() (at time.Time, ok bool) {
 // Earlier is told when a pod falls due before all others, so that a timer can be set anew.
 func (p *Pool) Earlier() <-chan struct{} { return p.due }
 
-// setDue writes down when a worker is to be looked at again (g.2). The mutex is held.
+// setDue writes down when a worker is to be looked at again. The mutex is held.
 func (p *Pool) setDue(w *worker, at time.Time) {
 	before, had := p.queue.Next()
 	p.queue.Set(w.uid, at)
@@ -82,8 +82,8 @@ func (p *Pool) setDue(w *worker, at time.Time) {
 	}
 }
 
-// Again makes a worker repeat its last update: that is how due work of a pod whose
-// configuration is gone is not lost (g.6). ok is false for a UID without a worker, or a finished one.
+// Again makes a worker repeat its last update: that is how due work of a pod whose configuration is
+// gone is not lost. ok is false for a UID without a worker, or a finished one.
 func (p *Pool) Again(uid types.UID) (ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -21,13 +21,13 @@ import (
 type Cache interface {
 	// Get returns what is known now; a status without a time for a pod nobody has looked at.
 	Get(uid types.UID) (*container.PodStatus, error)
-	// GetNewerThan waits until the pod was looked at after a time (f.9).
+	// GetNewerThan waits until the pod was looked at after a time.
 	GetNewerThan(ctx context.Context, uid types.UID, after time.Time) (*container.PodStatus, error)
 }
 
 // Config of a pool; the zero value is the kubelet's.
 type Config struct {
-	// Waits are the times between syncs. Default 1 min, 10 s, 1 s (g.3).
+	// Waits are the times between syncs. Default 1 min, 10 s, 1 s.
 	Waits podsync.Waits
 	// Grace is how long steps may go on after the pool was stopped. Default 5 s.
 	Grace time.Duration
@@ -35,7 +35,7 @@ type Config struct {
 	Now    func() time.Time
 	Random func() float64
 	// Refresh, when set, asks for a new look at a pod. It is called before a step
-	// waits for a status that is newer than the last step (g.10), and must not block.
+	// waits for a status that is newer than the last step, and must not block.
 	Refresh func(types.UID)
 	// Failed, when set, is told of every step that failed and of its pod, nil for an
 	// orphan. It must not block.
@@ -67,7 +67,7 @@ type Pool struct {
 type worker struct {
 	uid    types.UID
 	life   *podsync.Worker[body]
-	signal chan struct{} // one slot: an update waits (g.8)
+	signal chan struct{} // one slot: an update waits
 	stop   chan struct{} // closed when the worker is done
 	runs   bool          // its goroutine was started
 	cancel context.CancelFunc
@@ -144,8 +144,8 @@ func (p *Pool) Abort() {
 	}
 }
 
-// Update gives a pod's worker an update, and makes the worker when there is none
-// (g.8). It returns why the update was not taken, if it was not.
+// Update gives a pod's worker an update, and makes the worker when there is
+// none. It returns why the update was not taken, if it was not.
 func (p *Pool) Update(u Update) podsync.Refusal {
 	if u.Pod == nil && u.RunningPod == nil {
 		return podsync.OrphanNotKilled

@@ -187,7 +187,7 @@ func TestAPodLivesFromCreateToFinished(t *testing.T) {
 			t.Errorf("State() = %v, %t, want finished and removable", s, known)
 		}
 		if r := b.Update(podworker.Update{Kind: podsync.KindUpdate, Pod: deleted}); r != podsync.AlreadyFinished {
-			t.Errorf("Update() after the end = %v, want a refusal (g.8)", r)
+			t.Errorf("Update() after the end = %v, want a refusal", r)
 		}
 		b.did(t)
 		if left := b.SyncKnown(nil); len(left) != 0 {
@@ -216,9 +216,9 @@ func TestOneHungPodHoldsUpNoOther(t *testing.T) {
 		for range 5 {
 			b.update(t, podsync.KindSync, podNamed("hung"))
 		}
-		b.did(t) // g.8: the latest waits, none runs beside the step under way
+		b.did(t) // the latest waits, none runs beside the step under way
 		b.Update(podworker.Update{Kind: podsync.KindKill, Pod: podNamed("hung")})
-		b.did(t, "end hung in 30", "free hung") // g.9: the end cancels the sync
+		b.did(t, "end hung in 30", "free hung") // the end cancels the sync
 	})
 }
 
@@ -249,11 +249,11 @@ func TestAShorterGraceCancelsTheEndUnderWay(t *testing.T) {
 			time.Sleep(100 * time.Millisecond) // of the bubble
 		}
 		if took := time.Since(begin).Round(time.Second); took != 2*time.Second {
-			t.Errorf("the end took %v, want the shorter grace of 2 s (g.9)", took)
+			t.Errorf("the end took %v, want the shorter grace of 2 s", took)
 		}
 		log := b.s.take()
 		if want := "end a in 60"; slices.Contains(log, want) {
-			t.Errorf("did %q: grace grew (g.9)", log)
+			t.Errorf("did %q: grace grew", log)
 		}
 	})
 }
@@ -295,7 +295,7 @@ func TestBeforeEachSyncAStatusNewerThanTheLastIsWaitedFor(t *testing.T) {
 		close(b.cache.block)
 		b.did(t, "sync sync a")
 		if asked := b.cache.asked; len(asked) != 2 || !asked[0].IsZero() || !asked[1].Equal(first) {
-			t.Errorf("statuses newer than %v were asked for, want any, then newer than %v (g.10)", asked, first)
+			t.Errorf("statuses newer than %v were asked for, want any, then newer than %v", asked, first)
 		}
 	})
 }
@@ -357,7 +357,7 @@ func TestDueWorkOfAPodWhoseConfigurationIsGoneIsNotLost(t *testing.T) {
 		}
 		synctest.Wait()
 		if s, _ := b.State(pod.UID); s != podsync.Finished || tries != 3 {
-			t.Errorf("the pod is %v after %d tries, want finished after 3 (g.6)", s, tries)
+			t.Errorf("the pod is %v after %d tries, want finished after 3", s, tries)
 		}
 	})
 }
@@ -442,7 +442,7 @@ func TestAbortCancelsStepsWithoutGrace(t *testing.T) {
 
 func TestAPendingUpdateIsActedOnAtOnceAfterTheStep(t *testing.T) {
 	t.Parallel()
-	// g.5, upstream's TestCompleteWork_PendingUpdate: also after a step that failed.
+	// Upstream's TestCompleteWork_PendingUpdate: also after a step that failed.
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t)
 		release := make(chan struct{})
@@ -456,7 +456,7 @@ func TestAPendingUpdateIsActedOnAtOnceAfterTheStep(t *testing.T) {
 		close(release)
 		synctest.Wait()
 		if at, ok := b.NextDue(); !ok || time.Until(at) != 10*time.Second {
-			t.Errorf("NextDue() = %v, %t, want another try in 10 s (g.3)", time.Until(at), ok)
+			t.Errorf("NextDue() = %v, %t, want another try in 10 s", time.Until(at), ok)
 		}
 	})
 }
@@ -492,7 +492,7 @@ func TestANewLookIsAskedForOnlyWhenNoneIsNewer(t *testing.T) {
 		b.update(t, podsync.KindSync, podNamed("a"))
 		b.did(t, "sync sync a")
 		if n := asked.Load(); n != 1 {
-			t.Errorf("a new look was asked for %d times, want once: by the second step (f.8)", n)
+			t.Errorf("a new look was asked for %d times, want once: by the second step", n)
 		}
 	})
 }

@@ -54,7 +54,7 @@ func (p *Pool) step(ctx context.Context, w *worker, last *time.Time) {
 	p.complete(ctx, w, work, ended, err)
 }
 
-// act calls the syncer. It waits for a status newer than the last step's end (g.10).
+// act calls the syncer. It waits for a status newer than the last step's end.
 func (p *Pool) act(ctx context.Context, w *worker, work podsync.Work[body], change StatusFunc, last *time.Time) (ended bool, err error) {
 	defer func() {
 		// One pod's step must not end the agent of all.
@@ -89,7 +89,7 @@ func (p *Pool) act(ctx context.Context, w *worker, work podsync.Work[body], chan
 }
 
 // refresh asks for a new look at a pod that was not looked at since its last step,
-// so that a step does not wait for the next list of all pods (f.8).
+// so that a step does not wait for the next list of all pods.
 func (p *Pool) refresh(w *worker, last time.Time) {
 	if p.cfg.Refresh == nil || last.IsZero() {
 		return

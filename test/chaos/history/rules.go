@@ -131,7 +131,7 @@ func early(k *keyHistory, slack int64) (out []Violation) {
 
 // callsSince returns how many adds, and settlements that asked for another run,
 // may have happened or become due after the lease of a token was granted. A
-// delay that is pending stays when its key runs for another reason.
+// delay that is pending stays when its key runs for another reason.
 func callsSince(k *keyHistory) func(token uint64) int {
 	var calls []int64
 	call := func(o operation, wait int64) {

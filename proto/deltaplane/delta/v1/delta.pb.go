@@ -32,7 +32,7 @@ const (
 )
 
 // DeltaType says what a delta does to its key. Added, Updated, Replaced and Sync all carry the object and are applied
-// alike (rule C-01: an Updated for an unknown key adds it, an Added for a known one updates it).
+// alike: an Updated for an unknown key adds it, an Added for a known one updates it.
 type DeltaType int32
 
 const (

@@ -104,7 +104,7 @@ type IndexServiceClient interface {
 	// ByIndex returns the objects filed under any of the given values of one index, each once, in key order.
 	// Pages, and their errors, are as in List.
 	ByIndex(ctx context.Context, in *ByIndexRequest, opts ...grpc.CallOption) (*ByIndexResponse, error)
-	// Index returns the objects that share a value of the index with the example object (rule S-03).
+	// Index returns the objects that share a value of the index with the example object.
 	Index(ctx context.Context, in *IndexRequest, opts ...grpc.CallOption) (*IndexResponse, error)
 	// IndexKeys returns the keys filed under a value of an index, sorted.
 	IndexKeys(ctx context.Context, in *IndexKeysRequest, opts ...grpc.CallOption) (*IndexKeysResponse, error)
@@ -112,13 +112,14 @@ type IndexServiceClient interface {
 	ListIndexFuncValues(ctx context.Context, in *ListIndexFuncValuesRequest, opts ...grpc.CallOption) (*ListIndexFuncValuesResponse, error)
 	// ListIndexers returns the indexes of a collection with their state, cardinality and size.
 	ListIndexers(ctx context.Context, in *ListIndexersRequest, opts ...grpc.CallOption) (*ListIndexersResponse, error)
-	// AddIndexers declares indexes on a collection that may be live and full (rule S-06). The definitions are kept beside the
-	// log: every replica has them, also after restarts. It answers when this replica has built them, or when `wait` is over;
-	// an index answers reads once it is complete, and ListIndexers tells the revision from which it is. Declaring the same
-	// definition again changes nothing. Errors, with nothing added: ALREADY_EXISTS INDEX_CONFLICT for a name that has another
-	// definition; INVALID_ARGUMENT with a field violation for a name, path or expression that cannot be used;
-	// RESOURCE_EXHAUSTED TOO_MANY_INDEXES, also for what all expressions of a collection may cost together; UNAVAILABLE
-	// DEFINITIONS_UNAVAILABLE when what keeps them cannot be reached.
+	// AddIndexers declares indexes on a collection that may be live and full. The definitions are
+	// kept beside the log: every replica has them, also after restarts. It answers when this replica
+	// has built them, or when `wait` is over; an index answers reads once it is complete, and
+	// ListIndexers tells the revision from which it is. Declaring the same definition again changes
+	// nothing. Errors, with nothing added: ALREADY_EXISTS INDEX_CONFLICT for a name that has another
+	// definition; INVALID_ARGUMENT with a field violation for a name, path or expression that cannot
+	// be used; RESOURCE_EXHAUSTED TOO_MANY_INDEXES, also for what all expressions of a collection may
+	// cost together; UNAVAILABLE DEFINITIONS_UNAVAILABLE when what keeps them cannot be reached.
 	AddIndexers(ctx context.Context, in *AddIndexersRequest, opts ...grpc.CallOption) (*AddIndexersResponse, error)
 	// RemoveIndexers takes declared indexes away from every replica. Built-in ones stay: INVALID_ARGUMENT. Errors: NOT_FOUND
 	// INDEX_NOT_FOUND, with nothing removed; UNAVAILABLE DEFINITIONS_UNAVAILABLE as in AddIndexers.
@@ -378,7 +379,7 @@ type IndexServiceServer interface {
 	// ByIndex returns the objects filed under any of the given values of one index, each once, in key order.
 	// Pages, and their errors, are as in List.
 	ByIndex(context.Context, *ByIndexRequest) (*ByIndexResponse, error)
-	// Index returns the objects that share a value of the index with the example object (rule S-03).
+	// Index returns the objects that share a value of the index with the example object.
 	Index(context.Context, *IndexRequest) (*IndexResponse, error)
 	// IndexKeys returns the keys filed under a value of an index, sorted.
 	IndexKeys(context.Context, *IndexKeysRequest) (*IndexKeysResponse, error)
@@ -386,13 +387,14 @@ type IndexServiceServer interface {
 	ListIndexFuncValues(context.Context, *ListIndexFuncValuesRequest) (*ListIndexFuncValuesResponse, error)
 	// ListIndexers returns the indexes of a collection with their state, cardinality and size.
 	ListIndexers(context.Context, *ListIndexersRequest) (*ListIndexersResponse, error)
-	// AddIndexers declares indexes on a collection that may be live and full (rule S-06). The definitions are kept beside the
-	// log: every replica has them, also after restarts. It answers when this replica has built them, or when `wait` is over;
-	// an index answers reads once it is complete, and ListIndexers tells the revision from which it is. Declaring the same
-	// definition again changes nothing. Errors, with nothing added: ALREADY_EXISTS INDEX_CONFLICT for a name that has another
-	// definition; INVALID_ARGUMENT with a field violation for a name, path or expression that cannot be used;
-	// RESOURCE_EXHAUSTED TOO_MANY_INDEXES, also for what all expressions of a collection may cost together; UNAVAILABLE
-	// DEFINITIONS_UNAVAILABLE when what keeps them cannot be reached.
+	// AddIndexers declares indexes on a collection that may be live and full. The definitions are
+	// kept beside the log: every replica has them, also after restarts. It answers when this replica
+	// has built them, or when `wait` is over; an index answers reads once it is complete, and
+	// ListIndexers tells the revision from which it is. Declaring the same definition again changes
+	// nothing. Errors, with nothing added: ALREADY_EXISTS INDEX_CONFLICT for a name that has another
+	// definition; INVALID_ARGUMENT with a field violation for a name, path or expression that cannot
+	// be used; RESOURCE_EXHAUSTED TOO_MANY_INDEXES, also for what all expressions of a collection may
+	// cost together; UNAVAILABLE DEFINITIONS_UNAVAILABLE when what keeps them cannot be reached.
 	AddIndexers(context.Context, *AddIndexersRequest) (*AddIndexersResponse, error)
 	// RemoveIndexers takes declared indexes away from every replica. Built-in ones stay: INVALID_ARGUMENT. Errors: NOT_FOUND
 	// INDEX_NOT_FOUND, with nothing removed; UNAVAILABLE DEFINITIONS_UNAVAILABLE as in AddIndexers.

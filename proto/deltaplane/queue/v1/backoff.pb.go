@@ -23,16 +23,16 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// BackoffConfig is how a queue's back-off entries grow: client-go's flowcontrol.Backoff (rules B-01 to B-05).
+// BackoffConfig is how a queue's back-off entries grow: client-go's flowcontrol.Backoff.
 type BackoffConfig struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The first delay; it is not capped by max (rule B-02). Default 10 s.
+	// The first delay; it is not capped by max. Default 10 s.
 	Initial *durationpb.Duration `protobuf:"bytes,1,opt,name=initial,proto3" json:"initial,omitempty"`
 	// Longest delay. Default 5 min.
 	Max *durationpb.Duration `protobuf:"bytes,2,opt,name=max,proto3" json:"max,omitempty"`
 	// Every step adds up to this share of the delay before it, at random; 0 to 1, zero for none.
 	JitterFactor float64 `protobuf:"fixed64,3,opt,name=jitter_factor,json=jitterFactor,proto3" json:"jitter_factor,omitempty"`
-	// An entry not moved for longer than this begins anew. Default twice `max` (rule B-03).
+	// An entry not moved for longer than this begins anew. Default twice `max`.
 	ExpireAfter   *durationpb.Duration `protobuf:"bytes,4,opt,name=expire_after,json=expireAfter,proto3" json:"expire_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

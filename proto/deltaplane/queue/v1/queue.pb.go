@@ -4,10 +4,10 @@
 // 	protoc        (unknown)
 // source: deltaplane/queue/v1/queue.proto
 
-// Package deltaplane.queue.v1 is client-go's rate-limiting work queue as a service: a key waits at most once, is held
-// by at most one worker at a time, and a key added while it is held runs exactly once more afterwards (rules Q-01,
-// Q-02). On top of that come leases with fencing tokens, so that a worker that dies or stalls loses its keys and can no
-// longer settle them.
+// Package deltaplane.queue.v1 is client-go's rate-limiting work queue as a service: a key waits at
+// most once, is held by at most one worker at a time, and a key added while it is held runs exactly
+// once more afterwards. On top of that come leases with fencing tokens, so that a worker that dies
+// or stalls loses its keys and can no longer settle them.
 
 package queuev1
 
@@ -42,7 +42,7 @@ const (
 	SettleStatus_SETTLE_STATUS_REQUEUED SettleStatus = 2
 	// The token is stale: the lease had expired and may be somebody else's. Nothing changed.
 	SettleStatus_SETTLE_STATUS_LOST SettleStatus = 3
-	// The key is not held by anybody, or its queue does not exist. Nothing changed (rule Q-03 fixed).
+	// The key is not held by anybody, or its queue does not exist. Nothing changed.
 	SettleStatus_SETTLE_STATUS_NOT_LEASED SettleStatus = 4
 	// The part of the store that has the key could not be reached, so nobody can tell whether the lease has ended. Send the
 	// settlement again, under another request id, until the lease's deadline: a token is settled once, whatever is repeated. Only
@@ -171,7 +171,7 @@ type AddItem struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The key: 1 to 1,024 bytes of UTF-8.
 	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// -4 to 3, higher first, 0 by default; a duplicate keeps the higher one (rule P-01).
+	// -4 to 3, higher first, 0 by default; a duplicate keeps the higher one.
 	Priority int32 `protobuf:"varint,2,opt,name=priority,proto3" json:"priority,omitempty"`
 	// Least revisions the worker must see before it acts; merged with what waits already, the greater wins per collection.
 	Barrier []*v1.CollectionRevision `protobuf:"bytes,3,rep,name=barrier,proto3" json:"barrier,omitempty"`
@@ -1174,7 +1174,7 @@ type Settlement struct {
 	// never read older than the one before it, from any index replica, names here what it read as well: the `upper` of the
 	// answers.
 	Wrote []*v1.CollectionRevision `protobuf:"bytes,8,rep,name=wrote,proto3" json:"wrote,omitempty"`
-	// Priority of a retry; left out keeps the lease's (rule P-07).
+	// Priority of a retry; left out keeps the lease's.
 	Priority      *wrapperspb.Int32Value `protobuf:"bytes,9,opt,name=priority,proto3" json:"priority,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3583,7 +3583,7 @@ func (*OpenQueueResponse) Descriptor() ([]byte, []int) {
 	return file_deltaplane_queue_v1_queue_proto_rawDescGZIP(), []int{49}
 }
 
-// ExponentialLimiter waits base x 2^failures, at most max (rule RL-01).
+// ExponentialLimiter waits base x 2^failures, at most max.
 type ExponentialLimiter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Delay of the first retry.
@@ -3638,7 +3638,7 @@ func (x *ExponentialLimiter) GetMax() *durationpb.Duration {
 	return nil
 }
 
-// BucketLimiter is one token bucket for the queue (rule RL-03).
+// BucketLimiter is one token bucket for the queue.
 type BucketLimiter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Tokens per second, above zero.
@@ -3693,7 +3693,7 @@ func (x *BucketLimiter) GetBurst() int64 {
 	return 0
 }
 
-// FastSlowLimiter retries fast at first (rule RL-02).
+// FastSlowLimiter retries fast at first.
 type FastSlowLimiter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Delay of the first max_fast_attempts retries.
@@ -3757,7 +3757,7 @@ func (x *FastSlowLimiter) GetMaxFastAttempts() int64 {
 	return 0
 }
 
-// MaxOfLimiter asks every limiter and takes the longest delay (rule RL-04).
+// MaxOfLimiter asks every limiter and takes the longest delay.
 type MaxOfLimiter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The limiters, 1 to 8.
@@ -3803,7 +3803,7 @@ func (x *MaxOfLimiter) GetLimiters() []*RateLimiter {
 	return nil
 }
 
-// MaxWaitLimiter caps another limiter's delay (rule RL-05).
+// MaxWaitLimiter caps another limiter's delay.
 type MaxWaitLimiter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The limiter.
@@ -4001,8 +4001,8 @@ type QueueConfig struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name: 1 to 253 characters of letters, digits, `.`, `-`, `_` and `/`. By custom `<cluster>/<controller>`.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Limiter of AddRateLimited; left out, client-go's controller default: the longer of exponential 5 ms..1000 s and a
-	// bucket of 10 per second with burst 100 (rule RL-06).
+	// Limiter of AddRateLimited; left out, client-go's controller default: the longer of exponential
+	// 5 ms..1000 s and a bucket of 10 per second with burst 100.
 	RateLimiter *RateLimiter `protobuf:"bytes,2,opt,name=rate_limiter,json=rateLimiter,proto3" json:"rate_limiter,omitempty"`
 	// Lease duration when a worker asks for none; default 30 s.
 	LeaseDuration *durationpb.Duration `protobuf:"bytes,3,opt,name=lease_duration,json=leaseDuration,proto3" json:"lease_duration,omitempty"`
@@ -4014,11 +4014,12 @@ type QueueConfig struct {
 	// Rate-limited retries after which a key is dead; zero means never. Retries by a settlement and by AddRateLimited count alike. An
 	// AddRateLimited beyond it is answered ADD_STATUS_DEAD: the key is dead, where it is held once it is settled OUTCOME_DONE.
 	MaxRetries int64 `protobuf:"varint,6,opt,name=max_retries,json=maxRetries,proto3" json:"max_retries,omitempty"`
-	// An immediate add takes the key's pending delay away, and a key that waits already takes no delay (controller-runtime, rule
-	// P-03). By default a pending delay stays, and the key runs again when it is due (client-go, rule Q-08).
+	// An immediate add takes the key's pending delay away, and a key that waits already takes no
+	// delay (controller-runtime). By default a pending delay stays, and the key runs again when it is
+	// due (client-go).
 	AbsorbDelays bool `protobuf:"varint,7,opt,name=absorb_delays,json=absorbDelays,proto3" json:"absorb_delays,omitempty"`
 	// A rate-limited add of a key whose rate-limited delay is still pending is not counted and takes no token. By default every
-	// call does (client-go, rule RL-04).
+	// call does (client-go).
 	ReserveOnce bool `protobuf:"varint,8,opt,name=reserve_once,json=reserveOnce,proto3" json:"reserve_once,omitempty"`
 	// Every 8th lease goes to the key that has waited longest, whatever its priority, once that is longer than this. Default
 	// 30 s.
@@ -4539,7 +4540,7 @@ type Item struct {
 	AddedAt *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=added_at,json=addedAt,proto3" json:"added_at,omitempty"`
 	// When it becomes or became ready.
 	ReadyAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=ready_at,json=readyAt,proto3" json:"ready_at,omitempty"`
-	// Due time of a pending delay, which may exist beside any state (rule Q-08).
+	// Due time of a pending delay, which may exist beside any state.
 	DelayedUntil *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=delayed_until,json=delayedUntil,proto3" json:"delayed_until,omitempty"`
 	// Barrier of the next lease.
 	Barrier []*v1.CollectionRevision `protobuf:"bytes,12,rep,name=barrier,proto3" json:"barrier,omitempty"`

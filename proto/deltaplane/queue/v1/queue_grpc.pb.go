@@ -4,10 +4,10 @@
 // - protoc             (unknown)
 // source: deltaplane/queue/v1/queue.proto
 
-// Package deltaplane.queue.v1 is client-go's rate-limiting work queue as a service: a key waits at most once, is held
-// by at most one worker at a time, and a key added while it is held runs exactly once more afterwards (rules Q-01,
-// Q-02). On top of that come leases with fencing tokens, so that a worker that dies or stalls loses its keys and can no
-// longer settle them.
+// Package deltaplane.queue.v1 is client-go's rate-limiting work queue as a service: a key waits at
+// most once, is held by at most one worker at a time, and a key added while it is held runs exactly
+// once more afterwards. On top of that come leases with fencing tokens, so that a worker that dies
+// or stalls loses its keys and can no longer settle them.
 
 package queuev1
 
@@ -76,12 +76,12 @@ const (
 // delays and limits out of range; UNAVAILABLE STORE_UNAVAILABLE only when the operation was surely not applied;
 // RESOURCE_EXHAUSTED STORE_FULL with RetryInfo when the store is out of memory.
 type QueueServiceClient interface {
-	// Add makes keys wait now (rule Q-01). It is acknowledged when the queue's durability has been reached.
+	// Add makes keys wait now. It is acknowledged when the queue's durability has been reached.
 	// Errors: FAILED_PRECONDITION QUEUE_CLOSED, never a silent drop.
 	Add(ctx context.Context, in *AddRequest, opts ...grpc.CallOption) (*AddResponse, error)
-	// AddAfter makes keys wait after a delay; a delay of zero is an Add (rules Q-07, Q-08).
+	// AddAfter makes keys wait after a delay; a delay of zero is an Add.
 	AddAfter(ctx context.Context, in *AddAfterRequest, opts ...grpc.CallOption) (*AddAfterResponse, error)
-	// AddRateLimited makes keys wait after the delay that the queue's rate limiter gives (rule Q-10).
+	// AddRateLimited makes keys wait after the delay that the queue's rate limiter gives.
 	AddRateLimited(ctx context.Context, in *AddRateLimitedRequest, opts ...grpc.CallOption) (*AddRateLimitedResponse, error)
 	// Get leases up to max_items keys, waiting up to `wait` for the first one. It never polls. It may bring fewer than are
 	// ready: an answer is kept to about 1 MiB. A partition that does not answer holds up what the others have by 0.5 s at most; an
@@ -98,15 +98,16 @@ type QueueServiceClient interface {
 	// Produce is Add, AddAfter, AddRateLimited, Forget and NumRequeues on one stream, in batches that are answered in order. A
 	// batch that is refused does not end the stream.
 	Produce(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ProduceRequest, ProduceResponse], error)
-	// Forget clears the rate limiter's memory of keys (rule Q-10); a lease still has to be settled.
+	// Forget clears the rate limiter's memory of keys; a lease still has to be settled.
 	Forget(ctx context.Context, in *ForgetRequest, opts ...grpc.CallOption) (*ForgetResponse, error)
 	// NumRequeues tells how often keys were added rate-limited since they were forgotten.
 	NumRequeues(ctx context.Context, in *NumRequeuesRequest, opts ...grpc.CallOption) (*NumRequeuesResponse, error)
-	// Len counts a queue's keys; `ready` is client-go's Len (rule Q-06).
+	// Len counts a queue's keys; `ready` is client-go's Len.
 	Len(ctx context.Context, in *LenRequest, opts ...grpc.CallOption) (*LenResponse, error)
-	// ShutDown ends a session: its Adds are refused from now on and it gets no more keys once what is ready has been
-	// handed out (rule Q-04). Leases it holds can still be settled. Like the two calls below it concerns the server called:
-	// where several share one name, use the connection of the session's stream.
+	// ShutDown ends a session: its Adds are refused from now on and it gets no more keys once what is
+	// ready has been handed out. Leases it holds can still be settled. Like the two calls below it
+	// concerns the server called: where several share one name, use the connection of the session's
+	// stream.
 	ShutDown(ctx context.Context, in *ShutDownRequest, opts ...grpc.CallOption) (*ShutDownResponse, error)
 	// ShutDownWithDrain is ShutDown that answers when the session holds no lease any more.
 	ShutDownWithDrain(ctx context.Context, in *ShutDownWithDrainRequest, opts ...grpc.CallOption) (*ShutDownWithDrainResponse, error)
@@ -120,8 +121,8 @@ type QueueServiceClient interface {
 	PauseQueue(ctx context.Context, in *PauseQueueRequest, opts ...grpc.CallOption) (*PauseQueueResponse, error)
 	// ResumeQueue undoes PauseQueue.
 	ResumeQueue(ctx context.Context, in *ResumeQueueRequest, opts ...grpc.CallOption) (*ResumeQueueResponse, error)
-	// DrainQueue waits until nothing is ready, held or delayed any more, and reports how far it is (rule Q-05 fixed: drain waits
-	// for what is queued). It is bounded by its timeout and the call's deadline.
+	// DrainQueue waits until nothing is ready, held or delayed any more, and reports how far it is.
+	// It is bounded by its timeout and the call's deadline.
 	DrainQueue(ctx context.Context, in *DrainQueueRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DrainQueueResponse], error)
 	// ConfigureQueue creates a queue or changes it while it runs. Errors: INVALID_ARGUMENT for limits out of range;
 	// FAILED_PRECONDITION PARTITIONS_FIXED when the partition count of an existing queue differs, DURABILITY_UNAVAILABLE when
@@ -158,19 +159,19 @@ type QueueServiceClient interface {
 	GetExpectations(ctx context.Context, in *GetExpectationsRequest, opts ...grpc.CallOption) (*GetExpectationsResponse, error)
 	// DeleteExpectations drops a key's expectations.
 	DeleteExpectations(ctx context.Context, in *DeleteExpectationsRequest, opts ...grpc.CallOption) (*DeleteExpectationsResponse, error)
-	// GetBackoff returns the delays of ids; ids are apart from the queue's keys (rule B-01).
+	// GetBackoff returns the delays of ids; ids are apart from the queue's keys.
 	GetBackoff(ctx context.Context, in *GetBackoffRequest, opts ...grpc.CallOption) (*GetBackoffResponse, error)
-	// NextBackoff moves ids on: the first delay, or twice the last one up to the maximum (rule B-01).
+	// NextBackoff moves ids on: the first delay, or twice the last one up to the maximum.
 	NextBackoff(ctx context.Context, in *NextBackoffRequest, opts ...grpc.CallOption) (*NextBackoffResponse, error)
-	// IsInBackOffSince tells whether less than an id's delay has passed since an event (rule B-04).
+	// IsInBackOffSince tells whether less than an id's delay has passed since an event.
 	IsInBackOffSince(ctx context.Context, in *IsInBackOffSinceRequest, opts ...grpc.CallOption) (*IsInBackOffSinceResponse, error)
-	// IsInBackOffSinceUpdate tells whether an event lies within the delay after an id's last update (rule B-04).
+	// IsInBackOffSinceUpdate tells whether an event lies within the delay after an id's last update.
 	IsInBackOffSinceUpdate(ctx context.Context, in *IsInBackOffSinceUpdateRequest, opts ...grpc.CallOption) (*IsInBackOffSinceUpdateResponse, error)
-	// ResetBackoff makes ids begin anew (rule B-05).
+	// ResetBackoff makes ids begin anew.
 	ResetBackoff(ctx context.Context, in *ResetBackoffRequest, opts ...grpc.CallOption) (*ResetBackoffResponse, error)
-	// DeleteBackoffEntry forgets ids (rule B-05).
+	// DeleteBackoffEntry forgets ids.
 	DeleteBackoffEntry(ctx context.Context, in *DeleteBackoffEntryRequest, opts ...grpc.CallOption) (*DeleteBackoffEntryResponse, error)
-	// GCBackoff forgets every expired id (rule B-05).
+	// GCBackoff forgets every expired id.
 	GCBackoff(ctx context.Context, in *GCBackoffRequest, opts ...grpc.CallOption) (*GCBackoffResponse, error)
 }
 
@@ -598,12 +599,12 @@ func (c *queueServiceClient) GCBackoff(ctx context.Context, in *GCBackoffRequest
 // delays and limits out of range; UNAVAILABLE STORE_UNAVAILABLE only when the operation was surely not applied;
 // RESOURCE_EXHAUSTED STORE_FULL with RetryInfo when the store is out of memory.
 type QueueServiceServer interface {
-	// Add makes keys wait now (rule Q-01). It is acknowledged when the queue's durability has been reached.
+	// Add makes keys wait now. It is acknowledged when the queue's durability has been reached.
 	// Errors: FAILED_PRECONDITION QUEUE_CLOSED, never a silent drop.
 	Add(context.Context, *AddRequest) (*AddResponse, error)
-	// AddAfter makes keys wait after a delay; a delay of zero is an Add (rules Q-07, Q-08).
+	// AddAfter makes keys wait after a delay; a delay of zero is an Add.
 	AddAfter(context.Context, *AddAfterRequest) (*AddAfterResponse, error)
-	// AddRateLimited makes keys wait after the delay that the queue's rate limiter gives (rule Q-10).
+	// AddRateLimited makes keys wait after the delay that the queue's rate limiter gives.
 	AddRateLimited(context.Context, *AddRateLimitedRequest) (*AddRateLimitedResponse, error)
 	// Get leases up to max_items keys, waiting up to `wait` for the first one. It never polls. It may bring fewer than are
 	// ready: an answer is kept to about 1 MiB. A partition that does not answer holds up what the others have by 0.5 s at most; an
@@ -620,15 +621,16 @@ type QueueServiceServer interface {
 	// Produce is Add, AddAfter, AddRateLimited, Forget and NumRequeues on one stream, in batches that are answered in order. A
 	// batch that is refused does not end the stream.
 	Produce(grpc.BidiStreamingServer[ProduceRequest, ProduceResponse]) error
-	// Forget clears the rate limiter's memory of keys (rule Q-10); a lease still has to be settled.
+	// Forget clears the rate limiter's memory of keys; a lease still has to be settled.
 	Forget(context.Context, *ForgetRequest) (*ForgetResponse, error)
 	// NumRequeues tells how often keys were added rate-limited since they were forgotten.
 	NumRequeues(context.Context, *NumRequeuesRequest) (*NumRequeuesResponse, error)
-	// Len counts a queue's keys; `ready` is client-go's Len (rule Q-06).
+	// Len counts a queue's keys; `ready` is client-go's Len.
 	Len(context.Context, *LenRequest) (*LenResponse, error)
-	// ShutDown ends a session: its Adds are refused from now on and it gets no more keys once what is ready has been
-	// handed out (rule Q-04). Leases it holds can still be settled. Like the two calls below it concerns the server called:
-	// where several share one name, use the connection of the session's stream.
+	// ShutDown ends a session: its Adds are refused from now on and it gets no more keys once what is
+	// ready has been handed out. Leases it holds can still be settled. Like the two calls below it
+	// concerns the server called: where several share one name, use the connection of the session's
+	// stream.
 	ShutDown(context.Context, *ShutDownRequest) (*ShutDownResponse, error)
 	// ShutDownWithDrain is ShutDown that answers when the session holds no lease any more.
 	ShutDownWithDrain(context.Context, *ShutDownWithDrainRequest) (*ShutDownWithDrainResponse, error)
@@ -642,8 +644,8 @@ type QueueServiceServer interface {
 	PauseQueue(context.Context, *PauseQueueRequest) (*PauseQueueResponse, error)
 	// ResumeQueue undoes PauseQueue.
 	ResumeQueue(context.Context, *ResumeQueueRequest) (*ResumeQueueResponse, error)
-	// DrainQueue waits until nothing is ready, held or delayed any more, and reports how far it is (rule Q-05 fixed: drain waits
-	// for what is queued). It is bounded by its timeout and the call's deadline.
+	// DrainQueue waits until nothing is ready, held or delayed any more, and reports how far it is.
+	// It is bounded by its timeout and the call's deadline.
 	DrainQueue(*DrainQueueRequest, grpc.ServerStreamingServer[DrainQueueResponse]) error
 	// ConfigureQueue creates a queue or changes it while it runs. Errors: INVALID_ARGUMENT for limits out of range;
 	// FAILED_PRECONDITION PARTITIONS_FIXED when the partition count of an existing queue differs, DURABILITY_UNAVAILABLE when
@@ -680,19 +682,19 @@ type QueueServiceServer interface {
 	GetExpectations(context.Context, *GetExpectationsRequest) (*GetExpectationsResponse, error)
 	// DeleteExpectations drops a key's expectations.
 	DeleteExpectations(context.Context, *DeleteExpectationsRequest) (*DeleteExpectationsResponse, error)
-	// GetBackoff returns the delays of ids; ids are apart from the queue's keys (rule B-01).
+	// GetBackoff returns the delays of ids; ids are apart from the queue's keys.
 	GetBackoff(context.Context, *GetBackoffRequest) (*GetBackoffResponse, error)
-	// NextBackoff moves ids on: the first delay, or twice the last one up to the maximum (rule B-01).
+	// NextBackoff moves ids on: the first delay, or twice the last one up to the maximum.
 	NextBackoff(context.Context, *NextBackoffRequest) (*NextBackoffResponse, error)
-	// IsInBackOffSince tells whether less than an id's delay has passed since an event (rule B-04).
+	// IsInBackOffSince tells whether less than an id's delay has passed since an event.
 	IsInBackOffSince(context.Context, *IsInBackOffSinceRequest) (*IsInBackOffSinceResponse, error)
-	// IsInBackOffSinceUpdate tells whether an event lies within the delay after an id's last update (rule B-04).
+	// IsInBackOffSinceUpdate tells whether an event lies within the delay after an id's last update.
 	IsInBackOffSinceUpdate(context.Context, *IsInBackOffSinceUpdateRequest) (*IsInBackOffSinceUpdateResponse, error)
-	// ResetBackoff makes ids begin anew (rule B-05).
+	// ResetBackoff makes ids begin anew.
 	ResetBackoff(context.Context, *ResetBackoffRequest) (*ResetBackoffResponse, error)
-	// DeleteBackoffEntry forgets ids (rule B-05).
+	// DeleteBackoffEntry forgets ids.
 	DeleteBackoffEntry(context.Context, *DeleteBackoffEntryRequest) (*DeleteBackoffEntryResponse, error)
-	// GCBackoff forgets every expired id (rule B-05).
+	// GCBackoff forgets every expired id.
 	GCBackoff(context.Context, *GCBackoffRequest) (*GCBackoffResponse, error)
 	mustEmbedUnimplementedQueueServiceServer()
 }

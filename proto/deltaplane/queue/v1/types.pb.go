@@ -27,7 +27,7 @@ type DelayPolicy int32
 const (
 	// The same as DELAY_POLICY_EARLIEST.
 	DelayPolicy_DELAY_POLICY_UNSPECIFIED DelayPolicy = 0
-	// The earlier due time wins (client-go, rule Q-07).
+	// The earlier due time wins (client-go).
 	DelayPolicy_DELAY_POLICY_EARLIEST DelayPolicy = 1
 	// The last call wins, earlier or later (kubelet's work queue).
 	DelayPolicy_DELAY_POLICY_LAST DelayPolicy = 2
@@ -88,7 +88,7 @@ const (
 	AddStatus_ADD_STATUS_MARKED_DIRTY AddStatus = 3
 	// The key waits from ready_at on.
 	AddStatus_ADD_STATUS_DELAYED AddStatus = 4
-	// The session has been shut down and the key was not added (rule Q-04).
+	// The session has been shut down and the key was not added.
 	AddStatus_ADD_STATUS_SHUT_DOWN AddStatus = 5
 	// The key was retried as often as the queue's max_retries allows: it is dead, or will be once its worker settles it.
 	AddStatus_ADD_STATUS_DEAD AddStatus = 6
@@ -155,7 +155,7 @@ const (
 	Outcome_OUTCOME_FORGET Outcome = 2
 	// Try again as the rate limiter says (Done and AddRateLimited).
 	Outcome_OUTCOME_RETRY_RATE_LIMITED Outcome = 3
-	// Run again after `delay`, with the rate limiter forgotten (Done, Forget and AddAfter, rule W-01).
+	// Run again after `delay`, with the rate limiter forgotten (Done, Forget and AddAfter).
 	Outcome_OUTCOME_RETRY_AFTER Outcome = 4
 	// Give the key back at once, or after `delay`, uncounted: the worker could not even try.
 	Outcome_OUTCOME_RELEASE Outcome = 5
@@ -413,9 +413,9 @@ func (x *Control) GetQueue() string {
 // Counts is how many keys a queue holds in each state.
 type Counts struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Ready and not held: client-go's Len (rule Q-06).
+	// Ready and not held: client-go's Len.
 	Ready int64 `protobuf:"varint,1,opt,name=ready,proto3" json:"ready,omitempty"`
-	// Waiting for a due time. A key may be delayed and ready or held as well (rule Q-08).
+	// Waiting for a due time. A key may be delayed and ready or held as well.
 	Delayed int64 `protobuf:"varint,2,opt,name=delayed,proto3" json:"delayed,omitempty"`
 	// Held under a lease.
 	Processing int64 `protobuf:"varint,3,opt,name=processing,proto3" json:"processing,omitempty"`

@@ -1,0 +1,142 @@
+package deltaplane
+
+import (
+	"bytes"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// An unword is something that comments, names, tests and messages must not say.
+type unword struct {
+	name string
+	// write is what to write instead.
+	write string
+	form  *regexp.Regexp
+	// parts are texts of which every match has one: most files are done with by a plain search.
+	parts []string
+	// except are the folders and files that still say it. Paths ending in a slash mean everything
+	// below.
+	except []string
+}
+
+// unwords are codes that only a reader of some other document could resolve, and words that only
+// this project would use in their sense.
+var unwords = []unword{
+	{
+		name:  "code of a rule",
+		write: "what the rule says, or a link to its place in docs/rules.md",
+		// R-22, a.2-24, c.13, b-3.
+		form:   regexp.MustCompile(`\b(RL|[A-Z])-\d{2}\b|\b[a-h]\.\d{1,2}(-\d{1,2})?\b|\bb-\d\b`),
+		except: []string{"cmd/", "core/workqueue/", "internal/devcluster/", "internal/stream/", "services/indexer/", "services/queue/"},
+	},
+	{
+		name:  "test named by a code",
+		write: "what happens",
+		// TestR22AWatch, TestDesign63AFence, TestRealR19TooMany.
+		form:   regexp.MustCompile(`\b(Test|Fuzz|Benchmark)(Real)?((RL|[A-Z])\d{1,2}|Design\d{1,2}|A\d{3})+[A-Z]\w*`),
+		except: []string{"core/workqueue/", "internal/devcluster/", "internal/stream/", "services/indexer/", "services/queue/"},
+	},
+	{
+		name:   "section of a document that is not here",
+		write:  "what it says, or a link into docs/",
+		form:   regexp.MustCompile(`\b[Dd]esign,? (section )?\d|\bchecklist\b|\bcontrollers\.md\b`),
+		parts:  []string{"esign", "checklist", "controllers.md"},
+		except: []string{"internal/stream/", "services/indexer/"},
+	},
+	private("reign", "leadership term", "bench/", "internal/stream/", "services/indexer/", "services/reflector/"),
+	private("chorus", "log deduplicator", "services/reflector/"),
+	private("asker", "deletion resolver", "services/indexer/", "services/nodeagent/", "services/reflector/"),
+	private("taker", "waiter", "services/queue/"),
+	private("purse", "per-queue credit", "services/queue/"),
+	private("nudge", "wake", "services/queue/"),
+	private("rouse", "wake", "internal/stream/", "services/reflector/"),
+	private("unfit", "unsuitable", "cmd/", "services/indexer/", "services/queue/"),
+	private("hazed", "stale", "core/store/", "services/indexer/"),
+	private("spoiled", "invalid", "internal/stream/", "services/indexer/", "services/reflector/"),
+	private("handicap", "delay", "internal/stream/", "services/reflector/"),
+	private("letOthers", "yield", "services/indexer/"),
+}
+
+// private is a word in prose and as a part of a name: "a reign", "endReign".
+func private(word, write string, except ...string) unword {
+	title := strings.ToUpper(word[:1]) + word[1:]
+	return unword{word, write, regexp.MustCompile(`\b` + word + `|` + title), []string{word, title}, except}
+}
+
+// TestSourcesUseStandardWords reads every source and document. What a folder still says is in the
+// lists of exceptions above. To tighten them, clean a folder and remove it from the list: the test
+// also fails when an exception is no longer needed. To forbid one more word, add it with the
+// folders that the failure names.
+func TestSourcesUseStandardWords(t *testing.T) {
+	t.Parallel()
+	needed := map[string]bool{}
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if name := d.Name(); name == "testdata" || name != "." && name != ".ci" && strings.HasPrefix(name, ".") {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !prose(path) {
+			return nil
+		}
+		text, err := os.ReadFile(path) //nolint:gosec // a file of this repository
+		if err != nil {
+			return err
+		}
+		for _, u := range unwords {
+			at := u.find(text)
+			if at == nil {
+				continue
+			}
+			if i := slices.IndexFunc(u.except, func(e string) bool { return below(path, e) }); i >= 0 {
+				needed[u.name+" "+u.except[i]] = true
+				continue
+			}
+			line := 1 + strings.Count(string(text[:at[0]]), "\n")
+			t.Errorf("%s:%d: %q is a %s: write %s", path, line, text[at[0]:at[1]], u.name, u.write)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, u := range unwords {
+		for _, e := range u.except {
+			if !needed[u.name+" "+e] {
+				t.Errorf("%s says no %s any more: remove it from the exceptions", e, u.name)
+			}
+		}
+	}
+}
+
+// find returns where the first match is; nil for none.
+func (u unword) find(text []byte) []int {
+	if len(u.parts) > 0 && !slices.ContainsFunc(u.parts, func(p string) bool { return bytes.Contains(text, []byte(p)) }) {
+		return nil
+	}
+	return u.form.FindIndex(text)
+}
+
+// prose reports whether people read and write a file; this one has to name the words.
+func prose(path string) bool {
+	switch filepath.Ext(path) {
+	case ".go", ".proto", ".lua", ".md", ".sh", ".yaml", ".yml", ".py":
+		return path != "words_test.go"
+	}
+	return slices.Contains([]string{"Makefile", "Dockerfile", "run"}, filepath.Base(path))
+}
+
+// below reports whether a path is a file, or lies below a folder that ends in a slash.
+func below(path, entry string) bool {
+	path = filepath.ToSlash(path)
+	return path == entry || strings.HasSuffix(entry, "/") && strings.HasPrefix(path, entry)
+}
