@@ -32,7 +32,7 @@ var unwords = []unword{
 		write: "what the rule says, or a link to its place in docs/rules.md",
 		// R-22, a.2-24, c.13, b-3.
 		form:   regexp.MustCompile(`\b(RL|[A-Z])-\d{2}\b|\b[a-h]\.\d{1,2}(-\d{1,2})?\b|\bb-\d\b`),
-		except: []string{"cmd/", "core/workqueue/", "internal/devcluster/", "internal/stream/", "services/indexer/", "services/queue/"},
+		except: []string{"core/workqueue/", "internal/devcluster/", "internal/stream/", "services/indexer/", "services/queue/"},
 	},
 	{
 		name:  "test named by a code",
@@ -51,15 +51,15 @@ var unwords = []unword{
 	private("reign", "leadership term", "bench/", "internal/stream/", "services/indexer/", "services/reflector/"),
 	private("chorus", "log deduplicator", "services/reflector/"),
 	private("asker", "deletion resolver", "services/indexer/", "services/nodeagent/", "services/reflector/"),
-	private("taker", "waiter", "services/queue/"),
-	private("purse", "per-queue credit", "services/queue/"),
-	private("nudge", "wake", "services/queue/"),
-	private("rouse", "wake", "internal/stream/", "services/reflector/"),
+	private("taker", "waiter"),
+	private("purse", "per-queue credit"),
+	private("nudge", "wake"),
+	private("rouse", "wake", "services/reflector/"),
 	private("unfit", "unsuitable", "cmd/", "services/indexer/", "services/queue/"),
 	private("hazed", "stale", "core/store/", "services/indexer/"),
 	private("spoiled", "invalid", "internal/stream/", "services/indexer/", "services/reflector/"),
 	private("handicap", "delay", "internal/stream/", "services/reflector/"),
-	private("letOthers", "yield", "services/indexer/"),
+	private("letOthers", "yield"),
 }
 
 // private is a word in prose and as a part of a name: "a reign", "endReign".
