@@ -102,7 +102,7 @@ up: ## run everything in one process (go run ./cmd/deltaplane up)
 
 ##### tests #####
 
-.PHONY: deps vet test test-packages test-model race fuzz bench bench-queue chaos-queue consistency system soak race-soak
+.PHONY: deps vet test test-packages test-model check race fuzz bench bench-queue chaos-queue consistency system soak race-soak
 # The tests start a real redis-server. On a fresh Debian machine root gets it installed; others are told.
 deps:
 	@command -v redis-server >/dev/null || { \
@@ -131,6 +131,11 @@ test-packages: deps ## the tests of PKG with the race detector, in random order
 test-model: PKG := ./services/queue/...
 test-model: deps ## random histories of a million operations on each engine against the model
 	go test -vet=off -count=1 -timeout $(TIMEOUT) -run TestRandomHistoriesMatchTheOracle $(PKG)
+
+check: $(GOLANGCI) ## vet, lint and tests of PKG without the race detector: PKG=./core/store
+	@go vet $(PKG)
+	@$(BIN)/golangci-lint run $(PKG)
+	@go test -vet=off -shuffle=on -timeout $(TIMEOUT) $(PKG)
 
 race: deps ## the race detector only, PKG=./services/queue/... for a part
 	go test -race -shuffle=on -count=1 -timeout $(TIMEOUT) $(PKG)
