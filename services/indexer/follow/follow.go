@@ -19,9 +19,9 @@ func (s *Collections) follow(ctx context.Context, c *Collection) error {
 	s.restore(ctx, c)
 	for ctx.Err() == nil {
 		began := time.Now()
-		from := stream.ReadConfig{From: c.follower.Position(), FromTime: c.fresh, Created: c.created, CatchUp: c.catchUp}
+		from := stream.ReadConfig{From: c.follower.Position(), FromTime: c.fresh, Created: c.created, CatchUp: c.catchUp, Lend: true}
 		if c.replaying { // only a replay from the start can be known to be complete
-			from = stream.ReadConfig{}
+			from = stream.ReadConfig{Lend: true}
 		}
 		in := feed{s: s, c: c}
 		err := s.log.Read(ctx, c.ID, from, in.batch)
