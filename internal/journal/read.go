@@ -55,9 +55,9 @@ func Read(path string, f Format, apply func(body []byte) error) (End, error) {
 		}
 		end.At = end.Size - in.N
 	}
-	switch {
-	case end.At == end.Size:
-	case end.At == 0:
+	switch end.At {
+	case end.Size:
+	case 0:
 		end.Damaged = true // the first record was whole when the file got its name
 	default:
 		end.Damaged, err = f.follows(file, end.At+1, end.Size)

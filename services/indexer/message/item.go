@@ -40,7 +40,7 @@ func (o *Writer) Key(field int, key string) {
 	o.Text(1, key)
 }
 
-// view makes the item of an object as a projection asks. A faulty object has
+// Item makes the item of an object as a projection asks. A faulty object has
 // no payload and no encoding.
 func (p *Projection) Item(o *store.Object) Item {
 	if p.View == indexv1.View_VIEW_KEYS {

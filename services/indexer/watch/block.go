@@ -1,10 +1,10 @@
 package watch
 
 import (
+	"time"
+
 	"github.com/deltaplane/deltaplane/services/indexer/message"
 )
-
-import "time"
 
 // block is some changes of a group made ready for the wire.
 type block struct {

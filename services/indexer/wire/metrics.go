@@ -1,10 +1,10 @@
 package wire
 
 import (
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/deltaplane/deltaplane/services/indexer/limit"
 )
-
-import "github.com/prometheus/client_golang/prometheus"
 
 // metrics counts the answers of Query streams.
 type metrics struct {

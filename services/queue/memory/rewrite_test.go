@@ -149,6 +149,9 @@ func BenchmarkSave(b *testing.B) {
 		}
 	}
 	records, err := p.save(nil)
+	if err != nil {
+		b.Fatal(err)
+	}
 	cpu := cpuTime(b)
 	for b.Loop() {
 		if records, err = p.save(records[:0]); err != nil {

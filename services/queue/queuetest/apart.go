@@ -89,6 +89,7 @@ func (w *Worker) SendSettle(id uint64, ls ...*queuev1.Lease) {
 	w.Send(&queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Settle{Settle: b}})
 }
 
+// The statuses of a settlement.
 const (
 	SettledOK   = queuev1.SettleStatus_SETTLE_STATUS_SETTLED
 	Unavailable = queuev1.SettleStatus_SETTLE_STATUS_UNAVAILABLE

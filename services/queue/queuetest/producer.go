@@ -110,6 +110,7 @@ func (r *Rig) OpenProduce(t testing.TB, session string) *Producer {
 	return p
 }
 
+// Send sends a batch under a request id.
 func (p *Producer) Send(id uint64, queue string, ops ...*queuev1.ProduceOp) {
 	p.t.Helper()
 	err := p.S.Send(&queuev1.ProduceRequest{Kind: &queuev1.ProduceRequest_Batch{Batch: &queuev1.ProduceBatch{RequestId: id, Queue: queue, Ops: ops}}})
@@ -139,6 +140,7 @@ func PlainAdds(keys ...string) []*queuev1.ProduceOp {
 	return ops
 }
 
+// The statuses of an add.
 const (
 	Queued  = queuev1.AddStatus_ADD_STATUS_QUEUED
 	Already = queuev1.AddStatus_ADD_STATUS_ALREADY_QUEUED

@@ -159,6 +159,7 @@ func KeysN(n int) []string {
 	return out
 }
 
+// The outcomes of a settlement.
 const (
 	Done   = queuev1.Outcome_OUTCOME_DONE
 	Forget = queuev1.Outcome_OUTCOME_FORGET

@@ -31,8 +31,10 @@ func (m *AgingTimer) C() <-chan time.Time {
 	return m.timer.C
 }
 
+// Again lets the timer run once more.
 func (m *AgingTimer) Again() { m.timer.Reset(m.every) }
 
+// Stop ends the timer. It does nothing to one that never ran.
 func (m *AgingTimer) Stop() {
 	if m.timer != nil {
 		m.timer.Stop()

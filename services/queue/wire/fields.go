@@ -10,7 +10,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/workqueue"
 )
 
-// ErrWire: a message cannot be read.
+// ErrWire says that a message cannot be read.
 var ErrWire = errors.New("malformed message")
 
 // At names an element of a repeated field; only refusals pay for it.

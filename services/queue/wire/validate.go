@@ -17,6 +17,7 @@ import (
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
+// What a request may hold at most.
 const (
 	MaxName     = 253
 	MaxItems    = 1000
