@@ -98,7 +98,6 @@ type Conn struct {
 	js  jetstream.JetStream
 
 	events   *signal // fires on every reconnect
-	taps     *taps
 	presence *presence
 	window   *window
 	dialer   *stallDialer
@@ -115,7 +114,7 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("stream config: %w", err)
 	}
-	c := &Conn{cfg: cfg, events: newSignal(), presence: newPresence(), taps: newTaps(), window: newWindow(), dialer: &stallDialer{timeout: cfg.WriteTimeout}}
+	c := &Conn{cfg: cfg, events: newSignal(), presence: newPresence(), window: newWindow(), dialer: &stallDialer{timeout: cfg.WriteTimeout}}
 	opts := append([]nats.Option{
 		nats.Name(cfg.Name),
 		nats.MaxReconnects(-1),
@@ -142,7 +141,7 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 	if cfg.Credentials != "" {
 		opts = append(opts, nats.UserCredentials(cfg.Credentials))
 	}
-	nc, err := nats.Connect(cfg.URL, append(opts, c.taps.option)...)
+	nc, err := nats.Connect(cfg.URL, append(opts, c.dialer.inProcess)...)
 	if err != nil {
 		if bad, ok := errors.AsType[*url.Error](err); ok {
 			err = fmt.Errorf("malformed url: %w", bad.Err) // the URL itself may hold a password

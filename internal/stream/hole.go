@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -79,15 +80,37 @@ func (r *reader) exhausted(ctx context.Context, cons jetstream.Consumer, tail Ta
 	if err != nil {
 		return false, err
 	}
-	if info.NumPending > 0 || info.Delivered.Consumer != r.consumerSeq {
+	switch {
+	case info.Delivered.Consumer != r.consumerSeq:
 		return false, nil // on its way
-	}
-	if r.replicas <= 1 || tail.Last <= r.pos.Sequence {
+	case info.NumPending > 0:
+		return false, r.widen(ctx)
+	case r.replicas <= 1 || tail.Last <= r.pos.Sequence:
 		return true, nil
 	}
-	next, err := r.c.message(ctx, r.col, struct {
+	next, err := r.next(ctx)
+	return err == nil && next == nil, err // what lay there may have expired
+}
+
+// widen ends a session whose next record the server does not send because it is larger than a request: the
+// log was configured for larger records when it was written. The server answers such requests, and says only that.
+func (r *reader) widen(ctx context.Context) error {
+	was := r.stuck
+	if r.stuck = true; !was || r.pull == 0 {
+		return nil // it may be about to send it
+	}
+	next, err := r.next(ctx)
+	if err != nil || next == nil || len(next.Data)+headerRoom <= r.pull {
+		return err
+	}
+	r.largest = len(next.Data) + headerRoom
+	return fmt.Errorf("%w: %d bytes, %d are requested", errNarrow, len(next.Data), r.pull)
+}
+
+// next reads the record behind the reader's position from the log's leader; nil when there is none.
+func (r *reader) next(ctx context.Context) (*jetstream.RawStreamMsg, error) {
+	return r.c.message(ctx, r.col, struct {
 		Seq     uint64 `json:"seq"`
 		NextFor string `json:"next_by_subj"`
 	}{r.pos.Sequence + 1, ">"})
-	return err == nil && next == nil, err // what lay there may have expired
 }
