@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -88,7 +89,10 @@ func (r *reader) exhausted(ctx context.Context, cons jetstream.Consumer, tail Ta
 	case r.replicas <= 1 || tail.Last <= r.pos.Sequence:
 		return true, nil
 	}
-	next, err := r.next(ctx)
+	next, err := r.c.message(ctx, r.col, struct {
+		Seq     uint64 `json:"seq"`
+		NextFor string `json:"next_by_subj"`
+	}{r.pos.Sequence + 1, ">"})
 	return err == nil && next == nil, err // what lay there may have expired
 }
 
@@ -99,18 +103,20 @@ func (r *reader) widen(ctx context.Context) error {
 	if r.stuck = true; !was || r.pull == 0 {
 		return nil // it may be about to send it
 	}
-	next, err := r.next(ctx)
-	if err != nil || next == nil || len(next.Data)+headerRoom <= r.pull {
+	log, err := r.c.js.Stream(ctx, r.col.StreamName())
+	if err != nil {
 		return err
+	}
+	// Any server that has the record may answer, with the record as it is: the leader's answer is JSON, of which so much takes seconds.
+	next, err := log.GetMsg(ctx, r.pos.Sequence+1, jetstream.WithGetMsgSubject(">"))
+	switch {
+	case errors.Is(err, jetstream.ErrMsgNotFound):
+		return nil
+	case err != nil:
+		return err
+	case len(next.Data)+headerRoom <= r.pull:
+		return nil
 	}
 	r.largest = len(next.Data) + headerRoom
 	return fmt.Errorf("%w: %d bytes, %d are requested", errNarrow, len(next.Data), r.pull)
-}
-
-// next reads the record behind the reader's position from the log's leader; nil when there is none.
-func (r *reader) next(ctx context.Context) (*jetstream.RawStreamMsg, error) {
-	return r.c.message(ctx, r.col, struct {
-		Seq     uint64 `json:"seq"`
-		NextFor string `json:"next_by_subj"`
-	}{r.pos.Sequence + 1, ">"})
 }
