@@ -39,8 +39,9 @@ type deliveries struct {
 	closed bool
 }
 
-// pullBytes is how many bytes may be requested in advance when want are asked for. The server sends
-// nothing that a request has no room for, and the library requests half of them at a time.
+// pullBytes is how many bytes may be requested in advance when want are asked for. The server sends nothing that a request
+// has no room for, and the library requests half of them at a time: with less than two records of the largest size, requests
+// often end by a record that uses them to the last, of which the library learns by a missed heartbeat if it was requesting.
 func pullBytes(want, largest int) int {
 	return max(min(max(want, 2*largest), mostPending), largest+headerRoom)
 }
