@@ -48,7 +48,7 @@ var unwords = []unword{
 		parts:  []string{"esign", "checklist", "controllers.md"},
 		except: []string{"internal/stream/", "services/indexer/"},
 	},
-	private("reign", "leadership term", "bench/", "internal/stream/", "services/indexer/", "services/reflector/"),
+	private("reign", "leadership term", "internal/stream/", "services/indexer/", "services/reflector/"),
 	private("chorus", "log deduplicator", "services/reflector/"),
 	private("asker", "deletion resolver", "services/indexer/", "services/nodeagent/", "services/reflector/"),
 	private("taker", "waiter"),

@@ -37,7 +37,7 @@ type faults struct {
 	Unreadable int `json:"unreadable"`
 	// Resets counts replays from the start: one is where the reader began.
 	Resets int `json:"resets"`
-	// Terms counts reigns and Deltas records of changes that were seen.
+	// Terms counts leadership terms and Deltas records of changes that were seen.
 	Terms  int `json:"terms"`
 	Deltas int `json:"deltas"`
 }

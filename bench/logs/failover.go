@@ -77,7 +77,7 @@ func (c *crew) judge(began asked) error {
 	none("lists asked of the API server", "lists", end.Lists+end.Streams-began.Lists-began.Streams)
 	none("gaps below a claimed revision, resets, unreadable and damaged records", "faults", f.Gaps+f.Resets-1+f.Unreadable+f.Damaged)
 	none("records of an old term after a newer term record", "records", f.OldTerm)
-	b.Note("failover: %d events a second of %d bytes, %d changes read of %d reigns, %d of them older than what was held (dropped); watches opened %d; the state at the end has the source's hash",
+	b.Note("failover: %d events a second of %d bytes, %d changes read of %d terms, %d of them older than what was held (dropped); watches opened %d; the state at the end has the source's hash",
 		failoverRate, c.m.script.FullMean, f.Deltas, f.Terms, f.Back, end.Watches-began.Watches)
 	return nil
 }
@@ -112,8 +112,8 @@ func (c *crew) close() error {
 // succession ends n leaders, one after the other, and adds how long it took each time.
 func (c *crew) succession(ctx context.Context, n int, how string, end func(context.Context, *system.Reflecting) (time.Time, func(context.Context) error, error)) error {
 	var took []time.Duration
-	var now reign
-	if err := c.m.reader.Call("reign", 0, &now); err != nil {
+	var now leadership
+	if err := c.m.reader.Call("term", 0, &now); err != nil {
 		return err
 	}
 	for i := range n {
@@ -133,7 +133,7 @@ func (c *crew) succession(ctx context.Context, n int, how string, end func(conte
 		if err != nil {
 			return err
 		}
-		if err := c.m.reader.Call("reign", now.Term, &now); err != nil {
+		if err := c.m.reader.Call("term", now.Term, &now); err != nil {
 			return fmt.Errorf("leader %d %s: %w", i+1, how, err)
 		}
 		took = append(took, time.Duration(now.At-at.UnixNano()))

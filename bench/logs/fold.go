@@ -14,7 +14,7 @@ import (
 // folded is what a log says about its collection, read once from its start.
 type folded struct {
 	state    map[delta.Key]system.ObjectState
-	controls int // records that a reign begins with and the end of its list
+	controls int // records that a term begins with and the end of its list
 }
 
 // foldLog reads the log of the pods up to its end.

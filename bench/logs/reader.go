@@ -30,7 +30,7 @@ type reader struct {
 	mu       sync.Mutex
 	audit    *audit // guarded by mu like what follows
 	arrivals arrivedAt
-	reigns   map[uint64]int64 // term to when its first change came
+	terms    map[uint64]int64 // term to when its first change came
 	changed  chan struct{}    // closed after each batch
 	failed   error
 }
@@ -51,8 +51,8 @@ type expectArgs struct {
 	Count int `json:"count"`
 }
 
-// reign is one leader's, as a consumer sees it.
-type reign struct {
+// leadership is one leader's term, as a consumer sees it.
+type leadership struct {
 	Term   uint64 `json:"term"`
 	Holder string `json:"holder"`
 	At     int64  `json:"at"` // when its first change came
@@ -76,7 +76,7 @@ func ReaderServer(ctx context.Context, raw json.RawMessage) (*harness.Servant, e
 			cancel()
 			return nil, err
 		}
-		r := &reader{audit: newAudit(cfg.Keys, cfg.First), reigns: map[uint64]int64{}, changed: make(chan struct{})}
+		r := &reader{audit: newAudit(cfg.Keys, cfg.First), terms: map[uint64]int64{}, changed: make(chan struct{})}
 		all[i] = r
 		group.Go(func() {
 			defer conn.Close()
@@ -120,14 +120,14 @@ func readerOps(all []*reader) map[string]harness.Op {
 			err := one.wait(ctx, "every event", func() bool { return one.arrivals.missing == 0 })
 			return one.arrivals, err
 		},
-		"reign": func(ctx context.Context, args json.RawMessage) (any, error) {
+		"term": func(ctx context.Context, args json.RawMessage) (any, error) {
 			var above uint64
 			if err := json.Unmarshal(args, &above); err != nil {
 				return nil, err
 			}
-			var got reign
+			var got leadership
 			err := one.wait(ctx, fmt.Sprintf("a change of a term above %d", above), func() bool {
-				got = reign{Term: one.audit.term, Holder: one.audit.holder, At: one.reigns[one.audit.term]}
+				got = leadership{Term: one.audit.term, Holder: one.audit.holder, At: one.terms[one.audit.term]}
 				return got.Term > above && got.At != 0
 			})
 			return got, err
@@ -173,8 +173,8 @@ func (r *reader) take(_ context.Context, b delta.Batch) error {
 		if rec.Kind != delta.KindDelta {
 			continue
 		}
-		if r.reigns[rec.Term] == 0 {
-			r.reigns[rec.Term] = now.UnixNano()
+		if r.terms[rec.Term] == 0 {
+			r.terms[rec.Term] = now.UnixNano()
 		}
 		if at := r.arrivals.arrive(rec.RV, now); at >= 0 {
 			r.arrivals.Observed[at], r.arrivals.Published[at] = rec.ObservedAt.UnixNano(), rec.PublishedAt.UnixNano()

@@ -77,7 +77,7 @@ func logSlow(ctx context.Context, b *harness.Bench) (err error) {
 		system.DeltasPerSecond, m.script.FullMean, speed/1e6, held, after.status.GetLastError())
 	b.Add(slowRow("watches ended while the log is 10 times slower", "watches", after.asked.Ended, before.asked.Ended, harness.AtMost("ours", 0)))
 	b.Add(slowRow("lists asked for meanwhile", "lists", after.asked.Lists+after.asked.Streams, before.asked.Lists+before.asked.Streams, harness.AtMost("ours", 0)))
-	b.Add(slowRow("reigns begun meanwhile", "reigns", after.faults.Terms, before.faults.Terms, harness.AtMost("ours", 0)))
+	b.Add(slowRow("leadership terms begun meanwhile", "terms", after.faults.Terms, before.faults.Terms, harness.AtMost("ours", 0)))
 	b.Add(slowRow("gaps below a claimed revision meanwhile", "gaps", after.faults.Gaps, before.faults.Gaps, harness.AtMost("ours", 0)))
 	f := harness.Alone("growth of the reflector's peak RSS meanwhile", "MB", []float64{after.peak - before.peak}, harness.AtMost("ours", slowGrowth))
 	b.Add(f.With("before", "MB", []float64{before.peak}).With("after", "MB", []float64{after.peak}))

@@ -209,7 +209,7 @@ func syncOurs(ctx context.Context, b *harness.Bench, s syncing, name string) (_ 
 	return m.Numbers, nil
 }
 
-// controlRecords are in every log with a complete list of one reign: origin,
+// controlRecords are in every log with a complete list of one term: origin,
 // fence, term, and synced, which comes last.
 const controlRecords = 4
 
