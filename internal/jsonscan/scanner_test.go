@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
 	"reflect"
 	"slices"
@@ -15,6 +14,7 @@ import (
 	"testing/iotest"
 
 	"github.com/deltaplane/deltaplane/internal/jsonscan"
+	"github.com/deltaplane/deltaplane/internal/jsonscan/jsonscantest"
 )
 
 const maxDepth = 1000
@@ -272,23 +272,7 @@ func TestTheScannerAgreesOnDamagedPods(t *testing.T) {
 	}
 	valid := 0
 	for seed := range uint64(1500) {
-		rng := rand.New(rand.NewPCG(seed, 5))
-		text := bytes.Clone(pod)
-		for range 1 + rng.IntN(3) {
-			at := rng.IntN(len(text))
-			switch rng.IntN(4) {
-			case 0:
-				text[at] = byte(rng.Uint32())
-			case 1:
-				text[at] = `{}[]",:\0 e`[rng.IntN(11)]
-			case 2:
-				text = append(text[:at], text[at+1:]...)
-			default:
-				if rng.IntN(4) == 0 {
-					text = text[:at+1]
-				}
-			}
-		}
+		text := jsonscantest.Damage(pod, seed)
 		if json.Valid(text) {
 			valid++
 		}
