@@ -72,7 +72,7 @@ func (d *diary) count(of func(key string) bool) int {
 func TestAWorkerGoesOnWithTheMastersThatAreThere(t *testing.T) {
 	t.Parallel()
 	const name, parts = "dev/test", 6
-	c := embeddedtest.Cluster(t, 3, "--cluster-require-full-coverage", "no", "--cluster-node-timeout", "2000")
+	c := embeddedtest.Cluster(t, 3, "--cluster-require-full-coverage", "no", "--cluster-node-timeout", "5000")
 	conn := onRedis(t, c.URL())
 	q := client.NewQueue(conn, name, "")
 	if _, _, err := q.Configure(t.Context(), &queuev1.QueueConfig{Partitions: parts, LeaseDuration: durationpb.New(5 * time.Second)}); err != nil {
