@@ -50,7 +50,7 @@ func Priority(level uint8) int { return int(level) + MinPriority }
 // Config is how one queue behaves. Zero values mean defaults.
 type Config struct {
 	// Limiter gives the delay of rate-limited adds. Default: client-go's
-	// controller limiter (RL-06).
+	// controller limiter.
 	Limiter *backoff.Limiter `json:"limiter,omitempty"`
 	// LeaseFor is the lease time when a worker asks for none, 1 s to 1 h.
 	// Default 30 s.
@@ -71,11 +71,11 @@ type Config struct {
 	// before it is dead, unless it was added meanwhile. Zero: any number.
 	MaxDeliveries int `json:"max_deliveries,omitempty"`
 	// AbsorbDelays is controller-runtime's way: an immediate add takes a
-	// pending delay away, and a key that waits takes no delay (P-03).
-	// Otherwise a pending delay stays (client-go, Q-08).
+	// pending delay away, and a key that waits takes no delay.
+	// Otherwise a pending delay stays (as in client-go).
 	AbsorbDelays bool `json:"absorb_delays,omitempty"`
 	// ReserveOnce makes a limited add free while a delay that the limiter gave
-	// the key is pending. Otherwise every call is charged (RL-04).
+	// the key is pending. Otherwise every call is charged.
 	ReserveOnce bool `json:"reserve_once,omitempty"`
 	// Aging is how long a key waits before every [AgedShare]th lease is its,
 	// whatever its priority. Default 30 s.
@@ -109,7 +109,7 @@ const (
 	Replicated                   // when Replicas replicas have it
 )
 
-// BackoffConfig is flowcontrol.Backoff's (B-01 to B-05).
+// BackoffConfig is flowcontrol.Backoff's (docs/rules.md, "Queue: back-off entries").
 type BackoffConfig struct {
 	Initial     time.Duration `json:"initial,omitempty"`      // default 10 s
 	Max         time.Duration `json:"max,omitempty"`          // default 5 min

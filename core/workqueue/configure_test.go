@@ -10,7 +10,7 @@ import (
 
 // C14: what a change of the dispatch limiter does to its bucket. A second goes
 // by between what was spent and the change.
-func TestC14ADispatchLimiterIsSwapped(t *testing.T) {
+func TestADispatchLimiterIsSwapped(t *testing.T) {
 	t.Parallel()
 	rate := func(qps float64, burst int) *workqueue.Rate { return &workqueue.Rate{QPS: qps, Burst: burst} }
 	for _, c := range []struct {

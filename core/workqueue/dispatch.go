@@ -6,7 +6,7 @@ import "math"
 // OpAdmit admits.
 const MaxTokens = 4096
 
-// charge is one call of the limiter for an item, in microseconds. In a
+// charge is one call of the limiter for an item, in microseconds. In a
 // turn that is Away the buckets' tokens are the reserved ones, in order: token
 // k of bucket b is at Reserved[b].From plus k intervals, added one by one.
 // More charges than there are tokens go on from there, and a bucket that

@@ -16,7 +16,7 @@
 // (flowcontrol.Backoff) are a name space of their own beside the keys.
 //
 // A pending due time is kept beside any other state, as client-go keeps its
-// delaying heap apart. Several operations and the leases they make
+// delaying heap apart. Several operations and the leases they make
 // possible form one [Turn], which is atomic and deterministic: the same turns
 // at the same times give the same outcomes, whatever the engine. [Machine] is
 // the in-memory engine's state and the oracle for every other engine.

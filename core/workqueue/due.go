@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// enqueue makes a key wait now, or run once more when it is held.
+// enqueue makes a key wait now, or run once more when it is leased.
 func (m *Machine) enqueue(now int64, it *item, level uint8, r *Result) Status {
 	switch it.state {
 	case Processing:
@@ -17,7 +17,7 @@ func (m *Machine) enqueue(now int64, it *item, level uint8, r *Result) Status {
 		it.again = max(it.again, level)
 		return MarkedDirty
 	case Ready:
-		if level > it.level { // P-01: a raised key goes to the tail of its new level
+		if level > it.level { // a raised key goes to the tail of its new level
 			it.level = level
 			m.line(it)
 		}
@@ -63,7 +63,7 @@ func (m *Machine) left() int {
 	return n
 }
 
-// schedule sets the pending due time: the earliest wins unless last.
+// schedule sets the pending due time: the earliest wins unless last.
 // Whose it is, the limiter's and the add's of that name, is kept beside it.
 func (m *Machine) schedule(it *item, due int64, level uint8, last, limited bool, once uint64) {
 	if it.due == 0 || last || due < it.due {
@@ -91,7 +91,7 @@ func (m *Machine) unschedule(it *item) {
 }
 
 // absorb clears the pending due time of a key that an operation makes wait or
-// run once more, where delays are absorbed (P-03). What time does (a key falls
+// run once more, where delays are absorbed. What time does (a key falls
 // due, a lease expires) and a revoked lease leave it alone.
 func (m *Machine) absorb(it *item) {
 	if m.cfg.AbsorbDelays {

@@ -2,7 +2,7 @@ package workqueue
 
 import "github.com/deltaplane/deltaplane/core/backoff"
 
-// entry is one back-off id (B-01). Ids are a name space apart from keys.
+// entry is one back-off id. Ids are a name space apart from keys.
 type entry struct {
 	id string
 	backoff.Entry
@@ -58,7 +58,7 @@ func (m *Machine) nextSweep() int64 {
 func (m *Machine) sweepBackoff(now int64, t *Turn, r *Result) {
 	n := 0
 	for ; n < SweepMax; n++ {
-		e := m.aging.due(now - m.cfg.Backoff.ExpireAfter.Microseconds() - 1) // B-03: strictly longer
+		e := m.aging.due(now - m.cfg.Backoff.ExpireAfter.Microseconds() - 1) // strictly longer
 		if e == nil {
 			break
 		}

@@ -91,7 +91,7 @@ func (m *Machine) drop(it *item) {
 	}
 	if it.state == Idle && it.due == 0 && it.failures == 0 && it.aux == nil && m.items.of[it.key] == it {
 		m.items.remove(it.key, it)
-		*it = item{} // let what it held go
+		*it = item{} // so that its objects can be collected
 		if len(m.spare) < cap(m.spare) {
 			m.spare = append(m.spare, it)
 		}

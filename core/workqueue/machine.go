@@ -59,7 +59,7 @@ func New(cfg Config) *Machine {
 // Configure changes the queue while it runs. Keys keep their failures, due
 // times and leases. The limiter's buckets start full. A dispatch limiter keeps
 // its bucket with the same rate; with another one it starts full, or empty when
-// it was empty (c.14), so that no change hands out a key more than either rate
+// it was empty, so that no change hands out a key more than either rate
 // allows.
 func (m *Machine) Configure(now int64, cfg Config) {
 	was := m.cfg.Dispatch

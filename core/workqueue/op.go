@@ -28,8 +28,8 @@ const (
 	OpRevoke       // Key: the lease ends, the key waits again, uncounted
 	OpDelete       // Key: everything known of a key that is not held
 	OpBackoffGet   // Key (an id of a name space of its own): the entry, expired or not
-	OpBackoffNext  // Key, Event, Random: B-01 to B-03
-	OpBackoffReset // Key: Reset and DeleteEntry, B-05
+	OpBackoffNext  // Key, Event, Random
+	OpBackoffReset // Key: Reset and DeleteEntry
 	OpBackoffGC    // answers with how many entries the turn's sweep dropped; SweepMax or more means there may be others
 	OpReserve      // Count: tokens of every bucket of the limiter, for another partition; negative gives back
 	OpAdmit        // Count: tokens of the dispatch limiter, for another partition; negative gives back
@@ -43,8 +43,8 @@ type Outcome uint8
 const (
 	Done    Outcome = iota + 1 // the limiter keeps its memory
 	Forget                     // done, and the limiter forgets
-	Retry                      // done, and added again rate-limited
-	After                      // done and forgotten, and added again after Delay (W-01)
+	Retry                      // done, and added again rate-limited
+	After                      // done and forgotten, and added again after Delay
 	Release                    // given back, now or after Delay, uncounted
 	Dead                       // kept aside until somebody adds it
 )

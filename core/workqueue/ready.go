@@ -68,7 +68,7 @@ func (r *ring) pop() *item {
 }
 
 func (r *ring) skip() {
-	r.buf[r.head] = place{} // let the item go
+	r.buf[r.head] = place{} // so that the item can be collected
 	r.head = (r.head + 1) & (len(r.buf) - 1)
 	r.size--
 	if len(r.buf) > 1024 && r.size < len(r.buf)/8 {

@@ -59,7 +59,7 @@ func (m *Machine) settle(now int64, op *Op, more *More, rep *Reply, r *Result) {
 		rep.ReadyAt = it.due
 	}
 	switch {
-	case dirty: // exactly one more run, at the tail
+	case dirty: // exactly one more run, at the tail
 		rep.Status, rep.ReadyAt = Requeued, now
 		if delay == 0 {
 			level = max(level, it.again)

@@ -13,13 +13,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Labels that tie pods to their Job; the legacy pair is still written (a.2-48).
+// Labels that tie pods to their Job; the legacy pair is still written.
 const (
 	legacyControllerUID = "controller-uid"
 	legacyJobName       = "job-name"
 )
 
-// Limits of Indexed Jobs (a.2-49).
+// Limits of Indexed Jobs.
 const (
 	maxIndexedParallelism   = 100_000
 	softCompletions         = 100_000
@@ -62,7 +62,7 @@ func defaultJob(j *batchv1.Job) {
 	defaultPodSpec(&s.Template.Spec)
 }
 
-// prepareJob writes the selector that makes a Job's pods its own (a.2-48).
+// prepareJob writes the selector that makes a Job's pods its own.
 func prepareJob(j *batchv1.Job) {
 	j.Status = batchv1.JobStatus{}
 	if *j.Spec.ManualSelector {

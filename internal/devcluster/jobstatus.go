@@ -19,7 +19,7 @@ type jobChange struct {
 	errs     field.ErrorList
 }
 
-// validateJobStatusUpdate refuses the status transitions that the real API refuses (a.2-49).
+// validateJobStatusUpdate refuses the status transitions that the real API refuses.
 func validateJobStatusUpdate(j, old *batchv1.Job) field.ErrorList {
 	c := &jobChange{job: j, old: old, path: field.NewPath("status")}
 	c.counts()

@@ -79,7 +79,7 @@ func preparePod(p *corev1.Pod) {
 	}
 }
 
-// tolerate gives a pod the tolerations it lacks (rules e.1 and e.2).
+// tolerate gives a pod the tolerations it lacks (docs/rules.md, "Taints: default tolerations").
 func tolerate(p *corev1.Pod, defaults taint.Defaults) {
 	have := make([]taint.Toleration, len(p.Spec.Tolerations))
 	for i, t := range p.Spec.Tolerations {

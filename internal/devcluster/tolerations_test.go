@@ -10,7 +10,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/devcluster/devclustertest"
 )
 
-func TestE1E2PodsAreGivenTheDefaultTolerationsTheyLack(t *testing.T) {
+func TestPodsAreGivenTheDefaultTolerationsTheyLack(t *testing.T) {
 	t.Parallel()
 	c := devclustertest.Start(t, devcluster.Config{DefaultTolerations: &taint.Defaults{NotReady: 7, Unreachable: 0}})
 	must(t, c, http.MethodPost, pods, pod("a", nil, nil))

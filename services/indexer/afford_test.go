@@ -18,7 +18,7 @@ func dear(i int) *indexv1.IndexerDefinition {
 
 // Expressions that were stored when there was no bound together are refused by
 // name where they pass it, the same on every replica, until others are removed.
-func TestS06StoredExpressionsBeyondTheBoundOfAllAreRefusedByName(t *testing.T) {
+func TestStoredExpressionsBeyondTheCommonLimitAreRefusedByName(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.start(t, fleet()...)

@@ -16,7 +16,7 @@ import (
 
 const definitions = "deltaplane-indexes"
 
-func TestS06ALostBucketOfDefinitionsIsMadeAnewWithWhatIsKnown(t *testing.T) {
+func TestALostBucketOfDefinitionsIsRecreatedWithWhatIsKnown(t *testing.T) {
 	t.Parallel()
 	n := embeddedtest.NATS(t)
 	w := &world{dial: func() (*stream.Conn, error) {

@@ -89,7 +89,7 @@ func (r *replica) byIndex(t testing.TB, index string, values ...string) []string
 	return keysOf(resp.GetObjects())
 }
 
-func TestS06IndexesDeclaredOnALiveFullStore(t *testing.T) {
+func TestIndexesAreDeclaredOnALiveFullStore(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.start(t, fleet()...)
@@ -111,7 +111,7 @@ func TestS06IndexesDeclaredOnALiveFullStore(t *testing.T) {
 	if got := r.byIndex(t, "by-condition", "Ready"); !slices.Equal(got, all) {
 		t.Errorf("by condition Ready = %q, want %q", got, all)
 	}
-	// What comes later is filed at once, and dead values vanish (S-04).
+	// What comes later is filed at once, and dead values vanish.
 	w.put(t, pod("z/new", options{node: "n7", phase: "Odd", labels: "app=z", owner: "uid-z"}))
 	w.caughtUp(t, r)
 	for index, value := range map[string]string{"by-phase": "Odd", "by-app": "z", "by-controller": "uid-z", "by-ns-node": "z@n7"} {
@@ -133,14 +133,14 @@ func TestS06IndexesDeclaredOnALiveFullStore(t *testing.T) {
 	if err != nil || !slices.Equal(keysOf(resp.GetObjects()), all) {
 		t.Errorf("by field selector = %q, %v, want %q", keysOf(resp.GetObjects()), err, all)
 	}
-	// Index by an example object that does not exist (S-03).
+	// Index by an example object that does not exist.
 	like, err := r.Index(t.Context(), &indexv1.IndexRequest{Collection: podsName, Index: "by-condition", Object: []byte(`{"metadata":{"name":"x"},"status":{"conditions":[{"type":"Init"},{"type":"Other"}]}}`), View: indexv1.View_VIEW_KEYS})
 	if err != nil || !slices.Equal(like.GetValues(), []string{"Init", "Other"}) || !slices.Equal(keysOf(like.GetObjects()), all) {
 		t.Errorf("by example = %v, %v", like, err)
 	}
 }
 
-func TestS06ANameIsOneDefinition(t *testing.T) {
+func TestANameIsOneDefinition(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.start(t, fleet()...)
@@ -212,7 +212,7 @@ func TestS06ANameIsOneDefinition(t *testing.T) {
 	}
 }
 
-func TestS06TheExpressionsOfACollectionAreBoundedTogether(t *testing.T) {
+func TestTheExpressionsOfACollectionAreBoundedTogether(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.start(t, fleet()...)
@@ -448,9 +448,9 @@ func TestAStoredDefinitionThatCannotBeUsedIsAnErrorOnThatIndex(t *testing.T) {
 	}
 }
 
-// TestS06ADeclaredIndexEqualsAScanWhileAWriterChurns declares indexes on many
+// TestADeclaredIndexEqualsAScanWhileAWriterChurns declares indexes on many
 // objects that change meanwhile, and compares them with every object's bytes.
-func TestS06ADeclaredIndexEqualsAScanWhileAWriterChurns(t *testing.T) {
+func TestADeclaredIndexEqualsAScanWhileAWriterChurns(t *testing.T) {
 	t.Parallel()
 	for _, tier := range []indexer.Tier{indexer.TierRaw, indexer.TierCompact} {
 		t.Run(string(tier), func(t *testing.T) {

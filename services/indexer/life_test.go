@@ -46,7 +46,7 @@ func eventually(t testing.TB, check func() string) {
 	}
 }
 
-func TestDesign61AnIndexerStartedBeforeTheReflectorAnswersOnlyOnceSynced(t *testing.T) {
+func TestAnIndexerStartedBeforeTheReflectorAnswersOnlyOnceSynced(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	r := w.index(t, nil)
@@ -111,7 +111,7 @@ func TestAShortNameOfTwoCollectionsIsAmbiguous(t *testing.T) {
 	wantStatus(t, "prod/pods", err, codes.Unavailable, "COLLECTION_NOT_SYNCED", "")
 }
 
-func TestT08T20AtLeastWaitsForTheRevisionOrNamesTheOneReached(t *testing.T) {
+func TestAtLeastWaitsForTheRevisionOrNamesTheOneReached(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.start(t, fleet()...) // revision 5
@@ -152,7 +152,7 @@ func TestT08T20AtLeastWaitsForTheRevisionOrNamesTheOneReached(t *testing.T) {
 	}
 }
 
-func TestDesign62QuietCollectionsAdvanceByProgressRecords(t *testing.T) {
+func TestQuietCollectionsAdvanceByProgressRecords(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.start(t, fleet()...)
@@ -166,7 +166,7 @@ func TestDesign62QuietCollectionsAdvanceByProgressRecords(t *testing.T) {
 	}
 }
 
-func TestC03C08ReplacedRecordsReplaysAndRecreations(t *testing.T) {
+func TestReplacedRecordsReplaysAndRecreationsAreApplied(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.start(t, fleet()...)
@@ -195,7 +195,7 @@ func TestC03C08ReplacedRecordsReplaysAndRecreations(t *testing.T) {
 	}
 }
 
-func TestDesign64ANewEpochSweepsWhatItDoesNotName(t *testing.T) {
+func TestANewEpochDeletesObjectsItDoesNotName(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.start(t, fleet()...)
@@ -296,7 +296,7 @@ func TestAnObjectThatCannotBeReadIsAnErrorOnItsKey(t *testing.T) {
 	}
 }
 
-func TestT05TwoIndexersAgreeAndARestartedOneCatchesUp(t *testing.T) {
+func TestTwoIndexersAgreeAndARestartedOneCatchesUp(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	var records []delta.Record

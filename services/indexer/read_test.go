@@ -116,7 +116,7 @@ func TestEveryRead(t *testing.T) {
 			}
 		}
 	})
-	t.Run("S-03: ByIndex over each built-in index", func(t *testing.T) {
+	t.Run("ByIndex over each built-in index", func(t *testing.T) {
 		for _, row := range []struct {
 			index  string
 			values []string
@@ -152,7 +152,7 @@ func TestEveryRead(t *testing.T) {
 			t.Errorf("Count by all = %v, %v", n.GetCount(), err)
 		}
 	})
-	t.Run("S-03: Index by an example that does not exist", func(t *testing.T) {
+	t.Run("Index by an example that does not exist", func(t *testing.T) {
 		example := pod("zz/example", options{labels: "app=web,tier=none"})
 		resp, err := r.Index(ctx, &indexv1.IndexRequest{Collection: "pods", Index: "label", Object: example.Payload, View: indexv1.View_VIEW_KEYS})
 		if err != nil {
@@ -454,23 +454,23 @@ func TestBadInputIsNamedAndTheServiceGoesOn(t *testing.T) {
 			_, err := r.ByIndex(ctx, &indexv1.ByIndexRequest{Collection: "pods", Values: []string{"n1"}})
 			return err
 		}, codes.InvalidArgument, "INVALID_ARGUMENT", "index"},
-		{"S-05: unknown index in ByIndex", func() error {
+		{"unknown index in ByIndex", func() error {
 			_, err := r.ByIndex(ctx, &indexv1.ByIndexRequest{Collection: "pods", Index: "no", Values: []string{"x"}})
 			return err
 		}, codes.NotFound, "INDEX_NOT_FOUND", ""},
-		{"S-05: unknown index in IndexKeys", func() error {
+		{"unknown index in IndexKeys", func() error {
 			_, err := r.IndexKeys(ctx, &indexv1.IndexKeysRequest{Collection: "pods", Index: "no"})
 			return err
 		}, codes.NotFound, "INDEX_NOT_FOUND", ""},
-		{"S-05: unknown index in ListIndexFuncValues", func() error {
+		{"unknown index in ListIndexFuncValues", func() error {
 			_, err := r.ListIndexFuncValues(ctx, &indexv1.ListIndexFuncValuesRequest{Collection: "pods", Index: "no"})
 			return err
 		}, codes.NotFound, "INDEX_NOT_FOUND", ""},
-		{"S-05: unknown index in Index", func() error {
+		{"unknown index in Index", func() error {
 			_, err := r.Index(ctx, &indexv1.IndexRequest{Collection: "pods", Index: "no", Object: []byte(`{"metadata":{}}`)})
 			return err
 		}, codes.NotFound, "INDEX_NOT_FOUND", ""},
-		{"S-05: unknown index in Count", func() error {
+		{"unknown index in Count", func() error {
 			_, err := r.Count(ctx, &indexv1.CountRequest{Collection: "pods", Index: "no", Value: "x"})
 			return err
 		}, codes.NotFound, "INDEX_NOT_FOUND", ""},

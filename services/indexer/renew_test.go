@@ -17,7 +17,7 @@ func heavy(name string) *indexv1.IndexerDefinition {
 	return byCEL(name, fmt.Sprintf("['1','2','3','4','5'].map(x, x + object.metadata.name + '%s')", strings.Repeat("x", 1990)))
 }
 
-func TestS06AnIndexThatDoesNotFitIntoTheMemoryBudgetIsNotBuilt(t *testing.T) {
+func TestAnIndexThatDoesNotFitIntoTheMemoryBudgetIsNotBuilt(t *testing.T) {
 	t.Parallel()
 	const budget = 4 << 20
 	w := newWorld(t)
@@ -51,7 +51,7 @@ func TestS06AnIndexThatDoesNotFitIntoTheMemoryBudgetIsNotBuilt(t *testing.T) {
 	}
 }
 
-func TestS06AnIndexThatWasLeftOutIsBuiltOnceThereIsRoom(t *testing.T) {
+func TestAnIndexThatWasLeftOutIsBuiltOnceThereIsRoom(t *testing.T) {
 	t.Parallel()
 	const budget = 4 << 20
 	w := newWorld(t)

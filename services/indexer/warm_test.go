@@ -211,7 +211,7 @@ func (g gated) Read(ctx context.Context, col delta.Collection, cfg stream.ReadCo
 	}
 }
 
-func TestDesign64WhatIsRestoredIsNotServedBeforeTheLogAcceptsIt(t *testing.T) {
+func TestARestoredCheckpointIsNotServedBeforeTheLogAcceptsIt(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		meanwhile func(t *testing.T, w *world)
@@ -303,7 +303,7 @@ func (s stepped) Read(ctx context.Context, col delta.Collection, cfg stream.Read
 	})
 }
 
-func TestDesign61ARestoredCollectionIsNotServedHalfCaughtUp(t *testing.T) {
+func TestARestoredCollectionIsNotServedHalfCaughtUp(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.start(t, fleet()...)

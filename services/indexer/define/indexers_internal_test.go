@@ -14,9 +14,9 @@ import (
 
 const byPhase = `{"version":1,"indexers":[{"cluster":"*","definition":{"name":"by-phase","field":"status.phase"}},{"cluster":"dev","definition":{"name":"by-zone","field":"spec.zone"}},{"cluster":"dev","definition":{"name":"odd","cel":"object."}}]}`
 
-// TestS06AnIndexIsNeverSaidToBeMissingWhileItMayBeDeclared follows one from
+// TestAnIndexIsNeverSaidToBeMissingWhileItMayBeDeclared follows one from
 // before anything is known to its removal.
-func TestS06AnIndexIsNeverSaidToBeMissingWhileItMayBeDeclared(t *testing.T) {
+func TestAnIndexIsNeverSaidToBeMissingWhileItMayBeDeclared(t *testing.T) {
 	t.Parallel()
 	c := newTestIndexes(t)
 	d := NewDeclarations(noBuckets{}, slog.New(slog.DiscardHandler), func(string) { c.Declare() })
@@ -81,9 +81,9 @@ func TestS06AnIndexIsNeverSaidToBeMissingWhileItMayBeDeclared(t *testing.T) {
 	}
 }
 
-// TestS04ADefinitionThatChangesUnderItsNameIsBuiltAnew: one replica may see
+// TestADefinitionThatChangesUnderItsNameIsRebuilt: one replica may see
 // a removal and a new declaration as one step.
-func TestS04ADefinitionThatChangesUnderItsNameIsBuiltAnew(t *testing.T) {
+func TestADefinitionThatChangesUnderItsNameIsRebuilt(t *testing.T) {
 	t.Parallel()
 	c := newTestIndexes(t)
 	d := NewDeclarations(noBuckets{}, slog.New(slog.DiscardHandler), func(string) { c.Declare() })
@@ -108,7 +108,7 @@ func TestS04ADefinitionThatChangesUnderItsNameIsBuiltAnew(t *testing.T) {
 
 // An example is asked of one index; the expressions of the others may cost far
 // more than the call.
-func TestS03AnExampleIsReadForTheAskedIndexOnly(t *testing.T) {
+func TestAnExampleIsReadForTheRequestedIndexOnly(t *testing.T) {
 	t.Parallel()
 	c := newTestIndexes(t)
 	c.Declarations = NewDeclarations(noBuckets{}, slog.New(slog.DiscardHandler), func(string) { c.Declare() })

@@ -5,7 +5,7 @@
 // What can be known without an object is checked when an index is declared, and
 // its error names the field of the request. What an object alone can tell (a
 // path that meets a string, an expression that fails) is an error of that index
-// on that object, and of nothing else (S-05).
+// on that object, and of nothing else.
 package definition
 
 import (

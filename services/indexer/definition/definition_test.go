@@ -196,9 +196,9 @@ func TestAnExpressionThatRunsTooLongIsAnErrorOfItsObject(t *testing.T) {
 	}
 }
 
-// TestS06ExpressionsOfOrdinaryUseAreAffordable: a pod of ten containers with ten
+// TestExpressionsOfOrdinaryUseAreWithinTheCostLimit: a pod of ten containers with ten
 // variables each is large.
-func TestS06ExpressionsOfOrdinaryUseAreAffordable(t *testing.T) {
+func TestExpressionsOfOrdinaryUseAreWithinTheCostLimit(t *testing.T) {
 	t.Parallel()
 	containers, sum := make([]any, 10), uint64(0)
 	for i := range containers {

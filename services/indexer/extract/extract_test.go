@@ -107,7 +107,7 @@ func TestARecordThatCannotBeUsedIsAFaultOnItsKey(t *testing.T) {
 	}
 }
 
-func TestAPathThatDoesNotFitIsAnErrorOfItsFieldAlone(t *testing.T) { // S-05
+func TestAPathThatDoesNotFitIsAnErrorOfItsFieldAlone(t *testing.T) {
 	t.Parallel()
 	x := newExtractor(t, "spec.nodeName", "spec.nodeName.deep", "spec.containers.image", "spec[].x", "spec.containers", "status.phase")
 	r := record(1, true)

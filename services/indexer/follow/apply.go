@@ -122,7 +122,7 @@ func holed(b *delta.Batch, seen uint64) bool {
 
 // horizon finds, during a replay, from where on every delete is still in the
 // log: a tombstone that has expired is older than every record younger than
-// half the TTL, and so has a lower sequence (design 6.4).
+// half the TTL, and so has a lower sequence.
 func (c *Collection) horizon(batch *store.Batch, r *delta.Record) {
 	stored := r.StoredAt // not PublishedAt: the reflector's clock may be ahead
 	if c.replayAt.IsZero() || r.Sequence == 0 || stored.IsZero() || !stored.After(c.replayAt.Add(-c.ttl/2)) {

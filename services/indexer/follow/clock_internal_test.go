@@ -14,7 +14,7 @@ import (
 
 // A reflector whose clock is ahead must not make a collection look current, nor
 // its position resumable, for longer than it is.
-func TestDesign64ARecordFromTheFutureMakesNothingFresherThanNow(t *testing.T) {
+func TestARecordFromTheFutureMakesNothingFresherThanNow(t *testing.T) {
 	t.Parallel()
 	c := newTestCollection(t, nil)
 	mustApply(t, c, delta.Batch{Reset: true, Replayed: true, Records: []delta.Record{record(1, time.Hour), synced(2), record(3, -2*time.Hour)}, Next: 4})
@@ -23,7 +23,7 @@ func TestDesign64ARecordFromTheFutureMakesNothingFresherThanNow(t *testing.T) {
 	}
 }
 
-func TestDesign64AFileFromTheFutureIsNotResumed(t *testing.T) {
+func TestAFileFromTheFutureIsNotResumed(t *testing.T) {
 	t.Parallel()
 	for ahead, want := range map[time.Duration]error{0: nil, time.Second: nil, 10 * time.Minute: errCheckpointOld, -29 * time.Minute: nil, -31 * time.Minute: errCheckpointOld} {
 		c := newTestCollection(t, nil)

@@ -59,7 +59,7 @@ func mustApply(t *testing.T, c *Collection, b delta.Batch) {
 	c.apply(t.Context(), c.take(b))
 }
 
-func TestT06AFreshReplicaResumesOnlyWhereNoTombstoneCanHaveExpired(t *testing.T) {
+func TestAFreshReplicaResumesOnlyWhereNoTombstoneCanHaveExpired(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
 		ages []time.Duration // of records 1..n
@@ -89,7 +89,7 @@ func TestT06AFreshReplicaResumesOnlyWhereNoTombstoneCanHaveExpired(t *testing.T)
 	}
 }
 
-func TestDesign62TheRevisionIsFrozenAfterAHoleUntilTheEndIsApplied(t *testing.T) {
+func TestTheRevisionIsFrozenAfterAHoleUntilTheEndIsApplied(t *testing.T) {
 	t.Parallel()
 	c := newTestCollection(t, nil)
 	mustApply(t, c, delta.Batch{Reset: true, Records: []delta.Record{record(1, 0), synced(2)}, Replayed: true, Next: 3})
@@ -103,7 +103,7 @@ func TestDesign62TheRevisionIsFrozenAfterAHoleUntilTheEndIsApplied(t *testing.T)
 	}
 }
 
-func TestDesign9ALeaderThatOnlyTakesOverDoesNotMakeACollectionFresh(t *testing.T) {
+func TestALeaderThatOnlyTakesOverDoesNotMakeACollectionFresh(t *testing.T) {
 	t.Parallel()
 	c := newTestCollection(t, nil)
 	old := synced(1)
@@ -185,7 +185,7 @@ func TestAPayloadThatNestsWithoutEndIsRefusedBeforeItIsRead(t *testing.T) {
 	}
 }
 
-func TestT06TombstonesThatExpireDuringASlowReplayAreNotCountedOn(t *testing.T) {
+func TestTombstonesThatExpireDuringASlowReplayAreNotCountedOn(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
 		took time.Duration

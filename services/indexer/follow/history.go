@@ -46,7 +46,7 @@ func (h *history) noteTerms(records []delta.Record, seen uint64) {
 }
 
 // CutBack reports whether a term newer than the position's began at or below
-// it: the record that was there is not part of the log any more (design 6.4).
+// it: the record that was there is not part of the log any more.
 func (h *history) CutBack(p delta.Position) bool {
 	known := h.terms.Load()
 	if known == nil || p.Term == 0 {

@@ -8,7 +8,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/store"
 )
 
-func TestDesign64TheHorizonIsFoundByTheLogsClockNotTheReflectors(t *testing.T) {
+func TestTheHorizonIsFoundByTheLogsClockNotTheReflectors(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	c := &Collection{ttl: time.Hour}

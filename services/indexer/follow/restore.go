@@ -40,7 +40,7 @@ const (
 )
 
 // resumable is how long ago a position may have been current for a log to be
-// resumed from it (design 6.4).
+// resumed from it.
 func (c *Collection) resumable() time.Duration { return c.ttl / 2 }
 
 // restore fills the collection from its file, if that can be used, before the

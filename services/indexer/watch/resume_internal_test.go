@@ -122,7 +122,7 @@ func TestAReaderThatLeavesWithinChangesOfAHoleLosesNothing(t *testing.T) {
 
 // An index that fails while a reader waits for what it missed ends a strict watch: it
 // would look as if everything had left the selection.
-func TestS04AnIndexThatFailsMeanwhileDeletesNothing(t *testing.T) {
+func TestAnIndexThatFailsMeanwhileDeletesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newWatched(t)

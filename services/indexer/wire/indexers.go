@@ -68,7 +68,7 @@ func (s *server) ListIndexers(_ context.Context, req *indexv1.ListIndexersReques
 	return &indexv1.ListIndexersResponse{Indexers: c.Indexes.Indexers(snap), Revision: read.Revision(snap), Upper: read.Upper(snap)}, nil
 }
 
-// AddIndexers declares indexes (S-06).
+// AddIndexers declares indexes.
 func (s *server) AddIndexers(ctx context.Context, req *indexv1.AddIndexersRequest) (*indexv1.AddIndexersResponse, error) {
 	x, err := s.scope(req.GetCollection())
 	if err != nil {
