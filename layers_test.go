@@ -84,7 +84,7 @@ var layers = []layer{
 	indexerRoom("pages"),
 	{folder: "services/indexer", why: wire, ours: []string{"core/", "internal/", "proto/", "services/indexer/"}},
 	// The packages of the queue along its flow: streams and sessions, transactions, the store. The first that fits counts.
-	{folder: "services/queue/engine", why: "what is asked of a store is told in the rules' words alone", ours: []string{"core/"}},
+	{folder: "services/queue/engine", why: "what is asked of a store is written in the rules' words alone", ours: []string{"core/"}},
 	{folder: "services/queue/enginetest", why: store, ours: []string{"core/", "internal/", "services/queue/engine"}},
 	{folder: "services/queue/memory", why: store, ours: []string{"core/", "internal/", "services/queue/engine"}},
 	{folder: "services/queue/redis", why: store, ours: []string{"core/", "internal/", "services/queue/engine"}},
@@ -97,7 +97,7 @@ var layers = []layer{
 	{folder: "services/queue/history", why: leaf, ours: []string{"core/", "proto/", "services/queue/wire"}},
 	{
 		folder: "services/queue/transaction",
-		why:    "transactions gather calls and waiters: who they are for is told by functions, not by streams and sessions",
+		why:    "transactions gather calls and waiters: functions, not streams and sessions, say who they are for",
 		ours: []string{
 			"core/", "internal/rpc", "internal/telemetry",
 			"services/queue/engine", "services/queue/history", "services/queue/metrics", "services/queue/wire",

@@ -48,24 +48,48 @@ var unwords = []unword{
 		parts:  []string{"esign", "checklist", "controllers.md"},
 		except: []string{"internal/stream/"},
 	},
-	private("reign", "leadership term", "internal/stream/", "services/indexer/", "services/reflector/"),
-	private("chorus", "log deduplicator", "services/reflector/"),
-	private("asker", "deletion resolver", "services/indexer/", "services/nodeagent/", "services/reflector/"),
+	private("reign", "leadership term", "internal/stream/"),
+	private("chorus", "log deduplicator"),
+	private("asker", "deletion resolver"),
 	private("taker", "waiter"),
 	private("purse", "per-queue credit"),
+	private("relieve", "requeue"),
+	private("hungry", "has credit"),
+	private("hail", "handshake", "client/"),
 	private("nudge", "wake"),
-	private("rouse", "wake", "internal/stream/", "services/reflector/"),
-	private("unfit", "unsuitable", "cmd/", "services/indexer/", "services/queue/"),
-	private("hazed", "stale", "core/store/", "services/indexer/"),
-	private("spoiled", "invalid", "internal/stream/", "services/indexer/", "services/reflector/"),
+	private("rouse", "wake", "internal/stream/"),
+	private("poke", "wake", "client/"),
+	private("complain", "warning, problem, or rate-limited logger", "client/"),
+	private("patien", "timeout, or extended deadline", "CHANGELOG.md", "client/", "internal/stream/", "services/queue/", "services/reflector/"),
+	private("hasty", "non-blocking", "internal/stream/"),
+	private("unfit", "unsuitable", "cmd/", "services/queue/"),
+	private("afford", "admit"),
+	private("hazed", "stale"),
+	private("spoil", "invalid, or damaged", ".ci/", "internal/stream/", "services/reflector/"),
 	private("handicap", "delay", "internal/stream/", "services/reflector/"),
 	private("letOthers", "yield"),
+	private("bury", "write a tombstone, or mark dead", "core/delta/", "services/queue/"),
+	private("buried", "tombstone, or dead", "core/delta/", "core/workqueue/", "internal/stream/", "services/queue/", "services/reflector/"),
+	private("shed", "overflow, or drop", "CHANGELOG.md", "core/delta/", "services/reflector/"),
+	private("sink", "consumer", "client/", "internal/stream/"),
+	private("wish", "desired resource", "client/"),
+	private("anew", "recreated, or again", "client/", "core/delta/", "internal/stream/", "proto/", "services/queue/"),
+	private("whoever", "the caller, or a waiter", "client/", "core/delta/", "internal/stream/", "proto/", "services/queue/"),
+	phrase("for good", "permanently", "client/", "internal/stream/", "proto/"),
+	phrase("in doubt", "unresolved", "internal/stream/"),
+	phrase("(is|are|was|were|be|been) told", "notified, received, or reported", "Makefile", "client/", "core/delta/", "internal/stream/", "proto/", "services/indexer/", "services/nodeagent/", "services/queue/", "services/reflector/"),
 }
 
 // private is a word in prose and as a part of a name: "a reign", "endReign".
 func private(word, write string, except ...string) unword {
 	title := strings.ToUpper(word[:1]) + word[1:]
 	return unword{word, write, regexp.MustCompile(`\b` + word + `|` + title), []string{word, title}, except}
+}
+
+// phrase is a word or several in prose, given as a regular expression.
+func phrase(words, write string, except ...string) unword {
+	last := words[strings.LastIndex(words, " ")+1:]
+	return unword{words, write, regexp.MustCompile(`\b` + words + `\b`), []string{last}, except}
 }
 
 // TestSourcesUseStandardWords reads every source and document. What a folder still says is in the

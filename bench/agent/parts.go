@@ -21,7 +21,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/nodeagent/kuberuntime"
 )
 
-// RuntimeServer is the servant that simulates a container runtime on the unix socket it is told.
+// RuntimeServer is the servant that simulates a container runtime on the unix socket it is given.
 func RuntimeServer(_ context.Context, raw json.RawMessage) (*harness.Servant, error) {
 	var path string
 	if err := json.Unmarshal(raw, &path); err != nil {

@@ -35,7 +35,7 @@ type agentRig struct {
 	dir   string // short: a socket lies in it
 	cri   *cri.Client
 	stop  []*harness.Child // the agents
-	pods  *podSight
+	pods  *podObserver
 	n     int // pods made
 }
 
@@ -192,8 +192,8 @@ func (r *agentRig) close() (err error) {
 	return err
 }
 
-// podSight is what a watcher of the API server saw of pods, and when.
-type podSight struct {
+// podObserver is what a watcher of the API server saw of pods, and when.
+type podObserver struct {
 	stop context.CancelFunc
 	all  sync.WaitGroup
 
@@ -204,7 +204,7 @@ type podSight struct {
 }
 
 // watchPods follows the pods of the default namespace until close.
-func watchPods(ctx context.Context, api *kube.Client) (*podSight, error) {
+func watchPods(ctx context.Context, api *kube.Client) (*podObserver, error) {
 	scope := kube.Scope{Namespace: "default"}
 	page, err := api.List(ctx, plane.PlanePod, kube.ListOptions{Scope: scope})
 	if err != nil {
@@ -216,7 +216,7 @@ func watchPods(ctx context.Context, api *kube.Client) (*podSight, error) {
 		cancel()
 		return nil, err
 	}
-	s := &podSight{stop: cancel, ran: map[string]time.Time{}, ended: map[string]map[string]time.Time{}}
+	s := &podObserver{stop: cancel, ran: map[string]time.Time{}, ended: map[string]map[string]time.Time{}}
 	s.all.Go(func() {
 		defer w.Close()
 		for {
@@ -238,7 +238,7 @@ func watchPods(ctx context.Context, api *kube.Client) (*podSight, error) {
 	return s, nil
 }
 
-func (s *podSight) see(object []byte, at time.Time) {
+func (s *podObserver) see(object []byte, at time.Time) {
 	name := gjson.GetBytes(object, "metadata.name").String()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -259,7 +259,7 @@ func (s *podSight) see(object []byte, at time.Time) {
 	}
 }
 
-func (s *podSight) running(names []string) (n int, err error) {
+func (s *podObserver) running(names []string) (n int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, name := range names {
@@ -271,13 +271,13 @@ func (s *podSight) running(names []string) (n int, err error) {
 }
 
 // endsOf are the containers of a pod that were seen to have ended.
-func (s *podSight) endsOf(name string) (map[string]time.Time, error) {
+func (s *podObserver) endsOf(name string) (map[string]time.Time, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.ended[name]), s.err
 }
 
-func (s *podSight) close() {
+func (s *podObserver) close() {
 	s.stop()
 	s.all.Wait()
 }

@@ -85,7 +85,7 @@ func indexHerd(ctx context.Context, b *harness.Bench) (err error) {
 	return errors.Join(idleWatchers(ctx, b, x, r.info, n, bare), r.verify(ctx, x))
 }
 
-// idleWatchers measures what watchers that are told nothing take of the server:
+// idleWatchers measures what watchers that receive nothing take of the server:
 // each has its initial state, and a connection of its own.
 func idleWatchers(ctx context.Context, b *harness.Bench, x *system.Replica, info system.SourceInfo, n int, before harness.Heap) (err error) {
 	h := &herd{x: x, info: info}
@@ -220,7 +220,7 @@ type probed struct {
 }
 
 // ProberServer is a servant that looks nodes up at a fixed rate, an open loop,
-// while it is told to: in a process of its own, so that it does not wait for the
+// while it is instructed to: in a process of its own, so that it does not wait for the
 // watchers' side of the herd.
 func ProberServer(_ context.Context, raw json.RawMessage) (*harness.Servant, error) {
 	var cfg proberConfig

@@ -164,7 +164,7 @@ func (c *crew) stopped(_ context.Context, leader *system.Reflecting) (time.Time,
 	at := time.Now()
 	err := leader.Cmd.Process.Signal(syscall.SIGSTOP)
 	return at, func(context.Context) error {
-		time.Sleep(time.Until(at.Add(system.ReflectorLease + time.Second/2 + rand.N(time.Second/2)))) // it wakes up when its lease is over, whoever took it
+		time.Sleep(time.Until(at.Add(system.ReflectorLease + time.Second/2 + rand.N(time.Second/2)))) // it wakes up when its lease is over, no matter who took it
 		return leader.Cmd.Process.Signal(syscall.SIGCONT)
 	}, err
 }

@@ -17,8 +17,8 @@ import (
 // history is what happens to a population of pods, fixed in advance: event i
 // is of pod i modulo their number and has the resource version after that of the
 // event before. Most events change nothing but the version; every tenth pod is
-// deleted, created anew with another UID and changed, in turn. So the state and
-// the body of every object after any number of events can be told without
+// deleted, recreated with another UID and changed, in turn. So the state and
+// the body of every object after any number of events is known without
 // keeping any. Bodies are in a file; a history is safe for concurrent use.
 type history struct {
 	file *os.File

@@ -61,7 +61,7 @@ func JSONServer(ctx context.Context, raw json.RawMessage) (*harness.Servant, err
 			select {
 			case <-j.complete:
 				return j.arrivals, nil
-			case <-time.After(patience):
+			case <-time.After(readTimeout):
 				return nil, errors.New("the informer did not see every event")
 			}
 		},

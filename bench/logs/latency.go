@@ -51,7 +51,7 @@ func logLatency(ctx context.Context, b *harness.Bench) (err error) {
 	if err != nil {
 		return err
 	}
-	b.Note("latency: %d/s open loop, %d bytes each in JSON, every tenth pod deleted and created anew in turn, %d events in all; log: a process of its own, 1 replica, file storage, default sync", system.DeltasPerSecond, m.script.FullMean, events)
+	b.Note("latency: %d/s open loop, %d bytes each in JSON, every tenth pod deleted and recreated in turn, %d events in all; log: a process of its own, 1 replica, file storage, default sync", system.DeltasPerSecond, m.script.FullMean, events)
 	for _, q := range []struct {
 		name   string
 		target *harness.Target

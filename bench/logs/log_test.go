@@ -87,7 +87,7 @@ func TestAHistoryTellsWhatItsEventsCameTo(t *testing.T) {
 			put(h.event(events))
 		}
 		if births == 0 {
-			t.Error("nothing was created anew")
+			t.Error("nothing was recreated")
 		}
 	}
 }

@@ -58,8 +58,8 @@ type leadership struct {
 	At     int64  `json:"at"` // when its first change came
 }
 
-// patience is how long a child waits for what must come.
-const patience = time.Minute
+// readTimeout is how long a child waits for what must come.
+const readTimeout = time.Minute
 
 // ReaderServer is the servant that is consumers of a log.
 func ReaderServer(ctx context.Context, raw json.RawMessage) (*harness.Servant, error) {
@@ -197,7 +197,7 @@ func (r *reader) claimed() int {
 
 // wait returns when is holds; is runs with mu held.
 func (r *reader) wait(ctx context.Context, what string, is func() bool) error {
-	limit := time.NewTimer(patience)
+	limit := time.NewTimer(readTimeout)
 	defer limit.Stop()
 	for {
 		r.mu.Lock()

@@ -15,7 +15,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
-// Kubernetes' defaults, which both sides are told.
+// Kubernetes' defaults, which both sides are given.
 const (
 	defaultHeartbeat = 10 * time.Second
 	defaultGrace     = 50 * time.Second
@@ -109,7 +109,7 @@ type nodesSide struct {
 	cluster *system.TestCluster
 	kube    *kube.Client
 	nodes   *plane.Kubelets
-	seen    *sight
+	seen    *observer
 }
 
 // newSide returns a side that is to be closed also when there is an error.

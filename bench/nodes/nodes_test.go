@@ -15,7 +15,7 @@ import (
 
 func TestAWatcherKeepsTheFirstMomentOfATaintAndOfADeletion(t *testing.T) {
 	t.Parallel()
-	s := &sight{tainted: map[string]time.Time{}, gone: map[string]time.Time{}}
+	s := &observer{tainted: map[string]time.Time{}, gone: map[string]time.Time{}}
 	at := func(second int64) time.Time { return time.Unix(second, 0) }
 	executing := []byte(`{"spec":{"taints":[{"key":"a","effect":"NoSchedule"},{"key":"b","effect":"NoExecute"}]}}`)
 	harmless := []byte(`{"spec":{"taints":[{"key":"a","effect":"NoSchedule"}]}}`)

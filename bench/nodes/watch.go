@@ -11,9 +11,9 @@ import (
 	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
-// sight is what a watcher of the API server saw, by the names of objects and the
+// observer is what a watcher of the API server saw, by the names of objects and the
 // moments at which events came.
-type sight struct {
+type observer struct {
 	mu      sync.Mutex // guards what follows
 	renewed map[string]time.Time
 	tainted map[string]time.Time // with NoExecute, until it is taken away
@@ -24,9 +24,9 @@ type sight struct {
 }
 
 // watchNodes follows nodes, their leases and pods until close.
-func watchNodes(ctx context.Context, api *kube.Client) (*sight, error) {
+func watchNodes(ctx context.Context, api *kube.Client) (*observer, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	s := &sight{renewed: map[string]time.Time{}, tainted: map[string]time.Time{}, gone: map[string]time.Time{}, stop: cancel}
+	s := &observer{renewed: map[string]time.Time{}, tainted: map[string]time.Time{}, gone: map[string]time.Time{}, stop: cancel}
 	for _, r := range []struct {
 		of    kube.Resource
 		scope kube.Scope
@@ -67,7 +67,7 @@ func watchNodes(ctx context.Context, api *kube.Client) (*sight, error) {
 	return s, nil
 }
 
-func (s *sight) node(_, name string, object []byte, at time.Time) {
+func (s *observer) node(_, name string, object []byte, at time.Time) {
 	executing := gjson.GetBytes(object, `spec.taints.#(effect=="NoExecute").key`).Exists()
 	switch _, known := s.tainted[name]; {
 	case executing && !known:
@@ -77,14 +77,14 @@ func (s *sight) node(_, name string, object []byte, at time.Time) {
 	}
 }
 
-func (s *sight) pod(kind, name string, object []byte, at time.Time) {
+func (s *observer) pod(kind, name string, object []byte, at time.Time) {
 	if _, known := s.gone[name]; !known && (kind == kube.EventDeleted || gjson.GetBytes(object, "metadata.deletionTimestamp").Exists()) {
 		s.gone[name] = at
 	}
 }
 
 // count asks under the lock whether n of a kind were seen.
-func (s *sight) count(of func() int, n int) func() (bool, error) {
+func (s *observer) count(of func() int, n int) func() (bool, error) {
 	return func() (bool, error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -92,7 +92,7 @@ func (s *sight) count(of func() int, n int) func() (bool, error) {
 	}
 }
 
-func (s *sight) close() {
+func (s *observer) close() {
 	s.stop()
 	s.all.Wait()
 }

@@ -30,7 +30,7 @@ type workStream struct {
 }
 
 // openWork opens a stream in a session of its own, whose request ids begin at 1,
-// and waits for the welcome. Without queues it is for the load's own.
+// and waits for the handshake. Without queues it is for the load's own.
 func (l *driver) openWork(ctx context.Context, i int, lease time.Duration, queues ...string) (*workStream, error) {
 	if len(queues) == 0 {
 		queues = []string{l.queue}

@@ -91,7 +91,7 @@ func (l *driver) timers(ctx context.Context, d time.Duration) (late *harness.His
 			i := <-ready
 			got, err := p.recv()
 			if err == nil && len(got.GetDetails()) != batch {
-				err = fmt.Errorf("%d of %d delayed adds were told when they are due", len(got.GetDetails()), batch)
+				err = fmt.Errorf("%d of %d delayed adds were answered with their due times", len(got.GetDetails()), batch)
 			}
 			if err != nil {
 				answers = err

@@ -95,7 +95,7 @@ func loadByInformer(ctx context.Context, b *harness.Bench, kubeconfig string) (_
 }
 
 // pipelineLoad is one load by ours. The clock runs from the moment the services
-// are told to start until a Count over gRPC tells that all objects are served.
+// are instructed to start until a Count over gRPC tells that all objects are served.
 func pipelineLoad(ctx context.Context, b *harness.Bench, kubeconfig, dir string) (_ map[string]float64, hash string, err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	var url, addr string

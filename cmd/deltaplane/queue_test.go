@@ -262,7 +262,7 @@ func TestBackoffEntriesByTheCommandLine(t *testing.T) {
 		t.Errorf("reset printed %q", out)
 	}
 	contains(t, s.must("queue", "backoff", "get", "dev/a", "y"), "y    1m0s")
-	s.refuses(cli.ExitNotFound, `"x"`, "queue", "backoff", "get", "dev/a", "x", "y") // x begins anew
+	s.refuses(cli.ExitNotFound, `"x"`, "queue", "backoff", "get", "dev/a", "x", "y") // x starts over
 	if text := s.must("queue", "backoff", "get", "dev/a", "y", "-o", "json"); !json.Valid([]byte(text)) {
 		t.Errorf("get -o json printed\n%s", text)
 	}

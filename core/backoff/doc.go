@@ -9,7 +9,7 @@
 //
 // [Items] keeps that state in memory and reproduces client-go's
 // TypedRateLimiter. [Growth] is client-go's flowcontrol.Backoff as functions of
-// one [Entry], and [Throttle] its token bucket; whoever keeps entries sweeps
+// one [Entry], and [Throttle] its token bucket; the owner of the entries sweeps
 // those that expired.
 //
 // None of the types is safe for concurrent use.

@@ -13,7 +13,7 @@ type Entry struct {
 // functions of an [Entry], for stores that keep entries of their own.
 type Growth struct {
 	Initial, Max int64
-	ExpireAfter  int64   // an entry not moved for longer begins anew
+	ExpireAfter  int64   // an entry not moved for longer starts over
 	Jitter       float64 // 0 to 1
 }
 

@@ -24,7 +24,7 @@ func (i *Items[T]) When(item T, now time.Time) time.Duration {
 	return i.limiter.When(f, now.UnixMicro(), i.tats)
 }
 
-// Forget starts the item's count anew. A bucket's tokens stay spent.
+// Forget starts the item's count again. A bucket's tokens stay spent.
 func (i *Items[T]) Forget(item T) { delete(i.failures, item) }
 
 // NumRequeues is how many times When was called since the last Forget. A tree

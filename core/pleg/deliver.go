@@ -9,8 +9,8 @@ func (r *Records) Sync(pod string) {
 	}
 }
 
-// Deliver hands over what is to be told of a pod and was learnt up to a stamp:
-// that of the question whose answer is the pod's status now. Each event is gone
+// Deliver hands over what is to be reported of a pod and was learnt up to a stamp:
+// that of the inspection whose answer is the pod's status now. Each event is gone
 // once send has taken it; the first refusal ends it, and what is left stays in its
 // order. It reports whether everything due was taken.
 func (r *Records) Deliver(pod string, upTo Stamp, send func(Event) bool) bool {

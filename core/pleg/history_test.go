@@ -9,7 +9,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/pleg"
 )
 
-// history plays a runtime with one pod whose containers live and die, questions to
+// history plays a runtime with one pod whose containers live and die, inspections by
 // it that are answered late, and its events, which come late, out of order or not
 // at all. What happens next is drawn from a string of bytes.
 type history struct {
@@ -19,7 +19,7 @@ type history struct {
 
 	truth map[string]pleg.State
 	born  int
-	// open are questions; an answer is fixed some time before it arrives.
+	// open are inspections; an answer is fixed some time before it arrives.
 	open []*asking
 	news []pleg.Observed
 	// past are statuses as events brought them, of any age.
@@ -139,7 +139,7 @@ func (h *history) deliver(room int) {
 	})
 }
 
-// play runs the history to its end, lets the world stand still for one list, and checks what was told.
+// play runs the history to its end, lets the world stand still for one list, and checks what was reported.
 func (h *history) play() {
 	h.records, h.truth, h.told = pleg.NewRecords(), map[string]pleg.State{}, map[string][]pleg.Kind{}
 	for len(h.choices) > 0 {

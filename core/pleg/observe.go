@@ -3,10 +3,10 @@ package pleg
 import "slices"
 
 // Observe takes in a complete answer about a pod, of all its containers and
-// sandboxes (none: the pod is gone), to a question with that stamp. It reports
+// sandboxes (none: the pod is gone), to a inspection with that stamp. It reports
 // whether anything of the pod changed, ContainerChanged included.
 //
-// What was learnt after the question was asked stands against the answer, except
+// What was learnt after the inspection was asked stands against the answer, except
 // where the answer is further on in a container's life.
 func (r *Records) Observe(pod string, all []Observed, asked Stamp) bool {
 	p := r.pods[pod]
@@ -31,7 +31,7 @@ func (r *Records) Observe(pod string, all []Observed, asked Stamp) bool {
 		ids = append(ids, id)
 	}
 	slices.Sort(ids)
-	learnt := r.Ask() // later than every question under way: no answer to one takes it back
+	learnt := r.Ask() // later than every inspection under way: no answer to one takes it back
 	any := false
 	for _, id := range slices.Compact(ids) {
 		was, next := p.seen[id], now[id]

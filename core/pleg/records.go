@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Stamp orders questions and news: of two, the greater came later. The zero value
+// Stamp orders inspections and news: of two, the greater came later. The zero value
 // is before everything.
 type Stamp uint64
 
@@ -17,7 +17,7 @@ type Observed struct {
 
 // Records is what is known of all pods, and what of it was not delivered yet. An
 // event leaves it when somebody took it and not before, so that a pod whose status
-// cannot be had, or whose events nobody has room for, is told of later and in
+// cannot be had, or whose events nobody has room for, is reported later and in
 // full: a container that came and went meanwhile included.
 //
 // It is not safe for concurrent use.
@@ -30,13 +30,13 @@ type Records struct {
 }
 
 type record struct {
-	seen map[string]sighting
+	seen map[string]observation
 	// pending is in the order it happened. A container is in it at most once with
 	// each kind: the newest.
 	pending []pending
 }
 
-type sighting struct {
+type observation struct {
 	state  State
 	learnt Stamp
 }
@@ -51,7 +51,7 @@ func NewRecords() *Records {
 	return &Records{pods: map[string]*record{}, out: map[string]Stamp{}}
 }
 
-// Ask returns the stamp of a question that is put to the runtime now.
+// Ask returns the stamp of a inspection that is put to the runtime now.
 func (r *Records) Ask() Stamp {
 	r.last++
 	return r.last
@@ -77,7 +77,7 @@ func (r *Records) PodOf(container string) (string, bool) {
 }
 
 // Age forgets removed containers that were removed before the last call. News of
-// a removed container that come later than that, or answers to questions older
+// a removed container that come later than that, or answers to inspections older
 // than that, would bring it back until the next list: call it seldom enough.
 func (r *Records) Age() {
 	r.past, r.out = r.out, map[string]Stamp{}
@@ -92,7 +92,7 @@ func (r *Records) removedAt(container string) (Stamp, bool) {
 }
 
 // change moves a container to another state, as it was learnt at one stamp, and
-// notes what is to be told of it, once there is a status that was asked for at the
+// notes what is to be reported of it, once there is a status that was asked for at the
 // other.
 func (r *Records) change(pod string, p *record, container string, next State, asked, learnt Stamp) {
 	for _, kind := range Diff(p.seen[container].state, next) {
@@ -105,7 +105,7 @@ func (r *Records) change(pod string, p *record, container string, next State, as
 		r.out[container] = learnt
 		return
 	}
-	p.seen[container] = sighting{state: next, learnt: learnt}
+	p.seen[container] = observation{state: next, learnt: learnt}
 }
 
 func (p *record) note(e Event, asked Stamp) {
@@ -116,7 +116,7 @@ func (p *record) note(e Event, asked Stamp) {
 func (r *Records) record(pod string) *record {
 	p := r.pods[pod]
 	if p == nil {
-		p = &record{seen: map[string]sighting{}}
+		p = &record{seen: map[string]observation{}}
 		r.pods[pod] = p
 	}
 	return p

@@ -17,7 +17,7 @@ func (s State) String() string {
 
 // forward reports that a container that was in s may be in next later on, by the
 // life that every container has: created, running, exited. A vanished container
-// does not come back, and vanishing is no question of this order.
+// does not come back, and vanishing is outside this order.
 func (s State) forward(next State) bool { return next > s }
 
 // Kind is what an event says.
@@ -54,7 +54,7 @@ var (
 )
 
 // Diff is what a container's step from one state to another is worth, in the
-// order it is told. Who calls it changes nothing of the answer.
+// order of its events. Who calls it changes nothing of the answer.
 func Diff(before, after State) []Kind {
 	switch {
 	case before == after:
@@ -65,7 +65,7 @@ func Diff(before, after State) []Kind {
 		return died
 	case after == Unknown:
 		return changed
-	case before == Exited: // that it died was told
+	case before == Exited: // its end was reported
 		return removed
 	}
 	return diedAndOut

@@ -51,7 +51,7 @@ const (
 	None Refusal = iota
 	// OrphanNotKilled: only the runtime knows the pod, and the update is no kill.
 	OrphanNotKilled
-	// RestartFlagged: the pod is ending; its worker will be purged once it has finished, to start anew.
+	// RestartFlagged: the pod is ending; its worker will be purged once it has finished, to start over.
 	RestartFlagged
 	// AlreadyTerminated: the runtime's view is older than the worker's.
 	AlreadyTerminated

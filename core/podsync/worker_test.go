@@ -13,7 +13,7 @@ type (
 	worker = podsync.Worker[string]
 )
 
-// seen is what can be told of a worker from outside.
+// seen is what is visible of a worker from outside.
 type seen struct {
 	State                             podsync.State
 	Busy, Waiting, Restart, Removable bool

@@ -1,11 +1,11 @@
 // Package replica holds the pure rules for an owner that keeps a number of
 // identical children: how children are named, which ordinals have been given
 // out, how fast they are created, which are deleted first, and how long to wait
-// after failures. It does no I/O and is told the time.
+// after failures. It does no I/O and gets the time as an argument.
 //
 // # Names
 //
-// A child's name is [Name](owner name, owner UID, ordinal): whoever creates
+// A child's name is [Name](owner name, owner UID, ordinal): any caller that creates
 // ordinal 5 of an owner uses the same name, so the API server admits only one
 // of them at a time. [Ledger] hands ordinals out upwards and never twice, with
 // one exception: an ordinal whose creation has an unknown outcome is tried again

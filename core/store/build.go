@@ -235,7 +235,7 @@ type list struct {
 }
 
 // memoMax bounds the value lists that a builder remembers: functions that
-// make them anew each time gain nothing from it.
+// make them again each time gain nothing from it.
 const memoMax = 1 << 14
 
 func (b *builder) file(id uint32, o *Object) {

@@ -57,7 +57,7 @@ func (s *Store) Load(d Dump, now time.Time) error {
 		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Sequence, b.Sequence))
 	})
 	for _, t := range tombs {
-		w.bury(t, now)
+		w.entomb(t, now)
 	}
 	w.snap.state, w.snap.horizon = d.State, d.Horizon
 	w.expire(now)

@@ -268,10 +268,10 @@ func (st *stepper) step(next func(int) int) {
 		b.Replay = true
 		st.m.seen = map[string]bool{}
 		st.m.tombs = map[string]*store.Tombstone{}
-		st.m.horizon = math.MaxUint64 // until it is told
+		st.m.horizon = math.MaxUint64 // until it is set
 		if next(2) == 0 {
 			st.epoch++
-			if next(2) == 0 { // the log was deleted, and is made anew
+			if next(2) == 0 { // the log was deleted, and is recreated
 				st.seq = 0
 			}
 		}

@@ -137,7 +137,7 @@ func (o *Object) Namespace() string { return o.key.namespace() }
 // Name is the part of the key after the slash.
 func (o *Object) Name() string { return o.key.name() }
 
-// UID returns the object's UID, made anew; see AppendUID.
+// UID returns the object's UID, newly allocated; see AppendUID.
 func (o *Object) UID() string {
 	if !o.plain() && o.odd.Value().uid != "" {
 		return o.odd.Value().uid
@@ -167,7 +167,7 @@ func (o *Object) UIDLen() int {
 	return len(o.odd.Value().uid)
 }
 
-// RV returns the resource version, made anew; see AppendRV.
+// RV returns the resource version, newly allocated; see AppendRV.
 func (o *Object) RV() string {
 	switch {
 	case o.rv != 0:
@@ -253,7 +253,7 @@ func (o *Object) Fault() string { return o.oddity().fault }
 func (o *Object) Faulty() bool { return !o.plain() && o.odd.Value().fault != "" }
 
 // Payload returns the object as it is served: the stored bytes themselves,
-// which must not be changed, or bytes made anew by the codec.
+// which must not be changed, or bytes newly allocated by the codec.
 func (o *Object) Payload() ([]byte, error) {
 	stored, codec := o.Stored()
 	if codec == nil {

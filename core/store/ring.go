@@ -31,7 +31,7 @@ type Change struct {
 	Reason          Reason
 	RV              string
 	Epoch, Sequence uint64
-	// Run grows whenever sequences may begin anew: those of two changes can be
+	// Run grows whenever sequences may start over: those of two changes can be
 	// compared only when they are of the same run.
 	Run uint64
 
@@ -69,7 +69,7 @@ func newRing(changes, limit int) *ring {
 }
 
 // cut makes everything so far useless for resuming: the sequences of what
-// follows may begin anew.
+// follows may start over.
 func (r *ring) cut() {
 	r.base.Store(0)
 	r.floor.Store(r.next)

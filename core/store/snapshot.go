@@ -27,8 +27,8 @@ type State struct {
 	// Frozen: records were replaced before they were read, and what replaced
 	// them is not all applied. Some objects may be older than at the position.
 	Frozen bool
-	// Hazed is up to which sequence, at the latest, that was so in this run.
-	Hazed uint64
+	// StaleTo is up to which sequence, at the latest, that was so in this run.
+	StaleTo uint64
 	// Fresh is when the source was last known to be current.
 	Fresh time.Time
 }
@@ -82,7 +82,7 @@ func (s *Snapshot) Tombstones() int { return s.tombs.n }
 // on from LastChange()+1 with Store.Change misses nothing and repeats nothing.
 func (s *Snapshot) LastChange() uint64 { return s.last }
 
-// Run grows whenever sequences may begin anew: those of changes between two
+// Run grows whenever sequences may start over: those of changes between two
 // snapshots can be compared only when both have the same.
 func (s *Snapshot) Run() uint64 { return s.run }
 
@@ -253,7 +253,7 @@ func (s *Snapshot) Indexers() []IndexInfo {
 
 // Since returns what a reader that has applied the log up to a sequence has
 // missed: live objects and tombstones, each in log order. It reports false when
-// a delete after that sequence may be forgotten, so the reader must begin anew.
+// a delete after that sequence may be forgotten, so the reader must start over.
 func (s *Snapshot) Since(sequence uint64) (objects []*Object, tombs []*Tombstone, ok bool) {
 	if sequence < s.horizon {
 		return nil, nil, false

@@ -81,7 +81,7 @@ type Op struct {
 
 // Swap replaces the stored form of a version. When the key does not hold Old any
 // more, nothing happens. New is made from Old by
-// WithStored or WithFields. Watchers are told nothing; indexes are filed anew
+// WithStored or WithFields. Watchers receive nothing; indexes are filed again
 // when the fields differ.
 type Swap struct{ Old, New *Object }
 

@@ -186,7 +186,7 @@ func TestASweepDeletesWhatAReplayDidNotName(t *testing.T) {
 	}
 }
 
-// The sequences of a log that was deleted and made anew begin at 1: what was forgotten of the old one says nothing of them.
+// The sequences of a log that was deleted and recreated begin at 1: what was forgotten of the old one says nothing of them.
 func TestTheHorizonOfAnotherLogIsForgotten(t *testing.T) {
 	t.Parallel()
 	h := newHistory(store.Options{TombstoneTTL: time.Minute})
@@ -306,34 +306,34 @@ func TestADoubtMakesTheKeyFaultyUntilANewerRecord(t *testing.T) {
 		d := &store.Doubt{Key: key, Epoch: 1, Sequence: uint64(10 + i), Fault: "schema 9"}
 		h.s.Apply(store.Batch{Ops: []store.Op{{Doubt: d}}}, h.now)
 		if o := h.s.Snapshot().Get(key); o == nil || o.Fault() != "schema 9" || o.Size() != 0 {
-			t.Errorf("%s is %+v, want it in doubt", key, o)
+			t.Errorf("%s is %+v, want it unresolved", key, o)
 		}
 	}
 	if got := keys(t, h.s.Snapshot(), "uid", "u"); !slices.Equal(got, []string{"live"}) {
-		t.Errorf("the key in doubt is filed under %q", got)
+		t.Errorf("the key unresolved is filed under %q", got)
 	}
 	for i, key := range []string{"live", "gone", "new"} {
 		apply(h.s, h.now, object(key, "u", "8", 1, uint64(20+i)))
 	}
 	if n := h.s.Snapshot().Faults(); n != 0 {
-		t.Errorf("%d keys stay in doubt after newer records", n)
+		t.Errorf("%d keys stay unresolved after newer records", n)
 	}
 }
 
 func TestDuringAReplayTheLogIsTheTruth(t *testing.T) {
 	t.Parallel()
 	h := newHistory(store.Options{})
-	apply(h.s, h.now, object("back", "u", "100", 1, 10), object("buried", "u", "100", 1, 11))
-	apply(h.s, h.now, &store.Tombstone{Key: "buried", Epoch: 1, RV: "101", Sequence: 12, At: h.now})
+	apply(h.s, h.now, object("back", "u", "100", 1, 10), object("deleted", "u", "100", 1, 11))
+	apply(h.s, h.now, &store.Tombstone{Key: "deleted", Epoch: 1, RV: "101", Sequence: 12, At: h.now})
 	h.s.Apply(store.Batch{Replay: true, Ops: []store.Op{
 		{Put: object("back", "u", "90", 1, 3)},
-		{Put: object("buried", "u", "90", 1, 4)},
+		{Put: object("deleted", "u", "90", 1, 4)},
 		{Put: object("back", "u", "80", 1, 5)}, // within the replay an older record is refused again
 	}}, h.now)
 	if got := h.s.Snapshot().Get("back").RV(); got != "90" {
 		t.Errorf("after the log was rolled back the store has %s, want 90", got)
 	}
-	if h.s.Snapshot().Get("buried") == nil {
+	if h.s.Snapshot().Get("deleted") == nil {
 		t.Error("a tombstone the log no longer has still hides the object")
 	}
 }

@@ -13,8 +13,8 @@ func (w *write) find(p place) (uint32, *Object, bool) {
 
 func (w *write) put(o *Object) {
 	ns, name := o.key.at()
-	tomb, buried := w.snap.tombs.get(ns, name)
-	if buried && o.compareTombstone(tomb) <= 0 {
+	tomb, deleted := w.snap.tombs.get(ns, name)
+	if deleted && o.compareTombstone(tomb) <= 0 {
 		w.result.Stale++
 		return
 	}
@@ -39,7 +39,7 @@ func (w *write) put(o *Object) {
 		w.keys.set(w.e, id, o.key)
 		w.snap.keys = w.snap.keys.put(w.e, w.keys.vector, id, o.key, false)
 	}
-	if buried {
+	if deleted {
 		w.snap.tombs, _ = w.snap.tombs.del(w.e, ns, name)
 	}
 	w.account(id, o.key, old, o)
@@ -79,7 +79,7 @@ func (w *write) delete(t *Tombstone, final *Object, now time.Time) {
 		}
 		w.drop(id, old, t, final)
 	}
-	w.bury(t, now)
+	w.entomb(t, now)
 }
 
 func (w *write) doubt(d *Doubt) {
@@ -134,7 +134,7 @@ func (w *write) refile(id uint32, k *key, old, now *Object) {
 	}
 }
 
-func (w *write) bury(t *Tombstone, now time.Time) {
+func (w *write) entomb(t *Tombstone, now time.Time) {
 	if t.At.After(now) { // by a clock that is ahead; it would keep all that came behind it
 		c := *t
 		c.At, t = now, &c
@@ -162,7 +162,7 @@ func (w *write) sweep(now time.Time) {
 			t.RV = st.Revision.RV
 		}
 		w.drop(id, old, t, nil)
-		w.bury(t, now)
+		w.entomb(t, now)
 	}
 	w.result.Swept += len(gone)
 }

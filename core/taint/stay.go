@@ -41,7 +41,7 @@ func (s Stay) Continue(ends time.Time) Stay {
 // when they were placed or name a time that has not come. Nil is empty.
 type Seen map[string]time.Time
 
-// longest is how many seconds are told from for ever: about a hundred years. A
+// longest is how many seconds are distinguished from for ever: about a hundred years. A
 // larger number of them would not fit a duration.
 const longest = 100 * 365 * 24 * 3600
 

@@ -149,7 +149,7 @@ func TestATaintWithoutAUsableTimeCountsFromWhenItWasFirstSeen(t *testing.T) {
 				t.Errorf("%s: %v later the end is %v, want %v", c.name, later, again.Ends, first.Ends)
 			}
 		}
-		// Taken away, nothing is kept of it, and placed again it counts anew.
+		// Taken away, nothing is kept of it, and placed again it counts again.
 		_, seen = rules.Stay(now.Add(time.Second), nil, pod, seen)
 		if len(seen) != 0 {
 			t.Errorf("%s: a taint that is gone is kept: %v", c.name, seen)

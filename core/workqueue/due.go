@@ -135,7 +135,7 @@ func (m *Machine) expire(now int64, it *item, r *Result) {
 			a.reason = fmt.Sprintf("handed out %d times and never settled (max_deliveries %d)", it.attempt, m.cfg.MaxDeliveries)
 			m.unlease(it)
 			it.attempt = 0
-			m.bury(it, r)
+			m.markDead(it, r)
 			m.tidy(now, it)
 			return
 		}
@@ -143,8 +143,8 @@ func (m *Machine) expire(now int64, it *item, r *Result) {
 	m.requeue(now, it)
 }
 
-// bury makes a key dead that nobody holds and that does not wait.
-func (m *Machine) bury(it *item, r *Result) {
+// markDead makes a key dead that nobody holds and that does not wait.
+func (m *Machine) markDead(it *item, r *Result) {
 	it.state = Buried
 	m.counts.Dead++
 	r.Buried++

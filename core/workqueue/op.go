@@ -152,7 +152,7 @@ type Turn struct {
 	Away     bool
 	Reserved []Reserved
 	Admitted int
-	// KeepLeases says that no lease expires in this turn: whoever does it does not
+	// KeepLeases says that no lease expires in this turn: the caller that sets it does not
 	// know whether the clock is right.
 	KeepLeases bool
 }

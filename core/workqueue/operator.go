@@ -4,7 +4,7 @@ import "github.com/deltaplane/deltaplane/core/expectations"
 
 // retryNow makes a delayed or dead key wait now, as an immediate add at the
 // level of its due time would, also when the queue is closed. A dead key
-// without one comes back at the default priority; its retries begin anew.
+// without one comes back at the default priority; its retries start over.
 // Beside a place in line or a lease the due time is only cleared: the key
 // waits, or runs once more. Nothing else is Unchanged.
 func (m *Machine) retryNow(now int64, op *Op, rep *Reply, r *Result) {

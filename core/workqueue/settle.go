@@ -33,15 +33,15 @@ func (m *Machine) settle(now int64, op *Op, more *More, rep *Reply, r *Result) {
 	m.unlease(it)
 	it.attempt = 0
 
-	bury := op.Outcome == Dead
+	dead := op.Outcome == Dead
 	delay := int64(-1) // no second run
 	switch op.Outcome {
 	case Done:
-		bury = m.cfg.MaxRetries > 0 && int(it.failures) > m.cfg.MaxRetries && it.due == 0 // a retry was refused
+		dead = m.cfg.MaxRetries > 0 && int(it.failures) > m.cfg.MaxRetries && it.due == 0 // a retry was refused
 	case Forget:
 		it.failures = 0
 	case Retry:
-		if bury = m.exhausted(it); !bury {
+		if dead = m.exhausted(it); !dead {
 			delay = m.charge(now, it, r)
 			r.Retried++
 		}
@@ -79,8 +79,8 @@ func (m *Machine) settle(now int64, op *Op, more *More, rep *Reply, r *Result) {
 		}
 		m.push(now, it, level)
 		m.absorb(it)
-	case bury:
-		m.bury(it, r)
+	case dead:
+		m.markDead(it, r)
 		m.unschedule(it)
 		if op.Outcome != Dead {
 			m.retriedOut(it)
@@ -116,7 +116,7 @@ func (m *Machine) refuse(now int64, it *item, op *Op, rep *Reply, r *Result) {
 		rep.Status = Died
 	default:
 		if it.state != Buried {
-			m.bury(it, r)
+			m.markDead(it, r)
 			m.retriedOut(it)
 		}
 		rep.Status = Died

@@ -68,7 +68,7 @@ func NewClient(conn grpc.ClientConnInterface) *Client {
 	return Observed(conn, nil)
 }
 
-// Observed is [NewClient] for a connection whose calls are told to observe: the operation in the
+// Observed is [NewClient] for a connection whose calls are instructed to observe: the operation in the
 // kubelet's words ("run_podsandbox"), how long it took and its error.
 func Observed(conn grpc.ClientConnInterface, observe func(operation string, took time.Duration, err error)) *Client {
 	l := limited{conn: conn, observe: observe}

@@ -1,6 +1,6 @@
 // Package cri is the node agent's door to a container runtime: the Kubernetes
 // Container Runtime Interface (runtime.v1) as a client with time limits, room
-// for big answers and errors that can be told apart.
+// for big answers and errors that can be distinguished.
 //
 // A [Client] speaks over a Unix socket ([Dial]) or over any connection that it
 // is given ([NewClient]), which is how a runtime in the same process is used. A

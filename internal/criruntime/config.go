@@ -19,12 +19,12 @@ type Config struct {
 	StopDelay time.Duration
 	// PullDelay is how long it takes to pull an image that is not slow; 50 ms by default.
 	PullDelay time.Duration
-	// CompactAt is how many bytes the journal grows by at least before it is written anew; it
+	// CompactAt is how many bytes the journal grows by at least before it is rewritten; it
 	// then has to double. 8 MiB by default.
 	CompactAt int64
 	// NoEvents makes GetContainerEvents Unimplemented, as in containerd 1.6.
 	NoEvents bool
-	// Log is told of what an operator would act on; nil discards it.
+	// Log is notified of what an operator would act on; nil discards it.
 	Log *slog.Logger
 }
 

@@ -19,7 +19,7 @@ func precondition(format string, args ...any) error {
 	return status.Errorf(codes.FailedPrecondition, format, args...)
 }
 
-// internal is what a caller is told when the runtime itself failed.
+// internal is what a caller gets when the runtime itself failed.
 func internal(err error) error {
 	if errors.Is(err, ErrClosed) {
 		return status.Error(codes.Unavailable, err.Error())

@@ -25,7 +25,7 @@ const (
 	journalFormat journal.Format = "\xd1Dr1"
 )
 
-// open takes the directory, reads its journal and writes it anew. Records are not synced:
+// open takes the directory, reads its journal and rewrites it. Records are not synced:
 // a journal outlives the process, not the machine, and nor do containers.
 func (s *Server) open() error {
 	if s.cfg.Dir == "" {

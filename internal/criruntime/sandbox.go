@@ -102,7 +102,7 @@ func (s *Server) removeBox(box *sandbox) error {
 		}
 	}
 	id := box.item.Id
-	// As containerd does, the event is told while the sandbox can still be described.
+	// As containerd does, the event is sent while the sandbox can still be described.
 	s.publish(event{id, id, runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT})
 	return s.commit(record{Op: opSandboxRemoved, ID: id})
 }

@@ -149,7 +149,7 @@ func watch(t testing.TB, c *devcluster.Cluster, path string) <-chan line {
 	return out
 }
 
-const patience = 20 * time.Second
+const timeout = 20 * time.Second
 
 // next returns the next line of a watch.
 func next(t testing.TB, lines <-chan line) line {
@@ -160,7 +160,7 @@ func next(t testing.TB, lines <-chan line) line {
 			t.Fatal("the watch ended, want a line")
 		}
 		return l
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		t.Fatal("no line in time")
 	}
 	return line{}
@@ -169,7 +169,7 @@ func next(t testing.TB, lines <-chan line) line {
 // until waits for a pod, seen by a watch, to satisfy a condition.
 func until(t testing.TB, lines <-chan line, what string, done func(line) bool) doc {
 	t.Helper()
-	end := time.After(patience)
+	end := time.After(timeout)
 	var last line
 	for {
 		select {

@@ -24,7 +24,7 @@ func TestConfigReportsEveryFaultTogether(t *testing.T) {
 	_, err := devcluster.New(devcluster.Config{Listen: "nowhere", HistoryEvents: -1, BookmarkEvery: -time.Second}, nil)
 	for _, want := range []string{"listen", "history events", "bookmark interval"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("New() = %v, want a complaint about %s", err, want)
+			t.Errorf("New() = %v, want an error about %s", err, want)
 		}
 	}
 }

@@ -23,7 +23,7 @@ const (
 )
 
 // decode turns a request body into an object of r with its defaults set. Errors are
-// Status errors; warnings are the complaints that check downgraded.
+// Status errors; warnings are the problems that check downgraded.
 func decode(r *resource, data []byte, check fieldCheck) (apiObject, []string, error) {
 	var probe struct {
 		Kind       string `json:"kind"`
@@ -37,14 +37,14 @@ func decode(r *resource, data []byte, check fieldCheck) (apiObject, []string, er
 			probe.Kind, probe.APIVersion, r.kind, r.kind, r.apiVersion()))
 	}
 	var obj apiObject
-	var complaints []error
+	var problems []error
 	var err error
 	if r.typed() {
 		obj = r.make()
-		complaints, err = json.UnmarshalStrict(data, obj)
+		problems, err = json.UnmarshalStrict(data, obj)
 	} else {
 		var u *unstructured.Unstructured
-		u, complaints, err = decodeUnstructured(data)
+		u, problems, err = decodeUnstructured(data)
 		obj = u
 	}
 	if err != nil {
@@ -52,7 +52,7 @@ func decode(r *resource, data []byte, check fieldCheck) (apiObject, []string, er
 	}
 	var texts []string
 	if check != checkIgnore {
-		for _, c := range complaints {
+		for _, c := range problems {
 			texts = append(texts, c.Error())
 		}
 	}
@@ -80,7 +80,7 @@ func malformed(r *resource, err error) error {
 // decodeUnstructured reads a body whose schema is unknown; its metadata is typed all the same.
 func decodeUnstructured(data []byte) (*unstructured.Unstructured, []error, error) {
 	var m map[string]any
-	complaints, err := json.UnmarshalStrict(data, &m)
+	problems, err := json.UnmarshalStrict(data, &m)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -91,7 +91,7 @@ func decodeUnstructured(data []byte) (*unstructured.Unstructured, []error, error
 	raw, ok := m["metadata"]
 	if !ok || raw == nil {
 		m["metadata"] = map[string]any{}
-		return u, complaints, nil
+		return u, problems, nil
 	}
 	if _, ok := raw.(map[string]any); !ok {
 		return nil, nil, errors.New("metadata must be an object")
@@ -106,7 +106,7 @@ func decodeUnstructured(data []byte) (*unstructured.Unstructured, []error, error
 		return nil, nil, fmt.Errorf("metadata: %w", err)
 	}
 	m["metadata"], err = runtime.DefaultUnstructuredConverter.ToUnstructured(&meta)
-	return u, append(complaints, more...), err
+	return u, append(problems, more...), err
 }
 
 // decodeStored reads back an encoding this package wrote.

@@ -13,7 +13,7 @@ import (
 	"github.com/deltaplane/deltaplane/core/taint"
 )
 
-// Config is what a dev cluster may be told. The zero value is a cluster on
+// Config is the settings of a dev cluster. The zero value is a cluster on
 // 127.0.0.1:7448 that keeps nothing on disk.
 type Config struct {
 	// Listen is the address of the API; "127.0.0.1:7448" when empty, port 0 for any.

@@ -112,7 +112,7 @@ func (a *api) resource(w http.ResponseWriter, req *http.Request, group, version 
 		return notServed()
 	}
 	if a.forbidden(c.res) {
-		return apierrors.NewForbidden(c.res.groupResource(), c.name, errors.New(`this dev cluster was told to forbid it`))
+		return apierrors.NewForbidden(c.res.groupResource(), c.name, errors.New(`this dev cluster is configured to forbid it`))
 	}
 	var err error
 	if c.as, err = negotiate(req.Header.Get("Accept")); err != nil {

@@ -13,10 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Labels that tie pods to their Job; the legacy pair is still written.
+// Labels that tie pods to their Job; the old pair is still written.
 const (
-	legacyControllerUID = "controller-uid"
-	legacyJobName       = "job-name"
+	oldControllerUID = "controller-uid"
+	oldJobName       = "job-name"
 )
 
 // Limits of Indexed Jobs.
@@ -72,8 +72,8 @@ func prepareJob(j *batchv1.Job) {
 		j.Spec.Template.Labels = map[string]string{}
 	}
 	for k, v := range map[string]string{
-		legacyJobName: j.Name, batchv1.JobNameLabel: j.Name,
-		legacyControllerUID: string(j.UID), batchv1.ControllerUidLabel: string(j.UID),
+		oldJobName: j.Name, batchv1.JobNameLabel: j.Name,
+		oldControllerUID: string(j.UID), batchv1.ControllerUidLabel: string(j.UID),
 	} {
 		if _, set := j.Spec.Template.Labels[k]; !set {
 			j.Spec.Template.Labels[k] = v
@@ -118,8 +118,8 @@ func validateGeneratedSelector(j *batchv1.Job) field.ErrorList {
 	var errs field.ErrorList
 	path := field.NewPath("spec", "template", "metadata", "labels")
 	for _, l := range [][2]string{
-		{legacyControllerUID, string(j.UID)},
-		{legacyJobName, j.Name},
+		{oldControllerUID, string(j.UID)},
+		{oldJobName, j.Name},
 		{batchv1.ControllerUidLabel, string(j.UID)},
 		{batchv1.JobNameLabel, j.Name},
 	} {

@@ -24,7 +24,7 @@ type store struct {
 	maxAge    time.Duration
 	now       func() time.Time
 	wal       *wal // nil when nothing is kept on disk
-	// changed is told of every commit, under the lock; it must not block.
+	// changed is notified of every commit, under the lock; it must not block.
 	changed func(t *table, e *event)
 
 	mu     sync.RWMutex // guards everything below

@@ -126,7 +126,7 @@ func TestAWatchGoesOnAfterAStart(t *testing.T) {
 		}
 		must(t, c, http.MethodPost, "/api/v1/namespaces", fmt.Sprintf(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"round-%d"}}`, round))
 	}
-	// Made anew, the resource has no history from before.
+	// Recreated, the resource has no history from before.
 	const crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com"
 	must(t, c, http.MethodDelete, crd, nil)
 	must(t, c, http.MethodPatch, crd, `{"metadata":{"finalizers":null}}`) // an idle cluster collects nothing

@@ -1,5 +1,5 @@
 // Package goldentest compares what users see of this project with files in its tests' testdata, so that nothing they rely
-// on changes unnoticed. DELTAPLANE_GOLDEN=write writes the files anew.
+// on changes unnoticed. DELTAPLANE_GOLDEN=write rewrites the files.
 package goldentest
 
 import (
@@ -33,7 +33,7 @@ func Compare(t testing.TB, name, got string) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); diff != "" {
-		t.Errorf("%s differs (-file +now); DELTAPLANE_GOLDEN=write writes it anew:\n%s", file, diff)
+		t.Errorf("%s differs (-file +now); DELTAPLANE_GOLDEN=write rewrites it:\n%s", file, diff)
 	}
 }
 

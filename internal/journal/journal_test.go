@@ -165,7 +165,7 @@ func TestAnErrorOfTheReaderNamesTheRecord(t *testing.T) {
 	}
 }
 
-// disk is a file that fails as it is told to; of a write it takes a half.
+// disk is a file that fails as it is instructed to; of a write it takes a half.
 type disk struct {
 	journal.File
 	fail *atomic.Pointer[error]

@@ -22,7 +22,7 @@ type File interface {
 type Options struct {
 	Format Format
 	// Wrap and SyncDir, for tests, stand between the log and the disk. A file
-	// that replaces another is wrapped anew.
+	// that replaces another is wrapped again.
 	Wrap    func(File) File
 	SyncDir func(dir string) error
 }

@@ -4,7 +4,7 @@
 // CRC-32C of the body, and the body. A file is written aside and renamed, so
 // it always begins with a whole record. Reading ends at the first record that
 // is not whole. When no whole record follows, a crash tore the end off in the
-// middle of an append: nobody was told that it succeeded, and it does not
+// middle of an append: nobody was notified that it succeeded, and it does not
 // count. When one does follow, the file is damaged, and [End] says so.
 package journal
 

@@ -30,7 +30,7 @@ type Scanner struct {
 // Over returns a scanner of b that is not strict.
 func Over(b []byte) Scanner { return Scanner{b: b} }
 
-// Reset begins anew, with another text.
+// Reset starts over, with another text.
 func (s *Scanner) Reset(b []byte) { s.b, s.i, s.depth = b, 0, 0 }
 
 // Text is the text that is scanned.

@@ -5,7 +5,7 @@ import "context"
 // The calls to the API server, one interface each: who makes some of them declares an interface of
 // those, [Client] has them all. Nothing they answer comes from a cache, and a call is sent at most
 // once. Objects pass as the JSON that the server sent; lists leave kind and apiVersion of built-in
-// types out of their items. The errors are told apart by the predicates of this package; whether a
+// types out of their items. The errors are distinguished by the predicates of this package; whether a
 // write was done is not known after one that [IsUnresolved].
 type (
 	// Getter reads one object.
@@ -36,8 +36,8 @@ type (
 	Deleter interface {
 		Delete(ctx context.Context, ref Ref, o DeleteOptions) ([]byte, error)
 	}
-	// EventSink takes Kubernetes Events to write, without waiting. [Recorder] is one.
-	EventSink interface {
+	// EventRecorder takes Kubernetes Events to write, without waiting. [Recorder] is one.
+	EventRecorder interface {
 		Event(about Involved, typ, reason, message string)
 	}
 )

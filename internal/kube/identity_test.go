@@ -84,15 +84,15 @@ contexts:
 - {name: nobody, context: {cluster: c, user: nobody}}
 `, server.URL, b64(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})), b64(certPEM), b64(keyPEM),
 		write(t, filepath.Join(dir, "crt"), string(certPEM)), write(t, filepath.Join(dir, "key"), string(keyPEM)), b64(strangerPEM), b64(strangerKey)))
-	for context, welcome := range map[string]bool{"data": true, "files": true, "stranger": false, "nobody": false} {
+	for context, accepted := range map[string]bool{"data": true, "files": true, "stranger": false, "nobody": false} {
 		c, err := kube.Load(kube.Config{Kubeconfig: config, Context: context})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(c.Close)
 		_, err = c.List(t.Context(), podResource, kube.ListOptions{})
-		if (err == nil) != welcome || err != nil && !kube.IsCertificate(err) {
-			t.Errorf("%s: %v; want it welcome %v, or refused for its certificate", context, err, welcome)
+		if (err == nil) != accepted || err != nil && !kube.IsCertificate(err) {
+			t.Errorf("%s: %v; want it accepted %v, or refused for its certificate", context, err, accepted)
 		}
 		if err == nil {
 			if name := <-names; name != "deltaplane" {

@@ -126,7 +126,7 @@ func (r *Recorder) write(ctx context.Context, n note) {
 			r.fail(n, err)
 			return
 		}
-		delete(r.known, key) // expired on the server: write it anew
+		delete(r.known, key) // expired on the server: write it again
 	}
 	namespace := n.about.Namespace
 	if namespace == "" {

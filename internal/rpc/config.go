@@ -60,7 +60,7 @@ type ServerConfig struct {
 	// KeepaliveMinTime is the least interval at which clients may ping. Default 10 s.
 	KeepaliveMinTime time.Duration
 	// DrainGrace is how long, after its context ended, the server says that it is
-	// NOT_SERVING and goes on taking calls, so that whoever balances over replicas
+	// NOT_SERVING and goes on taking calls, so that a client that balances over replicas
 	// has turned to others before this one refuses. Default 0: none.
 	DrainGrace time.Duration
 	// StopTimeout is how long calls in hand may then take to finish before they

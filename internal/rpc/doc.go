@@ -9,7 +9,7 @@
 //	err = srv.Run(ctx, parts...) // until ctx ends; nil on a clean stop
 //
 // A stop is gentle: health turns NOT_SERVING, calls are answered for a while
-// yet, streams are told to go elsewhere ([Server.Stopping]), and only then do
+// yet, streams are instructed to go elsewhere ([Server.Stopping]), and only then do
 // the parts end that calls need.
 //
 // Handlers return plain Go errors. The server turns them into statuses by the

@@ -121,7 +121,7 @@ func (g *gate) done(c *client) { g.leave(c, unaryCalls) }
 func unaryCalls(c *client) *atomic.Int64  { return &c.unary }
 func streamCalls(c *client) *atomic.Int64 { return &c.streams }
 
-// enter counts a call of a client, or of whoever has taken its place: one whose connections have ended may have been forgotten
+// enter counts a call of a client, or of one that has taken its place: one whose connections have ended may have been forgotten
 // since it was found.
 func (g *gate) enter(c *client, calls func(*client) *atomic.Int64) (*client, int64) {
 	n := calls(c).Add(1)
@@ -231,7 +231,7 @@ func Client(ctx context.Context) string {
 }
 
 // Identity names the caller that a call was authenticated as: by its token, or by
-// the certificate of its connection. It is empty when callers are told apart by
+// the certificate of its connection. It is empty when callers are distinguished by
 // where they come from only, and do not own anything.
 func Identity(ctx context.Context) string {
 	if c, ok := ctx.Value(clientKey{}).(*client); ok {

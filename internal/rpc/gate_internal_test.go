@@ -58,7 +58,7 @@ func newTestGate(t *testing.T, cfg ServerConfig) *gate {
 	return s.gate
 }
 
-// Whoever hangs up and comes back has no fresh allowance while its old calls still run.
+// A client that reconnects has no fresh allowance while its old calls still run.
 func TestCallsThatOutliveTheirConnectionStillCount(t *testing.T) {
 	t.Parallel()
 	g := newTestGate(t, ServerConfig{StreamWorkers: -1, MaxClientCalls: 1, MaxClientStreams: 1})

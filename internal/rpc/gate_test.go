@@ -302,7 +302,7 @@ func TestStopTellsHealthFirstAndAnswersDuringTheGrace(t *testing.T) {
 	}
 	select {
 	case <-srv.Stopping():
-		t.Error("streams are told to end before the grace is over")
+		t.Error("streams are instructed to end before the grace is over")
 	case <-partEnded:
 		t.Error("a part ended before the calls")
 	default:

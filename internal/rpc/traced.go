@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// makesSpans reports whether anything comes of what a tracer is told.
+// makesSpans reports whether anything comes of the spans that a tracer starts.
 func makesSpans(tracer trace.TracerProvider) bool {
 	if tracer == nil {
 		return false

@@ -79,7 +79,7 @@ func TestALeaseDoesNotWaitBehindTheAppendsOfASlowLog(t *testing.T) {
 	defer w.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	var flood sync.WaitGroup
-	flood.Go(func() { // until it is told to end: one append waits for as long as the connection is held
+	flood.Go(func() { // until it is set to end: one append waits for as long as the connection is held
 		body := make([]byte, 100<<10)
 		for ctx.Err() == nil {
 			r := delta.Record{Kind: delta.KindDelta, Key: "default/p", Type: delta.Updated, RV: "1", Payload: body, Encoding: delta.EncodingJSON}

@@ -27,7 +27,7 @@ type AdminConfig struct {
 	// Insecure permits an address beyond loopback: this port has neither TLS
 	// nor authentication.
 	Insecure bool
-	// Pprof adds /debug/pprof, without the command line. Whoever can reach the port
+	// Pprof adds /debug/pprof, without the command line. Anyone who can reach the port
 	// can then make the process work, and read names of what it holds from a profile
 	// or trace.
 	Pprof bool

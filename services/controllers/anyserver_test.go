@@ -137,9 +137,9 @@ func TestThreeReplicasRuleTheLivesOfNodesOnAnyAPIServer(t *testing.T) {
 	for _, k := range kubelets {
 		f.eventually("labels of "+k.name, func() string { return missing(f.node(k.name).Metadata.Labels["beta.kubernetes.io/os"]) })
 	}
-	f.bindTo("hasty", "test-0", taint.Unreachable, 0)
-	// Spared's time ends well after test-1 answers again, and before patient goes even when test-1 is tainted last.
-	f.bindTo("patient", "test-0", taint.Unreachable, 15)
+	f.bindTo("immediate", "test-0", taint.Unreachable, 0)
+	// Spared's time ends well after test-1 answers again, and before delayed goes even when test-1 is tainted last.
+	f.bindTo("delayed", "test-0", taint.Unreachable, 15)
 	f.bindTo("spared", "test-1", taint.Unreachable, 12)
 	f.bindTo("elsewhere", "test-2", taint.Unreachable, 0)
 	kubelets[0].silence(true)

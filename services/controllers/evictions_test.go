@@ -177,7 +177,7 @@ func TestACountdownSurvivesTheLossOfEveryProcess(t *testing.T) {
 	f.startQueue()
 	f.controllers("b", only("tainteviction"))
 	if after := due("the countdown goes on"); after.Sub(before) > soon/4 {
-		t.Errorf("after the restart the eviction is due %v later: the countdown began anew", after.Sub(before))
+		t.Errorf("after the restart the eviction is due %v later: the countdown started over", after.Sub(before))
 	}
 	f.leaves("in time", "q")
 	if took := time.Since(*placed.TimeAdded); took < soon {

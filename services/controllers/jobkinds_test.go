@@ -233,7 +233,7 @@ func TestPreconditionsOfTheAPIServer(t *testing.T) {
 	}
 	var told job.Explainer
 	if !errors.As(err, &told) || told.Explain() != `pods "one" already exists` {
-		t.Errorf("the user is told %v", told)
+		t.Errorf("the user is notified of %v", told)
 	}
 	strip := func(uid, rv string) ([]string, error) {
 		meta := map[string]any{"uid": uid, "$deleteFromPrimitiveList/finalizers": []string{batchv1.JobTrackingFinalizer}}

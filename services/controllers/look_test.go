@@ -53,7 +53,7 @@ func TestAnIndexThatIsAwayIsToldOnceAndCostsNoKeyARetry(t *testing.T) {
 	}
 	other := errors.New("of this key")
 	if err := r.heard(t.Context(), other); !errors.Is(err, other) || errors.Is(err, errAway) {
-		t.Errorf("heard = %v, want what it was told", err)
+		t.Errorf("heard = %v, want what it was given", err)
 	}
 }
 

@@ -74,7 +74,7 @@ func (a *nodeAdapter) Reconcile(ctx context.Context, item client.Item) (client.R
 	return settled(res, err, nodelifecycle.ErrStale)
 }
 
-// nodeLook is one look at a node, not below what its freshness was told of.
+// nodeLook is one look at a node, not below the freshness it was given.
 type nodeLook struct {
 	look
 	of *nodeAdapter

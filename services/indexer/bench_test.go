@@ -24,7 +24,7 @@ import (
 )
 
 // serveEnv makes the test binary a server in a process of its own, so that its
-// CPU can be told from the client's.
+// CPU can be distinguished from the client's.
 const serveEnv = "DELTAPLANE_BENCH_SERVE"
 
 const echoMethod = "/bench.Echo/Echo"

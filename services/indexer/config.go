@@ -41,7 +41,7 @@ type Config struct {
 	// is known, and after one was found, it begins at 100 ms and doubles.
 	DiscoverEvery time.Duration
 	// ForgetAfter is how long a collection is served, as stale, whose log was
-	// deleted and not made anew; default 1 min. Then it is not found any more, until
+	// deleted and not recreated; default 1 min. Then it is not found any more, until
 	// it has a log. Those named in Collections are not forgotten.
 	ForgetAfter time.Duration
 	// Fields are the paths, per plural resource name, that are read at ingest for

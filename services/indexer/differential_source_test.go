@@ -162,7 +162,7 @@ func (s *source) change(key string, any bool) (delta.Record, *version) {
 		app: []string{"", "a", "b", "c"}[s.rng.IntN(4)], uid: "uid-" + strconv.Itoa(s.rng.IntN(1<<30)),
 		unreadable: any && s.rng.IntN(40) == 0,
 	}
-	if old != nil && !old.gone && s.rng.IntN(8) > 0 { // else it was deleted and made anew in between
+	if old != nil && !old.gone && s.rng.IntN(8) > 0 { // else it was deleted and recreated in between
 		v.uid = old.uid
 	}
 	labels := ""

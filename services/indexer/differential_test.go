@@ -24,10 +24,10 @@ var (
 	firstSeed = flag.Uint64("seed", 1, "seed of the first history")
 )
 
-// A random source writes a log: bursts that leave holes for whoever is behind, recreations, new leaders, new epochs with
+// A random source writes a log: bursts that leave holes for a reader that is behind, recreations, new leaders, new epochs with
 // versions that go back, logs that are lost, records that cannot be read. Replicas are stopped and started in the middle of it. Whatever is
 // read meanwhile must be a state the source had at or after the revision the answer claims, key by key; pages must
-// come from one snapshot; what watches were told must add up; and at the end everything must equal the source.
+// come from one snapshot; the events of watches must add up; and at the end everything must equal the source.
 func TestDifferential(t *testing.T) {
 	t.Parallel()
 	n := *seeds
@@ -43,7 +43,7 @@ func TestDifferential(t *testing.T) {
 	}
 }
 
-// look is how often a replica looks for logs that were made anew. Looking, and reading without a pause, would take the
+// look is how often a replica looks for logs that were recreated. Looking, and reading without a pause, would take the
 // processors from what the history is about: under the race detector most of them.
 const look = 100 * time.Millisecond
 

@@ -13,7 +13,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/indexer"
 )
 
-// A replica that is told to stop says so first, goes on for a while, with the
+// A replica that is instructed to stop says so first, goes on for a while, with the
 // log too, and sends its streams elsewhere last.
 func TestAReplicaThatStopsSaysSoThenAnswersThenSendsItsStreamsElsewhere(t *testing.T) {
 	t.Parallel()

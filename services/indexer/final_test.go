@@ -83,9 +83,9 @@ func TestADeletionCarriesTheObjectAsItWasDeleted(t *testing.T) {
 	unknown("dropped by the stage", full.deletion(t), "a/two")
 	w.put(t, ended("a/three", delta.Inferred))
 	unknown("inferred by a list", full.deletion(t), "a/three")
-	spoiled := ended("a/four", delta.Observed)
-	spoiled.Payload = []byte(`{"metadata":{"name":"other","namespace":"a"}}`)
-	w.put(t, spoiled)
+	damaged := ended("a/four", delta.Observed)
+	damaged.Payload = []byte(`{"metadata":{"name":"other","namespace":"a"}}`)
+	w.put(t, damaged)
 	unknown("of another object", full.deletion(t), "a/four")
 }
 

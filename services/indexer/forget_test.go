@@ -49,5 +49,5 @@ func TestACollectionWhoseLogIsDeletedIsForgottenAndFoundAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantKeys(t, "List() of the log made anew", got.GetObjects(), "a/2")
+	wantKeys(t, "List() of the log recreated", got.GetObjects(), "a/2")
 }

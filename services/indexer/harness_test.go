@@ -279,7 +279,7 @@ func wantKeys(t testing.TB, what string, objects []*indexv1.Object, want ...stri
 	}
 }
 
-// wantStatus checks code, reason and, if not empty, the field complained about.
+// wantStatus checks code, reason and, if not empty, the field at fault.
 func wantStatus(t testing.TB, what string, err error, code codes.Code, reason, field string) {
 	t.Helper()
 	if rpc.Code(err) != code || rpc.Reason(err) != reason {

@@ -130,7 +130,7 @@ func TestANewEpochBringsItsOwnScope(t *testing.T) {
 	wantMisfit(t, r, "one", false)
 }
 
-// What a resource is called is told as the log says it last: a synced record of an older reflector says nothing, and a new epoch begins anew.
+// What a resource is called is told as the log says it last: a synced record of an older reflector says nothing, and a new epoch starts over.
 func TestListCollectionsTellsWhatElseAResourceIsCalled(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -29,18 +29,18 @@ func list(t testing.TB, r *replica) []string {
 	return keysOf(resp.GetObjects())
 }
 
-// eventually runs check until it gives no complaint; what it waits for is
+// eventually runs check until it returns an empty string; what it waits for is
 // pushed by nobody.
 func eventually(t testing.TB, check func() string) {
 	t.Helper()
 	deadline := time.Now().Add(20 * time.Second)
 	for {
-		complaint := check()
-		if complaint == "" {
+		problem := check()
+		if problem == "" {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatal(complaint)
+			t.Fatal(problem)
 		}
 		<-time.After(5 * time.Millisecond)
 	}

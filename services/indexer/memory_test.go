@@ -343,7 +343,7 @@ func TestRecordsThatNoReflectorWroteAreFaultsOfTheirKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
-	for key, spoil := range map[string]func(h nats.Header, body []byte){
+	for key, damage := range map[string]func(h nats.Header, body []byte){
 		"n/checksum": func(_ nats.Header, body []byte) { body[len(body)-3] ^= 1 },
 		"n/schema":   func(h nats.Header, _ []byte) { h.Set(delta.HeaderVersion, "9") },
 		"n/key":      func(h nats.Header, _ []byte) { h.Set(delta.HeaderKey, "n/another") },
@@ -352,7 +352,7 @@ func TestRecordsThatNoReflectorWroteAreFaultsOfTheirKeys(t *testing.T) {
 		rec := w.stamp([]delta.Record{pod(key, options{node: "n2"})})[0]
 		rec.Collection, rec.Epoch, rec.Term, rec.PublishedAt = pods, w.w.Epoch(), w.w.Term(), time.Now()
 		msg := &nats.Msg{Subject: rec.Subject(), Header: rec.Header(), Data: bytes.Clone(rec.Payload)}
-		spoil(msg.Header, msg.Data)
+		damage(msg.Header, msg.Data)
 		if reply, err := nc.RequestMsg(msg, 10*time.Second); err != nil || bytes.Contains(reply.Data, []byte(`"error"`)) {
 			t.Fatalf("publish %s: %v %s", key, err, reply.Data)
 		}

@@ -21,30 +21,30 @@ import (
 	"github.com/deltaplane/deltaplane/services/indexer"
 )
 
-// asker is a Query stream whose answers are kept until they are asked for.
-type asker struct {
+// queryStream is a Query stream whose answers are kept until they are asked for.
+type queryStream struct {
 	t      *testing.T
 	stream indexv1.IndexService_QueryClient
 	early  map[uint64]*indexv1.QueryResponse
 }
 
-func ask(t *testing.T, r *replica) *asker {
+func ask(t *testing.T, r *replica) *queryStream {
 	t.Helper()
 	stream, err := r.Query(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &asker{t: t, stream: stream, early: map[uint64]*indexv1.QueryResponse{}}
+	return &queryStream{t: t, stream: stream, early: map[uint64]*indexv1.QueryResponse{}}
 }
 
-func (a *asker) send(req *indexv1.QueryRequest) {
+func (a *queryStream) send(req *indexv1.QueryRequest) {
 	a.t.Helper()
 	if err := a.stream.Send(req); err != nil {
 		a.t.Fatal(err)
 	}
 }
 
-func (a *asker) answer(tag uint64) *indexv1.QueryResponse {
+func (a *queryStream) answer(tag uint64) *indexv1.QueryResponse {
 	a.t.Helper()
 	for a.early[tag] == nil {
 		resp, err := a.stream.Recv()
@@ -62,7 +62,7 @@ func (a *asker) answer(tag uint64) *indexv1.QueryResponse {
 }
 
 // failed checks an answer that is an error.
-func (a *asker) failed(resp *indexv1.QueryResponse, code codes.Code, reason, field string) {
+func (a *queryStream) failed(resp *indexv1.QueryResponse, code codes.Code, reason, field string) {
 	a.t.Helper()
 	e := resp.GetError()
 	if codes.Code(e.GetCode()) != code || e.GetReason() != reason {

@@ -118,7 +118,7 @@ func TestReplicasBehindOneNameAnswerAsOne(t *testing.T) {
 		t.Error("every page came from one replica")
 	}
 
-	// Revisions: whoever is asked waits until it has the write.
+	// Revisions: any replica that is asked waits until it has the write.
 	for i := range 20 {
 		w.put(t, pod("a/one", options{node: fmt.Sprint("n", i)}))
 		rev := &deltav1.Revision{Epoch: w.w.Epoch(), ResourceVersion: strconv.Itoa(w.rv)}

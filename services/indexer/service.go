@@ -84,7 +84,7 @@ func New(cfg Config, log follow.Log, tel *telemetry.Telemetry) (*Service, error)
 func (s *Service) Addr(ctx context.Context) (string, error) { return s.rpc.Addr(ctx) }
 
 // Run follows the logs and answers until ctx ends; then health turns
-// NOT_SERVING, watches are told to go elsewhere, and it returns nil. The logs
+// NOT_SERVING, watches are instructed to go elsewhere, and it returns nil. The logs
 // are followed until the last call has been answered.
 func (s *Service) Run(ctx context.Context) error { return s.rpc.Run(ctx, s.admin.Run, s.work) }
 

@@ -21,7 +21,7 @@ func wantUnindexed(t testing.TB, what string, got []*indexv1.UnindexedObjects, i
 	}
 }
 
-// Whoever may create an object may create one on which an index fails: the others are answered, and the answer says which are missing.
+// Anyone who may create an object may create one on which an index fails: the others are answered, and the answer says which are missing.
 func TestObjectsThatAnIndexCannotTakeAreNamedAndTheOthersAnswered(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

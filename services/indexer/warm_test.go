@@ -219,7 +219,7 @@ func TestARestoredCheckpointIsNotServedBeforeTheLogAcceptsIt(t *testing.T) {
 		want      []string
 	}{
 		"the same log": {func(t *testing.T, w *world) { w.put(t, gone("a/one")) }, true, []string{"a/two", "b/one", "b/two"}},
-		"a log made anew": {func(t *testing.T, w *world) {
+		"a log recreated": {func(t *testing.T, w *world) {
 			if err := w.conn.Remove(t.Context(), pods); err != nil {
 				t.Fatal(err)
 			}
@@ -345,7 +345,7 @@ func TestFilesThatCannotBeUsedAreNamedAndTheLogIsReplayed(t *testing.T) {
 	same := func(*checkpoint.Header) {}
 	for reason, c := range map[string]struct {
 		change func(*checkpoint.Header)
-		spoil  func([]byte) []byte
+		damage func([]byte) []byte
 	}{
 		"damaged": {same, func(b []byte) []byte { b[len(b)/2] ^= 1; return b }},
 		"cut":     {same, func(b []byte) []byte { return b[:len(b)-3] }},
@@ -360,8 +360,8 @@ func TestFilesThatCannotBeUsedAreNamedAndTheLogIsReplayed(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			data := rewrite(t, whole, c.change)
-			if c.spoil != nil {
-				data = c.spoil(data)
+			if c.damage != nil {
+				data = c.damage(data)
 			}
 			if err := os.WriteFile(filepath.Join(dir, podsFile), data, 0o600); err != nil {
 				t.Fatal(err)

@@ -20,8 +20,8 @@ func (v *viewer) ends() error {
 }
 
 // A watch that goes by a declared index or field ends when that is removed; by
-// another definition of the name it is told nothing before a gap.
-func TestAWatchLearnsThatItsIndexIsRemovedOrDeclaredAnew(t *testing.T) {
+// another definition of the name it receives nothing before a gap.
+func TestAWatchLearnsThatItsIndexIsRemovedOrDeclaredAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.start(t, pod("a/one", options{labels: "app=x,team=y", pad: 1}), pod("a/two", options{labels: "app=y,team=x"}))
@@ -44,7 +44,7 @@ func TestAWatchLearnsThatItsIndexIsRemovedOrDeclaredAnew(t *testing.T) {
 	wantStatus(t, "a watch of no index", watch(t, r, index).ends(), codes.NotFound, "INDEX_NOT_FOUND", "")
 	wantStatus(t, "a watch of no field", watch(t, r, field).ends(), codes.InvalidArgument, "INVALID_ARGUMENT", "field_selector")
 	r.add(t, "pods", byLabel("by", "team"), byField("pad", "spec.pad"))
-	watch(t, r, index).expect(t, "gap:index was declared anew", "+a/two", "end")
+	watch(t, r, index).expect(t, "gap:index was declared again", "+a/two", "end")
 	again := watch(t, r, field) // the same field
 	w.put(t, pod("a/three", options{pad: 1}))
 	again.expect(t, "+a/three")
@@ -103,7 +103,7 @@ func TestWhatLeavesAWatchIsDeletedAsFilteredAndAddedWhenItComesBack(t *testing.T
 			}
 		}
 	}
-	w.put(t, gone("a/one")) // for good: another reason
+	w.put(t, gone("a/one")) // permanently: another reason
 	for _, v := range watches {
 		v.expect(t, "-a/one:observed")
 	}

@@ -148,7 +148,7 @@ func TestReadersThatDoNotReadAreServedAsTheyAskedAndDelayNobody(t *testing.T) {
 }
 
 // The places for large initial states are few, and who does not get one in time
-// is told to come back.
+// is instructed to come back.
 func TestAnInitialStateThatGetsNoPlaceInTimeIsRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

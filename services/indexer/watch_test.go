@@ -165,7 +165,7 @@ func TestAWatchIsResumedOnAnyReplica(t *testing.T) {
 	again.expect(t, "-c/new:observed")
 }
 
-func TestWhatCannotBeResumedIsAGapAndTheStateAnew(t *testing.T) {
+func TestWhatCannotBeResumedIsAGapAndTheStateAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.start(t, fleet()...)
@@ -184,7 +184,7 @@ func TestWhatCannotBeResumedIsAGapAndTheStateAnew(t *testing.T) {
 		g := watch(t, r, &indexv1.WatchRequest{Namespace: "b", Resume: row.resume})
 		g.expect(t, "gap:"+row.reason, "+b/one", "+b/two", "end")
 	}
-	// A new leader whose reign began at or below a position that an older one wrote.
+	// A new leader whose term began at or below a position that an older one wrote.
 	w.w = w.lead(t, pods, false)
 	w.put(t, pod("b/three", options{}))
 	w.caughtUp(t, r)

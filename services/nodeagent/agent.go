@@ -71,7 +71,7 @@ type Agent struct {
 	gone     map[types.UID]bool          // confirmed not to be pods of this node, while the runtime has something of them
 	orphans  map[types.UID]container.Pod // of those, what runs, to be ended by the loop
 	starting map[types.UID]time.Time     // when pods that have not run yet were first seen
-	told     map[types.UID]bool          // pods whose ignored fields were told of
+	told     map[types.UID]bool          // pods whose ignored fields were reported
 }
 
 // New builds the agent; it contacts nobody and writes nothing. The error holds

@@ -209,14 +209,14 @@ func TestAPodPastItsDeadlineFails(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.start(nil)
-	w.create("patient", map[string]any{"activeDeadlineSeconds": 1 << 62}, runs(forever))
-	w.becomes("patient", corev1.PodRunning)
+	w.create("deadline", map[string]any{"activeDeadlineSeconds": 1 << 62}, runs(forever))
+	w.becomes("deadline", corev1.PodRunning)
 	w.create("late", map[string]any{"activeDeadlineSeconds": 1}, runs(forever))
 	pod := w.becomes("late", corev1.PodFailed)
 	if pod.Status.Reason != "DeadlineExceeded" {
 		t.Errorf("the pod failed as %q, want DeadlineExceeded", pod.Status.Reason)
 	}
-	w.becomes("patient", corev1.PodRunning) // still
+	w.becomes("deadline", corev1.PodRunning) // still
 }
 
 func TestAForcedDeletionEndsThePod(t *testing.T) {

@@ -205,7 +205,7 @@ func (a *Agent) checkDeadlines() {
 }
 
 // housekeep compares the workers with the pods of the node: workers of pods that are
-// gone end, and a pod whose worker was purged begins anew. Before the sources are
+// gone end, and a pod whose worker was purged starts over. Before the sources are
 // ready it does nothing.
 func (a *Agent) housekeep() {
 	begin := time.Now()

@@ -28,7 +28,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		}),
 		desired: prometheus.NewGauge(prometheus.GaugeOpts{Name: "kubelet_desired_pods", Help: "Pods bound to the node."}),
 		restarted: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "kubelet_restarted_pods_total", Help: "Pods that were started anew under the UID of one that had ended.",
+			Name: "kubelet_restarted_pods_total", Help: "Pods that were restarted under the UID of one that had ended.",
 		}),
 		orphans: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "kubelet_orphaned_runtime_pods_total", Help: "Pods found in the runtime that are no pods of the node.",

@@ -106,13 +106,13 @@ func (s *source) watch(ctx context.Context) {
 	}
 }
 
-// patience is how long the pods may be out of sight before somebody is told.
-const patience = 10 * time.Second
+// staleAfter is how long the pods may be out of sight before somebody is notified.
+const staleAfter = 10 * time.Second
 
-// complain tells when the pods have not been followed for a while, once, and when they are again:
+// warnWhenStale says when the pods have not been followed for a while, once, and when they are again:
 // the client tries for ever to reach an index, in silence.
-func (s *source) complain(ctx context.Context) {
-	tick := time.NewTicker(patience)
+func (s *source) warnWhenStale(ctx context.Context) {
+	tick := time.NewTicker(staleAfter)
 	defer tick.Stop()
 	var was, told bool // away at the last look
 	for {
@@ -145,7 +145,7 @@ func (s *source) follow(ctx context.Context) error {
 		}
 		switch e.Type {
 		case client.EventGap:
-			s.log.Info("watch of pods begins anew", slog.String(telemetry.KeyReason, e.Reason))
+			s.log.Info("watch of pods starts over", slog.String(telemetry.KeyReason, e.Reason))
 			initial = map[string]*corev1.Pod{}
 			s.setWatched(false)
 		case client.EventAdded, client.EventUpdated:

@@ -362,7 +362,7 @@ func TestSource(t *testing.T) {
 			later(time.Second)
 			f.heard("orphan 1")
 		},
-		"a collection that is not served is asked for again, and a broken watch begins anew": func(f *feed) {
+		"a collection that is not served is asked for again, and a broken watch starts over": func(f *feed) {
 			f.index.events <- told{err: errors.New("not served")}
 			f.state(1, pod("a", "1", "5"))
 			f.heard("set 1@5", "synced")
@@ -414,19 +414,19 @@ func TestPodsThatAreNotFollowedAreToldOnceAndAgainWhenTheyAre(t *testing.T) {
 		src := newSource(&script{}, &server{}, "dev", "n", nil, slog.New(slog.NewTextHandler(&log, nil)))
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
-		wg.Go(func() { src.complain(ctx) })
-		time.Sleep(3 * patience / 2)
+		wg.Go(func() { src.warnWhenStale(ctx) })
+		time.Sleep(3 * staleAfter / 2)
 		if log.String() != "" {
 			t.Errorf("told too soon: %s", log.String())
 		}
-		time.Sleep(10 * patience)
+		time.Sleep(10 * staleAfter)
 		if got := log.String(); strings.Count(got, "WARN") != 1 || !strings.Contains(got, "have not been read yet") {
 			t.Errorf("after a long while: %s", got)
 		}
 		src.mu.Lock()
 		src.synced, src.watched = true, true
 		src.mu.Unlock()
-		time.Sleep(2 * patience)
+		time.Sleep(2 * staleAfter)
 		cancel()
 		wg.Wait()
 		if got := log.String(); strings.Count(got, "WARN") != 1 || strings.Count(got, "followed again") != 1 {

@@ -140,7 +140,7 @@ func (a *Agent) clearVolumes(ctx context.Context, running []container.Pod) {
 		a.log.Warn("volumes could not be listed", telemetry.Err(err))
 		return
 	}
-	// Whoever has a sandbox may have files open; its end comes first.
+	// A sandbox may have files open; its end comes first.
 	uids = slices.DeleteFunc(uids, func(uid types.UID) bool {
 		return a.keepVolumes(uid) || slices.ContainsFunc(running, func(p container.Pod) bool { return p.UID == uid })
 	})

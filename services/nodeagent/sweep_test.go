@@ -16,7 +16,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/nodeagent/volume"
 )
 
-// A machine that was started anew runs nothing, and an index that was may be behind: neither
+// A machine that was restarted runs nothing, and an index that was may be behind: neither
 // makes a pod's files rubbish.
 func TestVolumesAreRemovedOnlyWhenTheAPIServerHasNoSuchPod(t *testing.T) {
 	t.Parallel()

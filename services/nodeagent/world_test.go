@@ -125,7 +125,7 @@ func (w *world) startIndex() {
 	w.ok(err)
 }
 
-// startRuntime starts a runtime that remembers; whoever replaces one closes it before.
+// startRuntime starts a runtime that remembers; a test that replaces one closes it before.
 func (w *world) startRuntime(cfg criruntime.Config) {
 	w.t.Helper()
 	cfg.Dir = w.root + "/cri"

@@ -232,7 +232,7 @@ func (s *Service) logsOf(ctx context.Context, spec Resource) ([]delta.Collection
 	var out []delta.Collection
 	s.mu.Lock()
 	for _, r := range s.reflections {
-		if r.resource.Kind != "" && wishKey(r.wish.spec.Cluster, r.wish.spec.Name) == wishKey(spec.Cluster, spec.Name) {
+		if r.resource.Kind != "" && resourceKey(r.desired.spec.Cluster, r.desired.spec.Name) == resourceKey(spec.Cluster, spec.Name) {
 			out = append(out, r.col)
 		}
 	}

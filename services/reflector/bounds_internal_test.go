@@ -64,10 +64,10 @@ func TestABoundedNumberOfQuestionsIsOpen(t *testing.T) {
 		}
 		r := &reflection{kube: kc, metrics: m, want: Resource{Scope: kube.Scope{LabelSelector: "a=b"}}}
 		p := &publisher{r: r, wake: make(chan struct{}, 1), stage: delta.NewStage(64<<20, "")}
-		a := newAsker(t.Context(), r, p, "0")
+		a := newDeletionResolver(t.Context(), r, p, "0")
 		defer a.close()
 		const beyond = 3
-		for i := range maxQuestions + beyond {
+		for i := range maxPending + beyond {
 			rec := delta.Record{Kind: delta.KindDelta, Type: delta.Deleted, Key: delta.Key(fmt.Sprintf("default/p%d", i)), UID: "u", RV: "1", DeleteReason: delta.Observed}
 			if !a.event(rec, true, "1") {
 				t.Fatal("a deletion finds no room")
@@ -75,12 +75,12 @@ func TestABoundedNumberOfQuestionsIsOpen(t *testing.T) {
 		}
 		synctest.Wait()
 		if n := p.waiting(); n != beyond {
-			t.Errorf("%d deletions are staged without a question, want %d", n, beyond)
+			t.Errorf("%d deletions are staged without a lookup, want %d", n, beyond)
 		}
 		time.Sleep(askFor)
 		synctest.Wait()
-		if n := p.waiting(); n != maxQuestions+beyond {
-			t.Errorf("%d of %d deletions are staged after %v", n, maxQuestions+beyond, askFor)
+		if n := p.waiting(); n != maxPending+beyond {
+			t.Errorf("%d of %d deletions are staged after %v", n, maxPending+beyond, askFor)
 		}
 		families, err := reg.Gather()
 		if err != nil {
@@ -92,7 +92,7 @@ func TestABoundedNumberOfQuestionsIsOpen(t *testing.T) {
 				got[m.GetLabel()[0].GetValue()] = m.GetCounter().GetValue()
 			}
 		}
-		if len(got) != 2 || got[string(byNobodyCrowded)] != beyond || got[string(byNobody)] != maxQuestions {
+		if len(got) != 2 || got[string(byNobodyCrowded)] != beyond || got[string(byNobody)] != maxPending {
 			t.Errorf("answers %v", got)
 		}
 	})
@@ -118,7 +118,7 @@ func TestAStandbyForgetsOldDeletions(t *testing.T) {
 	})
 }
 
-// What Check finds out about the log ends the reign, whoever did it.
+// What Check finds out about the log ends the term, no matter who did it.
 func TestALogCheckThatFindsDamageEndsTheTerm(t *testing.T) {
 	t.Parallel()
 	col := delta.Collection{Cluster: "dev", Version: "v1", Resource: "pods"}
@@ -202,8 +202,8 @@ func TestEverythingLeavesOutSecretsSecondNamesAndWhatIsNamed(t *testing.T) {
 		{"web", kube.Resource{Version: "v1", Name: "events", Namespaced: true, Verbs: both}, true},
 		{"", kube.Resource{Version: "v1", Name: "pods", Namespaced: true, Verbs: both}, false}, // named below
 	} {
-		s := &Service{wishes: map[string]*wish{"dev/pods": {spec: Resource{Cluster: "dev", Name: "pods"}}}}
-		all := &throng{s: s, w: &wish{spec: Resource{Cluster: "dev", Name: everything, Scope: kube.Scope{Namespace: row.namespace}}}}
+		s := &Service{desired: map[string]*desired{"dev/pods": {spec: Resource{Cluster: "dev", Name: "pods"}}}}
+		all := &throng{s: s, w: &desired{spec: Resource{Cluster: "dev", Name: everything, Scope: kube.Scope{Namespace: row.namespace}}}}
 		if got := all.wants(row.res); got != row.want {
 			t.Errorf("%s in %q: %v, want %v", row.res.Collection("dev"), row.namespace, got, row.want)
 		}

@@ -37,9 +37,9 @@ type Config struct {
 	PageSize int
 	// WatchList says how the whole state is read; default [WatchListAuto].
 	WatchList WatchList
-	// StreamPatience is how long a streaming start may go without an object and without its end before the collection is listed instead; default
+	// WatchListTimeout is how long a streaming start may go without an object and without its end before the collection is listed instead; default
 	// 30 s, with a warning each third of it.
-	StreamPatience time.Duration
+	WatchListTimeout time.Duration
 	// QuietAfter is how long a watch may be silent before the API server is asked whether it has reached the watch's version at all; default 2 min.
 	QuietAfter time.Duration
 	// Backoff of failing lists and watches.
@@ -53,13 +53,13 @@ type Config struct {
 	LivenessEvery time.Duration
 	// LeaseTTL is how long a leader keeps a collection without renewing its lease; default 3 s. All replicas must use the same.
 	LeaseTTL time.Duration
-	// LeasePatience is how long a leader may leave the pings of standbys unanswered, as when its process is stopped; default a third of
+	// LeasePingTimeout is how long a leader may leave the pings of standbys unanswered, as when its process is stopped; default a third of
 	// LeaseTTL, and at most that. A leader whose connection to NATS is gone is not waited for.
-	LeasePatience time.Duration
+	LeasePingTimeout time.Duration
 	// DiscoverEvery is how often "*" and resources that are not served yet are looked for; default 30 s.
 	DiscoverEvery time.Duration
 	// KeepVanished is for how long the log of a collection is kept that "*" had found and the API server serves no more, as when its
-	// CustomResourceDefinition was deleted; default 1 h. Then the log is deleted, and its readers are told.
+	// CustomResourceDefinition was deleted; default 1 h. Then the log is deleted, and its readers are notified.
 	KeepVanished time.Duration
 }
 
@@ -92,13 +92,13 @@ func (c Config) withDefaults() Config {
 	c.Holder = cmp.Or(c.Holder, "reflector-"+strings.ToLower(rand.Text()[:10]))
 	c.WatchList = cmp.Or(c.WatchList, WatchListAuto)
 	c.QuietAfter = cmp.Or(c.QuietAfter, 2*time.Minute)
-	c.StreamPatience = cmp.Or(c.StreamPatience, 30*time.Second)
+	c.WatchListTimeout = cmp.Or(c.WatchListTimeout, 30*time.Second)
 	c.Backoff = c.Backoff.withDefaults()
 	c.MinWatchTimeout = max(c.MinWatchTimeout, 5*time.Minute)
 	c.StageBytes = cmp.Or(c.StageBytes, 64<<20)
 	c.LivenessEvery = cmp.Or(c.LivenessEvery, 2*time.Second)
 	c.LeaseTTL = cmp.Or(c.LeaseTTL, 3*time.Second)
-	c.LeasePatience = cmp.Or(c.LeasePatience, c.LeaseTTL/3)
+	c.LeasePingTimeout = cmp.Or(c.LeasePingTimeout, c.LeaseTTL/3)
 	c.DiscoverEvery = cmp.Or(c.DiscoverEvery, 30*time.Second)
 	return c
 }
@@ -121,11 +121,11 @@ func (c Config) Validate() error {
 		name  string
 		value time.Duration
 	}{
-		{"stream patience", c.StreamPatience},
+		{"watch-list timeout", c.WatchListTimeout},
 		{"quiet period", c.QuietAfter},
 		{"liveness period", c.LivenessEvery},
 		{"lease ttl", c.LeaseTTL},
-		{"lease patience", c.LeasePatience},
+		{"lease ping timeout", c.LeasePingTimeout},
 		{"discovery period", c.DiscoverEvery},
 		{"time to keep vanished", c.KeepVanished},
 	} {
@@ -133,8 +133,8 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("reflector: %s %v: must not be negative", d.name, d.value))
 		}
 	}
-	if c.LeasePatience > c.LeaseTTL {
-		errs = append(errs, fmt.Errorf("reflector: lease patience %v: must not exceed the lease ttl %v", c.LeasePatience, c.LeaseTTL))
+	if c.LeasePingTimeout > c.LeaseTTL {
+		errs = append(errs, fmt.Errorf("reflector: lease ping timeout %v: must not exceed the lease ttl %v", c.LeasePingTimeout, c.LeaseTTL))
 	}
 	return errors.Join(errs...)
 }

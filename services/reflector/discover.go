@@ -16,7 +16,7 @@ import (
 
 // What a resource that was found can be wrong with.
 var (
-	// errSecondScope says that two wishes are for the same resource.
+	// errSecondScope says that two desired resources are for the same resource.
 	errSecondScope = errors.New("reflector: second scope of a resource")
 	// errNoNamespaces says that a namespace was asked of a resource that has none.
 	errNoNamespaces = errors.New("reflector: a namespace of a resource without namespaces")

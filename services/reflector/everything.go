@@ -15,7 +15,7 @@ import (
 // throng is everything that "*" mirrors of one cluster. It is for one goroutine.
 type throng struct {
 	s       *Service
-	w       *wish
+	w       *desired
 	members map[delta.Collection]*member
 	lost    map[delta.Collection]int  // answers in a row without what an earlier process found
 	noted   map[delta.Collection]bool // members that were in the note at some time
@@ -37,7 +37,7 @@ const vanishAfter = 2
 // everything mirrors all that can be watched, now and as it appears; secrets only when they are
 // named. events.k8s.io is a second name of the core group's events. It returns when nothing of it
 // runs any more.
-func (s *Service) everything(ctx context.Context, w *wish) {
+func (s *Service) everything(ctx context.Context, w *desired) {
 	t := &throng{s: s, w: w, members: map[delta.Collection]*member{}, lost: map[delta.Collection]int{}, noted: map[delta.Collection]bool{}}
 	defer func() {
 		for _, m := range t.members {

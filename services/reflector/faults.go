@@ -35,39 +35,39 @@ func Cause(collection, text string) string {
 	return digits.ReplaceAllString(text, "#")
 }
 
-// chorus folds what many collections say at once. The first of equal faults, or of those who are well again after one, is logged as it comes,
+// logDeduplicator folds what many collections say at once. The first of equal faults, or of those who are well again after one, is logged as it comes,
 // those that follow soon after in one line.
-type chorus struct {
+type logDeduplicator struct {
 	slog *slog.Logger
 	// loops runs what waits for others, until ctx returns one that has ended.
 	loops *sync.WaitGroup
 	ctx   func() context.Context
 
 	mu   sync.Mutex
-	said map[string]*verse // guarded by mu
+	said map[string]*loggedFault // guarded by mu
 }
 
-// verse is something that was logged a moment ago.
-type verse struct {
+// loggedFault is something that was logged a moment ago.
+type loggedFault struct {
 	count int
 	names []string
 	last  time.Time
 }
 
 const (
-	chorusFor   = time.Second
-	chorusNames = 3
+	foldFor     = time.Second
+	foldedNames = 3
 	// recoveryFor is how long it may take until the last collection is well again, while one follows the other.
 	recoveryFor = 30 * time.Second
 )
 
-func newChorus(log *slog.Logger, loops *sync.WaitGroup, ctx func() context.Context) *chorus {
-	return &chorus{slog: log, loops: loops, ctx: ctx, said: map[string]*verse{}}
+func newDeduplicator(log *slog.Logger, loops *sync.WaitGroup, ctx func() context.Context) *logDeduplicator {
+	return &logDeduplicator{slog: log, loops: loops, ctx: ctx, said: map[string]*loggedFault{}}
 }
 
 // warn logs a collection's fault by say, or counts it with those that are equal.
-func (c *chorus) warn(collection, stage, reason, text string, say func()) {
-	c.fold(stage+"\x00"+reason+"\x00"+Cause(collection, text), collection, chorusFor, say, func(n int, names string) {
+func (c *logDeduplicator) warn(collection, stage, reason, text string, say func()) {
+	c.fold(stage+"\x00"+reason+"\x00"+Cause(collection, text), collection, foldFor, say, func(n int, names string) {
 		c.slog.LogAttrs(context.WithoutCancel(c.ctx()), slog.LevelWarn, "reflections failed alike", slog.Int(telemetry.KeyCount, n),
 			slog.String(telemetry.KeyCollection, names), slog.String(telemetry.KeyCheck, stage), slog.String(telemetry.KeyReason, reason),
 			slog.String(telemetry.KeyError, text))
@@ -75,34 +75,34 @@ func (c *chorus) warn(collection, stage, reason, text string, say func()) {
 }
 
 // well logs by say that a collection is well again, or counts it with the others that failed for the same reason.
-func (c *chorus) well(collection, reason string, say func()) {
+func (c *logDeduplicator) well(collection, reason string, say func()) {
 	c.fold("well\x00"+reason, collection, recoveryFor, say, func(n int, names string) {
 		c.slog.LogAttrs(context.WithoutCancel(c.ctx()), slog.LevelInfo, "reflections are well again", slog.Int(telemetry.KeyCount, n),
 			slog.String(telemetry.KeyCollection, names), slog.String(telemetry.KeyReason, reason))
 	})
 }
 
-// fold says something for one collection, and then together for those that say the same, once none of them has for chorusFor, or after longest.
-func (c *chorus) fold(key, collection string, longest time.Duration, say func(), together func(n int, names string)) {
+// fold says something for one collection, and then together for those that say the same, once none of them has for foldFor, or after longest.
+func (c *logDeduplicator) fold(key, collection string, longest time.Duration, say func(), together func(n int, names string)) {
 	c.mu.Lock()
 	v := c.said[key]
 	if v != nil {
 		v.last = time.Now()
-		if v.count++; len(v.names) < chorusNames {
+		if v.count++; len(v.names) < foldedNames {
 			v.names = append(v.names, collection)
 		}
 		c.mu.Unlock()
 		return
 	}
 	began := time.Now()
-	v = &verse{last: began}
+	v = &loggedFault{last: began}
 	c.said[key] = v
 	c.mu.Unlock()
 	say()
 	c.loops.Go(func() {
-		for wait := chorusFor; attempt.Sleep(c.ctx(), wait); {
+		for wait := foldFor; attempt.Sleep(c.ctx(), wait); {
 			c.mu.Lock()
-			wait = min(time.Until(v.last.Add(chorusFor)), time.Until(began.Add(longest)))
+			wait = min(time.Until(v.last.Add(foldFor)), time.Until(began.Add(longest)))
 			c.mu.Unlock()
 			if wait <= 0 {
 				break

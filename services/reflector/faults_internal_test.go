@@ -19,7 +19,7 @@ func TestTheEndOfAnOutageIsOneLineHoweverManyCollectionsItHad(t *testing.T) {
 		var out bytes.Buffer
 		var loops sync.WaitGroup
 		log := slog.New(slog.NewTextHandler(&out, nil))
-		c := newChorus(log, &loops, t.Context)
+		c := newDeduplicator(log, &loops, t.Context)
 		r := &reflection{slog: log, faults: c}
 		outage := func(n int, apart time.Duration) string {
 			out.Reset()

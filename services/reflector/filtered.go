@@ -14,8 +14,8 @@ import (
 // A watch with a selector tells a deletion and a departure from the selector by the same event: DELETED, with the last state that was selected and the
 // version of the change. Nothing in it tells them apart, so the API server is asked whether the object lives.
 const (
-	// maxQuestions are open at once in a collection; deletions beyond them are not asked about.
-	maxQuestions = 4096
+	// maxPending are open at once in a collection; deletions beyond them are not asked about.
+	maxPending = 4096
 	// asking is how many requests are under way at once.
 	asking = 16
 	// askFor bounds how long a deletion is held back.
@@ -31,37 +31,37 @@ const (
 	byEvent           answered = "event"     // the key's next event
 	byNobody          answered = "none"      // in time, or an error
 	byNobodyForbidden answered = "forbidden" // not asked any more
-	byNobodyCrowded   answered = "crowded"   // not asked: too many questions were open
+	byNobodyCrowded   answered = "crowded"   // not asked: too many lookups were open
 )
 
-// asker stages what events bring. It holds a deletion back until it is known whether the object lives with the same UID: then it was
+// deletionResolver stages what events bring. It holds a deletion back until it is known whether the object lives with the same UID: then it was
 // [delta.FilteredOut], otherwise [delta.Observed], also when nobody answers in time or the reflector may not ask. Meanwhile other keys go on; the
 // watermark waits. What follows for the same key answers by itself. Without a selector by which objects can leave, it asks nothing.
-type asker struct {
+type deletionResolver struct {
 	r      *reflection
 	p      *publisher
 	on     bool
 	slots  chan struct{}
-	ctx    context.Context // of the questions
+	ctx    context.Context // of the lookups
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
 	mu     sync.Mutex
-	held   []*question // in the order of their events; guarded by mu
-	high   delta.RV    // every event up to it was told, guarded by mu
-	denied bool        // guarded by mu
+	held   []*pendingDeletion // in the order of their events; guarded by mu
+	high   delta.RV           // every event up to it was told, guarded by mu
+	denied bool               // guarded by mu
 	empty  chan struct{}
 }
 
-// question is a deletion that is held back.
-type question struct {
+// pendingDeletion is a deletion that is held back.
+type pendingDeletion struct {
 	rec    delta.Record
 	floor  delta.RV // the version of the event before it
 	cancel context.CancelFunc
 }
 
-func newAsker(ctx context.Context, r *reflection, p *publisher, w delta.RV) *asker {
-	a := &asker{r: r, p: p, high: w, on: canLeave(r.want.Scope), slots: make(chan struct{}, asking), empty: make(chan struct{}, 1)}
+func newDeletionResolver(ctx context.Context, r *reflection, p *publisher, w delta.RV) *deletionResolver {
+	a := &deletionResolver{r: r, p: p, high: w, on: canLeave(r.want.Scope), slots: make(chan struct{}, asking), empty: make(chan struct{}, 1)}
 	a.ctx, a.cancel = context.WithCancel(ctx)
 	return a
 }
@@ -79,15 +79,15 @@ func canLeave(scope kube.Scope) bool {
 	return false
 }
 
-// close ends all questions without an answer. They move no watermark, so that whoever leads next meets their events again.
-func (a *asker) close() {
+// close ends all lookups without an answer. They move no watermark, so that the next leader meets their events again.
+func (a *deletionResolver) close() {
 	a.cancel()
 	a.wg.Wait()
 }
 
-// event stages what one event brought, if anything, and moves the watermark as far as no question is open. It returns false when there was no room for
+// event stages what one event brought, if anything, and moves the watermark as far as no lookup is open. It returns false when there was no room for
 // the record.
-func (a *asker) event(rec delta.Record, publish bool, rv delta.RV) (taken bool) {
+func (a *deletionResolver) event(rec delta.Record, publish bool, rv delta.RV) (taken bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	floor := a.high
@@ -100,10 +100,10 @@ func (a *asker) event(rec delta.Record, publish bool, rv delta.RV) (taken bool) 
 	switch asks := a.on && publish && rec.Tombstone(); {
 	case asks && a.denied:
 		a.count(byNobodyForbidden)
-	case asks && len(a.held) >= maxQuestions:
+	case asks && len(a.held) >= maxPending:
 		a.count(byNobodyCrowded)
 	case asks:
-		a.ask(&question{rec: rec, floor: floor})
+		a.ask(&pendingDeletion{rec: rec, floor: floor})
 		return true
 	}
 	a.p.add(func(st *delta.Stage) {
@@ -114,7 +114,7 @@ func (a *asker) event(rec delta.Record, publish bool, rv delta.RV) (taken bool) 
 }
 
 // pass says that the event of rv brought nothing. It is in no hurry: the log is told soon, of many together.
-func (a *asker) pass(rv delta.RV) {
+func (a *deletionResolver) pass(rv delta.RV) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.high = delta.MaxRV(a.high, rv)
@@ -122,13 +122,13 @@ func (a *asker) pass(rv delta.RV) {
 }
 
 // told says that everything up to rv was told by other means: a complete list.
-func (a *asker) told(rv delta.RV) {
+func (a *deletionResolver) told(rv delta.RV) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.high = delta.MaxRV(a.high, rv)
 }
 
-func (a *asker) advance(st *delta.Stage) {
+func (a *deletionResolver) advance(st *delta.Stage) {
 	rv := a.high
 	if len(a.held) > 0 {
 		rv = a.held[0].floor
@@ -138,15 +138,15 @@ func (a *asker) advance(st *delta.Stage) {
 	}
 }
 
-func (a *asker) count(by answered) {
+func (a *deletionResolver) count(by answered) {
 	a.r.metrics.departures.WithLabelValues(a.r.col.String(), string(by)).Inc()
 }
 
-func (a *asker) find(key delta.Key) int {
-	return slices.IndexFunc(a.held, func(q *question) bool { return q.rec.Key == key })
+func (a *deletionResolver) find(key delta.Key) int {
+	return slices.IndexFunc(a.held, func(q *pendingDeletion) bool { return q.rec.Key == key })
 }
 
-func (a *asker) ask(q *question) {
+func (a *deletionResolver) ask(q *pendingDeletion) {
 	ctx, cancel := context.WithTimeout(a.ctx, askFor)
 	q.cancel = cancel
 	a.held = append(a.held, q)
@@ -182,7 +182,7 @@ func (a *asker) ask(q *question) {
 }
 
 // answer stages a deletion that was held back; a second answer is ignored.
-func (a *asker) answer(q *question, lives bool, by answered) {
+func (a *deletionResolver) answer(q *pendingDeletion, lives bool, by answered) {
 	i := slices.Index(a.held, q)
 	if i < 0 {
 		return
@@ -205,8 +205,8 @@ func (a *asker) answer(q *question, lives bool, by answered) {
 	}
 }
 
-// settled waits until no question is open: what a list tells must not overtake them.
-func (a *asker) settled(ctx context.Context) {
+// settled waits until no lookup is open: what a list tells must not overtake them.
+func (a *deletionResolver) settled(ctx context.Context) {
 	for {
 		a.mu.Lock()
 		n := len(a.held)

@@ -28,7 +28,7 @@ func TestADepartureFromTheSelectorIsToldFromADeletion(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
 	a.onList = func(int, url.Values) (int, string) {
-		return 200, list("10", "", item("left", 1), item("dead", 2), item("anew", 3), item("secret", 4))
+		return 200, list("10", "", item("left", 1), item("dead", 2), item("recreated", 3), item("secret", 4))
 	}
 	a.onGet = func(_ int, key string, q url.Values) (int, string) {
 		if q.Get("resourceVersion") == "" {
@@ -37,15 +37,15 @@ func TestADepartureFromTheSelectorIsToldFromADeletion(t *testing.T) {
 		switch key {
 		case "default/left":
 			return 200, object("left", 11)
-		case "default/anew": // made again with the name, and not selected
-			return 200, strings.Replace(object("anew", 14), "uid-anew", "uid-other", 1)
+		case "default/recreated": // made again with the name, and not selected
+			return 200, strings.Replace(object("recreated", 14), "uid-recreated", "uid-other", 1)
 		case "default/secret":
 			return 403, status(403, "Forbidden", "pods may not be read")
 		}
 		return 404, status(404, "NotFound", "no such pod")
 	}
 	a.onWatch = func(_ int, _ url.Values, w *wire) {
-		w.send(event("DELETED", object("left", 11)), event("DELETED", object("dead", 12)), event("DELETED", object("anew", 13)), bookmark(15))
+		w.send(event("DELETED", object("left", 11)), event("DELETED", object("dead", 12)), event("DELETED", object("recreated", 13)), bookmark(15))
 		w.hold()
 	}
 	nats := embeddedtest.NATS(t).URL()
@@ -53,7 +53,7 @@ func TestADepartureFromTheSelectorIsToldFromADeletion(t *testing.T) {
 	m := follow(t, nats, pods)
 	m.until(t, "the bookmark behind", func() bool { return m.revision().RV == "15" })
 	for key, want := range map[delta.Key]delta.DeleteReason{
-		"default/left": delta.FilteredOut, "default/dead": delta.Observed, "default/anew": delta.Observed,
+		"default/left": delta.FilteredOut, "default/dead": delta.Observed, "default/recreated": delta.Observed,
 	} {
 		if r, _ := m.get(key); !r.Tombstone() || r.DeleteReason != want || r.Payload == nil {
 			t.Errorf("%s: %v %q, want a tombstone with its last state and %q", key, r.Type, r.DeleteReason, want)
@@ -144,7 +144,7 @@ func TestWithoutAnAnswerADeletionIsObserved(t *testing.T) {
 		}
 	}
 	if n := len(a.of(asked)); n != 2 {
-		t.Errorf("%d questions; want none after the answer that none are allowed", n)
+		t.Errorf("%d lookups; want none after the answer that none are allowed", n)
 	}
 	want := map[string]float64{"none": 1, "forbidden": 2}
 	if diff := cmp.Diff(want, counted(t, tel.Registry, "deltaplane_reflector_departures_total")); diff != "" {
@@ -186,7 +186,7 @@ func TestAListWaitsForTheQuestionsAndNothingIsAskedWithoutASelector(t *testing.T
 		svc, _ := start(t, cfg, b.URL, embeddedtest.NATS(t).URL())
 		reflection(t, dial(t, svc), "pods", "the deletion", func(r *reflectorv1.Reflection) bool { return r.GetRevision().GetResourceVersion() == "21" })
 		if n := len(b.of(asked)); n != 0 {
-			t.Errorf("%d questions, want none: no object can leave", n)
+			t.Errorf("%d lookups, want none: no object can leave", n)
 		}
 	}
 }

@@ -101,7 +101,7 @@ func (s *Service) disown(cluster string) {
 	var strike []delta.Collection
 	s.mu.Lock()
 	for _, r := range s.reflections {
-		if r.resource.Kind != "" && r.wish.spec.Name != everything && s.found[cluster][r.col] {
+		if r.resource.Kind != "" && r.desired.spec.Name != everything && s.found[cluster][r.col] {
 			strike = append(strike, r.col)
 		}
 	}

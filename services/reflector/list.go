@@ -195,7 +195,7 @@ func (s *source) finish(ctx context.Context, listRV delta.RV) error {
 }
 
 // missing is what a complete list says of the keys that it does not hold: they are gone. While it holds objects without a name nobody can tell which are
-// gone and which are these: then no key is deleted, readers are told of each that it cannot be told, and another list is due.
+// gone and which are these: then no key is deleted, readers learn that each is unresolved, and another list is due.
 func (s *source) missing(listRV delta.RV, now time.Time) (records []delta.Record, doubts bool) {
 	if s.nameless == 0 {
 		records = s.shadow.EndList(listRV, s.epoch, now)
@@ -212,7 +212,7 @@ func (s *source) missing(listRV delta.RV, now time.Time) (records []delta.Record
 	}
 	if len(keys) > 0 {
 		s.r.metrics.quarantined.WithLabelValues(s.r.col.String()).Add(float64(len(records)))
-		s.r.slog.Warn("objects that a list does not name are in doubt", slog.Int(telemetry.KeyCount, len(keys)), telemetry.Err(why))
+		s.r.slog.Warn("objects that a list does not name are unresolved", slog.Int(telemetry.KeyCount, len(keys)), telemetry.Err(why))
 	}
 	return records, len(keys) > 0
 }

@@ -79,12 +79,12 @@ var (
 	pendingDesc   = prometheus.NewDesc("deltaplane_reflector_pending", "Changes read and not yet acknowledged by the log.", []string{"name"}, nil)
 	lagDesc       = prometheus.NewDesc("deltaplane_reflector_lag_seconds", "From reading a change to its acknowledgement: of the last one, or of the next as long as it has waited.", []string{"name"}, nil)
 	coalescedDesc = prometheus.NewDesc("deltaplane_reflector_coalesced_total", "Changes dropped in favour of a later one of the same key, because the log was slow.", []string{"name"}, nil)
-	shedDesc      = prometheus.NewDesc("deltaplane_reflector_shed_total", "Changes left to a list, because the log was slow and too many keys waited.", []string{"name"}, nil)
+	droppedDesc   = prometheus.NewDesc("deltaplane_reflector_dropped_total", "Changes left to a list, because the log was slow and too many keys waited.", []string{"name"}, nil)
 	poisonedDesc  = prometheus.NewDesc("deltaplane_reflector_quarantined", "Objects that are quarantined now.", []string{"name"}, nil)
 	listDesc      = prometheus.NewDesc("deltaplane_reflector_list_objects", "Objects of the list that runs; absent while none does.", []string{"name"}, nil)
 	remainingDesc = prometheus.NewDesc("deltaplane_reflector_list_remaining", "Objects still to come in the list that runs; absent while that is not known.", []string{"name"}, nil)
 	epochDesc     = prometheus.NewDesc("deltaplane_reflector_epoch", "Epoch of the log.", []string{"name"}, nil)
-	termDesc      = prometheus.NewDesc("deltaplane_reflector_term", "Term of this reflector's own reign; 0 while standby.", []string{"name"}, nil)
+	termDesc      = prometheus.NewDesc("deltaplane_reflector_term", "Term of this reflector's own leadership; 0 while standby.", []string{"name"}, nil)
 	leaderDesc    = prometheus.NewDesc("deltaplane_reflector_leader", "1 while this reflector leads the collection.", []string{"name"}, nil)
 	watchingDesc  = prometheus.NewDesc("deltaplane_reflector_watching", "1 while the watch is open.", []string{"name"}, nil)
 	failingDesc   = prometheus.NewDesc("deltaplane_reflector_failing", "1 while the reflection fails, by the reason that ListReflections names, such as LOG_FULL; absent while it does not.", []string{"name", "reason"}, nil)
@@ -95,7 +95,7 @@ var (
 // Describe implements prometheus.Collector.
 func (g gauges) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		objectsDesc, pendingDesc, lagDesc, coalescedDesc, shedDesc, poisonedDesc, listDesc, remainingDesc, epochDesc, termDesc, leaderDesc, watchingDesc, failingDesc, lastRVDesc, silenceDesc,
+		objectsDesc, pendingDesc, lagDesc, coalescedDesc, droppedDesc, poisonedDesc, listDesc, remainingDesc, epochDesc, termDesc, leaderDesc, watchingDesc, failingDesc, lastRVDesc, silenceDesc,
 	} {
 		ch <- d
 	}
@@ -117,7 +117,7 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 		gauge(pendingDesc, float64(v.pending))
 		gauge(lagDesc, v.behind(time.Now()).Seconds())
 		ch <- prometheus.MustNewConstMetric(coalescedDesc, prometheus.CounterValue, float64(v.coalesced), v.name)
-		ch <- prometheus.MustNewConstMetric(shedDesc, prometheus.CounterValue, float64(v.shed), v.name)
+		ch <- prometheus.MustNewConstMetric(droppedDesc, prometheus.CounterValue, float64(v.dropped), v.name)
 		gauge(poisonedDesc, float64(v.poisoned))
 		if !v.list.began.IsZero() {
 			gauge(listDesc, float64(v.list.objects))

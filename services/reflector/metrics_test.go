@@ -86,7 +86,7 @@ func TestMetricsUseKubernetesNames(t *testing.T) {
 		"deltaplane_reflector_objects": "gauge name", "deltaplane_reflector_pending": "gauge name",
 		"deltaplane_reflector_lag_seconds": "gauge name", "deltaplane_reflector_observed_to_acknowledged_seconds": "histogram name",
 		"deltaplane_reflector_source_silence_seconds": "gauge name", "deltaplane_reflector_published_total": "counter kind name",
-		"deltaplane_reflector_coalesced_total": "counter name", "deltaplane_reflector_shed_total": "counter name",
+		"deltaplane_reflector_coalesced_total": "counter name", "deltaplane_reflector_dropped_total": "counter name",
 		"deltaplane_reflector_quarantined": "gauge name", "deltaplane_reflector_quarantined_total": "counter name",
 		"deltaplane_reflector_errors_total": "counter name stage", "deltaplane_reflector_epoch": "gauge name", "deltaplane_reflector_term": "gauge name",
 		"deltaplane_reflector_leader": "gauge name", "deltaplane_reflector_watching": "gauge name",

@@ -18,7 +18,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
-// A form decides whether a collection is listed anew: these texts were written before there were several namespaces, and stand in leases.
+// The spec decides whether a collection is listed again: these texts were written before there were several namespaces, and stand in leases.
 func TestTheStoredScopeOfOneNamespaceIsUnchanged(t *testing.T) {
 	t.Parallel()
 	const marks = `"labels":["batch.kubernetes.io/controller-uid","batch.kubernetes.io/job-name"]}`
@@ -140,7 +140,7 @@ func TestEverythingOfNamespacesLeavesOutWhatHasNone(t *testing.T) {
 	t.Parallel()
 	both := []string{"list", "watch"}
 	for _, set := range [][]string{{"a"}, {"a", "b"}} {
-		all := &throng{s: &Service{}, w: &wish{spec: Resource{Cluster: "dev", Name: everything, Namespaces: set}}}
+		all := &throng{s: &Service{}, w: &desired{spec: Resource{Cluster: "dev", Name: everything, Namespaces: set}}}
 		if all.wants(kube.Resource{Version: "v1", Name: "nodes", Verbs: both}) || !all.wants(kube.Resource{Version: "v1", Name: "pods", Namespaced: true, Verbs: both}) {
 			t.Errorf("everything of %q has nodes, or no pods", set)
 		}
@@ -228,7 +228,7 @@ func TestExcludedEventsMoveTheWatermarkInFewRecords(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := &publisher{r: &reflection{}, wake: make(chan struct{}, 1), stage: delta.NewStage(1<<20, "1")}
-		a := &asker{p: p}
+		a := &deletionResolver{p: p}
 		for round := range 3 {
 			for i := range 50 {
 				a.pass(strconv.Itoa(100*round + i + 2))

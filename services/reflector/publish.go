@@ -27,7 +27,7 @@ type publisher struct {
 	open  bool
 	// asked: a list was asked for, because the stage had no room for some changes, and none was complete since; guarded by mu.
 	asked bool
-	// lists are the complete lists whose synced records wait, oldest first: whether each left keys in doubt; guarded by mu.
+	// lists are the complete lists whose synced records wait, oldest first: whether each left keys unresolved; guarded by mu.
 	lists []bool
 	// sending is how many records are with the writer; guarded by mu.
 	sending int
@@ -49,7 +49,7 @@ func (p *publisher) add(fn func(*delta.Stage)) {
 	p.heard = time.Now()
 	p.mu.Unlock()
 	p.count()
-	p.rouse()
+	p.signal()
 }
 
 // laterAfter is how long the log may not tell what is in no hurry.
@@ -66,12 +66,12 @@ func (p *publisher) addLater(fn func(*delta.Stage)) {
 			p.mu.Lock()
 			p.later = nil
 			p.mu.Unlock()
-			p.rouse()
+			p.signal()
 		})
 	}
 }
 
-func (p *publisher) rouse() {
+func (p *publisher) signal() {
 	select {
 	case p.wake <- struct{}{}:
 	default:
@@ -81,9 +81,9 @@ func (p *publisher) rouse() {
 // count tells what waits, also while the log stands still.
 func (p *publisher) count() {
 	p.mu.Lock()
-	pending, coalesced, shed := p.stage.Len()+p.sending, p.stage.Coalesced(), p.stage.Shed()
+	pending, coalesced, dropped := p.stage.Len()+p.sending, p.stage.Coalesced(), p.stage.Shed()
 	p.mu.Unlock()
-	p.r.state.set(func(v *view) { v.pending, v.coalesced, v.shed = pending, coalesced, shed })
+	p.r.state.set(func(v *view) { v.pending, v.coalesced, v.dropped = pending, coalesced, dropped })
 }
 
 func (p *publisher) watching(open bool) {
@@ -152,7 +152,7 @@ func (p *publisher) repair() {
 		p.asked = false
 	case !p.asked && p.stage.Bytes() <= p.r.cfg.StageBytes/2:
 		p.asked = true
-		p.r.poke()
+		p.r.retryNow()
 	}
 }
 
@@ -209,7 +209,7 @@ func (p *publisher) publish(ctx context.Context, records []delta.Record, heard t
 }
 
 // told takes note that the log has the synced records of so many lists. It returns whether the last of them was complete without a doubt, and
-// whether a list is due whoever leads: after it, or after one that still waits.
+// whether a list is due, no matter which replica leads: after it, or after one that still waits.
 func (p *publisher) told(synced int) (complete, due bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -275,8 +275,8 @@ func (p *publisher) beat(ctx context.Context) error {
 	return p.publish(ctx, []delta.Record{rec}, heard)
 }
 
-// check ends the reign when somebody else took records from the log or changed its limits. An answer that does not come is found out by
-// the next append. The number of keys is read first: what it counts is in the log once nothing waits, and nothing was shed.
+// check ends the term when somebody else took records from the log or changed its limits. An answer that does not come is found out by
+// the next append. The number of keys is read first: what it counts is in the log once nothing waits, and nothing was dropped.
 func (p *publisher) check(ctx context.Context) error {
 	keys := p.r.state.get().objects
 	p.mu.Lock()

@@ -15,7 +15,7 @@ func TestChangesThatOverflowBehindAListGetAListOfTheirOwn(t *testing.T) {
 	r.cfg.StageBytes = 1 << 10
 	s := newSource(r, p, delta.NewShadow(0), 1, "", "")
 	payload := []byte(strings.Repeat("x", 1<<10))
-	shed := func() {
+	overflow := func() {
 		for i := range 100 {
 			p.add(func(st *delta.Stage) {
 				st.Offer(delta.Record{Kind: delta.KindDelta, Key: delta.Key(rune('a' + i)), Payload: payload})
@@ -33,14 +33,14 @@ func TestChangesThatOverflowBehindAListGetAListOfTheirOwn(t *testing.T) {
 			return false
 		}
 	}
-	s.asks = newAsker(t.Context(), r, p, "")
+	s.asks = newDeletionResolver(t.Context(), r, p, "")
 	defer s.asks.close()
-	shed()
+	overflow()
 	if !drained() {
 		t.Fatal("no list is asked for")
 	}
 	s.finish(t.Context(), "10")
-	shed()
+	overflow()
 	if !drained() {
 		t.Error("no list is asked for, of what was lost behind the first")
 	}

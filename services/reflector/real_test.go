@@ -161,7 +161,7 @@ func TestRealVersionsFromTheFutureAreTooLargeForAListAndSilentForAWatch(t *testi
 	defer w.Close()
 	r.make("unseen")
 	if ev, err := w.Next(); !errors.Is(err, io.EOF) {
-		t.Errorf("a watch from the future = %+v, %v; if it says so now, the question after silence can go", ev, err)
+		t.Errorf("a watch from the future = %+v, %v; if it says so now, the check after silence can go", ev, err)
 	}
 	if _, err := r.kube.Watch(ctx, configMaps, kube.WatchOptions{RV: "1", Timeout: time.Second}); err != nil && !kube.IsExpired(err) {
 		t.Errorf("a watch from the beginning = %v", err)

@@ -8,7 +8,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/stream"
 )
 
-// stageLead is the stage of what ends a reign; the others are the source's: resolve, list, watch.
+// stageLead is the stage of what ends a term; the others are the source's: resolve, list, watch.
 const stageLead = "lead"
 
 // reason is a row of the table from errors to the words of ListReflections.
@@ -48,7 +48,7 @@ var sourceReasons = []reason{
 	{"UNREACHABLE", kube.IsUnreachable},
 }
 
-// leadReasons are why a reign ended or could not begin. What is not named is a fault of the log: the source's faults end no reign.
+// leadReasons are why a term ended or could not begin. What is not named is a fault of the log: the source's faults end no term.
 var leadReasons = []reason{
 	{"SOURCE_RESTORED", wraps(errNewEpoch)},
 	{"DIFFERENT_SPEC", wraps(errDifferentSpec)},

@@ -19,7 +19,7 @@ import (
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
 )
 
-// What ends a reign.
+// What ends a term.
 var (
 	errNewEpoch  = errors.New("reflector: the source's history went back")
 	errLeaseLost = errors.New("reflector: lease lost")
@@ -34,21 +34,21 @@ type reflection struct {
 	slog    *slog.Logger
 	tracer  trace.Tracer
 	metrics *metrics
-	faults  *chorus
+	faults  *logDeduplicator
 
 	col      delta.Collection
 	resource kube.Resource
 	names    []string // of the resource, beside its plural
 	state    state
 	relist   chan struct{} // cap 1; a relist was asked for
-	wish     *wish         // for whose sake it is there
+	desired  *desired      // for whose sake it is there
 	vanished bool          // it is not served any more; guarded by the service's lock
 
 	// begun is told that a list began after the request of that revision.
 	begun func(revision uint64)
 
-	// spoiled is the epoch that must not be written on, every one up to it included; 0 when there is none. It belongs to run.
-	spoiled uint64
+	// invalid is the epoch that must not be written on, every one up to it included; 0 when there is none. It belongs to run.
+	invalid uint64
 }
 
 // scope is where the keys of the collection live, as discovery said.
@@ -92,7 +92,7 @@ func (r *reflection) run(ctx context.Context) {
 	b := retry{Backoff: r.cfg.Backoff}
 	for {
 		began, reconnected := time.Now(), r.log.Reconnected()
-		err := r.reign(ctx)
+		err := r.leadOnce(ctx)
 		r.state.set(func(v *view) { v.term, v.pending, v.waitingSince = 0, 0, time.Time{} })
 		if ctx.Err() != nil {
 			return
@@ -118,8 +118,8 @@ func (r *reflection) run(ctx context.Context) {
 	}
 }
 
-// reign follows the log until the lease is ours, and leads until something ends it.
-func (r *reflection) reign(ctx context.Context) error {
+// leadOnce follows the log until the lease is ours, and leads until something ends it.
+func (r *reflection) leadOnce(ctx context.Context) error {
 	r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_STANDBY)
 	floor := uint64(0)
 	if tail, err := r.log.Tail(ctx, r.col); err == nil {
@@ -132,9 +132,9 @@ func (r *reflection) reign(ctx context.Context) error {
 	s := r.follow(following)
 	defer s.end()
 	lease, err := r.log.Lease(ctx, stream.LeaseConfig{
-		Name: r.col.String(), Holder: r.cfg.Holder, Form: r.want.fingerprint(), TTL: r.cfg.LeaseTTL, Patience: r.cfg.LeasePatience,
+		Name: r.col.String(), Holder: r.cfg.Holder, Form: r.want.fingerprint(), TTL: r.cfg.LeaseTTL, Patience: r.cfg.LeasePingTimeout,
 		Floor:    func() uint64 { return max(floor, s.term()) },
-		Handicap: func(held stream.Claim) time.Duration { return r.handicap(held, s.warm()) },
+		Handicap: func(held stream.Claim) time.Duration { return r.claimDelay(held, s.warm()) },
 		Failed:   func(err error, wait time.Duration) { r.fail(ctx, stageLead, err, wait) },
 		Seen:     func(held stream.Claim) { r.leader(ctx, held) },
 	})
@@ -187,13 +187,13 @@ func (r *reflection) leader(ctx context.Context, held stream.Claim) {
 	case differs != nil && said.lastErr != differs.Error():
 		r.fail(ctx, stageLead, differs, r.cfg.LeaseTTL) // then the lease can be taken, unless it was renewed
 	case differs == nil && held.Holder != "" && said.lastErr != "":
-		r.well(ctx) // whatever ended our reign, the collection has a leader
+		r.well(ctx) // whatever ended our term, the collection has a leader
 	}
 }
 
-// handicap is for how long a lease that is free is left to others: to those that have followed the log to its end, and before that to those that
+// claimDelay is how long a lease that is free is left to others: to those that have followed the log to its end, and before that to those that
 // mirror the collection as it is.
-func (r *reflection) handicap(held stream.Claim, warm bool) time.Duration {
+func (r *reflection) claimDelay(held stream.Claim, warm bool) time.Duration {
 	switch {
 	case held.Form != "" && held.Form != r.want.fingerprint():
 		return min(r.cfg.LeaseTTL/4, time.Second)
@@ -208,11 +208,11 @@ func (r *reflection) lead(ctx context.Context, lease *stream.Lease, standby *sta
 	r.phase(reflectorv1.ReflectionState_REFLECTION_STATE_REBUILDING)
 	began := time.Now()
 	w, err := r.log.Writer(ctx, r.col, stream.WriterConfig{
-		Term: lease.Term, Holder: r.cfg.Holder, Acked: lease.Acked, Epoch: lease.Epoch, Spoiled: r.spoiled,
+		Term: lease.Term, Holder: r.cfg.Holder, Acked: lease.Acked, Epoch: lease.Epoch, Spoiled: r.invalid,
 	})
 	if err != nil {
 		if errors.Is(err, stream.ErrLogLost) {
-			r.spoiled = math.MaxUint64 // which one it was is not known
+			r.invalid = math.MaxUint64 // which one it was is not known
 		}
 		return err
 	}
@@ -220,14 +220,14 @@ func (r *reflection) lead(ctx context.Context, lease *stream.Lease, standby *sta
 		lease.Report(w.Epoch(), w.Acked())
 		w.Close()
 	}()
-	r.spoiled = 0
+	r.invalid = 0
 	lease.Report(w.Epoch(), w.Acked())
 	l, err := standby.take(ctx, w)
 	if err != nil {
 		return fmt.Errorf("rebuild the shadow of %s: %w", r.col, err)
 	}
 	if l.unread || lease.Due {
-		r.poke()
+		r.retryNow()
 	}
 	from, reform, err := r.resume(ctx, w, lease, l)
 	if err != nil {
@@ -247,7 +247,7 @@ func (r *reflection) lead(ctx context.Context, lease *stream.Lease, standby *sta
 	g.Go(func() error { return s.run(ctx) })
 	err = g.Wait()
 	if errors.Is(err, errNewEpoch) || errors.Is(err, stream.ErrLogLost) {
-		r.spoiled = w.Epoch()
+		r.invalid = w.Epoch()
 	}
 	if errors.Is(err, errNewEpoch) {
 		r.renounce(outer, w)
@@ -255,20 +255,20 @@ func (r *reflection) lead(ctx context.Context, lease *stream.Lease, standby *sta
 	return err
 }
 
-// renounce ends the epoch in the log itself, where whoever leads next finds it, in another process too. Where the log does not take it, this process
+// renounce ends the epoch in the log itself, where the next leader finds it, in another process too. Where the log does not take it, this process
 // remembers, and others find out as this one did.
 func (r *reflection) renounce(ctx context.Context, w *stream.Writer) {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.LeaseTTL)
 	defer cancel()
 	if err := w.NewEpoch(ctx); err != nil {
-		r.slog.LogAttrs(ctx, slog.LevelWarn, "the end of the epoch cannot be written", slog.Uint64(telemetry.KeyEpoch, r.spoiled), telemetry.Err(err))
+		r.slog.LogAttrs(ctx, slog.LevelWarn, "the end of the epoch cannot be written", slog.Uint64(telemetry.KeyEpoch, r.invalid), telemetry.Err(err))
 	}
 }
 
 // resume says from where to go on, and why keys are gone that the first list does not hold: empty when no list is needed. Objects that left
 // the form and come back are older than their tombstones; only a new epoch lets readers take them. So it is with records that are missing: what was
 // deleted meanwhile is in no shadow, and only a new epoch makes readers drop it.
-func (r *reflection) resume(ctx context.Context, w *stream.Writer, lease *stream.Lease, l legacy) (delta.Revision, delta.DeleteReason, error) {
+func (r *reflection) resume(ctx context.Context, w *stream.Writer, lease *stream.Lease, l handoverState) (delta.Revision, delta.DeleteReason, error) {
 	from := l.at
 	if l.missing != 0 && !w.Fresh() {
 		r.slog.LogAttrs(ctx, slog.LevelWarn, "somebody took records from the log: a new epoch begins", slog.Uint64(telemetry.KeyEpoch, w.Epoch()),

@@ -29,7 +29,7 @@ const (
 )
 
 // registry follows the bucket and changes it. What it tells its handler is the only truth about the bucket in this process; it goes on being
-// believed while the log is away. One that somebody else deleted is made anew with what this process knows: only RemoveReflection removes additions.
+// believed while the log is away. One that somebody else deleted is recreated with what this process knows: only RemoveReflection removes additions.
 // It is safe for concurrent use.
 type registry struct {
 	bucket *stream.Follower
@@ -51,8 +51,8 @@ func newRegistry(log *stream.Conn, slog *slog.Logger, take func(kind, name strin
 	return g
 }
 
-// storePatience is how long a call waits for the bucket: callers, who wait for longer, are told what is away.
-const storePatience = 5 * time.Second
+// storeTimeout is how long a call waits for the bucket: callers, who wait for longer, are told what is away.
+const storeTimeout = 5 * time.Second
 
 // forget is for a bucket that is gone.
 func (g *registry) forget() {
@@ -169,9 +169,9 @@ func (g *registry) edit(ctx context.Context, cluster string, change func(*additi
 	})
 }
 
-// change writes a key anew as fn says, which gets what it holds and reports whether that changes. Errors are those of fn, or errStoreAway.
+// change writes a key again as fn says, which gets what it holds and reports whether that changes. Errors are those of fn, or errStoreAway.
 func (g *registry) change(ctx context.Context, key string, fn func([]byte) ([]byte, bool, error)) error {
-	ctx, cancel := patiently(ctx)
+	ctx, cancel := storeContext(ctx)
 	defer cancel()
 	var refused error
 	var revision uint64
@@ -209,7 +209,7 @@ func (g *registry) additions(ctx context.Context, cluster string) (additions, er
 
 // request puts a key, whatever it holds.
 func (g *registry) request(ctx context.Context, key string, value []byte) error {
-	ctx, cancel := patiently(ctx)
+	ctx, cancel := storeContext(ctx)
 	defer cancel()
 	b, err := g.bucket.Open(ctx)
 	if err != nil {
@@ -236,14 +236,14 @@ func (g *registry) answered(ctx context.Context, key string, revision uint64) er
 	return err
 }
 
-// patiently bounds how long a call waits for the bucket, so that its caller is told what is away before its own time is over. Callers ask again by
-// themselves when they are told that something is away: each time gets its part of what is left.
-func patiently(ctx context.Context) (context.Context, context.CancelFunc) {
-	patience := storePatience
+// storeContext bounds how long a call waits for the bucket, so that its caller is told what is away before its own time is over. Callers ask again by
+// themselves when they are notified that something is away: each time gets its part of what is left.
+func storeContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	timeout := storeTimeout
 	if end, ok := ctx.Deadline(); ok {
-		patience = min(patience, time.Until(end)/2)
+		timeout = min(timeout, time.Until(end)/2)
 	}
-	return context.WithTimeout(ctx, patience)
+	return context.WithTimeout(ctx, timeout)
 }
 
 // notDone is an error before anything was written; perhapsDone one of the write itself.

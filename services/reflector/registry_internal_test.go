@@ -15,7 +15,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/stream"
 )
 
-// TestAdditionsSurviveABucketThatIsLostUnderACall: a call that comes first makes the bucket anew
+// TestAdditionsSurviveABucketThatIsLostUnderACall: a call that comes first recreates the bucket
 // with what was added, and does not take it for an empty one.
 func TestAdditionsSurviveABucketThatIsLostUnderACall(t *testing.T) {
 	t.Parallel()

@@ -11,7 +11,7 @@ import (
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
 )
 
-func TestABucketOfAdditionsThatSomebodyDeletesIsMadeAnewWithWhatIsKnown(t *testing.T) {
+func TestABucketOfAdditionsThatSomebodyDeletesIsRecreatedWithWhatIsKnown(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
 	f.put("configmaps", "default", "a", "", "")

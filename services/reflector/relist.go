@@ -9,13 +9,13 @@ import (
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
 )
 
-// A request for a list stands in the bucket until a list has begun after it. Who leads the collection pokes its source; everybody else only
+// A request for a list stands in the bucket until a list has begun after it. Who leads the collection makes its source list now; everybody else only
 // remembers the request, for when it leads.
 
 // phase notes where the loop stands, and takes care of a list that is asked for.
 func (r *reflection) phase(p reflectorv1.ReflectionState) {
 	var began uint64
-	var poke bool
+	var wake bool
 	r.state.set(func(v *view) {
 		again := v.phase == p
 		v.phase = p
@@ -24,12 +24,12 @@ func (r *reflection) phase(p reflectorv1.ReflectionState) {
 			began, v.asked = v.asked, 0
 		case reflectorv1.ReflectionState_REFLECTION_STATE_REBUILDING, reflectorv1.ReflectionState_REFLECTION_STATE_WATCHING,
 			reflectorv1.ReflectionState_REFLECTION_STATE_BACKOFF:
-			poke = v.asked != 0 && !again // once a phase: what waits between attempts would not wait
+			wake = v.asked != 0 && !again // once a phase: what waits between attempts would not wait
 		}
 	})
 	switch {
-	case poke:
-		r.poke()
+	case wake:
+		r.retryNow()
 	case p == reflectorv1.ReflectionState_REFLECTION_STATE_STANDBY, p == reflectorv1.ReflectionState_REFLECTION_STATE_LISTING:
 		select { // what was asked before the list is answered by it, and a standby's leader lists
 		case <-r.relist:
@@ -43,25 +43,25 @@ func (r *reflection) phase(p reflectorv1.ReflectionState) {
 
 // ask notes a request for a list by its revision; 0 takes it back.
 func (r *reflection) ask(revision uint64) {
-	var poke bool
+	var wake bool
 	r.state.set(func(v *view) {
 		v.asked = revision
-		poke = revision != 0 && v.phase != reflectorv1.ReflectionState_REFLECTION_STATE_STANDBY
+		wake = revision != 0 && v.phase != reflectorv1.ReflectionState_REFLECTION_STATE_STANDBY
 	})
-	if poke {
-		r.poke()
+	if wake {
+		r.retryNow()
 	}
 }
 
-// poke makes the source list as soon as it can, or a resource that is not found be looked for.
-func (r *reflection) poke() {
+// retryNow makes the source list as soon as it can, or a resource that is not found be looked for.
+func (r *reflection) retryNow() {
 	select {
 	case r.relist <- struct{}{}:
 	default: // one is asked for already
 	}
 }
 
-// asked is told of requests in the bucket.
+// asked is notified of requests in the bucket.
 func (s *Service) asked(collection string, there bool, revision uint64) {
 	if !there {
 		revision = 0

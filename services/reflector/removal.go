@@ -19,8 +19,8 @@ type removal struct {
 	cancel context.CancelFunc
 }
 
-// removalPatience is for how long a removal waits for a leader to go; one that stays mirrors the collection on somebody else's behalf.
-const removalPatience = time.Minute
+// removalTimeout is for how long a removal waits for a leader to go; one that stays mirrors the collection on somebody else's behalf.
+const removalTimeout = time.Minute
 
 // removing is told which logs of a cluster are to be deleted.
 func (s *Service) removing(cluster string, want map[string]time.Time) {
@@ -67,10 +67,10 @@ func (s *Service) tryRemoveLog(ctx context.Context, col delta.Collection) error 
 	if s.mirrors(col) {
 		return s.keep(ctx, col.String())
 	}
-	short, cancel := context.WithTimeout(ctx, max(removalPatience, 10*s.cfg.LeaseTTL))
+	short, cancel := context.WithTimeout(ctx, max(removalTimeout, 10*s.cfg.LeaseTTL))
 	defer cancel()
 	lease, err := s.log.Lease(short, stream.LeaseConfig{
-		Name: col.String(), Holder: s.cfg.Holder, TTL: s.cfg.LeaseTTL, Patience: s.cfg.LeasePatience,
+		Name: col.String(), Holder: s.cfg.Holder, TTL: s.cfg.LeaseTTL, Patience: s.cfg.LeasePingTimeout,
 	})
 	switch {
 	case ctx.Err() != nil:

@@ -392,7 +392,7 @@ func TestEverythingDeletesTheLogOfADefinitionThatVanishedAndBeginsAgainWhenItIsB
 	before := m.revision().Epoch
 	f.serve(widget())
 	f.put("widgets", "default", "again", "", "")
-	m.until(t, "the definition made anew", func() bool {
+	m.until(t, "the definition recreated", func() bool {
 		live := m.live()
 		return m.revision().Epoch > before && len(live) == 1 && live["default/again"] != ""
 	})
@@ -540,7 +540,7 @@ func TestAFloodInOneCollectionDelaysNoOther(t *testing.T) {
 	cfg := quick()
 	cfg.Resources = []reflector.Resource{{Name: "pods.v1"}, {Name: "configmaps.v1"}}
 	cfg.StageBytes = 1 << 20
-	cfg.LeaseTTL = 5 * time.Minute // a busy machine must not end the reign
+	cfg.LeaseTTL = 5 * time.Minute // a busy machine must not end the term
 	svc, _ := start(t, cfg, f.URL, nats)
 	c := dial(t, svc)
 	reflection(t, c, "pods", "pods watched", watching)

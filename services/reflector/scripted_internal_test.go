@@ -85,7 +85,7 @@ func (s *script) play(t *testing.T, lasts time.Duration) (out outcome) {
 		out.r = &reflection{
 			cfg: s.cfg.withDefaults(), kube: kc, metrics: m, slog: logger, want: s.want, relist: make(chan struct{}, 1),
 			resource: kube.Resource{Version: "v1", Name: "pods", Kind: "Pod", Namespaced: true}, col: delta.Collection{Cluster: "dev", Version: "v1", Resource: "pods"},
-			faults: newChorus(logger, &loops, func() context.Context { return ctx }),
+			faults: newDeduplicator(logger, &loops, func() context.Context { return ctx }),
 		}
 		out.r.state.set(func(v *view) { v.name = out.r.col.String() })
 		p := &publisher{r: out.r, wake: make(chan struct{}, 1), stage: delta.NewStage(1<<20, "")}

@@ -27,15 +27,15 @@ type Service struct {
 	slog     *slog.Logger
 	tracer   trace.Tracer
 	metrics  *metrics
-	faults   *chorus
+	faults   *logDeduplicator
 	rpc      *rpc.Server
 	admin    *telemetry.Admin
 
 	loops sync.WaitGroup // everything that mirrors
 
 	mu          sync.Mutex                           // guards the rest
-	wishes      map[string]*wish                     // by "cluster/name"
-	reflections []*reflection                        // of all wishes
+	desired     map[string]*desired                  // by "cluster/name"
+	reflections []*reflection                        // of all desired resources
 	relists     map[string]uint64                    // revisions of requests, by collection
 	removals    map[string]*removal                  // by collection
 	found       map[string]map[delta.Collection]bool // what "*" found, by cluster
@@ -51,12 +51,12 @@ func New(cfg Config, log *stream.Conn, kc *kube.Client, tel *telemetry.Telemetry
 	}
 	s := &Service{
 		cfg: cfg.withDefaults(), log: log, slog: tel.Log, tracer: tel.Tracer.Tracer("deltaplane/reflector"),
-		wishes: map[string]*wish{}, relists: map[string]uint64{}, removals: map[string]*removal{}, found: map[string]map[delta.Collection]bool{}, moved: make(chan struct{}),
+		desired: map[string]*desired{}, relists: map[string]uint64{}, removals: map[string]*removal{}, found: map[string]map[delta.Collection]bool{}, moved: make(chan struct{}),
 	}
 	for _, c := range append([]Cluster{{Name: s.cfg.Cluster, Kube: kc}}, s.cfg.Clusters...) {
 		s.clusters = append(s.clusters, &cluster{name: c.Name, kube: c.Kube, catalog: newCatalog(c.Kube)})
 	}
-	s.faults = newChorus(tel.Log, &s.loops, func() context.Context {
+	s.faults = newDeduplicator(tel.Log, &s.loops, func() context.Context {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return s.mirror
@@ -127,13 +127,13 @@ func (s *Service) cluster(name string) *cluster {
 }
 
 // reflect adds a reflection whose resource is not known yet.
-func (s *Service) reflect(w *wish, want Resource, origin reflectorv1.ReflectionOrigin) *reflection {
+func (s *Service) reflect(w *desired, want Resource, origin reflectorv1.ReflectionOrigin) *reflection {
 	resource, version, group := want.parts()
 	asked := want.proto()
 	want = want.complete()
 	r := &reflection{
 		cfg: s.cfg, want: want, log: s.log, kube: s.cluster(want.Cluster).kube, tracer: s.tracer, metrics: s.metrics, faults: s.faults, relist: make(chan struct{}, 1),
-		col: delta.Collection{Cluster: want.Cluster, Group: group, Version: version, Resource: resource}, wish: w,
+		col: delta.Collection{Cluster: want.Cluster, Group: group, Version: version, Resource: resource}, desired: w,
 	}
 	name := want.String()
 	r.slog = s.slog.With(slog.String(telemetry.KeyCollection, name))
@@ -157,7 +157,7 @@ func (s *Service) drop(gone func(*reflection) bool) {
 	s.touch()
 }
 
-// touch wakes whoever waits for a change of the reflections; the caller holds the lock.
+// touch wakes every waiter for a change of the reflections; the caller holds the lock.
 func (s *Service) touch() {
 	close(s.moved)
 	s.moved = make(chan struct{})

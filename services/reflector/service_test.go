@@ -210,7 +210,7 @@ func TestAPausedLeadersAppendsAreFenced(t *testing.T) {
 	}
 }
 
-// ticking is a source that writes an event every few milliseconds to whoever watches, from the version asked for.
+// ticking is a source that writes an event every few milliseconds to its watcher, from the version asked for.
 func ticking(t testing.TB) (*api, *atomic.Int64) {
 	t.Helper()
 	a := newAPI(t)

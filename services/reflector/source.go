@@ -24,7 +24,7 @@ const (
 // Ends of a watch that are not errors of the server.
 var (
 	errVeryShort = errors.New("reflector: very short watch: it closed within a second without an event")
-	// errNameless says why a key is in doubt.
+	// errNameless says why a key is unresolved.
 	errNameless = errors.New("reflector: the list cannot tell whether the object is gone")
 	errRelist   = errors.New("reflector: relist asked for")
 	// errUnfinished moves nothing: the stream is requested again.
@@ -37,7 +37,7 @@ const (
 	stageWatch = "watch"
 )
 
-// source lists and watches on behalf of one reign. It is for one goroutine.
+// source lists and watches on behalf of one term. It is for one goroutine.
 type source struct {
 	r      *reflection
 	p      *publisher
@@ -48,7 +48,7 @@ type source struct {
 	reform delta.DeleteReason
 	retry  retry
 	lost   lost
-	asks   *asker
+	asks   *deletionResolver
 	chosen chosen // the namespaces that are taken in, where there are several
 
 	nameless    int  // objects without a name in the list under way
@@ -70,7 +70,7 @@ func newSource(r *reflection, p *publisher, shadow *delta.Shadow, epoch uint64, 
 
 // run lists when it must and watches until ctx ends or the epoch must change.
 func (s *source) run(ctx context.Context) error {
-	s.asks = newAsker(ctx, s.r, s.p, s.w)
+	s.asks = newDeletionResolver(ctx, s.r, s.p, s.w)
 	defer s.asks.close()
 	relist := s.w == "" || s.reform != ""
 	for {
@@ -120,7 +120,7 @@ func (s *source) round(ctx context.Context, relist bool) (string, error) {
 			if !s.lists(ctx, err) {
 				return stageList, err
 			}
-			s.asks.settled(ctx) // the stream may have ended before its last question
+			s.asks.settled(ctx) // the stream may have ended before its last lookup
 		}
 		if err := s.list(ctx); err != nil {
 			s.slow = s.slow || errors.Is(err, context.DeadlineExceeded) || kube.IsTimeout(err) && !kube.IsTooLargeRV(err)

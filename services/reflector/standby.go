@@ -56,7 +56,7 @@ func (s *standby) begin(ctx context.Context) {
 	s.shadow, s.follower = delta.NewShadow(s.r.log.TombstoneTTL()), delta.Follower{}
 	go func() {
 		defer close(s.done)
-		_ = s.r.log.Read(ctx, s.r.col, stream.ReadConfig{HeadersOnly: true}, s.apply) // it ends when it is told to
+		_ = s.r.log.Read(ctx, s.r.col, stream.ReadConfig{HeadersOnly: true}, s.apply) // it ends when it is instructed to
 	}()
 }
 
@@ -154,14 +154,14 @@ func (s *standby) term() uint64 {
 	return s.follower.Position().Term
 }
 
-// legacy is what a standby leaves to the leader it becomes.
-type legacy struct {
+// handoverState is what a standby leaves to the leader it becomes.
+type handoverState struct {
 	shadow *delta.Shadow
 	// at is the revision the log had reached; zero when no complete list of its epoch is in it.
 	at delta.Revision
 	// unread says that records could not be read and must be replaced by a relist.
 	unread bool
-	// missing is how many keys more, or fewer, live by the count of whoever led than by the log's records: somebody took some away, and nobody can say
+	// missing is how many keys more, or fewer, live by the count of the leader than by the log's records: somebody took some away, and nobody can say
 	// which. 0 also when the log holds no count.
 	missing int
 	// filtered is when an object was last seen to leave the form of the collection.
@@ -170,13 +170,13 @@ type legacy struct {
 
 // departures reports whether some reader may remember tombstones of objects that left the form. One that was behind when it took such a tombstone
 // remembers it for as much longer than the log holds it, and one that is further behind than the TTL begins again.
-func (l *legacy) departures(now time.Time, ttl time.Duration) bool {
+func (l *handoverState) departures(now time.Time, ttl time.Duration) bool {
 	return !l.filtered.IsZero() && now.Sub(l.filtered) <= 2*ttl
 }
 
 // take follows the log up to what w has written of it, which must be its end and stay it, then stops following and returns what it found. The
-// sequence alone would not do: in a log made anew, or one that was cut short, it may lie below what was read of the log that was.
-func (s *standby) take(ctx context.Context, w *stream.Writer) (legacy, error) {
+// sequence alone would not do: in a log recreated, or one that was cut short, it may lie below what was read of the log that was.
+func (s *standby) take(ctx context.Context, w *stream.Writer) (handoverState, error) {
 	s.mu.Lock()
 	again := !s.created.Equal(w.Created()) || s.unknown
 	s.mu.Unlock()
@@ -189,7 +189,7 @@ func (s *standby) take(ctx context.Context, w *stream.Writer) (legacy, error) {
 		s.mu.Lock()
 		at := s.follower.Position()
 		there := s.replayed && at.Term == w.Term() && at.Sequence >= w.Acked() && !s.follower.Frozen()
-		l := legacy{shadow: s.shadow, unread: s.unread, filtered: s.filtered}
+		l := handoverState{shadow: s.shadow, unread: s.unread, filtered: s.filtered}
 		if s.counted && !s.unread {
 			l.missing = s.live - s.shadow.Len()
 		}
@@ -203,9 +203,9 @@ func (s *standby) take(ctx context.Context, w *stream.Writer) (legacy, error) {
 		select {
 		case <-s.moved:
 		case <-s.done:
-			return legacy{}, errors.New("reflector: following the log has ended")
+			return handoverState{}, errors.New("reflector: following the log has ended")
 		case <-ctx.Done():
-			return legacy{}, ctx.Err()
+			return handoverState{}, ctx.Err()
 		}
 	}
 }

@@ -88,11 +88,11 @@ func TestDeletionsAreRememberedForLongerThanTheLogHoldsThem(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	for ago, want := range map[time.Duration]bool{0: true, time.Hour: true, 90 * time.Minute: true, 2*time.Hour + 1: false} {
-		if l := (legacy{filtered: now.Add(-ago)}); l.departures(now, time.Hour) != want {
+		if l := (handoverState{filtered: now.Add(-ago)}); l.departures(now, time.Hour) != want {
 			t.Errorf("a departure seen %v ago: %v, want %v", ago, !want, want)
 		}
 	}
-	if l := (legacy{}); l.departures(now, time.Hour) {
+	if l := (handoverState{}); l.departures(now, time.Hour) {
 		t.Error("there was none")
 	}
 }

@@ -37,7 +37,7 @@ type view struct {
 	asked      uint64 // revision of the request for a list that was not begun yet
 	revision   delta.Revision
 	shadow     delta.Revision // how far a standby has followed the log
-	term       uint64         // of this process' own reign
+	term       uint64         // of this process' own leadership
 	leader     string         // who holds the lease; empty when it is not known
 	led        uint64         // the term of that lease
 	holder     string         // this process in leases
@@ -47,7 +47,7 @@ type view struct {
 	lists, watches      uint64
 	shortWatches        uint64
 	published           uint64
-	coalesced, shed     uint64
+	coalesced, dropped  uint64
 	quarantined         map[delta.Key]quarantine
 	poisoned            uint64 // how many are quarantined, in a copy
 	unnamed             uint64 // quarantined objects without a key
@@ -91,8 +91,8 @@ func (v *view) behind(now time.Time) time.Duration {
 	return max(v.lag, now.Sub(v.waitingSince))
 }
 
-// reigning is the term of whoever leads, as far as it is known.
-func (v *view) reigning() uint64 {
+// leaderTerm is the term of the leader, as far as it is known.
+func (v *view) leaderTerm() uint64 {
 	if v.term == 0 && v.leader != "" && v.phase != reflectorv1.ReflectionState_REFLECTION_STATE_STOPPED {
 		return v.led
 	}
@@ -163,7 +163,7 @@ func (s *state) proto() *reflectorv1.Reflection {
 	defer s.mu.Unlock()
 	v := &s.v
 	p := &reflectorv1.Reflection{
-		Collection: v.name, State: v.phase, Term: v.reigning(),
+		Collection: v.name, State: v.phase, Term: v.leaderTerm(),
 		Revision: &deltav1.Revision{Epoch: v.revision.Epoch, ResourceVersion: v.revision.RV},
 		Objects:  int64(v.objects), Tombstones: int64(v.tombstones), Pending: int64(v.pending), Lag: durationpb.New(v.behind(time.Now())),
 		Relists: int64(v.lists), Watches: int64(v.watches), Published: int64(v.published), Coalesced: int64(v.coalesced),

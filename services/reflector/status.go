@@ -99,7 +99,7 @@ func (v *server) Relist(ctx context.Context, req *reflectorv1.RelistRequest) (*r
 		return nil, rpc.InvalidArgument("collection", "means several: "+strings.Join(names, ", "))
 	}
 	if !v.s.resolved(found[0]) {
-		found[0].poke() // it is looked for at once, and listed when it is found
+		found[0].retryNow() // it is looked for at once, and listed when it is found
 	} else if err := v.s.registry.request(ctx, keyRelist+"/"+names[0], []byte(v.s.cfg.Holder)); err != nil {
 		return nil, err
 	}

@@ -44,7 +44,7 @@ func (w WatchList) validate() error {
 // errNoEnd says that the server watches, but never says that its initial state is complete: it does not know what was asked of it.
 var errNoEnd = errors.New("reflector: the server does not mark the end of the initial state")
 
-// streaming reports whether to begin with a streaming start. A server that does not mark its end is not asked again in this reign: to find out
+// streaming reports whether to begin with a streaming start. A server that does not mark its end is not asked again in this term: to find out
 // costs time, where a refusal costs nothing.
 func (s *source) streaming() bool {
 	switch s.r.cfg.WatchList {
@@ -59,7 +59,7 @@ func (s *source) streaming() bool {
 }
 
 // lists decides, after a streaming start that failed, whether to list in this round: not when
-// nobody is there or when the server asks for patience, not when the version asked for is gone, and
+// nobody is there or when the server asks to wait, not when the version asked for is gone, and
 // not when the stream merely ended too early for the first time. The next round asks for a stream
 // again.
 func (s *source) lists(ctx context.Context, err error) bool {
@@ -181,12 +181,12 @@ func (s *source) initial(ctx context.Context, cancel context.CancelCauseFunc, w 
 // overdue warns while the end of the initial state is missing, and ends the stream when no object
 // came for too long.
 func (s *source) overdue(ctx context.Context, cancel context.CancelCauseFunc, heard *atomic.Int64) (stop func()) {
-	patience := s.r.cfg.StreamPatience
+	timeout := s.r.cfg.WatchListTimeout
 	began, done, ended := time.Now(), make(chan struct{}), make(chan struct{})
 	heard.Store(began.UnixNano())
 	go func() {
 		defer close(ended)
-		tick := time.NewTicker(max(patience/3, time.Millisecond))
+		tick := time.NewTicker(max(timeout/3, time.Millisecond))
 		defer tick.Stop()
 		for {
 			select {
@@ -195,8 +195,8 @@ func (s *source) overdue(ctx context.Context, cancel context.CancelCauseFunc, he
 			case now := <-tick.C:
 				s.r.slog.LogAttrs(ctx, slog.LevelWarn, "the initial state is not complete yet",
 					slog.Int(telemetry.KeyCount, s.r.state.get().list.objects), slog.Duration(telemetry.KeyDuration, now.Sub(began)))
-				if heard.Load() < now.Add(-patience).UnixNano() {
-					cancel(fmt.Errorf("%w: nothing came for %v", errNoEnd, patience))
+				if heard.Load() < now.Add(-timeout).UnixNano() {
+					cancel(fmt.Errorf("%w: nothing came for %v", errNoEnd, timeout))
 					return
 				}
 			}

@@ -24,7 +24,7 @@ import (
 // streaming is [quick] with a streaming start.
 func streaming() reflector.Config {
 	cfg := quick()
-	cfg.LeaseTTL = 30 * time.Second // nobody else is there; a short one is lost on a busy machine, and every reign begins anew
+	cfg.LeaseTTL = 30 * time.Second // nobody else is there; a short one is lost on a busy machine, and every term starts over
 	cfg.WatchList = reflector.WatchListAlways
 	return cfg
 }
@@ -279,7 +279,7 @@ func TestAServerWithoutStreamingListsIsListedAfterAWhile(t *testing.T) {
 		w.hold()
 	}
 	cfg := streaming()
-	cfg.StreamPatience = 100 * time.Millisecond
+	cfg.WatchListTimeout = 100 * time.Millisecond
 	m := mirrored(t, a, cfg)
 	m.until(t, "the second list", func() bool { return m.revision().RV == "20" })
 	if s, l := a.streams(), a.sequence(); len(s) != 1 || len(l) != 2 {
@@ -412,11 +412,11 @@ func TestASlowLogBoundsWhatAStreamMayHold(t *testing.T) {
 	cfg := streaming()
 	cfg.LeaseTTL = 5 * time.Minute // the log is slow, not gone
 	cfg.StageBytes = 1 << 20
-	cfg.StreamPatience = 3 * time.Second // it is we who do not read
+	cfg.WatchListTimeout = 3 * time.Second // it is we who do not read
 	svc, _ := start(t, cfg, a.URL, "nats://"+v.addr)
 	c := dial(t, svc)
 	a.nth(t, streamed, 1)
-	ctx, cancel := context.WithTimeout(t.Context(), cfg.StreamPatience+time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), cfg.WatchListTimeout+time.Second)
 	defer cancel()
 	for ctx.Err() == nil { // what waits does not grow with the collection
 		resp, err := c.ListReflections(t.Context(), &reflectorv1.ListReflectionsRequest{Collection: "pods"})

@@ -13,7 +13,7 @@ import (
 func checkExpiry(t *testing.T, g Target) {
 	t.Helper()
 	if g.Compact == nil {
-		t.Skip("this target cannot be told to forget its history")
+		t.Skip("this target cannot be made to forget its history")
 	}
 
 	t.Run("an expired page token offers one that goes on from the key", func(t *testing.T) {

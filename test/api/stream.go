@@ -71,7 +71,7 @@ func (s *stream) next(t *testing.T) event {
 // any returns the next event, or false at the end of the watch.
 func (s *stream) any(t *testing.T) (event, bool) {
 	t.Helper()
-	late := time.NewTimer(patience)
+	late := time.NewTimer(timeout)
 	defer late.Stop()
 	select {
 	case e, ok := <-s.events:

@@ -37,7 +37,7 @@ const (
 	mergePatch    = "application/merge-patch+json"
 	jsonPatch     = "application/json-patch+json"
 	strategic     = "application/strategic-merge-patch+json"
-	patience      = 30 * time.Second // for what the server does in its own time
+	timeout       = 30 * time.Second // for what the server does in its own time
 	silence       = 500 * time.Millisecond
 	unusedManager = "nobody" // a scheduler nobody runs, so that pods stay pending
 )
@@ -190,7 +190,7 @@ func (g Target) request(ctx context.Context, t *testing.T, method, path string, 
 
 func (g Target) do(t *testing.T, method, path string, body any, contentType string, header ...string) reply {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	resp := g.request(ctx, t, method, path, body, contentType, header...)
 	defer resp.Body.Close()
@@ -256,7 +256,7 @@ func (g Target) namespace(t *testing.T) string {
 // eventually waits for what the server does in its own time.
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(patience)
+	deadline := time.NewTimer(timeout)
 	defer deadline.Stop()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -264,7 +264,7 @@ func eventually(t *testing.T, what string, done func() bool) {
 		select {
 		case <-tick.C:
 		case <-deadline.C:
-			t.Fatalf("not within %s: %s", patience, what)
+			t.Fatalf("not within %s: %s", timeout, what)
 		}
 	}
 }

@@ -72,7 +72,7 @@ func clock() int64 {
 }
 
 // shared turns a time of the store's clock, which is this machine's wall clock, into the shared one. Both are read at
-// once, or again: whoever is preempted between them would be off by as much.
+// once, or again: anyone who is preempted between them would be off by as much.
 func shared(wall time.Time) int64 {
 	for {
 		before, now, after := clock(), time.Now(), clock()

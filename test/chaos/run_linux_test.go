@@ -62,7 +62,7 @@ func TestNoPromiseOfTheQueueIsBrokenUnderFaults(t *testing.T) {
 // TestNoPromiseOfTheQueueIsBrokenAcrossFailovers is the chaos run on a master
 // whose place a replica takes. What is acknowledged is on every replica: the
 // sentinels may choose one that lags behind another, and a master that comes
-// back may find a replica that has not been told of its successor.
+// back may find a replica that has not been notified of its successor.
 func TestNoPromiseOfTheQueueIsBrokenAcrossFailovers(t *testing.T) {
 	t.Parallel()
 	lasts, long := length(t)
@@ -275,15 +275,15 @@ func (r *run) cutRedis() {
 }
 
 // eventually calls a server, one after the other, until check returns nil.
-func (r *run) eventually(patience time.Duration, what string, check func(context.Context, queuev1.QueueServiceClient) error) {
+func (r *run) eventually(timeout time.Duration, what string, check func(context.Context, queuev1.QueueServiceClient) error) {
 	r.t.Helper()
-	if err := r.tryEventually(patience, check); err != nil {
-		r.t.Fatalf("after %v not yet: %s: %v", patience, what, err)
+	if err := r.tryEventually(timeout, check); err != nil {
+		r.t.Fatalf("after %v not yet: %s: %v", timeout, what, err)
 	}
 }
 
-func (r *run) tryEventually(patience time.Duration, check func(context.Context, queuev1.QueueServiceClient) error) error {
-	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
+func (r *run) tryEventually(timeout time.Duration, check func(context.Context, queuev1.QueueServiceClient) error) error {
+	ctx, cancel := context.WithTimeout(r.t.Context(), timeout)
 	defer cancel()
 	for i := 0; ; i++ {
 		conn, err := rpc.Dial(r.servers[i%len(r.servers)].role.Listen, rpc.DialConfig{})

@@ -118,7 +118,7 @@ func (w *chaosWorker) serve(ctx context.Context, addr string) error {
 	defer conn.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	patience := time.AfterFunc(2*time.Second, cancel)
+	timeout := time.AfterFunc(2*time.Second, cancel)
 	s, err := queuev1.NewQueueServiceClient(conn).Work(ctx)
 	if err != nil {
 		return err
@@ -131,11 +131,11 @@ func (w *chaosWorker) serve(ctx context.Context, addr string) error {
 	if err != nil {
 		return err
 	}
-	patience.Stop()
+	timeout.Stop()
 	if first.GetWelcome() == nil {
 		return fmt.Errorf("a stream began with %v", first)
 	}
-	w.welcome(s, first.GetWelcome(), said)
+	w.resume(s, first.GetWelcome(), said)
 	for {
 		m, err := s.Recv()
 		if err != nil {
@@ -171,8 +171,8 @@ func (w *chaosWorker) hello() *queuev1.WorkRequest {
 	return &queuev1.WorkRequest{Kind: &queuev1.WorkRequest_Hello{Hello: h}}
 }
 
-// welcome takes over a stream: what was kept is extended, what was not answered is sent again.
-func (w *chaosWorker) welcome(s queuev1.QueueService_WorkClient, m *queuev1.Welcome, said int64) {
+// resume takes over a stream: what was kept is extended, what was not answered is sent again.
+func (w *chaosWorker) resume(s queuev1.QueueService_WorkClient, m *queuev1.Welcome, said int64) {
 	w.drop(m.GetLost())
 	w.mu.Lock()
 	defer w.mu.Unlock()

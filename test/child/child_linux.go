@@ -83,7 +83,7 @@ func (p *Process) Kill() {
 }
 
 // Stop asks the process to end and returns how it did.
-func (p *Process) Stop(patience time.Duration) error {
+func (p *Process) Stop(timeout time.Duration) error {
 	p.Signal(syscall.SIGTERM)
 	select {
 	case <-p.done:
@@ -91,7 +91,7 @@ func (p *Process) Stop(patience time.Duration) error {
 			return nil // it had only just been started
 		}
 		return p.err
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		p.Kill()
 		return errors.New("it did not end when it was asked to")
 	}

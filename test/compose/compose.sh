@@ -53,7 +53,7 @@ engine() {
 dockerd_with() {
 	say "starting dockerd ($1)"
 	rm -f /var/run/docker.pid
-	# Without descriptors of ours: whoever waits for this script's output must not wait for the engine.
+	# Without descriptors of ours: anyone who waits for this script's output must not wait for the engine.
 	setsid dockerd --storage-driver="$1" >"$work/dockerd.log" 2>&1 </dev/null &
 	local pid=$!
 	echo "$pid" >"$work/dockerd.pid"

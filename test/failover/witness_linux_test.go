@@ -13,7 +13,7 @@ import (
 
 var pods = delta.Collection{Cluster: "dev", Version: "v1", Resource: "pods"}
 
-// witness reads the log as any consumer does and judges what it is told.
+// witness reads the log as any consumer does and judges what it reads.
 type witness struct {
 	t   *testing.T
 	src *source
@@ -128,8 +128,8 @@ func (w *witness) leadership() (term uint64, holder string) {
 }
 
 // after waits for the first change of a term after the given one.
-func (w *witness) after(term uint64, patience time.Duration) (at time.Time, ok bool) {
-	w.until(patience, func() bool {
+func (w *witness) after(term uint64, timeout time.Duration) (at time.Time, ok bool) {
+	w.until(timeout, func() bool {
 		for t, first := range w.first {
 			if t > term && (!ok || first.Before(at)) {
 				at, ok = first, true
@@ -141,8 +141,8 @@ func (w *witness) after(term uint64, patience time.Duration) (at time.Time, ok b
 }
 
 // until waits until cond, which runs with the witness held, is true.
-func (w *witness) until(patience time.Duration, cond func() bool) bool {
-	deadline := time.After(patience)
+func (w *witness) until(timeout time.Duration, cond func() bool) bool {
+	deadline := time.After(timeout)
 	for {
 		w.mu.Lock()
 		ok := cond()

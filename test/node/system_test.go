@@ -354,11 +354,11 @@ func testBadInput(t *testing.T, w *world) {
 	never.Spec.Containers[0].Image, never.Spec.Containers[0].ImagePullPolicy = missing.Spec.Containers[0].Image, corev1.PullNever
 	nothing := w.boxPod(t, "nothing", corev1.RestartPolicyNever)
 	nothing.Spec.Containers[0].Command = []string{"/nothing"}
-	hungry := w.boxPod(t, "hungry", corev1.RestartPolicyNever, "eat", "200")
-	hungry.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("48Mi")}
+	overlimit := w.boxPod(t, "overlimit", corev1.RestartPolicyNever, "eat", "200")
+	overlimit.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("48Mi")}
 	unable := w.boxPod(t, "unable", corev1.RestartPolicyNever, "sleep", "1h")
 	unable.Spec.Volumes = append(unable.Spec.Volumes, corev1.Volume{Name: "far", VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{Server: "server", Path: "/"}}})
-	for _, p := range []*corev1.Pod{missing, never, nothing, hungry, unable} {
+	for _, p := range []*corev1.Pod{missing, never, nothing, overlimit, unable} {
 		w.runPod(t, p)
 	}
 	waits := func(name string, reasons ...string) {
@@ -378,7 +378,7 @@ func testBadInput(t *testing.T, w *world) {
 		}
 	}
 	ended("nothing", 128, "StartError", "/nothing")
-	ended("hungry", 137, "OOMKilled", "")
+	ended("overlimit", 137, "OOMKilled", "")
 	if p := w.awaitPhase(t, "unable", corev1.PodFailed); p.Status.Reason != "UnsupportedPodSpec" || !strings.Contains(p.Status.Message, "spec.volumes[1]") {
 		t.Errorf("an unsupported volume: reason %q, message %q", p.Status.Reason, p.Status.Message)
 	}

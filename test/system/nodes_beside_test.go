@@ -66,7 +66,7 @@ func TestRealNodesBesideKubeControllerManager(t *testing.T) {
 	const rounds = 3
 	for round := range rounds {
 		name := func(pod string) string { return fmt.Sprintf("%s-%d", pod, round) }
-		for pod, seconds := range map[string]int{"hasty": 0, "patient": 3, "faithful": 600} {
+		for pod, seconds := range map[string]int{"immediate": 0, "delayed": 3, "faithful": 600} {
 			k.podOn(t, "node-1", name(pod), unreachable, seconds)
 		}
 		k.silence(t, true, "node-1")
@@ -74,7 +74,7 @@ func TestRealNodesBesideKubeControllerManager(t *testing.T) {
 		w.mu.Lock()
 		_, added := w.since("node-1")
 		w.mu.Unlock()
-		w.inTime(t, added, map[string]int{name("hasty"): 0, name("patient"): 3})
+		w.inTime(t, added, map[string]int{name("immediate"): 0, name("delayed"): 3})
 		if round == 0 {
 			quiet(t, "a node is down")
 		}

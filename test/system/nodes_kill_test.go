@@ -9,7 +9,7 @@ import (
 )
 
 // A node dies, and while its grace runs every service is killed and started again: the grace is neither shortened
-// nor begun anew. Then its pods are counted down in batches five seconds apart, and before each batch another service
+// nor started over. Then its pods are counted down in batches five seconds apart, and before each batch another service
 // is killed: no eviction is lost, none comes early, none is late by more than a second.
 func TestRealCountdownsSurviveTheKillOfAnyService(t *testing.T) {
 	t.Parallel()

@@ -71,8 +71,8 @@ func TestRealNodesFailAndComeBack(t *testing.T) {
 	})
 
 	t.Run("one node: tainted after the grace, its pods go when their time is over", func(t *testing.T) {
-		k.podOn(t, "node-1", "hasty", unreachable, 0)
-		k.podOn(t, "node-1", "patient", unreachable, 3)
+		k.podOn(t, "node-1", "immediate", unreachable, 0)
+		k.podOn(t, "node-1", "delayed", unreachable, 3)
 		k.podOn(t, "node-1", "faithful", unreachable, 600)
 		k.podOn(t, "node-2", "elsewhere", unreachable, 0)
 		began := time.Now()
@@ -90,7 +90,7 @@ func TestRealNodesFailAndComeBack(t *testing.T) {
 		if c := condition(ready, corev1.NodeReady); c.Status != corev1.ConditionUnknown || c.Reason != "NodeStatusUnknown" {
 			t.Errorf("Ready is %+v, want Unknown", c)
 		}
-		w.inTime(t, added, map[string]int{"hasty": 0, "patient": 3})
+		w.inTime(t, added, map[string]int{"immediate": 0, "delayed": 3})
 		w.stays(t, 2*time.Second, "the others stay", func() string {
 			if w.evicted("faithful").IsZero() && w.evicted("elsewhere").IsZero() {
 				return ""
@@ -203,7 +203,7 @@ func TestRealNodesFailAndComeBack(t *testing.T) {
 		})
 	})
 
-	t.Run("a node that moves to another zone while it is silent is tainted there; one that is made anew is another one", func(t *testing.T) {
+	t.Run("a node that moves to another zone while it is silent is tainted there; one that is recreated is another one", func(t *testing.T) {
 		k.podOn(t, "node-8", "keeper", unreachable, 12) // before that both are tainted and its node is deleted
 		k.silence(t, true, "node-8", "node-9")
 		if err := k.api.merge(t.Context(), "/api/v1/nodes/node-9", map[string]any{"metadata": map[string]any{"labels": map[string]string{zoneLabel: "elsewhere"}}}); err != nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/rpc"
 )
 
-// Whoever writes to the API server and then asks any indexer for the resource version of the answer sees the write: while
+// Anyone who writes to the API server and then asks any indexer for the resource version of the answer sees the write: while
 // indexers are paused in turn, while the leading reflector is killed again and again, with a key that two writers
 // change, with writes that change nothing, and with deletions.
 func TestEveryWriteIsReadBack(t *testing.T) {

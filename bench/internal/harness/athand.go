@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// What a load takes for each object at most, whoever holds it, with garbage and
+// What a load takes for each object at most, no matter who holds it, with garbage and
 // the sender's share, in bytes, and what its processes take without any: 4.2 GB
 // for 100 k pods.
 const (
@@ -49,7 +49,7 @@ func (a *atHand) String() string {
 	if len(a.took) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("before each load from nothing, whoever's it was, the bench touched up to %.1f GB of memory and let go of it, "+
+	return fmt.Sprintf("before each load from nothing, no matter whose it was, the bench touched up to %.1f GB of memory and let go of it, "+
 		"because the host of a virtual machine may take back what is free, and who touches it next waits for the host; "+
 		"the first touching took %.2f s a GB, the last %.2f, the %d of them %.2f to %.2f. "+
 		"Such a host begins again about 2 s after memory is free: a load that takes longer, as client-go's do, still waits for a part of its own",

@@ -272,7 +272,7 @@ func (c *Child) Stop() error {
 // Kill ends the child as if its machine had gone, and collects it.
 func (c *Child) Kill() error {
 	err := c.Cmd.Process.Kill()
-	_ = c.Cmd.Wait() // it was killed, which is what Wait complains about
+	_ = c.Cmd.Wait() // it was killed, which is what Wait reports
 	_ = c.in.Close()
 	return err
 }

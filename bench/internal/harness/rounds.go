@@ -12,7 +12,7 @@ import (
 // A Side is one of the things that take turns.
 type Side struct {
 	Name string
-	// Run works for about as long as it is told and returns named numbers.
+	// Run works for about as long as it is asked to and returns named numbers.
 	Run func(ctx context.Context, d time.Duration) (map[string]float64, error)
 }
 
@@ -34,9 +34,9 @@ type Plan struct {
 	What   string
 	Rounds int
 	Turn   time.Duration
-	// patient repeats rounds in which somebody else used more than a tenth of
+	// repeatNoisy repeats rounds in which somebody else used more than a tenth of
 	// the machine, at most as many again as there are rounds.
-	patient bool
+	repeatNoisy bool
 	// Cold leaves out the warm-up, for turns that begin with nothing anyway.
 	Cold bool
 	// Rotate lets each round begin with the side after the one that the round
@@ -45,9 +45,9 @@ type Plan struct {
 	Rotate bool
 }
 
-// Plan is short and without patience in a quick run.
+// Plan is short and without repeats in a quick run.
 func (b *Bench) Plan(what string, quick, full int, quickTurn, fullTurn time.Duration) Plan {
-	return Plan{What: what, Rounds: Pick(b, quick, full), Turn: Pick(b, quickTurn, fullTurn), patient: !b.Quick}
+	return Plan{What: what, Rounds: Pick(b, quick, full), Turn: Pick(b, quickTurn, fullTurn), repeatNoisy: !b.Quick}
 }
 
 // Interleave lets the sides take turns, A B C A B C, so that what disturbs the
@@ -77,7 +77,7 @@ func Interleave(ctx context.Context, b *Bench, p Plan, sides ...Side) (Table, er
 		}
 		foreign = append(foreign, share)
 		b.Say("  %s: round %d of %d, others used %.0f %% of the machine", p.What, len(foreign), p.Rounds, 100*share)
-		if len(foreign) == p.Rounds && !p.patient || len(foreign) == 2*p.Rounds {
+		if len(foreign) == p.Rounds && !p.repeatNoisy || len(foreign) == 2*p.Rounds {
 			break
 		}
 	}

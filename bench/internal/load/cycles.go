@@ -173,7 +173,7 @@ func (c *Cycler) Work(ctx context.Context, d time.Duration) (Turns, error) {
 	before := c.settled.Load()
 	var group sync.WaitGroup
 	began := time.Now()
-	var quiet sync.WaitGroup // streams that were told goodbye
+	var quiet sync.WaitGroup // streams that got a goodbye
 	stop := make(chan struct{})
 	for i := range WorkStreams {
 		quiet.Go(func() {

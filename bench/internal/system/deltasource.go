@@ -26,7 +26,7 @@ import (
 // DeltasPerSecond is the rate at which deltas are published, whatever becomes of them.
 const DeltasPerSecond = 1000
 
-// Servant publishes when it is told to. stop ends what it publishes to.
+// Servant publishes when it is instructed to. stop ends what it publishes to.
 func (s *DeltaSource) Servant(stop func() error) *harness.Servant {
 	return &harness.Servant{
 		Ops: map[string]harness.Op{

@@ -19,7 +19,7 @@ type PipelineConfig struct {
 }
 
 // PipelineServer is the servant for one part of the pipeline. NATS runs at once,
-// the services when they are told to start.
+// the services when they are instructed to start.
 func PipelineServer(_ context.Context, raw json.RawMessage) (*harness.Servant, error) {
 	var cfg PipelineConfig
 	if err := json.Unmarshal(raw, &cfg); err != nil {

@@ -29,7 +29,7 @@ type ReflectorConfig struct {
 	Holder     string `json:"holder"`
 }
 
-// ReflectorServer is the servant that is one reflector, from when it is told to start.
+// ReflectorServer is the servant that is one reflector, from when it is instructed to start.
 func ReflectorServer(_ context.Context, raw json.RawMessage) (*harness.Servant, error) {
 	var cfg ReflectorConfig
 	if err := json.Unmarshal(raw, &cfg); err != nil {

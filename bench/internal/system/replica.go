@@ -31,7 +31,7 @@ type ReplicaConfig struct {
 	DataDir    string       `json:"data_dir"` // of the snapshot file; empty for none
 }
 
-// ReplicaServer is the servant that is one indexer, from when it is told to start.
+// ReplicaServer is the servant that is one indexer, from when it is instructed to start.
 func ReplicaServer(_ context.Context, raw json.RawMessage) (*harness.Servant, error) {
 	var cfg ReplicaConfig
 	if err := json.Unmarshal(raw, &cfg); err != nil {

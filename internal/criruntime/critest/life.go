@@ -276,7 +276,7 @@ var stopChecks = []check{
 		if err := p.stop(id, 30); err != nil {
 			t.Fatal(err)
 		}
-		if took := time.Since(begin); took > p.patience() {
+		if took := time.Since(begin); took > p.timeout() {
 			t.Errorf("took %s, although TERM was enough", took)
 		}
 		if got := p.status(id); got.State != runtimeapi.ContainerState_CONTAINER_EXITED || got.ExitCode != 143 {

@@ -301,7 +301,7 @@ func (p *pod) stream() (next func() *runtimeapi.ContainerEventResponse) {
 			p.t.Skip("no event stream: it ends at once")
 		}
 		p.t.Fatal(err)
-	case <-time.After(p.patience() / 10):
+	case <-time.After(p.timeout() / 10):
 	}
 	return func() *runtimeapi.ContainerEventResponse {
 		p.t.Helper()
@@ -310,7 +310,7 @@ func (p *pod) stream() (next func() *runtimeapi.ContainerEventResponse) {
 			return e
 		case err := <-failed:
 			p.t.Fatalf("the stream ended: %v", err)
-		case <-time.After(p.patience()):
+		case <-time.After(p.timeout()):
 			p.t.Fatal("no event came")
 		}
 		return nil

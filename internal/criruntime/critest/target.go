@@ -46,8 +46,8 @@ func (s *suite) connect(conn grpc.ClientConnInterface) {
 	s.RuntimeServiceClient, s.images = runtimeapi.NewRuntimeServiceClient(conn), runtimeapi.NewImageServiceClient(conn)
 }
 
-// patience is how long to wait for what must come.
-func (s *suite) patience() time.Duration { return time.Duration(max(1, s.Slow)) * 10 * time.Second }
+// timeout is how long to wait for what must come.
+func (s *suite) timeout() time.Duration { return time.Duration(max(1, s.Slow)) * 10 * time.Second }
 
 // program is what a container does, as a command and as annotations.
 type program struct {
@@ -120,7 +120,7 @@ func (p *pod) run() {
 	p.id = answer.PodSandboxId
 	id := p.id
 	p.t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(p.t.Context()), p.patience())
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(p.t.Context()), p.timeout())
 		defer cancel()
 		if _, err := p.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id}); err != nil {
 			p.t.Errorf("removing the sandbox after the test: %v", err)
@@ -216,7 +216,7 @@ func (p *pod) exited(id string) *runtimeapi.ContainerStatus {
 // eventually asks until the answer is yes.
 func (p *pod) eventually(what string, ask func() bool) {
 	p.t.Helper()
-	limit := time.NewTimer(p.patience())
+	limit := time.NewTimer(p.timeout())
 	defer limit.Stop()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -224,7 +224,7 @@ func (p *pod) eventually(what string, ask func() bool) {
 		select {
 		case <-tick.C:
 		case <-limit.C:
-			p.t.Fatalf("not within %s: %s", p.patience(), what)
+			p.t.Fatalf("not within %s: %s", p.timeout(), what)
 		}
 	}
 }

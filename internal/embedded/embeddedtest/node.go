@@ -52,7 +52,7 @@ func newNode(t testing.TB, addr string, cfg embedded.RedisConfig) *Node {
 	return n
 }
 
-// Addr is host:port, the same for good.
+// Addr is host:port, the same permanently.
 func (n *Node) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(n.cfg.Port)) }
 
 // URL is the address as redis:// URL.

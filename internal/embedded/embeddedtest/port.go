@@ -11,7 +11,7 @@ import (
 // port between this look and the program's listening on it.
 const firstPort, lastPort = 10_000, 30_000
 
-// Ports finds n different free loopback addresses, host:port, for programs that must be told theirs before they listen.
+// Ports finds n different free loopback addresses, host:port, for programs that must know theirs before they listen.
 // No other call returns one of them before the test has ended, in this process or another: the UDP port of the same
 // number is held that long.
 func Ports(t testing.TB, n int) []string {

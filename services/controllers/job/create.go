@@ -17,7 +17,7 @@ import (
 func lost(err error) bool { return errors.Is(err, ErrLeaseLost) }
 
 // create makes the pods the turn wants. The mark
-// and the names are stored before the first call, so that whoever comes next
+// and the names are stored before the first call, so that the next worker
 // knows every name that may exist.
 func (s *run) create(ctx context.Context, t *turn) (acted, error) {
 	j := t.job
@@ -142,7 +142,7 @@ func (b *births) try(ctx context.Context, o int64) (*corev1.Pod, error) {
 		return nil, fmt.Errorf("pod %s belongs to somebody else: %w", want.Name, kube.ErrAlreadyExists)
 	}
 	b.doubt()
-	return nil, fmt.Errorf("read pod %s that exists: %v", want.Name, err) //nolint:errorlint // the creation is in doubt, whatever the read says
+	return nil, fmt.Errorf("read pod %s that exists: %v", want.Name, err) //nolint:errorlint // the creation is unresolved, whatever the read says
 }
 
 // giveBack lowers the mark over ordinals that certainly have no pod. Their names

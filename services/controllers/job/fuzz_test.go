@@ -14,7 +14,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/controllers/job"
 )
 
-// told is an index that answers what it was told.
+// told is an index that answers what it was given.
 type told struct {
 	job, pod []byte
 }

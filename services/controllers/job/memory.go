@@ -14,7 +14,7 @@ import (
 // maxState is what the queue keeps with a key.
 const maxState = 4096
 
-// memory is what is kept with a Job's key between syncs, whoever runs them. It
+// memory is what is kept with a Job's key between syncs, no matter who runs them. It
 // belongs to one UID.
 type memory struct {
 	UID types.UID `json:"u"`

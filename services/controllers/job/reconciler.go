@@ -42,13 +42,13 @@ type Reconciler struct {
 	parallel int
 	now      func() time.Time
 	api      Writer
-	events   kube.EventSink
+	events   kube.EventRecorder
 	log      *slog.Logger
 	metrics  *metrics
 }
 
 // New returns a reconciler that writes through api and records events.
-func New(cfg Config, api Writer, events kube.EventSink, log *slog.Logger) (*Reconciler, error) {
+func New(cfg Config, api Writer, events kube.EventRecorder, log *slog.Logger) (*Reconciler, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}

@@ -341,7 +341,7 @@ func TestDeadline(t *testing.T) {
 			t.Fatalf("conditions %q, want %q", got, want)
 		}
 	})
-	t.Run("resuming starts the time anew", func(t *testing.T) {
+	t.Run("resuming starts the time again", func(t *testing.T) {
 		t.Parallel()
 		b := newBench(t)
 		j := newJob(b.w, 1, 1, 6)
@@ -475,7 +475,7 @@ func TestWhatCannotBeSynced(t *testing.T) {
 		"spec.backoffLimitPerIndex":   func(s *batchv1.JobSpec) { s.BackoffLimitPerIndex = new(int32(1)) },
 	}
 	for what, set := range unsupported {
-		t.Run("a Job with "+what+" is never half-run, and the user is told once", func(t *testing.T) {
+		t.Run("a Job with "+what+" is never half-run, and the user is notified once", func(t *testing.T) {
 			t.Parallel()
 			b := newBench(t)
 			j := newJob(b.w, 1, 1, 6)

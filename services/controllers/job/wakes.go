@@ -88,7 +88,7 @@ const ManualSelector = "spec.manualSelector=true"
 const orphans = "@orphans"
 
 // OrphansKey is the queue's key for the pods of a namespace that nobody controls.
-// A record does not tell all labels of a pod, nor which Jobs select it; so whoever
+// A record does not tell all labels of a pod, nor which Jobs select it; so anyone who
 // holds this key wakes every Job of the namespace that [ManualSelector] finds.
 // However many such pods change, the key runs once for each batch period, and like
 // every key it is not lost before that has been done.

@@ -471,7 +471,7 @@ func (v *view) Pods(_ context.Context, _ string, names []string) ([][]byte, delt
 	return raws, revision(v.pods), nil
 }
 
-// recorder is a [kube.EventSink].
+// recorder is a [kube.EventRecorder].
 type recorder struct {
 	mu     sync.Mutex
 	events []string

@@ -14,7 +14,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
-// Config is what a [Reconciler] may be told. The zero value is Kubernetes' behaviour.
+// Config is the settings of a [Reconciler]. The zero value is Kubernetes' behaviour.
 type Config struct {
 	Rules nodelifecycle.Rules
 	// Now is the clock that taints and conditions are stamped by; time.Now when nil.
@@ -29,14 +29,14 @@ type Reconciler struct {
 	cfg     Config
 	api     API
 	waiting Waiting
-	events  kube.EventSink
+	events  kube.EventRecorder
 	zones   *Zones
 	log     *slog.Logger
 	metrics *metrics
 }
 
 // New returns a reconciler.
-func New(cfg Config, api API, q Waiting, e kube.EventSink, log *slog.Logger) (*Reconciler, error) {
+func New(cfg Config, api API, q Waiting, e kube.EventRecorder, log *slog.Logger) (*Reconciler, error) {
 	if err := cfg.Rules.Validate(); err != nil {
 		return nil, err
 	}

@@ -228,7 +228,7 @@ func TestConflictsOnEveryWriteForAMinuteOnlyDelay(t *testing.T) {
 	}
 }
 
-func TestANodeRecreatedUnderItsNameBeginsAnew(t *testing.T) {
+func TestANodeRecreatedUnderItsNameStartsOver(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.node("other", nil)

@@ -141,7 +141,7 @@ func TestANodeRemovedWhileItIsHandledIsNotRetried(t *testing.T) { // TestTryRemo
 }
 
 // Upstream's queue refuses a value it has handled until it is removed; here a node
-// that is added again waits again, and whoever it is handed to finds it tainted and
+// that is added again waits again, and the worker that takes it finds it tainted and
 // leaves it alone (see TestAWaitingNodeIsTaintedByItsPresentState).
 func TestANodeAddedTwiceWaitsOnceAndKeepsItsPosition(t *testing.T) { // TestAddAfterTry
 	t.Parallel()

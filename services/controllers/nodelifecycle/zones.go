@@ -163,7 +163,7 @@ type Turn struct {
 
 // Taint places the NoExecute taint on a node whose turn it is. It reads the
 // node live: one that is ready again, tainted already, gone or in another zone by
-// now is left alone. The zones are judged anew with the node as it is: what took it
+// now is left alone. The zones are judged again with the node as it is: what took it
 // may have taken every zone since they were. It returns when to try again
 // while the zone is stopped.
 func (r *Reconciler) Taint(ctx context.Context, t Turn) (after time.Duration, err error) {

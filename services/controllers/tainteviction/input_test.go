@@ -92,7 +92,7 @@ func TestConflictsOnEveryWriteForAMinuteOnlyDelayAnEviction(t *testing.T) {
 	}
 }
 
-func TestANodeRecreatedUnderItsNameJudgesItsPodsAnew(t *testing.T) {
+func TestANodeRecreatedUnderItsNameJudgesItsPodsAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	first := w.taint("a")

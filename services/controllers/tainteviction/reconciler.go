@@ -14,7 +14,7 @@ import (
 	"github.com/deltaplane/deltaplane/internal/kube"
 )
 
-// Config is what a [Reconciler] may be told. The zero value is Kubernetes' behaviour.
+// Config is the settings of a [Reconciler]. The zero value is Kubernetes' behaviour.
 type Config struct {
 	// Rules are the matching rules in force.
 	Rules taint.Rules
@@ -25,7 +25,7 @@ type Config struct {
 }
 
 const (
-	// longestDelay bounds one wait: a far deadline is planned anew on the way.
+	// longestDelay bounds one wait: a far deadline is planned again on the way.
 	longestDelay = 6 * time.Hour
 	// lookAgain is when a node's pods are listed a second time after its taints
 	// changed: two indexers that are each behind in one collection could make both
@@ -43,13 +43,13 @@ const (
 type Reconciler struct {
 	cfg     Config
 	api     API
-	events  kube.EventSink
+	events  kube.EventRecorder
 	log     *slog.Logger
 	metrics *metrics
 }
 
 // New returns a reconciler.
-func New(cfg Config, api API, e kube.EventSink, log *slog.Logger) (*Reconciler, error) {
+func New(cfg Config, api API, e kube.EventRecorder, log *slog.Logger) (*Reconciler, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
@@ -276,7 +276,7 @@ func (r *Reconciler) evict(ctx context.Context, req Request, was podState, index
 		if kube.IsNotFound(err) {
 			return 0, save(ctx, req, nil)
 		}
-		if err != nil { // a conflict too: whoever has the name now is judged by itself
+		if err != nil { // a conflict too: the present owner of the name is judged by itself
 			return 0, fmt.Errorf("tainteviction: mark pod %s: %w", req.Key, err)
 		}
 	}

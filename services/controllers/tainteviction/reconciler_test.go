@@ -97,7 +97,7 @@ func TestUpdateNode(t *testing.T) {
 		t.Errorf("events = %q", w.events)
 	}
 	if n := strings.Count(strings.Join(w.events, "\n"), "Cancelling"); n != 1 {
-		t.Errorf("%d cancellations are told, want only that of the countdown that ran: %q", n, w.events)
+		t.Errorf("%d cancellations are reported, want only that of the countdown that ran: %q", n, w.events)
 	}
 	if got := w.counted("taint_eviction_controller_pod_deletions_total"); got != 3 {
 		t.Errorf("pod_deletions_total = %v, want 3", got)
@@ -226,7 +226,7 @@ func TestATaintThatChangesItsKeyDoesNotRestartTheCountdown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.pod("p", "n", tolerate(taint.NotReady, 300), tolerate(taint.Unreachable, 300))
-	w.pod("patient", "n", tolerate(taint.NotReady, 300), tolerate(taint.Unreachable, 3600))
+	w.pod("delayed", "n", tolerate(taint.NotReady, 300), tolerate(taint.Unreachable, 3600))
 	w.pod("changed", "n", tolerate(taint.NotReady, 300), tolerate(taint.Unreachable, 300))
 	w.pod("faithful", "n", tolerate(taint.NotReady, 300), always(taint.Unreachable))
 	keys := []string{taint.NotReady, taint.Unreachable}
@@ -240,19 +240,19 @@ func TestATaintThatChangesItsKeyDoesNotRestartTheCountdown(t *testing.T) {
 		w.want(fmt.Sprint("change ", i), "")
 		w.run(time.Millisecond)
 	}
-	w.want("300 s after the first taint", "p patient")
+	w.want("300 s after the first taint", "p delayed")
 	w.node("n", w.taint(taint.NotReady)) // after 300 s of unbroken taints
 	w.run(250*time.Second - time.Millisecond)
-	w.want("tolerations that changed are counted from the taint that stood then, which was placed at 150 s", "p patient")
+	w.want("tolerations that changed are counted from the taint that stood then, which was placed at 150 s", "p delayed")
 	w.run(time.Millisecond)
-	w.want("400 s after that taint", "p patient changed")
+	w.want("400 s after that taint", "p delayed changed")
 	w.node("n")
 	w.run(time.Second)
 	w.node("n", w.taint(taint.NotReady))
 	w.run(299 * time.Second)
-	w.want("a node that was well in between begins again", "p patient changed")
+	w.want("a node that was well in between begins again", "p delayed changed")
 	w.run(time.Second)
-	w.want("after 300 s of the second outage", "p patient changed faithful")
+	w.want("after 300 s of the second outage", "p delayed changed faithful")
 }
 
 func TestAnIndexThatMissedARecoveryDoesNotEndANewCountdownEarly(t *testing.T) {

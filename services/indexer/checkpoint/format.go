@@ -59,7 +59,7 @@ var (
 type Header struct {
 	// Collection is the whole name.
 	Collection string
-	// Created is when the log was made: a log made anew is another one.
+	// Created is when the log was made: a log recreated is another one.
 	Created time.Time
 	// Facts stands for what was read from each object. Where it differs from what
 	// is wanted now, objects are to be read again.
@@ -75,7 +75,7 @@ type Header struct {
 	Terms []Term
 }
 
-// Term is a reign of a leading reflector.
+// Term is the term of a leading reflector.
 type Term struct{ Term, First uint64 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

@@ -79,7 +79,7 @@ func (c *Indexes) Declare() {
 			list[i].program, list[i].err = nil, errBuiltIn
 		}
 	}
-	c.refuseUnaffordable(list)
+	c.refuseTooCostly(list)
 	slices.SortFunc(list, func(a, b declaration) int { return strings.Compare(a.Name, b.Name) })
 	c.leaveOut(list)
 	c.declared.Store(&list)
@@ -196,7 +196,7 @@ func (c *Indexes) BuildOnce(ctx context.Context) error {
 	c.declaring.Unlock()
 	return c.withoutRoom(c.store.BuildWithin(ctx, func(index string) error {
 		if err := c.room.Spare(ctx, buildMargin); err != nil {
-			return unfit(err, index)
+			return noRoom(err, index)
 		}
 		return nil
 	}))

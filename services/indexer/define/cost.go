@@ -7,10 +7,10 @@ import (
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
 
-// afford checks what the expressions of a cluster's collection may cost together
+// admit checks what the expressions of a cluster's collection may cost together
 // for one object, if that is more with the next set than with the one before.
 // costs remembers those of sources.
-func (x Scope) afford(cluster string, before, next definition.Set, costs map[string]uint64) error {
+func (x Scope) admit(cluster string, before, next definition.Set, costs map[string]uint64) error {
 	sum, dearest, most := x.sum(cluster, next, costs)
 	if sum <= definition.MaxCostOfAll {
 		return nil
@@ -46,11 +46,11 @@ func (x Scope) sum(cluster string, set definition.Set, costs map[string]uint64) 
 	return sum, dearest, most
 }
 
-// refuseUnaffordable marks the expressions that may cost too much for one object
+// refuseTooCostly marks the expressions that may cost too much for one object
 // together with those declared before them: such as were stored when there was no
 // bound. list is in the order in which they were declared, which is that of the
 // bucket, so that all replicas refuse the same ones.
-func (c *Indexes) refuseUnaffordable(list []declaration) {
+func (c *Indexes) refuseTooCostly(list []declaration) {
 	sum, counted := uint64(0), map[string]bool{}
 	for i := range list {
 		d := &list[i]

@@ -38,7 +38,7 @@ type buckets interface {
 
 // Declarations are the indexes that callers have declared, as last known. They
 // go on being known while the log is away, and a bucket that is lost is made
-// anew with them: only RemoveIndexers removes.
+// again with them: only RemoveIndexers removes.
 type Declarations struct {
 	slog    *slog.Logger
 	changed func(resource string) // called without the lock after each change
@@ -113,7 +113,7 @@ func (d *Declarations) note(b *stream.Bucket, resource string, revision uint64, 
 		return current
 	}
 	e := &declaredEntry{revision: revision, value: bytes.Clone(value), err: err, list: old.list}
-	same := bytes.Equal(value, old.value) // put back into a bucket made anew
+	same := bytes.Equal(value, old.value) // put back into a bucket recreated
 	if err == nil && !same {
 		e.list = compileAll(set, old.list)
 	}

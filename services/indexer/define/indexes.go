@@ -32,9 +32,9 @@ type Indexes struct {
 	origins   atomic.Pointer[map[string]origin]
 	rebuild   chan struct{}        // wakes build
 	evicted   <-chan struct{}      // closed when the collection is given up
-	declaring sync.Mutex           // guards built and unfit, and orders changes of what is declared
+	declaring sync.Mutex           // guards built and omitted, and orders changes of what is declared
 	built     map[string]string    // declared indexes of the store, with their sources
-	unfit     map[string]*omission // declared indexes for which there was no room
+	omitted   map[string]*omission // declared indexes for which there was no room
 	room      room
 	lookEvery time.Duration // how often it is looked whether there is room for one that was left out
 }
@@ -65,7 +65,7 @@ type Config struct {
 func New(cfg Config) *Indexes {
 	c := &Indexes{
 		id: cfg.ID, name: cfg.ID.String(), store: cfg.Store, slog: cfg.Slog, now: cfg.Now, Declarations: cfg.Declarations, paths: Paths(cfg.ID, cfg.Fields),
-		rebuild: make(chan struct{}, 1), evicted: cfg.Evicted, built: map[string]string{}, unfit: map[string]*omission{}, room: cfg.Room, lookEvery: cfg.LookEvery,
+		rebuild: make(chan struct{}, 1), evicted: cfg.Evicted, built: map[string]string{}, omitted: map[string]*omission{}, room: cfg.Room, lookEvery: cfg.LookEvery,
 	}
 	plan := extract.NewPlan(c.paths, nil)
 	c.plan.Store(plan)

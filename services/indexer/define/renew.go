@@ -122,7 +122,7 @@ func (r *renewal) room(ctx context.Context) error {
 	if !errors.Is(err, fault.ErrMemoryBudget) {
 		return err
 	}
-	e := &unfitError{err: err}
+	e := &noRoomError{err: err}
 	for field, n := range r.heavy {
 		if most := r.heavy[e.field]; r.declared(field) && (n > most || n == most && strings.Compare(field, e.field) > 0) {
 			e.field = field

@@ -32,7 +32,7 @@ func TestBuildDoesNotGoRoundWhereNothingCanBeGivenUp(t *testing.T) {
 	if err := c.BuildOnce(t.Context()); err != nil || asked > 0 {
 		t.Errorf("before the first sync: %v, asked for room %d times", err, asked)
 	}
-	if err := c.withoutRoom(&unfitError{index: "removed", err: fault.ErrMemoryBudget}); err != nil {
+	if err := c.withoutRoom(&noRoomError{index: "removed", err: fault.ErrMemoryBudget}); err != nil {
 		t.Error(err)
 	}
 	if len(c.rebuild) > 0 {
@@ -42,7 +42,7 @@ func TestBuildDoesNotGoRoundWhereNothingCanBeGivenUp(t *testing.T) {
 
 // What was given up is begun again where there is clearly more room than it had,
 // one at a time, and later each time that it is given up.
-func TestIndexesThatWereGivenUpAreBegunAgainWithHysteresisAndGrowingPatience(t *testing.T) {
+func TestIndexesThatWereGivenUpAreBegunAgainWithHysteresisAndGrowingDelay(t *testing.T) {
 	t.Parallel()
 	c := newTestIndexes(t)
 	var list []declaration
@@ -76,7 +76,7 @@ func TestIndexesThatWereGivenUpAreBegunAgainWithHysteresisAndGrowingPatience(t *
 	}
 	giveUp := func(name string) {
 		t.Helper()
-		if err := c.withoutRoom(&unfitError{index: name, err: fault.New(fault.ErrMemoryBudget, "")}); err != nil {
+		if err := c.withoutRoom(&noRoomError{index: name, err: fault.New(fault.ErrMemoryBudget, "")}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -88,36 +88,36 @@ func TestIndexesThatWereGivenUpAreBegunAgainWithHysteresisAndGrowingPatience(t *
 	if o := (omission{need: 8 << 20, of: 100}); o.room(100) != 10<<20 || o.room(200) != 10<<20 || o.room(50) != 5<<20 || o.room(0) != buildMargin {
 		t.Errorf("8 MiB of 100 objects need %d free, of 200 %d, of 50 %d, of none %d", o.room(100), o.room(200), o.room(50), o.room(0))
 	}
-	at = at.Add(c.patience(1))
-	free = c.unfit["a"].need + c.unfit["a"].need/8
+	at = at.Add(c.retryAfter(1))
+	free = c.omitted["a"].need + c.omitted["a"].need/8
 	c.retry()
 	want("with an eighth more than it had", "ab")
-	free = c.unfit["a"].room(0)
+	free = c.omitted["a"].room(0)
 	c.retry()
 	want("with a quarter more", "b")
 	c.retry()
 	want("with a quarter more than the other had", "")
 	giveUp("a")
-	at = at.Add(c.patience(1))
+	at = at.Add(c.retryAfter(1))
 	c.retry()
 	want("given up twice, after the time of one that was given up once", "a")
-	at = at.Add(c.patience(2) - c.patience(1))
+	at = at.Add(c.retryAfter(2) - c.retryAfter(1))
 	c.retry()
 	want("after twice that time", "")
-	at = at.Add(c.patience(100) + 1)
+	at = at.Add(c.retryAfter(100) + 1)
 	giveUp("a")
-	at = at.Add(c.patience(1))
+	at = at.Add(c.retryAfter(1))
 	c.retry()
 	want("given up after it was there for long", "")
 	giveUp("a")
 	giveUp("b")
-	at = at.Add(c.patience(100))
-	c.unfit["a"].need, c.unfit["a"].of = 10<<20, c.store.Snapshot().Len()
-	c.unfit["b"].need, c.unfit["b"].of = 11<<20, c.store.Snapshot().Len()+1000
+	at = at.Add(c.retryAfter(100))
+	c.omitted["a"].need, c.omitted["a"].of = 10<<20, c.store.Snapshot().Len()
+	c.omitted["b"].need, c.omitted["b"].of = 11<<20, c.store.Snapshot().Len()+1000
 	free = 5 << 20
 	c.retry()
 	want("with room for the one that was larger when there were more objects,", "a")
-	if p := c.patience(100); p != c.patience(1+retryDoublings) || p > 10*time.Minute {
-		t.Errorf("the patience grows to %v", p)
+	if p := c.retryAfter(100); p != c.retryAfter(1+retryDoublings) || p > 10*time.Minute {
+		t.Errorf("the delay grows to %v", p)
 	}
 }

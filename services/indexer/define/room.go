@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// shedShare is the share of a collection's memory from which a declared index
+	// evictShare is the share of a collection's memory from which a declared index
 	// is given up before the collection is.
-	shedShare = 0.25
+	evictShare = 0.25
 	// An index that was given up is built again where there is room for a quarter
-	// more than it had, less where there are fewer objects, retryPatience looks later at the soonest, and twice as many
+	// more than it had, less where there are fewer objects, retryLooks looks later at the soonest, and twice as many
 	// each time that it is given up once more, up to retryDoublings times: to read
 	// the fields of all objects costs about what a replay does.
-	retryPatience, retryDoublings = 8, 6
+	retryLooks, retryDoublings = 8, 6
 )
 
 // omission is a declared index that was given up for lack of room.
@@ -43,25 +43,25 @@ func (o *omission) room(objects int) int {
 	return max(room, buildMargin)
 }
 
-// unfitError says that indexes are not built: the one of a name, or those of a
+// noRoomError says that indexes are not built: the one of a name, or those of a
 // field.
-type unfitError struct {
+type noRoomError struct {
 	index, field string
 	err          error
 }
 
-func (e *unfitError) Error() string { return e.err.Error() }
+func (e *noRoomError) Error() string { return e.err.Error() }
 
-func unfit(err error, index string) error {
+func noRoom(err error, index string) error {
 	if errors.Is(err, fault.ErrMemoryBudget) {
-		return &unfitError{index: index, err: err}
+		return &noRoomError{index: index, err: err}
 	}
 	return err
 }
 
 // withoutRoom gives up building what does not fit; any other error it returns.
 func (c *Indexes) withoutRoom(err error) error {
-	e, ok := errors.AsType[*unfitError](err)
+	e, ok := errors.AsType[*noRoomError](err)
 	if !ok {
 		return err
 	}
@@ -76,7 +76,7 @@ func (c *Indexes) withoutRoom(err error) error {
 		}
 	}
 	c.declaring.Unlock()
-	if !given { // whoever removed it has woken build
+	if !given { // the remover has woken build
 		return nil
 	}
 	c.Declare()                           // wakes build: what the index had is taken away
@@ -86,12 +86,12 @@ func (c *Indexes) withoutRoom(err error) error {
 
 // omit notes that there is no room for an index. c.declaring is held.
 func (c *Indexes) omit(name string, need int, why error) *omission {
-	o := c.unfit[name]
+	o := c.omitted[name]
 	if o == nil {
 		o = &omission{}
-		c.unfit[name] = o
+		c.omitted[name] = o
 	}
-	if o.trying && c.now().Sub(o.at) > c.patience(retryDoublings) { // it was there for long
+	if o.trying && c.now().Sub(o.at) > c.retryAfter(retryDoublings) { // it was there for long
 		o.times = 0
 	}
 	o.times, o.at, o.trying = o.times+1, c.now(), false
@@ -100,16 +100,16 @@ func (c *Indexes) omit(name string, need int, why error) *omission {
 	return o
 }
 
-// patience is how long an index is left out that has been given up so often.
-func (c *Indexes) patience(times int) time.Duration {
-	return c.lookEvery * retryPatience << min(times-1, retryDoublings)
+// retryAfter is how long an index is left out that has been given up so often.
+func (c *Indexes) retryAfter(times int) time.Duration {
+	return c.lookEvery * retryLooks << min(times-1, retryDoublings)
 }
 
 // omitting reports whether an index is left out for lack of room.
 func (c *Indexes) omitting() bool {
 	c.declaring.Lock()
 	defer c.declaring.Unlock()
-	for _, o := range c.unfit {
+	for _, o := range c.omitted {
 		if !o.trying {
 			return true
 		}
@@ -125,7 +125,7 @@ func (c *Indexes) retry() {
 		return
 	}
 	c.declaring.Lock()
-	o := c.unfit[name]
+	o := c.omitted[name]
 	if !c.ripe(o) {
 		c.declaring.Unlock()
 		return
@@ -142,7 +142,7 @@ func (c *Indexes) cheapest() (name string, least int) {
 	c.declaring.Lock()
 	defer c.declaring.Unlock()
 	objects := c.store.Snapshot().Len()
-	for index, o := range c.unfit {
+	for index, o := range c.omitted {
 		if !c.ripe(o) {
 			continue
 		}
@@ -156,14 +156,14 @@ func (c *Indexes) cheapest() (name string, least int) {
 // ripe reports whether an index was left out for long enough; nil is none.
 // c.declaring is held.
 func (c *Indexes) ripe(o *omission) bool {
-	return o != nil && !o.trying && c.now().Sub(o.at) >= c.patience(o.times)
+	return o != nil && !o.trying && c.now().Sub(o.at) >= c.retryAfter(o.times)
 }
 
-// Shed gives up the declared index that takes most, if that is much of what the
+// Evict gives up the declared index that takes most, if that is much of what the
 // collection takes; it reports whether it did. A collection without one of its
 // indexes is worth more than none.
-func (c *Indexes) Shed(ctx context.Context, memory int, why error) bool {
-	name, most := "", int(shedShare*float64(memory))
+func (c *Indexes) Evict(ctx context.Context, memory int, why error) bool {
+	name, most := "", int(evictShare*float64(memory))
 	for index, n := range c.weights() {
 		if n > most || n == most && index > name {
 			name, most = index, n
@@ -172,7 +172,7 @@ func (c *Indexes) Shed(ctx context.Context, memory int, why error) bool {
 	if name == "" {
 		return false
 	}
-	if err := c.withoutRoom(&unfitError{index: name, err: why}); err != nil {
+	if err := c.withoutRoom(&noRoomError{index: name, err: why}); err != nil {
 		return false
 	}
 	return c.renew(ctx, c.plan.Load()) == nil
@@ -217,11 +217,11 @@ func weight(f store.Field) int {
 func (c *Indexes) leaveOut(list []declaration) {
 	for _, x := range *c.declared.Load() {
 		if now := find(list, x.Name); now == nil || now.Source() != x.Source() {
-			clear(c.unfit)
+			clear(c.omitted)
 		}
 	}
 	for i, x := range list {
-		if o, ok := c.unfit[x.Name]; ok && !o.trying && x.program != nil {
+		if o, ok := c.omitted[x.Name]; ok && !o.trying && x.program != nil {
 			list[i].program, list[i].err = nil, o.why
 		}
 	}

@@ -83,7 +83,7 @@ func (x Scope) Add(set definition.Set, list []definition.Definition, most int) (
 	costs := map[string]uint64{}
 	for _, cluster := range clusters(next) {
 		if cluster == x.Cluster || x.Cluster == definition.EveryCluster {
-			if err := x.afford(cluster, set, next, costs); err != nil {
+			if err := x.admit(cluster, set, next, costs); err != nil {
 				return nil, err
 			}
 		}

@@ -49,7 +49,7 @@ func (c *Collection) apply(ctx context.Context, b intake) {
 	gap := holed(&b.Batch, seen)
 	revision := c.follower.Apply(b.Batch)
 	if c.noteStale(b.Reset, gap, seen) {
-		c.hazed = c.follower.Position().Sequence
+		c.staleTo = c.follower.Position().Sequence
 	}
 	for _, u := range b.Unreadable {
 		c.metrics.unreadable.WithLabelValues(c.Name).Inc()
@@ -64,7 +64,7 @@ func (c *Collection) apply(ctx context.Context, b intake) {
 	}
 	state := store.State{
 		Revision: revision, Upper: c.follower.Upper(), Position: c.follower.Position(), Synced: c.follower.Readable(), Frozen: c.follower.Frozen(),
-		Hazed: c.hazed, Fresh: c.fresh,
+		StaleTo: c.staleTo, Fresh: c.fresh,
 	}
 	batch.State = &state
 	// Behind the horizon that a replay began with, tombstones expire from half a TTL on.

@@ -48,7 +48,7 @@ type ingesting struct {
 	replayAt    time.Time // when the replay began; zero once its horizon is known
 	replayBegan time.Time // the last one
 	fresh       time.Time
-	hazed       uint64 // end of the last span of history.stale
+	staleTo     uint64 // end of the last span of history.stale
 }
 
 // logState is what is known of a log and of how it is read, for everybody.

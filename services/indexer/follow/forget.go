@@ -45,7 +45,7 @@ func (f *followers) begin(ctx context.Context, c *Collection) {
 	})
 }
 
-// forget gives up the collections whose log was deleted and not made anew for a
+// forget gives up the collections whose log was deleted and not recreated for a
 // while: what they hold would be served for ever. Those named by the
 // configuration stay. The logs must just have been listed and looked at.
 func (f *followers) forget(now time.Time) {

@@ -72,7 +72,7 @@ const mostSpans = 64
 // noteStale remembers at which positions the objects held are not those of the
 // log at that position, since newer records had replaced theirs: until the end
 // of the log as it was seen after that. gap says that a batch behind seen leaves
-// out some, reset that it begins the log anew; noteStale reports whether the
+// out some, reset that it starts the log over; noteStale reports whether the
 // batch is within such a span.
 func (h *history) noteStale(reset, gap bool, seen uint64) bool {
 	var spans []span
@@ -95,7 +95,7 @@ func (h *history) noteStale(reset, gap bool, seen uint64) bool {
 }
 
 // endStale ends a span whose end has been applied. That is done behind the
-// snapshot, so that whoever finds it ended finds that too.
+// snapshot, so that a reader that finds it ended finds that too.
 func (h *history) endStale(at uint64) {
 	p := h.stale.Load()
 	if p == nil || (*p)[len(*p)-1].to != open {

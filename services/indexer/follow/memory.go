@@ -18,7 +18,7 @@ import (
 // compact.
 const pressure = 0.7
 
-// recordMemory is about what a record takes beside its payload until it has
+// recordMemory is about what a record takes besides its payload until it has
 // been applied.
 const recordMemory = 600
 
@@ -71,7 +71,7 @@ func (s *Collections) admit(ctx context.Context, in *feed, b *delta.Batch) error
 	}
 	for {
 		err := s.fit(ctx, c, size)
-		if !errors.Is(err, fault.ErrMemoryBudget) || !c.Indexes.Shed(ctx, c.Memory(), err) {
+		if !errors.Is(err, fault.ErrMemoryBudget) || !c.Indexes.Evict(ctx, c.Memory(), err) {
 			return err
 		}
 	}
@@ -103,8 +103,8 @@ const (
 // fit waits until a batch of some size fits into the budget, or it is clear
 // that it will not.
 func (s *Collections) fit(ctx context.Context, c *Collection, size int) error {
-	patience := time.NewTimer(fitWithin)
-	defer patience.Stop()
+	limit := time.NewTimer(fitWithin)
+	defer limit.Stop()
 	for collected := 0; ; {
 		used := s.memory() + size
 		if used <= s.cfg.MemoryBudget {
@@ -125,7 +125,7 @@ func (s *Collections) fit(ctx context.Context, c *Collection, size int) error {
 		}
 		select {
 		case <-time.After(5 * time.Millisecond):
-		case <-patience.C:
+		case <-limit.C:
 			return s.overBudget(c, used)
 		case <-ctx.Done():
 			return ctx.Err()

@@ -22,7 +22,7 @@ import (
 )
 
 // factsVersion stands for how facts are read from objects. It is raised when
-// that changes, so that facts kept in files are read anew.
+// that changes, so that facts kept in files are read again.
 const factsVersion = "1"
 
 const (
@@ -156,7 +156,7 @@ func (c *Collection) adopt(ctx context.Context, image *checkpoint.Image, size in
 	return nil
 }
 
-// renew reads the declared fields of objects anew.
+// renew reads the declared fields of objects again.
 func renew(ctx context.Context, x *extract.Extractor, objects []*store.Object) error {
 	for i, o := range objects {
 		if err := ctx.Err(); err != nil {

@@ -7,7 +7,7 @@ import (
 )
 
 // Large asks for large pages under a buffer that has been allocated, but not
-// written to, since small pages that are there already stay for long. Whoever
+// written to, since small pages that are there already stay for long. A caller that
 // reads many places of much memory waits for the translation of small pages as
 // long as for the bytes. A buffer shorter than [LargeFrom] is left alone.
 //

@@ -40,7 +40,7 @@ func (c Config) withDefaults() Config {
 // use.
 //
 //	Put ──> raw ──(unchanged for a while)──> compact
-//	         └───────(segment is sparse)──────┴──> put anew
+//	         └───────(segment is sparse)──────┴──> put again
 type Keeper struct {
 	store *store.Store
 	cfg   Config
@@ -60,20 +60,20 @@ type Keeper struct {
 	small       atomic.Int64 // bytes stored compressed, as of the last walk
 	held        atomic.Int64 // bytes of the segments, as of the last step
 
-	mu      sync.Mutex // guards the rest, which is Step's
-	encoder *Encoder
-	lastID  uint32
-	made    training
-	tries   int   // to make a first dictionary that failed, one after the other
-	again   int64 // bytes that are to have come before it is tried again
-	marks   []mark
-	synced  bool
-	epoch   uint64
-	dealt   uint64 // what is raw up to this sequence stays so
-	replay  uint64 // the last sequence that a replay has brought
-	walk    *walk
-	nextAt  time.Time // of a walk for objects that changed
-	sweepAt time.Time // of a look for sparse segments
+	mu        sync.Mutex // guards the rest, which is Step's
+	encoder   *Encoder
+	lastID    uint32
+	made      training
+	tries     int   // to make a first dictionary that failed, one after the other
+	again     int64 // bytes that are to have come before it is tried again
+	marks     []mark
+	synced    bool
+	epoch     uint64
+	settledTo uint64 // what is raw up to this sequence stays so
+	replay    uint64 // the last sequence that a replay has brought
+	walk      *walk
+	nextAt    time.Time // of a walk for objects that changed
+	sweepAt   time.Time // of a look for sparse segments
 }
 
 // mark says which records were applied at a time.
@@ -230,7 +230,7 @@ func (k *Keeper) Step(now time.Time) bool {
 func (k *Keeper) note(st store.State, now time.Time) {
 	at := st.Position
 	if at.Epoch != k.epoch || len(k.marks) > 0 && at.Sequence < k.marks[len(k.marks)-1].sequence {
-		k.epoch, k.dealt, k.marks, k.walk = at.Epoch, 0, nil, nil
+		k.epoch, k.settledTo, k.marks, k.walk = at.Epoch, 0, nil, nil
 	}
 	replayed := st.Synced && !k.synced
 	k.synced = st.Synced
@@ -252,7 +252,7 @@ func (k *Keeper) begin(snap *store.Snapshot, now time.Time) bool {
 	if k.eager.Load() && k.put.Load()-k.done.Load() > int64(k.cfg.Least) {
 		w.cool = snap.State().Position.Sequence
 	}
-	if k.compact.Load() && w.cool > k.dealt && k.worth(snap, now) {
+	if k.compact.Load() && w.cool > k.settledTo && k.worth(snap, now) {
 		w.compress = k.prepare(snap, now)
 		k.idle.Store(!w.compress)
 		w.encoder = k.encoder
@@ -365,15 +365,15 @@ func (k *Keeper) end(snap *store.Snapshot, now time.Time) {
 	if !w.compress {
 		return
 	}
-	k.dealt = w.cool
+	k.settledTo = w.cool
 	k.done.Store(w.put)
 	k.nextAt = now.Add(max(walkEvery, walkShare*now.Sub(w.began)))
-	if k.dealt < k.replay { // what came during the walk; it would stay raw for many times the walk
+	if k.settledTo < k.replay { // what came during the walk; it would stay raw for many times the walk
 		k.nextAt = now
 	}
 	k.Measure()
 	k.made.learn(w.in, w.out)
-	if snap.State().Synced && k.dealt >= k.replay {
+	if snap.State().Synced && k.settledTo >= k.replay {
 		k.encoder = nil // a megabyte; the next walk makes one
 	}
 }
@@ -384,7 +384,7 @@ func (k *Keeper) improved(w *walk, o *store.Object) *store.Object {
 	if len(stored) == 0 {
 		return nil
 	}
-	if w.compress && (codec == nil && o.Sequence() <= w.cool && o.Sequence() > k.dealt || w.recode && codec != nil && codec != store.Codec(w.encoder.Dictionary())) {
+	if w.compress && (codec == nil && o.Sequence() <= w.cool && o.Sequence() > k.settledTo || w.recode && codec != nil && codec != store.Codec(w.encoder.Dictionary())) {
 		if n := k.compressed(w, o, stored, codec); n != nil {
 			return n
 		}

@@ -132,7 +132,7 @@ func TestWhatChangedRecentlyStaysRaw(t *testing.T) {
 	s.check(t)
 }
 
-func TestADictionaryIsMadeAnewWhenItFitsNoMoreAndNoneIsLost(t *testing.T) {
+func TestADictionaryIsRecreatedWhenItFitsNoMoreAndNoneIsLost(t *testing.T) {
 	t.Parallel()
 	s := newShelf(payload.Config{})
 	s.Compact(false)
@@ -257,7 +257,7 @@ func TestTheEndOfAReplayIsCompressedAtOnce(t *testing.T) {
 	}
 }
 
-func TestALogMadeAnewIsCompressedToo(t *testing.T) {
+func TestALogRecreatedIsCompressedToo(t *testing.T) {
 	t.Parallel()
 	s := newShelf(payload.Config{})
 	s.Compact(false)

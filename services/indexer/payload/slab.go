@@ -82,14 +82,14 @@ func (s *Slab) grow(size int) []byte {
 	buf := make([]byte, size)
 	pages.Large(buf)
 	if len(s.segments) >= 2*s.scanned+64 {
-		s.bury()
+		s.reclaim()
 	}
 	s.segments = append(s.segments, segment{weak.Make(unsafe.SliceData(buf)), size})
 	return buf
 }
 
-// bury forgets segments that nothing points into.
-func (s *Slab) bury() {
+// reclaim forgets segments that nothing points into.
+func (s *Slab) reclaim() {
 	s.segments = slices.DeleteFunc(s.segments, func(g segment) bool { return g.first.Value() == nil })
 	s.scanned = len(s.segments)
 }
@@ -99,7 +99,7 @@ func (s *Slab) bury() {
 func (s *Slab) Size() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.bury()
+	s.reclaim()
 	n := 0
 	for _, g := range s.segments {
 		n += g.size
@@ -107,13 +107,13 @@ func (s *Slab) Size() int {
 	return n
 }
 
-// Sparse returns a function that tells whether a payload should be put anew
+// Sparse returns a function that tells whether a payload should be put again
 // because little else is left of its segment, or nil when no segment is
 // sparse. Live are all payloads in use; those of other origin are ignored. When
 // the payloads it names have been replaced, their segments are free.
 func (s *Slab) Sparse(live iter.Seq[[]byte]) func(payload []byte) bool {
 	s.mu.Lock()
-	s.bury()
+	s.reclaim()
 	spans := make([]span, 0, len(s.segments))
 	filling := uintptr(unsafe.Pointer(unsafe.SliceData(s.free)))
 	for _, g := range s.segments {
@@ -140,7 +140,7 @@ func (s *Slab) Sparse(live iter.Seq[[]byte]) func(payload []byte) bool {
 
 // span is where a segment was when it was looked at. Go does not move what it
 // has allocated; should the segment die, its place may hold something else,
-// and then that is put anew for nothing.
+// and then that is put again for nothing.
 type span struct {
 	first, end uintptr
 	used       int

@@ -11,10 +11,10 @@ const (
 	// A dictionary takes no more than this share of the collection.
 	dictionaryShare = 32
 	leastDictionary = 16 << 10
-	// A dictionary is made anew when the collection is so many times as large as
+	// A dictionary is recreated when the collection is n times as large as
 	// when it was made.
 	grown = 4
-	// It is made anew when objects compress to more than this many times what the
+	// It is recreated when objects compress to more than this many times what the
 	// first ones did, judged by so many of them.
 	decayed      = 1.4
 	judgedBytes  = 1 << 20

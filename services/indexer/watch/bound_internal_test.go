@@ -13,7 +13,7 @@ import (
 )
 
 // For a watch that is never read no more is kept than the ring keeps, however
-// much is written, and one beside it is told everything as it happens.
+// much is written, and one beside it receives everything as it happens.
 func TestAWatchThatIsNeverReadIsKeptLittleForAndDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -70,7 +70,7 @@ func TestAWatchThatIsRefusedKeepsNoSnapshot(t *testing.T) {
 	}
 }
 
-// A few changes are told by whoever has applied them, unless so many watches are
+// A few changes are published by the goroutine that has applied them, unless so many watches are
 // woken that passes are paced: then that is follow's, which does not run here.
 func TestFewChangesAreToldAtOnceToFewWatches(t *testing.T) {
 	t.Parallel()

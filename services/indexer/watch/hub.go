@@ -20,7 +20,7 @@ import (
 //	                      └── what no group asks for costs a look at its values
 //
 // While the collection is not synced, or lacks records that were replaced before
-// they were read, the hub stands still: what a reader is told is always a state
+// they were read, the hub stands still: what a reader receives is always a state
 // that the log was in. The changes are told when it is synced again, as far as they are kept.
 type hub struct {
 	c        *follow.Collection
@@ -150,7 +150,7 @@ func (g *group) move(c *cursor) {
 	g.attach(c, g.end())
 }
 
-// quiet returns the snapshot of the last pass if the watch was told everything
+// quiet returns the snapshot of the last pass if the watch received everything
 // up to it.
 func (h *hub) quiet(w *watcher) *store.Snapshot {
 	h.mu.Lock()

@@ -31,7 +31,7 @@ type logHistory struct {
 	*rand.Rand
 	source           map[string]truth
 	all, log         []delta.Record // ever written, and of those the newest of each subject
-	life             int            // grows when the log is made anew or cut back
+	life             int            // grows when the log is recreated or cut back
 	cut              uint64
 	seq, epoch, term uint64
 	epochs           uint64
@@ -88,7 +88,7 @@ func (o truth) payload(key string) []byte {
 		ns, name, key, o.rv, o.app, o.node)
 }
 
-func (h *logHistory) bury(key string, why delta.DeleteReason) {
+func (h *logHistory) remove(key string, why delta.DeleteReason) {
 	h.append(delta.Record{Kind: delta.KindDelta, Type: delta.Deleted, Key: delta.Key(key), UID: "u-" + key, RV: strconv.Itoa(h.rv), DeleteReason: why})
 }
 
@@ -107,7 +107,7 @@ func (h *logHistory) relist() {
 	}
 	for _, key := range slices.Sorted(maps.Keys(had)) {
 		if _, ok := h.source[key]; !ok && had[key].Type != delta.Deleted {
-			h.bury(key, delta.Inferred)
+			h.remove(key, delta.Inferred)
 		}
 	}
 	h.listed = true
@@ -125,7 +125,7 @@ func (h *logHistory) change() {
 	key := fmt.Sprintf("n%d/p%d", h.IntN(3), h.IntN(6))
 	if _, ok := h.source[key]; ok && h.IntN(3) == 0 {
 		delete(h.source, key)
-		h.bury(key, delta.Observed)
+		h.remove(key, delta.Observed)
 		return
 	}
 	h.source[key] = truth{rv: strconv.Itoa(h.rv), app: h.pick("web", "db"), node: h.pick("a", "b", "c")}
@@ -198,7 +198,7 @@ func newLogReader(t *testing.T, h *logHistory) *logReader {
 	return &logReader{t: t, c: c, life: -1}
 }
 
-// read applies up to n records; it begins anew where a follower would.
+// read applies up to n records; it starts over where a follower would.
 func (r *logReader) read(h *logHistory, n int) {
 	b := delta.Batch{}
 	if r.life != h.life && (r.life < 0 || r.at > h.cut || h.life != r.life+1) || time.Since(r.seen) > modelTTL/2 {
@@ -268,7 +268,7 @@ func (f *folder) hear(m *indexv1.WatchResponse) {
 	switch k := m.GetKind().(type) {
 	case *indexv1.WatchResponse_Gap:
 		f.at = nil
-		if !f.diff || !f.first { // what a reader has counts until it is told something
+		if !f.diff || !f.first { // what a reader has counts until it receives something
 			f.diff, f.next = false, map[string]string{}
 		}
 	case *indexv1.WatchResponse_Events:
@@ -347,7 +347,7 @@ func (f *folder) read(n int) {
 
 var histories = flag.Uint64("histories", 60, "how many random histories of watches are run")
 
-// What a reader was told always adds up to the store's selection: from any
+// What a reader received always adds up to the store's selection: from any
 // position, on any replica, whatever became of the log, of it and of them.
 func TestAClientThatAddsUpWhatItIsToldHasTheSelection(t *testing.T) {
 	t.Parallel()

@@ -70,7 +70,7 @@ func (h *hub) Applied(records int) {
 	}
 }
 
-// atOnce makes the pass that follow is about to make, for whoever has applied
+// atOnce makes the pass that follow is about to make, for a goroutine that has applied
 // what it tells: the watches are woken sooner by one goroutine. It leaves the pass
 // to follow where it would be paced, and where another is under way.
 func (h *hub) atOnce() {

@@ -15,12 +15,12 @@ import (
 // new epoch by its differences, and records may have been replaced before they
 // were read. In the middle of that a reader has some keys as they are and others
 // as they were. Should it go on elsewhere from the last position at which it had
-// all, by what happened since, it could keep a key that it was told of and that
+// all, by what happened since, it could keep a key that it was notified of and that
 // was gone before the other replica read it. So a place also names what lies
-// beyond: whoever serves the reader waits until it has come as far, and then
+// beyond: the reader's goroutine waits until it has come as far, and then
 // tells the latest of every key that changed behind at, chosen or not.
 type place struct {
-	at        delta.Position // the reader has been told everything up to here; zero when that is nowhere in the log
+	at        delta.Position // the reader has received everything up to here; zero when that is nowhere in the log
 	told      delta.Position // nothing beyond this; zero when nothing beyond at
 	selection uint64         // the definition of the index that chooses; 0 for none, or one that is built in
 }
@@ -43,10 +43,10 @@ func (p place) end() delta.Position {
 	return p.at
 }
 
-// ahead reports whether the reader may have been told of more than at.
+// ahead reports whether the reader may have been notified of more than at.
 func (p place) ahead() bool { return p.end() != p.at }
 
-// placeAt is the place of a reader that was told all of a snapshot. Where it
+// placeAt is the place of a reader that received all of a snapshot. Where it
 // lacks records that were replaced before they were read, that is nowhere in the
 // log: another replica may have told readers of those, and would not of what
 // became of them.
@@ -57,7 +57,7 @@ func placeAt(snap *store.Snapshot) place {
 	return place{at: snap.State().Position}
 }
 
-// between is the place of a reader that was told all of a snapshot and some of
+// between is the place of a reader that received all of a snapshot and some of
 // what happened up to a later one.
 func between(before, snap *store.Snapshot) place {
 	p := placeAt(before)
@@ -102,16 +102,16 @@ func floors(c *follow.Collection, into []uint64, first uint64, snap *store.Snaps
 }
 
 // orderly reports whether the changes between two snapshots are those that the
-// log had: a reader that was told all up to a sequence then knows what the log
-// said there. They are not when it began anew in between, or was not complete,
+// log had: a reader that received all up to a sequence then knows what the log
+// said there. They are not when it started over in between, or was not complete,
 // or records had been replaced before they were read.
 func orderly(before, snap *store.Snapshot) bool {
 	from, to := before.State(), snap.State()
 	return before.Run() == snap.Run() && from.Position.Epoch == to.Position.Epoch && from.Position.Term == to.Position.Term &&
-		!from.Frozen && !to.Frozen && to.Hazed <= from.Position.Sequence
+		!from.Frozen && !to.Frozen && to.StaleTo <= from.Position.Sequence
 }
 
-// bounds are what may be claimed of what a reader was told: every event at or below
+// bounds are what may be claimed of what a reader received: every event at or below
 // the revision, and none above upper. Zero ones are not claimed.
 type bounds struct{ revision, upper delta.Revision }
 
@@ -120,7 +120,7 @@ func boundsOf(snap *store.Snapshot) bounds {
 	return bounds{st.Revision, st.Upper}
 }
 
-// towards are the bounds of a reader that was told some of what lies between
+// towards are the bounds of a reader that received some of what lies between
 // these and a later snapshot.
 func (b bounds) towards(snap *store.Snapshot) bounds {
 	b.upper = snap.State().Upper

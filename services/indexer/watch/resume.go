@@ -19,8 +19,8 @@ const (
 	gapCutBack = "log was cut back"
 	gapHistory = "history no longer kept"
 	gapBehind  = "reader fell behind"
-	// gapSelection: a declared index was removed, and its name declared anew.
-	gapSelection = "index was declared anew"
+	// gapSelection: a declared index was removed, and its name declared again.
+	gapSelection = "index was declared again"
 )
 
 // goOn goes on from w.at, which this replica has applied, up to a snapshot
@@ -43,7 +43,7 @@ func (w *watcher) goOn(ctx context.Context, snap *store.Snapshot, known *indexv1
 		return w.coalesce(ctx, known)
 	}
 	rest := place{at: w.at, told: at}
-	inOrder := w.at.Term == at.Term && snap.State().Hazed <= w.at.Sequence
+	inOrder := w.at.Term == at.Term && snap.State().StaleTo <= w.at.Sequence
 	var items items
 	var events []message.Event
 	size := 0
@@ -172,7 +172,7 @@ func (w *watcher) fold(ctx context.Context, known *indexv1.WatchRequest, within 
 		switch {
 		case reason != "" && within:
 			return at, &restart{reason}
-		case reason != "" && w.spoke: // what a reader had is worth nothing once it was told more
+		case reason != "" && w.spoke: // what a reader had is worth nothing once it received more
 			return at, w.gap(ctx, reason, nil)
 		case reason != "":
 			return at, w.gap(ctx, reason, known)
@@ -227,9 +227,9 @@ func (w *watcher) tell(s *scan, within bool) (done bool, err error) {
 	}
 }
 
-// catchUp waits until this replica has applied all that the reader was told, so that a reader is never
+// catchUp waits until this replica has applied all that the reader received, so that a reader is never
 // sent back in time; and all that replaced records below it before they could be
-// read, so that the reader is told what became of what it has.
+// read, so that the reader learns what became of its objects.
 func (w *watcher) catchUp(ctx context.Context, want *indexv1.Consistency) error {
 	wait, err := w.s.waits.Timeout("consistency.timeout", want.GetTimeout())
 	if err != nil {

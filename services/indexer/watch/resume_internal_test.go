@@ -25,7 +25,7 @@ func labelled(seq uint64, name, app string) delta.Record {
 }
 
 // A reader that leaves within the parts of what it has missed, and goes on
-// elsewhere by the log, is told of every key that left its selection.
+// elsewhere by the log, is notified of every key that left its selection.
 func TestAReaderThatLeavesWithinWhatItMissedLosesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -74,7 +74,7 @@ func TestAReaderThatLeavesWithinWhatItMissedLosesNothing(t *testing.T) {
 }
 
 // A reader that leaves in the middle of changes that did not come in the log's
-// order may have been told of a key that is gone before another replica reads
+// order may have been notified of a key that is gone before another replica reads
 // it: that one waits, and tells what became of all that changed.
 func TestAReaderThatLeavesWithinChangesOfAHoleLosesNothing(t *testing.T) {
 	t.Parallel()
@@ -96,7 +96,7 @@ func TestAReaderThatLeavesWithinChangesOfAHoleLosesNothing(t *testing.T) {
 		if at := placeOf(m.GetPosition()); len(m.GetEvents().GetEvents()) != 1 || at.at.Sequence > 3 || at.told.Sequence < 5 {
 			t.Fatalf("told %v", m)
 		}
-		// The other replica reads on behind what the reader was told of.
+		// The other replica reads on behind what the reader was notified of.
 		s, stop, _ = serve(t, second, &indexv1.WatchRequest{LabelSelector: "app=web", Resume: m.GetPosition()})
 		defer stop()
 		synctest.Wait()
@@ -195,9 +195,9 @@ func TestAReaderOfAnIndexResumesBehindWhatWasReadWithoutIt(t *testing.T) {
 	}
 }
 
-// An index that is declared anew under an open watch ends it, also when it is
+// An index that is declared again under an open watch ends it, also when it is
 // complete before the watch has looked; who comes back begins again.
-func TestAWatchWhoseIndexIsDeclaredAnewEndsAndBeginsAgain(t *testing.T) {
+func TestAWatchWhoseIndexIsDeclaredAgainEndsAndBeginsAgain(t *testing.T) {
 	t.Parallel()
 	for name, req := range map[string]*indexv1.WatchRequest{
 		"index": {Index: "zone", IndexValue: "web"},

@@ -26,7 +26,7 @@ type scan struct {
 	// Set when ready is closed.
 	err    error
 	at     delta.Position
-	place  place // of a reader that was told all of it
+	place  place // of a reader that received all of it
 	bounds bounds
 	from   uint64 // readers at a lower sequence are not helped
 	helped bool
@@ -188,7 +188,7 @@ func (m *missed) part(g *group, i int) (events []message.Event, next int, at uin
 }
 
 // latest is what the newest of a key means to the group: whether a reader has a
-// key that is not chosen is not known, so it is told to forget it.
+// key that is not chosen is not known, so it is instructed to forget it.
 func (g *group) latest(snap *store.Snapshot, l latest) (message.Event, bool) {
 	var e message.Event
 	switch {

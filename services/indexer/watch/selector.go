@@ -51,14 +51,14 @@ func bind(c *follow.Collection, f *selector, snap *store.Snapshot) error {
 		if selection, since, ok := c.Indexes.Selection(index); ok && since == added {
 			f.selection = selection
 		} else if ok {
-			return declaredAnew(c, index)
+			return declaredAgain(c, index)
 		}
 	}
 	return nil
 }
 
-func declaredAnew(c *follow.Collection, index string) error {
-	return fault.New(fault.ErrIndexBuilding, fmt.Sprintf("%q in %s was declared anew: resume the watch", index, c.Name), "index", index, "collection", c.Name)
+func declaredAgain(c *follow.Collection, index string) error {
+	return fault.New(fault.ErrIndexBuilding, fmt.Sprintf("%q in %s was declared again: resume the watch", index, c.Name), "index", index, "collection", c.Name)
 }
 
 // missing says why a watch whose need is not met has to end: what it goes by is
@@ -71,7 +71,7 @@ func missing(c *follow.Collection, f *selector, n need) error {
 		field := f.Fields[i].Field
 		switch _, err := c.Indexes.Field(field); {
 		case err == nil:
-			return declaredAnew(c, index)
+			return declaredAgain(c, index)
 		case !c.Indexes.Plan().Reads(field):
 			return fault.New(fault.ErrIndexNotFound, fmt.Sprintf("field %.100q of %s is not indexed any more", field, c.Name), "index", index, "collection", c.Name)
 		default:
@@ -81,5 +81,5 @@ func missing(c *follow.Collection, f *selector, n need) error {
 	if !c.Indexes.Declares(n.index) {
 		return c.Indexes.UnknownIndex(n.index)
 	}
-	return declaredAnew(c, n.index)
+	return declaredAgain(c, n.index)
 }

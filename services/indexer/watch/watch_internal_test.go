@@ -141,7 +141,7 @@ func TestAPositionInsideALagNeverNamesALaterEpochOrTermThanItsRecord(t *testing.
 		}
 		hubOf(c).mu.Lock() // until the end of this, no pass is made
 		mustFeed(t, c, delta.Batch{Records: records, Next: 6000})
-		// The log is lost; a new leader begins it anew in a new epoch, at low sequences.
+		// The log is lost; a new leader starts it over in a new epoch, at low sequences.
 		again := []delta.Record{indexertest.Record(3, 0), indexertest.Synced(4)}
 		for i := range again {
 			again[i].Epoch, again[i].Term = 2, 2
@@ -165,7 +165,7 @@ func TestAPositionInsideALagNeverNamesALaterEpochOrTermThanItsRecord(t *testing.
 				return
 			}
 			if p := placeOf(at); !p.at.IsZero() || p.told != (delta.Position{Epoch: 2, Sequence: 4, Term: 2}) {
-				t.Errorf("position %v while the log began anew", at)
+				t.Errorf("position %v while the log started over", at)
 			}
 		}
 	})

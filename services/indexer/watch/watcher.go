@@ -46,14 +46,14 @@ type watcher struct {
 
 	group  *group
 	cursor cursor
-	at     delta.Position // the reader has been told everything up to here that this replica knew
+	at     delta.Position // the reader has received everything up to here that this replica knew
 	safe   delta.Position // the same of the log; zero when that is nowhere
 	resume place          // what the reader came with
 	bounds bounds         // last that were told
 	told   uint64         // number of the last change that was told
-	lags   bool           // the reader was told that the collection lags
+	lags   bool           // the reader was notified that the collection lags
 	waited bool           // in line, for its initial state
-	spoke  bool           // the reader was told something before its state
+	spoke  bool           // the reader received something before its state
 	forget func()         // gives back the memory of what the reader knew
 }
 
@@ -122,7 +122,7 @@ func (w *watcher) run(ctx context.Context, req *indexv1.WatchRequest) error {
 		return err
 	}
 	w.resume = place{}
-	req.Known = nil // what a reader had is worth nothing once it was told more
+	req.Known = nil // what a reader had is worth nothing once it received more
 	w.forgetKnown()
 	return w.live(ctx)
 }
@@ -164,15 +164,15 @@ func closed(ch <-chan struct{}) bool {
 // happens to this watch.
 func (w *watcher) live(ctx context.Context) error {
 	own := make(chan struct{}, 1)
-	poke := func() {
+	wake := func() {
 		select {
 		case own <- struct{}{}:
 		default:
 		}
 	}
-	defer context.AfterFunc(ctx, poke)()
+	defer context.AfterFunc(ctx, wake)()
 	due := time.Now().Add(w.every)
-	tick := time.AfterFunc(min(w.every, bookmarkEvery), poke)
+	tick := time.AfterFunc(min(w.every, bookmarkEvery), wake)
 	defer tick.Stop()
 	for {
 		if err := w.lag(); err != nil {
@@ -220,7 +220,7 @@ func (w *watcher) send(b *block) error {
 	return w.stream.SendMsg(b.Frame)
 }
 
-// bookmark says that nothing more happened up to now, if the reader was told
+// bookmark says that nothing more happened up to now, if the reader received
 // all that did.
 func (w *watcher) bookmark() error {
 	snap := w.hub.quiet(w)

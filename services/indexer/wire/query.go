@@ -42,7 +42,7 @@ type querier struct {
 	idle     sync.Cond  // under has become zero
 	under    int        // calls under way, of either kind
 	open     map[uint64]*queryCall
-	draining bool // no call begins any more; each is told to go elsewhere
+	draining bool // no call begins any more; each is instructed to go elsewhere
 	mute     bool // the stream has failed: what is made is not sent
 	closed   bool // nothing is sent any more
 }
@@ -61,7 +61,7 @@ type queryCall struct {
 func (s *server) Query(stream grpc.BidiStreamingServer[indexv1.QueryRequest, indexv1.QueryResponse]) error {
 	ctx := stream.Context()
 	q := &querier{
-		s: s, stream: stream, instant: hasty{ctx}, slots: make(chan struct{}, s.cfg.MaxQueryCalls),
+		s: s, stream: stream, instant: nonBlocking{ctx}, slots: make(chan struct{}, s.cfg.MaxQueryCalls),
 		answers: make(chan struct{}, maxAnswers), last: make(chan struct{}, 1), open: map[uint64]*queryCall{},
 	}
 	q.idle.L = &q.mu
@@ -119,7 +119,7 @@ func (q *querier) read(ctx context.Context) error {
 			continue
 		}
 		if !q.begin() {
-			return nil // whoever closed it tells the client
+			return nil // its closer tells the client
 		}
 		err = q.take(ctx, &req)
 		q.end()
@@ -172,7 +172,7 @@ func (q *querier) take(ctx context.Context, req *queryRequest) error {
 	_, twice := q.open[req.tag]
 	draining := q.draining
 	q.mu.Unlock()
-	if twice { // an answer could not be told from the other's
+	if twice { // an answer could not be distinguished from the other's
 		return rpc.InvalidArgument("tag", fmt.Sprintf("%d is that of a call still under way", req.tag))
 	}
 	if draining {
@@ -240,7 +240,7 @@ func (q *querier) run(ctx context.Context, c *queryCall, later laterCall) {
 	if c.kind == queryWaitForRevision { // has a small answer, and waits for all of its time
 		o, err = later(ctx)
 	} else {
-		p := patient{ctx, q.answers}
+		p := blocking{ctx, q.answers}
 		p.Resume()
 		defer func() { _ = p.Pause() }()
 		if err = ctx.Err(); err == nil {
@@ -259,23 +259,23 @@ func (q *querier) run(ctx context.Context, c *queryCall, later laterCall) {
 	}
 }
 
-// hasty is the context of a call that gives up rather than wait.
-type hasty struct{ context.Context }
+// nonBlocking is the context of a call that gives up rather than wait.
+type nonBlocking struct{ context.Context }
 
 var errWouldWait = errors.New("would wait")
 
-func (hasty) Pause() error { return errWouldWait }
-func (hasty) Resume()      {}
+func (nonBlocking) Pause() error { return errWouldWait }
+func (nonBlocking) Resume()      {}
 
-// patient is the context of a call that holds a place among the answers in the
+// blocking is the context of a call that holds a place among the answers in the
 // making, but while it waits.
-type patient struct {
+type blocking struct {
 	context.Context
 	answers chan struct{}
 }
 
-func (p patient) Pause() error { <-p.answers; return nil }
-func (p patient) Resume()      { p.answers <- struct{}{} }
+func (p blocking) Pause() error { <-p.answers; return nil }
+func (p blocking) Resume()      { p.answers <- struct{}{} }
 
 // answer sends what became of a call.
 func (q *querier) answer(tag uint64, kind protowire.Number, o *message.Writer, err error) {

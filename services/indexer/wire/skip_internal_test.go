@@ -160,7 +160,7 @@ func TestAClusterThatMustBeSyncedAgainIsLeftOutOfTheFollowingPages(t *testing.T)
 			if page == 2 && resp.GetRemaining() != run.remaining {
 				t.Errorf("%q: %d objects remain behind the second page, want %d", run.lost, resp.GetRemaining(), run.remaining)
 			}
-			if page == 2 { // what is synced again is not begun anew in the middle
+			if page == 2 { // what is synced again is not started over in the middle
 				for cluster := range strings.FieldsSeq(run.lost) {
 					s.apply(t, all[cluster], pods)
 				}

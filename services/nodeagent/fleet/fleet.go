@@ -27,8 +27,8 @@ import (
 // StoppedAnnotation on a node, "true", stops its agent; anything else, or nothing, runs it.
 const StoppedAnnotation = "deltaplane.io/stopped"
 
-// patience is how long the index may be without the nodes before anybody is told.
-const patience = 5 * time.Second
+// staleAfter is how long the index may be without the nodes before anybody is notified.
+const staleAfter = 5 * time.Second
 
 // Agent is the agent of one node. Run blocks until ctx ends and then returns nil;
 // what it returns by itself is a fault that trying again does not heal.
@@ -128,7 +128,7 @@ func (f *Fleet) follow(ctx context.Context) error {
 			return nil
 		}
 		level := slog.LevelDebug
-		if time.Since(began) > patience { // parts that start together need a moment
+		if time.Since(began) > staleAfter { // parts that start together need a moment
 			level = slog.LevelWarn
 		}
 		f.log.LogAttrs(ctx, level, "nodes cannot be watched yet", telemetry.Err(err))

@@ -81,7 +81,7 @@ func (n *node) run(ctx context.Context, deps Deps) error {
 }
 
 // turn runs one agent until it is no longer wanted. Its error is that of an agent
-// that ended by itself: one that was told to stop has nothing to say that matters.
+// that ended by itself: one that was asked to stop has nothing to say that matters.
 func (n *node) turn(ctx context.Context, agent Agent) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -20,7 +20,7 @@ import (
 
 // BackoffKey is what a container's restarts are counted under: FNV-64a of the pod's name, namespace
 // and UID and of the container's name, image and resources, so that a change of image or resources
-// starts anew.
+// starts over.
 func BackoffKey(pod *corev1.Pod, c *corev1.Container) string {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(strings.Join([]string{pod.Name, pod.Namespace, string(pod.UID), c.Name, c.Image, c.Resources.String()}, "/")))
@@ -50,7 +50,7 @@ type entry struct {
 	Pod types.UID `json:"pod"`
 }
 
-// newBackoffs reads the state in file; "" keeps none. What cannot be read is warned of and begun anew.
+// newBackoffs reads the state in file; "" keeps none. What cannot be read is warned of and started over.
 func newBackoffs(b Backoff, file string, now time.Time, log *slog.Logger) *backoffs {
 	out := &backoffs{
 		growth: backoff.Growth{Initial: b.Initial.Microseconds(), Max: b.Max.Microseconds(), ExpireAfter: b.Reset.Microseconds()},

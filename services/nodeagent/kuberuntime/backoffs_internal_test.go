@@ -64,7 +64,7 @@ func TestBackoffReset(t *testing.T) {
 		t.Errorf("in back-off for %v after 11 s", left)
 	}
 	if d := next(t, b, "id", late, late); d != time.Second {
-		t.Errorf("begins anew with %v", d)
+		t.Errorf("starts over with %v", d)
 	}
 }
 
@@ -285,7 +285,7 @@ func TestAStateThatCannotBeReadIsRebuiltFromDeadInstances(t *testing.T) {
 				t.Errorf("a known key is rebuilt: %v", delay)
 			}
 			if again := table(t, growth, file); len(again.entries) == 0 {
-				t.Error("the state was not written anew")
+				t.Error("the state was not rewritten")
 			}
 		})
 	}

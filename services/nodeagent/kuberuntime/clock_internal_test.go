@@ -94,7 +94,7 @@ func TestAPullIsTriedAgainAfterTheClockWasSetBack(t *testing.T) {
 	}
 }
 
-func TestADeadInstanceWithoutTimesSpoilsNoState(t *testing.T) {
+func TestADeadInstanceWithoutTimesDamagesNoState(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "state")
 	b := table(t, Backoff{}.withDefaults(), file)

@@ -14,7 +14,7 @@ import (
 )
 
 // Backoff says how a delay grows: the first is Initial, each next twice the one
-// before up to Max; after a run, or a quiet time, longer than Reset it begins anew.
+// before up to Max; after a run, or a quiet time, longer than Reset it starts over.
 type Backoff struct{ Initial, Max, Reset time.Duration }
 
 // Config says whose containers a manager minds and how. Node is required; the zero
@@ -55,7 +55,7 @@ type Config struct {
 // Deps are what a manager is built on. Recorder and Log may be nil, Metrics too;
 // Now is time.Now by default.
 type Deps struct {
-	Recorder kube.EventSink
+	Recorder kube.EventRecorder
 	Now      func() time.Time
 	Log      *slog.Logger
 	Metrics  prometheus.Registerer

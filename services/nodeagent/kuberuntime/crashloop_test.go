@@ -122,7 +122,7 @@ func TestTheScheduleSurvivesAgentsThatAreKilled(t *testing.T) {
 
 func TestWithoutItsFileTheScheduleIsRebuilt(t *testing.T) {
 	t.Parallel()
-	for name, spoil := range map[string]func(t *testing.T, file string){
+	for name, damage := range map[string]func(t *testing.T, file string){
 		"the file is gone": func(t *testing.T, file string) {
 			t.Helper()
 			if err := os.Remove(file); err != nil && !os.IsNotExist(err) {
@@ -143,7 +143,7 @@ func TestWithoutItsFileTheScheduleIsRebuilt(t *testing.T) {
 				n := newNode(t, kuberuntime.Config{RootDir: dir})
 				got := seconds(n.offsets(crasher(), 8, func(attempt int) {
 					if attempt == 3 || attempt == 5 {
-						spoil(t, filepath.Join(dir, "crashloop.json"))
+						damage(t, filepath.Join(dir, "crashloop.json"))
 						n.restart()
 					}
 				}))

@@ -32,7 +32,7 @@ func (s *syncing) postStart(ctx context.Context, c *corev1.Container, id string)
 	return &ContainerError{Container: c.Name, Reason: ReasonPostStartHookError, Message: err.Error(), Err: err}
 }
 
-// preStop runs a container's hook for at most its grace. A hook that fails is told of, and the container stopped all the same.
+// preStop runs a container's hook for at most its grace. A hook that fails is reported, and the container is stopped all the same.
 func (m *Manager) preStop(ctx context.Context, pod *corev1.Pod, s stopping, grace time.Duration) {
 	if s.spec == nil || s.spec.Lifecycle == nil || s.spec.Lifecycle.PreStop == nil {
 		return

@@ -25,7 +25,7 @@ type Manager struct {
 	rt  *cri.Client
 	now func() time.Time
 	log *slog.Logger
-	rec kube.EventSink
+	rec kube.EventRecorder
 
 	crash *backoffs
 	pulls *backoffs

@@ -195,7 +195,7 @@ func (s *syncing) nextAttempt(c *corev1.Container, last *container.Status) uint3
 	return next
 }
 
-// remove removes a container that is gone for good, with its log when that is named.
+// remove removes a container that is gone permanently, with its log when that is named.
 func (m *Manager) remove(ctx context.Context, id, log string) error {
 	if _, err := m.rt.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: id}); err != nil && !cri.IsNotFound(err) {
 		return fmt.Errorf("remove container %s: %w", id, err)

@@ -17,7 +17,7 @@ type state struct {
 	Entries map[string]entry `json:"entries"`
 }
 
-// parseState reads a file of delays. Whoever wrote it, the delays that come out are none below zero.
+// parseState reads a file of delays. No matter who wrote it, the delays that come out are none below zero.
 func parseState(raw []byte) (map[string]entry, error) {
 	var s state
 	if err := json.Unmarshal(raw, &s); err != nil {

@@ -51,8 +51,8 @@ func (h *held) copied(l *coordinationv1.Lease) bool {
 	return l.Spec.RenewTime != nil && !h.tried[l.Spec.RenewTime.UnixMicro()]
 }
 
-// sight is what was seen of a lease that is another's, and for how long it stood still.
-type sight struct {
+// observation is what was seen of a lease that is another's, and for how long it stood still.
+type observation struct {
 	holder, rv string
 	last       time.Time
 	silent     time.Duration
@@ -63,7 +63,7 @@ type sight struct {
 // taken; untouched, it is taken over. Only changes count, never the times written in it, and of a time
 // without looks little: an API server that is away takes no renewals either.
 func (r *Registrar) claim(ctx context.Context) error {
-	var seen sight
+	var seen observation
 	for failures := 0; ; {
 		wait, err := r.tryClaim(ctx, &seen)
 		switch {
@@ -97,7 +97,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 }
 
 // tryClaim takes the lease, or says how long to wait before the next look.
-func (r *Registrar) tryClaim(ctx context.Context, seen *sight) (time.Duration, error) {
+func (r *Registrar) tryClaim(ctx context.Context, seen *observation) (time.Duration, error) {
 	raw, err := r.api.Get(ctx, r.leaseRef())
 	if kube.IsNotFound(err) {
 		return 0, r.writeLease(ctx, nil)
@@ -119,7 +119,7 @@ func (r *Registrar) tryClaim(ctx context.Context, seen *sight) (time.Duration, e
 	now := r.cfg.Now()
 	switch {
 	case seen.holder != holder:
-		*seen = sight{holder: holder, rv: lease.ResourceVersion, last: now}
+		*seen = observation{holder: holder, rv: lease.ResourceVersion, last: now}
 		r.log.Info("the node's lease is another's, watching it", slog.String("instance", holder))
 	case seen.rv != lease.ResourceVersion:
 		return 0, fmt.Errorf("%w: node %q is run by %s, which renewed its lease", ErrNodeTaken, r.cfg.Name, holder)

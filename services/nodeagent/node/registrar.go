@@ -37,7 +37,7 @@ type Registrar struct {
 
 	registered chan struct{}
 	once       sync.Once
-	poke       chan struct{}
+	wake       chan struct{}
 	node       atomic.Pointer[corev1.Node]
 
 	held   *held                // belongs to the goroutine that renews
@@ -56,7 +56,7 @@ func New(cfg Config, api API, sources Sources, health Health, log *slog.Logger) 
 	}
 	return &Registrar{
 		cfg: cfg, api: api, sources: sources, health: health, log: log,
-		registered: make(chan struct{}), poke: make(chan struct{}, 1), lastOn: map[string]time.Time{},
+		registered: make(chan struct{}), wake: make(chan struct{}, 1), lastOn: map[string]time.Time{},
 	}, nil
 }
 
@@ -67,7 +67,7 @@ func (r *Registrar) Registered() <-chan struct{} { return r.registered }
 // Check looks at the node's condition now instead of at the next tick.
 func (r *Registrar) Check() {
 	select {
-	case r.poke <- struct{}{}:
+	case r.wake <- struct{}{}:
 	default:
 	}
 }
@@ -134,13 +134,13 @@ func (r *Registrar) checking(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-tick.C:
-		case <-r.poke:
+		case <-r.wake:
 		case <-soon:
 		}
 	}
 }
 
-// tries is how often a report that met a newer version is made anew at once.
+// tries is how often a report that met a newer version is recreated at once.
 const tries = 5
 
 // check brings the node's object to what it should be, and makes it when it is not there.

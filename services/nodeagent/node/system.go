@@ -137,7 +137,7 @@ var systemInfo = sync.OnceValue(func() corev1.NodeSystemInfo {
 const instanceFile = "instance"
 
 // Instance is a name kept in a file in dir: the same whenever an agent is started on it.
-// Whoever calls it must hold dir for itself.
+// The caller must hold dir for itself.
 func Instance(dir string) (string, error) {
 	path := filepath.Join(dir, instanceFile)
 	b, err := os.ReadFile(path)

@@ -20,19 +20,19 @@ var errNoStatus = errors.New("pleg: the runtime answered without a status")
 // pod is what the loop keeps of a pod besides its records.
 type pod struct {
 	namespace, name string
-	// open is the question that is under way; queued says that one waits for its turn.
-	open   *question
+	// open is the inspection that is under way; queued says that one waits for its turn.
+	open   *inspection
 	queued bool
-	// again says that something was learnt or wanted since the open question was asked.
+	// again says that something was learnt or wanted since the open inspection was asked.
 	again bool
 	// held says that the pod changed and the cache does not show it yet.
 	held bool
-	// suspect says that the last question took too long.
+	// suspect says that the last inspection took too long.
 	suspect bool
 }
 
-// question is one call for the status of a pod.
-type question struct {
+// inspection is one call for the status of a pod.
+type inspection struct {
 	uid   types.UID
 	stamp rules.Stamp
 	at    time.Time
@@ -45,20 +45,20 @@ type question struct {
 }
 
 type answer struct {
-	question *question
-	status   *container.PodStatus
-	err      error
+	inspection *inspection
+	status     *container.PodStatus
+	err        error
 	// late says that the time limit was over.
 	late bool
 }
 
-// asker says whose turn it is. Pods that took too long last time are asked in a
+// inspector says which pod is inspected next. Pods that took too long last time are asked in a
 // line of their own, and have at most half of the turns: however many hang, the
 // others go on.
-type asker struct {
+type inspector struct {
 	line, slow    []types.UID
 	busy, suspect int
-	open          map[*question]struct{}
+	open          map[*inspection]struct{}
 }
 
 // want makes the pod be asked about, once, whatever is known of it already. With
@@ -76,10 +76,10 @@ func (p *PLEG) want(ctx context.Context, uid types.UID, hold bool) {
 	case s.queued:
 	case s.suspect:
 		s.queued = true
-		p.asker.slow = append(p.asker.slow, uid)
+		p.inspector.slow = append(p.inspector.slow, uid)
 	default:
 		s.queued = true
-		p.asker.line = append(p.asker.line, uid)
+		p.inspector.line = append(p.inspector.line, uid)
 	}
 	p.ask(ctx)
 }
@@ -93,9 +93,9 @@ func (p *PLEG) pod(uid types.UID) *pod {
 	return s
 }
 
-// ask puts as many questions as may be under way.
+// ask puts as many inspections as may be under way.
 func (p *PLEG) ask(ctx context.Context) {
-	a := &p.asker
+	a := &p.inspector
 	for a.busy < p.cfg.Parallel {
 		line, suspect := &a.line, false
 		if len(*line) == 0 {
@@ -110,14 +110,14 @@ func (p *PLEG) ask(ctx context.Context) {
 		a.busy++
 		s := p.pods[uid]
 		s.queued, s.again = false, false
-		s.open = &question{uid: uid, stamp: p.records.Ask(), at: time.Now(), sync: p.requests.inspected(uid), suspect: suspect}
+		s.open = &inspection{uid: uid, stamp: p.records.Ask(), at: time.Now(), sync: p.requests.inspected(uid), suspect: suspect}
 		a.open[s.open] = struct{}{}
 		p.put(ctx, s.open, s.namespace, s.name)
 	}
 }
 
 // put asks the runtime, on the side.
-func (p *PLEG) put(ctx context.Context, q *question, namespace, name string) {
+func (p *PLEG) put(ctx context.Context, q *inspection, namespace, name string) {
 	p.running.Go(func() {
 		limited, cancel := context.WithTimeout(ctx, p.cfg.StatusLimit)
 		defer cancel()
@@ -127,18 +127,18 @@ func (p *PLEG) put(ctx context.Context, q *question, namespace, name string) {
 		}
 		p.metrics.podRelist.Observe(time.Since(q.at).Seconds())
 		select {
-		case p.answers <- answer{question: q, status: status, err: err, late: limited.Err() != nil}:
+		case p.answers <- answer{inspection: q, status: status, err: err, late: limited.Err() != nil}:
 		case <-ctx.Done():
 		}
 	})
 }
 
-// take takes in the answer to a question.
+// take takes in the answer to a inspection.
 func (p *PLEG) take(ctx context.Context, a answer) {
-	q := a.question
+	q := a.inspection
 	s := p.pods[q.uid]
 	s.open = nil
-	delete(p.asker.open, q)
+	delete(p.inspector.open, q)
 	if q.abandoned {
 		p.release(q.uid, s) // it is in the reinspection set since, or gone
 		return
@@ -184,7 +184,7 @@ func (p *PLEG) take(ctx context.Context, a answer) {
 
 // failed notes that there is no answer: readers get the error, and the pod is asked about with the
 // next list.
-func (p *PLEG) failed(ctx context.Context, q *question, err error, slow bool) {
+func (p *PLEG) failed(ctx context.Context, q *inspection, err error, slow bool) {
 	s := p.pods[q.uid]
 	s.suspect, s.again = slow, false
 	p.requests.reinspect(q.uid)
@@ -194,9 +194,9 @@ func (p *PLEG) failed(ctx context.Context, q *question, err error, slow bool) {
 		slog.String(telemetry.KeyUID, string(q.uid)), slog.Any(telemetry.KeyError, err))
 }
 
-// abandon gives up questions whose calls do not end with their time, so that their turns are not lost for ever.
+// abandon gives up inspections whose calls do not end with their time, so that their turns are not lost for ever.
 func (p *PLEG) abandon(ctx context.Context, now time.Time) {
-	for q := range p.asker.open {
+	for q := range p.inspector.open {
 		if !q.abandoned && now.Sub(q.at) > p.cfg.StatusLimit+p.cfg.Period {
 			q.abandoned = true
 			p.free(q)
@@ -206,10 +206,10 @@ func (p *PLEG) abandon(ctx context.Context, now time.Time) {
 	p.ask(ctx)
 }
 
-func (p *PLEG) free(q *question) {
-	p.asker.busy--
+func (p *PLEG) free(q *inspection) {
+	p.inspector.busy--
 	if q.suspect {
-		p.asker.suspect--
+		p.inspector.suspect--
 	}
 }
 

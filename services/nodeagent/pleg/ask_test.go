@@ -60,7 +60,7 @@ func TestAPodThatIsGoneLeavesTheCache(t *testing.T) {
 	})
 }
 
-// Upstream's TestReinspect. A pod is in the set because its last question failed.
+// Upstream's TestReinspect. A pod is in the set because its last inspection failed.
 func TestAPodInTheReinspectionSetIsInspected(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -273,7 +273,7 @@ func TestARequestForOnePodIsServedAtOnceAndOnlyForThatPod(t *testing.T) {
 		}
 		blocked(t, two)
 		if h.count("pod1") != 1 || h.count("pod2") != 0 || h.lists() != 1 {
-			t.Error("a request for one pod made more than one question")
+			t.Error("a request for one pod made more than one inspection")
 		}
 		h.wantEvents() // nothing changed, and nobody asked for a reinspection
 

@@ -53,9 +53,9 @@ func (s *still) PodStatus(_ context.Context, uid types.UID, namespace, name stri
 
 func (s *still) Events(context.Context, func(container.Event)) error { return container.ErrNoEvents }
 
-// settle answers all questions.
+// settle answers all inspections.
 func (p *PLEG) settle(ctx context.Context) {
-	for len(p.asker.open) > 0 {
+	for len(p.inspector.open) > 0 {
 		p.take(ctx, <-p.answers)
 	}
 	for len(p.events) > 0 {

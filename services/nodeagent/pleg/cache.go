@@ -14,7 +14,7 @@ import (
 // Cache holds the last status of every pod, as the runtime told it, and how fresh
 // it is. It is safe for concurrent use; statuses from it must not be changed.
 type Cache struct {
-	// waits is told of every call that has to wait, and for what is newer than when, outside the lock; nil for nobody.
+	// waits is notified of every call that has to wait, and for what is newer than when, outside the lock; nil for nobody.
 	waits func(types.UID, time.Time)
 
 	mu   sync.Mutex
@@ -48,7 +48,7 @@ func newCache() *Cache {
 }
 
 // Get is the last status of a pod: one with nothing but the UID for a pod that
-// the runtime does not know. The error is the one that the last question about the
+// the runtime does not know. The error is the one that the last inspection about the
 // pod ended with; there is no status then.
 func (c *Cache) Get(uid types.UID) (*container.PodStatus, error) {
 	c.mu.Lock()

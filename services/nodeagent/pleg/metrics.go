@@ -27,7 +27,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		relist:       histogram("kubelet_pleg_relist_duration_seconds", "How long a list of all pods and the comparison with the last took."),
 		interval:     histogram("kubelet_pleg_relist_interval_seconds", "Time between the starts of lists."),
-		podRelist:    histogram("kubelet_pleg_pod_relist_duration_seconds", "How long the question about one pod took."),
+		podRelist:    histogram("kubelet_pleg_pod_relist_duration_seconds", "How long the inspection about one pod took."),
 		latency:      histogram("kubelet_evented_pleg_connection_latency_seconds", "Time from the runtime's event to its processing."),
 		discarded:    counter("kubelet_pleg_discard_events", "Events that the channel had no room for; they were delivered later."),
 		streams:      counter("kubelet_evented_pleg_connection_success_count", "Event streams of the runtime that delivered something."),

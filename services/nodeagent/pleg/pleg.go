@@ -18,7 +18,7 @@ import (
 
 // Runtime is what is asked. Its methods are called by several goroutines at once
 // and end when their context does. Pods and PodStatus must agree: a container that
-// one of them leaves out or sees in another state for good would seem to come and
+// one of them leaves out or sees in another state permanently would seem to come and
 // go for ever.
 type Runtime interface {
 	// Pods lists the node's pods, with dead containers and sandboxes when all is set.
@@ -70,11 +70,11 @@ type PLEG struct {
 	running sync.WaitGroup
 
 	// What follows is the loop's alone.
-	records *rules.Records
-	pods    map[types.UID]*pod
-	asker   asker
-	stream  stream
-	census  census
+	records   *rules.Records
+	pods      map[types.UID]*pod
+	inspector inspector
+	stream    stream
+	census    census
 	// nextList is when the next list is due; undelivered what Events had no room for, and up to which stamp.
 	nextList, nextBump, nextAge time.Time
 	undelivered                 map[types.UID]rules.Stamp
@@ -112,14 +112,14 @@ func New(cfg Config, rt Runtime, log *slog.Logger, reg prometheus.Registerer) (*
 		cfg: cfg, runtime: rt, log: log, metrics: m, cache: newCache(),
 		events:   make(chan Event, cfg.Capacity),
 		requests: newRequests(cfg.Requests),
-		// An answer for every question that can be under way: asking never waits for the loop.
+		// An answer for every inspection that can be under way: asking never waits for the loop.
 		answers:     make(chan answer, cfg.Parallel),
 		news:        make(chan news, cfg.Capacity),
 		ends:        make(chan end),
 		records:     rules.NewRecords(),
 		pods:        map[types.UID]*pod{},
 		undelivered: map[types.UID]rules.Stamp{},
-		asker:       asker{open: map[*question]struct{}{}},
+		inspector:   inspector{open: map[*inspection]struct{}{}},
 		census:      newCensus(),
 	}
 	p.cache.waits = p.waits

@@ -115,7 +115,7 @@ func TestAWrongRuntimeClockMakesNoStatusNewerThanLaterOnes(t *testing.T) {
 		h.pass(time.Second)
 		h.wantEvents("1234 ContainerStarted c2", "1234 ContainerDied c2")
 		if got, n := h.state("1234", "c2"), h.count("1234"); got != "exited" || n != 1 {
-			t.Errorf("the cache has c2 %s after %d questions", got, n)
+			t.Errorf("the cache has c2 %s after %d inspections", got, n)
 		}
 	})
 }

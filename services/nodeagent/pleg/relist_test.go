@@ -290,12 +290,12 @@ func TestAPodKeepsItsAddressesUnlessAReadySandboxSaysOtherwise(t *testing.T) {
 				h.w.put("1234", states{"c1": running}, nil)
 				h.w.pods["1234"].ips = c.before
 				h.start()
-				// A failed question in between does not make it forget.
+				// A failed inspection in between does not make it forget.
 				h.w.do(func() { h.w.statusErr["1234"] = errors.New("away") })
 				h.RequestReinspect("1234")
 				h.pass(time.Second)
 				if _, err := h.Cache().Get("1234"); err == nil {
-					t.Error("Get() after a failed question: no error")
+					t.Error("Get() after a failed inspection: no error")
 				}
 				h.w.put("1234", states{"c1": exited}, c.sandboxes)
 				h.w.do(func() { h.w.pods["1234"].ips = c.after; delete(h.w.statusErr, "1234") })

@@ -102,7 +102,7 @@ func (p *PLEG) demand(ctx context.Context) {
 	}
 }
 
-// asked reports whether a question about the pod is under way whose answer is newer than at and will be of use.
+// asked reports whether a inspection about the pod is under way whose answer is newer than at and will be of use.
 func (p *PLEG) asked(uid types.UID, at time.Time) bool {
 	s := p.pods[uid]
 	return s != nil && s.open != nil && !s.open.void && !s.open.abandoned && s.open.at.After(at)

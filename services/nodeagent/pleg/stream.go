@@ -118,7 +118,7 @@ func (p *PLEG) distrust(ctx context.Context, reason string) bool {
 	return true
 }
 
-// waits is told of readers that wait for the cache. While the stream is trusted no
+// waits is notified of readers that wait for the cache. While the stream is trusted no
 // list comes to their help soon, so that the pod is asked about.
 func (p *PLEG) waits(uid types.UID, newer time.Time) {
 	p.mu.Lock()

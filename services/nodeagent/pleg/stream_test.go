@@ -327,7 +327,7 @@ func TestTheCacheAsAWholeIsDeclaredCurrentEveryFiveSeconds(t *testing.T) {
 		waits := h.newer("1234", begun)
 		unblocked(t, waits)
 		if n := h.count("1234"); n != 0 {
-			t.Errorf("a reader of a declared time made %d questions", n)
+			t.Errorf("a reader of a declared time made %d inspections", n)
 		}
 	})
 }

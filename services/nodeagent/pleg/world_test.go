@@ -25,7 +25,7 @@ type world struct {
 	// listDelay is how long a list takes, statusDelay a status: half of it before the answer is made up, half after.
 	listDelay, statusDelay func() time.Duration
 
-	// watch is told of every list that succeeds, as it is made up; the caller holds mu.
+	// watch is notified of every list that succeeds, as it is made up; the caller holds mu.
 	watch  func([]container.Pod)
 	lists  int
 	asked  map[types.UID]int
@@ -34,7 +34,7 @@ type world struct {
 	twice bool
 	most  int
 
-	// streams says that there is a stream; hear is whoever listens, and dead ends the stream.
+	// streams says that there is a stream; hear is the listener, and dead ends the stream.
 	streams bool
 	hear    func(container.Event)
 	dead    chan error
@@ -174,7 +174,7 @@ func (w *world) Events(ctx context.Context, hear func(container.Event)) error {
 	}
 }
 
-// tell sends an event about a container to whoever listens, with the pod's status when it is asked for.
+// tell sends an event about a container to the listener, with the pod's status when it is asked for.
 func (w *world) tell(uid types.UID, id string, kind container.EventKind, status bool) {
 	w.mu.Lock()
 	e := container.Event{ContainerID: id, PodUID: uid, Kind: kind, At: time.Now()}

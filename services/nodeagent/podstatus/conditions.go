@@ -97,7 +97,7 @@ func judge(specs []corev1.Container, statuses []corev1.ContainerStatus, counts f
 	return unknown, bad
 }
 
-func complaint(unknown, bad []string, word string) string {
+func conditionMessage(unknown, bad []string, word string) string {
 	var parts []string
 	if len(unknown) > 0 {
 		parts = append(parts, fmt.Sprintf("containers with unknown status: %s", unknown))
@@ -125,7 +125,7 @@ func (g *generator) containersReady(s *corev1.PodStatus) corev1.PodCondition {
 	case s.Phase == corev1.PodFailed:
 		return not(t, "PodFailed", "")
 	case len(unknown)+len(bad) > 0:
-		return not(t, "ContainersNotReady", complaint(unknown, bad, "unready"))
+		return not(t, "ContainersNotReady", conditionMessage(unknown, bad, "unready"))
 	}
 	return is(t, true)
 }
@@ -170,7 +170,7 @@ func (g *generator) initialized(s *corev1.PodStatus) corev1.PodCondition {
 	}
 	begun := slices.ContainsFunc(s.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.State.Running != nil || s.State.Terminated != nil })
 	if !begun && len(unknown)+len(bad) > 0 {
-		return not(t, "ContainersNotInitialized", complaint(unknown, bad, "incomplete"))
+		return not(t, "ContainersNotInitialized", conditionMessage(unknown, bad, "incomplete"))
 	}
 	return is(t, true)
 }

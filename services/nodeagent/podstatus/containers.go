@@ -55,7 +55,7 @@ func (g *generator) container(spec *corev1.Container, was *corev1.ContainerStatu
 	}
 	if init && !podspec.Sidecar(spec) {
 		if now != nil && now.State == container.Exited && now.ExitCode == 0 {
-			return s // done for good
+			return s // done permanently
 		}
 		if now == nil && s.State.Waiting != nil && g.anyRegular() {
 			// Its remains are gone, but the containers after it exist.

@@ -28,7 +28,7 @@ type server struct {
 	calls []string
 	fault func(verb string) (err error, lost bool)
 	slow  time.Duration
-	// stored is told of every change of a pod, nil when it is gone.
+	// stored is notified of every change of a pod, nil when it is gone.
 	stored func(was, is *corev1.Pod)
 }
 

@@ -108,7 +108,7 @@ func TestConvertToAPIContainerStatuses(t *testing.T) {
 		{"created but not started", always, "", "A", "", "ready A:new", nil, false, "Pending, A:wait=/-/0"},
 		{"an init container runs", always, "X", "A", "", "ready X:run", nil, false, "Pending, X:run/-/0, A:wait=PodInitializing/-/0"},
 		{"init container done", always, "X", "A", "", "ready A:run X:exit0", nil, false, "Running, X:Completed0/-/0 ready, A:run/-/0 ready"},
-		{"init container failed for good", never, "X", "A", "", "ready X:exit3", nil, false, "Failed, X:Error3/-/0, A:wait=PodInitializing/-/0"},
+		{"init container failed permanently", never, "X", "A", "", "ready X:exit3", nil, false, "Failed, X:Error3/-/0, A:wait=PodInitializing/-/0"},
 		{"init container failed and waits", always, "X", "A", "", "ready X:exit3", map[string]podstatus.Reason{"X": {"CrashLoopBackOff", "back-off 10s"}}, false, "Pending, X:wait=CrashLoopBackOff/Error3/0, A:wait=PodInitializing/-/0"},
 		{"no current status, with previous statuses and deletion", always, "", "A B", "A:run B:run", "ready", nil, true, "Running, A:wait=ContainerCreating/ContainerStatusUnknown137/0, B:wait=ContainerCreating/ContainerStatusUnknown137/0"},
 		{"no current status, with previous statuses and no deletion", always, "", "A B", "A:run B:run", "ready", nil, false, "Running, A:wait=ContainerCreating/ContainerStatusUnknown137/1, B:wait=ContainerCreating/ContainerStatusUnknown137/1"},

@@ -205,7 +205,7 @@ func (m *Manager) Stopped(pod *corev1.Pod) {
 // Finish says that nothing of a pod runs or ever will, and that it was cleared away
 // (upstream's TerminatePod): containers of which nothing is known count as failed, the phase
 // becomes terminal, and once that status is written a pod that is being deleted is
-// deleted for good.
+// deleted permanently.
 func (m *Manager) Finish(pod *corev1.Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -230,7 +230,7 @@ func (m *Manager) Forget(uid types.UID) {
 }
 
 // Abort cancels what is written and lets nothing more be: another agent writes the statuses of
-// these pods now. The manager is of no use afterwards: it is for whoever stops Run as well.
+// these pods now. The manager is of no use afterwards: the caller stops Run as well.
 func (m *Manager) Abort() {
 	m.mu.Lock()
 	abort := m.abort

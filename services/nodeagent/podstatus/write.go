@@ -156,7 +156,7 @@ type result struct {
 	turn uint64
 }
 
-// rereads is how often a write that met a newer version is made anew at once.
+// rereads is how often a write that met a newer version is recreated at once.
 const rereads = 5
 
 // write brings the API server to a pod's status, and ends the pod when that is all that
@@ -199,7 +199,7 @@ func (m *Manager) write(ctx context.Context, e *entry) result {
 	return result{live: res.live, gone: gone, err: err, turn: res.turn}
 }
 
-// deletable reports whether a pod only waits to be deleted for good. With grace 0
+// deletable reports whether a pod only waits to be deleted permanently. With grace 0
 // it is deleted already, and what holds it are finalizers.
 func deletable(pod *corev1.Pod) bool {
 	held := len(pod.Finalizers) > 0 && pod.DeletionGracePeriodSeconds != nil && *pod.DeletionGracePeriodSeconds == 0
@@ -269,7 +269,7 @@ func Patch(live *corev1.Pod, status corev1.PodStatus) ([]byte, error) {
 	return strategicpatch.CreateTwoWayMergePatch(from, to, corev1.Pod{})
 }
 
-// remove deletes a pod for good; false when finalizers still hold it.
+// remove deletes a pod permanently; false when finalizers still hold it.
 func (m *Manager) remove(ctx context.Context, pod *corev1.Pod) (gone bool, err error) {
 	ctx, end, err := m.call(ctx)
 	if err != nil {

@@ -67,7 +67,7 @@ func (p *Pool) NextDue() (at time.Time, ok bool) {
 	return p.queue.Next()
 }
 
-// Earlier is told when a pod falls due before all others, so that a timer can be set anew.
+// Earlier is told when a pod falls due before all others, so that a timer can be set again.
 func (p *Pool) Earlier() <-chan struct{} { return p.due }
 
 // setDue writes down when a worker is to be looked at again. The mutex is held.

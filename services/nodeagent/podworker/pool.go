@@ -37,7 +37,7 @@ type Config struct {
 	// Refresh, when set, asks for a new look at a pod. It is called before a step
 	// waits for a status that is newer than the last step, and must not block.
 	Refresh func(types.UID)
-	// Failed, when set, is told of every step that failed and of its pod, nil for an
+	// Failed, when set, is notified of every step that failed and of its pod, nil for an
 	// orphan. It must not block.
 	Failed func(pod *corev1.Pod, err error)
 	// Metrics, when set, gets kubelet_pod_worker_duration_seconds and others.
@@ -134,7 +134,7 @@ func (p *Pool) Run(ctx context.Context) error {
 	return nil
 }
 
-// Abort cancels the steps under way, without [Config.Grace]. The pool is of no use afterwards: it is for whoever stops Run as well.
+// Abort cancels the steps under way, without [Config.Grace]. The pool is of no use afterwards: the caller stops Run as well.
 func (p *Pool) Abort() {
 	p.mu.Lock()
 	abort := p.abort
@@ -224,7 +224,7 @@ func (p *Pool) wake(w *worker) {
 	}
 }
 
-// forget ends a worker's goroutine; drop also takes it out of the pool, so that its UID may begin anew. The mutex is held.
+// forget ends a worker's goroutine; drop also takes it out of the pool, so that its UID may start over. The mutex is held.
 func (p *Pool) forget(w *worker, drop bool) {
 	select {
 	case <-w.stop:
@@ -247,7 +247,7 @@ func factsOf(pod *corev1.Pod) podsync.Facts {
 	}
 }
 
-// cancelled reports whether a step ended because it was told to.
+// cancelled reports whether a step ended because it was instructed to.
 func cancelled(ctx context.Context, err error) bool {
 	return ctx.Err() != nil || errors.Is(err, context.Canceled)
 }

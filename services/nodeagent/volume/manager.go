@@ -215,7 +215,7 @@ func makeDir(dir string, perm os.FileMode, gid int) error {
 }
 
 // memory mounts a memory file system on a directory of a pod, where that can be done. One
-// that is there already is looked at once: a machine that was started anew has the directories of before,
+// that is there already is looked at once: a machine that was restarted has the directories of before,
 // with nothing on them. What a directory holds is not covered: containers may use it.
 func (m *Manager) memory(known *podVolumes, dir string, size int64, perm os.FileMode, gid int) {
 	if !m.cfg.Mount || known.checked[dir] {

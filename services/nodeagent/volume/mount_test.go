@@ -74,8 +74,8 @@ func TestVolumesInMemory(t *testing.T) {
 	}
 }
 
-// A machine that was started anew has the directories of before, with nothing mounted on them.
-func TestVolumesInMemoryAreMountedAgainOnAMachineStartedAnew(t *testing.T) {
+// A machine that was restarted has the directories of before, with nothing mounted on them.
+func TestVolumesInMemoryAreMountedAgainOnAMachineRestarted(t *testing.T) {
 	t.Parallel()
 	mayMount(t)
 	api, root := &server{}, t.TempDir()
@@ -106,7 +106,7 @@ func TestVolumesInMemoryAreMountedAgainOnAMachineStartedAnew(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(mounts["m"], "kept"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m, mounts := agent() // this time only the agent was started anew
+	m, mounts := agent() // this time only the agent was restarted
 	for name, dir := range mounts {
 		if err := unix.Unmount(dir, 0); err != nil {
 			t.Errorf("%s is not in memory: %v", name, err)

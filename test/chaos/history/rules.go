@@ -52,7 +52,7 @@ func exclusion(k *keyHistory, excuses []interval) (out []Violation, excused int)
 				break // leases are in the order in which they arrived
 			}
 			if b.until <= b.event.At || b.event.Token == a.event.Token && b.event.Process == a.event.Process {
-				continue // it had ended before it arrived; or the worker was told twice
+				continue // it had ended before it arrived; or the worker was notified twice
 			}
 			from, to := min(a.granted, b.granted, a.event.At), min(a.until, b.until)
 			if slices.ContainsFunc(excuses, func(x interval) bool { return x.from <= to && x.to >= from }) {

@@ -41,7 +41,7 @@ func (c *Cluster) Stop() error {
 // Leave lets a detached cluster run on without this process.
 func (c *Cluster) Leave() error { return c.lock.Close() }
 
-// Down stops the cluster in dir, whoever started it, and returns when its processes are gone. It is no
+// Down stops the cluster in dir, no matter who started it, and returns when its processes are gone. It is no
 // error if none runs.
 func Down(ctx context.Context, dir string) error {
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {

@@ -93,7 +93,7 @@ func TestRunSecondsIsHowLongAPodRuns(t *testing.T) {
 	}
 }
 
-func TestAnUpdateDoesNotBeginTheRunAnew(t *testing.T) {
+func TestAnUpdateDoesNotBeginTheRunAgain(t *testing.T) {
 	t.Parallel()
 	lc := podStages(t)
 	p := pod(corev1.PodRunning, "run-seconds", "60")

@@ -20,7 +20,7 @@ import (
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
 )
 
-// source is how `index add` is told where values come from.
+// source is how `index add` learns where values come from.
 type source struct {
 	label, field, cel string
 	owner, controller bool
@@ -65,8 +65,8 @@ func newIndexAdd() *cobra.Command {
 	var wait time.Duration
 	cmd := &cobra.Command{
 		Use:   "add COLLECTION NAME",
-		Short: "Declare an index, on every replica and for good",
-		Long: `Declare an index, on every replica and for good. Declaring the same again changes nothing.
+		Short: "Declare an index, on every replica and permanently",
+		Long: `Declare an index, on every replica and permanently. Declaring the same again changes nothing.
 
 COLLECTION may be */pods.v1, for the pods of every cluster, also of later ones.`,
 		Example: `  deltaplane index add pods by-image --field 'spec.containers[].image'

@@ -32,7 +32,7 @@ func object(o client.Object) *indexv1.Object {
 	return &indexv1.Object{Key: o.Key, Uid: o.UID, ResourceVersion: o.ResourceVersion, Payload: o.Payload}
 }
 
-// plain is the status that an error of the client holds: commands need not be told what they asked.
+// plain is the status that an error of the client holds: commands know what they asked.
 func plain(err error) error {
 	if e, ok := errors.AsType[*client.Error](err); ok {
 		return e.Unwrap()

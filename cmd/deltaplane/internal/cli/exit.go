@@ -72,8 +72,8 @@ func ExitCode(err error) int {
 		}
 		return ExitFailure
 	}
-	for _, unfit := range []error{engine.ErrDenied, engine.ErrUnfit, engine.ErrEviction} {
-		if errors.Is(err, unfit) {
+	for _, rejected := range []error{engine.ErrDenied, engine.ErrUnfit, engine.ErrEviction} {
+		if errors.Is(err, rejected) {
 			return ExitRefused
 		}
 	}

@@ -38,7 +38,7 @@ func TestEveryFaultIsTold(t *testing.T) {
 		{fmt.Errorf("get %w of %w", errors.New("this"), errors.New("that")), "get this of that"},
 	} {
 		if got := Message(c.err); got != c.want {
-			t.Errorf("%q is told as %q, want %q", c.err, got, c.want)
+			t.Errorf("%q is shown as %q, want %q", c.err, got, c.want)
 		}
 	}
 }

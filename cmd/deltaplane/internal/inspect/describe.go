@@ -73,7 +73,7 @@ controller no silence is shown, without the taint eviction controller no evictio
 	show.RegisterOutput(cmd, &output)
 	cmd.Flags().StringVar(&q.Cluster, "cluster", "dev", "`name` of the cluster, the first part of its collections' names")
 	cmd.Flags().Float64Var(&q.rules.Threshold, "unhealthy-zone-threshold", nodelifecycle.Rules{}.WithDefaults().Threshold,
-		"what the controllers were told: share of a zone's nodes that are not ready from which it is partially disrupted")
+		"the controllers' setting: share of a zone's nodes that are not ready from which it is partially disrupted")
 	return cmd
 }
 

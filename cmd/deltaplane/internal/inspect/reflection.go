@@ -75,8 +75,8 @@ func newReflectionAdd() *cobra.Command {
 	spec := &reflectorv1.ReflectionSpec{}
 	cmd := &cobra.Command{
 		Use:   "add RESOURCE",
-		Short: "Mirror one more resource, in every reflector process and for good",
-		Long: `Mirror one more resource, in every reflector process and for good. Adding the same again
+		Short: "Mirror one more resource, in every reflector process and permanently",
+		Long: `Mirror one more resource, in every reflector process and permanently. Adding the same again
 changes nothing.
 
 RESOURCE is resource[.version][.group]; what is left out is found by discovery, and what the API
@@ -84,7 +84,7 @@ server does not serve is refused unless --unserved is given. "*" is everything
 that can be watched, except secrets, the copy of events in events.k8s.io, and what is named beside it.
 
 Several namespaces are read from one list and one watch of the whole cluster, and the others left
-out: that needs permission to list and watch the resource in all of them. Whoever has it only for
+out: that needs permission to list and watch the resource in all of them. Anyone who has it only for
 some gives the cluster a name for each, with a reflection of that namespace.
 
 A resource of a cluster has one form. A second one, such as the pods of a namespace without their

@@ -73,7 +73,7 @@ func newBackoffNext() *cobra.Command {
 		Use:   "next QUEUE ID...",
 		Short: "Move ids on to their next delay",
 		Long: `Move ids on to their next delay: the first one, or twice the last up to the maximum. When the
-event lies longer after the last move than an entry lives, it begins anew.`,
+event lies longer after the last move than an entry lives, it starts over.`,
 		Example: `  deltaplane queue backoff next dev/kubelet pod-uid/container --event-time 2026-01-02T15:04:05Z`,
 		Args:    cli.Args(cobra.MinimumNArgs(2)),
 	}, func(cmd *cobra.Command, client queuev1.QueueServiceClient, a []string) error {
@@ -111,7 +111,7 @@ func printEntries(out io.Writer, entries []*queuev1.BackoffEntry) error {
 func newBackoffReset() *cobra.Command {
 	return queueCommand(&cobra.Command{
 		Use:   "reset QUEUE ID...",
-		Short: "Have ids begin anew",
+		Short: "Have ids start over",
 		Args:  cli.Args(cobra.MinimumNArgs(2)),
 	}, func(cmd *cobra.Command, client queuev1.QueueServiceClient, a []string) error {
 		_, err := client.ResetBackoff(cmd.Context(), &queuev1.ResetBackoffRequest{Queue: a[0], Ids: a[1:]})

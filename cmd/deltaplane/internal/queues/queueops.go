@@ -152,7 +152,7 @@ func newQueueRetry() *cobra.Command {
 	return keysCommand(&cobra.Command{
 		Use:   "retry QUEUE {KEY... | --state STATE}",
 		Short: "Have delayed and dead keys run now",
-		Long: `Have delayed and dead keys run now. A dead key's retries begin anew. Keys that are ready or
+		Long: `Have delayed and dead keys run now. A dead key's retries start over. Keys that are ready or
 held, and have no delay pending, are left as they are.`,
 		Example: `  deltaplane queue retry dev/job default/hello
   deltaplane queue retry dev/job --state dead`,
@@ -170,7 +170,7 @@ func newQueueRelease() *cobra.Command {
 		Long: `Take keys away from the workers that hold them. Their leases are lost: whatever such a worker
 still sends changes nothing, and its handler's context ends. The keys wait again at once,
 and their retries are not counted. For a worker that hangs but still extends its lease;
-"queue configure --max-processing" bounds that for good.`,
+"queue configure --max-processing" bounds that permanently.`,
 		Example:           `  deltaplane queue release dev/job default/hello`,
 		ValidArgsFunction: completeKeys(queuev1.State_STATE_PROCESSING, queuev1.State_STATE_DIRTY),
 	}, "processing, dirty", func(cmd *cobra.Command, client queuev1.QueueServiceClient, queue string, keys []string) ([]*queuev1.ItemResult, error) {
@@ -281,7 +281,7 @@ func newQueueRemove() *cobra.Command {
 		Use:   "remove QUEUE",
 		Short: "Delete a queue with everything in it",
 		Long: `Delete a queue with every key, back-off entry and saved state in it, on all servers. Workers
-and triggers on it are told QUEUE_NOT_FOUND. While keys are leased it is refused. A queue that a
+and triggers on it get QUEUE_NOT_FOUND. While keys are leased it is refused. A queue that a
 server is configured with is made again when it is next used. With --queue-expire-after servers
 delete empty queues that nobody uses by themselves.`,
 	}, "removed", func(cmd *cobra.Command, client queuev1.QueueServiceClient, queue string) error {

@@ -24,8 +24,8 @@ import (
 	queuev1 "github.com/deltaplane/deltaplane/proto/deltaplane/queue/v1"
 )
 
-// greetPatience is how long `up` waits for everything to be served before it says what is missing.
-const greetPatience = 15 * time.Second
+// greetTimeout is how long `up` waits for everything to be served before it says what is missing.
+const greetTimeout = 15 * time.Second
 
 // greet waits until everything answers, says where it listens and what to try, and seeds the demo.
 func (u *upFlags) greet(ctx context.Context, flags *pflag.FlagSet, out io.Writer, client *kube.Client, began time.Time) error {
@@ -91,9 +91,9 @@ func admin(c telemetry.AdminConfig) string {
 }
 
 // await waits until the queue answers and every reflected collection is served, and returns what is missing when its
-// patience ends.
+// timeout ends.
 func (u *upFlags) await(ctx context.Context) []string {
-	ctx, cancel := context.WithTimeout(ctx, greetPatience)
+	ctx, cancel := context.WithTimeout(ctx, greetTimeout)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

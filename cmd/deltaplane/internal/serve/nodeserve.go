@@ -46,7 +46,7 @@ type nodeFlags struct {
 	stateDir  string
 }
 
-// register adds what every agent can be told, of a process of its own or not.
+// register adds the flags of every agent, of a process of its own or not.
 func (n *nodeFlags) register(flags *pflag.FlagSet) {
 	flags.DurationVar(&n.config.CrashLoop.Initial, "crash-loop-initial", 0, "wait before the second restart of a container that ends again and again; it doubles from there (default 10s)")
 	flags.DurationVar(&n.config.CrashLoop.Max, "crash-loop-max", 0, "longest wait before such a restart (default 5m)")
@@ -143,7 +143,7 @@ func (n *nodeFlags) check() error {
 	return errors.Join(n.admin.Validate(), n.of(0, n.names()[0]).Validate())
 }
 
-// complete fills in what simulated nodes have otherwise than real ones. Folders become absolute: a runtime is told of
+// complete fills in what simulated nodes have otherwise than real ones. Folders become absolute: a runtime is notified of
 // them, and has a working directory of its own.
 func (n *nodeFlags) complete() error {
 	for _, dir := range []*string{&n.config.RootDir, &n.config.LogRoot} {

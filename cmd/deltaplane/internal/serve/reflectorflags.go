@@ -36,7 +36,7 @@ or a map of a ReflectionSpec's fields, as `+"`spec`"+`: {resource: pods, label_s
 	flags.DurationVar(&r.config.LivenessEvery, "liveness-every", 0, "how often each log says that it is current (default 2s); a node's silence is known no finer")
 	flags.IntVar(&r.config.PageSize, "page-size", 0, "objects per page of a list (default 500 where pages help)")
 	flags.StringVar((*string)(&r.config.WatchList), "watch-list", "", "`way` in which initial states are read: auto lists, and streams where a list runs out of time; always, only or never stream (default auto)")
-	flags.DurationVar(&r.config.StreamPatience, "stream-patience", 0, "how long a streaming start may go without an object and without its end before the collection is listed instead (default 30s)")
+	flags.DurationVar(&r.config.WatchListTimeout, "watch-list-timeout", 0, "how long a streaming start may go without an object and without its end before the collection is listed instead (default 30s)")
 	flags.DurationVar(&r.config.QuietAfter, "quiet-after", 0, "how long a watch may be silent before the API server is asked whether it has reached the watch's version (default 2m)")
 	flags.Var((*byteSize)(&r.config.StageBytes), "stage-bytes", "`bytes` of changes that may wait for a slow log, in each collection, before they are folded (default 64Mi)")
 }

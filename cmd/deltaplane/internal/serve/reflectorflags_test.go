@@ -88,20 +88,20 @@ func TestOneSpecInAFileIsAMap(t *testing.T) {
 	}
 }
 
-func TestPatienceWithTheSourceIsTheSameInFlagsEnvironmentAndFile(t *testing.T) {
+func TestTimeoutsOfTheSourceAreTheSameInFlagsEnvironmentAndFile(t *testing.T) {
 	t.Parallel()
 	for name, x := range map[string]struct {
 		env  map[string]string
 		file string
 		args []string
 	}{
-		"flags":       {args: []string{"--stream-patience", "40s", "--quiet-after", "3m"}},
+		"flags":       {args: []string{"--watch-list-timeout", "40s", "--quiet-after", "3m"}},
 		"environment": {env: map[string]string{"DELTAPLANE_STREAM_PATIENCE": "40s", "DELTAPLANE_QUIET_AFTER": "3m"}},
-		"file":        {file: "stream-patience: 40s\nquiet-after: 3m\n"},
+		"file":        {file: "watch-list-timeout: 40s\nquiet-after: 3m\n"},
 	} {
 		r, _, err := settled(t, x.env, x.file, x.args...)
-		if c := r.config; err != nil || c.StreamPatience != 40*time.Second || c.QuietAfter != 3*time.Minute {
-			t.Errorf("%s: %v and %v, %v", name, c.StreamPatience, c.QuietAfter, err)
+		if c := r.config; err != nil || c.WatchListTimeout != 40*time.Second || c.QuietAfter != 3*time.Minute {
+			t.Errorf("%s: %v and %v, %v", name, c.WatchListTimeout, c.QuietAfter, err)
 		}
 	}
 }

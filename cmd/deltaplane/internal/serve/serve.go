@@ -44,8 +44,8 @@ address and may start in any order once NATS (and Redis) can be reached.`,
 // connectRetry is the pause between attempts to reach a server at the start.
 const connectRetry = 500 * time.Millisecond
 
-// complainEvery is the number of such attempts from one complaint to the next.
-const complainEvery = 10
+// warnEvery is the number of such attempts from one warning to the next.
+const warnEvery = 10
 
 // natsFlags say where the log is.
 type natsFlags struct {
@@ -89,7 +89,7 @@ func (n *natsFlags) check() error {
 	return errors.Join(errs...)
 }
 
-// await returns when the log can be reached, and complains while it cannot.
+// await returns when the log can be reached, and warns while it cannot.
 func (n *natsFlags) await(ctx context.Context) func(*telemetry.Telemetry) error {
 	return func(tel *telemetry.Telemetry) error {
 		conn, err := n.connect(ctx, "up", tel.Log)
@@ -117,7 +117,7 @@ func (n *natsFlags) connect(ctx context.Context, service string, log *slog.Logge
 			return nil, &cli.UnreachableError{What: "NATS (--nats-url)", Err: err}
 		}
 		// Services may start in any order, also before the server they need.
-		if attempt%complainEvery == 0 {
+		if attempt%warnEvery == 0 {
 			log.Warn("cannot reach NATS yet", telemetry.Err(err))
 		}
 		select {
@@ -248,8 +248,8 @@ func runQueue(ctx context.Context, q *queueFlags, t telemetry.Config) error {
 			return err
 		}
 		err = service.Run(ctx)
-		for _, unfit := range []error{engine.ErrDenied, engine.ErrUnfit, engine.ErrEviction} {
-			if errors.Is(err, unfit) {
+		for _, rejected := range []error{engine.ErrDenied, engine.ErrUnfit, engine.ErrEviction} {
+			if errors.Is(err, rejected) {
 				return fmt.Errorf("--redis-url: %w", err)
 			}
 		}
@@ -305,7 +305,7 @@ name the cluster twice; it is then listed and watched twice:
 
 With metadata_only the payloads are PartialObjectMetadata: no spec, no status, and indexes of
 them stay empty. What stands in --resources is fixed. More is added with the same words, for
-all reflectors of the log and for good, by "deltaplane reflection add". In a --config file:
+all reflectors of the log and permanently, by "deltaplane reflection add". In a --config file:
 
   resources:
   - nodes
@@ -329,7 +329,7 @@ all reflectors of the log and for good, by "deltaplane reflection add". In a --c
 	r.register(cmd.Flags())
 	registerLimits(cmd.Flags(), "", &r.config.RPC, 0)
 	cmd.Flags().DurationVar(&r.config.LeaseTTL, "lease-ttl", 0, "how long a leader that does not renew its lease keeps a collection; the same for all replicas (default 3s)")
-	cmd.Flags().DurationVar(&r.config.LeasePatience, "lease-patience", 0, `how long a leader may leave the pings of the others unanswered, as when its process is stopped
+	cmd.Flags().DurationVar(&r.config.LeasePingTimeout, "lease-ping-timeout", 0, `how long a leader may leave the pings of the others unanswered, as when its process is stopped
 (default a third of --lease-ttl)`)
 	return cmd
 }

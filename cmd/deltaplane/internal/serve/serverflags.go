@@ -51,7 +51,7 @@ func (s *security) register(flags *pflag.FlagSet) {
 	registerPprof(flags, &s.pprof)
 }
 
-// registerPprof adds the flag of what shows the inside of a process to whoever can reach its admin port.
+// registerPprof adds the flag of what shows the inside of a process to anyone who can reach its admin port.
 func registerPprof(flags *pflag.FlagSet, on *bool) {
 	flags.BoolVar(on, "pprof", false, "serve /debug/pprof on the admin ports, without the command line")
 }

@@ -32,7 +32,7 @@ func (s *stack) start(ctx context.Context, name string, run func(context.Context
 	p := &part{name: name, cancel: cancel, done: make(chan struct{})}
 	s.parts = append(s.parts, p)
 	go func() {
-		// What a part was doing when it was told to stop is no fault of its own.
+		// What a part was doing when it was instructed to stop is no fault of its own.
 		if err := run(ctx); err != nil && (ctx.Err() == nil || !cli.Cancelled(err)) {
 			p.err = fmt.Errorf("%s: %w", name, err)
 		}
@@ -54,7 +54,7 @@ func (s *stack) wait(ctx context.Context) error {
 	}
 }
 
-// fault is why a part ended by itself. It is told once.
+// fault is why a part ended by itself. It is reported once.
 func (p *part) fault() error {
 	err := p.err
 	p.err = nil

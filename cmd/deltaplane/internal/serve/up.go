@@ -25,7 +25,7 @@ import (
 	"github.com/deltaplane/deltaplane/services/indexer"
 )
 
-// upFlags are everything `up` can be told.
+// upFlags are the flags of `up`.
 type upFlags struct {
 	telemetry   telemetry.Config
 	security    security
@@ -213,7 +213,7 @@ func runUp(cmd *cobra.Command, u *upFlags) (err error) {
 	defer func() { err = errors.Join(err, parts.close()) }()
 
 	if u.log.config.URL != "" {
-		// Asked once for all parts, so that there is one complaint when it does not answer.
+		// Asked once for all parts, so that there is one error when it does not answer.
 		if err := withTelemetry(ctx, u.telemetry, "up", u.log.await(ctx)); err != nil {
 			return err
 		}
@@ -271,7 +271,7 @@ func runUp(cmd *cobra.Command, u *upFlags) (err error) {
 	return parts.wait(ctx)
 }
 
-// listening waits a moment for a service of this process, so that those who call it do not begin with a complaint.
+// listening waits a moment for a service of this process, so that those who call it do not begin with a warning.
 func (u *upFlags) listening(ctx context.Context, service, address string) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

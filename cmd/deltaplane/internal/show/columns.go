@@ -180,7 +180,7 @@ func nodeStatus(o *indexv1.Object) string {
 		text += ",SchedulingDisabled"
 	}
 	if gjson.GetBytes(o.GetPayload(), `metadata.annotations.deltaplane\.io/stopped`).String() == "true" {
-		text += ",Stopped" // its agent was told to fall silent; the cluster may not have noticed yet
+		text += ",Stopped" // its agent was instructed to fall silent; the cluster may not have noticed yet
 	}
 	return text
 }

@@ -18,7 +18,7 @@ func TestAPodsStatusIsThatOfWhatHoldsItUp(t *testing.T) {
 		{"before its node reports", `"phase":"Pending"`, "Pending", "0"},
 		{"an init container runs", `"initContainerStatuses":[` + ended("0", "") + `,{"restartCount":2,"started":true,"ready":false,"state":{"running":{}}},` + next + `],` + initializing, "Init:1/3", "2"},
 		{"an init container fails again and again", `"initContainerStatuses":[{"restartCount":3,"state":{"waiting":{"reason":"CrashLoopBackOff"}}},` + next + `],` + initializing, "Init:CrashLoopBackOff", "3"},
-		{"an init container failed for good", `"phase":"Failed","initContainerStatuses":[` + ended("2", `,"reason":"Error"`) + `],` + initializing, "Init:Error", "0"},
+		{"an init container failed permanently", `"phase":"Failed","initContainerStatuses":[` + ended("2", `,"reason":"Error"`) + `],` + initializing, "Init:Error", "0"},
 		{"without a reason", `"phase":"Failed","initContainerStatuses":[` + ended("2", "") + `],` + initializing, "Init:ExitCode:2", "0"},
 		{"a sidecar runs on", `"phase":"Running","initContainerStatuses":[` + ended("0", "") + `,` + sidecar + `],"containerStatuses":[{"restartCount":4,"state":{"running":{}}}]`, "Running", "4"},
 		{"a container waits", `"phase":"Running","initContainerStatuses":[` + ended("0", "") + `],"containerStatuses":[{"restartCount":5,"state":{"waiting":{"reason":"CrashLoopBackOff"}}}]`, "CrashLoopBackOff", "5"},

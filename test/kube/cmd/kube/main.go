@@ -30,7 +30,7 @@ const usage = `usage: kube COMMAND [flags]
   save --to FOLDER      copy what etcd holds; the cluster must have been started with --detach
   restore --from FOLDER put such a copy back: versions go back, too
   kubeconfig            print the path of the running cluster's kubeconfig
-  down                  stop the cluster, whoever started it
+  down                  stop the cluster, no matter who started it
 
 The exit code is 0 on success, 1 when the command failed, 2 when it was not understood.
 "up" prints one line to standard output, so that a shell can do: eval "$(kube up --detach)"
@@ -52,7 +52,7 @@ func main() {
 	}
 }
 
-// run does one command. Results go to stdout, progress and complaints about usage to stderr.
+// run does one command. Results go to stdout, progress and errors of usage to stderr.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	if len(args) == 0 {
 		fmt.Fprint(stderr, usage)

@@ -11,7 +11,7 @@ import (
 )
 
 // TestASuccessorKnowsThatTheSourceWentBack: who finds out that the source was restored is stopped
-// at that moment. Whoever leads next must not open a watch from a version that the source has not
+// at that moment. The next leader must not open a watch from a version that the source has not
 // reached: it would be silent, and miss what happens until then.
 func TestASuccessorKnowsThatTheSourceWentBack(t *testing.T) {
 	t.Parallel()
@@ -47,7 +47,7 @@ func TestASuccessorKnowsThatTheSourceWentBack(t *testing.T) {
 	})
 	m := follow(t, nats, pods)
 	m.until(t, "the state before", func() bool { return m.revision().RV == "1000" })
-	// The second is warm and the first begins to follow anew, so that the lease is the second's when the first gives it up.
+	// The second is warm and the first begins to follow again, so that the lease is the second's when the first gives it up.
 	close(restored)
 	m.until(t, "a term of another epoch", func() bool {
 		terms := m.kinds(delta.KindTerm)
@@ -63,6 +63,6 @@ func TestASuccessorKnowsThatTheSourceWentBack(t *testing.T) {
 		epochs[r.Epoch] = true
 	}
 	if len(epochs) != 2 {
-		t.Errorf("%d epochs, want one more for one restore, whoever leads", len(epochs))
+		t.Errorf("%d epochs, want one more for one restore, no matter which replica leads", len(epochs))
 	}
 }

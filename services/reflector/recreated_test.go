@@ -39,7 +39,7 @@ func TestAStandbyThatRecreatesALostLogStartsEmpty(t *testing.T) {
 	m := follow(t, nats, pods)
 	m.until(t, "sync", m.readable)
 	if live := m.live(); len(live) != 2 {
-		t.Errorf("the log made anew was said to be complete with %v, want both objects", live)
+		t.Errorf("the log recreated was said to be complete with %v, want both objects", live)
 	}
 }
 

@@ -10,22 +10,22 @@ import (
 	reflectorv1 "github.com/deltaplane/deltaplane/proto/deltaplane/reflector/v1"
 )
 
-// wish is one resource, or "*", that is to be mirrored for as long as it stands in the configuration or in the bucket.
-type wish struct {
+// desired is one resource, or "*", that is to be mirrored for as long as it stands in the configuration or in the bucket.
+type desired struct {
 	spec   Resource
 	origin reflectorv1.ReflectionOrigin
 	cancel context.CancelFunc
 	done   chan struct{} // closed when nothing of it runs any more
 }
 
-func wishKey(cluster, name string) string { return cluster + "/" + name }
+func resourceKey(cluster, name string) string { return cluster + "/" + name }
 
 // begin mirrors a resource once what stood in its place has ended.
 func (s *Service) begin(spec Resource, origin reflectorv1.ReflectionOrigin, after <-chan struct{}) {
 	s.mu.Lock()
 	ctx, cancel := context.WithCancel(s.mirror)
-	w := &wish{spec: spec, origin: origin, cancel: cancel, done: make(chan struct{})}
-	s.wishes[wishKey(spec.Cluster, spec.Name)] = w
+	w := &desired{spec: spec, origin: origin, cancel: cancel, done: make(chan struct{})}
+	s.desired[resourceKey(spec.Cluster, spec.Name)] = w
 	s.touch()
 	s.mu.Unlock()
 	var r *reflection
@@ -46,15 +46,15 @@ func (s *Service) begin(spec Resource, origin reflectorv1.ReflectionOrigin, afte
 	})
 }
 
-// end stops mirroring what a wish asked for. Nothing of it is listed any more when end returns; what runs ends soon after, see done.
-func (s *Service) end(w *wish) {
+// end stops mirroring a desired resource. Nothing of it is listed any more when end returns; what runs ends soon after, see done.
+func (s *Service) end(w *desired) {
 	s.mu.Lock()
-	if key := wishKey(w.spec.Cluster, w.spec.Name); s.wishes[key] == w {
-		delete(s.wishes, key)
+	if key := resourceKey(w.spec.Cluster, w.spec.Name); s.desired[key] == w {
+		delete(s.desired, key)
 	}
 	s.mu.Unlock()
 	w.cancel()
-	s.drop(func(r *reflection) bool { return r.wish == w })
+	s.drop(func(r *reflection) bool { return r.desired == w })
 }
 
 // single mirrors one resource until ctx ends.
@@ -86,7 +86,7 @@ func (s *Service) take(kind, name string, value []byte, revision uint64) {
 	}
 }
 
-// reconcile makes the added wishes of a cluster those of the set.
+// reconcile makes the added desired resources of a cluster those of the set.
 func (s *Service) reconcile(cluster string, set additions) {
 	want := map[string]Resource{}
 	for _, x := range set.reflections {
@@ -95,7 +95,7 @@ func (s *Service) reconcile(cluster string, set additions) {
 			continue
 		}
 		x.Cluster = cluster
-		want[wishKey(cluster, x.Name)] = x.Resource
+		want[resourceKey(cluster, x.Name)] = x.Resource
 	}
 	ended := map[string]<-chan struct{}{}
 	for key, w := range s.standing() {
@@ -117,24 +117,24 @@ func (s *Service) reconcile(cluster string, set additions) {
 	}
 }
 
-// standing is what is wished for now.
-func (s *Service) standing() map[string]*wish {
+// standing is the resources desired now.
+func (s *Service) standing() map[string]*desired {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return maps.Clone(s.wishes)
+	return maps.Clone(s.desired)
 }
 
-// named reports whether a collection is asked for by name, by another than "*". A wish that names no group means that of the resource it
+// named reports whether a collection is asked for by name, by another than "*". A desired resource that names no group means that of the resource it
 // found, or any as long as it found none.
 func (s *Service) named(cluster, group, version, resource string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, w := range s.wishes {
+	for _, w := range s.desired {
 		n, v, g := w.spec.parts()
 		if w.spec.Cluster != cluster || n != resource || v != "" && v != version {
 			continue
 		}
-		found := slices.IndexFunc(s.reflections, func(r *reflection) bool { return r.wish == w && r.resource.Kind != "" })
+		found := slices.IndexFunc(s.reflections, func(r *reflection) bool { return r.desired == w && r.resource.Kind != "" })
 		if found >= 0 {
 			g, v = s.reflections[found].col.Group, s.reflections[found].col.Version
 			if g == group && v == version {
