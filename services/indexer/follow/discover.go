@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/deltaplane/deltaplane/core/delta"
+	"github.com/deltaplane/deltaplane/internal/attempt"
 	"github.com/deltaplane/deltaplane/internal/stream"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	indexv1 "github.com/deltaplane/deltaplane/proto/deltaplane/index/v1"
@@ -25,16 +26,12 @@ const definitionsWait = 5 * time.Second
 // appears, and keeps health and the known ends of the logs up to date.
 func (s *Collections) discover(ctx context.Context, g *errgroup.Group) error {
 	// What is declared is read once, at ingest, if it is known before.
-	select {
-	case <-s.declarations.Known():
-	case <-ctx.Done():
-	case <-time.After(definitionsWait):
-	}
+	attempt.SleepUntil(ctx, definitionsWait, s.declarations.Known())
 	all := followers{s: s, g: g, each: map[delta.Collection]*following{}}
 	for _, c := range s.names.Load().All {
 		all.begin(ctx, c)
 	}
-	pause, failing := discoverLeast, false
+	pause, failing := attempt.Wait{First: min(discoverLeast, s.cfg.DiscoverEvery), Most: s.cfg.DiscoverEvery}, false
 	for {
 		var err error
 		known := len(s.names.Load().All)
@@ -42,7 +39,7 @@ func (s *Collections) discover(ctx context.Context, g *errgroup.Group) error {
 			err = s.findLogs(ctx, &all)
 		}
 		if n := len(s.names.Load().All); err == nil && (n == 0 || n > known) {
-			pause = discoverLeast
+			pause.Reset()
 		}
 		if err == nil {
 			s.Listed()
@@ -55,12 +52,9 @@ func (s *Collections) discover(ctx context.Context, g *errgroup.Group) error {
 			all.forget(time.Now())
 		}
 		s.publishHealth(ctx)
-		select {
-		case <-ctx.Done():
+		if !pause.Sleep(ctx, 0) {
 			return nil
-		case <-time.After(min(pause, s.cfg.DiscoverEvery)):
 		}
-		pause = min(2*pause, s.cfg.DiscoverEvery)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/deltaplane/deltaplane/internal/attempt"
 	"github.com/deltaplane/deltaplane/internal/stream"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
@@ -14,8 +15,7 @@ import (
 // follow reads one log until ctx ends. One that fails is begun again where it
 // was; the others go on. One that does not fit into memory is replaced.
 func (s *Collections) follow(ctx context.Context, c *Collection) error {
-	const least, most = 200 * time.Millisecond, 10 * time.Second
-	pause := least
+	retry := attempt.Wait{First: 200 * time.Millisecond, Most: 10 * time.Second}
 	s.restore(ctx, c)
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -34,19 +34,16 @@ func (s *Collections) follow(ctx context.Context, c *Collection) error {
 			s.awaitRoom(ctx, c)
 			continue
 		}
-		if time.Since(began) > most {
-			pause = least
+		if time.Since(began) > retry.Most {
+			retry.Reset()
 		}
 		if err == nil {
 			err = errors.New("log reader ended")
 		}
 		c.fail(err)
+		pause := retry.Next()
 		s.slog.Warn("cannot follow log", slog.String(telemetry.KeyCollection, c.Name), telemetry.Err(err), slog.Duration(telemetry.KeyAfter, pause))
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
-		pause = min(2*pause, most)
+		attempt.Sleep(ctx, pause)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/deltaplane/deltaplane/core/delta"
 	"github.com/deltaplane/deltaplane/core/store"
+	"github.com/deltaplane/deltaplane/internal/attempt"
 	"github.com/deltaplane/deltaplane/internal/telemetry"
 	"github.com/deltaplane/deltaplane/services/indexer/fault"
 )
@@ -84,10 +85,7 @@ func (c *Collection) holdBack(ctx context.Context) error {
 		if !full {
 			return nil
 		}
-		select {
-		case <-progress:
-		case <-time.After(tendIdle):
-		case <-ctx.Done():
+		if !attempt.SleepUntil(ctx, tendIdle, progress) {
 			return ctx.Err()
 		}
 	}
